@@ -1,0 +1,116 @@
+package ratelimit
+
+// adopt puts the key under the plan, unless it has a newer one. What was spent
+// stays spent. The caller holds the lock.
+func (b *bucket) adopt(p *plan, reading int64) {
+	old := b.plan
+	if old.era.seq > p.era.seq || old.era.seq == p.era.seq && !old.expired {
+		return
+	}
+	now := max(reading, b.last)
+	if b.ledger != nil {
+		b.catchUp(now)
+	}
+	b.state = carry(old, p, b.state, now)
+	b.plan = p
+}
+
+// expire makes the key's next decision ask for its limit again. The caller holds
+// the lock.
+func (b *bucket) expire() {
+	p := *b.plan
+	p.era = &era{seq: p.era.seq} // which is nobody's current era
+	p.expired = true
+	b.plan = &p
+}
+
+// carry returns what a state of one plan is under another. Bookings keep their
+// instants; the log's spendings, and the windows that are counted in, keep theirs too.
+// It leaves the state's ledger alone.
+func carry(from, to *plan, s state, now int64) state {
+	a, b := from.limit, to.limit
+	if a.Algorithm == b.Algorithm && a.Rate == b.Rate && a.Burst == b.Burst {
+		return s
+	}
+	base, booked := s, ring{}
+	if s.ledger != nil {
+		base, booked = from.split(s, now)
+	}
+	base = carrySpent(from, to, base, now)
+	if to.log {
+		for i := range booked.n {
+			base = to.spend(base, booked.get(i).at, booked.get(i).cost)
+		}
+		return base
+	}
+	return to.fold(&ledger{base: base, entries: booked})
+}
+
+// split parts what is spent by now from what is booked for later, in copies.
+func (p *plan) split(s state, now int64) (base state, booked ring) {
+	if !p.log {
+		return s.base, s.entries.clone()
+	}
+	base = s
+	base.ledger = &ledger{entries: s.entries.clone()}
+	base = p.advance(base, now)
+	for r := &base.entries; r.newest() > now; {
+		e := r.get(r.n - 1)
+		base.n -= r.reduceNewest(e.cost)
+		booked.insert(e)
+	}
+	return base, booked
+}
+
+// carrySpent carries over what is spent by now, exactly where the new plan's state
+// can express it, and else rounded up.
+func carrySpent(from, to *plan, s state, now int64) state {
+	s = from.advance(s, now)
+	switch a, b := from.limit.Algorithm, to.limit.Algorithm; {
+	case a == b && a >= AlgorithmFixedWindow:
+		return s
+	case from.drain() != nil && to.drain() != nil:
+		return to.drain().convert(from.drain(), s, now)
+	case from.windowed() && to.windowed():
+		return state{at: s.at, n: from.spent(s, now)}
+	}
+	if n := min(from.spent(s, now), to.maxDebt); n > 0 {
+		return to.charge(state{at: now}, now, n)
+	}
+	return state{at: now}
+}
+
+// drain returns the plan's algorithm as a token bucket, if it counts like one.
+func (p *plan) drain() *tokenBucket {
+	switch a := p.algorithm.(type) {
+	case *tokenBucket:
+		return a
+	case *leakyBucket:
+		return &a.tokenBucket
+	}
+	return nil
+}
+
+// windowed reports whether the plan's state is a count since a window's beginning.
+func (p *plan) windowed() bool {
+	a := p.limit.Algorithm
+	return a == AlgorithmFixedWindow || a == AlgorithmSlidingCounter
+}
+
+// convert returns what is owed to another bucket, owed to this one: as many units,
+// and as much of one.
+func (t *tokenBucket) convert(from *tokenBucket, s state, now int64) state {
+	if t.per == from.per && t.units == from.units {
+		return s
+	}
+	n, rem := from.worth(s.owed(now))
+	part, left := mulDiv(rem, t.per, from.per)
+	if left > 0 {
+		part++
+	}
+	owed := t.plus(t.price(n), span{part / t.units, part % t.units})
+	if owed.ns >= century {
+		owed = span{ns: century}
+	}
+	return state{at: now + owed.ns, n: owed.frac}
+}

@@ -1,0 +1,235 @@
+package ratelimit
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"time"
+)
+
+const (
+	// century bounds every span of time that a budget is counted in: the time
+	// in which a whole capacity is regained, and the debt of one key.
+	century = 876_600 * int64(time.Hour)
+
+	// maxUnits is the largest rate numerator that is counted exactly: 2^53.
+	maxUnits = 1 << 53
+)
+
+// Rate is a number of units of cost for a span of time, such as 100 a second.
+// Both fields must be positive; the zero Rate is invalid. A Rate is a plain
+// value and may be compared.
+type Rate struct {
+	Units int           // how much may be spent …
+	Per   time.Duration // … in this span of time
+}
+
+// PerSecond returns the rate of n units a second.
+func PerSecond(n int) Rate { return Rate{n, time.Second} }
+
+// PerMinute returns the rate of n units a minute.
+func PerMinute(n int) Rate { return Rate{n, time.Minute} }
+
+// PerHour returns the rate of n units an hour.
+func PerHour(n int) Rate { return Rate{n, time.Hour} }
+
+// PerDay returns the rate of n units in 24 hours.
+func PerDay(n int) Rate { return Rate{n, 24 * time.Hour} }
+
+// Per returns the rate of n units for each d: Per(7, 11*time.Second).
+func Per(n int, d time.Duration) Rate { return Rate{n, d} }
+
+// Algorithm is the way in which a [Limit] counts. The zero Algorithm is
+// invalid, which makes the zero Limit recognisable as "none given".
+type Algorithm uint8
+
+const (
+	// AlgorithmTokenBucket lets bursts through and bounds the mean rate.
+	AlgorithmTokenBucket Algorithm = iota + 1
+	// AlgorithmLeakyBucket queues, and lets work out evenly spaced.
+	AlgorithmLeakyBucket
+	// AlgorithmFixedWindow counts in windows that begin with a key's first spending.
+	AlgorithmFixedWindow
+	// AlgorithmSlidingLog remembers each spending and is exact over any window.
+	AlgorithmSlidingLog
+	// AlgorithmSlidingCounter estimates a sliding window from two counts.
+	AlgorithmSlidingCounter
+	// AlgorithmUnlimited allows everything.
+	AlgorithmUnlimited
+	// AlgorithmBlocked allows nothing.
+	AlgorithmBlocked
+)
+
+var algorithmNames = [...]string{
+	AlgorithmTokenBucket:    "token-bucket",
+	AlgorithmLeakyBucket:    "leaky-bucket",
+	AlgorithmFixedWindow:    "fixed-window",
+	AlgorithmSlidingLog:     "sliding-log",
+	AlgorithmSlidingCounter: "sliding-counter",
+	AlgorithmUnlimited:      "unlimited",
+	AlgorithmBlocked:        "blocked",
+}
+
+// String returns the algorithm's name as [ParseLimit] reads it, such as
+// "token-bucket", or "algorithm(9)" for one that does not exist.
+func (a Algorithm) String() string {
+	if a == 0 || int(a) >= len(algorithmNames) {
+		return fmt.Sprintf("algorithm(%d)", uint8(a))
+	}
+	return algorithmNames[a]
+}
+
+// Limit says what is allowed. It is a plain value: it can be compared, printed,
+// parsed, stored and sent. Make one with [TokenBucket], [LeakyBucket],
+// [FixedWindow], [SlidingLog], [SlidingCounter], [Unlimited] or [Blocked]. The
+// zero Limit is invalid, except where it is documented to mean a default.
+type Limit struct {
+	// Name tells this limit from others in a [Decision]. It may be empty.
+	Name string
+	// Algorithm is the way of counting.
+	Algorithm Algorithm
+	// Rate is what is regained in time: at that pace by the buckets, or as so
+	// many units for each window of length Rate.Per.
+	Rate Rate
+	// Burst is a token bucket's burst or a leaky bucket's queue; else zero.
+	Burst int
+}
+
+// TokenBucket returns a limit of at most burst + rate·t over any interval t. An
+// idle key gathers up to burst, and may spend it at once.
+func TokenBucket(r Rate, burst int) Limit {
+	return Limit{Algorithm: AlgorithmTokenBucket, Rate: r, Burst: burst}
+}
+
+// LeakyBucket returns a limit that takes in up to queue at once and lets it out
+// evenly, at the rate. [Decision.Delay] says for how long to hold the work;
+// [Keyed.Wait] does the holding. Over any interval t at most queue + rate·t enters.
+func LeakyBucket(r Rate, queue int) Limit {
+	return Limit{Algorithm: AlgorithmLeakyBucket, Rate: r, Burst: queue}
+}
+
+// FixedWindow returns a limit of r.Units in each window of r.Per. A key's
+// window begins with its first spending, and its next with its first spending
+// after that one's end; so up to twice r.Units may pass around a window's end.
+func FixedWindow(r Rate) Limit { return Limit{Algorithm: AlgorithmFixedWindow, Rate: r} }
+
+// SlidingLog returns a limit of r.Units in any window of length r.Per, exactly.
+// It remembers each spending of the last r.Per: 16 bytes each.
+func SlidingLog(r Rate) Limit { return Limit{Algorithm: AlgorithmSlidingLog, Rate: r} }
+
+// SlidingCounter returns a limit that approximates a sliding window of length
+// r.Per from the counts of two windows: what was spent in this one, plus what
+// was spent in the one before, in proportion to how much of that still overlaps
+// the last r.Per, stays within r.Units.
+func SlidingCounter(r Rate) Limit { return Limit{Algorithm: AlgorithmSlidingCounter, Rate: r} }
+
+// Unlimited returns a limit that allows every cost and tracks nothing.
+func Unlimited() Limit { return Limit{Algorithm: AlgorithmUnlimited} }
+
+// Blocked returns a limit that allows no cost above zero: the answer is
+// [ErrExceedsLimit]. It tracks nothing.
+func Blocked() Limit { return Limit{Algorithm: AlgorithmBlocked} }
+
+// Named returns a copy of the limit with that name: empty, or a letter followed
+// by letters, digits, "_" and "-", so that an HTTP header can carry it.
+// [Limit.Validate] checks it.
+func (l Limit) Named(name string) Limit {
+	l.Name = name
+	return l
+}
+
+// Capacity returns the most that can be spent at once: a token bucket's burst, a
+// leaky bucket's queue, a window's units, [math.MaxInt] for [Unlimited], 0 for
+// [Blocked]. A cost above it can never pass.
+func (l Limit) Capacity() int {
+	switch l.Algorithm {
+	case AlgorithmTokenBucket, AlgorithmLeakyBucket:
+		return l.Burst
+	case AlgorithmFixedWindow, AlgorithmSlidingLog, AlgorithmSlidingCounter:
+		return l.Rate.Units
+	case AlgorithmUnlimited:
+		return math.MaxInt
+	}
+	return 0
+}
+
+// Validate reports whether the limit can be enforced exactly, as [New] does: nil,
+// or an error that wraps [ErrInvalidLimit] and names the field and the figure.
+// Valid is every limit with positive figures, Rate.Units up to 2^53, and a
+// capacity that is regained within 100 years.
+func (l Limit) Validate() error {
+	if err := validateName(l.Name); err != nil {
+		return err
+	}
+	switch l.Algorithm {
+	case AlgorithmTokenBucket, AlgorithmLeakyBucket:
+		return l.validateBucket()
+	case AlgorithmFixedWindow, AlgorithmSlidingLog, AlgorithmSlidingCounter:
+		return l.validateWindow()
+	case AlgorithmUnlimited, AlgorithmBlocked:
+		if l.Rate != (Rate{}) || l.Burst != 0 {
+			return invalid("%v takes neither Rate nor Burst, got %d per %v, burst %d",
+				l.Algorithm, l.Rate.Units, l.Rate.Per, l.Burst)
+		}
+		return nil
+	}
+	return invalid("Algorithm %v does not exist", l.Algorithm)
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrInvalidLimit, fmt.Sprintf(format, args...))
+}
+
+func validateName(name string) error {
+	for i := range len(name) {
+		c := name[i]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		inner := '0' <= c && c <= '9' || c == '_' || c == '-'
+		if !letter && (i == 0 || !inner) {
+			return invalid("Name %q has %q at position %d, want a letter, then letters, digits, _ and -", name, c, i)
+		}
+	}
+	return nil
+}
+
+func (l Limit) validateRate() error {
+	switch {
+	case l.Rate.Units <= 0:
+		return invalid("Rate.Units is %d, want at least 1", l.Rate.Units)
+	case int64(l.Rate.Units) > maxUnits:
+		return invalid("Rate.Units is %d, want at most 2^53", l.Rate.Units)
+	case l.Rate.Per <= 0:
+		return invalid("Rate.Per is %v, want more than 0", l.Rate.Per)
+	}
+	return nil
+}
+
+func (l Limit) validateBucket() error {
+	if err := l.validateRate(); err != nil {
+		return err
+	}
+	if l.Burst <= 0 {
+		return invalid("Burst is %d, want at least 1", l.Burst)
+	}
+	// burst · per / units ≤ century, in 128 bits.
+	hi, lo := bits.Mul64(uint64(l.Burst), uint64(l.Rate.Per))
+	top, low := bits.Mul64(uint64(century), uint64(l.Rate.Units))
+	if hi > top || hi == top && lo > low {
+		return invalid("Burst %d at %d per %v takes more than 100 years to regain",
+			l.Burst, l.Rate.Units, l.Rate.Per)
+	}
+	return nil
+}
+
+func (l Limit) validateWindow() error {
+	if err := l.validateRate(); err != nil {
+		return err
+	}
+	if l.Burst != 0 {
+		return invalid("Burst is %d, want 0 for %v", l.Burst, l.Algorithm)
+	}
+	if int64(l.Rate.Per) > century {
+		return invalid("Rate.Per is %v, want at most 100 years", l.Rate.Per)
+	}
+	return nil
+}

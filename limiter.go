@@ -1,0 +1,467 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"sync/atomic"
+	"time"
+)
+
+// Limiter decides whether a key may spend. It is what callers should depend on:
+// the in-memory limiter, a stack of layers and a remote limiter all are one.
+// Implementations are safe for concurrent use.
+type Limiter[K any] interface {
+	// Allow spends cost of key's budget and reports true; or it spends nothing
+	// and reports false, on any error too. A cost of 0 is always allowed.
+	Allow(key K, cost int) bool
+
+	// Take is Allow with the reasons: how much is left, when to retry, what was
+	// wrong. The context bounds the I/O of a remote limiter; in memory it is unused.
+	Take(ctx context.Context, key K, cost int) (Decision, error)
+}
+
+// Reserver is a [Limiter] whose charge can be settled later.
+type Reserver[K any] interface {
+	Limiter[K]
+
+	// Reserve is Take, but it may book ahead by up to maxDelay, and what it
+	// charged can be corrected once the real cost is known. The Reservation is
+	// never nil; if it is not Allowed, there is nothing to settle.
+	Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error)
+}
+
+// Decision says what a limiter has decided, and how the key stands after that.
+// Times are spans from the moment of the decision. The zero Decision denies.
+type Decision struct {
+	// Allowed reports whether the cost was spent.
+	Allowed bool
+	// Limit is the limit that decided; of several, the one that binds.
+	Limit Limit
+	// Remaining is the largest cost that would be allowed at this instant.
+	Remaining int
+	// RetryAfter is 0 if Allowed, or if an error says that retrying is of no
+	// use. Else, if nothing else is spent, the same call passes after that time,
+	// and not a nanosecond before.
+	RetryAfter time.Duration
+	// ResetAfter is the time after which the key is as good as new, and not a
+	// nanosecond before.
+	ResetAfter time.Duration
+	// Delay is how long to hold the work before passing it on. It is above zero
+	// only in a leaky bucket and for a [Reserver]'s booking.
+	Delay time.Duration
+}
+
+// Overflow says what happens to a new key when [Options.MaxKeys] are tracked. Keys
+// that are as good as new make room in either case: to forget them loses nothing.
+type Overflow uint8
+
+const (
+	// EvictOldest forgets one of the least recently used keys, and what it has
+	// spent. Keys that were denied and are still throttled get a second chance.
+	EvictOldest Overflow = iota
+	// RefuseNew denies the new key, with [ErrTableFull].
+	RefuseNew
+)
+
+// Options are what [New] can be told beyond the limit. Nil and the zero Options
+// mean the defaults.
+type Options[K comparable] struct {
+	// LimitFor returns the limit of a key; the zero Limit means New's. It is asked
+	// when a key is first seen, and again after it was forgotten, after SetLimit
+	// and after Refresh. It is called outside every lock, so it may be slow or
+	// call the limiter. If it returns an invalid limit, the key is denied with
+	// ErrInvalidLimit. If nil, all keys have New's limit.
+	LimitFor func(key K) Limit
+
+	// MaxKeys is how many keys are tracked at most; exactly so many fit. If
+	// zero, 65536.
+	MaxKeys int
+
+	// OnFull says what happens to a new key when MaxKeys are tracked. If zero,
+	// EvictOldest.
+	OnFull Overflow
+
+	// IdleTTL is how long idle keys are kept at least, as long as there is room.
+	// If zero, until they are as good as new. A key that is not as good as new
+	// is never dropped for being idle.
+	IdleTTL time.Duration
+
+	// Clock tells the time. If nil, the system's monotonic clock.
+	Clock Clock
+
+	// OnDecision is called after each Allow, Take, Reserve and Wait, with what
+	// was decided. It is not called by Peek. It runs in the caller's goroutine,
+	// outside every lock. If nil, nothing is.
+	OnDecision func(Event[K])
+}
+
+// Event is one decision, as [Options.OnDecision] gets it.
+type Event[K any] struct {
+	Key      K
+	Cost     int
+	Decision Decision
+	Err      error
+}
+
+const defaultMaxKeys = 65536
+
+// Keyed is the in-memory limiter: one budget for each key. Make one with [New]. It
+// is safe for concurrent use, starts no goroutine and needs no closing.
+type Keyed[K comparable] struct {
+	clock      Clock
+	era        atomic.Pointer[era]
+	refreshed  atomic.Uint64 // how many times keys were told to ask for their limits again
+	keys       *table[K]
+	limitFor   func(K) Limit
+	onDecision func(Event[K])
+	odd        bool // keys hold interfaces, and so values that may not be comparable
+}
+
+// New returns a limiter that holds each key to the limit. The error wraps
+// [ErrInvalidLimit] if the limit is invalid, and names the option and the figure
+// if one is.
+func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
+	var o Options[K]
+	if opts != nil {
+		o = *opts
+	}
+	if o.MaxKeys == 0 {
+		o.MaxKeys = defaultMaxKeys
+	}
+	if o.Clock == nil {
+		o.Clock = systemClock{}
+	}
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	e, err := newEra(limit, nil)
+	if err != nil {
+		return nil, err
+	}
+	l := &Keyed[K]{
+		clock:      o.Clock,
+		keys:       newTable[K](o.MaxKeys, o.OnFull, o.IdleTTL),
+		limitFor:   o.LimitFor,
+		onDecision: o.OnDecision,
+		odd:        holdsInterface(reflect.TypeFor[K]()),
+	}
+	l.era.Store(e)
+	return l, nil
+}
+
+func (o *Options[K]) validate() error {
+	switch {
+	case o.MaxKeys < 0:
+		return fmt.Errorf("ratelimit: Options.MaxKeys is %d, want 0 for the default or more", o.MaxKeys)
+	case o.OnFull > RefuseNew:
+		return fmt.Errorf("ratelimit: Options.OnFull is %d, want EvictOldest or RefuseNew", o.OnFull)
+	case o.IdleTTL < 0:
+		return fmt.Errorf("ratelimit: Options.IdleTTL is %v, want 0 or more", o.IdleTTL)
+	}
+	return nil
+}
+
+// holdsInterface reports whether values of the type may fail to be comparable.
+func holdsInterface(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Interface:
+		return true
+	case reflect.Array:
+		return holdsInterface(t.Elem())
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if holdsInterface(t.Field(i).Type) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Must returns the limiter, or panics if there is an error. It is for limits that
+// are written in the program: Must(New[string](TokenBucket(PerSecond(10), 20), nil)).
+func Must[K comparable](l *Keyed[K], err error) *Keyed[K] {
+	if err != nil {
+		panic(err)
+	}
+	return l
+}
+
+// Allow spends cost of the key's budget and reports true; or it spends nothing and
+// reports false. It is what most callers should use. On a leaky bucket it does
+// not say how long to hold the work; use Take or Wait there.
+func (l *Keyed[K]) Allow(key K, cost int) bool {
+	if !l.odd && l.onDecision == nil {
+		if b := l.keys.find(key); b != nil {
+			b.mu.Lock()
+			if p := b.plan; p != nil && p.era == l.era.Load() && uint64(int64(cost)-1) < uint64(p.capacity) {
+				last := b.last
+				now := max(reading(l.clock), last)
+				_, retry := b.admit(p, now, int64(cost), p.delay, false)
+				b.mu.Unlock()
+				if stale(last, now) {
+					l.keys.touch(key, b)
+				}
+				return retry <= now
+			}
+			b.mu.Unlock()
+		}
+	}
+	d, _ := l.Take(context.Background(), key, cost)
+	return d.Allowed
+}
+
+// stale reports whether a key's place in the order of use is due to be brought up
+// to date: about once a second.
+func stale(last, now int64) bool { return (last^now)>>30 != 0 }
+
+// Take spends cost of the key's budget, or nothing, and says how the key stands.
+//
+// The error is nil if the cost was allowed, and if it was denied for now: see
+// [Decision.RetryAfter]. It wraps [ErrExceedsLimit] if the cost can never pass,
+// [ErrNegativeCost], [ErrInvalidKey], [ErrInvalidLimit] if LimitFor returned a
+// limit that is invalid, and [ErrTableFull].
+func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err error) {
+	_, _, err = l.decide(key, cost, request{ahead: -1}, &d)
+	if l.onDecision != nil {
+		l.onDecision(Event[K]{key, cost, d, err})
+	}
+	return d, err
+}
+
+// request is what a decision is asked for besides key and cost.
+type request struct {
+	ahead int64 // how far ahead may be booked; -1 for as far as Take goes
+	keep  bool  // whether what is booked may be given back
+}
+
+// decide decides, and fills in d. It returns the bucket that was charged and the
+// instant, if any was.
+func (l *Keyed[K]) decide(key K, cost int, r request, d *Decision) (b *bucket, at int64, err error) {
+	if !l.odd {
+		if b = l.keys.find(key); b != nil {
+			b.mu.Lock()
+			if p := b.plan; p != nil && p.era == l.era.Load() && uint64(int64(cost)-1) < uint64(p.capacity) {
+				last, raw := b.last, reading(l.clock)
+				at = b.decide(p, raw, int64(cost), r, d)
+				now := b.last
+				b.mu.Unlock()
+				if stale(last, now) {
+					l.keys.touch(key, b)
+				}
+				return b, at, nil
+			}
+			b.mu.Unlock()
+		}
+	}
+	return l.decideSlow(key, cost, r, d)
+}
+
+// decide decides one key's cost at a reading. The caller holds the lock.
+func (b *bucket) decide(p *plan, raw, cost int64, r request, d *Decision) (at int64) {
+	now := max(raw, b.last)
+	if r.ahead < 0 {
+		r.ahead = p.delay
+	}
+	at, retry := b.admit(p, now, cost, r.ahead, r.keep)
+	if retry > now {
+		d.RetryAfter = between(raw, retry)
+	} else if d.Allowed = true; at > now {
+		d.Delay = between(raw, at)
+	}
+	p.standing(b.state, raw, now, d)
+	return at
+}
+
+// decideSlow is decide for all that is not an ordinary cost of a known key.
+func (l *Keyed[K]) decideSlow(key K, cost int, r request, d *Decision) (*bucket, int64, error) {
+	if err := l.check(key, cost); err != nil {
+		return nil, 0, err
+	}
+	for {
+		refreshed := l.refreshed.Load()
+		p, err := l.planFor(key)
+		if err != nil {
+			return nil, 0, err
+		}
+		if err = p.check(cost); err != nil || cost == 0 || !p.tracks() {
+			l.look(key, p, 0, d)
+			if d.Allowed = err == nil; d.Allowed {
+				d.RetryAfter = 0
+			}
+			return nil, 0, err
+		}
+		b, raw, fresh, err := l.keys.acquire(key, p, l.clock)
+		if err != nil {
+			d.Limit = p.limit
+			return nil, 0, err
+		}
+		if !fresh {
+			raw = reading(l.clock)
+			b.adopt(p, raw)
+		}
+		if p = b.plan; int64(cost) > p.capacity {
+			b.mu.Unlock()
+			continue // the limit has changed in the meantime
+		}
+		at := b.decide(p, raw, int64(cost), r, d)
+		if l.refreshed.Load() != refreshed {
+			b.expire()
+		}
+		b.mu.Unlock()
+		return b, at, nil
+	}
+}
+
+// check returns what is wrong with the key or the cost whatever the limit.
+func (l *Keyed[K]) check(key K, cost int) error {
+	if cost < 0 {
+		return fmt.Errorf("%w: %d", ErrNegativeCost, cost)
+	}
+	if l.odd && !reflect.ValueOf(&key).Elem().Comparable() {
+		return fmt.Errorf("%w: %T cannot be compared", ErrInvalidKey, key)
+	}
+	if key != key {
+		return fmt.Errorf("%w: %v does not equal itself", ErrInvalidKey, key)
+	}
+	return nil
+}
+
+// planFor returns the plan that the key has, or is to have.
+func (l *Keyed[K]) planFor(key K) (*plan, error) {
+	e := l.era.Load()
+	if l.limitFor == nil {
+		return e.def, nil
+	}
+	if b := l.keys.find(key); b != nil {
+		b.mu.Lock()
+		p := b.plan
+		b.mu.Unlock()
+		if p != nil && p.era == e {
+			return p, nil
+		}
+	}
+	p, err := e.plan(l.limitFor(key))
+	if err != nil {
+		return nil, fmt.Errorf("LimitFor(%v): %w", key, err)
+	}
+	return p, nil
+}
+
+// look fills in how the key stands under the plan, and what it would answer to a
+// cost, without changing anything.
+func (l *Keyed[K]) look(key K, p *plan, cost int64, d *Decision) {
+	if !p.tracks() {
+		d.Allowed, d.Limit, d.Remaining = true, p.limit, p.limit.Capacity()
+		return
+	}
+	if b := l.keys.find(key); b != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.plan != nil {
+			b.look(p, reading(l.clock), cost, d)
+			return
+		}
+	}
+	now := reading(l.clock)
+	p.answer(state{at: now}, now, now, cost, d)
+}
+
+// Peek says what Take would answer, and how the key stands: Allowed, RetryAfter and
+// Delay are for this cost, Remaining and ResetAfter are as they are now. It changes
+// nothing and tracks nothing. The errors are Take's, but for [ErrTableFull].
+func (l *Keyed[K]) Peek(key K, cost int) (d Decision, err error) {
+	if err = l.check(key, cost); err != nil {
+		return d, err
+	}
+	p, err := l.planFor(key)
+	if err != nil {
+		return d, err
+	}
+	if err = p.check(cost); err != nil {
+		cost = 0
+	}
+	l.look(key, p, int64(cost), &d)
+	d.Allowed = d.Allowed && err == nil
+	return d, err
+}
+
+// Adjust corrects what a key has spent. A positive delta charges it, into debt if
+// need be: what is above the capacity is regained as the algorithm regains, at the
+// rate or as its windows pass. Debt is capped at what 100 years regain. A
+// negative delta is a grant: it gives back that much of what is spent, never
+// past a fresh key. A delta of 0 does nothing, and so does any delta under
+// [Unlimited] and [Blocked]. The errors are [ErrInvalidKey], [ErrInvalidLimit] and
+// [ErrTableFull]; with an error, nothing was changed.
+func (l *Keyed[K]) Adjust(key K, delta int) error {
+	if err := l.check(key, 0); err != nil {
+		return err
+	}
+	refreshed := l.refreshed.Load()
+	p, err := l.planFor(key)
+	if err != nil || delta == 0 || !p.tracks() {
+		return err
+	}
+	if delta < 0 && l.keys.find(key) == nil {
+		return nil
+	}
+	b, now, fresh, err := l.keys.acquire(key, p, l.clock)
+	if err != nil {
+		return err
+	}
+	defer b.mu.Unlock()
+	if !fresh {
+		now = reading(l.clock)
+		b.adopt(p, now)
+	}
+	b.adjust(max(now, b.last), int64(delta))
+	if l.refreshed.Load() != refreshed {
+		b.expire()
+	}
+	return nil
+}
+
+// Reset forgets the key: its next decision is that of a key never seen. What was
+// reserved before cannot be settled any more.
+func (l *Keyed[K]) Reset(key K) {
+	if l.check(key, 0) == nil {
+		l.keys.forget(key)
+	}
+}
+
+// Sweep drops every key that is as good as new and has been idle for
+// [Options.IdleTTL], and returns how many it dropped. Nothing needs it to be
+// called: old keys leave as new ones come. It is for giving memory back.
+func (l *Keyed[K]) Sweep() int { return l.keys.sweep(l.clock) }
+
+// Len returns how many keys are tracked.
+func (l *Keyed[K]) Len() int { return int(l.keys.keys.Load()) }
+
+// Stats tells what has become of keys since the limiter was made.
+type Stats struct {
+	// Keys is how many are tracked now.
+	Keys int
+	// Expired counts keys dropped as good as new: nothing was forgotten.
+	Expired uint64
+	// Evicted counts keys dropped to make room, and what they had spent with
+	// them. If it grows, MaxKeys is too small for the traffic.
+	Evicted uint64
+	// EvictedThrottled counts those of Evicted that were being denied.
+	EvictedThrottled uint64
+	// Refused counts the decisions that met ErrTableFull.
+	Refused uint64
+}
+
+// Stats returns the limiter's counters. Each is exact; they are not read at one
+// instant.
+func (l *Keyed[K]) Stats() Stats {
+	t := l.keys
+	return Stats{
+		Keys:             l.Len(),
+		Expired:          t.expired.Load(),
+		Evicted:          t.evicted.Load(),
+		EvictedThrottled: t.evictedThrottled.Load(),
+		Refused:          t.refused.Load(),
+	}
+}

@@ -1,0 +1,120 @@
+package ratelimit
+
+import (
+	"fmt"
+	"math"
+)
+
+// plan is a limit made ready to be asked: immutable, and shared by all the keys
+// that it holds for.
+type plan struct {
+	algorithm              // nil where nothing is tracked: unlimited, blocked
+	era       *era         // the settings it was made under
+	capacity  int64        // of the limit
+	log       bool         // the algorithm keeps all its spendings in the ledger
+	ordered   bool         // the algorithm spends only on a state that has been advanced to now
+	expired   bool         // the key's limit is to be asked for again
+	leaky     *leakyBucket // the algorithm, if it delays what it admits; else nil
+	delay     int64        // how long what Take admits may be delayed
+	maxDebt   int64        // how much may be owed
+	maxAhead  int64        // how far ahead may be booked
+	limit     Limit
+}
+
+// newPlan returns the plan for a limit, or why the limit is invalid.
+func newPlan(l Limit, e *era) (*plan, error) {
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	p := &plan{era: e, limit: l, capacity: int64(l.Capacity())}
+	per, units := int64(l.Rate.Per), int64(l.Rate.Units)
+	switch l.Algorithm {
+	case AlgorithmTokenBucket:
+		t := newTokenBucket(l.Rate, l.Burst)
+		p.algorithm = &t
+	case AlgorithmLeakyBucket:
+		p.leaky = &leakyBucket{newTokenBucket(l.Rate, l.Burst)}
+		p.algorithm, p.ordered, p.delay = p.leaky, true, century
+	case AlgorithmFixedWindow:
+		p.algorithm = &fixedWindow{per, units}
+	case AlgorithmSlidingLog:
+		p.algorithm, p.log, p.ordered = &slidingLog{per, units}, true, true
+	case AlgorithmSlidingCounter:
+		p.algorithm = &slidingCounter{per, units}
+	default:
+		return p, nil
+	}
+	p.maxDebt, p.maxAhead = bounds(l)
+	return p, nil
+}
+
+// bounds returns what may be owed, in cost, and how far ahead may be booked:
+// as much as is regained in a century, and can be counted. Buckets regain
+// steadily, windows whole units at a time; a sliding counter takes two windows.
+func bounds(l Limit) (maxDebt, maxAhead int64) {
+	const most = math.MaxInt64 / 2
+	per, units := int64(l.Rate.Per), int64(l.Rate.Units)
+	switch l.Algorithm {
+	case AlgorithmTokenBucket, AlgorithmLeakyBucket:
+		t := newTokenBucket(l.Rate, l.Burst)
+		n, _ := t.worth(span{ns: century})
+		maxDebt = max(min(n, most), t.capacity)
+		maxAhead = t.price(maxDebt).ns - t.full.ns
+	default:
+		windows := min(century/per, most/units)
+		maxDebt = windows * units
+		maxAhead = (windows - 1) * per
+	}
+	return maxDebt, max(0, maxAhead)
+}
+
+// admits returns when a cost is spent, and from when on it would be, given that it
+// may be booked that far ahead. In a leaky bucket the queue itself is what lies ahead.
+func (p *plan) admits(s state, now, cost, ahead int64) (at, retry int64) {
+	at = p.earliest(s, now, cost)
+	if p.leaky == nil {
+		return at, at - min(ahead, p.maxAhead)
+	}
+	leaves := p.leaky.leaves(s, now)
+	return leaves, max(at, leaves-ahead)
+}
+
+// answer fills in what a state says to a cost, as of a reading that counts as now.
+func (p *plan) answer(s state, reading, now, cost int64, d *Decision) {
+	at, retry := now, now
+	if cost > 0 {
+		at, retry = p.admits(s, now, cost, p.delay)
+	}
+	if d.Allowed = retry <= now; !d.Allowed {
+		d.RetryAfter = between(reading, retry)
+	} else if at > now {
+		d.Delay = between(reading, at)
+	}
+	p.standing(s, reading, now, d)
+}
+
+// standing fills in how much a state leaves, as of a reading that counts as now.
+func (p *plan) standing(s state, reading, now int64, d *Decision) {
+	d.Limit = p.limit
+	d.Remaining = int(p.remaining(s, now))
+	d.ResetAfter = between(reading, max(p.regained(s), now))
+}
+
+// tracks reports whether keys under this plan have anything to remember.
+func (p *plan) tracks() bool { return p.algorithm != nil }
+
+// check returns why a cost can never be spent under this plan, nil if it can.
+func (p *plan) check(cost int) error {
+	if cost < 0 {
+		return fmt.Errorf("%w: %d", ErrNegativeCost, cost)
+	}
+	if int64(cost) <= p.capacity {
+		return nil
+	}
+	name := ""
+	if p.limit.Name != "" {
+		name = fmt.Sprintf(" %q", p.limit.Name)
+	}
+	return fmt.Errorf("%w%s: cost %d is above %d, the capacity of %v",
+		ErrExceedsLimit, name, cost, p.capacity, p.limit)
+}
