@@ -19,6 +19,8 @@ type bucket struct {
 	last   int64 // the highest clock reading recorded
 	state        // what is spent as of last
 	denied bool  // the last decision was no
+	pinned bool  // not to be dropped to make room: a decision on it is under way
+	shard  uint8 // of the key map, that keeps this bucket's place in the order of use
 }
 
 // state is what a key has spent and not yet regained. What its words mean is up
@@ -72,6 +74,17 @@ func (b *bucket) fresh(reading int64) bool {
 // now, and the first instant at which it will. What is spent later than now can
 // be given back if keep is set. The caller holds the lock.
 func (b *bucket) admit(p *plan, now, cost, ahead int64, keep bool) (at, retry int64) {
+	b.record(p, now)
+	if at, retry = p.admits(b.state, now, cost, ahead); retry > now {
+		b.denied = true
+		return at, retry
+	}
+	b.commit(p, now, at, cost, keep)
+	return at, retry
+}
+
+// record makes now the highest reading seen, and the state what it is by then.
+func (b *bucket) record(p *plan, now int64) {
 	b.last = now
 	if b.ledger != nil {
 		b.catchUp(now)
@@ -79,17 +92,16 @@ func (b *bucket) admit(p *plan, now, cost, ahead int64, keep bool) (at, retry in
 	if p.ordered {
 		b.state = p.advance(b.state, now)
 	}
-	if at, retry = p.admits(b.state, now, cost, ahead); retry > now {
-		b.denied = true
-		return at, retry
-	}
+}
+
+// commit spends a cost that has been found to fit at that instant.
+func (b *bucket) commit(p *plan, now, at, cost int64, keep bool) {
 	b.denied = false
 	if at > now && (keep || b.ledger != nil) {
 		b.book(at, cost)
 	} else {
 		b.state = p.spend(b.state, at, cost)
 	}
-	return at, retry
 }
 
 // look answers a cost under the plan, without changing what the key has spent or
@@ -102,10 +114,7 @@ func (b *bucket) look(p *plan, reading, cost int64, d *Decision) {
 
 // adjust charges, or forgives, and records the time. The caller holds the lock.
 func (b *bucket) adjust(now, delta int64) {
-	b.last = now
-	if b.ledger != nil {
-		b.catchUp(now)
-	}
+	b.record(b.plan, now)
 	if delta > 0 {
 		b.charge(now, delta)
 	} else {

@@ -4,7 +4,7 @@ package ratelimit
 // stays spent. The caller holds the lock.
 func (b *bucket) adopt(p *plan, reading int64) {
 	old := b.plan
-	if old.era.seq > p.era.seq || old.era.seq == p.era.seq && !old.expired {
+	if old.seq > p.seq || old.seq == p.seq && !old.expired() {
 		return
 	}
 	now := max(reading, b.last)
@@ -19,10 +19,11 @@ func (b *bucket) adopt(p *plan, reading int64) {
 // the lock.
 func (b *bucket) expire() {
 	p := *b.plan
-	p.era = &era{seq: p.era.seq} // which is nobody's current era
-	p.expired = true
+	p.era = nil // which is nobody's current era
 	b.plan = &p
 }
+
+func (p *plan) expired() bool { return p.era == nil }
 
 // carry returns what a state of one plan is under another. Bookings keep their
 // instants; the log's spendings, and the windows that are counted in, keep theirs too.

@@ -201,7 +201,7 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 				_, retry := b.admit(p, now, int64(cost), p.delay, false)
 				b.mu.Unlock()
 				if stale(last, now) {
-					l.keys.touch(key, b)
+					l.keys.touch(b)
 				}
 				return retry <= now
 			}
@@ -248,7 +248,7 @@ func (l *Keyed[K]) decide(key K, cost int, r request, d *Decision) (b *bucket, a
 				now := b.last
 				b.mu.Unlock()
 				if stale(last, now) {
-					l.keys.touch(key, b)
+					l.keys.touch(b)
 				}
 				return b, at, nil
 			}
@@ -319,7 +319,7 @@ func (l *Keyed[K]) check(key K, cost int) error {
 	if cost < 0 {
 		return fmt.Errorf("%w: %d", ErrNegativeCost, cost)
 	}
-	if l.odd && !reflect.ValueOf(&key).Elem().Comparable() {
+	if l.odd && !canCompare(key) {
 		return fmt.Errorf("%w: %T cannot be compared", ErrInvalidKey, key)
 	}
 	if key != key {
@@ -327,6 +327,9 @@ func (l *Keyed[K]) check(key K, cost int) error {
 	}
 	return nil
 }
+
+// canCompare reports whether the values that the key's interfaces hold can be compared.
+func canCompare[K comparable](key K) bool { return reflect.ValueOf(&key).Elem().Comparable() }
 
 // planFor returns the plan that the key has, or is to have.
 func (l *Keyed[K]) planFor(key K) (*plan, error) {

@@ -70,16 +70,26 @@ func newTable[K comparable](maxKeys int, onFull Overflow, idle time.Duration) *t
 
 func (t *table[K]) find(key K) *bucket { return t.index.find(key) }
 
-func (t *table[K]) shard(key K) *shard[K] {
-	if len(t.shards) == 1 {
-		return &t.shards[0]
-	}
-	return &t.shards[t.index.hash(t.seed, key)%uint64(len(t.shards))]
+// findLocked is find for who has met a dropped bucket: it waits until the index
+// has caught up with that.
+func (t *table[K]) findLocked(key K) *bucket {
+	s := &t.shards[t.shard(key)]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return t.index.find(key)
 }
 
-// touch makes a key the most recently used.
-func (t *table[K]) touch(key K, b *bucket) {
-	s := t.shard(key)
+// shard returns the number of the key's shard.
+func (t *table[K]) shard(key K) uint8 {
+	if len(t.shards) == 1 {
+		return 0
+	}
+	return uint8(t.index.hash(t.seed, key) % uint64(len(t.shards)))
+}
+
+// touch makes a bucket the most recently used, if it is still in the table.
+func (t *table[K]) touch(b *bucket) {
+	s := &t.shards[b.shard]
 	s.mu.Lock()
 	s.lru.Get(b)
 	s.mu.Unlock()
@@ -88,7 +98,8 @@ func (t *table[K]) touch(key K, b *bucket) {
 // acquire returns the key's bucket, locked, and a new one if there is none. For
 // a new one it also returns the clock's reading, as of which it is fresh.
 func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *bucket, now int64, fresh bool, err error) {
-	s := t.shard(key)
+	i := t.shard(key)
+	s := &t.shards[i]
 	room := false // one of max is ours, and not yet used
 	for {
 		s.mu.Lock()
@@ -103,12 +114,12 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *bucket, now int64, f
 		now = reading(clock)
 		t.expireLocked(s, now)
 		if room || t.reserve() || t.evictLocked(s, now) {
-			return t.insertLocked(s, key, p, now), now, true, nil
+			return t.insertLocked(i, key, p, now), now, true, nil
 		}
 		empty := s.lru.Len() == 0
 		s.mu.Unlock()
 		// A full table whose keys are all in other shards: take the room of one there.
-		if room = empty && t.evictElsewhere(s, now); !room && t.refuse {
+		if room = empty && t.evictElsewhere(s, now); !room && (t.refuse || !empty) {
 			t.refused.Add(1)
 			return nil, 0, false, fmt.Errorf("%w: %d keys", ErrTableFull, t.max)
 		}
@@ -129,8 +140,9 @@ func (t *table[K]) reserve() bool {
 }
 
 // insertLocked publishes a new bucket, locked, and lets go of the shard.
-func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, now int64) *bucket {
-	b := &bucket{plan: p, last: now, state: state{at: now}}
+func (t *table[K]) insertLocked(i uint8, key K, p *plan, now int64) *bucket {
+	s := &t.shards[i]
+	b := &bucket{plan: p, last: now, state: state{at: now}, shard: i}
 	b.mu.Lock()
 	s.lru.Add(b, key)
 	t.index.add(key, b)
@@ -153,7 +165,7 @@ func (t *table[K]) expireLocked(s *shard[K], now int64) {
 func (t *table[K]) dropLocked(s *shard[K], key K, b *bucket, now, idle int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.plan == nil || !b.fresh(now) || now-b.last < idle {
+	if b.plan == nil || b.pinned || !b.fresh(now) || now-b.last < idle {
 		return false
 	}
 	t.removeLocked(s, key, b)
@@ -192,6 +204,8 @@ func (t *table[K]) evictBucketLocked(s *shard[K], key K, b *bucket, now int64, t
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
+	case b.pinned:
+		return false
 	case b.fresh(now):
 		t.expired.Add(1)
 	case t.refuse || b.denied && !throttledToo:
@@ -225,17 +239,30 @@ func (t *table[K]) evictElsewhere(except *shard[K], now int64) bool {
 
 // forget removes a key, whatever it has spent.
 func (t *table[K]) forget(key K) {
-	s := t.shard(key)
+	s := &t.shards[t.shard(key)]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := t.index.find(key)
-	if b == nil {
-		return
+	if b := t.index.find(key); b != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		t.removeLocked(s, key, b)
+		t.keys.Add(-1)
 	}
+}
+
+// withdraw removes a key that was inserted for a decision that then was no, if
+// nobody else has spent from it.
+func (t *table[K]) withdraw(key K, b *bucket, clock Clock) {
+	s := &t.shards[b.shard]
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t.removeLocked(s, key, b)
-	t.keys.Add(-1)
+	b.pinned = false
+	if b.plan != nil && b.fresh(reading(clock)) {
+		t.removeLocked(s, key, b)
+		t.keys.Add(-1)
+	}
 }
 
 // sweepChunk is how many keys are swept before a shard lets others in.

@@ -9,11 +9,11 @@ import (
 // that it holds for.
 type plan struct {
 	algorithm              // nil where nothing is tracked: unlimited, blocked
-	era       *era         // the settings it was made under
+	era       *era         // the settings it was made under; nil if the key's limit is to be asked for again
+	seq       uint64       // the era's
 	capacity  int64        // of the limit
 	log       bool         // the algorithm keeps all its spendings in the ledger
 	ordered   bool         // the algorithm spends only on a state that has been advanced to now
-	expired   bool         // the key's limit is to be asked for again
 	leaky     *leakyBucket // the algorithm, if it delays what it admits; else nil
 	delay     int64        // how long what Take admits may be delayed
 	maxDebt   int64        // how much may be owed
@@ -26,7 +26,7 @@ func newPlan(l Limit, e *era) (*plan, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
-	p := &plan{era: e, limit: l, capacity: int64(l.Capacity())}
+	p := &plan{era: e, seq: e.seq, limit: l, capacity: int64(l.Capacity())}
 	per, units := int64(l.Rate.Per), int64(l.Rate.Units)
 	switch l.Algorithm {
 	case AlgorithmTokenBucket:
@@ -111,6 +111,10 @@ func (p *plan) check(cost int) error {
 	if int64(cost) <= p.capacity {
 		return nil
 	}
+	return p.exceeds(int64(cost))
+}
+
+func (p *plan) exceeds(cost int64) error {
 	name := ""
 	if p.limit.Name != "" {
 		name = fmt.Sprintf(" %q", p.limit.Name)

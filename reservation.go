@@ -63,10 +63,7 @@ func (b *bucket) settleAt(clock Clock, at, cost, actual int64) {
 		return // dropped, and what it had spent with it
 	}
 	now := max(reading(clock), b.last)
-	b.last = now
-	if b.ledger != nil {
-		b.catchUp(now)
-	}
+	b.record(b.plan, now)
 	b.settle(now, at, cost, actual)
 }
 

@@ -32,46 +32,60 @@ func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
 }
 
 func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	ahead := time.Duration(math.MaxInt64)
-	if deadline, ok := ctx.Deadline(); ok {
-		if ahead = time.Until(deadline); ahead < 0 {
-			return context.DeadlineExceeded
-		}
-	}
-	b, at, err := l.decide(key, cost, request{ahead: int64(ahead), keep: true}, d)
+	left, err := timeLeft(ctx)
 	if err != nil {
 		return err
 	}
-	if !d.Allowed {
-		return l.tooLate(key, cost, ahead, d)
-	}
-	if d.Delay == 0 {
-		return nil
+	b, at, err := l.decide(key, cost, request{ahead: int64(left), keep: true}, d)
+	switch {
+	case err != nil:
+		return err
+	case !d.Allowed && (left == forever || d.Limit.Algorithm == AlgorithmLeakyBucket && cost > d.Remaining):
+		return fmt.Errorf("%w: cost %d cannot be booked for another %v under %v", ErrLimited, cost, d.RetryAfter, d.Limit)
+	case !d.Allowed:
+		return tooLate(cost, d.RetryAfter, left, d.Limit)
 	}
 	return sleep(ctx, d.Delay, func() { b.settleAt(l.clock, at, int64(cost), 0) })
 }
 
-// tooLate says why a cost could not be booked.
-func (l *Keyed[K]) tooLate(key K, cost int, ahead time.Duration, d *Decision) error {
-	if ahead == math.MaxInt64 || d.Limit.Algorithm == AlgorithmLeakyBucket && cost > d.Remaining {
-		return fmt.Errorf("%w: cost %d does not fit for another %v under %v", ErrLimited, cost, d.RetryAfter, d.Limit)
+// forever is the time left to a context without a deadline.
+const forever = time.Duration(math.MaxInt64)
+
+// timeLeft returns how long the context lasts, or why it has ended.
+func timeLeft(ctx context.Context) (time.Duration, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
 	}
-	return fmt.Errorf("%w: cost %d would have to wait %v longer than the %v that are left, under %v",
-		context.DeadlineExceeded, cost, d.RetryAfter, ahead, d.Limit)
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return forever, nil
+	}
+	if left := time.Until(deadline); left > 0 {
+		return left, nil
+	}
+	return 0, context.DeadlineExceeded
 }
 
-// sleep waits out the delay, or undoes what was booked for its end.
+func tooLate(cost int, late, left time.Duration, l Limit) error {
+	return fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
+		context.DeadlineExceeded, cost, late, left, l)
+}
+
+// sleep waits out the delay. If the context ends first, it undoes what was booked
+// for the delay's end.
 func sleep(ctx context.Context, delay time.Duration, undo func()) error {
+	if delay == 0 {
+		return nil
+	}
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		undo()
+		if undo != nil {
+			undo()
+		}
 		return ctx.Err()
 	}
 }

@@ -1,0 +1,64 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Map returns a limiter of requests of type R that charges l, of whatever kind, for
+// the key that the function finds in a request. The function's error denies the
+// request, charges nothing and is returned by Take as it is; [SkipLayer] lets
+// the request pass, by [Unlimited]. If l is a [Reserver], so is the result.
+func Map[R, K any](l Limiter[K], key func(R) (K, error)) Limiter[R] {
+	m := mapped[R, K]{l, key}
+	if r, ok := l.(Reserver[K]); ok {
+		return &mappedReserver[R, K]{m, r}
+	}
+	return &m
+}
+
+type mapped[R, K any] struct {
+	Limiter Limiter[K]
+	key     func(R) (K, error)
+}
+
+type mappedReserver[R, K any] struct {
+	mapped[R, K]
+	reserver Reserver[K]
+}
+
+// skipped is the decision on a request that the limiter does not apply to.
+func skipped() Decision {
+	return Decision{Allowed: true, Limit: Unlimited(), Remaining: Unlimited().Capacity()}
+}
+
+func (m *mapped[R, K]) Allow(r R, cost int) bool {
+	key, err := m.key(r)
+	if err != nil {
+		return errors.Is(err, SkipLayer)
+	}
+	return m.Limiter.Allow(key, cost)
+}
+
+func (m *mapped[R, K]) Take(ctx context.Context, r R, cost int) (Decision, error) {
+	key, err := m.key(r)
+	switch {
+	case errors.Is(err, SkipLayer):
+		return skipped(), nil
+	case err != nil:
+		return Decision{}, err
+	}
+	return m.Limiter.Take(ctx, key, cost)
+}
+
+func (m *mappedReserver[R, K]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
+	key, err := m.key(r)
+	switch {
+	case errors.Is(err, SkipLayer):
+		return NewReservation(skipped(), nil), nil
+	case err != nil:
+		return NewReservation(Decision{}, nil), err
+	}
+	return m.reserver.Reserve(ctx, key, cost, maxDelay)
+}
