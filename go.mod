@@ -6,3 +6,8 @@ require (
 	github.com/hashicorp/golang-lru/v2 v2.0.7
 	github.com/puzpuzpuz/xsync/v4 v4.5.0
 )
+
+require (
+	github.com/stretchr/testify v1.12.1
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+)

@@ -76,7 +76,7 @@ func (p *plan) admits(s state, now, cost, ahead int64) (at, retry int64) {
 		return at, at - min(ahead, p.maxAhead)
 	}
 	leaves := p.leaky.leaves(s, now)
-	return leaves, max(at, leaves-ahead)
+	return leaves, max(at, leaves-min(ahead, century))
 }
 
 // answer fills in what a state says to a cost, as of a reading that counts as now.

@@ -79,10 +79,9 @@ func (s *stack[R]) take(clock Clock, r R, cost int, q request) (due time.Duratio
 	if cost == 0 {
 		return 0, s.look(clock, 0)
 	}
-	for try := range maxTries {
-		s.find(try > 0)
-		if !s.lock() {
-			continue
+	for range maxTries {
+		if !s.hold() {
+			break
 		}
 		raw := reading(clock)
 		missing, err := s.weigh(raw, q.ahead, true)
@@ -104,27 +103,38 @@ func (s *stack[R]) take(clock Clock, r R, cost int, q request) (due time.Duratio
 		return due, err
 	}
 	s.withdraw(clock)
-	return 0, fmt.Errorf("%w: the keys of one request do not stay", ErrTableFull)
+	return 0, s.restless()
 }
 
 // look answers without changing anything, as the caller's cost would be.
 func (s *stack[R]) look(clock Clock, cost int) error {
-	for try := range maxTries {
-		s.find(try > 0)
-		if !s.lock() {
-			continue
-		}
-		defer s.unlock()
-		raw := reading(clock)
-		if _, err := s.weigh(raw, century, false); err != nil && cost > 0 {
-			return err
-		}
-		s.answer(raw, cost == 0 || s.allowed())
-		if cost == 0 {
-			s.d.Delay = 0
-		}
-		return nil
+	if !s.hold() {
+		return s.restless()
 	}
+	raw := reading(clock)
+	_, err := s.weigh(raw, century, false)
+	if err == nil || cost == 0 {
+		s.answer(raw, cost == 0 || s.allowed())
+	}
+	s.unlock()
+	if cost == 0 {
+		s.d.Delay, err = 0, nil
+	}
+	return err
+}
+
+// hold finds and locks all buckets that there are.
+func (s *stack[R]) hold() bool {
+	for try := range maxTries {
+		if s.find(try > 0); s.lock() {
+			return true
+		}
+	}
+	return false
+}
+
+// restless is the error if keys are reset faster than a decision can be made.
+func (s *stack[R]) restless() error {
 	return fmt.Errorf("%w: the keys of one request do not stay", ErrTableFull)
 }
 

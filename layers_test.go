@@ -1,0 +1,548 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// call is a request as the tests of layers see it: keys by layer, and tokens.
+type call struct {
+	user, route string
+	tokens      int
+}
+
+func byUser(c call) (string, error)  { return c.user, nil }
+func byRoute(c call) (string, error) { return c.route, nil }
+func forAll(call) (struct{}, error)  { return struct{}{}, nil }
+
+func stackOf(t testing.TB, layers ...ratelimit.Layer[call]) *ratelimit.Layered[call] {
+	t.Helper()
+	l, err := ratelimit.All(layers...)
+	require.NoError(t, err)
+	return l
+}
+
+// onClock returns a limiter of strings on that clock.
+func onClock(t testing.TB, clock ratelimit.Clock, limit ratelimit.Limit) *ratelimit.Keyed[string] {
+	t.Helper()
+	return newWith(t, limit, ratelimit.Options[string]{Clock: clock})
+}
+
+func TestAllLayersAreChargedOrNone(t *testing.T) {
+	clock := new(testClock)
+	user := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(10), 5).Named("user"))
+	route := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(8)).Named("route"))
+	stack := stackOf(t, ratelimit.By(user, byUser), ratelimit.By(route, byRoute))
+
+	d, err := stack.Take(t.Context(), call{user: "ann", route: "/"}, 4)
+	require.NoError(t, err)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: stack.Limits()[0], Remaining: 1, ResetAfter: time.Minute}, d)
+
+	d, err = stack.Take(t.Context(), call{user: "ann", route: "/"}, 2)
+	require.NoError(t, err)
+	assert.Equal(t, ratelimit.Decision{Limit: stack.Limits()[0], Remaining: 1, RetryAfter: 100 * ms, ResetAfter: time.Minute}, d)
+	assert.Equal(t, 1, remaining(t, user, "ann"))
+	assert.Equal(t, 4, remaining(t, route, "/"), "the route, which would have allowed it, was not charged")
+
+	d, err = stack.Take(t.Context(), call{user: "bob", route: "/"}, 5)
+	require.NoError(t, err)
+	assert.Equal(t, "route", d.Limit.Name)
+	assert.Equal(t, time.Minute, d.RetryAfter)
+	assert.Equal(t, 1, user.Len(), "a denial inserts no keys")
+}
+
+func TestTheLayerWithTheLongestRetryDenies(t *testing.T) {
+	clock := new(testClock)
+	fast := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1).Named("fast"))
+	slow := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerHour(1), 1).Named("slow"))
+	for _, stack := range []*ratelimit.Layered[call]{
+		stackOf(t, ratelimit.By(fast, byUser), ratelimit.By(slow, byUser)),
+		stackOf(t, ratelimit.By(slow, byUser), ratelimit.By(fast, byUser)),
+	} {
+		fast.Reset("ann")
+		slow.Reset("ann")
+		require.True(t, stack.Allow(call{user: "ann"}, 1))
+		d, err := stack.Take(t.Context(), call{user: "ann"}, 1)
+		require.NoError(t, err)
+		assert.Equal(t, "slow", d.Limit.Name)
+		assert.Equal(t, time.Hour, d.RetryAfter)
+	}
+}
+
+func TestChargesToOneBucketAddUp(t *testing.T) {
+	clock := new(testClock)
+	l := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 5))
+	stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(l, byUser))
+	for _, known := range []bool{false, true} {
+		l.Reset("ann")
+		if known {
+			require.True(t, l.Allow("ann", 1))
+			clock.advance(time.Hour)
+		}
+		d, err := stack.Peek(call{user: "ann"}, 2)
+		require.NoError(t, err)
+		assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: stack.Limits()[0], Remaining: 2}, d)
+		_, err = stack.Take(t.Context(), call{user: "ann"}, 3)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+		require.True(t, stack.Allow(call{user: "ann"}, 2))
+		assert.Equal(t, 1, remaining(t, l, "ann"))
+		assert.False(t, stack.Allow(call{user: "ann"}, 1))
+		assert.Equal(t, 1, remaining(t, l, "ann"))
+	}
+	assert.Equal(t, 1, l.Len())
+}
+
+func TestALayerMayChargeACostOfItsOwn(t *testing.T) {
+	clock := new(testClock)
+	requests := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"))
+	tokens := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerMinute(1000), 1000).Named("tokens"))
+	stack := stackOf(t,
+		ratelimit.Charging(ratelimit.By(requests, byUser), func(call) int { return 1 }),
+		ratelimit.By(tokens, byUser))
+
+	d, err := stack.Take(t.Context(), call{user: "ann"}, 600)
+	require.NoError(t, err)
+	assert.Equal(t, "tokens", d.Limit.Name)
+	assert.Equal(t, 400, d.Remaining)
+	assert.Equal(t, 2, remaining(t, requests, "ann"))
+
+	r, err := stack.Reserve(t.Context(), call{user: "ann"}, 300, 0)
+	require.NoError(t, err)
+	r.Settle(100)
+	assert.Equal(t, 1, remaining(t, requests, "ann"), "it was a request all the same")
+	assert.Equal(t, 300, remaining(t, tokens, "ann"))
+
+	r, err = stack.Reserve(t.Context(), call{user: "ann"}, 300, 0)
+	require.NoError(t, err)
+	r.Cancel()
+	assert.Equal(t, 1, remaining(t, requests, "ann"), "it never was")
+	assert.Equal(t, 300, remaining(t, tokens, "ann"))
+
+	require.True(t, stack.Allow(call{user: "ann"}, 0), "a cost of 0 is always allowed")
+	require.True(t, stack.Allow(call{user: "ann"}, 1))
+	d, err = stack.Take(t.Context(), call{user: "ann"}, 1)
+	require.NoError(t, err)
+	assert.Equal(t, "requests", d.Limit.Name)
+	assert.Zero(t, d.Remaining)
+	assert.Equal(t, 299, remaining(t, tokens, "ann"))
+	assert.True(t, stack.Allow(call{user: "ann"}, 0))
+}
+
+func TestALayersOwnCostIsChecked(t *testing.T) {
+	clock := new(testClock)
+	l := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"))
+	cost := 0
+	stack := stackOf(t, ratelimit.Charging(ratelimit.By(l, byUser), func(call) int { return cost }))
+	require.True(t, stack.Allow(call{user: "ann"}, 9))
+	assert.Zero(t, l.Len(), "a cost of 0 creates no key")
+	cost = 4
+	_, err := stack.Take(t.Context(), call{user: "ann"}, 1)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	require.ErrorContains(t, err, `"requests"`)
+	cost = -1
+	_, err = stack.Take(t.Context(), call{user: "ann"}, 1)
+	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
+}
+
+func TestSkippedLayersDoNotApply(t *testing.T) {
+	clock := new(testClock)
+	l := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
+	skip := func(c call) (string, error) {
+		if c.user == "" {
+			return "", fmt.Errorf("internal: %w", ratelimit.SkipLayer)
+		}
+		return c.user, nil
+	}
+	stack := stackOf(t, ratelimit.By(l, skip))
+	for range 3 {
+		d, err := stack.Take(t.Context(), call{}, 99)
+		require.NoError(t, err)
+		assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}, d)
+	}
+	assert.Zero(t, l.Len())
+	require.True(t, stack.Allow(call{user: "ann"}, 1))
+	require.False(t, stack.Allow(call{user: "ann"}, 1))
+}
+
+func TestAKeyErrorDeniesAndChargesNothing(t *testing.T) {
+	clock := new(testClock)
+	l := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(9)))
+	broken := errors.New("no such header")
+	stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(l, func(call) (string, error) { return "", broken }))
+	d, err := stack.Take(t.Context(), call{user: "ann"}, 1)
+	require.ErrorIs(t, err, broken)
+	require.EqualError(t, err, "layer 1: key: no such header")
+	assert.False(t, d.Allowed)
+	_, err = stack.Peek(call{user: "ann"}, 1)
+	require.ErrorIs(t, err, broken)
+	_, err = stack.Reserve(t.Context(), call{user: "ann"}, 1, 0)
+	require.ErrorIs(t, err, broken)
+	require.ErrorIs(t, stack.Wait(t.Context(), call{user: "ann"}, 1), broken)
+	assert.Zero(t, l.Len())
+}
+
+func TestAllRefusesWhatCannotBeAStack(t *testing.T) {
+	clock := new(testClock)
+	l := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(9)))
+	other := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(9)))
+	for _, test := range []struct {
+		layers []ratelimit.Layer[call]
+		want   string
+	}{
+		{nil, "ratelimit: All needs at least one layer"},
+		{[]ratelimit.Layer[call]{ratelimit.By(l, byUser), nil}, "ratelimit: layer 1 is nil"},
+		{[]ratelimit.Layer[call]{ratelimit.By(l, byUser), ratelimit.By(other, byUser)}, "ratelimit: layer 1 has another clock than layer 0"},
+		{[]ratelimit.Layer[call]{ratelimit.By[call, string](nil, byUser)}, "ratelimit: layer 0: By was given no limiter"},
+		{[]ratelimit.Layer[call]{ratelimit.By[call](l, nil)}, "ratelimit: layer 0: By was given no key function"},
+		{[]ratelimit.Layer[call]{ratelimit.Charging[call](nil, nil)}, "ratelimit: layer 0: Charging was given no layer"},
+		{[]ratelimit.Layer[call]{ratelimit.Charging(ratelimit.By(l, byUser), nil)}, "ratelimit: layer 0: Charging was given no cost function"},
+	} {
+		_, err := ratelimit.All(test.layers...)
+		assert.EqualError(t, err, test.want)
+	}
+}
+
+// funcClock is a clock whose type cannot be compared.
+type funcClock func() time.Duration
+
+func (f funcClock) Now() time.Duration { return f() }
+
+func TestClocksThatCannotBeComparedDiffer(t *testing.T) {
+	l := onClock(t, funcClock(func() time.Duration { return 0 }), ratelimit.FixedWindow(ratelimit.PerMinute(9)))
+	_, err := ratelimit.All(ratelimit.By(l, byUser), ratelimit.By(l, byUser))
+	require.EqualError(t, err, "ratelimit: layer 1 has another clock than layer 0")
+	_, err = ratelimit.All(ratelimit.By(l, byUser))
+	require.NoError(t, err)
+}
+
+func TestAStackThatNeedsMoreKeysThanFitIsRefused(t *testing.T) {
+	for _, full := range []ratelimit.Overflow{ratelimit.EvictOldest, ratelimit.RefuseNew} {
+		l := newWith(t, ratelimit.FixedWindow(ratelimit.PerMinute(9)),
+			ratelimit.Options[string]{Clock: new(testClock), MaxKeys: 1, OnFull: full})
+		stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(l, byRoute))
+		d, err := stack.Take(t.Context(), call{user: "ann", route: "/"}, 1)
+		require.ErrorIs(t, err, ratelimit.ErrTableFull)
+		assert.Equal(t, ratelimit.Decision{Limit: stack.Limits()[1]}, d)
+		assert.Zero(t, l.Len(), "what was inserted for it is gone again")
+		require.True(t, stack.Allow(call{user: "/", route: "/"}, 1), "one key does fit")
+	}
+}
+
+func TestAStackReportsToEachLimiter(t *testing.T) {
+	clock := new(testClock)
+	var seen []string
+	limiter := func(name string, limit ratelimit.Limit) *ratelimit.Keyed[string] {
+		return newWith(t, limit.Named(name), ratelimit.Options[string]{Clock: clock, OnDecision: func(e ratelimit.Event[string]) {
+			seen = append(seen, fmt.Sprint(name, " ", e.Key, " ", e.Cost, " ", e.Decision.Allowed, " by ", e.Decision.Limit.Name))
+		}})
+	}
+	user := limiter("user", ratelimit.FixedWindow(ratelimit.PerMinute(3)))
+	route := limiter("route", ratelimit.FixedWindow(ratelimit.PerMinute(2)))
+	stack := stackOf(t, ratelimit.By(user, byUser), ratelimit.By(route, byRoute))
+	stack.Allow(call{user: "ann", route: "/"}, 2)
+	stack.Allow(call{user: "ann", route: "/"}, 1)
+	_, _ = stack.Peek(call{user: "ann", route: "/"}, 1)
+	assert.Equal(t, []string{
+		"user ann 2 true by route", "route / 2 true by route",
+		"user ann 1 false by route", "route / 1 false by route",
+	}, seen)
+}
+
+func TestReserveSettlesAllLayers(t *testing.T) {
+	for _, limit := range everyAlgorithm {
+		t.Run(limit.Algorithm.String(), func(t *testing.T) {
+			clock := new(testClock)
+			a, b := onClock(t, clock, limit), onClock(t, clock, limit)
+			stack := stackOf(t, ratelimit.By(a, byUser), ratelimit.By(b, byRoute))
+			r, err := stack.Reserve(t.Context(), call{user: "u", route: "r"}, 4, time.Hour)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			r.Settle(1)
+			r.Settle(0)
+			assert.Equal(t, 4, remaining(t, a, "u"))
+			assert.Equal(t, 4, remaining(t, b, "r"))
+			r, err = stack.Reserve(t.Context(), call{user: "u", route: "r"}, 1, time.Hour)
+			require.NoError(t, err)
+			r.Settle(9)
+			assert.Zero(t, remaining(t, a, "u"))
+			r, err = stack.Reserve(t.Context(), call{user: "u", route: "r"}, 1, time.Hour)
+			require.NoError(t, err)
+			assert.False(t, r.Allowed, "now or not at all")
+			r.Cancel()
+		})
+	}
+}
+
+func TestAStackHoldsWorkAsLongAsItsQueues(t *testing.T) {
+	clock := new(testClock)
+	queue := onClock(t, clock, ratelimit.LeakyBucket(ratelimit.PerSecond(10), 5))
+	bucket := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(10), 5))
+	stack := stackOf(t, ratelimit.By(bucket, byUser), ratelimit.By(queue, byUser))
+	for i := range 5 {
+		d, err := stack.Take(t.Context(), call{user: "ann"}, 1)
+		require.NoError(t, err)
+		assert.Equal(t, time.Duration(i)*100*ms, d.Delay)
+	}
+	clock.advance(200 * ms)
+	r, err := stack.Reserve(t.Context(), call{user: "ann"}, 1, 250*ms)
+	require.NoError(t, err)
+	assert.False(t, r.Allowed, "a delay above maxDelay is denied")
+	assert.Equal(t, 50*ms, r.RetryAfter)
+	r, err = stack.Reserve(t.Context(), call{user: "ann"}, 1, 300*ms)
+	require.NoError(t, err)
+	assert.Equal(t, 300*ms, r.Delay)
+	r.Cancel()
+	assert.Equal(t, 2, remaining(t, queue, "ann"))
+}
+
+func TestAStackWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		user := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10), 1), nil))
+		all := ratelimit.Must(ratelimit.New[struct{}](ratelimit.LeakyBucket(ratelimit.PerSecond(5), 3), nil))
+		stack := stackOf(t, ratelimit.By(user, byUser), ratelimit.By(all, forAll))
+		start := time.Now()
+		require.NoError(t, stack.Wait(t.Context(), call{user: "ann"}, 1))
+		assert.Zero(t, time.Since(start))
+		require.NoError(t, stack.Wait(t.Context(), call{user: "ann"}, 1))
+		assert.Equal(t, 200*ms, time.Since(start), "denied for 100 ms by the user's limit, then 100 ms in the queue")
+
+		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+		defer cancel()
+		require.ErrorIs(t, stack.Wait(ctx, call{user: "ann"}, 1), context.DeadlineExceeded)
+		assert.Equal(t, 200*ms, time.Since(start), "at once")
+
+		ctx, cancel = context.WithCancel(t.Context())
+		time.AfterFunc(10*ms, cancel)
+		require.ErrorIs(t, stack.Wait(ctx, call{user: "bob"}, 1), context.Canceled)
+		assert.Equal(t, 1, remaining(t, user, "bob"), "what was charged before the queue's delay was over is given back")
+		require.ErrorIs(t, stack.Wait(ctx, call{user: "bob"}, 1), context.Canceled)
+		var none context.Context
+		require.NoError(t, stack.Wait(none, call{user: "bob"}, 1))
+	})
+}
+
+func TestDecisionsOfEightLayersDoNotAllocate(t *testing.T) {
+	clock := new(testClock)
+	var layers []ratelimit.Layer[call]
+	for i := range 8 {
+		limit := everyAlgorithm[i%len(everyAlgorithm)]
+		layer := ratelimit.By(onClock(t, clock, limit), []func(call) (string, error){byUser, byRoute}[i%2])
+		if i == 3 {
+			layer = ratelimit.Charging(layer, func(call) int { return 1 })
+		}
+		layers = append(layers, layer)
+	}
+	stack := stackOf(t, layers...)
+	decide := func() {
+		clock.advance(30 * ms)
+		stack.Allow(call{user: "ann", route: "/"}, 1)
+		_, _ = stack.Take(context.Background(), call{user: "ann", route: "/"}, 2)
+		_, _ = stack.Peek(call{user: "ann", route: "/"}, 1)
+	}
+	decide()
+	if raceEnabled {
+		return // sync.Pool drops things at random under the race detector
+	}
+	assert.Zero(t, testing.AllocsPerRun(1000, decide))
+}
+
+// The answers of a stack are what follows from the answers of its limiters, one
+// by one, when nobody else is there.
+func TestAStackFollowsFromItsLayers(t *testing.T) {
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { followLayers(t, rand.New(rand.NewPCG(seed, 3))) })
+	}
+}
+
+func followLayers(t *testing.T, rnd *rand.Rand) {
+	clock := new(testClock)
+	limiters := make([]*ratelimit.Keyed[string], 3)
+	for i := range limiters {
+		limit := everyAlgorithm[rnd.IntN(len(everyAlgorithm))]
+		limit.Rate.Units += rnd.IntN(5)
+		limiters[i] = onClock(t, clock, limit)
+	}
+	// Each layer is a limiter and a key, the same ones more than once.
+	of := make([]int, 1+rnd.IntN(5))
+	layers := make([]ratelimit.Layer[call], len(of))
+	for i := range of {
+		of[i] = rnd.IntN(len(limiters))
+		layers[i] = ratelimit.By(limiters[of[i]], byUser)
+	}
+	stack := stackOf(t, layers...)
+	for range 300 {
+		clock.advance(time.Duration(rnd.IntN(150)) * ms)
+		c, cost := call{user: string(rune('a' + rnd.IntN(3)))}, 1+rnd.IntN(3)
+		want, times := ratelimit.Decision{Allowed: true, Remaining: math.MaxInt}, map[int]int{}
+		for _, i := range of {
+			times[i]++
+		}
+		exceeds := false
+		for i, n := range times {
+			d, err := limiters[i].Peek(c.user, n*cost)
+			exceeds = exceeds || errors.Is(err, ratelimit.ErrExceedsLimit)
+			want.Allowed = want.Allowed && d.Allowed
+			want.RetryAfter = max(want.RetryAfter, d.RetryAfter)
+			want.Delay = max(want.Delay, d.Delay)
+			want.Remaining = min(want.Remaining, d.Remaining/n)
+			want.ResetAfter = max(want.ResetAfter, d.ResetAfter)
+		}
+		got, err := stack.Peek(c, cost)
+		if exceeds {
+			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+			continue
+		}
+		require.NoError(t, err)
+		if !want.Allowed {
+			want.Delay = 0
+		}
+		want.Limit = got.Limit
+		require.Equal(t, want, got)
+		before := map[int]int{}
+		for i := range times {
+			before[i] = remaining(t, limiters[i], c.user)
+		}
+		require.Equal(t, want.Allowed, stack.Allow(c, cost))
+		for i, n := range times {
+			spent := 0
+			if want.Allowed {
+				spent = n * cost
+			}
+			require.Equal(t, before[i]-spent, remaining(t, limiters[i], c.user))
+		}
+	}
+}
+
+// Stacks that share limiters in any order, or hold one twice, deadlocked in a
+// released limiter: the same limit twice, and (a,b) against (b,a).
+func TestStacksThatShareLimitersDoNotDeadlock(t *testing.T) {
+	const each = 2000
+	clock := new(testClock)
+	huge := ratelimit.TokenBucket(ratelimit.PerDay(1<<20), 1<<30)
+	a, b := onClock(t, clock, huge), onClock(t, clock, huge)
+	small := newWith(t, huge, ratelimit.Options[string]{Clock: clock, MaxKeys: 64})
+	stacks := []*ratelimit.Layered[call]{
+		stackOf(t, ratelimit.By(a, byUser), ratelimit.By(b, byUser)),
+		stackOf(t, ratelimit.By(b, byUser), ratelimit.By(a, byUser)),
+		stackOf(t, ratelimit.By(a, byUser), ratelimit.By(a, byUser)),
+		stackOf(t, ratelimit.By(a, byUser), ratelimit.By(a, byRoute)),
+		stackOf(t, ratelimit.By(a, byRoute), ratelimit.By(a, byUser), ratelimit.By(small, byRoute)),
+	}
+	charges := []map[string]int{{"u": 1}, {"u": 1}, {"u": 2}, {"u": 1, "r": 1}, {"u": 1, "r": 1}}
+	var admitted [5]atomic.Int64
+	var wg sync.WaitGroup
+	for g := range 10 {
+		wg.Go(func() {
+			for i := range each {
+				n := (g + i) % len(stacks)
+				if stacks[n].Allow(call{user: "u", route: "r"}, 1) {
+					admitted[n].Add(1)
+				}
+				if i%100 == 0 {
+					small.Reset("r")
+					a.Sweep()
+					a.Refresh("u")
+					a.Refresh()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	want := map[string]int{}
+	for n, c := range charges {
+		assert.EqualValues(t, 10*each/len(stacks), admitted[n].Load())
+		for key, times := range c {
+			want[key] += times * int(admitted[n].Load())
+		}
+	}
+	assert.Equal(t, 1<<30-want["u"], remaining(t, a, "u"))
+	assert.Equal(t, 1<<30-want["r"], remaining(t, a, "r"))
+}
+
+// A denial must not charge, not even for an instant: the layer that has room for
+// exactly what others ask of it never denies them.
+func TestADenialIsInvisible(t *testing.T) {
+	const n = 5000
+	clock := new(testClock)
+	shared := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerDay(1), n))
+	closed := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerDay(1), 1))
+	require.True(t, closed.Allow("u", 1))
+	denied := stackOf(t, ratelimit.By(shared, byRoute), ratelimit.By(closed, byUser))
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for range 2 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					if denied.Allow(call{user: "u", route: "r"}, 1) {
+						t.Error("allowed")
+						return
+					}
+				}
+			}
+		})
+	}
+	for range n {
+		require.True(t, shared.Allow("r", 1))
+	}
+	close(stop)
+	wg.Wait()
+}
+
+func TestMapKeysALimiterOfAnyKind(t *testing.T) {
+	l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerMinute(2)))
+	broken := errors.New("broken")
+	byTokens := ratelimit.Map(l, func(c call) (string, error) {
+		switch c.tokens {
+		case 0:
+			return c.user, nil
+		case 1:
+			return "", ratelimit.SkipLayer
+		}
+		return "", broken
+	})
+	require.True(t, byTokens.Allow(call{user: "ann"}, 1))
+	assert.Equal(t, 1, remaining(t, l, "ann"))
+	reserver, ok := byTokens.(ratelimit.Reserver[call])
+	require.True(t, ok)
+	r, err := reserver.Reserve(t.Context(), call{user: "ann"}, 1, 0)
+	require.NoError(t, err)
+	r.Cancel()
+	d, err := byTokens.Take(t.Context(), call{user: "ann"}, 1)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed)
+	assert.Zero(t, d.Remaining)
+
+	assert.True(t, byTokens.Allow(call{tokens: 1}, 9))
+	d, err = byTokens.Take(t.Context(), call{tokens: 1}, 9)
+	require.NoError(t, err)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}, d)
+	r, err = reserver.Reserve(t.Context(), call{tokens: 1}, 9, 0)
+	require.NoError(t, err)
+	assert.True(t, r.Allowed)
+	r.Settle(5)
+
+	assert.False(t, byTokens.Allow(call{tokens: 2}, 1))
+	d, err = byTokens.Take(t.Context(), call{tokens: 2}, 1)
+	require.ErrorIs(t, err, broken)
+	assert.Zero(t, d)
+	r, err = reserver.Reserve(t.Context(), call{tokens: 2}, 1, 0)
+	require.ErrorIs(t, err, broken)
+	assert.False(t, r.Allowed)
+}
