@@ -1,0 +1,385 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// makers makes a limit of each algorithm: so many an hour, all of them at once.
+var makers = []func(n int) ratelimit.Limit{
+	func(n int) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(n), n) },
+	func(n int) ratelimit.Limit { return ratelimit.LeakyBucket(ratelimit.PerHour(n), n) },
+	func(n int) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(n)) },
+	func(n int) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerHour(n)) },
+	func(n int) ratelimit.Limit { return ratelimit.SlidingCounter(ratelimit.PerHour(n)) },
+}
+
+func TestWhatWasSpentStaysSpent(t *testing.T) {
+	for _, from := range makers {
+		for _, to := range makers {
+			t.Run(fmt.Sprint(from(1).Algorithm, " to ", to(1).Algorithm), func(t *testing.T) {
+				l, _ := newLimiter(t, from(50))
+				require.True(t, l.Allow("k", 40))
+				require.NoError(t, l.SetLimit(to(500)))
+				assert.Equal(t, 460, remaining(t, l, "k"))
+				require.True(t, l.Allow("k", 60))
+				require.NoError(t, l.SetLimit(from(50)))
+				d, err := l.Take(t.Context(), "k", 1)
+				require.NoError(t, err)
+				assert.False(t, d.Allowed)
+				assert.Zero(t, d.Remaining)
+				assert.Equal(t, from(50), d.Limit)
+				assert.Positive(t, d.RetryAfter)
+			})
+		}
+	}
+}
+
+func TestALoweredLimitIsDeniedUntilItIsRegained(t *testing.T) {
+	for _, test := range []struct {
+		limit        func(int) ratelimit.Limit
+		retry, reset time.Duration
+	}{
+		{makers[0], time.Hour + 72*s, 2 * time.Hour}, // 100 at 50 an hour
+		{makers[1], time.Hour + 72*s, 2 * time.Hour},
+		{makers[2], 2 * time.Hour, 2 * time.Hour},      // two windows' worth
+		{makers[3], time.Hour, time.Hour},              // each spending keeps its age
+		{makers[4], 2*time.Hour + 72*s, 3 * time.Hour}, // two windows, and the weight of the second
+	} {
+		limit := test.limit(1)
+		t.Run(limit.Algorithm.String(), func(t *testing.T) {
+			l, clock := newLimiter(t, test.limit(500))
+			require.True(t, l.Allow("k", 100))
+			require.NoError(t, l.SetLimit(test.limit(50)))
+			d, err := l.Take(t.Context(), "k", 1)
+			require.NoError(t, err)
+			assert.Equal(t, ratelimit.Decision{
+				Limit: test.limit(50), RetryAfter: test.retry, ResetAfter: test.reset,
+			}, d)
+			clock.set(test.retry - 1)
+			assert.False(t, l.Allow("k", 1))
+			clock.set(test.retry)
+			assert.True(t, l.Allow("k", 1))
+		})
+	}
+}
+
+func TestFractionsOfAUnitCarryOver(t *testing.T) {
+	l, clock := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(3), 3))
+	require.True(t, l.Allow("k", 3))
+	clock.set(500 * ms) // 1.5 of 3 regained
+	require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(7), 3)))
+	d, err := l.Take(t.Context(), "k", 1)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed)
+	assert.Zero(t, d.Remaining)
+	assert.Equal(t, 357_142_858*time.Nanosecond, d.ResetAfter, "2.5 at 7 a second, rounded up")
+}
+
+func TestAKeyRegainsAtTheOldRateUntilItsNextDecision(t *testing.T) {
+	l, clock := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10))
+	require.True(t, l.Allow("k", 10))
+	require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(1), 10)))
+	clock.set(500 * ms)
+	assert.Equal(t, 5, remaining(t, l, "k"), "by the old rate")
+	require.True(t, l.Allow("k", 1))
+	clock.set(1500 * ms)
+	assert.Equal(t, 5, remaining(t, l, "k"), "by the new one")
+}
+
+func TestAnEqualLimitChangesNothing(t *testing.T) {
+	for _, limit := range everyAlgorithm {
+		asked := 0
+		clock := new(testClock)
+		l := newWith(t, limit, ratelimit.Options[string]{Clock: clock, LimitFor: func(string) ratelimit.Limit {
+			asked++
+			return ratelimit.Limit{}
+		}})
+		require.True(t, l.Allow("k", 2))
+		clock.advance(30 * ms)
+		before, err := l.Peek("k", 1)
+		require.NoError(t, err)
+		require.NoError(t, l.SetLimit(limit))
+		after, err := l.Peek("k", 1)
+		require.NoError(t, err)
+		assert.Equal(t, before, after)
+		assert.Equal(t, 1, asked)
+		require.NoError(t, l.SetLimit(limit.Named("renamed")))
+		after, err = l.Peek("k", 1)
+		require.NoError(t, err)
+		before.Limit.Name = "renamed"
+		assert.Equal(t, before, after)
+	}
+}
+
+func TestABadLimitIsRefusedAndChangesNothing(t *testing.T) {
+	limit := ratelimit.FixedWindow(ratelimit.PerSecond(5))
+	l, _ := newLimiter(t, limit)
+	require.True(t, l.Allow("k", 2))
+	err := l.SetLimit(ratelimit.FixedWindow(ratelimit.PerSecond(-5)))
+	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+	require.EqualError(t, err, "ratelimit: invalid limit: Rate.Units is -5, want at least 1")
+	d, err := l.Take(t.Context(), "k", 1)
+	require.NoError(t, err)
+	assert.Equal(t, limit, d.Limit)
+	assert.Equal(t, 2, d.Remaining)
+}
+
+func TestBookingsKeepTheirInstants(t *testing.T) {
+	const m = time.Minute
+	for _, test := range []struct {
+		limit           func(int) ratelimit.Limit
+		spend           int
+		booked          time.Duration
+		behind, without time.Duration // when one more comes at 5 an hour: after the booking, and if it was cancelled
+	}{
+		{makers[0], 10, 6 * m, 84 * m, 72 * m},    // 11 or 10 at 5 an hour, less the 4 that may be owed
+		{makers[1], 5, 30 * m, 24 * m, 12 * m},    // when the queue has room again
+		{makers[2], 10, 60 * m, 120 * m, 120 * m}, // two windows' worth, and 1 in the second
+		{makers[3], 10, 60 * m, 60 * m, 60 * m},   // the 10 leave at once
+		{makers[4], 10, 66 * m, 144 * m, 132 * m}, // 5 run over; 1 more in the second window
+	} {
+		t.Run(test.limit(1).Algorithm.String(), func(t *testing.T) {
+			for _, cancel := range []bool{false, true} {
+				l, _ := newLimiter(t, test.limit(10))
+				require.True(t, l.Allow("k", test.spend))
+				r, err := l.Reserve(t.Context(), "k", 1, 2*time.Hour)
+				require.NoError(t, err)
+				require.Equal(t, test.booked, r.Delay)
+				require.NoError(t, l.SetLimit(test.limit(5)))
+				want := test.behind
+				if cancel {
+					r.Cancel()
+					want = test.without
+				}
+				next, err := l.Reserve(t.Context(), "k", 1, 9*time.Hour)
+				require.NoError(t, err)
+				assert.Equal(t, want, next.Delay+next.RetryAfter)
+			}
+		})
+	}
+}
+
+func TestLimitForGivesEachKeyItsPlan(t *testing.T) {
+	plans := map[string]ratelimit.Limit{
+		"free":    ratelimit.TokenBucket(ratelimit.PerHour(1), 1).Named("free"),
+		"pro":     ratelimit.SlidingLog(ratelimit.PerHour(10)).Named("pro"),
+		"big":     ratelimit.Unlimited(),
+		"banned":  ratelimit.Blocked(),
+		"invalid": ratelimit.TokenBucket(ratelimit.PerHour(1), 0),
+	}
+	def := ratelimit.FixedWindow(ratelimit.PerHour(2))
+	asked := map[string]int{}
+	l := newWith(t, def, ratelimit.Options[string]{Clock: new(testClock), LimitFor: func(key string) ratelimit.Limit {
+		asked[key]++
+		return plans[key]
+	}})
+	for _, test := range []struct {
+		key  string
+		left int
+	}{{"free", 0}, {"pro", 9}, {"big", math.MaxInt}, {"nobody", 1}} {
+		d, err := l.Take(t.Context(), test.key, 1)
+		require.NoError(t, err)
+		assert.True(t, d.Allowed)
+		assert.Equal(t, test.left, d.Remaining)
+		if test.key != "nobody" {
+			assert.Equal(t, plans[test.key], d.Limit)
+		}
+		_, _ = l.Take(t.Context(), test.key, 1)
+	}
+	assert.Equal(t, map[string]int{"free": 1, "pro": 1, "big": 2, "nobody": 1}, asked, "tracked keys are asked for once")
+	_, err := l.Take(t.Context(), "banned", 1)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	assert.Equal(t, 3, l.Len())
+}
+
+func TestABadLimitFromLimitForDenies(t *testing.T) {
+	bad := ratelimit.TokenBucket(ratelimit.PerHour(1), -1)
+	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(2)), ratelimit.Options[string]{
+		Clock: new(testClock), LimitFor: func(string) ratelimit.Limit { return bad },
+	})
+	d, err := l.Take(t.Context(), "k", 1)
+	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+	require.EqualError(t, err, "LimitFor(k): ratelimit: invalid limit: Burst is -1, want at least 1")
+	assert.Zero(t, d)
+	assert.False(t, l.Allow("k", 1))
+	_, err = l.Peek("k", 1)
+	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+	require.ErrorIs(t, l.Adjust("k", 1), ratelimit.ErrInvalidLimit)
+	require.ErrorIs(t, l.Wait(t.Context(), "k", 1), ratelimit.ErrInvalidLimit)
+	assert.Zero(t, l.Len())
+	bad.Burst = 1
+	assert.True(t, l.Allow("k", 1))
+}
+
+func TestRefreshAsksAgain(t *testing.T) {
+	units, asked := 10, map[string]int{}
+	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(2)), ratelimit.Options[string]{
+		Clock: new(testClock), LimitFor: func(key string) ratelimit.Limit {
+			asked[key]++
+			return ratelimit.FixedWindow(ratelimit.PerHour(units))
+		},
+	})
+	for _, key := range []string{"a", "b"} {
+		require.True(t, l.Allow(key, 4))
+	}
+	units = 20
+	assert.Equal(t, 6, remaining(t, l, "a"))
+	l.Refresh("a", "never seen")
+	assert.Equal(t, map[string]int{"a": 1, "b": 1}, asked, "lazily")
+	assert.Equal(t, 16, remaining(t, l, "a"))
+	require.True(t, l.Allow("a", 1))
+	assert.Equal(t, 15, remaining(t, l, "a"))
+	assert.Equal(t, 6, remaining(t, l, "b"))
+	l.Refresh()
+	assert.Equal(t, 16, remaining(t, l, "b"))
+	assert.Equal(t, 15, remaining(t, l, "a"))
+}
+
+func TestAnUpgradeAndBackHandsOutNothing(t *testing.T) {
+	plan := ratelimit.TokenBucket(ratelimit.PerDay(10), 10)
+	free := plan
+	l := newWith(t, plan, ratelimit.Options[string]{
+		Clock: new(testClock), LimitFor: func(string) ratelimit.Limit { return plan },
+	})
+	require.True(t, l.Allow("k", 10))
+	for _, other := range []ratelimit.Limit{ratelimit.Unlimited(), ratelimit.Blocked(), ratelimit.SlidingLog(ratelimit.PerDay(100))} {
+		plan = other
+		l.Refresh("k")
+		_, err := l.Peek("k", 1)
+		if other == ratelimit.Blocked() {
+			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+		}
+		assert.Equal(t, other != ratelimit.Blocked(), l.Allow("k", 1))
+		plan = free
+		l.Refresh("k")
+		assert.False(t, l.Allow("k", 1), "after %v", other)
+	}
+}
+
+func TestLimitForRunsOutsideEveryLock(t *testing.T) {
+	var l *ratelimit.Keyed[string]
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(5))
+	l = newWith(t, limit, ratelimit.Options[string]{
+		Clock: new(testClock), LimitFor: func(key string) ratelimit.Limit {
+			if len(key) < 3 {
+				l.Allow(key+"+", 1) // another key, which asks in turn
+				l.Sweep()
+				l.Reset(key)
+				_ = l.SetLimit(limit)
+				_ = l.Stats()
+			}
+			return ratelimit.Limit{}
+		},
+	})
+	require.True(t, l.Allow("k", 1))
+	assert.Equal(t, 3, l.Len())
+}
+
+// While limits change from one goroutine, others must never get more than the
+// larger one allows, and each decision is by one limit or the other.
+func TestLimitsChangeUnderLoad(t *testing.T) {
+	low, high := ratelimit.TokenBucket(ratelimit.PerDay(1), 1000), ratelimit.SlidingLog(ratelimit.PerDay(2000))
+	var plan atomic.Pointer[ratelimit.Limit]
+	plan.Store(&low)
+	clock := new(testClock)
+	l := newWith(t, low, ratelimit.Options[string]{Clock: clock, LimitFor: func(string) ratelimit.Limit { return *plan.Load() }})
+	var allowed atomic.Int64
+	var work, changes sync.WaitGroup
+	stop := make(chan struct{})
+	changes.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			plan.Store([]*ratelimit.Limit{&low, &high}[i%2])
+			switch i % 3 {
+			case 0:
+				l.Refresh("k")
+			case 1:
+				l.Refresh()
+			default:
+				_ = l.SetLimit([]ratelimit.Limit{low, high}[i%2])
+			}
+		}
+	})
+	for range 4 {
+		work.Go(func() {
+			for range 4000 {
+				d, err := l.Take(t.Context(), "k", 1)
+				if err != nil || d.Limit != low && d.Limit != high {
+					t.Error(d, err)
+					return
+				}
+				if d.Allowed {
+					allowed.Add(1)
+				}
+			}
+		})
+	}
+	work.Wait()
+	close(stop)
+	changes.Wait()
+	assert.LessOrEqual(t, allowed.Load(), int64(2000))
+	assert.GreaterOrEqual(t, allowed.Load(), int64(1000))
+	plan.Store(&high)
+	l.Refresh("k")
+	assert.Equal(t, 2000-int(allowed.Load()), remaining(t, l, "k"))
+}
+
+// A Refresh that comes while LimitFor is being asked must not be lost.
+func TestARefreshDuringLimitForIsNotLost(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		units := 10
+		var l *ratelimit.Keyed[string]
+		during := func() {}
+		l = newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(2)), ratelimit.Options[string]{
+			Clock: new(testClock), LimitFor: func(string) ratelimit.Limit {
+				limit := ratelimit.FixedWindow(ratelimit.PerHour(units))
+				during()
+				return limit
+			},
+		})
+		if known {
+			require.True(t, l.Allow("k", 1))
+			l.Refresh("k")
+		}
+		during = func() {
+			during = func() {}
+			units = 50
+			l.Refresh("k")
+		}
+		d, err := l.Take(t.Context(), "k", 1)
+		require.NoError(t, err)
+		assert.Equal(t, 10, d.Limit.Rate.Units)
+		d, err = l.Take(t.Context(), "k", 1)
+		require.NoError(t, err)
+		assert.Equal(t, 50, d.Limit.Rate.Units)
+	}
+}
+
+func TestMoreLimitsThanArePlansAreKept(t *testing.T) {
+	units := 0
+	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(2)), ratelimit.Options[int]{
+		Clock: new(testClock), LimitFor: func(int) ratelimit.Limit {
+			units++
+			return ratelimit.FixedWindow(ratelimit.PerHour(units))
+		},
+	})
+	for key := range 10_000 {
+		d, err := l.Take(t.Context(), key, 1)
+		require.NoError(t, err)
+		require.Equal(t, units-1, d.Remaining)
+	}
+}
