@@ -18,6 +18,8 @@ type Layer[R any] interface {
 
 // SkipLayer is what a key function returns when its layer does not apply to the
 // request: no key, an internal caller. It may be wrapped.
+//
+//lint:ignore ST1012 It is a signal rather than a failure, and named like fs.SkipDir.
 var SkipLayer = errors.New("ratelimit: layer does not apply")
 
 // By returns the layer that charges l for the key that the function finds in a

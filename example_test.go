@@ -1,0 +1,213 @@
+package ratelimit_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+func Example() {
+	limiter, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10), 3), nil)
+	if err != nil {
+		panic(err)
+	}
+	for i := range 4 {
+		fmt.Println(i, limiter.Allow("user:42", 1))
+	}
+	// Output:
+	// 0 true
+	// 1 true
+	// 2 true
+	// 3 false
+}
+
+func ExampleKeyed_Take() {
+	clock := new(testClock) // in a program, leave the clock out
+	limiter := ratelimit.Must(ratelimit.New(ratelimit.SlidingLog(ratelimit.PerMinute(100)),
+		&ratelimit.Options[string]{Clock: clock}))
+
+	for _, cost := range []int{60, 60, 101} {
+		d, err := limiter.Take(context.Background(), "user:42", cost)
+		switch {
+		case errors.Is(err, ratelimit.ErrExceedsLimit):
+			fmt.Println("never:", err)
+		case err != nil:
+			fmt.Println("cannot decide:", err)
+		case d.Allowed:
+			fmt.Println("yes:", d.Remaining, "left")
+		default:
+			fmt.Println("not yet: retry after", d.RetryAfter)
+		}
+	}
+	// Output:
+	// yes: 40 left
+	// not yet: retry after 1m0s
+	// never: ratelimit: cost exceeds the limit: cost 101 is above 100, the capacity of sliding-log 100/m
+}
+
+func ExampleKeyed_Wait() {
+	limiter := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerSecond(100), 5), nil))
+	start := time.Now()
+	for range 3 {
+		if err := limiter.Wait(context.Background(), "partner", 1); err != nil {
+			panic(err)
+		}
+	}
+	fmt.Println("three calls took at least 20ms:", time.Since(start) >= 20*time.Millisecond)
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	err := limiter.Wait(ctx, "partner", 1)
+	fmt.Println("a deadline that cannot be met fails at once:", errors.Is(err, context.DeadlineExceeded))
+	// Output:
+	// three calls took at least 20ms: true
+	// a deadline that cannot be met fails at once: true
+}
+
+func ExampleKeyed_Reserve() {
+	clock := new(testClock)
+	limiter := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerMinute(1000), 1000),
+		&ratelimit.Options[string]{Clock: clock}))
+
+	r, err := limiter.Reserve(context.Background(), "team", 400, 0) // what it may cost
+	if err != nil || !r.Allowed {
+		return
+	}
+	fmt.Println(r.Remaining, "left while it runs")
+	r.Settle(150) // what it has cost
+	d, _ := limiter.Peek("team", 0)
+	fmt.Println(d.Remaining, "left after that")
+	// Output:
+	// 600 left while it runs
+	// 850 left after that
+}
+
+func ExampleKeyed_Adjust() {
+	limiter := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(100)),
+		&ratelimit.Options[string]{Clock: new(testClock)}))
+
+	_ = limiter.Adjust("user:42", 150) // a charge that is not to be refused
+	d, _ := limiter.Peek("user:42", 1)
+	fmt.Println(d.Remaining, d.RetryAfter)
+	_ = limiter.Adjust("user:42", -80) // a grant
+	d, _ = limiter.Peek("user:42", 1)
+	fmt.Println(d.Remaining, d.RetryAfter)
+	// Output:
+	// 0 1h0m0s
+	// 30 0s
+}
+
+func ExampleKeyed_SetLimit() {
+	limiter := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerMinute(50), 50),
+		&ratelimit.Options[string]{Clock: new(testClock)}))
+
+	limiter.Allow("user:42", 40)
+	if err := limiter.SetLimit(ratelimit.TokenBucket(ratelimit.PerMinute(500), 500)); err != nil {
+		panic(err)
+	}
+	d, _ := limiter.Peek("user:42", 1)
+	fmt.Println(d.Remaining)
+	// Output: 460
+}
+
+func ExampleOptions_limitFor() {
+	plans := map[string]ratelimit.Limit{
+		"acme": ratelimit.TokenBucket(ratelimit.PerSecond(100), 500).Named("pro"),
+		"spam": ratelimit.Blocked(),
+	}
+	limiter := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(5), 10).Named("free"),
+		&ratelimit.Options[string]{LimitFor: func(tenant string) ratelimit.Limit { return plans[tenant] }}))
+
+	for _, tenant := range []string{"acme", "spam", "someone"} {
+		d, err := limiter.Take(context.Background(), tenant, 1)
+		fmt.Println(tenant, d.Allowed, d.Limit, errors.Is(err, ratelimit.ErrExceedsLimit))
+	}
+	// Output:
+	// acme true token-bucket 100/s burst 500 false
+	// spam false blocked true
+	// someone true token-bucket 5/s burst 10 false
+}
+
+func ExampleAll() {
+	type request struct{ User, Route string }
+	clock := new(testClock)
+	users := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(10), 2).Named("user"),
+		&ratelimit.Options[string]{Clock: clock}))
+	routes := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("route"),
+		&ratelimit.Options[string]{Clock: clock}))
+	limiter, err := ratelimit.All(
+		ratelimit.By(users, func(r request) (string, error) { return r.User, nil }),
+		ratelimit.By(routes, func(r request) (string, error) { return r.Route, nil }),
+	)
+	if err != nil {
+		panic(err)
+	}
+	for _, user := range []string{"ann", "ann", "ann", "bob", "bob"} {
+		d, _ := limiter.Take(context.Background(), request{user, "/search"}, 1)
+		fmt.Println(user, d.Allowed, d.Limit.Name, d.RetryAfter)
+	}
+	// Output:
+	// ann true user 0s
+	// ann true user 0s
+	// ann false user 100ms
+	// bob true route 0s
+	// bob false route 1m0s
+}
+
+func ExampleCharging() {
+	type prompt struct{ Team string }
+	team := func(p prompt) (string, error) { return p.Team, nil }
+	clock := new(testClock)
+	requests := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)),
+		&ratelimit.Options[string]{Clock: clock}))
+	tokens := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(1000)),
+		&ratelimit.Options[string]{Clock: clock}))
+	limiter, err := ratelimit.All(
+		ratelimit.Charging(ratelimit.By(requests, team), func(prompt) int { return 1 }),
+		ratelimit.By(tokens, team),
+	)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(limiter.Allow(prompt{"search"}, 700))
+	r, _ := requests.Peek("search", 0)
+	t, _ := tokens.Peek("search", 0)
+	fmt.Println(r.Remaining, "requests and", t.Remaining, "tokens are left")
+	// Output:
+	// true
+	// 2 requests and 300 tokens are left
+}
+
+func ExampleMap() {
+	type request struct{ Tenant string }
+	limiter := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10), 1), nil))
+	byTenant := ratelimit.Map(limiter, func(r request) (string, error) { return r.Tenant, nil })
+	fmt.Println(byTenant.Allow(request{"acme"}, 1), byTenant.Allow(request{"acme"}, 1))
+	// Output: true false
+}
+
+func ExampleParseLimit() {
+	for _, text := range []string{"token-bucket 100/s burst 200", "sliding-counter 7/11s", "fixed-window 5000/fortnight"} {
+		limit, err := ratelimit.ParseLimit(text)
+		if err != nil {
+			fmt.Println(err)
+			continue
+		}
+		fmt.Println(limit.Algorithm, limit.Capacity(), limit)
+	}
+	// Output:
+	// token-bucket 200 token-bucket 100/s burst 200
+	// sliding-counter 7 sliding-counter 7/11s
+	// ratelimit: invalid limit: "fixed-window 5000/fortnight": rate "5000/fortnight": span "fortnight" is not s, m, h, d or a duration such as 11s
+}
+
+func ExampleLimit_UnmarshalText() {
+	var config struct{ Free, Pro ratelimit.Limit }
+	err := json.Unmarshal([]byte(`{"free": "sliding-log 100/m", "pro": "token-bucket 50/s burst 500"}`), &config)
+	fmt.Println(config.Free.Rate.Units, config.Pro.Burst, err)
+	// Output: 100 500 <nil>
+}

@@ -1,0 +1,98 @@
+// LLM budgets the tokens of a language model: 6000 a minute for each team, and 3
+// requests a second for all of them. What a request will cost is known only once
+// the answer is there. So an estimate is reserved first, and settled at the real
+// count then: what was too much is given back at once, what was too little is
+// charged, into debt if need be.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// prompt is one request to the model: how many tokens it may use at most, how many
+// it turns out to use, and whether the model fails.
+type prompt struct {
+	team     string
+	most     int
+	uses     int
+	failing  bool
+	question string
+}
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	tokens, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(6000), 6000).Named("tokens"), nil)
+	if err != nil {
+		return err
+	}
+	requests, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(3), 10).Named("requests"), nil)
+	if err != nil {
+		return err
+	}
+	budget, err := ratelimit.All(
+		ratelimit.By(tokens, func(p prompt) (string, error) { return p.team, nil }),
+		ratelimit.Charging(
+			ratelimit.By(requests, func(prompt) (string, error) { return "all teams", nil }),
+			func(prompt) int { return 1 }),
+	)
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	defer w.Flush()
+	fmt.Fprintln(w, "team\tquestion\treserved\tused\tleft\tverdict")
+	for _, p := range prompts {
+		if err := ask(w, budget, tokens, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var prompts = []prompt{
+	{team: "search", question: "summarise", most: 4000, uses: 900},
+	{team: "search", question: "translate", most: 4000, uses: 4700},
+	{team: "search", question: "write a novel", most: 5000, uses: 5000},
+	{team: "support", question: "greet", most: 500, uses: 40},
+	{team: "support", question: "time out", most: 2000, failing: true},
+	{team: "support", question: "write an epic", most: 7000, uses: 7000},
+}
+
+// ask reserves what the prompt may use, asks the model, and settles what it has used.
+func ask(w *tabwriter.Writer, budget *ratelimit.Layered[prompt], tokens *ratelimit.Keyed[string], p prompt) error {
+	verdict := "answered"
+	r, err := budget.Reserve(context.Background(), p, p.most, 0)
+	switch {
+	case err != nil:
+		verdict = err.Error()
+	case !r.Allowed:
+		verdict = fmt.Sprintf("denied by %q: retry after %v", r.Limit.Name, r.RetryAfter.Round(time.Second))
+	case p.failing:
+		r.Cancel()
+		verdict = "failed, nothing charged"
+	default:
+		r.Settle(p.uses)
+	}
+	left, err := tokens.Peek(p.team, 0)
+	if err != nil {
+		return err
+	}
+	used := 0
+	if r.Allowed {
+		used = p.uses
+	}
+	fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\n", p.team, p.question, p.most, used, left.Remaining/10*10, verdict)
+	return nil
+}

@@ -1,0 +1,139 @@
+// Tiers serves three plans under three limits at once: one for each user, by plan;
+// one for each route; one for the whole service. A request passes all of them, or is
+// charged to none. While traffic flows, a free user buys the pro plan, and then
+// the service's limit is tightened. What was spent stays spent in both cases. It
+// prints what each user got in each phase of 0.6 seconds, and which limit said no.
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+const phase = 600 * time.Millisecond
+
+// request is what arrives: who asks, and for what.
+type request struct{ user, route string }
+
+// plans says which plan each user has. It may be read and changed at any time.
+type plans struct {
+	mu     sync.RWMutex
+	byUser map[string]ratelimit.Limit
+}
+
+func (p *plans) of(user string) ratelimit.Limit {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.byUser[user] // the zero Limit means the limiter's default
+}
+
+func (p *plans) set(user string, limit ratelimit.Limit) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.byUser[user] = limit
+}
+
+var (
+	free       = ratelimit.TokenBucket(ratelimit.PerSecond(5), 5).Named("free")
+	pro        = ratelimit.TokenBucket(ratelimit.PerSecond(50), 50).Named("pro")
+	enterprise = ratelimit.Unlimited().Named("enterprise")
+	perRoute   = ratelimit.SlidingLog(ratelimit.PerSecond(400)).Named("route")
+	service    = ratelimit.TokenBucket(ratelimit.PerSecond(500), 200).Named("service")
+	tightened  = ratelimit.TokenBucket(ratelimit.PerSecond(100), 50).Named("service")
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	plans := &plans{byUser: map[string]ratelimit.Limit{"pat": pro, "eve": enterprise}}
+	users, err := ratelimit.New(free, &ratelimit.Options[string]{LimitFor: plans.of})
+	if err != nil {
+		return err
+	}
+	routes, err := ratelimit.New[string](perRoute, nil)
+	if err != nil {
+		return err
+	}
+	all, err := ratelimit.New[struct{}](service, nil)
+	if err != nil {
+		return err
+	}
+	stack, err := ratelimit.All(
+		ratelimit.By(users, func(r request) (string, error) { return r.user, nil }),
+		ratelimit.By(routes, func(r request) (string, error) { return r.route, nil }),
+		ratelimit.By(all, func(request) (struct{}, error) { return struct{}{}, nil }),
+	)
+	if err != nil {
+		return err
+	}
+	report("fay and fred are on the free plan", traffic(stack))
+	plans.set("fay", pro)
+	users.Refresh("fay")
+	report("fay has bought the pro plan", traffic(stack))
+	if err := all.SetLimit(tightened); err != nil {
+		return err
+	}
+	report(fmt.Sprintf("the service is tightened from %v to %v", service, tightened), traffic(stack))
+	return nil
+}
+
+// outcome is what one user got: how many requests passed, and how many each limit denied.
+type outcome struct {
+	admitted int
+	denied   map[string]int
+}
+
+// traffic lets each user send a request every 4 ms for one phase.
+func traffic(stack *ratelimit.Layered[request]) map[string]*outcome {
+	users := map[string]*outcome{"fay": {}, "fred": {}, "pat": {}, "eve": {}}
+	var wg sync.WaitGroup
+	for user, got := range users {
+		got.denied = map[string]int{}
+		wg.Go(func() { got.send(stack, user) })
+	}
+	wg.Wait()
+	return users
+}
+
+func (o *outcome) send(stack *ratelimit.Layered[request], user string) {
+	tick := time.NewTicker(4 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(phase); time.Now().Before(end); <-tick.C {
+		d, err := stack.Take(context.Background(), request{user, "/search"}, 1)
+		switch {
+		case err != nil:
+			o.denied[err.Error()]++
+		case d.Allowed:
+			o.admitted++
+		default:
+			o.denied[d.Limit.Name]++
+		}
+	}
+}
+
+func report(title string, users map[string]*outcome) {
+	fmt.Printf("%s:\n", title)
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	for _, user := range slices.Sorted(maps.Keys(users)) {
+		var denied []string
+		for _, name := range slices.Sorted(maps.Keys(users[user].denied)) {
+			denied = append(denied, fmt.Sprintf("%d by %s", users[user].denied[name], name))
+		}
+		fmt.Fprintf(w, "  %s\t%d admitted\tdenied: %s\n", user, users[user].admitted, strings.Join(denied, ", "))
+	}
+	w.Flush()
+}
