@@ -83,6 +83,21 @@ func (b *bucket) admit(p *plan, now, cost, ahead int64, keep bool) (at, retry in
 	return at, retry
 }
 
+// allow is admit for a caller who wants to know no more, and for most buckets
+// the shortest way to that. The caller holds the lock.
+func (b *bucket) allow(p *plan, now, cost int64) bool {
+	if p.ordered || b.ledger != nil {
+		_, retry := b.admit(p, now, cost, p.delay, false)
+		return retry <= now
+	}
+	b.last = now
+	if b.denied = p.earliest(b.state, now, cost) > now; b.denied {
+		return false
+	}
+	b.state = p.spend(b.state, now, cost)
+	return true
+}
+
 // record makes now the highest reading seen, and the state what it is by then.
 func (b *bucket) record(p *plan, now int64) {
 	b.last = now

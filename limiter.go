@@ -198,12 +198,12 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 			if p := b.plan; p != nil && p.era == l.era.Load() && uint64(int64(cost)-1) < uint64(p.capacity) {
 				last := b.last
 				now := max(reading(l.clock), last)
-				_, retry := b.admit(p, now, int64(cost), p.delay, false)
+				ok := b.allow(p, now, int64(cost))
 				b.mu.Unlock()
 				if stale(last, now) {
 					l.keys.touch(b)
 				}
-				return retry <= now
+				return ok
 			}
 			b.mu.Unlock()
 		}
