@@ -1,0 +1,307 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Benchmark names carry their dimensions as key=value, so that benchstat can pivot:
+//
+//	go test -run '^$' -bench Allow -count 10 . | benchstat -row /keys,/mix -col /algorithm -
+//
+// mix says which keys are picked, and what becomes of them: allow, all allowed,
+// keys uniform; deny, all denied; zipf, all allowed, keys by Zipf's law with s = 1.1.
+
+const (
+	million  = 1_000_000
+	fullKeys = 1 << 16 // of a map that has no room left
+)
+
+// openLimits are limits that no loop reaches, one for each algorithm. The log's
+// keeps some tens of entries for a hot key, as a limit in use would.
+func openLimits() []ratelimit.Limit {
+	const n = 1_000_000_000
+	return []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerSecond(n), n),
+		ratelimit.LeakyBucket(ratelimit.PerSecond(n), n),
+		ratelimit.FixedWindow(ratelimit.PerSecond(n)),
+		ratelimit.SlidingLog(ratelimit.Per(1000, 2*time.Microsecond)),
+		ratelimit.SlidingCounter(ratelimit.PerSecond(n)),
+	}
+}
+
+// shutLimits are limits that a key has exhausted after its first decision.
+func shutLimits() []ratelimit.Limit {
+	return []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerHour(1), 1),
+		ratelimit.LeakyBucket(ratelimit.PerHour(1), 1),
+		ratelimit.FixedWindow(ratelimit.PerHour(1)),
+		ratelimit.SlidingLog(ratelimit.PerHour(1)),
+		ratelimit.SlidingCounter(ratelimit.PerHour(1)),
+	}
+}
+
+// load is which keys are asked for, and which limits they meet.
+type load struct {
+	keys   int
+	mix    string
+	limits []ratelimit.Limit
+}
+
+func loads() []load {
+	return []load{
+		{1, "allow", openLimits()},
+		{1, "deny", shutLimits()},
+		{10_000, "allow", openLimits()},
+		{million, "zipf", openLimits()},
+	}
+}
+
+// picks returns the keys in the order in which they are asked for, a power of two
+// of them.
+func picks[K any](w load, keys []K) []K {
+	r := rand.New(rand.NewPCG(1, 2))
+	next := func() int { return r.IntN(len(keys)) }
+	if w.mix == "zipf" {
+		z := rand.NewZipf(r, 1.1, 1, uint64(len(keys)-1))
+		next = func() int { return int(z.Uint64()) }
+	}
+	picks := make([]K, 1<<17)
+	if len(keys) > 1<<16 {
+		picks = make([]K, 1<<20)
+	}
+	for i := range picks {
+		picks[i] = keys[next()]
+	}
+	return picks
+}
+
+// manyKeys returns the first n keys of each kind.
+func manyKeys[K any](n int, key func(i int) K) []K {
+	keys := make([]K, n)
+	for i := range keys {
+		keys[i] = key(i)
+	}
+	return keys
+}
+
+// route is a key of several fields.
+type route struct {
+	tenant uint32
+	method uint8
+	path   uint16
+}
+
+func stringKey(i int) string { return fmt.Sprintf("user:%06d", i) }
+func intKey(i int) int       { return i }
+func routeKey(i int) route   { return route{uint32(i / 100), uint8(i % 5), uint16(i % 100)} }
+
+func addrKey(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+}
+
+var stringKeys = sync.OnceValue(func() []string { return manyKeys(million, stringKey) })
+
+// warm returns a limiter that knows all the keys, and has room for no more.
+func warm[K comparable](limit ratelimit.Limit, keys []K) *ratelimit.Keyed[K] {
+	l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[K]{MaxKeys: len(keys)}))
+	for _, key := range keys {
+		l.Allow(key, 1)
+	}
+	runtime.GC()
+	return l
+}
+
+// serial measures one decision after the other.
+func serial[K any](b *testing.B, picks []K, decide func(K)) {
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		decide(picks[i&(len(picks)-1)])
+	}
+}
+
+// parallel measures decisions from all processors, each of which begins at
+// another place in the list.
+func parallel[K any](b *testing.B, picks []K, decide func(K)) {
+	b.ReportAllocs()
+	var start atomic.Int64
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		for i := int(start.Add(1)) << 15; pb.Next(); i++ {
+			decide(picks[i&(len(picks)-1)])
+		}
+	})
+}
+
+// ways are how a limiter is asked.
+var ways = []struct {
+	name string
+	run  func(*testing.B, []string, func(string))
+}{{"serial", serial[string]}, {"parallel", parallel[string]}}
+
+// decisions runs all loads against all algorithms, in both ways.
+func decisions(b *testing.B, method func(*ratelimit.Keyed[string]) func(string)) {
+	for _, w := range loads() {
+		keys := stringKeys()[:w.keys]
+		order := sync.OnceValue(func() []string { return picks(w, keys) })
+		for _, limit := range w.limits {
+			l := sync.OnceValue(func() *ratelimit.Keyed[string] { return warm(limit, keys) })
+			for _, way := range ways {
+				name := fmt.Sprintf("keys=%d/mix=%s/algorithm=%v/run=%s", w.keys, w.mix, limit.Algorithm, way.name)
+				b.Run(name, func(b *testing.B) { way.run(b, order(), method(l())) })
+			}
+		}
+	}
+}
+
+func BenchmarkAllow(b *testing.B) {
+	decisions(b, func(l *ratelimit.Keyed[string]) func(string) {
+		return func(key string) { l.Allow(key, 1) }
+	})
+}
+
+func BenchmarkTake(b *testing.B) {
+	ctx := context.Background()
+	decisions(b, func(l *ratelimit.Keyed[string]) func(string) {
+		return func(key string) { _, _ = l.Take(ctx, key, 1) }
+	})
+}
+
+func BenchmarkKeyType(b *testing.B) {
+	keyType(b, "string", stringKey)
+	keyType(b, "int", intKey)
+	keyType(b, "netip.Addr", addrKey)
+	keyType(b, "struct", routeKey)
+}
+
+func keyType[K comparable](b *testing.B, name string, key func(int) K) {
+	limit := openLimits()[0]
+	for _, n := range []int{1, 10_000} {
+		keys := manyKeys(n, key)
+		b.Run(fmt.Sprintf("type=%s/keys=%d", name, n), func(b *testing.B) {
+			l := warm(limit, keys)
+			serial(b, picks(load{}, keys), func(k K) { l.Allow(k, 1) })
+		})
+	}
+}
+
+// BenchmarkNewKey has only keys that were never seen. With mix=growing an operation
+// is one of the million keys that a new limiter gets; with mix=full the limiter
+// has no room, and forgets a key for each.
+func BenchmarkNewKey(b *testing.B) {
+	keys := stringKeys()
+	for _, limit := range openLimits() {
+		b.Run(fmt.Sprintf("keys=%d/mix=growing/algorithm=%v", len(keys), limit.Algorithm), func(b *testing.B) {
+			for b.Loop() {
+				grow(limit, keys)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(keys)), "ns/op")
+		})
+	}
+	for _, limit := range shutLimits() {
+		b.Run(fmt.Sprintf("keys=%d/mix=full/algorithm=%v", fullKeys, limit.Algorithm), func(b *testing.B) {
+			l := warm(limit, keys[:fullKeys])
+			b.ReportAllocs()
+			for i := fullKeys; b.Loop(); i++ {
+				l.Allow(keys[i%len(keys)], 1)
+			}
+		})
+	}
+}
+
+func grow[K comparable](limit ratelimit.Limit, keys []K) *ratelimit.Keyed[K] {
+	l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[K]{MaxKeys: len(keys)}))
+	for _, key := range keys {
+		l.Allow(key, 1)
+	}
+	return l
+}
+
+// request is what the layers take their keys from.
+type request struct {
+	user, tenant, route string
+}
+
+// BenchmarkLayers has a stack of one to four limiters decide on 10,000 users' requests:
+// by user, by tenant, by route, and for the whole service.
+func BenchmarkLayers(b *testing.B) {
+	requests := manyKeys(10_000, func(i int) request {
+		return request{stringKey(i), fmt.Sprintf("tenant:%d", i%100), fmt.Sprintf("/v1/route/%d", i%10)}
+	})
+	order := picks(load{}, requests)
+	for n := 1; n <= 4; n++ {
+		stack := layers(b, n)
+		for _, r := range requests {
+			stack.Allow(r, 1)
+		}
+		b.Run(fmt.Sprintf("layers=%d/run=serial", n), func(b *testing.B) {
+			serial(b, order, func(r request) { stack.Allow(r, 1) })
+		})
+		b.Run(fmt.Sprintf("layers=%d/run=parallel", n), func(b *testing.B) {
+			parallel(b, order, func(r request) { stack.Allow(r, 1) })
+		})
+	}
+}
+
+// layers returns a stack of the first n layers.
+func layers(b *testing.B, n int) *ratelimit.Layered[request] {
+	layer := func(key func(request) string) ratelimit.Layer[request] {
+		l := ratelimit.Must(ratelimit.New[string](openLimits()[0], nil))
+		return ratelimit.By(l, func(r request) (string, error) { return key(r), nil })
+	}
+	stack, err := ratelimit.All([]ratelimit.Layer[request]{
+		layer(func(r request) string { return r.user }),
+		layer(func(r request) string { return r.tenant }),
+		layer(func(r request) string { return r.route }),
+		layer(func(request) string { return "service" }),
+	}[:n]...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return stack
+}
+
+// BenchmarkMemory reports by how much the heap grows for each of a million keys,
+// what the caller's keys hold themselves not counted.
+func BenchmarkMemory(b *testing.B) {
+	for _, limit := range openLimits() {
+		memory(b, "string", limit, stringKeys)
+	}
+	limit := openLimits()[0]
+	memory(b, "int", limit, func() []int { return manyKeys(million, intKey) })
+	memory(b, "netip.Addr", limit, func() []netip.Addr { return manyKeys(million, addrKey) })
+	memory(b, "struct", limit, func() []route { return manyKeys(million, routeKey) })
+}
+
+func memory[K comparable](b *testing.B, name string, limit ratelimit.Limit, make func() []K) {
+	b.Run(fmt.Sprintf("type=%s/keys=%d/algorithm=%v", name, million, limit.Algorithm), func(b *testing.B) {
+		keys := make()
+		var grown uint64
+		for b.Loop() {
+			before := heap()
+			l := grow(limit, keys)
+			grown = heap() - before
+			runtime.KeepAlive(l)
+		}
+		runtime.KeepAlive(keys)
+		b.ReportMetric(float64(grown)/float64(len(keys)), "B/key")
+		b.ReportMetric(0, "ns/op")
+	})
+}
+
+// heap returns the bytes in use.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

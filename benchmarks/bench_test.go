@@ -1,0 +1,245 @@
+package benchmarks
+
+import (
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+const (
+	million = 1_000_000
+	// fullKeys is the size of a map that is full from the start.
+	fullKeys = 1 << 16
+)
+
+// workload is a way in which keys are picked, and whether the answers are yes.
+type workload struct {
+	name     string
+	keys     int
+	zipf     bool
+	parallel bool
+	shut     bool
+}
+
+var workloads = []workload{
+	{name: "hot", keys: 1},
+	{name: "hot-parallel", keys: 1, parallel: true},
+	{name: "denied", keys: 1, shut: true},
+	{name: "10k", keys: 10_000},
+	{name: "10k-parallel", keys: 10_000, parallel: true},
+	{name: "zipf-1M-parallel", keys: million, zipf: true, parallel: true},
+}
+
+// allKeys returns the first n of one list of keys that is made once.
+func allKeys(n int) []string {
+	if n <= million {
+		return firstMillion()[:n]
+	}
+	return makeKeys(n)
+}
+
+var firstMillion = sync.OnceValue(func() []string { return makeKeys(million) })
+
+func makeKeys(n int) []string {
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("user:%06d", i)
+	}
+	return keys
+}
+
+// picks returns keys in the order in which they are asked for: a power of two of
+// them, the same for every peer.
+func (w workload) picks() []string {
+	keys := allKeys(w.keys)
+	r := rand.New(rand.NewPCG(1, 2))
+	next := func() int { return r.IntN(len(keys)) }
+	if w.zipf {
+		z := rand.NewZipf(r, 1.1, 1, uint64(len(keys)-1))
+		next = func() int { return int(z.Uint64()) }
+	}
+	picks := make([]string, 1<<min(22, max(10, bits.Len(uint(w.keys))+1)))
+	for i := range picks {
+		picks[i] = keys[next()]
+	}
+	return picks
+}
+
+// warm returns the peer's limiter with all the workload's keys in it.
+func (w workload) warm(p peer) subject {
+	s := p.new(setup{shut: w.shut, keys: w.keys})
+	for _, key := range allKeys(w.keys) {
+		s.allow(key)
+	}
+	runtime.GC()
+	return s
+}
+
+// run measures one peer. Its limiter is made when first measured, once for all
+// of the runs by which testing finds b.N, and given up afterwards.
+func (w workload) run(b *testing.B, p peer, picks []string) {
+	var s *subject
+	b.Run("peer="+p.name, func(b *testing.B) {
+		if s == nil {
+			made := w.warm(p)
+			s = &made
+		}
+		b.ReportAllocs()
+		if w.parallel {
+			parallel(b, s.allow, picks)
+		} else {
+			serial(b, s.allow, picks)
+		}
+	})
+	if s != nil && s.close != nil {
+		s.close()
+	}
+}
+
+func serial(b *testing.B, allow func(string) bool, picks []string) {
+	i := 0
+	for b.Loop() {
+		allow(picks[i&(len(picks)-1)])
+		i++
+	}
+}
+
+// parallel starts each goroutine at another place in the list.
+func parallel(b *testing.B, allow func(string) bool, picks []string) {
+	var start atomic.Int64
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		i := int(start.Add(1)) * 715_827_883
+		for pb.Next() {
+			allow(picks[i&(len(picks)-1)])
+			i++
+		}
+	})
+}
+
+// BenchmarkPeers has known keys: what a limiter does nearly all of the time.
+func BenchmarkPeers(b *testing.B) {
+	for _, w := range workloads {
+		picks := sync.OnceValue(w.picks)
+		b.Run("work="+w.name, func(b *testing.B) {
+			for _, p := range peers {
+				w.run(b, p, picks())
+			}
+		})
+	}
+}
+
+// BenchmarkScale is the cost of one decision against the number of keys: picked
+// uniformly, one after the other.
+func BenchmarkScale(b *testing.B) {
+	for keys := 10; keys <= 10_000_000; keys *= 10 {
+		w := workload{keys: keys}
+		picks := sync.OnceValue(w.picks)
+		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
+			for _, p := range peers {
+				switch p.name {
+				case "ratelimit", "xtime-map+Mutex", "sethvargo", "throttled-LRU":
+					w.run(b, p, picks())
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkNewKey has keys that were never seen. With work=growing an operation is
+// one of a million keys that a new limiter sees; with work=full the limiter holds
+// 65536 keys, and has to forget one for each.
+func BenchmarkNewKey(b *testing.B) {
+	keys := firstMillion()
+	for _, p := range peers {
+		b.Run("work=growing/peer="+p.name, func(b *testing.B) {
+			for b.Loop() {
+				feed(p, keys)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(keys)), "ns/op")
+		})
+		if p.bounded {
+			b.Run("work=full/peer="+p.name, func(b *testing.B) { full(b, p, keys) })
+		}
+	}
+}
+
+func feed(p peer, keys []string) {
+	s := p.new(setup{keys: len(keys)})
+	for _, key := range keys {
+		s.allow(key)
+	}
+	if s.close != nil {
+		s.close()
+	}
+}
+
+func full(b *testing.B, p peer, keys []string) {
+	s := p.new(setup{shut: true, keys: fullKeys})
+	for _, key := range keys[:fullKeys] {
+		s.allow(key)
+	}
+	b.ReportAllocs()
+	for i := fullKeys; b.Loop(); i++ {
+		s.allow(keys[i%len(keys)])
+	}
+}
+
+// BenchmarkMemory reports what a limiter's heap grows by for each of a million
+// keys, the keys themselves not counted.
+func BenchmarkMemory(b *testing.B) {
+	keys := firstMillion()
+	for _, p := range peers {
+		b.Run("peer="+p.name, func(b *testing.B) {
+			var grown uint64
+			for b.Loop() {
+				before := heap()
+				s := p.new(setup{keys: len(keys)})
+				for _, key := range keys {
+					s.allow(key)
+				}
+				grown = heap() - before
+				runtime.KeepAlive(s)
+				if s.close != nil {
+					s.close()
+				}
+			}
+			b.ReportMetric(float64(grown)/float64(len(keys)), "B/key")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC() // what a finalizer held on to
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// Every peer is set up to do the work that the table says it does.
+func TestPeersDecideAsTheWorkloadsSay(t *testing.T) {
+	for _, p := range peers {
+		t.Run(p.name, func(t *testing.T) {
+			open, shut := p.new(setup{keys: 10}), p.new(setup{keys: 10, shut: true})
+			for range 100 {
+				assert.True(t, open.allow("a"), "a limit that nobody reaches allows")
+			}
+			assert.True(t, shut.allow("a"), "the first of one an hour is allowed")
+			assert.False(t, shut.allow("a"), "the second is denied")
+			assert.True(t, shut.allow("b"), "each key has a budget of its own")
+			for _, s := range []subject{open, shut} {
+				if s.close != nil {
+					s.close()
+				}
+			}
+		})
+	}
+}

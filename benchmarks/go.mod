@@ -1,0 +1,31 @@
+module github.com/weir-go/ratelimit/benchmarks
+
+go 1.26.0
+
+replace github.com/weir-go/ratelimit => ../
+
+require (
+	github.com/didip/tollbooth/v7 v7.0.2
+	github.com/go-chi/httprate v0.16.1
+	github.com/juju/ratelimit v1.0.2
+	github.com/sethvargo/go-limiter v0.7.1
+	github.com/stretchr/testify v1.12.1
+	github.com/throttled/throttled/v2 v2.15.0
+	github.com/ulule/limiter/v3 v3.11.2
+	github.com/weir-go/ratelimit v0.0.0-00010101000000-000000000000
+	golang.org/x/time v0.16.0
+)
+
+require (
+	github.com/go-pkgz/expirable-cache/v3 v3.0.0 // indirect
+	github.com/hashicorp/golang-lru v0.5.4 // indirect
+	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect
+	github.com/klauspost/cpuid/v2 v2.2.10 // indirect
+	github.com/kr/text v0.2.0 // indirect
+	github.com/pkg/errors v0.9.1 // indirect
+	github.com/puzpuzpuz/xsync/v4 v4.5.0 // indirect
+	github.com/zeebo/xxh3 v1.0.2 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	golang.org/x/perf v0.0.0-20260908200009-22c9c6c9d4da // indirect
+	golang.org/x/sys v0.48.0 // indirect
+)
