@@ -1,0 +1,74 @@
+// Table measures this package beside its peers, and prints what it found as
+// Markdown. Run it in the folder of the benchmarks module:
+//
+//	go run ./cmd/table                   measure everything, ten rounds, some 40 minutes
+//	go run ./cmd/table -suite peers      only what is compared with peers
+//	go run ./cmd/table -count 0          measure nothing, print what the files say
+//
+// A round runs each benchmark once, so that whatever else the machine does meets all
+// of them alike. The raw output stays in files that benchstat reads too.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// suite is what is measured together and kept in one file.
+type suite struct {
+	name  string
+	dir   string // of the package, from the benchmarks module's
+	bench string // -bench
+	print func(results) string
+}
+
+var suites = []suite{
+	{"peers", ".", "Peers|NewKey|Memory", peersReport},
+	{"own", "..", ".", ownReport},
+	{"scale", ".", "Scale", scaleReport},
+}
+
+func main() {
+	count := flag.Int("count", 10, "rounds to measure; 0 to print only")
+	benchtime := flag.String("benchtime", "300ms", "how long to measure each benchmark in each round")
+	names := flag.String("suite", "peers,own,scale", "what to measure and print")
+	out := flag.String("out", "../docs/benchmarks", "folder of the raw output")
+	flag.Parse()
+	if err := run(strings.Split(*names, ","), *out, *benchtime, *count); err != nil {
+		fmt.Fprintln(os.Stderr, "table:", err)
+		os.Exit(1)
+	}
+}
+
+func run(names []string, out, benchtime string, count int) error {
+	for _, name := range names {
+		s, err := find(name)
+		if err != nil {
+			return err
+		}
+		file := filepath.Join(out, s.name+".txt")
+		if count > 0 {
+			if err := s.measure(file, benchtime, count); err != nil {
+				return fmt.Errorf("measuring %s: %w", s.name, err)
+			}
+		}
+		r, err := read(file)
+		if err != nil {
+			return err
+		}
+		fmt.Println(s.print(r))
+	}
+	return nil
+}
+
+func find(name string) (suite, error) {
+	for _, s := range suites {
+		if s.name == name {
+			return s, nil
+		}
+	}
+	return suite{}, fmt.Errorf("no suite is called %q, only peers, own and scale", name)
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// table is a table of samples. Rows and columns come in the order in which they
+// were first seen.
+type table struct {
+	rows, cols []string
+	cells      map[[2]string]samples
+}
+
+// add adds the samples of one benchmark in one unit. The given dimensions' values
+// name the row, and all others the column; without others the unit does.
+func (t *table) add(r results, base, unit string, row ...string) {
+	for _, l := range r.lines {
+		if v, ok := l.values[unit]; ok && l.base == base {
+			t.put(l.label(row, true), cmp.Or(l.label(row, false), unit), v)
+		}
+	}
+}
+
+func (t *table) put(row, col string, v float64) {
+	if t.cells == nil {
+		t.cells = map[[2]string]samples{}
+	}
+	if !slices.Contains(t.rows, row) {
+		t.rows = append(t.rows, row)
+	}
+	if !slices.Contains(t.cols, col) {
+		t.cols = append(t.cols, col)
+	}
+	t.cells[[2]string{row, col}] = append(t.cells[[2]string{row, col}], v)
+}
+
+// label joins the values of those dimensions, or of all the others.
+func (l line) label(dims []string, those bool) string {
+	var values []string
+	for _, key := range []string{"work", "keys", "mix", "run", "layers", "type", "algorithm", "peer"} {
+		if value, ok := l.dims[key]; ok && slices.Contains(dims, key) == those {
+			values = append(values, value)
+		}
+	}
+	return strings.Join(values, " ")
+}
+
+// medians prints the table with the median of each cell.
+func (t *table) medians() string {
+	return t.print(func(row, col string) string {
+		if s := t.cells[[2]string{row, col}]; len(s) > 0 {
+			return fmt.Sprintf("%.0f", s.median())
+		}
+		return ""
+	})
+}
+
+// ratios prints the table with each median divided by that of the base row.
+func (t *table) ratios(base string) string {
+	return t.print(func(row, col string) string {
+		s, ours := t.cells[[2]string{row, col}], t.cells[[2]string{base, col}]
+		if len(s) == 0 || len(ours) == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%.2f", s.median()/ours.median())
+	})
+}
+
+func (t *table) print(cell func(row, col string) string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| | %s |\n|---|%s\n", strings.Join(t.cols, " | "), strings.Repeat("---:|", len(t.cols)))
+	for _, row := range t.rows {
+		fmt.Fprintf(&b, "| %s |", row)
+		for _, col := range t.cols {
+			fmt.Fprintf(&b, " %s |", cell(row, col))
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}

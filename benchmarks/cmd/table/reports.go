@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// us is the row that the others are compared with.
+const us = "ratelimit"
+
+func (r results) heading(title string) string {
+	return fmt.Sprintf("### %s\n\n%s, %s, %s\n", title, r.config["cpu"], r.config["go"], r.config["date"])
+}
+
+func peersReport(r results) string {
+	var t table
+	t.add(r, "Peers", "ns/op", "peer")
+	t.add(r, "NewKey", "ns/op", "peer")
+	t.add(r, "Memory", "B/key", "peer")
+	return strings.Join([]string{
+		r.heading("Peers"),
+		"Medians, in ns per decision:\n", t.medians(),
+		"As multiples of ours:\n", t.ratios(us),
+	}, "\n")
+}
+
+func ownReport(r results) string {
+	parts := []string{r.heading("Our own workloads")}
+	for _, s := range []struct {
+		title, base, unit string
+		row               []string
+	}{
+		{"Allow, ns", "Allow", "ns/op", []string{"algorithm"}},
+		{"Take, ns", "Take", "ns/op", []string{"algorithm"}},
+		{"Keys never seen, ns", "NewKey", "ns/op", []string{"algorithm"}},
+		{"Types of keys, ns", "KeyType", "ns/op", []string{"type"}},
+		{"Layers, ns", "Layers", "ns/op", []string{"layers"}},
+		{"Memory, a million keys", "Memory", "B/key", []string{"type", "algorithm", "keys"}},
+	} {
+		var t table
+		t.add(r, s.base, s.unit, s.row...)
+		parts = append(parts, s.title+":\n", t.medians())
+	}
+	return strings.Join(parts, "\n")
+}
+
+func scaleReport(r results) string {
+	var t table
+	t.add(r, "Scale", "ns/op", "peer")
+	return strings.Join([]string{r.heading("Cost of a decision against the number of keys, ns"), t.medians()}, "\n")
+}

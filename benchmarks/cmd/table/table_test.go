@@ -1,0 +1,60 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const output = `date: 2026-11-21
+go: go1.26.8
+cpu: Any CPU
+BenchmarkPeers/work=hot/peer=ratelimit-2  	100	  40.0 ns/op	  0 B/op
+BenchmarkPeers/work=hot/peer=other-2      	100	  90.0 ns/op	  0 B/op
+BenchmarkMemory/peer=ratelimit-2          	100	 200.0 B/key
+BenchmarkPeers/work=hot/peer=ratelimit-2  	100	  60.0 ns/op	  0 B/op
+BenchmarkPeers/work=hot/peer=other-2      	100	 110.0 ns/op	  0 B/op
+BenchmarkMemory/peer=ratelimit-2          	100	 240.0 B/key
+BenchmarkPeers/work=hot/peer=ratelimit-2  	100	 900.0 ns/op	  0 B/op
+BenchmarkPeers/work=hot/peer=other-2      	100	 120.0 ns/op	  0 B/op
+BenchmarkMemory/peer=ratelimit-2          	100	 220.0 B/key
+`
+
+const wantReport = `### Peers
+
+Any CPU, go1.26.8, 2026-11-21
+
+Medians, in ns per decision:
+
+| | hot | B/key |
+|---|---:|---:|
+| ratelimit | 60 | 220 |
+| other | 110 |  |
+
+As multiples of ours:
+
+| | hot | B/key |
+|---|---:|---:|
+| ratelimit | 1.00 | 1.00 |
+| other | 1.83 |  |
+`
+
+func TestReport(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "out.txt")
+	require.NoError(t, os.WriteFile(file, []byte(output), 0o666))
+	r, err := read(file)
+	require.NoError(t, err)
+	assert.Equal(t, wantReport, peersReport(r), "one outlier does not move a median, and cells without samples stay empty")
+}
+
+func TestMedianOfAnEvenNumberIsBetweenTheMiddleTwo(t *testing.T) {
+	assert.Equal(t, 2.5, samples{4, 1, 3, 2}.median())
+}
+
+func TestUnknownSuite(t *testing.T) {
+	err := run([]string{"everything"}, t.TempDir(), "1x", 0)
+	assert.ErrorContains(t, err, `"everything"`)
+}
