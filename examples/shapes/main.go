@@ -1,0 +1,142 @@
+// Shapes sends one bursty stream through all five algorithms, on a clock that it
+// moves itself, and draws what each lets through. Run it in the module's root:
+//
+//	go run ./examples/shapes        writes docs/shapes.svg
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+func main() {
+	out := flag.String("o", "docs/shapes.svg", "file to write")
+	flag.Parse()
+	if err := run(*out); err != nil {
+		fmt.Fprintln(os.Stderr, "shapes:", err)
+		os.Exit(1)
+	}
+}
+
+func run(out string) error {
+	picture, err := picture()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(out, []byte(picture), 0o666)
+}
+
+// All five limits hold a client to the same 10 requests a second, and none lets
+// more than 40 through at once.
+const (
+	capacity = 40
+	window   = 4 * time.Second
+	length   = 22 * time.Second // what the picture shows
+)
+
+// lane is one algorithm: a limit, and what to look for in its panel.
+type lane struct {
+	limit      ratelimit.Limit
+	name, note string
+}
+
+func lanes() []lane {
+	return []lane{
+		{ratelimit.TokenBucket(ratelimit.PerSecond(10), capacity), "Token bucket",
+			"what was saved up goes at once, up to 40, then 10/s"},
+		{ratelimit.LeakyBucket(ratelimit.PerSecond(10), capacity), "Leaky bucket",
+			"up to 40 wait in a queue and leave evenly spaced; drawn as they leave"},
+		{ratelimit.FixedWindow(ratelimit.Per(capacity, window)), "Fixed window",
+			"40 per window (dashed: its start); a burst passes on both sides of its end"},
+		{ratelimit.SlidingLog(ratelimit.Per(capacity, window)), "Sliding log",
+			"never above 40 in any 4 s, at the price of remembering each request"},
+		{ratelimit.SlidingCounter(ratelimit.Per(capacity, window)), "Sliding counter",
+			"two counts stand in for the log, so it is a little above or below it"},
+	}
+}
+
+// phase is a time in which requests come evenly spaced.
+type phase struct {
+	from, to  time.Duration
+	perSecond time.Duration // a count
+}
+
+var phases = []phase{
+	{0, 3200 * time.Millisecond, 5},                          // below the rate
+	{3200 * time.Millisecond, 4800 * time.Millisecond, 50},   // a burst, across the end of the first window
+	{8400 * time.Millisecond, 14400 * time.Millisecond, 20},  // twice the rate, for longer than savings last
+	{16400 * time.Millisecond, 17600 * time.Millisecond, 50}, // a burst after a short rest
+}
+
+// arrivals returns when requests come, in order.
+func arrivals() (at []time.Duration) {
+	for _, p := range phases {
+		n := (p.to - p.from) * p.perSecond / time.Second
+		for i := range n {
+			at = append(at, p.from+i*time.Second/p.perSecond)
+		}
+	}
+	return at
+}
+
+// clock is a time that stands still until it is set.
+type clock struct{ now time.Duration }
+
+func (c *clock) Now() time.Duration { return c.now }
+
+// trace is what became of the stream.
+type trace struct {
+	arrived  []time.Duration // of those that were admitted
+	left     []time.Duration // the same, as passed on: later than arrived in a leaky bucket
+	denied   []time.Duration
+	anew     []time.Duration // when the key was as good as new before it was charged
+	mostEver int             // passed on within any window's length
+}
+
+// send sends requests at those instants through a limiter of its own.
+func send(limit ratelimit.Limit, at []time.Duration) (tr trace, err error) {
+	c := new(clock)
+	l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: c})
+	if err != nil {
+		return trace{}, err
+	}
+	for _, c.now = range at {
+		d, err := l.Take(context.Background(), "client", 1)
+		if err != nil {
+			return trace{}, err
+		}
+		tr.add(c.now, d)
+	}
+	tr.mostEver = mostWithin(tr.left, window)
+	return tr, nil
+}
+
+func (tr *trace) add(now time.Duration, d ratelimit.Decision) {
+	if !d.Allowed {
+		tr.denied = append(tr.denied, now)
+		return
+	}
+	tr.arrived = append(tr.arrived, now)
+	tr.left = append(tr.left, now+d.Delay)
+	if d.Remaining == capacity-1 {
+		tr.anew = append(tr.anew, now)
+	}
+}
+
+// mostWithin returns how many of the instants, which are in order, fall into any
+// span of that length, its end left out.
+func mostWithin(at []time.Duration, span time.Duration) (most int) {
+	first := 0
+	for i, t := range at {
+		for at[first] <= t-span {
+			first++
+		}
+		most = max(most, i-first+1)
+	}
+	return most
+}
