@@ -3,7 +3,9 @@
 //
 //	go run ./cmd/table                   measure everything, ten rounds, some 40 minutes
 //	go run ./cmd/table -suite peers      only what is compared with peers
-//	go run ./cmd/table -count 0          measure nothing, print what the files say
+//	go run ./cmd/table -count 0          measure nothing, print and draw what the files say
+//
+// It also draws docs/scale.svg, from the file of the suite called scale.
 //
 // A round runs each benchmark once, so that whatever else the machine does meets all
 // of them alike. The raw output stays in files that benchstat reads too.
@@ -23,19 +25,20 @@ type suite struct {
 	dir   string // of the package, from the benchmarks module's
 	bench string // -bench
 	print func(results) string
+	draw  func(results) string // a picture, or nil
 }
 
 var suites = []suite{
-	{"peers", ".", "Peers|NewKey|Memory", peersReport},
-	{"own", "..", ".", ownReport},
-	{"scale", ".", "Scale", scaleReport},
+	{"peers", ".", "Peers|NewKey|Memory", peersReport, nil},
+	{"own", "..", ".", ownReport, nil},
+	{"scale", ".", "Scale", scaleReport, drawScale},
 }
 
 func main() {
 	count := flag.Int("count", 10, "rounds to measure; 0 to print only")
 	benchtime := flag.String("benchtime", "300ms", "how long to measure each benchmark in each round")
 	names := flag.String("suite", "peers,own,scale", "what to measure and print")
-	out := flag.String("out", "../docs/benchmarks", "folder of the raw output")
+	out := flag.String("out", "../docs", "folder of the raw output and the picture")
 	flag.Parse()
 	if err := run(strings.Split(*names, ","), *out, *benchtime, *count); err != nil {
 		fmt.Fprintln(os.Stderr, "table:", err)
@@ -49,19 +52,32 @@ func run(names []string, out, benchtime string, count int) error {
 		if err != nil {
 			return err
 		}
-		file := filepath.Join(out, s.name+".txt")
 		if count > 0 {
-			if err := s.measure(file, benchtime, count); err != nil {
+			if err := s.measure(s.file(out), benchtime, count); err != nil {
 				return fmt.Errorf("measuring %s: %w", s.name, err)
 			}
 		}
-		r, err := read(file)
-		if err != nil {
+		if err := s.report(out); err != nil {
 			return err
 		}
-		fmt.Println(s.print(r))
 	}
 	return nil
+}
+
+// file is where the suite's raw output is kept.
+func (s suite) file(out string) string { return filepath.Join(out, "benchmarks", s.name+".txt") }
+
+// report prints what the suite's file says, and draws it.
+func (s suite) report(out string) error {
+	r, err := read(s.file(out))
+	if err != nil {
+		return err
+	}
+	fmt.Println(s.print(r))
+	if s.draw == nil {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(out, s.name+".svg"), []byte(s.draw(r)), 0o666)
 }
 
 func find(name string) (suite, error) {

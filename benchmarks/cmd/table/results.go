@@ -65,7 +65,11 @@ func (r *results) add(rec *benchfmt.Result) {
 // samples are measurements of one thing.
 type samples []float64
 
+// median returns the middle one, between the middle two of an even number; 0 of none.
 func (s samples) median() float64 {
+	if len(s) == 0 {
+		return 0
+	}
 	sorted := slices.Sorted(slices.Values(s))
 	n := len(sorted)
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2

@@ -58,3 +58,17 @@ func TestUnknownSuite(t *testing.T) {
 	err := run([]string{"everything"}, t.TempDir(), "1x", 0)
 	assert.ErrorContains(t, err, `"everything"`)
 }
+
+func TestCommittedPictureIsDrawnFromTheCommittedOutput(t *testing.T) {
+	r, err := read("../../../docs/benchmarks/scale.txt")
+	require.NoError(t, err)
+	want, err := os.ReadFile("../../../docs/scale.svg")
+	require.NoError(t, err)
+	assert.True(t, drawScale(r) == string(want), "docs/scale.svg is out of date: go run ./cmd/table -suite scale -count 0")
+}
+
+func TestGridHasFourToTenLines(t *testing.T) {
+	for most, want := range map[float64]float64{8: 2, 79: 10, 100: 20, 390: 50, 400: 100, 1000: 200} {
+		assert.InDelta(t, want, gridStep(most), 1e-9, "up to %v", most)
+	}
+}
