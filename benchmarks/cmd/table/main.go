@@ -1,14 +1,17 @@
 // Table measures this package beside its peers, and prints what it found as
 // Markdown. Run it in the folder of the benchmarks module:
 //
-//	go run ./cmd/table                   measure everything, ten rounds, some 40 minutes
+//	go run ./cmd/table                   measure everything, five rounds, within the hour
 //	go run ./cmd/table -suite peers      only what is compared with peers
 //	go run ./cmd/table -count 0          measure nothing, print and draw what the files say
 //
 // It also draws docs/scale.svg, from the file of the suite called scale.
 //
-// A round runs each benchmark once, so that whatever else the machine does meets all
-// of them alike. The raw output stays in files that benchstat reads too.
+// A round runs each benchmark once, so that whatever else the machine does meets
+// all of them alike. The raw output stays in files that benchstat reads too. A
+// -benchtime far below a second is for trying out: a key's place in the order of
+// use is brought up to date about once a second, and a shorter run pays for that
+// without spreading it.
 package main
 
 import (
@@ -35,8 +38,8 @@ var suites = []suite{
 }
 
 func main() {
-	count := flag.Int("count", 10, "rounds to measure; 0 to print only")
-	benchtime := flag.String("benchtime", "300ms", "how long to measure each benchmark in each round")
+	count := flag.Int("count", 5, "rounds to measure; 0 to print only")
+	benchtime := flag.String("benchtime", "1s", "how long to measure each benchmark in each round")
 	names := flag.String("suite", "peers,own,scale", "what to measure and print")
 	out := flag.String("out", "../docs", "folder of the raw output and the picture")
 	flag.Parse()
