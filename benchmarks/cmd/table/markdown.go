@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -71,7 +72,11 @@ func (t *table) ratios(base string) string {
 
 func (t *table) print(cell func(row, col string) string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| | %s |\n|---|%s\n", strings.Join(t.cols, " | "), strings.Repeat("---:|", len(t.cols)))
+	b.WriteString("| |")
+	for _, col := range t.cols {
+		fmt.Fprintf(&b, " %s |", heading(col))
+	}
+	fmt.Fprintf(&b, "\n|---|%s\n", strings.Repeat("---:|", len(t.cols)))
 	for _, row := range t.rows {
 		fmt.Fprintf(&b, "| %s |", row)
 		for _, col := range t.cols {
@@ -80,4 +85,17 @@ func (t *table) print(cell func(row, col string) string) string {
 		b.WriteString("\n")
 	}
 	return b.String()
+}
+
+// heading spells out the number of keys that a column's name may begin with.
+func heading(col string) string {
+	first, rest, _ := strings.Cut(col, " ")
+	n, err := strconv.ParseFloat(first, 64)
+	switch {
+	case err != nil:
+		return col
+	case n == 1:
+		return strings.TrimSpace("1 key " + rest)
+	}
+	return strings.TrimSpace(short(n) + " keys " + rest)
 }

@@ -3,19 +3,20 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 
 	"github.com/weir-go/ratelimit/internal/chart"
 )
 
+const million = 1_000_000
+
 // The picture's measures, in pixels.
 const (
 	width, height = 920, 440
 	left, right   = 72.0, width - 196.0
 	top, bottom   = 84.0, height - 64.0
-	lineHeight    = 19.0 // of the labels at the curves' ends
+	lineHeight    = 20.0 // of the labels at the curves' ends
 )
 
 // contender is a curve of the picture.
@@ -44,9 +45,10 @@ func drawScale(r results) string {
 	return c.String()
 }
 
-// scales fits the axes to the samples: keys by their logarithm, time from zero.
+// scales fits the axes to the samples.
 func (t *table) scales() (x, y chart.Scale) {
-	return chart.Log(t.keys(0), t.keys(len(t.cols)-1), left, right), chart.Linear(0, t.ceiling(), bottom, top)
+	grid := t.grid()
+	return chart.Log(t.keys(0), t.keys(len(t.cols)-1), left, right), chart.Log(grid[0], grid[len(grid)-1], bottom, top)
 }
 
 func (t *table) keys(col int) float64 {
@@ -54,33 +56,37 @@ func (t *table) keys(col int) float64 {
 	return n
 }
 
-// ceiling returns the end of the time axis: the highest median, and up to the next grid line.
-func (t *table) ceiling() (most float64) {
+// grid returns the times at which there are lines: the medians lie between.
+func (t *table) grid() []float64 {
+	var medians []float64
 	for _, c := range contenders {
 		for _, col := range t.cols {
-			most = max(most, t.cells[[2]string{c.peer, col}].median())
+			medians = append(medians, t.cells[[2]string{c.peer, col}].median())
 		}
 	}
-	return math.Ceil(most/gridStep(most)) * gridStep(most)
+	return steps(slices.Min(medians), slices.Max(medians))
 }
 
-// gridStep returns the step of 1, 2 or 5 times a power of ten that makes four to ten of most.
-func gridStep(most float64) float64 {
-	power := math.Pow(10, math.Floor(math.Log10(most/4)))
-	switch n := most / 4 / power; {
-	case n >= 5:
-		return 5 * power
-	case n >= 2:
-		return 2 * power
+// steps returns 1, 2 and 5 times powers of ten, from the last that is not above
+// the lowest to the first that is not below the highest.
+func steps(lowest, highest float64) (steps []float64) {
+	for power := 1.0; ; power *= 10 {
+		for _, digit := range []float64{1, 2, 5} {
+			step := digit * power
+			if step <= lowest {
+				steps = steps[:0]
+			}
+			if steps = append(steps, step); step >= highest {
+				return steps
+			}
+		}
 	}
-	return power
 }
 
 func (t *table) axes(c *chart.Canvas, x, y chart.Scale) {
-	most := t.ceiling()
-	for ns := 0.0; ns <= most; ns += gridStep(most) {
+	for _, ns := range t.grid() {
 		c.Line("grid", left, y(ns), right, y(ns))
-		c.Text("small", "end", left-8, y(ns)+4, fmt.Sprint(ns))
+		c.Text("small", "end", left-8, y(ns)+4, short(ns))
 	}
 	for i := range t.cols {
 		at := x(t.keys(i))
@@ -88,19 +94,20 @@ func (t *table) axes(c *chart.Canvas, x, y chart.Scale) {
 		c.Text("small", "middle", at, bottom+19, short(t.keys(i)))
 	}
 	c.Line("axis", left, bottom, right, bottom)
-	c.Text("small", "middle", (left+right)/2, bottom+42, "keys")
-	c.Upright("small", 24, (top+bottom)/2, "ns per decision")
+	c.Text("small", "middle", (left+right)/2, bottom+42, "keys (logarithmic)")
+	c.Upright("small", 20, (top+bottom)/2, "ns per decision (logarithmic)")
 }
 
-// short prints a round number of keys as people say it.
+// short prints a number as people say it.
 func short(n float64) string {
-	switch {
-	case n >= 1e6:
-		return fmt.Sprintf("%.0f million", n/1e6)
-	case n >= 1e4:
-		return fmt.Sprintf("%.0f,000", n/1e3)
+	switch whole := int(n); {
+	case whole >= million && whole%million == 0:
+		return fmt.Sprintf("%d million", whole/million)
+	case whole >= 10_000:
+		return fmt.Sprintf("%d,%03d", whole/1000, whole%1000)
+	default:
+		return fmt.Sprint(whole)
 	}
-	return fmt.Sprintf("%.0f", n)
 }
 
 // end is where a curve ends, and what it is called.

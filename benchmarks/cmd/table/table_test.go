@@ -67,8 +67,20 @@ func TestCommittedPictureIsDrawnFromTheCommittedOutput(t *testing.T) {
 	assert.True(t, drawScale(r) == string(want), "docs/scale.svg is out of date: go run ./cmd/table -suite scale -count 0")
 }
 
-func TestGridHasFourToTenLines(t *testing.T) {
-	for most, want := range map[float64]float64{8: 2, 79: 10, 100: 20, 390: 50, 400: 100, 1000: 200} {
-		assert.InDelta(t, want, gridStep(most), 1e-9, "up to %v", most)
+func TestGridLiesRoundTheMedians(t *testing.T) {
+	assert.Equal(t, []float64{50, 100, 200, 500}, steps(70, 201))
+	assert.Equal(t, []float64{20, 50}, steps(20, 50), "medians on the grid need no further line")
+}
+
+func TestHeadingsSpellOutTheNumberOfKeys(t *testing.T) {
+	for col, want := range map[string]string{
+		"hot":                    "hot",
+		"1 allow serial":         "1 key allow serial",
+		"10000 allow parallel":   "10,000 keys allow parallel",
+		"65536 full":             "65,536 keys full",
+		"1000000":                "1 million keys",
+		"10k-parallel and so on": "10k-parallel and so on",
+	} {
+		assert.Equal(t, want, heading(col))
 	}
 }
