@@ -1,0 +1,52 @@
+package ratelimit_test
+
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// A fresh leaky bucket takes a cost in, however far ahead may be booked. (Wait asks for
+// the whole of MaxInt64 if its context has no deadline.)
+func TestLeakyBucketBooksAheadOnAClockThatReadsBelowZero(t *testing.T) {
+	r := newRig(t, ratelimit.LeakyBucket(ratelimit.PerSecond(4), 4))
+	r.clock.now.Store(-33)
+	res, err := r.limiter.Reserve(context.Background(), "k", 1, time.Duration(math.MaxInt64))
+	require.NoError(t, err)
+	require.True(t, res.Allowed)
+	require.NoError(t, r.limiter.Wait(context.Background(), "other", 1))
+}
+
+// What a debt comes to is counted in 64 bits: 100 years at 3 units/ns are above MaxInt64.
+func TestDebtIsKeptAtRatesAroundThreeUnitsANanosecond(t *testing.T) {
+	r := newRig(t, ratelimit.TokenBucket(ratelimit.Per(3, 1), 19))
+	require.NoError(t, r.limiter.Adjust("k", 60))
+	d, err := r.limiter.Peek("k", 1)
+	require.NoError(t, err)
+	require.Equal(t, 20*time.Nanosecond, d.ResetAfter)
+}
+
+// Instants are whole nanoseconds, positions in the queue are not. What is spent anew
+// after a cancel must not end up later than it stood.
+func TestCancellingInALeakyBucketDelaysNobody(t *testing.T) {
+	r := newRig(t, ratelimit.LeakyBucket(ratelimit.Per(6, 38), 3))
+	ctx := context.Background()
+	first, err := r.limiter.Reserve(ctx, "k", 2, 0)
+	require.NoError(t, err)
+	second, err := r.limiter.Reserve(ctx, "k", 1, time.Minute) // leaves at 12⅔, its cost is regained at 19
+	require.NoError(t, err)
+	require.True(t, second.Allowed)
+	before, err := r.limiter.Take(ctx, "k", 3)
+	require.NoError(t, err)
+	require.Equal(t, 19*time.Nanosecond, before.RetryAfter)
+
+	r.clock.now.Store(4)
+	first.Cancel()
+	r.clock.now.Store(19)
+	require.True(t, r.limiter.Allow("k", 3), "denied when it was told to retry, though nothing was spent since")
+}

@@ -1,0 +1,596 @@
+package ratelimit_test
+
+import (
+	"errors"
+	"math/big"
+	"slices"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// This file is the judge of the property and fuzz tests: a limiter of one key that is
+// slow, plain and sequential. It counts in whole numbers of any size, and keeps each
+// spending that lies ahead as itself: what a booking or its cancelling leads to is
+// found by spending the others anew, at their own instants and in their order.
+
+// booking is one spending of a key.
+type booking struct {
+	at   int64    // when it counts; in a leaky bucket, when it leaves
+	pos  *big.Int // leaky bucket: when it leaves, unrounded, in units/ns
+	cost int64
+}
+
+// end is the position of whatever follows in a leaky bucket.
+func (b *booking) end(per int64) *big.Int { return add(b.pos, mul(b.cost, per)) }
+
+// spending is what has been spent and not yet regained, in one algorithm's terms.
+type spending interface {
+	clone() spending
+	// earliest is the first instant, t or later, at which the cost fits.
+	earliest(t, cost int64) int64
+	// spend spends, whether it fits or not.
+	spend(b *booking)
+	// charge is for debt, which need not fit into one window.
+	charge(now, cost int64)
+	// refund gives back some of a spending that is in the past.
+	refund(now int64, b *booking, amount int64)
+	// grant gives back anything, and reports false where more than one outcome would be right.
+	grant(now, amount int64) bool
+	remaining(t int64) int64
+	// reset is the instant, t or later, from which nothing is left.
+	reset(t int64) int64
+}
+
+func newSpending(l ratelimit.Limit) spending {
+	units, per := int64(l.Rate.Units), int64(l.Rate.Per)
+	bucket := modelBucket{units: units, per: per, burst: int64(l.Burst), full: new(big.Int).Lsh(big.NewInt(-1), 200)}
+	switch l.Algorithm {
+	case ratelimit.AlgorithmTokenBucket:
+		return &bucket
+	case ratelimit.AlgorithmLeakyBucket:
+		return &modelQueue{bucket}
+	case ratelimit.AlgorithmFixedWindow:
+		return &modelWindow{units: units, per: per}
+	case ratelimit.AlgorithmSlidingLog:
+		return &modelLog{units: units, per: per}
+	}
+	return &modelCounter{units: units, per: per}
+}
+
+// ---- token bucket ----
+
+type modelBucket struct {
+	units, per, burst int64
+	full              *big.Int // units × the instant at which all is regained
+}
+
+func (s *modelBucket) clone() spending { c := *s; return &c }
+
+func (s *modelBucket) earliest(t, cost int64) int64 {
+	return max(t, ceilDiv(add(s.full, mul(cost-s.burst, s.per)), s.units))
+}
+
+func (s *modelBucket) spend(b *booking) { s.charge(b.at, b.cost) }
+
+func (s *modelBucket) charge(now, cost int64) {
+	s.full = add(later(s.full, mul(now, s.units)), mul(cost, s.per))
+}
+
+func (s *modelBucket) refund(now int64, b *booking, amount int64) {
+	kept := sub(mul(b.cost, s.per), mul(now-b.at, s.units)) // what has not been regained
+	s.full = sub(s.full, later(new(big.Int), earlier(mul(amount, s.per), kept)))
+}
+
+func (s *modelBucket) grant(_, amount int64) bool {
+	s.full = sub(s.full, mul(amount, s.per))
+	return true
+}
+
+func (s *modelBucket) remaining(t int64) int64 {
+	spent := later(new(big.Int), sub(s.full, mul(t, s.units)))
+	return max(0, floorDiv(sub(mul(s.burst, s.per), spent), s.per))
+}
+
+func (s *modelBucket) reset(t int64) int64 { return max(t, ceilDiv(s.full, s.units)) }
+
+// ---- leaky bucket: entry is a token bucket's; what is queued keeps its position ----
+
+type modelQueue struct{ modelBucket }
+
+func (s *modelQueue) clone() spending { c := *s; return &c }
+
+func (s *modelQueue) spend(b *booking) { s.full = add(later(s.full, b.pos), mul(b.cost, s.per)) }
+
+// enter returns what a cost would book that enters now.
+func (s *modelQueue) enter(now, cost int64) *booking {
+	pos := later(s.full, mul(now, s.units))
+	return &booking{at: ceilDiv(pos, s.units), pos: pos, cost: cost}
+}
+
+func (s *modelQueue) refund(now int64, b *booking, amount int64) {
+	if s.full.Cmp(b.end(s.per)) == 0 { // nothing has entered after it
+		s.modelBucket.refund(now, b, amount)
+	}
+}
+
+// ---- fixed window ----
+
+type modelWindow struct {
+	units, per int64
+	start      int64
+	spent      int64 // 0: no window is open
+}
+
+func (s *modelWindow) clone() spending { c := *s; return &c }
+
+// pass closes the windows that have ended by t; each takes its units of a debt along.
+func (s *modelWindow) pass(t int64) {
+	for s.spent > 0 && t >= s.start+s.per {
+		s.spent = max(0, s.spent-s.units)
+		s.start += s.per
+	}
+}
+
+func (s *modelWindow) earliest(t, cost int64) int64 {
+	c := *s
+	for c.pass(t); c.spent+cost > c.units; c.pass(t) {
+		t = c.start + c.per
+	}
+	return t
+}
+
+func (s *modelWindow) spend(b *booking) { s.charge(b.at, b.cost) }
+
+func (s *modelWindow) charge(now, cost int64) {
+	if s.pass(now); s.spent == 0 {
+		s.start = now
+	}
+	s.spent += cost
+}
+
+func (s *modelWindow) refund(now int64, b *booking, amount int64) {
+	if s.pass(now); b.at >= s.start {
+		s.grant(now, amount)
+	}
+}
+
+func (s *modelWindow) grant(now, amount int64) bool {
+	s.pass(now)
+	s.spent = max(0, s.spent-amount)
+	return true
+}
+
+func (s *modelWindow) remaining(t int64) int64 {
+	c := *s
+	c.pass(t)
+	return max(0, c.units-c.spent)
+}
+
+func (s *modelWindow) reset(t int64) int64 {
+	c := *s
+	for c.pass(t); c.spent > 0; c.pass(t) {
+		t = c.start + c.per
+	}
+	return t
+}
+
+// ---- sliding log ----
+
+type modelLog struct {
+	units, per int64
+	entries    []booking // in order; those of a debt may be ahead
+	debt       int       // how many entries at the end are one debt
+}
+
+func (s *modelLog) clone() spending {
+	c := *s
+	c.entries = slices.Clone(s.entries)
+	return &c
+}
+
+// within is what counts in the window that ends at t, and what is placed after it.
+func (s *modelLog) within(t int64) (sum int64) {
+	for _, e := range s.entries {
+		if e.at > t-s.per {
+			sum += e.cost
+		}
+	}
+	return sum
+}
+
+func (s *modelLog) newest() int64 { return s.entries[len(s.entries)-1].at }
+
+func (s *modelLog) earliest(t, cost int64) int64 {
+	if len(s.entries) == 0 {
+		return t
+	}
+	t = max(t, s.newest())
+	for i := 0; s.within(t)+cost > s.units; i++ {
+		t = max(t, s.entries[i].at+s.per)
+	}
+	return t
+}
+
+func (s *modelLog) spend(b *booking) {
+	s.entries, s.debt = append(s.entries, *b), 0
+}
+
+// charge places a debt where its first part fits, and the units of one window in each
+// after that. What has not been spent of an older debt is placed anew with it.
+func (s *modelLog) charge(now, cost int64) {
+	for n := len(s.entries) - 1; n >= 0 && s.debt > 0 && s.entries[n].at > now; n-- {
+		cost += s.entries[n].cost
+		s.entries, s.debt = s.entries[:n], s.debt-1
+	}
+	at, parts := s.earliest(now, min(cost, s.units)), 0
+	for ; cost > 0; cost -= s.units {
+		s.spend(&booking{at: at, cost: min(cost, s.units)})
+		at, parts = at+s.per, parts+1
+	}
+	s.debt = parts
+}
+
+func (s *modelLog) refund(now int64, b *booking, amount int64) {
+	for i := range s.entries {
+		if e := &s.entries[i]; e.at == b.at && e.at > now-s.per {
+			back := min(amount, e.cost)
+			e.cost, amount = e.cost-back, amount-back
+		}
+	}
+	s.tidy()
+}
+
+func (s *modelLog) tidy() {
+	s.entries = slices.DeleteFunc(s.entries, func(e booking) bool { return e.cost == 0 })
+}
+
+// grant is told only if everything goes: which entries go first is not said.
+func (s *modelLog) grant(now, amount int64) bool {
+	if amount < s.within(now) {
+		return false
+	}
+	s.entries, s.debt = nil, 0
+	return true
+}
+
+func (s *modelLog) remaining(t int64) int64 {
+	if len(s.entries) > 0 && s.newest() > t {
+		return 0
+	}
+	return max(0, s.units-s.within(t))
+}
+
+func (s *modelLog) reset(t int64) int64 {
+	if len(s.entries) == 0 {
+		return t
+	}
+	return max(t, s.newest()+s.per)
+}
+
+// ---- sliding counter ----
+
+type modelCounter struct {
+	units, per int64
+	start      int64
+	curr, prev int64
+}
+
+func (s *modelCounter) clone() spending { c := *s; return &c }
+
+func (s *modelCounter) fresh() bool { return s.curr == 0 && s.prev == 0 }
+
+func (s *modelCounter) pass(t int64) {
+	for !s.fresh() && t >= s.start+s.per {
+		s.prev = min(s.curr, s.units)
+		s.curr -= s.prev
+		s.start += s.per
+	}
+}
+
+// weight is what the window before counts for at t, rounded up.
+func (s *modelCounter) weight(t int64) int64 {
+	return ceilDiv(mul(s.prev, s.start+s.per-t), s.per)
+}
+
+func (s *modelCounter) fits(t, cost int64) bool {
+	return s.fresh() || s.curr+s.weight(t)+cost <= s.units
+}
+
+func (s *modelCounter) earliest(t, cost int64) int64 {
+	c := *s
+	for c.pass(t); !c.fits(t, cost); c.pass(t) {
+		if free := c.units - c.curr - cost; free > 0 {
+			// prev·(end − t) ≤ free·per
+			t = max(t, c.start+c.per-floorDiv(mul(free, c.per), c.prev))
+		} else {
+			t = c.start + c.per
+		}
+	}
+	return t
+}
+
+func (s *modelCounter) spend(b *booking) { s.charge(b.at, b.cost) }
+
+func (s *modelCounter) charge(now, cost int64) {
+	if s.pass(now); s.fresh() {
+		s.start = now
+	}
+	s.curr += cost
+}
+
+func (s *modelCounter) refund(now int64, b *booking, amount int64) {
+	switch s.pass(now); {
+	case b.at >= s.start:
+		s.curr = max(0, s.curr-amount)
+	case b.at >= s.start-s.per:
+		s.prev = max(0, s.prev-amount)
+	}
+}
+
+// grant is told only where no earlier window counts, or all goes: what of that one's
+// count a grant takes, when only a part of it weighs, is not said.
+func (s *modelCounter) grant(now, amount int64) bool {
+	if s.pass(now); s.prev > 0 && amount < s.curr+s.prev {
+		return false
+	}
+	s.curr, s.prev = max(0, s.curr-amount), 0
+	return true
+}
+
+func (s *modelCounter) remaining(t int64) int64 {
+	c := *s
+	if c.pass(t); c.fresh() {
+		return c.units
+	}
+	return max(0, c.units-c.curr-c.weight(t))
+}
+
+func (s *modelCounter) reset(t int64) int64 {
+	c := *s
+	for c.pass(t); !c.fresh(); c.pass(t) {
+		t = c.start + c.per
+	}
+	return t
+}
+
+// ---- the limiter of one key ----
+
+// model answers as a limiter has to that is only ever asked about one key.
+type model struct {
+	limit  ratelimit.Limit
+	base   spending   // what was spent at or before last
+	ahead  []*booking // what is booked after that
+	known  bool       // the key is tracked
+	last   int64      // the highest reading it has seen
+	life   int        // how many times the key was forgotten
+	blurry bool       // no right answer is known any more
+}
+
+func newModel(l ratelimit.Limit) *model { return &model{limit: l, base: newSpending(l)} }
+
+// receipt is what a model's reservation is settled with.
+type receipt struct {
+	*booking
+	life    int
+	settled bool
+}
+
+// at returns the instant that a reading counts as.
+func (m *model) at(raw int64) int64 {
+	if m.known {
+		return max(raw, m.last)
+	}
+	return raw
+}
+
+// record lets time pass.
+func (m *model) record(now int64) {
+	m.known, m.last = true, now
+	for len(m.ahead) > 0 && m.ahead[0].at <= now {
+		m.base.spend(m.ahead[0])
+		m.ahead = m.ahead[1:]
+	}
+}
+
+// all is everything that is spent and booked.
+func (m *model) all() spending {
+	s := m.base.clone()
+	for _, b := range m.ahead {
+		s.spend(b)
+	}
+	return s
+}
+
+func (m *model) check(cost int) error {
+	switch {
+	case cost < 0:
+		return ratelimit.ErrNegativeCost
+	case cost > m.limit.Capacity():
+		return ratelimit.ErrExceedsLimit
+	}
+	return nil
+}
+
+// take decides a cost that may be booked so far ahead, or as far as Take goes if that is
+// below zero. It returns what was spent, if anything was and it is to be.
+func (m *model) take(raw int64, cost int, ahead int64, spend bool) (d ratelimit.Decision, r *receipt, err error) {
+	if err = m.check(cost); err != nil || cost == 0 {
+		m.standing(raw, &d)
+		d.Allowed = err == nil
+		return d, nil, err
+	}
+	now := m.at(raw)
+	b, retry := m.plan(now, int64(cost), ahead)
+	if spend {
+		m.record(now)
+	}
+	if retry > now {
+		d.RetryAfter = time.Duration(retry - raw)
+	} else {
+		d.Allowed, r = true, m.book(b, spend)
+	}
+	if d.Allowed && b.at > now {
+		d.Delay = time.Duration(b.at - raw)
+	}
+	m.standing(raw, &d)
+	return d, r, nil
+}
+
+// plan returns the booking that the cost would make, and when it may.
+func (m *model) plan(now, cost, ahead int64) (*booking, int64) {
+	s := m.all()
+	if q, ok := s.(*modelQueue); ok {
+		b, retry := q.enter(now, cost), q.earliest(now, cost)
+		if ahead >= 0 {
+			retry = max(retry, q.reset(now)-ahead)
+		}
+		return b, retry
+	}
+	from := now
+	if n := len(m.ahead); n > 0 {
+		from = max(from, m.ahead[n-1].at) // behind whatever is booked
+	}
+	b := &booking{at: s.earliest(from, cost), cost: cost}
+	return b, b.at - max(0, ahead)
+}
+
+func (m *model) book(b *booking, spend bool) *receipt {
+	if spend {
+		m.ahead = append(m.ahead, b)
+		m.record(m.last)
+		return &receipt{booking: b, life: m.life}
+	}
+	return nil
+}
+
+// standing fills in how the key stands.
+func (m *model) standing(raw int64, d *ratelimit.Decision) {
+	s, now := m.all(), m.at(raw)
+	d.Limit = m.limit
+	if _, queue := s.(*modelQueue); queue || len(m.ahead) == 0 || m.ahead[len(m.ahead)-1].at <= now {
+		d.Remaining = int(s.remaining(now))
+	}
+	d.ResetAfter = time.Duration(s.reset(now) - raw)
+}
+
+// settle corrects what was spent; only the first call counts.
+func (m *model) settle(raw int64, r *receipt, actual int) {
+	if r == nil || r.settled || r.life != m.life {
+		return
+	}
+	r.settled = true
+	m.record(m.at(raw))
+	over := max(0, int64(actual)) - r.cost
+	switch i := slices.Index(m.ahead, r.booking); {
+	case over > 0:
+		m.charge(over)
+	case over < 0 && i >= 0:
+		m.lower(i, r.cost+over)
+	case over < 0:
+		m.giveBack(r.booking, -over)
+	}
+}
+
+// lower changes what is booked ahead.
+func (m *model) lower(i int, cost int64) {
+	if _, queue := m.base.(*modelQueue); queue && i < len(m.ahead)-1 {
+		m.blurry = true // HUNT
+	}
+	if m.ahead[i].cost = cost; cost == 0 {
+		m.ahead = slices.Delete(slices.Clone(m.ahead), i, i+1)
+	}
+}
+
+// giveBack lowers what is in the past. In a leaky bucket all that is queued stands on it.
+func (m *model) giveBack(b *booking, amount int64) {
+	if _, queue := m.base.(*modelQueue); queue && len(m.ahead) > 0 {
+		m.blurry = true // HUNT
+		return
+	}
+	m.base.refund(m.last, b, amount)
+}
+
+// charge spends what need not fit. Where bookings lie ahead, it is not said which of
+// both comes first.
+func (m *model) charge(cost int64) {
+	if len(m.ahead) > 0 {
+		m.blurry = true
+	}
+	m.base.charge(m.last, cost)
+}
+
+func (m *model) adjust(raw int64, delta int) {
+	if delta == 0 || delta < 0 && !m.known {
+		return
+	}
+	if m.record(m.at(raw)); delta > 0 {
+		m.charge(int64(delta))
+		return
+	}
+	if len(m.ahead) > 0 || !m.base.grant(m.last, -int64(delta)) {
+		m.blurry = true
+	}
+}
+
+func (m *model) forget() {
+	m.base, m.ahead, m.known, m.life = newSpending(m.limit), nil, false, m.life+1
+}
+
+func (m *model) sweep(raw int64) int {
+	if !m.known || m.all().reset(m.at(raw)) > raw {
+		return 0
+	}
+	m.forget()
+	return 1
+}
+
+func (m *model) len() int {
+	if m.known {
+		return 1
+	}
+	return 0
+}
+
+// sameError reports whether a limiter's error is the model's.
+func sameError(got, want error) bool {
+	if want == nil {
+		return got == nil
+	}
+	return errors.Is(got, want)
+}
+
+// ---- whole numbers ----
+
+func add(a, b *big.Int) *big.Int { return new(big.Int).Add(a, b) }
+func sub(a, b *big.Int) *big.Int { return new(big.Int).Sub(a, b) }
+func mul(a, b int64) *big.Int    { return new(big.Int).Mul(big.NewInt(a), big.NewInt(b)) }
+
+func later(a, b *big.Int) *big.Int {
+	if a.Cmp(b) < 0 {
+		return b
+	}
+	return a
+}
+
+func earlier(a, b *big.Int) *big.Int {
+	if a.Cmp(b) < 0 {
+		return a
+	}
+	return b
+}
+
+// floorDiv divides by a positive number and rounds down. What no int64 holds is as far
+// away as one can say.
+func floorDiv(a *big.Int, b int64) int64 {
+	q := new(big.Int).Div(a, big.NewInt(b))
+	switch {
+	case q.IsInt64():
+		return q.Int64()
+	case q.Sign() < 0:
+		return -1 << 63
+	}
+	return 1<<63 - 1
+}
+
+func ceilDiv(a *big.Int, b int64) int64 { return floorDiv(add(a, big.NewInt(b-1)), b) }

@@ -1,0 +1,384 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// handClock stands still until it is moved. It is safe for concurrent use.
+type handClock struct{ now atomic.Int64 }
+
+func (c *handClock) Now() time.Duration { return time.Duration(c.now.Load()) }
+
+// op is one call, at one reading of the clock.
+type op struct {
+	kind  opKind
+	raw   int64
+	n     int           // cost, delta or actual cost
+	ahead time.Duration // of a Reserve
+	id    int           // of the reservation that is made or settled
+}
+
+type opKind int
+
+const (
+	opTake opKind = iota
+	opAllow
+	opPeek
+	opReserve
+	opSettle
+	opCancel
+	opAdjust
+	opReset
+	opSweep
+)
+
+var opNames = [...]string{"Take", "Allow", "Peek", "Reserve", "Settle", "Cancel", "Adjust", "Reset", "Sweep"}
+
+func (o op) String() string {
+	return fmt.Sprintf("at %d: %s(%d) ahead=%d id=%d", o.raw, opNames[o.kind], o.n, o.ahead, o.id)
+}
+
+// answer is what an op brought to light.
+type answer struct {
+	d     ratelimit.Decision
+	err   error
+	swept int
+	len   int
+}
+
+// rig is a limiter of one key under a clock that is set by hand.
+type rig struct {
+	limiter *ratelimit.Keyed[string]
+	clock   *handClock
+	made    map[int]*ratelimit.Reservation
+}
+
+func newRig(t testing.TB, l ratelimit.Limit) *rig {
+	clock := &handClock{}
+	limiter, err := ratelimit.New(l, &ratelimit.Options[string]{Clock: clock})
+	require.NoError(t, err)
+	return &rig{limiter: limiter, clock: clock, made: map[int]*ratelimit.Reservation{}}
+}
+
+func (r *rig) do(o op) (a answer) {
+	r.clock.now.Store(o.raw)
+	ctx := context.Background()
+	switch o.kind {
+	case opTake:
+		a.d, a.err = r.limiter.Take(ctx, "k", o.n)
+	case opAllow:
+		a.d.Allowed = r.limiter.Allow("k", o.n)
+	case opPeek:
+		a.d, a.err = r.limiter.Peek("k", o.n)
+	case opReserve:
+		res, err := r.limiter.Reserve(ctx, "k", o.n, o.ahead)
+		a.d, a.err, r.made[o.id] = res.Decision, err, res
+	default:
+		r.change(o, &a)
+	}
+	a.len = r.limiter.Len()
+	return a
+}
+
+// change does the ops that decide nothing.
+func (r *rig) change(o op, a *answer) {
+	switch o.kind {
+	case opSettle:
+		r.made[o.id].Settle(o.n)
+	case opCancel:
+		r.made[o.id].Cancel()
+	case opAdjust:
+		a.err = r.limiter.Adjust("k", o.n)
+	case opReset:
+		r.limiter.Reset("k")
+	case opSweep:
+		a.swept = r.limiter.Sweep()
+	}
+}
+
+// judge is the model under the same calls.
+type judge struct {
+	*model
+	made map[int]*receipt
+}
+
+func newJudge(l ratelimit.Limit) *judge {
+	return &judge{model: newModel(l), made: map[int]*receipt{}}
+}
+
+func (j *judge) do(o op) (a answer) {
+	switch o.kind {
+	case opTake, opAllow:
+		a.d, _, a.err = j.take(o.raw, o.n, -1, true)
+	case opPeek:
+		a.d, _, a.err = j.take(o.raw, o.n, -1, false)
+	case opReserve:
+		a.d, j.made[o.id], a.err = j.take(o.raw, o.n, min(max(0, int64(o.ahead)), 1<<61), true)
+	default:
+		j.change(o, &a)
+	}
+	if o.kind == opAllow {
+		a.d, a.err = ratelimit.Decision{Allowed: a.d.Allowed}, nil
+	}
+	a.len = j.len()
+	return a
+}
+
+func (j *judge) change(o op, a *answer) {
+	switch o.kind {
+	case opSettle:
+		j.settle(o.raw, j.made[o.id], o.n)
+	case opCancel:
+		j.settle(o.raw, j.made[o.id], 0)
+	case opAdjust:
+		j.adjust(o.raw, o.n)
+	case opReset:
+		j.forget()
+		j.blurry = false
+	case opSweep:
+		a.swept = j.sweep(o.raw)
+	}
+}
+
+// script turns bytes into ops, so that a seed or a fuzzer can write them. It looks at
+// the answers, to aim at the instants and the costs that matter.
+type script struct {
+	data   []byte
+	limit  ratelimit.Limit
+	raw    int64
+	last   ratelimit.Decision
+	usable []int // reservations that may be settled
+	made   int
+}
+
+// byte returns the next byte, or 0 if there is none left.
+func (s *script) byte() int {
+	if len(s.data) == 0 {
+		return 0
+	}
+	b := s.data[0]
+	s.data = s.data[1:]
+	return int(b)
+}
+
+func (s *script) word() int { return s.byte()<<8 | s.byte() }
+
+// scriptRates are rates that do not divide well, fast ones and slow ones.
+var scriptRates = []ratelimit.Rate{
+	ratelimit.PerSecond(3), ratelimit.Per(7, 11*time.Second), ratelimit.PerDay(999_983), ratelimit.PerSecond(3_000_000_019),
+	ratelimit.PerDay(1), ratelimit.PerMinute(100), ratelimit.PerHour(123_457), ratelimit.PerSecond(1_000_000_000),
+}
+
+func (s *script) pickLimit() {
+	algorithm := ratelimit.Algorithm(1 + s.byte()%5)
+	rate := ratelimit.Per(1+s.byte()%20, time.Duration(1+s.byte()%50))
+	if b := s.byte(); b%2 == 0 {
+		rate = scriptRates[b/2%len(scriptRates)]
+	}
+	s.limit = ratelimit.Limit{Algorithm: algorithm, Rate: rate}
+	if algorithm <= ratelimit.AlgorithmLeakyBucket {
+		s.limit.Burst = 1 + s.byte()%20
+		if s.byte()%4 == 0 {
+			s.limit.Burst = min(rate.Units, 100_000)
+		}
+	}
+}
+
+// step moves the clock: not at all, a little, to an instant that was told, far, or back.
+func (s *script) step() {
+	b := s.byte()
+	per := float64(s.limit.Rate.Per)
+	switch {
+	case b < 60:
+	case b < 90:
+		s.raw += int64(b - 60)
+	case b < 150:
+		told := [...]time.Duration{s.last.RetryAfter, s.last.ResetAfter, s.last.Delay}[b%3]
+		s.raw += int64(told) + int64(b/3%3) - 1
+	case b < 220:
+		s.raw += int64(per * float64(s.byte()) / 100)
+	case b < 228:
+		s.raw += int64(per) * int64(s.byte()%32)
+	default:
+		s.raw -= int64(per * float64(s.byte()) / 200)
+	}
+}
+
+func (s *script) cost() int {
+	capacity := s.limit.Capacity()
+	switch b := s.byte(); {
+	case b < 90:
+		return 1 + b%3
+	case b < 110:
+		return max(0, s.last.Remaining+b%3-1)
+	case b < 240:
+		return max(1, capacity/100*(s.byte()%101)+s.byte()%min(capacity, 20))
+	default:
+		return [...]int{0, -1, capacity, capacity + 1, math.MaxInt, math.MinInt}[b%6]
+	}
+}
+
+func (s *script) next() op {
+	s.step()
+	o := op{raw: s.raw, kind: s.kind()}
+	switch o.kind {
+	case opTake, opAllow, opPeek:
+		o.n = s.cost()
+	case opReserve:
+		o.n, o.ahead, o.id = s.cost(), s.aheadBy(), s.made
+		s.usable = append(s.usable, s.made)
+		s.made++
+	case opSettle, opCancel:
+		o.id = s.usable[s.byte()%len(s.usable)]
+		o.n = max(-1, s.cost())%(2*s.limit.Capacity()+1) - 1
+	case opAdjust:
+		s.adjust(&o)
+	case opReset:
+		s.usable = nil
+	}
+	return o
+}
+
+func (s *script) kind() opKind {
+	k := [...]opKind{
+		opTake, opTake, opTake, opTake, opAllow, opPeek, opPeek, opReserve, opReserve, opReserve, opReserve, opReserve,
+		opSettle, opSettle, opCancel, opCancel, opAdjust, opSweep, opTake, opReserve, opCancel, opReset,
+	}[s.byte()%22]
+	if len(s.usable) == 0 && (k == opSettle || k == opCancel) {
+		return opReserve
+	}
+	return k
+}
+
+func (s *script) aheadBy() time.Duration {
+	switch b := s.byte(); {
+	case b < 60:
+		return 0
+	case b < 200:
+		return time.Duration(float64(s.limit.Rate.Per) * float64(b) / 50)
+	case b < 220:
+		return s.last.RetryAfter - time.Duration(b%2)
+	case b < 250:
+		return 1 << 61
+	}
+	return -1
+}
+
+// adjust charges, or grants. After a grant nobody can say what of it was whose, so older
+// reservations are left alone.
+func (s *script) adjust(o *op) {
+	o.n = 1 + s.word()%(3*min(s.limit.Capacity(), math.MaxInt/4)+1)
+	if s.byte()%2 == 0 {
+		o.n, s.usable = -o.n, nil
+	}
+}
+
+// runScript runs what data says against a limiter and the model, and returns all that
+// was asked.
+func runScript(t testing.TB, data []byte, maxOps int) (*script, []op) {
+	s := &script{data: data}
+	s.pickLimit()
+	rig, judge := newRig(t, s.limit), newJudge(s.limit)
+	var ops []op
+	for len(s.data) > 0 && len(ops) < maxOps {
+		o := s.next()
+		ops = append(ops, o)
+		got, want := rig.do(o), judge.do(o)
+		if !judge.accepts(o, got, want) {
+			fail(t, s.limit, ops)
+		}
+		if o.kind <= opReserve && o.kind != opAllow {
+			s.last = got.d
+		}
+	}
+	return s, ops
+}
+
+// accepts holds the limiter's answer against the model's, unless the model has none.
+func (j *judge) accepts(o op, got, want answer) bool {
+	if j.blurry {
+		if got.swept > 0 {
+			j.forget()
+			j.blurry = false
+		}
+		return true
+	}
+	if want.err != nil {
+		got.d, want.d = outcome(got.d), outcome(want.d)
+	}
+	if o.kind <= opReserve && o.n == 0 {
+		got.d.Delay, want.d.Delay = 0, 0 // of nothing
+	}
+	return got.d == want.d && sameError(got.err, want.err) && got.swept == want.swept && got.len == want.len
+}
+
+// outcome is what a decision with an error has to say.
+func outcome(d ratelimit.Decision) ratelimit.Decision {
+	return ratelimit.Decision{Allowed: d.Allowed, RetryAfter: d.RetryAfter, Delay: d.Delay}
+}
+
+// fail tells of the shortest history that can be found in which the model is contradicted.
+func fail(t testing.TB, l ratelimit.Limit, ops []op) {
+	for i := len(ops) - 1; i >= 0; i-- {
+		if less := slices.Delete(slices.Clone(ops), i, i+1); contradiction(t, l, less) != "" {
+			ops = less
+			i = min(i, len(ops))
+		}
+	}
+	require.Fail(t, "the model answers otherwise", "limit: %v\n%s%s", l, history(ops), contradiction(t, l, ops))
+}
+
+// contradiction says how the last answers to the ops differ, "" if they do not.
+func contradiction(t testing.TB, l ratelimit.Limit, ops []op) string {
+	rig, judge := newRig(t, l), newJudge(l)
+	for _, o := range ops {
+		if got, want := rig.do(o), judge.do(o); !judge.accepts(o, got, want) {
+			return fmt.Sprintf("got:  %+v\nwant: %+v", got, want)
+		}
+	}
+	return ""
+}
+
+func history(ops []op) (text string) {
+	for _, o := range ops {
+		text += o.String() + "\n"
+	}
+	return text
+}
+
+// seeded returns bytes that can be had again from the seed.
+func seeded(seed uint64, n int) []byte {
+	r := rand.New(rand.NewPCG(seed, 0))
+	data := make([]byte, n)
+	for i := range data {
+		data[i] = byte(r.Uint32())
+	}
+	return data
+}
+
+// rounds is how many seeds a property is tried with.
+func rounds(n int) uint64 {
+	if testing.Short() {
+		n /= 10
+	}
+	return uint64(n)
+}
+
+func TestEveryAnswerIsTheModels(t *testing.T) {
+	for seed := range rounds(20_000) {
+		if !t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { runScript(t, seeded(seed, 300), 80) }) {
+			return
+		}
+	}
+}
