@@ -50,3 +50,36 @@ func TestCancellingInALeakyBucketDelaysNobody(t *testing.T) {
 	r.clock.now.Store(19)
 	require.True(t, r.limiter.Allow("k", 3), "denied when it was told to retry, though nothing was spent since")
 }
+
+// A refund after the departure is for the queue's end only, and that is told to the
+// fraction of a nanosecond.
+func TestRefundInALeakyBucketLeavesWhatEnteredLaterItsSpace(t *testing.T) {
+	r := newRig(t, ratelimit.LeakyBucket(ratelimit.Per(6, 1), 12))
+	ctx := context.Background()
+	require.True(t, r.limiter.Allow("k", 9)) // drains until 1½
+	early, err := r.limiter.Reserve(ctx, "k", 2, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, 2*time.Nanosecond, early.Delay) // drains until 1⅚
+
+	r.clock.now.Store(2)
+	d, err := r.limiter.Take(ctx, "k", 1) // drains from 2 until 2⅙
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	early.Cancel()
+	d, err = r.limiter.Peek("k", 1)
+	require.NoError(t, err)
+	require.Equal(t, time.Nanosecond, d.Delay, "leaves together with what it has to queue behind")
+}
+
+// A reading that has stepped back is told how far away the booked instant is from it, and
+// that is more than was asked for.
+func TestNothingIsBookedFurtherAheadThanAskedByAClockThatSteppedBack(t *testing.T) {
+	r := newRig(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1))
+	ctx := context.Background()
+	r.clock.now.Store(int64(10 * time.Second))
+	require.True(t, r.limiter.Allow("k", 1)) // the next fits at 11 s
+	r.clock.now.Store(0)
+	res, err := r.limiter.Reserve(ctx, "k", 1, 2*time.Second)
+	require.NoError(t, err)
+	require.False(t, res.Allowed && res.Delay > 2*time.Second, "allowed with %v", res.Delay)
+}

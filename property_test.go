@@ -160,6 +160,8 @@ type script struct {
 	last   ratelimit.Decision
 	usable []int // reservations that may be settled
 	made   int
+	only   []opKind // what may be called, if not everything
+	onward bool     // the clock never steps back
 }
 
 // byte returns the next byte, or 0 if there is none left.
@@ -198,6 +200,9 @@ func (s *script) pickLimit() {
 // step moves the clock: not at all, a little, to an instant that was told, far, or back.
 func (s *script) step() {
 	b := s.byte()
+	if s.onward {
+		b %= 228
+	}
 	per := float64(s.limit.Rate.Per)
 	switch {
 	case b < 60:
@@ -206,6 +211,9 @@ func (s *script) step() {
 	case b < 150:
 		told := [...]time.Duration{s.last.RetryAfter, s.last.ResetAfter, s.last.Delay}[b%3]
 		s.raw += int64(told) + int64(b/3%3) - 1
+		if s.onward {
+			s.raw++
+		}
 	case b < 220:
 		s.raw += int64(per * float64(s.byte()) / 100)
 	case b < 228:
@@ -250,11 +258,19 @@ func (s *script) next() op {
 	return o
 }
 
+// everything is how often each call is made.
+var everything = []opKind{
+	opTake, opTake, opTake, opTake, opTake, opAllow, opPeek, opPeek,
+	opReserve, opReserve, opReserve, opReserve, opReserve, opReserve,
+	opSettle, opSettle, opCancel, opCancel, opCancel, opAdjust, opSweep, opReset,
+}
+
 func (s *script) kind() opKind {
-	k := [...]opKind{
-		opTake, opTake, opTake, opTake, opAllow, opPeek, opPeek, opReserve, opReserve, opReserve, opReserve, opReserve,
-		opSettle, opSettle, opCancel, opCancel, opAdjust, opSweep, opTake, opReserve, opCancel, opReset,
-	}[s.byte()%22]
+	kinds := s.only
+	if kinds == nil {
+		kinds = everything
+	}
+	k := kinds[s.byte()%len(kinds)]
 	if len(s.usable) == 0 && (k == opSettle || k == opCancel) {
 		return opReserve
 	}
