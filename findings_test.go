@@ -83,3 +83,14 @@ func TestNothingIsBookedFurtherAheadThanAskedByAClockThatSteppedBack(t *testing.
 	require.NoError(t, err)
 	require.False(t, res.Allowed && res.Delay > 2*time.Second, "allowed with %v", res.Delay)
 }
+
+// How much of an old debt has been regained meanwhile may be above MaxInt64.
+func TestNewDebtInASlidingLogIsChargedHoweverMuchOfAnOldOneIsOver(t *testing.T) {
+	r := newRig(t, ratelimit.SlidingLog(ratelimit.Per(whole(1<<53), 1)))
+	require.NoError(t, r.limiter.Adjust("k", math.MaxInt))
+	r.clock.now.Store(2000)
+	require.NoError(t, r.limiter.Adjust("k", 1))
+	d, err := r.limiter.Peek("k", 1)
+	require.NoError(t, err)
+	require.Equal(t, whole(1<<53)-1, d.Remaining)
+}

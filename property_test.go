@@ -29,6 +29,9 @@ type op struct {
 	id    int           // of the reservation that is made or settled
 }
 
+// year is a hundredth of the 100 years of the documentation.
+const year = int64(8766 * time.Hour)
+
 type opKind int
 
 const (
@@ -151,6 +154,9 @@ func (j *judge) change(o op, a *answer) {
 	}
 }
 
+// whole is n as an int, or the largest there is where an int has 32 bits.
+func whole(n int64) int { return int(min(n, math.MaxInt)) }
+
 // script turns bytes into ops, so that a seed or a fuzzer can write them. It looks at
 // the answers, to aim at the instants and the costs that matter.
 type script struct {
@@ -162,6 +168,7 @@ type script struct {
 	made   int
 	only   []opKind // what may be called, if not everything
 	onward bool     // the clock never steps back
+	edge   bool     // the limit is so slow that the clock has to stay near its origin
 }
 
 // byte returns the next byte, or 0 if there is none left.
@@ -178,7 +185,7 @@ func (s *script) word() int { return s.byte()<<8 | s.byte() }
 
 // scriptRates are rates that do not divide well, fast ones and slow ones.
 var scriptRates = []ratelimit.Rate{
-	ratelimit.PerSecond(3), ratelimit.Per(7, 11*time.Second), ratelimit.PerDay(999_983), ratelimit.PerSecond(3_000_000_019),
+	ratelimit.PerSecond(3), ratelimit.Per(7, 11*time.Second), ratelimit.PerDay(999_983), ratelimit.PerSecond(whole(3_000_000_019)),
 	ratelimit.PerDay(1), ratelimit.PerMinute(100), ratelimit.PerHour(123_457), ratelimit.PerSecond(1_000_000_000),
 }
 
@@ -199,6 +206,9 @@ func (s *script) pickLimit() {
 
 // step moves the clock: not at all, a little, to an instant that was told, far, or back.
 func (s *script) step() {
+	if s.edge {
+		defer func() { s.raw = min(max(s.raw, -20*year), 40*year) }()
+	}
 	b := s.byte()
 	if s.onward {
 		b %= 228
@@ -245,11 +255,14 @@ func (s *script) next() op {
 		o.n = s.cost()
 	case opReserve:
 		o.n, o.ahead, o.id = s.cost(), s.aheadBy(), s.made
+		if s.edge {
+			o.ahead = 0 // what is booked may not take more than 100 years to regain either
+		}
 		s.usable = append(s.usable, s.made)
 		s.made++
 	case opSettle, opCancel:
 		o.id = s.usable[s.byte()%len(s.usable)]
-		o.n = max(-1, s.cost())%(2*s.limit.Capacity()+1) - 1
+		o.n = max(-1, s.cost())%(2*min(s.limit.Capacity(), math.MaxInt/4)+1) - 1
 	case opAdjust:
 		s.adjust(&o)
 	case opReset:
@@ -286,7 +299,7 @@ func (s *script) aheadBy() time.Duration {
 	case b < 220:
 		return s.last.RetryAfter - time.Duration(b%2)
 	case b < 250:
-		return 1 << 61
+		return math.MaxInt64
 	}
 	return -1
 }
@@ -300,11 +313,14 @@ func (s *script) adjust(o *op) {
 	}
 }
 
-// runScript runs what data says against a limiter and the model, and returns all that
-// was asked.
-func runScript(t testing.TB, data []byte, maxOps int) (*script, []op) {
+// runScript runs what data says against a limiter and the model.
+func runScript(t testing.TB, data []byte, maxOps int) {
 	s := &script{data: data}
 	s.pickLimit()
+	s.run(t, maxOps)
+}
+
+func (s *script) run(t testing.TB, maxOps int) {
 	rig, judge := newRig(t, s.limit), newJudge(s.limit)
 	var ops []op
 	for len(s.data) > 0 && len(ops) < maxOps {
@@ -318,7 +334,6 @@ func runScript(t testing.TB, data []byte, maxOps int) (*script, []op) {
 			s.last = got.d
 		}
 	}
-	return s, ops
 }
 
 // accepts holds the limiter's answer against the model's, unless the model has none.

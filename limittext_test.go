@@ -1,0 +1,146 @@
+package ratelimit_test
+
+import (
+	"encoding/json"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+var limitTexts = []struct {
+	limit ratelimit.Limit
+	text  string
+}{
+	{ratelimit.TokenBucket(ratelimit.PerSecond(100), 200), "token-bucket 100/s burst 200"},
+	{ratelimit.LeakyBucket(ratelimit.PerSecond(10), 50), "leaky-bucket 10/s queue 50"},
+	{ratelimit.FixedWindow(ratelimit.PerHour(5000)), "fixed-window 5000/h"},
+	{ratelimit.SlidingLog(ratelimit.PerMinute(100)), "sliding-log 100/m"},
+	{ratelimit.SlidingCounter(ratelimit.Per(7, 11*time.Second)), "sliding-counter 7/11s"},
+	{ratelimit.FixedWindow(ratelimit.PerDay(1)), "fixed-window 1/d"},
+	{ratelimit.FixedWindow(ratelimit.Per(1, 48*time.Hour)), "fixed-window 1/48h0m0s"},
+	{ratelimit.FixedWindow(ratelimit.Per(1, 90*time.Minute)), "fixed-window 1/1h30m0s"},
+	{ratelimit.FixedWindow(ratelimit.Per(1, 1)), "fixed-window 1/1ns"},
+	{ratelimit.FixedWindow(ratelimit.Per(1, 1500)), "fixed-window 1/1.5µs"},
+	{ratelimit.TokenBucket(ratelimit.Per(3, math.MaxInt64), 1), "token-bucket 3/2562047h47m16.854775807s burst 1"},
+	{ratelimit.Unlimited(), "unlimited"},
+	{ratelimit.Blocked(), "blocked"},
+}
+
+func TestLimitsAsText(t *testing.T) {
+	for _, tt := range limitTexts {
+		t.Run(tt.text, func(t *testing.T) {
+			require.Equal(t, tt.text, tt.limit.String())
+			require.Equal(t, tt.text, tt.limit.Named("plan").String(), "the name is left out")
+			parsed, err := ratelimit.ParseLimit(tt.text)
+			require.NoError(t, err)
+			require.Equal(t, tt.limit, parsed)
+			text, err := tt.limit.MarshalText()
+			require.NoError(t, err)
+			require.Equal(t, tt.text, string(text))
+		})
+	}
+}
+
+func TestOtherWaysToWriteALimit(t *testing.T) {
+	tests := map[string]ratelimit.Limit{
+		"  sliding-log \t 100/m\n":     ratelimit.SlidingLog(ratelimit.PerMinute(100)),
+		"fixed-window 5/1s":            ratelimit.FixedWindow(ratelimit.PerSecond(5)),
+		"fixed-window 5/60s":           ratelimit.FixedWindow(ratelimit.PerMinute(5)),
+		"fixed-window 5/24h":           ratelimit.FixedWindow(ratelimit.PerDay(5)),
+		"fixed-window 5/1h0.5m":        ratelimit.FixedWindow(ratelimit.Per(5, 3630*time.Second)),
+		"token-bucket  1/s  burst  02": ratelimit.TokenBucket(ratelimit.PerSecond(1), 2),
+	}
+	for text, want := range tests {
+		got, err := ratelimit.ParseLimit(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+}
+
+// Each error names what is wrong, with the figure or the word.
+func TestTextThatIsNoLimit(t *testing.T) {
+	tests := []struct{ name, text, says string }{
+		{"nothing", "", "algorithm"},
+		{"only spaces", " \t", "algorithm"},
+		{"unknown algorithm", "gcra 5/s", `"gcra"`},
+		{"algorithm in capitals", "Fixed-Window 5/s", `"Fixed-Window"`},
+		{"a number for an algorithm", "algorithm(9) 5/s", `"algorithm(9)"`},
+		{"no rate", "sliding-log", "sliding-log"},
+		{"no slash", "sliding-log 100", `"100"`},
+		{"units that are no number", "sliding-log x/s", `"x"`},
+		{"units with a fraction", "sliding-log 1.5/s", `"1.5"`},
+		{"units out of range", "sliding-log 99999999999999999999/s", `"99999999999999999999"`},
+		{"no units", "sliding-log /s", `""`},
+		{"unknown unit of time", "sliding-log 5/w", `"w"`},
+		{"no unit of time", "sliding-log 5/11", `"11"`},
+		{"no span", "sliding-log 5/", `""`},
+		{"two slashes", "sliding-log 5/s/s", `"s/s"`},
+		{"zero units", "sliding-log 0/s", "Rate.Units is 0"},
+		{"units below zero", "sliding-log -5/s", "Rate.Units is -5"},
+		{"a span of zero", "sliding-log 5/0s", "Rate.Per is 0s"},
+		{"a span below zero", "sliding-log 5/-1s", "Rate.Per is -1s"},
+		{"no burst", "token-bucket 5/s", `"burst"`},
+		{"no number after burst", "token-bucket 5/s burst", `"burst"`},
+		{"burst that is no number", "token-bucket 5/s burst ten", `"ten"`},
+		{"zero burst", "token-bucket 5/s burst 0", "Burst is 0"},
+		{"the other bucket's word", "token-bucket 5/s queue 5", `"burst"`},
+		{"the other bucket's word again", "leaky-bucket 5/s burst 5", `"queue"`},
+		{"a burst for a window", "fixed-window 5/s burst 5", `"burst 5"`},
+		{"a rate for none", "unlimited 5/s", `"5/s"`},
+		{"a word too many", "token-bucket 5/s burst 5 now", `"now"`},
+		{"more than a century", "token-bucket 1/d burst 36526", "100 years"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l, err := ratelimit.ParseLimit(tt.text)
+			require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+			require.ErrorContains(t, err, tt.says)
+			require.Equal(t, ratelimit.Limit{}, l)
+			kept := ratelimit.Blocked().Named("kept")
+			require.Error(t, kept.UnmarshalText([]byte(tt.text)))
+			require.Equal(t, ratelimit.Blocked().Named("kept"), kept, "an error leaves the limit alone")
+		})
+	}
+}
+
+func TestLimitsInJSON(t *testing.T) {
+	type config struct{ Limits map[string]ratelimit.Limit }
+	in := config{map[string]ratelimit.Limit{"free": ratelimit.SlidingLog(ratelimit.PerMinute(5)), "paid": ratelimit.Unlimited()}}
+	text, err := json.Marshal(in)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"Limits": {"free": "sliding-log 5/m", "paid": "unlimited"}}`, string(text))
+	var out config
+	require.NoError(t, json.Unmarshal(text, &out))
+	require.Equal(t, in, out)
+
+	_, err = json.Marshal(ratelimit.Limit{})
+	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+	require.ErrorIs(t, json.Unmarshal([]byte(`"sliding-log"`), &ratelimit.Limit{}), ratelimit.ErrInvalidLimit)
+}
+
+// Whatever parses is valid, and is its own text's limit. Whatever does not is no limit.
+func FuzzParseLimit(f *testing.F) {
+	for _, tt := range limitTexts {
+		f.Add(tt.text)
+	}
+	f.Add("token-bucket 5/s burst")
+	f.Add("sliding-log 9007199254740993/1ns")
+	f.Fuzz(func(t *testing.T, text string) {
+		l, err := ratelimit.ParseLimit(text)
+		if err != nil {
+			require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+			require.Equal(t, ratelimit.Limit{}, l)
+			return
+		}
+		require.NoError(t, l.Validate())
+		again, err := ratelimit.ParseLimit(l.String())
+		require.NoError(t, err)
+		require.Equal(t, l, again)
+		_, err = ratelimit.New[string](l, nil)
+		require.NoError(t, err)
+	})
+}
