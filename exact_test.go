@@ -164,7 +164,7 @@ func TestBeyondTheEdgesIsRefused(t *testing.T) {
 func saturated() (limits []ratelimit.Limit) {
 	for _, r := range []ratelimit.Rate{
 		ratelimit.PerSecond(10), ratelimit.PerDay(1), ratelimit.PerSecond(whole(3_000_000_019)), ratelimit.Per(7, 11*time.Second),
-		ratelimit.Per(whole(1<<53), 1), ratelimit.Per(2, time.Duration(century/2)), ratelimit.Per(4, 1),
+		ratelimit.Per(whole(1<<53), 1), ratelimit.Per(2, time.Duration(century/4)), ratelimit.Per(4, 1),
 	} {
 		limits = append(limits, five(r)...)
 	}
