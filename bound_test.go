@@ -61,7 +61,7 @@ func (e *spent) settle(r *rig, o op) {
 }
 
 func TestTheBoundHoldsWhateverIsSettledAndCancelled(t *testing.T) {
-	for seed := range rounds(4_000) {
+	for seed := range rounds(2_000) {
 		l, all := trace(t, seeded(2<<32|seed, 500))
 		slices.SortStableFunc(all, func(a, b *spent) int { return cmp.Compare(a.at, b.at) })
 		for i := range all {
@@ -90,7 +90,7 @@ func within(l ratelimit.Limit, sum, d int64) bool {
 }
 
 func TestLeakyBucketSpacesWhatItLetsOut(t *testing.T) {
-	for seed := range rounds(4_000) {
+	for seed := range rounds(2_000) {
 		data := seeded(3<<32|seed, 500)
 		data[0] = byte(ratelimit.AlgorithmLeakyBucket - 1)
 		l, all := trace(t, data)
@@ -98,13 +98,15 @@ func TestLeakyBucketSpacesWhatItLetsOut(t *testing.T) {
 		for i := 1; i < len(all); i++ {
 			// Both instants are rounded up, so 1 ns less than cost·per/units may lie between.
 			gap, want := all[i].left-all[i-1].left, new(big.Int).Div(mul(all[i-1].cost, int64(l.Rate.Per)), big.NewInt(int64(l.Rate.Units)))
-			require.LessOrEqual(t, want.Int64(), gap, "seed %d, %v\n%v", seed, l, dump(all[:i+1]))
+			if gap < want.Int64() {
+				require.Fail(t, "too close", "seed %d, %v: %d ns, want %v\n%v", seed, l, gap, want, dump(all[:i+1]))
+			}
 		}
 	}
 }
 
 func TestNothingIsBookedFurtherAheadThanAsked(t *testing.T) {
-	for seed := range rounds(4_000) {
+	for seed := range rounds(2_000) {
 		s := &script{data: seeded(4<<32|seed, 300), onward: true}
 		s.pickLimit()
 		r := newRig(t, s.limit)

@@ -494,21 +494,25 @@ func (m *model) settle(raw int64, r *receipt, actual int) {
 
 // lower changes what is booked ahead.
 func (m *model) lower(i int, cost int64) {
-	if _, queue := m.base.(*modelQueue); queue && i < len(m.ahead)-1 {
-		m.blurry = true // HUNT
-	}
+	m.blurry = m.blurry || i < len(m.ahead)-1 && m.rounds()
 	if m.ahead[i].cost = cost; cost == 0 {
 		m.ahead = slices.Delete(slices.Clone(m.ahead), i, i+1)
 	}
 }
 
-// giveBack lowers what is in the past. In a leaky bucket all that is queued stands on it.
+// giveBack lowers what is in the past. What is booked ahead keeps its place for as long as
+// it is booked.
 func (m *model) giveBack(b *booking, amount int64) {
-	if _, queue := m.base.(*modelQueue); queue && len(m.ahead) > 0 {
-		m.blurry = true // HUNT
-		return
+	if q, ok := m.base.(*modelQueue); ok {
+		m.blurry = m.blurry || m.rounds() && (len(m.ahead) > 0 || q.full.Cmp(b.end(q.per)) != 0)
 	}
 	m.base.refund(m.last, b, amount)
+}
+
+// rounds reports whether what is queued leaves at fractions of a nanosecond.
+func (m *model) rounds() bool {
+	_, queue := m.base.(*modelQueue)
+	return queue && int64(m.limit.Rate.Per)%int64(m.limit.Rate.Units) != 0
 }
 
 // charge spends what need not fit. Where bookings lie ahead, it is not said which of
