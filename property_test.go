@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -65,13 +66,14 @@ type rig struct {
 	limiter *ratelimit.Keyed[string]
 	clock   *handClock
 	made    map[int]*ratelimit.Reservation
+	key     string
 }
 
 func newRig(t testing.TB, l ratelimit.Limit) *rig {
 	clock := &handClock{}
 	limiter, err := ratelimit.New(l, &ratelimit.Options[string]{Clock: clock})
 	require.NoError(t, err)
-	return &rig{limiter: limiter, clock: clock, made: map[int]*ratelimit.Reservation{}}
+	return &rig{limiter: limiter, clock: clock, made: map[int]*ratelimit.Reservation{}, key: "k"}
 }
 
 func (r *rig) do(o op) (a answer) {
@@ -79,13 +81,13 @@ func (r *rig) do(o op) (a answer) {
 	ctx := context.Background()
 	switch o.kind {
 	case opTake:
-		a.d, a.err = r.limiter.Take(ctx, "k", o.n)
+		a.d, a.err = r.limiter.Take(ctx, r.key, o.n)
 	case opAllow:
-		a.d.Allowed = r.limiter.Allow("k", o.n)
+		a.d.Allowed = r.limiter.Allow(r.key, o.n)
 	case opPeek:
-		a.d, a.err = r.limiter.Peek("k", o.n)
+		a.d, a.err = r.limiter.Peek(r.key, o.n)
 	case opReserve:
-		res, err := r.limiter.Reserve(ctx, "k", o.n, o.ahead)
+		res, err := r.limiter.Reserve(ctx, r.key, o.n, o.ahead)
 		a.d, a.err, r.made[o.id] = res.Decision, err, res
 	default:
 		r.change(o, &a)
@@ -102,9 +104,9 @@ func (r *rig) change(o op, a *answer) {
 	case opCancel:
 		r.made[o.id].Cancel()
 	case opAdjust:
-		a.err = r.limiter.Adjust("k", o.n)
+		a.err = r.limiter.Adjust(r.key, o.n)
 	case opReset:
-		r.limiter.Reset("k")
+		r.limiter.Reset(r.key)
 	case opSweep:
 		a.swept = r.limiter.Sweep()
 	}
@@ -411,5 +413,38 @@ func TestEveryAnswerIsTheModels(t *testing.T) {
 		if !t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { runScript(t, seeded(seed, 300), 80) }) {
 			return
 		}
+	}
+}
+
+// Each of a few keys has a model of its own. The clock only goes on, as a key that is
+// forgotten when others come forgets the time it has seen.
+func TestKeysShareNoBudget(t *testing.T) {
+	for seed := range rounds(1_000) {
+		s := &script{data: seeded(7<<32|seed, 600), onward: true, only: []opKind{opTake, opAllow, opPeek, opReserve, opSettle, opCancel, opAdjust, opReset}}
+		s.pickLimit()
+		rig := newRig(t, s.limit)
+		judges := map[string]*judge{}
+		for i := range 150 {
+			rig.key = strconv.Itoa(i * i % 7)
+			if judges[rig.key] == nil {
+				judges[rig.key] = newJudge(s.limit)
+			}
+			shareNothing(t, s, rig, judges[rig.key], seed)
+		}
+	}
+}
+
+// shareNothing asks about one of several keys. A reservation is settled with its own key.
+func shareNothing(t *testing.T, s *script, r *rig, j *judge, seed uint64) {
+	o := s.next()
+	if _, own := j.made[o.id]; o.kind >= opSettle && o.kind <= opCancel && !own {
+		return
+	}
+	got, want := r.do(o), j.do(o)
+	if got.len = want.len; !j.accepts(o, got, want) {
+		require.Fail(t, "the model answers otherwise", "seed %d, %v, key %s: %v\ngot:  %+v\nwant: %+v", seed, s.limit, r.key, o, got, want)
+	}
+	if o.kind <= opReserve && o.kind != opAllow {
+		s.last = got.d
 	}
 }
