@@ -267,8 +267,6 @@ func (s *script) next() op {
 		o.n = max(-1, s.cost())%(2*min(s.limit.Capacity(), math.MaxInt/4)+1) - 1
 	case opAdjust:
 		s.adjust(&o)
-	case opReset:
-		s.usable = nil
 	}
 	return o
 }
