@@ -190,6 +190,22 @@ func TestFullTableThatRefusesForgetsNothing(t *testing.T) {
 	}
 }
 
+func TestBoundHoldsWhileTheClockMovesAndKeysAreSwept(t *testing.T) {
+	limiter, clock := hammered(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 50), ratelimit.Options[string]{})
+	defer meanwhile(func() { clock.now.Add(1000); limiter.Sweep() })()
+	var admitted atomic.Int64
+	storm(8, func(int) {
+		for range 5000 {
+			if limiter.Allow("k", 1) {
+				admitted.Add(1)
+			}
+		}
+	})
+	elapsed := clock.now.Load()
+	require.LessOrEqual(t, admitted.Load(), 50+elapsed*1000/int64(time.Second))
+	require.GreaterOrEqual(t, admitted.Load(), int64(50))
+}
+
 // Bookings, settlements and cancels from all sides leave what their sum leaves.
 func TestSettlingFromAllSidesAddsUp(t *testing.T) {
 	for _, l := range five(ratelimit.PerDay(10_000)) {
