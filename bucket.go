@@ -19,8 +19,9 @@ type bucket struct {
 	last   int64 // the highest clock reading recorded
 	state        // what is spent as of last
 	denied bool  // the last decision was no
+	placed bool  // decided on since it was put in its place in the order of use
+	used   bool  // and once more, which is worth a better place
 	pinned bool  // not to be dropped to make room: a decision on it is under way
-	shard  uint8 // of the key map, that keeps this bucket's place in the order of use
 }
 
 // state is what a key has spent and not yet regained. What its words mean is up
@@ -91,6 +92,7 @@ func (b *bucket) allow(p *plan, now, cost int64) bool {
 		return retry <= now
 	}
 	b.last = now
+	b.used, b.placed = b.placed, true
 	if b.denied = p.earliest(b.state, now, cost) > now; b.denied {
 		return false
 	}
@@ -101,6 +103,7 @@ func (b *bucket) allow(p *plan, now, cost int64) bool {
 // record makes now the highest reading seen, and the state what it is by then.
 func (b *bucket) record(p *plan, now int64) {
 	b.last = now
+	b.used, b.placed = b.placed, true
 	if b.ledger != nil {
 		b.catchUp(now)
 	}

@@ -196,13 +196,8 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 		if b := l.keys.find(key); b != nil {
 			b.mu.Lock()
 			if p := b.plan; p != nil && p.era == l.era.Load() && uint64(int64(cost)-1) < uint64(p.capacity) {
-				last := b.last
-				now := max(reading(l.clock), last)
-				ok := b.allow(p, now, int64(cost))
+				ok := b.allow(p, max(reading(l.clock), b.last), int64(cost))
 				b.mu.Unlock()
-				if stale(last, now) {
-					l.keys.touch(b)
-				}
 				return ok
 			}
 			b.mu.Unlock()
@@ -211,10 +206,6 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 	d, _ := l.Take(context.Background(), key, cost)
 	return d.Allowed
 }
-
-// stale reports whether a key's place in the order of use is due to be brought up
-// to date: about once a second.
-func stale(last, now int64) bool { return (last^now)>>30 != 0 }
 
 // Take spends cost of the key's budget, or nothing, and says how the key stands.
 //
@@ -243,13 +234,8 @@ func (l *Keyed[K]) decide(key K, cost int, r request, d *Decision) (b *bucket, a
 		if b = l.keys.find(key); b != nil {
 			b.mu.Lock()
 			if p := b.plan; p != nil && p.era == l.era.Load() && uint64(int64(cost)-1) < uint64(p.capacity) {
-				last, raw := b.last, reading(l.clock)
-				at = b.decide(p, raw, int64(cost), r, d)
-				now := b.last
+				at = b.decide(p, reading(l.clock), int64(cost), r, d)
 				b.mu.Unlock()
-				if stale(last, now) {
-					l.keys.touch(b)
-				}
 				return b, at, nil
 			}
 			b.mu.Unlock()

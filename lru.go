@@ -14,15 +14,17 @@ import (
 )
 
 // table maps keys to buckets, never more of them than max. Finding a key takes no
-// lock; the order of use is kept in sharded lists, and brought up to date about once
-// a second for each key. It starts no goroutine: old keys leave as new ones come.
+// lock and moves no list entry: the lists hold keys in the order in which they came,
+// and one that has been used since is given a second chance when its turn to leave
+// has come (the CLOCK policy, after F. J. Corbató's paging experiment of 1968). It
+// starts no goroutine: old keys leave as new ones come.
 type table[K comparable] struct {
 	index  index[K]
 	shards []shard[K]
 	seed   maphash.Seed
 	max    int64
 	keys   atomic.Int64 // buckets in the table, or about to be
-	idle   int64        // how long a key is kept at least, in nanoseconds
+	ttl    int64        // how long a key is kept at least, in nanoseconds
 	refuse bool         // a full table refuses new keys, unless it can forget one for nothing
 
 	expired, evicted, evictedThrottled, refused atomic.Uint64
@@ -49,7 +51,7 @@ const (
 	looks = 3
 )
 
-func newTable[K comparable](maxKeys int, onFull Overflow, idle time.Duration) *table[K] {
+func newTable[K comparable](maxKeys int, onFull Overflow, ttl time.Duration) *table[K] {
 	n := 1
 	if maxKeys >= shardKeys {
 		n = numShards
@@ -59,7 +61,7 @@ func newTable[K comparable](maxKeys int, onFull Overflow, idle time.Duration) *t
 		shards: make([]shard[K], n),
 		seed:   maphash.MakeSeed(),
 		max:    int64(maxKeys),
-		idle:   int64(idle),
+		ttl:    int64(ttl),
 		refuse: onFull == RefuseNew,
 	}
 	for i := range t.shards {
@@ -73,33 +75,23 @@ func (t *table[K]) find(key K) *bucket { return t.index.find(key) }
 // findLocked is find for who has met a dropped bucket: it waits until the index
 // has caught up with that.
 func (t *table[K]) findLocked(key K) *bucket {
-	s := &t.shards[t.shard(key)]
+	s := t.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return t.index.find(key)
 }
 
-// shard returns the number of the key's shard.
-func (t *table[K]) shard(key K) uint8 {
+func (t *table[K]) shard(key K) *shard[K] {
 	if len(t.shards) == 1 {
-		return 0
+		return &t.shards[0]
 	}
-	return uint8(t.index.hash(t.seed, key) % uint64(len(t.shards)))
-}
-
-// touch makes a bucket the most recently used, if it is still in the table.
-func (t *table[K]) touch(b *bucket) {
-	s := &t.shards[b.shard]
-	s.mu.Lock()
-	s.lru.Get(b)
-	s.mu.Unlock()
+	return &t.shards[t.index.hash(t.seed, key)%uint64(len(t.shards))]
 }
 
 // acquire returns the key's bucket, locked, and a new one if there is none. For
 // a new one it also returns the clock's reading, as of which it is fresh.
 func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *bucket, now int64, fresh bool, err error) {
-	i := t.shard(key)
-	s := &t.shards[i]
+	s := t.shard(key)
 	room := false // one of max is ours, and not yet used
 	for {
 		s.mu.Lock()
@@ -114,7 +106,7 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *bucket, now int64, f
 		now = reading(clock)
 		t.expireLocked(s, now)
 		if room || t.reserve() || t.evictLocked(s, now) {
-			return t.insertLocked(i, key, p, now), now, true, nil
+			return t.insertLocked(s, key, p, now), now, true, nil
 		}
 		empty := s.lru.Len() == 0
 		s.mu.Unlock()
@@ -140,9 +132,8 @@ func (t *table[K]) reserve() bool {
 }
 
 // insertLocked publishes a new bucket, locked, and lets go of the shard.
-func (t *table[K]) insertLocked(i uint8, key K, p *plan, now int64) *bucket {
-	s := &t.shards[i]
-	b := &bucket{plan: p, last: now, state: state{at: now}, shard: i}
+func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, now int64) *bucket {
+	b := &bucket{plan: p, last: now, state: state{at: now}}
 	b.mu.Lock()
 	s.lru.Add(b, key)
 	t.index.add(key, b)
@@ -150,22 +141,35 @@ func (t *table[K]) insertLocked(i uint8, key K, p *plan, now int64) *bucket {
 	return b
 }
 
-// expireLocked drops one or two of the least recently used keys, if they are as
-// good as new and have been idle for long.
+// expireLocked drops one or two of the oldest keys, if they are as good as new and
+// have been idle for long.
 func (t *table[K]) expireLocked(s *shard[K], now int64) {
 	for range 2 {
 		b, key, ok := s.lru.GetOldest()
-		if !ok || !t.dropLocked(s, key, b, now, max(t.idle, minIdle)) {
+		if !ok || !t.dropLocked(s, key, b, now, max(t.ttl, minIdle)) && !s.secondChance(b) {
 			return
 		}
 	}
 }
 
+// secondChance moves a bucket that has been used since it was put in its place to
+// the front, and reports whether it has.
+func (s *shard[K]) secondChance(b *bucket) bool {
+	b.mu.Lock()
+	used := b.used
+	b.used = false
+	b.mu.Unlock()
+	if used {
+		s.lru.Get(b)
+	}
+	return used
+}
+
 // dropLocked removes a key that is as good as new and has been idle for so long.
-func (t *table[K]) dropLocked(s *shard[K], key K, b *bucket, now, idle int64) bool {
+func (t *table[K]) dropLocked(s *shard[K], key K, b *bucket, now, ttl int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.plan == nil || b.pinned || !b.fresh(now) || now-b.last < idle {
+	if b.plan == nil || b.pinned || !b.fresh(now) || now-b.last < ttl {
 		return false
 	}
 	t.removeLocked(s, key, b)
@@ -182,41 +186,82 @@ func (t *table[K]) removeLocked(s *shard[K], key K, b *bucket) {
 	s.lru.Remove(b)
 }
 
-// evictLocked makes room in a full shard, and leaves it to the caller. It takes
-// the first of the oldest keys that is not throttled; one that is gets a second
-// chance, so that nobody shakes off a denial by inventing other keys.
+// evictLocked makes room in a full shard, and leaves it to the caller. It looks at a
+// few of the oldest keys and takes the first that is neither in use nor throttled.
+// The others get a second chance, so that nobody shakes off a denial by inventing
+// keys. If there is none such, it takes one in use rather than one throttled, and of
+// those the one that was decided on least recently.
 func (t *table[K]) evictLocked(s *shard[K], now int64) bool {
-	oldest, oldestKey, ok := s.lru.GetOldest()
+	best := victim[K]{rank: never}
 	for range min(looks, s.lru.Len()) {
 		b, key, _ := s.lru.GetOldest()
-		if t.evictBucketLocked(s, key, b, now, false) {
-			return true
+		v := t.victim(b, key, now)
+		if v.rank < best.rank || v.rank == best.rank && v.last < best.last {
+			best = v
+		}
+		if v.rank == idle {
+			break
 		}
 		s.lru.Get(b) // to the front
 	}
-	return ok && t.evictBucketLocked(s, oldestKey, oldest, now, true)
+	return best.rank != never && t.evictBucketLocked(s, best, now)
 }
 
-// evictBucketLocked removes one key, if that is allowed: always when it is as
-// good as new; never otherwise if new keys are to be refused; else unless it
-// is throttled, or if that is no reason any more.
-func (t *table[K]) evictBucketLocked(s *shard[K], key K, b *bucket, now int64, throttledToo bool) bool {
+// victim is a key that might be evicted, with the reasons against it.
+type victim[K comparable] struct {
+	b    *bucket
+	key  K
+	rank int
+	last int64
+}
+
+const (
+	idle = iota
+	inUse
+	throttled
+	never
+)
+
+// victim looks at a key, and takes note that it has been looked at.
+func (t *table[K]) victim(b *bucket, key K, now int64) victim[K] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	v := victim[K]{b, key, t.rank(b, now), b.last}
+	b.used = false
+	return v
+}
+
+// rank says what speaks against evicting a bucket. Its lock is held.
+func (t *table[K]) rank(b *bucket, now int64) int {
+	fresh := b.fresh(now)
 	switch {
-	case b.pinned:
-		return false
-	case b.fresh(now):
-		t.expired.Add(1)
-	case t.refuse || b.denied && !throttledToo:
-		return false
-	default:
-		t.evicted.Add(1)
-		if b.denied {
-			t.evictedThrottled.Add(1)
-		}
+	case b.pinned, t.refuse && !fresh:
+		return never
+	case b.denied && !fresh:
+		return throttled
+	case b.used:
+		return inUse
 	}
-	t.removeLocked(s, key, b)
+	return idle
+}
+
+// evictBucketLocked removes a key, unless it must not go any more.
+func (t *table[K]) evictBucketLocked(s *shard[K], v victim[K], now int64) bool {
+	v.b.mu.Lock()
+	defer v.b.mu.Unlock()
+	rank := t.rank(v.b, now)
+	if rank == never {
+		return false
+	}
+	if v.b.fresh(now) {
+		t.expired.Add(1)
+	} else {
+		t.evicted.Add(1)
+	}
+	if rank == throttled {
+		t.evictedThrottled.Add(1)
+	}
+	t.removeLocked(s, v.key, v.b)
 	return true
 }
 
@@ -239,7 +284,7 @@ func (t *table[K]) evictElsewhere(except *shard[K], now int64) bool {
 
 // forget removes a key, whatever it has spent.
 func (t *table[K]) forget(key K) {
-	s := &t.shards[t.shard(key)]
+	s := t.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b := t.index.find(key); b != nil {
@@ -253,7 +298,7 @@ func (t *table[K]) forget(key K) {
 // withdraw removes a key that was inserted for a decision that then was no, if
 // nobody else has spent from it.
 func (t *table[K]) withdraw(key K, b *bucket, clock Clock) {
-	s := &t.shards[b.shard]
+	s := t.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b.mu.Lock()
@@ -289,7 +334,7 @@ func (t *table[K]) sweepSome(s *shard[K], buckets []*bucket, keys []K, clock Clo
 	defer s.mu.Unlock()
 	now := reading(clock)
 	for i, b := range buckets {
-		if t.dropLocked(s, keys[i], b, now, t.idle) {
+		if t.dropLocked(s, keys[i], b, now, t.ttl) {
 			dropped++
 		}
 	}

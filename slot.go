@@ -25,8 +25,6 @@ type slot[R any] interface {
 	withdraw(clock Clock)
 	// refreshed reports whether the limit was to be asked for again since load.
 	refreshed() bool
-	// touch makes the key the most recently used.
-	touch()
 	// report tells the limiter's OnDecision, silence keeps it from being told.
 	report(d *Decision, err error)
 	silence()
@@ -111,8 +109,6 @@ func (s *keyedSlot[R, K]) withdraw(clock Clock) {
 }
 
 func (s *keyedSlot[R, K]) refreshed() bool { return s.layer.l.refreshed.Load() != s.asks }
-
-func (s *keyedSlot[R, K]) touch() { s.layer.l.keys.touch(s.b) }
 
 func (s *keyedSlot[R, K]) report(d *Decision, err error) {
 	if f := s.layer.l.onDecision; f != nil && s.loaded {

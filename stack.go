@@ -25,7 +25,6 @@ type charge struct {
 	cost   int64 // to be spent
 	own    int64 // the part of it that does not depend on the caller's cost
 	shares int64 // how many layers charge the caller's cost
-	last   int64 // the highest reading seen before
 	now    int64 // what the clock's reading counts as
 	at     int64 // when the cost is spent, or leaves
 	retry  int64 // the first instant at which it would be
@@ -96,7 +95,6 @@ func (s *stack[R]) take(clock Clock, r R, cost int, q request) (due time.Duratio
 			due = s.conclude(raw, q.keep)
 		}
 		s.unlock()
-		s.touch()
 		if !s.d.Allowed {
 			s.withdraw(clock)
 		}
@@ -248,7 +246,6 @@ func (c *charge) stand(raw int64, record bool) {
 		c.s = state{at: raw}
 		return
 	}
-	c.last = b.last
 	c.now = max(raw, b.last)
 	if !record {
 		b.refold()
@@ -367,15 +364,6 @@ func (s *stack[R]) insert(clock Clock) error {
 func (s *stack[R]) withdraw(clock Clock) {
 	for _, slot := range s.slots {
 		slot.withdraw(clock)
-	}
-}
-
-// touch keeps the order of use. No lock is held.
-func (s *stack[R]) touch() {
-	for i := range s.charges {
-		if c := &s.charges[i]; c.b != nil && stale(c.last, c.now) {
-			s.slots[c.slot].touch()
-		}
 	}
 }
 
