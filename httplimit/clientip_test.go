@@ -1,0 +1,328 @@
+package httplimit_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/httplimit"
+)
+
+// from is a request from that peer with these lines of that header.
+func from(peer, header string, lines ...string) *http.Request {
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = peer
+	r.Header[header] = lines
+	return r
+}
+
+func clientIP(t testing.TB, opts httplimit.ClientIPOptions) func(*http.Request) (netip.Addr, error) {
+	t.Helper()
+	key, err := httplimit.ClientIP(opts)
+	require.NoError(t, err)
+	return key
+}
+
+// trusted are the proxies of the tests below.
+var trusted = []string{"10.0.0.0/8", "fd00::/8", "::ffff:172.16.0.0/108"}
+
+// What the rows want besides an address.
+const (
+	malformed = "malformed"
+	noKey     = "no key"
+)
+
+func assertClient(t *testing.T, want string, r *http.Request, key func(*http.Request) (netip.Addr, error)) {
+	t.Helper()
+	got, err := key(r)
+	switch want {
+	case malformed:
+		assert.ErrorIs(t, err, httplimit.ErrMalformedKey)
+		assert.Equal(t, netip.Addr{}, got)
+	case noKey:
+		assert.ErrorIs(t, err, httplimit.ErrNoKey)
+		assert.Equal(t, netip.Addr{}, got)
+	default:
+		require.NoError(t, err)
+		assert.Equal(t, want, got.String())
+	}
+}
+
+func TestPeerIsTheClientUnlessItIsTrusted(t *testing.T) {
+	key := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: prefixes(t, trusted...)})
+	for peer, want := range map[string]string{
+		"192.0.2.1:1234":                "192.0.2.1",
+		"192.0.2.1":                     "192.0.2.1",
+		"[2001:db8:1:2:3:4:5:6]:443":    "2001:db8:1:2::",
+		"2001:db8:1:2:3:4:5:6":          "2001:db8:1:2::",
+		"[fe80::1%eth0]:443":            "fe80::",
+		"[::ffff:192.0.2.1]:80":         "192.0.2.1",
+		"[::ffff:c000:201]:80":          "192.0.2.1",
+		"[2001:db8::1.2.3.4]:80":        "2001:db8::",
+		"@":                             malformed,
+		"":                              malformed,
+		"/run/app.sock":                 malformed,
+		"[::1":                          malformed,
+		"[192.0.2.1]:80":                malformed,
+		"192.0.2.1:port":                malformed,
+		"192.0.2.1%eth0:80":             malformed,
+		"[::ffff:192.0.2.1%eth0]:80":    malformed,
+		"[fe80::1%]:80":                 malformed,
+		"192.0.2.010:80":                malformed,
+		"192.0.2.1:123456":              malformed,
+		strings.Repeat("1", 10_000):     malformed,
+		"[2001:db8:1:2:3:4:5:6]443":     malformed,
+		"[2001:db8:1:2:3:4:5:6]:443:80": malformed,
+	} {
+		t.Run(peer[:min(len(peer), 40)], func(t *testing.T) {
+			assertClient(t, want, from(peer, "X-Forwarded-For", "203.0.113.66"), key)
+		})
+	}
+}
+
+// Each row is something a client tries, and what the proxies make of it.
+func TestSpoofedForwardedForIsSeenThrough(t *testing.T) {
+	key := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: prefixes(t, trusted...)})
+	for name, row := range map[string]struct {
+		want  string
+		lines []string
+	}{
+		"honest client":                             {"203.0.113.7", []string{"203.0.113.7"}},
+		"client invents an entry before":            {"203.0.113.7", []string{"6.6.6.6, 203.0.113.7"}},
+		"client claims to be a proxy":               {"203.0.113.7", []string{"10.0.0.9, 203.0.113.7"}},
+		"two proxies":                               {"203.0.113.7", []string{"6.6.6.6, 203.0.113.7, 10.0.0.2"}},
+		"proxy written as IPv4-mapped":              {"203.0.113.7", []string{"203.0.113.7, ::ffff:10.0.0.1"}},
+		"proxy written as mapped, in hex":           {"203.0.113.7", []string{"203.0.113.7, ::ffff:a00:1"}},
+		"proxy trusted by a mapped prefix":          {"203.0.113.7", []string{"203.0.113.7, 172.16.3.4"}},
+		"mapped proxy, trusted by a mapped prefix":  {"203.0.113.7", []string{"203.0.113.7, ::ffff:172.16.3.4"}},
+		"proxy with a zone":                         {"203.0.113.7", []string{"203.0.113.7, fd00::1%eth0"}},
+		"client written as mapped":                  {"203.0.113.7", []string{"::ffff:203.0.113.7"}},
+		"client written as mapped, in hex":          {"1.2.3.4", []string{"::ffff:102:304"}},
+		"IPv6 that only looks like IPv4":            {"2001:db8::", []string{"2001:db8::1.2.3.4"}},
+		"IPv4-compatible is not IPv4":               {"::", []string{"::10.0.0.1"}},
+		"own line before the proxy's":               {"203.0.113.7", []string{"6.6.6.6", "203.0.113.7"}},
+		"own line claims to be a proxy":             {"203.0.113.7", []string{"10.0.0.1", "203.0.113.7", "10.0.0.2"}},
+		"port after IPv4":                           {"203.0.113.7", []string{"203.0.113.7:50123"}},
+		"brackets and port after IPv6":              {"2001:db8:1:2::", []string{"[2001:db8:1:2::5]:50123"}},
+		"another host of the same /64":              {"2001:db8:1:2::", []string{"2001:db8:1:2:ffff:eeee:dddd:cccc"}},
+		"loopback with a port is what it says":      {"::", []string{"[::1]:80"}},
+		"white space and tabs":                      {"203.0.113.7", []string{"6.6.6.6 ,\t 203.0.113.7 \t"}},
+		"10 kB of invention before":                 {"203.0.113.7", []string{strings.Repeat("6.6.6.6, ", 1200) + "203.0.113.7"}},
+		"garbage before the client is not read":     {"203.0.113.7", []string{`"><script>, ,,;=, 203.0.113.7`}},
+		"garbage where the client should be":        {malformed, []string{"6.6.6.6, unknown"}},
+		"garbage between proxies":                   {malformed, []string{"6.6.6.6, _hidden, 10.0.0.2"}},
+		"IPv4 with a zone claims to be a proxy":     {malformed, []string{"6.6.6.6, 10.0.0.1%eth0"}},
+		"mapped with a zone claims to be a proxy":   {malformed, []string{"6.6.6.6, ::ffff:10.0.0.1%eth0"}},
+		"leading zeros claim to be a proxy":         {malformed, []string{"6.6.6.6, 010.0.0.1"}},
+		"three numbers claim to be a proxy":         {malformed, []string{"6.6.6.6, 10.0.1"}},
+		"empty entry is not skipped":                {malformed, []string{"6.6.6.6,,"}},
+		"empty entry between proxies is not either": {malformed, []string{"6.6.6.6,,10.0.0.2"}},
+		"empty last line is not either":             {malformed, []string{"6.6.6.6", ""}},
+		"10 kB of one entry":                        {malformed, []string{strings.Repeat("1", 10_000)}},
+		"nobody but proxies":                        {noKey, []string{"10.0.0.9, 10.0.0.2"}},
+		"nobody at all":                             {noKey, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			assertClient(t, row.want, from("10.0.0.1:9000", "X-Forwarded-For", row.lines...), key)
+		})
+	}
+}
+
+func TestSpoofedForwardedIsSeenThrough(t *testing.T) {
+	key := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: prefixes(t, trusted...), Header: httplimit.Forwarded})
+	for name, row := range map[string]struct {
+		want  string
+		lines []string
+	}{
+		"honest client":                           {"203.0.113.7", []string{"for=203.0.113.7"}},
+		"with what else there is to say":          {"203.0.113.7", []string{`by=10.0.0.1;For=203.0.113.7;host="a,b;c=\"d";proto=https`}},
+		"quoted":                                  {"203.0.113.7", []string{`for="203.0.113.7"`}},
+		"quoted with a port":                      {"203.0.113.7", []string{`for="203.0.113.7:4711"`}},
+		"with an obfuscated port":                 {"203.0.113.7", []string{`for="203.0.113.7:_p-1"`}},
+		"IPv6":                                    {"2001:db8:cafe::", []string{`for="[2001:db8:cafe::17]:4711"`}},
+		"IPv6 without the quotes it needs":        {"2001:db8:cafe::", []string{`for=[2001:db8:cafe::17]`}},
+		"client invents an element before":        {"203.0.113.7", []string{"for=6.6.6.6, for=203.0.113.7"}},
+		"two proxies, one mapped":                 {"203.0.113.7", []string{`for=203.0.113.7, for="[::ffff:10.0.0.1]"`}},
+		"own line before the proxy's":             {"203.0.113.7", []string{"for=6.6.6.6", "for=203.0.113.7"}},
+		"open quote on an own line":               {"203.0.113.7", []string{`for="`, "for=203.0.113.7"}},
+		"comma inside a quoted string":            {"203.0.113.7", []string{`for=203.0.113.7;host="x, for=6.6.6.6"`}},
+		"hidden element before the client":        {"203.0.113.7", []string{"for=_hidden, for=203.0.113.7"}},
+		"empty pairs":                             {"203.0.113.7", []string{"; for=203.0.113.7 ; "}},
+		"open quote swallows the proxy's element": {malformed, []string{`for="6.6.6.6, for=203.0.113.7`}},
+		"open quote meets the proxy's quotes":     {malformed, []string{`for=";x=, for="[2001:db8::1]"`}},
+		"escape before the proxy's element":       {malformed, []string{`for="6.6.6.6\", for="[2001:db8::1]"`}},
+		"escapes in an address":                   {malformed, []string{`for="203.0.113.\7"`}},
+		"unknown":                                 {malformed, []string{"for=6.6.6.6, for=unknown"}},
+		"hidden":                                  {malformed, []string{"for=6.6.6.6, for=_SEVKISEK"}},
+		"element without for":                     {malformed, []string{"for=6.6.6.6, proto=https"}},
+		"empty element":                           {malformed, []string{"for=6.6.6.6,,"}},
+		"empty line":                              {malformed, []string{"for=6.6.6.6", ""}},
+		"for twice":                               {malformed, []string{"for=203.0.113.7;for=6.6.6.6"}},
+		"no equals sign":                          {malformed, []string{"203.0.113.7"}},
+		"space round the equals sign":             {malformed, []string{"for = 203.0.113.7"}},
+		"no name":                                 {malformed, []string{"=203.0.113.7"}},
+		"words after a quoted string":             {malformed, []string{`for="203.0.113.7"x`}},
+		"two values":                              {malformed, []string{`for=203.0.113.7 6.6.6.6`}},
+		"17 kB":                                   {malformed, []string{strings.Repeat("for=6.6.6.6,", 1450) + "for=203.0.113.7"}},
+		"nobody but proxies":                      {noKey, []string{`for=10.0.0.9, for="[fd00::1]"`}},
+		"nobody at all":                           {noKey, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			assertClient(t, row.want, from("[fd00::7]:9000", "Forwarded", row.lines...), key)
+		})
+	}
+}
+
+func TestHeaderThatProxiesDoNotWriteIsNotRead(t *testing.T) {
+	proxies := prefixes(t, trusted...)
+	assertClient(t, noKey, from("10.0.0.1:80", "Forwarded", "for=6.6.6.6"),
+		clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies}))
+	assertClient(t, noKey, from("10.0.0.1:80", "X-Forwarded-For", "6.6.6.6"),
+		clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies, Header: httplimit.Forwarded}))
+	assertClient(t, noKey, from("10.0.0.1:80", "X-Real-Ip", "6.6.6.6"),
+		clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies}))
+}
+
+func TestZeroClientIPOptionsTrustNobody(t *testing.T) {
+	for _, key := range []func(*http.Request) (netip.Addr, error){clientIP(t, httplimit.ClientIPOptions{}), httplimit.RemoteIP} {
+		assertClient(t, "10.0.0.1", from("10.0.0.1:80", "X-Forwarded-For", "6.6.6.6"), key)
+		assertClient(t, "2001:db8:1:2::", from("[2001:db8:1:2:3::]:80", "X-Forwarded-For", "6.6.6.6"), key)
+		assertClient(t, malformed, from("@", "X-Forwarded-For", "6.6.6.6"), key)
+	}
+}
+
+func TestIPv6BitsSayWhatCountsAsOneClient(t *testing.T) {
+	for bits, want := range map[int]string{1: "8000::", 48: "aaaa:bbbb:cccc::", 56: "aaaa:bbbb:cccc:dd00::",
+		64: "aaaa:bbbb:cccc:dddd::", 128: "aaaa:bbbb:cccc:dddd:eeee:ffff:1:2"} {
+		key := clientIP(t, httplimit.ClientIPOptions{IPv6Bits: bits})
+		assertClient(t, want, from("[aaaa:bbbb:cccc:dddd:eeee:ffff:1:2]:80", "X"), key)
+		assertClient(t, "192.0.2.255", from("192.0.2.255:80", "X"), key)
+	}
+}
+
+func TestClientIPRefusesWhatCannotBeMeant(t *testing.T) {
+	for want, opts := range map[string]httplimit.ClientIPOptions{
+		"IPv6Bits is -1":                       {IPv6Bits: -1},
+		"IPv6Bits is 129":                      {IPv6Bits: 129},
+		"Header is 2":                          {Header: 2},
+		"TrustedProxies[1]: invalid Prefix is": {TrustedProxies: append(prefixes(t, "10.0.0.0/8"), netip.Prefix{})},
+		"0.0.0.0/0 trusts everybody":           {TrustedProxies: prefixes(t, "0.0.0.0/0")},
+		"::/0 trusts everybody":                {TrustedProxies: prefixes(t, "::/0")},
+		"[0]: 0.0.0.0/0 trusts everybody":      {TrustedProxies: prefixes(t, "::ffff:0.0.0.0/96")},
+		"give the IPv4 prefix":                 {TrustedProxies: prefixes(t, "::ffff:0:0/90")},
+	} {
+		_, err := httplimit.ClientIP(opts)
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+func TestIPKeysAllocateNothing(t *testing.T) {
+	proxies := prefixes(t, trusted...)
+	xff := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies})
+	fwd := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies, Header: httplimit.Forwarded})
+	for name, row := range map[string]struct {
+		key func(*http.Request) (netip.Addr, error)
+		r   *http.Request
+	}{
+		"IPv4":            {httplimit.RemoteIP, from("192.0.2.1:1234", "X")},
+		"IPv6":            {httplimit.RemoteIP, from("[2001:db8::1]:1234", "X")},
+		"IPv6 with zone":  {httplimit.RemoteIP, from("[fe80::1%eth0]:1234", "X")},
+		"X-Forwarded-For": {xff, from("10.0.0.1:80", "X-Forwarded-For", "6.6.6.6, 2001:db8::1, ::ffff:10.0.0.1", "10.0.0.3")},
+		"Forwarded":       {fwd, from("10.0.0.1:80", "Forwarded", `for=6.6.6.6, for="[2001:db8::1]:80";proto=https, for=10.0.0.2`)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			assert.Zero(t, testing.AllocsPerRun(100, func() {
+				if _, err := row.key(row.r); err != nil {
+					t.Fatal(err)
+				}
+			}))
+		})
+	}
+}
+
+// checkKey fails if a key is not what every key must be.
+func checkKey(t *testing.T, got netip.Addr, err error, proxies []netip.Prefix) {
+	if err != nil {
+		require.Equal(t, netip.Addr{}, got)
+		return
+	}
+	require.True(t, got.IsValid())
+	require.Empty(t, got.Zone())
+	require.False(t, got.Is4In6())
+	for _, p := range proxies {
+		require.False(t, p.Contains(got), "%v is a trusted proxy", got)
+	}
+}
+
+func FuzzForwardedFor(f *testing.F) {
+	for _, s := range []string{"", "1.2.3.4", "1.1.1.1, ::ffff:10.0.0.1", "10.0.0.1%eth0", ",,", "[::1]:80", "a, b", "fd00::1%x, [::1", "1.2.3.4:5, 10.0.0.1"} {
+		f.Add(s)
+	}
+	proxies := prefixes(f, "10.0.0.0/8", "fd00::/8")
+	key := clientIP(f, httplimit.ClientIPOptions{TrustedProxies: proxies, IPv6Bits: 128})
+	f.Fuzz(func(t *testing.T, spoof string) {
+		got, err := key(from("10.0.0.1:80", "X-Forwarded-For", spoof))
+		checkKey(t, got, err, proxies)
+		lines, err2 := key(from("10.0.0.1:80", "X-Forwarded-For", strings.Split(spoof, ",")...))
+		require.Equal(t, got, lines, "one line or several is the same list")
+		require.Equal(t, err == nil, err2 == nil)
+
+		honest := netip.MustParseAddr("203.0.113.7")
+		for _, line := range []string{spoof + ", 203.0.113.7", spoof + ",203.0.113.7, 10.0.0.2"} {
+			got, err = key(from("10.0.0.1:80", "X-Forwarded-For", line))
+			require.NoError(t, err)
+			require.Equal(t, honest, got, "whatever the client has written before")
+		}
+		got, err = key(from("10.0.0.1:80", "X-Forwarded-For", spoof, "203.0.113.7"))
+		require.NoError(t, err)
+		require.Equal(t, honest, got)
+	})
+}
+
+func FuzzForwarded(f *testing.F) {
+	for _, s := range []string{"", "for=1.2.3.4", `for="[2001:db8::1]:80";proto=http, for=10.0.0.1`, `for="`, `for="\`, `for=a;for=b`, `;;,=`, `host="a,b;c\"d";for=1.2.3.4`} {
+		f.Add(s)
+	}
+	proxies := prefixes(f, "10.0.0.0/8", "fd00::/8")
+	key := clientIP(f, httplimit.ClientIPOptions{TrustedProxies: proxies, Header: httplimit.Forwarded, IPv6Bits: 128})
+	f.Fuzz(func(t *testing.T, spoof string) {
+		got, err := key(from("10.0.0.1:80", "Forwarded", spoof))
+		checkKey(t, got, err, proxies)
+
+		for honest, element := range map[string]string{"203.0.113.7": "for=203.0.113.7", "2001:db8::7": `for="[2001:db8::7]:80";host="x"`} {
+			got, err = key(from("10.0.0.1:80", "Forwarded", spoof+", "+element))
+			if err == nil {
+				require.Equal(t, honest, got.String(), "the client's own words are not believed")
+			} else {
+				require.ErrorIs(t, err, httplimit.ErrMalformedKey)
+			}
+			got, err = key(from("10.0.0.1:80", "Forwarded", spoof, element))
+			require.NoError(t, err)
+			require.Equal(t, honest, got.String(), "on a line of its own, they are not even read")
+		}
+	})
+}
+
+func BenchmarkClientIP(b *testing.B) {
+	opts := httplimit.ClientIPOptions{TrustedProxies: prefixes(b, trusted...)}
+	for name, r := range map[string]*http.Request{
+		"peer": from("192.0.2.1:1234", "X"),
+		"xff":  from("10.0.0.1:80", "X-Forwarded-For", "6.6.6.6, 203.0.113.7, 10.0.0.2"),
+	} {
+		b.Run(fmt.Sprint("source=", name), func(b *testing.B) {
+			key := clientIP(b, opts)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := key(r); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

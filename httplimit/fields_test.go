@@ -1,0 +1,244 @@
+package httplimit_test
+
+import (
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+)
+
+func TestFieldsOfEachAlgorithm(t *testing.T) {
+	for _, row := range []struct {
+		limit  ratelimit.Limit
+		policy string
+		first  string // RateLimit of a first request
+		second string // and 2.5 s later
+	}{
+		{ratelimit.TokenBucket(ratelimit.PerSecond(10), 25), `"default";q=25;w=3`, `"default";r=24;t=3`, `"default";r=24;t=3`},
+		{ratelimit.TokenBucket(ratelimit.PerSecond(10), 5), `"default";q=5;w=1`, `"default";r=4;t=1`, `"default";r=4;t=1`},
+		{ratelimit.LeakyBucket(ratelimit.PerMinute(60), 90), `"default";q=90;w=90`, `"default";r=89;t=90`, `"default";r=89;t=90`},
+		{ratelimit.FixedWindow(ratelimit.PerMinute(100)), `"default";q=100;w=60`, `"default";r=99;t=60`, `"default";r=98;t=58`},
+		{ratelimit.FixedWindow(ratelimit.Per(7, 100*time.Millisecond)), `"default";q=7;w=1`, `"default";r=6;t=1`, `"default";r=6;t=1`},
+		{ratelimit.SlidingLog(ratelimit.PerHour(3)), `"default";q=3;w=3600`, `"default";r=2;t=3600`, `"default";r=1;t=3600`},
+		{ratelimit.SlidingCounter(ratelimit.PerDay(9)), `"default";q=9;w=86400`, `"default";r=8;t=86400`, `"default";r=7;t=86400`},
+		{ratelimit.TokenBucket(ratelimit.PerDay(999_983), 999_983).Named("day"), `"day";q=999983;w=86400`, `"day";r=999982;t=86400`, `"day";r=999982;t=86400`},
+		{ratelimit.Blocked().Named("banned"), `"banned";q=0`, `"banned";r=0`, `"banned";r=0`},
+		{ratelimit.Unlimited(), ``, ``, ``},
+	} {
+		t.Run(row.limit.String(), func(t *testing.T) {
+			clock := new(fakeClock)
+			h := middleware(t, limiterOf(t, clock, row.limit), httplimit.Options{}).Wrap(ok)
+			resp := get(h)
+			assert.Equal(t, row.policy, resp.Header.Get("RateLimit-Policy"))
+			assert.Equal(t, row.first, resp.Header.Get("RateLimit"))
+			clock.advance(2500 * time.Millisecond)
+			assert.Equal(t, row.second, get(h).Header.Get("RateLimit"))
+		})
+	}
+}
+
+func TestRemainingPerWindowInvitesNoMoreThanTheRate(t *testing.T) {
+	clock := new(fakeClock)
+	h := middleware(t, limiterOf(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(2), 100)), httplimit.Options{}).Wrap(ok)
+	get(h)
+	clock.advance(time.Hour)
+	assert.Equal(t, `"default";r=99;t=50`, get(h).Header.Get("RateLimit"), "as good as new in half a second, but t is not that")
+}
+
+func TestDialects(t *testing.T) {
+	type fields = map[string]string
+	for _, row := range []struct {
+		dialect         httplimit.Dialect
+		allowed, denied fields
+	}{
+		{httplimit.DialectDraft11,
+			fields{"RateLimit-Policy": `"w";q=2;w=60`, "RateLimit": `"w";r=0;t=50`},
+			fields{"RateLimit-Policy": `"w";q=2;w=60`, "RateLimit": `"w";r=0;t=49`}},
+		{httplimit.DialectDraft06,
+			fields{"RateLimit-Limit": "2", "RateLimit-Remaining": "0", "RateLimit-Reset": "50"},
+			fields{"RateLimit-Limit": "2", "RateLimit-Remaining": "0", "RateLimit-Reset": "49"}},
+		{httplimit.DialectXDelta,
+			fields{"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "50"},
+			fields{"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "49"}},
+		{httplimit.DialectXEpoch, // a minute after 12:00:00, whenever asked
+			fields{"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1795262460"},
+			fields{"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1795262460"}},
+		{httplimit.DialectNone, fields{}, fields{}},
+	} {
+		clock := new(fakeClock)
+		h := middleware(t, limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("w")),
+			httplimit.Options{Dialect: row.dialect, Now: clock.wall}).Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		get(h)
+		clock.advance(10 * time.Second)
+		assertOnly(t, row.allowed, get(h).Header)
+		clock.advance(1500 * time.Millisecond)
+		denied := get(h).Header
+		assert.Equal(t, "49", denied.Get("Retry-After"), "whatever the dialect")
+		for _, name := range []string{"Retry-After", "Content-Type", "Content-Length", "Cache-Control"} {
+			denied.Del(name)
+		}
+		assertOnly(t, row.denied, denied)
+	}
+}
+
+func assertOnly(t *testing.T, want map[string]string, got http.Header) {
+	t.Helper()
+	for name, value := range want {
+		assert.Equal(t, value, got.Get(name), name)
+	}
+	assert.Len(t, got, len(want), "%v", got)
+}
+
+func TestEpochResetIsNeverEarlierThanTheTruth(t *testing.T) {
+	clock := new(fakeClock)
+	h := middleware(t, limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(1))),
+		httplimit.Options{Dialect: httplimit.DialectXEpoch, Now: clock.wall}).Wrap(ok)
+	clock.advance(1)
+	assert.Equal(t, "1795262461", get(h).Header.Get("X-RateLimit-Reset"), "a nanosecond past 12:01:00 is past it")
+}
+
+func TestSeveralLayersAreSeveralPolicies(t *testing.T) {
+	clock := new(fakeClock)
+	h := middleware(t, limiterOf(t, clock,
+		ratelimit.TokenBucket(ratelimit.PerSecond(1), 2).Named("burst"),
+		ratelimit.Unlimited().Named("partners"),
+		ratelimit.FixedWindow(ratelimit.PerDay(3)).Named("daily"),
+	), httplimit.Options{}).Wrap(ok)
+	const policies = `"burst";q=2;w=2, "daily";q=3;w=86400`
+	want := func(status int, standing string) {
+		t.Helper()
+		resp := get(h)
+		assert.Equal(t, status, resp.StatusCode)
+		assert.Equal(t, []string{policies}, resp.Header.Values("RateLimit-Policy"))
+		assert.Equal(t, []string{standing}, resp.Header.Values("RateLimit"))
+	}
+	want(200, `"burst";r=1;t=2`)
+	want(200, `"burst";r=0;t=2`)
+	want(429, `"burst";r=0;t=1`)
+	clock.advance(time.Hour)
+	want(200, `"daily";r=0;t=82800`)
+	want(429, `"daily";r=0;t=82800`)
+}
+
+func TestMiddlewareInsideMiddlewareAddsToTheLists(t *testing.T) {
+	clock := new(fakeClock)
+	outer := middleware(t, limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(9)).Named("api")), httplimit.Options{})
+	inner := middleware(t, limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("login")), httplimit.Options{})
+	h := outer.Wrap(inner.Wrap(ok))
+	resp := get(h)
+	assert.Equal(t, []string{`"api";q=9;w=60`, `"login";q=1;w=60`}, resp.Header.Values("RateLimit-Policy"))
+	assert.Equal(t, []string{`"api";r=8;t=60`, `"login";r=0;t=60`}, resp.Header.Values("RateLimit"))
+	resp = get(h)
+	assert.Equal(t, []string{`"api";r=7;t=60`, `"login";r=0;t=60`}, resp.Header.Values("RateLimit"))
+	assert.Contains(t, body(t, resp), `"violated-policies":["login"]`)
+}
+
+func TestPlanOfAKeyStandsForTheLimitOfItsName(t *testing.T) {
+	clock := new(fakeClock)
+	perKey := ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("key")
+	keyed, err := ratelimit.New(perKey, &ratelimit.Options[string]{Clock: clock, LimitFor: func(key string) ratelimit.Limit {
+		return map[string]ratelimit.Limit{
+			"gold":  ratelimit.FixedWindow(ratelimit.PerMinute(50)).Named("key"),
+			"trial": ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("trial"),
+		}[key]
+	}})
+	require.NoError(t, err)
+	global, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerSecond(1000)).Named("global"), &ratelimit.Options[string]{Clock: clock})
+	require.NoError(t, err)
+	all, err := ratelimit.All(ratelimit.By(keyed, httplimit.Header("X-Plan")), ratelimit.By(global, everyone))
+	require.NoError(t, err)
+	h := middleware(t, all, httplimit.Options{}).Wrap(ok)
+	for range 2 { // the second time from what was kept
+		for plan, want := range map[string]string{
+			"plain": `"key";q=5;w=60, "global";q=1000;w=1`,
+			"gold":  `"key";q=50;w=60, "global";q=1000;w=1`,
+			"trial": `"trial";q=2;w=60`,
+		} {
+			r := httptest.NewRequest("GET", "/", nil)
+			r.Header.Set("X-Plan", plan)
+			assert.Equal(t, want, send(h, r).Header.Get("RateLimit-Policy"), plan)
+		}
+	}
+}
+
+func TestPoliciesFollowSetLimit(t *testing.T) {
+	clock := new(fakeClock)
+	keyed, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(5)), &ratelimit.Options[string]{Clock: clock})
+	require.NoError(t, err)
+	all, err := ratelimit.All(ratelimit.By(keyed, everyone))
+	require.NoError(t, err)
+	h := middleware(t, all, httplimit.Options{}).Wrap(ok)
+	assert.Equal(t, `"default";q=5;w=60`, get(h).Header.Get("RateLimit-Policy"))
+	require.NoError(t, keyed.SetLimit(ratelimit.FixedWindow(ratelimit.PerMinute(8)).Named("more")))
+	assert.Equal(t, `"more";q=8;w=60`, get(h).Header.Get("RateLimit-Policy"))
+}
+
+func TestMorePlansThanAreKeptAreWrittenAllTheSame(t *testing.T) {
+	limiter := new(stub)
+	h := middleware(t, limiter, httplimit.Options{}).Wrap(ok)
+	for range 2 {
+		for units := range 300 {
+			limiter.decision = ratelimit.Decision{Allowed: true, Limit: ratelimit.FixedWindow(ratelimit.PerSecond(units + 1))}
+			assert.Equal(t, `"default";q=`+itoa(units+1)+`;w=1`, get(h).Header.Get("RateLimit-Policy"))
+		}
+	}
+}
+
+func TestLimiterThatListsNothingIsShownByWhatDecided(t *testing.T) {
+	keyed := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("five"),
+		&ratelimit.Options[string]{Clock: new(fakeClock)}))
+	resp := get(middleware(t, ratelimit.Map(keyed, everyone), httplimit.Options{}).Wrap(ok))
+	assert.Equal(t, `"five";q=5;w=60`, resp.Header.Get("RateLimit-Policy"))
+	assert.Equal(t, `"five";r=4;t=60`, resp.Header.Get("RateLimit"))
+}
+
+func TestNamesAreEscapedAndFiguresClamped(t *testing.T) {
+	limit := ratelimit.Limit{Name: `say "a\b", c`, Algorithm: ratelimit.AlgorithmFixedWindow,
+		Rate: ratelimit.Rate{Units: math.MaxInt, Per: math.MaxInt64}}
+	limiter := &listing{stub{limits: []ratelimit.Limit{limit}, decision: ratelimit.Decision{Limit: limit, Remaining: math.MaxInt, RetryAfter: math.MaxInt64}}}
+	resp := get(middleware(t, limiter, httplimit.Options{}).Wrap(ok))
+	assert.Equal(t, `"say \"a\\b\", c";q=999999999999999;w=9223372037`, resp.Header.Get("RateLimit-Policy"))
+	assert.Equal(t, `"say \"a\\b\", c";r=999999999999999;t=9223372037`, resp.Header.Get("RateLimit"))
+	assert.Equal(t, "9223372037", resp.Header.Get("Retry-After"))
+	assert.Contains(t, body(t, resp), `"violated-policies":["say \"a\\b\", c"]`)
+}
+
+func TestFiguresBelowZeroAreZero(t *testing.T) {
+	limit := ratelimit.Limit{Algorithm: ratelimit.AlgorithmTokenBucket, Rate: ratelimit.Rate{Units: -1, Per: -1}, Burst: -1}
+	limiter := &stub{decision: ratelimit.Decision{Allowed: true, Limit: limit, Remaining: -5, ResetAfter: -time.Hour}}
+	resp := get(middleware(t, limiter, httplimit.Options{}).Wrap(ok))
+	assert.Equal(t, `"default";r=0;t=999999999999999`, resp.Header.Get("RateLimit"), "no such limit regains")
+	resp = get(middleware(t, limiter, httplimit.Options{Dialect: httplimit.DialectDraft06}).Wrap(ok))
+	assert.Equal(t, "0", resp.Header.Get("RateLimit-Remaining"))
+	assert.Equal(t, "0", resp.Header.Get("RateLimit-Reset"))
+}
+
+func TestNameThatNoFieldCarriesIsNotSent(t *testing.T) {
+	limit := ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("a\r\nSet-Cookie: x=y")
+	resp := get(middleware(t, &stub{decision: ratelimit.Decision{Limit: limit, RetryAfter: time.Second}}, httplimit.Options{}).Wrap(ok))
+	assert.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
+	assert.Empty(t, resp.Header.Get("RateLimit-Policy"))
+	assert.Empty(t, resp.Header.Get("RateLimit"))
+	assert.NotContains(t, body(t, resp), "violated-policies")
+}
+
+func TestFieldValuesAreNotSharedBetweenResponses(t *testing.T) {
+	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("five")), httplimit.Options{})
+	h := m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for _, lines := range w.Header() {
+			lines[0] = "scribbled"
+			_ = append(lines, "on")
+		}
+	}))
+	get(h)
+	resp := get(m.Wrap(ok))
+	assert.Equal(t, `"five";q=5;w=60`, resp.Header.Get("RateLimit-Policy"))
+	assert.Equal(t, `"five";r=3;t=60`, resp.Header.Get("RateLimit"))
+}

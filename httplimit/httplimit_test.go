@@ -1,0 +1,308 @@
+package httplimit_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+)
+
+func TestMiddlewareAllowsUpToTheLimitOverTheWire(t *testing.T) {
+	clock := new(fakeClock)
+	limit := ratelimit.TokenBucket(ratelimit.PerMinute(30), 3).Named("burst")
+	m := middleware(t, limiterOf(t, clock, limit), httplimit.Options{})
+	overBoth(t, m.Wrap(ok), func(t *testing.T, client *http.Client, url string) {
+		clock.advance(time.Hour)
+		for _, left := range []string{"2", "1", "0"} {
+			resp, err := client.Get(url)
+			require.NoError(t, err)
+			assert.Equal(t, http.StatusOK, resp.StatusCode)
+			assert.Equal(t, "ok", body(t, resp))
+			assert.Equal(t, `"burst";q=3;w=6`, resp.Header.Get("RateLimit-Policy"))
+			assert.Equal(t, `"burst";r=`+left+`;t=6`, resp.Header.Get("RateLimit"))
+			assert.Empty(t, resp.Header.Get("Retry-After"))
+			assert.Empty(t, resp.Header.Get("Cache-Control"))
+		}
+		clock.advance(500 * time.Millisecond)
+		resp, err := client.Get(url)
+		require.NoError(t, err)
+		assert.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
+		assert.Equal(t, "2", resp.Header.Get("Retry-After"), "1.5 s, rounded up")
+		assert.Equal(t, `"burst";q=3;w=6`, resp.Header.Get("RateLimit-Policy"))
+		assert.Equal(t, `"burst";r=0;t=2`, resp.Header.Get("RateLimit"))
+		assert.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
+		assert.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
+		assert.JSONEq(t, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",
+			"title":"Quota exceeded","status":429,"violated-policies":["burst"]}`, body(t, resp))
+	})
+}
+
+func TestEachRequestCostsWhatCostSays(t *testing.T) {
+	clock := new(fakeClock)
+	m := middleware(t, limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(10))), httplimit.Options{
+		Cost: func(r *http.Request) int { return len(r.URL.Query()["id"]) },
+	})
+	h := m.Wrap(ok)
+	ask := func(query string) *http.Response { return send(h, httptest.NewRequest("GET", "/?"+query, nil)) }
+	assert.Equal(t, `"default";r=7;t=60`, ask("id=1&id=2&id=3").Header.Get("RateLimit"))
+	assert.Equal(t, `"default";r=7;t=60`, ask("").Header.Get("RateLimit"), "a cost of 0 always passes")
+	assert.Equal(t, `"default";r=6;t=60`, ask("id=1").Header.Get("RateLimit"))
+	assert.Equal(t, httplimit.Stats{Allowed: 3}, m.Stats())
+}
+
+func TestSkippedRequestsDoNotReachTheLimiter(t *testing.T) {
+	limiter := &stub{}
+	m := middleware(t, limiter, httplimit.Options{
+		Skip: func(r *http.Request) bool { return r.URL.Path == "/healthz" },
+	})
+	h := m.Wrap(ok)
+	resp := send(h, httptest.NewRequest("GET", "/healthz", nil))
+	assert.Equal(t, http.StatusOK, resp.StatusCode)
+	assert.Empty(t, resp.Header.Get("RateLimit"))
+	assert.Empty(t, limiter.costs)
+	assert.Equal(t, http.StatusTooManyRequests, get(h).StatusCode)
+	assert.Equal(t, httplimit.Stats{Skipped: 1, Denied: 1}, m.Stats())
+}
+
+func TestShadowModeDecidesButDeniesNothing(t *testing.T) {
+	clock := new(fakeClock)
+	var seen []httplimit.Outcome
+	m := middleware(t, limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(2))), httplimit.Options{
+		Shadow:     true,
+		OnDecision: func(e httplimit.Event) { seen = append(seen, e.Outcome) },
+		Cost:       func(r *http.Request) int { return map[string]int{"/": 1, "/huge": 3, "/broken": -1}[r.URL.Path] },
+	})
+	h := m.Wrap(ok)
+	for _, path := range []string{"/", "/", "/", "/huge", "/broken"} {
+		resp := send(h, httptest.NewRequest("GET", path, nil))
+		assert.Equal(t, http.StatusOK, resp.StatusCode)
+		assert.Equal(t, "ok", body(t, resp))
+		for name := range resp.Header {
+			assert.Equal(t, "Content-Type", name, "the response is as it would be without")
+		}
+	}
+	assert.Equal(t, httplimit.Stats{Allowed: 2, Denied: 1, Exceeds: 1, Failed: 1}, m.Stats())
+	assert.Equal(t, []httplimit.Outcome{httplimit.OutcomeAllowed, httplimit.OutcomeAllowed, httplimit.OutcomeDenied,
+		httplimit.OutcomeExceeds, httplimit.OutcomeFailed}, seen)
+}
+
+func TestErrorsFailClosedAndLeakNothing(t *testing.T) {
+	secret := errors.New("dial tcp 10.1.2.3:6379: password hunter2")
+	for name, fail := range map[string]ratelimit.Limiter[*http.Request]{
+		"limiter": &stub{err: secret},
+		"key function": ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil)),
+			func(*http.Request) (string, error) { return "", secret }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := middleware(t, fail, httplimit.Options{})
+			overBoth(t, m.Wrap(ok), func(t *testing.T, client *http.Client, url string) {
+				resp, err := client.Get(url)
+				require.NoError(t, err)
+				assert.Equal(t, http.StatusInternalServerError, resp.StatusCode)
+				assert.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
+				assert.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
+				assert.Empty(t, resp.Header.Get("Retry-After"))
+				assert.JSONEq(t, `{"type":"about:blank","title":"Internal Server Error","status":500}`, body(t, resp))
+				for _, lines := range resp.Header {
+					assert.NotContains(t, lines[0], "hunter2")
+				}
+			})
+			assert.Equal(t, httplimit.Stats{Failed: 2}, m.Stats())
+		})
+	}
+}
+
+func TestFailOpenLetsThroughAndCounts(t *testing.T) {
+	broken := &stub{err: errors.New("out of reach")}
+	m := middleware(t, broken, httplimit.Options{FailOpen: true})
+	resp := get(m.Wrap(ok))
+	assert.Equal(t, http.StatusOK, resp.StatusCode)
+	assert.Empty(t, resp.Header.Get("RateLimit"))
+	assert.Equal(t, httplimit.Stats{FailedOpen: 1}, m.Stats())
+}
+
+func TestFailOpenIsNotHadByLeavingTheKeyOut(t *testing.T) {
+	for _, err := range []error{httplimit.ErrNoKey, httplimit.ErrMalformedKey} {
+		m := middleware(t, &stub{err: err}, httplimit.Options{FailOpen: true})
+		assert.Equal(t, http.StatusInternalServerError, get(m.Wrap(ok)).StatusCode, err)
+		assert.Equal(t, httplimit.Stats{Failed: 1}, m.Stats())
+	}
+}
+
+func TestFailOpenDoesNotPassWhatIsDenied(t *testing.T) {
+	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.Blocked()), httplimit.Options{FailOpen: true})
+	assert.Equal(t, http.StatusForbidden, get(m.Wrap(ok)).StatusCode)
+}
+
+func TestErrorsAreLoggedAtMostOnceASecond(t *testing.T) {
+	clock, log := new(fakeClock), new(bytes.Buffer)
+	m := middleware(t, &stub{err: errors.New("out of reach")}, httplimit.Options{
+		Logger: slog.New(slog.NewTextHandler(log, nil)), Now: clock.wall,
+	})
+	h := m.Wrap(ok)
+	for range 5 {
+		get(h)
+	}
+	assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("\n")))
+	assert.Contains(t, log.String(), `outcome=failed error="out of reach" unlogged=0`)
+	clock.advance(time.Second)
+	get(h)
+	assert.Equal(t, 2, bytes.Count(log.Bytes(), []byte("\n")))
+	assert.Contains(t, log.String(), "unlogged=4")
+}
+
+func TestOwnAnswersReplaceTheProblems(t *testing.T) {
+	answer := func(status int) func(http.ResponseWriter, httplimit.Event) {
+		return func(w http.ResponseWriter, e httplimit.Event) { http.Error(w, e.Outcome.String(), status) }
+	}
+	opts := httplimit.Options{OnDenied: answer(503), OnExceeds: answer(413), OnError: answer(401)}
+	limit := ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("five")
+	for name, row := range map[string]struct {
+		limiter *stub
+		status  int
+		text    string
+		headers map[string]string
+	}{
+		"denied": {&stub{decision: ratelimit.Decision{Limit: limit, RetryAfter: time.Minute}}, 503, "denied\n",
+			map[string]string{"Retry-After": "60", "RateLimit": `"five";r=0;t=60`, "Cache-Control": "no-store"}},
+		"exceeds": {&stub{decision: ratelimit.Decision{Limit: limit}, err: ratelimit.ErrExceedsLimit}, 413, "exceeds\n",
+			map[string]string{"Retry-After": "", "RateLimit-Policy": `"five";q=5;w=60`, "Cache-Control": "no-store"}},
+		"failed": {&stub{err: httplimit.ErrNoKey}, 401, "failed\n",
+			map[string]string{"Retry-After": "", "RateLimit": "", "Cache-Control": "no-store"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resp := get(middleware(t, row.limiter, opts).Wrap(ok))
+			assert.Equal(t, row.status, resp.StatusCode)
+			assert.Equal(t, row.text, body(t, resp))
+			for field, want := range row.headers {
+				assert.Equal(t, want, resp.Header.Get(field), field)
+			}
+		})
+	}
+}
+
+func TestCostThatCanNeverPassIsForbiddenWithoutRetryAfter(t *testing.T) {
+	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.TokenBucket(ratelimit.PerSecond(1), 5).Named("burst")),
+		httplimit.Options{Cost: func(*http.Request) int { return 6 }})
+	resp := get(m.Wrap(ok))
+	assert.Equal(t, http.StatusForbidden, resp.StatusCode)
+	assert.Empty(t, resp.Header.Get("Retry-After"))
+	assert.Equal(t, `"burst";q=5;w=5`, resp.Header.Get("RateLimit-Policy"))
+	assert.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
+	assert.JSONEq(t, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":403,
+		"detail":"The request costs more than its quota ever holds. Do not retry it.","violated-policies":["burst"]}`, body(t, resp))
+	assert.Equal(t, httplimit.Stats{Exceeds: 1}, m.Stats())
+}
+
+func TestOnDecisionIsToldBeforeTheRequestIsServed(t *testing.T) {
+	var order []string
+	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("one")), httplimit.Options{
+		OnDecision: func(e httplimit.Event) {
+			order = append(order, e.Request.URL.Path+" "+e.Outcome.String()+" by "+e.Decision.Limit.Name)
+		},
+	})
+	h := m.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { order = append(order, r.URL.Path+" served") }))
+	send(h, httptest.NewRequest("GET", "/a", nil))
+	send(h, httptest.NewRequest("GET", "/b", nil))
+	assert.Equal(t, []string{"/a allowed by one", "/a served", "/b denied by one"}, order)
+}
+
+func TestLeakyBucketHoldsTheRequestUntilItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := middleware(t, limiterOf(t, nil, ratelimit.LeakyBucket(ratelimit.PerSecond(2), 3)), httplimit.Options{})
+		begin := time.Now()
+		served := make(chan time.Duration, 3)
+		h := m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served <- time.Since(begin) }))
+		for range 3 {
+			go get(h)
+			synctest.Wait()
+		}
+		assert.Equal(t, http.StatusTooManyRequests, get(h).StatusCode, "the queue is full")
+		time.Sleep(time.Hour)
+		assert.Equal(t, []time.Duration{0, 500 * time.Millisecond, time.Second}, []time.Duration{<-served, <-served, <-served})
+	})
+}
+
+func TestClientThatLeavesTheQueueIsNotServedAndGivesItsPlaceBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := limiterOf(t, nil, ratelimit.LeakyBucket(ratelimit.PerSecond(1), 2))
+		served := 0
+		h := middleware(t, limiter, httplimit.Options{Settle: httplimit.RefundServerErrors}).
+			Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))
+		get(h)
+		ctx, leave := context.WithCancel(t.Context())
+		go send(h, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+		synctest.Wait()
+		d, err := limiter.Peek(nil, 1)
+		require.NoError(t, err)
+		assert.False(t, d.Allowed)
+		leave()
+		synctest.Wait()
+		assert.Equal(t, 1, served)
+		d, err = limiter.Peek(nil, 1)
+		require.NoError(t, err)
+		assert.True(t, d.Allowed)
+	})
+}
+
+func TestNewRefusesWhatCannotWork(t *testing.T) {
+	good := limiterOf(t, nil, ratelimit.Unlimited())
+	named := func(names ...string) ratelimit.Limiter[*http.Request] {
+		s := new(listing)
+		for _, name := range names {
+			s.limits = append(s.limits, ratelimit.Limit{Name: name, Algorithm: ratelimit.AlgorithmFixedWindow, Rate: ratelimit.PerSecond(1)})
+		}
+		return s
+	}
+	for name, row := range map[string]struct {
+		limiter ratelimit.Limiter[*http.Request]
+		opts    httplimit.Options
+		want    string
+	}{
+		"no limiter":              {nil, httplimit.Options{}, "needs a limiter"},
+		"unknown dialect":         {good, httplimit.Options{Dialect: 9}, "Options.Dialect is 9"},
+		"negative jitter":         {good, httplimit.Options{Jitter: -time.Second}, "Options.Jitter is -1s"},
+		"nothing to settle with":  {new(stub), httplimit.Options{Settle: httplimit.RefundServerErrors}, "Options.Settle needs a ratelimit.Reserver"},
+		"name with a line break":  {named("a\r\nSet-Cookie: x"), httplimit.Options{}, "at position 1"},
+		"name beyond ASCII":       {named("größe"), httplimit.Options{}, "at position 2"},
+		"two limits of one name":  {named("burst", "Burst"), httplimit.Options{}, `policy name "Burst"`},
+		"two limits without name": {named("", ""), httplimit.Options{}, `policy name "default"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, err := httplimit.New(row.limiter, &row.opts)
+			assert.ErrorContains(t, err, row.want)
+			assert.Nil(t, m)
+			assert.Panics(t, func() { httplimit.Must(m, err) })
+		})
+	}
+}
+
+func TestNilOptionsMeanTheDefaults(t *testing.T) {
+	m := httplimit.Must(httplimit.New(limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerMinute(1))), nil))
+	h := m.Wrap(ok)
+	assert.Equal(t, http.StatusOK, get(h).StatusCode)
+	assert.Equal(t, http.StatusTooManyRequests, get(h).StatusCode)
+}
+
+func TestHandlersWrappedByOneMiddlewareShareItsLimits(t *testing.T) {
+	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerMinute(1))), httplimit.Options{})
+	assert.Equal(t, http.StatusOK, get(m.Wrap(ok)).StatusCode)
+	assert.Equal(t, http.StatusTooManyRequests, get(m.Wrap(ok)).StatusCode)
+}
+
+func TestOutcomeNames(t *testing.T) {
+	assert.Equal(t, "failed-open", httplimit.OutcomeFailedOpen.String())
+	assert.Equal(t, "skipped", httplimit.OutcomeSkipped.String())
+	assert.Equal(t, "none", httplimit.Outcome(77).String())
+}

@@ -1,0 +1,180 @@
+package httplimit
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// A key function finds in a request the key that a limit counts by. The functions
+// of this package have the shape that [ratelimit.By] and [ratelimit.Map] take. None
+// returns a key that stands for "no key": what is missing is an error, or leaves the
+// layer out if [Optional] says so.
+var (
+	// ErrNoKey says that a request does not have what its key is made of.
+	ErrNoKey = errors.New("httplimit: request has no key")
+
+	// ErrMalformedKey says that a request has it, but in a form that no honest
+	// client or proxy sends: an address that is none, two values for one.
+	ErrMalformedKey = errors.New("httplimit: request has a malformed key")
+)
+
+// Optional leaves the layer out ([ratelimit.SkipLayer]) for requests that have no
+// key: those are not limited by it, so let another layer count them. A key that is
+// malformed is still an error.
+func Optional[K any](key func(*http.Request) (K, error)) func(*http.Request) (K, error) {
+	return func(r *http.Request) (K, error) {
+		k, err := key(r)
+		if errors.Is(err, ErrNoKey) {
+			err = ratelimit.SkipLayer
+		}
+		return k, err
+	}
+}
+
+// Pair is two keys as one. It is a struct, so ("a:b", "c") and ("a", "b:c") differ.
+type Pair[A, B comparable] struct {
+	A A
+	B B
+}
+
+// Join returns a key function for both keys together: each login name from each
+// address. An error of either is its error, a skipped layer included. For three,
+// Join(a, Join(b, c)).
+func Join[A, B comparable](a func(*http.Request) (A, error), b func(*http.Request) (B, error)) func(*http.Request) (Pair[A, B], error) {
+	return func(r *http.Request) (k Pair[A, B], err error) {
+		if k.A, err = a(r); err == nil {
+			k.B, err = b(r)
+		}
+		return k, err
+	}
+}
+
+// Header returns a key function for the value of a header field. It is ErrNoKey if
+// the field is missing or empty, and ErrMalformedKey if there are several lines, of
+// which somebody else may read another. Clients write what they like in a header:
+// use it where something in front has set or checked it, or beside a limit by
+// address. For secrets, use [APIKey].
+func Header(name string) func(*http.Request) (string, error) {
+	name = http.CanonicalHeaderKey(name)
+	return func(r *http.Request) (string, error) {
+		return single(r.Header[name], name)
+	}
+}
+
+// single returns the only value there is.
+func single(values []string, what string) (string, error) {
+	switch {
+	case len(values) > 1:
+		return "", fmt.Errorf("%w: %d values of %s", ErrMalformedKey, len(values), what)
+	case len(values) == 0 || values[0] == "":
+		return "", fmt.Errorf("%w: no %s", ErrNoKey, what)
+	}
+	return values[0], nil
+}
+
+// Hash stands for a secret in a limiter's table, in logs and in a plan table: it is the
+// secret's SHA-256, so the same in every process. Secrets that could be guessed are
+// no safer hashed.
+type Hash [sha256.Size]byte
+
+// HashOf returns the Hash of a secret, to look plans up in [ratelimit.Options].LimitFor.
+func HashOf(secret string) Hash { return sha256.Sum256([]byte(secret)) }
+
+// String returns the first eight bytes in hex, enough to tell hashes apart in a log.
+func (h Hash) String() string { return hex.EncodeToString(h[:8]) }
+
+// hashed returns a key function for the hash of what another one finds.
+func hashed(secret func(*http.Request) (string, error)) func(*http.Request) (Hash, error) {
+	return func(r *http.Request) (Hash, error) {
+		s, err := secret(r)
+		if err != nil {
+			return Hash{}, err
+		}
+		return HashOf(s), nil
+	}
+}
+
+// APIKey returns a key function for the hash of a header field that holds a secret,
+// such as X-API-Key. The errors are those of [Header]. Whether the secret is
+// valid is not checked: put it behind what does, or beside a limit by address. For
+// Authorization, whose value can be written in several ways, use [BearerToken].
+func APIKey(name string) func(*http.Request) (Hash, error) { return hashed(Header(name)) }
+
+// BearerToken is a key function for the hash of the token in "Authorization: Bearer
+// token". It is ErrNoKey if there is no such field or another scheme in it. Like
+// [APIKey], it checks no token.
+func BearerToken(r *http.Request) (Hash, error) { return bearer(r) }
+
+var bearer = hashed(func(r *http.Request) (string, error) {
+	value, err := single(r.Header["Authorization"], "Authorization")
+	if err != nil {
+		return "", err
+	}
+	scheme, token, _ := strings.Cut(value, " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return "", fmt.Errorf("%w: no bearer token in Authorization", ErrNoKey)
+	}
+	token = strings.TrimLeft(token, " ")
+	switch {
+	case token == "":
+		return "", fmt.Errorf("%w: empty bearer token", ErrNoKey)
+	case strings.ContainsAny(token, " \t,"):
+		return "", fmt.Errorf("%w: bearer token with spaces or commas", ErrMalformedKey)
+	}
+	return token, nil
+})
+
+// Cookie returns a key function for the hash of a cookie's value, such as a session. It
+// is ErrNoKey if the cookie is missing or empty, and ErrMalformedKey if it is there
+// twice. Like [APIKey], it checks no session.
+func Cookie(name string) func(*http.Request) (Hash, error) {
+	return hashed(func(r *http.Request) (string, error) {
+		var values []string
+		for _, c := range r.CookiesNamed(name) {
+			values = append(values, c.Value)
+		}
+		return single(values, "cookie "+name)
+	})
+}
+
+// PathValue returns a key function for a wildcard of the route's pattern, such as
+// "tenant" in "/tenants/{tenant}/". It is ErrNoKey if it is empty: so it is always,
+// if the middleware wraps the mux and not the handlers in it.
+func PathValue(name string) func(*http.Request) (string, error) {
+	return func(r *http.Request) (string, error) {
+		if v := r.PathValue(name); v != "" {
+			return v, nil
+		}
+		return "", fmt.Errorf("%w: no path value %q", ErrNoKey, name)
+	}
+}
+
+// Pattern is a key function for the route's pattern, such as "GET /items/{id}", as
+// [http.ServeMux] found it: a key for each route, however many paths it has. It is
+// ErrNoKey if there is none: so it is always, if the middleware wraps the mux and not
+// the handlers in it.
+func Pattern(r *http.Request) (string, error) {
+	if r.Pattern == "" {
+		return "", fmt.Errorf("%w: no route pattern", ErrNoKey)
+	}
+	return r.Pattern, nil
+}
+
+// Method is a key function for the request's method. Methods that net/http has no
+// name for are all "OTHER", so that nobody gets a budget more by inventing one.
+func Method(r *http.Request) (string, error) {
+	switch r.Method {
+	case "":
+		return http.MethodGet, nil // as net/http has it
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
+		http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
+		return r.Method, nil
+	}
+	return "OTHER", nil
+}

@@ -1,0 +1,174 @@
+package httplimit_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+)
+
+// with is a request with these header lines, each "Name: value".
+func with(lines ...string) *http.Request {
+	r := httptest.NewRequest("GET", "/", nil)
+	for _, line := range lines {
+		name, value, _ := strings.Cut(line, ": ")
+		r.Header.Add(name, value)
+	}
+	return r
+}
+
+func TestHeaderKeys(t *testing.T) {
+	key := httplimit.Header("x-tenant")
+	for name, row := range map[string]struct {
+		r    *http.Request
+		want string
+		err  error
+	}{
+		"one value":                 {with("X-Tenant: acme"), "acme", nil},
+		"missing":                   {with(), "", httplimit.ErrNoKey},
+		"empty":                     {with("X-Tenant: "), "", httplimit.ErrNoKey},
+		"several lines":             {with("X-Tenant: acme", "X-Tenant: other"), "", httplimit.ErrMalformedKey},
+		"an empty and another line": {with("X-Tenant: ", "X-Tenant: other"), "", httplimit.ErrMalformedKey},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := key(row.r)
+			assert.Equal(t, row.want, got)
+			assert.ErrorIs(t, err, row.err)
+		})
+	}
+}
+
+func TestSecretsAreKeptAsHashes(t *testing.T) {
+	want := httplimit.Hash(sha256.Sum256([]byte("s3cret")))
+	assert.Equal(t, want, httplimit.HashOf("s3cret"))
+	for name, row := range map[string]struct {
+		key func(*http.Request) (httplimit.Hash, error)
+		r   *http.Request
+		err error
+	}{
+		"API key":                           {httplimit.APIKey("X-API-Key"), with("X-Api-Key: s3cret"), nil},
+		"no API key":                        {httplimit.APIKey("X-API-Key"), with(), httplimit.ErrNoKey},
+		"two API keys":                      {httplimit.APIKey("X-API-Key"), with("X-Api-Key: s3cret", "X-Api-Key: b"), httplimit.ErrMalformedKey},
+		"bearer token":                      {httplimit.BearerToken, with("Authorization: Bearer s3cret"), nil},
+		"scheme in another case":            {httplimit.BearerToken, with("Authorization: bEARER s3cret"), nil},
+		"more spaces":                       {httplimit.BearerToken, with("Authorization: Bearer   s3cret"), nil},
+		"another scheme":                    {httplimit.BearerToken, with("Authorization: Basic s3cret"), httplimit.ErrNoKey},
+		"no scheme":                         {httplimit.BearerToken, with("Authorization: s3cret"), httplimit.ErrNoKey},
+		"no token":                          {httplimit.BearerToken, with("Authorization: Bearer"), httplimit.ErrNoKey},
+		"blank token":                       {httplimit.BearerToken, with("Authorization: Bearer  "), httplimit.ErrNoKey},
+		"no Authorization":                  {httplimit.BearerToken, with(), httplimit.ErrNoKey},
+		"token with a comment of one's own": {httplimit.BearerToken, with("Authorization: Bearer s3cret 1"), httplimit.ErrMalformedKey},
+		"two credentials":                   {httplimit.BearerToken, with("Authorization: Bearer s3cret", "Authorization: Bearer b"), httplimit.ErrMalformedKey},
+		"cookie":                            {httplimit.Cookie("session"), with("Cookie: a=b; session=s3cret"), nil},
+		"no such cookie":                    {httplimit.Cookie("session"), with("Cookie: a=b"), httplimit.ErrNoKey},
+		"empty cookie":                      {httplimit.Cookie("session"), with("Cookie: session="), httplimit.ErrNoKey},
+		"the cookie twice":                  {httplimit.Cookie("session"), with("Cookie: session=s3cret; session=b"), httplimit.ErrMalformedKey},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := row.key(row.r)
+			assert.ErrorIs(t, err, row.err)
+			if row.err == nil {
+				assert.Equal(t, want, got)
+				return
+			}
+			assert.Zero(t, got)
+			assert.NotContains(t, err.Error(), "s3cret")
+		})
+	}
+	assert.Regexp(t, "^[0-9a-f]{16}$", want.String())
+	assert.NotContains(t, fmt.Sprintf("%v %+v", want, want), "s3cret")
+}
+
+func TestRouteKeys(t *testing.T) {
+	var pattern, tenant string
+	var err, err2 error
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /tenants/{tenant}/items", func(_ http.ResponseWriter, r *http.Request) {
+		pattern, err = httplimit.Pattern(r)
+		tenant, err2 = httplimit.PathValue("tenant")(r)
+	})
+	send(mux, httptest.NewRequest("GET", "/tenants/acme/items", nil))
+	require.NoError(t, err)
+	require.NoError(t, err2)
+	assert.Equal(t, "GET /tenants/{tenant}/items", pattern)
+	assert.Equal(t, "acme", tenant)
+
+	outside := httptest.NewRequest("GET", "/tenants/acme/items", nil)
+	_, err = httplimit.Pattern(outside)
+	assert.ErrorIs(t, err, httplimit.ErrNoKey)
+	_, err = httplimit.PathValue("tenant")(outside)
+	assert.ErrorIs(t, err, httplimit.ErrNoKey)
+}
+
+func TestInventedMethodsAreOneKey(t *testing.T) {
+	for method, want := range map[string]string{"": "GET", "GET": "GET", "PATCH": "PATCH", "QUERY1": "OTHER", "QUERY2": "OTHER", "get": "OTHER"} {
+		got, err := httplimit.Method(&http.Request{Method: method})
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+}
+
+func TestJoinedKeysAreUnambiguous(t *testing.T) {
+	key := httplimit.Join(httplimit.Header("X-A"), httplimit.Join(httplimit.Header("X-B"), httplimit.Method))
+	of := func(a, b string) any {
+		k, err := key(with("X-A: "+a, "X-B: "+b))
+		require.NoError(t, err)
+		return k
+	}
+	assert.NotEqual(t, of("a:b", "c"), of("a", "b:c"))
+	assert.Equal(t, of("a", "b"), of("a", "b"))
+}
+
+func TestJoinedKeyNeedsEachPart(t *testing.T) {
+	key := httplimit.Join(httplimit.Header("X-A"), httplimit.Header("X-B"))
+	for _, r := range []*http.Request{with(), with("X-A: a"), with("X-B: b")} {
+		_, err := key(r)
+		assert.ErrorIs(t, err, httplimit.ErrNoKey)
+	}
+	_, err := httplimit.Join(httplimit.Header("X-A"), httplimit.Optional(httplimit.Header("X-B")))(with("X-A: a"))
+	assert.ErrorIs(t, err, ratelimit.SkipLayer)
+}
+
+func TestOptionalSkipsWhatIsMissingAndNothingElse(t *testing.T) {
+	broken := errors.New("broken")
+	for err, want := range map[error]error{
+		nil:                       nil,
+		httplimit.ErrNoKey:        ratelimit.SkipLayer,
+		httplimit.ErrMalformedKey: httplimit.ErrMalformedKey,
+		broken:                    broken,
+	} {
+		_, got := httplimit.Optional(func(*http.Request) (string, error) { return "k", err })(with())
+		assert.ErrorIs(t, got, want)
+	}
+}
+
+// A missing key is an error or a layer left out, and never one bucket for all.
+func TestMissingKeyIsAnErrorOrASkippedLayer(t *testing.T) {
+	limits := func(key func(*http.Request) (httplimit.Hash, error)) http.Handler {
+		perKey, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("key"), &ratelimit.Options[httplimit.Hash]{Clock: new(fakeClock)})
+		require.NoError(t, err)
+		return middleware(t, ratelimit.Map(perKey, key), httplimit.Options{}).Wrap(ok)
+	}
+	required := limits(httplimit.APIKey("X-API-Key"))
+	optional := limits(httplimit.Optional(httplimit.APIKey("X-API-Key")))
+	for range 3 {
+		assert.Equal(t, http.StatusInternalServerError, send(required, with()).StatusCode)
+		resp := send(optional, with())
+		assert.Equal(t, http.StatusOK, resp.StatusCode)
+		assert.Empty(t, resp.Header.Get("RateLimit"), "there is nothing to tell")
+	}
+	for _, h := range []http.Handler{required, optional} {
+		assert.Equal(t, http.StatusOK, send(h, with("X-Api-Key: a")).StatusCode)
+		assert.Equal(t, http.StatusTooManyRequests, send(h, with("X-Api-Key: a")).StatusCode)
+		assert.Equal(t, http.StatusOK, send(h, with("X-Api-Key: b")).StatusCode)
+	}
+}

@@ -1,0 +1,128 @@
+package httplimit_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+)
+
+// fakeClock is set by hand. It is the limiter's clock and, from an epoch, the wall clock.
+type fakeClock struct{ now atomic.Int64 }
+
+var epoch = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+func (c *fakeClock) Now() time.Duration      { return time.Duration(c.now.Load()) }
+func (c *fakeClock) wall() time.Time         { return epoch.Add(c.Now()) }
+func (c *fakeClock) advance(d time.Duration) { c.now.Add(int64(d)) }
+
+// quiet is for middleware whose errors are expected.
+var quiet = slog.New(slog.DiscardHandler)
+
+// everyone is a key function that puts all requests under one key.
+func everyone(*http.Request) (string, error) { return "everyone", nil }
+
+// limiterOf returns a stack of one layer for each limit, all keyed alike.
+func limiterOf(t testing.TB, clock ratelimit.Clock, limits ...ratelimit.Limit) *ratelimit.Layered[*http.Request] {
+	t.Helper()
+	var layers []ratelimit.Layer[*http.Request]
+	for _, limit := range limits {
+		l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
+		require.NoError(t, err)
+		layers = append(layers, ratelimit.By(l, everyone))
+	}
+	all, err := ratelimit.All(layers...)
+	require.NoError(t, err)
+	return all
+}
+
+func middleware(t testing.TB, l ratelimit.Limiter[*http.Request], opts httplimit.Options) *httplimit.Middleware {
+	t.Helper()
+	if opts.Logger == nil {
+		opts.Logger = quiet
+	}
+	m, err := httplimit.New(l, &opts)
+	require.NoError(t, err)
+	return m
+}
+
+// ok is a handler that answers 200.
+var ok = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
+
+// get sends a request straight to a handler.
+func get(h http.Handler) *http.Response { return send(h, httptest.NewRequest("GET", "/", nil)) }
+
+func send(h http.Handler, r *http.Request) *http.Response {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Result()
+}
+
+func body(t testing.TB, resp *http.Response) string {
+	t.Helper()
+	b, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	return string(b)
+}
+
+// overBoth runs a test against the handler on the loopback interface, over HTTP/1.1
+// and over HTTP/2, with the standard library's client.
+func overBoth(t *testing.T, h http.Handler, test func(t *testing.T, client *http.Client, url string)) {
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		t.Run(proto, func(t *testing.T) {
+			s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				require.Equal(t, proto, r.Proto)
+				h.ServeHTTP(w, r)
+			}))
+			s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+			s.EnableHTTP2 = proto == "HTTP/2.0"
+			s.StartTLS()
+			defer s.Close()
+			test(t, s.Client(), s.URL)
+		})
+	}
+}
+
+// stub is a limiter that answers what it is told to.
+type stub struct {
+	decision ratelimit.Decision
+	err      error
+	limits   []ratelimit.Limit
+	costs    []int
+}
+
+func (s *stub) Allow(r *http.Request, cost int) bool {
+	d, _ := s.Take(r.Context(), r, cost)
+	return d.Allowed
+}
+
+func (s *stub) Take(_ context.Context, _ *http.Request, cost int) (ratelimit.Decision, error) {
+	s.costs = append(s.costs, cost)
+	return s.decision, s.err
+}
+
+// listing is a stub that knows its limits.
+type listing struct{ stub }
+
+func (s *listing) Limits() []ratelimit.Limit { return s.limits }
+
+func prefixes(t testing.TB, list ...string) (out []netip.Prefix) {
+	t.Helper()
+	for _, s := range list {
+		p, err := netip.ParsePrefix(s)
+		require.NoError(t, err)
+		out = append(out, p)
+	}
+	return out
+}

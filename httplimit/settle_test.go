@@ -1,0 +1,243 @@
+package httplimit_test
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+)
+
+// answer is a handler that does what the path says.
+var answer = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	what := strings.TrimPrefix(r.URL.Path, "/")
+	switch what {
+	case "panic":
+		panic("the handler is broken")
+	case "abort":
+		panic(http.ErrAbortHandler)
+	case "panic-after-200":
+		w.WriteHeader(http.StatusOK)
+		panic("the handler is broken")
+	case "early-hints-500":
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusInternalServerError)
+	case "silent":
+	case "write":
+		_, _ = io.WriteString(w, "ok")
+	default:
+		status, _ := strconv.Atoi(what)
+		w.WriteHeader(status)
+	}
+})
+
+func sendRecovering(h http.Handler, path string) (recovered any) {
+	defer func() { recovered = recover() }()
+	send(h, httptest.NewRequest("GET", path, nil))
+	return nil
+}
+
+func TestSettleChargesByStatus(t *testing.T) {
+	failures, ours := httplimit.ChargeOnly(401, 403), httplimit.RefundServerErrors
+	for name, row := range map[string]struct {
+		rule    func(*http.Request, int, int) int
+		path    string
+		charged int
+	}{
+		"failed login counts":                    {failures, "/401", 5},
+		"forbidden counts":                       {failures, "/403", 5},
+		"login that succeeds is free":            {failures, "/204", 0},
+		"handler that writes nothing is a 200":   {failures, "/silent", 0},
+		"handler that only writes is a 200":      {ours, "/write", 5},
+		"not found counts":                       {ours, "/404", 5},
+		"server error is free":                   {ours, "/500", 0},
+		"unavailable is free":                    {ours, "/503", 0},
+		"panic is a server error":                {ours, "/panic", 0},
+		"abort is a server error":                {ours, "/abort", 0},
+		"panic after the header is one too":      {ours, "/panic-after-200", 0},
+		"informational status is not the last":   {ours, "/early-hints-500", 0},
+		"rule may charge more than was reserved": {func(_ *http.Request, _, cost int) int { return 2 * cost }, "/200", 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limiter := limiterOf(t, new(fakeClock), ratelimit.TokenBucket(ratelimit.PerMinute(1), 20))
+			m := middleware(t, limiter, httplimit.Options{Settle: row.rule, Cost: func(*http.Request) int { return 5 }})
+			recovered := sendRecovering(m.Wrap(answer), row.path)
+			assert.Equal(t, strings.Contains(row.path, "panic") || row.path == "/abort", recovered != nil, "a panic goes on its way")
+			d, err := limiter.Peek(nil, 1)
+			require.NoError(t, err)
+			assert.Equal(t, 20-row.charged, d.Remaining)
+		})
+	}
+}
+
+func TestCostIsChargedWhileTheHandlerRuns(t *testing.T) {
+	limiter := limiterOf(t, new(fakeClock), ratelimit.TokenBucket(ratelimit.PerMinute(1), 1))
+	m := middleware(t, limiter, httplimit.Options{Settle: httplimit.ChargeOnly(401)})
+	var h http.Handler
+	h = m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, http.StatusTooManyRequests, get(h).StatusCode, "a second guess at the same time gains nothing")
+	}))
+	assert.Equal(t, http.StatusOK, get(h).StatusCode)
+	assert.Equal(t, httplimit.Stats{Allowed: 1, Denied: 1}, m.Stats())
+}
+
+func TestDeniedRequestHasNothingToSettle(t *testing.T) {
+	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerMinute(1))), httplimit.Options{
+		Settle: func(_ *http.Request, status, cost int) int {
+			assert.Equal(t, 200, status)
+			return cost
+		},
+	})
+	h := m.Wrap(ok)
+	assert.Equal(t, http.StatusOK, get(h).StatusCode)
+	assert.Equal(t, http.StatusTooManyRequests, get(h).StatusCode)
+}
+
+func TestShadowModeSettlesToo(t *testing.T) {
+	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerMinute(2))), httplimit.Options{
+		Shadow: true, Settle: httplimit.ChargeOnly(401),
+	})
+	h := m.Wrap(answer)
+	for _, path := range []string{"/200", "/200", "/200", "/401", "/401", "/200"} {
+		send(h, httptest.NewRequest("GET", path, nil))
+	}
+	assert.Equal(t, httplimit.Stats{Allowed: 5, Denied: 1}, m.Stats())
+}
+
+// settled counts the statuses that a rule was asked about.
+func settled(t *testing.T, h http.HandlerFunc) (http.Handler, chan int) {
+	statuses := make(chan int, 10)
+	limiter := limiterOf(t, nil, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000))
+	return middleware(t, limiter, httplimit.Options{
+		Settle: func(_ *http.Request, status, cost int) int { statuses <- status; return cost },
+	}).Wrap(h), statuses
+}
+
+func TestPanicOverTheWireIsSettled(t *testing.T) {
+	h, statuses := settled(t, func(http.ResponseWriter, *http.Request) { panic("the handler is broken") })
+	overBoth(t, h, func(t *testing.T, client *http.Client, url string) {
+		_, err := client.Post(url, "text/plain", nil)
+		require.Error(t, err)
+		assert.Equal(t, http.StatusInternalServerError, <-statuses)
+	})
+}
+
+func TestResponseControllerReachesTheServersWriter(t *testing.T) {
+	h, statuses := settled(t, func(w http.ResponseWriter, r *http.Request) {
+		c := http.NewResponseController(w)
+		assert.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
+		assert.NoError(t, c.SetWriteDeadline(time.Now().Add(time.Minute)))
+		if r.ProtoMajor == 1 {
+			assert.NoError(t, c.EnableFullDuplex())
+		}
+		_, err := io.WriteString(w, "first")
+		assert.NoError(t, err)
+		assert.NoError(t, c.Flush())
+		<-r.Context().Done()
+	})
+	overBoth(t, h, func(t *testing.T, client *http.Client, url string) {
+		resp, err := client.Get(url)
+		require.NoError(t, err)
+		b := make([]byte, 5)
+		_, err = io.ReadFull(resp.Body, b)
+		require.NoError(t, err, "what is flushed arrives while the handler runs")
+		assert.Equal(t, "first", string(b))
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, http.StatusOK, <-statuses)
+	})
+}
+
+func TestOptionalMethodsAreThoseOfTheServersWriter(t *testing.T) {
+	h, statuses := settled(t, func(w http.ResponseWriter, r *http.Request) {
+		_, flushes := w.(http.Flusher)
+		_, hijacks := w.(http.Hijacker)
+		_, reads := w.(io.ReaderFrom)
+		assert.True(t, flushes)
+		assert.Equal(t, r.ProtoMajor == 1, hijacks)
+		assert.Equal(t, r.ProtoMajor == 1, reads)
+		if r.ProtoMajor == 2 {
+			assert.ErrorIs(t, http.NewResponseController(w).EnableFullDuplex(), nil)
+			_, _, err := http.NewResponseController(w).Hijack()
+			assert.ErrorIs(t, err, errors.ErrUnsupported)
+		}
+		w.(http.Flusher).Flush()
+	})
+	overBoth(t, h, func(t *testing.T, client *http.Client, url string) {
+		resp, err := client.Get(url)
+		require.NoError(t, err)
+		body(t, resp)
+		assert.Equal(t, http.StatusOK, <-statuses)
+	})
+}
+
+func TestWriterWithoutOptionalMethodsGainsNone(t *testing.T) {
+	h, statuses := settled(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, flushes := w.(http.Flusher)
+		assert.False(t, flushes)
+		assert.ErrorIs(t, http.NewResponseController(w).Flush(), errors.ErrUnsupported)
+		w.WriteHeader(http.StatusTeapot)
+	})
+	plain := struct{ http.ResponseWriter }{httptest.NewRecorder()}
+	h.ServeHTTP(plain, httptest.NewRequest("GET", "/", nil))
+	assert.Equal(t, http.StatusTeapot, <-statuses)
+}
+
+func TestHijackedConnectionIsSettledAsSwitched(t *testing.T) {
+	h, statuses := settled(t, func(w http.ResponseWriter, _ *http.Request) {
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if !assert.NoError(t, err) {
+			return
+		}
+		defer conn.Close()
+		_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+		line, _ := rw.ReadString('\n')
+		_, _ = rw.WriteString(line)
+		assert.NoError(t, rw.Flush())
+	})
+	s := httptest.NewServer(h)
+	defer s.Close()
+	conn, err := net.Dial("tcp", s.Listener.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhello\n")
+	require.NoError(t, err)
+	r := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(r, nil)
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusSwitchingProtocols, resp.StatusCode)
+	echo, err := r.ReadString('\n')
+	require.NoError(t, err)
+	assert.Equal(t, "hello\n", echo)
+	assert.Equal(t, http.StatusSwitchingProtocols, <-statuses)
+}
+
+func TestFileIsServedThroughTheServersReadFrom(t *testing.T) {
+	path := t.TempDir() + "/file"
+	require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("0123456789", 10_000)), 0o600))
+	h, statuses := settled(t, func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, path) })
+	overBoth(t, h, func(t *testing.T, client *http.Client, url string) {
+		resp, err := client.Get(url)
+		require.NoError(t, err)
+		assert.Len(t, body(t, resp), 100_000)
+		assert.Equal(t, http.StatusOK, <-statuses)
+	})
+}
+
+func TestWithoutSettleTheHandlerGetsTheServersOwnWriter(t *testing.T) {
+	m := middleware(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(1))), httplimit.Options{})
+	w := httptest.NewRecorder()
+	m.Wrap(http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) { assert.Same(t, w, got) })).
+		ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+}
