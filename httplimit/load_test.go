@@ -1,0 +1,195 @@
+package httplimit_test
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+)
+
+// realClock runs on its own, and remembers its first reading and its last.
+type realClock struct {
+	origin      time.Time
+	mu          sync.Mutex
+	read        bool
+	first, last time.Duration
+}
+
+func (c *realClock) Now() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Since(c.origin)
+	if !c.read {
+		c.read, c.first = true, now
+	}
+	c.last = now
+	return now
+}
+
+// For some seconds, clients on many connections ask for all they can get. However their
+// requests fall, what was admitted, and what is left then, is exactly the burst and
+// what the rate has given since the first request. That one takes the whole burst, so
+// that the bucket cannot be full again, and lose count, before all are connected.
+func TestAdmittedUnderLoadIsExactlyTheLimit(t *testing.T) {
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		t.Run(proto, func(t *testing.T) {
+			const units, burst = 97, 10_000
+			before := runtime.NumGoroutine()
+			clock := &realClock{origin: time.Now()}
+			perIP, err := ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(units), burst), &ratelimit.Options[netip.Addr]{Clock: clock})
+			require.NoError(t, err)
+			daily, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerDay(1<<40)).Named("daily"), &ratelimit.Options[string]{Clock: clock})
+			require.NoError(t, err)
+			all, err := ratelimit.All(ratelimit.By(perIP, httplimit.RemoteIP), ratelimit.By(daily, everyone))
+			require.NoError(t, err)
+			var cost atomic.Int64
+			cost.Store(burst)
+			m := middleware(t, all, httplimit.Options{Cost: func(*http.Request) int { return int(cost.Load()) }})
+			var served atomic.Uint64
+			h := m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(uint64(cost.Swap(1))) }))
+
+			load := newLoad(t, h, proto, 64)
+			load.run(t, loadTime())
+			load.close()
+
+			r := httptest.NewRequest("GET", "/", nil)
+			r.RemoteAddr = "127.0.0.1:1"
+			d, err := all.Peek(r, 1)
+			require.NoError(t, err)
+			since := clock.last - clock.first
+			regained := int(units * since / time.Second)
+			assert.Equal(t, uint64(burst+regained-d.Remaining), served.Load(), "in %v", since)
+			assert.Equal(t, served.Load()-burst+1, load.ok.Load())
+			assert.Equal(t, httplimit.Stats{Allowed: load.ok.Load(), Denied: load.denied.Load()}, m.Stats())
+			assert.Greater(t, load.denied.Load(), load.ok.Load(), "more was asked for than admitted")
+			assert.Equal(t, 1, perIP.Len())
+			assertNoGoroutineLeft(t, before)
+		})
+	}
+}
+
+// Five times as many requests leave no more memory behind.
+func TestLoadLeavesNoMemoryBehind(t *testing.T) {
+	limiter := limiterOf(t, nil, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 100))
+	m := middleware(t, limiter, httplimit.Options{Jitter: time.Second, Settle: httplimit.RefundServerErrors})
+	load := newLoad(t, m.Wrap(ok), "HTTP/1.1", 32)
+	defer load.close()
+	load.requests(t, 2_000)
+	before := liveHeap()
+	load.requests(t, 8_000)
+	assert.Less(t, liveHeap(), before+128<<10, "16 bytes for each request would show")
+}
+
+func liveHeap() uint64 {
+	var s runtime.MemStats
+	runtime.GC()
+	runtime.GC() // pools are emptied by the second
+	runtime.ReadMemStats(&s)
+	return s.HeapAlloc
+}
+
+func loadTime() time.Duration {
+	if testing.Short() {
+		return 200 * time.Millisecond
+	}
+	return 2 * time.Second
+}
+
+// assertNoGoroutineLeft waits for those that are on their way out.
+func assertNoGoroutineLeft(t *testing.T, before int) {
+	assert.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+1 }, // the condition's own
+		10*time.Second, 10*time.Millisecond, "a goroutine is left over")
+}
+
+// load is a server on the loopback interface and clients that keep their connections.
+type load struct {
+	server            *httptest.Server
+	clients           []*http.Client
+	ok, denied, other atomic.Uint64
+}
+
+func newLoad(t *testing.T, h http.Handler, proto string, connections int) *load {
+	l := &load{server: httptest.NewUnstartedServer(h)}
+	if proto == "HTTP/2.0" {
+		l.server.EnableHTTP2 = true
+		l.server.StartTLS()
+	} else {
+		l.server.Start()
+	}
+	for range connections {
+		transport := &http.Transport{ForceAttemptHTTP2: proto == "HTTP/2.0", MaxConnsPerHost: 1}
+		if proto == "HTTP/2.0" {
+			transport.TLSClientConfig = &tls.Config{RootCAs: l.server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
+		}
+		l.clients = append(l.clients, &http.Client{Transport: transport})
+	}
+	require.NoError(t, l.ask(l.clients[0]), "the first request sets the clock going")
+	return l
+}
+
+func (l *load) close() {
+	for _, c := range l.clients {
+		c.CloseIdleConnections()
+	}
+	l.server.Close()
+}
+
+// run asks on all connections until the time is over. No request is cut short.
+func (l *load) run(t *testing.T, d time.Duration) {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	l.each(t, func() bool { return ctx.Err() == nil })
+}
+
+// requests asks that often, on all connections together.
+func (l *load) requests(t *testing.T, n int64) {
+	var left atomic.Int64
+	left.Store(n)
+	l.each(t, func() bool { return left.Add(-1) >= 0 })
+}
+
+func (l *load) each(t *testing.T, more func() bool) {
+	var wg sync.WaitGroup
+	for _, c := range l.clients {
+		wg.Go(func() {
+			for more() {
+				if !assert.NoError(t, l.ask(c)) {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	assert.Zero(t, l.other.Load())
+}
+
+func (l *load) ask(c *http.Client) error {
+	resp, err := c.Get(l.server.URL)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	switch resp.StatusCode {
+	case http.StatusOK:
+		l.ok.Add(1)
+	case http.StatusTooManyRequests:
+		l.denied.Add(1)
+	default:
+		l.other.Add(1)
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err
+}
