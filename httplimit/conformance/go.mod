@@ -1,0 +1,25 @@
+module github.com/weir-go/ratelimit/httplimit/conformance
+
+go 1.25.0
+
+replace github.com/weir-go/ratelimit => ../../
+
+require (
+	github.com/didip/tollbooth/v8 v8.0.1
+	github.com/dunglas/httpsfv v1.1.2
+	github.com/go-chi/httprate v0.16.1
+	github.com/stretchr/testify v1.12.1
+	github.com/throttled/throttled/v2 v2.15.0
+	github.com/weir-go/ratelimit v0.0.0-00010101000000-000000000000
+)
+
+require (
+	github.com/go-pkgz/expirable-cache/v3 v3.0.0 // indirect
+	github.com/hashicorp/golang-lru v0.5.4 // indirect
+	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect
+	github.com/klauspost/cpuid/v2 v2.2.10 // indirect
+	github.com/puzpuzpuz/xsync/v4 v4.5.0 // indirect
+	github.com/zeebo/xxh3 v1.0.2 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	golang.org/x/sys v0.30.0 // indirect
+)
