@@ -103,30 +103,32 @@ const (
 	exceedsDetail     = "The request costs more than its quota ever holds. Do not retry it."
 )
 
-var failed = encodeProblem(http.StatusInternalServerError, map[string]any{
-	"type": "about:blank", "title": http.StatusText(http.StatusInternalServerError),
-})
+var failed = members{
+	Type: "about:blank", Title: http.StatusText(http.StatusInternalServerError), Status: http.StatusInternalServerError,
+}.encode()
 
 // newProblem returns the answer to a request beyond the quota of that policy.
 func newProblem(status int, policy, detail string) problem {
-	members := map[string]any{"type": typeQuotaExceeded, "title": "Quota exceeded"}
+	m := members{Type: typeQuotaExceeded, Title: "Quota exceeded", Status: status, Detail: detail}
 	if policy != "" {
-		members["violated-policies"] = []string{policy}
+		m.Violated = []string{policy}
 	}
-	if detail != "" {
-		members["detail"] = detail
-	}
-	return encodeProblem(status, members)
+	return m.encode()
 }
 
-func encodeProblem(status int, members map[string]any) problem {
-	members["status"] = status
-	body, err := json.Marshal(members)
-	if err != nil {
-		panic(err) // strings and integers alone
-	}
+// members are what a problem document says.
+type members struct {
+	Type     string   `json:"type"`
+	Title    string   `json:"title"`
+	Status   int      `json:"status"`
+	Detail   string   `json:"detail,omitempty"`
+	Violated []string `json:"violated-policies,omitempty"`
+}
+
+func (m members) encode() problem {
+	body, _ := json.Marshal(m) // strings and an integer: it cannot fail
 	body = append(body, '\n')
-	return problem{status, body, strconv.Itoa(len(body))}
+	return problem{m.Status, body, strconv.Itoa(len(body))}
 }
 
 // write sends the document; to HEAD, all but the document.

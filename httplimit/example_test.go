@@ -1,0 +1,224 @@
+package httplimit_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+)
+
+// show sends a request and prints the status and some header fields of the response.
+func show(h http.Handler, r *http.Request, fields ...string) {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	fmt.Print(w.Code)
+	for _, name := range fields {
+		fmt.Print(" ", w.Header().Get(name))
+	}
+	fmt.Println()
+}
+
+func request(method, path string) *http.Request {
+	r := httptest.NewRequest(method, path, nil)
+	r.RemoteAddr = "192.0.2.1:1234"
+	return r
+}
+
+// Each address may send 2 requests at once, and 10 a minute in the long run.
+func Example() {
+	perIP, err := ratelimit.New[netip.Addr](ratelimit.TokenBucket(ratelimit.PerMinute(10), 2).Named("ip"), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	limit, err := httplimit.New(ratelimit.Map(perIP, httplimit.RemoteIP), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") })
+
+	server := httptest.NewServer(limit.Wrap(hello))
+	defer server.Close()
+	for range 3 {
+		resp, err := http.Get(server.URL)
+		if err != nil {
+			log.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		fmt.Println(resp.StatusCode, resp.Header.Get("RateLimit-Policy"))
+		fmt.Println(string(text))
+	}
+	// Output:
+	// 200 "ip";q=2;w=12
+	// hello
+	// 200 "ip";q=2;w=12
+	// hello
+	// 429 "ip";q=2;w=12
+	// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,"violated-policies":["ip"]}
+}
+
+// Three limits on one request, of which all are charged or none: each address, each
+// API key where there is one, and everybody together.
+func Example_layers() {
+	perIP := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.TokenBucket(ratelimit.PerSecond(10), 20).Named("ip"), nil))
+	perKey := ratelimit.Must(ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5)).Named("key"), nil))
+	global := ratelimit.Must(ratelimit.New[struct{}](ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000).Named("global"), nil))
+
+	all, err := ratelimit.All(
+		ratelimit.By(perIP, httplimit.RemoteIP),
+		ratelimit.By(perKey, httplimit.Optional(httplimit.APIKey("X-API-Key"))),
+		ratelimit.By(global, func(*http.Request) (struct{}, error) { return struct{}{}, nil }),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	limit := httplimit.Must(httplimit.New(all, nil))
+
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /items", func(http.ResponseWriter, *http.Request) {})
+	h := limit.Wrap(mux)
+
+	r := request("GET", "/items")
+	show(h, r, "RateLimit-Policy")
+	r.Header.Set("X-API-Key", "s3cret")
+	show(h, r, "RateLimit")
+	// Output:
+	// 200 "ip";q=20;w=2, "key";q=5;w=3600, "global";q=1000;w=1
+	// 200 "key";r=4;t=3600
+}
+
+// Behind proxies, say which ones: only what they have added to X-Forwarded-For is
+// believed.
+func ExampleClientIP() {
+	clientIP, err := httplimit.ClientIP(httplimit.ClientIPOptions{
+		TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := request("GET", "/")
+	r.Header.Set("X-Forwarded-For", "6.6.6.6, 203.0.113.7")
+
+	r.RemoteAddr = "10.0.0.1:9000" // the proxy, which has added 203.0.113.7
+	fmt.Println(clientIP(r))
+	r.RemoteAddr = "192.0.2.1:1234" // somebody who pretends to be one
+	fmt.Println(clientIP(r))
+	// Output:
+	// 203.0.113.7 <nil>
+	// 192.0.2.1 <nil>
+}
+
+// Only failed logins count: three for each name from each address.
+func ExampleChargeOnly() {
+	attempts := ratelimit.Must(ratelimit.New[httplimit.Pair[netip.Addr, string]](ratelimit.FixedWindow(ratelimit.Per(3, 15*time.Minute)).Named("login"), nil))
+	name := func(r *http.Request) (string, error) { return r.FormValue("name"), nil }
+	limit := httplimit.Must(httplimit.New(
+		ratelimit.Map(attempts, httplimit.Join(httplimit.RemoteIP, name)),
+		&httplimit.Options{Settle: httplimit.ChargeOnly(http.StatusUnauthorized)},
+	))
+	login := limit.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("password") != "right" {
+			http.Error(w, "wrong password", http.StatusUnauthorized)
+		}
+	}))
+	for _, password := range []string{"right", "right", "a", "right", "b", "c", "right"} {
+		show(login, request("POST", "/login?name=alice&password="+password))
+	}
+	show(login, request("POST", "/login?name=bob&password=right"))
+	// Output:
+	// 200
+	// 200
+	// 401
+	// 200
+	// 401
+	// 401
+	// 429
+	// 200
+}
+
+// Plans by API key: the table holds hashes, the limiter too.
+func ExampleHashOf() {
+	plans := map[httplimit.Hash]ratelimit.Limit{
+		httplimit.HashOf("s3cret"): ratelimit.FixedWindow(ratelimit.PerHour(5000)).Named("key"),
+	}
+	perKey := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(60)).Named("key"),
+		&ratelimit.Options[httplimit.Hash]{
+			LimitFor: func(key httplimit.Hash) ratelimit.Limit { return plans[key] },
+		}))
+	limit := httplimit.Must(httplimit.New(ratelimit.Map(perKey, httplimit.BearerToken), nil))
+	h := limit.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, token := range []string{"s3cret", "another"} {
+		r := request("GET", "/")
+		r.Header.Set("Authorization", "Bearer "+token)
+		show(h, r, "RateLimit")
+	}
+	// Output:
+	// 200 "key";r=4999;t=3600
+	// 200 "key";r=59;t=3600
+}
+
+// A limit for each route of each address: inside the mux, the pattern is known.
+func ExampleJoin() {
+	perRoute := ratelimit.Must(ratelimit.New[httplimit.Pair[netip.Addr, string]](ratelimit.FixedWindow(ratelimit.PerMinute(2)), nil))
+	limit := httplimit.Must(httplimit.New(
+		ratelimit.Map(perRoute, httplimit.Join(httplimit.RemoteIP, httplimit.Pattern)), nil))
+	done := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	mux := http.NewServeMux()
+	mux.Handle("GET /items/{id}", limit.Wrap(done))
+	mux.Handle("GET /users/{id}", limit.Wrap(done))
+	for _, path := range []string{"/items/1", "/items/2", "/items/3", "/users/1"} {
+		show(mux, request("GET", path))
+	}
+	// Output:
+	// 200
+	// 200
+	// 429
+	// 200
+}
+
+// A limit is tried on real traffic before it denies anything.
+func ExampleOptions_shadow() {
+	l := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.FixedWindow(ratelimit.PerMinute(1)), nil))
+	limit := httplimit.Must(httplimit.New(ratelimit.Map(l, httplimit.RemoteIP), &httplimit.Options{
+		Shadow: true,
+		OnDecision: func(e httplimit.Event) {
+			fmt.Println(e.Request.URL.Path, e.Outcome)
+		},
+	}))
+	h := limit.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	show(h, request("GET", "/a"))
+	show(h, request("GET", "/b"))
+	fmt.Printf("%+v\n", limit.Stats())
+	// Output:
+	// /a allowed
+	// 200
+	// /b denied
+	// 200
+	// {Skipped:0 Allowed:1 Denied:1 Exceeds:0 Failed:0 FailedOpen:0}
+}
+
+// A request without a key is the client's mistake here, and not the server's.
+func ExampleOptions_onError() {
+	l := ratelimit.Must(ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerMinute(60)), nil))
+	limit := httplimit.Must(httplimit.New(ratelimit.Map(l, httplimit.BearerToken), &httplimit.Options{
+		Logger: quiet, // of this example
+		OnError: func(w http.ResponseWriter, e httplimit.Event) {
+			if errors.Is(e.Err, httplimit.ErrNoKey) {
+				w.Header().Set("WWW-Authenticate", "Bearer")
+				http.Error(w, "a bearer token is needed", http.StatusUnauthorized)
+				return
+			}
+			http.Error(w, "try again later", http.StatusServiceUnavailable)
+		},
+	}))
+	show(limit.Wrap(http.NotFoundHandler()), request("GET", "/"))
+	// Output:
+	// 401
+}
