@@ -23,6 +23,11 @@ const (
 	// is known is a policy; RateLimit tells of the one that binds. Middleware inside
 	// middleware adds its own items to the lists.
 	//
+	// Known are the limits that the limiter lists, and the one that has decided. So of
+	// several layers, a key's own plan ([ratelimit.Options].LimitFor) is told when it
+	// binds, in place of the limit of the same name; and a layer that was skipped
+	// is listed all the same.
+	//
 	// The policy's q is the limit's capacity and w the seconds in which it is
 	// regained, rounded up. RateLimit's t is chosen so that r per t invites no
 	// more than the rate: it is w, or what is left of a fixed window, or when

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"crypto/subtle"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+)
+
+//go:embed index.html
+var page []byte
+
+// plans are the limits of the API keys that are known, by the hash of the key.
+var plans = map[httplimit.Hash]ratelimit.Limit{
+	httplimit.HashOf("gold-key"): ratelimit.FixedWindow(ratelimit.PerMinute(8)).Named("key"),
+}
+
+// clientKey finds a client's address in a request.
+type clientKey = func(*http.Request) (netip.Addr, error)
+
+// newServer returns the routes behind their limits.
+func newServer(proxies []netip.Prefix) (http.Handler, error) {
+	client, err := httplimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: proxies})
+	if err != nil {
+		return nil, err
+	}
+	api, err := apiLimit(client)
+	if err != nil {
+		return nil, err
+	}
+	login, err := loginLimit(client)
+	if err != nil {
+		return nil, err
+	}
+	demo, err := newDemo(client)
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", servePage)
+	mux.HandleFunc("GET /healthz", serveHealth)
+	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, map[string]httplimit.Stats{"api": api.Stats(), "login": login.Stats()})
+	})
+	mux.HandleFunc("GET /api/items", serveItems)
+	mux.Handle("POST /login", login.Wrap(http.HandlerFunc(serveLogin)))
+	mux.Handle("GET /demo/burst", demo)
+	return http.MaxBytesHandler(api.Wrap(mux), 4<<10), nil
+}
+
+// apiLimit holds requests to three limits: all of them, or none is charged. A request
+// without an API key is not counted by key, but still by address.
+func apiLimit(client clientKey) (*httplimit.Middleware, error) {
+	perIP, err := ratelimit.New[netip.Addr](ratelimit.TokenBucket(ratelimit.PerSecond(5), 10).Named("ip"), nil)
+	if err != nil {
+		return nil, err
+	}
+	perKey, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("key"), &ratelimit.Options[httplimit.Hash]{
+		LimitFor: func(key httplimit.Hash) ratelimit.Limit { return plans[key] },
+	})
+	if err != nil {
+		return nil, err
+	}
+	global, err := ratelimit.New[struct{}](ratelimit.TokenBucket(ratelimit.PerSecond(500), 500).Named("global"), nil)
+	if err != nil {
+		return nil, err
+	}
+	layers, err := ratelimit.All(
+		ratelimit.By(perIP, client),
+		ratelimit.By(perKey, httplimit.Optional(httplimit.APIKey("X-API-Key"))),
+		ratelimit.By(global, func(*http.Request) (struct{}, error) { return struct{}{}, nil }),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return httplimit.New(layers, &httplimit.Options{
+		Skip:   func(r *http.Request) bool { return r.URL.Path == "/healthz" },
+		Jitter: 5 * time.Second,
+	})
+}
+
+// errNoName says that a login request names nobody.
+var errNoName = fmt.Errorf("%w: no name to log in", httplimit.ErrNoKey)
+
+// loginLimit lets each address guess wrong three times a minute for each name.
+func loginLimit(client clientKey) (*httplimit.Middleware, error) {
+	failures, err := ratelimit.New[httplimit.Pair[netip.Addr, string]](ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("login"), nil)
+	if err != nil {
+		return nil, err
+	}
+	name := func(r *http.Request) (string, error) {
+		if name := r.PostFormValue("name"); name != "" {
+			return name, nil
+		}
+		return "", errNoName
+	}
+	return httplimit.New(ratelimit.Map(failures, httplimit.Join(client, name)), &httplimit.Options{
+		Settle: httplimit.ChargeOnly(http.StatusUnauthorized),
+		OnError: func(w http.ResponseWriter, e httplimit.Event) {
+			if errors.Is(e.Err, errNoName) {
+				http.Error(w, "the form field name is missing", http.StatusBadRequest)
+				return
+			}
+			http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+		},
+	})
+}
+
+func servePage(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = w.Write(page)
+}
+
+func serveHealth(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") }
+
+func serveItems(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, []string{"sluice", "gate", "spillway"})
+}
+
+// serveLogin knows one user: alice, with the password "weir".
+func serveLogin(w http.ResponseWriter, r *http.Request) {
+	right := subtle.ConstantTimeCompare([]byte(r.PostFormValue("password")), []byte("weir")) == 1
+	if r.PostFormValue("name") != "alice" || !right {
+		http.Error(w, "wrong name or password", http.StatusUnauthorized)
+		return
+	}
+	_, _ = io.WriteString(w, "welcome\n")
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // a client that has gone needs no answer
+}
