@@ -192,15 +192,23 @@ func quote(s string) string {
 
 // view returns how the limit that decided is written.
 func (m *Middleware) view(l ratelimit.Limit) *view {
-	for _, v := range *m.known.Load() {
-		if v.limit == l {
-			return v
-		}
+	if v := find(*m.known.Load(), l); v != nil {
+		return v
 	}
 	if v, ok := m.variants.Load(l); ok {
 		return v.(*view)
 	}
 	return m.learn(l)
+}
+
+// find returns the view of that very limit, or nil.
+func find(views []*view, l ratelimit.Limit) *view {
+	for _, v := range views {
+		if v.limit == l {
+			return v
+		}
+	}
+	return nil
 }
 
 // maxVariants bounds what is kept of plans; further ones are written anew each time.
@@ -209,26 +217,32 @@ const maxVariants = 256
 // learn makes the view of a limit that was not known: the limiter's own has been
 // changed, or it is the plan of a single key.
 func (m *Middleware) learn(l ratelimit.Limit) *view {
+	m.refresh()
 	known := *m.known.Load()
-	if m.limits != nil {
-		limits := m.limits()
-		if checkNames(limits) == nil && !sameLimits(known, limits) {
-			known = viewsOf(limits)
-			m.known.Store(&known)
-			m.variants.Clear()
-			m.learned.Store(0)
-		}
-	}
-	for _, v := range known {
-		if v.limit == l {
-			return v
-		}
+	if v := find(known, l); v != nil {
+		return v
 	}
 	v := variant(known, l)
 	if m.learned.Add(1) <= maxVariants {
 		m.variants.Store(l, v)
 	}
 	return v
+}
+
+// refresh asks the limiter for its limits again. Names that cannot be listed leave the
+// list as it was.
+func (m *Middleware) refresh() {
+	if m.limits == nil {
+		return
+	}
+	limits := m.limits()
+	if checkNames(limits) != nil || sameLimits(*m.known.Load(), limits) {
+		return
+	}
+	views := viewsOf(limits)
+	m.known.Store(&views)
+	m.variants.Clear()
+	m.learned.Store(0)
 }
 
 func sameLimits(known []*view, limits []ratelimit.Limit) bool {

@@ -50,8 +50,8 @@ type Options struct {
 	// not to ([RefundServerErrors]). A handler that panics counts as status 500,
 	// whatever it has written; one that hijacked the connection as 101. The limiter
 	// must be a [ratelimit.Reserver]. The whole cost is charged until then, so
-	// that a crowd of requests at once gains nothing. If nil, the cost stays
-	// charged.
+	// that a crowd of requests at once gains nothing, and header fields tell of
+	// that. If nil, the cost stays charged.
 	//
 	// In a [ratelimit.Layered], leaky buckets delay as ever; any other Reserver
 	// is asked to take the cost now or not at all.
@@ -218,7 +218,12 @@ func (m *Middleware) findLimits() error {
 }
 
 // Wrap returns a handler that passes on to next what the limiter allows, and
-// answers the rest.
+// answers the rest. What a leaky bucket delays is held until its turn has come; a
+// client that leaves meanwhile is not served.
+//
+// Next gets the server's own ResponseWriter, or with [Options].Settle one that has
+// the same optional methods, directly (Flush, Hijack, ReadFrom) or by way of
+// [http.ResponseController].
 func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }
@@ -229,10 +234,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		next.ServeHTTP(w, r)
 		return
 	}
-	e := Event{Request: r, Cost: 1}
-	if m.opts.Cost != nil {
-		e.Cost = m.opts.Cost(r)
-	}
+	e := Event{Request: r, Cost: m.cost(r)}
 	res := m.decide(&e)
 	m.report(&e)
 	if !m.opts.Shadow && !m.admit(w, &e) {
@@ -247,6 +249,13 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	m.serveAndSettle(w, &e, res, next)
+}
+
+func (m *Middleware) cost(r *http.Request) int {
+	if m.opts.Cost == nil {
+		return 1
+	}
+	return m.opts.Cost(r)
 }
 
 // decide asks the limiter. The reservation is nil if there is nothing to settle.

@@ -160,6 +160,9 @@ func TestErrorsAreLoggedAtMostOnceASecond(t *testing.T) {
 	get(h)
 	assert.Equal(t, 2, bytes.Count(log.Bytes(), []byte("\n")))
 	assert.Contains(t, log.String(), "unlogged=4")
+	clock.advance(-time.Hour)
+	get(h)
+	assert.Equal(t, 3, bytes.Count(log.Bytes(), []byte("\n")), "a clock that is set back does not silence it")
 }
 
 func TestOwnAnswersReplaceTheProblems(t *testing.T) {

@@ -82,7 +82,8 @@ type throttledLog struct {
 
 func (l *throttledLog) error(to *slog.Logger, now time.Time, e *Event) {
 	at, next := now.UnixNano(), l.next.Load()
-	if at < next || !l.next.CompareAndSwap(next, at+int64(time.Second)) {
+	early := at < next && next-at <= int64(time.Second) // else the clock was set back
+	if early || !l.next.CompareAndSwap(next, at+int64(time.Second)) {
 		l.dropped.Add(1)
 		return
 	}

@@ -2,6 +2,8 @@ package httplimit
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -22,9 +24,11 @@ func ChargeOnly(statuses ...int) func(r *http.Request, status, cost int) int {
 }
 
 // RefundServerErrors is for [Options.Settle]: what ends with a status of 500 or above
-// is given back, since it is not the client's doing.
-func RefundServerErrors(_ *http.Request, status, cost int) int {
-	if status >= http.StatusInternalServerError {
+// is given back, since it is not the client's doing; unless the client has gone before
+// the end. Else it could have work done for nothing, by hanging up in the middle.
+func RefundServerErrors(r *http.Request, status, cost int) int {
+	gone := errors.Is(r.Context().Err(), context.Canceled)
+	if status >= http.StatusInternalServerError && !gone {
 		return 0
 	}
 	return cost

@@ -2,6 +2,7 @@ package httplimit_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -114,6 +115,19 @@ func TestShadowModeSettlesToo(t *testing.T) {
 		send(h, httptest.NewRequest("GET", path, nil))
 	}
 	assert.Equal(t, httplimit.Stats{Allowed: 5, Denied: 1}, m.Stats())
+}
+
+func TestClientThatHangsUpIsNotRefunded(t *testing.T) {
+	limiter := limiterOf(t, new(fakeClock), ratelimit.TokenBucket(ratelimit.PerMinute(1), 5))
+	h := middleware(t, limiter, httplimit.Options{Settle: httplimit.RefundServerErrors})
+	ctx, hangUp := context.WithCancel(t.Context())
+	send(h.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		hangUp()
+		http.Error(w, r.Context().Err().Error(), http.StatusInternalServerError)
+	})), httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+	d, err := limiter.Peek(nil, 1)
+	require.NoError(t, err)
+	assert.Equal(t, 4, d.Remaining)
 }
 
 // settled counts the statuses that a rule was asked about.
