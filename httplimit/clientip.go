@@ -57,9 +57,11 @@ var remoteIP = clientIP{bits: defaultIPv6Bits}
 // IPv4 if it is an IPv4 one written as IPv6; it has no zone; of an IPv6 address, all
 // bits after the first IPv6Bits are zero.
 //
-// An entry that is no address, if it comes before the client's, is
-// [ErrMalformedKey]. If there are trusted proxies only, or one of them sent no
-// header, it is [ErrNoKey]: else all its clients would be one.
+// An entry that is no address, if it is met on the way to the client's, is
+// [ErrMalformedKey]; so is a line of Forwarded with broken syntax or above 16 KiB, and
+// a connection without an address, such as a Unix socket's. If there are trusted
+// proxies only, or one of them sent no header, it is [ErrNoKey]: else all its clients
+// would be one.
 func ClientIP(opts ClientIPOptions) (func(*http.Request) (netip.Addr, error), error) {
 	if opts.Header >= proxyHeaders {
 		return nil, fmt.Errorf("httplimit: ClientIPOptions.Header is %d, which does not exist", opts.Header)
