@@ -23,10 +23,11 @@ const (
 	// is known is a policy; RateLimit tells of the one that binds. Middleware inside
 	// middleware adds its own items to the lists.
 	//
-	// Known are the limits that the limiter lists, and the one that has decided. So of
-	// several layers, a key's own plan ([ratelimit.Options].LimitFor) is told when it
-	// binds, in place of the limit of the same name; and a layer that was skipped
-	// is listed all the same.
+	// Known are the limits that the limiter lists, and the one that has decided. A key's
+	// own plan ([ratelimit.Options].LimitFor) is known when it has decided: it is
+	// listed in place of the limit of the same name, or of a zero Limit, which
+	// stands in a limiter's list for one that differs from key to key. A layer
+	// that was skipped is listed all the same.
 	//
 	// The policy's q is the limit's capacity and w the seconds in which it is
 	// regained, rounded up. RateLimit's t is chosen so that r per t invites no
@@ -90,7 +91,7 @@ type view struct {
 // viewOf returns how a limit is written that stands alone.
 func viewOf(l ratelimit.Limit) *view {
 	v := &view{limit: l, name: policyName(l)}
-	if l.Algorithm == ratelimit.AlgorithmUnlimited || checkName(v.name) != nil {
+	if l.Algorithm == 0 || l.Algorithm == ratelimit.AlgorithmUnlimited || checkName(v.name) != nil {
 		v.name = ""
 	} else {
 		v.quoted = quote(v.name)
@@ -173,6 +174,9 @@ func checkNames(limits []ratelimit.Limit) error {
 	seen := make(map[string]ratelimit.Limit, len(limits))
 	for _, l := range limits {
 		name := policyName(l)
+		if l == (ratelimit.Limit{}) {
+			continue // it differs from key to key
+		}
 		if err := checkName(name); err != nil {
 			return err
 		}
@@ -250,19 +254,21 @@ func sameLimits(known []*view, limits []ratelimit.Limit) bool {
 }
 
 // variant returns the view of a key's own plan. It stands in the list for the limit
-// of the same name; if there is none, nobody can tell which limit it is instead of,
-// and it stands alone.
+// of the same name, or for the first that differs from key to key. If there is
+// neither, nobody can tell which limit it is instead of, and it stands alone.
 func variant(known []*view, l ratelimit.Limit) *view {
-	limits := make([]ratelimit.Limit, len(known))
-	at := -1
-	for i, v := range known {
-		if limits[i] = v.limit; v.name != "" && strings.EqualFold(v.name, policyName(l)) {
-			at, limits[i] = i, l
-		}
+	at := slices.IndexFunc(known, func(v *view) bool { return v.name != "" && strings.EqualFold(v.name, policyName(l)) })
+	if at < 0 {
+		at = slices.IndexFunc(known, func(v *view) bool { return v.limit == ratelimit.Limit{} })
 	}
 	if at < 0 {
 		return viewOf(l)
 	}
+	limits := make([]ratelimit.Limit, len(known))
+	for i, v := range known {
+		limits[i] = v.limit
+	}
+	limits[at] = l
 	return viewsOf(limits)[at]
 }
 

@@ -168,6 +168,17 @@ func TestPlanOfAKeyStandsForTheLimitOfItsName(t *testing.T) {
 	}
 }
 
+func TestLimitThatDiffersByKeyIsListedWhenItHasDecided(t *testing.T) {
+	ip := ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("ip")
+	gold := ratelimit.FixedWindow(ratelimit.PerMinute(50)).Named("gold")
+	limiter := &listing{stub{limits: []ratelimit.Limit{ip, {}, {}}}}
+	h := middleware(t, limiter, httplimit.Options{}).Wrap(ok)
+	limiter.decision = ratelimit.Decision{Allowed: true, Limit: ip}
+	assert.Equal(t, `"ip";q=5;w=60`, get(h).Header.Get("RateLimit-Policy"))
+	limiter.decision.Limit = gold
+	assert.Equal(t, `"ip";q=5;w=60, "gold";q=50;w=60`, get(h).Header.Get("RateLimit-Policy"))
+}
+
 func TestPoliciesFollowSetLimit(t *testing.T) {
 	clock := new(fakeClock)
 	keyed, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(5)), &ratelimit.Options[string]{Clock: clock})

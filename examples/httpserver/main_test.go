@@ -45,12 +45,12 @@ func TestOnlyFailedLoginsCount(t *testing.T) {
 }
 
 func TestKeysHaveTheirPlans(t *testing.T) {
-	s := server(t)
 	for key, want := range map[string]string{
 		"":         `"ip";q=10;w=2, "key";q=5;w=60, "global";q=500;w=1`,
 		"some-key": `"ip";q=10;w=2, "key";q=5;w=60, "global";q=500;w=1`,
 		"gold-key": `"ip";q=10;w=2, "key";q=8;w=60, "global";q=500;w=1`,
 	} {
+		s := server(t)
 		r, err := http.NewRequest("GET", s.URL+"/api/items", nil)
 		require.NoError(t, err)
 		if key != "" {
