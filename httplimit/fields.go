@@ -27,7 +27,8 @@ const (
 	// own plan ([ratelimit.Options].LimitFor) is known when it has decided: it is
 	// listed in place of the limit of the same name, or of a zero Limit, which
 	// stands in a limiter's list for one that differs from key to key. A layer
-	// that was skipped is listed all the same.
+	// that was skipped is listed all the same. A limit that was changed
+	// ([ratelimit.Keyed.SetLimit]) is listed as it is now once it has decided.
 	//
 	// The policy's q is the limit's capacity and w the seconds in which it is
 	// regained, rounded up. RateLimit's t is chosen so that r per t invites no

@@ -166,6 +166,13 @@ func TestPlanOfAKeyStandsForTheLimitOfItsName(t *testing.T) {
 			assert.Equal(t, want, send(h, r).Header.Get("RateLimit-Policy"), plan)
 		}
 	}
+
+	require.NoError(t, global.SetLimit(ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("global")))
+	gold := with("X-Plan: gold")
+	clock.advance(time.Hour)
+	assert.Equal(t, `"key";q=5;w=60, "global";q=3;w=60`, send(h, gold).Header.Get("RateLimit-Policy"), "global has decided")
+	require.NoError(t, global.SetLimit(ratelimit.FixedWindow(ratelimit.PerMinute(1000)).Named("global")))
+	assert.Equal(t, `"key";q=50;w=60, "global";q=1000;w=60`, send(h, gold).Header.Get("RateLimit-Policy"), "what was kept is forgotten")
 }
 
 func TestLimitThatDiffersByKeyIsListedWhenItHasDecided(t *testing.T) {
