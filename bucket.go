@@ -46,9 +46,9 @@ type algorithm interface {
 	earliest(s state, now, cost int64) int64
 	// spend spends at an instant that was earliest, or more as debt.
 	spend(s state, at, cost int64) state
-	// refund gives back what cost exceeds actual by, of a cost spent at that
-	// instant, as far as it has not been regained in the meantime.
-	refund(s state, now, at, cost, actual int64) state
+	// refund gives back what the cost of a spending exceeds actual by, as far as
+	// that has not been regained in the meantime.
+	refund(s state, now int64, sp spending, actual int64) state
 	// charge spends n at now, into debt if need be.
 	charge(s state, now, n int64) state
 	// forgive takes n from what is spent, the newest first.
@@ -70,29 +70,35 @@ func (b *bucket) fresh(reading int64) bool {
 	return max(b.last, b.plan.regained(b.state)) <= reading
 }
 
-// admit spends the cost if it fits within ahead of now, and returns the instant
-// at which it is spent, or leaves a leaky bucket. If not, retry is later than
-// now, and the first instant at which it will. What is spent later than now can
-// be given back if keep is set. The caller holds the lock.
-func (b *bucket) admit(p *plan, now, cost, ahead int64, keep bool) (at, retry int64) {
+// admit spends the cost if it fits within ahead of the reading, and returns when
+// it is spent, or leaves a leaky bucket. If not, retry is later than the reading,
+// and the first one at which it will. What is spent ahead can be given back if
+// keep is set. The caller holds the lock.
+func (b *bucket) admit(p *plan, reading, cost, ahead int64, keep bool) (sp spending, retry int64) {
+	now := max(reading, b.last)
 	b.record(p, now)
-	if at, retry = p.admits(b.state, now, cost, ahead); retry > now {
+	if sp, retry = p.admits(b.state, reading, now, cost, ahead); retry > reading {
 		b.denied = true
-		return at, retry
+		return sp, retry
 	}
-	b.commit(p, now, at, cost, keep)
-	return at, retry
+	b.commit(p, now, sp, keep)
+	return sp, retry
 }
 
 // allow is admit for a caller who wants to know no more, and for most buckets
 // the shortest way to that. The caller holds the lock.
-func (b *bucket) allow(p *plan, now, cost int64) bool {
+func (b *bucket) allow(p *plan, reading, cost int64) bool {
 	if p.ordered || b.ledger != nil {
-		_, retry := b.admit(p, now, cost, p.delay, false)
-		return retry <= now
+		_, retry := b.admit(p, reading, cost, p.delay, false)
+		return retry <= reading
 	}
+	now := max(reading, b.last)
 	b.last = now
 	b.used, b.placed = b.placed, true
+	if t := p.token; t != nil {
+		b.denied = !t.pay(&b.state, now, cost)
+		return !b.denied
+	}
 	if b.denied = p.earliest(b.state, now, cost) > now; b.denied {
 		return false
 	}
@@ -113,12 +119,12 @@ func (b *bucket) record(p *plan, now int64) {
 }
 
 // commit spends a cost that has been found to fit at that instant.
-func (b *bucket) commit(p *plan, now, at, cost int64, keep bool) {
+func (b *bucket) commit(p *plan, now int64, sp spending, keep bool) {
 	b.denied = false
-	if at > now && (keep || b.ledger != nil) {
-		b.book(at, cost)
+	if sp.at > now && (keep || b.ledger != nil) {
+		b.book(sp)
 	} else {
-		b.state = p.spend(b.state, at, cost)
+		b.state = p.spend(b.state, sp.at, sp.cost)
 	}
 }
 
@@ -211,7 +217,7 @@ func (t *tokenBucket) worth(d span) (n, rem int64) {
 	hi, lo := bits.Mul64(uint64(d.ns), uint64(t.units))
 	lo, carry := bits.Add64(lo, uint64(d.frac), 0)
 	if hi += carry; hi == 0 {
-		return int64(lo / uint64(t.per)), int64(lo % uint64(t.per))
+		return int64(min(lo/uint64(t.per), math.MaxInt64)), int64(lo % uint64(t.per))
 	}
 	if hi >= uint64(t.per) {
 		return math.MaxInt64, 0
@@ -282,9 +288,26 @@ func (t *tokenBucket) owe(s state, cost int64) state {
 	return s
 }
 
-func (t *tokenBucket) refund(s state, now, at, cost, actual int64) state {
-	left := t.minus(t.price(cost), span{ns: max(0, now-at)})
-	back := t.price(cost - actual)
+// pay spends the cost at now and reports true, if it fits: earliest and spend in one.
+func (t *tokenBucket) pay(s *state, now, cost int64) bool {
+	owed := span{s.at, s.n}
+	if owed.ns < now {
+		owed = span{ns: now}
+	}
+	price := t.one
+	if cost != 1 {
+		price = t.price(cost)
+	}
+	if owed = t.plus(owed, price); (span{now + t.full.ns, t.full.frac}).less(owed) {
+		return false
+	}
+	s.at, s.n = owed.ns, owed.frac
+	return true
+}
+
+func (t *tokenBucket) refund(s state, now int64, sp spending, actual int64) state {
+	left := t.minus(t.price(sp.cost), span{ns: max(0, now-sp.at)})
+	back := t.price(sp.cost - actual)
 	if left.less(back) {
 		back = left
 	}

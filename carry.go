@@ -44,7 +44,7 @@ func carry(from, to *plan, s state, now int64) state {
 		}
 		return base
 	}
-	return to.fold(&ledger{base: base, entries: booked})
+	return to.fold(&ledger{entries: booked, bookings: &bookings{base: base}})
 }
 
 // split parts what is spent by now from what is booked for later, in copies.

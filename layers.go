@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"sync"
 	"time"
@@ -50,6 +51,9 @@ func (y *keyedLayer[R, K]) limiter() (Clock, Limit, error) {
 		return nil, Limit{}, errors.New("By was given no limiter")
 	case y.key == nil:
 		return nil, Limit{}, errors.New("By was given no key function")
+	}
+	if y.l.limitFor != nil {
+		return y.l.clock, Limit{}, nil
 	}
 	return y.l.clock, y.l.era.Load().def.limit, nil
 }
@@ -125,8 +129,8 @@ func All[R any](layers ...Layer[R]) (*Layered[R], error) {
 // sameClock compares clocks, of which one that cannot be compared is like no other.
 func sameClock(a, b Clock) bool { return reflect.TypeOf(a).Comparable() && a == b }
 
-// Limits returns each layer's limit, in order: New's or SetLimit's, whatever
-// LimitFor may say for single keys.
+// Limits returns each layer's limit, in order: New's or SetLimit's, or the zero Limit
+// where [Options.LimitFor] gives each key its own.
 func (l *Layered[R]) Limits() []Limit {
 	limits := make([]Limit, len(l.layers))
 	for i, layer := range l.layers {
@@ -147,7 +151,7 @@ func (l *Layered[R]) Allow(r R, cost int) bool {
 // wrapped. The context is unused.
 func (l *Layered[R]) Take(_ context.Context, r R, cost int) (d Decision, err error) {
 	s := l.stack()
-	_, err = s.take(l.clock, r, cost, request{ahead: century})
+	_, err = s.take(l.clock, r, cost, request{ahead: math.MaxInt64})
 	s.report(err)
 	d = s.d
 	l.done(s)

@@ -1,5 +1,20 @@
 package ratelimit
 
+// spending is a cost and the instant at which it is spent, or leaves a leaky bucket.
+type spending struct {
+	at   int64
+	part int64 // if not 0, the turn begins that many 1/units of a nanosecond after at − 1
+	cost int64
+}
+
+// begin returns the spending's instant before it was rounded up.
+func (sp spending) begin() span {
+	if sp.part == 0 {
+		return span{ns: sp.at}
+	}
+	return span{sp.at - 1, sp.part}
+}
+
 // ledger lists a key's spendings one by one: for the sliding log all that count,
 // for the other algorithms what is booked for a later instant, so that a booking
 // can be given back without selling its instant twice.
@@ -7,23 +22,53 @@ package ratelimit
 // For the latter, the bucket's state is always base with the entries spent on top
 // in order. Entries of one instant are one, which makes no difference to any sum.
 type ledger struct {
-	entries ring
-	base    state // before the oldest entry; unused by the sliding log
-	stale   bool  // an entry has shrunk, and the state does not show it yet
+	entries   ring
+	*bookings // nil for the sliding log
+}
+
+// bookings is what a ledger keeps beside its entries if they are all booked ahead.
+type bookings struct {
+	base  state // before the oldest entry
+	parts ring  // of a leaky bucket: the entries' spending.part, where it is not 0, as a cost
+	stale bool  // an entry has shrunk, and the state does not show it yet
 }
 
 // book spends at an instant after now, in such a way that it can be given back.
 // The caller holds the lock.
-func (b *bucket) book(at, cost int64) {
-	if b.plan.log {
-		b.state = b.plan.spend(b.state, at, cost)
-		return
+func (b *bucket) book(sp spending) {
+	if !b.plan.log {
+		if b.ledger == nil {
+			b.ledger = &ledger{bookings: &bookings{base: b.state}}
+		}
+		b.ledger.add(sp)
 	}
-	if b.ledger == nil {
-		b.ledger = &ledger{base: b.state}
+	b.state = b.plan.spend(b.state, sp.at, sp.cost)
+}
+
+// add appends a booking. Of several at one instant, the turn begins with the first.
+func (l *ledger) add(sp spending) {
+	if sp.part > 0 && l.entries.newest() < sp.at {
+		l.parts.push(entry{sp.at, sp.part})
 	}
-	b.entries.add(entry{at, cost})
-	b.state = b.plan.spend(b.state, at, cost)
+	l.entries.add(entry{sp.at, sp.cost})
+}
+
+// get returns the i-th booking.
+func (l *ledger) get(i int) spending {
+	e := l.entries.get(i)
+	sp := spending{at: e.at, cost: e.cost}
+	if j := l.parts.search(e.at); j < l.parts.n && l.parts.slot(j).at == e.at {
+		sp.part = l.parts.slot(j).cost
+	}
+	return sp
+}
+
+// replay spends a booking on top of those before it.
+func (p *plan) replay(s state, sp spending) state {
+	if p.leaky != nil {
+		return p.leaky.replay(s, sp)
+	}
+	return p.spend(s, sp.at, sp.cost)
 }
 
 // catchUp moves the bookings that are past into the base, and brings the state
@@ -35,21 +80,21 @@ func (b *bucket) catchUp(now int64) {
 	if b.refold(); b.ledger == nil {
 		return
 	}
-	k := 0
-	for ; k < b.entries.n && b.entries.slot(k).at <= now; k++ {
-		e := b.entries.get(k)
-		b.base = b.plan.spend(b.base, e.at, e.cost)
+	l, k := b.ledger, 0
+	for ; k < l.entries.n && l.entries.slot(k).at <= now; k++ {
+		l.base = b.plan.replay(l.base, l.get(k))
 	}
-	if k == b.entries.n {
-		b.state = b.base // the fold over no entries, which is what the state is already
+	if k == l.entries.n {
+		b.state = l.base // the fold over no entries, which is what the state is already
 	} else if k > 0 {
-		b.entries.popFront(k)
+		l.entries.popFront(k)
+		l.parts.popFront(l.parts.search(now + 1))
 	}
 }
 
 // refold brings the state up to date if bookings have been given back.
 func (b *bucket) refold() {
-	if b.ledger == nil || !b.stale {
+	if b.ledger == nil || b.plan.log || !b.stale {
 		return
 	}
 	l := b.ledger
@@ -62,8 +107,7 @@ func (b *bucket) refold() {
 func (p *plan) fold(l *ledger) state {
 	s := l.base
 	for i := range l.entries.n {
-		e := l.entries.get(i)
-		s = p.spend(s, e.at, e.cost)
+		s = p.replay(s, l.get(i))
 	}
 	if l.entries.n > 0 {
 		s.ledger = l
@@ -71,21 +115,34 @@ func (p *plan) fold(l *ledger) state {
 	return s
 }
 
-// settle makes good the difference between the cost that was spent at that
-// instant and what it actually was. The caller holds the lock.
-func (b *bucket) settle(now, at, cost, actual int64) {
+// settle makes good the difference between the cost that was spent and what it
+// actually was. The caller holds the lock.
+func (b *bucket) settle(now int64, sp spending, actual int64) {
 	switch {
-	case actual > cost:
-		b.charge(now, actual-cost)
-	case actual == cost:
+	case actual > sp.cost:
+		b.charge(now, actual-sp.cost)
+	case actual == sp.cost:
 	case b.ledger == nil || b.plan.log:
-		b.state = b.plan.refund(b.state, now, at, cost, actual)
-	case at > now:
-		b.entries.reduce(at, cost-actual)
-		b.stale = true
+		b.state = b.plan.refund(b.state, now, sp, actual)
+	case sp.at > now:
+		b.ledger.reduce(sp.at, sp.cost-actual)
 	default:
-		b.base = b.plan.refund(b.base, now, at, cost, actual)
+		b.base = b.plan.refund(b.base, now, sp, actual)
 		b.stale = true
+	}
+}
+
+// reduce gives a part of what is booked for that instant back.
+func (l *ledger) reduce(at, n int64) {
+	l.entries.reduce(at, n)
+	l.prune()
+}
+
+// prune takes note that entries have shrunk, or gone from the end.
+func (l *ledger) prune() {
+	l.stale = true
+	for l.parts.newest() > l.entries.newest() {
+		l.parts.remove(l.parts.n - 1)
 	}
 }
 
@@ -97,17 +154,17 @@ func (b *bucket) charge(now, n int64) {
 	case b.ledger == nil || b.plan.log:
 		b.state = b.plan.charge(b.state, now, n)
 	default:
-		b.book(b.entries.newest(), n)
+		b.book(spending{at: b.entries.newest(), cost: n})
 	}
 }
 
 // forgive takes n from what is spent: bookings first, the last of all first.
 func (b *bucket) forgive(now, n int64) {
-	if b.ledger != nil && !b.plan.log {
-		n -= b.entries.reduceNewest(n)
-		b.base = b.plan.forgive(b.base, now, n)
-		b.stale = true
+	if b.ledger == nil || b.plan.log {
+		b.state = b.plan.forgive(b.state, now, n)
 		return
 	}
-	b.state = b.plan.forgive(b.state, now, n)
+	n -= b.entries.reduceNewest(n)
+	b.base = b.plan.forgive(b.base, now, n)
+	b.ledger.prune()
 }

@@ -196,7 +196,7 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 		if b := l.keys.find(key); b != nil {
 			b.mu.Lock()
 			if p := b.plan; p != nil && p.era == l.era.Load() && uint64(int64(cost)-1) < uint64(p.capacity) {
-				ok := b.allow(p, max(reading(l.clock), b.last), int64(cost))
+				ok := b.allow(p, reading(l.clock), int64(cost))
 				b.mu.Unlock()
 				return ok
 			}
@@ -227,16 +227,16 @@ type request struct {
 	keep  bool  // whether what is booked may be given back
 }
 
-// decide decides, and fills in d. It returns the bucket that was charged and the
-// instant, if any was.
-func (l *Keyed[K]) decide(key K, cost int, r request, d *Decision) (b *bucket, at int64, err error) {
+// decide decides, and fills in d. It returns the bucket that was charged and with
+// what, if any was.
+func (l *Keyed[K]) decide(key K, cost int, r request, d *Decision) (b *bucket, sp spending, err error) {
 	if !l.odd {
 		if b = l.keys.find(key); b != nil {
 			b.mu.Lock()
 			if p := b.plan; p != nil && p.era == l.era.Load() && uint64(int64(cost)-1) < uint64(p.capacity) {
-				at = b.decide(p, reading(l.clock), int64(cost), r, d)
+				sp = b.decide(p, reading(l.clock), int64(cost), r, d)
 				b.mu.Unlock()
-				return b, at, nil
+				return b, sp, nil
 			}
 			b.mu.Unlock()
 		}
@@ -245,43 +245,48 @@ func (l *Keyed[K]) decide(key K, cost int, r request, d *Decision) (b *bucket, a
 }
 
 // decide decides one key's cost at a reading. The caller holds the lock.
-func (b *bucket) decide(p *plan, raw, cost int64, r request, d *Decision) (at int64) {
-	now := max(raw, b.last)
+func (b *bucket) decide(p *plan, reading, cost int64, r request, d *Decision) spending {
 	if r.ahead < 0 {
 		r.ahead = p.delay
 	}
-	at, retry := b.admit(p, now, cost, r.ahead, r.keep)
-	if retry > now {
-		d.RetryAfter = between(raw, retry)
-	} else if d.Allowed = true; at > now {
-		d.Delay = between(raw, at)
+	sp, retry := b.admit(p, reading, cost, r.ahead, r.keep)
+	d.verdict(reading, b.last, sp.at, retry)
+	p.standing(b.state, reading, b.last, d)
+	return sp
+}
+
+// verdict fills in the answer to a cost that is spent at an instant, or not before
+// retry, as of a reading that counts as now.
+func (d *Decision) verdict(reading, now, at, retry int64) {
+	if d.Allowed = retry <= reading; !d.Allowed {
+		d.RetryAfter = between(reading, retry)
+	} else if at > now {
+		d.Delay = between(reading, at)
 	}
-	p.standing(b.state, raw, now, d)
-	return at
 }
 
 // decideSlow is decide for all that is not an ordinary cost of a known key.
-func (l *Keyed[K]) decideSlow(key K, cost int, r request, d *Decision) (*bucket, int64, error) {
+func (l *Keyed[K]) decideSlow(key K, cost int, r request, d *Decision) (*bucket, spending, error) {
 	if err := l.check(key, cost); err != nil {
-		return nil, 0, err
+		return nil, spending{}, err
 	}
 	for {
 		refreshed := l.refreshed.Load()
 		p, err := l.planFor(key)
 		if err != nil {
-			return nil, 0, err
+			return nil, spending{}, err
 		}
 		if err = p.check(cost); err != nil || cost == 0 || !p.tracks() {
 			l.look(key, p, 0, d)
 			if d.Allowed = err == nil; d.Allowed {
 				d.RetryAfter = 0
 			}
-			return nil, 0, err
+			return nil, spending{}, err
 		}
 		b, raw, fresh, err := l.keys.acquire(key, p, l.clock)
 		if err != nil {
 			d.Limit = p.limit
-			return nil, 0, err
+			return nil, spending{}, err
 		}
 		if !fresh {
 			raw = reading(l.clock)
@@ -291,12 +296,12 @@ func (l *Keyed[K]) decideSlow(key K, cost int, r request, d *Decision) (*bucket,
 			b.mu.Unlock()
 			continue // the limit has changed in the meantime
 		}
-		at := b.decide(p, raw, int64(cost), r, d)
+		sp := b.decide(p, raw, int64(cost), r, d)
 		if l.refreshed.Load() != refreshed {
 			b.expire()
 		}
 		b.mu.Unlock()
-		return b, at, nil
+		return b, sp, nil
 	}
 }
 

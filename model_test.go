@@ -421,11 +421,11 @@ func (m *model) take(raw int64, cost int, ahead int64, spend bool) (d ratelimit.
 		return d, nil, err
 	}
 	now := m.at(raw)
-	b, retry := m.plan(now, int64(cost), ahead)
+	b, retry := m.plan(raw, now, int64(cost), ahead)
 	if spend {
 		m.record(now)
 	}
-	if retry > now {
+	if retry > raw {
 		d.RetryAfter = time.Duration(retry - raw)
 	} else {
 		d.Allowed, r = true, m.book(b, spend)
@@ -438,12 +438,15 @@ func (m *model) take(raw int64, cost int, ahead int64, spend bool) (d ratelimit.
 }
 
 // plan returns the booking that the cost would make, and when it may.
-func (m *model) plan(now, cost, ahead int64) (*booking, int64) {
+func (m *model) plan(raw, now, cost, ahead int64) (b *booking, retry int64) {
 	s := m.all()
 	if q, ok := s.(*modelQueue); ok {
-		b, retry := q.enter(now, cost), q.earliest(now, cost)
-		if ahead >= 0 {
-			retry = max(retry, q.reset(now)-ahead)
+		b, retry = q.enter(now, cost), raw
+		if room := q.earliest(now, cost); room > now {
+			retry = room
+		}
+		if leaves := q.reset(now); ahead >= 0 && leaves > now {
+			retry = max(retry, leaves-ahead)
 		}
 		return b, retry
 	}
@@ -451,8 +454,11 @@ func (m *model) plan(now, cost, ahead int64) (*booking, int64) {
 	if n := len(m.ahead); n > 0 {
 		from = max(from, m.ahead[n-1].at) // behind whatever is booked
 	}
-	b := &booking{at: s.earliest(from, cost), cost: cost}
-	return b, b.at - max(0, ahead)
+	b = &booking{at: s.earliest(from, cost), cost: cost}
+	if retry = raw; b.at > now {
+		retry = max(raw, b.at-max(0, ahead))
+	}
+	return b, retry
 }
 
 func (m *model) book(b *booking, spend bool) *receipt {
@@ -494,7 +500,6 @@ func (m *model) settle(raw int64, r *receipt, actual int) {
 
 // lower changes what is booked ahead.
 func (m *model) lower(i int, cost int64) {
-	m.blurry = m.blurry || i < len(m.ahead)-1 && m.rounds()
 	if m.ahead[i].cost = cost; cost == 0 {
 		m.ahead = slices.Delete(slices.Clone(m.ahead), i, i+1)
 	}
@@ -503,16 +508,7 @@ func (m *model) lower(i int, cost int64) {
 // giveBack lowers what is in the past. What is booked ahead keeps its place for as long as
 // it is booked.
 func (m *model) giveBack(b *booking, amount int64) {
-	if q, ok := m.base.(*modelQueue); ok {
-		m.blurry = m.blurry || m.rounds() && (len(m.ahead) > 0 || q.full.Cmp(b.end(q.per)) != 0)
-	}
 	m.base.refund(m.last, b, amount)
-}
-
-// rounds reports whether what is queued leaves at fractions of a nanosecond.
-func (m *model) rounds() bool {
-	_, queue := m.base.(*modelQueue)
-	return queue && int64(m.limit.Rate.Per)%int64(m.limit.Rate.Units) != 0
 }
 
 // charge spends what need not fit. Where bookings lie ahead, it is not said which of

@@ -14,6 +14,7 @@ type plan struct {
 	capacity  int64        // of the limit
 	log       bool         // the algorithm keeps all its spendings in the ledger
 	ordered   bool         // the algorithm spends only on a state that has been advanced to now
+	token     *tokenBucket // the algorithm, if it is that one; else nil
 	leaky     *leakyBucket // the algorithm, if it delays what it admits; else nil
 	delay     int64        // how long what Take admits may be delayed
 	maxDebt   int64        // how much may be owed
@@ -31,10 +32,10 @@ func newPlan(l Limit, e *era) (*plan, error) {
 	switch l.Algorithm {
 	case AlgorithmTokenBucket:
 		t := newTokenBucket(l.Rate, l.Burst)
-		p.algorithm = &t
+		p.algorithm, p.token = &t, &t
 	case AlgorithmLeakyBucket:
 		p.leaky = &leakyBucket{newTokenBucket(l.Rate, l.Burst)}
-		p.algorithm, p.ordered, p.delay = p.leaky, true, century
+		p.algorithm, p.ordered, p.delay = p.leaky, true, math.MaxInt64
 	case AlgorithmFixedWindow:
 		p.algorithm = &fixedWindow{per, units}
 	case AlgorithmSlidingLog:
@@ -45,6 +46,9 @@ func newPlan(l Limit, e *era) (*plan, error) {
 		return p, nil
 	}
 	p.maxDebt, p.maxAhead = bounds(l)
+	if p.leaky != nil {
+		p.maxAhead = math.MaxInt64 // its queue is bound enough
+	}
 	return p, nil
 }
 
@@ -68,28 +72,30 @@ func bounds(l Limit) (maxDebt, maxAhead int64) {
 	return maxDebt, max(0, maxAhead)
 }
 
-// admits returns when a cost is spent, and from when on it would be, given that it
-// may be booked that far ahead. In a leaky bucket the queue itself is what lies ahead.
-func (p *plan) admits(s state, now, cost, ahead int64) (at, retry int64) {
-	at = p.earliest(s, now, cost)
-	if p.leaky == nil {
-		return at, at - min(ahead, p.maxAhead)
+// admits returns when a cost is spent, and the first reading at which it would be,
+// given that it may be booked that far ahead of a reading that counts as now. In
+// a leaky bucket the queue itself is what lies ahead.
+func (p *plan) admits(s state, reading, now, cost, ahead int64) (sp spending, retry int64) {
+	sp, retry = spending{at: p.earliest(s, now, cost), cost: cost}, reading
+	if p.leaky != nil {
+		if sp.at > now {
+			retry = sp.at // when the queue has room
+		}
+		sp.at, sp.part = p.leaky.leaves(s, now)
 	}
-	leaves := p.leaky.leaves(s, now)
-	return leaves, max(at, leaves-min(ahead, century))
+	if ahead = min(ahead, p.maxAhead); sp.at > now && ahead < maxReading {
+		retry = max(retry, sp.at-ahead)
+	}
+	return sp, retry
 }
 
 // answer fills in what a state says to a cost, as of a reading that counts as now.
 func (p *plan) answer(s state, reading, now, cost int64, d *Decision) {
-	at, retry := now, now
+	sp, retry := spending{at: now}, reading
 	if cost > 0 {
-		at, retry = p.admits(s, now, cost, p.delay)
+		sp, retry = p.admits(s, reading, now, cost, p.delay)
 	}
-	if d.Allowed = retry <= now; !d.Allowed {
-		d.RetryAfter = between(reading, retry)
-	} else if at > now {
-		d.Delay = between(reading, at)
-	}
+	d.verdict(reading, now, sp.at, retry)
 	p.standing(s, reading, now, d)
 }
 

@@ -15,10 +15,9 @@ type Reservation struct {
 	settled atomic.Bool
 	settle  func(actual int) // of another engine, else nil
 
-	b     *bucket // what was charged, else nil
+	b     *bucket // that was charged, else nil
 	clock Clock
-	at    int64
-	cost  int
+	spending
 }
 
 // NewReservation returns a reservation for an engine of another kind. The first call of
@@ -37,8 +36,9 @@ func NewReservation(d Decision, settle func(actual int)) *Reservation {
 //   - windows and log: only while the spending still counts.
 //
 // So the last booking, cancelled before its time, leaves no trace, and the limit's
-// bound always holds. Only the first call of Settle or Cancel counts. After Reset or
-// eviction there is nothing to settle.
+// bound always holds. Only the first call of Settle or Cancel counts. Once the key has
+// been forgotten, by Reset, by eviction, or as good as new after being idle (see
+// [Options.IdleTTL]), there is nothing to settle.
 func (r *Reservation) Settle(actual int) {
 	if r == nil || !r.Allowed || r.settled.Swap(true) {
 		return
@@ -49,14 +49,14 @@ func (r *Reservation) Settle(actual int) {
 		return
 	}
 	if r.b != nil {
-		r.b.settleAt(r.clock, r.at, int64(r.cost), int64(actual))
+		r.b.settleAt(r.clock, r.spending, int64(actual))
 	}
 }
 
 // Cancel gives the whole cost back: it is Settle(0).
 func (r *Reservation) Cancel() { r.Settle(0) }
 
-func (b *bucket) settleAt(clock Clock, at, cost, actual int64) {
+func (b *bucket) settleAt(clock Clock, sp spending, actual int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.plan == nil {
@@ -64,18 +64,19 @@ func (b *bucket) settleAt(clock Clock, at, cost, actual int64) {
 	}
 	now := max(reading(clock), b.last)
 	b.record(b.plan, now)
-	b.settle(now, at, cost, actual)
+	b.settle(now, sp, actual)
 }
 
 // Reserve is Take, but it may book ahead by up to maxDelay (below zero counts as zero):
 // Delay says when the work may begin, and later callers queue behind it. On a leaky
-// bucket Delay is the queue's, and one above maxDelay is denied. Settle the
-// reservation when the real cost is known, or cancel it. It is never nil; errors are
-// those of Take.
+// bucket Delay is the queue's, and one above maxDelay is denied. A denial's
+// RetryAfter is for the same call: with this maxDelay. Nothing is booked so far
+// ahead that it would take more than 100 years to regain. Settle the reservation when
+// the real cost is known, or cancel it. It is never nil; errors are those of Take.
 func (l *Keyed[K]) Reserve(_ context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error) {
-	r := &Reservation{clock: l.clock, cost: cost}
+	r := &Reservation{clock: l.clock}
 	var err error
-	r.b, r.at, err = l.decide(key, cost, request{ahead: int64(max(0, maxDelay)), keep: true}, &r.Decision)
+	r.b, r.spending, err = l.decide(key, cost, request{ahead: int64(max(0, maxDelay)), keep: true}, &r.Decision)
 	if l.onDecision != nil {
 		l.onDecision(Event[K]{key, cost, r.Decision, err})
 	}

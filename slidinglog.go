@@ -69,9 +69,9 @@ func (l *slidingLog) spend(s state, at, cost int64) state {
 	return s
 }
 
-func (l *slidingLog) refund(s state, now, at, cost, actual int64) state {
+func (l *slidingLog) refund(s state, now int64, sp spending, actual int64) state {
 	if s = l.advance(s, now); s.ledger != nil {
-		s.n -= s.entries.reduce(at, cost-actual)
+		s.n -= s.entries.reduce(sp.at, sp.cost-actual)
 	}
 	return s
 }
@@ -177,9 +177,12 @@ func (l *slidingLog) spent(s state, now int64) int64 {
 	if s.m == 0 {
 		return n
 	}
-	past := int64(0)
-	if s.at <= now {
-		past, _ = mul((now-s.at)/l.per, l.units)
+	if s.at > now {
+		return n + s.m
+	}
+	past, over := mul((now-s.at)/l.per, l.units)
+	if over {
+		past = s.m
 	}
 	return n + max(0, s.m-past)
 }

@@ -20,14 +20,14 @@ type stack[R any] struct {
 type charge struct {
 	b      *bucket // nil if the key is not tracked
 	p      *plan
-	s      state // as of now
-	slot   int   // the first that meets here
-	cost   int64 // to be spent
-	own    int64 // the part of it that does not depend on the caller's cost
-	shares int64 // how many layers charge the caller's cost
-	now    int64 // what the clock's reading counts as
-	at     int64 // when the cost is spent, or leaves
-	retry  int64 // the first instant at which it would be
+	s      state    // as of now
+	slot   int      // the first that meets here
+	cost   int64    // to be spent
+	own    int64    // the part of it that does not depend on the caller's cost
+	shares int64    // how many layers charge the caller's cost
+	now    int64    // what the clock's reading counts as
+	sp     spending // how the cost is spent
+	retry  int64    // the first reading at which it would be
 }
 
 func newStack[R any](layers []Layer[R]) *stack[R] {
@@ -84,7 +84,7 @@ func (s *stack[R]) take(clock Clock, r R, cost int, q request) (due time.Duratio
 		}
 		raw := reading(clock)
 		missing, err := s.weigh(raw, q.ahead, true)
-		if missing && err == nil && s.allowed() {
+		if missing && err == nil && s.allowed(raw) {
 			s.unlock()
 			if err := s.insert(clock); err != nil {
 				return 0, err
@@ -110,9 +110,9 @@ func (s *stack[R]) look(clock Clock, cost int) error {
 		return s.restless()
 	}
 	raw := reading(clock)
-	_, err := s.weigh(raw, century, false)
+	_, err := s.weigh(raw, math.MaxInt64, false)
 	if err == nil || cost == 0 {
-		s.answer(raw, cost == 0 || s.allowed())
+		s.answer(raw, cost == 0 || s.allowed(raw))
 	}
 	s.unlock()
 	if cost == 0 {
@@ -215,7 +215,8 @@ func (s *stack[R]) unlock() {
 func (s *stack[R]) weigh(raw, ahead int64, record bool) (missing bool, err error) {
 	for i := range s.charges {
 		c := &s.charges[i]
-		if c.at, c.retry, c.now = raw, raw, raw; !c.p.tracks() {
+		c.sp, c.retry, c.now = spending{at: raw}, raw, raw
+		if !c.p.tracks() {
 			continue
 		}
 		c.stand(raw, record)
@@ -225,7 +226,7 @@ func (s *stack[R]) weigh(raw, ahead int64, record bool) (missing bool, err error
 			s.d.Limit = c.p.limit
 			err = fmt.Errorf("layer %d: %w", c.slot, c.p.exceeds(c.cost))
 		case c.cost > 0:
-			c.at, c.retry = c.p.admits(c.s, c.now, c.cost, c.ahead(ahead))
+			c.sp, c.retry = c.p.admits(c.s, raw, c.now, c.cost, c.ahead(ahead))
 		}
 	}
 	return missing, err
@@ -258,9 +259,9 @@ func (c *charge) stand(raw int64, record bool) {
 	c.s = b.state
 }
 
-func (s *stack[R]) allowed() bool {
+func (s *stack[R]) allowed(reading int64) bool {
 	for i := range s.charges {
-		if s.charges[i].retry > s.charges[i].now {
+		if s.charges[i].retry > reading {
 			return false
 		}
 	}
@@ -269,16 +270,16 @@ func (s *stack[R]) allowed() bool {
 
 // conclude spends all, or nothing, and fills in the decision. All are locked.
 func (s *stack[R]) conclude(raw int64, keep bool) (due time.Duration) {
-	allowed := s.allowed()
+	allowed := s.allowed(raw)
 	for i := range s.charges {
 		c := &s.charges[i]
-		due = max(due, between(raw, max(c.at, c.retry)))
+		due = max(due, between(raw, max(c.sp.at, c.retry)))
 		switch {
 		case c.b == nil || c.cost == 0:
 		case !allowed:
-			c.b.denied = c.b.denied || c.retry > c.now
+			c.b.denied = c.b.denied || c.retry > raw
 		default:
-			c.b.commit(c.p, c.now, c.at, c.cost, keep)
+			c.b.commit(c.p, c.now, c.sp, keep)
 			c.s = c.b.state
 		}
 	}
@@ -319,8 +320,8 @@ func (s *stack[R]) answer(raw int64, allowed bool) {
 		if wait := between(raw, c.retry); !allowed && wait > s.d.RetryAfter {
 			worst, s.d.RetryAfter = i, wait
 		}
-		if allowed && c.at > c.now {
-			s.d.Delay = max(s.d.Delay, between(raw, c.at))
+		if allowed && c.sp.at > c.now {
+			s.d.Delay = max(s.d.Delay, between(raw, c.sp.at))
 		}
 	}
 	if worst >= 0 {
@@ -390,7 +391,7 @@ func (c *charge) settle(clock Clock, actual int64) {
 	if actual > 0 {
 		cost = satAdd(cost, c.own)
 	}
-	c.b.settleAt(clock, c.at, c.cost, cost)
+	c.b.settleAt(clock, c.sp, cost)
 }
 
 // report tells each layer's limiter of the decision.

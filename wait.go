@@ -36,7 +36,7 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) error
 	if err != nil {
 		return err
 	}
-	b, at, err := l.decide(key, cost, request{ahead: int64(left), keep: true}, d)
+	b, sp, err := l.decide(key, cost, request{ahead: int64(left), keep: true}, d)
 	switch {
 	case err != nil:
 		return err
@@ -45,7 +45,7 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) error
 	case !d.Allowed:
 		return tooLate(cost, d.RetryAfter, left, d.Limit)
 	}
-	return sleep(ctx, d.Delay, func() { b.settleAt(l.clock, at, int64(cost), 0) })
+	return sleep(ctx, d.Delay, func() { b.settleAt(l.clock, sp, 0) })
 }
 
 // forever is the time left to a context without a deadline.

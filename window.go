@@ -50,12 +50,12 @@ func (w *fixedWindow) spend(s state, at, cost int64) state {
 	return s
 }
 
-func (w *fixedWindow) refund(s state, now, at, cost, actual int64) state {
+func (w *fixedWindow) refund(s state, now int64, sp spending, actual int64) state {
 	s = w.roll(s, now)
-	if at < s.at {
+	if sp.at < s.at {
 		return s // it no longer counts
 	}
-	return w.forgive(s, now, cost-actual)
+	return w.forgive(s, now, sp.cost-actual)
 }
 
 func (w *fixedWindow) charge(s state, now, n int64) state { return w.spend(s, now, n) }
@@ -180,12 +180,12 @@ func (c *slidingCounter) spend(s state, at, cost int64) state {
 	return s
 }
 
-func (c *slidingCounter) refund(s state, now, at, cost, actual int64) state {
+func (c *slidingCounter) refund(s state, now int64, sp spending, actual int64) state {
 	s = c.roll(s, now)
-	switch back := cost - actual; {
-	case at >= s.at:
+	switch back := sp.cost - actual; {
+	case sp.at >= s.at:
 		s.n = max(0, s.n-back)
-	case at >= s.at-c.per:
+	case sp.at >= s.at-c.per:
 		s.m = max(0, s.m-back)
 	}
 	return c.fresh(s, now)
