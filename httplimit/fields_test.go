@@ -159,7 +159,7 @@ func TestPlanOfAKeyStandsForTheLimitOfItsName(t *testing.T) {
 		for plan, want := range map[string]string{
 			"plain": `"key";q=5;w=60, "global";q=1000;w=1`,
 			"gold":  `"key";q=50;w=60, "global";q=1000;w=1`,
-			"trial": `"trial";q=2;w=60`,
+			"trial": `"trial";q=2;w=60, "global";q=1000;w=1`,
 		} {
 			r := httptest.NewRequest("GET", "/", nil)
 			r.Header.Set("X-Plan", plan)
@@ -170,7 +170,7 @@ func TestPlanOfAKeyStandsForTheLimitOfItsName(t *testing.T) {
 	require.NoError(t, global.SetLimit(ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("global")))
 	gold := with("X-Plan: gold")
 	clock.advance(time.Hour)
-	assert.Equal(t, `"key";q=5;w=60, "global";q=3;w=60`, send(h, gold).Header.Get("RateLimit-Policy"), "global has decided")
+	assert.Equal(t, `"global";q=3;w=60`, send(h, gold).Header.Get("RateLimit-Policy"), "global has decided")
 	require.NoError(t, global.SetLimit(ratelimit.FixedWindow(ratelimit.PerMinute(1000)).Named("global")))
 	assert.Equal(t, `"key";q=50;w=60, "global";q=1000;w=60`, send(h, gold).Header.Get("RateLimit-Policy"), "what was kept is forgotten")
 }
