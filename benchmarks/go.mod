@@ -5,10 +5,10 @@ go 1.26.0
 replace github.com/weir-go/ratelimit => ../
 
 require (
-	github.com/didip/tollbooth/v7 v7.0.2
+	github.com/didip/tollbooth/v8 v8.0.1
 	github.com/go-chi/httprate v0.16.1
 	github.com/juju/ratelimit v1.0.2
-	github.com/sethvargo/go-limiter v0.7.1
+	github.com/sethvargo/go-limiter v1.1.0
 	github.com/stretchr/testify v1.12.1
 	github.com/throttled/throttled/v2 v2.15.0
 	github.com/ulule/limiter/v3 v3.11.2

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/didip/tollbooth/v7"
-	"github.com/didip/tollbooth/v7/limiter"
+	"github.com/didip/tollbooth/v8"
+	"github.com/didip/tollbooth/v8/limiter"
 	"github.com/go-chi/httprate"
 	juju "github.com/juju/ratelimit"
 	"github.com/sethvargo/go-limiter/memorystore"
