@@ -1,3 +1,49 @@
+// Package ratelimit decides, in nanoseconds and exactly, whether a key may spend now.
+//
+//	limiter, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10), 20), nil)
+//	…
+//	if !limiter.Allow("user:42", 1) {
+//		// not now
+//	}
+//
+// A [Limit] says what is allowed, and by which of five algorithms it is counted:
+// [TokenBucket], which suits most, [LeakyBucket], [FixedWindow], [SlidingLog] and
+// [SlidingCounter]. A [Keyed] limiter, made by [New], gives each key a budget of its
+// own. Most callers need [Keyed.Allow]; [Keyed.Take] says why not, how much is left
+// and when to retry; [Keyed.Wait] sleeps until it is time; [Keyed.Reserve] charges an
+// estimate that is settled later. [All] puts several limits on one request: all of
+// them allow it, or none is charged.
+//
+// # What the answers mean
+//
+// These hold for all five algorithms, to the nanosecond:
+//
+//   - If nothing else is spent, a denied cost is denied 1 ns before RetryAfter, and allowed
+//     at it. Remaining is allowed at this instant, and one more is not. At ResetAfter the
+//     key cannot be told from one never seen, and 1 ns before it can.
+//   - A denial charges nothing. Neither does a Peek, a cost of 0, an error, or a Wait
+//     that fails.
+//   - The limit's bound, which each constructor states, holds whatever is reserved,
+//     settled and cancelled, from however many goroutines. Only a grant, [Keyed.Adjust]
+//     with a negative delta, is outside of it.
+//   - What is spent above a capacity, by Adjust or by settling, is a debt: it is regained
+//     at the rate, or runs over into the windows to come, and is capped at 100 years.
+//   - Budgets are counted in whole numbers; no rate is rounded.
+//   - Time that steps back mints nothing: a key's time stands still until the clock has
+//     caught up, and RetryAfter and ResetAfter include that. One reading far in the
+//     future locks a key until the clock gets there, or [Keyed.Reset].
+//
+// In a testing/synctest bubble, build the limiter inside the bubble it is used in.
+//
+// # Memory
+//
+// A limiter tracks at most [Options.MaxKeys] keys and starts no goroutine. Keys that
+// have been idle for a minute and are as good as new leave as others come. A full table
+// forgets one of the least recently used keys for a new one, and with it what that had
+// spent; see [Options.OnFull] and [Keyed.Stats].
+//
+// A known key is decided on without allocating if its type holds no pointers but
+// strings, or is [netip.Addr].
 package ratelimit
 
 import (
@@ -52,60 +98,6 @@ type Decision struct {
 	Delay time.Duration
 }
 
-// Overflow says what happens to a new key when [Options.MaxKeys] are tracked. Keys
-// that are as good as new make room in either case: to forget them loses nothing.
-type Overflow uint8
-
-const (
-	// EvictOldest forgets one of the least recently used keys, and what it has
-	// spent. Keys that were denied and are still throttled get a second chance.
-	EvictOldest Overflow = iota
-	// RefuseNew denies the new key, with [ErrTableFull].
-	RefuseNew
-)
-
-// Options are what [New] can be told beyond the limit. Nil and the zero Options
-// mean the defaults.
-type Options[K comparable] struct {
-	// LimitFor returns the limit of a key; the zero Limit means New's. It is asked
-	// when a key is first seen, and again after it was forgotten, after SetLimit
-	// and after Refresh. It is called outside every lock, so it may be slow or
-	// call the limiter. If it returns an invalid limit, the key is denied with
-	// ErrInvalidLimit. If nil, all keys have New's limit.
-	LimitFor func(key K) Limit
-
-	// MaxKeys is how many keys are tracked at most; exactly so many fit. If
-	// zero, 65536.
-	MaxKeys int
-
-	// OnFull says what happens to a new key when MaxKeys are tracked. If zero,
-	// EvictOldest.
-	OnFull Overflow
-
-	// IdleTTL is how long idle keys are kept at least, as long as there is room.
-	// If zero, until they are as good as new. A key that is not as good as new
-	// is never dropped for being idle.
-	IdleTTL time.Duration
-
-	// Clock tells the time. If nil, the system's monotonic clock.
-	Clock Clock
-
-	// OnDecision is called after each Allow, Take, Reserve and Wait, with what
-	// was decided. It is not called by Peek. It runs in the caller's goroutine,
-	// outside every lock. If nil, nothing is.
-	OnDecision func(Event[K])
-}
-
-// Event is one decision, as [Options.OnDecision] gets it.
-type Event[K any] struct {
-	Key      K
-	Cost     int
-	Decision Decision
-	Err      error
-}
-
-const defaultMaxKeys = 65536
-
 // Keyed is the in-memory limiter: one budget for each key. Make one with [New]. It
 // is safe for concurrent use, starts no goroutine and needs no closing.
 type Keyed[K comparable] struct {
@@ -148,35 +140,6 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 	}
 	l.era.Store(e)
 	return l, nil
-}
-
-func (o *Options[K]) validate() error {
-	switch {
-	case o.MaxKeys < 0:
-		return fmt.Errorf("ratelimit: Options.MaxKeys is %d, want 0 for the default or more", o.MaxKeys)
-	case o.OnFull > RefuseNew:
-		return fmt.Errorf("ratelimit: Options.OnFull is %d, want EvictOldest or RefuseNew", o.OnFull)
-	case o.IdleTTL < 0:
-		return fmt.Errorf("ratelimit: Options.IdleTTL is %v, want 0 or more", o.IdleTTL)
-	}
-	return nil
-}
-
-// holdsInterface reports whether values of the type may fail to be comparable.
-func holdsInterface(t reflect.Type) bool {
-	switch t.Kind() {
-	case reflect.Interface:
-		return true
-	case reflect.Array:
-		return holdsInterface(t.Elem())
-	case reflect.Struct:
-		for i := range t.NumField() {
-			if holdsInterface(t.Field(i).Type) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // Must returns the limiter, or panics if there is an error. It is for limits that
@@ -305,23 +268,6 @@ func (l *Keyed[K]) decideSlow(key K, cost int, r request, d *Decision) (*bucket,
 	}
 }
 
-// check returns what is wrong with the key or the cost whatever the limit.
-func (l *Keyed[K]) check(key K, cost int) error {
-	if cost < 0 {
-		return fmt.Errorf("%w: %d", ErrNegativeCost, cost)
-	}
-	if l.odd && !canCompare(key) {
-		return fmt.Errorf("%w: %T cannot be compared", ErrInvalidKey, key)
-	}
-	if key != key {
-		return fmt.Errorf("%w: %v does not equal itself", ErrInvalidKey, key)
-	}
-	return nil
-}
-
-// canCompare reports whether the values that the key's interfaces hold can be compared.
-func canCompare[K comparable](key K) bool { return reflect.ValueOf(&key).Elem().Comparable() }
-
 // planFor returns the plan that the key has, or is to have.
 func (l *Keyed[K]) planFor(key K) (*plan, error) {
 	e := l.era.Load()
@@ -431,31 +377,3 @@ func (l *Keyed[K]) Sweep() int { return l.keys.sweep(l.clock) }
 
 // Len returns how many keys are tracked.
 func (l *Keyed[K]) Len() int { return int(l.keys.keys.Load()) }
-
-// Stats tells what has become of keys since the limiter was made.
-type Stats struct {
-	// Keys is how many are tracked now.
-	Keys int
-	// Expired counts keys dropped as good as new: nothing was forgotten.
-	Expired uint64
-	// Evicted counts keys dropped to make room, and what they had spent with
-	// them. If it grows, MaxKeys is too small for the traffic.
-	Evicted uint64
-	// EvictedThrottled counts those of Evicted that were being denied.
-	EvictedThrottled uint64
-	// Refused counts the decisions that met ErrTableFull.
-	Refused uint64
-}
-
-// Stats returns the limiter's counters. Each is exact; they are not read at one
-// instant.
-func (l *Keyed[K]) Stats() Stats {
-	t := l.keys
-	return Stats{
-		Keys:             l.Len(),
-		Expired:          t.expired.Load(),
-		Evicted:          t.evicted.Load(),
-		EvictedThrottled: t.evictedThrottled.Load(),
-		Refused:          t.refused.Load(),
-	}
-}
