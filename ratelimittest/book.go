@@ -1,0 +1,205 @@
+package ratelimittest
+
+import (
+	"math/big"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// book is what one key has spent, kept by the definitions of the algorithms
+// and with no thought of speed. All figures of a Decision follow from one: what counts
+// against the capacity at an instant, if nothing more is spent until then.
+type book struct {
+	history *history
+	account account
+}
+
+// account is one algorithm's bookkeeping. Instants never decrease.
+type account interface {
+	// used is what counts at an instant, in whole units, rounded up.
+	used(at time.Duration) int
+	spend(at time.Duration, cost int)
+}
+
+func (h *history) newBook() *book { return &book{h, newAccount(h.limit)} }
+
+func newAccount(l ratelimit.Limit) account {
+	switch l.Algorithm {
+	case ratelimit.AlgorithmFixedWindow:
+		return &fixedAccount{units: l.Rate.Units, per: l.Rate.Per}
+	case ratelimit.AlgorithmSlidingLog:
+		return &logAccount{per: l.Rate.Per}
+	case ratelimit.AlgorithmSlidingCounter:
+		return &counterAccount{per: l.Rate.Per}
+	default:
+		return &bucketAccount{units: int64(l.Rate.Units), per: int64(l.Rate.Per), owed: new(big.Int)}
+	}
+}
+
+// decide returns the Decision that Take has to answer.
+func (b *book) decide(now time.Duration, cost int) ratelimit.Decision {
+	d := b.peek(now, cost)
+	if d.Allowed && cost > 0 {
+		b.account.spend(now, cost)
+		d.Remaining, d.ResetAfter = b.remaining(now), b.resetAfter(now)
+	}
+	return d
+}
+
+// peek returns the Decision that Peek has to answer.
+func (b *book) peek(now time.Duration, cost int) ratelimit.Decision {
+	d := ratelimit.Decision{Limit: b.history.limit, Remaining: b.remaining(now), ResetAfter: b.resetAfter(now)}
+	d.RetryAfter = b.retryAfter(now, cost)
+	d.Allowed = d.RetryAfter == 0
+	if d.Allowed && cost > 0 && d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+		d.Delay = d.ResetAfter // it leaves when all that is ahead of it has left
+	}
+	return d
+}
+
+func (b *book) remaining(now time.Duration) int {
+	return max(0, b.history.limit.Capacity()-b.account.used(now))
+}
+
+func (b *book) retryAfter(now time.Duration, cost int) time.Duration {
+	if cost == 0 {
+		return 0
+	}
+	return b.after(now, b.history.limit.Capacity()-cost)
+}
+
+func (b *book) resetAfter(now time.Duration) time.Duration { return b.after(now, 0) }
+
+// after returns how long it takes until no more than so much counts.
+func (b *book) after(now time.Duration, most int) time.Duration {
+	unit := b.history.cfg.Resolution
+	fits := func(n time.Duration) bool { return b.account.used(now+n*unit) <= most }
+	if fits(0) {
+		return 0
+	}
+	no, yes := time.Duration(0), time.Duration(1)
+	for !fits(yes) {
+		no, yes = yes, 2*yes
+	}
+	for yes-no > 1 {
+		if mid := no + (yes-no)/2; fits(mid) {
+			yes = mid
+		} else {
+			no = mid
+		}
+	}
+	return yes * unit
+}
+
+// bucketAccount is a token or a leaky bucket: the sum of what was spent, less rate·t
+// for the time since, never less than nothing. It counts in 1/per of a unit,
+// of which each nanosecond gives back units.
+type bucketAccount struct {
+	units, per int64
+	owed       *big.Int
+	at         time.Duration
+}
+
+func (a *bucketAccount) owedAt(at time.Duration) *big.Int {
+	back := new(big.Int).Mul(big.NewInt(a.units), big.NewInt(int64(at-a.at)))
+	owed := back.Sub(a.owed, back)
+	if owed.Sign() < 0 {
+		return new(big.Int)
+	}
+	return owed
+}
+
+func (a *bucketAccount) used(at time.Duration) int {
+	per := big.NewInt(a.per)
+	owed := a.owedAt(at)
+	owed.Add(owed, per).Sub(owed, big.NewInt(1))
+	return int(owed.Div(owed, per).Int64())
+}
+
+func (a *bucketAccount) spend(at time.Duration, cost int) {
+	owed := a.owedAt(at)
+	a.owed = owed.Add(owed, new(big.Int).Mul(big.NewInt(int64(cost)), big.NewInt(a.per)))
+	a.at = at
+}
+
+// fixedAccount counts in windows that begin with the first spending after the last one's
+// end. What is above a window's units runs over into the windows that follow.
+type fixedAccount struct {
+	units int
+	per   time.Duration
+	start time.Duration
+	spent int
+}
+
+func (a *fixedAccount) used(at time.Duration) int {
+	over := (at - a.start) / a.per
+	if over > time.Duration(a.spent/a.units) {
+		return 0
+	}
+	return max(0, a.spent-int(over)*a.units)
+}
+
+func (a *fixedAccount) spend(at time.Duration, cost int) {
+	left := a.used(at)
+	if left == 0 {
+		a.start = at
+	} else {
+		a.start += (at - a.start) / a.per * a.per
+	}
+	a.spent = left + cost
+}
+
+// logAccount remembers every spending.
+type logAccount struct {
+	per  time.Duration
+	at   []time.Duration
+	cost []int
+}
+
+func (a *logAccount) used(at time.Duration) (sum int) {
+	for i, t := range a.at {
+		if t <= at && at-t < a.per {
+			sum += a.cost[i]
+		}
+	}
+	return sum
+}
+
+func (a *logAccount) spend(at time.Duration, cost int) {
+	a.at, a.cost = append(a.at, at), append(a.cost, cost)
+}
+
+// counterAccount has a count for this window and one for the window before.
+type counterAccount struct {
+	per        time.Duration
+	start      time.Duration
+	prev, curr int
+}
+
+// rolled returns the account as it stands at an instant.
+func (a *counterAccount) rolled(at time.Duration) counterAccount {
+	switch over := (at - a.start) / a.per; {
+	case over == 0:
+		return *a
+	case over == 1 && a.curr > 0:
+		return counterAccount{per: a.per, start: a.start + a.per, prev: a.curr}
+	default:
+		return counterAccount{per: a.per, start: at}
+	}
+}
+
+func (a *counterAccount) used(at time.Duration) int {
+	r := a.rolled(at)
+	overlap := new(big.Int).Mul(big.NewInt(int64(r.prev)), big.NewInt(int64(r.per-(at-r.start))))
+	overlap.Add(overlap, big.NewInt(int64(r.per-1)))
+	return r.curr + int(overlap.Div(overlap, big.NewInt(int64(r.per))).Int64())
+}
+
+func (a *counterAccount) spend(at time.Duration, cost int) {
+	*a = a.rolled(at)
+	if a.prev == 0 && a.curr == 0 {
+		a.start = at
+	}
+	a.curr += cost
+}

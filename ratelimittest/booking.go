@@ -1,0 +1,165 @@
+package ratelimittest
+
+import (
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// playReserveNow has Reserve without a delay answer as Take does.
+func playReserveNow(h *history) {
+	a, b := h.party(), h.party()
+	for range 10 {
+		cost := h.cost(a.left().Remaining)
+		if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket && a.left().ResetAfter > 0 {
+			return // its Reserve denies what it would have to delay
+		}
+		d, _ := a.take(cost)
+		r := b.reserve(cost, 0)
+		h.must(r.Decision == d, reserveIsTrue, "Take answers %s, and Reserve without a delay %s", described(d, nil), described(r.Decision, nil))
+		h.pause(d)
+	}
+}
+
+// playReserveAhead books ahead what is denied now, exactly as far as Take says.
+func playReserveAhead(h *history) {
+	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+		return
+	}
+	p := h.party()
+	p.unsettle()
+	cost := p.cost(p.left().Remaining)
+	d, _ := p.take(cost)
+	if d.Allowed || d.ResetAfter > span {
+		return // a booking need not stand for longer than a hundred years
+	}
+	early := p.reserve(cost, d.RetryAfter-p.cfg.Resolution)
+	p.must(!early.Allowed, reserveIsTrue, "RetryAfter was %v, and less delay than that is enough", d.RetryAfter)
+	r := p.reserve(cost, d.RetryAfter)
+	p.must(r.Allowed && r.Delay == d.RetryAfter, reserveIsTrue, "RetryAfter was %v, and a booking at it answers %s",
+		d.RetryAfter, described(r.Decision, nil))
+	p.queued(r.Delay)
+}
+
+// queued checks that nobody gets in before what is booked.
+func (p *party) queued(delay time.Duration) {
+	p.advance(p.upto(delay - p.cfg.Resolution))
+	d, _ := p.take(1)
+	p.must(!d.Allowed && d.Remaining == 0, reserveIsTrue, "a later caller gets in before what is booked: %s", described(d, nil))
+	p.must(!p.allow(1), reserveIsTrue, "a later caller of Allow gets in before what is booked")
+}
+
+// playReserveRetry probes what a denied Reserve says: the same call passes at RetryAfter.
+func playReserveRetry(h *history) {
+	p := h.party()
+	p.unsettle()
+	for range 8 {
+		cost, most := p.cost(p.left().Remaining), p.upto(p.limit.Rate.Per)
+		r := p.reserve(cost, most)
+		if r.Allowed {
+			continue
+		}
+		p.advance(r.RetryAfter - p.cfg.Resolution)
+		early := p.reserve(cost, most)
+		p.must(!early.Allowed, retryAfterIsTrue, "Reserve's RetryAfter was %v, and the same passes earlier", r.RetryAfter)
+		p.advance(p.cfg.Resolution)
+		again := p.reserve(cost, most)
+		p.must(again.Allowed, retryAfterIsTrue, "Reserve's RetryAfter was %v, and then the same answers %s", r.RetryAfter, described(again.Decision, nil))
+		return
+	}
+}
+
+// playCancel cancels the last booking before its time, beside a key that never booked.
+func playCancel(h *history) {
+	a, b := h.party(), h.party()
+	for range 1 + h.rng.IntN(4) { // what the booking stands on, and a window's phase
+		cost := h.cost(a.left().Remaining)
+		da, _ := a.take(cost)
+		b.take(cost)
+		h.pause(da)
+	}
+	if da := a.left(); da.ResetAfter == 0 {
+		a.take(1)
+		b.take(1)
+	}
+	h.cancelled(a)
+	h.alike(settleIsTrue, a, b, "one has booked, and cancelled before its time")
+}
+
+func (h *history) cancelled(p *party) {
+	r := p.reserve(p.cost(p.left().Remaining), p.upto(2*p.limit.Rate.Per))
+	if r.Allowed {
+		p.settle(r, 0)
+		p.settle(r, 5) // only the first call counts
+	}
+}
+
+// playLateSettle settles what does not count any more.
+func playLateSettle(h *history) {
+	a, b := h.party(), h.party()
+	cost := h.cost(h.limit.Capacity())
+	r := a.reserve(cost, 0)
+	h.must(r.Allowed, reserveIsTrue, "cost %d of a fresh key is not allowed", cost)
+	h.advance(r.ResetAfter + h.upto(h.limit.Rate.Per))
+	a.spend(h.limit.Capacity())
+	b.spend(h.limit.Capacity())
+	a.settle(r, 0)
+	h.alike(settleIsTrue, a, b, "one was given back what had been regained long ago")
+}
+
+// playSettle settles a fresh key's only reservation some time after it was made. What it did
+// not cost comes back, as far as it still counts: as if it had cost no more at first.
+func playSettle(h *history) {
+	a, b := h.party(), h.party()
+	cost := h.cost(h.limit.Capacity())
+	actual := 1 + h.rng.IntN(cost)
+	r := a.reserve(cost, 0)
+	b.spend(actual)
+	h.advance(h.upto(r.ResetAfter / 4 * 3))
+	a.settle(r, actual)
+	h.alike(settleIsTrue, a, b, "one has reserved more than the other has spent, and settled at that")
+}
+
+// playSettleAbove charges what the work has cost beyond its estimate.
+func playSettleAbove(h *history) {
+	a, b := h.party(), h.party()
+	capacity := h.limit.Capacity()
+	if capacity < 2 {
+		return
+	}
+	cost := 1 + h.rng.IntN(min(capacity-1, 1<<20))
+	actual := cost + 1 + h.rng.IntN(min(capacity-cost, 1<<20))
+	r := a.reserve(cost, 0)
+	a.settle(r, actual)
+	a.settle(r, 0)
+	b.spend(actual)
+	h.alike(settleIsTrue, a, b, "one has settled above its estimate, the other has spent that at once")
+}
+
+// playResetBooked settles after Reset: there is nothing to settle.
+func playResetBooked(h *history) {
+	a, b := h.party(), h.party()
+	r := a.reserve(h.cost(h.limit.Capacity()), 0)
+	a.reset()
+	cost := h.cost(h.limit.Capacity())
+	a.spend(cost)
+	b.spend(cost)
+	a.settle(r, 0)
+	h.alike(settleIsTrue, a, b, "one was reset, and what it had reserved before was cancelled")
+}
+
+func (p *party) reset() {
+	p.note("Reset(%s)", p.name)
+	p.lim.(resetter).Reset(p.key())
+}
+
+// playReset forgets a key in any state.
+func playReset(h *history) {
+	p, other := h.party(), h.party()
+	other.spend(h.limit.Capacity())
+	p.unsettle()
+	was := other.left()
+	p.reset()
+	h.must(other.left() == was, keysAreSeparate, "another key was reset, and this one answers differently")
+	h.alike(resetForgets, p, h.party(), "a key that was reset beside one never seen")
+}

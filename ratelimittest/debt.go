@@ -1,0 +1,88 @@
+package ratelimittest
+
+import (
+	"math"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// playCharge has Adjust charge what would have been allowed.
+func playCharge(h *history) {
+	a, b := h.party(), h.party()
+	cost := h.cost(h.limit.Capacity())
+	a.adjust(cost)
+	b.spend(cost)
+	h.alike(adjustIsTrue, a, b, "one was charged by Adjust what the other has spent")
+}
+
+// playGrant gives back a part of what was spent, and more than all of it.
+func playGrant(h *history) {
+	p := h.party()
+	capacity := h.limit.Capacity()
+	spent := h.cost(capacity)
+	p.spend(spent)
+	back := h.rng.IntN(spent + 1)
+	p.adjust(-back)
+	got := p.left().Remaining
+	h.must(got == capacity-spent+back, adjustIsTrue, "%d were spent, %d given back, and %d remain of %d", spent, back, got, capacity)
+	p.adjust(-spent)
+	p.adjust(math.MinInt)
+	d := p.left()
+	h.must(d.Remaining == capacity, adjustIsTrue, "all was given back, and %d remain of %d", d.Remaining, capacity)
+	p.spend(capacity)
+	d, _ = p.take(1)
+	h.must(!d.Allowed, adjustIsTrue, "a grant has gone past a fresh key")
+}
+
+// playDebt leads a fresh key into debt, and waits until it is regained: at the rate, or as the
+// windows pass.
+func playDebt(h *history) {
+	p, capacity := h.party(), h.limit.Capacity()
+	owed := capacity + 1 + h.rng.IntN(min(3*capacity, 1<<40))
+	if float64(owed)/float64(h.limit.Rate.Units)*float64(h.limit.Rate.Per) > float64(90*year) {
+		return // so much is more than the hundred years that are kept
+	}
+	p.adjust(owed)
+	d := p.left()
+	h.must(d.Remaining == 0, saturates, "%d of %d were charged, and %d remain", owed, capacity, d.Remaining)
+	cost := h.cost(1)
+	d, err := p.take(cost)
+	h.must(err == nil && !d.Allowed, saturates, "%d of %d were charged, and cost %d answers %s", owed, capacity, cost, described(d, err))
+	if want, known := h.regained(owed, cost); known {
+		h.must(d.RetryAfter == want, saturates, "%d of %d were charged; RetryAfter of cost %d is %v, want %v", owed, capacity, cost, d.RetryAfter, want)
+	}
+	p.probeRetry(cost, d.RetryAfter)
+}
+
+// regained is when a cost fits after a debt of a fresh key. The contract leaves open how
+// a sliding counter's debt weighs on its windows.
+func (h *history) regained(owed, cost int) (time.Duration, bool) {
+	if h.limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
+		return 0, false
+	}
+	account := newAccount(h.limit)
+	if h.limit.Algorithm == ratelimit.AlgorithmSlidingLog {
+		account = newAccount(ratelimit.FixedWindow(h.limit.Rate)) // Units of debt per window, likewise
+	}
+	book := &book{h, account}
+	book.account.spend(h.now, owed)
+	return book.retryAfter(h.now, cost), true
+}
+
+// centuries is above all that may be owed: a hundred years, and windows rounded up.
+const centuries = 101 * 366 * 24 * time.Hour
+
+// playAbyss charges more than could ever be regained.
+func playAbyss(h *history) {
+	p := h.party()
+	p.spend(1)
+	for range 3 {
+		p.adjust(math.MaxInt)
+		d, err := p.take(1)
+		h.must(err == nil && !d.Allowed && d.Remaining == 0, saturates, "as much as can be was charged, and cost 1 answers %s", described(d, err))
+		h.must(d.ResetAfter >= d.RetryAfter && d.ResetAfter <= centuries+2*h.limit.Rate.Per, saturates,
+			"as much as can be was charged: RetryAfter is %v, ResetAfter %v", d.RetryAfter, d.ResetAfter)
+		h.pause(ratelimit.Decision{})
+	}
+}

@@ -1,0 +1,63 @@
+// Package ratelimittest tests implementations of [ratelimit.Limiter] against the contract
+// that the limiters of this module keep: the meaning of every field of a Decision, to
+// the unit of the engine's time, for all five algorithms.
+//
+// It is for whoever writes another engine, on Redis, say. One test is enough:
+//
+//	func TestEngine(t *testing.T) {
+//		clock := new(ratelimittest.Clock)
+//		ratelimittest.Run(t, ratelimittest.Config{
+//			Clock:      clock,
+//			Resolution: time.Microsecond,
+//			New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
+//				return NewEngine(client, limit, clock)
+//			},
+//		})
+//	}
+//
+// An engine that takes its time from a server has no Clock, and gives Advance instead. In
+// either case time has to stand still but for the suite. So limiters under test must
+// not share the suite's clock with other tests.
+//
+// # What is promised
+//
+//  1. RetryAfter is true: if nothing else is spent, the same cost is denied one unit of
+//     time before RetryAfter and allowed at it.
+//  2. Remaining is true: that cost is allowed at this instant, one more is not.
+//  3. ResetAfter is true: then the key cannot be told from one never seen, and one unit
+//     of time before it can.
+//  4. A denial charges nothing. Nor do a Peek, a cost of 0 (always allowed, creates no key), a
+//     negative cost (ErrNegativeCost), a cost above the capacity (ErrExceedsLimit), a
+//     key that is not equal to itself (ErrInvalidKey), and a Wait that fails.
+//  5. The bound holds, whatever is reserved and settled, and for any number of goroutines.
+//     Token bucket: at most burst + rate·t over any interval t. Leaky bucket: the same
+//     on entry, and what leaves by Delay is spaced evenly. Sliding log: at most Units
+//     in any window. Fixed window: at most Units per window, which begins with the first
+//     spending after the last one's end. Sliding counter: curr + ceil(prev·overlap) + cost
+//     is at most Units; windows follow each other until the key is fresh again.
+//  6. Exact in integers: a greedy caller gets burst + floor(rate·t), whatever the figures.
+//     New refuses, with ErrInvalidLimit, a limit that makes no sense.
+//  7. Time: a decision reads the clock once. A reading below the highest that the key
+//     has seen counts as that highest; RetryAfter and ResetAfter include the gap.
+//     Readings may be negative. A Peek and a Sweep record nothing.
+//  8. Saturation: debt is regained as the algorithm regains, at the rate or as its windows
+//     pass. It is capped at 100 years; nothing wraps around.
+//
+// Beside these, each key has a budget of its own, a Decision names its limit, and no call
+// panics. What a limiter has of the following methods, with the signatures of
+// [ratelimit.Keyed], is tested too: Peek, Wait, Adjust, Reset, SetLimit, Sweep, Len, and Reserve
+// (see [ratelimit.Reserver]) with Settle and Cancel. [Run] logs which it has found; an engine
+// whose methods take a context, or return an error, is wrapped in a few lines.
+//
+// # How it is tested
+//
+// The figures are probed: the suite goes to one unit before the instant that was named and
+// asks, and asks again at it. They are also compared with those of a plain model, in
+// big integers, of what was spent. The limits are random ones and those at which
+// limiters have been seen to fail; calls, costs and pauses are random. Every failure
+// names the promise, the limit, the calls and answers that led there, and the seed that
+// repeats them.
+//
+// The suite cannot prove what it does not see: that a remote engine survives a lost
+// connection, or that goroutines and memory stay bounded.
+package ratelimittest

@@ -1,0 +1,257 @@
+package ratelimittest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// What a limiter may have beyond Allow and Take. Each is tested where it is found.
+type (
+	peeker interface {
+		Peek(key string, cost int) (ratelimit.Decision, error)
+	}
+	waiter interface {
+		Wait(ctx context.Context, key string, cost int) error
+	}
+	adjuster interface {
+		Adjust(key string, delta int) error
+	}
+	resetter interface{ Reset(key string) }
+	setter   interface {
+		SetLimit(limit ratelimit.Limit) error
+	}
+	sweeper  interface{ Sweep() int }
+	counter  interface{ Len() int }
+	reserver = ratelimit.Reserver[string]
+)
+
+// history is a sequence of calls on limiters of one limit, and what they answered.
+type history struct {
+	cfg   *Config
+	limit ratelimit.Limit
+	rng   *rand.Rand
+	lim   ratelimit.Limiter[string]
+	id    string        // sets its keys apart from all others'
+	keys  int           // how many parties there are
+	start time.Duration // what the clock read at first
+	now   time.Duration // since start
+	steps []string
+}
+
+// party is one key of one limiter.
+type party struct {
+	*history
+	lim  ratelimit.Limiter[string]
+	name string
+}
+
+// begin makes the limiter, with the clock at some instant between five years before
+// and five years after 0, if it can be set.
+func (h *history) begin() {
+	if h.cfg.Clock != nil {
+		h.start = h.upto(2*span) - span
+		h.cfg.Clock.Set(h.start)
+	}
+	h.lim = h.newLimiter(h.limit)
+}
+
+const (
+	year = 365 * 24 * time.Hour
+	span = 5 * year
+)
+
+func (h *history) newLimiter(limit ratelimit.Limit) ratelimit.Limiter[string] {
+	l, err := h.cfg.New(limit)
+	h.must(err == nil, exact, "New refuses a limit that it has to know: %v", err)
+	h.must(l != nil, exact, "New returns nil without an error")
+	return l
+}
+
+// party returns a key never seen before.
+func (h *history) party() *party { return h.partyOf(h.lim) }
+
+// stranger returns a key of another limiter with the same limit.
+func (h *history) stranger() *party { return h.partyOf(h.newLimiter(h.limit)) }
+
+func (h *history) partyOf(l ratelimit.Limiter[string]) *party {
+	h.keys++
+	return &party{h, l, string(rune('a' + (h.keys-1)%26))}
+}
+
+func (p *party) key() string { return p.id + p.name }
+
+// ---- time ----
+
+// up rounds up to the engine's resolution.
+func (h *history) up(d time.Duration) time.Duration {
+	r := h.cfg.Resolution
+	if over := d % r; over > 0 {
+		return d - over + r
+	}
+	return d
+}
+
+// upto returns a random span from 0 to d, a multiple of the resolution.
+func (h *history) upto(d time.Duration) time.Duration {
+	r := h.cfg.Resolution
+	return time.Duration(h.rng.Int64N(int64(d/r)+1)) * r
+}
+
+// advance moves time on, or ends the history at the horizon.
+func (h *history) advance(d time.Duration) {
+	if d > h.horizon()-h.now {
+		panic(enough{})
+	}
+	h.move(d)
+}
+
+// horizon is how far a history may go, so that instants do not overflow.
+func (h *history) horizon() time.Duration {
+	if h.cfg.Clock == nil {
+		return 4 * reach
+	}
+	return 130 * year
+}
+
+// patience is how far it goes unless an answer that is probed leads further.
+func (h *history) patience() time.Duration {
+	if h.cfg.Clock == nil {
+		return reach
+	}
+	return span
+}
+
+func (h *history) move(d time.Duration) {
+	h.now += d
+	switch {
+	case h.cfg.Clock != nil:
+		h.cfg.Clock.Set(h.start + h.now)
+	case d > 0:
+		h.cfg.Advance(d)
+	}
+}
+
+// pause moves time on by a span that may matter, given the last answer.
+func (h *history) pause(d ratelimit.Decision) {
+	r, per := h.cfg.Resolution, h.limit.Rate.Per
+	spans := []time.Duration{0, r, d.RetryAfter, d.RetryAfter - r, d.ResetAfter, d.ResetAfter - r, per, per - r,
+		h.upto(per), h.upto(per / 10), h.upto(max(0, d.RetryAfter)), h.upto(max(0, d.ResetAfter))}
+	next := h.up(max(0, spans[h.rng.IntN(len(spans))]))
+	if h.now+next < h.patience() {
+		h.advance(next)
+	}
+}
+
+// ---- calls ----
+
+func (p *party) take(cost int) (ratelimit.Decision, error) {
+	d, err := p.lim.Take(context.Background(), p.key(), cost)
+	p.note("Take(%s, %d): %s", p.name, cost, described(d, err))
+	p.wellFormed("Take", cost, d, err)
+	return d, err
+}
+
+func (p *party) allow(cost int) bool {
+	ok := p.lim.Allow(p.key(), cost)
+	p.note("Allow(%s, %d): %v", p.name, cost, ok)
+	return ok
+}
+
+func (p *party) peek(cost int) (ratelimit.Decision, error) {
+	d, err := p.lim.(peeker).Peek(p.key(), cost)
+	p.note("Peek(%s, %d): %s", p.name, cost, described(d, err))
+	p.wellFormed("Peek", cost, d, err)
+	return d, err
+}
+
+func (p *party) reserve(cost int, maxDelay time.Duration) *ratelimit.Reservation {
+	r, err := p.lim.(reserver).Reserve(context.Background(), p.key(), cost, maxDelay)
+	p.must(r != nil, reserveIsTrue, "Reserve returns nil")
+	p.note("Reserve(%s, %d, %v): %s", p.name, cost, maxDelay, described(r.Decision, err))
+	p.must(err == nil, reserveIsTrue, "Reserve of cost %d fails: %v", cost, err)
+	p.wellFormed("Reserve", cost, r.Decision, err)
+	p.must(!r.Allowed || p.limit.Algorithm != ratelimit.AlgorithmLeakyBucket || r.Delay <= maxDelay,
+		reserveIsTrue, "Delay is %v, above maxDelay %v", r.Delay, maxDelay)
+	return r
+}
+
+func (p *party) settle(r *ratelimit.Reservation, actual int) {
+	p.note("Settle(%s, %d)", p.name, actual)
+	r.Settle(actual)
+}
+
+func (p *party) adjust(delta int) {
+	err := p.lim.(adjuster).Adjust(p.key(), delta)
+	p.note("Adjust(%s, %+d): %v", p.name, delta, err)
+	p.must(err == nil, adjustIsTrue, "Adjust by %d fails: %v", delta, err)
+}
+
+// spend is a Take that has to be allowed.
+func (p *party) spend(cost int) ratelimit.Decision {
+	d, err := p.take(cost)
+	p.must(err == nil && d.Allowed, exact, "cost %d fits and is not allowed: %s", cost, described(d, err))
+	return d
+}
+
+// left returns what the key has left, and spends nothing.
+func (p *party) left() ratelimit.Decision {
+	d, err := p.take(0)
+	p.must(err == nil && d.Allowed, chargesNothing, "a cost of 0 is not allowed: %s", described(d, err))
+	return d
+}
+
+// wellFormed checks what holds for every answer, whatever the state.
+func (p *party) wellFormed(call string, cost int, d ratelimit.Decision, err error) {
+	if err != nil {
+		p.must(!d.Allowed, chargesNothing, "%s allows cost %d with the error %v", call, cost, err)
+		p.must(d.RetryAfter == 0, retryAfterIsTrue, "%s says %v, but RetryAfter is %v", call, err, d.RetryAfter)
+		return
+	}
+	p.must(d.Limit == p.limit, namesItsLimit, "%s answers for the limit %q", call, d.Limit)
+	p.must(d.Allowed == (d.RetryAfter <= 0), retryAfterIsTrue, "%s of cost %d: Allowed is %v and RetryAfter %v",
+		call, cost, d.Allowed, d.RetryAfter)
+	p.must(d.Remaining >= 0 && d.Remaining <= p.limit.Capacity(), remainingIsTrue,
+		"Remaining is %d, of a capacity of %d", d.Remaining, p.limit.Capacity())
+	p.must(p.isSpan(d.RetryAfter), retryAfterIsTrue, "RetryAfter is %v", d.RetryAfter)
+	p.must(p.isSpan(d.ResetAfter), resetAfterIsTrue, "ResetAfter is %v", d.ResetAfter)
+	p.must(p.isSpan(d.Delay) && (d.Allowed || d.Delay == 0), boundHolds, "Delay is %v, Allowed %v", d.Delay, d.Allowed)
+}
+
+// isSpan reports whether d is one that the engine can know.
+func (h *history) isSpan(d time.Duration) bool { return d >= 0 && d%h.cfg.Resolution == 0 }
+
+// errs checks that a call answers with the error, and allows nothing.
+func (p *party) errs(target error, cost int) {
+	_, err := p.take(cost)
+	p.must(errors.Is(err, target), chargesNothing, "cost %d: the error is %v, want %q", cost, err, target)
+	p.must(!p.allow(cost), chargesNothing, "cost %d is allowed", cost)
+}
+
+// cost returns a cost that may matter, given what is left: never an error's.
+func (h *history) cost(left int) int {
+	capacity := h.limit.Capacity()
+	costs := []int{1, 1, 2, left, left + 1, capacity, 1 + h.rng.IntN(capacity), 1 + h.rng.IntN(min(capacity, 5))}
+	return min(max(1, costs[h.rng.IntN(len(costs))]), capacity)
+}
+
+func (h *history) chance(n int) bool { return h.rng.IntN(n) == 0 }
+
+// alike plays the same on two keys and fails where they answer differently.
+func (h *history) alike(p promise, a, b *party, why string) {
+	for range 6 {
+		cost := h.cost(a.left().Remaining)
+		da, erra := a.take(cost)
+		db, errb := b.take(cost)
+		h.must(da == db && (erra == nil) == (errb == nil), p, "%s: %s answers %s and %s %s",
+			why, a.name, described(da, erra), b.name, described(db, errb))
+		h.pause(da)
+	}
+}
+
+// describedKey names a history's keys after the seed, so that no two runs share one.
+func describedKey(seed uint64, n int64) string { return fmt.Sprintf("%x-%d-", seed, n) }

@@ -1,0 +1,84 @@
+package ratelimittest
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// algorithms are those that count.
+var algorithms = []ratelimit.Algorithm{
+	ratelimit.AlgorithmTokenBucket,
+	ratelimit.AlgorithmLeakyBucket,
+	ratelimit.AlgorithmFixedWindow,
+	ratelimit.AlgorithmSlidingLog,
+	ratelimit.AlgorithmSlidingCounter,
+}
+
+// figure is n, or the largest int where that is smaller.
+func figure(n int64) int { return int(min(n, math.MaxInt)) }
+
+// edges are the limits at which limiters have been seen to fail: rates above one a
+// nanosecond, fractions of a nanosecond, products beyond 64 bits and figures beyond 53.
+func edges(a ratelimit.Algorithm) []ratelimit.Limit {
+	rates := []ratelimit.Rate{
+		ratelimit.PerSecond(3),
+		ratelimit.Per(7, 11*time.Second),
+		ratelimit.PerDay(999_983),
+		ratelimit.PerSecond(figure(3_000_000_019)),
+		ratelimit.PerSecond(figure(1_000_000_000_000)),
+		ratelimit.PerSecond(figure(1 << 53)),
+		ratelimit.PerDay(1),
+		ratelimit.PerDay(123_457),
+		ratelimit.Per(1, 49*year),
+		ratelimit.Per(figure(1<<53), 49*year),
+		ratelimit.Per(figure(1<<53), time.Nanosecond),
+	}
+	var all []ratelimit.Limit
+	for _, r := range rates {
+		for _, burst := range []int{r.Units, 1, 2, 36_000, figure(1<<53 + 2)} {
+			all = append(all, newLimit(a, r, burst))
+			if a != ratelimit.AlgorithmTokenBucket && a != ratelimit.AlgorithmLeakyBucket {
+				break
+			}
+		}
+	}
+	return all
+}
+
+func newLimit(a ratelimit.Algorithm, r ratelimit.Rate, burst int) ratelimit.Limit {
+	l := ratelimit.Limit{Algorithm: a, Rate: r}
+	if a == ratelimit.AlgorithmTokenBucket || a == ratelimit.AlgorithmLeakyBucket {
+		l.Burst = burst
+	}
+	return l
+}
+
+// randomLimit returns a limit of ordinary figures.
+func (c *Config) randomLimit(a ratelimit.Algorithm, rng *rand.Rand) ratelimit.Limit {
+	units := []int{1, 2, 3, 5, 7, 10, 50, 100, 1 + rng.IntN(1000), 1 + rng.IntN(1_000_000)}
+	pers := []time.Duration{time.Second, time.Minute, time.Hour, 11 * time.Second, 250 * time.Millisecond,
+		7 * time.Millisecond, time.Duration(1 + rng.Int64N(int64(time.Minute)))}
+	r := ratelimit.Per(units[rng.IntN(len(units))], pers[rng.IntN(len(pers))])
+	r.Per = max(r.Per-r.Per%c.Resolution, c.Resolution)
+	bursts := []int{1, 2, 5, r.Units, 1 + rng.IntN(2*r.Units), 1 + rng.IntN(20)}
+	return newLimit(a, r, bursts[rng.IntN(len(bursts))])
+}
+
+// limitFor returns the limit of one of an algorithm's histories: an edge and a random one
+// by turns. It reports false if the engine takes none.
+func (c *Config) limitFor(a ratelimit.Algorithm, n int, rng *rand.Rand) (ratelimit.Limit, bool) {
+	all := edges(a)
+	for i := range 100 {
+		l := c.randomLimit(a, rng)
+		if n%2 == 0 && i < 20 {
+			l = all[rng.IntN(len(all))]
+		}
+		if c.accepts(l) {
+			return l, true
+		}
+	}
+	return ratelimit.Limit{}, false
+}

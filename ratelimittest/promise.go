@@ -1,0 +1,124 @@
+package ratelimittest
+
+import (
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// promise is a sentence of the contract, as a failure names it.
+type promise string
+
+const (
+	retryAfterIsTrue promise = "promise 1 (RetryAfter is true)"
+	remainingIsTrue  promise = "promise 2 (Remaining is true)"
+	resetAfterIsTrue promise = "promise 3 (ResetAfter is true)"
+	chargesNothing   promise = "promise 4 (a denial charges nothing)"
+	boundHolds       promise = "promise 5 (the bound holds)"
+	exact            promise = "promise 6 (exact in integers)"
+	timeIsMonotonic  promise = "promise 7 (time)"
+	saturates        promise = "promise 8 (saturation)"
+
+	keysAreSeparate promise = "the promise that each key has a budget of its own"
+	neverPanics     promise = "the promise that no call panics"
+	namesItsLimit   promise = "the promise that a Decision names its limit"
+	reserveIsTrue   promise = "the promise of Reserve"
+	settleIsTrue    promise = "the promise of Settle"
+	waitIsTrue      promise = "the promise of Wait"
+	adjustIsTrue    promise = "the promise of Adjust"
+	resetForgets    promise = "the promise of Reset"
+	sweepIsSafe     promise = "the promise of Sweep"
+	spentStays      promise = "the promise of SetLimit"
+	keysAreBounded  promise = "the promise of MaxKeys"
+)
+
+// violation is a promise that was broken, and what led there.
+type violation struct {
+	promise promise
+	limit   ratelimit.Limit
+	check   string
+	what    string
+	seed    uint64
+	steps   []string
+}
+
+// lastSteps is how much of a long history a failure shows.
+const lastSteps = 60
+
+// Error tells the promise, the limit, what was wrong, the seed and the sequence.
+func (v *violation) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "ratelimittest: %s is broken by %v, where %s:\n    %s\n", v.promise, v.limit, v.check, v.what)
+	fmt.Fprintf(&b, "  Config.Seed %d repeats it. The sequence", v.seed)
+	steps := v.steps
+	if left := len(steps) - lastSteps; left > 0 {
+		steps = steps[left:]
+		fmt.Fprintf(&b, ", without the first %d steps", left)
+	}
+	b.WriteString(":\n")
+	for _, s := range steps {
+		fmt.Fprintf(&b, "    %s\n", s)
+	}
+	return b.String()
+}
+
+// enough ends a history early: it has come to the end of the time there is.
+type enough struct{}
+
+// caught returns the violation that ended a history, if one did.
+func (h *history) caught(check string, ended any) (v *violation) {
+	switch e := ended.(type) {
+	case nil, enough:
+		return nil
+	case *violation:
+		v = e
+	default:
+		v = h.violation(neverPanics, fmt.Sprintf("%v\n%s", e, debug.Stack()))
+	}
+	v.check = check
+	return v
+}
+
+func (h *history) violation(p promise, what string) *violation {
+	return &violation{promise: p, limit: h.limit, what: what, seed: h.cfg.Seed, steps: h.steps}
+}
+
+// fail ends the history.
+func (h *history) fail(p promise, format string, args ...any) {
+	panic(h.violation(p, fmt.Sprintf(format, args...)))
+}
+
+// must ends the history unless ok.
+func (h *history) must(ok bool, p promise, format string, args ...any) {
+	if !ok {
+		h.fail(p, format, args...)
+	}
+}
+
+func (h *history) note(format string, args ...any) {
+	h.steps = append(h.steps, fmt.Sprintf("%-14v ", h.now)+fmt.Sprintf(format, args...))
+}
+
+// described is a Decision in few words.
+func described(d ratelimit.Decision, err error) string {
+	if err != nil {
+		return fmt.Sprintf("error %q", err)
+	}
+	word := "denied"
+	if d.Allowed {
+		word = "allowed"
+	}
+	s := fmt.Sprintf("%s, remaining %d", word, d.Remaining)
+	for _, span := range []struct {
+		name string
+		d    time.Duration
+	}{{"retry", d.RetryAfter}, {"reset", d.ResetAfter}, {"delay", d.Delay}} {
+		if span.d != 0 {
+			s += fmt.Sprintf(", %s %v", span.name, span.d)
+		}
+	}
+	return s
+}

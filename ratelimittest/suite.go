@@ -1,0 +1,163 @@
+package ratelimittest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// check is one thing that is looked at, in many histories.
+type check struct {
+	name  string
+	play  func(h *history)
+	needs func(h *history) bool // if nil, nothing beyond Allow and Take
+	few   bool                  // it is slow, or takes no random limits: play a tenth of the histories
+}
+
+// Run plays the suite, in one subtest for each algorithm and check, and fails with
+// what [Check] would return. It logs which methods beyond Allow and Take it has found
+// and tested.
+func Run(t *testing.T, config Config) {
+	t.Helper()
+	c, err := config.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.acceptsAny() {
+		t.Fatal(errNoLimit)
+	}
+	for _, a := range algorithms {
+		t.Run(a.String(), func(t *testing.T) { c.runAlgorithm(t, a) })
+	}
+}
+
+// errNoLimit keeps an engine from passing because nothing was asked of it.
+var errNoLimit = errors.New("ratelimittest: Config.Accepts takes none of the limits that were tried")
+
+func (c *Config) acceptsAny() bool {
+	for _, a := range algorithms {
+		if _, ok := c.limitFor(a, 1, rand.New(rand.NewPCG(c.Seed, 0))); ok {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Config) runAlgorithm(t *testing.T, a ratelimit.Algorithm) {
+	limit, ok := c.limitFor(a, 1, rand.New(rand.NewPCG(c.Seed, 0)))
+	if !ok {
+		t.Skipf("Config.Accepts takes no %v limit", a)
+	}
+	t.Logf("seed %d; tested beyond Allow and Take: %s", c.Seed, c.found(limit))
+	for _, k := range checks {
+		t.Run(strings.ReplaceAll(k.name, " ", "_"), func(t *testing.T) {
+			for _, v := range c.playAll(a, k) {
+				t.Error(v)
+			}
+		})
+	}
+}
+
+// Check plays the suite without a test and returns one error for each promise that was
+// broken by each algorithm, joined, or nil. Each tells the promise, the limit, the
+// sequence of calls and answers, and the seed that repeats it.
+func Check(config Config) error {
+	c, err := config.withDefaults()
+	if err != nil {
+		return err
+	}
+	if !c.acceptsAny() {
+		return errNoLimit
+	}
+	var all []error
+	for _, a := range algorithms {
+		all = append(all, c.checkAlgorithm(a)...)
+	}
+	return errors.Join(all...)
+}
+
+func (c *Config) checkAlgorithm(a ratelimit.Algorithm) (all []error) {
+	seen := make(map[promise]bool)
+	for _, k := range checks {
+		for _, v := range c.playAll(a, k) {
+			if !seen[v.promise] {
+				seen[v.promise] = true
+				all = append(all, v)
+			}
+		}
+	}
+	return all
+}
+
+// playAll plays all histories of a check, and returns the first violation of each promise.
+func (c *Config) playAll(a ratelimit.Algorithm, k check) (all []*violation) {
+	seen := make(map[promise]bool)
+	rounds := c.Histories
+	if k.few {
+		rounds = max(1, rounds/10)
+	}
+	for n := range rounds {
+		if v := c.playOne(a, k, n); v != nil && !seen[v.promise] {
+			seen[v.promise] = true
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// playOne plays one history, with random figures that depend on nothing but the seed and
+// on which history it is.
+func (c *Config) playOne(a ratelimit.Algorithm, k check, n int) (v *violation) {
+	id := int64(a)<<40 | int64(indexOf(k.name))<<32 | int64(n)
+	h := &history{cfg: c, rng: rand.New(rand.NewPCG(c.Seed, uint64(id))), id: describedKey(c.Seed, id)}
+	var ok bool
+	if h.limit, ok = c.limitFor(a, n, h.rng); !ok {
+		return nil
+	}
+	defer func() { v = h.caught(k.name, recover()) }()
+	h.begin()
+	if k.needs == nil || k.needs(h) {
+		k.play(h)
+	}
+	return nil
+}
+
+func indexOf(name string) int {
+	for i := range checks {
+		if checks[i].name == name {
+			return i
+		}
+	}
+	panic("ratelimittest: no check " + name)
+}
+
+// found names the optional methods of the engine's limiters.
+func (c *Config) found(limit ratelimit.Limit) string {
+	l, err := c.New(limit)
+	if err != nil {
+		return fmt.Sprintf("nothing: %v", err)
+	}
+	var names []string
+	for _, m := range []struct {
+		name string
+		has  bool
+	}{{"Peek", is[peeker](l)}, {"Reserve", is[reserver](l)}, {"Wait", is[waiter](l)}, {"Adjust", is[adjuster](l)},
+		{"Reset", is[resetter](l)}, {"SetLimit", is[setter](l)}, {"Sweep", is[sweeper](l)}, {"Len", is[counter](l)}} {
+		if m.has {
+			names = append(names, m.name)
+		}
+	}
+	return strings.Join(append(names, "nothing else"), ", ")
+}
+
+func is[T any](l any) bool {
+	_, ok := l.(T)
+	return ok
+}
+
+// has returns a condition: the limiter under test is a T.
+func has[T any](h *history) bool { return is[T](h.lim) }
