@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"math/big"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// account is what one watched key was allowed, and how that stood at earlier checks.
+type account struct {
+	key   uint64
+	spent atomic.Int64
+	marks []mark
+}
+
+// mark is what had been spent when the clock had come so far.
+type mark struct {
+	at    time.Duration
+	spent int64
+}
+
+// marksKept is how many checks back an interval may begin, beside the very first.
+const marksKept = 50
+
+// check holds every interval from an earlier check until now against the bound. Nobody may be
+// spending meanwhile.
+func (a *account) check(limit ratelimit.Limit, now time.Duration) error {
+	spent := a.spent.Load()
+	for _, m := range a.marks {
+		most := bound(limit, now-m.at)
+		if got := big.NewInt(spent - m.spent); got.Cmp(most) > 0 {
+			return fmt.Errorf("key %d was allowed %v within %v; %v allows %v at most", a.key, got, now-m.at, limit, most)
+		}
+	}
+	a.marks = append(a.marks, mark{now, spent})
+	if len(a.marks) > marksKept {
+		a.marks = append(a.marks[:1], a.marks[2:]...)
+	}
+	return nil
+}
+
+// bound is the most that may be spent within any interval t, both ends included.
+func bound(l ratelimit.Limit, t time.Duration) *big.Int {
+	units, per := big.NewInt(int64(l.Rate.Units)), big.NewInt(int64(l.Rate.Per))
+	n := big.NewInt(int64(t))
+	switch l.Algorithm {
+	case ratelimit.AlgorithmSlidingLog:
+		return n.Div(n, per).Add(n, big.NewInt(1)).Mul(n, units)
+	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingCounter:
+		return n.Div(n, per).Add(n, big.NewInt(2)).Mul(n, units) // it touches so many windows
+	default:
+		n.Mul(n, units).Div(n, per)
+		return n.Add(n, big.NewInt(int64(l.Burst)))
+	}
+}

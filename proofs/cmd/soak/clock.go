@@ -1,0 +1,39 @@
+package main
+
+import (
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+)
+
+// clock is moved by the soak, and knows the highest reading it has given.
+type clock struct {
+	now  atomic.Int64
+	high atomic.Int64
+}
+
+func (c *clock) Now() time.Duration {
+	now := c.now.Load()
+	for high := c.high.Load(); now > high; high = c.high.Load() {
+		if c.high.CompareAndSwap(high, now) {
+			break
+		}
+	}
+	return time.Duration(now)
+}
+
+// highest is the highest reading that anybody can have seen.
+func (c *clock) highest() time.Duration { return time.Duration(max(c.high.Load(), c.now.Load())) }
+
+// tick moves the clock on by some milliseconds, sometimes by a minute, and sometimes
+// back by up to a second, as clocks do that are set.
+func (c *clock) tick(rng *rand.Rand) {
+	step := rng.Int64N(int64(5 * time.Millisecond))
+	switch rng.IntN(500) {
+	case 0:
+		step = rng.Int64N(int64(time.Minute))
+	case 1, 2:
+		step = -rng.Int64N(int64(time.Second))
+	}
+	c.now.Add(step)
+}

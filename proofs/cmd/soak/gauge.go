@@ -1,0 +1,36 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+)
+
+// gauge watches what must stay flat once the tables are full.
+type gauge struct {
+	goroutines int
+	heap       uint64
+	now        uint64 // the heap at the last check
+}
+
+// slack is how far the heap may rise above that: a third, and some megabytes for what
+// the runtime and the soak itself keep.
+func (g *gauge) slack() uint64 { return g.heap/3 + 32<<20 }
+
+func heapInUse() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// check reads both.
+func (g *gauge) check() error {
+	if n := runtime.NumGoroutine(); n > g.goroutines {
+		return fmt.Errorf("%d goroutines run, and there were %d at the start", n, g.goroutines)
+	}
+	g.now = heapInUse()
+	if g.now > g.heap+g.slack() {
+		return fmt.Errorf("the heap has grown to %d MB, and was %d MB at the start", g.now>>20, g.heap>>20)
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// short is a soak of little more than one check for each algorithm.
+func short() setup {
+	return setup{limit: limits[0], lasts: 200 * time.Millisecond, keys: 10_000, maxKeys: 1 << 10, workers: 4,
+		every: 50 * time.Millisecond, out: new(bytes.Buffer), make: ours}
+}
+
+func TestOurLimiterSoaks(t *testing.T) {
+	s := short()
+	require.NoError(t, soak(t.Context(), s))
+	for _, l := range limits {
+		assert.Contains(t, s.out.(*bytes.Buffer).String(), l.Algorithm.String(), "progress is shown")
+	}
+}
+
+func TestSoakEndsWithItsContext(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	s := short()
+	s.lasts = time.Hour
+	assert.NoError(t, soak(ctx, s))
+}
+
+type keyed = *ratelimit.Keyed[uint64]
+
+// forgets gives a key a new budget now and then.
+type forgets struct{ keyed }
+
+func (l forgets) Refresh(keys ...uint64) {
+	for _, key := range keys {
+		l.Reset(key)
+	}
+}
+
+// doublesUp counts a settlement twice.
+type doublesUp struct{ keyed }
+
+func (l doublesUp) Reserve(ctx context.Context, key uint64, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
+	return ratelimit.NewReservation(r.Decision, func(actual int) {
+		r.Settle(actual)
+		l.Adjust(key, actual-cost)
+	}), err
+}
+
+// spawns starts a goroutine for every new plan.
+type spawns struct {
+	keyed
+	until <-chan struct{}
+}
+
+func (l spawns) SetLimit(limit ratelimit.Limit) error {
+	for range 50 {
+		go func() { <-l.until }()
+	}
+	return l.keyed.SetLimit(limit)
+}
+
+// early says that it takes a nanosecond less.
+type early struct{ keyed }
+
+func (l early) Peek(key uint64, cost int) (ratelimit.Decision, error) {
+	d, err := l.keyed.Peek(key, cost)
+	if d.RetryAfter > 0 {
+		d.RetryAfter--
+	}
+	return d, err
+}
+
+func TestViolationsEndTheSoak(t *testing.T) {
+	until := make(chan struct{})
+	t.Cleanup(func() { close(until) })
+	for name, test := range map[string]struct {
+		put  func(l keyed) limiter
+		keys int // times MaxKeys
+		says string
+	}{
+		"a budget given back twice":  {func(l keyed) limiter { return doublesUp{l} }, 1, "was allowed"},
+		"a key that is forgotten":    {func(l keyed) limiter { return forgets{l} }, 1, "was allowed"},
+		"a table without bounds":     {func(l keyed) limiter { return l }, 4, "keys are tracked, of 1024 at most"},
+		"goroutines that stay":       {func(l keyed) limiter { return spawns{l, until} }, 1, "goroutines run"},
+		"a RetryAfter that is early": {func(l keyed) limiter { return early{l} }, 1, "RetryAfter was"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := short()
+			s.lasts = time.Minute
+			s.make = func(limit ratelimit.Limit, opts *ratelimit.Options[uint64]) (limiter, error) {
+				wider := *opts
+				wider.MaxKeys *= test.keys
+				l, err := ratelimit.New(limit, &wider)
+				return test.put(l), err
+			}
+			assert.ErrorContains(t, run(t.Context(), s), test.says)
+		})
+	}
+}
+
+func TestHeapAndGoroutinesAreGauged(t *testing.T) {
+	g := gauge{goroutines: math.MaxInt, heap: heapInUse()}
+	require.NoError(t, g.check())
+	kept := bytes.Repeat([]byte{1}, int(g.slack())+16<<20)
+	assert.ErrorContains(t, g.check(), "the heap has grown to")
+	assert.NotEmpty(t, kept) // until here
+	g.goroutines = 0
+	assert.ErrorContains(t, g.check(), "goroutines run, and there were 0")
+}
+
+func TestFlagsAreChecked(t *testing.T) {
+	for _, test := range []struct {
+		says  string
+		spoil func(s *setup)
+	}{
+		{"-for and -every", func(s *setup) { s.lasts = 0 }},
+		{"-keys is 0", func(s *setup) { s.keys = 0 }},
+		{"-max is 8, want at least 128", func(s *setup) { s.maxKeys = 8 }},
+		{"-workers is 0", func(s *setup) { s.workers = 0 }},
+	} {
+		s := short()
+		test.spoil(&s)
+		assert.ErrorContains(t, soak(t.Context(), s), test.says)
+	}
+}

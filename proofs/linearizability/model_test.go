@@ -1,0 +1,165 @@
+package linearizability
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// limiter is what is under test.
+type limiter interface {
+	ratelimit.Limiter[string]
+	Adjust(key string, delta int) error
+	Reset(key string)
+	Sweep() int
+}
+
+type kind int
+
+const (
+	allow kind = iota
+	take
+	adjust
+	reset
+)
+
+// call is one operation on one key, at the clock's reading.
+type call struct {
+	kind kind
+	key  string
+	n    int
+	at   time.Duration
+}
+
+// answer is what came back of it.
+type answer struct {
+	allowed  bool
+	decision ratelimit.Decision
+	err      string
+	full     bool // ErrTableFull
+}
+
+// on makes the call.
+func (c call) on(l limiter) (a answer) {
+	var err error
+	switch c.kind {
+	case allow:
+		a.allowed = l.Allow(c.key, c.n)
+	case take:
+		a.decision, err = l.Take(context.Background(), c.key, c.n)
+	case adjust:
+		err = l.Adjust(c.key, c.n)
+	case reset:
+		l.Reset(c.key)
+	}
+	if err != nil {
+		a.err, a.full = err.Error(), errors.Is(err, ratelimit.ErrTableFull)
+	}
+	return a
+}
+
+func (c call) String() string {
+	return fmt.Sprintf("%v %s(%s, %d)", c.at, [...]string{"Allow", "Take", "Adjust", "Reset"}[c.kind], c.key, c.n)
+}
+
+// oracle answers calls that come one after the other.
+type oracle struct {
+	mu    sync.Mutex // guards the fields below: porcupine looks at several keys at once
+	l     *ratelimit.Keyed[string]
+	clock ratelimittest.Clock
+}
+
+func newOracle(limit ratelimit.Limit) *oracle {
+	o := new(oracle)
+	o.l = ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: &o.clock}))
+	return o
+}
+
+// past is a key's calls since it was fresh, the last one first; nil is a fresh key. How often it
+// was forgotten counts against the evictions that there were.
+type past struct {
+	before    *past
+	call      call
+	forgotten int
+}
+
+// after returns what the call answers on a key with this past, and how it stands then.
+func (o *oracle) after(p *past, c call) (answer, ratelimit.Decision) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.l.Reset(c.key)
+	o.clock.Set(c.at)
+	o.replay(p)
+	o.clock.Set(c.at)
+	was, _ := o.l.Peek(c.key, 1)
+	return c.on(o.l), was
+}
+
+func (o *oracle) replay(p *past) {
+	if p == nil || p.call.key == "" {
+		return
+	}
+	o.replay(p.before)
+	o.clock.Set(p.call.at)
+	p.call.on(o.l)
+}
+
+// step returns the pasts that a key may have after the call, if it may have given the answer.
+// A past with an empty call is that of a key that was forgotten.
+func (o *oracle) step(p *past, c call, a answer, evictions int) (next []any) {
+	for _, from := range o.perhapsForgotten(p, evictions) {
+		want, was := o.after(from, c)
+		switch {
+		case a.full || c.kind == allow && !a.allowed && want.allowed && evictions < 0:
+			if was.ResetAfter == 0 {
+				next = append(next, from) // only a key that is not tracked may be refused
+			}
+		case a == want:
+			next = append(next, &past{from, c, from.forgotten})
+		}
+	}
+	return next
+}
+
+func (o *oracle) perhapsForgotten(p *past, evictions int) []*past {
+	if p.call.key != "" && p.forgotten < evictions {
+		return []*past{p, {forgotten: p.forgotten + 1}}
+	}
+	return []*past{p}
+}
+
+// model is the sequential specification. A negative number of evictions stands for a
+// table that refuses new keys instead.
+func (o *oracle) model(evictions int) porcupine.Model {
+	m := porcupine.NondeterministicModel{
+		Partition: byKey,
+		Init:      func() []any { return []any{new(past)} },
+		Step: func(state, in, out any) []any {
+			return o.step(state.(*past), in.(call), out.(answer), evictions)
+		},
+		DescribeOperation: func(in, out any) string { return fmt.Sprintf("%v: %+v", in, out) },
+	}
+	return m.ToModel()
+}
+
+func byKey(history []porcupine.Operation) (parts [][]porcupine.Operation) {
+	index := make(map[string]int)
+	for _, op := range history {
+		key := op.Input.(call).key
+		i, ok := index[key]
+		if !ok {
+			i = len(parts)
+			index[key] = i
+			parts = append(parts, nil)
+		}
+		parts[i] = append(parts[i], op)
+	}
+	return parts
+}
