@@ -61,14 +61,14 @@ func playGreedy(h *history) {
 	p := h.party()
 	capacity := h.limit.Capacity()
 	gap := h.fillTime(capacity)
-	total, begin := p.spend(capacity).Remaining+capacity, h.now
+	total, begin := int64(p.spend(capacity).Remaining)+int64(capacity), h.now
 	for range 100 {
 		h.advance(h.upto(gap))
 		n := p.left().Remaining
 		p.spend(n)
-		total += n
+		total += int64(n)
 		want := h.most(h.now - begin)
-		h.must(big.NewInt(int64(total)).Cmp(want) == 0, exact,
+		h.must(big.NewInt(total).Cmp(want) == 0, exact,
 			"a greedy caller has got %d in %v, and burst + rate·t is %v", total, h.now-begin, want)
 	}
 }

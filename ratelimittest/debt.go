@@ -39,7 +39,7 @@ func playGrant(h *history) {
 // windows pass.
 func playDebt(h *history) {
 	p, capacity := h.party(), h.limit.Capacity()
-	owed := capacity + 1 + h.rng.IntN(min(3*capacity, 1<<40))
+	owed := capacity + 1 + h.rng.IntN(min(3*capacity, figure(1<<40)))
 	if float64(owed)/float64(h.limit.Rate.Units)*float64(h.limit.Rate.Per) > float64(90*year) {
 		return // so much is more than the hundred years that are kept
 	}

@@ -40,7 +40,7 @@ type history struct {
 	keys  int           // how many parties there are
 	start time.Duration // what the clock read at first
 	now   time.Duration // since start
-	steps []string
+	steps []step
 }
 
 // party is one key of one limiter.

@@ -20,6 +20,9 @@ var algorithms = []ratelimit.Algorithm{
 // figure is n, or the largest int where that is smaller.
 func figure(n int64) int { return int(min(n, math.MaxInt)) }
 
+// large is n, or where an int is smaller the largest that leaves room to add.
+func large(n int64) int { return min(figure(n), math.MaxInt/8) }
+
 // edges are the limits at which limiters have been seen to fail: rates above one a
 // nanosecond, fractions of a nanosecond, products beyond 64 bits and figures beyond 53.
 func edges(a ratelimit.Algorithm) []ratelimit.Limit {
@@ -27,18 +30,18 @@ func edges(a ratelimit.Algorithm) []ratelimit.Limit {
 		ratelimit.PerSecond(3),
 		ratelimit.Per(7, 11*time.Second),
 		ratelimit.PerDay(999_983),
-		ratelimit.PerSecond(figure(3_000_000_019)),
-		ratelimit.PerSecond(figure(1_000_000_000_000)),
-		ratelimit.PerSecond(figure(1 << 53)),
+		ratelimit.PerSecond(large(3_000_000_019)),
+		ratelimit.PerSecond(large(1_000_000_000_000)),
+		ratelimit.PerSecond(large(1 << 53)),
 		ratelimit.PerDay(1),
 		ratelimit.PerDay(123_457),
 		ratelimit.Per(1, 49*year),
-		ratelimit.Per(figure(1<<53), 49*year),
-		ratelimit.Per(figure(1<<53), time.Nanosecond),
+		ratelimit.Per(large(1<<53), 49*year),
+		ratelimit.Per(large(1<<53), time.Nanosecond),
 	}
 	var all []ratelimit.Limit
 	for _, r := range rates {
-		for _, burst := range []int{r.Units, 1, 2, 36_000, figure(1<<53 + 2)} {
+		for _, burst := range []int{r.Units, 1, 2, 36_000, large(1<<53 + 2)} {
 			all = append(all, newLimit(a, r, burst))
 			if a != ratelimit.AlgorithmTokenBucket && a != ratelimit.AlgorithmLeakyBucket {
 				break

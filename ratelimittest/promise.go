@@ -42,8 +42,17 @@ type violation struct {
 	check   string
 	what    string
 	seed    uint64
-	steps   []string
+	steps   []step
 }
+
+// step is one line of the sequence. It is not put into words unless it is shown.
+type step struct {
+	at     time.Duration
+	format string
+	args   []any
+}
+
+func (s step) String() string { return fmt.Sprintf("%-14v ", s.at) + fmt.Sprintf(s.format, s.args...) }
 
 // lastSteps is how much of a long history a failure shows.
 const lastSteps = 60
@@ -60,7 +69,7 @@ func (v *violation) Error() string {
 	}
 	b.WriteString(":\n")
 	for _, s := range steps {
-		fmt.Fprintf(&b, "    %s\n", s)
+		fmt.Fprintf(&b, "    %v\n", s)
 	}
 	return b.String()
 }
@@ -99,14 +108,22 @@ func (h *history) must(ok bool, p promise, format string, args ...any) {
 }
 
 func (h *history) note(format string, args ...any) {
-	h.steps = append(h.steps, fmt.Sprintf("%-14v ", h.now)+fmt.Sprintf(format, args...))
+	h.steps = append(h.steps, step{h.now, format, args})
 }
 
-// described is a Decision in few words.
-func described(d ratelimit.Decision, err error) string {
-	if err != nil {
-		return fmt.Sprintf("error %q", err)
+// answer is a Decision, or an error, that is told in few words.
+type answer struct {
+	d   ratelimit.Decision
+	err error
+}
+
+func described(d ratelimit.Decision, err error) answer { return answer{d, err} }
+
+func (a answer) String() string {
+	if a.err != nil {
+		return fmt.Sprintf("error %q", a.err)
 	}
+	d := a.d
 	word := "denied"
 	if d.Allowed {
 		word = "allowed"

@@ -52,9 +52,8 @@ func playCrowd(h *history) {
 	for range 10 {
 		p := h.party()
 		var got atomic.Int64
-		steps := len(h.steps)
 		p.press(&got, min(h.limit.Capacity(), 50))
-		h.steps = append(h.steps[:steps], fmt.Sprintf("%d goroutines have taken %d of %s", crowd, got.Load(), p.name))
+		h.note("%d goroutines have taken %d of %s", crowd, got.Load(), p.name)
 		left, spent := p.left().Remaining, int(got.Load())
 		h.must(spent+left <= h.limit.Capacity(), boundHolds, "%d were spent at once, and %d remain of %d", spent, left, h.limit.Capacity())
 		h.must(spent+left >= h.limit.Capacity(), chargesNothing, "%d were spent at once, and only %d remain of %d", spent, left, h.limit.Capacity())

@@ -146,7 +146,7 @@ func (s *stage) spend(rng *rand.Rand) {
 func (s *stage) reserve(a *account, cost, actual int) {
 	r, err := s.refusing.Reserve(context.Background(), a.key, cost, 0)
 	if err != nil && !errors.Is(err, ratelimit.ErrTableFull) {
-		s.fail(fmt.Errorf("Reserve of key %d fails: %w", a.key, err))
+		s.fail(fmt.Errorf("key %d cannot be reserved: %w", a.key, err))
 	}
 	if r.Allowed {
 		r.Settle(actual)
