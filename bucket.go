@@ -279,11 +279,16 @@ func (t *tokenBucket) spend(s state, at, cost int64) state {
 	if s.at < at {
 		s.at, s.n = at, 0
 	}
-	return t.owe(s, cost)
+	return t.owe(s, at, cost)
 }
 
-func (t *tokenBucket) owe(s state, cost int64) state {
+// owe adds a cost to what is owed; never so much that at some instant a century and
+// more is, which only bookings made under another limit could come to.
+func (t *tokenBucket) owe(s state, at, cost int64) state {
 	d := t.plus(span{s.at, s.n}, t.price(cost))
+	if d.ns-at >= century {
+		d = span{ns: at + century}
+	}
 	s.at, s.n = d.ns, d.frac
 	return s
 }

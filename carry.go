@@ -4,7 +4,7 @@ package ratelimit
 // stays spent. The caller holds the lock.
 func (b *bucket) adopt(p *plan, reading int64) {
 	old := b.plan
-	if old.seq > p.seq || old.seq == p.seq && !old.expired() {
+	if seq := old.seq &^ expiredBit; seq > p.seq || seq == p.seq && !old.expired() {
 		return
 	}
 	now := max(reading, b.last)
@@ -19,11 +19,14 @@ func (b *bucket) adopt(p *plan, reading int64) {
 // the lock.
 func (b *bucket) expire() {
 	p := *b.plan
-	p.era = nil // which is nobody's current era
+	p.seq |= expiredBit
 	b.plan = &p
 }
 
-func (p *plan) expired() bool { return p.era == nil }
+// expiredBit makes the number of no era out of an era's.
+const expiredBit = 1 << 63
+
+func (p *plan) expired() bool { return p.seq&expiredBit != 0 }
 
 // carry returns what a state of one plan is under another. Bookings keep their
 // instants; the log's spendings, and the windows that are counted in, keep theirs too.
@@ -69,16 +72,26 @@ func carrySpent(from, to *plan, s state, now int64) state {
 	s = from.advance(s, now)
 	switch a, b := from.limit.Algorithm, to.limit.Algorithm; {
 	case a == b && a >= AlgorithmFixedWindow:
-		return s
+		return s.capped(to)
 	case from.drain() != nil && to.drain() != nil:
 		return to.drain().convert(from.drain(), s, now)
 	case from.windowed() && to.windowed():
-		return state{at: s.at, n: from.spent(s, now)}
+		return state{at: s.at, n: from.spent(s, now)}.capped(to)
 	}
 	if n := min(from.spent(s, now), to.maxDebt); n > 0 {
 		return to.charge(state{at: now}, now, n)
 	}
 	return state{at: now}
+}
+
+// capped returns a window's state with no more debt than the plan counts.
+func (s state) capped(p *plan) state {
+	if p.log {
+		s.m = min(s.m, p.maxDebt)
+	} else {
+		s.n = min(s.n, p.maxDebt)
+	}
+	return s
 }
 
 // drain returns the plan's algorithm as a token bucket, if it counts like one.

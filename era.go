@@ -6,7 +6,8 @@ import (
 )
 
 // era is the time between two calls of SetLimit or of Refresh for all keys. A
-// key whose plan is of another era asks for its limit again.
+// key whose plan is of another era asks for its limit again. Plans know only the
+// era's number, so that idle keys do not keep old eras in memory.
 type era struct {
 	seq   uint64
 	def   *plan    // New's or SetLimit's limit
@@ -25,7 +26,7 @@ func newEra(limit Limit, prev *era) (*era, error) {
 		e.seq = prev.seq + 1
 	}
 	var err error
-	e.def, err = newPlan(limit, e)
+	e.def, err = newPlan(limit, e.seq)
 	return e, err
 }
 
@@ -37,7 +38,7 @@ func (e *era) plan(limit Limit) (*plan, error) {
 	if p, ok := e.plans.Load(limit); ok {
 		return p.(*plan), nil
 	}
-	p, err := newPlan(limit, e)
+	p, err := newPlan(limit, e.seq)
 	if err != nil || e.made.Add(1) > maxPlans {
 		return p, err
 	}

@@ -127,7 +127,7 @@ func All[R any](layers ...Layer[R]) (*Layered[R], error) {
 }
 
 // sameClock compares clocks, of which one that cannot be compared is like no other.
-func sameClock(a, b Clock) bool { return reflect.TypeOf(a).Comparable() && a == b }
+func sameClock(a, b Clock) bool { return reflect.ValueOf(a).Comparable() && a == b }
 
 // Limits returns each layer's limit, in order: New's or SetLimit's, or the zero Limit
 // where [Options.LimitFor] gives each key its own.
@@ -201,36 +201,9 @@ func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	for {
-		delay, undo, err := l.attempt(ctx, r, cost)
-		if err != nil {
-			return err
-		}
-		if err = sleep(ctx, delay, undo); err != nil || undo != nil {
-			return err
-		}
-	}
-}
-
-// attempt tries to take the cost within the deadline, and returns for how long to
-// sleep then. If the cost was taken, there is something to undo.
-func (l *Layered[R]) attempt(ctx context.Context, r R, cost int) (delay time.Duration, undo func(), err error) {
-	left, err := timeLeft(ctx)
-	if err != nil {
-		return 0, nil, err
-	}
 	s := l.stack()
 	defer l.done(s)
-	due, err := s.take(l.clock, r, cost, request{ahead: int64(left), keep: true})
-	switch {
-	case err == nil && s.d.Allowed:
-		settle := s.settler(l.clock)
-		delay, undo = s.d.Delay, func() { settle(0) }
-	case err == nil && due <= left:
-		return s.d.RetryAfter, nil, nil // it is not over yet
-	case err == nil:
-		err = tooLate(cost, due-left, left, s.d.Limit)
-	}
+	err := s.wait(ctx, l.clock, r, cost)
 	s.report(err)
-	return delay, undo, err
+	return err
 }

@@ -24,7 +24,7 @@ func (l *leakyBucket) spend(s state, at, cost int64) state {
 	if l.regained(s) < at {
 		s.at, s.n = at, 0
 	}
-	return l.owe(s, cost)
+	return l.owe(s, at, cost)
 }
 
 // replay books the cost where it stood before: at the instant and part of one.
@@ -32,12 +32,12 @@ func (l *leakyBucket) replay(s state, sp spending) state {
 	if begin := sp.begin(); (span{s.at, s.n}).less(begin) {
 		s.at, s.n = begin.ns, begin.frac
 	}
-	return l.owe(s, sp.cost)
+	return l.owe(s, sp.at, sp.cost)
 }
 
 // charge adds to the queue's end.
 func (l *leakyBucket) charge(s state, now, n int64) state {
-	return l.owe(l.advance(s, now), n)
+	return l.owe(l.advance(s, now), now, n)
 }
 
 // refund gives back only at the queue's end: what entered later keeps its turn.

@@ -158,7 +158,7 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 	if !l.odd && l.onDecision == nil {
 		if b := l.keys.find(key); b != nil {
 			b.mu.Lock()
-			if p := b.plan; p != nil && p.era == l.era.Load() && uint64(int64(cost)-1) < uint64(p.capacity) {
+			if p := b.plan; p != nil && p.seq == l.era.Load().seq && uint64(int64(cost)-1) < uint64(p.capacity) {
 				ok := b.allow(p, reading(l.clock), int64(cost))
 				b.mu.Unlock()
 				return ok
@@ -196,7 +196,7 @@ func (l *Keyed[K]) decide(key K, cost int, r request, d *Decision) (b *bucket, s
 	if !l.odd {
 		if b = l.keys.find(key); b != nil {
 			b.mu.Lock()
-			if p := b.plan; p != nil && p.era == l.era.Load() && uint64(int64(cost)-1) < uint64(p.capacity) {
+			if p := b.plan; p != nil && p.seq == l.era.Load().seq && uint64(int64(cost)-1) < uint64(p.capacity) {
 				sp = b.decide(p, reading(l.clock), int64(cost), r, d)
 				b.mu.Unlock()
 				return b, sp, nil
@@ -278,7 +278,7 @@ func (l *Keyed[K]) planFor(key K) (*plan, error) {
 		b.mu.Lock()
 		p := b.plan
 		b.mu.Unlock()
-		if p != nil && p.era == e {
+		if p != nil && p.seq == e.seq {
 			return p, nil
 		}
 	}

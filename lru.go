@@ -33,7 +33,11 @@ type table[K comparable] struct {
 type shard[K comparable] struct {
 	mu  sync.Mutex
 	lru *simplelru.LRU[*bucket, K] // by bucket, so that a key is hashed once, and a stranger's never removed
-	_   [48]byte                   // keeps the locks of two shards off one cache line
+
+	// blocked counts how often the oldest keys could not be dropped although they had
+	// been idle for long. They may hide others that can.
+	blocked int
+	_       [40]byte // keeps the locks of two shards off one cache line
 }
 
 const (
@@ -103,7 +107,7 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *bucket, now int64, f
 		}
 		now = reading(clock)
 		t.expireLocked(s, now)
-		if room || t.reserve() || t.evictLocked(s, now) {
+		if room || t.reserve() || t.evictLocked(s, now) || t.searchLocked(s, now) {
 			return t.insertLocked(s, key, p, now), now, true, nil
 		}
 		empty := s.lru.Len() == 0
@@ -140,22 +144,50 @@ func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, now int64) *bucket 
 }
 
 // expireLocked drops one or two of the oldest keys, if they are as good as new and
-// have been idle for long.
+// have been idle for long. Where a key in debt is in the way of others for so many
+// insertions that a look at all of them costs each insertion little, it takes that look.
 func (t *table[K]) expireLocked(s *shard[K], now int64) {
+	ttl := max(t.ttl, minIdle)
 	for range 2 {
 		b, key, ok := s.lru.GetOldest()
-		if !ok || !t.dropLocked(s, key, b, now, max(t.ttl, minIdle)) && !s.secondChance(b) {
+		if !ok {
 			return
 		}
+		if !t.dropLocked(s, key, b, now, ttl) && !s.secondChance(b, now-ttl) {
+			break
+		}
+	}
+	if s.overdue() {
+		t.sweepLocked(s, s.lru.Keys(), s.lru.Values(), now, ttl)
 	}
 }
 
+// overdue reports whether keys have been in the way often enough to pay for a look at
+// all of them, and starts to count anew.
+func (s *shard[K]) overdue() bool {
+	if s.blocked <= s.lru.Len()/4 {
+		return false
+	}
+	s.blocked = 0
+	return true
+}
+
+// searchLocked makes room in a shard of which no key may be evicted, if there is one
+// to forget for nothing behind those that were looked at.
+func (t *table[K]) searchLocked(s *shard[K], now int64) bool {
+	return s.overdue() && t.sweepLocked(s, s.lru.Keys(), s.lru.Values(), now, 0) > 0 && t.reserve()
+}
+
 // secondChance moves a bucket that has been used since it was put in its place to
-// the front, and reports whether it has.
-func (s *shard[K]) secondChance(b *bucket) bool {
+// the front, and reports whether it has. It counts one that is in the way: idle since
+// that instant, and not as good as new.
+func (s *shard[K]) secondChance(b *bucket, since int64) bool {
 	b.mu.Lock()
 	used := b.used
 	b.used = false
+	if !used && b.last <= since {
+		s.blocked++
+	}
 	b.mu.Unlock()
 	if used {
 		s.lru.Get(b)
@@ -201,6 +233,7 @@ func (t *table[K]) evictLocked(s *shard[K], now int64) bool {
 			break
 		}
 		s.lru.Get(b) // to the front
+		s.blocked++
 	}
 	return best.rank != never && t.evictBucketLocked(s, best, now)
 }
@@ -327,12 +360,15 @@ func (t *table[K]) sweep(clock Clock) (dropped int) {
 	return dropped
 }
 
-func (t *table[K]) sweepSome(s *shard[K], buckets []*bucket, keys []K, clock Clock) (dropped int) {
+func (t *table[K]) sweepSome(s *shard[K], buckets []*bucket, keys []K, clock Clock) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := reading(clock)
+	return t.sweepLocked(s, buckets, keys, reading(clock), t.ttl)
+}
+
+func (t *table[K]) sweepLocked(s *shard[K], buckets []*bucket, keys []K, now, ttl int64) (dropped int) {
 	for i, b := range buckets {
-		if t.dropLocked(s, keys[i], b, now, t.ttl) {
+		if t.dropLocked(s, keys[i], b, now, ttl) {
 			dropped++
 		}
 	}

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -29,14 +30,17 @@ type mappedReserver[R, K any] struct {
 }
 
 // skipped is the decision on a request that the limiter does not apply to.
-func skipped() Decision {
-	return Decision{Allowed: true, Limit: Unlimited(), Remaining: Unlimited().Capacity()}
+func skipped(cost int) (Decision, error) {
+	if cost < 0 {
+		return Decision{}, fmt.Errorf("%w: %d", ErrNegativeCost, cost)
+	}
+	return Decision{Allowed: true, Limit: Unlimited(), Remaining: Unlimited().Capacity()}, nil
 }
 
 func (m *mapped[R, K]) Allow(r R, cost int) bool {
 	key, err := m.key(r)
 	if err != nil {
-		return errors.Is(err, SkipLayer)
+		return errors.Is(err, SkipLayer) && cost >= 0
 	}
 	return m.Limiter.Allow(key, cost)
 }
@@ -45,7 +49,7 @@ func (m *mapped[R, K]) Take(ctx context.Context, r R, cost int) (Decision, error
 	key, err := m.key(r)
 	switch {
 	case errors.Is(err, SkipLayer):
-		return skipped(), nil
+		return skipped(cost)
 	case err != nil:
 		return Decision{}, err
 	}
@@ -56,7 +60,8 @@ func (m *mappedReserver[R, K]) Reserve(ctx context.Context, r R, cost int, maxDe
 	key, err := m.key(r)
 	switch {
 	case errors.Is(err, SkipLayer):
-		return NewReservation(skipped(), nil), nil
+		d, err := skipped(cost)
+		return NewReservation(d, nil), err
 	case err != nil:
 		return NewReservation(Decision{}, nil), err
 	}

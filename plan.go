@@ -9,8 +9,7 @@ import (
 // that it holds for.
 type plan struct {
 	algorithm              // nil where nothing is tracked: unlimited, blocked
-	era       *era         // the settings it was made under; nil if the key's limit is to be asked for again
-	seq       uint64       // the era's
+	seq       uint64       // of the era it was made in; with expiredBit, if the key's limit is to be asked for again
 	capacity  int64        // of the limit
 	log       bool         // the algorithm keeps all its spendings in the ledger
 	ordered   bool         // the algorithm spends only on a state that has been advanced to now
@@ -23,12 +22,14 @@ type plan struct {
 }
 
 // newPlan returns the plan for a limit, or why the limit is invalid.
-func newPlan(l Limit, e *era) (*plan, error) {
+func newPlan(l Limit, seq uint64) (*plan, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
-	p := &plan{era: e, seq: e.seq, limit: l, capacity: int64(l.Capacity())}
+	p := &plan{seq: seq, limit: l, capacity: int64(l.Capacity())}
 	per, units := int64(l.Rate.Per), int64(l.Rate.Units)
+	maxDebt, maxAhead := bounds(l)
+	p.maxDebt, p.maxAhead = maxDebt, maxAhead
 	switch l.Algorithm {
 	case AlgorithmTokenBucket:
 		t := newTokenBucket(l.Rate, l.Burst)
@@ -36,18 +37,13 @@ func newPlan(l Limit, e *era) (*plan, error) {
 	case AlgorithmLeakyBucket:
 		p.leaky = &leakyBucket{newTokenBucket(l.Rate, l.Burst)}
 		p.algorithm, p.ordered, p.delay = p.leaky, true, math.MaxInt64
+		p.maxAhead = math.MaxInt64 // its queue is bound enough
 	case AlgorithmFixedWindow:
-		p.algorithm = &fixedWindow{per, units}
+		p.algorithm = &fixedWindow{per, units, maxDebt}
 	case AlgorithmSlidingLog:
 		p.algorithm, p.log, p.ordered = &slidingLog{per, units}, true, true
 	case AlgorithmSlidingCounter:
-		p.algorithm = &slidingCounter{per, units}
-	default:
-		return p, nil
-	}
-	p.maxDebt, p.maxAhead = bounds(l)
-	if p.leaky != nil {
-		p.maxAhead = math.MaxInt64 // its queue is bound enough
+		p.algorithm = &slidingCounter{per, units, maxDebt}
 	}
 	return p, nil
 }
@@ -64,7 +60,7 @@ func bounds(l Limit) (maxDebt, maxAhead int64) {
 		n, _ := t.worth(span{ns: century})
 		maxDebt = max(min(n, most), t.capacity)
 		maxAhead = t.price(maxDebt).ns - t.full.ns
-	default:
+	case AlgorithmFixedWindow, AlgorithmSlidingLog, AlgorithmSlidingCounter:
 		windows := min(century/per, most/units)
 		maxDebt = windows * units
 		maxAhead = (windows - 1) * per

@@ -100,7 +100,15 @@ func (r *ring) reduceAt(i int, n int64) int64 {
 	return n
 }
 
+// remove closes the gap from the end that is nearer.
 func (r *ring) remove(i int) {
+	if i < r.n/2 {
+		for ; i > 0; i-- {
+			*r.slot(i) = *r.slot(i - 1)
+		}
+		r.popFront(1)
+		return
+	}
 	for ; i < r.n-1; i++ {
 		*r.slot(i) = *r.slot(i + 1)
 	}

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"time"
@@ -84,6 +85,7 @@ func (s *stack[R]) take(clock Clock, r R, cost int, q request) (due time.Duratio
 		}
 		raw := reading(clock)
 		missing, err := s.weigh(raw, q.ahead, true)
+		s.expire()
 		if missing && err == nil && s.allowed(raw) {
 			s.unlock()
 			if err := s.insert(clock); err != nil {
@@ -102,6 +104,30 @@ func (s *stack[R]) take(clock Clock, r R, cost int, q request) (due time.Duratio
 	}
 	s.withdraw(clock)
 	return 0, s.restless()
+}
+
+// wait takes the cost as soon as that is possible, and waits out the delay.
+func (s *stack[R]) wait(ctx context.Context, clock Clock, r R, cost int) error {
+	for {
+		left, err := timeLeft(ctx)
+		if err != nil {
+			return err
+		}
+		s.clear()
+		due, err := s.take(clock, r, cost, request{ahead: int64(left), keep: true})
+		switch {
+		case err != nil:
+			return err
+		case s.d.Allowed:
+			settle := s.settler(clock)
+			return sleep(ctx, s.d.Delay, func() { settle(0) })
+		case due > left:
+			return tooLate(cost, due-left, left, s.d.Limit)
+		}
+		if err := sleep(ctx, s.d.RetryAfter, func() {}); err != nil {
+			return err
+		}
+	}
 }
 
 // look answers without changing anything, as the caller's cost would be.
@@ -283,23 +309,27 @@ func (s *stack[R]) conclude(raw int64, keep bool) (due time.Duration) {
 			c.s = c.b.state
 		}
 	}
-	s.release(allowed)
+	if allowed {
+		s.unpin()
+	}
 	s.answer(raw, allowed)
 	return due
 }
 
-// release lets go of what insert has pinned, and marks the buckets whose limits
-// are to be asked for again.
-func (s *stack[R]) release(allowed bool) {
+// unpin lets go of what insert has added: it is there to stay.
+func (s *stack[R]) unpin() {
 	for _, slot := range s.slots {
-		a := slot.asked()
-		if a.b == nil {
-			continue
-		}
-		if a.inserted && allowed {
+		if a := slot.asked(); a.inserted {
 			a.b.pinned, a.inserted = false, false
 		}
-		if slot.refreshed() {
+	}
+}
+
+// expire marks the buckets whose limits were to be asked for again while this
+// decision was under way. All are locked.
+func (s *stack[R]) expire() {
+	for _, slot := range s.slots {
+		if a := slot.asked(); a.b != nil && slot.refreshed() {
 			a.b.expire()
 		}
 	}
@@ -334,10 +364,11 @@ func (s *stack[R]) answer(raw int64, allowed bool) {
 
 // room returns the largest cost of the caller that fits into the bucket.
 func (c *charge) room() int {
-	if !c.p.tracks() {
-		return c.p.limit.Capacity()
+	left := c.p.capacity
+	if c.p.tracks() {
+		left = c.p.remaining(c.s, c.now)
 	}
-	left := c.p.remaining(c.s, c.now) - c.own
+	left -= c.own
 	switch {
 	case left < 0:
 		return 0

@@ -83,9 +83,12 @@ func sleep(ctx context.Context, delay time.Duration, undo func()) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		if undo != nil {
-			undo()
+		select {
+		case <-timer.C: // at the same instant, which is in time
+			return nil
+		default:
 		}
+		undo()
 		return ctx.Err()
 	}
 }

@@ -1,12 +1,18 @@
 package ratelimit
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 // fixedWindow counts what is spent in windows: state.n of the one that begins at
 // state.at. The first begins with a key's first spending, the next with the first
 // spending after its end. What is above units in one window, by booking, debt or
 // a lowered limit, runs over into those that follow it at once.
-type fixedWindow struct{ per, units int64 }
+type fixedWindow struct {
+	per, units int64
+	most       int64 // what is counted at most
+}
 
 // roll moves the state on to the window that now is in.
 func (w *fixedWindow) roll(s state, now int64) state {
@@ -46,7 +52,7 @@ func (w *fixedWindow) spend(s state, at, cost int64) state {
 	if s.n == 0 {
 		s.at = at
 	}
-	s.n += cost
+	s.n = min(satAdd(s.n, cost), w.most)
 	return s
 }
 
@@ -82,7 +88,22 @@ func (w *fixedWindow) regained(s state) int64 {
 	return s.at + (s.n+w.units-1)/w.units*w.per
 }
 
-func (w *fixedWindow) spent(s state, now int64) int64 { return w.roll(s, now).n }
+func (w *fixedWindow) spent(s state, now int64) int64 {
+	s = w.roll(s, now)
+	return satAdd(s.n, ahead(s, now, w.per, w.units))
+}
+
+// ahead returns what the windows are worth that are booked before the state's.
+func ahead(s state, now, per, units int64) int64 {
+	if s.at <= now {
+		return 0
+	}
+	n, over := mul((s.at-now+per-1)/per, units)
+	if over {
+		return math.MaxInt64
+	}
+	return n
+}
 
 // slidingCounter estimates what was spent in the last window's length from two
 // counts: state.n of the window that begins at state.at, and state.m of the one
@@ -94,7 +115,10 @@ func (w *fixedWindow) spent(s state, now int64) int64 { return w.roll(s, now).n 
 // limiting capable of scaling to millions of domains"), rounded up instead of
 // to a float. The first window begins with a key's first spending; the others
 // follow each other until the key is as good as new.
-type slidingCounter struct{ per, units int64 }
+type slidingCounter struct {
+	per, units int64
+	most       int64 // what is counted at most in one window
+}
 
 // roll moves the state on to the window that now is in; what is above units in
 // one window runs over into the next.
@@ -176,7 +200,7 @@ func (c *slidingCounter) spend(s state, at, cost int64) state {
 	if s.n == 0 && s.m == 0 {
 		s.at = at
 	}
-	s.n += cost
+	s.n = min(satAdd(s.n, cost), c.most)
 	return s
 }
 
@@ -240,5 +264,5 @@ func (c *slidingCounter) regained(s state) int64 {
 
 func (c *slidingCounter) spent(s state, now int64) int64 {
 	s = c.roll(s, now)
-	return s.n + c.weight(s, now)
+	return satAdd(s.n+c.weight(s, now), ahead(s, now, c.per, c.units))
 }
