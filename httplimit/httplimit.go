@@ -25,6 +25,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,10 +64,12 @@ type Options struct {
 	Shadow bool
 
 	// FailOpen lets a request pass if the limiter could not decide: a remote one is
-	// out of reach, a table is full. Stats.FailedOpen counts them. A request
-	// whose key is missing or malformed ([ErrNoKey], [ErrMalformedKey]) is not let
-	// through even so: it could be had for the asking. If false, the answer
-	// is OnError's.
+	// out of reach, a table is full. Stats.FailedOpen counts them. What a client
+	// could bring about is not let through even so: a key that is missing or
+	// malformed ([ErrNoKey], [ErrMalformedKey], [ratelimit.ErrInvalidKey]), a cost
+	// below zero, and a context that has ended, as it has when the client hangs
+	// up. A key function of your own should wrap ErrNoKey for that. If false, the
+	// answer is OnError's.
 	FailOpen bool
 
 	// Dialect is how the limits are told in header fields. If zero,
@@ -277,10 +280,21 @@ func (m *Middleware) outcome(e *Event) Outcome {
 		return OutcomeDenied
 	case errors.Is(e.Err, ratelimit.ErrExceedsLimit):
 		return OutcomeExceeds
-	case m.opts.FailOpen && !errors.Is(e.Err, ErrNoKey) && !errors.Is(e.Err, ErrMalformedKey):
+	case m.opts.FailOpen && !hadForTheAsking(e):
 		return OutcomeFailedOpen
 	}
 	return OutcomeFailed
+}
+
+// clientsDoing are the errors that a client can bring about, so that failing open on
+// them would be a way past every limit.
+var clientsDoing = []error{ErrNoKey, ErrMalformedKey, ratelimit.ErrNegativeCost, ratelimit.ErrInvalidKey}
+
+// hadForTheAsking reports whether the client can have made the decision fail. One that
+// hangs up cancels the context, and with it what a remote limiter is asked.
+func hadForTheAsking(e *Event) bool {
+	is := func(target error) bool { return errors.Is(e.Err, target) }
+	return e.Request.Context().Err() != nil || slices.ContainsFunc(clientsDoing, is)
 }
 
 // report tells everyone but the client.

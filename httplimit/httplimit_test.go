@@ -133,11 +133,31 @@ func TestFailOpenLetsThroughAndCounts(t *testing.T) {
 }
 
 func TestFailOpenIsNotHadByLeavingTheKeyOut(t *testing.T) {
-	for _, err := range []error{httplimit.ErrNoKey, httplimit.ErrMalformedKey} {
+	for _, err := range []error{httplimit.ErrNoKey, httplimit.ErrMalformedKey, ratelimit.ErrInvalidKey} {
 		m := middleware(t, &stub{err: err}, httplimit.Options{FailOpen: true})
 		assert.Equal(t, http.StatusInternalServerError, get(m.Wrap(ok)).StatusCode, err)
 		assert.Equal(t, httplimit.Stats{Failed: 1}, m.Stats())
 	}
+}
+
+func TestFailOpenIsNotHadByACostBelowZero(t *testing.T) {
+	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerMinute(1))), httplimit.Options{
+		FailOpen: true, Cost: func(r *http.Request) int { return int(r.ContentLength) }, // -1 if chunked
+	})
+	r := httptest.NewRequest("POST", "/", nil)
+	r.ContentLength = -1
+	assert.Equal(t, http.StatusInternalServerError, send(m.Wrap(ok), r).StatusCode)
+	assert.Equal(t, httplimit.Stats{Failed: 1}, m.Stats())
+}
+
+func TestFailOpenIsNotHadByHangingUp(t *testing.T) {
+	m := middleware(t, &stub{err: context.Canceled}, httplimit.Options{FailOpen: true})
+	ctx, hangUp := context.WithCancel(t.Context())
+	hangUp()
+	send(m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		assert.Fail(t, "the handler works for nobody")
+	})), httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+	assert.Equal(t, httplimit.Stats{Failed: 1}, m.Stats())
 }
 
 func TestFailOpenDoesNotPassWhatIsDenied(t *testing.T) {
