@@ -45,6 +45,13 @@ func (m *Middleware) fail(w http.ResponseWriter, e *Event) {
 	failed.write(w, e.Request, new([2]string)[:])
 }
 
+// abandon answers a request whose context has ended before its turn came. To write
+// nothing would be a 200.
+func (m *Middleware) abandon(w http.ResponseWriter, e *Event) {
+	w.Header().Set("Cache-Control", "no-store")
+	abandoned.write(w, e.Request, new([2]string)[:])
+}
+
 // retryAfter is the wait in whole seconds, rounded up and at least 1, so that it is
 // never earlier than the truth; and the client's jitter.
 func (m *Middleware) retryAfter(e *Event) int64 {
@@ -103,9 +110,15 @@ const (
 	exceedsDetail     = "The request costs more than its quota ever holds. Do not retry it."
 )
 
-var failed = members{
-	Type: "about:blank", Title: http.StatusText(http.StatusInternalServerError), Status: http.StatusInternalServerError,
-}.encode()
+var (
+	failed    = newPlainProblem(http.StatusInternalServerError)
+	abandoned = newPlainProblem(http.StatusServiceUnavailable)
+)
+
+// newPlainProblem returns an answer that says no more than its status.
+func newPlainProblem(status int) problem {
+	return members{Type: "about:blank", Title: http.StatusText(status), Status: status}.encode()
+}
 
 // newProblem returns the answer to a request beyond the quota of that policy.
 func newProblem(status int, policy, detail string) problem {

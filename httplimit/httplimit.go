@@ -221,8 +221,10 @@ func (m *Middleware) findLimits() error {
 }
 
 // Wrap returns a handler that passes on to next what the limiter allows, and
-// answers the rest. What a leaky bucket delays is held until its turn has come; a
-// client that leaves meanwhile is not served.
+// answers the rest. What a leaky bucket delays is held until its turn has come. If
+// the request's context ends before, the client having left or a deadline of the
+// server's having passed, it is not served, and answered with 503 in case that
+// somebody is still there.
 //
 // Next gets the server's own ResponseWriter, or with [Options].Settle one that has
 // the same optional methods, directly (Flush, Hijack, ReadFrom) or by way of
@@ -245,6 +247,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	if !m.hold(r.Context(), e.Decision.Delay) {
 		res.Cancel()
+		m.abandon(w, &e)
 		return
 	}
 	if res == nil || !res.Allowed {

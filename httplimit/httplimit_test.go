@@ -279,6 +279,22 @@ func TestClientThatLeavesTheQueueIsNotServedAndGivesItsPlaceBack(t *testing.T) {
 	})
 }
 
+func TestRequestWhoseDeadlineComesBeforeItsTurnIsNotA200(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		served := 0
+		h := middleware(t, limiterOf(t, nil, ratelimit.LeakyBucket(ratelimit.PerSecond(1), 2)), httplimit.Options{}).
+			Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))
+		get(h)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		resp := send(h, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+		assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+		assert.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
+		assert.JSONEq(t, `{"type":"about:blank","title":"Service Unavailable","status":503}`, body(t, resp))
+		assert.Equal(t, 1, served)
+	})
+}
+
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	good := limiterOf(t, nil, ratelimit.Unlimited())
 	named := func(names ...string) ratelimit.Limiter[*http.Request] {
