@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/weir-go/ratelimit"
@@ -20,7 +21,8 @@ var (
 	ErrNoKey = errors.New("httplimit: request has no key")
 
 	// ErrMalformedKey says that a request has it, but in a form that no honest
-	// client or proxy sends: an address that is none, two values for one.
+	// client or proxy sends: an address that is none, two values for one, a text
+	// above 1 KiB that a limiter would have to keep.
 	ErrMalformedKey = errors.New("httplimit: request has a malformed key")
 )
 
@@ -56,15 +58,32 @@ func Join[A, B comparable](a func(*http.Request) (A, error), b func(*http.Reques
 }
 
 // Header returns a key function for the value of a header field. It is ErrNoKey if
-// the field is missing or empty, and ErrMalformedKey if there are several lines, of
-// which somebody else may read another. Clients write what they like in a header:
-// use it where something in front has set or checked it, or beside a limit by
-// address. For secrets, use [APIKey].
+// the field is missing or empty, and ErrMalformedKey if it is longer than 1 KiB, or if
+// there are several lines, of which somebody else may read another. Clients write what
+// they like in a header: use it where something in front has set or checked it, or
+// beside a limit by address. For secrets, use [APIKey].
 func Header(name string) func(*http.Request) (string, error) {
 	name = http.CanonicalHeaderKey(name)
 	return func(r *http.Request) (string, error) {
-		return single(r.Header[name], name)
+		value, err := single(r.Header[name], name)
+		if err != nil {
+			return "", err
+		}
+		return kept(value, name)
 	}
+}
+
+// maxKept bounds the text of a key. A limiter keeps its keys, and a server's default
+// lets a client send a megabyte of header: for each of 65,536 keys.
+const maxKept = 1 << 10
+
+// kept returns a text that may be kept as a key: neither long, nor a part of something
+// long, such as the request line, that it would keep in memory.
+func kept(value, what string) (string, error) {
+	if len(value) > maxKept {
+		return "", fmt.Errorf("%w: %d bytes of %s, above %d", ErrMalformedKey, len(value), what, maxKept)
+	}
+	return strings.Clone(value), nil
 }
 
 // single returns the only value there is.
@@ -101,10 +120,14 @@ func hashed(secret func(*http.Request) (string, error)) func(*http.Request) (Has
 }
 
 // APIKey returns a key function for the hash of a header field that holds a secret,
-// such as X-API-Key. The errors are those of [Header]. Whether the secret is
-// valid is not checked: put it behind what does, or beside a limit by address. For
-// Authorization, whose value can be written in several ways, use [BearerToken].
-func APIKey(name string) func(*http.Request) (Hash, error) { return hashed(Header(name)) }
+// such as X-API-Key. The errors are those of [Header], but it may be of any length.
+// Whether the secret is valid is not checked: put it behind what does, or beside a
+// limit by address. For Authorization, whose value can be written in several ways,
+// use [BearerToken].
+func APIKey(name string) func(*http.Request) (Hash, error) {
+	name = http.CanonicalHeaderKey(name)
+	return hashed(func(r *http.Request) (string, error) { return single(r.Header[name], name) })
+}
 
 // BearerToken is a key function for the hash of the token in "Authorization: Bearer
 // token". It is ErrNoKey if there is no such field or another scheme in it. Like
@@ -116,11 +139,13 @@ var bearer = hashed(func(r *http.Request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	scheme, token, _ := strings.Cut(value, " ")
+	scheme, token := value, ""
+	if i := strings.IndexAny(value, " \t"); i >= 0 {
+		scheme, token = value[:i], strings.TrimLeft(value[i:], " ") // a tab is left, and malformed
+	}
 	if !strings.EqualFold(scheme, "Bearer") {
 		return "", fmt.Errorf("%w: no bearer token in Authorization", ErrNoKey)
 	}
-	token = strings.TrimLeft(token, " ")
 	switch {
 	case token == "":
 		return "", fmt.Errorf("%w: empty bearer token", ErrNoKey)
@@ -144,12 +169,13 @@ func Cookie(name string) func(*http.Request) (Hash, error) {
 }
 
 // PathValue returns a key function for a wildcard of the route's pattern, such as
-// "tenant" in "/tenants/{tenant}/". It is ErrNoKey if it is empty: so it is always,
-// if the middleware wraps the mux and not the handlers in it.
+// "tenant" in "/tenants/{tenant}/". It is ErrMalformedKey if it is longer than 1 KiB,
+// and ErrNoKey if it is empty: so it is always, if the middleware wraps the mux and
+// not the handlers in it.
 func PathValue(name string) func(*http.Request) (string, error) {
 	return func(r *http.Request) (string, error) {
 		if v := r.PathValue(name); v != "" {
-			return v, nil
+			return kept(v, "path value "+name)
 		}
 		return "", fmt.Errorf("%w: no path value %q", ErrNoKey, name)
 	}
@@ -169,12 +195,16 @@ func Pattern(r *http.Request) (string, error) {
 // Method is a key function for the request's method. Methods that net/http has no
 // name for are all "OTHER", so that nobody gets a budget more by inventing one.
 func Method(r *http.Request) (string, error) {
-	switch r.Method {
-	case "":
+	if r.Method == "" {
 		return http.MethodGet, nil // as net/http has it
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
-		http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
-		return r.Method, nil
+	}
+	if i := slices.Index(methods, r.Method); i >= 0 {
+		return methods[i], nil // r.Method is a part of the request line, and would keep all of it
 	}
 	return "OTHER", nil
+}
+
+var methods = []string{
+	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
+	http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace,
 }

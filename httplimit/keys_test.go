@@ -1,11 +1,13 @@
 package httplimit_test
 
 import (
+	"bufio"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -36,6 +38,8 @@ func TestHeaderKeys(t *testing.T) {
 		"one value":                 {with("X-Tenant: acme"), "acme", nil},
 		"missing":                   {with(), "", httplimit.ErrNoKey},
 		"empty":                     {with("X-Tenant: "), "", httplimit.ErrNoKey},
+		"as long as may be kept":    {with("X-Tenant: " + strings.Repeat("a", 1024)), strings.Repeat("a", 1024), nil},
+		"longer":                    {with("X-Tenant: " + strings.Repeat("a", 1025)), "", httplimit.ErrMalformedKey},
 		"several lines":             {with("X-Tenant: acme", "X-Tenant: other"), "", httplimit.ErrMalformedKey},
 		"an empty and another line": {with("X-Tenant: ", "X-Tenant: other"), "", httplimit.ErrMalformedKey},
 	} {
@@ -67,6 +71,7 @@ func TestSecretsAreKeptAsHashes(t *testing.T) {
 		"blank token":                       {httplimit.BearerToken, with("Authorization: Bearer  "), httplimit.ErrNoKey},
 		"no Authorization":                  {httplimit.BearerToken, with(), httplimit.ErrNoKey},
 		"token with a comment of one's own": {httplimit.BearerToken, with("Authorization: Bearer s3cret 1"), httplimit.ErrMalformedKey},
+		"tab after the scheme":              {httplimit.BearerToken, with("Authorization: Bearer\ts3cret"), httplimit.ErrMalformedKey},
 		"two credentials":                   {httplimit.BearerToken, with("Authorization: Bearer s3cret", "Authorization: Bearer b"), httplimit.ErrMalformedKey},
 		"cookie":                            {httplimit.Cookie("session"), with("Cookie: a=b; session=s3cret"), nil},
 		"no such cookie":                    {httplimit.Cookie("session"), with("Cookie: a=b"), httplimit.ErrNoKey},
@@ -170,5 +175,29 @@ func TestMissingKeyIsAnErrorOrASkippedLayer(t *testing.T) {
 		assert.Equal(t, http.StatusOK, send(h, with("X-Api-Key: a")).StatusCode)
 		assert.Equal(t, http.StatusTooManyRequests, send(h, with("X-Api-Key: a")).StatusCode)
 		assert.Equal(t, http.StatusOK, send(h, with("X-Api-Key: b")).StatusCode)
+	}
+}
+
+// A key is kept for as long as its budget; the rest of the request must not be.
+func TestKeysKeepNothingElseOfTheRequestInMemory(t *testing.T) {
+	junk := strings.Repeat("x", 100<<10)
+	for name, key := range map[string]func(*http.Request) (string, error){
+		"path value": httplimit.PathValue("t"), "method": httplimit.Method, "header": httplimit.Header("X-Tenant"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := liveHeap()
+			var keys []string
+			for range 100 {
+				raw := "GET /items?" + junk + " HTTP/1.1\r\nHost: x\r\nX-Tenant: acme\r\n\r\n"
+				r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(raw)))
+				require.NoError(t, err)
+				r.SetPathValue("t", r.URL.Path[1:])
+				k, err := key(r)
+				require.NoError(t, err)
+				keys = append(keys, k)
+			}
+			assert.Less(t, liveHeap(), before+1<<20, "10 MiB of requests have passed")
+			runtime.KeepAlive(keys)
+		})
 	}
 }
