@@ -227,8 +227,8 @@ func (m *Middleware) findLimits() error {
 // somebody is still there.
 //
 // Next gets the server's own ResponseWriter, or with [Options].Settle one that has
-// the same optional methods, directly (Flush, Hijack, ReadFrom) or by way of
-// [http.ResponseController].
+// the same optional methods, directly (Flush, Hijack, Push; ReadFrom always) or by way
+// of [http.ResponseController].
 func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }

@@ -52,19 +52,51 @@ type watcher struct {
 }
 
 // watch returns a watcher, and the writer to give to a handler: the watcher, with
-// the optional methods that handlers look for by type and that w itself has.
+// the optional methods that handlers look for by type and that w itself has. Hijack
+// counts if it is found by Unwrap alone: else it would pass the watcher by.
 func watch(w http.ResponseWriter) (*watcher, http.ResponseWriter) {
 	x := &watcher{ResponseWriter: w}
-	f, flushes := w.(http.Flusher)
-	h, hijacks := w.(http.Hijacker)
-	from, reads := w.(io.ReaderFrom)
-	switch {
-	case flushes && hijacks && reads:
-		return x, &watcherHTTP1{watcherFlusher{x, f}, h, from}
+	_, flushes := w.(http.Flusher)
+	pusher, pushes := w.(http.Pusher)
+	switch hijacks := reachesHijacker(w); {
+	case flushes && hijacks: // HTTP/1
+		return x, &struct {
+			*watcher
+			flusher
+			hijacker
+		}{x, flusher{x}, hijacker{x}}
+	case flushes && pushes: // HTTP/2
+		return x, &struct {
+			*watcher
+			flusher
+			http.Pusher
+		}{x, flusher{x}, pusher}
 	case flushes:
-		return x, &watcherFlusher{x, f}
+		return x, &struct {
+			*watcher
+			flusher
+		}{x, flusher{x}}
+	case hijacks:
+		return x, &struct {
+			*watcher
+			hijacker
+		}{x, hijacker{x}}
 	}
 	return x, x
+}
+
+// reachesHijacker reports whether http.ResponseController finds one.
+func reachesHijacker(w http.ResponseWriter) bool {
+	for {
+		if _, ok := w.(http.Hijacker); ok {
+			return true
+		}
+		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return false
+		}
+		w = u.Unwrap()
+	}
 }
 
 // Unwrap is what http.ResponseController goes by.
@@ -92,39 +124,34 @@ func (w *watcher) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// watcherFlusher is for HTTP/2, among others.
-type watcherFlusher struct {
-	*watcher
-	flusher http.Flusher
-}
-
-func (w *watcherFlusher) Flush() {
-	w.note(http.StatusOK)
-	w.flusher.Flush()
+// ReadFrom is what io.Copy calls. It reaches that of the server's writer, if there is one.
+func (w *watcher) ReadFrom(r io.Reader) (int64, error) {
+	n, err := io.Copy(w.ResponseWriter, r)
+	if n > 0 {
+		w.note(http.StatusOK)
+	}
+	return n, err
 }
 
 // FlushError is what http.ResponseController calls.
-func (w *watcherFlusher) FlushError() error {
-	w.note(http.StatusOK)
-	return http.NewResponseController(w.ResponseWriter).Flush()
+func (w *watcher) FlushError() error {
+	err := http.NewResponseController(w.ResponseWriter).Flush()
+	if !errors.Is(err, errors.ErrUnsupported) {
+		w.note(http.StatusOK)
+	}
+	return err
 }
 
-// watcherHTTP1 is for HTTP/1.
-type watcherHTTP1 struct {
-	watcherFlusher
-	hijacker http.Hijacker
-	from     io.ReaderFrom
-}
+type flusher struct{ w *watcher }
 
-func (w *watcherHTTP1) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, rw, err := w.hijacker.Hijack()
+func (f flusher) Flush() { _ = f.w.FlushError() } // as http.Flusher has it, errors are lost
+
+type hijacker struct{ w *watcher }
+
+func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(h.w.ResponseWriter).Hijack()
 	if err == nil {
-		w.note(http.StatusSwitchingProtocols)
+		h.w.note(http.StatusSwitchingProtocols)
 	}
 	return conn, rw, err
-}
-
-func (w *watcherHTTP1) ReadFrom(r io.Reader) (int64, error) {
-	w.note(http.StatusOK)
-	return w.from.ReadFrom(r)
 }

@@ -180,7 +180,9 @@ func TestOptionalMethodsAreThoseOfTheServersWriter(t *testing.T) {
 		_, reads := w.(io.ReaderFrom)
 		assert.True(t, flushes)
 		assert.Equal(t, r.ProtoMajor == 1, hijacks)
-		assert.Equal(t, r.ProtoMajor == 1, reads)
+		assert.True(t, reads)
+		_, pushes := w.(http.Pusher)
+		assert.Equal(t, r.ProtoMajor == 2, pushes)
 		if r.ProtoMajor == 2 {
 			assert.ErrorIs(t, http.NewResponseController(w).EnableFullDuplex(), nil)
 			_, _, err := http.NewResponseController(w).Hijack()
@@ -235,6 +237,69 @@ func TestHijackedConnectionIsSettledAsSwitched(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "hello\n", echo)
 	assert.Equal(t, http.StatusSwitchingProtocols, <-statuses)
+}
+
+// What other middleware puts around the server's writer.
+type (
+	flushHijacker struct {
+		http.ResponseWriter
+		http.Flusher
+		http.Hijacker
+	}
+	onlyHijacker struct {
+		http.ResponseWriter
+		http.Hijacker
+	}
+	unwrapper struct{ http.ResponseWriter }
+)
+
+func (u unwrapper) Unwrap() http.ResponseWriter { return u.ResponseWriter }
+
+func TestHijackerIsKeptWhateverElseTheWriterHas(t *testing.T) {
+	for name, wrap := range map[string]func(http.ResponseWriter) http.ResponseWriter{
+		"with Flush and no ReadFrom": func(w http.ResponseWriter) http.ResponseWriter {
+			return flushHijacker{w, w.(http.Flusher), w.(http.Hijacker)}
+		},
+		"alone":           func(w http.ResponseWriter) http.ResponseWriter { return onlyHijacker{w, w.(http.Hijacker)} },
+		"found by Unwrap": func(w http.ResponseWriter) http.ResponseWriter { return unwrapper{w} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, statuses := settled(t, func(w http.ResponseWriter, _ *http.Request) {
+				hijacker, ok := w.(http.Hijacker)
+				if assert.True(t, ok) {
+					conn, _, err := hijacker.Hijack()
+					assert.NoError(t, err)
+					assert.NoError(t, conn.Close())
+				}
+			})
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(wrap(w), r) }))
+			defer s.Close()
+			_, err := s.Client().Post(s.URL, "text/plain", nil)
+			assert.Error(t, err)
+			assert.Equal(t, http.StatusSwitchingProtocols, <-statuses)
+		})
+	}
+}
+
+func TestFlushFoundByUnwrapSendsTheStatus(t *testing.T) {
+	h, statuses := settled(t, func(w http.ResponseWriter, _ *http.Request) {
+		assert.NoError(t, http.NewResponseController(w).Flush())
+		w.WriteHeader(http.StatusInternalServerError) // too late
+	})
+	w := httptest.NewRecorder()
+	h.ServeHTTP(unwrapper{w}, httptest.NewRequest("GET", "/", nil))
+	assert.Equal(t, http.StatusOK, w.Code)
+	assert.Equal(t, http.StatusOK, <-statuses)
+}
+
+func TestNothingReadFromLeavesTheStatusOpen(t *testing.T) {
+	h, statuses := settled(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, err := io.Copy(w, struct{ io.Reader }{http.NoBody})
+		assert.NoError(t, err)
+		w.WriteHeader(http.StatusNotFound)
+	})
+	assert.Equal(t, http.StatusNotFound, send(h, httptest.NewRequest("GET", "/", nil)).StatusCode)
+	assert.Equal(t, http.StatusNotFound, <-statuses)
 }
 
 func TestFileIsServedThroughTheServersReadFrom(t *testing.T) {
