@@ -25,6 +25,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -133,13 +134,14 @@ type Middleware struct {
 }
 
 // New returns middleware that decides with the limiter. The error names the option
-// and what is wrong with it; the limits of a limiter that has a method Limits()
+// and what is wrong with it. A limiter whose keys are whole requests limits nothing,
+// and is refused: see [ratelimit.Map]. The limits of a limiter that has a method Limits()
 // []ratelimit.Limit, as [ratelimit.Layered] does, need names that a header can
 // carry and tell apart (see [ratelimit.Limit.Named]). A limit without a name is
 // called "default".
 func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, error) {
-	if limiter == nil {
-		return nil, errors.New("httplimit: New needs a limiter")
+	if err := checkLimiter(limiter); err != nil {
+		return nil, err
 	}
 	m := &Middleware{limiter: limiter, seed: maphash.MakeSeed()}
 	if opts != nil {
@@ -164,6 +166,18 @@ func Must(m *Middleware, err error) *Middleware {
 		panic(err)
 	}
 	return m
+}
+
+// checkLimiter refuses what can only be a mistake.
+func checkLimiter(limiter ratelimit.Limiter[*http.Request]) error {
+	if v := reflect.ValueOf(limiter); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return errors.New("httplimit: New needs a limiter, and got nil")
+	}
+	if _, ok := limiter.(*ratelimit.Keyed[*http.Request]); ok {
+		return errors.New("httplimit: this limiter's key is the request itself, so that each has a budget of its own: " +
+			"give its key to ratelimit.Map or ratelimit.By")
+	}
+	return nil
 }
 
 func (o *Options) validate() error {

@@ -310,6 +310,8 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		want    string
 	}{
 		"no limiter":              {nil, httplimit.Options{}, "needs a limiter"},
+		"nil in the interface":    {(*ratelimit.Layered[*http.Request])(nil), httplimit.Options{}, "needs a limiter"},
+		"keyed by the request":    {ratelimit.Must(ratelimit.New[*http.Request](ratelimit.Unlimited(), nil)), httplimit.Options{}, "the request itself"},
 		"unknown dialect":         {good, httplimit.Options{Dialect: 9}, "Options.Dialect is 9"},
 		"negative jitter":         {good, httplimit.Options{Jitter: -time.Second}, "Options.Jitter is -1s"},
 		"nothing to settle with":  {new(stub), httplimit.Options{Settle: httplimit.RefundServerErrors}, "Options.Settle needs a ratelimit.Reserver"},
