@@ -23,10 +23,15 @@ func (m *Middleware) deny(w http.ResponseWriter, e *Event) {
 	v.denied.write(w, e.Request, slots[5:])
 }
 
-// exceed answers a request whose cost can never pass.
+// exceed answers a request whose cost can never pass. Its decision is an error's, and
+// does not tell how much is left, unless there never is anything.
 func (m *Middleware) exceed(w http.ResponseWriter, e *Event) {
 	h, v := w.Header(), m.view(e.Decision.Limit)
-	m.setLimits(h, v, &e.Decision, new([3]string)[:])
+	if v.limit.Capacity() > 0 {
+		m.setPolicy(h, v, new([1]string)[:])
+	} else {
+		m.setLimits(h, v, &e.Decision, new([3]string)[:])
+	}
 	h.Set("Cache-Control", "no-store")
 	if m.opts.OnExceeds != nil {
 		m.opts.OnExceeds(w, *e)

@@ -33,7 +33,8 @@ const (
 	// The policy's q is the limit's capacity and w the seconds in which it is
 	// regained, rounded up. RateLimit's t is chosen so that r per t invites no
 	// more than the rate: it is w, or what is left of a fixed window, or when
-	// denied the wait.
+	// denied the wait. There is no RateLimit where what is left is not known: if a cost
+	// can never pass, or a layer that binds is [ratelimit.Charging] its own.
 	DialectDraft11 Dialect = iota
 	// DialectDraft06 is RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset
 	// in seconds from now, of the drafts up to -06.
@@ -274,18 +275,30 @@ func variant(known []*view, l ratelimit.Limit) *view {
 }
 
 // setLimits writes the fields that tell how the client stands. The values are kept
-// in slots, of which it uses up to three.
+// in slots, of which it uses up to three. More left than the limit ever holds is the
+// mark of a layer with a cost of its own, of which the decision does not tell how
+// much is left: then nothing is said of that.
 func (m *Middleware) setLimits(h http.Header, v *view, d *ratelimit.Decision, slots []string) {
+	m.setPolicy(h, v, slots[0:1:1])
 	switch {
-	case v.name == "" || m.opts.Dialect == DialectNone:
+	case v.name == "" || m.opts.Dialect == DialectNone || d.Remaining > v.limit.Capacity():
 	case m.opts.Dialect == DialectDraft11:
-		add(h, fieldPolicy, v.policies, slots[0:1:1])
 		add(h, fieldLimit, v.standing(d), slots[1:2:2])
 	default:
 		names := &legacyFields[m.opts.Dialect]
-		set(h, names[0], v.quota, slots[0:1:1])
 		set(h, names[1], strconv.FormatInt(clamp(int64(d.Remaining)), 10), slots[1:2:2])
 		set(h, names[2], strconv.FormatInt(m.reset(v, d), 10), slots[2:3:3])
+	}
+}
+
+// setPolicy writes the field that tells what the limit is.
+func (m *Middleware) setPolicy(h http.Header, v *view, slot []string) {
+	switch {
+	case v.name == "" || m.opts.Dialect == DialectNone:
+	case m.opts.Dialect == DialectDraft11:
+		add(h, fieldPolicy, v.policies, slot)
+	default:
+		set(h, legacyFields[m.opts.Dialect][0], v.quota, slot)
 	}
 }
 
@@ -320,8 +333,8 @@ func (v *view) standing(d *ratelimit.Decision) string {
 // effective is the window within which no more than Remaining can be used.
 func (v *view) effective(d *ratelimit.Decision) int64 {
 	switch {
-	case !d.Allowed && d.RetryAfter > 0:
-		return clamp(seconds(d.RetryAfter))
+	case !d.Allowed && (d.RetryAfter > 0 || v.window > 0):
+		return max(1, clamp(seconds(d.RetryAfter))) // as Retry-After: that must not come before
 	case v.limit.Algorithm == ratelimit.AlgorithmFixedWindow && d.ResetAfter > 0:
 		return min(clamp(seconds(d.ResetAfter)), v.window)
 	}

@@ -260,3 +260,31 @@ func TestFieldValuesAreNotSharedBetweenResponses(t *testing.T) {
 	assert.Equal(t, `"five";q=5;w=60`, resp.Header.Get("RateLimit-Policy"))
 	assert.Equal(t, `"five";r=3;t=60`, resp.Header.Get("RateLimit"))
 }
+
+// What is left is told in the caller's cost, and a layer with a cost of its own has none.
+func TestNothingIsSaidOfWhatIsLeftForALayerWithItsOwnCost(t *testing.T) {
+	l, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"), &ratelimit.Options[string]{Clock: new(fakeClock)})
+	require.NoError(t, err)
+	all, err := ratelimit.All(ratelimit.Charging(ratelimit.By(l, everyone), func(*http.Request) int { return 1 }))
+	require.NoError(t, err)
+	for dialect, names := range map[httplimit.Dialect][2]string{
+		httplimit.DialectDraft11: {"RateLimit-Policy", "RateLimit"}, httplimit.DialectXDelta: {"X-RateLimit-Limit", "X-RateLimit-Remaining"},
+	} {
+		l.Reset("everyone")
+		h := middleware(t, all, httplimit.Options{Dialect: dialect}).Wrap(ok)
+		resp := get(h)
+		assert.NotEmpty(t, resp.Header.Get(names[0]))
+		assert.Empty(t, resp.Header.Get(names[1]))
+		get(h)
+		assert.NotEmpty(t, get(h).Header.Get(names[1]), "nothing is left")
+		assert.Equal(t, http.StatusTooManyRequests, get(h).StatusCode)
+	}
+}
+
+// Another engine may deny without saying for how long.
+func TestRetryAfterIsNeverBeforeTheEndOfTheEffectiveWindow(t *testing.T) {
+	limit := ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("five")
+	resp := get(middleware(t, &stub{decision: ratelimit.Decision{Limit: limit}}, httplimit.Options{}).Wrap(ok))
+	assert.Equal(t, "1", resp.Header.Get("Retry-After"))
+	assert.Equal(t, `"five";r=0;t=1`, resp.Header.Get("RateLimit"))
+}

@@ -222,6 +222,7 @@ func TestCostThatCanNeverPassIsForbiddenWithoutRetryAfter(t *testing.T) {
 	assert.Equal(t, http.StatusForbidden, resp.StatusCode)
 	assert.Empty(t, resp.Header.Get("Retry-After"))
 	assert.Equal(t, `"burst";q=5;w=5`, resp.Header.Get("RateLimit-Policy"))
+	assert.Empty(t, resp.Header.Get("RateLimit"), "all 5 are left")
 	assert.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
 	assert.JSONEq(t, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":403,
 		"detail":"The request costs more than its quota ever holds. Do not retry it.","violated-policies":["burst"]}`, body(t, resp))

@@ -88,7 +88,7 @@ func TestFieldsAreStructuredFieldsWhateverTheLimits(t *testing.T) {
 		limits := randomLimits(random)
 		decided := limits[random.IntN(len(limits))]
 		d := ratelimit.Decision{
-			Limit: decided, Remaining: int(random.Uint64() >> 1), Allowed: random.IntN(2) == 0,
+			Limit: decided, Remaining: int(random.Uint64N(uint64(decided.Capacity()) + 1)), Allowed: random.IntN(2) == 0,
 			ResetAfter: time.Duration(random.Int64()), RetryAfter: time.Duration(random.Int64()),
 		}
 		if d.Allowed {
