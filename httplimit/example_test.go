@@ -118,7 +118,12 @@ func ExampleClientIP() {
 // Only failed logins count: three for each name from each address.
 func ExampleChargeOnly() {
 	attempts := ratelimit.Must(ratelimit.New[httplimit.Pair[netip.Addr, string]](ratelimit.FixedWindow(ratelimit.Per(3, 15*time.Minute)).Named("login"), nil))
-	name := func(r *http.Request) (string, error) { return r.FormValue("name"), nil }
+	name := func(r *http.Request) (string, error) {
+		if name := r.FormValue("name"); name != "" && len(name) <= 100 {
+			return name, nil
+		}
+		return "", httplimit.ErrNoKey // "" would be one key for all of them
+	}
 	limit := httplimit.Must(httplimit.New(
 		ratelimit.Map(attempts, httplimit.Join(httplimit.RemoteIP, name)),
 		&httplimit.Options{Settle: httplimit.ChargeOnly(http.StatusUnauthorized)},

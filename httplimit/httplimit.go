@@ -53,7 +53,8 @@ type Options struct {
 	// whatever it has written; one that hijacked the connection as 101. The limiter
 	// must be a [ratelimit.Reserver]. The whole cost is charged until then, so
 	// that a crowd of requests at once gains nothing, and header fields tell of
-	// that. If nil, the cost stays charged.
+	// that. A cost of 0 charges nothing then or later: to charge by the outcome
+	// alone, let Cost be 1 at least. If nil, the cost stays charged.
 	//
 	// In a [ratelimit.Layered], leaky buckets delay as ever; any other Reserver
 	// is asked to take the cost now or not at all.
