@@ -32,9 +32,10 @@ const (
 	//
 	// The policy's q is the limit's capacity and w the seconds in which it is
 	// regained, rounded up. RateLimit's t is chosen so that r per t invites no
-	// more than the rate: it is w, or what is left of a fixed window, or when
-	// denied the wait. There is no RateLimit where what is left is not known: if a cost
-	// can never pass, or a layer that binds is [ratelimit.Charging] its own.
+	// more than the rate: it is w, or what is left of a fixed window that is the only
+	// limit, or when denied the wait. There is no RateLimit where what is left is not
+	// known: if a cost can never pass, or a layer that binds is
+	// [ratelimit.Charging] its own.
 	DialectDraft11 Dialect = iota
 	// DialectDraft06 is RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset
 	// in seconds from now, of the drafts up to -06.

@@ -57,7 +57,9 @@ type Options struct {
 	// alone, let Cost be 1 at least. If nil, the cost stays charged.
 	//
 	// In a [ratelimit.Layered], leaky buckets delay as ever; any other Reserver
-	// is asked to take the cost now or not at all.
+	// is asked to take the cost now or not at all. So a leaky bucket given by
+	// [ratelimit.Map] denies what it would have to delay: give a [ratelimit.All] of
+	// that one layer instead.
 	Settle func(r *http.Request, status, cost int) (actual int)
 
 	// Shadow lets everything pass and leaves responses as they are. The limiter

@@ -25,7 +25,9 @@ func ChargeOnly(statuses ...int) func(r *http.Request, status, cost int) int {
 
 // RefundServerErrors is for [Options.Settle]: what ends with a status of 500 or above
 // is given back, since it is not the client's doing; unless the client has gone before
-// the end. Else it could have work done for nothing, by hanging up in the middle.
+// the end. Else it could have work done for nothing, by hanging up in the middle. A
+// handler must answer what is wrong with a request with 4xx: a 500 that a client can
+// provoke is free.
 func RefundServerErrors(r *http.Request, status, cost int) int {
 	gone := errors.Is(r.Context().Err(), context.Canceled)
 	if status >= http.StatusInternalServerError && !gone {
