@@ -46,7 +46,7 @@ func (c *realClock) Now() time.Duration {
 func TestAdmittedUnderLoadIsExactlyTheLimit(t *testing.T) {
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(proto, func(t *testing.T) {
-			const units, burst = 97, 10_000
+			const units, burst = 7, 10_000
 			before := runtime.NumGoroutine()
 			clock := &realClock{origin: time.Now()}
 			perIP, err := ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(units), burst), &ratelimit.Options[netip.Addr]{Clock: clock})
