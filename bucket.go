@@ -19,9 +19,11 @@ type bucket struct {
 	last   int64 // the highest clock reading recorded
 	state        // what is spent as of last
 	denied bool  // the last decision was no
-	placed bool  // decided on since it was put in its place in the order of use
-	used   bool  // and once more, which is worth a better place
+	placed bool  // decided on before, if only to be created
+	used   bool  // decided on since it was put in its place in the order of use, and not created by that
 	pinned bool  // not to be dropped to make room: a decision on it is under way
+
+	changes uint32 // how often the limit's figures have changed under it
 }
 
 // state is what a key has spent and not yet regained. What its words mean is up
@@ -81,6 +83,7 @@ func (b *bucket) admit(p *plan, reading, cost, ahead int64, keep bool) (sp spend
 		b.denied = true
 		return sp, retry
 	}
+	sp.changes = b.changes
 	b.commit(p, now, sp, keep)
 	return sp, retry
 }

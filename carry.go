@@ -11,8 +11,16 @@ func (b *bucket) adopt(p *plan, reading int64) {
 	if b.ledger != nil {
 		b.catchUp(now)
 	}
-	b.state = carry(old, p, b.state, now)
+	if !old.equals(p) {
+		b.state = carry(old, p, b.state, now)
+		b.changes++
+	}
 	b.plan = p
+}
+
+// equals reports whether the plans' limits count alike.
+func (p *plan) equals(q *plan) bool {
+	return p.limit.Named("") == q.limit.Named("")
 }
 
 // expire makes the key's next decision ask for its limit again. The caller holds
@@ -32,8 +40,7 @@ func (p *plan) expired() bool { return p.seq&expiredBit != 0 }
 // instants; the log's spendings, and the windows that are counted in, keep theirs too.
 // It leaves the state's ledger alone.
 func carry(from, to *plan, s state, now int64) state {
-	a, b := from.limit, to.limit
-	if a.Algorithm == b.Algorithm && a.Rate == b.Rate && a.Burst == b.Burst {
+	if from.equals(to) {
 		return s
 	}
 	base, booked := s, ring{}

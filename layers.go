@@ -95,6 +95,8 @@ func (c *chargingLayer[R]) slot() slot[R] {
 // that the whole stack would take, ResetAfter and Delay are the longest of all. If
 // all layers were skipped it is allowed, by [Unlimited]. An [ErrExceedsLimit] names
 // the layer's limit.
+//
+// The zero Layered cannot be used.
 type Layered[R any] struct {
 	layers []Layer[R]
 	clock  Clock

@@ -215,17 +215,51 @@ func TestAllRefusesWhatCannotBeAStack(t *testing.T) {
 	}
 }
 
+// oddClock is a clock whose type can be compared, but not all its values.
+type oddClock struct{ x any }
+
+func (oddClock) Now() time.Duration { return 0 }
+
 // funcClock is a clock whose type cannot be compared.
 type funcClock func() time.Duration
 
 func (f funcClock) Now() time.Duration { return f() }
 
 func TestClocksThatCannotBeComparedDiffer(t *testing.T) {
-	l := onClock(t, funcClock(func() time.Duration { return 0 }), ratelimit.FixedWindow(ratelimit.PerMinute(9)))
-	_, err := ratelimit.All(ratelimit.By(l, byUser), ratelimit.By(l, byUser))
-	require.EqualError(t, err, "ratelimit: layer 1 has another clock than layer 0")
-	_, err = ratelimit.All(ratelimit.By(l, byUser))
-	require.NoError(t, err)
+	for _, clock := range []ratelimit.Clock{funcClock(func() time.Duration { return 0 }), oddClock{[]int{1}}} {
+		l := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(9)))
+		_, err := ratelimit.All(ratelimit.By(l, byUser), ratelimit.By(l, byUser))
+		require.EqualError(t, err, "ratelimit: layer 1 has another clock than layer 0")
+		_, err = ratelimit.All(ratelimit.By(l, byUser))
+		require.NoError(t, err)
+	}
+}
+
+// A denial must not make the request's own keys pay for it.
+func TestATableTooSmallForAStackForgetsNothingForIt(t *testing.T) {
+	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerMinute(5)), ratelimit.Options[string]{Clock: new(testClock), MaxKeys: 1})
+	stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(l, byRoute))
+	require.True(t, l.Allow("ann", 4))
+	_, err := stack.Take(t.Context(), call{user: "ann", route: "/"}, 1)
+	require.ErrorIs(t, err, ratelimit.ErrTableFull)
+	assert.Equal(t, 1, remaining(t, l, "ann"))
+	require.True(t, l.Allow("bob", 1), "no pin is left")
+}
+
+func TestAStacksWaitIsReportedHoweverItEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var errs []error
+		l := newWith(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)), ratelimit.Options[string]{
+			OnDecision: func(e ratelimit.Event[string]) { errs = append(errs, e.Err) },
+		})
+		stack := stackOf(t, ratelimit.By(l, byUser))
+		require.NoError(t, stack.Wait(t.Context(), call{user: "ann"}, 1))
+		require.NoError(t, stack.Wait(t.Context(), call{user: "ann"}, 1))
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(s, cancel)
+		require.ErrorIs(t, stack.Wait(ctx, call{user: "ann"}, 1), context.Canceled)
+		assert.Equal(t, []error{nil, nil, context.Canceled}, errs)
+	})
 }
 
 func TestAStackThatNeedsMoreKeysThanFitIsRefused(t *testing.T) {
@@ -537,6 +571,10 @@ func TestMapKeysALimiterOfAnyKind(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, r.Allowed)
 	r.Settle(5)
+
+	_, err = byTokens.Take(t.Context(), call{tokens: 1}, -1)
+	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
+	assert.False(t, byTokens.Allow(call{tokens: 1}, -1))
 
 	assert.False(t, byTokens.Allow(call{tokens: 2}, 1))
 	d, err = byTokens.Take(t.Context(), call{tokens: 2}, 1)

@@ -5,6 +5,8 @@ type spending struct {
 	at   int64
 	part int64 // if not 0, the turn begins that many 1/units of a nanosecond after at − 1
 	cost int64
+
+	changes uint32 // the bucket's
 }
 
 // begin returns the spending's instant before it was rounded up.
@@ -77,15 +79,19 @@ func (b *bucket) catchUp(now int64) {
 	if b.plan.log {
 		return
 	}
-	if b.refold(); b.ledger == nil {
-		return
+	if b.refold(); b.ledger != nil {
+		b.popDue(now)
 	}
+}
+
+// popDue moves the bookings that are past into the base. The state is as before.
+func (b *bucket) popDue(now int64) {
 	l, k := b.ledger, 0
 	for ; k < l.entries.n && l.entries.slot(k).at <= now; k++ {
 		l.base = b.plan.replay(l.base, l.get(k))
 	}
 	if k == l.entries.n {
-		b.state = l.base // the fold over no entries, which is what the state is already
+		b.state = l.base // the fold over no entries
 	} else if k > 0 {
 		l.entries.popFront(k)
 		l.parts.popFront(l.parts.search(now + 1))
@@ -122,6 +128,8 @@ func (b *bucket) settle(now int64, sp spending, actual int64) {
 	case actual > sp.cost:
 		b.charge(now, actual-sp.cost)
 	case actual == sp.cost:
+	case sp.at <= now && sp.changes != b.changes && b.plan.drain() != nil:
+		// How much of it has been regained at other rates is not known.
 	case b.ledger == nil || b.plan.log:
 		b.state = b.plan.refund(b.state, now, sp, actual)
 	case sp.at > now:
@@ -148,6 +156,7 @@ func (l *ledger) prune() {
 
 // charge spends n behind all that is booked, into debt if need be.
 func (b *bucket) charge(now, n int64) {
+	b.refold()
 	n = min(n, b.plan.maxDebt-b.plan.spent(b.state, now))
 	switch {
 	case n <= 0:

@@ -114,7 +114,8 @@ func LeakyBucket(r Rate, queue int) Limit {
 func FixedWindow(r Rate) Limit { return Limit{Algorithm: AlgorithmFixedWindow, Rate: r} }
 
 // SlidingLog returns a limit of r.Units in any window of length r.Per, exactly.
-// It remembers each spending of the last r.Per: 16 bytes each.
+// It remembers each spending of the last r.Per, in 16 bytes, or up to four times as
+// many while their number changes; those of one instant count as one.
 func SlidingLog(r Rate) Limit { return Limit{Algorithm: AlgorithmSlidingLog, Rate: r} }
 
 // SlidingCounter returns a limit that approximates a sliding window of length
@@ -181,8 +182,7 @@ func invalid(format string, args ...any) error {
 }
 
 func validateName(name string) error {
-	for i := range len(name) {
-		c := name[i]
+	for i, c := range name {
 		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
 		inner := '0' <= c && c <= '9' || c == '_' || c == '-'
 		if !letter && (i == 0 || !inner) {

@@ -99,7 +99,8 @@ type Decision struct {
 }
 
 // Keyed is the in-memory limiter: one budget for each key. Make one with [New]. It
-// is safe for concurrent use, starts no goroutine and needs no closing.
+// is safe for concurrent use, starts no goroutine and needs no closing. The zero
+// Keyed cannot be used.
 type Keyed[K comparable] struct {
 	clock      Clock
 	era        atomic.Pointer[era]

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -95,7 +96,7 @@ func (t *table[K]) shard(key K) *shard[K] {
 func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *bucket, now int64, fresh bool, err error) {
 	s := t.shard(key)
 	room := false // one of max is ours, and not yet used
-	for {
+	for tries := 0; ; tries++ {
 		s.mu.Lock()
 		if b := t.index.find(key); b != nil {
 			b.mu.Lock()
@@ -113,10 +114,14 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *bucket, now int64, f
 		empty := s.lru.Len() == 0
 		s.mu.Unlock()
 		// A full table whose keys are all in other shards: take the room of one there.
-		if room = empty && t.evictElsewhere(s, now); !room && (t.refuse || !empty) {
+		if room = empty && t.evictElsewhere(s, now); room {
+			continue
+		}
+		if t.refuse || tries == maxTries {
 			t.refused.Add(1)
 			return nil, 0, false, fmt.Errorf("%w: %d keys", ErrTableFull, t.max)
 		}
+		runtime.Gosched() // all are pinned by decisions that are under way
 	}
 }
 

@@ -249,3 +249,34 @@ func TestTheTableStaysWithinItsBoundUnderAFlood(t *testing.T) {
 		assert.LessOrEqual(t, l.Len(), most)
 	}
 }
+
+// One key in debt must not keep the idle ones behind it in memory.
+func TestAKeyInDebtIsInNobodysWay(t *testing.T) {
+	clock := new(testClock)
+	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), ratelimit.Options[int]{Clock: clock, MaxKeys: 4000})
+	require.NoError(t, l.Adjust(-1, 10*24*3600)) // a day's worth
+	for i := range 1000 {
+		require.True(t, l.Allow(i, 1))
+	}
+	clock.set(time.Hour)
+	for i := range 1000 {
+		require.True(t, l.Allow(1000+i, 1))
+	}
+	assert.Less(t, l.Len(), 1500)
+	assert.Equal(t, uint64(1000), l.Stats().Expired)
+	assert.False(t, l.Allow(-1, 1))
+}
+
+func TestRefuseNewFindsWhatItMayForget(t *testing.T) {
+	clock := new(testClock)
+	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1),
+		ratelimit.Options[int]{Clock: clock, MaxKeys: 8, OnFull: ratelimit.RefuseNew})
+	for i := range 4 {
+		require.NoError(t, l.Adjust(i, 1000))
+	}
+	for i := range 4 {
+		require.True(t, l.Allow(10+i, 1))
+	}
+	clock.set(2 * s)
+	assert.True(t, l.Allow(20, 1), "four keys are as good as new, behind four that are not")
+}

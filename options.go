@@ -18,7 +18,7 @@ const (
 )
 
 // Options are what [New] can be told beyond the limit. Nil and the zero Options
-// mean the defaults.
+// mean the defaults. Functions in it are called concurrently, outside every lock.
 type Options[K comparable] struct {
 	// LimitFor returns the limit of a key; the zero Limit means New's. It is asked
 	// when a key is first seen, and again after it was forgotten, after SetLimit
@@ -28,8 +28,10 @@ type Options[K comparable] struct {
 	// ErrInvalidLimit. If nil, all keys have New's limit.
 	LimitFor func(key K) Limit
 
-	// MaxKeys is how many keys are tracked at most; exactly so many fit. If
-	// zero, 65536.
+	// MaxKeys is how many keys are tracked at most; exactly so many fit. If zero,
+	// 65536. It bounds the keys, of some 250 bytes each and their own text, but not
+	// what each sliding log remembers. With layers, leave room for all keys of all
+	// requests under way.
 	MaxKeys int
 
 	// OnFull says what happens to a new key when MaxKeys are tracked. If zero,
@@ -38,7 +40,8 @@ type Options[K comparable] struct {
 
 	// IdleTTL is how long idle keys are kept at least, as long as there is room.
 	// If zero, until they are as good as new. A key that is not as good as new
-	// is never dropped for being idle.
+	// is never dropped for being idle. Without Sweep, keys leave as others come,
+	// and no sooner than after a minute.
 	IdleTTL time.Duration
 
 	// Clock tells the time. If nil, the system's monotonic clock.

@@ -94,3 +94,25 @@ func TestNewDebtInASlidingLogIsChargedHoweverMuchOfAnOldOneIsOver(t *testing.T) 
 	require.NoError(t, err)
 	require.Zero(t, d.Remaining)
 }
+
+// What is booked counts as spent: a debt behind it is capped all the same.
+func TestDebtBehindBookingsIsCapped(t *testing.T) {
+	for _, limit := range []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerDay(1), 1), ratelimit.LeakyBucket(ratelimit.PerDay(1), 1),
+		ratelimit.FixedWindow(ratelimit.PerDay(1)), ratelimit.SlidingLog(ratelimit.PerDay(1)), ratelimit.SlidingCounter(ratelimit.PerDay(1)),
+	} {
+		for _, at := range []int64{0, 1 << 61, 1<<62 - 1} {
+			r := newRig(t, limit)
+			r.clock.now.Store(at)
+			for range 3000 {
+				_, err := r.limiter.Reserve(t.Context(), "k", 1, math.MaxInt64)
+				require.NoError(t, err)
+			}
+			require.NoError(t, r.limiter.Adjust("k", math.MaxInt))
+			d, err := r.limiter.Take(t.Context(), "k", 1)
+			require.NoError(t, err)
+			require.False(t, d.Allowed)
+			require.InDelta(t, 100, d.ResetAfter.Hours()/8766, 0.01, "%v at %d: years", limit, at)
+		}
+	}
+}

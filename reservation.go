@@ -33,6 +33,7 @@ func NewReservation(d Decision, settle func(actual int)) *Reservation {
 //
 //   - token bucket: at most cost − rate·(time since it was spent);
 //   - leaky bucket: the same, and only while nothing has entered after it;
+//   - either of them: nothing, if their figures have changed since it was spent;
 //   - windows and log: only while the spending still counts.
 //
 // So the last booking, cancelled before its time, leaves no trace, and the limit's
@@ -63,7 +64,10 @@ func (b *bucket) settleAt(clock Clock, sp spending, actual int64) {
 		return // dropped, and what it had spent with it
 	}
 	now := max(reading(clock), b.last)
-	b.record(b.plan, now)
+	b.last = now
+	if b.ledger != nil && !b.plan.log {
+		b.popDue(now) // and no more: of many cancels in a row only the last needs a fold
+	}
 	b.settle(now, sp, actual)
 }
 

@@ -28,7 +28,7 @@ func (l *Keyed[K]) SetLimit(limit Limit) error {
 }
 
 // Refresh makes these keys ask [Options.LimitFor] again, each with its next
-// decision; without keys, all do. What was spent stays spent, as with SetLimit.
+// decision; without keys, and so for an empty slice of keys, all do. What was spent stays spent, as with SetLimit.
 func (l *Keyed[K]) Refresh(keys ...K) {
 	if len(keys) == 0 {
 		l.refreshAll()

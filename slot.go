@@ -21,7 +21,8 @@ type slot[R any] interface {
 	// insert adds the key to the limiter, as good as new and not to be dropped
 	// before it is withdrawn, or its bucket's pin is taken out.
 	insert(clock Clock) error
-	// withdraw takes back what insert has added, unless somebody has spent from it.
+	// withdraw takes the pin out, and what insert has added back, unless somebody has
+	// spent from it.
 	withdraw(clock Clock)
 	// refreshed reports whether the limit was to be asked for again since load.
 	refreshed() bool
@@ -38,7 +39,8 @@ type ask struct {
 	b        *bucket // nil if the key is not tracked
 	cost     int
 	own      bool // the cost is the layer's own, whatever the caller's
-	inserted bool // the bucket is there for this decision only
+	inserted bool // the bucket is there for this decision only, and pinned
+	pinned   bool // the bucket was there before, and is pinned for this decision
 	loaded   bool // there is something to report
 }
 
@@ -83,6 +85,7 @@ func (s *keyedSlot[R, K]) find(again bool) {
 		b = t.findLocked(s.key)
 	}
 	s.inserted = s.inserted && b == s.b
+	s.pinned = s.pinned && b == s.b
 	s.b = b
 }
 
@@ -106,6 +109,12 @@ func (s *keyedSlot[R, K]) withdraw(clock Clock) {
 	if s.inserted {
 		s.layer.l.keys.withdraw(s.key, s.b, clock)
 	}
+	if s.pinned {
+		s.b.mu.Lock()
+		s.b.pinned = false
+		s.b.mu.Unlock()
+	}
+	s.inserted, s.pinned = false, false
 }
 
 func (s *keyedSlot[R, K]) refreshed() bool { return s.layer.l.refreshed.Load() != s.asks }

@@ -87,6 +87,7 @@ func (s *stack[R]) take(clock Clock, r R, cost int, q request) (due time.Duratio
 		missing, err := s.weigh(raw, q.ahead, true)
 		s.expire()
 		if missing && err == nil && s.allowed(raw) {
+			s.pin()
 			s.unlock()
 			if err := s.insert(clock); err != nil {
 				return 0, err
@@ -170,7 +171,9 @@ func (s *stack[R]) find(again bool) {
 		if a.p == nil {
 			continue
 		}
-		slot.find(again)
+		if a.p.tracks() { // if not, what the key has spent under another limit rests
+			slot.find(again)
+		}
 		c := s.charge(i)
 		c.cost = satAdd(c.cost, int64(a.cost))
 		if a.own {
@@ -305,6 +308,7 @@ func (s *stack[R]) conclude(raw int64, keep bool) (due time.Duration) {
 		case !allowed:
 			c.b.denied = c.b.denied || c.retry > raw
 		default:
+			c.sp.changes = c.b.changes
 			c.b.commit(c.p, c.now, c.sp, keep)
 			c.s = c.b.state
 		}
@@ -316,11 +320,22 @@ func (s *stack[R]) conclude(raw int64, keep bool) (due time.Duration) {
 	return due
 }
 
-// unpin lets go of what insert has added: it is there to stay.
+// pin keeps the keys that are there from having to make room for those that are
+// missing. All are locked.
+func (s *stack[R]) pin() {
+	for i := range s.charges {
+		if b := s.charges[i].b; b != nil && !b.pinned {
+			b.pinned = true
+			s.slots[s.charges[i].slot].asked().pinned = true
+		}
+	}
+}
+
+// unpin takes the pins out: what was inserted is there to stay. All are locked.
 func (s *stack[R]) unpin() {
 	for _, slot := range s.slots {
-		if a := slot.asked(); a.inserted {
-			a.b.pinned, a.inserted = false, false
+		if a := slot.asked(); a.inserted || a.pinned {
+			a.b.pinned, a.inserted, a.pinned = false, false, false
 		}
 	}
 }
@@ -401,10 +416,10 @@ func (s *stack[R]) withdraw(clock Clock) {
 
 // settler returns how to settle what has been charged.
 func (s *stack[R]) settler(clock Clock) func(actual int) {
-	var charged []charge
-	for _, c := range s.charges {
-		if c.b != nil && c.cost > 0 {
-			charged = append(charged, c)
+	var charged []settlement
+	for i := range s.charges {
+		if c := &s.charges[i]; c.b != nil && c.cost > 0 {
+			charged = append(charged, settlement{c.b, c.sp, c.shares, c.own})
 		}
 	}
 	return func(actual int) {
@@ -414,7 +429,14 @@ func (s *stack[R]) settler(clock Clock) func(actual int) {
 	}
 }
 
-func (c *charge) settle(clock Clock, actual int64) {
+// settlement is what is needed to settle a charge.
+type settlement struct {
+	b           *bucket
+	sp          spending
+	shares, own int64
+}
+
+func (c *settlement) settle(clock Clock, actual int64) {
 	cost, over := mul(c.shares, actual)
 	if over {
 		cost = math.MaxInt64

@@ -11,7 +11,7 @@ type Stats struct {
 	Evicted uint64
 	// EvictedThrottled counts those of Evicted that were being denied.
 	EvictedThrottled uint64
-	// Refused counts the decisions that met ErrTableFull.
+	// Refused counts how often a new key met ErrTableFull.
 	Refused uint64
 }
 

@@ -8,10 +8,7 @@
 // It also draws docs/scale.svg, from the file of the suite called scale.
 //
 // A round runs each benchmark once, so that whatever else the machine does meets
-// all of them alike. The raw output stays in files that benchstat reads too. A
-// -benchtime far below a second is for trying out: a key's place in the order of
-// use is brought up to date about once a second, and a shorter run pays for that
-// without spreading it.
+// all of them alike. The raw output stays in files that benchstat reads too.
 package main
 
 import (
