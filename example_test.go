@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 func Example() {
@@ -26,7 +27,7 @@ func Example() {
 }
 
 func ExampleKeyed_Take() {
-	clock := new(testClock) // in a program, leave the clock out
+	clock := new(ratelimittest.Clock) // in a program, leave the clock out
 	limiter := ratelimit.Must(ratelimit.New(ratelimit.SlidingLog(ratelimit.PerMinute(100)),
 		&ratelimit.Options[string]{Clock: clock}))
 
@@ -69,7 +70,7 @@ func ExampleKeyed_Wait() {
 }
 
 func ExampleKeyed_Reserve() {
-	clock := new(testClock)
+	clock := new(ratelimittest.Clock)
 	limiter := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerMinute(1000), 1000),
 		&ratelimit.Options[string]{Clock: clock}))
 
@@ -88,7 +89,7 @@ func ExampleKeyed_Reserve() {
 
 func ExampleKeyed_Adjust() {
 	limiter := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(100)),
-		&ratelimit.Options[string]{Clock: new(testClock)}))
+		&ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
 
 	_ = limiter.Adjust("user:42", 150) // a charge that is not to be refused
 	d, _ := limiter.Peek("user:42", 1)
@@ -103,7 +104,7 @@ func ExampleKeyed_Adjust() {
 
 func ExampleKeyed_SetLimit() {
 	limiter := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerMinute(50), 50),
-		&ratelimit.Options[string]{Clock: new(testClock)}))
+		&ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
 
 	limiter.Allow("user:42", 40)
 	if err := limiter.SetLimit(ratelimit.TokenBucket(ratelimit.PerMinute(500), 500)); err != nil {
@@ -134,7 +135,7 @@ func ExampleOptions_limitFor() {
 
 func ExampleAll() {
 	type request struct{ User, Route string }
-	clock := new(testClock)
+	clock := new(ratelimittest.Clock)
 	users := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(10), 2).Named("user"),
 		&ratelimit.Options[string]{Clock: clock}))
 	routes := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("route"),
@@ -161,7 +162,7 @@ func ExampleAll() {
 func ExampleCharging() {
 	type prompt struct{ Team string }
 	team := func(p prompt) (string, error) { return p.Team, nil }
-	clock := new(testClock)
+	clock := new(ratelimittest.Clock)
 	requests := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)),
 		&ratelimit.Options[string]{Clock: clock}))
 	tokens := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(1000)),

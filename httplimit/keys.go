@@ -27,8 +27,9 @@ var (
 )
 
 // Optional leaves the layer out ([ratelimit.SkipLayer]) for requests that have no
-// key: those are not limited by it, so let another layer count them. A key that is
-// malformed is still an error.
+// key: those are not limited by it, so let another layer count them. Where there is
+// no other, with [ratelimit.Map] or in a stack whose layers are all optional, a request
+// without a key is not limited at all. A key that is malformed is still an error.
 func Optional[K any](key func(*http.Request) (K, error)) func(*http.Request) (K, error) {
 	return func(r *http.Request) (K, error) {
 		k, err := key(r)
