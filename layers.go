@@ -103,6 +103,8 @@ type Layered[R any] struct {
 	stacks sync.Pool // of *stack[R]: what one decision needs, so that it allocates nothing
 }
 
+var _ Reserver[string] = (*Layered[string])(nil)
+
 // All returns the limiter that holds requests to all the layers. It is an error if
 // there are none, if one is nil, or if their limiters have different clocks.
 func All[R any](layers ...Layer[R]) (*Layered[R], error) {

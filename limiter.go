@@ -111,6 +111,8 @@ type Keyed[K comparable] struct {
 	odd        bool // keys hold interfaces, and so values that may not be comparable
 }
 
+var _ Reserver[string] = (*Keyed[string])(nil)
+
 // New returns a limiter that holds each key to the limit. The error wraps
 // [ErrInvalidLimit] if the limit is invalid, and names the option and the figure
 // if one is.
