@@ -51,7 +51,7 @@ func TestAdmittedUnderLoadIsExactlyTheLimit(t *testing.T) {
 			clock := &realClock{origin: time.Now()}
 			perIP, err := ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(units), burst), &ratelimit.Options[netip.Addr]{Clock: clock})
 			require.NoError(t, err)
-			daily, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerDay(1<<40)).Named("daily"), &ratelimit.Options[string]{Clock: clock})
+			daily, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerDay(1<<30)).Named("daily"), &ratelimit.Options[string]{Clock: clock})
 			require.NoError(t, err)
 			all, err := ratelimit.All(ratelimit.By(perIP, httplimit.RemoteIP), ratelimit.By(daily, everyone))
 			require.NoError(t, err)
