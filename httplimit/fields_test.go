@@ -4,6 +4,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"testing"
 	"time"
 
@@ -222,8 +223,9 @@ func TestNamesAreEscapedAndFiguresClamped(t *testing.T) {
 		Rate: ratelimit.Rate{Units: math.MaxInt, Per: math.MaxInt64}}
 	limiter := &listing{stub{limits: []ratelimit.Limit{limit}, decision: ratelimit.Decision{Limit: limit, Remaining: math.MaxInt, RetryAfter: math.MaxInt64}}}
 	resp := get(middleware(t, limiter, httplimit.Options{}).Wrap(ok))
-	assert.Equal(t, `"say \"a\\b\", c";q=999999999999999;w=9223372037`, resp.Header.Get("RateLimit-Policy"))
-	assert.Equal(t, `"say \"a\\b\", c";r=999999999999999;t=9223372037`, resp.Header.Get("RateLimit"))
+	most := strconv.FormatInt(min(math.MaxInt, 999_999_999_999_999), 10)
+	assert.Equal(t, `"say \"a\\b\", c";q=`+most+`;w=9223372037`, resp.Header.Get("RateLimit-Policy"))
+	assert.Equal(t, `"say \"a\\b\", c";r=`+most+`;t=9223372037`, resp.Header.Get("RateLimit"))
 	assert.Equal(t, "9223372037", resp.Header.Get("Retry-After"))
 	assert.Contains(t, body(t, resp), `"violated-policies":["say \"a\\b\", c"]`)
 }
