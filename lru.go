@@ -237,8 +237,10 @@ func (t *table[K]) evictLocked(s *shard[K], now int64) bool {
 		if v.rank == idle {
 			break
 		}
+		if v.rank == never {
+			s.blocked++
+		}
 		s.lru.Get(b) // to the front
-		s.blocked++
 	}
 	return best.rank != never && t.evictBucketLocked(s, best, now)
 }
