@@ -23,8 +23,8 @@ type Options[K comparable] struct {
 	// LimitFor returns the limit of a key; the zero Limit means New's. It is asked
 	// when a key is first seen, and again after it was forgotten, after SetLimit
 	// and after Refresh. Keys that it puts under Unlimited or Blocked are not
-	// tracked, and so it is asked for each of their decisions. It is called outside every lock, so it may be slow or
-	// call the limiter. If it returns an invalid limit, the key is denied with
+	// tracked, and so it is asked for each of their decisions. It may be slow, and
+	// may call the limiter. If it returns an invalid limit, the key is denied with
 	// ErrInvalidLimit. If nil, all keys have New's limit.
 	LimitFor func(key K) Limit
 
