@@ -3,169 +3,7 @@ package ratelimit
 import (
 	"math"
 	"math/bits"
-	"sync"
-	"time"
 )
-
-// bucket is one key's lock and spending. It is exactly a cache line long on
-// 64-bit machines, and knows neither its key nor the map that holds it.
-//
-// Lock order: a shard of the key map before a bucket, a bucket before one of a
-// higher address. Under a bucket's lock only a Clock is called.
-type bucket struct {
-	mu sync.Mutex // guards the fields below
-
-	plan   *plan // the limit in force when last decided; nil once the key map has dropped the bucket
-	last   int64 // the highest clock reading recorded
-	state        // what is spent as of last
-	denied bool  // the last decision was no
-	placed bool  // decided on before, if only to be created
-	used   bool  // decided on since it was put in its place in the order of use, and not created by that
-	pinned bool  // not to be dropped to make room: a decision on it is under way
-
-	changes uint32 // how often the limit's figures have changed under it
-}
-
-// state is what a key has spent and not yet regained. What its words mean is up
-// to the algorithm. state{at: t} with nothing else is a key that is as good as
-// new at t and later, for all of them.
-type state struct {
-	at int64 // buckets: when all is regained; windows: where the current one begins; log: where the debt begins
-	n  int64 // buckets: what at leaves out, in 1/units ns; windows: spent in this one; log: spent
-	m  int64 // sliding counter: spent in the window before; log: debt
-
-	*ledger // spendings one by one where sums do not do, else nil
-}
-
-// algorithm is the contract that the five algorithms meet: arithmetic on one
-// key's spending and a time that is given. None holds a lock, reads a clock or
-// knows a key. Costs are from 1 to the capacity. Each instant is in nanoseconds, and
-// never before the state's last. Questions take the state as it was left, and
-// leave it alone; so do the others but for the ledger.
-type algorithm interface {
-	// earliest returns the first instant, now or later, at which the cost fits
-	// behind all that is spent and booked.
-	earliest(s state, now, cost int64) int64
-	// spend spends at an instant that was earliest, or more as debt.
-	spend(s state, at, cost int64) state
-	// refund gives back what the cost of a spending exceeds actual by, as far as
-	// that has not been regained in the meantime.
-	refund(s state, now int64, sp spending, actual int64) state
-	// charge spends n at now, into debt if need be.
-	charge(s state, now, n int64) state
-	// forgive takes n from what is spent, the newest first.
-	forgive(s state, now, n int64) state
-	// advance drops what now has regained.
-	advance(s state, now int64) state
-	// remaining returns the largest cost whose earliest is now, 0 if none is.
-	remaining(s state, now int64) int64
-	// regained returns the first instant at which all is regained, or one that is past.
-	regained(s state) int64
-	// spent returns how much is spent and not regained, rounded up.
-	spent(s state, now int64) int64
-}
-
-// fresh reports whether the key is as good as new at that reading, so that to
-// forget it loses nothing. The caller holds the lock.
-func (b *bucket) fresh(reading int64) bool {
-	b.refold()
-	return max(b.last, b.plan.regained(b.state)) <= reading
-}
-
-// admit spends the cost if it fits within ahead of the reading, and returns when
-// it is spent, or leaves a leaky bucket. If not, retry is later than the reading,
-// and the first one at which it will. What is spent ahead can be given back if
-// keep is set. The caller holds the lock.
-func (b *bucket) admit(p *plan, reading, cost, ahead int64, keep bool) (sp spending, retry int64) {
-	now := max(reading, b.last)
-	b.record(p, now)
-	if sp, retry = p.admits(b.state, reading, now, cost, ahead); retry > reading {
-		b.denied = true
-		return sp, retry
-	}
-	sp.changes = b.changes
-	b.commit(p, now, sp, keep)
-	return sp, retry
-}
-
-// allow is admit for a caller who wants to know no more, and for most buckets
-// the shortest way to that. The caller holds the lock.
-func (b *bucket) allow(p *plan, reading, cost int64) bool {
-	if p.ordered || b.ledger != nil {
-		_, retry := b.admit(p, reading, cost, p.delay, false)
-		return retry <= reading
-	}
-	now := max(reading, b.last)
-	b.last = now
-	b.used, b.placed = b.placed, true
-	if t := p.token; t != nil {
-		b.denied = !t.pay(&b.state, now, cost)
-		return !b.denied
-	}
-	if b.denied = p.earliest(b.state, now, cost) > now; b.denied {
-		return false
-	}
-	b.state = p.spend(b.state, now, cost)
-	return true
-}
-
-// record makes now the highest reading seen, and the state what it is by then.
-func (b *bucket) record(p *plan, now int64) {
-	b.last = now
-	b.used, b.placed = b.placed, true
-	if b.ledger != nil {
-		b.catchUp(now)
-	}
-	if p.ordered {
-		b.state = p.advance(b.state, now)
-	}
-}
-
-// commit spends a cost that has been found to fit at that instant.
-func (b *bucket) commit(p *plan, now int64, sp spending, keep bool) {
-	b.denied = false
-	if sp.at > now && (keep || b.ledger != nil) {
-		b.book(sp)
-	} else {
-		b.state = p.spend(b.state, sp.at, sp.cost)
-	}
-}
-
-// look answers a cost under the plan, without changing what the key has spent or
-// the time it has seen. The caller holds the lock.
-func (b *bucket) look(p *plan, reading, cost int64, d *Decision) {
-	now := max(reading, b.last)
-	b.refold()
-	p.answer(carry(b.plan, p, b.state, now), reading, now, cost, d)
-}
-
-// adjust charges, or forgives, and records the time. The caller holds the lock.
-func (b *bucket) adjust(now, delta int64) {
-	b.record(b.plan, now)
-	if delta > 0 {
-		b.charge(now, delta)
-	} else {
-		b.forgive(now, -max(delta, -math.MaxInt64))
-	}
-}
-
-// between returns the time from one instant to a later one, at most the longest Duration.
-func between(from, to int64) time.Duration {
-	d := to - from
-	if d < 0 {
-		return math.MaxInt64
-	}
-	return time.Duration(d)
-}
-
-// behind returns at, or the instant of the last booking if that is later: who
-// comes later queues behind what is booked.
-func (s state) behind(at int64) int64 {
-	if s.ledger == nil {
-		return at
-	}
-	return max(at, s.entries.newest())
-}
 
 // tokenBucket is the token bucket as a debt in time: state.at, and state.n in
 // fractions of 1/units ns, say when all that is spent will have been regained.
@@ -180,9 +18,6 @@ type tokenBucket struct {
 	one, full  span // what a cost of 1 and of the whole capacity take to regain
 }
 
-// span is a time of ns + frac/units nanoseconds, 0 ≤ frac < units.
-type span struct{ ns, frac int64 }
-
 func newTokenBucket(r Rate, burst int) tokenBucket {
 	per, units := int64(r.Per), int64(r.Units)
 	g := gcd(per, units)
@@ -190,13 +25,6 @@ func newTokenBucket(r Rate, burst int) tokenBucket {
 	t.one = span{t.per / t.units, t.per % t.units}
 	t.full = t.price(t.capacity)
 	return t
-}
-
-func gcd(a, b int64) int64 {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
 }
 
 // price returns the time in which n units are regained, at most a century.
@@ -229,14 +57,6 @@ func (t *tokenBucket) worth(d span) (n, rem int64) {
 	return int64(min(q, math.MaxInt64)), int64(r)
 }
 
-// owed returns how long all that is spent still takes to regain.
-func (s state) owed(now int64) span {
-	if s.at < now {
-		return span{}
-	}
-	return span{s.at - now, s.n}
-}
-
 func (t *tokenBucket) plus(a, b span) span {
 	c := span{a.ns + b.ns, a.frac + b.frac}
 	if c.frac >= t.units {
@@ -252,8 +72,6 @@ func (t *tokenBucket) minus(a, b span) span {
 	}
 	return c
 }
-
-func (d span) less(e span) bool { return d.ns < e.ns || d.ns == e.ns && d.frac < e.frac }
 
 // fits returns the first instant at which owed + price ≤ full, rounded up.
 func (t *tokenBucket) fits(s state, now, cost int64) int64 {

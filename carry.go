@@ -1,41 +1,5 @@
 package ratelimit
 
-// adopt puts the key under the plan, unless it has a newer one. What was spent
-// stays spent. The caller holds the lock.
-func (b *bucket) adopt(p *plan, reading int64) {
-	old := b.plan
-	if seq := old.seq &^ expiredBit; seq > p.seq || seq == p.seq && !old.expired() {
-		return
-	}
-	now := max(reading, b.last)
-	if b.ledger != nil {
-		b.catchUp(now)
-	}
-	if !old.equals(p) {
-		b.state = carry(old, p, b.state, now)
-		b.changes++
-	}
-	b.plan = p
-}
-
-// equals reports whether the plans' limits count alike.
-func (p *plan) equals(q *plan) bool {
-	return p.limit.Named("") == q.limit.Named("")
-}
-
-// expire makes the key's next decision ask for its limit again. The caller holds
-// the lock.
-func (b *bucket) expire() {
-	p := *b.plan
-	p.seq |= expiredBit
-	b.plan = &p
-}
-
-// expiredBit makes the number of no era out of an era's.
-const expiredBit = 1 << 63
-
-func (p *plan) expired() bool { return p.seq&expiredBit != 0 }
-
 // carry returns what a state of one plan is under another. Bookings keep their
 // instants; the log's spendings, and the windows that are counted in, keep theirs too.
 // It leaves the state's ledger alone.
@@ -99,23 +63,6 @@ func (s state) capped(p *plan) state {
 		s.n = min(s.n, p.maxDebt)
 	}
 	return s
-}
-
-// drain returns the plan's algorithm as a token bucket, if it counts like one.
-func (p *plan) drain() *tokenBucket {
-	switch a := p.algorithm.(type) {
-	case *tokenBucket:
-		return a
-	case *leakyBucket:
-		return &a.tokenBucket
-	}
-	return nil
-}
-
-// windowed reports whether the plan's state is a count since a window's beginning.
-func (p *plan) windowed() bool {
-	a := p.limit.Algorithm
-	return a == AlgorithmFixedWindow || a == AlgorithmSlidingCounter
 }
 
 // convert returns what is owed to another bucket, owed to this one: as many units,

@@ -10,8 +10,8 @@ import (
 // index finds buckets by key. Keys with pointers have to be moved to the heap to be
 // hashed; netip.Addr, the one such type that many will use, is taken apart instead.
 type index[K comparable] struct {
-	buckets *xsync.Map[K, *bucket]
-	addrs   *xsync.Map[addr, *bucket] // instead of buckets, if K is netip.Addr
+	buckets *xsync.Map[K, *account]
+	addrs   *xsync.Map[addr, *account] // instead of buckets, if K is netip.Addr
 }
 
 // addr is a netip.Addr without a pointer.
@@ -23,9 +23,9 @@ type addr struct {
 
 func newIndex[K comparable]() index[K] {
 	if _, ok := any(*new(K)).(netip.Addr); ok {
-		return index[K]{addrs: xsync.NewMap[addr, *bucket]()}
+		return index[K]{addrs: xsync.NewMap[addr, *account]()}
 	}
-	return index[K]{buckets: xsync.NewMap[K, *bucket]()}
+	return index[K]{buckets: xsync.NewMap[K, *account]()}
 }
 
 // toAddr returns a key that is known to be a netip.Addr as an addr.
@@ -34,7 +34,7 @@ func toAddr[K comparable](key K) addr {
 	return addr{ip: a.As16(), bits: uint8(a.BitLen()), zone: a.Zone()}
 }
 
-func (x *index[K]) find(key K) *bucket {
+func (x *index[K]) find(key K) *account {
 	if x.addrs != nil {
 		b, _ := x.addrs.Load(toAddr(key))
 		return b
@@ -43,7 +43,7 @@ func (x *index[K]) find(key K) *bucket {
 	return b
 }
 
-func (x *index[K]) add(key K, b *bucket) {
+func (x *index[K]) add(key K, b *account) {
 	if x.addrs != nil {
 		x.addrs.Store(toAddr(key), b)
 		return

@@ -323,8 +323,8 @@ func TestReserveSettlesAllLayers(t *testing.T) {
 func TestAStackHoldsWorkAsLongAsItsQueues(t *testing.T) {
 	clock := new(testClock)
 	queue := onClock(t, clock, ratelimit.LeakyBucket(ratelimit.PerSecond(10), 5))
-	bucket := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(10), 5))
-	stack := stackOf(t, ratelimit.By(bucket, byUser), ratelimit.By(queue, byUser))
+	account := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(10), 5))
+	stack := stackOf(t, ratelimit.By(account, byUser), ratelimit.By(queue, byUser))
 	for i := range 5 {
 		d, err := stack.Take(t.Context(), call{user: "ann"}, 1)
 		require.NoError(t, err)

@@ -35,18 +35,6 @@ type bookings struct {
 	stale bool  // an entry has shrunk, and the state does not show it yet
 }
 
-// book spends at an instant after now, in such a way that it can be given back.
-// The caller holds the lock.
-func (b *bucket) book(sp spending) {
-	if !b.plan.log {
-		if b.ledger == nil {
-			b.ledger = &ledger{bookings: &bookings{base: b.state}}
-		}
-		b.ledger.add(sp)
-	}
-	b.state = b.plan.spend(b.state, sp.at, sp.cost)
-}
-
 // add appends a booking. Of several at one instant, the turn begins with the first.
 func (l *ledger) add(sp spending) {
 	if sp.part > 0 && l.entries.newest() < sp.at {
@@ -65,81 +53,6 @@ func (l *ledger) get(i int) spending {
 	return sp
 }
 
-// replay spends a booking on top of those before it.
-func (p *plan) replay(s state, sp spending) state {
-	if p.leaky != nil {
-		return p.leaky.replay(s, sp)
-	}
-	return p.spend(s, sp.at, sp.cost)
-}
-
-// catchUp moves the bookings that are past into the base, and brings the state
-// up to date. The caller holds the lock and has seen that there is a ledger.
-func (b *bucket) catchUp(now int64) {
-	if b.plan.log {
-		return
-	}
-	if b.refold(); b.ledger != nil {
-		b.popDue(now)
-	}
-}
-
-// popDue moves the bookings that are past into the base. The state is as before.
-func (b *bucket) popDue(now int64) {
-	l, k := b.ledger, 0
-	for ; k < l.entries.n && l.entries.slot(k).at <= now; k++ {
-		l.base = b.plan.replay(l.base, l.get(k))
-	}
-	if k == l.entries.n {
-		b.state = l.base // the fold over no entries
-	} else if k > 0 {
-		l.entries.popFront(k)
-		l.parts.popFront(l.parts.search(now + 1))
-	}
-}
-
-// refold brings the state up to date if bookings have been given back.
-func (b *bucket) refold() {
-	if b.ledger == nil || b.plan.log || !b.stale {
-		return
-	}
-	l := b.ledger
-	l.stale = false
-	b.state = b.plan.fold(l)
-}
-
-// fold returns the base with all entries spent on top. The ledger stays with it
-// as long as it has entries.
-func (p *plan) fold(l *ledger) state {
-	s := l.base
-	for i := range l.entries.n {
-		s = p.replay(s, l.get(i))
-	}
-	if l.entries.n > 0 {
-		s.ledger = l
-	}
-	return s
-}
-
-// settle makes good the difference between the cost that was spent and what it
-// actually was. The caller holds the lock.
-func (b *bucket) settle(now int64, sp spending, actual int64) {
-	switch {
-	case actual > sp.cost:
-		b.charge(now, actual-sp.cost)
-	case actual == sp.cost:
-	case sp.at <= now && sp.changes != b.changes && b.plan.drain() != nil:
-		// How much of it has been regained at other rates is not known.
-	case b.ledger == nil || b.plan.log:
-		b.state = b.plan.refund(b.state, now, sp, actual)
-	case sp.at > now:
-		b.ledger.reduce(sp.at, sp.cost-actual)
-	default:
-		b.base = b.plan.refund(b.base, now, sp, actual)
-		b.stale = true
-	}
-}
-
 // reduce gives a part of what is booked for that instant back.
 func (l *ledger) reduce(at, n int64) {
 	l.entries.reduce(at, n)
@@ -154,26 +67,30 @@ func (l *ledger) prune() {
 	}
 }
 
-// charge spends n behind all that is booked, into debt if need be.
-func (b *bucket) charge(now, n int64) {
-	b.refold()
-	n = min(n, b.plan.maxDebt-b.plan.spent(b.state, now))
-	switch {
-	case n <= 0:
-	case b.ledger == nil || b.plan.log:
-		b.state = b.plan.charge(b.state, now, n)
-	default:
-		b.book(spending{at: b.entries.newest(), cost: n})
-	}
+// state is what a key has spent and not yet regained. What its words mean is up
+// to the algorithm. state{at: t} with nothing else is a key that is as good as
+// new at t and later, for all of them.
+type state struct {
+	at int64 // buckets: when all is regained; windows: where the current one begins; log: where the debt begins
+	n  int64 // buckets: what at leaves out, in 1/units ns; windows: spent in this one; log: spent
+	m  int64 // sliding counter: spent in the window before; log: debt
+
+	*ledger // spendings one by one where sums do not do, else nil
 }
 
-// forgive takes n from what is spent: bookings first, the last of all first.
-func (b *bucket) forgive(now, n int64) {
-	if b.ledger == nil || b.plan.log {
-		b.state = b.plan.forgive(b.state, now, n)
-		return
+// behind returns at, or the instant of the last booking if that is later: who
+// comes later queues behind what is booked.
+func (s state) behind(at int64) int64 {
+	if s.ledger == nil {
+		return at
 	}
-	n -= b.entries.reduceNewest(n)
-	b.base = b.plan.forgive(b.base, now, n)
-	b.ledger.prune()
+	return max(at, s.entries.newest())
+}
+
+// owed returns how long all that is spent still takes to regain.
+func (s state) owed(now int64) span {
+	if s.at < now {
+		return span{}
+	}
+	return span{s.at - now, s.n}
 }

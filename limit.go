@@ -7,14 +7,8 @@ import (
 	"time"
 )
 
-const (
-	// century bounds every span of time that a budget is counted in: the time
-	// in which a whole capacity is regained, and the debt of one key.
-	century = 876_600 * int64(time.Hour)
-
-	// maxUnits is the largest rate numerator that is counted exactly: 2^53.
-	maxUnits = 1 << 53
-)
+// maxUnits is the largest rate numerator that is counted exactly: 2^53.
+const maxUnits = 1 << 53
 
 // Rate is a number of units of cost for a span of time, such as 100 a second.
 // Both fields must be positive; the zero Rate is invalid. A Rate is a plain

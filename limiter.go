@@ -77,27 +77,6 @@ type Reserver[K any] interface {
 	Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error)
 }
 
-// Decision says what a limiter has decided, and how the key stands after that.
-// Times are spans from the moment of the decision. The zero Decision denies.
-type Decision struct {
-	// Allowed reports whether the cost was spent.
-	Allowed bool
-	// Limit is the limit that decided; of several, the one that binds.
-	Limit Limit
-	// Remaining is the largest cost that would be allowed at this instant.
-	Remaining int
-	// RetryAfter is 0 if Allowed, or if an error says that retrying is of no
-	// use. Else, if nothing else is spent, the same call passes after that time,
-	// and not a nanosecond before.
-	RetryAfter time.Duration
-	// ResetAfter is the time after which the key is as good as new, and not a
-	// nanosecond before.
-	ResetAfter time.Duration
-	// Delay is how long to hold the work before passing it on. It is above zero
-	// only in a leaky bucket and for a [Reserver]'s booking.
-	Delay time.Duration
-}
-
 // Keyed is the in-memory limiter: one budget for each key. Make one with [New]. It
 // is safe for concurrent use, starts no goroutine and needs no closing. The zero
 // Keyed cannot be used.
@@ -187,15 +166,9 @@ func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err err
 	return d, err
 }
 
-// request is what a decision is asked for besides key and cost.
-type request struct {
-	ahead int64 // how far ahead may be booked; -1 for as far as Take goes
-	keep  bool  // whether what is booked may be given back
-}
-
 // decide decides, and fills in d. It returns the bucket that was charged and with
 // what, if any was.
-func (l *Keyed[K]) decide(key K, cost int, r request, d *Decision) (b *bucket, sp spending, err error) {
+func (l *Keyed[K]) decide(key K, cost int, r request, d *Decision) (b *account, sp spending, err error) {
 	if !l.odd {
 		if b = l.keys.find(key); b != nil {
 			b.mu.Lock()
@@ -210,29 +183,8 @@ func (l *Keyed[K]) decide(key K, cost int, r request, d *Decision) (b *bucket, s
 	return l.decideSlow(key, cost, r, d)
 }
 
-// decide decides one key's cost at a reading. The caller holds the lock.
-func (b *bucket) decide(p *plan, reading, cost int64, r request, d *Decision) spending {
-	if r.ahead < 0 {
-		r.ahead = p.delay
-	}
-	sp, retry := b.admit(p, reading, cost, r.ahead, r.keep)
-	d.verdict(reading, b.last, sp.at, retry)
-	p.standing(b.state, reading, b.last, d)
-	return sp
-}
-
-// verdict fills in the answer to a cost that is spent at an instant, or not before
-// retry, as of a reading that counts as now.
-func (d *Decision) verdict(reading, now, at, retry int64) {
-	if d.Allowed = retry <= reading; !d.Allowed {
-		d.RetryAfter = between(reading, retry)
-	} else if at > now {
-		d.Delay = between(reading, at)
-	}
-}
-
 // decideSlow is decide for all that is not an ordinary cost of a known key.
-func (l *Keyed[K]) decideSlow(key K, cost int, r request, d *Decision) (*bucket, spending, error) {
+func (l *Keyed[K]) decideSlow(key K, cost int, r request, d *Decision) (*account, spending, error) {
 	if err := l.check(key, cost); err != nil {
 		return nil, spending{}, err
 	}
@@ -380,3 +332,33 @@ func (l *Keyed[K]) Sweep() int { return l.keys.sweep(l.clock) }
 
 // Len returns how many keys are tracked.
 func (l *Keyed[K]) Len() int { return int(l.keys.keys.Load()) }
+
+// Reserve is Take, but it may book ahead by up to maxDelay (below zero counts as zero):
+// Delay says when the work may begin, and later callers queue behind it. On a leaky
+// bucket Delay is the queue's, and one above maxDelay is denied. A denial's
+// RetryAfter is for the same call: with this maxDelay. Nothing is booked so far
+// ahead that it would take more than 100 years to regain. Settle the reservation when
+// the real cost is known, or cancel it. It is never nil; errors are those of Take.
+func (l *Keyed[K]) Reserve(_ context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error) {
+	r := &Reservation{clock: l.clock}
+	var err error
+	r.b, r.spending, err = l.decide(key, cost, request{ahead: int64(max(0, maxDelay)), keep: true}, &r.Decision)
+	if l.onDecision != nil {
+		l.onDecision(Event[K]{key, cost, r.Decision, err})
+	}
+	return r, err
+}
+
+// check returns what is wrong with the key or the cost whatever the limit.
+func (l *Keyed[K]) check(key K, cost int) error {
+	if cost < 0 {
+		return fmt.Errorf("%w: %d", ErrNegativeCost, cost)
+	}
+	if l.odd && !canCompare(key) {
+		return fmt.Errorf("%w: %T cannot be compared", ErrInvalidKey, key)
+	}
+	if key != key {
+		return fmt.Errorf("%w: %v does not equal itself", ErrInvalidKey, key)
+	}
+	return nil
+}

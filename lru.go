@@ -33,7 +33,7 @@ type table[K comparable] struct {
 // remove any of them, and may be held while a bucket's lock is taken.
 type shard[K comparable] struct {
 	mu  sync.Mutex
-	lru *simplelru.LRU[*bucket, K] // by bucket, so that a key is hashed once, and a stranger's never removed
+	lru *simplelru.LRU[*account, K] // by bucket, so that a key is hashed once, and a stranger's never removed
 
 	// blocked counts how often the oldest keys could not be dropped although they had
 	// been idle for long. They may hide others that can.
@@ -68,16 +68,16 @@ func newTable[K comparable](maxKeys int, onFull Overflow, ttl time.Duration) *ta
 		refuse: onFull == RefuseNew,
 	}
 	for i := range t.shards {
-		t.shards[i].lru, _ = simplelru.NewLRU[*bucket, K](math.MaxInt, nil) // fails for sizes below 1 only
+		t.shards[i].lru, _ = simplelru.NewLRU[*account, K](math.MaxInt, nil) // fails for sizes below 1 only
 	}
 	return t
 }
 
-func (t *table[K]) find(key K) *bucket { return t.index.find(key) }
+func (t *table[K]) find(key K) *account { return t.index.find(key) }
 
 // findLocked is find for who has met a dropped bucket: it waits until the index
 // has caught up with that.
-func (t *table[K]) findLocked(key K) *bucket {
+func (t *table[K]) findLocked(key K) *account {
 	s := t.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +93,7 @@ func (t *table[K]) shard(key K) *shard[K] {
 
 // acquire returns the key's bucket, locked, and a new one if there is none. For
 // a new one it also returns the clock's reading, as of which it is fresh.
-func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *bucket, now int64, fresh bool, err error) {
+func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *account, now int64, fresh bool, err error) {
 	s := t.shard(key)
 	room := false // one of max is ours, and not yet used
 	for tries := 0; ; tries++ {
@@ -139,8 +139,8 @@ func (t *table[K]) reserve() bool {
 }
 
 // insertLocked publishes a new bucket, locked, and lets go of the shard.
-func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, now int64) *bucket {
-	b := &bucket{plan: p, last: now, state: state{at: now}}
+func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, now int64) *account {
+	b := &account{plan: p, last: now, state: state{at: now}}
 	b.mu.Lock()
 	s.lru.Add(b, key)
 	t.index.add(key, b)
@@ -186,7 +186,7 @@ func (t *table[K]) searchLocked(s *shard[K], now int64) bool {
 // secondChance moves a bucket that has been used since it was put in its place to
 // the front, and reports whether it has. It counts one that is in the way: idle since
 // that instant, and not as good as new.
-func (s *shard[K]) secondChance(b *bucket, since int64) bool {
+func (s *shard[K]) secondChance(b *account, since int64) bool {
 	b.mu.Lock()
 	used := b.used
 	b.used = false
@@ -201,7 +201,7 @@ func (s *shard[K]) secondChance(b *bucket, since int64) bool {
 }
 
 // dropLocked removes a key that is as good as new and has been idle for so long.
-func (t *table[K]) dropLocked(s *shard[K], key K, b *bucket, now, ttl int64) bool {
+func (t *table[K]) dropLocked(s *shard[K], key K, b *account, now, ttl int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.plan == nil || b.pinned || !b.fresh(now) || now-b.last < ttl {
@@ -215,7 +215,7 @@ func (t *table[K]) dropLocked(s *shard[K], key K, b *bucket, now, ttl int64) boo
 
 // removeLocked takes the bucket out of the table; both locks are held. Its room
 // stays taken.
-func (t *table[K]) removeLocked(s *shard[K], key K, b *bucket) {
+func (t *table[K]) removeLocked(s *shard[K], key K, b *account) {
 	b.plan = nil
 	t.index.remove(key)
 	s.lru.Remove(b)
@@ -247,7 +247,7 @@ func (t *table[K]) evictLocked(s *shard[K], now int64) bool {
 
 // victim is a key that might be evicted, with the reasons against it.
 type victim[K comparable] struct {
-	b    *bucket
+	b    *account
 	key  K
 	rank int
 	last int64
@@ -261,7 +261,7 @@ const (
 )
 
 // victim looks at a key, and takes note that it has been looked at.
-func (t *table[K]) victim(b *bucket, key K, now int64) victim[K] {
+func (t *table[K]) victim(b *account, key K, now int64) victim[K] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	v := victim[K]{b, key, t.rank(b, now), b.last}
@@ -270,7 +270,7 @@ func (t *table[K]) victim(b *bucket, key K, now int64) victim[K] {
 }
 
 // rank says what speaks against evicting a bucket. Its lock is held.
-func (t *table[K]) rank(b *bucket, now int64) int {
+func (t *table[K]) rank(b *account, now int64) int {
 	fresh := b.fresh(now)
 	switch {
 	case b.pinned, t.refuse && !fresh:
@@ -335,7 +335,7 @@ func (t *table[K]) forget(key K) {
 
 // withdraw removes a key that was inserted for a decision that then was no, if
 // nobody else has spent from it.
-func (t *table[K]) withdraw(key K, b *bucket, clock Clock) {
+func (t *table[K]) withdraw(key K, b *account, clock Clock) {
 	s := t.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -367,13 +367,13 @@ func (t *table[K]) sweep(clock Clock) (dropped int) {
 	return dropped
 }
 
-func (t *table[K]) sweepSome(s *shard[K], buckets []*bucket, keys []K, clock Clock) int {
+func (t *table[K]) sweepSome(s *shard[K], buckets []*account, keys []K, clock Clock) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return t.sweepLocked(s, buckets, keys, reading(clock), t.ttl)
 }
 
-func (t *table[K]) sweepLocked(s *shard[K], buckets []*bucket, keys []K, now, ttl int64) (dropped int) {
+func (t *table[K]) sweepLocked(s *shard[K], buckets []*account, keys []K, now, ttl int64) (dropped int) {
 	for i, b := range buckets {
 		if t.dropLocked(s, keys[i], b, now, ttl) {
 			dropped++
@@ -381,3 +381,7 @@ func (t *table[K]) sweepLocked(s *shard[K], buckets []*bucket, keys []K, now, tt
 	}
 	return dropped
 }
+
+// maxTries bounds how often a decision starts again because a key that it needs
+// was reset, or withdrawn by another decision, in the meantime.
+const maxTries = 100

@@ -44,12 +44,12 @@ type spending interface {
 
 func newSpending(l ratelimit.Limit) spending {
 	units, per := int64(l.Rate.Units), int64(l.Rate.Per)
-	bucket := modelBucket{units: units, per: per, burst: int64(l.Burst), full: new(big.Int).Lsh(big.NewInt(-1), 200)}
+	account := modelBucket{units: units, per: per, burst: int64(l.Burst), full: new(big.Int).Lsh(big.NewInt(-1), 200)}
 	switch l.Algorithm {
 	case ratelimit.AlgorithmTokenBucket:
-		return &bucket
+		return &account
 	case ratelimit.AlgorithmLeakyBucket:
-		return &modelQueue{bucket}
+		return &modelQueue{account}
 	case ratelimit.AlgorithmFixedWindow:
 		return &modelWindow{units: units, per: per}
 	case ratelimit.AlgorithmSlidingLog:

@@ -53,14 +53,6 @@ type Options[K comparable] struct {
 	OnDecision func(Event[K])
 }
 
-// Event is one decision, as [Options.OnDecision] gets it.
-type Event[K any] struct {
-	Key      K
-	Cost     int
-	Decision Decision
-	Err      error
-}
-
 const defaultMaxKeys = 65536
 
 func (o *Options[K]) validate() error {

@@ -85,23 +85,6 @@ func (p *plan) admits(s state, reading, now, cost, ahead int64) (sp spending, re
 	return sp, retry
 }
 
-// answer fills in what a state says to a cost, as of a reading that counts as now.
-func (p *plan) answer(s state, reading, now, cost int64, d *Decision) {
-	sp, retry := spending{at: now}, reading
-	if cost > 0 {
-		sp, retry = p.admits(s, reading, now, cost, p.delay)
-	}
-	d.verdict(reading, now, sp.at, retry)
-	p.standing(s, reading, now, d)
-}
-
-// standing fills in how much a state leaves, as of a reading that counts as now.
-func (p *plan) standing(s state, reading, now int64, d *Decision) {
-	d.Limit = p.limit
-	d.Remaining = int(p.remaining(s, now))
-	d.ResetAfter = between(reading, max(p.regained(s), now))
-}
-
 // tracks reports whether keys under this plan have anything to remember.
 func (p *plan) tracks() bool { return p.algorithm != nil }
 
@@ -123,4 +106,52 @@ func (p *plan) exceeds(cost int64) error {
 	}
 	return fmt.Errorf("%w%s: cost %d is above %d, the capacity of %v",
 		ErrExceedsLimit, name, cost, p.capacity, p.limit)
+}
+
+// replay spends a booking on top of those before it.
+func (p *plan) replay(s state, sp spending) state {
+	if p.leaky != nil {
+		return p.leaky.replay(s, sp)
+	}
+	return p.spend(s, sp.at, sp.cost)
+}
+
+// fold returns the base with all entries spent on top. The ledger stays with it
+// as long as it has entries.
+func (p *plan) fold(l *ledger) state {
+	s := l.base
+	for i := range l.entries.n {
+		s = p.replay(s, l.get(i))
+	}
+	if l.entries.n > 0 {
+		s.ledger = l
+	}
+	return s
+}
+
+// equals reports whether the plans' limits count alike.
+func (p *plan) equals(q *plan) bool {
+	return p.limit.Named("") == q.limit.Named("")
+}
+
+func (p *plan) expired() bool { return p.seq&expiredBit != 0 }
+
+// expiredBit makes the number of no era out of an era's.
+const expiredBit = 1 << 63
+
+// drain returns the plan's algorithm as a token bucket, if it counts like one.
+func (p *plan) drain() *tokenBucket {
+	switch a := p.algorithm.(type) {
+	case *tokenBucket:
+		return a
+	case *leakyBucket:
+		return &a.tokenBucket
+	}
+	return nil
+}
+
+// windowed reports whether the plan's state is a count since a window's beginning.
+func (p *plan) windowed() bool {
+	a := p.limit.Algorithm
+	return a == AlgorithmFixedWindow || a == AlgorithmSlidingCounter
 }

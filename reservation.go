@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -15,7 +16,7 @@ type Reservation struct {
 	settled atomic.Bool
 	settle  func(actual int) // of another engine, else nil
 
-	b     *bucket // that was charged, else nil
+	b     *account // that was charged, else nil
 	clock Clock
 	spending
 }
@@ -57,32 +58,42 @@ func (r *Reservation) Settle(actual int) {
 // Cancel gives the whole cost back: it is Settle(0).
 func (r *Reservation) Cancel() { r.Settle(0) }
 
-func (b *bucket) settleAt(clock Clock, sp spending, actual int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.plan == nil {
-		return // dropped, and what it had spent with it
+// timeLeft returns how long the context lasts, or why it has ended.
+func timeLeft(ctx context.Context) (time.Duration, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
 	}
-	now := max(reading(clock), b.last)
-	b.last = now
-	if b.ledger != nil && !b.plan.log {
-		b.popDue(now) // and no more: of many cancels in a row only the last needs a fold
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return forever, nil
 	}
-	b.settle(now, sp, actual)
+	if left := time.Until(deadline); left > 0 {
+		return left, nil
+	}
+	return 0, context.DeadlineExceeded
 }
 
-// Reserve is Take, but it may book ahead by up to maxDelay (below zero counts as zero):
-// Delay says when the work may begin, and later callers queue behind it. On a leaky
-// bucket Delay is the queue's, and one above maxDelay is denied. A denial's
-// RetryAfter is for the same call: with this maxDelay. Nothing is booked so far
-// ahead that it would take more than 100 years to regain. Settle the reservation when
-// the real cost is known, or cancel it. It is never nil; errors are those of Take.
-func (l *Keyed[K]) Reserve(_ context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error) {
-	r := &Reservation{clock: l.clock}
-	var err error
-	r.b, r.spending, err = l.decide(key, cost, request{ahead: int64(max(0, maxDelay)), keep: true}, &r.Decision)
-	if l.onDecision != nil {
-		l.onDecision(Event[K]{key, cost, r.Decision, err})
+// forever is the time left to a context without a deadline.
+const forever = time.Duration(math.MaxInt64)
+
+// sleep waits out the delay. If the context ends first, it undoes what was booked
+// for the delay's end.
+func sleep(ctx context.Context, delay time.Duration, undo func()) error {
+	if delay == 0 {
+		return nil
 	}
-	return r, err
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		select {
+		case <-timer.C: // at the same instant, which is in time
+			return nil
+		default:
+		}
+		undo()
+		return ctx.Err()
+	}
 }

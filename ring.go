@@ -2,9 +2,6 @@ package ratelimit
 
 import "math"
 
-// entry is one spending: so much, at that instant.
-type entry struct{ at, cost int64 }
-
 // ring is a deque of entries in the order of their instants, each instant once.
 // It grows by doubling and shrinks again. The zero ring is empty.
 type ring struct {
@@ -154,3 +151,6 @@ func (r *ring) clone() ring {
 	c.buf = append([]entry(nil), r.buf...)
 	return c
 }
+
+// entry is one spending: so much, at that instant.
+type entry struct{ at, cost int64 }

@@ -91,6 +91,6 @@ func TestRingGivesMemoryBack(t *testing.T) {
 
 func TestABucketIsACacheLine(t *testing.T) {
 	if unsafe.Sizeof(uintptr(0)) == 8 {
-		assert.EqualValues(t, 64, unsafe.Sizeof(bucket{}))
+		assert.EqualValues(t, 64, unsafe.Sizeof(account{}))
 	}
 }

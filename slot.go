@@ -35,8 +35,8 @@ type slot[R any] interface {
 
 // ask is what one layer asks of its limiter.
 type ask struct {
-	p        *plan   // nil if the layer does not apply
-	b        *bucket // nil if the key is not tracked
+	p        *plan    // nil if the layer does not apply
+	b        *account // nil if the key is not tracked
 	cost     int
 	own      bool // the cost is the layer's own, whatever the caller's
 	inserted bool // the bucket is there for this decision only, and pinned

@@ -19,7 +19,7 @@ type stack[R any] struct {
 // charge is what one decision asks of one bucket: the sum over the layers that
 // meet there.
 type charge struct {
-	b      *bucket // nil if the key is not tracked
+	b      *account // nil if the key is not tracked
 	p      *plan
 	s      state    // as of now
 	slot   int      // the first that meets here
@@ -65,10 +65,6 @@ func (s *stack[R]) load(r R, cost int) error {
 	}
 	return nil
 }
-
-// maxTries bounds how often a decision starts again because a key that it needs
-// was reset, or withdrawn by another decision, in the meantime.
-const maxTries = 100
 
 // take charges all layers, or none. It also returns how long the last of them
 // takes to let the cost through.
@@ -431,7 +427,7 @@ func (s *stack[R]) settler(clock Clock) func(actual int) {
 
 // settlement is what is needed to settle a charge.
 type settlement struct {
-	b           *bucket
+	b           *account
 	sp          spending
 	shares, own int64
 }

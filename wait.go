@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 )
 
@@ -48,47 +47,7 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) error
 	return sleep(ctx, d.Delay, func() { b.settleAt(l.clock, sp, 0) })
 }
 
-// forever is the time left to a context without a deadline.
-const forever = time.Duration(math.MaxInt64)
-
-// timeLeft returns how long the context lasts, or why it has ended.
-func timeLeft(ctx context.Context) (time.Duration, error) {
-	if err := ctx.Err(); err != nil {
-		return 0, err
-	}
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return forever, nil
-	}
-	if left := time.Until(deadline); left > 0 {
-		return left, nil
-	}
-	return 0, context.DeadlineExceeded
-}
-
 func tooLate(cost int, late, left time.Duration, l Limit) error {
 	return fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
 		context.DeadlineExceeded, cost, late, left, l)
-}
-
-// sleep waits out the delay. If the context ends first, it undoes what was booked
-// for the delay's end.
-func sleep(ctx context.Context, delay time.Duration, undo func()) error {
-	if delay == 0 {
-		return nil
-	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		select {
-		case <-timer.C: // at the same instant, which is in time
-			return nil
-		default:
-		}
-		undo()
-		return ctx.Err()
-	}
 }

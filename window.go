@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"math"
-	"math/bits"
 )
 
 // fixedWindow counts what is spent in windows: state.n of the one that begins at
@@ -26,12 +25,6 @@ func (w *fixedWindow) roll(s state, now int64) state {
 	}
 	s.at, s.n = now, 0
 	return s
-}
-
-// mul returns a·b for numbers that are not negative, or true if that overflows.
-func mul(a, b int64) (int64, bool) {
-	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	return int64(lo), hi != 0 || int64(lo) < 0
 }
 
 func (w *fixedWindow) earliest(s state, now, cost int64) int64 {
@@ -150,17 +143,6 @@ func (c *slidingCounter) weight(s state, now int64) int64 {
 	return q
 }
 
-// mulDiv returns a·b/d and the remainder, for numbers that are not negative and
-// a quotient that fits.
-func mulDiv(a, b, d int64) (q, r int64) {
-	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	if hi == 0 {
-		return int64(lo / uint64(d)), int64(lo % uint64(d))
-	}
-	uq, ur := bits.Div64(hi, lo, uint64(d))
-	return int64(uq), int64(ur)
-}
-
 func (c *slidingCounter) earliest(s state, now, cost int64) int64 {
 	s = c.roll(s, now)
 	if s.n+cost > c.units {
@@ -186,13 +168,6 @@ func (c *slidingCounter) following(s state, cost int64) state {
 		before, used = used, 0
 	}
 	return state{at: satAdd(s.at, k*c.per), n: used, m: before, ledger: s.ledger}
-}
-
-func satAdd(a, b int64) int64 {
-	if c := a + b; c >= a || b < 0 {
-		return c
-	}
-	return 1<<63 - 1
 }
 
 func (c *slidingCounter) spend(s state, at, cost int64) state {

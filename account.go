@@ -1,0 +1,256 @@
+package ratelimit
+
+import (
+	"math"
+	"sync"
+)
+
+// bucket is one key's lock and spending. It is exactly a cache line long on
+// 64-bit machines, and knows neither its key nor the map that holds it.
+//
+// Lock order: a shard of the key map before a bucket, a bucket before one of a
+// higher address. Under a bucket's lock only a Clock is called.
+type account struct {
+	mu sync.Mutex // guards the fields below
+
+	plan   *plan // the limit in force when last decided; nil once the key map has dropped the bucket
+	last   int64 // the highest clock reading recorded
+	state        // what is spent as of last
+	denied bool  // the last decision was no
+	placed bool  // decided on before, if only to be created
+	used   bool  // decided on since it was put in its place in the order of use, and not created by that
+	pinned bool  // not to be dropped to make room: a decision on it is under way
+
+	changes uint32 // how often the limit's figures have changed under it
+}
+
+// fresh reports whether the key is as good as new at that reading, so that to
+// forget it loses nothing. The caller holds the lock.
+func (b *account) fresh(reading int64) bool {
+	b.refold()
+	return max(b.last, b.plan.regained(b.state)) <= reading
+}
+
+// decide decides one key's cost at a reading. The caller holds the lock.
+func (b *account) decide(p *plan, reading, cost int64, r request, d *Decision) spending {
+	if r.ahead < 0 {
+		r.ahead = p.delay
+	}
+	sp, retry := b.admit(p, reading, cost, r.ahead, r.keep)
+	d.verdict(reading, b.last, sp.at, retry)
+	p.standing(b.state, reading, b.last, d)
+	return sp
+}
+
+// admit spends the cost if it fits within ahead of the reading, and returns when
+// it is spent, or leaves a leaky bucket. If not, retry is later than the reading,
+// and the first one at which it will. What is spent ahead can be given back if
+// keep is set. The caller holds the lock.
+func (b *account) admit(p *plan, reading, cost, ahead int64, keep bool) (sp spending, retry int64) {
+	now := max(reading, b.last)
+	b.record(p, now)
+	if sp, retry = p.admits(b.state, reading, now, cost, ahead); retry > reading {
+		b.denied = true
+		return sp, retry
+	}
+	sp.changes = b.changes
+	b.commit(p, now, sp, keep)
+	return sp, retry
+}
+
+// allow is admit for a caller who wants to know no more, and for most buckets
+// the shortest way to that. The caller holds the lock.
+func (b *account) allow(p *plan, reading, cost int64) bool {
+	if p.ordered || b.ledger != nil {
+		_, retry := b.admit(p, reading, cost, p.delay, false)
+		return retry <= reading
+	}
+	now := max(reading, b.last)
+	b.last = now
+	b.used, b.placed = b.placed, true
+	if t := p.token; t != nil {
+		b.denied = !t.pay(&b.state, now, cost)
+		return !b.denied
+	}
+	if b.denied = p.earliest(b.state, now, cost) > now; b.denied {
+		return false
+	}
+	b.state = p.spend(b.state, now, cost)
+	return true
+}
+
+// record makes now the highest reading seen, and the state what it is by then.
+func (b *account) record(p *plan, now int64) {
+	b.last = now
+	b.used, b.placed = b.placed, true
+	if b.ledger != nil {
+		b.catchUp(now)
+	}
+	if p.ordered {
+		b.state = p.advance(b.state, now)
+	}
+}
+
+// commit spends a cost that has been found to fit at that instant.
+func (b *account) commit(p *plan, now int64, sp spending, keep bool) {
+	b.denied = false
+	if sp.at > now && (keep || b.ledger != nil) {
+		b.book(sp)
+	} else {
+		b.state = p.spend(b.state, sp.at, sp.cost)
+	}
+}
+
+// look answers a cost under the plan, without changing what the key has spent or
+// the time it has seen. The caller holds the lock.
+func (b *account) look(p *plan, reading, cost int64, d *Decision) {
+	now := max(reading, b.last)
+	b.refold()
+	p.answer(carry(b.plan, p, b.state, now), reading, now, cost, d)
+}
+
+// adjust charges, or forgives, and records the time. The caller holds the lock.
+func (b *account) adjust(now, delta int64) {
+	b.record(b.plan, now)
+	if delta > 0 {
+		b.charge(now, delta)
+	} else {
+		b.forgive(now, -max(delta, -math.MaxInt64))
+	}
+}
+
+// charge spends n behind all that is booked, into debt if need be.
+func (b *account) charge(now, n int64) {
+	b.refold()
+	n = min(n, b.plan.maxDebt-b.plan.spent(b.state, now))
+	switch {
+	case n <= 0:
+	case b.ledger == nil || b.plan.log:
+		b.state = b.plan.charge(b.state, now, n)
+	default:
+		b.book(spending{at: b.entries.newest(), cost: n})
+	}
+}
+
+// forgive takes n from what is spent: bookings first, the last of all first.
+func (b *account) forgive(now, n int64) {
+	if b.ledger == nil || b.plan.log {
+		b.state = b.plan.forgive(b.state, now, n)
+		return
+	}
+	n -= b.entries.reduceNewest(n)
+	b.base = b.plan.forgive(b.base, now, n)
+	b.ledger.prune()
+}
+
+// book spends at an instant after now, in such a way that it can be given back.
+// The caller holds the lock.
+func (b *account) book(sp spending) {
+	if !b.plan.log {
+		if b.ledger == nil {
+			b.ledger = &ledger{bookings: &bookings{base: b.state}}
+		}
+		b.ledger.add(sp)
+	}
+	b.state = b.plan.spend(b.state, sp.at, sp.cost)
+}
+
+// catchUp moves the bookings that are past into the base, and brings the state
+// up to date. The caller holds the lock and has seen that there is a ledger.
+func (b *account) catchUp(now int64) {
+	if b.plan.log {
+		return
+	}
+	if b.refold(); b.ledger != nil {
+		b.popDue(now)
+	}
+}
+
+// popDue moves the bookings that are past into the base. The state is as before.
+func (b *account) popDue(now int64) {
+	l, k := b.ledger, 0
+	for ; k < l.entries.n && l.entries.slot(k).at <= now; k++ {
+		l.base = b.plan.replay(l.base, l.get(k))
+	}
+	if k == l.entries.n {
+		b.state = l.base // the fold over no entries
+	} else if k > 0 {
+		l.entries.popFront(k)
+		l.parts.popFront(l.parts.search(now + 1))
+	}
+}
+
+// refold brings the state up to date if bookings have been given back.
+func (b *account) refold() {
+	if b.ledger == nil || b.plan.log || !b.stale {
+		return
+	}
+	l := b.ledger
+	l.stale = false
+	b.state = b.plan.fold(l)
+}
+
+func (b *account) settleAt(clock Clock, sp spending, actual int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.plan == nil {
+		return // dropped, and what it had spent with it
+	}
+	now := max(reading(clock), b.last)
+	b.last = now
+	if b.ledger != nil && !b.plan.log {
+		b.popDue(now) // and no more: of many cancels in a row only the last needs a fold
+	}
+	b.settle(now, sp, actual)
+}
+
+// settle makes good the difference between the cost that was spent and what it
+// actually was. The caller holds the lock.
+func (b *account) settle(now int64, sp spending, actual int64) {
+	switch {
+	case actual > sp.cost:
+		b.charge(now, actual-sp.cost)
+	case actual == sp.cost:
+	case sp.at <= now && sp.changes != b.changes && b.plan.drain() != nil:
+		// How much of it has been regained at other rates is not known.
+	case b.ledger == nil || b.plan.log:
+		b.state = b.plan.refund(b.state, now, sp, actual)
+	case sp.at > now:
+		b.ledger.reduce(sp.at, sp.cost-actual)
+	default:
+		b.base = b.plan.refund(b.base, now, sp, actual)
+		b.stale = true
+	}
+}
+
+// adopt puts the key under the plan, unless it has a newer one. What was spent
+// stays spent. The caller holds the lock.
+func (b *account) adopt(p *plan, reading int64) {
+	old := b.plan
+	if seq := old.seq &^ expiredBit; seq > p.seq || seq == p.seq && !old.expired() {
+		return
+	}
+	now := max(reading, b.last)
+	if b.ledger != nil {
+		b.catchUp(now)
+	}
+	if !old.equals(p) {
+		b.state = carry(old, p, b.state, now)
+		b.changes++
+	}
+	b.plan = p
+}
+
+// expire makes the key's next decision ask for its limit again. The caller holds
+// the lock.
+func (b *account) expire() {
+	p := *b.plan
+	p.seq |= expiredBit
+	b.plan = &p
+}
+
+// request is what a decision is asked for besides key and cost.
+type request struct {
+	ahead int64 // how far ahead may be booked; -1 for as far as Take goes
+	keep  bool  // whether what is booked may be given back
+}
