@@ -21,14 +21,28 @@ type Decision struct {
 	// Delay is how long to hold the work before passing it on. It is above zero
 	// only in a leaky bucket and for a [Reserver]'s booking.
 	Delay time.Duration
+	// Degraded reports that the store which several processes share was not asked,
+	// and that what stands in for it has decided: see package failover. It is false
+	// for all limiters of this package.
+	Degraded bool
 }
 
 // Event is one decision, as [Options.OnDecision] gets it.
 type Event[K any] struct {
-	Key      K
-	Cost     int
+	// Key is the key that the decision is about. It may be a secret: think before
+	// you log it.
+	Key K
+	// Cost is the cost that was asked for.
+	Cost int
+	// Decision is the answer. In a stack of layers it is the answer of this layer
+	// alone: its own Limit, Remaining and RetryAfter, and whether it allows the cost.
 	Decision Decision
-	Err      error
+	// Spent reports whether the cost was charged to the key and stays charged. It
+	// is false for a cost of 0 and for limits that track nothing. In a stack it is
+	// false if another layer has denied; after a Wait that failed it is false.
+	Spent bool
+	// Err is the error that was returned, nil for a plain denial.
+	Err error
 }
 
 // verdict fills in the answer to a cost that is spent at an instant, or not before

@@ -30,10 +30,14 @@ func newEra(limit Limit, prev *era) (*era, error) {
 	return e, err
 }
 
-// plan returns the one plan of this era for a limit; the zero Limit is the default.
+// plan returns the one plan of this era for a limit. The zero Limit is the default,
+// and a limit without a name takes the default's.
 func (e *era) plan(limit Limit) (*plan, error) {
 	if limit == (Limit{}) || limit == e.def.limit {
 		return e.def, nil
+	}
+	if limit.Name == "" {
+		limit.Name = e.def.limit.Name
 	}
 	if p, ok := e.plans.Load(limit); ok {
 		return p.(*plan), nil

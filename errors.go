@@ -26,7 +26,23 @@ var (
 	// others are tracked and none of them may be forgotten.
 	ErrTableFull = errors.New("ratelimit: key table full")
 
-	// ErrLimited says that [Keyed.Wait] gave up because the limit leaves no
-	// place to wait for: a leaky bucket's queue is full.
+	// ErrLimited says that a Wait gave up although no deadline was in the way: a
+	// leaky bucket's queue is full, or a limiter denies without a time to wait for.
 	ErrLimited = errors.New("ratelimit: limited")
+
+	// ErrBlocked says that the key's limit is [Blocked], so that no cost above 0 can
+	// pass. It is an [ErrExceedsLimit] too: errors.Is is true for both.
+	ErrBlocked error = blockedError{}
+
+	// ErrUnavailable says that an engine could not decide: its store is down,
+	// slow, full or loading. Nothing is known about the key. The limiters of this
+	// package, which are in memory, never return it.
+	ErrUnavailable = errors.New("ratelimit: unavailable")
 )
+
+// blockedError is the type of [ErrBlocked], which makes it an [ErrExceedsLimit].
+type blockedError struct{}
+
+func (blockedError) Error() string { return "ratelimit: blocked" }
+
+func (blockedError) Is(target error) bool { return target == ErrExceedsLimit }

@@ -31,6 +31,12 @@ func By[R any, K comparable](l *Keyed[K], key func(R) (K, error)) Layer[R] {
 	return &keyedLayer[R, K]{l: l, key: key}
 }
 
+// Global returns the layer that charges l's one budget for every request: the limit
+// of a whole service.
+func Global[R any](l *Keyed[struct{}]) Layer[R] {
+	return By(l, func(R) (struct{}, error) { return struct{}{}, nil })
+}
+
 // Charging returns the layer with a cost of its own for each request, whatever
 // the caller's: 1 per request beside LLM tokens per minute. Two costs of the
 // caller are special: with 0 nothing is charged in any layer, and when a
@@ -186,10 +192,11 @@ func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
 func (l *Layered[R]) Reserve(_ context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
 	s := l.stack()
 	_, err := s.take(l.clock, r, cost, request{ahead: int64(max(0, maxDelay)), keep: true})
-	res := NewReservation(s.d, nil)
+	var settle func(actual int) error
 	if s.d.Allowed {
-		res.settle = s.settler(l.clock)
+		settle = s.settler(l.clock)
 	}
+	res := NewReservation(s.d, settle)
 	s.report(err)
 	l.done(s)
 	return res, err

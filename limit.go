@@ -148,6 +148,27 @@ func (l Limit) Capacity() int {
 	return 0
 }
 
+// RefillTime returns the time in which a key that has spent all of its capacity is
+// fresh again, if nothing else is spent: burst·per/units for the buckets, rounded up
+// to a nanosecond; the window for a fixed window and a sliding log; twice the window for
+// a sliding counter, which counts the window before as well. It is 0 for [Unlimited]
+// and [Blocked], and for a limit that is invalid.
+func (l Limit) RefillTime() time.Duration {
+	if l.Validate() != nil {
+		return 0
+	}
+	switch l.Algorithm {
+	case AlgorithmTokenBucket, AlgorithmLeakyBucket:
+		ns, rem := mulDiv(int64(l.Burst), int64(l.Rate.Per), int64(l.Rate.Units))
+		return time.Duration(ns + min(rem, 1))
+	case AlgorithmFixedWindow, AlgorithmSlidingLog:
+		return l.Rate.Per
+	case AlgorithmSlidingCounter:
+		return 2 * l.Rate.Per
+	}
+	return 0
+}
+
 // Validate reports whether the limit can be enforced exactly, as [New] does: nil,
 // or an error that wraps [ErrInvalidLimit] and names the field and the figure.
 // Valid is every limit with positive figures, Rate.Units up to 2^53, and a

@@ -159,10 +159,9 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 // [ErrNegativeCost], [ErrInvalidKey], [ErrInvalidLimit] if LimitFor returned a
 // limit that is invalid, and [ErrTableFull].
 func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err error) {
-	_, _, err = l.decide(key, cost, request{ahead: -1}, &d)
-	if l.onDecision != nil {
-		l.onDecision(Event[K]{key, cost, d, err})
-	}
+	var b *account
+	b, _, err = l.decide(key, cost, request{ahead: -1}, &d)
+	l.report(key, cost, d, b != nil && d.Allowed, err)
 	return d, err
 }
 
@@ -239,7 +238,7 @@ func (l *Keyed[K]) planFor(key K) (*plan, error) {
 	}
 	p, err := e.plan(l.limitFor(key))
 	if err != nil {
-		return nil, fmt.Errorf("LimitFor(%v): %w", key, err)
+		return nil, fmt.Errorf("ratelimit: Options.LimitFor: %w", err)
 	}
 	return p, nil
 }
@@ -339,14 +338,26 @@ func (l *Keyed[K]) Len() int { return int(l.keys.keys.Load()) }
 // RetryAfter is for the same call: with this maxDelay. Nothing is booked so far
 // ahead that it would take more than 100 years to regain. Settle the reservation when
 // the real cost is known, or cancel it. It is never nil; errors are those of Take.
+//
+// With a cost of 0 nothing is charged, and the reservation is allowed: to settle it
+// charges the actual cost as [Keyed.Adjust] does.
 func (l *Keyed[K]) Reserve(_ context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error) {
 	r := &Reservation{clock: l.clock}
 	var err error
 	r.b, r.spending, err = l.decide(key, cost, request{ahead: int64(max(0, maxDelay)), keep: true}, &r.Decision)
-	if l.onDecision != nil {
-		l.onDecision(Event[K]{key, cost, r.Decision, err})
+	if cost == 0 && r.Allowed {
+		r.settle = func(actual int) error { return l.Adjust(key, actual) }
 	}
+	r.booked()
+	l.report(key, cost, r.Decision, r.b != nil && r.Allowed, err)
 	return r, err
+}
+
+// report tells OnDecision.
+func (l *Keyed[K]) report(key K, cost int, d Decision, spent bool, err error) {
+	if l.onDecision != nil {
+		l.onDecision(Event[K]{Key: key, Cost: cost, Decision: d, Spent: spent, Err: err})
+	}
 }
 
 // check returns what is wrong with the key or the cost whatever the limit.
@@ -358,7 +369,17 @@ func (l *Keyed[K]) check(key K, cost int) error {
 		return fmt.Errorf("%w: %T cannot be compared", ErrInvalidKey, key)
 	}
 	if key != key {
-		return fmt.Errorf("%w: %v does not equal itself", ErrInvalidKey, key)
+		return fmt.Errorf("%w: a %T that does not equal itself", ErrInvalidKey, key)
 	}
 	return nil
+}
+
+// Limits returns the limit of New or SetLimit, or the zero Limit if
+// [Options.LimitFor] gives each key its own. It is what an HTTP header can say
+// before the first decision.
+func (l *Keyed[K]) Limits() []Limit {
+	if l.limitFor != nil {
+		return []Limit{{}}
+	}
+	return []Limit{l.era.Load().def.limit}
 }

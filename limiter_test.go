@@ -129,7 +129,7 @@ func TestNothingIsChargedFor(t *testing.T) {
 					assert.Equal(t, test.allowed, l.Allow("k", test.cost))
 					r, err := l.Reserve(t.Context(), "k", test.cost, time.Hour)
 					require.ErrorIs(t, err, test.err)
-					r.Settle(3)
+					require.NoError(t, r.Settle(test.cost))
 					require.ErrorIs(t, l.Wait(t.Context(), "k", test.cost), test.err)
 					assert.Equal(t, 5-known, remaining(t, l, "k"))
 					assert.Equal(t, min(1, known), l.Len())

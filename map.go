@@ -10,7 +10,8 @@ import (
 // Map returns a limiter of requests of type R that charges l, of whatever kind, for
 // the key that the function finds in a request. The function's error denies the
 // request, charges nothing and is returned by Take as it is; [SkipLayer] lets
-// the request pass, by [Unlimited]. If l is a [Reserver], so is the result.
+// the request pass, by [Unlimited]. If l is a [Reserver], so is the result, and [Wait]
+// works on it. If l tells its limits by a method Limits() []Limit, so does the result.
 func Map[R, K any](l Limiter[K], key func(R) (K, error)) Limiter[R] {
 	m := mapped[R, K]{l, key}
 	if r, ok := l.(Reserver[K]); ok {
@@ -54,6 +55,27 @@ func (m *mapped[R, K]) Take(ctx context.Context, r R, cost int) (Decision, error
 		return Decision{}, err
 	}
 	return m.Limiter.Take(ctx, key, cost)
+}
+
+// Limits returns the limits of the limiter behind, if it tells them.
+func (m *mapped[R, K]) Limits() []Limit {
+	if l, ok := m.Limiter.(interface{ Limits() []Limit }); ok {
+		return l.Limits()
+	}
+	return nil
+}
+
+// Wait is the package's Wait on the limiter behind.
+func (m *mappedReserver[R, K]) Wait(ctx context.Context, r R, cost int) error {
+	key, err := m.key(r)
+	switch {
+	case errors.Is(err, SkipLayer):
+		_, err = skipped(cost)
+		return err
+	case err != nil:
+		return err
+	}
+	return Wait(ctx, m.reserver, key, cost)
 }
 
 func (m *mappedReserver[R, K]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {

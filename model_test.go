@@ -374,6 +374,7 @@ type receipt struct {
 	*booking
 	life    int
 	settled bool
+	free    bool // of a cost of 0, so that there is no booking
 }
 
 // at returns the instant that a reading counts as.
@@ -417,8 +418,10 @@ func (m *model) check(cost int) error {
 func (m *model) take(raw int64, cost int, ahead int64, spend bool) (d ratelimit.Decision, r *receipt, err error) {
 	if err = m.check(cost); err != nil || cost == 0 {
 		m.standing(raw, &d)
-		d.Allowed = err == nil
-		return d, nil, err
+		if d.Allowed = err == nil; d.Allowed && spend {
+			r = &receipt{free: true}
+		}
+		return d, r, err
 	}
 	now := m.at(raw)
 	b, retry := m.plan(raw, now, int64(cost), ahead)
@@ -482,6 +485,11 @@ func (m *model) standing(raw int64, d *ratelimit.Decision) {
 
 // settle corrects what was spent; only the first call counts.
 func (m *model) settle(raw int64, r *receipt, actual int) {
+	if r != nil && r.free && !r.settled {
+		r.settled = true
+		m.adjust(raw, max(0, actual))
+		return
+	}
 	if r == nil || r.settled || r.life != m.life {
 		return
 	}

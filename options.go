@@ -20,7 +20,8 @@ const (
 // Options are what [New] can be told beyond the limit. Nil and the zero Options
 // mean the defaults. Functions in it are called concurrently, outside every lock.
 type Options[K comparable] struct {
-	// LimitFor returns the limit of a key; the zero Limit means New's. It is asked
+	// LimitFor returns the limit of a key; the zero Limit means New's, and a limit
+	// without a name takes the name of New's. It is asked
 	// when a key is first seen, and again after it was forgotten, after SetLimit
 	// and after Refresh. Keys that it puts under Unlimited or Blocked are not
 	// tracked, and so it is asked for each of their decisions. It may be slow, and

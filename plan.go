@@ -99,7 +99,17 @@ func (p *plan) check(cost int) error {
 	return p.exceeds(int64(cost))
 }
 
+func (p *plan) blocked() error {
+	if p.limit.Name == "" {
+		return fmt.Errorf("%w: the limit allows no cost above 0", ErrBlocked)
+	}
+	return fmt.Errorf("%w: the limit %q allows no cost above 0", ErrBlocked, p.limit.Name)
+}
+
 func (p *plan) exceeds(cost int64) error {
+	if p.limit.Algorithm == AlgorithmBlocked {
+		return p.blocked()
+	}
 	name := ""
 	if p.limit.Name != "" {
 		name = fmt.Sprintf(" %q", p.limit.Name)

@@ -2,6 +2,8 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math"
 	"sync/atomic"
 	"time"
@@ -14,18 +16,29 @@ import (
 type Reservation struct {
 	Decision
 	settled atomic.Bool
-	settle  func(actual int) // of another engine, else nil
+	settle  func(actual int) error // of another engine, or of a cost of 0; else nil
+	made    time.Time              // by the monotonic clock, if there is a delay
 
 	b     *account // that was charged, else nil
 	clock Clock
 	spending
 }
 
-// NewReservation returns a reservation for an engine of another kind. The first call of
-// Settle or Cancel, if the decision was Allowed, calls settle with the actual cost,
-// which is not negative. A nil settle has nothing to do.
-func NewReservation(d Decision, settle func(actual int)) *Reservation {
-	return &Reservation{Decision: d, settle: settle}
+// NewReservation returns a reservation for an engine of another kind, as of now: Delay
+// counts from this moment. The first call of Settle or Cancel, if the decision was
+// Allowed, calls settle with the actual cost, which is not negative, and returns its
+// error. A nil settle has nothing to do.
+func NewReservation(d Decision, settle func(actual int) error) *Reservation {
+	r := &Reservation{Decision: d, settle: settle}
+	r.booked()
+	return r
+}
+
+// booked takes note of the time if there is a delay to wait out.
+func (r *Reservation) booked() {
+	if r.Delay > 0 {
+		r.made = time.Now()
+	}
 }
 
 // Settle says what the work has really cost; below zero counts as zero. What is
@@ -41,22 +54,73 @@ func NewReservation(d Decision, settle func(actual int)) *Reservation {
 // bound always holds. Only the first call of Settle or Cancel counts. Once the key has
 // been forgotten, by Reset, by eviction, or as good as new after being idle (see
 // [Options.IdleTTL]), there is nothing to settle.
-func (r *Reservation) Settle(actual int) {
+//
+// The error is nil in memory, but for a reservation of cost 0, which can fail as
+// [Keyed.Adjust] can. A remote engine returns one if it could not settle: then what was
+// reserved stays charged, and a second call does not try again.
+func (r *Reservation) Settle(actual int) error {
 	if r == nil || !r.Allowed || r.settled.Swap(true) {
-		return
+		return nil
 	}
 	actual = max(0, actual)
 	if r.settle != nil {
-		r.settle(actual)
-		return
+		return r.settle(actual)
 	}
 	if r.b != nil {
 		r.b.settleAt(r.clock, r.spending, int64(actual))
 	}
+	return nil
 }
 
 // Cancel gives the whole cost back: it is Settle(0).
-func (r *Reservation) Cancel() { r.Settle(0) }
+func (r *Reservation) Cancel() error { return r.Settle(0) }
+
+// Wait sleeps until Delay is over, in real time and counted from when the reservation
+// was made. If the context's deadline comes before that, it fails at once; if the
+// context ends in the meantime, it fails then. In both cases it cancels the
+// reservation, and returns the context's error, joined with that of Cancel. It returns
+// [ErrLimited] if the reservation is not Allowed, and nil if it is nil or settled.
+func (r *Reservation) Wait(ctx context.Context) error {
+	switch {
+	case r == nil || r.settled.Load():
+		return nil
+	case !r.Allowed:
+		return fmt.Errorf("%w: the reservation was denied, under %v", ErrLimited, r.Limit)
+	}
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	left, err := timeLeft(ctx)
+	if err != nil {
+		return also(err, r.Cancel())
+	}
+	delay := r.delayLeft()
+	if delay > left {
+		return also(fmt.Errorf("%w: the delay ends %v after the deadline, under %v",
+			context.DeadlineExceeded, delay-left, r.Limit), r.Cancel())
+	}
+	var undone error
+	if err = sleep(ctx, delay, func() { undone = r.Cancel() }); err != nil {
+		return also(err, undone)
+	}
+	return nil
+}
+
+// delayLeft returns what is left of the delay.
+func (r *Reservation) delayLeft() time.Duration {
+	if r.Delay <= 0 {
+		return 0
+	}
+	return max(0, r.Delay-time.Since(r.made))
+}
+
+// also returns an error with a second one joined to it, if there is a second one.
+func also(err, second error) error {
+	if second == nil {
+		return err
+	}
+	return errors.Join(err, second)
+}
 
 // timeLeft returns how long the context lasts, or why it has ended.
 func timeLeft(ctx context.Context) (time.Duration, error) {

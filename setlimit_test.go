@@ -209,7 +209,7 @@ func TestABadLimitFromLimitForDenies(t *testing.T) {
 	})
 	d, err := l.Take(t.Context(), "k", 1)
 	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
-	require.EqualError(t, err, "LimitFor(k): ratelimit: invalid limit: Burst is -1, want at least 1")
+	require.EqualError(t, err, "ratelimit: Options.LimitFor: ratelimit: invalid limit: Burst is -1, want at least 1")
 	assert.Zero(t, d)
 	assert.False(t, l.Allow("k", 1))
 	_, err = l.Peek("k", 1)

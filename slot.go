@@ -121,7 +121,7 @@ func (s *keyedSlot[R, K]) refreshed() bool { return s.layer.l.refreshed.Load() !
 
 func (s *keyedSlot[R, K]) report(d *Decision, err error) {
 	if f := s.layer.l.onDecision; f != nil && s.loaded {
-		f(Event[K]{s.key, s.cost, *d, err})
+		f(Event[K]{Key: s.key, Cost: s.cost, Decision: *d, Spent: d.Allowed && s.b != nil && s.cost > 0, Err: err})
 	}
 }
 

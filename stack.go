@@ -117,7 +117,7 @@ func (s *stack[R]) wait(ctx context.Context, clock Clock, r R, cost int) error {
 			return err
 		case s.d.Allowed:
 			settle := s.settler(clock)
-			return sleep(ctx, s.d.Delay, func() { settle(0) })
+			return sleep(ctx, s.d.Delay, func() { _ = settle(0) })
 		case due > left:
 			return tooLate(cost, due-left, left, s.d.Limit)
 		}
@@ -411,17 +411,18 @@ func (s *stack[R]) withdraw(clock Clock) {
 }
 
 // settler returns how to settle what has been charged.
-func (s *stack[R]) settler(clock Clock) func(actual int) {
+func (s *stack[R]) settler(clock Clock) func(actual int) error {
 	var charged []settlement
 	for i := range s.charges {
 		if c := &s.charges[i]; c.b != nil && c.cost > 0 {
 			charged = append(charged, settlement{c.b, c.sp, c.shares, c.own})
 		}
 	}
-	return func(actual int) {
+	return func(actual int) error {
 		for i := range charged {
 			charged[i].settle(clock, int64(actual))
 		}
+		return nil
 	}
 }
 

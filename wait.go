@@ -23,31 +23,88 @@ func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
 		ctx = context.Background()
 	}
 	var d Decision
-	err := l.wait(ctx, key, cost, &d)
-	if l.onDecision != nil {
-		l.onDecision(Event[K]{key, cost, d, err})
-	}
+	spent, err := l.wait(ctx, key, cost, &d)
+	l.report(key, cost, d, spent && err == nil, err)
 	return err
 }
 
-func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) error {
+// wait is Wait without the report. It also says whether it has charged anything.
+func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spent bool, err error) {
 	left, err := timeLeft(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	b, sp, err := l.decide(key, cost, request{ahead: int64(left), keep: true}, d)
 	switch {
 	case err != nil:
-		return err
+		return false, err
 	case !d.Allowed && (left == forever || d.Limit.Algorithm == AlgorithmLeakyBucket && cost > d.Remaining):
-		return fmt.Errorf("%w: cost %d cannot be booked for another %v under %v", ErrLimited, cost, d.RetryAfter, d.Limit)
+		return false, fmt.Errorf("%w: cost %d cannot be booked for another %v under %v", ErrLimited, cost, d.RetryAfter, d.Limit)
 	case !d.Allowed:
-		return tooLate(cost, d.RetryAfter, left, d.Limit)
+		return false, tooLate(cost, d.RetryAfter, left, d.Limit)
 	}
-	return sleep(ctx, d.Delay, func() { b.settleAt(l.clock, sp, 0) })
+	return b != nil, sleep(ctx, d.Delay, func() { b.settleAt(l.clock, sp, 0) })
 }
 
 func tooLate(cost int, late, left time.Duration, l Limit) error {
 	return fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
 		context.DeadlineExceeded, cost, late, left, l)
+}
+
+// waiter is a Reserver with a Wait of its own.
+type waiter[K any] interface {
+	Wait(ctx context.Context, key K, cost int) error
+}
+
+// Wait spends cost of the key's budget on any limiter, and returns nil when its time
+// has come. If r has a method Wait(ctx, key, cost) error, as the limiters of this
+// package have, Wait calls that. Else it reserves the cost, as far ahead as the
+// context's deadline allows, and sleeps out the delay: see [Reservation.Wait]. If
+// that is denied, and the RetryAfter ends before the deadline, it sleeps for that time
+// and tries again.
+//
+// A Wait that fails has spent nothing. It fails with the errors of Reserve; with the
+// context's error if that ends; with one that wraps [context.DeadlineExceeded] if the
+// cost is denied until after the deadline; and with one that wraps [ErrLimited] if
+// it is denied and there is no deadline. The waiting is in real time.
+func Wait[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	if w, ok := r.(waiter[K]); ok {
+		return w.Wait(ctx, key, cost)
+	}
+	for {
+		left, err := timeLeft(ctx)
+		if err != nil {
+			return err
+		}
+		res, err := r.Reserve(ctx, key, cost, left)
+		if err != nil {
+			return also(err, res.Cancel())
+		}
+		if res != nil && res.Allowed {
+			return res.Wait(ctx)
+		}
+		if err := retryLater(ctx, res, cost, left); err != nil {
+			return err
+		}
+	}
+}
+
+// retryLater sleeps until a denied reservation may be tried again, or says why that
+// would be in vain.
+func retryLater(ctx context.Context, res *Reservation, cost int, left time.Duration) error {
+	var d Decision
+	if res != nil {
+		d = res.Decision
+	}
+	switch {
+	case left == forever:
+		return fmt.Errorf("%w: cost %d is denied under %v", ErrLimited, cost, d.Limit)
+	case d.RetryAfter <= 0 || d.RetryAfter > left:
+		return fmt.Errorf("%w: cost %d is denied for another %v under %v, and %v are left",
+			context.DeadlineExceeded, cost, d.RetryAfter, d.Limit, left)
+	}
+	return sleep(ctx, d.RetryAfter, func() {})
 }

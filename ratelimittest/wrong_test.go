@@ -179,7 +179,7 @@ type fullRefund struct{ keyed }
 
 func (l fullRefund) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
-	return ratelimit.NewReservation(r.Decision, func(actual int) { l.Adjust(key, actual-cost) }), err
+	return ratelimit.NewReservation(r.Decision, func(actual int) error { return l.Adjust(key, actual-cost) }), err
 }
 
 // bookingLeaks keeps what a cancelled reservation has spent.
@@ -187,7 +187,7 @@ type bookingLeaks struct{ keyed }
 
 func (l bookingLeaks) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
-	return ratelimit.NewReservation(r.Decision, func(int) {}), err
+	return ratelimit.NewReservation(r.Decision, func(int) error { return nil }), err
 }
 
 // freshOnChange hands everyone a full budget with every new limit.

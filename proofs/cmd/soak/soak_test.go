@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"math"
 	"testing"
 	"time"
@@ -51,9 +52,8 @@ type doublesUp struct{ keyed }
 
 func (l doublesUp) Reserve(ctx context.Context, key uint64, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
-	return ratelimit.NewReservation(r.Decision, func(actual int) {
-		r.Settle(actual)
-		l.Adjust(key, actual-cost)
+	return ratelimit.NewReservation(r.Decision, func(actual int) error {
+		return errors.Join(r.Settle(actual), l.Adjust(key, actual-cost))
 	}), err
 }
 

@@ -1,0 +1,311 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+func TestAReservationOfNothingIsChargedWhatItIsSettledAt(t *testing.T) {
+	for _, limit := range []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000),
+		ratelimit.LeakyBucket(ratelimit.PerHour(1000), 1000),
+		ratelimit.FixedWindow(ratelimit.PerHour(1000)),
+		ratelimit.SlidingLog(ratelimit.PerHour(1000)),
+		ratelimit.SlidingCounter(ratelimit.PerHour(1000)),
+	} {
+		t.Run(limit.Algorithm.String(), func(t *testing.T) {
+			l, _ := newLimiter(t, limit)
+			r, err := l.Reserve(t.Context(), "k", 0, 0)
+			require.NoError(t, err)
+			assert.True(t, r.Allowed)
+			assert.Zero(t, l.Len(), "nothing is charged yet")
+			require.NoError(t, r.Settle(500))
+			assert.Equal(t, 500, remaining(t, l, "k"))
+			require.NoError(t, r.Settle(500))
+			assert.Equal(t, 500, remaining(t, l, "k"), "the second call does not count")
+
+			cancelled, err := l.Reserve(t.Context(), "k", 0, 0)
+			require.NoError(t, err)
+			require.NoError(t, cancelled.Cancel())
+			assert.Equal(t, 500, remaining(t, l, "k"))
+		})
+	}
+}
+
+func TestAReservationOfNothingFailsToSettleAsAdjustFails(t *testing.T) {
+	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(10)), ratelimit.Options[string]{
+		Clock: new(testClock), MaxKeys: 1, OnFull: ratelimit.RefuseNew,
+	})
+	require.True(t, l.Allow("other", 1))
+	r, err := l.Reserve(t.Context(), "k", 0, 0)
+	require.NoError(t, err)
+	require.ErrorIs(t, r.Settle(3), ratelimit.ErrTableFull)
+	require.NoError(t, r.Settle(3), "only the first call counts")
+}
+
+func TestBlockedIsAnErrorOfItsOwn(t *testing.T) {
+	assert.ErrorIs(t, ratelimit.ErrBlocked, ratelimit.ErrExceedsLimit)
+	assert.NotErrorIs(t, ratelimit.ErrExceedsLimit, ratelimit.ErrBlocked)
+	l := newWith(t, ratelimit.Blocked().Named("spam"), ratelimit.Options[string]{Clock: new(testClock)})
+	d, err := l.Take(t.Context(), "secret", 1)
+	require.ErrorIs(t, err, ratelimit.ErrBlocked)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	require.EqualError(t, err, `ratelimit: blocked: the limit "spam" allows no cost above 0`)
+	assert.False(t, d.Allowed)
+	assert.Zero(t, d.RetryAfter)
+	assert.True(t, l.Allow("secret", 0), "a cost of 0 is always allowed")
+}
+
+func TestNoErrorTellsAKey(t *testing.T) {
+	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(2)), ratelimit.Options[string]{
+		LimitFor: func(string) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(1), -1) },
+	})
+	_, err := l.Take(t.Context(), "secret-token", 1)
+	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+	assert.NotContains(t, err.Error(), "secret")
+}
+
+func TestALimitWithoutANameTakesTheDefaultsName(t *testing.T) {
+	limits := map[string]ratelimit.Limit{
+		"pro":  ratelimit.FixedWindow(ratelimit.PerHour(9)),
+		"team": ratelimit.FixedWindow(ratelimit.PerHour(8)).Named("team"),
+	}
+	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("plan"), ratelimit.Options[string]{
+		LimitFor: func(key string) ratelimit.Limit { return limits[key] },
+	})
+	for key, want := range map[string]string{"pro": "plan", "team": "team", "free": "plan"} {
+		d, err := l.Take(t.Context(), key, 1)
+		require.NoError(t, err)
+		assert.Equal(t, want, d.Limit.Name, key)
+	}
+}
+
+func TestEventsSayWhetherTheCostWasSpent(t *testing.T) {
+	var events []ratelimit.Event[string]
+	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(2)), ratelimit.Options[string]{
+		Clock: new(testClock), OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) },
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	l.Allow("k", 1)
+	_, _ = l.Take(ctx, "k", 0)
+	_, _ = l.Reserve(ctx, "k", 1, 0)
+	_, _ = l.Take(ctx, "k", 1)
+	_, _ = l.Take(ctx, "k", 3)
+	require.Error(t, l.Wait(ctx, "k", 1))
+	require.NoError(t, l.Wait(ctx, "other", 1))
+	var spent []bool
+	for _, e := range events {
+		spent = append(spent, e.Spent)
+	}
+	assert.Equal(t, []bool{true, false, true, false, false, false, true}, spent)
+}
+
+func TestReservationWait(t *testing.T) {
+	reserve := func(d ratelimit.Decision, settled *[]int, err error) *ratelimit.Reservation {
+		return ratelimit.NewReservation(d, func(actual int) error {
+			*settled = append(*settled, actual)
+			return err
+		})
+	}
+	booked := ratelimit.Decision{Allowed: true, Delay: 10 * time.Second}
+
+	t.Run("sleeps out the delay, counted from when it was made", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var settled []int
+			r, start := reserve(booked, &settled, nil), time.Now()
+			time.Sleep(4 * time.Second)
+			require.NoError(t, r.Wait(t.Context()))
+			assert.Equal(t, 10*time.Second, time.Since(start))
+			assert.Empty(t, settled)
+			require.NoError(t, r.Wait(t.Context()), "the delay is over")
+			assert.Equal(t, 10*time.Second, time.Since(start))
+		})
+	})
+	t.Run("cancels when the context ends, and tells if that fails", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var settled []int
+			down := errors.New("down")
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, cancel)
+			err := reserve(booked, &settled, down).Wait(ctx)
+			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorIs(t, err, down)
+			assert.Equal(t, []int{0}, settled)
+		})
+	})
+	t.Run("fails at once if the deadline comes first", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var settled []int
+			ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+			defer cancel()
+			start := time.Now()
+			require.ErrorIs(t, reserve(booked, &settled, nil).Wait(ctx), context.DeadlineExceeded)
+			assert.Zero(t, time.Since(start))
+			assert.Equal(t, []int{0}, settled)
+		})
+	})
+	t.Run("has nothing to wait for", func(t *testing.T) {
+		var settled []int
+		require.NoError(t, (*ratelimit.Reservation)(nil).Wait(t.Context()))
+		require.ErrorIs(t, reserve(ratelimit.Decision{}, &settled, nil).Wait(t.Context()), ratelimit.ErrLimited)
+		r := reserve(booked, &settled, nil)
+		require.NoError(t, r.Settle(2))
+		require.NoError(t, r.Wait(t.Context()))
+		assert.Equal(t, []int{2}, settled)
+	})
+	t.Run("an ended context cancels although there is no delay", func(t *testing.T) {
+		var settled []int
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, reserve(ratelimit.Decision{Allowed: true}, &settled, nil).Wait(ctx), context.Canceled)
+		assert.Equal(t, []int{0}, settled)
+	})
+}
+
+// scripted is an engine of another kind: it answers what it is told to.
+type scripted struct {
+	answers []ratelimit.Decision
+	err     error
+	asked   []time.Duration // maxDelay of each Reserve
+	settled []int
+}
+
+func (s *scripted) Allow(string, int) bool { return false }
+
+func (s *scripted) Take(context.Context, string, int) (ratelimit.Decision, error) {
+	return ratelimit.Decision{}, s.err
+}
+
+func (s *scripted) Reserve(_ context.Context, _ string, _ int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	s.asked = append(s.asked, maxDelay)
+	d := s.answers[0]
+	s.answers = s.answers[1:]
+	return ratelimit.NewReservation(d, func(actual int) error {
+		s.settled = append(s.settled, actual)
+		return nil
+	}), s.err
+}
+
+func TestWaitWorksOnAnyReserver(t *testing.T) {
+	later := func(d time.Duration) ratelimit.Decision { return ratelimit.Decision{RetryAfter: d} }
+	booked := func(d time.Duration) ratelimit.Decision { return ratelimit.Decision{Allowed: true, Delay: d} }
+	const deadline = 10 * time.Second
+	for _, test := range []struct {
+		name     string
+		answers  []ratelimit.Decision
+		deadline time.Duration
+		err      error
+		takes    time.Duration
+		asked    []time.Duration
+	}{
+		{"waits out the delay", []ratelimit.Decision{booked(3 * time.Second)}, deadline, nil, 3 * time.Second, []time.Duration{deadline}},
+		{"tries again when it is told to", []ratelimit.Decision{later(4 * time.Second), booked(time.Second)}, deadline, nil, 5 * time.Second, []time.Duration{deadline, deadline - 4*time.Second}},
+		{"gives up at once if that is after the deadline", []ratelimit.Decision{later(11 * time.Second)}, deadline, context.DeadlineExceeded, 0, []time.Duration{deadline}},
+		{"gives up at once if there is no time to wait for", []ratelimit.Decision{{}}, deadline, context.DeadlineExceeded, 0, []time.Duration{deadline}},
+		{"a denial without a deadline is final", []ratelimit.Decision{later(time.Second)}, 0, ratelimit.ErrLimited, 0, []time.Duration{1<<63 - 1}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := t.Context()
+				if test.deadline > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, test.deadline)
+					defer cancel()
+				}
+				s, start := &scripted{answers: test.answers}, time.Now()
+				err := ratelimit.Wait[string](ctx, s, "k", 1)
+				require.ErrorIs(t, err, test.err)
+				assert.Equal(t, test.takes, time.Since(start))
+				assert.Equal(t, test.asked, s.asked)
+				assert.Empty(t, s.settled)
+			})
+		})
+	}
+}
+
+func TestWaitCallsTheLimitersOwn(t *testing.T) {
+	l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerHour(2)))
+	require.NoError(t, ratelimit.Wait[string](t.Context(), l, "k", 2))
+	assert.Zero(t, remaining(t, l, "k"))
+
+	mapped := ratelimit.Map(l, func(n int) (string, error) {
+		if n == 0 {
+			return "", ratelimit.SkipLayer
+		}
+		return "other", nil
+	}).(ratelimit.Reserver[int])
+	require.NoError(t, ratelimit.Wait(t.Context(), mapped, 1, 2))
+	assert.Zero(t, remaining(t, l, "other"))
+	require.NoError(t, ratelimit.Wait(t.Context(), mapped, 0, 2))
+	require.ErrorIs(t, ratelimit.Wait(t.Context(), mapped, 1, 3), ratelimit.ErrExceedsLimit)
+}
+
+func TestRefillTime(t *testing.T) {
+	for limit, want := range map[ratelimit.Limit]time.Duration{
+		ratelimit.TokenBucket(ratelimit.PerSecond(10), 50):            5 * time.Second,
+		ratelimit.TokenBucket(ratelimit.PerSecond(3), 1):              333_333_334,
+		ratelimit.LeakyBucket(ratelimit.PerMinute(60), 3):             3 * time.Second,
+		ratelimit.FixedWindow(ratelimit.PerHour(7)):                   time.Hour,
+		ratelimit.SlidingLog(ratelimit.PerHour(7)):                    time.Hour,
+		ratelimit.SlidingCounter(ratelimit.PerHour(7)):                2 * time.Hour,
+		ratelimit.SlidingCounter(ratelimit.Per(1, 876_600*time.Hour)): 2 * 876_600 * time.Hour,
+		ratelimit.TokenBucket(ratelimit.Per(1, 876_600*time.Hour), 1): 876_600 * time.Hour,
+		ratelimit.Unlimited():                                         0,
+		ratelimit.Blocked():                                           0,
+		{}:                                                            0,
+		ratelimit.TokenBucket(ratelimit.PerSecond(1), -1):             0,
+	} {
+		assert.Equal(t, want, limit.RefillTime(), "%+v", limit)
+	}
+}
+
+func TestAFreshKeyAgainAfterRefillTime(t *testing.T) {
+	for _, limit := range []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerSecond(3), 7),
+		ratelimit.LeakyBucket(ratelimit.PerSecond(7), 3),
+		ratelimit.FixedWindow(ratelimit.PerSecond(3)),
+		ratelimit.SlidingLog(ratelimit.PerSecond(3)),
+		ratelimit.SlidingCounter(ratelimit.PerSecond(3)),
+	} {
+		l, _ := newLimiter(t, limit)
+		d, err := l.Take(t.Context(), "k", limit.Capacity())
+		require.NoError(t, err)
+		assert.Equal(t, limit.RefillTime(), d.ResetAfter, limit)
+	}
+}
+
+func TestLimitsAreToldBeforeTheFirstDecision(t *testing.T) {
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("hourly")
+	l, _ := newLimiter(t, limit)
+	assert.Equal(t, []ratelimit.Limit{limit}, l.Limits())
+	require.NoError(t, l.SetLimit(limit.Named("new")))
+	assert.Equal(t, []ratelimit.Limit{limit.Named("new")}, l.Limits())
+
+	mapped := ratelimit.Map(l, func(string) (string, error) { return "k", nil })
+	assert.Equal(t, l.Limits(), mapped.(interface{ Limits() []ratelimit.Limit }).Limits())
+	mute := ratelimit.Map[string, string](&scripted{}, func(string) (string, error) { return "k", nil })
+	assert.Empty(t, mute.(interface{ Limits() []ratelimit.Limit }).Limits())
+
+	each := newWith(t, limit, ratelimit.Options[string]{LimitFor: func(string) ratelimit.Limit { return limit }})
+	assert.Equal(t, []ratelimit.Limit{{}}, each.Limits(), "each key has its own")
+}
+
+func TestGlobalIsOneBudgetForAllRequests(t *testing.T) {
+	global := ratelimit.Must(ratelimit.New[struct{}](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil))
+	l, err := ratelimit.All(ratelimit.Global[string](global))
+	require.NoError(t, err)
+	for i, request := range []string{"a", "b", "c", "d"} {
+		assert.Equal(t, i < 3, l.Allow(request, 1))
+	}
+	_, err = ratelimit.All(ratelimit.Global[string](nil))
+	require.Error(t, err)
+}
