@@ -30,8 +30,8 @@ func playReserveAhead(h *history) {
 	p.unsettle()
 	cost := p.cost(p.left().Remaining)
 	d, _ := p.take(cost)
-	if d.Allowed || d.ResetAfter > span {
-		return // a booking need not stand for longer than a hundred years
+	if d.Allowed || d.RetryAfter > 99*year-whole(h.limit) {
+		return // together with the capacity, that takes a hundred years to regain
 	}
 	early := p.reserve(cost, d.RetryAfter-p.cfg.Resolution)
 	p.must(!early.Allowed, reserveIsTrue, "RetryAfter was %v, and less delay than that is enough", d.RetryAfter)
@@ -149,8 +149,10 @@ func playResetBooked(h *history) {
 }
 
 func (p *party) reset() {
-	p.note("Reset(%s)", p.name)
-	p.lim.(resetter).Reset(p.key())
+	err := p.has.reset(p.ctx(), p.key())
+	p.note("Reset(%s): %v", p.name, err)
+	p.reached(err)
+	p.must(err == nil, resetForgets, "Reset fails: %v", err)
 }
 
 // playReset forgets a key in any state.

@@ -3,14 +3,16 @@ package ratelimittest
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 )
 
-// Config tells the suite about the engine that it is to test. New and one of
-// Clock and Advance are required.
+// Config tells the suite about the engine that it is to test. New is required, and one of
+// Clock, Advance, TryAdvance and RealTime.
 type Config struct {
 	// New returns a new limiter that holds each key to the limit. What the suite
 	// has spent through one limiter must not be found in the next. The suite never
@@ -29,6 +31,12 @@ type Config struct {
 	// days is left out. It is not used if there is a Clock.
 	Advance func(d time.Duration)
 
+	// TryAdvance is Advance for an engine whose time may fail to move, because a
+	// server has to be asked. An error ends the history: if it wraps
+	// [ratelimit.ErrUnavailable], the history is played again; any other is a
+	// failure. It is used instead of Advance if both are set.
+	TryAdvance func(d time.Duration) error
+
 	// Resolution is the unit in which the engine knows time: a nanosecond, if
 	// zero. With a microsecond, the suite moves time by whole microseconds only,
 	// expects spans in whole microseconds, rounded up, and probes one microsecond
@@ -40,6 +48,38 @@ type Config struct {
 	// algorithm, or count less far. The suite leaves the others out. If nil, it knows
 	// every valid limit.
 	Accepts func(limit ratelimit.Limit) bool
+
+	// Limits are all the limits that the engine knows, if that is a fixed set: the
+	// suite uses no others, and does not ask New to refuse invalid ones. If empty, the
+	// engine knows every limit that Accepts accepts.
+	Limits []ratelimit.Limit
+
+	// Skip names methods that the suite does not use although the limiters have them:
+	// "Reserve", say, for a wrapper of an engine that cannot reserve. The names are
+	// Peek, Reserve, Wait, Adjust, Reset, SetLimit, Sweep and Len.
+	Skip []string
+
+	// Want names methods that the limiters must have: if the suite does not find one,
+	// with a signature that it knows, the run fails. Without it a method with an
+	// unknown signature is not tested, and only the log of [Run] tells.
+	Want []string
+
+	// Close is called once for each limiter that New, NewBounded and NewPair made, when
+	// the history that used it has ended. An error is a failure. If nil, limiters
+	// need no closing.
+	Close func(limiter ratelimit.Limiter[string]) error
+
+	// NewPair returns two limiters that share their budgets, as two clients of one
+	// store do: what is spent through one must count in the other. If nil, that is
+	// not tried.
+	NewPair func(limit ratelimit.Limit) (a, b ratelimit.Limiter[string], err error)
+
+	// Retries is how often a history that failed is played again, with other keys, before
+	// the failure counts; at most 9. It is for an engine whose calls fail now and then:
+	// a call that answers [ratelimit.ErrUnavailable] ends the history, which is then
+	// played again in any case, but Allow cannot say why it denies. If zero, every
+	// failure counts. An engine that cannot decide 10 times in a row fails.
+	Retries int
 
 	// NewFloat is New for an engine whose keys may be of any comparable type. NaN,
 	// the key that does not equal itself, is tried on it. If nil, it is not.
@@ -63,12 +103,20 @@ func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.New == nil:
 		return c, errors.New("ratelimittest: Config.New is nil")
-	case c.Clock == nil && c.Advance == nil:
-		return c, errors.New("ratelimittest: Config.Clock and Config.Advance are both nil")
+	case c.Clock == nil && c.Advance == nil && c.TryAdvance == nil:
+		return c, errors.New("ratelimittest: Config.Clock and Config.Advance are both nil, and so is TryAdvance: time cannot be moved")
 	case c.Resolution < 0:
 		return c, fmt.Errorf("ratelimittest: Config.Resolution is %v, want zero or more", c.Resolution)
+	case c.Retries < 0 || c.Retries >= maxUnavailable:
+		return c, fmt.Errorf("ratelimittest: Config.Retries is %d, want 0 to %d", c.Retries, maxUnavailable-1)
 	case c.Histories < 0:
 		return c, fmt.Errorf("ratelimittest: Config.Histories is %d, want zero or more", c.Histories)
+	}
+	if err := c.checkNames(); err != nil {
+		return c, err
+	}
+	if err := c.checkLimits(); err != nil {
+		return c, err
 	}
 	if c.Resolution == 0 {
 		c.Resolution = 1
@@ -82,8 +130,31 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
+// checkNames finds names of methods that do not exist.
+func (c *Config) checkNames() error {
+	for _, name := range slices.Concat(c.Skip, c.Want) {
+		if !slices.Contains(methodNames, name) {
+			return fmt.Errorf("ratelimittest: Config.Skip or Want names %q, want one of %v", name, methodNames)
+		}
+	}
+	return nil
+}
+
+// checkLimits finds limits of a fixed set that nobody could enforce.
+func (c *Config) checkLimits() error {
+	for i, l := range c.Limits {
+		if err := l.Validate(); err != nil {
+			return fmt.Errorf("ratelimittest: Config.Limits[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
 // accepts reports whether the engine is to be tried with the limit.
 func (c *Config) accepts(l ratelimit.Limit) bool {
+	if len(c.Limits) > 0 && !slices.Contains(c.Limits, l) {
+		return false
+	}
 	if l.Validate() != nil || l.Rate.Per%c.Resolution != 0 {
 		return false
 	}
@@ -97,8 +168,11 @@ func (c *Config) accepts(l ratelimit.Limit) bool {
 const reach = 10 * 24 * time.Hour
 
 // whole is an upper bound of the time after which a key is as good as new, if its
-// whole capacity was spent.
+// whole capacity was spent, and a lower bound of that where it is above 146 years.
 func whole(l ratelimit.Limit) time.Duration {
-	perUnit := float64(l.Rate.Per) / float64(l.Rate.Units)
-	return 2*l.Rate.Per + time.Duration(perUnit*float64(l.Capacity()))
+	if l.Rate.Units == 0 {
+		return 0 // unlimited, or blocked
+	}
+	per := float64(l.Rate.Per)
+	return time.Duration(min(2*per+per/float64(l.Rate.Units)*float64(l.Capacity()), float64(math.MaxInt64/2)))
 }

@@ -15,9 +15,20 @@
 //		})
 //	}
 //
-// An engine that takes its time from a server has no Clock, and gives Advance instead. In
-// either case time has to stand still but for the suite. So limiters under test must
-// not share the suite's clock with other tests.
+// An engine that takes its time from a server has no Clock, and gives Advance or TryAdvance
+// instead. In either case time stands still, except where the suite moves it. So limiters
+// under test must not share the suite's clock with other tests.
+//
+// # Engines that do I/O
+//
+// Methods are found with and without a context: Peek(key, cost) and Peek(ctx, key, cost),
+// Adjust, Reset (with or without an error) and SetLimit likewise. Config.Want makes sure that
+// none was missed because of its signature.
+//
+// A call that answers [ratelimit.ErrUnavailable] breaks no promise: nothing is known about
+// the key then, so the suite plays that history again with other keys. An engine
+// that fails ten times in a row fails the run. Allow cannot tell why it denies; see
+// Config.Retries. Config.NewPair tests two clients of one store.
 //
 // # What is promised
 //
@@ -46,8 +57,10 @@
 // Beside these, each key has a budget of its own, a Decision names its limit, and no call
 // panics. What a limiter has of the following methods, with the signatures of
 // [ratelimit.Keyed], is tested too: Peek, Wait, Adjust, Reset, SetLimit, Sweep, Len, and Reserve
-// (see [ratelimit.Reserver]) with Settle and Cancel. [Run] logs which it has found; an engine
-// whose methods take a context, or return an error, is wrapped in a few lines.
+// (see [ratelimit.Reserver]) with Settle and Cancel. [Run] logs which it has found.
+//
+// A booking may be refused if it lies so far ahead that it and the capacity together take
+// more than 100 years to regain.
 //
 // # How it is tested
 //
@@ -58,6 +71,6 @@
 // names the promise, the limit, the calls and answers that led there, and the seed that
 // repeats them.
 //
-// The suite cannot prove what it does not see: that a remote engine survives a lost
+// The suite cannot prove what it does not see: that a remote engine recovers from a lost
 // connection, or that goroutines and memory stay bounded.
 package ratelimittest

@@ -1,7 +1,6 @@
 package ratelimittest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,32 +9,14 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// What a limiter may have beyond Allow and Take. Each is tested where it is found.
-type (
-	peeker interface {
-		Peek(key string, cost int) (ratelimit.Decision, error)
-	}
-	waiter interface {
-		Wait(ctx context.Context, key string, cost int) error
-	}
-	adjuster interface {
-		Adjust(key string, delta int) error
-	}
-	resetter interface{ Reset(key string) }
-	setter   interface {
-		SetLimit(limit ratelimit.Limit) error
-	}
-	sweeper  interface{ Sweep() int }
-	counter  interface{ Len() int }
-	reserver = ratelimit.Reserver[string]
-)
-
 // history is a sequence of calls on limiters of one limit, and what they answered.
 type history struct {
 	cfg   *Config
 	limit ratelimit.Limit
 	rng   *rand.Rand
 	lim   ratelimit.Limiter[string]
+	has   methods // of lim
+	made  []ratelimit.Limiter[string]
 	id    string        // sets its keys apart from all others'
 	keys  int           // how many parties there are
 	start time.Duration // what the clock read at first
@@ -47,6 +28,7 @@ type history struct {
 type party struct {
 	*history
 	lim  ratelimit.Limiter[string]
+	has  methods // of lim
 	name string
 }
 
@@ -57,8 +39,11 @@ func (h *history) begin() {
 		h.start = h.upto(2*span) - span
 		h.cfg.Clock.Set(h.start)
 	}
-	h.lim = h.newLimiter(h.limit)
+	h.use(h.newLimiter(h.limit))
 }
+
+// use makes the limiter the one that new parties are keys of.
+func (h *history) use(l ratelimit.Limiter[string]) { h.lim, h.has = l, h.cfg.methodsOf(l) }
 
 const (
 	year = 365 * 24 * time.Hour
@@ -69,6 +54,12 @@ func (h *history) newLimiter(limit ratelimit.Limit) ratelimit.Limiter[string] {
 	l, err := h.cfg.New(limit)
 	h.must(err == nil, exact, "New refuses a limit that it has to know: %v", err)
 	h.must(l != nil, exact, "New returns nil without an error")
+	return h.keep(l)
+}
+
+// keep notes a limiter that is to be closed when the history ends.
+func (h *history) keep(l ratelimit.Limiter[string]) ratelimit.Limiter[string] {
+	h.made = append(h.made, l)
 	return l
 }
 
@@ -80,7 +71,21 @@ func (h *history) stranger() *party { return h.partyOf(h.newLimiter(h.limit)) }
 
 func (h *history) partyOf(l ratelimit.Limiter[string]) *party {
 	h.keys++
-	return &party{h, l, string(rune('a' + (h.keys-1)%26))}
+	return h.named(l, keyName(h.keys-1))
+}
+
+// keyName returns a, b, …, z, a1, b1, ….
+func keyName(n int) string {
+	letter := string(rune('a' + n%26))
+	if n < 26 {
+		return letter
+	}
+	return fmt.Sprint(letter, n/26)
+}
+
+// named returns a key of a name that is given.
+func (h *history) named(l ratelimit.Limiter[string], name string) *party {
+	return &party{h, l, h.cfg.methodsOf(l), name}
 }
 
 func (p *party) key() string { return p.id + p.name }
@@ -131,7 +136,12 @@ func (h *history) move(d time.Duration) {
 	switch {
 	case h.cfg.Clock != nil:
 		h.cfg.Clock.Set(h.start + h.now)
-	case d > 0:
+	case d <= 0:
+	case h.cfg.TryAdvance != nil:
+		err := h.cfg.TryAdvance(d)
+		h.reached(err)
+		h.must(err == nil, timeMoves, "TryAdvance(%v): %v", d, err)
+	default:
 		h.cfg.Advance(d)
 	}
 }
@@ -150,8 +160,15 @@ func (h *history) pause(d ratelimit.Decision) {
 // ---- calls ----
 
 func (p *party) take(cost int) (ratelimit.Decision, error) {
-	d, err := p.lim.Take(context.Background(), p.key(), cost)
+	d, err := p.lim.Take(p.ctx(), p.key(), cost)
+	for range maxUnavailable {
+		if cost > 0 || !errors.Is(err, ratelimit.ErrUnavailable) {
+			break
+		}
+		d, err = p.lim.Take(p.ctx(), p.key(), cost) // it has charged nothing
+	}
 	p.note("Take(%s, %d): %s", p.name, cost, described(d, err))
+	p.reached(err)
 	p.wellFormed("Take", cost, d, err)
 	return d, err
 }
@@ -163,31 +180,38 @@ func (p *party) allow(cost int) bool {
 }
 
 func (p *party) peek(cost int) (ratelimit.Decision, error) {
-	d, err := p.lim.(peeker).Peek(p.key(), cost)
+	d, err := p.has.peek(p.ctx(), p.key(), cost)
+	for i := 0; i < maxUnavailable && errors.Is(err, ratelimit.ErrUnavailable); i++ {
+		d, err = p.has.peek(p.ctx(), p.key(), cost)
+	}
 	p.note("Peek(%s, %d): %s", p.name, cost, described(d, err))
+	p.reached(err)
 	p.wellFormed("Peek", cost, d, err)
 	return d, err
 }
 
 func (p *party) reserve(cost int, maxDelay time.Duration) *ratelimit.Reservation {
-	r, err := p.lim.(reserver).Reserve(context.Background(), p.key(), cost, maxDelay)
+	r, err := p.has.reserver.Reserve(p.ctx(), p.key(), cost, maxDelay)
 	p.must(r != nil, reserveIsTrue, "Reserve returns nil")
 	p.note("Reserve(%s, %d, %v): %s", p.name, cost, maxDelay, described(r.Decision, err))
+	p.reached(err)
 	p.must(err == nil, reserveIsTrue, "Reserve of cost %d fails: %v", cost, err)
 	p.wellFormed("Reserve", cost, r.Decision, err)
-	p.must(!r.Allowed || p.limit.Algorithm != ratelimit.AlgorithmLeakyBucket || r.Delay <= maxDelay,
-		reserveIsTrue, "Delay is %v, above maxDelay %v", r.Delay, maxDelay)
+	p.must(!r.Allowed || r.Delay <= max(0, maxDelay), reserveIsTrue, "Delay is %v, above maxDelay %v", r.Delay, maxDelay)
 	return r
 }
 
 func (p *party) settle(r *ratelimit.Reservation, actual int) {
-	p.note("Settle(%s, %d)", p.name, actual)
-	r.Settle(actual)
+	err := r.Settle(actual)
+	p.note("Settle(%s, %d): %v", p.name, actual, err)
+	p.reached(err)
+	p.must(err == nil, settleIsTrue, "Settle at %d fails: %v", actual, err)
 }
 
 func (p *party) adjust(delta int) {
-	err := p.lim.(adjuster).Adjust(p.key(), delta)
+	err := p.has.adjust(p.ctx(), p.key(), delta)
 	p.note("Adjust(%s, %+d): %v", p.name, delta, err)
+	p.reached(err)
 	p.must(err == nil, adjustIsTrue, "Adjust by %d fails: %v", delta, err)
 }
 
@@ -254,4 +278,9 @@ func (h *history) alike(p promise, a, b *party, why string) {
 }
 
 // describedKey names a history's keys after the seed, so that no two runs share one.
-func describedKey(seed uint64, n int64) string { return fmt.Sprintf("%x-%d-", seed, n) }
+func describedKey(seed uint64, n int64, try int) string {
+	if try > 0 {
+		return fmt.Sprintf("%x-%d-again%d-", seed, n, try)
+	}
+	return fmt.Sprintf("%x-%d-", seed, n)
+}

@@ -71,8 +71,11 @@ func (c *Config) randomLimit(a ratelimit.Algorithm, rng *rand.Rand) ratelimit.Li
 }
 
 // limitFor returns the limit of one of an algorithm's histories: an edge and a random one
-// by turns. It reports false if the engine takes none.
+// in turn, or one of a fixed set. It reports false if the engine takes none.
 func (c *Config) limitFor(a ratelimit.Algorithm, n int, rng *rand.Rand) (ratelimit.Limit, bool) {
+	if len(c.Limits) > 0 {
+		return c.fixedLimit(a, n)
+	}
 	all := edges(a)
 	for i := range 100 {
 		l := c.randomLimit(a, rng)
@@ -84,4 +87,18 @@ func (c *Config) limitFor(a ratelimit.Algorithm, n int, rng *rand.Rand) (ratelim
 		}
 	}
 	return ratelimit.Limit{}, false
+}
+
+// fixedLimit returns one of the limits of a fixed set.
+func (c *Config) fixedLimit(a ratelimit.Algorithm, n int) (ratelimit.Limit, bool) {
+	var all []ratelimit.Limit
+	for _, l := range c.Limits {
+		if l.Algorithm == a && c.accepts(l) {
+			all = append(all, l)
+		}
+	}
+	if len(all) == 0 {
+		return ratelimit.Limit{}, false
+	}
+	return all[n%len(all)], true
 }

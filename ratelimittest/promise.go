@@ -1,6 +1,7 @@
 package ratelimittest
 
 import (
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"strings"
@@ -33,6 +34,10 @@ const (
 	sweepIsSafe     promise = "the promise of Sweep"
 	spentStays      promise = "the promise of SetLimit"
 	keysAreBounded  promise = "the promise of MaxKeys"
+	storeIsShared   promise = "the promise that clients of one store share its budgets"
+	timeMoves       promise = "the promise of Config, that time can be moved,"
+	canDecide       promise = "the promise that an engine can decide"
+	closes          promise = "the promise of Close"
 )
 
 // violation is a promise that was broken, and what led there.
@@ -77,11 +82,24 @@ func (v *violation) Error() string {
 // enough ends a history early: it has come to the end of the time there is.
 type enough struct{}
 
+// unavailable ends a history because the engine could not decide. Nothing is known about
+// the key any more: the call may have charged it.
+type unavailable struct{ err error }
+
+// reached ends the history if a call failed because the engine could not decide.
+func (h *history) reached(err error) {
+	if errors.Is(err, ratelimit.ErrUnavailable) {
+		panic(unavailable{err})
+	}
+}
+
 // caught returns the violation that ended a history, if one did.
 func (h *history) caught(check string, ended any) (v *violation) {
 	switch e := ended.(type) {
 	case nil, enough:
 		return nil
+	case unavailable:
+		v = h.violation(canDecide, e.err.Error())
 	case *violation:
 		v = e
 	default:

@@ -2,7 +2,6 @@ package ratelimittest
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ type check struct {
 	play  func(h *history)
 	needs func(h *history) bool // if nil, nothing beyond Allow and Take
 	few   bool                  // it is slow, or takes no random limits: play a tenth of the histories
+	slow  bool                  // where it fails it may take a second: one failure is enough
 }
 
 // Run plays the suite, in one subtest for each algorithm and check, and fails with
@@ -52,7 +52,11 @@ func (c *Config) runAlgorithm(t *testing.T, a ratelimit.Algorithm) {
 	if !ok {
 		t.Skipf("Config.Accepts takes no %v limit", a)
 	}
-	t.Logf("seed %d; tested beyond Allow and Take: %s", c.Seed, c.found(limit))
+	found, err := c.found(limit)
+	if err != nil {
+		t.Error(err)
+	}
+	t.Logf("seed %d; tested beyond Allow and Take: %s", c.Seed, found)
 	for _, k := range checks {
 		t.Run(strings.ReplaceAll(k.name, " ", "_"), func(t *testing.T) {
 			for _, v := range c.playAll(a, k) {
@@ -81,6 +85,13 @@ func Check(config Config) error {
 }
 
 func (c *Config) checkAlgorithm(a ratelimit.Algorithm) (all []error) {
+	limit, ok := c.limitFor(a, 1, rand.New(rand.NewPCG(c.Seed, 0)))
+	if !ok {
+		return nil
+	}
+	if _, err := c.found(limit); err != nil {
+		all = append(all, err)
+	}
 	seen := make(map[promise]bool)
 	for _, k := range checks {
 		for _, v := range c.playAll(a, k) {
@@ -101,29 +112,71 @@ func (c *Config) playAll(a ratelimit.Algorithm, k check) (all []*violation) {
 		rounds = max(1, rounds/10)
 	}
 	for n := range rounds {
-		if v := c.playOne(a, k, n); v != nil && !seen[v.promise] {
-			seen[v.promise] = true
-			all = append(all, v)
+		v := c.playOne(a, k, n)
+		if v == nil || seen[v.promise] {
+			continue
+		}
+		seen[v.promise] = true
+		if all = append(all, v); k.slow {
+			break // each of the others may take as long to fail
 		}
 	}
 	return all
 }
 
-// playOne plays one history, with random figures that depend on nothing but the seed and
-// on which history it is.
+// maxUnavailable is how often a history is played that the engine cannot decide.
+const maxUnavailable = 10
+
+// playOne plays one history, and again with other keys where the engine could not decide,
+// or where Config.Retries allows for failures that do not repeat.
 func (c *Config) playOne(a ratelimit.Algorithm, k check, n int) (v *violation) {
+	failed := 0
+	for try := range maxUnavailable {
+		switch v = c.playTry(a, k, n, try); {
+		case v == nil:
+			return nil
+		case v.promise == canDecide:
+		case failed == c.Retries:
+			return v
+		default:
+			failed++
+		}
+	}
+	return v
+}
+
+// playTry plays one history, with random figures that depend on nothing but the seed and
+// on which history it is. Each try has keys of its own.
+func (c *Config) playTry(a ratelimit.Algorithm, k check, n, try int) (v *violation) {
 	id := int64(a)<<40 | int64(indexOf(k.name))<<32 | int64(n)
-	h := &history{cfg: c, rng: rand.New(rand.NewPCG(c.Seed, uint64(id))), id: describedKey(c.Seed, id)}
+	h := &history{cfg: c, rng: rand.New(rand.NewPCG(c.Seed, uint64(id))), id: describedKey(c.Seed, id, try)}
 	var ok bool
 	if h.limit, ok = c.limitFor(a, n, h.rng); !ok {
 		return nil
 	}
-	defer func() { v = h.caught(k.name, recover()) }()
+	defer func() {
+		v = h.caught(k.name, recover())
+		if err := h.close(); err != nil && v == nil {
+			v = h.violation(closes, err.Error())
+			v.check = k.name
+		}
+	}()
 	h.begin()
 	if k.needs == nil || k.needs(h) {
 		k.play(h)
 	}
 	return nil
+}
+
+// close closes the limiters of the history.
+func (h *history) close() (err error) {
+	if h.cfg.Close == nil {
+		return nil
+	}
+	for _, l := range h.made {
+		err = errors.Join(err, h.cfg.Close(l))
+	}
+	return err
 }
 
 func indexOf(name string) int {
@@ -134,30 +187,3 @@ func indexOf(name string) int {
 	}
 	panic("ratelimittest: no check " + name)
 }
-
-// found names the optional methods of the engine's limiters.
-func (c *Config) found(limit ratelimit.Limit) string {
-	l, err := c.New(limit)
-	if err != nil {
-		return fmt.Sprintf("nothing: %v", err)
-	}
-	var names []string
-	for _, m := range []struct {
-		name string
-		has  bool
-	}{{"Peek", is[peeker](l)}, {"Reserve", is[reserver](l)}, {"Wait", is[waiter](l)}, {"Adjust", is[adjuster](l)},
-		{"Reset", is[resetter](l)}, {"SetLimit", is[setter](l)}, {"Sweep", is[sweeper](l)}, {"Len", is[counter](l)}} {
-		if m.has {
-			names = append(names, m.name)
-		}
-	}
-	return strings.Join(append(names, "nothing else"), ", ")
-}
-
-func is[T any](l any) bool {
-	_, ok := l.(T)
-	return ok
-}
-
-// has returns a condition: the limiter under test is a T.
-func has[T any](h *history) bool { return is[T](h.lim) }

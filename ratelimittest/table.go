@@ -1,6 +1,7 @@
 package ratelimittest
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -13,7 +14,7 @@ func playSweep(h *history) {
 	swept, kept := h.party(), h.stranger()
 	for range 12 {
 		cost := h.cost(swept.left().Remaining)
-		h.note("Sweep(%s): %d", swept.name, swept.lim.(sweeper).Sweep())
+		h.note("Sweep(%s): %d", swept.name, swept.has.sweep())
 		a, _ := swept.take(cost)
 		b, _ := kept.take(cost)
 		h.must(a == b, sweepIsSafe, "after a sweep %s, and without %s", described(a, nil), described(b, nil))
@@ -33,10 +34,9 @@ func playFlood(h *history) {
 	d, _ := p.take(1)
 	h.must(!d.Allowed, boundHolds, "all was spent, and 1 more is allowed")
 	for i := range 4 * flood {
-		invented := &party{h, l, fmt.Sprintf("invented-%d", i)}
-		invented.take(1)
-		if c, ok := l.(counter); ok {
-			h.must(c.Len() <= flood, keysAreBounded, "%d keys are tracked, of %d at most", c.Len(), flood)
+		h.named(l, fmt.Sprintf("invented-%d", i)).take(1)
+		if p.has.count != nil {
+			h.must(p.has.count() <= flood, keysAreBounded, "%d keys are tracked, of %d at most", p.has.count(), flood)
 		}
 	}
 	d, _ = p.take(1)
@@ -51,45 +51,60 @@ const crowd = 8
 func playCrowd(h *history) {
 	for range 10 {
 		p := h.party()
-		var got atomic.Int64
-		p.press(&got, min(h.limit.Capacity(), 50))
-		h.note("%d goroutines have taken %d of %s", crowd, got.Load(), p.name)
-		left, spent := p.left().Remaining, int(got.Load())
-		h.must(spent+left <= h.limit.Capacity(), boundHolds, "%d were spent at once, and %d remain of %d", spent, left, h.limit.Capacity())
-		h.must(spent+left >= h.limit.Capacity(), chargesNothing, "%d were spent at once, and only %d remain of %d", spent, left, h.limit.Capacity())
+		h.press(p)
 	}
 }
 
-// press spends about as many units as given, twice over.
-func (p *party) press(got *atomic.Int64, units int) {
+// tally counts what a crowd got.
+type tally struct {
+	got         atomic.Int64
+	unavailable atomic.Int64 // calls that the engine could not decide
+}
+
+// press has a crowd spend the capacity of one key, about twice over if that is not much,
+// through one or more clients, and compares what it got with what is left.
+func (h *history) press(clients ...*party) {
+	var t tally
 	var wg sync.WaitGroup
+	units := min(h.limit.Capacity(), 50)
 	for i := range crowd {
 		wg.Go(func() {
 			for n := range 1 + 2*units/crowd {
-				p.pressOnce(i, n, got)
+				clients[i%len(clients)].pressOnce(i, n, &t)
 			}
 		})
 	}
 	wg.Wait()
+	if t.unavailable.Load() > 0 {
+		panic(unavailable{ratelimit.ErrUnavailable})
+	}
+	h.note("%d goroutines have taken %d of %s", crowd, t.got.Load(), clients[0].name)
+	left, spent := clients[0].left().Remaining, int(t.got.Load())
+	h.must(spent+left <= h.limit.Capacity(), boundHolds, "%d were spent at once, and %d remain of %d", spent, left, h.limit.Capacity())
+	h.must(spent+left >= h.limit.Capacity(), chargesNothing, "%d were spent at once, and only %d remain of %d", spent, left, h.limit.Capacity())
 }
 
 // pressOnce makes one call, without a word in the history.
-func (p *party) pressOnce(i, n int, got *atomic.Int64) {
-	switch l := p.lim; (i + n) % 4 {
+func (p *party) pressOnce(i, n int, t *tally) {
+	switch (i + n) % 4 {
 	case 0:
-		if k, ok := l.(peeker); ok {
-			k.Peek(p.key(), 1)
+		if p.has.peek != nil {
+			p.has.peek(p.ctx(), p.key(), 1)
 		}
-		if s, ok := l.(sweeper); ok {
-			s.Sweep()
+		if p.has.sweep != nil {
+			p.has.sweep()
 		}
 	case 1:
-		if d, err := l.Take(p.ctx(), p.key(), 1); err == nil && d.Allowed {
-			got.Add(1)
+		d, err := p.lim.Take(p.ctx(), p.key(), 1)
+		if err == nil && d.Allowed {
+			t.got.Add(1)
+		}
+		if errors.Is(err, ratelimit.ErrUnavailable) {
+			t.unavailable.Add(1)
 		}
 	default:
-		if l.Allow(p.key(), 1) {
-			got.Add(1)
+		if p.lim.Allow(p.key(), 1) {
+			t.got.Add(1)
 		}
 	}
 }
@@ -124,8 +139,9 @@ func (p *party) change(l ratelimit.Limit) {
 	if !p.cfg.accepts(l) {
 		panic(enough{})
 	}
-	err := p.lim.(setter).SetLimit(l)
+	err := p.has.setLimit(p.ctx(), l)
 	p.note("SetLimit(%v): %v", l, err)
+	p.reached(err)
 	p.must(err == nil, spentStays, "SetLimit(%v) fails: %v", l, err)
 	p.limit = l
 	d, err := p.lim.Take(p.ctx(), p.key(), 0)

@@ -18,8 +18,9 @@ func (p *party) waiting(ctx context.Context, cost int) error {
 	defer stop(nil)
 	late := time.AfterFunc(hung, func() { stop(errHung) })
 	defer late.Stop()
-	err := p.lim.(waiter).Wait(ctx, p.key(), cost)
+	err := p.has.wait(ctx, p.key(), cost)
 	p.note("Wait(%s, %d): %v", p.name, cost, err)
+	p.reached(err)
 	p.must(!errors.Is(context.Cause(ctx), errHung), waitIsTrue, "Wait for cost %d does not return", cost)
 	return err
 }

@@ -1,0 +1,66 @@
+package ratelimittest
+
+// pair returns one key of two limiters that share their budgets.
+func (h *history) pair() (a, b *party) {
+	one, other, err := h.cfg.NewPair(h.limit)
+	h.must(err == nil, exact, "NewPair refuses a limit that it has to know: %v", err)
+	h.must(one != nil && other != nil, exact, "NewPair returns nil without an error")
+	a = h.partyOf(h.keep(one))
+	return a, h.named(h.keep(other), a.name)
+}
+
+// playPairBook keeps one book beside two clients of one store, and compares every figure.
+func playPairBook(h *history) {
+	a, b := h.pair()
+	book, left := h.newBook(), h.limit.Capacity()
+	for range 30 {
+		p := a
+		if h.chance(2) {
+			p = b
+		}
+		h.note("the client is %s", map[bool]string{true: "the first", false: "the second"}[p == a])
+		d := p.booked(book, p.cost(left))
+		left = d.Remaining
+		h.pause(d)
+	}
+}
+
+// playPairSettle reserves through one client. The other sees it, and what is settled.
+func playPairSettle(h *history) {
+	a, b := h.pair()
+	if a.has.reserver == nil {
+		return
+	}
+	twin := h.party()
+	cost := h.cost(h.limit.Capacity())
+	actual := 1 + h.rng.IntN(cost)
+	r := a.reserve(cost, 0)
+	seen := b.left()
+	h.must(seen.Remaining == h.limit.Capacity()-cost, storeIsShared, "one client has reserved %d of %d, and the other sees %d remain",
+		cost, h.limit.Capacity(), seen.Remaining)
+	twin.spend(actual)
+	a.settle(r, actual)
+	h.alike(storeIsShared, b, twin, "another client has reserved more, and settled at what the other key has spent")
+}
+
+// playPairReset forgets a key through one client, for both.
+func playPairReset(h *history) {
+	a, b := h.pair()
+	if a.has.reset == nil {
+		return
+	}
+	a.spend(h.limit.Capacity())
+	b.reset()
+	h.alike(storeIsShared, a, h.party(), "another client has reset the key")
+}
+
+// playPairCrowd has goroutines press on both clients at once.
+func playPairCrowd(h *history) {
+	for range 10 {
+		a, b := h.pair()
+		h.press(a, b)
+	}
+}
+
+// canPair is the condition that two clients of one store can be made.
+func canPair(h *history) bool { return h.cfg.NewPair != nil }

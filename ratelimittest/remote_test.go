@@ -1,0 +1,251 @@
+package ratelimittest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// remote is our limiter behind the interface of an engine that does I/O: every method
+// takes a context and may fail. One call in every does, and of those
+// every second one has charged all the same.
+type remote struct {
+	l     keyed
+	link  *link
+	alone bool // it has a budget of its own, which no second client shares
+}
+
+// link is what lies between the engine and its store.
+type link struct {
+	calls  atomic.Int64
+	every  int64 // which call fails; 0 for none
+	opened atomic.Int64
+	closed atomic.Int64
+}
+
+var errDown = fmt.Errorf("%w: connection reset by peer", ratelimit.ErrUnavailable)
+
+// fails reports whether this call fails, and before the store has seen it.
+func (k *link) fails() (before, after bool) {
+	n := k.calls.Add(1)
+	if k.every == 0 || n%k.every != 0 {
+		return false, false
+	}
+	return n/k.every%2 == 0, n/k.every%2 == 1
+}
+
+// over makes a call over the link.
+func over[T any](k *link, call func() (T, error)) (T, error) {
+	before, after := k.fails()
+	if before {
+		return *new(T), errDown
+	}
+	v, err := call()
+	if after {
+		return *new(T), errDown
+	}
+	return v, err
+}
+
+func nothing(call func() error) func() (struct{}, error) {
+	return func() (struct{}, error) { return struct{}{}, call() }
+}
+
+func (r *remote) Allow(key string, cost int) bool {
+	ok, err := over(r.link, func() (bool, error) { return r.l.Allow(key, cost), nil })
+	return err == nil && ok
+}
+
+func (r *remote) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+	return over(r.link, func() (ratelimit.Decision, error) { return r.l.Take(ctx, key, cost) })
+}
+
+func (r *remote) Peek(_ context.Context, key string, cost int) (ratelimit.Decision, error) {
+	return over(r.link, func() (ratelimit.Decision, error) { return r.l.Peek(key, cost) })
+}
+
+func (r *remote) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	res, err := over(r.link, func() (*ratelimit.Reservation, error) { return r.l.Reserve(ctx, key, cost, maxDelay) })
+	if res == nil {
+		return ratelimit.NewReservation(ratelimit.Decision{}, nil), err
+	}
+	return ratelimit.NewReservation(res.Decision, func(actual int) error {
+		_, err := over(r.link, nothing(func() error { return res.Settle(actual) }))
+		return err
+	}), err
+}
+
+func (r *remote) Wait(ctx context.Context, key string, cost int) error {
+	_, err := over(r.link, nothing(func() error { return r.l.Wait(ctx, key, cost) }))
+	return err
+}
+
+func (r *remote) Adjust(_ context.Context, key string, delta int) error {
+	_, err := over(r.link, nothing(func() error { return r.l.Adjust(key, delta) }))
+	return err
+}
+
+func (r *remote) Reset(_ context.Context, key string) error {
+	_, err := over(r.link, nothing(func() error { r.l.Reset(key); return nil }))
+	return err
+}
+
+func (r *remote) SetLimit(_ context.Context, limit ratelimit.Limit) error {
+	_, err := over(r.link, nothing(func() error { return r.l.SetLimit(limit) }))
+	return err
+}
+
+func (r *remote) Close() error { r.link.closed.Add(1); return nil }
+
+// remoteConfig is the config of a remote engine. Its time can only be moved on.
+func remoteConfig(k *link) ratelimittest.Config {
+	clock := new(ratelimittest.Clock)
+	open := func(limit ratelimit.Limit) (*remote, error) {
+		l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
+		if err != nil {
+			return nil, err
+		}
+		k.opened.Add(1)
+		return &remote{l: l, link: k}, nil
+	}
+	return ratelimittest.Config{
+		Resolution: time.Microsecond,
+		Accepts:    wholeMicroseconds,
+		Want:       []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit"},
+		Close:      func(l limiter) error { return l.(*remote).Close() },
+		TryAdvance: func(d time.Duration) error {
+			if before, _ := k.fails(); before {
+				return errDown
+			}
+			clock.Advance(d)
+			return nil
+		},
+		New: func(limit ratelimit.Limit) (limiter, error) {
+			r, err := open(limit)
+			if err != nil {
+				return nil, err
+			}
+			return r, nil
+		},
+		NewPair: func(limit ratelimit.Limit) (a, b limiter, err error) {
+			r, err := open(limit)
+			if err != nil {
+				return nil, nil, err
+			}
+			k.opened.Add(1)
+			return r, &remote{l: r.l, link: k}, nil
+		},
+	}
+}
+
+// wholeMicroseconds are limits under which our limiter's spans are whole microseconds.
+func wholeMicroseconds(l ratelimit.Limit) bool {
+	switch l.Algorithm {
+	case ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket:
+		return l.Rate.Per%(time.Duration(l.Rate.Units)*time.Microsecond) == 0
+	case ratelimit.AlgorithmSlidingCounter:
+		return false
+	}
+	return true
+}
+
+func TestARemoteEnginePasses(t *testing.T) {
+	k := &link{}
+	config := remoteConfig(k)
+	config.Histories = 10
+	ratelimittest.Run(t, config)
+	assert.Equal(t, k.opened.Load(), k.closed.Load(), "limiters that were closed")
+}
+
+func TestErrorsOfARemoteEngineAreNoViolations(t *testing.T) {
+	k := &link{every: 1009}
+	config := remoteConfig(k)
+	config.Histories, config.Retries = 10, 5
+	assert.NoError(t, ratelimittest.Check(config))
+	assert.Equal(t, k.opened.Load(), k.closed.Load(), "limiters that were closed")
+	assert.Greater(t, k.calls.Load(), 50*k.every, "calls, of which at least 50 have failed")
+}
+
+func TestAnEngineThatIsNeverAvailableIsFoundOut(t *testing.T) {
+	config := remoteConfig(&link{every: 1})
+	config.Histories = 1
+	assert.ErrorContains(t, ratelimittest.Check(config), "the promise that an engine can decide is broken by token-bucket")
+}
+
+func TestTimeThatDoesNotMoveIsFoundOut(t *testing.T) {
+	config := remoteConfig(&link{})
+	config.Histories = 2
+	config.TryAdvance = func(time.Duration) error { return errors.New("no such command") }
+	assert.ErrorContains(t, ratelimittest.Check(config), "no such command")
+}
+
+func TestClientsThatShareNothingAreFoundOut(t *testing.T) {
+	config := remoteConfig(&link{})
+	config.NewPair = func(limit ratelimit.Limit) (a, b limiter, err error) {
+		if a, err = config.New(limit); err == nil {
+			b, err = config.New(limit)
+		}
+		return a, b, err
+	}
+	config.Histories = 10
+	assert.ErrorContains(t, ratelimittest.Check(config), "the promise that clients of one store share its budgets is broken by")
+}
+
+func TestAFailureToCloseIsFoundOut(t *testing.T) {
+	config := remoteConfig(&link{})
+	config.Histories = 1
+	config.Close = func(limiter) error { return errors.New("connection lost") }
+	assert.ErrorContains(t, ratelimittest.Check(config), "the promise of Close is broken by token-bucket")
+}
+
+func TestAMethodThatIsWantedMustBeFound(t *testing.T) {
+	config := remoteConfig(&link{})
+	config.Histories = 1
+	config.Want = append(config.Want, "Sweep")
+	assert.ErrorContains(t, ratelimittest.Check(config), "Config.Want has Sweep")
+}
+
+// noReserve has a Reserve that does not work.
+type noReserve struct{ keyed }
+
+func (l noReserve) Reserve(context.Context, string, int, time.Duration) (*ratelimit.Reservation, error) {
+	return nil, errors.New("cannot reserve")
+}
+
+func TestAnEngineWithoutReservePassesIfToldSo(t *testing.T) {
+	config := ours()
+	config.Histories = 5
+	config.NewBounded = nil
+	config.New = func(limit ratelimit.Limit) (limiter, error) {
+		l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: config.Clock})
+		return noReserve{l}, err
+	}
+	assert.ErrorContains(t, ratelimittest.Check(config), "the promise of Reserve")
+	config.Skip = []string{"Reserve"}
+	assert.NoError(t, ratelimittest.Check(config))
+}
+
+// Such an engine returns one of two limiters that were set up before.
+func TestAnEngineWithAFixedSetOfLimitsPasses(t *testing.T) {
+	config := ours()
+	config.NewBounded, config.NewFloat = nil, nil
+	config.Limits = []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerSecond(10), 20).Named("search"),
+		ratelimit.SlidingLog(ratelimit.PerDay(5)).Named("login"),
+	}
+	config.New = func(limit ratelimit.Limit) (limiter, error) {
+		if limit != config.Limits[0] && limit != config.Limits[1] {
+			return nil, errors.New("no such limit")
+		}
+		return ratelimit.New(limit, &ratelimit.Options[string]{Clock: config.Clock})
+	}
+	assert.NoError(t, ratelimittest.Check(config))
+}
