@@ -76,7 +76,7 @@ func (t *tally) send(limiter *ratelimit.Keyed[string], c client) {
 func report(limiter *ratelimit.Keyed[string], clients []client, tallies []tally) {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	defer w.Flush()
-	fmt.Fprintln(w, "client\tcost\tadmitted\tdenied\tleft\tretry after\tas good as new in\t")
+	fmt.Fprintln(w, "client\tcost\tadmitted\tdenied\tleft\tretry after\tresets in\t")
 	for i, c := range clients {
 		t := &tallies[i]
 		d, err := limiter.Peek(c.key, c.cost)
