@@ -1,6 +1,9 @@
 package ratelimit
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Decision says what a limiter has decided, and how the key stands after that.
 // Times are spans from the moment of the decision. The zero Decision denies.
@@ -70,4 +73,50 @@ func (p *plan) standing(s state, reading, now int64, d *Decision) {
 	d.Limit = p.limit
 	d.Remaining = int(p.remaining(s, now))
 	d.ResetAfter = between(reading, max(p.regained(s), now))
+}
+
+// tally adds up what several limiters say to one cost.
+type tally struct {
+	d    Decision
+	n    int           // how many have been added
+	room int           // of the limiter that binds: what it leaves the caller
+	wait time.Duration // its RetryAfter
+	full time.Duration // its ResetAfter
+	said bool          // it allows the cost
+}
+
+// add merges one more limiter's answer, of which the caller can spend room.
+//
+// The sum is allowed if all of them allow it. Its Limit is that of the limiter that
+// binds, its Remaining the least, and its times are the longest.
+func (t *tally) add(d *Decision, room int) {
+	if t.n == 0 {
+		t.d = Decision{Allowed: true, Remaining: math.MaxInt}
+	}
+	if t.n == 0 || t.binds(d, room) {
+		t.d.Limit, t.room, t.wait, t.full, t.said = d.Limit, room, d.RetryAfter, d.ResetAfter, d.Allowed
+	}
+	t.n++
+	t.d.Allowed = t.d.Allowed && d.Allowed
+	t.d.Remaining = min(t.d.Remaining, room)
+	t.d.RetryAfter = max(t.d.RetryAfter, d.RetryAfter)
+	t.d.ResetAfter = max(t.d.ResetAfter, d.ResetAfter)
+	t.d.Delay = max(t.d.Delay, d.Delay)
+	t.d.Degraded = t.d.Degraded || d.Degraded
+}
+
+// binds reports whether an answer binds more than all before it: a denial more than
+// what is allowed, of denials the one with the longer RetryAfter, else the one that
+// leaves less. If they are equal in that, the one with the longer ResetAfter binds
+// more; and if in that too, the one that was added first.
+func (t *tally) binds(d *Decision, room int) bool {
+	switch {
+	case d.Allowed != t.said:
+		return t.said
+	case !d.Allowed && d.RetryAfter != t.wait:
+		return d.RetryAfter > t.wait
+	case d.Allowed && room != t.room:
+		return room < t.room
+	}
+	return d.ResetAfter > t.full
 }

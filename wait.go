@@ -74,6 +74,11 @@ func Wait[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
 	if w, ok := r.(waiter[K]); ok {
 		return w.Wait(ctx, key, cost)
 	}
+	return waitByReserve(ctx, r, key, cost)
+}
+
+// waitByReserve is Wait for a limiter without a Wait of its own.
+func waitByReserve[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
 	for {
 		left, err := timeLeft(ctx)
 		if err != nil {

@@ -1,0 +1,283 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// engine is a limiter of another kind: its answers and errors are set by the test.
+type engine struct {
+	take    func() (ratelimit.Decision, error)
+	settled []int
+	fails   error // of Settle
+}
+
+func (e *engine) Allow(key string, cost int) bool {
+	d, _ := e.Take(context.Background(), key, cost)
+	return d.Allowed
+}
+
+func (e *engine) Take(context.Context, string, int) (ratelimit.Decision, error) { return e.take() }
+
+func (e *engine) Reserve(context.Context, string, int, time.Duration) (*ratelimit.Reservation, error) {
+	d, err := e.take()
+	return ratelimit.NewReservation(d, func(actual int) error {
+		e.settled = append(e.settled, actual)
+		return e.fails
+	}), err
+}
+
+func allows(d ratelimit.Decision) *engine {
+	d.Allowed = true
+	return &engine{take: func() (ratelimit.Decision, error) { return d, nil }}
+}
+
+func fails(err error) *engine {
+	return &engine{take: func() (ratelimit.Decision, error) { return ratelimit.Decision{}, err }}
+}
+
+func chainOf(t testing.TB, limiters ...ratelimit.Reserver[string]) *ratelimit.Chained[string] {
+	t.Helper()
+	c, err := ratelimit.Chain(limiters...)
+	require.NoError(t, err)
+	return c
+}
+
+func TestAChainChargesAllLimitersOrNone(t *testing.T) {
+	clock := new(testClock)
+	first := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(10), 5).Named("first"))
+	last := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(8)).Named("last"))
+	chain := chainOf(t, first, last)
+
+	d, err := chain.Take(t.Context(), "ann", 4)
+	require.NoError(t, err)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: chain.Limits()[0], Remaining: 1, ResetAfter: time.Minute}, d)
+	clock.advance(s)
+	d, err = chain.Take(t.Context(), "ann", 5)
+	require.NoError(t, err)
+	assert.Equal(t, ratelimit.Decision{Limit: chain.Limits()[1], Remaining: 4, RetryAfter: 59 * s, ResetAfter: 59 * s}, d)
+	assert.Equal(t, 5, remaining(t, first, "ann"), "given back")
+	assert.Equal(t, 4, remaining(t, last, "ann"))
+	assert.False(t, chain.Allow("ann", 5))
+	assert.True(t, chain.Allow("ann", 4))
+	assert.Equal(t, 1, remaining(t, first, "ann"))
+}
+
+func TestTheFirstDenialEndsAChain(t *testing.T) {
+	clock := new(testClock)
+	first := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1).Named("first"))
+	asked := allows(ratelimit.Decision{Remaining: 9})
+	never := &engine{take: func() (ratelimit.Decision, error) { panic("asked") }}
+	require.True(t, first.Allow("ann", 1))
+	d, err := chainOf(t, asked, first, never).Take(t.Context(), "ann", 1)
+	require.NoError(t, err)
+	assert.Equal(t, ratelimit.Decision{Limit: first.Limits()[0], RetryAfter: s, ResetAfter: s}, d)
+	assert.Equal(t, []int{0}, asked.settled)
+	r, err := chainOf(t, asked, first, never).Reserve(t.Context(), "ann", 1, 0)
+	require.NoError(t, err)
+	assert.Equal(t, d, r.Decision)
+	assert.Equal(t, []int{0, 0}, asked.settled)
+	require.NoError(t, r.Settle(3), "there is nothing to settle")
+}
+
+func TestAnErrorEndsAChainAndGivesBack(t *testing.T) {
+	clock := new(testClock)
+	first := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)))
+	chain := chainOf(t, first, fails(ratelimit.ErrUnavailable))
+	d, err := chain.Take(t.Context(), "ann", 2)
+	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	assert.False(t, d.Allowed)
+	r, err := chain.Reserve(t.Context(), "ann", 2, 0)
+	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	assert.False(t, r.Allowed)
+	require.ErrorIs(t, chain.Wait(t.Context(), "ann", 2), ratelimit.ErrUnavailable)
+	assert.False(t, chain.Allow("ann", 2))
+	assert.Equal(t, 3, remaining(t, first, "ann"))
+	_, err = chain.Take(t.Context(), "ann", -1)
+	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
+	_, err = chain.Take(t.Context(), "ann", 4)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+}
+
+func TestAnAllowedDecisionWithAnErrorIsNoSuccess(t *testing.T) {
+	odd := errors.New("odd")
+	confused := &engine{take: func() (ratelimit.Decision, error) { return ratelimit.Decision{Allowed: true}, odd }}
+	for _, chain := range []*ratelimit.Chained[string]{chainOf(t, confused), chainOf(t, confused, confused)} {
+		d, err := chain.Take(t.Context(), "ann", 1)
+		require.ErrorIs(t, err, odd)
+		assert.False(t, d.Allowed)
+	}
+	assert.Equal(t, []int{0}, confused.settled, "what was reserved is given back")
+}
+
+func TestAFailedGiveBackIsReturned(t *testing.T) {
+	lost := errors.New("connection lost")
+	first := allows(ratelimit.Decision{})
+	first.fails = lost
+	full := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(1)))
+	require.True(t, full.Allow("ann", 1))
+	d, err := chainOf(t, first, full).Take(t.Context(), "ann", 1)
+	require.ErrorIs(t, err, lost)
+	require.EqualError(t, err, "ratelimit: limiter 0 of Chain could not settle: connection lost")
+	assert.False(t, d.Allowed)
+	_, err = chainOf(t, first, fails(ratelimit.ErrUnavailable)).Reserve(t.Context(), "ann", 1, 0)
+	require.ErrorIs(t, err, lost)
+	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+}
+
+func TestAChainIsSettledInAllLimiters(t *testing.T) {
+	clock := new(testClock)
+	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 9)
+	a, b, c := onClock(t, clock, limit), allows(ratelimit.Decision{Remaining: 9}), onClock(t, clock, limit)
+	chain := chainOf(t, a, b, c)
+	r, err := chain.Reserve(t.Context(), "ann", 5, 0)
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+	require.NoError(t, r.Settle(2))
+	require.NoError(t, r.Settle(9), "only the first counts")
+	assert.Equal(t, 7, remaining(t, a, "ann"))
+	assert.Equal(t, []int{2}, b.settled)
+	assert.Equal(t, 7, remaining(t, c, "ann"))
+
+	b.fails = errors.New("lost")
+	r, err = chain.Reserve(t.Context(), "ann", 2, 0)
+	require.NoError(t, err)
+	require.ErrorIs(t, r.Cancel(), b.fails)
+	assert.Equal(t, 7, remaining(t, a, "ann"), "the others are settled all the same")
+	assert.Equal(t, 7, remaining(t, c, "ann"))
+}
+
+func TestACostOfZeroThroughAChainSettlesInEach(t *testing.T) {
+	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(9)))
+	r, err := chainOf(t, l, l).Reserve(t.Context(), "ann", 0, 0)
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+	require.NoError(t, r.Settle(3))
+	assert.Equal(t, 3, remaining(t, l, "ann"))
+}
+
+func TestAChainsDecisionIsMergedAsAStacks(t *testing.T) {
+	a := ratelimit.Decision{Limit: ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("a"), Remaining: 2, ResetAfter: 3 * s, Delay: 2 * s}
+	b := ratelimit.Decision{Limit: ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("b"), Remaining: 1, ResetAfter: 2 * s, Degraded: true}
+	want := ratelimit.Decision{Allowed: true, Limit: b.Limit, Remaining: 1, ResetAfter: 3 * s, Delay: 2 * s, Degraded: true}
+	for _, chain := range []*ratelimit.Chained[string]{chainOf(t, allows(a), allows(b)), chainOf(t, allows(b), allows(a))} {
+		d, err := chain.Take(t.Context(), "ann", 1)
+		require.NoError(t, err)
+		assert.Equal(t, want, d)
+	}
+	b.Remaining, b.ResetAfter = 2, 4*s
+	d, _ := chainOf(t, allows(a), allows(b)).Take(t.Context(), "ann", 1)
+	assert.Equal(t, "b", d.Limit.Name, "both leave 2, and this one for longer")
+	b.ResetAfter = 3 * s
+	d, _ = chainOf(t, allows(a), allows(b)).Take(t.Context(), "ann", 1)
+	assert.Equal(t, "a", d.Limit.Name, "alike, and first")
+}
+
+func TestADeniedChainTellsWhatItWouldTake(t *testing.T) {
+	for _, test := range []struct{ first, last, cost, want int }{
+		{first: 1, last: 4, cost: 5, want: 4},
+		{first: 1, last: 9, cost: 5, want: 6},
+		{first: math.MaxInt, last: math.MaxInt, cost: math.MaxInt, want: math.MaxInt},
+	} {
+		denies := &engine{take: func() (ratelimit.Decision, error) {
+			return ratelimit.Decision{Remaining: test.last, RetryAfter: s, Delay: s}, nil
+		}}
+		d, err := chainOf(t, allows(ratelimit.Decision{Remaining: test.first, ResetAfter: 2 * s, Degraded: true}), denies).
+			Take(t.Context(), "ann", test.cost)
+		require.NoError(t, err)
+		assert.Equal(t, ratelimit.Decision{Remaining: test.want, RetryAfter: s, ResetAfter: 2 * s, Degraded: true}, d)
+	}
+}
+
+func TestALimiterThatPanicsLosesNothingOfTheOthers(t *testing.T) {
+	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(3)))
+	bomb := &engine{take: func() (ratelimit.Decision, error) { panic("bomb") }}
+	require.PanicsWithValue(t, "bomb", func() { chainOf(t, l, bomb).Allow("ann", 2) })
+	require.PanicsWithValue(t, "bomb", func() { _, _ = chainOf(t, l, bomb).Reserve(t.Context(), "ann", 2, 0) })
+	assert.Equal(t, 3, remaining(t, l, "ann"))
+}
+
+func TestChainRefusesWhatCannotBeAsked(t *testing.T) {
+	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(3)))
+	_, err := ratelimit.Chain[string]()
+	require.EqualError(t, err, "ratelimit: Chain needs at least one limiter")
+	_, err = ratelimit.Chain[string](l, nil)
+	require.EqualError(t, err, "ratelimit: limiter 1 of Chain is nil")
+	var none *ratelimit.Keyed[string]
+	_, err = ratelimit.Chain[string](none)
+	require.EqualError(t, err, "ratelimit: limiter 0 of Chain is nil")
+}
+
+func TestTheZeroChainedSaysWhatIsWrong(t *testing.T) {
+	var zero ratelimit.Chained[string]
+	const want = "ratelimit: a Chained that was not made by Chain"
+	assert.PanicsWithValue(t, want, func() { zero.Allow("k", 1) })
+	assert.PanicsWithValue(t, want, func() { _, _ = zero.Take(t.Context(), "k", 1) })
+	assert.PanicsWithValue(t, want, func() { _, _ = zero.Reserve(t.Context(), "k", 1, 0) })
+	assert.PanicsWithValue(t, want, func() { _ = zero.Wait(t.Context(), "k", 1) })
+	assert.PanicsWithValue(t, want, func() { zero.Limits() })
+	assert.PanicsWithValue(t, want, func() { (*ratelimit.Chained[string])(nil).Allow("k", 1) })
+}
+
+func TestAChainTellsTheLimitsOfAll(t *testing.T) {
+	a := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("a"))
+	b := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("b"))
+	chain := chainOf(t, chainOf(t, a, b), allows(ratelimit.Decision{}), b)
+	assert.Equal(t, []ratelimit.Limit{a.Limits()[0], b.Limits()[0], {}, b.Limits()[0]}, chain.Limits())
+}
+
+func TestAChainWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		local := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10), 1), nil))
+		remote := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerSecond(5), 3), nil))
+		chain := chainOf(t, local, remote)
+		start := time.Now()
+		require.NoError(t, chain.Wait(t.Context(), "ann", 1))
+		assert.Zero(t, time.Since(start))
+		require.NoError(t, ratelimit.Wait[string](t.Context(), chain, "ann", 1))
+		assert.Equal(t, 200*ms, time.Since(start))
+
+		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+		defer cancel()
+		require.ErrorIs(t, chain.Wait(ctx, "ann", 1), context.DeadlineExceeded)
+		assert.Equal(t, 200*ms, time.Since(start), "at once")
+		d, err := local.Peek("ann", 1)
+		require.NoError(t, err)
+		assert.True(t, d.Allowed, "nothing is left of the wait that failed")
+		var none context.Context
+		require.NoError(t, chain.Wait(none, "bob", 1))
+	})
+}
+
+// A chain of one limiter, and one of the same limiter behind another that never denies,
+// keep every promise that the limiter alone keeps.
+func TestAChainKeepsThePromisesOfItsLimiters(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	for name, generous := range map[string]bool{"alone": false, "behind another": true} {
+		t.Run(name, func(t *testing.T) {
+			ratelimittest.Run(t, ratelimittest.Config{Clock: clock, Seed: 7, Histories: 6,
+				Skip: []string{"Wait"}, // which is the package's: a full queue before the deadline is DeadlineExceeded, not ErrLimited
+				New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
+					l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
+					if err != nil {
+						return nil, err
+					}
+					if !generous {
+						return ratelimit.Chain[string](l)
+					}
+					guard := ratelimit.Must(ratelimit.New(ratelimit.Unlimited(), &ratelimit.Options[string]{Clock: clock}))
+					return ratelimit.Chain[string](guard, l)
+				}})
+		})
+	}
+}
