@@ -49,9 +49,10 @@ package ratelimit
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/keys"
 )
 
 // Limiter decides whether a key may spend. It is what callers should depend on:
@@ -118,7 +119,7 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 		keys:       newTable[K](o.MaxKeys, o.OnFull, o.IdleTTL),
 		limitFor:   o.LimitFor,
 		onDecision: o.OnDecision,
-		odd:        holdsInterface(reflect.TypeFor[K]()),
+		odd:        keys.HoldInterfaces[K](),
 	}
 	l.era.Store(e)
 	return l, nil
@@ -365,7 +366,7 @@ func (l *Keyed[K]) check(key K, cost int) error {
 	if cost < 0 {
 		return fmt.Errorf("%w: %d", ErrNegativeCost, cost)
 	}
-	if l.odd && !canCompare(key) {
+	if l.odd && !keys.CanCompare(key) {
 		return fmt.Errorf("%w: %T cannot be compared", ErrInvalidKey, key)
 	}
 	if key != key {
