@@ -207,12 +207,11 @@ func (b *account) settleAt(clock Clock, sp spending, actual int64) {
 // settle makes good the difference between the cost that was spent and what it
 // actually was. The caller holds the lock.
 func (b *account) settle(now int64, sp spending, actual int64) {
+	sp.changed = sp.changes != b.changes
 	switch {
 	case actual > sp.cost:
 		b.charge(now, actual-sp.cost)
 	case actual == sp.cost:
-	case sp.at <= now && sp.changes != b.changes && b.plan.drain() != nil:
-		// How much of it has been regained at other rates is not known.
 	case b.ledger == nil || b.plan.log:
 		b.state = b.plan.refund(b.state, now, sp, actual)
 	case sp.at > now:
@@ -230,12 +229,8 @@ func (b *account) adopt(p *plan, reading int64) {
 	if seq := old.seq &^ expiredBit; seq > p.seq || seq == p.seq && !old.expired() {
 		return
 	}
-	now := max(reading, b.last)
-	if b.ledger != nil {
-		b.catchUp(now)
-	}
 	if !old.equals(p) {
-		b.state = carry(old, p, b.state, now)
+		b.state = carry(old, p, b.state, max(reading, b.last))
 		b.changes++
 	}
 	b.plan = p

@@ -108,7 +108,7 @@ func (t *tokenBucket) spend(s state, at, cost int64) state {
 func (t *tokenBucket) owe(s state, at, cost int64) state {
 	d := t.plus(span{s.at, s.n}, t.price(cost))
 	if d.ns-at >= century {
-		d = span{ns: at + century}
+		d = span{ns: satAdd(at, century)}
 	}
 	s.at, s.n = d.ns, d.frac
 	return s
@@ -116,22 +116,27 @@ func (t *tokenBucket) owe(s state, at, cost int64) state {
 
 // pay spends the cost at now and reports true, if it fits: earliest and spend in one.
 func (t *tokenBucket) pay(s *state, now, cost int64) bool {
-	owed := span{s.at, s.n}
-	if owed.ns < now {
-		owed = span{ns: now}
+	// As a span from now, because an instant and two such spans may add up to more
+	// than 2^63 ns.
+	owed := span{s.at - now, s.n}
+	if owed.ns < 0 {
+		owed = span{}
 	}
 	price := t.one
 	if cost != 1 {
 		price = t.price(cost)
 	}
-	if owed = t.plus(owed, price); (span{now + t.full.ns, t.full.frac}).less(owed) {
+	if owed = t.plus(owed, price); t.full.less(owed) {
 		return false
 	}
-	s.at, s.n = owed.ns, owed.frac
+	s.at, s.n = now+owed.ns, owed.frac
 	return true
 }
 
 func (t *tokenBucket) refund(s state, now int64, sp spending, actual int64) state {
+	if sp.changed {
+		return s // how much of it has been regained, at other rates, is not known
+	}
 	left := t.minus(t.price(sp.cost), span{ns: max(0, now-sp.at)})
 	back := t.price(sp.cost - actual)
 	if left.less(back) {

@@ -12,20 +12,35 @@ func carry(from, to *plan, s state, now int64) state {
 		base, booked = from.split(s, now)
 	}
 	base = carrySpent(from, to, base, now)
-	if to.log {
-		for i := range booked.n {
-			base = to.spend(base, booked.get(i).at, booked.get(i).cost)
-		}
-		return base
+	switch log, isLog := to.algorithm.(*slidingLog); {
+	case !isLog:
+		return to.fold(&ledger{entries: booked, bookings: &bookings{base: base}})
+	case !from.log:
+		return log.carried(base, now, &booked).capped(to)
 	}
-	return to.fold(&ledger{entries: booked, bookings: &bookings{base: base}})
+	for i := range booked.n {
+		base = to.spend(base, booked.get(i).at, booked.get(i).cost)
+	}
+	return base
 }
 
 // split parts what is spent by now from what is booked for later, in copies.
 func (p *plan) split(s state, now int64) (base state, booked ring) {
-	if !p.log {
-		return s.base, s.entries.clone()
+	if p.log {
+		return p.splitLog(s, now)
 	}
+	base, booked = s.base, s.entries.clone()
+	k := 0
+	for ; k < booked.n && booked.slot(k).at <= now; k++ {
+		base = p.replay(base, s.ledger.get(k))
+	}
+	if k > 0 {
+		booked.popFront(k)
+	}
+	return base, booked
+}
+
+func (p *plan) splitLog(s state, now int64) (base state, booked ring) {
 	base = s
 	base.ledger = &ledger{entries: s.entries.clone()}
 	base = p.advance(base, now)

@@ -6,7 +6,8 @@ type spending struct {
 	part int64 // if not 0, the turn begins that many 1/units of a nanosecond after at − 1
 	cost int64
 
-	changes uint32 // the bucket's
+	changes uint32 // the account's when it was spent
+	changed bool   // when it is settled: the limit's figures are not those it was spent under
 }
 
 // begin returns the spending's instant before it was rounded up.

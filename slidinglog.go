@@ -18,7 +18,7 @@ func (l *slidingLog) lastDebt(s state) entry {
 		return entry{at: math.MinInt64}
 	}
 	k := (s.m - 1) / l.units
-	return entry{s.at + k*l.per, s.m - k*l.units}
+	return entry{satAdd(s.at, k*l.per), s.m - k*l.units}
 }
 
 // newest returns the instant of the last spending, or one before all others.
@@ -51,11 +51,11 @@ func (l *slidingLog) freed(s state, debt entry, then, room int64) (at int64) {
 		} else {
 			debt.cost = 0
 		}
-		if left <= room && e.at+l.per > then {
+		if left <= room && satAdd(e.at, l.per) > then {
 			break
 		}
 		left -= e.cost
-		at = e.at + l.per
+		at = satAdd(e.at, l.per)
 	}
 	return at
 }
@@ -83,10 +83,31 @@ func (l *slidingLog) charge(s state, now, n int64) state {
 	if s.ledger == nil {
 		s.ledger = new(ledger)
 	}
+	return l.advance(l.owe(s, now, n), now)
+}
+
+// owe adds n to the debt, which begins anew where its first part fits.
+func (l *slidingLog) owe(s state, now, n int64) state {
 	n += s.m
 	s.m = 0
 	s.at, s.m = l.earliest(s, now, min(n, l.units)), n
-	return l.advance(s, now)
+	return s
+}
+
+// carried spends what was booked under a limit of another kind: as far as a window
+// holds it at its instant, and the rest, which is the debt behind a booking, as a debt.
+func (l *slidingLog) carried(s state, now int64, booked *ring) state {
+	debt := int64(0)
+	for i := range booked.n {
+		e := booked.get(i)
+		fits := min(e.cost, l.units)
+		s = l.spend(s, e.at, fits)
+		debt = satAdd(debt, e.cost-fits)
+	}
+	if debt == 0 {
+		return s
+	}
+	return l.owe(s, now, debt)
 }
 
 func (l *slidingLog) forgive(s state, now, n int64) state {
@@ -164,7 +185,7 @@ func (l *slidingLog) counts(s state, debt entry, now int64) int64 {
 
 func (l *slidingLog) regained(s state) int64 {
 	if at := l.newest(s); at != math.MinInt64 {
-		return at + l.per
+		return satAdd(at, l.per)
 	}
 	return math.MinInt64
 }

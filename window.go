@@ -37,7 +37,7 @@ func (w *fixedWindow) earliest(s state, now, cost int64) int64 {
 	if used+cost > w.units {
 		k++
 	}
-	return s.behind(s.at + k*w.per)
+	return s.behind(satAdd(s.at, k*w.per))
 }
 
 func (w *fixedWindow) spend(s state, at, cost int64) state {
@@ -78,7 +78,7 @@ func (w *fixedWindow) remaining(s state, now int64) int64 {
 }
 
 func (w *fixedWindow) regained(s state) int64 {
-	return s.at + (s.n+w.units-1)/w.units*w.per
+	return satAdd(s.at, (s.n+w.units-1)/w.units*w.per)
 }
 
 func (w *fixedWindow) spent(s state, now int64) int64 {
@@ -184,7 +184,9 @@ func (c *slidingCounter) refund(s state, now int64, sp spending, actual int64) s
 	switch back := sp.cost - actual; {
 	case sp.at >= s.at:
 		s.n = max(0, s.n-back)
-	case sp.at >= s.at-c.per:
+	case sp.at >= s.at-c.per && !sp.changed:
+		// Had the limit changed, the window before could have been another length, and
+		// the spending from before it.
 		s.m = max(0, s.m-back)
 	}
 	return c.fresh(s, now)
@@ -230,7 +232,7 @@ func (c *slidingCounter) remaining(s state, now int64) int64 {
 func (c *slidingCounter) regained(s state) int64 {
 	switch {
 	case s.n > 0:
-		return satAdd(s.at+(s.n-1)/c.units*c.per, satAdd(c.per, c.per))
+		return satAdd(satAdd(s.at, (s.n-1)/c.units*c.per), 2*c.per)
 	case s.m > 0:
 		return satAdd(s.at, c.per)
 	}
