@@ -13,13 +13,10 @@ import (
 type account struct {
 	mu sync.Mutex // guards the fields below
 
-	plan   *plan // the limit in force when last decided; nil once the key map has dropped the bucket
-	last   int64 // the highest clock reading recorded
-	state        // what is spent as of last
-	denied bool  // the last decision was no
-	placed bool  // decided on before, if only to be created
-	used   bool  // decided on since it was put in its place in the order of use, and not created by that
-	pinned bool  // not to be dropped to make room: a decision on it is under way
+	plan  *plan // the limit in force when last decided; nil once the key map has dropped the bucket
+	last  int64 // the highest clock reading recorded
+	state       // what is spent as of last
+	use   usage // what eviction wants to know
 
 	changes uint32 // how often the limit's figures have changed under it
 }
@@ -50,7 +47,7 @@ func (b *account) admit(p *plan, reading, cost, ahead int64, keep bool) (sp spen
 	now := max(reading, b.last)
 	b.record(p, now)
 	if sp, retry = p.admits(b.state, reading, now, cost, ahead); retry > reading {
-		b.denied = true
+		b.use.denied()
 		return sp, retry
 	}
 	sp.changes = b.changes
@@ -67,22 +64,25 @@ func (b *account) allow(p *plan, reading, cost int64) bool {
 	}
 	now := max(reading, b.last)
 	b.last = now
-	b.used, b.placed = b.placed, true
+	b.use.touched()
+	ok := false
 	if t := p.token; t != nil {
-		b.denied = !t.pay(&b.state, now, cost)
-		return !b.denied
+		ok = t.pay(&b.state, now, cost)
+	} else if ok = p.earliest(b.state, now, cost) <= now; ok {
+		b.state = p.spend(b.state, now, cost)
 	}
-	if b.denied = p.earliest(b.state, now, cost) > now; b.denied {
+	if !ok {
+		b.use.denied()
 		return false
 	}
-	b.state = p.spend(b.state, now, cost)
+	b.use.allowed()
 	return true
 }
 
 // record makes now the highest reading seen, and the state what it is by then.
 func (b *account) record(p *plan, now int64) {
 	b.last = now
-	b.used, b.placed = b.placed, true
+	b.use.touched()
 	if b.ledger != nil {
 		b.catchUp(now)
 	}
@@ -93,7 +93,7 @@ func (b *account) record(p *plan, now int64) {
 
 // commit spends a cost that has been found to fit at that instant.
 func (b *account) commit(p *plan, now int64, sp spending, keep bool) {
-	b.denied = false
+	b.use.allowed()
 	if sp.at > now && (keep || b.ledger != nil) {
 		b.book(sp)
 	} else {

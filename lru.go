@@ -188,8 +188,8 @@ func (t *table[K]) searchLocked(s *shard[K], now int64) bool {
 // that instant, and not as good as new.
 func (s *shard[K]) secondChance(b *account, since int64) bool {
 	b.mu.Lock()
-	used := b.used
-	b.used = false
+	used := b.use.recent()
+	b.use.seen()
 	if !used && b.last <= since {
 		s.blocked++
 	}
@@ -204,7 +204,7 @@ func (s *shard[K]) secondChance(b *account, since int64) bool {
 func (t *table[K]) dropLocked(s *shard[K], key K, b *account, now, ttl int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.plan == nil || b.pinned || !b.fresh(now) || now-b.last < ttl {
+	if b.plan == nil || b.use.isPinned() || !b.fresh(now) || now-b.last < ttl {
 		return false
 	}
 	t.removeLocked(s, key, b)
@@ -227,60 +227,48 @@ func (t *table[K]) removeLocked(s *shard[K], key K, b *account) {
 // keys. If there is none such, it takes one in use rather than one throttled, and of
 // those the one that was decided on least recently.
 func (t *table[K]) evictLocked(s *shard[K], now int64) bool {
-	best := victim[K]{rank: never}
+	best := victim[K]{rank: rankPinned}
 	for range min(looks, s.lru.Len()) {
 		b, key, _ := s.lru.GetOldest()
 		v := t.victim(b, key, now)
 		if v.rank < best.rank || v.rank == best.rank && v.last < best.last {
 			best = v
 		}
-		if v.rank == idle {
+		if v.rank <= rankIdle {
 			break
 		}
-		if v.rank == never {
+		if v.rank == rankPinned {
 			s.blocked++
 		}
 		s.lru.Get(b) // to the front
 	}
-	return best.rank != never && t.evictBucketLocked(s, best, now)
+	return best.rank != rankPinned && t.evictBucketLocked(s, best, now)
 }
 
 // victim is a key that might be evicted, with the reasons against it.
 type victim[K comparable] struct {
 	b    *account
 	key  K
-	rank int
+	rank rank
 	last int64
 }
-
-const (
-	idle = iota
-	inUse
-	throttled
-	never
-)
 
 // victim looks at a key, and takes note that it has been looked at.
 func (t *table[K]) victim(b *account, key K, now int64) victim[K] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	v := victim[K]{b, key, t.rank(b, now), b.last}
-	b.used = false
+	b.use.seen()
 	return v
 }
 
-// rank says what speaks against evicting a bucket. Its lock is held.
-func (t *table[K]) rank(b *account, now int64) int {
-	fresh := b.fresh(now)
-	switch {
-	case b.pinned, t.refuse && !fresh:
-		return never
-	case b.denied && !fresh:
-		return throttled
-	case b.used:
-		return inUse
+// rank says what it costs to drop a key. Its lock is held.
+func (t *table[K]) rank(b *account, now int64) rank {
+	r := b.use.rank(b.fresh(now))
+	if t.refuse && r != rankFresh {
+		return rankPinned
 	}
-	return idle
+	return r
 }
 
 // evictBucketLocked removes a key, unless it must not go any more.
@@ -288,7 +276,7 @@ func (t *table[K]) evictBucketLocked(s *shard[K], v victim[K], now int64) bool {
 	v.b.mu.Lock()
 	defer v.b.mu.Unlock()
 	rank := t.rank(v.b, now)
-	if rank == never {
+	if rank == rankPinned {
 		return false
 	}
 	if v.b.fresh(now) {
@@ -296,7 +284,7 @@ func (t *table[K]) evictBucketLocked(s *shard[K], v victim[K], now int64) bool {
 	} else {
 		t.evicted.Add(1)
 	}
-	if rank == throttled {
+	if rank == rankThrottled {
 		t.evictedThrottled.Add(1)
 	}
 	t.removeLocked(s, v.key, v.b)
@@ -341,7 +329,7 @@ func (t *table[K]) withdraw(key K, b *account, clock Clock) {
 	defer s.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.pinned = false
+	b.use.unpin()
 	if b.plan != nil && b.fresh(reading(clock)) {
 		t.removeLocked(s, key, b)
 		t.keys.Add(-1)

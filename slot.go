@@ -99,7 +99,9 @@ func (s *keyedSlot[R, K]) insert(clock Clock) error {
 	if err != nil {
 		return err
 	}
-	b.pinned = b.pinned || fresh
+	if fresh {
+		b.use.pin()
+	}
 	b.mu.Unlock()
 	s.b, s.inserted = b, fresh
 	return nil
@@ -111,7 +113,7 @@ func (s *keyedSlot[R, K]) withdraw(clock Clock) {
 	}
 	if s.pinned {
 		s.b.mu.Lock()
-		s.b.pinned = false
+		s.b.use.unpin()
 		s.b.mu.Unlock()
 	}
 	s.inserted, s.pinned = false, false

@@ -302,7 +302,9 @@ func (s *stack[R]) conclude(raw int64, keep bool) (due time.Duration) {
 		switch {
 		case c.b == nil || c.cost == 0:
 		case !allowed:
-			c.b.denied = c.b.denied || c.retry > raw
+			if c.retry > raw {
+				c.b.use.denied()
+			}
 		default:
 			c.sp.changes = c.b.changes
 			c.b.commit(c.p, c.now, c.sp, keep)
@@ -320,8 +322,8 @@ func (s *stack[R]) conclude(raw int64, keep bool) (due time.Duration) {
 // missing. All are locked.
 func (s *stack[R]) pin() {
 	for i := range s.charges {
-		if b := s.charges[i].b; b != nil && !b.pinned {
-			b.pinned = true
+		if b := s.charges[i].b; b != nil && !b.use.isPinned() {
+			b.use.pin()
 			s.slots[s.charges[i].slot].asked().pinned = true
 		}
 	}
@@ -331,7 +333,8 @@ func (s *stack[R]) pin() {
 func (s *stack[R]) unpin() {
 	for _, slot := range s.slots {
 		if a := slot.asked(); a.inserted || a.pinned {
-			a.b.pinned, a.inserted, a.pinned = false, false, false
+			a.b.use.unpin()
+			a.inserted, a.pinned = false, false
 		}
 	}
 }
