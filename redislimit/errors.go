@@ -1,0 +1,85 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// ErrUnanswered is wrapped by an error if the decision was sent and not answered: it
+// may have been charged, once, or not. An error that does not wrap it has charged
+// nothing.
+var ErrUnanswered = errors.New("redislimit: sent and not answered, so it may have been charged")
+
+// ErrForeignState says that a Redis key does not hold what this package has stored. It
+// is a mistake of some program, not [ratelimit.ErrUnavailable]. Nothing was changed.
+var ErrForeignState = errors.New("redislimit: the Redis key holds something else")
+
+// unavailable is what the causes of "could not decide" are wrapped in.
+type unavailable struct {
+	cause error
+	sent  bool
+}
+
+func (e *unavailable) Error() string {
+	if e.sent {
+		return fmt.Sprintf("%v: %v: %v", ratelimit.ErrUnavailable, ErrUnanswered, e.cause)
+	}
+	return fmt.Sprintf("%v: %v", ratelimit.ErrUnavailable, e.cause)
+}
+
+func (e *unavailable) Unwrap() []error {
+	if e.sent {
+		return []error{ratelimit.ErrUnavailable, ErrUnanswered, e.cause}
+	}
+	return []error{ratelimit.ErrUnavailable, e.cause}
+}
+
+// refusals are the beginnings of the answers by which Redis says that it did not run
+// a script because of the state that it is in, and may run it later.
+var refusals = []string{
+	"LOADING", "READONLY", "OOM", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "MISCONF",
+	"MOVED", "ASK", "UNBLOCKED", "ERR max number of clients", "max number of clients",
+}
+
+// classify returns the error of a call for the caller. The caller's own context comes
+// first; sent says whether the call may have reached the server.
+func classify(ctx context.Context, err error, sent bool) error {
+	var answered redis.Error
+	if errors.As(err, &answered) && !errors.Is(err, redis.Nil) {
+		return classifyAnswer(err, answered.Error())
+	}
+	if cause := ctx.Err(); cause != nil {
+		return ended(cause, sent)
+	}
+	return &unavailable{err, sent}
+}
+
+// ended is the error of a caller whose own context has ended.
+func ended(cause error, sent bool) error {
+	if sent {
+		return fmt.Errorf("redislimit: %w: %w", ErrUnanswered, cause)
+	}
+	return fmt.Errorf("redislimit: %w", cause)
+}
+
+func classifyAnswer(err error, text string) error {
+	for _, refusal := range refusals {
+		if strings.HasPrefix(text, refusal) {
+			return &unavailable{err, false}
+		}
+	}
+	if strings.HasPrefix(text, "CROSSSLOT") || strings.Contains(text, "undeclared key") || strings.Contains(text, "non local key") {
+		return fmt.Errorf("%w (%w)", errSlots, err)
+	}
+	return fmt.Errorf("redislimit: %w", err)
+}
+
+// errSlots says what to do about keys in several slots.
+var errSlots = errors.New("redislimit: the keys of one decision are in different slots of the cluster: " +
+	"give them one with Options.Slot, or ask the limiters one after the other with ratelimit.Chain")

@@ -1,0 +1,67 @@
+package redislimit
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+// maxKey is how long a key may be before its hash stands for it.
+const maxKey = 200
+
+// namespace is what all Redis keys of a limiter begin with, and how they are made.
+//
+// A key is prefix, name, a separator and {key}: the braces are a hash tag, by which a
+// cluster chooses the slot. The first "{" and the first "}" after it count, so prefix
+// and name hold no braces, and what stands between is never a key that begins with
+// "}" or is empty. The forms cannot be mistaken for each other, whatever the key:
+//
+//	name:{key}         no Slot, no "}" in the key
+//	name:{tag}:key     Slot's tag; or the hash of a key with a "}", or of ""
+//	name#{hash}        no Slot, a long key
+//	name#{tag}:hash    Slot, a long key
+type namespace struct {
+	begin string // prefix and name
+	slot  func(key string) string
+}
+
+func newNamespace(prefix, name string, slot func(string) string) (namespace, error) {
+	if prefix == "" {
+		prefix = "ratelimit:"
+	}
+	for _, field := range []struct{ name, text string }{{"Prefix", prefix}, {"Name", name}} {
+		if strings.ContainsAny(field.text, "{}") {
+			return namespace{}, fmt.Errorf("redislimit: Options.%s is %q: braces would move keys to another slot, use Options.Slot",
+				field.name, field.text)
+		}
+	}
+	return namespace{begin: prefix + name, slot: slot}, nil
+}
+
+// key returns the Redis key for a key.
+func (n namespace) key(key string) string {
+	separator := ":{"
+	long := len(key) > maxKey
+	if long {
+		sum := sha256.Sum256([]byte(key))
+		key, separator = hex.EncodeToString(sum[:]), "#{"
+	}
+	if n.slot == nil && key != "" && strings.IndexByte(key, '}') < 0 {
+		return n.begin + separator + key + "}"
+	}
+	tag := key
+	if n.slot != nil {
+		tag = n.slot(key)
+	}
+	return n.begin + separator + safeTag(tag) + "}:" + key
+}
+
+// safeTag returns the text, or its hash if it is no hash tag as it stands.
+func safeTag(tag string) string {
+	if tag != "" && len(tag) <= maxKey && strings.IndexByte(tag, '}') < 0 {
+		return tag
+	}
+	sum := sha256.Sum256([]byte(tag))
+	return hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,54 @@
+-- Settling several spendings of one decision, and correcting one key.
+local ADJUST = 1
+
+local states = {}
+
+local function settleOne(pos)
+  local sp, actual, key, gen = {}, 0, 0, 0
+  key, sp.kind, sp.changes, gen, sp.cost, actual, sp.at, sp.part = unpack('>BBBI3I7I7I7I7', ARGV[1], pos)
+  local s = states[key]
+  if not s or s.gen ~= gen then return end
+  local a, f, now = algorithms[s.kind], figures(s.kind, s.units, s.per), max(reading, s.last)
+  popDue(s, now)
+  s.last, s.dirty = now, true
+  if actual > sp.cost then
+    charge(a, f, s, now, actual - sp.cost)
+  else
+    refund(a, f, s, now, sp, actual)
+  end
+end
+
+local function adjust()
+  local kind, sign, delta, units, per = unpack('>BBI7I7I7', ARGV[1], 20)
+  local f, a, s = figures(kind, units, per), algorithms[kind], states[1]
+  if not s then
+    if sign == 1 then return end
+    s = { kind = kind, units = units, per = per, gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0,
+      newest = 0, ats = {}, costs = {} }
+    states[1] = s
+  end
+  local now = max(reading, s.last)
+  popDue(s, now)
+  adopt(s, f, now)
+  s.last, s.dirty = now, true
+  if sign == 1 then forgive(a, f, s, now, delta) else charge(a, f, s, now, delta) end
+end
+
+local function settle()
+  for k = 1, #KEYS do
+    local s, code, text = load(k)
+    if code then return failure(k, code, text) end
+    states[k] = s
+  end
+  if op == ADJUST then
+    adjust()
+  else
+    for i = 1, count do settleOne(20 + (i - 1) * 34) end
+  end
+  for k, s in pairs(states) do
+    if s.dirty then save(KEYS[k], s, reading, grace) end
+  end
+  return pack('>BI7', 1, reading)
+end
+
+return settle()

@@ -1,0 +1,126 @@
+package redislimit
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// The first byte of a state, which no text begins with.
+const (
+	kindToken   = 0xF8
+	kindLeaky   = 0xF9
+	kindFixed   = 0xFA
+	kindLog     = 0xFB
+	kindCounter = 0xFC
+)
+
+var kinds = map[ratelimit.Algorithm]byte{
+	ratelimit.AlgorithmTokenBucket:    kindToken,
+	ratelimit.AlgorithmLeakyBucket:    kindLeaky,
+	ratelimit.AlgorithmFixedWindow:    kindFixed,
+	ratelimit.AlgorithmSlidingLog:     kindLog,
+	ratelimit.AlgorithmSlidingCounter: kindCounter,
+}
+
+// plan is a limit made ready to be asked: immutable.
+type plan struct {
+	limit      ratelimit.Limit
+	kind       byte  // 0 where nothing is tracked: unlimited, blocked
+	units, per int64 // buckets: a unit takes per/units µs, in lowest terms; else units for each per
+	capacity   int64
+	one, full  span // buckets: what a cost of 1 and of the capacity take to regain
+	maxAhead   int64
+}
+
+// newPlan returns the plan for a limit, or why the limit cannot be enforced exactly.
+func newPlan(l ratelimit.Limit, maxLog int) (*plan, error) {
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	p := &plan{limit: l, kind: kinds[l.Algorithm], capacity: int64(l.Capacity())}
+	switch {
+	case p.kind == 0:
+		return p, nil
+	case p.isBucket():
+		return p, p.prepareBucket()
+	}
+	return p, p.prepareWindow(maxLog)
+}
+
+func (p *plan) isBucket() bool { return p.kind == kindToken || p.kind == kindLeaky }
+
+// prepareBucket takes a Per of any number of nanoseconds: the fraction is exact.
+func (p *plan) prepareBucket() error {
+	per, units := int64(p.limit.Rate.Per), int64(p.limit.Rate.Units)
+	g := gcd(per, units)
+	per, units = per/g, units/g
+	g = gcd(per, 1000)
+	per /= g
+	if units > most/(1000/g) {
+		return p.invalid("Rate.Units", int64(p.limit.Rate.Units))
+	}
+	p.per, p.units = per, units*(1000/g)
+	switch {
+	case p.per > most:
+		return p.invalid("Rate.Per", int64(p.limit.Rate.Per))
+	case p.capacity > most:
+		return p.invalid("Burst", p.capacity)
+	}
+	p.one, p.full = p.quotient(1), p.quotient(p.capacity)
+	p.maxAhead = anywhere
+	if p.kind == kindToken {
+		debt, _ := mulDiv(century, p.units, p.per)
+		p.maxAhead = max(0, p.quotient(min(debt, most)).us-p.full.us)
+	}
+	return nil
+}
+
+func (p *plan) prepareWindow(maxLog int) error {
+	p.units = p.capacity
+	p.per = int64(p.limit.Rate.Per) / 1000
+	switch {
+	case p.limit.Rate.Per%time.Microsecond != 0:
+		return fmt.Errorf("redislimit: %w: Rate.Per is %v, want whole microseconds for %v",
+			ratelimit.ErrInvalidLimit, p.limit.Rate.Per, p.limit.Algorithm)
+	case p.units > most:
+		return p.invalid("Rate.Units", p.units)
+	case p.kind == kindLog && p.units > int64(maxLog):
+		return fmt.Errorf("redislimit: %w: Rate.Units is %d for a sliding log, and Options.MaxLog %d",
+			ratelimit.ErrInvalidLimit, p.units, maxLog)
+	}
+	p.maxAhead = (min(century/p.per, most/p.units) - 1) * p.per
+	return nil
+}
+
+func (p *plan) invalid(field string, figure int64) error {
+	return fmt.Errorf("redislimit: %w: %s is %d in %v, which Redis cannot count exactly at 1 µs (2^52 at most)",
+		ratelimit.ErrInvalidLimit, field, figure, p.limit.Named(""))
+}
+
+// check returns why a cost can never be spent under this plan, nil if it can.
+func (p *plan) check(cost int64) error {
+	switch {
+	case cost < 0:
+		return fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, cost)
+	case cost <= p.capacity:
+		return nil
+	case p.limit.Algorithm == ratelimit.AlgorithmBlocked:
+		return fmt.Errorf("%w: the limit%s allows no cost above 0", ratelimit.ErrBlocked, p.quoted())
+	}
+	return fmt.Errorf("%w%s: cost %d is above %d, the capacity of %v",
+		ratelimit.ErrExceedsLimit, p.quoted(), cost, p.capacity, p.limit)
+}
+
+func (p *plan) quoted() string {
+	if p.limit.Name == "" {
+		return ""
+	}
+	return fmt.Sprintf(" %q", p.limit.Name)
+}
+
+// clampAhead returns how many whole microseconds ahead a cost may be booked.
+func (p *plan) clampAhead(maxDelay time.Duration) int64 {
+	return min(max(0, int64(maxDelay))/1000, p.maxAhead)
+}

@@ -1,0 +1,78 @@
+package redislimit
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// epoch is what the server's clock reads where a test's clock reads 0: late enough that
+// the suite's negative readings stay above 0.
+const epoch = int64(1_750_000_000_000_000)
+
+// outlive keeps keys alive although a test's clock is not the server's.
+const outlive = int64(time.Hour / time.Microsecond)
+
+// onClock makes a limiter read a test's clock instead of the server's.
+func onClock(l *Limiter, clock ratelimit.Clock) *Limiter {
+	l.clock = func() int64 { return epoch + int64(clock.Now())/1000 }
+	l.grace = outlive
+	return l
+}
+
+// verdicts makes the test fail where the script's verdict is not what Go computes.
+func verdicts(t testing.TB) {
+	checkVerdict = func(c *charge, reading int64) {
+		if want := c.retry <= reading; c.allowed != want {
+			t.Errorf("the script says %v, and Go %v: %+v of %v at %d", c.allowed, want, c, c.plan.limit, reading)
+		}
+	}
+	t.Cleanup(func() { checkVerdict = nil })
+}
+
+// accepts leaves out limits that take longer than 60 years to regain: with them the
+// suite's clock goes on for centuries, and so beyond the 2^53 µs that a script counts.
+func accepts(l ratelimit.Limit) bool {
+	_, err := newPlan(l, defaultMaxLog)
+	return err == nil && l.RefillTime() < 60*365*24*time.Hour
+}
+
+func suiteOf(client redis.UniversalClient, clock *ratelimittest.Clock) ratelimittest.Config {
+	made := 0
+	return ratelimittest.Config{
+		Clock:      clock,
+		Resolution: time.Microsecond,
+		Accepts:    accepts,
+		Want:       []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit"},
+		New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
+			made++
+			l, err := New(client, limit, &Options{Name: fmt.Sprintf("suite%d", made), Timeout: 10 * time.Second})
+			if err != nil {
+				return nil, err
+			}
+			return onClock(l, clock), nil
+		},
+	}
+}
+
+func TestSuite(t *testing.T) {
+	verdicts(t)
+	s := startServer(t)
+	ratelimittest.Run(t, suiteOf(s.client(), new(ratelimittest.Clock)))
+}
+
+func TestTakeOnce(t *testing.T) {
+	s := startServer(t)
+	l, err := New(s.client(), ratelimit.TokenBucket(ratelimit.PerSecond(10), 20), &Options{Name: "once", Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	d, err := l.Take(t.Context(), "k", 5)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	require.Equal(t, 15, d.Remaining)
+}

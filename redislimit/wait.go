@@ -1,0 +1,75 @@
+package redislimit
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// forever is the time left to a context without a deadline.
+const forever = time.Duration(math.MaxInt64)
+
+// Wait spends cost of the key's budget and returns nil when its time has come: at
+// once if it fits, else after sleeping. It costs one round trip: waiters book their
+// instants as they come, and later callers, in whatever process, queue behind them.
+//
+// A Wait that fails has spent nothing. It fails at once, with an error that wraps
+// [context.DeadlineExceeded], if the context's deadline comes before its time; with
+// [ratelimit.ErrLimited] if a leaky bucket's queue is full; and with the errors of
+// Take. If the context ends while it sleeps, it gives back what it has booked, within
+// [Options.Timeout], and returns the context's error; if giving back fails, the
+// booking stays, and that error is joined to it.
+func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	d, err := l.wait(ctx, key, cost)
+	l.report(key, cost, d, err)
+	return err
+}
+
+func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+	left, err := timeLeft(ctx)
+	if err != nil {
+		return ratelimit.Decision{}, ended(err, false)
+	}
+	s := new(session)
+	d, err := l.decide(ctx, s, key, cost, left, opKeep)
+	switch {
+	case err != nil:
+		return d, err
+	case !d.Allowed && (left == forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining):
+		return d, fmt.Errorf("%w: cost %d cannot be booked for another %v under %v",
+			ratelimit.ErrLimited, cost, d.RetryAfter, d.Limit)
+	case !d.Allowed:
+		return d, fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
+			context.DeadlineExceeded, cost, d.RetryAfter, left, d.Limit)
+	}
+	return d, ratelimit.NewReservation(d, s.undo()).Wait(ctx)
+}
+
+// undo returns how to give back what a Wait has charged.
+func (s *session) undo() func(int) error {
+	if s.home == nil {
+		return nil
+	}
+	return s.settler()
+}
+
+// timeLeft returns how long the context lasts, or why it has ended.
+func timeLeft(ctx context.Context) (time.Duration, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return forever, nil
+	}
+	if left := time.Until(deadline); left > 0 {
+		return left, nil
+	}
+	return 0, context.DeadlineExceeded
+}
