@@ -18,16 +18,13 @@ import (
 
 // Limiter is a limiter whose budgets are kept in Redis. Make one with [New].
 type Limiter struct {
-	sender     *sender
+	remote
 	space      namespace
 	name       string
 	limitFor   func(string) ratelimit.Limit
 	onDecision func(ratelimit.Event[string])
 	maxLog     int
 	plan       atomic.Pointer[plan] // New's or SetLimit's limit
-
-	clock func() int64 // in tests only: the time in µs, above 0
-	grace int64        // in tests only: µs that keys live longer, since the clock is not Redis's
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter)(nil)
@@ -100,7 +97,7 @@ func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*L
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{sender: newSender(client, o.Timeout), space: space, name: o.Name, limitFor: o.LimitFor,
+	l := &Limiter{remote: remote{sender: newSender(client, o.Timeout)}, space: space, name: o.Name, limitFor: o.LimitFor,
 		onDecision: o.OnDecision, maxLog: o.MaxLog}
 	l.plan.Store(p)
 	return l, nil
@@ -160,17 +157,21 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	s := new(session)
 	d, err := l.decide(ctx, s, key, cost, max(0, maxDelay), opKeep)
-	r := ratelimit.NewReservation(d, l.settlerOf(s, key, cost))
+	r := ratelimit.NewReservation(d, s.settlerFor(cost))
 	l.report(key, cost, d, err)
 	return r, err
 }
 
-// settlerOf returns how to settle a reservation: one of 0 is settled by charging.
-func (l *Limiter) settlerOf(s *session, key string, cost int) func(int) error {
+// settlerFor returns how to settle a reservation: one of 0 is settled by charging. It
+// returns nil if nothing was sent.
+func (s *session) settlerFor(cost int) func(int) error {
+	if len(s.charges) == 0 {
+		return nil
+	}
 	if cost > 0 {
 		return s.settler()
 	}
-	return func(actual int) error { return l.Adjust(context.Background(), key, actual) }
+	return s.adjuster()
 }
 
 func (l *Limiter) report(key string, cost int, d ratelimit.Decision, err error) {
@@ -188,9 +189,14 @@ func (l *Limiter) planFor(key string) (*plan, error) {
 	if l.limitFor == nil {
 		return p, nil
 	}
-	limit := l.limitFor(key)
+	return l.planOf(l.limitFor(key), "LimitFor", func() (*plan, error) { return p, nil })
+}
+
+// planOf returns the plan of a limit that a function of the user's has returned.
+func (l *Limiter) planOf(limit ratelimit.Limit, function string, otherwise func() (*plan, error)) (*plan, error) {
+	p := l.plan.Load()
 	if limit == (ratelimit.Limit{}) {
-		return p, nil
+		return otherwise()
 	}
 	if limit.Name == "" {
 		limit.Name = p.limit.Name
@@ -200,14 +206,14 @@ func (l *Limiter) planFor(key string) (*plan, error) {
 	}
 	p, err := newPlan(limit, l.maxLog)
 	if err != nil {
-		return nil, fmt.Errorf("LimitFor: %w", err)
+		return nil, fmt.Errorf("%s: %w", function, err)
 	}
 	return p, nil
 }
 
 // session is one decision: what is asked, and what was answered.
 type session struct {
-	home    *Limiter // whose clock and client it uses
+	remote
 	keys    []string
 	charges []charge
 	reading int64
@@ -257,7 +263,7 @@ func (l *Limiter) decide(ctx context.Context, s *session, key string, cost int, 
 
 // one makes the session one of a single charge.
 func (s *session) one(l *Limiter, key string, p *plan, cost int64, ahead time.Duration, op byte) {
-	s.home = l
+	s.remote = l.remote
 	s.oneKey[0] = key
 	s.oneCharge[0] = charge{plan: p, cost: cost, shares: 1}
 	s.keys, s.charges = s.oneKey[:], s.oneCharge[:]
@@ -269,7 +275,7 @@ func (s *session) one(l *Limiter, key string, p *plan, cost int64, ahead time.Du
 // run sends the decision, and reads the answer.
 func (s *session) run(ctx context.Context, op byte) error {
 	b := make([]byte, 0, headSize+askSize*len(s.charges))
-	b = s.home.head(b, op, len(s.charges))
+	b = s.head(b, op, len(s.charges))
 	for i := range s.charges {
 		b = s.charges[i].ask(b)
 	}
@@ -277,7 +283,7 @@ func (s *session) run(ctx context.Context, op byte) error {
 	if op == opPeek {
 		sc = peekScript
 	}
-	reply, err := s.home.sender.eval(ctx, sc, s.keys, b)
+	reply, err := s.sender.eval(ctx, sc, s.keys, b)
 	if err != nil {
 		return err
 	}
@@ -301,19 +307,7 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	if err != nil || delta == 0 || p.kind == 0 {
 		return err
 	}
-	sign, n := byte(0), int64(delta)
-	if n < 0 {
-		sign, n = 1, -max(n, -most)
-	}
-	b := append(l.head(nil, opAdjust, 1), p.kind, sign)
-	for _, figure := range [...]int64{min(n, most), p.units, p.per} {
-		b = put7(b, figure)
-	}
-	reply, err := l.sender.eval(ctx, settleScript, []string{l.space.key(key)}, b)
-	if err != nil {
-		return err
-	}
-	return l.settled(reply)
+	return l.adjust(ctx, []string{l.space.key(key)}, correction{plan: p, delta: int64(delta)})
 }
 
 // Reset forgets the key: its next decision is that of a key never seen, and what was

@@ -55,6 +55,14 @@ func newSender(client redis.UniversalClient, timeout time.Duration) *sender {
 	return s
 }
 
+// within returns a sender on the same connections with another timeout.
+func (s *sender) within(timeout time.Duration) *sender {
+	if timeout == s.timeout {
+		return s
+	}
+	return newSender(s.client, timeout)
+}
+
 // eval runs a script, in one round trip if the server knows it, within the timeout.
 func (s *sender) eval(ctx context.Context, sc *script, keys []string, payload []byte) (string, error) {
 	if err := ctx.Err(); err != nil {

@@ -5,6 +5,14 @@ import (
 	"fmt"
 )
 
+// remote is what is needed to run scripts for one limiter or stack.
+type remote struct {
+	sender *sender
+
+	clock func() int64 // in tests only: the time in µs, above 0, instead of the server's
+	grace int64        // in tests only: µs that keys live longer, since that clock is not Redis's
+}
+
 // settlement is what is needed to settle one charge.
 type settlement struct {
 	key     int
@@ -15,51 +23,125 @@ type settlement struct {
 	shares, own int64
 }
 
-// settler returns how to settle what a decision has charged.
+// settler returns how to settle what a decision has charged. It has no context but the
+// sender's own timeout.
 func (s *session) settler() func(actual int) error {
-	l, keys := s.home, append([]string(nil), s.keys...)
+	r := s.remote
+	var keys []string
 	var items []settlement
 	for i := range s.charges {
-		if c := &s.charges[i]; c.allowed && c.cost > 0 {
-			items = append(items, settlement{c.key, c.plan.kind, c.gen, c.changes, c.spending, c.shares, c.own})
+		c := &s.charges[i]
+		if !c.allowed || c.cost == 0 {
+			continue
 		}
+		item := settlement{0, c.plan.kind, c.gen, c.changes, c.spending, c.shares, c.own}
+		keys, item.key = withKey(keys, s.keys[c.key])
+		items = append(items, item)
 	}
-	return func(actual int) error { return l.settle(keys, items, int64(actual)) }
+	return func(actual int) error { return r.settle(keys, items, int64(actual)) }
 }
 
-// settle makes good the difference between what was reserved and what it actually
-// cost. It has no context but the limiter's own timeout.
-func (l *Limiter) settle(keys []string, items []settlement, actual int64) error {
+// withKey returns the keys with one more, unless it is there, and its index.
+func withKey(keys []string, key string) ([]string, int) {
+	for i, k := range keys {
+		if k == key {
+			return keys, i
+		}
+	}
+	return append(keys, key), len(keys)
+}
+
+func (r *remote) settle(keys []string, items []settlement, actual int64) error {
 	b := make([]byte, 0, headSize+settleSize*len(items))
-	b = l.head(b, opSettle, len(items))
+	b = r.head(b, opSettle, len(items))
 	for i := range items {
 		b = items[i].pack(b, items[i].actual(actual))
 	}
-	reply, err := l.sender.eval(context.Background(), settleScript, keys, b)
-	if err != nil {
-		return err
-	}
-	return l.settled(reply)
+	return r.correct(context.Background(), keys, b)
 }
 
-// settled returns what went wrong according to a reply, if anything did.
-func (l *Limiter) settled(reply string) error {
-	if len(reply) > 1 && reply[0] >= answerWrongType {
-		return failure{key: int(reply[1]) - 1, code: reply[0], text: reply[2:]}.err("")
+// correct runs the script that settles and adjusts.
+func (r *remote) correct(ctx context.Context, keys []string, payload []byte) error {
+	reply, err := r.sender.eval(ctx, settleScript, keys, payload)
+	if err == nil && len(reply) > 1 && reply[0] >= answerWrongType {
+		return failureOf(reply).err("")
 	}
-	return nil
+	return err
 }
 
 // actual returns what the charge has actually cost.
 func (s *settlement) actual(actual int64) int64 {
-	cost := most
-	if s.shares == 0 || actual <= most/s.shares {
-		cost = s.shares * actual
-	}
+	cost := times(s.shares, actual)
 	if actual > 0 {
 		cost += s.own
 	}
 	return min(cost, most)
+}
+
+// times returns a·b, at most 2^52.
+func times(a, b int64) int64 {
+	if a > 0 && b > most/a {
+		return most
+	}
+	return a * b
+}
+
+// correction is a change of what one key has spent, whatever that is.
+type correction struct {
+	key   int
+	plan  *plan
+	delta int64
+}
+
+func (c *correction) pack(b []byte) []byte {
+	sign, n := byte(0), c.delta
+	if n < 0 {
+		sign, n = 1, -max(n, -most)
+	}
+	b = append(b, byte(c.key+1), c.plan.kind, sign)
+	for _, figure := range [...]int64{min(n, most), c.plan.units, c.plan.per} {
+		b = put7(b, figure)
+	}
+	return b
+}
+
+func (r *remote) adjust(ctx context.Context, keys []string, items ...correction) error {
+	b := make([]byte, 0, headSize+adjustSize*len(items))
+	b = r.head(b, opAdjust, len(items))
+	for i := range items {
+		b = items[i].pack(b)
+	}
+	return r.correct(ctx, keys, b)
+}
+
+// adjuster returns how to settle a reservation of 0: by charging the layers of the
+// caller's cost.
+func (s *session) adjuster() func(actual int) error {
+	r, keys := s.remote, append([]string(nil), s.keys...)
+	charges := append([]charge(nil), s.charges...)
+	return func(actual int) error {
+		var items []correction
+		for i := range charges {
+			if c := &charges[i]; c.shares > 0 && actual > 0 {
+				items = append(items, correction{c.key, c.plan, times(c.shares, int64(actual))})
+			}
+		}
+		if len(items) == 0 {
+			return nil
+		}
+		return r.adjust(context.Background(), keys, items...)
+	}
+}
+
+// failure is why a script could not read a key.
+type failure struct {
+	key  int
+	code byte
+	text string
+}
+
+func failureOf(reply string) failure {
+	return failure{key: int(reply[1]) - 1, code: reply[0], text: reply[2:]}
 }
 
 // err is the failure as an error. It names the limit, not the key.

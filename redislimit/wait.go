@@ -48,15 +48,7 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 		return d, fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
 			context.DeadlineExceeded, cost, d.RetryAfter, left, d.Limit)
 	}
-	return d, ratelimit.NewReservation(d, s.undo()).Wait(ctx)
-}
-
-// undo returns how to give back what a Wait has charged.
-func (s *session) undo() func(int) error {
-	if s.home == nil {
-		return nil
-	}
-	return s.settler()
+	return d, ratelimit.NewReservation(d, s.settlerFor(max(cost, 1))).Wait(ctx)
 }
 
 // timeLeft returns how long the context lasts, or why it has ended.

@@ -34,6 +34,7 @@ const (
 	headSize   = 1 + 7 + 3 + 7 + 1
 	askSize    = 3 + 9*7
 	settleSize = 3 + 3 + 4*7
+	adjustSize = 3 + 3*7
 	digestSize = 1 + 3 + 1 + 5*7
 )
 
@@ -51,11 +52,11 @@ func get3(s string) uint32 { return uint32(s[0])<<16 | uint32(s[1])<<8 | uint32(
 
 // head begins a call. The salt tells a key that the call creates from one of the same
 // name before it, whose reservations must not settle it.
-func (l *Limiter) head(b []byte, op byte, items int) []byte {
+func (r *remote) head(b []byte, op byte, items int) []byte {
 	b = append(b, op)
 	var now, grace int64
-	if l.clock != nil {
-		now, grace = l.clock(), l.grace
+	if r.clock != nil {
+		now, grace = r.clock(), r.grace
 	}
 	b = put7(b, now)
 	b = put3(b, rand.Uint32()&0xFFFFFF)
@@ -95,17 +96,10 @@ func (s *settlement) pack(b []byte, actual int64) []byte {
 	return b
 }
 
-// failure is why a script could not read a key.
-type failure struct {
-	key  int
-	code byte
-	text string
-}
-
 // answer reads what the script that decides has answered.
 func (s *session) answer(reply string) error {
 	if len(reply) > 1 && reply[0] >= answerWrongType {
-		return s.failed(failure{key: int(reply[1]) - 1, code: reply[0], text: reply[2:]})
+		return s.failed(failureOf(reply))
 	}
 	if len(reply) != 8+digestSize*len(s.charges) {
 		return fmt.Errorf("redislimit: the script answered %d bytes, want %d", len(reply), 8+digestSize*len(s.charges))

@@ -18,14 +18,14 @@ local function settleOne(pos)
   end
 end
 
-local function adjust()
-  local kind, sign, delta, units, per = unpack('>BBI7I7I7', ARGV[1], 20)
-  local f, a, s = figures(kind, units, per), algorithms[kind], states[1]
+local function adjustOne(pos)
+  local key, kind, sign, delta, units, per = unpack('>BBBI7I7I7', ARGV[1], pos)
+  local f, a, s = figures(kind, units, per), algorithms[kind], states[key]
   if not s then
     if sign == 1 then return end
     s = { kind = kind, units = units, per = per, gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0,
       newest = 0, ats = {}, costs = {} }
-    states[1] = s
+    states[key] = s
   end
   local now = max(reading, s.last)
   popDue(s, now)
@@ -40,10 +40,8 @@ local function settle()
     if code then return failure(k, code, text) end
     states[k] = s
   end
-  if op == ADJUST then
-    adjust()
-  else
-    for i = 1, count do settleOne(20 + (i - 1) * 34) end
+  for i = 1, count do
+    if op == ADJUST then adjustOne(20 + (i - 1) * 24) else settleOne(20 + (i - 1) * 34) end
   end
   for k, s in pairs(states) do
     if s.dirty then save(KEYS[k], s, reading, grace) end

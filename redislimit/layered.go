@@ -1,0 +1,454 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Layered is several limits on one request: all of them allow it, or none is charged.
+// One script call decides. Make one with [All] or [AllOf]. It is safe for concurrent use.
+//
+// The [ratelimit.Decision] is that of the layer that binds: if denied, the one with the
+// longest RetryAfter; if allowed, the one that leaves the least. Remaining is the
+// largest cost that the whole stack would take, ResetAfter and Delay are the longest
+// of all. What several layers charge to one key adds up before it is checked.
+//
+// The zero Layered cannot be used.
+type Layered[R any] struct {
+	layers []layer[R]
+	remote
+	pick   func(r R, which []int) []int
+	stacks sync.Pool // of *stack[R]
+}
+
+var _ ratelimit.Reserver[string] = (*Layered[string])(nil)
+
+// maxLayers is how many layers one decision may have, since a call counts them in a byte.
+const maxLayers = 255
+
+// All returns the limiter that holds requests to all the layers, in one round trip. It
+// sends by the first layer's client; that all of them reach one server is the caller's
+// promise. In a cluster the keys of one decision must share a slot: see [Options.Slot].
+// Its Timeout is the shortest of the layers'.
+func All[R any](layers ...Layer[R]) (*Layered[R], error) {
+	return newLayered("All", nil, layers)
+}
+
+// AllOf is All over those layers whose indices pick appends to which, for each request:
+// a thousand layers of which three apply cost three. An index that pick appends twice
+// is charged twice.
+func AllOf[R any](pick func(r R, which []int) []int, layers ...Layer[R]) (*Layered[R], error) {
+	if pick == nil {
+		return nil, errors.New("redislimit: AllOf was given no pick function")
+	}
+	return newLayered("AllOf", pick, layers)
+}
+
+func newLayered[R any](name string, pick func(R, []int) []int, layers []Layer[R]) (*Layered[R], error) {
+	if len(layers) == 0 {
+		return nil, fmt.Errorf("redislimit: %s needs at least one layer", name)
+	}
+	l := &Layered[R]{pick: pick, layers: make([]layer[R], len(layers))}
+	for i, y := range layers {
+		if y == nil {
+			return nil, fmt.Errorf("redislimit: layer %d is nil", i)
+		}
+		var err error
+		if l.layers[i], err = y.spec(); err != nil {
+			return nil, fmt.Errorf("redislimit: layer %d: %w", i, err)
+		}
+	}
+	l.remote = l.layers[0].l.remote
+	l.sender = l.shortest()
+	l.stacks.New = func() any { return &stack[R]{of: l} }
+	return l, nil
+}
+
+// shortest returns the first layer's sender with the shortest timeout of all.
+func (l *Layered[R]) shortest() *sender {
+	s := l.layers[0].l.sender
+	timeout := s.timeout
+	for i := range l.layers {
+		if t := l.layers[i].l.sender.timeout; t >= 0 && (timeout < 0 || t < timeout) {
+			timeout = t
+		}
+	}
+	return s.within(timeout)
+}
+
+// Limits returns each layer's limit, in order: New's or SetLimit's, or the zero Limit
+// where LimitFor or [Limited] gives each key or request its own.
+func (l *Layered[R]) Limits() []ratelimit.Limit {
+	limits := make([]ratelimit.Limit, len(l.layers))
+	for i := range l.layers {
+		if y := &l.layers[i]; y.limit == nil && y.l.limitFor == nil {
+			limits[i] = y.l.plan.Load().limit
+		}
+	}
+	return limits
+}
+
+// Allow charges the cost to all layers and reports true; or it charges none and reports
+// false, on any error too.
+func (l *Layered[R]) Allow(r R, cost int) bool {
+	d, _ := l.Take(context.Background(), r, cost)
+	return d.Allowed
+}
+
+// Take charges the cost to all layers, or to none, and says how the stack stands. The
+// errors are those of [Limiter.Take], and those of the layers' key functions, wrapped.
+func (l *Layered[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
+	s := l.stack()
+	defer l.done(s)
+	err := s.take(ctx, r, cost, forever, opTake)
+	s.report(err)
+	return s.tally.d, err
+}
+
+// Peek says what Take would answer, and how the stack stands. It changes nothing.
+func (l *Layered[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
+	s := l.stack()
+	defer l.done(s)
+	err := s.take(ctx, r, cost, forever, opPeek)
+	return s.tally.d, err
+}
+
+// Reserve is Take with a charge that can be settled, in all layers with one round trip. It
+// takes now or not at all; only what leaky buckets delay may be delayed, by up to
+// maxDelay.
+func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	s := l.stack()
+	defer l.done(s)
+	err := s.take(ctx, r, cost, max(0, maxDelay), opKeep)
+	s.report(err)
+	return ratelimit.NewReservation(s.tally.d, s.session.settlerFor(cost)), err
+}
+
+// Wait charges the cost to all layers and returns nil when they allow it. It books
+// nothing ahead, so that one exhausted user does not hold up a layer that many share,
+// but sleeps RetryAfter and tries again. It holds the work for as long as leaky buckets
+// delay it. A Wait that fails has charged nothing: at once, with
+// [context.DeadlineExceeded], if the deadline comes before the layers can allow it; else
+// with the context's error, or those of Take.
+func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	s := l.stack()
+	defer l.done(s)
+	err := s.wait(ctx, r, cost)
+	s.failedWait = err != nil
+	s.report(err)
+	return err
+}
+
+func (l *Layered[R]) stack() *stack[R] { return l.stacks.Get().(*stack[R]) }
+
+func (l *Layered[R]) done(s *stack[R]) {
+	s.clear()
+	l.stacks.Put(s)
+}
+
+// stack is what one decision over several layers works with.
+type stack[R any] struct {
+	of         *Layered[R]
+	session    session
+	asks       []ask
+	which      []int
+	tally      tally
+	spent      bool // the decision was allowed and charged
+	failedWait bool
+}
+
+func (s *stack[R]) clear() {
+	clear(s.asks)
+	s.asks, s.which = s.asks[:0], s.which[:0]
+	s.session = session{} // what a reservation settles with may still refer to it
+	s.tally = tally{}
+	s.spent, s.failedWait = false, false
+}
+
+// take charges all layers or none, and fills in the decision.
+func (s *stack[R]) take(ctx context.Context, r R, cost int, ahead time.Duration, op byte) error {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	if err := ctx.Err(); err != nil {
+		return ended(err, false)
+	}
+	if err := s.load(r, cost); err != nil {
+		return err
+	}
+	if err := s.sum(cost, ahead, op); err != nil {
+		return err
+	}
+	if cost == 0 {
+		op = opPeek
+	}
+	if len(s.session.charges) > 0 {
+		if err := s.session.run(ctx, op); err != nil {
+			return err
+		}
+	}
+	s.conclude(cost, op)
+	return nil
+}
+
+// load asks the layers for their keys, costs and plans: those that enforce first.
+func (s *stack[R]) load(r R, cost int) error {
+	if cost < 0 {
+		return fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, cost)
+	}
+	if err := s.choose(r); err != nil {
+		return err
+	}
+	for _, shadow := range [...]bool{false, true} {
+		for _, i := range s.which {
+			if s.of.layers[i].shadow != shadow {
+				continue
+			}
+			if err := s.loadOne(i, r, cost); err != nil {
+				return fmt.Errorf("layer %d: %w", i, err)
+			}
+		}
+	}
+	return nil
+}
+
+// choose finds out which layers apply.
+func (s *stack[R]) choose(r R) error {
+	if s.of.pick == nil {
+		for i := range s.of.layers {
+			s.which = append(s.which, i)
+		}
+	} else {
+		s.which = s.of.pick(r, s.which)
+	}
+	if len(s.which) > maxLayers {
+		return fmt.Errorf("redislimit: %d layers apply to one request, want at most %d", len(s.which), maxLayers)
+	}
+	for _, i := range s.which {
+		if i < 0 || i >= len(s.of.layers) {
+			return fmt.Errorf("redislimit: AllOf's pick function returned layer %d of %d", i, len(s.of.layers))
+		}
+	}
+	return nil
+}
+
+func (s *stack[R]) loadOne(i int, r R, cost int) error {
+	y, a := &s.of.layers[i], ask{layer: i}
+	applies, err := y.load(r, cost, &a)
+	if applies {
+		s.asks = append(s.asks, a)
+	}
+	if err == nil || !y.shadow {
+		if a.plan != nil && err != nil {
+			s.tally.d.Limit = a.plan.limit
+		}
+		return err
+	}
+	if applies {
+		s.asks[len(s.asks)-1].err = err
+	}
+	return nil
+}
+
+// sum adds up what is asked of each key: the layers that enforce in one charge for each,
+// then the shadow layers one by one.
+func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
+	s.session.remote = s.of.remote
+	for i := range s.asks {
+		a := &s.asks[i]
+		if a.err != nil || a.plan.kind == 0 {
+			continue
+		}
+		y := &s.of.layers[a.layer]
+		a.redis = y.l.space.key(a.key)
+		if y.shadow && (cost == 0 || op == opPeek) {
+			continue
+		}
+		a.charge = s.session.chargeOf(a.redis, a.plan, y.shadow)
+		if err := s.session.charges[a.charge].add(a, cost, ahead); err != nil && !y.shadow {
+			s.tally.d.Limit = a.plan.limit
+			return fmt.Errorf("layer %d: %w", a.layer, err)
+		}
+	}
+	return nil
+}
+
+// chargeOf returns the index of the charge of a key: a new one if it is the first, or a
+// shadow layer's.
+func (s *session) chargeOf(key string, p *plan, shadow bool) int {
+	var k int
+	s.keys, k = withKey(s.keys, key)
+	for i := range s.charges {
+		if c := &s.charges[i]; c.key == k && !shadow && !c.shadow {
+			return i
+		}
+	}
+	s.charges = append(s.charges, charge{plan: p, key: k, shadow: shadow})
+	return len(s.charges) - 1
+}
+
+// add adds a layer's cost to a charge. With a caller's cost of 0 nothing is spent.
+func (c *charge) add(a *ask, cost int, ahead time.Duration) error {
+	if a.own {
+		c.own += int64(a.cost)
+	} else {
+		c.shares++
+	}
+	if c.plan.kind == kindLeaky {
+		c.ahead = c.plan.clampAhead(ahead)
+	}
+	if cost == 0 {
+		return nil
+	}
+	c.cost += int64(a.cost)
+	return c.plan.check(c.cost)
+}
+
+// conclude fills in the decision from what the script has answered.
+func (s *stack[R]) conclude(cost int, op byte) {
+	allowed := s.session.allowed || len(s.session.charges) == 0
+	s.spent = allowed && op != opPeek
+	for i := range s.session.charges {
+		if c := &s.session.charges[i]; c.failed == 0 && c.allowed && s.spent {
+			c.spend()
+		}
+	}
+	s.answer(allowed)
+	if cost == 0 {
+		s.tally.d.Delay = 0
+	}
+}
+
+// answer merges the answers of the layers that enforce.
+func (s *stack[R]) answer(allowed bool) {
+	s.tally.d = ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}
+	for i := range s.asks {
+		a := &s.asks[i]
+		switch {
+		case s.of.layers[a.layer].shadow:
+		case a.plan.kind == 0:
+			s.tally.add(&ratelimit.Decision{Allowed: true, Limit: a.plan.limit}, a.room())
+		case s.first(i):
+			c := &s.session.charges[a.charge]
+			var d ratelimit.Decision
+			c.decide(s.session.reading, &d)
+			s.tally.add(&d, c.room(d.Remaining))
+		}
+	}
+	if !allowed {
+		s.tally.d.Delay = 0
+	}
+}
+
+// room is what a limit that tracks nothing leaves the caller.
+func (a *ask) room() int { return a.plan.limit.Capacity() }
+
+// first reports whether the ask is the first of its charge.
+func (s *stack[R]) first(i int) bool {
+	for j := range i {
+		if s.asks[j].charge == s.asks[i].charge {
+			return false
+		}
+	}
+	return true
+}
+
+// room returns the largest cost of the caller that fits into what remains.
+func (c *charge) room(remaining int) int {
+	left := int64(remaining) - c.own
+	switch {
+	case left < 0:
+		return 0
+	case c.shares == 0:
+		return math.MaxInt
+	}
+	return clampInt(left / c.shares)
+}
+
+// report tells each layer's limiter of its own part of the decision.
+func (s *stack[R]) report(err error) {
+	for i := range s.asks {
+		a := &s.asks[i]
+		if f := s.of.layers[a.layer].l.onDecision; f != nil {
+			f(s.event(a, err))
+		}
+	}
+}
+
+func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
+	e := ratelimit.Event[string]{Key: a.key, Cost: a.cost, Err: err}
+	shadow := s.of.layers[a.layer].shadow
+	switch {
+	case a.err != nil:
+		e.Err = a.err
+	case err != nil && !shadow:
+	case a.plan != nil && a.plan.kind == 0:
+		e.Decision = ratelimit.Decision{Allowed: true, Limit: a.plan.limit, Remaining: a.plan.limit.Capacity()}
+	case a.charge < 0 || a.charge >= len(s.session.charges) || s.session.reading == 0:
+	case s.session.charges[a.charge].failed != 0:
+		e.Err = failure{code: s.session.charges[a.charge].failed}.err(a.plan.limit.Name)
+	default:
+		c := &s.session.charges[a.charge]
+		c.decide(s.session.reading, &e.Decision)
+		e.Spent = s.spent && c.allowed && a.cost > 0 && !s.failedWait
+	}
+	if a.plan != nil {
+		e.Decision.Limit = a.plan.limit
+	}
+	return e
+}
+
+// wait takes the cost as soon as that is possible, and waits out the delay.
+func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
+	for {
+		left, err := timeLeft(ctx)
+		if err != nil {
+			return ended(err, false)
+		}
+		s.clear()
+		if err := s.take(ctx, r, cost, left, opKeep); err != nil {
+			return err
+		}
+		d := s.tally.d
+		if d.Allowed {
+			return ratelimit.NewReservation(d, s.session.settlerFor(max(cost, 1))).Wait(ctx)
+		}
+		if due := s.due(); due > left {
+			return fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
+				context.DeadlineExceeded, cost, due-left, left, d.Limit)
+		}
+		if err := sleep(ctx, d.RetryAfter); err != nil {
+			return ended(err, false)
+		}
+	}
+}
+
+// due returns when the cost could be passed on, if nothing else is spent.
+func (s *stack[R]) due() (due time.Duration) {
+	for i := range s.session.charges {
+		if c := &s.session.charges[i]; !c.shadow {
+			due = max(due, between(s.session.reading, max(c.spending.at, c.retry)))
+		}
+	}
+	return due
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

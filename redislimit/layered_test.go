@@ -1,0 +1,388 @@
+package redislimit
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+func identity(key string) (string, error) { return key, nil }
+
+// stackOfOne is a stack of one layer with the methods of its limiter that a stack lacks.
+type stackOfOne struct {
+	*Layered[string]
+	l *Limiter
+}
+
+func (s stackOfOne) Adjust(ctx context.Context, key string, delta int) error {
+	return s.l.Adjust(ctx, key, delta)
+}
+func (s stackOfOne) Reset(ctx context.Context, key string) error { return s.l.Reset(ctx, key) }
+func (s stackOfOne) SetLimit(limit ratelimit.Limit) error        { return s.l.SetLimit(limit) }
+
+// TestSuiteThroughAStack leaves out what a stack does otherwise: it books nothing ahead, and
+// so its Wait tries again where a limiter's says that a queue is full.
+func TestSuiteThroughAStack(t *testing.T) {
+	verdicts(t)
+	config := suiteOf(startServer(t).client(), new(ratelimittest.Clock))
+	single := config.New
+	config.Skip = []string{"Reserve", "Wait"}
+	config.Want = []string{"Peek", "Adjust", "Reset", "SetLimit"}
+	config.Histories = 20
+	config.New = func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
+		l, err := single(limit)
+		if err != nil {
+			return nil, err
+		}
+		stack, err := All(By(l.(*Limiter), identity))
+		return stackOfOne{stack, l.(*Limiter)}, err
+	}
+	ratelimittest.Run(t, config)
+}
+
+// stackTwin plays the same calls on a stack in Redis and on one in memory.
+type stackTwin struct {
+	t      *testing.T
+	rng    *rand.Rand
+	clock  *ratelimittest.Clock
+	limits []ratelimit.Limit
+	memory *ratelimit.Layered[string]
+	remote *Layered[string]
+	open   [][2]*ratelimit.Reservation
+	log    []string
+}
+
+func newStackTwin(t *testing.T, client redis.UniversalClient, seed uint64) *stackTwin {
+	w := &stackTwin{t: t, rng: rand.New(rand.NewPCG(seed, 2)), clock: new(ratelimittest.Clock)}
+	pool := twinLimits()
+	var memory []ratelimit.Layer[string]
+	var remote []Layer[string]
+	for i := range 1 + w.rng.IntN(8) {
+		limit := pool[w.rng.IntN(len(pool))].Named(fmt.Sprintf("l%d", i))
+		m, r := w.layer(client, limit, fmt.Sprintf("stack%d-%d", seed, i))
+		memory, remote = append(memory, m), append(remote, r)
+		if w.rng.IntN(6) == 0 { // the same limiter twice
+			memory, remote = append(memory, m), append(remote, r)
+		}
+	}
+	var err error
+	w.memory, err = ratelimit.All(memory...)
+	require.NoError(t, err)
+	w.remote, err = All(remote...)
+	require.NoError(t, err)
+	return w
+}
+
+// layer makes one layer of each kind: with a key of its own or one for all, and sometimes
+// a cost of its own, or one that leaves itself out.
+func (w *stackTwin) layer(client redis.UniversalClient, limit ratelimit.Limit, name string) (ratelimit.Layer[string], Layer[string]) {
+	w.limits = append(w.limits, limit)
+	memory, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: w.clock})
+	require.NoError(w.t, err)
+	remote, err := New(client, limit, &Options{Name: name, Timeout: 10 * time.Second})
+	require.NoError(w.t, err)
+	key := identity
+	switch w.rng.IntN(4) {
+	case 0:
+		key = func(string) (string, error) { return "all", nil }
+	case 1:
+		key = func(r string) (string, error) {
+			if r == "b" {
+				return "", ratelimit.SkipLayer
+			}
+			return r, nil
+		}
+	}
+	m, r := ratelimit.By(memory, key), By(onClock(remote, w.clock), key)
+	if w.rng.IntN(4) == 0 {
+		one := func(string) int { return 1 }
+		return ratelimit.Charging(m, one), Charging(r, one)
+	}
+	return m, r
+}
+
+func (w *stackTwin) same(what string, memory, remote ratelimit.Decision, err1, err2 error) {
+	w.t.Helper()
+	w.log = append(w.log, fmt.Sprintf("%v %s: %+v, %v", w.clock.Now(), what, memory, err1))
+	if err1 != nil && err2 != nil {
+		return
+	}
+	memory.Limit, remote.Limit = ratelimit.Limit{}, ratelimit.Limit{} // of equals, either may bind
+	if memory != remote || (err1 == nil) != (err2 == nil) {
+		w.t.Fatalf("%v: %s answers in Redis\n%+v, %v\nafter\n%s", w.limits, what, remote, err2, tail(w.log))
+	}
+}
+
+func (w *stackTwin) step() {
+	ctx, key, cost := context.Background(), []string{"a", "b"}[w.rng.IntN(2)], w.rng.IntN(4)
+	switch w.rng.IntN(5) {
+	case 0, 1:
+		d, err := w.memory.Take(ctx, key, cost)
+		e, err2 := w.remote.Take(ctx, key, cost)
+		w.same(fmt.Sprintf("Take(%s, %d)", key, cost), d, e, err, err2)
+	case 2:
+		ahead := time.Duration(w.rng.IntN(5000)) * time.Millisecond
+		d, err := w.memory.Reserve(ctx, key, cost, ahead)
+		e, err2 := w.remote.Reserve(ctx, key, cost, ahead)
+		w.same(fmt.Sprintf("Reserve(%s, %d, %v)", key, cost, ahead), d.Decision, e.Decision, err, err2)
+		if cost > 0 {
+			w.open = append(w.open, [2]*ratelimit.Reservation{d, e})
+		}
+	case 3:
+		if k := len(w.open) - 1; k >= 0 {
+			actual := w.rng.IntN(6)
+			w.log = append(w.log, fmt.Sprintf("%v settle at %d", w.clock.Now(), actual))
+			require.NoError(w.t, w.open[k][0].Settle(actual))
+			require.NoError(w.t, w.open[k][1].Settle(actual))
+			w.open = w.open[:k]
+		}
+	}
+	d, err := w.memory.Peek(key, 1)
+	e, err2 := w.remote.Peek(ctx, key, 1)
+	w.same(fmt.Sprintf("Peek(%s, 1)", key), d, e, err, err2)
+	if next := []time.Duration{0, 0, d.RetryAfter, d.ResetAfter / 5, 100 * time.Millisecond}[w.rng.IntN(5)]; next > 0 {
+		w.clock.Advance(next / time.Microsecond * time.Microsecond)
+		if next >= d.ResetAfter/5 {
+			w.open = nil // settling in the middle of a leaky queue is told apart in memory only
+		}
+	}
+}
+
+func TestStacksAnswerAsThoseInMemory(t *testing.T) {
+	verdicts(t)
+	client := startServer(t).client()
+	for seed := range 25 {
+		w := newStackTwin(t, client, uint64(seed))
+		for range 60 {
+			w.step()
+		}
+	}
+}
+
+// fixture is a server, a client and a clock for tests of single behaviours.
+type fixture struct {
+	t      *testing.T
+	server *server
+	client *redis.Client
+	clock  *ratelimittest.Clock
+}
+
+func newFixture(t *testing.T) *fixture {
+	s := startServer(t)
+	return &fixture{t, s, s.client(), new(ratelimittest.Clock)}
+}
+
+func (f *fixture) limiter(limit ratelimit.Limit, name string) *Limiter {
+	f.t.Helper()
+	l, err := New(f.client, limit, &Options{Name: name, Timeout: 10 * time.Second})
+	require.NoError(f.t, err)
+	return onClock(l, f.clock)
+}
+
+func (f *fixture) left(l *Limiter, key string) int {
+	f.t.Helper()
+	d, err := l.Peek(f.t.Context(), key, 0)
+	require.NoError(f.t, err)
+	return d.Remaining
+}
+
+func TestShadowIsChargedAndNeverDenies(t *testing.T) {
+	f := newFixture(t)
+	var events []ratelimit.Event[string]
+	wide := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1), 10).Named("wide"), "wide")
+	tight := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("tight"), "tight")
+	tight.onDecision = func(e ratelimit.Event[string]) { events = append(events, e) }
+	l, err := All(Shadow(By(tight, identity)), By(wide, identity))
+	require.NoError(t, err)
+	for i := range 3 {
+		d, err := l.Take(t.Context(), "k", 1)
+		require.NoError(t, err)
+		assert.True(t, d.Allowed)
+		assert.Equal(t, "wide", d.Limit.Name)
+		assert.Equal(t, 9-i, d.Remaining)
+	}
+	require.Len(t, events, 3)
+	assert.True(t, events[1].Spent)
+	assert.False(t, events[2].Decision.Allowed)
+	assert.False(t, events[2].Spent)
+	assert.Equal(t, time.Hour, events[2].Decision.RetryAfter)
+	assert.Equal(t, 0, f.left(tight, "k"))
+}
+
+func TestShadowIsNotChargedIfAnotherLayerDenies(t *testing.T) {
+	f := newFixture(t)
+	wide := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1), 2), "wide")
+	seen := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(50)), "seen")
+	l, err := All(Shadow(By(seen, identity)), By(wide, identity))
+	require.NoError(t, err)
+	for range 5 {
+		l.Allow("k", 1)
+	}
+	assert.Equal(t, 48, f.left(seen, "k"))
+}
+
+func TestShadowOnTheKeyOfAnEnforcingLayerComesSecond(t *testing.T) {
+	f := newFixture(t)
+	one := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1), 3), "one")
+	l, err := All(Shadow(By(one, identity)), By(one, identity))
+	require.NoError(t, err)
+	assert.True(t, l.Allow("k", 1))
+	assert.Equal(t, 1, f.left(one, "k"))
+	assert.True(t, l.Allow("k", 1), "the enforcing layer takes the last unit")
+	assert.Equal(t, 0, f.left(one, "k"))
+	assert.False(t, l.Allow("k", 1))
+}
+
+func TestShadowErrorsStayWithTheShadow(t *testing.T) {
+	f := newFixture(t)
+	var events []ratelimit.Event[string]
+	broken := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("broken"), "broken")
+	broken.onDecision = func(e ratelimit.Event[string]) { events = append(events, e) }
+	wide := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1), 5), "wide")
+	require.NoError(t, f.client.LPush(t.Context(), broken.space.key("k"), "x").Err())
+	l, err := All(By(wide, identity), Shadow(By(broken, identity)))
+	require.NoError(t, err)
+	r, err := l.Reserve(t.Context(), "k", 1, 0)
+	require.NoError(t, err)
+	assert.True(t, r.Allowed)
+	require.Len(t, events, 1)
+	assert.ErrorIs(t, events[0].Err, ErrForeignState)
+	require.NoError(t, r.Cancel())
+	assert.Equal(t, 5, f.left(wide, "k"))
+	// Costs above a shadow's capacity are its own affair too.
+	require.NoError(t, f.client.Del(t.Context(), broken.space.key("k")).Err())
+	assert.True(t, l.Allow("k", 3))
+	require.Len(t, events, 2)
+	assert.ErrorIs(t, events[1].Err, ratelimit.ErrExceedsLimit)
+}
+
+func TestReservationOfAStackSettlesWhatItCharged(t *testing.T) {
+	f := newFixture(t)
+	tokens := f.limiter(ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000), "tokens")
+	requests := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), "requests")
+	seen := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(5000)), "seen")
+	l, err := All(By(tokens, identity), Charging(By(requests, identity), func(string) int { return 1 }), Shadow(By(seen, identity)))
+	require.NoError(t, err)
+	reserve := func(cost int) *ratelimit.Reservation {
+		r, err := l.Reserve(t.Context(), "k", cost, 0)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		return r
+	}
+	require.NoError(t, reserve(400).Settle(100))
+	assert.Equal(t, []int{900, 9, 4900}, []int{f.left(tokens, "k"), f.left(requests, "k"), f.left(seen, "k")})
+	require.NoError(t, reserve(400).Cancel())
+	assert.Equal(t, []int{900, 9, 4900}, []int{f.left(tokens, "k"), f.left(requests, "k"), f.left(seen, "k")})
+	require.NoError(t, reserve(0).Settle(500))
+	assert.Equal(t, []int{400, 9, 4900}, []int{f.left(tokens, "k"), f.left(requests, "k"), f.left(seen, "k")})
+	require.NoError(t, reserve(100).Settle(600))
+	assert.Equal(t, []int{0, 8, 4300}, []int{f.left(tokens, "k"), f.left(requests, "k"), f.left(seen, "k")})
+}
+
+func TestLimitedCarriesOverWhatWasSpent(t *testing.T) {
+	f := newFixture(t)
+	l := f.limiter(ratelimit.TokenBucket(ratelimit.PerHour(10), 10).Named("plan"), "plan")
+	plan := ratelimit.Limit{}
+	stack, err := All(Limited(By(l, identity), func(string) ratelimit.Limit { return plan }))
+	require.NoError(t, err)
+	d, err := stack.Take(t.Context(), "k", 4)
+	require.NoError(t, err)
+	assert.Equal(t, 6, d.Remaining)
+	plan = ratelimit.FixedWindow(ratelimit.PerMinute(100))
+	d, err = stack.Take(t.Context(), "k", 10)
+	require.NoError(t, err)
+	assert.Equal(t, 86, d.Remaining)
+	assert.Equal(t, "plan", d.Limit.Name)
+	plan = ratelimit.FixedWindow(ratelimit.PerMinute(-1))
+	_, err = stack.Take(t.Context(), "k", 10)
+	assert.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+}
+
+func TestAllOfChargesWhatIsPicked(t *testing.T) {
+	f := newFixture(t)
+	var layers []Layer[string]
+	var limiters []*Limiter
+	for i := range 300 {
+		limiters = append(limiters, f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), fmt.Sprintf("of%d", i)))
+		layers = append(layers, By(limiters[i], identity))
+	}
+	picked := []int{7, 299, 7}
+	l, err := AllOf(func(_ string, which []int) []int { return append(which, picked...) }, layers...)
+	require.NoError(t, err)
+	assert.True(t, l.Allow("k", 2))
+	assert.Equal(t, []int{10, 6, 8}, []int{f.left(limiters[0], "k"), f.left(limiters[7], "k"), f.left(limiters[299], "k")})
+	assert.Len(t, l.Limits(), 300)
+	picked = []int{300}
+	_, err = l.Take(t.Context(), "k", 1)
+	assert.ErrorContains(t, err, "returned layer 300 of 300")
+	picked = nil
+	d, err := l.Take(t.Context(), "k", 1)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed)
+	assert.Equal(t, ratelimit.Unlimited(), d.Limit)
+	for i := range 300 {
+		picked = append(picked, i)
+	}
+	_, err = l.Take(t.Context(), "k", 1)
+	assert.ErrorContains(t, err, "at most 255")
+}
+
+func TestGlobalHasOneBudget(t *testing.T) {
+	f := newFixture(t)
+	l := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), "global")
+	stack, err := All(Global[string](l))
+	require.NoError(t, err)
+	assert.True(t, stack.Allow("a", 4))
+	assert.True(t, stack.Allow("b", 4))
+	assert.False(t, stack.Allow("c", 4))
+	assert.Equal(t, 2, f.left(l, ""))
+}
+
+func TestLayersSayWhatIsMissing(t *testing.T) {
+	f := newFixture(t)
+	l := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), "x")
+	by := By(l, identity)
+	for want, layers := range map[string][]Layer[string]{
+		"at least one layer":                  {},
+		"layer 1 is nil":                      {by, nil},
+		"By was given no limiter":             {By(nil, identity)},
+		"By was given no key function":        {By[string](l, nil)},
+		"Charging was given no cost function": {Charging(by, nil)},
+		"Charging was given no layer":         {Charging[string](nil, nil)},
+		"Limited was given no limit function": {Limited(by, nil)},
+		"Shadow was given no layer":           {Shadow[string](nil)},
+	} {
+		_, err := All(layers...)
+		assert.ErrorContains(t, err, want)
+	}
+	_, err := AllOf(nil, by)
+	assert.ErrorContains(t, err, "no pick function")
+}
+
+func TestLayerErrorsChargeNothing(t *testing.T) {
+	f := newFixture(t)
+	l := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), "x")
+	wrong := fmt.Errorf("no such user")
+	stack, err := All(By(l, identity), By(l, func(string) (string, error) { return "", wrong }))
+	require.NoError(t, err)
+	_, err = stack.Take(t.Context(), "k", 1)
+	assert.ErrorIs(t, err, wrong)
+	stack, err = All(By(l, identity), Charging(By(l, identity), func(string) int { return -1 }))
+	require.NoError(t, err)
+	_, err = stack.Take(t.Context(), "k", 1)
+	assert.ErrorIs(t, err, ratelimit.ErrNegativeCost)
+	stack, err = All(By(l, identity), By(l, identity))
+	require.NoError(t, err)
+	_, err = stack.Take(t.Context(), "k", 6)
+	assert.ErrorIs(t, err, ratelimit.ErrExceedsLimit, "6 of 10, twice")
+	assert.Equal(t, 10, f.left(l, "k"))
+}

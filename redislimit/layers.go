@@ -1,0 +1,130 @@
+package redislimit
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Layer is one of several limits on a request of type R: a limiter, and how to find in
+// a request the key that it counts. Make one with [By] or [Global].
+type Layer[R any] interface {
+	spec() (layer[R], error)
+}
+
+// layer is what the constructors of layers have to say.
+type layer[R any] struct {
+	l      *Limiter
+	key    func(R) (string, error)
+	cost   func(R) int             // the layer's own cost, or nil
+	limit  func(R) ratelimit.Limit // the limit of a request, or nil
+	shadow bool
+}
+
+// layerFunc is a Layer by what it says.
+type layerFunc[R any] func() (layer[R], error)
+
+func (f layerFunc[R]) spec() (layer[R], error) { return f() }
+
+// By returns the layer that charges l for the key that the function finds in a request.
+// The function runs once for each decision. An error of it denies the request, charges
+// nothing in any layer, and is returned wrapped; [ratelimit.SkipLayer] leaves the layer
+// out.
+func By[R any](l *Limiter, key func(R) (string, error)) Layer[R] {
+	return layerFunc[R](func() (layer[R], error) {
+		switch {
+		case l == nil || l.sender == nil:
+			return layer[R]{}, errors.New("By was given no limiter")
+		case key == nil:
+			return layer[R]{}, errors.New("By was given no key function")
+		}
+		return layer[R]{l: l, key: key}, nil
+	})
+}
+
+// Global returns the layer that charges l's one budget for every request: that of the
+// key "".
+func Global[R any](l *Limiter) Layer[R] {
+	return By(l, func(R) (string, error) { return "", nil })
+}
+
+// Charging returns the layer with a cost of its own for each request, whatever the
+// caller's. With a caller's cost of 0 nothing is charged in any layer, and when a
+// reservation is settled at 0, which is to cancel it, this layer is given back too.
+// Otherwise what this layer has charged stays.
+func Charging[R any](l Layer[R], cost func(R) int) Layer[R] {
+	return wrapped(l, "Charging", cost == nil, "cost", func(y *layer[R]) { y.cost = cost })
+}
+
+// Limited returns the layer with a limit of its own for each request, such as that of
+// the client's plan; the zero Limit means the limiter's. A key has one budget whatever
+// the limit: one that differs from the key's last carries over what was spent, as
+// [Limiter.SetLimit] does. It has the limiter's name if it has none.
+func Limited[R any](l Layer[R], limit func(R) ratelimit.Limit) Layer[R] {
+	return wrapped(l, "Limited", limit == nil, "limit", func(y *layer[R]) { y.limit = limit })
+}
+
+// Shadow returns the layer as one that is tried out: it is charged if the cost fits, and
+// reports its answer to OnDecision, but it never denies. It adds nothing to a
+// decision, not even an error.
+func Shadow[R any](l Layer[R]) Layer[R] {
+	return wrapped(l, "Shadow", false, "", func(y *layer[R]) { y.shadow = true })
+}
+
+// wrapped returns a layer with a change made to it.
+func wrapped[R any](l Layer[R], name string, missing bool, what string, change func(*layer[R])) Layer[R] {
+	return layerFunc[R](func() (layer[R], error) {
+		switch {
+		case l == nil:
+			return layer[R]{}, fmt.Errorf("%s was given no layer", name)
+		case missing:
+			return layer[R]{}, fmt.Errorf("%s was given no %s function", name, what)
+		}
+		y, err := l.spec()
+		change(&y)
+		return y, err
+	})
+}
+
+// ask is what one layer has found out about a request.
+type ask struct {
+	layer  int
+	key    string
+	cost   int
+	own    bool   // the cost is the layer's own, whatever the caller's
+	charge int    // the index of its charge, -1 if there is none
+	plan   *plan  // nil if it is not known
+	err    error  // of a shadow layer: why it could not be asked
+	redis  string // its Redis key
+}
+
+// load finds out the key, the cost and the plan for a request. It reports false if the
+// layer does not apply.
+func (y *layer[R]) load(r R, cost int, a *ask) (bool, error) {
+	key, err := y.key(r)
+	if errors.Is(err, ratelimit.SkipLayer) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("key: %w", err)
+	}
+	a.key, a.cost, a.charge = key, cost, -1
+	if y.cost != nil {
+		a.cost, a.own = y.cost(r), true
+	}
+	if a.cost < 0 {
+		return true, fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, a.cost)
+	}
+	if a.plan, err = y.planFor(r, key); err != nil || cost == 0 {
+		return true, err
+	}
+	return true, a.plan.check(int64(a.cost))
+}
+
+func (y *layer[R]) planFor(r R, key string) (*plan, error) {
+	if y.limit != nil {
+		return y.l.planOf(y.limit(r), "Limited", func() (*plan, error) { return y.l.planFor(key) })
+	}
+	return y.l.planFor(key)
+}
