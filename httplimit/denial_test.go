@@ -198,3 +198,35 @@ func TestJitterTellsClientsApartAsItIsTold(t *testing.T) {
 	assert.Greater(t, distinct(byAgent, "User-Agent"), 1)
 	assert.Equal(t, 1, distinct(byAgent, "Authorization"))
 }
+
+// A client's wait may begin in one period of the jitter and go on in the next.
+func TestJitterStaysWhileAClientWaits(t *testing.T) {
+	for start := time.Duration(0); start < 20*time.Minute; start += 30 * time.Second {
+		clock := new(fakeClock)
+		clock.advance(start)
+		limiter := &stub{decision: ratelimit.Decision{RetryAfter: 400 * time.Second}}
+		m := middleware(t, limiter, httplimit.Options{Jitter: 20 * time.Second, Now: clock.wall})
+		first := retryAfters(t, m, 20)
+		clock.advance(200 * time.Second)
+		limiter.decision.RetryAfter -= 200 * time.Second // at most 20 s of jitter still
+		for i, s := range retryAfters(t, m, 20) {
+			require.Equal(t, first[i]-200, s, "from %v", start)
+		}
+	}
+}
+
+func TestHeaderFieldsOfADenialCanBeAppendedTo(t *testing.T) {
+	limit := ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("one")
+	m := middleware(t, &stub{decision: ratelimit.Decision{Limit: limit, RetryAfter: time.Second}}, httplimit.Options{
+		OnDenied: func(w http.ResponseWriter, _ httplimit.Event) {
+			before := w.Header().Clone()
+			for name := range w.Header() {
+				w.Header().Add(name, "more")
+			}
+			for name, lines := range before {
+				assert.Equal(t, append(lines, "more"), w.Header()[name], name)
+			}
+		},
+	})
+	get(m.Wrap(ok))
+}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -115,37 +116,47 @@ func ExampleClientIP() {
 	// 192.0.2.1 <nil>
 }
 
-// Only failed logins count: three for each name from each address.
+// Only failed logins count: three for each name from each address. A limit by address
+// comes first, and MaxBytesHandler after it: the name is in the body, and nobody can make
+// the server read much of that. PostFormValue reads no query, which logs would keep.
 func ExampleChargeOnly() {
-	attempts := ratelimit.Must(ratelimit.New[httplimit.Pair[netip.Addr, string]](ratelimit.FixedWindow(ratelimit.Per(3, 15*time.Minute)).Named("login"), nil))
+	perIP := httplimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(5), 20), nil))
+	attempts := ratelimit.Must(ratelimit.New[httplimit.Pair[netip.Addr, string]](
+		ratelimit.FixedWindow(ratelimit.Per(3, 15*time.Minute)).Named("login"), nil))
 	name := func(r *http.Request) (string, error) {
-		if name := r.FormValue("name"); name != "" && len(name) <= 100 {
+		if name := r.PostFormValue("name"); name != "" && len(name) <= 100 {
 			return name, nil
 		}
-		return "", httplimit.ErrNoKey // "" would be one key for all of them
+		return "", httplimit.ErrNoKey // answered with 400; "" would be one key for all of them
 	}
-	limit := httplimit.Must(httplimit.New(
+	perName := httplimit.Must(httplimit.New(
 		ratelimit.Map(attempts, httplimit.Join(httplimit.RemoteIP, name)),
-		&httplimit.Options{Settle: httplimit.ChargeOnly(http.StatusUnauthorized)},
+		&httplimit.Options{Settle: httplimit.ChargeOnly(http.StatusUnauthorized), Logger: quiet},
 	))
-	login := limit.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.FormValue("password") != "right" {
+	login := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.PostFormValue("password") != "right" {
 			http.Error(w, "wrong password", http.StatusUnauthorized)
 		}
-	}))
-	for _, password := range []string{"right", "right", "a", "right", "b", "c", "right"} {
-		show(login, request("POST", "/login?name=alice&password="+password))
+	})
+	h := perIP.Wrap(http.MaxBytesHandler(perName.Wrap(login), 4<<10))
+
+	for _, form := range []string{"name=alice&password=right", "name=alice&password=a", "name=alice&password=b",
+		"name=alice&password=c", "name=alice&password=right", "name=bob&password=right", "password=right",
+		"name=" + strings.Repeat("x", 64<<20)} {
+		r := request("POST", "/login")
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Body = io.NopCloser(strings.NewReader(form))
+		show(h, r)
 	}
-	show(login, request("POST", "/login?name=bob&password=right"))
 	// Output:
 	// 200
-	// 200
 	// 401
-	// 200
 	// 401
 	// 401
 	// 429
 	// 200
+	// 400
+	// 400
 }
 
 // Plans by API key: the table holds hashes, the limiter too.
@@ -200,13 +211,14 @@ func ExampleOptions_shadow() {
 	h := limit.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	show(h, request("GET", "/a"))
 	show(h, request("GET", "/b"))
-	fmt.Printf("%+v\n", limit.Stats())
+	s := limit.Stats()
+	fmt.Println(s.Allowed, "allowed,", s.Denied, "would be denied")
 	// Output:
 	// /a allowed
 	// 200
 	// /b denied
 	// 200
-	// {Skipped:0 Allowed:1 Denied:1 Exceeds:0 Failed:0 FailedOpen:0}
+	// 1 allowed, 1 would be denied
 }
 
 // A request without a key is the client's mistake here, and not the server's.

@@ -1,13 +1,9 @@
 package httplimit
 
 import (
-	"fmt"
 	"math"
-	"math/bits"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -78,227 +74,64 @@ func seconds(d time.Duration) int64 {
 	return s
 }
 
-// view is how a limit is written: all that does not change from request to request.
-type view struct {
-	limit    ratelimit.Limit
-	name     string // of the policy; empty if there is nothing to tell
-	quoted   string
-	quota    string
-	window   int64  // seconds, 0 if there is none
-	item     string // of RateLimit-Policy
-	policies string // RateLimit-Policy: this item, and the others that are known
-	denied   problem
-	exceeds  problem
-}
-
-// viewOf returns how a limit is written that stands alone.
-func viewOf(l ratelimit.Limit) *view {
-	v := &view{limit: l, name: policyName(l)}
-	if l.Algorithm == 0 || l.Algorithm == ratelimit.AlgorithmUnlimited || checkName(v.name) != nil {
-		v.name = ""
-	} else {
-		v.quoted = quote(v.name)
-		v.window = window(l)
-		v.quota = strconv.FormatInt(clamp(int64(l.Capacity())), 10)
-		v.item = v.quoted + ";q=" + v.quota
-		if v.window > 0 {
-			v.item += ";w=" + strconv.FormatInt(v.window, 10)
-		}
-		v.policies = v.item
-	}
-	v.denied = newProblem(http.StatusTooManyRequests, v.name, "")
-	v.exceeds = newProblem(http.StatusForbidden, v.name, exceedsDetail)
-	return v
-}
-
-// viewsOf returns how limits are written that are listed together.
-func viewsOf(limits []ratelimit.Limit) []*view {
-	views := make([]*view, len(limits))
-	var items []string
-	for i, l := range limits {
-		if views[i] = viewOf(l); views[i].name != "" {
-			items = append(items, views[i].item)
-		}
-	}
-	for _, v := range views {
-		v.policies = strings.Join(items, ", ")
-	}
-	return views
-}
-
-// window is the seconds in which a limit's whole capacity is regained, rounded up;
-// 0 if it never is.
-func window(l ratelimit.Limit) int64 {
-	switch l.Algorithm {
-	case ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket:
-		return clamp(regained(l))
-	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter:
-		return max(1, clamp(seconds(l.Rate.Per)))
-	}
-	return 0
-}
-
-// regained is ceil(burst · per / units) in seconds. The product may need 128 bits.
-func regained(l ratelimit.Limit) int64 {
-	units := uint64(max(0, l.Rate.Units))
-	hi, lo := bits.Mul64(uint64(max(0, l.Burst)), uint64(max(0, l.Rate.Per)))
-	if hi >= units {
-		return maxInteger // no limit that New takes
-	}
-	ns, rest := bits.Div64(hi, lo, units)
-	s := ns / uint64(time.Second)
-	if ns%uint64(time.Second) > 0 || rest > 0 {
-		s++
-	}
-	return int64(max(1, s))
-}
-
-// policyName is the limit's name, or what stands for none.
-func policyName(l ratelimit.Limit) string {
-	if l.Name == "" {
-		return "default"
-	}
-	return l.Name
-}
-
-// checkName reports why a structured field's String cannot carry the name (RFC
-// 9651, section 4.1.6).
-func checkName(name string) error {
-	for i := range len(name) {
-		if c := name[i]; c < ' ' || c > '~' {
-			return fmt.Errorf("httplimit: limit name %q has %q at position %d, which a header field cannot carry", name, c, i)
-		}
-	}
-	return nil
-}
-
-// checkNames reports why the limits cannot be listed in one field.
-func checkNames(limits []ratelimit.Limit) error {
-	seen := make(map[string]ratelimit.Limit, len(limits))
-	for _, l := range limits {
-		name := policyName(l)
-		if l == (ratelimit.Limit{}) {
-			continue // it differs from key to key
-		}
-		if err := checkName(name); err != nil {
-			return err
-		}
-		folded := strings.ToLower(name)
-		if other, ok := seen[folded]; ok {
-			return fmt.Errorf("httplimit: limits %q and %q have the same policy name %q: tell them apart with Limit.Named", other, l, name)
-		}
-		seen[folded] = l
-	}
-	return nil
-}
-
-// quote writes a String of a structured field, in which only two characters are escaped.
-func quote(s string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
-}
-
-// view returns how the limit that decided is written.
-func (m *Middleware) view(l ratelimit.Limit) *view {
-	if v := find(*m.known.Load(), l); v != nil {
-		return v
-	}
-	if v, ok := m.variants.Load(l); ok {
-		return v.(*view)
-	}
-	return m.learn(l)
-}
-
-// find returns the view of that very limit, or nil.
-func find(views []*view, l ratelimit.Limit) *view {
-	for _, v := range views {
-		if v.limit == l {
-			return v
-		}
-	}
-	return nil
-}
-
-// maxVariants bounds what is kept of plans; further ones are written anew each time.
-const maxVariants = 256
-
-// learn makes the view of a limit that was not known: the limiter's own has been
-// changed, or it is the plan of a single key.
-func (m *Middleware) learn(l ratelimit.Limit) *view {
-	m.refresh()
-	known := *m.known.Load()
-	if v := find(known, l); v != nil {
-		return v
-	}
-	v := variant(known, l)
-	if m.learned.Add(1) <= maxVariants {
-		m.variants.Store(l, v)
-	}
-	return v
-}
-
-// refresh asks the limiter for its limits again. Names that cannot be listed leave the
-// list as it was.
-func (m *Middleware) refresh() {
-	if m.limits == nil {
-		return
-	}
-	limits := m.limits()
-	if checkNames(limits) != nil || sameLimits(*m.known.Load(), limits) {
-		return
-	}
-	views := viewsOf(limits)
-	m.known.Store(&views)
-	m.variants.Clear()
-	m.learned.Store(0)
-}
-
-func sameLimits(known []*view, limits []ratelimit.Limit) bool {
-	return slices.EqualFunc(known, limits, func(v *view, l ratelimit.Limit) bool { return v.limit == l })
-}
-
-// variant returns the view of a key's own plan. It stands in the list for the limit
-// of the same name, or for the first that differs from key to key. If there is
-// neither, nobody can tell which limit it is instead of, and it stands alone.
-func variant(known []*view, l ratelimit.Limit) *view {
-	at := slices.IndexFunc(known, func(v *view) bool { return v.name != "" && strings.EqualFold(v.name, policyName(l)) })
-	if at < 0 {
-		at = slices.IndexFunc(known, func(v *view) bool { return v.limit == ratelimit.Limit{} })
-	}
-	if at < 0 {
-		return viewOf(l)
-	}
-	limits := make([]ratelimit.Limit, len(known))
-	for i, v := range known {
-		limits[i] = v.limit
-	}
-	limits[at] = l
-	return viewsOf(limits)[at]
-}
-
 // setLimits writes the fields that tell how the client stands. The values are kept
 // in slots, of which it uses up to three. More left than the limit ever holds is the
 // mark of a layer with a cost of its own, of which the decision does not tell how
 // much is left: then nothing is said of that.
 func (m *Middleware) setLimits(h http.Header, v *view, d *ratelimit.Decision, slots []string) {
-	m.setPolicy(h, v, slots[0:1:1])
+	told := v.name != "" && d.Remaining <= v.limit.Capacity()
 	switch {
-	case v.name == "" || m.opts.Dialect == DialectNone || d.Remaining > v.limit.Capacity():
 	case m.opts.Dialect == DialectDraft11:
-		add(h, fieldLimit, v.standing(d), slots[1:2:2])
-	default:
-		names := &legacyFields[m.opts.Dialect]
-		set(h, names[1], strconv.FormatInt(clamp(int64(d.Remaining)), 10), slots[1:2:2])
-		set(h, names[2], strconv.FormatInt(m.reset(v, d), 10), slots[2:3:3])
+		m.setPolicy(h, v, slots[0:1:1])
+		if told {
+			add(h, fieldLimit, v.standing(d), slots[1:2:2])
+		}
+	case !told:
+		m.setPolicy(h, v, slots[0:1:1])
+	case m.opts.Dialect != DialectNone:
+		m.setLegacy(h, v, d, slots)
 	}
 }
 
-// setPolicy writes the field that tells what the limit is.
+// setLegacy writes the three fields of an older dialect. They have room for one limit: of
+// this middleware and those around it, the stricter is told, or the one that denies.
+func (m *Middleware) setLegacy(h http.Header, v *view, d *ratelimit.Decision, slots []string) {
+	names := &legacyFields[m.opts.Dialect]
+	left, reset := clamp(int64(d.Remaining)), m.reset(v, d)
+	if d.Allowed && stricter(h, names, left, reset) {
+		return
+	}
+	set(h, names[0], v.quota, slots[0:1:1])
+	set(h, names[1], strconv.FormatInt(left, 10), slots[1:2:2])
+	set(h, names[2], strconv.FormatInt(reset, 10), slots[2:3:3])
+}
+
+// stricter reports whether the fields that are there leave less than this, or as much
+// and for longer.
+func stricter(h http.Header, names *[3]string, left, reset int64) bool {
+	theirs, err := strconv.ParseInt(first(h[names[1]]), 10, 64)
+	if err != nil || theirs != left {
+		return err == nil && theirs < left
+	}
+	at, err := strconv.ParseInt(first(h[names[2]]), 10, 64)
+	return err == nil && at >= reset
+}
+
+func first(lines []string) string {
+	if len(lines) == 0 {
+		return ""
+	}
+	return lines[0]
+}
+
+// setPolicy writes the field that tells what the limit is. In the older dialects it leaves
+// what a middleware around this one has told, so that the three fields are of one limit.
 func (m *Middleware) setPolicy(h http.Header, v *view, slot []string) {
 	switch {
 	case v.name == "" || m.opts.Dialect == DialectNone:
 	case m.opts.Dialect == DialectDraft11:
-		add(h, fieldPolicy, v.policies, slot)
-	default:
+		add(h, fieldPolicy, v.list.policies, slot)
+	case len(h[legacyFields[m.opts.Dialect][1]]) == 0:
 		set(h, legacyFields[m.opts.Dialect][0], v.quota, slot)
 	}
 }
@@ -331,22 +164,33 @@ func (v *view) standing(d *ratelimit.Decision) string {
 	return string(b)
 }
 
-// effective is the window within which no more than Remaining can be used.
+// effective is the window within which no more than Remaining can be used. A sliding
+// counter regains in up to two windows; less than one would invite more than the rate.
 func (v *view) effective(d *ratelimit.Decision) int64 {
-	switch {
+	switch left := clamp(seconds(d.ResetAfter)); {
 	case !d.Allowed && (d.RetryAfter > 0 || v.window > 0):
 		return max(1, clamp(seconds(d.RetryAfter))) // as Retry-After: that must not come before
-	case v.limit.Algorithm == ratelimit.AlgorithmFixedWindow && d.ResetAfter > 0:
-		return min(clamp(seconds(d.ResetAfter)), v.window)
+	case v.limit.Algorithm == ratelimit.AlgorithmFixedWindow && left > 0:
+		return min(left, v.window)
+	case v.limit.Algorithm == ratelimit.AlgorithmSlidingCounter:
+		return max(v.window, min(left, v.refill()))
+	}
+	return v.window
+}
+
+// refill is the seconds after which a key that has spent everything is fresh.
+func (v *view) refill() int64 {
+	if v.limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
+		return clamp(seconds(2 * min(v.limit.Rate.Per, math.MaxInt64/2)))
 	}
 	return v.window
 }
 
 // reset is when the quota is there again, as the older dialects tell it: when the
-// same request passes if it was denied, else when the limit is as good as new. Of
-// several limits ResetAfter is the longest, so this one's window bounds it.
+// same request passes if it was denied, else when the key is fresh. Of several limits
+// ResetAfter is the longest, so this one's own figure bounds it.
 func (m *Middleware) reset(v *view, d *ratelimit.Decision) int64 {
-	left := min(d.ResetAfter, time.Duration(min(v.window, maxSeconds))*time.Second)
+	left := min(d.ResetAfter, time.Duration(min(v.refill(), maxSeconds))*time.Second)
 	if !d.Allowed && d.RetryAfter > 0 {
 		left = d.RetryAfter
 	}

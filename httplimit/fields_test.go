@@ -28,7 +28,7 @@ func TestFieldsOfEachAlgorithm(t *testing.T) {
 		{ratelimit.FixedWindow(ratelimit.PerMinute(100)), `"default";q=100;w=60`, `"default";r=99;t=60`, `"default";r=98;t=58`},
 		{ratelimit.FixedWindow(ratelimit.Per(7, 100*time.Millisecond)), `"default";q=7;w=1`, `"default";r=6;t=1`, `"default";r=6;t=1`},
 		{ratelimit.SlidingLog(ratelimit.PerHour(3)), `"default";q=3;w=3600`, `"default";r=2;t=3600`, `"default";r=1;t=3600`},
-		{ratelimit.SlidingCounter(ratelimit.PerDay(9)), `"default";q=9;w=86400`, `"default";r=8;t=86400`, `"default";r=7;t=86400`},
+		{ratelimit.SlidingCounter(ratelimit.PerDay(9)), `"default";q=9;w=86400`, `"default";r=8;t=172800`, `"default";r=7;t=172798`},
 		{ratelimit.TokenBucket(ratelimit.PerDay(999_983), 999_983).Named("day"), `"day";q=999983;w=86400`, `"day";r=999982;t=86400`, `"day";r=999982;t=86400`},
 		{ratelimit.Blocked().Named("banned"), `"banned";q=0`, `"banned";r=0`, `"banned";r=0`},
 		{ratelimit.Unlimited(), ``, ``, ``},
@@ -50,7 +50,7 @@ func TestRemainingPerWindowInvitesNoMoreThanTheRate(t *testing.T) {
 	h := middleware(t, limiterOf(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(2), 100)), httplimit.Options{}).Wrap(ok)
 	get(h)
 	clock.advance(time.Hour)
-	assert.Equal(t, `"default";r=99;t=50`, get(h).Header.Get("RateLimit"), "as good as new in half a second, but t is not that")
+	assert.Equal(t, `"default";r=99;t=50`, get(h).Header.Get("RateLimit"), "fresh in half a second, but t is not that")
 }
 
 func TestDialects(t *testing.T) {
@@ -290,3 +290,162 @@ func TestRetryAfterIsNeverBeforeTheEndOfTheEffectiveWindow(t *testing.T) {
 	assert.Equal(t, "1", resp.Header.Get("Retry-After"))
 	assert.Equal(t, `"five";r=0;t=1`, resp.Header.Get("RateLimit"))
 }
+
+// A sliding counter counts the window before as well: all its quota spent at once is there
+// again after two windows, and little of it after one.
+func TestSlidingCounterIsNotToldToBeFreshTooEarly(t *testing.T) {
+	clock := new(fakeClock)
+	limiter := limiterOf(t, clock, ratelimit.SlidingCounter(ratelimit.PerMinute(10)))
+	draft := middleware(t, limiter, httplimit.Options{Cost: func(*http.Request) int { return 10 }}).Wrap(ok)
+	assert.Equal(t, `"default";r=0;t=120`, get(draft).Header.Get("RateLimit"))
+	clock.advance(60 * time.Second)
+	d, err := limiter.Peek(nil, 1)
+	require.NoError(t, err)
+	assert.False(t, d.Allowed, "so 60 would have been wrong")
+	clock.advance(60 * time.Second)
+	for dialect, field := range map[httplimit.Dialect]string{httplimit.DialectDraft06: "RateLimit-Reset", httplimit.DialectXDelta: "X-RateLimit-Reset"} {
+		limiter := limiterOf(t, clock, ratelimit.SlidingCounter(ratelimit.PerMinute(10)))
+		h := middleware(t, limiter, httplimit.Options{Dialect: dialect}).Wrap(ok)
+		assert.Equal(t, "120", get(h).Header.Get(field))
+		clock.advance(90 * time.Second)
+		assert.Equal(t, "90", get(h).Header.Get(field))
+	}
+}
+
+// Late in the second window much is left and the key is soon fresh: as t, that short time
+// would invite a burst.
+func TestSlidingCountersEffectiveWindowIsNotBelowItsWindow(t *testing.T) {
+	clock := new(fakeClock)
+	h := middleware(t, limiterOf(t, clock, ratelimit.SlidingCounter(ratelimit.PerMinute(10))),
+		httplimit.Options{Cost: func(r *http.Request) int { return len(r.URL.Path) - 1 }}).Wrap(ok)
+	send(h, httptest.NewRequest("GET", "/a", nil))
+	clock.advance(115 * time.Second)
+	assert.Equal(t, `"default";r=9;t=60`, send(h, httptest.NewRequest("GET", "/", nil)).Header.Get("RateLimit"))
+}
+
+// In a stack ResetAfter is the longest of all layers.
+func TestResetOfAnotherLayerIsNotThisLimits(t *testing.T) {
+	minute := ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("minute")
+	d := ratelimit.Decision{Allowed: true, Limit: minute, Remaining: 1, ResetAfter: 24 * time.Hour}
+	assert.Equal(t, `"minute";r=1;t=60`, get(middleware(t, &stub{decision: d}, httplimit.Options{}).Wrap(ok)).Header.Get("RateLimit"))
+	legacy := httplimit.Options{Dialect: httplimit.DialectXDelta}
+	assert.Equal(t, "60", get(middleware(t, &stub{decision: d}, legacy).Wrap(ok)).Header.Get("X-RateLimit-Reset"))
+	d.Limit = ratelimit.SlidingCounter(ratelimit.PerMinute(5))
+	assert.Equal(t, "120", get(middleware(t, &stub{decision: d}, legacy).Wrap(ok)).Header.Get("X-RateLimit-Reset"))
+}
+
+// Another engine may leave a RetryAfter in an answer that allows.
+func TestRetryAfterOfAnAllowedRequestIsNotItsReset(t *testing.T) {
+	d := ratelimit.Decision{Allowed: true, Limit: ratelimit.FixedWindow(ratelimit.PerMinute(5)), ResetAfter: time.Second, RetryAfter: time.Hour}
+	resp := get(middleware(t, &stub{decision: d}, httplimit.Options{Dialect: httplimit.DialectXDelta}).Wrap(ok))
+	assert.Equal(t, "1", resp.Header.Get("X-RateLimit-Reset"))
+}
+
+// Limits of another engine, that New of this module does not take.
+func TestWindowsOfOddLimitsAreAtLeastASecondAndDoNotOverflow(t *testing.T) {
+	for _, row := range []struct {
+		limit         ratelimit.Limit
+		policy, reset string
+	}{
+		{ratelimit.Limit{Algorithm: ratelimit.AlgorithmFixedWindow, Rate: ratelimit.Rate{Units: 5}}, `"default";q=5;w=1`, "1"},
+		{ratelimit.Limit{Algorithm: ratelimit.AlgorithmTokenBucket, Rate: ratelimit.PerSecond(1)}, `"default";q=0;w=1`, "1"},
+		{ratelimit.Limit{Algorithm: ratelimit.AlgorithmTokenBucket, Burst: 1}, `"default";q=1;w=999999999999999`, "3600"},
+		{ratelimit.Limit{Algorithm: ratelimit.AlgorithmSlidingCounter, Rate: ratelimit.Rate{Units: 1, Per: math.MaxInt64}}, `"default";q=1;w=9223372037`, "3600"},
+	} {
+		d := ratelimit.Decision{Allowed: true, Limit: row.limit, ResetAfter: time.Hour}
+		assert.Equal(t, row.policy, get(middleware(t, &stub{decision: d}, httplimit.Options{}).Wrap(ok)).Header.Get("RateLimit-Policy"))
+		resp := get(middleware(t, &stub{decision: d}, httplimit.Options{Dialect: httplimit.DialectDraft06}).Wrap(ok))
+		assert.Equal(t, row.reset, resp.Header.Get("RateLimit-Reset"))
+	}
+}
+
+func TestPlanStandsForALimitWhoseNameDiffersInCase(t *testing.T) {
+	limiter := &listing{stub{limits: []ratelimit.Limit{ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("key")}}}
+	limiter.decision = ratelimit.Decision{Allowed: true, Limit: ratelimit.FixedWindow(ratelimit.PerMinute(50)).Named("Key")}
+	assert.Equal(t, `"Key";q=50;w=60`, get(middleware(t, limiter, httplimit.Options{}).Wrap(ok)).Header.Get("RateLimit-Policy"))
+}
+
+func TestLimitsThatCannotBeListedLeaveTheListAsItWas(t *testing.T) {
+	a, b := ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("a"), ratelimit.FixedWindow(ratelimit.PerMinute(6)).Named("b")
+	limiter := &listing{stub{limits: []ratelimit.Limit{a, b}, decision: ratelimit.Decision{Allowed: true, Limit: b}}}
+	h := middleware(t, limiter, httplimit.Options{}).Wrap(ok)
+	get(h)
+	limiter.limits = []ratelimit.Limit{a, b.Named("A")}
+	limiter.decision.Limit = b.Named("A")
+	assert.Equal(t, `"A";q=6;w=60, "b";q=6;w=60`, get(h).Header.Get("RateLimit-Policy"), "in place of the limit of that name, once")
+}
+
+func TestUnitsOfQuotasAreTold(t *testing.T) {
+	units := func(l ratelimit.Limit) string {
+		return map[string]string{"bytes": "content-bytes", "tokens": `to"kens`}[l.Name]
+	}
+	clock := new(fakeClock)
+	h := middleware(t, limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("requests"),
+		ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("bytes"), ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("tokens")),
+		httplimit.Options{QuotaUnit: units}).Wrap(ok)
+	assert.Equal(t, `"requests";q=5;w=60, "bytes";q=5;w=60;qu="content-bytes", "tokens";q=5;w=60;qu="to\"kens"`,
+		get(h).Header.Get("RateLimit-Policy"))
+
+	_, err := httplimit.New(limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(5))),
+		&httplimit.Options{QuotaUnit: func(ratelimit.Limit) string { return "é" }})
+	assert.ErrorContains(t, err, "Options.QuotaUnit")
+}
+
+// Names are told by one dialect alone.
+func TestStackOfUnnamedLimitsIsFineWhereNoNameIsTold(t *testing.T) {
+	all := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerMinute(5)), ratelimit.FixedWindow(ratelimit.PerHour(50)))
+	for dialect := httplimit.DialectDraft06; dialect <= httplimit.DialectNone; dialect++ {
+		m, err := httplimit.New(all, &httplimit.Options{Dialect: dialect})
+		if assert.NoError(t, err) {
+			assert.Equal(t, http.StatusOK, get(m.Wrap(ok)).StatusCode)
+		}
+	}
+	_, err := httplimit.New(all, nil)
+	assert.ErrorContains(t, err, "same policy name")
+}
+
+// A limit for each of very many plans costs as much as a limit for all.
+func TestManyPlansAreWrittenOnce(t *testing.T) {
+	const plans = 10_000
+	limiter := &listing{stub{limits: []ratelimit.Limit{{}}}}
+	m := middleware(t, limiter, httplimit.Options{})
+	w, r := &discard{http.Header{}}, httptest.NewRequest("GET", "/", nil)
+	h := m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	plan := 0
+	serve := func() {
+		plan = plan%plans + 1
+		limiter.decision = ratelimit.Decision{Allowed: true, Limit: ratelimit.FixedWindow(ratelimit.PerSecond(plan))}
+		limiter.costs = limiter.costs[:0]
+		clear(w.header)
+		h.ServeHTTP(w, r)
+		if w.header["Ratelimit-Policy"][0] != `"default";q=`+itoa(plan)+`;w=1` {
+			t.Fatal(w.header)
+		}
+	}
+	for range plans {
+		serve()
+	}
+	assert.LessOrEqual(t, testing.AllocsPerRun(plans, serve), 6.0, "nothing is written anew: the test itself makes 3")
+}
+
+func TestPlansBeyondThoseThatAreKeptAreWrittenAllTheSame(t *testing.T) {
+	limiter, w, r := new(stub), &discard{http.Header{}}, httptest.NewRequest("GET", "/", nil)
+	h := middleware(t, limiter, httplimit.Options{}).Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for i := range 60_000 {
+		plan := i%40_000 + 1
+		limiter.decision = ratelimit.Decision{Allowed: true, Limit: ratelimit.FixedWindow(ratelimit.PerSecond(plan))}
+		limiter.costs = limiter.costs[:0]
+		clear(w.header)
+		h.ServeHTTP(w, r)
+		if w.header["Ratelimit-Policy"][0] != `"default";q=`+itoa(plan)+`;w=1` {
+			t.Fatal(w.header)
+		}
+	}
+}
+
+// discard is a writer that costs nothing itself.
+type discard struct{ header http.Header }
+
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) WriteHeader(int)             {}
+func (d *discard) Write(b []byte) (int, error) { return len(b), nil }

@@ -1,21 +1,29 @@
-// Package httplimit is net/http middleware that decides with any
-// [ratelimit.Limiter] of requests, and answers as the standards say: with the
-// RateLimit-Policy and RateLimit fields of the IETF draft, and to a denied request
-// with 429, a Retry-After that is true, and a problem document.
+// Package httplimit limits HTTP requests, on both sides: middleware for net/http
+// servers, and a [Transport] for clients.
 //
-// Say what is limited with a limiter, and for whom with key functions such as
-// [RemoteIP], [ClientIP], [APIKey] and [Join]; then wrap handlers:
+// The middleware decides with any [ratelimit.Limiter] of requests. It tells clients of
+// their limits with the fields RateLimit-Policy and RateLimit of the IETF draft, and
+// answers a denied request with 429, a true Retry-After and a problem document. One
+// limit for each client address is one line:
 //
-//	perIP, err := ratelimit.New[netip.Addr](ratelimit.TokenBucket(ratelimit.PerSecond(10), 20), nil)
-//	...
-//	limit, err := httplimit.New(ratelimit.Map(perIP, httplimit.RemoteIP), nil)
+//	limit, err := httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(10), 20), nil)
 //	...
 //	http.Handle("/", limit.Wrap(handler))
 //
-// Wrap is a func(http.Handler) http.Handler, so it fits any router's Use. For
-// several limits on one request, give New a [ratelimit.All] of layers.
+// For other keys, give [New] a limiter, and a key function such as [ClientIP],
+// [APIKey] or [Join]:
 //
-// Nothing here starts a goroutine.
+//	perKey, err := ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)), nil)
+//	...
+//	limit, err := httplimit.New(ratelimit.Map(perKey, httplimit.APIKey("X-API-Key")), nil)
+//
+// For several limits on one request, give New a [ratelimit.All] of layers. Wrap is a
+// func(http.Handler) http.Handler, so it fits any router's Use.
+//
+// A [Transport] is an [http.RoundTripper] for clients: it keeps to a limit of your own, and
+// obeys what the server says.
+//
+// This package starts no goroutine.
 package httplimit
 
 import (
@@ -23,127 +31,42 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"log/slog"
 	"net/http"
+	"net/netip"
 	"reflect"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 )
 
-// Options are what [New] can be told beyond the limiter. Nil and the zero Options
-// are safe: every request costs 1, a denied one is answered with 429, and one that
-// could not be decided with 500.
-type Options struct {
-	// Cost is what a request costs. Below zero is an error, and 0 always passes.
-	// If nil, 1.
-	Cost func(r *http.Request) int
-
-	// Skip says which requests are left out, such as health checks: they pass,
-	// and the limiter does not hear of them. If nil, none.
-	Skip func(r *http.Request) bool
-
-	// Settle says what a request has really cost, once its handler has returned:
-	// the response's status and what was charged before are given. So failed
-	// logins alone can be made to count ([ChargeOnly]), or a server's own errors
-	// not to ([RefundServerErrors]). A handler that panics counts as status 500,
-	// whatever it has written; one that hijacked the connection as 101. The limiter
-	// must be a [ratelimit.Reserver]. The whole cost is charged until then, so
-	// that a crowd of requests at once gains nothing, and header fields tell of
-	// that. A cost of 0 charges nothing then or later: to charge by the outcome
-	// alone, let Cost be 1 at least. If nil, the cost stays charged.
-	//
-	// In a [ratelimit.Layered], leaky buckets delay as ever; any other Reserver
-	// is asked to take the cost now or not at all. So a leaky bucket given by
-	// [ratelimit.Map] denies what it would have to delay: give a [ratelimit.All] of
-	// that one layer instead.
-	Settle func(r *http.Request, status, cost int) (actual int)
-
-	// Shadow lets everything pass and leaves responses as they are. The limiter
-	// decides and charges, Stats count and OnDecision is told what would have been
-	// done: a limit can be tried on real traffic first.
-	Shadow bool
-
-	// FailOpen lets a request pass if the limiter could not decide: a remote one is
-	// out of reach, a table is full. Stats.FailedOpen counts them. What a client
-	// could bring about is not let through even so: a key that is missing or
-	// malformed ([ErrNoKey], [ErrMalformedKey], [ratelimit.ErrInvalidKey]), a cost
-	// below zero, and a context that has ended, as it has when the client hangs
-	// up. A key function of your own should wrap ErrNoKey for that. If false, the
-	// answer is OnError's.
-	FailOpen bool
-
-	// Dialect is how the limits are told in header fields. If zero,
-	// [DialectDraft11].
-	Dialect Dialect
-
-	// Jitter spreads the clients that were denied together: up to this much, and
-	// at most a tenth of the wait, is added to Retry-After, in whole seconds. Each
-	// client's share is the same for some minutes. It only adds. If zero, none.
-	Jitter time.Duration
-
-	// JitterBy tells clients apart for Jitter. If nil, by the peer's address and
-	// the fields X-Forwarded-For, Forwarded and Authorization.
-	JitterBy func(r *http.Request) string
-
-	// OnDenied answers a request that is denied for now. Header fields are set
-	// already, Retry-After and Cache-Control among them; the status is not.
-	// If nil, 429 with a problem document.
-	OnDenied func(w http.ResponseWriter, e Event)
-
-	// OnExceeds answers a request whose cost can never pass, which it is of no
-	// use to retry ([ratelimit.ErrExceedsLimit]): one above the limit's capacity,
-	// or any if the limit is [ratelimit.Blocked]. If nil, 403 with a problem
-	// document and no Retry-After.
-	OnExceeds func(w http.ResponseWriter, e Event)
-
-	// OnError answers a request that could not be decided: the limiter or a key
-	// function failed, and FailOpen is false or does not apply. If nil, 500 with a
-	// problem document that holds nothing of the error's text. Test e.Err with
-	// [errors.Is] to answer an [ErrNoKey] with 401.
-	OnError func(w http.ResponseWriter, e Event)
-
-	// OnDecision is called with each decision, before the request is answered or
-	// passed on. It is not called for what Skip leaves out. If nil, nothing is.
-	OnDecision func(Event)
-
-	// Logger is told the errors of requests that could not be decided, at most
-	// once a second. If nil, [slog.Default].
-	Logger *slog.Logger
-
-	// Now is the wall clock, for the dialect with Unix seconds and for Jitter. If
-	// nil, [time.Now].
-	Now func() time.Time
-}
-
-// Middleware holds handlers to a limiter. Make one with [New]. It is safe for
+// Middleware holds handlers to a limiter. Make one with [New] or [PerIP]. It is safe for
 // concurrent use, and may wrap any number of handlers, which then share its limits.
+// The zero Middleware cannot be used: Wrap panics.
 type Middleware struct {
-	limiter  ratelimit.Limiter[*http.Request]
-	reserver ratelimit.Reserver[*http.Request] // if there is something to settle, else nil
-	maxDelay time.Duration                     // of the reserver
-	opts     Options
-	counts   [outcomes]atomic.Uint64
-	log      throttledLog
-	seed     maphash.Seed // of the jitter
-
-	limits   func() []ratelimit.Limit // of a limiter that knows them, else nil
-	known    atomic.Pointer[[]*view]  // how the limits that the limiter knows are written
-	variants sync.Map                 // the same for plans of single keys: ratelimit.Limit to *view
-	learned  atomic.Int64             // how many of those there are
+	limiter   ratelimit.Limiter[*http.Request]
+	reserver  ratelimit.Reserver[*http.Request] // if there is something to settle, else nil
+	maxDelay  time.Duration                     // of the reserver
+	opts      Options
+	counts    [outcomes]atomic.Uint64
+	degraded  atomic.Uint64
+	unsettled atomic.Uint64
+	logs      [reasons]throttledLog
+	settleLog throttledLog
+	seed      maphash.Seed // of the jitter
+	views     views
 }
 
 // New returns middleware that decides with the limiter. The error names the option
-// and what is wrong with it. A limiter whose keys are whole requests limits nothing,
-// and is refused: see [ratelimit.Map]. The limits of a limiter that has a method Limits()
-// []ratelimit.Limit, as [ratelimit.Layered] does, need names that a header can
-// carry and tell apart (see [ratelimit.Limit.Named]). A limit without a name is
-// called "default".
+// and what is wrong with it.
+//
+// A limiter whose keys are whole requests limits nothing, and is refused: see
+// [ratelimit.Map]. If the limiter has a method Limits() []ratelimit.Limit, as those of
+// package ratelimit have, header fields tell of these limits from the first
+// response on. With [DialectDraft11] their names must differ in more than case. A limit
+// without a name is called "default" (see [ratelimit.Limit.Named]).
 func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, error) {
-	if err := checkLimiter(limiter); err != nil {
+	if err := checkLimiter("New", limiter); err != nil {
 		return nil, err
 	}
 	m := &Middleware{limiter: limiter, seed: maphash.MakeSeed()}
@@ -153,14 +76,33 @@ func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, 
 	if err := m.opts.validate(); err != nil {
 		return nil, err
 	}
-	m.defaults()
+	m.opts.defaults()
 	if err := m.findReserver(); err != nil {
 		return nil, err
 	}
-	if err := m.findLimits(); err != nil {
+	if err := m.views.init(limiter, &m.opts); err != nil {
 		return nil, err
 	}
 	return m, nil
+}
+
+// PerIP returns middleware with one limit for each client address: the connection's,
+// see [RemoteIP], an IPv6 address cut to its /64. Behind a proxy all clients would share
+// one limit: use [New] with [ClientIP] or [HeaderIP] there. The errors are those of
+// [ratelimit.New] and New.
+func PerIP(limit ratelimit.Limit, opts *Options) (*Middleware, error) {
+	l, err := ratelimit.New[netip.Addr](limit, nil)
+	if err != nil {
+		return nil, err
+	}
+	if limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
+		return New(ratelimit.Map(l, RemoteIP), opts)
+	}
+	layered, err := ratelimit.All(ratelimit.By(l, RemoteIP)) // which delays with Settle too
+	if err != nil {
+		return nil, err
+	}
+	return New(layered, opts)
 }
 
 // Must returns the middleware, or panics if there is an error.
@@ -172,38 +114,18 @@ func Must(m *Middleware, err error) *Middleware {
 }
 
 // checkLimiter refuses what can only be a mistake.
-func checkLimiter(limiter ratelimit.Limiter[*http.Request]) error {
+func checkLimiter(constructor string, limiter ratelimit.Limiter[*http.Request]) error {
 	if v := reflect.ValueOf(limiter); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return errors.New("httplimit: New needs a limiter, and got nil")
+		return fmt.Errorf("httplimit: %s needs a limiter, and got nil", constructor)
 	}
 	if _, ok := limiter.(*ratelimit.Keyed[*http.Request]); ok {
-		return errors.New("httplimit: this limiter's key is the request itself, so that each has a budget of its own: " +
+		return errors.New("httplimit: this limiter's key is the request itself, so that each request has a budget of its own: " +
 			"give its key to ratelimit.Map or ratelimit.By")
 	}
 	return nil
 }
 
-func (o *Options) validate() error {
-	switch {
-	case o.Dialect >= dialects:
-		return fmt.Errorf("httplimit: Options.Dialect is %d, which does not exist", o.Dialect)
-	case o.Jitter < 0:
-		return fmt.Errorf("httplimit: Options.Jitter is %v, want 0 or more", o.Jitter)
-	}
-	return nil
-}
-
-func (m *Middleware) defaults() {
-	o := &m.opts
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	if o.JitterBy == nil {
-		o.JitterBy = peerAndCredentials
-	}
-}
-
-// century is the time in which any limit has regained its whole capacity.
+// century is the time in which every limit has regained its whole capacity.
 const century = 876_600 * time.Hour
 
 func (m *Middleware) findReserver() error {
@@ -221,32 +143,31 @@ func (m *Middleware) findReserver() error {
 	return nil
 }
 
-func (m *Middleware) findLimits() error {
-	l, ok := m.limiter.(interface{ Limits() []ratelimit.Limit })
-	if !ok {
-		m.known.Store(new([]*view))
-		return nil
-	}
-	m.limits = l.Limits
-	limits := l.Limits()
-	if err := checkNames(limits); err != nil {
-		return err
-	}
-	views := viewsOf(limits)
-	m.known.Store(&views)
-	return nil
-}
-
-// Wrap returns a handler that passes on to next what the limiter allows, and
-// answers the rest. What a leaky bucket delays is held until its turn has come. If
-// the request's context ends before, the client having left or a deadline of the
-// server's having passed, it is not served, and answered with 503 in case that
-// somebody is still there.
+// Wrap returns a handler that passes on to next the requests that the limiter allows, and
+// answers the others. It panics if the Middleware was not made by [New], or if next
+// is nil.
 //
-// Next gets the server's own ResponseWriter, or with [Options].Settle one that has
-// the same optional methods, directly (Flush, Hijack, Push; ReadFrom always) or by way
-// of [http.ResponseController].
+// A request that a leaky bucket delays is held for that long. If its context ends before
+// that, because the client has left or a deadline has passed, it is not served, and
+// answered with 503. So is, at once, a request whose delay is as long as the
+// server's WriteTimeout: nobody would get its response. A write deadline that
+// was set with [http.ResponseController] is not seen.
+//
+// Next gets the server's own ResponseWriter. With [Options].Settle it gets one that
+// has the same optional methods: Flush, Hijack, Push and CloseNotify if the server's
+// has them, and ReadFrom, WriteString, FlushError and the methods that set deadlines in
+// any case. [http.ResponseController] works with it.
+//
+// Frameworks that write the response of a failed handler after their middleware has
+// returned, such as echo with echo.WrapMiddleware, hide its status from Settle. Wrap the
+// framework as a whole instead: limit.Wrap(e) for an *echo.Echo e.
 func (m *Middleware) Wrap(next http.Handler) http.Handler {
+	switch {
+	case m == nil || m.limiter == nil:
+		panic("httplimit: this Middleware was not made by New: it has no limiter")
+	case next == nil:
+		panic("httplimit: Wrap needs a handler, and got nil")
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }
 
@@ -258,20 +179,13 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	e := Event{Request: r, Cost: m.cost(r)}
 	res := m.decide(&e)
-	m.report(&e)
-	if !m.opts.Shadow && !m.admit(w, &e) {
+	if res != nil && res.Allowed {
+		m.serveAndSettle(w, &e, res, next)
 		return
 	}
-	if !m.hold(r.Context(), e.Decision.Delay) {
-		res.Cancel()
-		m.abandon(w, &e)
-		return
-	}
-	if res == nil || !res.Allowed {
+	if m.passes(w, &e) {
 		next.ServeHTTP(w, r)
-		return
 	}
-	m.serveAndSettle(w, &e, res, next)
 }
 
 func (m *Middleware) cost(r *http.Request) int {
@@ -300,28 +214,37 @@ func (m *Middleware) outcome(e *Event) Outcome {
 		return OutcomeDenied
 	case errors.Is(e.Err, ratelimit.ErrExceedsLimit):
 		return OutcomeExceeds
-	case m.opts.FailOpen && !hadForTheAsking(e):
+	case m.opts.FailOpen && reasonOf(e).failsOpen():
 		return OutcomeFailedOpen
 	}
 	return OutcomeFailed
 }
 
-// clientsDoing are the errors that a client can bring about, so that failing open on
-// them would be a way past every limit.
-var clientsDoing = []error{ErrNoKey, ErrMalformedKey, ratelimit.ErrNegativeCost, ratelimit.ErrInvalidKey}
-
-// hadForTheAsking reports whether the client can have made the decision fail. One that
-// hangs up cancels the context, and with it what a remote limiter is asked.
-func hadForTheAsking(e *Event) bool {
-	is := func(target error) bool { return errors.Is(e.Err, target) }
-	return e.Request.Context().Err() != nil || slices.ContainsFunc(clientsDoing, is)
+// passes reports the decision to everyone, answers the request if it may not be served,
+// and holds it for as long as it is delayed.
+func (m *Middleware) passes(w http.ResponseWriter, e *Event) bool {
+	m.report(e)
+	switch {
+	case m.opts.Shadow:
+		return true
+	case !m.admit(w, e):
+		return false
+	case e.Decision.Delay > 0 && !hold(e.Request.Context(), e.Decision.Delay):
+		m.abandon(w, e)
+		return false
+	}
+	return true
 }
 
-// report tells everyone but the client.
+// report tells everyone except the client.
 func (m *Middleware) report(e *Event) {
 	m.counts[e.Outcome].Add(1)
+	if e.Decision.Degraded {
+		m.degraded.Add(1)
+	}
 	if e.Outcome >= OutcomeFailed {
-		m.log.error(m.opts.Logger, m.opts.Now(), e)
+		reason := reasonOf(e)
+		m.logs[reason].line(m, e.Request.Context(), reason.level(), "httplimit: request not decided", "outcome", e.Outcome, "error", e.Err)
 	}
 	if m.opts.OnDecision != nil {
 		m.opts.OnDecision(*e)
@@ -330,9 +253,13 @@ func (m *Middleware) report(e *Event) {
 
 // admit tells the client, and reports whether the request may be passed on.
 func (m *Middleware) admit(w http.ResponseWriter, e *Event) bool {
+	if e.Decision.Degraded && m.opts.DegradedHeader != "" {
+		w.Header()[m.opts.DegradedHeader] = []string{"true"}
+	}
 	switch e.Outcome {
 	case OutcomeAllowed:
-		m.setLimits(w.Header(), m.view(e.Decision.Limit), &e.Decision, new([3]string)[:])
+		h := w.Header()
+		m.setLimits(h, m.view(h, e), &e.Decision, new([3]string)[:])
 		return true
 	case OutcomeFailedOpen:
 		return true
@@ -346,11 +273,10 @@ func (m *Middleware) admit(w http.ResponseWriter, e *Event) bool {
 	return false
 }
 
-// hold waits until the work's turn has come, and reports whether the client is
-// still there then. In shadow mode nothing waits.
-func (m *Middleware) hold(ctx context.Context, delay time.Duration) bool {
-	if delay <= 0 || m.opts.Shadow {
-		return true
+// hold waits out the delay, and reports whether the request can still be answered then.
+func hold(ctx context.Context, delay time.Duration) bool {
+	if s, ok := ctx.Value(http.ServerContextKey).(*http.Server); ok && s.WriteTimeout > 0 && delay >= s.WriteTimeout {
+		return false
 	}
 	t := time.NewTimer(delay)
 	defer t.Stop()

@@ -135,7 +135,7 @@ func TestFailOpenLetsThroughAndCounts(t *testing.T) {
 func TestFailOpenIsNotHadByLeavingTheKeyOut(t *testing.T) {
 	for _, err := range []error{httplimit.ErrNoKey, httplimit.ErrMalformedKey, ratelimit.ErrInvalidKey} {
 		m := middleware(t, &stub{err: err}, httplimit.Options{FailOpen: true})
-		assert.Equal(t, http.StatusInternalServerError, get(m.Wrap(ok)).StatusCode, err)
+		assert.Equal(t, http.StatusBadRequest, get(m.Wrap(ok)).StatusCode, err)
 		assert.Equal(t, httplimit.Stats{Failed: 1}, m.Stats())
 	}
 }
@@ -314,6 +314,8 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		"nil in the interface":    {(*ratelimit.Layered[*http.Request])(nil), httplimit.Options{}, "needs a limiter"},
 		"keyed by the request":    {ratelimit.Must(ratelimit.New[*http.Request](ratelimit.Unlimited(), nil)), httplimit.Options{}, "the request itself"},
 		"unknown dialect":         {good, httplimit.Options{Dialect: 9}, "Options.Dialect is 9"},
+		"first unknown dialect":   {good, httplimit.Options{Dialect: httplimit.DialectNone + 1}, "Options.Dialect is 5"},
+		"header field with space": {good, httplimit.Options{DegradedHeader: "X Degraded"}, "Options.DegradedHeader"},
 		"negative jitter":         {good, httplimit.Options{Jitter: -time.Second}, "Options.Jitter is -1s"},
 		"nothing to settle with":  {new(stub), httplimit.Options{Settle: httplimit.RefundServerErrors}, "Options.Settle needs a ratelimit.Reserver"},
 		"name with a line break":  {named("a\r\nSet-Cookie: x"), httplimit.Options{}, "at position 1"},

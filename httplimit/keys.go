@@ -24,6 +24,12 @@ var (
 	// client or proxy sends: an address that is none, two values for one, a text
 	// above 1 KiB that a limiter would have to keep.
 	ErrMalformedKey = errors.New("httplimit: request has a malformed key")
+
+	// ErrMisconfigured says that a key function cannot work because of how the server
+	// is built, whatever the client sends: it asks for a route pattern before routing.
+	// It is answered with 500. Such an error wraps ErrNoKey as well, and [Optional] does
+	// not skip it.
+	ErrMisconfigured = errors.New("httplimit: server is misconfigured")
 )
 
 // Optional leaves the layer out ([ratelimit.SkipLayer]) for requests that have no
@@ -33,7 +39,7 @@ var (
 func Optional[K any](key func(*http.Request) (K, error)) func(*http.Request) (K, error) {
 	return func(r *http.Request) (K, error) {
 		k, err := key(r)
-		if errors.Is(err, ErrNoKey) {
+		if errors.Is(err, ErrNoKey) && !errors.Is(err, ErrMisconfigured) {
 			err = ratelimit.SkipLayer
 		}
 		return k, err
@@ -171,12 +177,15 @@ func Cookie(name string) func(*http.Request) (Hash, error) {
 
 // PathValue returns a key function for a wildcard of the route's pattern, such as
 // "tenant" in "/tenants/{tenant}/". It is ErrMalformedKey if it is longer than 1 KiB,
-// and ErrNoKey if it is empty: so it is always, if the middleware wraps the mux and
-// not the handlers in it.
+// and ErrNoKey if it is empty. If the request has no pattern yet, because the middleware
+// wraps the mux and not the handlers in it, the error is [ErrMisconfigured] too.
 func PathValue(name string) func(*http.Request) (string, error) {
 	return func(r *http.Request) (string, error) {
 		if v := r.PathValue(name); v != "" {
 			return kept(v, "path value "+name)
+		}
+		if r.Pattern == "" {
+			return "", fmt.Errorf("%w: %w: no path value %q before routing: wrap the handlers in the mux", ErrMisconfigured, ErrNoKey, name)
 		}
 		return "", fmt.Errorf("%w: no path value %q", ErrNoKey, name)
 	}
@@ -184,11 +193,11 @@ func PathValue(name string) func(*http.Request) (string, error) {
 
 // Pattern is a key function for the route's pattern, such as "GET /items/{id}", as
 // [http.ServeMux] found it: a key for each route, however many paths it has. It is
-// ErrNoKey if there is none: so it is always, if the middleware wraps the mux and not
-// the handlers in it.
+// [ErrMisconfigured] and ErrNoKey if there is none, because the middleware wraps the mux
+// and not the handlers in it.
 func Pattern(r *http.Request) (string, error) {
 	if r.Pattern == "" {
-		return "", fmt.Errorf("%w: no route pattern", ErrNoKey)
+		return "", fmt.Errorf("%w: %w: no route pattern before routing: wrap the handlers in the mux", ErrMisconfigured, ErrNoKey)
 	}
 	return r.Pattern, nil
 }

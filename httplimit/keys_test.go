@@ -72,6 +72,7 @@ func TestSecretsAreKeptAsHashes(t *testing.T) {
 		"no Authorization":                  {httplimit.BearerToken, with(), httplimit.ErrNoKey},
 		"token with a comment of one's own": {httplimit.BearerToken, with("Authorization: Bearer s3cret 1"), httplimit.ErrMalformedKey},
 		"tab after the scheme":              {httplimit.BearerToken, with("Authorization: Bearer\ts3cret"), httplimit.ErrMalformedKey},
+		"token with a comma":                {httplimit.BearerToken, with("Authorization: Bearer s3cret,b"), httplimit.ErrMalformedKey},
 		"two credentials":                   {httplimit.BearerToken, with("Authorization: Bearer s3cret", "Authorization: Bearer b"), httplimit.ErrMalformedKey},
 		"cookie":                            {httplimit.Cookie("session"), with("Cookie: a=b; session=s3cret"), nil},
 		"no such cookie":                    {httplimit.Cookie("session"), with("Cookie: a=b"), httplimit.ErrNoKey},
@@ -110,8 +111,14 @@ func TestRouteKeys(t *testing.T) {
 	outside := httptest.NewRequest("GET", "/tenants/acme/items", nil)
 	_, err = httplimit.Pattern(outside)
 	assert.ErrorIs(t, err, httplimit.ErrNoKey)
+	assert.ErrorIs(t, err, httplimit.ErrMisconfigured)
 	_, err = httplimit.PathValue("tenant")(outside)
 	assert.ErrorIs(t, err, httplimit.ErrNoKey)
+	assert.ErrorIs(t, err, httplimit.ErrMisconfigured)
+	outside.Pattern = "/tenants/{tenant...}"
+	_, err = httplimit.PathValue("tenant")(outside)
+	assert.ErrorIs(t, err, httplimit.ErrNoKey)
+	assert.NotErrorIs(t, err, httplimit.ErrMisconfigured, "the client has left it empty")
 }
 
 func TestInventedMethodsAreOneKey(t *testing.T) {
@@ -149,7 +156,8 @@ func TestOptionalSkipsWhatIsMissingAndNothingElse(t *testing.T) {
 		nil:                       nil,
 		httplimit.ErrNoKey:        ratelimit.SkipLayer,
 		httplimit.ErrMalformedKey: httplimit.ErrMalformedKey,
-		broken:                    broken,
+		errors.Join(httplimit.ErrMisconfigured, httplimit.ErrNoKey): httplimit.ErrMisconfigured,
+		broken: broken,
 	} {
 		_, got := httplimit.Optional(func(*http.Request) (string, error) { return "k", err })(with())
 		assert.ErrorIs(t, got, want)
@@ -166,7 +174,7 @@ func TestMissingKeyIsAnErrorOrASkippedLayer(t *testing.T) {
 	required := limits(httplimit.APIKey("X-API-Key"))
 	optional := limits(httplimit.Optional(httplimit.APIKey("X-API-Key")))
 	for range 3 {
-		assert.Equal(t, http.StatusInternalServerError, send(required, with()).StatusCode)
+		assert.Equal(t, http.StatusBadRequest, send(required, with()).StatusCode)
 		resp := send(optional, with())
 		assert.Equal(t, http.StatusOK, resp.StatusCode)
 		assert.Empty(t, resp.Header.Get("RateLimit"), "there is nothing to tell")

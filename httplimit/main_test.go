@@ -126,3 +126,8 @@ func prefixes(t testing.TB, list ...string) (out []netip.Prefix) {
 	}
 	return out
 }
+
+// withContextValue is the request with a value in its context.
+func withContextValue(r *http.Request, key, value any) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), key, value))
+}

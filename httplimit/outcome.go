@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"sync/atomic"
@@ -42,16 +43,28 @@ func (o Outcome) String() string {
 
 // Event is one decision. It is valid during the call that gets it.
 type Event struct {
-	Request  *http.Request
-	Cost     int
+	// Request is the request as the middleware got it.
+	Request *http.Request
+	// Cost is what the request costs.
+	Cost int
+	// Decision is the limiter's answer. Its field Degraded reports a decision that was
+	// taken without the shared store.
 	Decision ratelimit.Decision
-	Err      error
-	Outcome  Outcome
+	// Err is the limiter's error, nil if the request is allowed or denied.
+	Err error
+	// Outcome is what the middleware does with the request.
+	Outcome Outcome
 }
 
+// ByClient reports whether the request could not be decided because of what the client
+// did, or may have done: its key is missing or malformed, the cost is negative, the key
+// table is full, or it has hung up. Metrics can tell such requests from failures of
+// the server: both have [OutcomeFailed].
+func (e Event) ByClient() bool { return e.Outcome == OutcomeFailed && reasonOf(&e).byClient() }
+
 // Stats count requests since the middleware was made, each under what was done with
-// it: the sum of all is the number of requests. In shadow mode they count what would
-// have been done.
+// it: the sum of the first six is the number of requests. In shadow mode they count what
+// would have been done.
 type Stats struct {
 	Skipped    uint64 // left out by Options.Skip
 	Allowed    uint64 // within the limits
@@ -59,6 +72,9 @@ type Stats struct {
 	Exceeds    uint64 // cost more than can ever pass
 	Failed     uint64 // could not be decided, refused
 	FailedOpen uint64 // could not be decided, let through by Options.FailOpen
+
+	Degraded  uint64 // of all these, decided without the shared store (Decision.Degraded)
+	Unsettled uint64 // of those allowed, whose charge could not be settled
 }
 
 // Stats returns the counters. Each is exact; they are not read at one instant.
@@ -70,6 +86,8 @@ func (m *Middleware) Stats() Stats {
 		Exceeds:    m.counts[OutcomeExceeds].Load(),
 		Failed:     m.counts[OutcomeFailed].Load(),
 		FailedOpen: m.counts[OutcomeFailedOpen].Load(),
+		Degraded:   m.degraded.Load(),
+		Unsettled:  m.unsettled.Load(),
 	}
 }
 
@@ -80,16 +98,17 @@ type throttledLog struct {
 	dropped atomic.Uint64
 }
 
-func (l *throttledLog) error(to *slog.Logger, now time.Time, e *Event) {
-	at, next := now.UnixNano(), l.next.Load()
+// line writes a line, unless it is less than a second after the last one.
+func (l *throttledLog) line(m *Middleware, ctx context.Context, level slog.Level, msg string, args ...any) {
+	at, next := m.opts.Now().UnixNano(), l.next.Load()
 	early := at < next && next-at <= int64(time.Second) // else the clock was set back
 	if early || !l.next.CompareAndSwap(next, at+int64(time.Second)) {
 		l.dropped.Add(1)
 		return
 	}
+	to := m.opts.Logger
 	if to == nil {
 		to = slog.Default()
 	}
-	to.ErrorContext(e.Request.Context(), "httplimit: request not decided",
-		"outcome", e.Outcome, "error", e.Err, "unlogged", l.dropped.Swap(0))
+	to.Log(ctx, level, msg, append(args, "unlogged", l.dropped.Swap(0))...)
 }

@@ -1,19 +1,20 @@
 package httplimit
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io"
-	"net"
+	"log/slog"
 	"net/http"
 	"slices"
+	"sync/atomic"
 
 	"github.com/weir-go/ratelimit"
 )
 
 // ChargeOnly is for [Options.Settle]: only responses with one of the statuses are
-// charged, all others given back. ChargeOnly(401, 403) counts failed logins.
+// charged, all others are given back. ChargeOnly(401, 403) counts failed logins. The
+// middleware must see the status: see [Middleware.Wrap] about echo.
 func ChargeOnly(statuses ...int) func(r *http.Request, status, cost int) int {
 	return func(_ *http.Request, status, cost int) int {
 		if slices.Contains(statuses, status) {
@@ -23,11 +24,17 @@ func ChargeOnly(statuses ...int) func(r *http.Request, status, cost int) int {
 	}
 }
 
-// RefundServerErrors is for [Options.Settle]: what ends with a status of 500 or above
-// is given back, since it is not the client's doing; unless the client has gone before
-// the end. Else it could have work done for nothing, by hanging up in the middle. A
-// handler must answer what is wrong with a request with 4xx: a 500 that a client can
-// provoke is free.
+// RefundServerErrors is for [Options.Settle]: a response with a status of 500 or above
+// is given back, since the client is not to blame. A client that hangs up before
+// the end pays: otherwise it could have work done for free.
+//
+// A server error that a client can provoke is free, so handlers should answer what
+// is wrong with a request with 4xx. The middleware sees a request body that is malformed,
+// ends early or comes too slowly, as it can make [net/http/httputil.ReverseProxy] answer
+// 502 and [http.TimeoutHandler] 503: these are charged. It cannot see other causes. An
+// example is [http.FileServer], which answers 500 to a name that is too long for the file
+// system (255 bytes in most): refuse such paths before it, or write a Settle function
+// that gives back 503 only.
 func RefundServerErrors(r *http.Request, status, cost int) int {
 	gone := errors.Is(r.Context().Err(), context.Canceled)
 	if status >= http.StatusInternalServerError && !gone {
@@ -36,124 +43,79 @@ func RefundServerErrors(r *http.Request, status, cost int) int {
 	return cost
 }
 
-// serveAndSettle passes the request on, and settles whatever becomes of it. A panic
-// goes on its way untouched.
+// serveAndSettle passes an allowed request on, and settles its charge whatever
+// happens. Panics go on after that.
 func (m *Middleware) serveAndSettle(w http.ResponseWriter, e *Event, res *ratelimit.Reservation, next http.Handler) {
-	watched, writer := watch(w)
+	actual := 0 // of a request that does not reach its handler
+	defer func() { m.settle(e.Request, res, actual) }()
+	if !m.passes(w, e) {
+		return
+	}
+	actual = e.Cost // if Settle panics
+	watched, writer := watch(w, e.Request)
+	body := watchBody(e.Request)
 	status := http.StatusInternalServerError // of a handler that does not return
-	defer func() { res.Settle(m.opts.Settle(e.Request, status, e.Cost)) }()
+	defer func() {
+		if status >= http.StatusInternalServerError && (watched.clientFault.Load() || body.clientFault()) {
+			status = http.StatusBadRequest
+		}
+		actual = m.opts.Settle(e.Request, status, e.Cost)
+	}()
 	next.ServeHTTP(writer, e.Request)
 	status = watched.final()
 }
 
-// watcher notes the status that is written through it. What it does not have itself,
-// http.ResponseController finds with Unwrap.
-type watcher struct {
-	http.ResponseWriter
-	status int // 0 until it is known
-}
-
-// watch returns a watcher, and the writer to give to a handler: the watcher, with
-// the optional methods that handlers look for by type and that w itself has. Hijack
-// counts if it is found by Unwrap alone: else it would pass the watcher by.
-func watch(w http.ResponseWriter) (*watcher, http.ResponseWriter) {
-	x := &watcher{ResponseWriter: w}
-	_, flushes := w.(http.Flusher)
-	pusher, pushes := w.(http.Pusher)
-	switch hijacks := reachesHijacker(w); {
-	case flushes && hijacks: // HTTP/1
-		return x, &struct {
-			*watcher
-			flusher
-			hijacker
-		}{x, flusher{x}, hijacker{x}}
-	case flushes && pushes: // HTTP/2
-		return x, &struct {
-			*watcher
-			flusher
-			http.Pusher
-		}{x, flusher{x}, pusher}
-	case flushes:
-		return x, &struct {
-			*watcher
-			flusher
-		}{x, flusher{x}}
-	case hijacks:
-		return x, &struct {
-			*watcher
-			hijacker
-		}{x, hijacker{x}}
+// settle settles the charge, and counts and logs a failure to do so.
+func (m *Middleware) settle(r *http.Request, res *ratelimit.Reservation, actual int) {
+	if err := res.Settle(actual); err != nil {
+		m.unsettled.Add(1)
+		m.settleLog.line(m, r.Context(), slog.LevelWarn, "httplimit: charge not settled", "error", err)
 	}
-	return x, x
 }
 
-// reachesHijacker reports whether http.ResponseController finds one.
-func reachesHijacker(w http.ResponseWriter) bool {
-	for {
-		if _, ok := w.(http.Hijacker); ok {
-			return true
+// blameClient tells the middlewares around this one, if they settle by status, that the
+// client has caused the status that follows.
+func blameClient(w http.ResponseWriter) {
+	eachWriter(w, func(w http.ResponseWriter) bool {
+		if x, ok := w.(interface{ blameClient() }); ok {
+			x.blameClient()
 		}
-		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
-		if !ok {
-			return false
-		}
-		w = u.Unwrap()
+		return true
+	})
+}
+
+func (w *watcher) blameClient() { w.clientFault.Store(true) }
+
+// watchedBody is a request's body that notes whether the client failed to send it.
+type watchedBody struct {
+	io.ReadCloser
+	reading atomic.Int32 // calls of Read that have not returned
+	failed  atomic.Bool
+}
+
+// watchBody puts a watchedBody into the request, nil if it has no body. The request
+// itself is changed, as http.MaxBytesReader's documentation does it: net/http does not see
+// a copy's multipart form, and would leave its files behind.
+func watchBody(r *http.Request) *watchedBody {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil
 	}
+	b := &watchedBody{ReadCloser: r.Body}
+	r.Body = b
+	return b
 }
 
-// Unwrap is what http.ResponseController goes by.
-func (w *watcher) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// note keeps the final status; informational ones come before it.
-func (w *watcher) note(status int) {
-	if w.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
-		w.status = status
-	}
-}
-
-func (w *watcher) final() int {
-	w.note(http.StatusOK)
-	return w.status
-}
-
-func (w *watcher) WriteHeader(status int) {
-	w.note(status)
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *watcher) Write(b []byte) (int, error) {
-	w.note(http.StatusOK)
-	return w.ResponseWriter.Write(b)
-}
-
-// ReadFrom is what io.Copy calls. It reaches that of the server's writer, if there is one.
-func (w *watcher) ReadFrom(r io.Reader) (int64, error) {
-	n, err := io.Copy(w.ResponseWriter, r)
-	if n > 0 {
-		w.note(http.StatusOK)
+func (b *watchedBody) Read(p []byte) (int, error) {
+	b.reading.Add(1)
+	defer b.reading.Add(-1)
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF && !errors.Is(err, http.ErrBodyReadAfterClose) {
+		b.failed.Store(true)
 	}
 	return n, err
 }
 
-// FlushError is what http.ResponseController calls.
-func (w *watcher) FlushError() error {
-	err := http.NewResponseController(w.ResponseWriter).Flush()
-	if !errors.Is(err, errors.ErrUnsupported) {
-		w.note(http.StatusOK)
-	}
-	return err
-}
-
-type flusher struct{ w *watcher }
-
-func (f flusher) Flush() { _ = f.w.FlushError() } // as http.Flusher has it, errors are lost
-
-type hijacker struct{ w *watcher }
-
-func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, rw, err := http.NewResponseController(h.w.ResponseWriter).Hijack()
-	if err == nil {
-		h.w.note(http.StatusSwitchingProtocols)
-	}
-	return conn, rw, err
+// clientFault reports whether the body could not be read, or is still awaited.
+func (b *watchedBody) clientFault() bool {
+	return b != nil && (b.failed.Load() || b.reading.Load() > 0)
 }

@@ -1,0 +1,278 @@
+package httplimit_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+)
+
+func TestAnswersToRequestsThatCouldNotBeDecided(t *testing.T) {
+	const reduced = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+	for name, row := range map[string]struct {
+		err    error
+		status int
+		kind   string
+		retry  string
+		open   int // the status with FailOpen
+		client bool
+	}{
+		"no key":                    {httplimit.ErrNoKey, 400, "about:blank", "", 400, true},
+		"malformed key":             {httplimit.ErrMalformedKey, 400, "about:blank", "", 400, true},
+		"key that equals no other":  {ratelimit.ErrInvalidKey, 400, "about:blank", "", 400, true},
+		"pattern before routing":    {errors.Join(httplimit.ErrMisconfigured, httplimit.ErrNoKey), 500, "about:blank", "", 500, false},
+		"cost below zero":           {ratelimit.ErrNegativeCost, 500, "about:blank", "", 500, true},
+		"full table":                {ratelimit.ErrTableFull, 503, reduced, "1", 503, true},
+		"store down":                {ratelimit.ErrUnavailable, 503, reduced, "1", 200, false},
+		"another error":             {errors.New("broken"), 500, "about:blank", "", 200, false},
+		"store down, wrapped":       {fmt.Errorf("redis: %w", ratelimit.ErrUnavailable), 503, reduced, "1", 200, false},
+		"no key, wrapped by layers": {fmt.Errorf("layer 2: %w", httplimit.ErrNoKey), 400, "about:blank", "", 400, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var seen httplimit.Event
+			opts := httplimit.Options{OnDecision: func(e httplimit.Event) { seen = e }}
+			resp := get(middleware(t, &stub{err: row.err}, opts).Wrap(ok))
+			assert.Equal(t, row.status, resp.StatusCode)
+			assert.Equal(t, row.retry, resp.Header.Get("Retry-After"))
+			assert.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
+			assert.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
+			assert.Contains(t, body(t, resp), `"type":"`+row.kind+`"`)
+			assert.Equal(t, httplimit.OutcomeFailed, seen.Outcome)
+			assert.Equal(t, row.client, seen.ByClient())
+
+			opts.FailOpen = true
+			assert.Equal(t, row.open, get(middleware(t, &stub{err: row.err}, opts).Wrap(ok)).StatusCode)
+			assert.Equal(t, row.client, seen.ByClient())
+		})
+	}
+}
+
+func TestRetryAfterOfAStoreThatIsDownIsItsOwn(t *testing.T) {
+	limiter := &stub{err: ratelimit.ErrUnavailable, decision: ratelimit.Decision{RetryAfter: 2500 * time.Millisecond}}
+	assert.Equal(t, "3", get(middleware(t, limiter, httplimit.Options{}).Wrap(ok)).Header.Get("Retry-After"))
+}
+
+// Inventing keys fills a table that refuses new ones, and must not open the other layers.
+func TestFullTableOpensNoLayer(t *testing.T) {
+	perKey, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(100)).Named("key"),
+		&ratelimit.Options[httplimit.Hash]{MaxKeys: 10, OnFull: ratelimit.RefuseNew, Clock: new(fakeClock)})
+	require.NoError(t, err)
+	h := middleware(t, ratelimit.Map(perKey, httplimit.APIKey("X-Key")), httplimit.Options{FailOpen: true}).Wrap(ok)
+	statuses := map[int]int{}
+	for i := range 100 {
+		statuses[send(h, with("X-Key: "+itoa(i))).StatusCode]++
+	}
+	assert.Equal(t, map[int]int{200: 10, 503: 90}, statuses)
+}
+
+func TestMissingKeysAreLoggedAtWarnAndHideNoError(t *testing.T) {
+	log, limiter := new(bytes.Buffer), &stub{err: httplimit.ErrNoKey}
+	m := middleware(t, limiter, httplimit.Options{Logger: slog.New(slog.NewTextHandler(log, nil)), Now: new(fakeClock).wall})
+	h := m.Wrap(ok)
+	for range 1000 {
+		get(h)
+	}
+	limiter.err = ratelimit.ErrUnavailable
+	get(h)
+	assert.Equal(t, 2, bytes.Count(log.Bytes(), []byte("\n")))
+	assert.Contains(t, log.String(), "level=WARN")
+	assert.Contains(t, log.String(), "level=ERROR")
+}
+
+func TestUnloggedLinesAreCountedOnce(t *testing.T) {
+	clock, log := new(fakeClock), new(bytes.Buffer)
+	m := middleware(t, &stub{err: ratelimit.ErrUnavailable}, httplimit.Options{Logger: slog.New(slog.NewTextHandler(log, nil)), Now: clock.wall})
+	h := m.Wrap(ok)
+	for range 3 {
+		get(h)
+		get(h)
+		get(h)
+		clock.advance(time.Second)
+	}
+	assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("unlogged=0")))
+	assert.Equal(t, 2, bytes.Count(log.Bytes(), []byte("unlogged=2")))
+}
+
+func TestPatternBeforeRoutingIsTheServersMistake(t *testing.T) {
+	l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerMinute(1)), nil))
+	for _, key := range []func(*http.Request) (string, error){httplimit.Pattern, httplimit.Optional(httplimit.PathValue("id"))} {
+		mux := http.NewServeMux()
+		mux.Handle("GET /items/{id}", ok)
+		outside := middleware(t, ratelimit.Map(l, key), httplimit.Options{FailOpen: true}).Wrap(mux)
+		assert.Equal(t, http.StatusInternalServerError, send(outside, httptest.NewRequest("GET", "/items/1", nil)).StatusCode)
+	}
+}
+
+func TestDegradedDecisionsAreShown(t *testing.T) {
+	d := ratelimit.Decision{Allowed: true, Limit: ratelimit.FixedWindow(ratelimit.PerMinute(5)), Degraded: true}
+	limiter := &stub{decision: d}
+	m := middleware(t, limiter, httplimit.Options{DegradedHeader: "x-degraded"})
+	h := m.Wrap(ok)
+	assert.Equal(t, "true", get(h).Header.Get("X-Degraded"))
+	limiter.decision.Allowed = false
+	assert.Equal(t, "true", get(h).Header.Get("X-Degraded"))
+	limiter.decision.Degraded = false
+	assert.Empty(t, get(h).Header.Values("X-Degraded"))
+	assert.Equal(t, httplimit.Stats{Allowed: 1, Denied: 2, Degraded: 2}, m.Stats())
+
+	for _, opts := range []httplimit.Options{{}, {DegradedHeader: "X-Degraded", Shadow: true}} {
+		m = middleware(t, &stub{decision: d}, opts)
+		assert.Empty(t, get(m.Wrap(ok)).Header.Values("X-Degraded"))
+		assert.Equal(t, uint64(1), m.Stats().Degraded)
+	}
+}
+
+// remote is a stub that reserves, and whose settlements may fail.
+type remote struct {
+	stub
+	settled []int
+	broken  error
+}
+
+func (r *remote) Reserve(ctx context.Context, q *http.Request, cost int, _ time.Duration) (*ratelimit.Reservation, error) {
+	d, err := r.Take(ctx, q, cost)
+	return ratelimit.NewReservation(d, func(actual int) error {
+		r.settled = append(r.settled, actual)
+		return r.broken
+	}), err
+}
+
+func TestFailedSettlementsAreCountedAndLoggedAtMostOnceASecond(t *testing.T) {
+	clock, log := new(fakeClock), new(bytes.Buffer)
+	limiter := &remote{stub: stub{decision: ratelimit.Decision{Allowed: true}}, broken: errors.New("timed out")}
+	m := middleware(t, limiter, httplimit.Options{
+		Settle: httplimit.RefundServerErrors, Logger: slog.New(slog.NewTextHandler(log, nil)), Now: clock.wall,
+	})
+	h := m.Wrap(ok)
+	for range 5 {
+		assert.Equal(t, http.StatusOK, get(h).StatusCode)
+	}
+	assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("\n")))
+	assert.Contains(t, log.String(), `level=WARN msg="httplimit: charge not settled" error="timed out" unlogged=0`)
+	clock.advance(time.Second)
+	get(h)
+	assert.Contains(t, log.String(), "unlogged=4")
+	assert.Equal(t, httplimit.Stats{Allowed: 6, Unsettled: 6}, m.Stats())
+	assert.Equal(t, []int{1, 1, 1, 1, 1, 1}, limiter.settled)
+}
+
+func TestPanicsOfOptionsSettleTheCharge(t *testing.T) {
+	boom := func() { panic("boom") }
+	for name, row := range map[string]struct {
+		opts    httplimit.Options
+		settled int
+	}{
+		"OnDecision, before the handler: nothing is charged": {httplimit.Options{
+			Settle: httplimit.ChargeOnly(200), OnDecision: func(httplimit.Event) { boom() }}, 0},
+		"Settle, after the handler: the cost stays charged": {httplimit.Options{
+			Settle: func(*http.Request, int, int) int { boom(); return 0 }}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limiter := &remote{stub: stub{decision: ratelimit.Decision{Allowed: true}}}
+			assert.PanicsWithValue(t, "boom", func() { get(middleware(t, limiter, row.opts).Wrap(ok)) })
+			assert.Equal(t, []int{row.settled}, limiter.settled)
+		})
+	}
+}
+
+func TestShadowModeSettlesNothingThatWasDenied(t *testing.T) {
+	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerMinute(1))), httplimit.Options{
+		Shadow: true, Settle: func(r *http.Request, _, cost int) int {
+			assert.Equal(t, "/first", r.URL.Path)
+			return cost
+		},
+	})
+	h := m.Wrap(ok)
+	send(h, httptest.NewRequest("GET", "/first", nil))
+	send(h, httptest.NewRequest("GET", "/denied", nil))
+}
+
+func TestShadowModeHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := middleware(t, limiterOf(t, nil, ratelimit.LeakyBucket(ratelimit.PerSecond(1), 5)), httplimit.Options{Shadow: true})
+		begin := time.Now()
+		for range 3 {
+			get(m.Wrap(ok))
+		}
+		assert.Zero(t, time.Since(begin))
+	})
+}
+
+func TestRequestIsNotHeldPastTheServersWriteTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := limiterOf(t, nil, ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10))
+		served := 0
+		m := middleware(t, limiter, httplimit.Options{Settle: httplimit.RefundServerErrors})
+		h := m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))
+		r := withContextValue(httptest.NewRequest("GET", "/", nil), http.ServerContextKey, &http.Server{WriteTimeout: 2 * time.Second})
+		for range 3 {
+			go send(h, r)
+		}
+		synctest.Wait()
+		begin := time.Now()
+		resp := send(h, r)
+		assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+		assert.Equal(t, "2", resp.Header.Get("Retry-After"), "the two before it, which are held, and no more")
+		assert.Zero(t, time.Since(begin), "at once")
+		time.Sleep(time.Minute)
+		assert.Equal(t, 2, served)
+	})
+}
+
+func TestZeroMiddlewareSaysWhatItLacks(t *testing.T) {
+	for _, m := range []*httplimit.Middleware{nil, new(httplimit.Middleware)} {
+		assert.PanicsWithValue(t, "httplimit: this Middleware was not made by New: it has no limiter", func() { m.Wrap(ok) })
+	}
+	m := middleware(t, new(stub), httplimit.Options{})
+	assert.PanicsWithValue(t, "httplimit: Wrap needs a handler, and got nil", func() { m.Wrap(nil) })
+}
+
+func TestPerIPIsOneLimitForEachAddress(t *testing.T) {
+	m, err := httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerHour(1), 2).Named("ip"), nil)
+	require.NoError(t, err)
+	h := m.Wrap(ok)
+	from := func(addr string) *http.Response {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = netip.AddrPortFrom(netip.MustParseAddr(addr), 1).String()
+		return send(h, r)
+	}
+	for _, addr := range []string{"192.0.2.1", "192.0.2.2", "2001:db8::1"} {
+		resp := from(addr)
+		assert.Equal(t, http.StatusOK, resp.StatusCode)
+		assert.Equal(t, `"ip";q=2;w=7200`, resp.Header.Get("RateLimit-Policy"))
+		assert.Equal(t, http.StatusOK, from(addr).StatusCode)
+		assert.Equal(t, http.StatusTooManyRequests, from(addr).StatusCode)
+	}
+	assert.Equal(t, http.StatusTooManyRequests, from("2001:db8::2").StatusCode, "of the same /64")
+
+	_, err = httplimit.PerIP(ratelimit.Limit{}, nil)
+	assert.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+	_, err = httplimit.PerIP(ratelimit.Unlimited(), &httplimit.Options{Jitter: -1})
+	assert.ErrorContains(t, err, "Options.Jitter")
+}
+
+func TestPerIPDelaysWithALeakyBucketAlsoIfItSettles(t *testing.T) {
+	for _, settle := range []func(*http.Request, int, int) int{nil, httplimit.RefundServerErrors} {
+		synctest.Test(t, func(t *testing.T) {
+			m, err := httplimit.PerIP(ratelimit.LeakyBucket(ratelimit.PerSecond(1), 2), &httplimit.Options{Settle: settle})
+			require.NoError(t, err)
+			begin := time.Now()
+			get(m.Wrap(ok))
+			assert.Equal(t, http.StatusOK, get(m.Wrap(ok)).StatusCode)
+			assert.Equal(t, time.Second, time.Since(begin))
+		})
+	}
+}

@@ -1,0 +1,160 @@
+package httplimit
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Options are the settings of [New] besides the limiter. Nil and the zero Options
+// are safe: every request costs 1, a denied one is answered with 429, and one that
+// could not be decided is refused.
+type Options struct {
+	// Cost returns what a request costs. Below zero is an error, and 0 always passes.
+	// If nil, 1.
+	Cost func(r *http.Request) int
+
+	// Skip reports whether a request is exempt, such as a health check: it passes,
+	// and the limiter is not asked. If nil, no request is exempt.
+	Skip func(r *http.Request) bool
+
+	// Settle returns what a request has really cost, once its handler has returned.
+	// It gets the response's status and what was charged before. So you can count only
+	// failed logins ([ChargeOnly]), or not count the server's own errors
+	// ([RefundServerErrors]). If nil, the cost stays charged.
+	//
+	// The request is charged in full before the handler runs, so that a crowd of
+	// requests at once gains nothing, and header fields tell of that. With a cost of 0
+	// there is nothing to settle in most limiters: to charge by the outcome alone, let
+	// Cost be 1 or more. The limiter must be a [ratelimit.Reserver].
+	//
+	// A handler that panics counts as status 500, whatever it has written. One that
+	// hijacked the connection counts as 101. A status of 500 or above that the client
+	// has caused counts as 400: its body was malformed, ended early, or was still being
+	// read when the handler returned; or a Middleware inside this one refused the
+	// request because a key table was full or the cost was negative. If Settle panics,
+	// the whole cost stays charged. If the request does not reach its handler, because
+	// OnDecision panics or a leaky bucket's delay is too long, the charge is cancelled.
+	//
+	// In a [ratelimit.Layered], leaky buckets delay requests as usual; every other
+	// Reserver is asked to take the cost now or not at all. So a leaky bucket given by
+	// [ratelimit.Map] denies what it would have to delay: give a [ratelimit.All] of
+	// that one layer instead.
+	Settle func(r *http.Request, status, cost int) (actual int)
+
+	// Shadow lets every request pass and leaves responses as they are. The limiter
+	// decides and charges, Stats count and OnDecision is called with what would have been
+	// done. So you can try a limit on real traffic first.
+	Shadow bool
+
+	// FailOpen lets a request pass if the limiter could not decide, for example because
+	// its store is down ([ratelimit.ErrUnavailable]). Stats.FailedOpen counts such
+	// requests. If false, the answer is OnError's.
+	//
+	// A request is refused all the same if a client can bring the error about: a key is
+	// missing or malformed ([ErrNoKey], [ErrMalformedKey], [ratelimit.ErrInvalidKey]),
+	// the key table is full ([ratelimit.ErrTableFull]), the cost is below zero, or the
+	// request's context has ended, as it has when the client hangs up. So is a request
+	// whose key function fails because of how the server is built ([ErrMisconfigured]). A
+	// key function of your own should wrap ErrNoKey if the client left the key out.
+	FailOpen bool
+
+	// Dialect selects the header fields that tell of the limits. If zero,
+	// [DialectDraft11].
+	Dialect Dialect
+
+	// QuotaUnit returns the unit that a limit counts, for the parameter qu of
+	// RateLimit-Policy: "content-bytes" or a word of your own, such as "tokens", in
+	// printable ASCII. "" stands for requests and leaves the parameter out. It is called
+	// rarely, and must return the same unit for the same limit. If nil, all limits count
+	// requests.
+	QuotaUnit func(limit ratelimit.Limit) string
+
+	// DegradedHeader names a header field that is set to "true" if the decision is
+	// [ratelimit.Decision.Degraded]: decided without the shared store. If empty, there
+	// is no such field.
+	DegradedHeader string
+
+	// Jitter spreads the clients that were denied at the same time: up to this much, and
+	// at most a tenth of the wait, is added to Retry-After, in whole seconds. Each
+	// client's share stays the same for some minutes. If zero, nothing is added.
+	Jitter time.Duration
+
+	// JitterBy tells clients apart for Jitter. If nil, by the peer's address and
+	// the fields X-Forwarded-For, Forwarded and Authorization.
+	JitterBy func(r *http.Request) string
+
+	// OnDenied answers a request that is denied for now. Header fields are set
+	// already, Retry-After and Cache-Control among them; the status is not.
+	// If nil, 429 with a problem document.
+	OnDenied func(w http.ResponseWriter, e Event)
+
+	// OnExceeds answers a request whose cost can never pass, so that a retry is
+	// useless ([ratelimit.ErrExceedsLimit]): one above the limit's capacity,
+	// or any request if the limit is [ratelimit.Blocked]. If nil, 403 with a problem
+	// document and no Retry-After.
+	OnExceeds func(w http.ResponseWriter, e Event)
+
+	// OnError answers a request that could not be decided: the limiter or a key
+	// function failed, and FailOpen is false or does not apply. Test e.Err with
+	// [errors.Is], for example to answer an [ErrNoKey] with 401. Cache-Control is set
+	// already; so is Retry-After for ErrUnavailable and ErrTableFull.
+	//
+	// If nil, the answer is a problem document that holds nothing of the error's text:
+	// 400 for a missing or malformed key, 503 with Retry-After for
+	// [ratelimit.ErrUnavailable] and [ratelimit.ErrTableFull], else 500.
+	OnError func(w http.ResponseWriter, e Event)
+
+	// OnDecision is called with each decision, before the request is answered or
+	// passed on. It is not called for requests that Skip exempts. If nil, nothing is
+	// called.
+	OnDecision func(Event)
+
+	// Logger gets the errors of requests that could not be decided, at most one line a
+	// second for each kind: at Warn if the request has no key or a malformed one, else at
+	// Error. It also gets failed settlements, at Warn and at most one line a second.
+	// If nil, [slog.Default].
+	Logger *slog.Logger
+
+	// Now is the wall clock, for the dialect with Unix seconds and for Jitter. If
+	// nil, [time.Now].
+	Now func() time.Time
+}
+
+func (o *Options) validate() error {
+	switch {
+	case o.Dialect >= dialects:
+		return fmt.Errorf("httplimit: Options.Dialect is %d, which does not exist", o.Dialect)
+	case o.Jitter < 0:
+		return fmt.Errorf("httplimit: Options.Jitter is %v, want 0 or more", o.Jitter)
+	case o.DegradedHeader != "" && !isToken(o.DegradedHeader):
+		return errors.New("httplimit: Options.DegradedHeader is not a header field's name")
+	}
+	return nil
+}
+
+// isToken reports whether s is a token, as the name of a header field is.
+func isToken(s string) bool {
+	for i := range len(s) {
+		if !isNameChar(s[i]) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// defaults fills in the functions that were left nil, and brings names into the form of
+// http.Header.
+func (o *Options) defaults() {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.JitterBy == nil {
+		o.JitterBy = peerAndCredentials
+	}
+	o.DegradedHeader = http.CanonicalHeaderKey(o.DegradedHeader)
+}

@@ -1,0 +1,196 @@
+package httplimit_test
+
+import (
+	"bufio"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+)
+
+// refunding is a middleware that gives server errors back, of 5 an hour, and its limiter.
+func refunding(t *testing.T) (*httplimit.Middleware, *ratelimit.Layered[*http.Request]) {
+	limiter := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(5)))
+	return middleware(t, limiter, httplimit.Options{Settle: httplimit.RefundServerErrors}), limiter
+}
+
+func left(t *testing.T, l *ratelimit.Layered[*http.Request]) int {
+	d, err := l.Peek(nil, 1)
+	require.NoError(t, err)
+	return d.Remaining
+}
+
+// raw sends bytes to the handler over a connection of its own, and returns the status.
+func raw(t *testing.T, h http.Handler, request string) int {
+	s := httptest.NewUnstartedServer(h)
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	s.Start()
+	defer s.Close()
+	conn, err := net.Dial("tcp", s.Listener.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, request)
+	require.NoError(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	return resp.StatusCode
+}
+
+func TestServerErrorsThatAClientProvokesAreCharged(t *testing.T) {
+	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	defer backend.Close()
+	target, err := url.Parse(backend.URL)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	reads := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.ReadAll(r.Body); err != nil {
+			http.Error(w, "", http.StatusInternalServerError)
+		}
+	})
+	const post = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+	for name, row := range map[string]struct {
+		h       http.Handler
+		request string
+		status  int
+	}{
+		"proxy with a malformed chunk":       {proxy, post + "zz\r\n", 502},
+		"handler with a malformed chunk":     {reads, post + "zz\r\n", 500},
+		"body above the limit of the server": {reads, post + "5\r\nabcde\r\n0\r\n\r\n", 500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, limiter := refunding(t)
+			assert.Equal(t, row.status, raw(t, http.MaxBytesHandler(m.Wrap(row.h), 4), row.request))
+			assert.Equal(t, 4, left(t, limiter))
+		})
+	}
+}
+
+func TestTimeoutWhileTheBodyIsAwaitedIsTheClientsDoing(t *testing.T) {
+	h, statuses := settled(t, http.TimeoutHandler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadAll(r.Body)
+	}), 50*time.Millisecond, "").ServeHTTP)
+	s := httptest.NewServer(h)
+	defer s.Close()
+	conn, err := net.Dial("tcp", s.Listener.Addr().String())
+	require.NoError(t, err)
+	_, err = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nslow")
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusBadRequest, <-statuses)
+	require.NoError(t, conn.Close())
+}
+
+func TestServerErrorsOfTheServerAreRefundedWhateverTheBody(t *testing.T) {
+	m, limiter := refunding(t)
+	h := m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, err := io.ReadAll(r.Body)
+		assert.NoError(t, err)
+		_ = r.Body.Close()
+		_, err = r.Body.Read(make([]byte, 1))
+		assert.Error(t, err, "this handler's own mistake")
+		w.WriteHeader(http.StatusInternalServerError)
+	}))
+	s := httptest.NewServer(h)
+	defer s.Close()
+	resp, err := s.Client().Post(s.URL, "text/plain", strings.NewReader("hello"))
+	require.NoError(t, err)
+	body(t, resp)
+	assert.Equal(t, 5, left(t, limiter))
+}
+
+func TestBodilessRequestsKeepTheirBody(t *testing.T) {
+	m, _ := refunding(t)
+	r := httptest.NewRequest("GET", "/", http.NoBody)
+	send(m.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, http.NoBody, r.Body)
+	})), r)
+}
+
+// Limits by address, which refund server errors, around a limit whose own refusals a client
+// can bring about: those must not be refunded.
+func TestRefusalsOfAnInnerMiddlewareAreNotRefunded(t *testing.T) {
+	keyed := func(opts *ratelimit.Options[httplimit.Hash]) ratelimit.Limiter[*http.Request] {
+		l, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(100)), opts)
+		require.NoError(t, err)
+		return ratelimit.Map(l, httplimit.APIKey("X-Key"))
+	}
+	full := keyed(&ratelimit.Options[httplimit.Hash]{MaxKeys: 1, OnFull: ratelimit.RefuseNew})
+	send(middleware(t, full, httplimit.Options{}).Wrap(ok), with("X-Key: other"))
+	for name, row := range map[string]struct {
+		inner  ratelimit.Limiter[*http.Request]
+		cost   int
+		r      *http.Request
+		status int
+		left   int
+	}{
+		"key left out":              {keyed(nil), 1, with(), 400, 4},
+		"table filled with keys":    {full, 1, with("X-Key: mine"), 503, 4},
+		"cost below zero":           {keyed(nil), -1, with("X-Key: mine"), 500, 4},
+		"store down, not by client": {&stub{err: ratelimit.ErrUnavailable}, 1, with(), 503, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			outer, limiter := refunding(t)
+			inner := middleware(t, row.inner, httplimit.Options{Cost: func(*http.Request) int { return row.cost }})
+			between := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { inner.Wrap(ok).ServeHTTP(unwrapper{w}, r) })
+			assert.Equal(t, row.status, send(outer.Wrap(between), row.r).StatusCode)
+			assert.Equal(t, row.left, left(t, limiter))
+		})
+	}
+}
+
+// 100 requests without a key, past a limit of 3 by address.
+func TestLeavingTheKeyOutIsNoWayPastTheLimitByAddress(t *testing.T) {
+	perIP, err := httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(3)), &httplimit.Options{Settle: httplimit.RefundServerErrors})
+	require.NoError(t, err)
+	perKey := ratelimit.Must(ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1000)), nil))
+	h := perIP.Wrap(middleware(t, ratelimit.Map(perKey, httplimit.APIKey("X-Key")), httplimit.Options{}).Wrap(ok))
+	statuses := map[int]int{}
+	for range 100 {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = netip.MustParseAddrPort("192.0.2.1:1").String()
+		statuses[send(h, r).StatusCode]++
+	}
+	assert.Equal(t, map[int]int{400: 3, 429: 97}, statuses)
+}
+
+// A denied login reads no more of a large upload than MaxBytesHandler lets it.
+func TestDeniedUploadIsNotReadToItsEnd(t *testing.T) {
+	attempts := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
+	name := func(r *http.Request) (string, error) {
+		if name := r.PostFormValue("name"); name != "" {
+			return name, nil
+		}
+		return "", httplimit.ErrNoKey
+	}
+	m := middleware(t, ratelimit.Map(attempts, name), httplimit.Options{Settle: httplimit.ChargeOnly(401)})
+	h := http.MaxBytesHandler(m.Wrap(ok), 4<<10)
+	read := &countingReader{r: io.LimitReader(zeros{}, 64<<20)}
+	r := httptest.NewRequest("POST", "/", read)
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	assert.Equal(t, http.StatusBadRequest, send(h, r).StatusCode)
+	assert.Less(t, read.n, 16<<10)
+}
+
+type countingReader struct {
+	r io.Reader
+	n int
+}
+
+func (c *countingReader) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.n += n
+	return n, err
+}

@@ -1,0 +1,192 @@
+package httplimit
+
+import (
+	"encoding/base64"
+	"strconv"
+	"strings"
+)
+
+// item is one member of a list of a structured field (RFC 9651): a name, with those of
+// its parameters that are Integers.
+type item struct {
+	name   string
+	params []param
+}
+
+type param struct {
+	key   string
+	value int64
+}
+
+// get returns the parameter of that name.
+func (it *item) get(key string) (int64, bool) {
+	for _, p := range it.params {
+		if p.key == key {
+			return p.value, true
+		}
+	}
+	return 0, false
+}
+
+// parseItems reads a list of Strings or Tokens. As RFC 9651 has it, a field that is
+// malformed anywhere has no items. A line above 16 KiB counts as malformed.
+func parseItems(lines []string) []item {
+	s := strings.Trim(strings.Join(lines, ","), " \t")
+	if s == "" || len(s) > maxForwarded {
+		return nil
+	}
+	var items []item
+	for p := (parser{s}); ; {
+		it, ok := p.item()
+		if !ok {
+			return nil
+		}
+		items = append(items, it)
+		p.space()
+		if p.s == "" {
+			return items
+		}
+		if !p.accept(',') {
+			return nil
+		}
+		p.space()
+	}
+}
+
+// policyNames returns the names of the policies in the lines.
+func policyNames(lines []string) []string {
+	var names []string
+	for _, it := range parseItems(lines) {
+		names = append(names, it.name)
+	}
+	return names
+}
+
+// parser reads structured fields from the front of s.
+type parser struct{ s string }
+
+func (p *parser) space() { p.s = strings.TrimLeft(p.s, " \t") }
+
+// accept reads the character, if it is next.
+func (p *parser) accept(c byte) bool {
+	if p.s == "" || p.s[0] != c {
+		return false
+	}
+	p.s = p.s[1:]
+	return true
+}
+
+// while reads the characters that belong to a set.
+func (p *parser) while(in func(c byte) bool) string {
+	i := 0
+	for i < len(p.s) && in(p.s[i]) {
+		i++
+	}
+	read := p.s[:i]
+	p.s = p.s[i:]
+	return read
+}
+
+func (p *parser) item() (it item, ok bool) {
+	if it.name, _, ok = p.value(); !ok || it.name == "" {
+		return it, false
+	}
+	for p.accept(';') {
+		p.space()
+		key := p.while(isKeyChar)
+		if key == "" || !isLower(key[0]) && key[0] != '*' {
+			return it, false
+		}
+		if !p.accept('=') {
+			continue // it stands for true
+		}
+		_, n, ok := p.value()
+		if !ok {
+			return it, false
+		}
+		if n != nil {
+			it.params = append(it.params, param{key, *n})
+		}
+	}
+	return it, true
+}
+
+// value reads a bare item: text if it is a String or Token, a number if it is an Integer.
+func (p *parser) value() (text string, n *int64, ok bool) {
+	if p.s == "" {
+		return "", nil, false
+	}
+	switch c := p.s[0]; {
+	case c == '"':
+		text, ok = p.text()
+		return text, nil, ok
+	case c == '-' || isDigit(c):
+		return p.number()
+	case c == '*' || isLetter(c):
+		return p.while(isTokenChar), nil, true
+	case c == ':':
+		return "", nil, p.bytes()
+	case c == '?':
+		p.s = p.s[1:]
+		return "", nil, p.accept('0') || p.accept('1')
+	}
+	return "", nil, false
+}
+
+// text reads a String.
+func (p *parser) text() (string, bool) {
+	var b strings.Builder
+	for i := 1; i < len(p.s); i++ {
+		switch c := p.s[i]; {
+		case c == '"':
+			p.s = p.s[i+1:]
+			return b.String(), true
+		case c == '\\':
+			if i++; i == len(p.s) || p.s[i] != '"' && p.s[i] != '\\' {
+				return "", false
+			}
+			b.WriteByte(p.s[i])
+		case c < ' ' || c > '~':
+			return "", false
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return "", false
+}
+
+// number reads an Integer or a Decimal. A Decimal is no figure of a rate limit.
+func (p *parser) number() (string, *int64, bool) {
+	s := p.while(func(c byte) bool { return c == '-' || c == '.' || isDigit(c) })
+	if n, err := strconv.ParseInt(s, 10, 64); err == nil && len(strings.TrimPrefix(s, "-")) <= 15 {
+		return "", &n, true
+	}
+	_, err := strconv.ParseFloat(s, 64)
+	return "", nil, err == nil && strings.Contains(s, ".") && !strings.HasSuffix(s, ".")
+}
+
+// bytes reads a Byte Sequence.
+func (p *parser) bytes() bool {
+	end := strings.IndexByte(p.s[1:], ':')
+	if end < 0 {
+		return false
+	}
+	_, err := base64.StdEncoding.DecodeString(p.s[1 : end+1])
+	p.s = p.s[end+2:]
+	return err == nil
+}
+
+func isDigit(c byte) bool  { return '0' <= c && c <= '9' }
+func isLower(c byte) bool  { return 'a' <= c && c <= 'z' }
+func isLetter(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }
+
+func isKeyChar(c byte) bool {
+	return isLower(c) || isDigit(c) || c == '_' || c == '-' || c == '.' || c == '*'
+}
+
+func isTokenChar(c byte) bool { return isNameChar(c) || c == ':' || c == '/' }
+
+// isNameChar reports whether c may be in a token of RFC 9110, section 5.6.2.
+func isNameChar(c byte) bool {
+	return isLetter(c) || isDigit(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
+}

@@ -1,0 +1,253 @@
+package httplimit
+
+import (
+	"fmt"
+	"math/bits"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// view is how a limit is written in header fields: everything that does not change from
+// request to request.
+type view struct {
+	limit  ratelimit.Limit
+	name   string // of the policy; empty if there is nothing to tell
+	quoted string
+	quota  string
+	window int64  // seconds, 0 if there is none
+	rest   string // of the item of RateLimit-Policy: its parameters
+	list   *list
+
+	denied, exceeds lazyProblem
+}
+
+// list is the views of limits that are listed together in RateLimit-Policy.
+type list struct {
+	views    []*view
+	policies string // the field's value
+
+	nested atomic.Pointer[nested] // the last list of an outer middleware that this one followed
+}
+
+// nested is a list as it is written after the lines of an outer middleware.
+type nested struct {
+	outer []string
+	list  *list
+}
+
+// writer makes views, for one middleware.
+type writer struct {
+	unit func(ratelimit.Limit) string // nil if all limits count requests
+}
+
+// list returns how limits are written that are listed together.
+func (w writer) list(limits []ratelimit.Limit) *list {
+	l := &list{views: make([]*view, len(limits))}
+	for i, limit := range limits {
+		l.views[i] = w.view(limit)
+	}
+	return l.joined()
+}
+
+// joined fills in what the views have in common.
+func (l *list) joined() *list {
+	for _, v := range l.views {
+		v.list = l
+	}
+	l.policies = l.items()
+	return l
+}
+
+// items writes RateLimit-Policy.
+func (l *list) items() string {
+	var items []string
+	for _, v := range l.views {
+		if v.name != "" {
+			items = append(items, v.quoted+v.rest)
+		}
+	}
+	return strings.Join(items, ", ")
+}
+
+// view returns how one limit is written.
+func (w writer) view(l ratelimit.Limit) *view {
+	v := &view{limit: l, name: policyName(l)}
+	if l.Algorithm == 0 || l.Algorithm == ratelimit.AlgorithmUnlimited || checkText(v.name) != nil {
+		v.name = ""
+		return v
+	}
+	v.quoted = quote(v.name)
+	v.window = window(l)
+	v.quota = strconv.FormatInt(clamp(int64(l.Capacity())), 10)
+	v.rest = ";q=" + v.quota
+	if v.window > 0 {
+		v.rest += ";w=" + strconv.FormatInt(v.window, 10)
+	}
+	if w.unit != nil {
+		if unit := w.unit(l); unit != "" && checkText(unit) == nil {
+			v.rest += ";qu=" + quote(unit)
+		}
+	}
+	return v
+}
+
+// find returns the view of that very limit, or nil.
+func (l *list) find(limit *ratelimit.Limit) *view {
+	for _, v := range l.views {
+		if v.limit == *limit {
+			return v
+		}
+	}
+	return nil
+}
+
+// same reports whether the list is of these limits.
+func (l *list) same(limits []ratelimit.Limit) bool {
+	return slices.EqualFunc(l.views, limits, func(v *view, limit ratelimit.Limit) bool { return v.limit == limit })
+}
+
+// with returns the view of a key's own plan. It stands in the list for the limit of the
+// same name, or for the first that differs from key to key. If there is neither, nobody
+// can tell which limit it replaces, and it stands alone.
+func (l *list) with(limit ratelimit.Limit, w writer) *view {
+	at := slices.IndexFunc(l.views, func(v *view) bool { return v.name != "" && strings.EqualFold(v.name, policyName(limit)) })
+	if at < 0 {
+		at = slices.IndexFunc(l.views, func(v *view) bool { return v.limit == ratelimit.Limit{} })
+	}
+	if at < 0 {
+		return w.list([]ratelimit.Limit{limit}).views[0]
+	}
+	v := w.view(limit)
+	v.list = &list{views: slices.Clone(l.views)}
+	v.list.views[at] = v
+	v.list.policies = v.list.items()
+	return v
+}
+
+// after returns the view as it is written after the policies of an outer middleware. Names
+// that are in use there get a number: in one response, a name is one policy.
+func (v *view) after(outer []string) *view {
+	n := v.list.nested.Load()
+	if n == nil || !slices.Equal(n.outer, outer) {
+		n = &nested{slices.Clone(outer), v.list.renamed(policyNames(outer))}
+		v.list.nested.Store(n)
+	}
+	return n.list.views[slices.Index(v.list.views, v)]
+}
+
+// renamed returns the list with names that are not in use, ignoring case.
+func (l *list) renamed(used []string) *list {
+	taken := make(map[string]bool, len(used))
+	for _, name := range used {
+		taken[strings.ToLower(name)] = true
+	}
+	r := &list{views: make([]*view, len(l.views))}
+	for i, v := range l.views {
+		name := v.name
+		for n := 2; name != "" && taken[strings.ToLower(name)]; n++ {
+			name = v.name + "-" + strconv.Itoa(n)
+		}
+		taken[strings.ToLower(name)] = true
+		r.views[i] = &view{limit: v.limit, name: name, quoted: quote(name), quota: v.quota, window: v.window, rest: v.rest}
+	}
+	return r.joined()
+}
+
+// window is the seconds in which a limit's whole capacity is regained, rounded up;
+// 0 if it never is.
+func window(l ratelimit.Limit) int64 {
+	switch l.Algorithm {
+	case ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket:
+		return clamp(regained(l))
+	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter:
+		return max(1, clamp(seconds(l.Rate.Per)))
+	}
+	return 0
+}
+
+// regained is ceil(burst · per / units) in seconds. The product may need 128 bits.
+func regained(l ratelimit.Limit) int64 {
+	units := uint64(max(0, l.Rate.Units))
+	hi, lo := bits.Mul64(uint64(max(0, l.Burst)), uint64(max(0, l.Rate.Per)))
+	if hi >= units {
+		return maxInteger // no limit that New takes
+	}
+	ns, rest := bits.Div64(hi, lo, units)
+	s := ns / uint64(time.Second)
+	if ns%uint64(time.Second) > 0 || rest > 0 {
+		s++
+	}
+	return int64(max(1, s))
+}
+
+// policyName is the limit's name, or what stands for none.
+func policyName(l ratelimit.Limit) string {
+	if l.Name == "" {
+		return "default"
+	}
+	return l.Name
+}
+
+// checkText reports why a structured field's String cannot carry the text (RFC 9651,
+// section 4.1.6).
+func checkText(text string) error {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c > '~' {
+			return fmt.Errorf("%q has %q at position %d, which a header field cannot carry", text, c, i)
+		}
+	}
+	return nil
+}
+
+// checkNames reports why the limits cannot be listed in one field.
+func checkNames(limits []ratelimit.Limit) error {
+	seen := make(map[string]ratelimit.Limit, len(limits))
+	for _, l := range limits {
+		name := policyName(l)
+		if l == (ratelimit.Limit{}) {
+			continue // it differs from key to key
+		}
+		if err := checkText(name); err != nil {
+			return fmt.Errorf("httplimit: limit name %w", err)
+		}
+		folded := strings.ToLower(name)
+		if other, ok := seen[folded]; ok {
+			return fmt.Errorf("httplimit: limits %q and %q have the same policy name %q: tell them apart with Limit.Named", other, l, name)
+		}
+		seen[folded] = l
+	}
+	return nil
+}
+
+// checkUnits reports which limit's unit a field cannot carry.
+func (w writer) checkUnits(limits []ratelimit.Limit) error {
+	if w.unit == nil {
+		return nil
+	}
+	for _, l := range limits {
+		if err := checkText(w.unit(l)); err != nil {
+			return fmt.Errorf("httplimit: Options.QuotaUnit of limit %q: %w", policyName(l), err)
+		}
+	}
+	return nil
+}
+
+// quote writes a String of a structured field, in which only two characters are escaped.
+func quote(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+}
+
+// view returns how the limit that has decided is written in this response.
+func (m *Middleware) view(h http.Header, e *Event) *view {
+	v := m.views.of(&e.Decision.Limit)
+	if outer := h[fieldPolicy]; len(outer) > 0 && m.opts.Dialect == DialectDraft11 {
+		return v.after(outer)
+	}
+	return v
+}

@@ -1,0 +1,133 @@
+package httplimit
+
+import (
+	"net/http"
+	"sync"
+	"sync/atomic"
+
+	"github.com/puzpuzpuz/xsync/v4"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// views keeps how limits are written: those that the limiter lists, and those that it has
+// decided with, which are plans of single keys or limits that were changed.
+type views struct {
+	writer
+	ask   func() []ratelimit.Limit // the limiter for its limits; nil if it does not list them
+	named bool                     // the names must differ
+	known atomic.Pointer[list]
+	plans planCache
+}
+
+// init asks the limiter for its limits, and checks that they can be told.
+func (v *views) init(limiter ratelimit.Limiter[*http.Request], o *Options) error {
+	v.unit, v.named = o.QuotaUnit, o.Dialect == DialectDraft11
+	v.known.Store(new(list))
+	v.plans.clear()
+	l, ok := limiter.(interface{ Limits() []ratelimit.Limit })
+	if !ok {
+		return nil
+	}
+	v.ask = l.Limits
+	limits := l.Limits()
+	if err := v.check(limits); err != nil {
+		return err
+	}
+	v.known.Store(v.list(limits))
+	return nil
+}
+
+// check reports why header fields cannot tell of the limits.
+func (v *views) check(limits []ratelimit.Limit) error {
+	if !v.named {
+		return nil
+	}
+	if err := checkNames(limits); err != nil {
+		return err
+	}
+	return v.checkUnits(limits)
+}
+
+// of returns how the limit that has decided is written.
+func (v *views) of(limit *ratelimit.Limit) *view {
+	if found := v.known.Load().find(limit); found != nil {
+		return found
+	}
+	if found := v.plans.find(limit); found != nil {
+		return found
+	}
+	return v.learn(limit)
+}
+
+// learn makes the view of a limit that was not known: the limiter's own has been
+// changed, or it is the plan of a single key.
+func (v *views) learn(limit *ratelimit.Limit) *view {
+	v.refresh()
+	known := v.known.Load()
+	if found := known.find(limit); found != nil {
+		return found
+	}
+	plan := known.with(*limit, v.writer)
+	v.plans.add(limit, plan)
+	return plan
+}
+
+// refresh asks the limiter for its limits again. If they cannot be listed, the list
+// stays as it was.
+func (v *views) refresh() {
+	if v.ask == nil {
+		return
+	}
+	limits := v.ask()
+	if v.known.Load().same(limits) || v.check(limits) != nil {
+		return
+	}
+	v.known.Store(v.list(limits))
+	v.plans.clear()
+}
+
+// maxPlans is how many plans a planCache is sure to keep.
+const maxPlans = 16 << 10
+
+// planCache keeps the views of the plans that were used last, in two generations. If the
+// young one is full it becomes the old one, whose plans are forgotten unless they were
+// used since. Reading takes no lock.
+type planCache struct {
+	mu         sync.Mutex // held to replace the generations
+	young, old atomic.Pointer[generation]
+}
+
+type generation = xsync.Map[ratelimit.Limit, *view]
+
+func (c *planCache) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.young.Store(xsync.NewMap[ratelimit.Limit, *view]())
+	c.old.Store(xsync.NewMap[ratelimit.Limit, *view]())
+}
+
+func (c *planCache) find(limit *ratelimit.Limit) *view {
+	if v, ok := c.young.Load().Load(*limit); ok {
+		return v
+	}
+	v, ok := c.old.Load().Load(*limit)
+	if ok {
+		c.add(limit, v)
+	}
+	return v
+}
+
+func (c *planCache) add(limit *ratelimit.Limit, v *view) {
+	young := c.young.Load()
+	young.Store(*limit, v)
+	if young.Size() <= maxPlans {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.young.Load() == young {
+		c.old.Store(young)
+		c.young.Store(xsync.NewMap[ratelimit.Limit, *view]())
+	}
+}
