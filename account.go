@@ -29,38 +29,56 @@ func (b *account) fresh(reading int64) bool {
 }
 
 // decide decides one key's cost at a reading. The caller holds the lock.
-func (b *account) decide(p *plan, reading, cost int64, r request, d *Decision) spending {
-	if r.ahead < 0 {
-		r.ahead = p.delay
+func (b *account) decide(reading, cost int64, q request, d *Decision) spending {
+	m := b.arrive(reading)
+	o := b.offer(m, cost, q)
+	if o.denied(reading) {
+		b.refuse()
+	} else {
+		o.spending = b.accept(o.spending, q)
 	}
-	sp, retry := b.admit(p, reading, cost, r.ahead, r.keep)
-	d.verdict(reading, b.last, sp.at, retry)
-	p.standing(b.state, reading, b.last, d)
+	d.verdict(m, o)
+	b.plan.standing(b.state, m, d)
+	return o.spending
+}
+
+// arrive records a reading, so that the account's time never goes back, and returns
+// what it counts as. The caller holds the lock.
+func (b *account) arrive(reading int64) moment {
+	now := max(reading, b.last)
+	b.record(b.plan, now)
+	return moment{reading, now}
+}
+
+// offer says how a cost would be spent, or when it would be. It spends nothing. The
+// caller holds the lock, and has let the moment arrive.
+func (b *account) offer(m moment, cost int64, q request) offer {
+	return b.plan.offer(b.state, m, cost, q.ahead(b.plan))
+}
+
+// accept spends what was offered, and returns it as what can be settled. No other call
+// may come between offer and accept. The caller holds the lock.
+func (b *account) accept(sp spending, q request) spending {
+	b.use.allowed()
+	sp.changes = b.changes
+	if sp.at > b.last && (q.keep || b.ledger != nil) {
+		b.book(sp)
+	} else {
+		b.state = b.plan.spend(b.state, sp.at, sp.cost)
+	}
 	return sp
 }
 
-// admit spends the cost if it fits within ahead of the reading, and returns when
-// it is spent, or leaves a leaky bucket. If not, retry is later than the reading,
-// and the first one at which it will. What is spent ahead can be given back if
-// keep is set. The caller holds the lock.
-func (b *account) admit(p *plan, reading, cost, ahead int64, keep bool) (sp spending, retry int64) {
-	now := max(reading, b.last)
-	b.record(p, now)
-	if sp, retry = p.admits(b.state, reading, now, cost, ahead); retry > reading {
-		b.use.denied()
-		return sp, retry
-	}
-	sp.changes = b.changes
-	b.commit(p, now, sp, keep)
-	return sp, retry
-}
+// refuse takes note of a denial. The caller holds the lock.
+func (b *account) refuse() { b.use.denied() }
 
-// allow is admit for a caller who wants to know no more, and for most buckets
-// the shortest way to that. The caller holds the lock.
+// allow is decide for a caller who needs only the yes or no, and for most accounts the
+// fastest way to that. The plan is the account's. The caller holds the lock.
 func (b *account) allow(p *plan, reading, cost int64) bool {
 	if p.ordered || b.ledger != nil {
-		_, retry := b.admit(p, reading, cost, p.delay, false)
-		return retry <= reading
+		var d Decision
+		b.decide(reading, cost, take, &d)
+		return d.Allowed
 	}
 	now := max(reading, b.last)
 	b.last = now
@@ -91,22 +109,19 @@ func (b *account) record(p *plan, now int64) {
 	}
 }
 
-// commit spends a cost that has been found to fit at that instant.
-func (b *account) commit(p *plan, now int64, sp spending, keep bool) {
-	b.use.allowed()
-	if sp.at > now && (keep || b.ledger != nil) {
-		b.book(sp)
-	} else {
-		b.state = p.spend(b.state, sp.at, sp.cost)
-	}
-}
-
 // look answers a cost under the plan, without changing what the key has spent or
 // the time it has seen. The caller holds the lock.
 func (b *account) look(p *plan, reading, cost int64, d *Decision) {
-	now := max(reading, b.last)
+	s, m := b.view(p, reading)
+	p.answer(s, m, cost, d)
+}
+
+// view returns what the state is under a plan, without changing what the key has spent
+// or the time it has seen. The caller holds the lock.
+func (b *account) view(p *plan, reading int64) (state, moment) {
+	m := moment{reading, max(reading, b.last)}
 	b.refold()
-	p.answer(carry(b.plan, p, b.state, now), reading, now, cost, d)
+	return carry(b.plan, p, b.state, m.now), m
 }
 
 // adjust charges, or forgives, and records the time. The caller holds the lock.
@@ -226,7 +241,7 @@ func (b *account) settle(now int64, sp spending, actual int64) {
 // stays spent. The caller holds the lock.
 func (b *account) adopt(p *plan, reading int64) {
 	old := b.plan
-	if seq := old.seq &^ expiredBit; seq > p.seq || seq == p.seq && !old.expired() {
+	if !p.outdates(old) {
 		return
 	}
 	if !old.equals(p) {
@@ -242,10 +257,4 @@ func (b *account) expire() {
 	p := *b.plan
 	p.seq |= expiredBit
 	b.plan = &p
-}
-
-// request is what a decision is asked for besides key and cost.
-type request struct {
-	ahead int64 // how far ahead may be booked; -1 for as far as Take goes
-	keep  bool  // whether what is booked may be given back
 }

@@ -48,31 +48,30 @@ type Event[K any] struct {
 	Err error
 }
 
-// verdict fills in the answer to a cost that is spent at an instant, or not before
-// retry, as of a reading that counts as now.
-func (d *Decision) verdict(reading, now, at, retry int64) {
-	if d.Allowed = retry <= reading; !d.Allowed {
-		d.RetryAfter = between(reading, retry)
-	} else if at > now {
-		d.Delay = between(reading, at)
+// verdict fills in what an offer means to the caller.
+func (d *Decision) verdict(m moment, o offer) {
+	if d.Allowed = !o.denied(m.reading); !d.Allowed {
+		d.RetryAfter = between(m.reading, o.retry)
+	} else if o.at > m.now {
+		d.Delay = between(m.reading, o.at)
 	}
 }
 
-// answer fills in what a state says to a cost, as of a reading that counts as now.
-func (p *plan) answer(s state, reading, now, cost int64, d *Decision) {
-	sp, retry := spending{at: now}, reading
+// answer fills in what a state says to a cost.
+func (p *plan) answer(s state, m moment, cost int64, d *Decision) {
+	o := m.free()
 	if cost > 0 {
-		sp, retry = p.admits(s, reading, now, cost, p.delay)
+		o = p.offer(s, m, cost, take.ahead(p))
 	}
-	d.verdict(reading, now, sp.at, retry)
-	p.standing(s, reading, now, d)
+	d.verdict(m, o)
+	p.standing(s, m, d)
 }
 
-// standing fills in how much a state leaves, as of a reading that counts as now.
-func (p *plan) standing(s state, reading, now int64, d *Decision) {
+// standing fills in how much a state leaves.
+func (p *plan) standing(s state, m moment, d *Decision) {
 	d.Limit = p.limit
-	d.Remaining = int(p.remaining(s, now))
-	d.ResetAfter = between(reading, max(p.regained(s), now))
+	d.Remaining = int(p.remaining(s, m.now))
+	d.ResetAfter = between(m.reading, max(p.regained(s), m.now))
 }
 
 // tally adds up what several limiters say to one cost.

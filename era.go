@@ -1,8 +1,9 @@
 package ratelimit
 
 import (
-	"sync"
 	"sync/atomic"
+
+	"github.com/puzpuzpuz/xsync/v4"
 )
 
 // era is the time between two calls of SetLimit or of Refresh for all keys. A
@@ -10,18 +11,18 @@ import (
 // era's number, so that idle keys do not keep old eras in memory.
 type era struct {
 	seq   uint64
-	def   *plan    // New's or SetLimit's limit
-	plans sync.Map // Limit → *plan, for those that LimitFor returned
+	def   *plan                      // New's or SetLimit's limit
+	plans *xsync.Map[planKey, *plan] // for limits that LimitFor or Limited returned
 	made  atomic.Int64
 }
 
 // maxPlans bounds the plans that an era remembers, so that a LimitFor that
 // returns ever new limits costs time and not memory.
-const maxPlans = 4096
+const maxPlans = 16384
 
 // newEra returns the era that follows prev, which may be nil.
 func newEra(limit Limit, prev *era) (*era, error) {
-	e := new(era)
+	e := &era{plans: xsync.NewMap[planKey, *plan]()}
 	if prev != nil {
 		e.seq = prev.seq + 1
 	}
@@ -30,22 +31,45 @@ func newEra(limit Limit, prev *era) (*era, error) {
 	return e, err
 }
 
-// plan returns the one plan of this era for a limit. The zero Limit is the default,
-// and a limit without a name takes the default's.
+// plan returns the one plan of this era for a key's limit. The zero Limit is the default.
 func (e *era) plan(limit Limit) (*plan, error) {
-	if limit == (Limit{}) || limit == e.def.limit {
+	if limit == (Limit{}) {
 		return e.def, nil
 	}
+	return e.shared(planKey{e.named(limit), e.seq})
+}
+
+// given returns the one plan of this era for a limit that a request brings along. It
+// has a number of its own, so that a call without a limit does not go by it.
+func (e *era) given(limit Limit) (*plan, error) {
+	return e.shared(planKey{limit, e.seq | givenBit})
+}
+
+// named returns a limit with the default's name, if it has none.
+func (e *era) named(limit Limit) Limit {
 	if limit.Name == "" {
 		limit.Name = e.def.limit.Name
 	}
-	if p, ok := e.plans.Load(limit); ok {
-		return p.(*plan), nil
+	return limit
+}
+
+// planKey tells plans of one era apart.
+type planKey struct {
+	limit Limit
+	seq   uint64
+}
+
+func (e *era) shared(k planKey) (*plan, error) {
+	if k.limit == e.def.limit {
+		return e.def, nil
 	}
-	p, err := newPlan(limit, e.seq)
+	if p, ok := e.plans.Load(k); ok {
+		return p, nil
+	}
+	p, err := newPlan(k.limit, k.seq)
 	if err != nil || e.made.Add(1) > maxPlans {
 		return p, err
 	}
-	known, _ := e.plans.LoadOrStore(limit, p)
-	return known.(*plan), nil
+	p, _ = e.plans.LoadOrStore(k, p)
+	return p, nil
 }

@@ -4,88 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"reflect"
 	"sync"
 	"time"
 )
-
-// Layer is one of several limits on a request of type R: a limiter, and how to
-// find in a request the key that it counts. Make one with [By].
-type Layer[R any] interface {
-	limiter() (clock Clock, limit Limit, err error)
-	slot() slot[R]
-}
-
-// SkipLayer is what a key function returns when its layer does not apply to the
-// request: no key, an internal caller. It may be wrapped.
-//
-//lint:ignore ST1012 It is a signal rather than a failure, and named like fs.SkipDir.
-var SkipLayer = errors.New("ratelimit: layer does not apply")
-
-// By returns the layer that charges l for the key that the function finds in a
-// request. The function runs once for each decision, outside every lock. An error
-// of it denies the request, charges nothing in any layer, and is returned wrapped;
-// [SkipLayer] leaves the layer out.
-func By[R any, K comparable](l *Keyed[K], key func(R) (K, error)) Layer[R] {
-	return &keyedLayer[R, K]{l: l, key: key}
-}
-
-// Global returns the layer that charges l's one budget for every request: the limit
-// of a whole service.
-func Global[R any](l *Keyed[struct{}]) Layer[R] {
-	return By(l, func(R) (struct{}, error) { return struct{}{}, nil })
-}
-
-// Charging returns the layer with a cost of its own for each request, whatever
-// the caller's: 1 per request beside LLM tokens per minute. Two costs of the
-// caller are special: with 0 nothing is charged in any layer, and when a
-// reservation is settled at 0, which is to cancel it, this layer is given back too.
-// Otherwise what this layer has charged stays.
-func Charging[R any](l Layer[R], cost func(R) int) Layer[R] {
-	return &chargingLayer[R]{Layer: l, cost: cost}
-}
-
-type keyedLayer[R any, K comparable] struct {
-	l   *Keyed[K]
-	key func(R) (K, error)
-}
-
-func (y *keyedLayer[R, K]) limiter() (Clock, Limit, error) {
-	switch {
-	case y.l == nil:
-		return nil, Limit{}, errors.New("By was given no limiter")
-	case y.key == nil:
-		return nil, Limit{}, errors.New("By was given no key function")
-	}
-	if y.l.limitFor != nil {
-		return y.l.clock, Limit{}, nil
-	}
-	return y.l.clock, y.l.era.Load().def.limit, nil
-}
-
-func (y *keyedLayer[R, K]) slot() slot[R] { return &keyedSlot[R, K]{layer: y} }
-
-type chargingLayer[R any] struct {
-	Layer[R]
-	cost func(R) int
-}
-
-func (c *chargingLayer[R]) limiter() (Clock, Limit, error) {
-	switch {
-	case c.Layer == nil:
-		return nil, Limit{}, errors.New("Charging was given no layer")
-	case c.cost == nil:
-		return nil, Limit{}, errors.New("Charging was given no cost function")
-	}
-	return c.Layer.limiter()
-}
-
-func (c *chargingLayer[R]) slot() slot[R] {
-	s := c.Layer.slot()
-	s.charging(c.cost)
-	return s
-}
 
 // Layered is several limits on one request: all of them allow it, or none is
 // charged. Make one with [All]. It is safe for concurrent use, and several of them
@@ -105,6 +27,7 @@ func (c *chargingLayer[R]) slot() slot[R] {
 // The zero Layered cannot be used.
 type Layered[R any] struct {
 	layers []Layer[R]
+	pick   func(R, []int) []int // which layers apply; nil for all
 	clock  Clock
 	stacks sync.Pool // of *stack[R]: what one decision needs, so that it allocates nothing
 }
@@ -113,11 +36,28 @@ var _ Reserver[string] = (*Layered[string])(nil)
 
 // All returns the limiter that holds requests to all the layers. It is an error if
 // there are none, if one is nil, or if their limiters have different clocks.
-func All[R any](layers ...Layer[R]) (*Layered[R], error) {
-	if len(layers) == 0 {
-		return nil, errors.New("ratelimit: All needs at least one layer")
+func All[R any](layers ...Layer[R]) (*Layered[R], error) { return newLayered("All", nil, layers) }
+
+// AllOf is [All] for requests to which only some of many layers apply: pick appends the
+// indices of those layers to which, and returns the result. The cost of a decision is
+// that of the layers picked, however many there are.
+//
+// The layers are those of a stack made of them in pick's order; one that is picked twice
+// counts once. If none is picked, the request is allowed, by [Unlimited]. An index that is
+// out of range is an error that denies the request and charges nothing. The function
+// runs once for each decision, outside every lock. It must not keep which.
+func AllOf[R any](pick func(r R, which []int) []int, layers ...Layer[R]) (*Layered[R], error) {
+	if pick == nil {
+		return nil, errors.New("ratelimit: AllOf needs a function that picks layers")
 	}
-	l := &Layered[R]{layers: append([]Layer[R](nil), layers...)}
+	return newLayered("AllOf", pick, layers)
+}
+
+func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R]) (*Layered[R], error) {
+	if len(layers) == 0 {
+		return nil, fmt.Errorf("ratelimit: %s needs at least one layer", maker)
+	}
+	l := &Layered[R]{layers: append([]Layer[R](nil), layers...), pick: pick}
 	for i, layer := range layers {
 		if layer == nil {
 			return nil, fmt.Errorf("ratelimit: layer %d is nil", i)
@@ -132,7 +72,7 @@ func All[R any](layers ...Layer[R]) (*Layered[R], error) {
 			return nil, fmt.Errorf("ratelimit: layer %d has another clock than layer 0", i)
 		}
 	}
-	l.stacks.New = func() any { return newStack(l.layers) }
+	l.stacks.New = func() any { return newStack(l.layers, l.pick, l.clock) }
 	return l, nil
 }
 
@@ -140,8 +80,9 @@ func All[R any](layers ...Layer[R]) (*Layered[R], error) {
 func sameClock(a, b Clock) bool { return reflect.ValueOf(a).Comparable() && a == b }
 
 // Limits returns each layer's limit, in order: New's or SetLimit's, or the zero Limit
-// where [Options.LimitFor] gives each key its own.
+// where [Limited] or [Options.LimitFor] gives each request or key its own.
 func (l *Layered[R]) Limits() []Limit {
+	l.check()
 	limits := make([]Limit, len(l.layers))
 	for i, layer := range l.layers {
 		_, limits[i], _ = layer.limiter()
@@ -152,8 +93,13 @@ func (l *Layered[R]) Limits() []Limit {
 // Allow charges the cost to all layers and reports true; or it charges none and
 // reports false.
 func (l *Layered[R]) Allow(r R, cost int) bool {
-	d, _ := l.Take(context.Background(), r, cost)
-	return d.Allowed
+	s := l.stack()
+	s.brief = true
+	err := s.take(r, cost, take)
+	s.report(err)
+	ok := s.d.Allowed
+	l.done(s)
+	return ok
 }
 
 // Take charges the cost to all layers, or to none, and says how the stack stands.
@@ -161,14 +107,24 @@ func (l *Layered[R]) Allow(r R, cost int) bool {
 // wrapped. The context is unused.
 func (l *Layered[R]) Take(_ context.Context, r R, cost int) (d Decision, err error) {
 	s := l.stack()
-	_, err = s.take(l.clock, r, cost, request{ahead: math.MaxInt64})
+	err = s.take(r, cost, take)
 	s.report(err)
 	d = s.d
 	l.done(s)
 	return d, err
 }
 
-func (l *Layered[R]) stack() *stack[R] { return l.stacks.Get().(*stack[R]) }
+func (l *Layered[R]) stack() *stack[R] {
+	l.check()
+	return l.stacks.Get().(*stack[R])
+}
+
+// check panics for the zero Layered.
+func (l *Layered[R]) check() {
+	if l == nil || l.stacks.New == nil {
+		panic("ratelimit: a Layered that was not made by All or AllOf")
+	}
+}
 
 func (l *Layered[R]) done(s *stack[R]) {
 	s.clear()
@@ -180,7 +136,7 @@ func (l *Layered[R]) done(s *stack[R]) {
 func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
 	s := l.stack()
 	if err = s.load(r, cost); err == nil {
-		err = s.look(l.clock, cost)
+		err = s.look()
 	}
 	d = s.d
 	l.done(s)
@@ -189,12 +145,16 @@ func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
 
 // Reserve is Take with a charge that can be settled, in all layers. It takes now or
 // not at all; only what leaky buckets delay may be delayed, by up to maxDelay.
+//
+// With a cost of 0 no layer is charged. To settle that reservation charges the actual
+// cost as [Keyed.Adjust] does, in the layers that charge the caller's cost, but not in
+// those of [Charging] and [Shadow].
 func (l *Layered[R]) Reserve(_ context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
 	s := l.stack()
-	_, err := s.take(l.clock, r, cost, request{ahead: int64(max(0, maxDelay)), keep: true})
+	err := s.take(r, cost, queue(maxDelay))
 	var settle func(actual int) error
 	if s.d.Allowed {
-		settle = s.settler(l.clock)
+		settle = s.settler(cost)
 	}
 	res := NewReservation(s.d, settle)
 	s.report(err)
@@ -214,7 +174,7 @@ func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	}
 	s := l.stack()
 	defer l.done(s)
-	err := s.wait(ctx, l.clock, r, cost)
+	err := s.wait(ctx, r, cost)
 	s.report(err)
 	return err
 }

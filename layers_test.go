@@ -290,8 +290,8 @@ func TestAStackReportsToEachLimiter(t *testing.T) {
 	stack.Allow(call{user: "ann", route: "/"}, 1)
 	_, _ = stack.Peek(call{user: "ann", route: "/"}, 1)
 	assert.Equal(t, []string{
-		"user ann 2 true by route", "route / 2 true by route",
-		"user ann 1 false by route", "route / 1 false by route",
+		"user ann 2 true by user", "route / 2 true by route",
+		"user ann 1 true by user", "route / 1 false by route",
 	}, seen)
 }
 

@@ -161,30 +161,30 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 // limit that is invalid, and [ErrTableFull].
 func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err error) {
 	var b *account
-	b, _, err = l.decide(key, cost, request{ahead: -1}, &d)
+	b, _, err = l.decide(key, cost, take, &d)
 	l.report(key, cost, d, b != nil && d.Allowed, err)
 	return d, err
 }
 
 // decide decides, and fills in d. It returns the bucket that was charged and with
 // what, if any was.
-func (l *Keyed[K]) decide(key K, cost int, r request, d *Decision) (b *account, sp spending, err error) {
+func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, sp spending, err error) {
 	if !l.odd {
 		if b = l.keys.find(key); b != nil {
 			b.mu.Lock()
 			if p := b.plan; p != nil && p.seq == l.era.Load().seq && uint64(int64(cost)-1) < uint64(p.capacity) {
-				sp = b.decide(p, reading(l.clock), int64(cost), r, d)
+				sp = b.decide(reading(l.clock), int64(cost), q, d)
 				b.mu.Unlock()
 				return b, sp, nil
 			}
 			b.mu.Unlock()
 		}
 	}
-	return l.decideSlow(key, cost, r, d)
+	return l.decideSlow(key, cost, q, d)
 }
 
 // decideSlow is decide for all that is not an ordinary cost of a known key.
-func (l *Keyed[K]) decideSlow(key K, cost int, r request, d *Decision) (*account, spending, error) {
+func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account, spending, error) {
 	if err := l.check(key, cost); err != nil {
 		return nil, spending{}, err
 	}
@@ -214,7 +214,7 @@ func (l *Keyed[K]) decideSlow(key K, cost int, r request, d *Decision) (*account
 			b.mu.Unlock()
 			continue // the limit has changed in the meantime
 		}
-		sp := b.decide(p, raw, int64(cost), r, d)
+		sp := b.decide(raw, int64(cost), q, d)
 		if l.refreshed.Load() != refreshed {
 			b.expire()
 		}
@@ -244,6 +244,23 @@ func (l *Keyed[K]) planFor(key K) (*plan, error) {
 	return p, nil
 }
 
+// given returns the plan for a limit that a request brings along, for a key whose
+// account is b, if it has one. The plan of the key's last decision is the likely one:
+// then the cost does not depend on how many plans there are.
+func (l *Keyed[K]) given(b *account, limit Limit) (*plan, error) {
+	e := l.era.Load()
+	limit = e.named(limit)
+	if b != nil {
+		b.mu.Lock()
+		p := b.plan
+		b.mu.Unlock()
+		if p != nil && p.seq == e.seq|givenBit && p.limit == limit {
+			return p, nil
+		}
+	}
+	return e.given(limit)
+}
+
 // look fills in how the key stands under the plan, and what it would answer to a
 // cost, without changing anything.
 func (l *Keyed[K]) look(key K, p *plan, cost int64, d *Decision) {
@@ -260,7 +277,7 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, d *Decision) {
 		}
 	}
 	now := reading(l.clock)
-	p.answer(state{at: now}, now, now, cost, d)
+	p.answer(state{at: now}, moment{now, now}, cost, d)
 }
 
 // Peek says what Take would answer, and how the key stands: Allowed, RetryAfter and
@@ -295,10 +312,15 @@ func (l *Keyed[K]) Adjust(key K, delta int) error {
 	}
 	refreshed := l.refreshed.Load()
 	p, err := l.planFor(key)
-	if err != nil || delta == 0 || !p.tracks() {
+	if err != nil {
 		return err
 	}
-	if delta < 0 && l.keys.find(key) == nil {
+	return l.adjust(key, p, delta, refreshed)
+}
+
+// adjust is Adjust under a plan that was found when the counter stood at refreshed.
+func (l *Keyed[K]) adjust(key K, p *plan, delta int, refreshed uint64) error {
+	if delta == 0 || !p.tracks() || delta < 0 && l.keys.find(key) == nil {
 		return nil
 	}
 	b, now, fresh, err := l.keys.acquire(key, p, l.clock)
@@ -345,7 +367,7 @@ func (l *Keyed[K]) Len() int { return int(l.keys.keys.Load()) }
 func (l *Keyed[K]) Reserve(_ context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error) {
 	r := &Reservation{clock: l.clock}
 	var err error
-	r.b, r.spending, err = l.decide(key, cost, request{ahead: int64(max(0, maxDelay)), keep: true}, &r.Decision)
+	r.b, r.spending, err = l.decide(key, cost, reserve(maxDelay), &r.Decision)
 	if cost == 0 && r.Allowed {
 		r.settle = func(actual int) error { return l.Adjust(key, actual) }
 	}

@@ -15,7 +15,6 @@ type plan struct {
 	ordered   bool         // the algorithm spends only on a state that has been advanced to now
 	token     *tokenBucket // the algorithm, if it is that one; else nil
 	leaky     *leakyBucket // the algorithm, if it delays what it admits; else nil
-	delay     int64        // how long what Take admits may be delayed
 	maxDebt   int64        // how much may be owed
 	maxAhead  int64        // how far ahead may be booked
 	limit     Limit
@@ -36,7 +35,7 @@ func newPlan(l Limit, seq uint64) (*plan, error) {
 		p.algorithm, p.token = &t, &t
 	case AlgorithmLeakyBucket:
 		p.leaky = &leakyBucket{newTokenBucket(l.Rate, l.Burst)}
-		p.algorithm, p.ordered, p.delay = p.leaky, true, math.MaxInt64
+		p.algorithm, p.ordered = p.leaky, true
 		p.maxAhead = math.MaxInt64 // its queue is bound enough
 	case AlgorithmFixedWindow:
 		p.algorithm = &fixedWindow{per, units, maxDebt}
@@ -66,23 +65,6 @@ func bounds(l Limit) (maxDebt, maxAhead int64) {
 		maxAhead = (windows - 1) * per
 	}
 	return maxDebt, max(0, maxAhead)
-}
-
-// admits returns when a cost is spent, and the first reading at which it would be,
-// given that it may be booked that far ahead of a reading that counts as now. In
-// a leaky bucket the queue itself is what lies ahead.
-func (p *plan) admits(s state, reading, now, cost, ahead int64) (sp spending, retry int64) {
-	sp, retry = spending{at: p.earliest(s, now, cost), cost: cost}, reading
-	if p.leaky != nil {
-		if sp.at > now {
-			retry = sp.at // when the queue has room
-		}
-		sp.at, sp.part = p.leaky.leaves(s, now)
-	}
-	if ahead = min(ahead, p.maxAhead); sp.at > now && ahead < maxReading {
-		retry = max(retry, sp.at-ahead)
-	}
-	return sp, retry
 }
 
 // tracks reports whether keys under this plan have anything to remember.
@@ -146,8 +128,31 @@ func (p *plan) equals(q *plan) bool {
 
 func (p *plan) expired() bool { return p.seq&expiredBit != 0 }
 
-// expiredBit makes the number of no era out of an era's.
-const expiredBit = 1 << 63
+// given reports whether the plan is that of a request, rather than the limiter's for
+// the key.
+func (p *plan) given() bool { return p.seq&givenBit != 0 }
+
+// era returns the number of the era that the plan was made in.
+func (p *plan) era() uint64 { return p.seq &^ (expiredBit | givenBit) }
+
+// outdates reports whether a decision under the plan puts a key under it that is under
+// the old one. Of two plans of the limiter the one of the later era stays; a request's
+// plan gives way to any other.
+func (p *plan) outdates(old *plan) bool {
+	switch {
+	case p == old:
+		return false
+	case p.given() || old.given():
+		return true
+	}
+	return p.era() > old.era() || p.era() == old.era() && old.expired()
+}
+
+// These make the number of no era out of an era's.
+const (
+	expiredBit = 1 << 63
+	givenBit   = 1 << 62
+)
 
 // drain returns the plan's algorithm as a token bucket, if it counts like one.
 func (p *plan) drain() *tokenBucket {

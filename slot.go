@@ -3,87 +3,138 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 )
 
-// slot is one layer's place in a stack: what the layer has found out about the
-// request at hand. It hides the type of the layer's keys.
+// slot is one layer's place in a stack: what the layer asks for in the decision at
+// hand. It hides the type of the layer's keys.
 type slot[R any] interface {
-	// charging makes the layer charge a cost of its own.
-	charging(cost func(R) int)
-	// load finds out the key, the cost and the plan for a request.
+	// load finds out the key, the cost and the plan for a request. It runs user code.
 	load(r R, cost int) error
-	// asked returns what load and find have found out.
+	// asked returns what load has found out. It is the same pointer each time.
 	asked() *ask
-	// find looks the bucket up: under the shard's lock, if the index is behind.
-	find(again bool)
+	// find looks the account up again, under the shard's lock.
+	find()
 	// same reports whether the other slot is about the same key of the same limiter.
 	same(other slot[R]) bool
-	// insert adds the key to the limiter, as good as new and not to be dropped
-	// before it is withdrawn, or its bucket's pin is taken out.
+	// insert adds the key to the limiter, fresh, and pins it: it is not dropped before
+	// it is withdrawn or its account unpinned.
 	insert(clock Clock) error
-	// withdraw takes the pin out, and what insert has added back, unless somebody has
-	// spent from it.
+	// withdraw takes the pin out. It removes what insert has added, unless another
+	// decision has spent from it.
 	withdraw(clock Clock)
-	// refreshed reports whether the limit was to be asked for again since load.
-	refreshed() bool
-	// report tells the limiter's OnDecision, silence keeps it from being told.
-	report(d *Decision, err error)
-	silence()
+	// debit returns how to charge the key later, for a reservation of cost 0.
+	debit() func(actual int) error
+	// report tells the limiter's OnDecision.
+	report(d Decision, spent bool, err error)
 	// clear forgets the request.
 	clear()
 }
 
-// ask is what one layer asks of its limiter.
+// terms are what the wrappers of a layer, such as [Charging], change about it. The
+// outermost wrapper of a kind counts.
+type terms[R any] struct {
+	cost   func(R) int   // the layer's own cost, or nil
+	limit  func(R) Limit // the limit of a request, or nil
+	shadow bool          // the layer never denies
+}
+
+// ask is what one layer asks of one account in one decision.
 type ask struct {
+	// These are the layer's, and do not change.
+	layer   int  // its index among all layers
+	shadow  bool // it never denies
+	own     bool // the cost is the layer's own, whatever the caller's
+	watched bool // its limiter has an OnDecision
+
 	p        *plan    // nil if the layer does not apply
-	b        *account // nil if the key is not tracked
+	b        *account // nil while the key is not tracked, and if the plan tracks nothing
 	cost     int
-	own      bool // the cost is the layer's own, whatever the caller's
-	inserted bool // the bucket is there for this decision only, and pinned
-	pinned   bool // the bucket was there before, and is pinned for this decision
-	loaded   bool // there is something to report
+	charge   int   // the index of the charge that it is a part of, or none
+	seated   bool  // the layer is one of the request's
+	loaded   bool  // there is something to report
+	inserted bool  // the account was made for this decision, and is pinned
+	pinned   bool  // the account was there before, and is pinned for this decision
+	err      error // why the layer cannot decide
+
+	// LimitFor was asked when the counter stood at asks. Both are zero if it was not.
+	refreshed *atomic.Uint64
+	asks      uint64
+}
+
+const none = -1
+
+// outdated reports whether the limit was to be asked for again since it was.
+func (a *ask) outdated() bool { return a.refreshed != nil && a.refreshed.Load() != a.asks }
+
+// wants reports whether the layer needs an account that is not there.
+func (a *ask) wants() bool {
+	return a.b == nil && a.cost > 0 && a.err == nil && a.p != nil && a.p.tracks() && int64(a.cost) <= a.p.capacity
 }
 
 type keyedSlot[R any, K comparable] struct {
 	ask
-	layer *keyedLayer[R, K]
-	price func(R) int // the layer's own cost, or nil
+	l     *Keyed[K]
+	keyOf func(R) (K, error)
+	terms terms[R]
 	key   K
-	asks  uint64 // how many refreshes the limiter had counted
 }
 
-func (s *keyedSlot[R, K]) charging(cost func(R) int) { s.price = cost }
+func newKeyedSlot[R any, K comparable](i int, l *Keyed[K], key func(R) (K, error), t terms[R]) *keyedSlot[R, K] {
+	a := ask{layer: i, shadow: t.shadow, own: t.cost != nil, watched: l.onDecision != nil}
+	return &keyedSlot[R, K]{ask: a, l: l, keyOf: key, terms: t}
+}
 
 func (s *keyedSlot[R, K]) asked() *ask { return &s.ask }
 
 func (s *keyedSlot[R, K]) load(r R, cost int) (err error) {
-	if s.key, err = s.layer.key(r); err != nil {
+	if s.key, err = s.keyOf(r); err != nil {
 		if errors.Is(err, SkipLayer) {
 			return nil
 		}
+		s.loaded = s.shadow // nobody else is told of it
 		return fmt.Errorf("key: %w", err)
 	}
 	s.cost, s.loaded = cost, true
-	if s.price != nil {
-		s.cost, s.own = s.price(r), true
+	if s.terms.cost != nil && cost > 0 {
+		s.cost = s.terms.cost(r)
 	}
-	l := s.layer.l
-	if err = l.check(s.key, s.cost); err != nil {
+	if err = s.l.check(s.key, s.cost); err != nil {
 		return err
 	}
-	s.asks = l.refreshed.Load()
-	if s.p, err = l.planFor(s.key); err != nil || cost == 0 {
+	s.b = s.l.keys.find(s.key)
+	if s.p, err = s.plan(r); err != nil {
 		return err
 	}
-	return s.p.check(s.cost)
+	if !s.p.tracks() {
+		s.b = nil // what the key has spent under another limit is left alone
+	}
+	return nil
 }
 
-func (s *keyedSlot[R, K]) find(again bool) {
-	t := s.layer.l.keys
-	b := t.find(s.key)
-	if again {
-		b = t.findLocked(s.key)
+// plan returns the plan for the request.
+func (s *keyedSlot[R, K]) plan(r R) (*plan, error) {
+	l := s.l
+	if s.terms.limit != nil {
+		if limit := s.terms.limit(r); limit != (Limit{}) {
+			p, err := l.given(s.b, limit)
+			if err != nil {
+				return nil, fmt.Errorf("Limited: %w", err)
+			}
+			return p, nil
+		}
 	}
+	if l.limitFor != nil {
+		s.refreshed, s.asks = &l.refreshed, l.refreshed.Load()
+	}
+	return l.planFor(s.key)
+}
+
+func (s *keyedSlot[R, K]) find() {
+	if s.p == nil || !s.p.tracks() {
+		return
+	}
+	b := s.l.keys.findLocked(s.key)
 	s.inserted = s.inserted && b == s.b
 	s.pinned = s.pinned && b == s.b
 	s.b = b
@@ -91,11 +142,11 @@ func (s *keyedSlot[R, K]) find(again bool) {
 
 func (s *keyedSlot[R, K]) same(other slot[R]) bool {
 	o, ok := other.(*keyedSlot[R, K])
-	return ok && o.layer.l == s.layer.l && o.key == s.key
+	return ok && o.l == s.l && o.key == s.key
 }
 
 func (s *keyedSlot[R, K]) insert(clock Clock) error {
-	b, _, fresh, err := s.layer.l.keys.acquire(s.key, s.p, clock)
+	b, _, fresh, err := s.l.keys.acquire(s.key, s.p, clock)
 	if err != nil {
 		return err
 	}
@@ -109,7 +160,7 @@ func (s *keyedSlot[R, K]) insert(clock Clock) error {
 
 func (s *keyedSlot[R, K]) withdraw(clock Clock) {
 	if s.inserted {
-		s.layer.l.keys.withdraw(s.key, s.b, clock)
+		s.l.keys.withdraw(s.key, s.b, clock)
 	}
 	if s.pinned {
 		s.b.mu.Lock()
@@ -119,17 +170,19 @@ func (s *keyedSlot[R, K]) withdraw(clock Clock) {
 	s.inserted, s.pinned = false, false
 }
 
-func (s *keyedSlot[R, K]) refreshed() bool { return s.layer.l.refreshed.Load() != s.asks }
-
-func (s *keyedSlot[R, K]) report(d *Decision, err error) {
-	if f := s.layer.l.onDecision; f != nil && s.loaded {
-		f(Event[K]{Key: s.key, Cost: s.cost, Decision: *d, Spent: d.Allowed && s.b != nil && s.cost > 0, Err: err})
+func (s *keyedSlot[R, K]) debit() func(actual int) error {
+	l, key, p := s.l, s.key, s.p
+	if !p.given() {
+		return func(actual int) error { return l.Adjust(key, actual) }
 	}
+	return func(actual int) error { return l.adjust(key, p, actual, l.refreshed.Load()) }
 }
 
-func (s *keyedSlot[R, K]) silence() { s.loaded = false }
+func (s *keyedSlot[R, K]) report(d Decision, spent bool, err error) {
+	s.l.onDecision(Event[K]{Key: s.key, Cost: s.cost, Decision: d, Spent: spent, Err: err})
+}
 
 func (s *keyedSlot[R, K]) clear() {
-	s.ask = ask{}
+	s.ask = ask{layer: s.layer, shadow: s.shadow, own: s.own, watched: s.watched}
 	s.key = *new(K)
 }

@@ -1,125 +1,196 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 	"unsafe"
 )
 
-// stack is what one decision over several layers works with. It is used by one
-// goroutine at a time, and holds no key or bucket in between.
+// stack is the working memory of one decision over several layers. One goroutine uses
+// it at a time. In between it holds no key and no account, so that the pool that keeps
+// it keeps nothing of users alive.
+//
+// A decision goes through these steps. User code runs only in the first and the last,
+// and no lock is held then.
+//
+//  1. load: each layer says which account it asks for what, and under which plan.
+//  2. hold: what several layers ask of one account is summed up, and all accounts are
+//     locked, in the one order that all decisions use.
+//  3. weigh: each account makes an offer. Nothing is spent yet.
+//  4. If all of the enforcing layers' offers fit, each account accepts; then each shadow
+//     layer in turn makes its offer and accepts it if it fits. Else nothing is spent.
+//  5. report: each limiter is told of its own layer's answer.
+//
+// Keys that are not tracked are inserted between 3 and 4, if all offers fit, and then
+// the decision starts again at 2: an insertion needs the lock of a shard, and that comes
+// before the lock of an account.
 type stack[R any] struct {
-	slots   []slot[R]
-	charges []charge // of the buckets that the slots meet in
-	d       Decision // here, because what calls may keep a pointer to has to be on the heap
+	layers []Layer[R]
+	pick   func(R, []int) []int // nil: all layers
+	clock  Clock
+
+	slots   []slot[R] // by layer; nil until it is first needed
+	seats   []seat[R] // the layers of this request
+	which   []int     // scratch memory for pick
+	watched bool      // one of the seats' limiters has an OnDecision
+	brief   bool      // the caller needs only the yes or no
+	changed bool      // keys have been inserted or pinned
+
+	charges []charge   // the enforcing ones first
+	shadows int        // the index of the first charge that is a shadow layer's
+	order   []*account // of the charges, each once, in the order in which they are locked
+
+	reading int64
+	err     error // why no offer can ever fit
+	d       Decision
 }
 
-// charge is what one decision asks of one bucket: the sum over the layers that
-// meet there.
-type charge struct {
-	b      *account // nil if the key is not tracked
-	p      *plan
-	s      state    // as of now
-	slot   int      // the first that meets here
-	cost   int64    // to be spent
-	own    int64    // the part of it that does not depend on the caller's cost
-	shares int64    // how many layers charge the caller's cost
-	now    int64    // what the clock's reading counts as
-	sp     spending // how the cost is spent
-	retry  int64    // the first reading at which it would be
+// seat is a slot and what it asks, side by side to spare a call.
+type seat[R any] struct {
+	slot[R]
+	*ask
 }
 
-func newStack[R any](layers []Layer[R]) *stack[R] {
-	s := &stack[R]{charges: make([]charge, 0, len(layers))}
-	for _, l := range layers {
-		s.slots = append(s.slots, l.slot())
+func newStack[R any](layers []Layer[R], pick func(R, []int) []int, clock Clock) *stack[R] {
+	s := &stack[R]{layers: layers, pick: pick, clock: clock, slots: make([]slot[R], len(layers))}
+	if pick == nil {
+		for i := range layers {
+			s.seat(i)
+		}
 	}
 	return s
 }
 
-// clear forgets the request.
-func (s *stack[R]) clear() {
-	for _, slot := range s.slots {
-		slot.clear()
+// seat adds a layer to those of the request.
+func (s *stack[R]) seat(i int) {
+	if s.slots[i] == nil {
+		s.slots[i] = s.layers[i].slot(i, terms[R]{})
 	}
-	clear(s.charges)
-	s.charges = s.charges[:0]
-	s.d = Decision{}
+	a := s.slots[i].asked()
+	a.seated = true
+	s.seats = append(s.seats, seat[R]{s.slots[i], a})
+	s.watched = s.watched || a.watched
 }
 
-// load asks the layers for their keys, costs and plans. User code runs here, under
-// no lock.
+// clear forgets the request.
+func (s *stack[R]) clear() {
+	for i := range s.seats {
+		s.seats[i].clear()
+	}
+	if s.pick != nil {
+		s.seats, s.watched = s.seats[:0], false
+	}
+	clear(s.charges)
+	clear(s.order)
+	s.charges, s.order = s.charges[:0], s.order[:0]
+	s.brief, s.changed, s.err, s.d = false, false, nil, Decision{}
+}
+
+// load asks the layers for their keys, costs and plans. The first error of an enforcing
+// layer ends it; one of a shadow layer only takes that layer out.
 func (s *stack[R]) load(r R, cost int) error {
 	if cost < 0 {
 		return fmt.Errorf("%w: %d", ErrNegativeCost, cost)
 	}
-	for i, slot := range s.slots {
-		if err := slot.load(r, cost); err != nil {
-			if p := slot.asked().p; p != nil {
-				s.d.Limit = p.limit
-			}
-			return fmt.Errorf("layer %d: %w", i, err)
+	if s.pick != nil {
+		if err := s.choose(r); err != nil {
+			return err
+		}
+	}
+	for i := range s.seats {
+		x := &s.seats[i]
+		if x.err = x.load(r, cost); x.err != nil && !x.shadow {
+			return s.fail(x)
 		}
 	}
 	return nil
 }
 
-// take charges all layers, or none. It also returns how long the last of them
-// takes to let the cost through.
-func (s *stack[R]) take(clock Clock, r R, cost int, q request) (due time.Duration, err error) {
-	if err = s.load(r, cost); err != nil {
-		return 0, err
+// choose seats the layers that pick picks, each once.
+func (s *stack[R]) choose(r R) error {
+	s.which = s.pick(r, s.which[:0])
+	for _, i := range s.which {
+		if i < 0 || i >= len(s.layers) {
+			return fmt.Errorf("ratelimit: AllOf was told to pick layer %d of %d", i, len(s.layers))
+		}
+		if s.slots[i] == nil || !s.slots[i].asked().seated {
+			s.seat(i)
+		}
+	}
+	return nil
+}
+
+// fail ends a decision with a layer's error. The other layers' answers are told to
+// their limiters all the same.
+func (s *stack[R]) fail(x *seat[R]) error {
+	err := fmt.Errorf("layer %d: %w", x.layer, x.err)
+	if s.watched {
+		_ = s.look()
+	}
+	if s.d = (Decision{}); x.p != nil {
+		s.d.Limit = x.p.limit
+	}
+	return err
+}
+
+// take charges the enforcing layers, all or none, and then the shadow layers that fit.
+func (s *stack[R]) take(r R, cost int, q request) error {
+	if err := s.load(r, cost); err != nil {
+		return err
 	}
 	if cost == 0 {
-		return 0, s.look(clock, 0)
+		return s.look()
 	}
 	for range maxTries {
 		if !s.hold() {
 			break
 		}
-		raw := reading(clock)
-		missing, err := s.weigh(raw, q.ahead, true)
-		s.expire()
-		if missing && err == nil && s.allowed(raw) {
+		fits := s.weigh(q)
+		if fits && s.wanting() {
 			s.pin()
 			s.unlock()
-			if err := s.insert(clock); err != nil {
-				return 0, err
+			if err := s.insert(); err != nil {
+				return err
 			}
 			continue
 		}
-		if err == nil {
-			due = s.conclude(raw, q.keep)
-		}
+		s.conclude(fits, q)
 		s.unlock()
-		if !s.d.Allowed {
-			s.withdraw(clock)
+		if !fits {
+			s.withdraw()
 		}
-		return due, err
+		return s.err
 	}
-	s.withdraw(clock)
-	return 0, s.restless()
+	s.withdraw()
+	return errRestless
 }
 
-// wait takes the cost as soon as that is possible, and waits out the delay.
-func (s *stack[R]) wait(ctx context.Context, clock Clock, r R, cost int) error {
+// errRestless ends a decision whose keys are reset, or dropped and inserted again, faster
+// than it can lock their accounts.
+var errRestless = fmt.Errorf("%w: the keys of a request kept disappearing; gave up after %d tries", ErrTableFull, maxTries)
+
+// wait takes the cost as soon as that is possible, and sleeps out the delay.
+func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 	for {
 		left, err := timeLeft(ctx)
 		if err != nil {
 			return err
 		}
 		s.clear()
-		due, err := s.take(clock, r, cost, request{ahead: int64(left), keep: true})
-		switch {
-		case err != nil:
+		if err := s.take(r, cost, queue(left)); err != nil {
 			return err
-		case s.d.Allowed:
-			settle := s.settler(clock)
+		}
+		if s.d.Allowed {
+			settle := s.settler(cost)
 			return sleep(ctx, s.d.Delay, func() { _ = settle(0) })
-		case due > left:
-			return tooLate(cost, due-left, left, s.d.Limit)
+		}
+		if wait := s.longest(); wait > left {
+			return tooLate(cost, wait-left, left, s.d.Limit)
 		}
 		if err := sleep(ctx, s.d.RetryAfter, func() {}); err != nil {
 			return err
@@ -127,329 +198,338 @@ func (s *stack[R]) wait(ctx context.Context, clock Clock, r R, cost int) error {
 	}
 }
 
-// look answers without changing anything, as the caller's cost would be.
-func (s *stack[R]) look(clock Clock, cost int) error {
-	if !s.hold() {
-		return s.restless()
+// longest returns how long the slowest enforcing layer takes to let the cost through:
+// until it has room, and the delay in its queue.
+func (s *stack[R]) longest() (wait time.Duration) {
+	for i := range s.charges[:s.shadows] {
+		wait = max(wait, s.charges[i].wait())
 	}
-	raw := reading(clock)
-	_, err := s.weigh(raw, math.MaxInt64, false)
-	if err == nil || cost == 0 {
-		s.answer(raw, cost == 0 || s.allowed(raw))
-	}
-	s.unlock()
-	if cost == 0 {
-		s.d.Delay, err = 0, nil
-	}
-	return err
+	return wait
 }
 
-// hold finds and locks all buckets that there are.
+// look answers without changing anything: for Peek, and for a cost of 0.
+func (s *stack[R]) look() error {
+	if !s.hold() {
+		return errRestless
+	}
+	s.reading = reading(s.clock)
+	for i := range s.charges {
+		s.charges[i].estimate(s.reading, take)
+	}
+	s.d.Allowed = s.fits()
+	s.answer()
+	s.unlock()
+	return s.err
+}
+
+// hold sums up what is asked of each account, and locks all accounts that there are.
 func (s *stack[R]) hold() bool {
-	for try := range maxTries {
-		if s.find(try > 0); s.lock() {
+	for range maxTries {
+		s.gather()
+		if s.lock() {
+			return true
+		}
+		for i := range s.seats {
+			s.seats[i].find()
+		}
+	}
+	return false
+}
+
+// gather makes the charges. What enforcing layers ask of one account is one charge, so
+// that it is weighed as a whole. Shadow layers have a charge each.
+func (s *stack[R]) gather() {
+	s.charges = s.charges[:0]
+	for i := range s.seats {
+		if !s.seats[i].shadow {
+			s.enter(i)
+		}
+	}
+	s.shadows = len(s.charges)
+	for i := range s.seats {
+		if s.seats[i].shadow {
+			s.enter(i)
+		}
+	}
+}
+
+// enter adds what a seat asks to the charge of its account.
+func (s *stack[R]) enter(i int) {
+	x := &s.seats[i]
+	if x.charge = none; x.p == nil || x.err != nil {
+		return
+	}
+	if !x.shadow {
+		x.charge = s.meets(x)
+	}
+	if x.charge == none {
+		x.charge = len(s.charges)
+		s.charges = append(s.charges, charge{b: x.b, p: x.p, seat: i})
+	}
+	s.charges[x.charge].add(x.ask)
+}
+
+// meets returns the charge of the same account, if there is one.
+func (s *stack[R]) meets(x *seat[R]) int {
+	for j := range s.charges {
+		c := &s.charges[j]
+		if c.b == x.b && (x.b != nil || x.same(s.seats[c.seat].slot)) {
+			return j
+		}
+	}
+	return none
+}
+
+// lock locks all accounts, or none if one of them has been dropped. All decisions lock
+// accounts in the order of their addresses, which Go's collector does not change. So two
+// of them never wait for each other, and an account that two charges share is locked once.
+func (s *stack[R]) lock() bool {
+	s.order = s.order[:0]
+	for i := range s.charges {
+		if b := s.charges[i].b; b != nil {
+			s.order = append(s.order, b)
+		}
+	}
+	if len(s.order) > 1 {
+		slices.SortFunc(s.order, byAddress)
+		s.order = slices.Compact(s.order)
+	}
+	for i, b := range s.order {
+		if b.mu.Lock(); b.plan == nil {
+			s.order = s.order[:i+1]
+			s.unlock()
+			return false
+		}
+	}
+	return true
+}
+
+func byAddress(a, b *account) int {
+	return cmp.Compare(uintptr(unsafe.Pointer(a)), uintptr(unsafe.Pointer(b)))
+}
+
+func (s *stack[R]) unlock() {
+	for _, b := range s.order {
+		b.mu.Unlock()
+	}
+}
+
+// weigh asks for the offers of the enforcing layers, and reports whether all fit. The
+// accounts are locked. The clock is read now, so that all decide as of one instant.
+func (s *stack[R]) weigh(q request) bool {
+	s.reading = reading(s.clock)
+	for i := range s.charges[:s.shadows] {
+		s.charges[i].ask(s.reading, q)
+	}
+	return s.fits()
+}
+
+// fits reports whether all enforcing layers allow the request, and takes note of the
+// first that never can.
+func (s *stack[R]) fits() bool {
+	fits := true
+	for i := range s.charges[:s.shadows] {
+		c := &s.charges[i]
+		if fits = fits && c.fits(); c.err != nil && s.err == nil {
+			s.err = fmt.Errorf("layer %d: %w", s.seats[c.seat].layer, c.err)
+		}
+	}
+	return fits
+}
+
+// conclude spends all, or nothing. The accounts are locked.
+func (s *stack[R]) conclude(fits bool, q request) {
+	enforcing, shadows := s.charges[:s.shadows], s.charges[s.shadows:]
+	switch {
+	case fits:
+		for i := range enforcing {
+			enforcing[i].accept(q)
+		}
+		for i := range shadows {
+			shadows[i].try(s.reading, q)
+		}
+		s.unpin()
+	case s.err == nil:
+		for i := range enforcing {
+			enforcing[i].refuse()
+		}
+	}
+	if !fits && s.watched {
+		for i := range shadows {
+			shadows[i].estimate(s.reading, q)
+		}
+	}
+	s.expire()
+	if s.d.Allowed = fits; !s.brief || s.watched {
+		s.answer()
+	}
+}
+
+// expire makes accounts ask for their limits again if they were told to while this
+// decision was under way with what LimitFor had said before. They are locked.
+func (s *stack[R]) expire() {
+	for i := range s.seats {
+		if a := s.seats[i].ask; a.b != nil && a.outdated() {
+			a.b.expire()
+		}
+	}
+}
+
+// wanting reports whether keys have to be inserted for all to be charged.
+func (s *stack[R]) wanting() bool {
+	for i := range s.seats {
+		if s.seats[i].wants() {
 			return true
 		}
 	}
 	return false
 }
 
-// restless is the error if keys are reset faster than a decision can be made.
-func (s *stack[R]) restless() error {
-	return fmt.Errorf("%w: the keys of one request do not stay", ErrTableFull)
-}
-
-// find looks the buckets up, and sums up what is asked of each.
-func (s *stack[R]) find(again bool) {
-	s.charges = s.charges[:0]
-	for i, slot := range s.slots {
-		a := slot.asked()
-		if a.p == nil {
-			continue
-		}
-		if a.p.tracks() { // if not, what the key has spent under another limit rests
-			slot.find(again)
-		}
-		c := s.charge(i)
-		c.cost = satAdd(c.cost, int64(a.cost))
-		if a.own {
-			c.own = satAdd(c.own, int64(a.cost))
-		} else {
-			c.shares++
-		}
-	}
-	s.sort()
-}
-
-// charge returns the charge that the slot adds to, a new one if it is the first.
-func (s *stack[R]) charge(i int) *charge {
-	a := s.slots[i].asked()
-	for j := range s.charges {
-		c := &s.charges[j]
-		if c.b == a.b && (a.b != nil || s.slots[i].same(s.slots[c.slot])) {
-			return c
-		}
-	}
-	s.charges = append(s.charges, charge{b: a.b, p: a.p, slot: i})
-	return &s.charges[len(s.charges)-1]
-}
-
-// sort puts the charges into the one order in which all decisions lock buckets:
-// that of their addresses, which Go's collector does not change.
-func (s *stack[R]) sort() {
-	for i := range s.charges {
-		for j := i; j > 0 && s.charges[j].address() < s.charges[j-1].address(); j-- {
-			s.charges[j], s.charges[j-1] = s.charges[j-1], s.charges[j]
-		}
-	}
-}
-
-func (c *charge) address() uintptr { return uintptr(unsafe.Pointer(c.b)) }
-
-// lock locks all buckets, or none if one of them has been dropped.
-func (s *stack[R]) lock() bool {
-	for i := range s.charges {
-		b := s.charges[i].b
-		if b == nil {
-			continue
-		}
-		if b.mu.Lock(); b.plan == nil {
-			for j := range i + 1 {
-				s.charges[j].unlock()
-			}
-			return false
-		}
-	}
-	return true
-}
-
-func (c *charge) unlock() {
-	if c.b != nil {
-		c.b.mu.Unlock()
-	}
-}
-
-func (s *stack[R]) unlock() {
-	for i := range s.charges {
-		s.charges[i].unlock()
-	}
-}
-
-// weigh finds out from when on each bucket admits what is asked of it, and whether
-// buckets are missing. It records the reading, if it is told to. All are locked.
-func (s *stack[R]) weigh(raw, ahead int64, record bool) (missing bool, err error) {
-	for i := range s.charges {
-		c := &s.charges[i]
-		c.sp, c.retry, c.now = spending{at: raw}, raw, raw
-		if !c.p.tracks() {
-			continue
-		}
-		c.stand(raw, record)
-		missing = missing || c.b == nil && c.cost > 0
-		switch {
-		case c.cost > c.p.capacity:
-			s.d.Limit = c.p.limit
-			err = fmt.Errorf("layer %d: %w", c.slot, c.p.exceeds(c.cost))
-		case c.cost > 0:
-			c.sp, c.retry = c.p.admits(c.s, raw, c.now, c.cost, c.ahead(ahead))
-		}
-	}
-	return missing, err
-}
-
-// ahead returns how far ahead may be booked: not at all, but in a queue.
-func (c *charge) ahead(ahead int64) int64 {
-	if c.p.leaky == nil {
-		return 0
-	}
-	return ahead
-}
-
-// stand finds out how the bucket stands at a reading.
-func (c *charge) stand(raw int64, record bool) {
-	b := c.b
-	if b == nil {
-		c.s = state{at: raw}
-		return
-	}
-	c.now = max(raw, b.last)
-	if !record {
-		b.refold()
-		c.s = carry(b.plan, c.p, b.state, c.now)
-		return
-	}
-	b.adopt(c.p, raw)
-	c.p = b.plan
-	b.record(c.p, c.now)
-	c.s = b.state
-}
-
-func (s *stack[R]) allowed(reading int64) bool {
-	for i := range s.charges {
-		if s.charges[i].retry > reading {
-			return false
-		}
-	}
-	return true
-}
-
-// conclude spends all, or nothing, and fills in the decision. All are locked.
-func (s *stack[R]) conclude(raw int64, keep bool) (due time.Duration) {
-	allowed := s.allowed(raw)
-	for i := range s.charges {
-		c := &s.charges[i]
-		due = max(due, between(raw, max(c.sp.at, c.retry)))
-		switch {
-		case c.b == nil || c.cost == 0:
-		case !allowed:
-			if c.retry > raw {
-				c.b.use.denied()
-			}
-		default:
-			c.sp.changes = c.b.changes
-			c.b.commit(c.p, c.now, c.sp, keep)
-			c.s = c.b.state
-		}
-	}
-	if allowed {
-		s.unpin()
-	}
-	s.answer(raw, allowed)
-	return due
-}
-
-// pin keeps the keys that are there from having to make room for those that are
-// missing. All are locked.
+// pin keeps the accounts that are there from making room for those that are missing.
+// They are locked. A pin belongs to the decision that has set it.
 func (s *stack[R]) pin() {
+	s.changed = true
 	for i := range s.charges {
-		if b := s.charges[i].b; b != nil && !b.use.isPinned() {
-			b.use.pin()
-			s.slots[s.charges[i].slot].asked().pinned = true
+		if c := &s.charges[i]; c.b != nil && !c.b.use.isPinned() {
+			c.b.use.pin()
+			s.seats[c.seat].pinned = true
 		}
 	}
 }
 
-// unpin takes the pins out: what was inserted is there to stay. All are locked.
+// unpin ends this decision's pins: what it has inserted stays. The accounts are locked.
 func (s *stack[R]) unpin() {
-	for _, slot := range s.slots {
-		if a := slot.asked(); a.inserted || a.pinned {
+	if !s.changed {
+		return
+	}
+	for i := range s.seats {
+		if a := s.seats[i].ask; a.inserted || a.pinned {
 			a.b.use.unpin()
 			a.inserted, a.pinned = false, false
 		}
 	}
 }
 
-// expire marks the buckets whose limits were to be asked for again while this
-// decision was under way. All are locked.
-func (s *stack[R]) expire() {
-	for _, slot := range s.slots {
-		if a := slot.asked(); a.b != nil && slot.refreshed() {
-			a.b.expire()
-		}
-	}
-}
-
-// answer fills in the decision.
-func (s *stack[R]) answer(raw int64, allowed bool) {
-	s.d.Allowed, s.d.Limit, s.d.Remaining = allowed, Unlimited(), math.MaxInt
-	least, worst := -1, -1
-	for i := range s.charges {
-		c := &s.charges[i]
-		if room := c.room(); least < 0 || room < s.d.Remaining {
-			least, s.d.Remaining = i, room
-		}
-		if c.p.tracks() {
-			s.d.ResetAfter = max(s.d.ResetAfter, between(raw, max(c.p.regained(c.s), c.now)))
-		}
-		if wait := between(raw, c.retry); !allowed && wait > s.d.RetryAfter {
-			worst, s.d.RetryAfter = i, wait
-		}
-		if allowed && c.sp.at > c.now {
-			s.d.Delay = max(s.d.Delay, between(raw, c.sp.at))
-		}
-	}
-	if worst >= 0 {
-		least = worst
-	}
-	if least >= 0 {
-		s.d.Limit = s.charges[least].p.limit
-	}
-}
-
-// room returns the largest cost of the caller that fits into the bucket.
-func (c *charge) room() int {
-	left := c.p.capacity
-	if c.p.tracks() {
-		left = c.p.remaining(c.s, c.now)
-	}
-	left -= c.own
-	switch {
-	case left < 0:
-		return 0
-	case c.shares == 0:
-		return math.MaxInt
-	}
-	return int(left / c.shares)
-}
-
-// insert adds the keys that are missing.
-func (s *stack[R]) insert(clock Clock) error {
-	for i, slot := range s.slots {
-		if a := slot.asked(); a.p == nil || !a.p.tracks() || a.b != nil || a.cost == 0 {
+// insert adds the keys that are missing. A shadow layer whose key finds no room is left
+// out of the decision.
+func (s *stack[R]) insert() error {
+	for i := range s.seats {
+		x := &s.seats[i]
+		if !x.wants() {
 			continue
 		}
-		if err := slot.insert(clock); err != nil {
-			s.d.Limit = slot.asked().p.limit
-			s.withdraw(clock)
-			return fmt.Errorf("layer %d: %w", i, err)
+		if x.err = x.insert(s.clock); x.err != nil && !x.shadow {
+			s.withdraw()
+			return s.fail(x)
 		}
 	}
 	return nil
 }
 
-func (s *stack[R]) withdraw(clock Clock) {
-	for _, slot := range s.slots {
-		slot.withdraw(clock)
+// withdraw undoes pin and insert after a denial, which tracks no new keys.
+func (s *stack[R]) withdraw() {
+	if !s.changed {
+		return
+	}
+	for i := range s.seats {
+		s.seats[i].withdraw(s.clock)
+	}
+}
+
+// answer fills in each charge's own answer, and adds those of the enforcing layers up.
+// The accounts are locked.
+func (s *stack[R]) answer() {
+	fits, sum := s.d.Allowed, tally{d: Decision{Limit: Unlimited(), Remaining: math.MaxInt}}
+	for i := range s.charges {
+		c := &s.charges[i]
+		c.answer()
+		if i < s.shadows {
+			sum.add(&c.d, c.room())
+		}
+	}
+	s.d = sum.d
+	if s.d.Allowed = fits; fits {
+		return
+	}
+	s.d.Delay = 0
+	if s.err != nil {
+		s.d.RetryAfter, s.d.Limit = 0, s.never()
+	}
+}
+
+// never returns the limit of the first layer that can never allow the request.
+func (s *stack[R]) never() Limit {
+	for i := range s.charges {
+		if s.charges[i].err != nil {
+			return s.charges[i].p.limit
+		}
+	}
+	return Limit{}
+}
+
+// report tells each layer's limiter its own answer. An error that comes after a charge
+// means that the charge has been undone.
+func (s *stack[R]) report(err error) {
+	if !s.watched {
+		return
+	}
+	for i := range s.seats {
+		x := &s.seats[i]
+		if !x.watched || !x.loaded {
+			continue
+		}
+		var c charge
+		if x.charge != none {
+			c = s.charges[x.charge]
+		} else if x.p != nil {
+			c.d.Limit = x.p.limit
+		}
+		told := err
+		if x.shadow {
+			told = cmp.Or(x.err, c.err)
+		}
+		x.report(c.d, c.spent && x.cost > 0 && err == nil, told)
 	}
 }
 
 // settler returns how to settle what has been charged.
-func (s *stack[R]) settler(clock Clock) func(actual int) error {
-	var charged []settlement
-	for i := range s.charges {
-		if c := &s.charges[i]; c.b != nil && c.cost > 0 {
-			charged = append(charged, settlement{c.b, c.sp, c.shares, c.own})
-		}
+func (s *stack[R]) settler(cost int) func(actual int) error {
+	if cost == 0 {
+		return s.debits()
 	}
+	charged := s.charged()
 	return func(actual int) error {
 		for i := range charged {
-			charged[i].settle(clock, int64(actual))
+			charged[i].settle(s.clock, int64(actual))
 		}
 		return nil
 	}
 }
 
-// settlement is what is needed to settle a charge.
-type settlement struct {
-	b           *account
-	sp          spending
-	shares, own int64
+// charged returns what is needed to settle what has been charged.
+func (s *stack[R]) charged() (charged []settlement) {
+	for i := range s.charges {
+		if c := &s.charges[i]; c.spent {
+			charged = append(charged, settlement{c.b, c.o.spending, c.shares, c.own})
+		}
+	}
+	return charged
 }
 
-func (c *settlement) settle(clock Clock, actual int64) {
-	cost, over := mul(c.shares, actual)
-	if over {
-		cost = math.MaxInt64
+// debits returns how to charge the layers of the caller's cost, for a reservation of
+// cost 0 that turns out to have cost more.
+func (s *stack[R]) debits() func(actual int) error {
+	var debits []func(int) error
+	for i := range s.seats {
+		if x := &s.seats[i]; x.p != nil && !x.own && !x.shadow {
+			debits = append(debits, x.debit())
+		}
 	}
-	if actual > 0 {
-		cost = satAdd(cost, c.own)
-	}
-	c.b.settleAt(clock, c.sp, cost)
-}
-
-// report tells each layer's limiter of the decision.
-func (s *stack[R]) report(err error) {
-	for _, slot := range s.slots {
-		slot.report(&s.d, err)
+	return func(actual int) error {
+		var errs []error
+		for _, debit := range debits {
+			errs = append(errs, debit(actual))
+		}
+		return errors.Join(errs...)
 	}
 }

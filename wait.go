@@ -34,7 +34,7 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 	if err != nil {
 		return false, err
 	}
-	b, sp, err := l.decide(key, cost, request{ahead: int64(left), keep: true}, d)
+	b, sp, err := l.decide(key, cost, reserve(left), d)
 	switch {
 	case err != nil:
 		return false, err

@@ -1,0 +1,147 @@
+package ratelimit
+
+import (
+	"math"
+	"time"
+)
+
+// charge is what one decision asks of one account, the sum over the layers that meet
+// there, and what the account answers.
+type charge struct {
+	b    *account // nil if the key is not tracked
+	p    *plan
+	seat int // of the first layer that meets here
+
+	cost   int64 // to be spent
+	own    int64 // the part of it that does not depend on the caller's cost
+	shares int64 // how many layers charge the caller's cost
+
+	m     moment
+	s     state // as of the moment
+	o     offer
+	err   error // why the cost can never be spent
+	spent bool
+	d     Decision // the account's own answer
+}
+
+// add adds what one more layer asks.
+func (c *charge) add(a *ask) {
+	c.cost = satAdd(c.cost, int64(a.cost))
+	if a.own {
+		c.own = satAdd(c.own, int64(a.cost))
+	} else {
+		c.shares++
+	}
+}
+
+// ask asks the account for an offer, and records the reading. The caller holds the lock.
+func (c *charge) ask(reading int64, q request) {
+	if c.b == nil {
+		c.estimate(reading, q)
+		return
+	}
+	c.b.adopt(c.p, reading)
+	c.p = c.b.plan
+	c.m = c.b.arrive(reading)
+	if c.s = c.b.state; c.weighs() {
+		c.o = c.b.offer(c.m, c.cost, q)
+	}
+}
+
+// estimate finds out what the account would offer, and changes nothing. A key that is
+// not tracked is fresh. The caller holds the lock.
+func (c *charge) estimate(reading int64, q request) {
+	c.m, c.s = moment{reading, reading}, state{at: reading}
+	if c.b != nil {
+		c.s, c.m = c.b.view(c.p, reading)
+	}
+	if c.weighs() {
+		c.o = c.p.offer(c.s, c.m, c.cost, q.ahead(c.p))
+	}
+}
+
+// weighs reports whether the state matters. A cost of 0 is free, a plan that tracks
+// nothing allows what is within its capacity, and nothing above a capacity ever passes.
+func (c *charge) weighs() bool {
+	c.o, c.err = c.m.free(), nil
+	if c.cost > c.p.capacity {
+		c.err = c.p.exceeds(c.cost)
+	}
+	return c.err == nil && c.cost > 0 && c.p.tracks()
+}
+
+// fits reports whether the account allows the cost.
+func (c *charge) fits() bool { return c.err == nil && !c.o.denied(c.m.reading) }
+
+// accept spends what the account has offered. The caller holds the lock.
+func (c *charge) accept(q request) {
+	if c.b == nil || c.cost == 0 {
+		return
+	}
+	c.o.spending = c.b.accept(c.o.spending, q)
+	c.s, c.spent = c.b.state, true
+}
+
+// refuse tells the account if it was the one that denied. The caller holds the lock.
+func (c *charge) refuse() {
+	if c.b != nil && !c.fits() {
+		c.b.refuse()
+	}
+}
+
+// try spends the cost if the account allows it. The caller holds the lock.
+func (c *charge) try(reading int64, q request) {
+	if c.ask(reading, q); c.fits() {
+		c.accept(q)
+	} else {
+		c.refuse()
+	}
+}
+
+// answer fills in what the account has to say, whatever other layers say.
+func (c *charge) answer() {
+	c.d = Decision{}
+	if c.d.verdict(c.m, c.o); c.err != nil {
+		c.d.Allowed = false
+	}
+	if c.p.tracks() {
+		c.p.standing(c.s, c.m, &c.d)
+	} else {
+		c.d.Limit, c.d.Remaining = c.p.limit, c.p.limit.Capacity()
+	}
+}
+
+// room returns the largest cost of the caller that fits into the account.
+func (c *charge) room() int {
+	left := int64(c.d.Remaining) - c.own
+	switch {
+	case left < 0:
+		return 0
+	case c.shares == 0:
+		return math.MaxInt
+	}
+	return int(left / c.shares)
+}
+
+// wait returns how long the account takes to let the cost through.
+func (c *charge) wait() time.Duration { return between(c.m.reading, max(c.o.at, c.o.retry)) }
+
+// settlement is what is needed to settle a charge.
+type settlement struct {
+	b           *account
+	sp          spending
+	shares, own int64
+}
+
+// settle settles the charge at what the caller's cost really was. The layer's own cost
+// is given back only if that is nothing.
+func (x *settlement) settle(clock Clock, actual int64) {
+	cost, over := mul(x.shares, actual)
+	if over {
+		cost = math.MaxInt64
+	}
+	if actual > 0 {
+		cost = satAdd(cost, x.own)
+	}
+	x.b.settleAt(clock, x.sp, cost)
+}

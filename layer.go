@@ -1,0 +1,149 @@
+package ratelimit
+
+import "errors"
+
+// Layer is one of several limits on a request of type R: a limiter, and how to find in
+// a request the key that it counts. Make one with [By] or [Global], and change it with
+// [Charging], [Limited] and [Shadow], in any order. Of two wrappers of the same kind the
+// outer one counts.
+type Layer[R any] interface {
+	// limiter returns what must be known to build a stack, and what is missing.
+	limiter() (clock Clock, limit Limit, err error)
+	// slot returns the layer's place in a stack: the i-th.
+	slot(i int, t terms[R]) slot[R]
+}
+
+// SkipLayer is what a key function returns when its layer does not apply to the
+// request: no key, an internal caller. It may be wrapped.
+//
+//lint:ignore ST1012 It is a signal rather than a failure, and named like fs.SkipDir.
+var SkipLayer = errors.New("ratelimit: layer does not apply")
+
+// By returns the layer that charges l for the key that the function finds in a
+// request. The function runs once for each decision, outside every lock. An error
+// of it denies the request, charges nothing in any layer, and is returned wrapped;
+// [SkipLayer] leaves the layer out.
+func By[R any, K comparable](l *Keyed[K], key func(R) (K, error)) Layer[R] {
+	return &keyedLayer[R, K]{l: l, key: key}
+}
+
+// Global returns the layer that charges l's one budget for every request: the limit
+// of a whole service.
+func Global[R any](l *Keyed[struct{}]) Layer[R] {
+	return By(l, func(R) (struct{}, error) { return struct{}{}, nil })
+}
+
+// Charging returns the layer with a cost of its own for each request, whatever
+// the caller's: 1 per request beside LLM tokens per minute. Two costs of the
+// caller are special: with 0 nothing is charged in any layer, and when a
+// reservation is settled at 0, which is to cancel it, this layer is given back too.
+// Otherwise what this layer has charged stays.
+func Charging[R any](l Layer[R], cost func(R) int) Layer[R] {
+	return &chargingLayer[R]{Layer: l, cost: cost}
+}
+
+// Limited returns the layer with a limit for each request, such as that of the user's
+// plan. The zero Limit means the limiter's own; then, and only then, the limiter's
+// [Options.LimitFor] is asked. A limit without a name takes the name of the limiter's. An
+// invalid limit denies the request, charges nothing in any layer, and is an error that
+// wraps [ErrInvalidLimit]. [Unlimited] and [Blocked] do not count, and leave what the key
+// has spent as it is. The function runs once for each decision, outside every lock.
+//
+// A key has one budget, whatever the limit: if a limit differs from the one that the key
+// was last decided under, what was spent carries over, as [Keyed.SetLimit] describes. A
+// call that goes to the limiter without Limited is decided under the limiter's own
+// limit. Layers that meet at one key of one limiter are decided under the limit of the
+// first of them.
+func Limited[R any](l Layer[R], limit func(R) Limit) Layer[R] {
+	return &limitedLayer[R]{Layer: l, limit: limit}
+}
+
+// Shadow returns the layer as one that never denies: to try a limit out on real
+// requests. It is charged if the other layers allow the request and it does too.
+//
+// The layers that are not shadows decide first. If they deny, nothing is charged
+// anywhere. Else each shadow layer, in order, is charged if the cost fits into what is
+// left: if two layers charge the same key of the same limiter, the one that is not a
+// shadow counts first. A shadow layer adds nothing to the Decision, and none of its
+// errors is returned. Settle and Cancel settle what was charged.
+//
+// The [Options.OnDecision] of the shadow layer's limiter tells what the layer says: the
+// Event's Decision is the layer's own answer, and its Err the layer's own error. If its
+// key function fails, the Event has that error and the zero Key.
+func Shadow[R any](l Layer[R]) Layer[R] { return &shadowLayer[R]{Layer: l} }
+
+type keyedLayer[R any, K comparable] struct {
+	l   *Keyed[K]
+	key func(R) (K, error)
+}
+
+func (y *keyedLayer[R, K]) limiter() (Clock, Limit, error) {
+	switch {
+	case y.l == nil:
+		return nil, Limit{}, errors.New("By was given no limiter")
+	case y.key == nil:
+		return nil, Limit{}, errors.New("By was given no key function")
+	}
+	return y.l.clock, y.l.Limits()[0], nil
+}
+
+func (y *keyedLayer[R, K]) slot(i int, t terms[R]) slot[R] { return newKeyedSlot(i, y.l, y.key, t) }
+
+type chargingLayer[R any] struct {
+	Layer[R]
+	cost func(R) int
+}
+
+func (c *chargingLayer[R]) limiter() (Clock, Limit, error) {
+	switch {
+	case c.Layer == nil:
+		return nil, Limit{}, errors.New("Charging was given no layer")
+	case c.cost == nil:
+		return nil, Limit{}, errors.New("Charging was given no cost function")
+	}
+	return c.Layer.limiter()
+}
+
+func (c *chargingLayer[R]) slot(i int, t terms[R]) slot[R] {
+	if t.cost == nil {
+		t.cost = c.cost
+	}
+	return c.Layer.slot(i, t)
+}
+
+type limitedLayer[R any] struct {
+	Layer[R]
+	limit func(R) Limit
+}
+
+func (y *limitedLayer[R]) limiter() (Clock, Limit, error) {
+	switch {
+	case y.Layer == nil:
+		return nil, Limit{}, errors.New("Limited was given no layer")
+	case y.limit == nil:
+		return nil, Limit{}, errors.New("Limited was given no limit function")
+	}
+	clock, _, err := y.Layer.limiter()
+	return clock, Limit{}, err
+}
+
+func (y *limitedLayer[R]) slot(i int, t terms[R]) slot[R] {
+	if t.limit == nil {
+		t.limit = y.limit
+	}
+	return y.Layer.slot(i, t)
+}
+
+type shadowLayer[R any] struct{ Layer[R] }
+
+func (y *shadowLayer[R]) limiter() (Clock, Limit, error) {
+	if y.Layer == nil {
+		return nil, Limit{}, errors.New("Shadow was given no layer")
+	}
+	return y.Layer.limiter()
+}
+
+func (y *shadowLayer[R]) slot(i int, t terms[R]) slot[R] {
+	t.shadow = true
+	return y.Layer.slot(i, t)
+}

@@ -1,0 +1,224 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// told is a limiter that keeps the events it reports.
+type told struct {
+	*ratelimit.Keyed[string]
+	events []ratelimit.Event[string]
+}
+
+func telling(t testing.TB, limit ratelimit.Limit, o ratelimit.Options[string]) *told {
+	l := new(told)
+	o.OnDecision = func(e ratelimit.Event[string]) { l.events = append(l.events, e) }
+	l.Keyed = newWith(t, limit, o)
+	return l
+}
+
+// last returns the newest event, and forgets all.
+func (l *told) last(t testing.TB) ratelimit.Event[string] {
+	t.Helper()
+	require.Len(t, l.events, 1)
+	e := l.events[0]
+	l.events = nil
+	return e
+}
+
+func TestAShadowLayerNeverDenies(t *testing.T) {
+	clock := new(testClock)
+	enforced := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 9).Named("enforced"))
+	tried := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("tried"), ratelimit.Options[string]{Clock: clock})
+	stack := stackOf(t, ratelimit.Shadow(ratelimit.By(tried.Keyed, byUser)), ratelimit.By(enforced, byUser))
+
+	d, err := stack.Take(t.Context(), call{user: "ann"}, 2)
+	require.NoError(t, err)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: enforced.Limits()[0], Remaining: 7, ResetAfter: 2 * s}, d)
+	assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 2, Spent: true, Decision: ratelimit.Decision{
+		Allowed: true, Limit: tried.Limits()[0], Remaining: 1, ResetAfter: time.Minute}}, tried.last(t))
+
+	d, err = stack.Take(t.Context(), call{user: "ann"}, 2)
+	require.NoError(t, err)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: enforced.Limits()[0], Remaining: 5, ResetAfter: 4 * s}, d)
+	assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 2, Decision: ratelimit.Decision{
+		Limit: tried.Limits()[0], Remaining: 1, RetryAfter: time.Minute, ResetAfter: time.Minute}}, tried.last(t))
+	assert.Equal(t, 1, remaining(t, tried.Keyed, "ann"), "what does not fit is not charged")
+	require.True(t, stack.Allow(call{user: "ann"}, 1))
+	assert.True(t, tried.last(t).Spent)
+	assert.Zero(t, remaining(t, tried.Keyed, "ann"))
+}
+
+func TestADeniedRequestChargesNoShadow(t *testing.T) {
+	clock := new(testClock)
+	enforced := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("enforced"), ratelimit.Options[string]{Clock: clock})
+	tried := telling(t, ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("tried"), ratelimit.Options[string]{Clock: clock})
+	stack := stackOf(t, ratelimit.By(enforced.Keyed, byUser), ratelimit.Shadow(ratelimit.By(tried.Keyed, byUser)))
+	require.True(t, enforced.Allow("ann", 1))
+	enforced.events = nil
+	assert.False(t, stack.Allow(call{user: "ann"}, 1))
+	assert.Zero(t, tried.Len(), "nor is its key tracked")
+	assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 1, Decision: ratelimit.Decision{
+		Allowed: true, Limit: tried.Limits()[0], Remaining: 3}}, tried.last(t), "it would have said yes")
+	assert.Equal(t, time.Minute, enforced.last(t).Decision.RetryAfter)
+}
+
+func TestAShadowAddsNothingToTheDecision(t *testing.T) {
+	clock := new(testClock)
+	enforced := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(10), 5))
+	queue := onClock(t, clock, ratelimit.LeakyBucket(ratelimit.PerHour(1), 3))
+	stack := stackOf(t, ratelimit.Shadow(ratelimit.By(queue, byUser)), ratelimit.By(enforced, byUser))
+	for i, want := range []ratelimit.Decision{
+		{Allowed: true, Remaining: 4, ResetAfter: 100 * ms},
+		{Allowed: true, Remaining: 3, ResetAfter: 200 * ms},
+	} {
+		want.Limit = enforced.Limits()[0]
+		d, err := stack.Take(t.Context(), call{user: "ann"}, 1)
+		require.NoError(t, err)
+		assert.Equal(t, want, d)
+		assert.Equal(t, 2-i, remaining(t, queue, "ann"))
+	}
+	d, err := stack.Peek(call{user: "ann"}, 3)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed)
+	assert.Equal(t, 3, d.Remaining)
+	r, err := stack.Reserve(t.Context(), call{user: "ann"}, 1, time.Second)
+	require.NoError(t, err)
+	assert.True(t, r.Allowed, "the queue would delay for an hour")
+	assert.Zero(t, r.Delay)
+	assert.Equal(t, 1, remaining(t, queue, "ann"))
+}
+
+func TestOfTwoLayersOnOneKeyTheEnforcingOneCountsFirst(t *testing.T) {
+	clock := new(testClock)
+	l := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(5)))
+	by := ratelimit.By(l, byUser)
+	stack := stackOf(t, ratelimit.Shadow(by), by, ratelimit.Shadow(by))
+	require.True(t, stack.Allow(call{user: "ann"}, 2))
+	assert.Equal(t, 1, remaining(t, l, "ann"), "2 enforced, 2 by the first shadow; the second does not fit")
+	require.True(t, stack.Allow(call{user: "ann"}, 1))
+	assert.Zero(t, remaining(t, l, "ann"))
+	require.False(t, stack.Allow(call{user: "ann"}, 1))
+}
+
+func TestAShadowsErrorsAreToldAndNotReturned(t *testing.T) {
+	broken := errors.New("broken")
+	clock := new(testClock)
+	limit := ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("tried")
+	enforced := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(1000)))
+	tried := telling(t, limit, ratelimit.Options[string]{Clock: clock, MaxKeys: 1, OnFull: ratelimit.RefuseNew})
+	by := ratelimit.By(tried.Keyed, byUser)
+	for _, test := range []struct {
+		name  string
+		layer ratelimit.Layer[call]
+		user  string
+		want  error
+		key   string
+		limit ratelimit.Limit
+	}{
+		{"key function", ratelimit.By(tried.Keyed, func(call) (string, error) { return "", broken }), "ann", broken, "", ratelimit.Limit{}},
+		{"cost above the capacity", ratelimit.Charging(by, func(call) int { return 6 }), "ann", ratelimit.ErrExceedsLimit, "ann", limit},
+		{"negative cost", ratelimit.Charging(by, func(call) int { return -6 }), "ann", ratelimit.ErrNegativeCost, "ann", ratelimit.Limit{}},
+		{"invalid limit", ratelimit.Limited(by, func(call) ratelimit.Limit { return ratelimit.Limit{Burst: 1} }), "ann", ratelimit.ErrInvalidLimit, "ann", ratelimit.Limit{}},
+		{"full table", by, "bob", ratelimit.ErrTableFull, "bob", limit},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			require.True(t, tried.Allow("ann", 1))
+			tried.events = nil
+			stack := stackOf(t, ratelimit.Shadow(test.layer), ratelimit.By(enforced, byUser))
+			d, err := stack.Take(t.Context(), call{user: test.user}, 1)
+			require.NoError(t, err)
+			assert.True(t, d.Allowed)
+			e := tried.last(t)
+			assert.ErrorIs(t, e.Err, test.want)
+			assert.Equal(t, test.key, e.Key)
+			assert.Equal(t, test.limit, e.Decision.Limit)
+			assert.False(t, e.Decision.Allowed)
+			assert.False(t, e.Spent)
+			tried.Reset("ann")
+		})
+	}
+	assert.Equal(t, 995, remaining(t, enforced, "ann")+remaining(t, enforced, "bob")-1000, "the other layer was charged each time")
+}
+
+func TestSettlingTouchesTheShadowsThatWereCharged(t *testing.T) {
+	clock := new(testClock)
+	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 9)
+	enforced, tried, small := onClock(t, clock, limit), onClock(t, clock, limit), onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(3)))
+	stack := stackOf(t, ratelimit.Shadow(ratelimit.By(small, byUser)), ratelimit.By(enforced, byUser), ratelimit.Shadow(ratelimit.By(tried, byUser)))
+	r, err := stack.Reserve(t.Context(), call{user: "ann"}, 4, 0)
+	require.NoError(t, err)
+	require.NoError(t, r.Settle(1))
+	assert.Equal(t, []int{3, 8, 8}, []int{remaining(t, small, "ann"), remaining(t, enforced, "ann"), remaining(t, tried, "ann")})
+	r, err = stack.Reserve(t.Context(), call{user: "ann"}, 1, 0)
+	require.NoError(t, err)
+	require.NoError(t, r.Settle(3))
+	assert.Equal(t, []int{0, 5, 5}, []int{remaining(t, small, "ann"), remaining(t, enforced, "ann"), remaining(t, tried, "ann")})
+}
+
+func TestAStackOfShadowsAllowsEverything(t *testing.T) {
+	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(1)))
+	stack := stackOf(t, ratelimit.Shadow(ratelimit.By(l, byUser)))
+	for range 2 {
+		d, err := stack.Take(t.Context(), call{user: "ann"}, 1)
+		require.NoError(t, err)
+		assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}, d)
+	}
+	assert.Zero(t, remaining(t, l, "ann"))
+	_, err := stack.Take(t.Context(), call{user: "ann"}, -1)
+	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
+	assert.Equal(t, []ratelimit.Limit{l.Limits()[0]}, stack.Limits())
+}
+
+func TestWrappersOfALayerComeInAnyOrder(t *testing.T) {
+	one := func(call) int { return 1 }
+	three := func(call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerMinute(3)) }
+	for name, wrap := range map[string]func(ratelimit.Layer[call]) ratelimit.Layer[call]{
+		"charging limited shadow": func(l ratelimit.Layer[call]) ratelimit.Layer[call] {
+			return ratelimit.Charging(ratelimit.Limited(ratelimit.Shadow(l), three), one)
+		},
+		"shadow charging limited": func(l ratelimit.Layer[call]) ratelimit.Layer[call] {
+			return ratelimit.Shadow(ratelimit.Charging(ratelimit.Limited(l, three), one))
+		},
+		"the outer one counts": func(l ratelimit.Layer[call]) ratelimit.Layer[call] {
+			l = ratelimit.Charging(l, func(call) int { return 7 })
+			l = ratelimit.Limited(l, func(call) ratelimit.Limit { return ratelimit.Blocked() })
+			return ratelimit.Limited(ratelimit.Charging(ratelimit.Shadow(ratelimit.Shadow(l)), one), three)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(100)))
+			stack := stackOf(t, wrap(ratelimit.By(l, byUser)))
+			for range 5 {
+				require.True(t, stack.Allow(call{user: "ann"}, 50))
+			}
+			assert.Equal(t, 97, remaining(t, l, "ann"))
+		})
+	}
+}
+
+func TestAWaitIsNotHeldUpByAShadow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tried := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerHour(1), 9), nil))
+		real := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerSecond(1), 9), nil))
+		stack := stackOf(t, ratelimit.Shadow(ratelimit.By(tried, byUser)), ratelimit.By(real, byUser))
+		start := time.Now()
+		require.NoError(t, stack.Wait(t.Context(), call{user: "ann"}, 1))
+		require.NoError(t, stack.Wait(t.Context(), call{user: "ann"}, 1))
+		assert.Equal(t, time.Second, time.Since(start))
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(ms, cancel)
+		require.ErrorIs(t, stack.Wait(ctx, call{user: "ann"}, 1), context.Canceled)
+		assert.Equal(t, 7, remaining(t, tried, "ann"), "a wait that failed is undone in the shadow too")
+	})
+}
