@@ -53,15 +53,13 @@ func (p *plan) leaves(s state, now int64) (at, part int64) {
 	return at, s.n
 }
 
+// owe adds a cost that is spent at an instant to what is owed, never more than a century.
 func (p *plan) owe(s state, at, cost int64) state {
-	begin := at
-	if p.kind == kindLeaky && s.bucketRegained() >= at || p.kind == kindToken && s.at >= at {
-		begin = s.at
-	} else {
-		s.n = 0
+	if s.bucketRegained() < at || p.kind == kindToken && s.at < at {
+		s.at, s.n = at, 0
 	}
 	price := p.price(cost)
-	d := span{begin + price.us, s.n + price.frac}
+	d := span{s.at + price.us, s.n + price.frac}
 	if d.frac >= p.units {
 		d.us, d.frac = d.us+1, d.frac-p.units
 	}

@@ -27,6 +27,8 @@ var (
 	luaCarry string
 	//go:embed lua/load.lua
 	luaLoad string
+	//go:embed lua/quick.lua
+	luaQuick string
 	//go:embed lua/decide.lua
 	luaDecide string
 	//go:embed lua/settle.lua
@@ -47,7 +49,7 @@ func newScript(flags string, blocks ...string) *script {
 var engine = strings.Join([]string{luaArith, luaBucket, luaWindow, luaCounter, luaLog, luaState, luaBook, luaCarry, luaLoad}, "\n")
 
 var (
-	decideScript = newScript("", engine, luaDecide)
-	peekScript   = newScript(" flags=no-writes", engine, luaDecide)
+	decideScript = newScript("", luaQuick, engine, luaDecide)
+	peekScript   = newScript(" flags=no-writes", luaQuick, engine, luaDecide)
 	settleScript = newScript("", engine, luaSettle)
 )

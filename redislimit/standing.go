@@ -53,6 +53,9 @@ func (c *charge) weigh(reading int64) {
 	}
 	c.spending.at = c.earliest()
 	if c.plan.kind == kindLeaky {
+		if c.bucketRegained() <= c.now {
+			c.state.at, c.n = c.now, 0
+		}
 		if c.spending.at > c.now {
 			c.retry = c.spending.at
 		}

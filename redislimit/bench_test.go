@@ -1,0 +1,81 @@
+package redislimit
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+var perCall = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+)`)
+
+// serverTime runs calls and reports the time that the server spent on each script call.
+func serverTime(b *testing.B, client *redis.Client, call func(i int)) {
+	call(0) // makes the script known
+	require.NoError(b, client.ConfigResetStat(context.Background()).Err())
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := range b.N {
+		call(i)
+	}
+	b.StopTimer()
+	info, err := client.Info(context.Background(), "commandstats").Result()
+	require.NoError(b, err)
+	m := perCall.FindStringSubmatch(info)
+	require.NotNil(b, m, info)
+	calls, _ := strconv.ParseFloat(m[1], 64)
+	usec, _ := strconv.ParseFloat(m[2], 64)
+	b.ReportMetric(usec/calls, "server-µs/op")
+}
+
+func benchLimits() map[string]ratelimit.Limit {
+	r := ratelimit.PerHour(2000)
+	return map[string]ratelimit.Limit{
+		"token":   ratelimit.TokenBucket(r, 1_000_000),
+		"leaky":   ratelimit.LeakyBucket(r, 1_000_000),
+		"fixed":   ratelimit.FixedWindow(ratelimit.PerHour(1_000_000)),
+		"log":     ratelimit.SlidingLog(ratelimit.Per(2000, 24*time.Hour)),
+		"counter": ratelimit.SlidingCounter(ratelimit.PerHour(1_000_000)),
+	}
+}
+
+// BenchmarkServer measures the server's time for one decision on one to eight limits.
+func BenchmarkServer(b *testing.B) {
+	client := startServer(b).client()
+	for name, limit := range benchLimits() {
+		for _, n := range []int{1, 2, 4, 8} {
+			for _, mix := range []string{"allow", "deny"} {
+				b.Run(fmt.Sprintf("algorithm=%s/limits=%d/mix=%s", name, n, mix), func(b *testing.B) {
+					layers := make([]Layer[string], n)
+					for i := range n {
+						l, err := New(client, limit, &Options{Name: fmt.Sprintf("%s%d", name, i), Timeout: 10 * time.Second})
+						require.NoError(b, err)
+						layers[i] = By(l, identity)
+						require.NoError(b, l.Reset(context.Background(), mix))
+						if mix == "deny" {
+							require.NoError(b, l.Adjust(context.Background(), mix, limit.Capacity()))
+						}
+					}
+					stack, err := All(layers...)
+					require.NoError(b, err)
+					serverTime(b, client, func(int) { stack.Allow(mix, 1) })
+				})
+			}
+		}
+	}
+}
+
+// BenchmarkTake measures a decision on one limit as a caller sees it.
+func BenchmarkTake(b *testing.B) {
+	client := startServer(b).client()
+	l, err := New(client, ratelimit.TokenBucket(ratelimit.PerHour(2000), 1_000_000), &Options{Name: "take", Timeout: 10 * time.Second})
+	require.NoError(b, err)
+	serverTime(b, client, func(int) { l.Allow("k", 1) })
+}
