@@ -148,7 +148,12 @@ func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	return err
 }
 
-func (l *Layered[R]) stack() *stack[R] { return l.stacks.Get().(*stack[R]) }
+func (l *Layered[R]) stack() *stack[R] {
+	if l == nil || l.stacks.New == nil {
+		panic("redislimit: a Layered that was not made by All or AllOf")
+	}
+	return l.stacks.Get().(*stack[R])
+}
 
 func (l *Layered[R]) done(s *stack[R]) {
 	s.clear()
@@ -242,7 +247,7 @@ func (s *stack[R]) choose(r R) error {
 }
 
 func (s *stack[R]) loadOne(i int, r R, cost int) error {
-	y, a := &s.of.layers[i], ask{layer: i}
+	y, a := &s.of.layers[i], ask{layer: i, charge: -1}
 	applies, err := y.load(r, cost, &a)
 	if applies {
 		s.asks = append(s.asks, a)
@@ -274,7 +279,7 @@ func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 			continue
 		}
 		a.charge = s.session.chargeOf(a.redis, a.plan, y.shadow)
-		if err := s.session.charges[a.charge].add(a, cost, ahead); err != nil && !y.shadow {
+		if err := s.session.charges[a.charge].add(a, ahead); err != nil && !y.shadow {
 			s.tally.d.Limit = a.plan.limit
 			return fmt.Errorf("layer %d: %w", a.layer, err)
 		}
@@ -296,8 +301,9 @@ func (s *session) chargeOf(key string, p *plan, shadow bool) int {
 	return len(s.charges) - 1
 }
 
-// add adds a layer's cost to a charge. With a caller's cost of 0 nothing is spent.
-func (c *charge) add(a *ask, cost int, ahead time.Duration) error {
+// add adds a layer's cost to a charge.
+func (c *charge) add(a *ask, ahead time.Duration) error {
+	c.cost += int64(a.cost)
 	if a.own {
 		c.own += int64(a.cost)
 	} else {
@@ -306,10 +312,6 @@ func (c *charge) add(a *ask, cost int, ahead time.Duration) error {
 	if c.plan.kind == kindLeaky {
 		c.ahead = c.plan.clampAhead(ahead)
 	}
-	if cost == 0 {
-		return nil
-	}
-	c.cost += int64(a.cost)
 	return c.plan.check(c.cost)
 }
 

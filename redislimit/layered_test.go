@@ -134,9 +134,7 @@ func (w *stackTwin) step() {
 		d, err := w.memory.Reserve(ctx, key, cost, ahead)
 		e, err2 := w.remote.Reserve(ctx, key, cost, ahead)
 		w.same(fmt.Sprintf("Reserve(%s, %d, %v)", key, cost, ahead), d.Decision, e.Decision, err, err2)
-		if cost > 0 {
-			w.open = append(w.open, [2]*ratelimit.Reservation{d, e})
-		}
+		w.open = append(w.open, [2]*ratelimit.Reservation{d, e})
 	case 3:
 		if k := len(w.open) - 1; k >= 0 {
 			actual := w.rng.IntN(6)

@@ -107,11 +107,11 @@ func (y *layer[R]) load(r R, cost int, a *ask) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("key: %w", err)
+		return y.shadow, fmt.Errorf("key: %w", err) // nobody but a shadow's limiter is told of it
 	}
-	a.key, a.cost, a.charge = key, cost, -1
-	if y.cost != nil {
-		a.cost, a.own = y.cost(r), true
+	a.key, a.cost, a.own = key, cost, y.cost != nil
+	if a.own && cost > 0 {
+		a.cost = y.cost(r)
 	}
 	if a.cost < 0 {
 		return true, fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, a.cost)

@@ -185,6 +185,9 @@ func tracks(l ratelimit.Limit) bool { return kinds[l.Algorithm] != 0 }
 
 // planFor returns the plan of a key.
 func (l *Limiter) planFor(key string) (*plan, error) {
+	if l == nil || l.sender == nil {
+		panic("redislimit: a Limiter that was not made by New")
+	}
 	p := l.plan.Load()
 	if l.limitFor == nil {
 		return p, nil
