@@ -326,3 +326,150 @@ func BenchmarkClientIP(b *testing.B) {
 		})
 	}
 }
+
+// NAT64 and SIIT put all of IPv4 into one /64, and a 6to4 host has 65,536 of them.
+func TestTranslatedAddressesAreTheClientsBehindThem(t *testing.T) {
+	for addr, want := range map[string]string{
+		"64:ff9b::203.0.113.7":    "203.0.113.7",
+		"64:ff9b::203.0.113.8":    "203.0.113.8",
+		"64:ff9b::1:203.0.113.8":  "64:ff9b::", // not the prefix of RFC 6052
+		"::ffff:0:203.0.113.7":    "203.0.113.7",
+		"::ffff:203.0.113.7":      "203.0.113.7",
+		"64:ff9b:1:fffe::cb00:7":  "64:ff9b:1:fffe::cb00:7",
+		"64:ff9b:1:fffe::cb00:8":  "64:ff9b:1:fffe::cb00:8",
+		"2002:cb00:7107:1::1":     "2002:cb00:7107::",
+		"2002:cb00:7107:ffff::99": "2002:cb00:7107::",
+		"2002:cb00:7108:1::1":     "2002:cb00:7108::",
+		"2003:cb00:7108:1::1":     "2003:cb00:7108:1::",
+	} {
+		peer := netip.AddrPortFrom(netip.MustParseAddr(addr), 80).String()
+		assertClient(t, want, from(peer, "X"), httplimit.RemoteIP)
+		behind := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: prefixes(t, trusted...)})
+		assertClient(t, want, from("10.0.0.1:80", "X-Forwarded-For", addr), behind)
+	}
+	all := clientIP(t, httplimit.ClientIPOptions{IPv6Bits: 128})
+	assertClient(t, "2002:cb00:7107:ffff::99", from("[2002:cb00:7107:ffff::99]:80", "X"), all)
+	wide := clientIP(t, httplimit.ClientIPOptions{IPv6Bits: 32})
+	assertClient(t, "2002:cb00::", from("[2002:cb00:7107:ffff::99]:80", "X"), wide)
+}
+
+// A client that writes a proxy's address in another way is not the proxy.
+func TestTranslatedAddressOfAProxyIsNotTrusted(t *testing.T) {
+	key := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: prefixes(t, trusted...)})
+	assertClient(t, "64:ff9b::a00:1", from("10.0.0.1:80", "X-Forwarded-For", "6.6.6.6, 64:ff9b::10.0.0.1"), key)
+	assertClient(t, "64:ff9b::a00:1", from("[64:ff9b::a00:1]:80", "X-Forwarded-For", "6.6.6.6"), key)
+}
+
+func TestHopsAreCountedFromTheEnd(t *testing.T) {
+	for name, row := range map[string]struct {
+		hops   int
+		header httplimit.ProxyHeader
+		want   string
+		lines  []string
+	}{
+		"one proxy":                             {1, 0, "203.0.113.7", []string{"6.6.6.6, 203.0.113.7"}},
+		"two proxies":                           {2, 0, "203.0.113.7", []string{"6.6.6.6, 203.0.113.7, 198.51.100.1"}},
+		"over lines":                            {2, 0, "203.0.113.7", []string{"6.6.6.6, 203.0.113.7", "198.51.100.1"}},
+		"as many as there are":                  {2, 0, "203.0.113.7", []string{"203.0.113.7, 198.51.100.1"}},
+		"more than there are":                   {3, 0, noKey, []string{"203.0.113.7, 198.51.100.1"}},
+		"no header":                             {1, 0, noKey, nil},
+		"garbage after the client is a proxy's": {2, 0, "203.0.113.7", []string{"203.0.113.7, unknown"}},
+		"garbage for the client":                {2, 0, malformed, []string{"6.6.6.6, unknown, 198.51.100.1"}},
+		"empty entry counts":                    {2, 0, malformed, []string{"6.6.6.6, , 198.51.100.1"}},
+		"Forwarded, one proxy":                  {1, httplimit.Forwarded, "203.0.113.7", []string{"for=6.6.6.6, for=203.0.113.7"}},
+		"Forwarded, two proxies":                {2, httplimit.Forwarded, "203.0.113.7", []string{`for=6.6.6.6, for=203.0.113.7;host="a,b", for="[2001:db8::1]"`}},
+		"Forwarded, over lines":                 {2, httplimit.Forwarded, "203.0.113.7", []string{"for=6.6.6.6, for=203.0.113.7", "for=198.51.100.1"}},
+		"Forwarded, more than there are":        {3, httplimit.Forwarded, noKey, []string{"for=203.0.113.7", "for=198.51.100.1"}},
+		"Forwarded, client without for":         {2, httplimit.Forwarded, malformed, []string{"for=6.6.6.6, proto=http, for=198.51.100.1"}},
+		"Forwarded, broken line after":          {2, httplimit.Forwarded, malformed, []string{"for=203.0.113.7", `for="`}},
+		"Forwarded, pair without equals sign":   {1, httplimit.Forwarded, malformed, []string{"for=6.6.6.6, for=203.0.113.7, junk"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := clientIP(t, httplimit.ClientIPOptions{TrustedHops: row.hops, Header: row.header})
+			field := []string{"X-Forwarded-For", "Forwarded"}[row.header]
+			assertClient(t, row.want, from("192.0.2.1:80", field, row.lines...), key)
+		})
+	}
+}
+
+func TestHopsAreCountedBehindAUnixSocket(t *testing.T) {
+	key := clientIP(t, httplimit.ClientIPOptions{TrustedHops: 1})
+	assertClient(t, "203.0.113.7", from("@", "X-Forwarded-For", "203.0.113.7"), key)
+}
+
+func TestHopsAreCountedForTrustedPeersAlone(t *testing.T) {
+	key := clientIP(t, httplimit.ClientIPOptions{TrustedHops: 2, TrustedProxies: prefixes(t, trusted...)})
+	assertClient(t, "203.0.113.7", from("10.0.0.1:80", "X-Forwarded-For", "6.6.6.6, 203.0.113.7, 198.51.100.1"), key)
+	assertClient(t, "192.0.2.1", from("192.0.2.1:80", "X-Forwarded-For", "6.6.6.6, 203.0.113.7, 198.51.100.1"), key)
+	_, err := httplimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: -1})
+	assert.ErrorContains(t, err, "TrustedHops is -1")
+}
+
+func TestPairWithoutEqualsSignIsMalformed(t *testing.T) {
+	key := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: prefixes(t, trusted...), Header: httplimit.Forwarded})
+	for _, line := range []string{"for=6.6.6.6, junk", "for=6.6.6.6;junk", "junk, for=203.0.113.7", "for=6.6.6.6, for"} {
+		assertClient(t, malformed, from("10.0.0.1:80", "Forwarded", line), key)
+	}
+}
+
+func TestHeaderIsBelievedFromTrustedPeersAlone(t *testing.T) {
+	key, err := httplimit.HeaderIP("cf-connecting-ip", prefixes(t, trusted...))
+	require.NoError(t, err)
+	const field = "Cf-Connecting-Ip"
+	for name, row := range map[string]struct {
+		peer, want string
+		lines      []string
+	}{
+		"IPv4":                       {"10.0.0.1:80", "203.0.113.7", []string{"203.0.113.7"}},
+		"IPv6, cut to its /64":       {"[fd00::1]:80", "2001:db8:1:2::", []string{"2001:db8:1:2:3::4"}},
+		"mapped":                     {"10.0.0.1:80", "203.0.113.7", []string{"::ffff:203.0.113.7"}},
+		"white space":                {"10.0.0.1:80", "203.0.113.7", []string{" 203.0.113.7 "}},
+		"peer that is not trusted":   {"192.0.2.1:80", "192.0.2.1", []string{"203.0.113.7"}},
+		"missing":                    {"10.0.0.1:80", noKey, nil},
+		"empty":                      {"10.0.0.1:80", noKey, []string{""}},
+		"blank":                      {"10.0.0.1:80", malformed, []string{" "}},
+		"no address":                 {"10.0.0.1:80", malformed, []string{"unknown"}},
+		"a list":                     {"10.0.0.1:80", malformed, []string{"6.6.6.6, 203.0.113.7"}},
+		"twice":                      {"10.0.0.1:80", malformed, []string{"6.6.6.6", "203.0.113.7"}},
+		"connection without address": {"@", malformed, []string{"203.0.113.7"}},
+	} {
+		t.Run(name, func(t *testing.T) { assertClient(t, row.want, from(row.peer, field, row.lines...), key) })
+	}
+}
+
+func TestHeaderIPRefusesWhatCannotBeMeant(t *testing.T) {
+	some := prefixes(t, "10.0.0.0/8")
+	for want, row := range map[string]struct {
+		header  string
+		trusted []netip.Prefix
+	}{
+		"the name of a header field":           {"", some},
+		"needs the name":                       {"X Real IP", some},
+		"X-Forwarded-For is a list":            {"x-forwarded-for", some},
+		"Forwarded is a list":                  {"forwarded", some},
+		"needs the peers from which X-Real-Ip": {"X-Real-IP", nil},
+		"trusted[0]: 0.0.0.0/0 trusts":         {"X-Real-IP", prefixes(t, "0.0.0.0/0")},
+	} {
+		key, err := httplimit.HeaderIP(row.header, row.trusted)
+		assert.ErrorContains(t, err, want)
+		assert.Nil(t, key)
+	}
+}
+
+// A key may be personal data: the errors of key functions are logged.
+func TestErrorsHoldNothingOfTheRequest(t *testing.T) {
+	proxies := prefixes(t, trusted...)
+	real, err := httplimit.HeaderIP("X-Real-IP", proxies)
+	require.NoError(t, err)
+	for field, key := range map[string]func(*http.Request) (netip.Addr, error){
+		"X-Forwarded-For": clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies}),
+		"Forwarded":       clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies, Header: httplimit.Forwarded}),
+		"X-Real-Ip":       real,
+	} {
+		for _, peer := range []string{"10.0.0.1:80", "s3cret"} {
+			_, err := key(from(peer, field, "for=s3cret", "for=s3cret"))
+			require.Error(t, err)
+			assert.NotContains(t, err.Error(), "s3cret")
+		}
+	}
+}

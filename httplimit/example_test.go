@@ -239,3 +239,41 @@ func ExampleOptions_onError() {
 	// Output:
 	// 401
 }
+
+// Behind Cloudflare, the client's address is in a field of its own. It is believed from
+// Cloudflare's addresses only; these two stand for the list that Cloudflare publishes.
+func ExampleHeaderIP() {
+	clientIP, err := httplimit.HeaderIP("CF-Connecting-IP", []netip.Prefix{
+		netip.MustParsePrefix("173.245.48.0/20"), netip.MustParsePrefix("2400:cb00::/32"),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := request("GET", "/")
+	r.Header.Set("CF-Connecting-IP", "203.0.113.7")
+	r.RemoteAddr = "173.245.48.1:9000" // Cloudflare
+	fmt.Println(clientIP(r))
+	r.RemoteAddr = "192.0.2.1:1234" // somebody who pretends to be
+	fmt.Println(clientIP(r))
+	// Output:
+	// 203.0.113.7 <nil>
+	// 192.0.2.1 <nil>
+}
+
+// One limit for each client address. Inside a mux, wrap handlers as you need.
+func ExamplePerIP() {
+	limit, err := httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerMinute(10), 1), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	h := limit.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
+	for _, addr := range []string{"192.0.2.1:1001", "192.0.2.1:1002", "192.0.2.2:1003"} {
+		r := request("GET", "/")
+		r.RemoteAddr = addr
+		show(h, r)
+	}
+	// Output:
+	// 200
+	// 429
+	// 200
+}

@@ -5,45 +5,77 @@ import (
 	"strings"
 )
 
-// lastForwardedFor is lastUntrusted for a line of X-Forwarded-For. It reads from the
+// inForwardedFor finds the client in the lines of X-Forwarded-For. It reads from the
 // end, and no further than the client: a header of a megabyte costs no more than one
 // of two entries. An empty entry is no address: to skip it would be to believe what
-// stands before it, which is the client's word if a proxy had nothing to say.
-func (c *clientIP) lastForwardedFor(line string) (client netip.Addr, found bool) {
-	for more := true; more; {
-		entry := line
-		if i := strings.LastIndexByte(line, ','); i >= 0 {
-			line, entry = line[:i], line[i+1:]
-		} else {
-			more = false
-		}
-		hop, ok := parseHop(strings.Trim(entry, " \t"))
-		if !ok || !c.trusts(hop) {
-			return hop, true
+// is before it, which the client has written if a proxy had nothing to say.
+func (c *clientIP) inForwardedFor(lines []string) (netip.Addr, error) {
+	after := 0
+	for i := len(lines) - 1; i >= 0; i-- {
+		line := lines[i]
+		for more := true; more; after++ {
+			var entry string
+			line, entry, more = cutLast(line)
+			if hop, ok := parseHop(strings.Trim(entry, " \t")); c.isClient(hop, ok, after) {
+				return hop, nil
+			}
 		}
 	}
-	return netip.Addr{}, false
+	return netip.Addr{}, errNoClient
+}
+
+// cutLast cuts the last entry of a list off.
+func cutLast(line string) (before, entry string, more bool) {
+	if i := strings.LastIndexByte(line, ','); i >= 0 {
+		return line[:i], line[i+1:], true
+	}
+	return "", line, false
 }
 
 // maxForwarded bounds a line of Forwarded, which has to be read from its beginning.
 const maxForwarded = 16 << 10
 
-// lastForwarded is lastUntrusted for a line of Forwarded (RFC 7239). Quoted strings
-// can be told from what is around them only from the beginning, so it reads all of
-// it and keeps the last entry that is no trusted proxy. Where the syntax is broken,
-// nobody can say what is quoted: then all of the line is malformed.
-func (c *clientIP) lastForwarded(line string) (client netip.Addr, found bool) {
-	if len(line) > maxForwarded {
-		return netip.Addr{}, true
-	}
-	for rest, more := line, true; more; {
-		var hop netip.Addr
-		var ok, wellFormed bool
-		hop, ok, rest, more, wellFormed = forwardedElement(rest)
-		if !wellFormed {
-			return netip.Addr{}, true
+// inForwarded finds the client in the lines of Forwarded (RFC 7239). Quoted strings can
+// be told from what is around them only from a line's beginning. So each line is read
+// twice: to count its elements, and to find the last that can be the client's. Where
+// the syntax is broken, nobody can say what is quoted: then the whole line is malformed.
+func (c *clientIP) inForwarded(lines []string) (netip.Addr, error) {
+	after := 0 // elements in the lines after this one
+	for i := len(lines) - 1; i >= 0; i-- {
+		n, ok := countElements(lines[i])
+		if !ok {
+			return netip.Addr{}, errBrokenSyntax
 		}
-		if !ok || !c.trusts(hop) {
+		if client, found := c.lastClient(lines[i], n+after); found {
+			return client, nil
+		}
+		after += n
+	}
+	return netip.Addr{}, errNoClient
+}
+
+// countElements counts a line's elements. It is not ok if the line is malformed.
+func countElements(line string) (n int, ok bool) {
+	if len(line) > maxForwarded {
+		return 0, false
+	}
+	for more := true; more; n++ {
+		var wellFormed bool
+		if _, _, line, more, wellFormed = forwardedElement(line); !wellFormed {
+			return 0, false
+		}
+	}
+	return n, true
+}
+
+// lastClient returns the last element of a well-formed line that is the client's. So many
+// elements are left, this line's included.
+func (c *clientIP) lastClient(line string, left int) (client netip.Addr, found bool) {
+	for more := true; more; {
+		var hop netip.Addr
+		var ok bool
+		hop, ok, line, more, _ = forwardedElement(line)
+		if left--; c.isClient(hop, ok, left) {
 			client, found = hop, true
 		}
 	}

@@ -287,7 +287,7 @@ func TestFlushFoundByUnwrapSendsTheStatus(t *testing.T) {
 		w.WriteHeader(http.StatusInternalServerError) // too late
 	})
 	w := httptest.NewRecorder()
-	h.ServeHTTP(unwrapper{w}, httptest.NewRequest("GET", "/", nil))
+	h.ServeHTTP(unwrapper{w}, withServer(httptest.NewRequest("GET", "/", nil), io.Discard))
 	assert.Equal(t, http.StatusOK, w.Code)
 	assert.Equal(t, http.StatusOK, <-statuses)
 }
