@@ -21,11 +21,50 @@ type account struct {
 	changes uint32 // how often the limit's figures have changed under it
 }
 
-// fresh reports whether the key is as good as new at that reading, so that to
-// forget it loses nothing. The caller holds the lock.
-func (b *account) fresh(reading int64) bool {
+// fresh reports whether the key is fresh at a reading: forgetting it then loses nothing.
+// The caller holds the lock.
+func (b *account) fresh(reading int64) bool { return b.freshAt() <= reading }
+
+// freshAt returns the first reading at which the key is fresh. The caller holds the lock.
+func (b *account) freshAt() int64 {
 	b.refold()
-	return max(b.last, b.plan.regained(b.state)) <= reading
+	return max(b.last, b.plan.regained(b.state))
+}
+
+// expired reports whether the key is fresh and has been idle for that long. The caller
+// holds the lock.
+func (b *account) expired(reading, idle int64) bool {
+	return !b.use.isPinned() && b.fresh(reading) && reading-b.last >= idle
+}
+
+// floor returns the time before which the key must not be created anew if it is dropped at
+// a reading. A fresh key may not spend again what it had regained by then. One that
+// is not fresh forgets what it has spent anyway; only the readings it has seen count,
+// and of these none that the clock has stepped back from. The caller holds the lock.
+func (b *account) floor(reading int64) int64 {
+	if at := b.freshAt(); at <= reading {
+		return at
+	}
+	return min(b.last, reading)
+}
+
+// lockKept locks the account if the table still holds it. If it was dropped, lockKept
+// reports false and leaves it unlocked.
+func (b *account) lockKept() bool {
+	b.mu.Lock()
+	if b.plan == nil {
+		b.mu.Unlock()
+		return false
+	}
+	return true
+}
+
+// eased takes note that the key may be fresh earlier than before, because something was
+// given back or the limit has changed. The caller holds the lock.
+func (b *account) eased() {
+	if e := b.plan.early; e != nil && b.use.early() {
+		e.add(b)
+	}
 }
 
 // decide decides one key's cost at a reading. The caller holds the lock.
@@ -131,6 +170,7 @@ func (b *account) adjust(now, delta int64) {
 		b.charge(now, delta)
 	} else {
 		b.forgive(now, -max(delta, -math.MaxInt64))
+		b.eased()
 	}
 }
 
@@ -217,6 +257,7 @@ func (b *account) settleAt(clock Clock, sp spending, actual int64) {
 		b.popDue(now) // and no more: of many cancels in a row only the last needs a fold
 	}
 	b.settle(now, sp, actual)
+	b.eased()
 }
 
 // settle makes good the difference between the cost that was spent and what it
@@ -249,6 +290,7 @@ func (b *account) adopt(p *plan, reading int64) {
 		b.changes++
 	}
 	b.plan = p
+	b.eased()
 }
 
 // expire makes the key's next decision ask for its limit again. The caller holds

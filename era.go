@@ -1,34 +1,46 @@
 package ratelimit
 
 import (
+	"strings"
 	"sync/atomic"
 
 	"github.com/puzpuzpuz/xsync/v4"
 )
 
-// era is the time between two calls of SetLimit or of Refresh for all keys. A
-// key whose plan is of another era asks for its limit again. Plans know only the
-// era's number, so that idle keys do not keep old eras in memory.
+// era is the time between two calls of SetLimit, or of Refresh for all keys. A key whose
+// plan is of another era asks for its limit again. Plans know only the number of their
+// era, so that idle keys do not keep old eras in memory.
 type era struct {
 	seq   uint64
-	def   *plan                      // New's or SetLimit's limit
+	early *early                     // for the plans; nil if nobody needs it
+	def   *plan                      // of New's or SetLimit's limit
 	plans *xsync.Map[planKey, *plan] // for limits that LimitFor or Limited returned
 	made  atomic.Int64
 }
 
-// maxPlans bounds the plans that an era remembers, so that a LimitFor that
-// returns ever new limits costs time and not memory.
+// maxPlans bounds how many plans an era remembers, so that a LimitFor that returns
+// new limits all the time costs time and not memory.
 const maxPlans = 16384
 
-// newEra returns the era that follows prev, which may be nil.
-func newEra(limit Limit, prev *era) (*era, error) {
-	e := &era{plans: xsync.NewMap[planKey, *plan]()}
-	if prev != nil {
-		e.seq = prev.seq + 1
-	}
-	var err error
-	e.def, err = newPlan(limit, e.seq)
+// firstEra returns a limiter's first era.
+func firstEra(limit Limit, early *early) (*era, error) { return newEra(limit, 0, early) }
+
+// next returns the era that follows e, under a limit.
+func (e *era) next(limit Limit) (*era, error) { return newEra(limit, e.seq+1, e.early) }
+
+func newEra(limit Limit, seq uint64, early *early) (_ *era, err error) {
+	e := &era{seq: seq, early: early, plans: xsync.NewMap[planKey, *plan]()}
+	e.def, err = e.make(planKey{limit, seq})
 	return e, err
+}
+
+// make returns a new plan.
+func (e *era) make(k planKey) (*plan, error) {
+	p, err := newPlan(k.limit, k.seq)
+	if err == nil {
+		p.early = e.early
+	}
+	return p, err
 }
 
 // plan returns the one plan of this era for a key's limit. The zero Limit is the default.
@@ -66,7 +78,8 @@ func (e *era) shared(k planKey) (*plan, error) {
 	if p, ok := e.plans.Load(k); ok {
 		return p, nil
 	}
-	p, err := newPlan(k.limit, k.seq)
+	k.limit.Name = strings.Clone(k.limit.Name) // it may be a part of a longer string
+	p, err := e.make(k)
 	if err != nil || e.made.Add(1) > maxPlans {
 		return p, err
 	}

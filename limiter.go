@@ -110,13 +110,14 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	e, err := newEra(limit, nil)
+	table := newTable[K](o.MaxKeys, o.OnFull, o.IdleTTL)
+	e, err := firstEra(limit, table.early())
 	if err != nil {
 		return nil, err
 	}
 	l := &Keyed[K]{
 		clock:      o.Clock,
-		keys:       newTable[K](o.MaxKeys, o.OnFull, o.IdleTTL),
+		keys:       table,
 		limitFor:   o.LimitFor,
 		onDecision: o.OnDecision,
 		odd:        keys.HoldInterfaces[K](),
@@ -277,7 +278,8 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, d *Decision) {
 		}
 	}
 	now := reading(l.clock)
-	p.answer(state{at: now}, moment{now, now}, cost, d)
+	at := l.keys.created(key, now)
+	p.answer(state{at: at}, moment{now, at}, cost, d)
 }
 
 // Peek says what Take would answer, and how the key stands: Allowed, RetryAfter and

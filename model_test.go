@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"errors"
+	"math"
 	"math/big"
 	"slices"
 	"time"
@@ -363,11 +364,14 @@ type model struct {
 	ahead  []*booking // what is booked after that
 	known  bool       // the key is tracked
 	last   int64      // the highest reading it has seen
+	floor  int64      // a key that was swept away is created anew no earlier than it was fresh
 	life   int        // how many times the key was forgotten
 	blurry bool       // no right answer is known any more
 }
 
-func newModel(l ratelimit.Limit) *model { return &model{limit: l, base: newSpending(l)} }
+func newModel(l ratelimit.Limit) *model {
+	return &model{limit: l, base: newSpending(l), floor: math.MinInt64}
+}
 
 // receipt is what a model's reservation is settled with.
 type receipt struct {
@@ -382,7 +386,7 @@ func (m *model) at(raw int64) int64 {
 	if m.known {
 		return max(raw, m.last)
 	}
-	return raw
+	return max(raw, m.floor)
 }
 
 // record lets time pass.
@@ -549,6 +553,7 @@ func (m *model) sweep(raw int64) int {
 	if !m.known || m.all().reset(m.at(raw)) > raw {
 		return 0
 	}
+	m.floor = max(m.floor, m.all().reset(m.last))
 	m.forget()
 	return 1
 }

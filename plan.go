@@ -18,6 +18,7 @@ type plan struct {
 	maxDebt   int64        // how much may be owed
 	maxAhead  int64        // how far ahead may be booked
 	limit     Limit
+	early     *early // lists keys that may be fresh earlier than was known; nil if nobody needs that
 }
 
 // newPlan returns the plan for a limit, or why the limit is invalid.

@@ -17,7 +17,7 @@ func (l *Keyed[K]) SetLimit(limit Limit) error {
 		if limit == old.def.limit {
 			return nil
 		}
-		next, err := newEra(limit, old)
+		next, err := old.next(limit)
 		if err != nil {
 			return err
 		}
@@ -43,7 +43,7 @@ func (l *Keyed[K]) Refresh(keys ...K) {
 func (l *Keyed[K]) refreshAll() {
 	for {
 		old := l.era.Load()
-		next, _ := newEra(old.def.limit, old) // which has been valid before
+		next, _ := old.next(old.def.limit) // it was valid before
 		if l.era.CompareAndSwap(old, next) {
 			return
 		}

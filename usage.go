@@ -12,6 +12,7 @@ const (
 	usageRecent                    // another one has been taken since eviction last looked
 	usageDenied                    // the last decision was a denial
 	usagePinned                    // a decision on several keys needs the key to stay
+	usageEarly                     // it is on the list of keys that may be fresh earlier than was known
 )
 
 // touched records a decision. The one that creates the key does not count as use, so
@@ -33,6 +34,17 @@ func (u usage) recent() bool { return u&usageRecent != 0 }
 // seen records that eviction has looked.
 func (u *usage) seen() { *u &^= usageRecent }
 
+// early records that the key is on the list of those that may be fresh earlier than was
+// known, and reports false if it was on it before.
+func (u *usage) early() bool {
+	listed := *u&usageEarly != 0
+	*u |= usageEarly
+	return !listed
+}
+
+// lookedUp records that the key has left that list.
+func (u *usage) lookedUp() { *u &^= usageEarly }
+
 // rank says what it costs to drop a key: the lower, the better. Eviction drops the
 // lowest rank among the keys that it looks at.
 type rank int
@@ -43,6 +55,8 @@ const (
 	rankInUse                 // the same, and the key will probably be back soon
 	rankThrottled             // a denial is forgotten
 	rankPinned                // it must stay
+	rankBusy                  // it is in use at this moment, and was not looked at
+	rankDead                  // it was dropped already
 )
 
 // rank returns the key's rank, given whether it is fresh.

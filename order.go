@@ -1,0 +1,154 @@
+package ratelimit
+
+import (
+	"math"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
+
+// order lists the keys of a shard in the order in which they took their places: when
+// they were inserted, or when eviction last gave them a second chance. The lock of the
+// shard guards it.
+//
+// simplelru keeps the order, of batches of keys rather than of keys: with an entry and a
+// map slot of simplelru for each key, a new key took half as long again, and 90 bytes
+// more. The newest batch is outside of the list until it is full. So are the oldest
+// keys, because eviction compares a few of them.
+//
+// Only take removes a place. A key that is dropped out of order, by Sweep for one, leaves
+// a dead place behind. Dead places are skipped when they are taken, and all of them
+// are removed when they are a quarter of the places, so each costs a constant time.
+type order[K comparable] struct {
+	batches *simplelru.LRU[*batch[K], struct{}]
+	newest  *batch[K] // nil, or with at least one place
+	oldest  *front[K] // nil until it is first needed
+	n       int       // places, dead ones included
+	dead    int
+}
+
+// place is where a key stands in the order. The zero place is empty.
+type place[K comparable] struct {
+	key   K
+	b     *account
+	since int64 // the reading at which the key took the place
+}
+
+// batchSize places of string keys are an allocation of 512 bytes.
+const batchSize = 15
+
+// batch is a run of places, filled from the first to the last.
+type batch[K comparable] struct {
+	places [batchSize]place[K]
+	n      int
+}
+
+// looks is how many of the oldest keys eviction compares.
+const looks = 3
+
+// front is the run of the oldest places: those from first to end. Before first is
+// room to put back as many as eviction takes.
+type front[K comparable] struct {
+	places     [looks + batchSize]place[K]
+	first, end int
+}
+
+func newOrder[K comparable]() order[K] {
+	batches, _ := simplelru.NewLRU[*batch[K], struct{}](math.MaxInt, nil) // fails for sizes below 1 only
+	return order[K]{batches: batches}
+}
+
+// add gives a key the newest place.
+func (o *order[K]) add(p place[K]) {
+	if o.newest == nil {
+		o.newest = new(batch[K])
+	}
+	o.newest.places[o.newest.n] = p
+	o.newest.n++
+	if o.newest.n == batchSize {
+		o.batches.Add(o.newest, struct{}{})
+		o.newest = nil
+	}
+	o.n++
+}
+
+// peek returns the oldest place, or nil if there is none.
+func (o *order[K]) peek() *place[K] {
+	f := o.oldest
+	if f == nil || f.first == f.end {
+		if f = o.refill(); f == nil {
+			return nil
+		}
+	}
+	return &f.places[f.first]
+}
+
+// take removes the oldest place and returns it. It reports false if there is none.
+func (o *order[K]) take() (p place[K], ok bool) {
+	oldest := o.peek()
+	if oldest == nil {
+		return p, false
+	}
+	p, *oldest = *oldest, p
+	o.oldest.first++
+	o.n--
+	return p, true
+}
+
+// refill makes the oldest batch the front. It returns nil if there is no batch.
+func (o *order[K]) refill() *front[K] {
+	b, _, ok := o.batches.RemoveOldest()
+	if !ok {
+		if b, o.newest = o.newest, nil; b == nil {
+			return nil
+		}
+	}
+	if o.oldest == nil {
+		o.oldest = new(front[K])
+	}
+	f := o.oldest
+	f.first, f.end = looks, looks+copy(f.places[looks:], b.places[:b.n])
+	return f
+}
+
+// putBack makes a place that take has returned the oldest again. The front has room for
+// the last few that were taken, looks at most.
+func (o *order[K]) putBack(p place[K]) {
+	o.oldest.first--
+	o.oldest.places[o.oldest.first] = p
+	o.n++
+}
+
+// runs returns all places, the oldest first. The slices are the order's own, to be read
+// under the shard's lock only. Places that are added later may be missing from them, and
+// places that were taken in the meantime may be in them.
+func (o *order[K]) runs() [][]place[K] {
+	batches := o.batches.Keys()
+	runs := make([][]place[K], 0, len(batches)+2)
+	if f := o.oldest; f != nil {
+		runs = append(runs, f.places[f.first:f.end])
+	}
+	for _, b := range batches {
+		runs = append(runs, b.places[:])
+	}
+	if o.newest != nil {
+		runs = append(runs, o.newest.places[:o.newest.n])
+	}
+	return runs
+}
+
+// buried takes note of a place that has died, and removes the dead ones if they are many.
+func (o *order[K]) buried(alive func(place[K]) bool) {
+	o.dead++
+	if o.dead <= o.n/4+batchSize {
+		return
+	}
+	old := *o
+	*o = newOrder[K]()
+	for _, run := range old.runs() {
+		for _, p := range run {
+			if p.b != nil && alive(p) {
+				o.add(p)
+			}
+		}
+	}
+}
