@@ -8,9 +8,10 @@ import (
 // charge is what one decision asks of one account, the sum over the layers that meet
 // there, and what the account answers.
 type charge struct {
-	b    *account // nil if the key is not tracked
-	p    *plan
-	seat int // of the first layer that meets here
+	b     *account // nil if the key is not tracked
+	p     *plan
+	floor int64 // if b is nil: the time before which the key may not be created
+	seat  int   // of the first layer that meets here
 
 	cost   int64 // to be spent
 	own    int64 // the part of it that does not depend on the caller's cost
@@ -51,9 +52,11 @@ func (c *charge) ask(reading int64, q request) {
 // estimate finds out what the account would offer, and changes nothing. A key that is
 // not tracked is fresh. The caller holds the lock.
 func (c *charge) estimate(reading int64, q request) {
-	c.m, c.s = moment{reading, reading}, state{at: reading}
 	if c.b != nil {
 		c.s, c.m = c.b.view(c.p, reading)
+	} else {
+		c.m = moment{reading, max(reading, c.floor)}
+		c.s = state{at: c.m.now}
 	}
 	if c.weighs() {
 		c.o = c.p.offer(c.s, c.m, c.cost, q.ahead(c.p))

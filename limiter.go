@@ -278,7 +278,7 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, d *Decision) {
 		}
 	}
 	now := reading(l.clock)
-	at := l.keys.created(key, now)
+	at := max(now, l.keys.floor(key))
 	p.answer(state{at: at}, moment{now, at}, cost, d)
 }
 

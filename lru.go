@@ -121,10 +121,8 @@ func (t *table[K]) shard(key K) *shard[K] {
 	return &t.shards[t.index.hash(t.seed, key)%uint64(len(t.shards))]
 }
 
-// created returns what a reading counts as for a key that is not in the table.
-func (t *table[K]) created(key K, reading int64) int64 {
-	return max(reading, t.shard(key).floor.Load())
-}
+// floor returns the time before which a key that is not in the table may not be created.
+func (t *table[K]) floor(key K) int64 { return t.shard(key).floor.Load() }
 
 // acquire returns the key's account, locked, and inserts one if there is none. For a
 // new one it also returns the reading at which it was made.

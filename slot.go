@@ -49,6 +49,7 @@ type ask struct {
 
 	p        *plan    // nil if the layer does not apply
 	b        *account // nil while the key is not tracked, and if the plan tracks nothing
+	floor    int64    // if b is nil: the time before which the key may not be created
 	cost     int
 	charge   int   // the index of the charge that it is a part of, or none
 	seated   bool  // the layer is one of the request's
@@ -102,7 +103,7 @@ func (s *keyedSlot[R, K]) load(r R, cost int) (err error) {
 	if err = s.l.check(s.key, s.cost); err != nil {
 		return err
 	}
-	s.b = s.l.keys.find(s.key)
+	s.found(s.l.keys.find(s.key))
 	if s.p, err = s.plan(r); err != nil {
 		return err
 	}
@@ -137,7 +138,14 @@ func (s *keyedSlot[R, K]) find() {
 	b := s.l.keys.findLocked(s.key)
 	s.inserted = s.inserted && b == s.b
 	s.pinned = s.pinned && b == s.b
-	s.b = b
+	s.found(b)
+}
+
+// found takes note of the key's account, or that there is none.
+func (s *keyedSlot[R, K]) found(b *account) {
+	if s.b = b; b == nil {
+		s.floor = s.l.keys.floor(s.key)
+	}
 }
 
 func (s *keyedSlot[R, K]) same(other slot[R]) bool {

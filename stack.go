@@ -264,7 +264,7 @@ func (s *stack[R]) enter(i int) {
 	}
 	if x.charge == none {
 		x.charge = len(s.charges)
-		s.charges = append(s.charges, charge{b: x.b, p: x.p, seat: i})
+		s.charges = append(s.charges, charge{b: x.b, p: x.p, floor: x.floor, seat: i})
 	}
 	s.charges[x.charge].add(x.ask)
 }
