@@ -1,14 +1,5 @@
 package ratelimit
 
-// flow is what a run of bookings does to what a bucket owes. owed, as an instant,
-// becomes
-//
-//	min(max(owed, least) + price, most)
-//
-// One booking does that, and one such function after another is one again, so the bookings
-// of a run need not be spent one by one. The zero flow is that of no booking.
-type flow struct{ least, price, most span }
-
 // maxPrice is more than can lie between least and most: a century that is booked ahead,
 // and a century that may be owed then.
 const maxPrice = 2*century + 1

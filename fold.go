@@ -1,14 +1,5 @@
 package ratelimit
 
-// stretch is what a run of bookings comes to. For the buckets that is a flow. Windows have
-// no such function: what is remembered is what the run made of the state that it met last.
-// Once a change at an earlier booking has run out, as it does with the windows that
-// it falls into, later runs meet the same states again.
-type stretch struct {
-	flow    flow
-	in, out state
-}
-
 // fold returns the base with all bookings spent on top. The ledger stays with it
 // as long as it has any.
 func (p *plan) fold(l *ledger) state {
@@ -16,7 +7,7 @@ func (p *plan) fold(l *ledger) state {
 	for i := 0; i < l.entries.len(); {
 		level := l.entries.longest(i, l.entries.len())
 		s = p.replayRun(l, s, i, level)
-		i += span64(level)
+		i += runSize(level)
 	}
 	if l.entries.len() > 0 {
 		s.detail = &detail{ledger: l}
@@ -37,7 +28,7 @@ func (p *plan) replayRun(l *ledger, s state, i, level int) state {
 		return run.sum.out
 	}
 	in := s
-	for end := i + span64(level); i < end; i += span64(level - 1) {
+	for end := i + runSize(level); i < end; i += runSize(level - 1) {
 		s = p.replayRun(l, s, i, level-1)
 	}
 	run.sum.in, run.sum.out, run.known = in, s, true
@@ -51,7 +42,7 @@ func (p *plan) flowOf(t *tokenBucket, l *ledger, i, level int) (f flow) {
 	}
 	run := l.entries.run(i, level)
 	if !run.known {
-		for end := i + span64(level); i < end; i += span64(level - 1) {
+		for end := i + runSize(level); i < end; i += runSize(level - 1) {
 			f = t.then(f, p.flowOf(t, l, i, level-1))
 		}
 		run.sum.flow, run.known = f, true

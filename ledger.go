@@ -90,6 +90,24 @@ func (l *ledger) popFront(k int, now int64) {
 	l.parts.popFront(l.parts.search(now + 1))
 }
 
+// stretch is what a run of bookings comes to. For the buckets that is a flow. Windows have
+// no such function: what is remembered is what the run made of the state that it met last.
+// Once a change at an earlier booking has run out, as it does with the windows that
+// it falls into, later runs meet the same states again.
+type stretch struct {
+	flow    flow
+	in, out state
+}
+
+// flow is what a run of bookings does to what a bucket owes. owed, as an instant,
+// becomes
+//
+//	min(max(owed, least) + price, most)
+//
+// One booking does that, and one such function after another is one again, so the bookings
+// of a run need not be spent one by one. The zero flow is that of no booking.
+type flow struct{ least, price, most span }
+
 // behind returns at, or the instant of the last booking if that is later: what comes
 // later queues behind what is booked. It is for the algorithms that keep a ledger.
 func (s state) behind(at int64) int64 {

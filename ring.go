@@ -227,3 +227,29 @@ func (r *ring[S]) clone() ring[S] {
 	c.buf, c.runs = append([]entry(nil), r.buf...), nil
 	return c
 }
+
+// summed makes sure that a long ring has runs.
+func (r *ring[S]) summed() {
+	if r.runs == nil && len(r.buf) > runLen {
+		r.runs = newRuns[S](len(r.buf))
+	}
+}
+
+// touch takes note that the i-th entry has changed.
+func (r *ring[S]) touch(i int) {
+	if r.runs != nil {
+		r.runs.touch(r.index(i))
+	}
+}
+
+// longest returns the level of the longest run that begins with the i-th entry and
+// ends before the end-th: 0 for the entry alone.
+func (r *ring[S]) longest(i, end int) int {
+	if r.runs == nil {
+		return 0
+	}
+	return r.runs.longest(r.index(i), end-i)
+}
+
+// run returns the run of a level from 1 on that begins with the i-th entry.
+func (r *ring[S]) run(i, level int) *run[S] { return r.runs.at(r.index(i), level) }

@@ -10,7 +10,7 @@ func sum(r *ring[int64], i, level int) int64 {
 	run := r.run(i, level)
 	if !run.known {
 		run.sum, run.known = 0, true
-		for end := i + span64(level); i < end; i += span64(level - 1) {
+		for end := i + runSize(level); i < end; i += runSize(level - 1) {
 			run.sum += sum(r, i, level-1)
 		}
 	}
@@ -23,7 +23,7 @@ func total(r *ring[int64], k int) (n int64) {
 	for i := 0; i < k; {
 		level := r.longest(i, k)
 		n += sum(r, i, level)
-		i += span64(level)
+		i += runSize(level)
 	}
 	return n
 }
@@ -36,7 +36,7 @@ func covering(r *ring[int64], need int64) (k int) {
 		for most := r.longest(k, r.len()); level < most && sum(r, k, level+1) < need; level++ {
 		}
 		need -= sum(r, k, level)
-		k += span64(level)
+		k += runSize(level)
 	}
 	return k
 }
