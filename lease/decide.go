@@ -1,0 +1,115 @@
+package lease
+
+import (
+	"context"
+	"time"
+)
+
+// decide decides from what is held, or waits for a fetch: its own, or that of another
+// caller, after which it starts again.
+func (f *fetcher[K]) decide(ctx context.Context, h *holding[K], o order) outcome {
+	h.mu.Lock()
+	out, ok := f.offerLocked(h, o)
+	if ok {
+		h.mu.Unlock()
+		return out
+	}
+	if err := ctx.Err(); err != nil {
+		h.mu.Unlock()
+		return outcome{err: err}
+	}
+	if fl := h.flight; fl != nil {
+		h.demand += o.demand()
+		h.mu.Unlock()
+		return f.waitAlong(ctx, h, fl, o)
+	}
+	fl := f.fetchLocked(ctx, h, o, reading(f.clock))
+	h.mu.Unlock()
+	return f.await(ctx, h, fl)
+}
+
+// offerLocked decides without a fetch, if it can.
+func (f *fetcher[K]) offerLocked(h *holding[K], o order) (out outcome, ok bool) {
+	if h.dropped {
+		return outcome{todo: again}, true
+	}
+	if h.told.direct(o.cost) {
+		return outcome{todo: direct}, true
+	}
+	h.used = true
+	now := reading(f.clock)
+	if n := h.spendLocked(o.cost); n > 0 {
+		out = h.allowedLocked(o, n, now)
+		if h.left <= h.low {
+			f.prefetchLocked(h)
+		}
+		return h.localLocked(out), true
+	}
+	return f.denyLocked(h, o, now)
+}
+
+// denyLocked repeats a denial, if there is one that holds. A patient caller has to ask
+// the remote limiter for a later instant.
+func (f *fetcher[K]) denyLocked(h *holding[K], o order, now time.Duration) (out outcome, ok bool) {
+	if !h.denial.covers(o.cost-h.left, now) {
+		return out, false
+	}
+	if o.patient {
+		return outcome{todo: direct}, true
+	}
+	return h.localLocked(outcome{decision: h.denial.answer(h.left, now)}), true
+}
+
+// localLocked counts a decision that cost no round trip.
+func (h *holding[K]) localLocked(out outcome) outcome {
+	h.local++
+	out.local = true
+	return out
+}
+
+// await waits for the caller's own fetch. What arrives too late is there for others.
+func (f *fetcher[K]) await(ctx context.Context, h *holding[K], fl *flight) outcome {
+	err := f.until(ctx, fl)
+	if err == nil {
+		return fl.out
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if fl.landed {
+		return fl.out
+	}
+	fl.abandoned = true
+	return outcome{err: err}
+}
+
+// waitAlong waits for a fetch of another caller, or ahead of need.
+func (f *fetcher[K]) waitAlong(ctx context.Context, h *holding[K], fl *flight, o order) outcome {
+	err := f.until(ctx, fl)
+	h.mu.Lock()
+	h.demand -= o.demand()
+	h.mu.Unlock()
+	switch {
+	case err != nil:
+		return outcome{err: err}
+	case fl.failure != nil:
+		return outcome{err: fl.failure}
+	}
+	return outcome{todo: again}
+}
+
+// until waits until a fetch has landed, or says why the caller does not wait any longer.
+func (f *fetcher[K]) until(ctx context.Context, fl *flight) error {
+	select {
+	case <-fl.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-fl.ctx.Done():
+	}
+	select {
+	case <-fl.done: // which ends the flight's context as well
+		return nil
+	default:
+		return f.remote.overdue()
+	}
+}

@@ -1,0 +1,38 @@
+package lease
+
+import (
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// denial is the remote limiter's last denial of a key, and how long it holds. The zero
+// denial covers nothing.
+type denial struct {
+	decision ratelimit.Decision
+	need     int           // units that were denied
+	at       time.Duration // when
+	holds    time.Duration // how long it is repeated
+}
+
+// newDenial takes note of a denial. It is never repeated beyond its RetryAfter.
+func newDenial(d ratelimit.Decision, need int, now, denyFor time.Duration) denial {
+	return denial{decision: d, need: need, at: now, holds: max(0, min(denyFor, d.RetryAfter))}
+}
+
+// covers reports whether so many units would be denied again. A clock that has
+// stepped back covers nothing, or the key would be denied for as long as the step.
+func (d *denial) covers(need int, now time.Duration) bool {
+	return need >= d.need && now >= d.at && now-d.at < d.holds
+}
+
+// answer is the denial as of now, for a process that holds left units.
+func (d *denial) answer(left int, now time.Duration) ratelimit.Decision {
+	elapsed := max(0, now-d.at)
+	answer := d.decision
+	answer.Allowed = false
+	answer.Remaining = add(answer.Remaining, left)
+	answer.RetryAfter = max(0, answer.RetryAfter-elapsed)
+	answer.ResetAfter = max(0, answer.ResetAfter-elapsed)
+	return answer
+}

@@ -1,0 +1,71 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+)
+
+// Flush gives all batches back and waits until the remote limiter has taken them, and
+// until what is being fetched has arrived and been given back as well. Call it on
+// shutdown, once no more decisions are made: those that go on meanwhile fetch anew. The
+// limiter stays usable, and Flush may be called again. It leaves no goroutine and no
+// timer behind.
+//
+// The error says how many batches could not be given back, and wraps the first cause; or
+// that the context ended first: then giving back goes on in the background.
+func (l *Limiter[K]) Flush(ctx context.Context) error {
+	ctx = orBackground(ctx)
+	for _, fl := range l.clear() {
+		select {
+		case <-fl.done:
+		case <-ctx.Done():
+			return fmt.Errorf("lease: Flush: a fetch is still under way: %w", ctx.Err())
+		}
+	}
+	l.clear()
+	return awaitReturns(ctx, l.fetcher.returns.all())
+}
+
+// clear gives back what all keys hold, and returns the fetches that are under way.
+func (l *Limiter[K]) clear() (flights []*flight) {
+	for _, h := range l.table.all() {
+		if fl := l.fetcher.clear(h); fl != nil {
+			flights = append(flights, fl)
+		}
+	}
+	return flights
+}
+
+// clear gives back what a key holds, stops its timer, and returns the fetch that is under way.
+func (f *fetcher[K]) clear(h *holding[K]) *flight {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f.returns.give(h.removeLocked(func(*batch) bool { return true }))
+	if h.timer != nil {
+		h.timer.Stop()
+		h.armed = false
+	}
+	return h.flight
+}
+
+// awaitReturns waits until all is given back.
+func awaitReturns(ctx context.Context, all []*returned) error {
+	failed := 0
+	var first error
+	for i, g := range all {
+		select {
+		case <-g.done:
+		case <-ctx.Done():
+			return fmt.Errorf("lease: Flush: up to %d batches are still being given back: %w", len(all)-i, ctx.Err())
+		}
+		if g.err != nil {
+			if failed++; first == nil {
+				first = g.err
+			}
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("lease: Flush: %d of %d batches could not be given back: %w", failed, len(all), first)
+	}
+	return nil
+}

@@ -1,0 +1,295 @@
+// Package lease spends a remote budget in batches: most decisions cost no round trip,
+// at the price of a stated overshoot.
+//
+//	shared, err := redislimit.New(client, limit, nil)
+//	…
+//	limiter, err := lease.New(shared, &lease.Options[string]{MaxBatch: 100})
+//	…
+//	defer limiter.Flush(ctx) // on shutdown
+//
+// A [Limiter] reserves a batch of a key's budget with the remote limiter and spends it
+// here. The first decisions of a key are asked for one by one. As long as a batch
+// lasts less than [Options.Target] the next one is twice as large, up to
+// [Options.MaxBatch]. When half of a batch is spent, the next is fetched in the
+// background. What is not used within [Options.Keep] is given back.
+//
+// # The bound
+//
+// The remote limiter's own bound, plus processes × MaxBatch. For a token bucket: over
+// any interval t, all processes together admit at most burst + rate·t + processes ×
+// MaxBatch. Everything that is admitted was charged before; but what a process holds at
+// the beginning of the interval was charged before it. Over the whole life of a key nothing is
+// admitted that was not charged. A process that crashes loses at most MaxBatch of a key's
+// budget, and never adds any.
+//
+// When little is left of a budget (less than four batches) batches become smaller, down to
+// single units, so that no process sits on the last part while another one is denied.
+//
+// # What goes to the remote limiter directly
+//
+// Costs above MaxBatch or above the limit's capacity, costs of 0, keys under a leaky bucket
+// (each decision has a place in the queue), and what is to be booked ahead: Wait, and
+// Reserve with a maxDelay above 0, when the budget at hand is not enough. A key with little
+// traffic costs one round trip a decision, as without leases, and is exact.
+//
+// # What the answers mean
+//
+// Remaining is what this process can tell: what is left of its batch, and what the
+// remote limiter had left when it was last asked. RetryAfter is that of the
+// remote limiter's denial, less the time since. ResetAfter is what it said last, less the
+// time since. If the remote limiter's answers are Degraded (package failover), so are those
+// that are spent of their batches. The errors are the remote limiter's; those that mean that it
+// could not decide satisfy errors.Is(err, ratelimit.ErrUnavailable).
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/keys"
+)
+
+// Limiter spends the budget of a remote limiter in batches. Make one with [New]. It is safe
+// for concurrent use. Fetches run on goroutines of their own, one at a time for each
+// key, and end within [Options.Timeout] if the remote limiter heeds its context. The zero Limiter cannot
+// be used.
+type Limiter[K comparable] struct {
+	remote   *remote[K]
+	table    *table[K]
+	fetcher  *fetcher[K]
+	maxBatch int
+	odd      bool          // keys hold interfaces, and so values that may not be comparable
+	asked    atomic.Uint64 // decisions for which the remote limiter was asked
+}
+
+var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
+
+// New returns a limiter that spends the remote limiter's budget in batches. The error
+// names the option and the figure if one is invalid, and tells if remote is nil.
+func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*Limiter[K], error) {
+	if isNil(remoteLimiter) {
+		return nil, errors.New("lease: the remote limiter is nil")
+	}
+	if opts == nil {
+		opts = new(Options[K])
+	}
+	o, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	r := &remote[K]{limiter: remoteLimiter, timeout: o.Timeout}
+	back := &returns{settle: r.settle, underWay: make(map[*returned]bool)}
+	return &Limiter[K]{
+		remote: r,
+		table:  newTable[K](o.MaxKeys, back),
+		fetcher: &fetcher[K]{
+			remote: r, returns: back, clock: o.Clock, denyFor: o.DenyFor,
+			pace: pace{most: o.MaxBatch, target: o.Target, keep: o.Keep},
+		},
+		maxBatch: o.MaxBatch,
+		odd:      keys.HoldInterfaces[K](),
+	}, nil
+}
+
+// isNil reports whether a limiter is nil, or an interface that holds a nil pointer.
+func isNil(l any) bool {
+	if l == nil {
+		return true
+	}
+	v := reflect.ValueOf(l)
+	return v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// Allow spends cost of the key's budget and reports true, or it spends nothing and reports false,
+// on any error too. When the key has a batch, it makes no call and allocates nothing.
+func (l *Limiter[K]) Allow(key K, cost int) bool {
+	if l.spendHere(key, cost, nil) {
+		return true
+	}
+	d, _ := l.Take(context.Background(), key, cost)
+	return d.Allowed
+}
+
+// spendHere is the short way for a key that has a batch with enough left. It fills in d
+// if that is not nil.
+func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
+	if l.odd || cost <= 0 {
+		return false
+	}
+	h := l.table.find(key)
+	if h == nil {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.spendLocked(cost) == 0 {
+		return false
+	}
+	h.local++
+	if d != nil {
+		h.told.fill(d, h.left, reading(l.fetcher.clock))
+		d.Degraded = h.batches[0].degraded
+	}
+	if h.left <= h.low {
+		l.fetcher.prefetchLocked(h)
+	}
+	return true
+}
+
+// Take spends cost of the key's budget, or nothing, and says how the key stands. The
+// context bounds only how long this caller waits: a batch that arrives later is there
+// for others. The errors are those of the remote limiter, of the context, and
+// [ratelimit.ErrUnavailable] if the remote limiter did not answer within
+// [Options.Timeout].
+func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (d ratelimit.Decision, err error) {
+	if l.spendHere(key, cost, &d) {
+		return d, nil
+	}
+	ctx = orBackground(ctx)
+	out := l.decide(ctx, key, order{cost: cost})
+	if out.todo == answered {
+		return out.decision, out.err
+	}
+	d, err = l.remote.take(ctx, key, cost)
+	l.hear(key, d, err)
+	return d, err
+}
+
+// Reserve is Take, but what it charged can be corrected once the real cost is known, and
+// it may book ahead by up to maxDelay: that is the remote limiter's to decide, and asked for only if
+// the cost cannot be spent now.
+//
+// A reservation of a key with little traffic is settled with the remote limiter. One that was
+// spent of a batch, and is settled below its cost, puts the rest back into that batch if it is still
+// held; else the rest is lost. Batches last about [Options.Target], so reserve from the
+// remote limiter itself if work takes much longer than that and settles far below
+// its estimate. What is settled above the cost is spent of what is held, and
+// beyond that charged by the remote limiter; the error is that of this charge.
+func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	ctx = orBackground(ctx)
+	out := l.decide(ctx, key, order{cost: cost, keep: true, patient: maxDelay > 0})
+	if out.todo == answered {
+		return l.reservation(key, cost, out), out.err
+	}
+	res, err := l.remote.reserve(ctx, key, cost, maxDelay)
+	l.hear(key, res.Decision, err)
+	return res, err
+}
+
+// reservation returns what was reserved here, in a form that can be settled.
+func (l *Limiter[K]) reservation(key K, cost int, out outcome) *ratelimit.Reservation {
+	return ratelimit.NewReservation(out.decision, func(actual int) error {
+		if out.whole != nil {
+			return l.remote.settle(out.whole, actual)
+		}
+		return l.fetcher.settle(key, l.table.find(key), charge{out.claim, cost, actual})
+	})
+}
+
+// Wait spends cost of the key's budget and returns nil when its time has come: at once if
+// it can be spent now, else as [ratelimit.Wait] on the remote limiter does. A Wait
+// that fails has spent nothing.
+func (l *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
+	ctx = orBackground(ctx)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	out := l.decide(ctx, key, order{cost: cost, patient: true})
+	if out.todo == answered {
+		return out.err
+	}
+	return l.remote.wait(ctx, key, cost)
+}
+
+// Limits returns the limits of the remote limiter, if it tells them.
+func (l *Limiter[K]) Limits() []ratelimit.Limit {
+	if r, ok := l.remote.limiter.(interface{ Limits() []ratelimit.Limit }); ok {
+		return r.Limits()
+	}
+	return nil
+}
+
+func orBackground(ctx context.Context) context.Context {
+	if ctx == nil {
+		return context.Background()
+	}
+	return ctx
+}
+
+// maxTries is how often a decision starts again because others have spent what was
+// fetched for it, before it asks the remote limiter for its cost alone.
+const maxTries = 8
+
+// decide decides from what is held, or fetches. If it cannot, it says that the remote
+// limiter has to be asked directly.
+func (l *Limiter[K]) decide(ctx context.Context, key K, o order) outcome {
+	if err := l.check(key, o.cost); err != nil {
+		l.asked.Add(1)
+		return outcome{err: err}
+	}
+	out := l.tryHere(ctx, key, o)
+	if !out.local {
+		l.asked.Add(1)
+	}
+	return out
+}
+
+func (l *Limiter[K]) tryHere(ctx context.Context, key K, o order) (out outcome) {
+	if o.cost == 0 || o.cost > l.maxBatch {
+		return outcome{todo: direct}
+	}
+	for range maxTries {
+		h := l.acquire(key)
+		if h == nil {
+			break
+		}
+		if out = l.fetcher.decide(ctx, h, o); out.todo != again {
+			return out
+		}
+	}
+	return outcome{todo: direct}
+}
+
+// acquire returns the key's holding, or nil if there is no room for one. A new one knows
+// the remote limiter's limit, if there is one for all keys.
+func (l *Limiter[K]) acquire(key K) *holding[K] {
+	if h := l.table.find(key); h != nil {
+		return h
+	}
+	var known told
+	if limits := l.Limits(); len(limits) == 1 {
+		known.limit = limits[0]
+	}
+	return l.table.add(key, known)
+}
+
+// check returns what is wrong with the key or the cost, whatever the limit.
+func (l *Limiter[K]) check(key K, cost int) error {
+	switch {
+	case cost < 0:
+		return fmt.Errorf("lease: %w: %d", ratelimit.ErrNegativeCost, cost)
+	case l.odd && !keys.CanCompare(key):
+		return fmt.Errorf("lease: %w: %T cannot be compared", ratelimit.ErrInvalidKey, key)
+	case key != key:
+		return fmt.Errorf("lease: %w: a %T that does not equal itself", ratelimit.ErrInvalidKey, key)
+	}
+	return nil
+}
+
+// hear takes note of what the remote limiter has said directly.
+func (l *Limiter[K]) hear(key K, d ratelimit.Decision, err error) {
+	if err != nil {
+		return
+	}
+	if h := l.table.find(key); h != nil {
+		now := reading(l.fetcher.clock)
+		h.mu.Lock()
+		h.told = hear(d, now)
+		h.mu.Unlock()
+	}
+}

@@ -1,0 +1,111 @@
+package lease
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Options are what [New] is told. MaxBatch is required; zero means the default for
+// all other fields. Options holds no state and may be shared.
+type Options[K comparable] struct {
+	// MaxBatch is the most that this process holds of one key's budget, in units of
+	// cost: what is left of its batches plus what is being fetched. It is required,
+	// and at least 1. With 1, every allowed decision is a round trip. A larger
+	// one saves round trips and widens the bound: see the package documentation.
+	MaxBatch int
+
+	// Keep is how long a batch is held before what is left of it is given back. If
+	// zero, 1 s. Shorter gives idle budget back to the other processes sooner.
+	Keep time.Duration
+
+	// Target is how long a batch should last at the key's present rate, at most Keep. If
+	// zero, 50 ms, or half of Keep if that is shorter.
+	Target time.Duration
+
+	// DenyFor is how long a denial by the remote limiter is repeated without asking
+	// again, and never longer than its RetryAfter. If zero, 100 ms; below zero, the
+	// remote limiter is asked each time.
+	DenyFor time.Duration
+
+	// Timeout bounds each fetch, and each call that goes to the remote limiter
+	// directly, beside the caller's context. If zero, 1 s.
+	Timeout time.Duration
+
+	// MaxKeys is how many keys are tracked at most. If zero, 65536. A full table drops one of
+	// the least recently used keys for a new one, and gives its batch back. To drop
+	// a key loses no more than its adaptation to the key's rate.
+	MaxKeys int
+
+	// Clock tells the time to size batches and to remember denials by. Keep and
+	// Timeout are in real time. If nil, the system's monotonic clock.
+	Clock ratelimit.Clock
+}
+
+const (
+	defaultKeep    = time.Second
+	defaultTarget  = 50 * time.Millisecond
+	defaultDenyFor = 100 * time.Millisecond
+	defaultTimeout = time.Second
+	defaultMaxKeys = 65536
+)
+
+// validate returns what is wrong with the options.
+func (o *Options[K]) validate() error {
+	switch {
+	case o.MaxBatch < 1:
+		return fmt.Errorf("lease: Options.MaxBatch is %d, want at least 1", o.MaxBatch)
+	case o.Keep < 0:
+		return fmt.Errorf("lease: Options.Keep is %v, want 0 for the default or more", o.Keep)
+	case o.Target < 0:
+		return fmt.Errorf("lease: Options.Target is %v, want 0 for the default or more", o.Target)
+	case o.Timeout < 0:
+		return fmt.Errorf("lease: Options.Timeout is %v, want 0 for the default or more", o.Timeout)
+	case o.MaxKeys < 0:
+		return fmt.Errorf("lease: Options.MaxKeys is %d, want 0 for the default or more", o.MaxKeys)
+	}
+	return nil
+}
+
+// withDefaults returns the options with nothing left open, or what is wrong with them.
+func (o Options[K]) withDefaults() (Options[K], error) {
+	if err := o.validate(); err != nil {
+		return o, err
+	}
+	o.Keep = orDefault(o.Keep, defaultKeep)
+	o.Target = orDefault(o.Target, min(defaultTarget, o.Keep/2))
+	o.DenyFor = orDefault(o.DenyFor, defaultDenyFor)
+	o.Timeout = orDefault(o.Timeout, defaultTimeout)
+	o.MaxKeys = orDefault(o.MaxKeys, defaultMaxKeys)
+	if o.Clock == nil {
+		o.Clock = systemClock{}
+	}
+	if o.Target > o.Keep {
+		return o, fmt.Errorf("lease: Options.Target is %v, want at most Keep, %v", o.Target, o.Keep)
+	}
+	return o, nil
+}
+
+func orDefault[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
+
+// systemClock reads the monotonic clock.
+type systemClock struct{}
+
+var origin = time.Now()
+
+// Now returns the time since the program's start.
+func (systemClock) Now() time.Duration { return time.Since(origin) }
+
+// reading is the clock's time, with room to add or subtract any span of decades.
+func reading(c ratelimit.Clock) time.Duration {
+	const most = math.MaxInt64 / 4
+	return min(max(c.Now(), -most), most)
+}

@@ -1,0 +1,117 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// remote is the limiter behind. It bounds each call, and counts.
+type remote[K any] struct {
+	limiter ratelimit.Reserver[K]
+	timeout time.Duration
+	trips   atomic.Uint64
+}
+
+// take decides one cost, on the caller's goroutine.
+func (r *remote[K]) take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
+	bounded, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	r.trips.Add(1)
+	d, err := r.limiter.Take(bounded, key, cost)
+	return d, r.explain(ctx, bounded, err)
+}
+
+// reserve reserves a cost, on the caller's goroutine. Settling it is counted too.
+func (r *remote[K]) reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	bounded, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	res, err := r.ask(bounded, key, cost, maxDelay)
+	counted := ratelimit.NewReservation(res.Decision, func(actual int) error { return r.settle(res, actual) })
+	return counted, r.explain(ctx, bounded, err)
+}
+
+// ask is one call of Reserve. The reservation is never nil.
+func (r *remote[K]) ask(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	r.trips.Add(1)
+	res, err := r.limiter.Reserve(ctx, key, cost, maxDelay)
+	if res == nil {
+		res = new(ratelimit.Reservation)
+	}
+	return res, err
+}
+
+// wait waits as the remote limiter does, if it has a Wait of its own, which then bounds its
+// calls. Else it books, and bounds each call.
+func (r *remote[K]) wait(ctx context.Context, key K, cost int) error {
+	w, ok := r.limiter.(interface {
+		Wait(ctx context.Context, key K, cost int) error
+	})
+	if !ok {
+		return ratelimit.Wait(ctx, bookings[K]{r}, key, cost)
+	}
+	r.trips.Add(1)
+	return w.Wait(ctx, key, cost)
+}
+
+// bookings is a remote limiter as [ratelimit.Wait] needs it.
+type bookings[K any] struct{ r *remote[K] }
+
+func (b bookings[K]) Allow(key K, cost int) bool { return b.r.limiter.Allow(key, cost) }
+
+func (b bookings[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
+	return b.r.take(ctx, key, cost)
+}
+
+func (b bookings[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	return b.r.reserve(ctx, key, cost, maxDelay)
+}
+
+func (r *remote[K]) settle(res *ratelimit.Reservation, actual int) error {
+	r.trips.Add(1)
+	return res.Settle(actual)
+}
+
+// charge charges what a reservation has cost beyond its batch.
+func (r *remote[K]) charge(key K, cost int) error {
+	res, err := r.reserve(context.Background(), key, 0, 0)
+	if err == nil {
+		err = res.Settle(cost)
+	}
+	if err != nil {
+		return fmt.Errorf("lease: %d units above what was reserved could not be charged: %w", cost, err)
+	}
+	return nil
+}
+
+// explain tells an error that our own bound has caused from one of the caller's context.
+func (r *remote[K]) explain(caller, bounded context.Context, err error) error {
+	if err == nil || caller.Err() != nil || bounded.Err() == nil || errors.Is(err, ratelimit.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", r.overdue(), err)
+}
+
+// overdue is the error of a call that took too long.
+func (r *remote[K]) overdue() error {
+	return fmt.Errorf("lease: no answer from the remote limiter within %v: %w", r.timeout, ratelimit.ErrUnavailable)
+}
+
+// caught turns a panic of the remote limiter into an error: on a goroutine of our own it
+// would end the process. Its text may hold a key, so that only a runtime error's is told.
+func caught(err *error) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	what := fmt.Sprintf("a %T", p)
+	if e, ok := p.(runtime.Error); ok {
+		what = e.Error()
+	}
+	*err = fmt.Errorf("lease: the remote limiter panicked: %s: %w", what, ratelimit.ErrUnavailable)
+}

@@ -1,0 +1,118 @@
+package lease
+
+import (
+	"sync"
+
+	"github.com/weir-go/ratelimit"
+)
+
+const (
+	// returnWorkers is how many goroutines give batches back at once, while there are any.
+	returnWorkers = 16
+	// maxReturns is how many batches wait to be given back at most. Beyond that
+	// they are lost, which denies too much and never too little.
+	maxReturns = 1 << 16
+)
+
+// returns gives batches back in the background. It starts goroutines when it has to,
+// and they end when nothing is left to do.
+type returns struct {
+	settle func(res *ratelimit.Reservation, actual int) error
+
+	mu       sync.Mutex // guards the fields below; taken after any other lock
+	waiting  []*returned
+	underWay map[*returned]bool // waiting, or being given back
+	workers  int
+	batches  uint64 // given back, ever
+	units    uint64
+	lost     uint64 // units that could not be given back, or put back
+}
+
+// returned is a batch on its way back.
+type returned struct {
+	batch *batch
+	done  chan struct{} // closed when the remote limiter has answered
+	err   error         // may be read then
+}
+
+// give gives batches back. Nobody may change them any more.
+func (r *returns) give(batches []*batch) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, b := range batches {
+		r.giveLocked(b)
+	}
+}
+
+func (r *returns) giveLocked(b *batch) {
+	if len(r.waiting) >= maxReturns {
+		r.lost += uint64(b.left)
+		return
+	}
+	g := &returned{batch: b, done: make(chan struct{})}
+	r.waiting = append(r.waiting, g)
+	r.underWay[g] = true
+	if r.workers < returnWorkers {
+		r.workers++
+		go r.work()
+	}
+}
+
+// lose counts units that cannot be put back.
+func (r *returns) lose(n int) {
+	if n > 0 {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.lost += uint64(n)
+	}
+}
+
+// work gives batches back until none is waiting.
+func (r *returns) work() {
+	for g := r.next(); g != nil; g = r.next() {
+		g.err = r.settleOne(g.batch)
+		r.finish(g)
+	}
+}
+
+func (r *returns) next() *returned {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.waiting) == 0 {
+		r.waiting = nil
+		r.workers--
+		return nil
+	}
+	g := r.waiting[0]
+	r.waiting[0] = nil
+	r.waiting = r.waiting[1:]
+	return g
+}
+
+func (r *returns) settleOne(b *batch) (err error) {
+	defer caught(&err)
+	return r.settle(b.res, b.spent())
+}
+
+func (r *returns) finish(g *returned) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.underWay, g)
+	if g.err == nil {
+		r.batches++
+		r.units += uint64(g.batch.left)
+	} else {
+		r.lost += uint64(g.batch.left)
+	}
+	close(g.done)
+}
+
+// all returns what is on its way back.
+func (r *returns) all() (all []*returned) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for g := range r.underWay {
+		all = append(all, g)
+	}
+	return all
+}

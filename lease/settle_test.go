@@ -1,0 +1,192 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/lease"
+)
+
+// holding makes the limiter hold some of the budget of "k", and returns how much.
+func holding(t *testing.T, l *lease.Limiter[string]) int {
+	for range 15 {
+		require.True(t, l.Allow("k", 1))
+		synctest.Wait()
+	}
+	held := l.Stats().Held
+	require.Greater(t, held, 5)
+	return held
+}
+
+func TestAReservationOfAKeyWithLittleTrafficIsSettledWithTheRemoteLimiter(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, tight(100))
+		l := leased(t, s, lease.Options[string]{MaxBatch: 10})
+		r := reserve(t, l, 5)
+		time.Sleep(time.Hour) // long after Keep
+		require.NoError(t, r.Settle(2))
+		require.NoError(t, r.Settle(0), "only the first call counts")
+		require.Equal(t, 2, s.total())
+		s.clock.Advance(time.Hour)
+		r = reserve(t, l, 5)
+		require.NoError(t, r.Settle(7))
+		require.Equal(t, 9, s.total())
+		require.Zero(t, l.Stats().Held)
+		require.Zero(t, l.Stats().UnitsLost)
+	})
+}
+
+func TestWhatAReservationDidNotNeedGoesBackIntoItsBatch(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, plenty)
+		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
+		held := holding(t, l)
+		s.heard(&s.asked)
+		r := reserve(t, l, 3)
+		require.Equal(t, held-3, l.Stats().Held)
+		require.NoError(t, r.Settle(1))
+		require.Equal(t, held-1, l.Stats().Held)
+		require.NoError(t, r.Cancel())
+		require.Equal(t, held-1, l.Stats().Held, "only the first call counts")
+		require.Zero(t, l.Stats().UnitsLost)
+		require.Empty(t, s.heard(&s.settled), "no round trip")
+	})
+}
+
+func TestWhatAReservationDidNotNeedIsLostOnceItsBatchIsGone(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		gone func(t *testing.T, l *lease.Limiter[string])
+	}{
+		{"given back", func(*testing.T, *lease.Limiter[string]) { time.Sleep(time.Hour); synctest.Wait() }},
+		{"flushed", func(t *testing.T, l *lease.Limiter[string]) { require.NoError(t, l.Flush(context.Background())) }},
+		{"evicted", func(t *testing.T, l *lease.Limiter[string]) {
+			require.True(t, l.Allow("other", 1))
+			synctest.Wait()
+		}},
+		{"spent", func(t *testing.T, l *lease.Limiter[string]) {
+			for range 200 {
+				require.True(t, l.Allow("k", 1))
+				synctest.Wait()
+			}
+		}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := newServer(t, plenty)
+				l := leased(t, s, lease.Options[string]{MaxBatch: 40, MaxKeys: 1})
+				holding(t, l)
+				r := reserve(t, l, 5)
+				row.gone(t, l)
+				held := l.Stats().Held
+				require.NoError(t, r.Settle(1))
+				require.EqualValues(t, 4, l.Stats().UnitsLost)
+				require.Equal(t, held, l.Stats().Held)
+			})
+		})
+	}
+}
+
+func TestWhatAReservationNeedsBeyondItsCostIsSpentOfTheBatchThenOfTheRemoteLimiter(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, plenty)
+		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
+		held := holding(t, l)
+		spent := s.total() - held
+		require.NoError(t, reserve(t, l, 1).Settle(3))
+		synctest.Wait()
+		require.Equal(t, spent+3, s.total()-l.Stats().Held)
+
+		require.NoError(t, reserve(t, l, 1).Settle(1004))
+		synctest.Wait()
+		require.Equal(t, spent+1007, s.total()-l.Stats().Held)
+
+		r := reserve(t, l, 1)
+		require.NoError(t, l.Flush(context.Background()))
+		require.NoError(t, r.Settle(10), "after Flush")
+		require.Equal(t, spent+1017, s.total())
+	})
+}
+
+func TestAnExcessThatCannotBeChargedIsAnError(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, plenty)
+		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
+		holding(t, l)
+		r := reserve(t, l, 1)
+		s.fail(func(context.Context) error { return errDown })
+		err := r.Settle(1000)
+		require.ErrorIs(t, err, errDown)
+		require.Contains(t, err.Error(), "lease: ")
+		require.Contains(t, err.Error(), "units above what was reserved could not be charged")
+	})
+}
+
+// What reservations may put back is counted as held. Else a process could, within one
+// interval, admit it beside a full batch that was fetched meanwhile.
+func TestWhatReservationsMayPutBackCountsAsHeld(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, plenty)
+		l := leased(t, s, lease.Options[string]{MaxBatch: 16})
+		for range 100 {
+			require.True(t, l.Allow("k", 1))
+			synctest.Wait()
+		}
+		var open []func() error
+		spent := 100
+		for range 30 {
+			open = append(open, reserve(t, l, 1).Cancel)
+			spent++
+			synctest.Wait()
+		}
+		for _, cancel := range open {
+			require.NoError(t, cancel())
+			require.LessOrEqual(t, l.Stats().Held, 16)
+		}
+		st := l.Stats()
+		require.Equal(t, s.total(), spent-30+st.Held+int(st.UnitsLost))
+	})
+}
+
+func TestACostThatDoesNotFitTakesTheRestAlong(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, tight(1000))
+		l := leased(t, s, lease.Options[string]{MaxBatch: 20})
+		for range 15 {
+			require.True(t, l.Allow("k", 1))
+			synctest.Wait()
+		}
+		held := l.Stats().Held
+		require.NoError(t, s.Adjust("k", 1000-s.total()-4)) // four are left
+		require.True(t, l.Allow("k", held+3))
+		d := take(t, l, 2)
+		require.False(t, d.Allowed)
+		require.Equal(t, 1, d.Remaining, "all or nothing")
+		require.True(t, l.Allow("k", 1))
+		require.Zero(t, s.heard(&s.settled), "nothing was given back on the way")
+	})
+}
+
+func TestAFailureToGiveBackIsCountedAndTold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, plenty)
+		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
+		held := holding(t, l)
+		s.fail(func(context.Context) error { return errDown })
+		err := l.Flush(context.Background())
+		require.ErrorIs(t, err, errDown)
+		require.Contains(t, err.Error(), "lease: Flush: ")
+		require.EqualValues(t, held, l.Stats().UnitsLost)
+		require.NoError(t, l.Flush(context.Background()), "there is nothing left to give back")
+
+		s.fail(func(context.Context) error { panic("secret key") })
+		_, err = l.Take(context.Background(), "k", 1)
+		require.True(t, errors.Is(err, errUnavailable))
+		require.NotContains(t, err.Error(), "secret")
+	})
+}

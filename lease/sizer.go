@@ -1,0 +1,49 @@
+package lease
+
+import "time"
+
+// pace says what batches should be like.
+type pace struct {
+	most   int           // units
+	target time.Duration // how long one should last
+	keep   time.Duration // after which nothing is known of a key's rate any more
+}
+
+// sizer sizes the batches of one key by the rate at which it spends. Its arithmetic is
+// in floats: a wrong size costs a round trip, never budget.
+type sizer struct {
+	size  int           // units; 0 if nothing is known of the key's rate
+	at    time.Duration // when size was set
+	spent int64         // what the key had spent by then
+}
+
+// next returns the size of a batch that is fetched now for a caller who lacks need
+// units, by a key that has spent so much. It starts at need, doubles while a batch
+// of that size would last less than the target, and halves when it would last more
+// than twice as long.
+func (s *sizer) next(p pace, now time.Duration, spent int64, need int) int {
+	elapsed := now - s.at
+	lasts := float64(elapsed) * float64(s.size) / float64(max(1, spent-s.spent))
+	switch {
+	case elapsed < 0 || elapsed >= p.keep:
+		s.size = 0
+	case lasts < float64(p.target):
+		s.size = double(s.size, p.most)
+	case lasts > 2*float64(p.target):
+		s.size /= 2
+	}
+	s.size = min(max(s.size, need, 1), p.most)
+	s.at, s.spent = now, spent
+	return s.size
+}
+
+// forget makes the next batch start small.
+func (s *sizer) forget() { s.size = 0 }
+
+// double returns 2·n, and no more than most.
+func double(n, most int) int {
+	if n > most/2 {
+		return most
+	}
+	return 2 * n
+}
