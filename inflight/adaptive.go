@@ -1,0 +1,89 @@
+package inflight
+
+import (
+	"errors"
+	"time"
+)
+
+// Sample is what a window of finished work has shown.
+type Sample struct {
+	// RTT is the mean time of the work that succeeded, from the permit to Done. 0 if
+	// none did.
+	RTT time.Duration
+	// InFlight is the most units that were in flight in the window.
+	InFlight int
+	// Dropped says that at least one in ten of the window's outcomes were [Dropped].
+	Dropped bool
+	// Max is the upper bound of the limit at present. 0 means that there is none.
+	Max int
+}
+
+// Algorithm finds a limit from samples. It is a state machine that reads no clock and
+// knows no key: the same samples give the same limits. Update is called once for each
+// window of a key's samples, from one goroutine at a time and under no lock, and
+// returns the limit from now on. It must not call the limiter. A limit below 1 counts
+// as 1, and one above the key's upper bound as that.
+type Algorithm interface {
+	Update(s Sample) (limit int)
+}
+
+// Adaptive makes an Algorithm for a key. It is called for each key that is first seen, and
+// once by [New]. An Algorithm with a method Limit() int says by it where it starts;
+// others start at 20.
+type Adaptive func() Algorithm
+
+const startLimit = 20
+
+// validate makes one algorithm, and asks it what is wrong with it.
+func (a Adaptive) validate() error {
+	if a == nil {
+		return nil
+	}
+	alg := a()
+	if alg == nil {
+		return errors.New("inflight: Options.Adaptive returns nil")
+	}
+	if v, ok := alg.(interface{ validate() error }); ok {
+		return v.validate()
+	}
+	return nil
+}
+
+// learner is a key's algorithm and the window that it will hear of next. The pool's lock
+// guards it, but alg and due, which belong to who has been told to update.
+type learner struct {
+	alg      Algorithm
+	at       int // what the algorithm has said last
+	window   window
+	updating bool
+	due      Sample
+}
+
+func newLearner(alg Algorithm) *learner {
+	at := startLimit
+	if s, ok := alg.(interface{ Limit() int }); ok {
+		at = s.Limit()
+	}
+	return &learner{alg: alg, at: at}
+}
+
+// limit is what has been learnt, within the bound.
+func (l *learner) limit(bound int) int { return min(l.at, bound) }
+
+// began notes that work has begun.
+func (l *learner) began(inFlight int) { l.window.peak = max(l.window.peak, inFlight) }
+
+// ended notes that work has ended, and reports whether the caller is to take the window
+// and update the algorithm.
+func (l *learner) ended(now, rtt time.Duration, o Outcome) bool {
+	l.window.add(now, rtt, o)
+	return !l.updating && l.window.over(now)
+}
+
+// take ends the window. Nobody else updates the algorithm until updating is false again.
+func (l *learner) take(now time.Duration, bound, inFlight int) {
+	l.due = l.window.sample()
+	l.due.Max = bound
+	l.window = window{start: now, open: true, peak: inFlight}
+	l.updating = true
+}

@@ -1,0 +1,53 @@
+package inflight
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// refusal is an error with a text that is made once: to refuse must stay cheap when
+// there is too much to do.
+type refusal struct {
+	text string
+	is   error
+}
+
+func (r *refusal) Error() string { return r.text }
+func (r *refusal) Unwrap() error { return r.is }
+
+var (
+	errNoRoom    = &refusal{"inflight: no permit is free", ratelimit.ErrLimited}
+	errQueueFull = &refusal{"inflight: no permit is free, and the key's queue is full", ratelimit.ErrLimited}
+	errBlocked   = &refusal{"inflight: the key is blocked", ratelimit.ErrBlocked}
+)
+
+func errNegative(n int) error {
+	return fmt.Errorf("inflight: %w: %d", ratelimit.ErrNegativeCost, n)
+}
+
+// errExceeds says that n never fits. A bound of 0 is a key that is blocked.
+func errExceeds(n, bound int, what string) error {
+	if bound == 0 {
+		return errBlocked
+	}
+	return fmt.Errorf("inflight: %w: %d is above the %s of %d", ratelimit.ErrExceedsLimit, n, what, bound)
+}
+
+func errFull(keys int) error {
+	return fmt.Errorf("inflight: %w: all %d keys are in use", ratelimit.ErrTableFull, keys)
+}
+
+// noTotal stands for an [Options.Total] of 0.
+const noTotal = math.MaxInt
+
+// errGaveUp says that the context has ended, and why.
+func errGaveUp(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if cause == err {
+		return fmt.Errorf("inflight: gave up: %w", err)
+	}
+	return fmt.Errorf("inflight: gave up: %w: %w", err, cause)
+}

@@ -1,0 +1,187 @@
+package inflight
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weir-go/ratelimit/internal/keys"
+)
+
+// Limiter holds each key to a number of units in flight. Make one with [New]. It is
+// safe for concurrent use, starts no goroutine and needs no closing. The zero Limiter
+// cannot be used: its methods panic.
+type Limiter[K comparable] struct {
+	common *common
+	table  *table[K]
+	keys   keyCheck[K]
+	ask    func(K) config
+
+	base      atomic.Int64 // New's limit, or SetLimit's
+	setting   sync.Mutex   // one SetLimit at a time
+	asked     atomic.Uint64
+	refreshed atomic.Uint64 // what was asked before that is out of date
+}
+
+// New returns a limiter that lets limit units of each key be in flight at once. The
+// error names what is wrong: a limit below 1, an option out of range.
+func New[K comparable](limit int, opts *Options[K]) (*Limiter[K], error) {
+	var o Options[K]
+	if opts != nil {
+		o = *opts
+	}
+	if err := checkLimit(limit); err != nil {
+		return nil, err
+	}
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	o.defaults()
+	l := &Limiter[K]{common: o.common(), table: newTable[K](o.MaxKeys), keys: keyCheck[K]{keys.HoldInterfaces[K]()}, ask: o.config}
+	l.base.Store(int64(limit))
+	return l, nil
+}
+
+// Must returns the limiter, or panics if there is an error.
+func Must[K comparable](l *Limiter[K], err error) *Limiter[K] {
+	if err != nil {
+		panic(err)
+	}
+	return l
+}
+
+func checkLimit(limit int) error {
+	if limit < 1 {
+		return fmt.Errorf("inflight: the limit is %d, want 1 or more", limit)
+	}
+	return nil
+}
+
+// TryAcquire takes n units of the key if they are free now, and does not wait. The
+// caller calls [Permit.Release] or [Permit.Done] when the work is over. Errors wrap
+//
+//   - [ratelimit.ErrLimited]: no room now, or others wait for it;
+//   - [ratelimit.ErrExceedsLimit]: n is above the key's limit, or its upper bound if
+//     adaptive, or above Total, so that it never fits. Do not retry;
+//   - [ratelimit.ErrTableFull]: a new key, and [Options.MaxKeys] others are busy;
+//   - [ratelimit.ErrNegativeCost] and [ratelimit.ErrInvalidKey].
+//
+// An n of 0 always gets a permit, which holds nothing and teaches nothing.
+func (l *Limiter[K]) TryAcquire(key K, n int) (*Permit, error) {
+	s, err := l.enter(key, n)
+	if s == nil {
+		return noPermit(err)
+	}
+	return s.tryLocked(n, errNoRoom)
+}
+
+// Acquire is TryAcquire that waits for room, first come, first served among the key's
+// callers, until the context ends. If [Options.MaxQueue] callers of the key wait
+// already, it fails with [ratelimit.ErrLimited]. If the context has ended, or ends first,
+// the error wraps what [context.Context.Err] says. If the limit falls below n meanwhile,
+// it wraps [ratelimit.ErrExceedsLimit]. An Acquire that fails holds nothing.
+func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (*Permit, error) {
+	if ctx.Err() != nil {
+		return nil, errGaveUp(ctx)
+	}
+	s, err := l.enter(key, n)
+	if s == nil {
+		return noPermit(err)
+	}
+	if s.freeLocked(n) || s.queue.len >= s.common.maxQueue || s.possibleLocked(n) != nil {
+		return s.tryLocked(n, errQueueFull)
+	}
+	h, err := s.awaitLocked(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	return &Permit{s, h}, nil
+}
+
+// noPermit returns what a call gets that found no slot to ask: an error, or the permit
+// for nothing.
+func noPermit(err error) (*Permit, error) {
+	if err != nil {
+		return nil, err
+	}
+	return new(Permit), nil
+}
+
+// enter returns the key's slot, its pool locked, or nil if n is 0.
+func (l *Limiter[K]) enter(key K, n int) (*slot, error) {
+	t := l.made()
+	if n <= 0 || n > l.common.most() {
+		return nil, l.common.checkUnits(n)
+	}
+	if err := l.keys.err(key); err != nil {
+		return nil, err
+	}
+	return l.slotOf(t, key)
+}
+
+// slotOf returns the key's slot, its pool locked.
+func (l *Limiter[K]) slotOf(t *table[K], key K) (*slot, error) {
+	if e := t.find(key); e != nil {
+		e.pool.mu.Lock()
+		if !e.dead {
+			return &e.slot, nil
+		}
+		e.pool.mu.Unlock()
+	}
+	return l.create(key)
+}
+
+// create is slotOf for a key that is not in the table, or leaves it just now. User code is
+// asked before the table is locked. Should a Refresh have come in between, it is asked
+// again once the key is in the table, where each further Refresh finds it.
+func (l *Limiter[K]) create(key K) (*slot, error) {
+	e := &entry[K]{key: l.table.cloner.Clone(key)}
+	e.init(l.common)
+	cfg := l.configOf(key)
+	l.table.mu.Lock()
+	if old := l.table.find(key); old != nil { // not dead, as dead ones leave under this lock
+		old.pool.mu.Lock()
+		l.table.mu.Unlock()
+		return &old.slot, nil
+	}
+	s, err := l.insertLocked(e, cfg)
+	if s == nil || cfg.asked > l.refreshed.Load() {
+		return s, err
+	}
+	s.pool.mu.Unlock()
+	l.reconfigure(e)
+	return l.slotOf(l.table, key)
+}
+
+// insertLocked publishes a new key's slot with its pool locked, so that nobody forgets it
+// before it is used. It lets go of the table.
+func (l *Limiter[K]) insertLocked(e *entry[K], cfg config) (*slot, error) {
+	defer l.table.mu.Unlock()
+	if !l.table.roomLocked() {
+		return nil, errFull(l.table.max)
+	}
+	e.pool.mu.Lock()
+	e.configureLocked(cfg, int(l.base.Load()))
+	l.table.publishLocked(e)
+	return &e.slot, nil
+}
+
+// configOf asks the functions in Options.
+func (l *Limiter[K]) configOf(key K) config {
+	asked := l.asked.Add(1)
+	cfg := l.ask(key)
+	cfg.asked = asked
+	return cfg
+}
+
+// made returns the table of a limiter that New has made.
+func (l *Limiter[K]) made() *table[K] {
+	if l == nil || l.table == nil {
+		panic("inflight: a nil or zero Limiter cannot be used: make one with New")
+	}
+	return l.table
+}
+
+// Len returns how many keys are tracked.
+func (l *Limiter[K]) Len() int { return l.made().len() }

@@ -1,0 +1,292 @@
+package inflight_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+type options = inflight.Options[string]
+
+func newLimiter(t testing.TB, limit int, opts *options) *inflight.Limiter[string] {
+	t.Helper()
+	l, err := inflight.New(limit, opts)
+	require.NoError(t, err)
+	return l
+}
+
+// take takes n units, which must be free.
+func take(t testing.TB, l *inflight.Limiter[string], key string, n int) *inflight.Permit {
+	t.Helper()
+	p, err := l.TryAcquire(key, n)
+	require.NoError(t, err)
+	return p
+}
+
+// refused says that n units are not free.
+func refused(t testing.TB, l *inflight.Limiter[string], key string, n int) {
+	t.Helper()
+	p, err := l.TryAcquire(key, n)
+	assert.ErrorIs(t, err, ratelimit.ErrLimited)
+	assert.Nil(t, p)
+}
+
+func stats(t testing.TB, l *inflight.Limiter[string], key string) inflight.Stats {
+	t.Helper()
+	s, ok := l.Stats(key)
+	require.True(t, ok, "the key is tracked")
+	return s
+}
+
+func TestKeyHasItsLimitInFlightAndNoMore(t *testing.T) {
+	l := newLimiter(t, 3, nil)
+	one, two := take(t, l, "a", 1), take(t, l, "a", 2)
+	refused(t, l, "a", 1)
+	take(t, l, "b", 3)
+	two.Release()
+	refused(t, l, "a", 3)
+	take(t, l, "a", 2)
+	one.Release()
+	take(t, l, "a", 1)
+	assert.Equal(t, inflight.Stats{Limit: 3, Bound: 3, InFlight: 3, Weight: 1, Shed: 2}, stats(t, l, "a"))
+}
+
+func TestTotalBoundsAllKeysTogether(t *testing.T) {
+	l := newLimiter(t, 3, &options{Total: 4})
+	a := take(t, l, "a", 3)
+	take(t, l, "b", 1)
+	refused(t, l, "c", 1)
+	refused(t, l, "b", 1)
+	a.Release()
+	take(t, l, "c", 3)
+	refused(t, l, "a", 1)
+}
+
+func TestPermitIsReleasedOnce(t *testing.T) {
+	for name, again := range map[string]func(*inflight.Permit){
+		"Release":           (*inflight.Permit).Release,
+		"another outcome":   func(p *inflight.Permit) { p.Done(inflight.Dropped) },
+		"an unknown one":    func(p *inflight.Permit) { p.Done(200) },
+		"the same, by many": func(p *inflight.Permit) { inParallel(100, func(int) { p.Done(inflight.Ignored) }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLimiter(t, 2, &options{Total: 2})
+			p := take(t, l, "a", 1)
+			take(t, l, "a", 1)
+			p.Release()
+			again(p)
+			again(p)
+			assert.Equal(t, 1, stats(t, l, "a").InFlight)
+			take(t, l, "a", 1)
+			refused(t, l, "a", 1)
+		})
+	}
+}
+
+func TestPermitsForNothing(t *testing.T) {
+	var none *inflight.Permit
+	assert.NotPanics(t, func() { none.Release(); new(inflight.Permit).Done(inflight.Dropped) })
+
+	l := newLimiter(t, 1, &options{Total: 1})
+	held := take(t, l, "a", 1)
+	p, err := l.TryAcquire("a", 0)
+	require.NoError(t, err, "0 units are always free")
+	p.Release()
+	p, err = l.Acquire(context.Background(), "b", 0)
+	require.NoError(t, err)
+	p.Release()
+	assert.Equal(t, 1, l.Len(), "a key that asks for nothing is not tracked")
+	refused(t, l, "a", 1)
+	held.Release()
+}
+
+func TestWhatNeverFitsIsAnErrorAtOnce(t *testing.T) {
+	l := newLimiter(t, 5, &options{Total: 7, MaxQueue: 10, LimitFor: func(key string) int {
+		return map[string]int{"large": 9, "blocked": -1, "most negative": math.MinInt}[key]
+	}})
+	for _, test := range []struct {
+		name, key, text string
+		n               int
+		is, isNot       error
+	}{
+		{"above the key's limit", "a", "6 is above the key's limit of 5", 6, ratelimit.ErrExceedsLimit, ratelimit.ErrBlocked},
+		{"above Total", "large", "8 is above the total of 7", 8, ratelimit.ErrExceedsLimit, ratelimit.ErrBlocked},
+		{"the largest int", "a", "above the total of 7", math.MaxInt, ratelimit.ErrExceedsLimit, ratelimit.ErrBlocked},
+		{"a blocked key", "blocked", "blocked", 1, ratelimit.ErrBlocked, ratelimit.ErrLimited},
+		{"a blocked key, of the least int", "most negative", "blocked", 1, ratelimit.ErrExceedsLimit, ratelimit.ErrLimited},
+		{"below zero", "a", "-3", -3, ratelimit.ErrNegativeCost, ratelimit.ErrExceedsLimit},
+		{"the least int", "a", fmt.Sprint(math.MinInt), math.MinInt, ratelimit.ErrNegativeCost, ratelimit.ErrExceedsLimit},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, try := l.TryAcquire(test.key, test.n)
+			_, wait := l.Acquire(context.Background(), test.key, test.n)
+			for _, err := range []error{try, wait} {
+				assert.ErrorIs(t, err, test.is)
+				assert.NotErrorIs(t, err, test.isNot)
+				assert.ErrorContains(t, err, test.text)
+				assert.True(t, strings.HasPrefix(err.Error(), "inflight: "), err.Error())
+			}
+		})
+	}
+	assert.Zero(t, stats(t, l, "a").Shed, "what never fits is not shed")
+	take(t, l, "a", 5)
+}
+
+func TestErrorsDoNotNameTheKey(t *testing.T) {
+	l := newLimiter(t, 1, &options{MaxKeys: 1, LimitFor: func(string) int { return 1 }})
+	take(t, l, "secret", 1)
+	for key, n := range map[string]int{"secret": 1, "secret ": 1, "secret  ": -1} {
+		_, err := l.TryAcquire(key, n)
+		assert.NotContains(t, err.Error(), "secret")
+	}
+}
+
+func TestKeyThatIsNotEqualToItself(t *testing.T) {
+	l, err := inflight.New[float64](1, nil)
+	require.NoError(t, err)
+	_, err = l.TryAcquire(math.NaN(), 1)
+	assert.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+	_, ok := l.Stats(math.NaN())
+	assert.False(t, ok)
+	l.Refresh(math.NaN())
+	assert.Zero(t, l.Len())
+}
+
+func TestKeyThatCannotBeCompared(t *testing.T) {
+	l, err := inflight.New[any](1, nil)
+	require.NoError(t, err)
+	_, err = l.TryAcquire([]int{1}, 1)
+	assert.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+	l.Refresh([]int{1})
+	_, ok := l.Stats([]int{1})
+	assert.False(t, ok)
+	_, err = l.TryAcquire("text", 1)
+	assert.NoError(t, err)
+}
+
+func TestBadOptionsAreNamed(t *testing.T) {
+	for _, test := range []struct {
+		name, text string
+		limit      int
+		opts       *options
+	}{
+		{"limit of zero", "the limit is 0, want 1 or more", 0, nil},
+		{"limit below zero", "the limit is -7", -7, nil},
+		{"Total", "Options.Total is -1", 1, &options{Total: -1}},
+		{"MaxQueue", "Options.MaxQueue is -2", 1, &options{MaxQueue: -2}},
+		{"MaxKeys", "Options.MaxKeys is -3", 1, &options{MaxKeys: -3}},
+		{"an Adaptive that makes nothing", "Options.Adaptive returns nil", 1,
+			&options{Adaptive: func() inflight.Algorithm { return nil }}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l, err := inflight.New(test.limit, test.opts)
+			assert.Nil(t, l)
+			assert.ErrorContains(t, err, "inflight: "+test.text)
+			assert.Panics(t, func() { inflight.Must(l, err) })
+		})
+	}
+}
+
+func TestZeroLimiterSaysWhatToDo(t *testing.T) {
+	for name, l := range map[string]*inflight.Limiter[string]{"zero": {}, "nil": nil} {
+		for method, call := range map[string]func(){
+			"TryAcquire": func() { l.TryAcquire("a", 1) },
+			"Acquire":    func() { l.Acquire(context.Background(), "a", 1) },
+			"SetLimit":   func() { l.SetLimit(1) },
+			"Refresh":    func() { l.Refresh("a") },
+			"Stats":      func() { l.Stats("a") },
+			"Snapshot":   func() { l.Snapshot() },
+			"Len":        func() { l.Len() },
+		} {
+			assert.PanicsWithValue(t, "inflight: a nil or zero Limiter cannot be used: make one with New", call, "%s, %s", name, method)
+		}
+	}
+}
+
+func TestHugeLimitsAndRequests(t *testing.T) {
+	l := newLimiter(t, math.MaxInt, nil)
+	p := take(t, l, "a", math.MaxInt)
+	refused(t, l, "a", 1)
+	refused(t, l, "a", math.MaxInt)
+	p.Release()
+	take(t, l, "a", math.MaxInt-1)
+	take(t, l, "a", 1)
+	refused(t, l, "a", 1)
+}
+
+func TestHugeAndEmptyKeys(t *testing.T) {
+	l := newLimiter(t, 1, nil)
+	for _, key := range []string{"", "\x00", strings.Repeat("x", 1<<20)} {
+		p := take(t, l, key, 1)
+		refused(t, l, key, 1)
+		p.Release()
+		take(t, l, key, 1)
+	}
+}
+
+func TestPanicInTheWorkGivesThePermitBack(t *testing.T) {
+	l := newLimiter(t, 1, nil)
+	assert.Panics(t, func() {
+		defer take(t, l, "a", 1).Release()
+		panic("work")
+	})
+	take(t, l, "a", 1)
+}
+
+func TestOldestPermitIsAsOldAsSeen(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	l := newLimiter(t, 10, &options{Clock: clock})
+	first := take(t, l, "a", 1)
+	assert.Zero(t, stats(t, l, "a").Oldest, "first seen now")
+	clock.Advance(time.Minute)
+	second := take(t, l, "a", 2)
+	assert.Equal(t, time.Minute, stats(t, l, "a").Oldest)
+	second.Release()
+	clock.Advance(time.Minute)
+	third := take(t, l, "a", 1)
+	assert.Equal(t, 2*time.Minute, stats(t, l, "a").Oldest, "a later permit was released")
+	first.Release()
+	assert.Zero(t, stats(t, l, "a").Oldest, "the third was not seen before")
+	clock.Advance(time.Second)
+	assert.Equal(t, time.Second, l.Snapshot()["a"].Oldest)
+	clock.Set(0)
+	assert.Zero(t, stats(t, l, "a").Oldest, "a clock that steps back gives no negative age")
+	third.Release()
+	assert.Zero(t, stats(t, l, "a").Oldest, "nothing is in flight")
+}
+
+func TestOutcomesHaveNames(t *testing.T) {
+	for o, name := range map[inflight.Outcome]string{
+		inflight.Success: "success", inflight.Dropped: "dropped", inflight.Ignored: "ignored", 77: "ignored",
+	} {
+		assert.Equal(t, name, o.String())
+	}
+}
+
+func TestRefusalAllocatesNothing(t *testing.T) {
+	l := newLimiter(t, 1, nil)
+	take(t, l, "a", 1)
+	assert.Zero(t, testing.AllocsPerRun(100, func() { l.TryAcquire("a", 1) }))
+}
+
+func TestPermitIsTheOnlyAllocation(t *testing.T) {
+	for name, opts := range map[string]*options{"fixed": nil, "total": {Total: 5}} {
+		l := newLimiter(t, 1, opts)
+		take(t, l, "a", 1).Release()
+		allocs := testing.AllocsPerRun(100, func() {
+			p, _ := l.TryAcquire("a", 1)
+			p.Done(inflight.Success)
+		})
+		assert.LessOrEqual(t, allocs, 1.0, name)
+	}
+}

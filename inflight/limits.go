@@ -1,0 +1,60 @@
+package inflight
+
+import "slices"
+
+// SetLimit replaces New's limit, for the keys that have none of their own. Where it is
+// raised, those who wait are let in. Where it is lowered below what is in flight, nobody
+// is cut off, and nobody let in until it fits; those who wait for more than the
+// new limit get [ratelimit.ErrExceedsLimit]. It takes time in proportion to the number
+// of keys. The error says that the limit is below 1, and nothing has changed then.
+func (l *Limiter[K]) SetLimit(limit int) error {
+	l.made()
+	if err := checkLimit(limit); err != nil {
+		return err
+	}
+	l.setting.Lock()
+	defer l.setting.Unlock()
+	l.base.Store(int64(limit))
+	for _, e := range l.entries(nil) {
+		e.pool.mu.Lock()
+		busy := !e.idleLocked()
+		if e.config.limit == 0 {
+			e.boundLocked(limit)
+		}
+		e.unlockAfter(busy)
+	}
+	return nil
+}
+
+// Refresh asks [Options.LimitFor] and [Options.Weight] again, for some keys, or for all if
+// none is given. What they say is in force when it returns, as by [Limiter.SetLimit].
+func (l *Limiter[K]) Refresh(keys ...K) {
+	l.made()
+	l.refreshed.Store(l.asked.Add(1))
+	for _, e := range l.entries(keys) {
+		l.reconfigure(e)
+	}
+}
+
+// reconfigure asks again what holds for a key, and puts it into force.
+func (l *Limiter[K]) reconfigure(e *entry[K]) {
+	cfg := l.configOf(e.key)
+	e.pool.mu.Lock()
+	busy := !e.idleLocked()
+	e.configureLocked(cfg, int(l.base.Load()))
+	e.unlockAfter(busy)
+}
+
+// entries returns those of the keys, or of all if there are none, that are tracked.
+func (l *Limiter[K]) entries(keys []K) []*entry[K] {
+	t := l.made()
+	if len(keys) > 0 {
+		keys = slices.DeleteFunc(slices.Clone(keys), func(key K) bool { return l.keys.err(key) != nil })
+		if len(keys) == 0 {
+			return nil
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.entriesLocked(keys)
+}

@@ -1,0 +1,27 @@
+package inflight
+
+// Outcome says how the work under a permit has ended. Adaptive limits learn from it;
+// fixed ones do not.
+type Outcome uint8
+
+const (
+	// Success is work that was done: its time counts.
+	Success Outcome = iota
+	// Dropped is work that failed because there is too much of it: a timeout, or a
+	// backend that says that it is overloaded.
+	Dropped
+	// Ignored is work that says nothing of the backend's load, such as an invalid
+	// request or a hit of a cache. Unknown outcomes count as Ignored.
+	Ignored
+)
+
+// String returns the outcome as a word.
+func (o Outcome) String() string {
+	switch o {
+	case Success:
+		return "success"
+	case Dropped:
+		return "dropped"
+	}
+	return "ignored"
+}

@@ -1,0 +1,61 @@
+package inflight
+
+import "time"
+
+// held is what is in flight under one permit.
+type held struct {
+	n     int           // units; 0 once they are released
+	start time.Duration // of the work, if its key's limit is adaptive
+	gen   uint32        // of the key's age, when it began
+}
+
+// waiter is one call of Acquire that waits. Its key's lock guards it, except that ready
+// is closed once, and what was written before may be read after that.
+type waiter struct {
+	n          int
+	ready      chan struct{}
+	since      time.Duration // when it began to wait
+	held       held          // what it gets, if err is nil
+	err        error         // why it gets nothing
+	done       bool          // ready is closed
+	next, prev *waiter
+}
+
+// queue is a key's waiters, first come, first served.
+type queue struct {
+	first, last *waiter
+	len         int
+}
+
+func (q *queue) push(w *waiter) {
+	w.prev = q.last
+	if q.last == nil {
+		q.first = w
+	} else {
+		q.last.next = w
+	}
+	q.last = w
+	q.len++
+}
+
+// remove takes out a waiter that is in the queue.
+func (q *queue) remove(w *waiter) {
+	if w.prev == nil {
+		q.first = w.next
+	} else {
+		w.prev.next = w.next
+	}
+	if w.next == nil {
+		q.last = w.prev
+	} else {
+		w.next.prev = w.prev
+	}
+	w.next, w.prev = nil, nil
+	q.len--
+}
+
+// end lets the waiter go on.
+func (w *waiter) end(err error) {
+	w.err, w.done = err, true
+	close(w.ready)
+}

@@ -1,0 +1,64 @@
+package inflight
+
+import "time"
+
+// Stats say how a key stands.
+type Stats struct {
+	Limit    int // units that may be in flight now; of a blocked key 0
+	Bound    int // what an adaptive Limit cannot rise above; else equal to Limit
+	InFlight int // units in flight
+	Queued   int // calls of Acquire that wait
+	Weight   int // of the key's share of Total
+
+	// Shed counts the calls that were refused with ErrLimited since the key was first
+	// seen. Those who gave up, and those who asked for more than can ever fit,
+	// are not counted.
+	Shed uint64
+
+	// Wait is how long those waited who were served from the queue of late: a mean in
+	// which each wait weighs 1/8, and older ones less and less. 0 if none ever waited.
+	Wait time.Duration
+
+	// Oldest is for how long, at least, the oldest permit has been held. It counts from
+	// the first call of Stats or Snapshot that found it in flight, as no clock is read for
+	// single permits: so ask regularly, as a metrics scraper does. One that grows without
+	// end is a permit that was never released. 0 if nothing is in flight.
+	Oldest time.Duration
+}
+
+// Stats returns how a key stands, and whether it is tracked.
+func (l *Limiter[K]) Stats(key K) (Stats, bool) {
+	t := l.made()
+	if l.keys.err(key) != nil {
+		return Stats{}, false
+	}
+	e := t.find(key)
+	if e == nil {
+		return Stats{}, false
+	}
+	s, ok := e.stats()
+	return s, ok
+}
+
+// Snapshot returns the Stats of all tracked keys. Each is consistent; they are not read at
+// one instant.
+func (l *Limiter[K]) Snapshot() map[K]Stats {
+	all := make(map[K]Stats)
+	for _, e := range l.entries(nil) {
+		if s, ok := e.stats(); ok {
+			all[e.key] = s
+		}
+	}
+	return all
+}
+
+// stats returns how the slot stands, unless it was forgotten.
+func (s *slot) stats() (Stats, bool) {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	return Stats{
+		Limit: s.limit, Bound: s.bound, InFlight: s.inFlight, Queued: s.queue.len,
+		Weight: int(s.weight), Shed: s.shed, Wait: s.wait,
+		Oldest: s.age.oldest(s.inFlight, s.common.clock.Now()),
+	}, !s.dead
+}

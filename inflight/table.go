@@ -1,0 +1,139 @@
+package inflight
+
+import (
+	"container/heap"
+	"slices"
+	"sync"
+
+	"github.com/weir-go/ratelimit/internal/keys"
+)
+
+// table finds keys' slots, never more of them than max. Finding one takes no lock. The
+// table's lock is taken to insert and remove, and before a pool's lock, never after it.
+type table[K comparable] struct {
+	index  keys.Map[K, *entry[K]]
+	cloner keys.Cloner[K]
+	max    int
+
+	mu    sync.Mutex
+	count int
+	idle  idleHeap[K] // all keys but those that were found busy since they were last idle
+}
+
+// entry is a slot and its place in the table.
+type entry[K comparable] struct {
+	slot
+	key  K
+	rank uint64 // idle.at when the heap last looked: never above it
+}
+
+// smallTable is a table that keeps its order of idle keys from the start.
+const smallTable = 1024
+
+func newTable[K comparable](max int) *table[K] {
+	return &table[K]{index: keys.NewMap[K, *entry[K]](), cloner: keys.NewCloner[K](), max: max}
+}
+
+func (t *table[K]) find(key K) *entry[K] { return t.index.Find(key) }
+
+// roomLocked reports whether there is room for one more key, and makes room if it can.
+func (t *table[K]) roomLocked() bool { return t.count < t.max || t.forgetLocked() }
+
+// publishLocked adds a key for which there is room.
+func (t *table[K]) publishLocked(e *entry[K]) {
+	order := &e.common.order
+	e.slot.idle.at = order.last.Add(1)
+	e.rank = e.slot.idle.at
+	heap.Push(&t.idle, e)
+	t.index.Add(e.key, e)
+	t.count++
+	if t.max <= smallTable || t.count > t.max/2 {
+		order.on.Store(true)
+	}
+}
+
+// entriesLocked returns those of the keys, or of all if there are none, that are in the table.
+func (t *table[K]) entriesLocked(of []K) (found []*entry[K]) {
+	for _, key := range of {
+		if e := t.find(key); e != nil {
+			found = append(found, e)
+		}
+	}
+	if len(of) > 0 {
+		return found
+	}
+	found = make([]*entry[K], 0, t.count)
+	return slices.AppendSeq(found, t.index.Values())
+}
+
+// forgetLocked removes the key that has been idle longest, if any is idle. The heap's
+// ranks are never above the truth, so its first entry whose rank is true is that key.
+// Busy keys leave the heap until they are idle again. So each look is paid for by a use
+// of the key that was looked at.
+func (t *table[K]) forgetLocked() bool {
+	for len(t.idle) > 0 {
+		e := t.idle[0]
+		e.pool.mu.Lock()
+		done := t.lookLocked(e)
+		e.pool.mu.Unlock()
+		if done {
+			return true
+		}
+	}
+	return false
+}
+
+// lookLocked looks at the heap's first entry, and reports whether it has removed it.
+// The locks of the table and of the entry's pool are held.
+func (t *table[K]) lookLocked(e *entry[K]) bool {
+	switch {
+	case !e.idleLocked():
+		heap.Pop(&t.idle)
+		e.slot.idle.unpark = func() { t.unpark(e) }
+	case e.slot.idle.at != e.rank:
+		e.rank = e.slot.idle.at
+		heap.Fix(&t.idle, 0)
+	default:
+		heap.Pop(&t.idle)
+		e.dead = true
+		t.index.Remove(e.key)
+		t.count--
+		return true
+	}
+	return false
+}
+
+// unpark puts a key back that has become idle. Nobody else forgets or parks it meanwhile,
+// as both find their keys in the heap.
+func (t *table[K]) unpark(e *entry[K]) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.pool.mu.Lock()
+	e.rank = e.slot.idle.at
+	e.pool.mu.Unlock()
+	heap.Push(&t.idle, e)
+}
+
+// len returns how many keys there are.
+func (t *table[K]) len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.count
+}
+
+// idleHeap is a heap of keys, the one that has been idle longest first.
+type idleHeap[K comparable] []*entry[K]
+
+func (h idleHeap[K]) Len() int           { return len(h) }
+func (h idleHeap[K]) Less(i, j int) bool { return h[i].rank < h[j].rank }
+func (h idleHeap[K]) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+
+func (h *idleHeap[K]) Push(x any) { *h = append(*h, x.(*entry[K])) }
+
+func (h *idleHeap[K]) Pop() any {
+	last := len(*h) - 1
+	e := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return e
+}

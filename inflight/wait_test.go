@@ -1,0 +1,300 @@
+package inflight_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/inflight"
+)
+
+// caller is a call of Acquire in a goroutine of its own, in a synctest bubble.
+type caller struct {
+	name   string
+	cancel context.CancelCauseFunc
+	permit *inflight.Permit
+	err    error
+	done   bool
+}
+
+// line sends callers one after the other, so that each waits before the next one comes,
+// and notes in which order they were served.
+type line struct {
+	l      *inflight.Limiter[string]
+	mu     sync.Mutex // guards served
+	served []string
+}
+
+func (q *line) send(name, key string, n int) *caller {
+	c := &caller{name: name}
+	var ctx context.Context
+	ctx, c.cancel = context.WithCancelCause(context.Background())
+	go func() {
+		c.permit, c.err = q.l.Acquire(ctx, key, n)
+		if c.err == nil {
+			q.mu.Lock()
+			q.served = append(q.served, name)
+			q.mu.Unlock()
+		}
+		c.done = true
+	}()
+	synctest.Wait()
+	return c
+}
+
+// release gives a served caller's permit back, and lets the others go on.
+func (c *caller) release() {
+	c.permit.Release()
+	synctest.Wait()
+}
+
+func (c *caller) giveUp() {
+	c.cancel(nil)
+	synctest.Wait()
+}
+
+func TestFirstComeFirstServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, 2, &options{MaxQueue: 10})
+		q := &line{l: l}
+		large, small := q.send("holder", "a", 2), []*caller{}
+		big := q.send("big", "a", 2)
+		for i := range 3 {
+			small = append(small, q.send(fmt.Sprint("small ", i), "a", 1))
+		}
+		assert.Equal(t, 4, stats(t, l, "a").Queued)
+		refused(t, l, "a", 1)
+		large.release()
+		assert.Equal(t, []string{"holder", "big"}, q.served, "a big request is not overtaken by small ones")
+		refused(t, l, "a", 1)
+		big.release()
+		assert.True(t, small[0].done && small[1].done && !small[2].done)
+		small[0].release()
+		small[1].release()
+		small[2].release()
+		assert.Len(t, q.served, 5)
+		assert.Zero(t, stats(t, l, "a").InFlight)
+	})
+}
+
+func TestTryAcquirePassesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, 3, &options{MaxQueue: 10})
+		q := &line{l: l}
+		a := q.send("holder", "a", 2)
+		b := q.send("waits for three", "a", 3)
+		refused(t, l, "a", 1) // one is free, but not for whom comes now
+		a.release()
+		assert.True(t, b.done)
+		b.release()
+		take(t, l, "a", 3).Release()
+	})
+}
+
+func TestFullQueueShedsTheNewest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, 1, &options{MaxQueue: 2})
+		q := &line{l: l}
+		held := take(t, l, "a", 1)
+		first, second := q.send("first", "a", 1), q.send("second", "a", 1)
+		third := q.send("third", "a", 1)
+		assert.ErrorIs(t, third.err, ratelimit.ErrLimited)
+		assert.ErrorContains(t, third.err, "queue is full")
+		assert.False(t, first.done || second.done)
+		other := q.send("another key", "b", 1)
+		assert.NoError(t, other.err, "a full queue is its own key's")
+		assert.EqualValues(t, 1, stats(t, l, "a").Shed)
+		held.Release()
+		synctest.Wait()
+		first.release()
+		second.release()
+	})
+}
+
+func TestAcquireWithoutAQueueFailsAtOnce(t *testing.T) {
+	l := newLimiter(t, 1, nil)
+	p, err := l.Acquire(context.Background(), "a", 1)
+	require.NoError(t, err)
+	_, err = l.Acquire(context.Background(), "a", 1)
+	assert.ErrorIs(t, err, ratelimit.ErrLimited)
+	p.Release()
+}
+
+func TestAcquireWithAContextThatHasEnded(t *testing.T) {
+	l := newLimiter(t, 1, nil)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errors.New("the client has left"))
+	_, err := l.Acquire(ctx, "a", 1)
+	assert.ErrorIs(t, err, context.Canceled)
+	assert.ErrorContains(t, err, "inflight: gave up")
+	assert.ErrorContains(t, err, "the client has left")
+	assert.Zero(t, l.Len())
+}
+
+func TestDeadlineEndsAWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, 1, &options{MaxQueue: 1})
+		take(t, l, "a", 1)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		start := time.Now()
+		_, err := l.Acquire(ctx, "a", 1)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, time.Minute, time.Since(start))
+		assert.Zero(t, stats(t, l, "a").Queued)
+	})
+}
+
+// failsafe-go v0.9.8 keeps the permits of a wait that was cancelled.
+func TestCallerThatGivesUpKeepsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, 3, &options{MaxQueue: 10, Total: 3})
+		q := &line{l: l}
+		held := q.send("holder", "a", 2)
+		big := q.send("big", "a", 3)
+		middle, last := q.send("middle", "a", 1), q.send("last", "a", 1)
+		middle.giveUp()
+		assert.ErrorIs(t, middle.err, context.Canceled)
+		assert.False(t, last.done)
+		big.giveUp()
+		assert.ErrorIs(t, big.err, context.Canceled)
+		assert.True(t, last.done, "the room that big has waited for goes to the next")
+		assert.Equal(t, 3, stats(t, l, "a").InFlight)
+		held.release()
+		last.release()
+		take(t, l, "a", 3).Release()
+	})
+}
+
+// The permit that reaches a waiter in the instant of its giving up goes to the next, or is
+// the caller's: nothing is lost.
+func TestPermitPassesOnWhenItsWaiterGivesUpAtTheSameInstant(t *testing.T) {
+	l := newLimiter(t, 1, &options{MaxQueue: 4})
+	lost, got := 0, 0
+	for range 2000 {
+		held := take(t, l, "a", 1)
+		ctx, cancel := context.WithCancel(context.Background())
+		results := make(chan error, 2)
+		wait := func(ctx context.Context) {
+			p, err := l.Acquire(ctx, "a", 1)
+			p.Release()
+			results <- err
+		}
+		go wait(ctx)
+		for stats(t, l, "a").Queued < 1 {
+			time.Sleep(0)
+		}
+		go wait(context.Background())
+		inParallel(2, func(i int) { [...]func(){held.Release, cancel}[i]() })
+		for range 2 {
+			if err := <-results; err != nil {
+				assert.ErrorIs(t, err, context.Canceled)
+				lost++
+			} else {
+				got++
+			}
+		}
+		require.Zero(t, stats(t, l, "a").InFlight)
+	}
+	t.Logf("%d gave up, %d were served", lost, got)
+}
+
+func TestRaisedLimitWakesThoseWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, 1, &options{MaxQueue: 10})
+		q := &line{l: l}
+		take(t, l, "a", 1)
+		one, two, three := q.send("1", "a", 1), q.send("2", "a", 1), q.send("3", "a", 1)
+		require.NoError(t, l.SetLimit(3))
+		synctest.Wait()
+		assert.True(t, one.done && two.done && !three.done)
+		one.release()
+		two.release()
+		three.release()
+	})
+}
+
+func TestLoweredLimitCutsNobodyOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, 4, &options{MaxQueue: 10})
+		q := &line{l: l}
+		held := []*inflight.Permit{take(t, l, "a", 1), take(t, l, "a", 1), take(t, l, "a", 1), take(t, l, "a", 1)}
+		require.NoError(t, l.SetLimit(2))
+		assert.Equal(t, 4, stats(t, l, "a").InFlight)
+		next := q.send("next", "a", 1)
+		for i, p := range held {
+			assert.Equal(t, i > 2, next.done, "%d were released: no new one until there is room", i)
+			p.Release()
+			synctest.Wait()
+		}
+		next.release()
+	})
+}
+
+func TestLoweredLimitEndsThoseWhoWaitForMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, 5, &options{MaxQueue: 10})
+		q := &line{l: l}
+		held := take(t, l, "a", 2)
+		five, two := q.send("five", "a", 5), q.send("two", "a", 2)
+		require.NoError(t, l.SetLimit(4))
+		synctest.Wait()
+		assert.ErrorIs(t, five.err, ratelimit.ErrExceedsLimit)
+		assert.True(t, two.done, "and lets in those behind them")
+		assert.NoError(t, two.err)
+		held.Release()
+		two.release()
+		assert.Error(t, l.SetLimit(0))
+		assert.Error(t, l.SetLimit(-1))
+		assert.Equal(t, 4, stats(t, l, "a").Limit, "a limit that is refused changes nothing")
+	})
+}
+
+func TestBlockedKeyEndsItsWaiters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits := map[string]int{}
+		l := newLimiter(t, 1, &options{MaxQueue: 10, LimitFor: func(key string) int { return limits[key] }})
+		q := &line{l: l}
+		held := take(t, l, "a", 1)
+		c := q.send("waiting", "a", 1)
+		limits["a"] = -1
+		l.Refresh("b", "a")
+		synctest.Wait()
+		assert.ErrorIs(t, c.err, ratelimit.ErrBlocked)
+		held.Release()
+		_, err := l.TryAcquire("a", 1)
+		assert.ErrorIs(t, err, ratelimit.ErrBlocked)
+		assert.Zero(t, stats(t, l, "a").Limit)
+		limits["a"] = 0
+		l.Refresh()
+		take(t, l, "a", 1)
+	})
+}
+
+func TestStatsTellOfRecentWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, 1, &options{MaxQueue: 10})
+		q := &line{l: l}
+		held := take(t, l, "a", 1)
+		first := q.send("first", "a", 1)
+		time.Sleep(8 * time.Second)
+		held.Release()
+		synctest.Wait()
+		assert.Equal(t, 8*time.Second, stats(t, l, "a").Wait)
+		second := q.send("second", "a", 1)
+		time.Sleep(16 * time.Second)
+		first.release()
+		assert.Equal(t, 9*time.Second, stats(t, l, "a").Wait)
+		second.release()
+		take(t, l, "a", 1).Release()
+		assert.Equal(t, 9*time.Second, stats(t, l, "a").Wait, "who does not queue does not count")
+	})
+}
