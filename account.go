@@ -1,9 +1,6 @@
 package ratelimit
 
-import (
-	"math"
-	"sync"
-)
+import "sync"
 
 // bucket is one key's lock and spending. It is exactly a cache line long on
 // 64-bit machines, and knows neither its key nor the map that holds it.
@@ -100,8 +97,8 @@ func (b *account) offer(m moment, cost int64, q request) offer {
 func (b *account) accept(sp spending, q request) spending {
 	b.use.allowed()
 	sp.changes = b.changes
-	if sp.at > b.last && (q.keep || b.ledger != nil) {
-		b.book(sp)
+	if sp.at > b.last && (q.keep || b.detail != nil) {
+		b.state = b.plan.book(b.state, sp)
 	} else {
 		b.state = b.plan.spend(b.state, sp.at, sp.cost)
 	}
@@ -114,7 +111,7 @@ func (b *account) refuse() { b.use.denied() }
 // allow is decide for a caller who needs only the yes or no, and for most accounts the
 // fastest way to that. The plan is the account's. The caller holds the lock.
 func (b *account) allow(p *plan, reading, cost int64) bool {
-	if p.ordered || b.ledger != nil {
+	if p.ordered || b.detail != nil {
 		var d Decision
 		b.decide(reading, cost, take, &d)
 		return d.Allowed
@@ -140,8 +137,8 @@ func (b *account) allow(p *plan, reading, cost int64) bool {
 func (b *account) record(p *plan, now int64) {
 	b.last = now
 	b.use.touched()
-	if b.ledger != nil {
-		b.catchUp(now)
+	if b.detail != nil && !p.log {
+		b.state = p.catchUp(b.state, now)
 	}
 	if p.ordered {
 		b.state = p.advance(b.state, now)
@@ -166,83 +163,16 @@ func (b *account) view(p *plan, reading int64) (state, moment) {
 // adjust charges, or forgives, and records the time. The caller holds the lock.
 func (b *account) adjust(now, delta int64) {
 	b.record(b.plan, now)
-	if delta > 0 {
-		b.charge(now, delta)
-	} else {
-		b.forgive(now, -max(delta, -math.MaxInt64))
-		b.eased()
-	}
+	b.state = b.plan.adjust(b.state, now, delta)
+	b.eased()
 }
 
-// charge spends n behind all that is booked, into debt if need be.
-func (b *account) charge(now, n int64) {
-	b.refold()
-	n = min(n, b.plan.maxDebt-b.plan.spent(b.state, now))
-	switch {
-	case n <= 0:
-	case b.ledger == nil || b.plan.log:
-		b.state = b.plan.charge(b.state, now, n)
-	default:
-		b.book(spending{at: b.entries.newest(), cost: n})
-	}
-}
-
-// forgive takes n from what is spent: bookings first, the last of all first.
-func (b *account) forgive(now, n int64) {
-	if b.ledger == nil || b.plan.log {
-		b.state = b.plan.forgive(b.state, now, n)
-		return
-	}
-	n -= b.entries.reduceNewest(n)
-	b.base = b.plan.forgive(b.base, now, n)
-	b.ledger.prune()
-}
-
-// book spends at an instant after now, in such a way that it can be given back.
-// The caller holds the lock.
-func (b *account) book(sp spending) {
-	if !b.plan.log {
-		if b.ledger == nil {
-			b.ledger = &ledger{bookings: &bookings{base: b.state}}
-		}
-		b.ledger.add(sp)
-	}
-	b.state = b.plan.spend(b.state, sp.at, sp.cost)
-}
-
-// catchUp moves the bookings that are past into the base, and brings the state
-// up to date. The caller holds the lock and has seen that there is a ledger.
-func (b *account) catchUp(now int64) {
-	if b.plan.log {
-		return
-	}
-	if b.refold(); b.ledger != nil {
-		b.popDue(now)
-	}
-}
-
-// popDue moves the bookings that are past into the base. The state is as before.
-func (b *account) popDue(now int64) {
-	l, k := b.ledger, 0
-	for ; k < l.entries.n && l.entries.slot(k).at <= now; k++ {
-		l.base = b.plan.replay(l.base, l.get(k))
-	}
-	if k == l.entries.n {
-		b.state = l.base // the fold over no entries
-	} else if k > 0 {
-		l.entries.popFront(k)
-		l.parts.popFront(l.parts.search(now + 1))
-	}
-}
-
-// refold brings the state up to date if bookings have been given back.
+// refold brings the state up to date if bookings have been given back. The caller holds
+// the lock.
 func (b *account) refold() {
-	if b.ledger == nil || b.plan.log || !b.stale {
-		return
+	if b.detail != nil {
+		b.state = b.plan.refold(b.state)
 	}
-	l := b.ledger
-	l.stale = false
-	b.state = b.plan.fold(l)
 }
 
 func (b *account) settleAt(clock Clock, sp spending, actual int64) {
@@ -251,31 +181,11 @@ func (b *account) settleAt(clock Clock, sp spending, actual int64) {
 	if b.plan == nil {
 		return // dropped, and what it had spent with it
 	}
-	now := max(reading(clock), b.last)
-	b.last = now
-	if b.ledger != nil && !b.plan.log {
-		b.popDue(now) // and no more: of many cancels in a row only the last needs a fold
-	}
-	b.settle(now, sp, actual)
-	b.eased()
-}
-
-// settle makes good the difference between the cost that was spent and what it
-// actually was. The caller holds the lock.
-func (b *account) settle(now int64, sp spending, actual int64) {
+	b.last = max(reading(clock), b.last)
+	b.state = b.plan.popDue(b.state, b.last)
 	sp.changed = sp.changes != b.changes
-	switch {
-	case actual > sp.cost:
-		b.charge(now, actual-sp.cost)
-	case actual == sp.cost:
-	case b.ledger == nil || b.plan.log:
-		b.state = b.plan.refund(b.state, now, sp, actual)
-	case sp.at > now:
-		b.ledger.reduce(sp.at, sp.cost-actual)
-	default:
-		b.base = b.plan.refund(b.base, now, sp, actual)
-		b.stale = true
-	}
+	b.state = b.plan.settle(b.state, b.last, sp, actual)
+	b.eased()
 }
 
 // adopt puts the key under the plan, unless it has a newer one. What was spent

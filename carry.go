@@ -1,38 +1,39 @@
 package ratelimit
 
-// carry returns what a state of one plan is under another. Bookings keep their
-// instants; the log's spendings, and the windows that are counted in, keep theirs too.
-// It leaves the state's ledger alone.
+// carry returns what a state of one plan is under another. Bookings keep their instants;
+// a log's spendings, and the windows that are counted in, keep theirs too. It leaves
+// the given state as it is, for a Peek. It takes time linear in the number of bookings.
 func carry(from, to *plan, s state, now int64) state {
 	if from.equals(to) {
 		return s
 	}
-	base, booked := s, ring{}
-	if s.ledger != nil {
-		base, booked = from.split(s, now)
+	fromLog, isFrom := from.algorithm.(*slidingLog)
+	toLog, isTo := to.algorithm.(*slidingLog)
+	switch {
+	case isFrom && isTo:
+		// Each spending keeps its age, but what the old window has left behind is over.
+		return fromLog.advance(fromLog.aside(s, now), now).capped(to)
+	case isFrom:
+		booked, n := fromLog.bookings(s, now)
+		return to.fold(&ledger{entries: booked, base: to.charged(now, from.spent(s, now)-n)})
+	case isTo:
+		base, booked := from.split(s, now)
+		return toLog.carried(to.charged(now, from.spent(base, now)), now, &booked).capped(to)
 	}
-	base = carrySpent(from, to, base, now)
-	switch log, isLog := to.algorithm.(*slidingLog); {
-	case !isLog:
-		return to.fold(&ledger{entries: booked, bookings: &bookings{base: base}})
-	case !from.log:
-		return log.carried(base, now, &booked).capped(to)
-	}
-	for i := range booked.n {
-		base = to.spend(base, booked.get(i).at, booked.get(i).cost)
-	}
-	return base
+	base, booked := from.split(s, now)
+	return to.fold(&ledger{entries: booked, base: carrySums(from, to, base, now)})
 }
 
 // split parts what is spent by now from what is booked for later, in copies.
-func (p *plan) split(s state, now int64) (base state, booked ring) {
-	if p.log {
-		return p.splitLog(s, now)
+func (p *plan) split(s state, now int64) (base state, booked ring[stretch]) {
+	l := p.bookings(s)
+	if l == nil {
+		return s, ring[stretch]{}
 	}
-	base, booked = s.base, s.entries.clone()
+	base, booked = l.base, l.entries.clone()
 	k := 0
-	for ; k < booked.n && booked.slot(k).at <= now; k++ {
-		base = p.replay(base, s.ledger.get(k))
+	for ; k < booked.len() && booked.slot(k).at <= now; k++ {
+		base = p.replay(base, l.get(k))
 	}
 	if k > 0 {
 		booked.popFront(k)
@@ -40,42 +41,38 @@ func (p *plan) split(s state, now int64) (base state, booked ring) {
 	return base, booked
 }
 
-func (p *plan) splitLog(s state, now int64) (base state, booked ring) {
-	base = s
-	base.ledger = &ledger{entries: s.entries.clone()}
-	base = p.advance(base, now)
-	for r := &base.entries; r.newest() > now; {
-		e := r.get(r.n - 1)
-		base.n -= r.reduceNewest(e.cost)
-		booked.insert(e)
+// carrySums carries over what is spent by now from and to an algorithm that keeps
+// sums: exactly where the new plan's state can express it, and else rounded up.
+func carrySums(from, to *plan, s state, now int64) state {
+	s = from.advance(s, now)
+	switch a, b := from.family(), to.family(); {
+	case a == familyBucket && b == familyBucket:
+		return to.drain().convert(from.drain(), s, now)
+	case a == familyWindow && b == familyWindow:
+		if from.limit.Algorithm != to.limit.Algorithm {
+			s = state{at: s.at, n: from.spent(s, now)}
+		}
+		return s.capped(to)
 	}
-	return base, booked
+	return to.charged(now, from.spent(s, now))
 }
 
-// carrySpent carries over what is spent by now, exactly where the new plan's state
-// can express it, and else rounded up.
-func carrySpent(from, to *plan, s state, now int64) state {
-	s = from.advance(s, now)
-	switch a, b := from.limit.Algorithm, to.limit.Algorithm; {
-	case a == b && a >= AlgorithmFixedWindow:
-		return s.capped(to)
-	case from.drain() != nil && to.drain() != nil:
-		return to.drain().convert(from.drain(), s, now)
-	case from.windowed() && to.windowed():
-		return state{at: s.at, n: from.spent(s, now)}.capped(to)
-	}
-	if n := min(from.spent(s, now), to.maxDebt); n > 0 {
-		return to.charge(state{at: now}, now, n)
+// charged returns the state of a key that has spent n at this instant.
+func (p *plan) charged(now, n int64) state {
+	if n = min(n, p.maxDebt); n > 0 {
+		return p.charge(state{at: now}, now, n)
 	}
 	return state{at: now}
 }
 
-// capped returns a window's state with no more debt than the plan counts.
+// capped returns a state with no more debt than the plan counts.
 func (s state) capped(p *plan) state {
-	if p.log {
-		s.m = min(s.m, p.maxDebt)
-	} else {
+	switch p.family() {
+	case familyWindow:
 		s.n = min(s.n, p.maxDebt)
+	case familyLog:
+		s.m = min(s.m, p.maxDebt)
+	case familyBucket: // see convert
 	}
 	return s
 }

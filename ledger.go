@@ -1,9 +1,29 @@
 package ratelimit
 
+import "math"
+
+// state is what a key has spent and not yet regained. What its figures mean is up
+// to the algorithm. state{at: t} with nothing else is a key that is fresh at t and
+// later, for all of them.
+type state struct {
+	at int64 // buckets: when all is regained; windows: where the current one begins; log: where the debt begins
+	n  int64 // buckets: the fractional part of at, in 1/units ns; windows: spent in this one; log: sum of its entries
+	m  int64 // sliding counter: spent in the window before; log: the debt that is not among the entries
+
+	*detail // nil for the algorithms that keep sums, unless something is booked
+}
+
+// detail is what a state keeps on the heap: the spendings of a sliding log, or the
+// bookings of another algorithm. Only one of the two is ever in use.
+type detail struct {
+	log    ring[int64]
+	ledger *ledger
+}
+
 // spending is a cost and the instant at which it is spent, or leaves a leaky bucket.
 type spending struct {
 	at   int64
-	part int64 // if not 0, the turn begins that many 1/units of a nanosecond after at − 1
+	part int64 // if not 0, its place in a leaky bucket's queue begins that many 1/units of a nanosecond after at − 1
 	cost int64
 
 	changes uint32 // the account's when it was spent
@@ -18,25 +38,21 @@ func (sp spending) begin() span {
 	return span{sp.at - 1, sp.part}
 }
 
-// ledger lists a key's spendings one by one: for the sliding log all that count,
-// for the other algorithms what is booked for a later instant, so that a booking
-// can be given back without selling its instant twice.
+// ledger lists a key's bookings: what is spent at a later instant, and can be given back
+// until then. Bookings of one instant are one, which makes no difference to any sum.
 //
-// For the latter, the bucket's state is always base with the entries spent on top
-// in order. Entries of one instant are one, which makes no difference to any sum.
+// While there are bookings, the account's state is always base with them spent on
+// top in order. So to cancel one is to take it out and to work the state out again,
+// and no instant is sold twice.
 type ledger struct {
-	entries   ring
-	*bookings // nil for the sliding log
+	base    state          // before the oldest booking; it has no detail
+	entries ring[stretch]  // the bookings, the oldest first
+	parts   ring[struct{}] // leaky bucket: each booking's spending.part that is not 0, as a cost
+	stale   bool           // a booking has been reduced, and the state does not show it yet
 }
 
-// bookings is what a ledger keeps beside its entries if they are all booked ahead.
-type bookings struct {
-	base  state // before the oldest entry
-	parts ring  // of a leaky bucket: the entries' spending.part, where it is not 0, as a cost
-	stale bool  // an entry has shrunk, and the state does not show it yet
-}
-
-// add appends a booking. Of several at one instant, the turn begins with the first.
+// add appends a booking. Of several at one instant, the place in the queue begins
+// with the first.
 func (l *ledger) add(sp spending) {
 	if sp.part > 0 && l.entries.newest() < sp.at {
 		l.parts.push(entry{sp.at, sp.part})
@@ -44,51 +60,64 @@ func (l *ledger) add(sp spending) {
 	l.entries.add(entry{sp.at, sp.cost})
 }
 
-// get returns the i-th booking.
+// get returns the i-th booking. One that was given back has a cost of 0.
 func (l *ledger) get(i int) spending {
 	e := l.entries.get(i)
-	sp := spending{at: e.at, cost: e.cost}
-	if j := l.parts.search(e.at); j < l.parts.n && l.parts.slot(j).at == e.at {
-		sp.part = l.parts.slot(j).cost
-	}
-	return sp
+	return spending{at: e.at, part: l.parts.at(e.at), cost: e.cost}
 }
 
 // reduce gives a part of what is booked for that instant back.
 func (l *ledger) reduce(at, n int64) {
-	l.entries.reduce(at, n)
-	l.prune()
-}
-
-// prune takes note that entries have shrunk, or gone from the end.
-func (l *ledger) prune() {
-	l.stale = true
-	for l.parts.newest() > l.entries.newest() {
-		l.parts.remove(l.parts.n - 1)
+	if l.entries.reduce(at, n); l.entries.at(at) == 0 {
+		l.parts.reduce(at, math.MaxInt64)
 	}
+	l.stale = true
 }
 
-// state is what a key has spent and not yet regained. What its words mean is up
-// to the algorithm. state{at: t} with nothing else is a key that is as good as
-// new at t and later, for all of them.
-type state struct {
-	at int64 // buckets: when all is regained; windows: where the current one begins; log: where the debt begins
-	n  int64 // buckets: what at leaves out, in 1/units ns; windows: spent in this one; log: spent
-	m  int64 // sliding counter: spent in the window before; log: debt
-
-	*ledger // spendings one by one where sums do not do, else nil
+// reduceNewest gives up to n back, the last booking first, and returns how much.
+func (l *ledger) reduceNewest(n int64) int64 {
+	n = l.entries.reduceNewest(n)
+	for l.parts.newest() > l.entries.newest() {
+		l.parts.reduceNewest(l.parts.at(l.parts.newest()))
+	}
+	l.stale = true
+	return n
 }
 
-// behind returns at, or the instant of the last booking if that is later: who
-// comes later queues behind what is booked.
+// popFront forgets the oldest k bookings, which are those up to now.
+func (l *ledger) popFront(k int, now int64) {
+	l.entries.popFront(k)
+	l.parts.popFront(l.parts.search(now + 1))
+}
+
+// stretch is what a run of bookings comes to. For the buckets that is a flow. Windows have
+// no such function: what is remembered is what the run made of the state that it met last.
+// Once a change at an earlier booking has run out, as it does with the windows that
+// it falls into, later runs meet the same states again.
+type stretch struct {
+	flow    flow
+	in, out state
+}
+
+// flow is what a run of bookings does to what a bucket owes. owed, as an instant,
+// becomes
+//
+//	min(max(owed, least) + price, most)
+//
+// One booking does that, and one such function after another is one again, so the bookings
+// of a run need not be spent one by one. The zero flow is that of no booking.
+type flow struct{ least, price, most span }
+
+// behind returns at, or the instant of the last booking if that is later: what comes
+// later queues behind what is booked. It is for the algorithms that keep a ledger.
 func (s state) behind(at int64) int64 {
-	if s.ledger == nil {
+	if s.detail == nil {
 		return at
 	}
-	return max(at, s.entries.newest())
+	return max(at, s.ledger.entries.newest())
 }
 
-// owed returns how long all that is spent still takes to regain.
+// owed returns how long it still takes to regain what is spent.
 func (s state) owed(now int64) span {
 	if s.at < now {
 		return span{}

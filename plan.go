@@ -103,23 +103,13 @@ func (p *plan) exceeds(cost int64) error {
 
 // replay spends a booking on top of those before it.
 func (p *plan) replay(s state, sp spending) state {
+	if sp.cost == 0 {
+		return s
+	}
 	if p.leaky != nil {
 		return p.leaky.replay(s, sp)
 	}
 	return p.spend(s, sp.at, sp.cost)
-}
-
-// fold returns the base with all entries spent on top. The ledger stays with it
-// as long as it has entries.
-func (p *plan) fold(l *ledger) state {
-	s := l.base
-	for i := range l.entries.n {
-		s = p.replay(s, l.get(i))
-	}
-	if l.entries.n > 0 {
-		s.ledger = l
-	}
-	return s
 }
 
 // equals reports whether the plans' limits count alike.
@@ -166,8 +156,24 @@ func (p *plan) drain() *tokenBucket {
 	return nil
 }
 
-// windowed reports whether the plan's state is a count since a window's beginning.
-func (p *plan) windowed() bool {
-	a := p.limit.Algorithm
-	return a == AlgorithmFixedWindow || a == AlgorithmSlidingCounter
+// family says what a plan's state counts.
+type family int
+
+const (
+	familyBucket family = iota // the time until all is regained
+	familyWindow               // what is spent since a window's beginning
+	familyLog                  // each spending
+)
+
+// family returns the algorithm's family. The plan tracks something.
+func (p *plan) family() family {
+	switch p.limit.Algorithm {
+	case AlgorithmTokenBucket, AlgorithmLeakyBucket:
+		return familyBucket
+	case AlgorithmFixedWindow, AlgorithmSlidingCounter:
+		return familyWindow
+	case AlgorithmSlidingLog:
+		return familyLog
+	}
+	panic("ratelimit: no family for " + p.limit.Algorithm.String())
 }

@@ -2,120 +2,191 @@ package ratelimit
 
 import "math"
 
-// ring is a deque of entries in the order of their instants, each instant once.
-// It grows by doubling and shrinks again. The zero ring is empty.
-type ring struct {
-	buf  []entry // its length is zero or a power of two
-	head int     // index of the oldest
-	n    int
+// entry is one spending: so much, at that instant.
+type entry struct{ at, cost int64 }
+
+// ring is a deque of entries in the order of their instants, each instant once. It
+// grows by doubling and shrinks again. The zero ring is empty.
+//
+// To take an entry out of the middle of a long ring would move many others. It stays
+// with a cost of 0 instead, until such entries are half of the ring or their time has
+// come. The newest entry always has a cost above 0, so that newest is true.
+//
+// S is what runs of neighbouring entries come to: see runs.
+type ring[S any] struct {
+	buf     []entry  // its length is zero or a power of two
+	runs    *runs[S] // nil in a short ring, and until a question needs it
+	head, n uint32   // the index of the oldest, and how many there are; 32 bits save 8 bytes a key
 }
 
 // minRing is the first size of a ring, and the one below which it never shrinks.
 const minRing = 4
 
-// get returns the i-th entry, the oldest first.
-func (r *ring) get(i int) entry { return *r.slot(i) }
+func (r *ring[S]) len() int { return int(r.n) }
 
-func (r *ring) slot(i int) *entry { return &r.buf[(r.head+i)&(len(r.buf)-1)] }
+// get returns the i-th entry, the oldest first.
+func (r *ring[S]) get(i int) entry { return *r.slot(i) }
+
+func (r *ring[S]) slot(i int) *entry { return &r.buf[r.index(i)] }
+
+// index returns where in buf the i-th entry is.
+func (r *ring[S]) index(i int) int { return (int(r.head) + i) & (len(r.buf) - 1) }
+
+// set writes the i-th entry. Whatever writes one has to tell the runs.
+func (r *ring[S]) set(i int, e entry) {
+	*r.slot(i) = e
+	r.touch(i)
+}
 
 // newest returns the instant of the newest entry, or one before all others.
-func (r *ring) newest() int64 {
+func (r *ring[S]) newest() int64 {
 	if r.n == 0 {
 		return math.MinInt64
 	}
-	return r.slot(r.n - 1).at
+	return r.slot(int(r.n) - 1).at
 }
 
 // add appends a spending that is not older than the newest.
-func (r *ring) add(e entry) {
+func (r *ring[S]) add(e entry) {
 	if r.n > 0 {
-		if last := r.slot(r.n - 1); last.at == e.at {
+		if last := r.slot(int(r.n) - 1); last.at == e.at {
 			last.cost += e.cost
+			r.touch(int(r.n) - 1)
 			return
 		}
 	}
 	r.push(e)
 }
 
-func (r *ring) push(e entry) {
-	if r.n == len(r.buf) {
-		r.resize(max(minRing, 2*r.n))
-	}
+func (r *ring[S]) push(e entry) {
+	r.reserve()
 	r.n++
-	*r.slot(r.n - 1) = e
+	r.set(int(r.n)-1, e)
 }
 
-// insert puts a spending at its place among the others.
-func (r *ring) insert(e entry) {
+// reserve makes room for one more entry.
+func (r *ring[S]) reserve() {
+	if int(r.n) == len(r.buf) {
+		r.resize(max(minRing, 2*len(r.buf)))
+	}
+}
+
+// insert puts a spending at its place among the others, from the end that is nearer:
+// a part of a debt goes before all bookings, and behind little else.
+func (r *ring[S]) insert(e entry) {
+	r.reserve()
 	i := r.search(e.at)
-	if i < r.n && r.slot(i).at == e.at {
-		r.slot(i).cost += e.cost
-		return
+	switch {
+	case i < r.len() && r.slot(i).at == e.at:
+		e.cost += r.slot(i).cost
+	case i < r.len()/2:
+		r.head = uint32(r.index(-1))
+		r.n++
+		for j := range i {
+			r.set(j, r.get(j+1))
+		}
+	default:
+		r.n++
+		for j := r.len() - 1; j > i; j-- {
+			r.set(j, r.get(j-1))
+		}
 	}
-	r.push(e)
-	for j := r.n - 1; j > i; j-- {
-		*r.slot(j) = *r.slot(j - 1)
-	}
-	*r.slot(i) = e
+	r.set(i, e)
 }
 
 // popFront forgets the oldest k.
-func (r *ring) popFront(k int) {
-	r.n -= k
-	if r.n == 0 {
-		r.head = 0
-	} else {
-		r.head = (r.head + k) & (len(r.buf) - 1)
-	}
+func (r *ring[S]) popFront(k int) {
+	r.head = uint32(r.index(k))
+	r.n -= uint32(k)
 	r.shrink()
+}
+
+// at returns the cost at that instant.
+func (r *ring[S]) at(at int64) int64 {
+	if i := r.search(at); i < r.len() && r.slot(i).at == at {
+		return r.slot(i).cost
+	}
+	return 0
 }
 
 // reduce takes up to n from what was spent at that instant, and returns how much
 // it took: less than n only if the instant has less or is not here.
-func (r *ring) reduce(at, n int64) int64 {
+func (r *ring[S]) reduce(at, n int64) int64 {
 	i := r.search(at)
-	if i == r.n || r.slot(i).at != at {
+	if i == r.len() || r.slot(i).at != at {
 		return 0
 	}
 	return r.reduceAt(i, n)
 }
 
 // reduceNewest takes up to n from the newest spendings, and returns how much.
-func (r *ring) reduceNewest(n int64) (took int64) {
+func (r *ring[S]) reduceNewest(n int64) (took int64) {
 	for r.n > 0 && took < n {
-		took += r.reduceAt(r.n-1, n-took)
+		took += r.reduceAt(r.len()-1, n-took)
 	}
 	return took
 }
 
-func (r *ring) reduceAt(i int, n int64) int64 {
+func (r *ring[S]) reduceAt(i int, n int64) int64 {
 	e := r.slot(i)
 	n = min(n, e.cost)
-	if e.cost -= n; e.cost == 0 {
-		r.remove(i)
+	e.cost -= n
+	if r.touch(i); e.cost == 0 {
+		r.drop(i)
 	}
 	return n
 }
 
+// drop takes out an entry whose cost is 0, or leaves it where it is.
+func (r *ring[S]) drop(i int) {
+	switch {
+	case i == r.len()-1:
+		r.trim()
+	case r.len() <= runLen:
+		r.remove(i)
+	default:
+		r.leave()
+	}
+}
+
+// trim forgets the newest entries as long as their cost is 0.
+func (r *ring[S]) trim() {
+	for r.n > 0 && r.slot(r.len()-1).cost == 0 {
+		r.n--
+	}
+	r.shrink()
+}
+
 // remove closes the gap from the end that is nearer.
-func (r *ring) remove(i int) {
-	if i < r.n/2 {
+func (r *ring[S]) remove(i int) {
+	if i < r.len()/2 {
 		for ; i > 0; i-- {
-			*r.slot(i) = *r.slot(i - 1)
+			r.set(i, r.get(i-1))
 		}
 		r.popFront(1)
 		return
 	}
-	for ; i < r.n-1; i++ {
-		*r.slot(i) = *r.slot(i + 1)
+	for ; i < r.len()-1; i++ {
+		r.set(i, r.get(i+1))
 	}
 	r.n--
 	r.shrink()
 }
 
+// leave counts an entry that stays with a cost of 0, and closes all the gaps once they
+// may be half of the ring: at that cost to so many, each pays for a few moves.
+func (r *ring[S]) leave() {
+	if r.summed(); 2*r.runs.gaps < r.len() {
+		r.runs.gaps++
+		return
+	}
+	r.resize(len(r.buf))
+	r.shrink()
+}
+
 // search returns the index of the first entry at that instant or later.
-func (r *ring) search(at int64) int {
-	lo, hi := 0, r.n
+func (r *ring[S]) search(at int64) int {
+	lo, hi := 0, r.len()
 	for lo < hi {
 		if mid := int(uint(lo+hi) >> 1); r.slot(mid).at < at {
 			lo = mid + 1
@@ -128,29 +199,57 @@ func (r *ring) search(at int64) int {
 
 // shrink gives memory back once three quarters of it are idle, so that a ring
 // whose length swings around a power of two does not copy itself each time.
-func (r *ring) shrink() {
-	if len(r.buf) > minRing && r.n <= len(r.buf)/4 {
-		size := len(r.buf) / 2
-		for size > minRing && r.n <= size/4 {
-			size /= 2
-		}
+func (r *ring[S]) shrink() {
+	size := len(r.buf)
+	for size > minRing && r.len() <= size/4 {
+		size /= 2
+	}
+	if size < len(r.buf) {
 		r.resize(size)
 	}
 }
 
-func (r *ring) resize(size int) {
-	buf := make([]entry, size)
-	for i := range r.n {
-		buf[i] = r.get(i)
+// resize moves the entries to a new buffer, and leaves out those with a cost of 0.
+func (r *ring[S]) resize(size int) {
+	buf, n := make([]entry, size), 0
+	for i := range r.len() {
+		if e := r.get(i); e.cost > 0 {
+			buf[n] = e
+			n++
+		}
 	}
-	r.buf, r.head = buf, 0
+	*r = ring[S]{buf: buf, n: uint32(n)}
 }
 
-func (r *ring) clone() ring {
+// clone returns a copy that shares nothing.
+func (r *ring[S]) clone() ring[S] {
 	c := *r
-	c.buf = append([]entry(nil), r.buf...)
+	c.buf, c.runs = append([]entry(nil), r.buf...), nil
 	return c
 }
 
-// entry is one spending: so much, at that instant.
-type entry struct{ at, cost int64 }
+// summed makes sure that a long ring has runs.
+func (r *ring[S]) summed() {
+	if r.runs == nil && len(r.buf) > runLen {
+		r.runs = newRuns[S](len(r.buf))
+	}
+}
+
+// touch takes note that the i-th entry has changed.
+func (r *ring[S]) touch(i int) {
+	if r.runs != nil {
+		r.runs.touch(r.index(i))
+	}
+}
+
+// longest returns the level of the longest run that begins with the i-th entry and
+// ends before the end-th: 0 for the entry alone.
+func (r *ring[S]) longest(i, end int) int {
+	if r.runs == nil {
+		return 0
+	}
+	return r.runs.longest(r.index(i), end-i)
+}
+
+// run returns the run of a level from 1 on that begins with the i-th entry.
+func (r *ring[S]) run(i, level int) *run[S] { return r.runs.at(r.index(i), level) }

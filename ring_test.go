@@ -10,9 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func (r *ring) list() (list []entry) {
-	for i := range r.n {
-		list = append(list, r.get(i))
+func (r *ring[S]) list() (list []entry) {
+	for i := range r.len() {
+		if e := r.get(i); e.cost > 0 {
+			list = append(list, e)
+		}
 	}
 	return list
 }
@@ -20,7 +22,7 @@ func (r *ring) list() (list []entry) {
 // A ring does what a sorted slice does.
 func TestRingIsASortedSlice(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	var r ring
+	var r ring[int64]
 	var want []entry
 	find := func(at int64) (int, bool) {
 		return slices.BinarySearchFunc(want, at, func(e entry, at int64) int { return int(e.at - at) })
@@ -77,7 +79,7 @@ func TestRingIsASortedSlice(t *testing.T) {
 }
 
 func TestRingGivesMemoryBack(t *testing.T) {
-	var r ring
+	var r ring[int64]
 	for i := range int64(1000) {
 		r.add(entry{i, 1})
 	}

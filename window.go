@@ -167,7 +167,7 @@ func (c *slidingCounter) following(s state, cost int64) state {
 		k++
 		before, used = used, 0
 	}
-	return state{at: satAdd(s.at, k*c.per), n: used, m: before, ledger: s.ledger}
+	return state{at: satAdd(s.at, k*c.per), n: used, m: before, detail: s.detail}
 }
 
 func (c *slidingCounter) spend(s state, at, cost int64) state {

@@ -1,0 +1,53 @@
+package ratelimit
+
+// maxPrice is more than can lie between least and most: a century that is booked ahead,
+// and a century that may be owed then.
+const maxPrice = 2*century + 1
+
+// flow returns what a booking does to what is owed: see spend, replay and owe.
+func (t *tokenBucket) flow(begin span, sp spending) flow {
+	return flow{least: begin, price: t.price(sp.cost), most: span{ns: satAdd(sp.at, century)}}
+}
+
+// then returns what f does, and g after it.
+func (t *tokenBucket) then(f, g flow) flow {
+	switch {
+	case f == flow{}:
+		return g
+	case g == flow{}:
+		return f
+	case f.most.less(g.least): // then g is all that matters
+		return flow{g.least, g.price, t.sumTo(g.least, g.price, g.most)}
+	}
+	both := flow{f.least, span{ns: maxPrice}, t.sumTo(f.most, g.price, g.most)}
+	if f.price.ns <= maxPrice-1-g.price.ns {
+		both.price = t.plus(f.price, g.price)
+	}
+	if f.price.less(t.minus(g.least, f.least)) {
+		both.least = t.minus(g.least, f.price)
+	}
+	return both
+}
+
+// sumTo returns at + price, but at most most; the sum itself need not be a number that
+// can be held.
+func (t *tokenBucket) sumTo(at, price, most span) span {
+	if t.minus(most, at).less(price) {
+		return most
+	}
+	return t.plus(at, price)
+}
+
+// pour returns the state after a run of bookings.
+func (t *tokenBucket) pour(s state, f flow) state {
+	if f == (flow{}) {
+		return s
+	}
+	owed := span{s.at, s.n}
+	if owed.less(f.least) {
+		owed = f.least
+	}
+	owed = t.sumTo(owed, f.price, f.most)
+	s.at, s.n = owed.ns, owed.frac
+	return s
+}

@@ -1,0 +1,61 @@
+package ratelimit
+
+// fold returns the base with all bookings spent on top. The ledger stays with it
+// as long as it has any.
+func (p *plan) fold(l *ledger) state {
+	s := l.base
+	for i := 0; i < l.entries.len(); {
+		level := l.entries.longest(i, l.entries.len())
+		s = p.replayRun(l, s, i, level)
+		i += runSize(level)
+	}
+	if l.entries.len() > 0 {
+		s.detail = &detail{ledger: l}
+	}
+	return s
+}
+
+// replayRun spends the run of bookings of that level that begins with the i-th.
+func (p *plan) replayRun(l *ledger, s state, i, level int) state {
+	if level == 0 {
+		return p.replay(s, l.get(i))
+	}
+	if t := p.drain(); t != nil {
+		return t.pour(s, p.flowOf(t, l, i, level))
+	}
+	run := l.entries.run(i, level)
+	if run.known && run.sum.in == s {
+		return run.sum.out
+	}
+	in := s
+	for end := i + runSize(level); i < end; i += runSize(level - 1) {
+		s = p.replayRun(l, s, i, level-1)
+	}
+	run.sum.in, run.sum.out, run.known = in, s, true
+	return s
+}
+
+// flowOf returns the flow of the run of bookings of that level that begins with the i-th.
+func (p *plan) flowOf(t *tokenBucket, l *ledger, i, level int) (f flow) {
+	if level == 0 {
+		return p.flowOne(t, l.get(i))
+	}
+	run := l.entries.run(i, level)
+	if !run.known {
+		for end := i + runSize(level); i < end; i += runSize(level - 1) {
+			f = t.then(f, p.flowOf(t, l, i, level-1))
+		}
+		run.sum.flow, run.known = f, true
+	}
+	return run.sum.flow
+}
+
+func (p *plan) flowOne(t *tokenBucket, sp spending) flow {
+	switch {
+	case sp.cost == 0:
+		return flow{}
+	case p.leaky != nil:
+		return t.flow(sp.begin(), sp)
+	}
+	return t.flow(span{ns: sp.at}, sp)
+}
