@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -77,5 +79,40 @@ func BenchmarkTake(b *testing.B) {
 	client := startServer(b).client()
 	l, err := New(client, ratelimit.TokenBucket(ratelimit.PerHour(2000), 1_000_000), &Options{Name: "take", Timeout: 10 * time.Second})
 	require.NoError(b, err)
-	serverTime(b, client, func(int) { l.Allow("k", 1) })
+	b.Run("context=background", func(b *testing.B) {
+		serverTime(b, client, func(int) { l.Allow("k", 1) })
+	})
+	b.Run("context=request", func(b *testing.B) {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		serverTime(b, client, func(int) { l.Take(ctx, "k", 1) })
+	})
+}
+
+// BenchmarkFleet measures many callers of one process, with and without sharing round trips.
+func BenchmarkFleet(b *testing.B) {
+	client := startServer(b).client()
+	for _, batch := range []int{1, 64} {
+		for _, goroutines := range []int{1, 16, 128} {
+			b.Run(fmt.Sprintf("batch=%d/goroutines=%d", batch, goroutines), func(b *testing.B) {
+				l, err := New(client, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1_000_000), &Options{Name: "fleet", Timeout: 10 * time.Second, Batch: batch})
+				require.NoError(b, err)
+				l.Allow("k", 1)
+				b.ReportAllocs()
+				b.ResetTimer()
+				var wg sync.WaitGroup
+				var left atomic.Int64
+				left.Store(int64(b.N))
+				for range goroutines {
+					wg.Go(func() {
+						for left.Add(-1) >= 0 {
+							l.Allow("k", 1)
+						}
+					})
+				}
+				wg.Wait()
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
+			})
+		}
+	}
 }

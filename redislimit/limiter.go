@@ -97,7 +97,7 @@ func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*L
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{remote: remote{sender: newSender(client, o.Timeout)}, space: space, name: o.Name, limitFor: o.LimitFor,
+	l := &Limiter{remote: remote{sender: newSender(client, o.Timeout, o.Batch)}, space: space, name: o.Name, limitFor: o.LimitFor,
 		onDecision: o.OnDecision, maxLog: o.MaxLog}
 	l.plan.Store(p)
 	return l, nil
@@ -222,8 +222,9 @@ type session struct {
 	reading int64
 	allowed bool
 
-	oneKey    [1]string
-	oneCharge [1]charge
+	oneKey     [1]string
+	oneCharge  [1]charge
+	onePayload [headSize + askSize]byte
 }
 
 // decide decides on one key.
@@ -277,7 +278,10 @@ func (s *session) one(l *Limiter, key string, p *plan, cost int64, ahead time.Du
 
 // run sends the decision, and reads the answer.
 func (s *session) run(ctx context.Context, op byte) error {
-	b := make([]byte, 0, headSize+askSize*len(s.charges))
+	b := s.onePayload[:0] // grows for several charges
+	if len(s.charges) > 1 {
+		b = make([]byte, 0, headSize+askSize*len(s.charges))
+	}
 	b = s.head(b, op, len(s.charges))
 	for i := range s.charges {
 		b = s.charges[i].ask(b)

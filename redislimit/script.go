@@ -36,14 +36,18 @@ var (
 )
 
 // script is a text that Redis knows by its hash once it has run it.
-type script struct{ text, sha string }
+type script struct {
+	text, sha       string
+	textArg, shaArg any // the same, as arguments of a command
+}
 
 // newScript assembles a script. The first line makes Redis refuse it whole if memory
 // is short, rather than in the middle.
 func newScript(flags string, blocks ...string) *script {
 	text := "#!lua" + flags + "\n" + strings.Join(blocks, "\n")
 	sum := sha1.Sum([]byte(text))
-	return &script{text, hex.EncodeToString(sum[:])}
+	sha := hex.EncodeToString(sum[:])
+	return &script{text, sha, text, sha}
 }
 
 var engine = strings.Join([]string{luaArith, luaBucket, luaWindow, luaCounter, luaLog, luaState, luaBook, luaCarry, luaLoad}, "\n")

@@ -13,9 +13,17 @@ import (
 // call is one command that go-redis must not send twice: an answer that is late may
 // have been charged.
 type call struct {
-	*redis.Cmd
-	sent atomic.Bool
+	redis.Cmd
+	sent    atomic.Bool
+	payload packed
+	words   [5]any // of a call on one key
 }
+
+// packed is the last word of a call, in a form that go-redis takes by its address.
+type packed []byte
+
+// MarshalBinary returns the bytes.
+func (p *packed) MarshalBinary() ([]byte, error) { return *p, nil }
 
 // NoRetry tells go-redis not to repeat the command.
 func (c *call) NoRetry() bool { return true }
@@ -29,10 +37,13 @@ func (c *call) Args() []any {
 
 // sender runs scripts on a client, each within a timeout of its own.
 type sender struct {
-	client  redis.UniversalClient
-	timeout time.Duration // below zero: none
-	direct  bool          // the client ends its calls in time by itself
-	slots   chan struct{} // bounds the goroutines of one that does not
+	user     redis.UniversalClient // as New got it
+	client   redis.UniversalClient
+	timeout  time.Duration // below zero: none
+	batch    int           // how many calls share a round trip at most
+	direct   bool          // the client ends its calls in time by itself
+	slots    chan struct{} // bounds the goroutines of one that does not
+	combiner combiner
 }
 
 // maxGoroutines bounds the calls under way of a client that cannot be trusted to end
@@ -41,9 +52,10 @@ const maxGoroutines = 256
 
 // newSender prepares a client. A *redis.Client is told, on a clone that shares its
 // connections, to heed the deadline of each call: without that it would be its own
-// options that say how long a call blocks.
-func newSender(client redis.UniversalClient, timeout time.Duration) *sender {
-	s := &sender{client: client, timeout: timeout}
+// options that say how long a call blocks. Only its pipelines are never repeated, so
+// only there do calls share round trips.
+func newSender(client redis.UniversalClient, timeout time.Duration, batch int) *sender {
+	s := &sender{user: client, client: client, timeout: timeout, batch: batch}
 	c, ok := client.(*redis.Client)
 	if !ok || timeout < 0 {
 		s.slots = make(chan struct{}, maxGoroutines)
@@ -60,7 +72,7 @@ func (s *sender) within(timeout time.Duration) *sender {
 	if timeout == s.timeout {
 		return s
 	}
-	return newSender(s.client, timeout)
+	return newSender(s.user, timeout, s.batch)
 }
 
 // eval runs a script, in one round trip if the server knows it, within the timeout.
@@ -68,67 +80,70 @@ func (s *sender) eval(ctx context.Context, sc *script, keys []string, payload []
 	if err := ctx.Err(); err != nil {
 		return "", ended(err, false)
 	}
-	bounded, cancel := s.bounded(ctx)
-	defer cancel()
-	reply, sent, err := s.send(bounded, "evalsha", sc.sha, keys, payload)
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		reply, sent, err = s.send(bounded, "eval", sc.text, keys, payload)
+	bounded, timeout := s.bounded(ctx)
+	defer timeout.stop()
+	t := ticket{script: sc, keys: keys, payload: payload}
+	if s.direct && s.batch > 1 {
+		s.combine(bounded, &t)
+	} else {
+		s.alone(bounded, &t)
 	}
-	if err != nil {
-		return "", classify(ctx, err, sent)
+	if t.err != nil {
+		return "", classify(ctx, t.err, t.sent)
 	}
-	text, ok := reply.(string)
+	text, ok := t.reply.(string)
 	if !ok {
-		return "", fmt.Errorf("redislimit: the script answered %T, want a string", reply)
+		return "", fmt.Errorf("redislimit: the script answered %T, want a string", t.reply)
 	}
 	return text, nil
 }
 
 // bounded returns the context with the timeout's deadline.
-func (s *sender) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+func (s *sender) bounded(ctx context.Context) (context.Context, stopper) {
 	if s.timeout < 0 {
-		return ctx, func() {}
+		return ctx, stopFunc(func() {})
 	}
-	return context.WithTimeout(ctx, s.timeout)
+	return withTimeout(ctx, s.timeout)
 }
 
-// send sends a script's call, once.
-func (s *sender) send(ctx context.Context, verb, script string, keys []string, payload []byte) (any, bool, error) {
-	args := make([]any, 0, 8)
-	args = append(args, verb, script, len(keys))
-	for _, k := range keys {
-		args = append(args, k)
+// alone runs a ticket's script in a round trip of its own; in two, if the server does
+// not know it.
+func (s *sender) alone(ctx context.Context, t *ticket) {
+	s.process(ctx, t, t.bySHA(ctx))
+	if t.err != nil && redis.HasErrorPrefix(t.err, "NOSCRIPT") {
+		s.process(ctx, t, t.byText(ctx))
 	}
-	return s.process(ctx, append(args, payload)...)
 }
 
-func (s *sender) process(ctx context.Context, args ...any) (any, bool, error) {
-	c := &call{Cmd: redis.NewCmd(ctx, args...)}
-	if !s.direct && ctx.Done() != nil {
-		return s.processAside(ctx, c)
+// process sends a call, once, and notes the answer.
+func (s *sender) process(ctx context.Context, t *ticket, c *call) {
+	if s.direct || ctx.Done() == nil {
+		t.err = s.client.Process(ctx, c)
+		t.reply, t.sent = c.Val(), c.sent.Load()
+		return
 	}
-	err := s.client.Process(ctx, c)
-	return c.Val(), c.sent.Load(), err
-}
-
-// processAside is process for a client that may not come back in time: the caller
-// leaves at the context's end, and the call goes on in a goroutine.
-func (s *sender) processAside(ctx context.Context, c *call) (any, bool, error) {
 	select {
 	case s.slots <- struct{}{}:
 	case <-ctx.Done():
-		return nil, false, ctx.Err()
+		t.err = ctx.Err()
+		return
 	}
+	s.aside(ctx, t, c)
+}
+
+// aside is process for a client that may not come back in time: the caller leaves at
+// the context's end, and the call goes on in a goroutine.
+func (s *sender) aside(ctx context.Context, t *ticket, c *call) {
 	done := make(chan error, 1)
 	go func() {
 		defer func() { <-s.slots }()
 		done <- s.client.Process(ctx, c)
 	}()
 	select {
-	case err := <-done:
-		return c.Val(), c.sent.Load(), err
+	case t.err = <-done:
+		t.reply, t.sent = c.Val(), c.sent.Load()
 	case <-ctx.Done():
-		return nil, c.sent.Load(), ctx.Err()
+		t.err, t.sent = ctx.Err(), c.sent.Load()
 	}
 }
 
@@ -137,11 +152,12 @@ func (s *sender) del(ctx context.Context, key string) error {
 	if err := ctx.Err(); err != nil {
 		return ended(err, false)
 	}
-	bounded, cancel := s.bounded(ctx)
-	defer cancel()
-	_, sent, err := s.process(bounded, "del", key)
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return classify(ctx, err, sent)
+	bounded, timeout := s.bounded(ctx)
+	defer timeout.stop()
+	var t ticket
+	s.process(bounded, &t, &call{Cmd: *redis.NewCmd(bounded, "del", key)})
+	if t.err != nil && !errors.Is(t.err, redis.Nil) {
+		return classify(ctx, t.err, t.sent)
 	}
 	return nil
 }

@@ -1,0 +1,198 @@
+package redislimit
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// flights is how many round trips of a sender are under way at once, as long as calls
+// wait to share the next one: with two, the server works on one while the other's
+// answers are read.
+const flights = 2
+
+// combiner lets calls that are under way at once share round trips. Nobody waits for
+// company: a call that comes while fewer than two round trips are under way is sent
+// at once, by its caller. The others queue. Whenever a round trip ends, one of those in
+// the queue is told to lead: it sends the whole queue, up to the batch size, as one
+// pipeline. So there is no goroutine of the package's own, and nothing to close.
+type combiner struct {
+	mu     sync.Mutex // guards the fields below, and batch of the tickets in queue
+	flying int        // round trips under way, led or about to be
+	queue  []*ticket
+}
+
+// combine runs a ticket's script, alone or with others. The context has the caller's
+// deadline and the timeout's.
+func (s *sender) combine(ctx context.Context, t *ticket) {
+	c := &s.combiner
+	c.mu.Lock()
+	if c.flying < flights {
+		c.flying++
+		c.mu.Unlock()
+		defer s.land()
+		s.alone(ctx, t)
+		return
+	}
+	queued := &ticket{script: t.script, keys: t.keys, payload: t.payload, wake: make(chan struct{}, 1)}
+	queued.deadline, _ = ctx.Deadline()
+	c.queue = append(c.queue, queued)
+	c.mu.Unlock()
+	if err, sent := s.await(ctx, queued); err != nil {
+		t.err, t.sent = err, sent // what is queued may still be written by whoever sends it
+		return
+	}
+	t.reply, t.err, t.sent = queued.reply, queued.err, queued.sent
+}
+
+// await waits until the ticket is answered, if need be by leading. If the context ends
+// first it returns why, and whether the ticket may have been sent.
+func (s *sender) await(ctx context.Context, t *ticket) (err error, sent bool) {
+	select {
+	case <-t.wake:
+	case <-ctx.Done():
+		if s.leave(t) {
+			return ctx.Err(), false
+		}
+		select {
+		case <-t.wake:
+		default:
+			return ctx.Err(), true
+		}
+	}
+	if t.batch != nil {
+		s.lead(t.batch)
+	}
+	return nil, false
+}
+
+// land ends a round trip, and lets the next one start.
+func (s *sender) land() {
+	c := &s.combiner
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.startLocked()
+}
+
+// startLocked hands a round trip that has ended to those in the queue.
+func (s *sender) startLocked() {
+	c := &s.combiner
+	n := min(len(c.queue), s.batch)
+	if n == 0 {
+		c.flying--
+		return
+	}
+	batch := slices.Clone(c.queue[:n])
+	c.queue = slices.Delete(c.queue, 0, n)
+	appointLocked(batch)
+}
+
+// appointLocked tells one of a batch to send it: the one that may stay longest, so that
+// its own deadline cuts nobody short. The others leave at theirs.
+func appointLocked(batch []*ticket) {
+	leader := batch[0]
+	for _, t := range batch {
+		if t.deadline.IsZero() || !leader.deadline.IsZero() && t.deadline.After(leader.deadline) {
+			leader = t
+		}
+	}
+	leader.batch = batch
+	leader.wake <- struct{}{}
+}
+
+// leave takes a ticket back that has not been sent, and reports whether it was in time.
+// If the ticket was about to lead, another takes its place.
+func (s *sender) leave(t *ticket) bool {
+	c := &s.combiner
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := slices.Index(c.queue, t); i >= 0 {
+		c.queue = slices.Delete(c.queue, i, i+1)
+		return true
+	}
+	if t.batch == nil {
+		return false
+	}
+	others := slices.DeleteFunc(t.batch, func(o *ticket) bool { return o == t })
+	if t.batch = nil; len(others) > 0 {
+		appointLocked(others)
+	} else {
+		s.startLocked()
+	}
+	return true
+}
+
+// lead sends a batch and hands out the answers. The leader's deadline is the latest of
+// all, and its own context bounds nobody.
+func (s *sender) lead(batch []*ticket) {
+	defer s.land()
+	leader := leaderOf(batch)
+	ctx := context.Background()
+	if !leader.deadline.IsZero() {
+		bounded, deadline := withDeadline(ctx, leader.deadline)
+		defer deadline.stop()
+		ctx = bounded
+	}
+	defer func() {
+		for _, t := range batch {
+			if t != leader {
+				t.wake <- struct{}{}
+			}
+		}
+	}()
+	if len(batch) == 1 {
+		s.alone(ctx, leader)
+		return
+	}
+	s.pipeline(ctx, batch)
+}
+
+func leaderOf(batch []*ticket) *ticket {
+	return batch[slices.IndexFunc(batch, func(t *ticket) bool { return t.batch != nil })]
+}
+
+// pipeline sends several calls in one round trip; in two, if the server does not know
+// the scripts. Then the first of each carries the text.
+func (s *sender) pipeline(ctx context.Context, batch []*ticket) {
+	for _, t := range batch {
+		t.call = t.bySHA(ctx)
+	}
+	s.exec(ctx, batch)
+	var again []*ticket
+	for _, t := range batch {
+		if t.unknown() {
+			again = append(again, t)
+		}
+	}
+	if len(again) > 0 {
+		s.teach(ctx, again)
+	}
+	for _, t := range batch {
+		t.reply, t.err, t.sent = t.call.Val(), t.call.Err(), t.call.sent.Load()
+	}
+}
+
+func (s *sender) teach(ctx context.Context, batch []*ticket) {
+	known := make(map[*script]bool, 1)
+	for _, t := range batch {
+		if known[t.script] {
+			t.call = t.bySHA(ctx)
+		} else {
+			t.call = t.byText(ctx)
+		}
+		known[t.script] = true
+	}
+	s.exec(ctx, batch)
+}
+
+// exec sends the tickets' calls. Each call has its own error afterwards.
+func (s *sender) exec(ctx context.Context, batch []*ticket) {
+	_, _ = s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, t := range batch {
+			_ = p.Process(ctx, t.call)
+		}
+		return nil
+	})
+}
