@@ -6,16 +6,17 @@ import (
 )
 
 // tokenBucket is the token bucket as a debt in time: state.at, and state.n in
-// fractions of 1/units ns, say when all that is spent will have been regained.
-// A key may spend as long as that is no further away than regaining the burst
-// takes. This is the virtual scheduling algorithm of ITU-T I.371 (GCRA), with
+// fractions of 1/units ns, are the instant at which all that is spent is regained.
+// A key may spend as long as that instant is no further away than the time in which the
+// burst is regained. This is the virtual scheduling algorithm of ITU-T I.371 (GCRA), with
 // the theoretical arrival time kept as a fraction, so that no rate is rounded.
 //
-// Over any interval t it admits at most burst + rate·t.
+// Over any interval t it admits at most burst + rate·t. That holds because each cost moves
+// the instant by its whole price, and only the passing of time brings it closer.
 type tokenBucket struct {
 	per, units int64 // one unit of cost takes per/units ns to regain, in lowest terms
 	capacity   int64
-	one, full  span // what a cost of 1 and of the whole capacity take to regain
+	one, full  span // in which a cost of 1, and the whole capacity, are regained
 }
 
 func newTokenBucket(r Rate, burst int) tokenBucket {
@@ -27,7 +28,16 @@ func newTokenBucket(r Rate, burst int) tokenBucket {
 	return t
 }
 
-// price returns the time in which n units are regained, at most a century.
+// bounds returns how much may be owed, and how far ahead may be booked: as much as a
+// century regains, and no less than the capacity.
+func (t *tokenBucket) bounds() (maxDebt, maxAhead int64) {
+	n, _ := t.worth(span{ns: century})
+	maxDebt = max(min(n, mostCounted), t.capacity)
+	return maxDebt, max(0, t.price(maxDebt).ns-t.full.ns)
+}
+
+// price returns the time in which n units are regained, at most a century. A cost of 1 is
+// by far the most frequent, and its price is known.
 func (t *tokenBucket) price(n int64) span {
 	if n == 1 {
 		return t.one
@@ -43,7 +53,7 @@ func (t *tokenBucket) price(n int64) span {
 	return span{int64(ns), int64(frac)}
 }
 
-// worth returns how many units, and how many 1/per of one, a span regains.
+// worth returns how many units, and how many 1/per of one, are regained in a span.
 func (t *tokenBucket) worth(d span) (n, rem int64) {
 	hi, lo := bits.Mul64(uint64(d.ns), uint64(t.units))
 	lo, carry := bits.Add64(lo, uint64(d.frac), 0)
@@ -73,7 +83,8 @@ func (t *tokenBucket) minus(a, b span) span {
 	return c
 }
 
-// fits returns the first instant at which owed + price ≤ full, rounded up.
+// fits returns the first instant at which owed + price ≤ full, rounded up. The two
+// fractions together may be more than one nanosecond, and each part of one rounds up.
 func (t *tokenBucket) fits(s state, now, cost int64) int64 {
 	ns, frac := s.at, s.n
 	if ns < now {
@@ -103,8 +114,8 @@ func (t *tokenBucket) spend(s state, at, cost int64) state {
 	return t.owe(s, at, cost)
 }
 
-// owe adds a cost to what is owed; never so much that at some instant a century and
-// more is, which only bookings made under another limit could come to.
+// owe adds a cost to what is owed, up to a century. Only bookings that were made under
+// another limit can add up to more. The sum may overflow, the difference does not.
 func (t *tokenBucket) owe(s state, at, cost int64) state {
 	d := t.plus(span{s.at, s.n}, t.price(cost))
 	if d.ns-at >= century {
@@ -114,10 +125,11 @@ func (t *tokenBucket) owe(s state, at, cost int64) state {
 	return s
 }
 
-// pay spends the cost at now and reports true, if it fits: earliest and spend in one.
+// pay spends the cost at now and reports true, if it fits. It is earliest and spend in
+// one, for Allow.
 func (t *tokenBucket) pay(s *state, now, cost int64) bool {
-	// As a span from now, because an instant and two such spans may add up to more
-	// than 2^63 ns.
+	// What is owed is counted from now, because an instant and two spans of a
+	// century may add up to more than 2^63 ns.
 	owed := span{s.at - now, s.n}
 	if owed.ns < 0 {
 		owed = span{}
@@ -133,9 +145,11 @@ func (t *tokenBucket) pay(s *state, now, cost int64) bool {
 	return true
 }
 
+// refund gives back no more than the part of the spending that is not regained, if the
+// spending was the last to be regained. Then no interval sees more than the bound.
 func (t *tokenBucket) refund(s state, now int64, sp spending, actual int64) state {
 	if sp.changed {
-		return s // how much of it has been regained, at other rates, is not known
+		return s // how much was regained at the other rate is not known
 	}
 	left := t.minus(t.price(sp.cost), span{ns: max(0, now-sp.at)})
 	back := t.price(sp.cost - actual)
@@ -145,7 +159,7 @@ func (t *tokenBucket) refund(s state, now int64, sp spending, actual int64) stat
 	return t.regain(s, now, back)
 }
 
-// regain lets a key off a part of what it owes, if that is more than nothing.
+// regain reduces the debt by a span, if that is not below zero.
 func (t *tokenBucket) regain(s state, now int64, back span) state {
 	if back.ns < 0 {
 		return s
@@ -176,6 +190,7 @@ func (t *tokenBucket) remaining(s state, now int64) int64 {
 	return t.room(s, now)
 }
 
+// room returns what fits beside what is owed.
 func (t *tokenBucket) room(s state, now int64) int64 {
 	owed := s.owed(now)
 	if owed == (span{}) {
@@ -196,6 +211,7 @@ func (t *tokenBucket) regained(s state) int64 {
 	return s.at
 }
 
+// spent rounds up, so that a changed limit does not round a spending away.
 func (t *tokenBucket) spent(s state, now int64) int64 {
 	n, rem := t.worth(s.owed(now))
 	if rem > 0 {

@@ -142,7 +142,7 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 	if !l.odd && l.onDecision == nil {
 		if b := l.keys.find(key); b != nil {
 			b.mu.Lock()
-			if p := b.plan; p != nil && p.seq == l.era.Load().seq && uint64(int64(cost)-1) < uint64(p.capacity) {
+			if p := b.plan; p != nil && p.seq == l.era.Load().seq && p.ordinary(cost) {
 				ok := b.allow(p, reading(l.clock), int64(cost))
 				b.mu.Unlock()
 				return ok
@@ -173,7 +173,7 @@ func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, 
 	if !l.odd {
 		if b = l.keys.find(key); b != nil {
 			b.mu.Lock()
-			if p := b.plan; p != nil && p.seq == l.era.Load().seq && uint64(int64(cost)-1) < uint64(p.capacity) {
+			if p := b.plan; p != nil && p.seq == l.era.Load().seq && p.ordinary(cost) {
 				sp = b.decide(reading(l.clock), int64(cost), q, d)
 				b.mu.Unlock()
 				return b, sp, nil

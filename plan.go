@@ -5,16 +5,16 @@ import (
 	"math"
 )
 
-// plan is a limit made ready to be asked: immutable, and shared by all the keys
-// that it holds for.
+// plan is a limit made ready for decisions. It is immutable, so all keys under the limit
+// share it without a lock.
 type plan struct {
-	algorithm              // nil where nothing is tracked: unlimited, blocked
-	seq       uint64       // of the era it was made in; with expiredBit, if the key's limit is to be asked for again
-	capacity  int64        // of the limit
-	log       bool         // the algorithm keeps all its spendings in the ledger
+	algorithm              // nil for Unlimited and Blocked, which track nothing
+	seq       uint64       // the number of the era it was made in, and the bits below
+	capacity  int64        // the limit's
+	log       bool         // the algorithm is the sliding log
 	ordered   bool         // the algorithm spends only on a state that has been advanced to now
 	token     *tokenBucket // the algorithm, if it is that one; else nil
-	leaky     *leakyBucket // the algorithm, if it delays what it admits; else nil
+	leaky     *leakyBucket // the algorithm, if it is that one, which delays what it admits; else nil
 	maxDebt   int64        // how much may be owed
 	maxAhead  int64        // how far ahead may be booked
 	limit     Limit
@@ -27,49 +27,49 @@ func newPlan(l Limit, seq uint64) (*plan, error) {
 		return nil, err
 	}
 	p := &plan{seq: seq, limit: l, capacity: int64(l.Capacity())}
-	per, units := int64(l.Rate.Per), int64(l.Rate.Units)
-	maxDebt, maxAhead := bounds(l)
-	p.maxDebt, p.maxAhead = maxDebt, maxAhead
 	switch l.Algorithm {
 	case AlgorithmTokenBucket:
 		t := newTokenBucket(l.Rate, l.Burst)
 		p.algorithm, p.token = &t, &t
+		p.maxDebt, p.maxAhead = t.bounds()
 	case AlgorithmLeakyBucket:
 		p.leaky = &leakyBucket{newTokenBucket(l.Rate, l.Burst)}
 		p.algorithm, p.ordered = p.leaky, true
-		p.maxAhead = math.MaxInt64 // its queue is bound enough
-	case AlgorithmFixedWindow:
-		p.algorithm = &fixedWindow{per, units, maxDebt}
-	case AlgorithmSlidingLog:
-		p.algorithm, p.log, p.ordered = &slidingLog{per, units}, true, true
-	case AlgorithmSlidingCounter:
-		p.algorithm = &slidingCounter{per, units, maxDebt}
+		p.maxDebt, _ = p.leaky.bounds()
+		p.maxAhead = math.MaxInt64 // the queue's capacity bounds it
+	case AlgorithmFixedWindow, AlgorithmSlidingLog, AlgorithmSlidingCounter:
+		p.window(int64(l.Rate.Per), int64(l.Rate.Units))
+	case AlgorithmUnlimited, AlgorithmBlocked:
+	default:
+		panic("ratelimit: no plan for " + l.Algorithm.String())
 	}
 	return p, nil
 }
 
-// bounds returns what may be owed, in cost, and how far ahead may be booked:
-// as much as is regained in a century, and can be counted. Buckets regain
-// steadily, windows whole units at a time; a sliding counter takes two windows.
-func bounds(l Limit) (maxDebt, maxAhead int64) {
-	const most = math.MaxInt64 / 2
-	per, units := int64(l.Rate.Per), int64(l.Rate.Units)
-	switch l.Algorithm {
-	case AlgorithmTokenBucket, AlgorithmLeakyBucket:
-		t := newTokenBucket(l.Rate, l.Burst)
-		n, _ := t.worth(span{ns: century})
-		maxDebt = max(min(n, most), t.capacity)
-		maxAhead = t.price(maxDebt).ns - t.full.ns
-	case AlgorithmFixedWindow, AlgorithmSlidingLog, AlgorithmSlidingCounter:
-		windows := min(century/per, most/units)
-		maxDebt = windows * units
-		maxAhead = (windows - 1) * per
+// window makes the plan that of an algorithm that counts units for each window.
+func (p *plan) window(per, units int64) {
+	// What a century regains, as long as twice that can be counted: whole windows of it.
+	windows := min(century/per, mostCounted/units)
+	p.maxDebt, p.maxAhead = windows*units, max(0, (windows-1)*per)
+	switch p.limit.Algorithm {
+	case AlgorithmFixedWindow:
+		p.algorithm = &fixedWindow{per, units, p.maxDebt}
+	case AlgorithmSlidingCounter:
+		p.algorithm = &slidingCounter{per, units, p.maxDebt}
+	case AlgorithmSlidingLog:
+		p.algorithm, p.log, p.ordered = &slidingLog{per, units}, true, true
+	default:
+		panic("ratelimit: no window for " + p.limit.Algorithm.String())
 	}
-	return maxDebt, max(0, maxAhead)
 }
 
 // tracks reports whether keys under this plan have anything to remember.
 func (p *plan) tracks() bool { return p.algorithm != nil }
+
+// ordinary reports whether a cost is from 1 to the capacity, as almost all are. That is one
+// comparison instead of two: less 1 and without a sign, 0 and all costs below it are
+// larger than any capacity.
+func (p *plan) ordinary(cost int) bool { return uint64(int64(cost)-1) < uint64(p.capacity) }
 
 // check returns why a cost can never be spent under this plan, nil if it can.
 func (p *plan) check(cost int) error {
@@ -101,7 +101,8 @@ func (p *plan) exceeds(cost int64) error {
 		ErrExceedsLimit, name, cost, p.capacity, p.limit)
 }
 
-// replay spends a booking on top of those before it.
+// replay spends a booking on top of those before it. One that was given back has a cost
+// of 0 and leaves no trace, not even in a window's phase.
 func (p *plan) replay(s state, sp spending) state {
 	if sp.cost == 0 {
 		return s
@@ -112,7 +113,7 @@ func (p *plan) replay(s state, sp spending) state {
 	return p.spend(s, sp.at, sp.cost)
 }
 
-// equals reports whether the plans' limits count alike.
+// equals reports whether the plans' limits count alike: a name counts nothing.
 func (p *plan) equals(q *plan) bool {
 	return p.limit.Named("") == q.limit.Named("")
 }

@@ -1,0 +1,46 @@
+package ratelimit
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Whoever adds an algorithm has to say everywhere what it is. Where it is forgotten, this
+// test panics.
+func TestEveryAlgorithmIsNamedWhereItMatters(t *testing.T) {
+	for a := range algorithmNames {
+		l := Limit{Algorithm: Algorithm(a), Rate: PerSecond(10)}
+		switch l.Algorithm {
+		case 0:
+			continue
+		case AlgorithmTokenBucket, AlgorithmLeakyBucket:
+			l.Burst = 10
+		case AlgorithmUnlimited, AlgorithmBlocked:
+			l.Rate = Rate{}
+		}
+		p, err := newPlan(l, 0)
+		require.NoError(t, err, l)
+		untracked := l.Algorithm == AlgorithmUnlimited || l.Algorithm == AlgorithmBlocked
+		require.Equal(t, !untracked, p.tracks(), l)
+		if p.tracks() {
+			assert.NotPanics(t, func() { state{n: 1}.capped(p) }, l)
+			assert.Equal(t, p.family() == familyBucket, p.drain() != nil, l)
+			assert.Equal(t, p.family() == familyLog, p.log, l)
+		}
+	}
+	sixth := &plan{limit: Limit{Algorithm: Algorithm(len(algorithmNames))}}
+	assert.Panics(t, func() { sixth.family() })
+	assert.Panics(t, func() { sixth.window(1, 1) })
+}
+
+func TestAnOrdinaryCostIsFromOneToTheCapacity(t *testing.T) {
+	for _, capacity := range []int64{1, 5, math.MaxInt} {
+		p := &plan{capacity: capacity}
+		for _, cost := range []int{math.MinInt, -5, -1, 0, 1, 2, 4, 5, 6, math.MaxInt - 1, math.MaxInt} {
+			assert.Equal(t, cost >= 1 && int64(cost) <= capacity, p.ordinary(cost), "%d of %d", cost, capacity)
+		}
+	}
+}
