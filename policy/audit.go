@@ -1,0 +1,265 @@
+package policy
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// AuditOptions are what [Audit] can be told. Nil and the zero AuditOptions mean the defaults.
+type AuditOptions struct {
+	// Dialect is the database's. If zero, PostgreSQL.
+	Dialect Dialect
+	// Every is how often rows are written. If zero, 1 s.
+	Every time.Duration
+	// MaxPending is how many rows may wait to be written. What comes beyond is dropped,
+	// and counted. If zero, 10000.
+	MaxPending int
+	// Timeout bounds each attempt to write. If zero, 5 s.
+	Timeout time.Duration
+	// HashKey, if it is not empty, keeps keys, users and addresses out of the database:
+	// what is written is the first 32 hex digits of their HMAC-SHA256 with this key, or
+	// [Hash] of it. Equal ones stay equal.
+	HashKey []byte
+	// Logger is told, at most once a second, what could not be written. If nil,
+	// slog.Default().
+	Logger *slog.Logger
+}
+
+// AuditStats tells what has become of denials.
+type AuditStats struct {
+	Denials uint64 // seen, one for each rule that denied
+	Written uint64 // of those, in the database
+	Dropped uint64 // of those, lost: the queue was full, or a row was refused
+	Pending int    // rows that wait to be written
+	// LastError is why rows could not be written the last time, nil if they could.
+	LastError error
+}
+
+// AuditLog writes denials to the table rate_limit_violation. Make one with [Audit]. It is safe
+// for concurrent use.
+type AuditLog struct {
+	db   *sql.DB
+	opts AuditOptions
+	stop context.CancelFunc
+	done chan struct{}
+
+	writing sync.Mutex // held by whoever writes; before mu
+
+	mu      sync.Mutex // guards what follows; never held during I/O
+	pending map[violationKey]*violation
+	stats   AuditStats
+	logged  time.Time
+	closed  bool
+}
+
+// violationKey tells one row from others.
+type violationKey struct {
+	rule, key string
+	minute    int64 // Unix time of its beginning
+}
+
+// violation is one row.
+type violation struct {
+	violationKey
+	user, route, ip string
+	cost, remaining int
+	retryAfter      time.Duration
+	degraded        bool
+	firstAt, lastAt time.Time
+	count           int64
+	written         bool // already in the database: not to be written again
+}
+
+// Audit starts to write denials to a database: one row for each rule, key and minute, counted
+// up. Give its OnDecision to [Options.OnDecision]. A decision never waits for the database:
+// rows are gathered in memory and written every second by one goroutine, which [AuditLog.Close]
+// ends. While the database is slow or gone they wait, as many as MaxPending.
+func Audit(db *sql.DB, opts *AuditOptions) (*AuditLog, error) {
+	a := &AuditLog{db: db, pending: map[violationKey]*violation{}, done: make(chan struct{})}
+	if opts != nil {
+		a.opts = *opts
+	}
+	if db == nil {
+		return nil, errors.New("policy: Audit was given no database")
+	}
+	if err := a.opts.complete(); err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	a.stop = stop
+	go func() {
+		defer close(a.done)
+		poll(ctx, a.opts.Every, func() { _ = a.Flush(ctx) })
+	}()
+	return a, nil
+}
+
+func (o *AuditOptions) complete() error {
+	switch {
+	case o.MaxPending < 0:
+		return fmt.Errorf("policy: AuditOptions.MaxPending is %d, want 0 for the default or more", o.MaxPending)
+	case o.MaxPending == 0:
+		o.MaxPending = 10_000
+	}
+	if o.Every <= 0 {
+		o.Every = time.Second
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 5 * time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return o.Dialect.check()
+}
+
+// OnDecision takes note of a denial. It is what [Options.OnDecision] is set to.
+func (a *AuditLog) OnDecision(d Decision) {
+	if d.Decision.Allowed || d.Err != nil && !errors.Is(d.Err, ratelimit.ErrExceedsLimit) {
+		return
+	}
+	now := time.Now()
+	for i := range d.Rules {
+		if r := &d.Rules[i]; denied(d, r) {
+			a.add(a.violation(d, r, now))
+		}
+	}
+}
+
+// denied reports whether a rule is one of those because of which a request was denied. If the
+// engine does not tell, that is the rule whose limit the decision names.
+func denied(d Decision, r *RuleDecision) bool {
+	if r.Shadow {
+		return false
+	}
+	if r.Told {
+		return !r.Decision.Allowed
+	}
+	return d.Decision.Limit.Name == r.Rule
+}
+
+func (a *AuditLog) violation(d Decision, r *RuleDecision, now time.Time) *violation {
+	told := r.Decision
+	if !r.Told {
+		told = d.Decision
+	}
+	return &violation{
+		violationKey: violationKey{rule: r.Rule, key: a.private(r.Key), minute: now.Truncate(time.Minute).Unix()},
+		user:         a.private(attribute(d.Request, "user")),
+		route:        clean(routeOf(d.Request)),
+		ip:           a.private(attribute(d.Request, AttrIP)),
+		cost:         r.Cost,
+		remaining:    told.Remaining,
+		retryAfter:   told.RetryAfter,
+		degraded:     d.Decision.Degraded,
+		firstAt:      now, lastAt: now, count: 1,
+	}
+}
+
+func attribute(r Request, name string) string {
+	v, _ := r.Attribute(name)
+	return v
+}
+
+// routeOf returns the pattern by which a request was routed, or else its method and path.
+func routeOf(r Request) string {
+	if route := attribute(r, AttrRoute); route != "" {
+		return route
+	}
+	return strings.TrimSpace(attribute(r, AttrMethod) + " " + attribute(r, AttrPath))
+}
+
+// private returns what is stored of a text that may be private.
+func (a *AuditLog) private(text string) string {
+	if len(a.opts.HashKey) == 0 || text == "" {
+		return clean(text)
+	}
+	return Hash(a.opts.HashKey, text)
+}
+
+// Hash returns what an [AuditLog] with that HashKey stores for a key, a user or an address, so
+// that it can be looked up.
+func Hash(hashKey []byte, text string) string {
+	h := hmac.New(sha256.New, hashKey)
+	h.Write([]byte(text))
+	return hex.EncodeToString(h.Sum(nil))[:32]
+}
+
+// maxStored is how many bytes of a text are stored as they are. Longer ones are hashed.
+const maxStored = 200
+
+// clean returns a text that every database takes: valid UTF-8 without NUL, and short.
+func clean(text string) string {
+	if len(text) > maxStored {
+		sum := sha256.Sum256([]byte(text))
+		return "sha256:" + hex.EncodeToString(sum[:])
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// add counts a violation up, or drops it if too many rows wait.
+func (a *AuditLog) add(v *violation) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.stats.Denials++
+	a.mergeLocked(v)
+}
+
+func (a *AuditLog) mergeLocked(v *violation) {
+	switch row := a.pending[v.violationKey]; {
+	case row != nil:
+		row.merge(v)
+	case len(a.pending) >= a.opts.MaxPending || a.closed:
+		a.stats.Dropped += uint64(v.count)
+	default:
+		a.pending[v.violationKey] = v
+	}
+}
+
+// merge adds what another row of the same key, of any order in time, has counted.
+func (v *violation) merge(w *violation) {
+	first, count := v.firstAt, v.count
+	if w.firstAt.Before(first) {
+		first = w.firstAt
+	}
+	if !w.lastAt.Before(v.lastAt) {
+		*v = *w
+	}
+	v.firstAt, v.count = first, count+w.count
+}
+
+// Stats returns the log's counters.
+func (a *AuditLog) Stats() AuditStats {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.stats
+	s.Pending = len(a.pending)
+	return s
+}
+
+// Close writes what waits, once, and ends the log's goroutine. Denials that come later are
+// dropped. It returns why rows could not be written, which are then lost.
+func (a *AuditLog) Close(ctx context.Context) error {
+	a.stop()
+	<-a.done
+	err := a.Flush(ctx)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	for _, v := range a.pending {
+		a.stats.Dropped += uint64(v.count)
+	}
+	clear(a.pending)
+	return err
+}

@@ -1,0 +1,78 @@
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+)
+
+// IsZero reports whether the cost is the caller's.
+func (c Cost) IsZero() bool { return c == Cost{} }
+
+// String returns the cost as a file has it, "" for the caller's.
+func (c Cost) String() string {
+	if c.Number != 0 {
+		return strconv.Itoa(c.Number)
+	}
+	return c.Attribute
+}
+
+// MarshalJSON returns a number, the name of an attribute, or null.
+func (c Cost) MarshalJSON() ([]byte, error) {
+	switch {
+	case c.Number != 0:
+		return json.Marshal(c.Number)
+	case c.Attribute != "":
+		return json.Marshal(c.Attribute)
+	}
+	return []byte("null"), nil
+}
+
+// MarshalYAML returns what MarshalJSON does.
+func (c Cost) MarshalYAML() (any, error) {
+	switch {
+	case c.Number != 0:
+		return c.Number, nil
+	case c.Attribute != "":
+		return c.Attribute, nil
+	}
+	return nil, nil
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (c *Cost) UnmarshalJSON(data []byte) error {
+	*c = Cost{}
+	if string(data) == "null" {
+		return nil
+	}
+	if err := json.Unmarshal(data, &c.Number); err == nil {
+		return c.check()
+	}
+	if err := json.Unmarshal(data, &c.Attribute); err != nil {
+		return fmt.Errorf("policy: cost %s is neither a whole number nor the name of an attribute", data)
+	}
+	return c.check()
+}
+
+// check returns what is wrong with a cost that is given.
+func (c Cost) check() error {
+	switch {
+	case c.Number != 0 && c.Attribute != "":
+		return fmt.Errorf("both the number %d and the attribute %q", c.Number, c.Attribute)
+	case c.Number < 0:
+		return fmt.Errorf("%d, want at least 1", c.Number)
+	case c.Number == 0 && c.Attribute == "":
+		return fmt.Errorf("0, want at least 1, or the name of an attribute")
+	case c.Attribute != "":
+		return checkAttribute(c.Attribute)
+	}
+	return nil
+}
+
+// costOf reads a cost from text: a number, or else the name of an attribute.
+func costOf(text string) Cost {
+	if n, err := strconv.Atoi(text); err == nil {
+		return Cost{Number: n}
+	}
+	return Cost{Attribute: text}
+}

@@ -1,0 +1,84 @@
+package policy
+
+import (
+	"slices"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Engine holds the budgets of rules: in memory ([Memory]), or in a store that several
+// processes share (module policyredis). Give each [Policies] an engine of its own.
+type Engine interface {
+	// Open returns what decides under a set of rules. The budgets of a rule stay for as
+	// long as its name, whatever the case, is among the rules of each Open; those of a
+	// rule that is gone are freed. With an error nothing has changed. What an earlier
+	// Open returned may be in use for a while yet. Open is not called concurrently.
+	Open(rules []Budget) (Decider, error)
+}
+
+// Budget is what an engine needs to know of a rule.
+type Budget struct {
+	// Name is the rule's name.
+	Name string
+	// Limit is the rule's limit, named after the rule. Each charge brings the limit
+	// that holds for it, which may be another: a plan's, an override's.
+	Limit ratelimit.Limit
+	// Charging reports that the rule has a cost of its own.
+	Charging bool
+	// Shadow reports that the rule never denies.
+	Shadow bool
+}
+
+// Decider charges all that a request asks for, or nothing. It is safe for concurrent use.
+type Decider = ratelimit.Reserver[*Charges]
+
+// Charge is what one rule asks of one request.
+type Charge struct {
+	Rule  int             // the index of its Budget
+	Key   string          // of the budget; it may be a secret
+	Plan  string          // the plan that the limit comes from, else ""
+	Cost  int             // what to charge
+	Limit ratelimit.Limit // in force for the key
+}
+
+// Charges is what a request asks for: one charge for each rule that applies, in the order
+// of the rules. A Decider reads it, and may tell what each rule said.
+type Charges struct {
+	list    []Charge
+	answers []Answer // as many as list, if somebody wants to know
+}
+
+// Answer is what one rule said.
+type Answer struct {
+	Decision ratelimit.Decision // the rule's own: whether it allows the cost, and what is left
+	Spent    bool               // whether the rule was charged
+	Told     bool               // whether the engine has told its answer at all
+}
+
+// Append appends the indices of the rules that apply.
+func (c *Charges) Append(which []int) []int {
+	for i := range c.list {
+		which = append(which, c.list[i].Rule)
+	}
+	return which
+}
+
+// Of returns the charge of a rule that applies.
+func (c *Charges) Of(rule int) *Charge {
+	i, ok := c.position(rule)
+	if !ok {
+		return nil
+	}
+	return &c.list[i]
+}
+
+// Tell takes note of what a rule said. It does nothing if nobody wants to know.
+func (c *Charges) Tell(rule int, d ratelimit.Decision, spent bool) {
+	if i, ok := c.position(rule); ok && i < len(c.answers) {
+		c.answers[i] = Answer{Decision: d, Spent: spent, Told: true}
+	}
+}
+
+func (c *Charges) position(rule int) (int, bool) {
+	return slices.BinarySearchFunc(c.list, rule, func(ch Charge, rule int) int { return ch.Rule - rule })
+}

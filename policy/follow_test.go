@@ -1,0 +1,248 @@
+package policy_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/policy"
+)
+
+// versioned is a file with one rule.
+func versioned(version string) string {
+	return fmt.Sprintf("version: %s\nrules:\n- {name: api, key: user, limit: fixed-window 5/h}\n", version)
+}
+
+// logs collects what a logger writes.
+type logs struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// followed starts Follow on a source, and ends it with the test.
+func followed(t *testing.T, src policy.Source) (*policy.Policies, *logs) {
+	t.Helper()
+	out := new(logs)
+	p, err := policy.New(nil, &policy.Options{Logger: slog.New(slog.NewTextHandler(out, nil))})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- policy.Follow(ctx, p, src) }()
+	t.Cleanup(func() {
+		cancel()
+		require.ErrorIs(t, <-done, context.Canceled)
+	})
+	return p, out
+}
+
+// becomes waits until a version is in force. The time it waits is no promise: machines
+// may be slow.
+func becomes(t *testing.T, p *policy.Policies, version string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return p.Stats().Version == version }, 20*time.Second, time.Millisecond, "version %s", version)
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+}
+
+func TestFileFollowsEveryWayOfChangingAFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	write(t, path, versioned("v1"))
+	p, out := followed(t, policy.File(path))
+	becomes(t, p, "v1")
+
+	write(t, path, versioned("v2")) // in place
+	becomes(t, p, "v2")
+
+	write(t, path+".new", versioned("v3"))
+	require.NoError(t, os.Rename(path+".new", path))
+	becomes(t, p, "v3")
+
+	write(t, path, "version: v4\nrules:\n- name: api\n  limit: fixed-win")
+	require.Eventually(t, func() bool { return p.Stats().LastError != nil }, 20*time.Second, time.Millisecond)
+	require.ErrorIs(t, p.Stats().LastError, policy.ErrInvalid)
+	assert.Equal(t, "v3", p.Stats().Version, "the last good set stays")
+	write(t, path, versioned("v4"))
+	becomes(t, p, "v4")
+	assert.NoError(t, p.Stats().LastError)
+
+	require.NoError(t, os.Remove(path))
+	require.Eventually(t, func() bool { return errors.Is(p.Stats().LastError, os.ErrNotExist) }, 20*time.Second, time.Millisecond)
+	assert.Equal(t, "v4", p.Stats().Version)
+	write(t, path, versioned("v5"))
+	becomes(t, p, "v5")
+
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.Mkdir(path, 0o700)) // a folder in its place
+	require.Eventually(t, func() bool {
+		err := p.Stats().LastError
+		return err != nil && strings.Contains(err.Error(), "not a regular file")
+	}, 20*time.Second, time.Millisecond)
+	require.NoError(t, os.Remove(path))
+	write(t, path, versioned("v6"))
+	becomes(t, p, "v6")
+	assert.Contains(t, out.String(), "the last good ones stay")
+	assert.Contains(t, out.String(), "version=v6")
+}
+
+// TestFileFollowsAConfigMap changes a file as Kubernetes does: the file is a link into
+// ..data, which is a link to a folder, and is moved to another folder.
+func TestFileFollowsAConfigMap(t *testing.T) {
+	dir := t.TempDir()
+	publish := func(version string) {
+		folder := filepath.Join(dir, "..2026_"+version)
+		require.NoError(t, os.Mkdir(folder, 0o700))
+		write(t, filepath.Join(folder, "rules.yaml"), versioned(version))
+		require.NoError(t, os.Symlink(filepath.Base(folder), filepath.Join(dir, "..data_tmp")))
+		require.NoError(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+	}
+	publish("v1")
+	path := filepath.Join(dir, "rules.yaml")
+	require.NoError(t, os.Symlink("..data/rules.yaml", path))
+	p, _ := followed(t, policy.File(path))
+	becomes(t, p, "v1")
+	for _, version := range []string{"v2", "v3", "v4"} {
+		publish(version)
+		becomes(t, p, version)
+		require.NoError(t, os.RemoveAll(filepath.Join(dir, "..2026_v"+string(version[1]-1))))
+	}
+}
+
+func TestFileFollowsALinkToElsewhere(t *testing.T) {
+	target := filepath.Join(t.TempDir(), "target.yaml")
+	write(t, target, versioned("v1"))
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	require.NoError(t, os.Symlink(target, path))
+	p, _ := followed(t, policy.File(path))
+	becomes(t, p, "v1")
+	write(t, target, versioned("v2"))
+	becomes(t, p, "v2")
+}
+
+func TestAFileThatIsOnlyTouchedIsNotLoadedAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	write(t, path, versioned("v1"))
+	p, _ := followed(t, policy.File(path))
+	becomes(t, p, "v1")
+	for range 5 {
+		write(t, path, versioned("v1"))
+	}
+	write(t, path, versioned("v2"))
+	becomes(t, p, "v2")
+	assert.Equal(t, uint64(3), p.Stats().Generation, "New's, v1 and v2")
+}
+
+func TestFollowLeavesNoGoroutineBehind(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	write(t, path, versioned("v1"))
+	before := runtime.NumGoroutine() // Eventually has some of its own; a leak would be ten
+	for range 10 {
+		p, err := policy.New(nil, &policy.Options{Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- policy.Follow(ctx, p, policy.File(path)) }()
+		becomes(t, p, "v1")
+		cancel()
+		require.ErrorIs(t, <-done, context.Canceled)
+	}
+	require.Eventually(t, func() bool { return runtime.NumGoroutine() < before+5 }, 20*time.Second, time.Millisecond)
+}
+
+// scripted is a source whose sets and faults are given.
+type scripted struct {
+	loads   []func() (*policy.Set, error)
+	changes chan struct{}
+}
+
+func (s *scripted) Load(context.Context) (*policy.Set, error) {
+	load := s.loads[0]
+	if len(s.loads) > 1 {
+		s.loads = s.loads[1:]
+	}
+	return load()
+}
+
+func (s *scripted) Changes(ctx context.Context) <-chan struct{} {
+	out := make(chan struct{})
+	go func() {
+		defer close(out)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-s.changes:
+				out <- struct{}{}
+			}
+		}
+	}()
+	return out
+}
+
+func TestFollowKeepsTheLastGoodSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		good := func(version string) func() (*policy.Set, error) {
+			return func() (*policy.Set, error) { return policy.Parse([]byte(versioned(version))) }
+		}
+		down := errors.New("the store is down")
+		src := &scripted{changes: make(chan struct{}), loads: []func() (*policy.Set, error){
+			func() (*policy.Set, error) { return nil, down },
+			good("v1"),
+			func() (*policy.Set, error) { return &policy.Set{Rules: make([]policy.Rule, 1)}, nil },
+			func() (*policy.Set, error) { return nil, nil },
+			good("v1"),
+			good("v2"),
+		}}
+		p, _ := followed(t, src)
+		synctest.Wait()
+		require.ErrorIs(t, p.Stats().LastError, down)
+		assert.Equal(t, uint64(1), p.Stats().Generation)
+		for _, want := range []struct {
+			version    string
+			generation uint64
+			failed     bool
+		}{{"v1", 2, false}, {"v1", 2, true}, {"v1", 2, true}, {"v1", 2, false}, {"v2", 3, false}} {
+			src.changes <- struct{}{}
+			synctest.Wait()
+			s := p.Stats()
+			assert.Equal(t, want.version, s.Version)
+			assert.Equal(t, want.generation, s.Generation)
+			assert.Equal(t, want.failed, s.LastError != nil)
+			assert.Equal(t, want.failed, !s.LastErrorAt.IsZero())
+		}
+	})
+}
+
+func TestFollowNeedsASource(t *testing.T) {
+	p, err := policy.New(nil, nil)
+	require.NoError(t, err)
+	require.Error(t, policy.Follow(t.Context(), p, nil))
+	require.PanicsWithValue(t, "policy: zero Policies; use New", func() { _ = policy.Follow(t.Context(), new(policy.Policies), policy.File("x")) })
+}

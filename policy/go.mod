@@ -1,0 +1,19 @@
+module github.com/weir-go/ratelimit/policy
+
+go 1.25.0
+
+require (
+	github.com/fsnotify/fsnotify v1.10.1
+	github.com/stretchr/testify v1.12.1
+	github.com/weir-go/ratelimit v0.0.0
+	go.yaml.in/yaml/v4 v4.0.0
+)
+
+require (
+	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect
+	github.com/puzpuzpuz/xsync/v4 v4.5.0 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	golang.org/x/sys v0.13.0 // indirect
+)
+
+replace github.com/weir-go/ratelimit => ../

@@ -1,0 +1,165 @@
+package policy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// rulesFor returns ready rules, one for each match.
+func rulesFor(t testing.TB, matches ...Match) []*rule {
+	t.Helper()
+	set := &Set{}
+	for i, m := range matches {
+		set.Rules = append(set.Rules, Rule{Name: fmt.Sprintf("r%d", i), Match: m, Limit: ratelimit.Unlimited()})
+	}
+	require.NoError(t, set.Validate())
+	var rules []*rule
+	for i := range set.Rules {
+		rules = append(rules, newRule(&set.Rules[i]))
+	}
+	return rules
+}
+
+func TestWhichRulesMatch(t *testing.T) {
+	routes := func(patterns ...string) Match { return Match{Route: patterns} }
+	with := func(m Match, attributes map[string]Values) Match {
+		m.Attributes = attributes
+		return m
+	}
+	rules := rulesFor(t,
+		Match{},               // 0
+		routes("/"),           // 1
+		routes("/v1/search/"), // 2
+		routes("POST /v1/charges", "POST /v1/charges/{id}"),                  // 3
+		routes("GET /v1/{x}"),                                                // 4
+		routes("api.example.com/"),                                           // 5
+		routes("/v1/{$}"),                                                    // 6
+		with(routes("/v1/"), map[string]Values{"region": {"eu", "us"}}),      // 7
+		with(Match{}, map[string]Values{"plan": {"free"}}),                   // 8
+		with(Match{}, map[string]Values{"plan": {"free"}, "region": {"eu"}}), // 9
+		routes("/files/{name...}"),                                           // 10
+		routes("/v1/search/", "/v1/{rest...}"),                               // 11
+	)
+	x := newIndex(rules)
+	for _, test := range []struct {
+		request Attributes
+		want    []int
+	}{
+		{Attributes{}, []int{0}},
+		{Attributes{"path": "/"}, []int{0, 1}},
+		{Attributes{"path": "/v1/search/"}, []int{0, 1, 2, 11}},
+		{Attributes{"path": "/v1/search/a/b"}, []int{0, 1, 2, 11}},
+		{Attributes{"path": "/v1/search"}, []int{0, 1, 11}},
+		{Attributes{"path": "//v1/./search//a"}, []int{0, 1, 2, 11}},
+		{Attributes{"path": "/x/../v1/search/a"}, []int{0, 1, 2, 11}},
+		{Attributes{"path": "/v1/se%61rch/a"}, []int{0, 1, 2, 11}},
+		{Attributes{"path": "/v1/charges", "method": "POST"}, []int{0, 1, 3, 11}},
+		{Attributes{"path": "/v1/charges/7", "method": "POST"}, []int{0, 1, 3, 11}},
+		{Attributes{"path": "/v1/charges", "method": "GET"}, []int{0, 1, 4, 11}},
+		{Attributes{"path": "/v1/charges", "method": "HEAD"}, []int{0, 1, 4, 11}},
+		{Attributes{"path": "/v1/charges", "method": "get"}, []int{0, 1, 11}},
+		{Attributes{"path": "/v1/", "method": "GET"}, []int{0, 1, 6, 11}},
+		{Attributes{"path": "/v1", "method": "GET"}, []int{0, 1}},
+		{Attributes{"path": "/v1/%2F", "method": "GET"}, []int{0, 1, 4, 11}},
+		{Attributes{"path": "/a", "host": "API.example.com:8080"}, []int{0, 1, 5}},
+		{Attributes{"path": "/a", "host": "api.example.com."}, []int{0, 1, 5}},
+		{Attributes{"path": "/a", "host": "other"}, []int{0, 1}},
+		{Attributes{"path": "/v1/a", "region": "us"}, []int{0, 1, 7, 11}},
+		{Attributes{"path": "/v1/a", "region": "asia"}, []int{0, 1, 11}},
+		{Attributes{"plan": "free"}, []int{0, 8}},
+		{Attributes{"plan": "free", "region": "eu"}, []int{0, 8, 9}},
+		{Attributes{"plan": "pro", "region": "eu"}, []int{0}},
+		{Attributes{"path": "/files/"}, []int{0, 1, 10}},
+		{Attributes{"path": "/files/a/b/"}, []int{0, 1, 10}},
+		{Attributes{"path": "/files"}, []int{0, 1}},
+	} {
+		assert.Equal(t, test.want, x.match(test.request, nil), "%v", test.request)
+	}
+}
+
+func TestADisabledRuleDoesNotMatch(t *testing.T) {
+	rules := rulesFor(t, Match{}, Match{}, Match{Route: []string{"/"}})
+	rules[0].Disabled, rules[2].Disabled = true, true
+	assert.Equal(t, []int{1}, newIndex(rules).match(Attributes{"path": "/"}, nil))
+}
+
+// TestRoutesMatchAsTheMuxDoes compares each pattern with net/http: on a path that the mux
+// does not redirect, a pattern matches here if a mux that knows only it routes by it.
+func TestRoutesMatchAsTheMuxDoes(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	word := func() string { return []string{"a", "b", "a%20b", "é", "%2F", "{x}"}[r.IntN(6)] }
+	path := func(parts int, ends ...string) string {
+		var b strings.Builder
+		for i := range parts {
+			b.WriteString("/" + strings.ReplaceAll(word(), "{x}", fmt.Sprintf("{x%d}", i)))
+		}
+		return b.String() + ends[r.IntN(len(ends))]
+	}
+	for range 4000 {
+		route := []string{"", "", "GET ", "POST "}[r.IntN(4)] + []string{"", "", "h.example"}[r.IntN(3)] + path(r.IntN(3), "", "/", "/{$}", "/{y...}")
+		if strings.IndexByte(route, '/') < 0 {
+			continue
+		}
+		x := newIndex(rulesFor(t, Match{Route: []string{route}}))
+		mux := http.NewServeMux()
+		mux.Handle(route, http.NotFoundHandler())
+		for range 20 {
+			target := strings.NewReplacer("{", "c", "}", "").Replace(path(r.IntN(4), "", "", "/"))
+			if target == "" {
+				target = "/"
+			}
+			req := httptest.NewRequest([]string{"GET", "HEAD", "POST", "PUT"}[r.IntN(4)], target, nil)
+			req.Host = []string{"h.example", "h.example:80", "other"}[r.IntN(3)]
+			handler, found := mux.Handler(req)
+			if _, redirects := handler.(interface {
+				ServeHTTP(http.ResponseWriter, *http.Request)
+			}); !redirects {
+				continue
+			}
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, req)
+			if w.Code/100 == 3 || strings.Contains(target+route, "%2F") {
+				continue // redirected; or the mux takes an escaped slash for a slash at the end
+			}
+			got := len(x.match(HTTP(req, nil), nil)) == 1
+			require.Equal(t, found != "", got, "%q on %s %s%s", route, req.Method, req.Host, target)
+		}
+	}
+}
+
+func TestMatchingCostsNoMoreThanWhatMatches(t *testing.T) {
+	var matches []Match
+	for i := range 1000 {
+		matches = append(matches, Match{Route: []string{fmt.Sprintf("/r%d/", i)}}, Match{Attributes: map[string]Values{"tenant": {fmt.Sprint(i)}}})
+	}
+	x := newIndex(rulesFor(t, matches...))
+	looked := 0
+	request := counting{Attributes{"path": "/r7/x", "tenant": "9"}, &looked}
+	found := x.match(request, nil)
+	assert.Equal(t, []int{14, 19}, found)
+	assert.LessOrEqual(t, looked, 6, "attributes read")
+	var buffer [8]int
+	boxed := Request(Attributes{"path": "/r7/x", "tenant": "9"})
+	assert.Zero(t, testing.AllocsPerRun(100, func() { found = x.match(boxed, buffer[:0]) }))
+	assert.True(t, slices.Equal(found, []int{14, 19}))
+}
+
+type counting struct {
+	Attributes
+	n *int
+}
+
+func (c counting) Attribute(name string) (string, bool) {
+	*c.n++
+	return c.Attributes.Attribute(name)
+}

@@ -1,0 +1,78 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// jsonTree reads JSON into the tree that YAML is read into. JSON is not quite a part of
+// YAML, and has escapes of its own. The data has been found valid.
+func jsonTree(data []byte) (*yaml.Node, error) {
+	t := &jsonReader{dec: json.NewDecoder(bytes.NewReader(data)), data: data, line: 1}
+	t.dec.UseNumber()
+	return t.value()
+}
+
+type jsonReader struct {
+	dec  *json.Decoder
+	data []byte
+	at   int // how far lines have been counted
+	line int
+}
+
+// next returns the next token, and counts the lines up to its end.
+func (t *jsonReader) next() (json.Token, error) {
+	token, err := t.dec.Token()
+	if err != nil {
+		return nil, &Error{Line: t.line, Err: err}
+	}
+	end := int(t.dec.InputOffset())
+	t.line += bytes.Count(t.data[t.at:end], []byte("\n"))
+	t.at = end
+	return token, nil
+}
+
+func (t *jsonReader) value() (*yaml.Node, error) {
+	token, err := t.next()
+	if err != nil {
+		return nil, err
+	}
+	n := &yaml.Node{Line: t.line, Kind: yaml.ScalarNode}
+	switch v := token.(type) {
+	case json.Delim:
+		n.Kind, n.Tag = yaml.SequenceNode, "!!seq"
+		if v == '{' {
+			n.Kind, n.Tag = yaml.MappingNode, "!!map"
+		}
+		return n, t.inside(n)
+	case string:
+		n.Tag, n.Value = "!!str", v
+	case json.Number:
+		n.Tag, n.Value = "!!int", v.String()
+		if strings.ContainsAny(n.Value, ".eE") {
+			n.Tag = "!!float"
+		}
+	case bool:
+		n.Tag, n.Value = "!!bool", fmt.Sprint(v)
+	default:
+		n.Tag = "!!null"
+	}
+	return n, nil
+}
+
+// inside reads what a list or a mapping holds, and its end.
+func (t *jsonReader) inside(n *yaml.Node) error {
+	for t.dec.More() {
+		v, err := t.value()
+		if err != nil {
+			return err
+		}
+		n.Content = append(n.Content, v)
+	}
+	_, err := t.next()
+	return err
+}

@@ -1,0 +1,58 @@
+-- The tables of package policy, for MySQL 8.0 and later. Run it once.
+
+CREATE TABLE rate_limit_counter (n BIGINT NOT NULL);
+INSERT INTO rate_limit_counter VALUES (0);
+
+CREATE TABLE rate_limit_rule (
+	name             VARCHAR(128) NOT NULL,            -- the rule's identity: its budgets belong to it
+	plan             VARCHAR(128) NOT NULL DEFAULT '', -- '' is the rule itself; else the row holds the limit of that plan only
+	description      VARCHAR(1024) NOT NULL DEFAULT '',
+	match_route      TEXT NOT NULL DEFAULT (''),       -- patterns of net/http's ServeMux, one a line; '' is every request
+	match_attributes TEXT NOT NULL DEFAULT (''),       -- JSON: {"region": ["eu", "us"]}; '' is every request
+	`key`            VARCHAR(1024) NOT NULL DEFAULT '', -- attributes, with commas: 'user', 'ip', 'route,user'; '' is one budget for all
+	`limit`          VARCHAR(255) NOT NULL,            -- 'token-bucket 100/s burst 200'
+	overrides        MEDIUMTEXT NOT NULL DEFAULT (''), -- JSON: [{"key": ["acme"], "limit": "blocked"}]
+	cost             VARCHAR(128) NOT NULL DEFAULT '', -- '' is the caller's; else a number or an attribute
+	optional         BOOLEAN NOT NULL DEFAULT false,   -- does not apply where a key's attribute is missing
+	shadow           BOOLEAN NOT NULL DEFAULT false,   -- decides and reports, and denies nothing
+	is_active        BOOLEAN NOT NULL DEFAULT true,
+	version          BIGINT NOT NULL DEFAULT 0,        -- set by a trigger; what readers poll
+	created_at       TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+	updated_at       TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
+	PRIMARY KEY (name, plan)
+) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+DELIMITER //
+CREATE TRIGGER rate_limit_rule_insert BEFORE INSERT ON rate_limit_rule FOR EACH ROW BEGIN
+	UPDATE rate_limit_counter SET n = LAST_INSERT_ID(n + 1);
+	SET NEW.version = LAST_INSERT_ID();
+END//
+CREATE TRIGGER rate_limit_rule_update BEFORE UPDATE ON rate_limit_rule FOR EACH ROW BEGIN
+	UPDATE rate_limit_counter SET n = LAST_INSERT_ID(n + 1);
+	SET NEW.version = LAST_INSERT_ID();
+END//
+DELIMITER ;
+
+CREATE TABLE rate_limit_setting (
+	name  VARCHAR(128) PRIMARY KEY, -- 'kill_switch'
+	value VARCHAR(255) NOT NULL     -- 'true' lets every request pass
+);
+
+CREATE TABLE rate_limit_violation (
+	rule        VARCHAR(128) NOT NULL,
+	`key`       VARCHAR(255) NOT NULL,            -- of the budget; a hash if keys are hashed, or long
+	minute      TIMESTAMP NOT NULL,               -- in which the denials were
+	`user`      VARCHAR(1024) NOT NULL DEFAULT '', -- the attribute "user" of the last of them
+	route       VARCHAR(1024) NOT NULL DEFAULT '', -- the endpoint
+	ip          VARCHAR(64) NOT NULL DEFAULT '',
+	cost        BIGINT NOT NULL,                  -- of the last
+	remaining   BIGINT NOT NULL,                  -- what was left at the last
+	retry_after DOUBLE NOT NULL,                  -- seconds, at the last
+	degraded    BOOLEAN NOT NULL DEFAULT false,
+	first_at    TIMESTAMP(6) NOT NULL,
+	last_at     TIMESTAMP(6) NOT NULL,
+	count       BIGINT NOT NULL,
+	PRIMARY KEY (rule, `key`, minute),
+	INDEX rate_limit_violation_last (last_at),    -- who is being limited now
+	INDEX rate_limit_violation_key (`key`, last_at) -- what happened to this key
+) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

@@ -1,0 +1,365 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// MaxSize is how many bytes a policy file may have: 4 MiB.
+const MaxSize = 4 << 20
+
+// Parse reads a set of rules from YAML or JSON. It is strict: an unknown field, a field
+// that is there twice, two rules with one name (whatever the case), a limit that cannot be
+// enforced, a value of the wrong kind are errors, and so are anchors, aliases and a second
+// document. The error is an [*Error] with the line, the rule and the figure.
+//
+// A file without the field rules, an empty one above all, is an error too: it may be half of
+// a file that is being written. To limit nothing, write "rules: []".
+func Parse(data []byte) (*Set, error) {
+	if len(data) > MaxSize {
+		return nil, &Error{Err: fmt.Errorf("%d bytes, want at most %d", len(data), MaxSize)}
+	}
+	p := parser{lines: map[string]int{}, json: isJSON(data)}
+	root, err := p.tree(data)
+	if err != nil {
+		return nil, err
+	}
+	set := new(Set)
+	if err := p.set(root, set); err != nil {
+		return nil, err
+	}
+	if _, ok := p.lines["rules"]; !ok {
+		return nil, p.wrong(root, "", errNoRules)
+	}
+	if err := set.Validate(); err != nil {
+		return nil, p.located(err)
+	}
+	return set, nil
+}
+
+// isJSON reports whether the data is a JSON object. Most others that begin like one are
+// YAML all the same.
+func isJSON(data []byte) bool {
+	text := bytes.TrimSpace(data)
+	return len(text) > 0 && text[0] == '{' && json.Valid(text)
+}
+
+var errNoRules = errors.New(`the field rules is missing; to limit nothing, write "rules: []"`)
+
+// tree returns the document's root.
+func (p *parser) tree(data []byte) (*yaml.Node, error) {
+	if p.json {
+		return jsonTree(data)
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, second yaml.Node
+	switch err := dec.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return nil, &Error{Err: errNoRules}
+	case err != nil:
+		return nil, syntaxError(err)
+	}
+	switch err := dec.Decode(&second); {
+	case err == nil:
+		return nil, &Error{Line: second.Line, Err: errors.New("a second document; want one")}
+	case !errors.Is(err, io.EOF):
+		return nil, syntaxError(err)
+	}
+	if doc.Kind != yaml.DocumentNode || len(doc.Content) == 0 {
+		return nil, &Error{Err: errNoRules}
+	}
+	return doc.Content[0], nil
+}
+
+var yamlLine = regexp.MustCompile(`line (\d+)`)
+
+// syntaxError moves the line that the YAML library's text begins with to its place.
+func syntaxError(err error) error {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	e := &Error{Err: errors.New(text)}
+	if m := yamlLine.FindStringSubmatch(text); m != nil {
+		e.Line, _ = strconv.Atoi(m[1])
+	}
+	return e
+}
+
+// parser reads a tree, and takes note of the line of each field.
+type parser struct {
+	lines map[string]int // by field, such as "rules[2].limit"
+	rule  string         // the name of the rule that is read
+	json  bool
+}
+
+// located adds the line to an error of Validate.
+func (p *parser) located(err error) error {
+	var e *Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	for field := e.Field; field != ""; field = parent(field) {
+		if line, ok := p.lines[field]; ok {
+			e.Line = line
+			break
+		}
+	}
+	return e
+}
+
+// parent returns the field that holds a field, "" if none does.
+func parent(field string) string { return field[:max(0, strings.LastIndexAny(field, ".["))] }
+
+func (p *parser) wrong(n *yaml.Node, field string, err error) error {
+	return &Error{Line: n.Line, Rule: p.rule, Field: field, Err: err}
+}
+
+// fields are the fields that a mapping may have, and what reads each.
+type fields map[string]func(n *yaml.Node, field string) error
+
+// mapping reads a mapping. An unknown field and one that is there twice are errors.
+func (p *parser) mapping(n *yaml.Node, field string, known fields) error {
+	return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
+		read, ok := known[key.Value]
+		if !ok {
+			return p.wrong(key, field, fmt.Errorf("unknown field %q", key.Value))
+		}
+		return read(value, inner)
+	})
+}
+
+// pairs calls read for each pair of a mapping.
+func (p *parser) pairs(n *yaml.Node, field string, read func(key, value *yaml.Node, inner string) error) error {
+	if n.Kind != yaml.MappingNode {
+		return p.wrong(n, field, fmt.Errorf("%s, want a mapping", kind(n)))
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if err := p.plain(key, field); err != nil {
+			return err
+		}
+		if seen[key.Value] {
+			return p.wrong(key, field, fmt.Errorf("the field %q is there twice", key.Value))
+		}
+		seen[key.Value] = true
+		inner := key.Value
+		if field != "" {
+			inner = field + "." + inner
+		}
+		p.lines[inner] = key.Line
+		if err := read(key, value, inner); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// list calls read for each element. A single value is a list of one where one may stand alone.
+func (p *parser) list(n *yaml.Node, field string, alone bool, read func(n *yaml.Node, field string) error) error {
+	if alone && n.Kind == yaml.ScalarNode && !null(n) {
+		return read(n, field)
+	}
+	if n.Kind != yaml.SequenceNode || n.Anchor != "" {
+		return p.wrong(n, field, fmt.Errorf("%s, want a list", kind(n)))
+	}
+	for i, e := range n.Content {
+		inner := field + "[" + strconv.Itoa(i) + "]"
+		p.lines[inner] = e.Line
+		if err := read(e, inner); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plain returns an error if a node is not a value without further structure.
+func (p *parser) plain(n *yaml.Node, field string) error {
+	if n.Kind != yaml.ScalarNode || n.Anchor != "" || null(n) || n.ShortTag() == "!!merge" {
+		return p.wrong(n, field, fmt.Errorf("%s, want a value", kind(n)))
+	}
+	return nil
+}
+
+func null(n *yaml.Node) bool { return n.ShortTag() == "!!null" }
+
+func kind(n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.AliasNode:
+		return "an alias, which is not supported"
+	case n.Anchor != "":
+		return "an anchor, which is not supported"
+	case n.Kind == yaml.MappingNode:
+		return "a mapping"
+	case n.Kind == yaml.SequenceNode:
+		return "a list"
+	case null(n):
+		return "nothing"
+	case n.ShortTag() == "!!merge":
+		return "a merge key, which is not supported"
+	}
+	return "a value"
+}
+
+func (p *parser) text(to *string) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		if err := p.plain(n, field); err != nil {
+			return err
+		}
+		*to = n.Value
+		return nil
+	}
+}
+
+func (p *parser) flag(to *bool) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		if err := p.plain(n, field); err != nil {
+			return err
+		}
+		if n.Value != "true" && n.Value != "false" || n.ShortTag() != "!!bool" {
+			return p.wrong(n, field, fmt.Errorf("%q, want true or false", n.Value))
+		}
+		*to = n.Value == "true"
+		return nil
+	}
+}
+
+func (p *parser) texts(to *[]string) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		*to = []string{}
+		return p.list(n, field, true, func(n *yaml.Node, field string) error {
+			var s string
+			err := p.text(&s)(n, field)
+			*to = append(*to, s)
+			return err
+		})
+	}
+}
+
+func (p *parser) limit(to *ratelimit.Limit) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		if err := p.plain(n, field); err != nil {
+			return err
+		}
+		l, err := ratelimit.ParseLimit(n.Value)
+		if err != nil {
+			return p.wrong(n, field, err)
+		}
+		*to = l
+		return nil
+	}
+}
+
+func (p *parser) set(n *yaml.Node, s *Set) error {
+	return p.mapping(n, "", fields{
+		"version":     p.text(&s.Version),
+		"kill_switch": p.flag(&s.KillSwitch),
+		"rules": func(n *yaml.Node, field string) error {
+			s.Rules = []Rule{}
+			if null(n) && p.json { // JSON is whole if it is valid
+				return nil
+			}
+			return p.list(n, field, false, func(n *yaml.Node, field string) error {
+				if len(s.Rules) == maxRules {
+					return p.wrong(n, field, fmt.Errorf("more than %d rules", maxRules))
+				}
+				s.Rules = append(s.Rules, Rule{})
+				defer func() { p.rule = "" }()
+				return p.readRule(n, field, &s.Rules[len(s.Rules)-1])
+			})
+		},
+	})
+}
+
+func (p *parser) readRule(n *yaml.Node, field string, r *Rule) error {
+	p.rule = nameIn(n)
+	return p.mapping(n, field, fields{
+		"name":        p.text(&r.Name),
+		"description": p.text(&r.Description),
+		"match": func(n *yaml.Node, field string) error {
+			return p.mapping(n, field, fields{"route": p.texts(&r.Match.Route), "attributes": p.attributes(&r.Match)})
+		},
+		"key":       p.texts(&r.Key),
+		"limit":     p.limit(&r.Limit),
+		"plans":     p.plans(r),
+		"overrides": p.overrides(r),
+		"cost":      p.cost(&r.Cost),
+		"optional":  p.flag(&r.Optional),
+		"shadow":    p.flag(&r.Shadow),
+		"disabled":  p.flag(&r.Disabled),
+	})
+}
+
+// nameIn returns the name in a rule that has not been read yet, so that errors can tell it.
+func nameIn(n *yaml.Node) string {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if name := n.Content[i+1].Value; n.Content[i].Value == "name" && checkName(name) == nil {
+			return name
+		}
+	}
+	return ""
+}
+
+func (p *parser) attributes(m *Match) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		m.Attributes = map[string]Values{}
+		return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
+			var values []string
+			err := p.texts(&values)(value, inner)
+			m.Attributes[key.Value] = values
+			return err
+		})
+	}
+}
+
+func (p *parser) plans(r *Rule) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		r.Plans = map[string]ratelimit.Limit{}
+		return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
+			var l ratelimit.Limit
+			err := p.limit(&l)(value, inner)
+			r.Plans[key.Value] = l
+			return err
+		})
+	}
+}
+
+func (p *parser) overrides(r *Rule) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		return p.list(n, field, false, func(n *yaml.Node, field string) error {
+			var o Override
+			var key []string
+			err := p.mapping(n, field, fields{"key": p.texts(&key), "limit": p.limit(&o.Limit)})
+			o.Key = key
+			r.Overrides = append(r.Overrides, o)
+			return err
+		})
+	}
+}
+
+func (p *parser) cost(to *Cost) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		if err := p.plain(n, field); err != nil {
+			return err
+		}
+		var c Cost
+		if i, err := strconv.Atoi(n.Value); err == nil && n.ShortTag() == "!!int" {
+			c.Number = i
+		} else {
+			c.Attribute = n.Value
+		}
+		if err := c.check(); err != nil {
+			return p.wrong(n, field, err)
+		}
+		*to = c
+		return nil
+	}
+}

@@ -1,0 +1,265 @@
+package policy_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v4"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy"
+)
+
+const whole = `# who may do how much
+version: "2026-11-21.3"
+kill_switch: false
+rules:
+  - name: api
+    description: every caller
+    match:
+      route: ["POST /v1/charges", "/v1/search/"]
+      attributes: {region: [eu, us], beta: yes}
+    key: [user]
+    limit: token-bucket 100/s burst 200
+    plans:
+      free: token-bucket 10/s burst 20
+      enterprise: unlimited
+    overrides:
+      - {key: [acme], limit: token-bucket 5000/s burst 5000}
+      - {key: mallory, limit: blocked}
+    cost: tokens
+    optional: true
+    shadow: true
+    disabled: true
+  - name: service
+    limit: fixed-window 5000/h
+    cost: 2
+`
+
+func wholeSet() *policy.Set {
+	return &policy.Set{
+		Version: "2026-11-21.3",
+		Rules: []policy.Rule{{
+			Name:        "api",
+			Description: "every caller",
+			Match: policy.Match{
+				Route:      []string{"POST /v1/charges", "/v1/search/"},
+				Attributes: map[string]policy.Values{"region": {"eu", "us"}, "beta": {"yes"}},
+			},
+			Key:   []string{"user"},
+			Limit: ratelimit.TokenBucket(ratelimit.PerSecond(100), 200),
+			Plans: map[string]ratelimit.Limit{
+				"free":       ratelimit.TokenBucket(ratelimit.PerSecond(10), 20),
+				"enterprise": ratelimit.Unlimited(),
+			},
+			Overrides: []policy.Override{
+				{Key: policy.Values{"acme"}, Limit: ratelimit.TokenBucket(ratelimit.PerSecond(5000), 5000)},
+				{Key: policy.Values{"mallory"}, Limit: ratelimit.Blocked()},
+			},
+			Cost:     policy.Cost{Attribute: "tokens"},
+			Optional: true, Shadow: true, Disabled: true,
+		}, {
+			Name:  "service",
+			Limit: ratelimit.FixedWindow(ratelimit.PerHour(5000)),
+			Cost:  policy.Cost{Number: 2},
+		}},
+	}
+}
+
+func TestParseReadsEveryField(t *testing.T) {
+	set, err := policy.Parse([]byte(whole))
+	require.NoError(t, err)
+	assert.Equal(t, wholeSet(), set)
+}
+
+func TestASetSurvivesJSONAndYAML(t *testing.T) {
+	for name, marshal := range map[string]func(any) ([]byte, error){
+		"json":   json.Marshal,
+		"indent": func(v any) ([]byte, error) { return json.MarshalIndent(v, "", "\t") },
+		"yaml":   yaml.Marshal,
+	} {
+		t.Run(name, func(t *testing.T) {
+			data, err := marshal(wholeSet())
+			require.NoError(t, err)
+			set, err := policy.Parse(data)
+			require.NoError(t, err, "%s", data)
+			assert.Equal(t, wholeSet(), set)
+		})
+	}
+}
+
+func TestHalfAFileIsNotASetThatLimitsNothing(t *testing.T) {
+	for _, text := range []string{"", "\n", "# nothing yet\n", "---\n", "{}", "version: 1\n", "version: 1\nrules:\n", "null", "[]"} {
+		set, err := policy.Parse([]byte(text))
+		require.ErrorIs(t, err, policy.ErrInvalid, "%q", text)
+		assert.Nil(t, set)
+	}
+	for _, text := range []string{"rules: []\n", `{"rules": []}`, `{"rules": null}`} {
+		set, err := policy.Parse([]byte(text))
+		require.NoError(t, err)
+		assert.Empty(t, set.Rules)
+	}
+}
+
+// rule returns a file with one valid rule, after some lines, and more lines of it.
+func rule(more string) string {
+	return "version: 1\nrules:\n- name: api\n  limit: fixed-window 5/s\n" + more
+}
+
+func TestErrorsSayWhereAndWhat(t *testing.T) {
+	for _, test := range []struct {
+		name, text string
+		line       int
+		rule       string
+		says       string
+	}{
+		{"an unknown field of the file", "version: 1\nlimits: []\n", 2, "", `unknown field "limits"`},
+		{"an unknown field of a rule", rule("  burst: 5\n"), 5, "api", `unknown field "burst"`},
+		{"an unknown field of match", rule("  match: {\n    path: /x}\n"), 6, "api", `rules[0].match: unknown field "path"`},
+		{"an unknown field of an override", rule("  key: user\n  overrides:\n  - {key: a, limit: blocked, why: x}\n"), 7, "api", `unknown field "why"`},
+		{"a field twice", rule("  shadow: true\n  shadow: false\n"), 6, "api", `"shadow" is there twice`},
+		{"a rule without a name", "rules:\n- limit: fixed-window 5/s\n", 2, "", "rules[0].name: 0 bytes, want 1 to 128"},
+		{"a name that no header can carry", "rules:\n- limit: fixed-window 5/s\n  name: my api\n", 3, "", `rules[0].name: "my api"`},
+		{"two rules of one name, ignoring case", rule("- name: API\n  limit: unlimited\n"), 5, "API", "rules[0] has the same name"},
+		{"a rule without a limit", "rules:\n- name: api\n", 2, "api", "rules[0].limit: ratelimit: invalid limit"},
+		{"a limit that cannot be read", "rules:\n- name: api\n  limit: token-bucket 5/s\n", 3, "api", `rules[0].limit: ratelimit: invalid limit: "token-bucket 5/s"`},
+		{"a limit that cannot be counted", rule("  plans:\n    free: fixed-window 0/s\n"), 6, "api", `rules[0].plans.free: ratelimit: invalid limit`},
+		{"a plan without a name", rule("  plans: {\"\": blocked}\n"), 5, "api", "a plan's name of 0 bytes"},
+		{"a route that net/http refuses", rule("  match:\n    route:\n    - /a\n    - /{x}y\n"), 8, "api", `rules[0].match.route[1]: `},
+		{"a route without a path", rule("  match: {route: [example.com]}\n"), 5, "api", `missing /`},
+		{"a route that cannot match", rule("  match: {route: [/a//b]}\n"), 5, "api", `can never match`},
+		{"a list of no routes", rule("  match: {route: []}\n"), 5, "api", "an empty list"},
+		{"a list of no values", rule("  match: {attributes: {region: []}}\n"), 5, "api", "an empty list"},
+		{"a key that is there twice", rule("  key: [user, user]\n"), 5, "api", `"user" is there twice`},
+		{"an attribute with a space", rule("  key: [the user]\n"), 5, "api", `has ' '`},
+		{"an override of a rule without a key", rule("  overrides: [{key: a, limit: blocked}]\n"), 5, "api", "the rule has no key"},
+		{"an override of another length", rule("  key: [user, region]\n  overrides:\n  - {key: [secret], limit: blocked}\n"), 7, "api", "a key of 1 values, want 2: user, region"},
+		{"an override that is there twice", rule("  key: user\n  overrides:\n  - {key: secret, limit: blocked}\n  - {key: secret, limit: unlimited}\n"), 8, "api", "overrides[0] has the same key"},
+		{"a cost below 1", rule("  cost: -1\n"), 5, "api", "-1, want at least 1"},
+		{"a cost of 0", rule("  cost: 0\n"), 5, "api", "want at least 1"},
+		{"a cost in half units", rule("  cost: 0.5\n"), 5, "api", `"0.5" has '0'`},
+		{"a flag that is a word", rule("  shadow: yes\n"), 5, "api", `"yes", want true or false`},
+		{"a flag in quotes", rule("  shadow: \"true\"\n"), 5, "api", `want true or false`},
+		{"a mapping in place of a list", rule("  key: {user: 1}\n"), 5, "api", "a mapping, want a list"},
+		{"a list in place of a mapping", rule("  match: [a]\n"), 5, "api", "a list, want a mapping"},
+		{"a list in place of a value", rule("  limit2: x\n"), 5, "api", "unknown field"},
+		{"nothing in place of a value", "rules:\n- name: api\n  limit:\n", 3, "api", "nothing, want a value"},
+		{"a list in place of the file", "- name: api\n", 1, "", "a list, want a mapping"},
+		{"a text in place of the file", "hello\n", 1, "", "a value, want a mapping"},
+		{"a second document", rule("---\nversion: 2\n"), 5, "", "a second document"},
+		{"an alias", "rules:\n- &r {name: api, limit: blocked}\n- *r\n", 3, "", "alias"},
+		{"an alias that holds itself", "rules: &r\n- *r\n", 1, "", "anchor"},
+		{"a merge key", rule("  <<: {shadow: true}\n"), 5, "api", "merge"},
+		{"a NUL byte", "version: \"a\x00b\"\n", 0, "", "control characters"},
+		{"no YAML", "rules: [\n", 0, "", "line"},
+		{"broken JSON", "{\"rules\": [}", 1, "", "line"},
+		{"a wrong field in JSON", "{\n\"version\": \"1\",\n\"rules\": [\n{\"name\": \"api\",\n\"limit\": \"blocked\",\n\"burst\": 5}]}", 6, "api", `unknown field "burst"`},
+		{"a field twice in JSON", "{\"version\": \"1\",\n\"version\": \"2\"}", 2, "", "there twice"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			set, err := policy.Parse([]byte(test.text))
+			require.ErrorIs(t, err, policy.ErrInvalid)
+			assert.Nil(t, set)
+			var e *policy.Error
+			require.ErrorAs(t, err, &e)
+			if test.line > 0 {
+				assert.Equal(t, test.line, e.Line, err)
+			}
+			assert.Equal(t, test.rule, e.Rule, err)
+			assert.Contains(t, err.Error(), test.says)
+			assert.NotContains(t, err.Error(), "secret", "a key is not told")
+			assert.True(t, strings.HasPrefix(err.Error(), "policy: "))
+		})
+	}
+}
+
+func TestLargeAndHostileFilesAreRefused(t *testing.T) {
+	var many strings.Builder
+	many.WriteString("rules:\n")
+	for i := range 10_001 {
+		fmt.Fprintf(&many, "- {name: r%d, limit: unlimited}\n", i)
+	}
+	bomb := "a: &a [x,x,x,x,x,x,x,x,x]\n"
+	for c := 'b'; c <= 'j'; c++ {
+		bomb += fmt.Sprintf("%c: &%c [%s]\n", c, c, strings.Repeat("*"+string(c-1)+",", 9))
+	}
+	for name, text := range map[string]string{
+		"10 001 rules":         many.String(),
+		"10 MB":                strings.Repeat("# a comment\n", 10<<20/12),
+		"an alias bomb":        bomb,
+		"a deep list":          "rules: " + strings.Repeat("[", 1<<20),
+		"a deep mapping":       strings.Repeat("{a: ", 1<<18),
+		"a deep list in JSON":  `{"rules":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + `}`,
+		"bytes that are noise": "\xff\xfe\x00\x01rules",
+		"a long version":       "version: " + strings.Repeat("x", 257),
+		"a long name":          "rules:\n- {name: " + strings.Repeat("x", 129) + ", limit: blocked}\n",
+		"a long value":         rule("  match: {attributes: {a: " + strings.Repeat("x", 1025) + "}}\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := policy.Parse([]byte(text))
+			require.ErrorIs(t, err, policy.ErrInvalid)
+			assert.Less(t, len(err.Error()), 2000)
+		})
+	}
+}
+
+func TestTenThousandRulesAreRead(t *testing.T) {
+	var many strings.Builder
+	many.WriteString("rules:\n")
+	for i := range 10_000 {
+		fmt.Fprintf(&many, "- {name: r%d, limit: unlimited, match: {route: [/r%d/]}}\n", i, i)
+	}
+	set, err := policy.Parse([]byte(many.String()))
+	require.NoError(t, err)
+	assert.Len(t, set.Rules, 10_000)
+}
+
+func TestValidateChecksSetsMadeByHand(t *testing.T) {
+	require.NoError(t, new(policy.Set).Validate())
+	require.ErrorIs(t, (*policy.Set)(nil).Validate(), policy.ErrInvalid)
+	require.NoError(t, wholeSet().Validate())
+	for name, spoil := range map[string]func(*policy.Rule){
+		"a cost of both kinds":    func(r *policy.Rule) { r.Cost = policy.Cost{Number: 1, Attribute: "x"} },
+		"a negative cost":         func(r *policy.Rule) { r.Cost = policy.Cost{Number: -1} },
+		"the zero Limit":          func(r *policy.Rule) { r.Limit = ratelimit.Limit{} },
+		"the zero Limit in plans": func(r *policy.Rule) { r.Plans = map[string]ratelimit.Limit{"free": {}} },
+		"an empty override":       func(r *policy.Rule) { r.Overrides = []policy.Override{{}} },
+		"an empty key in one":     func(r *policy.Rule) { r.Overrides[0].Key = policy.Values{""} },
+	} {
+		set := wholeSet()
+		spoil(&set.Rules[0])
+		err := set.Validate()
+		require.ErrorIs(t, err, policy.ErrInvalid, name)
+		assert.Contains(t, err.Error(), "rules[0].", name)
+	}
+	named := wholeSet()
+	named.Rules[0].Limit = named.Rules[0].Limit.Named("other")
+	require.NoError(t, named.Validate(), "a limit's own name does not matter")
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(whole))
+	data, _ := json.Marshal(wholeSet())
+	f.Add(data)
+	for _, seed := range []string{"", "{", "rules: [*a]", rule("  cost: x\n"), "---\n---\n", "{\"rules\":[null]}", "rules:\n- ", "&a a: *a"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		set, err := policy.Parse(data)
+		if err != nil {
+			require.ErrorIs(t, err, policy.ErrInvalid)
+			return
+		}
+		require.NoError(t, set.Validate())
+		again, err := json.Marshal(set)
+		require.NoError(t, err)
+		back, err := policy.Parse(again)
+		require.NoError(t, err, "%s", again)
+		first, _ := json.Marshal(back)
+		require.Equal(t, string(again), string(first))
+	})
+}

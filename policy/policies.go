@@ -1,0 +1,275 @@
+// Package policy limits requests by rules that are data: by plan, endpoint and tenant,
+// read from a file or a database, and changed while in use.
+//
+//	set, err := policy.Parse(data) // YAML or JSON
+//	…
+//	policies, err := policy.New(set, nil)
+//	…
+//	d, err := policies.Take(ctx, policy.HTTP(r, policy.Attributes{"user": user, "plan": plan}), 1)
+//
+// A [Set] holds rules. Each [Rule] says which requests it is for, which attributes of a
+// request are its key, and which limit holds for a key: the rule's, a plan's, or that of
+// a single key. All rules that match a request are charged, or none is. [Policies.Update]
+// puts another set in force, and what was spent stays spent. [Follow] keeps the rules up
+// to date with a [File] or a table in a database ([SQL]).
+//
+// *[Policies] is a [ratelimit.Reserver] of requests, so it works with httplimit, leases and
+// metrics as any limiter does.
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Options are what [New] can be told beyond the rules. Nil and the zero Options mean the
+// defaults.
+type Options struct {
+	// Engine holds the budgets. If nil, Memory(nil).
+	Engine Engine
+	// OnDecision is told of each decision, with every rule that applied and what it
+	// said. It runs in the caller's goroutine, outside every lock, after the decision:
+	// it should be fast. It is not told of Peek. If nil, nothing is.
+	OnDecision func(Decision)
+	// Logger is told by [Follow] of new rules, and of those that could not be put in
+	// force. If nil, slog.Default().
+	Logger *slog.Logger
+}
+
+// Policies decides about requests by the rules in force. Make one with [New]. It is safe for
+// concurrent use. A decision uses one set of rules from its beginning to its end. The zero
+// Policies cannot be used.
+type Policies struct {
+	engine     Engine
+	onDecision func(Decision)
+	log        *slog.Logger
+	state      atomic.Pointer[state]
+	killed     atomic.Uint64
+
+	mu      sync.Mutex // guards what follows, and serializes updates
+	failed  error
+	failedT time.Time
+}
+
+var _ ratelimit.Reserver[Request] = (*Policies)(nil)
+
+// state is a set in force. It does not change.
+type state struct {
+	set        *Set
+	rules      []*rule
+	index      *index
+	decider    Decider
+	generation uint64
+	loadedAt   time.Time
+}
+
+// New returns what decides by the rules of a set. A nil set is the zero Set, which limits
+// nothing. The error is that of [Set.Validate], or of the engine.
+func New(set *Set, opts *Options) (*Policies, error) {
+	p := &Policies{}
+	if opts != nil {
+		p.engine, p.onDecision, p.log = opts.Engine, opts.OnDecision, opts.Logger
+	}
+	if p.engine == nil {
+		p.engine = Memory(nil)
+	}
+	if set == nil {
+		set = new(Set)
+	}
+	if err := p.Update(set); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Update puts another set in force, whole, from the next decision on. What was spent stays
+// spent, as far as rules keep their names. A set that is invalid changes nothing: the
+// error says where, and [Stats] tells it. The set must not be changed afterwards.
+func (p *Policies) Update(set *Set) error {
+	p.mustBeMade()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	next, err := p.open(set)
+	if err != nil {
+		p.failed, p.failedT = err, time.Now()
+		return err
+	}
+	p.failed, p.failedT = nil, time.Time{}
+	p.state.Store(next)
+	return nil
+}
+
+// open makes a set ready. p.mu is held.
+func (p *Policies) open(set *Set) (*state, error) {
+	if err := set.Validate(); err != nil {
+		return nil, err
+	}
+	next := &state{set: set, generation: 1, loadedAt: time.Now()}
+	if last := p.state.Load(); last != nil {
+		next.generation = last.generation + 1
+	}
+	budgets := make([]Budget, len(set.Rules))
+	for i := range set.Rules {
+		r := &set.Rules[i]
+		next.rules = append(next.rules, newRule(r))
+		budgets[i] = Budget{Name: r.Name, Limit: r.Limit.Named(r.Name), Charging: !r.Cost.IsZero(), Shadow: r.Shadow}
+	}
+	next.index = newIndex(next.rules)
+	var err error
+	if next.decider, err = p.engine.Open(budgets); err != nil {
+		return nil, fmt.Errorf("policy: %w", err)
+	}
+	return next, nil
+}
+
+// fault takes note of why a set could not be loaded, or with nil that one could.
+func (p *Policies) fault(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failed, p.failedT = err, time.Time{}
+	if err != nil {
+		p.failedT = time.Now()
+	}
+}
+
+// Current returns the set in force. It must not be changed.
+func (p *Policies) Current() *Set {
+	p.mustBeMade()
+	return p.now().set
+}
+
+func (p *Policies) now() *state {
+	s := p.state.Load()
+	if s == nil {
+		panic("policy: zero Policies; use New")
+	}
+	return s
+}
+
+func (p *Policies) mustBeMade() {
+	if p == nil || p.engine == nil {
+		panic("policy: zero Policies; use New")
+	}
+}
+
+// Allow charges the cost to all rules that match the request and reports true; or it charges
+// none and reports false, on any error too.
+func (p *Policies) Allow(r Request, cost int) bool {
+	d, err := p.Take(context.Background(), r, cost)
+	return d.Allowed && err == nil
+}
+
+// Take charges the cost to all rules that match the request, or to none, and says how they
+// stand: see [ratelimit.Layered] for how several answers become one. A request that no rule
+// matches is allowed, by [ratelimit.Unlimited]. The errors are the engine's, [ErrMissing],
+// and [ErrMalformed]; after an error nothing is charged.
+func (p *Policies) Take(ctx context.Context, r Request, cost int) (ratelimit.Decision, error) {
+	q := p.ask(r, cost)
+	if q.answered() {
+		return p.done(q, q.decision, q.err)
+	}
+	d, err := q.state.decider.Take(ctx, &q.charges, cost)
+	return p.done(q, d, err)
+}
+
+// Reserve is Take with a charge that can be settled, in all rules: see
+// [ratelimit.Layered.Reserve]. What rules with a cost of their own have charged stays,
+// unless the reservation is cancelled.
+func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	q := p.ask(r, cost)
+	if q.answered() {
+		d, err := p.done(q, q.decision, q.err)
+		return ratelimit.NewReservation(d, nil), err
+	}
+	res, err := q.state.decider.Reserve(ctx, &q.charges, cost, maxDelay)
+	if res == nil {
+		res = ratelimit.NewReservation(ratelimit.Decision{}, nil)
+	}
+	_, err = p.done(q, res.Decision, err)
+	return res, err
+}
+
+// Wait charges the cost to all rules that match the request and returns nil when they allow
+// it: see [ratelimit.Wait]. It keeps to the set that was in force when it was called.
+func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
+	q := p.ask(r, cost)
+	if q.answered() {
+		_, err := p.done(q, q.decision, q.err)
+		return err
+	}
+	err := ratelimit.Wait(ctx, q.state.decider, &q.charges, cost)
+	_, err = p.done(q, ratelimit.Decision{Allowed: err == nil}, err)
+	return err
+}
+
+// query is one request and what the rules ask of it.
+type query struct {
+	state   *state
+	request Request
+	cost    int
+	charges Charges
+
+	kill     bool
+	decision ratelimit.Decision // if no rule is asked
+	err      error
+	buffer   [8]Charge
+}
+
+// answered reports whether the query is answered without a rule.
+func (q *query) answered() bool { return q.err != nil || q.decision.Allowed }
+
+// ask finds the rules that apply to a request.
+func (p *Policies) ask(r Request, cost int) *query {
+	q := &query{state: p.now(), request: r, cost: cost}
+	switch {
+	case r == nil:
+		q.err = errors.New("policy: nil Request")
+		return q
+	case cost < 0:
+		q.err = fmt.Errorf("policy: %w: %d", ratelimit.ErrNegativeCost, cost)
+		return q
+	case q.state.set.KillSwitch:
+		p.killed.Add(1)
+		q.kill = true
+	default:
+		q.charges.list, q.err = q.state.charges(r, cost, q.buffer[:0])
+	}
+	if q.err == nil && len(q.charges.list) == 0 {
+		q.decision = ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: ratelimit.Unlimited().Capacity()}
+	}
+	if p.onDecision != nil {
+		q.charges.answers = make([]Answer, len(q.charges.list))
+	}
+	return q
+}
+
+// charges appends what each rule that applies asks for.
+func (s *state) charges(r Request, cost int, list []Charge) ([]Charge, error) {
+	var few [16]int
+	for _, i := range s.index.match(r, few[:0]) {
+		ch, applies, err := s.rules[i].charge(r, cost)
+		if err != nil {
+			return nil, err
+		}
+		if applies {
+			ch.Rule = i
+			list = append(list, ch)
+		}
+	}
+	return list, nil
+}
+
+// done reports a decision, and returns it.
+func (p *Policies) done(q *query, d ratelimit.Decision, err error) (ratelimit.Decision, error) {
+	if p.onDecision != nil {
+		p.onDecision(q.report(d, err))
+	}
+	return d, err
+}

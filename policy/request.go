@@ -1,0 +1,96 @@
+package policy
+
+import (
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/weir-go/ratelimit/httplimit"
+)
+
+// Request is what rules know of a request: its attributes. Attribute returns the
+// attribute's value, and false if the request does not have it. An empty value counts as
+// missing where a rule needs it for its key. A Request must give the same answers for as
+// long as one decision takes.
+type Request interface {
+	Attribute(name string) (value string, ok bool)
+}
+
+// Attributes is a [Request] as a map.
+type Attributes map[string]string
+
+// Attribute returns the value in the map.
+func (a Attributes) Attribute(name string) (string, bool) {
+	v, ok := a[name]
+	return v, ok
+}
+
+// HTTP returns the attributes of an HTTP request, and more, which win where both have a
+// name: the user, the plan, or the address that a trusted proxy has told. more may be
+// nil. These are known:
+//
+//   - method, host (in lower case, without a port) and path (escaped, as it was sent);
+//   - route: the pattern that the request was routed by, if the mux is in front;
+//   - ip: the address of the connection's other end, an IPv6 address cut to its /64, as
+//     [httplimit.RemoteIP] has it. Behind a proxy that is the proxy's: give the one
+//     that [httplimit.ClientIP] finds as "ip" in more;
+//   - header:NAME: a header field that is there exactly once and is not empty.
+func HTTP(r *http.Request, more Request) Request { return &httpRequest{r: r, more: more} }
+
+type httpRequest struct {
+	r    *http.Request
+	more Request
+}
+
+func (h *httpRequest) Attribute(name string) (string, bool) {
+	if h.more != nil {
+		if v, ok := h.more.Attribute(name); ok {
+			return v, true
+		}
+	}
+	switch name {
+	case AttrMethod:
+		return h.r.Method, h.r.Method != ""
+	case AttrHost:
+		return plainHost(h.r.Host), h.r.Host != ""
+	case AttrPath:
+		return h.r.URL.EscapedPath(), true
+	case AttrRoute:
+		return h.r.Pattern, h.r.Pattern != ""
+	case AttrIP:
+		return h.ip()
+	}
+	if field, ok := strings.CutPrefix(name, AttrHeader); ok {
+		return h.header(field)
+	}
+	return "", false
+}
+
+func (h *httpRequest) ip() (string, bool) {
+	addr, err := httplimit.RemoteIP(h.r)
+	if err != nil {
+		return "", false
+	}
+	return addr.String(), true
+}
+
+// header returns a field's only value. A client who sends a field twice has none: else
+// different parts of a program could believe different ones.
+func (h *httpRequest) header(field string) (string, bool) {
+	values := h.r.Header.Values(field)
+	if len(values) != 1 || values[0] == "" {
+		return "", false
+	}
+	return values[0], true
+}
+
+// plainHost returns a host in lower case, without its port and without a dot at its end,
+// so that no spelling of it evades a rule.
+func plainHost(host string) string {
+	if strings.Contains(host, ":") {
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			host = h
+		}
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}

@@ -1,0 +1,112 @@
+package policy
+
+import (
+	"encoding/json"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Set is a set of rules: what a policy file holds. [Parse] reads one, and [New] and
+// [Policies.Update] put one in force. The zero Set limits nothing. A Set is plain
+// data: it must not be changed while it is in force.
+type Set struct {
+	// Version is any text, at most 256 bytes. It is reported in [Stats] and
+	// [Decision], and changes nothing.
+	Version string `yaml:"version,omitempty" json:"version,omitempty"`
+	// KillSwitch lets every request pass. Nothing is charged; [Stats] counts the
+	// requests.
+	KillSwitch bool `yaml:"kill_switch,omitempty" json:"kill_switch,omitempty"`
+	// Rules are the rules, in the order in which they are charged and reported. All
+	// that match a request apply to it.
+	Rules []Rule `yaml:"rules" json:"rules"`
+}
+
+// Rule is one limit, and the requests that it is for.
+type Rule struct {
+	// Name tells the rule from others: a letter, then letters, digits, "_" and "-",
+	// at most 128 in all, unique in its set whatever the case. It is the identity
+	// of the rule's budgets: while the name stays, what was spent stays, whatever
+	// else of the rule changes.
+	Name string `yaml:"name" json:"name"`
+	// Description is for people.
+	Description string `yaml:"description,omitempty" json:"description,omitempty"`
+	// Match says which requests the rule is for; the zero Match is for every request.
+	Match Match `yaml:"match,omitempty" json:"match,omitzero"`
+	// Key names the attributes whose values have a budget of their own: several are
+	// one key together. If there are none, all requests share one budget.
+	Key []string `yaml:"key,omitempty" json:"key,omitempty"`
+	// Limit is the limit of each key that has no other. Its Name is ignored: a
+	// decision tells the rule's.
+	Limit ratelimit.Limit `yaml:"limit" json:"limit"`
+	// Plans are the limits for values of the attribute "plan". If that is missing,
+	// empty, or not listed here, Limit applies. A budget belongs to the rule and the key,
+	// never to the plan: an upgrade keeps what was spent.
+	Plans map[string]ratelimit.Limit `yaml:"plans,omitempty" json:"plans,omitempty"`
+	// Overrides are limits of single keys. They win over plans.
+	Overrides []Override `yaml:"overrides,omitempty" json:"overrides,omitempty"`
+	// Cost replaces the caller's cost. The zero Cost is the caller's. A caller's cost
+	// of 0 charges nothing, whatever is given here.
+	Cost Cost `yaml:"cost,omitempty" json:"cost,omitzero"`
+	// Optional lets a request pass that lacks an attribute of Key, or that of Cost. If
+	// false, such a request is an error: nobody evades a rule by leaving something out.
+	Optional bool `yaml:"optional,omitempty" json:"optional,omitempty"`
+	// Shadow makes the rule decide, count and report, and never deny.
+	Shadow bool `yaml:"shadow,omitempty" json:"shadow,omitempty"`
+	// Disabled takes the rule out of force. What was spent is kept for when it comes
+	// back.
+	Disabled bool `yaml:"disabled,omitempty" json:"disabled,omitempty"`
+}
+
+// Match says which requests a rule is for. All that is given has to match.
+type Match struct {
+	// Route lists patterns of [net/http.ServeMux]; one of them has to match the
+	// attributes method, host and path. Overlaps and duplicates are fine, and
+	// precedence plays no part.
+	Route []string `yaml:"route,omitempty" json:"route,omitempty"`
+	// Attributes lists for each named attribute the values of which it must have one.
+	// A request without the attribute does not match.
+	Attributes map[string]Values `yaml:"attributes,omitempty" json:"attributes,omitempty"`
+}
+
+// Values are the values that an attribute may have. In a file a single one may be
+// written without brackets.
+type Values []string
+
+// UnmarshalJSON reads a value, or a list of them.
+func (v *Values) UnmarshalJSON(data []byte) error {
+	var one string
+	if err := json.Unmarshal(data, &one); err == nil {
+		*v = Values{one}
+		return nil
+	}
+	return json.Unmarshal(data, (*[]string)(v))
+}
+
+// Override is the limit of a single key.
+type Override struct {
+	// Key holds the key's values, one for each attribute of the rule's Key.
+	Key Values `yaml:"key" json:"key"`
+	// Limit is the key's limit.
+	Limit ratelimit.Limit `yaml:"limit" json:"limit"`
+}
+
+// Cost is what a rule charges for a request. In a file it is a number, or the name of
+// an attribute.
+type Cost struct {
+	// Number is a fixed cost, if it is above 0.
+	Number int
+	// Attribute names the attribute that holds the cost, a whole number that is not
+	// negative, if it is not empty.
+	Attribute string
+}
+
+// The attributes that [HTTP] knows, and that rules read with a fixed meaning.
+const (
+	AttrMethod = "method"  // the request's method; routes read it
+	AttrHost   = "host"    // the host, without a port; routes read it
+	AttrPath   = "path"    // the path, still escaped; routes read it
+	AttrRoute  = "route"   // the pattern of the mux that serves the request
+	AttrIP     = "ip"      // the client's address
+	AttrPlan   = "plan"    // the key's plan; [Rule.Plans] reads it
+	AttrHeader = "header:" // followed by a name: a header field's value
+)

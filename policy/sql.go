@@ -1,0 +1,265 @@
+package policy
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// SQLOptions are what [SQL] can be told. Nil and the zero SQLOptions mean the defaults.
+type SQLOptions struct {
+	// Dialect is the database's. If zero, PostgreSQL.
+	Dialect Dialect
+	// Poll is how often the version column is looked at. If zero, 1 s.
+	Poll time.Duration
+	// Timeout bounds each query. If zero, 5 s.
+	Timeout time.Duration
+}
+
+// SQL returns the source that reads the tables rate_limit_rule and rate_limit_setting: see
+// [Dialect.Migration]. Each write to a rule gives it a new version, by a trigger; the source
+// looks at the versions every second, and reads the rules when they have changed. The database
+// is never on the path of a decision: while it is down, the last good rules stay.
+//
+// A row with an empty plan is a rule; one with a plan is the limit of that plan. Rules are
+// in the order of their names. The set's version is "sql:" and the highest version of a row.
+func SQL(db *sql.DB, opts *SQLOptions) Source {
+	s := &sqlSource{db: db}
+	if opts != nil {
+		s.SQLOptions = *opts
+	}
+	if s.Poll <= 0 {
+		s.Poll = time.Second
+	}
+	if s.Timeout <= 0 {
+		s.Timeout = 5 * time.Second
+	}
+	return s
+}
+
+type sqlSource struct {
+	db *sql.DB
+	SQLOptions
+}
+
+var errNoDB = errors.New("policy: SQL was given no database")
+
+// Changes polls the versions. A failure is a change too, so that it is told.
+func (s *sqlSource) Changes(ctx context.Context) <-chan struct{} {
+	changes := make(chan struct{}, 1)
+	last := s.fingerprint(ctx)
+	go func() {
+		defer close(changes)
+		poll(ctx, s.Poll, func() {
+			if now := s.fingerprint(ctx); now != last && ctx.Err() == nil {
+				last = now
+				signal(changes)
+			}
+		})
+	}()
+	return changes
+}
+
+// fingerprint returns a text that is another whenever the rules may be others, or the
+// error of the database.
+func (s *sqlSource) fingerprint(ctx context.Context) string {
+	if s.db == nil {
+		return errNoDB.Error()
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	var rows, highest, sum, kill sql.NullString
+	err := s.db.QueryRowContext(ctx, `SELECT COUNT(*), MAX(version), SUM(version),
+		(SELECT value FROM rate_limit_setting WHERE name = 'kill_switch') FROM rate_limit_rule`).Scan(&rows, &highest, &sum, &kill)
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	return fmt.Sprintf("%q %q %q %q", rows.String, highest.String, sum.String, kill.String)
+}
+
+// Load reads the rules in one transaction, so that they are all of one instant.
+func (s *sqlSource) Load(ctx context.Context) (*Set, error) {
+	if s.db == nil {
+		return nil, errNoDB
+	}
+	if err := s.Dialect.check(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	tx, err := s.db.BeginTx(ctx, s.snapshot())
+	if err != nil {
+		return nil, fmt.Errorf("policy: %w", err)
+	}
+	defer tx.Rollback() // it has only read
+	set, err := s.read(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	if err := set.Validate(); err != nil {
+		return nil, err
+	}
+	return set, nil
+}
+
+// snapshot returns how to read all at one instant. SQLite's transactions do so anyway.
+func (s *sqlSource) snapshot() *sql.TxOptions {
+	if s.Dialect == SQLite {
+		return nil
+	}
+	return &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}
+}
+
+func (s *sqlSource) read(ctx context.Context, tx *sql.Tx) (*Set, error) {
+	set := &Set{Rules: []Rule{}}
+	var kill sql.NullString
+	err := tx.QueryRowContext(ctx, `SELECT value FROM rate_limit_setting WHERE name = 'kill_switch'`).Scan(&kill)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return nil, fmt.Errorf("policy: rate_limit_setting: %w", err)
+	}
+	if set.KillSwitch, err = killSwitch(kill.String); err != nil {
+		return nil, err
+	}
+	q := s.Dialect.quote
+	rows, err := tx.QueryContext(ctx, `SELECT name, plan, description, match_route, match_attributes, `+q("key")+`, `+q("limit")+`,
+		overrides, cost, optional, shadow, is_active, version FROM rate_limit_rule ORDER BY name, plan`)
+	if err != nil {
+		return nil, fmt.Errorf("policy: rate_limit_rule: %w", err)
+	}
+	defer rows.Close()
+	highest := int64(0)
+	for rows.Next() {
+		var r row
+		if err := rows.Scan(&r.name, &r.plan, &r.description, &r.route, &r.attributes, &r.key, &r.limit,
+			&r.overrides, &r.cost, &r.optional, &r.shadow, &r.active, &r.version); err != nil {
+			return nil, fmt.Errorf("policy: rate_limit_rule: %w", err)
+		}
+		highest = max(highest, r.version)
+		if err := r.addTo(set); err != nil {
+			return nil, err
+		}
+	}
+	set.Version = fmt.Sprintf("sql:%d", highest)
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("policy: rate_limit_rule: %w", err)
+	}
+	return set, nil
+}
+
+func killSwitch(value string) (bool, error) {
+	switch value {
+	case "true":
+		return true, nil
+	case "", "false":
+		return false, nil
+	}
+	return false, &Error{Field: "rate_limit_setting.kill_switch", Err: fmt.Errorf("%q, want true or false", value)}
+}
+
+// row is a row of rate_limit_rule.
+type row struct {
+	name, plan, description, route, attributes, key, limit, overrides, cost string
+	optional, shadow, active                                                bool
+	version                                                                 int64
+}
+
+func (r *row) wrong(column string, err error) error {
+	name := r.name
+	if checkName(name) != nil {
+		name = ""
+	}
+	return &Error{Rule: name, Field: "rate_limit_rule." + column, Err: err}
+}
+
+// addTo adds the row to a set whose last rule, if it has the same name, is the row's rule.
+func (r *row) addTo(s *Set) error {
+	limit, err := ratelimit.ParseLimit(r.limit)
+	if err != nil {
+		return r.wrong("limit", err)
+	}
+	if r.plan != "" {
+		return r.addPlan(s, limit)
+	}
+	if len(s.Rules) == maxRules {
+		return &Error{Field: "rate_limit_rule", Err: fmt.Errorf("more than %d rules", maxRules)}
+	}
+	rule := Rule{
+		Name: r.name, Description: r.description, Key: listOf(r.key, ","), Limit: limit,
+		Optional: r.optional, Shadow: r.shadow, Disabled: !r.active,
+	}
+	rule.Match.Route = listOf(r.route, "\n")
+	if err := r.structured(&rule); err != nil {
+		return err
+	}
+	s.Rules = append(s.Rules, rule)
+	return nil
+}
+
+// addPlan adds a plan's limit to its rule, which comes before it.
+func (r *row) addPlan(s *Set, limit ratelimit.Limit) error {
+	last := len(s.Rules) - 1
+	if last < 0 || s.Rules[last].Name != r.name {
+		return r.wrong("plan", fmt.Errorf("the plan %q is of a rule that has no row with an empty plan", r.plan))
+	}
+	if !r.active {
+		return nil
+	}
+	if s.Rules[last].Plans == nil {
+		s.Rules[last].Plans = map[string]ratelimit.Limit{}
+	}
+	s.Rules[last].Plans[r.plan] = limit
+	return nil
+}
+
+// structured reads the columns that hold more than text.
+func (r *row) structured(rule *Rule) error {
+	if r.attributes != "" {
+		if err := decode(r.attributes, &rule.Match.Attributes); err != nil {
+			return r.wrong("match_attributes", err)
+		}
+	}
+	if r.overrides != "" {
+		if err := decode(r.overrides, &rule.Overrides); err != nil {
+			return r.wrong("overrides", err)
+		}
+	}
+	if r.cost != "" {
+		rule.Cost = costOf(r.cost)
+		if err := rule.Cost.check(); err != nil {
+			return r.wrong("cost", err)
+		}
+	}
+	return nil
+}
+
+// decode reads JSON strictly. Its errors do not hold what the JSON holds: there may be keys.
+func decode(text string, to any) error {
+	dec := json.NewDecoder(strings.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(to); err != nil {
+		if errors.Is(err, ratelimit.ErrInvalidLimit) {
+			return err
+		}
+		return fmt.Errorf("not the JSON that is wanted, near byte %d", dec.InputOffset())
+	}
+	if dec.More() {
+		return fmt.Errorf("more after the JSON, at byte %d", dec.InputOffset())
+	}
+	return nil
+}
+
+// listOf splits a text, "" into nothing.
+func listOf(text, by string) (list []string) {
+	for part := range strings.SplitSeq(text, by) {
+		if part = strings.TrimSpace(part); part != "" {
+			list = append(list, part)
+		}
+	}
+	return list
+}

@@ -1,0 +1,219 @@
+package sqltest
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy"
+)
+
+// audited returns policies with one rule that denies after 2 requests of a user an hour, and
+// their log.
+func audited(t *testing.T, db *sql.DB, opts policy.AuditOptions) (*policy.Policies, *policy.AuditLog) {
+	t.Helper()
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	log, err := policy.Audit(db, &opts)
+	require.NoError(t, err)
+	p, err := policy.New(&policy.Set{Rules: []policy.Rule{
+		{Name: "api", Key: []string{"user"}, Limit: ratelimit.FixedWindow(ratelimit.PerHour(2))},
+		{Name: "quiet", Limit: ratelimit.FixedWindow(ratelimit.PerHour(1)), Shadow: true},
+	}}, &policy.Options{OnDecision: log.OnDecision})
+	require.NoError(t, err)
+	return p, log
+}
+
+func request(user string) policy.Attributes {
+	return policy.Attributes{"user": user, "ip": "192.0.2.7", "method": "GET", "path": "/a"}
+}
+
+// count returns how many denials of a key are in the database.
+func count(t *testing.T, db *sql.DB, where string) (n int) {
+	t.Helper()
+	require.NoError(t, db.QueryRow(`SELECT COALESCE(SUM(count), 0) FROM rate_limit_violation `+where).Scan(&n))
+	return n
+}
+
+func TestDenialsAreCountedByRuleKeyAndMinute(t *testing.T) {
+	for name, d := range databases() {
+		t.Run(name, func(t *testing.T) {
+			db := d.migrated(t)
+			p, log := audited(t, db, policy.AuditOptions{Dialect: d.dialect, Every: time.Hour})
+			for range 7 {
+				p.Allow(request("ann"), 1)
+			}
+			p.Allow(request("bob"), 3)      // more than it can ever have
+			p.Allow(policy.Attributes{}, 1) // an error, not a denial
+			require.NoError(t, log.Flush(t.Context()))
+			for range 3 {
+				p.Allow(request("ann"), 1)
+			}
+			require.NoError(t, log.Close(t.Context()))
+
+			assert.Equal(t, 8, count(t, db, `WHERE key = 'ann'`))
+			assert.Equal(t, 1, count(t, db, `WHERE key = 'bob'`))
+			assert.Equal(t, 9, count(t, db, `WHERE rule = 'api'`), "shadow rules deny nothing")
+			var user, route, ip string
+			var cost, remaining int
+			var retry float64
+			require.NoError(t, db.QueryRow(`SELECT "user", route, ip, cost, remaining, retry_after FROM rate_limit_violation WHERE key = 'ann'`).
+				Scan(&user, &route, &ip, &cost, &remaining, &retry))
+			assert.Equal(t, []any{"ann", "GET /a", "192.0.2.7", 1, 0}, []any{user, route, ip, cost, remaining})
+			assert.InDelta(t, 3600, retry, 60)
+			s := log.Stats()
+			assert.Equal(t, []uint64{9, 9, 0}, []uint64{s.Denials, s.Written, s.Dropped})
+		})
+	}
+}
+
+func TestKeysOfAnyKindAreWritten(t *testing.T) {
+	for name, d := range databases() {
+		t.Run(name, func(t *testing.T) {
+			db := d.migrated(t)
+			p, log := audited(t, db, policy.AuditOptions{Dialect: d.dialect, Every: time.Hour})
+			for _, user := range []string{"a\x00b", "\xff\xfe", strings.Repeat("é", 500), "'; DROP TABLE rate_limit_rule; --", "日本"} {
+				for range 3 {
+					p.Allow(request(user), 1)
+				}
+			}
+			require.NoError(t, log.Close(t.Context()))
+			assert.Equal(t, 5, count(t, db, ""))
+			assert.Equal(t, 1, count(t, db, `WHERE key LIKE 'sha256:%'`))
+		})
+	}
+}
+
+func TestHashedKeysCanBeLookedUp(t *testing.T) {
+	for name, d := range databases() {
+		t.Run(name, func(t *testing.T) {
+			db := d.migrated(t)
+			secret := []byte("pepper")
+			p, log := audited(t, db, policy.AuditOptions{Dialect: d.dialect, Every: time.Hour, HashKey: secret})
+			for range 3 {
+				p.Allow(request("ann"), 1)
+			}
+			require.NoError(t, log.Close(t.Context()))
+			assert.Zero(t, count(t, db, `WHERE key = 'ann' OR "user" = 'ann' OR ip LIKE '192%'`))
+			assert.Equal(t, 1, count(t, db, `WHERE key = '`+policy.Hash(secret, "ann")+`'`))
+		})
+	}
+}
+
+// TestAFloodWhileTheDatabaseStopsAndStarts floods from many goroutines while the server is
+// killed and comes back. No decision fails, and every denial is written or counted as dropped.
+func TestAFloodWhileTheDatabaseStopsAndStarts(t *testing.T) {
+	server := startPostgres(t)
+	db := server.open(t)
+	_, err := db.Exec(policy.PostgreSQL.Migration())
+	require.NoError(t, err)
+	var logged bytes.Buffer
+	p, log := audited(t, db, policy.AuditOptions{
+		Every: 20 * time.Millisecond, MaxPending: 50, Timeout: 2 * time.Second, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+	})
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for g := range 16 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+					p.Allow(request(fmt.Sprint((i+g)%100)), 1)
+					if i%100 == 99 {
+						runtime.Gosched()
+					}
+				}
+			}
+		})
+	}
+	soon(t, func() bool { return log.Stats().Written > 0 }, "denials are written")
+	server.stop(t)
+	soon(t, func() bool { return log.Stats().LastError != nil && log.Stats().Dropped > 0 }, "the queue is full, and what comes beyond is dropped")
+	assert.LessOrEqual(t, log.Stats().Pending, 50)
+	server.start(t)
+	before := log.Stats().Written
+	soon(t, func() bool { return log.Stats().Written > before && log.Stats().LastError == nil }, "denials are written again")
+	close(stop)
+	wg.Wait()
+	require.NoError(t, log.Close(t.Context()))
+	s := log.Stats()
+	assert.Equal(t, s.Denials, s.Written+s.Dropped, "nothing is lost without being counted")
+	assert.GreaterOrEqual(t, count(t, server.open(t), ""), int(s.Written), "a commit whose answer was lost may count twice")
+	assert.Contains(t, logged.String(), "denials could not be written")
+}
+
+func TestARowThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
+	server := startPostgres(t)
+	db := server.open(t)
+	_, err := db.Exec(policy.PostgreSQL.Migration() + `;
+		ALTER TABLE rate_limit_violation ADD CHECK (key <> 'mallory')`)
+	require.NoError(t, err)
+	p, log := audited(t, db, policy.AuditOptions{Every: time.Hour})
+	for _, user := range []string{"ann", "mallory", "zoe"} {
+		for range 3 {
+			p.Allow(request(user), 1)
+		}
+	}
+	require.NoError(t, log.Close(t.Context()))
+	assert.Equal(t, 2, count(t, db, ""))
+	s := log.Stats()
+	assert.Equal(t, []uint64{3, 2, 1}, []uint64{s.Denials, s.Written, s.Dropped})
+}
+
+func TestNothingIsDroppedWhileTheTableIsMissing(t *testing.T) {
+	db := startPostgres(t).open(t)
+	p, log := audited(t, db, policy.AuditOptions{Every: time.Hour})
+	for _, user := range []string{"ann", "bob"} {
+		for range 3 {
+			p.Allow(request(user), 1)
+		}
+	}
+	require.Error(t, log.Flush(t.Context()))
+	assert.Equal(t, 2, log.Stats().Pending)
+	_, err := db.Exec(policy.PostgreSQL.Migration())
+	require.NoError(t, err)
+	require.NoError(t, log.Close(t.Context()))
+	assert.Equal(t, 2, count(t, db, ""))
+}
+
+func TestCloseEndsTheGoroutineAndIsBounded(t *testing.T) {
+	db := openSQLite(t)
+	before := runtime.NumGoroutine()
+	for range 20 {
+		p, log := audited(t, db, policy.AuditOptions{Dialect: policy.SQLite})
+		for range 3 {
+			p.Allow(request("ann"), 1)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		require.Error(t, log.Close(ctx), "there are no tables")
+		cancel()
+		p.Allow(request("ann"), 1)
+		s := log.Stats()
+		assert.Equal(t, []any{uint64(2), uint64(2), 0}, []any{s.Denials, s.Dropped, s.Pending})
+		require.NoError(t, log.Close(t.Context()), "to close twice does nothing")
+	}
+	soon(t, func() bool { return runtime.NumGoroutine() < before+10 }, "no goroutine is left")
+}
+
+func TestBadAuditOptions(t *testing.T) {
+	_, err := policy.Audit(nil, nil)
+	require.ErrorContains(t, err, "no database")
+	_, err = policy.Audit(openSQLite(t), &policy.AuditOptions{MaxPending: -1})
+	require.ErrorContains(t, err, "MaxPending is -1")
+	_, err = policy.Audit(openSQLite(t), &policy.AuditOptions{Dialect: 7})
+	require.ErrorContains(t, err, "Dialect is 7")
+}

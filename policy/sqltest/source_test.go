@@ -1,0 +1,184 @@
+package sqltest
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy"
+)
+
+// soon waits for a condition. How long it may take is no promise: machines may be slow.
+func soon(t *testing.T, condition func() bool, what string) {
+	t.Helper()
+	require.Eventually(t, condition, 30*time.Second, 5*time.Millisecond, what)
+}
+
+func TestRulesAreReadFromTheTable(t *testing.T) {
+	for name, d := range databases() {
+		t.Run(name, func(t *testing.T) {
+			db := d.migrated(t)
+			for _, statement := range []string{
+				`INSERT INTO rate_limit_rule (name, description, match_route, match_attributes, key, "limit", overrides, cost, optional, shadow)
+				 VALUES ('api', 'every caller', 'POST /v1/charges
+				 /v1/search/', '{"region": ["eu", "us"], "beta": "yes"}', 'user, region', 'token-bucket 100/s burst 200',
+				 '[{"key": ["acme", "eu"], "limit": "blocked"}]', 'tokens', true, true)`,
+				`INSERT INTO rate_limit_rule (name, plan, "limit") VALUES ('api', 'free', 'token-bucket 10/s burst 20'), ('api', 'pro', 'unlimited')`,
+				`INSERT INTO rate_limit_rule (name, plan, "limit", is_active) VALUES ('api', 'old', 'blocked', false)`,
+				`INSERT INTO rate_limit_rule (name, "limit", cost, is_active) VALUES ('service', 'fixed-window 5000/h', '2', false)`,
+			} {
+				_, err := db.Exec(statement)
+				require.NoError(t, err)
+			}
+			set, err := policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect}).Load(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, "sql:5", set.Version)
+			set.Version = ""
+			assert.Equal(t, &policy.Set{Rules: []policy.Rule{{
+				Name: "api", Description: "every caller",
+				Match: policy.Match{
+					Route:      []string{"POST /v1/charges", "/v1/search/"},
+					Attributes: map[string]policy.Values{"region": {"eu", "us"}, "beta": {"yes"}},
+				},
+				Key:       []string{"user", "region"},
+				Limit:     ratelimit.TokenBucket(ratelimit.PerSecond(100), 200),
+				Plans:     map[string]ratelimit.Limit{"free": ratelimit.TokenBucket(ratelimit.PerSecond(10), 20), "pro": ratelimit.Unlimited()},
+				Overrides: []policy.Override{{Key: policy.Values{"acme", "eu"}, Limit: ratelimit.Blocked()}},
+				Cost:      policy.Cost{Attribute: "tokens"}, Optional: true, Shadow: true,
+			}, {
+				Name: "service", Limit: ratelimit.FixedWindow(ratelimit.PerHour(5000)), Cost: policy.Cost{Number: 2}, Disabled: true,
+			}}}, set)
+		})
+	}
+}
+
+func TestABadRowIsRefusedAndNamed(t *testing.T) {
+	for name, d := range databases() {
+		t.Run(name, func(t *testing.T) {
+			db := d.migrated(t)
+			src := policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect})
+			for statement, says := range map[string]string{
+				`INSERT INTO rate_limit_rule (name, "limit") VALUES ('api', 'often')`:                                          `rule "api": rate_limit_rule.limit: ratelimit: invalid limit`,
+				`INSERT INTO rate_limit_rule (name, plan, "limit") VALUES ('api', 'free', 'blocked')`:                          `rule "api": rate_limit_rule.plan: `,
+				`INSERT INTO rate_limit_rule (name, "limit", match_attributes) VALUES ('api', 'blocked', '{"secret": 1}')`:     `rate_limit_rule.match_attributes: not the JSON`,
+				`INSERT INTO rate_limit_rule (name, "limit", key, overrides) VALUES ('api', 'blocked', 'a', '[{"keys": []}]')`: `rate_limit_rule.overrides: not the JSON`,
+				`INSERT INTO rate_limit_rule (name, "limit", cost) VALUES ('api', 'blocked', '-3')`:                            `rate_limit_rule.cost: -3`,
+				`INSERT INTO rate_limit_rule (name, "limit", match_route) VALUES ('api', 'blocked', 'nowhere')`:                `rules[0].match.route[0]`,
+				`INSERT INTO rate_limit_rule (name, "limit") VALUES ('api', 'blocked'), ('API', 'blocked')`:                    `the same name`,
+				`INSERT INTO rate_limit_setting VALUES ('kill_switch', 'maybe')`:                                               `"maybe", want true or false`,
+			} {
+				_, err := db.Exec(statement)
+				require.NoError(t, err, statement)
+				set, err := src.Load(t.Context())
+				require.ErrorIs(t, err, policy.ErrInvalid, statement)
+				assert.Nil(t, set)
+				assert.Contains(t, err.Error(), says)
+				assert.NotContains(t, err.Error(), "secret")
+				_, err = db.Exec(`DELETE FROM rate_limit_rule`)
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
+func TestFollowASQLTable(t *testing.T) {
+	for name, d := range databases() {
+		t.Run(name, func(t *testing.T) {
+			db := d.migrated(t)
+			exec := func(statement string) {
+				_, err := db.Exec(statement)
+				require.NoError(t, err)
+			}
+			exec(`INSERT INTO rate_limit_rule (name, key, "limit") VALUES ('api', 'user', 'fixed-window 5/h')`)
+			p, err := policy.New(nil, &policy.Options{Logger: slog.New(slog.DiscardHandler)})
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() {
+				done <- policy.Follow(ctx, p, policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect, Poll: 20 * time.Millisecond}))
+			}()
+			remaining := func() int {
+				d, err := p.Take(t.Context(), policy.Attributes{"user": "ann"}, 0)
+				require.NoError(t, err)
+				return d.Remaining
+			}
+			soon(t, func() bool { return remaining() == 5 }, "the rule is in force")
+			require.True(t, p.Allow(policy.Attributes{"user": "ann"}, 4))
+
+			exec(`UPDATE rate_limit_rule SET "limit" = 'fixed-window 50/h'`)
+			soon(t, func() bool { return remaining() == 46 }, "the limit is raised, and what was spent stays spent")
+
+			exec(`UPDATE rate_limit_rule SET "limit" = 'often'`)
+			soon(t, func() bool { return p.Stats().LastError != nil }, "a bad row is told")
+			assert.Equal(t, 46, remaining(), "the last good rules stay")
+			exec(`UPDATE rate_limit_rule SET "limit" = 'fixed-window 60/h'`)
+			soon(t, func() bool { return remaining() == 56 && p.Stats().LastError == nil }, "the row is mended")
+
+			exec(`INSERT INTO rate_limit_setting VALUES ('kill_switch', 'true')`)
+			soon(t, func() bool { return p.Stats().KillSwitch && p.Allow(policy.Attributes{}, 1) }, "the kill switch is on")
+			exec(`UPDATE rate_limit_setting SET value = 'false'`)
+			soon(t, func() bool { return !p.Stats().KillSwitch && remaining() == 56 }, "the kill switch is off")
+
+			exec(`DELETE FROM rate_limit_rule`)
+			soon(t, func() bool { return len(p.Current().Rules) == 0 }, "the rule is gone")
+			exec(`INSERT INTO rate_limit_rule (name, key, "limit") VALUES ('api', 'user', 'fixed-window 5/h')`)
+			soon(t, func() bool { return len(p.Current().Rules) == 1 }, "the rule is back")
+			assert.Equal(t, 5, remaining(), "its budgets were freed")
+			cancel()
+			require.ErrorIs(t, <-done, context.Canceled)
+		})
+	}
+}
+
+func TestRulesStayWhileTheDatabaseIsDown(t *testing.T) {
+	server := startPostgres(t)
+	db := server.open(t)
+	_, err := db.Exec(policy.PostgreSQL.Migration())
+	require.NoError(t, err)
+	_, err = db.Exec(`INSERT INTO rate_limit_rule (name, key, "limit") VALUES ('api', 'user', 'fixed-window 5/h')`)
+	require.NoError(t, err)
+	p, err := policy.New(nil, &policy.Options{Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- policy.Follow(ctx, p, policy.SQL(db, &policy.SQLOptions{Poll: 20 * time.Millisecond, Timeout: time.Second}))
+	}()
+	soon(t, func() bool { return len(p.Current().Rules) == 1 }, "the rule is in force")
+	server.stop(t)
+	soon(t, func() bool { return p.Stats().LastError != nil }, "the fault is told")
+	for i := range 6 {
+		assert.Equal(t, i < 5, p.Allow(policy.Attributes{"user": "ann"}, 1), "decisions go on by the last good rules")
+	}
+	server.start(t)
+	_, err = server.open(t).Exec(`UPDATE rate_limit_rule SET "limit" = 'fixed-window 6/h'`)
+	require.NoError(t, err)
+	soon(t, func() bool { return p.Stats().LastError == nil && p.Current().Rules[0].Limit.Rate.Units == 6 }, "the new rules are read")
+	assert.True(t, p.Allow(policy.Attributes{"user": "ann"}, 1))
+	assert.False(t, p.Allow(policy.Attributes{"user": "ann"}, 1))
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+}
+
+func TestSQLWithoutADatabaseOrADialectIsAnError(t *testing.T) {
+	_, err := policy.SQL(nil, nil).Load(t.Context())
+	require.ErrorContains(t, err, "no database")
+	_, err = policy.SQL(openSQLite(t), &policy.SQLOptions{Dialect: 9}).Load(t.Context())
+	require.ErrorContains(t, err, "Dialect is 9")
+	_, err = policy.SQL(openSQLite(t), &policy.SQLOptions{Dialect: policy.SQLite}).Load(t.Context())
+	require.ErrorContains(t, err, "rate_limit", "a table is missing")
+	assert.Empty(t, policy.Dialect(9).Migration())
+}
+
+func TestTheStatementsForMySQLAreComplete(t *testing.T) {
+	for _, d := range []policy.Dialect{policy.PostgreSQL, policy.MySQL, policy.SQLite} {
+		for _, table := range []string{"rate_limit_rule", "rate_limit_setting", "rate_limit_violation"} {
+			assert.Contains(t, d.Migration(), "CREATE TABLE "+table, d)
+		}
+	}
+}
