@@ -4,7 +4,7 @@ import "errors"
 
 // Layer is one of several limits on a request of type R: a limiter, and how to find in
 // a request the key that it counts. Make one with [By] or [Global], and change it with
-// [Charging], [Limited] and [Shadow], in any order. Of two wrappers of the same kind the
+// [Charging], [Limited], [Shadow] and [Watch], in any order. Of two wrappers of the same kind the
 // outer one counts.
 type Layer[R any] interface {
 	// limiter returns what must be known to build a stack, and what is missing.
@@ -71,6 +71,16 @@ func Limited[R any](l Layer[R], limit func(R) Limit) Layer[R] {
 // Event's Decision is the layer's own answer, and its Err the layer's own error. If its
 // key function fails, the Event has that error and the zero Key.
 func Shadow[R any](l Layer[R]) Layer[R] { return &shadowLayer[R]{Layer: l} }
+
+// Watch returns the layer with a function that is told of each of its decisions, with the
+// request in place of the key. The Event's Decision is the layer's own answer, and Spent
+// says whether the layer was charged, as with the [Options.OnDecision] of its limiter, which
+// is told as well. So one can tell what each layer has said of one request. The function
+// runs in the caller's goroutine, after the decision, outside every lock. It is not called
+// by Peek, nor for a layer that does not apply.
+func Watch[R any](l Layer[R], report func(Event[R])) Layer[R] {
+	return &watchedLayer[R]{Layer: l, report: report}
+}
 
 type keyedLayer[R any, K comparable] struct {
 	l   *Keyed[K]
@@ -145,5 +155,27 @@ func (y *shadowLayer[R]) limiter() (Clock, Limit, error) {
 
 func (y *shadowLayer[R]) slot(i int, t terms[R]) slot[R] {
 	t.shadow = true
+	return y.Layer.slot(i, t)
+}
+
+type watchedLayer[R any] struct {
+	Layer[R]
+	report func(Event[R])
+}
+
+func (y *watchedLayer[R]) limiter() (Clock, Limit, error) {
+	switch {
+	case y.Layer == nil:
+		return nil, Limit{}, errors.New("Watch was given no layer")
+	case y.report == nil:
+		return nil, Limit{}, errors.New("Watch was given no function to report to")
+	}
+	return y.Layer.limiter()
+}
+
+func (y *watchedLayer[R]) slot(i int, t terms[R]) slot[R] {
+	if t.report == nil {
+		t.report = y.report
+	}
 	return y.Layer.slot(i, t)
 }

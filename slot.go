@@ -25,7 +25,7 @@ type slot[R any] interface {
 	withdraw(clock Clock)
 	// debit returns how to charge the key later, for a reservation of cost 0.
 	debit() func(actual int) error
-	// report tells the limiter's OnDecision.
+	// report tells the limiter's OnDecision, and who watches the layer.
 	report(d Decision, spent bool, err error)
 	// clear forgets the request.
 	clear()
@@ -34,9 +34,10 @@ type slot[R any] interface {
 // terms are what the wrappers of a layer, such as [Charging], change about it. The
 // outermost wrapper of a kind counts.
 type terms[R any] struct {
-	cost   func(R) int   // the layer's own cost, or nil
-	limit  func(R) Limit // the limit of a request, or nil
-	shadow bool          // the layer never denies
+	cost   func(R) int    // the layer's own cost, or nil
+	limit  func(R) Limit  // the limit of a request, or nil
+	shadow bool           // the layer never denies
+	report func(Event[R]) // told of each decision, or nil
 }
 
 // ask is what one layer asks of one account in one decision.
@@ -45,7 +46,7 @@ type ask struct {
 	layer   int  // its index among all layers
 	shadow  bool // it never denies
 	own     bool // the cost is the layer's own, whatever the caller's
-	watched bool // its limiter has an OnDecision
+	watched bool // somebody wants to be told of its decisions
 
 	p        *plan    // nil if the layer does not apply
 	b        *account // nil while the key is not tracked, and if the plan tracks nothing
@@ -79,16 +80,20 @@ type keyedSlot[R any, K comparable] struct {
 	keyOf func(R) (K, error)
 	terms terms[R]
 	key   K
+	r     R // the request, if terms.report is to be told of it
 }
 
 func newKeyedSlot[R any, K comparable](i int, l *Keyed[K], key func(R) (K, error), t terms[R]) *keyedSlot[R, K] {
-	a := ask{layer: i, shadow: t.shadow, own: t.cost != nil, watched: l.onDecision != nil}
+	a := ask{layer: i, shadow: t.shadow, own: t.cost != nil, watched: l.onDecision != nil || t.report != nil}
 	return &keyedSlot[R, K]{ask: a, l: l, keyOf: key, terms: t}
 }
 
 func (s *keyedSlot[R, K]) asked() *ask { return &s.ask }
 
 func (s *keyedSlot[R, K]) load(r R, cost int) (err error) {
+	if s.terms.report != nil {
+		s.r = r
+	}
 	if s.key, err = s.keyOf(r); err != nil {
 		if errors.Is(err, SkipLayer) {
 			return nil
@@ -187,10 +192,16 @@ func (s *keyedSlot[R, K]) debit() func(actual int) error {
 }
 
 func (s *keyedSlot[R, K]) report(d Decision, spent bool, err error) {
-	s.l.onDecision(Event[K]{Key: s.key, Cost: s.cost, Decision: d, Spent: spent, Err: err})
+	if f := s.l.onDecision; f != nil {
+		f(Event[K]{Key: s.key, Cost: s.cost, Decision: d, Spent: spent, Err: err})
+	}
+	if f := s.terms.report; f != nil {
+		f(Event[R]{Key: s.r, Cost: s.cost, Decision: d, Spent: spent, Err: err})
+	}
 }
 
 func (s *keyedSlot[R, K]) clear() {
 	s.ask = ask{layer: s.layer, shadow: s.shadow, own: s.own, watched: s.watched}
 	s.key = *new(K)
+	s.r = *new(R)
 }
