@@ -228,13 +228,10 @@ func (q *query) answered() bool { return q.err != nil || q.decision.Allowed }
 // ask finds the rules that apply to a request.
 func (p *Policies) ask(r Request, cost int) *query {
 	q := &query{state: p.now(), request: r, cost: cost}
+	if q.err = check(r, cost); q.err != nil {
+		return q
+	}
 	switch {
-	case r == nil:
-		q.err = errors.New("policy: nil Request")
-		return q
-	case cost < 0:
-		q.err = fmt.Errorf("policy: %w: %d", ratelimit.ErrNegativeCost, cost)
-		return q
 	case q.state.set.KillSwitch:
 		p.killed.Add(1)
 		q.kill = true
@@ -248,6 +245,17 @@ func (p *Policies) ask(r Request, cost int) *query {
 		q.charges.answers = make([]Answer, len(q.charges.list))
 	}
 	return q
+}
+
+// check returns what is wrong with a call, whatever the rules.
+func check(r Request, cost int) error {
+	switch {
+	case r == nil:
+		return errors.New("policy: nil Request")
+	case cost < 0:
+		return fmt.Errorf("policy: %w: %d", ratelimit.ErrNegativeCost, cost)
+	}
+	return nil
 }
 
 // charges appends what each rule that applies asks for.

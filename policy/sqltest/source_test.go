@@ -79,7 +79,7 @@ func TestABadRowIsRefusedAndNamed(t *testing.T) {
 				assert.Nil(t, set)
 				assert.Contains(t, err.Error(), says)
 				assert.NotContains(t, err.Error(), "secret")
-				_, err = db.Exec(`DELETE FROM rate_limit_rule`)
+				_, err = db.Exec(`DELETE FROM rate_limit_rule; DELETE FROM rate_limit_setting`)
 				require.NoError(t, err)
 			}
 		})

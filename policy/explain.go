@@ -1,0 +1,81 @@
+package policy
+
+import (
+	"github.com/weir-go/ratelimit"
+)
+
+// Explanation says which rules a request meets, and how they stand.
+type Explanation struct {
+	KillSwitch bool        // the kill switch is on: no rule is asked
+	Rules      []Explained // the rules that match, in order
+	Err        error       // why the request would be refused whatever is left, else nil
+}
+
+// Explained is one rule that matches a request.
+type Explained struct {
+	Rule   string
+	Shadow bool
+	// Skipped says why the rule does not apply all the same: it is optional, and an
+	// attribute is missing.
+	Skipped string
+	// Key is the rule's key for the request. It may be a secret.
+	Key string
+	// Plan is the plan whose limit holds; Override reports that an override does.
+	Plan     string
+	Override bool
+	// Limit is the limit that holds, and Cost what the rule charges.
+	Limit ratelimit.Limit
+	Cost  int
+	// Decision is what the rule by itself would say now, nil if the engine cannot tell
+	// without charging.
+	Decision *ratelimit.Decision
+}
+
+// Peeker is what a [Decider] may have besides: it says what the rules of some charges would
+// say to a cost, whatever they charge by themselves and whether they are shadows or not. It
+// charges nothing.
+type Peeker interface {
+	Peek(c *Charges, cost int) (ratelimit.Decision, error)
+}
+
+// Explain says which rules a request meets, with which limit and key, and what each of them
+// would say. It charges nothing. The error is that of an invalid cost or a nil request.
+func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
+	s := p.now()
+	if err := check(r, cost); err != nil {
+		return Explanation{}, err
+	}
+	ex := Explanation{KillSwitch: s.set.KillSwitch}
+	for _, i := range s.index.match(r, nil) {
+		e, err := s.explain(i, r, cost)
+		if err != nil && ex.Err == nil {
+			ex.Err = err
+		}
+		ex.Rules = append(ex.Rules, e)
+	}
+	return ex, nil
+}
+
+func (s *state) explain(i int, r Request, cost int) (Explained, error) {
+	rule := s.rules[i]
+	e := Explained{Rule: rule.Name, Shadow: rule.Shadow}
+	ch, applies, err := rule.charge(r, cost)
+	if err != nil {
+		return e, err
+	}
+	if !applies {
+		e.Skipped = "an attribute is missing, and the rule is optional"
+		return e, nil
+	}
+	e.Key, e.Plan, e.Limit, e.Cost = ch.Key, ch.Plan, ch.Limit, ch.Cost
+	if _, e.Override = rule.overrides[ch.Key]; e.Override {
+		e.Plan = ""
+	}
+	if peeker, ok := s.decider.(Peeker); ok {
+		ch.Rule = i
+		d, err := peeker.Peek(&Charges{list: []Charge{ch}}, ch.Cost)
+		e.Decision = &d
+		return e, err
+	}
+	return e, nil
+}

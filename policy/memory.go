@@ -1,0 +1,115 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// MemoryOptions are what [Memory] can be told. Nil and the zero MemoryOptions mean the
+// defaults.
+type MemoryOptions struct {
+	// MaxKeys is how many keys each rule tracks at most: see
+	// [ratelimit.Options.MaxKeys]. If zero, 65536.
+	MaxKeys int
+	// OnFull says what happens to a new key of a rule that tracks so many. If zero,
+	// [ratelimit.EvictOldest].
+	OnFull ratelimit.Overflow
+	// Clock tells the time. If nil, the system's monotonic clock.
+	Clock ratelimit.Clock
+}
+
+// Memory returns an engine that holds budgets in this process's memory.
+func Memory(opts *MemoryOptions) Engine {
+	e := &memory{limiters: map[string]*ratelimit.Keyed[string]{}}
+	if opts != nil {
+		e.opts = ratelimit.Options[string]{MaxKeys: opts.MaxKeys, OnFull: opts.OnFull, Clock: opts.Clock}
+	}
+	return e
+}
+
+type memory struct {
+	opts     ratelimit.Options[string]
+	limiters map[string]*ratelimit.Keyed[string] // by the rule's name in lower case
+}
+
+func (e *memory) Open(rules []Budget) (Decider, error) {
+	if len(rules) == 0 {
+		e.limiters = map[string]*ratelimit.Keyed[string]{}
+		return nothing{}, nil
+	}
+	limiters := make(map[string]*ratelimit.Keyed[string], len(rules))
+	layers := make([]ratelimit.Layer[*Charges], len(rules))
+	bare := make([]ratelimit.Layer[*Charges], len(rules))
+	for i, r := range rules {
+		l, err := e.limiter(r)
+		if err != nil {
+			return nil, fmt.Errorf("rule %q: %w", r.Name, err)
+		}
+		limiters[strings.ToLower(r.Name)] = l
+		bare[i] = limited(i, l)
+		layers[i] = wrapped(i, r, bare[i])
+	}
+	d, err := newMemoryDecider(layers, bare)
+	if err != nil {
+		return nil, err
+	}
+	e.limiters = limiters
+	return d, nil
+}
+
+// memoryDecider decides by one stack, and looks by another, whose layers charge what they
+// are asked and are no shadows.
+type memoryDecider struct {
+	*ratelimit.Layered[*Charges]
+	bare *ratelimit.Layered[*Charges]
+}
+
+func newMemoryDecider(layers, bare []ratelimit.Layer[*Charges]) (d memoryDecider, err error) {
+	if d.Layered, err = ratelimit.AllOf((*Charges).Append, layers...); err != nil {
+		return d, err
+	}
+	d.bare, err = ratelimit.AllOf((*Charges).Append, bare...)
+	return d, err
+}
+
+func (d memoryDecider) Peek(c *Charges, cost int) (ratelimit.Decision, error) {
+	return d.bare.Peek(c, cost)
+}
+
+// limiter returns the rule's limiter: the one that it has, or a new one.
+func (e *memory) limiter(r Budget) (*ratelimit.Keyed[string], error) {
+	if l := e.limiters[strings.ToLower(r.Name)]; l != nil {
+		return l, nil
+	}
+	opts := e.opts
+	return ratelimit.New(r.Limit, &opts)
+}
+
+// limited returns the rule's layer. Each charge brings its own limit, so that a decision
+// under way keeps to the set that it began with.
+func limited(i int, l *ratelimit.Keyed[string]) ratelimit.Layer[*Charges] {
+	y := ratelimit.By(l, func(c *Charges) (string, error) {
+		ch := c.Of(i)
+		if ch == nil {
+			return "", errNotCharged
+		}
+		return ch.Key, nil
+	})
+	return ratelimit.Limited(y, func(c *Charges) ratelimit.Limit { return c.Of(i).Limit })
+}
+
+// wrapped returns the layer with what the rule says besides.
+func wrapped(i int, r Budget, y ratelimit.Layer[*Charges]) ratelimit.Layer[*Charges] {
+	if r.Charging {
+		y = ratelimit.Charging(y, func(c *Charges) int { return c.Of(i).Cost })
+	}
+	if r.Shadow {
+		y = ratelimit.Shadow(y)
+	}
+	return ratelimit.Watch(y, func(e ratelimit.Event[*Charges]) { e.Key.Tell(i, e.Decision, e.Spent) })
+}
+
+var errNotCharged = errors.New("policy: the rule does not apply to this request")
