@@ -60,10 +60,10 @@ func TestNothingElseWaitsForABusyKey(t *testing.T) {
 		options ratelimit.Options[int]
 		call    func(t *testing.T, l *ratelimit.Keyed[int], clock *stuckClock)
 	}{
-		{"a new key where there is room", ratelimit.Options[int]{}, func(t *testing.T, l *ratelimit.Keyed[int], _ *stuckClock) {
+		{"a new key where there is room", ratelimit.Options[int]{MaxKeys: 100}, func(t *testing.T, l *ratelimit.Keyed[int], _ *stuckClock) {
 			assert.True(t, l.Allow(10, 1))
 		}},
-		{"a new key when the busy one might have expired", ratelimit.Options[int]{}, func(t *testing.T, l *ratelimit.Keyed[int], clock *stuckClock) {
+		{"a new key when the busy one might have expired", ratelimit.Options[int]{MaxKeys: 100}, func(t *testing.T, l *ratelimit.Keyed[int], clock *stuckClock) {
 			clock.advance(time.Hour)
 			assert.True(t, l.Allow(10, 1))
 			assert.True(t, l.Allow(11, 1))
