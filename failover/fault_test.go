@@ -1,0 +1,120 @@
+package failover_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/failover"
+)
+
+// moody fails in all ways, at random.
+func moody(ctx context.Context) error {
+	switch rand.IntN(6) {
+	case 0:
+		return errDown
+	case 1:
+		panic("down")
+	case 2:
+		<-ctx.Done()
+		return ctx.Err()
+	case 3:
+		time.Sleep(time.Duration(rand.IntN(int(10 * time.Millisecond)))) // may be too late
+	}
+	return nil
+}
+
+func TestFaultsWhile64GoroutinesDecide(t *testing.T) {
+	before := runtime.NumGoroutine()
+	s := newStore(t, shared)
+	l := over(t, s, failover.Open[string](), failover.Options{Timeout: 3 * time.Millisecond, Failures: 4, OpenFor: 4 * time.Millisecond})
+	s.fail(func(ctx context.Context) error {
+		if ctx == context.Background() { // of a settlement: has no bound
+			return nil
+		}
+		return moody(ctx)
+	})
+	var decisions, errs atomic.Uint64
+	var wg sync.WaitGroup
+	for g := range 64 {
+		wg.Go(func() {
+			for i := range 200 {
+				decisions.Add(1)
+				if err := decideSomehow(l, g+i); err != nil {
+					errs.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Zero(t, errs.Load(), "no caller sees an error")
+	st := l.Stats()
+	require.Equal(t, decisions.Load(), st.Primary+st.Instead)
+	require.NotZero(t, st.Opened)
+	require.NotZero(t, st.Panics)
+	require.NotZero(t, st.Timeouts)
+	require.NotZero(t, st.Unavailable)
+	backTo(t, before)
+}
+
+func decideSomehow(l *failover.Limiter[string], i int) error {
+	switch i % 3 {
+	case 0:
+		_, err := l.Take(context.Background(), "k", 1)
+		return err
+	case 1:
+		l.Allow("k", 1)
+		return nil
+	}
+	r, err := l.Reserve(context.Background(), "k", 2, 0)
+	_ = r.Settle(1) // may fail: a caller is told so
+	return err
+}
+
+// In a bubble the time is exact: no decision takes longer than Timeout, whatever the
+// primary does.
+func TestNoDecisionTakesLongerThanTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, shared)
+		l := over(t, s, failover.Open[string](), failover.Options{Timeout: 20 * time.Millisecond, OpenFor: 50 * time.Millisecond})
+		s.fail(func(ctx context.Context) error {
+			if rand.IntN(4) == 0 {
+				time.Sleep(time.Duration(rand.IntN(int(time.Second))))
+			}
+			return moody(ctx)
+		})
+		var wg sync.WaitGroup
+		for range 64 {
+			wg.Go(func() {
+				for range 100 {
+					began := time.Now()
+					take(t, l, 1)
+					require.LessOrEqual(t, time.Since(began), 20*time.Millisecond)
+					time.Sleep(time.Duration(rand.IntN(int(5 * time.Millisecond))))
+				}
+			})
+		}
+		wg.Wait()
+		time.Sleep(time.Minute)
+	})
+}
+
+// backTo waits until no more goroutines are running than before. Those that have nothing
+// left to do need a moment to end.
+func backTo(t *testing.T, before int) {
+	t.Helper()
+	for range 10_000 {
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	require.LessOrEqual(t, runtime.NumGoroutine(), before)
+}

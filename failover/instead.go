@@ -1,0 +1,47 @@
+package failover
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Open returns a stand-in that allows everything: for what should rather be overrun
+// than turned away, such as an API gateway with limits of its own behind it.
+func Open[K any]() ratelimit.Reserver[K] {
+	return fixed[K]{ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}}
+}
+
+// Closed returns a stand-in that denies every cost above 0, without an error and with a
+// RetryAfter of 1 s: for what should rather be turned away than overrun, such as logins
+// and payments.
+func Closed[K any]() ratelimit.Reserver[K] {
+	return fixed[K]{ratelimit.Decision{RetryAfter: time.Second}}
+}
+
+// fixed gives every key the same answer.
+type fixed[K any] struct{ decision ratelimit.Decision }
+
+func (f fixed[K]) Allow(key K, cost int) bool {
+	d, err := f.Take(context.Background(), key, cost)
+	return err == nil && d.Allowed
+}
+
+func (f fixed[K]) Take(_ context.Context, _ K, cost int) (ratelimit.Decision, error) {
+	d := f.decision
+	switch {
+	case cost < 0:
+		return ratelimit.Decision{}, fmt.Errorf("failover: %w: %d", ratelimit.ErrNegativeCost, cost)
+	case cost == 0:
+		d.Allowed, d.RetryAfter = true, 0
+	}
+	return d, nil
+}
+
+func (f fixed[K]) Reserve(ctx context.Context, key K, cost int, _ time.Duration) (*ratelimit.Reservation, error) {
+	d, err := f.Take(ctx, key, cost)
+	return ratelimit.NewReservation(d, nil), err
+}

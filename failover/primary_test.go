@@ -1,0 +1,96 @@
+package failover_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
+)
+
+// store is a primary in memory that can be made to fail.
+type store struct {
+	*ratelimit.Keyed[string]
+	calls atomic.Int64
+
+	mu     sync.Mutex
+	before func(ctx context.Context) error // of each call, if it is not nil
+}
+
+func newStore(t testing.TB, limit ratelimit.Limit) *store {
+	return &store{Keyed: newLocal(t, limit)}
+}
+
+func newLocal(t testing.TB, limit ratelimit.Limit) *ratelimit.Keyed[string] {
+	l, err := ratelimit.New[string](limit, nil)
+	require.NoError(t, err)
+	return l
+}
+
+// fail makes each call run f first, and fail with its error.
+func (s *store) fail(f func(ctx context.Context) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before = f
+}
+
+func (s *store) enter(ctx context.Context) error {
+	s.calls.Add(1)
+	s.mu.Lock()
+	f := s.before
+	s.mu.Unlock()
+	if f != nil {
+		return f(ctx)
+	}
+	return nil
+}
+
+func (s *store) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+	if err := s.enter(ctx); err != nil {
+		return ratelimit.Decision{}, err
+	}
+	return s.Keyed.Take(ctx, key, cost)
+}
+
+func (s *store) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	r, err := s.Keyed.Reserve(ctx, key, cost, maxDelay)
+	return ratelimit.NewReservation(r.Decision, func(actual int) error {
+		if err := s.enter(context.Background()); err != nil {
+			return err
+		}
+		return r.Settle(actual)
+	}), err
+}
+
+func (s *store) Allow(string, int) bool { panic("the primary's Allow hides errors") }
+
+func over(t testing.TB, primary, instead ratelimit.Reserver[string], o failover.Options) *failover.Limiter[string] {
+	if o.Logger == nil {
+		o.Logger = silent
+	}
+	l, err := failover.New(primary, instead, &o)
+	require.NoError(t, err)
+	return l
+}
+
+func take(t testing.TB, l ratelimit.Limiter[string], cost int) ratelimit.Decision {
+	t.Helper()
+	d, err := l.Take(context.Background(), "k", cost)
+	require.NoError(t, err)
+	return d
+}
+
+func remaining(t testing.TB, l *ratelimit.Keyed[string]) int {
+	t.Helper()
+	d, err := l.Peek("k", 1)
+	require.NoError(t, err)
+	return d.Remaining
+}
