@@ -252,6 +252,29 @@ func BenchmarkLayers(b *testing.B) {
 	}
 }
 
+// BenchmarkStack compares a decision of two layers with one of a single limiter, for the
+// same users: the target is at most 2.2 times one Take.
+func BenchmarkStack(b *testing.B) {
+	requests := manyKeys(10_000, func(i int) request {
+		return request{user: stringKey(i), tenant: fmt.Sprintf("tenant:%d", i%100)}
+	})
+	order := picks(load{}, requests)
+	single, stack := ratelimit.Must(ratelimit.New[string](openLimits()[0], nil)), layers(b, 2)
+	for _, r := range requests {
+		single.Allow(r.user, 1)
+		stack.Allow(r, 1)
+	}
+	b.Run("layers=0/call=Take", func(b *testing.B) {
+		serial(b, order, func(r request) { _, _ = single.Take(context.Background(), r.user, 1) })
+	})
+	b.Run("layers=2/call=Allow", func(b *testing.B) {
+		serial(b, order, func(r request) { stack.Allow(r, 1) })
+	})
+	b.Run("layers=2/call=Take", func(b *testing.B) {
+		serial(b, order, func(r request) { _, _ = stack.Take(context.Background(), r, 1) })
+	})
+}
+
 // layers returns a stack of the first n layers.
 func layers(b *testing.B, n int) *ratelimit.Layered[request] {
 	layer := func(key func(request) string) ratelimit.Layer[request] {

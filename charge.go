@@ -6,33 +6,33 @@ import (
 )
 
 // charge is what one decision asks of one account, the sum over the layers that meet
-// there, and what the account answers.
+// there, and the offer that the account makes.
 type charge struct {
-	b     *account // nil if the key is not tracked
-	p     *plan
-	floor int64 // if b is nil: the time before which the key may not be created
-	seat  int   // of the first layer that meets here
+	b *account // nil if the key is not tracked
+	p *plan
 
 	cost   int64 // to be spent
 	own    int64 // the part of it that does not depend on the caller's cost
 	shares int64 // how many layers charge the caller's cost
+	seat   int   // of the first layer that meets here
+	floor  int64 // if b is nil: the time before which the key may not be created
 
 	m     moment
-	s     state // as of the moment
 	o     offer
 	err   error // why the cost can never be spent
-	spent bool
-	d     Decision // the account's own answer
+	asked bool  // the offer is the account's, else it is an estimate
+	spent bool  // the account has accepted it
+	seen  state // what the estimate is of
 }
 
 // add adds what one more layer asks.
 func (c *charge) add(a *ask) {
-	c.cost = satAdd(c.cost, int64(a.cost))
 	if a.own {
 		c.own = satAdd(c.own, int64(a.cost))
 	} else {
 		c.shares++
 	}
+	c.cost = satAdd(c.cost, int64(a.cost))
 }
 
 // ask asks the account for an offer, and records the reading. The caller holds the lock.
@@ -42,9 +42,8 @@ func (c *charge) ask(reading int64, q request) {
 		return
 	}
 	c.b.adopt(c.p, reading)
-	c.p = c.b.plan
-	c.m = c.b.arrive(reading)
-	if c.s = c.b.state; c.weighs() {
+	c.p, c.asked = c.b.plan, true
+	if c.m = c.b.arrive(reading); c.weighs() {
 		c.o = c.b.offer(c.m, c.cost, q)
 	}
 }
@@ -52,15 +51,24 @@ func (c *charge) ask(reading int64, q request) {
 // estimate finds out what the account would offer, and changes nothing. A key that is
 // not tracked is fresh. The caller holds the lock.
 func (c *charge) estimate(reading int64, q request) {
+	c.asked = false
 	if c.b != nil {
-		c.s, c.m = c.b.view(c.p, reading)
+		c.seen, c.m = c.b.view(c.p, reading)
 	} else {
 		c.m = moment{reading, max(reading, c.floor)}
-		c.s = state{at: c.m.now}
+		c.seen = state{at: c.m.now}
 	}
 	if c.weighs() {
-		c.o = c.p.offer(c.s, c.m, c.cost, q.ahead(c.p))
+		c.o = c.p.offer(c.seen, c.m, c.cost, q.ahead(c.p))
 	}
+}
+
+// state returns what the key has spent.
+func (c *charge) state() state {
+	if c.asked {
+		return c.b.state
+	}
+	return c.seen
 }
 
 // weighs reports whether the state matters. A cost of 0 is free, a plan that tracks
@@ -81,8 +89,7 @@ func (c *charge) accept(q request) {
 	if c.b == nil || c.cost == 0 {
 		return
 	}
-	c.o.spending = c.b.accept(c.o.spending, q)
-	c.s, c.spent = c.b.state, true
+	c.o.spending, c.spent = c.b.accept(c.o.spending, q), true
 }
 
 // refuse tells the account if it was the one that denied. The caller holds the lock.
@@ -101,22 +108,22 @@ func (c *charge) try(reading int64, q request) {
 	}
 }
 
-// answer fills in what the account has to say, whatever other layers say.
-func (c *charge) answer() {
-	c.d = Decision{}
-	if c.d.verdict(c.m, c.o); c.err != nil {
-		c.d.Allowed = false
+// answer returns what the account has to say, whatever other layers say.
+func (c *charge) answer() (d Decision) {
+	if d.verdict(c.m, c.o); c.err != nil {
+		d.Allowed = false
 	}
 	if c.p.tracks() {
-		c.p.standing(c.s, c.m, &c.d)
+		c.p.standing(c.state(), c.m, &d)
 	} else {
-		c.d.Limit, c.d.Remaining = c.p.limit, c.p.limit.Capacity()
+		d.Limit, d.Remaining = c.p.limit, c.p.limit.Capacity()
 	}
+	return d
 }
 
-// room returns the largest cost of the caller that fits into the account.
-func (c *charge) room() int {
-	left := int64(c.d.Remaining) - c.own
+// room returns the largest cost of the caller that fits into what remains.
+func (c *charge) room(remaining int) int {
+	left := int64(remaining) - c.own
 	switch {
 	case left < 0:
 		return 0
@@ -125,6 +132,9 @@ func (c *charge) room() int {
 	}
 	return int(left / c.shares)
 }
+
+// clear drops what keeps users' data alive.
+func (c *charge) clear() { c.b, c.p, c.err, c.seen.detail = nil, nil, nil, nil }
 
 // wait returns how long the account takes to let the cost through.
 func (c *charge) wait() time.Duration { return between(c.m.reading, max(c.o.at, c.o.retry)) }

@@ -42,6 +42,7 @@ type stack[R any] struct {
 	changed bool      // keys have been inserted or pinned
 
 	charges []charge   // the enforcing ones first
+	answers []Decision // the accounts' own, by charge; none if nobody wants to know
 	shadows int        // the index of the first charge that is a shadow layer's
 	order   []*account // of the charges, each once, in the order in which they are locked
 
@@ -85,9 +86,11 @@ func (s *stack[R]) clear() {
 	if s.pick != nil {
 		s.seats, s.watched = s.seats[:0], false
 	}
-	clear(s.charges)
+	for i := range s.charges {
+		s.charges[i].clear()
+	}
 	clear(s.order)
-	s.charges, s.order = s.charges[:0], s.order[:0]
+	s.charges, s.answers, s.order = s.charges[:0], s.answers[:0], s.order[:0]
 	s.brief, s.changed, s.err, s.d = false, false, nil, Decision{}
 }
 
@@ -440,12 +443,14 @@ func (s *stack[R]) withdraw() {
 // The accounts are locked.
 func (s *stack[R]) answer() {
 	fits, sum := s.d.Allowed, tally{d: Decision{Limit: Unlimited(), Remaining: math.MaxInt}}
+	s.answers = s.answers[:0]
 	for i := range s.charges {
 		c := &s.charges[i]
-		c.answer()
+		d := c.answer()
 		if i < s.shadows {
-			sum.add(&c.d, c.room())
+			sum.add(&d, c.room(d.Remaining))
 		}
+		s.answers = append(s.answers, d)
 	}
 	s.d = sum.d
 	if s.d.Allowed = fits; fits {
@@ -478,17 +483,18 @@ func (s *stack[R]) report(err error) {
 		if !x.watched || !x.loaded {
 			continue
 		}
+		var d Decision
 		var c charge
-		if x.charge != none {
-			c = s.charges[x.charge]
+		if x.charge != none && x.charge < len(s.answers) {
+			c, d = s.charges[x.charge], s.answers[x.charge]
 		} else if x.p != nil {
-			c.d.Limit = x.p.limit
+			d.Limit = x.p.limit
 		}
 		told := err
 		if x.shadow {
 			told = cmp.Or(x.err, c.err)
 		}
-		x.report(c.d, c.spent && x.cost > 0 && err == nil, told)
+		x.report(d, c.spent && x.cost > 0 && err == nil, told)
 	}
 }
 
