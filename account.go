@@ -65,17 +65,17 @@ func (b *account) eased() {
 }
 
 // decide decides one key's cost at a reading. The caller holds the lock.
-func (b *account) decide(reading, cost int64, q request, d *Decision) spending {
+func (b *account) decide(reading, cost int64, q request, d *Decision) offer {
 	m := b.arrive(reading)
 	o := b.offer(m, cost, q)
 	if o.denied(reading) {
 		b.refuse()
 	} else {
-		o.spending = b.accept(o.spending, q)
+		b.accept(o, cost, q)
 	}
 	d.verdict(m, o)
 	b.plan.standing(b.state, m, d)
-	return o.spending
+	return o
 }
 
 // arrive records a reading, so that the account's time never goes back, and returns
@@ -89,20 +89,20 @@ func (b *account) arrive(reading int64) moment {
 // offer says how a cost would be spent, or when it would be. It spends nothing. The
 // caller holds the lock, and has let the moment arrive.
 func (b *account) offer(m moment, cost int64, q request) offer {
-	return b.plan.offer(b.state, m, cost, q.ahead(b.plan))
+	o := b.plan.offer(b.state, m, cost, q.ahead(b.plan))
+	o.changes = b.changes
+	return o
 }
 
-// accept spends what was offered, and returns it as what can be settled. No other call
-// may come between offer and accept. The caller holds the lock.
-func (b *account) accept(sp spending, q request) spending {
+// accept spends a cost as was offered. No other call may come between offer and accept.
+// The caller holds the lock.
+func (b *account) accept(o offer, cost int64, q request) {
 	b.use.allowed()
-	sp.changes = b.changes
-	if sp.at > b.last && (q.keep || b.detail != nil) {
-		b.state = b.plan.book(b.state, sp)
+	if o.at > b.last && (q.keep || b.detail != nil) {
+		b.state = b.plan.book(b.state, o.spending(cost))
 	} else {
-		b.state = b.plan.spend(b.state, sp.at, sp.cost)
+		b.state = b.plan.spend(b.state, o.at, cost)
 	}
-	return sp
 }
 
 // refuse takes note of a denial. The caller holds the lock.

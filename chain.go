@@ -92,7 +92,7 @@ func (c *Chained[R]) Allow(r R, cost int) bool {
 func (c *Chained[R]) Take(ctx context.Context, r R, cost int) (Decision, error) {
 	limiters := c.all()
 	last := len(limiters) - 1
-	run := chainRun{cost: cost}
+	run := newChainRun(cost)
 	defer run.giveBack()
 	for _, l := range limiters[:last] {
 		if res, err := l.Reserve(ctx, r, cost, 0); !run.add(res, err) {
@@ -103,14 +103,14 @@ func (c *Chained[R]) Take(ctx context.Context, r R, cost int) (Decision, error) 
 		return run.denied()
 	}
 	run.done = true
-	return run.sum.d, nil
+	return run.d, nil
 }
 
 // Reserve is Take with a charge that can be settled, in all limiters. Each of them may
 // book ahead by up to maxDelay. Settle settles all of them, and returns the errors of
 // those that failed, joined.
 func (c *Chained[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
-	run := chainRun{cost: cost}
+	run := newChainRun(cost)
 	defer run.giveBack()
 	for _, l := range c.all() {
 		if res, err := l.Reserve(ctx, r, cost, maxDelay); !run.add(res, err) {
@@ -119,7 +119,7 @@ func (c *Chained[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 		}
 	}
 	run.done = true
-	return NewReservation(run.sum.d, func(actual int) error { return settleAll(run.charged, actual) }), nil
+	return NewReservation(run.d, func(actual int) error { return settleAll(run.charged, actual) }), nil
 }
 
 // Wait charges the cost to all limiters and returns nil when its time has come, as the
@@ -136,11 +136,19 @@ func (c *Chained[R]) Wait(ctx context.Context, r R, cost int) error {
 // ends is given back, unless it is done: also if one of the limiters panics.
 type chainRun struct {
 	cost    int
-	sum     tally    // of all that have allowed the cost
+	d       Decision // of all that have allowed the cost
+	sum     tally    // which adds it up
 	end     Decision // of the one that has not
 	err     error    // that came with it
 	charged []*Reservation
 	done    bool
+}
+
+func newChainRun(cost int) *chainRun {
+	run := &chainRun{cost: cost}
+	run.sum.d = &run.d
+	run.sum.none()
+	return run
 }
 
 // add takes one limiter's reservation in, and reports whether it is allowed.
@@ -170,11 +178,11 @@ func (run *chainRun) denied() (Decision, error) {
 	d.Allowed, d.Delay = false, 0
 	if run.sum.n > 0 {
 		// The limiters before it have room for the cost that they get back.
-		if before := run.sum.d.Remaining; before < d.Remaining-run.cost {
+		if before := run.d.Remaining; before < d.Remaining-run.cost {
 			d.Remaining = before + run.cost
 		}
-		d.ResetAfter = max(d.ResetAfter, run.sum.d.ResetAfter)
-		d.Degraded = d.Degraded || run.sum.d.Degraded
+		d.ResetAfter = max(d.ResetAfter, run.d.ResetAfter)
+		d.Degraded = d.Degraded || run.d.Degraded
 	}
 	if err := settleAll(run.charged, 0); err != nil {
 		return d, errors.Join(run.err, err)

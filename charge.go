@@ -25,6 +25,14 @@ type charge struct {
 	seen  state // what the estimate is of
 }
 
+// begin makes it the charge of an account that a layer asks. Each field is set by itself:
+// to write the struct as a whole costs more than the rest of gather.
+func (c *charge) begin(a *ask, seat int) {
+	c.b, c.p, c.seat, c.floor = a.b, a.p, seat, a.floor
+	c.cost, c.own, c.shares = 0, 0, 0
+	c.asked, c.spent, c.err = false, false, nil
+}
+
 // add adds what one more layer asks.
 func (c *charge) add(a *ask) {
 	if a.own {
@@ -74,11 +82,13 @@ func (c *charge) state() state {
 // weighs reports whether the state matters. A cost of 0 is free, a plan that tracks
 // nothing allows what is within its capacity, and nothing above a capacity ever passes.
 func (c *charge) weighs() bool {
-	c.o, c.err = c.m.free(), nil
 	if c.cost > c.p.capacity {
 		c.err = c.p.exceeds(c.cost)
+	} else if c.err = nil; c.cost > 0 && c.p.tracks() {
+		return true
 	}
-	return c.err == nil && c.cost > 0 && c.p.tracks()
+	c.o = c.m.free()
+	return false
 }
 
 // fits reports whether the account allows the cost.
@@ -89,7 +99,8 @@ func (c *charge) accept(q request) {
 	if c.b == nil || c.cost == 0 {
 		return
 	}
-	c.o.spending, c.spent = c.b.accept(c.o.spending, q), true
+	c.b.accept(c.o, c.cost, q)
+	c.spent = true
 }
 
 // refuse tells the account if it was the one that denied. The caller holds the lock.
@@ -108,17 +119,16 @@ func (c *charge) try(reading int64, q request) {
 	}
 }
 
-// answer returns what the account has to say, whatever other layers say.
-func (c *charge) answer() (d Decision) {
+// answer fills in what the account has to say, whatever other layers say.
+func (c *charge) answer(d *Decision) {
 	if d.verdict(c.m, c.o); c.err != nil {
 		d.Allowed = false
 	}
 	if c.p.tracks() {
-		c.p.standing(c.state(), c.m, &d)
+		c.p.standing(c.state(), c.m, d)
 	} else {
 		d.Limit, d.Remaining = c.p.limit, c.p.limit.Capacity()
 	}
-	return d
 }
 
 // room returns the largest cost of the caller that fits into what remains.

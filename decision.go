@@ -76,7 +76,7 @@ func (p *plan) standing(s state, m moment, d *Decision) {
 
 // tally adds up what several limiters say to one cost.
 type tally struct {
-	d    Decision
+	d    *Decision     // the sum
 	n    int           // how many have been added
 	room int           // of the limiter that binds: what it leaves the caller
 	wait time.Duration // its RetryAfter
@@ -84,14 +84,16 @@ type tally struct {
 	said bool          // it allows the cost
 }
 
+// none makes the sum that of no limiter at all.
+func (t *tally) none() {
+	t.d.Allowed, t.d.Limit, t.d.Remaining = true, Limit{Algorithm: AlgorithmUnlimited}, math.MaxInt
+}
+
 // add merges one more limiter's answer, of which the caller can spend room.
 //
 // The sum is allowed if all of them allow it. Its Limit is that of the limiter that
 // binds, its Remaining the least, and its times are the longest.
 func (t *tally) add(d *Decision, room int) {
-	if t.n == 0 {
-		t.d = Decision{Allowed: true, Remaining: math.MaxInt}
-	}
 	if t.n == 0 || t.binds(d, room) {
 		t.d.Limit, t.room, t.wait, t.full, t.said = d.Limit, room, d.RetryAfter, d.ResetAfter, d.Allowed
 	}

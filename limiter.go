@@ -169,14 +169,14 @@ func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err err
 
 // decide decides, and fills in d. It returns the bucket that was charged and with
 // what, if any was.
-func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, sp spending, err error) {
+func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, o offer, err error) {
 	if !l.odd {
 		if b = l.keys.find(key); b != nil {
 			b.mu.Lock()
 			if p := b.plan; p != nil && p.seq == l.era.Load().seq && p.ordinary(cost) {
-				sp = b.decide(reading(l.clock), int64(cost), q, d)
+				o = b.decide(reading(l.clock), int64(cost), q, d)
 				b.mu.Unlock()
-				return b, sp, nil
+				return b, o, nil
 			}
 			b.mu.Unlock()
 		}
@@ -185,27 +185,27 @@ func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, 
 }
 
 // decideSlow is decide for all that is not an ordinary cost of a known key.
-func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account, spending, error) {
+func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account, offer, error) {
 	if err := l.check(key, cost); err != nil {
-		return nil, spending{}, err
+		return nil, offer{}, err
 	}
 	for {
 		refreshed := l.refreshed.Load()
 		p, err := l.planFor(key)
 		if err != nil {
-			return nil, spending{}, err
+			return nil, offer{}, err
 		}
 		if err = p.check(cost); err != nil || cost == 0 || !p.tracks() {
 			l.look(key, p, 0, d)
 			if d.Allowed = err == nil; d.Allowed {
 				d.RetryAfter = 0
 			}
-			return nil, spending{}, err
+			return nil, offer{}, err
 		}
 		b, raw, fresh, err := l.keys.acquire(key, p, l.clock)
 		if err != nil {
 			d.Limit = p.limit
-			return nil, spending{}, err
+			return nil, offer{}, err
 		}
 		if !fresh {
 			raw = reading(l.clock)
@@ -215,12 +215,12 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account
 			b.mu.Unlock()
 			continue // the limit has changed in the meantime
 		}
-		sp := b.decide(raw, int64(cost), q, d)
+		o := b.decide(raw, int64(cost), q, d)
 		if l.refreshed.Load() != refreshed {
 			b.expire()
 		}
 		b.mu.Unlock()
-		return b, sp, nil
+		return b, o, nil
 	}
 }
 
@@ -369,7 +369,9 @@ func (l *Keyed[K]) Len() int { return int(l.keys.keys.Load()) }
 func (l *Keyed[K]) Reserve(_ context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error) {
 	r := &Reservation{clock: l.clock}
 	var err error
-	r.b, r.spending, err = l.decide(key, cost, reserve(maxDelay), &r.Decision)
+	var o offer
+	r.b, o, err = l.decide(key, cost, reserve(maxDelay), &r.Decision)
+	r.spending = o.spending(int64(cost))
 	if cost == 0 && r.Allowed {
 		r.settle = func(actual int) error { return l.Adjust(key, actual) }
 	}

@@ -40,22 +40,30 @@ func (q request) ahead(p *plan) int64 {
 type moment struct{ reading, now int64 }
 
 // free is the offer for a cost of 0.
-func (m moment) free() offer { return offer{spending{at: m.now}, m.reading} }
+func (m moment) free() offer { return offer{at: m.now, retry: m.reading} }
 
-// offer is an answer to a cost that has not been spent yet.
+// offer is an answer to a cost that has not been spent yet. It has four fields because the
+// compiler keeps a struct in registers up to that many, and this one is passed around
+// in each decision.
 type offer struct {
-	spending       // how it would be spent
-	retry    int64 // the first reading at which it would be
+	at, part int64  // how the cost would be spent: see spending
+	retry    int64  // the first reading at which it would be
+	changes  uint32 // the account's
 }
 
 // denied reports whether the offer is a denial at a reading.
 func (o offer) denied(reading int64) bool { return o.retry > reading }
 
+// spending returns what is spent if the offer is accepted.
+func (o offer) spending(cost int64) spending {
+	return spending{at: o.at, part: o.part, cost: cost, changes: o.changes}
+}
+
 // offer says how a cost would be spent in a state, if it may be spent that long after
 // now. In a leaky bucket that is how long the queue may delay it; when it enters the
 // queue is up to the room there.
 func (p *plan) offer(s state, m moment, cost, ahead int64) offer {
-	o := offer{spending{at: p.earliest(s, m.now, cost), cost: cost}, m.reading}
+	o := offer{at: p.earliest(s, m.now, cost), retry: m.reading}
 	if p.leaky != nil {
 		if o.at > m.now {
 			o.retry = o.at // when the queue has room

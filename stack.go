@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 	"unsafe"
@@ -267,7 +266,8 @@ func (s *stack[R]) enter(i int) {
 	}
 	if x.charge == none {
 		x.charge = len(s.charges)
-		s.charges = append(s.charges, charge{b: x.b, p: x.p, floor: x.floor, seat: i})
+		s.charges = slices.Grow(s.charges, 1)[:x.charge+1]
+		s.charges[x.charge].begin(x.ask, i)
 	}
 	s.charges[x.charge].add(x.ask)
 }
@@ -442,17 +442,16 @@ func (s *stack[R]) withdraw() {
 // answer fills in each charge's own answer, and adds those of the enforcing layers up.
 // The accounts are locked.
 func (s *stack[R]) answer() {
-	fits, sum := s.d.Allowed, tally{d: Decision{Limit: Unlimited(), Remaining: math.MaxInt}}
-	s.answers = s.answers[:0]
+	fits, sum := s.d.Allowed, tally{d: &s.d}
+	sum.none()
+	s.answers = slices.Grow(s.answers[:0], len(s.charges))[:len(s.charges)]
 	for i := range s.charges {
-		c := &s.charges[i]
-		d := c.answer()
-		if i < s.shadows {
-			sum.add(&d, c.room(d.Remaining))
+		c, d := &s.charges[i], &s.answers[i]
+		*d = Decision{}
+		if c.answer(d); i < s.shadows {
+			sum.add(d, c.room(d.Remaining))
 		}
-		s.answers = append(s.answers, d)
 	}
-	s.d = sum.d
 	if s.d.Allowed = fits; fits {
 		return
 	}
@@ -516,7 +515,7 @@ func (s *stack[R]) settler(cost int) func(actual int) error {
 func (s *stack[R]) charged() (charged []settlement) {
 	for i := range s.charges {
 		if c := &s.charges[i]; c.spent {
-			charged = append(charged, settlement{c.b, c.o.spending, c.shares, c.own})
+			charged = append(charged, settlement{c.b, c.o.spending(c.cost), c.shares, c.own})
 		}
 	}
 	return charged

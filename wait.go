@@ -34,7 +34,7 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 	if err != nil {
 		return false, err
 	}
-	b, sp, err := l.decide(key, cost, reserve(left), d)
+	b, o, err := l.decide(key, cost, reserve(left), d)
 	switch {
 	case err != nil:
 		return false, err
@@ -43,7 +43,7 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 	case !d.Allowed:
 		return false, tooLate(cost, d.RetryAfter, left, d.Limit)
 	}
-	return b != nil, sleep(ctx, d.Delay, func() { b.settleAt(l.clock, sp, 0) })
+	return b != nil, sleep(ctx, d.Delay, func() { b.settleAt(l.clock, o.spending(int64(cost)), 0) })
 }
 
 func tooLate(cost int, late, left time.Duration, l Limit) error {
