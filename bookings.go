@@ -2,8 +2,9 @@ package ratelimit
 
 import "math"
 
-// What a plan does to a state that may have bookings: the algorithms themselves know
-// of none but the last one's instant.
+// This file is what a plan does to a state that may have bookings. The algorithms know
+// nothing of bookings but the instant of the last one, except the sliding log: its bookings
+// are entries like all others.
 
 // bookings returns the ledger of a state, nil if it has none.
 func (p *plan) bookings(s state) *ledger {
@@ -16,6 +17,7 @@ func (p *plan) bookings(s state) *ledger {
 // book spends at an instant after now, in such a way that it can be given back.
 func (p *plan) book(s state, sp spending) state {
 	if !p.log {
+		// From the first booking on, the state is a fold: the base is what it was before.
 		if s.detail == nil {
 			s.detail = &detail{ledger: &ledger{base: s}}
 		}
@@ -41,7 +43,7 @@ func (p *plan) popDue(s state, now int64) state {
 		l.base = p.replay(l.base, l.get(k))
 	}
 	if k == l.entries.len() {
-		return l.base // with no bookings on top
+		return l.base // which is what the state is with no bookings on top, stale or not
 	}
 	if k > 0 {
 		l.popFront(k, now)
@@ -66,14 +68,14 @@ func (p *plan) refold(s state) state {
 func (p *plan) settle(s state, now int64, sp spending, actual int64) state {
 	l := p.bookings(s)
 	switch {
-	case actual > sp.cost:
+	case actual > sp.cost: // what was not foreseen need not fit
 		return p.owe(s, now, actual-sp.cost)
 	case actual == sp.cost:
 	case l == nil:
 		return p.refund(s, now, sp, actual)
 	case sp.at > now:
 		l.reduce(sp.at, sp.cost-actual)
-	default:
+	default: // it is in the base; what was booked behind it keeps its instant
 		l.base, l.stale = p.refund(l.base, now, sp, actual), true
 	}
 	return s
@@ -88,6 +90,7 @@ func (p *plan) owe(s state, now, n int64) state {
 	case n <= 0:
 		return s
 	case l != nil:
+		// At the last booking's instant, so that no booking is pushed back.
 		return p.book(s, spending{at: l.entries.newest(), cost: n})
 	}
 	return p.charge(s, now, n)

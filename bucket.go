@@ -103,6 +103,8 @@ func (t *tokenBucket) fits(s state, now, cost int64) int64 {
 	return max(at, now)
 }
 
+// earliest: what is booked is spent already, so the cost fits behind it whenever it fits,
+// but not before the last booking's instant.
 func (t *tokenBucket) earliest(s state, now, cost int64) int64 {
 	return s.behind(t.fits(s, now, cost))
 }
@@ -145,8 +147,9 @@ func (t *tokenBucket) pay(s *state, now, cost int64) bool {
 	return true
 }
 
-// refund gives back no more than the part of the spending that is not regained, if the
-// spending was the last to be regained. Then no interval sees more than the bound.
+// refund counts as if the spending had been the first to be regained since its instant. It
+// may be behind others in truth; then less is given back than could be, and the bound
+// holds for every interval.
 func (t *tokenBucket) refund(s state, now int64, sp spending, actual int64) state {
 	if sp.changed {
 		return s // how much was regained at the other rate is not known
@@ -176,6 +179,7 @@ func (t *tokenBucket) charge(s state, now, n int64) state { return t.spend(s, no
 
 func (t *tokenBucket) forgive(s state, now, n int64) state { return t.regain(s, now, t.price(n)) }
 
+// advance makes all instants that are past one, so that a fresh key has no fraction.
 func (t *tokenBucket) advance(s state, now int64) state {
 	if t.regained(s) <= now {
 		s.at, s.n = now, 0

@@ -24,7 +24,8 @@ func carry(from, to *plan, s state, now int64) state {
 	return to.fold(&ledger{entries: booked, base: carrySums(from, to, base, now)})
 }
 
-// split parts what is spent by now from what is booked for later, in copies.
+// split parts what is spent by now from what is booked for later, in copies. A booking that
+// is due was spent under the old limit, whether a decision has come since or not.
 func (p *plan) split(s state, now int64) (base state, booked ring[stretch]) {
 	l := p.bookings(s)
 	if l == nil {
@@ -57,7 +58,8 @@ func carrySums(from, to *plan, s state, now int64) state {
 	return to.charged(now, from.spent(s, now))
 }
 
-// charged returns the state of a key that has spent n at this instant.
+// charged returns the state of a key that has spent n at this instant, up to the most that
+// the plan lets a key owe.
 func (p *plan) charged(now, n int64) state {
 	if n = min(n, p.maxDebt); n > 0 {
 		return p.charge(state{at: now}, now, n)
@@ -77,8 +79,8 @@ func (s state) capped(p *plan) state {
 	return s
 }
 
-// convert returns what is owed to another bucket, owed to this one: as many units,
-// and as much of one.
+// convert returns what is owed to another bucket as owed to this one: the same number of
+// units, and the same fraction of one, rounded up to a fraction of a nanosecond.
 func (t *tokenBucket) convert(from *tokenBucket, s state, now int64) state {
 	if t.per == from.per && t.units == from.units {
 		return s

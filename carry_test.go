@@ -176,3 +176,22 @@ func TestBookingsAreNotForgottenOnAClockFarFromItsOrigin(t *testing.T) {
 		}
 	}
 }
+
+// What is spent after a change of limit is given back as ever.
+func TestACancelUnderTheLimitItWasSpentUnderIsWhole(t *testing.T) {
+	for _, make := range makers {
+		l, _ := newLimiter(t, make(50))
+		require.True(t, l.Allow("k", 1))
+		require.NoError(t, l.SetLimit(make(10)))
+		require.True(t, l.Allow("k", 1))
+		r, err := l.Reserve(t.Context(), "k", 3, 0)
+		require.NoError(t, err)
+		if r.Delay > 0 || !r.Allowed {
+			r, err = l.Reserve(t.Context(), "k", 3, 24*time.Hour) // a leaky bucket's queue
+			require.NoError(t, err)
+		}
+		require.Equal(t, 5, remaining(t, l, "k"), make(10))
+		require.NoError(t, r.Cancel())
+		require.Equal(t, 8, remaining(t, l, "k"), make(10))
+	}
+}

@@ -9,14 +9,20 @@ func (t *tokenBucket) flow(begin span, sp spending) flow {
 	return flow{least: begin, price: t.price(sp.cost), most: span{ns: satAdd(sp.at, century)}}
 }
 
-// then returns what f does, and g after it.
+// then returns what f does, and g after it. Written out, that is
+//
+//	min(max(min(max(owed, f.least) + f.price, f.most), g.least) + g.price, g.most)
+//
+// If f.most < g.least, the inner part is below g.least whatever is owed. Else max and min
+// change places, and the sums come out. No instant here is further from another than a
+// century is booked ahead and a century is owed then, so differences do not overflow.
 func (t *tokenBucket) then(f, g flow) flow {
 	switch {
 	case f == flow{}:
 		return g
 	case g == flow{}:
 		return f
-	case f.most.less(g.least): // then g is all that matters
+	case f.most.less(g.least):
 		return flow{g.least, g.price, t.sumTo(g.least, g.price, g.most)}
 	}
 	both := flow{f.least, span{ns: maxPrice}, t.sumTo(f.most, g.price, g.most)}
@@ -38,7 +44,7 @@ func (t *tokenBucket) sumTo(at, price, most span) span {
 	return t.plus(at, price)
 }
 
-// pour returns the state after a run of bookings.
+// pour returns the state after a run of bookings, given what is owed before it.
 func (t *tokenBucket) pour(s state, f flow) state {
 	if f == (flow{}) {
 		return s

@@ -1,7 +1,8 @@
 package ratelimit
 
-// fold returns the base with all bookings spent on top. The ledger stays with it
-// as long as it has any.
+// fold returns the base with all bookings spent on top. The ledger stays with the state as
+// long as it has bookings. If the ledger's entries have runs, fold uses what it remembers
+// of them, and takes O(log n) for each booking that has changed.
 func (p *plan) fold(l *ledger) state {
 	s := l.base
 	for i := 0; i < l.entries.len(); {
@@ -15,7 +16,9 @@ func (p *plan) fold(l *ledger) state {
 	return s
 }
 
-// replayRun spends the run of bookings of that level that begins with the i-th.
+// replayRun spends the run of bookings of that level that begins with the i-th. What is
+// remembered of a run holds for one plan only. A ledger keeps the plan that made it:
+// carry makes a new one for another.
 func (p *plan) replayRun(l *ledger, s state, i, level int) state {
 	if level == 0 {
 		return p.replay(s, l.get(i))
@@ -50,6 +53,8 @@ func (p *plan) flowOf(t *tokenBucket, l *ledger, i, level int) (f flow) {
 	return run.sum.flow
 }
 
+// flowOne returns the flow of one booking. A leaky bucket spends it at its place in the
+// queue, which may be a fraction before its instant.
 func (p *plan) flowOne(t *tokenBucket, sp spending) flow {
 	switch {
 	case sp.cost == 0:

@@ -8,20 +8,26 @@ import (
 // plan is a limit made ready for decisions. It is immutable, so all keys under the limit
 // share it without a lock.
 type plan struct {
-	algorithm              // nil for Unlimited and Blocked, which track nothing
-	seq       uint64       // the number of the era it was made in, and the bits below
-	capacity  int64        // the limit's
-	log       bool         // the algorithm is the sliding log
-	ordered   bool         // the algorithm spends only on a state that has been advanced to now
-	token     *tokenBucket // the algorithm, if it is that one; else nil
-	leaky     *leakyBucket // the algorithm, if it is that one, which delays what it admits; else nil
-	maxDebt   int64        // how much may be owed
-	maxAhead  int64        // how far ahead may be booked
-	limit     Limit
-	early     *early // lists keys that may be fresh earlier than was known; nil if nobody needs that
+	algorithm // nil for Unlimited and Blocked, which track nothing
+
+	// The fields that every decision reads come first.
+	seq      uint64       // the number of the era it was made in, and the bits below
+	capacity int64        // the limit's
+	log      bool         // the algorithm is the sliding log, whose bookings are among its entries
+	ordered  bool         // the algorithm spends only on a state that has been advanced to now
+	token    *tokenBucket // the algorithm, if it is that one: Allow calls it without an interface
+	leaky    *leakyBucket // the algorithm, if it is that one, which delays what it admits; else nil
+
+	// Without these two bounds, sums of instants and of costs could overflow.
+	maxDebt  int64 // how much may be owed
+	maxAhead int64 // how far ahead may be booked
+
+	limit Limit
+	early *early // lists keys that may be fresh earlier than was known; nil if nobody needs that
 }
 
-// newPlan returns the plan for a limit, or why the limit is invalid.
+// newPlan returns the plan for a limit, or why the limit is invalid. A limit that is
+// valid but has no case here is a mistake of ours: without a plan it would allow all.
 func newPlan(l Limit, seq uint64) (*plan, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
@@ -46,9 +52,10 @@ func newPlan(l Limit, seq uint64) (*plan, error) {
 	return p, nil
 }
 
-// window makes the plan that of an algorithm that counts units for each window.
+// window makes the plan that of an algorithm that counts units for each window. A debt runs
+// over into whole windows, so its bound is a number of windows too: as many as there are
+// in a century, as long as twice their units can be counted.
 func (p *plan) window(per, units int64) {
-	// What a century regains, as long as twice that can be counted: whole windows of it.
 	windows := min(century/per, mostCounted/units)
 	p.maxDebt, p.maxAhead = windows*units, max(0, (windows-1)*per)
 	switch p.limit.Algorithm {
@@ -82,6 +89,7 @@ func (p *plan) check(cost int) error {
 	return p.exceeds(int64(cost))
 }
 
+// blocked is the error of Blocked, for which "cost 1 is above 0" would explain nothing.
 func (p *plan) blocked() error {
 	if p.limit.Name == "" {
 		return fmt.Errorf("%w: the limit allows no cost above 0", ErrBlocked)
@@ -89,6 +97,8 @@ func (p *plan) blocked() error {
 	return fmt.Errorf("%w: the limit %q allows no cost above 0", ErrBlocked, p.limit.Name)
 }
 
+// exceeds is the error for a cost above the capacity. It names the limit and the figures,
+// and never the key, which may be a secret.
 func (p *plan) exceeds(cost int64) error {
 	if p.limit.Algorithm == AlgorithmBlocked {
 		return p.blocked()
@@ -118,6 +128,7 @@ func (p *plan) equals(q *plan) bool {
 	return p.limit.Named("") == q.limit.Named("")
 }
 
+// expired reports whether a key under the plan is to ask for its limit again.
 func (p *plan) expired() bool { return p.seq&expiredBit != 0 }
 
 // given reports whether the plan is that of a request, rather than the limiter's for
@@ -157,7 +168,8 @@ func (p *plan) drain() *tokenBucket {
 	return nil
 }
 
-// family says what a plan's state counts.
+// family says what a plan's state counts. Within a family, what is spent carries over
+// from one limit to another exactly.
 type family int
 
 const (
@@ -166,7 +178,8 @@ const (
 	familyLog                  // each spending
 )
 
-// family returns the algorithm's family. The plan tracks something.
+// family returns the algorithm's family. It is only called for a plan that tracks something,
+// and an algorithm that is not named here must not pass for one that is.
 func (p *plan) family() family {
 	switch p.limit.Algorithm {
 	case AlgorithmTokenBucket, AlgorithmLeakyBucket:

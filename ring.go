@@ -6,13 +6,15 @@ import "math"
 type entry struct{ at, cost int64 }
 
 // ring is a deque of entries in the order of their instants, each instant once. It
-// grows by doubling and shrinks again. The zero ring is empty.
+// grows by doubling and shrinks again. The zero ring is empty. Appending, dropping from
+// either end and changing one entry are amortised O(1); finding one is O(log n).
 //
 // To take an entry out of the middle of a long ring would move many others. It stays
 // with a cost of 0 instead, until such entries are half of the ring or their time has
 // come. The newest entry always has a cost above 0, so that newest is true.
 //
-// S is what runs of neighbouring entries come to: see runs.
+// S is what runs of neighbouring entries come to: see runs. Whatever changes an entry has
+// to call touch, or what is remembered of its runs is wrong.
 type ring[S any] struct {
 	buf     []entry  // its length is zero or a power of two
 	runs    *runs[S] // nil in a short ring, and until a question needs it
@@ -32,7 +34,7 @@ func (r *ring[S]) slot(i int) *entry { return &r.buf[r.index(i)] }
 // index returns where in buf the i-th entry is.
 func (r *ring[S]) index(i int) int { return (int(r.head) + i) & (len(r.buf) - 1) }
 
-// set writes the i-th entry. Whatever writes one has to tell the runs.
+// set writes the i-th entry.
 func (r *ring[S]) set(i int, e entry) {
 	*r.slot(i) = e
 	r.touch(i)
@@ -46,7 +48,8 @@ func (r *ring[S]) newest() int64 {
 	return r.slot(int(r.n) - 1).at
 }
 
-// add appends a spending that is not older than the newest.
+// add appends a spending that is not older than the newest. Spendings of one instant are one
+// entry, so a key that spends all at once needs one.
 func (r *ring[S]) add(e entry) {
 	if r.n > 0 {
 		if last := r.slot(int(r.n) - 1); last.at == e.at {
@@ -58,6 +61,7 @@ func (r *ring[S]) add(e entry) {
 	r.push(e)
 }
 
+// push appends an entry that is newer than all others.
 func (r *ring[S]) push(e entry) {
 	r.reserve()
 	r.n++
@@ -101,7 +105,7 @@ func (r *ring[S]) popFront(k int) {
 	r.shrink()
 }
 
-// at returns the cost at that instant.
+// at returns the cost at that instant, 0 if there is none.
 func (r *ring[S]) at(at int64) int64 {
 	if i := r.search(at); i < r.len() && r.slot(i).at == at {
 		return r.slot(i).cost
@@ -119,7 +123,8 @@ func (r *ring[S]) reduce(at, n int64) int64 {
 	return r.reduceAt(i, n)
 }
 
-// reduceNewest takes up to n from the newest spendings, and returns how much.
+// reduceNewest takes up to n from the newest spendings, and returns how much it took: less
+// than n only if there was no more.
 func (r *ring[S]) reduceNewest(n int64) (took int64) {
 	for r.n > 0 && took < n {
 		took += r.reduceAt(r.len()-1, n-took)
@@ -127,6 +132,7 @@ func (r *ring[S]) reduceNewest(n int64) (took int64) {
 	return took
 }
 
+// reduceAt takes up to n from the i-th entry, and returns how much.
 func (r *ring[S]) reduceAt(i int, n int64) int64 {
 	e := r.slot(i)
 	n = min(n, e.cost)
@@ -137,7 +143,8 @@ func (r *ring[S]) reduceAt(i int, n int64) int64 {
 	return n
 }
 
-// drop takes out an entry whose cost is 0, or leaves it where it is.
+// drop takes out an entry whose cost is 0, or leaves it where it is. In a short ring the
+// others are moved: that is a bounded number of moves, and keeps the ring without gaps.
 func (r *ring[S]) drop(i int) {
 	switch {
 	case i == r.len()-1:
@@ -173,8 +180,9 @@ func (r *ring[S]) remove(i int) {
 	r.shrink()
 }
 
-// leave counts an entry that stays with a cost of 0, and closes all the gaps once they
-// may be half of the ring: at that cost to so many, each pays for a few moves.
+// leave counts an entry that stays with a cost of 0. Once such gaps may be half of the ring,
+// it closes all of them. That moves n entries after n/2 have been dropped, so the cost of
+// each is amortised O(1).
 func (r *ring[S]) leave() {
 	if r.summed(); 2*r.runs.gaps < r.len() {
 		r.runs.gaps++
@@ -209,7 +217,8 @@ func (r *ring[S]) shrink() {
 	}
 }
 
-// resize moves the entries to a new buffer, and leaves out those with a cost of 0.
+// resize moves the entries to a new buffer, and leaves out those with a cost of 0. No run
+// is known any more: the entries are at other places.
 func (r *ring[S]) resize(size int) {
 	buf, n := make([]entry, size), 0
 	for i := range r.len() {

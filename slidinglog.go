@@ -2,18 +2,23 @@ package ratelimit
 
 import "math"
 
-// slidingLog remembers each spending for as long as the window is: the entries of
-// detail.log, which cost state.n in sum. A booked one carries its future instant.
+// slidingLog remembers each spending for as long as the window is. The spendings are the
+// entries of detail.log, which cost state.n in sum. A booking is an entry with an
+// instant that is still to come. The entries are in the order of their instants, and
+// a new one goes behind all others.
 //
-// In any window of length per, beginning or ending anywhere, at most units pass.
+// In any window of length per, beginning or ending anywhere, at most units pass. An
+// entry counts from its instant on, and no longer at its instant + per.
 //
-// A debt (state.m) that does not fit is spent by itself as soon as it does: units of
-// it at state.at, and so on each per after that until it is used up. It is kept
-// as one figure and not as entries, because it may last a century.
+// A debt (state.m) is what does not fit into a window. Its parts are spent by themselves
+// as soon as they fit: units at state.at, units again after each per, and what is left
+// at last. It is kept as one figure, because it may last a century. A part that is
+// due becomes an entry.
 type slidingLog struct{ per, units int64 }
 
-// lastDebt returns the last part of the debt to be spent. Before it nothing else
-// fits. Once it is spent, the parts before it count no longer: they are a window older.
+// lastDebt returns the last part of the debt. A question about the time after it needs no
+// other part: each is a window older than the next, so they have left by then. Before it
+// nothing else fits.
 func (l *slidingLog) lastDebt(s state) entry {
 	if s.m == 0 {
 		return entry{at: math.MinInt64}
@@ -30,8 +35,10 @@ func (l *slidingLog) newest(s state) int64 {
 	return max(s.log.newest(), l.lastDebt(s).at)
 }
 
-// earliest: a spending goes behind all others, so only what has left the window by
-// then makes room, the oldest first.
+// earliest: a spending goes behind all others, so nothing that comes later takes its
+// place. At that time the entries, the last debt and the cost exceed the units by some
+// amount, and enough of the oldest has to leave first. What has left already is among
+// the oldest, so it makes no difference whether it was dropped.
 func (l *slidingLog) earliest(s state, now, cost int64) int64 {
 	if s.detail == nil {
 		return now
@@ -44,10 +51,12 @@ func (l *slidingLog) earliest(s state, now, cost int64) int64 {
 	return now
 }
 
-// freed returns when so much of what is spent will have left the window.
+// freed returns when so much of what is spent will have left the window. The excess is at
+// most all of it, because no cost is above the units.
 func (l *slidingLog) freed(s state, debt entry, excess int64) int64 {
 	r := &s.log
 	if debt.cost > 0 {
+		// The last debt lies between two entries, or after all of them.
 		before := total(r, r.search(satAdd(debt.at, 1)))
 		if before < excess && before >= excess-debt.cost {
 			return satAdd(debt.at, l.per)
@@ -59,6 +68,7 @@ func (l *slidingLog) freed(s state, debt entry, excess int64) int64 {
 	return satAdd(r.get(covering(r, excess)-1).at, l.per)
 }
 
+// spend adds an entry, whether it fits or not.
 func (l *slidingLog) spend(s state, at, cost int64) state {
 	if s.detail == nil {
 		s.detail = new(detail)
@@ -68,7 +78,8 @@ func (l *slidingLog) spend(s state, at, cost int64) state {
 	return s
 }
 
-// refund takes the cost out of the entry of that instant, if it is still in the window.
+// refund takes the cost out of the entry of that instant, if it still counts. Entries of
+// one instant are one, and no spending gives back more than its own cost.
 func (l *slidingLog) refund(s state, now int64, sp spending, actual int64) state {
 	if s = l.advance(s, now); s.detail != nil {
 		s.n -= s.log.reduce(sp.at, sp.cost-actual)
@@ -76,7 +87,7 @@ func (l *slidingLog) refund(s state, now int64, sp spending, actual int64) state
 	return s
 }
 
-// charge makes an entry of what fits now, and a debt of what does not.
+// charge adds an entry if that fits now, and else a debt.
 func (l *slidingLog) charge(s state, now, n int64) state {
 	if s = l.advance(s, now); s.m == 0 && n <= l.units && l.earliest(s, now, n) == now {
 		return l.spend(s, now, n)
@@ -84,7 +95,8 @@ func (l *slidingLog) charge(s state, now, n int64) state {
 	return l.advance(l.indebt(s, now, n), now)
 }
 
-// indebt adds n to the debt, which begins anew where its first part fits.
+// indebt adds n to the debt. All of the debt begins anew where its first part fits, which
+// is no later than before as long as there are no bookings behind it.
 func (l *slidingLog) indebt(s state, now, n int64) state {
 	if s.detail == nil {
 		s.detail = new(detail)
@@ -95,7 +107,8 @@ func (l *slidingLog) indebt(s state, now, n int64) state {
 	return s
 }
 
-// forgive: the debt first, which is the newest of what is spent.
+// forgive takes from the debt first, which is the newest of what is spent, unless bookings
+// lie behind it.
 func (l *slidingLog) forgive(s state, now, n int64) state {
 	s = l.advance(s, now)
 	off := min(n, s.m)
@@ -106,7 +119,8 @@ func (l *slidingLog) forgive(s state, now, n int64) state {
 	return s
 }
 
-// advance drops what the window has left behind, and spends what of the debt is due.
+// advance drops what the window has left behind, and makes entries of what is due of the
+// debt. Each entry is dropped once, so that is amortised O(1).
 func (l *slidingLog) advance(s state, now int64) state {
 	if s.detail == nil {
 		return s
@@ -121,7 +135,7 @@ func (l *slidingLog) advance(s state, now int64) state {
 		return s
 	}
 	k := 0
-	for ; r.slot(k).at <= now-l.per; k++ {
+	for ; r.slot(k).at <= now-l.per; k++ { // the newest stays
 		s.n -= r.slot(k).cost
 	}
 	if k > 0 {
@@ -130,8 +144,8 @@ func (l *slidingLog) advance(s state, now int64) state {
 	return s
 }
 
-// due makes an entry of the part of the debt that is in the window now; the parts before
-// it have left already. Bookings may lie behind it, but little lies before it.
+// due makes an entry of the part of the debt that is in the window now. The parts before
+// it have left the window, and so have most entries before it; bookings may lie behind.
 func (l *slidingLog) due(s state, now int64) state {
 	k := (now - s.at) / l.per
 	if past, over := mul(k, l.units); over || past >= s.m {
@@ -148,6 +162,8 @@ func (l *slidingLog) due(s state, now int64) state {
 	return s
 }
 
+// remaining is 0 as long as something is booked or owed for later: what fits before it
+// would push it out of its place.
 func (l *slidingLog) remaining(s state, now int64) int64 {
 	if s.detail == nil {
 		return l.units
@@ -163,8 +179,8 @@ func (l *slidingLog) remaining(s state, now int64) int64 {
 	return max(0, l.units-n)
 }
 
-// counts returns how much of the entries counts at an instant: all but those that the
-// window has left behind, which a question does not drop.
+// counts returns how much the entries count for at an instant, bookings included. What the
+// window has left behind may not have been dropped, because a question changes nothing.
 func (l *slidingLog) counts(s state, now int64) int64 {
 	r := &s.log
 	switch since := now - l.per; {
@@ -184,6 +200,8 @@ func (l *slidingLog) regained(s state) int64 {
 	return math.MinInt64
 }
 
+// spent is what counts, and what is still to come of the debt: of parts whose time has
+// come, the last one may count, and those before it do not.
 func (l *slidingLog) spent(s state, now int64) int64 {
 	if s.detail == nil {
 		return 0
@@ -202,9 +220,9 @@ func (l *slidingLog) spent(s state, now int64) int64 {
 	return n + max(0, s.m-past)
 }
 
-// aside returns a state that advance may change although the given one stays as
-// it is: entries that leave at the front stay in the buffer, and only where a part of a
-// debt is due is one written.
+// aside returns a state that advance may change while the given one stays as it is. They
+// share the entries: to drop the oldest moves only the beginning. Where a part of the debt
+// is due, an entry has to be written, and so they are copied.
 func (l *slidingLog) aside(s state, now int64) state {
 	if s.detail == nil {
 		return s
@@ -231,8 +249,9 @@ func (l *slidingLog) bookings(s state, now int64) (booked ring[stretch], n int64
 	return booked, n
 }
 
-// carried spends what was booked under a limit of another kind: what a window holds at
-// its instant, and the rest as a debt, which it was if it was more than one booking.
+// carried spends what was booked under a limit of another kind. At its instant a booking
+// keeps what a window holds. The rest becomes a debt, and it was one: under any limit
+// a single cost fits into the capacity, only debts that were booked do not.
 func (l *slidingLog) carried(s state, now int64, booked *ring[stretch]) state {
 	debt := int64(0)
 	for i := range booked.len() {

@@ -1,113 +1,5 @@
 package ratelimit
 
-import "math"
-
-// fixedWindow counts what is spent in windows: state.n in the one that begins at
-// state.at. The first begins with a key's first spending, the next with the first
-// spending after its end. What is above units in one window, by debt or by a lowered
-// limit, runs over: the windows that follow it without a gap are used up by it.
-//
-// In each window at most units pass. A span of two windows may see twice that in a
-// shorter time, around the end of the first.
-type fixedWindow struct {
-	per, units int64
-	most       int64 // what is counted at most
-}
-
-// roll moves the state on to the window that now is in. If the windows that have passed
-// since took all that was spent, there is no window: the next spending begins one.
-func (w *fixedWindow) roll(s state, now int64) state {
-	if now-s.at < w.per {
-		return s
-	}
-	k := (now - s.at) / w.per
-	if past, over := mul(k, w.units); !over && s.n > past {
-		s.at, s.n = s.at+k*w.per, s.n-past
-		return s
-	}
-	s.at, s.n = now, 0
-	return s
-}
-
-// earliest: a cost never straddles two windows, so one that does not fit beside what runs
-// over into a window goes to the next.
-func (w *fixedWindow) earliest(s state, now, cost int64) int64 {
-	s = w.roll(s, now)
-	if s.n+cost <= w.units {
-		return s.behind(max(now, s.at))
-	}
-	k, used := s.n/w.units, s.n%w.units
-	if used+cost > w.units {
-		k++
-	}
-	return s.behind(satAdd(s.at, k*w.per))
-}
-
-// spend counts up to most: what a booked window holds under a changed limit may be more.
-func (w *fixedWindow) spend(s state, at, cost int64) state {
-	s = w.roll(s, at)
-	if s.n == 0 {
-		s.at = at
-	}
-	s.n = min(satAdd(s.n, cost), w.most)
-	return s
-}
-
-// refund gives back what the current window counts. A change of limit keeps the window's
-// beginning, so a spending since then is in its count whatever the limit was.
-func (w *fixedWindow) refund(s state, now int64, sp spending, actual int64) state {
-	s = w.roll(s, now)
-	if sp.at < s.at {
-		return s // it no longer counts
-	}
-	return w.forgive(s, now, sp.cost-actual)
-}
-
-func (w *fixedWindow) charge(s state, now, n int64) state { return w.spend(s, now, n) }
-
-// forgive ends the window with the last that it counts, so that the key is fresh at once.
-func (w *fixedWindow) forgive(s state, now, n int64) state {
-	s = w.roll(s, now)
-	if s.n -= n; s.n <= 0 {
-		s.at, s.n = now, 0
-	}
-	return s
-}
-
-func (w *fixedWindow) advance(s state, now int64) state { return w.roll(s, now) }
-
-// remaining: a window that is booked for later has to be waited for.
-func (w *fixedWindow) remaining(s state, now int64) int64 {
-	s = w.roll(s, now)
-	if s.behind(now) > now || s.at > now {
-		return 0
-	}
-	return max(0, w.units-s.n)
-}
-
-// regained returns the end of the last window that is needed for what is spent.
-func (w *fixedWindow) regained(s state) int64 {
-	return satAdd(s.at, (s.n+w.units-1)/w.units*w.per)
-}
-
-func (w *fixedWindow) spent(s state, now int64) int64 {
-	s = w.roll(s, now)
-	return satAdd(s.n, ahead(s, now, w.per, w.units))
-}
-
-// ahead returns what the windows hold that lie between now and a window that is booked for
-// later. They count as full: nothing fits before a booking.
-func ahead(s state, now, per, units int64) int64 {
-	if s.at <= now {
-		return 0
-	}
-	n, over := mul((s.at-now+per-1)/per, units)
-	if over {
-		return math.MaxInt64
-	}
-	return n
-}
-
 // slidingCounter estimates what was spent in the last window's length from two
 // counts: state.n of the window that begins at state.at, and state.m of the one
 // before it, weighed by how much of it still overlaps. A cost passes while
@@ -121,6 +13,9 @@ func ahead(s state, now, per, units int64) int64 {
 //
 // In each window at most units pass, and at most units in the last window's length if what
 // the window before counted was spent evenly. If it was not, up to twice units may pass.
+//
+// A fresh key has no phase: fresh and roll set state.at to now as soon as both counts are 0.
+// Without that, a key that has been idle would not be one that was never seen.
 type slidingCounter struct {
 	per, units int64
 	most       int64 // what is counted at most in one window
@@ -135,6 +30,8 @@ func (c *slidingCounter) roll(s state, now int64) state {
 	k := (now - s.at) / c.per
 	start := s.at + k*c.per
 	past, over := mul(k, c.units)
+	// Each window that has passed took units of the count. The last of them took what
+	// was left then, which is what the window before counts now.
 	s.m = min(max(0, s.n-(past-c.units)), c.units)
 	s.n = max(0, s.n-past)
 	s.at = start
@@ -166,16 +63,18 @@ func (c *slidingCounter) earliest(s state, now, cost int64) int64 {
 	}
 	start := max(now, s.at)
 	room := c.units - cost - s.n
-	if room >= s.m {
+	if room >= s.m { // even if all of the window before still counts
 		return s.behind(start)
 	}
-	// m·(end − t)/per ≤ room, solved for t.
+	// m·(end − t)/per ≤ room, solved for t. As room is an integer, so is the weight that
+	// is rounded up, and the two conditions are one.
 	left, _ := mulDiv(room, c.per, s.m)
 	return s.behind(max(start, satAdd(s.at, c.per)-left))
 }
 
-// following returns the state at the start of the first window to come in which
-// the cost fits beside what runs over into it.
+// following returns the state at the start of the first window to come in which the cost
+// fits beside what runs over into it. The window before that is full, unless what
+// runs over ended there.
 func (c *slidingCounter) following(s state, cost int64) state {
 	k, used := s.n/c.units, s.n%c.units
 	before := c.units
@@ -205,7 +104,8 @@ func (c *slidingCounter) refund(s state, now int64, sp spending, actual int64) s
 		s.n = max(0, s.n-back)
 	case sp.at >= s.at-c.per && !sp.changed:
 		// If the limit has changed, the window before may have been shorter, and the
-		// spending may lie before it.
+		// spending may lie before it. Then it counts no longer, and to give it back
+		// would give back what others have spent.
 		s.m = max(0, s.m-back)
 	}
 	return c.fresh(s, now)
@@ -233,6 +133,7 @@ func (c *slidingCounter) forgive(s state, now, n int64) state {
 	n -= s.n
 	s.n = 0
 	if weight := c.weight(s, now) - n; weight > 0 {
+		// Rounded down, the count weighs no more than that when it is rounded up.
 		s.m, _ = mulDiv(weight, c.per, s.at+c.per-max(now, s.at))
 	} else {
 		s.m = 0
@@ -261,6 +162,8 @@ func (c *slidingCounter) regained(s state) int64 {
 	return s.at
 }
 
+// spent counts what the window before still weighs. What it has lost of its weight is
+// regained, and does not come back with another limit.
 func (c *slidingCounter) spent(s state, now int64) int64 {
 	s = c.roll(s, now)
 	return satAdd(s.n+c.weight(s, now), ahead(s, now, c.per, c.units))
