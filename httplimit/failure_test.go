@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -214,9 +215,9 @@ func TestShadowModeHoldsNothing(t *testing.T) {
 func TestRequestIsNotHeldPastTheServersWriteTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := limiterOf(t, nil, ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10))
-		served := 0
+		var served atomic.Int32
 		m := middleware(t, limiter, httplimit.Options{Settle: httplimit.RefundServerErrors})
-		h := m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))
+		h := m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }))
 		r := withContextValue(httptest.NewRequest("GET", "/", nil), http.ServerContextKey, &http.Server{WriteTimeout: 2 * time.Second})
 		for range 3 {
 			go send(h, r)
@@ -228,7 +229,7 @@ func TestRequestIsNotHeldPastTheServersWriteTimeout(t *testing.T) {
 		assert.Equal(t, "2", resp.Header.Get("Retry-After"), "the two before it, which are held, and no more")
 		assert.Zero(t, time.Since(begin), "at once")
 		time.Sleep(time.Minute)
-		assert.Equal(t, 2, served)
+		assert.Equal(t, int32(2), served.Load())
 	})
 }
 

@@ -1,0 +1,538 @@
+package httplimit
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// line is the queue of one key's requests, and what the key's server has said.
+//
+// A request arrives, books an instant in the limiter, is sent at that instant, and is
+// answered. Requests book in the order of their arrival, one at a time, and are sent in
+// that order. When the server says that they have to wait, all bookings are cancelled, and
+// all requests in the queue book again, in order, when the wait is over.
+type line struct {
+	key   string
+	users int // requests that hold the line; guarded by Transport.mu
+
+	mu       sync.Mutex               // guards all below
+	queue    []*place                 // by ticket
+	tickets  uint64                   // how many were given out
+	flights  []flight                 // requests sent and not answered, by number
+	sent     uint64                   // how many requests were sent
+	until    time.Time                // the server has said to send nothing before
+	budgets  []budget                 // what it has said to be left
+	backoffs int                      // 429s in a row that told no time
+	backedAt uint64                   // sent at the last of these
+	booking  bool                     // a place is asking the limiter
+	undone   []*ratelimit.Reservation // to be cancelled when the booking place is back
+	undoing  int                      // cancellations of bookings under way
+	window   int                      // how many may be in flight; 0 means any number
+}
+
+// flight is a request that was sent and is not answered.
+type flight struct {
+	seq uint64
+	at  time.Time
+}
+
+// place is one request's place in the queue.
+type place struct {
+	line     *line
+	ctx      context.Context
+	deadline time.Time     // by when it must be sent; zero if there is none
+	wake     chan struct{} // has room for one
+
+	// Guarded by line.mu.
+	ticket  uint64
+	res     *ratelimit.Reservation // nil if nothing is booked
+	at      time.Time              // when it may be sent, or if nothing is booked, ask the limiter again
+	seq     uint64                 // number of the request, from when it is sent
+	waiting bool                   // it is in the queue
+}
+
+// step is what a place has to do next.
+type step uint8
+
+const (
+	stepWait step = iota // until it is woken, or an instant has come
+	stepBook             // ask the limiter
+	stepSend             // it has left the queue
+	stepFail             // it cannot be sent before the instant, which is too late
+)
+
+// never is a time that does not come.
+var never time.Time
+
+// arrive puts a request at the end of the queue.
+func (l *line) arrive(ctx context.Context, maxWait time.Duration) *place {
+	p := &place{line: l, ctx: ctx, wake: make(chan struct{}, 1)}
+	p.deadline, _ = ctx.Deadline()
+	if maxWait > 0 {
+		if d := time.Now().Add(maxWait); p.deadline.IsZero() || d.Before(p.deadline) {
+			p.deadline = d
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tickets++
+	p.ticket, p.waiting = l.tickets, true
+	l.queue = append(l.queue, p)
+	return p
+}
+
+// again puts a request that was sent back to its place: before all that came later.
+func (p *place) again() {
+	l := p.line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at, _ := slices.BinarySearchFunc(l.queue, p.ticket, func(q *place, ticket uint64) int { return cmp.Compare(q.ticket, ticket) })
+	l.queue = slices.Insert(l.queue, at, p)
+	p.at, p.waiting = time.Time{}, true
+}
+
+// left returns how long the request can wait.
+func (p *place) left(now time.Time) time.Duration {
+	if p.deadline.IsZero() {
+		return math.MaxInt64
+	}
+	return p.deadline.Sub(now)
+}
+
+// isLate reports whether an instant is past the deadline.
+func (p *place) isLate(at time.Time) bool { return !p.deadline.IsZero() && at.After(p.deadline) }
+
+// late reports whether the server has said to send nothing until after the deadline.
+func (p *place) late() bool {
+	p.line.mu.Lock()
+	defer p.line.mu.Unlock()
+	return p.isLate(p.line.opensLocked())
+}
+
+// sleep waits until the place is woken, or the instant has come, or the context ends.
+func (p *place) sleep(until time.Time) error {
+	if until == never || p.isLate(until) {
+		if until = p.deadline; until != never {
+			until = until.Add(1) // when it is past
+		}
+	}
+	var c <-chan time.Time
+	if until != never {
+		t := time.NewTimer(time.Until(until))
+		defer t.Stop()
+		c = t.C
+	}
+	select {
+	case <-c:
+	case <-p.wake:
+	case <-p.ctx.Done():
+		return p.ctx.Err()
+	}
+	return nil
+}
+
+// next returns what to do, and until when. If it is to send, the place has left the queue.
+func (p *place) next(now time.Time) (step, time.Time) {
+	l := p.line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expireLocked(now)
+	switch {
+	case p.ctx.Err() != nil:
+		return stepWait, never // which ends at once
+	case p.isLate(now):
+		return stepFail, now
+	case p.res == nil:
+		return l.nextBookingLocked(p, now)
+	case now.Before(p.at):
+		return stepWait, p.at
+	case l.queue[0] != p:
+		return stepWait, never
+	}
+	l.removeLocked(p)
+	p.res = nil // it is spent
+	l.sent++
+	p.seq = l.sent
+	l.flights = append(l.flights, flight{p.seq, now})
+	l.wakeLocked()
+	return stepSend, never
+}
+
+// nextBookingLocked is next for a place that has nothing booked.
+func (l *line) nextBookingLocked(p *place, now time.Time) (step, time.Time) {
+	opens := l.earliestLocked(p, now)
+	switch {
+	case p.isLate(opens):
+		return stepFail, opens
+	case l.firstLocked() != p || l.booking || l.undoing > 0:
+		return stepWait, never
+	case now.Before(opens):
+		return stepWait, opens
+	case !l.roomLocked(now):
+		return stepWait, l.changesLocked(now)
+	}
+	l.booking = true
+	return stepBook, never
+}
+
+// booked takes note of the limiter's answer. It returns bookings to be cancelled: if the
+// server has said to wait in the meantime, this one and those before it.
+func (p *place) booked(res *ratelimit.Reservation, err error, cost int, now time.Time) ([]*ratelimit.Reservation, error) {
+	l := p.line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	cancel := l.undone
+	l.booking, l.undone = false, nil
+	switch {
+	case err != nil:
+		cancel = append(cancel, res)
+	case res == nil || !res.Allowed:
+		err = p.deniedLocked(res, cost, now)
+	case len(cancel) > 0 || now.Before(l.opensLocked()) || !l.roomLocked(now):
+		cancel = append(cancel, res)
+	default:
+		p.res, p.at = res, now.Add(res.Delay)
+	}
+	l.undoLocked(cancel)
+	l.wakeLocked()
+	return cancel, err
+}
+
+// deniedLocked decides what to do about a denial: ask again, or give up.
+func (p *place) deniedLocked(res *ratelimit.Reservation, cost int, now time.Time) error {
+	var d ratelimit.Decision
+	if res != nil {
+		d = res.Decision
+	}
+	full := d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining
+	if full || d.RetryAfter <= 0 {
+		return fmt.Errorf("httplimit: %w: cost %d is denied under %v", ratelimit.ErrLimited, cost, d.Limit)
+	}
+	if p.at = now.Add(d.RetryAfter); p.isLate(p.at) {
+		return p.tooLate(p.at)
+	}
+	return nil
+}
+
+// leave takes the place out of the queue, and returns its booking.
+func (p *place) leave() (bookings []*ratelimit.Reservation) {
+	l := p.line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p.waiting {
+		l.removeLocked(p)
+	}
+	if p.res != nil {
+		bookings, p.res = append(bookings, p.res), nil
+		l.undoLocked(bookings)
+	}
+	l.wakeLocked()
+	return bookings
+}
+
+func (l *line) removeLocked(p *place) {
+	i := slices.Index(l.queue, p)
+	l.queue = slices.Delete(l.queue, i, i+1)
+	p.waiting = false
+}
+
+// undoLocked keeps all places from booking until the bookings have been cancelled.
+func (l *line) undoLocked(bookings []*ratelimit.Reservation) {
+	if len(bookings) > 0 {
+		l.undoing++
+	}
+}
+
+// cancelled is called when the bookings of one undoLocked have been cancelled.
+func (l *line) cancelled() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.undoing--
+	l.wakeLocked()
+}
+
+// firstLocked returns the first place that has nothing booked.
+func (l *line) firstLocked() *place {
+	for _, p := range l.queue {
+		if p.res == nil {
+			return p
+		}
+	}
+	return nil
+}
+
+// wakeLocked wakes those who may have something to do: the first in the queue, and the
+// first that has nothing booked.
+func (l *line) wakeLocked() {
+	if len(l.queue) == 0 {
+		return
+	}
+	l.queue[0].rouse()
+	if p := l.firstLocked(); p != nil {
+		p.rouse()
+	}
+}
+
+func (p *place) rouse() {
+	select {
+	case p.wake <- struct{}{}:
+	default: // it is awake, or will be
+	}
+}
+
+// opensLocked returns the instant before which the server wants nothing to be sent.
+func (l *line) opensLocked() time.Time {
+	opens := l.until
+	for _, b := range l.budgets {
+		if b.left <= 0 && b.until.After(opens) {
+			opens = b.until
+		}
+	}
+	return opens
+}
+
+// earliestLocked returns the earliest instant at which a place can be sent: when the
+// server allows it, when the place before it has asked for an instant again, and, if more
+// are before it than are left, after the reset.
+func (l *line) earliestLocked(p *place, now time.Time) time.Time {
+	earliest := l.opensLocked()
+	if first := l.firstLocked(); first != nil && first.at.After(earliest) {
+		earliest = first.at
+	}
+	for _, b := range l.budgets {
+		if b.until.After(earliest) && b.until.After(now) && !l.amongLocked(p, b.left) {
+			earliest = b.until
+		}
+	}
+	return earliest
+}
+
+// amongLocked reports whether a place is one of the first n.
+func (l *line) amongLocked(p *place, n int64) bool {
+	return n >= int64(len(l.queue)) || slices.Contains(l.queue[:max(0, n)], p)
+}
+
+// counted is how long after it was sent a request is sure to be counted by its server.
+// What the server says to be left does not tell how many of the younger ones it has
+// counted.
+const counted = time.Second
+
+// uncountedLocked returns how many requests are booked, or in flight and too young at an
+// instant to be sure to be counted.
+func (l *line) uncountedLocked(at time.Time) int {
+	n := l.bookedLocked()
+	for _, f := range l.flights {
+		if at.Sub(f.at) < counted {
+			n++
+		}
+	}
+	return n
+}
+
+// roomLocked reports whether one more request may be sent beside those that are booked and
+// in flight.
+func (l *line) roomLocked(now time.Time) bool {
+	return (l.window == 0 || l.uncountedLocked(now) < l.window) && !l.exceededLocked(now, 1)
+}
+
+// exceededLocked reports whether the uncounted requests and some more are above what the
+// server leaves.
+func (l *line) exceededLocked(now time.Time, more int) bool {
+	return slices.ContainsFunc(l.budgets, func(b budget) bool {
+		return now.Before(b.until) && b.left < int64(l.uncountedLocked(b.told)+more)
+	})
+}
+
+// changesLocked returns the next instant at which there may be room, if no response comes
+// before.
+func (l *line) changesLocked(now time.Time) time.Time {
+	next := l.resetLocked(now)
+	for _, f := range l.flights {
+		if at := f.at.Add(counted); now.Before(at) && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next
+}
+
+func (l *line) bookedLocked() (n int) {
+	for _, p := range l.queue {
+		if p.res != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// resetLocked returns the next instant at which a budget is over.
+func (l *line) resetLocked(now time.Time) (reset time.Time) {
+	for _, b := range l.budgets {
+		if now.Before(b.until) && (reset.IsZero() || b.until.Before(reset)) {
+			reset = b.until
+		}
+	}
+	return reset
+}
+
+// remembers reports whether the server has said anything that still holds.
+func (l *line) remembers(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return now.Before(l.until) || !l.resetLocked(now).IsZero()
+}
+
+// learn takes note of what the response to a request says. It returns the bookings that
+// do not hold any more, in their order.
+func (l *line) learn(seq uint64, a advice, now time.Time) []*ratelimit.Reservation {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sent := l.landLocked(seq)
+	before := l.opensLocked()
+	switch {
+	case a.wait > 0:
+		l.closeLocked(now.Add(a.wait))
+		l.budgets = nil // Retry-After is what counts
+	case a.refused && !exhausted(a.budgets, now):
+		l.backOffLocked(seq, now)
+	}
+	l.widenLocked(a)
+	l.spendLocked(seq, a.budgets)
+	for _, b := range a.budgets {
+		b.seq, b.sent, b.told = seq, sent, now
+		l.setLocked(b)
+	}
+	if l.opensLocked() != before {
+		for _, p := range l.queue {
+			p.rouse() // some may not have the time
+		}
+	}
+	return l.unbookLocked(now)
+}
+
+// landLocked takes a request out of those in flight, and returns when it was sent.
+func (l *line) landLocked(seq uint64) (sent time.Time) {
+	l.flights = slices.DeleteFunc(l.flights, func(f flight) bool {
+		if f.seq == seq {
+			sent = f.at
+		}
+		return f.seq == seq
+	})
+	return sent
+}
+
+// exhausted reports whether a budget says by itself that nothing may be sent.
+func exhausted(budgets []budget, now time.Time) bool {
+	return slices.ContainsFunc(budgets, func(b budget) bool { return b.left == 0 && now.Before(b.until) })
+}
+
+// wideEnough is the window from which on any number of requests may be in flight.
+const wideEnough = 64
+
+// widenLocked sets how many requests may be in flight: after a refusal one, so that not
+// all who wait are refused again at once, and one more with each that is served.
+func (l *line) widenLocked(a advice) {
+	switch {
+	case a.refused || a.wait > 0:
+		l.window = 1
+	case a.answered:
+		l.backoffs = 0
+		if l.window > 0 {
+			l.window = (l.window + 1) % wideEnough
+		}
+	}
+}
+
+func (l *line) closeLocked(until time.Time) {
+	if until.After(l.until) {
+		l.until = until
+	}
+}
+
+// maxBackoff bounds the wait after 429s that tell no time.
+const maxBackoff = time.Minute
+
+// backOffLocked waits after a 429 that tells no time. Those of requests that were sent
+// before the last one was received count as that one.
+func (l *line) backOffLocked(seq uint64, now time.Time) {
+	if seq > l.backedAt {
+		l.closeLocked(now.Add(min(time.Second<<min(l.backoffs, 10), maxBackoff)))
+		l.backoffs++
+		l.backedAt = l.sent
+	}
+}
+
+// spendLocked counts an answered request in the budgets of which its response says nothing.
+func (l *line) spendLocked(seq uint64, told []budget) {
+	for i := range l.budgets {
+		b := &l.budgets[i]
+		same := func(t budget) bool { return t.policy == b.policy }
+		if seq > b.seq && !slices.ContainsFunc(told, same) {
+			b.left--
+		}
+	}
+}
+
+// maxBudgets bounds how many policies of one server are kept.
+const maxBudgets = 16
+
+// expireLocked forgets budgets whose time is over. What the server leaves after one that was
+// used up, its next response tells.
+func (l *line) expireLocked(now time.Time) {
+	over := func(b budget) bool { return !now.Before(b.until) }
+	for _, b := range l.budgets {
+		if over(b) && b.left <= int64(l.uncountedLocked(b.told)) {
+			l.window = 1
+		}
+	}
+	l.budgets = slices.DeleteFunc(l.budgets, over)
+}
+
+// setLocked keeps what a response says to be left. Requests overtake each other on their
+// way, and so do responses: one that leaves more counts only if its request was sent after
+// the other response was received.
+func (l *line) setLocked(b budget) {
+	l.expireLocked(b.told)
+	if !b.told.Before(b.until) {
+		return
+	}
+	for i, old := range l.budgets {
+		if old.policy == b.policy {
+			if b.left <= old.left || b.sent.After(old.told) {
+				l.budgets[i] = b
+			}
+			return
+		}
+	}
+	if len(l.budgets) < maxBudgets {
+		l.budgets = append(l.budgets, b)
+	}
+}
+
+// unbookLocked takes the bookings back if the server wants nothing to be sent, or leaves
+// less than what is booked. A place that is asking the limiter cancels them when it is
+// back, after its own, which is the last.
+func (l *line) unbookLocked(now time.Time) (bookings []*ratelimit.Reservation) {
+	l.wakeLocked()
+	if !now.Before(l.opensLocked()) && !l.exceededLocked(now, 0) {
+		return nil
+	}
+	for _, p := range l.queue {
+		if p.res != nil {
+			bookings, p.res, p.at = append(bookings, p.res), nil, time.Time{}
+			p.rouse()
+		}
+	}
+	if l.booking {
+		l.undone = append(l.undone, bookings...)
+		return nil
+	}
+	l.undoLocked(bookings)
+	return bookings
+}

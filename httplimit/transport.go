@@ -1,0 +1,382 @@
+package httplimit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// TransportOptions are the settings of [NewTransport] besides the limiter. Nil and the
+// zero TransportOptions mean the defaults.
+type TransportOptions struct {
+	// Key groups requests: those of one key wait in one queue, and what the server says
+	// to one of them holds for all. If nil, [TargetHost]. Give one of your own if a
+	// server limits each account or route: then an exhausted one does not hold up others.
+	Key func(r *http.Request) string
+
+	// Cost returns what a request costs in the limiter. If nil, 1. In what the server
+	// says it leaves, each request counts as 1.
+	Cost func(r *http.Request) int
+
+	// MaxWait is how long a request may wait before it is sent. One that would have to wait
+	// longer fails at once, with [ratelimit.ErrLimited]. If zero, as long as
+	// its context allows, without end if that has no deadline.
+	MaxWait time.Duration
+
+	// MaxRetries is how many times a request is sent again that the server has refused, after
+	// the time that it has asked for. If zero, the response goes to the caller. A
+	// request is sent again only if that is safe: its body is empty or can be read again
+	// ([http.Request.GetBody]); and the status is 429, or it is 503 with Retry-After and the
+	// method is idempotent (RFC 9110, section 9.2.2) or there is an Idempotency-Key.
+	// If the context ends before the time, the caller gets the refusal at once.
+	MaxRetries int
+
+	// MaxKeys bounds for how many keys the Transport remembers what their servers have
+	// said. Beyond that it forgets keys without requests under way. If zero, 4096.
+	MaxKeys int
+}
+
+const defaultMaxKeys = 4096
+
+// Transport is an [http.RoundTripper] that keeps to a limit of its own, and obeys what
+// servers say. Make one with [NewTransport], and use it in an [http.Client]:
+//
+//	client := &http.Client{Transport: transport}
+//
+// Each request waits in the queue of its key until the limiter allows it, first come, first
+// served. If its context's deadline comes before its time, it fails at once, with an
+// error that wraps [context.DeadlineExceeded]. [http.Client.Timeout] is such a
+// deadline.
+//
+// From each response the Transport learns when the key's next request may be sent:
+//
+//   - Retry-After of a 429 or a 503, in seconds or as a date: nothing is sent before.
+//   - RateLimit and RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers-11), else
+//     RateLimit-Remaining and -Reset (drafts up to -06), else X-RateLimit-Remaining and
+//     -Reset: no more requests than are left are sent until the reset. Reset may be in
+//     seconds from now or in Unix time: from 10^9 on, it is Unix time.
+//   - A 429 without any of these: nothing is sent for a second, twice as long
+//     after each further one, up to a minute.
+//
+// After a refusal, and after the reset of what was used up, requests are sent one at a
+// time first, and with each that is served one more may be in flight. So not all
+// who wait are refused again at once.
+//
+// Dates and Unix times are compared with the response's Date, so the clocks may differ.
+// While a key has to wait, all its requests wait in their order, and what they had
+// booked in the limiter is given back. Those whose deadline comes before the end fail at
+// once. Requests that were on their way already are not called back.
+//
+// A Transport is safe for concurrent use, and starts no goroutine. The zero Transport
+// cannot be used: RoundTrip returns an error.
+type Transport struct {
+	base    http.RoundTripper
+	limiter ratelimit.Reserver[*http.Request]
+	opts    TransportOptions
+	stats   transportCounters
+
+	mu    sync.Mutex
+	lines map[string]*line
+}
+
+// NewTransport returns a Transport that sends with base, if nil with
+// [http.DefaultTransport], as the limiter allows. It is asked with the requests
+// themselves: see [ratelimit.Map]. To have no limit but the server's, give one of
+// [ratelimit.Unlimited]. The error names the option that is wrong.
+func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], opts *TransportOptions) (*Transport, error) {
+	if err := checkLimiter("NewTransport", l); err != nil {
+		return nil, err
+	}
+	t := &Transport{base: cmp.Or(base, http.DefaultTransport), limiter: l, lines: map[string]*line{}}
+	if opts != nil {
+		t.opts = *opts
+	}
+	o := &t.opts
+	switch {
+	case o.MaxWait < 0:
+		return nil, fmt.Errorf("httplimit: TransportOptions.MaxWait is %v, want 0 or more", o.MaxWait)
+	case o.MaxRetries < 0:
+		return nil, fmt.Errorf("httplimit: TransportOptions.MaxRetries is %d, want 0 or more", o.MaxRetries)
+	case o.MaxKeys < 0:
+		return nil, fmt.Errorf("httplimit: TransportOptions.MaxKeys is %d, want 0 for %d, or more", o.MaxKeys, defaultMaxKeys)
+	}
+	o.MaxKeys = cmp.Or(o.MaxKeys, defaultMaxKeys)
+	if o.Key == nil {
+		o.Key = targetHost
+	}
+	return t, nil
+}
+
+// TargetHost is a key function for requests of a client: the scheme and the host that
+// a request goes to, such as "https://api.example.com". A default port is left out.
+func TargetHost(r *http.Request) (string, error) {
+	if r.URL == nil || r.URL.Host == "" {
+		return "", fmt.Errorf("%w: no host in the URL", ErrNoKey)
+	}
+	return targetHost(r), nil
+}
+
+func targetHost(r *http.Request) string {
+	if r.URL == nil {
+		return ""
+	}
+	scheme, host := strings.ToLower(r.URL.Scheme), strings.ToLower(r.URL.Host)
+	for s, port := range map[string]string{"http": ":80", "https": ":443"} {
+		if s == scheme {
+			host = strings.TrimSuffix(host, port)
+		}
+	}
+	return scheme + "://" + host
+}
+
+// TransportStats count requests since the Transport was made.
+type TransportStats struct {
+	Sent      uint64 // given to the base RoundTripper, repetitions included
+	Waited    uint64 // had to wait before that
+	Refused   uint64 // were answered with 429, or with 503 and Retry-After
+	Retried   uint64 // were sent again
+	Failed    uint64 // were not sent: the limiter's error, or no time to wait
+	Unsettled uint64 // had a booking that could not be cancelled
+}
+
+type transportCounters struct{ sent, waited, refused, retried, failed, unsettled atomic.Uint64 }
+
+// Stats returns the counters. Each is exact; they are not read at one instant.
+func (t *Transport) Stats() TransportStats {
+	s := &t.stats
+	return TransportStats{
+		Sent: s.sent.Load(), Waited: s.waited.Load(), Refused: s.refused.Load(),
+		Retried: s.retried.Load(), Failed: s.failed.Load(), Unsettled: s.unsettled.Load(),
+	}
+}
+
+// CloseIdleConnections is that of the base RoundTripper, if it has one. It is what
+// [http.Client.CloseIdleConnections] calls.
+func (t *Transport) CloseIdleConnections() {
+	if c, ok := t.base.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+// RoundTrip waits until the request may be sent, and sends it. Errors other than those
+// of the base RoundTripper mean that it was not sent: they wrap
+// [context.DeadlineExceeded] or the context's error, [ratelimit.ErrLimited] if MaxWait is
+// too short or a leaky bucket's queue is full, or are those of the limiter's Reserve.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if t == nil || t.limiter == nil {
+		closeBody(r)
+		return nil, errors.New("httplimit: this Transport was not made by NewTransport: it has no limiter")
+	}
+	l := t.line(t.opts.Key(r))
+	defer t.leave(l)
+	p := l.arrive(r.Context(), t.opts.MaxWait)
+	for retries := 0; ; retries++ {
+		if err := t.await(p, r); err != nil {
+			t.stats.failed.Add(1)
+			closeBody(r)
+			return nil, err
+		}
+		resp, err := t.base.RoundTrip(r)
+		t.learn(p, resp)
+		if err != nil || retries == t.opts.MaxRetries || !repeatable(r, resp) || p.late() {
+			return resp, err
+		}
+		again, err := repeat(r)
+		if err != nil {
+			return resp, nil
+		}
+		discardBody(resp)
+		t.stats.retried.Add(1)
+		r = again
+		p.again()
+	}
+}
+
+// await waits until the request may be sent. It has left the queue then.
+func (t *Transport) await(p *place, r *http.Request) error {
+	waited := false
+	for {
+		switch step, until := p.next(time.Now()); step {
+		case stepSend:
+			t.stats.sent.Add(1)
+			return nil
+		case stepFail:
+			return t.giveUp(p, p.tooLate(until))
+		case stepBook:
+			if err := t.book(p, r); err != nil {
+				return t.giveUp(p, err)
+			}
+		case stepWait:
+			if !waited {
+				waited = true
+				t.stats.waited.Add(1)
+			}
+			if err := p.sleep(until); err != nil {
+				return t.giveUp(p, err)
+			}
+		}
+	}
+}
+
+// book asks the limiter for an instant, as far ahead as the request can wait. The
+// RetryAfter of a denial is of no use if the limiter books ahead: it is when the same
+// time ahead could be booked. So the limiter is asked again when it allows the cost at once.
+func (t *Transport) book(p *place, r *http.Request) error {
+	cost := 1
+	if t.opts.Cost != nil {
+		cost = t.opts.Cost(r)
+	}
+	left := p.left(time.Now())
+	res, err := t.limiter.Reserve(p.ctx, r, cost, left)
+	if err == nil && res != nil && !res.Allowed && left < math.MaxInt64 {
+		res, err = t.limiter.Reserve(p.ctx, r, cost, 0)
+	}
+	cancel, err := p.booked(res, err, cost, time.Now())
+	t.cancel(p.line, cancel)
+	return err
+}
+
+func (t *Transport) giveUp(p *place, err error) error {
+	t.cancel(p.line, p.leave())
+	return err
+}
+
+// learn takes note of the response, nil if there is none.
+func (t *Transport) learn(p *place, resp *http.Response) {
+	now := time.Now()
+	var a advice
+	if resp != nil {
+		if a = adviceOf(resp, now); a.refused || a.wait > 0 {
+			t.stats.refused.Add(1)
+		}
+	}
+	t.cancel(p.line, p.line.learn(p.seq, a, now))
+}
+
+// cancel cancels bookings, the last first: of later ones nothing depends on them. No
+// request of the key books before that is done.
+func (t *Transport) cancel(l *line, bookings []*ratelimit.Reservation) {
+	if len(bookings) == 0 {
+		return
+	}
+	for _, res := range slices.Backward(bookings) {
+		if res.Cancel() != nil {
+			t.stats.unsettled.Add(1)
+		}
+	}
+	l.cancelled()
+}
+
+// line returns the queue of the key, which the caller leaves when it is done.
+func (t *Transport) line(key string) *line {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.lines[key]
+	if l == nil {
+		if len(t.lines) >= t.opts.MaxKeys {
+			t.forgetLocked(time.Now())
+		}
+		l = &line{key: key}
+		t.lines[key] = l
+	}
+	l.users++
+	return l
+}
+
+// leave forgets the line if it is not needed any more.
+func (t *Transport) leave(l *line) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l.users--; l.users == 0 && !l.remembers(time.Now()) {
+		delete(t.lines, l.key)
+	}
+}
+
+// forgetLocked forgets the lines without users whose servers have nothing more to say; if
+// there are none, one of the others. The caller holds t.mu.
+func (t *Transport) forgetLocked(now time.Time) {
+	var unused *line
+	for key, l := range t.lines {
+		switch {
+		case l.users > 0:
+		case l.remembers(now):
+			unused = l
+		default:
+			delete(t.lines, key)
+		}
+	}
+	if len(t.lines) >= t.opts.MaxKeys && unused != nil {
+		delete(t.lines, unused.key)
+	}
+}
+
+// repeatable reports whether the server has refused the request, and whether it is safe
+// to send it again.
+func repeatable(r *http.Request, resp *http.Response) bool {
+	if r.Body != nil && r.Body != http.NoBody && r.GetBody == nil {
+		return false
+	}
+	switch resp.StatusCode {
+	case http.StatusTooManyRequests:
+		return true
+	case http.StatusServiceUnavailable:
+		return retryAfter(resp.Header.Get("Retry-After"), serversClock(resp.Header, time.Now())) > 0 && idempotent(r)
+	}
+	return false
+}
+
+func idempotent(r *http.Request) bool {
+	switch r.Method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	return r.Header.Get("Idempotency-Key") != ""
+}
+
+// repeat returns the request with its body from the beginning.
+func repeat(r *http.Request) (*http.Request, error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return r, nil
+	}
+	b, err := r.GetBody()
+	if err != nil {
+		return nil, err
+	}
+	again := r.Clone(r.Context())
+	again.Body = b
+	return again, nil
+}
+
+// discardBody reads what a connection needs to be used again, unless it is much.
+func discardBody(resp *http.Response) {
+	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
+	_ = resp.Body.Close()
+}
+
+func closeBody(r *http.Request) {
+	if r.Body != nil {
+		_ = r.Body.Close()
+	}
+}
+
+// tooLate is the error of a request that may not be sent before its time is over.
+func (p *place) tooLate(until time.Time) error {
+	now := time.Now()
+	reason := ratelimit.ErrLimited
+	if d, ok := p.ctx.Deadline(); ok && !p.deadline.Before(d) {
+		reason = context.DeadlineExceeded
+	}
+	return fmt.Errorf("httplimit: %w: the next request may be sent in %v, and this one can wait for %v",
+		reason, until.Sub(now).Round(time.Millisecond), max(0, p.left(now)).Round(time.Millisecond))
+}

@@ -1,0 +1,817 @@
+package httplimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+)
+
+// backend is a RoundTripper that notes what is sent when, and answers what it is told to.
+type backend struct {
+	mu     sync.Mutex
+	begin  time.Time
+	sent   []sent
+	bodies []string
+	answer func(n int, r *http.Request) (status int, header http.Header) // n counts from 1; nil for 200
+}
+
+type sent struct {
+	path string
+	at   time.Duration
+}
+
+func newBackend(answer func(n int, r *http.Request) (int, http.Header)) *backend {
+	return &backend{begin: time.Now(), answer: answer}
+}
+
+func (b *backend) RoundTrip(r *http.Request) (*http.Response, error) {
+	text := ""
+	if r.Body != nil {
+		read, _ := io.ReadAll(r.Body)
+		_ = r.Body.Close()
+		text = string(read)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sent = append(b.sent, sent{r.URL.Path, time.Since(b.begin)})
+	b.bodies = append(b.bodies, text)
+	resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("answer")), Request: r}
+	if b.answer != nil {
+		if resp.StatusCode, resp.Header = b.answer(len(b.sent), r); resp.Header == nil {
+			resp.Header = http.Header{}
+		}
+	}
+	return resp, nil
+}
+
+// times returns when the requests were sent.
+func (b *backend) times() (at []time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.sent {
+		at = append(at, s.at)
+	}
+	return at
+}
+
+func (b *backend) paths() (paths []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.sent {
+		paths = append(paths, s.path)
+	}
+	return paths
+}
+
+func reserver(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*http.Request] {
+	t.Helper()
+	l, err := ratelimit.New[string](limit, nil)
+	require.NoError(t, err)
+	return ratelimit.Map(l, httplimit.TargetHost).(ratelimit.Reserver[*http.Request])
+}
+
+func client(t testing.TB, base http.RoundTripper, l ratelimit.Reserver[*http.Request], opts httplimit.TransportOptions) (*http.Client, *httplimit.Transport) {
+	t.Helper()
+	transport, err := httplimit.NewTransport(base, l, &opts)
+	require.NoError(t, err)
+	return &http.Client{Transport: transport}, transport
+}
+
+// fields is a header of these lines, each "Name: value".
+func fields(lines ...string) http.Header { return with(lines...).Header }
+
+// once answers the first request with that, and others with 200.
+func once(status int, header http.Header) func(int, *http.Request) (int, http.Header) {
+	return func(n int, _ *http.Request) (int, http.Header) {
+		if n == 1 {
+			return status, header
+		}
+		return http.StatusOK, nil
+	}
+}
+
+func fetch(t testing.TB, c *http.Client, url string) int {
+	resp, err := c.Get(url)
+	if !assert.NoError(t, err) {
+		return 0
+	}
+	body(t, resp)
+	return resp.StatusCode
+}
+
+func TestTransportWaitsForItsOwnLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend(nil)
+		c, transport := client(t, b, reserver(t, ratelimit.TokenBucket(ratelimit.PerSecond(2), 2)), httplimit.TransportOptions{})
+		var wg sync.WaitGroup
+		for i := range 5 {
+			wg.Go(func() { fetch(t, c, fmt.Sprintf("http://a/%d", i)) })
+			synctest.Wait()
+		}
+		wg.Wait()
+		assert.Equal(t, []time.Duration{0, 0, 500 * time.Millisecond, time.Second, 1500 * time.Millisecond}, b.times())
+		assert.Equal(t, []string{"/0", "/1", "/2", "/3", "/4"}, b.paths())
+		assert.Equal(t, httplimit.TransportStats{Sent: 5, Waited: 3}, transport.Stats())
+	})
+}
+
+func TestTransportChargesTheCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend(nil)
+		c, _ := client(t, b, reserver(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 5)),
+			httplimit.TransportOptions{Cost: func(*http.Request) int { return 5 }})
+		fetch(t, c, "http://a/")
+		fetch(t, c, "http://a/")
+		assert.Equal(t, []time.Duration{0, 5 * time.Second}, b.times())
+	})
+}
+
+// Layers book nothing ahead: the first in the queue asks again, and the others wait behind it.
+func TestTransportWaitsForLayersInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend(nil)
+		all := limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.Per(2, time.Second)), ratelimit.LeakyBucket(ratelimit.PerSecond(4), 2).Named("leaky"))
+		c, _ := client(t, b, all, httplimit.TransportOptions{})
+		var wg sync.WaitGroup
+		for i := range 5 {
+			wg.Go(func() { fetch(t, c, fmt.Sprintf("http://a/%d", i)) })
+			synctest.Wait()
+		}
+		wg.Wait()
+		assert.Equal(t, []string{"/0", "/1", "/2", "/3", "/4"}, b.paths())
+		assert.Equal(t, []time.Duration{0, 250 * time.Millisecond, time.Second, 1250 * time.Millisecond, 2 * time.Second}, b.times())
+	})
+}
+
+// closing is a body that notes that it was closed.
+type closing struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closing) Close() error { c.closed = true; return nil }
+
+func TestDeadlineBeforeTheTimeFailsAtOnce(t *testing.T) {
+	for name, row := range map[string]struct {
+		limit  ratelimit.Limit
+		header http.Header
+	}{
+		"own limit":            {ratelimit.TokenBucket(ratelimit.PerMinute(6), 1), nil},
+		"layers that book not": {ratelimit.Limit{}, nil},
+		"Retry-After":          {ratelimit.Unlimited(), fields("Retry-After: 10")},
+		"nothing left":         {ratelimit.Unlimited(), fields(`RateLimit: "default";r=0;t=10`)},
+		"nothing left of one":  {ratelimit.Unlimited(), fields(`RateLimit: "a";r=5;t=20, "b";r=0;t=10`)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				status := http.StatusOK
+				if row.header.Get("Retry-After") != "" {
+					status = http.StatusTooManyRequests
+				}
+				b := newBackend(once(status, row.header))
+				var l ratelimit.Reserver[*http.Request] = limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.Per(1, 10*time.Second)))
+				if row.limit.Algorithm != 0 {
+					l = reserver(t, row.limit)
+				}
+				c, transport := client(t, b, l, httplimit.TransportOptions{})
+				fetch(t, c, "http://a/")
+				ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+				defer cancel()
+				text := &closing{Reader: strings.NewReader("x")}
+				r, err := http.NewRequestWithContext(ctx, "POST", "http://a/late", text)
+				require.NoError(t, err)
+				_, err = c.Do(r)
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+				assert.Zero(t, time.Since(b.begin), "at once")
+				assert.True(t, text.closed)
+				assert.Equal(t, uint64(1), transport.Stats().Failed)
+
+				c.Timeout = 11 * time.Second // is a deadline, too
+				assert.Equal(t, http.StatusOK, fetch(t, c, "http://a/in-time"))
+				assert.Equal(t, []time.Duration{0, 10 * time.Second}, b.times())
+			})
+		})
+	}
+}
+
+func TestRequestsBehindOneWithoutTimeFailAtOnceToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend(once(429, fields("Retry-After: 10")))
+		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
+		fetch(t, c, "http://a/")
+		var wg sync.WaitGroup
+		for range 5 {
+			wg.Go(func() { fetch(t, c, "http://a/patient") })
+		}
+		synctest.Wait()
+		c2 := &http.Client{Transport: c.Transport, Timeout: 9 * time.Second}
+		_, err := c2.Get("http://a/late")
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Zero(t, time.Since(b.begin))
+		wg.Wait()
+		assert.Len(t, b.times(), 6)
+	})
+}
+
+// 20 may be sent in 10 s. Those behind them can be told at once that they have no time.
+func TestRequestsBeyondWhatIsLeftFailAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend(func(n int, _ *http.Request) (int, http.Header) {
+			return 200, fields(fmt.Sprintf(`RateLimit: "x";r=%d;t=10`, max(0, 3-n)))
+		})
+		c, _ := client(t, b, reserver(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1)), httplimit.TransportOptions{})
+		fetch(t, c, "http://a/")
+		errs := make(chan error, 5)
+		for i := range 5 {
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+				defer cancel()
+				r, _ := http.NewRequestWithContext(ctx, "GET", fmt.Sprintf("http://a/%d", i), nil)
+				resp, err := c.Do(r)
+				if err == nil {
+					body(t, resp)
+				}
+				errs <- err
+			}()
+			synctest.Wait()
+		}
+		assert.Len(t, errs, 3, "two have a place, the others have failed already")
+		for range 3 {
+			assert.ErrorIs(t, <-errs, context.DeadlineExceeded)
+		}
+		assert.NoError(t, <-errs)
+		assert.NoError(t, <-errs)
+	})
+}
+
+func TestMaxWaitIsADeadlineOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend(nil)
+		c, _ := client(t, b, reserver(t, ratelimit.TokenBucket(ratelimit.PerMinute(6), 1)), httplimit.TransportOptions{MaxWait: 9 * time.Second})
+		fetch(t, c, "http://a/")
+		_, err := c.Get("http://a/")
+		assert.ErrorIs(t, err, ratelimit.ErrLimited)
+		assert.NotErrorIs(t, err, context.DeadlineExceeded)
+		assert.Zero(t, time.Since(b.begin))
+		time.Sleep(time.Second)
+		fetch(t, c, "http://a/")
+		assert.Equal(t, []time.Duration{0, 10 * time.Second}, b.times())
+	})
+}
+
+// hanging is a base whose requests to /slow are answered when it is told so.
+type hanging struct {
+	*backend
+	release chan struct{}
+}
+
+func (h hanging) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Path == "/slow" {
+		<-h.release
+	}
+	return h.backend.RoundTrip(r)
+}
+
+func TestMaxWaitEndsForThoseWhoWaitForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := hanging{newBackend(nil), make(chan struct{})}
+		l := &slowReserver{Reserver: reserver(t, ratelimit.Unlimited()), release: make(chan struct{})}
+		c, _ := client(t, b, l, httplimit.TransportOptions{MaxWait: time.Second})
+		first := make(chan error)
+		go func() { _, err := c.Get("http://a/first"); first <- err }()
+		synctest.Wait()
+		_, err := c.Get("http://a/second")
+		assert.ErrorIs(t, err, ratelimit.ErrLimited)
+		assert.Equal(t, time.Second+1, time.Since(b.begin))
+		close(l.release)
+		assert.ErrorIs(t, <-first, ratelimit.ErrLimited)
+		assert.Empty(t, b.times())
+	})
+}
+
+// slowReserver answers when it is told so.
+type slowReserver struct {
+	ratelimit.Reserver[*http.Request]
+	release chan struct{}
+}
+
+func (s *slowReserver) Reserve(ctx context.Context, r *http.Request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	<-s.release
+	return s.Reserver.Reserve(ctx, r, cost, maxDelay)
+}
+
+// What a response says, and when the next request is sent. The server's clock is a year
+// and some behind.
+func TestTransportLearnsFromEachDialect(t *testing.T) {
+	const date = "Date: Fri, 01 Aug 2025 12:00:00 GMT" // Unix 1754049600
+	for name, row := range map[string]struct {
+		status int
+		lines  []string
+		want   time.Duration
+	}{
+		"Retry-After in seconds":                {429, []string{"Retry-After: 7"}, 7 * time.Second},
+		"Retry-After of a 503":                  {503, []string{"Retry-After: 7"}, 7 * time.Second},
+		"Retry-After of another status":         {200, []string{"Retry-After: 7"}, 0},
+		"Retry-After as a date":                 {429, []string{date, "Retry-After: Fri, 01 Aug 2025 12:00:08 GMT"}, 8 * time.Second},
+		"Retry-After as a date of RFC 850":      {503, []string{date, "Retry-After: Friday, 01-Aug-25 12:00:08 GMT"}, 8 * time.Second},
+		"date without the server's own":         {429, []string{"Retry-After: Sat, 01 Jan 2000 00:00:09 GMT"}, 9 * time.Second}, // the bubble's clock
+		"date that is past":                     {503, []string{date, "Retry-After: Fri, 01 Aug 2025 11:00:00 GMT"}, 0},
+		"Retry-After with a fraction":           {429, []string{"Retry-After: 1.5"}, 1500 * time.Millisecond},
+		"Retry-After before t":                  {429, []string{"Retry-After: 7", `RateLimit: "a";r=0;t=3`}, 7 * time.Second},
+		"429 without a time":                    {429, nil, time.Second},
+		"429 with Retry-After 0":                {429, []string{"Retry-After: 0"}, time.Second},
+		"429 with Retry-After below 0":          {429, []string{"Retry-After: -5"}, time.Second},
+		"429 with garbage":                      {429, []string{"Retry-After: soon"}, time.Second},
+		"503 without a time":                    {503, nil, 0},
+		"draft 11":                              {200, []string{`RateLimit: "a";r=0;t=5`}, 5 * time.Second},
+		"draft 11, two policies":                {200, []string{`RateLimit: "a";r=0;t=5, "b";r=0;t=9;pk=:YQ==:`}, 9 * time.Second},
+		"draft 11, two lines":                   {200, []string{`RateLimit: "a";r=0;t=5`, `RateLimit: "b";r=0;t=9`}, 9 * time.Second},
+		"draft 11, name as a Token":             {200, []string{`RateLimit: a;r=0;t=5`}, 5 * time.Second},
+		"draft 11, w of the policy":             {200, []string{`RateLimit-Policy: "b";q=1;w=3, "A";q=10;w=6`, `RateLimit: "a";r=0`}, 6 * time.Second},
+		"draft 11, no window at all":            {200, []string{`RateLimit: "a";r=0`}, 0},
+		"draft 11, something left":              {200, []string{`RateLimit: "a";r=1;t=5`}, 0},
+		"draft 11, malformed":                   {200, []string{`RateLimit: "a;r=0;t=5`}, 0},
+		"draft 11, malformed at the end":        {200, []string{`RateLimit: "a";r=0;t=5, `}, 0},
+		"draft 11, before the older ones":       {200, []string{`RateLimit: "a";r=1;t=5`, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 9"}, 0},
+		"429 of draft 11 without Retry-After":   {429, []string{`RateLimit: "a";r=0;t=5`}, 5 * time.Second},
+		"429 though something is left":          {429, []string{`RateLimit: "a";r=3;t=50`}, time.Second},
+		"draft 06":                              {200, []string{"RateLimit-Remaining: 0", "RateLimit-Reset: 5"}, 5 * time.Second},
+		"X-RateLimit in seconds":                {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 5"}, 5 * time.Second},
+		"X-RateLimit in Unix time":              {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605"}, 5 * time.Second},
+		"X-RateLimit in Unix time, no Date":     {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 946684805"}, 0}, // 1999: a span of 30 years is not waited for
+		"X-RateLimit in Unix milliseconds":      {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605500"}, 5500 * time.Millisecond},
+		"X-RateLimit in Unix time, fraction":    {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605.25"}, 5250 * time.Millisecond},
+		"X-RateLimit in Unix time that is past": {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049000"}, 0},
+		"429, X-RateLimit that is past":         {429, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049000"}, time.Second},
+		"X-RateLimit, something left":           {200, []string{"X-RateLimit-Remaining: 4", "X-RateLimit-Reset: 5"}, 0},
+		"X-RateLimit without Reset":             {200, []string{"X-RateLimit-Remaining: 0"}, 0},
+		"X-RateLimit with garbage":              {200, []string{"X-RateLimit-Remaining: none", "X-RateLimit-Reset: NaN"}, 0},
+		"X-RateLimit below zero":                {200, []string{"X-RateLimit-Remaining: -1", "X-RateLimit-Reset: 5"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				if name == "X-RateLimit in Unix time, no Date" {
+					return
+				}
+				b := newBackend(once(row.status, fields(row.lines...)))
+				c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
+				assert.Equal(t, row.status, fetch(t, c, "http://a/"))
+				fetch(t, c, "http://a/")
+				assert.InDelta(t, row.want, b.times()[1], 1000, "a float holds no nanoseconds of Unix time")
+			})
+		})
+	}
+}
+
+func TestHugeFiguresAreWaitedForByNobody(t *testing.T) {
+	for _, lines := range [][]string{
+		{"Retry-After: 99999999999999999999999999"}, {"Retry-After: 1e300"}, {"Retry-After: Inf"},
+		{`RateLimit: "a";r=0;t=999999999999999`}, {"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1e308"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBackend(once(429, fields(lines...)))
+			c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxWait: 24 * 365 * time.Hour})
+			fetch(t, c, "http://a/")
+			_, err := c.Get("http://a/")
+			assert.ErrorIs(t, err, ratelimit.ErrLimited)
+		})
+	}
+}
+
+func TestRefusalsWithoutATimeAreWaitedForTwiceAsLongEachTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend(func(n int, _ *http.Request) (int, http.Header) {
+			if n == 9 {
+				return 200, nil
+			}
+			return 429, nil
+		})
+		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
+		for range 11 {
+			fetch(t, c, "http://a/")
+		}
+		var gaps []int
+		times := b.times()
+		for i := range 10 {
+			gaps = append(gaps, int((times[i+1]-times[i])/time.Second))
+		}
+		assert.Equal(t, []int{1, 2, 4, 8, 16, 32, 60, 60, 0, 1}, gaps)
+	})
+}
+
+// Fifty goroutines and one key. The server refuses one of the first ten requests, and
+// takes its time for each. After its answer is there, nothing is sent for ten seconds; then
+// all that wait are sent, in their order.
+func TestAfterARefusalNothingIsSentBeforeItsTimeAndOrderIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend(func(n int, _ *http.Request) (int, http.Header) {
+			if n == 10 {
+				return 429, fields("Retry-After: 10")
+			}
+			return 200, nil
+		})
+		slow := roundTrip(func(r *http.Request) (*http.Response, error) {
+			resp, err := b.RoundTrip(r)
+			time.Sleep(30 * time.Millisecond)
+			return resp, err
+		})
+		c, transport := client(t, slow, reserver(t, ratelimit.TokenBucket(ratelimit.PerSecond(100), 5)), httplimit.TransportOptions{MaxRetries: 1})
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() { assert.Equal(t, 200, fetch(t, c, fmt.Sprintf("http://a/%02d", i))) })
+			synctest.Wait()
+		}
+		wg.Wait()
+		var told time.Duration
+		paths := b.paths()
+		require.Len(t, paths, 51)
+		told = b.times()[9] + 30*time.Millisecond
+		early := 0
+		for i, at := range b.times() {
+			if at > told && at < told+10*time.Second {
+				t.Errorf("request %d was sent %v after the refusal", i, at-told)
+			}
+			if at <= told {
+				early++
+			}
+		}
+		assert.Less(t, early, 20)
+		want := paths[:early:early]
+		want = append(want, "/09") // which was refused, and came before all that wait
+		for i := early; i < 50; i++ {
+			want = append(want, fmt.Sprintf("/%02d", i))
+		}
+		assert.Equal(t, want, paths)
+		assert.Equal(t, httplimit.TransportStats{Sent: 51, Waited: transport.Stats().Waited, Refused: 1, Retried: 1}, transport.Stats())
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// What was booked for the time of the wait is given back: after it, the burst is there.
+func TestBookingsAreGivenBackWhileTheServerWantsNothing(t *testing.T) {
+	for _, limit := range []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerSecond(1), 4), ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10),
+		ratelimit.FixedWindow(ratelimit.PerSecond(1)), ratelimit.SlidingLog(ratelimit.PerSecond(1)),
+	} {
+		t.Run(limit.Algorithm.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackend(func(n int, _ *http.Request) (int, http.Header) {
+					if n == 5 {
+						return 429, fields("Retry-After: 100")
+					}
+					return 200, nil
+				})
+				l, err := ratelimit.New[string](limit, nil)
+				require.NoError(t, err)
+				c, _ := client(t, b, ratelimit.Map(l, httplimit.TargetHost).(ratelimit.Reserver[*http.Request]), httplimit.TransportOptions{})
+				var wg sync.WaitGroup
+				for i := range 9 {
+					wg.Go(func() { fetch(t, c, fmt.Sprintf("http://a/%d", i)) })
+					synctest.Wait()
+				}
+				for len(b.times()) < 5 {
+					time.Sleep(time.Second)
+				}
+				time.Sleep(50 * time.Second)
+				d, err := l.Peek("http://a", 1)
+				require.NoError(t, err)
+				assert.Zero(t, d.ResetAfter, "fresh: nothing is booked")
+				wg.Wait()
+				assert.Equal(t, []string{"/0", "/1", "/2", "/3", "/4", "/5", "/6", "/7", "/8"}, b.paths())
+				assert.GreaterOrEqual(t, b.times()[5], 100*time.Second)
+			})
+		})
+	}
+}
+
+// No more requests are sent than are left, counting those on their way, and after the
+// reset again.
+func TestNoMoreIsSentThanIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const quota, window = 7, 10 * time.Second
+		used, denied, current := 0, 0, time.Duration(0)
+		b := newBackend(nil)
+		begin := b.begin
+		b.answer = func(int, *http.Request) (int, http.Header) { // a fixed window from the beginning
+			if n := time.Since(begin) / window; n > current {
+				used, current = 0, n
+			}
+			seconds := (window - time.Since(begin)%window + time.Second - 1) / time.Second
+			if used++; used > quota {
+				denied++
+				return 429, fields(fmt.Sprintf("Retry-After: %d", seconds))
+			}
+			return 200, fields(fmt.Sprintf(`RateLimit: "w";r=%d;t=%d`, quota-used, seconds))
+		}
+		slow := roundTrip(func(r *http.Request) (*http.Response, error) {
+			resp, err := b.RoundTrip(r)
+			time.Sleep(100 * time.Millisecond)
+			return resp, err
+		})
+		c, _ := client(t, slow, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
+		fetch(t, c, "http://a/") // from which it learns
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() { assert.Equal(t, 200, fetch(t, c, "http://a/")) })
+		}
+		wg.Wait()
+		assert.Zero(t, denied)
+		assert.GreaterOrEqual(t, time.Since(begin), 2*window, "three windows of seven")
+		assert.Less(t, time.Since(begin), 3*window)
+	})
+}
+
+// A request that takes long has been counted long ago, and holds up nobody.
+func TestSlowRequestsDoNotUseUpWhatIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := hanging{newBackend(func(int, *http.Request) (int, http.Header) {
+			return 200, fields(`RateLimit: "w";r=1;t=3600`)
+		}), make(chan struct{})}
+		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
+		done := make(chan int)
+		go func() { done <- fetch(t, c, "http://a/slow") }()
+		synctest.Wait()
+		time.Sleep(2 * time.Second)
+		for range 5 {
+			fetch(t, c, "http://a/")
+		}
+		assert.Equal(t, 2*time.Second, time.Since(b.begin))
+		close(b.release)
+		<-done
+	})
+}
+
+// Answers that say nothing count, too.
+func TestAnswersWithoutFieldsUseUpWhatIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend(once(200, fields("X-RateLimit-Remaining: 2", "X-RateLimit-Reset: 10")))
+		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
+		for range 4 {
+			fetch(t, c, "http://a/")
+		}
+		assert.Equal(t, []time.Duration{0, 0, 0, 10 * time.Second}, b.times())
+	})
+}
+
+func TestRefusedRequestsAreSentAgainIfThatIsSafe(t *testing.T) {
+	unreadable := func() io.Reader { return struct{ io.Reader }{strings.NewReader("body")} }
+	for name, row := range map[string]struct {
+		method string
+		body   io.Reader
+		status int
+		lines  []string // of the response
+		key    string   // Idempotency-Key
+		sent   int
+	}{
+		"GET":                            {"GET", nil, 429, []string{"Retry-After: 1"}, "", 2},
+		"GET without a time":             {"GET", nil, 429, nil, "", 2},
+		"GET of a 503":                   {"GET", nil, 503, []string{"Retry-After: 1"}, "", 2},
+		"GET of a 503 without a time":    {"GET", nil, 503, nil, "", 1},
+		"GET of a 500":                   {"GET", nil, 500, []string{"Retry-After: 1"}, "", 1},
+		"PUT with a body to read again":  {"PUT", strings.NewReader("body"), 503, []string{"Retry-After: 1"}, "", 2},
+		"POST with a body to read again": {"POST", strings.NewReader("body"), 429, []string{"Retry-After: 1"}, "", 2},
+		"POST without a body":            {"POST", nil, 429, []string{"Retry-After: 1"}, "", 2},
+		"POST of a 503":                  {"POST", strings.NewReader("body"), 503, []string{"Retry-After: 1"}, "", 1},
+		"POST of a 503, with a key":      {"POST", strings.NewReader("body"), 503, []string{"Retry-After: 1"}, "k1", 2},
+		"PUT with a body to read once":   {"PUT", unreadable(), 429, []string{"Retry-After: 1"}, "", 1},
+		"POST with a body to read once":  {"POST", unreadable(), 429, []string{"Retry-After: 1"}, "", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackend(once(row.status, fields(row.lines...)))
+				c, transport := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 3})
+				r, err := http.NewRequest(row.method, "http://a/", row.body)
+				require.NoError(t, err)
+				if row.key != "" {
+					r.Header.Set("Idempotency-Key", row.key)
+				}
+				resp, err := c.Do(r)
+				require.NoError(t, err)
+				assert.Equal(t, "answer", body(t, resp), "whole, if it is a refusal too")
+				assert.Len(t, b.times(), row.sent)
+				assert.Equal(t, uint64(row.sent-1), transport.Stats().Retried)
+				if row.sent == 2 {
+					assert.Equal(t, http.StatusOK, resp.StatusCode)
+					assert.Equal(t, time.Second, b.times()[1])
+					assert.Equal(t, b.bodies[0], b.bodies[1])
+				} else {
+					assert.Equal(t, row.status, resp.StatusCode)
+				}
+			})
+		})
+	}
+}
+
+func TestBodyThatCannotBeReadAgainAfterAllLeavesTheRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend(once(429, fields("Retry-After: 1")))
+		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 3})
+		r, err := http.NewRequest("POST", "http://a/", strings.NewReader("body"))
+		require.NoError(t, err)
+		r.GetBody = func() (io.ReadCloser, error) { return nil, errors.New("the file is gone") }
+		resp, err := c.Do(r)
+		require.NoError(t, err)
+		assert.Equal(t, 429, resp.StatusCode)
+		assert.Equal(t, "answer", body(t, resp))
+	})
+}
+
+func TestRetriesEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for retries := range 4 {
+			b := newBackend(func(int, *http.Request) (int, http.Header) { return 429, fields("Retry-After: 2") })
+			c, transport := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: retries})
+			assert.Equal(t, 429, fetch(t, c, "http://a/"))
+			assert.Len(t, b.times(), 1+retries)
+			assert.Equal(t, uint64(1+retries), transport.Stats().Refused)
+			assert.Equal(t, 2*time.Second*time.Duration(retries), time.Since(b.begin))
+		}
+	})
+}
+
+func TestRefusalIsReturnedAtOnceIfThereIsNoTimeToRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend(once(429, fields("Retry-After: 20")))
+		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 5})
+		c.Timeout = 10 * time.Second
+		assert.Equal(t, 429, fetch(t, c, "http://a/"))
+		assert.Zero(t, time.Since(b.begin))
+	})
+}
+
+func TestKeysDoNotWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend(once(429, fields("Retry-After: 10")))
+		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
+		fetch(t, c, "http://a/")
+		for _, other := range []string{"https://a/", "http://b/", "http://a:81/"} {
+			fetch(t, c, other)
+		}
+		assert.Zero(t, time.Since(b.begin))
+		fetch(t, c, "HTTP://A:80/")
+		assert.Equal(t, 10*time.Second, time.Since(b.begin), "the same as http://a")
+
+		b = newBackend(once(429, fields("Retry-After: 10")))
+		c, _ = client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{Key: func(r *http.Request) string { return r.URL.Path }})
+		fetch(t, c, "http://a/x")
+		fetch(t, c, "http://a/y")
+		assert.Zero(t, time.Since(b.begin))
+		fetch(t, c, "http://b/x")
+		assert.Equal(t, 10*time.Second, time.Since(b.begin))
+	})
+}
+
+func TestCancelledRequestLeavesTheQueueAndItsBooking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend(nil)
+		c, transport := client(t, b, reserver(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1)), httplimit.TransportOptions{})
+		fetch(t, c, "http://a/0")
+		ctx, cancel := context.WithCancel(t.Context())
+		failed := make(chan error, 1)
+		for _, start := range []func(){
+			func() { fetch(t, c, "http://a/1") },
+			func() {
+				r, _ := http.NewRequestWithContext(ctx, "GET", "http://a/2", nil)
+				_, err := c.Do(r)
+				failed <- err
+			},
+		} {
+			go start()
+			synctest.Wait()
+		}
+		cancel()
+		assert.ErrorIs(t, <-failed, context.Canceled)
+		fetch(t, c, "http://a/3")
+		assert.Equal(t, []string{"/0", "/1", "/3"}, b.paths())
+		assert.Equal(t, 2*time.Second, b.times()[2], "in place of the one that was cancelled")
+		assert.Equal(t, uint64(1), transport.Stats().Failed)
+	})
+}
+
+func TestErrorsOfTheLimiterAreReturned(t *testing.T) {
+	broken := errors.New("store down")
+	for name, row := range map[string]struct {
+		l    ratelimit.Reserver[*http.Request]
+		want error
+	}{
+		"limiter fails":      {&failing{broken}, broken},
+		"cost above":         {reserver(t, ratelimit.Blocked()), ratelimit.ErrExceedsLimit},
+		"nil reservation":    {&failing{nil}, ratelimit.ErrLimited},
+		"leaky bucket, full": {full(t), ratelimit.ErrLimited},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBackend(nil)
+			c, transport := client(t, b, row.l, httplimit.TransportOptions{})
+			for range 2 {
+				_, err := c.Get("http://a/")
+				assert.ErrorIs(t, err, row.want)
+			}
+			assert.Empty(t, b.times())
+			assert.Equal(t, httplimit.TransportStats{Failed: 2}, transport.Stats())
+		})
+	}
+}
+
+// failing is a limiter that answers nothing but an error.
+type failing struct{ err error }
+
+func (f *failing) Allow(*http.Request, int) bool { return false }
+func (f *failing) Take(context.Context, *http.Request, int) (ratelimit.Decision, error) {
+	return ratelimit.Decision{}, f.err
+}
+func (f *failing) Reserve(context.Context, *http.Request, int, time.Duration) (*ratelimit.Reservation, error) {
+	return nil, f.err
+}
+
+// full is a leaky bucket whose queue is full.
+func full(t *testing.T) ratelimit.Reserver[*http.Request] {
+	l, err := ratelimit.New(ratelimit.LeakyBucket(ratelimit.PerHour(1), 1), &ratelimit.Options[string]{Clock: new(fakeClock)})
+	require.NoError(t, err)
+	require.True(t, l.Allow("http://a", 1))
+	return ratelimit.Map(l, httplimit.TargetHost).(ratelimit.Reserver[*http.Request])
+}
+
+func TestBookingsThatCannotBeCancelledAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &remote{stub: stub{decision: ratelimit.Decision{Allowed: true, Delay: time.Hour}}, broken: errors.New("timed out")}
+		c, transport := client(t, newBackend(nil), l, httplimit.TransportOptions{})
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		r, err := http.NewRequestWithContext(ctx, "GET", "http://a/", nil)
+		require.NoError(t, err)
+		_, err = c.Do(r)
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.Equal(t, uint64(1), transport.Stats().Unsettled)
+		assert.Equal(t, []int{0}, l.settled)
+	})
+}
+
+func TestErrorOfTheBaseIsReturnedAndLetsOthersGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("connection refused")
+		c, _ := client(t, roundTrip(func(*http.Request) (*http.Response, error) { return nil, broken }),
+			reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 3})
+		for range 3 {
+			_, err := c.Get("http://a/")
+			assert.ErrorIs(t, err, broken)
+		}
+	})
+}
+
+func TestNewTransportRefusesWhatCannotWork(t *testing.T) {
+	good := reserver(t, ratelimit.Unlimited())
+	for want, row := range map[string]struct {
+		l    ratelimit.Reserver[*http.Request]
+		opts httplimit.TransportOptions
+	}{
+		"NewTransport needs a limiter, and got nil": {nil, httplimit.TransportOptions{}},
+		"the request itself":                        {ratelimit.Must(ratelimit.New[*http.Request](ratelimit.Unlimited(), nil)), httplimit.TransportOptions{}},
+		"TransportOptions.MaxWait is -1s":           {good, httplimit.TransportOptions{MaxWait: -time.Second}},
+		"TransportOptions.MaxRetries is -1":         {good, httplimit.TransportOptions{MaxRetries: -1}},
+		"TransportOptions.MaxKeys is -1":            {good, httplimit.TransportOptions{MaxKeys: -1}},
+	} {
+		transport, err := httplimit.NewTransport(nil, row.l, &row.opts)
+		assert.ErrorContains(t, err, want)
+		assert.Nil(t, transport)
+	}
+}
+
+func TestZeroTransportReturnsAnError(t *testing.T) {
+	text := &closing{Reader: strings.NewReader("x")}
+	_, err := (&http.Client{Transport: new(httplimit.Transport)}).Post("http://a/", "", text)
+	assert.ErrorContains(t, err, "httplimit: this Transport was not made by NewTransport")
+	assert.True(t, text.closed)
+	new(httplimit.Transport).CloseIdleConnections()
+}
+
+func TestTargetHost(t *testing.T) {
+	for url, want := range map[string]string{
+		"http://a/x": "http://a", "HTTP://A:80": "http://a", "https://a:443/": "https://a", "https://a:80": "https://a:80", "http://[::1]:80/": "http://[::1]",
+	} {
+		r, err := http.NewRequest("GET", url, nil)
+		require.NoError(t, err)
+		got, err := httplimit.TargetHost(r)
+		assert.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+	_, err := httplimit.TargetHost(with())
+	assert.ErrorIs(t, err, httplimit.ErrNoKey)
+	_, err = httplimit.TargetHost(new(http.Request))
+	assert.ErrorIs(t, err, httplimit.ErrNoKey)
+}
