@@ -15,8 +15,8 @@ type Explanation struct {
 type Explained struct {
 	Rule   string
 	Shadow bool
-	// Skipped says why the rule does not apply all the same: it is optional, and an
-	// attribute is missing.
+	// Skipped says why the rule cannot decide all the same: an attribute is missing or
+	// malformed. If the rule is neither optional nor a shadow, that refuses the request.
 	Skipped string
 	// Key is the rule's key for the request. It may be a secret.
 	Key string
@@ -48,7 +48,7 @@ func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 	ex := Explanation{KillSwitch: s.set.KillSwitch}
 	for _, i := range s.index.match(r, nil) {
 		e, err := s.explain(i, r, cost)
-		if err != nil && ex.Err == nil {
+		if err != nil && ex.Err == nil && !e.Shadow && !ex.KillSwitch {
 			ex.Err = err
 		}
 		ex.Rules = append(ex.Rules, e)
@@ -61,6 +61,7 @@ func (s *state) explain(i int, r Request, cost int) (Explained, error) {
 	e := Explained{Rule: rule.Name, Shadow: rule.Shadow}
 	ch, applies, err := rule.charge(r, cost)
 	if err != nil {
+		e.Skipped = err.Error()
 		return e, err
 	}
 	if !applies {

@@ -263,7 +263,7 @@ func (s *state) charges(r Request, cost int, list []Charge) ([]Charge, error) {
 	var few [16]int
 	for _, i := range s.index.match(r, few[:0]) {
 		ch, applies, err := s.rules[i].charge(r, cost)
-		if err != nil {
+		if err != nil && !s.rules[i].Shadow { // a shadow denies nothing, whatever a request lacks
 			return nil, err
 		}
 		if applies {

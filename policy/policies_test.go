@@ -228,6 +228,17 @@ func TestAShadowRuleDecidesAndDeniesNothing(t *testing.T) {
 	assert.Equal(t, []bool{true, false, false, false}, trial)
 }
 
+func TestAShadowRuleThatLacksAnAttributeDeniesNothing(t *testing.T) {
+	p, _, _ := inForce(t, "rules:\n- {name: trial, shadow: true, key: user, cost: tokens, limit: fixed-window 1/h}\n- {name: real, limit: fixed-window 2/h}")
+	assert.True(t, p.Allow(attrs{}, 1))
+	assert.True(t, p.Allow(attrs{"user": "ann", "tokens": "many"}, 1))
+	assert.False(t, p.Allow(attrs{}, 1))
+	ex, err := p.Explain(attrs{}, 1)
+	require.NoError(t, err)
+	require.NoError(t, ex.Err)
+	assert.Contains(t, ex.Rules[0].Skipped, "lacks an attribute")
+}
+
 func TestTheKillSwitchLetsEverythingPass(t *testing.T) {
 	text := "rules:\n- {name: a, key: user, limit: fixed-window 1/h}\n"
 	p, _, told := inForce(t, text)

@@ -210,7 +210,7 @@ func checkAttribute(name string) error {
 		letter := 'a' <= c|0x20 && c|0x20 <= 'z' || c == '_'
 		inner := '0' <= c && c <= '9' || strings.ContainsRune("-.:", c)
 		if !letter && (i == 0 || !inner) {
-			return fmt.Errorf("the attribute %q has %q, want a letter, then letters, digits, _ - . and :", name, c)
+			return fmt.Errorf("the attribute %q has %q, want a letter, then letters, digits, _ - : and dots", name, c)
 		}
 	}
 	return nil

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy"
+)
+
+// change is one difference between two sets.
+type change struct {
+	Rule string `json:"rule,omitempty"` // "" for the whole set
+	What string `json:"what"`
+	From string `json:"from,omitempty"`
+	To   string `json:"to,omitempty"`
+	Whom string `json:"whom"` // for whom it changes something
+}
+
+// diff prints what changes, and for whom.
+func (t *tool) diff(files []string) int {
+	if len(files) != 2 {
+		return t.usage("diff needs two files")
+	}
+	var sets [2]*policy.Set
+	for i, file := range files {
+		set, status, err := t.load(file)
+		if err != nil {
+			return t.fail(max(status, misuse), err)
+		}
+		sets[i] = set
+	}
+	changes := compare(sets[0], sets[1])
+	if t.json {
+		t.print(append([]change{}, changes...))
+	} else {
+		t.show(changes)
+	}
+	if len(changes) > 0 {
+		return differ
+	}
+	return fine
+}
+
+func (t *tool) show(changes []change) {
+	if len(changes) == 0 {
+		fmt.Fprintln(t.out, "no difference")
+	}
+	for _, c := range changes {
+		where := "all rules"
+		if c.Rule != "" {
+			where = "rule " + c.Rule
+		}
+		line := where + ": " + c.What
+		switch {
+		case c.From != "" && c.To != "":
+			line += " " + c.From + " → " + c.To
+		case c.From+c.To != "":
+			line += " " + c.From + c.To
+		}
+		fmt.Fprintf(t.out, "%s (%s)\n", line, c.Whom)
+	}
+}
+
+// compare returns what changes from one set to another, in the order of the new one's rules.
+func compare(from, to *policy.Set) (changes []change) {
+	if from.KillSwitch != to.KillSwitch {
+		changes = append(changes, change{What: "kill_switch", From: fmt.Sprint(from.KillSwitch), To: fmt.Sprint(to.KillSwitch), Whom: "every request"})
+	}
+	old := map[string]*policy.Rule{}
+	for i := range from.Rules {
+		old[strings.ToLower(from.Rules[i].Name)] = &from.Rules[i]
+	}
+	for i := range to.Rules {
+		r := &to.Rules[i]
+		name := strings.ToLower(r.Name)
+		if o := old[name]; o != nil {
+			changes = append(changes, compareRules(o, r)...)
+			delete(old, name)
+			continue
+		}
+		changes = append(changes, change{Rule: r.Name, What: "added", To: r.Limit.String(), Whom: whom(r)})
+	}
+	for _, name := range slices.Sorted(maps.Keys(old)) {
+		r := old[name]
+		changes = append(changes, change{Rule: r.Name, What: "removed; its budgets are freed", From: r.Limit.String(), Whom: whom(r)})
+	}
+	return changes
+}
+
+// whom says which requests a rule is for.
+func whom(r *policy.Rule) string {
+	var parts []string
+	if len(r.Match.Route) > 0 {
+		parts = append(parts, "requests to "+strings.Join(r.Match.Route, ", "))
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Match.Attributes)) {
+		parts = append(parts, "with "+name+" "+strings.Join(r.Match.Attributes[name], " or "))
+	}
+	if len(parts) == 0 {
+		parts = append(parts, "every request")
+	}
+	if len(r.Key) > 0 {
+		parts = append(parts, "each "+strings.Join(r.Key, " and "))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func compareRules(o, r *policy.Rule) (changes []change) {
+	add := func(what, from, to, whom string) {
+		if from != to {
+			changes = append(changes, change{Rule: r.Name, What: what, From: from, To: to, Whom: whom})
+		}
+	}
+	all := whom(r)
+	if !reflect.DeepEqual(o.Match, r.Match) {
+		add("match", whom(&policy.Rule{Match: o.Match}), whom(&policy.Rule{Match: r.Match}), "who it is for")
+	}
+	add("key; budgets start anew", keyText(o), keyText(r), all)
+	add("limit", o.Limit.String(), r.Limit.String(), all+", without a plan or an override")
+	for _, plan := range names(o.Plans, r.Plans) {
+		add("plan "+plan, planLimit(o, plan), planLimit(r, plan), "plan "+plan)
+	}
+	before, after := overrides(o), overrides(r)
+	for _, key := range names(before, after) {
+		add("override of "+key, limitText(before, key), limitText(after, key), key)
+	}
+	add("cost", costText(o.Cost), costText(r.Cost), all)
+	for _, f := range []struct {
+		name     string
+		from, to bool
+	}{{"optional", o.Optional, r.Optional}, {"shadow", o.Shadow, r.Shadow}, {"disabled", o.Disabled, r.Disabled}} {
+		add(f.name, fmt.Sprint(f.from), fmt.Sprint(f.to), all)
+	}
+	return changes
+}
+
+func keyText(r *policy.Rule) string {
+	if len(r.Key) == 0 {
+		return "one budget for all"
+	}
+	return strings.Join(r.Key, " and ")
+}
+
+func costText(c policy.Cost) string {
+	if c.IsZero() {
+		return "the caller's"
+	}
+	return c.String()
+}
+
+// names returns all keys of two maps, in order.
+func names(a, b map[string]ratelimit.Limit) []string {
+	all := maps.Clone(a)
+	if all == nil {
+		all = map[string]ratelimit.Limit{}
+	}
+	maps.Copy(all, b)
+	return slices.Sorted(maps.Keys(all))
+}
+
+// planLimit returns the limit of a plan, which is the rule's if it has none of its own.
+func planLimit(r *policy.Rule, plan string) string {
+	if l, ok := r.Plans[plan]; ok {
+		return l.String()
+	}
+	return r.Limit.String()
+}
+
+func overrides(r *policy.Rule) map[string]ratelimit.Limit {
+	all := map[string]ratelimit.Limit{}
+	for _, o := range r.Overrides {
+		all[strings.Join(o.Key, ", ")] = o.Limit
+	}
+	return all
+}
+
+func limitText(limits map[string]ratelimit.Limit, key string) string {
+	if l, ok := limits[key]; ok {
+		return l.String()
+	}
+	return "none"
+}

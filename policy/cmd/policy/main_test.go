@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// files writes files into a folder, in which the test then is.
+func files(t *testing.T, texts map[string]string) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	for name, text := range texts {
+		require.NoError(t, os.WriteFile(filepath.Join(".", name), []byte(text), 0o600))
+	}
+}
+
+const old = `
+version: v1
+rules:
+- name: api
+  key: user
+  match: {route: ["/v1/"]}
+  limit: token-bucket 10/s burst 20
+  plans: {pro: token-bucket 100/s burst 200}
+  overrides: [{key: acme, limit: unlimited}]
+- {name: gone, limit: fixed-window 1/s}
+`
+
+const changed = `
+version: v2
+kill_switch: true
+rules:
+- {name: added, limit: fixed-window 5/h, match: {attributes: {region: [eu, us]}}}
+- name: api
+  key: [user]
+  match: {route: ["/v1/", "/v2/"]}
+  limit: token-bucket 5/s burst 20
+  plans: {pro: token-bucket 100/s burst 200, free: blocked}
+  overrides: [{key: mallory, limit: blocked}]
+  cost: 2
+  shadow: true
+`
+
+func TestCommands(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		args   []string
+		status int
+		out    string
+		errs   string
+	}{
+		{"check of valid files", []string{"check", "old", "new"}, 0,
+			"old: valid, 2 rules, version \"v1\"\nnew: valid, 2 rules, version \"v2\"\n", ""},
+		{"check of an invalid file", []string{"check", "old", "bad"}, 1,
+			"old: valid, 2 rules, version \"v1\"\n", "bad: policy: line 2: rule \"a\": rules[0].limit: ratelimit: invalid limit: \"often\": unknown algorithm \"often\", want one of token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-counter, unlimited, blocked\n"},
+		{"check of a missing file", []string{"check", "none"}, 2, "", "open none: no such file or directory\n"},
+		{"diff of equal files", []string{"diff", "old", "old"}, 0, "no difference\n", ""},
+		{"diff", []string{"diff", "old", "new"}, 1, `all rules: kill_switch false → true (every request)
+rule added: added fixed-window 5/h (with region eu or us)
+rule api: match requests to /v1/ → requests to /v1/, /v2/ (who it is for)
+rule api: limit token-bucket 10/s burst 20 → token-bucket 5/s burst 20 (requests to /v1/, /v2/, each user, without a plan or an override)
+rule api: plan free token-bucket 10/s burst 20 → blocked (plan free)
+rule api: override of acme unlimited → none (acme)
+rule api: override of mallory none → blocked (mallory)
+rule api: cost the caller's → 2 (requests to /v1/, /v2/, each user)
+rule api: shadow false → true (requests to /v1/, /v2/, each user)
+rule gone: removed; its budgets are freed fixed-window 1/s (every request)
+`, ""},
+		{"diff with an invalid file", []string{"diff", "old", "bad"}, 2, "", "bad: policy: line 2: rule \"a\": rules[0].limit: ratelimit: invalid limit: \"often\": unknown algorithm \"often\", want one of token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-counter, unlimited, blocked\n"},
+		{"explain", []string{"explain", "old", "path=/v1/x", "user=ann", "plan=pro"}, 0,
+			"api: token-bucket 100/s burst 200 (from plan pro), key \"ann\", cost 1 of 200\ngone: fixed-window 1/s (from the rule), one budget for all, cost 1 of 1\n", ""},
+		{"explain of an override", []string{"explain", "-cost", "3", "new", "path=/v2/", "user=mallory"}, 0,
+			"the kill switch is on: every request passes\napi: blocked (from an override), key \"mallory\", cost 2 of 0, a shadow: never denies\n", ""},
+		{"explain of a cost above the capacity", []string{"explain", "-cost", "30", "old", "path=/v1/", "user=ann"}, 1,
+			"api: token-bucket 10/s burst 20 (from the rule), key \"ann\", cost 30 of 20\ngone: fixed-window 1/s (from the rule), one budget for all, cost 30 of 1\n" +
+				"refused: layer 0: ratelimit: cost exceeds the limit \"api\": cost 30 is above 20, the capacity of token-bucket 10/s burst 20\n", ""},
+		{"explain of a request that lacks something", []string{"explain", "old", "path=/v1/"}, 1,
+			"api: cannot decide: rule \"api\": policy: the request lacks an attribute: httplimit: request has no key: \"user\"\ngone: fixed-window 1/s (from the rule), one budget for all, cost 1 of 1\nrefused: rule \"api\": policy: the request lacks an attribute: httplimit: request has no key: \"user\"\n", ""},
+		{"explain of a request that no rule is for", []string{"explain", "empty"}, 0, "no rule matches: the request passes\n", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			files(t, map[string]string{"old": old, "new": changed, "bad": "rules:\n- {name: a, limit: often}\n", "empty": "rules: []\n"})
+			var out, errs bytes.Buffer
+			assert.Equal(t, test.status, run(test.args, &out, &errs))
+			assert.Equal(t, test.out, out.String())
+			assert.Equal(t, test.errs, errs.String())
+		})
+	}
+}
+
+func TestWrongCalls(t *testing.T) {
+	files(t, map[string]string{"old": old})
+	for _, args := range [][]string{
+		nil, {"chek"}, {"check"}, {"diff", "old"}, {"diff", "old", "old", "old"}, {"explain"}, {"explain", "old", "user"},
+		{"explain", "old", "=x"}, {"check", "-nosuchflag", "old"}, {"explain", "-cost", "-1", "old"},
+	} {
+		var out, errs bytes.Buffer
+		assert.Equal(t, 2, run(args, &out, &errs), "%v", args)
+		assert.Empty(t, out.String())
+		assert.NotEmpty(t, errs.String())
+	}
+	var out, errs bytes.Buffer
+	assert.Zero(t, run([]string{"--help"}, &out, &errs))
+}
+
+func TestJSONForScripts(t *testing.T) {
+	files(t, map[string]string{"old": old, "new": changed, "bad": "rules:\n- {name: a, limit: often}\n"})
+	decode := func(args ...string) any {
+		var out, errs bytes.Buffer
+		run(args, &out, &errs)
+		var v any
+		require.NoError(t, json.Unmarshal(out.Bytes(), &v), "%v: %s", args, errs.String())
+		return v
+	}
+	checks := decode("check", "-json", "old", "bad").([]any)
+	assert.Equal(t, true, checks[0].(map[string]any)["valid"])
+	assert.Equal(t, 2.0, checks[1].(map[string]any)["line"])
+	assert.Len(t, decode("diff", "-json", "old", "new").([]any), 10)
+	assert.Empty(t, decode("diff", "-json", "old", "old").([]any))
+	rules := decode("explain", "-json", "old", "path=/v1/", "user=ann").(map[string]any)["rules"].([]any)
+	assert.Equal(t, "ann", rules[0].(map[string]any)["key"])
+	assert.Equal(t, 20.0, rules[0].(map[string]any)["capacity"])
+}
