@@ -23,10 +23,15 @@ type Budget struct {
 	// Limit is the rule's limit, named after the rule. Each charge brings the limit
 	// that holds for it, which may be another: a plan's, an override's.
 	Limit ratelimit.Limit
+	// Fixed reports that every charge brings this Limit: the rule has neither plans nor
+	// overrides.
+	Fixed bool
 	// Charging reports that the rule has a cost of its own.
 	Charging bool
 	// Shadow reports that the rule never denies.
 	Shadow bool
+	// Tell reports that somebody wants to know what the rule says: see [Charges.Tell].
+	Tell bool
 }
 
 // Decider charges all that a request asks for, or nothing. It is safe for concurrent use.
@@ -80,5 +85,13 @@ func (c *Charges) Tell(rule int, d ratelimit.Decision, spent bool) {
 }
 
 func (c *Charges) position(rule int) (int, bool) {
+	if len(c.list) <= 8 { // then to look at each is faster
+		for i := range c.list {
+			if c.list[i].Rule == rule {
+				return i, true
+			}
+		}
+		return 0, false
+	}
 	return slices.BinarySearchFunc(c.list, rule, func(ch Charge, rule int) int { return ch.Rule - rule })
 }

@@ -59,7 +59,8 @@ func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 func (s *state) explain(i int, r Request, cost int) (Explained, error) {
 	rule := s.rules[i]
 	e := Explained{Rule: rule.Name, Shadow: rule.Shadow}
-	ch, applies, err := rule.charge(r, cost)
+	var ch Charge
+	applies, err := rule.charge(r, cost, &ch)
 	if err != nil {
 		e.Skipped = err.Error()
 		return e, err

@@ -11,7 +11,8 @@ import (
 type index struct {
 	rules    []*rule
 	anywhere *group           // rules without a route
-	hosts    map[string]*node // by a pattern's host, "" for patterns without one
+	allHosts *node            // of patterns without a host
+	hosts    map[string]*node // of others, by the host
 }
 
 // node is a place in the tree of path segments.
@@ -23,8 +24,16 @@ type node struct {
 	rest  *methods         // of patterns that take all that follows
 }
 
-// methods holds the rules of one path by the method of their patterns, "" for all.
-type methods struct{ groups map[string]*group }
+// methods holds the rules of one path by the method of their patterns.
+type methods struct {
+	all *group // of patterns without a method
+	by  []methodGroup
+}
+
+type methodGroup struct {
+	method string
+	*group
+}
 
 // group holds rules that agree in their route. Each is found by one attribute that it
 // asks for, if it asks for any.
@@ -69,11 +78,7 @@ func newIndex(rules []*rule) *index {
 
 // place returns the group for a pattern, a new one if it is the first of its kind.
 func (x *index) place(p pattern) *group {
-	n := x.hosts[p.host]
-	if n == nil {
-		n = new(node)
-		x.hosts[p.host] = n
-	}
+	n := x.root(p.host)
 	for _, s := range p.segments {
 		switch s.kind {
 		case rest:
@@ -84,6 +89,20 @@ func (x *index) place(p pattern) *group {
 		n = n.child(s)
 	}
 	return at(&n.end, p.method)
+}
+
+// root returns where the paths of a host begin.
+func (x *index) root(host string) *node {
+	if host == "" {
+		if x.allHosts == nil {
+			x.allHosts = new(node)
+		}
+		return x.allHosts
+	}
+	if x.hosts[host] == nil {
+		x.hosts[host] = new(node)
+	}
+	return x.hosts[host]
 }
 
 func (n *node) child(s segment) *node {
@@ -104,16 +123,32 @@ func (n *node) child(s segment) *node {
 	return c
 }
 
+// at returns the group of a method, a new one if it is the first.
 func at(m **methods, method string) *group {
 	if *m == nil {
-		*m = &methods{groups: map[string]*group{}}
+		*m = &methods{}
 	}
-	g := (*m).groups[method]
-	if g == nil {
-		g = new(group)
-		(*m).groups[method] = g
+	if method == "" {
+		if (*m).all == nil {
+			(*m).all = new(group)
+		}
+		return (*m).all
 	}
-	return g
+	if g := (*m).group(method); g != nil {
+		return g
+	}
+	(*m).by = append((*m).by, methodGroup{method, new(group)})
+	return (*m).group(method)
+}
+
+// group returns the group of a method, nil if there is none.
+func (m *methods) group(method string) *group {
+	for i := range m.by {
+		if m.by[i].method == method {
+			return m.by[i].group
+		}
+	}
+	return nil
 }
 
 // build sorts the group's members by the attributes that they ask for.
@@ -165,14 +200,19 @@ func (g *group) attribute(name string) map[string][]int {
 func (x *index) match(r Request, found []int) []int {
 	first := len(found)
 	found = x.anywhere.collect(r, found)
-	if len(x.hosts) > 0 {
+	if x.allHosts != nil || len(x.hosts) > 0 {
 		found = x.routes(r, found)
 	}
 	some := found[first:]
 	slices.Sort(some)
-	some = slices.Compact(some)
-	some = slices.DeleteFunc(some, func(i int) bool { return !x.rules[i].holds(r) })
-	return found[:first+len(some)]
+	kept, last := found[:first], -1
+	for _, i := range some {
+		if i != last && x.rules[i].holds(r) {
+			kept = append(kept, i)
+		}
+		last = i
+	}
+	return kept
 }
 
 // routes appends the rules that have a pattern for the request's route.
@@ -189,9 +229,11 @@ func (x *index) routes(r Request, found []int) []int {
 		return found
 	}
 	q := search{r: r, method: method, found: found}
-	q.walk(x.hosts[""], p)
-	if host, ok := r.Attribute(AttrHost); ok && host != "" {
-		q.walk(x.hosts[plainHost(host)], p)
+	q.walk(x.allHosts, p)
+	if len(x.hosts) > 0 {
+		if host, ok := r.Attribute(AttrHost); ok {
+			q.walk(x.hosts[plainHost(host)], p)
+		}
 	}
 	return q.found
 }
@@ -236,13 +278,13 @@ func (q *search) collect(m *methods) {
 	if m == nil {
 		return
 	}
-	q.found = m.groups[""].collect(q.r, q.found)
-	if q.method == "" {
+	q.found = m.all.collect(q.r, q.found)
+	if q.method == "" || len(m.by) == 0 {
 		return
 	}
-	q.found = m.groups[q.method].collect(q.r, q.found)
+	q.found = m.group(q.method).collect(q.r, q.found)
 	if q.method == "HEAD" { // a pattern for GET is one for HEAD too
-		q.found = m.groups["GET"].collect(q.r, q.found)
+		q.found = m.group("GET").collect(q.r, q.found)
 	}
 }
 

@@ -49,7 +49,7 @@ func (e *memory) Open(rules []Budget) (Decider, error) {
 			return nil, fmt.Errorf("rule %q: %w", r.Name, err)
 		}
 		limiters[strings.ToLower(r.Name)] = l
-		bare[i] = limited(i, l)
+		bare[i] = bareLayer(i, r, l)
 		layers[i] = wrapped(i, r, bare[i])
 	}
 	d, err := newMemoryDecider(layers, bare)
@@ -57,7 +57,19 @@ func (e *memory) Open(rules []Budget) (Decider, error) {
 		return nil, err
 	}
 	e.limiters = limiters
-	return d, nil
+	return d, e.adopt(rules)
+}
+
+// adopt puts limiters under the limits of their rules. Where a rule has one limit only, that
+// is cheaper than to bring it with each charge; a decision that is under way by an earlier
+// set may meet the new limit. The limits are valid.
+func (e *memory) adopt(rules []Budget) error {
+	for _, r := range rules {
+		if err := e.limiters[strings.ToLower(r.Name)].SetLimit(r.Limit); err != nil {
+			return fmt.Errorf("rule %q: %w", r.Name, err)
+		}
+	}
+	return nil
 }
 
 // memoryDecider decides by one stack, and looks by another, whose layers charge what they
@@ -88,9 +100,9 @@ func (e *memory) limiter(r Budget) (*ratelimit.Keyed[string], error) {
 	return ratelimit.New(r.Limit, &opts)
 }
 
-// limited returns the rule's layer. Each charge brings its own limit, so that a decision
-// under way keeps to the set that it began with.
-func limited(i int, l *ratelimit.Keyed[string]) ratelimit.Layer[*Charges] {
+// bareLayer returns the rule's layer. If the rule has more than one limit, each charge brings
+// its own.
+func bareLayer(i int, r Budget, l *ratelimit.Keyed[string]) ratelimit.Layer[*Charges] {
 	y := ratelimit.By(l, func(c *Charges) (string, error) {
 		ch := c.Of(i)
 		if ch == nil {
@@ -98,6 +110,9 @@ func limited(i int, l *ratelimit.Keyed[string]) ratelimit.Layer[*Charges] {
 		}
 		return ch.Key, nil
 	})
+	if r.Fixed {
+		return y
+	}
 	return ratelimit.Limited(y, func(c *Charges) ratelimit.Limit { return c.Of(i).Limit })
 }
 
@@ -108,6 +123,9 @@ func wrapped(i int, r Budget, y ratelimit.Layer[*Charges]) ratelimit.Layer[*Char
 	}
 	if r.Shadow {
 		y = ratelimit.Shadow(y)
+	}
+	if !r.Tell {
+		return y
 	}
 	return ratelimit.Watch(y, func(e ratelimit.Event[*Charges]) { e.Key.Tell(i, e.Decision, e.Spent) })
 }

@@ -97,6 +97,9 @@ func cleanPath(p string) string {
 	if p[0] != '/' {
 		p = "/" + p
 	}
+	if !strings.Contains(p, "//") && !strings.Contains(p, "/.") {
+		return p
+	}
 	clean := path.Clean(p)
 	if p[len(p)-1] == '/' && clean != "/" {
 		clean += "/"

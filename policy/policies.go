@@ -52,6 +52,7 @@ type Policies struct {
 	log        *slog.Logger
 	state      atomic.Pointer[state]
 	killed     atomic.Uint64
+	queries    sync.Pool // of *query, so that a decision allocates nothing
 
 	mu      sync.Mutex // guards what follows, and serializes updates
 	failed  error
@@ -119,7 +120,10 @@ func (p *Policies) open(set *Set) (*state, error) {
 	for i := range set.Rules {
 		r := &set.Rules[i]
 		next.rules = append(next.rules, newRule(r))
-		budgets[i] = Budget{Name: r.Name, Limit: r.Limit.Named(r.Name), Charging: !r.Cost.IsZero(), Shadow: r.Shadow}
+		budgets[i] = Budget{
+			Name: r.Name, Limit: r.Limit.Named(r.Name), Fixed: len(r.Plans)+len(r.Overrides) == 0,
+			Charging: !r.Cost.IsZero(), Shadow: r.Shadow, Tell: p.onDecision != nil,
+		}
 	}
 	next.index = newIndex(next.rules)
 	var err error
@@ -192,7 +196,7 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	if res == nil {
 		res = ratelimit.NewReservation(ratelimit.Decision{}, nil)
 	}
-	_, err = p.done(q, res.Decision, err)
+	p.report(q, res.Decision, err) // and keep q: the reservation may know its charges
 	return res, err
 }
 
@@ -219,7 +223,13 @@ type query struct {
 	kill     bool
 	decision ratelimit.Decision // if no rule is asked
 	err      error
-	buffer   [8]Charge
+	which    []int
+}
+
+// clear forgets the request.
+func (q *query) clear() {
+	clear(q.charges.list)
+	*q = query{charges: Charges{list: q.charges.list[:0]}, which: q.which[:0]}
 }
 
 // answered reports whether the query is answered without a rule.
@@ -227,7 +237,11 @@ func (q *query) answered() bool { return q.err != nil || q.decision.Allowed }
 
 // ask finds the rules that apply to a request.
 func (p *Policies) ask(r Request, cost int) *query {
-	q := &query{state: p.now(), request: r, cost: cost}
+	q, _ := p.queries.Get().(*query)
+	if q == nil {
+		q = new(query)
+	}
+	q.state, q.request, q.cost = p.now(), r, cost
 	if q.err = check(r, cost); q.err != nil {
 		return q
 	}
@@ -236,7 +250,7 @@ func (p *Policies) ask(r Request, cost int) *query {
 		p.killed.Add(1)
 		q.kill = true
 	default:
-		q.charges.list, q.err = q.state.charges(r, cost, q.buffer[:0])
+		q.err = q.load()
 	}
 	if q.err == nil && len(q.charges.list) == 0 {
 		q.decision = ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: ratelimit.Unlimited().Capacity()}
@@ -258,26 +272,34 @@ func check(r Request, cost int) error {
 	return nil
 }
 
-// charges appends what each rule that applies asks for.
-func (s *state) charges(r Request, cost int, list []Charge) ([]Charge, error) {
-	var few [16]int
-	for _, i := range s.index.match(r, few[:0]) {
-		ch, applies, err := s.rules[i].charge(r, cost)
-		if err != nil && !s.rules[i].Shadow { // a shadow denies nothing, whatever a request lacks
-			return nil, err
+// load finds out what each rule that applies asks for.
+func (q *query) load() error {
+	q.which = q.state.index.match(q.request, q.which[:0])
+	for _, i := range q.which {
+		r := q.state.rules[i]
+		n := len(q.charges.list)
+		q.charges.list = append(q.charges.list, Charge{Rule: i})
+		applies, err := r.charge(q.request, q.cost, &q.charges.list[n])
+		if err != nil && !r.Shadow { // a shadow denies nothing, whatever a request lacks
+			return err
 		}
-		if applies {
-			ch.Rule = i
-			list = append(list, ch)
+		if !applies {
+			q.charges.list = q.charges.list[:n]
 		}
 	}
-	return list, nil
+	return nil
 }
 
-// done reports a decision, and returns it.
+// done reports a decision, returns it, and forgets the query.
 func (p *Policies) done(q *query, d ratelimit.Decision, err error) (ratelimit.Decision, error) {
+	p.report(q, d, err)
+	q.clear()
+	p.queries.Put(q)
+	return d, err
+}
+
+func (p *Policies) report(q *query, d ratelimit.Decision, err error) {
 	if p.onDecision != nil {
 		p.onDecision(q.report(d, err))
 	}
-	return d, err
 }

@@ -63,21 +63,21 @@ func (c *rule) holds(r Request) bool {
 	return true
 }
 
-// charge returns what the rule asks of a request: which key, how much, and under which
+// charge fills in what the rule asks of a request: which key, how much, and under which
 // limit. applies is false if the rule is optional and the request lacks something.
-func (c *rule) charge(r Request, cost int) (ch Charge, applies bool, err error) {
+func (c *rule) charge(r Request, cost int, ch *Charge) (applies bool, err error) {
 	ch.Key, ch.Plan, err = c.key(r)
 	if err == nil {
 		ch.Cost, err = c.cost(r, cost)
 	}
 	if err != nil {
 		if missing(err) && c.Optional {
-			return Charge{}, false, nil
+			return false, nil
 		}
-		return Charge{}, false, fmt.Errorf("rule %q: %w", c.Name, err)
+		return false, fmt.Errorf("rule %q: %w", c.Name, err)
 	}
 	ch.Limit = c.limitOf(ch.Key, ch.Plan)
-	return ch, true, nil
+	return true, nil
 }
 
 // key returns the request's key, and its plan if the rule knows that.

@@ -1,0 +1,89 @@
+package policy_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy"
+)
+
+// many is a file with so many rules, of which three match a request of benchRequest.
+func many(rules int) string {
+	var b strings.Builder
+	b.WriteString(`rules:
+- {name: user, key: user, limit: token-bucket 1000000000/s burst 1000000000}
+- {name: route, match: {route: "POST /v1/charges"}, key: ip, limit: token-bucket 1000000000/s burst 1000000000}
+- {name: service, limit: token-bucket 1000000000/s burst 1000000000}
+`)
+	for i := 3; i < rules; i++ {
+		match := fmt.Sprintf("route: /r%d/", i)
+		if i%2 == 0 {
+			match = fmt.Sprintf("attributes: {tenant: t%d}", i)
+		}
+		fmt.Fprintf(&b, "- {name: r%d, match: {%s}, key: user, limit: fixed-window 5/s, plans: {free: fixed-window 1/s}}\n", i, match)
+	}
+	return b.String()
+}
+
+type benchRequest struct{ user, ip string }
+
+func (r *benchRequest) Attribute(name string) (string, bool) {
+	switch name {
+	case "user":
+		return r.user, true
+	case "ip":
+		return r.ip, true
+	case "path":
+		return "/v1/charges", true
+	case "method":
+		return "POST", true
+	case "tenant":
+		return "acme", true
+	}
+	return "", false
+}
+
+// BenchmarkPolicy compares rules, of which three match, with the same three layers by hand.
+func BenchmarkPolicy(b *testing.B) {
+	requests := make([]*benchRequest, 1024)
+	for i := range requests {
+		requests[i] = &benchRequest{fmt.Sprintf("user:%d", i), fmt.Sprintf("192.0.2.%d", i%256)}
+	}
+	for _, rules := range []int{3, 100, 1000} {
+		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {
+			set, err := policy.Parse([]byte(many(rules)))
+			require.NoError(b, err)
+			p, err := policy.New(set, nil)
+			require.NoError(b, err)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if d, err := p.Take(context.Background(), requests[i%1024], 1); !d.Allowed {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+	b.Run("layers=3", func(b *testing.B) {
+		limit := ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000_000), 1_000_000_000)
+		users := ratelimit.Must(ratelimit.New[string](limit, nil))
+		routes := ratelimit.Must(ratelimit.New[string](limit, nil))
+		service := ratelimit.Must(ratelimit.New[struct{}](limit, nil))
+		l, err := ratelimit.All(
+			ratelimit.By(users, func(r *benchRequest) (string, error) { return r.user, nil }),
+			ratelimit.By(routes, func(r *benchRequest) (string, error) { return r.ip, nil }),
+			ratelimit.Global[*benchRequest](service),
+		)
+		require.NoError(b, err)
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			if d, err := l.Take(context.Background(), requests[i%1024], 1); !d.Allowed {
+				b.Fatal(err)
+			}
+		}
+	})
+}

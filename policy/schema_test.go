@@ -1,0 +1,124 @@
+package policy_test
+
+import (
+	"encoding/json"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v4"
+
+	"github.com/weir-go/ratelimit/policy"
+)
+
+const schemaFile = "../docs/policy.schema.json"
+
+func schema(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	s, err := jsonschema.NewCompiler().Compile(schemaFile)
+	require.NoError(t, err)
+	return s
+}
+
+// TestTheSchemaAgreesWithTheParser asks both about files with one thing in them that is right or
+// wrong, as far as a schema can tell.
+func TestTheSchemaAgreesWithTheParser(t *testing.T) {
+	s := schema(t)
+	for text, valid := range map[string]bool{
+		whole:                                    true,
+		"rules: []":                              true,
+		"version: 7\nrules: []":                  true,
+		"version: 1":                             false,
+		"rules: {}":                              false,
+		"kill_switch: 1\nrules: []":              false,
+		"rules: []\nlimits: []":                  false,
+		"rules:\n- {name: a}":                    false,
+		"rules:\n- {limit: blocked}":             false,
+		"rules:\n- {name: 1a, limit: blocked}":   false,
+		rule("  description: x\n"):               true,
+		rule("  burst: 3\n"):                     false,
+		rule("  key: user\n"):                    true,
+		rule("  key: [user, header:X-Tenant]\n"): true,
+		rule("  key: [user, user]\n"):            false,
+		rule("  key: [the user]\n"):              false,
+		rule("  key: [[user]]\n"):                false,
+		rule("  match: {route: /a}\n"):           true,
+		rule("  match: {route: []}\n"):           false,
+		rule("  match: {path: /a}\n"):            false,
+		rule("  match: {attributes: {region: [eu, us], n: 1}}\n"):            true,
+		rule("  match: {attributes: {region: []}}\n"):                        false,
+		rule("  match: {attributes: {region: {a: b}}}\n"):                    false,
+		rule("  plans: {free: blocked, pro: leaky-bucket 1/s queue 5}\n"):    true,
+		rule("  plans: {free: leaky-bucket 1/s burst 5}\n"):                  false,
+		rule("  plans: {free: often}\n"):                                     false,
+		rule("  plans: [blocked]\n"):                                         false,
+		rule("  key: user\n  overrides: [{key: a, limit: unlimited}]\n"):     true,
+		rule("  key: user\n  overrides: [{key: a}]\n"):                       false,
+		rule("  key: user\n  overrides: [{limit: blocked}]\n"):               false,
+		rule("  key: user\n  overrides: [{key: a, limit: blocked, x: 1}]\n"): false,
+		rule("  cost: 3\n"):        true,
+		rule("  cost: tokens\n"):   true,
+		rule("  cost: 0\n"):        false,
+		rule("  cost: -1\n"):       false,
+		rule("  cost: 1.5\n"):      false,
+		rule("  cost: [1]\n"):      false,
+		rule("  optional: true\n"): true,
+		rule("  shadow: maybe\n"):  false,
+		rule("  disabled: null\n"): false,
+	} {
+		var v any
+		require.NoError(t, yaml.Unmarshal([]byte(text), &v), text)
+		data, err := json.Marshal(v)
+		require.NoError(t, err)
+		instance, err := jsonschema.UnmarshalJSON(strings.NewReader(string(data)))
+		require.NoError(t, err)
+		_, parses := policy.Parse([]byte(text))
+		assert.Equal(t, valid, parses == nil, "the parser, of %s: %v", text, parses)
+		fits := s.Validate(instance)
+		assert.Equal(t, valid, fits == nil, "the schema, of %s: %v", text, fits)
+	}
+}
+
+// TestTheSchemaHasTheFieldsOfTheFormat compares it with the types.
+func TestTheSchemaHasTheFieldsOfTheFormat(t *testing.T) {
+	data, err := os.ReadFile(schemaFile)
+	require.NoError(t, err)
+	var s struct {
+		Properties map[string]any
+		Defs       struct {
+			Rule struct {
+				Properties map[string]struct {
+					Properties map[string]any
+					Items      struct{ Properties map[string]any }
+				}
+			}
+		} `json:"$defs"`
+	}
+	require.NoError(t, json.Unmarshal(data, &s))
+	fieldsOf := func(v any) (names []string) {
+		for i := range reflect.TypeOf(v).NumField() {
+			name, _, _ := strings.Cut(reflect.TypeOf(v).Field(i).Tag.Get("yaml"), ",")
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		return names
+	}
+	rules := s.Defs.Rule.Properties
+	assert.Equal(t, fieldsOf(policy.Set{}), keysOf(s.Properties))
+	assert.Equal(t, fieldsOf(policy.Rule{}), keysOf(rules))
+	assert.Equal(t, fieldsOf(policy.Match{}), keysOf(rules["match"].Properties))
+	assert.Equal(t, fieldsOf(policy.Override{}), keysOf(rules["overrides"].Items.Properties))
+}
+
+func keysOf[V any](m map[string]V) (keys []string) {
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
