@@ -12,7 +12,7 @@ type Sample struct {
 	RTT time.Duration
 	// InFlight is the most units that were in flight in the window.
 	InFlight int
-	// Dropped says that at least one in ten of the window's outcomes were [Dropped].
+	// Dropped says that at least one in four of the window's outcomes were [Dropped].
 	Dropped bool
 	// Max is the upper bound of the limit at present. 0 means that there is none.
 	Max int
@@ -32,6 +32,7 @@ type Algorithm interface {
 // others start at 20.
 type Adaptive func() Algorithm
 
+// startLimit is where an algorithm starts that says nothing else.
 const startLimit = 20
 
 // validate makes one algorithm, and asks it what is wrong with it.
@@ -76,8 +77,7 @@ func (l *learner) began(inFlight int) { l.window.peak = max(l.window.peak, inFli
 // ended notes that work has ended, and reports whether the caller is to take the window
 // and update the algorithm.
 func (l *learner) ended(now, rtt time.Duration, o Outcome) bool {
-	l.window.add(now, rtt, o)
-	return !l.updating && l.window.over(now)
+	return l.window.add(now, rtt, o) && !l.updating && l.window.over(now)
 }
 
 // take ends the window. Nobody else updates the algorithm until updating is false again.

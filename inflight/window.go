@@ -6,11 +6,15 @@ import "time"
 // long and with at least minSamples outcomes in it.
 const (
 	minWindow  = 100 * time.Millisecond
-	minSamples = 10
+	minSamples = 20
 
-	// dropShare is the part of outcomes that makes a window Dropped: single failures
-	// among many successes do not say that the backend is overloaded.
-	dropShare = 10
+	// longest is what a single time counts at most, so that a sum does not overflow.
+	longest = 24 * time.Hour
+
+	// dropShare is the part of outcomes, one in so many, that makes a window Dropped:
+	// some failures among many successes do not say that the backend is overloaded,
+	// and a limit that is lower does not cure them.
+	dropShare = 4
 )
 
 // window gathers what one sample is made of.
@@ -23,17 +27,21 @@ type window struct {
 	peak    int
 }
 
-func (w *window) add(now, rtt time.Duration, o Outcome) {
-	if !w.open {
-		w.start, w.open = now, true
-	}
+// add takes in an outcome, and reports whether it counts.
+func (w *window) add(now, rtt time.Duration, o Outcome) bool {
 	switch o {
 	case Success:
 		w.done++
-		w.total += max(0, rtt)
+		w.total += min(max(0, rtt), longest)
 	case Dropped:
 		w.dropped++
+	default:
+		return false
 	}
+	if !w.open {
+		w.start, w.open = now, true
+	}
+	return true
 }
 
 func (w *window) over(now time.Duration) bool {

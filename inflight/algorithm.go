@@ -1,0 +1,94 @@
+package inflight
+
+import (
+	"fmt"
+	"time"
+)
+
+// Option changes how an algorithm behaves. Bad values, and options that an algorithm
+// does not have, are errors of [New].
+type Option func(*tuning)
+
+// Min is the limit below which an algorithm does not go. If not given, 1. The key's upper
+// bound is stronger.
+func Min(limit int) Option { return func(t *tuning) { t.min = limit } }
+
+// Max is the limit above which an algorithm does not go, beside the key's upper bound. If
+// not given, there is none but that.
+func Max(limit int) Option { return func(t *tuning) { t.max = limit } }
+
+// Start is the limit that an algorithm starts with. If not given, 20. The key's upper
+// bound is stronger.
+func Start(limit int) Option { return func(t *tuning) { t.start = limit } }
+
+// Timeout makes a window whose mean time is above d count as Dropped. [AIMD] alone has it:
+// it does not look at latency otherwise. If not given, none does.
+func Timeout(d time.Duration) Option { return func(t *tuning) { t.timeout = &d } }
+
+// Tolerance is how many times its baseline a latency may be before [Gradient] lowers the
+// limit. It alone has it. If not given, 1.5.
+func Tolerance(ratio float64) Option { return func(t *tuning) { t.tolerance = &ratio } }
+
+// tuning is what the options say.
+type tuning struct {
+	algorithm       string
+	min, max, start int
+	timeout         *time.Duration
+	tolerance       *float64
+}
+
+func tune(algorithm string, opts []Option) tuning {
+	t := tuning{algorithm: algorithm, min: 1, start: startLimit}
+	for _, o := range opts {
+		o(&t)
+	}
+	return t
+}
+
+// has says which options of its own an algorithm has.
+func (t *tuning) has(timeout, tolerance bool) error {
+	switch {
+	case t.timeout != nil && !timeout:
+		return fmt.Errorf("inflight: %s has no option Timeout", t.algorithm)
+	case t.tolerance != nil && !tolerance:
+		return fmt.Errorf("inflight: %s has no option Tolerance", t.algorithm)
+	case t.min < 1:
+		return fmt.Errorf("inflight: %s's Min is %d, want 1 or more", t.algorithm, t.min)
+	case t.max < 0 || t.max != 0 && t.max < t.min:
+		return fmt.Errorf("inflight: %s's Max is %d, want 0 for none, or Min (%d) or more", t.algorithm, t.max, t.min)
+	case t.start < 1:
+		return fmt.Errorf("inflight: %s's Start is %d, want 1 or more", t.algorithm, t.start)
+	}
+	return nil
+}
+
+// level is an algorithm's limit, with its fraction and within its bounds.
+type level struct {
+	tuning
+	limit float64
+}
+
+func newLevel(t tuning) level {
+	l := level{tuning: t, limit: float64(t.start)}
+	l.set(l.limit, 0)
+	return l
+}
+
+// Limit returns the limit in whole units.
+func (l *level) Limit() int { return int(l.limit + 0.5) }
+
+// set moves the limit, to within its bounds and the key's, and returns it.
+func (l *level) set(limit float64, bound int) int {
+	limit = max(limit, float64(l.min))
+	for _, m := range [...]int{l.max, bound} {
+		if m > 0 {
+			limit = min(limit, float64(m))
+		}
+	}
+	l.limit = limit
+	return l.Limit()
+}
+
+// idle reports whether the callers, and not the backend, bound what is in flight: then
+// the limit must not grow, as nothing has shown that the backend can do more.
+func (l *level) idle(s Sample) bool { return 2*s.InFlight < l.Limit() }

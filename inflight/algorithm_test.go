@@ -1,0 +1,318 @@
+package inflight_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+const service = 100 * time.Millisecond
+
+var adaptives = map[string]inflight.Adaptive{
+	"AIMD":     inflight.AIMD(inflight.Timeout(2 * service)),
+	"Vegas":    inflight.Vegas(),
+	"Gradient": inflight.Gradient(),
+}
+
+// loop is a backend with a constant service time, and callers that use the whole limit.
+type loop struct {
+	alg     inflight.Algorithm
+	limit   int
+	servers int
+	service time.Duration
+}
+
+// windows lets so many windows pass, and returns the limits.
+func (l *loop) windows(n, most int) (limits []int) {
+	for range n {
+		queued := max(1, float64(l.limit)/float64(l.servers))
+		rtt := time.Duration(float64(l.service) * queued)
+		l.limit = l.alg.Update(inflight.Sample{RTT: rtt, InFlight: l.limit, Max: most})
+		limits = append(limits, l.limit)
+	}
+	return limits
+}
+
+func extremes(limits []int) (low, high int) {
+	low, high = math.MaxInt, 0
+	for _, l := range limits {
+		low, high = min(low, l), max(high, l)
+	}
+	return low, high
+}
+
+func TestLimitStaysOnASaturatedBackend(t *testing.T) {
+	for name, adaptive := range adaptives {
+		for _, servers := range []int{5, 20, 100, 1000} {
+			l := &loop{adaptive(), 20, servers, service}
+			l.windows(150, 10_000)
+			low, high := extremes(l.windows(700, 10_000))
+			middle := float64(low+high) / 2
+			assert.LessOrEqual(t, float64(high), 1.1*middle+1, "%s, %d servers: %d to %d", name, servers, low, high)
+			assert.GreaterOrEqual(t, low, servers*9/10, "%s, %d servers: the backend has enough to do", name, servers)
+			assert.LessOrEqual(t, high, servers*5/2+10, "%s, %d servers: the queue is short", name, servers)
+		}
+	}
+}
+
+func TestLimitGrowsToItsBoundBelowSaturation(t *testing.T) {
+	for name, adaptive := range adaptives {
+		l := &loop{adaptive(), 20, 1000, service}
+		last := 20
+		for i, limit := range l.windows(100, 300) {
+			require.GreaterOrEqual(t, limit, last, "%s shrinks in window %d", name, i)
+			last = limit
+		}
+		assert.Equal(t, 300, last, name)
+	}
+}
+
+func TestLimitRecoversFromLatencyThatWasTenfold(t *testing.T) {
+	for name, adaptive := range adaptives {
+		l := &loop{adaptive(), 20, 20, service}
+		limits := l.windows(150, 200)
+		before := limits[len(limits)-1]
+		l.service *= 10
+		l.windows(300, 200)
+		l.service /= 10
+		limits = l.windows(30, 200)
+		assert.GreaterOrEqual(t, limits[len(limits)-1], before*8/10, name)
+		limits = l.windows(100, 200)
+		assert.InDelta(t, before, limits[len(limits)-1], float64(before)/4, name)
+	}
+}
+
+func TestLimitDoesNotGrowWhileCallersAreTheBound(t *testing.T) {
+	for name, adaptive := range adaptives {
+		alg := adaptive()
+		for range 50 {
+			assert.Equal(t, 20, alg.Update(inflight.Sample{RTT: service, InFlight: 9}), name)
+		}
+		assert.Greater(t, alg.Update(inflight.Sample{RTT: service, InFlight: 10}), 20, name)
+	}
+}
+
+func TestDroppedWindowsLowerTheLimit(t *testing.T) {
+	for name, adaptive := range adaptives {
+		alg := adaptive()
+		assert.Equal(t, 18, alg.Update(inflight.Sample{Dropped: true, InFlight: 20}), name)
+		for range 100 {
+			alg.Update(inflight.Sample{Dropped: true, InFlight: 20})
+		}
+		assert.Equal(t, 1, alg.Update(inflight.Sample{Dropped: true}), "%s, down to Min", name)
+	}
+}
+
+func TestTimeoutCountsAsDropped(t *testing.T) {
+	alg := inflight.AIMD(inflight.Timeout(time.Second))()
+	assert.Equal(t, 18, alg.Update(inflight.Sample{RTT: time.Second + 1, InFlight: 20}))
+	assert.Greater(t, alg.Update(inflight.Sample{RTT: time.Second, InFlight: 20}), 18)
+}
+
+func TestLimitStaysWithinItsBounds(t *testing.T) {
+	for _, make := range []func(...inflight.Option) inflight.Adaptive{inflight.AIMD, inflight.Vegas, inflight.Gradient} {
+		alg := make(inflight.Min(15), inflight.Max(25), inflight.Start(18))()
+		rng := rand.New(rand.NewPCG(1, 1))
+		for range 1000 {
+			limit := alg.Update(inflight.Sample{
+				RTT: time.Duration(rng.ExpFloat64() * float64(service)), InFlight: rng.IntN(50), Dropped: rng.IntN(5) == 0, Max: 24,
+			})
+			require.True(t, 15 <= limit && limit <= 24, limit)
+		}
+		assert.Equal(t, 3, alg.Update(inflight.Sample{RTT: service, InFlight: 20, Max: 3}), "the key's bound is stronger than Min")
+	}
+}
+
+// Whatever a clock or a caller does, a limit is a limit.
+func TestSenselessSamplesDoNoHarm(t *testing.T) {
+	durations := []time.Duration{0, 1, -1, math.MinInt64, math.MaxInt64, time.Hour, service}
+	ints := []int{0, 1, -1, math.MinInt, math.MaxInt, 20, 1000}
+	for name, adaptive := range adaptives {
+		alg, rng := adaptive(), rand.New(rand.NewPCG(2, 2))
+		for range 20_000 {
+			limit := alg.Update(inflight.Sample{
+				RTT: durations[rng.IntN(len(durations))], InFlight: ints[rng.IntN(len(ints))],
+				Dropped: rng.IntN(9) == 0, Max: max(0, ints[rng.IntN(len(ints))]),
+			})
+			require.Positive(t, limit, name)
+		}
+		l := &loop{alg, alg.Update(inflight.Sample{Max: 200}), 20, service}
+		l.windows(1200, 200) // a probe is due after 1000
+		assert.Greater(t, l.limit, 15, "%s finds back", name)
+	}
+}
+
+func TestSameSamplesGiveTheSameLimits(t *testing.T) {
+	for name, adaptive := range adaptives {
+		a, b := &loop{adaptive(), 20, 20, service}, &loop{adaptive(), 20, 20, service}
+		assert.Equal(t, a.windows(300, 100), b.windows(300, 100), name)
+	}
+}
+
+func TestBadOptionsOfAlgorithmsAreNamed(t *testing.T) {
+	for text, adaptive := range map[string]inflight.Adaptive{
+		"AIMD's Min is 0":                inflight.AIMD(inflight.Min(0)),
+		"Vegas's Max is 3":               inflight.Vegas(inflight.Min(4), inflight.Max(3)),
+		"Gradient's Max is -1":           inflight.Gradient(inflight.Max(-1)),
+		"AIMD's Start is -5":             inflight.AIMD(inflight.Start(-5)),
+		"AIMD's Timeout is 0s":           inflight.AIMD(inflight.Timeout(0)),
+		"Vegas has no option Timeout":    inflight.Vegas(inflight.Timeout(time.Second)),
+		"AIMD has no option Tolerance":   inflight.AIMD(inflight.Tolerance(2)),
+		"Gradient's Tolerance is 0.9":    inflight.Gradient(inflight.Tolerance(0.9)),
+		"Gradient's Tolerance is NaN":    inflight.Gradient(inflight.Tolerance(math.NaN())),
+		"Gradient's Tolerance is +Inf":   inflight.Gradient(inflight.Tolerance(math.Inf(1))),
+		"Gradient has no option Timeout": inflight.Gradient(inflight.Timeout(time.Second)),
+	} {
+		_, err := inflight.New(10, &options{Adaptive: adaptive})
+		assert.ErrorContains(t, err, "inflight: "+text)
+	}
+}
+
+// scripted is an algorithm that says what it is told to.
+type scripted struct {
+	limits  []int
+	samples *[]inflight.Sample
+	start   int
+}
+
+func (s *scripted) Limit() int { return s.start }
+
+func (s *scripted) Update(sample inflight.Sample) int {
+	*s.samples = append(*s.samples, sample)
+	limit := s.limits[0]
+	s.limits = s.limits[1:]
+	return limit
+}
+
+// script returns an Adaptive that starts with the first limit, and the samples that it is told.
+func script(limits ...int) (inflight.Adaptive, *[]inflight.Sample) {
+	samples := new([]inflight.Sample)
+	return func() inflight.Algorithm { return &scripted{limits[1:], samples, limits[0]} }, samples
+}
+
+// finish lets so many pieces of work end, at once in flight and after that time.
+func finish(t *testing.T, l *inflight.Limiter[string], clock *ratelimittest.Clock, n int, after time.Duration, o inflight.Outcome) {
+	var permits []*inflight.Permit
+	for range n {
+		permits = append(permits, take(t, l, "a", 1))
+	}
+	clock.Advance(after)
+	for _, p := range permits {
+		p.Done(o)
+	}
+}
+
+func TestWindowIsOverAfterTwentyOutcomesAndATenthOfASecond(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	adaptive, samples := script(50, 40, 30, 29, 28)
+	l := newLimiter(t, 100, &options{Adaptive: adaptive, Clock: clock})
+	finish(t, l, clock, 1, time.Second, inflight.Ignored)
+	assert.Equal(t, 50, stats(t, l, "a").Limit)
+	finish(t, l, clock, 30, 10*time.Millisecond, inflight.Success)
+	assert.Empty(t, *samples, "enough outcomes, not enough time")
+	finish(t, l, clock, 10, 100*time.Millisecond, inflight.Ignored)
+	assert.Empty(t, *samples, "the time is up, but what is ignored does not tell")
+	finish(t, l, clock, 1, 70*time.Millisecond, inflight.Success)
+	require.Len(t, *samples, 1)
+	assert.Equal(t, inflight.Sample{RTT: (30*10 + 70) * time.Millisecond / 31, InFlight: 30, Max: 100}, (*samples)[0])
+	assert.Equal(t, 40, stats(t, l, "a").Limit)
+
+	finish(t, l, clock, 19, 200*time.Millisecond, inflight.Dropped)
+	assert.Len(t, *samples, 1, "time enough, and an outcome too few")
+	finish(t, l, clock, 1, time.Millisecond, inflight.Dropped)
+	require.Len(t, *samples, 2)
+	assert.Equal(t, inflight.Sample{InFlight: 19, Dropped: true, Max: 100}, (*samples)[1], "nothing succeeded")
+
+	finish(t, l, clock, 15, 10*time.Millisecond, inflight.Success)
+	finish(t, l, clock, 5, 100*time.Millisecond, inflight.Dropped)
+	require.Len(t, *samples, 3)
+	assert.True(t, (*samples)[2].Dropped, "a fourth")
+	finish(t, l, clock, 16, 10*time.Millisecond, inflight.Success)
+	finish(t, l, clock, 4, 100*time.Millisecond, inflight.Dropped)
+	require.Len(t, *samples, 4)
+	assert.False(t, (*samples)[3].Dropped, "less than a fourth")
+}
+
+func TestAdaptiveLimitThatGrowsLetsWaitersIn(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	adaptive, _ := script(1, 1000)
+	l := newLimiter(t, 3, &options{Adaptive: adaptive, Clock: clock})
+	for range 20 {
+		finish(t, l, clock, 1, 6*time.Millisecond, inflight.Success)
+	}
+	assert.Equal(t, inflight.Stats{Limit: 3, Bound: 3, Weight: 1}, stats(t, l, "a"), "what an algorithm says above the bound is the bound")
+	take(t, l, "a", 3)
+}
+
+func TestRequestAboveALimitThatIsLowForNowGoesAlone(t *testing.T) {
+	adaptive, _ := script(2)
+	l := newLimiter(t, 5, &options{Adaptive: adaptive})
+	one := take(t, l, "a", 1)
+	refused(t, l, "a", 5)
+	one.Release()
+	five := take(t, l, "a", 5)
+	refused(t, l, "a", 1)
+	five.Release()
+	_, err := l.TryAcquire("a", 6)
+	assert.ErrorContains(t, err, "6 is above the key's limit of 5")
+}
+
+func TestBoundOfAnAdaptiveLimitChanges(t *testing.T) {
+	adaptive, _ := script(7)
+	l := newLimiter(t, 10, &options{Adaptive: adaptive})
+	take(t, l, "a", 1).Release()
+	require.NoError(t, l.SetLimit(5))
+	assert.Equal(t, 5, stats(t, l, "a").Limit)
+	require.NoError(t, l.SetLimit(20))
+	assert.Equal(t, 7, stats(t, l, "a").Limit, "what was learnt is not lost")
+}
+
+func TestAlgorithmThatPanicsKeepsTheLimit(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	adaptive, samples := script(5) // it has nothing more to say, and panics
+	l := newLimiter(t, 10, &options{Adaptive: adaptive, Clock: clock})
+	finish(t, l, clock, 5, time.Second, inflight.Success)
+	for range 2 {
+		assert.Panics(t, func() {
+			for range 20 {
+				finish(t, l, clock, 1, time.Second, inflight.Success)
+			}
+		})
+	}
+	assert.Len(t, *samples, 2, "and it is asked again")
+	assert.Equal(t, 5, stats(t, l, "a").Limit)
+	assert.LessOrEqual(t, stats(t, l, "a").InFlight, 0)
+}
+
+func TestEachKeyLearnsForItself(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	l := newLimiter(t, 100, &options{Adaptive: inflight.AIMD(), Clock: clock})
+	for range 5 {
+		finish(t, l, clock, 10, time.Second, inflight.Dropped)
+	}
+	take(t, l, "b", 1).Release()
+	assert.Less(t, stats(t, l, "a").Limit, 20)
+	assert.Equal(t, 20, stats(t, l, "b").Limit, "one slow key does not hold up another")
+	assert.Equal(t, 100, stats(t, l, "b").Bound)
+}
+
+func TestAdaptiveLimiterUnderLoad(t *testing.T) {
+	l := newLimiter(t, 50, &options{Adaptive: inflight.Gradient(), MaxQueue: 100, Total: 30})
+	inParallel(16, func(i int) {
+		for j := range 300 {
+			p, err := l.Acquire(t.Context(), string(rune('a'+i%3)), 1+j%2)
+			require.NoError(t, err)
+			p.Done(inflight.Outcome(j % 4))
+		}
+	})
+	for _, s := range l.Snapshot() {
+		assert.Zero(t, s.InFlight+s.Queued)
+	}
+}

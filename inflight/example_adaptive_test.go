@@ -1,0 +1,58 @@
+package inflight_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/weir-go/ratelimit/inflight"
+)
+
+// The limit follows what the backend can do, between 1 and 200, and starts at 20.
+func ExampleGradient() {
+	limiter := inflight.Must(inflight.New(200, &inflight.Options[string]{Adaptive: inflight.Gradient()}))
+	permit, err := limiter.TryAcquire("backend", 1)
+	if err != nil {
+		return // shed
+	}
+	call := func() error { return nil }
+	if err := call(); err != nil {
+		permit.Done(inflight.Dropped) // a timeout, or a backend that says that it is overloaded
+	} else {
+		permit.Done(inflight.Success)
+	}
+	stats, _ := limiter.Stats("backend")
+	fmt.Println(stats.Limit, "of", stats.Bound)
+	// Output: 20 of 200
+}
+
+// AIMD has to be told what is too slow.
+func ExampleAIMD() {
+	algorithm := inflight.AIMD(inflight.Timeout(500*time.Millisecond), inflight.Start(10))()
+	for _, rtt := range []time.Duration{100, 100, 900, 900} {
+		sample := inflight.Sample{RTT: rtt * time.Millisecond, InFlight: 10}
+		fmt.Print(algorithm.Update(sample), " ")
+	}
+	// Output: 13 16 14 13
+}
+
+// halving is an algorithm of one's own.
+type halving struct{ limit int }
+
+func (h *halving) Update(s inflight.Sample) int {
+	switch {
+	case s.Dropped:
+		h.limit = max(1, h.limit/2)
+	case 2*s.InFlight >= h.limit: // else the callers are the bound
+		h.limit++
+	}
+	return h.limit
+}
+
+func ExampleAlgorithm() {
+	limiter := inflight.Must(inflight.New(100, &inflight.Options[string]{
+		Adaptive: func() inflight.Algorithm { return &halving{20} },
+	}))
+	_, err := limiter.TryAcquire("backend", 1)
+	fmt.Println(err)
+	// Output: <nil>
+}
