@@ -91,3 +91,7 @@ func (s *server) client() *redis.Client {
 	s.t.Cleanup(func() { c.Close() })
 	return c
 }
+
+func contextWithCancel(t testing.TB) (context.Context, context.CancelFunc) {
+	return context.WithCancel(t.Context())
+}

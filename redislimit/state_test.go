@@ -1,0 +1,322 @@
+package redislimit
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// fiveLimits are one limit of each algorithm that counts, of a capacity of 10.
+func fiveLimits() []ratelimit.Limit {
+	return []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerMinute(10), 10).Named("token"),
+		ratelimit.LeakyBucket(ratelimit.PerMinute(10), 10).Named("leaky"),
+		ratelimit.FixedWindow(ratelimit.PerMinute(10)).Named("fixed"),
+		ratelimit.SlidingLog(ratelimit.PerMinute(10)).Named("log"),
+		ratelimit.SlidingCounter(ratelimit.PerMinute(10)).Named("counter"),
+	}
+}
+
+// stats returns how often the server has run each command since the last reset.
+func (f *fixture) stats() map[string]int {
+	info, err := f.client.Info(f.t.Context(), "commandstats").Result()
+	require.NoError(f.t, err)
+	calls := make(map[string]int)
+	for _, line := range strings.Split(info, "\r\n") {
+		var n int
+		name, rest, _ := strings.Cut(line, ":")
+		if _, err := fmt.Sscanf(rest, "calls=%d,", &n); err == nil {
+			calls[strings.TrimPrefix(name, "cmdstat_")] = n
+		}
+	}
+	delete(calls, "info")
+	delete(calls, "config|resetstat")
+	return calls
+}
+
+func (f *fixture) resetStats() {
+	require.NoError(f.t, f.client.ConfigResetStat(f.t.Context()).Err())
+}
+
+// real returns a limiter on the server's own clock.
+func (f *fixture) real(limit ratelimit.Limit) *Limiter {
+	l, err := New(f.client, limit, &Options{Name: limit.Algorithm.String(), Timeout: 10 * time.Second})
+	require.NoError(f.t, err)
+	return l
+}
+
+func TestOneCallDecides(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits() {
+		t.Run(limit.Name, func(t *testing.T) {
+			l := f.real(limit)
+			l.Allow("k", 1)
+			f.resetStats()
+			for range 5 {
+				assert.True(t, l.Allow("k", 1))
+			}
+			stats := f.stats()
+			assert.Equal(t, 5, stats["evalsha"])
+			assert.Equal(t, 5, stats["time"], "the server's clock is read once for each")
+			assert.Equal(t, 5, stats["get"])
+			assert.Equal(t, 5, stats["set"]+stats["append"])
+			assert.Len(t, stats, 4+min(1, stats["append"]*stats["set"]), "nothing else is run: %v", stats)
+		})
+	}
+}
+
+func TestWhatChargesNothingWritesNothing(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits() {
+		t.Run(limit.Name, func(t *testing.T) {
+			l := f.real(limit)
+			l.Peek(t.Context(), "k", 1)
+			assert.True(t, l.Allow("k", 10))
+			before := f.dump()
+			f.resetStats()
+			assert.False(t, l.Allow("k", 3))
+			_, err := l.Peek(t.Context(), "k", 1)
+			require.NoError(t, err)
+			_, err = l.Take(t.Context(), "k", 0)
+			require.NoError(t, err)
+			_, err = l.Take(t.Context(), "other", 0)
+			require.NoError(t, err)
+			r, err := l.Reserve(t.Context(), "k", 5, time.Millisecond)
+			require.NoError(t, err)
+			assert.False(t, r.Allowed)
+			require.NoError(t, l.Adjust(t.Context(), "unseen", -5))
+			stats := f.stats()
+			for _, write := range []string{"set", "append", "setrange", "pexpire", "del"} {
+				assert.Zero(t, stats[write], write)
+			}
+			assert.Equal(t, before, f.dump())
+		})
+	}
+}
+
+// dump returns all that the server holds.
+func (f *fixture) dump() map[string]string {
+	all := make(map[string]string)
+	keys, err := f.client.Keys(f.t.Context(), "*").Result()
+	require.NoError(f.t, err)
+	for _, k := range keys {
+		all[k], err = f.client.Dump(f.t.Context(), k).Result()
+		require.NoError(f.t, err)
+	}
+	return all
+}
+
+func TestWhatIsNoCostIsNotSent(t *testing.T) {
+	f := newFixture(t)
+	l := f.real(ratelimit.TokenBucket(ratelimit.PerMinute(10), 10))
+	f.resetStats()
+	cancelled, cancel := contextWithCancel(t)
+	cancel()
+	_, err := l.Take(cancelled, "k", 1)
+	assert.ErrorContains(t, err, "context canceled")
+	assert.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+	assert.NotErrorIs(t, err, ErrUnanswered)
+	assert.Error(t, l.Wait(cancelled, "k", 1))
+	assert.Error(t, l.Adjust(cancelled, "k", 1))
+	assert.Error(t, l.Reset(cancelled, "k"))
+	for cost, want := range map[int]error{-1: ratelimit.ErrNegativeCost, 11: ratelimit.ErrExceedsLimit, 1 << 30: ratelimit.ErrExceedsLimit} {
+		d, err := l.Take(t.Context(), "k", cost)
+		assert.ErrorIs(t, err, want)
+		assert.Zero(t, d.RetryAfter)
+	}
+	assert.False(t, l.Allow("k", -1))
+	require.NoError(t, l.SetLimit(ratelimit.Blocked()))
+	_, err = l.Take(t.Context(), "k", 1)
+	assert.ErrorIs(t, err, ratelimit.ErrBlocked)
+	require.NoError(t, l.SetLimit(ratelimit.Unlimited()))
+	r, err := l.Reserve(t.Context(), "k", 1<<30, 0)
+	require.NoError(t, err)
+	assert.True(t, r.Allowed)
+	require.NoError(t, r.Settle(5))
+	require.NoError(t, l.Adjust(t.Context(), "k", 5))
+	assert.Empty(t, f.stats())
+}
+
+func TestEveryKeyHasATimeToLive(t *testing.T) {
+	f := newFixture(t)
+	rng := rand.New(rand.NewPCG(1, 2))
+	var open []*ratelimit.Reservation
+	var limiters []*Limiter
+	for i, limit := range append(fiveLimits(), ratelimit.TokenBucket(ratelimit.Per(1000, time.Microsecond), 1), ratelimit.FixedWindow(ratelimit.Per(5, time.Microsecond))) {
+		l, err := New(f.client, limit, &Options{Name: fmt.Sprintf("ttl%d", i), Timeout: 10 * time.Second})
+		require.NoError(t, err)
+		limiters = append(limiters, l)
+	}
+	for range 1500 {
+		l, key := limiters[rng.IntN(len(limiters))], fmt.Sprint(rng.IntN(5))
+		switch rng.IntN(6) {
+		case 0:
+			require.NoError(t, l.Adjust(t.Context(), key, rng.IntN(30)-20))
+		case 1:
+			if len(open) > 0 {
+				require.NoError(t, open[len(open)-1].Settle(rng.IntN(4)))
+				open = open[:len(open)-1]
+			}
+		case 2, 3:
+			r, err := l.Reserve(t.Context(), key, 1, time.Duration(rng.IntN(90))*time.Second)
+			require.NoError(t, err)
+			open = append(open, r)
+		default:
+			l.Allow(key, 1)
+		}
+		f.checkTTL(l, key)
+	}
+	iter := f.client.Scan(t.Context(), 0, "*", 100).Iterator()
+	n := 0
+	for ; iter.Next(t.Context()); n++ {
+		ttl := f.client.PTTL(t.Context(), iter.Val()).Val()
+		assert.NotEqual(t, time.Duration(-1), ttl, "a key without a time to live")
+	}
+	assert.Greater(t, n, 5)
+}
+
+// checkTTL holds a key's time to live against what is needed: until the key is fresh.
+func (f *fixture) checkTTL(l *Limiter, key string) {
+	d, err := l.Peek(f.t.Context(), key, 0)
+	require.NoError(f.t, err)
+	ttl := f.client.PTTL(f.t.Context(), l.space.key(key)).Val()
+	if d.ResetAfter == 0 || ttl == -2 {
+		return // fresh, or on the point of being so
+	}
+	const late = 100 * time.Millisecond // between the two calls
+	assert.GreaterOrEqual(f.t, ttl+late, d.ResetAfter, "%v", d.Limit)
+	if d.Limit.Rate.Per > time.Second {
+		assert.LessOrEqual(f.t, ttl, 6*time.Minute, "%v", d.Limit)
+	}
+}
+
+func TestTimeToLiveIsTwiceWhatIsNeeded(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits() {
+		l := f.real(limit)
+		require.True(t, l.Allow("k", 10))
+		ttl := f.client.PTTL(t.Context(), l.space.key("k")).Val()
+		refill := limit.RefillTime()
+		assert.InDelta(t, (2 * refill).Seconds(), ttl.Seconds(), 5, "%v", limit)
+	}
+}
+
+func TestWhatWasLostSettlesNothing(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits() {
+		t.Run(limit.Name, func(t *testing.T) {
+			for what, lose := range map[string]func(l *Limiter){
+				"FLUSHALL": func(*Limiter) { require.NoError(t, f.client.FlushAll(t.Context()).Err()) },
+				"DEL":      func(l *Limiter) { require.NoError(t, f.client.Del(t.Context(), l.space.key("k")).Err()) },
+				"Reset":    func(l *Limiter) { require.NoError(t, l.Reset(t.Context(), "k")) },
+			} {
+				l := f.limiter(limit, "lost"+what+limit.Name)
+				r, err := l.Reserve(t.Context(), "k", 8, 0)
+				require.NoError(t, err)
+				up, err := l.Reserve(t.Context(), "k", 1, time.Hour)
+				require.NoError(t, err)
+				lose(l)
+				require.True(t, l.Allow("k", 4))
+				require.NoError(t, r.Settle(0))
+				require.NoError(t, up.Settle(7))
+				assert.Equal(t, 6, f.left(l, "k"), what)
+			}
+		})
+	}
+}
+
+// foreign are values that this package has not stored, or not as they are now.
+func foreign(good string) map[string]string {
+	mutate := func(i int, b byte) string { return good[:i] + string([]byte{b}) + good[i+1:] }
+	return map[string]string{
+		"a number":                   "7",
+		"empty":                      "",
+		"text":                       strings.Repeat("hello ", 9),
+		"the tag alone":              good[:1],
+		"cut short":                  good[:len(good)-1],
+		"one byte too long":          good + "x",
+		"another tag":                mutate(0, 0xF7),
+		"a tag to come":              mutate(0, 0xFD),
+		"another engine's floats":    strings.Repeat("\xF8", 44),
+		"all ones":                   good[:1] + strings.Repeat("\xFF", len(good)-1),
+		"no units":                   good[:12] + strings.Repeat("\x00", 7) + good[19:],
+		"no per":                     good[:19] + strings.Repeat("\x00", 7) + good[26:],
+		"a reading beyond counting":  mutate(5, 0xFF),
+		"an instant beyond counting": mutate(30, 0xFF),
+	}
+}
+
+func TestForeignValuesAreErrorsAndStayAsTheyAre(t *testing.T) {
+	f := newFixture(t)
+	other := f.limiter(ratelimit.TokenBucket(ratelimit.PerMinute(10), 10), "other")
+	for _, limit := range fiveLimits() {
+		l := f.limiter(limit, limit.Name)
+		stack, err := All(By(other, identity), By(l, identity))
+		require.NoError(t, err)
+		require.True(t, l.Allow("good", 1))
+		redisKey := l.space.key("k")
+		good := f.client.Get(t.Context(), l.space.key("good")).Val()
+		for name, value := range foreign(good) {
+			t.Run(limit.Name+"/"+name, func(t *testing.T) {
+				require.NoError(t, f.client.Set(t.Context(), redisKey, value, 0).Err())
+				f.refuses(l, stack, redisKey, limit.Name)
+				assert.Equal(t, value, f.client.Get(t.Context(), redisKey).Val())
+			})
+		}
+		t.Run(limit.Name+"/a list", func(t *testing.T) {
+			require.NoError(t, f.client.Del(t.Context(), redisKey).Err())
+			require.NoError(t, f.client.LPush(t.Context(), redisKey, "x").Err())
+			f.refuses(l, stack, redisKey, limit.Name)
+		})
+	}
+	assert.Equal(t, 10, f.left(other, "k"), "the other keys of the calls are untouched")
+}
+
+// refuses checks that every call answers with the error, and names the limit.
+func (f *fixture) refuses(l *Limiter, stack *Layered[string], key, name string) {
+	f.t.Helper()
+	ctx := f.t.Context()
+	_, err := l.Take(ctx, "k", 1)
+	assert.ErrorIs(f.t, err, ErrForeignState)
+	assert.NotErrorIs(f.t, err, ratelimit.ErrUnavailable)
+	assert.ErrorContains(f.t, err, name)
+	assert.NotContains(f.t, err.Error(), key)
+	assert.False(f.t, l.Allow("k", 1))
+	_, err = l.Peek(ctx, "k", 1)
+	assert.ErrorIs(f.t, err, ErrForeignState)
+	_, err = l.Reserve(ctx, "k", 1, time.Hour)
+	assert.ErrorIs(f.t, err, ErrForeignState)
+	_, err = stack.Take(ctx, "k", 1)
+	assert.ErrorIs(f.t, err, ErrForeignState)
+	assert.ErrorContains(f.t, err, name)
+	assert.ErrorIs(f.t, l.Adjust(ctx, "k", 1), ErrForeignState)
+}
+
+func TestAGeneralDecisionIsTheQuickOne(t *testing.T) {
+	quick, look := decideScript, peekScript
+	decideScript = newScript("", engine, luaDecide)
+	peekScript = newScript(" flags=no-writes", engine, luaDecide)
+	t.Cleanup(func() { decideScript, peekScript = quick, look })
+	verdicts(t)
+	config := suiteOf(startServer(t).client(), new(ratelimittest.Clock))
+	config.Histories = 10
+	ratelimittest.Run(t, config)
+}
+
+func TestShortKeysTakeLittleMemory(t *testing.T) {
+	f := newFixture(t)
+	l := f.real(ratelimit.TokenBucket(ratelimit.PerMinute(10), 10).Named("api"))
+	require.True(t, l.Allow("user:42", 1))
+	usage := f.client.MemoryUsage(t.Context(), l.space.key("user:42")).Val()
+	assert.LessOrEqual(t, usage, int64(136))
+	encoding := f.client.ObjectEncoding(t.Context(), l.space.key("user:42")).Val()
+	assert.Equal(t, "embstr", encoding)
+}
