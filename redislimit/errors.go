@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -54,10 +55,19 @@ func classify(ctx context.Context, err error, sent bool) error {
 	if errors.As(err, &answered) && !errors.Is(err, redis.Nil) {
 		return classifyAnswer(err, answered.Error())
 	}
-	if cause := ctx.Err(); cause != nil {
+	if cause := endOf(ctx); cause != nil {
 		return ended(cause, sent)
 	}
 	return &unavailable{err, sent}
+}
+
+// endOf returns why a context has ended. A connection's deadline may strike a moment
+// before the timer of the context that it comes from.
+func endOf(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // ended is the error of a caller whose own context has ended.

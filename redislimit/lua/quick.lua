@@ -22,7 +22,7 @@ for i = 1, count do
     if size ~= 44 and size ~= 51 and (kind ~= 0xFB or not size or size < 51) then usual = false break end
     local tag, last, u, p
     tag, gen, changes, last, u, p, expiry, at, n = unpack('>BI3BI7I7I7I4I7I7', raw)
-    if tag ~= kind or u ~= units or p ~= per or last > 9007199254740992 or at > 9007199254740992 then
+    if tag ~= kind or u ~= units or p ~= per or last > 5851439254740992 or at > 9007199254740992 then
       usual = false
       break
     end
@@ -104,7 +104,7 @@ for i = 1, count do
       gone, before = low, unpack('>I7', raw, 38 + 21 * low)
     end
     local live = sum - before
-    if live < 0 or sum > 9007199254740992 or newest > 9007199254740992 then usual = false break end
+    if live < 0 or base > sum or sum > 9007199254740992 or newest > 9007199254740992 or now > 5851439254740992 then usual = false break end
     at = begin
     if live > units - cost then -- the first one whose passing leaves enough room
       local low, high = gone + 1, size

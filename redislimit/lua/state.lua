@@ -48,6 +48,7 @@ local function parseLog(s, raw)
     s.costs[i], before = sums[i] - before, sums[i]
   end
   if #sums > 0 then s.last = max(s.last, (unpack('>I7', raw, #raw - 6))) end
+  if s.last > TOP - CENTURY then return nil end
   return s
 end
 
@@ -63,7 +64,7 @@ local function parseBooked(s, raw, pos)
   end
   s.newest = max(s.newest, s.ahead)
   if s.kind == LEAKY or not whole(b.at, b.n, b.m, s.ahead) then return nil end
-  if s.kind == TOKEN and b.n >= s.units then return nil end
+  if b.n > (s.kind == TOKEN and s.units - 1 or fixed.debt(s)) then return nil end
   return s
 end
 
@@ -73,13 +74,13 @@ local function parse(raw)
   local s = { newest = 0, m = 0 }
   s.kind, s.gen, s.changes, s.last, s.units, s.per, s.expiry, s.at, s.n = unpack('>BI3BI7I7I7I4I7I7', raw)
   if not algorithms[s.kind] or s.units < 1 or s.units > MOST or s.per < 1 or s.per > MOST then return nil end
-  if not whole(s.last, s.at, s.n) then return nil end
-  if s.kind <= LEAKY and s.n >= s.units then return nil end
+  if s.last > TOP - CENTURY or not whole(s.at, s.n) then return nil end
+  if s.n > (s.kind <= LEAKY and s.units - 1 or fixed.debt(s)) then return nil end
   local size = 44
   if s.kind >= LOG then
     if #raw < 51 then return nil end
     s.m, size = unpack('>I7', raw, 45), 51
-    if not whole(s.m) then return nil end
+    if s.m > (s.kind == COUNTER and MOST or TOP) then return nil end
   end
   if s.kind == LOG then return parseLog(s, raw) end
   if #raw == size then return s end

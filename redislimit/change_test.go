@@ -1,0 +1,275 @@
+package redislimit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// answered is an error as Redis answers it.
+type answered string
+
+func (e answered) Error() string { return string(e) }
+func (answered) RedisError()     {}
+
+func TestErrorsSayWhetherToRetry(t *testing.T) {
+	down := []error{answered("LOADING Redis is loading"), answered("READONLY You can't"), answered("OOM command not allowed"),
+		answered("BUSY Redis is busy"), answered("MASTERDOWN Link"), answered("CLUSTERDOWN Hash slot"), answered("TRYAGAIN Multiple"),
+		answered("ERR max number of clients reached"), answered("NOREPLICAS Not enough"), answered("MISCONF Redis is configured"),
+		&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, errors.New("redis: connection pool timeout"), context.DeadlineExceeded}
+	for _, cause := range down {
+		err := classify(t.Context(), cause, false)
+		assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
+		assert.ErrorIs(t, err, cause)
+		assert.NotErrorIs(t, err, ErrUnanswered, "%v", cause)
+	}
+	for _, cause := range []error{os.ErrDeadlineExceeded, net.ErrClosed} {
+		err := classify(t.Context(), cause, true)
+		assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
+		assert.ErrorIs(t, err, ErrUnanswered)
+	}
+	for _, cause := range []error{answered("WRONGTYPE Operation"), answered("ERR user_script:7: attempt to"), answered("NOAUTH Authentication"),
+		answered("NOPERM this user"), answered("WRONGPASS invalid"), answered("CROSSSLOT Keys in")} {
+		err := classify(t.Context(), cause, true)
+		assert.NotErrorIs(t, err, ratelimit.ErrUnavailable, "%v is a mistake", cause)
+		assert.NotErrorIs(t, err, ErrUnanswered)
+		assert.ErrorIs(t, err, cause)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := classify(ended, &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, false)
+	assert.ErrorIs(t, err, context.Canceled)
+	assert.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+	assert.NotErrorIs(t, err, ErrUnanswered)
+}
+
+func TestAPasswordThatIsMissingIsAMistake(t *testing.T) {
+	s := startServer(t)
+	l := defaultsFor(t, s)
+	require.True(t, l.Allow("k", 1))
+	require.NoError(t, s.client().ConfigSet(t.Context(), "requirepass", "secret").Err())
+	_, err := defaultsFor(t, s).Take(t.Context(), "k", 1)
+	require.Error(t, err)
+	assert.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+	assert.ErrorContains(t, err, "NOAUTH")
+}
+
+// TestWhatWasSpentStaysSpent changes a limit to each other one and back.
+func TestWhatWasSpentStaysSpent(t *testing.T) {
+	f := newFixture(t)
+	wide := []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerMinute(20), 40),
+		ratelimit.LeakyBucket(ratelimit.Per(7, 3*time.Second), 40),
+		ratelimit.FixedWindow(ratelimit.PerMinute(40)),
+		ratelimit.SlidingLog(ratelimit.PerHour(40)),
+		ratelimit.SlidingCounter(ratelimit.PerHour(40)),
+	}
+	for i, from := range wide {
+		for j, to := range wide {
+			t.Run(fmt.Sprintf("%v to %v", from, to), func(t *testing.T) {
+				l := f.limiter(from, fmt.Sprintf("change%d-%d", i, j))
+				require.True(t, l.Allow("k", 13))
+				require.NoError(t, l.SetLimit(to))
+				assert.Equal(t, 27, f.left(l, "k"))
+				require.NoError(t, l.SetLimit(from))
+				assert.Equal(t, 27, f.left(l, "k"), "a Peek has changed nothing")
+				require.NoError(t, l.SetLimit(to))
+				require.True(t, l.Allow("k", 7))
+				assert.Equal(t, 20, f.left(l, "k"))
+				require.NoError(t, l.SetLimit(from))
+				require.True(t, l.Allow("k", 1))
+				assert.Equal(t, 19, f.left(l, "k"))
+			})
+		}
+	}
+}
+
+func TestAShorterWindowLeavesNoMore(t *testing.T) {
+	f := newFixture(t)
+	for i, age := range []time.Duration{0, 20 * time.Second, 50 * time.Second, 65 * time.Second, 80 * time.Second, 110 * time.Second} {
+		l := f.limiter(ratelimit.SlidingCounter(ratelimit.PerMinute(100)), fmt.Sprintf("shorter%d", i))
+		require.True(t, l.Allow("k", 100))
+		f.clock.Advance(age)
+		before := f.left(l, "k")
+		require.NoError(t, l.SetLimit(ratelimit.SlidingCounter(ratelimit.Per(100, 7*time.Second))))
+		assert.LessOrEqual(t, f.left(l, "k"), before, "after %v", age)
+		require.NoError(t, l.SetLimit(ratelimit.SlidingCounter(ratelimit.Per(100, 7*time.Minute))))
+		assert.LessOrEqual(t, f.left(l, "k"), before, "longer, after %v", age)
+	}
+}
+
+// TestTwoVersionsOfALimitShareABudget has two nodes of a rollout take by turns.
+func TestTwoVersionsOfALimitShareABudget(t *testing.T) {
+	f := newFixture(t)
+	for i, limits := range [][2]ratelimit.Limit{
+		{ratelimit.TokenBucket(ratelimit.PerSecond(3), 50), ratelimit.TokenBucket(ratelimit.Per(7, 2*time.Second), 40)},
+		{ratelimit.FixedWindow(ratelimit.PerMinute(50)), ratelimit.FixedWindow(ratelimit.PerMinute(40))},
+		{ratelimit.SlidingLog(ratelimit.PerMinute(50)), ratelimit.SlidingLog(ratelimit.PerMinute(40))},
+		{ratelimit.SlidingCounter(ratelimit.PerMinute(50)), ratelimit.SlidingCounter(ratelimit.PerMinute(40))},
+		{ratelimit.TokenBucket(ratelimit.PerMinute(50), 50), ratelimit.SlidingLog(ratelimit.PerMinute(40))},
+	} {
+		name := fmt.Sprintf("rollout%d", i)
+		old, next := f.limiter(limits[0], name), f.limiter(limits[1], name)
+		spent := 0
+		for range 200 {
+			if old.Allow("k", 1) {
+				spent++
+			}
+			if next.Allow("k", 1) {
+				spent++
+			}
+		}
+		assert.LessOrEqual(t, spent, 50, "%v", limits)
+		assert.GreaterOrEqual(t, spent, 25, "%v: conversions round against the caller", limits)
+	}
+}
+
+func TestFiguresThatChangedBeforeSettling(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits() {
+		l := f.limiter(limit, "before"+limit.Name)
+		r, err := l.Reserve(t.Context(), "k", 8, 0)
+		require.NoError(t, err)
+		next := limit
+		next.Rate.Units = 20
+		if next.Burst > 0 {
+			next.Burst = 20
+		}
+		require.NoError(t, l.SetLimit(next))
+		require.True(t, l.Allow("k", 1))
+		require.NoError(t, r.Settle(2))
+		got := f.left(l, "k")
+		if limit.Burst > 0 {
+			assert.Equal(t, 11, got, "%v: how much was regained at the old rate is not known", limit)
+		} else {
+			assert.Equal(t, 17, got, "%v", limit)
+		}
+		r, err = l.Reserve(t.Context(), "k", 1, time.Hour)
+		require.NoError(t, err)
+		require.NoError(t, l.SetLimit(limit))
+		require.NoError(t, r.Settle(3))
+		assert.Equal(t, max(0, got-13), f.left(l, "k"), "%v: what it has cost beyond its estimate is charged", limit)
+	}
+}
+
+// TestWorkersThatOverestimateWasteNothing has 5 workers book 400 of 1 000 a second ahead, one
+// after the other, and settle at 100 when they are done: 10 jobs a second.
+func TestWorkersThatOverestimateWasteNothing(t *testing.T) {
+	for _, limit := range []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000), ratelimit.FixedWindow(ratelimit.PerSecond(1000)),
+		ratelimit.SlidingLog(ratelimit.PerSecond(1000)), ratelimit.SlidingCounter(ratelimit.PerSecond(1000))} {
+		f := newFixture(t)
+		memory, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: f.clock})
+		require.NoError(t, err)
+		inMemory := jobs(t, f.clock, memory)
+		f.clock.Set(0)
+		inRedis := jobs(t, f.clock, f.limiter(limit, "workers"))
+		assert.InDelta(t, inMemory, inRedis, float64(inMemory)/50, "%v", limit)
+		t.Logf("%v: %d jobs in 20 s, in memory %d", limit, inRedis, inMemory)
+	}
+}
+
+// jobs runs the workers for 20 s of the clock and returns how many jobs were done. A job
+// takes 50 ms from its booked instant.
+func jobs(t *testing.T, clock *ratelimittest.Clock, l ratelimit.Reserver[string]) (done int) {
+	type worker struct {
+		r    *ratelimit.Reservation
+		ends time.Duration
+	}
+	var workers [5]worker
+	for clock.Now() < 20*time.Second {
+		for i := range workers {
+			w := &workers[i]
+			if w.r != nil && w.ends <= clock.Now() {
+				require.NoError(t, w.r.Settle(100))
+				done++
+				w.r = nil
+			}
+			if w.r == nil {
+				r, err := l.Reserve(context.Background(), "k", 400, time.Minute)
+				require.NoError(t, err)
+				require.True(t, r.Allowed)
+				w.r, w.ends = r, clock.Now()+r.Delay+50*time.Millisecond
+			}
+		}
+		clock.Advance(5 * time.Millisecond)
+	}
+	return done
+}
+
+// TestManyBookingsStayWithinTheBound books more than are told apart, settles them in any
+// order, and holds every admission against the bound of a token bucket.
+func TestManyBookingsStayWithinTheBound(t *testing.T) {
+	f := newFixture(t)
+	for seed := range 4 {
+		rng := rand.New(rand.NewPCG(uint64(seed), 9))
+		l := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(100), 20), fmt.Sprint("many", seed))
+		judge := &boundJudge{rate: 100, burst: 20}
+		var open []judged
+		for range 600 {
+			cost := 1 + rng.IntN(8)
+			r, err := l.Reserve(t.Context(), "k", cost, time.Hour)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			open = append(open, judged{r, judge.admit(f.clock.Now()+r.Delay, cost)})
+			for len(open) > 250 || len(open) > 0 && rng.IntN(3) == 0 {
+				i := rng.IntN(len(open))
+				actual := rng.IntN(9)
+				require.NoError(t, open[i].r.Settle(actual))
+				// What is above the estimate is a debt, which is outside of the bound.
+				open[i].spending.cost = min(open[i].spending.cost, actual)
+				open = append(open[:i], open[i+1:]...)
+			}
+			f.clock.Advance(time.Duration(rng.IntN(40)) * time.Millisecond)
+		}
+		judge.check(t)
+	}
+}
+
+type judged struct {
+	r        *ratelimit.Reservation
+	spending *judgedSpending
+}
+
+// boundJudge knows when what was spent, and no more than that.
+type boundJudge struct {
+	rate, burst int
+	all         []*judgedSpending
+}
+
+type judgedSpending struct {
+	at   time.Duration
+	cost int
+}
+
+func (j *boundJudge) admit(at time.Duration, cost int) *judgedSpending {
+	s := &judgedSpending{at, cost}
+	j.all = append(j.all, s)
+	return s
+}
+
+func (j *boundJudge) check(t *testing.T) {
+	slices.SortStableFunc(j.all, func(a, b *judgedSpending) int { return cmp.Compare(a.at, b.at) })
+	for from, first := range j.all {
+		sum := 0
+		for _, s := range j.all[from:] {
+			sum += s.cost
+			most := time.Duration(j.burst)*time.Second + time.Duration(j.rate)*(s.at-first.at)
+			if time.Duration(sum)*time.Second > most {
+				t.Fatalf("%d were spent between %v and %v", sum, first.at, s.at)
+			}
+		}
+	}
+}

@@ -1,0 +1,247 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// TestMain runs the tests, or one process of the fleet if it is told to.
+func TestMain(m *testing.M) {
+	if addr := os.Getenv("REDISLIMIT_TEST_FLEET"); addr != "" {
+		fmt.Println(worker(addr, os.Getenv("REDISLIMIT_TEST_LIMIT")))
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// worker takes from one key, from several goroutines, until denied, and returns how much
+// it was allowed.
+func worker(addr, text string) int {
+	limit, err := ratelimit.ParseLimit(text)
+	if err != nil {
+		panic(err)
+	}
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	l, err := New(client, limit, &Options{Name: "fleet", Timeout: 30 * time.Second})
+	if err != nil {
+		panic(err)
+	}
+	allowed := make(chan int)
+	const goroutines = 4
+	for range goroutines {
+		go func() { allowed <- takeAll(l) }()
+	}
+	sum := 0
+	for range goroutines {
+		sum += <-allowed
+	}
+	return sum
+}
+
+func takeAll(l *Limiter) (sum int) {
+	for cost := 3; cost > 0; {
+		d, err := l.Take(context.Background(), "one key", cost)
+		switch {
+		case err != nil:
+			panic(err)
+		case d.Allowed:
+			sum += cost
+		default:
+			cost--
+		}
+	}
+	return sum
+}
+
+func TestEightProcessesShareOneBudgetExactly(t *testing.T) {
+	s := startServer(t)
+	const capacity = 500
+	r := ratelimit.Per(capacity, 24*time.Hour) // so long that nothing is regained meanwhile
+	for _, limit := range []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerDay(20), capacity), ratelimit.LeakyBucket(ratelimit.PerDay(20), capacity),
+		ratelimit.FixedWindow(r), ratelimit.SlidingLog(r), ratelimit.SlidingCounter(r)} {
+		t.Run(limit.Algorithm.String(), func(t *testing.T) {
+			require.NoError(t, s.client().FlushAll(t.Context()).Err())
+			assert.Equal(t, capacity, fleet(t, s.addr, limit))
+		})
+	}
+}
+
+// fleet runs 8 processes and returns how much they were allowed together.
+func fleet(t *testing.T, addr string, limit ratelimit.Limit) (sum int) {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	var outputs []*strings.Builder
+	var all []*exec.Cmd
+	for range 8 {
+		var out strings.Builder
+		c := exec.CommandContext(t.Context(), self)
+		c.Env = append(os.Environ(), "REDISLIMIT_TEST_FLEET="+addr, "REDISLIMIT_TEST_LIMIT="+limit.String())
+		c.Stdout, c.Stderr = &out, os.Stderr
+		require.NoError(t, c.Start())
+		all, outputs = append(all, c), append(outputs, &out)
+	}
+	for i, c := range all {
+		require.NoError(t, c.Wait())
+		n, err := strconv.Atoi(strings.TrimSpace(outputs[i].String()))
+		require.NoError(t, err)
+		sum += n
+	}
+	return sum
+}
+
+func TestAClockBehindMintsNothingAfterAFailover(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits() {
+		t.Run(limit.Name, func(t *testing.T) {
+			behind := new(ratelimittest.Clock)
+			before, after := f.limiter(limit, limit.Name), onClock(f.limiter(limit, limit.Name), behind)
+			f.clock.Set(time.Hour)
+			behind.Set(time.Hour - 10*time.Minute)
+			require.True(t, before.Allow("k", 10))
+			d, err := after.Take(t.Context(), "k", 1)
+			require.NoError(t, err)
+			assert.False(t, d.Allowed)
+			assert.Zero(t, d.Remaining)
+			assert.Greater(t, d.RetryAfter, 10*time.Minute, "the key waits until the clock has caught up")
+			behind.Advance(d.RetryAfter - time.Microsecond)
+			assert.False(t, after.Allow("k", 1))
+			behind.Advance(time.Microsecond)
+			assert.True(t, after.Allow("k", 1))
+			behind.Set(0)
+			require.NoError(t, after.Reset(t.Context(), "k"))
+			assert.True(t, after.Allow("k", 10), "Reset ends the wait")
+		})
+	}
+}
+
+func TestASpentKeyIsSpentOnThePromotedReplica(t *testing.T) {
+	master, replica := startServer(t), startServer(t)
+	host, port, err := net.SplitHostPort(master.addr)
+	require.NoError(t, err)
+	require.NoError(t, replica.client().SlaveOf(t.Context(), host, port).Err())
+	before, after := defaultsFor(t, master), defaultsFor(t, replica)
+	for _, limit := range fiveLimits() {
+		require.NoError(t, before.SetLimit(limit))
+		require.True(t, before.Allow(limit.Name, 10))
+	}
+	require.Eventually(t, func() bool {
+		n, _ := replica.client().DBSize(t.Context()).Result()
+		return n == 5
+	}, 20*time.Second, 10*time.Millisecond)
+	master.kill()
+	require.NoError(t, replica.client().SlaveOf(t.Context(), "NO", "ONE").Err())
+	for _, limit := range fiveLimits() {
+		require.NoError(t, after.SetLimit(limit))
+		assert.False(t, after.Allow(limit.Name, 10), "%v", limit)
+		ttl := replica.client().PTTL(t.Context(), after.space.key(limit.Name)).Val()
+		assert.Positive(t, ttl)
+	}
+}
+
+func defaultsFor(t *testing.T, s *server) *Limiter {
+	l, err := New(s.client(), perMinute(10), &Options{Name: "same", Timeout: 20 * time.Second})
+	require.NoError(t, err)
+	return l
+}
+
+// startCluster starts a cluster of three masters and returns a client.
+func startCluster(t *testing.T) *redis.ClusterClient {
+	var nodes []*server
+	var buses []int
+	for range 3 {
+		bus := freePort(t)
+		buses = append(buses, bus)
+		nodes = append(nodes, startServer(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus), "--cluster-node-timeout", "10000"))
+	}
+	for i, n := range nodes {
+		first, last := i*16384/3, (i+1)*16384/3-1
+		require.NoError(t, n.client().ClusterAddSlotsRange(t.Context(), first, last).Err())
+		host, port, err := net.SplitHostPort(n.addr)
+		require.NoError(t, err)
+		require.NoError(t, nodes[0].client().Do(t.Context(), "cluster", "meet", host, port, buses[i]).Err())
+	}
+	for _, n := range nodes {
+		require.Eventually(t, func() bool {
+			info, _ := n.client().ClusterInfo(t.Context()).Result()
+			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3")
+		}, 60*time.Second, 50*time.Millisecond)
+	}
+	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].addr, nodes[1].addr, nodes[2].addr}})
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestCluster(t *testing.T) {
+	c := startCluster(t)
+	opts := func(name string) *Options { return &Options{Name: name, Timeout: 20 * time.Second} }
+	limiter := func(t *testing.T, limit ratelimit.Limit, o *Options) *Limiter {
+		l, err := New(c, limit, o)
+		require.NoError(t, err)
+		return l
+	}
+	t.Run("keys are spread, and each has its budget", func(t *testing.T) {
+		l := limiter(t, perMinute(10), opts("spread"))
+		for i := range 30 {
+			key := fmt.Sprintf("user:{%d", i)
+			assert.True(t, l.Allow(key, 10))
+			assert.False(t, l.Allow(key, 5))
+		}
+		used := 0
+		require.NoError(t, c.ForEachMaster(t.Context(), func(ctx context.Context, n *redis.Client) error {
+			if n.DBSize(ctx).Val() > 0 {
+				used++
+			}
+			return nil
+		}))
+		assert.Equal(t, 3, used)
+	})
+	t.Run("limiters with equal keys share a slot", func(t *testing.T) {
+		stack, err := All(By(limiter(t, perMinute(10), opts("a")), identity), By(limiter(t, ratelimit.SlidingLog(ratelimit.PerMinute(5)), opts("b")), identity))
+		require.NoError(t, err)
+		for _, key := range []string{"x", "", "}", "{", "{}", "a{b}c", "}{", "\x00", strings.Repeat("long", 100)} {
+			r, err := stack.Reserve(t.Context(), key, 4, 0)
+			require.NoError(t, err, "%q", key)
+			assert.True(t, r.Allowed)
+			require.NoError(t, r.Settle(1))
+			d, err := stack.Take(t.Context(), key, 4)
+			require.NoError(t, err)
+			assert.True(t, d.Allowed, "%q", key)
+		}
+	})
+	t.Run("keys in different slots are an error that says what to do", func(t *testing.T) {
+		a, b := limiter(t, perMinute(10), opts("c")), limiter(t, perMinute(10), opts("d"))
+		stack, err := All(By(a, identity), By(b, func(string) (string, error) { return "other", nil }))
+		require.NoError(t, err)
+		_, err = stack.Take(t.Context(), "x", 1)
+		assert.ErrorContains(t, err, "Slot")
+		assert.ErrorContains(t, err, "Chain")
+		assert.False(t, errors.Is(err, ratelimit.ErrUnavailable))
+	})
+	t.Run("Slot puts keys together", func(t *testing.T) {
+		o := opts("e")
+		o.Slot = func(string) string { return "tenant" }
+		p := opts("f")
+		p.Slot = o.Slot
+		stack, err := All(By(limiter(t, perMinute(10), o), identity), By(limiter(t, perMinute(10), p), func(string) (string, error) { return "other", nil }))
+		require.NoError(t, err)
+		d, err := stack.Take(t.Context(), "x", 1)
+		require.NoError(t, err)
+		assert.True(t, d.Allowed)
+		assert.Equal(t, 9, d.Remaining)
+	})
+}

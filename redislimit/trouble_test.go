@@ -1,0 +1,399 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// soon is what a call of 50 ms may take on a machine that is busy with other things.
+const soon = 2 * time.Second
+
+// promptly makes a call and checks that it ends about when its timeout does. Left to
+// itself, go-redis takes 5 s and more in all of these cases.
+func promptly(t *testing.T, call func() error) error {
+	t.Helper()
+	begin := time.Now()
+	err := call()
+	assert.Less(t, time.Since(begin), soon)
+	return err
+}
+
+func taking(l *Limiter) func() error {
+	return func() error {
+		_, err := l.Take(context.Background(), "k", 1)
+		return err
+	}
+}
+
+func perMinute(n int) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerMinute(n), n) }
+
+// defaults returns a limiter with default options on a client with default options.
+func defaults(t *testing.T, client redis.UniversalClient) *Limiter {
+	t.Helper()
+	l, err := New(client, perMinute(1000), &Options{Name: "defaults"})
+	require.NoError(t, err)
+	return l
+}
+
+func unavailableUnsent(t *testing.T, err error) {
+	t.Helper()
+	assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	assert.NotErrorIs(t, err, ErrUnanswered)
+}
+
+func (s *server) pause(t *testing.T) {
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGSTOP))
+}
+
+func (s *server) resume(t *testing.T) {
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGCONT))
+}
+
+// warm makes a connection and the scripts known, however slow the machine.
+func warm(t *testing.T, l *Limiter) {
+	t.Helper()
+	require.Eventually(t, func() bool { return l.Allow("warm", 1) }, 20*time.Second, 10*time.Millisecond)
+}
+
+func TestAPausedServerDoesNotHoldCallersUp(t *testing.T) {
+	s := startServer(t)
+	l := defaults(t, s.client())
+	warm(t, l)
+	r, err := l.Reserve(t.Context(), "k", 1, 0)
+	require.NoError(t, err)
+	s.pause(t)
+	err = promptly(t, taking(l))
+	assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	assert.ErrorIs(t, err, ErrUnanswered)
+	err = promptly(t, func() error { return r.Settle(0) })
+	assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	assert.ErrorIs(t, promptly(t, func() error { return l.Reset(context.Background(), "k") }), ratelimit.ErrUnavailable)
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() { assert.ErrorIs(t, promptly(t, taking(l)), ratelimit.ErrUnavailable) })
+	}
+	wg.Wait()
+	s.resume(t)
+	warm(t, l)
+}
+
+func TestTheCallersOwnDeadlineComesFirst(t *testing.T) {
+	s := startServer(t)
+	l, err := New(s.client(), perMinute(1000), &Options{Name: "own", Timeout: time.Minute})
+	require.NoError(t, err)
+	warm(t, l)
+	s.pause(t)
+	defer s.resume(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	err = promptly(t, func() error {
+		_, err := l.Take(ctx, "k", 1)
+		return err
+	})
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.NotErrorIs(t, err, ratelimit.ErrUnavailable, "the caller's own context has ended")
+	assert.ErrorIs(t, err, ErrUnanswered)
+}
+
+func TestAServerThatIsGoneIsUnavailable(t *testing.T) {
+	s := startServer(t)
+	l := defaults(t, s.client())
+	warm(t, l)
+	s.kill()
+	_ = promptly(t, taking(l)) // on the connection that was open
+	unavailableUnsent(t, promptly(t, taking(l)))
+	assert.ErrorIs(t, promptly(t, func() error { return l.Wait(context.Background(), "k", 1) }), ratelimit.ErrUnavailable)
+	assert.ErrorIs(t, promptly(t, func() error { return l.Adjust(context.Background(), "k", 1) }), ratelimit.ErrUnavailable)
+	assert.False(t, l.Allow("k", 1))
+}
+
+func TestAnUnansweredDialEndsInTime(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "192.0.2.1:6379", Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		<-ctx.Done() // as a SYN that nobody answers
+		return nil, &net.OpError{Op: "dial", Err: ctx.Err()}
+	}})
+	defer client.Close()
+	l := defaults(t, client)
+	unavailableUnsent(t, promptly(t, taking(l)))
+}
+
+func TestAFullPoolEndsInTime(t *testing.T) {
+	s := startServer(t)
+	client := redis.NewClient(&redis.Options{Addr: s.addr, PoolSize: 1})
+	defer client.Close()
+	l := defaults(t, client)
+	warm(t, l)
+	blocked := make(chan struct{})
+	go func() {
+		defer close(blocked)
+		client.BLPop(context.Background(), 3*time.Second, "nothing")
+	}()
+	require.Eventually(t, func() bool { return client.PoolStats().IdleConns == 0 }, 2*time.Second, time.Millisecond)
+	unavailableUnsent(t, promptly(t, taking(l)))
+	<-blocked
+}
+
+func TestAClosedClientIsUnavailable(t *testing.T) {
+	s := startServer(t)
+	client := redis.NewClient(&redis.Options{Addr: s.addr})
+	l := defaults(t, client)
+	require.NoError(t, client.Close())
+	err := promptly(t, taking(l))
+	unavailableUnsent(t, err)
+	assert.ErrorIs(t, err, redis.ErrClosed)
+}
+
+func TestOutOfMemoryRefusesTheWholeCall(t *testing.T) {
+	f := newFixture(t)
+	l := f.real(ratelimit.TokenBucket(ratelimit.PerMinute(10), 10))
+	require.True(t, l.Allow("k", 4))
+	require.NoError(t, f.client.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	before := f.dump()
+	_, err := l.Take(t.Context(), "k", 1)
+	unavailableUnsent(t, err)
+	_, err = l.Take(t.Context(), "new", 1)
+	unavailableUnsent(t, err)
+	assert.Equal(t, before, f.dump())
+	assert.Equal(t, 6, f.left(l, "k"), "to look needs no memory")
+}
+
+func TestAReplicaThatIsReadOnlyIsUnavailable(t *testing.T) {
+	f := newFixture(t)
+	l := f.real(ratelimit.TokenBucket(ratelimit.PerMinute(10), 10))
+	require.True(t, l.Allow("k", 4))
+	master := startServer(t)
+	host, port, err := net.SplitHostPort(master.addr)
+	require.NoError(t, err)
+	require.NoError(t, f.client.SlaveOf(t.Context(), host, port).Err())
+	_, err = l.Take(t.Context(), "k", 1)
+	unavailableUnsent(t, err)
+}
+
+func TestABusyServerIsUnavailable(t *testing.T) {
+	f := newFixture(t)
+	l := f.real(ratelimit.TokenBucket(ratelimit.PerMinute(10), 10))
+	require.True(t, l.Allow("k", 4))
+	require.NoError(t, f.client.ConfigSet(t.Context(), "busy-reply-threshold", "1").Err())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.client.Eval(context.Background(), "while true do end", nil)
+	}()
+	require.Eventually(t, func() bool {
+		_, err := l.Take(context.Background(), "k", 1)
+		return errors.Is(err, ratelimit.ErrUnavailable) && !errors.Is(err, ErrUnanswered)
+	}, 20*time.Second, 10*time.Millisecond)
+	require.NoError(t, f.client.ScriptKill(context.Background()).Err())
+	<-done
+}
+
+func TestAForgottenScriptIsTaughtAgain(t *testing.T) {
+	f := newFixture(t)
+	l := f.real(ratelimit.FixedWindow(ratelimit.PerDay(1_000_000)))
+	require.True(t, l.Allow("k", 1))
+	require.NoError(t, f.client.ScriptFlush(t.Context()).Err())
+	f.resetStats()
+	require.True(t, l.Allow("k", 1))
+	stats := f.stats()
+	assert.Equal(t, 1, stats["eval"])
+	assert.Equal(t, 1, stats["evalsha"])
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			for i := range 20 {
+				if i%5 == 0 {
+					f.client.ScriptFlush(context.Background())
+				}
+				assert.True(t, l.Allow("k", 1))
+			}
+		})
+	}
+	wg.Wait()
+	assert.Equal(t, 1_000_000-2-64*20, f.left(l, "k"), "each was charged once")
+}
+
+// deafProxy passes everything on to a server, and while it is deaf drops the answers.
+type deafProxy struct {
+	net.Listener
+	deaf atomic.Bool
+}
+
+func newDeafProxy(t *testing.T, addr string) *deafProxy {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	p := &deafProxy{Listener: l}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go p.serve(c, addr)
+		}
+	}()
+	return p
+}
+
+func (p *deafProxy) serve(c net.Conn, addr string) {
+	defer c.Close()
+	s, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer s.Close()
+	go func() {
+		io.Copy(s, c)
+		s.Close()
+	}()
+	b := make([]byte, 4096)
+	for {
+		n, err := s.Read(b)
+		if err != nil || p.deaf.Load() {
+			return // the connection breaks instead of an answer
+		}
+		if _, err := c.Write(b[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func TestAnAnswerThatIsLostIsChargedOnce(t *testing.T) {
+	f := newFixture(t)
+	proxy := newDeafProxy(t, f.server.addr)
+	for _, batch := range []int{1, 64} {
+		client := redis.NewClient(&redis.Options{Addr: proxy.Addr().String(), MaxRetries: 5})
+		defer client.Close()
+		l, err := New(client, ratelimit.FixedWindow(ratelimit.PerDay(1000)), &Options{Name: fmt.Sprint("lost", batch), Timeout: 10 * time.Second, Batch: batch})
+		require.NoError(t, err)
+		require.True(t, l.Allow("k", 1))
+		proxy.deaf.Store(true)
+		const callers = 20
+		var unanswered atomic.Int64
+		var wg sync.WaitGroup
+		for range callers {
+			wg.Go(func() {
+				_, err := l.Take(context.Background(), "k", 1)
+				assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
+				if errors.Is(err, ErrUnanswered) { // else its connection broke before it was sent
+					unanswered.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		assert.Positive(t, unanswered.Load())
+		proxy.deaf.Store(false)
+		direct := f.real(ratelimit.FixedWindow(ratelimit.PerDay(1000)))
+		direct.space = l.space
+		d, err := direct.Peek(t.Context(), "k", 0)
+		require.NoError(t, err)
+		assert.GreaterOrEqual(t, d.Remaining, 1000-1-int(unanswered.Load()), "none was charged twice")
+	}
+}
+
+func TestWaitSaysIfItCouldNotGiveBack(t *testing.T) {
+	s := startServer(t)
+	l, err := New(s.client(), ratelimit.TokenBucket(ratelimit.PerHour(1), 1), &Options{Name: "wait", Timeout: 100 * time.Millisecond})
+	require.NoError(t, err)
+	warm(t, l)
+	require.Eventually(t, func() bool { return l.Allow("k", 1) }, 20*time.Second, 10*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(300*time.Millisecond, func() {
+		_ = s.cmd.Process.Signal(syscall.SIGSTOP)
+		cancel()
+	})
+	begin := time.Now()
+	err = l.Wait(ctx, "k", 1)
+	assert.Less(t, time.Since(begin), 5*time.Second)
+	assert.ErrorIs(t, err, context.Canceled)
+	assert.ErrorIs(t, err, ratelimit.ErrUnavailable, "and the booking stays")
+	s.resume(t)
+}
+
+func TestACancelledWaitGivesBack(t *testing.T) {
+	f := newFixture(t)
+	l := f.real(ratelimit.TokenBucket(ratelimit.PerHour(10), 10))
+	require.True(t, l.Allow("k", 10))
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(30*time.Millisecond, cancel)
+	assert.ErrorIs(t, l.Wait(ctx, "k", 5), context.Canceled)
+	r, err := l.Reserve(t.Context(), "k", 5, time.Hour)
+	require.NoError(t, err)
+	assert.True(t, r.Allowed, "the next in line has its place")
+	assert.InDelta(t, 30, r.Delay.Minutes(), 1)
+}
+
+func TestNoCallerIsLostInACrowdOfCancellations(t *testing.T) {
+	f := newFixture(t)
+	l := f.real(ratelimit.FixedWindow(ratelimit.PerDay(1_000_000)))
+	require.True(t, l.Allow("k", 1))
+	before := runtime.NumGoroutine()
+	var allowed, unknown atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 200 {
+		wg.Go(func() {
+			for n := range 20 {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration((i*7+n*13)%40)*50*time.Microsecond)
+				if n%4 == 0 {
+					ctx, cancel = context.WithCancel(context.Background())
+					time.AfterFunc(time.Duration(i%10)*20*time.Microsecond, cancel)
+				}
+				d, err := l.Take(ctx, "k", 1)
+				cancel()
+				switch {
+				case d.Allowed:
+					allowed.Add(1)
+				case errors.Is(err, ErrUnanswered):
+					unknown.Add(1)
+				default:
+					assert.True(t, errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled), err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	spent := int64(1_000_000-1) - int64(f.left(l, "k"))
+	assert.GreaterOrEqual(t, spent, allowed.Load())
+	assert.LessOrEqual(t, spent, allowed.Load()+unknown.Load(), "an error that is not ErrUnanswered has charged nothing")
+	assert.Zero(t, l.sender.combiner.flying)
+	assert.Empty(t, l.sender.combiner.queue)
+	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+5 }, 20*time.Second, 10*time.Millisecond)
+}
+
+func TestEveryCallerOfACrowdIsAnswered(t *testing.T) {
+	f := newFixture(t)
+	for _, batch := range []int{1, 2, 64} {
+		l, err := New(f.client, ratelimit.TokenBucket(ratelimit.PerHour(1), 1000), &Options{Name: fmt.Sprint("crowd", batch), Timeout: 20 * time.Second, Batch: batch})
+		require.NoError(t, err)
+		var allowed atomic.Int64
+		var wg sync.WaitGroup
+		for range 128 {
+			wg.Go(func() {
+				for range 12 {
+					d, err := l.Take(context.Background(), "k", 1)
+					assert.NoError(t, err)
+					if d.Allowed {
+						allowed.Add(1)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		assert.EqualValues(t, 1000, allowed.Load())
+	}
+}
