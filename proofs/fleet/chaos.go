@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// weather is what faults are made of.
+type weather struct {
+	server *server
+	proxy  *proxy
+}
+
+// fault is one thing that happens to a store.
+type fault struct {
+	name  string
+	short string // for the picture
+	lasts time.Duration
+	lost  int // how often the store has lost its data
+	// strike begins it, and heal ends it.
+	strike, heal func(ctx context.Context, w weather) error
+}
+
+// faults are all that the fleet must get over.
+func faults() []fault {
+	return []fault{
+		{"kill -9, and a restart after 2 s", "kill -9", 2 * time.Second, 1,
+			func(_ context.Context, w weather) error { return w.server.kill() },
+			func(ctx context.Context, w weather) error { return w.server.start(ctx) }},
+		{"SIGSTOP for 3 s, SIGCONT", "SIGSTOP", 3 * time.Second, 0,
+			func(_ context.Context, w weather) error { return w.server.signal(syscall.SIGSTOP) },
+			func(_ context.Context, w weather) error { return w.server.signal(syscall.SIGCONT) }},
+		{"CLIENT KILL TYPE normal", "CLIENT KILL", 0, 0, send("CLIENT", "KILL", "TYPE", "normal"), nothing},
+		{"SCRIPT FLUSH", "SCRIPT FLUSH", 0, 0, send("SCRIPT", "FLUSH"), nothing},
+		{"maxmemory reached, noeviction, for 2 s", "maxmemory", 2 * time.Second, 0,
+			send("CONFIG", "SET", "maxmemory", "1"), send("CONFIG", "SET", "maxmemory", "0")},
+		{"REPLICAOF, read-only for 2 s", "REPLICAOF", 2 * time.Second, 0,
+			send("REPLICAOF", "127.0.0.1", "1"), send("REPLICAOF", "NO", "ONE")},
+		{"replies dropped after execution for 2 s", "no replies", 2 * time.Second, 0,
+			func(_ context.Context, w weather) error { w.proxy.dropping.Store(true); return nil },
+			func(_ context.Context, w weather) error { w.proxy.dropping.Store(false); return nil }},
+	}
+}
+
+// named returns the faults whose names contain the text.
+func named(text string) (some []fault) {
+	for _, f := range faults() {
+		if strings.Contains(f.name, text) {
+			some = append(some, f)
+		}
+	}
+	return some
+}
+
+func send(args ...any) func(context.Context, weather) error {
+	return func(ctx context.Context, w weather) error { return w.server.do(ctx, args...) }
+}
+
+func nothing(context.Context, weather) error { return nil }
+
+// chaosSetup is what the runs with faults have in common.
+func chaosSetup() setup {
+	return setup{
+		Engine: "failover", Rate: ratelimit.PerSecond(50), Burst: 100, Nodes: 8, Keys: 10, Skew: 1.1,
+		Demand: 400, Goroutines: 4, Timeout: 50 * time.Millisecond,
+	}
+}
+
+// phases are how long a run lasts before a fault and after it.
+type phases struct{ calm, recovery time.Duration }
+
+var full = phases{2 * time.Second, 4 * time.Second}
+
+const (
+	// closesWithin is how soon after its end the breakers must be closed: OpenFor, a
+	// fifth of it, and the probe.
+	closesWithin = 2 * time.Second
+	// grace is added to the timeout for the goroutine to be scheduled.
+	grace = 10 * time.Millisecond
+)
+
+// ordeal is what a fleet has made of a fault.
+type ordeal struct {
+	fault
+	engine   string
+	result   *result
+	healed   time.Duration // since the start
+	closed   time.Duration // after healed, that no breaker was open any more
+	worst    float64       // admitted, as a share of the bound, of the worst key
+	grown    int           // goroutines that were left
+	slowness time.Duration // p99.9 of a decision
+}
+
+// brave runs a fleet through a fault.
+func brave(ctx context.Context, engine string, f fault, p phases, change func(s *setup)) (*ordeal, error) {
+	srv, err := startServer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer srv.close()
+	prx, err := startProxy(srv.addr)
+	if err != nil {
+		return nil, err
+	}
+	defer prx.close()
+	s := chaosSetup()
+	s.Engine, s.Addr, s.Name = engine, prx.addr(), "fleet"
+	s.Lasts = p.calm + f.lasts + p.recovery
+	if engine != "failover" {
+		s.MaxBatch = 10
+	}
+	change(&s)
+	o := &ordeal{fault: f, engine: engine}
+	o.result, err = runFleet(ctx, s, func(start time.Time) error {
+		time.Sleep(time.Until(start.Add(p.calm)))
+		err := f.bring(ctx, weather{srv, prx})
+		o.healed = time.Since(start)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	o.measure()
+	return o, nil
+}
+
+// bring brings the fault about, and ends it.
+func (f fault) bring(ctx context.Context, w weather) error {
+	if err := f.strike(ctx, w); err != nil {
+		return fmt.Errorf("%s: %w", f.name, err)
+	}
+	time.Sleep(f.lasts)
+	if err := f.heal(ctx, w); err != nil {
+		return fmt.Errorf("%s: %w", f.name, err)
+	}
+	return nil
+}
+
+func (o *ordeal) measure() {
+	bound := o.result.outageBound(o.lost)
+	for _, n := range o.result.admitted {
+		o.worst = max(o.worst, float64(n)/float64(bound))
+	}
+	for _, s := range o.result.samples {
+		if s.State != "closed" && s.At > o.healed {
+			o.closed = max(o.closed, s.At-o.healed)
+		}
+	}
+	o.grown = math.MinInt
+	for _, r := range o.result.reports {
+		o.grown = max(o.grown, r.After-r.Before)
+	}
+	o.slowness = o.result.latency.quantile(0.999)
+}
+
+// violations says what is not as it should be. A slow machine may be granted more time.
+func (o *ordeal) violations(grace, closesWithin time.Duration) (all []string) {
+	c := o.result.count()
+	if c.Errors > 0 {
+		all = append(all, fmt.Sprintf("callers have seen %d errors: %v", c.Errors, o.result.notices))
+	}
+	if o.worst > 1 {
+		all = append(all, fmt.Sprintf("a key was admitted %.1f %% of its bound", 100*o.worst))
+	}
+	if most := o.result.setup.Timeout + grace; o.slowness > most*104/100 { // the histogram's step
+		all = append(all, fmt.Sprintf("p99.9 of a decision is %v, want at most %v", o.slowness, most))
+	}
+	if o.closed > closesWithin {
+		all = append(all, fmt.Sprintf("a breaker was not closed %v after recovery", o.closed))
+	}
+	if o.grown > 0 {
+		all = append(all, fmt.Sprintf("%d goroutines were left", o.grown))
+	}
+	return all
+}
+
+// runChaos brings each fault about for each engine, and prints the table.
+func runChaos(ctx context.Context, out, progress io.Writer, faults []fault, engines []string) (failed int, err error) {
+	t := newTable("fault", "engine", "decisions", "degraded", "errors", "p99.9", "closed after", "worst key, share of bound", "goroutines left", "verdict")
+	for i, f := range faults {
+		for _, engine := range engines {
+			fmt.Fprintf(progress, "chaos %d of %d: %s, %s\n", i+1, len(faults), f.name, engine)
+			o, err := brave(ctx, engine, f, full, func(*setup) {})
+			if err != nil {
+				return failed, err
+			}
+			bad := o.violations(grace, closesWithin)
+			for _, v := range bad {
+				fmt.Fprintf(progress, "  VIOLATED: %s\n", v)
+			}
+			failed += len(bad)
+			t.row(o.cells(len(bad) == 0)...)
+		}
+	}
+	return failed, t.print(out)
+}
+
+func (o *ordeal) cells(good bool) []string {
+	c := o.result.count()
+	closed, verdict := "at once", "holds"
+	if o.closed > 0 {
+		closed = short(o.closed)
+	}
+	if !good {
+		verdict = "VIOLATED"
+	}
+	return []string{
+		o.name, o.engine, thousands(c.Decisions), thousands(c.Degraded), thousands(c.Errors), short(o.slowness),
+		closed, fmt.Sprintf("%.1f %%", 100*o.worst), fmt.Sprint(max(0, o.grown)), verdict,
+	}
+}

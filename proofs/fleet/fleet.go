@@ -1,0 +1,221 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+)
+
+// process is one process of the fleet.
+type process struct {
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *bufio.Scanner
+	report *report
+	err    error
+}
+
+// result is what a fleet has done.
+type result struct {
+	setup    setup
+	reports  []*report
+	mu       sync.Mutex // guards samples while the fleet runs
+	samples  []sample
+	admitted []int64 // by key, all processes together
+	decided  []int64
+	latency  histogram
+	took     time.Duration // from the first decision to the last answer
+	notices  []string      // errors that callers have seen
+}
+
+// startFleet starts the processes and waits until each is ready.
+func startFleet(ctx context.Context, s setup) (all []*process, err error) {
+	defer func() {
+		if err != nil {
+			stop(all)
+		}
+	}()
+	for node := range s.Nodes {
+		s.Node = node
+		s.Seed = uint64(node) + 1
+		p, err := startProcess(ctx, s)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, p)
+	}
+	for _, p := range all {
+		if m, err := p.next(); err != nil || !m.Ready {
+			return all, fmt.Errorf("a process did not start: %v %s", err, m.Err)
+		}
+	}
+	return all, nil
+}
+
+// startProcess starts this very program once more.
+func startProcess(ctx context.Context, s setup) (*process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{cmd: exec.CommandContext(ctx, self)}
+	p.cmd.Env = append(os.Environ(), variable+"="+string(text), "GOMAXPROCS=2")
+	p.cmd.Stderr = os.Stderr
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.out = bufio.NewScanner(out)
+	p.out.Buffer(nil, 1<<24)
+	return p, p.cmd.Start()
+}
+
+// next reads one message.
+func (p *process) next() (m message, err error) {
+	if !p.out.Scan() {
+		return m, errors.Join(errors.New("a process ended without a report"), p.out.Err())
+	}
+	err = json.Unmarshal(p.out.Bytes(), &m)
+	return m, err
+}
+
+func stop(all []*process) {
+	for _, p := range all {
+		_ = p.in.Close()
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait()
+	}
+}
+
+// runFleet runs a fleet, while f does whatever it does to Redis.
+func runFleet(ctx context.Context, s setup, f func(start time.Time) error) (*result, error) {
+	all, err := startFleet(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	defer stop(all)
+	res := &result{setup: s}
+	start := time.Now().Add(100 * time.Millisecond)
+	var wg sync.WaitGroup
+	for _, p := range all {
+		if _, err := fmt.Fprintln(p.in, start.UnixNano()); err != nil {
+			return nil, err
+		}
+		wg.Go(func() { p.follow(res) })
+	}
+	var failed error
+	if f != nil {
+		failed = f(start)
+	}
+	wg.Wait()
+	for _, p := range all {
+		failed = errors.Join(failed, p.err, p.end())
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	res.sum(all)
+	return res, nil
+}
+
+// follow reads what a process tells until its report.
+func (p *process) follow(res *result) {
+	for p.report == nil && p.err == nil {
+		m, err := p.next()
+		switch {
+		case err != nil:
+			p.err = err
+		case m.Err != "":
+			p.err = errors.New(m.Err)
+		case m.Sample != nil:
+			res.mu.Lock()
+			res.samples = append(res.samples, *m.Sample)
+			res.mu.Unlock()
+		}
+		p.report = m.Report
+	}
+}
+
+// end waits for the end of a process that has reported. The race detector tells by the
+// exit status.
+func (p *process) end() error {
+	if p.report == nil {
+		return nil // it has failed, and says so
+	}
+	return p.cmd.Wait()
+}
+
+// sum adds the reports up.
+func (r *result) sum(all []*process) {
+	r.admitted = make([]int64, r.setup.Keys)
+	r.decided = make([]int64, r.setup.Keys)
+	for _, p := range all {
+		r.reports = append(r.reports, p.report)
+		for i := range r.admitted {
+			r.admitted[i] += p.report.Admitted[i]
+			r.decided[i] += p.report.Decisions[i]
+		}
+		r.latency.merge(&p.report.Latency)
+		r.took = max(r.took, p.report.Ended.Sub(p.report.Began))
+		if p.report.Errors > 0 {
+			r.notices = append(r.notices, p.report.FirstErr)
+		}
+	}
+}
+
+// regained is what a key regains in a time, rounded up.
+func (s setup) regained(t time.Duration) int64 {
+	return (int64(t)*int64(s.Rate.Units) + int64(s.Rate.Per) - 1) / int64(s.Rate.Per)
+}
+
+// central is what one shared budget admits at most in the time that the run took.
+func (r *result) centralBound() int64 { return int64(r.setup.Burst) + r.setup.regained(r.took) }
+
+// leasedBound is the same with a batch in each process.
+func (r *result) leasedBound() int64 {
+	return r.centralBound() + int64(r.setup.Nodes)*int64(r.setup.MaxBatch)
+}
+
+// outageBound is the same with what each process has admitted alone, and with a store that
+// has lost its data so many times.
+func (r *result) outageBound(lost int) int64 {
+	bound := r.centralBound() + int64(lost)*int64(r.setup.Burst)
+	share := r.setup.share()
+	for _, p := range r.reports {
+		if p.Degraded > 0 {
+			alone := int64(p.Degraded)*int64(share.Rate.Units)/int64(share.Rate.Per) + 1
+			bound += int64(share.Burst) + alone
+		}
+	}
+	if r.setup.MaxBatch > 0 {
+		bound += int64(r.setup.Nodes) * int64(r.setup.MaxBatch)
+	}
+	return bound
+}
+
+// count adds up the samples.
+func (r *result) count() (c sample) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.samples {
+		c.Decisions += s.Decisions
+		c.Allowed += s.Allowed
+		c.Degraded += s.Degraded
+		c.Errors += s.Errors
+	}
+	return c
+}

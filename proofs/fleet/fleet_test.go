@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestMain(m *testing.M) {
+	if isWorker() {
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// needServer skips a test without redis-server. In CI it fails.
+func needServer(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err == nil {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatal(errNoServer)
+	}
+	t.Skip(errNoServer)
+}
+
+// The short version of the proof: real processes on a real server, for a second each. How
+// much of its bound a fleet reaches, and how fast, is left to the command.
+func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
+	needServer(t)
+	s, err := startServer(t.Context())
+	require.NoError(t, err)
+	defer s.close()
+	for i, tr := range trials() {
+		if testing.Short() && i > 0 && !strings.HasPrefix(tr.what, "4 hot") {
+			continue
+		}
+		t.Run(fmt.Sprintf("%s, %s", tr.name, tr.what), func(t *testing.T) {
+			change := tr.change
+			tr.change = func(s *setup) { change(s); s.Nodes, s.Demand = 4, min(s.Demand, 20_000) }
+			o, err := runTrial(t.Context(), s, tr, 800*time.Millisecond)
+			require.NoError(t, err)
+			require.Zero(t, o.over, "%d admitted, bound %d", o.admitted, o.limit)
+			require.Positive(t, o.admitted)
+			if tr.exact {
+				require.Equal(t, o.limit, o.admitted)
+			}
+		})
+	}
+}
+
+func TestAFleetGetsOverFaults(t *testing.T) {
+	needServer(t)
+	for i, name := range []string{"kill -9", "replies dropped", "SIGSTOP"} {
+		if testing.Short() && i > 0 {
+			break
+		}
+		t.Run(name, func(t *testing.T) {
+			f := named(name)[0]
+			f.lasts = 700 * time.Millisecond
+			engine := []string{"failover", "failover over lease", "lease over failover"}[i]
+			o, err := brave(t.Context(), engine, f, phases{500 * time.Millisecond, 3 * time.Second}, func(s *setup) { s.Nodes, s.Demand = 4, 100 })
+			require.NoError(t, err)
+			require.Empty(t, o.violations(20*time.Second, 2900*time.Millisecond))
+			require.NotZero(t, o.result.count().Degraded, "the fault was felt")
+		})
+	}
+}
+
+func TestARunFailsIfAProcessDoes(t *testing.T) {
+	s := boundsSetup(time.Second)
+	s.Engine, s.Nodes = "imagined", 2
+	_, err := runFleet(t.Context(), s, nil)
+	require.ErrorContains(t, err, `there is no engine "imagined"`)
+}
+
+func TestViolationsAreNoticed(t *testing.T) {
+	s := boundsSetup(time.Second)
+	s.Timeout = 100 * time.Millisecond
+	r := &result{setup: s, admitted: []int64{302, 3}, decided: []int64{500, 5}, took: time.Second, notices: []string{"an error"}}
+	o := trial{bound: (*result).centralBound, least: 2, most: 0.01, exact: true}.judge(r, 300)
+	require.Equal(t, []string{
+		"1 keys were admitted more than 200",
+		"302 admitted, want exactly 200",
+		"151.0 % of the bound was admitted, want 200.0 %",
+		"one round trip for 2 decisions, want 100",
+		"an error",
+	}, o.violations())
+
+	d := &ordeal{result: r, healed: time.Second}
+	d.result.samples = []sample{{At: 4 * time.Second, State: "open", Errors: 1}}
+	d.result.reports = []*report{{Before: 3, After: 4}}
+	d.result.latency.add(time.Second)
+	d.measure()
+	require.Len(t, d.violations(0, 2*time.Second), 5)
+}
+
+func TestTheBoundOfAnOutageCountsEachProcessThatWasAlone(t *testing.T) {
+	s := chaosSetup() // 50 a second, burst 100, 8 processes
+	r := &result{setup: s, took: 10 * time.Second, reports: []*report{{Degraded: 2 * time.Second}, {}}}
+	require.EqualValues(t, 100+500+(12+12+1), r.outageBound(0))
+	require.EqualValues(t, 100+500+(12+12+1)+100, r.outageBound(1))
+	r.setup.MaxBatch = 10
+	require.EqualValues(t, 100+500+(12+12+1)+80, r.outageBound(0))
+}
+
+func TestTheHistogramTellsQuantilesToFourPercent(t *testing.T) {
+	var h histogram
+	require.Zero(t, h.quantile(0.5))
+	for i := range 1000 {
+		h.add(time.Duration(i+1) * time.Millisecond)
+	}
+	require.InEpsilon(t, 500*time.Millisecond, h.quantile(0.5), 0.05)
+	require.InEpsilon(t, 999*time.Millisecond, h.quantile(0.999), 0.05)
+	h.add(0)
+	h.add(1 << 62)
+}
+
+func TestTheProxyDropsRepliesAfterExecution(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	executed := make(chan string, 10)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				lines := bufio.NewScanner(c)
+				for lines.Scan() {
+					executed <- lines.Text()
+					fmt.Fprintln(c, "done", lines.Text())
+				}
+			}()
+		}
+	}()
+	p, err := startProxy(l.Addr().String())
+	require.NoError(t, err)
+	defer p.close()
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", p.addr())
+		require.NoError(t, err)
+		return c
+	}
+	c := dial()
+	defer c.Close()
+	fmt.Fprintln(c, "one")
+	reply, err := bufio.NewReader(c).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "done one\n", reply)
+	require.Equal(t, "one", <-executed)
+
+	p.dropping.Store(true)
+	fmt.Fprintln(c, "two")
+	require.Equal(t, "two", <-executed)
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	_, err = c.Read(make([]byte, 1))
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+}
+
+func TestThePictureIsWellFormed(t *testing.T) {
+	st := &storm{result: &result{setup: chaosSetup()}}
+	st.result.setup.Lasts = 10 * time.Second
+	for i := range 100 {
+		st.result.samples = append(st.result.samples, sample{At: time.Duration(i+1) * sampleEvery, Decisions: 90, Allowed: 10, Degraded: int64(i % 2)})
+	}
+	st.faults = []struck{{faults()[0], 3 * time.Second, 5 * time.Second}}
+	st.collect()
+	d := xml.NewDecoder(strings.NewReader(st.picture()))
+	for {
+		_, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 100+8*12+10+10, st.bound[15]-st.bound[14],
+		"the store has lost its data, each process is alone, and 200 ms are regained, by all and by each alone")
+}
+
+func TestTablesAreAligned(t *testing.T) {
+	var out bytes.Buffer
+	tb := newTable("a", "bcd")
+	tb.row("1 000", "µ")
+	require.NoError(t, tb.print(&out))
+	require.Equal(t, "| a     | bcd |\n|-------|-----|\n| 1 000 | µ   |\n\n", out.String())
+	require.Equal(t, "1 234 567", thousands(1_234_567))
+	require.Equal(t, "12ms", short(12_345_678))
+}
+
+func TestAnUnknownPartIsAnError(t *testing.T) {
+	_, err := prove(context.Background(), options{only: "luck"})
+	require.ErrorContains(t, err, `-only is "luck"`)
+}

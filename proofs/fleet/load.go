@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// tick is how often a goroutine of the load wakes up to make its share of decisions.
+const tick = 5 * time.Millisecond
+
+// load makes decisions at a constant rate. It never tries to make up for more than a few
+// ticks that it has missed.
+type load struct {
+	engine  engine
+	keys    []string
+	tallies []*tally
+	now     counts // of all goroutines, read while they run
+}
+
+// counts are what was decided so far.
+type counts struct {
+	decisions, allowed, degraded, errors atomic.Int64
+}
+
+// tally is what one goroutine has counted.
+type tally struct {
+	admitted    []int64 // by key
+	byKey       []int64 // decisions by key
+	latency     histogram
+	first, last time.Time // of degraded decisions
+	firstErr    error
+	picks       []int
+	next        int
+	owed        float64
+}
+
+func newLoad(s setup, e engine) *load {
+	l := &load{engine: e, keys: make([]string, s.Keys)}
+	for i := range l.keys {
+		l.keys[i] = "key:" + strconv.Itoa(i)
+	}
+	for g := range s.Goroutines {
+		l.tallies = append(l.tallies, &tally{
+			admitted: make([]int64, s.Keys),
+			byKey:    make([]int64, s.Keys),
+			picks:    picks(s, uint64(g)),
+		})
+	}
+	return l
+}
+
+// picks draws keys by Zipf's law.
+func picks(s setup, g uint64) []int {
+	r := rand.New(rand.NewPCG(s.Seed, g))
+	z := rand.NewZipf(r, s.Skew, 1, uint64(s.Keys-1))
+	all := make([]int, 1<<16)
+	for i := range all {
+		all[i] = int(z.Uint64())
+	}
+	return all
+}
+
+// run makes so many decisions a second from the start to the end.
+func (l *load) run(demand int, start, end time.Time) {
+	var wg sync.WaitGroup
+	perTick := float64(demand) * tick.Seconds() / float64(len(l.tallies))
+	for g, t := range l.tallies {
+		wg.Go(func() {
+			offset := tick * time.Duration(g) / time.Duration(len(l.tallies))
+			l.runOne(t, perTick, start.Add(offset), end)
+		})
+	}
+	wg.Wait()
+}
+
+func (l *load) runOne(t *tally, perTick float64, at, end time.Time) {
+	for ; at.Before(end); at = at.Add(tick) {
+		if late := time.Since(at); late > 4*tick {
+			at = at.Add(late)
+		}
+		time.Sleep(time.Until(at))
+		for t.owed += perTick; t.owed >= 1 && time.Now().Before(end); t.owed-- {
+			l.decide(t)
+		}
+	}
+}
+
+// decide makes one decision, and counts.
+func (l *load) decide(t *tally) {
+	key := t.picks[t.next%len(t.picks)]
+	t.next++
+	began := time.Now()
+	d, err := l.engine.Take(context.Background(), l.keys[key], 1)
+	t.latency.add(time.Since(began))
+	t.byKey[key]++
+	l.now.decisions.Add(1)
+	if err != nil {
+		l.now.errors.Add(1)
+		if t.firstErr == nil {
+			t.firstErr = err
+		}
+	}
+	if d.Allowed {
+		t.admitted[key]++
+		l.now.allowed.Add(1)
+	}
+	if d.Degraded {
+		l.now.degraded.Add(1)
+		if t.last = time.Now(); t.first.IsZero() {
+			t.first = began
+		}
+	}
+}
+
+// histogram counts durations in steps of 2^(1/16), which is 4 %.
+type histogram [16 * 40]int64
+
+func (h *histogram) add(d time.Duration) {
+	i := int(16 * math.Log2(float64(max(1, d))))
+	h[min(i, len(h)-1)]++
+}
+
+func (h *histogram) merge(other *histogram) {
+	for i, n := range other {
+		h[i] += n
+	}
+}
+
+// quantile returns the upper end of the step in which the quantile lies.
+func (h *histogram) quantile(q float64) time.Duration {
+	total := int64(0)
+	for _, n := range h {
+		total += n
+	}
+	rank, seen := int64(math.Ceil(q*float64(total))), int64(0)
+	for i, n := range h {
+		if seen += n; seen >= rank && n > 0 {
+			return time.Duration(math.Exp2(float64(i+1) / 16))
+		}
+	}
+	return 0
+}

@@ -1,0 +1,76 @@
+// Fleet proves what a fleet of processes with one shared limit may rely on, in good and bad
+// weather. It starts a redis-server of its own and eight processes of this very
+// program, and shows its progress:
+//
+//	go -C proofs run ./fleet              all of it, in about five minutes
+//	go -C proofs run ./fleet -only bounds how much is admitted, at how many round trips
+//	go -C proofs run ./fleet -only chaos  what happens while Redis fails
+//	go -C proofs run ./fleet -only picture -file ../docs/fleet.svg
+//
+// It prints tables in Markdown, and exits with status 1 if anything was violated.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+)
+
+func main() {
+	if isWorker() {
+		return
+	}
+	only := flag.String("only", "", "bounds, chaos or picture; all of them if empty")
+	lasts := flag.Duration("for", 20*time.Second, "how long each trial of the bounds lasts")
+	engines := flag.String("engines", "failover,failover over lease,lease over failover", "what suffers the faults")
+	fault := flag.String("fault", "", "only faults whose names contain this")
+	file := flag.String("file", "fleet.svg", "where the picture goes")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	failed, err := prove(ctx, options{*only, *lasts, *fault, strings.Split(*engines, ","), *file})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fleet:", err)
+		os.Exit(1)
+	}
+	if failed > 0 {
+		fmt.Printf("%d violations\n", failed)
+		os.Exit(1)
+	}
+	fmt.Println("nothing was violated")
+}
+
+// options say what is to be proved.
+type options struct {
+	only    string
+	lasts   time.Duration
+	fault   string
+	engines []string
+	file    string
+}
+
+// prove runs the parts that are wanted, and returns how many promises were broken.
+func prove(ctx context.Context, o options) (failed int, err error) {
+	parts := map[string]func() (int, error){
+		"bounds":  func() (int, error) { return runBounds(ctx, os.Stdout, os.Stderr, o.lasts) },
+		"chaos":   func() (int, error) { return runChaos(ctx, os.Stdout, os.Stderr, named(o.fault), o.engines) },
+		"picture": func() (int, error) { return 0, drawStorm(ctx, os.Stderr, o.file) },
+	}
+	if _, ok := parts[o.only]; !ok && o.only != "" {
+		return 0, fmt.Errorf("-only is %q, want bounds, chaos or picture", o.only)
+	}
+	for _, part := range []string{"bounds", "chaos", "picture"} {
+		if o.only != "" && o.only != part {
+			continue
+		}
+		n, err := parts[part]()
+		if failed += n; err != nil {
+			return failed, err
+		}
+	}
+	return failed, nil
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// errNoServer says how to get a server.
+var errNoServer = errors.New("redis-server is not installed: apt-get install redis-server")
+
+// server is a redis-server of our own, that saves nothing.
+type server struct {
+	addr  string
+	port  string
+	dir   string
+	cmd   *exec.Cmd
+	admin *redis.Client
+}
+
+// startServer starts a server on a port that is free.
+func startServer(ctx context.Context) (*server, error) {
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		return nil, errNoServer
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	s := &server{addr: l.Addr().String()}
+	_, s.port, _ = net.SplitHostPort(s.addr)
+	_ = l.Close() // only its port was wanted
+	if s.dir, err = os.MkdirTemp("", "fleet"); err != nil {
+		return nil, err
+	}
+	s.admin = redis.NewClient(&redis.Options{Addr: s.addr, ReadTimeout: 5 * time.Second})
+	return s, s.start(ctx)
+}
+
+// start starts the server, empty, and waits until it answers.
+func (s *server) start(ctx context.Context) error {
+	s.cmd = exec.Command("redis-server", "--port", s.port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+		"--dir", s.dir, "--enable-debug-command", "yes")
+	if err := s.cmd.Start(); err != nil {
+		return err
+	}
+	for range 500 {
+		if s.admin.Ping(ctx).Err() == nil {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return fmt.Errorf("redis-server on port %s does not answer", s.port)
+}
+
+// kill ends the server as a crash would.
+func (s *server) kill() error {
+	if err := s.cmd.Process.Kill(); err != nil {
+		return err
+	}
+	_ = s.cmd.Wait() // it was killed
+	return nil
+}
+
+func (s *server) signal(sig syscall.Signal) error { return s.cmd.Process.Signal(sig) }
+
+// do sends a command.
+func (s *server) do(ctx context.Context, args ...any) error { return s.admin.Do(ctx, args...).Err() }
+
+// close ends the server and removes its files.
+func (s *server) close() {
+	_ = s.signal(syscall.SIGCONT)
+	_ = s.kill()
+	_ = s.admin.Close()
+	_ = os.RemoveAll(s.dir)
+}
+
+var scriptCalls = regexp.MustCompile(`cmdstat_eval(?:sha)?:calls=(\d+)`)
+
+// scripts returns how many scripts the server has run since it was started.
+func (s *server) scripts(ctx context.Context) (n int64, err error) {
+	info, err := s.admin.Info(ctx, "commandstats").Result()
+	for _, m := range scriptCalls.FindAllStringSubmatch(info, -1) {
+		calls, _ := strconv.ParseInt(m[1], 10, 64) // digits, by the expression
+		n += calls
+	}
+	return n, err
+}

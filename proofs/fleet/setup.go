@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/lease"
+	"github.com/weir-go/ratelimit/redislimit"
+)
+
+// setup is what one process of the fleet is told, as JSON in its environment.
+type setup struct {
+	Engine     string // one of engines
+	Addr       string // of Redis
+	Name       string // of the budgets in Redis
+	Rate       ratelimit.Rate
+	Burst      int
+	Nodes      int // processes
+	Node       int // which of them this is
+	MaxBatch   int
+	Keys       int     // how many there are
+	Skew       float64 // of Zipf's law, above 1
+	Demand     int     // decisions a second, of this process
+	Goroutines int
+	Lasts      time.Duration
+	Timeout    time.Duration // of failover
+	Seed       uint64
+	Alone      bool // only the first process has any demand
+}
+
+// engines are the ways to hold a fleet to a limit.
+var engines = map[string]func(s setup, client *redis.Client) (engine, error){
+	"central":             central,
+	"leased":              leased,
+	"static":              static,
+	"failover":            failingOver,
+	"failover over lease": overLease,
+	"lease over failover": underLease,
+}
+
+// engine is a limiter under test, with what it tells of itself.
+type engine struct {
+	ratelimit.Reserver[string]
+	flush func(context.Context) error
+	state func() failover.State
+	lease func() lease.Stats
+}
+
+func (s setup) limit() ratelimit.Limit { return ratelimit.TokenBucket(s.Rate, s.Burst) }
+
+// share is the limit of one process while it is alone.
+func (s setup) share() ratelimit.Limit {
+	r := s.Rate
+	r.Per *= time.Duration(s.Nodes)
+	return ratelimit.TokenBucket(r, max(1, s.Burst/s.Nodes))
+}
+
+// newEngine returns the limiter under test, complete.
+func newEngine(s setup, client *redis.Client) (engine, error) {
+	build, ok := engines[s.Engine]
+	if !ok {
+		return engine{}, fmt.Errorf("there is no engine %q", s.Engine)
+	}
+	e, err := build(s, client)
+	if e.flush == nil {
+		e.flush = func(context.Context) error { return nil }
+	}
+	if e.state == nil {
+		e.state = func() failover.State { return failover.StateClosed }
+	}
+	if e.lease == nil {
+		e.lease = func() (none lease.Stats) { return none }
+	}
+	return e, err
+}
+
+func central(s setup, client *redis.Client) (engine, error) {
+	l, err := redislimit.New(client, s.limit(), &redislimit.Options{Name: s.Name, Timeout: s.Timeout * 4 / 5})
+	return engine{Reserver: l}, err
+}
+
+func static(s setup, _ *redis.Client) (engine, error) {
+	l, err := ratelimit.New[string](s.share(), nil)
+	return engine{Reserver: l}, err
+}
+
+func leased(s setup, client *redis.Client) (engine, error) {
+	c, err := central(s, client)
+	if err != nil {
+		return c, err
+	}
+	return leaseOf(s, c)
+}
+
+func leaseOf(s setup, remote engine) (engine, error) {
+	l, err := lease.New(remote.Reserver, &lease.Options[string]{MaxBatch: s.MaxBatch})
+	if err != nil {
+		return engine{}, err
+	}
+	return engine{Reserver: l, flush: l.Flush, lease: l.Stats, state: remote.state}, nil
+}
+
+func failingOver(s setup, client *redis.Client) (engine, error) {
+	c, err := central(s, client)
+	if err != nil {
+		return c, err
+	}
+	return failoverOf(s, c)
+}
+
+func failoverOf(s setup, primary engine) (engine, error) {
+	local, err := static(s, nil)
+	if err != nil {
+		return engine{}, err
+	}
+	l, err := failover.New(primary.Reserver, local.Reserver, &failover.Options{
+		Timeout: s.Timeout,
+		Logger:  slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return engine{}, err
+	}
+	return engine{Reserver: l, state: l.State, flush: primary.flush, lease: primary.lease}, nil
+}
+
+func overLease(s setup, client *redis.Client) (engine, error) {
+	c, err := leased(s, client)
+	if err != nil {
+		return c, err
+	}
+	return failoverOf(s, c)
+}
+
+func underLease(s setup, client *redis.Client) (engine, error) {
+	c, err := failingOver(s, client)
+	if err != nil {
+		return c, err
+	}
+	return leaseOf(s, c)
+}
