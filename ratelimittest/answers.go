@@ -219,16 +219,3 @@ func playInvalidKey(h *history) {
 		h.must(c.Len() == 0, chargesNothing, "the key NaN is tracked")
 	}
 }
-
-// playKeys has keys that look alike spend without each other's knowledge.
-func playKeys(h *history) {
-	capacity := h.limit.Capacity()
-	for _, name := range []string{"a", "A", "a ", "a:b", "ä", "a\x00"} {
-		p := h.named(h.lim, "like "+name)
-		d, err := p.take(capacity)
-		h.must(err == nil && d.Allowed, keysAreSeparate, "a key never seen answers %s", described(d, err))
-	}
-	first := h.named(h.lim, "like a")
-	d := first.left()
-	h.must(d.Remaining == 0, keysAreSeparate, "other keys have spent, and %d remain of one that had none left", d.Remaining)
-}

@@ -167,6 +167,9 @@ func (a *logAccount) used(at time.Duration) (sum int) {
 }
 
 func (a *logAccount) spend(at time.Duration, cost int) {
+	for len(a.at) > 0 && at-a.at[0] >= a.per {
+		a.at, a.cost = a.at[1:], a.cost[1:]
+	}
 	a.at, a.cost = append(a.at, at), append(a.cost, cost)
 }
 

@@ -28,9 +28,12 @@ func playReserveAhead(h *history) {
 	}
 	p := h.party()
 	p.unsettle()
+	if setBack(h) && h.chance(3) {
+		h.back(min(h.limit.Rate.Per, year))
+	}
 	cost := p.cost(p.left().Remaining)
 	d, _ := p.take(cost)
-	if d.Allowed || d.RetryAfter > 99*year-whole(h.limit) {
+	if d.Allowed || d.RetryAfter > 99*year-whole(h.limit) || d.RetryAfter > h.countable() {
 		return // together with the capacity, that takes a hundred years to regain
 	}
 	early := p.reserve(cost, d.RetryAfter-p.cfg.Resolution)

@@ -2,6 +2,7 @@ package ratelimittest
 
 import (
 	"errors"
+	"math"
 	"math/big"
 	"time"
 
@@ -113,16 +114,28 @@ func playLimits(h *history) {
 }
 
 func (h *history) invalidLimits() []ratelimit.Limit {
-	all := make([]ratelimit.Limit, 6)
-	for i := range all {
-		all[i] = h.limit
+	var all []ratelimit.Limit
+	for _, spoil := range []func(l *ratelimit.Limit){
+		func(l *ratelimit.Limit) { l.Rate.Units = 0 },
+		func(l *ratelimit.Limit) { l.Rate.Units = -1 },
+		func(l *ratelimit.Limit) { l.Rate.Units = figure(1<<53 + 1) },
+		func(l *ratelimit.Limit) { l.Rate.Units = math.MaxInt },
+		func(l *ratelimit.Limit) { l.Rate.Per = 0 },
+		func(l *ratelimit.Limit) { l.Rate.Per = -h.cfg.Resolution },
+		func(l *ratelimit.Limit) { l.Rate = ratelimit.Per(1, math.MaxInt64) }, // 292 years
+		func(l *ratelimit.Limit) { l.Rate = ratelimit.PerDay(1); l.Burst = 36_526 },
+		func(l *ratelimit.Limit) { l.Algorithm = 0 },
+		func(l *ratelimit.Limit) { l.Algorithm = 99 },
+		func(l *ratelimit.Limit) { l.Burst = -1 },
+		func(l *ratelimit.Limit) { l.Burst = math.MaxInt; l.Rate = ratelimit.PerSecond(1) },
+		func(l *ratelimit.Limit) { l.Name = "7 days" },
+		func(l *ratelimit.Limit) { l.Name = "über" },
+	} {
+		l := h.limit
+		if spoil(&l); l.Validate() != nil { // some are valid where an int has 32 bits
+			all = append(all, l)
+		}
 	}
-	all[0].Rate.Units = 0
-	all[1].Rate.Units = -1
-	all[2].Rate.Per = 0
-	all[3].Rate.Per = -h.cfg.Resolution
-	all[4].Algorithm = 0
-	all[5].Burst = -1
 	return all
 }
 

@@ -1,6 +1,10 @@
 package ratelimittest
 
-import "time"
+import (
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
 
 // back sets the clock back by a random span, and returns it.
 func (h *history) back(most time.Duration) time.Duration {
@@ -41,7 +45,40 @@ func (p *party) gap(book *book, cost int) {
 	}
 	p.must(err == nil && got == want, timeIsMonotonic, "the clock was %v ahead; Take answers %s; want %s",
 		gap, described(got, err), described(want, nil))
+	p.behind(ask, want)
 	p.move(gap)
+}
+
+// behind compares the figures of Peek, after a Take, with those of the key while its clock
+// is behind what it has seen.
+func (p *party) behind(ask int, want ratelimit.Decision) {
+	if p.has.peek == nil {
+		return
+	}
+	got, err := p.peek(ask)
+	p.must(err == nil && got.Remaining == want.Remaining && got.ResetAfter == want.ResetAfter, timeIsMonotonic,
+		"the clock is behind; Take answers %s, and Peek %s", described(want, nil), described(got, err))
+}
+
+// playReserveBehind has Reserve answer as Take does while the clock is behind what the key has seen.
+func playReserveBehind(h *history) {
+	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+		return // see playReserveExactly
+	}
+	a, b := h.party(), h.party()
+	h.advance(h.upto(min(h.limit.Rate.Per, year)))
+	cost := h.cost(h.limit.Capacity())
+	a.spend(cost)
+	b.spend(cost)
+	gap := h.back(min(h.limit.Rate.Per, year))
+	for range 4 {
+		cost := h.cost(a.left().Remaining)
+		d, _ := a.take(cost)
+		r := b.reserve(cost, 0)
+		h.must(r.Decision == d, timeIsMonotonic, "the clock is behind; Take answers %s, and Reserve without a delay %s", described(d, nil), described(r.Decision, nil))
+	}
+	h.move(gap)
+	h.alike(timeIsMonotonic, a, b, "one has spent by Take, the other by Reserve, while the clock was behind")
 }
 
 // playSwing lets the clock swing between two readings, as it does for callers that have read
@@ -79,13 +116,31 @@ func playReads(h *history) {
 	d := p.left()
 	for range 10 {
 		cost := h.cost(d.Remaining)
-		before := h.cfg.Clock.reads.Load()
-		d, _ = p.take(cost)
-		taken := h.cfg.Clock.reads.Load()
-		p.allow(cost)
-		allowed := h.cfg.Clock.reads.Load()
-		h.must(taken-before == 1, timeIsMonotonic, "Take reads the clock %d times", taken-before)
-		h.must(allowed-taken == 1, timeIsMonotonic, "Allow reads the clock %d times", allowed-taken)
+		h.reads("Take", func() { d, _ = p.take(cost) })
+		h.reads("Allow", func() { p.allow(cost) })
+		if p.has.peek != nil {
+			h.reads("Peek", func() { p.peek(cost) })
+		}
+		if p.has.reserver != nil {
+			h.reads("Reserve", func() { p.reserve(cost, 0) })
+		}
 		h.pause(d)
 	}
+	h.reads("Take of cost 0", func() { p.left() })
+	h.reads("Take of a key never seen", func() { h.party().take(1) })
+	if p.has.reserver != nil {
+		h.reads("Reserve of cost 0", func() { p.reserve(0, 0) })
+		h.reads("Reserve of a key never seen", func() { h.party().reserve(1, 0) })
+	}
+	if p.has.wait != nil {
+		h.reads("Wait", func() { h.party().waiting(h.ctx(), 1) })
+	}
+}
+
+// reads checks that a call reads the clock once.
+func (h *history) reads(what string, call func()) {
+	before := h.cfg.Clock.reads.Load()
+	call()
+	n := h.cfg.Clock.reads.Load() - before
+	h.must(n == 1, timeIsMonotonic, "%s reads the clock %d times", what, n)
 }

@@ -38,12 +38,17 @@ func playGrant(h *history) {
 // playDebt leads a fresh key into debt, and waits until it is regained: at the rate, or as the
 // windows pass.
 func playDebt(h *history) {
+	h.debt(func(p *party, owed int) { p.adjust(owed) })
+}
+
+// debt has a fresh key charged more than its capacity.
+func (h *history) debt(charge func(p *party, owed int)) {
 	p, capacity := h.party(), h.limit.Capacity()
 	owed := capacity + 1 + h.rng.IntN(min(3*capacity, figure(1<<40)))
-	if float64(owed)/float64(h.limit.Rate.Units)*float64(h.limit.Rate.Per) > float64(90*year) {
-		return // so much is more than the hundred years that are kept
+	if h.beyond(owed) {
+		return
 	}
-	p.adjust(owed)
+	charge(p, owed)
 	d := p.left()
 	h.must(d.Remaining == 0, saturates, "%d of %d were charged, and %d remain", owed, capacity, d.Remaining)
 	cost := h.cost(1)
@@ -73,16 +78,37 @@ func (h *history) regained(owed, cost int) (time.Duration, bool) {
 // centuries is above all that may be owed: a hundred years, and windows rounded up.
 const centuries = 101 * 366 * 24 * time.Hour
 
-// playAbyss charges more than could ever be regained.
-func playAbyss(h *history) {
+// playDebtCap charges more than could ever be regained: a debt is capped at what 100 years
+// regain, and not before.
+func playDebtCap(h *history) {
 	p := h.party()
 	p.spend(1)
+	least := h.leastDebt()
 	for range 3 {
 		p.adjust(math.MaxInt)
 		d, err := p.take(1)
 		h.must(err == nil && !d.Allowed && d.Remaining == 0, saturates, "as much as can be was charged, and cost 1 answers %s", described(d, err))
 		h.must(d.ResetAfter >= d.RetryAfter && d.ResetAfter <= centuries+2*h.limit.Rate.Per, saturates,
 			"as much as can be was charged: RetryAfter is %v, ResetAfter %v", d.RetryAfter, d.ResetAfter)
+		h.must(d.ResetAfter >= least, saturates, "as much as can be was charged, and ResetAfter is %v, want at least %v", d.ResetAfter, least)
 		h.pause(ratelimit.Decision{})
 	}
+}
+
+// beyond reports whether that much is more than the hundred years of debt that are kept.
+func (h *history) beyond(owed int) bool {
+	return float64(owed)/float64(h.limit.Rate.Units)*float64(h.limit.Rate.Per) > float64(90*year)
+}
+
+// countable is how long 2^51 units take to regain, of which every engine can count several.
+func (h *history) countable() time.Duration {
+	n := min(1<<51, math.MaxInt) / float64(h.limit.Rate.Units) * float64(h.limit.Rate.Per)
+	return time.Duration(min(n, float64(math.MaxInt64/2)))
+}
+
+// leastDebt is how long the largest debt takes to regain at least: 100 years, less what windows
+// are rounded by, or what 2^51 units take if that is less.
+func (h *history) leastDebt() time.Duration {
+	least := min(float64(99*year), float64(h.countable()))
+	return max(0, time.Duration(least*0.99)-2*h.limit.Rate.Per)
 }

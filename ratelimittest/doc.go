@@ -54,6 +54,11 @@
 //  8. Saturation: debt is regained as the algorithm regains, at the rate or as its windows
 //     pass. It is capped at 100 years; nothing wraps around.
 //
+// For Reserve, Settle, Wait, SetLimit and Sweep the documentation of [ratelimit.Keyed] is the
+// contract. A Wait, for one, books its place and then sleeps, in real time: an engine
+// whose Wait asks again and again, as that of [ratelimit.Layered] does, is tried with
+// Config.Skip naming it.
+//
 // Beside these, each key has a budget of its own, a Decision names its limit, and no call
 // panics. What a limiter has of the following methods, with the signatures of
 // [ratelimit.Keyed], is tested too: Peek, Wait, Adjust, Reset, SetLimit, Sweep, Len, and Reserve

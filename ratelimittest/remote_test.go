@@ -117,10 +117,8 @@ func remoteConfig(k *link) ratelimittest.Config {
 		return &remote{l: l, link: k}, nil
 	}
 	return ratelimittest.Config{
-		Resolution: time.Microsecond,
-		Accepts:    wholeMicroseconds,
-		Want:       []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit"},
-		Close:      func(l limiter) error { return l.(*remote).Close() },
+		Want:  []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit"},
+		Close: func(l limiter) error { return l.(*remote).Close() },
 		TryAdvance: func(d time.Duration) error {
 			if before, _ := k.fails(); before {
 				return errDown
@@ -146,17 +144,6 @@ func remoteConfig(k *link) ratelimittest.Config {
 	}
 }
 
-// wholeMicroseconds are limits under which our limiter's spans are whole microseconds.
-func wholeMicroseconds(l ratelimit.Limit) bool {
-	switch l.Algorithm {
-	case ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket:
-		return l.Rate.Per%(time.Duration(l.Rate.Units)*time.Microsecond) == 0
-	case ratelimit.AlgorithmSlidingCounter:
-		return false
-	}
-	return true
-}
-
 func TestARemoteEnginePasses(t *testing.T) {
 	k := &link{}
 	config := remoteConfig(k)
@@ -166,12 +153,12 @@ func TestARemoteEnginePasses(t *testing.T) {
 }
 
 func TestErrorsOfARemoteEngineAreNoViolations(t *testing.T) {
-	k := &link{every: 1009}
+	k := &link{every: 10_007}
 	config := remoteConfig(k)
 	config.Histories, config.Retries = 10, 5
 	assert.NoError(t, ratelimittest.Check(config))
 	assert.Equal(t, k.opened.Load(), k.closed.Load(), "limiters that were closed")
-	assert.Greater(t, k.calls.Load(), 50*k.every, "calls, of which at least 50 have failed")
+	assert.Greater(t, k.calls.Load(), 10*k.every, "calls, of which at least 10 have failed")
 }
 
 func TestAnEngineThatIsNeverAvailableIsFoundOut(t *testing.T) {

@@ -14,7 +14,8 @@ type check struct {
 	name  string
 	play  func(h *history)
 	needs func(h *history) bool // if nil, nothing beyond Allow and Take
-	few   bool                  // it is slow, or takes no random limits: play a tenth of the histories
+	few   bool                  // it is slow, or takes no random limits: play a tenth of the histories, and three at least
+	once  bool                  // it is slow, and every history is as good as another: play one
 	slow  bool                  // where it fails it may take a second: one failure is enough
 }
 
@@ -109,7 +110,10 @@ func (c *Config) playAll(a ratelimit.Algorithm, k check) (all []*violation) {
 	seen := make(map[promise]bool)
 	rounds := c.Histories
 	if k.few {
-		rounds = max(1, rounds/10)
+		rounds = min(rounds, max(3, rounds/10))
+	}
+	if k.once {
+		rounds = 1
 	}
 	for n := range rounds {
 		v := c.playOne(a, k, n)

@@ -9,19 +9,6 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// playSweep sweeps one limiter all the time, and another never.
-func playSweep(h *history) {
-	swept, kept := h.party(), h.stranger()
-	for range 12 {
-		cost := h.cost(swept.left().Remaining)
-		h.note("Sweep(%s): %d", swept.name, swept.has.sweep())
-		a, _ := swept.take(cost)
-		b, _ := kept.take(cost)
-		h.must(a == b, sweepIsSafe, "after a sweep %s, and without %s", described(a, nil), described(b, nil))
-		h.pause(a)
-	}
-}
-
 // flood is how many keys a small table is filled with, over and over.
 const flood = 8
 
@@ -106,57 +93,5 @@ func (p *party) pressOnce(i, n int, t *tally) {
 		if p.lim.Allow(p.key(), 1) {
 			t.got.Add(1)
 		}
-	}
-}
-
-// playSetLimit raises and lowers a limit that is in use.
-func playSetLimit(h *history) {
-	p := h.party()
-	capacity := h.limit.Capacity()
-	spent := h.cost(capacity)
-	p.spend(spent)
-	for range 4 {
-		p.change(h.resized(1 + h.rng.IntN(2*capacity)))
-		want := max(0, p.limit.Capacity()-spent)
-		got := p.left().Remaining
-		p.must(got == want, spentStays, "%d were spent, the capacity is %d now, and %d remain", spent, p.limit.Capacity(), got)
-	}
-}
-
-// resized is the limit with another capacity.
-func (h *history) resized(capacity int) ratelimit.Limit {
-	l := h.limit
-	if h.isBucket() {
-		l.Burst = capacity
-	} else {
-		l.Rate.Units = capacity
-	}
-	return l
-}
-
-// change sets another limit, or ends the history if the engine would not know it.
-func (p *party) change(l ratelimit.Limit) {
-	if !p.cfg.accepts(l) {
-		panic(enough{})
-	}
-	err := p.has.setLimit(p.ctx(), l)
-	p.note("SetLimit(%v): %v", l, err)
-	p.reached(err)
-	p.must(err == nil, spentStays, "SetLimit(%v) fails: %v", l, err)
-	p.limit = l
-	d, err := p.lim.Take(p.ctx(), p.key(), 0)
-	p.must(err == nil && d.Limit == l, spentStays, "%v was set, and the key answers for %v (%v)", l, d.Limit, err)
-}
-
-// playSameLimit sets the limit that there is already, which changes nothing.
-func playSameLimit(h *history) {
-	a, b := h.party(), h.stranger()
-	for range 12 {
-		cost := h.cost(a.left().Remaining)
-		a.change(h.limit)
-		da, _ := a.take(cost)
-		db, _ := b.take(cost)
-		h.must(da == db, spentStays, "an equal limit was set, and the key answers %s instead of %s", described(da, nil), described(db, nil))
-		h.pause(da)
 	}
 }

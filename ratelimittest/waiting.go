@@ -3,6 +3,7 @@ package ratelimittest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -61,50 +62,251 @@ func playWaitErrors(h *history) {
 
 // playWaitDeadline waits with a deadline that comes before the cost's time.
 func playWaitDeadline(h *history) {
-	a, b, ok := h.exhausted()
+	a, b, ok := h.delayed()
 	if !ok {
 		return
 	}
-	ctx, stop := context.WithTimeout(h.ctx(), hung)
-	defer stop()
-	err := a.waiting(ctx, h.cost(1))
-	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-		h.must(errors.Is(err, ratelimit.ErrLimited), waitIsTrue, "the queue is full, and the error is %v", err)
-	} else {
-		h.must(errors.Is(err, context.DeadlineExceeded), waitIsTrue, "the deadline comes first, and the error is %v", err)
-		h.must(ctx.Err() == nil, waitIsTrue, "the deadline comes first, and Wait does not fail at once")
-	}
+	h.deadline(a)
 	h.alike(waitIsTrue, a, b, "one has waited in vain")
 }
 
-// exhausted returns two keys that have to wait for hours, if the engine knows such limits.
-func (h *history) exhausted() (a, b *party, ok bool) {
-	slow := newLimit(h.limit.Algorithm, ratelimit.PerDay(1+h.rng.IntN(5)), 1+h.rng.IntN(5))
-	if !h.cfg.accepts(slow) {
+// tooSoon is a deadline that comes long before the cost's time, and long after the call has to fail.
+const tooSoon = 10 * time.Second
+
+// deadline waits in vain: the call fails at once, and says why.
+func (h *history) deadline(p *party) {
+	ctx, stop := context.WithTimeout(h.ctx(), tooSoon)
+	defer stop()
+	err := p.waiting(ctx, 1)
+	h.must(errors.Is(err, context.DeadlineExceeded), waitIsTrue, "the deadline comes first, and the error is %v", err)
+	h.must(ctx.Err() == nil, waitIsTrue, "the deadline comes first, and Wait does not fail at once")
+}
+
+// playWaitFull waits for a place in a leaky bucket's queue that is full.
+func playWaitFull(h *history) {
+	if h.limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
+		return
+	}
+	a, b, ok := h.delayed()
+	if !ok {
+		return
+	}
+	for _, p := range []*party{a, b} {
+		p.spend(p.left().Remaining)
+	}
+	err := a.waiting(h.ctx(), h.cost(1))
+	h.must(errors.Is(err, ratelimit.ErrLimited), waitIsTrue, "the queue is full, and the error is %v", err)
+	h.alike(waitIsTrue, a, b, "one has waited for a place in a queue that is full")
+}
+
+// slow is a limit under which a cost that is denied takes at least an hour to fit, if the
+// engine knows one. A leaky bucket has room for a cost that it delays so long.
+func (h *history) slow() (ratelimit.Limit, bool) {
+	a := h.limit.Algorithm
+	l := newLimit(a, ratelimit.PerDay(1+h.rng.IntN(5)), 1+h.rng.IntN(5))
+	if a == ratelimit.AlgorithmLeakyBucket {
+		l.Burst += 3
+	}
+	if !h.cfg.accepts(l) {
+		l = h.limit // of a fixed set, say
+	}
+	room := a != ratelimit.AlgorithmLeakyBucket || l.Burst > 3
+	return l, h.cfg.accepts(l) && room && l.Rate.Per/time.Duration(l.Rate.Units) >= time.Hour
+}
+
+// delayed returns two keys under which a cost of 1 has to wait for at least an hour, if the
+// engine knows such limits. In a leaky bucket there is room for it in the queue.
+func (h *history) delayed() (a, b *party, ok bool) {
+	slow, ok := h.slow()
+	if !ok {
 		return nil, nil, false
 	}
-	h.limit, h.lim = slow, h.newLimiter(slow)
+	h.limit = slow
+	h.use(h.newLimiter(slow))
 	a, b = h.party(), h.party()
-	a.spend(slow.Capacity())
-	b.spend(slow.Capacity())
+	spent := slow.Capacity()
+	if slow.Algorithm == ratelimit.AlgorithmLeakyBucket {
+		spent = 1
+	}
+	a.spend(spent)
+	b.spend(spent)
 	return a, b, true
 }
 
-// playWaitCancelled cancels a waiter, before it comes and while it waits.
+// playWaitCancelled cancels a waiter while it waits.
 func playWaitCancelled(h *history) {
-	a, b, ok := h.exhausted()
-	if !ok || h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+	a, b, ok := h.delayed()
+	if !ok {
 		return
 	}
-	for _, after := range []time.Duration{0, 5 * time.Millisecond} {
-		ctx, stop := context.WithCancel(h.ctx())
-		if after == 0 {
-			stop()
-		}
-		late := time.AfterFunc(after, stop)
-		err := a.waiting(ctx, h.cost(1))
-		late.Stop()
-		h.must(errors.Is(err, context.Canceled), waitIsTrue, "the context is cancelled, and the error is %v", err)
-	}
+	w := a.startWait(1)
+	a.stopWait(w)
 	h.alike(waitIsTrue, a, b, "one has waited until its context was cancelled")
+}
+
+// playWaitEnded waits with a context that has ended before, for what would fit.
+func playWaitEnded(h *history) {
+	a, b := h.twins()
+	cancelled, stop := context.WithCancel(h.ctx())
+	stop()
+	past, stop := context.WithDeadline(h.ctx(), time.Now().Add(-time.Hour))
+	defer stop()
+	for _, cost := range []int{1, h.cost(h.limit.Capacity())} {
+		err := a.waiting(cancelled, cost)
+		h.must(errors.Is(err, context.Canceled), waitIsTrue, "the context was cancelled before, and the error is %v", err)
+		err = a.waiting(past, cost)
+		h.must(errors.Is(err, context.DeadlineExceeded), waitIsTrue, "the deadline was an hour ago, and the error is %v", err)
+	}
+	h.alike(waitIsTrue, a, b, "one has waited with contexts that had ended before")
+}
+
+// waits is a Wait that is under way in a goroutine.
+type waits struct {
+	cost int
+	stop context.CancelFunc
+	done chan error
+}
+
+// soon is how long, in real time, a Wait may take to book its place, and one with a place a few
+// milliseconds ahead to return. Both take a millisecond or less where nothing is wrong.
+const soon = 2 * time.Second
+
+// startWait begins to wait, and returns once the key shows that the cost is booked.
+func (p *party) startWait(cost int) *waits {
+	ctx, stop := context.WithCancel(p.ctx())
+	w := &waits{cost, stop, make(chan error, 1)}
+	was := p.left()
+	go func() {
+		defer func() {
+			if e := recover(); e != nil {
+				w.done <- fmt.Errorf("panic: %v", e)
+			}
+		}()
+		w.done <- p.has.wait(ctx, p.key(), cost)
+	}()
+	p.note("Wait(%s, %d) begins", p.name, cost)
+	p.hasBooked(w, was)
+	return w
+}
+
+// hasBooked returns once a key's figures differ from what they were before a Wait.
+func (p *party) hasBooked(w *waits, was ratelimit.Decision) {
+	for began := time.Now(); time.Since(began) < soon; time.Sleep(100 * time.Microsecond) {
+		if d, err := p.lim.Take(p.ctx(), p.key(), 0); err == nil && d != was {
+			return
+		}
+		select {
+		case err := <-w.done:
+			p.reached(err)
+			p.fail(waitIsTrue, "Wait for cost %d has to wait for hours, and has returned: %v", w.cost, err)
+		default:
+		}
+	}
+	w.stop()
+	p.fail(waitIsTrue, "Wait for cost %d has to wait, and after %v it has not booked its place: others get in first", w.cost, soon)
+}
+
+// stopWait cancels a Wait that is under way.
+func (p *party) stopWait(w *waits) {
+	w.stop()
+	select {
+	case err := <-w.done:
+		p.note("Wait(%s, %d) is cancelled: %v", p.name, w.cost, err)
+		p.reached(err)
+		p.must(errors.Is(err, context.Canceled), waitIsTrue, "the context is cancelled, and the error is %v", err)
+	case <-time.After(hung):
+		p.fail(waitIsTrue, "Wait for cost %d does not return though it is cancelled", w.cost)
+	}
+}
+
+// playWaitOrder has two wait, one after the other, and somebody else ask in between: each has
+// booked its place when it came. When the first gives up, the second keeps its place.
+func playWaitOrder(h *history) {
+	a, b, ok := h.delayed()
+	if !ok {
+		return
+	}
+	cost := 1
+	if !h.isBucket() {
+		cost = h.limit.Capacity() // so that each booking takes a window of its own
+	}
+	first := a.startWait(cost)
+	defer first.stop()
+	if h.limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
+		a.queued(h.cfg.Resolution)
+	}
+	h.deadline(a)
+	second := a.startWait(cost)
+	defer second.stop()
+	if b.has.reserver == nil {
+		a.stopWait(second)
+		a.stopWait(first)
+		h.alike(waitIsTrue, a, b, "two have waited, and given up in turn")
+		return
+	}
+	r, other := b.reserve(cost, centuries), b.reserve(cost, centuries)
+	h.must(r.Allowed && other.Allowed, reserveIsTrue, "cost %d cannot be booked for the time when it fits", cost)
+	h.must(a.left() == b.left(), waitIsTrue, "two wait, and the key answers %s; another has two bookings, and answers %s",
+		described(a.left(), nil), described(b.left(), nil))
+	a.stopWait(first)
+	b.settle(r, 0)
+	h.must(a.left() == b.left(), waitIsTrue, "the first of two gives up, and the key answers %s; want %s",
+		described(a.left(), nil), described(b.left(), nil))
+	a.stopWait(second)
+	b.settle(other, 0)
+	h.alike(waitIsTrue, a, b, "two have waited, and given up; the other has cancelled two bookings")
+}
+
+// playWaitLength measures a few waits, in real time: none is shorter than it has to be, and not
+// all are much longer. Time stands still for the limiter, so a Wait that asks again and
+// again instead of booking its place never comes to an end.
+func playWaitLength(h *history) {
+	for gap := 10 * time.Millisecond; ; gap *= 2 {
+		l, ok := h.paced(gap)
+		if !ok {
+			return
+		}
+		took, due := h.timed(l)
+		h.must(took >= due, waitIsTrue, "the time of a cost of 1 comes after %v, and Wait returns after %v", due, took)
+		if took < due+due*3/4 {
+			return
+		}
+		h.must(gap < 300*time.Millisecond, waitIsTrue, "the time of a cost of 1 comes after %v, and Wait returns after %v", due, took)
+	}
+}
+
+// paced is a limit of one for each gap, if the engine knows it, or one of a fixed set that is as
+// fast as that.
+func (h *history) paced(gap time.Duration) (ratelimit.Limit, bool) {
+	l := newLimit(h.limit.Algorithm, ratelimit.Per(1, h.up(gap)), 3)
+	return l, h.cfg.accepts(l)
+}
+
+// timed waits for a cost of 1 under a limit that was spent, and returns how long that took and
+// how long it had to.
+func (h *history) timed(l ratelimit.Limit) (took, due time.Duration) {
+	h.limit = l
+	h.use(h.newLimiter(l))
+	a, b := h.party(), h.party()
+	if l.Algorithm == ratelimit.AlgorithmLeakyBucket {
+		a.spend(1)
+		b.spend(1)
+		due = a.left().ResetAfter
+	} else {
+		a.spend(l.Capacity())
+		b.spend(l.Capacity())
+		d, _ := a.take(1)
+		due = d.RetryAfter
+	}
+	ctx, stop := context.WithTimeout(h.ctx(), soon)
+	defer stop()
+	began := time.Now()
+	err := a.waiting(ctx, 1)
+	took = time.Since(began)
+	h.must(err == nil, waitIsTrue, "the time of a cost of 1 comes after %v, and Wait, which may take %v, fails: %v", due, soon, err)
+	if b.has.reserver != nil {
+		b.reserve(1, due)
+		h.alike(waitIsTrue, a, b, "one has waited for what the other has booked")
+	}
+	return took, due
 }

@@ -1,0 +1,79 @@
+package ratelimittest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// playKeys has keys that look alike spend without each other's knowledge.
+func playKeys(h *history) {
+	capacity := h.limit.Capacity()
+	for _, name := range similarNames() {
+		p := h.named(h.lim, name)
+		d, err := p.take(capacity)
+		h.must(err == nil && d.Allowed, keysAreSeparate, "a key never seen answers %s", described(d, err))
+	}
+	for _, name := range similarNames() {
+		d := h.named(h.lim, name).left()
+		h.must(d.Remaining == 0, keysAreSeparate, "other keys have spent, and %d remain of one that had none left", d.Remaining)
+	}
+}
+
+// similarNames are keys that somebody might take for each other: by their case, their blanks, their
+// beginning, their end, their length, their bytes or their encoding.
+func similarNames() []string {
+	names := []string{"like a", "like A", "like a ", "like  a", "like a:b", "like a/b", "like ä", "like a\u0308", "like {a}", "like a*", "like a%20",
+		"like a\x00", "like a\x00b", "like a\x00c", "like a\n", "like \x80", "like \x81", "like \xff\xfe", "like \ufffd", "like \xff"}
+	for _, n := range []int{16, 32, 64, 100, 128, 200, 250, 255, 256, 512, 1024, 4096, 65536} {
+		long := strings.Repeat("k", n)
+		names = append(names, long, long+"1", long+"2", "1"+long, "2"+long, long+"1"+long, long+"2"+long)
+	}
+	return names
+}
+
+// manyKeys is how many keys are spent from at the same time.
+const manyKeys = 4096
+
+// playManyKeys spends the capacity of many keys. Each has its own, and remembers it.
+func playManyKeys(h *history) {
+	m := &crowdOfKeys{history: h}
+	for i := range manyKeys {
+		d, err := m.take(i, h.limit.Capacity())
+		h.must(err != nil || d.Allowed, keysAreSeparate, "%d keys have spent all they had, and the next, which was never seen, answers %s", i, described(d, err))
+		if i%16 == 0 {
+			m.remembers(h.rng.IntN(i+1), i+1)
+		}
+	}
+	for i := range manyKeys {
+		m.remembers(i, manyKeys)
+	}
+}
+
+// crowdOfKeys is many keys of one limiter, each of which has spent its capacity.
+type crowdOfKeys struct {
+	*history
+	unknown [manyKeys]bool // the engine could not decide: the key may have been charged or not
+}
+
+// take asks for a cost. An error is that the engine could not decide.
+func (m *crowdOfKeys) take(i, cost int) (ratelimit.Decision, error) {
+	d, err := m.lim.Take(m.ctx(), fmt.Sprintf("%smany-%d", m.id, i), cost)
+	if errors.Is(err, ratelimit.ErrUnavailable) {
+		m.unknown[i] = true
+		return d, err
+	}
+	m.must(err == nil, keysAreSeparate, "key %d answers %s", i, described(d, err))
+	return d, nil
+}
+
+// remembers checks that a key which has spent all it had still knows that.
+func (m *crowdOfKeys) remembers(i, of int) {
+	if m.unknown[i] {
+		return
+	}
+	d, err := m.take(i, 1)
+	m.must(err != nil || !d.Allowed, keysAreSeparate, "of %d keys that have spent all they had, number %d answers %s", of, i, described(d, err))
+}

@@ -1,0 +1,109 @@
+package ratelimittest
+
+import (
+	"math/big"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+func (p *party) sweep() {
+	p.note("Sweep(%s): %d", p.name, p.has.sweep())
+}
+
+// playSweep sweeps one limiter all the time, and another never.
+func playSweep(h *history) {
+	swept, kept := h.party(), h.stranger()
+	for range 12 {
+		cost := h.cost(swept.left().Remaining)
+		swept.sweep()
+		a, _ := swept.take(cost)
+		b, _ := kept.take(cost)
+		h.must(a == b, sweepIsSafe, "after a sweep %s, and without %s", described(a, nil), described(b, nil))
+		h.pause(a)
+	}
+}
+
+// playSweepAll sweeps one limiter and another never, through bookings, settlements, grants and debts.
+func playSweepAll(h *history) {
+	swept, kept := h.party(), h.stranger()
+	both := []*party{swept, kept}
+	for range 12 {
+		cost, delay := h.cost(swept.left().Remaining), h.upto(min(2*h.limit.Rate.Per, year))
+		actual, delta, what := 1+h.rng.IntN(cost), swept.correction(), h.rng.IntN(4)
+		var d [2]ratelimit.Decision
+		for i, p := range both {
+			switch {
+			case what == 0 && p.has.adjust != nil:
+				p.adjust(delta)
+			case what <= 1 && p.has.reserver != nil:
+				p.reserve(cost, delay)
+			case what == 2 && p.has.reserver != nil:
+				if r := p.reserve(cost, delay); r.Allowed {
+					p.settle(r, actual)
+				}
+			default:
+				p.take(cost)
+			}
+			d[i] = p.left()
+		}
+		h.must(d[0] == d[1], sweepIsSafe, "after a sweep %s, and without %s", described(d[0], nil), described(d[1], nil))
+		swept.sweep()
+		if setBack(h) && h.chance(4) {
+			h.sweptBehind(swept)
+		}
+		h.pause(d[0])
+	}
+}
+
+// sweptBehind sweeps while the clock is behind what the key has seen.
+func (h *history) sweptBehind(p *party) {
+	gap := h.back(min(h.limit.Rate.Per, year))
+	p.sweep()
+	h.move(gap)
+}
+
+// playSweepDrops sweeps when a key is fresh: it is dropped, and not before that.
+func playSweepDrops(h *history) {
+	p := h.party()
+	p.sweep()
+	before := h.has.count()
+	p.spend(h.cost(h.limit.Capacity()))
+	d := p.left()
+	h.advance(d.ResetAfter - h.cfg.Resolution)
+	p.sweep()
+	got := h.has.count()
+	h.must(got == before+1, sweepIsSafe, "a key that is not fresh for another %v was swept: there are %d keys, want %d", h.cfg.Resolution, got, before+1)
+	h.advance(h.cfg.Resolution + h.up(idle))
+	p.sweep()
+	got = h.has.count()
+	h.must(got == before, sweepIsSafe, "a key has been fresh for %v and was not swept: there are %d keys, want %d", idle, got, before)
+}
+
+// idle is longer than any engine needs to keep a fresh key.
+const idle = 24 * time.Hour
+
+// playSweepSwing sweeps while the clock swings between two readings: a key that is forgotten
+// at the higher one and comes back at the lower one has not lived twice.
+func playSweepSwing(h *history) {
+	p := h.party()
+	per, capacity := h.limit.Rate.Per, h.limit.Capacity()
+	total := big.NewInt(int64(capacity))
+	ahead := p.spend(capacity).ResetAfter + h.upto(min(per, year))
+	bound := h.most(ahead)
+	if !h.isBucket() {
+		bound.Mul(big.NewInt(int64(capacity)), big.NewInt(int64(ahead/per+2)))
+	}
+	for i := range 20 {
+		h.advance(ahead)
+		p.sweep()
+		h.move(-ahead)
+		n := p.left().Remaining
+		if n > 0 {
+			p.spend(n)
+		}
+		total.Add(total, big.NewInt(int64(n)))
+		h.must(total.Cmp(bound) <= 0, timeIsMonotonic,
+			"the clock has swung %d times by %v, with a Sweep each time; %v were allowed, and the bound is %v", i+1, ahead, total, bound)
+	}
+}

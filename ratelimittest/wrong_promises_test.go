@@ -1,0 +1,847 @@
+package ratelimittest_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"hash/fnv"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// Each limiter here breaks one promise that is easily forgotten, and keeps all others.
+
+const (
+	token   = ratelimit.AlgorithmTokenBucket
+	leaky   = ratelimit.AlgorithmLeakyBucket
+	fixed   = ratelimit.AlgorithmFixedWindow
+	log     = ratelimit.AlgorithmSlidingLog
+	counter = ratelimit.AlgorithmSlidingCounter
+)
+
+type clock = *ratelimittest.Clock
+
+// ---- Wait ----
+
+// waitPolls asks again and again, and so lets others in first.
+func waitPolls(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.wait = func(ctx context.Context, key string, cost int) error {
+		for {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if l.current().Algorithm == leaky {
+				return l.keyed.Wait(ctx, key, cost)
+			}
+			d, err := l.keyed.Take(ctx, key, cost)
+			switch deadline, ok := ctx.Deadline(); {
+			case err != nil:
+				return err
+			case d.Allowed:
+				return nil
+			case ok && time.Now().Add(d.RetryAfter).After(deadline):
+				return context.DeadlineExceeded
+			}
+			if err := sleepFor(ctx, d.RetryAfter); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func sleepFor(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// waitBooks waits by a reservation, and sleeps for another time than it has to.
+func waitBooks(sleeps func(d time.Duration) time.Duration) func(*faulty, ratelimit.Limit, clock) {
+	return func(l *faulty, _ ratelimit.Limit, _ clock) {
+		l.wait = func(ctx context.Context, key string, cost int) error {
+			if ctx.Err() != nil || cost <= 0 {
+				return l.keyed.Wait(ctx, key, cost)
+			}
+			most := time.Duration(math.MaxInt64)
+			if deadline, ok := ctx.Deadline(); ok {
+				most = time.Until(deadline)
+			}
+			r, err := l.keyed.Reserve(ctx, key, cost, most)
+			if err != nil || !r.Allowed {
+				return l.keyed.Wait(ctx, key, cost)
+			}
+			if err := sleepFor(ctx, sleeps(r.Delay)); err != nil {
+				r.Cancel()
+				return err
+			}
+			return nil
+		}
+	}
+}
+
+// waitSpendsFirst spends what fits without a look at its context.
+func waitSpendsFirst(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.wait = func(ctx context.Context, key string, cost int) error {
+		if d, err := l.keyed.Peek(key, cost); err == nil && d.Allowed && d.Delay == 0 {
+			_, err = l.keyed.Take(ctx, key, cost)
+			return err
+		}
+		return l.keyed.Wait(ctx, key, cost)
+	}
+}
+
+// waitMovesUp has those move up who stand behind a waiter that gives up.
+func waitMovesUp(l *faulty, _ ratelimit.Limit, _ clock) {
+	var waiting atomic.Int64
+	l.wait = func(ctx context.Context, key string, cost int) error {
+		waiting.Add(1)
+		err := l.keyed.Wait(ctx, key, cost)
+		if others := waiting.Add(-1); errors.Is(err, context.Canceled) && others > 0 {
+			l.keyed.Adjust(key, -cost)
+		}
+		return err
+	}
+}
+
+// waitLeavesDelay lets the work of a leaky bucket through at once.
+func waitLeavesDelay(l *faulty, limit ratelimit.Limit, _ clock) {
+	l.wait = func(ctx context.Context, key string, cost int) error {
+		if ctx.Err() != nil || limit.Algorithm != leaky {
+			return l.keyed.Wait(ctx, key, cost)
+		}
+		if _, bounded := ctx.Deadline(); bounded {
+			if d, err := l.keyed.Peek(key, cost); err == nil && d.Allowed && d.Delay < time.Hour {
+				_, err = l.keyed.Take(ctx, key, cost)
+				return err
+			}
+		}
+		return l.keyed.Wait(ctx, key, cost)
+	}
+}
+
+// waitForgets forgets the key when a waiter gives up.
+func waitForgets(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.wait = func(ctx context.Context, key string, cost int) error {
+		err := l.keyed.Wait(ctx, key, cost)
+		if errors.Is(err, context.Canceled) {
+			l.keyed.Reset(key)
+		}
+		return err
+	}
+}
+
+// ---- Reserve, Settle, Peek ----
+
+type reserveFunc = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error)
+
+// reserves replaces Reserve by a function around it.
+func reserves(around func(l *faulty, inner reserveFunc, clock clock) reserveFunc) func(*faulty, ratelimit.Limit, clock) {
+	return func(l *faulty, _ ratelimit.Limit, c clock) { l.reserve = around(l, l.keyed.Reserve, c) }
+}
+
+// settles replaces what a reservation settles at.
+func settles(change func(l *faulty, key string, cost, actual int, r *ratelimit.Reservation) error) func(*faulty, ratelimit.Limit, clock) {
+	return reserves(func(l *faulty, inner reserveFunc, _ clock) reserveFunc {
+		return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+			r, err := inner(ctx, key, cost, maxDelay)
+			return settled(r, func(actual int) error { return change(l, key, cost, actual, r) }), err
+		}
+	})
+}
+
+func cancelOfNothingMints(l *faulty, key string, cost, actual int, r *ratelimit.Reservation) error {
+	if cost == 0 && actual == 0 {
+		return l.keyed.Adjust(key, -1)
+	}
+	return r.Settle(actual)
+}
+
+func nothingIsSettled(_ *faulty, _ string, cost, actual int, r *ratelimit.Reservation) error {
+	if cost == 0 {
+		return nil
+	}
+	return r.Settle(actual)
+}
+
+func settlesUpToTheCapacity(l *faulty, _ string, _, actual int, r *ratelimit.Reservation) error {
+	return r.Settle(min(actual, l.current().Capacity()))
+}
+
+func settlesUpToTheReserved(_ *faulty, _ string, cost, actual int, r *ratelimit.Reservation) error {
+	if cost > 0 {
+		actual = min(actual, cost)
+	}
+	return r.Settle(actual)
+}
+
+// settlesOnce takes a second settlement at one instant for the first.
+func settlesOnce(l *faulty, _ ratelimit.Limit, c clock) {
+	type moment struct {
+		key string
+		at  time.Duration
+	}
+	var mu sync.Mutex
+	seen := map[moment]bool{}
+	settles(func(_ *faulty, key string, _, actual int, r *ratelimit.Reservation) error {
+		mu.Lock()
+		defer mu.Unlock()
+		m := moment{key, c.Now()}
+		if seen[m] {
+			return nil
+		}
+		seen[m] = true
+		return r.Settle(actual)
+	})(l, ratelimit.Limit{}, c)
+}
+
+// scalesRefunds gives back in the proportion in which the capacity has changed since.
+func scalesRefunds(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
+		made := l.current()
+		return settled(r, func(actual int) error {
+			if now := l.current(); now != made && actual < cost && r.Delay == 0 {
+				return l.keyed.Adjust(key, -int(float64(cost-actual)*math.Ceil(float64(now.Capacity())/float64(made.Capacity()))*4))
+			}
+			return r.Settle(actual)
+		}), err
+	}
+}
+
+// refundsAfterAChange gives everything back if the limit has changed, however long ago it was spent.
+func refundsAfterAChange(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
+		made := l.current()
+		return settled(r, func(actual int) error {
+			if l.current().Rate != made.Rate && actual < cost && r.Delay == 0 {
+				return l.keyed.Adjust(key, actual-cost)
+			}
+			return r.Settle(actual)
+		}), err
+	}
+}
+
+// deniedIsSettled gives back for a reservation that was denied.
+func deniedIsSettled(l *faulty, inner reserveFunc, _ clock) reserveFunc {
+	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		r, err := inner(ctx, key, cost, maxDelay)
+		if err == nil && !r.Allowed {
+			l.keyed.Adjust(key, -1) // by the finaliser of the denied one, say
+		}
+		return r, err
+	}
+}
+
+func reserveOfNothingIsDenied(_ *faulty, inner reserveFunc, _ clock) reserveFunc {
+	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		r, err := inner(ctx, key, cost, maxDelay)
+		if cost == 0 && r.Remaining == 0 {
+			r.Allowed, r.RetryAfter = false, time.Second
+		}
+		return r, err
+	}
+}
+
+func reserveOfNothingCharges(_ *faulty, inner reserveFunc, _ clock) reserveFunc {
+	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		return inner(ctx, key, max(cost, min(1, cost+1)), maxDelay)
+	}
+}
+
+func reserveOfLessMints(l *faulty, inner reserveFunc, _ clock) reserveFunc {
+	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		if cost < 0 {
+			err := l.keyed.Adjust(key, cost)
+			return ratelimit.NewReservation(ratelimit.Decision{Allowed: true, Limit: l.current()}, nil), err
+		}
+		return inner(ctx, key, cost, maxDelay)
+	}
+}
+
+func reserveReturnsNil(_ *faulty, inner reserveFunc, _ clock) reserveFunc {
+	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		r, err := inner(ctx, key, cost, maxDelay)
+		if err != nil {
+			return nil, err
+		}
+		return r, nil
+	}
+}
+
+func reserveSaysNotYet(_ *faulty, inner reserveFunc, _ clock) reserveFunc {
+	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		r, err := inner(ctx, key, cost, maxDelay)
+		if errors.Is(err, ratelimit.ErrExceedsLimit) {
+			r.RetryAfter, err = time.Hour, nil
+		}
+		return r, err
+	}
+}
+
+// delaysBelow denies a delay of exactly maxDelay.
+func delaysBelow(_ *faulty, inner reserveFunc, _ clock) reserveFunc {
+	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		if maxDelay > 0 {
+			maxDelay--
+		}
+		return inner(ctx, key, cost, maxDelay)
+	}
+}
+
+// queuesForever holds a leaky bucket's reservations to no maxDelay, and tells less.
+func queuesForever(l *faulty, inner reserveFunc, _ clock) reserveFunc {
+	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		if l.current().Algorithm == leaky {
+			maxDelay = math.MaxInt64
+		}
+		return inner(ctx, key, cost, maxDelay)
+	}
+}
+
+// negativeIsForever takes a delay below zero for any delay.
+func negativeIsForever(_ *faulty, inner reserveFunc, _ clock) reserveFunc {
+	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		if maxDelay < 0 {
+			maxDelay = math.MaxInt64
+		}
+		return inner(ctx, key, cost, maxDelay)
+	}
+}
+
+func reserveReadsTwice(_ *faulty, inner reserveFunc, c clock) reserveFunc {
+	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		c.Now()
+		return inner(ctx, key, cost, maxDelay)
+	}
+}
+
+func peekReadsTwice(l *faulty, _ ratelimit.Limit, c clock) {
+	l.peek = func(key string, cost int) (ratelimit.Decision, error) {
+		c.Now()
+		return l.keyed.Peek(key, cost)
+	}
+}
+
+func peekSwallowsErrors(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.peek = func(key string, cost int) (ratelimit.Decision, error) {
+		d, err := l.keyed.Peek(key, cost)
+		if errors.Is(err, ratelimit.ErrExceedsLimit) {
+			d.RetryAfter, err = time.Hour, nil
+		}
+		return d, err
+	}
+}
+
+func peekTakesNegative(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.peek = func(key string, cost int) (ratelimit.Decision, error) { return l.keyed.Peek(key, max(cost, 0)) }
+}
+
+// highest remembers the highest reading of the clock at which a key was charged.
+type highest struct {
+	sync.Mutex
+	at map[string]time.Duration
+}
+
+func (h *highest) gap(key string, now time.Duration) time.Duration {
+	h.Lock()
+	defer h.Unlock()
+	h.at[key] = max(h.at[key], now)
+	return h.at[key] - now
+}
+
+// tellsNoGap tells figures as of the highest reading while the clock is behind it.
+func tellsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
+	c := noted(l, limit, clock)
+	h := &highest{at: map[string]time.Duration{}}
+	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+		d, err := l.keyed.Take(ctx, key, cost)
+		if cost > 0 && err == nil {
+			h.gap(key, c.read())
+		}
+		return d, err
+	}
+	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
+		if gap := h.gap(key, c.read()); gap > 0 && err == nil && r.RetryAfter > gap {
+			r.RetryAfter -= gap
+		}
+		return r, err
+	}
+}
+
+// peekTellsNoGap does that in Peek.
+func peekTellsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
+	c := noted(l, limit, clock)
+	h := &highest{at: map[string]time.Duration{}}
+	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+		d, err := l.keyed.Take(ctx, key, cost)
+		if cost > 0 && err == nil {
+			h.gap(key, c.read())
+		}
+		return d, err
+	}
+	l.peek = func(key string, cost int) (ratelimit.Decision, error) {
+		d, err := l.keyed.Peek(key, cost)
+		h.Lock()
+		seen, known := h.at[key]
+		h.Unlock()
+		if gap := seen - c.read(); known && gap > 0 && err == nil && d.ResetAfter > gap {
+			d.ResetAfter -= gap
+		}
+		return d, err
+	}
+}
+
+// noting is a clock that knows what it was last read at, so that a bug need not read it twice.
+type noting struct {
+	clock
+	last atomic.Int64
+}
+
+func (c *noting) Now() time.Duration {
+	now := c.clock.Now()
+	c.last.Store(int64(now))
+	return now
+}
+
+func (c *noting) read() time.Duration { return time.Duration(c.last.Load()) }
+
+// noted gives the limiter such a clock.
+func noted(l *faulty, limit ratelimit.Limit, c clock) *noting {
+	n := &noting{clock: c}
+	l.keyed = ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: n}))
+	return n
+}
+
+// settlesAtTheReading takes a reading that has stepped back for the time of the settlement.
+func settlesAtTheReading(l *faulty, limit ratelimit.Limit, c clock) {
+	n := noted(l, limit, c)
+	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
+		made := n.read()
+		return settled(r, func(actual int) error {
+			if c.Now() < made && actual < cost {
+				return nil // not spent yet, it seems
+			}
+			return r.Settle(actual)
+		}), err
+	}
+}
+
+// ---- SetLimit ----
+
+func setsProportionally(l *faulty, _ ratelimit.Limit, _ clock) {
+	resets(l, func(old, now ratelimit.Limit) bool { return old.Algorithm == now.Algorithm && old.Rate != now.Rate })
+}
+
+func algorithmsStartFresh(l *faulty, _ ratelimit.Limit, _ clock) {
+	resets(l, func(old, now ratelimit.Limit) bool { return old.Algorithm != now.Algorithm })
+}
+
+// resets forgets all keys when a limit is replaced by one of some kind.
+func resets(l *faulty, forgets func(old, now ratelimit.Limit) bool) {
+	var seen sync.Map
+	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+		seen.Store(key, true)
+		return l.keyed.Take(ctx, key, cost)
+	}
+	l.setLimit = func(limit ratelimit.Limit) error {
+		old := l.current()
+		if err := l.keyed.SetLimit(limit); err != nil {
+			return err
+		}
+		if counts(old) && counts(limit) && forgets(old, limit) {
+			seen.Range(func(key, _ any) bool { l.keyed.Reset(key.(string)); return true })
+		}
+		return nil
+	}
+}
+
+func counts(l ratelimit.Limit) bool { return l.Algorithm <= counter }
+
+func setsWhatIsInvalid(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.setLimit = func(limit ratelimit.Limit) error {
+		if limit.Validate() != nil {
+			return nil
+		}
+		return l.keyed.SetLimit(limit)
+	}
+}
+
+func invalidClearsTheLimit(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.setLimit = func(limit ratelimit.Limit) error {
+		err := l.keyed.SetLimit(limit)
+		if err != nil {
+			l.keyed.SetLimit(ratelimit.Unlimited())
+		}
+		return err
+	}
+}
+
+func namesStay(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.setLimit = func(limit ratelimit.Limit) error {
+		if limit.Named("") == l.current().Named("") {
+			return nil
+		}
+		return l.keyed.SetLimit(limit)
+	}
+}
+
+// blockedForgets starts afresh after a limit that counts nothing.
+func blockedForgets(l *faulty, _ ratelimit.Limit, _ clock) {
+	var seen sync.Map
+	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+		seen.Store(key, true)
+		return l.keyed.Take(ctx, key, cost)
+	}
+	l.setLimit = func(limit ratelimit.Limit) error {
+		if !counts(l.current()) {
+			seen.Range(func(key, _ any) bool { l.keyed.Reset(key.(string)); return true })
+		}
+		return l.keyed.SetLimit(limit)
+	}
+}
+
+// ---- Sweep ----
+
+func sweepsNothing(l *faulty, _ ratelimit.Limit, _ clock) { l.sweep = func() int { return 0 } }
+
+// sweepsBooked drops keys that have room now, whatever is booked for later.
+func sweepsBooked(l *faulty, _ ratelimit.Limit, _ clock) {
+	var booked sync.Map
+	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
+		if r.Delay > 0 {
+			booked.Store(key, true)
+		}
+		return r, err
+	}
+	l.sweep = func() int {
+		booked.Range(func(key, _ any) bool { l.keyed.Reset(key.(string)); booked.Delete(key); return true })
+		return l.keyed.Sweep()
+	}
+}
+
+// sweepsIndebted drops keys that owe more than the capacity.
+func sweepsIndebted(l *faulty, _ ratelimit.Limit, _ clock) {
+	var indebted sync.Map
+	l.adjust = func(key string, delta int) error {
+		if delta > 0 {
+			indebted.Store(key, true)
+		}
+		return l.keyed.Adjust(key, delta)
+	}
+	l.sweep = func() int {
+		indebted.Range(func(key, _ any) bool { l.keyed.Reset(key.(string)); indebted.Delete(key); return true })
+		return l.keyed.Sweep()
+	}
+}
+
+// ---- debt ----
+
+// debtOfAYear caps what is owed at what a year regains.
+func debtOfAYear(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.adjust = func(key string, delta int) error {
+		limit := l.current()
+		worth := float64(limit.Rate.Units) / float64(limit.Rate.Per) * float64(365*24*time.Hour)
+		if most := float64(limit.Capacity()) + worth; float64(delta) > most {
+			delta = int(most)
+		}
+		return l.keyed.Adjust(key, delta)
+	}
+}
+
+// ---- keys ----
+
+// keysBy tells keys apart by a part of them, or by some function of them.
+func keysBy(key func(string) string) func(*faulty, ratelimit.Limit, clock) {
+	return func(l *faulty, _ ratelimit.Limit, _ clock) { l.key = key }
+}
+
+func cut(n int) func(string) string { return func(s string) string { return s[:min(n, len(s))] } }
+
+func untilNul(s string) string {
+	s, _, _ = strings.Cut(s, "\x00")
+	return s
+}
+
+func hashed(mod uint32) func(string) string {
+	return func(s string) string {
+		h := fnv.New32a()
+		h.Write([]byte(s))
+		return strconv.Itoa(int(h.Sum32() % mod))
+	}
+}
+
+// keepsFew forgets the oldest of more than a number of keys.
+func keepsFew(most int) func(*faulty, ratelimit.Limit, clock) {
+	return func(l *faulty, _ ratelimit.Limit, _ clock) {
+		var mu sync.Mutex
+		known, order := map[string]bool{}, []string(nil)
+		l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if !known[key] {
+				known[key], order = true, append(order, key)
+			}
+			if len(order) > most {
+				l.keyed.Reset(order[0])
+				delete(known, order[0])
+				order = order[1:]
+			}
+			return l.keyed.Take(ctx, key, cost)
+		}
+	}
+}
+
+// ---- limits ----
+
+// spoilt answers with another limit than the one in force.
+func spoilt(spoil func(d *ratelimit.Decision)) func(*faulty, ratelimit.Limit, clock) {
+	return func(l *faulty, _ ratelimit.Limit, _ clock) {
+		l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+			d, err := l.keyed.Take(ctx, key, cost)
+			spoil(&d)
+			return d, err
+		}
+	}
+}
+
+// unlimitedEnds holds Unlimited to a large number.
+func unlimitedEnds(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+		d, err := l.keyed.Take(ctx, key, cost)
+		if d.Limit.Algorithm == ratelimit.AlgorithmUnlimited && cost > 1<<30 {
+			return ratelimit.Decision{Limit: d.Limit, RetryAfter: time.Hour}, nil
+		}
+		return d, err
+	}
+}
+
+// blockedSoon says of Blocked that it is to be retried.
+func blockedSoon(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+		d, err := l.keyed.Take(ctx, key, cost)
+		if d.Limit.Algorithm == ratelimit.AlgorithmBlocked && err != nil && cost > 0 {
+			d.RetryAfter, err = time.Hour, nil
+		}
+		return d, err
+	}
+}
+
+// clamps makes limits that cannot be counted smaller, and takes them.
+func clamps(limit ratelimit.Limit, c clock) (limiter, error) {
+	limit.Rate.Units = min(limit.Rate.Units, figure(1<<53))
+	return ratelimit.New(limit, &ratelimit.Options[string]{Clock: c})
+}
+
+// figure is n, or the largest int where that is smaller.
+func figure(n int64) int { return int(min(n, math.MaxInt)) }
+
+// ---- long histories ----
+
+// forgetsAfter forgets a key after so many decisions on it.
+func forgetsAfter(most int) func(*faulty, ratelimit.Limit, clock) {
+	return func(l *faulty, _ ratelimit.Limit, _ clock) {
+		var mu sync.Mutex
+		n := map[string]int{}
+		l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if n[key]++; n[key] == most {
+				l.keyed.Reset(key)
+			}
+			return l.keyed.Take(ctx, key, cost)
+		}
+	}
+}
+
+// ---- a cost of 0 ----
+
+// zeroOpens is a fixed window of its own, which a cost of 0 opens.
+type zeroOpens struct {
+	mu    sync.Mutex // guards keys
+	limit ratelimit.Limit
+	clock clock
+	keys  map[string]window
+}
+
+type window struct {
+	start, last time.Duration
+	spent       int
+}
+
+func newZeroOpens(limit ratelimit.Limit, c clock) limiter {
+	return &zeroOpens{limit: limit, clock: c, keys: map[string]window{}}
+}
+
+func (l *zeroOpens) Allow(key string, cost int) bool {
+	d, _ := l.Take(context.Background(), key, cost)
+	return d.Allowed
+}
+
+func (l *zeroOpens) Take(_ context.Context, key string, cost int) (ratelimit.Decision, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	reading, d := l.clock.Now(), ratelimit.Decision{Limit: l.limit}
+	switch {
+	case cost < 0:
+		return d, ratelimit.ErrNegativeCost
+	case cost > l.limit.Rate.Units:
+		return d, ratelimit.ErrExceedsLimit
+	}
+	w, known := l.keys[key]
+	now := reading
+	if known {
+		now = max(reading, w.last)
+	}
+	if !known || now-w.start >= l.limit.Rate.Per {
+		w = window{start: now} // the bug, if the cost is 0
+	}
+	w.last = now
+	left := w.start + l.limit.Rate.Per - reading
+	if d.Allowed = w.spent+cost <= l.limit.Rate.Units; d.Allowed {
+		w.spent += cost
+	} else {
+		d.RetryAfter = left
+	}
+	if d.Remaining = l.limit.Rate.Units - w.spent; w.spent > 0 {
+		d.ResetAfter = left
+	} else {
+		d.ResetAfter = now - reading
+	}
+	l.keys[key] = w
+	return d, nil
+}
+
+var wrongPromises = []wrong{
+	{name: "a Wait polls", promise: "the promise of Wait", says: "others get in first", build: fault(waitPolls)},
+	{name: "a Wait returns too early", promise: "the promise of Wait", says: "and Wait returns after",
+		build: fault(waitBooks(func(d time.Duration) time.Duration { return d / 2 }))},
+	{name: "a Wait returns too late", promise: "the promise of Wait", says: "and Wait returns after",
+		build: fault(waitBooks(func(d time.Duration) time.Duration { return 2 * d }))},
+	{name: "a Wait spends though its context is cancelled", promise: "the promise of Wait", says: "was cancelled before", build: fault(waitSpendsFirst)},
+	{name: "waiters move up when one gives up", promise: "the promise of Wait", says: "gives up, and", build: fault(waitMovesUp)},
+	{name: "a Wait does not hold the work of a leaky bucket", promise: "the promise of Wait", says: "and Wait returns after", accepts: only(leaky), build: fault(waitLeavesDelay)},
+	{name: "a key is forgotten when a waiter gives up", promise: "the promise of Wait", says: "until its context was cancelled", build: fault(waitForgets)},
+
+	{name: "a cancelled reservation of 0 mints", promise: "the promise of Settle", says: "has reserved a cost of 0, and cancelled", build: fault(settles(cancelOfNothingMints))},
+	{name: "a reservation of 0 is never settled", promise: "the promise of Settle", says: "has reserved a cost of 0 and settled it above", build: fault(settles(nothingIsSettled))},
+	{name: "a settlement is capped at the capacity", promise: "the promise of Settle", says: "settled", build: fault(settles(settlesUpToTheCapacity))},
+	{name: "a settlement is capped at what was reserved", promise: "the promise of Settle", says: "settled above", build: fault(settles(settlesUpToTheReserved))},
+	{name: "one settlement an instant", promise: "the promise of Settle", says: "at one instant", build: fault(settlesOnce)},
+	{name: "a refund is scaled after SetLimit", promise: "the promise of Settle", says: "beside what is cancelled", build: fault(scalesRefunds)},
+	{name: "a late refund after SetLimit", promise: "the promise of Settle", says: "is cancelled after the limit has changed", build: fault(refundsAfterAChange)},
+	{name: "a denied reservation gives back", promise: "the promise of Reserve", says: "", build: fault(reserves(deniedIsSettled))},
+	{name: "a reservation of 0 is denied", promise: "the promise of Reserve", says: "Reserve of cost 0", build: fault(reserves(reserveOfNothingIsDenied))},
+	{name: "a reservation of 0 charges", promise: "the promise of Reserve", says: "Reserve of cost 0", build: fault(reserves(reserveOfNothingCharges))},
+	{name: "a negative reservation mints", promise: "the promise of Reserve", says: "Reserve of cost -1: the error is <nil>", build: fault(reserves(reserveOfLessMints))},
+	{name: "a reservation is nil", promise: "the promise of Reserve", says: "returns nil", build: fault(reserves(reserveReturnsNil))},
+	{name: "a reservation above the capacity is to be retried", promise: "the promise of Reserve", says: "the error is <nil>", build: fault(reserves(reserveSaysNotYet))},
+	{name: "a delay of maxDelay is denied", promise: "the promise of Reserve", says: "and a booking at it answers", build: fault(reserves(delaysBelow))},
+	{name: "a queue of maxDelay is denied", promise: "the promise of Reserve", says: "Reserve with", accepts: only(leaky), build: fault(reserves(delaysBelow))},
+	{name: "a queue knows no maxDelay", promise: "the promise of Reserve", says: "maxDelay", accepts: only(leaky), build: fault(reserves(queuesForever))},
+	{name: "a delay below zero is any delay", promise: "the promise of Reserve", says: "maxDelay", build: fault(reserves(negativeIsForever))},
+	{name: "Reserve reads the clock twice", promise: "promise 7", says: "Reserve reads the clock 2 times", build: fault(reserves(reserveReadsTwice))},
+	{name: "Peek reads the clock twice", promise: "promise 7", says: "Peek reads the clock 2 times", build: fault(peekReadsTwice)},
+	{name: "Peek has no ErrExceedsLimit", promise: "promise 4", says: "Peek at cost", build: fault(peekSwallowsErrors)},
+	{name: "Peek has no ErrNegativeCost", promise: "promise 4", says: "Peek at cost -1", build: fault(peekTakesNegative)},
+	{name: "Reserve forgets the gap of the clock", promise: "promise 7", says: "the clock is behind", build: fault(tellsNoGap)},
+	{name: "Peek forgets the gap of the clock", promise: "promise 7", says: "the clock is behind", build: fault(peekTellsNoGap)},
+	{name: "nothing is settled while the clock is behind", promise: "promise 7", says: "has settled while the clock was behind", build: fault(settlesAtTheReading)},
+
+	{name: "another rate starts afresh", promise: "the promise of SetLimit", says: "were", build: fault(setsProportionally)},
+	{name: "another algorithm starts afresh", promise: "the promise of SetLimit", says: "and now the limit is", accepts: only(token, fixed), build: fault(algorithmsStartFresh)},
+	{name: "invalid limits are ignored", promise: "the promise of SetLimit", says: "answers <nil>", build: fault(setsWhatIsInvalid)},
+	{name: "an invalid limit means none", promise: "", says: "where SetLimit refuses invalid limits", build: fault(invalidClearsTheLimit)},
+	{name: "a name stays", promise: "the promise of SetLimit", says: "and the key answers for", build: fault(namesStay)},
+	{name: "a limit that counts nothing forgets", promise: "the promise of SetLimit", says: "counted nothing", build: fault(blockedForgets)},
+
+	{name: "nothing is swept", promise: "the promise of Sweep", says: "was not swept", build: fault(sweepsNothing)},
+	{name: "bookings are swept", promise: "the promise of Sweep", says: "after a sweep", build: fault(sweepsBooked)},
+	{name: "debts are swept", promise: "the promise of Sweep", says: "after a sweep", build: fault(sweepsIndebted)},
+	{name: "a debt is capped at a year", promise: "promise 8", says: "as much as can be was charged", build: fault(debtOfAYear)},
+
+	{name: "keys are cut at 255 bytes", promise: "each key has a budget of its own", says: "a key never seen answers", build: fault(keysBy(cut(255)))},
+	{name: "keys are cut at 4096 bytes", promise: "each key has a budget of its own", says: "a key never seen answers", build: fault(keysBy(cut(4096)))},
+	{name: "keys end at a NUL", promise: "each key has a budget of its own", says: "a key never seen answers", build: fault(keysBy(untilNul))},
+	{name: "keys are made valid text", promise: "each key has a budget of its own", says: "a key never seen answers",
+		build: fault(keysBy(func(s string) string { return strings.ToValidUTF8(s, "\ufffd") }))},
+	{name: "keys are trimmed", promise: "each key has a budget of its own", says: "a key never seen answers", build: fault(keysBy(strings.TrimSpace))},
+	{name: "keys are hashed into 4096", promise: "each key has a budget of its own", says: "", build: fault(keysBy(hashed(4096)))},
+	{name: "keys are hashed into 65536", promise: "each key has a budget of its own", says: "", build: fault(keysBy(hashed(1 << 16)))},
+	{name: "64 keys are kept", promise: "each key has a budget of its own", says: "", build: fault(keepsFew(64))},
+	{name: "1024 keys are kept", promise: "each key has a budget of its own", says: "that have spent all they had", build: fault(keepsFew(1024))},
+
+	{name: "answers have no name", promise: "a Decision names its limit", says: "answers for the limit", build: fault(spoilt(func(d *ratelimit.Decision) { d.Limit.Name = "" }))},
+	{name: "Unlimited ends", promise: "promise 6", says: "fits and is not allowed", build: fault(unlimitedEnds)},
+	{name: "Blocked is to be retried", promise: "promise 4", says: `want "ratelimit: cost exceeds the limit"`, build: fault(blockedSoon)},
+	{name: "what cannot be counted is clamped", promise: "promise 6", says: "<nil>", newly: clamps},
+	{name: "a key is forgotten after 1000 decisions", promise: "promise", says: "of a long history", build: fault(forgetsAfter(1000))},
+	{name: "a cost of 0 opens a window", promise: "promise 4", says: "", accepts: only(fixed), build: newZeroOpens},
+}
+
+// With a number of seeds each wrong limiter is tried that often, with limits of all algorithms
+// and as many histories as the suite plays without being told.
+var seeds = flag.Int("seeds", 0, "how many seeds each wrong limiter is tried with; 0 for one, and one algorithm")
+
+func TestLimitersThatBreakAPromiseAreFoundOut(t *testing.T) { findAll(t, wrongPromises) }
+
+// findAll has the suite look at wrong limiters, and say what is wrong with each.
+func findAll(t *testing.T, all []wrong) {
+	for _, w := range all {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			if *seeds == 0 {
+				w.histories, w.accepts = cmp.Or(w.histories, 16), w.one()
+			}
+			for seed := range max(1, *seeds) {
+				w.isFound(t, uint64(1+seed))
+			}
+		})
+	}
+}
+
+// one accepts the limits of one algorithm, if all are accepted.
+func (w wrong) one() func(ratelimit.Limit) bool {
+	if w.accepts == nil {
+		return only(token, ratelimit.AlgorithmUnlimited, ratelimit.AlgorithmBlocked)
+	}
+	return w.accepts
+}
+
+func (w wrong) isFound(t *testing.T, seed uint64) {
+	clock := new(ratelimittest.Clock)
+	err := ratelimittest.Check(ratelimittest.Config{
+		Clock: clock, Seed: seed, Histories: w.histories, Accepts: w.accepts,
+		New: func(l ratelimit.Limit) (limiter, error) {
+			if w.newly != nil {
+				return w.newly(l, clock)
+			}
+			if err := l.Validate(); err != nil {
+				return nil, err
+			}
+			return w.build(l, clock), nil
+		},
+	})
+	require.Error(t, err)
+	assert.True(t, w.isFoundIn(err), "seed %d: want %s, and %q, in\n%v", seed, w.promise, w.says, err)
+}
