@@ -5,19 +5,18 @@ import (
 	"time"
 )
 
-// Clock tells the time as a span since an origin of its own, which may be
-// negative. It must be safe for concurrent use and should not step back; where
-// it does, a key's time stands still until the clock has caught up. It is read
-// while a key's lock is held, so it must not call the limiter.
+// Clock tells the time, as a span since an origin of its own; it may be negative. It must
+// be safe for concurrent use, and should not step back. If it does, time stands still for
+// each key until the clock has reached the key's highest reading again. It is read while
+// locks are held, so it must not call the limiter.
 //
-// Readings are counted within ±146 years of the clock's origin; beyond that a
-// key's time stands still.
+// Readings more than 146 years from the origin count as 146 years.
 type Clock interface {
 	Now() time.Duration
 }
 
-// systemClock reads the monotonic clock. It is one value for all limiters, so
-// that several of them can decide on one reading.
+// systemClock reads the monotonic clock. All limiters have the same one, so that several
+// of them can decide at one reading.
 type systemClock struct{}
 
 var origin = time.Now()
@@ -25,7 +24,7 @@ var origin = time.Now()
 // Now returns the time since the program's start.
 func (systemClock) Now() time.Duration { return time.Since(origin) }
 
-// maxReading leaves room to add a century, and to subtract any two readings.
+// maxReading leaves room to add a century to a reading, and to subtract any two.
 const maxReading = math.MaxInt64 / 2
 
 // reading is the clock's time in nanoseconds.

@@ -233,3 +233,26 @@ func TestAKeyFromTheFutureIsInNobodysWay(t *testing.T) {
 	}
 	assert.Equal(t, uint64(1000), l.Stats().Expired)
 }
+
+func TestAdjustFollowsAChangedLimitFirst(t *testing.T) {
+	l, clock := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerSecond(10)))
+	require.True(t, l.Allow("k", 1))
+	require.NoError(t, l.SetLimit(ratelimit.FixedWindow(ratelimit.PerSecond(100))))
+	require.NoError(t, l.Adjust("k", 49))
+	assert.Equal(t, 50, remaining(t, l, "k"))
+	clock.advance(s)
+	assert.Equal(t, 100, remaining(t, l, "k"), "no debt of five windows of 10")
+}
+
+func TestAllowTellsOnDecisionOfKnownKeysToo(t *testing.T) {
+	var told []ratelimit.Event[string]
+	l := newWith(t, onceADay, ratelimit.Options[string]{Clock: new(testClock), OnDecision: func(e ratelimit.Event[string]) {
+		told = append(told, e)
+	}})
+	l.Allow("k", 1)
+	l.Allow("k", 1)
+	require.Len(t, told, 2)
+	assert.True(t, told[0].Spent)
+	assert.Equal(t, ratelimit.Event[string]{Key: "k", Cost: 1,
+		Decision: ratelimit.Decision{Limit: onceADay, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour}}, told[1])
+}

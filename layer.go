@@ -91,6 +91,8 @@ func (y *keyedLayer[R, K]) limiter() (Clock, Limit, error) {
 	switch {
 	case y.l == nil:
 		return nil, Limit{}, errors.New("By was given no limiter")
+	case y.l.keys == nil:
+		return nil, Limit{}, errors.New("By was given a zero Keyed; use New")
 	case y.key == nil:
 		return nil, Limit{}, errors.New("By was given no key function")
 	}

@@ -1,49 +1,74 @@
-// Package ratelimit decides, in nanoseconds and exactly, whether a key may spend now.
+// Package ratelimit limits how much each key may spend, in one process: exactly, in
+// bounded memory, in 50 to 120 ns a decision.
 //
 //	limiter, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10), 20), nil)
 //	…
 //	if !limiter.Allow("user:42", 1) {
-//		// not now
+//		// denied
 //	}
 //
-// A [Limit] says what is allowed, and by which of five algorithms it is counted:
-// [TokenBucket], which suits most, [LeakyBucket], [FixedWindow], [SlidingLog] and
-// [SlidingCounter]. A [Keyed] limiter, made by [New], gives each key a budget of its
-// own. Most callers need [Keyed.Allow]; [Keyed.Take] says why not, how much is left
-// and when to retry; [Keyed.Wait] sleeps until it is time; [Keyed.Reserve] charges an
-// estimate that is settled later. [All] puts several limits on one request: all of
-// them allow it, or none is charged.
+// A [Limit] says how much is allowed, and which of five algorithms counts it:
+// [TokenBucket], which suits most uses, [LeakyBucket], [FixedWindow], [SlidingLog] or
+// [SlidingCounter]. [New] makes a [Keyed] limiter, which gives each key its own budget.
+//
+// Most callers need [Keyed.Allow]. [Keyed.Take] also says how much is left and when to
+// retry. [Keyed.Wait] sleeps until the cost is allowed. [Keyed.Reserve] charges an estimate,
+// which is settled when the real cost is known. [All] puts several limits on one
+// request: either all of them are charged, or none.
 //
 // # What the answers mean
 //
-// These hold for all five algorithms, to the nanosecond:
+// A key is fresh when it cannot be told from one never seen: all that it has spent has
+// been regained.
 //
-//   - If nothing else is spent, a denied cost is denied 1 ns before RetryAfter, and allowed
-//     at it. Remaining is allowed at this instant, and one more is not. At ResetAfter the
-//     key cannot be told from one never seen, and 1 ns before it can.
-//   - A denial charges nothing. Neither does a Peek, a cost of 0, an error, or a Wait
-//     that fails.
-//   - The limit's bound, which each constructor states, holds whatever is reserved,
-//     settled and cancelled, from however many goroutines. Only a grant, [Keyed.Adjust]
-//     with a negative delta, is outside of it.
-//   - What is spent above a capacity, by Adjust or by settling, is a debt: it is regained
-//     at the rate, or runs over into the windows to come, and is capped at 100 years.
-//   - Budgets are counted in whole numbers; no rate is rounded.
-//   - Time that steps back mints nothing: a key's time stands still until the clock has
-//     caught up, and RetryAfter and ResetAfter include that. One reading far in the
-//     future locks a key until the clock gets there, or [Keyed.Reset].
+// These statements hold for all five algorithms, to the nanosecond:
 //
-// In a testing/synctest bubble, build the limiter inside the bubble it is used in.
+//   - If nothing else is spent, a denied cost is allowed at RetryAfter, and denied 1 ns
+//     before it. A cost of Remaining is allowed now, and one more is denied. At
+//     ResetAfter the key is fresh, and 1 ns before it is not.
+//   - A denial charges nothing. Nor does a Peek, a cost of 0, an error, or a Wait that fails.
+//   - Each constructor of a limit states its bound. The bound holds whatever is reserved, settled
+//     and cancelled, from any number of goroutines. Only a grant ([Keyed.Adjust] with a
+//     negative delta), [Keyed.Reset] and eviction allow more.
+//   - What Adjust or Settle charge above the capacity is a debt. It is regained at the
+//     rate, or counted in the windows that follow. It is capped at what 100 years regain.
+//   - Budgets are whole numbers. No rate is rounded.
+//
+// # Time
+//
+// A clock that steps back gives no key more to spend. For a key that has seen a later
+// reading, time stands still until the clock has caught up; RetryAfter and ResetAfter
+// include that. A fresh key that was dropped from memory keeps this property: no key that
+// was dropped is created anew at an earlier time than that at which it was fresh.
+//
+// One reading far in the future locks the keys that are decided at that reading: they
+// regain nothing until the clock gets there. [Keyed.Reset] unlocks one of them. If such a
+// key is dropped as fresh, at a second reading that is still later, then all new keys
+// of its shard (a 64th of the keys; all keys, if MaxKeys is below 4096) start at that
+// time too. Only a new limiter clears that, or a clock that gets there.
+//
+// In a testing/synctest bubble, make the limiter inside the bubble that uses it.
 //
 // # Memory
 //
-// A limiter tracks at most [Options.MaxKeys] keys and starts no goroutine. Keys that
-// have been idle for a minute and are as good as new leave as others come. A full table
-// forgets one of the least recently used keys for a new one, and with it what that had
-// spent; see [Options.OnFull] and [Keyed.Stats].
+// A limiter tracks at most [Options.MaxKeys] keys and starts no goroutine. Fresh keys that
+// have been idle for a minute are dropped as new keys come, which loses nothing.
 //
-// A known key is decided on without allocating if its type holds no pointers but
-// strings, or is [netip.Addr].
+// When MaxKeys are tracked, a new key takes the place of another one: of a fresh one
+// if there is one among the few that are looked at, else of one that was not used lately, else of
+// one in use, and last of one that is throttled (its last decision was a denial). What
+// an evicted key had spent is forgotten. With [RefuseNew] the new key is refused
+// instead, unless a key in the table is fresh.
+//
+// No table of n keys can remember n + 1 throttled ones. Who can invent more keys than
+// MaxKeys, and spend with each of them until it is denied, gets rid of a denial. So choose
+// keys that cost something to get, put a second limit on what the keys have in common
+// (a network, an account), or use RefuseNew. [Keyed.Stats] counts such evictions.
+//
+// A decision on a known key does not allocate, if the key's type has no pointers other
+// than those of strings, or is [netip.Addr]. The text of string keys, also in the fields of struct
+// keys, is copied when a key is inserted, so that a key which is a small part of a long
+// string does not keep that in memory. Strings in interfaces are not copied.
 package ratelimit
 
 import (
@@ -55,16 +80,16 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// Limiter decides whether a key may spend. It is what callers should depend on:
-// the in-memory limiter, a stack of layers and a remote limiter all are one.
+// Limiter decides whether a key may spend. Callers should depend on this interface:
+// the limiter in memory, a stack of layers and a remote limiter all implement it.
 // Implementations are safe for concurrent use.
 type Limiter[K any] interface {
 	// Allow spends cost of key's budget and reports true; or it spends nothing
-	// and reports false, on any error too. A cost of 0 is always allowed.
+	// and reports false. On an error it reports false too. A cost of 0 is always allowed.
 	Allow(key K, cost int) bool
 
-	// Take is Allow with the reasons: how much is left, when to retry, what was
-	// wrong. The context bounds the I/O of a remote limiter; in memory it is unused.
+	// Take is Allow with the details: how much is left, when to retry, what was
+	// wrong. The context bounds the I/O of a remote limiter. In memory it is not used.
 	Take(ctx context.Context, key K, cost int) (Decision, error)
 }
 
@@ -72,30 +97,33 @@ type Limiter[K any] interface {
 type Reserver[K any] interface {
 	Limiter[K]
 
-	// Reserve is Take, but it may book ahead by up to maxDelay, and what it
-	// charged can be corrected once the real cost is known. The Reservation is
-	// never nil; if it is not Allowed, there is nothing to settle.
+	// Reserve is Take, but it may book up to maxDelay ahead, and what it has
+	// charged can be corrected when the real cost is known. The Reservation is
+	// never nil. If it is not Allowed, there is nothing to settle.
 	Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error)
 }
 
-// Keyed is the in-memory limiter: one budget for each key. Make one with [New]. It
-// is safe for concurrent use, starts no goroutine and needs no closing. The zero
-// Keyed cannot be used.
+// Keyed is the limiter in memory: one budget for each key. Make one with [New]. It is
+// safe for concurrent use, starts no goroutine and needs no closing. The methods of the
+// zero Keyed panic.
 type Keyed[K comparable] struct {
 	clock      Clock
 	era        atomic.Pointer[era]
-	refreshed  atomic.Uint64 // how many times keys were told to ask for their limits again
+	refreshed  atomic.Uint64 // how often single keys were told to ask for their limits again
 	keys       *table[K]
 	limitFor   func(K) Limit
 	onDecision func(Event[K])
-	odd        bool // keys hold interfaces, and so values that may not be comparable
+
+	// uncertain says that keys hold interfaces, so a key may fail to be comparable, and has
+	// to be checked before it is looked up.
+	uncertain bool
 }
 
 var _ Reserver[string] = (*Keyed[string])(nil)
 
-// New returns a limiter that holds each key to the limit. The error wraps
-// [ErrInvalidLimit] if the limit is invalid, and names the option and the figure
-// if one is.
+// New returns a limiter that holds each key to the limit. Nil options are the
+// defaults. If the limit is invalid, the error wraps [ErrInvalidLimit]; if an option is, it
+// names the option and the figure.
 func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 	var o Options[K]
 	if opts != nil {
@@ -120,14 +148,14 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 		keys:       table,
 		limitFor:   o.LimitFor,
 		onDecision: o.OnDecision,
-		odd:        keys.HoldInterfaces[K](),
+		uncertain:  keys.HoldInterfaces[K](),
 	}
 	l.era.Store(e)
 	return l, nil
 }
 
-// Must returns the limiter, or panics if there is an error. It is for limits that
-// are written in the program: Must(New[string](TokenBucket(PerSecond(10), 20), nil)).
+// Must returns the limiter, or panics if there is an error. Use it for limits that
+// the program itself contains: Must(New[string](TokenBucket(PerSecond(10), 20), nil)).
 func Must[K comparable](l *Keyed[K], err error) *Keyed[K] {
 	if err != nil {
 		panic(err)
@@ -136,10 +164,12 @@ func Must[K comparable](l *Keyed[K], err error) *Keyed[K] {
 }
 
 // Allow spends cost of the key's budget and reports true; or it spends nothing and
-// reports false. It is what most callers should use. On a leaky bucket it does
-// not say how long to hold the work; use Take or Wait there.
+// reports false. Most callers should use it. It does not say for how long a leaky bucket
+// delays the work; use Take or Wait there.
 func (l *Keyed[K]) Allow(key K, cost int) bool {
-	if !l.odd && l.onDecision == nil {
+	// The first lines are also those of decide: a call would cost as much as they do.
+	l.keys.mustBe()
+	if !l.uncertain && l.onDecision == nil {
 		if b := l.keys.find(key); b != nil {
 			b.mu.Lock()
 			if p := b.plan; p != nil && p.seq == l.era.Load().seq && p.ordinary(cost) {
@@ -149,17 +179,21 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 			}
 			b.mu.Unlock()
 		}
+		var d Decision
+		_, _, _ = l.decideSlow(key, cost, take, &d)
+		return d.Allowed
 	}
 	d, _ := l.Take(context.Background(), key, cost)
 	return d.Allowed
 }
 
-// Take spends cost of the key's budget, or nothing, and says how the key stands.
+// Take spends cost of the key's budget, or nothing, and says how much is left and when to
+// retry.
 //
-// The error is nil if the cost was allowed, and if it was denied for now: see
-// [Decision.RetryAfter]. It wraps [ErrExceedsLimit] if the cost can never pass,
-// [ErrNegativeCost], [ErrInvalidKey], [ErrInvalidLimit] if LimitFor returned a
-// limit that is invalid, and [ErrTableFull].
+// The error is nil if the cost was allowed, and also if it was denied for now: then see
+// [Decision.RetryAfter]. Else it wraps one of these: [ErrExceedsLimit], if the cost can
+// never be allowed; [ErrNegativeCost]; [ErrInvalidKey]; [ErrInvalidLimit], if LimitFor
+// returned an invalid limit; [ErrTableFull].
 func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err error) {
 	var b *account
 	b, _, err = l.decide(key, cost, take, &d)
@@ -167,10 +201,11 @@ func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err err
 	return d, err
 }
 
-// decide decides, and fills in d. It returns the bucket that was charged and with
-// what, if any was.
+// decide decides, and fills in d. If an account was charged, it returns the account and the
+// offer that was accepted.
 func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, o offer, err error) {
-	if !l.odd {
+	l.keys.mustBe()
+	if !l.uncertain {
 		if b = l.keys.find(key); b != nil {
 			b.mu.Lock()
 			if p := b.plan; p != nil && p.seq == l.era.Load().seq && p.ordinary(cost) {
@@ -184,7 +219,8 @@ func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, 
 	return l.decideSlow(key, cost, q, d)
 }
 
-// decideSlow is decide for all that is not an ordinary cost of a known key.
+// decideSlow is decide for new keys, for changed limits, and for costs that are 0 or
+// invalid or above the capacity.
 func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account, offer, error) {
 	if err := l.check(key, cost); err != nil {
 		return nil, offer{}, err
@@ -224,7 +260,7 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account
 	}
 }
 
-// planFor returns the plan that the key has, or is to have.
+// planFor returns the plan of the key's limit. It may call LimitFor.
 func (l *Keyed[K]) planFor(key K) (*plan, error) {
 	e := l.era.Load()
 	if l.limitFor == nil {
@@ -262,8 +298,7 @@ func (l *Keyed[K]) given(b *account, limit Limit) (*plan, error) {
 	return e.given(limit)
 }
 
-// look fills in how the key stands under the plan, and what it would answer to a
-// cost, without changing anything.
+// look fills in what the key would answer to a cost under the plan. It changes nothing.
 func (l *Keyed[K]) look(key K, p *plan, cost int64, d *Decision) {
 	if !p.tracks() {
 		d.Allowed, d.Limit, d.Remaining = true, p.limit, p.limit.Capacity()
@@ -282,9 +317,9 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, d *Decision) {
 	p.answer(state{at: at}, moment{now, at}, cost, d)
 }
 
-// Peek says what Take would answer, and how the key stands: Allowed, RetryAfter and
-// Delay are for this cost, Remaining and ResetAfter are as they are now. It changes
-// nothing and tracks nothing. The errors are Take's, but for [ErrTableFull].
+// Peek says what Take would answer. Allowed, RetryAfter and Delay are for this cost;
+// Remaining and ResetAfter are what they are before anything is spent. It changes nothing,
+// and a key that is not tracked stays so. The errors are those of Take, without [ErrTableFull].
 func (l *Keyed[K]) Peek(key K, cost int) (d Decision, err error) {
 	if err = l.check(key, cost); err != nil {
 		return d, err
@@ -301,13 +336,12 @@ func (l *Keyed[K]) Peek(key K, cost int) (d Decision, err error) {
 	return d, err
 }
 
-// Adjust corrects what a key has spent. A positive delta charges it, into debt if
-// need be: what is above the capacity is regained as the algorithm regains, at the
-// rate or as its windows pass. Debt is capped at what 100 years regain. A
-// negative delta is a grant: it gives back that much of what is spent, never
-// past a fresh key. A delta of 0 does nothing, and so does any delta under
-// [Unlimited] and [Blocked]. The errors are [ErrInvalidKey], [ErrInvalidLimit] and
-// [ErrTableFull]; with an error, nothing was changed.
+// Adjust corrects what a key has spent. A positive delta is charged, even if it does not fit:
+// what is above the capacity is a debt, which is regained at the rate or as the windows
+// pass. Debt is capped at what 100 years regain. A negative delta is a grant: it gives back
+// that much of what is spent, and no more than all of it. A delta of 0 does nothing, nor
+// does any delta under [Unlimited] and [Blocked]. The errors wrap [ErrInvalidKey],
+// [ErrInvalidLimit] or [ErrTableFull]; after an error nothing has changed.
 func (l *Keyed[K]) Adjust(key K, delta int) error {
 	if err := l.check(key, 0); err != nil {
 		return err
@@ -341,31 +375,39 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int, refreshed uint64) error {
 	return nil
 }
 
-// Reset forgets the key: its next decision is that of a key never seen. What was
-// reserved before cannot be settled any more.
+// Reset forgets the key and what it has spent. To settle what was reserved before has
+// no effect any more. It does nothing if the key is not tracked.
 func (l *Keyed[K]) Reset(key K) {
 	if l.check(key, 0) == nil {
 		l.keys.forget(key)
 	}
 }
 
-// Sweep drops every key that is as good as new and has been idle for
-// [Options.IdleTTL], and returns how many it dropped. Nothing needs it to be
-// called: old keys leave as new ones come. It is for giving memory back.
-func (l *Keyed[K]) Sweep() int { return l.keys.sweep(l.clock) }
+// Sweep drops every key that is fresh and has been idle for [Options.IdleTTL], and returns
+// how many it dropped. A key that another call is using at this moment is kept. You need
+// not call it, because old keys are dropped as new ones come. It gives memory back after a peak.
+func (l *Keyed[K]) Sweep() int { return l.table().sweep(l.clock) }
 
 // Len returns how many keys are tracked.
-func (l *Keyed[K]) Len() int { return int(l.keys.keys.Load()) }
+func (l *Keyed[K]) Len() int { return int(l.table().keys.Load()) }
 
-// Reserve is Take, but it may book ahead by up to maxDelay (below zero counts as zero):
-// Delay says when the work may begin, and later callers queue behind it. On a leaky
-// bucket Delay is the queue's, and one above maxDelay is denied. A denial's
-// RetryAfter is for the same call: with this maxDelay. Nothing is booked so far
-// ahead that it would take more than 100 years to regain. Settle the reservation when
-// the real cost is known, or cancel it. It is never nil; errors are those of Take.
+// table returns the key table, or panics if there is none.
+func (l *Keyed[K]) table() *table[K] {
+	l.keys.mustBe()
+	return l.keys
+}
+
+// Reserve is Take, but it may book up to maxDelay ahead; a maxDelay below zero counts as
+// zero. Delay says when the work may begin, and later callers queue behind it. On a leaky
+// bucket Delay is the time in the queue, and the cost is denied if that is above maxDelay.
+// The RetryAfter of a denial is for the same call, with this maxDelay. Nothing is booked so
+// far ahead that to regain it would take more than 100 years.
 //
-// With a cost of 0 nothing is charged, and the reservation is allowed: to settle it
-// charges the actual cost as [Keyed.Adjust] does.
+// Settle the reservation when the real cost is known, or cancel it. The reservation is never
+// nil. The errors are those of Take.
+//
+// A cost of 0 charges nothing, and is allowed: to settle that reservation charges the
+// actual cost as [Keyed.Adjust] does.
 func (l *Keyed[K]) Reserve(_ context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error) {
 	r := &Reservation{clock: l.clock}
 	var err error
@@ -387,12 +429,13 @@ func (l *Keyed[K]) report(key K, cost int, d Decision, spent bool, err error) {
 	}
 }
 
-// check returns what is wrong with the key or the cost whatever the limit.
+// check returns what is wrong with the key or the cost under any limit.
 func (l *Keyed[K]) check(key K, cost int) error {
+	l.keys.mustBe()
 	if cost < 0 {
 		return fmt.Errorf("%w: %d", ErrNegativeCost, cost)
 	}
-	if l.odd && !keys.CanCompare(key) {
+	if l.uncertain && !keys.CanCompare(key) {
 		return fmt.Errorf("%w: %T cannot be compared", ErrInvalidKey, key)
 	}
 	if key != key {
@@ -402,9 +445,10 @@ func (l *Keyed[K]) check(key K, cost int) error {
 }
 
 // Limits returns the limit of New or SetLimit, or the zero Limit if
-// [Options.LimitFor] gives each key its own. It is what an HTTP header can say
-// before the first decision.
+// [Options.LimitFor] gives each key its own. An HTTP header can tell it before the
+// first decision.
 func (l *Keyed[K]) Limits() []Limit {
+	l.keys.mustBe()
 	if l.limitFor != nil {
 		return []Limit{{}}
 	}

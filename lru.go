@@ -105,6 +105,13 @@ func (t *table[K]) early() *early {
 
 func (t *table[K]) find(key K) *account { return t.index.find(key) }
 
+// mustBe panics if there is no table, because the Keyed was not made by New.
+func (t *table[K]) mustBe() {
+	if t == nil {
+		panic("ratelimit: zero Keyed; use New")
+	}
+}
+
 // findLocked finds a key under its shard's lock. Whoever has found a dropped account needs
 // it, because that leaves the index a moment after it was marked.
 func (t *table[K]) findLocked(key K) *account {

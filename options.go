@@ -5,52 +5,56 @@ import (
 	"time"
 )
 
-// Overflow says what happens to a new key when [Options.MaxKeys] are tracked. Keys
-// that are as good as new make room in either case: to forget them loses nothing.
+// Overflow says what happens to a new key when [Options.MaxKeys] are tracked.
 type Overflow uint8
 
 const (
-	// EvictOldest forgets one of the least recently used keys, and what it has
-	// spent. Keys that were denied and are still throttled get a second chance.
+	// EvictOldest drops another key: of the few that were inserted or used least recently,
+	// a fresh one if there is one, else one that was not used lately, else one in
+	// use, and last one that is throttled. What the key had spent is forgotten.
 	EvictOldest Overflow = iota
-	// RefuseNew denies the new key, with [ErrTableFull].
+	// RefuseNew drops a key only if it is fresh, so that nothing is forgotten. If no key in
+	// the whole table is fresh, the new key is denied with [ErrTableFull]. Keys that other
+	// calls are using at this moment do not count. A key whose limit has changed since its
+	// last decision is fresh or not by its old limit. A new key in a full table costs
+	// O(log MaxKeys), averaged over all decisions.
 	RefuseNew
 )
 
-// Options are what [New] can be told beyond the limit. Nil and the zero Options
-// mean the defaults. Functions in it are called concurrently, outside every lock.
+// Options are the settings of [New] besides the limit. Nil and the zero Options are
+// the defaults. Their functions are called concurrently, and no lock is held then.
 type Options[K comparable] struct {
-	// LimitFor returns the limit of a key; the zero Limit means New's, and a limit
-	// without a name takes the name of New's. It is asked
-	// when a key is first seen, and again after it was forgotten, after SetLimit
-	// and after Refresh. Keys that it puts under Unlimited or Blocked are not
-	// tracked, and so it is asked for each of their decisions. It may be slow, and
-	// may call the limiter. If it returns an invalid limit, the key is denied with
-	// ErrInvalidLimit. If nil, all keys have New's limit.
+	// LimitFor returns the limit of a key. The zero Limit means New's limit, and a limit
+	// without a name takes the name of New's. It is called when a key is first
+	// seen, and again after the key was dropped, after SetLimit and after Refresh. Keys under
+	// Unlimited or Blocked are not tracked, so it is called for each of their
+	// decisions. It may be slow, and may call the limiter. If it returns an invalid
+	// limit, the decision fails with ErrInvalidLimit. If LimitFor is nil, all keys
+	// are under New's limit.
 	LimitFor func(key K) Limit
 
-	// MaxKeys is how many keys are tracked at most; exactly so many fit. If zero,
-	// 65536. It bounds the keys, of some 250 bytes each and their own text, but not
-	// what each sliding log remembers. With layers, leave room for all keys of all
-	// requests under way.
+	// MaxKeys is how many keys are tracked at most; exactly that many fit. If zero, 65536.
+	// A key takes about 200 bytes besides its own text, and 60 more with RefuseNew. What
+	// a sliding log remembers is not included. With layers, leave room for all keys of
+	// all requests that are decided at the same time.
 	MaxKeys int
 
 	// OnFull says what happens to a new key when MaxKeys are tracked. If zero,
 	// EvictOldest.
 	OnFull Overflow
 
-	// IdleTTL is how long idle keys are kept at least, as long as there is room.
-	// If zero, until they are as good as new. A key that is not as good as new
-	// is never dropped for being idle. Without Sweep, keys leave as others come,
-	// and no sooner than after a minute.
+	// IdleTTL is for how long idle keys are kept at least, while there is room. If
+	// zero, until they are fresh. A key that is not fresh is never dropped for being
+	// idle. Without Sweep, keys are dropped only as new ones come, and
+	// not before they were idle for a minute.
 	IdleTTL time.Duration
 
-	// Clock tells the time. If nil, the system's monotonic clock.
+	// Clock tells the time. If nil, it is the system's monotonic clock.
 	Clock Clock
 
-	// OnDecision is called after each Allow, Take, Reserve and Wait, with what
-	// was decided. It is not called by Peek. It runs in the caller's goroutine,
-	// outside every lock. If nil, nothing is.
+	// OnDecision is called after each Allow, Take, Reserve and Wait with what was
+	// decided. Peek does not call it. It runs in the caller's goroutine. If nil, nothing
+	// is called.
 	OnDecision func(Event[K])
 }
 

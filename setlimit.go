@@ -1,17 +1,19 @@
 package ratelimit
 
-// SetLimit replaces the limit that [New] was given. What was spent stays spent:
-// 40 of 50 spent and the limit raised to 500 leaves 460; lowered from 500 to 50
-// with 100 spent it leaves 0 until that has been regained. The change reaches
-// each key with its next decision, whole, and until then the key regains at the
-// old rate. Spendings keep their ages and bookings their instants. If the
-// algorithm changes, what is spent carries over as well as the new one can hold
-// it. An equal limit changes nothing. An invalid one is refused, with an error
-// that wraps [ErrInvalidLimit], and changes nothing either.
+// SetLimit replaces the limit that [New] was given. What was spent stays spent. If 40 of
+// 50 are spent, and the limit is raised to 500, 460 remain. If 100 of 500 are spent, and the
+// limit is lowered to 50, nothing remains until enough has been regained.
 //
-// With [Options.LimitFor], all keys ask it again, and the limit is that of keys
-// for which it returns the zero Limit.
+// Each key takes the new limit over at its next decision; until then it regains at the old
+// rate. What was spent keeps its age, and what was booked keeps its instant. If the
+// algorithm changes, what is spent carries over as exactly as the new one can express
+// it, and is rounded up. A limit that equals the old one changes nothing. An invalid one
+// changes nothing either, and the error wraps [ErrInvalidLimit].
+//
+// With [Options.LimitFor], all keys ask it again, and keys for which it returns the zero
+// Limit are under the new limit.
 func (l *Keyed[K]) SetLimit(limit Limit) error {
+	l.keys.mustBe()
 	for {
 		old := l.era.Load()
 		if limit == old.def.limit {
@@ -27,8 +29,9 @@ func (l *Keyed[K]) SetLimit(limit Limit) error {
 	}
 }
 
-// Refresh makes these keys ask [Options.LimitFor] again, each with its next
-// decision; without keys, and so for an empty slice of keys, all do. What was spent stays spent, as with SetLimit.
+// Refresh makes keys ask [Options.LimitFor] again, each at its next decision. Without
+// keys, and so for an empty slice of keys, all of them do. What was spent stays spent,
+// as with SetLimit.
 func (l *Keyed[K]) Refresh(keys ...K) {
 	if len(keys) == 0 {
 		l.refreshAll()
@@ -41,6 +44,7 @@ func (l *Keyed[K]) Refresh(keys ...K) {
 }
 
 func (l *Keyed[K]) refreshAll() {
+	l.keys.mustBe()
 	for {
 		old := l.era.Load()
 		next, _ := old.next(old.def.limit) // it was valid before
@@ -50,8 +54,8 @@ func (l *Keyed[K]) refreshAll() {
 	}
 }
 
-// refresh counts first and marks the bucket then. Whoever is about to put it under
-// a limit that was asked for before either sees the count, or is seen here.
+// refresh counts first and marks the account then. A decision that has asked for the limit
+// before and has not finished either sees the count, or its account is marked here.
 func (l *Keyed[K]) refresh(key K) {
 	l.refreshed.Add(1)
 	if b := l.keys.find(key); b != nil {

@@ -1,24 +1,25 @@
 package ratelimit
 
-// Stats tells what has become of keys since the limiter was made.
+// Stats counts what has become of keys since the limiter was made.
 type Stats struct {
-	// Keys is how many are tracked now.
+	// Keys is how many keys are tracked now.
 	Keys int
-	// Expired counts keys dropped as good as new: nothing was forgotten.
+	// Expired counts the keys that were dropped when they were fresh. Nothing was
+	// forgotten with them.
 	Expired uint64
-	// Evicted counts keys dropped to make room, and what they had spent with
-	// them. If it grows, MaxKeys is too small for the traffic.
+	// Evicted counts the keys that were dropped to make room although they were not fresh.
+	// What they had spent was forgotten. If it grows, MaxKeys is too small for the traffic.
 	Evicted uint64
-	// EvictedThrottled counts those of Evicted that were being denied.
+	// EvictedThrottled counts those of Evicted whose last decision was a denial.
 	EvictedThrottled uint64
-	// Refused counts how often a new key met ErrTableFull.
+	// Refused counts the decisions on new keys that failed with ErrTableFull.
 	Refused uint64
 }
 
-// Stats returns the limiter's counters. Each is exact; they are not read at one
+// Stats returns the limiter's counters. Each is exact. They are not all read at the same
 // instant.
 func (l *Keyed[K]) Stats() Stats {
-	t := l.keys
+	t := l.table()
 	return Stats{
 		Keys:             l.Len(),
 		Expired:          t.expired.Load(),
