@@ -1,0 +1,47 @@
+package httplimit_test
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
+)
+
+// Each address has 10 requests served at once, and all together as many as the backend can
+// take: 100 at most.
+func ExampleNewInflight() {
+	limiter, err := inflight.New(10, &inflight.Options[netip.Addr]{Total: 100, MaxQueue: 5})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limit, err := httplimit.NewInflight(limiter, httplimit.RemoteIP, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") })
+	show(limit.Wrap(hello), request("GET", "/"))
+	// Output: 200
+}
+
+// A client that has as many requests in flight to each host as that can take, and no more.
+func ExampleNewInflightTransport() {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
+	defer server.Close()
+	transport, err := httplimit.NewInflightTransport(nil, nil, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	client := &http.Client{Transport: transport}
+	resp, err := client.Get(server.URL)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer resp.Body.Close() // the request is in flight until then
+	fmt.Println(resp.Status)
+	// Output: 200 OK
+}

@@ -1,0 +1,363 @@
+package httplimit_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
+)
+
+type inflightOptions = inflight.Options[string]
+
+func byTenant(r *http.Request) (string, error) {
+	switch tenant := r.Header.Get("Tenant"); tenant {
+	case "":
+		return "", httplimit.ErrNoKey
+	case "none":
+		return "", ratelimit.SkipLayer
+	case "broken":
+		return "", errors.New("database is down")
+	default:
+		return tenant, nil
+	}
+}
+
+func newInflight(t *testing.T, limit int, o *inflightOptions, opts *httplimit.InflightOptions) (*httplimit.Inflight[string], *inflight.Limiter[string]) {
+	t.Helper()
+	l, err := inflight.New(limit, o)
+	require.NoError(t, err)
+	m, err := httplimit.NewInflight(l, byTenant, opts)
+	require.NoError(t, err)
+	return m, l
+}
+
+func tenantRequest(tenant string) *http.Request {
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header.Set("Tenant", tenant)
+	return r
+}
+
+func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func TestInflightShedsWithReducedCapacity(t *testing.T) {
+	m, l := newInflight(t, 1, nil, nil)
+	var inner *httptest.ResponseRecorder
+	h := m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		inner = serve(m.Wrap(http.NotFoundHandler()), tenantRequest("a"))
+		w.WriteHeader(http.StatusTeapot)
+	}))
+	assert.Equal(t, http.StatusTeapot, serve(h, tenantRequest("a")).Code)
+	assert.Equal(t, http.StatusServiceUnavailable, inner.Code)
+	assert.Equal(t, "1", inner.Header().Get("Retry-After"))
+	assert.Equal(t, "no-store", inner.Header().Get("Cache-Control"))
+	assert.Equal(t, "application/problem+json", inner.Header().Get("Content-Type"))
+	var problem struct {
+		Type   string
+		Status int
+	}
+	require.NoError(t, json.Unmarshal(inner.Body.Bytes(), &problem))
+	assert.Equal(t, "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity", problem.Type)
+	assert.Equal(t, 503, problem.Status)
+	assert.Equal(t, http.StatusTeapot, serve(h, tenantRequest("a")).Code, "the permit is back")
+	s, _ := l.Stats("a")
+	assert.Zero(t, s.InFlight)
+	assert.Equal(t, httplimit.InflightStats{Admitted: 2, Shed: 2}, m.Stats())
+}
+
+func TestInflightRefusesWhatNeverPasses(t *testing.T) {
+	m, _ := newInflight(t, 2, &inflightOptions{
+		MaxKeys:  1,
+		LimitFor: func(key string) int { return map[string]int{"blocked": -1}[key] },
+	}, &httplimit.InflightOptions{Units: func(r *http.Request) int { return int(r.ContentLength) }})
+	ok := m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, row := range []struct {
+		name, tenant string
+		units        int64
+		status       int
+		retry        string
+	}{
+		{"more units than there are", "a", 3, 403, ""},
+		{"a blocked tenant", "blocked", 1, 403, ""},
+		{"no key", "", 1, 400, ""},
+		{"a key function that fails", "broken", 1, 500, ""},
+		{"units below zero", "a", -1, 500, ""},
+		{"no limit", "none", 1000, 200, ""},
+		{"no units", "a", 0, 200, ""},
+	} {
+		r := tenantRequest(row.tenant)
+		r.ContentLength = row.units
+		w := serve(ok, r)
+		assert.Equal(t, row.status, w.Code, row.name)
+		assert.Equal(t, row.retry, w.Header().Get("Retry-After"), row.name)
+		assert.NotContains(t, w.Body.String(), "database")
+	}
+	full := m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		r := tenantRequest("b")
+		r.ContentLength = 1
+		ok.ServeHTTP(w, r)
+	}))
+	r := tenantRequest("a")
+	r.ContentLength = 1
+	w := serve(full, r)
+	assert.Equal(t, 503, w.Code, "the table of keys is full")
+	assert.Equal(t, "1", w.Header().Get("Retry-After"))
+}
+
+func TestInflightWaitsInTheQueueAndSaysHowLongThatTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _ := newInflight(t, 1, &inflightOptions{MaxQueue: 2}, &httplimit.InflightOptions{MaxWait: 10 * time.Second})
+		h := m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(2500 * time.Millisecond) }))
+		codes := make(chan int, 3)
+		for range 3 {
+			go func() { codes <- serve(h, tenantRequest("a")).Code }()
+			synctest.Wait()
+		}
+		time.Sleep(3 * time.Second)
+		go func() { codes <- serve(h, tenantRequest("a")).Code }()
+		synctest.Wait()
+		w := serve(h, tenantRequest("a"))
+		assert.Equal(t, 503, w.Code, "two wait already")
+		assert.Equal(t, "3", w.Header().Get("Retry-After"), "the first has waited for 2.5 s")
+		for range 4 {
+			assert.Equal(t, 200, <-codes)
+		}
+	})
+}
+
+func TestInflightWaitEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, l := newInflight(t, 1, &inflightOptions{MaxQueue: 9}, &httplimit.InflightOptions{MaxWait: time.Second})
+		held, err := l.TryAcquire("a", 1)
+		require.NoError(t, err)
+		h := m.Wrap(http.NotFoundHandler())
+		start := time.Now()
+		assert.Equal(t, 503, serve(h, tenantRequest("a")).Code)
+		assert.Equal(t, time.Second, time.Since(start))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		assert.Equal(t, 503, serve(h, tenantRequest("a").WithContext(ctx)).Code, "the client has left")
+		held.Release()
+		assert.Equal(t, 404, serve(h, tenantRequest("a")).Code)
+	})
+}
+
+// learned is an algorithm that notes what windows it is told of.
+type learned struct{ dropped *[]bool }
+
+func (l learned) Limit() int { return 1000 }
+func (l learned) Update(s inflight.Sample) int {
+	*l.dropped = append(*l.dropped, s.Dropped)
+	return 1000
+}
+
+func TestInflightTellsAdaptiveLimitsHowRequestsEnd(t *testing.T) {
+	canceled, cancel := context.WithCancel(context.Background())
+	cancel()
+	late, cancel := context.WithTimeout(context.Background(), -1)
+	defer cancel()
+	panics := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("handler") })
+	status := func(code int) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
+	}
+	for name, row := range map[string]struct {
+		h    http.Handler
+		ctx  context.Context
+		want []bool
+	}{
+		"success":             {status(200), context.Background(), []bool{false}},
+		"client's error":      {status(404), context.Background(), []bool{false}},
+		"server's error":      {status(500), context.Background(), []bool{true}},
+		"overload":            {status(503), context.Background(), []bool{true}},
+		"panic":               {panics, context.Background(), []bool{true}},
+		"deadline":            {status(200), late, []bool{true}},
+		"client that left":    {status(200), canceled, nil},
+		"connection taken":    {status(101), context.Background(), nil},
+		"nothing was written": {http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), context.Background(), []bool{false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var got []bool
+				m, _ := newInflight(t, 1000, &inflightOptions{Adaptive: func() inflight.Algorithm { return learned{&got} }}, nil)
+				h := m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					time.Sleep(10 * time.Millisecond)
+					row.h.ServeHTTP(w, r.WithContext(row.ctx))
+				}))
+				if row.ctx != context.Background() { // the request's own context has ended by then
+					h = m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(10 * time.Millisecond) }))
+				}
+				for range 21 {
+					r := tenantRequest("a")
+					ctx, end := context.WithCancelCause(r.Context())
+					if row.ctx == late {
+						var stop context.CancelFunc
+						ctx, stop = context.WithTimeout(r.Context(), 5*time.Millisecond)
+						defer stop()
+					} else if row.ctx == canceled {
+						time.AfterFunc(5*time.Millisecond, func() { end(nil) })
+					}
+					func() {
+						defer func() { _ = recover() }()
+						serve(h, r.WithContext(ctx))
+					}()
+					end(nil)
+				}
+				assert.Equal(t, row.want, got)
+			})
+		})
+	}
+}
+
+func TestInflightSkipAndOnRefused(t *testing.T) {
+	m, l := newInflight(t, 1, nil, &httplimit.InflightOptions{
+		Skip:      func(r *http.Request) bool { return r.URL.Path == "/healthz" },
+		OnRefused: func(w http.ResponseWriter, _ *http.Request, err error) { http.Error(w, err.Error(), 529) },
+	})
+	held, err := l.TryAcquire("a", 1)
+	require.NoError(t, err)
+	defer held.Release()
+	h := m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	r := tenantRequest("a")
+	r.URL.Path = "/healthz"
+	assert.Equal(t, 200, serve(h, r).Code)
+	w := serve(h, tenantRequest("a"))
+	assert.Equal(t, 529, w.Code)
+	assert.Equal(t, "1", w.Header().Get("Retry-After"))
+	assert.Equal(t, httplimit.InflightStats{Skipped: 1, Shed: 1}, m.Stats())
+}
+
+func TestInflightNeedsALimiterAndAKey(t *testing.T) {
+	l := inflight.Must(inflight.New[string](1, nil))
+	_, err := httplimit.NewInflight(nil, byTenant, nil)
+	assert.ErrorContains(t, err, "httplimit: NewInflight needs")
+	_, err = httplimit.NewInflight[string](l, nil, nil)
+	assert.ErrorContains(t, err, "httplimit: NewInflight needs")
+	_, err = httplimit.NewInflight(l, byTenant, &httplimit.InflightOptions{MaxWait: -1})
+	assert.ErrorContains(t, err, "InflightOptions.MaxWait is -1ns")
+	_, err = httplimit.NewInflightTransport(nil, l, &httplimit.InflightTransportOptions{MaxWait: -1})
+	assert.ErrorContains(t, err, "InflightTransportOptions.MaxWait is -1ns")
+}
+
+// ---- the client side ----
+
+func TestInflightTransportHoldsItsPermitUntilTheBodyEnds(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/empty" {
+			_, _ = io.WriteString(w, "hello")
+		}
+	}))
+	defer server.Close()
+	l := inflight.Must(inflight.New(1, &inflightOptions{MaxQueue: 1}))
+	transport, err := httplimit.NewInflightTransport(nil, l, &httplimit.InflightTransportOptions{MaxWait: 20 * time.Millisecond})
+	require.NoError(t, err)
+	client := &http.Client{Transport: transport}
+	get := func(path string) *http.Response {
+		resp, err := client.Get(server.URL + path)
+		require.NoError(t, err)
+		return resp
+	}
+	for name, end := range map[string]func(*http.Response){
+		"closed":     func(r *http.Response) { _ = r.Body.Close() },
+		"read":       func(r *http.Response) { _, _ = io.ReadAll(r.Body) },
+		"both":       func(r *http.Response) { _, _ = io.ReadAll(r.Body); _ = r.Body.Close(); _ = r.Body.Close() },
+		"half, then": func(r *http.Response) { _, _ = r.Body.Read(make([]byte, 1)); _ = r.Body.Close() },
+	} {
+		resp := get("/")
+		_, err := client.Post(server.URL, "text/plain", strings.NewReader("x"))
+		assert.ErrorIs(t, err, context.DeadlineExceeded, name)
+		end(resp)
+		resp = get("/empty")
+		s, _ := l.Stats(server.URL)
+		assert.Zero(t, s.InFlight, "nothing to read")
+		_ = resp.Body.Close()
+	}
+}
+
+func TestInflightTransportLimitsEachHost(t *testing.T) {
+	base := roundTrip(func(r *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("x"))}, nil
+	})
+	l := inflight.Must(inflight.New[string](1, nil))
+	transport, err := httplimit.NewInflightTransport(base, l, nil)
+	require.NoError(t, err)
+	send := func(url string) (*http.Response, error) {
+		return transport.RoundTrip(httptest.NewRequest("GET", url, nil))
+	}
+	first, err := send("http://a.example/1")
+	require.NoError(t, err)
+	_, err = send("http://A.example:80/2")
+	assert.ErrorIs(t, err, ratelimit.ErrLimited)
+	_, err = send("http://b.example/")
+	assert.NoError(t, err)
+	_ = first.Body.Close()
+	_, err = send("http://a.example/3")
+	assert.NoError(t, err)
+}
+
+func TestInflightTransportGivesThePermitBackHoweverARequestEnds(t *testing.T) {
+	var resp *http.Response
+	var fail error
+	base := roundTrip(func(*http.Request) (*http.Response, error) {
+		if resp == nil && fail == nil {
+			panic("base")
+		}
+		return resp, fail
+	})
+	l := inflight.Must(inflight.New[string](1, nil))
+	transport, err := httplimit.NewInflightTransport(base, l, nil)
+	require.NoError(t, err)
+	send := func() { _, _ = transport.RoundTrip(httptest.NewRequest("GET", "http://a.example", nil)) }
+	assert.Panics(t, send)
+	fail = errors.New("connection refused")
+	send()
+	fail, resp = nil, &http.Response{StatusCode: 200}
+	send()
+	resp = &http.Response{StatusCode: 204, Body: http.NoBody}
+	send()
+	resp = &http.Response{StatusCode: 101, Body: io.NopCloser(strings.NewReader(""))}
+	send()
+	s, _ := l.Stats("http://a.example")
+	assert.Equal(t, inflight.Stats{Limit: 1, Bound: 1, Weight: 1}, s)
+}
+
+func TestInflightResponses(t *testing.T) {
+	ok := httptest.NewRequest("GET", "/", nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	gone := ok.WithContext(ctx)
+	status := func(code int) *http.Response { return &http.Response{StatusCode: code} }
+	assert.Equal(t, inflight.Success, httplimit.InflightResponse(ok, status(404), nil))
+	assert.Equal(t, inflight.Dropped, httplimit.InflightResponse(ok, status(429), nil))
+	assert.Equal(t, inflight.Dropped, httplimit.InflightResponse(ok, status(503), nil))
+	assert.Equal(t, inflight.Dropped, httplimit.InflightResponse(ok, nil, context.DeadlineExceeded))
+	assert.Equal(t, inflight.Dropped, httplimit.InflightResponse(ok, nil, io.ErrUnexpectedEOF))
+	assert.Equal(t, inflight.Ignored, httplimit.InflightResponse(gone, status(200), nil))
+	assert.Equal(t, inflight.Ignored, httplimit.InflightResponse(gone, nil, context.Canceled))
+}
+
+func TestInflightTransportIsAdaptiveByDefault(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer server.Close()
+	transport, err := httplimit.NewInflightTransport(nil, nil, nil)
+	require.NoError(t, err)
+	resp, err := (&http.Client{Transport: transport}).Get(server.URL)
+	require.NoError(t, err)
+	assert.Equal(t, 200, resp.StatusCode)
+	_ = resp.Body.Close()
+}

@@ -1,0 +1,146 @@
+package httplimit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/weir-go/ratelimit/inflight"
+)
+
+// InflightTransportOptions are the settings of [NewInflightTransport] besides the
+// limiter. Nil and the zero InflightTransportOptions mean the defaults.
+type InflightTransportOptions struct {
+	// Key groups requests: those of one key share a limit. If nil, [TargetHost].
+	Key func(r *http.Request) string
+
+	// MaxWait is how long a request may wait for its permit. One that waits longer fails
+	// with an error that wraps [context.DeadlineExceeded]. If zero, as long as its
+	// context allows.
+	MaxWait time.Duration
+
+	// Outcome says what an adaptive limit is to learn from a response, nil if there is
+	// none because of the error. If nil, [InflightResponse].
+	Outcome func(r *http.Request, resp *http.Response, err error) inflight.Outcome
+}
+
+// InflightTransport is an [http.RoundTripper] that limits how many requests to each host are
+// in flight. A request is, until its response's body was read to the end or closed. Make
+// one with [NewInflightTransport]. It is safe for concurrent use, and starts no
+// goroutine.
+//
+// A request that gets no permit is not sent. Its error wraps [ratelimit.ErrLimited] if the
+// queue is full, or what the context's Err says if that ended first.
+type InflightTransport struct {
+	base    http.RoundTripper
+	limiter *inflight.Limiter[string]
+	opts    InflightTransportOptions
+}
+
+// NewInflightTransport returns a transport that sends with base, if nil with
+// [http.DefaultTransport], as the limiter lets it. If the limiter is nil, each host has an
+// adaptive limit: [inflight.Gradient] with an upper bound of 1000, and a queue of 1000.
+func NewInflightTransport(base http.RoundTripper, l *inflight.Limiter[string], opts *InflightTransportOptions) (*InflightTransport, error) {
+	t := &InflightTransport{base: cmp.Or(base, http.DefaultTransport), limiter: l}
+	if opts != nil {
+		t.opts = *opts
+	}
+	if t.opts.MaxWait < 0 {
+		return nil, fmt.Errorf("httplimit: InflightTransportOptions.MaxWait is %v, want 0 or more", t.opts.MaxWait)
+	}
+	if t.opts.Key == nil {
+		t.opts.Key = targetHost
+	}
+	if t.opts.Outcome == nil {
+		t.opts.Outcome = InflightResponse
+	}
+	if l == nil {
+		t.limiter = inflight.Must(inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Gradient(), MaxQueue: 1000}))
+	}
+	return t, nil
+}
+
+// InflightResponse is how a request has ended for an adaptive limit: Ignored if the caller
+// cancelled it; Dropped if it failed otherwise, deadline included, and with a status of
+// 429 or of 500 and above; else Success.
+func InflightResponse(r *http.Request, resp *http.Response, err error) inflight.Outcome {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(r.Context().Err(), context.Canceled):
+		return inflight.Ignored
+	case err != nil, resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode >= http.StatusInternalServerError:
+		return inflight.Dropped
+	}
+	return inflight.Success
+}
+
+// RoundTrip sends the request when it has a permit.
+func (t *InflightTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	permit, err := t.acquire(r)
+	if err != nil {
+		if r.Body != nil {
+			_ = r.Body.Close() // as an http.RoundTripper must
+		}
+		return nil, err
+	}
+	sent := false
+	defer func() {
+		if !sent { // a panic below
+			permit.Done(inflight.Ignored)
+		}
+	}()
+	resp, err := t.base.RoundTrip(r)
+	sent = true
+	done := func(err error) { permit.Done(t.opts.Outcome(r, resp, err)) }
+	switch {
+	case err != nil, resp.Body == nil, resp.Body == http.NoBody:
+		done(err)
+	case resp.StatusCode == http.StatusSwitchingProtocols:
+		permit.Done(inflight.Ignored) // the connection is the caller's now
+	default:
+		resp.Body = &permitBody{ReadCloser: resp.Body, done: done}
+	}
+	return resp, err
+}
+
+func (t *InflightTransport) acquire(r *http.Request) (*inflight.Permit, error) {
+	ctx := r.Context()
+	if t.opts.MaxWait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, t.opts.MaxWait)
+		defer cancel()
+	}
+	return t.limiter.Acquire(ctx, t.opts.Key(r), 1)
+}
+
+// permitBody gives a permit back when it has been read to the end, fails or is closed.
+type permitBody struct {
+	io.ReadCloser
+	once sync.Once
+	done func(err error)
+}
+
+func (b *permitBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	switch {
+	case err == io.EOF:
+		b.end(nil)
+	case err != nil:
+		b.end(err)
+	}
+	return n, err
+}
+
+// Close ends what was not read to the end: that the caller does not want it says nothing
+// against the server.
+func (b *permitBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.end(nil)
+	return err
+}
+
+func (b *permitBody) end(err error) { b.once.Do(func() { b.done(err) }) }
