@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/redislimit"
+)
+
+// each runs a test on a redis-server, if there is one, and on the embedded server.
+func each(t *testing.T, test func(t *testing.T, f *fleet, page *httptest.Server)) {
+	for name, embedded := range map[string]bool{"redis-server": false, "embedded": true} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := exec.LookPath("redis-server"); err != nil && !embedded {
+				require.NotEqual(t, "true", os.Getenv("CI"), "redis-server is not installed")
+				t.Skip("redis-server is not installed: apt-get install redis-server")
+			}
+			f, err := newFleet(embedded)
+			require.NoError(t, err)
+			defer f.close()
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			page := httptest.NewServer(f.handler(ctx))
+			defer page.Close()
+			test(t, f, page)
+		})
+	}
+}
+
+func get(t *testing.T, page *httptest.Server, client string) *http.Response {
+	r, err := http.NewRequest(http.MethodGet, page.URL+"/api/hello", nil)
+	require.NoError(t, err)
+	r.Header.Set("X-Client", client)
+	resp, err := page.Client().Do(r)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	return resp
+}
+
+func post(t *testing.T, page *httptest.Server, path string, form url.Values) int {
+	resp, err := page.Client().PostForm(page.URL+path, form)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	return resp.StatusCode
+}
+
+func TestTheServersShareOneLimitAndGoOnAloneWithoutRedis(t *testing.T) {
+	each(t, func(t *testing.T, f *fleet, page *httptest.Server) {
+		allowed := 0
+		began := time.Now()
+		for range 3 * limit.Burst {
+			switch resp := get(t, page, "a"); resp.StatusCode {
+			case http.StatusOK:
+				allowed++
+			default:
+				require.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
+			}
+		}
+		most := limit.Burst + limit.Rate.Units*int(1+time.Since(began)/time.Second) + nodes*10
+		require.LessOrEqual(t, allowed, most, "all of them together")
+		require.GreaterOrEqual(t, allowed, limit.Burst/2)
+
+		require.Equal(t, http.StatusOK, post(t, page, "/redis", url.Values{"down": {"true"}}))
+		degraded := 0
+		for range 30 {
+			resp := get(t, page, "b")
+			require.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, resp.StatusCode, "no request fails")
+			if resp.Header.Get("X-RateLimit-Degraded") == "true" {
+				degraded++
+			}
+		}
+		require.Positive(t, degraded)
+
+		require.Equal(t, http.StatusOK, post(t, page, "/redis", url.Values{"down": {"false"}}))
+		recovered := func() bool {
+			for range nodes {
+				get(t, page, "c")
+			}
+			for _, n := range f.nodes {
+				if n.counts().Breaker != "closed" {
+					return false
+				}
+			}
+			return true
+		}
+		for end := time.Now().Add(30 * time.Second); !recovered(); time.Sleep(20 * time.Millisecond) {
+			require.True(t, time.Now().Before(end), "the breakers do not close")
+		}
+		resp, err := page.Client().Get(page.URL + "/status")
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		var s status
+		require.NoError(t, json.NewDecoder(resp.Body).Decode(&s))
+		require.False(t, s.Down)
+		require.Len(t, s.Nodes, nodes)
+		for _, n := range s.Nodes {
+			require.Zero(t, n.Failed)
+			require.Positive(t, n.Shared+n.Degraded)
+		}
+	})
+}
+
+func TestTheLoadIsBounded(t *testing.T) {
+	each(t, func(t *testing.T, f *fleet, page *httptest.Server) {
+		for _, form := range []url.Values{nil, {"rate": {"0"}, "seconds": {"1"}}, {"rate": {"10"}, "seconds": {"61"}}, {"rate": {"x"}, "seconds": {"1"}}} {
+			require.Equal(t, http.StatusBadRequest, post(t, page, "/load", form))
+		}
+		load := url.Values{"rate": {"50"}, "seconds": {"1"}}
+		require.Equal(t, http.StatusOK, post(t, page, "/load", load))
+		require.Equal(t, http.StatusConflict, post(t, page, "/load", load), "one at a time")
+		require.Equal(t, http.StatusBadRequest, post(t, page, "/redis", nil))
+		for end := time.Now().Add(30 * time.Second); f.status().Nodes[0].Allowed == 0; time.Sleep(10 * time.Millisecond) {
+			require.True(t, time.Now().Before(end))
+		}
+	})
+}
+
+// The embedded server runs the scripts of redislimit: same answers as in memory.
+func TestTheEmbeddedServerRunsTheScripts(t *testing.T) {
+	s, err := newMini()
+	require.NoError(t, err)
+	defer s.close()
+	client := redis.NewClient(&redis.Options{Addr: s.addr()})
+	defer client.Close()
+	limit := ratelimit.TokenBucket(ratelimit.PerDay(1), 5).Named("x")
+	l, err := redislimit.New(client, limit, &redislimit.Options{Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	for want := 4; want >= 0; want-- {
+		d, err := l.Take(context.Background(), "k", 1)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		require.Equal(t, want, d.Remaining)
+	}
+	d, err := l.Take(context.Background(), "k", 1)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+	r, err := l.Reserve(context.Background(), "other", 4, 0)
+	require.NoError(t, err)
+	require.NoError(t, r.Settle(1))
+	d, err = l.Take(context.Background(), "other", 4)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+}
+
+func TestRunServesUntilItIsStopped(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	require.NoError(t, l.Close())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, addr, true) }()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		resp, err := http.Get("http://" + addr)
+		if err == nil {
+			require.NoError(t, resp.Body.Close())
+			require.Equal(t, http.StatusOK, resp.StatusCode)
+			break
+		}
+		require.True(t, time.Now().Before(end), "%v", err)
+	}
+	cancel()
+	require.NoError(t, <-done)
+}
