@@ -112,14 +112,16 @@ func TestPeekBeforeAChangeHasReachedTheKeySaysWhatTakeDoes(t *testing.T) {
 	for _, from := range makers {
 		for _, to := range makers {
 			for _, at := range []time.Duration{1, 5 * time.Minute, 6 * time.Minute, 7 * time.Minute, 30 * time.Minute, time.Hour, 61 * time.Minute, 2 * time.Hour, 5 * time.Hour} {
-				for _, units := range []int{5, 10, 20} {
+				for i, units := range []int{5, 10, 20} {
+					limit := to(units)
+					limit.Rate.Per = []time.Duration{20 * time.Minute, time.Hour, 3 * time.Hour}[(i+int(at/time.Minute))%3]
 					l, clock := newLimiter(t, from(10))
 					require.True(t, l.Allow("k", 10))
 					for _, n := range []int{1, 2, 10, 3} {
 						_, err := l.Reserve(t.Context(), "k", n, 24*time.Hour)
 						require.NoError(t, err)
 					}
-					require.NoError(t, l.SetLimit(to(units)))
+					require.NoError(t, l.SetLimit(limit))
 					clock.set(at)
 					want, err := l.Peek("k", 1)
 					require.NoError(t, err)
@@ -129,7 +131,7 @@ func TestPeekBeforeAChangeHasReachedTheKeySaysWhatTakeDoes(t *testing.T) {
 						require.True(t, got.Allowed)
 						continue
 					}
-					require.Equal(t, want, got, "%v to %v at %v", from(10), to(units), at)
+					require.Equal(t, want, got, "%v to %v at %v", from(10), limit, at)
 				}
 			}
 		}
@@ -193,5 +195,124 @@ func TestACancelUnderTheLimitItWasSpentUnderIsWhole(t *testing.T) {
 		require.Equal(t, 5, remaining(t, l, "k"), make(10))
 		require.NoError(t, r.Cancel())
 		require.Equal(t, 8, remaining(t, l, "k"), make(10))
+	}
+}
+
+// A part of a unit counts as one where a limit cannot count less.
+func TestAFractionOfAUnitCarriesOverAsOne(t *testing.T) {
+	l, clock := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 3))
+	require.True(t, l.Allow("k", 3))
+	clock.set(500 * ms)
+	require.NoError(t, l.SetLimit(ratelimit.FixedWindow(ratelimit.PerHour(10))))
+	require.Equal(t, 7, remaining(t, l, "k"))
+}
+
+// What the window before still weighs is spent.
+func TestTheWeightOfTheWindowBeforeCarriesOver(t *testing.T) {
+	for _, make := range makers {
+		l, clock := newLimiter(t, ratelimit.SlidingCounter(ratelimit.PerHour(10)))
+		require.True(t, l.Allow("k", 8))
+		clock.set(90 * time.Minute)
+		require.True(t, l.Allow("k", 1))
+		require.NoError(t, l.SetLimit(make(20)))
+		require.Equal(t, 15, remaining(t, l, "k"), make(20)) // 4 of the 8, and 1
+	}
+}
+
+func TestAGrantTakesFromThisWindowFirst(t *testing.T) {
+	l, clock := newLimiter(t, ratelimit.SlidingCounter(ratelimit.PerHour(10)))
+	require.True(t, l.Allow("k", 10))
+	clock.set(90 * time.Minute)
+	require.True(t, l.Allow("k", 3)) // beside 5 of the 10
+	require.NoError(t, l.Adjust("k", -5))
+	require.Equal(t, 7, remaining(t, l, "k"))
+	clock.set(105 * time.Minute)
+	require.Equal(t, 8, remaining(t, l, "k"), "6 in the window before, of which a quarter counts")
+}
+
+// What had left the old window by the time of the change does not come back in a longer one.
+func TestALongerWindowDoesNotBringBackWhatHasLeft(t *testing.T) {
+	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
+	require.True(t, l.Allow("k", 4))
+	clock.set(500 * ms)
+	require.True(t, l.Allow("k", 3))
+	clock.set(time.Second)
+	require.NoError(t, l.SetLimit(ratelimit.SlidingLog(ratelimit.PerHour(10))))
+	require.Equal(t, 7, remaining(t, l, "k"))
+	require.True(t, l.Allow("k", 7))
+	require.Zero(t, remaining(t, l, "k"))
+}
+
+func TestAGrantTakesFromALogsDebtFirst(t *testing.T) {
+	l, _ := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
+	require.True(t, l.Allow("k", 10))
+	require.NoError(t, l.Adjust("k", 5))
+	require.NoError(t, l.Adjust("k", -7))
+	require.Equal(t, 2, remaining(t, l, "k"))
+}
+
+// Of a log's debt, the parts whose windows are over are regained.
+func TestOnlyWhatIsLeftOfALogsDebtCarriesOver(t *testing.T) {
+	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
+	require.NoError(t, l.Adjust("k", 35)) // 10 at 0, 1 and 2 s, 5 at 3 s
+	clock.set(2500 * ms)
+	require.NoError(t, l.SetLimit(ratelimit.FixedWindow(ratelimit.PerHour(100))))
+	require.Equal(t, 85, remaining(t, l, "k"))
+}
+
+// A part of the debt that is due when the limit changes was spent under the old one.
+func TestADebtThatIsDueIsSpentUnderTheOldLimit(t *testing.T) {
+	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
+	require.NoError(t, l.Adjust("k", 25)) // 10 at 0 and 1 s, 5 at 2 s
+	clock.set(time.Second)
+	require.NoError(t, l.SetLimit(ratelimit.SlidingLog(ratelimit.PerSecond(5))))
+	for range 2 {
+		d, err := l.Take(t.Context(), "k", 1)
+		require.NoError(t, err)
+		require.Equal(t, 2*time.Second, d.RetryAfter)
+	}
+}
+
+func TestAGrantTakesFromBookingsFirst(t *testing.T) {
+	l, clock := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 10))
+	require.True(t, l.Allow("k", 10))
+	_, err := l.Reserve(t.Context(), "k", 3, time.Minute)
+	require.NoError(t, err)
+	require.NoError(t, l.Adjust("k", -5))
+	require.Equal(t, 2, remaining(t, l, "k"))
+	clock.set(time.Second)
+	require.Equal(t, 3, remaining(t, l, "k"))
+}
+
+// To rename a limit changes nothing, for what was reserved before neither.
+func TestACancelAfterALimitWasRenamedIsWhole(t *testing.T) {
+	for _, make := range makers {
+		l, _ := newLimiter(t, make(10))
+		r, err := l.Reserve(t.Context(), "k", 3, 0)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		require.NoError(t, l.SetLimit(make(10).Named("renamed")))
+		_, err = l.Take(t.Context(), "k", 8)
+		require.NoError(t, err)
+		require.NoError(t, r.Cancel())
+		require.Equal(t, 10, remaining(t, l, "k"), make(10))
+	}
+}
+
+func TestWindowsKeepTheirBeginningsWhenTheAlgorithmChanges(t *testing.T) {
+	const half = 30 * time.Minute
+	fixed, counter := makers[2], makers[4]
+	for _, test := range []struct {
+		from, to func(int) ratelimit.Limit
+		reset    time.Duration
+	}{{fixed, counter, 3 * half}, {counter, fixed, half}} {
+		l, clock := newLimiter(t, test.from(10))
+		require.True(t, l.Allow("k", 5))
+		clock.set(half)
+		require.NoError(t, l.SetLimit(test.to(10)))
+		d, err := l.Take(t.Context(), "k", 1)
+		require.NoError(t, err)
+		require.Equal(t, 4, d.Remaining)
+		require.Equal(t, test.reset, d.ResetAfter)
 	}
 }

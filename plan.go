@@ -39,13 +39,16 @@ func newPlan(l Limit, seq uint64) (*plan, error) {
 		p.algorithm, p.token = &t, &t
 		p.maxDebt, p.maxAhead = t.bounds()
 	case AlgorithmLeakyBucket:
+		// It takes what fits into the queue now and delays it, so what is booked ahead is
+		// the queue itself.
 		p.leaky = &leakyBucket{newTokenBucket(l.Rate, l.Burst)}
 		p.algorithm, p.ordered = p.leaky, true
 		p.maxDebt, _ = p.leaky.bounds()
-		p.maxAhead = math.MaxInt64 // the queue's capacity bounds it
+		p.maxAhead = math.MaxInt64 // bounded by the queue's capacity
 	case AlgorithmFixedWindow, AlgorithmSlidingLog, AlgorithmSlidingCounter:
 		p.window(int64(l.Rate.Per), int64(l.Rate.Units))
 	case AlgorithmUnlimited, AlgorithmBlocked:
+		// Nothing is tracked: the capacity says all.
 	default:
 		panic("ratelimit: no plan for " + l.Algorithm.String())
 	}
@@ -70,7 +73,8 @@ func (p *plan) window(per, units int64) {
 	}
 }
 
-// tracks reports whether keys under this plan have anything to remember.
+// tracks reports whether keys under this plan have anything to remember. If not, no method
+// of algorithm may be called.
 func (p *plan) tracks() bool { return p.algorithm != nil }
 
 // ordinary reports whether a cost is from 1 to the capacity, as almost all are. That is one
@@ -123,7 +127,8 @@ func (p *plan) replay(s state, sp spending) state {
 	return p.spend(s, sp.at, sp.cost)
 }
 
-// equals reports whether the plans' limits count alike: a name counts nothing.
+// equals reports whether the plans' limits count alike, so that a state of one is one of
+// the other. Names count nothing.
 func (p *plan) equals(q *plan) bool {
 	return p.limit.Named("") == q.limit.Named("")
 }
@@ -157,7 +162,8 @@ const (
 	givenBit   = 1 << 62
 )
 
-// drain returns the plan's algorithm as a token bucket, if it counts like one.
+// drain returns the plan's algorithm as a token bucket, if it counts like one: a leaky
+// bucket's state is the same debt in time.
 func (p *plan) drain() *tokenBucket {
 	switch a := p.algorithm.(type) {
 	case *tokenBucket:

@@ -16,12 +16,15 @@ type entry struct{ at, cost int64 }
 // S is what runs of neighbouring entries come to: see runs. Whatever changes an entry has
 // to call touch, or what is remembered of its runs is wrong.
 type ring[S any] struct {
-	buf     []entry  // its length is zero or a power of two
-	runs    *runs[S] // nil in a short ring, and until a question needs it
-	head, n uint32   // the index of the oldest, and how many there are; 32 bits save 8 bytes a key
+	buf  []entry  // its length is zero or a power of two, so that an index wraps with a mask
+	runs *runs[S] // nil in a short ring, and until a question needs it
+
+	// The index of the oldest entry, and how many there are. With 32 bits each, a key's
+	// detail fits into an allocation of 48 bytes instead of 64.
+	head, n uint32
 }
 
-// minRing is the first size of a ring, and the one below which it never shrinks.
+// minRing is the first size of a ring, and the one below which it never shrinks: 64 bytes.
 const minRing = 4
 
 func (r *ring[S]) len() int { return int(r.n) }
@@ -83,13 +86,13 @@ func (r *ring[S]) insert(e entry) {
 	switch {
 	case i < r.len() && r.slot(i).at == e.at:
 		e.cost += r.slot(i).cost
-	case i < r.len()/2:
+	case i < r.len()/2: // the older entries move one place to the front
 		r.head = uint32(r.index(-1))
 		r.n++
 		for j := range i {
 			r.set(j, r.get(j+1))
 		}
-	default:
+	default: // the newer ones move one place back
 		r.n++
 		for j := r.len() - 1; j > i; j-- {
 			r.set(j, r.get(j-1))
@@ -148,7 +151,7 @@ func (r *ring[S]) reduceAt(i int, n int64) int64 {
 func (r *ring[S]) drop(i int) {
 	switch {
 	case i == r.len()-1:
-		r.trim()
+		r.trim() // also what was dropped before it, and stayed
 	case r.len() <= runLen:
 		r.remove(i)
 	default:
@@ -192,7 +195,8 @@ func (r *ring[S]) leave() {
 	r.shrink()
 }
 
-// search returns the index of the first entry at that instant or later.
+// search returns the index of the first entry at that instant or later. Entries with a cost
+// of 0 keep their instants, so the order is never broken.
 func (r *ring[S]) search(at int64) int {
 	lo, hi := 0, r.len()
 	for lo < hi {
@@ -230,14 +234,15 @@ func (r *ring[S]) resize(size int) {
 	*r = ring[S]{buf: buf, n: uint32(n)}
 }
 
-// clone returns a copy that shares nothing.
+// clone returns a copy that shares nothing. Its runs are not known, because who asks for a
+// copy looks at each entry anyway.
 func (r *ring[S]) clone() ring[S] {
 	c := *r
 	c.buf, c.runs = append([]entry(nil), r.buf...), nil
 	return c
 }
 
-// summed makes sure that a long ring has runs.
+// summed makes sure that a long ring has runs. A short one is looked at entry by entry.
 func (r *ring[S]) summed() {
 	if r.runs == nil && len(r.buf) > runLen {
 		r.runs = newRuns[S](len(r.buf))

@@ -14,6 +14,10 @@ import "math"
 // as soon as they fit: units at state.at, units again after each per, and what is left
 // at last. It is kept as one figure, because it may last a century. A part that is
 // due becomes an entry.
+//
+// A key with n entries takes amortised O(1) to spend, and O(log n) to be asked how much
+// counts or when something fits. So one key with a large limit does not hold up the others
+// that wait for its lock.
 type slidingLog struct{ per, units int64 }
 
 // lastDebt returns the last part of the debt. A question about the time after it needs no
@@ -45,6 +49,7 @@ func (l *slidingLog) earliest(s state, now, cost int64) int64 {
 	}
 	debt := l.lastDebt(s)
 	now = max(now, s.log.newest(), debt.at)
+	// state.n is bounded: no more is booked or owed than mostCounted, and a window more.
 	if excess := s.n + debt.cost - (l.units - cost); excess > 0 {
 		now = max(now, l.freed(s, debt, excess))
 	}
@@ -56,7 +61,8 @@ func (l *slidingLog) earliest(s state, now, cost int64) int64 {
 func (l *slidingLog) freed(s state, debt entry, excess int64) int64 {
 	r := &s.log
 	if debt.cost > 0 {
-		// The last debt lies between two entries, or after all of them.
+		// The last debt lies between two entries, or after all of them. If those before
+		// it are not enough, it is the next to leave, and then those behind it.
 		before := total(r, r.search(satAdd(debt.at, 1)))
 		if before < excess && before >= excess-debt.cost {
 			return satAdd(debt.at, l.per)
@@ -68,7 +74,8 @@ func (l *slidingLog) freed(s state, debt entry, excess int64) int64 {
 	return satAdd(r.get(covering(r, excess)-1).at, l.per)
 }
 
-// spend adds an entry, whether it fits or not.
+// spend adds an entry, whether it fits or not. The instant is not before the newest: that
+// is what earliest sees to, and what keeps the entries in order without a search.
 func (l *slidingLog) spend(s state, at, cost int64) state {
 	if s.detail == nil {
 		s.detail = new(detail)
@@ -102,7 +109,7 @@ func (l *slidingLog) indebt(s state, now, n int64) state {
 		s.detail = new(detail)
 	}
 	n += s.m
-	s.m = 0
+	s.m = 0 // or the old debt would have to leave before the new one fits
 	s.at, s.m = l.earliest(s, now, min(n, l.units)), n
 	return s
 }
@@ -110,7 +117,7 @@ func (l *slidingLog) indebt(s state, now, n int64) state {
 // forgive takes from the debt first, which is the newest of what is spent, unless bookings
 // lie behind it.
 func (l *slidingLog) forgive(s state, now, n int64) state {
-	s = l.advance(s, now)
+	s = l.advance(s, now) // what has left the window is not there to be forgiven
 	off := min(n, s.m)
 	s.m -= off
 	if s.detail != nil {
@@ -129,13 +136,13 @@ func (l *slidingLog) advance(s state, now int64) state {
 		s = l.due(s, now)
 	}
 	r := &s.log
-	if r.newest() <= now-l.per {
+	if r.newest() <= now-l.per { // an idle key: all at once
 		s.n = 0
 		r.popFront(r.len())
 		return s
 	}
 	k := 0
-	for ; r.slot(k).at <= now-l.per; k++ { // the newest stays
+	for ; r.slot(k).at <= now-l.per; k++ { // ends at the newest, which stays
 		s.n -= r.slot(k).cost
 	}
 	if k > 0 {
@@ -149,13 +156,13 @@ func (l *slidingLog) advance(s state, now int64) state {
 func (l *slidingLog) due(s state, now int64) state {
 	k := (now - s.at) / l.per
 	if past, over := mul(k, l.units); over || past >= s.m {
-		s.m = 0
+		s.m = 0 // the last part has left as well
 		return s
 	}
 	s.m -= k * l.units
 	s.at += k * l.per
 	part := min(s.m, l.units)
-	s.log.insert(entry{s.at, part})
+	s.log.insert(entry{s.at, part}) // its instant is past, but it counts until s.at + per
 	s.n += part
 	s.m -= part
 	s.at += l.per
@@ -184,15 +191,17 @@ func (l *slidingLog) remaining(s state, now int64) int64 {
 func (l *slidingLog) counts(s state, now int64) int64 {
 	r := &s.log
 	switch since := now - l.per; {
-	case r.newest() <= since:
+	case r.newest() <= since: // a Peek of an idle key
 		return 0
-	case r.slot(0).at > since:
+	case r.slot(0).at > since: // nothing has left since the last decision
 		return s.n
 	default:
 		return s.n - total(r, r.search(since+1))
 	}
 }
 
+// regained returns when the last spending leaves. Until then the key can be told from one
+// that was never seen.
 func (l *slidingLog) regained(s state) int64 {
 	if at := l.newest(s); at != math.MinInt64 {
 		return satAdd(at, l.per)
@@ -227,6 +236,7 @@ func (l *slidingLog) aside(s state, now int64) state {
 	if s.detail == nil {
 		return s
 	}
+	s.log.summed() // so that what is worked out for the copy is remembered for both
 	d := *s.detail
 	if s.m > 0 && s.at <= now {
 		d.log = d.log.clone()
@@ -256,7 +266,7 @@ func (l *slidingLog) carried(s state, now int64, booked *ring[stretch]) state {
 	debt := int64(0)
 	for i := range booked.len() {
 		e := booked.get(i)
-		if e.cost == 0 {
+		if e.cost == 0 { // given back
 			continue
 		}
 		fits := min(e.cost, l.units)
