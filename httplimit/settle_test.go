@@ -320,3 +320,14 @@ func TestWithoutSettleTheHandlerGetsTheServersOwnWriter(t *testing.T) {
 	m.Wrap(http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) { assert.Same(t, w, got) })).
 		ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 }
+
+// Some frameworks write the response after their middleware has returned.
+func TestStatusThatIsWrittenLateReachesTheClient(t *testing.T) {
+	var late http.ResponseWriter
+	h, statuses := settled(t, func(w http.ResponseWriter, _ *http.Request) { late = w })
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	late.WriteHeader(http.StatusUnauthorized)
+	assert.Equal(t, http.StatusUnauthorized, w.Code)
+	assert.Equal(t, http.StatusOK, <-statuses, "all that was known")
+}

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"encoding/base64"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -26,6 +27,14 @@ func (it *item) get(key string) (int64, bool) {
 		}
 	}
 	return 0, false
+}
+
+// set sets a parameter, or takes it out if it is no Integer. Of several the last counts.
+func (it *item) set(key string, value *int64) {
+	it.params = slices.DeleteFunc(it.params, func(p param) bool { return p.key == key })
+	if value != nil {
+		it.params = append(it.params, param{key, *value})
+	}
 }
 
 // parseItems reads a list of Strings or Tokens. As RFC 9651 has it, a field that is
@@ -98,15 +107,14 @@ func (p *parser) item() (it item, ok bool) {
 			return it, false
 		}
 		if !p.accept('=') {
-			continue // it stands for true
+			it.set(key, nil) // it stands for true
+			continue
 		}
 		_, n, ok := p.value()
 		if !ok {
 			return it, false
 		}
-		if n != nil {
-			it.params = append(it.params, param{key, *n})
-		}
+		it.set(key, n)
 	}
 	return it, true
 }

@@ -239,9 +239,9 @@ func (w writer) checkUnits(limits []ratelimit.Limit) error {
 }
 
 // quote writes a String of a structured field, in which only two characters are escaped.
-func quote(s string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
-}
+func quote(s string) string { return `"` + escaper.Replace(s) + `"` }
+
+var escaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
 // view returns how the limit that has decided is written in this response.
 func (m *Middleware) view(h http.Header, e *Event) *view {

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"io"
 	"log"
@@ -44,11 +45,9 @@ func (w *watcher) note(status int) {
 	}
 }
 
-// final returns the status that the client has got.
-func (w *watcher) final() int {
-	w.note(http.StatusOK)
-	return w.status
-}
+// final returns the status that the client gets if nothing more is written. A framework may
+// write later: then this is not what it gets, but the response must be.
+func (w *watcher) final() int { return cmp.Or(w.status, http.StatusOK) }
 
 // WriteHeader passes the first final status on. A second one has no effect in net/http
 // either, which logs the line that made the call. It would log a line of this file.

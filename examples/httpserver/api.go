@@ -4,7 +4,6 @@ import (
 	"crypto/subtle"
 	_ "embed"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -51,9 +50,9 @@ func newServer(proxies []netip.Prefix) (http.Handler, error) {
 		writeJSON(w, map[string]httplimit.Stats{"api": api.Stats(), "login": login.Stats()})
 	})
 	mux.HandleFunc("GET /api/items", serveItems)
-	mux.Handle("POST /login", login.Wrap(http.HandlerFunc(serveLogin)))
+	mux.Handle("POST /login", http.MaxBytesHandler(login.Wrap(http.HandlerFunc(serveLogin)), 4<<10))
 	mux.Handle("GET /demo/burst", demo)
-	return http.MaxBytesHandler(api.Wrap(mux), 4<<10), nil
+	return api.Wrap(mux), nil
 }
 
 // apiLimit holds requests to three limits: all of them, or none is charged. A request
@@ -76,7 +75,7 @@ func apiLimit(client clientKey) (*httplimit.Middleware, error) {
 	layers, err := ratelimit.All(
 		ratelimit.By(perIP, client),
 		ratelimit.By(perKey, httplimit.Optional(httplimit.APIKey("X-API-Key"))),
-		ratelimit.By(global, func(*http.Request) (struct{}, error) { return struct{}{}, nil }),
+		ratelimit.Global[*http.Request](global),
 	)
 	if err != nil {
 		return nil, err
@@ -87,10 +86,9 @@ func apiLimit(client clientKey) (*httplimit.Middleware, error) {
 	})
 }
 
-// errNoName says that a login request names nobody.
-var errNoName = fmt.Errorf("%w: no name to log in", httplimit.ErrNoKey)
-
-// loginLimit lets each address guess wrong three times a minute for each name.
+// loginLimit lets each address guess wrong three times a minute for each name. It has to
+// read the body for the name: the limit by address comes before it, and MaxBytesHandler
+// bounds what is read. A form without a name is answered with 400.
 func loginLimit(client clientKey) (*httplimit.Middleware, error) {
 	failures, err := ratelimit.New[httplimit.Pair[netip.Addr, string]](ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("login"), nil)
 	if err != nil {
@@ -100,17 +98,10 @@ func loginLimit(client clientKey) (*httplimit.Middleware, error) {
 		if name := r.PostFormValue("name"); name != "" {
 			return name, nil
 		}
-		return "", errNoName
+		return "", fmt.Errorf("%w: no name to log in", httplimit.ErrNoKey)
 	}
 	return httplimit.New(ratelimit.Map(failures, httplimit.Join(client, name)), &httplimit.Options{
 		Settle: httplimit.ChargeOnly(http.StatusUnauthorized),
-		OnError: func(w http.ResponseWriter, e httplimit.Event) {
-			if errors.Is(e.Err, errNoName) {
-				http.Error(w, "the form field name is missing", http.StatusBadRequest)
-				return
-			}
-			http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
-		},
 	})
 }
 
