@@ -98,9 +98,12 @@ func (b *account) offer(m moment, cost int64, q request) offer {
 // The caller holds the lock.
 func (b *account) accept(o offer, cost int64, q request) {
 	b.use.allowed()
-	if o.at > b.last && (q.keep || b.detail != nil) {
+	switch {
+	case q.undo == undoAll:
+		b.state = b.plan.hold(b.state, o.spending(cost))
+	case b.detail != nil || q.undo == undoAhead && o.at > b.last:
 		b.state = b.plan.book(b.state, o.spending(cost))
-	} else {
+	default:
 		b.state = b.plan.spend(b.state, o.at, cost)
 	}
 }
@@ -175,16 +178,35 @@ func (b *account) refold() {
 	}
 }
 
+// settleAt settles what was spent at what it actually was.
 func (b *account) settleAt(clock Clock, sp spending, actual int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.plan == nil {
-		return // dropped, and what it had spent with it
+	b.correct(clock, sp, func(now int64, sp spending) state { return b.plan.settle(b.state, now, sp, actual) })
+}
+
+// undo takes out what was accepted with undoAll, as if it had never been spent.
+func (b *account) undo(clock Clock, sp spending) {
+	b.correct(clock, sp, func(now int64, sp spending) state { return b.plan.undo(b.state, now, sp) })
+}
+
+// release makes what was accepted with undoAll final.
+func (b *account) release(sp spending) {
+	if b.lockKept() {
+		defer b.mu.Unlock()
+		b.plan.release(b.state, sp)
 	}
+}
+
+// correct changes what was spent after the fact. Of a key that was dropped, or reset,
+// there is nothing to correct.
+func (b *account) correct(clock Clock, sp spending, change func(now int64, sp spending) state) {
+	if !b.lockKept() {
+		return
+	}
+	defer b.mu.Unlock()
 	b.last = max(reading(clock), b.last)
 	b.state = b.plan.popDue(b.state, b.last)
 	sp.changed = sp.changes != b.changes
-	b.state = b.plan.settle(b.state, b.last, sp, actual)
+	b.state = change(b.last, sp)
 	b.eased()
 }
 

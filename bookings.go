@@ -39,7 +39,7 @@ func (p *plan) popDue(s state, now int64) state {
 		return s
 	}
 	k := 0
-	for ; k < l.entries.len() && l.entries.slot(k).at <= now; k++ {
+	for now = l.due(now); k < l.entries.len() && l.entries.slot(k).at <= now; k++ {
 		l.base = p.replay(l.base, l.get(k))
 	}
 	if k == l.entries.len() {
@@ -73,12 +73,54 @@ func (p *plan) settle(s state, now int64, sp spending, actual int64) state {
 	case actual == sp.cost:
 	case l == nil:
 		return p.refund(s, now, sp, actual)
-	case sp.at > now:
-		l.reduce(sp.at, sp.cost-actual)
-	default: // it is in the base; what was booked behind it keeps its instant
-		l.base, l.stale = p.refund(l.base, now, sp, actual), true
+	default:
+		p.giveBack(l, now, sp, actual)
 	}
 	return s
+}
+
+// giveBack gives back what the cost of a spending exceeds actual by, where there are
+// bookings. What is not among them is in the base. The base is as of a time before the
+// first booking, so nothing is taken out of it as of a later time; what was booked behind
+// the spending keeps its instant.
+func (p *plan) giveBack(l *ledger, now int64, sp spending, actual int64) {
+	back := sp.cost - actual
+	if sp.at > now || sp.at >= l.oldest() {
+		if back -= l.reduce(sp.at, max(0, min(back, l.free(sp.at)))); back == 0 || sp.at > now {
+			return
+		}
+		sp.cost = actual + back
+	}
+	l.base, l.stale = p.refund(l.base, min(now, l.oldest()), sp, actual), true
+}
+
+// hold is book for a spending of any instant. Until release, undo takes it out as if it
+// had never been: what was spent after it is then spent on what was there before. Windows
+// and logs do not need that: they know what was spent when.
+func (p *plan) hold(s state, sp spending) state {
+	switch {
+	case p.drain() != nil:
+		s = p.book(s, sp)
+		s.ledger.hold(sp.at, sp.cost)
+		return s
+	case s.detail != nil:
+		return p.book(s, sp)
+	}
+	return p.spend(s, sp.at, sp.cost)
+}
+
+// release ends the hold on a spending.
+func (p *plan) release(s state, sp spending) {
+	if l := p.bookings(s); l != nil {
+		l.release(sp.at, sp.cost)
+	}
+}
+
+// undo takes out a spending that is held. If it is not held any more, because the limit
+// has changed or too much was spent since, undo settles it at 0.
+func (p *plan) undo(s state, now int64, sp spending) state {
+	p.release(s, sp)
+	return p.settle(s, now, sp, 0)
 }
 
 // owe charges n behind all that is booked, as a debt if need be, and as far as a key
@@ -91,7 +133,7 @@ func (p *plan) owe(s state, now, n int64) state {
 		return s
 	case l != nil:
 		// At the last booking's instant, so that no booking is pushed back.
-		return p.book(s, spending{at: l.entries.newest(), cost: n})
+		return p.book(s, spending{at: max(now, l.entries.newest()), cost: n})
 	}
 	return p.charge(s, now, n)
 }
@@ -102,8 +144,9 @@ func (p *plan) grant(s state, now, n int64) state {
 	if l == nil {
 		return p.forgive(s, now, n)
 	}
-	n -= l.reduceNewest(n)
-	l.base = p.forgive(l.base, now, n)
+	if n -= l.reduceNewest(n); n > 0 {
+		l.base = p.forgive(l.base, now, n)
+	}
 	return s
 }
 

@@ -9,8 +9,18 @@ import (
 type request struct {
 	queue int64 // for how long a leaky bucket may delay what it takes in
 	book  int64 // how far ahead the other algorithms may book
-	keep  bool  // what is booked ahead can be given back, which takes memory until it is due
+	undo  undo
 }
+
+// undo says what can be taken out again as if it had never been spent. Anything else is
+// only settled: what has been regained of it in the meantime is not given back.
+type undo uint8
+
+const (
+	undoNothing undo = iota
+	undoAhead        // what is spent ahead, until its time
+	undoAll          // what is spent now too, until it is released
+)
 
 // take is the request of Take and Allow: now, or whenever a leaky bucket lets it out.
 var take = request{queue: math.MaxInt64}
@@ -18,12 +28,18 @@ var take = request{queue: math.MaxInt64}
 // reserve is the request of Reserve and Wait.
 func reserve(ahead time.Duration) request {
 	d := max(0, int64(ahead))
-	return request{queue: d, book: d, keep: true}
+	return request{queue: d, book: d, undo: undoAhead}
 }
 
-// queue is the request of a stack's Reserve and Wait: only leaky buckets may delay it.
+// queue is the request of a stack's Reserve: only leaky buckets may delay it.
 func queue(maxDelay time.Duration) request {
-	return request{queue: max(0, int64(maxDelay)), keep: true}
+	return request{queue: max(0, int64(maxDelay)), undo: undoAhead}
+}
+
+// wait is the request of a stack's Wait. What one layer delays can be taken out of the
+// others until the delay is over.
+func wait(left time.Duration) request {
+	return request{queue: int64(left), undo: undoAll}
 }
 
 // ahead returns how long after now the cost may be spent under a plan.

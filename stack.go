@@ -184,12 +184,11 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 			return err
 		}
 		s.clear()
-		if err := s.take(r, cost, queue(left)); err != nil {
+		if err := s.take(r, cost, wait(left)); err != nil {
 			return err
 		}
 		if s.d.Allowed {
-			settle := s.settler(cost)
-			return sleep(ctx, s.d.Delay, func() { _ = settle(0) })
+			return s.sleepOut(ctx)
 		}
 		if wait := s.longest(); wait > left {
 			return tooLate(cost, wait-left, left, s.d.Limit)
@@ -198,6 +197,36 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 			return err
 		}
 	}
+}
+
+// sleepOut sleeps for the delay. If the context ends first, all that was charged is
+// taken out as if it had never been: while it slept, the charges were held.
+func (s *stack[R]) sleepOut(ctx context.Context) error {
+	if s.d.Delay == 0 {
+		return nil
+	}
+	charged := s.charged()
+	err := sleep(ctx, s.d.Delay, func() {
+		for _, x := range charged {
+			x.b.undo(s.clock, x.sp)
+		}
+	})
+	if err == nil {
+		for _, x := range charged {
+			x.b.release(x.sp)
+		}
+	}
+	return err
+}
+
+// delays reports whether an enforcing layer delays what it lets through.
+func (s *stack[R]) delays() bool {
+	for i := range s.charges[:s.shadows] {
+		if c := &s.charges[i]; c.o.at > c.m.now {
+			return true
+		}
+	}
+	return false
 }
 
 // longest returns how long the slowest enforcing layer takes to let the cost through:
@@ -345,6 +374,9 @@ func (s *stack[R]) conclude(fits bool, q request) {
 	enforcing, shadows := s.charges[:s.shadows], s.charges[s.shadows:]
 	switch {
 	case fits:
+		if q.undo == undoAll && !s.delays() {
+			q.undo = undoNothing
+		}
 		for i := range enforcing {
 			enforcing[i].accept(q)
 		}
