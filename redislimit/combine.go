@@ -19,9 +19,16 @@ const flights = 2
 // the queue is told to lead: it sends the whole queue, up to the batch size, as one
 // pipeline. So there is no goroutine of the package's own, and nothing to close.
 type combiner struct {
-	mu     sync.Mutex // guards the fields below, and batch of the tickets in queue
+	mu     sync.Mutex // guards the fields below, those of batches, and batch of the tickets in them
 	flying int        // round trips under way, led or about to be
 	queue  []*ticket
+}
+
+// batch is what one of its tickets sends for all.
+type batch struct {
+	tickets []*ticket
+	leader  *ticket
+	started bool // from then on the tickets stay as they are, and none can be taken back
 }
 
 // combine runs a ticket's script, alone or with others. The context has the caller's
@@ -62,7 +69,7 @@ func (s *sender) await(ctx context.Context, t *ticket) (err error, sent bool) {
 			return ctx.Err(), true
 		}
 	}
-	if t.batch != nil {
+	if t.batch.leader == t {
 		s.lead(t.batch)
 	}
 	return nil, false
@@ -84,22 +91,28 @@ func (s *sender) startLocked() {
 		c.flying--
 		return
 	}
-	batch := slices.Clone(c.queue[:n])
+	b := &batch{tickets: slices.Clone(c.queue[:n])}
 	c.queue = slices.Delete(c.queue, 0, n)
-	appointLocked(batch)
+	for _, t := range b.tickets {
+		t.batch = b
+	}
+	b.appointLocked()
 }
 
 // appointLocked tells one of a batch to send it: the one that may stay longest, so that
 // its own deadline cuts nobody short. The others leave at theirs.
-func appointLocked(batch []*ticket) {
-	leader := batch[0]
-	for _, t := range batch {
-		if t.deadline.IsZero() || !leader.deadline.IsZero() && t.deadline.After(leader.deadline) {
-			leader = t
+func (b *batch) appointLocked() {
+	b.leader = b.tickets[0]
+	for _, t := range b.tickets {
+		if t.staysLonger(b.leader) {
+			b.leader = t
 		}
 	}
-	leader.batch = batch
-	leader.wake <- struct{}{}
+	b.leader.wake <- struct{}{}
+}
+
+func (t *ticket) staysLonger(than *ticket) bool {
+	return t.deadline.IsZero() || !than.deadline.IsZero() && t.deadline.After(than.deadline)
 }
 
 // leave takes a ticket back that has not been sent, and reports whether it was in time.
@@ -108,49 +121,61 @@ func (s *sender) leave(t *ticket) bool {
 	c := &s.combiner
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if i := slices.Index(c.queue, t); i >= 0 {
-		c.queue = slices.Delete(c.queue, i, i+1)
+	b := t.batch
+	switch {
+	case b == nil:
+		c.queue = without(c.queue, t)
 		return true
-	}
-	if t.batch == nil {
+	case b.started:
 		return false
 	}
-	others := slices.DeleteFunc(t.batch, func(o *ticket) bool { return o == t })
-	if t.batch = nil; len(others) > 0 {
-		appointLocked(others)
-	} else {
+	b.tickets = without(b.tickets, t)
+	switch {
+	case b.leader != t:
+	case len(b.tickets) > 0:
+		b.appointLocked()
+	default:
 		s.startLocked()
 	}
 	return true
 }
 
+func without(tickets []*ticket, t *ticket) []*ticket {
+	return slices.DeleteFunc(tickets, func(o *ticket) bool { return o == t })
+}
+
+// start fixes a batch, which its leader is about to send.
+func (s *sender) start(b *batch) {
+	s.combiner.mu.Lock()
+	defer s.combiner.mu.Unlock()
+	b.started = true
+}
+
 // lead sends a batch and hands out the answers. The leader's deadline is the latest of
 // all, and its own context bounds nobody.
-func (s *sender) lead(batch []*ticket) {
+func (s *sender) lead(b *batch) {
 	defer s.land()
-	leader := leaderOf(batch)
+	s.start(b)
+	defer b.wakeOthers()
 	ctx := context.Background()
-	if !leader.deadline.IsZero() {
-		bounded, deadline := withDeadline(ctx, leader.deadline)
+	if !b.leader.deadline.IsZero() {
+		bounded, deadline := withDeadline(ctx, b.leader.deadline)
 		defer deadline.stop()
 		ctx = bounded
 	}
-	defer func() {
-		for _, t := range batch {
-			if t != leader {
-				t.wake <- struct{}{}
-			}
-		}
-	}()
-	if len(batch) == 1 {
-		s.alone(ctx, leader)
+	if len(b.tickets) == 1 {
+		s.alone(ctx, b.leader)
 		return
 	}
-	s.pipeline(ctx, batch)
+	s.pipeline(ctx, b.tickets)
 }
 
-func leaderOf(batch []*ticket) *ticket {
-	return batch[slices.IndexFunc(batch, func(t *ticket) bool { return t.batch != nil })]
+func (b *batch) wakeOthers() {
+	for _, t := range b.tickets {
+		if t != b.leader {
+			t.wake <- struct{}{}
+		}
+	}
 }
 
 // pipeline sends several calls in one round trip; in two, if the server does not know

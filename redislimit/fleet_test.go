@@ -130,7 +130,7 @@ func TestAClockBehindMintsNothingAfterAFailover(t *testing.T) {
 }
 
 func TestASpentKeyIsSpentOnThePromotedReplica(t *testing.T) {
-	master, replica := startServer(t), startServer(t)
+	master, replica := startServer(t, "--repl-diskless-sync-delay", "0"), startServer(t)
 	host, port, err := net.SplitHostPort(master.addr)
 	require.NoError(t, err)
 	require.NoError(t, replica.client().SlaveOf(t.Context(), host, port).Err())

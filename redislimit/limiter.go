@@ -286,9 +286,9 @@ func (s *session) run(ctx context.Context, op byte) error {
 	for i := range s.charges {
 		b = s.charges[i].ask(b)
 	}
-	sc := decideScript
+	sc := s.deciderFor().take
 	if op == opPeek {
-		sc = peekScript
+		sc = s.deciderFor().peek
 	}
 	reply, err := s.sender.eval(ctx, sc, s.keys, b)
 	if err != nil {

@@ -301,13 +301,15 @@ func (f *fixture) refuses(l *Limiter, stack *Layered[string], key, name string) 
 }
 
 func TestAGeneralDecisionIsTheQuickOne(t *testing.T) {
-	quick, look := decideScript, peekScript
-	decideScript = newScript("", engine, luaDecide)
-	peekScript = newScript(" flags=no-writes", engine, luaDecide)
-	t.Cleanup(func() { decideScript, peekScript = quick, look })
+	one, general := decideOne, newDecider("")
+	decideOne = make(map[byte]decider)
+	for kind := range one {
+		decideOne[kind] = general
+	}
+	t.Cleanup(func() { decideOne = one })
 	verdicts(t)
 	config := suiteOf(startServer(t).client(), new(ratelimittest.Clock))
-	config.Histories = 10
+	config.Histories = histories(6)
 	ratelimittest.Run(t, config)
 }
 

@@ -48,6 +48,7 @@ func suiteOf(client redis.UniversalClient, clock *ratelimittest.Clock) ratelimit
 	return ratelimittest.Config{
 		Clock:      clock,
 		Resolution: time.Microsecond,
+		Histories:  histories(20),
 		Accepts:    accepts,
 		Want:       []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit"},
 		New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
@@ -59,6 +60,14 @@ func suiteOf(client redis.UniversalClient, clock *ratelimittest.Clock) ratelimit
 			return onClock(l, clock), nil
 		},
 	}
+}
+
+// histories is how many histories the suite plays of each check: fewer with -short.
+func histories(n int) int {
+	if testing.Short() {
+		return max(1, n/3)
+	}
+	return n
 }
 
 func TestSuite(t *testing.T) {

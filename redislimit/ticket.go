@@ -21,7 +21,7 @@ type ticket struct {
 	// Of a ticket that waits for others, guarded by the combiner's lock until it is woken.
 	deadline time.Time     // zero if there is none
 	wake     chan struct{} // has one element as soon as the ticket is answered, or leads
-	batch    []*ticket     // what it has to send if it leads, itself included; else nil
+	batch    *batch        // that it is a part of, nil while it is in the queue
 	call     *call
 }
 

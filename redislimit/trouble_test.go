@@ -141,7 +141,7 @@ func TestAFullPoolEndsInTime(t *testing.T) {
 	blocked := make(chan struct{})
 	go func() {
 		defer close(blocked)
-		client.BLPop(context.Background(), 3*time.Second, "nothing")
+		client.BLPop(context.Background(), time.Second, "nothing")
 	}()
 	require.Eventually(t, func() bool { return client.PoolStats().IdleConns == 0 }, 2*time.Second, time.Millisecond)
 	unavailableUnsent(t, promptly(t, taking(l)))
