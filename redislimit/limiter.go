@@ -219,6 +219,7 @@ type session struct {
 	remote
 	keys    []string
 	charges []charge
+	salt    uint32
 	reading int64
 	allowed bool
 
@@ -282,7 +283,8 @@ func (s *session) run(ctx context.Context, op byte) error {
 	if len(s.charges) > 1 {
 		b = make([]byte, 0, headSize+askSize*len(s.charges))
 	}
-	b = s.head(b, op, len(s.charges))
+	s.salt = newSalt()
+	b = s.head(b, op, s.salt, len(s.charges))
 	for i := range s.charges {
 		b = s.charges[i].ask(b)
 	}

@@ -67,7 +67,11 @@ func newDecider(quick string) decider {
 }
 
 func quickOne(kind string) string {
-	return fill(lua("quick/one"), "READ", "read", "KIND", kind, "WRITE", "write")
+	reply := "reply_raw"
+	if kind == "log" {
+		reply = "reply_log"
+	}
+	return fill(lua("quick/one"), "READ", "read", "KIND", kind, "WRITE", "write", "REPLY", reply)
 }
 
 func quickMany() string {

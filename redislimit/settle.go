@@ -53,7 +53,7 @@ func withKey(keys []string, key string) ([]string, int) {
 
 func (r *remote) settle(keys []string, items []settlement, actual int64) error {
 	b := make([]byte, 0, headSize+settleSize*len(items))
-	b = r.head(b, opSettle, len(items))
+	b = r.head(b, opSettle, 0, len(items))
 	for i := range items {
 		b = items[i].pack(b, items[i].actual(actual))
 	}
@@ -107,7 +107,7 @@ func (c *correction) pack(b []byte) []byte {
 
 func (r *remote) adjust(ctx context.Context, keys []string, items ...correction) error {
 	b := make([]byte, 0, headSize+adjustSize*len(items))
-	b = r.head(b, opAdjust, len(items))
+	b = r.head(b, opAdjust, newSalt(), len(items))
 	for i := range items {
 		b = items[i].pack(b)
 	}

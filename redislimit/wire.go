@@ -28,6 +28,8 @@ const (
 	answerWrongType = 2
 	answerNotOurs   = 3
 	answerOther     = 4
+	answerDeniedAt  = 5 // and the state as it is stored, or nothing for a new key
+	answerAllowedAt = 6 // likewise, before the cost is spent
 )
 
 const (
@@ -50,16 +52,19 @@ func get7(s string) int64 {
 
 func get3(s string) uint32 { return uint32(s[0])<<16 | uint32(s[1])<<8 | uint32(s[2]) }
 
+// newSalt returns 3 random bytes.
+func newSalt() uint32 { return rand.Uint32() & 0xFFFFFF }
+
 // head begins a call. The salt tells a key that the call creates from one of the same
 // name before it, whose reservations must not settle it.
-func (r *remote) head(b []byte, op byte, items int) []byte {
+func (r *remote) head(b []byte, op byte, salt uint32, items int) []byte {
 	b = append(b, op)
 	var now, grace int64
 	if r.clock != nil {
 		now, grace = r.clock(), r.grace
 	}
 	b = put7(b, now)
-	b = put3(b, rand.Uint32()&0xFFFFFF)
+	b = put3(b, salt)
 	b = put7(b, grace)
 	return append(b, byte(items))
 }
@@ -98,7 +103,10 @@ func (s *settlement) pack(b []byte, actual int64) []byte {
 
 // answer reads what the script that decides has answered.
 func (s *session) answer(reply string) error {
-	if len(reply) > 1 && reply[0] >= answerWrongType {
+	switch {
+	case len(reply) >= 8 && reply[0] >= answerDeniedAt:
+		return s.stored(reply)
+	case len(reply) >= 2 && reply[0] >= answerWrongType:
 		return s.failed(failureOf(reply))
 	}
 	if len(reply) != 8+digestSize*len(s.charges) {
@@ -112,6 +120,26 @@ func (s *session) answer(reply string) error {
 	return nil
 }
 
+// stored reads an answer that holds the one key's state as it is stored.
+func (s *session) stored(reply string) error {
+	raw, c := reply[8:], &s.charges[0]
+	s.allowed, s.reading = reply[0] == answerAllowedAt, get7(reply[1:])
+	c.allowed, c.now, c.state = s.allowed, s.reading, state{at: s.reading}
+	if len(raw) == 0 {
+		c.gen = s.salt
+	} else if len(raw) < 44 {
+		return fmt.Errorf("redislimit: the script answered %d bytes, want 44 or more", len(raw))
+	} else {
+		c.gen, c.changes, c.now = get3(raw[1:]), raw[4], max(s.reading, get7(raw[5:]))
+		c.state.at, c.n = get7(raw[30:]), get7(raw[37:])
+	}
+	if len(raw) >= 51 {
+		c.m = get7(raw[44:])
+	}
+	c.check(s.reading)
+	return nil
+}
+
 func (c *charge) digest(s string, reading int64) {
 	if c.allowed = s[0] == answerAllowed; s[0] > answerAllowed {
 		c.failed = s[0]
@@ -119,6 +147,11 @@ func (c *charge) digest(s string, reading int64) {
 	}
 	c.gen, c.changes, c.now = get3(s[1:]), s[4], get7(s[5:])
 	c.state = state{at: get7(s[12:]), n: get7(s[19:]), m: get7(s[26:]), newest: get7(s[33:])}
+	c.check(reading)
+}
+
+// check finds out what the script has found out, and more.
+func (c *charge) check(reading int64) {
 	c.weigh(reading)
 	if checkVerdict != nil {
 		checkVerdict(c, reading)

@@ -13,7 +13,7 @@ local weight = 0
 if m > 0 then
   local product = m * (at + per - now)
   if product >= 9007199254740992 then break end
-  local rest = fmod(product, per)
+  local rest = math.fmod(product, per)
   weight = (product - rest) / per
   if rest > 0 then weight = weight + 1 end
 end

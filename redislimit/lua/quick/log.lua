@@ -49,7 +49,7 @@ if ok and allowed and cost > 0 and op ~= 2 then
       kept = string.sub(raw, 52 + 21 * gone, 51 + 21 * size)
     end
     local renew = expiry * 1000000 < needed
-    local ttl = 2 * (needed - reading) + grace
+    local ttl = 2 * (needed - reading) + unpack('>I7', ARGV[1], 12)
     if renew then expiry = math.min(math.floor((reading + ttl) / 1000000), 4294967295) end
     value = pack('>BI3BI7I7I7I4I7I7I7', kind, gen, changes, now, units, per, expiry, 0, 0, before) .. kept .. record
     life = renew and math.ceil(ttl / 1000) or 0

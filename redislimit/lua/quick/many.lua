@@ -1,6 +1,6 @@
 -- A decision on several keys, in the usual case, before anything else is even defined.
-local unpack, pack, call, fmod = struct.unpack, struct.pack, redis.call, math.fmod
-local op, reading, salt, grace, count = unpack('>BI7I3I7B', ARGV[1])
+local unpack, pack, call = struct.unpack, struct.pack, redis.call
+local op, reading, count = unpack('>BI7xxxxxxxxxxB', ARGV[1])
 if reading == 0 then
   local t = call('TIME')
   reading = t[1] * 1000000 + t[2]
@@ -9,8 +9,8 @@ end
 local seen, allowed, pos, reply = 0, true, 20, {}
 local keys, values, lives = {}, {}, {}
 for i = 1, count do
-  local key, kind, shadow, cost, units, per, cap, pu, pp, fu, fp, ahead
-  key, kind, shadow, cost, units, per, cap, pu, pp, fu, fp, ahead, pos = unpack('>BBBI7I7I7I7I7I7I7I7I7', ARGV[1], pos)
+  local key, kind, shadow, cost, units, per, pu, pp, fu, fp, ahead
+  key, kind, shadow, cost, units, per, pu, pp, fu, fp, ahead, pos = unpack('>BBBI7I7I7xxxxxxxI7I7I7I7I7', ARGV[1], pos)
   local raw = redis.pcall('GET', KEYS[key])
   --READ
   if kind <= 0xF9 then

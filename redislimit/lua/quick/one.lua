@@ -1,7 +1,9 @@
--- A decision on one key, in the usual case, before anything else is even defined.
-local unpack, pack, fmod = struct.unpack, struct.pack, math.fmod
-local op, reading, salt, grace, _, _, kind, shadow, cost, units, per, cap, pu, pp, fu, fp, ahead =
-  unpack('>BI7I3I7BBBBI7I7I7I7I7I7I7I7I7', ARGV[1])
+-- A decision on one key, in the usual case, before anything else is even defined. It
+-- answers with the state as it was stored, which is quicker than to pack it anew: 5 for
+-- a denial and 6 for what is allowed, and the reading before it.
+local unpack, pack = struct.unpack, struct.pack
+local op, reading, kind, shadow, cost, units, per, pu, pp, fu, fp, ahead =
+  unpack('>BI7xxxxxxxxxxxxBBI7I7I7xxxxxxxI7I7I7I7I7', ARGV[1])
 if reading == 0 then
   local t = redis.call('TIME')
   reading = t[1] * 1000000 + t[2]
@@ -21,6 +23,5 @@ repeat
       redis.call('APPEND', KEYS[1], value)
     end
   end
-  local verdict = ok and 1 or 0
-  return pack('>BI7BI3BI7I7I7I7I7', verdict, reading, verdict, gen, changes, now, was, had, m, 0)
+  --REPLY
 until true

@@ -2,7 +2,7 @@
 -- and the figures of the call. Each key is looked at in a block that break leaves, with
 -- nothing written, as soon as something is unusual.
 if shadow ~= 0 then break end
-local gen, changes, now, at, n, m, newest, expiry = salt, 0, reading, reading, 0, 0, 0, 0
+local gen, changes, now, at, n, m, newest, expiry = false, 0, reading, reading, 0, 0, 0, 0
 local ok, needed, value, life
 if raw then
   local size = type(raw) == 'string' and #raw
@@ -12,4 +12,5 @@ if raw then
   if tag ~= kind or u ~= units or p ~= per or last > 5851439254740992 or at > 9007199254740992 then break end
   if last > now then now = last end
 end
+if not gen then gen = unpack('>I3', ARGV[1], 9) end
 local was, had = at, n -- what the answer tells is the state before the cost is spent

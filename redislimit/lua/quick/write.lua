@@ -4,7 +4,7 @@ if cost == 0 then ok = true end
 if ok and cost > 0 and op ~= 2 and kind ~= 0xFB then
   life = 0
   if not raw or expiry * 1000000 < needed then
-    local ttl = 2 * (needed - reading) + grace
+    local ttl = 2 * (needed - reading) + unpack('>I7', ARGV[1], 12)
     life = math.ceil(ttl / 1000)
     expiry = math.min(math.floor((reading + ttl) / 1000000), 4294967295)
   end

@@ -1,0 +1,1 @@
+return pack('>BI7', ok and 6 or 5, reading) .. (raw or '')
