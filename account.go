@@ -2,15 +2,16 @@ package ratelimit
 
 import "sync"
 
-// bucket is one key's lock and spending. It is exactly a cache line long on
-// 64-bit machines, and knows neither its key nor the map that holds it.
+// account is one key's lock and spending. It is exactly a cache line long on 64-bit
+// machines, and knows neither its key nor the table that holds it.
 //
-// Lock order: a shard of the key map before a bucket, a bucket before one of a
-// higher address. Under a bucket's lock only a Clock is called.
+// Lock order: an account before one of a higher address, and any account before a shard
+// of the key table. Whoever holds a shard only tries to lock an account. Under an
+// account's lock only a Clock is called.
 type account struct {
 	mu sync.Mutex // guards the fields below
 
-	plan  *plan // the limit in force when last decided; nil once the key map has dropped the bucket
+	plan  *plan // the limit in force at the last decision; nil if the key was dropped
 	last  int64 // the highest clock reading recorded
 	state       // what is spent as of last
 	use   usage // what eviction wants to know

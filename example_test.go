@@ -115,6 +115,40 @@ func ExampleKeyed_SetLimit() {
 	// Output: 460
 }
 
+func ExampleKeyed_Stats() {
+	clock := new(ratelimittest.Clock)
+	limiter := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerMinute(1), 1),
+		&ratelimit.Options[string]{Clock: clock, MaxKeys: 2}))
+
+	for _, user := range []string{"ann", "bob", "cid"} { // ann makes room for cid
+		limiter.Allow(user, 1)
+	}
+	fmt.Printf("%+v\n", limiter.Stats())
+
+	clock.Advance(time.Minute) // bob and cid have regained what they have spent
+	limiter.Sweep()
+	fmt.Printf("%+v\n", limiter.Stats())
+	// Output:
+	// {Keys:2 Expired:0 Evicted:1 EvictedThrottled:0 Refused:0}
+	// {Keys:0 Expired:2 Evicted:1 EvictedThrottled:0 Refused:0}
+}
+
+func ExampleOptions_onDecision() {
+	denials := map[string]int{} // guard it, if several goroutines decide
+	limiter := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("free"),
+		&ratelimit.Options[string]{OnDecision: func(e ratelimit.Event[string]) {
+			if !e.Decision.Allowed {
+				denials[e.Decision.Limit.Name]++
+			}
+		}}))
+
+	for range 5 {
+		limiter.Allow("user:42", 1)
+	}
+	fmt.Println("denied under the limit free:", denials["free"])
+	// Output: denied under the limit free: 3
+}
+
 func ExampleOptions_limitFor() {
 	plans := map[string]ratelimit.Limit{
 		"acme": ratelimit.TokenBucket(ratelimit.PerSecond(100), 500).Named("pro"),
