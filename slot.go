@@ -13,7 +13,7 @@ type slot[R any] interface {
 	load(r R, cost int) error
 	// asked returns what load has found out. It is the same pointer each time.
 	asked() *ask
-	// find looks the account up again, under the shard's lock.
+	// find looks the account up again.
 	find()
 	// same reports whether the other slot is about the same key of the same limiter.
 	same(other slot[R]) bool
@@ -140,7 +140,7 @@ func (s *keyedSlot[R, K]) find() {
 	if s.p == nil || !s.p.tracks() {
 		return
 	}
-	b := s.l.keys.findLocked(s.key)
+	b := s.l.keys.find(s.key)
 	s.inserted = s.inserted && b == s.b
 	s.pinned = s.pinned && b == s.b
 	s.found(b)
