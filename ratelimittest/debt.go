@@ -97,7 +97,11 @@ func playDebtCap(h *history) {
 
 // beyond reports whether that much is more than the hundred years of debt that are kept.
 func (h *history) beyond(owed int) bool {
-	return float64(owed)/float64(h.limit.Rate.Units)*float64(h.limit.Rate.Per) > float64(90*year)
+	windows := float64(owed) / float64(h.limit.Rate.Units)
+	if !h.isBucket() {
+		windows = math.Ceil(windows) // they are regained whole
+	}
+	return windows*float64(h.limit.Rate.Per) > float64(90*year)
 }
 
 // countable is how long 2^51 units take to regain, of which every engine can count several.

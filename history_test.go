@@ -1,0 +1,505 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Most defects that were found in limiters sat where two features met. So here all calls are
+// made in one random history, each key beside a model of its own: those of property_test.go,
+// and Wait, SetLimit, Refresh, stacks of two keys and a table that is too small. A failure
+// is told by the shortest history that still fails.
+
+const (
+	opWait opKind = opSweep + 1 + iota
+	opSetLimit
+	opRefresh
+	opStack
+)
+
+// move is one call of a history on one of its keys.
+type move struct {
+	op
+	key, other string          // other: the second key of a stack
+	limit      ratelimit.Limit // of SetLimit
+}
+
+func (m move) String() string {
+	switch m.kind {
+	case opWait:
+		return fmt.Sprintf("at %d: Wait(%s, %d)", m.raw, m.key, m.n)
+	case opSetLimit:
+		return fmt.Sprintf("at %d: SetLimit(%+v)", m.raw, m.limit)
+	case opRefresh:
+		return fmt.Sprintf("at %d: Refresh(%s)", m.raw, m.key)
+	case opStack:
+		return fmt.Sprintf("at %d: All(%s, %s).Take(%d)", m.raw, m.key, m.other, m.n)
+	}
+	return m.key + ": " + m.op.String()
+}
+
+// setting is what a history begins with.
+type setting struct {
+	limit ratelimit.Limit
+	keys  int // if above 1, the clock never steps back: keys that are forgotten forget their time
+	max   int // of keys, if the table is too small for all of them; else 0
+}
+
+// world is a limiter and the models of its keys.
+type world struct {
+	*rig
+	setting
+	now    ratelimit.Limit // in force
+	judges map[string]*judge
+	stack  *ratelimit.Layered[[2]string]
+}
+
+func newWorld(t testing.TB, s setting) *world {
+	w := &world{rig: newRig(t, s.limit), setting: s, now: s.limit, judges: map[string]*judge{}}
+	opts := ratelimit.Options[string]{Clock: w.clock, MaxKeys: s.max}
+	if s.keys > 1 && s.max == 0 {
+		opts.IdleTTL = math.MaxInt64 // which of several fresh keys leave as others come is not for the model
+	}
+	w.limiter = newWith(t, s.limit, opts)
+	layer := func(i int) ratelimit.Layer[[2]string] {
+		return ratelimit.By(w.limiter, func(r [2]string) (string, error) { return r[i], nil })
+	}
+	var err error
+	w.stack, err = ratelimit.All(layer(0), layer(1))
+	require.NoError(t, err)
+	return w
+}
+
+func (w *world) judge(key string) *judge {
+	j := w.judges[key]
+	if j == nil {
+		j = newJudge(w.now)
+		w.judges[key] = j
+	}
+	if !j.known {
+		j.limit, j.base = w.now, newSpending(w.now)
+	}
+	return j
+}
+
+// play makes a call and says how the answer differs from the model's, "" if it does not.
+func (w *world) play(m move) string {
+	w.clock.now.Store(m.raw)
+	w.key = m.key
+	switch m.kind {
+	case opSetLimit:
+		return w.setLimit(m)
+	case opRefresh:
+		w.limiter.Refresh(m.key)
+		return ""
+	case opStack:
+		return w.playStack(m)
+	case opSweep:
+		return w.playSweep(m)
+	}
+	if !w.makes(m) {
+		return ""
+	}
+	said, peeked := w.limiter.Peek(m.key, m.n)
+	got := w.ask(m)
+	if text := agrees(m, said, peeked, got); text != "" {
+		return text
+	}
+	return w.compare(m, got)
+}
+
+// makes reports whether the call can be made: a reservation is settled with its own key.
+func (w *world) makes(m move) bool {
+	if m.kind != opSettle && m.kind != opCancel {
+		return true
+	}
+	_, own := w.judge(m.key).made[m.id]
+	return (own || w.max > 0) && w.made[m.id] != nil
+}
+
+func (w *world) ask(m move) answer {
+	if m.kind != opWait {
+		return w.do(m.op)
+	}
+	ctx, stop := context.WithDeadline(context.Background(), time.Now().Add(time.Hour))
+	stop()
+	if m.n > 0 {
+		if d, err := w.limiter.Peek(m.key, m.n); err == nil && d.Allowed && d.Delay == 0 {
+			ctx = context.Background()
+		}
+	}
+	err := w.limiter.Wait(ctx, m.key, m.n)
+	return answer{d: ratelimit.Decision{Allowed: err == nil}, err: err, len: w.limiter.Len()}
+}
+
+// agrees says how Peek and the Take after it at the same instant differ, "" if they do not.
+func agrees(m move, said ratelimit.Decision, peeked error, got answer) string {
+	if m.kind != opTake || m.n < 1 || got.err != nil {
+		return ""
+	}
+	if peeked != nil || said.Allowed != got.d.Allowed || said.RetryAfter != got.d.RetryAfter || said.Delay != got.d.Delay {
+		return fmt.Sprintf("Peek said %+v (%v), and Take answers %+v", said, peeked, got.d)
+	}
+	return ""
+}
+
+// compare has the key's model make the same call. Where the table is too small, no model knows
+// which keys are forgotten: there Peek and Take agree, and the table keeps its bound.
+func (w *world) compare(m move, got answer) string {
+	if w.max == 0 {
+		return w.differs(w.judge(m.key), m, got)
+	}
+	if n := w.limiter.Len(); n > w.max {
+		return fmt.Sprintf("%d keys are tracked, of %d at most", n, w.max)
+	}
+	if want := newModel(w.now).check(m.n); m.kind <= opReserve && m.kind != opAllow && !sameError(got.err, want) {
+		return fmt.Sprintf("the error is %v, want %v", got.err, want)
+	}
+	return ""
+}
+
+func (w *world) differs(j *judge, m move, got answer) string {
+	if m.kind == opWait && !(m.n > 0 && got.err == nil) {
+		if got.err == nil {
+			return "a Wait whose context has ended does not fail"
+		}
+		return "" // it has charged nothing, as the next answers have to show
+	}
+	if m.kind == opWait {
+		m.kind = opAllow
+	}
+	j.adopts(w.now, m.op)
+	want := j.withLimit(w.now, m.op)
+	if j.blurry {
+		return ""
+	}
+	if w.keys > 1 {
+		got.len, want.len = 0, 0
+	}
+	if m.kind == opAllow {
+		got.err, want.err = nil, nil
+	}
+	if !j.accepts(m.op, got, want) {
+		return fmt.Sprintf("got:  %+v\nwant: %+v", got, want)
+	}
+	return ""
+}
+
+// withLimit makes a call that does not adopt a new limit, as if it had.
+func (j *judge) withLimit(now ratelimit.Limit, o op) answer {
+	settles := o.kind == opSettle || o.kind == opCancel || o.kind == opReset
+	if !j.known || j.limit == now || settles {
+		return j.do(o)
+	}
+	c := *j.model
+	c.base, c.ahead = j.base.clone(), slices.Clone(j.ahead)
+	c.adopt(now, c.at(o.raw))
+	look := &judge{model: &c, made: j.made, sweptAt: j.sweptAt}
+	a := look.do(o)
+	j.blurry = j.blurry || c.blurry
+	return a
+}
+
+// adopts puts the key under another limit if the call is one that does that: a decision, an
+// Adjust, or a settlement that charges like one.
+func (j *judge) adopts(now ratelimit.Limit, o op) {
+	if !j.known || j.limit == now || !j.charges(now, o) {
+		return
+	}
+	j.adopt(now, j.at(o.raw))
+	// What a spending under the old limit is worth now is not told: it is not settled any more.
+	maps.DeleteFunc(j.made, func(_ int, r *receipt) bool { return r != nil && !r.free })
+}
+
+func (j *judge) charges(now ratelimit.Limit, o op) bool {
+	switch o.kind {
+	case opTake, opAllow, opReserve, opStack:
+		return o.n > 0 && o.n <= now.Capacity()
+	case opAdjust:
+		return o.n != 0
+	case opSettle:
+		r := j.made[o.id]
+		return r != nil && r.free && !r.settled && o.n > 0
+	}
+	return false
+}
+
+// adopt carries what is spent over to another limit. What a window or a queue becomes
+// under a limit of another kind is not told.
+func (m *model) adopt(l ratelimit.Limit, now int64) {
+	old := m.limit
+	m.record(now)
+	m.limit = l
+	switch same := old.Algorithm == l.Algorithm; {
+	case old.Named("") == l.Named(""):
+	case m.base.reset(now) <= now && len(m.ahead) == 0:
+		m.base = newSpending(l)
+	case m.blurry, len(m.ahead) > 0:
+		m.blurry = true
+	case old.Algorithm <= ratelimit.AlgorithmLeakyBucket && l.Algorithm <= ratelimit.AlgorithmLeakyBucket:
+		m.base = converted(m.base, l, now)
+	case same:
+		m.blurry = !m.resize(l, now)
+	default:
+		m.blurry = true
+	}
+	if m.blurry { // what is in the model means nothing any more
+		m.base, m.ahead = newSpending(l), nil
+	}
+}
+
+// converted is what is owed to one bucket, owed to another: as many units, and as much of one,
+// rounded up to what the other's figures in lowest terms can tell.
+func converted(from spending, l ratelimit.Limit, now int64) spending {
+	b, ok := from.(*modelBucket)
+	if !ok {
+		b = &from.(*modelQueue).modelBucket
+	}
+	to := newSpending(l)
+	t, ok := to.(*modelBucket)
+	if !ok {
+		t = &to.(*modelQueue).modelBucket
+	}
+	owed := sub(b.full, mul(now, b.units)) // of a unit, in 1/per
+	g := gcd(t.units, t.per)
+	owed.Mul(owed, mul(t.per/g, 1)).Add(owed, mul(b.per-1, 1)).Div(owed, mul(b.per, 1))
+	t.full = add(mul(now, t.units), owed.Mul(owed, mul(g, 1)))
+	return to
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// resize keeps what a window has counted under other figures, and reports false if the model
+// cannot tell: where more is spent than the new limit holds.
+func (m *model) resize(l ratelimit.Limit, now int64) bool {
+	units, per := int64(l.Rate.Units), int64(l.Rate.Per)
+	switch s := m.base.(type) {
+	case *modelWindow:
+		s.pass(now)
+		s.units, s.per = units, per
+		return s.spent <= units
+	case *modelLog:
+		s.entries = slices.DeleteFunc(s.entries, func(e booking) bool { return e.at <= now-s.per })
+		s.units, s.per = units, per
+		return s.debt == 0
+	}
+	return false
+}
+
+func (w *world) setLimit(m move) string {
+	if err := w.limiter.SetLimit(m.limit); err != nil {
+		return fmt.Sprint("SetLimit fails: ", err)
+	}
+	w.now = m.limit
+	return ""
+}
+
+// playSweep sweeps. With several keys none is dropped, as they are kept for ever when idle.
+func (w *world) playSweep(m move) string {
+	swept, want := w.limiter.Sweep(), 0
+	if w.max > 0 {
+		return ""
+	}
+	if w.keys == 1 {
+		j := w.judge(m.key)
+		if j.blurry = j.blurry || m.raw < j.sweptAt; j.blurry {
+			if swept > 0 {
+				j.forget()
+				j.blurry, j.sweptAt = false, m.raw
+			}
+			return ""
+		}
+		want = j.sweep(m.raw)
+	}
+	if swept != want {
+		return fmt.Sprintf("Sweep dropped %d keys, want %d", swept, want)
+	}
+	return ""
+}
+
+// playStack takes a cost from two keys, or from none.
+func (w *world) playStack(m move) string {
+	d, err := w.stack.Take(context.Background(), [2]string{m.key, m.other}, m.n)
+	keys := slices.Compact([]string{m.key, m.other})
+	m.n = max(-1, min(m.n, math.MaxInt/2)) // so that twice as much is no less
+	cost := m.n * (3 - len(keys))          // of one key twice
+	allowed := true
+	for _, key := range keys {
+		j := w.judge(key)
+		if err != nil && j.known && j.limit != w.now {
+			j.blurry = true // whether a call that fails puts a key under its new limit is not told
+		}
+		o := m.op
+		o.kind, o.n = opPeek, cost
+		j.adopts(w.now, op{kind: opStack, raw: m.raw, n: cost})
+		want := j.withLimit(w.now, o)
+		allowed = allowed && want.err == nil && want.d.Allowed
+		if j.blurry || w.max > 0 {
+			w.blur(keys)
+			return ""
+		}
+	}
+	if (err == nil && d.Allowed) != allowed {
+		return fmt.Sprintf("got:  %+v, %v\nwant: allowed: %v", d, err, allowed)
+	}
+	for _, key := range keys {
+		if j := w.judge(key); allowed && cost > 0 {
+			j.take(m.raw, cost, -1, true)
+		} else if cost > 0 && err == nil && j.known {
+			j.record(j.at(m.raw))
+		}
+	}
+	return ""
+}
+
+// blur says that nothing is known about some keys.
+func (w *world) blur(keys []string) {
+	for _, key := range keys {
+		w.judge(key).blurry = true
+	}
+}
+
+// ---- drawing, and telling ----
+
+// drawn turns bytes into moves.
+type drawn struct {
+	*script
+	setting
+}
+
+func draw(data []byte) *drawn {
+	s := &script{data: data}
+	s.pickLimit()
+	d := &drawn{script: s, setting: setting{limit: s.limit, keys: 1 + s.byte()%2*3}}
+	if s.onward = d.keys > 1; s.onward && s.byte()%3 == 0 {
+		d.max = 2
+	}
+	return d
+}
+
+func (d *drawn) draw() move {
+	key := func() string { return string(rune('a' + d.byte()%d.keys)) }
+	m := move{key: key()}
+	switch b := d.byte(); {
+	case b < 200:
+		m.op = d.next()
+		return m
+	case b < 215:
+		m.kind, m.n = opWait, d.cost()
+	case b < 235:
+		m.kind, m.limit = opSetLimit, d.another()
+	case b < 242:
+		m.kind = opRefresh
+	default:
+		m.kind, m.n, m.other = opStack, d.cost(), key()
+		if d.keys == 1 {
+			m.kind = opTake
+		}
+	}
+	d.step()
+	m.raw = d.raw
+	return m
+}
+
+// another is a limit that differs from the one before in its name, its figures or its algorithm.
+func (d *drawn) another() ratelimit.Limit {
+	l := d.script.limit
+	switch d.byte() % 4 {
+	case 0:
+		return l.Named(string(rune('a' + d.byte()%3)))
+	case 1:
+		l.Rate.Units = 1 + d.byte()%30
+	case 2:
+		l.Rate.Per = time.Duration(1 + d.byte())
+	default:
+		other := &script{data: []byte{byte(d.byte()), byte(d.byte()), byte(d.byte()), byte(d.byte()), byte(d.byte()), byte(d.byte())}}
+		other.pickLimit()
+		l = other.limit
+	}
+	if l.Validate() != nil {
+		return d.script.limit
+	}
+	d.script.limit = l
+	return l
+}
+
+// playHistory plays what data says, and tells of a failure by the shortest history that still fails.
+func playHistory(t testing.TB, data []byte, most int) {
+	d := draw(data)
+	w := newWorld(t, d.setting)
+	var moves []move
+	for len(d.data) > 0 && len(moves) < most {
+		m := d.draw()
+		if moves = append(moves, m); w.play(m) != "" {
+			short := shortest(t, d.setting, moves)
+			require.Fail(t, "the model answers otherwise", "%+v\n%s%s", d.setting, listed(short), failure(t, d.setting, short))
+		}
+		if said, err := w.limiter.Peek(m.key, 1); err == nil {
+			d.last = said
+		}
+	}
+}
+
+// failure plays moves, and says how the first wrong answer is wrong, "" if none is.
+func failure(t testing.TB, s setting, moves []move) string {
+	w := newWorld(t, s)
+	for _, m := range moves {
+		if text := w.play(m); text != "" {
+			return text
+		}
+	}
+	return ""
+}
+
+// shortest leaves out what a failure does not need: halves first, then ever smaller parts.
+func shortest(t testing.TB, s setting, moves []move) []move {
+	for size := len(moves) / 2; size > 0; size /= 2 {
+		for i := 0; i+size <= len(moves); {
+			if less := slices.Delete(slices.Clone(moves), i, i+size); failure(t, s, less) != "" {
+				moves = less
+			} else {
+				i += size
+			}
+		}
+	}
+	return moves
+}
+
+func listed(moves []move) string {
+	var b strings.Builder
+	for _, m := range moves {
+		fmt.Fprintln(&b, m)
+	}
+	return b.String()
+}
+
+func TestAllCallsTogetherAnswerAsTheModels(t *testing.T) {
+	for seed := range rounds(3_000) {
+		if !t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { playHistory(t, seeded(9<<32|seed, 500), 100) }) {
+			return
+		}
+	}
+}
+
+// FuzzHistory reads its input as a limit, a number of keys, and a history of all calls.
+func FuzzHistory(f *testing.F) {
+	for seed := range uint64(20) {
+		f.Add(seeded(10<<32|seed, 200))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) { playHistory(t, data, 80) })
+}
