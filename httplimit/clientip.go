@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// ProxyHeader is the header field in which trusted proxies tell whom they serve.
+// ProxyHeader is the header field in which trusted proxies name their client.
 type ProxyHeader uint8
 
 const (
-	// XForwardedFor is a list of addresses, each proxy adding its peer's at the end.
+	// XForwardedFor is a list of addresses. Each proxy adds its peer's address at the end.
 	XForwardedFor ProxyHeader = iota
-	// Forwarded is the same as RFC 7239 has it: for=192.0.2.60;proto=https.
+	// Forwarded is the same in the syntax of RFC 7239: for=192.0.2.60;proto=https.
 	Forwarded
 
 	proxyHeaders = iota
@@ -98,7 +98,7 @@ func ClientIP(opts ClientIPOptions) (func(*http.Request) (netip.Addr, error), er
 
 // HeaderIP returns a key function for the client's address in a header field that holds
 // exactly one, such as CF-Connecting-IP, True-Client-IP or X-Real-IP. The field is believed
-// only from the trusted peers: whoever else connects is the client himself, and the field is
+// only from the trusted peers. Every other peer is the client itself, and the field is
 // ignored. Addresses are treated as in [ClientIP], IPv6 addresses cut to their /64.
 //
 // From a trusted peer, a field that is missing or empty is [ErrNoKey], and one that
@@ -271,9 +271,9 @@ func parseHop(s string) (netip.Addr, bool) {
 	return parseAddr(s, true)
 }
 
-// parseAddr parses an address and normalises it: no zone, and IPv4 where the bits
-// say so, however it is spelled. The zone is cut off before, as parsing would keep
-// each in memory.
+// parseAddr parses an address and normalises it: it has no zone, and is IPv4 if its bits
+// are an IPv4-mapped address, in any spelling. The zone is cut off first, because
+// netip.ParseAddr keeps each zone in memory.
 func parseAddr(s string, ok bool) (netip.Addr, bool) {
 	s, zone, zoned := strings.Cut(s, "%")
 	if !ok || zoned && zone == "" {

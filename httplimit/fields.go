@@ -17,31 +17,34 @@ const (
 	// DialectDraft11 is RateLimit-Policy and RateLimit as structured fields, of
 	// draft-ietf-httpapi-ratelimit-headers-11 (and alike since -08). Each limit that
 	// is known is a policy; RateLimit tells of the one that binds. Middleware inside
-	// middleware adds its own items to the lists.
+	// middleware adds its own items to the lists. If a name is used already, it
+	// gets a number: "default-2". The older dialects have room for one limit: of nested
+	// middlewares, the one that denies is told, or else the one that leaves the least.
 	//
 	// Known are the limits that the limiter lists, and the one that has decided. A key's
-	// own plan ([ratelimit.Options].LimitFor) is known when it has decided: it is
-	// listed in place of the limit of the same name, or of a zero Limit, which
-	// stands in a limiter's list for one that differs from key to key. A layer
-	// that was skipped is listed all the same. A limit that was changed
-	// ([ratelimit.Keyed.SetLimit]) is listed as it is now once it has decided.
+	// own plan ([ratelimit.Options].LimitFor) is known when it has decided. It is
+	// listed in place of the limit of the same name, or of a zero Limit, by which a
+	// limiter lists a limit that differs from key to key. A layer that was skipped is
+	// listed too. A limit that was changed ([ratelimit.Keyed.SetLimit]) is listed with
+	// its new figures once it has decided.
 	//
 	// The policy's q is the limit's capacity and w the seconds in which it is
-	// regained, rounded up. RateLimit's t is chosen so that r per t invites no
-	// more than the rate: it is w, or what is left of a fixed window that is the only
-	// limit, or when denied the wait. There is no RateLimit where what is left is not
-	// known: if a cost can never pass, or a layer that binds is
-	// [ratelimit.Charging] its own.
+	// regained, rounded up; of a sliding counter, its window. RateLimit's t is chosen so
+	// that r per t invites no more than the rate: it is w; of a fixed window, what is left
+	// of it; of a sliding counter, the time until the key is fresh, which is up to
+	// 2·w, and at least w; and after a denial the wait. There is no RateLimit if it is
+	// not known how much is left: a cost can never pass, or the layer that binds charges
+	// a cost of its own ([ratelimit.Charging]).
 	DialectDraft11 Dialect = iota
 	// DialectDraft06 is RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset
 	// in seconds from now, of the drafts up to -06.
 	DialectDraft06
 	// DialectXEpoch is X-RateLimit-Limit, X-RateLimit-Remaining and
-	// X-RateLimit-Reset in Unix seconds, as GitHub has it.
+	// X-RateLimit-Reset in Unix seconds, as GitHub sends them.
 	DialectXEpoch
-	// DialectXDelta is the same with Reset in seconds from now, as Envoy has it.
+	// DialectXDelta is the same with Reset in seconds from now, as Envoy sends them.
 	DialectXDelta
-	// DialectNone tells nothing but Retry-After.
+	// DialectNone sends only Retry-After.
 	DialectNone
 
 	dialects = iota
@@ -74,10 +77,10 @@ func seconds(d time.Duration) int64 {
 	return s
 }
 
-// setLimits writes the fields that tell how the client stands. The values are kept
-// in slots, of which it uses up to three. More left than the limit ever holds is the
-// mark of a layer with a cost of its own, of which the decision does not tell how
-// much is left: then nothing is said of that.
+// setLimits writes the fields that tell how much is left. The values are kept in slots,
+// of which it uses up to three. If a layer with a cost of its own binds, the decision
+// does not tell how much is left: Remaining is above the limit's capacity then, and is
+// not written.
 func (m *Middleware) setLimits(h http.Header, v *view, d *ratelimit.Decision, slots []string) {
 	told := v.name != "" && d.Remaining <= v.limit.Capacity()
 	switch {

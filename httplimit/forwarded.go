@@ -38,7 +38,7 @@ const maxForwarded = 16 << 10
 // inForwarded finds the client in the lines of Forwarded (RFC 7239). Quoted strings can
 // be told from what is around them only from a line's beginning. So each line is read
 // twice: to count its elements, and to find the last that can be the client's. Where
-// the syntax is broken, nobody can say what is quoted: then the whole line is malformed.
+// the syntax is broken, it is unknown what is quoted: then the whole line is malformed.
 func (c *clientIP) inForwarded(lines []string) (netip.Addr, error) {
 	after := 0 // elements in the lines after this one
 	for i := len(lines) - 1; i >= 0; i-- {
@@ -108,8 +108,8 @@ func forwardedElement(s string) (hop netip.Addr, ok bool, rest string, more, wel
 }
 
 // forwardedPair reads one name=value, or nothing, and the white space around it. What
-// is left begins with the separator. The value is without its quotes; if there are
-// escapes in it, it keeps them: no address has any.
+// is left begins with the separator. The value has lost its quotes. It keeps its
+// escapes, since no address has any.
 func forwardedPair(s string) (name, value, rest string, ok bool) {
 	s = strings.TrimLeft(s, " \t")
 	if s == "" || s[0] == ';' || s[0] == ',' {

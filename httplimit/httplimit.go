@@ -150,8 +150,8 @@ func (m *Middleware) findReserver() error {
 // A request that a leaky bucket delays is held for that long. If its context ends before
 // that, because the client has left or a deadline has passed, it is not served, and
 // answered with 503. So is, at once, a request whose delay is as long as the
-// server's WriteTimeout: nobody would get its response. A write deadline that
-// was set with [http.ResponseController] is not seen.
+// server's WriteTimeout: its response could not be sent any more. A write deadline that
+// was set with [http.ResponseController] is not taken into account.
 //
 // Next gets the server's own ResponseWriter. With [Options].Settle it gets one that
 // has the same optional methods: Flush, Hijack, Push and CloseNotify if the server's

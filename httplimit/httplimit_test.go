@@ -132,7 +132,7 @@ func TestFailOpenLetsThroughAndCounts(t *testing.T) {
 	assert.Equal(t, httplimit.Stats{FailedOpen: 1}, m.Stats())
 }
 
-func TestFailOpenIsNotHadByLeavingTheKeyOut(t *testing.T) {
+func TestFailOpenDoesNotApplyToAMissingKey(t *testing.T) {
 	for _, err := range []error{httplimit.ErrNoKey, httplimit.ErrMalformedKey, ratelimit.ErrInvalidKey} {
 		m := middleware(t, &stub{err: err}, httplimit.Options{FailOpen: true})
 		assert.Equal(t, http.StatusBadRequest, get(m.Wrap(ok)).StatusCode, err)
@@ -140,7 +140,7 @@ func TestFailOpenIsNotHadByLeavingTheKeyOut(t *testing.T) {
 	}
 }
 
-func TestFailOpenIsNotHadByACostBelowZero(t *testing.T) {
+func TestFailOpenDoesNotApplyToACostBelowZero(t *testing.T) {
 	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerMinute(1))), httplimit.Options{
 		FailOpen: true, Cost: func(r *http.Request) int { return int(r.ContentLength) }, // -1 if chunked
 	})
@@ -150,7 +150,7 @@ func TestFailOpenIsNotHadByACostBelowZero(t *testing.T) {
 	assert.Equal(t, httplimit.Stats{Failed: 1}, m.Stats())
 }
 
-func TestFailOpenIsNotHadByHangingUp(t *testing.T) {
+func TestFailOpenDoesNotApplyToAClientThatHangsUp(t *testing.T) {
 	m := middleware(t, &stub{err: context.Canceled}, httplimit.Options{FailOpen: true})
 	ctx, hangUp := context.WithCancel(t.Context())
 	hangUp()

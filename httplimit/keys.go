@@ -12,17 +12,17 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// A key function finds in a request the key that a limit counts by. The functions
-// of this package have the shape that [ratelimit.By] and [ratelimit.Map] take. None
-// returns a key that stands for "no key": what is missing is an error, or leaves the
-// layer out if [Optional] says so.
+// A key function returns the key of a request, by which a limit counts. The functions
+// of this package have the type that [ratelimit.By] and [ratelimit.Map] take. None
+// returns a key that means "no key": if the key is missing, it returns an error, or
+// leaves the layer out if it is wrapped in [Optional].
 var (
-	// ErrNoKey says that a request does not have what its key is made of.
+	// ErrNoKey says that a request lacks its key: a header field is missing, for example.
 	ErrNoKey = errors.New("httplimit: request has no key")
 
-	// ErrMalformedKey says that a request has it, but in a form that no honest
-	// client or proxy sends: an address that is none, two values for one, a text
-	// above 1 KiB that a limiter would have to keep.
+	// ErrMalformedKey says that a request has a key in a form that no honest client or
+	// proxy sends: an address that cannot be parsed, two values instead of one, or a text
+	// above 1 KiB, which a limiter would have to keep.
 	ErrMalformedKey = errors.New("httplimit: request has a malformed key")
 
 	// ErrMisconfigured says that a key function cannot work because of how the server
@@ -33,9 +33,9 @@ var (
 )
 
 // Optional leaves the layer out ([ratelimit.SkipLayer]) for requests that have no
-// key: those are not limited by it, so let another layer count them. Where there is
-// no other, with [ratelimit.Map] or in a stack whose layers are all optional, a request
-// without a key is not limited at all. A key that is malformed is still an error.
+// key. Those requests are not limited by it, so let another layer count them. Without
+// another layer, with [ratelimit.Map] or in a stack whose layers are all optional, a request
+// without a key is not limited at all. A malformed key is still an error.
 func Optional[K any](key func(*http.Request) (K, error)) func(*http.Request) (K, error) {
 	return func(r *http.Request) (K, error) {
 		k, err := key(r)
@@ -66,9 +66,9 @@ func Join[A, B comparable](a func(*http.Request) (A, error), b func(*http.Reques
 
 // Header returns a key function for the value of a header field. It is ErrNoKey if
 // the field is missing or empty, and ErrMalformedKey if it is longer than 1 KiB, or if
-// there are several lines, of which somebody else may read another. Clients write what
-// they like in a header: use it where something in front has set or checked it, or
-// beside a limit by address. For secrets, use [APIKey].
+// there are several lines, since another program may read another one of them. Clients
+// write what they like in a header: use it if a proxy or other middleware has set or
+// checked the field, or beside a limit by address. For secrets, use [APIKey].
 func Header(name string) func(*http.Request) (string, error) {
 	name = http.CanonicalHeaderKey(name)
 	return func(r *http.Request) (string, error) {
@@ -104,9 +104,9 @@ func single(values []string, what string) (string, error) {
 	return values[0], nil
 }
 
-// Hash stands for a secret in a limiter's table, in logs and in a plan table: it is the
-// secret's SHA-256, so the same in every process. Secrets that could be guessed are
-// no safer hashed.
+// Hash is the SHA-256 of a secret. It takes the secret's place in a limiter's table, in
+// logs and in a table of plans, and is the same in every process. If a secret can be
+// guessed, its hash does not protect it.
 type Hash [sha256.Size]byte
 
 // HashOf returns the Hash of a secret, to look plans up in [ratelimit.Options].LimitFor.
@@ -203,10 +203,10 @@ func Pattern(r *http.Request) (string, error) {
 }
 
 // Method is a key function for the request's method. Methods that net/http has no
-// name for are all "OTHER", so that nobody gets a budget more by inventing one.
+// name for are all "OTHER", so that a client does not get another budget by inventing one.
 func Method(r *http.Request) (string, error) {
 	if r.Method == "" {
-		return http.MethodGet, nil // as net/http has it
+		return http.MethodGet, nil // so net/http reads it
 	}
 	if i := slices.Index(methods, r.Method); i >= 0 {
 		return methods[i], nil // r.Method is a part of the request line, and would keep all of it

@@ -108,3 +108,17 @@ func TestOlderDialectsTellOfTheLimitThatDenies(t *testing.T) {
 	assert.Equal(t, []string{"4", "1", "86390"},
 		[]string{exceeds.Get("RateLimit-Limit"), exceeds.Get("RateLimit-Remaining"), exceeds.Get("RateLimit-Reset")}, "three figures of one limit")
 }
+
+// Two layers that one request exhausts: the one that resets later is told, then the first.
+// Which bucket has the lower address in memory must not matter, so it is tried often.
+func TestOfTwoExhaustedLayersTheLongerResetIsTold(t *testing.T) {
+	minute, hour := ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("minute"), ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("hour")
+	for range 20 {
+		for _, order := range [][]ratelimit.Limit{{minute, hour}, {hour, minute}} {
+			h := middleware(t, limiterOf(t, new(fakeClock), order...), httplimit.Options{}).Wrap(ok)
+			assert.Equal(t, `"hour";r=0;t=3600`, get(h).Header.Get("RateLimit"))
+		}
+		twins := limiterOf(t, new(fakeClock), minute.Named("first"), minute.Named("second"))
+		assert.Equal(t, `"first";r=0;t=60`, get(middleware(t, twins, httplimit.Options{}).Wrap(ok)).Header.Get("RateLimit"))
+	}
+}

@@ -28,9 +28,8 @@ type Options struct {
 	// ([RefundServerErrors]). If nil, the cost stays charged.
 	//
 	// The request is charged in full before the handler runs, so that a crowd of
-	// requests at once gains nothing, and header fields tell of that. With a cost of 0
-	// there is nothing to settle in most limiters: to charge by the outcome alone, let
-	// Cost be 1 or more. The limiter must be a [ratelimit.Reserver].
+	// requests at once gains nothing, and header fields tell of that. To charge
+	// only by the outcome, let Cost be 1 or more: a cost of 0 passes even if nothing is left. The limiter must be a [ratelimit.Reserver].
 	//
 	// A handler that panics counts as status 500, whatever it has written. One that
 	// hijacked the connection counts as 101. A status of 500 or above that the client
@@ -55,12 +54,12 @@ type Options struct {
 	// its store is down ([ratelimit.ErrUnavailable]). Stats.FailedOpen counts such
 	// requests. If false, the answer is OnError's.
 	//
-	// A request is refused all the same if a client can bring the error about: a key is
+	// FailOpen does not apply to errors that a client can cause: a key is
 	// missing or malformed ([ErrNoKey], [ErrMalformedKey], [ratelimit.ErrInvalidKey]),
 	// the key table is full ([ratelimit.ErrTableFull]), the cost is below zero, or the
-	// request's context has ended, as it has when the client hangs up. So is a request
-	// whose key function fails because of how the server is built ([ErrMisconfigured]). A
-	// key function of your own should wrap ErrNoKey if the client left the key out.
+	// request's context has ended, as it has when the client hangs up. It does not apply to
+	// [ErrMisconfigured] either. A key function of your own should wrap ErrNoKey if the
+	// client has left the key out.
 	FailOpen bool
 
 	// Dialect selects the header fields that tell of the limits. If zero,
@@ -69,7 +68,7 @@ type Options struct {
 
 	// QuotaUnit returns the unit that a limit counts, for the parameter qu of
 	// RateLimit-Policy: "content-bytes" or a word of your own, such as "tokens", in
-	// printable ASCII. "" stands for requests and leaves the parameter out. It is called
+	// printable ASCII. "" means requests, and leaves the parameter out. It is called
 	// rarely, and must return the same unit for the same limit. If nil, all limits count
 	// requests.
 	QuotaUnit func(limit ratelimit.Limit) string

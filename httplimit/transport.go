@@ -229,9 +229,10 @@ func (t *Transport) await(p *place, r *http.Request) error {
 	}
 }
 
-// book asks the limiter for an instant, as far ahead as the request can wait. The
-// RetryAfter of a denial is of no use if the limiter books ahead: it is when the same
-// time ahead could be booked. So the limiter is asked again when it allows the cost at once.
+// book asks the limiter for an instant, as far ahead as the request can wait. If a limiter
+// that books ahead denies, its RetryAfter says when it could book the same time ahead,
+// which is too late by then. So it is asked again, without booking ahead: then RetryAfter
+// says when the cost is allowed at once.
 func (t *Transport) book(p *place, r *http.Request) error {
 	cost := 1
 	if t.opts.Cost != nil {

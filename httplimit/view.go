@@ -112,9 +112,9 @@ func (l *list) same(limits []ratelimit.Limit) bool {
 	return slices.EqualFunc(l.views, limits, func(v *view, limit ratelimit.Limit) bool { return v.limit == limit })
 }
 
-// with returns the view of a key's own plan. It stands in the list for the limit of the
-// same name, or for the first that differs from key to key. If there is neither, nobody
-// can tell which limit it replaces, and it stands alone.
+// with returns the view of a key's own plan. In the list it replaces the limit of the same
+// name, or else the first that differs from key to key. If there is neither, it is unknown
+// which limit it replaces, and it is listed alone.
 func (l *list) with(limit ratelimit.Limit, w writer) *view {
 	at := slices.IndexFunc(l.views, func(v *view) bool { return v.name != "" && strings.EqualFold(v.name, policyName(limit)) })
 	if at < 0 {
@@ -186,7 +186,7 @@ func regained(l ratelimit.Limit) int64 {
 	return int64(max(1, s))
 }
 
-// policyName is the limit's name, or what stands for none.
+// policyName is the limit's name, or "default" if it has none.
 func policyName(l ratelimit.Limit) string {
 	if l.Name == "" {
 		return "default"

@@ -23,9 +23,9 @@ var demoLimits = []ratelimit.Limit{
 	ratelimit.SlidingCounter(ratelimit.Per(10, 5*time.Second)),
 }
 
-// demo fires bursts at handlers that differ in their limit alone, and streams what
-// becomes of each request as server-sent events. A browser could not: it opens six
-// connections, of which a leaky bucket would hold every one.
+// demo fires bursts at handlers that differ only in their limit, and streams the result of
+// each request as server-sent events. A browser cannot fire them itself: it opens six
+// connections, and a leaky bucket would hold all of them.
 type demo struct{ targets []target }
 
 type target struct {
@@ -49,7 +49,7 @@ func newDemo(client clientKey) (*demo, error) {
 	return d, nil
 }
 
-// pattern is what is fired: so many bursts of so many requests, so far apart.
+// pattern is what is fired: a number of bursts, the requests in each, and the time between.
 type pattern struct {
 	bursts, requests int
 	gap              time.Duration
@@ -95,13 +95,13 @@ func (d *demo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		_, _ = fmt.Fprintf(w, "data: %s\n\n", line)
-		_ = stream.Flush() // whoever has gone ends the requests through the context
+		_ = stream.Flush() // if the client has gone, the context ends the requests
 	}
 	_, _ = fmt.Fprint(w, "event: done\ndata:\n\n")
 }
 
 // fire sends the bursts, and the results as they come. The channel has room for all, so
-// that nobody who stops reading leaves a goroutine behind.
+// that a client that stops reading leaves no goroutine behind.
 func (d *demo) fire(r *http.Request, p pattern) <-chan result {
 	results := make(chan result, p.bursts*p.requests*len(d.targets))
 	var wg sync.WaitGroup

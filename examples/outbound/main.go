@@ -2,7 +2,7 @@
 // more. Ten workers share one http.Client. Its Transport keeps to a limit of our
 // own, 20 a second in bursts of 5, and obeys the partner: when that says that nothing is
 // left, or asks for a pause, all workers wait, in order. The job has a deadline: a call
-// that cannot be made before it fails at once, instead of waiting in vain.
+// that cannot be made before it fails at once.
 package main
 
 import (
