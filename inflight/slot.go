@@ -9,27 +9,26 @@ import (
 // slot is one key's semaphore. Its pool's lock guards all of it, but pool and common,
 // which never change.
 type slot struct {
-	pool   *pool
-	common *common
+	own pool // what pool points to, without Total; first, to share few cache lines with what follows
 
+	pool     *pool
+	common   *common
 	limit    int // units that may be in flight now: bound, or what the algorithm says
-	bound    int // units that may ever be in flight; 0 if the key is blocked
 	inFlight int
-	queue    queue
+	bound    int      // units that may ever be in flight; 0 if the key is blocked
 	learner  *learner // nil if the limit is fixed
-	dead     bool     // forgotten: look the key up again
+	queue    queue
+	age      age
+	idle     idle
+	dead     bool // forgotten: look the key up again
 
 	tags
 	at     int     // place in pool.order, or -1
 	placed *waiter // whose place that is
 
 	config config // what bound and weight were made from
-	idle   idle
-	age    age
 	shed   uint64
 	wait   time.Duration // recent waits of those who were served from the queue
-
-	own pool // what pool points to, without Total
 }
 
 // common is what all keys of a limiter share.

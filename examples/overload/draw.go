@@ -96,10 +96,10 @@ func axes(c *chart.Canvas, y float64, caption string, at chart.Scale, marks ...f
 }
 
 func goodput(c *chart.Canvas, lanes []lane, y float64) {
-	at := chart.Linear(0, 500, y+30+plot, y+30)
-	axes(c, y, "Goodput: answers within 1 s, per second", at, 0, 100, 200, 300, 400, 500)
+	at := chart.Linear(0, 700, y+30+plot, y+30)
+	axes(c, y, "Goodput: answers within 1 s, per second, by when the request was sent", at, 0, 200, 400, 600)
 	for _, l := range lanes {
-		draw(c, l.class, func(from, to time.Duration) float64 { return at(l.run.Goodput(from, to)) })
+		draw(c, l.class, func(from, to time.Duration) (float64, bool) { return at(l.run.Goodput(from, to)), true })
 	}
 }
 
@@ -107,17 +107,20 @@ func latency(c *chart.Canvas, lanes []lane, y float64) {
 	at := chart.Log(0.1, 100, y+30+plot, y+30)
 	axes(c, y, "Latency: 99 of 100 answers take no longer, in seconds", at, 0.1, 1, 10, 100)
 	for _, l := range lanes {
-		draw(c, l.class, func(from, to time.Duration) float64 {
-			return at(math.Max(0.1, l.run.P99(from, to).Seconds()))
+		draw(c, l.class, func(from, to time.Duration) (float64, bool) {
+			p99 := l.run.P99(from, to)
+			return at(math.Max(0.1, p99.Seconds())), p99 > 0 // at the end, nobody without a limit was answered
 		})
 	}
 }
 
-// draw joins the figures of all bins.
-func draw(c *chart.Canvas, class string, figure func(from, to time.Duration) float64) {
+// draw joins the figures of all bins that have one.
+func draw(c *chart.Canvas, class string, figure func(from, to time.Duration) (y float64, ok bool)) {
 	var points []chart.Point
 	for t := time.Duration(0); t < story.Length(); t += bin {
-		points = append(points, chart.Point{X: seconds((t + bin/2).Seconds()), Y: figure(t, t+bin)})
+		if y, ok := figure(t, t+bin); ok {
+			points = append(points, chart.Point{X: seconds((t + bin/2).Seconds()), Y: y})
+		}
 	}
 	c.Trace(class, points)
 }
