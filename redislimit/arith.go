@@ -13,8 +13,6 @@ const (
 // span is a time of us + frac/units microseconds, 0 ≤ frac < units.
 type span struct{ us, frac int64 }
 
-func (d span) less(e span) bool { return d.us < e.us || d.us == e.us && d.frac < e.frac }
-
 // mulDiv returns a·b/d and the remainder, for numbers that are not negative. A
 // quotient above 2^53 is returned as 2^53.
 func mulDiv(a, b, d int64) (q, r int64) {

@@ -133,7 +133,7 @@ func TestASpentKeyIsSpentOnThePromotedReplica(t *testing.T) {
 	master, replica := startServer(t, "--repl-diskless-sync-delay", "0"), startServer(t)
 	host, port, err := net.SplitHostPort(master.addr)
 	require.NoError(t, err)
-	require.NoError(t, replica.client().SlaveOf(t.Context(), host, port).Err())
+	require.NoError(t, replica.client().ReplicaOf(t.Context(), host, port).Err())
 	before, after := defaultsFor(t, master), defaultsFor(t, replica)
 	for _, limit := range fiveLimits() {
 		require.NoError(t, before.SetLimit(limit))
@@ -144,7 +144,7 @@ func TestASpentKeyIsSpentOnThePromotedReplica(t *testing.T) {
 		return n == 5
 	}, 20*time.Second, 10*time.Millisecond)
 	master.kill()
-	require.NoError(t, replica.client().SlaveOf(t.Context(), "NO", "ONE").Err())
+	require.NoError(t, replica.client().ReplicaOf(t.Context(), "NO", "ONE").Err())
 	for _, limit := range fiveLimits() {
 		require.NoError(t, after.SetLimit(limit))
 		assert.False(t, after.Allow(limit.Name, 10), "%v", limit)

@@ -94,9 +94,16 @@ func (l *Layered[R]) Limits() []ratelimit.Limit {
 	return limits
 }
 
-// Allow charges the cost to all layers and reports true; or it charges none and reports
-// false, on any error too.
+// Allow charges the cost to all layers and reports true; or it charges none, as far as is
+// known, and reports false: on any error too. A cost of 0 is allowed without asking Redis.
 func (l *Layered[R]) Allow(r R, cost int) bool {
+	if cost == 0 {
+		s := l.stack()
+		defer l.done(s)
+		err := s.load(r, 0)
+		s.report(err)
+		return err == nil
+	}
 	d, _ := l.Take(context.Background(), r, cost)
 	return d.Allowed
 }
@@ -149,7 +156,7 @@ func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 }
 
 func (l *Layered[R]) stack() *stack[R] {
-	if l == nil || l.stacks.New == nil {
+	if l == nil || len(l.layers) == 0 {
 		panic("redislimit: a Layered that was not made by All or AllOf")
 	}
 	return l.stacks.Get().(*stack[R])

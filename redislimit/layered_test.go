@@ -37,7 +37,7 @@ func TestSuiteThroughAStack(t *testing.T) {
 	single := config.New
 	config.Skip = []string{"Reserve", "Wait"}
 	config.Want = []string{"Peek", "Adjust", "Reset", "SetLimit"}
-	config.Histories = histories(9)
+	config.Histories = histories(6)
 	config.New = func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
 		l, err := single(limit)
 		if err != nil {

@@ -164,7 +164,7 @@ func TestAnswersAreThoseOfTheLimiterInMemory(t *testing.T) {
 	client := startServer(t).client()
 	for i, limit := range twinLimits() {
 		t.Run(limit.String(), func(t *testing.T) {
-			for seed := range histories(4) {
+			for seed := range histories(3) {
 				w := newTwin(t, client, limit, fmt.Sprintf("twin%d-%d", i, seed), uint64(seed))
 				for n := range 120 {
 					w.step(n)

@@ -48,7 +48,7 @@ func suiteOf(client redis.UniversalClient, clock *ratelimittest.Clock) ratelimit
 	return ratelimittest.Config{
 		Clock:      clock,
 		Resolution: time.Microsecond,
-		Histories:  histories(20),
+		Histories:  histories(12),
 		Accepts:    accepts,
 		Want:       []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit"},
 		New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {

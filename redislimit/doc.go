@@ -1,0 +1,60 @@
+// Package redislimit holds the keys of a whole fleet to one budget. It is what package
+// ratelimit is, for any number of processes: the same limits, the same answers and the
+// same errors, with the budgets kept in Redis 7.0 or later, or Valkey 8 or later.
+//
+//	limit := ratelimit.TokenBucket(ratelimit.PerSecond(10), 20).Named("api")
+//	limiter, err := redislimit.New(client, limit, nil)
+//	…
+//	d, err := limiter.Take(ctx, "user:42", 1)
+//
+// [All] puts several limits on one request: one call decides, all or nothing.
+//
+// # What is promised
+//
+// All that the documentation of package ratelimit says about answers holds, with 1 µs in
+// the place of 1 ns: Redis tells the time. New refuses limits whose figures a script
+// cannot count in whole numbers (2^52 at most).
+//
+//   - A decision is one script call, for one limit or several, and so one round trip. The
+//     script reads and checks everything before it writes anything.
+//   - A denial, a Peek, a cost of 0 and an error write nothing, so nothing of them is
+//     replicated or logged.
+//   - Every Redis key has a time to live: at least until the key is fresh, and at most
+//     about twice as long.
+//   - A call is charged once, or not at all. go-redis repeats commands that were not
+//     answered; it does not repeat these.
+//   - No decision takes longer than [Options.Timeout], whatever the options of the client.
+//   - If the server's clock steps back, after a failover to another machine, nothing is
+//     minted: a key waits until the clock has caught up, or for [Limiter.Reset].
+//   - The limit travels with each call, and what was spent under another one carries over:
+//     after SetLimit, by LimitFor, and while two versions of a program run side by side.
+//     Carrying over rounds up, so keys that two versions use by turns lose a little.
+//
+// # Errors
+//
+// An error that wraps [ratelimit.ErrUnavailable] says that there was no decision: Redis
+// is down, slow, full, loading, or read-only. If it also wraps [ErrUnanswered], the call
+// was sent and may have been charged, or booked. If the caller's own context has ended,
+// the error is the context's, and not ErrUnavailable. Package failover decides what to do
+// while Redis is unavailable. [ErrForeignState], missing permissions and script errors are
+// mistakes, and not ErrUnavailable.
+//
+// # What differs from the limiter in memory
+//
+//   - A denial does not record the clock's reading, since it writes nothing.
+//   - A cost that can never pass is answered without asking Redis: the Decision has the
+//     limit and no figures.
+//   - Of a key's bookings the newest 128 are told apart. While more are under way, what
+//     earlier spendings have left over is not given back. A leaky bucket gives back at its
+//     queue's end only, and never in the middle.
+//   - After the figures of a bucket have changed, reservations made before give back
+//     nothing. What they have cost beyond their estimate is charged as ever.
+//   - A reservation settles nothing once the key has expired, which it does some time
+//     after it was fresh.
+//
+// # Clusters
+//
+// All Redis keys of one decision must be in one slot. Limiters with equal keys share a
+// slot; for others there is [Options.Slot]. Limits that cannot share a server are asked
+// one after the other with ratelimit.Chain.
+package redislimit

@@ -1,0 +1,174 @@
+package redislimit
+
+import (
+	"context"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+func TestZeroValuesSayWhatIsWrong(t *testing.T) {
+	const limiter, layered = "redislimit: a Limiter that was not made by New", "redislimit: a Layered that was not made by All or AllOf"
+	assert.PanicsWithValue(t, limiter, func() { new(Limiter).Allow("k", 1) })
+	assert.PanicsWithValue(t, limiter, func() { new(Limiter).Limits() })
+	assert.PanicsWithValue(t, limiter, func() { _ = new(Limiter).Reset(context.Background(), "k") })
+	assert.PanicsWithValue(t, layered, func() { new(Layered[string]).Allow("k", 1) })
+	_, err := All(By(new(Limiter), identity))
+	assert.ErrorContains(t, err, "By was given no limiter")
+}
+
+// unreachable returns a limiter on a server that does not exist.
+func unreachable(t *testing.T, limit ratelimit.Limit, o *Options) *Limiter {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1})
+	t.Cleanup(func() { client.Close() })
+	l, err := New(client, limit, o)
+	require.NoError(t, err)
+	return l
+}
+
+func TestACostOf0IsAllowedWithoutRedis(t *testing.T) {
+	var events []ratelimit.Event[string]
+	l := unreachable(t, perMinute(5).Named("x"), &Options{OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) }})
+	assert.True(t, l.Allow("k", 0))
+	stack, err := All(By(l, identity))
+	require.NoError(t, err)
+	assert.True(t, stack.Allow("k", 0))
+	require.Len(t, events, 2)
+	assert.False(t, events[0].Spent)
+	assert.Equal(t, "x", events[0].Decision.Limit.Name)
+}
+
+func TestLimitForSetsTheLimitOfAKey(t *testing.T) {
+	f := newFixture(t)
+	plans := map[string]ratelimit.Limit{"big": ratelimit.FixedWindow(ratelimit.PerHour(100)), "bad": ratelimit.FixedWindow(ratelimit.PerHour(-1)),
+		"free": ratelimit.Unlimited(), "out": ratelimit.Blocked()}
+	l, err := New(f.client, perMinute(5).Named("plans"), &Options{Timeout: 10 * time.Second, LimitFor: func(key string) ratelimit.Limit { return plans[key] }})
+	require.NoError(t, err)
+	d, err := l.Take(t.Context(), "big", 60)
+	require.NoError(t, err)
+	assert.Equal(t, 40, d.Remaining)
+	assert.Equal(t, "plans", d.Limit.Name)
+	d, err = l.Take(t.Context(), "other", 5)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed)
+	_, err = l.Take(t.Context(), "bad", 1)
+	assert.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+	_, err = l.Take(t.Context(), "out", 1)
+	assert.ErrorIs(t, err, ratelimit.ErrBlocked)
+	assert.True(t, l.Allow("free", 1<<30))
+}
+
+func TestOnDecisionIsTold(t *testing.T) {
+	f := newFixture(t)
+	var events []ratelimit.Event[string]
+	l, err := New(f.client, ratelimit.FixedWindow(ratelimit.PerHour(5)).Named("x"), &Options{Timeout: 10 * time.Second,
+		OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) }})
+	require.NoError(t, err)
+	l.Allow("k", 5)
+	l.Allow("k", 1)
+	l.Take(t.Context(), "k", 9)
+	l.Peek(t.Context(), "k", 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	assert.ErrorIs(t, l.Wait(ctx, "k", 1), context.DeadlineExceeded)
+	require.Len(t, events, 4)
+	assert.True(t, events[0].Spent)
+	assert.False(t, events[1].Spent)
+	assert.ErrorIs(t, events[2].Err, ratelimit.ErrExceedsLimit)
+	assert.ErrorIs(t, events[3].Err, context.DeadlineExceeded)
+	assert.False(t, events[3].Spent)
+}
+
+// TestAnyClientIsLeftInTime calls a paused server by a client that has no timeout to set.
+func TestAnyClientIsLeftInTime(t *testing.T) {
+	s := startServer(t)
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": s.addr}, HeartbeatFrequency: time.Hour})
+	t.Cleanup(func() { ring.Close() })
+	l := defaults(t, ring)
+	warm(t, l)
+	s.pause(t)
+	err := promptly(t, taking(l))
+	assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	var wg sync.WaitGroup
+	for range 2 * maxGoroutines {
+		wg.Go(func() { l.Allow("k", 1) })
+	}
+	assert.ErrorIs(t, promptly(t, taking(l)), ratelimit.ErrUnavailable)
+	wg.Wait()
+	s.resume(t)
+	warm(t, l)
+}
+
+func TestWithoutATimeoutTheContextBounds(t *testing.T) {
+	s := startServer(t)
+	l, err := New(s.client(), perMinute(100), &Options{Name: "none", Timeout: -1})
+	require.NoError(t, err)
+	require.True(t, l.Allow("k", 1))
+	s.pause(t)
+	defer s.resume(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(30*time.Millisecond, cancel)
+	err = promptly(t, func() error {
+		_, err := l.Take(ctx, "k", 1)
+		return err
+	})
+	assert.ErrorIs(t, err, context.Canceled)
+	assert.ErrorIs(t, err, ErrUnanswered)
+}
+
+func TestWaitersOfAFleetLeaveInLine(t *testing.T) {
+	f := newFixture(t)
+	l := f.real(ratelimit.TokenBucket(ratelimit.PerSecond(50), 1))
+	begin := time.Now()
+	for range 11 {
+		require.NoError(t, l.Wait(t.Context(), "k", 1))
+	}
+	assert.GreaterOrEqual(t, time.Since(begin), 190*time.Millisecond, "10 of 50 a second")
+	leaky := f.real(ratelimit.LeakyBucket(ratelimit.PerHour(1), 1))
+	require.NoError(t, leaky.Wait(t.Context(), "k", 1))
+	assert.ErrorIs(t, leaky.Wait(t.Context(), "k", 1), ratelimit.ErrLimited)
+	stack, err := All(By(l, identity), By(f.real(ratelimit.FixedWindow(ratelimit.PerHour(3))), identity))
+	require.NoError(t, err)
+	for range 3 {
+		require.NoError(t, stack.Wait(t.Context(), "w", 1))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	assert.ErrorIs(t, stack.Wait(ctx, "w", 1), context.DeadlineExceeded)
+	assert.NoError(t, ctx.Err(), "at once")
+}
+
+func TestHugeFiguresAreCounted(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits() {
+		l := f.limiter(limit, "huge"+limit.Name)
+		r, err := l.Reserve(t.Context(), "k", 3, 0)
+		require.NoError(t, err)
+		require.NoError(t, r.Settle(math.MaxInt))
+		d, err := l.Take(t.Context(), "k", 1)
+		require.NoError(t, err)
+		assert.False(t, d.Allowed)
+		assert.Greater(t, d.RetryAfter, 365*24*time.Hour, "%v", limit)
+		require.NoError(t, l.Adjust(t.Context(), "k", math.MaxInt))
+		require.NoError(t, l.Adjust(t.Context(), "k", math.MaxInt))
+		assert.False(t, l.Allow("k", 1))
+		require.NoError(t, l.Adjust(t.Context(), "k", math.MinInt))
+		assert.Equal(t, 10, f.left(l, "k"), "%v: a grant of all there is", limit)
+		_, err = l.Take(t.Context(), "k", math.MaxInt)
+		assert.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+		r, err = l.Reserve(t.Context(), "k", 3, math.MaxInt64)
+		require.NoError(t, err)
+		assert.True(t, r.Allowed)
+		require.NoError(t, r.Settle(math.MinInt))
+		r, err = l.Reserve(t.Context(), "k", 3, math.MinInt64)
+		require.NoError(t, err)
+		assert.True(t, r.Allowed)
+	}
+}

@@ -1,0 +1,86 @@
+package redislimit
+
+import (
+	"context"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// session is one decision: what is asked, and what was answered.
+type session struct {
+	remote
+	keys    []string
+	charges []charge
+	salt    uint32
+	reading int64
+	allowed bool
+
+	oneKey     [1]string
+	oneCharge  [1]charge
+	onePayload [headSize + askSize]byte
+}
+
+// one makes the session one of a single charge.
+func (s *session) one(l *Limiter, key string, p *plan, cost int64, ahead time.Duration, op byte) {
+	s.remote = l.remote
+	s.oneKey[0] = key
+	s.oneCharge[0] = charge{plan: p, cost: cost, shares: 1}
+	s.keys, s.charges = s.oneKey[:], s.oneCharge[:]
+	if p.kind == kindLeaky || op == opKeep {
+		s.charges[0].ahead = p.clampAhead(ahead)
+	}
+}
+
+// run sends the decision, and reads the answer.
+func (s *session) run(ctx context.Context, op byte) error {
+	b := s.onePayload[:0] // grows for several charges
+	if len(s.charges) > 1 {
+		b = make([]byte, 0, headSize+askSize*len(s.charges))
+	}
+	s.salt = newSalt()
+	b = s.head(b, op, s.salt, len(s.charges))
+	for i := range s.charges {
+		b = s.charges[i].ask(b)
+	}
+	sc := s.deciderFor().take
+	if op == opPeek {
+		sc = s.deciderFor().peek
+	}
+	reply, err := s.sender.eval(ctx, sc, s.keys, b)
+	if err != nil {
+		return err
+	}
+	return s.answer(reply)
+}
+
+// conclude fills in the decision on a single key.
+func (s *session) conclude(op byte, d *ratelimit.Decision) {
+	c := &s.charges[0]
+	if c.allowed && op != opPeek {
+		c.spend()
+	}
+	c.decide(s.reading, d)
+}
+
+// failed returns the error for a key that could not be read.
+func (s *session) failed(f failure) error {
+	for i := range s.charges {
+		if c := &s.charges[i]; c.key == f.key {
+			return f.err(c.plan.limit.Name)
+		}
+	}
+	return f.err("")
+}
+
+// settlerFor returns how to settle a reservation: one of 0 is settled by charging. It
+// returns nil if nothing was sent.
+func (s *session) settlerFor(cost int) func(int) error {
+	if len(s.charges) == 0 {
+		return nil
+	}
+	if cost > 0 {
+		return s.settler()
+	}
+	return s.adjuster()
+}
