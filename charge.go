@@ -12,6 +12,7 @@ type charge struct {
 	p *plan
 
 	cost   int64 // to be spent
+	over   bool  // it is more than can be counted
 	own    int64 // the part of it that does not depend on the caller's cost
 	shares int64 // how many layers charge the caller's cost
 	seat   int   // of the first layer that meets here
@@ -30,7 +31,7 @@ type charge struct {
 func (c *charge) begin(a *ask, seat int) {
 	c.b, c.p, c.seat, c.floor = a.b, a.p, seat, a.floor
 	c.cost, c.own, c.shares = 0, 0, 0
-	c.asked, c.spent, c.err = false, false, nil
+	c.over, c.asked, c.spent, c.err = false, false, false, nil
 }
 
 // add adds what one more layer asks.
@@ -40,6 +41,7 @@ func (c *charge) add(a *ask) {
 	} else {
 		c.shares++
 	}
+	c.over = c.over || c.cost > math.MaxInt64-int64(a.cost)
 	c.cost = satAdd(c.cost, int64(a.cost))
 }
 
@@ -82,7 +84,7 @@ func (c *charge) state() state {
 // weighs reports whether the state matters. A cost of 0 is free, a plan that tracks
 // nothing allows what is within its capacity, and nothing above a capacity ever passes.
 func (c *charge) weighs() bool {
-	if c.cost > c.p.capacity {
+	if c.cost > c.p.capacity || c.over && c.p.tracks() {
 		c.err = c.p.exceeds(c.cost)
 	} else if c.err = nil; c.cost > 0 && c.p.tracks() {
 		return true
@@ -146,8 +148,66 @@ func (c *charge) room(remaining int) int {
 // clear drops what keeps users' data alive.
 func (c *charge) clear() { c.b, c.p, c.err, c.seen.detail = nil, nil, nil, nil }
 
+// delayed reports whether the account delays what it lets through.
+func (c *charge) delayed() bool { return c.o.at > c.m.now }
+
 // wait returns how long the account takes to let the cost through.
 func (c *charge) wait() time.Duration { return between(c.m.reading, max(c.o.at, c.o.retry)) }
+
+// charges are what one decision asks of several accounts, in the order of the layers.
+type charges []charge
+
+func (x charges) clear() {
+	for i := range x {
+		x[i].clear()
+	}
+}
+
+// estimate finds out what all accounts would offer, and changes nothing.
+func (x charges) estimate(reading int64, q request) {
+	for i := range x {
+		x[i].estimate(reading, q)
+	}
+}
+
+// delay reports whether one of the accounts delays what it lets through.
+func (x charges) delay() bool {
+	for i := range x {
+		if x[i].delayed() {
+			return true
+		}
+	}
+	return false
+}
+
+// longest returns how long the slowest of the accounts takes to let the cost through:
+// until it has room, and the delay in its queue.
+func (x charges) longest() (wait time.Duration) {
+	for i := range x {
+		wait = max(wait, x[i].wait())
+	}
+	return wait
+}
+
+// never returns the limit of the first account that can never allow the cost.
+func (x charges) never() Limit {
+	for i := range x {
+		if x[i].err != nil {
+			return x[i].p.limit
+		}
+	}
+	return Limit{}
+}
+
+// settlements returns what is needed to settle what was spent.
+func (x charges) settlements() (spent []settlement) {
+	for i := range x {
+		if c := &x[i]; c.spent {
+			spent = append(spent, settlement{c.b, c.o.spending(c.cost), c.shares, c.own})
+		}
+	}
+	return spent
+}
 
 // settlement is what is needed to settle a charge.
 type settlement struct {

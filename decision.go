@@ -86,7 +86,7 @@ type tally struct {
 
 // none makes the sum that of no limiter at all.
 func (t *tally) none() {
-	t.d.Allowed, t.d.Limit, t.d.Remaining = true, Limit{Algorithm: AlgorithmUnlimited}, math.MaxInt
+	*t.d = Decision{Allowed: true, Limit: Limit{Algorithm: AlgorithmUnlimited}, Remaining: math.MaxInt}
 }
 
 // add merges one more limiter's answer, of which the caller can spend room.

@@ -154,12 +154,26 @@ func (l *Layered[R]) Reserve(_ context.Context, r R, cost int, maxDelay time.Dur
 	err := s.take(r, cost, queue(maxDelay))
 	var settle func(actual int) error
 	if s.d.Allowed {
-		settle = s.settler(cost)
+		settle = l.settler(s, cost)
 	}
 	res := NewReservation(s.d, settle)
 	s.report(err)
 	l.done(s)
 	return res, err
+}
+
+// settler returns how to settle what a decision has charged.
+func (l *Layered[R]) settler(s *stack[R], cost int) func(actual int) error {
+	if cost == 0 {
+		return s.seats.debit()
+	}
+	spent, clock := s.charges.settlements(), l.clock
+	return func(actual int) error {
+		for i := range spent {
+			spent[i].settle(clock, int64(actual))
+		}
+		return nil
+	}
 }
 
 // Wait charges the cost to all layers and returns nil when they allow it. It is not
@@ -174,7 +188,51 @@ func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	}
 	s := l.stack()
 	defer l.done(s)
-	err := s.wait(ctx, r, cost)
+	err := l.wait(ctx, s, r, cost)
 	s.report(err)
+	return err
+}
+
+// wait takes the cost as soon as that is possible, and sleeps out the delay.
+func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error {
+	for {
+		left, err := timeLeft(ctx)
+		if err != nil {
+			return err
+		}
+		s.clear()
+		if err := s.take(r, cost, wait(left)); err != nil {
+			return err
+		}
+		if s.d.Allowed {
+			return l.sleepOut(ctx, s)
+		}
+		if wait := s.firm.longest(); wait > left {
+			return tooLate(cost, wait-left, left, s.d.Limit)
+		}
+		if err := sleep(ctx, s.d.RetryAfter, func() {}); err != nil {
+			return err
+		}
+	}
+}
+
+// sleepOut sleeps for the delay. While it does, the charges are held: if the context ends
+// first, they are taken out as if they had never been. To settle them would leave the
+// layers that do not delay charged for what they have regained since.
+func (l *Layered[R]) sleepOut(ctx context.Context, s *stack[R]) error {
+	if s.d.Delay == 0 {
+		return nil
+	}
+	spent := s.charges.settlements()
+	err := sleep(ctx, s.d.Delay, func() {
+		for _, x := range spent {
+			x.b.undo(l.clock, x.sp)
+		}
+	})
+	if err == nil {
+		for _, x := range spent {
+			x.b.release(x.sp)
+		}
+	}
 	return err
 }

@@ -2,12 +2,8 @@ package ratelimit
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"time"
-	"unsafe"
 )
 
 // stack is the working memory of one decision over several layers. One goroutine uses
@@ -34,26 +30,21 @@ type stack[R any] struct {
 	clock  Clock
 
 	slots   []slot[R] // by layer; nil until it is first needed
-	seats   []seat[R] // the layers of this request
+	seats   seats[R]  // the layers of this request
 	which   []int     // scratch memory for pick
 	watched bool      // one of the seats' limiters has an OnDecision
 	brief   bool      // the caller needs only the yes or no
 	changed bool      // keys have been inserted or pinned
 
-	charges []charge   // the enforcing ones first
+	charges charges    // all of them
+	firm    charges    // those of the enforcing layers, which come first
+	shadows charges    // those of the shadow layers
 	answers []Decision // the accounts' own, by charge; none if nobody wants to know
-	shadows int        // the index of the first charge that is a shadow layer's
-	order   []*account // of the charges, each once, in the order in which they are locked
+	locks   locks      // of the charges' accounts
 
 	reading int64
 	err     error // why no offer can ever fit
 	d       Decision
-}
-
-// seat is a slot and what it asks, side by side to spare a call.
-type seat[R any] struct {
-	slot[R]
-	*ask
 }
 
 func newStack[R any](layers []Layer[R], pick func(R, []int) []int, clock Clock) *stack[R] {
@@ -79,17 +70,14 @@ func (s *stack[R]) seat(i int) {
 
 // clear forgets the request.
 func (s *stack[R]) clear() {
-	for i := range s.seats {
-		s.seats[i].clear()
-	}
+	s.seats.clear()
 	if s.pick != nil {
 		s.seats, s.watched = s.seats[:0], false
 	}
-	for i := range s.charges {
-		s.charges[i].clear()
-	}
-	clear(s.order)
-	s.charges, s.answers, s.order = s.charges[:0], s.answers[:0], s.order[:0]
+	s.charges.clear()
+	s.locks.clear()
+	s.charges, s.firm, s.shadows = s.charges[:0], nil, nil
+	s.answers = s.answers[:0]
 	s.brief, s.changed, s.err, s.d = false, false, nil, Decision{}
 }
 
@@ -153,103 +141,43 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 			break
 		}
 		fits := s.weigh(q)
-		if fits && s.wanting() {
+		if fits && s.seats.lack() {
 			s.pin()
-			s.unlock()
-			if err := s.insert(); err != nil {
-				return err
+			s.locks.unlock()
+			if x := s.seats.insert(s.clock); x != nil {
+				s.withdraw()
+				return s.fail(x)
 			}
 			continue
 		}
-		s.conclude(fits, q)
-		s.unlock()
+		if fits {
+			s.accept(q)
+		} else {
+			s.refuse(q)
+		}
+		s.locks.unlock()
 		if !fits {
 			s.withdraw()
 		}
 		return s.err
 	}
 	s.withdraw()
-	return errRestless
+	return errKeysGone
 }
 
-// errRestless ends a decision whose keys are reset, or dropped and inserted again, faster
+// errKeysGone ends a decision whose keys are reset, or dropped and inserted again, faster
 // than it can lock their accounts.
-var errRestless = fmt.Errorf("%w: the keys of a request kept disappearing; gave up after %d tries", ErrTableFull, maxTries)
-
-// wait takes the cost as soon as that is possible, and sleeps out the delay.
-func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
-	for {
-		left, err := timeLeft(ctx)
-		if err != nil {
-			return err
-		}
-		s.clear()
-		if err := s.take(r, cost, wait(left)); err != nil {
-			return err
-		}
-		if s.d.Allowed {
-			return s.sleepOut(ctx)
-		}
-		if wait := s.longest(); wait > left {
-			return tooLate(cost, wait-left, left, s.d.Limit)
-		}
-		if err := sleep(ctx, s.d.RetryAfter, func() {}); err != nil {
-			return err
-		}
-	}
-}
-
-// sleepOut sleeps for the delay. If the context ends first, all that was charged is
-// taken out as if it had never been: while it slept, the charges were held.
-func (s *stack[R]) sleepOut(ctx context.Context) error {
-	if s.d.Delay == 0 {
-		return nil
-	}
-	charged := s.charged()
-	err := sleep(ctx, s.d.Delay, func() {
-		for _, x := range charged {
-			x.b.undo(s.clock, x.sp)
-		}
-	})
-	if err == nil {
-		for _, x := range charged {
-			x.b.release(x.sp)
-		}
-	}
-	return err
-}
-
-// delays reports whether an enforcing layer delays what it lets through.
-func (s *stack[R]) delays() bool {
-	for i := range s.charges[:s.shadows] {
-		if c := &s.charges[i]; c.o.at > c.m.now {
-			return true
-		}
-	}
-	return false
-}
-
-// longest returns how long the slowest enforcing layer takes to let the cost through:
-// until it has room, and the delay in its queue.
-func (s *stack[R]) longest() (wait time.Duration) {
-	for i := range s.charges[:s.shadows] {
-		wait = max(wait, s.charges[i].wait())
-	}
-	return wait
-}
+var errKeysGone = fmt.Errorf("%w: the keys of a request kept disappearing; gave up after %d tries", ErrTableFull, maxTries)
 
 // look answers without changing anything: for Peek, and for a cost of 0.
 func (s *stack[R]) look() error {
 	if !s.hold() {
-		return errRestless
+		return errKeysGone
 	}
 	s.reading = reading(s.clock)
-	for i := range s.charges {
-		s.charges[i].estimate(s.reading, take)
-	}
-	s.d.Allowed = s.fits()
-	s.answer()
-	s.unlock()
+	s.charges.estimate(s.reading, take)
+	s.answer(s.fits())
+	s.locks.unlock()
 	return s.err
 }
 
@@ -257,18 +185,16 @@ func (s *stack[R]) look() error {
 func (s *stack[R]) hold() bool {
 	for range maxTries {
 		s.gather()
-		if s.lock() {
+		if s.locks.lock(s.charges) {
 			return true
 		}
-		for i := range s.seats {
-			s.seats[i].find()
-		}
+		s.seats.find()
 	}
 	return false
 }
 
 // gather makes the charges. What enforcing layers ask of one account is one charge, so
-// that it is weighed as a whole. Shadow layers have a charge each.
+// that it is weighed as a whole. Shadow layers have a charge each, behind the others.
 func (s *stack[R]) gather() {
 	s.charges = s.charges[:0]
 	for i := range s.seats {
@@ -276,12 +202,13 @@ func (s *stack[R]) gather() {
 			s.enter(i)
 		}
 	}
-	s.shadows = len(s.charges)
+	firm := len(s.charges)
 	for i := range s.seats {
 		if s.seats[i].shadow {
 			s.enter(i)
 		}
 	}
+	s.firm, s.shadows = s.charges[:firm], s.charges[firm:]
 }
 
 // enter adds what a seat asks to the charge of its account.
@@ -312,46 +239,13 @@ func (s *stack[R]) meets(x *seat[R]) int {
 	return none
 }
 
-// lock locks all accounts, or none if one of them has been dropped. All decisions lock
-// accounts in the order of their addresses, which Go's collector does not change. So two
-// of them never wait for each other, and an account that two charges share is locked once.
-func (s *stack[R]) lock() bool {
-	s.order = s.order[:0]
-	for i := range s.charges {
-		if b := s.charges[i].b; b != nil {
-			s.order = append(s.order, b)
-		}
-	}
-	if len(s.order) > 1 {
-		slices.SortFunc(s.order, byAddress)
-		s.order = slices.Compact(s.order)
-	}
-	for i, b := range s.order {
-		if b.mu.Lock(); b.plan == nil {
-			s.order = s.order[:i+1]
-			s.unlock()
-			return false
-		}
-	}
-	return true
-}
-
-func byAddress(a, b *account) int {
-	return cmp.Compare(uintptr(unsafe.Pointer(a)), uintptr(unsafe.Pointer(b)))
-}
-
-func (s *stack[R]) unlock() {
-	for _, b := range s.order {
-		b.mu.Unlock()
-	}
-}
-
-// weigh asks for the offers of the enforcing layers, and reports whether all fit. The
-// accounts are locked. The clock is read now, so that all decide as of one instant.
+// weigh asks the accounts of the enforcing layers for their offers, and reports whether
+// all fit. The accounts are locked. Only now is the clock read, once for all of them: a
+// reading from before the locks could be older than what others have recorded since.
 func (s *stack[R]) weigh(q request) bool {
 	s.reading = reading(s.clock)
-	for i := range s.charges[:s.shadows] {
-		s.charges[i].ask(s.reading, q)
+	for i := range s.firm {
+		s.firm[i].ask(s.reading, q)
 	}
 	return s.fits()
 }
@@ -360,8 +254,8 @@ func (s *stack[R]) weigh(q request) bool {
 // first that never can.
 func (s *stack[R]) fits() bool {
 	fits := true
-	for i := range s.charges[:s.shadows] {
-		c := &s.charges[i]
+	for i := range s.firm {
+		c := &s.firm[i]
 		if fits = fits && c.fits(); c.err != nil && s.err == nil {
 			s.err = fmt.Errorf("layer %d: %w", s.seats[c.seat].layer, c.err)
 		}
@@ -369,55 +263,47 @@ func (s *stack[R]) fits() bool {
 	return fits
 }
 
-// conclude spends all, or nothing. The accounts are locked.
-func (s *stack[R]) conclude(fits bool, q request) {
-	enforcing, shadows := s.charges[:s.shadows], s.charges[s.shadows:]
-	switch {
-	case fits:
-		if q.undo == undoAll && !s.delays() {
-			q.undo = undoNothing
-		}
-		for i := range enforcing {
-			enforcing[i].accept(q)
-		}
-		for i := range shadows {
-			shadows[i].try(s.reading, q)
-		}
-		s.unpin()
-	case s.err == nil:
-		for i := range enforcing {
-			enforcing[i].refuse()
-		}
+// accept spends what all enforcing layers have offered. Each of them knows of its own
+// charge only, so none of the offers has changed since it was made. Then the shadow layers
+// have their say, one after the other, on what is left. The accounts are locked.
+func (s *stack[R]) accept(q request) {
+	if q.undo == undoAll && !s.firm.delay() {
+		q.undo = undoNothing // there will be nothing to wait for
 	}
-	if !fits && s.watched {
-		for i := range shadows {
-			shadows[i].estimate(s.reading, q)
-		}
+	for i := range s.firm {
+		s.firm[i].accept(q)
 	}
-	s.expire()
-	if s.d.Allowed = fits; !s.brief || s.watched {
-		s.answer()
+	for i := range s.shadows {
+		s.shadows[i].try(s.reading, q)
 	}
+	if s.changed {
+		s.seats.unpin()
+	}
+	s.finish(true)
 }
 
-// expire makes accounts ask for their limits again if they were told to while this
-// decision was under way with what LimitFor had said before. They are locked.
-func (s *stack[R]) expire() {
-	for i := range s.seats {
-		if a := s.seats[i].ask; a.b != nil && a.outdated() {
-			a.b.expire()
+// refuse spends nothing. The accounts that denied take note of it; not so if the request
+// can never be allowed, which says nothing about the keys. What the shadow layers
+// would have said is found out only if somebody is told. The accounts are locked.
+func (s *stack[R]) refuse(q request) {
+	if s.err == nil {
+		for i := range s.firm {
+			s.firm[i].refuse()
 		}
 	}
+	if s.watched {
+		s.shadows.estimate(s.reading, q)
+	}
+	s.finish(false)
 }
 
-// wanting reports whether keys have to be inserted for all to be charged.
-func (s *stack[R]) wanting() bool {
-	for i := range s.seats {
-		if s.seats[i].wants() {
-			return true
-		}
+func (s *stack[R]) finish(allowed bool) {
+	s.seats.expire()
+	if s.brief && !s.watched {
+		s.d.Allowed = allowed
+	} else {
+		s.answer(allowed)
 	}
-	return false
 }
 
 // pin keeps the accounts that are there from making room for those that are missing.
@@ -432,75 +318,33 @@ func (s *stack[R]) pin() {
 	}
 }
 
-// unpin ends this decision's pins: what it has inserted stays. The accounts are locked.
-func (s *stack[R]) unpin() {
-	if !s.changed {
-		return
-	}
-	for i := range s.seats {
-		if a := s.seats[i].ask; a.inserted || a.pinned {
-			a.b.use.unpin()
-			a.inserted, a.pinned = false, false
-		}
-	}
-}
-
-// insert adds the keys that are missing. A shadow layer whose key finds no room is left
-// out of the decision.
-func (s *stack[R]) insert() error {
-	for i := range s.seats {
-		x := &s.seats[i]
-		if !x.wants() {
-			continue
-		}
-		if x.err = x.insert(s.clock); x.err != nil && !x.shadow {
-			s.withdraw()
-			return s.fail(x)
-		}
-	}
-	return nil
-}
-
-// withdraw undoes pin and insert after a denial, which tracks no new keys.
+// withdraw takes back what pin and insert have done, after a denial: it tracks no keys.
 func (s *stack[R]) withdraw() {
-	if !s.changed {
-		return
-	}
-	for i := range s.seats {
-		s.seats[i].withdraw(s.clock)
+	if s.changed {
+		s.seats.withdraw(s.clock)
 	}
 }
 
-// answer fills in each charge's own answer, and adds those of the enforcing layers up.
+// answer fills in each charge's own answer, and adds up those of the enforcing layers.
 // The accounts are locked.
-func (s *stack[R]) answer() {
-	fits, sum := s.d.Allowed, tally{d: &s.d}
+func (s *stack[R]) answer(allowed bool) {
+	sum := tally{d: &s.d}
 	sum.none()
 	s.answers = slices.Grow(s.answers[:0], len(s.charges))[:len(s.charges)]
 	for i := range s.charges {
 		c, d := &s.charges[i], &s.answers[i]
 		*d = Decision{}
-		if c.answer(d); i < s.shadows {
+		if c.answer(d); i < len(s.firm) {
 			sum.add(d, c.room(d.Remaining))
 		}
 	}
-	if s.d.Allowed = fits; fits {
+	if s.d.Allowed = allowed; allowed {
 		return
 	}
 	s.d.Delay = 0
 	if s.err != nil {
-		s.d.RetryAfter, s.d.Limit = 0, s.never()
+		s.d.RetryAfter, s.d.Limit = 0, s.firm.never()
 	}
-}
-
-// never returns the limit of the first layer that can never allow the request.
-func (s *stack[R]) never() Limit {
-	for i := range s.charges {
-		if s.charges[i].err != nil {
-			return s.charges[i].p.limit
-		}
-	}
-	return Limit{}
 }
 
 // report tells each layer's limiter its own answer. An error that comes after a charge
@@ -514,59 +358,23 @@ func (s *stack[R]) report(err error) {
 		if !x.watched || !x.loaded {
 			continue
 		}
-		var d Decision
-		var c charge
-		if x.charge != none && x.charge < len(s.answers) {
-			c, d = s.charges[x.charge], s.answers[x.charge]
-		} else if x.p != nil {
-			d.Limit = x.p.limit
+		d, spent, own := s.said(x)
+		if !x.shadow {
+			own = err
 		}
-		told := err
-		if x.shadow {
-			told = cmp.Or(x.err, c.err)
-		}
-		x.report(d, c.spent && x.cost > 0 && err == nil, told)
+		x.report(d, spent && err == nil, own)
 	}
 }
 
-// settler returns how to settle what has been charged.
-func (s *stack[R]) settler(cost int) func(actual int) error {
-	if cost == 0 {
-		return s.debits()
+// said returns what a layer has to say: its answer, whether it was charged, and its own
+// error. A layer without a charge has failed before it could be asked.
+func (s *stack[R]) said(x *seat[R]) (d Decision, spent bool, err error) {
+	if x.charge != none && x.charge < len(s.answers) {
+		c := &s.charges[x.charge]
+		return s.answers[x.charge], c.spent && x.cost > 0, cmp.Or(x.err, c.err)
 	}
-	charged := s.charged()
-	return func(actual int) error {
-		for i := range charged {
-			charged[i].settle(s.clock, int64(actual))
-		}
-		return nil
+	if x.p != nil {
+		d.Limit = x.p.limit
 	}
-}
-
-// charged returns what is needed to settle what has been charged.
-func (s *stack[R]) charged() (charged []settlement) {
-	for i := range s.charges {
-		if c := &s.charges[i]; c.spent {
-			charged = append(charged, settlement{c.b, c.o.spending(c.cost), c.shares, c.own})
-		}
-	}
-	return charged
-}
-
-// debits returns how to charge the layers of the caller's cost, for a reservation of
-// cost 0 that turns out to have cost more.
-func (s *stack[R]) debits() func(actual int) error {
-	var debits []func(int) error
-	for i := range s.seats {
-		if x := &s.seats[i]; x.p != nil && !x.own && !x.shadow {
-			debits = append(debits, x.debit())
-		}
-	}
-	return func(actual int) error {
-		var errs []error
-		for _, debit := range debits {
-			errs = append(errs, debit(actual))
-		}
-		return errors.Join(errs...)
-	}
+	return d, false, x.err
 }

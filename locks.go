@@ -1,0 +1,52 @@
+package ratelimit
+
+import (
+	"cmp"
+	"slices"
+	"unsafe"
+)
+
+// locks are the accounts that one decision has locked, each once.
+type locks []*account
+
+// lock locks the accounts of all charges, or none if one of them has been dropped: then
+// it reports false.
+//
+// All decisions lock accounts in the order of their addresses, which Go's collector does
+// not change. So no two of them ever wait for each other, in whatever order their layers
+// are. An account that two charges share, one of them a shadow's, is locked once.
+func (x *locks) lock(all charges) bool {
+	*x = (*x)[:0]
+	for i := range all {
+		if b := all[i].b; b != nil {
+			*x = append(*x, b)
+		}
+	}
+	if len(*x) > 1 {
+		slices.SortFunc(*x, byAddress)
+		*x = slices.Compact(*x)
+	}
+	for i, b := range *x {
+		if !b.lockKept() {
+			(*x)[:i].unlock()
+			return false
+		}
+	}
+	return true
+}
+
+func byAddress(a, b *account) int {
+	return cmp.Compare(uintptr(unsafe.Pointer(a)), uintptr(unsafe.Pointer(b)))
+}
+
+func (x locks) unlock() {
+	for _, b := range x {
+		b.mu.Unlock()
+	}
+}
+
+// clear drops the accounts, so that they are not kept from the garbage collector.
+func (x *locks) clear() {
+	clear(*x)
+	*x = (*x)[:0]
+}

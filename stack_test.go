@@ -1,0 +1,408 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// A reservation of cost 0 used to take note of what layers with a cost of their own would
+// have charged, and its Cancel gave that back: 100 were admitted of 3 a day.
+func TestACancelledReservationOfCostZeroMintsNothing(t *testing.T) {
+	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerDay(3)))
+	asked := 0
+	stack := stackOf(t, ratelimit.Charging(ratelimit.By(l, byUser), func(call) int { asked++; return 1 }))
+	admitted := 0
+	for range 100 {
+		if stack.Allow(call{user: "ann"}, 5) {
+			admitted++
+		}
+		r, err := stack.Reserve(t.Context(), call{user: "ann"}, 0, 0)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		require.NoError(t, r.Cancel())
+	}
+	assert.Equal(t, 3, admitted)
+	assert.Equal(t, 100, asked, "with a cost of 0 nobody is asked for one")
+}
+
+func TestAReservationOfCostZeroChargesTheLayersOfTheCallersCost(t *testing.T) {
+	clock := new(testClock)
+	limit := ratelimit.TokenBucket(ratelimit.PerDay(1), 1000)
+	tokens, requests, tried := onClock(t, clock, limit), onClock(t, clock, limit), onClock(t, clock, limit)
+	stack := stackOf(t,
+		ratelimit.Charging(ratelimit.By(requests, byUser), func(call) int { return 1 }),
+		ratelimit.By(tokens, byUser),
+		ratelimit.Limited(ratelimit.By(tokens, byRoute), func(call) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerDay(1), 600) }),
+		ratelimit.Shadow(ratelimit.By(tried, byUser)))
+	c := call{user: "ann", route: "/"}
+	r, err := stack.Reserve(t.Context(), c, 0, 0)
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+	assert.Zero(t, tokens.Len()+requests.Len()+tried.Len(), "nothing is tracked before it is settled")
+	require.NoError(t, r.Settle(500))
+	require.NoError(t, r.Settle(9), "only the first counts")
+	assert.Equal(t, 500, remaining(t, tokens, "ann"))
+	d, err := stack.Peek(c, 1)
+	require.NoError(t, err)
+	assert.Equal(t, 100, d.Remaining, "under the request's own limit")
+	assert.Zero(t, requests.Len())
+	assert.Zero(t, tried.Len())
+	require.NoError(t, tokens.SetLimit(ratelimit.Unlimited()))
+	require.NoError(t, r.Cancel())
+}
+
+func TestASettlementThatFindsNoRoomSaysSo(t *testing.T) {
+	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerDay(3)),
+		ratelimit.Options[string]{Clock: new(testClock), MaxKeys: 1, OnFull: ratelimit.RefuseNew})
+	stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(l, byRoute))
+	r, err := stack.Reserve(t.Context(), call{user: "ann", route: "/"}, 0, 0)
+	require.NoError(t, err)
+	require.ErrorIs(t, r.Settle(2), ratelimit.ErrTableFull)
+	assert.Equal(t, 1, remaining(t, l, "ann"), "the first found room")
+}
+
+// The limiter of each layer is told what its own layer said: one with 999 left used to
+// report denials under another's limit.
+func TestEachLimiterIsToldItsOwnAnswer(t *testing.T) {
+	clock := new(testClock)
+	much := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(1000)).Named("much"), ratelimit.Options[string]{Clock: clock})
+	little := telling(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 2).Named("little"), ratelimit.Options[string]{Clock: clock})
+	stack := stackOf(t, ratelimit.By(much.Keyed, byUser), ratelimit.By(little.Keyed, byRoute))
+	c := call{user: "ann", route: "/"}
+
+	require.True(t, stack.Allow(c, 1))
+	assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 1, Spent: true, Decision: ratelimit.Decision{
+		Allowed: true, Limit: much.Limits()[0], Remaining: 999, ResetAfter: time.Minute}}, much.last(t))
+	assert.Equal(t, ratelimit.Event[string]{Key: "/", Cost: 1, Spent: true, Decision: ratelimit.Decision{
+		Allowed: true, Limit: little.Limits()[0], Remaining: 1, ResetAfter: s}}, little.last(t))
+
+	require.False(t, stack.Allow(c, 2))
+	assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 2, Decision: ratelimit.Decision{
+		Allowed: true, Limit: much.Limits()[0], Remaining: 999, ResetAfter: time.Minute}}, much.last(t), "it allows, and is not charged")
+	assert.Equal(t, ratelimit.Event[string]{Key: "/", Cost: 2, Decision: ratelimit.Decision{
+		Limit: little.Limits()[0], Remaining: 1, RetryAfter: s, ResetAfter: s}}, little.last(t))
+
+	_, err := stack.Take(t.Context(), c, 3)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 3, Err: err, Decision: ratelimit.Decision{
+		Allowed: true, Limit: much.Limits()[0], Remaining: 999, ResetAfter: time.Minute}}, much.last(t))
+	assert.Equal(t, ratelimit.Event[string]{Key: "/", Cost: 3, Err: err, Decision: ratelimit.Decision{
+		Limit: little.Limits()[0], Remaining: 1, ResetAfter: s}}, little.last(t))
+}
+
+func TestAnErrorOfOneLayerIsToldWithTheAnswersOfTheOthers(t *testing.T) {
+	clock := new(testClock)
+	first := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("first"), ratelimit.Options[string]{Clock: clock})
+	full := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("full"),
+		ratelimit.Options[string]{Clock: clock, MaxKeys: 1, OnFull: ratelimit.RefuseNew})
+	require.True(t, full.Allow("other", 1))
+	full.events = nil
+	for name, second := range map[string]ratelimit.Layer[call]{
+		"full table":   ratelimit.By(full.Keyed, byUser),
+		"key function": ratelimit.By(full.Keyed, func(call) (string, error) { return "", assert.AnError }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			stack := stackOf(t, ratelimit.By(first.Keyed, byUser), second)
+			_, err := stack.Take(t.Context(), call{user: "ann"}, 2)
+			require.Error(t, err)
+			assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 2, Err: err, Decision: ratelimit.Decision{
+				Allowed: true, Limit: first.Limits()[0], Remaining: 5}}, first.last(t))
+			assert.Zero(t, first.Len())
+			for _, e := range full.events {
+				assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 2, Err: err,
+					Decision: ratelimit.Decision{Limit: full.Limits()[0]}}, e)
+			}
+			full.events = nil
+		})
+	}
+}
+
+// Two layers that bind alike: which is told must not depend on where they lie in memory.
+func TestOfLayersThatBindAlikeTheLongerResetIsToldThenTheFirst(t *testing.T) {
+	long := ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("long")
+	short := ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("short")
+	twin := ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("twin")
+	for _, test := range []struct {
+		limits []ratelimit.Limit
+		want   string
+	}{
+		{[]ratelimit.Limit{short, long}, "long"},
+		{[]ratelimit.Limit{long, short}, "long"},
+		{[]ratelimit.Limit{long, twin, short}, "long"},
+		{[]ratelimit.Limit{short, twin, long}, "twin"},
+	} {
+		for range 20 { // each time at other addresses
+			clock := new(testClock)
+			var layers []ratelimit.Layer[call]
+			for _, limit := range test.limits {
+				layers = append(layers, ratelimit.By(onClock(t, clock, limit), byUser))
+			}
+			stack := stackOf(t, layers...)
+			d, err := stack.Take(t.Context(), call{user: "ann"}, 2)
+			require.NoError(t, err)
+			require.Equal(t, test.want, d.Limit.Name)
+			require.Zero(t, d.Remaining)
+		}
+	}
+	// Denials that end at one time: the one that is fresh later is told.
+	for range 20 {
+		clock := new(testClock)
+		small := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1).Named("small"))
+		large := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 5).Named("large"))
+		require.True(t, small.Allow("ann", 1))
+		require.True(t, large.Allow("ann", 5))
+		for _, stack := range []*ratelimit.Layered[call]{
+			stackOf(t, ratelimit.By(small, byUser), ratelimit.By(large, byUser)),
+			stackOf(t, ratelimit.By(large, byUser), ratelimit.By(small, byUser)),
+		} {
+			d, err := stack.Take(t.Context(), call{user: "ann"}, 1)
+			require.NoError(t, err)
+			require.Equal(t, ratelimit.Decision{Limit: large.Limits()[0], RetryAfter: s, ResetAfter: 5 * s}, d)
+		}
+	}
+}
+
+func TestTheZeroLayeredSaysWhatIsWrong(t *testing.T) {
+	var zero ratelimit.Layered[call]
+	const want = "ratelimit: a Layered that was not made by All or AllOf"
+	for name, f := range map[string]func(){
+		"Allow":   func() { zero.Allow(call{}, 1) },
+		"Take":    func() { _, _ = zero.Take(t.Context(), call{}, 1) },
+		"Peek":    func() { _, _ = zero.Peek(call{}, 1) },
+		"Reserve": func() { _, _ = zero.Reserve(t.Context(), call{}, 1, 0) },
+		"Wait":    func() { _ = zero.Wait(t.Context(), call{}, 1) },
+		"Limits":  func() { zero.Limits() },
+		"nil":     func() { (*ratelimit.Layered[call])(nil).Allow(call{}, 1) },
+	} {
+		assert.PanicsWithValue(t, want, f, name)
+	}
+}
+
+// A key that was denied is throttled until it is fresh or allowed. That another layer denies
+// a cost that would fit does not make it one that eviction may drop sooner.
+func TestAStacksDenialLeavesAKeyThrottled(t *testing.T) {
+	clock := new(testClock)
+	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 2), ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
+	closed := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(1)))
+	require.True(t, closed.Allow("/", 1))
+	stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(closed, byRoute))
+	require.True(t, l.Allow("throttled", 1))
+	require.False(t, l.Allow("throttled", 2))
+	require.False(t, stack.Allow(call{user: "throttled", route: "/"}, 1))
+	for range 2 {
+		clock.advance(ms)
+		require.True(t, l.Allow("in use", 1))
+	}
+	clock.advance(ms)
+	require.True(t, l.Allow("new", 1))
+	assert.Equal(t, 1, remaining(t, l, "throttled"))
+	assert.Equal(t, 2, remaining(t, l, "in use"), "this one had to go")
+}
+
+func TestALayerOfCostZeroBesideOthersTouchesNothing(t *testing.T) {
+	for _, limit := range everyAlgorithm {
+		t.Run(limit.Algorithm.String(), func(t *testing.T) {
+			clock := new(testClock)
+			free := telling(t, limit, ratelimit.Options[string]{Clock: clock})
+			paid := onClock(t, clock, limit)
+			stack := stackOf(t, ratelimit.Charging(ratelimit.By(free.Keyed, byUser), func(call) int { return 0 }), ratelimit.By(paid, byUser))
+			require.True(t, stack.Allow(call{user: "ann"}, 1))
+			assert.False(t, free.last(t).Spent)
+			assert.Zero(t, free.Len(), "it creates no key")
+			require.True(t, free.Allow("ann", 1))
+			clock.advance(1000 * time.Hour)
+			free.events = nil
+			require.True(t, stack.Allow(call{user: "ann"}, 1))
+			assert.False(t, free.last(t).Spent)
+			d, err := free.Peek("ann", 0)
+			require.NoError(t, err)
+			assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: limit, Remaining: limit.Capacity()}, d)
+		})
+	}
+}
+
+func TestACostOfZeroIsNeverDelayed(t *testing.T) {
+	clock := new(testClock)
+	stack := stackOf(t, ratelimit.By(onClock(t, clock, ratelimit.LeakyBucket(ratelimit.PerSecond(1), 2)), byUser))
+	require.True(t, stack.Allow(call{user: "ann"}, 2))
+	d, err := stack.Take(t.Context(), call{user: "ann"}, 0)
+	require.NoError(t, err)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: stack.Limits()[0], ResetAfter: 2 * s}, d)
+	r, err := stack.Reserve(t.Context(), call{user: "ann"}, 0, 0)
+	require.NoError(t, err)
+	assert.Equal(t, d, r.Decision)
+	require.NoError(t, stack.Wait(t.Context(), call{user: "ann"}, 0))
+}
+
+func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
+	clock := new(testClock)
+	most := ratelimit.TokenBucket(ratelimit.Per(1<<30, time.Nanosecond), math.MaxInt)
+	l := onClock(t, clock, most)
+	by := ratelimit.By(l, byUser)
+	_, err := stackOf(t, by, by, by).Take(t.Context(), call{user: "ann"}, math.MaxInt)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	own := ratelimit.Charging(by, func(call) int { return math.MaxInt })
+	_, err = stackOf(t, own, own).Take(t.Context(), call{user: "ann"}, 1)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	assert.Zero(t, l.Len())
+}
+
+func TestASettlementTooLargeToCountIsADebt(t *testing.T) {
+	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerHour(9)))
+	by := ratelimit.By(l, byUser)
+	r, err := stackOf(t, by, by, by).Reserve(t.Context(), call{user: "ann"}, 1, 0)
+	require.NoError(t, err)
+	require.Equal(t, 6, remaining(t, l, "ann"))
+	require.NoError(t, r.Settle(math.MaxInt))
+	assert.Zero(t, remaining(t, l, "ann"))
+}
+
+func TestADenialEvictsNobodyForTheKeysOfTheRequest(t *testing.T) {
+	clock := new(testClock)
+	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(9)), ratelimit.Options[string]{Clock: clock, MaxKeys: 1})
+	closed := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(1)))
+	require.True(t, closed.Allow("/", 1))
+	require.True(t, l.Allow("old", 4))
+	stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(closed, byRoute))
+	require.False(t, stack.Allow(call{user: "new", route: "/"}, 1))
+	assert.Equal(t, 5, remaining(t, l, "old"))
+	assert.Equal(t, ratelimit.Stats{Keys: 1}, l.Stats())
+}
+
+func TestTheKeysOfOneRequestDoNotEvictEachOther(t *testing.T) {
+	for _, full := range []ratelimit.Overflow{ratelimit.EvictOldest, ratelimit.RefuseNew} {
+		l := newWith(t, ratelimit.FixedWindow(ratelimit.PerMinute(9)),
+			ratelimit.Options[string]{Clock: new(testClock), MaxKeys: 1, OnFull: full})
+		stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(l, byRoute))
+		_, err := stack.Take(t.Context(), call{user: "ann", route: "/"}, 1)
+		require.ErrorIs(t, err, ratelimit.ErrTableFull)
+		stats := l.Stats()
+		assert.Zero(t, stats.Expired+stats.Evicted, "no key came in between, only to go again")
+	}
+}
+
+func TestACancelInAStackAfterAChangeOfLimitMintsNothing(t *testing.T) {
+	clock := new(testClock)
+	l := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerHour(1), 10))
+	stack := stackOf(t, ratelimit.By(l, byUser))
+	r, err := stack.Reserve(t.Context(), call{user: "ann"}, 4, 0)
+	require.NoError(t, err)
+	require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(1), 10)))
+	require.True(t, l.Allow("ann", 1))
+	clock.advance(4 * s)
+	require.Equal(t, 9, remaining(t, l, "ann"), "5 spent, 4 regained")
+	require.NoError(t, r.Cancel())
+	assert.Equal(t, 9, remaining(t, l, "ann"))
+}
+
+func TestAStacksPeekSeesWhatWasGivenBack(t *testing.T) {
+	l := onClock(t, new(testClock), ratelimit.TokenBucket(ratelimit.PerSecond(1), 2))
+	stack := stackOf(t, ratelimit.By(l, byUser))
+	require.True(t, l.Allow("ann", 2))
+	var booked []*ratelimit.Reservation
+	for range 3 {
+		r, err := l.Reserve(t.Context(), "ann", 1, time.Minute)
+		require.NoError(t, err)
+		booked = append(booked, r)
+	}
+	for i := len(booked) - 1; i >= 0; i-- {
+		require.NoError(t, booked[i].Cancel())
+		d, err := stack.Peek(call{user: "ann"}, 1)
+		require.NoError(t, err)
+		require.Equal(t, time.Duration(i+1)*s, d.RetryAfter)
+	}
+}
+
+// SkipLayer for every call, LimitFor with a Refresh in between, and limits that are not
+// tracked: none of them leaves a lock or a pin behind.
+func TestAStackOverUntrackedKeysTellsTheirLimit(t *testing.T) {
+	clock := new(testClock)
+	free := telling(t, ratelimit.Unlimited().Named("free"), ratelimit.Options[string]{Clock: clock})
+	stack := stackOf(t, ratelimit.By(free.Keyed, byUser))
+	d, err := stack.Take(t.Context(), call{user: "ann"}, 7)
+	require.NoError(t, err)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: free.Limits()[0], Remaining: math.MaxInt}, d)
+	e := free.last(t)
+	assert.Equal(t, d, e.Decision)
+	assert.False(t, e.Spent)
+	blocked := telling(t, ratelimit.Blocked().Named("blocked"), ratelimit.Options[string]{Clock: clock})
+	stack = stackOf(t, ratelimit.By(free.Keyed, byUser), ratelimit.By(blocked.Keyed, byUser))
+	d, err = stack.Take(t.Context(), call{user: "ann"}, 7)
+	require.ErrorIs(t, err, ratelimit.ErrBlocked)
+	assert.Equal(t, ratelimit.Decision{Limit: blocked.Limits()[0]}, d)
+	assert.Equal(t, ratelimit.Decision{Limit: blocked.Limits()[0]}, blocked.last(t).Decision)
+	assert.True(t, free.last(t).Decision.Allowed)
+}
+
+// Stacks of the same limits in different orders, and twice the same limit, under eviction
+// while limits change: nothing hangs, and each key's bound holds.
+func TestStacksUnderPressureKeepTheirBound(t *testing.T) {
+	const units = 50
+	clock := new(testClock)
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(units))
+	shared := onClock(t, clock, limit)
+	var small []*ratelimit.Keyed[string]
+	for _, full := range []ratelimit.Overflow{ratelimit.EvictOldest, ratelimit.RefuseNew} {
+		small = append(small, newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(1000)),
+			ratelimit.Options[string]{Clock: clock, MaxKeys: 4, OnFull: full, LimitFor: func(string) ratelimit.Limit { return ratelimit.Limit{} }}))
+	}
+	one, a, b := ratelimit.By(shared, byUser), ratelimit.By(small[0], byRoute), ratelimit.By(small[1], byRoute)
+	stacks := []*ratelimit.Layered[call]{
+		stackOf(t, one, a, b), stackOf(t, b, a, one), stackOf(t, a, one, ratelimit.Shadow(b)), stackOf(t, one, one, ratelimit.Shadow(a)),
+		stackOf(t, ratelimit.Limited(one, func(c call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(units)) }), b),
+	}
+	admitted := make([]int, 16)
+	storm(len(admitted), func(g int) {
+		for i := range 150 {
+			n := (g + i) % len(stacks)
+			if stacks[n].Allow(call{user: "ann", route: fmt.Sprint(i % 7)}, 1) {
+				admitted[g]++
+				if n == 3 {
+					admitted[g]++
+				}
+			}
+			switch i % 30 {
+			case 7:
+				small[0].Refresh()
+			case 14:
+				_ = small[1].SetLimit(ratelimit.FixedWindow(ratelimit.PerHour(1000 + i%2)))
+			case 21:
+				small[0].Reset(fmt.Sprint(i % 7))
+				small[1].Sweep()
+			}
+		}
+	})
+	sum := 0
+	for _, n := range admitted {
+		sum += n
+	}
+	assert.Equal(t, units-remaining(t, shared, "ann"), sum)
+	for _, l := range small {
+		assert.LessOrEqual(t, l.Len(), 4)
+	}
+}
+
+func TestAFailedWaitIsNotToldAsSpent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := telling(t, ratelimit.LeakyBucket(ratelimit.PerHour(1), 9), ratelimit.Options[string]{})
+		stack := stackOf(t, ratelimit.By(l.Keyed, byUser))
+		require.NoError(t, stack.Wait(t.Context(), call{user: "ann"}, 1))
+		assert.True(t, l.last(t).Spent)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Minute, cancel)
+		err := stack.Wait(ctx, call{user: "ann"}, 1)
+		require.Error(t, err)
+		e := l.last(t)
+		assert.False(t, e.Spent)
+		assert.Equal(t, err, e.Err)
+	})
+}
