@@ -48,7 +48,8 @@ func (r *Reservation) booked() {
 //   - token bucket: at most cost − rate·(time since it was spent);
 //   - leaky bucket: the same, and only while nothing has entered after it;
 //   - either of them: nothing, if their figures have changed since it was spent;
-//   - windows and log: only while the spending still counts.
+//   - windows and log: only while the spending still counts;
+//   - sliding counter: nothing that the window before counts, if its figures have changed.
 //
 // So the last booking, cancelled before its time, leaves no trace, and the limit's
 // bound always holds. Only the first call of Settle or Cancel counts. Once the key has

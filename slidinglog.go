@@ -260,8 +260,8 @@ func (l *slidingLog) bookings(s state, now int64) (booked ring[stretch], n int64
 }
 
 // carried spends what was booked under a limit of another kind. At its instant a booking
-// keeps what a window holds. The rest becomes a debt, and it was one: under any limit
-// a single cost fits into the capacity, only debts that were booked do not.
+// keeps as much as a window holds, and what is above that becomes a debt. A debt that
+// was charged behind a booking is a part of it, and stays one that way.
 func (l *slidingLog) carried(s state, now int64, booked *ring[stretch]) state {
 	debt := int64(0)
 	for i := range booked.len() {
