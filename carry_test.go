@@ -264,6 +264,8 @@ func TestOnlyWhatIsLeftOfALogsDebtCarriesOver(t *testing.T) {
 func TestADebtThatIsDueIsSpentUnderTheOldLimit(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
 	require.NoError(t, l.Adjust("k", 25)) // 10 at 0 and 1 s, 5 at 2 s
+	clock.set(500 * ms)
+	require.False(t, l.Allow("k", 1))
 	clock.set(time.Second)
 	require.NoError(t, l.SetLimit(ratelimit.SlidingLog(ratelimit.PerSecond(5))))
 	for range 2 {
