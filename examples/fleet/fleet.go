@@ -7,11 +7,13 @@ import (
 	"net/url"
 	"sync"
 	"sync/atomic"
+
+	"github.com/weir-go/ratelimit/examples/fleet/store"
 )
 
 // fleet is the servers, their store, and the proxy in front of them.
 type fleet struct {
-	store store
+	store store.Store
 	nodes []*node
 	proxy http.Handler
 
@@ -20,14 +22,14 @@ type fleet struct {
 }
 
 func newFleet(embedded bool) (*fleet, error) {
-	s, err := newStore(embedded)
+	s, err := store.Start(embedded)
 	if err != nil {
 		return nil, err
 	}
 	f := &fleet{store: s}
 	var targets []*url.URL
 	for i := range nodes {
-		n, err := newNode(fmt.Sprintf("server %d", i+1), s.addr())
+		n, err := newNode(fmt.Sprintf("server %d", i+1), s.Addr())
 		if err != nil {
 			f.close()
 			return nil, err
@@ -65,9 +67,9 @@ func (f *fleet) kill(down bool) error {
 	if f.down == down {
 		return nil
 	}
-	act := f.store.revive
+	act := f.store.Revive
 	if down {
-		act = f.store.kill
+		act = f.store.Kill
 	}
 	if err := act(); err != nil {
 		return err
@@ -88,7 +90,7 @@ func (f *fleet) status() status {
 	f.mu.Lock()
 	down := f.down
 	f.mu.Unlock()
-	s := status{Redis: f.store.name(), Down: down, Limit: limit.String()}
+	s := status{Redis: f.store.Name(), Down: down, Limit: limit.String()}
 	for _, n := range f.nodes {
 		s.Nodes = append(s.Nodes, n.counts())
 	}
@@ -99,5 +101,5 @@ func (f *fleet) close() {
 	for _, n := range f.nodes {
 		n.close()
 	}
-	f.store.close()
+	f.store.Close()
 }

@@ -37,7 +37,7 @@ func run(ctx context.Context, addr string, embedded bool) error {
 		return err
 	}
 	defer f.close()
-	log.Printf("Redis: %s", f.store.name())
+	log.Printf("Redis: %s", f.store.Name())
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err

@@ -12,11 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
-
-	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/redislimit"
 )
 
 // each runs a test on a redis-server, if there is one, and on the embedded server.
@@ -125,33 +121,6 @@ func TestTheLoadIsBounded(t *testing.T) {
 			require.True(t, time.Now().Before(end))
 		}
 	})
-}
-
-// The embedded server runs the scripts of redislimit: same answers as in memory.
-func TestTheEmbeddedServerRunsTheScripts(t *testing.T) {
-	s, err := newMini()
-	require.NoError(t, err)
-	defer s.close()
-	client := redis.NewClient(&redis.Options{Addr: s.addr()})
-	defer client.Close()
-	limit := ratelimit.TokenBucket(ratelimit.PerDay(1), 5).Named("x")
-	l, err := redislimit.New(client, limit, &redislimit.Options{Timeout: 10 * time.Second})
-	require.NoError(t, err)
-	for want := 4; want >= 0; want-- {
-		d, err := l.Take(context.Background(), "k", 1)
-		require.NoError(t, err)
-		require.True(t, d.Allowed)
-		require.Equal(t, want, d.Remaining)
-	}
-	d, err := l.Take(context.Background(), "k", 1)
-	require.NoError(t, err)
-	require.False(t, d.Allowed)
-	r, err := l.Reserve(context.Background(), "other", 4, 0)
-	require.NoError(t, err)
-	require.NoError(t, r.Settle(1))
-	d, err = l.Take(context.Background(), "other", 4)
-	require.NoError(t, err)
-	require.True(t, d.Allowed)
 }
 
 func TestRunServesUntilItIsStopped(t *testing.T) {

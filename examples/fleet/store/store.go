@@ -1,0 +1,25 @@
+// Package store starts the Redis that an example runs on: a redis-server of its own, or,
+// where none is installed, a server embedded in the process.
+package store
+
+import "os/exec"
+
+// Store is a server that was started for an example. It keeps nothing on disk. Its methods
+// are not safe for concurrent use, except Name and Addr.
+type Store interface {
+	Name() string  // Name says what it is, for people.
+	Addr() string  // Addr is its host and port.
+	Kill() error   // Kill ends it as a crash would; its data is lost.
+	Revive() error // Revive starts a killed one again, empty, at the same address.
+	Close()        // Close ends it for good.
+}
+
+// Start starts a redis-server, or the embedded server if there is none or if embedded is
+// true.
+func Start(embedded bool) (Store, error) {
+	path, err := exec.LookPath("redis-server")
+	if err != nil || embedded {
+		return startMini()
+	}
+	return startReal(path)
+}
