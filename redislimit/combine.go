@@ -179,24 +179,30 @@ func (b *batch) wakeOthers() {
 }
 
 // pipeline sends several calls in one round trip; in two, if the server does not know
-// the scripts. Then the first of each carries the text.
+// the scripts. Then the first of each carries the text. A pipeline is not atomic: scripts
+// can be forgotten again in the middle of it, so it is repeated for those that were not
+// run. Each time at least the first is, or the context ends.
 func (s *sender) pipeline(ctx context.Context, batch []*ticket) {
 	for _, t := range batch {
 		t.call = t.bySHA(ctx)
 	}
 	s.exec(ctx, batch)
-	var again []*ticket
-	for _, t := range batch {
-		if t.unknown() {
-			again = append(again, t)
-		}
-	}
-	if len(again) > 0 {
+	for again := unknown(batch); len(again) > 0; again = unknown(again) {
 		s.teach(ctx, again)
 	}
 	for _, t := range batch {
 		t.reply, t.err, t.sent = t.call.Val(), t.call.Err(), t.call.sent.Load()
 	}
+}
+
+// unknown returns the tickets whose scripts the server did not know.
+func unknown(batch []*ticket) (again []*ticket) {
+	for _, t := range batch {
+		if t.unknown() {
+			again = append(again, t)
+		}
+	}
+	return again
 }
 
 func (s *sender) teach(ctx context.Context, batch []*ticket) {
