@@ -160,12 +160,19 @@ func judge(caller, bounded context.Context, a answer) outcome {
 		return panicked
 	case a.err == nil:
 		return answered
-	case caller.Err() != nil:
+	case ended(caller):
 		return refused
 	case errors.Is(a.err, ratelimit.ErrUnavailable):
 		return unavailable
-	case bounded.Err() != nil:
-		return overdue
+	case ended(bounded), errors.Is(a.err, context.DeadlineExceeded), errors.Is(a.err, context.Canceled):
+		return overdue // the caller's context has not ended, so that it is ours or the primary's own
 	}
 	return refused
+}
+
+// ended reports whether a context has ended. On a busy machine its timer fires late: a
+// primary that compares times knows of the deadline before Err does.
+func ended(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }

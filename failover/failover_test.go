@@ -92,9 +92,12 @@ func TestAHealthyFailoverKeepsTheWholeContract(t *testing.T) {
 
 func TestEachFailureIsAnsweredAtOnceByWhatStandsIn(t *testing.T) {
 	for name, fail := range map[string]func(context.Context) error{
-		"unavailable":          down,
-		"panic":                func(context.Context) error { panic("down") },
-		"timeout":              func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+		"unavailable": down,
+		"panic":       func(context.Context) error { panic("down") },
+		"timeout":     func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+		"timeout, before the timer of the context has fired": func(context.Context) error {
+			return fmt.Errorf("sent and not answered: %w", context.DeadlineExceeded)
+		},
 		"timeout, unannounced": func(context.Context) error { time.Sleep(time.Minute); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -268,6 +271,22 @@ func TestTheEndOfTheCallersContextIsTheCallers(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// A context's timer fires late on a busy machine. The caller's own deadline is the caller's
+// all the same.
+func TestADeadlineOfTheCallerThatHasPassedIsTheCallersBeforeItsTimerFires(t *testing.T) {
+	s := newStore(t, shared)
+	l := over(t, s, newLocal(t, local), failover.Options{Failures: 1})
+	s.fail(func(context.Context) error { return context.DeadlineExceeded })
+	_, err := l.Take(lateTimer{context.Background()}, "k", 1)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Equal(t, failover.StateClosed, l.State())
+}
+
+// lateTimer is a context whose deadline has passed and whose timer has not fired.
+type lateTimer struct{ context.Context }
+
+func (lateTimer) Deadline() (time.Time, bool) { return time.Now().Add(-time.Millisecond), true }
 
 func TestAReservationThatComesTooLateIsCancelledAndALateTakeStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

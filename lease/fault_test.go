@@ -43,8 +43,9 @@ func TestARemoteLimiterThatDoesNotAnswerIsUnavailableAfterTimeout(t *testing.T) 
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 100, Timeout: 200 * time.Millisecond})
 		for name, hang := range map[string]func(ctx context.Context) error{
-			"heeds its context":   func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
-			"ignores its context": func(context.Context) error { time.Sleep(time.Minute); return nil },
+			"heeds its context":                             func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+			"knows its deadline before its timer has fired": func(context.Context) error { return context.DeadlineExceeded },
+			"ignores its context":                           func(context.Context) error { time.Sleep(time.Minute); return nil },
 		} {
 			s.fail(hang)
 			for range 3 {

@@ -91,10 +91,20 @@ func (r *remote[K]) charge(key K, cost int) error {
 
 // explain tells an error that our own bound has caused from one of the caller's context.
 func (r *remote[K]) explain(caller, bounded context.Context, err error) error {
-	if err == nil || caller.Err() != nil || bounded.Err() == nil || errors.Is(err, ratelimit.ErrUnavailable) {
+	if err == nil || ended(caller) || errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", r.overdue(), err)
+	if ended(bounded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%w: %w", r.overdue(), err)
+	}
+	return err
+}
+
+// ended reports whether a context has ended. On a busy machine its timer fires late: a
+// remote limiter that compares times knows of the deadline before Err does.
+func ended(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 // overdue is the error of a call that took too long.

@@ -69,7 +69,7 @@ func nothing(context.Context, weather) error { return nil }
 func chaosSetup() setup {
 	return setup{
 		Engine: "failover", Rate: ratelimit.PerSecond(50), Burst: 100, Nodes: 8, Keys: 10, Skew: 1.1,
-		Demand: 400, Goroutines: 4, Timeout: 50 * time.Millisecond,
+		Demand: 150, Goroutines: 4, Timeout: 50 * time.Millisecond,
 	}
 }
 
@@ -92,7 +92,7 @@ type ordeal struct {
 	engine   string
 	result   *result
 	healed   time.Duration // since the start
-	closed   time.Duration // after healed, that no breaker was open any more
+	closed   time.Duration // after healed, that each breaker had been closed
 	worst    float64       // admitted, as a share of the bound, of the worst key
 	grown    int           // goroutines that were left
 	slowness time.Duration // p99.9 of a decision
@@ -148,11 +148,7 @@ func (o *ordeal) measure() {
 	for _, n := range o.result.admitted {
 		o.worst = max(o.worst, float64(n)/float64(bound))
 	}
-	for _, s := range o.result.samples {
-		if s.State != "closed" && s.At > o.healed {
-			o.closed = max(o.closed, s.At-o.healed)
-		}
-	}
+	o.closed = o.result.closedAfter(o.healed)
 	o.grown = math.MinInt
 	for _, r := range o.result.reports {
 		o.grown = max(o.grown, r.After-r.Before)
@@ -205,7 +201,7 @@ func runChaos(ctx context.Context, out, progress io.Writer, faults []fault, engi
 func (o *ordeal) cells(good bool) []string {
 	c := o.result.count()
 	closed, verdict := "at once", "holds"
-	if o.closed > 0 {
+	if o.closed > sampleEvery {
 		closed = short(o.closed)
 	}
 	if !good {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"sync"
@@ -15,6 +16,7 @@ import (
 
 // process is one process of the fleet.
 type process struct {
+	node   int
 	cmd    *exec.Cmd
 	in     io.WriteCloser
 	out    *bufio.Scanner
@@ -69,7 +71,7 @@ func startProcess(ctx context.Context, s setup) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.CommandContext(ctx, self)}
+	p := &process{node: s.Node, cmd: exec.CommandContext(ctx, self)}
 	p.cmd.Env = append(os.Environ(), variable+"="+string(text), "GOMAXPROCS=2")
 	p.cmd.Stderr = os.Stderr
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
@@ -143,6 +145,7 @@ func (p *process) follow(res *result) {
 			p.err = errors.New(m.Err)
 		case m.Sample != nil:
 			res.mu.Lock()
+			m.Sample.node = p.node
 			res.samples = append(res.samples, *m.Sample)
 			res.mu.Unlock()
 		}
@@ -218,4 +221,19 @@ func (r *result) count() (c sample) {
 		c.Errors += s.Errors
 	}
 	return c
+}
+
+// closedAfter returns how long after an instant the last breaker was closed for the first
+// time.
+func (r *result) closedAfter(healed time.Duration) (last time.Duration) {
+	for node := range r.setup.Nodes {
+		first := time.Duration(math.MaxInt64)
+		for _, s := range r.samples {
+			if s.node == node && s.At > healed && s.State == "closed" {
+				first = min(first, s.At-healed)
+			}
+		}
+		last = max(last, first)
+	}
+	return last
 }

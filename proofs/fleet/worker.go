@@ -32,6 +32,7 @@ type sample struct {
 	At                                   time.Duration // since the start, at the end of the sample
 	Decisions, Allowed, Degraded, Errors int64
 	State                                string // of failover's breaker
+	node                                 int
 }
 
 // report is what a process tells at its end.
