@@ -216,5 +216,8 @@ func drawStorm(ctx context.Context, progress io.Writer, file string) error {
 			return fmt.Errorf("%v after the start %d were admitted, more than %d", time.Duration(i+1)*bin, total, st.bound[i])
 		}
 	}
+	if n := st.result.count().Errors; n > 0 {
+		return fmt.Errorf("callers have seen %d errors: %v", n, st.result.notices)
+	}
 	return os.WriteFile(file, []byte(st.picture()), 0o644)
 }
