@@ -33,6 +33,7 @@ type result struct {
 	admitted []int64 // by key, all processes together
 	decided  []int64
 	latency  histogram
+	lateness histogram
 	took     time.Duration // from the first decision to the last answer
 	notices  []string      // errors that callers have seen
 }
@@ -173,6 +174,7 @@ func (r *result) sum(all []*process) {
 			r.decided[i] += p.report.Decisions[i]
 		}
 		r.latency.merge(&p.report.Latency)
+		r.lateness.merge(&p.report.Lateness)
 		r.took = max(r.took, p.report.Ended.Sub(p.report.Began))
 		if p.report.Errors > 0 {
 			r.notices = append(r.notices, p.report.FirstErr)

@@ -40,6 +40,7 @@ type report struct {
 	Admitted  []int64 // by key
 	Decisions []int64 // by key
 	Latency   histogram
+	Lateness  histogram // of a timer beside the load: what the machine itself adds
 	Errors    int64
 	FirstErr  string
 	Degraded  time.Duration // from the first degraded decision to the last
@@ -118,10 +119,28 @@ func (l *load) play(s setup, start time.Time, out *json.Encoder) *report {
 		defer close(done)
 		l.run(s.Demand, start, start.Add(s.Lasts))
 	}()
+	late := make(chan histogram, 1)
+	go func() { late <- lateness(done) }()
 	l.sample(start, done, out)
 	r := l.report()
+	r.Lateness = <-late
 	r.Began, r.Ended = start, time.Now()
 	return r
+}
+
+// lateness measures how late timers fire, and goroutines run after that, on this machine
+// as it is now.
+func lateness(done <-chan struct{}) (h histogram) {
+	for {
+		began := time.Now()
+		time.Sleep(tick)
+		h.add(time.Since(began) - tick)
+		select {
+		case <-done:
+			return h
+		default:
+		}
+	}
 }
 
 // sampleEvery is how often a process tells how it is doing.
