@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
 )
 
@@ -23,7 +24,7 @@ func main() {
 	addr := flag.String("addr", "localhost:8080", "address of the page and of the proxy")
 	embedded := flag.Bool("embedded", false, "use the embedded server even if there is a redis-server")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *addr, *embedded); err != nil {
 		log.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -30,7 +31,7 @@ func main() {
 	fault := flag.String("fault", "", "only faults whose names contain this")
 	file := flag.String("file", "fleet.svg", "where the picture goes")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	failed, err := prove(ctx, options{*only, *lasts, *fault, strings.Split(*engines, ","), *file})
 	if err != nil {

@@ -1,0 +1,80 @@
+package lease_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/lease"
+)
+
+// Else a process could, within one interval, admit what was put back beside a full batch
+// that was fetched meanwhile.
+func TestWhatAnOpenReservationMayPutBackLeavesLessRoomForTheNextBatch(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, plenty)
+		l := leased(t, s, lease.Options[string]{MaxBatch: 16})
+		for l.Stats().Held < 10 {
+			require.True(t, l.Allow("k", 1))
+			synctest.Wait()
+		}
+		r := reserve(t, l, l.Stats().Held-1)
+		synctest.Wait() // the next batch is fetched
+		require.NoError(t, r.Cancel())
+		require.LessOrEqual(t, l.Stats().Held, 16)
+	})
+}
+
+func TestWhatIsPutBackWhileALargerBatchIsFetchedIsLost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, plenty)
+		l := leased(t, s, lease.Options[string]{MaxBatch: 16})
+		for l.Stats().Held < 10 {
+			require.True(t, l.Allow("k", 1))
+			synctest.Wait()
+		}
+		r := reserve(t, l, l.Stats().Held-1)
+		synctest.Wait()
+		s.fail(func(context.Context) error { time.Sleep(time.Millisecond); return nil })
+		go l.Allow("k", 16)
+		synctest.Wait()
+		held := l.Stats().Held
+		require.NoError(t, r.Cancel())
+		require.Equal(t, held, l.Stats().Held)
+		require.NotZero(t, l.Stats().UnitsLost)
+		s.fail(nil)
+		require.NoError(t, l.Flush(context.Background()))
+	})
+}
+
+func TestEachBatchIsGivenBackAtItsOwnTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, plenty)
+		l := leased(t, s, lease.Options[string]{MaxBatch: 16, Keep: time.Second})
+		for l.Stats().Held < 10 {
+			require.True(t, l.Allow("k", 1))
+			synctest.Wait()
+		}
+		time.Sleep(600 * time.Millisecond)
+		fetched := len(s.heard(&s.asked))
+		for range 8 { // until half of it is spent
+			require.True(t, l.Allow("k", 1))
+			synctest.Wait()
+			if len(s.heard(&s.asked)) > 0 {
+				break
+			}
+		}
+		require.NotZero(t, fetched)
+		older := l.Stats().Held
+		time.Sleep(400 * time.Millisecond)
+		synctest.Wait()
+		require.Less(t, l.Stats().Held, older, "the older one is given back")
+		require.NotZero(t, l.Stats().Held, "the younger one is not")
+		time.Sleep(600 * time.Millisecond)
+		synctest.Wait()
+		require.Zero(t, l.Stats().Held)
+	})
+}
