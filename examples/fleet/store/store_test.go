@@ -40,7 +40,11 @@ func TestTheEmbeddedServerRunsTheScripts(t *testing.T) {
 			require.False(t, d.Allowed)
 			require.Positive(t, d.RetryAfter)
 			require.LessOrEqual(t, d.RetryAfter, 2*per)
-			require.NoError(t, l.Wait(t.Context(), "k", 1))
+			if limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+				require.ErrorIs(t, l.Wait(t.Context(), "k", 1), ratelimit.ErrLimited, "its queue is full")
+			} else {
+				require.NoError(t, l.Wait(t.Context(), "k", 1))
+			}
 			r, err := l.Reserve(t.Context(), "other", 4, 0)
 			require.NoError(t, err)
 			require.True(t, r.Allowed)
