@@ -2,6 +2,7 @@ package policy
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/weir-go/ratelimit"
 )
@@ -12,7 +13,8 @@ type Engine interface {
 	// Open returns what decides under a set of rules. The budgets of a rule stay for as
 	// long as its name, whatever the case, is among the rules of each Open; those of a
 	// rule that is gone are freed. With an error nothing has changed. What an earlier
-	// Open returned may be in use for a while yet. Open is not called concurrently.
+	// Open returned may be in use for a while yet. Open is not called concurrently. If
+	// there are no rules, the Decider may be nil: it is not asked.
 	Open(rules []Budget) (Decider, error)
 }
 
@@ -23,9 +25,9 @@ type Budget struct {
 	// Limit is the rule's limit, named after the rule. Each charge brings the limit
 	// that holds for it, which may be another: a plan's, an override's.
 	Limit ratelimit.Limit
-	// Fixed reports that every charge brings this Limit: the rule has neither plans nor
-	// overrides.
-	Fixed bool
+	// Others are the limits of plans and overrides. If there are none, every charge brings
+	// Limit.
+	Others []ratelimit.Limit
 	// Charging reports that the rule has a cost of its own.
 	Charging bool
 	// Shadow reports that the rule never denies.
@@ -33,6 +35,12 @@ type Budget struct {
 	// Tell reports that somebody wants to know what the rule says: see [Charges.Tell].
 	Tell bool
 }
+
+// ID returns the identity of the rule's budgets: its name in lower case.
+func (b Budget) ID() string { return strings.ToLower(b.Name) }
+
+// Fixed reports whether every charge brings the same limit.
+func (b Budget) Fixed() bool { return len(b.Others) == 0 }
 
 // Decider charges all that a request asks for, or nothing. It is safe for concurrent use.
 type Decider = ratelimit.Reserver[*Charges]

@@ -3,7 +3,6 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/weir-go/ratelimit"
 )
@@ -37,8 +36,8 @@ type memory struct {
 
 func (e *memory) Open(rules []Budget) (Decider, error) {
 	if len(rules) == 0 {
-		e.limiters = map[string]*ratelimit.Keyed[string]{}
-		return nothing{}, nil
+		clear(e.limiters)
+		return nil, nil
 	}
 	limiters := make(map[string]*ratelimit.Keyed[string], len(rules))
 	layers := make([]ratelimit.Layer[*Charges], len(rules))
@@ -48,7 +47,7 @@ func (e *memory) Open(rules []Budget) (Decider, error) {
 		if err != nil {
 			return nil, fmt.Errorf("rule %q: %w", r.Name, err)
 		}
-		limiters[strings.ToLower(r.Name)] = l
+		limiters[r.ID()] = l
 		bare[i] = bareLayer(i, r, l)
 		layers[i] = wrapped(i, r, bare[i])
 	}
@@ -65,7 +64,7 @@ func (e *memory) Open(rules []Budget) (Decider, error) {
 // set may meet the new limit. The limits are valid.
 func (e *memory) adopt(rules []Budget) error {
 	for _, r := range rules {
-		if err := e.limiters[strings.ToLower(r.Name)].SetLimit(r.Limit); err != nil {
+		if err := e.limiters[r.ID()].SetLimit(r.Limit); err != nil {
 			return fmt.Errorf("rule %q: %w", r.Name, err)
 		}
 	}
@@ -93,7 +92,7 @@ func (d memoryDecider) Peek(c *Charges, cost int) (ratelimit.Decision, error) {
 
 // limiter returns the rule's limiter: the one that it has, or a new one.
 func (e *memory) limiter(r Budget) (*ratelimit.Keyed[string], error) {
-	if l := e.limiters[strings.ToLower(r.Name)]; l != nil {
+	if l := e.limiters[r.ID()]; l != nil {
 		return l, nil
 	}
 	opts := e.opts
@@ -110,7 +109,7 @@ func bareLayer(i int, r Budget, l *ratelimit.Keyed[string]) ratelimit.Layer[*Cha
 		}
 		return ch.Key, nil
 	})
-	if r.Fixed {
+	if r.Fixed() {
 		return y
 	}
 	return ratelimit.Limited(y, func(c *Charges) ratelimit.Limit { return c.Of(i).Limit })

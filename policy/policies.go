@@ -121,7 +121,7 @@ func (p *Policies) open(set *Set) (*state, error) {
 		r := &set.Rules[i]
 		next.rules = append(next.rules, newRule(r))
 		budgets[i] = Budget{
-			Name: r.Name, Limit: r.Limit.Named(r.Name), Fixed: len(r.Plans)+len(r.Overrides) == 0,
+			Name: r.Name, Limit: r.Limit.Named(r.Name), Others: next.rules[i].others(),
 			Charging: !r.Cost.IsZero(), Shadow: r.Shadow, Tell: p.onDecision != nil,
 		}
 	}

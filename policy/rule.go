@@ -53,6 +53,12 @@ func newRule(r *Rule) *rule {
 	return c
 }
 
+// others returns the limits of plans and overrides.
+func (c *rule) others() (limits []ratelimit.Limit) {
+	limits = slices.AppendSeq(limits, maps.Values(c.plans))
+	return slices.AppendSeq(limits, maps.Values(c.overrides))
+}
+
 // holds reports whether a request has all attributes that the rule asks for.
 func (c *rule) holds(r Request) bool {
 	for _, cond := range c.conditions {

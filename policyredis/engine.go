@@ -1,0 +1,140 @@
+// Package policyredis keeps the budgets of package policy on Redis, so that a fleet of
+// processes shares them:
+//
+//	policies, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, nil)})
+//
+// All rules that match a request are decided in one round trip, all or nothing: see package
+// redislimit, whose promises hold here.
+package policyredis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/redislimit"
+)
+
+// Options are what [New] can be told. Nil and the zero Options mean the defaults.
+type Options struct {
+	// Prefix begins all Redis keys. If empty, "policy:". Processes that share budgets
+	// have the same.
+	Prefix string
+	// Timeout bounds a decision: see [redislimit.Options.Timeout].
+	Timeout time.Duration
+	// Slot says which keys share a slot of a Redis Cluster: see
+	// [redislimit.Options.Slot]. All keys of one request must: a constant does that.
+	Slot func(key string) string
+}
+
+// New returns an engine whose budgets are in Redis. The name of a rule, in lower case, is the
+// name of its budgets there: rules of one name in several processes share them. The budgets of
+// a rule that is gone expire by themselves, at the latest at twice the time in which they are
+// regained; if the rule comes back before that, so do they.
+//
+// It does not tell what each rule has said: in [policy.RuleDecision], Told is false.
+func New(client redis.UniversalClient, opts *Options) policy.Engine {
+	e := &engine{client: client}
+	if opts != nil {
+		e.opts = *opts
+	}
+	if e.opts.Prefix == "" {
+		e.opts.Prefix = "policy:"
+	}
+	return e
+}
+
+type engine struct {
+	client redis.UniversalClient
+	opts   Options
+}
+
+// Open makes a limiter for each rule. Nothing is sent: limiters know no state but their limit.
+func (e *engine) Open(rules []policy.Budget) (policy.Decider, error) {
+	if e.client == nil {
+		return nil, errors.New("policyredis: nil client")
+	}
+	if len(rules) == 0 {
+		return nil, nil
+	}
+	layers := make([]redislimit.Layer[*policy.Charges], len(rules))
+	bare := make([]redislimit.Layer[*policy.Charges], len(rules))
+	for i, r := range rules {
+		l, err := e.limiter(r)
+		if err != nil {
+			return nil, fmt.Errorf("rule %q: %w", r.Name, err)
+		}
+		bare[i] = bareLayer(i, r, l)
+		layers[i] = wrapped(i, r, bare[i])
+	}
+	return newDecider(layers, bare)
+}
+
+// limiter returns the rule's limiter. It checks the limits that charges may bring, too: what
+// Redis cannot count is refused here and not request by request.
+func (e *engine) limiter(r policy.Budget) (*redislimit.Limiter, error) {
+	for _, limit := range r.Others {
+		if _, err := redislimit.New(e.client, limit, e.options(r)); err != nil {
+			return nil, err
+		}
+	}
+	return redislimit.New(e.client, r.Limit, e.options(r))
+}
+
+func (e *engine) options(r policy.Budget) *redislimit.Options {
+	return &redislimit.Options{Name: r.ID(), Prefix: e.opts.Prefix, Timeout: e.opts.Timeout, Slot: e.opts.Slot}
+}
+
+var errNotCharged = errors.New("policyredis: the rule does not apply to this request")
+
+// bareLayer returns the rule's layer. If the rule has more than one limit, each charge brings
+// its own.
+func bareLayer(i int, r policy.Budget, l *redislimit.Limiter) redislimit.Layer[*policy.Charges] {
+	y := redislimit.By(l, func(c *policy.Charges) (string, error) {
+		ch := c.Of(i)
+		if ch == nil {
+			return "", errNotCharged
+		}
+		return ch.Key, nil
+	})
+	if r.Fixed() {
+		return y
+	}
+	return redislimit.Limited(y, func(c *policy.Charges) ratelimit.Limit { return c.Of(i).Limit })
+}
+
+// wrapped returns the layer with what the rule says besides.
+func wrapped(i int, r policy.Budget, y redislimit.Layer[*policy.Charges]) redislimit.Layer[*policy.Charges] {
+	if r.Charging {
+		y = redislimit.Charging(y, func(c *policy.Charges) int { return c.Of(i).Cost })
+	}
+	if r.Shadow {
+		y = redislimit.Shadow(y)
+	}
+	return y
+}
+
+// decider decides by one stack, and looks by another, whose layers charge what they are asked
+// and are no shadows.
+type decider struct {
+	*redislimit.Layered[*policy.Charges]
+	bare *redislimit.Layered[*policy.Charges]
+}
+
+func newDecider(layers, bare []redislimit.Layer[*policy.Charges]) (d decider, err error) {
+	if d.Layered, err = redislimit.AllOf((*policy.Charges).Append, layers...); err != nil {
+		return d, err
+	}
+	d.bare, err = redislimit.AllOf((*policy.Charges).Append, bare...)
+	return d, err
+}
+
+// Peek is what [policy.Peeker] asks for. The round trip is bounded by the limiters' Timeout.
+func (d decider) Peek(c *policy.Charges, cost int) (ratelimit.Decision, error) {
+	return d.bare.Peek(context.Background(), c, cost)
+}

@@ -1,0 +1,291 @@
+package policyredis_test
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policyredis"
+)
+
+func TestMain(m *testing.M) {
+	if addr := os.Getenv("POLICYREDIS_TEST_CHILD"); addr != "" {
+		child(addr, os.Getenv("POLICYREDIS_TEST_RULES"))
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// server starts a Redis server that saves nothing, and returns its address. Where there is
+// none, the test is skipped; in CI it fails.
+func server(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("redis-server is not installed")
+		}
+		t.Skip("redis-server is not installed: install the package redis-server to run this")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	require.NoError(t, l.Close())
+	_, port, _ := net.SplitHostPort(addr)
+	cmd := exec.Command(path, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir())
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer client.Close()
+	require.Eventually(t, func() bool { return client.Ping(context.Background()).Err() == nil }, 30*time.Second, 10*time.Millisecond)
+	return addr
+}
+
+func parsed(t *testing.T, text string) *policy.Set {
+	t.Helper()
+	set, err := policy.Parse([]byte(text))
+	require.NoError(t, err)
+	return set
+}
+
+// shared returns policies over a server. Decisions have ten seconds: machines may be slow.
+func shared(t *testing.T, addr, text string) *policy.Policies {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	p, err := policy.New(parsed(t, text), &policy.Options{Engine: policyredis.New(client, &policyredis.Options{Timeout: 10 * time.Second})})
+	require.NoError(t, err)
+	return p
+}
+
+const rules = `
+rules:
+- {name: api, key: user, limit: fixed-window 10/h, plans: {pro: fixed-window 100/h}, overrides: [{key: mallory, limit: blocked}]}
+- {name: tokens, key: user, limit: fixed-window 1000/h, cost: tokens, optional: true}
+- {name: trial, shadow: true, limit: fixed-window 1/h}
+`
+
+func TestOneBudgetForSeveralPolicies(t *testing.T) {
+	addr := server(t)
+	a, b := shared(t, addr, rules), shared(t, addr, rules)
+	ann := policy.Attributes{"user": "ann"}
+	for i := range 12 {
+		p := a
+		if i%2 == 1 {
+			p = b
+		}
+		d, err := p.Take(t.Context(), ann, 1)
+		require.NoError(t, err)
+		assert.Equal(t, i < 10, d.Allowed, i)
+		assert.Equal(t, "api", d.Limit.Name)
+	}
+	d, err := a.Take(t.Context(), policy.Attributes{"user": "ann", "plan": "pro"}, 1)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed)
+	assert.Equal(t, 89, d.Remaining, "an upgrade keeps what was spent")
+	_, err = a.Take(t.Context(), policy.Attributes{"user": "mallory"}, 1)
+	require.ErrorIs(t, err, ratelimit.ErrBlocked)
+}
+
+func TestAllRulesAreChargedOrNone(t *testing.T) {
+	addr := server(t)
+	p := shared(t, addr, rules)
+	bob := policy.Attributes{"user": "bob", "tokens": "600"}
+	assert.True(t, p.Allow(bob, 1))
+	assert.False(t, p.Allow(bob, 1), "600 tokens more do not fit")
+	ex, err := p.Explain(policy.Attributes{"user": "bob", "tokens": "1"}, 1)
+	require.NoError(t, err)
+	require.Len(t, ex.Rules, 3)
+	assert.Equal(t, 9, ex.Rules[0].Decision.Remaining, "what was denied has charged nothing")
+	assert.Equal(t, 400, ex.Rules[1].Decision.Remaining)
+	assert.Equal(t, 0, ex.Rules[2].Decision.Remaining)
+
+	r, err := p.Reserve(t.Context(), policy.Attributes{"user": "cleo"}, 8, 0)
+	require.NoError(t, err)
+	require.NoError(t, r.Settle(3))
+	assert.True(t, p.Allow(policy.Attributes{"user": "cleo"}, 7))
+	assert.False(t, p.Allow(policy.Attributes{"user": "cleo"}, 1))
+}
+
+func TestADecisionIsOneRoundTrip(t *testing.T) {
+	addr := server(t)
+	p := shared(t, addr, rules)
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer client.Close()
+	require.True(t, p.Allow(policy.Attributes{"user": "ann", "tokens": "1"}, 1)) // loads the script
+	calls := func() int {
+		text, err := client.Info(t.Context(), "commandstats").Result()
+		require.NoError(t, err)
+		n := 0
+		for line := range strings.Lines(text) {
+			if rest, ok := strings.CutPrefix(line, "cmdstat_evalsha:calls="); ok {
+				count, _, _ := strings.Cut(rest, ",")
+				n, err = strconv.Atoi(count)
+				require.NoError(t, err)
+			}
+		}
+		return n
+	}
+	before := calls()
+	for range 5 {
+		require.True(t, p.Allow(policy.Attributes{"user": "ann", "tokens": "1"}, 1))
+	}
+	assert.Equal(t, 5, calls()-before)
+}
+
+func TestWhatRedisCannotDo(t *testing.T) {
+	_, err := policy.New(parsed(t, rules), &policy.Options{Engine: policyredis.New(nil, nil)})
+	require.ErrorContains(t, err, "nil client")
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer client.Close()
+	engine := policyredis.New(client, &policyredis.Options{Timeout: 5 * time.Second})
+	fine := "rules:\n- {name: a, limit: fixed-window 1/h}"
+	p, err := policy.New(parsed(t, fine), &policy.Options{Engine: engine})
+	require.NoError(t, err, "nothing is sent before the first decision")
+	_, err = p.Take(t.Context(), policy.Attributes{}, 1)
+	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	for _, limit := range []string{"fixed-window 1/1ns", "sliding-log 1000000/h"} {
+		require.Error(t, p.Update(parsed(t, "rules:\n- {name: a, limit: "+limit+"}")), limit)
+		require.Error(t, p.Update(parsed(t, fine[:len(fine)-1]+", plans: {pro: "+limit+"}}")), "as a plan: %s", limit)
+		assert.Equal(t, uint64(1), p.Stats().Generation)
+	}
+	require.NoError(t, p.Update(parsed(t, "rules: []")))
+	assert.True(t, p.Allow(policy.Attributes{}, 1), "no rule, no server")
+}
+
+// TestAFleetFollowsOneTable runs two processes that share budgets on one Redis and follow the
+// rules in one database.
+func TestAFleetFollowsOneTable(t *testing.T) {
+	addr := server(t)
+	path := filepath.Join(t.TempDir(), "rules.db")
+	db := open(path)
+	defer db.Close()
+	_, err := db.Exec(policy.SQLite.Migration())
+	require.NoError(t, err)
+	_, err = db.Exec(`INSERT INTO rate_limit_rule (name, key, "limit") VALUES ('api', 'user', 'fixed-window 10/h')`)
+	require.NoError(t, err)
+	fleet := []*process{start(t, addr, path), start(t, addr, path)}
+	follow := func(limit string) {
+		for _, p := range fleet {
+			require.Eventually(t, func() bool { return p.ask(t, "limit") == limit }, 30*time.Second, 20*time.Millisecond)
+		}
+	}
+	take := func() (admitted int) {
+		for i := range 30 {
+			n, err := strconv.Atoi(fleet[i%2].ask(t, "take"))
+			require.NoError(t, err)
+			admitted += n
+		}
+		return admitted
+	}
+	follow("fixed-window 10/h")
+	assert.Equal(t, 10, take(), "one budget for both")
+	_, err = db.Exec(`UPDATE rate_limit_rule SET "limit" = 'fixed-window 25/h'`)
+	require.NoError(t, err)
+	follow("fixed-window 25/h")
+	assert.Equal(t, 15, take(), "the limit was raised, and what was spent stays spent")
+}
+
+func open(path string) *sql.DB {
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
+	if err != nil {
+		panic(err)
+	}
+	return db
+}
+
+// process is one of the fleet: this test's program, told to be a child.
+type process struct {
+	in  io.WriteCloser
+	out *bufio.Scanner
+}
+
+func start(t *testing.T, addr, path string) *process {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "POLICYREDIS_TEST_CHILD="+addr, "POLICYREDIS_TEST_RULES="+path)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	})
+	return &process{in, bufio.NewScanner(out)}
+}
+
+func (p *process) ask(t *testing.T, question string) string {
+	t.Helper()
+	_, err := fmt.Fprintln(p.in, question)
+	require.NoError(t, err)
+	require.True(t, p.out.Scan(), "the process has ended")
+	return p.out.Text()
+}
+
+// child follows the table and answers what it is asked, a line each, until its input ends.
+func child(addr, path string) {
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer client.Close()
+	p, err := policy.New(nil, &policy.Options{
+		Engine: policyredis.New(client, &policyredis.Options{Timeout: 10 * time.Second}),
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		panic(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() {
+		done <- policy.Follow(ctx, p, policy.SQL(open(path), &policy.SQLOptions{Dialect: policy.SQLite, Poll: 50 * time.Millisecond}))
+	}()
+	questions := bufio.NewScanner(os.Stdin)
+	for questions.Scan() {
+		fmt.Println(answer(p, questions.Text()))
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		panic(err)
+	}
+}
+
+func answer(p *policy.Policies, question string) string {
+	if question == "take" {
+		d, err := p.Take(context.Background(), policy.Attributes{"user": "ann"}, 1)
+		switch {
+		case err != nil:
+			return err.Error()
+		case d.Allowed:
+			return "1"
+		}
+		return "0"
+	}
+	if rules := p.Current().Rules; len(rules) > 0 {
+		return rules[0].Limit.String()
+	}
+	return "none"
+}
