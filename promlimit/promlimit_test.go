@@ -1,0 +1,219 @@
+package promlimit_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/lease"
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/promlimit"
+)
+
+const secret = "a-key-that-must-not-be-seen"
+
+// program is a program with one limiter of each kind, each of which has decided.
+func program(t testing.TB) *prometheus.Registry {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	m, err := promlimit.New(reg)
+	require.NoError(t, err)
+	ctx := context.Background()
+
+	limiter := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("hourly"),
+		&ratelimit.Options[string]{OnDecision: promlimit.OnDecision[string](m, "api")}))
+	require.NoError(t, m.Table("api", limiter.Stats))
+	for _, cost := range []int{1, 2, 1, 4, 0} {
+		limiter.Allow(secret, cost)
+	}
+
+	down := failingReserver{}
+	failing, err := failover.New[string](promlimit.Timed(m, "shared", ratelimit.Reserver[string](down)), failover.Open[string](), &failover.Options{Failures: 2})
+	require.NoError(t, err)
+	require.NoError(t, m.Failover("shared", failing))
+	for range 3 {
+		assert.True(t, failing.Allow(secret, 1))
+	}
+
+	leased, err := lease.New[string](limiter, &lease.Options[string]{MaxBatch: 10})
+	require.NoError(t, err)
+	require.NoError(t, m.Lease("leased", leased.Stats))
+	leased.Allow("another-"+secret, 1)
+	require.NoError(t, leased.Flush(ctx))
+
+	set, err := policy.Parse([]byte("rules:\n- {name: users, key: user, limit: fixed-window 1/h, plans: {pro: fixed-window 9/h}}\n- {name: trial, shadow: true, limit: fixed-window 1/h}"))
+	require.NoError(t, err)
+	policies, err := policy.New(set, &policy.Options{OnDecision: m.Policy()})
+	require.NoError(t, err)
+	require.NoError(t, m.Policies(policies))
+	for range 2 {
+		policies.Allow(policy.Attributes{"user": secret}, 1)
+	}
+	policies.Allow(policy.Attributes{"user": secret, "plan": "pro"}, 1)
+	policies.Allow(policy.Attributes{}, 1)
+
+	limit, err := httplimit.New(ratelimit.Map(limiter, func(*http.Request) (string, error) { return secret, nil }), &httplimit.Options{OnDecision: m.HTTP("web")})
+	require.NoError(t, err)
+	limit.Wrap(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	return reg
+}
+
+type failingReserver struct{ ratelimit.Reserver[string] }
+
+func (failingReserver) Take(context.Context, string, int) (ratelimit.Decision, error) {
+	return ratelimit.Decision{}, fmt.Errorf("%w: refused", ratelimit.ErrUnavailable)
+}
+
+func TestEveryKindOfLimiterIsMeasured(t *testing.T) {
+	reg := program(t)
+	assert.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
+# HELP ratelimit_decisions_total Decisions, by limiter, limit and outcome: allowed, denied, never, unavailable or error.
+# TYPE ratelimit_decisions_total counter
+ratelimit_decisions_total{limit="hourly",limiter="api",outcome="allowed"} 4
+ratelimit_decisions_total{limit="hourly",limiter="api",outcome="denied"} 2
+ratelimit_decisions_total{limit="hourly",limiter="api",outcome="error"} 0
+ratelimit_decisions_total{limit="hourly",limiter="api",outcome="never"} 1
+ratelimit_decisions_total{limit="hourly",limiter="api",outcome="unavailable"} 0
+# HELP ratelimit_spent_units_total Cost that was charged.
+# TYPE ratelimit_spent_units_total counter
+ratelimit_spent_units_total{limit="hourly",limiter="api"} 4
+# HELP ratelimit_http_requests_total HTTP requests, by what the middleware did with them.
+# TYPE ratelimit_http_requests_total counter
+ratelimit_http_requests_total{limiter="web",outcome="denied"} 1
+# HELP ratelimit_policy_rule_decisions_total Decisions of single rules, by rule, plan and outcome; with shadow rules, what they would have said.
+# TYPE ratelimit_policy_rule_decisions_total counter
+ratelimit_policy_rule_decisions_total{outcome="allowed",plan="",rule="users",shadow="false"} 1
+ratelimit_policy_rule_decisions_total{outcome="denied",plan="",rule="users",shadow="false"} 1
+ratelimit_policy_rule_decisions_total{outcome="allowed",plan="pro",rule="users",shadow="false"} 1
+ratelimit_policy_rule_decisions_total{outcome="allowed",plan="",rule="trial",shadow="true"} 1
+ratelimit_policy_rule_decisions_total{outcome="denied",plan="",rule="trial",shadow="true"} 2
+# HELP ratelimit_policy_requests_total Requests decided by policies, by outcome: those of decisions, or killed by the kill switch.
+# TYPE ratelimit_policy_requests_total counter
+ratelimit_policy_requests_total{outcome="allowed"} 2
+ratelimit_policy_requests_total{outcome="denied"} 1
+ratelimit_policy_requests_total{outcome="error"} 1
+# HELP ratelimit_breaker_state The breaker's state: 0 closed, 1 half open, 2 open.
+# TYPE ratelimit_breaker_state gauge
+ratelimit_breaker_state{limiter="shared"} 2
+# HELP ratelimit_failover_decisions_total Decisions, by who took them.
+# TYPE ratelimit_failover_decisions_total counter
+ratelimit_failover_decisions_total{by="instead",limiter="shared"} 3
+ratelimit_failover_decisions_total{by="primary",limiter="shared"} 0
+# HELP ratelimit_keys Keys that are tracked.
+# TYPE ratelimit_keys gauge
+ratelimit_keys{limiter="api"} 2
+`), "ratelimit_decisions_total", "ratelimit_spent_units_total", "ratelimit_http_requests_total", "ratelimit_policy_rule_decisions_total",
+		"ratelimit_policy_requests_total", "ratelimit_breaker_state", "ratelimit_failover_decisions_total", "ratelimit_keys"))
+}
+
+func TestNamesKeepPrometheusHabits(t *testing.T) {
+	problems, err := testutil.GatherAndLint(program(t))
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+}
+
+func TestNoKeyIsALabel(t *testing.T) {
+	families, err := program(t).Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		assert.NotContains(t, f.String(), secret)
+	}
+}
+
+func TestNewTellsWhatTheRegistererSays(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m, err := promlimit.New(reg)
+	require.NoError(t, err)
+	_, err = promlimit.New(reg)
+	var already prometheus.AlreadyRegisteredError
+	require.ErrorAs(t, err, &already)
+	require.NoError(t, m.Table("a", func() ratelimit.Stats { return ratelimit.Stats{} }))
+	require.Error(t, m.Table("a", func() ratelimit.Stats { return ratelimit.Stats{} }), "one name, twice")
+	require.NoError(t, m.Table("b", func() ratelimit.Stats { return ratelimit.Stats{} }))
+	_, err = promlimit.New(nil)
+	require.Error(t, err)
+}
+
+func TestTimedIsTheLimiterItMeasures(t *testing.T) {
+	m, err := promlimit.New(prometheus.NewRegistry())
+	require.NoError(t, err)
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(2))
+	l := promlimit.Timed(m, "x", ratelimit.Reserver[string](ratelimit.Must(ratelimit.New[string](limit, nil))))
+	assert.Equal(t, []ratelimit.Limit{limit}, l.(interface{ Limits() []ratelimit.Limit }).Limits())
+	assert.True(t, l.Allow("k", 1))
+	r, err := l.Reserve(t.Context(), "k", 1, 0)
+	require.NoError(t, err)
+	require.NoError(t, r.Cancel())
+	require.NoError(t, ratelimit.Wait(t.Context(), l, "k", 1))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.ErrorIs(t, ratelimit.Wait(ctx, l, "k", 1), context.DeadlineExceeded, "at once: the next one fits in half an hour")
+	_, err = l.Take(t.Context(), "k", -1)
+	require.True(t, errors.Is(err, ratelimit.ErrNegativeCost))
+}
+
+// TestTheDashboardAsksForMetricsThatExist compares docs/grafana-dashboard.json with what a
+// program exports.
+func TestTheDashboardAsksForMetricsThatExist(t *testing.T) {
+	text, err := os.ReadFile("../docs/grafana-dashboard.json")
+	require.NoError(t, err)
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &dashboard))
+	families, err := program(t).Gather()
+	require.NoError(t, err)
+	known := map[string]bool{}
+	for _, f := range families {
+		known[f.GetName()] = true
+		known[f.GetName()+"_bucket"] = f.GetType().String() == "HISTOGRAM"
+	}
+	name := regexp.MustCompile(`ratelimit_\w+`)
+	asked := map[string]bool{}
+	for _, p := range dashboard.Panels {
+		require.NotEmpty(t, p.Targets, p.Title)
+		for _, target := range p.Targets {
+			names := name.FindAllString(target.Expr, -1)
+			require.NotEmpty(t, names, p.Title)
+			for _, n := range names {
+				assert.True(t, known[n], "%s asks for %s", p.Title, n)
+				asked[strings.TrimSuffix(n, "_bucket")] = true
+			}
+		}
+	}
+	assert.Greater(t, len(asked), 12)
+}
+
+func BenchmarkOnDecision(b *testing.B) {
+	m, err := promlimit.New(prometheus.NewRegistry())
+	require.NoError(b, err)
+	hook := promlimit.OnDecision[string](m, "api")
+	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000_000), 1_000_000_000).Named("api")
+	for name, on := range map[string]func(ratelimit.Event[string]){"none": nil, "empty": func(ratelimit.Event[string]) {}, "prometheus": hook} {
+		b.Run("hook="+name, func(b *testing.B) {
+			l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{OnDecision: on}))
+			for b.Loop() {
+				_, _ = l.Take(context.Background(), "k", 1)
+			}
+		})
+	}
+}
