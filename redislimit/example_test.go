@@ -1,0 +1,116 @@
+package redislimit_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/redislimit"
+)
+
+// Examples run on a real server, and cannot skip themselves. In CI none may be missing.
+func init() {
+	if _, err := exec.LookPath("redis-server"); err != nil && os.Getenv("CI") != "true" {
+		testing.Init() // else the flag is not defined yet
+		if err := flag.Set("test.skip", "^Example"); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// onServer runs an example on a redis-server of its own.
+func onServer(example func(context.Context, *redis.Client) error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	addr := l.Addr().String()
+	_ = l.Close() // only its port was wanted
+	_, port, _ := net.SplitHostPort(addr)
+	cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
+	if err := cmd.Start(); err != nil {
+		panic(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	}()
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer client.Close()
+	for try := 0; client.Ping(context.Background()).Err() != nil; try++ {
+		if try == 500 {
+			panic("redis-server does not answer")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := example(context.Background(), client); err != nil {
+		fmt.Println(err)
+	}
+}
+
+func take(ctx context.Context, client *redis.Client) error {
+	limit := ratelimit.TokenBucket(ratelimit.PerHour(50), 20).Named("api")
+	limiter, err := redislimit.New(client, limit, &redislimit.Options{Timeout: time.Second}) // default: 50 ms
+	if err != nil {
+		return err
+	}
+	d, err := limiter.Take(ctx, "user:42", 1)
+	if err != nil {
+		return err
+	}
+	fmt.Println(d.Allowed, d.Remaining)
+	return nil
+}
+
+func Example() {
+	onServer(take)
+	// Output: true 19
+}
+
+type request struct{ user string }
+
+func takeBoth(ctx context.Context, client *redis.Client) error {
+	oneSlot := &redislimit.Options{
+		Slot:    func(string) string { return "api" }, // matters in a cluster only
+		Timeout: time.Second,
+	}
+	users, err := redislimit.New(client, ratelimit.TokenBucket(ratelimit.PerHour(50), 20).Named("user"), oneSlot)
+	if err != nil {
+		return err
+	}
+	total, err := redislimit.New(client, ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("total"), oneSlot)
+	if err != nil {
+		return err
+	}
+	both, err := redislimit.All(
+		redislimit.By(users, func(r request) (string, error) { return r.user, nil }),
+		redislimit.Global[request](total),
+	)
+	if err != nil {
+		return err
+	}
+	for range 3 {
+		d, err := both.Take(ctx, request{user: "user:42"}, 1)
+		if err != nil {
+			return err
+		}
+		fmt.Println(d.Allowed, d.Remaining, d.Limit)
+	}
+	return nil
+}
+
+func ExampleAll() {
+	onServer(takeBoth)
+	// Output:
+	// true 1 fixed-window 2/h
+	// true 0 fixed-window 2/h
+	// false 0 fixed-window 2/h
+}
