@@ -5,7 +5,6 @@ import (
 	"math/bits"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -96,18 +95,4 @@ func (m *Middleware) identity(r *http.Request, wait time.Duration) uint64 {
 		client string
 		period int64
 	}{m.opts.JitterBy(r), period})
-}
-
-// peerAndCredentials tells clients apart well enough to spread them. It may be spoofed: a
-// client that invents another identity waits as long as before, or longer.
-func peerAndCredentials(r *http.Request) string {
-	host := r.RemoteAddr
-	if i := strings.LastIndexByte(host, ':'); i >= 0 {
-		host = host[:i] // the port changes with each connection
-	}
-	parts := []string{host}
-	for _, name := range []string{"X-Forwarded-For", "Forwarded", "Authorization"} {
-		parts = append(parts, r.Header[name]...)
-	}
-	return strings.Join(parts, "\n")
 }

@@ -9,74 +9,6 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Dialect is how limits are told in header fields. Go writes field names in its
-// canonical form, such as Ratelimit-Policy; case does not matter in them.
-type Dialect uint8
-
-const (
-	// DialectDraft11 is RateLimit-Policy and RateLimit as structured fields, of
-	// draft-ietf-httpapi-ratelimit-headers-11 (and alike since -08). Each limit that
-	// is known is a policy; RateLimit tells of the one that binds. Middleware inside
-	// middleware adds its own items to the lists. If a name is used already, it
-	// gets a number: "default-2". The older dialects have room for one limit: of nested
-	// middlewares, the one that denies is told, or else the one that leaves the least.
-	//
-	// Known are the limits that the limiter lists, and the one that has decided. A key's
-	// own plan ([ratelimit.Options].LimitFor) is known when it has decided. It is
-	// listed in place of the limit of the same name, or of a zero Limit, by which a
-	// limiter lists a limit that differs from key to key. A layer that was skipped is
-	// listed too. A limit that was changed ([ratelimit.Keyed.SetLimit]) is listed with
-	// its new figures once it has decided.
-	//
-	// The policy's q is the limit's capacity and w the seconds in which it is
-	// regained, rounded up; of a sliding counter, its window. RateLimit's t is chosen so
-	// that r per t invites no more than the rate: it is w; of a fixed window, what is left
-	// of it; of a sliding counter, the time until the key is fresh, which is up to
-	// 2·w, and at least w; and after a denial the wait. There is no RateLimit if it is
-	// not known how much is left: a cost can never pass, or the layer that binds charges
-	// a cost of its own ([ratelimit.Charging]).
-	DialectDraft11 Dialect = iota
-	// DialectDraft06 is RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset
-	// in seconds from now, of the drafts up to -06.
-	DialectDraft06
-	// DialectXEpoch is X-RateLimit-Limit, X-RateLimit-Remaining and
-	// X-RateLimit-Reset in Unix seconds, as GitHub sends them.
-	DialectXEpoch
-	// DialectXDelta is the same with Reset in seconds from now, as Envoy sends them.
-	DialectXDelta
-	// DialectNone sends only Retry-After.
-	DialectNone
-
-	dialects = iota
-)
-
-// The names of the fields in the form that http.Header keeps them in.
-const (
-	fieldPolicy = "Ratelimit-Policy"
-	fieldLimit  = "Ratelimit"
-)
-
-var legacyFields = [dialects][3]string{
-	DialectDraft06: {"Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset"},
-	DialectXEpoch:  {"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset"},
-	DialectXDelta:  {"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset"},
-}
-
-// maxInteger is the largest Integer of a structured field (RFC 9651, section 3.3.1).
-const maxInteger = 999_999_999_999_999
-
-// clamp brings a figure into the range of a quota.
-func clamp(n int64) int64 { return min(max(n, 0), maxInteger) }
-
-// seconds rounds up to whole seconds.
-func seconds(d time.Duration) int64 {
-	s := int64(d / time.Second)
-	if d%time.Second > 0 {
-		s++
-	}
-	return s
-}
-
 // setLimits writes the fields that tell how much is left. The values are kept in slots,
 // of which it uses up to three. If a layer with a cost of its own binds, the decision
 // does not tell how much is left: Remaining is above the limit's capacity then, and is
@@ -139,22 +71,6 @@ func (m *Middleware) setPolicy(h http.Header, v *view, slot []string) {
 	}
 }
 
-// set is Header.Set without an allocation: the name is canonical, and the value's
-// slice is given.
-func set(h http.Header, name, value string, slot []string) {
-	slot[0] = value
-	h[name] = slot
-}
-
-// add adds a line to a list: middleware may be inside other middleware.
-func add(h http.Header, name, value string, slot []string) {
-	if lines := h[name]; len(lines) > 0 {
-		h[name] = append(lines, value)
-		return
-	}
-	set(h, name, value, slot)
-}
-
 // standing is the item of RateLimit.
 func (v *view) standing(d *ratelimit.Decision) string {
 	b := append(make([]byte, 0, 64), v.quoted...)
@@ -207,5 +123,14 @@ func (m *Middleware) reset(v *view, d *ratelimit.Decision) int64 {
 	return at.Unix()
 }
 
-// maxSeconds is how many seconds a time.Duration can hold.
-const maxSeconds = int64(math.MaxInt64 / time.Second)
+// view returns how the limit that has decided is written in this response.
+func (m *Middleware) view(h http.Header, e *Event) *view {
+	v := m.views.of(&e.Decision.Limit)
+	if len(h) == 0 || m.opts.Dialect != DialectDraft11 {
+		return v
+	}
+	if outer := h[fieldPolicy]; len(outer) > 0 {
+		return v.after(outer)
+	}
+	return v
+}

@@ -34,28 +34,10 @@ import (
 	"net/http"
 	"net/netip"
 	"reflect"
-	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 )
-
-// Middleware holds handlers to a limiter. Make one with [New] or [PerIP]. It is safe for
-// concurrent use, and may wrap any number of handlers, which then share its limits.
-// The zero Middleware cannot be used: Wrap panics.
-type Middleware struct {
-	limiter   ratelimit.Limiter[*http.Request]
-	reserver  ratelimit.Reserver[*http.Request] // if there is something to settle, else nil
-	maxDelay  time.Duration                     // of the reserver
-	opts      Options
-	counts    [outcomes]atomic.Uint64
-	degraded  atomic.Uint64
-	unsettled atomic.Uint64
-	logs      [reasons]throttledLog
-	settleLog throttledLog
-	seed      maphash.Seed // of the jitter
-	views     views
-}
 
 // New returns middleware that decides with the limiter. The error names the option
 // and what is wrong with it.
@@ -244,7 +226,7 @@ func (m *Middleware) report(e *Event) {
 	}
 	if e.Outcome >= OutcomeFailed {
 		reason := reasonOf(e)
-		m.logs[reason].line(m, e.Request.Context(), reason.level(), "httplimit: request not decided", "outcome", e.Outcome, "error", e.Err)
+		m.logs[reason].line(&m.opts, e.Request.Context(), reason.level(), "httplimit: request not decided", "outcome", e.Outcome, "error", e.Err)
 	}
 	if m.opts.OnDecision != nil {
 		m.opts.OnDecision(*e)

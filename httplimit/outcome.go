@@ -1,11 +1,7 @@
 package httplimit
 
 import (
-	"context"
-	"log/slog"
 	"net/http"
-	"sync/atomic"
-	"time"
 
 	"github.com/weir-go/ratelimit"
 )
@@ -75,40 +71,4 @@ type Stats struct {
 
 	Degraded  uint64 // of all these, decided without the shared store (Decision.Degraded)
 	Unsettled uint64 // of those allowed, whose charge could not be settled
-}
-
-// Stats returns the counters. Each is exact; they are not read at one instant.
-func (m *Middleware) Stats() Stats {
-	return Stats{
-		Skipped:    m.counts[OutcomeSkipped].Load(),
-		Allowed:    m.counts[OutcomeAllowed].Load(),
-		Denied:     m.counts[OutcomeDenied].Load(),
-		Exceeds:    m.counts[OutcomeExceeds].Load(),
-		Failed:     m.counts[OutcomeFailed].Load(),
-		FailedOpen: m.counts[OutcomeFailedOpen].Load(),
-		Degraded:   m.degraded.Load(),
-		Unsettled:  m.unsettled.Load(),
-	}
-}
-
-// throttledLog writes at most one line a second, so that a flood of malformed
-// requests is not one of log lines too.
-type throttledLog struct {
-	next    atomic.Int64 // Unix nanoseconds: no line before
-	dropped atomic.Uint64
-}
-
-// line writes a line, unless it is less than a second after the last one.
-func (l *throttledLog) line(m *Middleware, ctx context.Context, level slog.Level, msg string, args ...any) {
-	at, next := m.opts.Now().UnixNano(), l.next.Load()
-	early := at < next && next-at <= int64(time.Second) // else the clock was set back
-	if early || !l.next.CompareAndSwap(next, at+int64(time.Second)) {
-		l.dropped.Add(1)
-		return
-	}
-	to := m.opts.Logger
-	if to == nil {
-		to = slog.Default()
-	}
-	to.Log(ctx, level, msg, append(args, "unlogged", l.dropped.Swap(0))...)
 }

@@ -37,11 +37,14 @@ func (it *item) set(key string, value *int64) {
 	}
 }
 
+// maxStructured bounds what is read of a field.
+const maxStructured = 16 << 10
+
 // parseItems reads a list of Strings or Tokens. As RFC 9651 has it, a field that is
 // malformed anywhere has no items. A line above 16 KiB counts as malformed.
 func parseItems(lines []string) []item {
 	s := strings.Trim(strings.Join(lines, ","), " \t")
-	if s == "" || len(s) > maxForwarded {
+	if s == "" || len(s) > maxStructured {
 		return nil
 	}
 	var items []item

@@ -3,7 +3,6 @@ package httplimit
 import (
 	"fmt"
 	"math/bits"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -242,12 +241,3 @@ func (w writer) checkUnits(limits []ratelimit.Limit) error {
 func quote(s string) string { return `"` + escaper.Replace(s) + `"` }
 
 var escaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
-
-// view returns how the limit that has decided is written in this response.
-func (m *Middleware) view(h http.Header, e *Event) *view {
-	v := m.views.of(&e.Decision.Limit)
-	if outer := h[fieldPolicy]; len(outer) > 0 && m.opts.Dialect == DialectDraft11 {
-		return v.after(outer)
-	}
-	return v
-}

@@ -1,0 +1,41 @@
+package httplimit
+
+import (
+	"hash/maphash"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Middleware holds handlers to a limiter. Make one with [New] or [PerIP]. It is safe for
+// concurrent use, and may wrap any number of handlers, which then share its limits.
+// The zero Middleware cannot be used: Wrap panics.
+type Middleware struct {
+	limiter   ratelimit.Limiter[*http.Request]
+	reserver  ratelimit.Reserver[*http.Request] // if there is something to settle, else nil
+	maxDelay  time.Duration                     // of the reserver
+	opts      Options
+	counts    [outcomes]atomic.Uint64
+	degraded  atomic.Uint64
+	unsettled atomic.Uint64
+	logs      [reasons]throttledLog
+	settleLog throttledLog
+	seed      maphash.Seed // of the jitter
+	views     views
+}
+
+// Stats returns the counters. Each is exact; they are not read at one instant.
+func (m *Middleware) Stats() Stats {
+	return Stats{
+		Skipped:    m.counts[OutcomeSkipped].Load(),
+		Allowed:    m.counts[OutcomeAllowed].Load(),
+		Denied:     m.counts[OutcomeDenied].Load(),
+		Exceeds:    m.counts[OutcomeExceeds].Load(),
+		Failed:     m.counts[OutcomeFailed].Load(),
+		FailedOpen: m.counts[OutcomeFailedOpen].Load(),
+		Degraded:   m.degraded.Load(),
+		Unsettled:  m.unsettled.Load(),
+	}
+}
