@@ -67,7 +67,7 @@ func (r *Rule) validate(i int) error {
 		{"name", checkName(r.Name)},
 		{"description", checkText(r.Description)},
 		{"cost", r.checkCost()},
-		{"limit", r.Limit.Named("").Validate()},
+		{"limit", checkLimit(r.Limit)},
 	} {
 		if check.err != nil {
 			return r.wrong(i, check.field, check.err)
@@ -79,6 +79,13 @@ func (r *Rule) validate(i int) error {
 		}
 	}
 	return nil
+}
+
+func checkLimit(l ratelimit.Limit) error {
+	if l == (ratelimit.Limit{}) {
+		return fmt.Errorf("%w: the limit is missing", ratelimit.ErrInvalidLimit)
+	}
+	return l.Named("").Validate()
 }
 
 func (r *Rule) checkCost() error {

@@ -1,0 +1,82 @@
+package policy_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+
+	"github.com/weir-go/ratelimit/policy"
+)
+
+func Example() {
+	set, err := policy.Parse([]byte(`
+rules:
+- name: api
+  key: user
+  limit: fixed-window 2/h
+  plans: {pro: fixed-window 1000/h}
+- name: search
+  match: {route: /search/}
+  key: user
+  limit: fixed-window 1/m
+`))
+	if err != nil {
+		log.Fatal(err)
+	}
+	policies, err := policy.New(set, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, path := range []string{"/search/a", "/search/b", "/other"} {
+		d, err := policies.Take(context.Background(), policy.Attributes{"user": "ann", "path": path}, 1)
+		fmt.Println(path, d.Allowed, d.Limit.Name, err)
+	}
+	// Output:
+	// /search/a true search <nil>
+	// /search/b false search <nil>
+	// /other true api <nil>
+}
+
+func ExampleFollow() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	file := policy.File("../examples/gateway/rules.yaml")
+	set, err := file.Load(ctx) // a service without rules should not start
+	if err != nil {
+		log.Fatal(err)
+	}
+	policies, err := policy.New(set, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	go policy.Follow(ctx, policies, file)
+
+	fmt.Println(policies.Stats().Rules, "rules")
+	// Output: 3 rules
+}
+
+func ExamplePolicies_Explain() {
+	text, err := os.ReadFile("../examples/gateway/rules.yaml")
+	if err != nil {
+		log.Fatal(err)
+	}
+	set, err := policy.Parse(text)
+	if err != nil {
+		log.Fatal(err)
+	}
+	policies, err := policy.New(set, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	e, err := policies.Explain(policy.Attributes{"user": "ann", "plan": "pro", "path": "/"}, 1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, r := range e.Rules {
+		fmt.Println(r.Rule, r.Limit, r.Decision.Remaining)
+	}
+	// Output:
+	// user token-bucket 100/s burst 200 200
+	// trial token-bucket 10/s burst 10 10
+}
