@@ -67,6 +67,15 @@ func (b *account) eased() {
 
 // decide decides one key's cost at a reading. The caller holds the lock.
 func (b *account) decide(reading, cost int64, q request, d *Decision) offer {
+	m, o := b.try(reading, cost, q)
+	d.verdict(m, o)
+	b.plan.standing(b.state, m, d)
+	return o
+}
+
+// try spends a cost if it may be spent, and returns what was offered at what moment. The
+// caller holds the lock.
+func (b *account) try(reading, cost int64, q request) (moment, offer) {
 	m := b.arrive(reading)
 	o := b.offer(m, cost, q)
 	if o.denied(reading) {
@@ -74,9 +83,7 @@ func (b *account) decide(reading, cost int64, q request, d *Decision) offer {
 	} else {
 		b.accept(o, cost, q)
 	}
-	d.verdict(m, o)
-	b.plan.standing(b.state, m, d)
-	return o
+	return m, o
 }
 
 // arrive records a reading, so that the account's time never goes back, and returns
@@ -116,9 +123,9 @@ func (b *account) refuse() { b.use.denied() }
 // fastest way to that. The plan is the account's. The caller holds the lock.
 func (b *account) allow(p *plan, reading, cost int64) bool {
 	if p.ordered || b.detail != nil {
-		var d Decision
-		b.decide(reading, cost, take, &d)
-		return d.Allowed
+		// How the key stands afterwards is not asked for, and not worked out.
+		_, o := b.try(reading, cost, take)
+		return !o.denied(reading)
 	}
 	now := max(reading, b.last)
 	b.last = now
