@@ -10,16 +10,17 @@ import (
 type Decision struct {
 	// Allowed reports whether the cost was spent.
 	Allowed bool
-	// Limit is the limit that decided; of several, the one that binds.
+	// Limit is the limit that decided. Of several it is the one that binds: see
+	// [Layered].
 	Limit Limit
 	// Remaining is the largest cost that would be allowed at this instant.
 	Remaining int
-	// RetryAfter is 0 if Allowed, or if an error says that retrying is of no
-	// use. Else, if nothing else is spent, the same call passes after that time,
-	// and not a nanosecond before.
+	// RetryAfter is 0 if Allowed, or if an error says that a retry can never pass.
+	// Else, if nothing else is spent, the same call passes after that time, and
+	// not a nanosecond before.
 	RetryAfter time.Duration
-	// ResetAfter is the time after which the key is as good as new, and not a
-	// nanosecond before.
+	// ResetAfter is the time after which the key is fresh, if nothing else is spent:
+	// it cannot be told from a key never seen. A nanosecond before, it can.
 	ResetAfter time.Duration
 	// Delay is how long to hold the work before passing it on. It is above zero
 	// only in a leaky bucket and for a [Reserver]'s booking.
@@ -44,7 +45,8 @@ type Event[K any] struct {
 	// is false for a cost of 0 and for limits that track nothing. In a stack it is
 	// false if another layer has denied; after a Wait that failed it is false.
 	Spent bool
-	// Err is the error that was returned, nil for a plain denial.
+	// Err is the error that was returned, nil for a plain denial. For a [Shadow] layer
+	// it is the layer's own error, which is not returned.
 	Err error
 }
 

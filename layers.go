@@ -13,18 +13,18 @@ import (
 // charged. Make one with [All]. It is safe for concurrent use, and several of them
 // may share limiters in any order, or hold one twice.
 //
-// A decision is taken under the locks of all the keys' buckets at one reading of the
-// clock. So a denial charges nothing anywhere, not even for an instant that another
-// goroutine could see. What several layers charge to one key of one limiter adds up
-// before it is checked.
+// A decision is made under the locks of all the keys, at one reading of the clock. So a
+// denial charges nothing anywhere, not even for an instant that another goroutine could
+// see. What several layers charge to one key of one limiter adds up before it is checked.
 //
-// The [Decision]: if denied, Limit is that of the layer with the longest RetryAfter; if
-// allowed, that of the layer that leaves the least. Remaining is the largest cost
-// that the whole stack would take, ResetAfter and Delay are the longest of all. If
-// all layers were skipped it is allowed, by [Unlimited]. An [ErrExceedsLimit] names
-// the layer's limit.
+// In the [Decision], Remaining is the largest cost that the whole stack would take;
+// RetryAfter, ResetAfter and Delay are the longest of all layers. Limit is that of the
+// layer that binds: if denied, the one with the longest RetryAfter; if allowed, the one
+// that leaves the least. Of layers that are equal in that, the one with the longer
+// ResetAfter binds, then the one that comes first. If no layer applies, the request is
+// allowed, by [Unlimited]. An [ErrExceedsLimit] names the layer's limit, and Limit is that.
 //
-// The zero Layered cannot be used.
+// The zero Layered cannot be used: its methods panic.
 type Layered[R any] struct {
 	layers []Layer[R]
 	pick   func(R, []int) []int // which layers apply; nil for all
@@ -179,9 +179,15 @@ func (l *Layered[R]) settler(s *stack[R], cost int) func(actual int) error {
 // Wait charges the cost to all layers and returns nil when they allow it. It is not
 // first come, first served: it books nothing ahead, so that one exhausted user does
 // not hold up a layer that many share, but sleeps [Decision.RetryAfter] and tries
-// again. It holds the work for as long as leaky buckets delay it. A Wait that fails
-// has charged nothing: at once, with [context.DeadlineExceeded], if the deadline comes
-// before the layers can allow it; else with the context's error, or those of Take.
+// again. It holds the work for as long as leaky buckets delay it.
+//
+// It fails at once, with [context.DeadlineExceeded], if the deadline comes before the
+// layers can allow the cost; else with the context's error, or those of Take. A Wait that
+// fails has charged nothing. If it fails while a leaky bucket delays it, what it charged
+// is taken out as if it had never been, also if others have spent in the meantime. Two
+// things limit that: what entered a leaky bucket later keeps its place, and after a change
+// of the limit, or 4096 later decisions on one key, the charge is settled at 0 instead:
+// see [Reservation.Settle].
 func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()

@@ -43,7 +43,7 @@ func (r *Reservation) booked() {
 
 // Settle says what the work has really cost; below zero counts as zero. What is
 // above the reserved cost is charged, into debt if need be. What is below it is given
-// back, except what has been regained since, and what later bookings stand on:
+// back, except what has been regained since, and what later bookings depend on:
 //
 //   - token bucket: at most cost − rate·(time since it was spent);
 //   - leaky bucket: the same, and only while nothing has entered after it;
@@ -53,10 +53,10 @@ func (r *Reservation) booked() {
 //
 // So the last booking, cancelled before its time, leaves no trace, and the limit's
 // bound always holds. Only the first call of Settle or Cancel counts. Once the key has
-// been forgotten, by Reset, by eviction, or as good as new after being idle (see
+// been forgotten, by Reset, by eviction, or because it was fresh and idle (see
 // [Options.IdleTTL]), there is nothing to settle.
 //
-// The error is nil in memory, but for a reservation of cost 0, which can fail as
+// In memory the error is nil, except for a reservation of cost 0, which can fail as
 // [Keyed.Adjust] can. A remote engine returns one if it could not settle: then what was
 // reserved stays charged, and a second call does not try again.
 func (r *Reservation) Settle(actual int) error {

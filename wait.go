@@ -7,13 +7,14 @@ import (
 )
 
 // Wait spends cost of the key's budget and returns nil when its time has come: at
-// once if it fits, else after sleeping. On a leaky bucket it returns when the work's
-// turn comes, so waiters leave evenly spaced.
+// once if it fits, else after sleeping. On a leaky bucket it returns when the work may
+// leave the queue, so waiters leave evenly spaced.
 //
 // Waiters of one key are served in the order of their calls: each books its instant
-// when it comes, and later callers, of Take and Allow too, queue behind it. Those
-// behind a waiter who gives up keep their instants. A Wait that fails has spent nothing. It fails at once, with an error that
-// wraps [context.DeadlineExceeded], if the context's deadline comes before its time; with
+// when it calls, and later callers, of Take and Allow too, queue behind it. Those
+// behind a waiter that gives up keep their instants.
+//
+// A Wait that fails has spent nothing. It fails at once, with an error that wraps [context.DeadlineExceeded], if the context's deadline comes before its time; with
 // the context's error when that is cancelled; with [ErrLimited] if a leaky bucket's
 // queue is full; and with the errors of [Keyed.Take].
 //
