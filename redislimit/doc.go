@@ -48,9 +48,31 @@
 //     earlier spendings have left over is not given back. A leaky bucket gives back at its
 //     queue's end only, and never in the middle.
 //   - After the figures of a bucket have changed, reservations made before give back
-//     nothing. What they have cost beyond their estimate is charged as ever.
+//     nothing; those of a sliding counter, only what the current window counts. What they
+//     have cost beyond their estimate is charged as ever.
 //   - A reservation settles nothing once the key has expired, which it does some time
 //     after it was fresh.
+//
+// # After a change of limit
+//
+// SetLimit sends nothing, and a denial writes nothing: until something is spent, the key
+// stays stored under the old limit, and each call carries it over again. All calls of a
+// limiter do so as of one instant, so a denial's RetryAfter is exact to the microsecond:
+//
+//   - After SetLimit, and for the limit of New, the instant is the first decision that the
+//     limiter has made under that limit, for whatever key, or the last change of the key
+//     if that is later. Before it the key regains at the old rate, after it at the new one.
+//     Decisions that were under way together with the first one may each take their own.
+//   - For a limit of LimitFor or [Limited], it is the last change of the key: since when
+//     such a limit holds is not known. What an idle key has regained since, at the rate of
+//     the limit before, it regains at the rate of the new one instead.
+//   - Whatever writes the key changes what was told: spending, Adjust, and a process with
+//     another limit. To settle writes it too. After SetLimit that changes nothing else; of
+//     keys whose limit is LimitFor's or Limited's, it moves the instant.
+//   - While the server's clock is behind that instant, each decision is an instant of its own.
+//   - A denial does not extend the time to live, which is that of the old limit: at least
+//     until the key is fresh under it. A slower limit may have told a RetryAfter beyond
+//     that. Then the cost is allowed earlier, as soon as the key has expired; never later.
 //
 // # Clusters
 //

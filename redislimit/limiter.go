@@ -53,7 +53,7 @@ func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*L
 	}
 	l := &Limiter{remote: remote{sender: newSender(client, o.Timeout, o.Batch)}, space: space, limitFor: o.LimitFor,
 		onDecision: o.OnDecision, maxLog: o.MaxLog}
-	l.plan.Store(p)
+	l.use(p)
 	return l, nil
 }
 
@@ -162,6 +162,7 @@ func (l *Limiter) planOf(limit ratelimit.Limit, function string, otherwise func(
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", function, err)
 	}
+	p.since.Store(always) // since when it holds for the key is not known
 	return p, nil
 }
 
@@ -234,17 +235,29 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return l.sender.del(ctx, l.space.key(key))
 }
 
-// SetLimit replaces the limit that New was given, in this process. It sends nothing: a key
-// is put under the new limit by its next decision, and what was spent stays spent. An
-// invalid limit is refused and changes nothing.
+// SetLimit replaces the limit that New was given, in this process. It sends nothing: keys
+// are put under the new limit as of the limiter's next decision, and what was spent stays
+// spent. The package's documentation says what that means for RetryAfter. An invalid limit
+// is refused and changes nothing.
 func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	l.check()
 	p, err := newPlan(limit, l.maxLog)
 	if err != nil {
 		return err
 	}
-	l.plan.Store(p)
+	if old := l.plan.Load(); old.sameFigures(p) {
+		p.since.Store(old.since.Load())
+	}
+	l.use(p)
 	return nil
+}
+
+// use makes a plan that of all keys which have no other.
+func (l *Limiter) use(p *plan) {
+	if l.limitFor == nil {
+		p.current = &l.plan
+	}
+	l.plan.Store(p)
 }
 
 // Limits returns the one limit that New or SetLimit was given: what holds for a key that

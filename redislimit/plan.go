@@ -2,6 +2,7 @@ package redislimit
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -24,7 +25,7 @@ var kinds = map[ratelimit.Algorithm]byte{
 	ratelimit.AlgorithmSlidingCounter: kindCounter,
 }
 
-// plan is a limit made ready to be asked: immutable.
+// plan is a limit made ready to be asked: immutable, but for since.
 type plan struct {
 	limit      ratelimit.Limit
 	kind       byte  // 0 where nothing is tracked: unlimited, blocked
@@ -32,6 +33,38 @@ type plan struct {
 	capacity   int64
 	one, full  span // buckets: what a cost of 1 and of the capacity take to regain
 	maxAhead   int64
+
+	// since is the reading from which on the limit holds for keys that it was not stored
+	// under. 0 is the reading of the first decision, which is kept here.
+	since   atomic.Int64
+	current *atomic.Pointer[plan] // of the limiter's one limit; nil if it has several
+}
+
+// always is a since that comes before all readings of the server's clock: the limit
+// holds from the last reading that the key has recorded.
+const always = 1
+
+// decided takes note of a decision under the plan. Keys that are put under it later, too,
+// are put under it as of the first one.
+func (p *plan) decided(reading int64) {
+	if p.since.Load() == 0 {
+		p.since.CompareAndSwap(0, reading)
+	}
+}
+
+// latest returns the plan that has taken this one's place, if that counts anything.
+func (p *plan) latest() *plan {
+	if p.current != nil {
+		if next := p.current.Load(); next.kind != 0 {
+			return next
+		}
+	}
+	return p
+}
+
+// sameFigures reports whether what is stored under one plan needs no change for the other.
+func (p *plan) sameFigures(q *plan) bool {
+	return p.kind == q.kind && p.units == q.units && p.per == q.per
 }
 
 // newPlan returns the plan for a limit, or why the limit cannot be enforced exactly.

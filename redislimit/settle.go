@@ -16,7 +16,7 @@ type remote struct {
 // settlement is what is needed to settle one charge.
 type settlement struct {
 	key     int
-	kind    byte
+	plan    *plan // that it was charged under
 	gen     uint32
 	changes byte
 	spending
@@ -34,7 +34,7 @@ func (s *session) settler() func(actual int) error {
 		if !c.allowed || c.cost == 0 {
 			continue
 		}
-		item := settlement{0, c.plan.kind, c.gen, c.changes, c.spending, c.shares, c.own}
+		item := settlement{0, c.plan, c.gen, c.changes, c.spending, c.shares, c.own}
 		keys, item.key = withKey(keys, s.keys[c.key])
 		items = append(items, item)
 	}
@@ -99,7 +99,7 @@ func (c *correction) pack(b []byte) []byte {
 		sign, n = 1, -max(n, -most)
 	}
 	b = append(b, byte(c.key+1), c.plan.kind, sign)
-	for _, figure := range [...]int64{min(n, most), c.plan.units, c.plan.per} {
+	for _, figure := range [...]int64{min(n, most), c.plan.units, c.plan.per, c.plan.since.Load()} {
 		b = put7(b, figure)
 	}
 	return b
@@ -123,7 +123,7 @@ func (s *session) adjuster() func(actual int) error {
 		var items []correction
 		for i := range charges {
 			if c := &charges[i]; c.shares > 0 && actual > 0 {
-				items = append(items, correction{c.key, c.plan, times(c.shares, int64(actual))})
+				items = append(items, correction{c.key, c.plan.latest(), times(c.shares, int64(actual))})
 			}
 		}
 		if len(items) == 0 {

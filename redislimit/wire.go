@@ -34,9 +34,9 @@ const (
 
 const (
 	headSize   = 1 + 7 + 3 + 7 + 1
-	askSize    = 3 + 9*7
-	settleSize = 3 + 3 + 4*7
-	adjustSize = 3 + 3*7
+	askSize    = 3 + 10*7
+	settleSize = 3 + 3 + 4*7 + 1 + 3*7
+	adjustSize = 3 + 4*7
 	digestSize = 1 + 3 + 1 + 5*7
 )
 
@@ -77,7 +77,7 @@ func (c *charge) ask(b []byte) []byte {
 		b[len(b)-1] = 1
 	}
 	price := p.priceOf(c.cost)
-	for _, n := range [...]int64{c.cost, p.units, p.per, p.capacity, price.us, price.frac, p.full.us, p.full.frac, c.ahead} {
+	for _, n := range [...]int64{c.cost, p.units, p.per, p.capacity, price.us, price.frac, p.full.us, p.full.frac, c.ahead, p.since.Load()} {
 		b = put7(b, n)
 	}
 	return b
@@ -93,9 +93,14 @@ func (p *plan) priceOf(cost int64) span {
 
 // settlement appends what is needed to settle a charge.
 func (s *settlement) pack(b []byte, actual int64) []byte {
-	b = append(b, byte(s.key+1), s.kind, s.changes)
+	b = append(b, byte(s.key+1), s.plan.kind, s.changes)
 	b = put3(b, s.gen)
 	for _, n := range [...]int64{s.cost, min(actual, most), s.at, s.part} {
+		b = put7(b, n)
+	}
+	p := s.plan.latest()
+	b = append(b, p.kind)
+	for _, n := range [...]int64{p.units, p.per, p.since.Load()} {
 		b = put7(b, n)
 	}
 	return b
@@ -152,6 +157,7 @@ func (c *charge) digest(s string, reading int64) {
 
 // check finds out what the script has found out, and more.
 func (c *charge) check(reading int64) {
+	c.plan.decided(reading)
 	c.weigh(reading)
 	if checkVerdict != nil {
 		checkVerdict(c, reading)

@@ -102,7 +102,8 @@ end
 -- harm: nothing of a bucket whose figures have changed, and nothing that bookings which
 -- are not told apart depend on.
 local function refund(a, f, s, now, sp, actual)
-  if sp.kind ~= s.kind or s.kind <= LEAKY and sp.changes ~= s.changes then return end
+  sp.changed = sp.changes ~= s.changes
+  if sp.kind ~= s.kind or s.kind <= LEAKY and sp.changed then return end
   if s.kind == LOG or s.kind == LEAKY then return a.refund(f, s, now, sp, actual) end
   if sp.at > now then
     if s.base then reduce(s, sp.at, sp.cost - actual) end

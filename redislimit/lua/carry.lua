@@ -1,6 +1,10 @@
 -- A limit that changed: what was spent stays spent, exactly where the new figures can
 -- express it, else rounded up. Bookings keep their instants, but are not told apart any
 -- more.
+--
+-- A denial writes nothing, so the calls that follow it carry the same stored state over
+-- again. All do it as of one instant, f.since or the state's last reading, and so come to
+-- the same result: what one has answered holds for the next.
 
 -- convert makes what is owed to one bucket owed to another: as many units, and as
 -- much of one.
@@ -43,16 +47,29 @@ local function carrySpent(from, to, s, now, ahead)
   end
 end
 
--- adopt puts a state under the figures of a call.
-local function adopt(s, f, now)
-  if s.kind == f.kind and s.units == f.units and s.per == f.per then return end
+local function same(s, f) return s.kind == f.kind and s.units == f.units and s.per == f.per end
+
+-- carry puts a state under other figures, as of an instant.
+local function carry(s, f, at)
+  popDue(s, at)
   local from, ahead = figures(s.kind, s.units, s.per), s.newest
   if s.kind == LOG then ahead = newestEntry(s) end
   unbook(s)
-  carrySpent(from, f, s, now, ahead)
+  carrySpent(from, f, s, at, ahead)
   s.kind, s.units, s.per, s.changes = f.kind, f.units, f.per, (s.changes + 1) % 256
-  if ahead > now and f.kind ~= LOG and f.kind ~= LEAKY then
+  if ahead > at and f.kind ~= LOG and f.kind ~= LEAKY then
     s.base = { at = s.at, n = s.n, m = s.m, newest = 0 }
     s.ahead, s.bookedAts, s.bookedCosts, s.newest = ahead, {}, {}, ahead
   end
+end
+
+-- adopt brings a state up to date under the figures of a call. With a since of 0, which
+-- is that of a limit's first call, the old figures hold until now.
+local function adopt(s, f, now)
+  if not same(s, f) then
+    local at = now
+    if f.since > 0 then at = min(now, max(s.last, f.since)) end
+    carry(s, f, at)
+  end
+  popDue(s, now)
 end

@@ -48,7 +48,9 @@ function counter.refund(f, s, now, sp, actual)
   local back = sp.cost - actual
   if sp.at >= s.at then
     s.n = max(0, s.n - back)
-  elseif sp.at >= s.at - f.per then
+  elseif sp.at >= s.at - f.per and not sp.changed then
+    -- If the figures have changed, the window before may have been shorter, and the
+    -- spending may lie before it: to give that back would give back what others have spent.
     s.m = max(0, s.m - back)
   end
   if s.n == 0 and s.m == 0 then s.at = now end

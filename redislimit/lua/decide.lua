@@ -13,9 +13,9 @@ end
 
 local function ask(i)
   local q = {}
-  local pos = 20 + (i - 1) * 66
-  q.key, q.kind, q.shadow, q.cost, q.units, q.per, q.cap, q.pu, q.pp, q.fu, q.fp, q.ahead =
-    unpack('>BBBI7I7I7I7I7I7I7I7I7', ARGV[1], pos)
+  local pos = 20 + (i - 1) * 73
+  q.key, q.kind, q.shadow, q.cost, q.units, q.per, q.cap, q.pu, q.pp, q.fu, q.fp, q.ahead, q.since =
+    unpack('>BBBI7I7I7I7I7I7I7I7I7I7', ARGV[1], pos)
   q.debt = algorithms[q.kind].debt(q)
   return q
 end
@@ -25,7 +25,6 @@ local function weigh(q, s)
   local a = algorithms[q.kind]
   s.now = max(reading, s.last)
   if not s.kind then s.kind, s.units, s.per = q.kind, q.units, q.per end
-  popDue(s, s.now)
   adopt(s, q, s.now)
   if q.kind == LEAKY or q.kind == LOG then a.advance(q, s, s.now) end
   q.at = s.now

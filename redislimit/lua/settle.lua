@@ -4,12 +4,21 @@ local ADJUST = 1
 local states = {}
 
 local function settleOne(pos)
-  local sp, actual, key, gen = {}, 0, 0, 0
-  key, sp.kind, sp.changes, gen, sp.cost, actual, sp.at, sp.part = unpack('>BBBI3I7I7I7I7', ARGV[1], pos)
+  local sp, f, actual, key, gen = {}, {}, 0, 0, 0
+  key, sp.kind, sp.changes, gen, sp.cost, actual, sp.at, sp.part, f.kind, f.units, f.per, f.since =
+    unpack('>BBBI3I7I7I7I7BI7I7I7', ARGV[1], pos)
   local s = states[key]
   if not s or s.gen ~= gen then return end
-  local a, f, now = algorithms[s.kind], figures(s.kind, s.units, s.per), max(reading, s.last)
-  popDue(s, now)
+  local now = max(reading, s.last)
+  if f.since >= s.last and not same(s, f) then
+    -- The limit has changed, and denials may have told how the key stands under it.
+    f.debt = algorithms[f.kind].debt(f)
+    adopt(s, f, now)
+  else
+    popDue(s, now)
+  end
+  local a = algorithms[s.kind]
+  f = figures(s.kind, s.units, s.per)
   s.last, s.dirty = now, true
   if actual > sp.cost then
     charge(a, f, s, now, actual - sp.cost)
@@ -19,7 +28,7 @@ local function settleOne(pos)
 end
 
 local function adjustOne(pos)
-  local key, kind, sign, delta, units, per = unpack('>BBBI7I7I7', ARGV[1], pos)
+  local key, kind, sign, delta, units, per, since = unpack('>BBBI7I7I7I7', ARGV[1], pos)
   local f, a, s = figures(kind, units, per), algorithms[kind], states[key]
   if not s then
     if sign == 1 then return end
@@ -28,7 +37,7 @@ local function adjustOne(pos)
     states[key] = s
   end
   local now = max(reading, s.last)
-  popDue(s, now)
+  f.since = since
   adopt(s, f, now)
   s.last, s.dirty = now, true
   if sign == 1 then forgive(a, f, s, now, delta) else charge(a, f, s, now, delta) end
@@ -41,7 +50,7 @@ local function settle()
     states[k] = s
   end
   for i = 1, count do
-    if op == ADJUST then adjustOne(20 + (i - 1) * 24) else settleOne(20 + (i - 1) * 34) end
+    if op == ADJUST then adjustOne(20 + (i - 1) * 31) else settleOne(20 + (i - 1) * 56) end
   end
   for k, s in pairs(states) do
     if s.dirty then save(KEYS[k], s, reading, grace) end

@@ -10,7 +10,7 @@ local seen, allowed, pos, reply = 0, true, 20, {}
 local keys, values, lives = {}, {}, {}
 for i = 1, count do
   local key, kind, shadow, cost, units, per, pu, pp, fu, fp, ahead
-  key, kind, shadow, cost, units, per, pu, pp, fu, fp, ahead, pos = unpack('>BBBI7I7I7xxxxxxxI7I7I7I7I7', ARGV[1], pos)
+  key, kind, shadow, cost, units, per, pu, pp, fu, fp, ahead, pos = unpack('>BBBI7I7I7xxxxxxxI7I7I7I7I7xxxxxxx', ARGV[1], pos)
   local raw = redis.pcall('GET', KEYS[key])
   --READ
   if kind <= 0xF9 then

@@ -1,0 +1,200 @@
+package redislimit
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// A sliding counter's window before was counted in the length that windows had then. What
+// had left it before the limit changed is not in it, however long windows are now.
+func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyWhatCounts(t *testing.T) {
+	f := newFixture(t)
+	l := f.limiter(ratelimit.SlidingCounter(ratelimit.PerSecond(10)), "longer")
+	early, err := l.Reserve(t.Context(), "k", 4, 0)
+	require.NoError(t, err)
+	require.True(t, l.Allow("k", 6))
+	f.clock.Set(1500 * time.Millisecond)
+	require.True(t, l.Allow("k", 4)) // beside 5, which the window before still weighs
+	f.clock.Set(2500 * time.Millisecond)
+	require.True(t, l.Allow("k", 1)) // 4 in the window before, and what was early is over
+	require.NoError(t, l.SetLimit(ratelimit.SlidingCounter(ratelimit.Per(10, 10*time.Second))))
+	require.True(t, l.Allow("k", 1)) // which puts the key under it
+	before := f.left(l, "k")
+	require.NoError(t, early.Cancel())
+	assert.Equal(t, before, f.left(l, "k"))
+}
+
+// A cancel gives back what the current window counts, also if the windows are longer now.
+func TestACancelAfterAChangeOfWindowsGivesBackTheCurrentWindow(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits()[2:] {
+		l := f.limiter(limit, "current"+limit.Name)
+		r, err := l.Reserve(t.Context(), "k", 4, 0)
+		require.NoError(t, err)
+		f.clock.Advance(59 * time.Second)
+		limit.Rate.Per *= 2
+		require.NoError(t, l.SetLimit(limit))
+		require.True(t, l.Allow("k", 2))
+		require.NoError(t, r.Cancel())
+		assert.Equal(t, 8, f.left(l, "k"), "%v", limit)
+	}
+}
+
+// changing are limits whose prices and shares are no whole microseconds.
+func changing() []ratelimit.Limit {
+	return []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.Per(7, 3*time.Second), 40),
+		ratelimit.TokenBucket(ratelimit.Per(11, 17*time.Minute), 13),
+		ratelimit.LeakyBucket(ratelimit.Per(13, time.Minute), 9),
+		ratelimit.FixedWindow(ratelimit.Per(7, 11*time.Second)),
+		ratelimit.SlidingLog(ratelimit.Per(9, 19*time.Second)),
+		ratelimit.SlidingCounter(ratelimit.Per(17, 7*time.Second)),
+		ratelimit.SlidingCounter(ratelimit.Per(23, 13*time.Minute)),
+	}
+}
+
+// denials asks again and again until what the first denial has told is over, and every
+// denial has to tell the rest of it.
+func (f *fixture) denials(l *Limiter, cost int, what string) {
+	f.t.Helper()
+	first, err := l.Take(f.t.Context(), "k", cost)
+	require.NoError(f.t, err)
+	require.False(f.t, first.Allowed, what)
+	retry := first.RetryAfter
+	for _, step := range []time.Duration{1, retry / 7, retry / 3, retry / 2, retry - time.Microsecond} {
+		if next := step.Truncate(time.Microsecond); next < retry {
+			f.clock.Advance(next)
+			retry -= next
+		}
+		d, err := l.Take(f.t.Context(), "k", cost)
+		require.NoError(f.t, err)
+		require.False(f.t, d.Allowed, "%s: told %v, allowed %v before", what, first.RetryAfter, retry)
+		require.Equal(f.t, retry, d.RetryAfter, "%s: told %v", what, first.RetryAfter)
+	}
+	f.clock.Advance(retry)
+	d, err := l.Take(f.t.Context(), "k", cost)
+	require.NoError(f.t, err)
+	require.True(f.t, d.Allowed, "%s: told %v, and then %v", what, first.RetryAfter, d.RetryAfter)
+}
+
+// A denial writes nothing, so each of them carries over what is stored under the old limit.
+func TestRetryAfterIsTrueAfterAChangeOfLimit(t *testing.T) {
+	verdicts(t)
+	f := newFixture(t)
+	for i, from := range changing() {
+		for j, to := range changing() {
+			what := fmt.Sprintf("%v to %v", from, to)
+			l := f.limiter(from, fmt.Sprintf("retry%d-%d", i, j))
+			require.True(t, l.Allow("k", from.Capacity()))
+			require.NoError(t, l.Adjust(t.Context(), "k", 5+2*to.Capacity()))
+			f.clock.Advance(1234567 * time.Microsecond)
+			require.NoError(t, l.SetLimit(to))
+			f.denials(l, 1+to.Capacity()/3, what)
+		}
+	}
+}
+
+// What is booked ahead when the limit changes falls due while the denials wait for it.
+func TestRetryAfterIsTrueBehindBookingsAfterAChangeOfLimit(t *testing.T) {
+	verdicts(t)
+	f := newFixture(t)
+	for i, from := range changing() {
+		for j, to := range changing() {
+			l := f.limiter(from, fmt.Sprintf("booked%d-%d", i, j))
+			cost := from.Capacity()/2 + 1
+			for range 4 {
+				_, err := l.Reserve(t.Context(), "k", cost, time.Hour)
+				require.NoError(t, err)
+			}
+			require.NoError(t, l.SetLimit(to))
+			f.denials(l, to.Capacity(), fmt.Sprintf("%v to %v", from, to))
+		}
+	}
+}
+
+func TestRetryAfterIsTrueAfterLimitForHasChanged(t *testing.T) {
+	verdicts(t)
+	f := newFixture(t)
+	for i, from := range changing() {
+		for j, to := range changing() {
+			limit := from
+			l, err := New(f.client, from, &Options{Name: fmt.Sprintf("for%d-%d", i, j), Timeout: 10 * time.Second,
+				LimitFor: func(string) ratelimit.Limit { return limit }})
+			require.NoError(t, err)
+			onClock(l, f.clock)
+			require.True(t, l.Allow("k", from.Capacity()))
+			require.NoError(t, l.Adjust(t.Context(), "k", 5+2*to.Capacity()))
+			f.clock.Advance(1234567 * time.Microsecond)
+			limit = to
+			f.denials(l, 1, fmt.Sprintf("%v to %v", from, to))
+		}
+	}
+}
+
+// The same through a stack, whose script is another one.
+func TestRetryAfterOfAStackIsTrueAfterAChangeOfLimit(t *testing.T) {
+	verdicts(t)
+	f := newFixture(t)
+	wide := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000), "wide")
+	l := f.limiter(ratelimit.TokenBucket(ratelimit.Per(7, 3*time.Second), 40), "narrow")
+	stack, err := All(By(l, identity), By(wide, identity))
+	require.NoError(t, err)
+	require.True(t, stack.Allow("k", 40))
+	require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.Per(11, 17*time.Minute), 13)))
+	first, err := stack.Take(t.Context(), "k", 3)
+	require.NoError(t, err)
+	require.False(t, first.Allowed)
+	f.clock.Advance(first.RetryAfter - time.Microsecond)
+	d, err := stack.Take(t.Context(), "k", 3)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+	require.Equal(t, time.Microsecond, d.RetryAfter)
+	f.clock.Advance(time.Microsecond)
+	require.True(t, stack.Allow("k", 3))
+}
+
+// A settlement writes the key, and must leave what a denial has told before.
+func TestASettlementAfterAChangeOfLimitLeavesWhatADenialTold(t *testing.T) {
+	f := newFixture(t)
+	for i, from := range changing() {
+		for j, to := range changing() {
+			l := f.limiter(from, fmt.Sprintf("settled%d-%d", i, j))
+			r, err := l.Reserve(t.Context(), "k", 1, 0)
+			require.NoError(t, err)
+			require.NoError(t, l.Adjust(t.Context(), "k", from.Capacity()+to.Capacity()))
+			require.NoError(t, l.SetLimit(to))
+			first, err := l.Take(t.Context(), "k", 1)
+			require.NoError(t, err)
+			require.False(t, first.Allowed)
+			f.clock.Advance((first.RetryAfter / 2).Truncate(time.Microsecond))
+			want, err := l.Peek(t.Context(), "k", 1)
+			require.NoError(t, err)
+			require.NoError(t, r.Settle(1))
+			got, err := l.Peek(t.Context(), "k", 1)
+			require.NoError(t, err)
+			require.Equal(t, want, got, "%v to %v", from, to)
+		}
+	}
+}
+
+// A denial under another limit is a denial like all: nothing is written, and the time to
+// live stays.
+func TestADenialAfterAChangeOfLimitWritesNothing(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits() {
+		l := f.limiter(limit, "nothing"+limit.Name)
+		require.True(t, l.Allow("k", 10))
+		before := f.dump()
+		limit.Rate.Per *= 3
+		require.NoError(t, l.SetLimit(limit))
+		f.clock.Advance(time.Second)
+		require.False(t, l.Allow("k", 10))
+		assert.Equal(t, before, f.dump(), "%v", limit)
+	}
+}
