@@ -70,8 +70,8 @@ func playSetOther(h *history) {
 	book := h.newBook()
 	got := p.left().Remaining
 	want := max(0, p.limit.Capacity()-spent)
-	h.must(h.carried(got, want), spentStays, "%d were spent, and now the limit is %v: %d remain, want %d", spent, p.limit, got, want)
-	if h.coarse() || h.beyond(spent) {
+	h.must(got == want, spentStays, "%d were spent, and now the limit is %v: %d remain, want %d", spent, p.limit, got, want)
+	if h.beyond(spent) {
 		return
 	}
 	if spent > p.limit.Capacity() {
@@ -84,15 +84,6 @@ func playSetOther(h *history) {
 		h.pause(p.left())
 	}
 }
-
-// carried reports whether as much remains under another limit as has to. An engine whose time is
-// coarse may round up what it carries over.
-func (h *history) carried(got, want int) bool {
-	return got == want || h.coarse() && got == want-1
-}
-
-// coarse reports whether the engine's time is coarser than a nanosecond.
-func (h *history) coarse() bool { return h.cfg.Resolution > 1 }
 
 // compareChanged makes a call under a limit that was changed, and compares it with the book.
 func (p *party) compareChanged(book *book, cost int) {
@@ -137,9 +128,9 @@ func playSetLater(h *history) {
 	rest := old.used(h.now)
 	p.change(l)
 	want, got := max(0, l.Capacity()-rest), p.left().Remaining
-	h.must(h.carried(got, want), spentStays, "%d were still spent when the limit became %v, and %d remain, want %d", rest, l, got, want)
+	h.must(got == want, spentStays, "%d were still spent when the limit became %v, and %d remain, want %d", rest, l, got, want)
 	p.take(1)
-	if want == 0 && !h.coarse() && !h.beyond(rest) {
+	if want == 0 && !h.beyond(rest) {
 		p.probe(p.cost(1))
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Config tells the suite about the engine that it is to test. New is required, and one of
-// Clock, Advance, TryAdvance and RealTime.
+// Clock, Advance and TryAdvance.
 type Config struct {
 	// New returns a new limiter that holds each key to the limit. What the suite
 	// has spent through one limiter must not be found in the next. The suite never

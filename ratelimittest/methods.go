@@ -168,9 +168,6 @@ func canCount(h *history) bool    { return h.has.count != nil }
 // setBack is the condition that the clock can be set back.
 func setBack(h *history) bool { return h.cfg.Clock != nil }
 
-// isFine is the condition that the engine's time is no coarser than a nanosecond.
-func isFine(h *history) bool { return !h.coarse() }
-
 // all joins conditions.
 func all(conditions ...func(h *history) bool) func(h *history) bool {
 	return func(h *history) bool {
