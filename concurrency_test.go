@@ -51,7 +51,7 @@ func TestThousandGoroutinesOnOneKeyGetTheCapacityExactly(t *testing.T) {
 	for _, l := range five(ratelimit.PerSecond(777)) {
 		t.Run(l.Algorithm.String(), func(t *testing.T) {
 			limiter, clock := hammered(t, l, ratelimit.Options[string]{})
-			for range 3 { // each as good as new
+			for range 3 { // each fresh
 				var admitted atomic.Int64
 				storm(1000, func(i int) {
 					for n := 1; n <= 3; n++ {
@@ -109,7 +109,7 @@ func TestSweepAndPeekLoseNoCharge(t *testing.T) {
 	}
 }
 
-// A key that is as good as new each time that it is swept away has one budget at each instant.
+// A key that is fresh each time that it is swept away has one budget at each instant.
 func TestKeySweptAwayAllTheTimeHasOneBudget(t *testing.T) {
 	limiter, clock := hammered(t, ratelimit.TokenBucket(ratelimit.Per(1, 10), 1), ratelimit.Options[string]{})
 	defer meanwhile(func() { limiter.Sweep() })()
@@ -169,7 +169,7 @@ func TestEvictionForgetsKeysAndCountsThem(t *testing.T) {
 			limiter, _ := hammered(t, ratelimit.SlidingLog(ratelimit.PerDay(2)), ratelimit.Options[string]{MaxKeys: maxKeys})
 			admitted := crowd(t, limiter, maxKeys, 3*maxKeys)
 			stats := limiter.Stats()
-			require.Zero(t, stats.Expired, "none was as good as new")
+			require.Zero(t, stats.Expired, "none was fresh")
 			require.LessOrEqual(t, admitted, 2*int64(stats.Evicted+uint64(stats.Keys)), "two budgets for a key")
 			require.LessOrEqual(t, stats.EvictedThrottled, stats.Evicted)
 		})

@@ -278,5 +278,5 @@ func TestRefuseNewFindsWhatItMayForget(t *testing.T) {
 		require.True(t, l.Allow(10+i, 1))
 	}
 	clock.set(2 * s)
-	assert.True(t, l.Allow(20, 1), "four keys are as good as new, behind four that are not")
+	assert.True(t, l.Allow(20, 1), "four keys are fresh, behind four that are not")
 }

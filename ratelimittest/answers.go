@@ -102,7 +102,7 @@ func playResetAfter(h *history) {
 	fresh := p.left()
 	p.must(fresh.ResetAfter == 0, resetAfterIsTrue, "ResetAfter was %v, and then it is %v", d.ResetAfter, fresh.ResetAfter)
 	p.must(fresh.Remaining == whole, resetAfterIsTrue, "ResetAfter was %v, and then %d remain of %d", d.ResetAfter, fresh.Remaining, whole)
-	p.alike(resetAfterIsTrue, p, h.party(), "a key as good as new beside one never seen")
+	p.alike(resetAfterIsTrue, p, h.party(), "a fresh key beside one never seen")
 }
 
 // playCost asks for costs that are no costs, on a key never seen and on one that is in use.
