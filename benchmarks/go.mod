@@ -2,7 +2,10 @@ module github.com/weir-go/ratelimit/benchmarks
 
 go 1.26.0
 
-replace github.com/weir-go/ratelimit => ../
+replace (
+	github.com/weir-go/ratelimit => ../
+	github.com/weir-go/ratelimit/redislimit => ../redislimit
+)
 
 require (
 	github.com/didip/tollbooth/v8 v8.0.1
@@ -23,7 +26,10 @@ require (
 require (
 	github.com/aclements/go-moremath v0.0.0-20210112150236-f10218a38794 // indirect
 	github.com/bits-and-blooms/bitset v1.24.4 // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/go-chi/httprate-redis v0.5.0
 	github.com/go-pkgz/expirable-cache/v3 v3.0.0 // indirect
+	github.com/go-redis/redis_rate/v10 v10.0.1
 	github.com/hashicorp/golang-lru v0.5.4 // indirect
 	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect
 	github.com/influxdata/tdigest v0.0.1 // indirect
@@ -31,7 +37,10 @@ require (
 	github.com/kr/text v0.2.0 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/puzpuzpuz/xsync/v4 v4.5.0 // indirect
-	github.com/zeebo/xxh3 v1.0.2 // indirect
+	github.com/redis/go-redis/v9 v9.22.0
+	github.com/weir-go/ratelimit/redislimit v0.0.0-00010101000000-000000000000
+	github.com/zeebo/xxh3 v1.1.0 // indirect
+	go.uber.org/atomic v1.11.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 )

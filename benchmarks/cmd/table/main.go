@@ -3,6 +3,7 @@
 //
 //	go run ./cmd/table                   measure everything, five rounds, within the hour
 //	go run ./cmd/table -suite peers      only what is compared with peers
+//	go run ./cmd/table -suite redis      limiters in Redis, on a redis-server that it starts
 //	go run ./cmd/table -count 0          measure nothing, print and draw what the files say
 //
 // It also draws docs/scale.svg, from the file of the suite called scale.
@@ -32,6 +33,7 @@ var suites = []suite{
 	{"peers", ".", "Peers|NewKey|Memory", peersReport, nil},
 	{"own", "..", ".", ownReport, nil},
 	{"scale", ".", "Scale", scaleReport, drawScale},
+	{"redis", ".", "Redis", redisReport, nil},
 }
 
 func main() {

@@ -41,8 +41,11 @@ func (t *table) put(row, col string, v float64) {
 // label joins the values of those dimensions, or of all the others.
 func (l line) label(dims []string, those bool) string {
 	var values []string
-	for _, key := range []string{"work", "keys", "mix", "run", "layers", "type", "algorithm", "peer"} {
+	for _, key := range []string{"work", "keys", "mix", "run", "layers", "type", "algorithm", "goroutines", "peer"} {
 		if value, ok := l.dims[key]; ok && slices.Contains(dims, key) == those {
+			if key == "goroutines" {
+				value += " goroutines"
+			}
 			values = append(values, value)
 		}
 	}
@@ -50,10 +53,13 @@ func (l line) label(dims []string, those bool) string {
 }
 
 // medians prints the table with the median of each cell.
-func (t *table) medians() string {
+func (t *table) medians() string { return t.mediansTo(0) }
+
+// mediansTo is medians with so many digits after the point.
+func (t *table) mediansTo(digits int) string {
 	return t.print(func(row, col string) string {
 		if s := t.cells[[2]string{row, col}]; len(s) > 0 {
-			return fmt.Sprintf("%.0f", s.median())
+			return strconv.FormatFloat(s.median(), 'f', digits, 64)
 		}
 		return ""
 	})
@@ -92,7 +98,7 @@ func heading(col string) string {
 	first, rest, _ := strings.Cut(col, " ")
 	n, err := strconv.ParseFloat(first, 64)
 	switch {
-	case err != nil:
+	case err != nil, strings.HasPrefix(rest, "goroutines"):
 		return col
 	case n == 1:
 		return strings.TrimSpace("1 key " + rest)

@@ -84,3 +84,29 @@ func TestHeadingsSpellOutTheNumberOfKeys(t *testing.T) {
 		assert.Equal(t, want, heading(col))
 	}
 }
+
+const redisOutput = `date: 2026-11-21
+go: go1.26.8
+cpu: Any CPU
+BenchmarkRedisServer/mix=allowed/peer=redislimit-2  	100	  5.62 server-µs/op	  13 allocs/op
+BenchmarkRedisServer/mix=allowed/peer=redis_rate-2  	100	  8.00 server-µs/op	  22 allocs/op
+BenchmarkRedisLoad/goroutines=128/peer=redislimit-2 	100	  90000 decisions/s	  1500 p50-µs
+BenchmarkRedisLoad/goroutines=128/peer=redis_rate-2 	100	  30000 decisions/s	  4500 p50-µs
+`
+
+func TestRedisReport(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "out.txt")
+	require.NoError(t, os.WriteFile(file, []byte(redisOutput), 0o666))
+	r, err := read(file)
+	require.NoError(t, err)
+	report := redisReport(r)
+	for _, want := range []string{
+		"| | allowed |\n|---|---:|\n| redislimit | 5.6 |\n| redis_rate | 8.0 |",
+		"| redislimit | 0.70 |",
+		"| | 128 goroutines |\n|---|---:|\n| redislimit | 90000 |\n| redis_rate | 30000 |",
+		"| redislimit | 3.00 |",
+		"| | allowed |\n|---|---:|\n| redislimit | 13 |\n| redis_rate | 22 |",
+	} {
+		assert.Contains(t, report, want)
+	}
+}

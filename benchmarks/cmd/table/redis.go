@@ -1,0 +1,37 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// redisTables are the parts of the report on limiters in Redis.
+var redisTables = []struct {
+	title, base, unit string
+	digits            int
+	ratios            bool // to redisBase, too
+}{
+	{"The server's time for one decision, µs", "RedisServer", "server-µs/op", 1, true},
+	{"Decisions a second, by the number of goroutines", "RedisLoad", "decisions/s", 0, true},
+	{"p50 as a caller sees it, µs", "RedisLoad", "p50-µs", 0, false},
+	{"p99 as a caller sees it, µs", "RedisLoad", "p99-µs", 0, false},
+	{"Decisions that failed, %", "RedisLoad", "failed-%", 2, false},
+	{"Allocations for one decision, in the client", "RedisServer", "allocs/op", 0, false},
+	{"Memory of one key, bytes (MEMORY USAGE)", "RedisMemory", "B/key", 0, false},
+}
+
+// redisBase is the row that the others are compared with.
+const redisBase = "redis_rate"
+
+func redisReport(r results) string {
+	parts := []string{r.heading("Limiters in Redis")}
+	for _, s := range redisTables {
+		var t table
+		t.add(r, s.base, s.unit, "peer")
+		parts = append(parts, s.title+":\n", t.mediansTo(s.digits))
+		if s.ratios {
+			parts = append(parts, fmt.Sprintf("As multiples of %s's:\n", redisBase), t.ratios(redisBase))
+		}
+	}
+	return strings.Join(parts, "\n")
+}

@@ -1,0 +1,188 @@
+package benchmarks
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// redisServer starts a redis-server, which ends with the benchmark, and returns a client
+// with default options.
+func redisServer(b *testing.B) *redis.Client {
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		require.NotEqual(b, "true", os.Getenv("CI"), "redis-server is not installed")
+		b.Skip("redis-server is not installed: apt-get install redis-server")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(b, err)
+	addr := l.Addr().String()
+	require.NoError(b, l.Close()) // only its port was wanted
+	host, port := hostPort(addr)
+	cmd := exec.Command(path, "--port", fmt.Sprint(port), "--bind", host, "--save", "", "--appendonly", "no", "--dir", b.TempDir())
+	require.NoError(b, cmd.Start())
+	b.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	})
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	b.Cleanup(func() { _ = client.Close() })
+	for try := 0; client.Ping(context.Background()).Err() != nil; try++ {
+		require.Less(b, try, 500, "redis-server does not answer")
+		time.Sleep(10 * time.Millisecond)
+	}
+	return client
+}
+
+func hostPort(addr string) (string, uint16) {
+	host, text, _ := net.SplitHostPort(addr)
+	return host, uint16(must(strconv.ParseUint(text, 10, 16)))
+}
+
+// Limits: one that nobody reaches, one that is reached at once, and one between.
+const (
+	openPerHour = 1_000_000
+	shutPerHour = 1
+	slowPerHour = 10 // regains so slowly that what is stored does not expire meanwhile
+)
+
+var usec = regexp.MustCompile(`cmdstat_(\w+):calls=\d+,usec=\d+,usec_per_call=([\d.]+)`)
+
+// serverTime returns the mean time of the server for each of the commands, added up.
+func serverTime(b *testing.B, client *redis.Client, commands []string) (total float64) {
+	found := false
+	info, err := client.Info(context.Background(), "commandstats").Result()
+	require.NoError(b, err)
+	for _, m := range usec.FindAllStringSubmatch(info, -1) {
+		if slices.Contains(commands, m[1]) {
+			found = true
+			total += must(strconv.ParseFloat(m[2], 64))
+		}
+	}
+	require.True(b, found, info)
+	return total
+}
+
+// BenchmarkRedisServer has one caller. server-µs/op is what the server says that it
+// worked on one decision.
+func BenchmarkRedisServer(b *testing.B) {
+	client := redisServer(b)
+	for _, mix := range []string{"allowed", "denied"} {
+		perHour := map[string]int{"allowed": openPerHour, "denied": shutPerHour}[mix]
+		for _, p := range redisPeers {
+			b.Run("mix="+mix+"/peer="+p.name, func(b *testing.B) {
+				require.NoError(b, client.FlushAll(context.Background()).Err())
+				take := p.new(client, perHour)
+				for range 3 { // makes the script known, and exhausts what can be
+					_, err := take("user:1")
+					require.NoError(b, err)
+				}
+				require.NoError(b, client.ConfigResetStat(context.Background()).Err())
+				b.ReportAllocs()
+				b.ResetTimer()
+				for range b.N {
+					allowed, err := take("user:1")
+					if err != nil || allowed == (mix == "denied") {
+						b.Fatal(allowed, err)
+					}
+				}
+				b.StopTimer()
+				b.ReportMetric(serverTime(b, client, p.sends), "server-µs/op")
+			})
+		}
+	}
+}
+
+// BenchmarkRedisLoad has many callers in one process, each of which decides on one of a
+// thousand keys after another.
+func BenchmarkRedisLoad(b *testing.B) {
+	client := redisServer(b)
+	keys := makeKeys(1000)
+	for _, goroutines := range []int{1, 16, 128} {
+		for _, p := range redisPeers {
+			b.Run(fmt.Sprintf("goroutines=%d/peer=%s", goroutines, p.name), func(b *testing.B) {
+				require.NoError(b, client.FlushAll(context.Background()).Err())
+				take := p.new(client, openPerHour)
+				load(take, keys, goroutines, 10*goroutines) // connects, and makes the scripts known
+				b.ResetTimer()
+				l := load(take, keys, goroutines, b.N)
+				b.StopTimer()
+				l.report(b)
+			})
+		}
+	}
+}
+
+// taken is what the callers saw.
+type taken struct {
+	times  []time.Duration // of all decisions
+	spent  time.Duration
+	failed int64
+}
+
+// load lets the callers take n decisions together.
+func load(take decide, keys []string, goroutines, n int) taken {
+	t := taken{times: make([]time.Duration, n)}
+	var next, failed atomic.Int64
+	var wg sync.WaitGroup
+	began := time.Now()
+	for range goroutines {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				from := time.Now()
+				if allowed, err := take(keys[i*7919%int64(len(keys))]); err != nil || !allowed {
+					failed.Add(1)
+				}
+				t.times[i] = time.Since(from)
+			}
+		})
+	}
+	wg.Wait()
+	t.spent, t.failed = time.Since(began), failed.Load()
+	return t
+}
+
+func (t taken) report(b *testing.B) {
+	slices.Sort(t.times)
+	n := len(t.times)
+	b.ReportMetric(float64(n)/t.spent.Seconds(), "decisions/s")
+	b.ReportMetric(float64(t.times[n/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(t.times[n*99/100].Microseconds()), "p99-µs")
+	b.ReportMetric(100*float64(t.failed)/float64(n), "failed-%")
+}
+
+// BenchmarkRedisMemory reports what Redis keeps for one key.
+func BenchmarkRedisMemory(b *testing.B) {
+	client, ctx := redisServer(b), context.Background()
+	for _, p := range redisPeers {
+		b.Run("peer="+p.name, func(b *testing.B) {
+			require.NoError(b, client.FlushAll(ctx).Err())
+			allowed, err := p.new(client, slowPerHour)("user:1")
+			require.NoError(b, err)
+			require.True(b, allowed)
+			var keys []string
+			var total int64
+			for range b.N {
+				keys, total = must(client.Keys(ctx, "*").Result()), 0
+				for _, key := range keys {
+					total += must(client.MemoryUsage(ctx, key).Result())
+				}
+			}
+			require.NotEmpty(b, keys)
+			b.ReportMetric(float64(total), "B/key")
+			b.ReportMetric(float64(len(keys)), "redis-keys")
+		})
+	}
+}
