@@ -18,9 +18,8 @@ import (
 // takes a context and may fail. One call in every does, and of those
 // every second one has charged all the same.
 type remote struct {
-	l     keyed
-	link  *link
-	alone bool // it has a budget of its own, which no second client shares
+	l    keyed
+	link *link
 }
 
 // link is what lies between the engine and its store.
