@@ -173,3 +173,18 @@ func TestCancelledBookingsGiveTheirMemoryBack(t *testing.T) {
 	r.reduce(9999, math.MaxInt64)
 	require.EqualValues(t, 0, r.newest())
 }
+
+// What is owed after two runs is what is owed after the one and then the other, however far
+// apart they are.
+func TestTwoFlowsAreOne(t *testing.T) {
+	bucket := newTokenBucket(Per(7, 11), 20)
+	rnd := rand.New(rand.NewPCG(1, 5))
+	any := func() flow {
+		least := rnd.Int64N(100)
+		return flow{span{ns: least}, span{rnd.Int64N(50), 1 + rnd.Int64N(6)}, span{ns: least + rnd.Int64N(60)}}
+	}
+	for range 20_000 {
+		f, g, s := any(), any(), state{at: rnd.Int64N(150)}
+		require.Equal(t, bucket.pour(bucket.pour(s, f), g), bucket.pour(s, bucket.then(f, g)), "%+v, %+v then %+v", s, f, g)
+	}
+}
