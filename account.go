@@ -129,19 +129,14 @@ func (b *account) allow(p *plan, reading, cost int64) bool {
 	}
 	now := max(reading, b.last)
 	b.last = now
-	b.use.touched()
 	ok := false
 	if t := p.token; t != nil {
 		ok = t.pay(&b.state, now, cost)
 	} else if ok = p.earliest(b.state, now, cost) <= now; ok {
 		b.state = p.spend(b.state, now, cost)
 	}
-	if !ok {
-		b.use.denied()
-		return false
-	}
-	b.use.allowed()
-	return true
+	b.use.decided(ok)
+	return ok
 }
 
 // record makes now the highest reading seen, and the state what it is by then.

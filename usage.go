@@ -23,6 +23,17 @@ func (u *usage) touched() { *u |= usageCreated | *u&usageCreated<<1 }
 func (u *usage) allowed() { *u &^= usageDenied }
 func (u *usage) denied()  { *u |= usageDenied }
 
+// decided is touched, and then allowed or denied, in one step for the shortest path.
+func (u *usage) decided(allowed bool) {
+	v := *u
+	if v |= usageCreated | v&usageCreated<<1; allowed {
+		v &^= usageDenied
+	} else {
+		v |= usageDenied
+	}
+	*u = v
+}
+
 // pin keeps the key from being dropped until unpin.
 func (u *usage) pin()          { *u |= usagePinned }
 func (u *usage) unpin()        { *u &^= usagePinned }
