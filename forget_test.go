@@ -147,3 +147,41 @@ func TestAKeyDoesNotKeepTheStringItWasCutFrom(t *testing.T) {
 	}))
 	assert.True(t, keepsWhole(t, func(text string) any { return text }), "as the documentation says")
 }
+
+// heapGrowth returns by how many bytes f makes the heap grow.
+func heapGrowth(f func()) int64 {
+	used := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := used()
+	f()
+	return used() - before
+}
+
+func TestDroppedKeysLeaveNothingBehind(t *testing.T) {
+	for _, full := range []ratelimit.Overflow{ratelimit.EvictOldest, ratelimit.RefuseNew} {
+		clock := new(testClock)
+		l := newWith(t, onceADay, ratelimit.Options[int]{Clock: clock, MaxKeys: 10, OnFull: full})
+		other := newWith(t, onceADay, ratelimit.Options[int]{Clock: clock})
+		stack, err := ratelimit.All(byKey(l), ratelimit.By(other, func(int) (int, error) { return 0, nil }))
+		require.NoError(t, err)
+		require.True(t, other.Allow(0, 1))
+		grown := heapGrowth(func() {
+			for key := range 50_000 {
+				require.True(t, l.Allow(key, 1))
+				l.Reset(key)
+				r, err := l.Reserve(t.Context(), -key, 1, 0)
+				require.NoError(t, err)
+				require.NoError(t, r.Cancel())
+				require.Equal(t, 1, l.Sweep())
+				require.False(t, stack.Allow(key, 1))
+			}
+		})
+		require.Zero(t, l.Len())
+		assert.Less(t, grown, int64(1<<20), "OnFull=%d", full)
+		runtime.KeepAlive(l)
+	}
+}
