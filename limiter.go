@@ -60,13 +60,13 @@
 // an evicted key had spent is forgotten. With [RefuseNew] the new key is refused
 // instead, unless a key in the table is fresh.
 //
-// No table of n keys can remember n + 1 throttled ones. Who can invent more keys than
+// No table of n keys can remember n + 1 throttled ones. A client that can invent more keys than
 // MaxKeys, and spend with each of them until it is denied, gets rid of a denial. So choose
 // keys that cost something to get, put a second limit on what the keys have in common
 // (a network, an account), or use RefuseNew. [Keyed.Stats] counts such evictions.
 //
 // A decision on a known key does not allocate, if the key's type has no pointers other
-// than those of strings, or is [netip.Addr]. The text of string keys, also in the fields of struct
+// than those of strings, or is [net/netip.Addr]. The text of string keys, also in the fields of struct
 // keys, is copied when a key is inserted, so that a key which is a small part of a long
 // string does not keep that in memory. Strings in interfaces are not copied.
 package ratelimit
