@@ -34,7 +34,7 @@ type Options[K comparable] struct {
 	LimitFor func(key K) Limit
 
 	// MaxKeys is how many keys are tracked at most; exactly that many fit. If zero, 65536.
-	// A key takes about 200 bytes besides its own text, and 60 more with RefuseNew. What
+	// A key takes about 170 bytes besides its own text, and 75 more with RefuseNew. What
 	// a sliding log remembers is not included. With layers, leave room for all keys of
 	// all requests that are decided at the same time.
 	MaxKeys int
