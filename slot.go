@@ -203,5 +203,7 @@ func (s *keyedSlot[R, K]) report(d Decision, spent bool, err error) {
 func (s *keyedSlot[R, K]) clear() {
 	s.ask = ask{layer: s.layer, shadow: s.shadow, own: s.own, watched: s.watched}
 	s.key = *new(K)
-	s.r = *new(R)
+	if s.terms.report != nil {
+		s.r = *new(R)
+	}
 }

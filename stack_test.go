@@ -305,6 +305,29 @@ func TestACancelInAStackAfterAChangeOfLimitMintsNothing(t *testing.T) {
 	assert.Equal(t, 9, remaining(t, l, "ann"))
 }
 
+func TestACancelInAStackAfterAnEarlierChangeOfLimitGivesBack(t *testing.T) {
+	l := onClock(t, new(testClock), ratelimit.TokenBucket(ratelimit.PerHour(1), 10))
+	stack := stackOf(t, ratelimit.By(l, byUser))
+	require.True(t, l.Allow("ann", 1))
+	require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerHour(2), 10)))
+	r, err := stack.Reserve(t.Context(), call{user: "ann"}, 4, 0)
+	require.NoError(t, err)
+	require.Equal(t, 5, remaining(t, l, "ann"))
+	require.NoError(t, r.Cancel())
+	assert.Equal(t, 9, remaining(t, l, "ann"))
+}
+
+func TestACostThatCanNeverPassIsToldUnderItsLayersLimit(t *testing.T) {
+	clock := new(testClock)
+	empty := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(9)).Named("empty"))
+	small := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("small"))
+	require.True(t, empty.Allow("ann", 9))
+	stack := stackOf(t, ratelimit.By(empty, byUser), ratelimit.By(small, byUser))
+	d, err := stack.Take(t.Context(), call{user: "ann"}, 4)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	assert.Equal(t, ratelimit.Decision{Limit: small.Limits()[0], ResetAfter: time.Hour}, d, "there is no time to retry after")
+}
+
 func TestAStacksPeekSeesWhatWasGivenBack(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.TokenBucket(ratelimit.PerSecond(1), 2))
 	stack := stackOf(t, ratelimit.By(l, byUser))
