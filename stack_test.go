@@ -230,6 +230,34 @@ func TestALayerOfCostZeroBesideOthersTouchesNothing(t *testing.T) {
 	}
 }
 
+func TestALayerOfCostZeroIsNotToldAsSpentWithAnotherOnItsKey(t *testing.T) {
+	l := telling(t, ratelimit.FixedWindow(ratelimit.PerHour(9)), ratelimit.Options[string]{Clock: new(testClock)})
+	by := ratelimit.By(l.Keyed, byUser)
+	stack := stackOf(t, ratelimit.Charging(by, func(call) int { return 0 }), by)
+	require.True(t, stack.Allow(call{user: "ann"}, 2))
+	require.Len(t, l.events, 2)
+	assert.Equal(t, []bool{false, true}, []bool{l.events[0].Spent, l.events[1].Spent})
+}
+
+// A request that can never pass says nothing about the keys: it makes none throttled.
+func TestARequestThatCanNeverPassThrottlesNoKey(t *testing.T) {
+	clock := new(testClock)
+	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 2), ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
+	small := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(1)))
+	stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(small, byRoute))
+	require.True(t, l.Allow("old", 1))
+	_, err := stack.Take(t.Context(), call{user: "old"}, 2) // denied by the one, never allowed by the other
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	for range 2 {
+		clock.advance(ms)
+		require.True(t, l.Allow("in use", 1))
+	}
+	clock.advance(ms)
+	require.True(t, l.Allow("new", 1))
+	assert.Equal(t, 2, remaining(t, l, "old"), "it had to go: it was used before the other")
+	assert.Zero(t, remaining(t, l, "in use"))
+}
+
 func TestACostOfZeroIsNeverDelayed(t *testing.T) {
 	clock := new(testClock)
 	stack := stackOf(t, ratelimit.By(onClock(t, clock, ratelimit.LeakyBucket(ratelimit.PerSecond(1), 2)), byUser))
