@@ -2,6 +2,7 @@ package ratelimittest
 
 import (
 	"errors"
+	"math"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -40,7 +41,7 @@ func (p *party) correction() int {
 func (p *party) book(cost int) {
 	r := p.reserve(cost, p.upto(min(2*p.limit.Rate.Per, year)))
 	if r.Allowed && p.chance(2) {
-		p.settle(r, 1+p.rng.IntN(cost+cost/2+1))
+		p.settle(r, 1+p.rng.IntN(min(cost, math.MaxInt/3)*3/2+1))
 	}
 }
 

@@ -14,7 +14,7 @@ func playSetLimit(h *history) {
 	spent := h.cost(capacity)
 	p.spend(spent)
 	for range 4 {
-		p.change(h.resized(1 + h.rng.IntN(2*capacity)))
+		p.change(h.resized(1 + h.rng.IntN(times(2, capacity))))
 		want := max(0, p.limit.Capacity()-spent)
 		got := p.left().Remaining
 		p.must(got == want, spentStays, "%d were spent, the capacity is %d now, and %d remain", spent, p.limit.Capacity(), got)

@@ -44,7 +44,7 @@ func playDebt(h *history) {
 // debt has a fresh key charged more than its capacity.
 func (h *history) debt(charge func(p *party, owed int)) {
 	p, capacity := h.party(), h.limit.Capacity()
-	owed := capacity + 1 + h.rng.IntN(min(3*capacity, figure(1<<40)))
+	owed := capacity + 1 + h.rng.IntN(min(times(3, capacity), figure(1<<40)))
 	if h.beyond(owed) {
 		return
 	}

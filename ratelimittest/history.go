@@ -3,6 +3,7 @@ package ratelimittest
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -284,3 +285,7 @@ func describedKey(seed uint64, n int64, try int) string {
 	}
 	return fmt.Sprintf("%x-%d-", seed, n)
 }
+
+// times returns k·n, or the largest int that is a multiple of k where that is too much for
+// one: ints may have 32 bits.
+func times(k, n int) int { return k * min(n, math.MaxInt/k) }

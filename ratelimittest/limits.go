@@ -66,7 +66,7 @@ func (c *Config) randomLimit(a ratelimit.Algorithm, rng *rand.Rand) ratelimit.Li
 		7 * time.Millisecond, time.Duration(1 + rng.Int64N(int64(time.Minute)))}
 	r := ratelimit.Per(units[rng.IntN(len(units))], pers[rng.IntN(len(pers))])
 	r.Per = max(r.Per-r.Per%c.Resolution, c.Resolution)
-	bursts := []int{1, 2, 5, r.Units, 1 + rng.IntN(2*r.Units), 1 + rng.IntN(20)}
+	bursts := []int{1, 2, 5, r.Units, 1 + rng.IntN(times(2, r.Units)), 1 + rng.IntN(20)}
 	return newLimit(a, r, bursts[rng.IntN(len(bursts))])
 }
 

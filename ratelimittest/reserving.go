@@ -235,7 +235,7 @@ func playSettleDebt(h *history) {
 		return
 	}
 	a, b := h.party(), h.party()
-	over := 1 + h.rng.IntN(min(3*capacity, figure(1<<40)))
+	over := 1 + h.rng.IntN(min(times(3, capacity), figure(1<<40)))
 	a.settle(a.reserve(cost, 0), capacity+over)
 	b.spend(cost)
 	b.adjust(capacity + over - cost)
@@ -322,7 +322,7 @@ func (h *history) longer() ratelimit.Limit {
 func (h *history) similar() ratelimit.Limit {
 	l := h.limit
 	if h.chance(2) {
-		l = h.resized(1 + h.rng.IntN(2*h.limit.Capacity()))
+		l = h.resized(1 + h.rng.IntN(times(2, h.limit.Capacity())))
 	}
 	if l == h.limit || h.chance(2) {
 		l.Rate.Per = max(h.cfg.Resolution, h.up(time.Duration(float64(l.Rate.Per)*(0.25+4*h.rng.Float64()))))

@@ -794,7 +794,7 @@ var wrongPromises = []wrong{
 	{name: "answers have no name", promise: "a Decision names its limit", says: "answers for the limit", build: fault(spoilt(func(d *ratelimit.Decision) { d.Limit.Name = "" }))},
 	{name: "Unlimited ends", promise: "promise 6", says: "fits and is not allowed", build: fault(unlimitedEnds)},
 	{name: "Blocked is to be retried", promise: "promise 4", says: `want "ratelimit: cost exceeds the limit"`, build: fault(blockedSoon)},
-	{name: "what cannot be counted is clamped", promise: "promise 6", says: "<nil>", newly: clamps},
+	{name: "what cannot be counted is clamped", promise: "promise 6", says: "<nil>", newly: clamps, wide: true},
 	{name: "a key is forgotten after 1000 decisions", promise: "promise", says: "of a long history", build: fault(forgetsAfter(1000))},
 	{name: "a cost of 0 opens a window", promise: "promise 4", says: "", accepts: only(fixed), build: newZeroOpens},
 }
@@ -810,6 +810,9 @@ func findAll(t *testing.T, all []wrong) {
 	for _, w := range all {
 		t.Run(w.name, func(t *testing.T) {
 			t.Parallel()
+			if w.wide && math.MaxInt == math.MaxInt32 {
+				t.Skip("an int of 32 bits cannot hold what cannot be counted")
+			}
 			if *seeds == 0 {
 				w.histories, w.accepts = cmp.Or(w.histories, 16), w.one()
 			}

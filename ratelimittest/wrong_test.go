@@ -376,6 +376,7 @@ func (l forgetsUnderFlood) Take(ctx context.Context, key string, cost int) (rate
 
 // wrong is a config for a limiter with a bug in it, and what the suite has to say.
 type wrong struct {
+	wide      bool // it takes ints of 64 bits
 	name      string
 	build     func(limit ratelimit.Limit, clock *ratelimittest.Clock) ratelimit.Limiter[string]
 	newly     func(limit ratelimit.Limit, clock *ratelimittest.Clock) (ratelimit.Limiter[string], error) // instead of build, if New has the bug
