@@ -185,3 +185,22 @@ func TestDroppedKeysLeaveNothingBehind(t *testing.T) {
 		runtime.KeepAlive(l)
 	}
 }
+
+// A key that is evicted takes what it has spent with it. The readings that it has seen
+// count for the keys that follow, as far as the clock still shows them.
+func TestEvictionKeepsTheTimeButNotAReadingFromTheFuture(t *testing.T) {
+	clock := new(testClock)
+	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerSecond(1)), ratelimit.Options[int]{Clock: clock, MaxKeys: 1})
+	clock.set(100 * 365 * 24 * time.Hour)
+	require.True(t, l.Allow(0, 1))
+	clock.set(5 * s)
+	require.True(t, l.Allow(1, 1), "key 0 is evicted")
+	clock.advance(s)
+	require.True(t, l.Allow(1, 1), "its time does not stand still")
+	require.True(t, l.Allow(2, 1), "key 1 is evicted")
+	require.Equal(t, ratelimit.Stats{Keys: 1, Evicted: 2}, l.Stats())
+	clock.set(0)
+	d, err := l.Peek(1, 0)
+	require.NoError(t, err)
+	require.Equal(t, 6*s, d.ResetAfter)
+}
