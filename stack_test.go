@@ -171,6 +171,17 @@ func TestOfLayersThatBindAlikeTheLongerResetIsToldThenTheFirst(t *testing.T) {
 	}
 }
 
+func TestTheLongerRetryBindsWhicheverIsFreshLater(t *testing.T) {
+	clock := new(testClock)
+	soon := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 10).Named("soon"))
+	late := onClock(t, clock, ratelimit.FixedWindow(ratelimit.Per(1, 5*s)).Named("late"))
+	require.True(t, soon.Allow("ann", 10))
+	require.True(t, late.Allow("ann", 1))
+	d, err := stackOf(t, ratelimit.By(soon, byUser), ratelimit.By(late, byUser)).Take(t.Context(), call{user: "ann"}, 1)
+	require.NoError(t, err)
+	assert.Equal(t, ratelimit.Decision{Limit: late.Limits()[0], RetryAfter: 5 * s, ResetAfter: 10 * s}, d)
+}
+
 func TestTheZeroLayeredSaysWhatIsWrong(t *testing.T) {
 	var zero ratelimit.Layered[call]
 	const want = "ratelimit: a Layered that was not made by All or AllOf"
