@@ -45,7 +45,7 @@ func TestFaultsWhile64GoroutinesDecide(t *testing.T) {
 	var wg sync.WaitGroup
 	for g := range 64 {
 		wg.Go(func() {
-			for i := range 200 {
+			for i := 0; i < 200 || !allFaults(l.Stats()); i++ {
 				decisions.Add(1)
 				if err := decideSomehow(l, g+i); err != nil {
 					errs.Add(1)
@@ -57,11 +57,13 @@ func TestFaultsWhile64GoroutinesDecide(t *testing.T) {
 	require.Zero(t, errs.Load(), "no caller sees an error")
 	st := l.Stats()
 	require.Equal(t, decisions.Load(), st.Primary+st.Instead)
-	require.NotZero(t, st.Opened)
-	require.NotZero(t, st.Panics)
-	require.NotZero(t, st.Timeouts)
-	require.NotZero(t, st.Unavailable)
 	backTo(t, before)
+}
+
+// allFaults tells whether each way to fail was met. The primary fails at random, so no
+// number of decisions is sure to meet them all: the test decides until they were.
+func allFaults(s failover.Stats) bool {
+	return s.Opened > 0 && s.Panics > 0 && s.Timeouts > 0 && s.Unavailable > 0
 }
 
 func decideSomehow(l *failover.Limiter[string], i int) error {
