@@ -6,45 +6,25 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/pace"
 )
-
-// advice is what a response says about when the next request may be sent.
-type advice struct {
-	// wait is how long nothing may be sent, by Retry-After. It is 0 if that is missing.
-	wait time.Duration
-	// refused reports a 429: the request was denied.
-	refused bool
-	// answered reports that there is a response.
-	answered bool
-	// budgets are how much is left, of each policy.
-	budgets []budget
-}
-
-// budget is how many requests a server leaves for a time.
-type budget struct {
-	policy string // "" if the fields name none
-	left   int64
-	until  time.Time
-	seq    uint64    // of the request whose response said so
-	sent   time.Time // when that was sent
-	told   time.Time // when that was received
-}
 
 // adviceOf reads a response that was received at an instant. Fields that are malformed
 // are ignored.
-func adviceOf(resp *http.Response, now time.Time) (a advice) {
+func adviceOf(resp *http.Response, now time.Time) (a pace.Advice) {
 	h := resp.Header
 	clock := serversClock(h, now)
-	a.answered = true
-	a.refused = resp.StatusCode == http.StatusTooManyRequests
-	if a.refused || resp.StatusCode == http.StatusServiceUnavailable {
-		a.wait = retryAfter(h.Get("Retry-After"), clock)
+	a.Answered = true
+	a.Refused = resp.StatusCode == http.StatusTooManyRequests
+	if a.Refused || resp.StatusCode == http.StatusServiceUnavailable {
+		a.Wait = retryAfter(h.Get("Retry-After"), clock)
 	}
-	if a.wait > 0 {
+	if a.Wait > 0 {
 		return a // it is what counts, before the end of any window
 	}
-	for _, read := range []func(http.Header, time.Time, time.Time) []budget{draft11, draft06, xRateLimit} {
-		if a.budgets = read(h, clock, now); a.budgets != nil {
+	for _, read := range []func(http.Header, time.Time, time.Time) []pace.Budget{draft11, draft06, xRateLimit} {
+		if a.Budgets = read(h, clock, now); a.Budgets != nil {
 			return a
 		}
 	}
@@ -60,16 +40,13 @@ func serversClock(h http.Header, now time.Time) time.Time {
 	return now
 }
 
-// maxAdvice is the longest wait that is believed. Nobody means more.
-const maxAdvice = 10 * 365 * 24 * time.Hour
-
 // retryAfter reads Retry-After (RFC 9110, section 10.2.3), 0 if that says nothing.
 func retryAfter(value string, clock time.Time) time.Duration {
 	if s, err := strconv.ParseFloat(value, 64); err == nil {
 		return span(s)
 	}
 	if date, err := http.ParseTime(value); err == nil {
-		return clampSpan(date.Sub(clock))
+		return pace.Clamp(date.Sub(clock))
 	}
 	return 0
 }
@@ -79,13 +56,11 @@ func span(seconds float64) time.Duration {
 	if !(seconds > 0) { // a NaN too
 		return 0
 	}
-	return clampSpan(time.Duration(math.Ceil(min(seconds, maxAdvice.Seconds()) * float64(time.Second))))
+	return pace.Clamp(time.Duration(math.Ceil(min(seconds, pace.MaxWait.Seconds()) * float64(time.Second))))
 }
 
-func clampSpan(d time.Duration) time.Duration { return min(max(0, d), maxAdvice) }
-
 // draft11 reads RateLimit, and where that has no t, the w of RateLimit-Policy.
-func draft11(h http.Header, _, now time.Time) (budgets []budget) {
+func draft11(h http.Header, _, now time.Time) (budgets []pace.Budget) {
 	var policies []item
 	for _, it := range parseItems(h[fieldLimit]) {
 		left, ok := it.get("r")
@@ -100,7 +75,7 @@ func draft11(h http.Header, _, now time.Time) (budgets []budget) {
 			t = policyWindow(policies, it.name)
 		}
 		if t > 0 {
-			budgets = append(budgets, budget{policy: strings.ToLower(it.name), left: left, until: now.Add(span(float64(t)))})
+			budgets = append(budgets, pace.Budget{Policy: strings.ToLower(it.name), Left: left, Until: now.Add(span(float64(t)))})
 		}
 	}
 	return budgets
@@ -118,12 +93,12 @@ func policyWindow(policies []item, name string) int64 {
 }
 
 // draft06 reads RateLimit-Remaining and RateLimit-Reset, of the drafts up to -06.
-func draft06(h http.Header, clock, now time.Time) []budget {
+func draft06(h http.Header, clock, now time.Time) []pace.Budget {
 	return plain(h.Get(legacyFields[DialectDraft06][1]), h.Get(legacyFields[DialectDraft06][2]), clock, now)
 }
 
 // xRateLimit reads X-RateLimit-Remaining and X-RateLimit-Reset.
-func xRateLimit(h http.Header, clock, now time.Time) []budget {
+func xRateLimit(h http.Header, clock, now time.Time) []pace.Budget {
 	return plain(h.Get(legacyFields[DialectXDelta][1]), h.Get(legacyFields[DialectXDelta][2]), clock, now)
 }
 
@@ -136,7 +111,7 @@ const (
 
 // plain reads a remaining quota, and a reset in either habit: seconds from now, or Unix
 // time.
-func plain(remaining, reset string, clock, now time.Time) []budget {
+func plain(remaining, reset string, clock, now time.Time) []pace.Budget {
 	left, err := strconv.ParseFloat(strings.TrimSpace(remaining), 64)
 	at, err2 := strconv.ParseFloat(strings.TrimSpace(reset), 64)
 	if err != nil || err2 != nil || !(left >= 0) || !(at > 0) {
@@ -148,5 +123,5 @@ func plain(remaining, reset string, clock, now time.Time) []budget {
 	case at >= minUnixSeconds:
 		at -= unix
 	}
-	return []budget{{left: int64(min(left, maxInteger)), until: now.Add(span(at))}}
+	return []pace.Budget{{Left: int64(min(left, maxInteger)), Until: now.Add(span(at))}}
 }

@@ -2,19 +2,15 @@ package httplimit
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
-	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/pace"
 )
 
 // TransportOptions are the settings of [NewTransport] besides the limiter. Nil and the
@@ -46,8 +42,6 @@ type TransportOptions struct {
 	// said. Beyond that it forgets keys without requests under way. If zero, 4096.
 	MaxKeys int
 }
-
-const defaultMaxKeys = 4096
 
 // Transport is an [http.RoundTripper] that keeps to a limit of its own, and obeys what
 // servers say. Make one with [NewTransport], and use it in an [http.Client]:
@@ -81,13 +75,9 @@ const defaultMaxKeys = 4096
 // A Transport is safe for concurrent use, and starts no goroutine. The zero Transport
 // cannot be used: RoundTrip returns an error.
 type Transport struct {
-	base    http.RoundTripper
-	limiter ratelimit.Reserver[*http.Request]
-	opts    TransportOptions
-	stats   transportCounters
-
-	mu    sync.Mutex
-	lines map[string]*line
+	base  http.RoundTripper
+	pacer *pace.Pacer[*http.Request]
+	opts  TransportOptions
 }
 
 // NewTransport returns a Transport that sends with base, if nil with
@@ -98,7 +88,7 @@ func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], o
 	if err := checkLimiter("NewTransport", l); err != nil {
 		return nil, err
 	}
-	t := &Transport{base: cmp.Or(base, http.DefaultTransport), limiter: l, lines: map[string]*line{}}
+	t := &Transport{base: cmp.Or(base, http.DefaultTransport)}
 	if opts != nil {
 		t.opts = *opts
 	}
@@ -109,12 +99,12 @@ func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], o
 	case o.MaxRetries < 0:
 		return nil, fmt.Errorf("httplimit: TransportOptions.MaxRetries is %d, want 0 or more", o.MaxRetries)
 	case o.MaxKeys < 0:
-		return nil, fmt.Errorf("httplimit: TransportOptions.MaxKeys is %d, want 0 for %d, or more", o.MaxKeys, defaultMaxKeys)
+		return nil, fmt.Errorf("httplimit: TransportOptions.MaxKeys is %d, want 0 for %d, or more", o.MaxKeys, pace.DefaultMaxKeys)
 	}
-	o.MaxKeys = cmp.Or(o.MaxKeys, defaultMaxKeys)
 	if o.Key == nil {
 		o.Key = targetHost
 	}
+	t.pacer = pace.New("httplimit", l, pace.Options[*http.Request]{Cost: o.Cost, MaxWait: o.MaxWait, MaxKeys: o.MaxKeys})
 	return t, nil
 }
 
@@ -150,15 +140,12 @@ type TransportStats struct {
 	Unsettled uint64 // had a booking that could not be cancelled
 }
 
-type transportCounters struct{ sent, waited, refused, retried, failed, unsettled atomic.Uint64 }
-
 // Stats returns the counters. Each is exact; they are not read at one instant.
 func (t *Transport) Stats() TransportStats {
-	s := &t.stats
-	return TransportStats{
-		Sent: s.sent.Load(), Waited: s.waited.Load(), Refused: s.refused.Load(),
-		Retried: s.retried.Load(), Failed: s.failed.Load(), Unsettled: s.unsettled.Load(),
+	if t.pacer == nil {
+		return TransportStats{}
 	}
+	return TransportStats(t.pacer.Stats())
 }
 
 // CloseIdleConnections is that of the base RoundTripper, if it has one. It is what
@@ -174,22 +161,20 @@ func (t *Transport) CloseIdleConnections() {
 // [context.DeadlineExceeded] or the context's error, [ratelimit.ErrLimited] if MaxWait is
 // too short or a leaky bucket's queue is full, or are those of the limiter's Reserve.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if t == nil || t.limiter == nil {
+	if t == nil || t.pacer == nil {
 		closeBody(r)
 		return nil, errors.New("httplimit: this Transport was not made by NewTransport: it has no limiter")
 	}
-	l := t.line(t.opts.Key(r))
-	defer t.leave(l)
-	p := l.arrive(r.Context(), t.opts.MaxWait)
+	p := t.pacer.Arrive(r.Context(), t.opts.Key(r))
+	defer t.pacer.Leave(p)
 	for retries := 0; ; retries++ {
-		if err := t.await(p, r); err != nil {
-			t.stats.failed.Add(1)
+		if err := t.pacer.Await(p, r); err != nil {
 			closeBody(r)
 			return nil, err
 		}
 		resp, err := t.base.RoundTrip(r)
 		t.learn(p, resp)
-		if err != nil || retries == t.opts.MaxRetries || !repeatable(r, resp) || p.late() {
+		if err != nil || retries == t.opts.MaxRetries || !repeatable(r, resp) || p.Late() {
 			return resp, err
 		}
 		again, err := repeat(r)
@@ -197,129 +182,19 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return resp, nil
 		}
 		discardBody(resp)
-		t.stats.retried.Add(1)
 		r = again
-		p.again()
+		t.pacer.Again(p)
 	}
-}
-
-// await waits until the request may be sent. It has left the queue then.
-func (t *Transport) await(p *place, r *http.Request) error {
-	waited := false
-	for {
-		switch step, until := p.next(time.Now()); step {
-		case stepSend:
-			t.stats.sent.Add(1)
-			return nil
-		case stepFail:
-			return t.giveUp(p, p.tooLate(until))
-		case stepBook:
-			if err := t.book(p, r); err != nil {
-				return t.giveUp(p, err)
-			}
-		case stepWait:
-			if !waited {
-				waited = true
-				t.stats.waited.Add(1)
-			}
-			if err := p.sleep(until); err != nil {
-				return t.giveUp(p, err)
-			}
-		}
-	}
-}
-
-// book asks the limiter for an instant, as far ahead as the request can wait. If a limiter
-// that books ahead denies, its RetryAfter says when it could book the same time ahead,
-// which is too late by then. So it is asked again, without booking ahead: then RetryAfter
-// says when the cost is allowed at once.
-func (t *Transport) book(p *place, r *http.Request) error {
-	cost := 1
-	if t.opts.Cost != nil {
-		cost = t.opts.Cost(r)
-	}
-	left := p.left(time.Now())
-	res, err := t.limiter.Reserve(p.ctx, r, cost, left)
-	if err == nil && res != nil && !res.Allowed && left < math.MaxInt64 {
-		res, err = t.limiter.Reserve(p.ctx, r, cost, 0)
-	}
-	cancel, err := p.booked(res, err, cost, time.Now())
-	t.cancel(p.line, cancel)
-	return err
-}
-
-func (t *Transport) giveUp(p *place, err error) error {
-	t.cancel(p.line, p.leave())
-	return err
 }
 
 // learn takes note of the response, nil if there is none.
-func (t *Transport) learn(p *place, resp *http.Response) {
+func (t *Transport) learn(p *pace.Place, resp *http.Response) {
 	now := time.Now()
-	var a advice
+	var a pace.Advice
 	if resp != nil {
-		if a = adviceOf(resp, now); a.refused || a.wait > 0 {
-			t.stats.refused.Add(1)
-		}
+		a = adviceOf(resp, now)
 	}
-	t.cancel(p.line, p.line.learn(p.seq, a, now))
-}
-
-// cancel cancels bookings, the last first: of later ones nothing depends on them. No
-// request of the key books before that is done.
-func (t *Transport) cancel(l *line, bookings []*ratelimit.Reservation) {
-	if len(bookings) == 0 {
-		return
-	}
-	for _, res := range slices.Backward(bookings) {
-		if res.Cancel() != nil {
-			t.stats.unsettled.Add(1)
-		}
-	}
-	l.cancelled()
-}
-
-// line returns the queue of the key, which the caller leaves when it is done.
-func (t *Transport) line(key string) *line {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	l := t.lines[key]
-	if l == nil {
-		if len(t.lines) >= t.opts.MaxKeys {
-			t.forgetLocked(time.Now())
-		}
-		l = &line{key: key}
-		t.lines[key] = l
-	}
-	l.users++
-	return l
-}
-
-// leave forgets the line if it is not needed any more.
-func (t *Transport) leave(l *line) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if l.users--; l.users == 0 && !l.remembers(time.Now()) {
-		delete(t.lines, l.key)
-	}
-}
-
-// forgetLocked forgets the lines without users whose servers have nothing more to say; if
-// there are none, one of the others. The caller holds t.mu.
-func (t *Transport) forgetLocked(now time.Time) {
-	var unused *line
-	for key, l := range t.lines {
-		switch {
-		case l.users > 0:
-		case l.remembers(now):
-			unused = l
-		default:
-			delete(t.lines, key)
-		}
-	}
-	if len(t.lines) >= t.opts.MaxKeys && unused != nil {
-		delete(t.lines, unused.key)
-	}
+	t.pacer.Learn(p, a, now)
 }
 
 // repeatable reports whether the server has refused the request, and whether it is safe
@@ -369,15 +244,4 @@ func closeBody(r *http.Request) {
 	if r.Body != nil {
 		_ = r.Body.Close()
 	}
-}
-
-// tooLate is the error of a request that may not be sent before its time is over.
-func (p *place) tooLate(until time.Time) error {
-	now := time.Now()
-	reason := ratelimit.ErrLimited
-	if d, ok := p.ctx.Deadline(); ok && !p.deadline.Before(d) {
-		reason = context.DeadlineExceeded
-	}
-	return fmt.Errorf("httplimit: %w: the next request may be sent in %v, and this one can wait for %v",
-		reason, until.Sub(now).Round(time.Millisecond), max(0, p.left(now)).Round(time.Millisecond))
 }

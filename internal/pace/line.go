@@ -1,4 +1,4 @@
-package httplimit
+package pace
 
 import (
 	"cmp"
@@ -19,17 +19,18 @@ import (
 // that order. When the server says that they have to wait, all bookings are cancelled, and
 // all requests in the queue book again, in order, when the wait is over.
 type line struct {
+	pkg   string // the package that the texts of errors name
 	key   string
-	users int // requests that hold the line; guarded by Transport.mu
+	users int // requests that hold the line; guarded by Pacer.mu
 
 	mu       sync.Mutex               // guards all below
-	queue    []*place                 // by ticket
+	queue    []*Place                 // by ticket
 	tickets  uint64                   // how many were given out
 	flights  []flight                 // requests sent and not answered, by number
 	sent     uint64                   // how many requests were sent
 	until    time.Time                // the server has said to send nothing before
-	budgets  []budget                 // what it has said to be left
-	backoffs int                      // 429s in a row that told no time
+	budgets  []Budget                 // what it has said to be left
+	backoffs int                      // refusals in a row that told no time
 	backedAt uint64                   // sent at the last of these
 	booking  bool                     // a place is asking the limiter
 	undone   []*ratelimit.Reservation // to be cancelled when the booking place is back
@@ -43,8 +44,8 @@ type flight struct {
 	at  time.Time
 }
 
-// place is one request's place in the queue.
-type place struct {
+// Place is one request's place in the queue of its key.
+type Place struct {
 	line     *line
 	ctx      context.Context
 	deadline time.Time     // by when it must be sent; zero if there is none
@@ -72,8 +73,8 @@ const (
 var never time.Time
 
 // arrive puts a request at the end of the queue.
-func (l *line) arrive(ctx context.Context, maxWait time.Duration) *place {
-	p := &place{line: l, ctx: ctx, wake: make(chan struct{}, 1)}
+func (l *line) arrive(ctx context.Context, maxWait time.Duration) *Place {
+	p := &Place{line: l, ctx: ctx, wake: make(chan struct{}, 1)}
 	p.deadline, _ = ctx.Deadline()
 	if maxWait > 0 {
 		if d := time.Now().Add(maxWait); p.deadline.IsZero() || d.Before(p.deadline) {
@@ -89,17 +90,17 @@ func (l *line) arrive(ctx context.Context, maxWait time.Duration) *place {
 }
 
 // again puts a request that was sent back to its place: before all that came later.
-func (p *place) again() {
+func (p *Place) again() {
 	l := p.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at, _ := slices.BinarySearchFunc(l.queue, p.ticket, func(q *place, ticket uint64) int { return cmp.Compare(q.ticket, ticket) })
+	at, _ := slices.BinarySearchFunc(l.queue, p.ticket, func(q *Place, ticket uint64) int { return cmp.Compare(q.ticket, ticket) })
 	l.queue = slices.Insert(l.queue, at, p)
 	p.at, p.waiting = time.Time{}, true
 }
 
 // left returns how long the request can wait.
-func (p *place) left(now time.Time) time.Duration {
+func (p *Place) left(now time.Time) time.Duration {
 	if p.deadline.IsZero() {
 		return math.MaxInt64
 	}
@@ -107,17 +108,28 @@ func (p *place) left(now time.Time) time.Duration {
 }
 
 // isLate reports whether an instant is past the deadline.
-func (p *place) isLate(at time.Time) bool { return !p.deadline.IsZero() && at.After(p.deadline) }
+func (p *Place) isLate(at time.Time) bool { return !p.deadline.IsZero() && at.After(p.deadline) }
 
-// late reports whether the server has said to send nothing until after the deadline.
-func (p *place) late() bool {
+// Late reports whether the server has said to send nothing until after the deadline.
+func (p *Place) Late() bool {
 	p.line.mu.Lock()
 	defer p.line.mu.Unlock()
 	return p.isLate(p.line.opensLocked())
 }
 
+// tooLate is the error of a request that may not be sent before its time is over.
+func (p *Place) tooLate(until time.Time) error {
+	now := time.Now()
+	reason := ratelimit.ErrLimited
+	if d, ok := p.ctx.Deadline(); ok && !p.deadline.Before(d) {
+		reason = context.DeadlineExceeded
+	}
+	return fmt.Errorf("%s: %w: the next request may be sent in %v, and this one can wait for %v",
+		p.line.pkg, reason, until.Sub(now).Round(time.Millisecond), max(0, p.left(now)).Round(time.Millisecond))
+}
+
 // sleep waits until the place is woken, or the instant has come, or the context ends.
-func (p *place) sleep(until time.Time) error {
+func (p *Place) sleep(until time.Time) error {
 	if until == never || p.isLate(until) {
 		if until = p.deadline; until != never {
 			until = until.Add(1) // when it is past
@@ -139,7 +151,7 @@ func (p *place) sleep(until time.Time) error {
 }
 
 // next returns what to do, and until when. If it is to send, the place has left the queue.
-func (p *place) next(now time.Time) (step, time.Time) {
+func (p *Place) next(now time.Time) (step, time.Time) {
 	l := p.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,7 +178,7 @@ func (p *place) next(now time.Time) (step, time.Time) {
 }
 
 // nextBookingLocked is next for a place that has nothing booked.
-func (l *line) nextBookingLocked(p *place, now time.Time) (step, time.Time) {
+func (l *line) nextBookingLocked(p *Place, now time.Time) (step, time.Time) {
 	opens := l.earliestLocked(p, now)
 	switch {
 	case p.isLate(opens):
@@ -184,7 +196,7 @@ func (l *line) nextBookingLocked(p *place, now time.Time) (step, time.Time) {
 
 // booked takes note of the limiter's answer. It returns bookings to be cancelled: if the
 // server has said to wait in the meantime, this one and those before it.
-func (p *place) booked(res *ratelimit.Reservation, err error, cost int, now time.Time) ([]*ratelimit.Reservation, error) {
+func (p *Place) booked(res *ratelimit.Reservation, err error, cost int, now time.Time) ([]*ratelimit.Reservation, error) {
 	l := p.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -206,14 +218,14 @@ func (p *place) booked(res *ratelimit.Reservation, err error, cost int, now time
 }
 
 // deniedLocked decides what to do about a denial: ask again, or give up.
-func (p *place) deniedLocked(res *ratelimit.Reservation, cost int, now time.Time) error {
+func (p *Place) deniedLocked(res *ratelimit.Reservation, cost int, now time.Time) error {
 	var d ratelimit.Decision
 	if res != nil {
 		d = res.Decision
 	}
 	full := d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining
 	if full || d.RetryAfter <= 0 {
-		return fmt.Errorf("httplimit: %w: cost %d is denied under %v", ratelimit.ErrLimited, cost, d.Limit)
+		return fmt.Errorf("%s: %w: cost %d is denied under %v", p.line.pkg, ratelimit.ErrLimited, cost, d.Limit)
 	}
 	if p.at = now.Add(d.RetryAfter); p.isLate(p.at) {
 		return p.tooLate(p.at)
@@ -222,7 +234,7 @@ func (p *place) deniedLocked(res *ratelimit.Reservation, cost int, now time.Time
 }
 
 // leave takes the place out of the queue, and returns its booking.
-func (p *place) leave() (bookings []*ratelimit.Reservation) {
+func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 	l := p.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -237,7 +249,7 @@ func (p *place) leave() (bookings []*ratelimit.Reservation) {
 	return bookings
 }
 
-func (l *line) removeLocked(p *place) {
+func (l *line) removeLocked(p *Place) {
 	i := slices.Index(l.queue, p)
 	l.queue = slices.Delete(l.queue, i, i+1)
 	p.waiting = false
@@ -259,7 +271,7 @@ func (l *line) cancelled() {
 }
 
 // firstLocked returns the first place that has nothing booked.
-func (l *line) firstLocked() *place {
+func (l *line) firstLocked() *Place {
 	for _, p := range l.queue {
 		if p.res == nil {
 			return p
@@ -280,7 +292,7 @@ func (l *line) wakeLocked() {
 	}
 }
 
-func (p *place) rouse() {
+func (p *Place) rouse() {
 	select {
 	case p.wake <- struct{}{}:
 	default: // it is awake, or will be
@@ -291,8 +303,8 @@ func (p *place) rouse() {
 func (l *line) opensLocked() time.Time {
 	opens := l.until
 	for _, b := range l.budgets {
-		if b.left <= 0 && b.until.After(opens) {
-			opens = b.until
+		if b.Left <= 0 && b.Until.After(opens) {
+			opens = b.Until
 		}
 	}
 	return opens
@@ -301,21 +313,21 @@ func (l *line) opensLocked() time.Time {
 // earliestLocked returns the earliest instant at which a place can be sent: when the
 // server allows it, when the place before it has asked for an instant again, and, if more
 // are before it than are left, after the reset.
-func (l *line) earliestLocked(p *place, now time.Time) time.Time {
+func (l *line) earliestLocked(p *Place, now time.Time) time.Time {
 	earliest := l.opensLocked()
 	if first := l.firstLocked(); first != nil && first.at.After(earliest) {
 		earliest = first.at
 	}
 	for _, b := range l.budgets {
-		if b.until.After(earliest) && b.until.After(now) && !l.amongLocked(p, b.left) {
-			earliest = b.until
+		if b.Until.After(earliest) && b.Until.After(now) && !l.amongLocked(p, b.Left) {
+			earliest = b.Until
 		}
 	}
 	return earliest
 }
 
 // amongLocked reports whether a place is one of the first n.
-func (l *line) amongLocked(p *place, n int64) bool {
+func (l *line) amongLocked(p *Place, n int64) bool {
 	return n >= int64(len(l.queue)) || slices.Contains(l.queue[:max(0, n)], p)
 }
 
@@ -345,8 +357,8 @@ func (l *line) roomLocked(now time.Time) bool {
 // exceededLocked reports whether the uncounted requests and some more are above what the
 // server leaves.
 func (l *line) exceededLocked(now time.Time, more int) bool {
-	return slices.ContainsFunc(l.budgets, func(b budget) bool {
-		return now.Before(b.until) && b.left < int64(l.uncountedLocked(b.told)+more)
+	return slices.ContainsFunc(l.budgets, func(b Budget) bool {
+		return now.Before(b.Until) && b.Left < int64(l.uncountedLocked(b.told)+more)
 	})
 }
 
@@ -374,8 +386,8 @@ func (l *line) bookedLocked() (n int) {
 // resetLocked returns the next instant at which a budget is over.
 func (l *line) resetLocked(now time.Time) (reset time.Time) {
 	for _, b := range l.budgets {
-		if now.Before(b.until) && (reset.IsZero() || b.until.Before(reset)) {
-			reset = b.until
+		if now.Before(b.Until) && (reset.IsZero() || b.Until.Before(reset)) {
+			reset = b.Until
 		}
 	}
 	return reset
@@ -390,21 +402,21 @@ func (l *line) remembers(now time.Time) bool {
 
 // learn takes note of what the response to a request says. It returns the bookings that
 // do not hold any more, in their order.
-func (l *line) learn(seq uint64, a advice, now time.Time) []*ratelimit.Reservation {
+func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	sent := l.landLocked(seq)
 	before := l.opensLocked()
 	switch {
-	case a.wait > 0:
-		l.closeLocked(now.Add(a.wait))
-		l.budgets = nil // Retry-After is what counts
-	case a.refused && !exhausted(a.budgets, now):
+	case a.Wait > 0:
+		l.closeLocked(now.Add(a.Wait))
+		l.budgets = nil // the wait is what counts
+	case a.Refused && !exhausted(a.Budgets, now):
 		l.backOffLocked(seq, now)
 	}
 	l.widenLocked(a)
-	l.spendLocked(seq, a.budgets)
-	for _, b := range a.budgets {
+	l.spendLocked(seq, a.Budgets)
+	for _, b := range a.Budgets {
 		b.seq, b.sent, b.told = seq, sent, now
 		l.setLocked(b)
 	}
@@ -428,8 +440,8 @@ func (l *line) landLocked(seq uint64) (sent time.Time) {
 }
 
 // exhausted reports whether a budget says by itself that nothing may be sent.
-func exhausted(budgets []budget, now time.Time) bool {
-	return slices.ContainsFunc(budgets, func(b budget) bool { return b.left == 0 && now.Before(b.until) })
+func exhausted(budgets []Budget, now time.Time) bool {
+	return slices.ContainsFunc(budgets, func(b Budget) bool { return b.Left == 0 && now.Before(b.Until) })
 }
 
 // wideEnough is the window from which on any number of requests may be in flight.
@@ -437,11 +449,11 @@ const wideEnough = 64
 
 // widenLocked sets how many requests may be in flight: after a refusal one, so that not
 // all who wait are refused again at once, and one more with each that is served.
-func (l *line) widenLocked(a advice) {
+func (l *line) widenLocked(a Advice) {
 	switch {
-	case a.refused || a.wait > 0:
+	case a.Refused || a.Wait > 0:
 		l.window = 1
-	case a.answered:
+	case a.Answered:
 		l.backoffs = 0
 		if l.window > 0 {
 			l.window = (l.window + 1) % wideEnough
@@ -455,10 +467,10 @@ func (l *line) closeLocked(until time.Time) {
 	}
 }
 
-// maxBackoff bounds the wait after 429s that tell no time.
+// maxBackoff bounds the wait after refusals that tell no time.
 const maxBackoff = time.Minute
 
-// backOffLocked waits after a 429 that tells no time. Those of requests that were sent
+// backOffLocked waits after a refusal that tells no time. Those of requests that were sent
 // before the last one was received count as that one.
 func (l *line) backOffLocked(seq uint64, now time.Time) {
 	if seq > l.backedAt {
@@ -469,12 +481,12 @@ func (l *line) backOffLocked(seq uint64, now time.Time) {
 }
 
 // spendLocked counts an answered request in the budgets of which its response says nothing.
-func (l *line) spendLocked(seq uint64, told []budget) {
+func (l *line) spendLocked(seq uint64, told []Budget) {
 	for i := range l.budgets {
 		b := &l.budgets[i]
-		same := func(t budget) bool { return t.policy == b.policy }
+		same := func(t Budget) bool { return t.Policy == b.Policy }
 		if seq > b.seq && !slices.ContainsFunc(told, same) {
-			b.left--
+			b.Left--
 		}
 	}
 }
@@ -485,9 +497,9 @@ const maxBudgets = 16
 // expireLocked forgets budgets whose time is over. What the server leaves after one that was
 // used up, its next response tells.
 func (l *line) expireLocked(now time.Time) {
-	over := func(b budget) bool { return !now.Before(b.until) }
+	over := func(b Budget) bool { return !now.Before(b.Until) }
 	for _, b := range l.budgets {
-		if over(b) && b.left <= int64(l.uncountedLocked(b.told)) {
+		if over(b) && b.Left <= int64(l.uncountedLocked(b.told)) {
 			l.window = 1
 		}
 	}
@@ -497,14 +509,14 @@ func (l *line) expireLocked(now time.Time) {
 // setLocked keeps what a response says to be left. Requests overtake each other on their
 // way, and so do responses: one that leaves more counts only if its request was sent after
 // the other response was received.
-func (l *line) setLocked(b budget) {
+func (l *line) setLocked(b Budget) {
 	l.expireLocked(b.told)
-	if !b.told.Before(b.until) {
+	if !b.told.Before(b.Until) {
 		return
 	}
 	for i, old := range l.budgets {
-		if old.policy == b.policy {
-			if b.left <= old.left || b.sent.After(old.told) {
+		if old.Policy == b.Policy {
+			if b.Left <= old.Left || b.sent.After(old.told) {
 				l.budgets[i] = b
 			}
 			return

@@ -1,0 +1,32 @@
+package pace
+
+import "time"
+
+// Advice is what a server's answer says about when the next request may be sent.
+type Advice struct {
+	// Wait is how long nothing may be sent. It is 0 if the answer does not say.
+	Wait time.Duration
+	// Refused reports that the request was denied.
+	Refused bool
+	// Answered reports that there is an answer.
+	Answered bool
+	// Budgets are how much is left, of each policy.
+	Budgets []Budget
+}
+
+// Budget is how many requests a server leaves for a time.
+type Budget struct {
+	Policy string // "" if the answer names none
+	Left   int64
+	Until  time.Time
+
+	seq  uint64    // of the request whose answer said so
+	sent time.Time // when that was sent
+	told time.Time // when that was received
+}
+
+// MaxWait is the longest wait that is believed. Nobody means more.
+const MaxWait = 10 * 365 * 24 * time.Hour
+
+// Clamp brings a wait into the range that is believed.
+func Clamp(d time.Duration) time.Duration { return min(max(0, d), MaxWait) }

@@ -1,0 +1,195 @@
+// Package pace is how a client keeps to a limit of its own and obeys what servers say,
+// whatever the protocol: a queue for each key, first come, first served. The HTTP
+// transport and the gRPC client interceptors translate their answers into [Advice].
+//
+// A request goes through these calls of a [Pacer]:
+//
+//	p := pacer.Arrive(ctx, key)
+//	defer pacer.Leave(p)
+//	err := pacer.Await(p, request) // then send it
+//	pacer.Learn(p, advice, time.Now())
+//	pacer.Again(p)                 // to send it once more, after another Await
+package pace
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Options are the settings of [New].
+type Options[R any] struct {
+	Cost    func(R) int   // in the limiter; nil for 1
+	MaxWait time.Duration // how long a request may wait; 0 for as long as its context allows
+	MaxKeys int           // for how many keys it is remembered what servers said; 0 for DefaultMaxKeys
+}
+
+// DefaultMaxKeys is the MaxKeys of options that give none.
+const DefaultMaxKeys = 4096
+
+// Pacer has the queues of all keys. It is safe for concurrent use, and starts no goroutine.
+type Pacer[R any] struct {
+	pkg     string
+	limiter ratelimit.Reserver[R]
+	opts    Options[R]
+	stats   counters
+
+	mu    sync.Mutex
+	lines map[string]*line
+}
+
+// New returns a Pacer. The texts of its errors begin with the name of the package it
+// serves.
+func New[R any](pkg string, l ratelimit.Reserver[R], opts Options[R]) *Pacer[R] {
+	opts.MaxKeys = cmp.Or(opts.MaxKeys, DefaultMaxKeys)
+	return &Pacer[R]{pkg: pkg, limiter: l, opts: opts, lines: map[string]*line{}}
+}
+
+// Arrive puts a request at the end of its key's queue. The caller leaves it when it is
+// done, with [Pacer.Leave].
+func (pc *Pacer[R]) Arrive(ctx context.Context, key string) *Place {
+	return pc.line(key).arrive(ctx, pc.opts.MaxWait)
+}
+
+// Await waits until the request may be sent. It has left the queue then. The error wraps
+// [context.DeadlineExceeded] or the context's error, [ratelimit.ErrLimited] if MaxWait is
+// too short or a leaky bucket's queue is full, or is that of the limiter's Reserve.
+func (pc *Pacer[R]) Await(p *Place, r R) error {
+	waited := false
+	for {
+		switch step, until := p.next(time.Now()); step {
+		case stepSend:
+			pc.stats.sent.Add(1)
+			return nil
+		case stepFail:
+			return pc.giveUp(p, p.tooLate(until))
+		case stepBook:
+			if err := pc.book(p, r); err != nil {
+				return pc.giveUp(p, err)
+			}
+		case stepWait:
+			if !waited {
+				waited = true
+				pc.stats.waited.Add(1)
+			}
+			if err := p.sleep(until); err != nil {
+				return pc.giveUp(p, err)
+			}
+		}
+	}
+}
+
+// book asks the limiter for an instant, as far ahead as the request can wait. If a limiter
+// that books ahead denies, its RetryAfter says when it could book the same time ahead,
+// which is too late by then. So it is asked again, without booking ahead: then RetryAfter
+// says when the cost is allowed at once.
+func (pc *Pacer[R]) book(p *Place, r R) error {
+	cost := 1
+	if pc.opts.Cost != nil {
+		cost = pc.opts.Cost(r)
+	}
+	left := p.left(time.Now())
+	res, err := pc.limiter.Reserve(p.ctx, r, cost, left)
+	if err == nil && res != nil && !res.Allowed && left < math.MaxInt64 {
+		res, err = pc.limiter.Reserve(p.ctx, r, cost, 0)
+	}
+	cancel, err := p.booked(res, err, cost, time.Now())
+	pc.cancel(p.line, cancel)
+	return err
+}
+
+func (pc *Pacer[R]) giveUp(p *Place, err error) error {
+	pc.stats.failed.Add(1)
+	pc.cancel(p.line, p.leave())
+	return err
+}
+
+// Learn takes note of an answer that was received at an instant. If there is none, the
+// advice is zero.
+func (pc *Pacer[R]) Learn(p *Place, a Advice, now time.Time) {
+	if a.Refused || a.Wait > 0 {
+		pc.stats.refused.Add(1)
+	}
+	pc.cancel(p.line, p.line.learn(p.seq, a, now))
+}
+
+// Again puts a request that was answered back to its place in the queue: before all that
+// came later.
+func (pc *Pacer[R]) Again(p *Place) {
+	pc.stats.retried.Add(1)
+	p.again()
+}
+
+// cancel cancels bookings, the last first: of later ones nothing depends on them. No
+// request of the key books before that is done.
+func (pc *Pacer[R]) cancel(l *line, bookings []*ratelimit.Reservation) {
+	if len(bookings) == 0 {
+		return
+	}
+	for _, res := range slices.Backward(bookings) {
+		if res.Cancel() != nil {
+			pc.stats.unsettled.Add(1)
+		}
+	}
+	l.cancelled()
+}
+
+// line returns the queue of the key, which the caller leaves when it is done.
+func (pc *Pacer[R]) line(key string) *line {
+	pc.mu.Lock()
+	defer pc.mu.Unlock()
+	l := pc.lines[key]
+	if l == nil {
+		if len(pc.lines) >= pc.opts.MaxKeys {
+			pc.forgetLocked(time.Now())
+		}
+		l = &line{pkg: pc.pkg, key: key}
+		pc.lines[key] = l
+	}
+	l.users++
+	return l
+}
+
+// Leave ends what [Pacer.Arrive] began. The line is forgotten if it is not needed any more.
+func (pc *Pacer[R]) Leave(p *Place) { pc.leave(p.line) }
+
+func (pc *Pacer[R]) leave(l *line) {
+	pc.mu.Lock()
+	defer pc.mu.Unlock()
+	if l.users--; l.users == 0 && !l.remembers(time.Now()) {
+		delete(pc.lines, l.key)
+	}
+}
+
+// Stats returns the counters. Each is exact; they are not read at one instant.
+func (pc *Pacer[R]) Stats() Stats { return pc.stats.read() }
+
+// Len returns how many keys are remembered.
+func (pc *Pacer[R]) Len() int {
+	pc.mu.Lock()
+	defer pc.mu.Unlock()
+	return len(pc.lines)
+}
+
+// forgetLocked forgets the lines without users whose servers have nothing more to say; if
+// there are none, one of the others. The caller holds pc.mu.
+func (pc *Pacer[R]) forgetLocked(now time.Time) {
+	var unused *line
+	for key, l := range pc.lines {
+		switch {
+		case l.users > 0:
+		case l.remembers(now):
+			unused = l
+		default:
+			delete(pc.lines, key)
+		}
+	}
+	if len(pc.lines) >= pc.opts.MaxKeys && unused != nil {
+		delete(pc.lines, unused.key)
+	}
+}
