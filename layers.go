@@ -162,6 +162,10 @@ func (l *Layered[R]) Reserve(_ context.Context, r R, cost int, maxDelay time.Dur
 	return res, err
 }
 
+// BooksAhead reports false: Reserve charges no budget that is still to come, whatever its
+// maxDelay. httplimit therefore lets the leaky buckets of a Layered delay requests.
+func (l *Layered[R]) BooksAhead() bool { return false }
+
 // settler returns how to settle what a decision has charged.
 func (l *Layered[R]) settler(s *stack[R], cost int) func(actual int) error {
 	if cost == 0 {

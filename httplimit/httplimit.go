@@ -119,8 +119,8 @@ func (m *Middleware) findReserver() error {
 		return fmt.Errorf("httplimit: Options.Settle needs a ratelimit.Reserver, and %T is none", m.limiter)
 	}
 	m.reserver = r
-	if _, layered := r.(*ratelimit.Layered[*http.Request]); layered {
-		m.maxDelay = century // it books nothing ahead, so this is as far as Take goes
+	if b, ok := r.(interface{ BooksAhead() bool }); ok && !b.BooksAhead() {
+		m.maxDelay = century // this is as far as Take goes
 	}
 	return nil
 }

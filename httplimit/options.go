@@ -39,7 +39,8 @@ type Options struct {
 	// the whole cost stays charged. If the request does not reach its handler, because
 	// OnDecision panics or a leaky bucket's delay is too long, the charge is cancelled.
 	//
-	// In a [ratelimit.Layered], leaky buckets delay requests as usual; every other
+	// In a [ratelimit.Layered], leaky buckets delay requests as usual, and so they do in every
+	// Reserver whose method BooksAhead() bool reports false, such as redislimit's Layered. Any other
 	// Reserver is asked to take the cost now or not at all. So a leaky bucket given by
 	// [ratelimit.Map] denies what it would have to delay: give a [ratelimit.All] of
 	// that one layer instead.

@@ -137,6 +137,10 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	return ratelimit.NewReservation(s.tally.d, s.session.settlerFor(cost)), err
 }
 
+// BooksAhead reports false, as that of [ratelimit.Layered]: Reserve charges no budget that
+// is still to come.
+func (l *Layered[R]) BooksAhead() bool { return false }
+
 // Wait charges the cost to all layers and returns nil when they allow it. It books
 // nothing ahead, so that one exhausted user does not hold up a layer that many share,
 // but sleeps RetryAfter and tries again. It holds the work for as long as leaky buckets

@@ -110,8 +110,8 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 // denial's RetryAfter is for the same call. A reservation of 0 charges nothing, and to
 // settle it charges the actual cost.
 //
-// To settle takes one round trip, within [Options.Timeout]. If it fails, what was reserved
-// stays charged. The reservation is never nil.
+// To settle takes one round trip, within [Options.Timeout], and none if the work has cost what
+// was reserved. If it fails, what was reserved stays charged. The reservation is never nil.
 func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	s := new(session)
 	d, err := l.decide(ctx, s, key, cost, max(0, maxDelay), opKeep)

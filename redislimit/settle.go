@@ -51,12 +51,18 @@ func withKey(keys []string, key string) ([]string, int) {
 	return append(keys, key), len(keys)
 }
 
+// settle sends what has to be corrected: nothing if all has cost what was charged.
 func (r *remote) settle(keys []string, items []settlement, actual int64) error {
-	b := make([]byte, 0, headSize+settleSize*len(items))
-	b = r.head(b, opSettle, 0, len(items))
+	b, n := make([]byte, headSize, headSize+settleSize*len(items)), 0
 	for i := range items {
-		b = items[i].pack(b, items[i].actual(actual))
+		if is := items[i].actual(actual); is != items[i].cost {
+			b, n = items[i].pack(b, is), n+1
+		}
 	}
+	if n == 0 {
+		return nil
+	}
+	r.head(b[:0], opSettle, 0, n)
 	return r.correct(context.Background(), keys, b)
 }
 
