@@ -259,6 +259,20 @@ func TestAChainWaits(t *testing.T) {
 	})
 }
 
+// A limiter that books ahead denies until 10 s from now what it could book for 60 s from
+// now: to ask again then, with 40 s left, would be denied again, until the deadline.
+func TestAWaitThatIsTooLateForABookingFailsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		chain := chainOf(t, ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(1), 1), nil)))
+		start := time.Now()
+		require.True(t, chain.Allow("ann", 1))
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+		defer cancel()
+		require.ErrorIs(t, chain.Wait(ctx, "ann", 1), context.DeadlineExceeded)
+		assert.Zero(t, time.Since(start))
+	})
+}
+
 // A chain of one limiter, and one of the same limiter behind another that never denies,
 // keep every promise that the limiter alone keeps.
 func TestAChainKeepsThePromisesOfItsLimiters(t *testing.T) {

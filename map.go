@@ -10,14 +10,19 @@ import (
 // Map returns a limiter of requests of type R that charges l, of whatever kind, for
 // the key that the function finds in a request. The function's error denies the
 // request, charges nothing and is returned by Take as it is; [SkipLayer] lets
-// the request pass, by [Unlimited]. If l is a [Reserver], so is the result, and [Wait]
-// works on it. If l tells its limits by a method Limits() []Limit, so does the result.
+// the request pass, by [Unlimited]. If l is a [Reserver], so is the result: see
+// [MapReserver]. If l tells its limits by a method Limits() []Limit, so does the result.
 func Map[R, K any](l Limiter[K], key func(R) (K, error)) Limiter[R] {
-	m := mapped[R, K]{l, key}
 	if r, ok := l.(Reserver[K]); ok {
-		return &mappedReserver[R, K]{m, r}
+		return MapReserver(r, key)
 	}
-	return &m
+	return &mapped[R, K]{l, key}
+}
+
+// MapReserver is [Map] for a [Reserver], and returns one: for [Chain] and [Wait], say,
+// which need it.
+func MapReserver[R, K any](l Reserver[K], key func(R) (K, error)) Reserver[R] {
+	return &mappedReserver[R, K]{mapped[R, K]{l, key}, l}
 }
 
 type mapped[R, K any] struct {

@@ -208,7 +208,9 @@ func TestWaitWorksOnAnyReserver(t *testing.T) {
 		asked    []time.Duration
 	}{
 		{"waits out the delay", []ratelimit.Decision{booked(3 * time.Second)}, deadline, nil, 3 * time.Second, []time.Duration{deadline}},
-		{"tries again when it is told to", []ratelimit.Decision{later(4 * time.Second), booked(time.Second)}, deadline, nil, 5 * time.Second, []time.Duration{deadline, deadline - 4*time.Second}},
+		{"tries again when it is told to", []ratelimit.Decision{later(4 * time.Second), later(4 * time.Second), booked(time.Second)}, deadline, nil, 5 * time.Second, []time.Duration{deadline, 0, deadline - 4*time.Second}},
+		{"gives up at once if it could only be booked after the deadline", []ratelimit.Decision{later(4 * time.Second), later(14 * time.Second)}, deadline, context.DeadlineExceeded, 0, []time.Duration{deadline, 0}},
+		{"takes what has become free in between", []ratelimit.Decision{later(4 * time.Second), {Allowed: true}}, deadline, nil, 0, []time.Duration{deadline, 0}},
 		{"gives up at once if that is after the deadline", []ratelimit.Decision{later(11 * time.Second)}, deadline, context.DeadlineExceeded, 0, []time.Duration{deadline}},
 		{"gives up at once if there is no time to wait for", []ratelimit.Decision{{}}, deadline, context.DeadlineExceeded, 0, []time.Duration{deadline}},
 		{"a denial without a deadline is final", []ratelimit.Decision{later(time.Second)}, 0, ratelimit.ErrLimited, 0, []time.Duration{1<<63 - 1}},

@@ -61,8 +61,9 @@ type waiter[K any] interface {
 // has come. If r has a method Wait(ctx, key, cost) error, as the limiters of this
 // package have, Wait calls that. Else it reserves the cost, as far ahead as the
 // context's deadline allows, and sleeps out the delay: see [Reservation.Wait]. If
-// that is denied, and the RetryAfter ends before the deadline, it sleeps for that time
-// and tries again.
+// that is denied, it reserves once more without a delay, which shows whether r books
+// ahead at all. If the cost is still denied, and can be allowed before the deadline, it sleeps
+// for the first RetryAfter and tries again.
 //
 // A Wait that fails has spent nothing. It fails with the errors of Reserve; with the
 // context's error if that ends; with one that wraps [context.DeadlineExceeded] if the
@@ -85,22 +86,45 @@ func waitByReserve[K any](ctx context.Context, r Reserver[K], key K, cost int) e
 		if err != nil {
 			return err
 		}
-		res, err := r.Reserve(ctx, key, cost, left)
+		res, retry, err := reserveWithin(ctx, r, key, cost, left)
 		if err != nil {
-			return also(err, res.Cancel())
+			return err
 		}
-		if res != nil && res.Allowed {
+		if res != nil {
 			return res.Wait(ctx)
 		}
-		if err := retryLater(ctx, res, cost, left); err != nil {
+		if err := sleep(ctx, retry, func() {}); err != nil {
 			return err
 		}
 	}
 }
 
-// retryLater sleeps until a denied reservation may be tried again, or says why that
-// would be in vain.
-func retryLater(ctx context.Context, res *Reservation, cost int, left time.Duration) error {
+// reserveWithin reserves a cost for a time that is not after the deadline, or says when to
+// try again. If the cost is denied, it asks a second time, without a delay: an engine that
+// books ahead then names the cost's own time. If that is after the deadline, to
+// try again until then would be in vain.
+func reserveWithin[K any](ctx context.Context, r Reserver[K], key K, cost int, left time.Duration) (*Reservation, time.Duration, error) {
+	var retry time.Duration
+	for i, delay := range [...]time.Duration{left, 0} {
+		res, err := r.Reserve(ctx, key, cost, delay)
+		if err != nil {
+			return nil, 0, also(err, res.Cancel())
+		}
+		if res != nil && res.Allowed {
+			return res, 0, nil
+		}
+		if err := inTime(res, cost, left); err != nil {
+			return nil, 0, err
+		}
+		if i == 0 {
+			retry = res.RetryAfter
+		}
+	}
+	return nil, retry, nil
+}
+
+// inTime says why it would be in vain to try a denied reservation again, nil if it would not.
+func inTime(res *Reservation, cost int, left time.Duration) error {
 	var d Decision
 	if res != nil {
 		d = res.Decision
@@ -112,5 +136,5 @@ func retryLater(ctx context.Context, res *Reservation, cost int, left time.Durat
 		return fmt.Errorf("%w: cost %d is denied for another %v under %v, and %v are left",
 			context.DeadlineExceeded, cost, d.RetryAfter, d.Limit, left)
 	}
-	return sleep(ctx, d.RetryAfter, func() {})
+	return nil
 }

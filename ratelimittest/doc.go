@@ -15,6 +15,8 @@
 //		})
 //	}
 //
+// The example NewEngine is a whole engine, written against the public API alone.
+//
 // An engine that takes its time from a server has no Clock, and gives Advance or TryAdvance
 // instead. In either case time stands still, except where the suite moves it. So limiters
 // under test must not share the suite's clock with other tests.

@@ -91,6 +91,14 @@ func (h *history) named(l ratelimit.Limiter[string], name string) *party {
 
 func (p *party) key() string { return p.id + p.name }
 
+// shown is the name as a failure tells it: some keys have 65 536 letters.
+func (p *party) shown() string {
+	if len(p.name) <= 32 {
+		return p.name
+	}
+	return fmt.Sprintf("%s…%s of %d bytes", p.name[:8], p.name[len(p.name)-8:], len(p.name))
+}
+
 // ---- time ----
 
 // up rounds up to the engine's resolution.
@@ -168,7 +176,7 @@ func (p *party) take(cost int) (ratelimit.Decision, error) {
 		}
 		d, err = p.lim.Take(p.ctx(), p.key(), cost) // it has charged nothing
 	}
-	p.note("Take(%s, %d): %s", p.name, cost, described(d, err))
+	p.note("Take(%s, %d): %s", p.shown(), cost, described(d, err))
 	p.reached(err)
 	p.wellFormed("Take", cost, d, err)
 	return d, err
@@ -176,7 +184,7 @@ func (p *party) take(cost int) (ratelimit.Decision, error) {
 
 func (p *party) allow(cost int) bool {
 	ok := p.lim.Allow(p.key(), cost)
-	p.note("Allow(%s, %d): %v", p.name, cost, ok)
+	p.note("Allow(%s, %d): %v", p.shown(), cost, ok)
 	return ok
 }
 

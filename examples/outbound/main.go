@@ -80,11 +80,7 @@ func newTransport() (*httplimit.Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	limiter, ok := ratelimit.Map(perHost, httplimit.TargetHost).(ratelimit.Reserver[*http.Request])
-	if !ok {
-		return nil, errors.New("a Map of a Keyed is a Reserver")
-	}
-	return httplimit.NewTransport(nil, limiter, &httplimit.TransportOptions{MaxRetries: 3})
+	return httplimit.NewTransport(nil, ratelimit.MapReserver(perHost, httplimit.TargetHost), &httplimit.TransportOptions{MaxRetries: 3})
 }
 
 // tally counts how the calls ended.

@@ -1,0 +1,190 @@
+package ratelimittest_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// LogEngine is a limiter written against the public API alone. It remembers every
+// spending of a key: at most Units are spent in any span of Per, a sliding log. It never
+// forgets a key, which an engine for real use has to do.
+type LogEngine struct {
+	limit ratelimit.Limit
+	clock ratelimit.Clock
+	store func() error // what a call of the store answers; an engine over a network can fail
+
+	mu   sync.Mutex // guards keys and all that they hold
+	keys map[string]*logAccount
+}
+
+// logAccount is what one key has spent, the oldest first. Bookings lie after last.
+type logAccount struct {
+	last  time.Duration // the highest reading that the key has seen
+	spent []*logEntry
+}
+
+type logEntry struct {
+	at   time.Duration
+	cost int
+}
+
+var _ ratelimit.Reserver[string] = (*LogEngine)(nil)
+
+// NewLogEngine returns an engine that holds each key to the limit.
+func NewLogEngine(limit ratelimit.Limit, clock ratelimit.Clock, store func() error) (*LogEngine, error) {
+	if err := limit.Validate(); err != nil {
+		return nil, err
+	}
+	if limit.Algorithm != ratelimit.AlgorithmSlidingLog {
+		return nil, fmt.Errorf("%w: LogEngine counts by a sliding log, not by a %v", ratelimit.ErrInvalidLimit, limit.Algorithm)
+	}
+	return &LogEngine{limit: limit, clock: clock, store: store, keys: make(map[string]*logAccount)}, nil
+}
+
+// Limits lets package httplimit tell of the limit before the first decision.
+func (e *LogEngine) Limits() []ratelimit.Limit { return []ratelimit.Limit{e.limit} }
+
+func (e *LogEngine) Allow(key string, cost int) bool {
+	d, _ := e.Take(context.Background(), key, cost)
+	return d.Allowed
+}
+
+func (e *LogEngine) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+	r, err := e.Reserve(ctx, key, cost, 0)
+	return r.Decision, err
+}
+
+func (e *LogEngine) Reserve(_ context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	d := ratelimit.Decision{Limit: e.limit}
+	if err := e.check(cost); err != nil {
+		return ratelimit.NewReservation(d, nil), err
+	}
+	now := e.clock.Now()
+	a := e.keys[key]
+	if a == nil {
+		a = &logAccount{last: now}
+	}
+	seen := max(now, a.last) // a clock that steps back gives nothing back
+	s := &logEntry{at: seen, cost: cost}
+	if d.Allowed = true; cost > 0 {
+		e.keys[key] = a
+		a.pass(seen, e.limit)
+		s.at = a.earliest(cost, e.limit)
+		late := s.at - now - max(0, maxDelay)
+		if d.Allowed = s.at == seen || late <= 0; !d.Allowed {
+			d.RetryAfter = late
+		} else if a.spent = append(a.spent, s); s.at > seen {
+			d.Delay = s.at - now
+		}
+	}
+	d.Remaining, d.ResetAfter = a.standing(seen, e.limit)
+	d.ResetAfter -= now
+	return ratelimit.NewReservation(d, func(actual int) error { return e.settle(key, s, actual) }), nil
+}
+
+func (e *LogEngine) check(cost int) error {
+	switch err := e.store(); {
+	case cost < 0:
+		return fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, cost)
+	case cost > e.limit.Capacity():
+		return fmt.Errorf("%w: %d", ratelimit.ErrExceedsLimit, cost)
+	case err != nil:
+		return fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// settle makes a spending smaller, which has no effect if it counts no longer, or charges
+// what is missing. That may take several windows.
+func (e *LogEngine) settle(key string, s *logEntry, actual int) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.store(); err != nil {
+		return fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
+	}
+	over := actual - s.cost
+	if s.cost = min(s.cost, actual); over <= 0 {
+		return nil
+	}
+	a := e.keys[key]
+	if a == nil {
+		a = &logAccount{last: e.clock.Now()}
+		e.keys[key] = a
+	}
+	for a.pass(max(e.clock.Now(), a.last), e.limit); over > 0; over -= e.limit.Capacity() {
+		part := min(over, e.limit.Capacity())
+		a.spent = append(a.spent, &logEntry{a.earliest(part, e.limit), part})
+	}
+	return nil
+}
+
+// pass records a reading, and forgets what counts no longer.
+func (a *logAccount) pass(now time.Duration, l ratelimit.Limit) {
+	a.last = now
+	a.spent = slices.DeleteFunc(a.spent, func(s *logEntry) bool { return s.cost == 0 || s.at <= now-l.Rate.Per })
+}
+
+// earliest returns when the cost fits: not before what is booked already.
+func (a *logAccount) earliest(cost int, l ratelimit.Limit) time.Duration {
+	at := a.last
+	for _, s := range a.spent {
+		at = max(at, s.at)
+	}
+	for _, s := range a.spent {
+		if a.counted(at, l)+cost <= l.Capacity() {
+			break
+		}
+		at = max(at, s.at+l.Rate.Per)
+	}
+	return at
+}
+
+// counted returns what counts at an instant, and what is booked after it.
+func (a *logAccount) counted(at time.Duration, l ratelimit.Limit) (sum int) {
+	for _, s := range a.spent {
+		if s.at > at-l.Rate.Per {
+			sum += s.cost
+		}
+	}
+	return sum
+}
+
+// standing returns how much is left, and at which reading the key is fresh.
+func (a *logAccount) standing(now time.Duration, l ratelimit.Limit) (remaining int, fresh time.Duration) {
+	remaining, fresh = l.Capacity()-a.counted(now, l), now
+	for _, s := range a.spent {
+		if s.cost == 0 {
+			continue
+		}
+		if fresh = max(fresh, s.at+l.Rate.Per); s.at > now {
+			remaining = 0 // later callers queue behind it
+		}
+	}
+	return max(0, remaining), fresh
+}
+
+// A new engine needs no more than the exported names of package ratelimit. The suite
+// then says what is wrong with it, if anything is.
+func Example_newEngine() {
+	clock := new(ratelimittest.Clock)
+	reachable := func() error { return nil }
+	err := ratelimittest.Check(ratelimittest.Config{
+		Clock:     clock,
+		Histories: 20,
+		Accepts:   func(l ratelimit.Limit) bool { return l.Algorithm == ratelimit.AlgorithmSlidingLog },
+		New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
+			return NewLogEngine(limit, clock, reachable)
+		},
+		Want: []string{"Reserve"},
+	})
+	fmt.Println(err)
+	// Output: <nil>
+}
