@@ -44,17 +44,17 @@ func (m *Middleware) exceed(w http.ResponseWriter, e *Event) {
 func (m *Middleware) fail(w http.ResponseWriter, e *Event) {
 	h, reason := w.Header(), reasonOf(e)
 	h.Set("Cache-Control", "no-store")
-	if reason.retryable() {
+	if reason.Retryable() {
 		h.Set("Retry-After", strconv.FormatInt(m.retryAfter(e, e.Decision.RetryAfter), 10))
 	}
-	if reason.byClient() {
+	if reason.ByClient() {
 		blameClient(w)
 	}
 	if m.opts.OnError != nil {
 		m.opts.OnError(w, *e)
 		return
 	}
-	reason.problem().write(w, e.Request, new([2]string)[:])
+	problemOf(reason).write(w, e.Request, new([2]string)[:])
 }
 
 // abandon answers a request that was not held until its delay was over. Without an answer

@@ -196,7 +196,7 @@ func (m *Middleware) outcome(e *Event) Outcome {
 		return OutcomeDenied
 	case errors.Is(e.Err, ratelimit.ErrExceedsLimit):
 		return OutcomeExceeds
-	case m.opts.FailOpen && reasonOf(e).failsOpen():
+	case m.opts.FailOpen && reasonOf(e).FailsOpen():
 		return OutcomeFailedOpen
 	}
 	return OutcomeFailed
@@ -226,7 +226,7 @@ func (m *Middleware) report(e *Event) {
 	}
 	if e.Outcome >= OutcomeFailed {
 		reason := reasonOf(e)
-		m.logs[reason].line(&m.opts, e.Request.Context(), reason.level(), "httplimit: request not decided", "outcome", e.Outcome, "error", e.Err)
+		m.logs[reason].Line(e.Request.Context(), m.opts.Logger, m.opts.Now(), reason.Level(), "httplimit: request not decided", "outcome", e.Outcome, "error", e.Err)
 	}
 	if m.opts.OnDecision != nil {
 		m.opts.OnDecision(*e)

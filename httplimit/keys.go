@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/undecided"
 )
 
 // A key function returns the key of a request, by which a limit counts. The functions
@@ -18,18 +19,18 @@ import (
 // leaves the layer out if it is wrapped in [Optional].
 var (
 	// ErrNoKey says that a request lacks its key: a header field is missing, for example.
-	ErrNoKey = errors.New("httplimit: request has no key")
+	ErrNoKey = undecided.ErrNoKey
 
 	// ErrMalformedKey says that a request has a key in a form that no honest client or
 	// proxy sends: an address that cannot be parsed, two values instead of one, or a text
 	// above 1 KiB, which a limiter would have to keep.
-	ErrMalformedKey = errors.New("httplimit: request has a malformed key")
+	ErrMalformedKey = undecided.ErrMalformedKey
 
 	// ErrMisconfigured says that a key function cannot work because of how the server
 	// is built, whatever the client sends: it asks for a route pattern before routing.
 	// It is answered with 500. Such an error wraps ErrNoKey as well, and [Optional] does
 	// not skip it.
-	ErrMisconfigured = errors.New("httplimit: server is misconfigured")
+	ErrMisconfigured = undecided.ErrMisconfigured
 )
 
 // Optional leaves the layer out ([ratelimit.SkipLayer]) for requests that have no

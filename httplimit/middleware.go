@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/throttled"
+	"github.com/weir-go/ratelimit/internal/undecided"
 )
 
 // Middleware holds handlers to a limiter. Make one with [New] or [PerIP]. It is safe for
@@ -20,8 +22,8 @@ type Middleware struct {
 	counts    [outcomes]atomic.Uint64
 	degraded  atomic.Uint64
 	unsettled atomic.Uint64
-	logs      [reasons]throttledLog
-	settleLog throttledLog
+	logs      [undecided.Reasons]throttled.Log
+	settleLog throttled.Log
 	seed      maphash.Seed // of the jitter
 	views     views
 }

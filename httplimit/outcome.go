@@ -56,7 +56,7 @@ type Event struct {
 // did, or may have done: its key is missing or malformed, the cost is negative, the key
 // table is full, or it has hung up. Metrics can tell such requests from failures of
 // the server: both have [OutcomeFailed].
-func (e Event) ByClient() bool { return e.Outcome == OutcomeFailed && reasonOf(&e).byClient() }
+func (e Event) ByClient() bool { return e.Outcome == OutcomeFailed && reasonOf(&e).ByClient() }
 
 // Stats count requests since the middleware was made, each under what was done with
 // it: the sum of the first six is the number of requests. In shadow mode they count what

@@ -69,7 +69,7 @@ func (m *Middleware) serveAndSettle(w http.ResponseWriter, e *Event, res *rateli
 func (m *Middleware) settle(r *http.Request, res *ratelimit.Reservation, actual int) {
 	if err := res.Settle(actual); err != nil {
 		m.unsettled.Add(1)
-		m.settleLog.line(&m.opts, r.Context(), slog.LevelWarn, "httplimit: charge not settled", "error", err)
+		m.settleLog.Line(r.Context(), m.opts.Logger, m.opts.Now(), slog.LevelWarn, "httplimit: charge not settled", "error", err)
 	}
 }
 

@@ -1,0 +1,31 @@
+// Package throttled writes few log lines, whatever happens.
+package throttled
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+)
+
+// Log writes at most one line a second, so that a flood of malformed requests is not
+// one of log lines too. The zero Log is ready. It is safe for concurrent use.
+type Log struct {
+	next    atomic.Int64 // Unix nanoseconds: no line before
+	dropped atomic.Uint64
+}
+
+// Line writes a line, unless it is less than a second after the last one. A nil Logger
+// is slog's default.
+func (l *Log) Line(ctx context.Context, to *slog.Logger, now time.Time, level slog.Level, msg string, args ...any) {
+	at, next := now.UnixNano(), l.next.Load()
+	early := at < next && next-at <= int64(time.Second) // else the clock was set back
+	if early || !l.next.CompareAndSwap(next, at+int64(time.Second)) {
+		l.dropped.Add(1)
+		return
+	}
+	if to == nil {
+		to = slog.Default()
+	}
+	to.Log(ctx, level, msg, append(args, "unlogged", l.dropped.Swap(0))...)
+}
