@@ -1,0 +1,164 @@
+package grpclimit
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/undecided"
+)
+
+// refusal is the error that answers a call. Interceptors around this one can tell what
+// led to it with errors.Is.
+type refusal struct {
+	status   *status.Status
+	cause    error // nil for a denial
+	byClient bool  // an Interceptor around this one must not take it for the server's fault
+}
+
+func (r *refusal) Error() string              { return r.status.Err().Error() }
+func (r *refusal) GRPCStatus() *status.Status { return r.status }
+func (r *refusal) Unwrap() error              { return r.cause }
+
+// refuse returns the answer to a call that may not be served.
+func (i *Interceptor) refuse(e *Event, t trailers) error {
+	switch e.Outcome {
+	case OutcomeDenied:
+		answer := limited(e.Decision.Limit, "rate limit exceeded", e.Decision.RetryAfter)
+		return finish(e, t, answer, pushbackOf(e.Decision.RetryAfter), i.opts.OnDenied)
+	case OutcomeExceeds:
+		answer := limited(e.Decision.Limit, "the call costs more than its limit ever allows: do not retry", 0)
+		return finish(e, t, answer, never, i.opts.OnExceeds)
+	}
+	answer, pushback := i.undecided(e)
+	return finish(e, t, answer, pushback, i.opts.OnError)
+}
+
+// finish gives the caller's function its say, and sets the trailer.
+func finish(e *Event, t trailers, answer *status.Status, pushback string, custom func(Event, *status.Status) *status.Status) error {
+	if custom != nil {
+		if other := custom(*e, answer); other.Code() != codes.OK {
+			answer = other
+		}
+	}
+	if pushback != "" {
+		t.set(pushbackTrailer, pushback)
+	}
+	return &refusal{answer, e.Err, e.Err != nil && reasonOf(e).ByClient()}
+}
+
+// undecided returns the answer to a call that could not be decided. It holds nothing of the
+// error's text.
+func (i *Interceptor) undecided(e *Event) (answer *status.Status, pushback string) {
+	switch reasonOf(e) {
+	case undecided.Key:
+		return status.New(i.opts.KeyCode, "the key that calls are limited by is missing or malformed"), ""
+	case undecided.Gone:
+		return status.FromContextError(e.Call.Context().Err()), ""
+	case undecided.Cost, undecided.Misconfigured:
+		return status.New(codes.Internal, "the call could not be decided"), ""
+	}
+	answer = status.New(codes.Unavailable, "the rate limiter is not available")
+	wait := e.Decision.RetryAfter
+	return detailed(answer, retryInfo(wait)), pushbackOf(wait)
+}
+
+// tooLate is the answer to a call that would be held for longer than its deadline.
+func tooLate(e *Event, t trailers) error {
+	t.set(pushbackTrailer, pushbackOf(e.Decision.Delay))
+	return &refusal{status: limited(e.Decision.Limit, "the rate limit delays the call beyond its deadline", e.Decision.Delay), byClient: true}
+}
+
+// gone is the answer to a call whose context has ended.
+func gone(ctx context.Context) error {
+	return &refusal{status: status.FromContextError(ctx.Err()), cause: ctx.Err(), byClient: true}
+}
+
+// limited is RESOURCE_EXHAUSTED that names the limit. It tells when to retry if the wait
+// is known.
+func limited(limit ratelimit.Limit, message string, wait time.Duration) *status.Status {
+	name := limit.Name
+	if name == "" {
+		name = "default"
+	}
+	quota := &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{
+		Subject:     name,
+		Description: describe(limit),
+		QuotaId:     name,
+		QuotaValue:  int64(limit.Capacity()),
+	}}}
+	return detailed(status.New(codes.ResourceExhausted, message+": "+name), retryInfo(wait), quota)
+}
+
+// describe says what a limit allows, without its name.
+func describe(limit ratelimit.Limit) string {
+	if limit.Algorithm == ratelimit.AlgorithmBlocked {
+		return "blocked"
+	}
+	return fmt.Sprintf("%d per %v, %d at once", limit.Rate.Units, limit.Rate.Per, limit.Capacity())
+}
+
+// detailed returns a status with details, of which nil ones are left out.
+func detailed(s *status.Status, details ...protoadapt.MessageV1) *status.Status {
+	var known []protoadapt.MessageV1
+	for _, d := range details {
+		if d != nil {
+			known = append(known, d)
+		}
+	}
+	if with, err := s.WithDetails(known...); err == nil {
+		return with
+	}
+	return s // cannot happen: the messages are well-formed, and the code is not OK
+}
+
+// retryInfo tells when to retry, rounded up to a millisecond. It is nil if that is not
+// known.
+func retryInfo(wait time.Duration) protoadapt.MessageV1 {
+	if wait <= 0 {
+		return nil
+	}
+	ms := milliseconds(wait)
+	return &errdetails.RetryInfo{RetryDelay: &durationpb.Duration{
+		Seconds: ms / 1000,
+		Nanos:   int32(ms % 1000 * int64(time.Millisecond)),
+	}}
+}
+
+// milliseconds rounds up.
+func milliseconds(d time.Duration) int64 {
+	ms := int64(d / time.Millisecond)
+	if d%time.Millisecond > 0 {
+		ms++
+	}
+	return ms
+}
+
+// pushbackTrailer tells a client's retry policy when to retry (gRFC A6).
+const pushbackTrailer = "grpc-retry-pushback-ms"
+
+// never tells a client not to retry.
+const never = "-1"
+
+// pushbackOf returns the trailer for a wait; "" if it is not known, which leaves the client
+// to its own backoff. It is an int32: a client cannot be told of a longer wait than about
+// 24 days, and must not come too early.
+func pushbackOf(wait time.Duration) string {
+	switch ms := milliseconds(wait); {
+	case wait <= 0:
+		return ""
+	case ms > math.MaxInt32:
+		return never
+	default:
+		return strconv.FormatInt(ms, 10)
+	}
+}

@@ -1,0 +1,75 @@
+package grpclimit
+
+import (
+	"context"
+	"strings"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+)
+
+// Call is one gRPC call, or one message of a stream, that a limiter decides about. What
+// the context holds is read when it is asked for. The zero Call has no method, no peer and
+// no metadata. A Call must not be changed, and key functions must not keep it.
+type Call struct {
+	// FullMethod is the method with its service: "/package.Service/Method".
+	FullMethod string
+	// Request is the request message of a unary call. Of a stream it is nil when the
+	// stream opens, and the received message in decisions on messages: see
+	// [Options].ChargeMessages.
+	Request any
+	// ClientStream and ServerStream report whether the client, or the server, may send
+	// several messages. Both are false for a unary call.
+	ClientStream, ServerStream bool
+
+	ctx context.Context
+}
+
+// NewCall returns a call to a method, for tests of key functions and for interceptors of
+// your own. The context is a server's: with a peer and incoming metadata.
+func NewCall(ctx context.Context, fullMethod string, request any) *Call {
+	return &Call{FullMethod: fullMethod, Request: request, ctx: ctx}
+}
+
+// Context returns the call's context, which is never nil.
+func (c *Call) Context() context.Context {
+	if c.ctx == nil {
+		return context.Background()
+	}
+	return c.ctx
+}
+
+// Peer returns the other end of the connection: its address, and what TLS knows of it.
+// It is nil if the context has none. It must not be changed.
+func (c *Call) Peer() *peer.Peer {
+	p, _ := peer.FromContext(c.Context())
+	return p
+}
+
+// Metadata returns the values that the client has sent under a key, in upper or lower
+// case. It is nil if there are none.
+func (c *Call) Metadata(key string) []string {
+	return metadata.ValueFromIncomingContext(c.Context(), key)
+}
+
+// Service returns the service's full name: "package.Service". It is empty if FullMethod is
+// not of the form "/package.Service/Method".
+func (c *Call) Service() string {
+	service, _, ok := c.split()
+	if !ok {
+		return ""
+	}
+	return service
+}
+
+func (c *Call) split() (service, method string, ok bool) {
+	full, ok := strings.CutPrefix(c.FullMethod, "/")
+	i := strings.LastIndexByte(full, '/')
+	if !ok || i <= 0 || i == len(full)-1 {
+		return "", "", false
+	}
+	return full[:i], full[i+1:], true
+}
+
+// Streaming reports whether the call is a stream, of either side or both.
+func (c *Call) Streaming() bool { return c.ClientStream || c.ServerStream }

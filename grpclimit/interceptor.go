@@ -1,0 +1,39 @@
+package grpclimit
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/throttled"
+	"github.com/weir-go/ratelimit/internal/undecided"
+)
+
+// Interceptor holds the calls of servers to a limiter. Make one with [New] or [PerIP]. It
+// is safe for concurrent use, and may serve any number of servers, which then share its
+// limits. The zero Interceptor cannot be used: its interceptors panic.
+type Interceptor struct {
+	limiter   ratelimit.Limiter[*Call]
+	reserver  ratelimit.Reserver[*Call] // if there is something to settle, else nil
+	maxDelay  time.Duration             // of the reserver
+	opts      Options
+	counts    [outcomes]atomic.Uint64
+	degraded  atomic.Uint64
+	unsettled atomic.Uint64
+	logs      [undecided.Reasons]throttled.Log
+	settleLog throttled.Log
+}
+
+// Stats returns the counters. Each is exact; they are not read at one instant.
+func (i *Interceptor) Stats() Stats {
+	return Stats{
+		Skipped:    i.counts[OutcomeSkipped].Load(),
+		Allowed:    i.counts[OutcomeAllowed].Load(),
+		Denied:     i.counts[OutcomeDenied].Load(),
+		Exceeds:    i.counts[OutcomeExceeds].Load(),
+		Failed:     i.counts[OutcomeFailed].Load(),
+		FailedOpen: i.counts[OutcomeFailedOpen].Load(),
+		Degraded:   i.degraded.Load(),
+		Unsettled:  i.unsettled.Load(),
+	}
+}

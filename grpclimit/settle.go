@@ -1,0 +1,102 @@
+package grpclimit
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// ChargeOnly is for [Options.Settle]: only calls that end with one of the codes are
+// charged, all others are given back. ChargeOnly(codes.Unauthenticated) counts failed
+// logins.
+func ChargeOnly(charged ...codes.Code) func(c *Call, code codes.Code, cost int) int {
+	return func(_ *Call, code codes.Code, cost int) int {
+		if slices.Contains(charged, code) {
+			return cost
+		}
+		return 0
+	}
+}
+
+// RefundServerErrors is for [Options.Settle]: a call that ends with Unavailable, Internal or
+// DataLoss is given back, since the client is not to blame.
+//
+// Codes that a client can provoke are charged: otherwise it could have work done for
+// free. A client cancels its call, and sets its deadline, which may be a millisecond. So
+// Canceled and DeadlineExceeded are charged, and so is every code once the call's context has
+// ended. Unknown is the code of a plain Go error, also of one that only says what is
+// wrong with the request. So it is charged as well. Handlers should answer what is wrong
+// with a request with InvalidArgument, and a timeout of their own with Unavailable.
+func RefundServerErrors(c *Call, code codes.Code, cost int) int {
+	switch code {
+	case codes.Unavailable, codes.Internal, codes.DataLoss:
+		if c.Context().Err() == nil {
+			return 0
+		}
+	}
+	return cost
+}
+
+// settled decides, calls next if the call may be served, and settles its charge whatever
+// happens. Panics go on after that. If failed is not nil, it reports that the client
+// failed to send a message.
+func (i *Interceptor) settled(e *Event, t trailers, failed *atomic.Bool, next func() error) (err error) {
+	res, actual := i.reserve(e), 0 // of a call that does not reach its handler
+	defer func() { i.settle(e.Call, res, actual) }()
+	if err = i.pass(e, t); err != nil {
+		return err
+	}
+	if res == nil {
+		return next()
+	}
+	actual = e.Cost        // if Settle panics
+	code := codes.Internal // of a handler that does not return
+	defer func() {
+		if serverFault(code) && (failed != nil && failed.Load() || causedByClient(err)) {
+			code = codes.InvalidArgument
+		}
+		actual = i.opts.Settle(e.Call, code, e.Cost)
+	}()
+	err = next()
+	code = codeOf(err)
+	return err
+}
+
+// settle settles the charge, and counts and logs a failure to do so.
+func (i *Interceptor) settle(c *Call, res *ratelimit.Reservation, actual int) {
+	if err := res.Settle(actual); err != nil {
+		i.unsettled.Add(1)
+		i.settleLog.Line(c.Context(), i.opts.Logger, i.opts.Now(), slog.LevelWarn, "grpclimit: charge not settled", "error", err)
+	}
+}
+
+// codeOf returns the code that a server sends for a handler's error.
+func codeOf(err error) codes.Code {
+	s, ok := status.FromError(err)
+	if !ok {
+		s = status.FromContextError(err)
+	}
+	return s.Code()
+}
+
+// serverFault reports whether a code says that the server has failed.
+func serverFault(code codes.Code) bool {
+	switch code {
+	case codes.Unknown, codes.Internal, codes.Unavailable, codes.DataLoss:
+		return true
+	}
+	return false
+}
+
+// causedByClient reports whether an Interceptor inside this one has refused the call
+// because of what the client did.
+func causedByClient(err error) bool {
+	var r *refusal
+	return errors.As(err, &r) && r.byClient
+}

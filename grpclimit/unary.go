@@ -1,0 +1,27 @@
+package grpclimit
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+)
+
+func (i *Interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	c := &Call{FullMethod: info.FullMethod, Request: req, ctx: ctx}
+	if i.skips(c) {
+		return handler(ctx, req)
+	}
+	e := Event{Call: c, Cost: i.cost(c)}
+	if i.reserver != nil {
+		err = i.settled(&e, trailers{ctx: ctx}, nil, func() (err error) {
+			resp, err = handler(ctx, req)
+			return err
+		})
+		return resp, err
+	}
+	i.take(&e)
+	if err = i.pass(&e, trailers{ctx: ctx}); err != nil {
+		return nil, err
+	}
+	return handler(ctx, req)
+}
