@@ -32,7 +32,7 @@ type line struct {
 	budgets  []Budget                 // what it has said to be left
 	backoffs int                      // refusals in a row that told no time
 	backedAt uint64                   // sent at the last of these
-	booking  bool                     // a place is asking the limiter
+	booking  *Place                   // it is asking the limiter; nil if none is
 	undone   []*ratelimit.Reservation // to be cancelled when the booking place is back
 	undoing  int                      // cancellations of bookings under way
 	window   int                      // how many may be in flight; 0 means any number
@@ -183,14 +183,14 @@ func (l *line) nextBookingLocked(p *Place, now time.Time) (step, time.Time) {
 	switch {
 	case p.isLate(opens):
 		return stepFail, opens
-	case l.firstLocked() != p || l.booking || l.undoing > 0:
+	case l.firstLocked() != p || l.booking != nil || l.undoing > 0:
 		return stepWait, never
 	case now.Before(opens):
 		return stepWait, opens
 	case !l.roomLocked(now):
 		return stepWait, l.changesLocked(now)
 	}
-	l.booking = true
+	l.booking = p
 	return stepBook, never
 }
 
@@ -200,8 +200,7 @@ func (p *Place) booked(res *ratelimit.Reservation, err error, cost int, now time
 	l := p.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	cancel := l.undone
-	l.booking, l.undone = false, nil
+	cancel := l.backLocked()
 	switch {
 	case err != nil:
 		cancel = append(cancel, res)
@@ -215,6 +214,14 @@ func (p *Place) booked(res *ratelimit.Reservation, err error, cost int, now time
 	l.undoLocked(cancel)
 	l.wakeLocked()
 	return cancel, err
+}
+
+// backLocked is called when the place that was asking the limiter is back. It returns what is to
+// be cancelled now.
+func (l *line) backLocked() (undone []*ratelimit.Reservation) {
+	undone, l.undone = l.undone, nil
+	l.booking = nil
+	return undone
 }
 
 // deniedLocked decides what to do about a denial: ask again, or give up.
@@ -233,18 +240,23 @@ func (p *Place) deniedLocked(res *ratelimit.Reservation, cost int, now time.Time
 	return nil
 }
 
-// leave takes the place out of the queue, and returns its booking.
+// leave takes the place out of the queue, if it is there, and returns its booking. If the
+// limiter has panicked, it also ends the place's booking.
 func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 	l := p.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p.waiting {
-		l.removeLocked(p)
+	if !p.waiting {
+		return nil
+	}
+	l.removeLocked(p)
+	if l.booking == p {
+		bookings = l.backLocked()
 	}
 	if p.res != nil {
 		bookings, p.res = append(bookings, p.res), nil
-		l.undoLocked(bookings)
 	}
+	l.undoLocked(bookings)
 	l.wakeLocked()
 	return bookings
 }
@@ -541,7 +553,7 @@ func (l *line) unbookLocked(now time.Time) (bookings []*ratelimit.Reservation) {
 			p.rouse()
 		}
 	}
-	if l.booking {
+	if l.booking != nil {
 		l.undone = append(l.undone, bookings...)
 		return nil
 	}

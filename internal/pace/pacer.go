@@ -131,12 +131,12 @@ func (pc *Pacer[R]) cancel(l *line, bookings []*ratelimit.Reservation) {
 	if len(bookings) == 0 {
 		return
 	}
+	defer l.cancelled() // if Cancel panics, too
 	for _, res := range slices.Backward(bookings) {
 		if res.Cancel() != nil {
 			pc.stats.unsettled.Add(1)
 		}
 	}
-	l.cancelled()
 }
 
 // line returns the queue of the key, which the caller leaves when it is done.
@@ -156,9 +156,9 @@ func (pc *Pacer[R]) line(key string) *line {
 }
 
 // Leave ends what [Pacer.Arrive] began. The line is forgotten if it is not needed any more.
-func (pc *Pacer[R]) Leave(p *Place) { pc.leave(p.line) }
-
-func (pc *Pacer[R]) leave(l *line) {
+func (pc *Pacer[R]) Leave(p *Place) {
+	pc.cancel(p.line, p.leave()) // if Await has panicked
+	l := p.line
 	pc.mu.Lock()
 	defer pc.mu.Unlock()
 	if l.users--; l.users == 0 && !l.remembers(time.Now()) {
