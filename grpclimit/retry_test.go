@@ -1,0 +1,288 @@
+package grpclimit_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/grpclimit"
+)
+
+// retryPolicy is all that the clients of these tests are told. Its own backoff is so short
+// that all five attempts are denied, unless the client does what the server says.
+const retryPolicy = `{"methodConfig": [{"name": [{}], "retryPolicy": {
+	"maxAttempts": 5, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1,
+	"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
+
+// attempts counts what arrives at a server, by the client's key.
+type attempts struct {
+	mu       sync.Mutex
+	arrived  map[string]int
+	previous map[string]string // what the last one said in grpc-previous-rpc-attempts
+	waits    time.Duration     // that the server has asked for or imposed, in whole milliseconds
+}
+
+// decided notes how long a client has to wait.
+func (a *attempts) decided(e grpclimit.Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.waits += e.Decision.Delay
+	if e.Outcome == grpclimit.OutcomeDenied {
+		a.waits += (e.Decision.RetryAfter + time.Millisecond - 1).Truncate(time.Millisecond)
+	}
+}
+
+func (a *attempts) note(ctx context.Context) {
+	key, previous := "", ""
+	if values := metadata.ValueFromIncomingContext(ctx, "client"); len(values) > 0 {
+		key = values[0]
+	}
+	if values := metadata.ValueFromIncomingContext(ctx, "grpc-previous-rpc-attempts"); len(values) > 0 {
+		previous = values[0]
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.arrived[key]++
+	a.previous[key] = previous
+}
+
+func (a *attempts) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	a.note(ctx)
+	return handler(ctx, req)
+}
+
+func (a *attempts) stream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	a.note(ss.Context())
+	return handler(srv, ss)
+}
+
+// take returns how many attempts of a client have arrived since the last call.
+func (a *attempts) take(client string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := a.arrived[client]
+	a.arrived[client] = 0
+	return n
+}
+
+// limitedServer counts attempts, and limits each client by the metadata "client".
+func limitedServer(t testing.TB, limit ratelimit.Limit, cost int) (*grpc.Server, *attempts) {
+	t.Helper()
+	a := &attempts{arrived: map[string]int{}, previous: map[string]string{}}
+	perClient, err := ratelimit.New[string](limit, nil)
+	require.NoError(t, err)
+	l := interceptor(t, ratelimit.Map(perClient, grpclimit.Metadata("client")), grpclimit.Options{
+		Cost: func(*grpclimit.Call) int { return cost }, OnDecision: a.decided,
+	})
+	server := grpc.NewServer(append([]grpc.ServerOption{grpc.ChainUnaryInterceptor(a.unary), grpc.ChainStreamInterceptor(a.stream)}, with(l)...)...)
+	testgrpc.RegisterTestServiceServer(server, new(service))
+	return server, a
+}
+
+// ways are the ways to make a call that is limited when it opens.
+var ways = map[string]func(ctx context.Context, c testgrpc.TestServiceClient) error{
+	"unary": func(ctx context.Context, c testgrpc.TestServiceClient) error {
+		_, err := c.UnaryCall(ctx, &testgrpc.SimpleRequest{})
+		return err
+	},
+	"stream": func(ctx context.Context, c testgrpc.TestServiceClient) error {
+		a, echoed := open(ctx, c, 3)
+		if a.code == codes.OK && echoed != 3 {
+			return fmt.Errorf("%d of 3 messages came back", echoed)
+		}
+		return status.Error(a.code, a.message)
+	},
+}
+
+// waiting are limits of each algorithm under which a second call, of that cost, has to wait
+// for up to d, or 2·d.
+func waiting(d time.Duration) map[string]struct {
+	limit ratelimit.Limit
+	cost  int
+} {
+	rate := ratelimit.Per(1, d)
+	return map[string]struct {
+		limit ratelimit.Limit
+		cost  int
+	}{
+		"token bucket":           {ratelimit.TokenBucket(rate, 1), 1},
+		"token bucket, a burst":  {ratelimit.TokenBucket(ratelimit.Per(3, d), 3), 3},
+		"token bucket, in part":  {ratelimit.TokenBucket(ratelimit.Per(3, d), 4), 3},
+		"leaky bucket":           {ratelimit.LeakyBucket(rate, 1), 1},
+		"fixed window":           {ratelimit.FixedWindow(rate), 1},
+		"fixed window, of three": {ratelimit.FixedWindow(ratelimit.Per(3, d)), 3},
+		"sliding log":            {ratelimit.SlidingLog(rate), 1},
+		"sliding counter":        {ratelimit.SlidingCounter(ratelimit.Per(3, d)), 2},
+	}
+}
+
+// In a bubble of testing/synctest a call takes no time at all. So if what the server has said
+// is a nanosecond too short, the retry is denied. Waits of weeks are over at once.
+func TestStockClientSucceedsAtItsFirstRetryExactly(t *testing.T) {
+	for _, d := range []time.Duration{
+		1, 999, time.Microsecond, 999_999, time.Millisecond, 1_000_001, time.Second / 7, time.Second / 3,
+		time.Second, 2500 * time.Millisecond, time.Minute, time.Hour + 1, 24 * time.Hour, 10 * 24 * time.Hour,
+	} {
+		for name, row := range waiting(d) {
+			for way, do := range ways {
+				t.Run(fmt.Sprintf("%v %s %s", d, name, way), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						server, a := limitedServer(t, row.limit, row.cost)
+						client := inBubble(t, server, grpc.WithDefaultServiceConfig(retryPolicy))
+						ctx := metadata.AppendToOutgoingContext(t.Context(), "client", "one")
+						denied, begin := 0, time.Now()
+						for range 8 {
+							require.NoError(t, do(ctx, client))
+							n := a.take("one")
+							require.LessOrEqual(t, n, 2, "never denied twice")
+							denied += n - 1
+						}
+						assert.GreaterOrEqual(t, denied, 4, "not all went through at once")
+						assert.Equal(t, a.waits, time.Since(begin), "for as long as it should, and no longer")
+					})
+				})
+			}
+		}
+	}
+}
+
+// inBubble serves over a pipe in memory, and returns a client.
+func inBubble(t testing.TB, server *grpc.Server, opts ...grpc.DialOption) testgrpc.TestServiceClient {
+	t.Helper()
+	lis := bufconn.Listen(1 << 16)
+	go func() { _ = server.Serve(lis) }()
+	t.Cleanup(server.Stop)
+	return testgrpc.NewTestServiceClient(dial(t, "passthrough:bubble", append(opts,
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))...))
+}
+
+// On the loopback interface and in real time: several clients at once, each with its own
+// key and connection. A slow machine makes attempts later, and never too early. How often
+// a client is denied depends on the machine, so each goes on until it was denied often
+// enough.
+func TestStockClientSucceedsAtItsFirstRetryInRealTime(t *testing.T) {
+	rows := map[time.Duration]int{time.Second / 7: 6, time.Second / 3: 3, 2300 * time.Millisecond: 1}
+	if testing.Short() {
+		rows = map[time.Duration]int{time.Second / 7: 3, 1300 * time.Millisecond: 1}
+	}
+	for d, denials := range rows {
+		t.Run(d.String(), func(t *testing.T) {
+			var wg sync.WaitGroup
+			defer wg.Wait()
+			for name, row := range waiting(d) {
+				server, a := limitedServer(t, row.limit, row.cost)
+				addr := start(t, server)
+				for i := range 2 {
+					for way, do := range ways {
+						client := testgrpc.NewTestServiceClient(dial(t, addr, grpc.WithDefaultServiceConfig(retryPolicy)))
+						key := fmt.Sprint(way, i)
+						wg.Go(func() {
+							untilDenied(t, denials, a, key, name, func(ctx context.Context) error { return do(ctx, client) })
+						})
+					}
+				}
+			}
+		})
+	}
+}
+
+// untilDenied makes calls until that many were denied, each of them once.
+func untilDenied(t *testing.T, times int, a *attempts, key, name string, do func(context.Context) error) {
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "client", key)
+	for denied := 0; denied < times; {
+		if !assert.NoError(t, do(ctx), name) {
+			return
+		}
+		n := a.take(key)
+		if !assert.LessOrEqual(t, n, 2, "%s: denied twice", name) {
+			return
+		}
+		denied += n - 1
+	}
+}
+
+// The attempt says itself that it is the first retry.
+func TestStockClientSaysThatItIsItsFirstRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, a := limitedServer(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)), 1)
+		client := inBubble(t, server, grpc.WithDefaultServiceConfig(retryPolicy))
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "client", "one")
+		for range 3 {
+			require.NoError(t, ways["unary"](ctx, client))
+		}
+		assert.Equal(t, "1", a.previous["one"])
+		assert.Equal(t, 5, a.take("one"), "3 calls, of which 2 were denied once")
+	})
+}
+
+// What can never pass is not tried again, and neither is what has to wait for longer than a
+// pushback can say.
+func TestStockClientDoesNotRetryInVain(t *testing.T) {
+	for name, row := range map[string]struct {
+		limit ratelimit.Limit
+		cost  int
+		first codes.Code // of a first call
+	}{
+		"blocked":                   {ratelimit.Blocked(), 1, codes.ResourceExhausted},
+		"cost above the limit":      {ratelimit.TokenBucket(ratelimit.PerSecond(5), 5), 6, codes.ResourceExhausted},
+		"free in more than 24 days": {ratelimit.TokenBucket(ratelimit.Per(1, 25*24*time.Hour), 1), 1, codes.OK},
+	} {
+		for way, do := range ways {
+			t.Run(name+" "+way, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					server, a := limitedServer(t, row.limit, row.cost)
+					client := inBubble(t, server, grpc.WithDefaultServiceConfig(retryPolicy))
+					ctx := metadata.AppendToOutgoingContext(t.Context(), "client", "one")
+					begin := time.Now()
+					assert.Equal(t, row.first, status.Code(do(ctx, client)))
+					assert.Equal(t, codes.ResourceExhausted, status.Code(do(ctx, client)))
+					assert.Equal(t, 2, a.take("one"), "each once")
+					assert.Zero(t, time.Since(begin))
+				})
+			})
+		}
+	}
+}
+
+// What the tests above would see if the server did not say when to come again.
+func TestWithoutPushbackThePolicyGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		server := grpc.NewServer(grpc.UnaryInterceptor(func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
+			n++
+			return nil, status.Error(codes.ResourceExhausted, "denied")
+		}))
+		testgrpc.RegisterTestServiceServer(server, new(service))
+		client := inBubble(t, server, grpc.WithDefaultServiceConfig(retryPolicy))
+		assert.Equal(t, codes.ResourceExhausted, status.Code(ways["unary"](t.Context(), client)))
+		assert.Equal(t, 5, n)
+	})
+}
+
+// A deadline before the pushback ends: the client waits in vain, as it does for its own
+// backoff, and is told so.
+func TestStockClientWithADeadlineIsNotDeniedTwiceEither(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, a := limitedServer(t, ratelimit.TokenBucket(ratelimit.PerMinute(1), 1), 1)
+		client := inBubble(t, server, grpc.WithDefaultServiceConfig(retryPolicy))
+		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "client", "one"), 30*time.Second)
+		defer cancel()
+		require.NoError(t, ways["unary"](ctx, client))
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(ways["unary"](ctx, client)))
+		assert.Equal(t, 2, a.take("one"))
+	})
+}
