@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/puzpuzpuz/xsync/v4"
@@ -14,7 +15,8 @@ type era struct {
 	seq   uint64
 	early *early                     // for the plans; nil if nobody needs it
 	def   *plan                      // of New's or SetLimit's limit
-	plans *xsync.Map[planKey, *plan] // for limits that LimitFor or Limited returned
+	first sync.Once                  // makes the next
+	plans *xsync.Map[planKey, *plan] // for limits that LimitFor or Limited returned; most limiters have none
 	made  atomic.Int64
 }
 
@@ -29,7 +31,7 @@ func firstEra(limit Limit, early *early) (*era, error) { return newEra(limit, 0,
 func (e *era) next(limit Limit) (*era, error) { return newEra(limit, e.seq+1, e.early) }
 
 func newEra(limit Limit, seq uint64, early *early) (_ *era, err error) {
-	e := &era{seq: seq, early: early, plans: xsync.NewMap[planKey, *plan]()}
+	e := &era{seq: seq, early: early}
 	e.def, err = e.make(planKey{limit, seq})
 	return e, err
 }
@@ -75,6 +77,7 @@ func (e *era) shared(k planKey) (*plan, error) {
 	if k.limit == e.def.limit {
 		return e.def, nil
 	}
+	e.first.Do(func() { e.plans = xsync.NewMap[planKey, *plan]() })
 	if p, ok := e.plans.Load(k); ok {
 		return p, nil
 	}

@@ -81,7 +81,6 @@ func newTable[K comparable](maxKeys int, onFull Overflow, ttl time.Duration) *ta
 		t.due = newDueKeys[K]()
 	}
 	for i := range t.shards {
-		t.shards[i].order = newOrder[K]()
 		t.shards[i].floor.Store(-maxReading)
 	}
 	return t

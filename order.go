@@ -18,11 +18,13 @@ import (
 // Only take removes a place. A key that is dropped out of order, by Sweep for one, leaves
 // a dead place behind. Dead places are skipped when they are taken, and all of them
 // are removed when they are a quarter of the places, so each costs a constant time.
+//
+// The zero order is empty.
 type order[K comparable] struct {
-	batches *simplelru.LRU[*batch[K], struct{}]
-	newest  *batch[K] // nil, or with at least one place
-	oldest  *front[K] // nil until it is first needed
-	n       int       // places, dead ones included
+	batches *simplelru.LRU[*batch[K], struct{}] // nil until a batch is full: most limiters have few keys
+	newest  *batch[K]                           // nil, or with at least one place
+	oldest  *front[K]                           // nil until it is first needed
+	n       int                                 // places, dead ones included
 	dead    int
 }
 
@@ -52,11 +54,6 @@ type front[K comparable] struct {
 	first, end int
 }
 
-func newOrder[K comparable]() order[K] {
-	batches, _ := simplelru.NewLRU[*batch[K], struct{}](math.MaxInt, nil) // fails for sizes below 1 only
-	return order[K]{batches: batches}
-}
-
 // add gives a key the newest place.
 func (o *order[K]) add(p place[K]) {
 	if o.newest == nil {
@@ -65,10 +62,29 @@ func (o *order[K]) add(p place[K]) {
 	o.newest.places[o.newest.n] = p
 	o.newest.n++
 	if o.newest.n == batchSize {
-		o.batches.Add(o.newest, struct{}{})
-		o.newest = nil
+		o.close()
 	}
 	o.n++
+}
+
+// close puts the newest batch, which is full, behind the others.
+func (o *order[K]) close() {
+	if o.batches == nil {
+		o.batches, _ = simplelru.NewLRU[*batch[K], struct{}](math.MaxInt, nil) // fails for sizes below 1 only
+	}
+	o.batches.Add(o.newest, struct{}{})
+	o.newest = nil
+}
+
+// oldestBatch removes the oldest batch and returns it, nil if there is none.
+func (o *order[K]) oldestBatch() (b *batch[K]) {
+	if o.batches != nil {
+		b, _, _ = o.batches.RemoveOldest()
+	}
+	if b == nil {
+		b, o.newest = o.newest, nil
+	}
+	return b
 }
 
 // peek returns the oldest place, or nil if there is none.
@@ -96,11 +112,9 @@ func (o *order[K]) take() (p place[K], ok bool) {
 
 // refill makes the oldest batch the front. It returns nil if there is no batch.
 func (o *order[K]) refill() *front[K] {
-	b, _, ok := o.batches.RemoveOldest()
-	if !ok {
-		if b, o.newest = o.newest, nil; b == nil {
-			return nil
-		}
+	b := o.oldestBatch()
+	if b == nil {
+		return nil
 	}
 	if o.oldest == nil {
 		o.oldest = new(front[K])
@@ -122,7 +136,13 @@ func (o *order[K]) putBack(p place[K]) {
 // under the shard's lock only. Places that are added later may be missing from them, and
 // places that were taken in the meantime may be in them.
 func (o *order[K]) runs() [][]place[K] {
-	batches := o.batches.Keys()
+	if o.n == 0 {
+		return nil
+	}
+	var batches []*batch[K]
+	if o.batches != nil {
+		batches = o.batches.Keys()
+	}
 	runs := make([][]place[K], 0, len(batches)+2)
 	if f := o.oldest; f != nil {
 		runs = append(runs, f.places[f.first:f.end])
@@ -143,7 +163,7 @@ func (o *order[K]) buried(alive func(place[K]) bool) {
 		return
 	}
 	old := *o
-	*o = newOrder[K]()
+	*o = order[K]{}
 	for _, run := range old.runs() {
 		for _, p := range run {
 			if p.b != nil && alive(p) {

@@ -13,6 +13,7 @@ import (
 type book struct {
 	history *history
 	account account
+	guess   ratelimit.Decision // the limiter's answer, if it has answered already: it saves the search
 }
 
 // account is one algorithm's bookkeeping. Instants never decrease.
@@ -22,7 +23,7 @@ type account interface {
 	spend(at time.Duration, cost int)
 }
 
-func (h *history) newBook() *book { return &book{h, newAccount(h.limit)} }
+func (h *history) newBook() *book { return &book{history: h, account: newAccount(h.limit)} }
 
 func newAccount(l ratelimit.Limit) account {
 	switch l.Algorithm {
@@ -33,18 +34,27 @@ func newAccount(l ratelimit.Limit) account {
 	case ratelimit.AlgorithmSlidingCounter:
 		return &counterAccount{per: l.Rate.Per}
 	default:
-		return &bucketAccount{units: int64(l.Rate.Units), per: int64(l.Rate.Per), owed: new(big.Int)}
+		return &bucketAccount{units: big.NewInt(int64(l.Rate.Units)), per: big.NewInt(int64(l.Rate.Per))}
 	}
 }
 
 // decide returns the Decision that Take has to answer.
 func (b *book) decide(now time.Duration, cost int) ratelimit.Decision {
-	d := b.peek(now, cost)
-	if d.Allowed && cost > 0 {
-		b.account.spend(now, cost)
-		d.Remaining, d.ResetAfter = b.remaining(now), b.resetAfter(now)
+	if cost == 0 || b.retryAfter(now, cost) > 0 {
+		return b.peek(now, cost)
 	}
+	d := ratelimit.Decision{Allowed: true, Limit: b.history.limit, Delay: b.delay(now)}
+	b.account.spend(now, cost)
+	d.Remaining, d.ResetAfter = b.remaining(now), b.resetAfter(now)
 	return d
+}
+
+// delay is for how long a leaky bucket holds what enters: until all that is ahead of it has left.
+func (b *book) delay(now time.Duration) time.Duration {
+	if b.history.limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
+		return 0
+	}
+	return b.after(now, 0, b.guess.Delay)
 }
 
 // peek returns the Decision that Peek has to answer.
@@ -52,8 +62,8 @@ func (b *book) peek(now time.Duration, cost int) ratelimit.Decision {
 	d := ratelimit.Decision{Limit: b.history.limit, Remaining: b.remaining(now), ResetAfter: b.resetAfter(now)}
 	d.RetryAfter = b.retryAfter(now, cost)
 	d.Allowed = d.RetryAfter == 0
-	if d.Allowed && cost > 0 && d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-		d.Delay = d.ResetAfter // it leaves when all that is ahead of it has left
+	if d.Allowed && cost > 0 {
+		d.Delay = b.delay(now)
 	}
 	return d
 }
@@ -66,19 +76,27 @@ func (b *book) retryAfter(now time.Duration, cost int) time.Duration {
 	if cost == 0 {
 		return 0
 	}
-	return b.after(now, b.history.limit.Capacity()-cost)
+	return b.after(now, b.history.limit.Capacity()-cost, b.guess.RetryAfter)
 }
 
-func (b *book) resetAfter(now time.Duration) time.Duration { return b.after(now, 0) }
+func (b *book) resetAfter(now time.Duration) time.Duration {
+	return b.after(now, 0, b.guess.ResetAfter)
+}
 
-// after returns how long it takes until no more than so much counts.
-func (b *book) after(now time.Duration, most int) time.Duration {
+// after returns how long it takes until no more than so much counts: it fits then, and
+// one unit of time before it does not. That is how a guess is checked, too.
+func (b *book) after(now time.Duration, most int, guess time.Duration) time.Duration {
 	unit := b.history.cfg.Resolution
 	fits := func(n time.Duration) bool { return b.account.used(now+n*unit) <= most }
 	if fits(0) {
 		return 0
 	}
 	no, yes := time.Duration(0), time.Duration(1)
+	if n := guess / unit; n > 0 && n < time.Duration(centuries)/unit && fits(n) {
+		if yes = n; !fits(n - 1) {
+			no = n - 1
+		}
+	}
 	for !fits(yes) {
 		no, yes = yes, 2*yes
 	}
@@ -96,30 +114,35 @@ func (b *book) after(now time.Duration, most int) time.Duration {
 // for the time since, never less than nothing. It counts in 1/per of a unit,
 // of which each nanosecond gives back units.
 type bucketAccount struct {
-	units, per int64
-	owed       *big.Int
+	units, per *big.Int
+	owed       big.Int
 	at         time.Duration
+
+	left, span, rest big.Int // scratch memory: the figures are asked for very often
 }
 
+// owedAt returns what is owed at an instant, until it is called again.
 func (a *bucketAccount) owedAt(at time.Duration) *big.Int {
-	back := new(big.Int).Mul(big.NewInt(a.units), big.NewInt(int64(at-a.at)))
-	owed := back.Sub(a.owed, back)
+	back := a.left.Mul(a.units, a.span.SetInt64(int64(at-a.at)))
+	owed := back.Sub(&a.owed, back)
 	if owed.Sign() < 0 {
-		return new(big.Int)
+		owed.SetInt64(0)
 	}
 	return owed
 }
 
 func (a *bucketAccount) used(at time.Duration) int {
-	per := big.NewInt(a.per)
 	owed := a.owedAt(at)
-	owed.Add(owed, per).Sub(owed, big.NewInt(1))
-	return int(owed.Div(owed, per).Int64())
+	owed.QuoRem(owed, a.per, &a.rest)
+	if a.rest.Sign() > 0 {
+		return int(owed.Int64()) + 1
+	}
+	return int(owed.Int64())
 }
 
 func (a *bucketAccount) spend(at time.Duration, cost int) {
 	owed := a.owedAt(at)
-	a.owed = owed.Add(owed, new(big.Int).Mul(big.NewInt(int64(cost)), big.NewInt(a.per)))
+	a.owed.Add(owed, a.span.Mul(a.span.SetInt64(int64(cost)), a.per))
 	a.at = at
 }
 

@@ -152,7 +152,7 @@ func playResetBooked(h *history) {
 }
 
 func (p *party) reset() {
-	err := p.has.reset(p.ctx(), p.key())
+	err := p.has.reset(p.ctx(), p.key)
 	p.note("Reset(%s): %v", p.name, err)
 	p.reached(err)
 	p.must(err == nil, resetForgets, "Reset fails: %v", err)

@@ -25,6 +25,7 @@ func (p *party) booked(book *book, cost int) ratelimit.Decision {
 	now := p.now
 	if p.chance(4) && p.has.peek != nil {
 		got, _ := p.peek(cost)
+		book.guess = got
 		p.compare(got, book.peek(now, cost))
 	}
 	if p.chance(3) {
@@ -34,6 +35,7 @@ func (p *party) booked(book *book, cost int) ratelimit.Decision {
 	}
 	got, err := p.take(cost)
 	p.must(err == nil, chargesNothing, "cost %d is within the capacity: %v", cost, err)
+	book.guess = got
 	want := book.decide(now, cost)
 	p.compare(got, want)
 	return want

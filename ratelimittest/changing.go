@@ -42,7 +42,7 @@ func (p *party) change(l ratelimit.Limit) {
 	p.reached(err)
 	p.must(err == nil, spentStays, "SetLimit(%v) fails: %v", l, err)
 	p.limit = l
-	d, err := p.lim.Take(p.ctx(), p.key(), 0)
+	d, err := p.lim.Take(p.ctx(), p.key, 0)
 	p.must(err == nil && d.Limit == l, spentStays, "%v was set, and the key answers for %v (%v)", l, d.Limit, err)
 }
 
@@ -87,8 +87,9 @@ func playSetOther(h *history) {
 
 // compareChanged makes a call under a limit that was changed, and compares it with the book.
 func (p *party) compareChanged(book *book, cost int) {
-	want := book.decide(p.now, cost)
 	got, err := p.take(cost)
+	book.guess = got
+	want := book.decide(p.now, cost)
 	p.must(err == nil && got == want, spentStays, "what was spent under the limit before counts under this one as if it was spent under it; Take answers %s, want %s",
 		described(got, err), described(want, nil))
 }

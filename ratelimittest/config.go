@@ -96,6 +96,8 @@ type Config struct {
 	// Seed repeats a run: every failure names the seed that led to it. If zero,
 	// each run draws another.
 	Seed uint64
+
+	steps []step // memory for those of the next history
 }
 
 // withDefaults returns the config with nothing left to be guessed.

@@ -70,7 +70,7 @@ func (h *history) regained(owed, cost int) (time.Duration, bool) {
 	if h.limit.Algorithm == ratelimit.AlgorithmSlidingLog {
 		account = newAccount(ratelimit.FixedWindow(h.limit.Rate)) // Units of debt per window, likewise
 	}
-	book := &book{h, account}
+	book := &book{history: h, account: account}
 	book.account.spend(h.now, owed)
 	return book.retryAfter(h.now, cost), true
 }

@@ -31,6 +31,7 @@ type party struct {
 	lim  ratelimit.Limiter[string]
 	has  methods // of lim
 	name string
+	key  string // the name, and what sets the history's keys apart from all others
 }
 
 // begin makes the limiter, with the clock at some instant between five years before
@@ -65,7 +66,14 @@ func (h *history) keep(l ratelimit.Limiter[string]) ratelimit.Limiter[string] {
 }
 
 // party returns a key never seen before.
-func (h *history) party() *party { return h.partyOf(h.lim) }
+func (h *history) party() *party {
+	h.keys++
+	return h.have(h.lim, h.has, keyName(h.keys-1))
+}
+
+func (h *history) have(l ratelimit.Limiter[string], has methods, name string) *party {
+	return &party{h, l, has, name, h.id + name}
+}
 
 // stranger returns a key of another limiter with the same limit.
 func (h *history) stranger() *party { return h.partyOf(h.newLimiter(h.limit)) }
@@ -86,10 +94,8 @@ func keyName(n int) string {
 
 // named returns a key of a name that is given.
 func (h *history) named(l ratelimit.Limiter[string], name string) *party {
-	return &party{h, l, h.cfg.methodsOf(l), name}
+	return h.have(l, h.cfg.methodsOf(l), name)
 }
-
-func (p *party) key() string { return p.id + p.name }
 
 // shown is the name as a failure tells it: some keys have 65 536 letters.
 func (p *party) shown() string {
@@ -169,38 +175,38 @@ func (h *history) pause(d ratelimit.Decision) {
 // ---- calls ----
 
 func (p *party) take(cost int) (ratelimit.Decision, error) {
-	d, err := p.lim.Take(p.ctx(), p.key(), cost)
+	d, err := p.lim.Take(p.ctx(), p.key, cost)
 	for range maxUnavailable {
 		if cost > 0 || !errors.Is(err, ratelimit.ErrUnavailable) {
 			break
 		}
-		d, err = p.lim.Take(p.ctx(), p.key(), cost) // it has charged nothing
+		d, err = p.lim.Take(p.ctx(), p.key, cost) // it has charged nothing
 	}
-	p.note("Take(%s, %d): %s", p.shown(), cost, described(d, err))
+	p.noteCall("Take", cost, d, err)
 	p.reached(err)
 	p.wellFormed("Take", cost, d, err)
 	return d, err
 }
 
 func (p *party) allow(cost int) bool {
-	ok := p.lim.Allow(p.key(), cost)
+	ok := p.lim.Allow(p.key, cost)
 	p.note("Allow(%s, %d): %v", p.shown(), cost, ok)
 	return ok
 }
 
 func (p *party) peek(cost int) (ratelimit.Decision, error) {
-	d, err := p.has.peek(p.ctx(), p.key(), cost)
+	d, err := p.has.peek(p.ctx(), p.key, cost)
 	for i := 0; i < maxUnavailable && errors.Is(err, ratelimit.ErrUnavailable); i++ {
-		d, err = p.has.peek(p.ctx(), p.key(), cost)
+		d, err = p.has.peek(p.ctx(), p.key, cost)
 	}
-	p.note("Peek(%s, %d): %s", p.name, cost, described(d, err))
+	p.noteCall("Peek", cost, d, err)
 	p.reached(err)
 	p.wellFormed("Peek", cost, d, err)
 	return d, err
 }
 
 func (p *party) reserve(cost int, maxDelay time.Duration) *ratelimit.Reservation {
-	r, err := p.has.reserver.Reserve(p.ctx(), p.key(), cost, maxDelay)
+	r, err := p.has.reserver.Reserve(p.ctx(), p.key, cost, maxDelay)
 	p.must(r != nil, reserveIsTrue, "Reserve returns nil")
 	p.note("Reserve(%s, %d, %v): %s", p.name, cost, maxDelay, described(r.Decision, err))
 	p.reached(err)
@@ -218,7 +224,7 @@ func (p *party) settle(r *ratelimit.Reservation, actual int) {
 }
 
 func (p *party) adjust(delta int) {
-	err := p.has.adjust(p.ctx(), p.key(), delta)
+	err := p.has.adjust(p.ctx(), p.key, delta)
 	p.note("Adjust(%s, %+d): %v", p.name, delta, err)
 	p.reached(err)
 	p.must(err == nil, adjustIsTrue, "Adjust by %d fails: %v", delta, err)
@@ -227,32 +233,42 @@ func (p *party) adjust(delta int) {
 // spend is a Take that has to be allowed.
 func (p *party) spend(cost int) ratelimit.Decision {
 	d, err := p.take(cost)
-	p.must(err == nil && d.Allowed, exact, "cost %d fits and is not allowed: %s", cost, described(d, err))
+	if err != nil || !d.Allowed {
+		p.fail(exact, "cost %d fits and is not allowed: %s", cost, described(d, err))
+	}
 	return d
 }
 
 // left returns what the key has left, and spends nothing.
 func (p *party) left() ratelimit.Decision {
 	d, err := p.take(0)
-	p.must(err == nil && d.Allowed, chargesNothing, "a cost of 0 is not allowed: %s", described(d, err))
+	if err != nil || !d.Allowed {
+		p.fail(chargesNothing, "a cost of 0 is not allowed: %s", described(d, err))
+	}
 	return d
 }
 
 // wellFormed checks what holds for every answer, whatever the state.
 func (p *party) wellFormed(call string, cost int, d ratelimit.Decision, err error) {
-	if err != nil {
-		p.must(!d.Allowed, chargesNothing, "%s allows cost %d with the error %v", call, cost, err)
-		p.must(d.RetryAfter == 0, retryAfterIsTrue, "%s says %v, but RetryAfter is %v", call, err, d.RetryAfter)
-		return
+	switch {
+	case err != nil && d.Allowed:
+		p.fail(chargesNothing, "%s allows cost %d with the error %v", call, cost, err)
+	case err != nil && d.RetryAfter != 0:
+		p.fail(retryAfterIsTrue, "%s says %v, but RetryAfter is %v", call, err, d.RetryAfter)
+	case err != nil:
+	case d.Limit != p.limit:
+		p.fail(namesItsLimit, "%s answers for the limit %q", call, d.Limit)
+	case d.Allowed != (d.RetryAfter <= 0):
+		p.fail(retryAfterIsTrue, "%s of cost %d: Allowed is %v and RetryAfter %v", call, cost, d.Allowed, d.RetryAfter)
+	case d.Remaining < 0 || d.Remaining > p.limit.Capacity():
+		p.fail(remainingIsTrue, "Remaining is %d, of a capacity of %d", d.Remaining, p.limit.Capacity())
+	case !p.isSpan(d.RetryAfter):
+		p.fail(retryAfterIsTrue, "RetryAfter is %v", d.RetryAfter)
+	case !p.isSpan(d.ResetAfter):
+		p.fail(resetAfterIsTrue, "ResetAfter is %v", d.ResetAfter)
+	case !p.isSpan(d.Delay) || !d.Allowed && d.Delay != 0:
+		p.fail(boundHolds, "Delay is %v, Allowed %v", d.Delay, d.Allowed)
 	}
-	p.must(d.Limit == p.limit, namesItsLimit, "%s answers for the limit %q", call, d.Limit)
-	p.must(d.Allowed == (d.RetryAfter <= 0), retryAfterIsTrue, "%s of cost %d: Allowed is %v and RetryAfter %v",
-		call, cost, d.Allowed, d.RetryAfter)
-	p.must(d.Remaining >= 0 && d.Remaining <= p.limit.Capacity(), remainingIsTrue,
-		"Remaining is %d, of a capacity of %d", d.Remaining, p.limit.Capacity())
-	p.must(p.isSpan(d.RetryAfter), retryAfterIsTrue, "RetryAfter is %v", d.RetryAfter)
-	p.must(p.isSpan(d.ResetAfter), resetAfterIsTrue, "ResetAfter is %v", d.ResetAfter)
-	p.must(p.isSpan(d.Delay) && (d.Allowed || d.Delay == 0), boundHolds, "Delay is %v, Allowed %v", d.Delay, d.Allowed)
 }
 
 // isSpan reports whether d is one that the engine can know.
@@ -280,8 +296,9 @@ func (h *history) alike(p promise, a, b *party, why string) {
 		cost := h.cost(a.left().Remaining)
 		da, erra := a.take(cost)
 		db, errb := b.take(cost)
-		h.must(da == db && (erra == nil) == (errb == nil), p, "%s: %s answers %s and %s %s",
-			why, a.name, described(da, erra), b.name, described(db, errb))
+		if da != db || (erra == nil) != (errb == nil) {
+			h.fail(p, "%s: %s answers %s and %s %s", why, a.name, described(da, erra), b.name, described(db, errb))
+		}
 		h.pause(da)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/weir-go/ratelimit"
 )
@@ -24,7 +25,7 @@ func playKeys(h *history) {
 
 // similarNames are keys that somebody might take for each other: by their case, their blanks, their
 // beginning, their end, their length, their bytes or their encoding.
-func similarNames() []string {
+var similarNames = sync.OnceValue(func() []string {
 	names := []string{"like a", "like A", "like a ", "like  a", "like a:b", "like a/b", "like ä", "like a\u0308", "like {a}", "like a*", "like a%20",
 		"like a\x00", "like a\x00b", "like a\x00c", "like a\n", "like \x80", "like \x81", "like \xff\xfe", "like \ufffd", "like \xff"}
 	for _, n := range []int{16, 32, 64, 100, 128, 200, 250, 255, 256, 512, 1024, 4096, 65536} {
@@ -32,7 +33,7 @@ func similarNames() []string {
 		names = append(names, long, long+"1", long+"2", "1"+long, "2"+long, long+"1"+long, long+"2"+long)
 	}
 	return names
-}
+})
 
 // manyKeys is how many keys are spent from at the same time.
 const manyKeys = 4096

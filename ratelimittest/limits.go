@@ -3,6 +3,7 @@ package ratelimittest
 import (
 	"math"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -22,6 +23,15 @@ func figure(n int64) int { return int(min(n, math.MaxInt)) }
 
 // large is n, or where an int is smaller the largest that leaves room to add.
 func large(n int64) int { return min(figure(n), math.MaxInt/8) }
+
+// edgesOf are the edges of each algorithm.
+var edgesOf = sync.OnceValue(func() map[ratelimit.Algorithm][]ratelimit.Limit {
+	all := make(map[ratelimit.Algorithm][]ratelimit.Limit)
+	for _, a := range algorithms {
+		all[a] = edges(a)
+	}
+	return all
+})
 
 // edges are the limits at which limiters have been seen to fail: rates above one a
 // nanosecond, fractions of a nanosecond, products beyond 64 bits and figures beyond 53.
@@ -76,7 +86,7 @@ func (c *Config) limitFor(a ratelimit.Algorithm, n int, rng *rand.Rand) (ratelim
 	if len(c.Limits) > 0 {
 		return c.fixedLimit(a, n)
 	}
-	all := edges(a)
+	all := edgesOf()[a]
 	for i := range 100 {
 		l := c.randomLimit(a, rng)
 		if n%2 == 0 && i < 20 {

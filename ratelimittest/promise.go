@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,14 +51,25 @@ type violation struct {
 	steps   []step
 }
 
-// step is one line of the sequence. It is not put into words unless it is shown.
+// step is one line of the sequence. It is not put into words unless it is shown. Most are
+// calls that are answered with a Decision: to note one allocates nothing.
 type step struct {
 	at     time.Duration
 	format string
 	args   []any
+
+	call string // if not empty: instead of the format
+	key  *party
+	cost int
+	said answer
 }
 
-func (s step) String() string { return fmt.Sprintf("%-14v ", s.at) + fmt.Sprintf(s.format, s.args...) }
+func (s step) String() string {
+	if s.call != "" {
+		return fmt.Sprintf("%-14v %s(%s, %d): %s", s.at, s.call, s.key.shown(), s.cost, s.said)
+	}
+	return fmt.Sprintf("%-14v ", s.at) + fmt.Sprintf(s.format, s.args...)
+}
 
 // lastSteps is how much of a long history a failure shows.
 const lastSteps = 60
@@ -110,7 +122,7 @@ func (h *history) caught(check string, ended any) (v *violation) {
 }
 
 func (h *history) violation(p promise, what string) *violation {
-	return &violation{promise: p, limit: h.limit, what: what, seed: h.cfg.Seed, steps: h.steps}
+	return &violation{promise: p, limit: h.limit, what: what, seed: h.cfg.Seed, steps: slices.Clone(h.steps)}
 }
 
 // fail ends the history.
@@ -126,7 +138,11 @@ func (h *history) must(ok bool, p promise, format string, args ...any) {
 }
 
 func (h *history) note(format string, args ...any) {
-	h.steps = append(h.steps, step{h.now, format, args})
+	h.steps = append(h.steps, step{at: h.now, format: format, args: args})
+}
+
+func (p *party) noteCall(call string, cost int, d ratelimit.Decision, err error) {
+	p.steps = append(p.steps, step{at: p.now, call: call, key: p, cost: cost, said: answer{d, err}})
 }
 
 // answer is a Decision, or an error, that is told in few words.

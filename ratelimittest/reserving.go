@@ -74,7 +74,7 @@ func playReserveErrors(h *history) {
 		} else if cost >= 0 {
 			continue // the capacity is the largest figure that there is
 		}
-		r, err := a.has.reserver.Reserve(h.ctx(), a.key(), cost, h.upto(h.limit.Rate.Per))
+		r, err := a.has.reserver.Reserve(h.ctx(), a.key, cost, h.upto(h.limit.Rate.Per))
 		h.must(r != nil, reserveIsTrue, "Reserve of cost %d returns nil, with the error %v", cost, err)
 		h.note("Reserve(%s, %d): %s", a.name, cost, described(r.Decision, err))
 		h.reached(err)

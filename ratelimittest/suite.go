@@ -116,7 +116,10 @@ func (c *Config) playAll(a ratelimit.Algorithm, k check) (all []*violation) {
 		rounds = 1
 	}
 	for n := range rounds {
-		v := c.playOne(a, k, n)
+		v, played := c.playOne(a, k, n)
+		if !played {
+			break // the limiters lack what the check needs
+		}
 		if v == nil || seen[v.promise] {
 			continue
 		}
@@ -132,33 +135,34 @@ func (c *Config) playAll(a ratelimit.Algorithm, k check) (all []*violation) {
 const maxUnavailable = 10
 
 // playOne plays one history, and again with other keys where the engine could not decide,
-// or where Config.Retries allows for failures that do not repeat.
-func (c *Config) playOne(a ratelimit.Algorithm, k check, n int) (v *violation) {
+// or where Config.Retries allows for failures that do not repeat. It reports whether the
+// limiters have what the check needs.
+func (c *Config) playOne(a ratelimit.Algorithm, k check, n int) (v *violation, played bool) {
 	failed := 0
 	for try := range maxUnavailable {
-		switch v = c.playTry(a, k, n, try); {
+		switch v, played = c.playTry(a, k, n, try); {
 		case v == nil:
-			return nil
+			return nil, played
 		case v.promise == canDecide:
 		case failed == c.Retries:
-			return v
+			return v, true
 		default:
 			failed++
 		}
 	}
-	return v
+	return v, true
 }
 
 // playTry plays one history, with random figures that depend on nothing but the seed and
 // on which history it is. Each try has keys of its own.
-func (c *Config) playTry(a ratelimit.Algorithm, k check, n, try int) (v *violation) {
+func (c *Config) playTry(a ratelimit.Algorithm, k check, n, try int) (v *violation, played bool) {
 	id := int64(a)<<40 | int64(indexOf(k.name))<<32 | int64(n)
-	h := &history{cfg: c, rng: rand.New(rand.NewPCG(c.Seed, uint64(id))), id: describedKey(c.Seed, id, try)}
-	var ok bool
-	if h.limit, ok = c.limitFor(a, n, h.rng); !ok {
-		return nil
+	h := &history{cfg: c, rng: rand.New(rand.NewPCG(c.Seed, uint64(id))), id: describedKey(c.Seed, id, try), steps: c.steps[:0]}
+	if h.limit, played = c.limitFor(a, n, h.rng); !played {
+		return nil, true
 	}
 	defer func() {
+		c.steps = h.steps
 		v = h.caught(k.name, recover())
 		if err := h.close(); err != nil && v == nil {
 			v = h.violation(closes, err.Error())
@@ -166,10 +170,10 @@ func (c *Config) playTry(a ratelimit.Algorithm, k check, n, try int) (v *violati
 		}
 	}()
 	h.begin()
-	if k.needs == nil || k.needs(h) {
+	if played = k.needs == nil || k.needs(h); played {
 		k.play(h)
 	}
-	return nil
+	return nil, played
 }
 
 // close closes the limiters of the history.

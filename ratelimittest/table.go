@@ -76,13 +76,13 @@ func (p *party) pressOnce(i, n int, t *tally) {
 	switch (i + n) % 4 {
 	case 0:
 		if p.has.peek != nil {
-			p.has.peek(p.ctx(), p.key(), 1)
+			p.has.peek(p.ctx(), p.key, 1)
 		}
 		if p.has.sweep != nil {
 			p.has.sweep()
 		}
 	case 1:
-		d, err := p.lim.Take(p.ctx(), p.key(), 1)
+		d, err := p.lim.Take(p.ctx(), p.key, 1)
 		if err == nil && d.Allowed {
 			t.got.Add(1)
 		}
@@ -90,7 +90,7 @@ func (p *party) pressOnce(i, n int, t *tally) {
 			t.unavailable.Add(1)
 		}
 	default:
-		if p.lim.Allow(p.key(), 1) {
+		if p.lim.Allow(p.key, 1) {
 			t.got.Add(1)
 		}
 	}

@@ -19,7 +19,7 @@ func (p *party) waiting(ctx context.Context, cost int) error {
 	defer stop(nil)
 	late := time.AfterFunc(hung, func() { stop(errHung) })
 	defer late.Stop()
-	err := p.has.wait(ctx, p.key(), cost)
+	err := p.has.wait(ctx, p.key, cost)
 	p.note("Wait(%s, %d): %v", p.name, cost, err)
 	p.reached(err)
 	p.must(!errors.Is(context.Cause(ctx), errHung), waitIsTrue, "Wait for cost %d does not return", cost)
@@ -182,7 +182,7 @@ func (p *party) startWait(cost int) *waits {
 				w.done <- fmt.Errorf("panic: %v", e)
 			}
 		}()
-		w.done <- p.has.wait(ctx, p.key(), cost)
+		w.done <- p.has.wait(ctx, p.key, cost)
 	}()
 	p.note("Wait(%s, %d) begins", p.name, cost)
 	p.hasBooked(w, was)
@@ -192,7 +192,7 @@ func (p *party) startWait(cost int) *waits {
 // hasBooked returns once a key's figures differ from what they were before a Wait.
 func (p *party) hasBooked(w *waits, was ratelimit.Decision) {
 	for began := time.Now(); time.Since(began) < soon; time.Sleep(100 * time.Microsecond) {
-		if d, err := p.lim.Take(p.ctx(), p.key(), 0); err == nil && d != was {
+		if d, err := p.lim.Take(p.ctx(), p.key, 0); err == nil && d != was {
 			return
 		}
 		select {
