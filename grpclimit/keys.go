@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
 // A key function returns the key of a call, by which a limit counts. The functions of
@@ -67,28 +68,6 @@ func Optional[K any](key func(*Call) (K, error)) func(*Call) (K, error) {
 	}
 }
 
-// maxKept bounds the text of a key: a limiter keeps its keys.
-const maxKept = 1 << 10
-
-// kept returns a text that is short enough to be kept as a key.
-func kept(value, what string) (string, error) {
-	if len(value) > maxKept {
-		return "", fmt.Errorf("%w: %d bytes of %s, above %d", ErrMalformedKey, len(value), what, maxKept)
-	}
-	return value, nil
-}
-
-// single returns the only value there is.
-func single(values []string, what string) (string, error) {
-	switch {
-	case len(values) > 1:
-		return "", fmt.Errorf("%w: %d values of %s", ErrMalformedKey, len(values), what)
-	case len(values) == 0 || values[0] == "":
-		return "", fmt.Errorf("%w: no %s", ErrNoKey, what)
-	}
-	return values[0], nil
-}
-
 // Metadata returns a key function for the value that the client has sent under a key. It
 // is ErrNoKey if the value is missing or empty, and ErrMalformedKey if it is longer than
 // 1 KiB, or if there are several, since another program may read another one of them.
@@ -97,11 +76,11 @@ func single(values []string, what string) (string, error) {
 func Metadata(key string) func(*Call) (string, error) {
 	key = strings.ToLower(key)
 	return func(c *Call) (string, error) {
-		value, err := single(c.Metadata(key), key)
+		value, err := keytext.Single(c.Metadata(key), key)
 		if err != nil {
 			return "", err
 		}
-		return kept(value, key)
+		return keytext.Short(value, key)
 	}
 }
 
@@ -115,12 +94,23 @@ func Metadata(key string) func(*Call) (string, error) {
 func APIKey(key string) func(*Call) (Hash, error) {
 	key = strings.ToLower(key)
 	return func(c *Call) (Hash, error) {
-		secret, err := single(c.Metadata(key), key)
+		secret, err := keytext.Single(c.Metadata(key), key)
 		if err != nil {
 			return Hash{}, err
 		}
 		return HashOf(secret), nil
 	}
+}
+
+// BearerToken is a key function for the hash of the token in "authorization: Bearer token".
+// It is ErrNoKey if there is no such value or another scheme in it. Like [APIKey], it checks
+// no token. It is the hash that [httplimit.BearerToken] returns for the same token.
+func BearerToken(c *Call) (Hash, error) {
+	token, err := keytext.Bearer(c.Metadata("authorization"))
+	if err != nil {
+		return Hash{}, err
+	}
+	return HashOf(token), nil
 }
 
 // Method is a key function for the full method: "/package.Service/Method". It is
@@ -130,7 +120,7 @@ func Method(c *Call) (string, error) {
 	if c.FullMethod == "" {
 		return "", fmt.Errorf("%w: no method", ErrNoKey)
 	}
-	return kept(c.FullMethod, "method")
+	return keytext.Short(c.FullMethod, "method")
 }
 
 // Service is a key function for the service's full name: "package.Service". It is
@@ -141,5 +131,5 @@ func Service(c *Call) (string, error) {
 	if service == "" {
 		return "", fmt.Errorf("%w: the method has no service", ErrMalformedKey)
 	}
-	return kept(service, "service")
+	return keytext.Short(service, "service")
 }

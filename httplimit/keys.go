@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/keytext"
 	"github.com/weir-go/ratelimit/internal/undecided"
 )
 
@@ -73,7 +74,7 @@ func Join[A, B comparable](a func(*http.Request) (A, error), b func(*http.Reques
 func Header(name string) func(*http.Request) (string, error) {
 	name = http.CanonicalHeaderKey(name)
 	return func(r *http.Request) (string, error) {
-		value, err := single(r.Header[name], name)
+		value, err := keytext.Single(r.Header[name], name)
 		if err != nil {
 			return "", err
 		}
@@ -81,28 +82,11 @@ func Header(name string) func(*http.Request) (string, error) {
 	}
 }
 
-// maxKept bounds the text of a key. A limiter keeps its keys, and a server's default
-// lets a client send a megabyte of header: for each of 65,536 keys.
-const maxKept = 1 << 10
-
 // kept returns a text that may be kept as a key: neither long, nor a part of something
 // long, such as the request line, that it would keep in memory.
 func kept(value, what string) (string, error) {
-	if len(value) > maxKept {
-		return "", fmt.Errorf("%w: %d bytes of %s, above %d", ErrMalformedKey, len(value), what, maxKept)
-	}
-	return strings.Clone(value), nil
-}
-
-// single returns the only value there is.
-func single(values []string, what string) (string, error) {
-	switch {
-	case len(values) > 1:
-		return "", fmt.Errorf("%w: %d values of %s", ErrMalformedKey, len(values), what)
-	case len(values) == 0 || values[0] == "":
-		return "", fmt.Errorf("%w: no %s", ErrNoKey, what)
-	}
-	return values[0], nil
+	short, err := keytext.Short(value, what)
+	return strings.Clone(short), err
 }
 
 // Hash is the SHA-256 of a secret. It takes the secret's place in a limiter's table, in
@@ -111,7 +95,10 @@ func single(values []string, what string) (string, error) {
 type Hash [sha256.Size]byte
 
 // HashOf returns the Hash of a secret, to look plans up in [ratelimit.Options].LimitFor.
-func HashOf(secret string) Hash { return sha256.Sum256([]byte(secret)) }
+func HashOf(secret string) Hash {
+	var short [256]byte // on the stack, as long as that is enough
+	return sha256.Sum256(append(short[:0], secret...))
+}
 
 // String returns the first eight bytes in hex, enough to tell hashes apart in a log.
 func (h Hash) String() string { return hex.EncodeToString(h[:8]) }
@@ -134,7 +121,7 @@ func hashed(secret func(*http.Request) (string, error)) func(*http.Request) (Has
 // use [BearerToken].
 func APIKey(name string) func(*http.Request) (Hash, error) {
 	name = http.CanonicalHeaderKey(name)
-	return hashed(func(r *http.Request) (string, error) { return single(r.Header[name], name) })
+	return hashed(func(r *http.Request) (string, error) { return keytext.Single(r.Header[name], name) })
 }
 
 // BearerToken is a key function for the hash of the token in "Authorization: Bearer
@@ -142,26 +129,7 @@ func APIKey(name string) func(*http.Request) (Hash, error) {
 // [APIKey], it checks no token.
 func BearerToken(r *http.Request) (Hash, error) { return bearer(r) }
 
-var bearer = hashed(func(r *http.Request) (string, error) {
-	value, err := single(r.Header["Authorization"], "Authorization")
-	if err != nil {
-		return "", err
-	}
-	scheme, token := value, ""
-	if i := strings.IndexAny(value, " \t"); i >= 0 {
-		scheme, token = value[:i], strings.TrimLeft(value[i:], " ") // a tab is left, and malformed
-	}
-	if !strings.EqualFold(scheme, "Bearer") {
-		return "", fmt.Errorf("%w: no bearer token in Authorization", ErrNoKey)
-	}
-	switch {
-	case token == "":
-		return "", fmt.Errorf("%w: empty bearer token", ErrNoKey)
-	case strings.ContainsAny(token, " \t,"):
-		return "", fmt.Errorf("%w: bearer token with spaces or commas", ErrMalformedKey)
-	}
-	return token, nil
-})
+var bearer = hashed(func(r *http.Request) (string, error) { return keytext.Bearer(r.Header["Authorization"]) })
 
 // Cookie returns a key function for the hash of a cookie's value, such as a session. It
 // is ErrNoKey if the cookie is missing or empty, and ErrMalformedKey if it is there
@@ -172,7 +140,7 @@ func Cookie(name string) func(*http.Request) (Hash, error) {
 		for _, c := range r.CookiesNamed(name) {
 			values = append(values, c.Value)
 		}
-		return single(values, "cookie "+name)
+		return keytext.Single(values, "cookie "+name)
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
 // Options are the settings of [New] besides the limiter. Nil and the zero Options
@@ -131,20 +132,10 @@ func (o *Options) validate() error {
 		return fmt.Errorf("httplimit: Options.Dialect is %d, which does not exist", o.Dialect)
 	case o.Jitter < 0:
 		return fmt.Errorf("httplimit: Options.Jitter is %v, want 0 or more", o.Jitter)
-	case o.DegradedHeader != "" && !isToken(o.DegradedHeader):
+	case o.DegradedHeader != "" && !keytext.IsToken(o.DegradedHeader):
 		return errors.New("httplimit: Options.DegradedHeader is not a header field's name")
 	}
 	return nil
-}
-
-// isToken reports whether s is a token, as the name of a header field is.
-func isToken(s string) bool {
-	for i := range len(s) {
-		if !isNameChar(s[i]) {
-			return false
-		}
-	}
-	return s != ""
 }
 
 // defaults fills in the functions that were left nil, and brings names into the form of

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
 // item is one member of a list of a structured field (RFC 9651): a name, with those of
@@ -195,9 +197,4 @@ func isKeyChar(c byte) bool {
 	return isLower(c) || isDigit(c) || c == '_' || c == '-' || c == '.' || c == '*'
 }
 
-func isTokenChar(c byte) bool { return isNameChar(c) || c == ':' || c == '/' }
-
-// isNameChar reports whether c may be in a token of RFC 9110, section 5.6.2.
-func isNameChar(c byte) bool {
-	return isLetter(c) || isDigit(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
-}
+func isTokenChar(c byte) bool { return keytext.IsTokenChar(c) || c == ':' || c == '/' }

@@ -1,4 +1,4 @@
-package httplimit
+package clientaddr
 
 import (
 	"net/netip"
@@ -9,14 +9,14 @@ import (
 // end, and no further than the client: a header of a megabyte costs no more than one
 // of two entries. An empty entry is no address: to skip it would be to believe what
 // is before it, which the client has written if a proxy had nothing to say.
-func (c *clientIP) inForwardedFor(lines []string) (netip.Addr, error) {
+func (f *Finder) inForwardedFor(lines []string) (netip.Addr, error) {
 	after := 0
 	for i := len(lines) - 1; i >= 0; i-- {
 		line := lines[i]
 		for more := true; more; after++ {
 			var entry string
 			line, entry, more = cutLast(line)
-			if hop, ok := parseHop(strings.Trim(entry, " \t")); c.isClient(hop, ok, after) {
+			if hop, ok := parseHop(strings.Trim(entry, " \t")); f.isClient(hop, ok, after) {
 				return hop, nil
 			}
 		}
@@ -39,14 +39,14 @@ const maxForwarded = 16 << 10
 // be told from what is around them only from a line's beginning. So each line is read
 // twice: to count its elements, and to find the last that can be the client's. Where
 // the syntax is broken, it is unknown what is quoted: then the whole line is malformed.
-func (c *clientIP) inForwarded(lines []string) (netip.Addr, error) {
+func (f *Finder) inForwarded(lines []string) (netip.Addr, error) {
 	after := 0 // elements in the lines after this one
 	for i := len(lines) - 1; i >= 0; i-- {
 		n, ok := countElements(lines[i])
 		if !ok {
 			return netip.Addr{}, errBrokenSyntax
 		}
-		if client, found := c.lastClient(lines[i], n+after); found {
+		if client, found := f.lastClient(lines[i], n+after); found {
 			return client, nil
 		}
 		after += n
@@ -70,12 +70,12 @@ func countElements(line string) (n int, ok bool) {
 
 // lastClient returns the last element of a well-formed line that is the client's. So many
 // elements are left, this line's included.
-func (c *clientIP) lastClient(line string, left int) (client netip.Addr, found bool) {
+func (f *Finder) lastClient(line string, left int) (client netip.Addr, found bool) {
 	for more := true; more; {
 		var hop netip.Addr
 		var ok bool
 		hop, ok, line, more, _ = forwardedElement(line)
-		if left--; c.isClient(hop, ok, left) {
+		if left--; f.isClient(hop, ok, left) {
 			client, found = hop, true
 		}
 	}

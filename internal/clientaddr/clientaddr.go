@@ -1,0 +1,232 @@
+// Package clientaddr finds the address of a client behind proxies, for HTTP requests and
+// gRPC calls alike. [Options] and the functions New and Single are those of httplimit's
+// ClientIPOptions, ClientIP and HeaderIP, where the rules are documented.
+package clientaddr
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/weir-go/ratelimit/internal/keytext"
+	"github.com/weir-go/ratelimit/internal/undecided"
+)
+
+// The header fields that are lists, by Options.Header.
+const (
+	ForwardedFor = iota
+	Forwarded
+
+	lists = iota
+)
+
+var listNames = [lists]string{"X-Forwarded-For", "Forwarded"}
+
+// Options are httplimit.ClientIPOptions.
+type Options struct {
+	TrustedProxies []netip.Prefix
+	TrustedHops    int
+	Header         uint8
+	IPv6Bits       int
+}
+
+const defaultIPv6Bits = 64
+
+// Finder finds a client's address. It is safe for concurrent use.
+type Finder struct {
+	trusted []netip.Prefix // normalised
+	header  uint8
+	single  string // the field that holds one address, instead of header
+	hops    int    // how many entries count as trusted; 0 if they are compared
+	bits    int
+}
+
+// Remote finds the address of the connection's other end, and reads no header.
+func Remote() *Finder { return &Finder{bits: defaultIPv6Bits} }
+
+// New returns what reads a list that proxies have written. Its errors have no prefix.
+func New(o Options) (*Finder, error) {
+	switch {
+	case o.Header >= lists:
+		return nil, fmt.Errorf("ClientIPOptions.Header is %d, which does not exist", o.Header)
+	case o.IPv6Bits < 0 || o.IPv6Bits > 128:
+		return nil, fmt.Errorf("ClientIPOptions.IPv6Bits is %d, want 1 to 128, or 0 for %d", o.IPv6Bits, defaultIPv6Bits)
+	case o.TrustedHops < 0:
+		return nil, fmt.Errorf("ClientIPOptions.TrustedHops is %d, want 0 or more", o.TrustedHops)
+	}
+	f := &Finder{header: o.Header, bits: cmp.Or(o.IPv6Bits, defaultIPv6Bits), hops: o.TrustedHops}
+	if err := f.trust("ClientIPOptions.TrustedProxies", o.TrustedProxies); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Single returns what reads a field that holds one address. Its errors have no prefix.
+func Single(header string, trusted []netip.Prefix) (*Finder, error) {
+	name := http.CanonicalHeaderKey(header)
+	switch {
+	case !keytext.IsToken(header):
+		return nil, errors.New("HeaderIP needs the name of a header field")
+	case slices.Contains(listNames[:], name):
+		return nil, fmt.Errorf("HeaderIP: %s is a list: use ClientIP", name)
+	case len(trusted) == 0:
+		return nil, fmt.Errorf("HeaderIP needs the peers from which %s is believed: from others, anyone can write it", name)
+	}
+	f := &Finder{bits: defaultIPv6Bits, single: name}
+	if err := f.trust("HeaderIP: trusted", trusted); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// trust adds the prefixes, which are an argument or option of that name.
+func (f *Finder) trust(name string, prefixes []netip.Prefix) error {
+	for i, p := range prefixes {
+		n, err := normalizePrefix(p)
+		if err != nil {
+			return fmt.Errorf("%s[%d]: %w", name, i, err)
+		}
+		f.trusted = append(f.trusted, n)
+	}
+	return nil
+}
+
+// normalizePrefix brings a prefix into the form that addresses are compared in.
+func normalizePrefix(p netip.Prefix) (netip.Prefix, error) {
+	if p.IsValid() && p.Addr().Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	switch {
+	case !p.IsValid():
+		return p, fmt.Errorf("%v is no prefix", p)
+	case p.Bits() == 0:
+		return p, fmt.Errorf("%v trusts everybody", p)
+	case p.Addr().Is4In6():
+		return p, fmt.Errorf("%v is a part of IPv4 and of IPv6: give the IPv4 prefix", p)
+	}
+	return p.Masked(), nil
+}
+
+// Parse reads the address of a connection's other end, with or without a port. It is not
+// valid if that is no address, such as a Unix socket's.
+func Parse(remoteAddr string) netip.Addr {
+	a, _ := parseHop(remoteAddr)
+	return a
+}
+
+// Plain brings the address of a connection's other end into the form in which addresses
+// are compared: without a zone, and IPv4 if it is an IPv4-mapped address.
+func Plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+// Find returns the client's address, given that of the connection's other end as Parse or
+// Plain returns it. It asks for the
+// lines of the header field [Finder.Name] only if that is trusted.
+func (f *Finder) Find(peer netip.Addr, lines func() []string) (netip.Addr, error) {
+	switch {
+	case f.hops > 0 && len(f.trusted) == 0: // the peer may be a Unix socket
+	case !peer.IsValid():
+		return netip.Addr{}, fmt.Errorf("%w: the connection has no IP address", undecided.ErrMalformedKey)
+	case !f.trusts(peer):
+		return f.group(peer), nil
+	}
+	client, err := f.claimed(f.Name(), lines())
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	return f.group(client), nil
+}
+
+// Name is the canonical name of the header field that is read.
+func (f *Finder) Name() string {
+	if f.single != "" {
+		return f.single
+	}
+	return listNames[f.header]
+}
+
+// claimed returns the client that a trusted peer tells of.
+func (f *Finder) claimed(name string, lines []string) (client netip.Addr, err error) {
+	switch {
+	case f.single != "":
+		return only(name, lines)
+	case f.header == Forwarded:
+		client, err = f.inForwarded(lines)
+	default:
+		client, err = f.inForwardedFor(lines)
+	}
+	if err == nil && !client.IsValid() {
+		err = errNotAnAddress
+	}
+	if err != nil {
+		err = fmt.Errorf("%w in %d lines of %s", err, len(lines), name)
+	}
+	return client, err
+}
+
+// What can be wrong with the header of a trusted peer. The texts hold nothing of it.
+var (
+	errNotAnAddress = fmt.Errorf("%w: the client's entry is no address", undecided.ErrMalformedKey)
+	errBrokenSyntax = fmt.Errorf("%w: broken syntax, or above %d bytes,", undecided.ErrMalformedKey, maxForwarded)
+	errNoClient     = fmt.Errorf("%w: no client", undecided.ErrNoKey)
+)
+
+// only returns the address in the field that holds one.
+func only(name string, lines []string) (netip.Addr, error) {
+	value, err := keytext.Single(lines, name)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	client, ok := parseHop(strings.Trim(value, " \t"))
+	if !ok {
+		return netip.Addr{}, fmt.Errorf("%w: %s is no address", undecided.ErrMalformedKey, name)
+	}
+	return client, nil
+}
+
+// isClient reports whether an entry of the header is the client's, given how many
+// come after it.
+func (f *Finder) isClient(hop netip.Addr, ok bool, after int) bool {
+	if f.hops > 0 {
+		return after == f.hops-1
+	}
+	return !ok || !f.trusts(hop)
+}
+
+func (f *Finder) trusts(a netip.Addr) bool {
+	for _, p := range f.trusted {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// group returns the client that an address belongs to, as httplimit.ClientIP describes.
+func (f *Finder) group(a netip.Addr) netip.Addr {
+	bits := f.bits
+	switch {
+	case a.Is4() || localNAT64.Contains(a):
+		return a
+	case nat64.Contains(a) || siit.Contains(a):
+		b := a.As16()
+		if v4 := netip.AddrFrom4([4]byte(b[12:])); !f.trusts(v4) {
+			return v4
+		}
+		return a
+	case sixToFour.Contains(a) && bits < 128:
+		bits = min(bits, 48)
+	}
+	p, _ := a.Prefix(bits) // fails only for bits out of range
+	return p.Addr()
+}
+
+var (
+	nat64      = netip.MustParsePrefix("64:ff9b::/96")    // RFC 6052, section 2.1
+	localNAT64 = netip.MustParsePrefix("64:ff9b:1::/48")  // RFC 8215
+	siit       = netip.MustParsePrefix("::ffff:0:0:0/96") // RFC 2765, section 2.1
+	sixToFour  = netip.MustParsePrefix("2002::/16")       // RFC 3056
+)

@@ -1,0 +1,69 @@
+// Package keytext reads keys from header fields and metadata, for HTTP requests and gRPC
+// calls alike. Its errors hold nothing of a value.
+package keytext
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/weir-go/ratelimit/internal/undecided"
+)
+
+// Single returns the only value there is.
+func Single(values []string, what string) (string, error) {
+	switch {
+	case len(values) > 1:
+		return "", fmt.Errorf("%w: %d values of %s", undecided.ErrMalformedKey, len(values), what)
+	case len(values) == 0 || values[0] == "":
+		return "", fmt.Errorf("%w: no %s", undecided.ErrNoKey, what)
+	}
+	return values[0], nil
+}
+
+// maxKept bounds the text of a key. A limiter keeps its keys, and a server's default
+// lets a client send a megabyte of header: for each of 65,536 keys.
+const maxKept = 1 << 10
+
+// Short returns a text that is short enough to be kept as a key.
+func Short(value, what string) (string, error) {
+	if len(value) > maxKept {
+		return "", fmt.Errorf("%w: %d bytes of %s, above %d", undecided.ErrMalformedKey, len(value), what, maxKept)
+	}
+	return value, nil
+}
+
+// Bearer returns the token in the values of Authorization: "Bearer token".
+func Bearer(values []string) (token string, err error) {
+	value, err := Single(values, "Authorization")
+	if err != nil {
+		return "", err
+	}
+	scheme := value
+	if i := strings.IndexAny(value, " \t"); i >= 0 {
+		scheme, token = value[:i], strings.TrimLeft(value[i:], " ") // a tab is left, and malformed
+	}
+	switch {
+	case !strings.EqualFold(scheme, "Bearer"):
+		return "", fmt.Errorf("%w: no bearer token in Authorization", undecided.ErrNoKey)
+	case token == "":
+		return "", fmt.Errorf("%w: empty bearer token", undecided.ErrNoKey)
+	case strings.ContainsAny(token, " \t,"):
+		return "", fmt.Errorf("%w: bearer token with spaces or commas", undecided.ErrMalformedKey)
+	}
+	return token, nil
+}
+
+// IsToken reports whether s is a token, as the name of a header field is.
+func IsToken(s string) bool {
+	for i := range len(s) {
+		if !IsTokenChar(s[i]) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// IsTokenChar reports whether c may be in a token of RFC 9110, section 5.6.2.
+func IsTokenChar(c byte) bool {
+	return 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
+}
