@@ -61,16 +61,20 @@ func finish(e *Event, t trailers, answer *status.Status, pushback string, custom
 func (i *Interceptor) undecided(e *Event) (answer *status.Status, pushback string) {
 	switch reasonOf(e) {
 	case undecided.Key:
-		return status.New(i.opts.KeyCode, "the key that calls are limited by is missing or malformed"), ""
+		return status.New(i.opts.KeyCode, badKey), ""
 	case undecided.Gone:
 		return status.FromContextError(e.Call.Context().Err()), ""
 	case undecided.Cost, undecided.Misconfigured:
-		return status.New(codes.Internal, "the call could not be decided"), ""
+		return undecidable, ""
 	}
 	answer = status.New(codes.Unavailable, "the rate limiter is not available")
 	wait := e.Decision.RetryAfter
 	return detailed(answer, retryInfo(wait)), pushbackOf(wait)
 }
+
+const badKey = "the key that calls are limited by is missing or malformed"
+
+var undecidable = status.New(codes.Internal, "the call could not be decided")
 
 // tooLate is the answer to a call that would be held for longer than its deadline.
 func tooLate(e *Event, t trailers) error {

@@ -9,12 +9,11 @@ import (
 )
 
 func (i *Interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	c := Call{FullMethod: info.FullMethod, ClientStream: info.IsClientStream, ServerStream: info.IsServerStream, ctx: ss.Context()}
-	opening := c // for this decision only
-	if i.skips(&opening) {
+	c := callOf(ss, info)
+	if i.skips(c) {
 		return handler(srv, ss)
 	}
-	e, t := Event{Call: &opening, Cost: i.cost(&opening)}, trailers{stream: ss}
+	e, t := Event{Call: c, Cost: i.cost(c)}, trailers{stream: ss}
 	if i.reserver == nil && !i.opts.ChargeMessages {
 		i.take(&e)
 		if err := i.pass(&e, t); err != nil {
@@ -33,12 +32,17 @@ func (i *Interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	return s.serve(srv, handler)
 }
 
+// callOf returns a stream as it opens.
+func callOf(ss grpc.ServerStream, info *grpc.StreamServerInfo) *Call {
+	return &Call{FullMethod: info.FullMethod, ClientStream: info.IsClientStream, ServerStream: info.IsServerStream, ctx: ss.Context()}
+}
+
 // watchedStream is a stream that charges its messages, and notes whether the client failed
 // to send one. One goroutine may receive while others send, as gRPC has it.
 type watchedStream struct {
 	grpc.ServerStream
 	i      *Interceptor
-	call   Call // without a message
+	call   *Call // as the stream opened
 	failed atomic.Bool
 	denied atomic.Pointer[error] // of the first message that was denied
 }
@@ -80,7 +84,7 @@ func (s *watchedStream) note(err error) {
 }
 
 func (s *watchedStream) charge(m any) error {
-	c := s.call
+	c := *s.call
 	c.Request = m
 	e := Event{Call: &c, Cost: s.i.cost(&c)}
 	s.i.take(&e)

@@ -1,0 +1,252 @@
+package grpclimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
+)
+
+// InflightOptions are the settings of [NewInflight] besides the limiter and the key. Nil
+// and the zero InflightOptions mean the defaults.
+type InflightOptions struct {
+	// Units is how many units of the limiter a call takes. Below zero is an error, and 0
+	// always passes. If nil, 1.
+	Units func(c *Call) int
+
+	// Skip says which calls are left out, such as health checks: see [SkipServices]. If
+	// nil, none.
+	Skip func(c *Call) bool
+
+	// MaxWait is how long a call may wait in its key's queue, if the limiter has one
+	// ([inflight.Options].MaxQueue). If zero, as long as its context allows.
+	MaxWait time.Duration
+
+	// Outcome says what an adaptive limit is to learn from a call: its status code, and
+	// its context. A handler that panics counts as Internal. If nil, [InflightOutcome].
+	Outcome func(c *Call, code codes.Code) inflight.Outcome
+
+	// KeyCode is the status code of a call whose key is missing or malformed, such as
+	// [codes.Unauthenticated]. If zero, [codes.InvalidArgument].
+	KeyCode codes.Code
+
+	// OnRefused returns the answer to a call that was refused because of the error. It gets
+	// the answer that is sent if it is nil: see [Inflight]. If it returns nil or OK, the
+	// given answer is sent. The trailer grpc-retry-pushback-ms is set in any case.
+	OnRefused func(c *Call, err error, answer *status.Status) *status.Status
+}
+
+// Inflight limits how many calls are served at the same time; a stream counts for as long
+// as it is open. Make one with [NewInflight]. It is safe for concurrent use, and may serve
+// any number of servers, which then share its limits.
+//
+// A call that finds no room is answered with UNAVAILABLE, with a RetryInfo and the trailer
+// grpc-retry-pushback-ms of the key's recent wait, if calls of that key have waited. So is
+// one for which the table of keys is full. One that needs more units than there ever are
+// gets RESOURCE_EXHAUSTED and should not be repeated; one whose key is missing or malformed
+// InflightOptions.KeyCode; other errors of the key function INTERNAL.
+type Inflight[K comparable] struct {
+	limiter *inflight.Limiter[K]
+	key     func(*Call) (K, error)
+	opts    InflightOptions
+	counts  [4]atomic.Uint64
+}
+
+// InflightStats count calls, each under what was done with it. They are httplimit's.
+type InflightStats = httplimit.InflightStats
+
+// NewInflight returns interceptors that take a permit of the limiter for each call, and
+// give it back when the handler has returned. The key function is one of this package,
+// such as [RemoteIP] or [Method], or one of your own; one that returns [ratelimit.SkipLayer]
+// lets the call pass without a permit. The error names the option that is wrong.
+func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Inflight[K], error) {
+	if l == nil || key == nil {
+		return nil, errors.New("grpclimit: NewInflight needs a limiter and a key function, and got nil")
+	}
+	i := &Inflight[K]{limiter: l, key: key}
+	if opts != nil {
+		i.opts = *opts
+	}
+	switch {
+	case i.opts.MaxWait < 0:
+		return nil, fmt.Errorf("grpclimit: InflightOptions.MaxWait is %v, want 0 or more", i.opts.MaxWait)
+	case i.opts.KeyCode > codes.Unauthenticated:
+		return nil, fmt.Errorf("grpclimit: InflightOptions.KeyCode is %d, which does not exist", i.opts.KeyCode)
+	}
+	if i.opts.KeyCode == codes.OK {
+		i.opts.KeyCode = codes.InvalidArgument
+	}
+	if i.opts.Outcome == nil {
+		i.opts.Outcome = InflightOutcome
+	}
+	return i, nil
+}
+
+// InflightOutcome is how a call has ended for an adaptive limit: Dropped with
+// DeadlineExceeded, Unavailable, Internal, Unknown or DataLoss, and after the call's deadline.
+// It is Ignored if the client has gone; with ResourceExhausted, which is mostly a quota's
+// and says nothing about load; and for streams that have not failed, whose time is not the
+// backend's. Else it is Success.
+func InflightOutcome(c *Call, code codes.Code) inflight.Outcome {
+	switch err := c.Context().Err(); {
+	case errors.Is(err, context.DeadlineExceeded):
+		return inflight.Dropped
+	case err != nil, code == codes.Canceled, code == codes.ResourceExhausted:
+		return inflight.Ignored
+	case code == codes.DeadlineExceeded, serverFault(code):
+		return inflight.Dropped
+	case c.Streaming():
+		return inflight.Ignored
+	}
+	return inflight.Success
+}
+
+// UnaryServerInterceptor returns what passes on to handlers the unary calls that the
+// limiter lets in, and answers the others. It is for [grpc.ChainUnaryInterceptor].
+func (i *Inflight[K]) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
+	i.mustBeMade()
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+		c := &Call{FullMethod: info.FullMethod, Request: req, ctx: ctx}
+		err = i.serve(c, trailers{ctx: ctx}, func() (err error) {
+			resp, err = handler(ctx, req)
+			return err
+		})
+		return resp, err
+	}
+}
+
+// StreamServerInterceptor is UnaryServerInterceptor for streams, for
+// [grpc.ChainStreamInterceptor].
+func (i *Inflight[K]) StreamServerInterceptor() grpc.StreamServerInterceptor {
+	i.mustBeMade()
+	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		return i.serve(callOf(ss, info), trailers{stream: ss}, func() error { return handler(srv, ss) })
+	}
+}
+
+func (i *Inflight[K]) mustBeMade() {
+	if i == nil || i.limiter == nil {
+		panic("grpclimit: this Inflight was not made by NewInflight: it has no limiter")
+	}
+}
+
+// Indices of counts.
+const (
+	inflightSkipped = iota
+	inflightAdmitted
+	inflightShed
+	inflightFailed
+)
+
+// Stats returns the counters. Each is exact; they are not read at one instant.
+func (i *Inflight[K]) Stats() InflightStats {
+	return InflightStats{
+		Skipped:  i.counts[inflightSkipped].Load(),
+		Admitted: i.counts[inflightAdmitted].Load(),
+		Shed:     i.counts[inflightShed].Load(),
+		Failed:   i.counts[inflightFailed].Load(),
+	}
+}
+
+func (i *Inflight[K]) serve(c *Call, t trailers, next func() error) error {
+	if i.opts.Skip != nil && i.opts.Skip(c) {
+		i.counts[inflightSkipped].Add(1)
+		return next()
+	}
+	key, err := i.key(c)
+	var permit *inflight.Permit
+	if err == nil {
+		permit, err = i.acquire(c, key)
+	}
+	switch {
+	case err == nil:
+		i.counts[inflightAdmitted].Add(1)
+		return i.work(c, permit, next)
+	case errors.Is(err, ratelimit.SkipLayer):
+		i.counts[inflightSkipped].Add(1)
+		return next()
+	}
+	return i.refuse(c, t, key, err)
+}
+
+func (i *Inflight[K]) acquire(c *Call, key K) (*inflight.Permit, error) {
+	ctx, units := c.Context(), 1
+	if i.opts.Units != nil {
+		units = i.opts.Units(c)
+	}
+	if i.opts.MaxWait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, i.opts.MaxWait)
+		defer cancel()
+	}
+	return i.limiter.Acquire(ctx, key, units)
+}
+
+// work serves the call, and gives the permit back whatever becomes of it.
+func (i *Inflight[K]) work(c *Call, permit *inflight.Permit, next func() error) error {
+	defer permit.Release() // if Outcome panics; else it is the second time, and does nothing
+	code := codes.Internal // of a handler that does not return
+	defer func() { permit.Done(i.opts.Outcome(c, code)) }()
+	err := next()
+	code = codeOf(err)
+	return err
+}
+
+// refuse answers a call that got no permit.
+func (i *Inflight[K]) refuse(c *Call, t trailers, key K, err error) error {
+	answer, pushback, count := i.answer(c, key, err)
+	i.counts[count].Add(1)
+	if i.opts.OnRefused != nil {
+		if other := i.opts.OnRefused(c, err, answer); other.Code() != codes.OK {
+			answer = other
+		}
+	}
+	if pushback != "" {
+		t.set(pushbackTrailer, pushback)
+	}
+	return &refusal{answer, err, byClient(err)}
+}
+
+// byClient reports whether clients can have brought an error about: they have brought too
+// many keys, or ask for too much. That there is no room is not one client's fault.
+func byClient(err error) bool {
+	return errors.Is(err, ratelimit.ErrTableFull) || errors.Is(err, ratelimit.ErrNegativeCost)
+}
+
+// answer returns the answer to an error, the pushback that goes with it, and what to count.
+func (i *Inflight[K]) answer(c *Call, key K, err error) (s *status.Status, pushback string, count int) {
+	is := func(target error) bool { return errors.Is(err, target) }
+	switch {
+	case c.Context().Err() != nil:
+		return status.FromContextError(c.Context().Err()), "", inflightShed
+	case is(ratelimit.ErrLimited), is(context.DeadlineExceeded):
+		s, pushback = i.noRoom(key)
+		return s, pushback, inflightShed
+	case is(ratelimit.ErrTableFull):
+		s, pushback = i.noRoom(key)
+		return s, pushback, inflightFailed
+	case is(ratelimit.ErrExceedsLimit):
+		return status.New(codes.ResourceExhausted, "the call needs more than there ever is: do not retry"), never, inflightFailed
+	case is(ErrMisconfigured):
+		return undecidable, "", inflightFailed
+	case is(ErrNoKey), is(ErrMalformedKey), is(ratelimit.ErrInvalidKey):
+		return status.New(i.opts.KeyCode, badKey), "", inflightFailed
+	}
+	return undecidable, "", inflightFailed
+}
+
+// noRoom tells the client to retry after the time that calls of its key have waited of late.
+func (i *Inflight[K]) noRoom(key K) (s *status.Status, pushback string) {
+	stats, _ := i.limiter.Stats(key)
+	s = status.New(codes.Unavailable, "too many calls at the same time")
+	return detailed(s, retryInfo(stats.Wait)), pushbackOf(stats.Wait)
+}
