@@ -30,7 +30,10 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 		return nil, err
 	}
 	i.opts.defaults()
-	return i, i.findReserver()
+	if err := i.findReserver(); err != nil {
+		return nil, err
+	}
+	return i, nil
 }
 
 // PerIP returns interceptors with one limit for each client address: the connection's, see

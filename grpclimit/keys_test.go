@@ -1,0 +1,199 @@
+package grpclimit_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/peer"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
+)
+
+// callWith is a call with metadata: keys and values in turn.
+func callWith(pairs ...string) *grpclimit.Call {
+	return grpclimit.NewCall(incoming(tcp("192.0.2.1:4711"), pairs...), "/pkg.Service/Method", nil)
+}
+
+func TestMetadataAreAKey(t *testing.T) {
+	tenant := grpclimit.Metadata("X-Tenant")
+	key, err := tenant(callWith("x-tenant", "acme"))
+	require.NoError(t, err)
+	assert.Equal(t, "acme", key)
+	for name, row := range map[string]struct {
+		call *grpclimit.Call
+		want error
+	}{
+		"missing":                   {callWith(), grpclimit.ErrNoKey},
+		"empty":                     {callWith("x-tenant", ""), grpclimit.ErrNoKey},
+		"several":                   {callWith("x-tenant", "a", "x-tenant", "a"), grpclimit.ErrMalformedKey},
+		"above 1 KiB":               {callWith("x-tenant", strings.Repeat("x", 1025)), grpclimit.ErrMalformedKey},
+		"a call outside of servers": {new(grpclimit.Call), grpclimit.ErrNoKey},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := tenant(row.call)
+			assert.ErrorIs(t, err, row.want)
+			assert.NotContains(t, err.Error(), "xxx", "no error tells a key's text")
+		})
+	}
+}
+
+func TestASecretHasTheSameHashAsOverHTTP(t *testing.T) {
+	for _, secret := range []string{"s", strings.Repeat("long", 1000)} {
+		r := &http.Request{Header: http.Header{"X-Api-Key": {secret}, "Authorization": {"Bearer " + secret}}}
+		c := callWith("x-api-key", secret, "authorization", "bearer "+secret)
+		over, err := httplimit.APIKey("X-API-Key")(r)
+		require.NoError(t, err)
+		key, err := grpclimit.APIKey("X-API-Key")(c)
+		require.NoError(t, err)
+		assert.Equal(t, over, key)
+		over, err = httplimit.BearerToken(r)
+		require.NoError(t, err)
+		token, err := grpclimit.BearerToken(c)
+		require.NoError(t, err)
+		assert.Equal(t, over, token)
+		assert.Equal(t, grpclimit.HashOf(secret), key)
+		assert.Equal(t, key, token)
+	}
+	_, err := grpclimit.APIKey("x-api-key")(callWith())
+	assert.ErrorIs(t, err, httplimit.ErrNoKey)
+	_, err = grpclimit.BearerToken(callWith("authorization", "Basic abc"))
+	assert.ErrorIs(t, err, httplimit.ErrNoKey)
+	_, err = grpclimit.BearerToken(callWith("authorization", "Bearer a, Bearer b"))
+	assert.ErrorIs(t, err, httplimit.ErrMalformedKey)
+}
+
+func TestMethodsAndServicesAreKeys(t *testing.T) {
+	c := grpclimit.NewCall(context.Background(), "/pkg.v1.Service/Method", nil)
+	method, err := grpclimit.Method(c)
+	require.NoError(t, err)
+	assert.Equal(t, "/pkg.v1.Service/Method", method)
+	service, err := grpclimit.Service(c)
+	require.NoError(t, err)
+	assert.Equal(t, "pkg.v1.Service", service)
+
+	for _, method := range []string{"", "/", "//", "Service/Method", "/Service", "/Service/", "//Method"} {
+		_, err = grpclimit.Service(&grpclimit.Call{FullMethod: method})
+		assert.ErrorIs(t, err, grpclimit.ErrMalformedKey, method)
+	}
+	long := &grpclimit.Call{FullMethod: "/" + strings.Repeat("s", 2000) + "/m"}
+	_, err = grpclimit.Service(long)
+	assert.ErrorIs(t, err, grpclimit.ErrMalformedKey)
+	_, err = grpclimit.Method(long)
+	assert.ErrorIs(t, err, grpclimit.ErrMalformedKey)
+	_, err = grpclimit.Method(new(grpclimit.Call))
+	assert.ErrorIs(t, err, grpclimit.ErrNoKey)
+}
+
+func TestJoinAndOptional(t *testing.T) {
+	both := grpclimit.Join(grpclimit.Metadata("user"), grpclimit.RemoteIP)
+	key, err := both(callWith("user", "ann"))
+	require.NoError(t, err)
+	assert.Equal(t, httplimit.Pair[string, netip.Addr]{A: "ann", B: netip.MustParseAddr("192.0.2.1")}, key)
+	_, err = both(callWith())
+	assert.ErrorIs(t, err, grpclimit.ErrNoKey)
+
+	optional := grpclimit.Optional(grpclimit.Metadata("user"))
+	_, err = optional(callWith())
+	assert.ErrorIs(t, err, ratelimit.SkipLayer)
+	_, err = optional(callWith("user", "a", "user", "b"))
+	assert.ErrorIs(t, err, grpclimit.ErrMalformedKey, "a malformed key is not a missing one")
+	misconfigured := grpclimit.Optional(func(*grpclimit.Call) (string, error) { return "", misconfiguredKey })
+	_, err = misconfigured(callWith())
+	assert.ErrorIs(t, err, grpclimit.ErrMisconfigured)
+}
+
+// TestAddressesAreFoundAsOverHTTP asks both packages about the same connection and header.
+func TestAddressesAreFoundAsOverHTTP(t *testing.T) {
+	proxies := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
+	options := map[string]httplimit.ClientIPOptions{
+		"nothing trusted": {},
+		"proxies":         {TrustedProxies: proxies},
+		"hops":            {TrustedHops: 2},
+		"both":            {TrustedProxies: proxies, TrustedHops: 1},
+		"forwarded":       {TrustedProxies: proxies, Header: httplimit.Forwarded},
+		"whole addresses": {TrustedProxies: proxies, IPv6Bits: 128},
+	}
+	peers := []string{"10.0.0.1:80", "[fd00::1]:80", "192.0.2.7:1234", "[2001:db8:1:2:3::4]:1", "[::ffff:10.0.0.1]:80", "[::ffff:192.0.2.9]:80", "[fe80::1%eth0]:80"}
+	values := [][]string{
+		nil, {""}, {","}, {"192.0.2.1"}, {"198.51.100.1, 10.0.0.2"}, {"192.0.2.1", "10.0.0.3, 10.0.0.2"}, {"10.0.0.2"},
+		{"spoofed, 2001:db8:9:9:9::1, 10.1.1.1"}, {"garbage"}, {"192.0.2.1, garbage, 10.0.0.1"}, {"[2001:db8::1]:443"}, {"::ffff:192.0.2.1"},
+		{"for=192.0.2.60;proto=https, for=10.0.0.2"}, {`for="[2001:db8:cafe::17]:4711"`}, {"for=unknown"}, {`for="broken`},
+	}
+	for name, o := range options {
+		overHTTP, err := httplimit.ClientIP(o)
+		require.NoError(t, err)
+		overGRPC, err := grpclimit.ClientIP(o)
+		require.NoError(t, err)
+		for _, remote := range peers {
+			for _, list := range values {
+				r := &http.Request{RemoteAddr: remote, Header: http.Header{"X-Forwarded-For": list, "Forwarded": list}}
+				var pairs []string
+				for _, v := range list {
+					pairs = append(pairs, "x-forwarded-for", v, "forwarded", v)
+				}
+				c := grpclimit.NewCall(incoming(tcp(remote), pairs...), "", nil)
+				want, wantErr := overHTTP(r)
+				got, err := overGRPC(c)
+				assert.Equal(t, want, got, "%s: %s %q", name, remote, list)
+				assert.Equal(t, wantErr, err, "%s: %s %q", name, remote, list)
+				want, wantErr = httplimit.RemoteIP(r)
+				got, err = grpclimit.RemoteIP(c)
+				assert.Equal(t, want, got)
+				assert.Equal(t, wantErr, err)
+			}
+		}
+	}
+}
+
+func TestAHeaderWithOneAddressIsBelievedFromTrustedPeersOnly(t *testing.T) {
+	key, err := grpclimit.HeaderIP("X-Real-IP", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})
+	require.NoError(t, err)
+	for _, row := range []struct {
+		remote, value, want string
+		err                 error
+	}{
+		{"10.0.0.1:80", "192.0.2.1", "192.0.2.1", nil},
+		{"192.0.2.2:80", "192.0.2.1", "192.0.2.2", nil},
+		{"10.0.0.1:80", "", "", grpclimit.ErrNoKey},
+		{"10.0.0.1:80", "192.0.2.1, 192.0.2.2", "", grpclimit.ErrMalformedKey},
+	} {
+		got, err := key(grpclimit.NewCall(incoming(tcp(row.remote), "x-real-ip", row.value), "", nil))
+		if row.err != nil {
+			assert.ErrorIs(t, err, row.err)
+			continue
+		}
+		require.NoError(t, err)
+		assert.Equal(t, netip.MustParseAddr(row.want), got)
+	}
+	_, err = grpclimit.HeaderIP("x-forwarded-for", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})
+	assert.EqualError(t, err, "grpclimit: HeaderIP: X-Forwarded-For is a list: use ClientIP")
+	_, err = grpclimit.ClientIP(grpclimit.ClientIPOptions{TrustedHops: -1})
+	assert.EqualError(t, err, "grpclimit: ClientIPOptions.TrustedHops is -1, want 0 or more")
+}
+
+func TestAConnectionWithoutAnIPAddressHasAMalformedKey(t *testing.T) {
+	for name, ctx := range map[string]context.Context{
+		"no peer":       context.Background(),
+		"no address":    peer.NewContext(context.Background(), &peer.Peer{}),
+		"nil address":   incoming((*net.TCPAddr)(nil)),
+		"a Unix socket": incoming(&net.UnixAddr{Name: "@", Net: "unix"}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := grpclimit.RemoteIP(grpclimit.NewCall(ctx, "/a/b", nil))
+			assert.ErrorIs(t, err, grpclimit.ErrMalformedKey)
+		})
+	}
+	hops, err := grpclimit.ClientIP(grpclimit.ClientIPOptions{TrustedHops: 1})
+	require.NoError(t, err)
+	got, err := hops(grpclimit.NewCall(incoming(&net.UnixAddr{}, "x-forwarded-for", "192.0.2.1"), "", nil))
+	require.NoError(t, err, "a proxy on the same machine")
+	assert.Equal(t, netip.MustParseAddr("192.0.2.1"), got)
+}

@@ -1,0 +1,220 @@
+package grpclimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// budget is a limiter of ten calls an hour, and how many are left.
+func budget(t *testing.T) (l ratelimit.Limiter[*grpclimit.Call], left func() int) {
+	t.Helper()
+	keyed, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(10)), &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)})
+	require.NoError(t, err)
+	return ratelimit.Map(keyed, everyone), func() int {
+		d, err := keyed.Peek("everyone", 0)
+		require.NoError(t, err)
+		return d.Remaining
+	}
+}
+
+// answering is a handler that returns an error.
+func answering(err error) grpc.UnaryHandler {
+	return func(context.Context, any) (any, error) { return nil, err }
+}
+
+var info = &grpc.UnaryServerInfo{FullMethod: "/pkg.Service/Method"}
+
+func TestOnlySomeCodesAreCharged(t *testing.T) {
+	l, left := budget(t)
+	call := interceptor(t, l, grpclimit.Options{Settle: grpclimit.ChargeOnly(codes.Unauthenticated, codes.PermissionDenied)}).UnaryServerInterceptor()
+	for _, row := range []struct {
+		err  error
+		left int
+	}{
+		{nil, 10},
+		{status.Error(codes.Unauthenticated, ""), 9},
+		{status.Error(codes.NotFound, ""), 9},
+		{errors.New("plain"), 9},
+		{fmt.Errorf("login: %w", status.Error(codes.PermissionDenied, "")), 8},
+	} {
+		_, err := call(context.Background(), nil, info, answering(row.err))
+		assert.Equal(t, row.err, err, "the handler's own error goes on")
+		assert.Equal(t, row.left, left(), "%v", row.err)
+	}
+}
+
+func TestServerErrorsAreGivenBackIfNoClientCanProvokeThem(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		ctx     context.Context
+		err     error
+		charged int
+	}{
+		{"Unavailable", context.Background(), status.Error(codes.Unavailable, ""), 0},
+		{"Internal", context.Background(), status.Error(codes.Internal, ""), 0},
+		{"DataLoss", context.Background(), status.Error(codes.DataLoss, ""), 0},
+		{"OK", context.Background(), nil, 1},
+		{"InvalidArgument", context.Background(), status.Error(codes.InvalidArgument, ""), 1},
+		{"Unknown, which a plain error is", context.Background(), errors.New("no such user"), 1},
+		{"DeadlineExceeded, which the client sets", context.Background(), status.Error(codes.DeadlineExceeded, ""), 1},
+		{"a context's error without a status", context.Background(), fmt.Errorf("query: %w", context.Canceled), 1},
+		{"Unavailable after the client has gone", cancelled(), status.Error(codes.Unavailable, ""), 1},
+		{"Unavailable after the client's deadline", expired(t), status.Error(codes.Unavailable, ""), 1},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			l, left := budget(t)
+			call := interceptor(t, l, grpclimit.Options{Settle: grpclimit.RefundServerErrors}).UnaryServerInterceptor()
+			_, err := call(row.ctx, nil, info, answering(row.err))
+			assert.Equal(t, row.err, err)
+			assert.Equal(t, 10-row.charged, left())
+		})
+	}
+}
+
+func TestAPanicCountsAsAServerErrorAndGoesOn(t *testing.T) {
+	l, left := budget(t)
+	var seen []codes.Code
+	i := interceptor(t, l, grpclimit.Options{Settle: func(c *grpclimit.Call, code codes.Code, cost int) int {
+		seen = append(seen, code)
+		return grpclimit.RefundServerErrors(c, code, cost)
+	}})
+	boom := func() { panic("boom") }
+	assert.PanicsWithValue(t, "boom", func() {
+		_, _ = i.UnaryServerInterceptor()(context.Background(), nil, info, func(context.Context, any) (any, error) { boom(); return nil, nil })
+	})
+	assert.PanicsWithValue(t, "boom", func() {
+		_ = i.StreamServerInterceptor()(nil, &fakeStream{}, &grpc.StreamServerInfo{}, func(any, grpc.ServerStream) error { boom(); return nil })
+	})
+	assert.Equal(t, []codes.Code{codes.Internal, codes.Internal}, seen)
+	assert.Equal(t, 10, left())
+}
+
+func TestAPanicInAHookLosesNoBudget(t *testing.T) {
+	for name, row := range map[string]struct {
+		opts grpclimit.Options
+		left int
+	}{
+		"OnDecision: the handler is not reached": {grpclimit.Options{
+			Settle: grpclimit.ChargeOnly(codes.OK), OnDecision: func(grpclimit.Event) { panic("boom") },
+		}, 10},
+		"Settle: the whole cost stays charged": {grpclimit.Options{
+			Settle: func(*grpclimit.Call, codes.Code, int) int { panic("boom") },
+		}, 9},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, left := budget(t)
+			i := interceptor(t, l, row.opts)
+			assert.PanicsWithValue(t, "boom", func() {
+				_, _ = i.UnaryServerInterceptor()(context.Background(), nil, info, answering(nil))
+			})
+			assert.Equal(t, row.left, left())
+		})
+	}
+}
+
+func TestAMessageThatTheClientBrokeIsNoServerError(t *testing.T) {
+	for _, row := range []struct {
+		name     string
+		received error
+		returned error
+		charged  int
+	}{
+		{"a broken message", status.Error(codes.Internal, "cannot unmarshal"), status.Error(codes.Internal, "cannot unmarshal"), 1},
+		{"hidden behind the handler's own error", status.Error(codes.Internal, "cannot unmarshal"), status.Error(codes.Unavailable, ""), 1},
+		{"the end of the stream is no failure", io.EOF, status.Error(codes.Unavailable, ""), 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			l, left := budget(t)
+			i := interceptor(t, l, grpclimit.Options{Settle: grpclimit.RefundServerErrors})
+			err := i.StreamServerInterceptor()(nil, &fakeStream{received: []error{nil, row.received}}, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
+				require.NoError(t, s.RecvMsg(nil))
+				require.Equal(t, row.received, s.RecvMsg(nil))
+				return row.returned
+			})
+			assert.Equal(t, row.returned, err)
+			assert.Equal(t, 10-row.charged, left())
+		})
+	}
+}
+
+func TestARefusalInsideThatTheClientCausedIsNoServerError(t *testing.T) {
+	for name, row := range map[string]struct {
+		err     error
+		charged int
+	}{
+		"the table is full":    {ratelimit.ErrTableFull, 1},
+		"the cost is negative": {ratelimit.ErrNegativeCost, 1},
+		"the store is down":    {ratelimit.ErrUnavailable, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, left := budget(t)
+			outer := interceptor(t, l, grpclimit.Options{Settle: grpclimit.RefundServerErrors})
+			inner := interceptor(t, &stub{err: row.err}, grpclimit.Options{})
+			client := serve(t, &service{}, with(outer, inner)...)
+			assert.NotEqual(t, codes.OK, call(context.Background(), client).code)
+			assert.Equal(t, 10-row.charged, left())
+		})
+	}
+}
+
+func TestADeniedCallIsNotSettled(t *testing.T) {
+	i := interceptor(t, limiterOf(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("hourly")), grpclimit.Options{
+		Settle: func(_ *grpclimit.Call, code codes.Code, cost int) int {
+			assert.Equal(t, codes.OK, code)
+			return cost
+		},
+	})
+	client := serve(t, &service{}, with(i)...)
+	assert.Equal(t, codes.OK, call(context.Background(), client).code)
+	assert.Equal(t, codes.ResourceExhausted, call(context.Background(), client).code)
+	assert.Equal(t, grpclimit.Stats{Allowed: 1, Denied: 1}, i.Stats())
+}
+
+// unsettling is a Reserver whose charges cannot be settled.
+type unsettling struct{ stub }
+
+func (u *unsettling) Reserve(context.Context, *grpclimit.Call, int, time.Duration) (*ratelimit.Reservation, error) {
+	return ratelimit.NewReservation(ratelimit.Decision{Allowed: true}, func(int) error { return ratelimit.ErrUnavailable }), nil
+}
+
+func TestChargesThatCannotBeSettledAreCounted(t *testing.T) {
+	i := interceptor(t, new(unsettling), grpclimit.Options{Settle: grpclimit.ChargeOnly()})
+	_, err := i.UnaryServerInterceptor()(context.Background(), nil, info, answering(nil))
+	require.NoError(t, err)
+	assert.Equal(t, grpclimit.Stats{Allowed: 1, Unsettled: 1}, i.Stats())
+}
+
+func TestAFullStreamIsSettledByItsStatus(t *testing.T) {
+	l, left := budget(t)
+	i := interceptor(t, l, grpclimit.Options{Settle: grpclimit.ChargeOnly(codes.Unauthenticated)})
+	result := error(nil)
+	client := serve(t, &service{stream: func(s testgrpc.TestService_FullDuplexCallServer) error {
+		if err := echo(s); err != nil {
+			return err
+		}
+		return result
+	}}, with(i)...)
+	a, echoed := open(context.Background(), client, 3)
+	assert.Equal(t, codes.OK, a.code)
+	assert.Equal(t, 3, echoed)
+	assert.Equal(t, 10, left())
+	result = status.Error(codes.Unauthenticated, "who are you")
+	a, _ = open(context.Background(), client, 1)
+	assert.Equal(t, codes.Unauthenticated, a.code)
+	assert.Equal(t, 9, left())
+}

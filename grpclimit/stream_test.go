@@ -1,0 +1,171 @@
+package grpclimit_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+func TestEachMessageOfAStreamIsCharged(t *testing.T) {
+	i := hourly(t, 4, grpclimit.Options{ChargeMessages: true})
+	client := serve(t, &service{}, with(i)...)
+	a, echoed := open(context.Background(), client, 5)
+	assert.Equal(t, 3, echoed, "one for opening, and three messages")
+	assert.Equal(t, codes.ResourceExhausted, a.code)
+	assert.Equal(t, "rate limit exceeded: hourly", a.message)
+	require.NotNil(t, a.retry)
+	assert.Equal(t, time.Hour, a.retry.RetryDelay.AsDuration())
+	assert.Equal(t, []string{"3600000"}, a.pushback)
+	assert.Equal(t, grpclimit.Stats{Allowed: 4, Denied: 1}, i.Stats())
+}
+
+func TestMessagesCostWhatTheyHold(t *testing.T) {
+	i := hourly(t, 10, grpclimit.Options{ChargeMessages: true, Cost: func(c *grpclimit.Call) int {
+		m, ok := c.Request.(*testgrpc.StreamingOutputCallRequest)
+		if !ok {
+			return 0 // the stream itself is free
+		}
+		return len(m.GetPayload().GetBody())
+	}})
+	client := serve(t, &service{}, with(i)...)
+	stream, err := client.FullDuplexCall(context.Background())
+	require.NoError(t, err)
+	for _, size := range []int{4, 6} {
+		require.NoError(t, stream.Send(&testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: make([]byte, size)}}))
+		_, err = stream.Recv()
+		require.NoError(t, err)
+	}
+	require.NoError(t, stream.Send(&testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: make([]byte, 1)}}))
+	_, err = stream.Recv()
+	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+}
+
+func TestADeniedMessageEndsTheStreamWhateverTheHandlerDoes(t *testing.T) {
+	l := limiterOf(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerHour(2)))
+	own := status.Error(codes.FailedPrecondition, "the handler's own")
+	for name, row := range map[string]struct {
+		returned error
+		want     codes.Code
+	}{
+		"a handler that returns nil":           {nil, codes.ResourceExhausted},
+		"a handler that returns its own error": {own, codes.FailedPrecondition},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := interceptor(t, l, grpclimit.Options{ChargeMessages: true, Cost: func(c *grpclimit.Call) int { return 1 }})
+			ss := &fakeStream{received: make([]error, 10)}
+			err := i.StreamServerInterceptor()(nil, ss, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
+				for s.RecvMsg(nil) == nil {
+				}
+				first, again := s.RecvMsg(nil), s.RecvMsg(nil)
+				assert.Equal(t, codes.ResourceExhausted, status.Code(first))
+				assert.Equal(t, first, again)
+				assert.NoError(t, s.SendMsg(nil), "the handler may still say goodbye")
+				return row.returned
+			})
+			assert.Equal(t, row.want, status.Code(err))
+		})
+		l = limiterOf(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerHour(2)))
+	}
+}
+
+func TestADeniedMessageIsReceivedOnlyOnce(t *testing.T) {
+	i := hourly(t, 1, grpclimit.Options{ChargeMessages: true})
+	ss := &fakeStream{received: make([]error, 10)}
+	_ = i.StreamServerInterceptor()(nil, ss, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
+		for range 5 {
+			assert.Error(t, s.RecvMsg(nil))
+		}
+		return nil
+	})
+	assert.Len(t, ss.received, 9)
+	assert.Equal(t, []string{"3600000"}, ss.trailer["grpc-retry-pushback-ms"], "one value, or clients do not retry")
+	assert.Equal(t, grpclimit.Stats{Allowed: 1, Denied: 1}, i.Stats())
+}
+
+func TestMessagesAreNotSettled(t *testing.T) {
+	l, left := budget(t)
+	i := interceptor(t, l, grpclimit.Options{ChargeMessages: true, Settle: grpclimit.ChargeOnly()})
+	client := serve(t, &service{}, with(i)...)
+	a, echoed := open(context.Background(), client, 3)
+	assert.Equal(t, codes.OK, a.code)
+	assert.Equal(t, 3, echoed)
+	assert.Equal(t, 7, left(), "the stream itself is given back")
+}
+
+func TestAStreamIsTellingWhichSideStreams(t *testing.T) {
+	seen := make(chan grpclimit.Call, 10)
+	i := interceptor(t, &stub{decision: ratelimit.Decision{Allowed: true}}, grpclimit.Options{Cost: func(c *grpclimit.Call) int {
+		seen <- *c
+		return 1
+	}})
+	client := serve(t, &service{incoming: func(s testgrpc.TestService_StreamingInputCallServer) error {
+		return s.SendAndClose(&testgrpc.StreamingInputCallResponse{})
+	}}, with(i)...)
+	_, _ = open(context.Background(), client, 0)
+	c := <-seen
+	assert.True(t, c.ClientStream && c.ServerStream && c.Streaming())
+	assert.Equal(t, "/grpc.testing.TestService/FullDuplexCall", c.FullMethod)
+	assert.Nil(t, c.Request)
+	stream, err := client.StreamingInputCall(context.Background())
+	require.NoError(t, err)
+	_, err = stream.CloseAndRecv()
+	require.NoError(t, err)
+	c = <-seen
+	assert.True(t, c.ClientStream)
+	assert.False(t, c.ServerStream)
+	_ = call(context.Background(), client)
+	c = <-seen
+	assert.False(t, c.Streaming())
+	assert.IsType(t, new(testgrpc.SimpleRequest), c.Request)
+	assert.NotNil(t, c.Peer())
+	assert.NotEmpty(t, c.Metadata("USER-AGENT"))
+}
+
+func TestSendingAndReceivingAtTheSameTime(t *testing.T) {
+	const messages = 200
+	i := hourly(t, 1+messages, grpclimit.Options{ChargeMessages: true})
+	client := serve(t, &service{stream: func(s testgrpc.TestService_FullDuplexCallServer) error {
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			for range messages {
+				if s.Send(&testgrpc.StreamingOutputCallResponse{}) != nil {
+					return
+				}
+			}
+		})
+		defer sending.Wait()
+		for {
+			if _, err := s.Recv(); err != nil {
+				return err
+			}
+		}
+	}}, with(i)...)
+	a, received := open(context.Background(), client, messages+1)
+	assert.Equal(t, codes.ResourceExhausted, a.code)
+	assert.Equal(t, messages, received)
+}
+
+func TestAnEndlessStreamHoldsNothing(t *testing.T) {
+	i := hourly(t, 2, grpclimit.Options{ChargeMessages: true, Settle: nil})
+	client := serve(t, &service{stream: func(s testgrpc.TestService_FullDuplexCallServer) error {
+		<-s.Context().Done()
+		return s.Context().Err()
+	}}, with(i)...)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	_, err := client.FullDuplexCall(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, codes.OK, call(context.Background(), client).code, "the limiter is not held meanwhile")
+}
