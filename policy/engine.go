@@ -68,6 +68,21 @@ type Answer struct {
 	Told     bool               // whether the engine has told its answer at all
 }
 
+// add adds a charge for a rule, and returns it. What lies behind the list is zero.
+func (c *Charges) add(rule int) *Charge {
+	n := len(c.list)
+	c.list = slices.Grow(c.list, 1)[:n+1]
+	c.list[n].Rule = rule
+	return &c.list[n]
+}
+
+// drop takes the last charge out.
+func (c *Charges) drop() {
+	n := len(c.list) - 1
+	c.list[n] = Charge{}
+	c.list = c.list[:n]
+}
+
 // Append appends the indices of the rules that apply.
 func (c *Charges) Append(which []int) []int {
 	for i := range c.list {

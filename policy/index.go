@@ -207,7 +207,7 @@ func (x *index) match(r Request, found []int) []int {
 	slices.Sort(some)
 	kept, last := found[:first], -1
 	for _, i := range some {
-		if i != last && x.rules[i].holds(r) {
+		if i != last && (len(x.rules[i].conditions) == 0 || x.rules[i].holds(r)) {
 			kept = append(kept, i)
 		}
 		last = i
@@ -247,21 +247,21 @@ type search struct {
 
 // walk goes on with the rest of a path, which is empty or begins with a slash.
 func (q *search) walk(n *node, p string) {
-	if n == nil {
-		return
+	for n != nil && p != "" {
+		q.collect(n.rest)
+		if p == "/" {
+			q.collect(n.slash)
+			return
+		}
+		seg, after := firstSegment(p)
+		if n.wild != nil {
+			q.walk(n.wild, after)
+		}
+		n, p = n.next[seg], after
 	}
-	if p == "" {
+	if n != nil {
 		q.collect(n.end)
-		return
 	}
-	q.collect(n.rest)
-	if p == "/" {
-		q.collect(n.slash)
-		return
-	}
-	seg, after := firstSegment(p)
-	q.walk(n.next[seg], after)
-	q.walk(n.wild, after)
 }
 
 // firstSegment splits the first segment off a path, decoded.

@@ -79,7 +79,7 @@ func toSegment(text string) segment {
 
 // unescape decodes a segment. One that is escaped wrongly stands for itself, as in net/http.
 func unescape(s string) string {
-	if !strings.Contains(s, "%") {
+	if strings.IndexByte(s, '%') < 0 {
 		return s
 	}
 	if u, err := url.PathUnescape(s); err == nil {
@@ -97,7 +97,7 @@ func cleanPath(p string) string {
 	if p[0] != '/' {
 		p = "/" + p
 	}
-	if !strings.Contains(p, "//") && !strings.Contains(p, "/.") {
+	if isClean(p) {
 		return p
 	}
 	clean := path.Clean(p)
@@ -105,4 +105,15 @@ func cleanPath(p string) string {
 		clean += "/"
 	}
 	return clean
+}
+
+// isClean reports whether a path, which begins with a slash, has no segment but the last
+// that is empty, and none that begins with a dot.
+func isClean(p string) bool {
+	for i := 1; i < len(p); i++ {
+		if p[i-1] == '/' && (p[i] == '/' || p[i] == '.') {
+			return false
+		}
+	}
+	return true
 }

@@ -174,13 +174,18 @@ func (p *Policies) Allow(r Request, cost int) bool {
 // stand: see [ratelimit.Layered] for how several answers become one. A request that no rule
 // matches is allowed, by [ratelimit.Unlimited]. The errors are the engine's, [ErrMissing],
 // and [ErrMalformed]; after an error nothing is charged.
-func (p *Policies) Take(ctx context.Context, r Request, cost int) (ratelimit.Decision, error) {
+func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.Decision, err error) {
 	q := p.ask(r, cost)
+	defer p.free(q)
 	if q.answered() {
-		return p.done(q, q.decision, q.err)
+		d, err = q.decision, q.err
+	} else {
+		d, err = q.state.decider.Take(ctx, &q.charges, cost)
 	}
-	d, err := q.state.decider.Take(ctx, &q.charges, cost)
-	return p.done(q, d, err)
+	if p.onDecision != nil {
+		p.onDecision(q.report(d, err))
+	}
+	return d, err
 }
 
 // Reserve is Take with a charge that can be settled, in all rules: see
@@ -189,8 +194,9 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (ratelimit.Dec
 func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	q := p.ask(r, cost)
 	if q.answered() {
-		d, err := p.done(q, q.decision, q.err)
-		return ratelimit.NewReservation(d, nil), err
+		defer p.free(q)
+		p.report(q, q.decision, q.err)
+		return ratelimit.NewReservation(q.decision, nil), q.err
 	}
 	res, err := q.state.decider.Reserve(ctx, &q.charges, cost, maxDelay)
 	if res == nil {
@@ -204,12 +210,13 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 // it: see [ratelimit.Wait]. It keeps to the set that was in force when it was called.
 func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	q := p.ask(r, cost)
+	defer p.free(q)
 	if q.answered() {
-		_, err := p.done(q, q.decision, q.err)
-		return err
+		p.report(q, q.decision, q.err)
+		return q.err
 	}
 	err := ratelimit.Wait(ctx, q.state.decider, &q.charges, cost)
-	_, err = p.done(q, ratelimit.Decision{Allowed: err == nil}, err)
+	p.report(q, ratelimit.Decision{Allowed: err == nil}, err)
 	return err
 }
 
@@ -229,7 +236,11 @@ type query struct {
 // clear forgets the request.
 func (q *query) clear() {
 	clear(q.charges.list)
-	*q = query{charges: Charges{list: q.charges.list[:0]}, which: q.which[:0]}
+	q.charges = Charges{list: q.charges.list[:0]}
+	q.state, q.request, q.err, q.kill = nil, nil, nil, false
+	if q.decision.Allowed {
+		q.decision = ratelimit.Decision{}
+	}
 }
 
 // answered reports whether the query is answered without a rule.
@@ -277,27 +288,25 @@ func (q *query) load() error {
 	q.which = q.state.index.match(q.request, q.which[:0])
 	for _, i := range q.which {
 		r := q.state.rules[i]
-		n := len(q.charges.list)
-		q.charges.list = append(q.charges.list, Charge{Rule: i})
-		applies, err := r.charge(q.request, q.cost, &q.charges.list[n])
+		ch := q.charges.add(i)
+		applies, err := r.charge(q.request, q.cost, ch)
 		if err != nil && !r.Shadow { // a shadow denies nothing, whatever a request lacks
 			return err
 		}
 		if !applies {
-			q.charges.list = q.charges.list[:n]
+			q.charges.drop()
 		}
 	}
 	return nil
 }
 
-// done reports a decision, returns it, and forgets the query.
-func (p *Policies) done(q *query, d ratelimit.Decision, err error) (ratelimit.Decision, error) {
-	p.report(q, d, err)
+// free forgets a query, and keeps its memory for the next one.
+func (p *Policies) free(q *query) {
 	q.clear()
 	p.queries.Put(q)
-	return d, err
 }
 
+// report tells of a decision, if somebody wants to know.
 func (p *Policies) report(q *query, d ratelimit.Decision, err error) {
 	if p.onDecision != nil {
 		p.onDecision(q.report(d, err))
