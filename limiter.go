@@ -320,6 +320,10 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, d *Decision) {
 // Peek says what Take would answer. Allowed, RetryAfter and Delay are for this cost;
 // Remaining and ResetAfter are what they are before anything is spent. It changes nothing,
 // and a key that is not tracked stays so. The errors are those of Take, without [ErrTableFull].
+//
+// After [Keyed.SetLimit], and before the key's next decision, its times are only what Take
+// would say at this instant: a Take that is denied puts the key under the new limit, and a
+// Peek leaves it to regain at the old rate.
 func (l *Keyed[K]) Peek(key K, cost int) (d Decision, err error) {
 	if err = l.check(key, cost); err != nil {
 		return d, err

@@ -264,8 +264,13 @@ func (s *stage) check() error {
 	return s.gauge.check()
 }
 
-// probe finds out whether RetryAfter is true, after all that the key has been through.
+// probe finds out whether RetryAfter is true, after all that the key has been through. Allow
+// puts the key under the limit in force: before that, it regains at its last limit's rate.
 func (s *stage) probe(a *account) error {
+	if s.refusing.Allow(a.key, 3) {
+		a.spent.Add(3)
+		return nil
+	}
 	d, err := s.refusing.Peek(a.key, 3)
 	if err != nil || d.Allowed {
 		return err
