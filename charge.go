@@ -84,7 +84,7 @@ func (c *charge) state() state {
 // weighs reports whether the state matters. A cost of 0 is free, a plan that tracks
 // nothing allows what is within its capacity, and nothing above a capacity ever passes.
 func (c *charge) weighs() bool {
-	if c.cost > c.p.capacity || c.over && c.p.tracks() {
+	if c.exceeds() {
 		c.err = c.p.exceeds(c.cost)
 	} else if c.err = nil; c.cost > 0 && c.p.tracks() {
 		return true
@@ -92,6 +92,9 @@ func (c *charge) weighs() bool {
 	c.o = c.m.free()
 	return false
 }
+
+// exceeds reports whether the cost is more than the account can ever allow.
+func (c *charge) exceeds() bool { return c.cost > c.p.capacity || c.over && c.p.tracks() }
 
 // fits reports whether the account allows the cost.
 func (c *charge) fits() bool { return c.err == nil && !c.o.denied(c.m.reading) }
@@ -168,6 +171,16 @@ func (x charges) estimate(reading int64, q request) {
 	for i := range x {
 		x[i].estimate(reading, q)
 	}
+}
+
+// exceed reports whether one of the accounts can never allow the cost.
+func (x charges) exceed() bool {
+	for i := range x {
+		if x[i].exceeds() {
+			return true
+		}
+	}
+	return false
 }
 
 // delay reports whether one of the accounts delays what it lets through.

@@ -39,8 +39,8 @@ func meanwhile(f func()) (stop func()) {
 	return func() { done.Store(true); wg.Wait() }
 }
 
-func hammered(t *testing.T, l ratelimit.Limit, o ratelimit.Options[string]) (*ratelimit.Keyed[string], *handClock) {
-	clock := &handClock{}
+func hammered(t *testing.T, l ratelimit.Limit, o ratelimit.Options[string]) (*ratelimit.Keyed[string], *testClock) {
+	clock := &testClock{}
 	o.Clock = clock
 	limiter, err := ratelimit.New(l, &o)
 	require.NoError(t, err)
@@ -365,7 +365,7 @@ func TestInventedKeysDoNotFlushAThrottledOne(t *testing.T) {
 }
 
 func TestMappedAddressesDoNotShareAKey(t *testing.T) {
-	limiter, err := ratelimit.New[netip.Addr](ratelimit.FixedWindow(ratelimit.PerDay(1)), &ratelimit.Options[netip.Addr]{Clock: &handClock{}})
+	limiter, err := ratelimit.New[netip.Addr](ratelimit.FixedWindow(ratelimit.PerDay(1)), &ratelimit.Options[netip.Addr]{Clock: &testClock{}})
 	require.NoError(t, err)
 	for _, text := range []string{"::ffff:1.2.3.4", "::ffff:1.2.3.5", "1.2.3.4", "::1", "fe80::1%eth0", "fe80::1%eth1", "fe80::1"} {
 		require.True(t, limiter.Allow(netip.MustParseAddr(text), 1), text)

@@ -15,7 +15,7 @@ import (
 // own: in the window of a sliding log, or booked ahead.
 type heavy struct {
 	l     *ratelimit.Keyed[string]
-	clock *handClock
+	clock *testClock
 	all   []*ratelimit.Reservation
 }
 
@@ -37,7 +37,7 @@ func bookedHeavily(t testing.TB, limit ratelimit.Limit, n int) *heavy {
 }
 
 func newHeavy(t testing.TB, limit ratelimit.Limit) *heavy {
-	clock := &handClock{}
+	clock := &testClock{}
 	l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
 	require.NoError(t, err)
 	return &heavy{l: l, clock: clock}

@@ -341,9 +341,6 @@ func (w *world) playStack(m move) string {
 	allowed := true
 	for _, key := range keys {
 		j := w.judge(key)
-		if err != nil && j.known && j.limit != w.now {
-			j.blurry = true // whether a call that fails puts a key under its new limit is not told
-		}
 		o := m.op
 		o.kind, o.n = opPeek, cost
 		j.adopts(w.now, op{kind: opStack, raw: m.raw, n: cost})

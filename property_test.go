@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,11 +14,6 @@ import (
 
 	"github.com/weir-go/ratelimit"
 )
-
-// handClock stands still until it is moved. It is safe for concurrent use.
-type handClock struct{ now atomic.Int64 }
-
-func (c *handClock) Now() time.Duration { return time.Duration(c.now.Load()) }
 
 // op is one call, at one reading of the clock.
 type op struct {
@@ -64,13 +58,13 @@ type answer struct {
 // rig is a limiter of one key under a clock that is set by hand.
 type rig struct {
 	limiter *ratelimit.Keyed[string]
-	clock   *handClock
+	clock   *testClock
 	made    map[int]*ratelimit.Reservation
 	key     string
 }
 
 func newRig(t testing.TB, l ratelimit.Limit) *rig {
-	clock := &handClock{}
+	clock := &testClock{}
 	limiter, err := ratelimit.New(l, &ratelimit.Options[string]{Clock: clock})
 	require.NoError(t, err)
 	return &rig{limiter: limiter, clock: clock, made: map[int]*ratelimit.Reservation{}, key: "k"}

@@ -383,3 +383,48 @@ func TestMoreLimitsThanArePlansAreKept(t *testing.T) {
 		require.Equal(t, units-1, d.Remaining)
 	}
 }
+
+// A stack used to put a key under its new limit, and to record the time, when a cost could
+// never be allowed. A limiter alone changes nothing then.
+func TestACostThatCanNeverPassLeavesAChangeOfLimitPending(t *testing.T) {
+	for name, take := range map[string]func(t *testing.T, l *ratelimit.Keyed[string], cost int) error{
+		"Keyed.Take": func(t *testing.T, l *ratelimit.Keyed[string], cost int) error {
+			_, err := l.Take(t.Context(), "ann", cost)
+			return err
+		},
+		"Keyed.Reserve": func(t *testing.T, l *ratelimit.Keyed[string], cost int) error {
+			_, err := l.Reserve(t.Context(), "ann", cost, time.Hour)
+			return err
+		},
+		"Layered.Take": func(t *testing.T, l *ratelimit.Keyed[string], cost int) error {
+			_, err := stackOf(t, ratelimit.By(l, byUser)).Take(t.Context(), call{user: "ann"}, cost)
+			return err
+		},
+		"Layered.Reserve": func(t *testing.T, l *ratelimit.Keyed[string], cost int) error {
+			_, err := stackOf(t, ratelimit.By(l, byUser)).Reserve(t.Context(), call{user: "ann"}, cost, time.Hour)
+			return err
+		},
+		"Layered.Wait": func(t *testing.T, l *ratelimit.Keyed[string], cost int) error {
+			return stackOf(t, ratelimit.By(l, byUser)).Wait(t.Context(), call{user: "ann"}, cost)
+		},
+		"Layered.Take, because of another layer": func(t *testing.T, l *ratelimit.Keyed[string], _ int) error {
+			tight := ratelimit.Charging(ratelimit.By(l, byRoute), func(call) int { return 11 })
+			_, err := stackOf(t, ratelimit.By(l, byUser), tight).Take(t.Context(), call{user: "ann", route: "/"}, 2)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := new(testClock)
+			l := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 10))
+			require.True(t, l.Allow("ann", 10))
+			require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(4), 10)))
+			clock.advance(time.Hour)
+			require.ErrorIs(t, take(t, l, 11), ratelimit.ErrExceedsLimit)
+			clock.advance(2*time.Second - time.Hour)
+			require.True(t, l.Allow("ann", 1))
+			assert.Equal(t, 1, remaining(t, l, "ann"), "it has regained at the old rate for two seconds")
+			clock.advance(time.Second)
+			assert.Equal(t, 5, remaining(t, l, "ann"), "and at the new one since")
+		})
+	}
+}

@@ -256,8 +256,15 @@ func (s *stack[R]) meets(x *seat[R]) int {
 // weigh asks the accounts of the enforcing layers for their offers, and reports whether
 // all fit. The accounts are locked. Only now is the clock read, once for all of them: a
 // reading from before the locks could be older than what others have recorded since.
+//
+// A request that can never be allowed is an error, as a cost above a limit is for [Keyed]:
+// it changes nothing, so no account records the time or takes a new limit over.
 func (s *stack[R]) weigh(q request) bool {
 	s.reading = reading(s.clock)
+	if s.firm.exceed() {
+		s.firm.estimate(s.reading, q)
+		return s.fits()
+	}
 	for i := range s.firm {
 		s.firm[i].ask(s.reading, q)
 	}
