@@ -36,6 +36,7 @@ type line struct {
 	undone   []*ratelimit.Reservation // to be cancelled when the booking place is back
 	undoing  int                      // cancellations of bookings under way
 	window   int                      // how many may be in flight; 0 means any number
+	narrowed uint64                   // sent when the window was last set to one
 }
 
 // flight is a request that was sent and is not answered.
@@ -426,7 +427,7 @@ func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservati
 	case a.Refused && !exhausted(a.Budgets, now):
 		l.backOffLocked(seq, now)
 	}
-	l.widenLocked(a)
+	l.widenLocked(seq, a)
 	l.spendLocked(seq, a.Budgets)
 	for _, b := range a.Budgets {
 		b.seq, b.sent, b.told = seq, sent, now
@@ -460,18 +461,21 @@ func exhausted(budgets []Budget, now time.Time) bool {
 const wideEnough = 64
 
 // widenLocked sets how many requests may be in flight: after a refusal one, so that not
-// all who wait are refused again at once, and one more with each that is served.
-func (l *line) widenLocked(a Advice) {
+// all who wait are refused again at once, and one more with each that is served of those
+// that were sent after it.
+func (l *line) widenLocked(seq uint64, a Advice) {
 	switch {
 	case a.Refused || a.Wait > 0:
-		l.window = 1
+		l.narrowLocked()
 	case a.Answered:
 		l.backoffs = 0
-		if l.window > 0 {
+		if l.window > 0 && seq > l.narrowed {
 			l.window = (l.window + 1) % wideEnough
 		}
 	}
 }
+
+func (l *line) narrowLocked() { l.window, l.narrowed = 1, l.sent }
 
 func (l *line) closeLocked(until time.Time) {
 	if until.After(l.until) {
@@ -512,7 +516,7 @@ func (l *line) expireLocked(now time.Time) {
 	over := func(b Budget) bool { return !now.Before(b.Until) }
 	for _, b := range l.budgets {
 		if over(b) && b.Left <= int64(l.uncountedLocked(b.told)) {
-			l.window = 1
+			l.narrowLocked()
 		}
 	}
 	l.budgets = slices.DeleteFunc(l.budgets, over)

@@ -125,3 +125,38 @@ func TestCancelledRequestLeavesNothing(t *testing.T) {
 		assert.Zero(t, pc.Len())
 	})
 }
+
+// Answers to requests that were on their way before a refusal do not tell that the server
+// takes several at a time again.
+func TestOnlyRequestsSentAfterARefusalShowThatMoreMayBeInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
+		fly := func() *pace.Place {
+			p := pc.Arrive(t.Context(), "queue")
+			assert.NoError(t, pc.Await(p, ""))
+			return p
+		}
+		served := func(p *pace.Place) {
+			pc.Learn(p, pace.Advice{Answered: true}, time.Now())
+			pc.Leave(p)
+		}
+		refused, early := fly(), []*pace.Place{fly(), fly(), fly()}
+		pc.Learn(refused, pace.Advice{Refused: true, Wait: time.Second}, time.Now())
+		pc.Leave(refused)
+		for _, p := range early {
+			served(p)
+		}
+		sent := make(chan *pace.Place, 4)
+		for range 4 {
+			go func() { sent <- fly() }()
+		}
+		time.Sleep(time.Second)
+		for _, want := range []int{1, 2, 1} { // twice as many each time, as long as there are any
+			synctest.Wait()
+			require.Len(t, sent, want)
+			for range want {
+				served(<-sent)
+			}
+		}
+	})
+}
