@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -163,11 +164,19 @@ func TestStockClientSucceedsAtItsFirstRetryExactly(t *testing.T) {
 // inBubble serves over a pipe in memory, and returns a client.
 func inBubble(t testing.TB, server *grpc.Server, opts ...grpc.DialOption) testgrpc.TestServiceClient {
 	t.Helper()
+	return testgrpc.NewTestServiceClient(connInBubble(t, server, opts...))
+}
+
+func connInBubble(t testing.TB, server *grpc.Server, opts ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
 	lis := bufconn.Listen(1 << 16)
 	go func() { _ = server.Serve(lis) }()
 	t.Cleanup(server.Stop)
-	return testgrpc.NewTestServiceClient(dial(t, "passthrough:bubble", append(opts,
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))...))
+	conn, err := grpc.NewClient("passthrough:bubble", append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() }) // which a test may have done
+	return conn
 }
 
 // On the loopback interface and in real time: several clients at once, each with its own

@@ -1,0 +1,147 @@
+package grpclimit
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/pace"
+)
+
+// ClientOptions are the settings of [NewClient] besides the limiter. Nil and the zero
+// ClientOptions mean the defaults.
+type ClientOptions struct {
+	// Key groups calls: those of one key wait in one queue, and what the server says to
+	// one of them holds for all. If nil, the target of the connection. Give one of your own
+	// if a server limits each account or method: then an exhausted one does not hold up
+	// others.
+	Key func(c *ClientCall) string
+
+	// Cost returns what a call costs in the limiter. If nil, 1.
+	Cost func(c *ClientCall) int
+
+	// MaxWait is how long a call may wait before it is sent. One that would have to wait
+	// longer fails at once, with [ratelimit.ErrLimited] and the code ResourceExhausted. If
+	// zero, as long as its context allows, without end if that has no deadline.
+	MaxWait time.Duration
+
+	// MaxRetries is how many times a unary call is sent again that the server has
+	// refused, after the time that it has asked for. If zero, the refusal goes to the
+	// caller. A call is sent again only if the server has refused it before it was
+	// processed and asks for a retry: with RESOURCE_EXHAUSTED, and RetryInfo or a
+	// pushback of 0 or more. If the context ends before the time, the caller gets the
+	// refusal at once. Streams are never opened again.
+	MaxRetries int
+
+	// MaxKeys bounds for how many keys the Client remembers what their servers have said.
+	// Beyond that it forgets keys without calls under way. If zero, 4096.
+	MaxKeys int
+}
+
+// Client makes interceptors for client connections: they keep to a limit of the client's
+// own, and obey what servers say. Make one with [NewClient], and give both of its
+// interceptors to the connection:
+//
+//	conn, err := grpc.NewClient(target,
+//		grpc.WithChainUnaryInterceptor(client.UnaryClientInterceptor()),
+//		grpc.WithChainStreamInterceptor(client.StreamClientInterceptor()))
+//
+// Each call waits in the queue of its key until the limiter allows it, first come, first
+// served. A stream waits before it is opened; its messages do not wait. If the context's
+// deadline comes before the call's time, the call fails at once, with the code
+// DeadlineExceeded and an error that wraps [context.DeadlineExceeded].
+//
+// From a call that ends with RESOURCE_EXHAUSTED or UNAVAILABLE the Client learns when the
+// key's next call may be sent: not before the retry_delay of google.rpc.RetryInfo in the
+// status details, and not before the pushback in the trailer grpc-retry-pushback-ms
+// (gRFC A6) is over. If both are there, the later end counts. A negative retry_delay is
+// ignored. A pushback that is negative or malformed says not to retry the call; it says
+// nothing about others. An error that tells no time holds up nobody: it may be
+// about one call only, such as a message that is too large.
+//
+// After a refusal, calls are sent one at a time first, and with each that is served one
+// more may be in flight. So not all who wait are refused again at once. For this a stream
+// is served with its first message; one that says nothing for a second is not waited
+// for any longer.
+//
+// While a key has to wait, all its calls wait in their order, and what they had booked in the
+// limiter is given back. Those whose deadline comes before the end fail at once. Calls
+// that were on their way already are not called back.
+//
+// A retry policy in the connection's service config retries beneath the interceptors: it
+// obeys pushback by itself, but its attempts neither wait in the queue nor spend in the
+// limiter. Use either that or MaxRetries.
+//
+// A Client is safe for concurrent use, may serve any number of connections, and starts no
+// goroutine. The zero Client cannot be used: its interceptors panic.
+type Client struct {
+	pacer *pace.Pacer[*ClientCall]
+	opts  ClientOptions
+}
+
+// NewClient returns a Client whose calls are sent as the limiter allows. It is asked with
+// the calls themselves: see [ratelimit.Map]. To have no limit but the server's, give one
+// of [ratelimit.Unlimited]. The error names the option that is wrong.
+func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client, error) {
+	if err := checkClientLimiter(l); err != nil {
+		return nil, err
+	}
+	c := new(Client)
+	if opts != nil {
+		c.opts = *opts
+	}
+	o := &c.opts
+	switch {
+	case o.MaxWait < 0:
+		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxWait is %v, want 0 or more", o.MaxWait)
+	case o.MaxRetries < 0:
+		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxRetries is %d, want 0 or more", o.MaxRetries)
+	case o.MaxKeys < 0:
+		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxKeys is %d, want 0 for %d, or more", o.MaxKeys, pace.DefaultMaxKeys)
+	}
+	if o.Key == nil {
+		o.Key = func(c *ClientCall) string { return c.Target }
+	}
+	c.pacer = pace.New("grpclimit", l, pace.Options[*ClientCall]{Cost: o.Cost, MaxWait: o.MaxWait, MaxKeys: o.MaxKeys})
+	return c, nil
+}
+
+func checkClientLimiter(l ratelimit.Reserver[*ClientCall]) error {
+	if v := reflect.ValueOf(l); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return errors.New("grpclimit: NewClient needs a limiter, and got nil")
+	}
+	if _, ok := l.(*ratelimit.Keyed[*ClientCall]); ok {
+		return errors.New("grpclimit: this limiter's key is the call itself, so that each call has a budget of its own: " +
+			"give its key to ratelimit.Map or ratelimit.By")
+	}
+	return nil
+}
+
+// ClientStats count calls since the Client was made.
+type ClientStats struct {
+	Sent      uint64 // sent, repetitions included
+	Waited    uint64 // had to wait before that
+	Refused   uint64 // were refused by the server, which told how long to wait
+	Retried   uint64 // were sent again
+	Failed    uint64 // were not sent: the limiter's error, or no time to wait
+	Unsettled uint64 // had a booking that could not be cancelled
+}
+
+// Stats returns the counters. Each is exact; they are not read at one instant. Those of a
+// zero Client are zero.
+func (c *Client) Stats() ClientStats {
+	if !c.isMade() {
+		return ClientStats{}
+	}
+	return ClientStats(c.pacer.Stats())
+}
+
+func (c *Client) isMade() bool { return c != nil && c.pacer != nil }
+
+func (c *Client) mustBeMade() {
+	if !c.isMade() {
+		panic("grpclimit: this Client was not made by NewClient: it has no limiter")
+	}
+}

@@ -1,0 +1,4 @@
+package grpclimit
+
+// Keys returns how many keys the Client remembers.
+func (c *Client) Keys() int { return c.pacer.Len() }

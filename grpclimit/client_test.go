@@ -1,0 +1,688 @@
+package grpclimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/grpclimit"
+)
+
+func TestClientWaitsForItsOwnLimit(t *testing.T) {
+	for way := range ways {
+		t.Run(way, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newScript(nil)
+				client, c := pacedInBubble(t, s, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(2), 2)), grpclimit.ClientOptions{})
+				var wg sync.WaitGroup
+				for i := range 5 {
+					wg.Go(func() { ok(named(t.Context(), strconv.Itoa(i)), t, client, way) })
+					synctest.Wait()
+				}
+				wg.Wait()
+				assert.Equal(t, []time.Duration{0, 0, 500 * time.Millisecond, time.Second, 1500 * time.Millisecond}, s.times())
+				assert.Equal(t, []string{"0", "1", "2", "3", "4"}, s.names())
+				assert.Equal(t, grpclimit.ClientStats{Sent: 5, Waited: 3}, c.Stats())
+			})
+		})
+	}
+}
+
+func TestClientChargesTheCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript(nil)
+		client, _ := pacedInBubble(t, s, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 5)), grpclimit.ClientOptions{
+			Cost: func(c *grpclimit.ClientCall) int {
+				if c.Request == nil { // a stream
+					return 1
+				}
+				return int(c.Request.(*testgrpc.SimpleRequest).ResponseSize)
+			},
+		})
+		for range 2 {
+			_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{ResponseSize: 4})
+			require.NoError(t, err)
+			ok(t.Context(), t, client, "stream")
+		}
+		assert.Equal(t, []time.Duration{0, 0, 4 * time.Second, 5 * time.Second}, s.times())
+	})
+}
+
+func TestKeyFunctionsOfClientCalls(t *testing.T) {
+	var seen *grpclimit.ClientCall
+	_, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{Cost: func(c *grpclimit.ClientCall) int { seen = c; return 1 }})
+	client := testgrpc.NewTestServiceClient(dial(t, start(t, newScript(nil).server()), dialling...))
+	ok(named(t.Context(), "x"), t, client, "unary")
+	target, err := grpclimit.ClientTarget(seen)
+	assert.NoError(t, err)
+	assert.Regexp(t, `^dns:///127\.0\.0\.1:\d+$`, target)
+	method, err := grpclimit.ClientMethod(seen)
+	assert.NoError(t, err)
+	assert.Equal(t, target+" /grpc.testing.TestService/UnaryCall", method)
+	md, _ := metadata.FromOutgoingContext(seen.Context())
+	assert.Equal(t, []string{"x"}, md["name"])
+
+	zero := new(grpclimit.ClientCall)
+	assert.NotNil(t, zero.Context())
+	_, err = grpclimit.ClientTarget(zero)
+	assert.ErrorIs(t, err, grpclimit.ErrNoKey)
+	_, err = grpclimit.ClientMethod(zero)
+	assert.ErrorIs(t, err, grpclimit.ErrNoKey)
+}
+
+// saying are answers, and for how long they hold up the next call of the key.
+var saying = map[string]struct {
+	reply reply
+	want  time.Duration
+	retry bool // a unary call may be sent again
+}{
+	"RetryInfo":                        {denial(7 * time.Second), 7 * time.Second, true},
+	"RetryInfo with a fraction":        {denial(1234567 * time.Nanosecond), 1234567, true},
+	"RetryInfo of zero":                {denial(0), 1, true},
+	"RetryInfo below zero":             {denial(-time.Second), 0, false},
+	"RetryInfo without a delay":        {reply{err: refusing(codes.ResourceExhausted, nil)}, 0, false},
+	"two RetryInfos":                   {reply{err: refusing(codes.ResourceExhausted, durationpb.New(2*time.Second), durationpb.New(time.Second))}, 2 * time.Second, true},
+	"UNAVAILABLE with RetryInfo":       {reply{err: refusing(codes.Unavailable, durationpb.New(time.Second))}, time.Second, false},
+	"pushback":                         {reply{refusing(codes.ResourceExhausted), []string{"7000"}}, 7 * time.Second, true},
+	"pushback of zero":                 {reply{refusing(codes.ResourceExhausted), []string{"0"}}, 1, true},
+	"pushback below zero":              {reply{refusing(codes.ResourceExhausted), []string{"-1"}}, 0, false},
+	"pushback that is malformed":       {reply{refusing(codes.ResourceExhausted), []string{"soon"}}, 0, false},
+	"pushback that is no int64":        {reply{refusing(codes.ResourceExhausted), []string{"99999999999999999999"}}, 0, false},
+	"two pushbacks":                    {reply{refusing(codes.ResourceExhausted), []string{"1000", "2000"}}, 0, false},
+	"UNAVAILABLE with pushback":        {reply{refusing(codes.Unavailable), []string{"1000"}}, time.Second, false},
+	"pushback is later":                {reply{denial(time.Second).err, []string{"3000"}}, 3 * time.Second, true},
+	"RetryInfo is later":               {reply{denial(3 * time.Second).err, []string{"1000"}}, 3 * time.Second, true},
+	"RetryInfo, and not to be retried": {reply{denial(3 * time.Second).err, []string{"-1"}}, 3 * time.Second, false},
+	"RESOURCE_EXHAUSTED without time":  {reply{err: refusing(codes.ResourceExhausted)}, 0, false},
+	"UNAVAILABLE without time":         {reply{err: refusing(codes.Unavailable)}, 0, false},
+	"ABORTED with RetryInfo":           {reply{err: refusing(codes.Aborted, durationpb.New(time.Second))}, 0, false},
+	"NOT_FOUND with pushback":          {reply{refusing(codes.NotFound), []string{"1000"}}, 0, false},
+	"OK with pushback":                 {reply{nil, []string{"1000"}}, 0, false},
+}
+
+func TestClientWaitsForAsLongAsTheServerSays(t *testing.T) {
+	for name, row := range saying {
+		for way, do := range ways {
+			t.Run(name+" "+way, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newScript(once(row.reply))
+					client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{})
+					assert.Equal(t, status.Code(row.reply.err), status.Code(do(t.Context(), client)))
+					ok(t.Context(), t, client, way)
+					assert.Equal(t, []time.Duration{0, row.want}, s.times())
+					assert.Equal(t, row.want > 0, c.Stats().Refused == 1)
+				})
+			})
+		}
+	}
+}
+
+func TestClientRetriesWhatTheServerHasRefused(t *testing.T) {
+	for name, row := range saying {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newScript(once(row.reply))
+				client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{MaxRetries: 3})
+				var trailer metadata.MD
+				_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}, grpc.Trailer(&trailer))
+				if row.retry {
+					assert.NoError(t, err)
+					assert.Equal(t, []time.Duration{0, row.want}, s.times())
+					assert.Empty(t, trailer["grpc-retry-pushback-ms"], "that of the last attempt")
+				} else {
+					assert.Equal(t, status.Code(row.reply.err), status.Code(err))
+					assert.Equal(t, []time.Duration{0}, s.times())
+					assert.Equal(t, row.reply.pushback, trailer["grpc-retry-pushback-ms"])
+				}
+				assert.Equal(t, row.retry, c.Stats().Retried == 1)
+			})
+		})
+	}
+}
+
+func TestStreamsAreNotOpenedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript(once(denial(time.Second)))
+		client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{MaxRetries: 3})
+		assert.Equal(t, codes.ResourceExhausted, status.Code(ways["stream"](t.Context(), client)))
+		assert.Zero(t, c.Stats().Retried)
+	})
+}
+
+func TestClientRetriesEnd(t *testing.T) {
+	for retries := range 4 {
+		synctest.Test(t, func(t *testing.T) {
+			s := newScript(func(int) reply { return denial(2 * time.Second) })
+			client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{MaxRetries: retries})
+			assert.Equal(t, codes.ResourceExhausted, status.Code(ways["unary"](t.Context(), client)))
+			assert.Len(t, s.times(), 1+retries)
+			assert.Equal(t, 2*time.Second*time.Duration(retries), time.Since(s.begin))
+			assert.Equal(t, grpclimit.ClientStats{
+				Sent: 1 + uint64(retries), Waited: uint64(retries), Refused: 1 + uint64(retries), Retried: uint64(retries),
+			}, c.Stats())
+		})
+	}
+}
+
+func TestRefusalIsReturnedAtOnceIfThereIsNoTimeToRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript(once(denial(20 * time.Second)))
+		client, _ := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{MaxRetries: 5})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		assert.Equal(t, codes.ResourceExhausted, status.Code(ways["unary"](ctx, client)))
+		assert.Zero(t, time.Since(s.begin))
+	})
+}
+
+// layered is a limiter that books nothing ahead.
+func layered(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*grpclimit.ClientCall] {
+	t.Helper()
+	l, err := ratelimit.New[string](limit, nil)
+	require.NoError(t, err)
+	all, err := ratelimit.All(ratelimit.By(l, grpclimit.ClientTarget))
+	require.NoError(t, err)
+	return all
+}
+
+// forAll is a limiter that asks for nothing of a call.
+func forAll(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall] {
+	t.Helper()
+	l, err := ratelimit.New[struct{}](ratelimit.Unlimited(), nil)
+	require.NoError(t, err)
+	all, err := ratelimit.All(ratelimit.Global[*grpclimit.ClientCall](l))
+	require.NoError(t, err)
+	return all
+}
+
+func TestClientDeadlineBeforeTheTimeFailsAtOnce(t *testing.T) {
+	for name, row := range map[string]struct {
+		l     func(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall]
+		reply reply
+	}{
+		"own limit": {func(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall] {
+			return byTarget(t, ratelimit.TokenBucket(ratelimit.PerMinute(6), 1))
+		}, reply{}},
+		"layers that book nothing": {func(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall] {
+			return layered(t, ratelimit.TokenBucket(ratelimit.PerMinute(6), 1))
+		}, reply{}},
+		"RetryInfo": {unlimited, denial(10 * time.Second)},
+		"pushback":  {unlimited, reply{refusing(codes.ResourceExhausted), []string{"10000"}}},
+	} {
+		for way, do := range ways {
+			t.Run(name+" "+way, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newScript(once(row.reply))
+					client, c := pacedInBubble(t, s, row.l(t), grpclimit.ClientOptions{})
+					_ = do(t.Context(), client)
+					ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+					defer cancel()
+					_, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{})
+					assert.ErrorIs(t, err, context.DeadlineExceeded)
+					assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
+					assert.Contains(t, status.Convert(err).Message(), "grpclimit: context deadline exceeded: the next request may be sent in 10s")
+					_, err = client.FullDuplexCall(ctx)
+					assert.ErrorIs(t, err, context.DeadlineExceeded)
+					assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
+					assert.Zero(t, time.Since(s.begin), "at once")
+					assert.Equal(t, uint64(2), c.Stats().Failed)
+
+					ctx2, cancel := context.WithTimeout(t.Context(), 11*time.Second)
+					defer cancel()
+					ok(ctx2, t, client, way)
+					assert.Equal(t, []time.Duration{0, 10 * time.Second}, s.times())
+				})
+			})
+		}
+	}
+}
+
+func TestClientMaxWaitIsADeadlineOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript(nil)
+		client, _ := pacedInBubble(t, s, byTarget(t, ratelimit.TokenBucket(ratelimit.PerMinute(6), 1)), grpclimit.ClientOptions{MaxWait: 9 * time.Second})
+		ok(t.Context(), t, client, "unary")
+		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
+		assert.ErrorIs(t, err, ratelimit.ErrLimited)
+		assert.NotErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+		assert.Zero(t, time.Since(s.begin))
+		time.Sleep(time.Second)
+		ok(t.Context(), t, client, "unary")
+		assert.Equal(t, []time.Duration{0, 10 * time.Second}, s.times())
+	})
+}
+
+// A server that says to wait for centuries holds up those that have no deadline, and fails
+// the others at once. No figure overflows.
+func TestHugeFiguresAreWaitedForByNobody(t *testing.T) {
+	for name, r := range map[string]reply{
+		"RetryInfo of years":        denial(200 * 365 * 24 * time.Hour),
+		"the longest RetryInfo":     {err: refusing(codes.ResourceExhausted, &durationpb.Duration{Seconds: 315_576_000_000, Nanos: 999_999_999})},
+		"a RetryInfo that is wrong": {err: refusing(codes.ResourceExhausted, &durationpb.Duration{Seconds: math.MaxInt64, Nanos: math.MaxInt32})},
+		"the longest pushback":      {refusing(codes.ResourceExhausted), []string{strconv.FormatInt(math.MaxInt64, 10)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newScript(once(r))
+				client, _ := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{MaxWait: 365 * 24 * time.Hour, MaxRetries: 3})
+				assert.Equal(t, codes.ResourceExhausted, status.Code(ways["unary"](t.Context(), client)))
+				_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
+				assert.ErrorIs(t, err, ratelimit.ErrLimited)
+				assert.Len(t, s.times(), 1)
+			})
+		})
+	}
+}
+
+// Fifty goroutines and one key. The server refuses the tenth call. Nothing is sent until
+// the time that it has told, and then all that wait, in their order: first one at a time.
+func TestAfterARefusalNothingIsSentBeforeItsTimeAndOrderIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript(func(n int) reply {
+			if n == 10 {
+				return denial(10 * time.Second)
+			}
+			return reply{}
+		})
+		slow := grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			defer time.Sleep(30 * time.Millisecond)
+			return invoker(ctx, method, req, reply, cc, opts...)
+		})
+		c, dialling := paced(t, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(100), 5)), grpclimit.ClientOptions{MaxRetries: 1})
+		client := inBubble(t, s.server(), append(dialling, slow)...)
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() { ok(named(t.Context(), fmt.Sprintf("%02d", i)), t, client, "unary") })
+			synctest.Wait()
+		}
+		wg.Wait()
+		s.sort()
+		names, times := s.names(), s.times()
+		require.Len(t, names, 51)
+		told, early := times[9]+30*time.Millisecond, 0
+		for _, at := range times {
+			if at <= told {
+				early++
+			}
+		}
+		assert.Less(t, early, 20)
+		want := append(names[:early:early], "09") // which was refused, and came before all that wait
+		for i := early; i < 50; i++ {
+			want = append(want, fmt.Sprintf("%02d", i))
+		}
+		assert.Equal(t, want, names)
+		assert.Equal(t, told+10*time.Second, times[early])
+		for i, later := range []int{1, 2, 2, 3, 3, 3, 3} { // one at a time first, then two, then four
+			assert.Equal(t, told+10*time.Second+time.Duration(later-1)*30*time.Millisecond, times[early+i])
+		}
+		assert.Equal(t, grpclimit.ClientStats{Sent: 51, Waited: c.Stats().Waited, Refused: 1, Retried: 1}, c.Stats())
+	})
+}
+
+func TestWhatACallHasBookedIsGivenBackWhileTheServerWantsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript(func(n int) reply {
+			if n == 2 {
+				return denial(100 * time.Second)
+			}
+			return reply{}
+		})
+		l, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), nil)
+		require.NoError(t, err)
+		client, _ := pacedInBubble(t, s, ratelimit.Map(l, grpclimit.ClientTarget).(ratelimit.Reserver[*grpclimit.ClientCall]), grpclimit.ClientOptions{})
+		var wg sync.WaitGroup
+		for range 5 {
+			wg.Go(func() { _ = ways["stream"](t.Context(), client) })
+		}
+		time.Sleep(50 * time.Second)
+		d, err := l.Peek("passthrough:///bubble", 1)
+		require.NoError(t, err)
+		assert.Zero(t, d.ResetAfter, "fresh: nothing is booked")
+		wg.Wait()
+		assert.Equal(t, []time.Duration{0, time.Second, 101 * time.Second, 102 * time.Second, 103 * time.Second}, s.times())
+	})
+}
+
+func TestKeysDoNotWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript(once(denial(10 * time.Second)))
+		client, _ := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{Key: func(c *grpclimit.ClientCall) string { return c.FullMethod }})
+		_ = ways["unary"](t.Context(), client)
+		ok(t.Context(), t, client, "stream")
+		assert.Zero(t, time.Since(s.begin))
+		ok(t.Context(), t, client, "unary")
+		assert.Equal(t, []time.Duration{0, 0, 10 * time.Second}, s.times())
+
+		s = newScript(once(denial(10 * time.Second)))
+		_, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
+		client = inBubble(t, s.server(), dialling...)
+		other := inBubble(t, newScript(nil).server(), append(dialling, grpc.WithDisableServiceConfig())...)
+		_ = ways["unary"](t.Context(), client)
+		ok(t.Context(), t, other, "unary")
+		assert.Equal(t, 10*time.Second, time.Since(s.begin), "one target on two connections")
+	})
+}
+
+func TestCancelledCallLeavesTheQueueAndItsBooking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript(nil)
+		client, c := pacedInBubble(t, s, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1)), grpclimit.ClientOptions{})
+		ok(t.Context(), t, client, "unary")
+		ctx, cancel := context.WithCancel(t.Context())
+		failed := make(chan error, 2)
+		go func() { _, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{}); failed <- err }()
+		go func() { _, err := client.FullDuplexCall(ctx); failed <- err }()
+		synctest.Wait()
+		cancel()
+		for range 2 {
+			err := <-failed
+			assert.ErrorIs(t, err, context.Canceled)
+			assert.Equal(t, codes.Canceled, status.Code(err))
+		}
+		ok(t.Context(), t, client, "unary")
+		assert.Equal(t, []time.Duration{0, time.Second}, s.times(), "in place of those that were cancelled")
+		assert.Equal(t, uint64(2), c.Stats().Failed)
+		_, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{})
+		assert.Equal(t, codes.Canceled, status.Code(err), "cancelled before")
+		assert.Zero(t, c.Keys())
+	})
+}
+
+// deciding is a limiter that answers with nothing but an error.
+type deciding struct{ err error }
+
+func (d deciding) Allow(*grpclimit.ClientCall, int) bool { return false }
+func (d deciding) Take(context.Context, *grpclimit.ClientCall, int) (ratelimit.Decision, error) {
+	return ratelimit.Decision{}, d.err
+}
+func (d deciding) Reserve(context.Context, *grpclimit.ClientCall, int, time.Duration) (*ratelimit.Reservation, error) {
+	return nil, d.err
+}
+
+func TestErrorsOfTheLimiterHaveACode(t *testing.T) {
+	broken := errors.New("broken")
+	for name, row := range map[string]struct {
+		err  error
+		is   error
+		want codes.Code
+	}{
+		"unknown":                      {broken, broken, codes.Unavailable},
+		"store down":                   {fmt.Errorf("%w: redis", ratelimit.ErrUnavailable), ratelimit.ErrUnavailable, codes.Unavailable},
+		"store too slow":               {errors.Join(ratelimit.ErrUnavailable, context.DeadlineExceeded), ratelimit.ErrUnavailable, codes.Unavailable},
+		"key table full":               {ratelimit.ErrTableFull, ratelimit.ErrTableFull, codes.Unavailable},
+		"cost above the limit":         {ratelimit.ErrExceedsLimit, ratelimit.ErrExceedsLimit, codes.ResourceExhausted},
+		"negative cost":                {ratelimit.ErrNegativeCost, ratelimit.ErrNegativeCost, codes.Internal},
+		"no key":                       {fmt.Errorf("%w: tenant", grpclimit.ErrNoKey), grpclimit.ErrNoKey, codes.InvalidArgument},
+		"a status of its own":          {status.Error(codes.PermissionDenied, "no"), nil, codes.PermissionDenied},
+		"a status of its own, wrapped": {fmt.Errorf("key: %w", status.Error(codes.PermissionDenied, "no")), nil, codes.PermissionDenied},
+		"no answer at all":             {nil, ratelimit.ErrLimited, codes.ResourceExhausted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newScript(nil)
+				client, c := pacedInBubble(t, s, deciding{row.err}, grpclimit.ClientOptions{MaxRetries: 3})
+				for way := range ways {
+					err := ways[way](t.Context(), client)
+					assert.Equal(t, row.want, status.Code(err))
+				}
+				_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
+				if row.is != nil {
+					assert.ErrorIs(t, err, row.is)
+				}
+				assert.Empty(t, s.times())
+				assert.Equal(t, grpclimit.ClientStats{Failed: 3}, c.Stats())
+				assert.Zero(t, c.Keys())
+			})
+		})
+	}
+}
+
+// A stream is denied after it was served: its messages are charged. What the server says
+// then holds for the calls that follow.
+func TestStreamThatIsDeniedMidWayHoldsUpTheNextCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		perCall, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1), 3), nil)
+		require.NoError(t, err)
+		limit := interceptor(t, ratelimit.Map(perCall, everyone), grpclimit.Options{ChargeMessages: true})
+		server := grpc.NewServer(with(limit)...)
+		testgrpc.RegisterTestServiceServer(server, new(service))
+		c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
+		client := inBubble(t, server, dialling...)
+		a, echoed := open(t.Context(), client, 5)
+		assert.Equal(t, codes.ResourceExhausted, a.code)
+		assert.Equal(t, 2, echoed)
+		begin := time.Now()
+		ok(t.Context(), t, client, "unary")
+		assert.Equal(t, time.Second, time.Since(begin))
+		assert.Equal(t, grpclimit.ClientStats{Sent: 2, Waited: 1, Refused: 1}, c.Stats())
+	})
+}
+
+// After a refusal streams are opened one at a time, until each is served.
+func TestAfterARefusalStreamsAreOpenedOneAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript(once(denial(time.Second)))
+		client, _ := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{})
+		_ = ways["stream"](t.Context(), client)
+		time.Sleep(2 * time.Second)
+		first, err := client.FullDuplexCall(t.Context())
+		require.NoError(t, err)
+		opened := make(chan grpc.ClientStream)
+		for range 2 {
+			go func() {
+				stream, err := client.FullDuplexCall(t.Context())
+				assert.NoError(t, err)
+				opened <- stream
+			}()
+		}
+		synctest.Wait()
+		assert.Len(t, s.times(), 2, "the others wait")
+		require.NoError(t, first.Send(&testgrpc.StreamingOutputCallRequest{}))
+		_, err = first.Recv()
+		require.NoError(t, err)
+		begin := time.Now()
+		<-opened
+		<-opened
+		assert.Zero(t, time.Since(begin), "the first is served, and still open")
+	})
+}
+
+// However a stream ends, its key is forgotten, and nothing is left of it.
+func TestStreamLeavesNothingBehindHoweverItEnds(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, stream testgrpc.TestService_FullDuplexCallClient, cancel, disconnect func()){
+		"the server ends it": func(t *testing.T, stream testgrpc.TestService_FullDuplexCallClient, _, _ func()) {
+			require.NoError(t, stream.CloseSend())
+			_, err := stream.Recv()
+			assert.ErrorIs(t, err, io.EOF)
+		},
+		"cancelled and never received":      func(_ *testing.T, _ testgrpc.TestService_FullDuplexCallClient, cancel, _ func()) { cancel() },
+		"connection closed, never received": func(_ *testing.T, _ testgrpc.TestService_FullDuplexCallClient, _, disconnect func()) { disconnect() },
+		"cancelled while receiving": func(t *testing.T, stream testgrpc.TestService_FullDuplexCallClient, cancel, _ func()) {
+			done := make(chan error)
+			go func() { _, err := stream.Recv(); done <- err }()
+			synctest.Wait()
+			cancel()
+			assert.Equal(t, codes.Canceled, status.Code(<-done))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
+				conn := connInBubble(t, newScript(nil).server(), dialling...)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				stream, err := testgrpc.NewTestServiceClient(conn).FullDuplexCall(ctx)
+				require.NoError(t, err)
+				assert.Equal(t, 1, c.Keys())
+				end(t, stream, cancel, func() { _ = conn.Close() })
+				synctest.Wait()
+				assert.Zero(t, c.Keys())
+			})
+		})
+	}
+}
+
+func TestStreamThatCannotBeOpenedLeavesNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
+		conn := connInBubble(t, newScript(nil).server(), dialling...)
+		require.NoError(t, conn.Close())
+		_, err := testgrpc.NewTestServiceClient(conn).FullDuplexCall(t.Context())
+		assert.Equal(t, codes.Canceled, status.Code(err))
+		assert.Zero(t, c.Keys())
+		assert.Equal(t, grpclimit.ClientStats{Sent: 1}, c.Stats())
+	})
+}
+
+// canned is a stream of another kind: it knows no call options.
+type canned struct {
+	grpc.ClientStream
+	errs    []error
+	trailer metadata.MD
+}
+
+func (c *canned) RecvMsg(any) (err error) {
+	err, c.errs = c.errs[0], c.errs[1:]
+	return err
+}
+func (c *canned) Trailer() metadata.MD { return c.trailer }
+
+func TestStreamThatKnowsNoCallOptionsIsObeyedToo(t *testing.T) {
+	for name, row := range map[string]struct {
+		errs    []error
+		trailer metadata.MD
+		many    bool
+		want    time.Duration
+	}{
+		"ends well":            {[]error{nil, nil, io.EOF}, nil, true, 0},
+		"one message, no more": {[]error{nil}, nil, false, 0},
+		"denied":               {[]error{denial(time.Second).err}, nil, true, time.Second},
+		"denied mid-way":       {[]error{nil, refusing(codes.ResourceExhausted)}, metadata.Pairs("grpc-retry-pushback-ms", "3000"), true, 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, err := grpclimit.NewClient(forAll(t), nil)
+				require.NoError(t, err)
+				call := func(errs ...error) {
+					s, err := c.StreamClientInterceptor()(t.Context(), &grpc.StreamDesc{ServerStreams: row.many}, nil, "/a/b",
+						func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+							return &canned{errs: errs, trailer: row.trailer}, nil
+						})
+					require.NoError(t, err)
+					for range errs {
+						_ = s.RecvMsg(nil)
+					}
+				}
+				begin := time.Now()
+				call(row.errs...)
+				assert.Equal(t, row.want > 0, c.Keys() == 1)
+				call(io.EOF)
+				assert.Equal(t, row.want, time.Since(begin))
+			})
+		})
+	}
+}
+
+// Both at once: the policy retries beneath the interceptor.
+func TestClientWithARetryPolicyBeneath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript(once(reply{denial(2 * time.Second).err, []string{"2000"}}))
+		c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
+		client := inBubble(t, s.server(), append(dialling, grpc.WithDefaultServiceConfig(retryPolicy))...)
+		ok(t.Context(), t, client, "unary")
+		assert.Equal(t, []time.Duration{0, 2 * time.Second}, s.times())
+		assert.Equal(t, grpclimit.ClientStats{Sent: 1}, c.Stats())
+	})
+}
+
+func TestClientForgetsKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript(func(n int) reply {
+			if n%2 == 0 {
+				return denial(time.Minute)
+			}
+			return reply{}
+		})
+		n := 0
+		client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{
+			MaxKeys: 10, Key: func(*grpclimit.ClientCall) string { n++; return strconv.Itoa(n) },
+		})
+		for range 100 {
+			_ = ways["unary"](t.Context(), client)
+			require.LessOrEqual(t, c.Keys(), 10)
+		}
+	})
+}
+
+func TestCallersOptionsAreLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, _ := pacedInBubble(t, newScript(once(reply{nil, []string{"5"}})), unlimited(t), grpclimit.ClientOptions{})
+		var trailer metadata.MD
+		room := make([]grpc.CallOption, 1, 8)
+		room[0] = grpc.Trailer(&trailer)
+		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}, room...)
+		require.NoError(t, err)
+		assert.Equal(t, []string{"5"}, trailer["grpc-retry-pushback-ms"])
+		assert.Equal(t, make([]grpc.CallOption, 7), room[1:8:8])
+	})
+}
+
+func TestNewClientRefusesWhatCannotWork(t *testing.T) {
+	var none *ratelimit.Layered[*grpclimit.ClientCall]
+	good := unlimited(t)
+	for want, row := range map[string]struct {
+		l    ratelimit.Reserver[*grpclimit.ClientCall]
+		opts grpclimit.ClientOptions
+	}{
+		"NewClient needs a limiter, and got nil": {nil, grpclimit.ClientOptions{}},
+		"limiter, and got nil":                   {none, grpclimit.ClientOptions{}},
+		"the call itself":                        {ratelimit.Must(ratelimit.New[*grpclimit.ClientCall](ratelimit.Unlimited(), nil)), grpclimit.ClientOptions{}},
+		"ClientOptions.MaxWait is -1s":           {good, grpclimit.ClientOptions{MaxWait: -time.Second}},
+		"ClientOptions.MaxRetries is -1":         {good, grpclimit.ClientOptions{MaxRetries: -1}},
+		"ClientOptions.MaxKeys is -1":            {good, grpclimit.ClientOptions{MaxKeys: -1}},
+	} {
+		c, err := grpclimit.NewClient(row.l, &row.opts)
+		assert.ErrorContains(t, err, "grpclimit: ")
+		assert.ErrorContains(t, err, want)
+		assert.Nil(t, c)
+	}
+}
+
+func TestZeroClientPanicsWithAClearText(t *testing.T) {
+	const want = "grpclimit: this Client was not made by NewClient: it has no limiter"
+	for _, c := range []*grpclimit.Client{nil, {}} {
+		assert.PanicsWithValue(t, want, func() { c.UnaryClientInterceptor() })
+		assert.PanicsWithValue(t, want, func() { c.StreamClientInterceptor() })
+		assert.Zero(t, c.Stats())
+	}
+}
+
+func TestClientStartsNoGoroutine(t *testing.T) {
+	c, err := grpclimit.NewClient(forAll(t), nil)
+	require.NoError(t, err)
+	before := runtime.NumGoroutine()
+	for range 10 {
+		require.NoError(t, c.UnaryClientInterceptor()(t.Context(), "/a/b", nil, nil, nil,
+			func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }))
+	}
+	assert.LessOrEqual(t, runtime.NumGoroutine(), before)
+}

@@ -1,0 +1,70 @@
+package grpclimit
+
+import (
+	"strconv"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/ratelimit/internal/pace"
+)
+
+// answer is what a call's end says to a client.
+type answer struct {
+	pace.Advice
+	retry bool // the call was refused before it was processed, and may be sent again
+}
+
+// answerOf reads the end of a call: its error, nil if it went well, and its trailer.
+func answerOf(err error, trailer metadata.MD) (a answer) {
+	st := status.Convert(err)
+	switch st.Code() {
+	case codes.Canceled, codes.DeadlineExceeded:
+		return a // it may not have been received
+	case codes.ResourceExhausted, codes.Unavailable:
+	default:
+		a.Answered = true
+		return a
+	}
+	info, told := toldDelay(st)
+	pushback, told2, stop := toldPushback(trailer)
+	a.Answered = st.Code() == codes.ResourceExhausted
+	a.Refused = told || told2
+	a.retry = a.Refused && !stop && a.Answered
+	if a.Refused {
+		a.Wait = max(info, pushback, 1) // not 0, which means that no time is told
+	}
+	return a
+}
+
+// toldDelay returns the longest wait that the details of a status ask for, and whether
+// they ask for any.
+func toldDelay(st *status.Status) (wait time.Duration, told bool) {
+	for _, detail := range st.Details() {
+		info, ok := detail.(*errdetails.RetryInfo)
+		if !ok || info.RetryDelay == nil {
+			continue
+		}
+		if d := info.RetryDelay.AsDuration(); d >= 0 {
+			wait, told = max(wait, pace.Clamp(d)), true
+		}
+	}
+	return wait, told
+}
+
+// toldPushback returns the wait that a trailer asks for, whether it asks for one, and
+// whether it says not to retry, which by gRFC A6 is anything but one number of 0 or more.
+func toldPushback(trailer metadata.MD) (wait time.Duration, told, stop bool) {
+	values := trailer[pushbackTrailer]
+	if len(values) == 0 {
+		return 0, false, false
+	}
+	ms, err := strconv.ParseInt(values[0], 10, 64)
+	if len(values) > 1 || err != nil || ms < 0 {
+		return 0, false, true
+	}
+	return time.Duration(min(ms, pace.MaxWait.Milliseconds())) * time.Millisecond, true, false
+}

@@ -1,0 +1,55 @@
+package grpclimit
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc"
+)
+
+// ClientCall is an outgoing call, as the limiter of a [Client] sees it.
+type ClientCall struct {
+	// FullMethod is the method, such as "/package.Service/Method".
+	FullMethod string
+
+	// Target is what the connection was made for, in its canonical form, such as
+	// "dns:///api.example.com:443". It is empty only without a connection, in tests.
+	Target string
+
+	// Request is the message of a unary call. It is nil for a stream.
+	Request any
+
+	ctx context.Context
+}
+
+// Context returns the call's context, never nil. Outgoing metadata is in it: see
+// [google.golang.org/grpc/metadata.FromOutgoingContext].
+func (c *ClientCall) Context() context.Context {
+	if c.ctx == nil {
+		return context.Background()
+	}
+	return c.ctx
+}
+
+func newClientCall(ctx context.Context, cc *grpc.ClientConn, method string, request any) *ClientCall {
+	c := &ClientCall{FullMethod: method, Request: request, ctx: ctx}
+	if cc != nil {
+		c.Target = cc.CanonicalTarget()
+	}
+	return c
+}
+
+// ClientTarget is a key function for outgoing calls: the target of the connection.
+func ClientTarget(c *ClientCall) (string, error) {
+	if c.Target == "" {
+		return "", fmt.Errorf("%w: the connection has no target", ErrNoKey)
+	}
+	return c.Target, nil
+}
+
+// ClientMethod is a key function for outgoing calls: the target of the connection, and the
+// full method.
+func ClientMethod(c *ClientCall) (string, error) {
+	target, err := ClientTarget(c)
+	return target + " " + c.FullMethod, err
+}

@@ -1,0 +1,102 @@
+package grpclimit
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/weir-go/ratelimit/internal/pace"
+)
+
+// StreamClientInterceptor returns the interceptor of streams, for [grpc.WithChainStreamInterceptor]. A stream
+// waits before it is opened. What the server says when it ends the stream, at opening or
+// later, holds for the key's next calls. It panics as UnaryClientInterceptor does, and its own errors are those of [Client.UnaryClientInterceptor].
+func (c *Client) StreamClientInterceptor() grpc.StreamClientInterceptor {
+	c.mustBeMade()
+	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		f, err := c.takeOff(newClientCall(ctx, cc, method, nil))
+		if err != nil {
+			return nil, err
+		}
+		s, err := streamer(ctx, desc, cc, method, with(opts, grpc.Trailer(&f.trailer), grpc.OnFinish(f.finish))...)
+		if err != nil {
+			f.finish(err)
+			return nil, err
+		}
+		return &pacedStream{s, f, desc.ServerStreams}, nil
+	}
+}
+
+// takeOff waits until a stream may be opened.
+func (c *Client) takeOff(call *ClientCall) (*flight, error) {
+	p := c.pacer.Arrive(call.Context(), c.opts.Key(call))
+	if err := c.pacer.Await(p, call); err != nil {
+		c.pacer.Leave(p)
+		return nil, unsent(call, err)
+	}
+	return &flight{pacer: c.pacer, place: p}, nil
+}
+
+// flight is a stream that was opened. It holds its place until it ends.
+type flight struct {
+	pacer   *pace.Pacer[*ClientCall]
+	place   *pace.Place
+	trailer metadata.MD // there from the end on
+	phase   atomic.Int32
+}
+
+// The phases of a flight, in their order.
+const (
+	phaseOpened int32 = iota
+	phaseServed       // the server has sent a message
+	phaseEnded
+)
+
+// serve takes note of a message.
+func (f *flight) serve() {
+	if f.phase.CompareAndSwap(phaseOpened, phaseServed) {
+		f.pacer.Learn(f.place, pace.Advice{Answered: true}, time.Now())
+	}
+}
+
+// finish is called by gRPC when the stream has ended, however that was: its trailer is set.
+func (f *flight) finish(err error) { f.end(err, f.trailer) }
+
+// end takes note of the stream's end. Only the first one counts.
+func (f *flight) end(err error, trailer metadata.MD) {
+	phase := f.phase.Swap(phaseEnded)
+	if phase == phaseEnded {
+		return
+	}
+	if a := answerOf(err, trailer); phase == phaseOpened || a.Refused {
+		f.pacer.Learn(f.place, a.Advice, time.Now())
+	}
+	f.pacer.Leave(f.place)
+}
+
+// pacedStream sees the messages of a stream.
+type pacedStream struct {
+	grpc.ClientStream
+	flight *flight
+	many   bool // the server may send more than one message
+}
+
+// RecvMsg is that of the stream. It takes note of the end itself: a stream that is not
+// gRPC's own, or an interceptor that drops options, does not call OnFinish.
+func (s *pacedStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	switch {
+	case err == nil && s.many:
+		s.flight.serve()
+	case err == nil || errors.Is(err, io.EOF):
+		s.flight.end(nil, nil)
+	default:
+		s.flight.end(err, s.Trailer())
+	}
+	return err
+}

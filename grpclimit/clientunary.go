@@ -1,0 +1,56 @@
+package grpclimit
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+)
+
+// UnaryClientInterceptor returns the interceptor of unary calls, for [grpc.WithChainUnaryInterceptor]. It
+// panics if the Client was not made by [NewClient]. Interceptors before this one see a call
+// once, with its waiting; those after it see each repetition.
+//
+// Its own errors mean that the call was not sent. They have these codes:
+//
+//   - DeadlineExceeded or Canceled, and wrap the context's error: the context ended, or
+//     its deadline comes before the call's time;
+//   - ResourceExhausted, and wrap [ratelimit.ErrLimited] or [ratelimit.ErrExceedsLimit]:
+//     MaxWait is too short, a leaky bucket's queue is full, or the cost is above the limit;
+//   - InvalidArgument: a key function of the limiter found no key, or a malformed one;
+//   - Internal: the cost is negative;
+//   - Unavailable: the limiter could not decide, for another reason;
+//   - that of the error, if the limiter's error has a status.
+func (c *Client) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
+	c.mustBeMade()
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		return c.invoke(newClientCall(ctx, cc, method, req), func(trailer *metadata.MD) error {
+			return invoker(ctx, method, req, reply, cc, with(opts, grpc.Trailer(trailer))...)
+		})
+	}
+}
+
+// invoke sends a call when its time has come, and again if the server refuses it.
+func (c *Client) invoke(call *ClientCall, send func(trailer *metadata.MD) error) error {
+	p := c.pacer.Arrive(call.Context(), c.opts.Key(call))
+	defer c.pacer.Leave(p)
+	for retries := 0; ; retries++ {
+		if err := c.pacer.Await(p, call); err != nil {
+			return unsent(call, err)
+		}
+		var trailer metadata.MD
+		err := send(&trailer)
+		a := answerOf(err, trailer)
+		c.pacer.Learn(p, a.Advice, time.Now())
+		if retries == c.opts.MaxRetries || !a.retry || p.Late() {
+			return err
+		}
+		c.pacer.Again(p)
+	}
+}
+
+// with returns options and some more. It leaves the caller's slice alone.
+func with(opts []grpc.CallOption, more ...grpc.CallOption) []grpc.CallOption {
+	return append(opts[:len(opts):len(opts)], more...)
+}
