@@ -36,8 +36,6 @@ type Options struct {
 // name of its budgets there: rules of one name in several processes share them. The budgets of
 // a rule that is gone expire by themselves, at the latest at twice the time in which they are
 // regained; if the rule comes back before that, so do they.
-//
-// It does not tell what each rule has said: in [policy.RuleDecision], Told is false.
 func New(client redis.UniversalClient, opts *Options) policy.Engine {
 	e := &engine{client: client}
 	if opts != nil {
@@ -116,7 +114,14 @@ func wrapped(i int, r policy.Budget, y redislimit.Layer[*policy.Charges]) redisl
 	if r.Shadow {
 		y = redislimit.Shadow(y)
 	}
-	return y
+	if !r.Tell {
+		return y
+	}
+	return redislimit.Watch(y, func(e ratelimit.Event[*policy.Charges]) {
+		if e.Err == nil || errors.Is(e.Err, ratelimit.ErrExceedsLimit) { // else there is no answer to tell
+			e.Key.Tell(i, e.Decision, e.Spent)
+		}
+	})
 }
 
 // decider decides by one stack, and looks by another, whose layers charge what they are asked

@@ -129,6 +129,42 @@ func TestAllRulesAreChargedOrNone(t *testing.T) {
 	assert.False(t, p.Allow(policy.Attributes{"user": "cleo"}, 1))
 }
 
+func TestEachRuleSaysWhatItAnswered(t *testing.T) {
+	addr := server(t)
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { _ = client.Close() })
+	var told []policy.Decision
+	p, err := policy.New(parsed(t, rules), &policy.Options{
+		Engine:     policyredis.New(client, &policyredis.Options{Timeout: 10 * time.Second}),
+		OnDecision: func(d policy.Decision) { told = append(told, d) },
+	})
+	require.NoError(t, err)
+	ann := policy.Attributes{"user": "ann"}
+	for range 11 {
+		_, err := p.Take(t.Context(), ann, 1)
+		require.NoError(t, err)
+	}
+	require.Len(t, told, 11)
+	first, second, last := told[0].Rules, told[1].Rules, told[10].Rules
+	for _, rules := range [][]policy.RuleDecision{first, second, last} {
+		require.Len(t, rules, 2)
+		assert.Equal(t, []string{"api", "trial"}, []string{rules[0].Rule, rules[1].Rule})
+		assert.True(t, rules[0].Told && rules[1].Told)
+	}
+	assert.Equal(t, 9, first[0].Decision.Remaining)
+	assert.True(t, first[0].Spent && first[1].Spent)
+	assert.True(t, second[0].Decision.Allowed && second[0].Spent)
+	assert.False(t, second[1].Decision.Allowed || second[1].Spent, "the shadow rule would have denied")
+	assert.False(t, last[0].Decision.Allowed || last[0].Spent)
+	assert.Positive(t, last[0].Decision.RetryAfter)
+
+	require.NoError(t, client.Close())
+	_, err = p.Take(t.Context(), ann, 1)
+	require.Error(t, err)
+	require.Len(t, told, 12)
+	assert.False(t, told[11].Rules[0].Told, "no answer, nothing to tell")
+}
+
 func TestADecisionIsOneRoundTrip(t *testing.T) {
 	addr := server(t)
 	p := shared(t, addr, rules)

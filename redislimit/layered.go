@@ -101,7 +101,7 @@ func (l *Layered[R]) Allow(r R, cost int) bool {
 		s := l.stack()
 		defer l.done(s)
 		err := s.load(r, 0)
-		s.report(err)
+		s.report(r, err)
 		return err == nil
 	}
 	d, _ := l.Take(context.Background(), r, cost)
@@ -114,7 +114,7 @@ func (l *Layered[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decisio
 	s := l.stack()
 	defer l.done(s)
 	err := s.take(ctx, r, cost, forever, opTake)
-	s.report(err)
+	s.report(r, err)
 	return s.tally.d, err
 }
 
@@ -133,7 +133,7 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	s := l.stack()
 	defer l.done(s)
 	err := s.take(ctx, r, cost, max(0, maxDelay), opKeep)
-	s.report(err)
+	s.report(r, err)
 	return ratelimit.NewReservation(s.tally.d, s.session.settlerFor(cost)), err
 }
 
@@ -155,7 +155,7 @@ func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	defer l.done(s)
 	err := s.wait(ctx, r, cost)
 	s.failedWait = err != nil
-	s.report(err)
+	s.report(r, err)
 	return err
 }
 
@@ -387,12 +387,20 @@ func (c *charge) room(remaining int) int {
 	return clampInt(left / c.shares)
 }
 
-// report tells each layer's limiter of its own part of the decision.
-func (s *stack[R]) report(err error) {
+// report tells each layer's limiter, and who watches the layer, of its own part of the
+// decision.
+func (s *stack[R]) report(r R, err error) {
 	for i := range s.asks {
-		a := &s.asks[i]
-		if f := s.of.layers[a.layer].l.onDecision; f != nil {
-			f(s.event(a, err))
+		y := &s.of.layers[s.asks[i].layer]
+		if y.l.onDecision == nil && y.watch == nil {
+			continue
+		}
+		e := s.event(&s.asks[i], err)
+		if f := y.l.onDecision; f != nil {
+			f(e)
+		}
+		if f := y.watch; f != nil {
+			f(ratelimit.Event[R]{Key: r, Cost: e.Cost, Decision: e.Decision, Spent: e.Spent, Err: e.Err})
 		}
 	}
 }

@@ -334,6 +334,28 @@ func TestAllOfChargesWhatIsPicked(t *testing.T) {
 	assert.ErrorContains(t, err, "at most 255")
 }
 
+func TestWatchTellsWhatEachLayerSaidOfARequest(t *testing.T) {
+	f := newFixture(t)
+	var told []ratelimit.Event[string]
+	watch := func(y Layer[string]) Layer[string] {
+		return Watch(y, func(e ratelimit.Event[string]) { told = append(told, e) })
+	}
+	one := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("one"), "one"), identity)
+	two := Global[string](f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("two"), "two"))
+	l, err := All(watch(two), Shadow(watch(one)))
+	require.NoError(t, err)
+	for range 2 {
+		require.True(t, l.Allow("request", 1))
+	}
+	require.Len(t, told, 4)
+	for i, e := range told {
+		require.Equal(t, "request", e.Key, "the request, not the layer's key")
+		require.Equal(t, []string{"two", "one"}[i%2], e.Decision.Limit.Name)
+		require.Equal(t, i < 3, e.Decision.Allowed)
+		require.Equal(t, i < 3, e.Spent)
+	}
+}
+
 func TestGlobalHasOneBudget(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), "global")

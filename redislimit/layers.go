@@ -17,8 +17,9 @@ type Layer[R any] interface {
 type layer[R any] struct {
 	l      *Limiter
 	key    func(R) (string, error)
-	cost   func(R) int             // the layer's own cost, or nil
-	limit  func(R) ratelimit.Limit // the limit of a request, or nil
+	cost   func(R) int              // the layer's own cost, or nil
+	limit  func(R) ratelimit.Limit  // the limit of a request, or nil
+	watch  func(ratelimit.Event[R]) // told of each decision, or nil
 	shadow bool
 }
 
@@ -70,6 +71,15 @@ func Limited[R any](l Layer[R], limit func(R) ratelimit.Limit) Layer[R] {
 // decision, not even an error.
 func Shadow[R any](l Layer[R]) Layer[R] {
 	return wrapped(l, "Shadow", false, "", func(y *layer[R]) { y.shadow = true })
+}
+
+// Watch returns the layer with a function that is told of each of its decisions, with the
+// request in place of the key: what the layer itself has said, and whether it was charged. The
+// limiter's [Options.OnDecision] is told as well. The function runs in the caller's
+// goroutine, after the decision. It is not called by Peek, nor for a layer that does not
+// apply. Of two functions the outer one is called.
+func Watch[R any](l Layer[R], report func(ratelimit.Event[R])) Layer[R] {
+	return wrapped(l, "Watch", report == nil, "report", func(y *layer[R]) { y.watch = report })
 }
 
 // wrapped returns a layer with a change made to it.
