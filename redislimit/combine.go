@@ -43,7 +43,7 @@ func (s *sender) combine(ctx context.Context, t *ticket) {
 		s.alone(ctx, t)
 		return
 	}
-	queued := &ticket{script: t.script, keys: t.keys, payload: t.payload, wake: make(chan struct{}, 1)}
+	queued := &ticket{script: t.script, keys: t.keys, payload: t.payload, test: t.test, wake: make(chan struct{}, 1)}
 	queued.deadline, _ = ctx.Deadline()
 	c.queue = append(c.queue, queued)
 	c.mu.Unlock()

@@ -46,50 +46,78 @@ var (
 	library  = lua("arith", "bucket", "window", "counter", "log", "state", "book", "carry", "load")
 	deciding = library + lua("decide")
 
-	settleScript = newScript("", library, lua("settle"))
-	decideMany   = newDecider(quickMany())
-	decideOne    = map[byte]decider{
-		kindToken:   newDecider(quickOne("bucket")),
-		kindLeaky:   newDecider(quickOne("bucket")),
-		kindFixed:   newDecider(quickOne("fixed")),
-		kindLog:     newDecider(quickOne("log")),
-		kindCounter: newDecider(quickOne("counter")),
+	settleScript = newScript("", lua("clock"), library, lua("settle"))
+	decideMany   = newDecider(quickMany)
+	decideOne    = map[byte]*decider{
+		kindToken:   newDecider(quickOne("bucket", "spend_bucket", "write")),
+		kindLeaky:   newDecider(quickOne("bucket leaky", "spend_bucket", "write")),
+		kindFixed:   newDecider(quickOne("fixed", "spend_fixed", "write")),
+		kindLog:     newDecider(quickOne("log", "spend_log", "")),
+		kindCounter: newDecider(quickOne("counter", "spend_counter", "write")),
 	}
 )
 
-// decider is a script that decides, once to spend and once to look.
-type decider struct{ take, peek *script }
+// decider is a script that decides: to spend now, to spend now or later, and to look.
+type decider struct{ take, keep, peek *script }
 
 // newDecider puts the usual case, which returns, before the general one, whose
 // definitions alone take Redis longer than a usual decision.
-func newDecider(quick string) decider {
-	return decider{newScript("", quick, deciding), newScript(noWrites, quick, deciding)}
+func newDecider(quick func(op byte) string) *decider {
+	one := func(flags string, op byte) *script { return newScript(flags, lua("clock"), quick(op), deciding) }
+	return &decider{one("", opTake), one("", opKeep), one(noWrites, opPeek)}
 }
 
-func quickOne(kind string) string {
-	reply := "reply_raw"
-	if kind == "log" {
-		reply = "reply_log"
+// quickOne returns the usual case for one key: how it is judged, and what is spent.
+func quickOne(judge, spend, write string) func(op byte) string {
+	return func(op byte) string {
+		denied, store := "denied", "store"
+		switch {
+		case op == opPeek:
+			spend, write, store = "", "", ""
+		case op == opKeep && judge != "bucket leaky":
+			denied = "unusual"
+		}
+		return fill(lua("quick/one"), "READ", "read", "VERDICT", judge, "DENIED", denied, "SPEND", spend, "WRITE", write, "STORE", store)
 	}
-	return fill(lua("quick/one"), "READ", "read", "KIND", kind, "WRITE", "write", "REPLY", reply)
 }
 
-func quickMany() string {
-	return fill(lua("quick/many"), "READ", "read", "BUCKET", "bucket", "FIXED", "fixed", "COUNTER", "counter", "LOG", "log", "WRITE", "write")
+// quickMany returns the usual case for several keys, of which none books ahead but leaky
+// buckets.
+func quickMany(op byte) string {
+	text := fill(lua("quick/many"), "READ", "read", "BUCKET", "bucket", "LEAKY", "leaky", "FIXED", "fixed", "COUNTER", "counter", "LOG", "log")
+	if op == opPeek {
+		return fill(text, "SPEND_BUCKET", "", "SPEND_FIXED", "", "SPEND_COUNTER", "", "SPEND_LOG", "", "WRITE", "", "STORE", "")
+	}
+	return fill(text, "SPEND_BUCKET", "spend_bucket", "SPEND_FIXED", "spend_fixed", "SPEND_COUNTER", "spend_counter", "SPEND_LOG", "spend_log",
+		"WRITE", "write", "STORE", "store")
 }
 
 // fill puts blocks into the places that a text has for them.
 func fill(text string, places ...string) string {
 	for i := 0; i < len(places); i += 2 {
-		text = strings.Replace(text, "--"+places[i]+"\n", lua("quick/"+places[i+1]), 1)
+		var blocks strings.Builder
+		for _, name := range strings.Fields(places[i+1]) {
+			blocks.WriteString(lua("quick/" + name))
+		}
+		text = strings.Replace(text, "--"+places[i]+"\n", blocks.String(), 1)
 	}
 	return text
 }
 
-// deciderFor returns the script for a decision.
-func (s *session) deciderFor() decider {
+// scriptFor returns the script for a decision.
+func (s *session) scriptFor(op byte) *script {
+	d := decideMany
 	if len(s.charges) == 1 && !s.charges[0].shadow {
-		return decideOne[s.charges[0].plan.kind]
+		d = decideOne[s.charges[0].plan.kind]
+		if s.charges[0].cost == 0 {
+			return d.peek
+		}
 	}
-	return decideMany
+	switch op {
+	case opTake:
+		return d.take
+	case opKeep:
+		return d.keep
+	}
+	return d.peek
 }

@@ -76,13 +76,13 @@ func (s *sender) within(timeout time.Duration) *sender {
 }
 
 // eval runs a script, in one round trip if the server knows it, within the timeout.
-func (s *sender) eval(ctx context.Context, sc *script, keys []string, payload []byte) (string, error) {
+func (s *sender) eval(ctx context.Context, sc *script, keys []string, payload []byte, test []any) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", ended(err, false)
 	}
 	bounded, timeout := s.bounded(ctx)
 	defer timeout.stop()
-	t := ticket{script: sc, keys: keys, payload: payload}
+	t := ticket{script: sc, keys: keys, payload: payload, test: test}
 	if s.direct && s.batch > 1 {
 		s.combine(bounded, &t)
 	} else {

@@ -12,7 +12,7 @@ type session struct {
 	remote
 	keys    []string
 	charges []charge
-	salt    uint32
+	test    []any // what a test adds to the call
 	reading int64
 	allowed bool
 
@@ -38,16 +38,12 @@ func (s *session) run(ctx context.Context, op byte) error {
 	if len(s.charges) > 1 {
 		b = make([]byte, 0, headSize+askSize*len(s.charges))
 	}
-	s.salt = newSalt()
-	b = s.head(b, op, s.salt, len(s.charges))
+	b = head(b, op, len(s.charges))
 	for i := range s.charges {
 		b = s.charges[i].ask(b)
 	}
-	sc := s.deciderFor().take
-	if op == opPeek {
-		sc = s.deciderFor().peek
-	}
-	reply, err := s.sender.eval(ctx, sc, s.keys, b)
+	s.test = s.testWords()
+	reply, err := s.sender.eval(ctx, s.scriptFor(op), s.keys, b, s.test)
 	if err != nil {
 		return err
 	}

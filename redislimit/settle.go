@@ -62,13 +62,13 @@ func (r *remote) settle(keys []string, items []settlement, actual int64) error {
 	if n == 0 {
 		return nil
 	}
-	r.head(b[:0], opSettle, 0, n)
+	head(b[:0], opSettle, n)
 	return r.correct(context.Background(), keys, b)
 }
 
 // correct runs the script that settles and adjusts.
 func (r *remote) correct(ctx context.Context, keys []string, payload []byte) error {
-	reply, err := r.sender.eval(ctx, settleScript, keys, payload)
+	reply, err := r.sender.eval(ctx, settleScript, keys, payload, r.testWords())
 	if err == nil && len(reply) > 1 && reply[0] >= answerWrongType {
 		return failureOf(reply).err("")
 	}
@@ -113,7 +113,7 @@ func (c *correction) pack(b []byte) []byte {
 
 func (r *remote) adjust(ctx context.Context, keys []string, items ...correction) error {
 	b := make([]byte, 0, headSize+adjustSize*len(items))
-	b = r.head(b, opAdjust, newSalt(), len(items))
+	b = head(b, opAdjust, len(items))
 	for i := range items {
 		b = items[i].pack(b)
 	}

@@ -247,10 +247,10 @@ func foreign(good string) map[string]string {
 		"a tag to come":              mutate(0, 0xFD),
 		"another engine's floats":    strings.Repeat("\xF8", 44),
 		"all ones":                   good[:1] + strings.Repeat("\xFF", len(good)-1),
-		"no units":                   good[:12] + strings.Repeat("\x00", 7) + good[19:],
-		"no per":                     good[:19] + strings.Repeat("\x00", 7) + good[26:],
-		"a reading beyond counting":  mutate(5, 0xFF),
-		"an instant beyond counting": mutate(30, 0xFF),
+		"no units":                   good[:1] + strings.Repeat("\x00", 7) + good[8:],
+		"no per":                     good[:8] + strings.Repeat("\x00", 7) + good[15:],
+		"a reading beyond counting":  mutate(15, 0xFF),
+		"an instant beyond counting": mutate(22, 0xFF),
 	}
 }
 
@@ -301,8 +301,8 @@ func (f *fixture) refuses(l *Limiter, stack *Layered[string], key, name string) 
 }
 
 func TestAGeneralDecisionIsTheQuickOne(t *testing.T) {
-	one, general := decideOne, newDecider("")
-	decideOne = make(map[byte]decider)
+	one, general := decideOne, newDecider(func(byte) string { return "" })
+	decideOne = make(map[byte]*decider)
 	for kind := range one {
 		decideOne[kind] = general
 	}

@@ -12,6 +12,7 @@ type ticket struct {
 	script  *script
 	keys    []string
 	payload []byte
+	test    []any // what a test adds
 
 	// The answer. Whoever sends the ticket writes it, before wake.
 	reply any
@@ -36,7 +37,8 @@ func (t *ticket) newCall(ctx context.Context, verb, script any) *call {
 	for i := range t.keys {
 		args = append(args, t.keys[i])
 	}
-	c.Cmd = *redis.NewCmd(ctx, append(args, &c.payload)...)
+	args = append(append(args, &c.payload), t.test...)
+	c.Cmd = *redis.NewCmd(ctx, args...)
 	return c
 }
 

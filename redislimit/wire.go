@@ -1,7 +1,7 @@
 package redislimit
 
 import (
-	"fmt"
+	"errors"
 	"math/rand/v2"
 )
 
@@ -28,13 +28,18 @@ const (
 	answerWrongType = 2
 	answerNotOurs   = 3
 	answerOther     = 4
-	answerDeniedAt  = 5 // and the state as it is stored, or nothing for a new key
-	answerAllowedAt = 6 // likewise, before the cost is spent
+)
+
+// The first byte of an answer in the usual case, in words: the time and states as they are
+// stored follow.
+const (
+	quickDenied  = '-'
+	quickAllowed = '+'
 )
 
 const (
-	headSize   = 1 + 7 + 3 + 7 + 1
-	askSize    = 3 + 10*7
+	headSize   = 1 + 1
+	askSize    = 2 + 15 + 9*7
 	settleSize = 3 + 3 + 4*7 + 1 + 3*7
 	adjustSize = 3 + 4*7
 	digestSize = 1 + 3 + 1 + 5*7
@@ -52,43 +57,54 @@ func get7(s string) int64 {
 
 func get3(s string) uint32 { return uint32(s[0])<<16 | uint32(s[1])<<8 | uint32(s[2]) }
 
-// newSalt returns 3 random bytes.
-func newSalt() uint32 { return rand.Uint32() & 0xFFFFFF }
+// head begins a call.
+func head(b []byte, op byte, items int) []byte { return append(b, op, byte(items)) }
 
-// head begins a call. The salt tells a key that the call creates from one of the same
-// name before it, whose reservations must not settle it.
-func (r *remote) head(b []byte, op byte, salt uint32, items int) []byte {
-	b = append(b, op)
-	var now, grace int64
-	if r.clock != nil {
-		now, grace = r.clock(), r.grace
+// testWords returns what a test adds to a call: its time, in the form of Redis's TIME, by how
+// much keys outlive theirs, and the mark of those that are created, which tells them from keys
+// of the same name before. In use that is of the server's time.
+func (r *remote) testWords() []any {
+	if r.clock == nil {
+		return nil
 	}
-	b = put7(b, now)
-	b = put3(b, salt)
-	b = put7(b, grace)
-	return append(b, byte(items))
+	now := r.clock()
+	return []any{now / 1e6, now % 1e6, r.grace, rand.Uint32() & 0xFFFFFF}
 }
 
-// ask appends what a charge asks.
+// hows are the kinds as the usual case tells them apart; 0 is a shadow layer's.
+var hows = [...]byte{kindToken & 7: 1, kindLeaky & 7: 2, kindFixed & 7: 3, kindLog & 7: 4, kindCounter & 7: 5}
+
+// ask appends what a charge asks. What the usual case needs comes first: which key, how, what
+// a usual state begins with, and five figures of the kind's own.
 func (c *charge) ask(b []byte) []byte {
-	p := c.plan
-	b = append(b, byte(c.key+1), p.kind, 0)
+	p, how := c.plan, hows[c.plan.kind&7]
 	if c.shadow {
-		b[len(b)-1] = 1
+		how = 0
 	}
-	price := p.priceOf(c.cost)
-	for _, n := range [...]int64{c.cost, p.units, p.per, p.capacity, price.us, price.frac, p.full.us, p.full.frac, c.ahead, p.since.Load()} {
+	b = append(b, byte(c.key+1), how, p.kind)
+	b = put7(put7(b, p.units), p.per)
+	figures := [5]int64{c.cost, p.units, p.per}
+	if p.isBucket() {
+		figures = p.bucketFigures(c.cost)
+	}
+	for _, n := range figures {
 		b = put7(b, n)
 	}
-	return b
+	return put7(put7(put7(put7(b, c.cost), c.ahead), p.capacity), p.since.Load())
 }
 
-// priceOf is price for a bucket, and nothing else.
-func (p *plan) priceOf(cost int64) span {
-	if !p.isBucket() {
-		return span{}
+// bucketFigures are how much may be owed for a cost to fit, and its price. A cost of 0 always
+// fits.
+func (p *plan) bucketFigures(cost int64) [5]int64 {
+	if cost == 0 {
+		return [5]int64{2 * most, 0, p.units}
 	}
-	return p.price(cost)
+	price := p.price(cost)
+	slack := span{p.full.us - price.us, p.full.frac - price.frac}
+	if slack.frac < 0 {
+		slack = span{slack.us - 1, slack.frac + p.units}
+	}
+	return [5]int64{slack.us, slack.frac, p.units, price.us, price.frac}
 }
 
 // settlement appends what is needed to settle a charge.
@@ -109,50 +125,116 @@ func (s *settlement) pack(b []byte, actual int64) []byte {
 // answer reads what the script that decides has answered.
 func (s *session) answer(reply string) error {
 	switch {
-	case len(reply) >= 8 && reply[0] >= answerDeniedAt:
-		return s.stored(reply)
+	case len(reply) == 0:
+	case reply[0] == quickAllowed || reply[0] == quickDenied:
+		return s.quick(reply)
 	case len(reply) >= 2 && reply[0] >= answerWrongType:
 		return s.failed(failureOf(reply))
 	}
 	if len(reply) != 8+digestSize*len(s.charges) {
-		return fmt.Errorf("redislimit: the script answered %d bytes, want %d", len(reply), 8+digestSize*len(s.charges))
+		return errAnswer
 	}
 	s.allowed = reply[0] == answerAllowed
 	s.reading = get7(reply[1:])
 	for i := range s.charges {
-		s.charges[i].digest(reply[8+i*digestSize:], s.reading)
+		d := reply[8+i*digestSize:]
+		c := &s.charges[i]
+		if c.allowed = d[0] == answerAllowed; d[0] > answerAllowed {
+			c.failed = d[0]
+			continue
+		}
+		c.digest(d[1:])
+		c.check(s.reading)
 	}
 	return nil
 }
 
-// stored reads an answer that holds the one key's state as it is stored.
-func (s *session) stored(reply string) error {
-	raw, c := reply[8:], &s.charges[0]
-	s.allowed, s.reading = reply[0] == answerAllowedAt, get7(reply[1:])
-	c.allowed, c.now, c.state = s.allowed, s.reading, state{at: s.reading}
-	if len(raw) == 0 {
-		c.gen = s.salt
-	} else if len(raw) < 44 {
-		return fmt.Errorf("redislimit: the script answered %d bytes, want 44 or more", len(raw))
-	} else {
-		c.gen, c.changes, c.now = get3(raw[1:]), raw[4], max(s.reading, get7(raw[5:]))
-		c.state.at, c.n = get7(raw[30:]), get7(raw[37:])
+var errAnswer = errors.New("redislimit: the script's answer cannot be read")
+
+// quick reads the answer of the usual case. With several charges, each has its own verdict.
+func (s *session) quick(reply string) (err error) {
+	s.allowed = reply[0] == quickAllowed
+	var rest string
+	if s.reading, rest, err = readTime(reply[1:]); err != nil {
+		return err
 	}
-	if len(raw) >= 51 {
+	for i := range s.charges {
+		c := &s.charges[i]
+		if c.allowed = s.allowed; len(s.charges) > 1 {
+			if rest == "" {
+				return errAnswer
+			}
+			c.allowed, rest = rest[0] == quickAllowed, rest[1:]
+		}
+		if rest, err = c.stored(rest, s.reading, s.mark()); err != nil {
+			return err
+		}
+		c.check(s.reading)
+	}
+	return nil
+}
+
+// mark is what a key was marked with that the decision has created.
+func (s *session) mark() uint32 {
+	if s.test != nil {
+		return s.test[3].(uint32)
+	}
+	return uint32(s.reading & 0xFFFFFF)
+}
+
+// readTime reads the seconds and the microseconds of Redis's TIME, with a point between
+// them, and returns what follows, which does not begin with a digit.
+func readTime(s string) (micros int64, rest string, err error) {
+	seconds, rest := readDigits(s)
+	if rest == "" || rest[0] != '.' {
+		return 0, "", errAnswer
+	}
+	micros, rest = readDigits(rest[1:])
+	return seconds*1e6 + micros, rest, nil
+}
+
+func readDigits(s string) (n int64, rest string) {
+	i := 0
+	for ; i < len(s) && s[i] >= '0' && s[i] <= '9'; i++ {
+		n = n*10 + int64(s[i]-'0')
+	}
+	return n, s[i:]
+}
+
+// stored reads a state as it is stored, with no booking in it, or nothing for a new key; or
+// what is told of a log.
+func (c *charge) stored(raw string, reading int64, mark uint32) (rest string, err error) {
+	size := 44
+	switch c.plan.kind {
+	case kindLog:
+		if len(raw) < digestSize {
+			return "", errAnswer
+		}
+		c.digest(raw[1:])
+		return raw[digestSize:], nil
+	case kindCounter:
+		size = 51
+	}
+	c.now, c.state = reading, state{at: reading}
+	if raw == "" || raw[0] != c.plan.kind {
+		c.gen, c.changes = mark, 0
+		return raw, nil
+	}
+	if len(raw) < size {
+		return "", errAnswer
+	}
+	c.now, c.state.at, c.n = max(reading, get7(raw[15:])), get7(raw[22:]), get7(raw[29:])
+	c.gen, c.changes = get3(raw[36:]), raw[39]
+	if size > 44 {
 		c.m = get7(raw[44:])
 	}
-	c.check(s.reading)
-	return nil
+	return raw[size:], nil
 }
 
-func (c *charge) digest(s string, reading int64) {
-	if c.allowed = s[0] == answerAllowed; s[0] > answerAllowed {
-		c.failed = s[0]
-		return
-	}
-	c.gen, c.changes, c.now = get3(s[1:]), s[4], get7(s[5:])
-	c.state = state{at: get7(s[12:]), n: get7(s[19:]), m: get7(s[26:]), newest: get7(s[33:])}
-	c.check(reading)
+// digest reads what is told of a state.
+func (c *charge) digest(s string) {
+	c.gen, c.changes, c.now = get3(s), s[3], get7(s[4:])
+	c.state = state{at: get7(s[11:]), n: get7(s[18:]), m: get7(s[25:]), newest: get7(s[32:])}
 }
 
 // check finds out what the script has found out, and more.

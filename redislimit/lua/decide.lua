@@ -11,11 +11,13 @@ local function begin(k)
   return s
 end
 
-local function ask(i)
+local function asked(i)
   local q = {}
-  local pos = 20 + (i - 1) * 73
-  q.key, q.kind, q.shadow, q.cost, q.units, q.per, q.cap, q.pu, q.pp, q.fu, q.fp, q.ahead, q.since =
-    unpack('>BBBI7I7I7I7I7I7I7I7I7I7', ARGV[1], pos)
+  local pos = 80 * i - 77
+  local how
+  q.key, how, q.kind, q.units, q.per = unpack('>BBBI7I7', ask, pos)
+  q.cost, q.ahead, q.cap, q.since = unpack('>I7I7I7I7', ask, pos + 52)
+  q.shadow = how == 0
   q.debt = algorithms[q.kind].debt(q)
   return q
 end
@@ -61,9 +63,9 @@ end
 local function decide()
   local asks, allowed = {}, true
   for i = 1, count do
-    local q = ask(i)
+    local q = asked(i)
     asks[i] = q
-    if q.shadow == 0 then
+    if not q.shadow then
       local s, code, text = begin(q.key)
       if not s then return failure(i, code, text) end
       allowed = weigh(q, s) and allowed
@@ -72,13 +74,13 @@ local function decide()
   if allowed and op ~= PEEK then
     for i = 1, count do
       local q = asks[i]
-      if q.shadow == 0 then spend(q, states[q.key]) end
+      if not q.shadow then spend(q, states[q.key]) end
     end
   end
   local parts = { pack('>BI7', allowed and 1 or 0, reading) }
   for i = 1, count do
     local q = asks[i]
-    if q.shadow == 1 then
+    if q.shadow then
       local s, code, text = states[q.key], nil, nil
       if not s then s, code, text = begin(q.key) end
       if not s then

@@ -1,8 +1,5 @@
-local op, reading, salt, grace, count = unpack('>BI7I3I7B', ARGV[1])
-if reading == 0 then
-  local t = redis.call('TIME')
-  reading = t[1] * 1000000 + t[2]
-end
+local op, count = unpack('BB', ask)
+local grace, salt = tonumber(ARGV[4] or 0), tonumber(ARGV[5] or reading % 16777216)
 
 local WRONGTYPE, NOTOURS, OTHER = 2, 3, 4
 

@@ -6,7 +6,7 @@ local states = {}
 local function settleOne(pos)
   local sp, f, actual, key, gen = {}, {}, 0, 0, 0
   key, sp.kind, sp.changes, gen, sp.cost, actual, sp.at, sp.part, f.kind, f.units, f.per, f.since =
-    unpack('>BBBI3I7I7I7I7BI7I7I7', ARGV[1], pos)
+    unpack('>BBBI3I7I7I7I7BI7I7I7', ask, pos)
   local s = states[key]
   if not s or s.gen ~= gen then return end
   local now = max(reading, s.last)
@@ -28,7 +28,7 @@ local function settleOne(pos)
 end
 
 local function adjustOne(pos)
-  local key, kind, sign, delta, units, per, since = unpack('>BBBI7I7I7I7', ARGV[1], pos)
+  local key, kind, sign, delta, units, per, since = unpack('>BBBI7I7I7I7', ask, pos)
   local f, a, s = figures(kind, units, per), algorithms[kind], states[key]
   if not s then
     if sign == 1 then return end
@@ -50,7 +50,7 @@ local function settle()
     states[k] = s
   end
   for i = 1, count do
-    if op == ADJUST then adjustOne(20 + (i - 1) * 31) else settleOne(20 + (i - 1) * 56) end
+    if op == ADJUST then adjustOne(3 + (i - 1) * 31) else settleOne(3 + (i - 1) * 56) end
   end
   for k, s in pairs(states) do
     if s.dirty then save(KEYS[k], s, reading, grace) end

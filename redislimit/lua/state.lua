@@ -1,6 +1,6 @@
 -- What a key holds, as one string of big-endian whole numbers:
 --
---   tag 1, gen 3, changes 1, last 7, units 7, per 7, expiry 4, at 7, n 7 = 44 bytes
+--   tag 1, units 7, per 7, last 7, at 7, n 7, gen 3, changes 1, expiry 4 = 44 bytes
 --
 -- and m 7 for the counter and the log. 44 bytes are the most that Redis stores in one
 -- piece. gen tells a key from the one of that name before it, changes counts the
@@ -72,7 +72,7 @@ end
 local function parse(raw)
   if #raw < 44 then return nil end
   local s = { newest = 0, m = 0 }
-  s.kind, s.gen, s.changes, s.last, s.units, s.per, s.expiry, s.at, s.n = unpack('>BI3BI7I7I7I4I7I7', raw)
+  s.kind, s.units, s.per, s.last, s.at, s.n, s.gen, s.changes, s.expiry = unpack('>BI7I7I7I7I7I3BI4', raw)
   if not algorithms[s.kind] or s.units < 1 or s.units > MOST or s.per < 1 or s.per > MOST then return nil end
   if s.last > TOP - CENTURY or not whole(s.at, s.n) then return nil end
   if s.n > (s.kind <= LEAKY and s.units - 1 or fixed.debt(s)) then return nil end
@@ -97,7 +97,7 @@ local function sums(s)
 end
 
 local function format(s)
-  local head = pack('>BI3BI7I7I7I4I7I7', s.kind, s.gen, s.changes, s.last, s.units, s.per, s.expiry, s.at, s.n)
+  local head = pack('>BI7I7I7I7I7I3BI4', s.kind, s.units, s.per, s.last, s.at, s.n, s.gen, s.changes, s.expiry)
   if s.kind == LOG then return head .. pack('>I7', 0) .. sums(s) end
   if s.kind == COUNTER then head = head .. pack('>I7', s.m) end
   if not s.base then return head end

@@ -1,45 +1,55 @@
--- A decision on several keys, in the usual case, before anything else is even defined.
-local unpack, pack, call = struct.unpack, struct.pack, redis.call
-local op, reading, count = unpack('>BI7xxxxxxxxxxB', ARGV[1])
-if reading == 0 then
-  local t = call('TIME')
-  reading = t[1] * 1000000 + t[2]
-end
-
-local seen, allowed, pos, reply = 0, true, 20, {}
-local keys, values, lives = {}, {}, {}
+-- A decision on several keys, in the usual case, before anything else is even defined. The
+-- answer is the verdict on all, the time, and for each key its verdict and the state as it
+-- was stored.
+local unpack, pack = struct.unpack, struct.pack
+local count = unpack('B', ask, 2)
+local seen, allowed, answer, keys, values, lives = 0, true, {}, {}, {}, {}
 for i = 1, count do
-  local key, kind, shadow, cost, units, per, pu, pp, fu, fp, ahead
-  key, kind, shadow, cost, units, per, pu, pp, fu, fp, ahead, pos = unpack('>BBBI7I7I7xxxxxxxI7I7I7I7I7xxxxxxx', ARGV[1], pos)
-  local raw = redis.pcall('GET', KEYS[key])
+  local pos = 80 * i - 75
+  local key, how, id, x, y, z = unpack('>BBc15I7I7I7', ask, pos - 2)
+  if how == 0 then break end -- a shadow layer's
+  key = KEYS[key]
+  local raw = redis.pcall('GET', key)
   --READ
-  if kind <= 0xF9 then
+  if how <= 2 then
     --BUCKET
-  elseif kind == 0xFA then
+    if how == 2 then
+      --LEAKY
+    end
+    if ok and x < 9007199254740992 then
+      --SPEND_BUCKET
+    end
+  elseif how == 3 then
     --FIXED
-  elseif kind == 0xFC then
+    if ok and x > 0 then
+      --SPEND_FIXED
+    end
+  elseif how == 5 then
     --COUNTER
+    if ok and x > 0 then
+      --SPEND_COUNTER
+    end
   else
     --LOG
+    if ok and x > 0 then
+      --SPEND_LOG
+    end
   end
-  --WRITE
+  if needed and not value then
+    --WRITE
+  end
   allowed = allowed and ok
-  keys[i], values[i], lives[i] = KEYS[key], value or false, life
-  reply[i + 1] = pack('>BI3BI7I7I7I7I7', ok and 1 or 0, gen, changes, now, was, had, m, 0)
+  keys[i], values[i], lives[i] = key, value, life
+  answer[2 * i], answer[2 * i + 1] = ok and '+' or '-', body
   seen = i
 end
 if seen == count then
   for i = 1, allowed and count or 0 do
-    local value, life = values[i], lives[i]
-    if not value then -- it costs nothing
-    elseif life > 0 then
-      call('SET', keys[i], value, 'PX', life)
-    elseif life == 0 then
-      call('SET', keys[i], value, 'KEEPTTL')
-    else
-      call('APPEND', keys[i], value)
+    local key, value, life = keys[i], values[i], lives[i]
+    if value then
+      --STORE
     end
   end
-  reply[1] = pack('>BI7', allowed and 1 or 0, reading)
-  return table.concat(reply)
+  answer[1] = (allowed and '+' or '-') .. sec .. '.' .. usec
+  return table.concat(answer)
 end
