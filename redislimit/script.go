@@ -49,11 +49,11 @@ var (
 	settleScript = newScript("", lua("clock"), library, lua("settle"))
 	decideMany   = newDecider(quickMany)
 	decideOne    = map[byte]*decider{
-		kindToken:   newDecider(quickOne("bucket", "spend_bucket", "write")),
-		kindLeaky:   newDecider(quickOne("bucket leaky", "spend_bucket", "write")),
-		kindFixed:   newDecider(quickOne("fixed", "spend_fixed", "write")),
-		kindLog:     newDecider(quickOne("log", "spend_log", "")),
-		kindCounter: newDecider(quickOne("counter", "spend_counter", "write")),
+		kindToken:   newDecider(quickOne(kindToken)),
+		kindLeaky:   newDecider(quickOne(kindLeaky)),
+		kindFixed:   newDecider(quickOne(kindFixed)),
+		kindLog:     newDecider(quickOne(kindLog)),
+		kindCounter: newDecider(quickOne(kindCounter)),
 	}
 )
 
@@ -67,39 +67,59 @@ func newDecider(quick func(op byte) string) *decider {
 	return &decider{one("", opTake), one("", opKeep), one(noWrites, opPeek)}
 }
 
-// quickOne returns the usual case for one key: how it is judged, and what is spent.
-func quickOne(judge, spend, write string) func(op byte) string {
+// usual is how the usual case of a kind is decided, in blocks: how a cost is judged, and how it
+// is spent and written.
+type usual struct{ judge, spend string }
+
+var usuals = map[byte]usual{
+	kindToken:   {quick("bucket"), quick("spend_bucket", "write")},
+	kindLeaky:   {quick("bucket", "leaky"), quick("spend_bucket", "write")},
+	kindFixed:   {quick("read", "fixed"), quick("spend_fixed", "write")},
+	kindLog:     {quick("read", "log"), quick("spend_log")},
+	kindCounter: {quick("read", "counter"), quick("spend_counter", "write")},
+}
+
+// quickOne returns the usual case for one key.
+func quickOne(kind byte) func(op byte) string {
+	u := usuals[kind]
 	return func(op byte) string {
-		denied, store := "denied", "store"
+		denied := quick("denied")
 		switch {
 		case op == opPeek:
-			spend, write, store = "", "", ""
-		case op == opKeep && judge != "bucket leaky":
-			denied = "unusual"
+			return fill(quick("one"), "JUDGE", u.judge, "DENIED", denied, "SPEND", "", "STORE", "")
+		case op == opKeep && kind != kindLeaky:
+			denied = quick("unusual")
 		}
-		return fill(lua("quick/one"), "READ", "read", "VERDICT", judge, "DENIED", denied, "SPEND", spend, "WRITE", write, "STORE", store)
+		return fill(quick("one"), "JUDGE", u.judge, "DENIED", denied, "SPEND", u.spend, "STORE", quick("store"))
 	}
 }
 
 // quickMany returns the usual case for several keys, of which none books ahead but leaky
 // buckets.
 func quickMany(op byte) string {
-	text := fill(lua("quick/many"), "READ", "read", "BUCKET", "bucket", "LEAKY", "leaky", "FIXED", "fixed", "COUNTER", "counter", "LOG", "log")
-	if op == opPeek {
-		return fill(text, "SPEND_BUCKET", "", "SPEND_FIXED", "", "SPEND_COUNTER", "", "SPEND_LOG", "", "WRITE", "", "STORE", "")
+	text := quick("many")
+	for place, kind := range map[string]byte{"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter} {
+		u := usuals[kind]
+		if op == opPeek {
+			u.spend = ""
+		}
+		text = fill(text, place, u.judge+fill(quick("take"), "SPEND", u.spend))
 	}
-	return fill(text, "SPEND_BUCKET", "spend_bucket", "SPEND_FIXED", "spend_fixed", "SPEND_COUNTER", "spend_counter", "SPEND_LOG", "spend_log",
-		"WRITE", "write", "STORE", "store")
+	return fill(text, "STORE", quick("store"))
 }
 
-// fill puts blocks into the places that a text has for them.
+// quick returns blocks of the usual case.
+func quick(names ...string) (text string) {
+	for _, name := range names {
+		text += lua("quick/" + name)
+	}
+	return text
+}
+
+// fill puts texts into the places that a text has for them.
 func fill(text string, places ...string) string {
 	for i := 0; i < len(places); i += 2 {
-		var blocks strings.Builder
-		for _, name := range strings.Fields(places[i+1]) {
-			blocks.WriteString(lua("quick/" + name))
-		}
-		text = strings.Replace(text, "--"+places[i]+"\n", blocks.String(), 1)
+		text = strings.Replace(text, "--"+places[i]+"\n", places[i+1], 1)
 	}
 	return text
 }

@@ -40,7 +40,7 @@ func (s *session) run(ctx context.Context, op byte) error {
 	}
 	b = head(b, op, len(s.charges))
 	for i := range s.charges {
-		b = s.charges[i].ask(b)
+		b = s.charges[i].ask(b, op)
 	}
 	s.test = s.testWords()
 	reply, err := s.sender.eval(ctx, s.scriptFor(op), s.keys, b, s.test)

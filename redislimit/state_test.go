@@ -280,6 +280,31 @@ func TestForeignValuesAreErrorsAndStayAsTheyAre(t *testing.T) {
 	assert.Equal(t, 10, f.left(other, "k"), "the other keys of the calls are untouched")
 }
 
+// A bucket's debt has a part of a microsecond in 1/units. Where whole microseconds deny a cost
+// the script does not look at it, and Go has to.
+func TestAPartOfAMicrosecondIsLessThanOne(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits()[:2] {
+		l := f.limiter(limit, limit.Name)
+		stack, err := All(By(f.limiter(limit, "beside"), identity), By(l, identity))
+		require.NoError(t, err)
+		require.True(t, l.Allow("good", 10))
+		good := f.client.Get(t.Context(), l.space.key("good")).Val()
+		full := good[:29] + good[1:8] + good[36:] // as many parts as units
+		for name, at := range map[string]int64{"denied": f.now() + int64(time.Hour/time.Microsecond), "allowed": f.now() - 1} {
+			t.Run(limit.Name+"/"+name, func(t *testing.T) {
+				value := full[:22] + string(put7(nil, at)) + full[29:]
+				require.NoError(t, f.client.Set(t.Context(), l.space.key("k"), value, 0).Err())
+				f.refuses(l, stack, l.space.key("k"), limit.Name)
+				assert.Equal(t, value, f.client.Get(t.Context(), l.space.key("k")).Val())
+			})
+		}
+	}
+}
+
+// now is the fixture's time as the scripts are told it.
+func (f *fixture) now() int64 { return epoch + int64(f.clock.Now())/1000 }
+
 // refuses checks that every call answers with the error, and names the limit.
 func (f *fixture) refuses(l *Limiter, stack *Layered[string], key, name string) {
 	f.t.Helper()

@@ -71,15 +71,22 @@ func (r *remote) testWords() []any {
 	return []any{now / 1e6, now % 1e6, r.grace, rand.Uint32() & 0xFFFFFF}
 }
 
-// hows are the kinds as the usual case tells them apart; 0 is a shadow layer's.
+// How the usual case tells charges apart: by kind, or as not its business.
+const (
+	howNothing = 0 // a charge of 0 beside others
+	howShadow  = 9 // a shadow layer's
+)
+
 var hows = [...]byte{kindToken & 7: 1, kindLeaky & 7: 2, kindFixed & 7: 3, kindLog & 7: 4, kindCounter & 7: 5}
 
 // ask appends what a charge asks. What the usual case needs comes first: which key, how, what
 // a usual state begins with, and five figures of the kind's own.
-func (c *charge) ask(b []byte) []byte {
+func (c *charge) ask(b []byte, op byte) []byte {
 	p, how := c.plan, hows[c.plan.kind&7]
 	if c.shadow {
-		how = 0
+		how = howShadow
+	} else if c.cost == 0 && op != opPeek {
+		how = howNothing
 	}
 	b = append(b, byte(c.key+1), how, p.kind)
 	b = put7(put7(b, p.units), p.per)
@@ -227,6 +234,9 @@ func (c *charge) stored(raw string, reading int64, mark uint32) (rest string, er
 	c.gen, c.changes = get3(raw[36:]), raw[39]
 	if size > 44 {
 		c.m = get7(raw[44:])
+	}
+	if c.plan.isBucket() && c.n >= c.plan.units { // where whole µs deny, the script does not look
+		return "", failure{code: answerNotOurs}.err(c.plan.limit.Name)
 	}
 	return raw[size:], nil
 }

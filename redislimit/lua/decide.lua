@@ -17,7 +17,7 @@ local function asked(i)
   local how
   q.key, how, q.kind, q.units, q.per = unpack('>BBBI7I7', ask, pos)
   q.cost, q.ahead, q.cap, q.since = unpack('>I7I7I7I7', ask, pos + 52)
-  q.shadow = how == 0
+  q.shadow = how == 9
   q.debt = algorithms[q.kind].debt(q)
   return q
 end

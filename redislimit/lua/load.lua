@@ -1,5 +1,5 @@
 local op, count = unpack('BB', ask)
-local grace, salt = tonumber(ARGV[4] or 0), tonumber(ARGV[5] or reading % 16777216)
+local grace, salt = tonumber(argv[4] or 0), tonumber(argv[5] or reading % 16777216)
 
 local WRONGTYPE, NOTOURS, OTHER = 2, 3, 4
 

@@ -2,7 +2,7 @@
 -- lies, and what is told of it is packed.
 if n > 0 then break end -- a debt
 local size, base, sum, gone, newest = 0, 0, 0, 0, 0
-local gen, changes, expiry
+local gen, changes
 if raw then
   size = (#raw - 51) / 21
   if size ~= math.floor(size) then break end
@@ -14,7 +14,7 @@ if raw then
     if last > now then now = last end
   end
 else
-  gen, changes, expiry = ARGV[5] or reading % 16777216, 0, 0
+  gen, changes, expiry = argv[5] or reading % 16777216, 0, 0
 end
 local begin = newest > now and newest or now
 local before = base
@@ -38,4 +38,4 @@ if live > y - x then -- the first one whose passing leaves enough room
   at = unpack('>I7', raw, 31 + 21 * low) + z
 end
 ok = at <= now or x == 0
-body = pack('>BI3BI7I7I7I7I7', 0xFB, gen, changes, now, at, live, newest, 0)
+body = struct.pack('>BI3BI7I7I7I7I7', 0xFB, gen, changes, now, at, live, newest, 0)

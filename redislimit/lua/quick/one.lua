@@ -2,16 +2,12 @@
 -- something is unusual, break leaves the block with nothing written, and the general case
 -- follows. The answer is the verdict, the time, and the state as it was stored: to pack that
 -- anew would take longer than to decide.
-local unpack, pack = struct.unpack, struct.pack
-local key, pos = KEYS[1], 5
+local unpack, key, pos = struct.unpack, KEYS[1], 5
 repeat
   local raw = redis.pcall('GET', key)
-  local id, x, y, z = unpack('>c15I7I7I7', ask, pos)
-  --READ
-  --VERDICT
+  --JUDGE
   --DENIED
   --SPEND
-  --WRITE
   --STORE
   return '+' .. sec .. '.' .. usec .. body
 until true

@@ -1,7 +1,8 @@
--- A usual key is new, or in a plain state of the kind and the figures of the call. x, y and z
--- are what its kind needs of the call.
+-- A usual key is new, or in a plain state of the kind and the figures of the call. x is the
+-- cost, y the units, z per.
+local id, x, y, z = unpack('>c15I7I7I7', ask, pos)
 local now, at, n, body = reading, reading, 0, raw or ''
-local ok, m, needed, value, life
+local ok, m, mark, expiry, needed, value, life
 if raw then
   if #raw < 44 then break end -- so is the table of an error
   local figures, last

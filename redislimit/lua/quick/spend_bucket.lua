@@ -1,4 +1,3 @@
-local price, part = unpack('>I7I7', ask, pos + 36)
 at, n = at + price, n + part
 if n >= z then at, n = at + 1, n - z end
 needed = at

@@ -1,5 +1,5 @@
 -- A spending is appended. What is past is dropped once it is more than half.
-local record = pack('>I7I7I7', at, sum + x, now)
+local record = struct.pack('>I7I7I7', at, sum + x, now)
 needed = at + z
 if raw and expiry * 1000000 >= needed and (gone < 16 or gone < size / 2) and newest ~= at then
   value, life = record, -1
@@ -11,9 +11,9 @@ else
   end
   life = 0
   if expiry * 1000000 < needed then
-    local ttl = 2 * (needed - reading) + (ARGV[4] or 0)
+    local ttl = 2 * (needed - reading) + (argv[4] or 0)
     life = math.ceil(ttl / 1000)
     expiry = math.min(math.floor((reading + ttl) / 1000000), 4294967295)
   end
-  value = pack('>c15I7I7I7I3BI4I7', id, now, 0, 0, gen, changes, expiry, before) .. kept .. record
+  value = struct.pack('>c15I7I7I7I3BI4I7', id, now, 0, 0, gen, changes, expiry, before) .. kept .. record
 end
