@@ -178,11 +178,28 @@ func (b *batch) wakeOthers() {
 	}
 }
 
-// pipeline sends several calls in one round trip; in two, if the server does not know
-// the scripts. Then the first of each carries the text. A pipeline is not atomic: scripts
-// can be forgotten again in the middle of it, so it is repeated for those that were not
-// run. Each time at least the first is, or the context ends.
+// pipeline sends several calls in one round trip: as few as can be.
 func (s *sender) pipeline(ctx context.Context, batch []*ticket) {
+	sends := batch
+	if !s.apart.Load() {
+		sends = gather(batch)
+	}
+	s.send(ctx, sends)
+	for _, t := range sends {
+		if t.err != nil && len(t.members) > 0 && redis.HasErrorPrefix(t.err, "CROSSSLOT") {
+			s.apart.Store(true)
+			s.send(ctx, t.members)
+		} else {
+			t.handOut()
+		}
+	}
+}
+
+// send sends calls in one round trip; in two, if the server does not know the scripts. Then
+// the first of each carries the text. A pipeline is not atomic: scripts can be forgotten again
+// in the middle of it, so it is repeated for those that were not run. Each time at least
+// the first is, or the context ends.
+func (s *sender) send(ctx context.Context, batch []*ticket) {
 	for _, t := range batch {
 		t.call = t.bySHA(ctx)
 	}

@@ -16,7 +16,8 @@
 // cannot count in whole numbers (2^52 at most).
 //
 //   - A decision is one script call, for one limit or several, and so one round trip. The
-//     script reads and checks everything before it writes anything.
+//     script reads and checks everything before it writes anything. Decisions that are
+//     under way at once may share a call, in which each is decided by itself.
 //   - A denial, a Peek, a cost of 0 and an error write nothing, so nothing of them is
 //     replicated or logged.
 //   - Every Redis key has a time to live: at least until the key is fresh, and at most

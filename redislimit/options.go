@@ -47,8 +47,11 @@ type Options struct {
 	// keys share a slot.
 	Slot func(key string) string
 
-	// Batch is how many decisions that are under way at once may share a round trip.
-	// If zero, 64; 1 means that each has one of its own.
+	// Batch is how many decisions that are under way at once may share a round trip. Those
+	// of them that are on one key each, and of one algorithm, share a script call too, in
+	// which each is decided by itself. If zero, 64; 1 means that each decision has a round
+	// trip and a call of its own. Behind a proxy that spreads keys over several servers it
+	// must be 1: such a proxy sends all keys of a call to the server of the first.
 	Batch int
 
 	// OnDecision is called after each Allow, Take, Reserve and Wait, with what was

@@ -27,7 +27,8 @@ func lua(names ...string) string {
 // script is a text that Redis knows by its hash once it has run it.
 type script struct {
 	text, sha       string
-	textArg, shaArg any // the same, as arguments of a command
+	crowd           *script // does for several decisions what this one does for one; nil if none does
+	textArg, shaArg any     // the same, as arguments of a command
 }
 
 // newScript makes a script. The first line makes Redis refuse it whole if memory is
@@ -36,7 +37,7 @@ func newScript(flags string, blocks ...string) *script {
 	text := "#!lua" + flags + "\n" + strings.Join(blocks, "\n")
 	sum := sha1.Sum([]byte(text))
 	sha := hex.EncodeToString(sum[:])
-	return &script{text, sha, text, sha}
+	return &script{text: text, sha: sha, textArg: text, shaArg: sha}
 }
 
 // noWrites lets a script run where none that may write does.
@@ -49,22 +50,32 @@ var (
 	settleScript = newScript("", lua("clock"), library, lua("settle"))
 	decideMany   = newDecider(quickMany)
 	decideOne    = map[byte]*decider{
-		kindToken:   newDecider(quickOne(kindToken)),
-		kindLeaky:   newDecider(quickOne(kindLeaky)),
-		kindFixed:   newDecider(quickOne(kindFixed)),
-		kindLog:     newDecider(quickOne(kindLog)),
-		kindCounter: newDecider(quickOne(kindCounter)),
+		kindToken:   newDeciderOne(kindToken),
+		kindLeaky:   newDeciderOne(kindLeaky),
+		kindFixed:   newDeciderOne(kindFixed),
+		kindLog:     newDeciderOne(kindLog),
+		kindCounter: newDeciderOne(kindCounter),
 	}
 )
 
-// decider is a script that decides: to spend now, to spend now or later, and to look.
+// decider is a script that decides: to spend now, to book ahead else, and to look.
 type decider struct{ take, keep, peek *script }
 
 // newDecider puts the usual case, which returns, before the general one, whose
 // definitions alone take Redis longer than a usual decision.
 func newDecider(quick func(op byte) string) *decider {
-	one := func(flags string, op byte) *script { return newScript(flags, lua("clock"), quick(op), deciding) }
+	one := func(flags string, op byte) *script {
+		return newScript(flags, lua("clock"), quick(op), deciding, lua("run"))
+	}
 	return &decider{one("", opTake), one("", opKeep), one(noWrites, opPeek)}
+}
+
+// newDeciderOne returns how to decide on one key, alone and with others.
+func newDeciderOne(kind byte) *decider {
+	d, u := newDecider(quickOne(kind)), usuals[kind]
+	text := fill(quick("crowd"), "JUDGE", u.judge, "SPEND", u.spend, "STORE", quick("store"))
+	d.take.crowd = newScript("", lua("clock"), text, deciding, lua("crowd"))
+	return d
 }
 
 // usual is how the usual case of a kind is decided, in blocks: how a cost is judged, and how it
@@ -133,11 +144,11 @@ func (s *session) scriptFor(op byte) *script {
 			return d.peek
 		}
 	}
-	switch op {
-	case opTake:
-		return d.take
-	case opKeep:
+	switch {
+	case op == opPeek:
+		return d.peek
+	case op == opKeep && s.charges[0].ahead > 0:
 		return d.keep
 	}
-	return d.peek
+	return d.take
 }

@@ -44,6 +44,7 @@ type sender struct {
 	direct   bool          // the client ends its calls in time by itself
 	slots    chan struct{} // bounds the goroutines of one that does not
 	combiner combiner
+	apart    atomic.Bool // the server has slots: keys of several decisions cannot share a call
 }
 
 // maxGoroutines bounds the calls under way of a client that cannot be trusted to end

@@ -34,7 +34,17 @@ func (s *session) one(l *Limiter, key string, p *plan, cost int64, ahead time.Du
 
 // run sends the decision, and reads the answer.
 func (s *session) run(ctx context.Context, op byte) error {
-	b := s.onePayload[:0] // grows for several charges
+	s.test = s.testWords()
+	reply, err := s.sender.eval(ctx, s.scriptFor(op), s.keys, s.payload(op), s.test)
+	if err != nil {
+		return err
+	}
+	return s.answer(reply)
+}
+
+// payload returns what is sent besides the keys.
+func (s *session) payload(op byte) []byte {
+	b := s.onePayload[:0]
 	if len(s.charges) > 1 {
 		b = make([]byte, 0, headSize+askSize*len(s.charges))
 	}
@@ -42,12 +52,7 @@ func (s *session) run(ctx context.Context, op byte) error {
 	for i := range s.charges {
 		b = s.charges[i].ask(b, op)
 	}
-	s.test = s.testWords()
-	reply, err := s.sender.eval(ctx, s.scriptFor(op), s.keys, b, s.test)
-	if err != nil {
-		return err
-	}
-	return s.answer(reply)
+	return b
 }
 
 // conclude fills in the decision on a single key.

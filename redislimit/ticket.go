@@ -24,6 +24,7 @@ type ticket struct {
 	wake     chan struct{} // has one element as soon as the ticket is answered, or leads
 	batch    *batch        // that it is a part of, nil while it is in the queue
 	call     *call
+	members  []*ticket // of a crowd, which share the call
 }
 
 func (t *ticket) bySHA(ctx context.Context) *call  { return t.newCall(ctx, evalsha, t.script.shaArg) }

@@ -228,7 +228,7 @@ func TestAForgottenScriptIsTaughtAgain(t *testing.T) {
 }
 
 // deafProxy passes everything on to a server, and while it is deaf breaks the connection
-// instead of passing on a script's answer. Connections can still be made.
+// instead of passing on a script's answer, a string or an array. Connections can still be made.
 type deafProxy struct {
 	net.Listener
 	deaf atomic.Bool
@@ -265,7 +265,7 @@ func (p *deafProxy) serve(c net.Conn, addr string) {
 	b := make([]byte, 4096)
 	for {
 		n, err := s.Read(b)
-		if err != nil || p.deaf.Load() && n > 0 && b[0] == '$' {
+		if err != nil || p.deaf.Load() && n > 0 && (b[0] == '$' || b[0] == '*') {
 			return
 		}
 		if _, err := c.Write(b[:n]); err != nil {

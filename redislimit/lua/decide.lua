@@ -60,41 +60,41 @@ local function spend(q, s)
   a.spend(q, s, q.at, q.cost)
 end
 
-local function decide()
+-- decide decides on what is asked from first to last, and returns the answer.
+local function decide(first, last)
   local asks, allowed = {}, true
-  for i = 1, count do
+  states = {}
+  for i = first, last do
     local q = asked(i)
     asks[i] = q
     if not q.shadow then
       local s, code, text = begin(q.key)
-      if not s then return failure(i, code, text) end
+      if not s then return failure(i - first + 1, code, text) end
       allowed = weigh(q, s) and allowed
     end
   end
   if allowed and op ~= PEEK then
-    for i = 1, count do
+    for i = first, last do
       local q = asks[i]
       if not q.shadow then spend(q, states[q.key]) end
     end
   end
   local parts = { pack('>BI7', allowed and 1 or 0, reading) }
-  for i = 1, count do
+  for i = first, last do
     local q = asks[i]
     if q.shadow then
       local s, code, text = states[q.key], nil, nil
       if not s then s, code, text = begin(q.key) end
       if not s then
-        parts[i + 1] = pack('>B', code) .. string.rep('\0', 39)
+        parts[i - first + 2] = pack('>B', code) .. string.rep('\0', 39)
       else
         if weigh(q, s) and allowed and op ~= PEEK then spend(q, s) end
       end
     end
-    if q.digest then parts[i + 1] = pack('>B', q.allowed and 1 or 0) .. q.digest end
+    if q.digest then parts[i - first + 2] = pack('>B', q.allowed and 1 or 0) .. q.digest end
   end
   for k, s in pairs(states) do
     if s.dirty then save(KEYS[k], s, reading, grace) end
   end
   return table.concat(parts)
 end
-
-return decide()

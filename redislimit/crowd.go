@@ -1,0 +1,60 @@
+package redislimit
+
+// A crowd is several decisions of one kind, each on one key, in one call of a script. Each is
+// decided by itself, but the call and the clock, which take Redis longer than a decision,
+// are there once.
+
+// maxCrowd is how many decisions share a call at most: an index is a byte.
+const maxCrowd = 255
+
+// gather returns the tickets to send for a batch: those that can share a call do.
+func gather(batch []*ticket) (sends []*ticket) {
+	for _, t := range batch {
+		if t.script.crowd == nil || t.test != nil {
+			sends = append(sends, t)
+			continue
+		}
+		c := crowdFor(sends, t.script.crowd)
+		if c == nil {
+			c = &ticket{script: t.script.crowd, payload: head(make([]byte, 0, headSize+askSize*len(batch)), opTake, 0)}
+			sends = append(sends, c)
+		}
+		c.join(t)
+	}
+	for i, t := range sends {
+		if len(t.members) == 1 {
+			sends[i] = t.members[0]
+		}
+	}
+	return sends
+}
+
+// crowdFor returns the crowd that has room, nil if there is none.
+func crowdFor(sends []*ticket, sc *script) *ticket {
+	for _, t := range sends {
+		if t.script == sc && len(t.members) < maxCrowd {
+			return t
+		}
+	}
+	return nil
+}
+
+// join adds what a ticket asks on its one key.
+func (t *ticket) join(member *ticket) {
+	at := len(t.payload)
+	t.members = append(t.members, member)
+	t.keys = append(t.keys, member.keys[0])
+	t.payload = append(t.payload, member.payload[headSize:]...)
+	t.payload[at] = byte(len(t.members))
+}
+
+// handOut gives the members their answers.
+func (t *ticket) handOut() {
+	answers, _ := t.reply.([]any)
+	for i, m := range t.members {
+		m.err, m.sent = t.err, t.sent
+		if i < len(answers) {
+			m.reply = answers[i]
+		}
+	}
+}

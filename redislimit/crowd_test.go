@@ -1,0 +1,152 @@
+package redislimit
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// asking is a decision that is about to be sent together with others.
+type asking struct {
+	session
+	ticket
+}
+
+func newAsking(l *Limiter, key string, cost int64) *asking {
+	var a asking
+	a.session.one(l, l.space.key(key), l.plan.Load(), cost, forever, opTake)
+	a.ticket = ticket{script: a.scriptFor(opTake), keys: a.session.keys, payload: a.session.payload(opTake)}
+	return &a
+}
+
+// decided reads the answer.
+func (a *asking) decided(ctx context.Context) (allowed bool, err error) {
+	if a.err != nil {
+		return false, classify(ctx, a.err, a.sent)
+	}
+	text, _ := a.reply.(string)
+	err = a.answer(text)
+	return a.allowed, err
+}
+
+// together sends decisions as the combiner does with those that wait.
+func together(ctx context.Context, l *Limiter, all ...*asking) {
+	var batch []*ticket
+	for _, a := range all {
+		batch = append(batch, &a.ticket)
+	}
+	l.sender.pipeline(ctx, batch)
+}
+
+// wants holds the answers of decisions against verdicts.
+func wants(t *testing.T, all []*asking, verdicts ...bool) {
+	t.Helper()
+	for i, a := range all {
+		allowed, err := a.decided(t.Context())
+		require.NoError(t, err, "decision %d", i)
+		assert.Equal(t, verdicts[i], allowed, "decision %d", i)
+	}
+}
+
+func TestDecisionsInOneCallAreDecidedEachByItself(t *testing.T) {
+	f := newFixture(t)
+	verdicts(t)
+	for _, limit := range fiveLimits() {
+		t.Run(limit.Name, func(t *testing.T) {
+			l := f.real(limit)
+			ask := func() []*asking {
+				return []*asking{newAsking(l, "a", 6), newAsking(l, "b", 10), newAsking(l, "a", 6), newAsking(l, "a", 4), newAsking(l, "b", 1)}
+			}
+			for i, want := range [][]bool{{true, true, false, true, false}, {false, false, false, false, false}} {
+				all := ask()
+				f.resetStats()
+				together(t.Context(), l, all...)
+				assert.LessOrEqual(t, f.stats()["evalsha"]+f.stats()["eval"], 2-i, "one call, and another one that teaches the script")
+				wants(t, all, want...)
+			}
+			assert.Zero(t, f.left(l, "a"))
+			assert.Zero(t, f.left(l, "b"))
+		})
+	}
+}
+
+func TestWhatIsUnusualDisturbsNoOtherDecisionInTheCall(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits() {
+		t.Run(limit.Name, func(t *testing.T) {
+			l := f.real(limit)
+			require.NoError(t, f.client.Set(t.Context(), l.space.key("garbage"), "7", 0).Err())
+			require.NoError(t, f.client.LPush(t.Context(), l.space.key("list"), "7").Err())
+			require.NoError(t, l.Adjust(t.Context(), "debt", 25))
+			all := []*asking{newAsking(l, "garbage", 1), newAsking(l, "fine", 10), newAsking(l, "list", 1), newAsking(l, "debt", 1), newAsking(l, "fine", 1)}
+			f.resetStats()
+			together(t.Context(), l, all...)
+			for _, i := range []int{0, 2} {
+				_, err := all[i].decided(t.Context())
+				assert.ErrorIs(t, err, ErrForeignState)
+				assert.ErrorContains(t, err, limit.Name)
+			}
+			wants(t, []*asking{all[1], all[3], all[4]}, true, false, false)
+			assert.Equal(t, "7", f.client.Get(t.Context(), l.space.key("garbage")).Val())
+		})
+	}
+}
+
+func TestDecisionsOfSeveralKindsShareARoundTrip(t *testing.T) {
+	f := newFixture(t)
+	var all []*asking
+	var l *Limiter
+	for _, limit := range append(fiveLimits(), fiveLimits()...) {
+		l = f.real(limit)
+		all = append(all, newAsking(l, "k", 6))
+	}
+	for range 2 { // the second time the scripts are known
+		together(t.Context(), l, all...)
+	}
+	for _, a := range all {
+		_, err := a.decided(t.Context())
+		assert.NoError(t, err)
+	}
+	for _, limit := range fiveLimits() {
+		assert.Equal(t, 4, f.left(f.real(limit), "k"), "of two in a call one was allowed: %v", limit)
+	}
+}
+
+func TestOutOfMemoryRefusesEveryDecisionInTheCall(t *testing.T) {
+	f := newFixture(t)
+	l := f.real(perMinute(10))
+	require.True(t, l.Allow("a", 1))
+	require.NoError(t, f.client.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	all := []*asking{newAsking(l, "a", 1), newAsking(l, "b", 1)}
+	together(t.Context(), l, all...)
+	for _, a := range all {
+		_, err := a.decided(t.Context())
+		unavailableUnsent(t, err)
+	}
+}
+
+// A *redis.Client may be that of a server with slots, where keys of several decisions cannot
+// be in one call.
+func TestASoleServerWithSlotsDecidesOnKeysOfSeveralSlots(t *testing.T) {
+	s := startServer(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(freePort(t)))
+	client := s.client()
+	require.NoError(t, client.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
+	l, err := New(client, perMinute(10), &Options{Name: "slots", Timeout: 20 * time.Second})
+	require.NoError(t, err)
+	warm(t, l)
+	for range 2 { // the second time it is known
+		all := []*asking{newAsking(l, "a", 4), newAsking(l, "b", 4), newAsking(l, "c", 4)}
+		together(t.Context(), l, all...)
+		wants(t, all, true, true, true)
+		assert.True(t, l.sender.apart.Load())
+	}
+	for _, key := range []string{"a", "b", "c"} {
+		d, err := l.Peek(t.Context(), key, 0)
+		require.NoError(t, err)
+		assert.Equal(t, 2, d.Remaining)
+	}
+}
