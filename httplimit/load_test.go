@@ -62,7 +62,9 @@ func TestAdmittedUnderLoadIsExactlyTheLimit(t *testing.T) {
 			h := m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(uint64(cost.Swap(1))) }))
 
 			load := newLoad(t, h, proto, 64)
-			load.run(t, loadTime())
+			for !t.Failed() && load.denied.Load() <= load.ok.Load() { // until more was asked for than admitted, on any machine
+				load.run(t, loadTime())
+			}
 			load.close()
 
 			r := httptest.NewRequest("GET", "/", nil)
@@ -74,7 +76,6 @@ func TestAdmittedUnderLoadIsExactlyTheLimit(t *testing.T) {
 			assert.Equal(t, uint64(burst+regained-d.Remaining), served.Load(), "in %v", since)
 			assert.Equal(t, served.Load()-burst+1, load.ok.Load())
 			assert.Equal(t, httplimit.Stats{Allowed: load.ok.Load(), Denied: load.denied.Load()}, m.Stats())
-			assert.Greater(t, load.denied.Load(), load.ok.Load(), "more was asked for than admitted")
 			assert.Equal(t, 1, perIP.Len())
 			assertNoGoroutineLeft(t, before)
 		})
