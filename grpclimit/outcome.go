@@ -56,3 +56,7 @@ func reasonOf(e *Event) undecided.Reason { return undecided.Why(e.Call.Context()
 // Stats count calls since the interceptors were made, and the messages that were decided
 // about, each under what was done with it. They are httplimit's.
 type Stats = httplimit.Stats
+
+// OnOutcome returns a function for [Options].OnDecision that tells the outcomes, such as
+// to the function that GRPC of promlimit or otellimit returns.
+func OnOutcome(count func(Outcome)) func(Event) { return func(e Event) { count(e.Outcome) } }

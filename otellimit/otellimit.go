@@ -37,6 +37,7 @@ type Metrics struct {
 	degraded  metric.Int64Counter
 	duration  metric.Float64Histogram
 	http      metric.Int64Counter
+	grpc      metric.Int64Counter
 	rules     metric.Int64Counter
 	requests  metric.Int64Counter
 }
@@ -56,6 +57,7 @@ func New(meter metric.Meter) (*Metrics, error) {
 	counter(&m.spent, "spent", "{unit}", "Cost that was charged.")
 	counter(&m.degraded, "decisions.degraded", "{decision}", "Decisions taken without the shared store.")
 	counter(&m.http, "http.requests", "{request}", "HTTP requests, by what the middleware did with them.")
+	counter(&m.grpc, "grpc.calls", "{call}", "gRPC calls, and messages that were decided about, by what the interceptors did with them.")
 	counter(&m.rules, "policy.rule.decisions", "{decision}", "Decisions of single rules; with shadow rules, what they would have said.")
 	counter(&m.requests, "policy.requests", "{request}", "Requests decided by policies, by outcome.")
 	h, e := meter.Float64Histogram("ratelimit.decision.duration", metric.WithUnit("s"), metric.WithDescription("How long decisions took."),
@@ -130,6 +132,15 @@ func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 func (m *Metrics) HTTP(limiter string) func(httplimit.Event) {
 	return func(e httplimit.Event) {
 		m.http.Add(e.Request.Context(), 1, set(attribute.String("limiter", limiter), attribute.String("outcome", e.Outcome.String())))
+	}
+}
+
+// GRPC returns a function for OnOutcome of package grpclimit, which makes a function for its
+// Options.OnDecision of it. So this package does not depend on gRPC.
+func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
+	ctx := context.Background()
+	return func(o httplimit.Outcome) {
+		m.grpc.Add(ctx, 1, set(attribute.String("limiter", limiter), attribute.String("outcome", o.String())))
 	}
 }
 

@@ -67,6 +67,7 @@ func collected(t *testing.T) metricdata.ResourceMetrics {
 	limit, err := httplimit.New(ratelimit.Map(limiter, func(*http.Request) (string, error) { return secret, nil }), &httplimit.Options{OnDecision: m.HTTP("web")})
 	require.NoError(t, err)
 	limit.Wrap(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	m.GRPC("rpc")(httplimit.OutcomeFailedOpen)
 
 	var out metricdata.ResourceMetrics
 	require.NoError(t, reader.Collect(t.Context(), &out))
@@ -114,6 +115,7 @@ func TestEveryKindOfLimiterIsMeasured(t *testing.T) {
 		"ratelimit.policy.requests outcome=denied":                                     1,
 		"ratelimit.policy.rule.decisions outcome=denied,plan=,rule=users,shadow=false": 1,
 		"ratelimit.http.requests limiter=web,outcome=denied":                           1,
+		"ratelimit.grpc.calls limiter=rpc,outcome=failed-open":                         1,
 	} {
 		value, ok := got[name]
 		assert.True(t, ok, name)

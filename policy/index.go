@@ -3,6 +3,8 @@ package policy
 import (
 	"slices"
 	"strings"
+
+	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
 // index finds the rules that match a request, at a cost that depends on how many rules
@@ -232,7 +234,7 @@ func (x *index) routes(r Request, found []int) []int {
 	q.walk(x.allHosts, p)
 	if len(x.hosts) > 0 {
 		if host, ok := r.Attribute(AttrHost); ok {
-			q.walk(x.hosts[plainHost(host)], p)
+			q.walk(x.hosts[keytext.Host(host)], p)
 		}
 	}
 	return q.found

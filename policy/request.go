@@ -1,11 +1,11 @@
 package policy
 
 import (
-	"net"
 	"net/http"
 	"strings"
 
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
 // Request is what rules know of a request: its attributes. Attribute returns the
@@ -52,7 +52,7 @@ func (h *httpRequest) Attribute(name string) (string, bool) {
 	case AttrMethod:
 		return h.r.Method, h.r.Method != ""
 	case AttrHost:
-		return plainHost(h.r.Host), h.r.Host != ""
+		return keytext.Host(h.r.Host), h.r.Host != ""
 	case AttrPath:
 		return h.r.URL.EscapedPath(), true
 	case AttrRoute:
@@ -82,15 +82,4 @@ func (h *httpRequest) header(field string) (string, bool) {
 		return "", false
 	}
 	return values[0], true
-}
-
-// plainHost returns a host in lower case, without its port and without a dot at its end,
-// so that no spelling of it evades a rule.
-func plainHost(host string) string {
-	if strings.Contains(host, ":") {
-		if h, _, err := net.SplitHostPort(host); err == nil {
-			host = h
-		}
-	}
-	return strings.ToLower(strings.TrimSuffix(host, "."))
 }

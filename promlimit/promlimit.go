@@ -37,6 +37,7 @@ type Metrics struct {
 	degraded  *prometheus.CounterVec
 	duration  *prometheus.HistogramVec
 	http      *prometheus.CounterVec
+	grpc      *prometheus.CounterVec
 	rules     *prometheus.CounterVec
 	requests  *prometheus.CounterVec
 }
@@ -60,10 +61,11 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1},
 		}, []string{"limiter"}),
 		http:     counter("http_requests_total", "HTTP requests, by what the middleware did with them.", "limiter", "outcome"),
+		grpc:     counter("grpc_calls_total", "gRPC calls, and messages that were decided about, by what the interceptors did with them.", "limiter", "outcome"),
 		rules:    counter("policy_rule_decisions_total", "Decisions of single rules, by rule, plan and outcome; with shadow rules, what they would have said.", "rule", "plan", "shadow", "outcome"),
 		requests: counter("policy_requests_total", "Requests decided by policies, by outcome: those of decisions, or killed by the kill switch.", "outcome"),
 	}
-	for _, c := range []prometheus.Collector{m.decisions, m.spent, m.degraded, m.duration, m.http, m.rules, m.requests} {
+	for _, c := range []prometheus.Collector{m.decisions, m.spent, m.degraded, m.duration, m.http, m.grpc, m.rules, m.requests} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -140,6 +142,12 @@ func (m *Metrics) counters(limiter, limit string) *counters {
 // HTTP returns a function for [httplimit.Options.OnDecision].
 func (m *Metrics) HTTP(limiter string) func(httplimit.Event) {
 	return func(e httplimit.Event) { m.http.WithLabelValues(limiter, e.Outcome.String()).Inc() }
+}
+
+// GRPC returns a function for OnOutcome of package grpclimit, which makes a function for its
+// Options.OnDecision of it. So this package does not depend on gRPC.
+func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
+	return func(o httplimit.Outcome) { m.grpc.WithLabelValues(limiter, o.String()).Inc() }
 }
 
 // Policy returns a function for [policy.Options.OnDecision].

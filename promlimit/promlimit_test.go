@@ -71,6 +71,7 @@ func program(t testing.TB) *prometheus.Registry {
 	limit, err := httplimit.New(ratelimit.Map(limiter, func(*http.Request) (string, error) { return secret, nil }), &httplimit.Options{OnDecision: m.HTTP("web")})
 	require.NoError(t, err)
 	limit.Wrap(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	m.GRPC("rpc")(httplimit.OutcomeFailedOpen)
 	return reg
 }
 
@@ -96,6 +97,9 @@ ratelimit_spent_units_total{limit="hourly",limiter="api"} 4
 # HELP ratelimit_http_requests_total HTTP requests, by what the middleware did with them.
 # TYPE ratelimit_http_requests_total counter
 ratelimit_http_requests_total{limiter="web",outcome="denied"} 1
+# HELP ratelimit_grpc_calls_total gRPC calls, and messages that were decided about, by what the interceptors did with them.
+# TYPE ratelimit_grpc_calls_total counter
+ratelimit_grpc_calls_total{limiter="rpc",outcome="failed-open"} 1
 # HELP ratelimit_policy_rule_decisions_total Decisions of single rules, by rule, plan and outcome; with shadow rules, what they would have said.
 # TYPE ratelimit_policy_rule_decisions_total counter
 ratelimit_policy_rule_decisions_total{outcome="allowed",plan="",rule="users",shadow="false"} 1
@@ -118,7 +122,7 @@ ratelimit_failover_decisions_total{by="primary",limiter="shared"} 0
 # HELP ratelimit_keys Keys that are tracked.
 # TYPE ratelimit_keys gauge
 ratelimit_keys{limiter="api"} 2
-`), "ratelimit_decisions_total", "ratelimit_spent_units_total", "ratelimit_http_requests_total", "ratelimit_policy_rule_decisions_total",
+`), "ratelimit_decisions_total", "ratelimit_spent_units_total", "ratelimit_http_requests_total", "ratelimit_grpc_calls_total", "ratelimit_policy_rule_decisions_total",
 		"ratelimit_policy_requests_total", "ratelimit_breaker_state", "ratelimit_failover_decisions_total", "ratelimit_keys"))
 }
 

@@ -4,6 +4,7 @@ package keytext
 
 import (
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/weir-go/ratelimit/internal/undecided"
@@ -66,4 +67,15 @@ func IsToken(s string) bool {
 // IsTokenChar reports whether c may be in a token of RFC 9110, section 5.6.2.
 func IsTokenChar(c byte) bool {
 	return 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
+}
+
+// Host returns a host in lower case, without its port and without a dot at its end, so that
+// no spelling of it evades a rule.
+func Host(host string) string {
+	if strings.Contains(host, ":") {
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			host = h
+		}
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
 }

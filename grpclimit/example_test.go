@@ -1,0 +1,272 @@
+package grpclimit_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// connect serves on the loopback interface, and returns a client.
+func connect(server *grpc.Server) (client testgrpc.TestServiceClient, stop func()) {
+	testgrpc.RegisterTestServiceServer(server, &service{})
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	go func() { _ = server.Serve(lis) }()
+	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		panic(err)
+	}
+	return testgrpc.NewTestServiceClient(conn), func() { _ = conn.Close(); server.Stop() }
+}
+
+// One limit for each client address.
+func Example() {
+	limit, err := grpclimit.PerIP(ratelimit.TokenBucket(ratelimit.PerMinute(10), 2), nil)
+	if err != nil {
+		panic(err)
+	}
+	server := grpc.NewServer(
+		grpc.ChainUnaryInterceptor(limit.UnaryServerInterceptor()),
+		grpc.ChainStreamInterceptor(limit.StreamServerInterceptor()),
+	)
+	client, stop := connect(server)
+	defer stop()
+	for range 3 {
+		_, err := client.UnaryCall(context.Background(), &testgrpc.SimpleRequest{})
+		fmt.Println(status.Code(err))
+	}
+	// Output:
+	// OK
+	// OK
+	// ResourceExhausted
+}
+
+// A client is told which limit it has exceeded, and when to retry. A client with a retry
+// policy in its service config waits for that long by itself.
+func ExampleNew() {
+	perKey, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("hourly"), &ratelimit.Options[grpclimit.Hash]{
+		Clock: new(ratelimittest.Clock), // in a program, leave it out
+	})
+	if err != nil {
+		panic(err)
+	}
+	limit, err := grpclimit.New(ratelimit.Map(perKey, grpclimit.APIKey("x-api-key")), nil)
+	if err != nil {
+		panic(err)
+	}
+	client, stop := connect(grpc.NewServer(grpc.ChainUnaryInterceptor(limit.UnaryServerInterceptor())))
+	defer stop()
+	ctx := metadata.AppendToOutgoingContext(context.Background(), "x-api-key", "a secret")
+	for range 2 {
+		var trailer metadata.MD
+		_, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{}, grpc.Trailer(&trailer))
+		fmt.Println(status.Code(err), trailer["grpc-retry-pushback-ms"])
+		for _, detail := range status.Convert(err).Details() {
+			switch d := detail.(type) {
+			case *errdetails.RetryInfo:
+				fmt.Println("retry after", d.RetryDelay.AsDuration())
+			case *errdetails.QuotaFailure:
+				fmt.Println("limit", d.Violations[0].QuotaId)
+			}
+		}
+	}
+	// Output:
+	// OK []
+	// ResourceExhausted [3600000]
+	// retry after 1h0m0s
+	// limit hourly
+}
+
+// A user's HTTP requests and gRPC calls spend one budget.
+func ExampleNew_oneBudgetForHTTPAndGRPC() {
+	perUser, err := ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil)
+	if err != nil {
+		panic(err)
+	}
+	overHTTP, err := httplimit.New(ratelimit.Map(perUser, httplimit.BearerToken), nil)
+	if err != nil {
+		panic(err)
+	}
+	overGRPC, err := grpclimit.New(ratelimit.Map(perUser, grpclimit.BearerToken), nil)
+	if err != nil {
+		panic(err)
+	}
+
+	web := httptest.NewServer(overHTTP.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+	defer web.Close()
+	get := func() string {
+		r, _ := http.NewRequest(http.MethodGet, web.URL, nil)
+		r.Header.Set("Authorization", "Bearer token-of-ann")
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return err.Error()
+		}
+		_ = resp.Body.Close()
+		return resp.Status
+	}
+	client, stop := connect(grpc.NewServer(grpc.ChainUnaryInterceptor(overGRPC.UnaryServerInterceptor())))
+	defer stop()
+	call := func() codes.Code {
+		ctx := metadata.AppendToOutgoingContext(context.Background(), "authorization", "Bearer token-of-ann")
+		_, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{})
+		return status.Code(err)
+	}
+
+	fmt.Println(get())
+	fmt.Println(call())
+	fmt.Println(get())
+	fmt.Println(call())
+	fmt.Println(get())
+	// Output:
+	// 200 OK
+	// OK
+	// 200 OK
+	// ResourceExhausted
+	// 429 Too Many Requests
+}
+
+// Several limits on one call: each user has one, all calls of a method share another.
+func ExampleNew_layers() {
+	perUser := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("user"), nil))
+	perMethod := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("method"), nil))
+	layers, err := ratelimit.All(
+		ratelimit.By(perUser, grpclimit.Metadata("user")),
+		ratelimit.By(perMethod, grpclimit.Method),
+	)
+	if err != nil {
+		panic(err)
+	}
+	limit := grpclimit.Must(grpclimit.New(layers, nil))
+	client, stop := connect(grpc.NewServer(grpc.ChainUnaryInterceptor(limit.UnaryServerInterceptor())))
+	defer stop()
+	for _, user := range []string{"ann", "ann", "ann", "bob", "bob"} {
+		ctx := metadata.AppendToOutgoingContext(context.Background(), "user", user)
+		_, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{})
+		fmt.Printf("%s: %v, %q\n", user, status.Code(err), status.Convert(err).Message())
+	}
+	// Output:
+	// ann: OK, ""
+	// ann: OK, ""
+	// ann: ResourceExhausted, "rate limit exceeded: user"
+	// bob: OK, ""
+	// bob: ResourceExhausted, "rate limit exceeded: method"
+}
+
+// Only failed logins count.
+func ExampleChargeOnly() {
+	perUser := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(2)), nil))
+	limit := grpclimit.Must(grpclimit.New(ratelimit.Map(perUser, grpclimit.Metadata("user")), &grpclimit.Options{
+		Settle: grpclimit.ChargeOnly(codes.Unauthenticated),
+	}))
+	login := func(_ context.Context, password any) (any, error) {
+		if password != "right" {
+			return nil, status.Error(codes.Unauthenticated, "wrong password")
+		}
+		return "welcome", nil
+	}
+	ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs("user", "ann"))
+	for _, password := range []string{"right", "right", "right", "guess", "guess", "guess", "right"} {
+		_, err := limit.UnaryServerInterceptor()(ctx, password, &grpc.UnaryServerInfo{FullMethod: "/auth.Service/Login"}, login)
+		fmt.Println(password, status.Code(err))
+	}
+	// Output:
+	// right OK
+	// right OK
+	// right OK
+	// guess Unauthenticated
+	// guess Unauthenticated
+	// guess ResourceExhausted
+	// right ResourceExhausted
+}
+
+// A stream pays for each message that it receives, by its size. Opening it is free.
+func ExampleOptions_chargeMessages() {
+	bytes := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1000)), nil))
+	everyone := func(*grpclimit.Call) (string, error) { return "everyone", nil }
+	limit := grpclimit.Must(grpclimit.New(ratelimit.Map(bytes, everyone), &grpclimit.Options{
+		ChargeMessages: true,
+		Cost: func(c *grpclimit.Call) int {
+			m, _ := c.Request.(*testgrpc.StreamingOutputCallRequest)
+			return len(m.GetPayload().GetBody())
+		},
+		Skip: grpclimit.SkipServices(healthpb.Health_ServiceDesc.ServiceName),
+	}))
+	client, stop := connect(grpc.NewServer(grpc.ChainStreamInterceptor(limit.StreamServerInterceptor())))
+	defer stop()
+	stream, err := client.FullDuplexCall(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	for range 3 {
+		_ = stream.Send(&testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: make([]byte, 400)}})
+		_, err := stream.Recv()
+		fmt.Println(status.Code(err))
+	}
+	// Output:
+	// OK
+	// OK
+	// ResourceExhausted
+}
+
+// At most one call of each method is served at the same time.
+func ExampleNewInflight() {
+	permits, err := inflight.New[string](1, nil)
+	if err != nil {
+		panic(err)
+	}
+	limit, err := grpclimit.NewInflight(permits, grpclimit.Method, nil)
+	if err != nil {
+		panic(err)
+	}
+	call := limit.UnaryServerInterceptor()
+	method := &grpc.UnaryServerInfo{FullMethod: "/reports.Service/Build"}
+	_, err = call(context.Background(), nil, method, func(ctx context.Context, _ any) (any, error) {
+		_, meanwhile := call(ctx, nil, method, nil)
+		fmt.Println("meanwhile:", status.Code(meanwhile))
+		return nil, nil
+	})
+	fmt.Println("first:", status.Code(err))
+	// Output:
+	// meanwhile: Unavailable
+	// first: OK
+}
+
+// Try a limit on real traffic first: nothing is denied, and the outcomes are counted.
+func ExampleOnOutcome() {
+	counts := map[grpclimit.Outcome]int{} // or the function that promlimit's Metrics.GRPC returns
+	limit := grpclimit.Must(grpclimit.PerIP(ratelimit.Limit{
+		Algorithm: ratelimit.AlgorithmTokenBucket, Rate: ratelimit.Per(1, time.Hour), Burst: 1,
+	}, &grpclimit.Options{
+		Shadow:     true,
+		OnDecision: grpclimit.OnOutcome(func(o grpclimit.Outcome) { counts[o]++ }),
+	}))
+	client, stop := connect(grpc.NewServer(grpc.ChainUnaryInterceptor(limit.UnaryServerInterceptor())))
+	for range 3 {
+		if _, err := client.UnaryCall(context.Background(), &testgrpc.SimpleRequest{}); err != nil {
+			panic(err)
+		}
+	}
+	stop()
+	fmt.Println(counts[grpclimit.OutcomeAllowed], "allowed,", counts[grpclimit.OutcomeDenied], "would have been denied")
+	// Output: 1 allowed, 2 would have been denied
+}
