@@ -3,6 +3,7 @@ package grpclimit_test
 import (
 	"context"
 	"fmt"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -29,12 +30,12 @@ func connect(server *grpc.Server) (client testgrpc.TestServiceClient, stop func(
 	testgrpc.RegisterTestServiceServer(server, &service{})
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 	go func() { _ = server.Serve(lis) }()
 	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 	return testgrpc.NewTestServiceClient(conn), func() { _ = conn.Close(); server.Stop() }
 }
@@ -43,7 +44,7 @@ func connect(server *grpc.Server) (client testgrpc.TestServiceClient, stop func(
 func Example() {
 	limit, err := grpclimit.PerIP(ratelimit.TokenBucket(ratelimit.PerMinute(10), 2), nil)
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 	server := grpc.NewServer(
 		grpc.ChainUnaryInterceptor(limit.UnaryServerInterceptor()),
@@ -68,11 +69,11 @@ func ExampleNew() {
 		Clock: new(ratelimittest.Clock), // in a program, leave it out
 	})
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 	limit, err := grpclimit.New(ratelimit.Map(perKey, grpclimit.APIKey("x-api-key")), nil)
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 	client, stop := connect(grpc.NewServer(grpc.ChainUnaryInterceptor(limit.UnaryServerInterceptor())))
 	defer stop()
@@ -97,19 +98,41 @@ func ExampleNew() {
 	// limit hourly
 }
 
+// Each API key has a budget, under its hash.
+func ExampleAPIKey() {
+	perKey, err := ratelimit.New[grpclimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	limit, err := grpclimit.New(ratelimit.Map(perKey, grpclimit.APIKey("x-api-key")), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	client, stop := connect(grpc.NewServer(grpc.ChainUnaryInterceptor(limit.UnaryServerInterceptor())))
+	defer stop()
+	_, err = client.UnaryCall(context.Background(), &testgrpc.SimpleRequest{})
+	fmt.Println(err)
+	ctx := metadata.AppendToOutgoingContext(context.Background(), "x-api-key", "a secret")
+	_, err = client.UnaryCall(ctx, &testgrpc.SimpleRequest{})
+	fmt.Println(err)
+	// Output:
+	// rpc error: code = InvalidArgument desc = the key that calls are limited by is missing or malformed
+	// <nil>
+}
+
 // A user's HTTP requests and gRPC calls spend one budget.
 func ExampleNew_oneBudgetForHTTPAndGRPC() {
 	perUser, err := ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil)
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 	overHTTP, err := httplimit.New(ratelimit.Map(perUser, httplimit.BearerToken), nil)
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 	overGRPC, err := grpclimit.New(ratelimit.Map(perUser, grpclimit.BearerToken), nil)
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 
 	web := httptest.NewServer(overHTTP.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
@@ -154,7 +177,7 @@ func ExampleNew_layers() {
 		ratelimit.By(perMethod, grpclimit.Method),
 	)
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 	limit := grpclimit.Must(grpclimit.New(layers, nil))
 	client, stop := connect(grpc.NewServer(grpc.ChainUnaryInterceptor(limit.UnaryServerInterceptor())))
@@ -215,7 +238,7 @@ func ExampleOptions_chargeMessages() {
 	defer stop()
 	stream, err := client.FullDuplexCall(context.Background())
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 	for range 3 {
 		_ = stream.Send(&testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: make([]byte, 400)}})
@@ -232,11 +255,11 @@ func ExampleOptions_chargeMessages() {
 func ExampleNewInflight() {
 	permits, err := inflight.New[string](1, nil)
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 	limit, err := grpclimit.NewInflight(permits, grpclimit.Method, nil)
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 	call := limit.UnaryServerInterceptor()
 	method := &grpc.UnaryServerInfo{FullMethod: "/reports.Service/Build"}
@@ -263,7 +286,7 @@ func ExampleOnOutcome() {
 	client, stop := connect(grpc.NewServer(grpc.ChainUnaryInterceptor(limit.UnaryServerInterceptor())))
 	for range 3 {
 		if _, err := client.UnaryCall(context.Background(), &testgrpc.SimpleRequest{}); err != nil {
-			panic(err)
+			log.Fatal(err)
 		}
 	}
 	stop()

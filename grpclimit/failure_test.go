@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-var misconfiguredKey = fmt.Errorf("%w: %w: no way", grpclimit.ErrMisconfigured, grpclimit.ErrNoKey)
+var errMisconfigured = fmt.Errorf("%w: %w: no way", grpclimit.ErrMisconfigured, grpclimit.ErrNoKey)
 
 const secret = "what-no-client-may-see"
 
@@ -42,7 +42,7 @@ func TestACallThatCannotBeDecidedIsRefused(t *testing.T) {
 		"a malformed key":                {err: grpclimit.ErrMalformedKey, want: codes.InvalidArgument, byClient: true},
 		"a malformed key, by choice":     {err: grpclimit.ErrMalformedKey, keyCode: codes.Unauthenticated, want: codes.Unauthenticated, byClient: true},
 		"an invalid key":                 {err: ratelimit.ErrInvalidKey, want: codes.InvalidArgument, byClient: true},
-		"a misconfigured server":         {err: misconfiguredKey, want: codes.Internal},
+		"a misconfigured server":         {err: errMisconfigured, want: codes.Internal},
 	} {
 		for _, failOpen := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, FailOpen %v", name, failOpen), func(t *testing.T) {

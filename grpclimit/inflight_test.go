@@ -103,7 +103,7 @@ func TestInflightRefusals(t *testing.T) {
 		"negative units":     {one, everyone, &grpclimit.InflightOptions{Units: func(*grpclimit.Call) int { return math.MinInt }}, nil, codes.Internal, grpclimit.InflightStats{Failed: 1}},
 		"no key":             {one, failing(grpclimit.ErrNoKey), nil, nil, codes.InvalidArgument, grpclimit.InflightStats{Failed: 1}},
 		"no key, by choice":  {one, failing(grpclimit.ErrNoKey), &grpclimit.InflightOptions{KeyCode: codes.Unauthenticated}, nil, codes.Unauthenticated, grpclimit.InflightStats{Failed: 1}},
-		"misconfigured":      {one, failing(misconfiguredKey), nil, nil, codes.Internal, grpclimit.InflightStats{Failed: 1}},
+		"misconfigured":      {one, failing(errMisconfigured), nil, nil, codes.Internal, grpclimit.InflightStats{Failed: 1}},
 		"another error":      {one, failing(errors.New(secret)), nil, nil, codes.Internal, grpclimit.InflightStats{Failed: 1}},
 		"the client left":    {one, everyone, nil, cancelled(), codes.Canceled, grpclimit.InflightStats{Shed: 1}},
 		"the deadline":       {one, everyone, nil, expired(t), codes.DeadlineExceeded, grpclimit.InflightStats{Shed: 1}},

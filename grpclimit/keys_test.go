@@ -105,7 +105,7 @@ func TestJoinAndOptional(t *testing.T) {
 	assert.ErrorIs(t, err, ratelimit.SkipLayer)
 	_, err = optional(callWith("user", "a", "user", "b"))
 	assert.ErrorIs(t, err, grpclimit.ErrMalformedKey, "a malformed key is not a missing one")
-	misconfigured := grpclimit.Optional(func(*grpclimit.Call) (string, error) { return "", misconfiguredKey })
+	misconfigured := grpclimit.Optional(func(*grpclimit.Call) (string, error) { return "", errMisconfigured })
 	_, err = misconfigured(callWith())
 	assert.ErrorIs(t, err, grpclimit.ErrMisconfigured)
 }
