@@ -1,0 +1,186 @@
+package grpclimit_test
+
+import (
+	"context"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/grpclimit"
+)
+
+// echoOnce sends a message and receives its echo.
+func echoOnce(stream testgrpc.TestService_FullDuplexCallClient, m *testgrpc.StreamingOutputCallRequest) error {
+	if err := stream.Send(m); err != nil && err != io.EOF { // of which Recv tells the reason
+		return err
+	}
+	_, err := stream.Recv()
+	return err
+}
+
+// A thousand streams are open at once and spend one budget with their messages: exactly as
+// many pass as it holds, and each stream is told why it ends.
+func TestMessagesOfThousandStreamsSpendOneBudget(t *testing.T) {
+	const streams, beyond, more = 1000, 1500, 3
+	goroutines := runtime.NumGoroutine()
+	t.Run("streams", func(t *testing.T) {
+		limit := hourly(t, streams*2+beyond, grpclimit.Options{ChargeMessages: true}) // each opens, and sends one
+		client := serve(t, new(service), with(limit)...)
+		var open, done sync.WaitGroup
+		var echoed, denied atomic.Int64
+		open.Add(streams)
+		for range streams {
+			done.Go(func() {
+				stream, err := client.FullDuplexCall(t.Context())
+				if err == nil {
+					err = echoOnce(stream, new(testgrpc.StreamingOutputCallRequest))
+				}
+				assert.NoError(t, err)
+				open.Done()
+				if open.Wait(); err != nil {
+					return
+				}
+				for range more {
+					if err := echoOnce(stream, new(testgrpc.StreamingOutputCallRequest)); err != nil {
+						a := answer{trailer: stream.Trailer()}.read(err)
+						assert.Equal(t, codes.ResourceExhausted, a.code)
+						assert.NotNil(t, a.retry)
+						assert.Equal(t, []string{"3600000"}, a.pushback)
+						denied.Add(1)
+						return
+					}
+					echoed.Add(1)
+				}
+				assert.NoError(t, stream.CloseSend())
+				_, err = stream.Recv()
+				assert.Equal(t, io.EOF, err)
+			})
+		}
+		done.Wait()
+		assert.Equal(t, int64(beyond), echoed.Load())
+		stats := limit.Stats()
+		assert.Equal(t, uint64(streams*2+beyond), stats.Allowed)
+		assert.Equal(t, uint64(denied.Load()), stats.Denied)
+		assert.GreaterOrEqual(t, denied.Load(), int64(streams-beyond/more), "the others had enough")
+	})
+	assert.Eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+2 }, 20*time.Second, 10*time.Millisecond)
+}
+
+const megabyte = 1 << 20
+
+// large is a message of a little more than 5 MB.
+func large() *testgrpc.Payload {
+	return &testgrpc.Payload{Body: []byte(strings.Repeat("0123456789abcdef", 5*megabyte/16))}
+}
+
+var anySize = grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(8*megabyte), grpc.MaxCallSendMsgSize(8*megabyte))
+
+// A stream is denied when it opens, while its client sends large messages: the client gets the
+// denial, and not an error of the transport.
+func TestStreamDeniedWhileLargeMessagesAreOnTheirWay(t *testing.T) {
+	limit := hourly(t, 1, grpclimit.Options{})
+	server := grpc.NewServer(append(with(limit), grpc.MaxRecvMsgSize(8*megabyte))...)
+	testgrpc.RegisterTestServiceServer(server, new(service))
+	client := testgrpc.NewTestServiceClient(dial(t, start(t, server), anySize))
+	require.Equal(t, codes.OK, call(t.Context(), client).code)
+	payload := large()
+	for range 3 {
+		stream, err := client.FullDuplexCall(t.Context())
+		require.NoError(t, err)
+		for range 4 {
+			if stream.Send(&testgrpc.StreamingOutputCallRequest{Payload: payload}) != nil {
+				break
+			}
+		}
+		_, err = stream.Recv()
+		a := answer{trailer: stream.Trailer()}.read(err)
+		assert.Equal(t, codes.ResourceExhausted, a.code)
+		assert.NotNil(t, a.retry)
+		assert.Equal(t, []string{"3600000"}, a.pushback)
+	}
+}
+
+// The pushback is longer than the connection lasts: the retry comes on another one.
+func TestRetryOutlivesItsConnection(t *testing.T) {
+	limit, err := ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(1, 700*time.Millisecond)), nil)
+	require.NoError(t, err)
+	a := &attempts{arrived: map[string]int{}, previous: map[string]string{}}
+	server := grpc.NewServer(append([]grpc.ServerOption{
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 100 * time.Millisecond, MaxConnectionAgeGrace: 100 * time.Millisecond}),
+		grpc.ChainUnaryInterceptor(a.unary), grpc.ChainStreamInterceptor(a.stream),
+	}, with(interceptor(t, ratelimit.Map(limit, grpclimit.Metadata("client")), grpclimit.Options{}))...)...)
+	testgrpc.RegisterTestServiceServer(server, new(service))
+	client := testgrpc.NewTestServiceClient(dial(t, start(t, server), grpc.WithDefaultServiceConfig(retryPolicy)))
+	untilDenied(t, 2, a, "one", "MaxConnectionAge", func(ctx context.Context) error { return ways["unary"](ctx, client) })
+}
+
+// Fifty goroutines share a Client, and this package's interceptors are the server. All get an
+// answer, and nothing is sent while the server wants nothing.
+func TestClientAndServerUnderLoad(t *testing.T) {
+	perSecond, err := ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(30, time.Second)), nil)
+	require.NoError(t, err)
+	limit := interceptor(t, ratelimit.Map(perSecond, everyone), grpclimit.Options{})
+	w := new(witness)
+	c, dialling := paced(t, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 50)), grpclimit.ClientOptions{MaxRetries: 20})
+	server := grpc.NewServer(with(limit)...)
+	testgrpc.RegisterTestServiceServer(server, new(service))
+	client := testgrpc.NewTestServiceClient(dial(t, start(t, server), append(dialling, grpc.WithChainUnaryInterceptor(w.unary))...))
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() { ok(t.Context(), t, client, "unary") })
+	}
+	wg.Wait()
+	assert.Zero(t, w.early())
+	assert.Equal(t, uint64(50), limit.Stats().Allowed)
+	assert.Equal(t, limit.Stats().Denied, c.Stats().Refused)
+	assert.Equal(t, limit.Stats().Denied, c.Stats().Retried)
+	assert.Equal(t, uint64(len(w.sent)), c.Stats().Sent)
+}
+
+// witness notes when calls are sent, and when refusals are received.
+type witness struct {
+	mu   sync.Mutex
+	sent []time.Time
+	told []struct{ from, until time.Time }
+}
+
+func (w *witness) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	w.mu.Lock()
+	w.sent = append(w.sent, time.Now())
+	w.mu.Unlock()
+	var md metadata.MD
+	err := invoker(ctx, method, req, reply, cc, append(opts, grpc.Trailer(&md))...)
+	if a := (answer{}).read(err); a.retry != nil {
+		now, wait := time.Now(), a.retry.RetryDelay.AsDuration()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.told = append(w.told, struct{ from, until time.Time }{now.Add(wait / 2), now.Add(wait)})
+	}
+	return err
+}
+
+// early returns how many calls were sent too early. A loaded machine may take its time between
+// receiving a refusal and noting it, so the first half of each wait is left out.
+func (w *witness) early() (n int) {
+	for _, sent := range w.sent {
+		for _, t := range w.told {
+			if sent.After(t.from) && sent.Before(t.until) {
+				n++
+			}
+		}
+	}
+	return n
+}
