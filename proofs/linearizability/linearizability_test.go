@@ -72,7 +72,7 @@ func prove(t *testing.T, limit ratelimit.Limit, table table) {
 	seed, oracle, overlapping, pressed := rand.Uint64(), newOracle(limit), 0, 0
 	histories := histories
 	if testing.Short() {
-		histories /= 5 // the race detector makes each ten times as long
+		histories /= 10 // the race detector makes each ten times as long
 	}
 	for n := range histories {
 		clock, opts := new(yielding), table.opts
