@@ -33,8 +33,8 @@ func (r *refusal) Unwrap() error              { return r.cause }
 func (i *Interceptor) refuse(e *Event, t trailers) error {
 	switch e.Outcome {
 	case OutcomeDenied:
-		answer := limited(e.Decision.Limit, "rate limit exceeded", e.Decision.RetryAfter)
-		return finish(e, t, answer, pushbackOf(e.Decision.RetryAfter), i.opts.OnDenied)
+		wait := i.spread(e.Call, e.Decision.RetryAfter)
+		return finish(e, t, limited(e.Decision.Limit, "rate limit exceeded", wait), pushbackOf(wait), i.opts.OnDenied)
 	case OutcomeExceeds:
 		answer := limited(e.Decision.Limit, "the call costs more than its limit ever allows: do not retry", 0)
 		return finish(e, t, answer, never, i.opts.OnExceeds)
@@ -68,7 +68,7 @@ func (i *Interceptor) undecided(e *Event) (answer *status.Status, pushback strin
 		return undecidable, ""
 	}
 	answer = status.New(codes.Unavailable, "the rate limiter is not available")
-	wait := e.Decision.RetryAfter
+	wait := i.spread(e.Call, e.Decision.RetryAfter)
 	return detailed(answer, retryInfo(wait)), pushbackOf(wait)
 }
 

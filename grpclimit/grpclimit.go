@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/spread"
 )
 
 // New returns interceptors that decide with the limiter. The error names the option and
@@ -22,7 +23,7 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 	if err := checkLimiter(limiter); err != nil {
 		return nil, err
 	}
-	i := &Interceptor{limiter: limiter}
+	i := &Interceptor{limiter: limiter, seed: spread.New()}
 	if opts != nil {
 		i.opts = *opts
 	}

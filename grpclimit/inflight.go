@@ -116,7 +116,7 @@ func (i *Inflight[K]) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	i.mustBeMade()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 		c := &Call{FullMethod: info.FullMethod, Request: req, ctx: ctx}
-		err = i.serve(c, trailers{ctx: ctx}, func() (err error) {
+		err = i.serve(c, trailers{ctx: c.Context()}, func() (err error) {
 			resp, err = handler(ctx, req)
 			return err
 		})

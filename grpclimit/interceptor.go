@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/spread"
 	"github.com/weir-go/ratelimit/internal/throttled"
 	"github.com/weir-go/ratelimit/internal/undecided"
 )
@@ -22,6 +23,7 @@ type Interceptor struct {
 	unsettled atomic.Uint64
 	logs      [undecided.Reasons]throttled.Log
 	settleLog throttled.Log
+	seed      spread.Seed // of the jitter
 }
 
 // Stats returns the counters. Each is exact; they are not read at one instant.

@@ -29,7 +29,8 @@ type Options struct {
 	// what it is charged for when it opens. A message that is denied ends the stream:
 	// RecvMsg returns the status of the denial, again and again, and the stream does not
 	// end with OK even if its handler returns nil. The handler should return then. What
-	// messages have cost is not settled. If false, streams cost as much as unary calls.
+	// messages have cost is not settled. Where only the server streams, there is one
+	// message, the request. If false, streams cost as much as unary calls.
 	ChargeMessages bool
 
 	// Settle returns what a call has really cost, once its handler has returned. It gets
@@ -82,6 +83,16 @@ type Options struct {
 	// no such trailer.
 	DegradedTrailer string
 
+	// Jitter spreads the clients that were denied at the same time: up to this much, and at
+	// most a tenth of the wait, is added to what RetryInfo and grpc-retry-pushback-ms tell
+	// them to wait. Each client's share stays the same for some minutes. If zero, nothing is
+	// added.
+	Jitter time.Duration
+
+	// JitterBy tells clients apart for Jitter. If nil, by the peer's address and the
+	// metadata x-forwarded-for, forwarded and authorization.
+	JitterBy func(c *Call) string
+
 	// OnDenied returns the answer to a call that is denied for now. It gets the answer
 	// that is sent if it is nil, and may return another one, for example with more
 	// details. If it returns nil or OK, the given answer is sent. The trailer
@@ -110,7 +121,8 @@ type Options struct {
 	// [slog.Default].
 	Logger *slog.Logger
 
-	// Now is the wall clock, for Logger's one line a second. If nil, [time.Now].
+	// Now is the wall clock, for Jitter and for Logger's one line a second. If nil,
+	// [time.Now].
 	Now func() time.Time
 }
 
@@ -118,6 +130,8 @@ func (o *Options) validate() error {
 	switch {
 	case o.KeyCode > codes.Unauthenticated:
 		return fmt.Errorf("grpclimit: Options.KeyCode is %d, which does not exist", o.KeyCode)
+	case o.Jitter < 0:
+		return fmt.Errorf("grpclimit: Options.Jitter is %v, want 0 or more", o.Jitter)
 	case o.DegradedTrailer != "" && !isMetadataKey(strings.ToLower(o.DegradedTrailer)):
 		return errors.New("grpclimit: Options.DegradedTrailer is not a metadata key that a server may set")
 	}
@@ -139,6 +153,9 @@ func isMetadataKey(s string) bool {
 func (o *Options) defaults() {
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.JitterBy == nil {
+		o.JitterBy = peerAndCredentials
 	}
 	if o.KeyCode == codes.OK {
 		o.KeyCode = codes.InvalidArgument

@@ -131,6 +131,8 @@ func TestAStreamIsTellingWhichSideStreams(t *testing.T) {
 	assert.IsType(t, new(testgrpc.SimpleRequest), c.Request)
 	assert.NotNil(t, c.Peer())
 	assert.NotEmpty(t, c.Metadata("USER-AGENT"))
+	host, _ := grpclimit.PolicyRequest(&c, nil).Attribute("host")
+	assert.Equal(t, "127.0.0.1", host)
 }
 
 func TestSendingAndReceivingAtTheSameTime(t *testing.T) {

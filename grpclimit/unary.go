@@ -11,16 +11,16 @@ func (i *Interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 	if i.skips(c) {
 		return handler(ctx, req)
 	}
-	e := Event{Call: c, Cost: i.cost(c)}
+	e, t := Event{Call: c, Cost: i.cost(c)}, trailers{ctx: c.Context()}
 	if i.reserver != nil {
-		err = i.settled(&e, trailers{ctx: ctx}, nil, func() (err error) {
+		err = i.settled(&e, t, nil, func() (err error) {
 			resp, err = handler(ctx, req)
 			return err
 		})
 		return resp, err
 	}
 	i.take(&e)
-	if err = i.pass(&e, trailers{ctx: ctx}); err != nil {
+	if err = i.pass(&e, t); err != nil {
 		return nil, err
 	}
 	return handler(ctx, req)

@@ -1,8 +1,6 @@
 package httplimit
 
 import (
-	"hash/maphash"
-	"math/bits"
 	"net/http"
 	"strconv"
 	"time"
@@ -72,27 +70,7 @@ func (m *Middleware) abandon(w http.ResponseWriter, e *Event) {
 func (m *Middleware) retryAfter(e *Event, wait time.Duration) int64 {
 	s := max(1, seconds(wait))
 	if span := min(m.opts.Jitter, wait/10); span >= time.Second {
-		s += int64(share(m.identity(e.Request, wait), span) / time.Second)
+		s += int64(m.seed.Share(m.opts.JitterBy(e.Request), m.opts.Now(), wait, span) / time.Second)
 	}
 	return s
-}
-
-// share maps a hash evenly onto [0, span).
-func share(hash uint64, span time.Duration) time.Duration {
-	hi, _ := bits.Mul64(hash, uint64(span))
-	return time.Duration(hi)
-}
-
-// jitterPeriod is how long a client's share of the jitter stays the same. After that it
-// changes, so that no client is always the last.
-const jitterPeriod = 10 * time.Minute
-
-// identity hashes the client, and the period that the end of its wait is in: that
-// instant does not change while the client waits.
-func (m *Middleware) identity(r *http.Request, wait time.Duration) uint64 {
-	period := m.opts.Now().Add(wait).UnixNano() / int64(jitterPeriod)
-	return maphash.Comparable(m.seed, struct {
-		client string
-		period int64
-	}{m.opts.JitterBy(r), period})
 }

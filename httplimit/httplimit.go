@@ -30,13 +30,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"net/http"
 	"net/netip"
 	"reflect"
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/spread"
 )
 
 // New returns middleware that decides with the limiter. The error names the option
@@ -51,7 +51,7 @@ func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, 
 	if err := checkLimiter("New", limiter); err != nil {
 		return nil, err
 	}
-	m := &Middleware{limiter: limiter, seed: maphash.MakeSeed()}
+	m := &Middleware{limiter: limiter, seed: spread.New()}
 	if opts != nil {
 		m.opts = *opts
 	}

@@ -1,12 +1,12 @@
 package httplimit
 
 import (
-	"hash/maphash"
 	"net/http"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/spread"
 	"github.com/weir-go/ratelimit/internal/throttled"
 	"github.com/weir-go/ratelimit/internal/undecided"
 )
@@ -24,7 +24,7 @@ type Middleware struct {
 	unsettled atomic.Uint64
 	logs      [undecided.Reasons]throttled.Log
 	settleLog throttled.Log
-	seed      maphash.Seed // of the jitter
+	seed      spread.Seed // of the jitter
 	views     views
 }
 

@@ -1,0 +1,74 @@
+package grpclimit_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/grpclimit"
+)
+
+// waitTold returns how long a client is told to wait, by RetryInfo.
+func waitTold(t *testing.T, i *grpclimit.Interceptor, ctx context.Context) time.Duration {
+	t.Helper()
+	_, err := i.UnaryServerInterceptor()(ctx, nil, &grpc.UnaryServerInfo{}, unreachable(t))
+	info, ok := status.Convert(err).Details()[0].(*errdetails.RetryInfo)
+	require.True(t, ok)
+	return info.RetryDelay.AsDuration()
+}
+
+func TestJitterSpreadsClients(t *testing.T) {
+	now := time.Unix(1000, 0)
+	i := interceptor(t, &stub{decision: ratelimit.Decision{RetryAfter: 10 * time.Second}}, grpclimit.Options{
+		Jitter: time.Minute, Now: func() time.Time { return now },
+	})
+	told := map[time.Duration]int{}
+	for n := range 200 {
+		ctx := incoming(tcp(fmt.Sprintf("192.0.2.%d:%d", n, 1000+n)))
+		wait := waitTold(t, i, ctx)
+		assert.GreaterOrEqual(t, wait, 10*time.Second, "never too early")
+		assert.LessOrEqual(t, wait, 11*time.Second, "at most a tenth more")
+		assert.Equal(t, wait, waitTold(t, i, incoming(tcp(fmt.Sprintf("192.0.2.%d:9", n)))), "a client's share stays, on another connection too")
+		told[wait]++
+	}
+	assert.Greater(t, len(told), 100)
+}
+
+func TestJitterAddsNoMoreThanItIs(t *testing.T) {
+	for _, row := range []struct {
+		jitter, wait, most time.Duration
+	}{
+		{0, time.Hour, time.Hour},
+		{50 * time.Millisecond, time.Hour, time.Hour + 50*time.Millisecond},
+		{time.Hour, 100 * time.Millisecond, 110 * time.Millisecond},
+		{math.MaxInt64, math.MaxInt64, math.MaxInt64},
+	} {
+		i := interceptor(t, &stub{decision: ratelimit.Decision{RetryAfter: row.wait}}, grpclimit.Options{Jitter: row.jitter})
+		for n := range 50 {
+			wait := waitTold(t, i, incoming(nil, "authorization", strconv.Itoa(n)))
+			assert.GreaterOrEqual(t, wait, row.wait)
+			assert.LessOrEqual(t, wait, row.most)
+		}
+	}
+	_, err := grpclimit.New(&stub{}, &grpclimit.Options{Jitter: -1})
+	assert.EqualError(t, err, "grpclimit: Options.Jitter is -1ns, want 0 or more")
+}
+
+func TestTheTrailerTellsTheSameWaitAsRetryInfo(t *testing.T) {
+	i := interceptor(t, &stub{decision: ratelimit.Decision{RetryAfter: time.Hour}}, grpclimit.Options{
+		Jitter: time.Minute, JitterBy: func(c *grpclimit.Call) string { return c.FullMethod },
+	})
+	a := call(context.Background(), serve(t, &service{}, with(i)...))
+	require.Len(t, a.pushback, 1)
+	assert.Equal(t, strconv.FormatInt(a.retry.RetryDelay.AsDuration().Milliseconds(), 10), a.pushback[0])
+}
