@@ -11,16 +11,25 @@ require (
 	github.com/didip/tollbooth/v8 v8.0.1
 	github.com/failsafe-go/failsafe-go v0.9.8
 	github.com/go-chi/httprate v0.16.1
+	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.4
 	github.com/juju/ratelimit v1.0.2
 	github.com/platinummonkey/go-concurrency-limits v0.8.0
 	github.com/sethvargo/go-limiter v1.1.0
 	github.com/stretchr/testify v1.12.1
 	github.com/throttled/throttled/v2 v2.15.0
 	github.com/ulule/limiter/v3 v3.11.2
-	github.com/weir-go/ratelimit v0.0.0-00010101000000-000000000000
+	github.com/weir-go/ratelimit v0.0.0
 	golang.org/x/perf v0.0.0-20260908200009-22c9c6c9d4da
 	golang.org/x/sync v0.24.0
 	golang.org/x/time v0.16.0
+	google.golang.org/grpc v1.84.0
+)
+
+require (
+	golang.org/x/net v0.59.0 // indirect
+	golang.org/x/text v0.42.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260706201446-f0a921348800 // indirect
+	google.golang.org/protobuf v1.36.11 // indirect
 )
 
 require (
@@ -38,9 +47,12 @@ require (
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/puzpuzpuz/xsync/v4 v4.5.0 // indirect
 	github.com/redis/go-redis/v9 v9.22.0
+	github.com/weir-go/ratelimit/grpclimit v0.0.0-00010101000000-000000000000
 	github.com/weir-go/ratelimit/redislimit v0.0.0-00010101000000-000000000000
 	github.com/zeebo/xxh3 v1.1.0 // indirect
 	go.uber.org/atomic v1.11.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 )
+
+replace github.com/weir-go/ratelimit/grpclimit => ../grpclimit

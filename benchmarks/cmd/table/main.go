@@ -4,6 +4,7 @@
 //	go run ./cmd/table                   measure everything, five rounds, within the hour
 //	go run ./cmd/table -suite peers      only what is compared with peers
 //	go run ./cmd/table -suite redis      limiters in Redis, on a redis-server that it starts
+//	go run ./cmd/table -suite grpc       interceptors of gRPC servers
 //	go run ./cmd/table -count 0          measure nothing, print and draw what the files say
 //
 // It also draws docs/scale.svg, from the file of the suite called scale.
@@ -34,6 +35,7 @@ var suites = []suite{
 	{"own", "..", ".", ownReport, nil},
 	{"scale", ".", "Scale", scaleReport, drawScale},
 	{"redis", ".", "Redis", redisReport, nil},
+	{"grpc", ".", "GRPC", grpcReport, nil},
 }
 
 func main() {

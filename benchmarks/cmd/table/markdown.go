@@ -41,7 +41,7 @@ func (t *table) put(row, col string, v float64) {
 // label joins the values of those dimensions, or of all the others.
 func (l line) label(dims []string, those bool) string {
 	var values []string
-	for _, key := range []string{"work", "keys", "mix", "run", "layers", "type", "algorithm", "goroutines", "peer"} {
+	for _, key := range []string{"work", "keys", "mix", "run", "call", "layers", "type", "algorithm", "goroutines", "peer"} {
 		if value, ok := l.dims[key]; ok && slices.Contains(dims, key) == those {
 			if key == "goroutines" {
 				value += " goroutines"

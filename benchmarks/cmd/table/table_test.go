@@ -85,6 +85,33 @@ func TestHeadingsSpellOutTheNumberOfKeys(t *testing.T) {
 	}
 }
 
+const grpcOutput = `date: 2026-11-21
+go: go1.26.8
+cpu: Any CPU
+BenchmarkGRPC/call=direct/peer=grpclimit-address-2            	100	  240 ns/op	  1 allocs/op
+BenchmarkGRPC/call=direct/peer=go-grpc-middleware-address-2   	100	  120 ns/op	  0 allocs/op
+BenchmarkGRPC/call=loopback/peer=bare-2                       	100	  40000 ns/op	  136 allocs/op
+BenchmarkGRPC/call=loopback/peer=grpclimit-address-2          	100	  44000 ns/op	  139 allocs/op
+BenchmarkGRPC/call=loopback/peer=go-grpc-middleware-address-2 	100	  44000 ns/op	  138 allocs/op
+`
+
+func TestGRPCReport(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "out.txt")
+	require.NoError(t, os.WriteFile(file, []byte(grpcOutput), 0o666))
+	r, err := read(file)
+	require.NoError(t, err)
+	report := grpcReport(r)
+	for _, want := range []string{
+		"| | direct | loopback |",
+		"| grpclimit-address | 240 | 44000 |",
+		"| bare |  | 40000 |",
+		"| grpclimit-address | 2.00 | 1.00 |",
+		"| grpclimit-address | 1 | 139 |",
+	} {
+		assert.Contains(t, report, want)
+	}
+}
+
 const redisOutput = `date: 2026-11-21
 go: go1.26.8
 cpu: Any CPU

@@ -1,0 +1,18 @@
+package main
+
+import "strings"
+
+// grpcBase is the row that the others are compared with.
+const grpcBase = "go-grpc-middleware-address"
+
+func grpcReport(r results) string {
+	var speed, allocs table
+	speed.add(r, "GRPC", "ns/op", "peer")
+	allocs.add(r, "GRPC", "allocs/op", "peer")
+	return strings.Join([]string{
+		r.heading("Interceptors of gRPC servers"),
+		"An allowed unary call, ns: the interceptor alone, and the whole call over the loopback interface:\n", speed.medians(),
+		"As multiples of " + grpcBase + "'s:\n", speed.ratios(grpcBase),
+		"Allocations:\n", allocs.medians(),
+	}, "\n")
+}

@@ -1,0 +1,96 @@
+package grpclimit_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/grpclimit"
+)
+
+// A client that keeps to 10 calls a second to each target, obeys the server's own limit, and
+// sends a refused call again once.
+func ExampleNewClient() {
+	limit := grpclimit.Must(grpclimit.PerIP(ratelimit.SlidingLog(ratelimit.Per(1, 200*time.Millisecond)), nil))
+	addr, stop := exampleServer(limit)
+	defer stop()
+
+	perTarget, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10), 5), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter := ratelimit.Map(perTarget, grpclimit.ClientTarget).(ratelimit.Reserver[*grpclimit.ClientCall])
+	client, err := grpclimit.NewClient(limiter, &grpclimit.ClientOptions{MaxRetries: 1})
+	if err != nil {
+		log.Fatal(err)
+	}
+	conn, err := grpc.NewClient(addr,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithChainUnaryInterceptor(client.UnaryClientInterceptor()),
+		grpc.WithChainStreamInterceptor(client.StreamClientInterceptor()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for client.Stats().Refused == 0 {
+		if _, err := testgrpc.NewTestServiceClient(conn).UnaryCall(ctx, new(testgrpc.SimpleRequest)); err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println("refused:", client.Stats().Refused, "sent again:", client.Stats().Retried)
+	// Output:
+	// refused: 1 sent again: 1
+}
+
+// A client of which the library knows nothing: it is told to retry what is denied, and waits for
+// as long as the server says.
+func ExampleInterceptor_retryPolicy() {
+	limit := grpclimit.Must(grpclimit.PerIP(ratelimit.SlidingLog(ratelimit.Per(1, 200*time.Millisecond)), nil))
+	addr, stop := exampleServer(limit)
+	defer stop()
+
+	conn, err := grpc.NewClient(addr,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {
+			"maxAttempts": 2, "initialBackoff": "0.1s", "maxBackoff": "1s", "backoffMultiplier": 2,
+			"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for limit.Stats().Denied < 3 {
+		if _, err := testgrpc.NewTestServiceClient(conn).UnaryCall(ctx, new(testgrpc.SimpleRequest)); err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println("denied:", limit.Stats().Denied)
+	// Output:
+	// denied: 3
+}
+
+// exampleServer serves on the loopback interface.
+func exampleServer(limit *grpclimit.Interceptor) (addr string, stop func()) {
+	server := grpc.NewServer(
+		grpc.ChainUnaryInterceptor(limit.UnaryServerInterceptor()),
+		grpc.ChainStreamInterceptor(limit.StreamServerInterceptor()))
+	testgrpc.RegisterTestServiceServer(server, new(service))
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	go func() { _ = server.Serve(lis) }()
+	return lis.Addr().String(), server.Stop
+}
