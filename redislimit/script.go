@@ -58,6 +58,12 @@ var (
 	}
 )
 
+// general returns the general case, as a function within the script: a script's own variables
+// take time for each of them, whether it comes to use them or not.
+func general(last string) string {
+	return "return (function()\n" + deciding + lua(last) + "end)()\n"
+}
+
 // decider is a script that decides: to spend now, to book ahead else, and to look.
 type decider struct{ take, keep, peek *script }
 
@@ -65,7 +71,7 @@ type decider struct{ take, keep, peek *script }
 // definitions alone take Redis longer than a usual decision.
 func newDecider(quick func(op byte) string) *decider {
 	one := func(flags string, op byte) *script {
-		return newScript(flags, lua("clock"), quick(op), deciding, lua("run"))
+		return newScript(flags, lua("clock"), quick(op), general("run"))
 	}
 	return &decider{one("", opTake), one("", opKeep), one(noWrites, opPeek)}
 }
@@ -74,7 +80,7 @@ func newDecider(quick func(op byte) string) *decider {
 func newDeciderOne(kind byte) *decider {
 	d, u := newDecider(quickOne(kind)), usuals[kind]
 	text := fill(quick("crowd"), "JUDGE", u.judge, "SPEND", u.spend, "STORE", quick("store"))
-	d.take.crowd = newScript("", lua("clock"), text, deciding, lua("crowd"))
+	d.take.crowd = newScript("", lua("clock"), text, general("crowd"))
 	return d
 }
 

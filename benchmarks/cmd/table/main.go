@@ -90,5 +90,5 @@ func find(name string) (suite, error) {
 			return s, nil
 		}
 	}
-	return suite{}, fmt.Errorf("no suite is called %q, only peers, own and scale", name)
+	return suite{}, fmt.Errorf("no suite is called %q, only peers, own, scale and redis", name)
 }

@@ -33,5 +33,5 @@ func redisReport(r results) string {
 			parts = append(parts, fmt.Sprintf("As multiples of %s's:\n", redisBase), t.ratios(redisBase))
 		}
 	}
-	return strings.Join(parts, "\n")
+	return strings.Join(append(parts, "Against the targets:\n", targetsReport(r)), "\n")
 }

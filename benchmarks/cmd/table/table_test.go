@@ -115,7 +115,7 @@ func TestGRPCReport(t *testing.T) {
 const redisOutput = `date: 2026-11-21
 go: go1.26.8
 cpu: Any CPU
-BenchmarkRedisServer/mix=allowed/peer=redislimit-2  	100	  5.62 server-µs/op	  13 allocs/op
+BenchmarkRedisServer/mix=allowed/peer=redislimit-2  	100	  5.62 server-µs/op	  16 allocs/op
 BenchmarkRedisServer/mix=allowed/peer=redis_rate-2  	100	  8.00 server-µs/op	  22 allocs/op
 BenchmarkRedisLoad/goroutines=128/peer=redislimit-2 	100	  90000 decisions/s	  1500 p50-µs
 BenchmarkRedisLoad/goroutines=128/peer=redis_rate-2 	100	  30000 decisions/s	  4500 p50-µs
@@ -132,8 +132,12 @@ func TestRedisReport(t *testing.T) {
 		"| redislimit | 0.70 |",
 		"| | 128 goroutines |\n|---|---:|\n| redislimit | 90000 |\n| redis_rate | 30000 |",
 		"| redislimit | 3.00 |",
-		"| | allowed |\n|---|---:|\n| redislimit | 13 |\n| redis_rate | 22 |",
+		"| | allowed |\n|---|---:|\n| redislimit | 16 |\n| redis_rate | 22 |",
+		"| one token bucket, allowed: server time, at most 0.8 × redis_rate's | 0.70 | met |",
+		"| 128 goroutines: decisions a second, at least 2.5 × redis_rate's | 3.00 | met |",
+		"| one token bucket, allowed: allocations, at most 15 | 16 | missed |",
 	} {
 		assert.Contains(t, report, want)
 	}
+	assert.NotContains(t, report, "bytes, at most", "what was not measured is not judged")
 }
