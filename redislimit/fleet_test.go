@@ -188,61 +188,73 @@ func startCluster(t *testing.T) *redis.ClusterClient {
 }
 
 func TestCluster(t *testing.T) {
-	c := startCluster(t)
-	opts := func(name string) *Options { return &Options{Name: name, Timeout: 20 * time.Second} }
-	limiter := func(t *testing.T, limit ratelimit.Limit, o *Options) *Limiter {
-		l, err := New(c, limit, o)
-		require.NoError(t, err)
-		return l
+	c := clusterFixture{startCluster(t)}
+	t.Run("keys are spread, and each has its budget", c.testSpread)
+	t.Run("limiters with equal keys share a slot", c.testEqualKeys)
+	t.Run("keys in different slots are an error that says what to do", c.testDifferentSlots)
+	t.Run("Slot puts keys together", c.testSlot)
+}
+
+type clusterFixture struct{ *redis.ClusterClient }
+
+// layer returns a limiter as a layer whose key is that of the request, or always the same one.
+func (c clusterFixture) layer(t *testing.T, limit ratelimit.Limit, o Options, key string) Layer[string] {
+	o.Timeout = 20 * time.Second
+	l, err := New(c, limit, &o)
+	require.NoError(t, err)
+	if key == "" {
+		return By(l, identity)
 	}
-	t.Run("keys are spread, and each has its budget", func(t *testing.T) {
-		l := limiter(t, perMinute(10), opts("spread"))
-		for i := range 30 {
-			key := fmt.Sprintf("user:{%d", i)
-			assert.True(t, l.Allow(key, 10))
-			assert.False(t, l.Allow(key, 5))
+	return By(l, func(string) (string, error) { return key, nil })
+}
+
+func (c clusterFixture) testSpread(t *testing.T) {
+	l, err := New(c, perMinute(10), &Options{Name: "spread", Timeout: 20 * time.Second})
+	require.NoError(t, err)
+	for i := range 30 {
+		key := fmt.Sprintf("user:{%d", i)
+		assert.True(t, l.Allow(key, 10))
+		assert.False(t, l.Allow(key, 5))
+	}
+	var used atomic.Int32 // the masters are asked at once
+	require.NoError(t, c.ForEachMaster(t.Context(), func(ctx context.Context, n *redis.Client) error {
+		if n.DBSize(ctx).Val() > 0 {
+			used.Add(1)
 		}
-		var used atomic.Int32 // the masters are asked at once
-		require.NoError(t, c.ForEachMaster(t.Context(), func(ctx context.Context, n *redis.Client) error {
-			if n.DBSize(ctx).Val() > 0 {
-				used.Add(1)
-			}
-			return nil
-		}))
-		assert.EqualValues(t, 3, used.Load())
-	})
-	t.Run("limiters with equal keys share a slot", func(t *testing.T) {
-		stack, err := All(By(limiter(t, perMinute(10), opts("a")), identity), By(limiter(t, ratelimit.SlidingLog(ratelimit.PerMinute(5)), opts("b")), identity))
+		return nil
+	}))
+	assert.EqualValues(t, 3, used.Load())
+}
+
+func (c clusterFixture) testEqualKeys(t *testing.T) {
+	stack, err := All(c.layer(t, perMinute(10), Options{Name: "a"}, ""), c.layer(t, ratelimit.SlidingLog(ratelimit.PerMinute(5)), Options{Name: "b"}, ""))
+	require.NoError(t, err)
+	for _, key := range []string{"x", "", "}", "{", "{}", "a{b}c", "}{", "\x00", strings.Repeat("long", 100)} {
+		r, err := stack.Reserve(t.Context(), key, 4, 0)
+		require.NoError(t, err, "%q", key)
+		assert.True(t, r.Allowed)
+		require.NoError(t, r.Settle(1))
+		d, err := stack.Take(t.Context(), key, 4)
 		require.NoError(t, err)
-		for _, key := range []string{"x", "", "}", "{", "{}", "a{b}c", "}{", "\x00", strings.Repeat("long", 100)} {
-			r, err := stack.Reserve(t.Context(), key, 4, 0)
-			require.NoError(t, err, "%q", key)
-			assert.True(t, r.Allowed)
-			require.NoError(t, r.Settle(1))
-			d, err := stack.Take(t.Context(), key, 4)
-			require.NoError(t, err)
-			assert.True(t, d.Allowed, "%q", key)
-		}
-	})
-	t.Run("keys in different slots are an error that says what to do", func(t *testing.T) {
-		a, b := limiter(t, perMinute(10), opts("c")), limiter(t, perMinute(10), opts("d"))
-		stack, err := All(By(a, identity), By(b, func(string) (string, error) { return "other", nil }))
-		require.NoError(t, err)
-		_, err = stack.Take(t.Context(), "x", 1)
-		assert.ErrorContains(t, err, "Slot")
-		assert.ErrorContains(t, err, "Chain")
-		assert.False(t, errors.Is(err, ratelimit.ErrUnavailable))
-	})
-	t.Run("Slot puts keys together", func(t *testing.T) {
-		o := opts("e")
-		o.Slot = func(string) string { return "tenant" }
-		p := opts("f")
-		p.Slot = o.Slot
-		stack, err := All(By(limiter(t, perMinute(10), o), identity), By(limiter(t, perMinute(10), p), func(string) (string, error) { return "other", nil }))
-		require.NoError(t, err)
-		d, err := stack.Take(t.Context(), "x", 1)
-		require.NoError(t, err)
-		assert.True(t, d.Allowed)
-		assert.Equal(t, 9, d.Remaining)
-	})
+		assert.True(t, d.Allowed, "%q", key)
+	}
+}
+
+func (c clusterFixture) testDifferentSlots(t *testing.T) {
+	stack, err := All(c.layer(t, perMinute(10), Options{Name: "c"}, ""), c.layer(t, perMinute(10), Options{Name: "d"}, "other"))
+	require.NoError(t, err)
+	_, err = stack.Take(t.Context(), "x", 1)
+	assert.ErrorContains(t, err, "Slot")
+	assert.ErrorContains(t, err, "Chain")
+	assert.False(t, errors.Is(err, ratelimit.ErrUnavailable))
+}
+
+func (c clusterFixture) testSlot(t *testing.T) {
+	tenant := func(string) string { return "tenant" }
+	stack, err := All(c.layer(t, perMinute(10), Options{Name: "e", Slot: tenant}, ""), c.layer(t, perMinute(10), Options{Name: "f", Slot: tenant}, "other"))
+	require.NoError(t, err)
+	d, err := stack.Take(t.Context(), "x", 1)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed)
+	assert.Equal(t, 9, d.Remaining)
 }

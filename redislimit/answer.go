@@ -1,0 +1,145 @@
+package redislimit
+
+import "errors"
+
+// errAnswer is about an answer that no script of this package gives.
+var errAnswer = errors.New("redislimit: the script's answer cannot be read")
+
+// answer reads what the script that decides has answered.
+func (s *session) answer(reply string) error {
+	switch {
+	case len(reply) < 2:
+		return errAnswer
+	case reply[0] == quickAllowed || reply[0] == quickDenied:
+		return s.quick(reply)
+	case reply[0] >= answerWrongType:
+		return s.failed(failureOf(reply))
+	case len(reply) != 8+digestSize*len(s.charges):
+		return errAnswer
+	}
+	s.allowed, s.reading = reply[0] == answerAllowed, get7(reply[1:])
+	for i := range s.charges {
+		s.charges[i].verdict(reply[8+i*digestSize:], s.reading)
+	}
+	return nil
+}
+
+// verdict reads what the general case says of a charge.
+func (c *charge) verdict(s string, reading int64) {
+	if c.allowed = s[0] == answerAllowed; s[0] > answerAllowed {
+		c.failed = s[0]
+		return
+	}
+	c.digest(s[1:])
+	c.check(reading)
+}
+
+// quick reads the answer of the usual case. With several charges, each has its own verdict.
+func (s *session) quick(reply string) (err error) {
+	s.allowed = reply[0] == quickAllowed
+	var rest string
+	if s.reading, rest, err = readTime(reply[1:]); err != nil {
+		return err
+	}
+	for i := range s.charges {
+		c := &s.charges[i]
+		if c.allowed = s.allowed; len(s.charges) > 1 {
+			if rest == "" {
+				return errAnswer
+			}
+			c.allowed, rest = rest[0] == quickAllowed, rest[1:]
+		}
+		if rest, err = c.stored(rest, s.reading, s.mark()); err != nil {
+			return err
+		}
+		c.check(s.reading)
+	}
+	return nil
+}
+
+// mark is what a key was marked with that the decision has created.
+func (s *session) mark() uint32 {
+	if s.test != nil {
+		return s.test[3].(uint32)
+	}
+	return uint32(s.reading & 0xFFFFFF)
+}
+
+// readTime reads the seconds and the microseconds of Redis's TIME, with a point between
+// them, and returns what follows, which does not begin with a digit.
+func readTime(s string) (micros int64, rest string, err error) {
+	seconds, rest := readDigits(s)
+	if rest == "" || rest[0] != '.' {
+		return 0, "", errAnswer
+	}
+	micros, rest = readDigits(rest[1:])
+	return seconds*1e6 + micros, rest, nil
+}
+
+func readDigits(s string) (n int64, rest string) {
+	i := 0
+	for ; i < len(s) && s[i] >= '0' && s[i] <= '9'; i++ {
+		n = n*10 + int64(s[i]-'0')
+	}
+	return n, s[i:]
+}
+
+// stored reads a state as it is stored, or nothing for a new key; or what is told of a log. It
+// returns what follows.
+func (c *charge) stored(raw string, reading int64, mark uint32) (rest string, err error) {
+	if raw == "" || raw[0] != c.plan.kind {
+		c.now, c.state, c.gen, c.changes = reading, state{at: reading}, mark, 0
+		return raw, nil
+	}
+	size := c.plan.usualSize()
+	if len(raw) < size {
+		return "", errAnswer
+	}
+	if c.plan.kind == kindLog {
+		c.digest(raw[1:])
+		return raw[size:], nil
+	}
+	return raw[size:], c.unpack(raw[:size], reading)
+}
+
+// usualSize is how long a state is that has no booking in it, or what is told of a log.
+func (p *plan) usualSize() int {
+	switch p.kind {
+	case kindLog:
+		return digestSize
+	case kindCounter:
+		return 51
+	}
+	return 44
+}
+
+// unpack reads a state as it is stored.
+func (c *charge) unpack(raw string, reading int64) error {
+	c.now, c.state = max(reading, get7(raw[15:])), state{at: get7(raw[22:]), n: get7(raw[29:])}
+	c.gen, c.changes = get3(raw[36:]), raw[39]
+	if len(raw) > 44 {
+		c.m = get7(raw[44:])
+	}
+	if c.plan.isBucket() && c.n >= c.plan.units { // where whole µs deny, the script does not look
+		return failure{code: answerNotOurs}.err(c.plan.limit.Name)
+	}
+	return nil
+}
+
+// digest reads what is told of a state.
+func (c *charge) digest(s string) {
+	c.gen, c.changes, c.now = get3(s), s[3], get7(s[4:])
+	c.state = state{at: get7(s[11:]), n: get7(s[18:]), m: get7(s[25:]), newest: get7(s[32:])}
+}
+
+// check finds out what the script has found out, and more.
+func (c *charge) check(reading int64) {
+	c.plan.decided(reading)
+	c.weigh(reading)
+	if checkVerdict != nil {
+		checkVerdict(c, reading)
+	}
+}
+
+// checkVerdict is set by tests, which compare the script's verdict with Go's.
+var checkVerdict func(c *charge, reading int64)
