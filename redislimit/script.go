@@ -91,9 +91,9 @@ type usual struct{ judge, spend string }
 var usuals = map[byte]usual{
 	kindToken:   {quick("bucket"), quick("spend_bucket", "write")},
 	kindLeaky:   {quick("bucket", "leaky"), quick("spend_bucket", "write")},
-	kindFixed:   {quick("read", "fixed"), quick("spend_fixed", "write")},
-	kindLog:     {quick("read", "log"), quick("spend_log")},
-	kindCounter: {quick("read", "counter"), quick("spend_counter", "write")},
+	kindFixed:   {quick("load", "read", "fixed"), quick("spend_fixed", "write")},
+	kindLog:     {quick("load_log", "read", "log"), quick("spend_log")},
+	kindCounter: {quick("load", "read", "counter"), quick("spend_counter", "write")},
 }
 
 // quickOne returns the usual case for one key.

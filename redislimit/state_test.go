@@ -66,7 +66,7 @@ func TestOneCallDecides(t *testing.T) {
 			stats := f.stats()
 			assert.Equal(t, 5, stats["evalsha"])
 			assert.Equal(t, 5, stats["time"], "the server's clock is read once for each")
-			assert.Equal(t, 5, stats["get"])
+			assert.Equal(t, 5, stats["get"]+stats["getrange"])
 			assert.Equal(t, 5, stats["set"]+stats["append"])
 			assert.Len(t, stats, 4+min(1, stats["append"]*stats["set"]), "nothing else is run: %v", stats)
 		})
@@ -143,6 +143,31 @@ func TestWhatIsNoCostIsNotSent(t *testing.T) {
 	require.NoError(t, r.Settle(5))
 	require.NoError(t, l.Adjust(t.Context(), "k", 5))
 	assert.Empty(t, f.stats())
+}
+
+func TestABigLogIsSearchedWhereItLies(t *testing.T) {
+	f := newFixture(t)
+	verdicts(t)
+	memory, err := ratelimit.New(ratelimit.SlidingLog(ratelimit.Per(1500, time.Hour)), &ratelimit.Options[string]{Clock: f.clock})
+	require.NoError(t, err)
+	l := f.limiter(ratelimit.SlidingLog(ratelimit.Per(1500, time.Hour)), "big")
+	rng := rand.New(rand.NewPCG(5, 6))
+	for i := range 3000 { // past the window, so that old spendings are dropped
+		f.clock.Advance(time.Duration(rng.IntN(4500)) * time.Millisecond)
+		cost := 1 + rng.IntN(2)*(i%5)
+		want, _ := memory.Take(t.Context(), "k", cost)
+		got, err := l.Take(t.Context(), "k", cost)
+		require.NoError(t, err)
+		want.Limit = got.Limit
+		require.Equal(t, want, got, "step %d", i)
+	}
+	f.resetStats()
+	_, err = l.Take(t.Context(), "k", 1500)
+	require.NoError(t, err)
+	stats := f.stats()
+	assert.Zero(t, stats["get"], "the log is not read as a whole")
+	assert.Equal(t, 1, stats["strlen"])
+	assert.Less(t, stats["getrange"], 30)
 }
 
 func TestEveryKeyHasATimeToLive(t *testing.T) {

@@ -1,5 +1,6 @@
 -- A bucket: what is owed may be x µs for the cost to fit, and y of z more. Where whole µs
 -- deny it, nothing else is read.
+local raw = redis.pcall('GET', key)
 local id, x = unpack('>c15I7', ask, pos)
 local now, at, n, body = reading, reading, 0, raw or ''
 local m, mark, expiry, needed, value, life, y, z, price, part

@@ -5,7 +5,6 @@ local answers, rest = {}, {}
 for i = 1, #KEYS do
   local key, pos, answer = KEYS[i], 80 * i - 75, nil
   repeat
-    local raw = redis.pcall('GET', key)
     --JUDGE
     if ok then
       --SPEND

@@ -3,14 +3,19 @@
 if n > 0 then break end -- a debt
 local size, base, sum, gone, newest = 0, 0, 0, 0, 0
 local gen, changes
+local function record(i) -- its instant, the sum up to it, and the reading at which it was spent
+  local from = 31 + 21 * i
+  if from <= 2131 then return unpack('>I7I7I7', raw, from) end
+  return unpack('>I7I7I7', redis.call('GETRANGE', key, from - 1, from + 19))
+end
 if raw then
-  size = (#raw - 51) / 21
+  size = (length - 51) / 21
   if size ~= math.floor(size) then break end
   gen, changes, expiry, base = unpack('>I3BI4I7', raw, 37)
   sum = base
   if size > 0 then
     local last
-    newest, sum, last = unpack('>I7I7I7', raw, 31 + 21 * size)
+    newest, sum, last = record(size)
     if last > now then now = last end
   end
 else
@@ -18,13 +23,14 @@ else
 end
 local begin = newest > now and newest or now
 local before = base
-if size > 0 and unpack('>I7', raw, 52) <= begin - z then -- the last one that is past
+if size > 0 and record(1) <= begin - z then -- the last one that is past
   local low, high = 1, size
   while low < high do
     local mid = math.ceil((low + high) / 2)
-    if unpack('>I7', raw, 31 + 21 * mid) <= begin - z then low = mid else high = mid - 1 end
+    if record(mid) <= begin - z then low = mid else high = mid - 1 end
   end
-  gone, before = low, unpack('>I7', raw, 38 + 21 * low)
+  local _
+  gone, _, before = low, record(low)
 end
 local live = sum - before
 if live < 0 or base > sum or sum > 9007199254740992 or newest > 9007199254740992 or now > 5851439254740992 then break end
@@ -33,9 +39,10 @@ if live > y - x then -- the first one whose passing leaves enough room
   local low, high = gone + 1, size
   while low < high do
     local mid = math.floor((low + high) / 2)
-    if sum - unpack('>I7', raw, 38 + 21 * mid) <= y - x then high = mid else low = mid + 1 end
+    local _, upto = record(mid)
+    if sum - upto <= y - x then high = mid else low = mid + 1 end
   end
-  at = unpack('>I7', raw, 31 + 21 * low) + z
+  at = record(low) + z
 end
 ok = at <= now or x == 0
 body = struct.pack('>BI3BI7I7I7I7I7', 0xFB, gen, changes, now, at, live, newest, 0)

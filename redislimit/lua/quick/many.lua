@@ -8,7 +8,6 @@ for i = 1, count do
   local pos = 80 * i - 75
   local key, how = unpack('BB', ask, pos - 2)
   key = KEYS[key]
-  local raw = redis.pcall('GET', key)
   if how == 1 then
     --TOKEN
   elseif how == 2 then

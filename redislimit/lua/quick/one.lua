@@ -4,7 +4,6 @@
 -- anew would take longer than to decide.
 local unpack, key, pos = struct.unpack, KEYS[1], 5
 repeat
-  local raw = redis.pcall('GET', key)
   --JUDGE
   --DENIED
   --SPEND

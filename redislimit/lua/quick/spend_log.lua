@@ -7,7 +7,11 @@ else
   local kept = ''
   if raw then
     if newest == at then size = size - 1 end
-    kept = string.sub(raw, 52 + 21 * gone, 51 + 21 * size)
+    if length <= 2151 then
+      kept = string.sub(raw, 52 + 21 * gone, 51 + 21 * size)
+    elseif size > gone then
+      kept = redis.call('GETRANGE', key, 51 + 21 * gone, 50 + 21 * size)
+    end
   end
   life = 0
   if expiry * 1000000 < needed then
