@@ -37,8 +37,9 @@ type Options struct {
 	Timeout time.Duration
 
 	// MaxLog bounds Rate.Units of a sliding log, whose spendings are stored one by
-	// one: New and SetLimit refuse a limit above it. If zero, 2 000. To settle a
-	// spending among n takes the server time in proportion to n.
+	// one: New and SetLimit refuse a limit above it. If zero, 2 000. To decide among n
+	// spendings takes the server time in proportion to log n, to settle one in
+	// proportion to n.
 	MaxLog int
 
 	// Slot returns, in a cluster, the text by which a key's slot is chosen, so that
