@@ -103,10 +103,13 @@ func limited(limit ratelimit.Limit, message string, wait time.Duration) *status.
 	return detailed(status.New(codes.ResourceExhausted, message+": "+name), retryInfo(wait), quota)
 }
 
-// describe says what a limit allows, without its name.
+// describe says what a limit allows, without its name. It is empty if that is not known.
 func describe(limit ratelimit.Limit) string {
-	if limit.Algorithm == ratelimit.AlgorithmBlocked {
+	switch limit.Algorithm {
+	case ratelimit.AlgorithmBlocked:
 		return "blocked"
+	case 0, ratelimit.AlgorithmUnlimited:
+		return ""
 	}
 	return fmt.Sprintf("%d per %v, %d at once", limit.Rate.Units, limit.Rate.Per, limit.Capacity())
 }

@@ -50,6 +50,8 @@ func assertDenied(t *testing.T, a answer, wait time.Duration) {
 	require.Len(t, a.quota.Violations, 1)
 	assert.Equal(t, "hourly", a.quota.Violations[0].Subject)
 	assert.Equal(t, "hourly", a.quota.Violations[0].QuotaId)
+	assert.Regexp(t, `^\d+ per 1h0m0s, \d+ at once$`, a.quota.Violations[0].Description)
+	assert.Positive(t, a.quota.Violations[0].QuotaValue)
 	assert.Equal(t, []string{"3600000"}, a.pushback)
 	assert.Empty(t, a.header, "a client does not retry an answer with headers")
 }
@@ -91,6 +93,7 @@ func TestADenialWithoutAKnownWaitLeavesTheClientToItsBackoff(t *testing.T) {
 	assert.Empty(t, a.pushback)
 	require.NotNil(t, a.quota)
 	assert.Equal(t, "default", a.quota.Violations[0].Subject, "a limit without a name")
+	assert.Empty(t, a.quota.Violations[0].Description, "a limiter that does not tell its limit")
 }
 
 func TestWhatCanNeverPassIsNotToBeRetried(t *testing.T) {
