@@ -3,7 +3,6 @@ package ratelimit_test
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -53,7 +52,12 @@ type setting struct {
 	limit ratelimit.Limit
 	keys  int // if above 1, the clock never steps back: keys that are forgotten forget their time
 	max   int // of keys, if the table is too small for all of them; else 0
+
+	refuse bool // the table is too small, and refuses new keys
 }
+
+// evicts reports whether keys are forgotten although they have spent: no model knows which.
+func (s setting) evicts() bool { return s.max > 0 && !s.refuse }
 
 // world is a limiter and the models of its keys.
 type world struct {
@@ -67,7 +71,10 @@ type world struct {
 func newWorld(t testing.TB, s setting) *world {
 	w := &world{rig: newRig(t, s.limit), setting: s, now: s.limit, judges: map[string]*judge{}}
 	opts := ratelimit.Options[string]{Clock: w.clock, MaxKeys: s.max}
-	if s.keys > 1 && s.max == 0 {
+	if s.refuse {
+		opts.OnFull = ratelimit.RefuseNew
+	}
+	if s.keys > 1 && !s.evicts() {
 		opts.IdleTTL = math.MaxInt64 // which of several fresh keys leave as others come is not for the model
 	}
 	w.limiter = newWith(t, s.limit, opts)
@@ -124,7 +131,7 @@ func (w *world) makes(m move) bool {
 		return true
 	}
 	_, own := w.judge(m.key).made[m.id]
-	return (own || w.max > 0) && w.made[m.id] != nil
+	return (own || w.evicts()) && w.made[m.id] != nil
 }
 
 func (w *world) ask(m move) answer {
@@ -156,11 +163,16 @@ func agrees(m move, said ratelimit.Decision, peeked error, got answer) string {
 // compare has the key's model make the same call. Where the table is too small, no model knows
 // which keys are forgotten: there Peek and Take agree, and the table keeps its bound.
 func (w *world) compare(m move, got answer) string {
-	if w.max == 0 {
-		return w.differs(w.judge(m.key), m, got)
-	}
-	if n := w.limiter.Len(); n > w.max {
+	if n := w.limiter.Len(); w.max > 0 && n > w.max {
 		return fmt.Sprintf("%d keys are tracked, of %d at most", n, w.max)
+	}
+	if w.refuse {
+		if text, refused := w.refusal(m, got); refused || text != "" {
+			return text
+		}
+	}
+	if !w.evicts() {
+		return w.differs(w.judge(m.key), m, got)
 	}
 	if want := newModel(w.now).check(m.n); m.kind <= opReserve && m.kind != opAllow && !sameError(got.err, want) {
 		return fmt.Sprintf("the error is %v, want %v", got.err, want)
@@ -216,9 +228,10 @@ func (j *judge) adopts(now ratelimit.Limit, o op) {
 	if !j.known || j.limit == now || !j.charges(now, o) {
 		return
 	}
-	j.adopt(now, j.at(o.raw))
-	// What a spending under the old limit is worth now is not told: it is not settled any more.
-	maps.DeleteFunc(j.made, func(_ int, r *receipt) bool { return r != nil && !r.free })
+	old := j.limit
+	if j.adopt(now, j.at(o.raw)); old.Named("") != now.Named("") {
+		j.keepReceipts()
+	}
 }
 
 func (j *judge) charges(now ratelimit.Limit, o op) bool {
@@ -234,73 +247,6 @@ func (j *judge) charges(now ratelimit.Limit, o op) bool {
 	return false
 }
 
-// adopt carries what is spent over to another limit. What a window or a queue becomes
-// under a limit of another kind is not told.
-func (m *model) adopt(l ratelimit.Limit, now int64) {
-	old := m.limit
-	m.record(now)
-	m.limit = l
-	switch same := old.Algorithm == l.Algorithm; {
-	case old.Named("") == l.Named(""):
-	case m.base.reset(now) <= now && len(m.ahead) == 0:
-		m.base = newSpending(l)
-	case m.blurry, len(m.ahead) > 0:
-		m.blurry = true
-	case old.Algorithm <= ratelimit.AlgorithmLeakyBucket && l.Algorithm <= ratelimit.AlgorithmLeakyBucket:
-		m.base = converted(m.base, l, now)
-	case same:
-		m.blurry = !m.resize(l, now)
-	default:
-		m.blurry = true
-	}
-	if m.blurry { // what is in the model means nothing any more
-		m.base, m.ahead = newSpending(l), nil
-	}
-}
-
-// converted is what is owed to one bucket, owed to another: as many units, and as much of one,
-// rounded up to what the other's figures in lowest terms can tell.
-func converted(from spending, l ratelimit.Limit, now int64) spending {
-	b, ok := from.(*modelBucket)
-	if !ok {
-		b = &from.(*modelQueue).modelBucket
-	}
-	to := newSpending(l)
-	t, ok := to.(*modelBucket)
-	if !ok {
-		t = &to.(*modelQueue).modelBucket
-	}
-	owed := sub(b.full, mul(now, b.units)) // of a unit, in 1/per
-	g := gcd(t.units, t.per)
-	owed.Mul(owed, mul(t.per/g, 1)).Add(owed, mul(b.per-1, 1)).Div(owed, mul(b.per, 1))
-	t.full = add(mul(now, t.units), owed.Mul(owed, mul(g, 1)))
-	return to
-}
-
-func gcd(a, b int64) int64 {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
-}
-
-// resize keeps what a window has counted under other figures, and reports false if the model
-// cannot tell: where more is spent than the new limit holds.
-func (m *model) resize(l ratelimit.Limit, now int64) bool {
-	units, per := int64(l.Rate.Units), int64(l.Rate.Per)
-	switch s := m.base.(type) {
-	case *modelWindow:
-		s.pass(now)
-		s.units, s.per = units, per
-		return s.spent <= units
-	case *modelLog:
-		s.entries = slices.DeleteFunc(s.entries, func(e booking) bool { return e.at <= now-s.per })
-		s.units, s.per = units, per
-		return s.debt == 0
-	}
-	return false
-}
-
 func (w *world) setLimit(m move) string {
 	if err := w.limiter.SetLimit(m.limit); err != nil {
 		return fmt.Sprint("SetLimit fails: ", err)
@@ -312,7 +258,7 @@ func (w *world) setLimit(m move) string {
 // playSweep sweeps. With several keys none is dropped, as they are kept for ever when idle.
 func (w *world) playSweep(m move) string {
 	swept, want := w.limiter.Sweep(), 0
-	if w.max > 0 {
+	if w.evicts() {
 		return ""
 	}
 	if w.keys == 1 {
@@ -346,9 +292,15 @@ func (w *world) playStack(m move) string {
 		j.adopts(w.now, op{kind: opStack, raw: m.raw, n: cost})
 		want := j.withLimit(w.now, o)
 		allowed = allowed && want.err == nil && want.d.Allowed
-		if j.blurry || w.max > 0 {
+		if j.blurry || w.evicts() {
 			w.blur(keys)
+			w.forgetReceipts(keys)
 			return ""
+		}
+	}
+	if allowed && cost > 0 && w.refuse {
+		if text, refused := w.full(m.raw, keys, err); refused || text != "" {
+			return text
 		}
 	}
 	if (err == nil && d.Allowed) != allowed {
@@ -383,8 +335,13 @@ func draw(data []byte) *drawn {
 	s := &script{data: data}
 	s.pickLimit()
 	d := &drawn{script: s, setting: setting{limit: s.limit, keys: 1 + s.byte()%2*3}}
-	if s.onward = d.keys > 1; s.onward && s.byte()%3 == 0 {
-		d.max = 2
+	if s.onward = d.keys > 1; s.onward {
+		switch s.byte() % 3 {
+		case 0:
+			d.max = 2
+		case 1:
+			d.max, d.refuse = 2, true
+		}
 	}
 	return d
 }

@@ -34,6 +34,8 @@ type spending interface {
 	spend(b *booking)
 	// charge is for debt, which need not fit into one window.
 	charge(now, cost int64)
+	// spent is what counts now, in whole units, rounded up.
+	spent(now int64) int64
 	// refund gives back some of a spending that is in the past.
 	refund(now int64, b *booking, amount int64)
 	// grant gives back anything, and reports false where more than one outcome would be right.
@@ -120,22 +122,22 @@ func (s *modelQueue) refund(now int64, b *booking, amount int64) {
 type modelWindow struct {
 	units, per int64
 	start      int64
-	spent      int64 // 0: no window is open
+	used       int64 // 0: no window is open
 }
 
 func (s *modelWindow) clone() spending { c := *s; return &c }
 
 // pass closes the windows that have ended by t; each takes its units of a debt along.
 func (s *modelWindow) pass(t int64) {
-	for s.spent > 0 && t >= s.start+s.per {
-		s.spent = max(0, s.spent-s.units)
+	for s.used > 0 && t >= s.start+s.per {
+		s.used = max(0, s.used-s.units)
 		s.start += s.per
 	}
 }
 
 func (s *modelWindow) earliest(t, cost int64) int64 {
 	c := *s
-	for c.pass(t); c.spent+cost > c.units; c.pass(t) {
+	for c.pass(t); c.used+cost > c.units; c.pass(t) {
 		t = c.start + c.per
 	}
 	return t
@@ -144,10 +146,10 @@ func (s *modelWindow) earliest(t, cost int64) int64 {
 func (s *modelWindow) spend(b *booking) { s.charge(b.at, b.cost) }
 
 func (s *modelWindow) charge(now, cost int64) {
-	if s.pass(now); s.spent == 0 {
+	if s.pass(now); s.used == 0 {
 		s.start = now
 	}
-	s.spent += cost
+	s.used += cost
 }
 
 func (s *modelWindow) refund(now int64, b *booking, amount int64) {
@@ -158,19 +160,19 @@ func (s *modelWindow) refund(now int64, b *booking, amount int64) {
 
 func (s *modelWindow) grant(now, amount int64) bool {
 	s.pass(now)
-	s.spent = max(0, s.spent-amount)
+	s.used = max(0, s.used-amount)
 	return true
 }
 
 func (s *modelWindow) remaining(t int64) int64 {
 	c := *s
 	c.pass(t)
-	return max(0, c.units-c.spent)
+	return max(0, c.units-c.used)
 }
 
 func (s *modelWindow) reset(t int64) int64 {
 	c := *s
-	for c.pass(t); c.spent > 0; c.pass(t) {
+	for c.pass(t); c.used > 0; c.pass(t) {
 		t = c.start + c.per
 	}
 	return t
@@ -379,6 +381,7 @@ type receipt struct {
 	life    int
 	settled bool
 	free    bool // of a cost of 0, so that there is no booking
+	changed bool // the limit has changed since
 }
 
 // at returns the instant that a reading counts as.
@@ -505,8 +508,10 @@ func (m *model) settle(raw int64, r *receipt, actual int) {
 		m.charge(over)
 	case over < 0 && i >= 0:
 		m.lower(i, r.cost+over)
-	case over < 0:
+	case over < 0 && !r.changed:
 		m.giveBack(r.booking, -over)
+	case over < 0 && m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket:
+		m.blurry = true // what a window gives back then is not told
 	}
 }
 

@@ -94,9 +94,9 @@ func (r *rig) do(o op) (a answer) {
 func (r *rig) change(o op, a *answer) {
 	switch o.kind {
 	case opSettle:
-		r.made[o.id].Settle(o.n)
+		a.err = r.made[o.id].Settle(o.n)
 	case opCancel:
-		r.made[o.id].Cancel()
+		a.err = r.made[o.id].Cancel()
 	case opAdjust:
 		a.err = r.limiter.Adjust(r.key, o.n)
 	case opReset:

@@ -1,0 +1,154 @@
+package ratelimit_test
+
+import (
+	"slices"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// What the models know of a limit that changes: what is spent by then is spent under the
+// new limit too, and what is booked stays booked for its instant.
+
+// adopt carries what is spent over to another limit.
+func (m *model) adopt(l ratelimit.Limit, now int64) {
+	old := m.limit
+	m.record(now)
+	m.limit = l
+	switch {
+	case old.Named("") == l.Named(""):
+	case m.base.reset(now) <= now && len(m.ahead) == 0:
+		m.base = newSpending(l)
+	case m.blurry || !m.canCarry(old, l, now):
+		m.blurry = true
+	default:
+		m.base = carried(m.base, old, l, now)
+	}
+	if m.blurry { // what is in the model means nothing any more
+		m.base, m.ahead = newSpending(l), nil
+	}
+}
+
+// canCarry reports whether it is told what the new limit makes of the old one's figures.
+// It is not where a debt is capped at a century or takes very many windows, where a queue has to be put in order
+// anew, and where a log finds a debt before or in a booking.
+func (m *model) canCarry(old, l ratelimit.Limit, now int64) bool {
+	owed := m.base.spent(now)
+	for _, b := range m.ahead {
+		owed += b.cost
+	}
+	if mul(owed, int64(l.Rate.Per)).Cmp(mul(90*year, int64(l.Rate.Units))) > 0 {
+		return false
+	}
+	if l.Algorithm > ratelimit.AlgorithmLeakyBucket && owed/int64(l.Rate.Units) > 20 {
+		return false // the models count window by window
+	}
+	log, ok := m.base.(*modelLog)
+	if ok && log.debt > 0 && old.Algorithm == l.Algorithm {
+		return false
+	}
+	if len(m.ahead) == 0 {
+		return true
+	}
+	switch ratelimit.AlgorithmLeakyBucket {
+	case old.Algorithm, l.Algorithm:
+		return false
+	}
+	return l.Algorithm != ratelimit.AlgorithmSlidingLog || owed <= int64(l.Rate.Units)
+}
+
+// carried is what is spent under one limit, as spent under another.
+func carried(from spending, old, l ratelimit.Limit, now int64) spending {
+	if old.Algorithm <= ratelimit.AlgorithmLeakyBucket && l.Algorithm <= ratelimit.AlgorithmLeakyBucket {
+		return converted(from, l, now)
+	}
+	units, per := int64(l.Rate.Units), int64(l.Rate.Per)
+	switch s := from.(type) { // the windows keep their beginning, and the log its instants
+	case *modelWindow:
+		if s.pass(now); l.Algorithm == ratelimit.AlgorithmFixedWindow {
+			return &modelWindow{units: units, per: per, start: s.start, used: s.used}
+		}
+		if l.Algorithm == ratelimit.AlgorithmSlidingCounter {
+			return &modelCounter{units: units, per: per, start: s.start, curr: s.used}
+		}
+	case *modelCounter:
+		if s.pass(now); l.Algorithm == ratelimit.AlgorithmSlidingCounter {
+			return &modelCounter{units: units, per: per, start: s.start, curr: s.curr, prev: s.prev}
+		}
+		if l.Algorithm == ratelimit.AlgorithmFixedWindow {
+			return &modelWindow{units: units, per: per, start: s.start, used: s.spent(now)}
+		}
+	case *modelLog:
+		if l.Algorithm == ratelimit.AlgorithmSlidingLog {
+			kept := slices.DeleteFunc(slices.Clone(s.entries), func(e booking) bool { return e.at <= now-s.per })
+			return &modelLog{units: units, per: per, entries: kept}
+		}
+	}
+	to := newSpending(l)
+	if n := from.spent(now); n > 0 {
+		to.charge(now, n)
+	}
+	return to
+}
+
+// converted is what is owed to one bucket, owed to another: as many units, and as much of one,
+// rounded up to what the other's figures in lowest terms can tell.
+func converted(from spending, l ratelimit.Limit, now int64) spending {
+	b := bucketOf(from)
+	to := newSpending(l)
+	t := bucketOf(to)
+	owed := sub(b.full, mul(now, b.units)) // of a unit, in 1/per
+	g := gcd(t.units, t.per)
+	owed.Mul(owed, mul(t.per/g, 1)).Add(owed, mul(b.per-1, 1)).Div(owed, mul(b.per, 1))
+	t.full = add(mul(now, t.units), owed.Mul(owed, mul(g, 1)))
+	return to
+}
+
+func bucketOf(s spending) *modelBucket {
+	if b, ok := s.(*modelBucket); ok {
+		return b
+	}
+	return &s.(*modelQueue).modelBucket
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// spent is what counts now, in whole units: with it, another algorithm begins.
+
+func (s *modelBucket) spent(now int64) int64 {
+	return max(0, ceilDiv(sub(s.full, mul(now, s.units)), s.per))
+}
+
+func (s *modelWindow) spent(now int64) int64 {
+	c := *s
+	c.pass(now)
+	return c.used
+}
+
+func (s *modelLog) spent(now int64) int64 { return s.within(now) }
+
+func (s *modelCounter) spent(now int64) int64 {
+	c := *s
+	if c.pass(now); c.fresh() {
+		return 0
+	}
+	return c.curr + c.weight(now)
+}
+
+// keepReceipts is what becomes of reservations when the limit's figures change. A booking
+// can be cancelled until its time. Of what is spent, buckets give nothing back, and what windows do is not told.
+func (j *judge) keepReceipts() {
+	for id, r := range j.made {
+		switch {
+		case r == nil || r.free:
+		case slices.Contains(j.ahead, r.booking) || j.limit.Algorithm <= ratelimit.AlgorithmLeakyBucket:
+			r.changed = true
+		default:
+			delete(j.made, id)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package ratelimit_test
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// A table with RefuseNew forgets a key only when it is fresh, which changes no answer. So the
+// models know all keys, and when there is room: a new key needs it, and only keys that are
+// not fresh take it.
+
+// refusal judges a call that may need room for its key. It reports whether the key was
+// refused: then nothing has changed.
+func (w *world) refusal(m move, got answer) (text string, refused bool) {
+	if !w.needsRoom(m) {
+		return "", false
+	}
+	err := got.err
+	if m.kind == opAllow && !got.d.Allowed && w.standing(m.key, m.raw) == isFresh {
+		err = ratelimit.ErrTableFull // nothing else denies a fresh key
+	}
+	if m.kind == opSettle && w.standing(m.key, m.raw) != isFresh {
+		return "", false // its error was not asked for
+	}
+	return w.full(m.raw, []string{m.key}, err)
+}
+
+// needsRoom reports whether the call inserts its key if that is new.
+func (w *world) needsRoom(m move) bool {
+	switch m.kind {
+	case opTake, opAllow, opReserve, opWait:
+		return m.n > 0 && m.n <= w.now.Capacity()
+	case opAdjust:
+		return m.n > 0
+	case opSettle:
+		r := w.judge(m.key).made[m.id]
+		return r != nil && r.free && !r.settled && m.n > 0
+	}
+	return false
+}
+
+// full holds an error of a call that needs room for all of the keys against the models. If
+// it was not refused, other keys that are fresh may have left the table.
+func (w *world) full(raw int64, keys []string, err error) (text string, refused bool) {
+	for _, key := range keys {
+		if w.standing(key, raw) == isSpent && len(keys) == 1 {
+			return "", false // it is in the table
+		}
+	}
+	least, most := len(keys), len(keys)
+	for _, key := range w.names() {
+		switch s := w.standing(key, raw); {
+		case contains(keys, key) || s == isFresh:
+		case s == isSpent:
+			least, most = least+1, most+1
+		default:
+			most++
+		}
+	}
+	switch refused = errors.Is(err, ratelimit.ErrTableFull); {
+	case refused && most <= w.max:
+		return fmt.Sprintf("%v, but %d keys that are not fresh leave room for %d more", err, most-len(keys), len(keys)), true
+	case !refused && least > w.max:
+		return fmt.Sprintf("got: %v\nwant: %v", err, ratelimit.ErrTableFull), false
+	case !refused:
+		w.forgetReceipts(keys)
+	}
+	return "", refused
+}
+
+// keyStanding is what a model knows about its key.
+type keyStanding int
+
+const (
+	isFresh keyStanding = iota
+	isSpent
+	isUnknown
+)
+
+// standing says how a key stands by its own limit, which may be one before that in force.
+func (w *world) standing(key string, raw int64) keyStanding {
+	switch j := w.judges[key]; {
+	case j == nil || !j.known && !j.blurry:
+		return isFresh
+	case j.blurry:
+		return isUnknown
+	case j.all().reset(j.at(raw)) > raw:
+		return isSpent
+	}
+	return isFresh
+}
+
+func (w *world) names() (all []string) {
+	for i := range w.keys {
+		all = append(all, string(rune('a'+i)))
+	}
+	return all
+}
+
+func contains(keys []string, key string) bool {
+	for _, k := range keys {
+		if k == key {
+			return true
+		}
+	}
+	return false
+}
+
+// forgetReceipts leaves reservations of all other keys that are fresh, or may be, unsettled:
+// if their key has left the table, there is nothing to settle, and nobody knows if it has.
+func (w *world) forgetReceipts(keys []string) {
+	for key, j := range w.judges {
+		if !w.refuse || contains(keys, key) || w.standing(key, w.clock.now.Load()) == isSpent {
+			continue
+		}
+		for id, r := range j.made {
+			if r != nil && !r.free {
+				delete(j.made, id)
+			}
+		}
+	}
+}
