@@ -256,3 +256,22 @@ func TestAllowTellsOnDecisionOfKnownKeysToo(t *testing.T) {
 	assert.Equal(t, ratelimit.Event[string]{Key: "k", Cost: 1,
 		Decision: ratelimit.Decision{Limit: onceADay, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour}}, told[1])
 }
+
+// A key that was used, and then left alone for longer than fresh keys are kept, goes before
+// one that is new.
+func TestAKeyThatWasUsedLongAgoIsNotInUseAnyMore(t *testing.T) {
+	clock := new(testClock)
+	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 3), ratelimit.Options[string]{Clock: clock, MaxKeys: 3})
+	for range 2 {
+		require.True(t, l.Allow("long ago", 1))
+		require.True(t, l.Allow("in use", 1))
+	}
+	clock.advance(2 * time.Minute)
+	require.True(t, l.Allow("new", 1))
+	require.True(t, l.Allow("in use", 1))
+	clock.advance(ms)
+	require.True(t, l.Allow("another", 1))
+	assert.Equal(t, 3, remaining(t, l, "long ago"), "this one had to go")
+	assert.Equal(t, 2, remaining(t, l, "new"))
+	assert.Equal(t, 0, remaining(t, l, "in use"))
+}

@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/weir-go/ratelimit"
 )
@@ -18,11 +19,11 @@ func (w *world) refusal(m move, got answer) (text string, refused bool) {
 		return "", false
 	}
 	err := got.err
-	if m.kind == opAllow && !got.d.Allowed && w.standing(m.key, m.raw) == isFresh {
+	if m.kind == opAllow && !got.d.Allowed {
+		if w.standing(m.key, m.raw) != isFresh {
+			return "", false
+		}
 		err = ratelimit.ErrTableFull // nothing else denies a fresh key
-	}
-	if m.kind == opSettle && w.standing(m.key, m.raw) != isFresh {
-		return "", false // its error was not asked for
 	}
 	return w.full(m.raw, []string{m.key}, err)
 }
@@ -52,7 +53,7 @@ func (w *world) full(raw int64, keys []string, err error) (text string, refused 
 	least, most := len(keys), len(keys)
 	for _, key := range w.names() {
 		switch s := w.standing(key, raw); {
-		case contains(keys, key) || s == isFresh:
+		case slices.Contains(keys, key) || s == isFresh:
 		case s == isSpent:
 			least, most = least+1, most+1
 		default:
@@ -99,20 +100,11 @@ func (w *world) names() (all []string) {
 	return all
 }
 
-func contains(keys []string, key string) bool {
-	for _, k := range keys {
-		if k == key {
-			return true
-		}
-	}
-	return false
-}
-
 // forgetReceipts leaves reservations of all other keys that are fresh, or may be, unsettled:
 // if their key has left the table, there is nothing to settle, and nobody knows if it has.
 func (w *world) forgetReceipts(keys []string) {
 	for key, j := range w.judges {
-		if !w.refuse || contains(keys, key) || w.standing(key, w.clock.now.Load()) == isSpent {
+		if !w.refuse || slices.Contains(keys, key) || w.standing(key, w.clock.now.Load()) == isSpent {
 			continue
 		}
 		for id, r := range j.made {

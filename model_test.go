@@ -507,12 +507,20 @@ func (m *model) settle(raw int64, r *receipt, actual int) {
 	case over > 0:
 		m.charge(over)
 	case over < 0 && i >= 0:
+		m.blurry = m.blurry || m.shared(i)
 		m.lower(i, r.cost+over)
 	case over < 0 && !r.changed:
 		m.giveBack(r.booking, -over)
 	case over < 0 && m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket:
 		m.blurry = true // what a window gives back then is not told
 	}
+}
+
+// shared reports whether a place in a queue lies in the same nanosecond as another one. Whose
+// of these comes free is not told: to callers they are one instant.
+func (m *model) shared(i int) bool {
+	return m.limit.Algorithm == ratelimit.AlgorithmLeakyBucket &&
+		slices.ContainsFunc(m.ahead, func(b *booking) bool { return b != m.ahead[i] && b.at == m.ahead[i].at })
 }
 
 // lower changes what is booked ahead.
@@ -529,10 +537,12 @@ func (m *model) giveBack(b *booking, amount int64) {
 }
 
 // charge spends what need not fit. Where bookings lie ahead, it is not said which of
-// both comes first.
+// both comes first, and a debt of very many windows takes too long to count.
 func (m *model) charge(cost int64) {
-	if len(m.ahead) > 0 {
+	windows := m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket
+	if len(m.ahead) > 0 || windows && cost/int64(m.limit.Rate.Units) > 1000 { // which would be spent one by one
 		m.blurry = true
+		return
 	}
 	m.base.charge(m.last, cost)
 }

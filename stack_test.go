@@ -219,6 +219,23 @@ func TestAStacksDenialLeavesAKeyThrottled(t *testing.T) {
 	assert.Equal(t, 2, remaining(t, l, "in use"), "this one had to go")
 }
 
+// Nor does a key that only stacks ask lose its place: it is throttled like any other.
+func TestAKeyThatOnlyAStackHasDeniedIsThrottled(t *testing.T) {
+	clock := new(testClock)
+	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 2), ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
+	stack := stackOf(t, ratelimit.By(l, byUser))
+	require.True(t, stack.Allow(call{user: "throttled"}, 1))
+	require.False(t, stack.Allow(call{user: "throttled"}, 2))
+	for range 2 {
+		clock.advance(ms)
+		require.True(t, l.Allow("in use", 1))
+	}
+	clock.advance(ms)
+	require.True(t, l.Allow("new", 1))
+	assert.Equal(t, 1, remaining(t, l, "throttled"))
+	assert.Equal(t, 2, remaining(t, l, "in use"), "this one had to go")
+}
+
 func TestALayerOfCostZeroBesideOthersTouchesNothing(t *testing.T) {
 	for _, limit := range everyAlgorithm {
 		t.Run(limit.Algorithm.String(), func(t *testing.T) {
@@ -292,6 +309,7 @@ func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
 	own := ratelimit.Charging(by, func(call) int { return math.MaxInt })
 	_, err = stackOf(t, own, own).Take(t.Context(), call{user: "ann"}, 1)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	assert.ErrorContains(t, err, fmt.Sprint("cost ", math.MaxInt), "the sum is told as the largest figure there is")
 	assert.Zero(t, l.Len())
 }
 

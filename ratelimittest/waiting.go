@@ -133,13 +133,21 @@ func (h *history) delayed() (a, b *party, ok bool) {
 	return a, b, true
 }
 
-// playWaitCancelled cancels a waiter while it waits.
+// playWaitCancelled cancels a waiter while it waits: at once, or when a part of its delay is
+// over. Nothing of what it has booked is regained by then, so all of that is given back.
 func playWaitCancelled(h *history) {
 	a, b, ok := h.delayed()
 	if !ok {
 		return
 	}
+	due := b.left().ResetAfter // of a leaky bucket
+	if h.limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
+		d, _ := b.take(1)
+		due = d.RetryAfter
+	}
 	w := a.startWait(1)
+	defer w.stop()
+	h.advance(h.upto(due - h.cfg.Resolution))
 	a.stopWait(w)
 	h.alike(waitIsTrue, a, b, "one has waited until its context was cancelled")
 }

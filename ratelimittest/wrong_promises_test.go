@@ -147,6 +147,19 @@ func waitForgets(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
+// waitSettles gives a waiter that gives up less than it was charged, if time has passed: as if
+// a part of it had been regained, as a stack of limiters does that settles what it has charged.
+func waitSettles(l *faulty, _ ratelimit.Limit, c clock) {
+	l.wait = func(ctx context.Context, key string, cost int) error {
+		began := c.Now()
+		err := l.keyed.Wait(ctx, key, cost)
+		if errors.Is(err, context.Canceled) && cost > 0 && c.Now() > began {
+			l.keyed.Adjust(key, cost)
+		}
+		return err
+	}
+}
+
 // ---- Reserve, Settle, Peek ----
 
 type reserveFunc = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error)
@@ -741,6 +754,7 @@ var wrongPromises = []wrong{
 	{name: "a Wait spends though its context is cancelled", promise: "the promise of Wait", says: "was cancelled before", build: fault(waitSpendsFirst)},
 	{name: "waiters move up when one gives up", promise: "the promise of Wait", says: "gives up, and", build: fault(waitMovesUp)},
 	{name: "a Wait does not hold the work of a leaky bucket", promise: "the promise of Wait", says: "and Wait returns after", accepts: only(leaky), build: fault(waitLeavesDelay)},
+	{name: "a waiter that gives up after a while leaves a charge", promise: "the promise of Wait", says: "until its context was cancelled", build: fault(waitSettles)},
 	{name: "a key is forgotten when a waiter gives up", promise: "the promise of Wait", says: "until its context was cancelled", build: fault(waitForgets)},
 
 	{name: "a cancelled reservation of 0 mints", promise: "the promise of Settle", says: "has reserved a cost of 0, and cancelled", build: fault(settles(cancelOfNothingMints))},
