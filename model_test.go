@@ -537,10 +537,12 @@ func (m *model) giveBack(b *booking, amount int64) {
 }
 
 // charge spends what need not fit. Where bookings lie ahead, it is not said which of
-// both comes first, and a debt of very many windows takes too long to count.
+// both comes first. A debt of very many windows takes too long to count, and one of a
+// century is capped.
 func (m *model) charge(cost int64) {
-	windows := m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket
-	if len(m.ahead) > 0 || windows && cost/int64(m.limit.Rate.Units) > 1000 { // which would be spent one by one
+	units, per := int64(m.limit.Rate.Units), int64(m.limit.Rate.Per)
+	windows := m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket && cost/units > 1000 // which would be spent one by one
+	if len(m.ahead) > 0 || windows || mul(cost, per).Cmp(mul(90*year, units)) > 0 {
 		m.blurry = true
 		return
 	}
