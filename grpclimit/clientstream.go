@@ -19,30 +19,34 @@ import (
 func (c *Client) StreamClientInterceptor() grpc.StreamClientInterceptor {
 	c.mustBeMade()
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		f, err := c.takeOff(newClientCall(ctx, cc, method, nil))
-		if err != nil {
-			return nil, err
-		}
-		s, err := streamer(ctx, desc, cc, method, with(opts, grpc.Trailer(&f.trailer), grpc.OnFinish(f.finish))...)
-		if err != nil {
-			f.finish(err)
-			return nil, err
-		}
-		return &pacedStream{s, f, desc.ServerStreams}, nil
+		return c.open(newClientCall(ctx, cc, method, nil), desc.ServerStreams, func(f *flight) (grpc.ClientStream, error) {
+			return streamer(ctx, desc, cc, method, with(opts, grpc.Trailer(&f.trailer), grpc.OnFinish(f.finish))...)
+		})
 	}
 }
 
-// takeOff waits until a stream may be opened.
-func (c *Client) takeOff(call *ClientCall) (*flight, error) {
-	p := c.pacer.Arrive(call.Context(), c.opts.Key(call))
-	if err := c.pacer.Await(p, call); err != nil {
-		c.pacer.Leave(p)
+// open opens a stream when its time has come.
+func (c *Client) open(call *ClientCall, many bool, start func(*flight) (grpc.ClientStream, error)) (grpc.ClientStream, error) {
+	f := &flight{pacer: c.pacer, place: c.pacer.Arrive(call.Context(), c.opts.Key(call))}
+	opened := false
+	defer func() {
+		if !opened { // whatever panics, too
+			f.leave()
+		}
+	}()
+	if err := c.pacer.Await(f.place, call); err != nil {
 		return nil, unsent(call, err)
 	}
-	return &flight{pacer: c.pacer, place: p}, nil
+	s, err := start(f)
+	if err != nil {
+		f.finish(err)
+		return nil, err
+	}
+	opened = true
+	return &pacedStream{s, f, many}, nil
 }
 
-// flight is a stream that was opened. It holds its place until it ends.
+// flight is a stream that is to be opened, or was. It holds its place until it ends.
 type flight struct {
 	pacer   *pace.Pacer[*ClientCall]
 	place   *pace.Place
@@ -77,6 +81,13 @@ func (f *flight) end(err error, trailer metadata.MD) {
 		f.pacer.Learn(f.place, a.Advice, time.Now())
 	}
 	f.pacer.Leave(f.place)
+}
+
+// leave ends a flight of which nothing is known.
+func (f *flight) leave() {
+	if f.phase.Swap(phaseEnded) != phaseEnded {
+		f.pacer.Leave(f.place)
+	}
 }
 
 // pacedStream sees the messages of a stream.
