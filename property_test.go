@@ -206,9 +206,11 @@ func (s *script) pickLimit() {
 
 // step moves the clock: not at all, a little, to an instant that was told, far, or back.
 func (s *script) step() {
+	least, most := -140*year, 140*year // readings further from 0 count as 146 years
 	if s.edge {
-		defer func() { s.raw = min(max(s.raw, -20*year), 40*year) }()
+		least, most = -20*year, 40*year
 	}
+	defer func() { s.raw = min(max(s.raw, least), most) }()
 	b := s.byte()
 	if s.onward {
 		b %= 228
