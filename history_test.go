@@ -385,8 +385,8 @@ func (d *drawn) another() ratelimit.Limit {
 		other.pickLimit()
 		l = other.limit
 	}
-	if l.Validate() != nil {
-		return d.script.limit
+	if l.Validate() != nil || int64(l.RefillTime()) > year/2 {
+		return d.script.limit // no model knows what is capped at a century
 	}
 	d.script.limit = l
 	return l
