@@ -119,7 +119,7 @@ func TestRetryOutlivesItsConnection(t *testing.T) {
 	require.NoError(t, err)
 	a := &attempts{arrived: map[string]int{}, previous: map[string]string{}}
 	server := grpc.NewServer(append([]grpc.ServerOption{
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 100 * time.Millisecond, MaxConnectionAgeGrace: 100 * time.Millisecond}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 100 * time.Millisecond}),
 		grpc.ChainUnaryInterceptor(a.unary), grpc.ChainStreamInterceptor(a.stream),
 	}, with(interceptor(t, ratelimit.Map(limit, grpclimit.Metadata("client")), grpclimit.Options{}))...)...)
 	testgrpc.RegisterTestServiceServer(server, new(service))
