@@ -21,10 +21,16 @@ import (
 // mix says which keys are picked, and what becomes of them: allow, all allowed,
 // keys uniform; deny, all denied; zipf, all allowed, keys by Zipf's law with s = 1.1.
 
-const (
-	million  = 1_000_000
-	fullKeys = 1 << 16 // of a map that has no room left
-)
+const fullKeys = 1 << 16 // of a map that has no room left
+
+// most is a million, the largest number of keys or entries that is measured. In short
+// mode, in which each benchmark is only seen to run, it is less.
+func most() int {
+	if testing.Short() {
+		return 100_000
+	}
+	return 1_000_000
+}
 
 // openLimits are limits that no loop reaches, one for each algorithm. The log's
 // keeps some tens of entries for a hot key, as a limit in use would.
@@ -62,7 +68,7 @@ func loads() []load {
 		{1, "allow", openLimits()},
 		{1, "deny", shutLimits()},
 		{10_000, "allow", openLimits()},
-		{million, "zipf", openLimits()},
+		{most(), "zipf", openLimits()},
 	}
 }
 
@@ -109,7 +115,7 @@ func addrKey(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 }
 
-var stringKeys = sync.OnceValue(func() []string { return manyKeys(million, stringKey) })
+var stringKeys = sync.OnceValue(func() []string { return manyKeys(most(), stringKey) })
 
 // warm returns a limiter that knows all the keys, and has room for no more.
 func warm[K comparable](limit ratelimit.Limit, keys []K) *ratelimit.Keyed[K] {
@@ -300,13 +306,13 @@ func BenchmarkMemory(b *testing.B) {
 		memory(b, "string", limit, stringKeys)
 	}
 	limit := openLimits()[0]
-	memory(b, "int", limit, func() []int { return manyKeys(million, intKey) })
-	memory(b, "netip.Addr", limit, func() []netip.Addr { return manyKeys(million, addrKey) })
-	memory(b, "struct", limit, func() []route { return manyKeys(million, routeKey) })
+	memory(b, "int", limit, func() []int { return manyKeys(most(), intKey) })
+	memory(b, "netip.Addr", limit, func() []netip.Addr { return manyKeys(most(), addrKey) })
+	memory(b, "struct", limit, func() []route { return manyKeys(most(), routeKey) })
 }
 
 func memory[K comparable](b *testing.B, name string, limit ratelimit.Limit, make func() []K) {
-	b.Run(fmt.Sprintf("type=%s/keys=%d/algorithm=%v", name, million, limit.Algorithm), func(b *testing.B) {
+	b.Run(fmt.Sprintf("type=%s/keys=%d/algorithm=%v", name, most(), limit.Algorithm), func(b *testing.B) {
 		keys := make()
 		var grown uint64
 		for b.Loop() {
