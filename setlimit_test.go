@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// makers makes a limit of each algorithm: so many an hour, all of them at once.
+// makers makes a limit of each algorithm: n an hour, all of them at once.
 var makers = []func(n int) ratelimit.Limit{
 	func(n int) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(n), n) },
 	func(n int) ratelimit.Limit { return ratelimit.LeakyBucket(ratelimit.PerHour(n), n) },

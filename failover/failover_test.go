@@ -449,7 +449,7 @@ func TestWaitGoesOnWhenThePrimaryIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
 		s.fail(down)
-		l := over(t, s, failover.Closed[string](), failover.Options{})
+		l := over(t, s, failover.Closed[string](), failover.Options{Failures: 1000}) // it asks each time
 		time.AfterFunc(2500*time.Millisecond, func() { s.fail(nil) })
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()

@@ -60,7 +60,7 @@ type breaker struct {
 	telling bool // a goroutine is telling changes
 }
 
-// newBreaker returns a breaker that so many failures in a row open, for about openFor: each
+// newBreaker returns a breaker that opens after this many failures in a row, for about openFor: each
 // breaker draws a time within ±20 % of it, so that a fleet does not probe at once.
 func newBreaker(failures int, openFor time.Duration, tell func(change)) *breaker {
 	b := &breaker{tell: tell}

@@ -203,7 +203,7 @@ func layered(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*grpclimit.
 	return all
 }
 
-// forAll is a limiter that asks for nothing of a call.
+// forAll is a limiter that reads nothing of a call.
 func forAll(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall] {
 	t.Helper()
 	l, err := ratelimit.New[struct{}](ratelimit.Unlimited(), nil)

@@ -31,7 +31,7 @@ func TestNamesOfNestedMiddlewareAreDistinct(t *testing.T) {
 		"without names": {[]ratelimit.Limit{minute(9, ""), minute(8, ""), minute(1, "")},
 			[]string{`"default";q=9;w=60`, `"default-2";q=8;w=60`, `"default-3";q=1;w=60`},
 			[]string{`"default";r=8;t=60`, `"default-2";r=7;t=60`, `"default-3";r=0;t=60`}},
-		"of one name but for case": {[]ratelimit.Limit{minute(9, "ip"), minute(8, "IP")},
+		"of one name in another case": {[]ratelimit.Limit{minute(9, "ip"), minute(8, "IP")},
 			[]string{`"ip";q=9;w=60`, `"IP-2";q=8;w=60`}, []string{`"ip";r=8;t=60`, `"IP-2";r=7;t=60`}},
 		"whose number is taken": {[]ratelimit.Limit{minute(9, "ip-2"), minute(8, "ip"), minute(1, "ip")},
 			[]string{`"ip-2";q=9;w=60`, `"ip";q=8;w=60`, `"ip-3";q=1;w=60`}, []string{`"ip-2";r=8;t=60`, `"ip";r=7;t=60`, `"ip-3";r=0;t=60`}},

@@ -29,7 +29,7 @@ type loop struct {
 	service time.Duration
 }
 
-// windows lets so many windows pass, and returns the limits.
+// windows lets n windows pass, and returns the limits.
 func (l *loop) windows(n, most int) (limits []int) {
 	for range n {
 		queued := max(1, float64(l.limit)/float64(l.servers))
@@ -197,7 +197,7 @@ func script(limits ...int) (inflight.Adaptive, *[]inflight.Sample) {
 	return func() inflight.Algorithm { return &scripted{limits[1:], samples, limits[0]} }, samples
 }
 
-// finish lets so many pieces of work end, at once in flight and after that time.
+// finish lets n pieces of work end, all in flight at once and after that time.
 func finish(t *testing.T, l *inflight.Limiter[string], clock *ratelimittest.Clock, n int, after time.Duration, o inflight.Outcome) {
 	var permits []*inflight.Permit
 	for range n {

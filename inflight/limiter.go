@@ -100,7 +100,7 @@ func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (*Permit, error)
 }
 
 // noPermit returns what a call gets that found no slot to ask: an error, or the permit
-// for nothing.
+// of a call that asked for no slot.
 func noPermit(err error) (*Permit, error) {
 	if err != nil {
 		return nil, err

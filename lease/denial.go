@@ -20,7 +20,7 @@ func newDenial(d ratelimit.Decision, need int, now, denyFor time.Duration) denia
 	return denial{decision: d, need: need, at: now, holds: max(0, min(denyFor, d.RetryAfter))}
 }
 
-// covers reports whether so many units would be denied again. A clock that has
+// covers reports whether that many units would be denied again. A clock that has
 // stepped back covers nothing, or the key would be denied for as long as the step.
 func (d *denial) covers(need int, now time.Duration) bool {
 	return need >= d.need && now >= d.at && now-d.at < d.holds

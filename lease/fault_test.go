@@ -219,7 +219,7 @@ func decideSomehow(l *lease.Limiter[string], i int) (used int) {
 	return 0
 }
 
-// storm runs f in n goroutines, so many times each.
+// storm runs f in n goroutines, in each of them the given number of times.
 func storm(n, times int, f func(i int)) {
 	var wg sync.WaitGroup
 	for g := range n {

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// many is a file with so many rules, of which three match a request of benchRequest.
+// many is a file with the given number of rules, of which three match a request of benchRequest.
 func many(rules int) string {
 	var b strings.Builder
 	b.WriteString(`rules:

@@ -25,7 +25,7 @@ var kinds = map[ratelimit.Algorithm]byte{
 	ratelimit.AlgorithmSlidingCounter: kindCounter,
 }
 
-// plan is a limit made ready to be asked: immutable, but for since.
+// plan is a limit made ready to be asked: immutable, except since.
 type plan struct {
 	limit      ratelimit.Limit
 	kind       byte  // 0 where nothing is tracked: unlimited, blocked

@@ -21,7 +21,7 @@ type state struct {
 // spending is a cost and when it is spent, or leaves a leaky bucket.
 type spending struct {
 	at   int64
-	part int64 // if not 0, the turn begins that many 1/units µs after at − 1
+	part int64 // if not 0, it leaves the queue that many 1/units µs after at − 1
 	cost int64
 }
 

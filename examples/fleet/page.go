@@ -86,7 +86,7 @@ func number(r *http.Request, name string, most int) (int, error) {
 	return n, err
 }
 
-// fire sends so many requests a second, evenly, from several clients.
+// fire sends rate requests a second, evenly, from several clients.
 func (f *fleet) fire(ctx context.Context, rate, seconds int) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 )
 
 // client is one key and the requests that it sends: in each of three rounds, half
-// a second apart, so many at once of so much cost.
+// a second apart, n at once, each of the same cost.
 type client struct {
 	key      string
 	requests int

@@ -94,7 +94,7 @@ type trace struct {
 	arrived  []time.Duration // of those that were admitted
 	left     []time.Duration // the same, as passed on: later than arrived in a leaky bucket
 	denied   []time.Duration
-	anew     []time.Duration // when the key was as good as new before it was charged
+	anew     []time.Duration // when the key was fresh before it was charged
 	mostEver int             // passed on within any window's length
 }
 

@@ -196,7 +196,7 @@ func (r *result) leasedBound() int64 {
 }
 
 // outageBound is the same with what each process has admitted alone, and with a store that
-// has lost its data so many times.
+// has lost its data that number of times.
 func (r *result) outageBound(lost int) int64 {
 	bound := r.centralBound() + int64(lost)*int64(r.setup.Burst)
 	share := r.setup.share()

@@ -65,7 +65,7 @@ func picks(s setup, g uint64) []int {
 	return all
 }
 
-// run makes so many decisions a second from the start to the end.
+// run makes demand decisions a second from the start to the end.
 func (l *load) run(demand int, start, end time.Time) {
 	var wg sync.WaitGroup
 	perTick := float64(demand) * tick.Seconds() / float64(len(l.tallies))
