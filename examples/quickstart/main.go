@@ -15,7 +15,7 @@ import (
 )
 
 // client is one key and the requests that it sends: in each of three rounds, half
-// a second apart, n at once, each of the same cost.
+// a second apart, that many requests at once, of that cost each.
 type client struct {
 	key      string
 	requests int
