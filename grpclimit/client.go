@@ -29,10 +29,14 @@ type ClientOptions struct {
 
 	// MaxRetries is how many times a unary call is sent again that the server has
 	// refused, after the time that it has asked for. If zero, the refusal goes to the
-	// caller. A call is sent again only if the server has refused it before it was
-	// processed and asks for a retry: with RESOURCE_EXHAUSTED, and RetryInfo or a
-	// pushback of 0 or more. If the context ends before the time, the caller gets the
-	// refusal at once. Streams are never opened again.
+	// caller. A call is sent again only if the server asks for a retry, with
+	// RESOURCE_EXHAUSTED, and RetryInfo or a pushback of 0 or more, and if no headers came
+	// before: a server that has sent headers has begun to process the call. A handler that
+	// did work and then ends with such a status, without headers, cannot be told apart
+	// from a denial: it runs again. If the call cannot be sent again, the caller gets the
+	// refusal: at once if its context's deadline or MaxWait comes before the time that the
+	// server has asked for, else when the context ends or the limiter leaves no time.
+	// Streams are never opened again.
 	MaxRetries int
 
 	// MaxKeys bounds for how many keys the Client remembers what their servers have said.
@@ -125,7 +129,7 @@ type ClientStats struct {
 	Waited    uint64 // had to wait before that
 	Refused   uint64 // were refused by the server, which told how long to wait
 	Retried   uint64 // were sent again
-	Failed    uint64 // were not sent: the limiter's error, or no time to wait
+	Failed    uint64 // were never sent: the limiter's error, or no time to wait
 	Unsettled uint64 // had a booking that could not be cancelled
 }
 

@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -10,7 +11,9 @@ import (
 
 // UnaryClientInterceptor returns the interceptor of unary calls, for [grpc.WithChainUnaryInterceptor]. It
 // panics if the Client was not made by [NewClient]. Interceptors before this one see a call
-// once, with its waiting; those after it see each repetition.
+// once, with its waiting; those after it see each repetition. So do the caller's options:
+// [grpc.OnFinish] runs once for each attempt, and [grpc.Header], [grpc.Trailer] and
+// [grpc.Peer] are those of the last one.
 //
 // Its own errors mean that the call was not sent. They have these codes:
 //
@@ -25,26 +28,28 @@ import (
 func (c *Client) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	c.mustBeMade()
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		return c.invoke(newClientCall(ctx, cc, method, req), func(trailer *metadata.MD) error {
-			return invoker(ctx, method, req, reply, cc, with(opts, grpc.Trailer(trailer))...)
+		return c.invoke(newClientCall(ctx, cc, method, req), func(header, trailer *metadata.MD) error {
+			return invoker(ctx, method, req, reply, cc, with(opts, grpc.Header(header), grpc.Trailer(trailer))...)
 		})
 	}
 }
 
 // invoke sends a call when its time has come, and again if the server refuses it.
-func (c *Client) invoke(call *ClientCall, send func(trailer *metadata.MD) error) error {
+func (c *Client) invoke(call *ClientCall, send func(header, trailer *metadata.MD) error) error {
 	p := c.pacer.Arrive(call.Context(), c.opts.Key(call))
 	defer c.pacer.Leave(p)
+	var refusal error // of the attempt before
 	for retries := 0; ; retries++ {
 		if err := c.pacer.Await(p, call); err != nil {
-			return unsent(call, err)
+			return cmp.Or(refusal, unsent(call, err))
 		}
-		var trailer metadata.MD
-		err := send(&trailer)
-		a := answerOf(err, trailer)
+		var header, trailer metadata.MD
+		refusal = send(&header, &trailer)
+		a := answerOf(refusal, trailer)
 		c.pacer.Learn(p, a.Advice, time.Now())
-		if retries == c.opts.MaxRetries || !a.retry || p.Late() {
-			return err
+		processed := len(header) > 0 // a denial before that has trailers only
+		if retries == c.opts.MaxRetries || !a.retry || processed || p.Late() {
+			return refusal
 		}
 		c.pacer.Again(p)
 	}

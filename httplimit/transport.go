@@ -136,7 +136,7 @@ type TransportStats struct {
 	Waited    uint64 // had to wait before that
 	Refused   uint64 // were answered with 429, or with 503 and Retry-After
 	Retried   uint64 // were sent again
-	Failed    uint64 // were not sent: the limiter's error, or no time to wait
+	Failed    uint64 // were never sent: the limiter's error, or no time to wait
 	Unsettled uint64 // had a booking that could not be cancelled
 }
 

@@ -51,6 +51,7 @@ type Place struct {
 	ctx      context.Context
 	deadline time.Time     // by when it must be sent; zero if there is none
 	wake     chan struct{} // has room for one
+	repeated bool          // it was sent before; only its own goroutine uses this
 
 	// Guarded by line.mu.
 	ticket  uint64
@@ -93,6 +94,7 @@ func (l *line) arrive(ctx context.Context, maxWait time.Duration) *Place {
 // again puts a request that was sent back to its place: before all that came later.
 func (p *Place) again() {
 	l := p.line
+	p.repeated = true
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at, _ := slices.BinarySearchFunc(l.queue, p.ticket, func(q *Place, ticket uint64) int { return cmp.Compare(q.ticket, ticket) })
@@ -242,12 +244,14 @@ func (p *Place) deniedLocked(res *ratelimit.Reservation, cost int, now time.Time
 }
 
 // leave takes the place out of the queue, if it is there, and returns its booking. If the
-// limiter has panicked, it also ends the place's booking.
+// limiter has panicked, it also ends the place's booking. A request that was sent and has
+// learned nothing, as whoever sends it has panicked, is not in flight any more.
 func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 	l := p.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !p.waiting {
+		l.loseLocked(p.seq)
 		return nil
 	}
 	l.removeLocked(p)
@@ -260,6 +264,14 @@ func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 	l.undoLocked(bookings)
 	l.wakeLocked()
 	return bookings
+}
+
+// loseLocked ends a request that may be in flight and whose answer nobody will learn.
+func (l *line) loseLocked(seq uint64) {
+	if sent := l.landLocked(seq); !sent.IsZero() {
+		l.spendLocked(seq, nil) // the server may have counted it
+		l.wakeLocked()
+	}
 }
 
 func (l *line) removeLocked(p *Place) {

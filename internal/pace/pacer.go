@@ -65,6 +65,9 @@ func (pc *Pacer[R]) Await(p *Place, r R) error {
 		switch step, until := p.next(time.Now()); step {
 		case stepSend:
 			pc.stats.sent.Add(1)
+			if p.repeated {
+				pc.stats.retried.Add(1)
+			}
 			return nil
 		case stepFail:
 			return pc.giveUp(p, p.tooLate(until))
@@ -104,7 +107,9 @@ func (pc *Pacer[R]) book(p *Place, r R) error {
 }
 
 func (pc *Pacer[R]) giveUp(p *Place, err error) error {
-	pc.stats.failed.Add(1)
+	if !p.repeated {
+		pc.stats.failed.Add(1)
+	}
 	pc.cancel(p.line, p.leave())
 	return err
 }
@@ -120,10 +125,7 @@ func (pc *Pacer[R]) Learn(p *Place, a Advice, now time.Time) {
 
 // Again puts a request that was answered back to its place in the queue: before all that
 // came later.
-func (pc *Pacer[R]) Again(p *Place) {
-	pc.stats.retried.Add(1)
-	p.again()
-}
+func (pc *Pacer[R]) Again(p *Place) { p.again() }
 
 // cancel cancels bookings, the last first: of later ones nothing depends on them. No
 // request of the key books before that is done.

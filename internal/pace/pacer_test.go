@@ -160,3 +160,25 @@ func TestOnlyRequestsSentAfterARefusalShowThatMoreMayBeInFlight(t *testing.T) {
 		}
 	})
 }
+
+// What is behind the pacer may panic: nobody learns what became of the request. A long-lived
+// stream keeps the line meanwhile.
+func TestRequestWhoseSenderPanicsIsNotInFlightAnyMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
+		keep := pc.Arrive(t.Context(), "queue")
+		defer pc.Leave(keep)
+		require.NoError(t, pc.Await(keep, ""))
+		pc.Learn(keep, pace.Advice{Refused: true, Wait: time.Second}, time.Now())
+		begin := time.Now()
+		for range 10 {
+			assert.PanicsWithValue(t, "behind", func() {
+				p := pc.Arrive(t.Context(), "queue")
+				defer pc.Leave(p)
+				assert.NoError(t, pc.Await(p, ""))
+				panic("behind")
+			})
+		}
+		assert.Equal(t, time.Second, time.Since(begin), "the wait, and then each at once, though one at a time")
+	})
+}
