@@ -33,8 +33,12 @@ func (r *refusal) Unwrap() error              { return r.cause }
 func (i *Interceptor) refuse(e *Event, t trailers) error {
 	switch e.Outcome {
 	case OutcomeDenied:
-		wait := i.spread(e.Call, e.Decision.RetryAfter)
-		return finish(e, t, limited(e.Decision.Limit, "rate limit exceeded", wait), pushbackOf(wait), i.opts.OnDenied)
+		message, wait := "rate limit exceeded", e.Decision.RetryAfter
+		if e.Decision.Allowed {
+			message, wait = "the rate limit delays the call beyond its deadline", e.Decision.Delay
+		}
+		wait = i.spread(e.Call, wait)
+		return finish(e, t, limited(e.Decision.Limit, message, wait), pushbackOf(wait), i.opts.OnDenied)
 	case OutcomeExceeds:
 		answer := limited(e.Decision.Limit, "the call costs more than its limit ever allows: do not retry", 0)
 		return finish(e, t, answer, never, i.opts.OnExceeds)
@@ -75,12 +79,6 @@ func (i *Interceptor) undecided(e *Event) (answer *status.Status, pushback strin
 const badKey = "the key that calls are limited by is missing or malformed"
 
 var undecidable = status.New(codes.Internal, "the call could not be decided")
-
-// tooLate is the answer to a call that would be held for longer than its deadline.
-func tooLate(e *Event, t trailers) error {
-	t.set(pushbackTrailer, pushbackOf(e.Decision.Delay))
-	return &refusal{status: limited(e.Decision.Limit, "the rate limit delays the call beyond its deadline", e.Decision.Delay), byClient: true}
-}
 
 // gone is the answer to a call whose context has ended.
 func gone(ctx context.Context) error {

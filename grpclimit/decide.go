@@ -23,6 +23,32 @@ func (i *Interceptor) cost(c *Call) int {
 	return i.opts.Cost(c)
 }
 
+// decide decides, with a charge that can be given back if reserve says so. The reservation
+// is nil if nothing was charged, or what was charged stays.
+func (i *Interceptor) decide(e *Event, reserve bool) *ratelimit.Reservation {
+	if reserve {
+		return i.reserve(e)
+	}
+	i.take(e)
+	return nil
+}
+
+// enforce is pass, and gives the charge back if the call is not served.
+func (i *Interceptor) enforce(e *Event, t trailers, res *ratelimit.Reservation) (err error) {
+	if res == nil {
+		return i.pass(e, t)
+	}
+	served := false
+	defer func() {
+		if !served {
+			i.settle(e.Call, res, 0)
+		}
+	}()
+	err = i.pass(e, t)
+	served = err == nil
+	return err
+}
+
 // take decides with a charge that stays.
 func (i *Interceptor) take(e *Event) {
 	e.Decision, e.Err = i.limiter.Take(e.Call.Context(), e.Call, e.Cost)
@@ -45,7 +71,7 @@ func (i *Interceptor) reserve(e *Event) (res *ratelimit.Reservation) {
 
 func (i *Interceptor) outcome(e *Event) Outcome {
 	switch {
-	case e.Err == nil && e.Decision.Allowed:
+	case e.Err == nil && e.Decision.Allowed && !tooLate(e):
 		return OutcomeAllowed
 	case e.Err == nil:
 		return OutcomeDenied
@@ -69,7 +95,7 @@ func (i *Interceptor) pass(e *Event, t trailers) error {
 	}
 	switch e.Outcome {
 	case OutcomeAllowed:
-		return i.hold(e, t)
+		return hold(e)
 	case OutcomeFailedOpen:
 		return nil
 	}
@@ -92,16 +118,18 @@ func (i *Interceptor) report(e *Event) {
 	}
 }
 
+// tooLate reports whether the call's deadline comes before its delay is over.
+func tooLate(e *Event) bool {
+	if e.Decision.Delay <= 0 {
+		return false
+	}
+	deadline, ok := e.Call.Context().Deadline()
+	return ok && time.Until(deadline) <= e.Decision.Delay
+}
+
 // hold waits out the delay. If the call cannot be served then, it returns the answer.
-func (i *Interceptor) hold(e *Event, t trailers) error {
-	delay, ctx := e.Decision.Delay, e.Call.Context()
-	if delay <= 0 {
-		return nil
-	}
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= delay {
-		return tooLate(e, t)
-	}
-	if !sleep(ctx, delay) {
+func hold(e *Event) error {
+	if ctx := e.Call.Context(); e.Decision.Delay > 0 && !sleep(ctx, e.Decision.Delay) {
 		return gone(ctx)
 	}
 	return nil

@@ -13,6 +13,7 @@ type fakeStream struct {
 	received []error // what RecvMsg returns, one after the other; then EOF
 	trailer  metadata.MD
 	sent     int
+	sending  error // what SendMsg returns
 }
 
 func (s *fakeStream) Context() context.Context {
@@ -31,7 +32,7 @@ func (s *fakeStream) RecvMsg(any) error {
 	return err
 }
 
-func (s *fakeStream) SendMsg(any) error            { s.sent++; return nil }
+func (s *fakeStream) SendMsg(any) error            { s.sent++; return s.sending }
 func (s *fakeStream) SetTrailer(md metadata.MD)    { s.trailer = metadata.Join(s.trailer, md) }
 func (s *fakeStream) SetHeader(metadata.MD) error  { return nil }
 func (s *fakeStream) SendHeader(metadata.MD) error { return nil }

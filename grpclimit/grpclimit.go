@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/delays"
 	"github.com/weir-go/ratelimit/internal/spread"
 )
 
@@ -49,7 +50,7 @@ func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
 	if limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
 		return New(ratelimit.Map(l, RemoteIP), opts)
 	}
-	layered, err := ratelimit.All(ratelimit.By(l, RemoteIP)) // which delays with Settle too
+	layered, err := ratelimit.All(ratelimit.By(l, RemoteIP)) // which can give a delayed call's charge back
 	if err != nil {
 		return nil, err
 	}
@@ -79,17 +80,28 @@ func checkLimiter(limiter ratelimit.Limiter[*Call]) error {
 // century is the time in which every limit has regained its whole capacity.
 const century = 876_600 * time.Hour
 
+// findReserver finds out which charges are to be reserved. Where a Reserver books ahead,
+// Reserve cannot delay a call as Take does, so that only Settle asks it for what may be
+// delayed.
 func (i *Interceptor) findReserver() error {
-	if i.opts.Settle == nil {
+	settles := i.opts.Settle != nil
+	r, ok := i.limiter.(ratelimit.Reserver[*Call])
+	switch {
+	case !ok && settles:
+		return fmt.Errorf("grpclimit: Options.Settle needs a ratelimit.Reserver, and %T is none", i.limiter)
+	case !ok:
 		return nil
 	}
-	r, ok := i.limiter.(ratelimit.Reserver[*Call])
-	if !ok {
-		return fmt.Errorf("grpclimit: Options.Settle needs a ratelimit.Reserver, and %T is none", i.limiter)
-	}
 	i.reserver = r
-	if _, layered := r.(*ratelimit.Layered[*Call]); layered {
-		i.maxDelay = century // it books nothing ahead, so this is as far as Take goes
+	ahead, may := delays.BooksAhead(r), delays.May(r)
+	if !ahead {
+		i.maxDelay = century // this is as far as Take goes
+	}
+	holds := may && !ahead
+	i.reserves = reserves{
+		calls:    settles || holds,
+		openings: settles || holds || i.opts.ChargeMessages && !(may && ahead),
+		messages: holds,
 	}
 	return nil
 }
@@ -100,8 +112,13 @@ func (i *Interceptor) findReserver() error {
 //
 // A call that a leaky bucket delays is held for that long. If its context ends before that,
 // because the client has gone or its deadline has passed, it is not served. If it has a
-// deadline that comes before the delay ends, it is answered at once, with
-// RESOURCE_EXHAUSTED.
+// deadline that comes before the delay ends, it is denied at once, with
+// RESOURCE_EXHAUSTED. In both cases its charge is given back, if the limiter is a
+// [ratelimit.Layered] or another Reserver whose method BooksAhead() bool reports false. It
+// stays charged with a leaky bucket given by [ratelimit.Map]: clients with short deadlines
+// can fill its queue with calls that are never served. Give a [ratelimit.All] of that one
+// layer instead, as [PerIP] does. (A limiter shows New by its method Limits that it has leaky
+// buckets. If SetLimit turns another limit into one later, charges stay as well.)
 //
 // Interceptors before this one must not send or set headers: a client does not retry a
 // denial that comes with headers.

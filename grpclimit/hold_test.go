@@ -56,8 +56,14 @@ func TestALeakyBucketHoldsMessages(t *testing.T) {
 }
 
 func TestAHeldCallWhoseClientLeavesIsNotServed(t *testing.T) {
+	for name, opts := range map[string]grpclimit.Options{"charged": {}, "settled": {Settle: grpclimit.RefundServerErrors}} {
+		t.Run(name, func(t *testing.T) { leavesTheQueue(t, opts) })
+	}
+}
+
+func leavesTheQueue(t *testing.T, opts grpclimit.Options) {
 	synctest.Test(t, func(t *testing.T) {
-		i := pacing(t, grpclimit.Options{Settle: grpclimit.RefundServerErrors})
+		i := pacing(t, opts)
 		call := i.UnaryServerInterceptor()
 		_, err := call(context.Background(), nil, info, answering(nil))
 		require.NoError(t, err)
@@ -87,5 +93,75 @@ func TestACallWithTooShortADeadlineIsNotHeld(t *testing.T) {
 		assert.Equal(t, codes.ResourceExhausted, s.Code())
 		require.IsType(t, new(errdetails.RetryInfo), s.Details()[0])
 		assert.Equal(t, time.Second, s.Details()[0].(*errdetails.RetryInfo).RetryDelay.AsDuration())
+	})
+}
+
+func TestALoneClientWithAShortDeadlineIsServedAtTheBucketsPace(t *testing.T) {
+	for name, row := range map[string]func(*testing.T) *grpclimit.Interceptor{
+		"layered": func(t *testing.T) *grpclimit.Interceptor { return pacing(t, grpclimit.Options{}) },
+		"settled": func(t *testing.T) *grpclimit.Interceptor {
+			return pacing(t, grpclimit.Options{Settle: grpclimit.RefundServerErrors})
+		},
+		"by address": func(t *testing.T) *grpclimit.Interceptor {
+			i, err := grpclimit.PerIP(ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10), nil)
+			require.NoError(t, err)
+			return i
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				i := row(t)
+				call := i.UnaryServerInterceptor()
+				for range 5 {
+					ctx, cancel := context.WithTimeout(incoming(tcp("192.0.2.1:1")), 500*time.Millisecond)
+					_, err := call(ctx, nil, info, answering(nil))
+					require.NoError(t, err)
+					_, err = call(ctx, nil, info, unreachable(t))
+					require.Equal(t, codes.ResourceExhausted, status.Code(err))
+					cancel()
+					time.Sleep(time.Second)
+				}
+				assert.Equal(t, grpclimit.Stats{Allowed: 5, Denied: 5}, i.Stats(), "what is refused at once is not allowed")
+			})
+		})
+	}
+}
+
+func TestAHeldMessageWhoseClientLeavesGivesItsPlaceBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := pacing(t, grpclimit.Options{ChargeMessages: true})
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+		defer cancel()
+		err := i.StreamServerInterceptor()(nil, &fakeStream{ctx: ctx, received: make([]error, 1)}, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
+			return s.RecvMsg(nil)
+		})
+		require.Equal(t, codes.ResourceExhausted, status.Code(err))
+		_, err = i.UnaryServerInterceptor()(context.Background(), nil, info, answering(nil))
+		require.NoError(t, err)
+		assert.Zero(t, time.Since(start), "neither the message nor the opening has stayed charged")
+	})
+}
+
+func TestACallThatIsRefusedForItsDeadlineIsReportedAsDenied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen []grpclimit.Event
+		i := pacing(t, grpclimit.Options{
+			OnDecision: func(e grpclimit.Event) { seen = append(seen, e) },
+			OnDenied: func(e grpclimit.Event, answer *status.Status) *status.Status {
+				assert.Equal(t, "the rate limit delays the call beyond its deadline: pace", answer.Message())
+				return nil
+			},
+		})
+		call := i.UnaryServerInterceptor()
+		_, err := call(context.Background(), nil, info, answering(nil))
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+		defer cancel()
+		_, err = call(ctx, nil, info, unreachable(t))
+		require.Error(t, err)
+		require.Len(t, seen, 2)
+		assert.Equal(t, grpclimit.OutcomeDenied, seen[1].Outcome)
+		assert.Equal(t, time.Second, seen[1].Decision.Delay)
 	})
 }

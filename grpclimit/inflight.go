@@ -32,7 +32,9 @@ type InflightOptions struct {
 	MaxWait time.Duration
 
 	// Outcome says what an adaptive limit is to learn from a call: its status code, and
-	// its context. A handler that panics counts as Internal. If nil, [InflightOutcome].
+	// its context. A handler that panics counts as Internal, and a server error as
+	// InvalidArgument if the client has caused it: see [Options].Settle. If nil,
+	// [InflightOutcome].
 	Outcome func(c *Call, code codes.Code) inflight.Outcome
 
 	// KeyCode is the status code of a call whose key is missing or malformed, such as
@@ -116,7 +118,7 @@ func (i *Inflight[K]) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	i.mustBeMade()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 		c := &Call{FullMethod: info.FullMethod, Request: req, ctx: ctx}
-		err = i.serve(c, trailers{ctx: c.Context()}, func() (err error) {
+		err = i.serve(c, trailers{ctx: c.Context()}, nil, func() (err error) {
 			resp, err = handler(ctx, req)
 			return err
 		})
@@ -129,7 +131,8 @@ func (i *Inflight[K]) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 func (i *Inflight[K]) StreamServerInterceptor() grpc.StreamServerInterceptor {
 	i.mustBeMade()
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		return i.serve(callOf(ss, info), trailers{stream: ss}, func() error { return handler(srv, ss) })
+		s := &watchedStream{ServerStream: ss}
+		return i.serve(callOf(ss, info), trailers{stream: ss}, s, func() error { return handler(srv, s) })
 	}
 }
 
@@ -157,7 +160,8 @@ func (i *Inflight[K]) Stats() InflightStats {
 	}
 }
 
-func (i *Inflight[K]) serve(c *Call, t trailers, next func() error) error {
+// serve calls next with a permit, or answers the call. The stream is nil for a unary call.
+func (i *Inflight[K]) serve(c *Call, t trailers, s *watchedStream, next func() error) error {
 	if i.opts.Skip != nil && i.opts.Skip(c) {
 		i.counts[inflightSkipped].Add(1)
 		return next()
@@ -170,7 +174,7 @@ func (i *Inflight[K]) serve(c *Call, t trailers, next func() error) error {
 	switch {
 	case err == nil:
 		i.counts[inflightAdmitted].Add(1)
-		return i.work(c, permit, next)
+		return i.work(c, permit, s, next)
 	case errors.Is(err, ratelimit.SkipLayer):
 		i.counts[inflightSkipped].Add(1)
 		return next()
@@ -192,11 +196,11 @@ func (i *Inflight[K]) acquire(c *Call, key K) (*inflight.Permit, error) {
 }
 
 // work serves the call, and gives the permit back whatever becomes of it.
-func (i *Inflight[K]) work(c *Call, permit *inflight.Permit, next func() error) error {
+func (i *Inflight[K]) work(c *Call, permit *inflight.Permit, s *watchedStream, next func() error) (err error) {
 	defer permit.Release() // if Outcome panics; else it is the second time, and does nothing
 	code := codes.Internal // of a handler that does not return
-	defer func() { permit.Done(i.opts.Outcome(c, code)) }()
-	err := next()
+	defer func() { permit.Done(i.opts.Outcome(c, s.blame(code, err))) }()
+	err = next()
 	code = codeOf(err)
 	return err
 }

@@ -15,8 +15,9 @@ import (
 // limits. The zero Interceptor cannot be used: its interceptors panic.
 type Interceptor struct {
 	limiter   ratelimit.Limiter[*Call]
-	reserver  ratelimit.Reserver[*Call] // if there is something to settle, else nil
+	reserver  ratelimit.Reserver[*Call] // the limiter if it is one, else nil
 	maxDelay  time.Duration             // of the reserver
+	reserves  reserves
 	opts      Options
 	counts    [outcomes]atomic.Uint64
 	degraded  atomic.Uint64
@@ -24,6 +25,13 @@ type Interceptor struct {
 	logs      [undecided.Reasons]throttled.Log
 	settleLog throttled.Log
 	seed      spread.Seed // of the jitter
+}
+
+// reserves say which charges may have to be given back, so that the reserver is asked.
+type reserves struct {
+	calls    bool // a call may be held in vain, or there is something to settle
+	openings bool // the same of a stream that charges its messages, or its first message may be denied
+	messages bool // a message may be held in vain
 }
 
 // Stats returns the counters. Each is exact; they are not read at one instant.

@@ -31,6 +31,18 @@ type Options struct {
 	// end with OK even if its handler returns nil. The handler should return then. What
 	// messages have cost is not settled. Where only the server streams, there is one
 	// message, the request. If false, streams cost as much as unary calls.
+	//
+	// A client that retries a denied stream opens it again. So the limit should hold an
+	// opening and a message at once. If the stream ends because its first message was
+	// denied, and nothing was sent to the client, the opening is given back. If Cost is
+	// nil, a stream that is denied as it opens is told to wait until its first message
+	// passes too, for which the limiter is asked a second time. So the first retry
+	// succeeds in both cases. Later messages that a client sends again are charged again.
+	//
+	// All this needs a [ratelimit.Reserver]. With others the opening stays charged, and so it
+	// does if the limiter may delay and books ahead: a leaky bucket, or limits that are not
+	// known (LimitFor), given by [ratelimit.Map]. Give a [ratelimit.All] of that one layer
+	// instead.
 	ChargeMessages bool
 
 	// Settle returns what a call has really cost, once its handler has returned. It gets
@@ -45,14 +57,15 @@ type Options struct {
 	// The code is the one that the server would send: an error without a status is Unknown, or
 	// Canceled or DeadlineExceeded if it wraps a context's error. A handler that panics
 	// counts as Internal, and the panic goes on. A server error that the client has caused
-	// counts as InvalidArgument: a message could not be received, or an Interceptor inside
-	// this one refused the call because a key table was full or the cost was negative. If
-	// Settle panics, the whole cost stays charged. If the call does not reach its handler,
-	// because OnDecision panics or a leaky bucket's delay is too long, the charge is
-	// cancelled.
+	// counts as InvalidArgument: a message could not be received, or could not be sent
+	// because the connection was closed; or an Interceptor inside this one refused the call
+	// because a key table was full or the cost was negative. If Settle panics, the whole
+	// cost stays charged. If the call does not reach its handler, because OnDecision panics
+	// or a leaky bucket's delay is too long, the charge is cancelled.
 	//
-	// In a [ratelimit.Layered], leaky buckets delay calls as usual; every other Reserver is
-	// asked to take the cost now or not at all. So a leaky bucket given by
+	// In a [ratelimit.Layered], leaky buckets delay calls as usual, and so they do in every
+	// Reserver whose method BooksAhead() bool reports false, such as redislimit's Layered. Any
+	// other is asked to take the cost now or not at all. So a leaky bucket given by
 	// [ratelimit.Map] denies what it would have to delay: give a [ratelimit.All] of that
 	// one layer instead.
 	Settle func(c *Call, code codes.Code, cost int) (actual int)
@@ -93,7 +106,8 @@ type Options struct {
 	// metadata x-forwarded-for, forwarded and authorization.
 	JitterBy func(c *Call) string
 
-	// OnDenied returns the answer to a call that is denied for now. It gets the answer
+	// OnDenied returns the answer to a call that is denied for now; also to one that a leaky
+	// bucket allows, but delays beyond its deadline (e.Decision.Allowed). It gets the answer
 	// that is sent if it is nil, and may return another one, for example with more
 	// details. If it returns nil or OK, the given answer is sent. The trailer
 	// grpc-retry-pushback-ms is set in any case.

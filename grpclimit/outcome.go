@@ -14,9 +14,9 @@ type Outcome = httplimit.Outcome
 const (
 	// OutcomeSkipped is left out by [Options.Skip].
 	OutcomeSkipped = httplimit.OutcomeSkipped
-	// OutcomeAllowed is within the limits.
+	// OutcomeAllowed is within the limits. The client may leave while the call is held.
 	OutcomeAllowed = httplimit.OutcomeAllowed
-	// OutcomeDenied is denied for now.
+	// OutcomeDenied is denied for now, or would be delayed beyond its deadline.
 	OutcomeDenied = httplimit.OutcomeDenied
 	// OutcomeExceeds costs more than can ever pass.
 	OutcomeExceeds = httplimit.OutcomeExceeds

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -30,7 +29,9 @@ func ChargeOnly(charged ...codes.Code) func(c *Call, code codes.Code, cost int) 
 // Codes that a client can provoke are charged: otherwise it could have work done for
 // free. A client cancels its call, and sets its deadline, which may be a millisecond. So
 // Canceled and DeadlineExceeded are charged, and so is every code once the call's context has
-// ended. Unknown is the code of a plain Go error, also of one that only says what is
+// ended. It closes its connection: a message that could not be sent for that reason makes a
+// server error an InvalidArgument, as [Options.Settle] says. That is charged also if it was
+// the server that closed the connection, which nobody can tell apart. Unknown is the code of a plain Go error, also of one that only says what is
 // wrong with the request. So it is charged as well. Handlers should answer what is wrong
 // with a request with InvalidArgument, and a timeout of their own with Unavailable.
 func RefundServerErrors(c *Call, code codes.Code, cost int) int {
@@ -43,11 +44,10 @@ func RefundServerErrors(c *Call, code codes.Code, cost int) int {
 	return cost
 }
 
-// settled decides, calls next if the call may be served, and settles its charge whatever
-// happens. Panics go on after that. If failed is not nil, it reports that the client
-// failed to send a message.
-func (i *Interceptor) settled(e *Event, t trailers, failed *atomic.Bool, next func() error) (err error) {
-	res, actual := i.reserve(e), 0 // of a call that does not reach its handler
+// settled calls next if the call may be served, and settles its charge whatever happens.
+// Panics go on after that. The stream is nil for a unary call.
+func (i *Interceptor) settled(e *Event, t trailers, res *ratelimit.Reservation, s *chargedStream, next func() error) (err error) {
+	actual := 0 // of a call that does not reach its handler
 	defer func() { i.settle(e.Call, res, actual) }()
 	if err = i.pass(e, t); err != nil {
 		return err
@@ -58,10 +58,10 @@ func (i *Interceptor) settled(e *Event, t trailers, failed *atomic.Bool, next fu
 	actual = e.Cost        // if Settle panics
 	code := codes.Internal // of a handler that does not return
 	defer func() {
-		if serverFault(code) && (failed != nil && failed.Load() || causedByClient(err)) {
-			code = codes.InvalidArgument
+		actual = i.opts.Settle(e.Call, s.watched().blame(code, err), e.Cost)
+		if s != nil && s.wasted(err) {
+			actual = 0
 		}
-		actual = i.opts.Settle(e.Call, code, e.Cost)
 	}()
 	err = next()
 	code = codeOf(err)

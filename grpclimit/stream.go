@@ -1,8 +1,6 @@
 package grpclimit
 
 import (
-	"errors"
-	"io"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
@@ -14,22 +12,39 @@ func (i *Interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 		return handler(srv, ss)
 	}
 	e, t := Event{Call: c, Cost: i.cost(c)}, trailers{stream: ss}
-	if i.reserver == nil && !i.opts.ChargeMessages {
-		i.take(&e)
-		if err := i.pass(&e, t); err != nil {
+	if i.opts.Settle == nil && !i.opts.ChargeMessages {
+		if err := i.enforce(&e, t, i.decide(&e, i.reserves.calls)); err != nil {
 			return err
 		}
 		return handler(srv, ss)
 	}
-	s := &watchedStream{ServerStream: ss, i: i, call: c}
-	if i.reserver != nil {
-		return i.settled(&e, t, &s.failed, func() error { return s.serve(srv, handler) })
+	s := &chargedStream{watchedStream: watchedStream{ServerStream: ss}, i: i, call: c}
+	res := i.decide(&e, i.reserves.openings)
+	i.waitForMessage(&e)
+	if i.opts.Settle != nil {
+		return i.settled(&e, t, res, s, func() error { return s.serve(srv, handler) })
 	}
-	i.take(&e)
-	if err := i.pass(&e, t); err != nil {
+	if err := i.enforce(&e, t, res); err != nil {
 		return err
 	}
-	return s.serve(srv, handler)
+	err := s.serve(srv, handler)
+	if s.wasted(err) {
+		i.settle(c, res, 0)
+	}
+	return err
+}
+
+// waitForMessage makes a stream that is denied as it opens wait until its first message
+// passes too: it would be denied at its first retry otherwise.
+func (i *Interceptor) waitForMessage(e *Event) {
+	if !i.opts.ChargeMessages || !i.reserves.openings || i.opts.Cost != nil || e.Outcome != OutcomeDenied || e.Decision.Allowed {
+		return
+	}
+	both, err := i.reserver.Reserve(e.Call.Context(), e.Call, 2*e.Cost, i.maxDelay)
+	if err == nil && !both.Allowed {
+		e.Decision.RetryAfter = max(e.Decision.RetryAfter, both.RetryAfter)
+	}
+	i.settle(e.Call, both, 0) // if it has just become free
 }
 
 // callOf returns a stream as it opens.
@@ -37,18 +52,25 @@ func callOf(ss grpc.ServerStream, info *grpc.StreamServerInfo) *Call {
 	return &Call{FullMethod: info.FullMethod, ClientStream: info.IsClientStream, ServerStream: info.IsServerStream, ctx: ss.Context()}
 }
 
-// watchedStream is a stream that charges its messages, and notes whether the client failed
-// to send one. One goroutine may receive while others send, as gRPC has it.
-type watchedStream struct {
-	grpc.ServerStream
-	i      *Interceptor
-	call   *Call // as the stream opened
-	failed atomic.Bool
-	denied atomic.Pointer[error] // of the first message that was denied
+// chargedStream is a stream that charges its messages.
+type chargedStream struct {
+	watchedStream
+	i       *Interceptor
+	call    *Call                 // as the stream opened
+	denied  atomic.Pointer[error] // of the first message that was denied
+	allowed atomic.Bool           // at least one message
+}
+
+// watched returns the stream as it is watched: nil for no stream.
+func (s *chargedStream) watched() *watchedStream {
+	if s == nil {
+		return nil
+	}
+	return &s.watchedStream
 }
 
 // serve calls the handler. A stream of which a message was denied does not end with OK.
-func (s *watchedStream) serve(srv any, handler grpc.StreamHandler) error {
+func (s *chargedStream) serve(srv any, handler grpc.StreamHandler) error {
 	err := handler(srv, s)
 	if denied := s.denied.Load(); err == nil && denied != nil {
 		return *denied
@@ -56,37 +78,34 @@ func (s *watchedStream) serve(srv any, handler grpc.StreamHandler) error {
 	return err
 }
 
+// wasted reports whether the opening was for nothing: the stream ends because its first
+// message was denied, and the client has got nothing. If it stayed charged, the opening
+// of the client's retry would spend what the message has waited for.
+func (s *chargedStream) wasted(err error) bool {
+	denied := s.denied.Load()
+	return denied != nil && !s.allowed.Load() && !s.sent.Load() && codeOf(err) == codeOf(*denied)
+}
+
 // RecvMsg receives a message and charges it.
-func (s *watchedStream) RecvMsg(m any) error {
+func (s *chargedStream) RecvMsg(m any) error {
 	if denied := s.denied.Load(); denied != nil {
 		return *denied
 	}
-	if err := s.ServerStream.RecvMsg(m); err != nil {
-		s.note(err)
+	if err := s.watchedStream.RecvMsg(m); err != nil || !s.i.opts.ChargeMessages {
 		return err
-	}
-	if !s.i.opts.ChargeMessages {
-		return nil
 	}
 	err := s.charge(m)
 	if err != nil {
 		s.denied.Store(&err)
+	} else {
+		s.allowed.Store(true)
 	}
 	return err
 }
 
-// note takes note of a message that could not be received. An Interceptor outside of this
-// one, which denies a message, is not the client's failure to send.
-func (s *watchedStream) note(err error) {
-	if denial := (*refusal)(nil); err != io.EOF && !errors.As(err, &denial) {
-		s.failed.Store(true)
-	}
-}
-
-func (s *watchedStream) charge(m any) error {
+func (s *chargedStream) charge(m any) error {
 	c := *s.call
 	c.Request = m
 	e := Event{Call: &c, Cost: s.i.cost(&c)}
-	s.i.take(&e)
-	return s.i.pass(&e, trailers{stream: s.ServerStream})
+	return s.i.enforce(&e, trailers{stream: s.ServerStream}, s.i.decide(&e, s.i.reserves.messages))
 }

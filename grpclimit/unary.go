@@ -12,15 +12,14 @@ func (i *Interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 		return handler(ctx, req)
 	}
 	e, t := Event{Call: c, Cost: i.cost(c)}, trailers{ctx: c.Context()}
-	if i.reserver != nil {
-		err = i.settled(&e, t, nil, func() (err error) {
+	if i.opts.Settle != nil {
+		err = i.settled(&e, t, i.reserve(&e), nil, func() (err error) {
 			resp, err = handler(ctx, req)
 			return err
 		})
 		return resp, err
 	}
-	i.take(&e)
-	if err = i.pass(&e, t); err != nil {
+	if err = i.enforce(&e, t, i.decide(&e, i.reserves.calls)); err != nil {
 		return nil, err
 	}
 	return handler(ctx, req)

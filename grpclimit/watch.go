@@ -1,0 +1,74 @@
+package grpclimit
+
+import (
+	"errors"
+	"io"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+)
+
+// watchedStream is a stream that notes what the client has caused: it failed to send a
+// message, or to take one. One goroutine may receive while others send, as gRPC has it.
+type watchedStream struct {
+	grpc.ServerStream
+	failed atomic.Bool
+	sent   atomic.Bool // or tried to: a client does not retry what comes after that
+}
+
+// RecvMsg receives a message.
+func (s *watchedStream) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if err != nil {
+		s.noteReceiving(err)
+	}
+	return err
+}
+
+// noteReceiving takes note of a message that could not be received. An Interceptor outside
+// of this one, which denies a message, is not the client's failure to send.
+func (s *watchedStream) noteReceiving(err error) {
+	if denial := (*refusal)(nil); err != io.EOF && !errors.As(err, &denial) {
+		s.failed.Store(true)
+	}
+}
+
+// SendMsg sends a message.
+func (s *watchedStream) SendMsg(m any) error {
+	s.sent.Store(true)
+	err := s.ServerStream.SendMsg(m)
+	if err != nil {
+		s.noteSending(err)
+	}
+	return err
+}
+
+// SendHeader sends the header.
+func (s *watchedStream) SendHeader(md metadata.MD) error {
+	s.sent.Store(true)
+	err := s.ServerStream.SendHeader(md)
+	if err != nil {
+		s.noteSending(err)
+	}
+	return err
+}
+
+// noteSending takes note of what could not be sent. A client that closes its connection
+// makes that fail with Unavailable before the stream's context ends. A message that cannot
+// be encoded, or is too large, is the server's own fault.
+func (s *watchedStream) noteSending(err error) {
+	if code := codeOf(err); code != codes.Internal && code != codes.ResourceExhausted {
+		s.failed.Store(true)
+	}
+}
+
+// blame returns the code of a call by which it is settled: no server error if the client
+// has caused it.
+func (s *watchedStream) blame(code codes.Code, err error) codes.Code {
+	if serverFault(code) && (s != nil && s.failed.Load() || causedByClient(err)) {
+		return codes.InvalidArgument
+	}
+	return code
+}
