@@ -456,6 +456,44 @@ func TestErrorsOfTheLimiterHaveACode(t *testing.T) {
 	}
 }
 
+// odd is an error whose status says that there is none.
+type odd struct{ status *status.Status }
+
+func (odd) Error() string                { return "odd" }
+func (o odd) GRPCStatus() *status.Status { return o.status }
+
+// A limiter may be a client of gRPC itself: what its server says reaches the caller.
+func TestStatusOfTheLimitersErrorIsPassedOnWithItsDetails(t *testing.T) {
+	denied := denial(time.Second).err
+	for name, row := range map[string]struct {
+		err     error
+		want    codes.Code
+		message string
+		retry   bool
+	}{
+		"as it is":     {denied, codes.ResourceExhausted, "refused", true},
+		"wrapped":      {fmt.Errorf("quota: %w", denied), codes.ResourceExhausted, "quota: refused", true},
+		"status of OK": {odd{status.New(codes.OK, "")}, codes.Unavailable, "odd", false},
+		"nil status":   {odd{nil}, codes.Unavailable, "odd", false},
+		"wrapped nil":  {fmt.Errorf("quota: %w", odd{nil}), codes.Unavailable, "quota: odd", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, _ := pacedInBubble(t, newScript(nil), deciding{row.err}, grpclimit.ClientOptions{})
+				_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
+				require.Error(t, err)
+				assert.ErrorIs(t, err, row.err)
+				assert.Equal(t, fmt.Sprintf("rpc error: code = %v desc = %s", row.want, row.message), err.Error())
+				var a answer
+				a = a.read(err)
+				assert.Equal(t, row.want, a.code)
+				assert.Equal(t, row.message, a.message)
+				assert.Equal(t, row.retry, a.retry != nil)
+			})
+		})
+	}
+}
+
 // A stream is denied after it was served: its messages are charged. What the server says
 // then holds for the calls that follow.
 func TestStreamThatIsDeniedMidWayHoldsUpTheNextCall(t *testing.T) {

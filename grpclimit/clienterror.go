@@ -3,6 +3,7 @@ package grpclimit
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -24,15 +25,32 @@ func (e *unsentError) GRPCStatus() *status.Status { return e.status }
 
 // unsent gives a reason the status that gRPC has for it.
 func unsent(call *ClientCall, reason error) error {
+	if st := ownStatus(reason); st != nil {
+		return &unsentError{st, reason}
+	}
 	return &unsentError{status.New(unsentCode(call.Context(), reason), reason.Error()), reason}
 }
 
-func unsentCode(ctx context.Context, reason error) codes.Code {
+// ownStatus returns the status that a reason brings, with its details and the reason's
+// text. It returns nil if there is none, or one that says OK: no error does.
+func ownStatus(reason error) *status.Status {
 	var own interface{ GRPCStatus() *status.Status }
-	switch {
-	case errors.As(reason, &own):
-		return own.GRPCStatus().Code()
-	case errors.Is(reason, ratelimit.ErrLimited), errors.Is(reason, ratelimit.ErrExceedsLimit):
+	if !errors.As(reason, &own) {
+		return nil
+	}
+	st := own.GRPCStatus()
+	if st.Code() == codes.OK { // that of nil, too
+		return nil
+	}
+	p := st.Proto() // a copy
+	// The status's text within the reason's has the code, which Error adds again.
+	p.Message = strings.Replace(reason.Error(), st.Err().Error(), st.Message(), 1)
+	return status.FromProto(p)
+}
+
+// unsentCode returns the code of a reason that brings no status.
+func unsentCode(ctx context.Context, reason error) codes.Code {
+	if errors.Is(reason, ratelimit.ErrLimited) || errors.Is(reason, ratelimit.ErrExceedsLimit) {
 		return codes.ResourceExhausted
 	}
 	switch undecided.Why(ctx, reason) {

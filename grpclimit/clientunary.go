@@ -24,7 +24,7 @@ import (
 //   - InvalidArgument: a key function of the limiter found no key, or a malformed one;
 //   - Internal: the cost is negative;
 //   - Unavailable: the limiter could not decide, for another reason;
-//   - that of the error, if the limiter's error has a status.
+//   - that of the error, with its details, if the limiter's error has a status other than OK.
 func (c *Client) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	c.mustBeMade()
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
