@@ -67,8 +67,9 @@ type ClientOptions struct {
 //
 // After a refusal, calls are sent one at a time first, and with each that is served one
 // more may be in flight. So not all who wait are refused again at once. For this a stream
-// is served with its first message; one that says nothing for a second is not waited
-// for any longer.
+// is served when its caller receives headers or the first message. A call or stream of
+// which nothing has come for a second counts as served: a refusal would have come by then.
+// All this ends a minute after the wait.
 //
 // While a key has to wait, all its calls wait in their order, and what they had booked in the
 // limiter is given back. Those whose deadline comes before the end fail at once. Calls

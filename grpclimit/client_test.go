@@ -544,6 +544,39 @@ func TestAfterARefusalStreamsAreOpenedOneAtATime(t *testing.T) {
 	})
 }
 
+// A denial comes without headers.
+func TestStreamWhoseHeadersWereReceivedIsServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &service{
+			unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+				return nil, denial(time.Second).err
+			},
+			stream: func(stream testgrpc.TestService_FullDuplexCallServer) error {
+				assert.NoError(t, stream.SendHeader(metadata.Pairs("a", "b")))
+				<-stream.Context().Done()
+				return nil
+			},
+		}
+		server := grpc.NewServer()
+		testgrpc.RegisterTestServiceServer(server, s)
+		c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
+		client := inBubble(t, server, dialling...)
+		_ = ways["unary"](t.Context(), client)
+		begin := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for range 5 {
+			stream, err := client.FullDuplexCall(ctx)
+			require.NoError(t, err)
+			header, err := stream.Header()
+			require.NoError(t, err)
+			assert.Equal(t, []string{"b"}, header["a"])
+		}
+		assert.Equal(t, time.Second, time.Since(begin), "the server's wait alone")
+		assert.Equal(t, uint64(1), c.Stats().Refused)
+	})
+}
+
 // However a stream ends, its key is forgotten, and nothing is left of it.
 func TestStreamLeavesNothingBehindHoweverItEnds(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, stream testgrpc.TestService_FullDuplexCallClient, cancel, disconnect func()){

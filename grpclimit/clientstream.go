@@ -57,11 +57,11 @@ type flight struct {
 // The phases of a flight, in their order.
 const (
 	phaseOpened int32 = iota
-	phaseServed       // the server has sent a message
+	phaseServed       // the server has sent headers or a message
 	phaseEnded
 )
 
-// serve takes note of a message.
+// serve takes note of headers or a message: the stream is not denied.
 func (f *flight) serve() {
 	if f.phase.CompareAndSwap(phaseOpened, phaseServed) {
 		f.pacer.Learn(f.place, pace.Advice{Answered: true}, time.Now())
@@ -110,4 +110,13 @@ func (s *pacedStream) RecvMsg(m any) error {
 		s.flight.end(err, s.Trailer())
 	}
 	return err
+}
+
+// Header is that of the stream. A stream that is denied has no headers.
+func (s *pacedStream) Header() (metadata.MD, error) {
+	md, err := s.ClientStream.Header()
+	if err == nil && len(md) > 0 {
+		s.flight.serve()
+	}
+	return md, err
 }

@@ -65,7 +65,8 @@ type TransportOptions struct {
 //
 // After a refusal, and after the reset of what was used up, requests are sent one at a
 // time first, and with each that is served one more may be in flight. So not all
-// who wait are refused again at once.
+// who wait are refused again at once. A request that is not answered within a second
+// counts as served for this. All this ends a minute after the wait.
 //
 // Dates and Unix times are compared with the response's Date, so the clocks may differ.
 // While a key has to wait, all its requests wait in their order, and what they had

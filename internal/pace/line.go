@@ -37,12 +37,14 @@ type line struct {
 	undoing  int                      // cancellations of bookings under way
 	window   int                      // how many may be in flight; 0 means any number
 	narrowed uint64                   // sent when the window was last set to one
+	wideAt   time.Time                // when the window ends at the latest
 }
 
 // flight is a request that was sent and is not answered.
 type flight struct {
-	seq uint64
-	at  time.Time
+	seq    uint64
+	at     time.Time
+	passed bool // the window is wider for it: nothing came when a refusal would have come
 }
 
 // Place is one request's place in the queue of its key.
@@ -159,6 +161,7 @@ func (p *Place) next(now time.Time) (step, time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expireLocked(now)
+	l.passSilentLocked(now)
 	switch {
 	case p.ctx.Err() != nil:
 		return stepWait, never // which ends at once
@@ -175,7 +178,7 @@ func (p *Place) next(now time.Time) (step, time.Time) {
 	p.res = nil // it is spent
 	l.sent++
 	p.seq = l.sent
-	l.flights = append(l.flights, flight{p.seq, now})
+	l.flights = append(l.flights, flight{seq: p.seq, at: now})
 	l.wakeLocked()
 	return stepSend, never
 }
@@ -268,7 +271,7 @@ func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 
 // loseLocked ends a request that may be in flight and whose answer nobody will learn.
 func (l *line) loseLocked(seq uint64) {
-	if sent := l.landLocked(seq); !sent.IsZero() {
+	if f := l.landLocked(seq); f.seq > 0 {
 		l.spendLocked(seq, nil) // the server may have counted it
 		l.wakeLocked()
 	}
@@ -425,12 +428,19 @@ func (l *line) remembers(now time.Time) bool {
 	return now.Before(l.until) || !l.resetLocked(now).IsZero()
 }
 
+// isNarrow reports whether the line has a window that still holds.
+func (l *line) isNarrow(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.window > 0 && now.Before(l.wideAt)
+}
+
 // learn takes note of what the response to a request says. It returns the bookings that
 // do not hold any more, in their order.
 func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	sent := l.landLocked(seq)
+	f := l.landLocked(seq)
 	before := l.opensLocked()
 	switch {
 	case a.Wait > 0:
@@ -439,10 +449,10 @@ func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservati
 	case a.Refused && !exhausted(a.Budgets, now):
 		l.backOffLocked(seq, now)
 	}
-	l.widenLocked(seq, a)
+	l.widenLocked(f, a, now)
 	l.spendLocked(seq, a.Budgets)
 	for _, b := range a.Budgets {
-		b.seq, b.sent, b.told = seq, sent, now
+		b.seq, b.sent, b.told = seq, f.at, now
 		l.setLocked(b)
 	}
 	if l.opensLocked() != before {
@@ -453,15 +463,16 @@ func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservati
 	return l.unbookLocked(now)
 }
 
-// landLocked takes a request out of those in flight, and returns when it was sent.
-func (l *line) landLocked(seq uint64) (sent time.Time) {
+// landLocked takes a request out of those in flight, and returns it: zero if it was not
+// there.
+func (l *line) landLocked(seq uint64) (landed flight) {
 	l.flights = slices.DeleteFunc(l.flights, func(f flight) bool {
 		if f.seq == seq {
-			sent = f.at
+			landed = f
 		}
 		return f.seq == seq
 	})
-	return sent
+	return landed
 }
 
 // exhausted reports whether a budget says by itself that nothing may be sent.
@@ -472,22 +483,53 @@ func exhausted(budgets []Budget, now time.Time) bool {
 // wideEnough is the window from which on any number of requests may be in flight.
 const wideEnough = 64
 
+// narrowFor is how long after a wait the window holds, unless it is wide enough before.
+// It outlives the queue for that time: those who come next may come all at once.
+const narrowFor = time.Minute
+
 // widenLocked sets how many requests may be in flight: after a refusal one, so that not
 // all who wait are refused again at once, and one more with each that is served of those
 // that were sent after it.
-func (l *line) widenLocked(seq uint64, a Advice) {
+func (l *line) widenLocked(f flight, a Advice, now time.Time) {
 	switch {
 	case a.Refused || a.Wait > 0:
-		l.narrowLocked()
+		l.narrowLocked(now)
 	case a.Answered:
 		l.backoffs = 0
-		if l.window > 0 && seq > l.narrowed {
-			l.window = (l.window + 1) % wideEnough
-		}
+		l.passLocked(f)
 	}
 }
 
-func (l *line) narrowLocked() { l.window, l.narrowed = 1, l.sent }
+func (l *line) narrowLocked(now time.Time) {
+	l.window, l.narrowed, l.wideAt = 1, l.sent, now.Add(narrowFor)
+	if l.until.After(now) {
+		l.wideAt = l.until.Add(narrowFor)
+	}
+}
+
+// passLocked widens the window for a request that was not refused.
+func (l *line) passLocked(f flight) {
+	if l.window > 0 && f.seq > l.narrowed && !f.passed {
+		l.window = (l.window + 1) % wideEnough
+	}
+}
+
+// passSilentLocked widens the window for requests of which nothing has come yet: a refusal
+// would have come by now. So silent streams do not hold up the others one by one.
+func (l *line) passSilentLocked(now time.Time) {
+	if !now.Before(l.wideAt) {
+		l.window = 0
+	}
+	if l.window == 0 {
+		return
+	}
+	for i, f := range l.flights {
+		if now.Sub(f.at) >= counted {
+			l.passLocked(f)
+			l.flights[i].passed = true
+		}
+	}
+}
 
 func (l *line) closeLocked(until time.Time) {
 	if until.After(l.until) {
@@ -528,7 +570,7 @@ func (l *line) expireLocked(now time.Time) {
 	over := func(b Budget) bool { return !now.Before(b.Until) }
 	for _, b := range l.budgets {
 		if over(b) && b.Left <= int64(l.uncountedLocked(b.told)) {
-			l.narrowLocked()
+			l.narrowLocked(now)
 		}
 	}
 	l.budgets = slices.DeleteFunc(l.budgets, over)

@@ -160,10 +160,10 @@ func (pc *Pacer[R]) line(key string) *line {
 // Leave ends what [Pacer.Arrive] began. The line is forgotten if it is not needed any more.
 func (pc *Pacer[R]) Leave(p *Place) {
 	pc.cancel(p.line, p.leave()) // if Await has panicked
-	l := p.line
+	l, now := p.line, time.Now()
 	pc.mu.Lock()
 	defer pc.mu.Unlock()
-	if l.users--; l.users == 0 && !l.remembers(time.Now()) {
+	if l.users--; l.users == 0 && !l.remembers(now) && !l.isNarrow(now) {
 		delete(pc.lines, l.key)
 	}
 }
@@ -178,8 +178,8 @@ func (pc *Pacer[R]) Len() int {
 	return len(pc.lines)
 }
 
-// forgetLocked forgets the lines without users whose servers have nothing more to say; if
-// there are none, one of the others. The caller holds pc.mu.
+// forgetLocked forgets the lines without users whose servers have nothing more to say,
+// narrow ones too; if there are none, one of the others. The caller holds pc.mu.
 func (pc *Pacer[R]) forgetLocked(now time.Time) {
 	var unused *line
 	for key, l := range pc.lines {
