@@ -61,5 +61,8 @@ func (c *Call) remoteAddr() netip.Addr {
 	if tcp, ok := p.Addr.(*net.TCPAddr); ok {
 		return clientaddr.Plain(tcp.AddrPort().Addr())
 	}
+	if clientaddr.IsUnix(p.Addr) || clientaddr.OverUnix(c.Context()) {
+		return netip.Addr{} // the client has bound its end to a name that may look like an address
+	}
 	return clientaddr.Parse(p.Addr.String()) // of a server behind net/http, for example
 }

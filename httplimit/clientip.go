@@ -102,5 +102,15 @@ func keyOf(f *clientaddr.Finder, err error) (func(*http.Request) (netip.Addr, er
 }
 
 func find(f *clientaddr.Finder, r *http.Request) (netip.Addr, error) {
-	return f.Find(clientaddr.Parse(r.RemoteAddr), func() []string { return r.Header[f.Name()] })
+	return f.Find(remoteAddr(r), func() []string { return r.Header[f.Name()] })
+}
+
+// remoteAddr returns the address of the connection's other end. It is not valid if there
+// is none.
+func remoteAddr(r *http.Request) netip.Addr {
+	a := clientaddr.Parse(r.RemoteAddr)
+	if a.IsValid() && clientaddr.OverUnix(r.Context()) {
+		return netip.Addr{}
+	}
+	return a
 }

@@ -277,3 +277,33 @@ func TestPerIPDelaysWithALeakyBucketAlsoIfItSettles(t *testing.T) {
 		})
 	}
 }
+
+func TestALoneClientIsServedAtTheBucketsPaceWhateverTheWriteTimeout(t *testing.T) {
+	leaky := ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10)
+	for name, of := range map[string]func(*testing.T) *httplimit.Middleware{
+		"layered": func(t *testing.T) *httplimit.Middleware {
+			return middleware(t, limiterOf(t, nil, leaky), httplimit.Options{})
+		},
+		"by address": func(t *testing.T) *httplimit.Middleware {
+			m, err := httplimit.PerIP(leaky, nil)
+			require.NoError(t, err)
+			return m
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := of(t)
+				h := m.Wrap(ok)
+				r := withContextValue(httptest.NewRequest("GET", "/", nil), http.ServerContextKey, &http.Server{WriteTimeout: 500 * time.Millisecond})
+				for range 5 {
+					require.Equal(t, http.StatusOK, send(h, r).StatusCode)
+					resp := send(h, r)
+					require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+					require.Equal(t, "1", resp.Header.Get("Retry-After"))
+					time.Sleep(time.Second)
+				}
+				assert.Equal(t, httplimit.Stats{Allowed: 5, Denied: 5}, m.Stats(), "what is refused at once is not allowed")
+			})
+		})
+	}
+}

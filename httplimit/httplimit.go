@@ -36,6 +36,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/delays"
 	"github.com/weir-go/ratelimit/internal/spread"
 )
 
@@ -80,7 +81,7 @@ func PerIP(limit ratelimit.Limit, opts *Options) (*Middleware, error) {
 	if limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
 		return New(ratelimit.Map(l, RemoteIP), opts)
 	}
-	layered, err := ratelimit.All(ratelimit.By(l, RemoteIP)) // which delays with Settle too
+	layered, err := ratelimit.All(ratelimit.By(l, RemoteIP)) // which can give a delayed request's charge back
 	if err != nil {
 		return nil, err
 	}
@@ -110,16 +111,19 @@ func checkLimiter(constructor string, limiter ratelimit.Limiter[*http.Request]) 
 // century is the time in which every limit has regained its whole capacity.
 const century = 876_600 * time.Hour
 
+// findReserver finds out whether charges are to be reserved. Where a Reserver books ahead,
+// Reserve cannot delay a request as Take does, so that only Settle asks it.
 func (m *Middleware) findReserver() error {
-	if m.opts.Settle == nil {
-		return nil
-	}
+	settles := m.opts.Settle != nil
 	r, ok := m.limiter.(ratelimit.Reserver[*http.Request])
-	if !ok {
+	if !ok && settles {
 		return fmt.Errorf("httplimit: Options.Settle needs a ratelimit.Reserver, and %T is none", m.limiter)
 	}
-	m.reserver = r
-	if b, ok := r.(interface{ BooksAhead() bool }); ok && !b.BooksAhead() {
+	holds := ok && !delays.BooksAhead(r) && delays.May(r)
+	if settles || holds {
+		m.reserver = r
+	}
+	if ok && !delays.BooksAhead(r) {
 		m.maxDelay = century // this is as far as Take goes
 	}
 	return nil
@@ -132,8 +136,16 @@ func (m *Middleware) findReserver() error {
 // A request that a leaky bucket delays is held for that long. If its context ends before
 // that, because the client has left or a deadline has passed, it is not served, and
 // answered with 503. So is, at once, a request whose delay is as long as the
-// server's WriteTimeout: its response could not be sent any more. A write deadline that
-// was set with [http.ResponseController] is not taken into account.
+// server's WriteTimeout: its response could not be sent any more. It counts as denied, but
+// OnDenied does not answer it. A write deadline that was set with [http.ResponseController]
+// is not taken into account.
+//
+// A request that is not served for one of these reasons gets its charge back, if the
+// limiter is a [ratelimit.Layered] or another Reserver whose method BooksAhead() bool
+// reports false. It stays charged with a leaky bucket given by [ratelimit.Map]: requests
+// that are never served can fill its queue. Give a [ratelimit.All] of that one layer
+// instead, as [PerIP] does. (A limiter shows New by its method Limits that it has leaky
+// buckets. If SetLimit turns another limit into one later, charges stay as well.)
 //
 // Next gets the server's own ResponseWriter. With [Options].Settle it gets one that
 // has the same optional methods: Flush, Hijack, Push and CloseNotify if the server's
@@ -161,11 +173,10 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	e := Event{Request: r, Cost: m.cost(r)}
 	res := m.decide(&e)
-	if res != nil && res.Allowed {
+	switch {
+	case res != nil && res.Allowed && m.opts.Settle != nil:
 		m.serveAndSettle(w, &e, res, next)
-		return
-	}
-	if m.passes(w, &e) {
+	case m.enforce(w, &e, res):
 		next.ServeHTTP(w, r)
 	}
 }
@@ -177,7 +188,7 @@ func (m *Middleware) cost(r *http.Request) int {
 	return m.opts.Cost(r)
 }
 
-// decide asks the limiter. The reservation is nil if there is nothing to settle.
+// decide asks the limiter. The reservation is nil if what was charged stays.
 func (m *Middleware) decide(e *Event) (res *ratelimit.Reservation) {
 	if ctx := e.Request.Context(); m.reserver == nil {
 		e.Decision, e.Err = m.limiter.Take(ctx, e.Request, e.Cost)
@@ -190,7 +201,7 @@ func (m *Middleware) decide(e *Event) (res *ratelimit.Reservation) {
 
 func (m *Middleware) outcome(e *Event) Outcome {
 	switch {
-	case e.Err == nil && e.Decision.Allowed:
+	case e.Err == nil && e.Decision.Allowed && !tooLate(e):
 		return OutcomeAllowed
 	case e.Err == nil:
 		return OutcomeDenied
@@ -200,6 +211,19 @@ func (m *Middleware) outcome(e *Event) Outcome {
 		return OutcomeFailedOpen
 	}
 	return OutcomeFailed
+}
+
+// enforce is passes, and gives the charge back if the request is not served.
+func (m *Middleware) enforce(w http.ResponseWriter, e *Event, res *ratelimit.Reservation) (served bool) {
+	if res == nil {
+		return m.passes(w, e)
+	}
+	defer func() {
+		if !served {
+			m.settle(e.Request, res, 0)
+		}
+	}()
+	return m.passes(w, e)
 }
 
 // passes reports the decision to everyone, answers the request if it may not be served,
@@ -240,12 +264,16 @@ func (m *Middleware) admit(w http.ResponseWriter, e *Event) bool {
 	}
 	switch e.Outcome {
 	case OutcomeAllowed:
-		h := w.Header()
-		m.setLimits(h, m.view(h, e), &e.Decision, new([3]string)[:])
+		m.tellLimits(w, e)
 		return true
 	case OutcomeFailedOpen:
 		return true
 	case OutcomeDenied:
+		if e.Decision.Allowed {
+			m.tellLimits(w, e)
+			m.abandon(w, e)
+			return false
+		}
 		m.deny(w, e)
 	case OutcomeExceeds:
 		m.exceed(w, e)
@@ -255,11 +283,22 @@ func (m *Middleware) admit(w http.ResponseWriter, e *Event) bool {
 	return false
 }
 
-// hold waits out the delay, and reports whether the request can still be answered then.
-func hold(ctx context.Context, delay time.Duration) bool {
-	if s, ok := ctx.Value(http.ServerContextKey).(*http.Server); ok && s.WriteTimeout > 0 && delay >= s.WriteTimeout {
+func (m *Middleware) tellLimits(w http.ResponseWriter, e *Event) {
+	h := w.Header()
+	m.setLimits(h, m.view(h, e), &e.Decision, new([3]string)[:])
+}
+
+// tooLate reports whether the request can no longer be answered when its delay is over.
+func tooLate(e *Event) bool {
+	if e.Decision.Delay <= 0 {
 		return false
 	}
+	s, ok := e.Request.Context().Value(http.ServerContextKey).(*http.Server)
+	return ok && s.WriteTimeout > 0 && e.Decision.Delay >= s.WriteTimeout
+}
+
+// hold waits out the delay, and reports whether the client has waited too.
+func hold(ctx context.Context, delay time.Duration) bool {
 	t := time.NewTimer(delay)
 	defer t.Stop()
 	select {

@@ -259,10 +259,16 @@ func TestLeakyBucketHoldsTheRequestUntilItsTurn(t *testing.T) {
 }
 
 func TestClientThatLeavesTheQueueIsNotServedAndGivesItsPlaceBack(t *testing.T) {
+	for name, opts := range map[string]httplimit.Options{"charged": {}, "settled": {Settle: httplimit.RefundServerErrors}} {
+		t.Run(name, func(t *testing.T) { leavesTheQueue(t, opts) })
+	}
+}
+
+func leavesTheQueue(t *testing.T, opts httplimit.Options) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := limiterOf(t, nil, ratelimit.LeakyBucket(ratelimit.PerSecond(1), 2))
 		served := 0
-		h := middleware(t, limiter, httplimit.Options{Settle: httplimit.RefundServerErrors}).
+		h := middleware(t, limiter, opts).
 			Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))
 		get(h)
 		ctx, leave := context.WithCancel(t.Context())

@@ -16,7 +16,7 @@ import (
 // The zero Middleware cannot be used: Wrap panics.
 type Middleware struct {
 	limiter   ratelimit.Limiter[*http.Request]
-	reserver  ratelimit.Reserver[*http.Request] // if there is something to settle, else nil
+	reserver  ratelimit.Reserver[*http.Request] // if charges may have to be given back, else nil
 	maxDelay  time.Duration                     // of the reserver
 	opts      Options
 	counts    [outcomes]atomic.Uint64

@@ -13,9 +13,10 @@ type Outcome uint8
 const (
 	// OutcomeSkipped is left out by [Options.Skip].
 	OutcomeSkipped Outcome = iota + 1
-	// OutcomeAllowed is within the limits.
+	// OutcomeAllowed is within the limits. The client may leave while the request is held.
 	OutcomeAllowed
-	// OutcomeDenied is denied for now.
+	// OutcomeDenied is denied for now, or would be delayed for too long: see
+	// [Middleware.Wrap].
 	OutcomeDenied
 	// OutcomeExceeds costs more than can ever pass.
 	OutcomeExceeds

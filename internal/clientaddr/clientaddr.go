@@ -5,8 +5,10 @@ package clientaddr
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -117,6 +119,16 @@ func Parse(remoteAddr string) netip.Addr {
 	a, _ := parseHop(remoteAddr)
 	return a
 }
+
+// OverUnix reports whether a request of net/http has come over a Unix socket, by its
+// context. Its client has chosen the name that stands where an address should.
+func OverUnix(ctx context.Context) bool {
+	local, ok := ctx.Value(http.LocalAddrContextKey).(net.Addr)
+	return ok && IsUnix(local)
+}
+
+// IsUnix reports whether an address is a Unix socket's.
+func IsUnix(a net.Addr) bool { return strings.HasPrefix(a.Network(), "unix") }
 
 // Plain brings the address of a connection's other end into the form in which addresses
 // are compared: without a zone, and IPv4 if it is an IPv4-mapped address.

@@ -1,0 +1,42 @@
+package grpclimit_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/grpclimit"
+)
+
+// behindHTTP is an address as grpc-go has it behind net/http.
+type behindHTTP string
+
+func (behindHTTP) Network() string  { return "tcp" }
+func (n behindHTTP) String() string { return string(n) }
+
+func TestTheFileNameOfAUnixSocketsClientIsNoAddress(t *testing.T) {
+	socket := &net.UnixAddr{Name: "s", Net: "unix"}
+	behindProxy, err := grpclimit.ClientIP(grpclimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	require.NoError(t, err)
+	for name, ctx := range map[string]context.Context{
+		"grpc's own server": incoming(&net.UnixAddr{Name: "10.0.0.1", Net: "unix"}, "x-forwarded-for", "203.0.113.1"),
+		"with a port":       incoming(&net.UnixAddr{Name: "10.0.0.1:80", Net: "unix"}),
+		"behind net/http":   context.WithValue(incoming(behindHTTP("10.0.0.1:80")), http.LocalAddrContextKey, socket),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := grpclimit.NewCall(ctx, "/pkg.Service/Method", nil)
+			_, err := grpclimit.RemoteIP(c)
+			assert.ErrorIs(t, err, grpclimit.ErrMalformedKey)
+			_, err = behindProxy(c)
+			assert.ErrorIs(t, err, grpclimit.ErrMalformedKey)
+		})
+	}
+	a, err := grpclimit.RemoteIP(grpclimit.NewCall(incoming(behindHTTP("10.0.0.1:80")), "", nil))
+	require.NoError(t, err)
+	assert.Equal(t, netip.MustParseAddr("10.0.0.1"), a)
+}
