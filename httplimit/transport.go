@@ -35,7 +35,9 @@ type TransportOptions struct {
 	// request is sent again only if that is safe: its body is empty or can be read again
 	// ([http.Request.GetBody]); and the status is 429, or it is 503 with Retry-After and the
 	// method is idempotent (RFC 9110, section 9.2.2) or there is an Idempotency-Key.
-	// If the context ends before the time, the caller gets the refusal at once.
+	// If the context's deadline or MaxWait comes before the time, the caller gets the
+	// refusal at once. If the request cannot be sent again for another reason, such as a
+	// cancelled context, RoundTrip returns that error in place of the refusal.
 	MaxRetries int
 
 	// MaxKeys bounds for how many keys the Transport remembers what their servers have
@@ -158,7 +160,7 @@ func (t *Transport) CloseIdleConnections() {
 }
 
 // RoundTrip waits until the request may be sent, and sends it. Errors other than those
-// of the base RoundTripper mean that it was not sent: they wrap
+// of the base RoundTripper mean that it was not sent, or not sent again: they wrap
 // [context.DeadlineExceeded] or the context's error, [ratelimit.ErrLimited] if MaxWait is
 // too short or a leaky bucket's queue is full, or are those of the limiter's Reserve.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
