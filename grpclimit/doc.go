@@ -23,5 +23,8 @@
 // that package httplimit uses for them. So a user's HTTP requests and gRPC calls spend one
 // budget, if both limiters are made of the same [ratelimit.Keyed].
 //
-// The interceptors start no goroutine.
+// [NewInflight] limits how many calls are served at the same time. [NewClient] is for
+// clients: interceptors whose calls wait their turn, and obey what servers say.
+//
+// The server's interceptors start no goroutine.
 package grpclimit

@@ -2,6 +2,8 @@ package grpclimit
 
 import (
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"fmt"
 	"net/url"
 
@@ -62,11 +64,27 @@ func CertificateSubject(c *Call) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	subject := leaf.Subject.String()
+	subject, err := subjectOf(leaf)
+	if err != nil {
+		return "", err
+	}
 	if subject == "" {
 		return "", fmt.Errorf("%w: no subject in the certificate", ErrNoKey)
 	}
 	return keytext.Short(subject, "certificate's subject")
+}
+
+// subjectOf returns the whole subject: of a type that occurs twice, leaf.Subject has only the
+// last value.
+func subjectOf(leaf *x509.Certificate) (string, error) {
+	var names pkix.RDNSequence
+	if len(leaf.RawSubject) == 0 {
+		return leaf.Subject.String(), nil // not parsed from a certificate
+	}
+	if rest, err := asn1.Unmarshal(leaf.RawSubject, &names); err != nil || len(rest) > 0 {
+		return "", fmt.Errorf("%w: the certificate's subject is malformed", ErrMalformedKey)
+	}
+	return names.String(), nil
 }
 
 // certificate returns the client's verified certificate.

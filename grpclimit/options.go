@@ -160,7 +160,11 @@ func isMetadataKey(s string) bool {
 			return false
 		}
 	}
-	return s != "" && !strings.HasPrefix(s, "grpc-")
+	switch s {
+	case "", "content-type", "te", "user-agent":
+		return false
+	}
+	return !strings.HasPrefix(s, "grpc-")
 }
 
 // defaults fills in what was left out.
