@@ -109,7 +109,8 @@ func TestFileFollowsEveryWayOfChangingAFile(t *testing.T) {
 	write(t, path, versioned("v6"))
 	becomes(t, p, "v6")
 	assert.Contains(t, out.String(), "the last good ones stay")
-	assert.Contains(t, out.String(), "version=v6")
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "version=v6") }, // it is told of once in force
+		20*time.Second, time.Millisecond)
 }
 
 // TestFileFollowsAConfigMap changes a file as Kubernetes does: the file is a link into
