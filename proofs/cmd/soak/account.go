@@ -16,26 +16,30 @@ type account struct {
 	marks []mark
 }
 
-// mark is what had been spent when the clock had come so far.
+// mark is what had been spent at a check, and the lowest reading of the clock after it. A key
+// that was not asked before the clock was set back may spend from that reading on.
 type mark struct {
-	at    time.Duration
+	low   time.Duration
 	spent int64
 }
 
 // marksKept is how many checks back an interval may begin, beside the very first.
 const marksKept = 50
 
-// check holds every interval from an earlier check until now against the bound. Nobody may be
-// spending meanwhile.
-func (a *account) check(limit ratelimit.Limit, now time.Duration) error {
+// check holds every interval from an earlier check until now against the bound. Since the last
+// check the clock read low at least, and high is its highest reading ever. Nobody may be spending
+// meanwhile.
+func (a *account) check(limit ratelimit.Limit, low, high time.Duration) error {
 	spent := a.spent.Load()
-	for _, m := range a.marks {
-		most := bound(limit, now-m.at)
+	for i := range a.marks {
+		m := &a.marks[i]
+		m.low = min(m.low, low)
+		most := bound(limit, high-m.low)
 		if got := big.NewInt(spent - m.spent); got.Cmp(most) > 0 {
-			return fmt.Errorf("key %d was allowed %v within %v; %v allows %v at most", a.key, got, now-m.at, limit, most)
+			return fmt.Errorf("key %d was allowed %v within %v; %v allows %v at most", a.key, got, high-m.low, limit, most)
 		}
 	}
-	a.marks = append(a.marks, mark{now, spent})
+	a.marks = append(a.marks, mark{high, spent})
 	if len(a.marks) > marksKept {
 		a.marks = append(a.marks[:1], a.marks[2:]...)
 	}

@@ -6,10 +6,12 @@ import (
 	"time"
 )
 
-// clock is moved by the soak, and knows the highest reading it has given.
+// clock is moved by the soak, and knows the highest reading it has given, and the lowest one
+// since the last check.
 type clock struct {
 	now  atomic.Int64
 	high atomic.Int64
+	low  int64 // for who moves the clock and who checks
 }
 
 func (c *clock) Now() time.Duration {
@@ -25,6 +27,13 @@ func (c *clock) Now() time.Duration {
 // highest is the highest reading that anybody can have seen.
 func (c *clock) highest() time.Duration { return time.Duration(max(c.high.Load(), c.now.Load())) }
 
+// lowest is the lowest reading since lowest was asked last.
+func (c *clock) lowest() time.Duration {
+	low := c.low
+	c.low = c.now.Load()
+	return time.Duration(low)
+}
+
 // tick moves the clock on by some milliseconds, sometimes by a minute, and sometimes
 // back by up to a second, as clocks do that are set.
 func (c *clock) tick(rng *rand.Rand) {
@@ -35,5 +44,7 @@ func (c *clock) tick(rng *rand.Rand) {
 	case 1, 2:
 		step = -rng.Int64N(int64(time.Second))
 	}
-	c.now.Add(step)
+	c.move(time.Duration(step))
 }
+
+func (c *clock) move(step time.Duration) { c.low = min(c.low, c.now.Add(int64(step))) }

@@ -36,6 +36,29 @@ func TestSoakEndsWithItsContext(t *testing.T) {
 	assert.NoError(t, soak(ctx, s))
 }
 
+func TestAnIntervalBeginsWhereTheClockWasSetBackTo(t *testing.T) {
+	var c clock
+	limit := ratelimit.TokenBucket(ratelimit.PerSecond(30), 20)
+	l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[uint64]{Clock: &c}))
+	a := account{marks: []mark{{}}}
+	check := func() error { return a.check(limit, c.lowest(), c.highest()) }
+	c.move(10 * time.Second)
+	l.Allow(2, 1) // the clock has been read; key 1 has not been asked
+	require.NoError(t, check())
+
+	c.move(-time.Second)
+	for range 2 { // at 9 s and at 10 s
+		require.True(t, l.Allow(1, 20))
+		a.spent.Add(20)
+		c.move(time.Second)
+	}
+	c.move(-time.Second)
+	require.NoError(t, check(), "50 in the second from 9 s to 10 s")
+
+	a.spent.Add(11)
+	assert.ErrorContains(t, check(), "was allowed 51 within 1s")
+}
+
 type keyed = *ratelimit.Keyed[uint64]
 
 // forgets gives a key a new budget now and then.

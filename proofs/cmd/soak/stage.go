@@ -250,9 +250,9 @@ func (s *stage) last() error {
 func (s *stage) check() error {
 	s.world.Lock()
 	defer s.world.Unlock()
-	now := s.clock.highest()
+	low, high := s.clock.lowest(), s.clock.highest()
 	for i := range s.accounts {
-		if err := s.accounts[i].check(s.limit, now); err != nil {
+		if err := s.accounts[i].check(s.limit, low, high); err != nil {
 			return err
 		}
 	}
