@@ -11,7 +11,8 @@ var redisTables = []struct {
 	digits            int
 	ratios            bool // to redisBase, too
 }{
-	{"The server's time for one decision, µs", "RedisServer", "server-µs/op", 1, true},
+	{"The server's time for one decision while 16 callers keep it at work, µs", "RedisBusy", "server-µs/op", 1, true},
+	{"The server's time for one decision with a single caller, µs", "RedisServer", "server-µs/op", 1, true},
 	{"Decisions a second, by the number of goroutines", "RedisLoad", "decisions/s", 0, true},
 	{"p50 as a caller sees it, µs", "RedisLoad", "p50-µs", 0, false},
 	{"p99 as a caller sees it, µs", "RedisLoad", "p99-µs", 0, false},

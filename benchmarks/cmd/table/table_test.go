@@ -133,7 +133,7 @@ func TestRedisReport(t *testing.T) {
 		"| | 128 goroutines |\n|---|---:|\n| redislimit | 90000 |\n| redis_rate | 30000 |",
 		"| redislimit | 3.00 |",
 		"| | allowed |\n|---|---:|\n| redislimit | 16 |\n| redis_rate | 22 |",
-		"| one token bucket, allowed: server time, at most 0.8 × redis_rate's | 0.70 | met |",
+		"| one token bucket, allowed, a single caller: server time, at most 0.8 × redis_rate's | 0.70 | met |",
 		"| 128 goroutines: decisions a second, at least 2.5 × redis_rate's | 3.00 | met |",
 		"| one token bucket, allowed: allocations, at most 15 | 16 | missed |",
 	} {

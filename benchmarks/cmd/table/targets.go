@@ -18,10 +18,14 @@ type target struct {
 const oneBucket, eightLimits = "redislimit", "redislimit-8-limits"
 
 var redisTargets = []target{
-	{"one token bucket, allowed: server time", "RedisServer", "server-µs/op", oneBucket, "allowed", true, true, 0.8},
-	{"one token bucket, denied: server time", "RedisServer", "server-µs/op", oneBucket, "denied", true, true, 0.65},
-	{"eight limits, allowed: server time", "RedisServer", "server-µs/op", eightLimits, "allowed", true, true, 5},
-	{"eight limits, denied: server time", "RedisServer", "server-µs/op", eightLimits, "denied", true, true, 5},
+	{"one token bucket, allowed, 16 callers: server time", "RedisBusy", "server-µs/op", oneBucket, "allowed", true, true, 0.8},
+	{"one token bucket, denied, 16 callers: server time", "RedisBusy", "server-µs/op", oneBucket, "denied", true, true, 0.65},
+	{"eight limits, allowed, 16 callers: server time", "RedisBusy", "server-µs/op", eightLimits, "allowed", true, true, 5},
+	{"eight limits, denied, 16 callers: server time", "RedisBusy", "server-µs/op", eightLimits, "denied", true, true, 5},
+	{"one token bucket, allowed, a single caller: server time", "RedisServer", "server-µs/op", oneBucket, "allowed", true, true, 0.8},
+	{"one token bucket, denied, a single caller: server time", "RedisServer", "server-µs/op", oneBucket, "denied", true, true, 0.65},
+	{"eight limits, allowed, a single caller: server time", "RedisServer", "server-µs/op", eightLimits, "allowed", true, true, 5},
+	{"eight limits, denied, a single caller: server time", "RedisServer", "server-µs/op", eightLimits, "denied", true, true, 5},
 	{"128 goroutines: decisions a second", "RedisLoad", "decisions/s", oneBucket, "128 goroutines", true, false, 2.5},
 	{"1 goroutine: decisions a second", "RedisLoad", "decisions/s", oneBucket, "1 goroutines", true, false, 0.9},
 	{"one token bucket, allowed: allocations", "RedisServer", "allocs/op", oneBucket, "allowed", false, true, 15},
