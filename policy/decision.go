@@ -57,7 +57,7 @@ func (q *query) report(d ratelimit.Decision, err error) Decision {
 	for i, ch := range q.charges.list {
 		r := q.state.rules[ch.Rule]
 		rd := RuleDecision{Rule: r.Name, Key: ch.Key, Plan: ch.Plan, Shadow: r.Shadow, Cost: ch.Cost}
-		rd.Decision.Limit = ch.Limit
+		rd.Decision.Limit = *ch.Limit
 		if i < len(q.charges.answers) && q.charges.answers[i].Told {
 			a := q.charges.answers[i]
 			rd.Decision, rd.Spent, rd.Told = a.Decision, a.Spent, true

@@ -47,11 +47,11 @@ type Decider = ratelimit.Reserver[*Charges]
 
 // Charge is what one rule asks of one request.
 type Charge struct {
-	Rule  int             // the index of its Budget
-	Key   string          // of the budget; it may be a secret
-	Plan  string          // the plan that the limit comes from, else ""
-	Cost  int             // what to charge
-	Limit ratelimit.Limit // in force for the key
+	Rule  int              // the index of its Budget
+	Key   string           // of the budget; it may be a secret
+	Plan  string           // the plan that the limit comes from, else ""
+	Cost  int              // what to charge
+	Limit *ratelimit.Limit // in force for the key; it must not be changed
 }
 
 // Charges is what a request asks for: one charge for each rule that applies, in the order
@@ -66,6 +66,12 @@ type Answer struct {
 	Decision ratelimit.Decision // the rule's own: whether it allows the cost, and what is left
 	Spent    bool               // whether the rule was charged
 	Told     bool               // whether the engine has told its answer at all
+}
+
+// clear forgets the request.
+func (c *Charges) clear() {
+	clear(c.list)
+	c.list, c.answers = c.list[:0], nil
 }
 
 // add adds a charge for a rule, and returns it. What lies behind the list is zero.

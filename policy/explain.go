@@ -69,7 +69,7 @@ func (s *state) explain(i int, r Request, cost int) (Explained, error) {
 		e.Skipped = "an attribute is missing, and the rule is optional"
 		return e, nil
 	}
-	e.Key, e.Plan, e.Limit, e.Cost = ch.Key, ch.Plan, ch.Limit, ch.Cost
+	e.Key, e.Plan, e.Limit, e.Cost = ch.Key, ch.Plan, *ch.Limit, ch.Cost
 	if _, e.Override = rule.overrides[ch.Key]; e.Override {
 		e.Plan = ""
 	}

@@ -206,7 +206,7 @@ func (x *index) match(r Request, found []int) []int {
 		found = x.routes(r, found)
 	}
 	some := found[first:]
-	slices.Sort(some)
+	sort(some)
 	kept, last := found[:first], -1
 	for _, i := range some {
 		if i != last && (len(x.rules[i].conditions) == 0 || x.rules[i].holds(r)) {
@@ -215,6 +215,20 @@ func (x *index) match(r Request, found []int) []int {
 		last = i
 	}
 	return kept
+}
+
+// sort sorts the numbers of rules. A request seldom matches more than a few: then a call of
+// [slices.Sort] takes longer than the sorting.
+func sort(some []int) {
+	if len(some) > 12 {
+		slices.Sort(some)
+		return
+	}
+	for i := 1; i < len(some); i++ {
+		for j := i; j > 0 && some[j] < some[j-1]; j-- {
+			some[j], some[j-1] = some[j-1], some[j]
+		}
+	}
 }
 
 // routes appends the rules that have a pattern for the request's route.
@@ -227,10 +241,10 @@ func (x *index) routes(r Request, found []int) []int {
 	if method != "CONNECT" {
 		p = cleanPath(p)
 	}
-	if !strings.HasPrefix(p, "/") {
+	if p == "" || p[0] != '/' {
 		return found
 	}
-	q := search{r: r, method: method, found: found}
+	q := search{r: r, method: method, escaped: strings.IndexByte(p, '%') >= 0, found: found}
 	q.walk(x.allHosts, p)
 	if len(x.hosts) > 0 {
 		if host, ok := r.Attribute(AttrHost); ok {
@@ -242,45 +256,46 @@ func (x *index) routes(r Request, found []int) []int {
 
 // search is one walk through the tree.
 type search struct {
-	r      Request
-	method string
-	found  []int
+	r       Request
+	method  string
+	escaped bool // the path has an escaped byte
+	found   []int
 }
 
 // walk goes on with the rest of a path, which is empty or begins with a slash.
 func (q *search) walk(n *node, p string) {
 	for n != nil && p != "" {
-		q.collect(n.rest)
+		if n.rest != nil {
+			q.collect(n.rest)
+		}
 		if p == "/" {
-			q.collect(n.slash)
+			if n.slash != nil {
+				q.collect(n.slash)
+			}
 			return
 		}
-		seg, after := firstSegment(p)
+		seg, after := p[1:], ""
+		if i := strings.IndexByte(seg, '/'); i >= 0 {
+			seg, after = seg[:i], seg[i:]
+		}
+		if q.escaped {
+			seg = unescape(seg)
+		}
 		if n.wild != nil {
 			q.walk(n.wild, after)
 		}
 		n, p = n.next[seg], after
 	}
-	if n != nil {
+	if n != nil && n.end != nil {
 		q.collect(n.end)
 	}
 }
 
-// firstSegment splits the first segment off a path, decoded.
-func firstSegment(p string) (seg, after string) {
-	p = p[1:]
-	if i := strings.IndexByte(p, '/'); i >= 0 {
-		return unescape(p[:i]), p[i:]
-	}
-	return unescape(p), ""
-}
-
 // collect appends the rules of a place for the request's method.
 func (q *search) collect(m *methods) {
-	if m == nil {
-		return
+	if m.all != nil {
+		q.found = m.all.collect(q.r, q.found)
 	}
-	q.found = m.all.collect(q.r, q.found)
 	if q.method == "" || len(m.by) == 0 {
 		return
 	}

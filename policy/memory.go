@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/weir-go/ratelimit"
 )
@@ -51,7 +52,7 @@ func (e *memory) Open(rules []Budget) (Decider, error) {
 		bare[i] = bareLayer(i, r, l)
 		layers[i] = wrapped(i, r, bare[i])
 	}
-	d, err := newMemoryDecider(layers, bare)
+	d, err := memoryDeciderOf(rules, layers, bare)
 	if err != nil {
 		return nil, err
 	}
@@ -78,10 +79,15 @@ type memoryDecider struct {
 	bare *ratelimit.Layered[*Charges]
 }
 
-func newMemoryDecider(layers, bare []ratelimit.Layer[*Charges]) (d memoryDecider, err error) {
-	if d.Layered, err = ratelimit.AllOf((*Charges).Append, layers...); err != nil {
-		return d, err
+func memoryDeciderOf(rules []Budget, layers, bare []ratelimit.Layer[*Charges]) (Decider, error) {
+	all, err := ratelimit.AllOf((*Charges).Append, layers...)
+	if err != nil {
+		return nil, err
 	}
+	if !slices.ContainsFunc(rules, func(r Budget) bool { return r.Charging || r.Shadow }) {
+		return all, nil // it looks at what is asked as it is
+	}
+	d := memoryDecider{Layered: all}
 	d.bare, err = ratelimit.AllOf((*Charges).Append, bare...)
 	return d, err
 }
@@ -112,7 +118,7 @@ func bareLayer(i int, r Budget, l *ratelimit.Keyed[string]) ratelimit.Layer[*Cha
 	if r.Fixed() {
 		return y
 	}
-	return ratelimit.Limited(y, func(c *Charges) ratelimit.Limit { return c.Of(i).Limit })
+	return ratelimit.Limited(y, func(c *Charges) ratelimit.Limit { return *c.Of(i).Limit })
 }
 
 // wrapped returns the layer with what the rule says besides.

@@ -176,7 +176,6 @@ func (p *Policies) Allow(r Request, cost int) bool {
 // and [ErrMalformed]; after an error nothing is charged.
 func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.Decision, err error) {
 	q := p.ask(r, cost)
-	defer p.free(q)
 	if q.answered() {
 		d, err = q.decision, q.err
 	} else {
@@ -185,6 +184,7 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	if p.onDecision != nil {
 		p.onDecision(q.report(d, err))
 	}
+	p.free(q)
 	return d, err
 }
 
@@ -235,8 +235,7 @@ type query struct {
 
 // clear forgets the request.
 func (q *query) clear() {
-	clear(q.charges.list)
-	q.charges = Charges{list: q.charges.list[:0]}
+	q.charges.clear()
 	q.state, q.request, q.err, q.kill = nil, nil, nil, false
 	if q.decision.Allowed {
 		q.decision = ratelimit.Decision{}
@@ -291,6 +290,7 @@ func (q *query) load() error {
 		ch := q.charges.add(i)
 		applies, err := r.charge(q.request, q.cost, ch)
 		if err != nil && !r.Shadow { // a shadow denies nothing, whatever a request lacks
+			q.charges.clear()
 			return err
 		}
 		if !applies {

@@ -14,8 +14,8 @@ import (
 type rule struct {
 	*Rule
 	limit      ratelimit.Limit // with the rule's name
-	plans      map[string]ratelimit.Limit
-	overrides  map[string]ratelimit.Limit // by the joined key
+	plans      map[string]*ratelimit.Limit
+	overrides  map[string]*ratelimit.Limit // by the joined key
 	patterns   []pattern
 	conditions []condition
 }
@@ -31,14 +31,16 @@ func newRule(r *Rule) *rule {
 	c := &rule{
 		Rule:      r,
 		limit:     r.Limit.Named(r.Name),
-		plans:     make(map[string]ratelimit.Limit, len(r.Plans)),
-		overrides: make(map[string]ratelimit.Limit, len(r.Overrides)),
+		plans:     make(map[string]*ratelimit.Limit, len(r.Plans)),
+		overrides: make(map[string]*ratelimit.Limit, len(r.Overrides)),
 	}
 	for plan, limit := range r.Plans {
-		c.plans[plan] = limit.Named(r.Name)
+		named := limit.Named(r.Name)
+		c.plans[plan] = &named
 	}
 	for _, o := range r.Overrides {
-		c.overrides[joined(o.Key)] = o.Limit.Named(r.Name)
+		named := o.Limit.Named(r.Name)
+		c.overrides[joined(o.Key)] = &named
 	}
 	for _, route := range r.Match.Route {
 		p, err := parsePattern(route)
@@ -55,8 +57,13 @@ func newRule(r *Rule) *rule {
 
 // others returns the limits of plans and overrides.
 func (c *rule) others() (limits []ratelimit.Limit) {
-	limits = slices.AppendSeq(limits, maps.Values(c.plans))
-	return slices.AppendSeq(limits, maps.Values(c.overrides))
+	for _, l := range c.plans {
+		limits = append(limits, *l)
+	}
+	for _, l := range c.overrides {
+		limits = append(limits, *l)
+	}
+	return limits
 }
 
 // holds reports whether a request has all attributes that the rule asks for.
@@ -111,7 +118,7 @@ func (c *rule) key(r Request) (key, plan string, err error) {
 }
 
 // limitOf returns the limit of a key on a plan: its override, the plan's, or the rule's.
-func (c *rule) limitOf(key, plan string) ratelimit.Limit {
+func (c *rule) limitOf(key, plan string) *ratelimit.Limit {
 	if len(c.overrides) > 0 {
 		if l, ok := c.overrides[key]; ok {
 			return l
@@ -120,7 +127,7 @@ func (c *rule) limitOf(key, plan string) ratelimit.Limit {
 	if plan != "" {
 		return c.plans[plan]
 	}
-	return c.limit
+	return &c.limit
 }
 
 // cost returns what the rule charges where the caller's cost is cost.

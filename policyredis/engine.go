@@ -103,7 +103,7 @@ func bareLayer(i int, r policy.Budget, l *redislimit.Limiter) redislimit.Layer[*
 	if r.Fixed() {
 		return y
 	}
-	return redislimit.Limited(y, func(c *policy.Charges) ratelimit.Limit { return c.Of(i).Limit })
+	return redislimit.Limited(y, func(c *policy.Charges) ratelimit.Limit { return *c.Of(i).Limit })
 }
 
 // wrapped returns the layer with what the rule says besides.
