@@ -76,13 +76,18 @@ func (b *account) decide(reading, cost int64, q request, d *Decision) offer {
 // try spends a cost if it may be spent, and returns what was offered at what moment. The
 // caller holds the lock.
 func (b *account) try(reading, cost int64, q request) (moment, offer) {
-	m := b.arrive(reading)
+	m := moment{reading, max(reading, b.last)}
+	b.record(b.plan, m.now)
 	o := b.offer(m, cost, q)
-	if o.denied(reading) {
-		b.refuse()
-	} else {
+	ok := !o.denied(reading)
+	switch {
+	case !ok:
+	case q.undo == undoNothing && b.detail == nil: // as accept has it: most decisions save the call
+		b.state = b.plan.spend(b.state, o.at, cost)
+	default:
 		b.accept(o, cost, q)
 	}
+	b.use.decided(ok)
 	return m, o
 }
 
@@ -91,6 +96,7 @@ func (b *account) try(reading, cost int64, q request) (moment, offer) {
 func (b *account) arrive(reading int64) moment {
 	now := max(reading, b.last)
 	b.record(b.plan, now)
+	b.use.touched()
 	return moment{reading, now}
 }
 
@@ -105,7 +111,6 @@ func (b *account) offer(m moment, cost int64, q request) offer {
 // accept spends a cost as was offered. No other call may come between offer and accept.
 // The caller holds the lock.
 func (b *account) accept(o offer, cost int64, q request) {
-	b.use.allowed()
 	switch {
 	case q.undo == undoAll:
 		b.state = b.plan.hold(b.state, o.spending(cost))
@@ -116,24 +121,41 @@ func (b *account) accept(o offer, cost int64, q request) {
 	}
 }
 
-// refuse takes note of a denial. The caller holds the lock.
-func (b *account) refuse() { b.use.denied() }
+// pay is decide for a caller who needs only the yes or no, if the plan is a token bucket's and
+// nothing is booked. The caller holds the lock.
+func (b *account) pay(t *tokenBucket, reading, cost int64) bool {
+	now := max(reading, b.last)
+	b.last = now
+	// What is owed is counted from now, because an instant and two spans of a
+	// century may add up to more than 2^63 ns.
+	owed := span{b.at - now, b.n}
+	if owed.ns < 0 {
+		owed = span{}
+	}
+	price := t.one
+	if cost != 1 {
+		price = t.price(cost)
+	}
+	if owed = t.plus(owed, price); t.full.less(owed) {
+		b.use.decided(false)
+		return false
+	}
+	b.at, b.n = now+owed.ns, owed.frac
+	b.use.decided(true)
+	return true
+}
 
-// allow is decide for a caller who needs only the yes or no, and for most accounts the
-// fastest way to that. The plan is the account's. The caller holds the lock.
+// allow is pay for all other accounts. The plan is the account's. The caller holds the lock.
 func (b *account) allow(p *plan, reading, cost int64) bool {
 	if p.ordered || b.detail != nil {
 		// How the key stands afterwards is not asked for, and not worked out.
 		_, o := b.try(reading, cost, take)
 		return !o.denied(reading)
 	}
-	now := max(reading, b.last)
-	b.last = now
-	ok := false
-	if t := p.token; t != nil {
-		ok = t.pay(&b.state, now, cost)
-	} else if ok = p.earliest(b.state, now, cost) <= now; ok {
-		b.state = p.spend(b.state, now, cost)
+	b.last = max(reading, b.last)
+	ok := p.earliest(b.state, b.last, cost) <= b.last
+	if ok {
+		b.state = p.spend(b.state, b.last, cost)
 	}
 	b.use.decided(ok)
 	return ok
@@ -141,8 +163,12 @@ func (b *account) allow(p *plan, reading, cost int64) bool {
 
 // record makes now the highest reading seen, and the state what it is by then.
 func (b *account) record(p *plan, now int64) {
-	b.last = now
-	b.use.touched()
+	if b.last = now; b.detail != nil || p.ordered {
+		b.advance(p, now)
+	}
+}
+
+func (b *account) advance(p *plan, now int64) {
 	if b.detail != nil && !p.log {
 		b.state = p.catchUp(b.state, now)
 	}
@@ -169,6 +195,7 @@ func (b *account) view(p *plan, reading int64) (state, moment) {
 // adjust charges, or forgives, and records the time. The caller holds the lock.
 func (b *account) adjust(now, delta int64) {
 	b.record(b.plan, now)
+	b.use.touched()
 	b.state = b.plan.adjust(b.state, now, delta)
 	b.eased()
 }

@@ -127,26 +127,6 @@ func (t *tokenBucket) owe(s state, at, cost int64) state {
 	return s
 }
 
-// pay spends the cost at now and reports true, if it fits. It is earliest and spend in
-// one, for Allow.
-func (t *tokenBucket) pay(s *state, now, cost int64) bool {
-	// What is owed is counted from now, because an instant and two spans of a
-	// century may add up to more than 2^63 ns.
-	owed := span{s.at - now, s.n}
-	if owed.ns < 0 {
-		owed = span{}
-	}
-	price := t.one
-	if cost != 1 {
-		price = t.price(cost)
-	}
-	if owed = t.plus(owed, price); t.full.less(owed) {
-		return false
-	}
-	s.at, s.n = now+owed.ns, owed.frac
-	return true
-}
-
 // refund counts as if the spending had been the first to be regained since its instant. It
 // may be behind others in truth; then less is given back than could be, and the bound
 // holds for every interval.

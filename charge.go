@@ -105,13 +105,14 @@ func (c *charge) accept(q request) {
 		return
 	}
 	c.b.accept(c.o, c.cost, q)
+	c.b.use.allowed()
 	c.spent = true
 }
 
 // refuse tells the account if it was the one that denied. The caller holds the lock.
 func (c *charge) refuse() {
 	if c.b != nil && !c.fits() {
-		c.b.refuse()
+		c.b.use.denied()
 	}
 }
 
@@ -144,6 +145,8 @@ func (c *charge) room(remaining int) int {
 		return 0
 	case c.shares == 0:
 		return math.MaxInt
+	case c.shares == 1: // as it mostly is, and a division takes long
+		return int(left)
 	}
 	return int(left / c.shares)
 }
@@ -171,16 +174,6 @@ func (x charges) estimate(reading int64, q request) {
 	for i := range x {
 		x[i].estimate(reading, q)
 	}
-}
-
-// exceed reports whether one of the accounts can never allow the cost.
-func (x charges) exceed() bool {
-	for i := range x {
-		if x[i].exceeds() {
-			return true
-		}
-	}
-	return false
 }
 
 // delay reports whether one of the accounts delays what it lets through.

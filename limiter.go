@@ -77,6 +77,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/puzpuzpuz/xsync/v4"
+
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
@@ -114,9 +116,13 @@ type Keyed[K comparable] struct {
 	limitFor   func(K) Limit
 	onDecision func(Event[K])
 
-	// uncertain says that keys hold interfaces, so a key may fail to be comparable, and has
-	// to be checked before it is looked up.
-	uncertain bool
+	// certain says that New was called and that keys hold no interfaces. Else a key may fail
+	// to be comparable, and has to be checked before it is looked up.
+	certain bool
+
+	// plain is the keys' map, if certain and if a decision can look a key up in it without
+	// more ado, which saves it a call. Else nil.
+	plain *xsync.Map[K, *account]
 }
 
 var _ Reserver[string] = (*Keyed[string])(nil)
@@ -148,7 +154,10 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 		keys:       table,
 		limitFor:   o.LimitFor,
 		onDecision: o.OnDecision,
-		uncertain:  keys.HoldInterfaces[K](),
+		certain:    !keys.HoldInterfaces[K](),
+	}
+	if l.certain {
+		l.plain = table.index.accounts.Plain()
 	}
 	l.era.Store(e)
 	return l, nil
@@ -168,22 +177,39 @@ func Must[K comparable](l *Keyed[K], err error) *Keyed[K] {
 // delays the work; use Take or Wait there.
 func (l *Keyed[K]) Allow(key K, cost int) bool {
 	// The first lines are also those of decide: a call would cost as much as they do.
-	l.keys.mustBe()
-	if !l.uncertain && l.onDecision == nil {
-		if b := l.keys.find(key); b != nil {
-			b.mu.Lock()
-			if p := b.plan; p != nil && p.seq == l.era.Load().seq && p.ordinary(cost) {
-				ok := b.allow(p, reading(l.clock), int64(cost))
-				b.mu.Unlock()
-				return ok
-			}
-			b.mu.Unlock()
-		}
-		var d Decision
-		_, _, _ = l.decideSlow(key, cost, take, &d)
-		return d.Allowed
+	var b *account
+	if m := l.plain; m != nil {
+		b, _ = m.Load(key)
+	} else if l.certain {
+		b = l.keys.find(key)
 	}
-	d, _ := l.Take(context.Background(), key, cost)
+	if b == nil || l.onDecision != nil {
+		return l.allowSlow(key, cost)
+	}
+	b.mu.Lock()
+	p := b.plan
+	if p == nil || p.seq != l.era.Load().seq || !p.ordinary(cost) {
+		b.mu.Unlock()
+		return l.allowSlow(key, cost)
+	}
+	var ok bool
+	if p.token != nil && b.detail == nil {
+		ok = b.pay(p.token, reading(l.clock), int64(cost))
+	} else {
+		ok = b.allow(p, reading(l.clock), int64(cost))
+	}
+	b.mu.Unlock()
+	return ok
+}
+
+// allowSlow is Allow for all but ordinary costs of known keys.
+func (l *Keyed[K]) allowSlow(key K, cost int) bool {
+	var d Decision
+	if l.onDecision == nil {
+		_, _, _ = l.decideSlow(key, cost, take, &d)
+	} else {
+		d, _ = l.Take(context.Background(), key, cost)
+	}
 	return d.Allowed
 }
 
@@ -197,26 +223,31 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err error) {
 	var b *account
 	b, _, err = l.decide(key, cost, take, &d)
-	l.report(key, cost, d, b != nil && d.Allowed, err)
+	if l.onDecision != nil {
+		l.report(key, cost, d, b != nil && d.Allowed, err)
+	}
 	return d, err
 }
 
 // decide decides, and fills in d. If an account was charged, it returns the account and the
 // offer that was accepted.
 func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, o offer, err error) {
-	l.keys.mustBe()
-	if !l.uncertain {
-		if b = l.keys.find(key); b != nil {
-			b.mu.Lock()
-			if p := b.plan; p != nil && p.seq == l.era.Load().seq && p.ordinary(cost) {
-				o = b.decide(reading(l.clock), int64(cost), q, d)
-				b.mu.Unlock()
-				return b, o, nil
-			}
-			b.mu.Unlock()
-		}
+	if m := l.plain; m != nil {
+		b, _ = m.Load(key)
+	} else if l.certain {
+		b = l.keys.find(key)
 	}
-	return l.decideSlow(key, cost, q, d)
+	if b == nil {
+		return l.decideSlow(key, cost, q, d)
+	}
+	b.mu.Lock()
+	if p := b.plan; p == nil || p.seq != l.era.Load().seq || !p.ordinary(cost) {
+		b.mu.Unlock()
+		return l.decideSlow(key, cost, q, d)
+	}
+	o = b.decide(reading(l.clock), int64(cost), q, d)
+	b.mu.Unlock()
+	return b, o, nil
 }
 
 // decideSlow is decide for new keys, for changed limits, and for costs that are 0 or
@@ -262,11 +293,20 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account
 
 // planFor returns the plan of the key's limit. It may call LimitFor.
 func (l *Keyed[K]) planFor(key K) (*plan, error) {
+	var b *account
+	if l.limitFor != nil {
+		b = l.keys.find(key)
+	}
+	return l.planOf(key, b)
+}
+
+// planOf is planFor for a key whose account is b, if it has one.
+func (l *Keyed[K]) planOf(key K, b *account) (*plan, error) {
 	e := l.era.Load()
 	if l.limitFor == nil {
 		return e.def, nil
 	}
-	if b := l.keys.find(key); b != nil {
+	if b != nil {
 		b.mu.Lock()
 		p := b.plan
 		b.mu.Unlock()
@@ -422,15 +462,15 @@ func (l *Keyed[K]) Reserve(_ context.Context, key K, cost int, maxDelay time.Dur
 		r.settle = func(actual int) error { return l.Adjust(key, actual) }
 	}
 	r.booked()
-	l.report(key, cost, r.Decision, r.b != nil && r.Allowed, err)
+	if l.onDecision != nil {
+		l.report(key, cost, r.Decision, r.b != nil && r.Allowed, err)
+	}
 	return r, err
 }
 
-// report tells OnDecision.
+// report tells OnDecision, which there is.
 func (l *Keyed[K]) report(key K, cost int, d Decision, spent bool, err error) {
-	if l.onDecision != nil {
-		l.onDecision(Event[K]{Key: key, Cost: cost, Decision: d, Spent: spent, Err: err})
-	}
+	l.onDecision(Event[K]{Key: key, Cost: cost, Decision: d, Spent: spent, Err: err})
 }
 
 // check returns what is wrong with the key or the cost under any limit.
@@ -439,7 +479,7 @@ func (l *Keyed[K]) check(key K, cost int) error {
 	if cost < 0 {
 		return fmt.Errorf("%w: %d", ErrNegativeCost, cost)
 	}
-	if l.uncertain && !keys.CanCompare(key) {
+	if !l.certain && !keys.CanCompare(key) {
 		return fmt.Errorf("%w: %T cannot be compared", ErrInvalidKey, key)
 	}
 	if key != key {

@@ -22,10 +22,7 @@ func (x *locks) lock(all charges) bool {
 			*x = append(*x, b)
 		}
 	}
-	if len(*x) > 1 {
-		slices.SortFunc(*x, byAddress)
-		*x = slices.Compact(*x)
-	}
+	x.sort()
 	for i, b := range *x {
 		if !b.lockKept() {
 			(*x)[:i].unlock()
@@ -35,8 +32,36 @@ func (x *locks) lock(all charges) bool {
 	return true
 }
 
+// sort brings the accounts into the order of their addresses, each once. A request seldom has
+// more than a few: to insert each into those before it then takes less than a call of
+// [slices.SortFunc].
+func (x *locks) sort() {
+	if len(*x) > fewLocks {
+		slices.SortFunc(*x, byAddress)
+		*x = slices.Compact(*x)
+		return
+	}
+	sorted := (*x)[:0]
+	for _, b := range *x {
+		if slices.Contains(sorted, b) {
+			continue
+		}
+		i := len(sorted)
+		sorted = append(sorted, b)
+		for ; i > 0 && address(b) < address(sorted[i-1]); i-- {
+			sorted[i] = sorted[i-1]
+		}
+		sorted[i] = b
+	}
+	*x = sorted
+}
+
+const fewLocks = 8
+
+func address(b *account) uintptr { return uintptr(unsafe.Pointer(b)) }
+
 func byAddress(a, b *account) int {
-	return cmp.Compare(uintptr(unsafe.Pointer(a)), uintptr(unsafe.Pointer(b)))
+	return cmp.Compare(address(a), address(b))
 }
 
 func (x locks) unlock() {

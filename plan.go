@@ -15,7 +15,7 @@ type plan struct {
 	capacity int64        // the limit's
 	log      bool         // the algorithm is the sliding log, whose bookings are among its entries
 	ordered  bool         // the algorithm spends only on a state that has been advanced to now
-	token    *tokenBucket // the algorithm, if it is that one: Allow calls it without an interface
+	token    *tokenBucket // the algorithm, if it is that one: Allow has a shorter way for it
 	leaky    *leakyBucket // the algorithm, if it is that one, which delays what it admits; else nil
 
 	// Without these two bounds, sums of instants and of costs could overflow.

@@ -66,6 +66,13 @@ type ask struct {
 
 const none = -1
 
+// forget forgets the request. Each field is set by itself, which takes less than to write
+// the struct as a whole. What is not set here, load sets.
+func (a *ask) forget() {
+	a.p, a.b, a.err, a.refreshed, a.cost, a.floor = nil, nil, nil, nil, 0, 0
+	a.seated, a.loaded, a.inserted, a.pinned = false, false, false, false
+}
+
 // outdated reports whether the limit was to be asked for again since it was.
 func (a *ask) outdated() bool { return a.refreshed != nil && a.refreshed.Load() != a.asks }
 
@@ -105,11 +112,20 @@ func (s *keyedSlot[R, K]) load(r R, cost int) (err error) {
 	if s.terms.cost != nil && cost > 0 {
 		s.cost = s.terms.cost(r)
 	}
-	if err = s.l.check(s.key, s.cost); err != nil {
-		return err
+	var b *account
+	if m := s.l.plain; m != nil {
+		b, _ = m.Load(s.key)
 	}
-	s.found(s.l.keys.find(s.key))
-	if s.p, err = s.plan(r); err != nil {
+	if b == nil || s.cost < 0 { // what was found can be a key
+		if err = s.l.check(s.key, s.cost); err != nil {
+			return err
+		}
+		b = s.l.keys.find(s.key)
+	}
+	s.found(b)
+	if s.terms.limit == nil && s.l.limitFor == nil {
+		s.p = s.l.era.Load().def
+	} else if s.p, err = s.plan(r); err != nil {
 		return err
 	}
 	if !s.p.tracks() {
@@ -133,7 +149,7 @@ func (s *keyedSlot[R, K]) plan(r R) (*plan, error) {
 	if l.limitFor != nil {
 		s.refreshed, s.asks = &l.refreshed, l.refreshed.Load()
 	}
-	return l.planFor(s.key)
+	return l.planOf(s.key, s.b)
 }
 
 func (s *keyedSlot[R, K]) find() {
@@ -201,7 +217,7 @@ func (s *keyedSlot[R, K]) report(d Decision, spent bool, err error) {
 }
 
 func (s *keyedSlot[R, K]) clear() {
-	s.ask = ask{layer: s.layer, shadow: s.shadow, own: s.own, watched: s.watched}
+	s.ask.forget()
 	s.key = *new(K)
 	if s.terms.report != nil {
 		s.r = *new(R)

@@ -33,19 +33,22 @@ type stack[R any] struct {
 	pick   func(R, []int) []int // nil: all layers
 	clock  Clock
 
-	// A slot is made when its layer is first needed. AllOf may have a thousand layers
+	// A seat is made when its layer is first needed. AllOf may have a thousand layers
 	// of which a request needs three.
-	slots   []slot[R] // by layer
+	made    []seat[R] // by layer
 	seats   seats[R]  // the layers of this request
 	which   []int     // scratch memory for pick
 	watched bool      // one of the seats' limiters has an OnDecision
 	brief   bool      // the caller needs only the yes or no
 	changed bool      // keys have been inserted or pinned
+	asks    bool      // a LimitFor was asked
+	absent  bool      // one of the seats has no account
+	over    bool      // the enforcing layers ask an account for more than it can ever allow
 
 	charges charges    // all of them
 	firm    charges    // those of the enforcing layers, which come first
 	shadows charges    // those of the shadow layers
-	answers []Decision // the accounts' own, by charge; none if nobody wants to know
+	answers []Decision // the accounts' own, by charge; none if nobody is told
 	locks   locks      // of the charges' accounts
 
 	reading int64
@@ -54,7 +57,7 @@ type stack[R any] struct {
 }
 
 func newStack[R any](layers []Layer[R], pick func(R, []int) []int, clock Clock) *stack[R] {
-	s := &stack[R]{layers: layers, pick: pick, clock: clock, slots: make([]slot[R], len(layers))}
+	s := &stack[R]{layers: layers, pick: pick, clock: clock, made: make([]seat[R], len(layers))}
 	if pick == nil {
 		for i := range layers {
 			s.seat(i)
@@ -65,13 +68,14 @@ func newStack[R any](layers []Layer[R], pick func(R, []int) []int, clock Clock) 
 
 // seat adds a layer to those of the request. For All that is done once and for all.
 func (s *stack[R]) seat(i int) {
-	if s.slots[i] == nil {
-		s.slots[i] = s.layers[i].slot(i, terms[R]{})
+	x := &s.made[i]
+	if x.slot == nil {
+		x.slot = s.layers[i].slot(i, terms[R]{})
+		x.ask = x.slot.asked()
 	}
-	a := s.slots[i].asked()
-	a.seated = true
-	s.seats = append(s.seats, seat[R]{s.slots[i], a})
-	s.watched = s.watched || a.watched
+	x.seated = true
+	s.seats = append(s.seats, *x)
+	s.watched = s.watched || x.watched
 }
 
 // clear forgets the request.
@@ -84,7 +88,7 @@ func (s *stack[R]) clear() {
 	s.locks.clear()
 	s.charges, s.firm, s.shadows = s.charges[:0], nil, nil
 	s.answers = s.answers[:0]
-	s.brief, s.changed, s.err, s.d = false, false, nil, Decision{}
+	s.brief, s.changed, s.asks, s.err, s.d = false, false, false, nil, Decision{}
 }
 
 // load asks the layers for their keys, costs and plans. The first error of an enforcing
@@ -103,6 +107,7 @@ func (s *stack[R]) load(r R, cost int) error {
 		if x.err = x.load(r, cost); x.err != nil && !x.shadow {
 			return s.fail(x)
 		}
+		s.asks = s.asks || x.refreshed != nil
 	}
 	return nil
 }
@@ -115,7 +120,7 @@ func (s *stack[R]) choose(r R) error {
 		if i < 0 || i >= len(s.layers) {
 			return fmt.Errorf("ratelimit: AllOf was told to pick layer %d of %d", i, len(s.layers))
 		}
-		if s.slots[i] == nil || !s.slots[i].asked().seated {
+		if x := &s.made[i]; x.slot == nil || !x.seated {
 			s.seat(i)
 		}
 	}
@@ -152,7 +157,7 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 			break
 		}
 		fits := s.weigh(q)
-		if fits && s.seats.lack() {
+		if fits && s.absent && s.seats.lack() {
 			s.pin()
 			s.locks.unlock()
 			if x := s.seats.insert(s.clock); x != nil {
@@ -208,7 +213,7 @@ func (s *stack[R]) hold() bool {
 // gather makes the charges. What enforcing layers ask of one account is one charge, so
 // that it is weighed as a whole. Shadow layers have a charge each, behind the others.
 func (s *stack[R]) gather() {
-	s.charges = s.charges[:0]
+	s.charges, s.absent, s.over = s.charges[:0], false, false
 	for i := range s.seats {
 		if !s.seats[i].shadow {
 			s.enter(i)
@@ -238,7 +243,10 @@ func (s *stack[R]) enter(i int) {
 		s.charges = slices.Grow(s.charges, 1)[:x.charge+1]
 		s.charges[x.charge].begin(x.ask, i)
 	}
-	s.charges[x.charge].add(x.ask)
+	c := &s.charges[x.charge]
+	c.add(x.ask)
+	s.absent = s.absent || x.b == nil
+	s.over = s.over || !x.shadow && c.exceeds()
 }
 
 // meets returns the charge of the same account, if there is one. As long as a key is not
@@ -261,7 +269,7 @@ func (s *stack[R]) meets(x *seat[R]) int {
 // it changes nothing, so no account records the time or takes a new limit over.
 func (s *stack[R]) weigh(q request) bool {
 	s.reading = reading(s.clock)
-	if s.firm.exceed() {
+	if s.over {
 		s.firm.estimate(s.reading, q)
 		return s.fits()
 	}
@@ -321,7 +329,9 @@ func (s *stack[R]) refuse(q request) {
 // finish fills in the answer, unless the caller needs only the yes or no and no limiter
 // is to be told: that saves a fifth of the time of an Allow.
 func (s *stack[R]) finish(allowed bool) {
-	s.seats.expire()
+	if s.asks {
+		s.seats.expire()
+	}
 	if s.brief && !s.watched {
 		s.d.Allowed = allowed
 	} else {
@@ -348,17 +358,25 @@ func (s *stack[R]) withdraw() {
 	}
 }
 
-// answer fills in each charge's own answer, and adds up those of the enforcing layers.
-// The accounts are locked. An error means never, so there is no time to retry after.
+// answer adds up the answers of the enforcing layers. The accounts are locked. An error
+// means never, so there is no time to retry after.
 func (s *stack[R]) answer(allowed bool) {
+	if s.watched {
+		s.answers = slices.Grow(s.answers[:0], len(s.charges))[:len(s.charges)]
+	}
 	sum := tally{d: &s.d}
 	sum.none()
-	s.answers = slices.Grow(s.answers[:0], len(s.charges))[:len(s.charges)]
 	for i := range s.charges {
-		c, d := &s.charges[i], &s.answers[i]
-		*d = Decision{}
-		if c.answer(d); i < len(s.firm) {
-			sum.add(d, c.room(d.Remaining))
+		if i >= len(s.firm) && !s.watched {
+			break
+		}
+		var d Decision
+		c := &s.charges[i]
+		if c.answer(&d); i < len(s.firm) {
+			sum.add(&d, c.room(d.Remaining))
+		}
+		if s.watched {
+			s.answers[i] = d
 		}
 	}
 	if s.d.Allowed = allowed; allowed {

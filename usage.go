@@ -23,15 +23,24 @@ func (u *usage) touched() { *u |= usageCreated | *u&usageCreated<<1 }
 func (u *usage) allowed() { *u &^= usageDenied }
 func (u *usage) denied()  { *u |= usageDenied }
 
-// decided is touched, and then allowed or denied, in one step for the shortest path.
+// decided is touched, and then allowed or denied, in one step for the shortest path. Of a key in
+// use nothing changes as a rule.
 func (u *usage) decided(allowed bool) {
-	v := *u
-	if v |= usageCreated | v&usageCreated<<1; allowed {
-		v &^= usageDenied
-	} else {
-		v |= usageDenied
+	after := usageCreated | usageRecent
+	if !allowed {
+		after |= usageDenied
 	}
-	*u = v
+	if *u != after {
+		u.decidedSlow(allowed)
+	}
+}
+
+func (u *usage) decidedSlow(allowed bool) {
+	if u.touched(); allowed {
+		u.allowed()
+	} else {
+		u.denied()
+	}
 }
 
 // pin keeps the key from being dropped until unpin.

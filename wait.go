@@ -25,7 +25,9 @@ func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
 	}
 	var d Decision
 	spent, err := l.wait(ctx, key, cost, &d)
-	l.report(key, cost, d, spent && err == nil, err)
+	if l.onDecision != nil {
+		l.report(key, cost, d, spent && err == nil, err)
+	}
 	return err
 }
 
