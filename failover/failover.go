@@ -44,6 +44,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/failures"
 )
 
 // noContext is for calls that no caller's context bounds.
@@ -204,6 +205,9 @@ func (l *Limiter[K]) decide(ctx context.Context, q question[K]) answer {
 	if ctx == nil {
 		ctx = noContext
 	}
+	if failures.Noted(ctx, l) {
+		return l.degrade(ctx, q, answered, nil)
+	}
 	done, ok := l.breaker.enter()
 	if !ok {
 		return l.degrade(ctx, q, answered, nil)
@@ -213,6 +217,7 @@ func (l *Limiter[K]) decide(ctx context.Context, q question[K]) answer {
 	l.breaker.announce()
 	l.counters.count(o)
 	if o.instead() {
+		failures.Note(ctx, l)
 		return l.degrade(ctx, q, o, a.err)
 	}
 	return a

@@ -71,12 +71,12 @@ func (h *holding[K]) localLocked(out outcome) outcome {
 func (f *fetcher[K]) await(ctx context.Context, h *holding[K], fl *flight) outcome {
 	err := f.until(ctx, fl)
 	if err == nil {
-		return fl.out
+		return fl.outcome()
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if fl.landed {
-		return fl.out
+		return fl.outcome()
 	}
 	fl.abandoned = true
 	return outcome{err: err}
@@ -94,7 +94,7 @@ func (f *fetcher[K]) waitAlong(ctx context.Context, h *holding[K], fl *flight, o
 	case fl.failure != nil:
 		return outcome{err: fl.failure}
 	}
-	return outcome{todo: again}
+	return outcome{todo: again, failed: fl.failed}
 }
 
 // until waits until a fetch has landed, or says why the caller does not wait any longer.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/failures"
 )
 
 // maxAhead is how many fetches ahead of need are under way at most, over all keys.
@@ -56,7 +57,10 @@ func (f *fetcher[K]) amountLocked(h *holding[K], need int, now time.Duration) in
 }
 
 func (f *fetcher[K]) launchLocked(ctx context.Context, h *holding[K], fl *flight) {
-	fl.ctx, fl.cancel = context.WithTimeout(ctx, f.remote.timeout)
+	if fl.failed == nil {
+		fl.failed = new(failures.Set)
+	}
+	fl.ctx, fl.cancel = context.WithTimeout(failures.With(ctx, fl.failed), f.remote.timeout)
 	fl.done = make(chan struct{})
 	h.flight = fl
 	go f.fly(h, fl)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/failures"
 )
 
 // holding is what this process holds of one key's budget, and what it knows of the key.
@@ -54,11 +55,20 @@ type flight struct {
 	failure   error   // for those who have waited along: the remote could not decide
 }
 
+// outcome is what the flight has brought its caller.
+func (fl *flight) outcome() outcome {
+	out := fl.out
+	out.failed = fl.failed
+	return out
+}
+
 // order is what a caller wants.
 type order struct {
 	cost    int
 	keep    bool // to settle it later
 	patient bool // to ask the remote limiter for a later instant if it denies
+
+	failed *failures.Set // what has failed in fetches that the caller has waited for; may be nil
 }
 
 // demand is the cost as a part of a sum that does not overflow.
@@ -72,6 +82,15 @@ type outcome struct {
 	claim    claim                  // if the caller wants to settle
 	whole    *ratelimit.Reservation // instead of a claim: the whole batch is the caller's
 	local    bool                   // decided without asking the remote limiter for it
+	failed   *failures.Set          // what has failed in fetches that the caller has waited for; may be nil
+}
+
+// context returns a context for what remains to be done.
+func (out *outcome) context(ctx context.Context) context.Context {
+	if out.failed == nil {
+		return ctx
+	}
+	return failures.With(ctx, out.failed)
 }
 
 // todo is what remains to be done about a decision.

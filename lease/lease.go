@@ -155,7 +155,7 @@ func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (d ratelimit.Dec
 	if out.todo == answered {
 		return out.decision, out.err
 	}
-	d, err = l.remote.take(ctx, key, cost)
+	d, err = l.remote.take(out.context(ctx), key, cost)
 	l.hear(key, d, err)
 	return d, err
 }
@@ -176,7 +176,7 @@ func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 	if out.todo == answered {
 		return l.reservation(key, cost, out), out.err
 	}
-	res, err := l.remote.reserve(ctx, key, cost, maxDelay)
+	res, err := l.remote.reserve(out.context(ctx), key, cost, maxDelay)
 	l.hear(key, res.Decision, err)
 	return res, err
 }
@@ -203,7 +203,7 @@ func (l *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 	if out.todo == answered {
 		return out.err
 	}
-	return l.remote.wait(ctx, key, cost)
+	return l.remote.wait(out.context(ctx), key, cost)
 }
 
 // Limits returns the limits of the remote limiter, if it tells them.
@@ -248,11 +248,16 @@ func (l *Limiter[K]) tryHere(ctx context.Context, key K, o order) (out outcome) 
 		if h == nil {
 			break
 		}
-		if out = l.fetcher.decide(ctx, h, o); out.todo != again {
+		out = l.fetcher.decide(ctx, h, o)
+		if out.failed == nil {
+			out.failed = o.failed
+		}
+		if out.todo != again {
 			return out
 		}
+		o.failed = out.failed
 	}
-	return outcome{todo: direct}
+	return outcome{todo: direct, failed: o.failed}
 }
 
 // acquire returns the key's holding, or nil if there is no room for one. A new one knows

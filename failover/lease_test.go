@@ -1,0 +1,76 @@
+package failover_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/lease"
+)
+
+// hang keeps a call until its time is over.
+func hang(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// leased puts a lease over a failover whose primary hangs, and whose breaker stays closed.
+func leased(t *testing.T, instead ratelimit.Reserver[string]) *lease.Limiter[string] {
+	s := newStore(t, shared)
+	s.fail(hang)
+	guarded := over(t, s, instead, failover.Options{Timeout: 50 * time.Millisecond, Failures: 1000})
+	l, err := lease.New(guarded, &lease.Options[string]{MaxBatch: 100})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Flush(context.Background()) })
+	return l
+}
+
+func TestALeaseWaitsOnlyOnceForAPrimaryThatHangs(t *testing.T) {
+	few := ratelimit.TokenBucket(ratelimit.PerHour(1), 3) // less than a batch
+	for name, instead := range map[string]func() ratelimit.Reserver[string]{
+		"a local limiter": func() ratelimit.Reserver[string] { return newLocal(t, few) },
+		"denials":         failover.Closed[string],
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := leased(t, instead())
+				var wg sync.WaitGroup
+				for i := range 16 {
+					wg.Go(func() {
+						began := time.Now()
+						var d ratelimit.Decision
+						if i%2 == 0 {
+							d, _ = l.Take(context.Background(), "k", 1)
+						} else {
+							res, _ := l.Reserve(context.Background(), "k", 1, 0)
+							d = res.Decision
+						}
+						assert.True(t, d.Degraded)
+						assert.Equal(t, 50*time.Millisecond, time.Since(began))
+					})
+				}
+				wg.Wait()
+			})
+		})
+	}
+}
+
+// A limiter that stands in may have a primary and a stand-in of its own.
+func TestAStandInThatWorksIsAskedAsOftenAsItIsNeeded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		second := newLocal(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 3))
+		l := leased(t, over(t, &store{Keyed: second}, failover.Open[string](), failover.Options{}))
+		for i := range 5 {
+			d, err := l.Take(context.Background(), "k", 1)
+			require.NoError(t, err)
+			require.Equal(t, i < 3, d.Allowed, "decision %d", i)
+		}
+	})
+}
