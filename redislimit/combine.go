@@ -9,12 +9,12 @@ import (
 )
 
 // flights is how many round trips of a sender are under way at once, as long as calls
-// wait to share the next one: with two, the server works on one while the other's
-// answers are read.
-const flights = 2
+// wait to share the next one: the server works on one while another's answers are read and
+// a third is being made.
+const flights = 3
 
 // combiner lets calls that are under way at once share round trips. Nobody waits for
-// company: a call that comes while fewer than two round trips are under way is sent
+// company: a call that comes while fewer than three round trips are under way is sent
 // at once, by its caller. The others queue. Whenever a round trip ends, one of those in
 // the queue is told to lead: it sends the whole queue, up to the batch size, as one
 // pipeline. So there is no goroutine of the package's own, and nothing to close.
@@ -22,6 +22,7 @@ type combiner struct {
 	mu     sync.Mutex // guards the fields below, those of batches, and batch of the tickets in them
 	flying int        // round trips under way, led or about to be
 	queue  []*ticket
+	watch  watch
 }
 
 // batch is what one of its tickets sends for all.
@@ -46,8 +47,12 @@ func (s *sender) combine(ctx context.Context, t *ticket) {
 	queued := &ticket{script: t.script, keys: t.keys, payload: t.payload, test: t.test, wake: make(chan struct{}, 1)}
 	queued.deadline, _ = ctx.Deadline()
 	c.queue = append(c.queue, queued)
+	_, own := ctx.(*deadline) // and no caller's context that may end
+	if own {
+		c.watch.add(queued)
+	}
 	c.mu.Unlock()
-	if err, sent := s.await(ctx, queued); err != nil {
+	if err, sent := s.await(ctx, queued, own); err != nil {
 		t.err, t.sent = err, sent // what is queued may still be written by whoever sends it
 		return
 	}
@@ -55,24 +60,39 @@ func (s *sender) combine(ctx context.Context, t *ticket) {
 }
 
 // await waits until the ticket is answered, if need be by leading. If the context ends
-// first it returns why, and whether the ticket may have been sent.
-func (s *sender) await(ctx context.Context, t *ticket) (err error, sent bool) {
-	select {
-	case <-t.wake:
-	case <-ctx.Done():
-		if s.leave(t) {
-			return ctx.Err(), false
+// first it returns why, and whether the ticket may have been sent. Of a ticket that is
+// watched only the deadline can come first.
+func (s *sender) await(ctx context.Context, t *ticket, watched bool) (err error, sent bool) {
+	if watched {
+		<-t.wake
+		if t.turn.Load() == isLate {
+			return context.DeadlineExceeded, t.tooLate
 		}
-		select {
-		case <-t.wake:
-		default:
-			return ctx.Err(), true
-		}
+	} else if err, sent = s.awaitEither(ctx, t); err != nil {
+		return err, sent
 	}
 	if t.batch.leader == t {
 		s.lead(t.batch)
 	}
 	return nil, false
+}
+
+// awaitEither waits until the ticket is woken, or its context ends.
+func (s *sender) awaitEither(ctx context.Context, t *ticket) (err error, sent bool) {
+	select {
+	case <-t.wake:
+		return nil, false
+	case <-ctx.Done():
+	}
+	if s.leave(t) {
+		return ctx.Err(), false
+	}
+	select {
+	case <-t.wake:
+		return nil, false
+	default:
+		return ctx.Err(), true
+	}
 }
 
 // land ends a round trip, and lets the next one start.
@@ -108,6 +128,7 @@ func (b *batch) appointLocked() {
 			b.leader = t
 		}
 	}
+	b.leader.turn.take(isWoken) // whoever is late is in no batch any more
 	b.leader.wake <- struct{}{}
 }
 
@@ -118,10 +139,13 @@ func (t *ticket) staysLonger(than *ticket) bool {
 // leave takes a ticket back that has not been sent, and reports whether it was in time.
 // If the ticket was about to lead, another takes its place.
 func (s *sender) leave(t *ticket) bool {
-	c := &s.combiner
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	b := t.batch
+	s.combiner.mu.Lock()
+	defer s.combiner.mu.Unlock()
+	return s.leaveLocked(t)
+}
+
+func (s *sender) leaveLocked(t *ticket) bool {
+	c, b := &s.combiner, t.batch
 	switch {
 	case b == nil:
 		c.queue = without(c.queue, t)
@@ -154,9 +178,9 @@ func (s *sender) start(b *batch) {
 // lead sends a batch and hands out the answers. The leader's deadline is the latest of
 // all, and its own context bounds nobody.
 func (s *sender) lead(b *batch) {
+	defer b.wakeOthers() // after the next round trip's leader: it shall not wait for them
 	defer s.land()
 	s.start(b)
-	defer b.wakeOthers()
 	ctx := context.Background()
 	if !b.leader.deadline.IsZero() {
 		bounded, deadline := withDeadline(ctx, b.leader.deadline)
@@ -172,7 +196,7 @@ func (s *sender) lead(b *batch) {
 
 func (b *batch) wakeOthers() {
 	for _, t := range b.tickets {
-		if t != b.leader {
+		if t != b.leader && t.turn.take(isWoken) {
 			t.wake <- struct{}{}
 		}
 	}

@@ -16,7 +16,12 @@ func gather(batch []*ticket) (sends []*ticket) {
 		}
 		c := crowdFor(sends, t.script.crowd)
 		if c == nil {
-			c = &ticket{script: t.script.crowd, payload: head(make([]byte, 0, headSize+askSize*len(batch)), opTake, 0)}
+			c = &ticket{
+				script:  t.script.crowd,
+				payload: head(make([]byte, 0, headSize+askSize*len(batch)), opTake, 0),
+				keys:    make([]string, 0, len(batch)),
+				members: make([]*ticket, 0, len(batch)),
+			}
 			sends = append(sends, c)
 		}
 		c.join(t)

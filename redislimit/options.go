@@ -50,7 +50,7 @@ type Options struct {
 
 	// Batch is how many decisions that are under way at once may share a round trip. Those
 	// of them that are on one key each, and of one algorithm, share a script call too, in
-	// which each is decided by itself. If zero, 64; 1 means that each decision has a round
+	// which each is decided by itself. If zero, 32; 1 means that each decision has a round
 	// trip and a call of its own. Behind a proxy that spreads keys over several servers it
 	// must be 1: such a proxy sends all keys of a call to the server of the first.
 	Batch int
@@ -63,7 +63,7 @@ type Options struct {
 const (
 	defaultTimeout = 50 * time.Millisecond
 	defaultMaxLog  = 2000
-	defaultBatch   = 64
+	defaultBatch   = 32
 )
 
 // complete fills in the defaults, and says what is wrong.

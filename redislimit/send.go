@@ -57,6 +57,7 @@ const maxGoroutines = 256
 // only there do calls share round trips.
 func newSender(client redis.UniversalClient, timeout time.Duration, batch int) *sender {
 	s := &sender{user: client, client: client, timeout: timeout, batch: batch}
+	s.combiner.watch.due = s.wakeLate
 	c, ok := client.(*redis.Client)
 	if !ok || timeout < 0 {
 		s.slots = make(chan struct{}, maxGoroutines)

@@ -21,7 +21,9 @@ type ticket struct {
 
 	// Of a ticket that waits for others, guarded by the combiner's lock until it is woken.
 	deadline time.Time     // zero if there is none
-	wake     chan struct{} // has one element as soon as the ticket is answered, or leads
+	wake     chan struct{} // has one element as soon as the ticket is answered, leads, or is late
+	turn     turn          // for whom wake is
+	tooLate  bool          // of one that is late: it may have been sent
 	batch    *batch        // that it is a part of, nil while it is in the queue
 	call     *call
 	members  []*ticket // of a crowd, which share the call

@@ -341,19 +341,44 @@ func TestACancelledWaitGivesBack(t *testing.T) {
 
 func TestNoCallerIsLostInACrowdOfCancellations(t *testing.T) {
 	f := newFixture(t)
-	l := f.real(ratelimit.FixedWindow(ratelimit.PerDay(1_000_000)))
-	require.True(t, l.Allow("k", 1))
+	crowded(t, f, "ends", 10*time.Second, func(i, n int) (context.Context, context.CancelFunc) {
+		if n%4 != 0 {
+			return context.WithTimeout(context.Background(), time.Duration((i*7+n*13)%40)*50*time.Microsecond)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(time.Duration(i%10)*20*time.Microsecond, cancel)
+		return ctx, cancel
+	})
+}
+
+func TestNoCallerIsLostInACrowdOfTimeouts(t *testing.T) {
+	f := newFixture(t)
+	for _, timeout := range []time.Duration{100 * time.Microsecond, time.Millisecond, 5 * time.Millisecond} {
+		crowded(t, f, fmt.Sprint("late", timeout.Microseconds()), timeout, func(i, n int) (context.Context, context.CancelFunc) {
+			if n%10 == 0 { // beside callers whose contexts may end
+				return context.WithTimeout(context.Background(), time.Duration(i)*50*time.Microsecond)
+			}
+			return context.Background(), func() {}
+		})
+	}
+}
+
+// crowded has many callers decide at once, whose contexts or whose limiter's timeout end early.
+func crowded(t *testing.T, f *fixture, name string, timeout time.Duration, contextOf func(i, n int) (context.Context, context.CancelFunc)) {
+	t.Helper()
+	limit := ratelimit.FixedWindow(ratelimit.PerDay(1_000_000))
+	l, err := New(f.client, limit, &Options{Name: name, Timeout: timeout})
+	require.NoError(t, err)
+	patient, err := New(f.client, limit, &Options{Name: name, Timeout: 20 * time.Second})
+	require.NoError(t, err)
+	require.True(t, patient.Allow("k", 1))
 	before := runtime.NumGoroutine()
 	var allowed, unknown atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {
 			for n := range 20 {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Duration((i*7+n*13)%40)*50*time.Microsecond)
-				if n%4 == 0 {
-					ctx, cancel = context.WithCancel(context.Background())
-					time.AfterFunc(time.Duration(i%10)*20*time.Microsecond, cancel)
-				}
+				ctx, cancel := contextOf(i, n)
 				d, err := l.Take(ctx, "k", 1)
 				cancel()
 				switch {
@@ -362,17 +387,21 @@ func TestNoCallerIsLostInACrowdOfCancellations(t *testing.T) {
 				case errors.Is(err, ErrUnanswered):
 					unknown.Add(1)
 				default:
-					assert.True(t, errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled), err)
+					assert.True(t, errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, ratelimit.ErrUnavailable), err)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	spent := int64(1_000_000-1) - int64(f.left(l, "k"))
+	spent := int64(1_000_000-1) - int64(f.left(patient, "k"))
 	assert.GreaterOrEqual(t, spent, allowed.Load())
 	assert.LessOrEqual(t, spent, allowed.Load()+unknown.Load(), "an error that is not ErrUnanswered has charged nothing")
-	assert.Zero(t, l.sender.combiner.flying)
-	assert.Empty(t, l.sender.combiner.queue)
+	c := &l.sender.combiner
+	require.Eventually(t, func() bool { // the last timer has fired
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.flying == 0 && len(c.queue) == 0 && !c.watch.armed && len(c.watch.tickets) == 0
+	}, 20*time.Second, time.Millisecond)
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+5 }, 20*time.Second, 10*time.Millisecond)
 }
 
