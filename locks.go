@@ -53,6 +53,7 @@ func (x *locks) sort() {
 		}
 		sorted[i] = b
 	}
+	clear((*x)[len(sorted):])
 	*x = sorted
 }
 

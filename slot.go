@@ -113,13 +113,15 @@ func (s *keyedSlot[R, K]) load(r R, cost int) (err error) {
 		s.cost = s.terms.cost(r)
 	}
 	var b *account
-	if m := s.l.plain; m != nil {
-		b, _ = m.Load(s.key)
+	if s.l.plain != nil {
+		b, _ = s.l.plain.Load(s.key)
 	}
 	if b == nil || s.cost < 0 { // what was found can be a key
 		if err = s.l.check(s.key, s.cost); err != nil {
 			return err
 		}
+	}
+	if s.l.plain == nil {
 		b = s.l.keys.find(s.key)
 	}
 	s.found(b)
