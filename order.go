@@ -24,6 +24,7 @@ type order[K comparable] struct {
 	batches *simplelru.LRU[*batch[K], struct{}] // nil until a batch is full: most limiters have few keys
 	newest  *batch[K]                           // nil, or with at least one place
 	oldest  *front[K]                           // nil until it is first needed
+	spare   *batch[K]                           // an empty one to use next, or nil
 	n       int                                 // places, dead ones included
 	dead    int
 }
@@ -57,7 +58,9 @@ type front[K comparable] struct {
 // add gives a key the newest place.
 func (o *order[K]) add(p place[K]) {
 	if o.newest == nil {
-		o.newest = new(batch[K])
+		if o.newest, o.spare = o.spare, nil; o.newest == nil {
+			o.newest = new(batch[K])
+		}
 	}
 	o.newest.places[o.newest.n] = p
 	o.newest.n++
@@ -121,6 +124,8 @@ func (o *order[K]) refill() *front[K] {
 	}
 	f := o.oldest
 	f.first, f.end = looks, looks+copy(f.places[looks:], b.places[:b.n])
+	*b = batch[K]{}
+	o.spare = b
 	return f
 }
 
