@@ -62,9 +62,6 @@ func (a *attributes) Attribute(name string) (string, bool) {
 // metadata returns a key's only value. A client that sends a key twice has none: else
 // different parts of a program could believe different ones.
 func (a *attributes) metadata(key string) (string, bool) {
-	values := a.call.Metadata(key)
-	if len(values) != 1 || values[0] == "" {
-		return "", false
-	}
-	return values[0], true
+	v, err := keytext.Single(a.call.Metadata(key), key)
+	return v, err == nil
 }

@@ -71,7 +71,7 @@ func Optional[K any](key func(*Call) (K, error)) func(*Call) (K, error) {
 // Metadata returns a key function for the value that the client has sent under a key. It
 // is ErrNoKey if the value is missing or empty, and ErrMalformedKey if it is longer than
 // 1 KiB, or if there are several, since another program may read another one of them.
-// Clients send what they like: use it if a proxy or another interceptor has set or checked
+// White space around the value is no part of it. Clients send what they like: use it if a proxy or another interceptor has set or checked
 // the value, or beside a limit by address. For secrets, use [APIKey].
 func Metadata(key string) func(*Call) (string, error) {
 	key = strings.ToLower(key)

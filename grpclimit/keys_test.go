@@ -45,6 +45,28 @@ func TestMetadataAreAKey(t *testing.T) {
 	}
 }
 
+func TestWhiteSpaceAroundAValueIsNoPartOfTheKey(t *testing.T) {
+	for _, value := range []string{"k", " k", "k\t", " \tk  "} {
+		c := callWith("x-key", value, "authorization", value)
+		key, err := grpclimit.Metadata("x-key")(c)
+		require.NoError(t, err)
+		assert.Equal(t, "k", key)
+		secret, err := grpclimit.APIKey("x-key")(c)
+		require.NoError(t, err)
+		assert.Equal(t, grpclimit.HashOf("k"), secret)
+		got, ok := grpclimit.PolicyRequest(c, nil).Attribute("header:x-key")
+		assert.True(t, ok)
+		assert.Equal(t, "k", got)
+		over, err := httplimit.APIKey("X-Key")(&http.Request{Header: http.Header{"X-Key": {value}}}) // as HTTP/2 may bring it
+		require.NoError(t, err)
+		assert.Equal(t, secret, over)
+	}
+	for _, empty := range []string{" ", "\t \t"} {
+		_, err := grpclimit.APIKey("x-key")(callWith("x-key", empty))
+		assert.ErrorIs(t, err, grpclimit.ErrNoKey)
+	}
+}
+
 func TestASecretHasTheSameHashAsOverHTTP(t *testing.T) {
 	for _, secret := range []string{"s", strings.Repeat("long", 1000)} {
 		r := &http.Request{Header: http.Header{"X-Api-Key": {secret}, "Authorization": {"Bearer " + secret}}}

@@ -77,9 +77,6 @@ func (h *httpRequest) ip() (string, bool) {
 // header returns a field's only value. A client who sends a field twice has none: else
 // different parts of a program could believe different ones.
 func (h *httpRequest) header(field string) (string, bool) {
-	values := h.r.Header.Values(field)
-	if len(values) != 1 || values[0] == "" {
-		return "", false
-	}
-	return values[0], true
+	v, err := keytext.Single(h.r.Header.Values(field), field)
+	return v, err == nil
 }

@@ -188,7 +188,7 @@ var (
 
 // only returns the address in the field that holds one.
 func only(name string, lines []string) (netip.Addr, error) {
-	value, err := keytext.Single(lines, name)
+	value, err := keytext.Raw(lines, name)
 	if err != nil {
 		return netip.Addr{}, err
 	}

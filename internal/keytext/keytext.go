@@ -10,15 +10,28 @@ import (
 	"github.com/weir-go/ratelimit/internal/undecided"
 )
 
-// Single returns the only value there is.
-func Single(values []string, what string) (string, error) {
+// Raw returns the only value there is.
+func Raw(values []string, what string) (string, error) {
 	switch {
 	case len(values) > 1:
 		return "", fmt.Errorf("%w: %d values of %s", undecided.ErrMalformedKey, len(values), what)
 	case len(values) == 0 || values[0] == "":
-		return "", fmt.Errorf("%w: no %s", undecided.ErrNoKey, what)
+		return "", missing(what)
 	}
 	return values[0], nil
+}
+
+func missing(what string) error { return fmt.Errorf("%w: no %s", undecided.ErrNoKey, what) }
+
+// Single returns the only value there is, without white space around it: that is no part of a
+// field's value (RFC 9110, section 5.5), but only HTTP/1 servers remove it. Else a client
+// would have a budget for each number of spaces.
+func Single(values []string, what string) (string, error) {
+	value, err := Raw(values, what)
+	if value = strings.Trim(value, " \t"); err == nil && value == "" {
+		err = missing(what)
+	}
+	return value, err
 }
 
 // maxKept bounds the text of a key. A limiter keeps its keys, and a server's default
