@@ -3,6 +3,7 @@ package failover_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,6 +61,50 @@ func TestALeaseWaitsOnlyOnceForAPrimaryThatHangs(t *testing.T) {
 			})
 		})
 	}
+}
+
+// slow is a limiter that takes some time.
+type slow struct{ ratelimit.Reserver[string] }
+
+func (s slow) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	time.Sleep(time.Millisecond)
+	return s.Reserver.Reserve(ctx, key, cost, maxDelay)
+}
+
+// What one decision has seen fail is not passed on from caller to caller.
+func TestALeaseReturnsToAPrimaryThatHasFailedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 1_000_000))
+		var failed atomic.Bool
+		s.fail(func(ctx context.Context) error {
+			if failed.CompareAndSwap(false, true) {
+				return hang(ctx)
+			}
+			time.Sleep(time.Millisecond)
+			return nil
+		})
+		local := slow{newLocal(t, ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 4))}
+		guarded := over(t, s, local, failover.Options{Timeout: 50 * time.Millisecond, Failures: 1000})
+		l, err := lease.New(guarded, &lease.Options[string]{MaxBatch: 4, DenyFor: -1})
+		require.NoError(t, err)
+		began := time.Now()
+		var wg sync.WaitGroup
+		for i := range 64 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * 50 * time.Microsecond)
+				for time.Since(began) < time.Second {
+					d, err := l.Take(context.Background(), "k", 1)
+					assert.NoError(t, err)
+					if time.Since(began) > 200*time.Millisecond {
+						assert.False(t, d.Degraded, "after %v", time.Since(began))
+					}
+					time.Sleep(100 * time.Microsecond)
+				}
+			})
+		}
+		wg.Wait()
+		require.NoError(t, l.Flush(context.Background()))
+	})
 }
 
 // A limiter that stands in may have a primary and a stand-in of its own.

@@ -94,7 +94,7 @@ func (f *fetcher[K]) waitAlong(ctx context.Context, h *holding[K], fl *flight, o
 	case fl.failure != nil:
 		return outcome{err: fl.failure}
 	}
-	return outcome{todo: again, failed: fl.failed}
+	return outcome{todo: again, failed: o.failed.And(fl.fails.List())}
 }
 
 // until waits until a fetch has landed, or says why the caller does not wait any longer.

@@ -57,10 +57,7 @@ func (f *fetcher[K]) amountLocked(h *holding[K], need int, now time.Duration) in
 }
 
 func (f *fetcher[K]) launchLocked(ctx context.Context, h *holding[K], fl *flight) {
-	if fl.failed == nil {
-		fl.failed = new(failures.Set)
-	}
-	fl.ctx, fl.cancel = context.WithTimeout(failures.With(ctx, fl.failed), f.remote.timeout)
+	fl.ctx, fl.cancel = context.WithTimeout(failures.With(ctx, fl.order.failed, &fl.fails), f.remote.timeout)
 	fl.done = make(chan struct{})
 	h.flight = fl
 	go f.fly(h, fl)

@@ -53,12 +53,14 @@ type flight struct {
 	abandoned bool    // the caller has left
 	out       outcome // for the caller
 	failure   error   // for those who have waited along: the remote could not decide
+
+	fails failures.Set // what has failed in this flight
 }
 
 // outcome is what the flight has brought its caller.
 func (fl *flight) outcome() outcome {
 	out := fl.out
-	out.failed = fl.failed
+	out.failed = fl.order.failed.And(fl.fails.List())
 	return out
 }
 
@@ -68,7 +70,7 @@ type order struct {
 	keep    bool // to settle it later
 	patient bool // to ask the remote limiter for a later instant if it denies
 
-	failed *failures.Set // what has failed in fetches that the caller has waited for; may be nil
+	failed failures.List // in fetches that the caller has waited for
 }
 
 // demand is the cost as a part of a sum that does not overflow.
@@ -82,15 +84,15 @@ type outcome struct {
 	claim    claim                  // if the caller wants to settle
 	whole    *ratelimit.Reservation // instead of a claim: the whole batch is the caller's
 	local    bool                   // decided without asking the remote limiter for it
-	failed   *failures.Set          // what has failed in fetches that the caller has waited for; may be nil
+	failed   failures.List          // in fetches that the caller has waited for
 }
 
 // context returns a context for what remains to be done.
 func (out *outcome) context(ctx context.Context) context.Context {
-	if out.failed == nil {
+	if len(out.failed) == 0 {
 		return ctx
 	}
-	return failures.With(ctx, out.failed)
+	return failures.With(ctx, out.failed, nil)
 }
 
 // todo is what remains to be done about a decision.

@@ -203,7 +203,7 @@ func (l *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 	if out.todo == answered {
 		return out.err
 	}
-	return l.remote.wait(out.context(ctx), key, cost)
+	return l.remote.wait(ctx, key, cost)
 }
 
 // Limits returns the limits of the remote limiter, if it tells them.
