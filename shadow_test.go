@@ -111,6 +111,28 @@ func TestOfTwoLayersOnOneKeyTheEnforcingOneCountsFirst(t *testing.T) {
 	require.False(t, stack.Allow(call{user: "ann"}, 1))
 }
 
+func TestAShadowOnTheSameKeyIsDecidedUnderTheSameLimit(t *testing.T) {
+	other := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerHour(1), 100), ratelimit.LeakyBucket(ratelimit.PerHour(1), 100),
+		ratelimit.FixedWindow(ratelimit.PerHour(100)), ratelimit.SlidingLog(ratelimit.PerHour(100)), ratelimit.SlidingCounter(ratelimit.PerHour(100))}
+	for _, limit := range []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerSecond(3), 6), ratelimit.LeakyBucket(ratelimit.PerSecond(3), 6),
+		ratelimit.FixedWindow(ratelimit.PerSecond(6)), ratelimit.SlidingLog(ratelimit.PerSecond(6)), ratelimit.SlidingCounter(ratelimit.PerSecond(6))} {
+		for _, tried := range other {
+			clock := new(testClock)
+			one, two := onClock(t, clock, limit), onClock(t, clock, limit)
+			want := stackOf(t, ratelimit.By(one, byUser), ratelimit.Shadow(ratelimit.By(one, byUser)))
+			got := stackOf(t, ratelimit.Shadow(ratelimit.Limited(ratelimit.By(two, byUser), func(call) ratelimit.Limit { return tried })), ratelimit.By(two, byUser))
+			for range 8 {
+				expected, err := want.Take(t.Context(), call{user: "ann"}, 1)
+				require.NoError(t, err)
+				d, err := got.Take(t.Context(), call{user: "ann"}, 1)
+				require.NoError(t, err)
+				assert.Equal(t, expected, d, "%v beside %v", tried, limit)
+				clock.advance(100 * time.Millisecond)
+			}
+		}
+	}
+}
+
 func TestAShadowsErrorsAreToldAndNotReturned(t *testing.T) {
 	broken := errors.New("broken")
 	clock := new(testClock)

@@ -235,8 +235,9 @@ func (s *stack[R]) enter(i int) {
 	if x.charge = none; x.p == nil || x.err != nil {
 		return
 	}
+	first := s.meets(x)
 	if !x.shadow {
-		x.charge = s.meets(x)
+		x.charge = first
 	}
 	if x.charge == none {
 		x.charge = len(s.charges)
@@ -244,6 +245,9 @@ func (s *stack[R]) enter(i int) {
 		s.charges[x.charge].begin(x.ask, i)
 	}
 	c := &s.charges[x.charge]
+	if x.shadow && first != none && c.p.tracks() && s.charges[first].p.tracks() {
+		c.p = s.charges[first].p // an account has one limit in one decision
+	}
 	c.add(x.ask)
 	s.absent = s.absent || x.b == nil
 	s.over = s.over || !x.shadow && c.exceeds()
