@@ -25,6 +25,7 @@ type order[K comparable] struct {
 	newest  *batch[K]                           // nil, or with at least one place
 	oldest  *front[K]                           // nil until it is first needed
 	spare   *batch[K]                           // an empty one to use next, or nil
+	readers int                                 // who reads runs and lets go of the shard's lock in between
 	n       int                                 // places, dead ones included
 	dead    int
 }
@@ -124,8 +125,10 @@ func (o *order[K]) refill() *front[K] {
 	}
 	f := o.oldest
 	f.first, f.end = looks, looks+copy(f.places[looks:], b.places[:b.n])
-	*b = batch[K]{}
-	o.spare = b
+	if o.readers == 0 {
+		*b = batch[K]{}
+		o.spare = b
+	}
 	return f
 }
 

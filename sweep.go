@@ -48,12 +48,16 @@ func (t *table[K]) sweep(clock Clock) (dropped int) {
 		s := &t.shards[i]
 		s.mu.Lock()
 		runs := s.order.runs()
+		s.order.readers++
 		s.mu.Unlock()
 		for len(runs) > 0 {
 			n := min(sweepRuns, len(runs))
 			dropped += t.sweepSome(s, runs[:n], clock)
 			runs = runs[n:]
 		}
+		s.mu.Lock()
+		s.order.readers--
+		s.mu.Unlock()
 	}
 	return dropped
 }

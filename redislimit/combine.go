@@ -100,6 +100,7 @@ func (s *sender) land() {
 	c := &s.combiner
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.watch.trim()
 	s.startLocked()
 }
 

@@ -27,11 +27,16 @@ type watch struct {
 	due     func() // what the timer calls
 }
 
-// add watches a ticket, and forgets those at the front that wait no longer.
-func (w *watch) add(t *ticket) {
+// trim forgets the tickets at the front that wait no longer.
+func (w *watch) trim() {
 	for len(w.tickets) > 0 && w.tickets[0].turn.Load() != waits {
 		w.drop()
 	}
+}
+
+// add watches a ticket.
+func (w *watch) add(t *ticket) {
+	w.trim()
 	if w.tickets = append(w.tickets, t); !w.armed {
 		w.arm(time.Until(t.deadline))
 	}
