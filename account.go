@@ -147,18 +147,31 @@ func (b *account) pay(t *tokenBucket, reading, cost int64) bool {
 
 // allow is pay for all other accounts. The plan is the account's. The caller holds the lock.
 func (b *account) allow(p *plan, reading, cost int64) bool {
-	if p.ordered || b.detail != nil {
-		// How the key stands afterwards is not asked for, and not worked out.
-		_, o := b.try(reading, cost, take)
-		return !o.denied(reading)
-	}
-	b.last = max(reading, b.last)
-	ok := p.earliest(b.state, b.last, cost) <= b.last
-	if ok {
-		b.state = p.spend(b.state, b.last, cost)
+	now := max(reading, b.last)
+	b.record(p, now)
+	ok := p.earliest(b.state, now, cost) <= now
+	switch {
+	case !ok:
+	case p.leaky == nil && b.detail == nil:
+		b.state = p.spend(b.state, now, cost)
+	default:
+		b.spend(p, now, cost)
 	}
 	b.use.decided(ok)
 	return ok
+}
+
+// spend spends a cost that is allowed now, or lets it into the queue. The caller holds the lock.
+func (b *account) spend(p *plan, now, cost int64) {
+	at, part := now, int64(0)
+	if p.leaky != nil {
+		at, part = p.leaky.leaves(b.state, now)
+	}
+	if b.detail == nil {
+		b.state = p.spend(b.state, at, cost)
+	} else {
+		b.state = p.book(b.state, spending{at: at, part: part, cost: cost, changes: b.changes})
+	}
 }
 
 // record makes now the highest reading seen, and the state what it is by then.
