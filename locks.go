@@ -53,8 +53,10 @@ func (x *locks) sort() {
 		}
 		sorted[i] = b
 	}
-	clear((*x)[len(sorted):])
-	*x = sorted
+	if len(sorted) < len(*x) {
+		clear((*x)[len(sorted):])
+		*x = sorted
+	}
 }
 
 const fewLocks = 8

@@ -113,16 +113,17 @@ func (s *keyedSlot[R, K]) load(r R, cost int) (err error) {
 		s.cost = s.terms.cost(r)
 	}
 	var b *account
-	if s.l.plain != nil {
-		b, _ = s.l.plain.Load(s.key)
+	m := s.l.plain
+	if m != nil {
+		b, _ = m.Load(s.key)
 	}
 	if b == nil || s.cost < 0 { // what was found can be a key
 		if err = s.l.check(s.key, s.cost); err != nil {
 			return err
 		}
-	}
-	if s.l.plain == nil {
-		b = s.l.keys.find(s.key)
+		if m == nil {
+			b = s.l.keys.find(s.key)
+		}
 	}
 	s.found(b)
 	if s.terms.limit == nil && s.l.limitFor == nil {

@@ -223,6 +223,7 @@ func (s *stack[R]) gather() {
 	for i := range s.seats {
 		if s.seats[i].shadow {
 			s.enter(i)
+			s.align(i)
 		}
 	}
 	s.firm, s.shadows = s.charges[:firm], s.charges[firm:]
@@ -235,9 +236,8 @@ func (s *stack[R]) enter(i int) {
 	if x.charge = none; x.p == nil || x.err != nil {
 		return
 	}
-	first := s.meets(x)
 	if !x.shadow {
-		x.charge = first
+		x.charge = s.meets(x, s.charges)
 	}
 	if x.charge == none {
 		x.charge = len(s.charges)
@@ -245,19 +245,28 @@ func (s *stack[R]) enter(i int) {
 		s.charges[x.charge].begin(x.ask, i)
 	}
 	c := &s.charges[x.charge]
-	if x.shadow && first != none && c.p.tracks() && s.charges[first].p.tracks() {
-		c.p = s.charges[first].p // an account has one limit in one decision
-	}
 	c.add(x.ask)
 	s.absent = s.absent || x.b == nil
 	s.over = s.over || !x.shadow && c.exceeds()
 }
 
-// meets returns the charge of the same account, if there is one. As long as a key is not
+// align puts a shadow's charge under the plan of the first charge of the same account: an
+// account has one limit in one decision.
+func (s *stack[R]) align(i int) {
+	x := &s.seats[i]
+	if x.charge == none || !x.p.tracks() {
+		return
+	}
+	if j := s.meets(x, s.charges[:x.charge]); j != none && s.charges[j].p.tracks() {
+		s.charges[x.charge].p = s.charges[j].p
+	}
+}
+
+// meets returns which of the charges is that of the same account, or none. As long as a key is not
 // tracked there is no account to compare, only the key.
-func (s *stack[R]) meets(x *seat[R]) int {
-	for j := range s.charges {
-		c := &s.charges[j]
+func (s *stack[R]) meets(x *seat[R], charges charges) int {
+	for j := range charges {
+		c := &charges[j]
 		if c.b == x.b && (x.b != nil || x.same(s.seats[c.seat].slot)) {
 			return j
 		}
