@@ -121,8 +121,8 @@ func (b *account) accept(o offer, cost int64, q request) {
 	}
 }
 
-// pay is decide for a caller who needs only the yes or no, if the plan is a token bucket's and
-// nothing is booked. The caller holds the lock.
+// pay spends a cost if it may be spent now, and says only whether it did. The plan is a token
+// bucket's, and nothing is booked. The caller holds the lock.
 func (b *account) pay(t *tokenBucket, reading, cost int64) bool {
 	now := max(reading, b.last)
 	b.last = now
@@ -145,7 +145,7 @@ func (b *account) pay(t *tokenBucket, reading, cost int64) bool {
 	return true
 }
 
-// allow is pay for all other accounts. The plan is the account's. The caller holds the lock.
+// allow does the same for any account. The plan is the account's. The caller holds the lock.
 func (b *account) allow(p *plan, reading, cost int64) bool {
 	now := max(reading, b.last)
 	b.record(p, now)

@@ -78,9 +78,10 @@ func (s *chargedStream) serve(srv any, handler grpc.StreamHandler) error {
 	return err
 }
 
-// wasted reports whether the opening was for nothing: the stream ends because its first
-// message was denied, and the client has got nothing. If it stayed charged, the opening
-// of the client's retry would spend what the message has waited for.
+// wasted reports whether the opening of the stream has to be given back: the first message
+// was denied, the stream ends because of that, and the client has got nothing. If the opening
+// stayed charged, the client's retry would open a second stream with the budget that its
+// message has waited for.
 func (s *chargedStream) wasted(err error) bool {
 	denied := s.denied.Load()
 	return denied != nil && !s.allowed.Load() && !s.sent.Load() && codeOf(err) == codeOf(*denied)

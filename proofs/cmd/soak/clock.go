@@ -11,7 +11,7 @@ import (
 type clock struct {
 	now  atomic.Int64
 	high atomic.Int64
-	low  int64 // for who moves the clock and who checks
+	low  int64 // guarded by stage.world; one goroutine moves the clock
 }
 
 func (c *clock) Now() time.Duration {
