@@ -68,7 +68,8 @@ func Limited[R any](l Layer[R], limit func(R) ratelimit.Limit) Layer[R] {
 
 // Shadow returns the layer as one that is tried out: it is charged if the cost fits, and
 // reports its answer to OnDecision, but it never denies. It adds nothing to a
-// decision, not even an error.
+// decision, not even an error. Give it a limiter of its own: if it charges the key of
+// another layer too, Remaining and ResetAfter are from before that charge.
 func Shadow[R any](l Layer[R]) Layer[R] {
 	return wrapped(l, "Shadow", false, "", func(y *layer[R]) { y.shadow = true })
 }
