@@ -92,3 +92,16 @@ func (x seats[R]) debit() func(actual int) error {
 		return errors.Join(errs...)
 	}
 }
+
+// are reports whether these are the seats of the layers with the given indices.
+func (x seats[R]) are(layers []int) bool {
+	if len(x) != len(layers) {
+		return false
+	}
+	for i := range x {
+		if x[i].layer != layers[i] {
+			return false
+		}
+	}
+	return true
+}

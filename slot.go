@@ -47,13 +47,13 @@ type ask struct {
 	shadow  bool // it never denies
 	own     bool // the cost is the layer's own, whatever the caller's
 	watched bool // somebody wants to be told of its decisions
+	seated  bool // the layer has one of the stack's seats
 
 	p        *plan    // nil if the layer does not apply
 	b        *account // nil while the key is not tracked, and if the plan tracks nothing
 	floor    int64    // if b is nil: the time before which the key may not be created
 	cost     int
 	charge   int   // the index of the charge that it is a part of, or none
-	seated   bool  // the layer is one of the request's
 	loaded   bool  // there is something to report
 	inserted bool  // the account was made for this decision, and is pinned
 	pinned   bool  // the account was there before, and is pinned for this decision
@@ -70,7 +70,7 @@ const none = -1
 // the struct as a whole. What is not set here, load sets.
 func (a *ask) forget() {
 	a.p, a.b, a.err, a.refreshed, a.cost, a.floor = nil, nil, nil, nil, 0, 0
-	a.seated, a.loaded, a.inserted, a.pinned = false, false, false, false
+	a.loaded, a.inserted, a.pinned = false, false, false
 }
 
 // outdated reports whether the limit was to be asked for again since it was.

@@ -81,9 +81,6 @@ func (s *stack[R]) seat(i int) {
 // clear forgets the request.
 func (s *stack[R]) clear() {
 	s.seats.clear()
-	if s.pick != nil {
-		s.seats, s.watched = s.seats[:0], false
-	}
 	s.charges.clear()
 	s.locks.clear()
 	s.charges, s.firm, s.shadows = s.charges[:0], nil, nil
@@ -112,12 +109,24 @@ func (s *stack[R]) load(r R, cost int) error {
 	return nil
 }
 
-// choose seats the layers that pick picks, each once: a layer that is charged twice for
-// one request because its index was appended twice is never what was meant.
+// choose seats the layers that pick picks. Those of the last request keep their seats: many
+// requests in a row meet the same layers.
 func (s *stack[R]) choose(r R) error {
 	s.which = s.pick(r, s.which[:0])
+	if s.seats.are(s.which) {
+		return nil
+	}
+	return s.change()
+}
+
+// change seats the layers that have been picked in place of those that have seats, each once: a
+// layer that is charged twice for one request because its index was appended twice is never
+// what was meant.
+func (s *stack[R]) change() error {
+	s.leave()
 	for _, i := range s.which {
 		if i < 0 || i >= len(s.layers) {
+			s.leave()
 			return fmt.Errorf("ratelimit: AllOf was told to pick layer %d of %d", i, len(s.layers))
 		}
 		if x := &s.made[i]; x.slot == nil || !x.seated {
@@ -125,6 +134,14 @@ func (s *stack[R]) choose(r R) error {
 		}
 	}
 	return nil
+}
+
+// leave makes all layers leave their seats.
+func (s *stack[R]) leave() {
+	for i := range s.seats {
+		s.seats[i].seated = false
+	}
+	s.seats, s.watched = s.seats[:0], false
 }
 
 // fail ends a decision with a layer's error. The limiters of the other layers are told

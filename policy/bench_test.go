@@ -1,7 +1,6 @@
 package policy_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -12,12 +11,13 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// many is a file with the given number of rules, of which three match a request of benchRequest.
-func many(rules int) string {
+// many is a file with the given number of rules, of which three match a request of
+// benchRequest, one of them by the route.
+func many(rules int, route string) string {
 	var b strings.Builder
 	b.WriteString(`rules:
 - {name: user, key: user, limit: token-bucket 1000000000/s burst 1000000000}
-- {name: route, match: {route: "POST /v1/charges"}, key: ip, limit: token-bucket 1000000000/s burst 1000000000}
+- {name: route, match: {route: "` + route + `"}, key: ip, limit: token-bucket 1000000000/s burst 1000000000}
 - {name: service, limit: token-bucket 1000000000/s burst 1000000000}
 `)
 	for i := 3; i < rules; i++ {
@@ -54,36 +54,48 @@ func BenchmarkPolicy(b *testing.B) {
 	for i := range requests {
 		requests[i] = &benchRequest{fmt.Sprintf("user:%d", i), fmt.Sprintf("192.0.2.%d", i%256)}
 	}
-	for _, rules := range []int{3, 100, 1000} {
-		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {
-			set, err := policy.Parse([]byte(many(rules)))
-			require.NoError(b, err)
-			p, err := policy.New(set, nil)
-			require.NoError(b, err)
+	run := func(name string, allowed func(*benchRequest) bool) {
+		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				if d, err := p.Take(context.Background(), requests[i%1024], 1); !d.Allowed {
-					b.Fatal(err)
+				if !allowed(requests[i%1024]) {
+					b.Fatal("denied")
 				}
 			}
 		})
 	}
-	b.Run("layers=3", func(b *testing.B) {
-		limit := ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000_000), 1_000_000_000)
-		users := ratelimit.Must(ratelimit.New[string](limit, nil))
-		routes := ratelimit.Must(ratelimit.New[string](limit, nil))
-		service := ratelimit.Must(ratelimit.New[struct{}](limit, nil))
-		l, err := ratelimit.All(
-			ratelimit.By(users, func(r *benchRequest) (string, error) { return r.user, nil }),
-			ratelimit.By(routes, func(r *benchRequest) (string, error) { return r.ip, nil }),
-			ratelimit.Global[*benchRequest](service),
-		)
-		require.NoError(b, err)
-		b.ReportAllocs()
-		for i := 0; b.Loop(); i++ {
-			if d, err := l.Take(context.Background(), requests[i%1024], 1); !d.Allowed {
-				b.Fatal(err)
-			}
-		}
-	})
+	for _, rules := range []int{3, 100, 1000} {
+		literal, wildcard := inForceFor(b, rules, "POST /v1/charges"), inForceFor(b, rules, "POST /v1/{what}")
+		run(fmt.Sprintf("rules=%d", rules), func(r *benchRequest) bool { return taken(literal.Take(b.Context(), r, 1)) })
+		run(fmt.Sprintf("rules=%d/call=Allow", rules), func(r *benchRequest) bool { return literal.Allow(r, 1) })
+		run(fmt.Sprintf("rules=%d/route=wildcard", rules), func(r *benchRequest) bool { return taken(wildcard.Take(b.Context(), r, 1)) })
+	}
+	layers := byHand(b)
+	run("layers=3", func(r *benchRequest) bool { return taken(layers.Take(b.Context(), r, 1)) })
+	run("layers=3/call=Allow", func(r *benchRequest) bool { return layers.Allow(r, 1) })
+}
+
+func taken(d ratelimit.Decision, err error) bool { return d.Allowed && err == nil }
+
+func inForceFor(b *testing.B, rules int, route string) *policy.Policies {
+	set, err := policy.Parse([]byte(many(rules, route)))
+	require.NoError(b, err)
+	p, err := policy.New(set, nil)
+	require.NoError(b, err)
+	return p
+}
+
+// byHand returns the three layers that rules make of a benchRequest.
+func byHand(b *testing.B) *ratelimit.Layered[*benchRequest] {
+	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000_000), 1_000_000_000)
+	users := ratelimit.Must(ratelimit.New[string](limit, nil))
+	routes := ratelimit.Must(ratelimit.New[string](limit, nil))
+	service := ratelimit.Must(ratelimit.New[struct{}](limit, nil))
+	l, err := ratelimit.All(
+		ratelimit.By(users, func(r *benchRequest) (string, error) { return r.user, nil }),
+		ratelimit.By(routes, func(r *benchRequest) (string, error) { return r.ip, nil }),
+		ratelimit.Global[*benchRequest](service),
+	)
+	require.NoError(b, err)
+	return l
 }

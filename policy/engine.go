@@ -97,13 +97,27 @@ func (c *Charges) Append(which []int) []int {
 	return which
 }
 
-// Of returns the charge of a rule that applies.
+// Of returns the charge of a rule that applies, nil for another.
 func (c *Charges) Of(rule int) *Charge {
-	i, ok := c.position(rule)
-	if !ok {
-		return nil
+	if len(c.list) > few {
+		return c.search(rule)
 	}
-	return &c.list[i]
+	for i := range c.list {
+		if c.list[i].Rule == rule {
+			return &c.list[i]
+		}
+	}
+	return nil
+}
+
+// few is how many charges are looked at one by one, which is faster than a search.
+const few = 8
+
+func (c *Charges) search(rule int) *Charge {
+	if i, ok := c.position(rule); ok {
+		return &c.list[i]
+	}
+	return nil
 }
 
 // Tell takes note of what a rule said. It does nothing if nobody wants to know.
@@ -114,13 +128,5 @@ func (c *Charges) Tell(rule int, d ratelimit.Decision, spent bool) {
 }
 
 func (c *Charges) position(rule int) (int, bool) {
-	if len(c.list) <= 8 { // then to look at each is faster
-		for i := range c.list {
-			if c.list[i].Rule == rule {
-				return i, true
-			}
-		}
-		return 0, false
-	}
 	return slices.BinarySearchFunc(c.list, rule, func(ch Charge, rule int) int { return ch.Rule - rule })
 }

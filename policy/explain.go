@@ -46,7 +46,7 @@ func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 		return Explanation{}, err
 	}
 	ex := Explanation{KillSwitch: s.set.KillSwitch}
-	for _, i := range s.index.match(r, nil) {
+	for _, i := range s.index.match(r) {
 		e, err := s.explain(i, r, cost)
 		if err != nil && ex.Err == nil && !e.Shadow && !ex.KillSwitch {
 			ex.Err = err
@@ -70,9 +70,7 @@ func (s *state) explain(i int, r Request, cost int) (Explained, error) {
 		return e, nil
 	}
 	e.Key, e.Plan, e.Limit, e.Cost = ch.Key, ch.Plan, *ch.Limit, ch.Cost
-	if _, e.Override = rule.overrides[ch.Key]; e.Override {
-		e.Plan = ""
-	}
+	_, e.Override = rule.overrides[ch.Key]
 	if peeker, ok := s.decider.(Peeker); ok {
 		ch.Rule = i
 		d, err := peeker.Peek(&Charges{list: []Charge{ch}}, ch.Cost)

@@ -83,14 +83,14 @@ func TestWhichRulesMatch(t *testing.T) {
 		{Attributes{"path": "/files/a/b/"}, []int{0, 1, 10}},
 		{Attributes{"path": "/files"}, []int{0, 1}},
 	} {
-		assert.Equal(t, test.want, x.match(test.request, nil), "%v", test.request)
+		assert.Equal(t, test.want, x.match(test.request), "%v", test.request)
 	}
 }
 
 func TestADisabledRuleDoesNotMatch(t *testing.T) {
 	rules := rulesFor(t, Match{}, Match{}, Match{Route: []string{"/"}})
 	rules[0].Disabled, rules[2].Disabled = true, true
-	assert.Equal(t, []int{1}, newIndex(rules).match(Attributes{"path": "/"}, nil))
+	assert.Equal(t, []int{1}, newIndex(rules).match(Attributes{"path": "/"}))
 }
 
 // TestRoutesMatchAsTheMuxDoes compares each pattern with net/http: on a path that the mux
@@ -131,10 +131,80 @@ func TestRoutesMatchAsTheMuxDoes(t *testing.T) {
 			if w.Code/100 == 3 || strings.Contains(target+route, "%2F") {
 				continue // redirected; or the mux takes an escaped slash for a slash at the end
 			}
-			got := len(x.match(HTTP(req, nil), nil)) == 1
+			got := len(x.match(HTTP(req, nil))) == 1
 			require.Equal(t, found != "", got, "%q on %s %s%s", route, req.Method, req.Host, target)
 		}
 	}
+}
+
+// TestWhatIsPreparedMatchesAsTheTreeDoes compares requests for which something is prepared with
+// the same requests to an index that has prepared nothing.
+func TestWhatIsPreparedMatchesAsTheTreeDoes(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	pick := func(words ...string) string { return words[r.IntN(len(words))] }
+	path := func(words ...string) (p string) {
+		for i := range r.IntN(4) {
+			p += "/" + strings.ReplaceAll(pick(words...), "#", fmt.Sprint(i))
+		}
+		return p
+	}
+	prepared, alone := 0, 0
+	for range 300 {
+		var matches []Match
+		for range r.IntN(40) {
+			m := Match{Route: []string{pick("", "", "GET ", "HEAD ", "POST ") + pick("", "", "", "h") + path("a", "b", "a%20b", "%2F", "{x#}") + pick("/a", "/", "/{$}", "/{y...}")}}
+			if r.IntN(3) == 0 {
+				m.Attributes = map[string]Values{pick("tenant", "plan"): {pick("1", "2"), "3"}}
+			}
+			if r.IntN(5) == 0 {
+				m.Route = nil
+			}
+			matches = append(matches, m)
+		}
+		rules := rulesFor(t, matches...)
+		x, tree := newIndex(rules), newIndex(rules)
+		tree.prepared = nil
+		for _, m := range tree.routes.places {
+			m.alone = nil
+		}
+		for range 100 {
+			request := Attributes{"path": path("a", "b", "a%20b", "a%2", "%2F", "", "..") + pick("/a", "/", "", "/%61"), "method": pick("GET", "HEAD", "POST", "PUT", "CONNECT", ""), "host": pick("h", "h:80", "other")}
+			if r.IntN(2) == 0 {
+				request["tenant"], request["plan"] = pick("1", "2", "4"), pick("1", "3", "4")
+			}
+			if x.prepared[request["path"]] != nil {
+				prepared++
+			} else if found := x.routes.find(x.routes.ofHost(request), request["method"], request["path"], nil); len(found) == 1 {
+				alone++
+			}
+			require.Equal(t, tree.match(request), x.match(request), "%v of %v", request, matches)
+		}
+	}
+	assert.Greater(t, prepared, 1000, "requests of which the path was prepared")
+	assert.Greater(t, alone, 1000, "requests that met one place")
+}
+
+func TestNothingIsPreparedForAPathThatManyRulesMatch(t *testing.T) {
+	matches := []Match{{Route: []string{"/a"}}}
+	for range mostPrepared {
+		matches = append(matches, Match{})
+	}
+	x := newIndex(rulesFor(t, matches...))
+	assert.Empty(t, x.prepared)
+	assert.Nil(t, x.routes.places[0].alone)
+	assert.Len(t, x.match(Attributes{"path": "/a"}), len(matches))
+}
+
+func TestManySegmentsBesideEachOther(t *testing.T) {
+	var matches []Match
+	for i := range 3 * fewChildren {
+		matches = append(matches, Match{Route: []string{fmt.Sprintf("/a/%d/", i)}})
+	}
+	x := newIndex(rulesFor(t, matches...))
+	for i := range matches {
+		assert.Equal(t, []int{i}, x.match(Attributes{"path": fmt.Sprintf("/a/%d/b", i)}))
+	}
+	assert.Empty(t, x.match(Attributes{"path": "/a/x/b"}))
 }
 
 func TestMatchingCostsNoMoreThanWhatMatches(t *testing.T) {
@@ -145,12 +215,12 @@ func TestMatchingCostsNoMoreThanWhatMatches(t *testing.T) {
 	x := newIndex(rulesFor(t, matches...))
 	looked := 0
 	request := counting{Attributes{"path": "/r7/x", "tenant": "9"}, &looked}
-	found := x.match(request, nil)
+	found := x.match(request)
 	assert.Equal(t, []int{14, 19}, found)
 	assert.LessOrEqual(t, looked, 6, "attributes read")
-	var buffer [8]int
+	var scratch []int
 	boxed := Request(Attributes{"path": "/r7/x", "tenant": "9"})
-	assert.Zero(t, testing.AllocsPerRun(100, func() { found = x.match(boxed, buffer[:0]) }))
+	assert.Zero(t, testing.AllocsPerRun(100, func() { found = x.candidates(boxed, &scratch) }))
 	assert.True(t, slices.Equal(found, []int{14, 19}))
 }
 

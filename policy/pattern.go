@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -13,6 +14,7 @@ import (
 type pattern struct {
 	method   string // "" for all
 	host     string // "" for all, else in lower case
+	path     string // as it is written, "" if it has wildcards other than {$}
 	segments []segment
 }
 
@@ -49,8 +51,13 @@ func parsePattern(s string) (pattern, error) {
 	for text := range strings.SplitSeq(s[i+1:], "/") {
 		p.segments = append(p.segments, toSegment(text))
 	}
+	if !slices.ContainsFunc(p.segments, segment.matchesMany) {
+		p.path = strings.TrimSuffix(s[i:], "{$}")
+	}
 	return p, nil
 }
+
+func (s segment) matchesMany() bool { return s.kind == wildcard || s.kind == rest }
 
 // register returns what net/http says of a pattern.
 func register(s string) (err error) {
@@ -97,7 +104,7 @@ func cleanPath(p string) string {
 	if p[0] != '/' {
 		p = "/" + p
 	}
-	if isClean(p) {
+	if clean, _ := scan(p); clean {
 		return p
 	}
 	clean := path.Clean(p)
@@ -107,13 +114,24 @@ func cleanPath(p string) string {
 	return clean
 }
 
-// isClean reports whether a path, which begins with a slash, has no segment but the last
-// that is empty, and none that begins with a dot.
-func isClean(p string) bool {
-	for i := 1; i < len(p); i++ {
-		if p[i-1] == '/' && (p[i] == '/' || p[i] == '.') {
-			return false
+// scan reports whether a path begins with a slash and has no segment but the last that is
+// empty, and none that begins with a dot; and whether it has an escaped byte.
+func scan(p string) (clean, escaped bool) {
+	slash := false
+	for i := range len(p) {
+		switch c := p[i]; {
+		case c == '/':
+			if slash {
+				return false, strings.IndexByte(p, '%') >= 0
+			}
+			slash = true
+			continue
+		case c == '.' && slash:
+			return false, strings.IndexByte(p, '%') >= 0
+		case c == '%':
+			escaped = true
 		}
+		slash = false
 	}
-	return true
+	return p != "" && p[0] == '/', escaped
 }

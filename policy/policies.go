@@ -166,8 +166,14 @@ func (p *Policies) mustBeMade() {
 // Allow charges the cost to all rules that match the request and reports true; or it charges
 // none and reports false, on any error too.
 func (p *Policies) Allow(r Request, cost int) bool {
-	d, err := p.Take(context.Background(), r, cost)
-	return d.Allowed && err == nil
+	if p.onDecision != nil {
+		d, err := p.Take(context.Background(), r, cost)
+		return d.Allowed && err == nil
+	}
+	q := p.ask(r, cost)
+	allowed := q.err == nil && (q.decision.Allowed || q.state.decider.Allow(&q.charges, cost))
+	p.free(q)
+	return allowed
 }
 
 // Take charges the cost to all rules that match the request, or to none, and says how they
@@ -230,7 +236,7 @@ type query struct {
 	kill     bool
 	decision ratelimit.Decision // if no rule is asked
 	err      error
-	which    []int
+	which    []int // scratch memory
 }
 
 // clear forgets the request.
@@ -284,9 +290,11 @@ func check(r Request, cost int) error {
 
 // load finds out what each rule that applies asks for.
 func (q *query) load() error {
-	q.which = q.state.index.match(q.request, q.which[:0])
-	for _, i := range q.which {
+	for _, i := range q.state.index.candidates(q.request, &q.which) {
 		r := q.state.rules[i]
+		if !r.holds(q.request) {
+			continue
+		}
 		ch := q.charges.add(i)
 		applies, err := r.charge(q.request, q.cost, ch)
 		if err != nil && !r.Shadow { // a shadow denies nothing, whatever a request lacks

@@ -18,6 +18,10 @@ type rule struct {
 	overrides  map[string]*ratelimit.Limit // by the joined key
 	patterns   []pattern
 	conditions []condition
+
+	only     string // the attribute that is its key, if that is one
+	charging bool   // it has a cost of its own
+	varies   bool   // some keys have another limit
 }
 
 // condition is an attribute that has to have one of some values.
@@ -33,6 +37,11 @@ func newRule(r *Rule) *rule {
 		limit:     r.Limit.Named(r.Name),
 		plans:     make(map[string]*ratelimit.Limit, len(r.Plans)),
 		overrides: make(map[string]*ratelimit.Limit, len(r.Overrides)),
+		charging:  !r.Cost.IsZero(),
+		varies:    len(r.Plans)+len(r.Overrides) > 0,
+	}
+	if len(r.Key) == 1 {
+		c.only = r.Key[0]
 	}
 	for plan, limit := range r.Plans {
 		named := limit.Named(r.Name)
@@ -67,7 +76,9 @@ func (c *rule) others() (limits []ratelimit.Limit) {
 }
 
 // holds reports whether a request has all attributes that the rule asks for.
-func (c *rule) holds(r Request) bool {
+func (c *rule) holds(r Request) bool { return len(c.conditions) == 0 || c.hasAll(r) }
+
+func (c *rule) hasAll(r Request) bool {
 	for _, cond := range c.conditions {
 		if v, ok := r.Attribute(cond.name); !ok || !slices.Contains(cond.values, v) {
 			return false
@@ -77,10 +88,15 @@ func (c *rule) holds(r Request) bool {
 }
 
 // charge fills in what the rule asks of a request: which key, how much, and under which
-// limit. applies is false if the rule is optional and the request lacks something.
+// limit. The charge is empty. applies is false if the rule is optional and the request lacks
+// something.
 func (c *rule) charge(r Request, cost int, ch *Charge) (applies bool, err error) {
-	ch.Key, ch.Plan, err = c.key(r)
-	if err == nil {
+	if c.only != "" {
+		ch.Key, err = needed(r, c.only)
+	} else if len(c.Key) > 0 {
+		ch.Key, err = c.key(r)
+	}
+	if ch.Cost = cost; err == nil && c.charging {
 		ch.Cost, err = c.cost(r, cost)
 	}
 	if err != nil {
@@ -89,52 +105,45 @@ func (c *rule) charge(r Request, cost int, ch *Charge) (applies bool, err error)
 		}
 		return false, fmt.Errorf("rule %q: %w", c.Name, err)
 	}
-	ch.Limit = c.limitOf(ch.Key, ch.Plan)
+	if ch.Limit = &c.limit; c.varies {
+		ch.Limit, ch.Plan = c.limitOf(r, ch.Key)
+	}
 	return true, nil
 }
 
-// key returns the request's key, and its plan if the rule knows that.
-func (c *rule) key(r Request) (key, plan string, err error) {
-	switch len(c.Key) {
-	case 0:
-	case 1:
-		key, err = needed(r, c.Key[0])
-	default:
-		values := make([]string, len(c.Key))
-		for i, name := range c.Key {
-			if values[i], err = needed(r, name); err != nil {
-				return "", "", err
-			}
+// key returns the request's key, of all attributes that it consists of.
+func (c *rule) key(r Request) (string, error) {
+	values := make([]string, len(c.Key))
+	for i, name := range c.Key {
+		var err error
+		if values[i], err = needed(r, name); err != nil {
+			return "", err
 		}
-		key = joined(values)
+	}
+	return joined(values), nil
+}
+
+// limitOf returns the limit of a key: its override, that of the request's plan, or the rule's;
+// and the plan if its limit holds.
+func (c *rule) limitOf(r Request, key string) (limit *ratelimit.Limit, plan string) {
+	if l, ok := c.overrides[key]; ok {
+		return l, ""
 	}
 	if len(c.plans) > 0 {
 		plan, _ = r.Attribute(AttrPlan)
-		if _, ok := c.plans[plan]; !ok {
-			plan = ""
+		if l, ok := c.plans[plan]; ok {
+			return l, plan
 		}
 	}
-	return key, plan, err
+	return &c.limit, ""
 }
 
-// limitOf returns the limit of a key on a plan: its override, the plan's, or the rule's.
-func (c *rule) limitOf(key, plan string) *ratelimit.Limit {
-	if len(c.overrides) > 0 {
-		if l, ok := c.overrides[key]; ok {
-			return l
-		}
-	}
-	if plan != "" {
-		return c.plans[plan]
-	}
-	return &c.limit
-}
-
-// cost returns what the rule charges where the caller's cost is cost.
+// cost returns what the rule charges where the caller's cost is cost. The rule has a cost of
+// its own.
 func (c *rule) cost(r Request, cost int) (int, error) {
 	switch {
-	case cost == 0 || c.Cost.IsZero():
-		return cost, nil
+	case cost == 0:
+		return 0, nil
 	case c.Cost.Number > 0:
 		return c.Cost.Number, nil
 	}
@@ -152,13 +161,18 @@ func (c *rule) cost(r Request, cost int) (int, error) {
 // needed returns an attribute that the rule cannot do without.
 func needed(r Request, name string) (string, error) {
 	v, ok := r.Attribute(name)
-	switch {
-	case !ok || v == "":
-		return "", fmt.Errorf("%w: %q", ErrMissing, name)
-	case len(v) > maxText:
-		return "", fmt.Errorf("%w: %q has %d bytes, want at most %d", ErrMalformed, name, len(v), maxText)
+	if !ok || v == "" || len(v) > maxText {
+		return "", unfit(name, v, ok)
 	}
 	return v, nil
+}
+
+// unfit returns what is wrong with an attribute.
+func unfit(name, v string, ok bool) error {
+	if !ok || v == "" {
+		return fmt.Errorf("%w: %q", ErrMissing, name)
+	}
+	return fmt.Errorf("%w: %q has %d bytes, want at most %d", ErrMalformed, name, len(v), maxText)
 }
 
 // joined returns one key for several values, such that no two lists of values share one.

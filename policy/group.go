@@ -1,0 +1,106 @@
+package policy
+
+import "slices"
+
+// group holds rules that agree in their route. Each is found by one attribute that it
+// asks for, if it asks for any.
+type group struct {
+	always []int // those that ask for nothing, in order, each once
+	by     []attributeIndex
+
+	members []int // while the index is built
+}
+
+// attributeIndex holds rules by a value of one attribute.
+type attributeIndex struct {
+	name   string
+	values map[string][]int
+}
+
+// build sorts the group's members by the attributes that they ask for.
+func (g *group) build(rules []*rule) {
+	sizes := map[[2]string]int{}
+	for _, i := range g.members {
+		for _, c := range rules[i].conditions {
+			for _, v := range c.values {
+				sizes[[2]string{c.name, v}]++
+			}
+		}
+	}
+	for _, i := range g.members {
+		if len(rules[i].conditions) == 0 {
+			g.always = append(g.always, i)
+			continue
+		}
+		c := rarest(rules[i].conditions, sizes)
+		values := g.attribute(c.name)
+		for _, v := range c.values {
+			values[v] = append(values[v], i)
+		}
+	}
+	g.members = nil
+}
+
+// rarest returns the condition whose most common value is asked for by the fewest rules.
+func rarest(conditions []condition, sizes map[[2]string]int) condition {
+	most := func(c condition) (n int) {
+		for _, v := range c.values {
+			n = max(n, sizes[[2]string{c.name, v}])
+		}
+		return n
+	}
+	return slices.MinFunc(conditions, func(a, b condition) int { return most(a) - most(b) })
+}
+
+func (g *group) attribute(name string) map[string][]int {
+	for _, a := range g.by {
+		if a.name == name {
+			return a.values
+		}
+	}
+	g.by = append(g.by, attributeIndex{name, map[string][]int{}})
+	return g.by[len(g.by)-1].values
+}
+
+// collect appends the rules that a request may meet: all but those for which it lacks the
+// attribute that they are found by.
+func (g *group) collect(r Request, found []int) []int {
+	return append(g.find(r, found), g.always...)
+}
+
+// find appends those of them that are found by an attribute.
+func (g *group) find(r Request, found []int) []int {
+	for i := range g.by {
+		a := &g.by[i]
+		if v, ok := r.Attribute(a.name); ok {
+			found = append(found, a.values[v]...)
+		}
+	}
+	return found
+}
+
+// candidates returns the rules that a request may meet, in order, each once. The result may be
+// in scratch, and must not be changed.
+func (g *group) candidates(r Request, scratch *[]int) []int {
+	found := g.find(r, (*scratch)[:0])
+	if len(found) == 0 {
+		return g.always
+	}
+	*scratch = append(found, g.always...)
+	return inOrder(*scratch)
+}
+
+// inOrder sorts the numbers of rules, each once. A request seldom matches more than a few:
+// then a call of [slices.Sort] takes longer than the sorting.
+func inOrder(some []int) []int {
+	if len(some) > 12 {
+		slices.Sort(some)
+		return slices.Compact(some)
+	}
+	for i := 1; i < len(some); i++ {
+		for j := i; j > 0 && some[j] < some[j-1]; j-- {
+			some[j], some[j-1] = some[j-1], some[j]
+		}
+	}
+	return slices.Compact(some)
+}

@@ -1,0 +1,248 @@
+package policy
+
+import (
+	"strings"
+
+	"github.com/weir-go/ratelimit/internal/keytext"
+)
+
+// routes finds the places of the patterns that match a request, in a tree of path segments.
+type routes struct {
+	allHosts *node            // of patterns without a host
+	hosts    map[string]*node // of others, by the host
+	places   []*methods       // all that there are
+}
+
+// node is a place in the tree of path segments.
+type node struct {
+	next  children // after a literal segment
+	wild  *node    // after a wildcard
+	end   *methods // of patterns that end here
+	slash *methods // of patterns that end with {$} here: one slash follows
+	rest  *methods // of patterns that take all that follows
+}
+
+// methods holds the rules of one place by the method of their patterns.
+type methods struct {
+	all *group // of patterns without a method
+	by  []methodGroup
+
+	alone *methods // these and the rules without a route, merged; nil if that is too much
+}
+
+type methodGroup struct {
+	method string
+	*group
+}
+
+// place returns the group for a pattern, a new one if it is the first of its kind.
+func (x *routes) place(p pattern) *group {
+	m := x.root(p.host).place(p.segments)
+	if *m == nil {
+		*m = &methods{}
+		x.places = append(x.places, *m)
+	}
+	return (*m).add(p.method)
+}
+
+// place returns where the methods of patterns with the segments are kept.
+func (n *node) place(segments []segment) **methods {
+	for _, s := range segments {
+		switch s.kind {
+		case rest:
+			return &n.rest
+		case slash:
+			return &n.slash
+		}
+		n = n.child(s)
+	}
+	return &n.end
+}
+
+// root returns where the paths of a host begin.
+func (x *routes) root(host string) *node {
+	if host == "" {
+		if x.allHosts == nil {
+			x.allHosts = new(node)
+		}
+		return x.allHosts
+	}
+	if x.hosts[host] == nil {
+		if x.hosts == nil {
+			x.hosts = map[string]*node{}
+		}
+		x.hosts[host] = new(node)
+	}
+	return x.hosts[host]
+}
+
+func (n *node) child(s segment) *node {
+	if s.kind == wildcard {
+		if n.wild == nil {
+			n.wild = new(node)
+		}
+		return n.wild
+	}
+	c := n.next.get(s.text)
+	if c == nil {
+		c = new(node)
+		n.next.add(s.text, c)
+	}
+	return c
+}
+
+// children are the places after a literal segment. A few are looked at one by one, which
+// is faster than a map.
+type children struct {
+	few  []childNode
+	many map[string]*node // if there are more than a few, all of them
+}
+
+type childNode struct {
+	text string
+	*node
+}
+
+const fewChildren = 8
+
+func (c *children) add(text string, n *node) {
+	if c.few = append(c.few, childNode{text, n}); len(c.few) <= fewChildren && c.many == nil {
+		return
+	}
+	if c.many == nil {
+		c.many = map[string]*node{}
+	}
+	for _, child := range c.few {
+		c.many[child.text] = child.node
+	}
+	c.few = nil
+}
+
+// get returns nil if there is no such child.
+func (c *children) get(text string) *node {
+	for i := range c.few {
+		if c.few[i].text == text {
+			return c.few[i].node
+		}
+	}
+	return c.many[text]
+}
+
+// add returns the group of a method, a new one if it is the first.
+func (m *methods) add(method string) *group {
+	if method == "" {
+		if m.all == nil {
+			m.all = new(group)
+		}
+		return m.all
+	}
+	if g := m.group(method); g != nil {
+		return g
+	}
+	m.by = append(m.by, methodGroup{method, new(group)})
+	return m.group(method)
+}
+
+// collect appends the rules that a request with that method may meet.
+func (m *methods) collect(r Request, method string, found []int) []int {
+	if m.all != nil {
+		found = m.all.collect(r, found)
+	}
+	if method == "" || len(m.by) == 0 {
+		return found
+	}
+	if g := m.group(method); g != nil {
+		found = g.collect(r, found)
+	}
+	if method == "HEAD" { // a pattern for GET is one for HEAD too
+		if g := m.group("GET"); g != nil {
+			found = g.collect(r, found)
+		}
+	}
+	return found
+}
+
+// groups returns the groups that collect looks at.
+func (m *methods) groups(method string) (groups []*group) {
+	if m.all != nil {
+		groups = append(groups, m.all)
+	}
+	for _, g := range m.by {
+		if g.method == method || g.method == "GET" && method == "HEAD" {
+			groups = append(groups, g.group)
+		}
+	}
+	return groups
+}
+
+// group returns the group of a method, nil if there is none.
+func (m *methods) group(method string) *group {
+	for i := range m.by {
+		if m.by[i].method == method {
+			return m.by[i].group
+		}
+	}
+	return nil
+}
+
+// empty reports whether there are no patterns.
+func (x *routes) empty() bool { return x.allHosts == nil && len(x.hosts) == 0 }
+
+// ofHost returns where the paths of the request's host begin, nil if no pattern names it.
+func (x *routes) ofHost(r Request) *node {
+	if len(x.hosts) == 0 {
+		return nil
+	}
+	host, ok := r.Attribute(AttrHost)
+	if !ok {
+		return nil
+	}
+	return x.hosts[keytext.Host(host)]
+}
+
+// find appends the places of the patterns that match a request: those for all hosts and those
+// for its own. Which of the methods match is not looked at.
+func (x *routes) find(host *node, method, p string, places []*methods) []*methods {
+	clean, escaped := scan(p)
+	if !clean && method != "CONNECT" {
+		p = cleanPath(p)
+	}
+	if p == "" || p[0] != '/' {
+		return places
+	}
+	places = x.allHosts.walk(p, escaped, places)
+	if host != nil {
+		places = host.walk(p, escaped, places)
+	}
+	return places
+}
+
+// walk appends what there is on the rest of a path, which is empty or begins with a slash.
+func (n *node) walk(p string, escaped bool, places []*methods) []*methods {
+	for n != nil && p != "" {
+		if n.rest != nil {
+			places = append(places, n.rest)
+		}
+		if p == "/" {
+			if n.slash != nil {
+				places = append(places, n.slash)
+			}
+			return places
+		}
+		seg, after := p[1:], ""
+		if i := strings.IndexByte(seg, '/'); i >= 0 {
+			seg, after = seg[:i], seg[i:]
+		}
+		if escaped {
+			seg = unescape(seg)
+		}
+		if n.wild != nil {
+			places = n.wild.walk(after, escaped, places)
+		}
+		n, p = n.next.get(seg), after
+	}
+	if n != nil && n.end != nil {
+		places = append(places, n.end)
+	}
+	return places
+}
