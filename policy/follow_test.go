@@ -45,7 +45,7 @@ func (l *logs) String() string {
 }
 
 // followed starts Follow on a source, and ends it with the test.
-func followed(t *testing.T, src policy.Source) (*policy.Policies, *logs) {
+func followed(t testing.TB, src policy.Source) (*policy.Policies, *logs) {
 	t.Helper()
 	out := new(logs)
 	p, err := policy.New(nil, &policy.Options{Logger: slog.New(slog.NewTextHandler(out, nil))})
@@ -67,7 +67,7 @@ func becomes(t *testing.T, p *policy.Policies, version string) {
 	require.Eventually(t, func() bool { return p.Stats().Version == version }, 20*time.Second, time.Millisecond, "version %s", version)
 }
 
-func write(t *testing.T, path, text string) {
+func write(t testing.TB, path, text string) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 }
@@ -134,6 +134,45 @@ func TestFileFollowsAConfigMap(t *testing.T) {
 		becomes(t, p, version)
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "..2026_v"+string(version[1]-1))))
 	}
+}
+
+// BenchmarkFile measures how long it takes until a change of a file is in force, for each way of
+// changing one.
+func BenchmarkFile(b *testing.B) {
+	replace := func(path, version string) {
+		write(b, path+".new", versioned(version))
+		require.NoError(b, os.Rename(path+".new", path))
+	}
+	relink := func(path, version string) {
+		write(b, path+version, versioned(version))
+		require.NoError(b, os.Symlink(path+version, path+".new"))
+		require.NoError(b, os.Rename(path+".new", path))
+	}
+	b.Run("change=write", func(b *testing.B) {
+		benchChanges(b, func(path, version string) { write(b, path, versioned(version)) })
+	})
+	b.Run("change=rename", func(b *testing.B) { benchChanges(b, replace) })
+	b.Run("change=link", func(b *testing.B) { benchChanges(b, relink) })
+}
+
+func benchChanges(b *testing.B, change func(path, version string)) {
+	path := filepath.Join(b.TempDir(), "rules.yaml")
+	write(b, path, versioned("v0"))
+	p, _ := followed(b, policy.File(path))
+	inForce := func(version string) {
+		for p.Stats().Version != version {
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+	inForce("v0")
+	var longest time.Duration
+	for i := 1; b.Loop(); i++ {
+		version, begin := fmt.Sprintf("v%d", i), time.Now()
+		change(path, version)
+		inForce(version)
+		longest = max(longest, time.Since(begin))
+	}
+	b.ReportMetric(float64(longest)/1e6, "longest-ms")
 }
 
 func TestFileFollowsALinkToElsewhere(t *testing.T) {

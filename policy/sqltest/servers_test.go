@@ -21,19 +21,19 @@ import (
 // database is one that a test may use.
 type database struct {
 	dialect policy.Dialect
-	open    func(t *testing.T) *sql.DB
+	open    func(t testing.TB) *sql.DB
 }
 
 // databases are those that the tests run on.
 func databases() map[string]database {
 	return map[string]database{
-		"postgresql": {policy.PostgreSQL, func(t *testing.T) *sql.DB { return startPostgres(t).open(t) }},
+		"postgresql": {policy.PostgreSQL, func(t testing.TB) *sql.DB { return startPostgres(t).open(t) }},
 		"sqlite":     {policy.SQLite, openSQLite},
 	}
 }
 
 // migrated returns a database with the tables in it.
-func (d database) migrated(t *testing.T) *sql.DB {
+func (d database) migrated(t testing.TB) *sql.DB {
 	t.Helper()
 	db := d.open(t)
 	_, err := db.Exec(d.dialect.Migration())
@@ -41,7 +41,7 @@ func (d database) migrated(t *testing.T) *sql.DB {
 	return db
 }
 
-func openSQLite(t *testing.T) *sql.DB {
+func openSQLite(t testing.TB) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "rules.db")+"?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)")
 	require.NoError(t, err)
@@ -57,7 +57,7 @@ type postgres struct {
 
 // startPostgres starts a server, and stops it with the test. Where there is none, the test is
 // skipped; in CI it fails.
-func startPostgres(t *testing.T) *postgres {
+func startPostgres(t testing.TB) *postgres {
 	t.Helper()
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
 	if path, err := exec.LookPath("initdb"); err == nil {
@@ -86,7 +86,7 @@ func startPostgres(t *testing.T) *postgres {
 func (p *postgres) data() string { return filepath.Join(p.dir, "data") }
 
 // account returns the user that the server runs as where we are root: it refuses root.
-func (p *postgres) account(t *testing.T) (uid, gid int) {
+func (p *postgres) account(t testing.TB) (uid, gid int) {
 	t.Helper()
 	u, err := user.Lookup("postgres")
 	require.NoError(t, err)
@@ -97,7 +97,7 @@ func (p *postgres) account(t *testing.T) (uid, gid int) {
 	return uid, gid
 }
 
-func (p *postgres) run(t *testing.T, program string, args ...string) {
+func (p *postgres) run(t testing.TB, program string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(p.bin, program), args...)
 	cmd.Dir = p.dir
@@ -116,21 +116,21 @@ func (p *postgres) run(t *testing.T, program string, args ...string) {
 	}
 }
 
-func (p *postgres) start(t *testing.T) {
+func (p *postgres) start(t testing.TB) {
 	t.Helper()
 	p.run(t, "pg_ctl", "-D", p.data(), "-w", "-t", "60", "-l", filepath.Join(p.dir, "log"),
 		"-o", fmt.Sprintf("-k %s -h '' -c fsync=off", p.dir), "start")
 }
 
 // stop kills the server as a crash would.
-func (p *postgres) stop(t *testing.T) {
+func (p *postgres) stop(t testing.TB) {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(p.data(), "postmaster.pid")); err == nil {
 		p.run(t, "pg_ctl", "-D", p.data(), "-w", "-t", "60", "-m", "immediate", "stop")
 	}
 }
 
-func (p *postgres) open(t *testing.T) *sql.DB {
+func (p *postgres) open(t testing.TB) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("pgx", fmt.Sprintf("host=%s user=test dbname=postgres connect_timeout=2", p.dir))
 	require.NoError(t, err)

@@ -2,6 +2,7 @@ package sqltest
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -131,6 +132,40 @@ func TestFollowASQLTable(t *testing.T) {
 			assert.Equal(t, 5, remaining(), "its budgets were freed")
 			cancel()
 			require.ErrorIs(t, <-done, context.Canceled)
+		})
+	}
+}
+
+// BenchmarkSQL measures how long it takes until a change of the table is in force, with the
+// default of SQLOptions.Poll.
+func BenchmarkSQL(b *testing.B) {
+	for name, d := range databases() {
+		b.Run("database="+name, func(b *testing.B) {
+			db := d.migrated(b)
+			_, err := db.Exec(`INSERT INTO rate_limit_rule (name, "limit") VALUES ('api', 'fixed-window 1/h')`)
+			require.NoError(b, err)
+			p, err := policy.New(nil, &policy.Options{Logger: slog.New(slog.DiscardHandler)})
+			require.NoError(b, err)
+			ctx, cancel := context.WithCancel(context.Background())
+			done := make(chan error)
+			go func() { done <- policy.Follow(ctx, p, policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect})) }()
+			inForce := func(limit string) {
+				for rules := p.Current().Rules; len(rules) == 0 || rules[0].Limit.String() != limit; rules = p.Current().Rules {
+					time.Sleep(100 * time.Microsecond)
+				}
+			}
+			inForce("fixed-window 1/h")
+			var longest time.Duration
+			for i := 2; b.Loop(); i++ {
+				limit, begin := fmt.Sprintf("fixed-window %d/h", i), time.Now()
+				_, err := db.Exec(`UPDATE rate_limit_rule SET "limit" = '` + limit + `'`)
+				require.NoError(b, err)
+				inForce(limit)
+				longest = max(longest, time.Since(begin))
+			}
+			b.ReportMetric(float64(longest)/1e6, "longest-ms")
+			cancel()
+			require.ErrorIs(b, <-done, context.Canceled)
 		})
 	}
 }
