@@ -174,3 +174,29 @@ func TestConcurrentPlansShareOneBudget(t *testing.T) {
 	assert.GreaterOrEqual(t, d.Remaining, 1600-1002, "at most the largest of the limits is spent")
 	assert.LessOrEqual(t, d.Remaining, 1600-1000, "and no less than the smallest")
 }
+
+// TestALimitThatCountsNothingStandsForItself: where several layers meet at one key, Unlimited
+// lifts no other layer's limit, and Blocked blocks, whether the key is tracked or not.
+func TestALimitThatCountsNothingStandsForItself(t *testing.T) {
+	l := onClock(t, new(testClock), ratelimit.TokenBucket(ratelimit.PerSecond(1), 3))
+	by := ratelimit.By(l, byUser)
+	lifted := ratelimit.Limited(by, func(call) ratelimit.Limit { return ratelimit.Unlimited() })
+	blocked := ratelimit.Limited(by, func(call) ratelimit.Limit { return ratelimit.Blocked() })
+	for _, order := range [][]ratelimit.Layer[call]{{lifted, by}, {by, lifted}} {
+		l.Reset("ann")
+		stack := stackOf(t, order...)
+		_, err := stack.Take(t.Context(), call{user: "ann"}, 4)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, "the key is not tracked")
+		assert.True(t, stack.Allow(call{user: "ann"}, 2))
+		assert.False(t, stack.Allow(call{user: "ann"}, 2))
+		_, err = stack.Take(t.Context(), call{user: "ann"}, 4)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, "the key is tracked")
+	}
+	for _, order := range [][]ratelimit.Layer[call]{{lifted, blocked}, {blocked, lifted}, {by, blocked}, {blocked, by}} {
+		l.Reset("ann")
+		stack := stackOf(t, order...)
+		_, err := stack.Take(t.Context(), call{user: "ann"}, 1)
+		require.ErrorIs(t, err, ratelimit.ErrBlocked)
+		assert.Equal(t, 3, remaining(t, l, "ann"))
+	}
+}

@@ -133,6 +133,23 @@ func TestAShadowOnTheSameKeyIsDecidedUnderTheSameLimit(t *testing.T) {
 	}
 }
 
+// TestAShadowOnANewKeyIsDecidedUnderTheSameLimit: the shadow's own limit allows less than the
+// cost, so the shadow by itself would not track the key.
+func TestAShadowOnANewKeyIsDecidedUnderTheSameLimit(t *testing.T) {
+	l := telling(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 9).Named("enforced"), ratelimit.Options[string]{Clock: new(testClock)})
+	small := ratelimit.Limited(ratelimit.By(l.Keyed, byUser), func(call) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerSecond(1)) })
+	stack := stackOf(t, ratelimit.Shadow(small), ratelimit.By(l.Keyed, byUser))
+	for i := range 2 {
+		require.True(t, stack.Allow(call{user: "ann"}, 2))
+		require.Len(t, l.events, 2)
+		for _, e := range l.events {
+			require.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 2, Spent: true, Decision: ratelimit.Decision{
+				Allowed: true, Limit: l.Limits()[0], Remaining: 5 - 4*i, ResetAfter: time.Duration(4+4*i) * s}}, e)
+		}
+		l.events = nil
+	}
+}
+
 func TestAShadowsErrorsAreToldAndNotReturned(t *testing.T) {
 	broken := errors.New("broken")
 	clock := new(testClock)

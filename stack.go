@@ -240,26 +240,27 @@ func (s *stack[R]) gather() {
 	for i := range s.seats {
 		if s.seats[i].shadow {
 			s.enter(i)
-			s.align(i)
 		}
 	}
 	s.firm, s.shadows = s.charges[:firm], s.charges[firm:]
 }
 
 // enter adds what a seat asks to the charge of its account. A layer that does not apply,
-// or that cannot decide, has no charge.
+// or that cannot decide, has no charge. An account has one limit in one decision, that of its
+// first charge.
 func (s *stack[R]) enter(i int) {
 	x := &s.seats[i]
 	if x.charge = none; x.p == nil || x.err != nil {
 		return
 	}
-	if !x.shadow {
-		x.charge = s.meets(x, s.charges)
-	}
-	if x.charge == none {
+	first := s.meets(x)
+	if x.charge = first; first == none || x.shadow {
 		x.charge = len(s.charges)
 		s.charges = slices.Grow(s.charges, 1)[:x.charge+1]
 		s.charges[x.charge].begin(x.ask, i)
+		if first != none {
+			s.charges[x.charge].p = s.charges[first].p
+		}
 	}
 	c := &s.charges[x.charge]
 	c.add(x.ask)
@@ -267,28 +268,46 @@ func (s *stack[R]) enter(i int) {
 	s.over = s.over || !x.shadow && c.exceeds()
 }
 
-// align puts a shadow's charge under the plan of the first charge of the same account: an
-// account has one limit in one decision.
-func (s *stack[R]) align(i int) {
-	x := &s.seats[i]
-	if x.charge == none || !x.p.tracks() {
-		return
+// meets returns the first charge of the seat's account, or none.
+func (s *stack[R]) meets(x *seat[R]) int {
+	if x.b != nil {
+		for j := range s.charges {
+			if s.charges[j].b == x.b {
+				return j
+			}
+		}
+		if !s.absent {
+			return none
+		}
 	}
-	if j := s.meets(x, s.charges[:x.charge]); j != none && s.charges[j].p.tracks() {
-		s.charges[x.charge].p = s.charges[j].p
-	}
+	return s.meetsKey(x)
 }
 
-// meets returns which of the charges is that of the same account, or none. As long as a key is not
-// tracked there is no account to compare, only the key.
-func (s *stack[R]) meets(x *seat[R], charges charges) int {
-	for j := range charges {
-		c := &charges[j]
-		if c.b == x.b && (x.b != nil || x.same(s.seats[c.seat].slot)) {
+// meetsKey is meets where there is no account to compare, only the key: it is not tracked, or
+// was not when one of the two was looked up. [Unlimited] and [Blocked] count nothing, so each
+// of them stands for itself.
+func (s *stack[R]) meetsKey(x *seat[R]) int {
+	if !x.p.tracks() {
+		return none
+	}
+	for j := range s.charges {
+		c := &s.charges[j]
+		if (x.b == nil || c.b == nil) && c.p.tracks() && x.same(s.seats[c.seat].slot) {
+			s.agree(x, c)
 			return j
 		}
 	}
 	return none
+}
+
+// agree gives a seat and a charge of one key the same account. One of them has not found it:
+// the key has been inserted since.
+func (s *stack[R]) agree(x *seat[R], c *charge) {
+	if x.b == nil {
+		x.b = c.b
+	} else {
+		c.b, s.seats[c.seat].b = x.b, x.b
+	}
 }
 
 // weigh asks the accounts of the enforcing layers for their offers, and reports whether
