@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,8 +42,8 @@ func All[R any](layers ...Layer[R]) (*Layered[R], error) {
 }
 
 // AllOf is All over those layers whose indices pick appends to which, for each request:
-// a thousand layers of which three apply cost three. An index that pick appends twice
-// is charged twice.
+// a thousand layers of which three apply cost three. A layer that is picked twice counts
+// once.
 func AllOf[R any](pick func(r R, which []int) []int, layers ...Layer[R]) (*Layered[R], error) {
 	if pick == nil {
 		return nil, errors.New("redislimit: AllOf was given no pick function")
@@ -237,22 +238,33 @@ func (s *stack[R]) load(r R, cost int) error {
 	return nil
 }
 
-// choose finds out which layers apply.
+// choose finds out which layers apply, each once.
 func (s *stack[R]) choose(r R) error {
 	if s.of.pick == nil {
 		for i := range s.of.layers {
 			s.which = append(s.which, i)
 		}
-	} else {
-		s.which = s.of.pick(r, s.which)
+		return tooMany(len(s.which))
 	}
-	if len(s.which) > maxLayers {
-		return fmt.Errorf("redislimit: %d layers apply to one request, want at most %d", len(s.which), maxLayers)
-	}
-	for _, i := range s.which {
+	picked := s.of.pick(r, s.which)
+	s.which = picked[:0]
+	for _, i := range picked {
 		if i < 0 || i >= len(s.of.layers) {
 			return fmt.Errorf("redislimit: AllOf's pick function returned layer %d of %d", i, len(s.of.layers))
 		}
+		if !slices.Contains(s.which, i) {
+			s.which = append(s.which, i)
+		}
+		if err := tooMany(len(s.which)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func tooMany(layers int) error {
+	if layers > maxLayers {
+		return fmt.Errorf("redislimit: more than %d layers apply to one request", maxLayers)
 	}
 	return nil
 }
@@ -276,7 +288,8 @@ func (s *stack[R]) loadOne(i int, r R, cost int) error {
 }
 
 // sum adds up what is asked of each key: the layers that enforce in one charge for each,
-// then the shadow layers one by one.
+// then the shadow layers one by one. A key has one limit in one decision: that of its first
+// charge.
 func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 	s.session.remote = s.of.remote
 	for i := range s.asks {
@@ -289,8 +302,19 @@ func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 		if y.shadow && (cost == 0 || op == opPeek) {
 			continue
 		}
-		a.charge = s.session.chargeOf(a.redis, a.plan, y.shadow)
-		if err := s.session.charges[a.charge].add(a, ahead); err != nil && !y.shadow {
+		first := s.session.chargeOf(a.redis)
+		if first >= 0 {
+			a.plan = s.session.charges[first].plan
+		}
+		if y.shadow {
+			if a.err = a.plan.check(int64(a.cost)); a.err != nil {
+				continue
+			}
+		}
+		if a.charge = first; first < 0 || y.shadow {
+			a.charge = s.session.addCharge(a.redis, a.plan, y.shadow)
+		}
+		if err := s.session.charges[a.charge].add(a, ahead); err != nil {
 			s.tally.d.Limit = a.plan.limit
 			return fmt.Errorf("layer %d: %w", a.layer, err)
 		}
@@ -298,16 +322,20 @@ func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 	return nil
 }
 
-// chargeOf returns the index of the charge of a key: a new one if it is the first, or a
-// shadow layer's.
-func (s *session) chargeOf(key string, p *plan, shadow bool) int {
-	var k int
-	s.keys, k = withKey(s.keys, key)
+// chargeOf returns the index of the first charge of a key, -1 if there is none.
+func (s *session) chargeOf(key string) int {
 	for i := range s.charges {
-		if c := &s.charges[i]; c.key == k && !shadow && !c.shadow {
+		if s.keys[s.charges[i].key] == key {
 			return i
 		}
 	}
+	return -1
+}
+
+// addCharge adds a charge of a key, and returns its index.
+func (s *session) addCharge(key string, p *plan, shadow bool) int {
+	var k int
+	s.keys, k = withKey(s.keys, key)
 	s.charges = append(s.charges, charge{plan: p, key: k, shadow: shadow})
 	return len(s.charges) - 1
 }
@@ -353,12 +381,29 @@ func (s *stack[R]) answer(allowed bool) {
 		case s.first(i):
 			c := &s.session.charges[a.charge]
 			var d ratelimit.Decision
-			c.decide(s.session.reading, &d)
+			s.decide(a.charge, &d)
 			s.tally.add(&d, c.room(d.Remaining))
 		}
 	}
 	if !allowed {
 		s.tally.d.Delay = 0
+	}
+}
+
+// decide fills in what a charge has to say. How its key stands is told by the last charge of
+// the key that was spent: a shadow layer's comes after the others.
+func (s *stack[R]) decide(i int, d *ratelimit.Decision) {
+	charges := s.session.charges
+	c := &charges[i]
+	c.decide(s.session.reading, d)
+	if !s.spent {
+		return
+	}
+	for j := len(charges) - 1; j > i; j-- {
+		if last := &charges[j]; last.key == c.key && last.allowed && last.failed == 0 {
+			last.standing(s.session.reading, d)
+			return
+		}
 	}
 }
 
@@ -415,14 +460,17 @@ func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
 	case a.plan != nil && a.plan.kind == 0:
 		e.Decision = ratelimit.Decision{Allowed: true, Limit: a.plan.limit, Remaining: a.plan.limit.Capacity()}
 	case a.charge < 0 || a.charge >= len(s.session.charges) || s.session.reading == 0:
+		e.Decision.Allowed = err == nil // it was not asked, since nothing is to be charged
 	case s.session.charges[a.charge].failed != 0:
 		e.Err = failure{code: s.session.charges[a.charge].failed}.err(a.plan.limit.Name)
 	default:
 		c := &s.session.charges[a.charge]
-		c.decide(s.session.reading, &e.Decision)
+		s.decide(a.charge, &e.Decision)
 		e.Spent = s.spent && c.allowed && a.cost > 0 && !s.failedWait
 	}
-	if a.plan != nil {
+	switch {
+	case e.Decision.Limit != ratelimit.Limit{}: // the charge's
+	case a.plan != nil:
 		e.Decision.Limit = a.plan.limit
 	}
 	return e

@@ -61,15 +61,18 @@ func Charging[R any](l Layer[R], cost func(R) int) Layer[R] {
 // Limited returns the layer with a limit of its own for each request, such as that of
 // the client's plan; the zero Limit means the limiter's. A key has one budget whatever
 // the limit: one that differs from the key's last carries over what was spent, as
-// [Limiter.SetLimit] does. It has the limiter's name if it has none.
+// [Limiter.SetLimit] does. It has the limiter's name if it has none. Layers that meet at one
+// key are decided under the limit of the first of them whose limit counts, which Unlimited
+// and Blocked do not; those of [Shadow] come last.
 func Limited[R any](l Layer[R], limit func(R) ratelimit.Limit) Layer[R] {
 	return wrapped(l, "Limited", limit == nil, "limit", func(y *layer[R]) { y.limit = limit })
 }
 
 // Shadow returns the layer as one that is tried out: it is charged if the cost fits, and
 // reports its answer to OnDecision, but it never denies. It adds nothing to a
-// decision, not even an error. Give it a limiter of its own: if it charges the key of
-// another layer too, Remaining and ResetAfter are from before that charge.
+// decision, not even an error. With a cost of 0 it is not asked: OnDecision is told that the
+// cost is allowed, and the limit. To try another limit out beside the one in force, give the
+// shadow a limiter of its own.
 func Shadow[R any](l Layer[R]) Layer[R] {
 	return wrapped(l, "Shadow", false, "", func(y *layer[R]) { y.shadow = true })
 }
@@ -127,8 +130,8 @@ func (y *layer[R]) load(r R, cost int, a *ask) (bool, error) {
 	if a.cost < 0 {
 		return true, fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, a.cost)
 	}
-	if a.plan, err = y.planFor(r, key); err != nil || cost == 0 {
-		return true, err
+	if a.plan, err = y.planFor(r, key); err != nil || cost == 0 || a.plan.kind != 0 {
+		return true, err // what the key's limit allows is seen once it is known which that is
 	}
 	return true, a.plan.check(int64(a.cost))
 }

@@ -51,12 +51,17 @@ func withKey(keys []string, key string) ([]string, int) {
 	return append(keys, key), len(keys)
 }
 
-// settle sends what has to be corrected: nothing if all has cost what was charged.
+// settle sends what has to be corrected: nothing if all has cost what was charged. To cancel
+// begins with the last charge, because a leaky bucket gives back only at its queue's end.
 func (r *remote) settle(keys []string, items []settlement, actual int64) error {
 	b, n := make([]byte, headSize, headSize+settleSize*len(items)), 0
 	for i := range items {
-		if is := items[i].actual(actual); is != items[i].cost {
-			b, n = items[i].pack(b, is), n+1
+		item := &items[i]
+		if actual == 0 {
+			item = &items[len(items)-1-i]
+		}
+		if is := item.actual(actual); is != item.cost {
+			b, n = item.pack(b, is), n+1
 		}
 	}
 	if n == 0 {

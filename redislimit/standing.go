@@ -164,6 +164,11 @@ func (c *charge) decide(reading int64, d *ratelimit.Decision) {
 	} else if c.spending.at > c.now {
 		d.Delay = between(reading, c.spending.at)
 	}
+	c.standing(reading, d)
+}
+
+// standing fills in how the key stands.
+func (c *charge) standing(reading int64, d *ratelimit.Decision) {
 	d.Remaining = clampInt(c.remaining())
 	d.ResetAfter = between(reading, c.regained())
 }
