@@ -169,6 +169,16 @@ func (x charges) clear() {
 	}
 }
 
+// of returns the first charge of an account, or none.
+func (x charges) of(b *account) int {
+	for i := range x {
+		if x[i].b == b {
+			return i
+		}
+	}
+	return none
+}
+
 // estimate finds out what all accounts would offer, and changes nothing.
 func (x charges) estimate(reading int64, q request) {
 	for i := range x {

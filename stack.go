@@ -36,7 +36,7 @@ type stack[R any] struct {
 	// A seat is made when its layer is first needed. AllOf may have a thousand layers
 	// of which a request needs three.
 	made    []seat[R] // by layer
-	seats   seats[R]  // the layers of this request
+	seats   seats[R]  // the layers of this request; of AllOf, in between, those of the last one
 	which   []int     // scratch memory for pick
 	watched bool      // one of the seats' limiters has an OnDecision
 	brief   bool      // the caller needs only the yes or no
@@ -78,7 +78,7 @@ func (s *stack[R]) seat(i int) {
 	s.watched = s.watched || x.watched
 }
 
-// clear forgets the request.
+// clear forgets the request. The layers keep their seats: see choose.
 func (s *stack[R]) clear() {
 	s.seats.clear()
 	s.charges.clear()
@@ -231,13 +231,16 @@ func (s *stack[R]) hold() bool {
 // that it is weighed as a whole. Shadow layers have a charge each, behind the others.
 func (s *stack[R]) gather() {
 	s.charges, s.absent, s.over = s.charges[:0], false, false
+	shadows := false
 	for i := range s.seats {
-		if !s.seats[i].shadow {
+		if s.seats[i].shadow {
+			shadows = true
+		} else {
 			s.enter(i)
 		}
 	}
 	firm := len(s.charges)
-	for i := range s.seats {
+	for i := 0; shadows && i < len(s.seats); i++ {
 		if s.seats[i].shadow {
 			s.enter(i)
 		}
@@ -253,46 +256,41 @@ func (s *stack[R]) enter(i int) {
 	if x.charge = none; x.p == nil || x.err != nil {
 		return
 	}
-	first := s.meets(x)
+	first := none
+	if x.b != nil && !s.absent {
+		first = s.charges.of(x.b)
+	} else {
+		first = s.meets(x)
+	}
 	if x.charge = first; first == none || x.shadow {
 		x.charge = len(s.charges)
 		s.charges = slices.Grow(s.charges, 1)[:x.charge+1]
 		s.charges[x.charge].begin(x.ask, i)
-		if first != none {
-			s.charges[x.charge].p = s.charges[first].p
-		}
 	}
 	c := &s.charges[x.charge]
+	if x.shadow && first != none {
+		c.p = s.charges[first].p
+	}
 	c.add(x.ask)
 	s.absent = s.absent || x.b == nil
 	s.over = s.over || !x.shadow && c.exceeds()
 }
 
-// meets returns the first charge of the seat's account, or none.
+// meets returns the first charge of the seat's account, or none, where there may be no account
+// to compare, only the key: it is not tracked, or was not when one of the two was looked up.
+// [Unlimited] and [Blocked] count nothing, so each of them stands for itself.
 func (s *stack[R]) meets(x *seat[R]) int {
-	if x.b != nil {
-		for j := range s.charges {
-			if s.charges[j].b == x.b {
-				return j
-			}
-		}
-		if !s.absent {
-			return none
-		}
-	}
-	return s.meetsKey(x)
-}
-
-// meetsKey is meets where there is no account to compare, only the key: it is not tracked, or
-// was not when one of the two was looked up. [Unlimited] and [Blocked] count nothing, so each
-// of them stands for itself.
-func (s *stack[R]) meetsKey(x *seat[R]) int {
 	if !x.p.tracks() {
 		return none
 	}
 	for j := range s.charges {
 		c := &s.charges[j]
-		if (x.b == nil || c.b == nil) && c.p.tracks() && x.same(s.seats[c.seat].slot) {
+		switch {
+		case c.b != nil && x.b != nil:
+			if c.b == x.b {
+				return j
+			}
+		case c.p.tracks() && x.same(s.seats[c.seat].slot):
 			s.agree(x, c)
 			return j
 		}

@@ -42,7 +42,8 @@ func (b Budget) ID() string { return strings.ToLower(b.Name) }
 // Fixed reports whether every charge brings the same limit.
 func (b Budget) Fixed() bool { return len(b.Others) == 0 }
 
-// Decider charges all that a request asks for, or nothing. It is safe for concurrent use.
+// Decider charges all that a request asks for, or nothing. It is safe for concurrent use. Its
+// Allow and its Take charge the same.
 type Decider = ratelimit.Reserver[*Charges]
 
 // Charge is what one rule asks of one request.
@@ -99,7 +100,7 @@ func (c *Charges) Append(which []int) []int {
 
 // Of returns the charge of a rule that applies, nil for another.
 func (c *Charges) Of(rule int) *Charge {
-	if len(c.list) > few {
+	if len(c.list) > fewCharges {
 		return c.search(rule)
 	}
 	for i := range c.list {
@@ -110,8 +111,8 @@ func (c *Charges) Of(rule int) *Charge {
 	return nil
 }
 
-// few is how many charges are looked at one by one, which is faster than a search.
-const few = 8
+// fewCharges is how many charges are looked at one by one, which is faster than a search.
+const fewCharges = 8
 
 func (c *Charges) search(rule int) *Charge {
 	if i, ok := c.position(rule); ok {

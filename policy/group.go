@@ -68,7 +68,7 @@ func (g *group) collect(r Request, found []int) []int {
 	return append(g.find(r, found), g.always...)
 }
 
-// find appends those of them that are found by an attribute.
+// find appends the rules that are found by an attribute.
 func (g *group) find(r Request, found []int) []int {
 	for i := range g.by {
 		a := &g.by[i]
@@ -79,15 +79,14 @@ func (g *group) find(r Request, found []int) []int {
 	return found
 }
 
-// candidates returns the rules that a request may meet, in order, each once. The result may be
-// in scratch, and must not be changed.
-func (g *group) candidates(r Request, scratch *[]int) []int {
-	found := g.find(r, (*scratch)[:0])
+// candidates is [index.candidates] for a request that meets no other group.
+func (g *group) candidates(r Request, memory *scratch) []int {
+	found := g.find(r, memory.rules[:0])
 	if len(found) == 0 {
 		return g.always
 	}
-	*scratch = append(found, g.always...)
-	return inOrder(*scratch)
+	memory.rules = append(found, g.always...)
+	return inOrder(memory.rules)
 }
 
 // inOrder sorts the numbers of rules, each once. A request seldom matches more than a few:

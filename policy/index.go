@@ -7,14 +7,15 @@ import "slices"
 // attributes in maps.
 type index struct {
 	rules    []*rule
-	anywhere *group // rules without a route
-	routes   routes // the others
-	prepared prepared
+	anywhere *group             // rules without a route
+	routes   routes             // the others
+	paths    map[string]*merged // what is found on paths that are known beforehand: see merger
 }
 
 func newIndex(rules []*rule) *index {
 	x := &index{rules: rules, anywhere: new(group)}
-	groups := []*group{x.anywhere}
+	groups, places := []*group{x.anywhere}, []*methods(nil)
+	patterns := 0
 	for i, r := range rules {
 		if r.Disabled {
 			continue
@@ -23,7 +24,11 @@ func newIndex(rules []*rule) *index {
 			x.anywhere.members = append(x.anywhere.members, i)
 		}
 		for _, p := range r.patterns {
-			g := x.routes.place(p)
+			m, isNew := x.routes.place(p)
+			if isNew {
+				places = append(places, m)
+			}
+			g := m.add(p.method)
 			if len(g.members) == 0 {
 				groups = append(groups, g)
 			}
@@ -31,18 +36,22 @@ func newIndex(rules []*rule) *index {
 				g.members = append(g.members, i)
 			}
 		}
+		patterns += len(r.patterns)
 	}
 	for _, g := range groups {
 		g.build(rules)
 	}
-	x.prepared = prepare(rules, x.anywhere, &x.routes)
+	merger := &merger{x.anywhere, min(mostForAll, mostForOne*(patterns+1))}
+	for _, m := range places {
+		m.alone = merger.merge([]*methods{m})
+	}
+	x.paths = merger.paths(rules, &x.routes)
 	return x
 }
 
 // match returns the rules that match a request, in order.
 func (x *index) match(r Request) (matching []int) {
-	var scratch []int
-	for _, i := range x.candidates(r, &scratch) {
+	for _, i := range x.candidates(r, new(scratch)) {
 		if x.rules[i].holds(r) {
 			matching = append(matching, i)
 		}
@@ -50,36 +59,49 @@ func (x *index) match(r Request) (matching []int) {
 	return matching
 }
 
-// candidates returns the rules of which the routes match a request, in order, each once. Of
-// what else they ask for, the request may lack something: see [rule.holds]. The result may
-// be in scratch, and must not be changed.
-func (x *index) candidates(r Request, scratch *[]int) []int {
+// scratch is memory for a search. Its zero value can be used.
+type scratch struct {
+	rules  []int
+	places []*methods
+}
+
+// candidates returns the rules that a request may meet, in order, each once: those of which
+// the route matches, but for some for which the request lacks an attribute. The others may
+// still ask for attributes: see [rule.holds]. The result is valid until memory is used again,
+// and must not be changed.
+func (x *index) candidates(r Request, memory *scratch) []int {
 	if x.routes.empty() {
-		return x.anywhere.candidates(r, scratch)
+		return x.anywhere.candidates(r, memory)
 	}
 	path, ok := r.Attribute(AttrPath)
 	if !ok {
-		return x.anywhere.candidates(r, scratch)
+		return x.anywhere.candidates(r, memory)
 	}
 	method, _ := r.Attribute(AttrMethod)
 	host := x.routes.ofHost(r)
 	if host == nil {
-		if m := x.prepared[path]; m != nil {
-			return m.candidates(r, method, scratch)
+		if m := x.paths[path]; m != nil {
+			return m.of(method).candidates(r, memory)
 		}
 	}
-	var memory [8]*methods
-	places := x.routes.find(host, method, path, memory[:0])
+	memory.places = x.routes.find(host, method, path, memory.places[:0])
+	found := x.among(memory.places, r, method, memory)
+	clear(memory.places) // they need not outlive the index
+	return found
+}
+
+// among is candidates for a request that meets those places.
+func (x *index) among(places []*methods, r Request, method string, memory *scratch) []int {
 	switch {
 	case len(places) == 0:
-		return x.anywhere.candidates(r, scratch)
+		return x.anywhere.candidates(r, memory)
 	case len(places) == 1 && places[0].alone != nil:
-		return places[0].alone.candidates(r, method, scratch)
+		return places[0].alone.of(method).candidates(r, memory)
 	}
-	found := x.anywhere.collect(r, (*scratch)[:0])
+	found := x.anywhere.collect(r, memory.rules[:0])
 	for _, m := range places {
 		found = m.collect(r, method, found)
 	}
-	*scratch = found
+	memory.rules = found
 	return inOrder(found)
 }

@@ -163,16 +163,13 @@ func TestWhatIsPreparedMatchesAsTheTreeDoes(t *testing.T) {
 		}
 		rules := rulesFor(t, matches...)
 		x, tree := newIndex(rules), newIndex(rules)
-		tree.prepared = nil
-		for _, m := range tree.routes.places {
-			m.alone = nil
-		}
+		tree.forget()
 		for range 100 {
 			request := Attributes{"path": path("a", "b", "a%20b", "a%2", "%2F", "", "..") + pick("/a", "/", "", "/%61"), "method": pick("GET", "HEAD", "POST", "PUT", "CONNECT", ""), "host": pick("h", "h:80", "other")}
 			if r.IntN(2) == 0 {
 				request["tenant"], request["plan"] = pick("1", "2", "4"), pick("1", "3", "4")
 			}
-			if x.prepared[request["path"]] != nil {
+			if x.paths[request["path"]] != nil {
 				prepared++
 			} else if found := x.routes.find(x.routes.ofHost(request), request["method"], request["path"], nil); len(found) == 1 {
 				alone++
@@ -184,15 +181,79 @@ func TestWhatIsPreparedMatchesAsTheTreeDoes(t *testing.T) {
 	assert.Greater(t, alone, 1000, "requests that met one place")
 }
 
-func TestNothingIsPreparedForAPathThatManyRulesMatch(t *testing.T) {
+// forget makes an index forget what it has prepared.
+func (x *index) forget() {
+	x.paths = nil
+	x.routes.allHosts.forget()
+	for _, n := range x.routes.hosts {
+		n.forget()
+	}
+}
+
+func (n *node) forget() {
+	if n == nil {
+		return
+	}
+	for _, m := range []*methods{n.end, n.slash, n.rest} {
+		if m != nil {
+			m.alone = nil
+		}
+	}
+	n.wild.forget()
+	for _, c := range n.next.list {
+		c.node.forget()
+	}
+	for _, c := range n.next.many {
+		c.forget()
+	}
+}
+
+func TestWhatIsPreparedIsBounded(t *testing.T) {
 	matches := []Match{{Route: []string{"/a"}}}
-	for range mostPrepared {
+	for range mostForOne {
 		matches = append(matches, Match{})
 	}
 	x := newIndex(rulesFor(t, matches...))
-	assert.Empty(t, x.prepared)
-	assert.Nil(t, x.routes.places[0].alone)
+	assert.Nil(t, x.paths["/a"], "too many rules on one path")
+	assert.Nil(t, x.routes.find(nil, "", "/a", nil)[0].alone)
 	assert.Len(t, x.match(Attributes{"path": "/a"}), len(matches))
+
+	matches = nil
+	for i := range 50 {
+		matches = append(matches, Match{Route: []string{fmt.Sprintf("M%d /", i)}})
+	}
+	for i := range 100 {
+		routes := make([]string, 100)
+		for j := range routes {
+			routes[j] = fmt.Sprintf("/%d/%d", i, j)
+		}
+		matches = append(matches, Match{Route: routes})
+	}
+	x = newIndex(rulesFor(t, matches...))
+	prepared, groups := 0, 0
+	for _, m := range x.paths {
+		if m != nil {
+			prepared, groups = prepared+1, groups+1+len(m.by)
+		}
+	}
+	assert.Greater(t, prepared, 1000)
+	assert.Less(t, prepared, 10_000, "not all")
+	assert.Less(t, groups*groupWords, mostForAll)
+	for _, i := range []int{0, 99} {
+		assert.Equal(t, []int{7, 50 + i}, x.match(Attributes{"path": fmt.Sprintf("/%d/%d", i, i), "method": "M7"}))
+	}
+}
+
+func TestAPathThroughManyPlacesAllocatesNothing(t *testing.T) {
+	var matches []Match
+	path := "/"
+	for range 3 * mostPlaces {
+		matches = append(matches, Match{Route: []string{path}})
+		path += "a/"
+	}
+	x, memory, request := newIndex(rulesFor(t, matches...)), new(scratch), Request(Attributes{"path": path})
+	assert.Len(t, x.candidates(request, memory), len(matches))
+	assert.Zero(t, testing.AllocsPerRun(100, func() { x.candidates(request, memory) }))
 }
 
 func TestManySegmentsBesideEachOther(t *testing.T) {
@@ -218,9 +279,9 @@ func TestMatchingCostsNoMoreThanWhatMatches(t *testing.T) {
 	found := x.match(request)
 	assert.Equal(t, []int{14, 19}, found)
 	assert.LessOrEqual(t, looked, 6, "attributes read")
-	var scratch []int
+	memory := new(scratch)
 	boxed := Request(Attributes{"path": "/r7/x", "tenant": "9"})
-	assert.Zero(t, testing.AllocsPerRun(100, func() { found = x.candidates(boxed, &scratch) }))
+	assert.Zero(t, testing.AllocsPerRun(100, func() { found = x.candidates(boxed, memory) }))
 	assert.True(t, slices.Equal(found, []int{14, 19}))
 }
 

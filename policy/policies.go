@@ -166,7 +166,7 @@ func (p *Policies) mustBeMade() {
 // Allow charges the cost to all rules that match the request and reports true; or it charges
 // none and reports false, on any error too.
 func (p *Policies) Allow(r Request, cost int) bool {
-	if p.onDecision != nil {
+	if p.onDecision != nil || cost == 0 { // an engine may allow a cost of 0 without looking
 		d, err := p.Take(context.Background(), r, cost)
 		return d.Allowed && err == nil
 	}
@@ -236,7 +236,7 @@ type query struct {
 	kill     bool
 	decision ratelimit.Decision // if no rule is asked
 	err      error
-	which    []int // scratch memory
+	memory   scratch
 }
 
 // clear forgets the request.
@@ -290,7 +290,7 @@ func check(r Request, cost int) error {
 
 // load finds out what each rule that applies asks for.
 func (q *query) load() error {
-	for _, i := range q.state.index.candidates(q.request, &q.which) {
+	for _, i := range q.state.index.candidates(q.request, &q.memory) {
 		r := q.state.rules[i]
 		if !r.holds(q.request) {
 			continue

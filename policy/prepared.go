@@ -1,82 +1,127 @@
 package policy
 
-// A request mostly meets rules in one group without a route and in one of a route, or it has
-// the path of a pattern without wildcards. For these, what there is to find is put into one
-// group when the index is made: then nothing has to be collected and sorted.
+// A request mostly meets the rules without a route and those of one place, or it has the path
+// of a pattern without wildcards. For these, what there is to find is merged into one group
+// when the index is made: then nothing has to be collected and sorted, and the path of a
+// pattern needs no walk through the tree.
 
-// prepared has what there is to find on a path that a pattern names, at all places. This spares
-// the walk through the tree. It holds for requests to a host that no pattern names.
-type prepared map[string]*methods
+// merged is all that is found at some places, with the rules without a route: one group for
+// each method.
+type merged struct {
+	by     []methodGroup
+	others *group // for all other methods
+}
 
-// mostPrepared is how much is prepared for one path, or one place. It would take too much
-// memory if each of thousands had thousands of rules.
-const mostPrepared = 64
-
-// prepare prepares each place, for requests that meet no other, and the paths of all patterns
-// without wildcards.
-func prepare(rules []*rule, anywhere *group, x *routes) prepared {
-	for _, m := range x.places {
-		m.alone = merge(anywhere, []*methods{m})
+// of returns the group for a request's method.
+func (m *merged) of(method string) *group {
+	for i := range m.by {
+		if m.by[i].method == method {
+			return m.by[i].group
+		}
 	}
-	ready := prepared{}
+	return m.others
+}
+
+// What is merged takes memory, and time when rules are put in force: rules that few would
+// write could have thousands of rules on each of thousands of paths. So it is bounded, in
+// words of memory, for each path and for all. What is not merged is found in the tree.
+const (
+	mostForOne = 1 << 10
+	mostForAll = 1 << 22
+	groupWords = 16 // what a group takes by itself
+	mostPlaces = 8  // that are merged
+)
+
+// merger merges groups, as long as there is room.
+type merger struct {
+	anywhere *group
+	room     int
+}
+
+// merge returns what is found at places, nil if that is too much.
+func (g *merger) merge(places []*methods) *merged {
+	if len(places) > mostPlaces {
+		g.room -= len(places)
+		return nil
+	}
+	before := g.room
+	m := &merged{others: g.group("", places)}
+	for _, method := range methodsOf(places) {
+		if g.room < 0 || before-g.room > mostForOne {
+			return nil
+		}
+		m.by = append(m.by, methodGroup{method, g.group(method, places)})
+	}
+	if g.room < 0 || before-g.room > mostForOne {
+		return nil
+	}
+	return m
+}
+
+// methodsOf returns the methods of requests that find at places what others do not.
+func methodsOf(places []*methods) (names []string) {
+	seen := map[string]bool{}
+	add := func(name string) {
+		if !seen[name] {
+			seen[name] = true
+			names = append(names, name)
+		}
+	}
+	for _, m := range places {
+		for _, g := range m.by {
+			if add(g.method); g.method == "GET" {
+				add("HEAD")
+			}
+		}
+	}
+	return names
+}
+
+// group returns what a request with that method finds at places, as far as there is room.
+func (g *merger) group(method string, places []*methods) *group {
+	sum := new(group)
+	g.room -= groupWords
+	g.add(sum, g.anywhere)
+	for _, m := range places {
+		for _, part := range m.groups(method) {
+			g.add(sum, part)
+		}
+	}
+	sum.always = inOrder(sum.always)
+	return sum
+}
+
+// add adds a part to a sum, unless there is no room.
+func (g *merger) add(sum, part *group) {
+	if g.room -= len(part.always) + 3*len(part.by); g.room < 0 {
+		return
+	}
+	sum.always = append(sum.always, part.always...)
+	sum.by = append(sum.by, part.by...)
+}
+
+// paths returns what is found on each path that a pattern without wildcards names, by
+// requests to a host that no pattern names.
+func (g *merger) paths(rules []*rule, x *routes) map[string]*merged {
+	ready := map[string]*merged{} // nil where it is too much
 	for _, r := range rules {
 		for _, p := range r.patterns {
-			if p.path == "" || r.Disabled || p.host != "" || ready[p.path] != nil {
+			if p.path == "" || p.host != "" || r.Disabled {
 				continue
 			}
-			if m := merge(anywhere, x.find(nil, "", p.path, nil)); m != nil {
-				ready[p.path] = m
+			if _, done := ready[p.path]; done {
+				continue
+			}
+			if g.room < 0 {
+				return ready
+			}
+			places := x.find(nil, "", p.path, nil)
+			if len(places) == 1 {
+				ready[p.path] = places[0].alone
+			} else {
+				ready[p.path] = g.merge(places)
 			}
 		}
 	}
 	return ready
-}
-
-// merge returns one group for each method that one of the places has, and one for all other
-// methods. It returns nil if that is too much.
-func merge(anywhere *group, places []*methods) *methods {
-	merged := &methods{all: new(group)}
-	for _, m := range places {
-		for _, g := range m.by {
-			merged.add(g.method)
-			if g.method == "GET" {
-				merged.add("HEAD")
-			}
-			if len(merged.by) > mostPrepared {
-				return nil
-			}
-		}
-	}
-	room := mostPrepared
-	fill := func(g *group, method string) {
-		parts := []*group{anywhere}
-		for _, m := range places {
-			parts = append(parts, m.groups(method)...)
-		}
-		for _, part := range parts {
-			if room -= len(part.always) + len(part.by); room < 0 {
-				return
-			}
-			g.always = append(g.always, part.always...)
-			g.by = append(g.by, part.by...)
-		}
-		g.always = inOrder(g.always)
-	}
-	fill(merged.all, "")
-	for _, g := range merged.by {
-		fill(g.group, g.method)
-	}
-	if room < 0 {
-		return nil
-	}
-	return merged
-}
-
-// candidates is [group.candidates] of the group for the request's method. The methods are what
-// merge has returned.
-func (m *methods) candidates(r Request, method string, scratch *[]int) []int {
-	if g := m.group(method); g != nil {
-		return g.candidates(r, scratch)
-	}
-	return m.all.candidates(r, scratch)
 }

@@ -10,7 +10,6 @@ import (
 type routes struct {
 	allHosts *node            // of patterns without a host
 	hosts    map[string]*node // of others, by the host
-	places   []*methods       // all that there are
 }
 
 // node is a place in the tree of path segments.
@@ -27,7 +26,7 @@ type methods struct {
 	all *group // of patterns without a method
 	by  []methodGroup
 
-	alone *methods // these and the rules without a route, merged; nil if that is too much
+	alone *merged // what a request finds that meets no other place; nil if that is too much
 }
 
 type methodGroup struct {
@@ -35,18 +34,18 @@ type methodGroup struct {
 	*group
 }
 
-// place returns the group for a pattern, a new one if it is the first of its kind.
-func (x *routes) place(p pattern) *group {
-	m := x.root(p.host).place(p.segments)
-	if *m == nil {
-		*m = &methods{}
-		x.places = append(x.places, *m)
+// place returns the place of a pattern, and whether it is new.
+func (x *routes) place(p pattern) (m *methods, isNew bool) {
+	at := x.root(p.host).leaf(p.segments)
+	if *at == nil {
+		*at = &methods{}
+		isNew = true
 	}
-	return (*m).add(p.method)
+	return *at, isNew
 }
 
-// place returns where the methods of patterns with the segments are kept.
-func (n *node) place(segments []segment) **methods {
+// leaf returns where the place of patterns with the segments is kept.
+func (n *node) leaf(segments []segment) **methods {
 	for _, s := range segments {
 		switch s.kind {
 		case rest:
@@ -91,14 +90,14 @@ func (n *node) child(s segment) *node {
 	return c
 }
 
-// children are the places after a literal segment. A few are looked at one by one, which
+// children are the nodes after a literal segment. A few are looked at one by one, which
 // is faster than a map.
 type children struct {
-	few  []childNode
-	many map[string]*node // if there are more than a few, all of them
+	list []child
+	many map[string]*node // all of them, if they are more than fewChildren; then the list is empty
 }
 
-type childNode struct {
+type child struct {
 	text string
 	*node
 }
@@ -106,23 +105,25 @@ type childNode struct {
 const fewChildren = 8
 
 func (c *children) add(text string, n *node) {
-	if c.few = append(c.few, childNode{text, n}); len(c.few) <= fewChildren && c.many == nil {
+	if c.many != nil {
+		c.many[text] = n
 		return
 	}
-	if c.many == nil {
-		c.many = map[string]*node{}
+	if c.list = append(c.list, child{text, n}); len(c.list) <= fewChildren {
+		return
 	}
-	for _, child := range c.few {
-		c.many[child.text] = child.node
+	c.many = map[string]*node{}
+	for _, each := range c.list {
+		c.many[each.text] = each.node
 	}
-	c.few = nil
+	c.list = nil
 }
 
 // get returns nil if there is no such child.
 func (c *children) get(text string) *node {
-	for i := range c.few {
-		if c.few[i].text == text {
-			return c.few[i].node
+	for i := range c.list {
+		if c.list[i].text == text {
+			return c.list[i].node
 		}
 	}
 	return c.many[text]

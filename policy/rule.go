@@ -88,8 +88,8 @@ func (c *rule) hasAll(r Request) bool {
 }
 
 // charge fills in what the rule asks of a request: which key, how much, and under which
-// limit. The charge is empty. applies is false if the rule is optional and the request lacks
-// something.
+// limit. ch must be empty but for its Rule. applies is false if the rule is optional and the
+// request lacks something.
 func (c *rule) charge(r Request, cost int, ch *Charge) (applies bool, err error) {
 	if c.only != "" {
 		ch.Key, err = needed(r, c.only)
