@@ -14,9 +14,19 @@ type index struct {
 
 func newIndex(rules []*rule) *index {
 	x := &index{rules: rules, anywhere: new(group)}
-	groups, places := []*group{x.anywhere}, []*methods(nil)
-	patterns := 0
-	for i, r := range rules {
+	places := x.enter()
+	m := &merger{x.anywhere, mostForAll}
+	for _, place := range places {
+		place.alone = m.merge([]*methods{place})
+	}
+	x.paths = m.paths(rules, &x.routes)
+	return x
+}
+
+// enter puts the rules into groups by their routes, and returns all places of the tree.
+func (x *index) enter() (places []*methods) {
+	groups := []*group{x.anywhere}
+	for i, r := range x.rules {
 		if r.Disabled {
 			continue
 		}
@@ -24,11 +34,11 @@ func newIndex(rules []*rule) *index {
 			x.anywhere.members = append(x.anywhere.members, i)
 		}
 		for _, p := range r.patterns {
-			m, isNew := x.routes.place(p)
+			place, isNew := x.routes.place(p)
 			if isNew {
-				places = append(places, m)
+				places = append(places, place)
 			}
-			g := m.add(p.method)
+			g := place.add(p.method)
 			if len(g.members) == 0 {
 				groups = append(groups, g)
 			}
@@ -36,17 +46,11 @@ func newIndex(rules []*rule) *index {
 				g.members = append(g.members, i)
 			}
 		}
-		patterns += len(r.patterns)
 	}
 	for _, g := range groups {
-		g.build(rules)
+		g.build(x.rules)
 	}
-	merger := &merger{x.anywhere, min(mostForAll, mostForOne*(patterns+1))}
-	for _, m := range places {
-		m.alone = merger.merge([]*methods{m})
-	}
-	x.paths = merger.paths(rules, &x.routes)
-	return x
+	return places
 }
 
 // match returns the rules that match a request, in order.

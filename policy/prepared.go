@@ -22,9 +22,9 @@ func (m *merged) of(method string) *group {
 	return m.others
 }
 
-// What is merged takes memory, and time when rules are put in force: rules that few would
-// write could have thousands of rules on each of thousands of paths. So it is bounded, in
-// words of memory, for each path and for all. What is not merged is found in the tree.
+// What is merged takes memory, and time when rules are put in force: a file could have
+// thousands of rules on each of thousands of paths. So it is bounded, in words of memory,
+// for each path and for all. What is not merged is found in the tree.
 const (
 	mostForOne = 1 << 10
 	mostForAll = 1 << 22
@@ -44,15 +44,15 @@ func (g *merger) merge(places []*methods) *merged {
 		g.room -= len(places)
 		return nil
 	}
-	before := g.room
+	rest := max(0, g.room-mostForOne) // what has to be left
 	m := &merged{others: g.group("", places)}
 	for _, method := range methodsOf(places) {
-		if g.room < 0 || before-g.room > mostForOne {
+		if g.room < rest {
 			return nil
 		}
 		m.by = append(m.by, methodGroup{method, g.group(method, places)})
 	}
-	if g.room < 0 || before-g.room > mostForOne {
+	if g.room < rest {
 		return nil
 	}
 	return m
