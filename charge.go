@@ -116,8 +116,13 @@ func (c *charge) refuse() {
 	}
 }
 
-// try spends the cost if the account allows it. The caller holds the lock.
+// try spends the cost if the account allows it. A cost that it can never allow changes nothing.
+// The caller holds the lock.
 func (c *charge) try(reading int64, q request) {
+	if c.exceeds() {
+		c.estimate(reading, q)
+		return
+	}
 	if c.ask(reading, q); c.fits() {
 		c.accept(q)
 	} else {

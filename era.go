@@ -50,7 +50,10 @@ func (e *era) plan(limit Limit) (*plan, error) {
 	if limit == (Limit{}) {
 		return e.def, nil
 	}
-	return e.shared(planKey{e.named(limit), e.seq})
+	if limit = e.named(limit); limit == e.def.limit {
+		return e.def, nil
+	}
+	return e.shared(planKey{limit, e.seq})
 }
 
 // given returns the one plan of this era for a limit that a request brings along. It
@@ -74,9 +77,6 @@ type planKey struct {
 }
 
 func (e *era) shared(k planKey) (*plan, error) {
-	if k.limit == e.def.limit {
-		return e.def, nil
-	}
 	e.first.Do(func() { e.plans = xsync.NewMap[planKey, *plan]() })
 	if p, ok := e.plans.Load(k); ok {
 		return p, nil

@@ -200,3 +200,37 @@ func TestALimitThatCountsNothingStandsForItself(t *testing.T) {
 		assert.Equal(t, 3, remaining(t, l, "ann"))
 	}
 }
+
+// TestAKeyThatOnlyACostOfZeroMetIsTracked: the layers are decided under the first one's limit,
+// so that is what says whether the second can be charged.
+func TestAKeyThatOnlyACostOfZeroMetIsTracked(t *testing.T) {
+	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerHour(7)))
+	by := ratelimit.By(l, byUser)
+	small := ratelimit.Limited(by, func(call) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(2), 2) })
+	free := ratelimit.Charging(by, func(call) int { return 0 })
+	stack := stackOf(t, free, small, ratelimit.Shadow(free), ratelimit.Shadow(small))
+	for i := range 3 {
+		d, err := stack.Take(t.Context(), call{user: "ann"}, 3)
+		require.NoError(t, err)
+		assert.Equal(t, i == 0, d.Allowed, "3 are charged, and 3 by the shadow")
+		assert.Equal(t, 1, d.Remaining)
+	}
+	assert.Equal(t, 1, l.Len())
+}
+
+// TestALimitThatEqualsTheDefaultIsNotTheLimitOfTheKey: what a request brings along is not taken
+// for what LimitFor has said.
+func TestALimitThatEqualsTheDefaultIsNotTheLimitOfTheKey(t *testing.T) {
+	standard := ratelimit.FixedWindow(ratelimit.PerHour(7))
+	own := ratelimit.Blocked()
+	l := newWith(t, standard, ratelimit.Options[string]{Clock: new(testClock), LimitFor: func(string) ratelimit.Limit { return own }})
+	stack := stackOf(t, ratelimit.Limited(ratelimit.By(l, byUser), func(call) ratelimit.Limit { return standard }))
+	require.True(t, stack.Allow(call{user: "ann"}, 1))
+	assert.False(t, l.Allow("ann", 1), "the key by itself is blocked")
+	own = ratelimit.FixedWindow(ratelimit.PerHour(1))
+	l.Allow("bob", 1)
+	peeked, err := stack.Peek(call{user: "bob"}, 1)
+	require.NoError(t, err)
+	assert.True(t, peeked.Allowed)
+	assert.True(t, stack.Allow(call{user: "bob"}, 1))
+}

@@ -327,6 +327,9 @@ func (l *Keyed[K]) planOf(key K, b *account) (*plan, error) {
 func (l *Keyed[K]) given(b *account, limit Limit) (*plan, error) {
 	e := l.era.Load()
 	limit = e.named(limit)
+	if l.limitFor == nil && limit == e.def.limit {
+		return e.def, nil // a call without a limit would be decided under it too
+	}
 	if b != nil {
 		b.mu.Lock()
 		p := b.plan

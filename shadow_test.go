@@ -261,3 +261,20 @@ func TestAWaitIsNotHeldUpByAShadow(t *testing.T) {
 		assert.Equal(t, 7, remaining(t, tried, "ann"), "a wait that failed is undone in the shadow too")
 	})
 }
+
+// TestAShadowThatCanNeverFitChangesNothing: neither its key, nor who else is tracked.
+func TestAShadowThatCanNeverFitChangesNothing(t *testing.T) {
+	clock := new(testClock)
+	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(2), 6), ratelimit.Options[string]{Clock: clock, MaxKeys: 1})
+	by := ratelimit.By(l, byUser)
+	small := ratelimit.Limited(by, func(call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(2)) })
+	require.True(t, l.Allow("ann", 5))
+	clock.advance(200 * time.Millisecond)
+	before, err := l.Peek("ann", 1)
+	require.NoError(t, err)
+	require.True(t, stackOf(t, ratelimit.Shadow(small)).Allow(call{user: "ann"}, 3))
+	require.True(t, stackOf(t, ratelimit.Shadow(small), ratelimit.Shadow(by)).Allow(call{user: "bob"}, 3), "under the first one's limit")
+	after, err := l.Peek("ann", 1)
+	require.NoError(t, err)
+	assert.Equal(t, before, after)
+}

@@ -42,7 +42,8 @@ type stack[R any] struct {
 	brief   bool      // the caller needs only the yes or no
 	changed bool      // keys have been inserted or pinned
 	asks    bool      // a LimitFor was asked
-	absent  bool      // one of the seats has no account
+	absent  bool      // one of the seats' keys is not tracked
+	mixed   bool      // of a key's seats only some have found its account
 	over    bool      // the enforcing layers ask an account for more than it can ever allow
 
 	charges charges    // all of them
@@ -219,7 +220,7 @@ func (s *stack[R]) look() error {
 func (s *stack[R]) hold() bool {
 	for range maxTries {
 		s.gather()
-		if s.locks.lock(s.charges) {
+		if !s.mixed && s.locks.lock(s.charges) {
 			return true
 		}
 		s.seats.find()
@@ -230,7 +231,7 @@ func (s *stack[R]) hold() bool {
 // gather makes the charges. What enforcing layers ask of one account is one charge, so
 // that it is weighed as a whole. Shadow layers have a charge each, behind the others.
 func (s *stack[R]) gather() {
-	s.charges, s.absent, s.over = s.charges[:0], false, false
+	s.charges, s.absent, s.mixed, s.over = s.charges[:0], false, false, false
 	shadows := false
 	for i := range s.seats {
 		if s.seats[i].shadow {
@@ -260,7 +261,10 @@ func (s *stack[R]) enter(i int) {
 	if x.b != nil && !s.absent {
 		first = s.charges.of(x.b)
 	} else {
-		first = s.meets(x)
+		first = s.ofKey(x)
+	}
+	if first != none {
+		x.p = s.charges[first].p
 	}
 	if x.charge = first; first == none || x.shadow {
 		x.charge = len(s.charges)
@@ -268,44 +272,31 @@ func (s *stack[R]) enter(i int) {
 		s.charges[x.charge].begin(x.ask, i)
 	}
 	c := &s.charges[x.charge]
-	if x.shadow && first != none {
-		c.p = s.charges[first].p
-	}
 	c.add(x.ask)
-	s.absent = s.absent || x.b == nil
+	s.absent = s.absent || x.b == nil && x.p.tracks()
 	s.over = s.over || !x.shadow && c.exceeds()
 }
 
-// meets returns the first charge of the seat's account, or none, where there may be no account
-// to compare, only the key: it is not tracked, or was not when one of the two was looked up.
+// ofKey returns the first charge of the seat's key, or none, where not all keys are tracked.
 // [Unlimited] and [Blocked] count nothing, so each of them stands for itself.
-func (s *stack[R]) meets(x *seat[R]) int {
+func (s *stack[R]) ofKey(x *seat[R]) int {
 	if !x.p.tracks() {
 		return none
 	}
 	for j := range s.charges {
 		c := &s.charges[j]
-		switch {
-		case c.b != nil && x.b != nil:
+		if c.b != nil && x.b != nil {
 			if c.b == x.b {
 				return j
 			}
-		case c.p.tracks() && x.same(s.seats[c.seat].slot):
-			s.agree(x, c)
+			continue
+		}
+		if c.p.tracks() && x.same(s.seats[c.seat].slot) {
+			s.mixed = s.mixed || c.b != x.b // it was inserted between the lookups
 			return j
 		}
 	}
 	return none
-}
-
-// agree gives a seat and a charge of one key the same account. One of them has not found it:
-// the key has been inserted since.
-func (s *stack[R]) agree(x *seat[R], c *charge) {
-	if x.b == nil {
-		x.b = c.b
-	} else {
-		c.b, s.seats[c.seat].b = x.b, x.b
-	}
 }
 
 // weigh asks the accounts of the enforcing layers for their offers, and reports whether

@@ -1,6 +1,9 @@
 package redislimit
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 // Times are whole microseconds. All figures stay below 2^53, so that the scripts,
 // whose numbers are doubles, count them exactly.
@@ -22,6 +25,14 @@ func mulDiv(a, b, d int64) (q, r int64) {
 	}
 	uq, ur := bits.Div64(hi, lo, uint64(d))
 	return int64(min(uq, uint64(most*2))), int64(ur)
+}
+
+// plus returns a + b, or the largest number if that is more.
+func plus(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
 }
 
 func gcd(a, b int64) int64 {

@@ -226,8 +226,8 @@ func (s *stack[R]) load(r R, cost int) error {
 		return err
 	}
 	for _, shadow := range [...]bool{false, true} {
-		for _, i := range s.which {
-			if s.of.layers[i].shadow != shadow {
+		for k, i := range s.which {
+			if s.of.layers[i].shadow != shadow || s.again(k) {
 				continue
 			}
 			if err := s.loadOne(i, r, cost); err != nil {
@@ -238,35 +238,33 @@ func (s *stack[R]) load(r R, cost int) error {
 	return nil
 }
 
-// choose finds out which layers apply, each once.
+// choose finds out which layers apply. A layer that is picked twice counts once: see again.
 func (s *stack[R]) choose(r R) error {
 	if s.of.pick == nil {
 		for i := range s.of.layers {
 			s.which = append(s.which, i)
 		}
-		return tooMany(len(s.which))
+	} else {
+		s.which = s.of.pick(r, s.which)
 	}
-	picked := s.of.pick(r, s.which)
-	s.which = picked[:0]
-	for _, i := range picked {
+	n := 0
+	for k, i := range s.which {
 		if i < 0 || i >= len(s.of.layers) {
 			return fmt.Errorf("redislimit: AllOf's pick function returned layer %d of %d", i, len(s.of.layers))
 		}
-		if !slices.Contains(s.which, i) {
-			s.which = append(s.which, i)
+		if s.again(k) {
+			continue
 		}
-		if err := tooMany(len(s.which)); err != nil {
-			return err
+		if n++; n > maxLayers {
+			return fmt.Errorf("redislimit: more than %d layers apply to one request", maxLayers)
 		}
 	}
 	return nil
 }
 
-func tooMany(layers int) error {
-	if layers > maxLayers {
-		return fmt.Errorf("redislimit: more than %d layers apply to one request", maxLayers)
-	}
-	return nil
+// again reports whether the k-th layer that was picked was picked before.
+func (s *stack[R]) again(k int) bool {
+	return s.of.pick != nil && slices.Contains(s.which[:k], s.which[k])
 }
 
 func (s *stack[R]) loadOne(i int, r R, cost int) error {
@@ -342,9 +340,9 @@ func (s *session) addCharge(key string, p *plan, shadow bool) int {
 
 // add adds a layer's cost to a charge.
 func (c *charge) add(a *ask, ahead time.Duration) error {
-	c.cost += int64(a.cost)
+	c.cost = plus(c.cost, int64(a.cost))
 	if a.own {
-		c.own += int64(a.cost)
+		c.own = plus(c.own, int64(a.cost))
 	} else {
 		c.shares++
 	}
@@ -408,7 +406,15 @@ func (s *stack[R]) decide(i int, d *ratelimit.Decision) {
 }
 
 // room is what a limit that tracks nothing leaves the caller.
-func (a *ask) room() int { return a.plan.limit.Capacity() }
+func (a *ask) room() int {
+	switch capacity := a.plan.limit.Capacity(); {
+	case !a.own:
+		return capacity
+	case a.cost > capacity:
+		return 0
+	}
+	return math.MaxInt
+}
 
 // first reports whether the ask is the first of its charge.
 func (s *stack[R]) first(i int) bool {
@@ -437,7 +443,7 @@ func (c *charge) room(remaining int) int {
 func (s *stack[R]) report(r R, err error) {
 	for i := range s.asks {
 		y := &s.of.layers[s.asks[i].layer]
-		if y.l.onDecision == nil && y.watch == nil {
+		if y.l.onDecision == nil && y.watch == nil || y.shadow && s.unheard(i, err) {
 			continue
 		}
 		e := s.event(&s.asks[i], err)
@@ -448,6 +454,13 @@ func (s *stack[R]) report(r R, err error) {
 			f(ratelimit.Event[R]{Key: r, Cost: e.Cost, Decision: e.Decision, Spent: e.Spent, Err: e.Err})
 		}
 	}
+}
+
+// unheard reports whether a layer has nothing to say, because another one has failed before it
+// was asked.
+func (s *stack[R]) unheard(i int, err error) bool {
+	a := &s.asks[i]
+	return err != nil && a.err == nil && a.charge < 0
 }
 
 func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
@@ -468,9 +481,7 @@ func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
 		s.decide(a.charge, &e.Decision)
 		e.Spent = s.spent && c.allowed && a.cost > 0 && !s.failedWait
 	}
-	switch {
-	case e.Decision.Limit != ratelimit.Limit{}: // the charge's
-	case a.plan != nil:
+	if a.plan != nil {
 		e.Decision.Limit = a.plan.limit
 	}
 	return e

@@ -3,7 +3,9 @@ package redislimit
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -377,6 +379,52 @@ func TestAllOfChargesWhatIsPicked(t *testing.T) {
 	}
 	_, err = l.Take(t.Context(), "k", 1)
 	assert.ErrorContains(t, err, "more than 255 layers apply")
+}
+
+func TestAFunctionMayPickFromATableOfItsOwn(t *testing.T) {
+	f := newFixture(t)
+	table := []int{1, 1, 0}
+	pick := func(string, []int) []int { return table }
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(20))
+	l, err := AllOf(pick, By(f.limiter(limit, "a"), identity), By(f.limiter(limit, "b"), identity))
+	require.NoError(t, err)
+	var running sync.WaitGroup
+	for range 4 {
+		running.Go(func() { l.Allow("k", 1) })
+	}
+	running.Wait()
+	assert.Equal(t, []int{1, 1, 0}, table)
+}
+
+func TestOthersErrorsAreNotToldToAShadow(t *testing.T) {
+	f := newFixture(t)
+	var told []ratelimit.Event[string]
+	watch := func(e ratelimit.Event[string]) { told = append(told, e) }
+	small := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)), "small"), identity)
+	big := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(200)), "big"), identity)
+	l, err := All(small, Watch(Shadow(big), watch))
+	require.NoError(t, err)
+	_, err = l.Take(t.Context(), "k", 3)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	assert.Empty(t, told, "the shadow was not asked")
+}
+
+func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
+	f := newFixture(t)
+	by := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)), "l"), identity)
+	l, err := All(Charging(by, func(string) int { return 1 }), by)
+	require.NoError(t, err)
+	_, err = l.Take(t.Context(), "k", math.MaxInt)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+}
+
+func TestALayerThatIsBlockedLeavesWhatItsOwnCostAllows(t *testing.T) {
+	f := newFixture(t)
+	l, err := All(Charging(By(f.limiter(ratelimit.Blocked(), "no"), identity), func(string) int { return 0 }))
+	require.NoError(t, err)
+	d, err := l.Take(t.Context(), "k", 3)
+	require.NoError(t, err)
+	assert.Equal(t, math.MaxInt, d.Remaining)
 }
 
 func TestWatchTellsWhatEachLayerSaidOfARequest(t *testing.T) {

@@ -130,10 +130,13 @@ func (y *layer[R]) load(r R, cost int, a *ask) (bool, error) {
 	if a.cost < 0 {
 		return true, fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, a.cost)
 	}
-	if a.plan, err = y.planFor(r, key); err != nil || cost == 0 || a.plan.kind != 0 {
-		return true, err // what the key's limit allows is seen once it is known which that is
+	if a.plan, err = y.planFor(r, key); err != nil {
+		return true, err
 	}
-	return true, a.plan.check(int64(a.cost))
+	if a.plan.kind == 0 && cost > 0 { // others are checked by sum, under the limit of the key
+		return true, a.plan.check(int64(a.cost))
+	}
+	return true, nil
 }
 
 func (y *layer[R]) planFor(r R, key string) (*plan, error) {

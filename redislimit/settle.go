@@ -52,7 +52,8 @@ func withKey(keys []string, key string) ([]string, int) {
 }
 
 // settle sends what has to be corrected: nothing if all has cost what was charged. To cancel
-// begins with the last charge, because a leaky bucket gives back only at its queue's end.
+// begins with the last charge, because a leaky bucket gives back only at its queue's end: then
+// all that one decision has charged to a key comes back.
 func (r *remote) settle(keys []string, items []settlement, actual int64) error {
 	b, n := make([]byte, headSize, headSize+settleSize*len(items)), 0
 	for i := range items {
