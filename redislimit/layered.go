@@ -286,8 +286,8 @@ func (s *stack[R]) loadOne(i int, r R, cost int) error {
 }
 
 // sum adds up what is asked of each key: the layers that enforce in one charge for each,
-// then the shadow layers one by one. A key has one limit in one decision: that of its first
-// charge.
+// then the shadow layers one by one. A key has one limit in one decision: that of the first
+// layer that asks it.
 func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 	s.session.remote = s.of.remote
 	for i := range s.asks {
@@ -297,19 +297,17 @@ func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 		}
 		y := &s.of.layers[a.layer]
 		a.redis = y.l.space.key(a.key)
-		if y.shadow && (cost == 0 || op == opPeek) {
-			continue
-		}
-		first := s.session.chargeOf(a.redis)
-		if first >= 0 {
-			a.plan = s.session.charges[first].plan
-		}
+		first := s.firstOf(i)
+		a.plan = s.asks[first].plan
 		if y.shadow {
+			if cost == 0 || op == opPeek {
+				continue
+			}
 			if a.err = a.plan.check(int64(a.cost)); a.err != nil {
 				continue
 			}
 		}
-		if a.charge = first; first < 0 || y.shadow {
+		if a.charge = s.asks[first].charge; first == i || y.shadow {
 			a.charge = s.session.addCharge(a.redis, a.plan, y.shadow)
 		}
 		if err := s.session.charges[a.charge].add(a, ahead); err != nil {
@@ -320,14 +318,14 @@ func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 	return nil
 }
 
-// chargeOf returns the index of the first charge of a key, -1 if there is none.
-func (s *session) chargeOf(key string) int {
-	for i := range s.charges {
-		if s.keys[s.charges[i].key] == key {
-			return i
+// firstOf returns the first ask of the i-th's key. Those that enforce come before the others.
+func (s *stack[R]) firstOf(i int) int {
+	for j := range i {
+		if s.asks[j].redis == s.asks[i].redis {
+			return j
 		}
 	}
-	return -1
+	return i
 }
 
 // addCharge adds a charge of a key, and returns its index.
