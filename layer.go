@@ -53,8 +53,8 @@ func Charging[R any](l Layer[R], cost func(R) int) Layer[R] {
 // was last decided under, what was spent carries over, as [Keyed.SetLimit] describes. A
 // call that goes to the limiter without Limited is decided under the limiter's own
 // limit. Layers that meet at one key of one limiter are decided under the limit of the
-// first of them whose limit counts; those of [Shadow] come last. To try another limit out
-// beside the one in force, give the shadow a limiter of its own.
+// first of them that is neither Unlimited nor Blocked; those of [Shadow] come last. To try
+// another limit out beside the one in force, give the shadow a limiter of its own.
 func Limited[R any](l Layer[R], limit func(R) Limit) Layer[R] {
 	return &limitedLayer[R]{Layer: l, limit: limit}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Layered is several limits on one request: all of them allow it, or none is
-// charged. Make one with [All]. It is safe for concurrent use, and several of them
+// charged. Make one with [All] or [AllOf]. It is safe for concurrent use, and several of them
 // may share limiters in any order, or hold one twice.
 //
 // A decision is made under the locks of all the keys, at one reading of the clock. So a

@@ -5,8 +5,8 @@ import "slices"
 // group holds rules that agree in their route. Each is found by one attribute that it
 // asks for, if it asks for any.
 type group struct {
-	always []int // those that ask for nothing, in order, each once
-	by     []attributeIndex
+	always []int            // rules that ask for no attribute, in order, without duplicates
+	by     []attributeIndex // where the others are found
 
 	members []int // while the index is built
 }
@@ -62,8 +62,7 @@ func (g *group) attribute(name string) map[string][]int {
 	return g.by[len(g.by)-1].values
 }
 
-// collect appends the rules that a request may meet: all but those for which it lacks the
-// attribute that they are found by.
+// collect appends the rules that ask for no attribute, and those that are found by one.
 func (g *group) collect(r Request, found []int) []int {
 	return append(g.find(r, found), g.always...)
 }
@@ -94,9 +93,8 @@ func (g *group) candidates(r Request, memory *scratch) []int {
 func inOrder(some []int) []int {
 	if len(some) > 12 {
 		slices.Sort(some)
-		return slices.Compact(some)
 	}
-	for i := 1; i < len(some); i++ {
+	for i := 1; i < len(some); i++ { // one pass, if they are sorted
 		for j := i; j > 0 && some[j] < some[j-1]; j-- {
 			some[j], some[j-1] = some[j-1], some[j]
 		}

@@ -1,7 +1,5 @@
 package policy
 
-import "slices"
-
 // index finds the rules that match a request, at a cost that depends on how many rules
 // match and not on how many there are: routes are looked up in a tree of path segments,
 // attributes in maps.
@@ -42,7 +40,7 @@ func (x *index) enter() (places []*methods) {
 			if len(g.members) == 0 {
 				groups = append(groups, g)
 			}
-			if !slices.Contains(g.members, i) {
+			if n := len(g.members); n == 0 || g.members[n-1] != i { // a rule may name a route twice
 				g.members = append(g.members, i)
 			}
 		}
@@ -69,10 +67,9 @@ type scratch struct {
 	places []*methods
 }
 
-// candidates returns the rules that a request may meet, in order, each once: those of which
-// the route matches, but for some for which the request lacks an attribute. The others may
-// still ask for attributes: see [rule.holds]. The result is valid until memory is used again,
-// and must not be changed.
+// candidates returns rules in order, each once. All that match the request are among them. Others
+// are those whose route matches, and which ask for an attribute that was not looked at: see
+// [rule.holds]. The result must not be changed. It is valid until memory is used again.
 func (x *index) candidates(r Request, memory *scratch) []int {
 	if x.routes.empty() {
 		return x.anywhere.candidates(r, memory)

@@ -104,7 +104,7 @@ func cleanPath(p string) string {
 	if p[0] != '/' {
 		p = "/" + p
 	}
-	if clean, _ := scan(p); clean {
+	if isClean(p) {
 		return p
 	}
 	clean := path.Clean(p)
@@ -114,24 +114,13 @@ func cleanPath(p string) string {
 	return clean
 }
 
-// scan reports whether a path begins with a slash and has no segment but the last that is
-// empty, and none that begins with a dot; and whether it has an escaped byte.
-func scan(p string) (clean, escaped bool) {
-	slash := false
-	for i := range len(p) {
-		switch c := p[i]; {
-		case c == '/':
-			if slash {
-				return false, strings.IndexByte(p, '%') >= 0
-			}
-			slash = true
-			continue
-		case c == '.' && slash:
-			return false, strings.IndexByte(p, '%') >= 0
-		case c == '%':
-			escaped = true
+// isClean reports whether a path begins with a slash and has no segment but the last that is
+// empty, and none that begins with a dot.
+func isClean(p string) bool {
+	for i := 1; i < len(p); i++ {
+		if p[i-1] == '/' && (p[i] == '/' || p[i] == '.') {
+			return false
 		}
-		slash = false
 	}
-	return p != "" && p[0] == '/', escaped
+	return p != "" && p[0] == '/'
 }

@@ -36,7 +36,7 @@ type Options struct {
 	Engine Engine
 	// OnDecision is told of each decision, with every rule that applied and what it
 	// said. It runs in the caller's goroutine, outside every lock, after the decision:
-	// it should be fast. It is not told of Peek. If nil, nothing is.
+	// it should be fast. It is not told of Explain. If nil, nothing is.
 	OnDecision func(Decision)
 	// Logger is told by [Follow] of new rules, and of those that could not be put in
 	// force. If nil, slog.Default().

@@ -8,16 +8,14 @@ package policy
 // merged is all that is found at some places, with the rules without a route: one group for
 // each method.
 type merged struct {
-	by     []methodGroup
+	by     byMethod
 	others *group // for all other methods
 }
 
 // of returns the group for a request's method.
 func (m *merged) of(method string) *group {
-	for i := range m.by {
-		if m.by[i].method == method {
-			return m.by[i].group
-		}
+	if g := m.by.of(method); g != nil {
+		return g
 	}
 	return m.others
 }
@@ -48,7 +46,7 @@ func (g *merger) merge(places []*methods) *merged {
 	m := &merged{others: g.group("", places)}
 	for _, method := range methodsOf(places) {
 		if g.room < rest {
-			return nil
+			break
 		}
 		m.by = append(m.by, methodGroup{method, g.group(method, places)})
 	}

@@ -24,7 +24,7 @@ type node struct {
 // methods holds the rules of one place by the method of their patterns.
 type methods struct {
 	all *group // of patterns without a method
-	by  []methodGroup
+	by  byMethod
 
 	alone *merged // what a request finds that meets no other place; nil if that is too much
 }
@@ -32,6 +32,23 @@ type methods struct {
 type methodGroup struct {
 	method string
 	*group
+}
+
+// serves reports whether a pattern with the group's method matches a request with that one.
+func (g *methodGroup) serves(method string) bool {
+	return g.method == method || g.method == "GET" && method == "HEAD"
+}
+
+type byMethod []methodGroup
+
+// of returns the group of a method, nil if there is none.
+func (x byMethod) of(method string) *group {
+	for i := range x {
+		if x[i].method == method {
+			return x[i].group
+		}
+	}
+	return nil
 }
 
 // place returns the place of a pattern, and whether it is new.
@@ -137,53 +154,38 @@ func (m *methods) add(method string) *group {
 		}
 		return m.all
 	}
-	if g := m.group(method); g != nil {
+	if g := m.by.of(method); g != nil {
 		return g
 	}
-	m.by = append(m.by, methodGroup{method, new(group)})
-	return m.group(method)
+	g := new(group)
+	m.by = append(m.by, methodGroup{method, g})
+	return g
 }
 
-// collect appends the rules that a request with that method may meet.
+// collect appends the rules of the groups for a request's method.
 func (m *methods) collect(r Request, method string, found []int) []int {
 	if m.all != nil {
 		found = m.all.collect(r, found)
 	}
-	if method == "" || len(m.by) == 0 {
-		return found
-	}
-	if g := m.group(method); g != nil {
-		found = g.collect(r, found)
-	}
-	if method == "HEAD" { // a pattern for GET is one for HEAD too
-		if g := m.group("GET"); g != nil {
+	for i := range m.by {
+		if g := &m.by[i]; g.serves(method) {
 			found = g.collect(r, found)
 		}
 	}
 	return found
 }
 
-// groups returns the groups that collect looks at.
+// groups returns the groups for a request's method.
 func (m *methods) groups(method string) (groups []*group) {
 	if m.all != nil {
 		groups = append(groups, m.all)
 	}
-	for _, g := range m.by {
-		if g.method == method || g.method == "GET" && method == "HEAD" {
+	for i := range m.by {
+		if g := &m.by[i]; g.serves(method) {
 			groups = append(groups, g.group)
 		}
 	}
 	return groups
-}
-
-// group returns the group of a method, nil if there is none.
-func (m *methods) group(method string) *group {
-	for i := range m.by {
-		if m.by[i].method == method {
-			return m.by[i].group
-		}
-	}
-	return nil
 }
 
 // empty reports whether there are no patterns.
@@ -204,13 +206,13 @@ func (x *routes) ofHost(r Request) *node {
 // find appends the places of the patterns that match a request: those for all hosts and those
 // for its own. Which of the methods match is not looked at.
 func (x *routes) find(host *node, method, p string, places []*methods) []*methods {
-	clean, escaped := scan(p)
-	if !clean && method != "CONNECT" {
+	if method != "CONNECT" {
 		p = cleanPath(p)
 	}
 	if p == "" || p[0] != '/' {
 		return places
 	}
+	escaped := strings.IndexByte(p, '%') >= 0
 	places = x.allHosts.walk(p, escaped, places)
 	if host != nil {
 		places = host.walk(p, escaped, places)

@@ -75,7 +75,8 @@ func (c *rule) others() (limits []ratelimit.Limit) {
 	return limits
 }
 
-// holds reports whether a request has all attributes that the rule asks for.
+// holds reports whether a request has all attributes that the rule asks for. It is short, so that
+// the compiler spares the call for rules that ask for none.
 func (c *rule) holds(r Request) bool { return len(c.conditions) == 0 || c.hasAll(r) }
 
 func (c *rule) hasAll(r Request) bool {
@@ -88,8 +89,8 @@ func (c *rule) hasAll(r Request) bool {
 }
 
 // charge fills in what the rule asks of a request: which key, how much, and under which
-// limit. ch must be empty but for its Rule. applies is false if the rule is optional and the
-// request lacks something.
+// limit. All other fields of ch must be zero. It reports false if the rule is optional and
+// the request lacks an attribute.
 func (c *rule) charge(r Request, cost int, ch *Charge) (applies bool, err error) {
 	if c.only != "" {
 		ch.Key, err = needed(r, c.only)

@@ -374,7 +374,7 @@ func (s *stack[R]) answer(allowed bool) {
 		case s.of.layers[a.layer].shadow:
 		case a.plan.kind == 0:
 			s.tally.add(&ratelimit.Decision{Allowed: true, Limit: a.plan.limit}, a.room())
-		case s.first(i):
+		case s.firstOf(i) == i:
 			c := &s.session.charges[a.charge]
 			var d ratelimit.Decision
 			s.decide(a.charge, &d)
@@ -412,16 +412,6 @@ func (a *ask) room() int {
 		return 0
 	}
 	return math.MaxInt
-}
-
-// first reports whether the ask is the first of its charge.
-func (s *stack[R]) first(i int) bool {
-	for j := range i {
-		if s.asks[j].charge == s.asks[i].charge {
-			return false
-		}
-	}
-	return true
 }
 
 // room returns the largest cost of the caller that fits into what remains.

@@ -62,8 +62,8 @@ func Charging[R any](l Layer[R], cost func(R) int) Layer[R] {
 // the client's plan; the zero Limit means the limiter's. A key has one budget whatever
 // the limit: one that differs from the key's last carries over what was spent, as
 // [Limiter.SetLimit] does. It has the limiter's name if it has none. Layers that meet at one
-// key are decided under the limit of the first of them whose limit counts, which Unlimited
-// and Blocked do not; those of [Shadow] come last.
+// key are decided under the limit of the first of them that is neither Unlimited nor Blocked;
+// those of [Shadow] come last.
 func Limited[R any](l Layer[R], limit func(R) ratelimit.Limit) Layer[R] {
 	return wrapped(l, "Limited", limit == nil, "limit", func(y *layer[R]) { y.limit = limit })
 }
