@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -163,6 +164,55 @@ func TestEachRuleSaysWhatItAnswered(t *testing.T) {
 	require.Error(t, err)
 	require.Len(t, told, 12)
 	assert.False(t, told[11].Rules[0].Told, "no answer, nothing to tell")
+}
+
+// TestOnlyTheRuleThatCanNeverAllowIsToldDenied compares what rules are told on Redis with what they
+// are told in memory, with a rule that blocks or is exceeded in each place among others.
+func TestOnlyTheRuleThatCanNeverAllowIsToldDenied(t *testing.T) {
+	addr := server(t)
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	others := []string{
+		"{name: a, key: user, limit: fixed-window 10/h}",
+		"{name: b, limit: token-bucket 10/h burst 10}",
+		"{name: c, shadow: true, limit: sliding-log 10/h}",
+		"{name: d, key: user, limit: unlimited}",
+	}
+	for n, never := range []string{
+		"{name: never, limit: blocked}",
+		"{name: never, limit: fixed-window 3/h, cost: 4}",
+		"{name: never, key: user, limit: fixed-window 10/h, overrides: [{key: ann, limit: blocked}]}",
+		"{name: never, key: user, limit: fixed-window 10/h, plans: {free: leaky-bucket 1/h queue 1}, cost: 5}",
+	} {
+		for at := range len(others) + 1 {
+			rules := slices.Insert(slices.Clone(others), at, never)
+			text := "rules:\n- " + strings.Join(rules, "\n- ")
+			var told []policy.Decision
+			hook := func(d policy.Decision) { told = append(told, d) }
+			for _, e := range []policy.Engine{
+				policy.Memory(nil),
+				policyredis.New(client, &policyredis.Options{Prefix: fmt.Sprintf("%d-%d:", n, at), Timeout: 10 * time.Second}),
+			} {
+				p, err := policy.New(parsed(t, text), &policy.Options{Engine: e, OnDecision: hook})
+				require.NoError(t, err)
+				_, err = p.Take(t.Context(), policy.Attributes{"user": "ann", "plan": "free"}, 1)
+				require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+			}
+			for _, d := range told {
+				assert.Equal(t, "never", d.Decision.Limit.Name)
+				for _, r := range d.Rules {
+					assert.False(t, r.Spent)
+					if r.Rule == "never" {
+						assert.True(t, r.Told)
+						assert.False(t, r.Decision.Allowed)
+					} else if r.Told {
+						assert.True(t, r.Decision.Allowed, "%s, with %s at %d", r.Rule, never, at)
+					}
+				}
+			}
+			require.Len(t, told, 2)
+		}
+	}
 }
 
 func TestADecisionIsOneRoundTrip(t *testing.T) {
