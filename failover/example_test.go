@@ -50,8 +50,8 @@ func Example() {
 	// false 0 degraded: true error: <nil>
 }
 
-func ExampleClosed() {
-	limiter, err := failover.New(unreachable{}, failover.Closed[string](), &failover.Options{Logger: slog.New(slog.DiscardHandler)})
+func ExampleDenyAll() {
+	limiter, err := failover.New(unreachable{}, failover.DenyAll[string](), &failover.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		panic(err)
 	}
@@ -60,8 +60,8 @@ func ExampleClosed() {
 	// Output: false 1s <nil>
 }
 
-func ExampleOpen() {
-	limiter, err := failover.New(unreachable{}, failover.Open[string](), &failover.Options{Logger: slog.New(slog.DiscardHandler)})
+func ExampleAllowAll() {
+	limiter, err := failover.New(unreachable{}, failover.AllowAll[string](), &failover.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		panic(err)
 	}

@@ -9,7 +9,7 @@
 //
 // A [Limiter] asks the primary. When that fails, the caller is answered at once by what
 // stands in: a local limiter with a share of the limit (fail static, the usual choice),
-// [Open] or [Closed]. No caller sees an error. After [Options.Failures] failures in a row a
+// [AllowAll] or [DenyAll]. No caller sees an error. After [Options.Failures] failures in a row a
 // breaker opens (github.com/sony/gobreaker): the primary is not asked any more, until one
 // decision at a time probes it after [Options.OpenFor]. The breaker only saves the calls
 // that would fail. One state is shared by all keys; several primaries, such as shards,
@@ -75,7 +75,7 @@ func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter
 	case isNil(primary):
 		return nil, errors.New("failover: the primary limiter is nil")
 	case isNil(instead):
-		return nil, errors.New("failover: the limiter that stands in is nil: use Open, Closed or a local limiter")
+		return nil, errors.New("failover: the limiter that stands in is nil: use AllowAll, DenyAll or a local limiter")
 	}
 	if opts == nil {
 		opts = new(Options)

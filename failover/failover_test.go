@@ -43,7 +43,7 @@ func TestNewNamesWhatIsInvalid(t *testing.T) {
 	}{
 		{"no primary", nil, s, nil, "failover: the primary limiter is nil"},
 		{"a nil pointer", (*ratelimit.Keyed[string])(nil), s, nil, "failover: the primary limiter is nil"},
-		{"no stand-in", s, nil, nil, "failover: the limiter that stands in is nil: use Open, Closed or a local limiter"},
+		{"no stand-in", s, nil, nil, "failover: the limiter that stands in is nil: use AllowAll, DenyAll or a local limiter"},
 		{"negative Failures", s, s, &failover.Options{Failures: -1}, "failover: Options.Failures is -1, want 0 for the default or more"},
 		{"negative OpenFor", s, s, &failover.Options{OpenFor: -1}, "failover: Options.OpenFor is -1ns, want 0 for the default or more"},
 	} {
@@ -83,7 +83,7 @@ func TestAHealthyFailoverKeepsTheWholeContract(t *testing.T) {
 					if err != nil {
 						return nil, err
 					}
-					return failover.New(primary, failover.Closed[string](), &failover.Options{Timeout: timeout})
+					return failover.New(primary, failover.DenyAll[string](), &failover.Options{Timeout: timeout})
 				},
 			})
 		})
@@ -186,7 +186,7 @@ func TestEachLimiterDrawsItsOwnTime(t *testing.T) {
 		for range 200 {
 			s := newStore(t, shared)
 			s.fail(down)
-			l := over(t, s, failover.Open[string](), failover.Options{Failures: 1})
+			l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1})
 			take(t, l, 1)
 			all = append(all, l)
 		}
@@ -309,7 +309,7 @@ func TestAReservationThatComesTooLateIsCancelledAndALateTakeStays(t *testing.T) 
 func TestAPrimaryThatNeverReturnsHoldsNoMoreThan128Calls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
-		l := over(t, s, failover.Open[string](), failover.Options{Failures: math.MaxInt})
+		l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: math.MaxInt})
 		release := make(chan struct{})
 		var under atomic.Int64
 		s.fail(func(context.Context) error {
@@ -336,7 +336,7 @@ func TestAPrimaryThatNeverReturnsHoldsNoMoreThan128Calls(t *testing.T) {
 func TestABusyPrimaryIsNotAFailingOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
-		l := over(t, s, failover.Open[string](), failover.Options{Failures: 1})
+		l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1})
 		s.fail(func(context.Context) error { time.Sleep(40 * time.Millisecond); return nil })
 		storm(1000, func() { take(t, l, 1) })
 		require.Equal(t, failover.StateClosed, l.State())
@@ -417,10 +417,10 @@ func TestACostThatOnlyThePrimaryCanAllowIsDeniedForNow(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
 }
 
-func TestOpenAllowsEverything(t *testing.T) {
+func TestAllowAllAllowsEverything(t *testing.T) {
 	s := newStore(t, shared)
 	s.fail(down)
-	l := over(t, s, failover.Open[string](), failover.Options{})
+	l := over(t, s, failover.AllowAll[string](), failover.Options{})
 	d := take(t, l, math.MaxInt)
 	require.Equal(t, ratelimit.Decision{Allowed: true, Degraded: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}, d)
 	r, err := l.Reserve(context.Background(), "k", 5, 0)
@@ -432,10 +432,10 @@ func TestOpenAllowsEverything(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
 }
 
-func TestClosedDeniesEverythingWithoutAnError(t *testing.T) {
+func TestDenyAllDeniesEverythingWithoutAnError(t *testing.T) {
 	s := newStore(t, shared)
 	s.fail(down)
-	l := over(t, s, failover.Closed[string](), failover.Options{})
+	l := over(t, s, failover.DenyAll[string](), failover.Options{})
 	d := take(t, l, 1)
 	require.Equal(t, ratelimit.Decision{Degraded: true, RetryAfter: time.Second, Limit: shared}, d, "under the primary's limit")
 	r, err := l.Reserve(context.Background(), "k", 1, time.Hour)
@@ -449,7 +449,7 @@ func TestWaitGoesOnWhenThePrimaryIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
 		s.fail(down)
-		l := over(t, s, failover.Closed[string](), failover.Options{Failures: 1000}) // it asks each time
+		l := over(t, s, failover.DenyAll[string](), failover.Options{Failures: 1000}) // it asks each time
 		time.AfterFunc(2500*time.Millisecond, func() { s.fail(nil) })
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()

@@ -34,7 +34,7 @@ func moody(ctx context.Context) error {
 func TestFaultsWhile64GoroutinesDecide(t *testing.T) {
 	before := runtime.NumGoroutine()
 	s := newStore(t, shared)
-	l := over(t, s, failover.Open[string](), failover.Options{Timeout: 3 * time.Millisecond, Failures: 4, OpenFor: 4 * time.Millisecond})
+	l := over(t, s, failover.AllowAll[string](), failover.Options{Timeout: 3 * time.Millisecond, Failures: 4, OpenFor: 4 * time.Millisecond})
 	s.fail(func(ctx context.Context) error {
 		if ctx == context.Background() { // of a settlement: has no bound
 			return nil
@@ -85,7 +85,7 @@ func decideSomehow(l *failover.Limiter[string], i int) error {
 func TestNoDecisionTakesLongerThanTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
-		l := over(t, s, failover.Open[string](), failover.Options{Timeout: 20 * time.Millisecond, OpenFor: 50 * time.Millisecond})
+		l := over(t, s, failover.AllowAll[string](), failover.Options{Timeout: 20 * time.Millisecond, OpenFor: 50 * time.Millisecond})
 		s.fail(func(ctx context.Context) error {
 			if rand.IntN(4) == 0 {
 				time.Sleep(time.Duration(rand.IntN(int(time.Second))))

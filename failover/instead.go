@@ -9,16 +9,16 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Open returns a stand-in that allows everything: for what should rather be overrun
+// AllowAll returns a stand-in that allows everything: for what should rather be overrun
 // than turned away, such as an API gateway with limits of its own behind it.
-func Open[K any]() ratelimit.Reserver[K] {
+func AllowAll[K any]() ratelimit.Reserver[K] {
 	return fixed[K]{ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}}
 }
 
-// Closed returns a stand-in that denies every cost above 0, without an error and with a
+// DenyAll returns a stand-in that denies every cost above 0, without an error and with a
 // RetryAfter of 1 s: for what should rather be turned away than overrun, such as logins
 // and payments.
-func Closed[K any]() ratelimit.Reserver[K] {
+func DenyAll[K any]() ratelimit.Reserver[K] {
 	return fixed[K]{ratelimit.Decision{RetryAfter: time.Second}}
 }
 

@@ -37,7 +37,7 @@ func TestALeaseWaitsOnlyOnceForAPrimaryThatHangs(t *testing.T) {
 	few := ratelimit.TokenBucket(ratelimit.PerHour(1), 3) // less than a batch
 	for name, instead := range map[string]func() ratelimit.Reserver[string]{
 		"a local limiter": func() ratelimit.Reserver[string] { return newLocal(t, few) },
-		"denials":         failover.Closed[string],
+		"denials":         failover.DenyAll[string],
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestALeaseReturnsToAPrimaryThatHasFailedOnce(t *testing.T) {
 func TestAStandInThatWorksIsAskedAsOftenAsItIsNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		second := newLocal(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 3))
-		l := leased(t, over(t, &store{Keyed: second}, failover.Open[string](), failover.Options{}))
+		l := leased(t, over(t, &store{Keyed: second}, failover.AllowAll[string](), failover.Options{}))
 		for i := range 5 {
 			d, err := l.Take(context.Background(), "k", 1)
 			require.NoError(t, err)

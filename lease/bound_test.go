@@ -42,7 +42,7 @@ func newFleet(t *testing.T, limit ratelimit.Limit, r *rand.Rand) *fleet {
 	for range 1 + r.IntN(4) {
 		f.nodes = append(f.nodes, leased(t, f.server, lease.Options[string]{
 			MaxBatch: f.maxBatch,
-			Keep:     time.Duration(1 + r.IntN(int(300*time.Millisecond))),
+			HoldFor:  time.Duration(1 + r.IntN(int(300*time.Millisecond))),
 			DenyFor:  time.Duration(r.IntN(3)-1) * 20 * time.Millisecond,
 		}))
 	}

@@ -158,7 +158,7 @@ func moody(ctx context.Context) error {
 func TestFaultsWhile64GoroutinesDecide(t *testing.T) {
 	before := runtime.NumGoroutine()
 	s := newServer(t, tight(30_000))
-	l := leased(t, s, lease.Options[string]{MaxBatch: 50, MaxKeys: 5, Keep: 5 * time.Millisecond, Timeout: 2 * time.Millisecond})
+	l := leased(t, s, lease.Options[string]{MaxBatch: 50, MaxKeys: 5, HoldFor: 5 * time.Millisecond, Timeout: 2 * time.Millisecond})
 	s.fail(func(ctx context.Context) error {
 		if ctx == context.Background() { // of a settlement: has no bound
 			return nil

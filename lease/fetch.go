@@ -162,16 +162,16 @@ func (h *holding[K]) allowedLocked(o order, n int, now time.Duration) (out outco
 
 // holdLocked takes a batch in, and sees to it that it is given back in time.
 func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need int) {
-	b.until = time.Now().Add(f.pace.keep)
+	b.until = time.Now().Add(f.pace.holdFor)
 	h.addLocked(b, need)
 	if h.armed {
 		return
 	}
 	h.armed = true
 	if h.timer == nil {
-		h.timer = time.AfterFunc(f.pace.keep, func() { f.expire(h) })
+		h.timer = time.AfterFunc(f.pace.holdFor, func() { f.expire(h) })
 	} else {
-		h.timer.Reset(f.pace.keep)
+		h.timer.Reset(f.pace.holdFor)
 	}
 }
 

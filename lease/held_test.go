@@ -53,7 +53,7 @@ func TestWhatIsPutBackWhileALargerBatchIsFetchedIsLost(t *testing.T) {
 func TestEachBatchIsGivenBackAtItsOwnTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
-		l := leased(t, s, lease.Options[string]{MaxBatch: 16, Keep: time.Second})
+		l := leased(t, s, lease.Options[string]{MaxBatch: 16, HoldFor: time.Second})
 		for l.Stats().Held < 10 {
 			require.True(t, l.Allow("k", 1))
 			synctest.Wait()

@@ -9,9 +9,9 @@
 //
 // A [Limiter] reserves a batch of a key's budget with the remote limiter and spends it
 // here. The first decisions of a key are asked for one by one. As long as a batch
-// lasts less than [Options.Target] the next one is twice as large, up to
+// lasts less than [Options.BatchFor] the next one is twice as large, up to
 // [Options.MaxBatch]. When half of a batch is spent, the next is fetched in the
-// background. What is not used within [Options.Keep] is given back.
+// background. What is not used within [Options.HoldFor] is given back.
 //
 // # The bound
 //
@@ -89,7 +89,7 @@ func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*
 		table:  newTable[K](o.MaxKeys, back),
 		fetcher: &fetcher[K]{
 			remote: r, returns: back, clock: o.Clock, denyFor: o.DenyFor,
-			pace: pace{most: o.MaxBatch, target: o.Target, keep: o.Keep},
+			pace: pace{most: o.MaxBatch, batchFor: o.BatchFor, holdFor: o.HoldFor},
 		},
 		maxBatch: o.MaxBatch,
 		odd:      keys.HoldInterfaces[K](),
@@ -166,7 +166,7 @@ func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (d ratelimit.Dec
 //
 // A reservation of a key with little traffic is settled with the remote limiter. One that was
 // spent of a batch, and is settled below its cost, puts the rest back into that batch if it is still
-// held; else the rest is lost. Batches last about [Options.Target], so reserve from the
+// held; else the rest is lost. Batches last about [Options.BatchFor], so reserve from the
 // remote limiter itself if work takes much longer than that and settles far below
 // its estimate. What is settled above the cost is spent of what is held, and
 // beyond that charged by the remote limiter; the error is that of this charge.

@@ -34,9 +34,9 @@ func TestNewNamesWhatIsInvalid(t *testing.T) {
 		{"no options", nil, "lease: Options.MaxBatch is 0, want at least 1"},
 		{"no batch", &lease.Options[string]{}, "lease: Options.MaxBatch is 0, want at least 1"},
 		{"negative batch", &lease.Options[string]{MaxBatch: -1}, "lease: Options.MaxBatch is -1, want at least 1"},
-		{"negative Keep", &lease.Options[string]{MaxBatch: 1, Keep: -1}, "lease: Options.Keep is -1ns, want 0 for the default or more"},
-		{"negative Target", &lease.Options[string]{MaxBatch: 1, Target: -1}, "lease: Options.Target is -1ns, want 0 for the default or more"},
-		{"Target beyond Keep", &lease.Options[string]{MaxBatch: 1, Target: 2 * time.Second}, "lease: Options.Target is 2s, want at most Keep, 1s"},
+		{"negative HoldFor", &lease.Options[string]{MaxBatch: 1, HoldFor: -1}, "lease: Options.HoldFor is -1ns, want 0 for the default or more"},
+		{"negative BatchFor", &lease.Options[string]{MaxBatch: 1, BatchFor: -1}, "lease: Options.BatchFor is -1ns, want 0 for the default or more"},
+		{"BatchFor beyond HoldFor", &lease.Options[string]{MaxBatch: 1, BatchFor: 2 * time.Second}, "lease: Options.BatchFor is 2s, want at most HoldFor, 1s"},
 		{"negative Timeout", &lease.Options[string]{MaxBatch: 1, Timeout: -1}, "lease: Options.Timeout is -1ns, want 0 for the default or more"},
 		{"negative MaxKeys", &lease.Options[string]{MaxBatch: 1, MaxKeys: -1}, "lease: Options.MaxKeys is -1, want 0 for the default or more"},
 	} {
@@ -54,7 +54,7 @@ func TestNewNamesWhatIsInvalid(t *testing.T) {
 // bubble runs a test in a bubble, in which settled waits until all fetches have landed.
 func bubble(t *testing.T, f func(t *testing.T)) { synctest.Test(t, f) }
 
-func TestABatchDoublesWhileItLastsLessThanTarget(t *testing.T) {
+func TestABatchDoublesWhileItLastsLessThanBatchFor(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 20})
@@ -94,7 +94,7 @@ func TestAKeyWithLittleTrafficIsExact(t *testing.T) {
 func TestABatchShrinksAgainWhenTheKeySlowsDown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
-		l := leased(t, s, lease.Options[string]{MaxBatch: 64, Target: 50 * time.Millisecond})
+		l := leased(t, s, lease.Options[string]{MaxBatch: 64, BatchFor: 50 * time.Millisecond})
 		for range 200 { // at one instant
 			require.True(t, l.Allow("k", 1))
 			synctest.Wait()
@@ -239,10 +239,10 @@ func TestWhatAProcessHoldsAndFetchesIsNeverAboveMaxBatch(t *testing.T) {
 	})
 }
 
-func TestABatchIsGivenBackAfterKeep(t *testing.T) {
+func TestABatchIsGivenBackAfterHoldFor(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, tight(1000))
-		l := leased(t, s, lease.Options[string]{MaxBatch: 100, Keep: 3 * time.Second})
+		l := leased(t, s, lease.Options[string]{MaxBatch: 100, HoldFor: 3 * time.Second})
 		for range 20 {
 			require.True(t, l.Allow("k", 1))
 			synctest.Wait()
@@ -475,7 +475,7 @@ func allocatesNothing[K comparable](t *testing.T, key K) {
 func held[K comparable](t testing.TB, key K) *lease.Limiter[K] {
 	const most = 1 << 30
 	remote := ratelimit.Must(ratelimit.New[K](ratelimit.TokenBucket(ratelimit.PerSecond(most), most), nil))
-	l, err := lease.New[K](remote, &lease.Options[K]{MaxBatch: most, Keep: time.Hour})
+	l, err := lease.New[K](remote, &lease.Options[K]{MaxBatch: most, HoldFor: time.Hour})
 	require.NoError(t, err)
 	for l.Stats().Held < most/16 {
 		require.True(t, l.Allow(key, max(1, l.Stats().Held)))

@@ -17,13 +17,13 @@ type Options[K comparable] struct {
 	// one saves round trips and widens the bound: see the package documentation.
 	MaxBatch int
 
-	// Keep is how long a batch is held before what is left of it is given back. If
+	// HoldFor is how long a batch is held before what is left of it is given back. If
 	// zero, 1 s. Shorter gives idle budget back to the other processes sooner.
-	Keep time.Duration
+	HoldFor time.Duration
 
-	// Target is how long a batch should last at the key's present rate, at most Keep. If
-	// zero, 50 ms, or half of Keep if that is shorter.
-	Target time.Duration
+	// BatchFor is how long a batch should last at the key's present rate, at most HoldFor. If
+	// zero, 50 ms, or half of HoldFor if that is shorter.
+	BatchFor time.Duration
 
 	// DenyFor is how long a denial by the remote limiter is repeated without asking
 	// again, and never longer than its RetryAfter. If zero, 100 ms; below zero, the
@@ -39,17 +39,17 @@ type Options[K comparable] struct {
 	// a key loses no more than its adaptation to the key's rate.
 	MaxKeys int
 
-	// Clock tells the time to size batches and to remember denials by. Keep and
+	// Clock tells the time to size batches and to remember denials by. HoldFor and
 	// Timeout are in real time. If nil, the system's monotonic clock.
 	Clock ratelimit.Clock
 }
 
 const (
-	defaultKeep    = time.Second
-	defaultTarget  = 50 * time.Millisecond
-	defaultDenyFor = 100 * time.Millisecond
-	defaultTimeout = time.Second
-	defaultMaxKeys = 65536
+	defaultHoldFor  = time.Second
+	defaultBatchFor = 50 * time.Millisecond
+	defaultDenyFor  = 100 * time.Millisecond
+	defaultTimeout  = time.Second
+	defaultMaxKeys  = 65536
 )
 
 // validate returns what is wrong with the options.
@@ -57,10 +57,10 @@ func (o *Options[K]) validate() error {
 	switch {
 	case o.MaxBatch < 1:
 		return fmt.Errorf("lease: Options.MaxBatch is %d, want at least 1", o.MaxBatch)
-	case o.Keep < 0:
-		return fmt.Errorf("lease: Options.Keep is %v, want 0 for the default or more", o.Keep)
-	case o.Target < 0:
-		return fmt.Errorf("lease: Options.Target is %v, want 0 for the default or more", o.Target)
+	case o.HoldFor < 0:
+		return fmt.Errorf("lease: Options.HoldFor is %v, want 0 for the default or more", o.HoldFor)
+	case o.BatchFor < 0:
+		return fmt.Errorf("lease: Options.BatchFor is %v, want 0 for the default or more", o.BatchFor)
 	case o.Timeout < 0:
 		return fmt.Errorf("lease: Options.Timeout is %v, want 0 for the default or more", o.Timeout)
 	case o.MaxKeys < 0:
@@ -74,16 +74,16 @@ func (o Options[K]) withDefaults() (Options[K], error) {
 	if err := o.validate(); err != nil {
 		return o, err
 	}
-	o.Keep = orDefault(o.Keep, defaultKeep)
-	o.Target = orDefault(o.Target, min(defaultTarget, o.Keep/2))
+	o.HoldFor = orDefault(o.HoldFor, defaultHoldFor)
+	o.BatchFor = orDefault(o.BatchFor, min(defaultBatchFor, o.HoldFor/2))
 	o.DenyFor = orDefault(o.DenyFor, defaultDenyFor)
 	o.Timeout = orDefault(o.Timeout, defaultTimeout)
 	o.MaxKeys = orDefault(o.MaxKeys, defaultMaxKeys)
 	if o.Clock == nil {
 		o.Clock = systemClock{}
 	}
-	if o.Target > o.Keep {
-		return o, fmt.Errorf("lease: Options.Target is %v, want at most Keep, %v", o.Target, o.Keep)
+	if o.BatchFor > o.HoldFor {
+		return o, fmt.Errorf("lease: Options.BatchFor is %v, want at most HoldFor, %v", o.BatchFor, o.HoldFor)
 	}
 	return o, nil
 }

@@ -28,7 +28,7 @@ func TestAReservationOfAKeyWithLittleTrafficIsSettledWithTheRemoteLimiter(t *tes
 		s := newServer(t, tight(100))
 		l := leased(t, s, lease.Options[string]{MaxBatch: 10})
 		r := reserve(t, l, 5)
-		time.Sleep(time.Hour) // long after Keep
+		time.Sleep(time.Hour) // long after HoldFor
 		require.NoError(t, r.Settle(2))
 		require.NoError(t, r.Settle(0), "only the first call counts")
 		require.Equal(t, 2, s.total())

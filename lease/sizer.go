@@ -4,9 +4,9 @@ import "time"
 
 // pace says what batches should be like.
 type pace struct {
-	most   int           // units
-	target time.Duration // how long one should last
-	keep   time.Duration // after which nothing is known of a key's rate any more
+	most     int           // units
+	batchFor time.Duration // how long one should last
+	holdFor  time.Duration // after which nothing is known of a key's rate any more
 }
 
 // sizer sizes the batches of one key by the rate at which it spends. Its arithmetic is
@@ -25,11 +25,11 @@ func (s *sizer) next(p pace, now time.Duration, spent int64, need int) int {
 	elapsed := now - s.at
 	lasts := float64(elapsed) * float64(s.size) / float64(max(1, spent-s.spent))
 	switch {
-	case elapsed < 0 || elapsed >= p.keep:
+	case elapsed < 0 || elapsed >= p.holdFor:
 		s.size = 0
-	case lasts < float64(p.target):
+	case lasts < float64(p.batchFor):
 		s.size = double(s.size, p.most)
-	case lasts > 2*float64(p.target):
+	case lasts > 2*float64(p.batchFor):
 		s.size /= 2
 	}
 	s.size = min(max(s.size, need, 1), p.most)

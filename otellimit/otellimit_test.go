@@ -45,7 +45,7 @@ func collected(t *testing.T) metricdata.ResourceMetrics {
 	for _, cost := range []int{1, 2, 1, 4} {
 		limiter.Allow(secret, cost)
 	}
-	failing, err := failover.New[string](otellimit.Timed(m, "shared", ratelimit.Reserver[string](failingReserver{})), failover.Open[string](), &failover.Options{Failures: 2})
+	failing, err := failover.New[string](otellimit.Timed(m, "shared", ratelimit.Reserver[string](failingReserver{})), failover.AllowAll[string](), &failover.Options{Failures: 2})
 	require.NoError(t, err)
 	require.NoError(t, m.Failover("shared", failing))
 	for range 3 {

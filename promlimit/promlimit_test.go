@@ -44,7 +44,7 @@ func program(t testing.TB) *prometheus.Registry {
 	}
 
 	down := failingReserver{}
-	failing, err := failover.New[string](promlimit.Timed(m, "shared", ratelimit.Reserver[string](down)), failover.Open[string](), &failover.Options{Failures: 2})
+	failing, err := failover.New[string](promlimit.Timed(m, "shared", ratelimit.Reserver[string](down)), failover.AllowAll[string](), &failover.Options{Failures: 2})
 	require.NoError(t, err)
 	require.NoError(t, m.Failover("shared", failing))
 	for range 3 {
