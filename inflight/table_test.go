@@ -264,3 +264,33 @@ func TestNoWakeUpIsLostWhileLimitsChange(t *testing.T) {
 		<-stopped
 	}
 }
+
+// To ask for what is not there finds nothing, and leaves nothing behind.
+func TestLookUpsOfWhatIsNotThere(t *testing.T) {
+	l := newLimiter(t, 2, &options{MaxKeys: 1})
+	absent := func(key string) {
+		t.Helper()
+		before := l.Len()
+		s, ok := l.Stats(key)
+		assert.False(t, ok, "never seen, or forgotten")
+		assert.Zero(t, s)
+		l.Refresh(key)
+		require.NoError(t, l.SetLimit(2))
+		_, ok = l.Stats(key)
+		assert.False(t, ok, "neither Stats nor Refresh nor SetLimit makes a key")
+		assert.NotContains(t, l.Snapshot(), key)
+		assert.Equal(t, before, l.Len())
+	}
+	absent("a")
+	assert.Empty(t, l.Snapshot())
+	take(t, l, "a", 1).Release()
+	absent("b")
+	take(t, l, "b", 1)
+	absent("a")
+	_, err := l.TryAcquire("c", 1)
+	require.ErrorIs(t, err, ratelimit.ErrTableFull)
+	absent("c")
+	_, err = l.TryAcquire("d", -1)
+	require.Error(t, err)
+	absent("d")
+}
