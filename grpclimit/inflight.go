@@ -167,7 +167,7 @@ func (i *Inflight[K]) serve(c *Call, t trailers, s *watchedStream, next func() e
 		return next()
 	}
 	key, err := i.key(c)
-	var permit *inflight.Permit
+	var permit inflight.Permit
 	if err == nil {
 		permit, err = i.acquire(c, key)
 	}
@@ -182,7 +182,7 @@ func (i *Inflight[K]) serve(c *Call, t trailers, s *watchedStream, next func() e
 	return i.refuse(c, t, key, err)
 }
 
-func (i *Inflight[K]) acquire(c *Call, key K) (*inflight.Permit, error) {
+func (i *Inflight[K]) acquire(c *Call, key K) (inflight.Permit, error) {
 	ctx, units := c.Context(), 1
 	if i.opts.Units != nil {
 		units = i.opts.Units(c)
@@ -196,7 +196,7 @@ func (i *Inflight[K]) acquire(c *Call, key K) (*inflight.Permit, error) {
 }
 
 // work serves the call, and gives the permit back whatever becomes of it.
-func (i *Inflight[K]) work(c *Call, permit *inflight.Permit, s *watchedStream, next func() error) (err error) {
+func (i *Inflight[K]) work(c *Call, permit inflight.Permit, s *watchedStream, next func() error) (err error) {
 	defer permit.Release() // if Outcome panics; else it is the second time, and does nothing
 	code := codes.Internal // of a handler that does not return
 	defer func() { permit.Done(i.opts.Outcome(c, s.blame(code, err))) }()

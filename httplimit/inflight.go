@@ -131,7 +131,7 @@ func (m *Inflight[K]) serve(w http.ResponseWriter, r *http.Request, next http.Ha
 		return
 	}
 	key, err := m.key(r)
-	var permit *inflight.Permit
+	var permit inflight.Permit
 	if err == nil {
 		permit, err = m.acquire(r, key)
 	}
@@ -147,7 +147,7 @@ func (m *Inflight[K]) serve(w http.ResponseWriter, r *http.Request, next http.Ha
 	}
 }
 
-func (m *Inflight[K]) acquire(r *http.Request, key K) (*inflight.Permit, error) {
+func (m *Inflight[K]) acquire(r *http.Request, key K) (inflight.Permit, error) {
 	ctx, units := r.Context(), 1
 	if m.opts.Units != nil {
 		units = m.opts.Units(r)
@@ -161,7 +161,7 @@ func (m *Inflight[K]) acquire(r *http.Request, key K) (*inflight.Permit, error) 
 }
 
 // work serves the request, and gives the permit back whatever becomes of it.
-func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit *inflight.Permit, next http.Handler) {
+func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflight.Permit, next http.Handler) {
 	watched, writer := watch(w, r)
 	status := http.StatusInternalServerError // of a handler that does not return
 	released := false

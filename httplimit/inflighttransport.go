@@ -107,7 +107,7 @@ func (t *InflightTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-func (t *InflightTransport) acquire(r *http.Request) (*inflight.Permit, error) {
+func (t *InflightTransport) acquire(r *http.Request) (inflight.Permit, error) {
 	ctx := r.Context()
 	if t.opts.MaxWait > 0 {
 		var cancel context.CancelFunc

@@ -199,7 +199,7 @@ func script(limits ...int) (inflight.Adaptive, *[]inflight.Sample) {
 
 // finish lets n pieces of work end, all in flight at once and after that time.
 func finish(t *testing.T, l *inflight.Limiter[string], clock *ratelimittest.Clock, n int, after time.Duration, o inflight.Outcome) {
-	var permits []*inflight.Permit
+	var permits []inflight.Permit
 	for range n {
 		permits = append(permits, take(t, l, "a", 1))
 	}

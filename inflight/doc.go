@@ -49,6 +49,6 @@
 // # Cost
 //
 // TryAcquire and Done on a known key with a fixed limit take its lock twice, read no clock
-// and allocate the Permit. Adaptive limits read the clock twice in addition. With Total
+// and allocate nothing. Adaptive limits read the clock twice in addition. With Total
 // all keys share one lock. A refusal allocates nothing.
 package inflight

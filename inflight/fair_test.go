@@ -26,7 +26,7 @@ type tenant struct {
 // grant is a permit that was given.
 type grant struct {
 	who    *tenant
-	permit *inflight.Permit
+	permit inflight.Permit
 	n      int
 }
 
@@ -246,7 +246,7 @@ func TestLargeRequestKeepsWhatBecomesFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 4, &options{Total: 4, MaxQueue: 10})
 		q := &line{l: l}
-		held := []*inflight.Permit{take(t, l, "x", 1), take(t, l, "x", 1), take(t, l, "x", 1), take(t, l, "x", 1)}
+		held := []inflight.Permit{take(t, l, "x", 1), take(t, l, "x", 1), take(t, l, "x", 1), take(t, l, "x", 1)}
 		large := q.send("large", "a", 4)
 		var small []*caller
 		for i := range 5 {

@@ -68,10 +68,10 @@ func checkLimit(limit int) error {
 //   - [ratelimit.ErrNegativeCost] and [ratelimit.ErrInvalidKey].
 //
 // An n of 0 always gets a permit, which holds nothing and teaches nothing.
-func (l *Limiter[K]) TryAcquire(key K, n int) (*Permit, error) {
+func (l *Limiter[K]) TryAcquire(key K, n int) (Permit, error) {
 	s, err := l.enter(key, n)
 	if s == nil {
-		return noPermit(err)
+		return Permit{}, err
 	}
 	return s.tryLocked(n, errNoRoom)
 }
@@ -81,31 +81,18 @@ func (l *Limiter[K]) TryAcquire(key K, n int) (*Permit, error) {
 // already, it fails with [ratelimit.ErrLimited]. If the context has ended, or ends first,
 // the error wraps what [context.Context.Err] says. If the limit falls below n meanwhile,
 // it wraps [ratelimit.ErrExceedsLimit]. An Acquire that fails holds nothing.
-func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (*Permit, error) {
+func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (Permit, error) {
 	if ctx.Err() != nil {
-		return nil, errGaveUp(ctx)
+		return Permit{}, errGaveUp(ctx)
 	}
 	s, err := l.enter(key, n)
 	if s == nil {
-		return noPermit(err)
+		return Permit{}, err
 	}
 	if s.freeLocked(n) || s.queue.len >= s.common.maxQueue || s.possibleLocked(n) != nil {
 		return s.tryLocked(n, errQueueFull)
 	}
-	h, err := s.awaitLocked(ctx, n)
-	if err != nil {
-		return nil, err
-	}
-	return &Permit{s, h}, nil
-}
-
-// noPermit returns what a call gets that found no slot to ask: an error, or the permit
-// of a call that asked for no slot.
-func noPermit(err error) (*Permit, error) {
-	if err != nil {
-		return nil, err
-	}
-	return new(Permit), nil
+	return s.awaitLocked(ctx, n)
 }
 
 // enter returns the key's slot, its pool locked, or nil if n is 0.

@@ -93,7 +93,7 @@ func (p *pool) dispatchLocked(clock ratelimit.Clock) {
 func (p *pool) serveLocked(s *slot, now time.Duration) {
 	w := s.queue.first
 	s.queue.remove(w)
-	w.held = s.takeLocked(w.n, now)
+	w.permit = s.takeLocked(w.n, now)
 	s.waitedLocked(max(0, now-w.since))
 	w.end(nil)
 	if before(p.virtual, s.finish) {

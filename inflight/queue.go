@@ -2,20 +2,13 @@ package inflight
 
 import "time"
 
-// held is what is in flight under one permit.
-type held struct {
-	n     int           // units; 0 once they are released
-	start time.Duration // of the work, if its key's limit is adaptive
-	gen   uint32        // of the key's age, when it began
-}
-
 // waiter is one call of Acquire that waits. Its key's lock guards it, except that ready
 // is closed once, and what was written before may be read after that.
 type waiter struct {
 	n          int
 	ready      chan struct{}
 	since      time.Duration // when it began to wait
-	held       held          // what it gets, if err is nil
+	permit     Permit        // what it gets, if err is nil
 	err        error         // why it gets nothing
 	done       bool          // ready is closed
 	next, prev *waiter

@@ -18,7 +18,7 @@ type slot struct {
 	bound    int      // units that may ever be in flight; 0 if the key is blocked
 	learner  *learner // nil if the limit is fixed
 	queue    queue
-	age      age
+	works    works
 	idle     idle
 	dead     bool // forgotten: look the key up again
 
@@ -43,6 +43,7 @@ type common struct {
 // init prepares a slot, which has no configuration yet. It calls the caller's Adaptive.
 func (s *slot) init(c *common) {
 	s.common, s.pool, s.at = c, c.pool, -1
+	s.works.init()
 	if s.pool == nil {
 		s.pool = &s.own
 		s.own.total = noTotal
@@ -93,20 +94,21 @@ func (s *slot) freeLocked(n int) bool {
 }
 
 // takeLocked takes n units, which are free. Now is the time if the limit is adaptive.
-func (s *slot) takeLocked(n int, now time.Duration) held {
+func (s *slot) takeLocked(n int, now time.Duration) Permit {
 	s.inFlight += n
 	s.pool.inFlight += n
 	if s.learner != nil {
 		s.learner.began(s.inFlight)
 	}
-	return held{n, now, s.age.gen}
+	place := s.works.begin(n, now)
+	return Permit{s, place, s.works.serial}
 }
 
-// releaseLocked gives units back, and hands them on. The caller then calls unlockVacated.
-func (s *slot) releaseLocked(h held) {
-	s.inFlight -= h.n
-	s.pool.inFlight -= h.n
-	s.age.released(h.n, h.gen)
+// releasedLocked takes note of units that have come back, and hands them on. The caller then
+// calls unlockVacated.
+func (s *slot) releasedLocked(n int) {
+	s.inFlight -= n
+	s.pool.inFlight -= n
 	s.handOnLocked()
 }
 

@@ -19,10 +19,10 @@ type Stats struct {
 	// which each wait weighs 1/8, and older ones less and less. 0 if none ever waited.
 	Wait time.Duration
 
-	// Oldest is for how long, at least, the oldest permit has been held. It counts from
-	// the first call of Stats or Snapshot that found it in flight, as no clock is read for
-	// single permits: so ask regularly, as a metrics scraper does. One that grows without
-	// end is a permit that was never released. 0 if nothing is in flight.
+	// Oldest is for how long the oldest permit has been held since the first call of Stats
+	// or Snapshot that found it in flight. No clock is read for single permits, so ask
+	// regularly, as a metrics scraper does. One that grows without end is a permit that was
+	// never released. 0 if nothing is in flight.
 	Oldest time.Duration
 }
 
@@ -59,6 +59,6 @@ func (s *slot) stats() (Stats, bool) {
 	return Stats{
 		Limit: s.limit, Bound: s.bound, InFlight: s.inFlight, Queued: s.queue.len,
 		Weight: int(s.weight), Shed: s.shed, Wait: s.wait,
-		Oldest: s.age.oldest(s.inFlight, s.common.clock.Now()),
+		Oldest: s.works.oldest(s.common.clock.Now()),
 	}, !s.dead
 }

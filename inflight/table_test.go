@@ -103,7 +103,7 @@ func TestTableForgetsAsItsModelDoes(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		most := 1 + rng.IntN(5)
 		l := newLimiter(t, 3, &options{MaxKeys: most})
-		held := map[string][]*inflight.Permit{}
+		held := map[string][]inflight.Permit{}
 		var idle []string
 		for range 200 {
 			key := fmt.Sprint(rng.IntN(8))
@@ -204,7 +204,7 @@ func TestInvariantsUnderLoad(t *testing.T) {
 				i, n := rng.IntN(len(now)), 1+rng.IntN(limit)
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
-				get := func(key string, n int) (*inflight.Permit, error) { return l.Acquire(ctx, key, n) }
+				get := func(key string, n int) (inflight.Permit, error) { return l.Acquire(ctx, key, n) }
 				switch rng.IntN(4) {
 				case 0:
 					get = l.TryAcquire

@@ -17,12 +17,13 @@ func (s *slot) quitLocked(w *waiter) {
 		s.queue.remove(w)
 		s.handOnLocked()
 	} else if w.err == nil {
-		s.releaseLocked(w.held)
+		p := w.permit
+		s.releasedLocked(s.works.end(p.place, p.serial).n)
 	}
 }
 
 // awaitLocked waits in the key's queue. It lets go of the pool.
-func (s *slot) awaitLocked(ctx context.Context, n int) (h held, err error) {
+func (s *slot) awaitLocked(ctx context.Context, n int) (p Permit, err error) {
 	w := &waiter{n: n, ready: make(chan struct{}), since: s.common.clock.Now()}
 	s.joinLocked(w)
 	s.pool.mu.Unlock()
@@ -32,7 +33,7 @@ func (s *slot) awaitLocked(ctx context.Context, n int) (h held, err error) {
 		s.pool.mu.Lock()
 		s.quitLocked(w)
 		s.unlockVacated()
-		return held{}, errGaveUp(ctx)
+		return Permit{}, errGaveUp(ctx)
 	}
-	return w.held, w.err
+	return w.permit, w.err
 }

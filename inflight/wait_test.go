@@ -20,7 +20,7 @@ import (
 type caller struct {
 	name   string
 	cancel context.CancelCauseFunc
-	permit *inflight.Permit
+	permit inflight.Permit
 	err    error
 	done   bool
 }
@@ -226,7 +226,7 @@ func TestLoweredLimitCutsNobodyOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 4, &options{MaxQueue: 10})
 		q := &line{l: l}
-		held := []*inflight.Permit{take(t, l, "a", 1), take(t, l, "a", 1), take(t, l, "a", 1), take(t, l, "a", 1)}
+		held := []inflight.Permit{take(t, l, "a", 1), take(t, l, "a", 1), take(t, l, "a", 1), take(t, l, "a", 1)}
 		require.NoError(t, l.SetLimit(2))
 		assert.Equal(t, 4, stats(t, l, "a").InFlight)
 		next := q.send("next", "a", 1)

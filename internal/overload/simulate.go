@@ -81,7 +81,7 @@ type simulation struct {
 // request is one that was let in.
 type request struct {
 	sent, ends time.Duration
-	permit     *inflight.Permit
+	permit     inflight.Permit
 }
 
 // Now makes the simulation the limiter's clock.

@@ -48,8 +48,8 @@ type state struct{ inFlight, limit int }
 
 // semaphore is what is under test.
 type semaphore interface {
-	TryAcquire(key string, n int) (*inflight.Permit, error)
-	Acquire(ctx context.Context, key string, n int) (*inflight.Permit, error)
+	TryAcquire(key string, n int) (inflight.Permit, error)
+	Acquire(ctx context.Context, key string, n int) (inflight.Permit, error)
 	SetLimit(limit int) error
 }
 
@@ -158,7 +158,7 @@ func (r *recorder) play() {
 
 // take takes units, and gives them back.
 func (r *recorder) take(n int) {
-	var p *inflight.Permit
+	var p inflight.Permit
 	c := call{try, n}
 	do := func() bool {
 		var err error
@@ -254,7 +254,7 @@ type forgetful struct {
 	most int
 }
 
-func (f *forgetful) TryAcquire(key string, n int) (*inflight.Permit, error) {
+func (f *forgetful) TryAcquire(key string, n int) (inflight.Permit, error) {
 	if key != "a" {
 		return f.Limiter.TryAcquire(key, n)
 	}
@@ -263,12 +263,12 @@ func (f *forgetful) TryAcquire(key string, n int) (*inflight.Permit, error) {
 	f.mu.Unlock()
 	runtime.Gosched()
 	if !fits {
-		return nil, context.Canceled
+		return inflight.Permit{}, context.Canceled
 	}
 	f.mu.Lock()
 	f.held += n // and a later act, never given back
 	f.mu.Unlock()
-	return new(inflight.Permit), nil
+	return inflight.Permit{}, nil
 }
 
 func TestBrokenSemaphoresAreFoundOut(t *testing.T) {
