@@ -82,7 +82,7 @@ func (b *account) try(reading, cost int64, q request) (moment, offer) {
 	ok := !o.denied(reading)
 	switch {
 	case !ok:
-	case q.undo == undoNothing && b.detail == nil: // as accept has it: most decisions save the call
+	case !q.keep && b.detail == nil: // as accept has it: most decisions save the call
 		b.state = b.plan.spend(b.state, o.at, cost)
 	default:
 		b.accept(o, cost, q)
@@ -111,12 +111,9 @@ func (b *account) offer(m moment, cost int64, q request) offer {
 // accept spends a cost as was offered. No other call may come between offer and accept.
 // The caller holds the lock.
 func (b *account) accept(o offer, cost int64, q request) {
-	switch {
-	case q.undo == undoAll:
-		b.state = b.plan.hold(b.state, o.spending(cost))
-	case b.detail != nil || q.undo == undoAhead && o.at > b.last:
+	if b.detail != nil || q.keep && o.at > b.last {
 		b.state = b.plan.book(b.state, o.spending(cost))
-	default:
+	} else {
 		b.state = b.plan.spend(b.state, o.at, cost)
 	}
 }
@@ -221,27 +218,9 @@ func (b *account) refold() {
 	}
 }
 
-// settleAt settles what was spent at what it actually was.
+// settleAt settles what was spent at what it actually was. Of a key that was dropped, or
+// reset, there is nothing to settle.
 func (b *account) settleAt(clock Clock, sp spending, actual int64) {
-	b.correct(clock, sp, func(now int64, sp spending) state { return b.plan.settle(b.state, now, sp, actual) })
-}
-
-// undo takes out what was accepted with undoAll, as if it had never been spent.
-func (b *account) undo(clock Clock, sp spending) {
-	b.correct(clock, sp, func(now int64, sp spending) state { return b.plan.undo(b.state, now, sp) })
-}
-
-// release makes what was accepted with undoAll final.
-func (b *account) release(sp spending) {
-	if b.lockKept() {
-		defer b.mu.Unlock()
-		b.plan.release(b.state, sp)
-	}
-}
-
-// correct changes what was spent after the fact. Of a key that was dropped, or reset,
-// there is nothing to correct.
-func (b *account) correct(clock Clock, sp spending, change func(now int64, sp spending) state) {
 	if !b.lockKept() {
 		return
 	}
@@ -249,7 +228,7 @@ func (b *account) correct(clock Clock, sp spending, change func(now int64, sp sp
 	b.last = max(reading(clock), b.last)
 	b.state = b.plan.popDue(b.state, b.last)
 	sp.changed = sp.changes != b.changes
-	b.state = change(b.last, sp)
+	b.state = b.plan.settle(b.state, b.last, sp, actual)
 	b.eased()
 }
 

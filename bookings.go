@@ -39,7 +39,7 @@ func (p *plan) popDue(s state, now int64) state {
 		return s
 	}
 	k := 0
-	for now = l.due(now); k < l.entries.len() && l.entries.slot(k).at <= now; k++ {
+	for ; k < l.entries.len() && l.entries.slot(k).at <= now; k++ {
 		l.base = p.replay(l.base, l.get(k))
 	}
 	if k == l.entries.len() {
@@ -86,41 +86,12 @@ func (p *plan) settle(s state, now int64, sp spending, actual int64) state {
 func (p *plan) giveBack(l *ledger, now int64, sp spending, actual int64) {
 	back := sp.cost - actual
 	if sp.at > now || sp.at >= l.oldest() {
-		if back -= l.reduce(sp.at, max(0, min(back, l.free(sp.at)))); back == 0 || sp.at > now {
+		if back -= l.reduce(sp.at, back); back == 0 || sp.at > now {
 			return
 		}
 		sp.cost = actual + back
 	}
 	l.base, l.stale = p.refund(l.base, min(now, l.oldest()), sp, actual), true
-}
-
-// hold is book for a spending of any instant. Until release, undo takes it out as if it
-// had never been: what was spent after it is then spent on what was there before. Windows
-// and logs do not need that: they know what was spent when.
-func (p *plan) hold(s state, sp spending) state {
-	switch {
-	case p.drain() != nil:
-		s = p.book(s, sp)
-		s.ledger.hold(sp.at, sp.cost)
-		return s
-	case s.detail != nil:
-		return p.book(s, sp)
-	}
-	return p.spend(s, sp.at, sp.cost)
-}
-
-// release ends the hold on a spending.
-func (p *plan) release(s state, sp spending) {
-	if l := p.bookings(s); l != nil {
-		l.release(sp.at, sp.cost)
-	}
-}
-
-// undo takes out a spending that is held. If it is not held any more, because the limit
-// has changed or too much was spent since, undo settles it at 0.
-func (p *plan) undo(s state, now int64, sp spending) state {
-	p.release(s, sp)
-	return p.settle(s, now, sp, 0)
 }
 
 // owe charges n behind all that is booked, as a debt if need be, and as far as a key

@@ -159,9 +159,6 @@ func (c *charge) room(remaining int) int {
 // clear drops what keeps users' data alive.
 func (c *charge) clear() { c.b, c.p, c.err, c.seen.detail = nil, nil, nil, nil }
 
-// delayed reports whether the account delays what it lets through.
-func (c *charge) delayed() bool { return c.o.at > c.m.now }
-
 // wait returns how long the account takes to let the cost through.
 func (c *charge) wait() time.Duration { return between(c.m.reading, max(c.o.at, c.o.retry)) }
 
@@ -189,16 +186,6 @@ func (x charges) estimate(reading int64, q request) {
 	for i := range x {
 		x[i].estimate(reading, q)
 	}
-}
-
-// delay reports whether one of the accounts delays what it lets through.
-func (x charges) delay() bool {
-	for i := range x {
-		if x[i].delayed() {
-			return true
-		}
-	}
-	return false
 }
 
 // longest returns how long the slowest of the accounts takes to let the cost through:

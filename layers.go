@@ -186,12 +186,13 @@ func (l *Layered[R]) settler(s *stack[R], cost int) func(actual int) error {
 // again. It holds the work for as long as leaky buckets delay it.
 //
 // It fails at once, with [context.DeadlineExceeded], if the deadline comes before the
-// layers can allow the cost; else with the context's error, or those of Take. A Wait that
-// fails has charged nothing. If it fails while a leaky bucket delays it, what it charged
-// is taken out as if it had never been, also if others have spent in the meantime. Two
-// things limit that: what entered a leaky bucket later keeps its place, and after a change
-// of the limit, or 4096 later decisions on one key, the charge is settled at 0 instead:
-// see [Reservation.Settle].
+// layers can allow the cost; else with the context's error, or those of Take. If it fails
+// before the layers allow the cost, it has charged nothing. If it fails while a leaky
+// bucket delays the work, it gives back what [Reservation.Cancel] gives back: all that it
+// charged windows and logs, and what has not left the queue of a leaky bucket yet; of what
+// it charged a token bucket, all but rate·(time slept).
+//
+// Each limiter's OnDecision is told of one decision for each Wait, however often it tries.
 func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()
@@ -211,11 +212,11 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 			return err
 		}
 		s.clear()
-		if err := s.take(r, cost, wait(left)); err != nil {
+		if err := s.take(r, cost, queue(left)); err != nil {
 			return err
 		}
 		if s.d.Allowed {
-			return l.sleepOut(ctx, s)
+			return l.sleepOut(ctx, s, cost)
 		}
 		if wait := s.firm.longest(); wait > left {
 			return tooLate(cost, wait-left, left, s.d.Limit)
@@ -226,23 +227,11 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 	}
 }
 
-// sleepOut sleeps for the delay. While it does, the charges are held: if the context ends
-// first, they are taken out as if they had never been. To settle them would leave the
-// layers that do not delay charged for what they have regained since.
-func (l *Layered[R]) sleepOut(ctx context.Context, s *stack[R]) error {
+// sleepOut sleeps for the delay, and cancels what was charged if the context ends first.
+func (l *Layered[R]) sleepOut(ctx context.Context, s *stack[R], cost int) error {
 	if s.d.Delay == 0 {
 		return nil
 	}
-	spent := s.charges.settlements()
-	err := sleep(ctx, s.d.Delay, func() {
-		for _, x := range spent {
-			x.b.undo(l.clock, x.sp)
-		}
-	})
-	if err == nil {
-		for _, x := range spent {
-			x.b.release(x.sp)
-		}
-	}
-	return err
+	settle := l.settler(s, cost)
+	return sleep(ctx, s.d.Delay, func() { _ = settle(0) })
 }

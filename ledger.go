@@ -41,9 +41,6 @@ func (sp spending) begin() span {
 // ledger lists a key's bookings: what is spent at a later instant, and can be given back
 // until then. Bookings of one instant are one, which makes no difference to any sum.
 //
-// A booking that is held stays in the ledger when its instant has come, and so do all
-// that come after it. Until it is released it can be taken out as if it had never been.
-//
 // While there are bookings, the account's state is always base with them spent on
 // top in order. So to cancel one is to take it out and to work the state out again,
 // and no instant is sold twice.
@@ -51,38 +48,7 @@ type ledger struct {
 	base    state          // before the oldest booking; it has no detail
 	entries ring[stretch]  // the bookings, the oldest first
 	parts   ring[struct{}] // leaky bucket: each booking's spending.part that is not 0, as a cost
-	held    ring[struct{}] // what of the bookings is held, by instant
 	stale   bool           // a booking has been reduced, and the state does not show it yet
-}
-
-// maxHeld is how many bookings a ledger keeps past their instants. It bounds the memory
-// of a key that is decided on very often while one of its bookings is held.
-const maxHeld = 4096
-
-// hold holds what was just booked for that instant.
-func (l *ledger) hold(at, cost int64) { l.held.insert(entry{at, cost}) }
-
-// release ends the hold on a booking.
-func (l *ledger) release(at, cost int64) {
-	l.held.reduce(at, cost)
-	for l.held.len() > 0 && l.held.get(0).cost == 0 {
-		l.held.popFront(1)
-	}
-}
-
-// free returns how much of what is booked for that instant is not held.
-func (l *ledger) free(at int64) int64 { return l.entries.at(at) - l.held.at(at) }
-
-// due returns the instant up to which bookings go into the base now.
-func (l *ledger) due(now int64) int64 {
-	if l.held.len() == 0 {
-		return now
-	}
-	if l.entries.len() > maxHeld && l.entries.get(maxHeld).at <= now {
-		l.held = ring[struct{}]{}
-		return now
-	}
-	return min(now, l.held.get(0).at-1)
 }
 
 // oldest returns the instant of the first booking, or one after all others.

@@ -27,6 +27,7 @@
 //     before it. A cost of Remaining is allowed now, and one more is denied. At
 //     ResetAfter the key is fresh, and 1 ns before it is not.
 //   - A denial charges nothing. Nor does a Peek, a cost of 0, an error, or a Wait that fails.
+//     Only a stack's Wait may leave a charge, if it ends while a leaky bucket delays it: see [Layered.Wait].
 //   - Each constructor of a limit states its bound. The bound holds whatever is reserved, settled
 //     and cancelled, from any number of goroutines. Only a grant ([Keyed.Adjust] with a
 //     negative delta), [Keyed.Reset] and eviction allow more.

@@ -9,18 +9,8 @@ import (
 type request struct {
 	queue int64 // for how long a leaky bucket may delay what it takes in
 	book  int64 // how far ahead the other algorithms may book
-	undo  undo
+	keep  bool  // what is spent ahead can be taken out again as if it had never been, until its time
 }
-
-// undo says what can be taken out again as if it had never been spent. Anything else is
-// only settled: what has been regained of it in the meantime is not given back.
-type undo uint8
-
-const (
-	undoNothing undo = iota
-	undoAhead        // what is spent ahead, until its time
-	undoAll          // what is spent now too, until it is released
-)
 
 // take is the request of Take and Allow: now, or whenever a leaky bucket lets it out.
 var take = request{queue: math.MaxInt64}
@@ -28,18 +18,12 @@ var take = request{queue: math.MaxInt64}
 // reserve is the request of Reserve and Wait.
 func reserve(ahead time.Duration) request {
 	d := max(0, int64(ahead))
-	return request{queue: d, book: d, undo: undoAhead}
+	return request{queue: d, book: d, keep: true}
 }
 
-// queue is the request of a stack's Reserve: only leaky buckets may delay it.
+// queue is the request of a stack's Reserve and Wait: only leaky buckets may delay it.
 func queue(maxDelay time.Duration) request {
-	return request{queue: max(0, int64(maxDelay)), undo: undoAhead}
-}
-
-// wait is the request of a stack's Wait. What one layer delays can be taken out of the
-// others until the delay is over.
-func wait(left time.Duration) request {
-	return request{queue: int64(left), undo: undoAll}
+	return request{queue: max(0, int64(maxDelay)), keep: true}
 }
 
 // ahead returns how long after now the cost may be spent under a plan.

@@ -334,9 +334,6 @@ func (s *stack[R]) fits() bool {
 // charge only, so none of the offers has changed since it was made. Then the shadow layers
 // have their say, one after the other, on what is left. The accounts are locked.
 func (s *stack[R]) accept(q request) {
-	if q.undo == undoAll && !s.firm.delay() {
-		q.undo = undoNothing // there will be nothing to wait for
-	}
 	for i := range s.firm {
 		s.firm[i].accept(q)
 	}

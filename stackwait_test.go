@@ -20,9 +20,10 @@ func inBubble(limit ratelimit.Limit) *ratelimit.Keyed[string] {
 	return ratelimit.Must(ratelimit.New[string](limit, nil))
 }
 
-// A wait that is cancelled while a queue delays it used to be settled in the other layers:
-// what they had regained in the meantime stayed charged.
-func TestAStacksWaitThatFailsHasSpentNothing(t *testing.T) {
+// Beside a token bucket, what a wait has spent while a queue delays it is a reservation that is
+// cancelled: what the bucket has regained in the meantime is not given back. All others stand
+// as if the wait had never been.
+func TestAStacksWaitThatFailsGivesBackWhatCancelGivesBack(t *testing.T) {
 	for _, limit := range everyAlgorithm {
 		t.Run(limit.Algorithm.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -37,8 +38,17 @@ func TestAStacksWaitThatFailsHasSpentNothing(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				time.AfterFunc(50*ms, cancel)
+				start := time.Now()
 				require.ErrorIs(t, stack.Wait(ctx, call{user: "ann"}, 1), context.Canceled)
-				same(t, twin, tried)
+				require.Equal(t, 50*ms, time.Since(start))
+				if limit.Algorithm == ratelimit.AlgorithmTokenBucket {
+					// 1 was spent before, 1 by the wait; 0.5 are regained and 0.5 given back.
+					d, err := tried.Peek("ann", 1)
+					require.NoError(t, err)
+					require.Equal(t, 100*ms, d.ResetAfter)
+				} else {
+					same(t, twin, tried)
+				}
 				d, err := queue.Peek("ann", 1)
 				require.NoError(t, err)
 				assert.Equal(t, 4, d.Remaining)
@@ -59,38 +69,75 @@ func same(t *testing.T, want, got *ratelimit.Keyed[string]) {
 	}
 }
 
-// What others have spent during a wait that fails then has been spent on what was there
-// without it: the key stands as if it had never been, to the nanosecond. Two things keep
-// their instants, and are not played: what entered a leaky bucket later, and a debt of a log.
-func TestNothingIsLeftOfWaitsThatFailAmongOthers(t *testing.T) {
+// Windows and logs know what was spent when, so what others have spent during a wait that
+// fails stands as if the wait had never been, to the nanosecond. Two things keep their
+// instants, and are not played: a window that the wait has begun, and a debt of a log.
+func TestWindowsAndLogsKeepNothingOfWaitsThatFailAmongOthers(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
-		ratelimit.TokenBucket(ratelimit.Per(7, 3*s), 6), ratelimit.SlidingLog(ratelimit.Per(6, 3*s)),
+		ratelimit.FixedWindow(ratelimit.PerHour(60)), ratelimit.SlidingCounter(ratelimit.PerHour(60)),
+		ratelimit.SlidingLog(ratelimit.Per(6, 3*s)),
 	} {
-		for seed := range uint64(60) {
-			t.Run(fmt.Sprint(limit.Algorithm, " seed=", seed), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { failAmongOthers(t, limit, rand.New(rand.NewPCG(seed, 8))) })
-			})
-		}
+		manySeeds(t, limit, func(t *testing.T, rnd *rand.Rand) {
+			failAmongOthers(t, limit, rnd, func(twin *ratelimit.Keyed[string], cost int) context.CancelFunc { return func() {} })
+		})
 	}
 }
 
-func failAmongOthers(t *testing.T, limit ratelimit.Limit, rnd *rand.Rand) {
+// Whatever others do in the meantime, a wait that fails has the same effect as a reservation
+// that was made when it began to sleep, and cancelled when it failed.
+func TestAWaitThatFailsAmongOthersIsACancelledReservation(t *testing.T) {
+	for _, limit := range []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.Per(7, 3*s), 6), ratelimit.FixedWindow(ratelimit.Per(6, 3*s)),
+		ratelimit.SlidingCounter(ratelimit.Per(6, 3*s)), ratelimit.SlidingLog(ratelimit.Per(6, 3*s)),
+	} {
+		manySeeds(t, limit, func(t *testing.T, rnd *rand.Rand) {
+			failAmongOthers(t, limit, rnd, func(twin *ratelimit.Keyed[string], cost int) context.CancelFunc {
+				r, err := twin.Reserve(t.Context(), "ann", cost, 0)
+				require.NoError(t, err)
+				return func() { assert.NoError(t, r.Cancel()) }
+			})
+		})
+	}
+}
+
+func manySeeds(t *testing.T, limit ratelimit.Limit, play func(*testing.T, *rand.Rand)) {
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint(limit.Algorithm, " seed=", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { play(t, rand.New(rand.NewPCG(seed, 8))) })
+		})
+	}
+}
+
+// failAmongOthers plays waits that fail among other calls. The twin gets the other calls,
+// and instead of each wait a call of instead: what that returns is called when the wait fails.
+func failAmongOthers(t *testing.T, limit ratelimit.Limit, rnd *rand.Rand, instead func(*ratelimit.Keyed[string], int) context.CancelFunc) {
 	tried, twin := inBubble(limit), inBubble(limit)
 	queue := inBubble(ratelimit.LeakyBucket(ratelimit.PerHour(1), 1000))
 	stack := stackOf(t, ratelimit.By(queue, byRoute), ratelimit.By(tried, byUser))
 	require.True(t, queue.Allow("", 1)) // so each wait sleeps
+	require.True(t, tried.Allow("ann", 1) && twin.Allow("ann", 1))
 	var wg sync.WaitGroup
+	defer wg.Wait()
 	for range 40 {
 		time.Sleep(time.Duration(rnd.Int64N(int64(s))))
 		switch cost := 1 + rnd.IntN(3); rnd.IntN(5) {
 		case 0, 1:
+			if remaining(t, tried, "ann") < cost {
+				continue // it would sleep until the bucket has room, and charge later
+			}
 			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(time.Duration(rnd.Int64N(int64(2*s))), cancel)
 			wg.Go(func() { assert.Error(t, stack.Wait(ctx, call{user: "ann"}, cost)) })
+			synctest.Wait()
+			giveBack := instead(twin, cost)
+			wg.Go(func() {
+				time.Sleep(time.Duration(rnd.Int64N(int64(2 * s))))
+				cancel()
+				giveBack()
+			})
 			synctest.Wait()
 		case 2:
 			if r, _ := tried.Reserve(t.Context(), "ann", cost, 0); r.Allowed {
-				twin.Allow("ann", cost)
+				require.True(t, twin.Allow("ann", cost))
 			}
 		case 3:
 			if limit.Algorithm == ratelimit.AlgorithmSlidingLog {
@@ -126,12 +173,11 @@ func TestAWaitThatSucceedsStaysCharged(t *testing.T) {
 	})
 }
 
-// A settlement of others does not take out what a waiter holds at the same instant, nor
-// does it lose what was spent before the hold began.
+// A settlement of others does not take out what a waiter has spent at the same instant.
 func TestOthersSettleWhileAWaitIsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := ratelimit.TokenBucket(ratelimit.PerSecond(1), 20)
-		tried, twin := inBubble(limit), inBubble(limit)
+		tried := inBubble(limit)
 		queue := inBubble(ratelimit.LeakyBucket(ratelimit.PerHour(1), 5))
 		stack := stackOf(t, ratelimit.By(tried, byUser), ratelimit.By(queue, byUser))
 		require.True(t, queue.Allow("ann", 1))
@@ -142,16 +188,16 @@ func TestOthersSettleWhileAWaitIsUnderWay(t *testing.T) {
 		wg.Go(func() { assert.ErrorIs(t, stack.Wait(ctx, call{user: "ann"}, 3), context.Canceled) })
 		synctest.Wait()
 		require.NoError(t, before.Settle(2))
-		require.True(t, twin.Allow("ann", 2))
+		require.Equal(t, 20-2-3, remaining(t, tried, "ann"))
 		time.Sleep(500 * ms)
 		during, err := tried.Reserve(t.Context(), "ann", 5, 0)
 		require.NoError(t, err)
 		require.NoError(t, during.Settle(9))
-		require.True(t, twin.Allow("ann", 9))
 		time.Sleep(500 * ms)
+		require.Equal(t, 20-2-3-9+1, remaining(t, tried, "ann"))
 		cancel()
 		wg.Wait()
-		same(t, twin, tried)
+		require.Equal(t, 20-2-9, remaining(t, tried, "ann"), "of the 3, 1 was regained and 2 are given back")
 	})
 }
 
@@ -174,25 +220,70 @@ func TestALimitThatChangesDuringAWaitLosesNothing(t *testing.T) {
 	})
 }
 
-// A key that is decided on very often while it is held keeps a bounded number of
-// bookings. After that a wait that fails is settled instead.
-func TestAHeldKeyOfManyDecisionsKeepsABound(t *testing.T) {
+// What a wait gives back did depend on how often others were decided on, and on whether an older
+// wait was under way: it gave back less after 4096 decisions since the older one began.
+func TestOlderWaitsAndManyDecisionsChangeNothingThatAWaitGivesBack(t *testing.T) {
+	for _, decisions := range []int{0, 10, 4090, 10_000} {
+		synctest.Test(t, func(t *testing.T) {
+			bucket := inBubble(ratelimit.TokenBucket(ratelimit.PerSecond(1), 20_000))
+			queue := inBubble(ratelimit.LeakyBucket(ratelimit.PerHour(1), 5000))
+			stack := stackOf(t, ratelimit.By(bucket, byUser), ratelimit.By(queue, byRoute))
+			require.True(t, queue.Allow("", 1))
+			var wg sync.WaitGroup
+			waits := func(cost int) context.CancelFunc {
+				ctx, cancel := context.WithCancel(t.Context())
+				wg.Go(func() { assert.Error(t, stack.Wait(ctx, call{user: "ann"}, cost)) })
+				synctest.Wait()
+				return cancel
+			}
+			older := waits(1)
+			for range decisions {
+				time.Sleep(time.Nanosecond)
+				require.True(t, bucket.Allow("ann", 1))
+			}
+			cancel := waits(100)
+			for range 10 {
+				time.Sleep(s)
+				require.True(t, bucket.Allow("ann", 1))
+			}
+			before := remaining(t, bucket, "ann")
+			cancel()
+			synctest.Wait()
+			assert.Equal(t, before+100-10, remaining(t, bucket, "ann"), "10 were regained in 10 s")
+			older()
+			wg.Wait()
+		})
+	}
+}
+
+// However often a Wait tries, it is one decision to who is told of decisions.
+func TestAStacksWaitIsToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bucket := inBubble(ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000))
-		queue := inBubble(ratelimit.LeakyBucket(ratelimit.PerHour(1), 5000))
-		stack := stackOf(t, ratelimit.By(bucket, byUser), ratelimit.By(queue, byRoute))
-		require.True(t, queue.Allow("", 1))
+		var events []ratelimit.Event[string]
+		bucket := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), &ratelimit.Options[string]{
+			OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) },
+		}))
+		queue := inBubble(ratelimit.LeakyBucket(ratelimit.PerHour(1), 5))
+		require.True(t, queue.Allow("ann", 1))
+		stack := stackOf(t, ratelimit.By(bucket, byUser), ratelimit.By(queue, byUser))
+		spend := func() {
+			require.True(t, bucket.Allow("ann", 1))
+			events = nil
+		}
+		spend()
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		wg.Go(func() { assert.Error(t, stack.Wait(ctx, call{user: "ann"}, 900)) })
+		wg.Go(func() { assert.ErrorIs(t, stack.Wait(ctx, call{user: "ann"}, 1), context.Canceled) })
 		synctest.Wait()
-		for range 10_000 {
-			time.Sleep(ms)
-			require.True(t, bucket.Allow("ann", 1))
-		}
-		assert.Equal(t, 100, remaining(t, bucket, "ann"))
+		time.Sleep(s - 1)
+		require.NoError(t, bucket.Adjust("ann", 1)) // so its next try is denied too
+		time.Sleep(2 * s)
+		require.Empty(t, events)
+		require.Equal(t, 0, remaining(t, bucket, "ann"), "it has been charged, and sleeps for the queue")
 		cancel()
 		wg.Wait()
-		assert.Equal(t, 100, remaining(t, bucket, "ann"), "what was regained in 10 s is not given back")
+		require.Len(t, events, 1)
+		assert.False(t, events[0].Spent)
+		assert.ErrorIs(t, events[0].Err, context.Canceled)
 	})
 }
