@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,7 +13,9 @@ import (
 // safe for concurrent use as they are. The zero Chained cannot be used: its methods
 // panic.
 type Chained[R any] struct {
-	limiters []Reserver[R]
+	limiters    []Reserver[R]
+	failed      atomic.Uint64 // give-backs that failed
+	lastFailure atomic.Pointer[error]
 }
 
 var _ Reserver[string] = (*Chained[string])(nil)
@@ -29,9 +32,15 @@ var _ Reserver[string] = (*Chained[string])(nil)
 //
 // Take asks the last limiter by Take, and those before it by Reserve with a maxDelay of
 // 0. A leaky bucket therefore belongs last: elsewhere it denies what it would delay.
-// Reserve asks all of them with the caller's maxDelay. A limiter gives back what
-// [Reservation.Settle] can give back; the rest stays spent. If giving back fails, that
-// error is returned, joined with the one that led to it, if there was one.
+// Reserve does the same, and a leaky bucket that comes last may delay by up to maxDelay.
+// Nothing is booked ahead: a limiter that is charged now would hold for work that starts
+// later, when another limiter has room. Only behind limiters that are [Unlimited] the last
+// one books as it does alone.
+//
+// A limiter gives back what [Reservation.Settle] can give back; the rest stays spent. A
+// denial stays a denial if giving back fails, and so does an error about the call: the
+// failure is counted and told by [Chained.Stats]. It is joined with an error that wraps
+// [ErrUnavailable], which says that nothing was decided.
 //
 // The Decision is that of [Layered]: if denied, Limit and RetryAfter are the denying
 // limiter's; if allowed, Limit is that of the limiter that leaves the least. Remaining
@@ -49,7 +58,7 @@ func Chain[R any](limiters ...Reserver[R]) (*Chained[R], error) {
 			return nil, fmt.Errorf("ratelimit: limiter %d of Chain is nil", i)
 		}
 	}
-	return &Chained[R]{append([]Reserver[R](nil), limiters...)}, nil
+	return &Chained[R]{limiters: append([]Reserver[R](nil), limiters...)}, nil
 }
 
 // isNil reports whether an interface holds nothing, or a nil pointer.
@@ -70,13 +79,64 @@ func (c *Chained[R]) all() []Reserver[R] {
 // Limits() []Limit what that returns, for any other the zero Limit.
 func (c *Chained[R]) Limits() (limits []Limit) {
 	for _, l := range c.all() {
-		if teller, ok := l.(interface{ Limits() []Limit }); ok {
-			limits = append(limits, teller.Limits()...)
+		if told := limitsOf(l); told != nil {
+			limits = append(limits, told...)
 		} else {
 			limits = append(limits, Limit{})
 		}
 	}
 	return limits
+}
+
+// BooksAhead reports whether Reserve may charge budget that is still to come, as far as is
+// known: whether the last limiter may, and those before it are [Unlimited].
+func (c *Chained[R]) BooksAhead() bool {
+	last := len(c.all()) - 1
+	for _, l := range c.limiters[:last] {
+		limits := limitsOf(l)
+		for _, limit := range limits {
+			if limit.Algorithm != AlgorithmUnlimited {
+				return false
+			}
+		}
+		if len(limits) == 0 {
+			return false
+		}
+	}
+	return booksAhead(c.limiters[last])
+}
+
+// booksAhead reports whether a Reserver may book budget that is still to come, as far as it tells.
+func booksAhead[R any](l Reserver[R]) bool {
+	b, ok := l.(interface{ BooksAhead() bool })
+	return !ok || b.BooksAhead()
+}
+
+// limitsOf returns the limits that a limiter tells, nil if it tells none.
+func limitsOf[R any](l Reserver[R]) []Limit {
+	if teller, ok := l.(interface{ Limits() []Limit }); ok {
+		return teller.Limits()
+	}
+	return nil
+}
+
+// ChainStats tells what went wrong in a [Chained].
+type ChainStats struct {
+	// FailedGiveBacks counts the charges that a limiter failed to give back, because
+	// another one had denied the request or had failed: they stay spent. What the caller
+	// settles is not counted: [Reservation.Settle] returns that error.
+	FailedGiveBacks uint64
+	// LastFailure says why the last of them failed, nil if none did.
+	LastFailure error
+}
+
+// Stats returns the counts.
+func (c *Chained[R]) Stats() ChainStats {
+	s := ChainStats{FailedGiveBacks: c.failed.Load()}
+	if err := c.lastFailure.Load(); err != nil {
+		s.LastFailure = *err
+	}
+	return s
 }
 
 // Allow charges the cost to all limiters and reports true; or it gives back what it
@@ -87,12 +147,11 @@ func (c *Chained[R]) Allow(r R, cost int) bool {
 }
 
 // Take charges the cost to all limiters, or gives back what it charged. The errors are
-// those of the limiters. If a give-back fails, the Decision is denied and the error says
-// why; that limiter keeps the charge.
+// those of the limiters.
 func (c *Chained[R]) Take(ctx context.Context, r R, cost int) (Decision, error) {
 	limiters := c.all()
 	last := len(limiters) - 1
-	run := newChainRun(cost)
+	run := c.newRun(cost)
 	defer run.giveBack()
 	for _, l := range limiters[:last] {
 		if res, err := l.Reserve(ctx, r, cost, 0); !run.add(res, err) {
@@ -106,30 +165,96 @@ func (c *Chained[R]) Take(ctx context.Context, r R, cost int) (Decision, error) 
 	return run.d, nil
 }
 
-// Reserve is Take with a charge that can be settled, in all limiters. Each of them may
-// book ahead by up to maxDelay. Settle settles all of them, and returns the errors of
-// those that failed, joined.
+// Reserve is Take with a charge that can be settled, in all limiters. A leaky bucket that
+// comes last may delay by up to maxDelay. Settle settles all limiters, and returns the
+// errors of those that failed, joined.
 func (c *Chained[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
-	run := newChainRun(cost)
+	limiters := c.all()
+	last := len(limiters) - 1
+	run := c.newRun(cost)
 	defer run.giveBack()
-	for _, l := range c.all() {
-		if res, err := l.Reserve(ctx, r, cost, maxDelay); !run.add(res, err) {
+	for i, l := range limiters {
+		var res *Reservation
+		var err error
+		switch {
+		case i < last || maxDelay <= 0:
+			res, err = l.Reserve(ctx, r, cost, 0)
+		case c.BooksAhead():
+			res, err = l.Reserve(ctx, r, cost, maxDelay)
+		default:
+			res, err = reserveQueued(ctx, l, r, cost, maxDelay)
+		}
+		if !run.add(res, err) {
 			d, err := run.denied()
 			return NewReservation(d, nil), err
 		}
 	}
 	run.done = true
-	return NewReservation(run.d, func(actual int) error { return settleAll(run.charged, actual) }), nil
+	return NewReservation(run.d, func(actual int) error { return errors.Join(settleAll(run.charged, actual)...) }), nil
 }
 
-// Wait charges the cost to all limiters and returns nil when its time has come, as the
-// package's [Wait] does for a limiter without a Wait of its own.
+// reserveQueued reserves a cost that a leaky bucket may delay by up to maxDelay, and that no
+// limiter books ahead. It asks a second time if a leaky bucket has denied the first.
+func reserveQueued[R any](ctx context.Context, l Reserver[R], r R, cost int, maxDelay time.Duration) (*Reservation, error) {
+	if !booksAhead(l) {
+		return l.Reserve(ctx, r, cost, maxDelay)
+	}
+	res, err := l.Reserve(ctx, r, cost, 0)
+	if err == nil && res != nil && !res.Allowed && res.Limit.Algorithm == AlgorithmLeakyBucket {
+		return l.Reserve(ctx, r, cost, maxDelay)
+	}
+	return res, err
+}
+
+// Wait charges the cost to all limiters and returns nil when they allow it. It is not
+// first come, first served: it books nothing ahead, since the work would start later than
+// some limiters were charged, but sleeps [Decision.RetryAfter] and tries again. A leaky
+// bucket that comes last holds the work, and the limiters before it are charged meanwhile.
+// For a chain of one limiter, Wait is the package's [Wait] on that one.
+//
+// It fails at once, with an error that wraps [context.DeadlineExceeded], if a limiter
+// denies the cost until after the deadline; with the context's error if that ends; with one
+// that wraps [ErrLimited] if a limiter denies without a time to wait for; and with the
+// errors of the limiters. A Wait that fails has given back what it charged.
 func (c *Chained[R]) Wait(ctx context.Context, r R, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	c.all()
-	return waitByReserve(ctx, c, r, cost)
+	switch {
+	case len(c.all()) == 1:
+		return Wait(ctx, c.limiters[0], r, cost)
+	case c.BooksAhead():
+		return waitByReserve(ctx, c, r, cost)
+	}
+	for {
+		left, err := timeLeft(ctx)
+		if err != nil {
+			return err
+		}
+		res, err := c.Reserve(ctx, r, cost, left)
+		if err != nil {
+			return err
+		}
+		retry := res.RetryAfter
+		if !res.Allowed && res.Limit.Algorithm == AlgorithmLeakyBucket && left != forever {
+			// RetryAfter says when the queue would be as long as what is left now, and less is left
+			// then. Without a delay it says when the work could leave the queue.
+			if res, err = c.Reserve(ctx, r, cost, 0); err != nil {
+				return err
+			}
+		}
+		switch {
+		case res.Allowed:
+			return res.Wait(ctx)
+		case left != forever || res.RetryAfter <= 0:
+			if err := inTime(res, cost, left); err != nil {
+				return err
+			}
+		}
+		if err := sleep(ctx, retry, func() {}); err != nil {
+			return err
+		}
+	}
 }
 
 // chainRun is one pass over the limiters of a chain. What it has charged by the time it
@@ -142,10 +267,14 @@ type chainRun struct {
 	err     error    // that came with it
 	charged []*Reservation
 	done    bool
+	failed  func(error) // told of each give-back that fails
 }
 
-func newChainRun(cost int) *chainRun {
-	run := &chainRun{cost: cost}
+func (c *Chained[R]) newRun(cost int) *chainRun {
+	run := &chainRun{cost: cost, failed: func(err error) {
+		c.lastFailure.Store(&err)
+		c.failed.Add(1)
+	}}
 	run.sum.d = &run.d
 	run.sum.none()
 	return run
@@ -184,28 +313,36 @@ func (run *chainRun) denied() (Decision, error) {
 		d.ResetAfter = max(d.ResetAfter, run.d.ResetAfter)
 		d.Degraded = d.Degraded || run.d.Degraded
 	}
-	if err := settleAll(run.charged, 0); err != nil {
-		return d, errors.Join(run.err, err)
+	failures := run.undo()
+	if errors.Is(run.err, ErrUnavailable) {
+		run.err = errors.Join(append([]error{run.err}, failures...)...)
 	}
 	return d, run.err
 }
 
-// giveBack gives back what was charged if a limiter has panicked. An error of that
-// cannot be returned, because the panic goes on.
+// giveBack gives back what was charged if a limiter has panicked.
 func (run *chainRun) giveBack() {
 	if !run.done {
-		_ = settleAll(run.charged, 0)
+		run.undo()
 	}
 }
 
+// undo gives back what was charged, and returns what has failed.
+func (run *chainRun) undo() []error {
+	failures := settleAll(run.charged, 0)
+	for _, err := range failures {
+		run.failed(err)
+	}
+	return failures
+}
+
 // settleAll settles what the limiters of a chain have charged, the last first, and each
-// of them whatever becomes of the others.
-func settleAll(charged []*Reservation, actual int) error {
-	var errs []error
+// of them whatever becomes of the others. It returns what has failed.
+func settleAll(charged []*Reservation, actual int) (failures []error) {
 	for i := len(charged) - 1; i >= 0; i-- {
 		if err := charged[i].Settle(actual); err != nil {
-			errs = append(errs, fmt.Errorf("ratelimit: limiter %d of Chain could not settle: %w", i, err))
+			failures = append(failures, fmt.Errorf("ratelimit: limiter %d of Chain could not settle: %w", i, err))
 		}
 	}
-	return errors.Join(errs...)
+	return failures
 }

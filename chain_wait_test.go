@@ -1,0 +1,289 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// starts is when work may begin, from many goroutines.
+type starts struct {
+	mu sync.Mutex
+	at []time.Duration
+}
+
+func (s *starts) add(at time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at = append(s.at, at)
+}
+
+// most returns how many began within any span, from its first instant to just before its last.
+func (s *starts) most(span time.Duration) (most int) {
+	for _, from := range s.at {
+		n := 0
+		for _, at := range s.at {
+			if at >= from && at < from+span {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// What Wait lets go keeps to every limit at the instant at which it goes, whichever limiter it
+// waited for.
+func TestWhatAChainLetsGoKeepsToEachLimitWhenItGoes(t *testing.T) {
+	window := ratelimit.FixedWindow(ratelimit.Per(100, 10*time.Second))
+	for name, book := range map[string]func(ctx context.Context, chain *ratelimit.Chained[string]) error{
+		"Wait": func(ctx context.Context, chain *ratelimit.Chained[string]) error { return chain.Wait(ctx, "k", 1) },
+		"Wait behind Map": func(ctx context.Context, chain *ratelimit.Chained[string]) error {
+			same := ratelimit.MapReserver[string, string](chain, func(k string) (string, error) { return k, nil })
+			return ratelimit.Wait(ctx, same, "k", 1)
+		},
+		"Reserve ahead": func(ctx context.Context, chain *ratelimit.Chained[string]) error {
+			for {
+				r, err := chain.Reserve(ctx, "k", 1, time.Hour)
+				if err != nil || r.Allowed {
+					return errors.Join(err, r.Wait(ctx))
+				}
+				time.Sleep(r.RetryAfter)
+			}
+		},
+	} {
+		for _, limits := range [][]ratelimit.Limit{
+			{ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), window},
+			{window, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10)},
+			{ratelimit.SlidingLog(ratelimit.Per(10, time.Second)), window},
+		} {
+			t.Run(fmt.Sprintf("%s, %v, %v", name, limits[0], limits[1]), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var all []ratelimit.Reserver[string]
+					for _, l := range limits {
+						k := ratelimit.Must(ratelimit.New[string](l, nil))
+						if l == window {
+							require.True(t, k.Allow("k", 100))
+						}
+						all = append(all, k)
+					}
+					chain := chainOf(t, all...)
+					began := time.Now()
+					var gone starts
+					var wg sync.WaitGroup
+					for range 80 {
+						wg.Go(func() {
+							assert.NoError(t, book(context.Background(), chain))
+							gone.add(time.Since(began))
+						})
+						time.Sleep(50 * time.Millisecond)
+					}
+					wg.Wait()
+					require.Len(t, gone.at, 80)
+					require.LessOrEqual(t, gone.most(time.Second), 20, "burst 10 and 10/s, or 10 in any second")
+					require.LessOrEqual(t, gone.most(100*time.Millisecond), 11)
+				})
+			})
+		}
+	}
+}
+
+// A leaky bucket that comes last holds the work. If the caller gives up meanwhile, nothing stays
+// charged.
+func TestALeakyBucketAtTheEndOfAChainSpacesWhatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		guard := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(50)), nil))
+		queue := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerSecond(10), 5), nil))
+		chain := chainOf(t, guard, queue)
+		began := time.Now()
+		var gone starts
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				assert.NoError(t, chain.Wait(context.Background(), "k", 1))
+				gone.add(time.Since(began))
+			})
+		}
+		wg.Wait()
+		require.Equal(t, 1, gone.most(100*ms))
+		require.Equal(t, 1900*ms, gone.at[19])
+		require.Equal(t, 30, remaining(t, guard, "k"))
+
+		require.NoError(t, chain.Wait(t.Context(), "k", 1))
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(50*ms, cancel)
+		require.ErrorIs(t, chain.Wait(ctx, "k", 1), context.Canceled)
+		require.Equal(t, 29, remaining(t, guard, "k"))
+	})
+}
+
+func TestAChainsWaitFailsAtOnceIfTheDeadlineComesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		local := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), nil))
+		full := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
+		require.True(t, full.Allow("k", 1))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		require.ErrorIs(t, chainOf(t, local, full).Wait(ctx, "k", 1), context.DeadlineExceeded)
+		require.ErrorIs(t, chainOf(t, full, local).Wait(ctx, "k", 1), context.DeadlineExceeded)
+		require.Zero(t, time.Since(began))
+		require.Equal(t, 10, remaining(t, local, "k"))
+
+		never := &engine{take: func() (ratelimit.Decision, error) { return ratelimit.Decision{}, nil }}
+		require.ErrorIs(t, chainOf(t, local, never).Wait(t.Context(), "k", 1), ratelimit.ErrLimited, "denied without a time to wait for")
+		require.ErrorIs(t, chainOf(t, local, full).Wait(ctx, "k", 2), ratelimit.ErrExceedsLimit)
+	})
+}
+
+// A chain of limiters that cannot share a lock, beside one exact limiter that stands for the
+// strictest of them: they agree, also when a limiter fails to give back.
+func TestAChainAgreesWithTheStrictestOfItsLimiters(t *testing.T) {
+	denials := 0
+	for seed := range uint64(seeds()) {
+		r := rand.New(rand.NewPCG(seed, 18))
+		clock := new(testClock)
+		units := 5 + r.IntN(40)
+		strict := ratelimit.TokenBucket(ratelimit.Per(1+r.IntN(20), time.Duration(1+r.IntN(1000))*ms), units)
+		wide := ratelimit.TokenBucket(ratelimit.Per(3*strict.Rate.Units, strict.Rate.Per), 3*units)
+		model, own := onClock(t, clock, strict), onClock(t, clock, strict)
+		failing := &failingSettle{Keyed: onClock(t, clock, wide), fails: func() bool { return r.IntN(4) == 0 }}
+		all := []ratelimit.Reserver[string]{failing, own}
+		if r.IntN(2) == 0 {
+			all = []ratelimit.Reserver[string]{own, failing}
+		}
+		chain := chainOf(t, all...)
+		outer := chain
+		if r.IntN(2) == 0 {
+			outer = chainOf(t, chain, onClock(t, clock, wide))
+		}
+		toldBySettle := 0
+		for step := range 200 {
+			cost := r.IntN(units + 2)
+			if r.IntN(3) > 0 {
+				cost = 1 + r.IntN(3)
+			}
+			want, wantErr := model.Reserve(t.Context(), "k", cost, 0)
+			got, err := outer.Reserve(t.Context(), "k", cost, 0)
+			at := fmt.Sprintf("seed %d, step %d, cost %d", seed, step, cost)
+			require.Equal(t, wantErr == nil, err == nil, "%s: %v and %v", at, wantErr, err)
+			require.NotErrorIs(t, err, ratelimit.ErrUnavailable, at)
+			require.Equal(t, want.Allowed, got.Allowed, at)
+			require.Equal(t, want.RetryAfter, got.RetryAfter, at)
+			if !got.Allowed {
+				denials++
+			}
+			if got.Allowed && r.IntN(2) == 0 {
+				actual := r.IntN(cost + 2)
+				require.NoError(t, want.Settle(actual))
+				if got.Settle(actual) != nil {
+					toldBySettle++
+				}
+			}
+			if r.IntN(3) == 0 {
+				clock.advance(time.Duration(r.IntN(500)) * ms)
+			}
+		}
+		told := chain.Stats().FailedGiveBacks
+		if outer != chain {
+			told += outer.Stats().FailedGiveBacks
+		}
+		require.Equal(t, failing.failed, int(told)+toldBySettle, "seed %d: each failure is told once", seed)
+	}
+	require.NotZero(t, denials)
+}
+
+// seeds is how many random runs a test makes.
+func seeds() int {
+	if testing.Short() {
+		return 20
+	}
+	return 200
+}
+
+// failingSettle is a limiter that settles, and says now and then that it could not.
+type failingSettle struct {
+	*ratelimit.Keyed[string]
+	fails  func() bool
+	failed int
+}
+
+func (f *failingSettle) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	res, err := f.Keyed.Reserve(ctx, key, cost, maxDelay)
+	return ratelimit.NewReservation(res.Decision, func(actual int) error {
+		err := res.Settle(actual)
+		if err == nil && f.fails() {
+			f.failed++
+			return ratelimit.ErrUnavailable
+		}
+		return err
+	}), err
+}
+
+// A denial is an answer. That the limiter before it could not take its charge back is no
+// reason to answer as if nothing were known of the key, in any of those who ask a chain.
+func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
+	lost := fmt.Errorf("connection lost: %w", ratelimit.ErrUnavailable)
+	full := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(1)))
+	require.True(t, full.Allow("k", 1))
+	newChain := func() *ratelimit.Chained[string] {
+		first := allows(ratelimit.Decision{Remaining: 9})
+		first.fails = lost
+		return chainOf(t, first, full)
+	}
+	check := func(t *testing.T, chain *ratelimit.Chained[string], d ratelimit.Decision, err error) {
+		t.Helper()
+		require.NoError(t, err)
+		assert.False(t, d.Allowed)
+		assert.Equal(t, time.Minute, d.RetryAfter)
+		st := chain.Stats()
+		assert.EqualValues(t, 1, st.FailedGiveBacks)
+		require.ErrorIs(t, st.LastFailure, lost)
+	}
+	t.Run("Take", func(t *testing.T) {
+		chain := newChain()
+		d, err := chain.Take(t.Context(), "k", 1)
+		check(t, chain, d, err)
+	})
+	t.Run("Reserve", func(t *testing.T) {
+		chain := newChain()
+		r, err := chain.Reserve(t.Context(), "k", 1, 0)
+		check(t, chain, r.Decision, err)
+	})
+	t.Run("a chain in a chain", func(t *testing.T) {
+		chain := newChain()
+		d, err := chainOf(t, chain, allows(ratelimit.Decision{})).Take(t.Context(), "k", 1)
+		check(t, chain, d, err)
+	})
+	t.Run("Wait", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := newChain().Wait(ctx, "k", 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+	})
+	t.Run("an error about the call", func(t *testing.T) {
+		chain := newChain()
+		_, err := chain.Take(t.Context(), "k", 2)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+		require.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+		assert.EqualValues(t, 1, chain.Stats().FailedGiveBacks)
+	})
+	t.Run("a panic", func(t *testing.T) {
+		first := allows(ratelimit.Decision{})
+		first.fails = lost
+		chain := chainOf(t, first, &engine{take: func() (ratelimit.Decision, error) { panic("bomb") }})
+		require.Panics(t, func() { chain.Allow("k", 1) })
+		assert.EqualValues(t, 1, chain.Stats().FailedGiveBacks)
+	})
+}
