@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -203,12 +204,14 @@ func TestAChainAgreesWithTheStrictestOfItsLimiters(t *testing.T) {
 	require.NotZero(t, denials)
 }
 
+var chains = flag.Int("chains", 100, "random chains that are compared with one limiter")
+
 // seeds is how many random runs a test makes.
 func seeds() int {
 	if testing.Short() {
-		return 20
+		return min(20, *chains)
 	}
-	return 200
+	return *chains
 }
 
 // failingSettle is a limiter that settles, and says now and then that it could not.

@@ -51,7 +51,7 @@ func (f *fetcher[K]) offerLocked(h *holding[K], o order) (out outcome, ok bool) 
 // denyLocked repeats a denial, if there is one that holds. A patient caller has to ask
 // the remote limiter for a later instant.
 func (f *fetcher[K]) denyLocked(h *holding[K], o order, now time.Duration) (out outcome, ok bool) {
-	if !h.denial.covers(o.cost-h.left, now) {
+	if !h.denial.covers(o.cost-h.left, o.brief, now) {
 		return out, false
 	}
 	if o.patient {

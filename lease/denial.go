@@ -20,10 +20,12 @@ func newDenial(d ratelimit.Decision, need int, now, denyFor time.Duration) denia
 	return denial{decision: d, need: need, at: now, holds: max(0, min(denyFor, d.RetryAfter))}
 }
 
-// covers reports whether that many units would be denied again. A clock that has
-// stepped back covers nothing, or the key would be denied for as long as the step.
-func (d *denial) covers(need int, now time.Duration) bool {
-	return need >= d.need && now >= d.at && now-d.at < d.holds
+// covers reports whether the denial is the answer to a caller who lacks that many units. Its
+// times are those of the units that were denied. More units are denied too, but for longer: that
+// is an answer only to a brief caller, who is told no time. A clock that has stepped back covers
+// nothing, or the key would be denied for as long as the step.
+func (d *denial) covers(need int, brief bool, now time.Duration) bool {
+	return (need == d.need || brief && need > d.need) && now >= d.at && now-d.at < d.holds
 }
 
 // answer is the denial as of now, for a process that holds left units.

@@ -105,7 +105,7 @@ func refused(res *ratelimit.Reservation, err error) bool {
 // reservation of a key with little traffic is settled exactly.
 func (f *fetcher[K]) landLocked(h *holding[K], fl *flight, res *ratelimit.Reservation, n int) {
 	now := reading(f.clock)
-	h.told = hear(res.Decision, now)
+	h.hearLocked(res.Decision, now)
 	switch {
 	case res.Allowed && fl.keep && n == fl.cost && !fl.abandoned:
 		h.spent += int64(n)

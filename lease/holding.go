@@ -69,6 +69,7 @@ type order struct {
 	cost    int
 	keep    bool // to settle it later
 	patient bool // to ask the remote limiter for a later instant if it denies
+	brief   bool // no details
 
 	failed failures.List // in fetches that the caller has waited for
 }

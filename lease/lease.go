@@ -111,7 +111,7 @@ func (l *Limiter[K]) Allow(key K, cost int) bool {
 	if l.spendHere(key, cost, nil) {
 		return true
 	}
-	d, _ := l.Take(context.Background(), key, cost)
+	d, _ := l.take(context.Background(), key, order{cost: cost, brief: true})
 	return d.Allowed
 }
 
@@ -150,13 +150,21 @@ func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (d ratelimit.Dec
 	if l.spendHere(key, cost, &d) {
 		return d, nil
 	}
-	ctx = orBackground(ctx)
-	out := l.decide(ctx, key, order{cost: cost})
+	return l.take(orBackground(ctx), key, order{cost: cost})
+}
+
+// take is Take for what cannot be spent of a batch at once.
+func (l *Limiter[K]) take(ctx context.Context, key K, o order) (ratelimit.Decision, error) {
+	out := l.decide(ctx, key, o)
 	if out.todo == answered {
 		return out.decision, out.err
 	}
-	d, err = l.remote.take(out.context(ctx), key, cost)
+	part := l.setAside(key, o.cost)
+	defer part.putBack()
+	d, err := l.remote.take(out.context(ctx), key, o.cost-part.n)
 	l.hear(key, d, err)
+	d = part.decided(d, err)
+	part.close()
 	return d, err
 }
 
@@ -176,14 +184,21 @@ func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 	if out.todo == answered {
 		return l.reservation(key, cost, out), out.err
 	}
-	res, err := l.remote.reserve(out.context(ctx), key, cost, maxDelay)
+	part := l.setAside(key, cost)
+	defer part.putBack()
+	res, err := l.remote.reserve(out.context(ctx), key, cost-part.n, maxDelay)
 	l.hear(key, res.Decision, err)
-	return res, err
+	d := part.decided(res.Decision, err)
+	return ratelimit.NewReservation(d, func(actual int) error {
+		defer l.corrected(key, actual-cost)
+		return part.settle(res, actual)
+	}), err
 }
 
 // reservation returns what was reserved here, in a form that can be settled.
 func (l *Limiter[K]) reservation(key K, cost int, out outcome) *ratelimit.Reservation {
 	return ratelimit.NewReservation(out.decision, func(actual int) error {
+		defer l.corrected(key, actual-cost)
 		if out.whole != nil {
 			return l.remote.settle(out.whole, actual)
 		}
@@ -203,7 +218,15 @@ func (l *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 	if out.todo == answered {
 		return out.err
 	}
-	return l.remote.wait(ctx, key, cost)
+	part := l.setAside(key, cost)
+	defer part.putBack()
+	err := l.remote.wait(ctx, key, cost-part.n)
+	part.decided(ratelimit.Decision{Allowed: err == nil}, err)
+	part.close()
+	if err == nil {
+		l.corrected(key, cost)
+	}
+	return err
 }
 
 // Limits returns the limits of the remote limiter, if it tells them.
@@ -294,7 +317,20 @@ func (l *Limiter[K]) hear(key K, d ratelimit.Decision, err error) {
 	if h := l.table.find(key); h != nil {
 		now := reading(l.fetcher.clock)
 		h.mu.Lock()
-		h.told = hear(d, now)
+		h.hearLocked(d, now)
+		h.mu.Unlock()
+	}
+}
+
+// corrected forgets a denial if the remote limiter has charged more since, or less: its times are
+// not those of the key any more.
+func (l *Limiter[K]) corrected(key K, delta int) {
+	if delta == 0 {
+		return
+	}
+	if h := l.table.find(key); h != nil {
+		h.mu.Lock()
+		h.denial = denial{}
 		h.mu.Unlock()
 	}
 }

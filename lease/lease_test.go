@@ -164,7 +164,7 @@ func TestALimitThatBecameSmallerThanABatchDoesNotDenyTheCaller(t *testing.T) {
 	})
 }
 
-func TestADenialIsRememberedForCostsAtLeastAsLarge(t *testing.T) {
+func TestADenialIsRememberedForItsCostAndByAllowForLargerOnes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 5))
 		l := leased(t, s, lease.Options[string]{MaxBatch: 10})
@@ -177,10 +177,11 @@ func TestADenialIsRememberedForCostsAtLeastAsLarge(t *testing.T) {
 		s.heard(&s.asked)
 
 		s.clock.Advance(99 * time.Millisecond)
-		d = take(t, l, 5)
+		d = take(t, l, 4)
 		require.False(t, d.Allowed)
 		require.Equal(t, 901*time.Millisecond, d.RetryAfter)
 		require.Equal(t, 1901*time.Millisecond, d.ResetAfter)
+		require.False(t, l.Allow("k", 5))
 		require.Empty(t, s.heard(&s.asked), "remembered")
 
 		require.True(t, l.Allow("k", 3))

@@ -19,6 +19,15 @@ func hear(d ratelimit.Decision, now time.Duration) told {
 	return told{known: true, limit: d.Limit, remaining: d.Remaining, reset: now + d.ResetAfter}
 }
 
+// hearLocked takes note of what the remote limiter has said. What is spent there makes the
+// times of an earlier denial too short.
+func (h *holding[K]) hearLocked(d ratelimit.Decision, now time.Duration) {
+	h.told = hear(d, now)
+	if d.Allowed {
+		h.denial = denial{}
+	}
+}
+
 // direct reports whether the key's decisions belong to the remote limiter: under a
 // leaky bucket each has a place in the queue. A cost above the capacity does too,
 // since the remote limiter tells why it can never pass.

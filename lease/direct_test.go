@@ -1,0 +1,249 @@
+package lease_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/lease"
+)
+
+// holds makes the limiter hold so many units of "k", of which the remote limiter has more
+// than enough.
+func holds(t *testing.T, l *lease.Limiter[string], most int) int {
+	t.Helper()
+	for l.Stats().Held < most {
+		require.True(t, l.Allow("k", 1))
+		synctest.Wait()
+	}
+	return l.Stats().Held
+}
+
+// leave makes the remote limiter have so much left of "k".
+func leave(t *testing.T, s *server, units int) {
+	t.Helper()
+	d, err := s.Peek("k", 0)
+	require.NoError(t, err)
+	require.NoError(t, s.Adjust("k", d.Remaining-units))
+}
+
+// What is held counts for callers who would wait, too: they need no more of the remote limiter
+// than Take does.
+func TestWhatIsHeldCountsForWhoWouldWait(t *testing.T) {
+	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 10_000)
+	for name, spend := range map[string]func(l *lease.Limiter[string], cost int) error{
+		"Take": func(l *lease.Limiter[string], cost int) error {
+			d, err := l.Take(context.Background(), "k", cost)
+			return denied(d, err)
+		},
+		"Reserve": func(l *lease.Limiter[string], cost int) error {
+			r, err := l.Reserve(context.Background(), "k", cost, time.Minute)
+			return denied(r.Decision, err)
+		},
+		"Wait": func(l *lease.Limiter[string], cost int) error {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			return l.Wait(ctx, "k", cost)
+		},
+	} {
+		for _, most := range []int{40, 12} { // costs below and above MaxBatch
+			t.Run(fmt.Sprintf("%s, MaxBatch %d", name, most), func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					s := newServer(t, limit)
+					l := leased(t, s, lease.Options[string]{MaxBatch: most})
+					held := holds(t, l, most/2)
+					leave(t, s, 3)
+					before := s.total()
+					require.NoError(t, spend(l, held+3))
+					require.Zero(t, l.Stats().Held)
+					require.Equal(t, before+3, s.total())
+
+					d, err := s.Peek("k", 0)
+					require.NoError(t, err)
+					require.Zero(t, d.Remaining)
+				})
+			})
+		}
+	}
+}
+
+func denied(d ratelimit.Decision, err error) error {
+	if err == nil && !d.Allowed {
+		return fmt.Errorf("denied for %v", d.RetryAfter)
+	}
+	return err
+}
+
+func TestAWaitThatFailsPutsBackWhatWasHeld(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 10_000))
+		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
+		held := holds(t, l, 20)
+		leave(t, s, 0)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Hour)
+		defer cancel()
+		require.ErrorIs(t, l.Wait(ctx, "k", held+3), context.DeadlineExceeded)
+		require.Equal(t, held, l.Stats().Held)
+		r, err := l.Reserve(context.Background(), "k", held+3, 2*time.Hour)
+		require.NoError(t, err)
+		require.False(t, r.Allowed)
+		require.Equal(t, held, l.Stats().Held)
+		s.fail(down)
+		_, err = l.Reserve(context.Background(), "k", held+3, 2*time.Hour)
+		require.ErrorIs(t, err, errDown)
+		require.Equal(t, held, l.Stats().Held)
+		s.fail(nil)
+
+		r, err = l.Reserve(context.Background(), "k", held+3, 3*time.Hour)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		require.Equal(t, 3*time.Hour, r.Delay)
+		require.NoError(t, r.Cancel())
+		require.Equal(t, held, l.Stats().Held, "what was held is held again")
+		d, err := s.Peek("k", 0)
+		require.NoError(t, err)
+		require.Zero(t, d.Remaining)
+		require.Zero(t, d.ResetAfter-10_000*time.Hour, "what was booked is given back")
+	})
+}
+
+func down(context.Context) error { return errDown }
+
+func TestAReservationOfWhatIsHeldAndMoreIsSettledInBoth(t *testing.T) {
+	for actual, want := range map[int]struct{ held, charged int }{
+		0:  {20, -10},
+		5:  {15, -10},
+		20: {0, -10},
+		24: {0, -6},
+		30: {0, 0},
+		35: {0, 5},
+	} {
+		t.Run(fmt.Sprint(actual), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := newServer(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 10_000))
+				l := leased(t, s, lease.Options[string]{MaxBatch: 40})
+				held := holds(t, l, 20)
+				l.Allow("k", held-20)
+				synctest.Wait()
+				if l.Stats().Held != 20 {
+					t.Fatalf("%d are held", l.Stats().Held)
+				}
+				leave(t, s, 0)
+				r, err := l.Reserve(context.Background(), "k", 30, 100*time.Hour)
+				require.NoError(t, err)
+				require.True(t, r.Allowed)
+				require.Zero(t, l.Stats().Held)
+				before := s.total()
+				require.NoError(t, r.Settle(actual))
+				require.Equal(t, want.held, l.Stats().Held)
+				require.Equal(t, want.charged, s.total()-before)
+			})
+		})
+	}
+}
+
+// A denial says when the denied cost passes. For another cost it says nothing that is true.
+func TestADenialIsNotToldForAnotherCost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 50))
+		l := leased(t, s, lease.Options[string]{MaxBatch: 100})
+		leave(t, s, 0)
+		require.Equal(t, time.Second, take(t, l, 1).RetryAfter)
+		require.Equal(t, 40*time.Second, take(t, l, 40).RetryAfter)
+		require.Equal(t, 2*time.Second, reserve(t, l, 2).RetryAfter)
+		_, err := l.Take(context.Background(), "k", 51)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+		s.heard(&s.asked)
+		require.False(t, l.Allow("k", 2))
+		require.False(t, l.Allow("k", 30), "a larger cost is denied too, and Allow tells no time")
+		require.Equal(t, 2*time.Second, take(t, l, 2).RetryAfter)
+		require.Empty(t, s.heard(&s.asked))
+	})
+}
+
+// One process with a lease, beside one exact limiter: with nobody else asking, the lease allows
+// what the limiter allows, and what it denies it denies for as long.
+func TestALeaseOfOneProcessAgreesWithOneExactLimiter(t *testing.T) {
+	for seed := range uint64(runs()) {
+		bubble(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 15))
+			limit := ratelimit.TokenBucket(ratelimit.Per(1+r.IntN(30), time.Duration(1+r.IntN(2000))*time.Millisecond), 2+r.IntN(200))
+			if r.IntN(3) == 0 {
+				limit = ratelimit.SlidingLog(ratelimit.Per(2+r.IntN(200), time.Duration(1+r.IntN(20_000))*time.Millisecond))
+			}
+			s := newServer(t, limit)
+			l := leased(t, s, lease.Options[string]{
+				MaxBatch: 1 + r.IntN(60),
+				HoldFor:  time.Hour, // what is given back is regained at the remote limiter's time
+				DenyFor:  time.Duration(r.IntN(3)-1) * 200 * time.Millisecond,
+			})
+			used := 0 // by those who were allowed
+			for step := range 150 {
+				cost := 1 + r.IntN(limit.Capacity())
+				if r.IntN(3) > 0 {
+					cost = 1 + r.IntN(min(4, limit.Capacity()))
+				}
+				held := l.Stats().Held
+				left, err := s.Peek("k", max(1, cost-held))
+				require.NoError(t, err)
+				at := fmt.Sprintf("seed %d, step %d: cost %d, %d held, %d left, %v", seed, step, cost, held, left.Remaining, limit)
+				var d ratelimit.Decision
+				var res *ratelimit.Reservation
+				switch maxDelay := time.Duration(r.IntN(4)) * time.Second; r.IntN(4) {
+				case 0:
+					res, err = l.Reserve(context.Background(), "k", cost, maxDelay)
+					d = res.Decision
+					if maxDelay >= left.RetryAfter {
+						require.True(t, d.Allowed, "%s: maxDelay %v", at, maxDelay)
+					}
+				case 1:
+					ctx, cancel := context.WithCancel(context.Background())
+					cancel()
+					if d, err = l.Take(ctx, "k", cost); err != nil {
+						require.ErrorIs(t, err, context.Canceled)
+						err = nil
+					}
+				default:
+					d, err = l.Take(context.Background(), "k", cost)
+					require.Equal(t, held+left.Remaining >= cost, d.Allowed, at)
+					if !d.Allowed {
+						require.Equal(t, left.RetryAfter, d.RetryAfter, at)
+					}
+				}
+				require.NoError(t, err, at)
+				if d.Allowed {
+					used += cost
+				}
+				if d.Allowed && res != nil && r.IntN(2) == 0 {
+					actual := r.IntN(cost + 3)
+					require.NoError(t, res.Settle(actual))
+					used -= cost - actual
+				}
+				synctest.Wait()
+				st := l.Stats()
+				require.Equal(t, s.total(), used+st.Held+int(st.UnitsLost), at)
+				if r.IntN(3) == 0 {
+					s.clock.Advance(time.Duration(r.IntN(1500)) * time.Millisecond)
+				}
+			}
+			require.NoError(t, l.Flush(context.Background()))
+		})
+	}
+}
+
+var histories = flag.Int("histories", 100, "random runs of each test that compares with a model")
+
+// runs is how many random runs a test makes.
+func runs() int {
+	if testing.Short() {
+		return min(20, *histories)
+	}
+	return *histories
+}
