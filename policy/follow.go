@@ -16,15 +16,23 @@ type Source interface {
 	// Changes returns a channel that receives when there may be something new to load,
 	// a fault among it. One that has not been received yet stands for all since. It is
 	// closed some time after the context has ended. It is called once, before Load, so
-	// that nothing is missed in between.
+	// that nothing is missed in between. A change need not be told again if Load fails:
+	// [Follow] tries again by itself.
 	Changes(ctx context.Context) <-chan struct{}
 }
+
+// How soon [Follow] tries again after a failure: at first, and at most. The interval doubles.
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 5 * time.Second
+)
 
 // Follow keeps p up to date with a source until the context ends, and returns the
 // context's error. It loads at once, and then whenever the source tells of a change. A set
 // that cannot be loaded or is invalid changes nothing: the last good one stays in force, the
-// error is logged and told by [Policies.Stats], and the next change is tried again. It never
-// blocks a decision. Run one for each Policies, in a goroutine of its own.
+// error is logged and told by [Policies.Stats], and Follow tries again at the next change,
+// and without one after 100 ms at first, and every 5 s at the end. It never blocks a decision. Run one for each Policies,
+// in a goroutine of its own.
 func Follow(ctx context.Context, p *Policies, src Source) error {
 	p.mustBeMade()
 	if src == nil {
@@ -35,15 +43,22 @@ func Follow(ctx context.Context, p *Policies, src Source) error {
 	changes := src.Changes(ctx)
 	defer drain(changes)
 	defer cancel()
-	for {
-		p.reload(ctx, src)
+	f := follower{p: p, src: src}
+	for retry := firstRetry; ; {
+		var again <-chan time.Time
+		if f.reload(ctx) {
+			retry = firstRetry
+		} else {
+			again = time.After(retry)
+			retry = min(2*retry, lastRetry)
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-again:
 		case _, ok := <-changes:
 			if !ok {
-				<-ctx.Done()
-				return ctx.Err()
+				changes = nil // the context ends, or the source tells no more
 			}
 		}
 	}
@@ -55,31 +70,57 @@ func drain(changes <-chan struct{}) {
 	}
 }
 
-// reload loads a set and puts it in force, if it differs from the one that is.
-func (p *Policies) reload(ctx context.Context, src Source) {
-	set, err := src.Load(ctx)
+// follower loads sets for one Follow.
+type follower struct {
+	p   *Policies
+	src Source
+
+	logged   string // the error that was logged last, "" after a success
+	loggedAt time.Time
+}
+
+// repeat is how often an error that stays the same is logged.
+const repeat = time.Minute
+
+// reload loads a set and puts it in force, if it differs from the one that is. It reports whether
+// the newest set is in force.
+func (f *follower) reload(ctx context.Context) bool {
+	set, err := f.src.Load(ctx)
 	if ctx.Err() != nil {
-		return
+		return false
 	}
 	if err == nil && set == nil {
 		err = errors.New("policy: the source has loaded nothing")
 	}
-	if err != nil {
+	p := f.p
+	switch {
+	case err != nil:
 		p.fault(err)
-		p.logger().Error("policy: the rules could not be loaded; the last good ones stay", slog.Any("err", err))
-		return
-	}
-	if reflect.DeepEqual(set, p.Current()) {
+		f.failed("policy: the rules could not be loaded; the last good ones stay", err)
+		return false
+	case reflect.DeepEqual(set, p.Current()):
 		p.fault(nil)
-		return
+		f.logged = ""
+		return true
 	}
 	if err := p.Update(set); err != nil {
-		p.logger().Error("policy: the rules are invalid; the last good ones stay", slog.Any("err", err))
-		return
+		f.failed("policy: the rules are invalid; the last good ones stay", err)
+		return false
 	}
+	f.logged = ""
 	s := p.Stats()
 	p.logger().Info("policy: rules are in force", slog.String("version", s.Version), slog.Uint64("generation", s.Generation),
 		slog.Int("rules", s.Rules), slog.Bool("kill_switch", s.KillSwitch))
+	return true
+}
+
+// failed logs an error, unless it is the one that was logged less than a minute ago.
+func (f *follower) failed(text string, err error) {
+	if err.Error() == f.logged && time.Since(f.loggedAt) < repeat {
+		return
+	}
+	f.logged, f.loggedAt = err.Error(), time.Now()
+	f.p.logger().Error(text, slog.Any("err", err))
 }
 
 func (p *Policies) logger() *slog.Logger {

@@ -24,8 +24,9 @@ type SQLOptions struct {
 
 // SQL returns the source that reads the tables rate_limit_rule and rate_limit_setting: see
 // [Dialect.Migration]. Each write to a rule gives it a new version, by a trigger; the source
-// looks at the versions every second, and reads the rules when they have changed. The database
-// is never on the path of a decision: while it is down, the last good rules stay.
+// looks at the versions every second, and reads the rules when they have changed, and every 30 s
+// besides. The database is never on the path of a decision: while it is down, the last good
+// rules stay.
 //
 // A row with an empty plan is a rule; one with a plan is the limit of that plan. Rules are
 // in the order of their names. The set's version is "sql:" and the highest version of a row.
@@ -50,15 +51,20 @@ type sqlSource struct {
 
 var errNoDB = errors.New("policy: SQL was given no database")
 
+// sqlReload is how often all rules are read although the versions are the same: they may have been
+// looked at on another replica than the rules.
+const sqlReload = 30 * time.Second
+
 // Changes polls the versions. A failure is a change too, so that it is told.
 func (s *sqlSource) Changes(ctx context.Context) <-chan struct{} {
 	changes := make(chan struct{}, 1)
-	last := s.fingerprint(ctx)
+	last, told := s.fingerprint(ctx), time.Now()
 	go func() {
 		defer close(changes)
 		poll(ctx, s.Poll, func() {
-			if now := s.fingerprint(ctx); now != last && ctx.Err() == nil {
-				last = now
+			now := s.fingerprint(ctx)
+			if ctx.Err() == nil && (now != last || time.Since(told) >= sqlReload) {
+				last, told = now, time.Now()
 				signal(changes)
 			}
 		})
