@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -16,32 +18,57 @@ import (
 // How a file is watched.
 const (
 	// filePoll is how often a file is looked at without a notification: some file
-	// systems send none, and a folder may be replaced.
+	// systems send none, and a folder far up may be replaced.
 	filePoll = 30 * time.Second
-	// quiet is how long a file has to be left alone before it is read, and atMost how
-	// long that may put it off: whoever writes in place writes in parts.
-	quiet  = 15 * time.Millisecond
-	atMost = 60 * time.Millisecond
+	// quiet is how long after a notification a file is read. One change sends several.
+	quiet = 15 * time.Millisecond
+	// still is for how long nobody may have written to a file before it is read: whoever writes
+	// in place writes in parts, and a part may be a valid file with fewer rules.
+	still = 500 * time.Millisecond
+	// atMost is how long writing may put off the reading.
+	atMost = 10 * time.Second
 )
 
-// File returns the source that reads a policy file: see [Parse]. A change is noticed
-// within 100 ms where the operating system tells of it, whether the file is replaced
-// (renamed over), written in place, deleted and made again, or reached by a symbolic link
-// that is moved, as in a Kubernetes ConfigMap; else within 30 s. The content decides: a file
-// that is only touched is not loaded again.
+// File returns the source that reads a policy file: see [Parse]. Where the operating system tells
+// of changes, they are noticed within 100 ms, whether the file is replaced (renamed over), deleted
+// and made again, or reached by symbolic links of which one is moved, as in a Kubernetes
+// ConfigMap, or current → v1, with the file in the folder v1. Else a change is noticed within
+// 30 s. The content decides: a file that is only touched is not loaded again.
 //
 // Replace the file, if you can: write another one beside it and rename that. A file that is
-// written in place may be read when it is half written. Then the set is refused if it is
-// broken or has no rules, and it is read again when the rest is there.
+// written in place is read when nobody has written to it for half a second. If the writer pauses
+// for longer than that, at the end of a rule, the file with fewer rules is put in force, and
+// the budgets of the rules that are missing are freed. A file that is broken or has no field
+// rules is refused, and read again when the rest is there.
 func File(path string) Source { return &file{path: path, watch: fsnotify.NewWatcher} }
 
 type file struct {
 	path  string
 	watch func() (*fsnotify.Watcher, error)
+
+	mu       sync.Mutex
+	watchers int  // that run
+	known    hash // the content that a watcher has last found still
 }
 
-func (f *file) Load(context.Context) (*Set, error) {
+type hash = [sha256.Size]byte
+
+// Load reads the file. While it is watched, a content that no watcher has found still is being
+// written, maybe: then Load waits until it stays the same for a moment.
+func (f *file) Load(ctx context.Context) (*Set, error) {
 	data, err := f.read()
+	for begin := time.Now(); err == nil && f.watched() && time.Since(begin) < atMost; {
+		now := hashOf(data, nil)
+		if f.isKnown(now) {
+			break
+		}
+		if !sleep(ctx, still) {
+			return nil, ctx.Err()
+		}
+		if data, err = f.read(); hashOf(data, err) == now {
+			break
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -50,6 +77,38 @@ func (f *file) Load(context.Context) (*Set, error) {
 		return nil, fmt.Errorf("%s: %w", f.path, err)
 	}
 	return set, nil
+}
+
+// sleep sleeps, and reports false if the context ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+func (f *file) watched() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.watchers > 0
+}
+
+func (f *file) isKnown(h hash) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return h == f.known
+}
+
+// found takes note of a content that is still, and of watchers that have begun or ended.
+func (f *file) found(h hash, watchers int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known = h
+	f.watchers += watchers
 }
 
 // read returns the file's content. It reads regular files only, so that it ends.
@@ -73,9 +132,8 @@ func (f *file) read() ([]byte, error) {
 	return data, nil
 }
 
-// content stands for what the file holds, or for why it cannot be read.
-func (f *file) content() [sha256.Size]byte {
-	data, err := f.read()
+// hashOf stands for what the file holds, or for why it cannot be read.
+func hashOf(data []byte, err error) hash {
 	if err != nil {
 		return sha256.Sum256([]byte("\x00" + err.Error()))
 	}
@@ -84,9 +142,11 @@ func (f *file) content() [sha256.Size]byte {
 
 func (f *file) Changes(ctx context.Context) <-chan struct{} {
 	changes := make(chan struct{}, 1)
-	w := &fileWatch{file: f, changes: changes, last: f.content()}
+	w := &fileWatch{file: f, changes: changes, folders: map[string]os.FileInfo{}}
 	w.notify, _ = f.watch() // without notifications, polling is left
 	w.follow()
+	w.last = hashOf(f.read())
+	f.found(w.last, 1)
 	go w.run(ctx)
 	return changes
 }
@@ -96,12 +156,14 @@ type fileWatch struct {
 	file    *file
 	notify  *fsnotify.Watcher // nil if there are no notifications
 	changes chan struct{}
-	last    [sha256.Size]byte // the content that was told last
-	folders []string          // that are watched
+	last    hash                   // the content that was told last
+	folders map[string]os.FileInfo // that are watched
+	entries []string               // in these folders, those on the way to the file
 }
 
 func (w *fileWatch) run(ctx context.Context) {
 	defer close(w.changes)
+	defer func() { w.file.found(w.last, -1) }()
 	var events chan fsnotify.Event
 	var faults chan error
 	if w.notify != nil {
@@ -110,91 +172,158 @@ func (w *fileWatch) run(ctx context.Context) {
 	}
 	ticker := time.NewTicker(filePoll)
 	defer ticker.Stop()
+	due := time.NewTimer(atMost) // when to read the file
+	due.Stop()
+	defer due.Stop()
+	var since time.Time // when the reading was put off first; zero if none is due
+	put := func(off time.Duration) {
+		if since.IsZero() {
+			since = time.Now()
+		}
+		due.Reset(min(off, max(0, atMost-time.Since(since))))
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-events:
-			w.settle(ctx, events)
+		case e := <-events:
+			switch {
+			case !w.concerns(e.Name):
+			case e.Has(fsnotify.Write):
+				put(still)
+			case e.Op != fsnotify.Chmod || since.IsZero():
+				put(quiet)
+			}
 		case <-faults: // events were lost
+			put(still)
 		case <-ticker.C:
-			w.folders = nil // what is watched may have been replaced: watch it anew
+			w.follow()
+			if hashOf(w.file.read()) != w.last && since.IsZero() {
+				put(still)
+			}
+		case <-due.C:
+			since = time.Time{}
+			w.look()
 		}
-		w.look()
 	}
 }
 
-// settle waits until the file is left alone for a moment.
-func (w *fileWatch) settle(ctx context.Context, events <-chan fsnotify.Event) {
-	deadline := time.NewTimer(atMost)
-	defer deadline.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-deadline.C:
-			return
-		case <-time.After(quiet):
-			return
-		case <-events:
-		}
-	}
+// concerns reports whether an event is about an entry on the way to the file, or about a folder that
+// is watched itself.
+func (w *fileWatch) concerns(name string) bool {
+	_, folder := w.folders[name]
+	return folder || slices.Contains(w.entries, name)
 }
 
 // look tells of a change if the content is another than the one that was told last.
 func (w *fileWatch) look() {
 	w.follow()
-	if content := w.file.content(); content != w.last {
-		w.last = content
+	if now := hashOf(w.file.read()); now != w.last {
+		w.last = now
+		w.file.found(now, 0)
 		signal(w.changes)
 	}
 }
 
-// follow watches the folder that the file is in, and those that links on the way to it
-// lead to.
+// follow watches the folders on the way to the file: see wayTo. It looks for the way again after it has
+// begun to watch a folder, because a link could have been moved before that.
 func (w *fileWatch) follow() {
 	if w.notify == nil {
 		return
 	}
-	folders := foldersOf(w.file.path)
-	if slices.Equal(folders, w.folders) {
-		return
+	for range maxLinks {
+		folders, entries := wayTo(w.file.path)
+		w.entries = entries
+		if !w.watch(folders) {
+			return
+		}
 	}
-	for _, folder := range w.folders {
+}
+
+// watch watches these folders and no others, and reports whether that is a change. A folder that has
+// been replaced by another one of the same name is watched anew.
+func (w *fileWatch) watch(folders []string) (changed bool) {
+	for folder := range w.folders {
 		if !slices.Contains(folders, folder) {
 			_ = w.notify.Remove(folder)
+			delete(w.folders, folder)
 		}
 	}
-	w.folders = w.folders[:0]
 	for _, folder := range folders {
-		if err := w.notify.Add(folder); err == nil {
-			w.folders = append(w.folders, folder)
+		info, err := os.Stat(folder)
+		if err != nil {
+			continue
+		}
+		if known, ok := w.folders[folder]; ok {
+			if os.SameFile(known, info) && slices.Contains(w.notify.WatchList(), folder) {
+				continue
+			}
+			_ = w.notify.Remove(folder)
+		}
+		if w.notify.Add(folder) == nil {
+			w.folders[folder] = info
+			changed = true
 		}
 	}
+	return changed
 }
 
 // maxLinks bounds how many symbolic links are followed.
 const maxLinks = 40
 
-// foldersOf returns the folder of a path, and if the path is a link, those of what it leads
-// to, link by link.
-func foldersOf(path string) (folders []string) {
-	for range maxLinks {
-		folder := filepath.Dir(path)
-		if !slices.Contains(folders, folder) {
-			folders = append(folders, folder)
+// wayTo returns the folders in which something may be changed so that a path leads to another file,
+// and the entries in them that matter: those that hold a symbolic link on the way, the one that
+// holds the file, and if the way ends before that, the one in which it does. Folders are
+// real ones, without links.
+func wayTo(path string) (folders, entries []string) {
+	if !filepath.IsAbs(path) {
+		here, err := os.Getwd()
+		if err != nil {
+			return nil, nil
 		}
-		if real, err := filepath.EvalSymlinks(folder); err == nil && !slices.Contains(folders, real) {
-			folders = append(folders, real)
-		}
-		target, err := os.Readlink(path)
-		if err != nil { // not a link, or not there
-			return folders
-		}
-		if !filepath.IsAbs(target) {
-			target = filepath.Join(folder, target)
-		}
-		path = target
+		path = here + string(filepath.Separator) + path // not cleaned: ".." behind a link leads elsewhere
 	}
-	return folders
+	at := filepath.VolumeName(path) + string(filepath.Separator)
+	rest := steps(path[len(filepath.VolumeName(path)):])
+	for links := 0; len(rest) > 0; {
+		step := rest[0]
+		rest = rest[1:]
+		if step == ".." {
+			at = filepath.Dir(at)
+			continue
+		}
+		entry := filepath.Join(at, step)
+		info, err := os.Lstat(entry)
+		link := err == nil && info.Mode()&os.ModeSymlink != 0
+		if link || err != nil || len(rest) == 0 {
+			folders, entries = append(folders, at), append(entries, entry)
+		}
+		switch {
+		case err != nil:
+			return folders, entries
+		case !link:
+			at = entry
+			continue
+		}
+		target, err := os.Readlink(entry)
+		if links++; err != nil || links > maxLinks {
+			return folders, entries
+		}
+		if filepath.IsAbs(target) {
+			volume := filepath.VolumeName(target)
+			at, target = volume+string(filepath.Separator), target[len(volume):]
+		}
+		rest = append(steps(target), rest...)
+	}
+	return folders, entries
+}
+
+// steps takes a path apart.
+func steps(path string) (all []string) {
+	for step := range strings.SplitSeq(filepath.ToSlash(path), "/") {
+		if step != "" && step != "." {
+			all = append(all, step)
+		}
+	}
+	return all
 }
