@@ -30,14 +30,18 @@ func Memory(opts *MemoryOptions) Engine {
 	return e
 }
 
+// memory has a limiter for each rule. Sets that are in use at one time share the limiters, and with
+// them what was spent, but never a limit: a charge is decided under the one that its own set has for
+// it. So a decision that is under way by an earlier set does not meet the limits of the next.
 type memory struct {
 	opts     ratelimit.Options[string]
 	limiters map[string]*ratelimit.Keyed[string] // by the rule's name in lower case
+	last     map[string]Budget                   // that each was opened with last
 }
 
 func (e *memory) Open(rules []Budget) (Decider, error) {
 	if len(rules) == 0 {
-		clear(e.limiters)
+		e.limiters, e.last = nil, nil
 		return nil, nil
 	}
 	limiters := make(map[string]*ratelimit.Keyed[string], len(rules))
@@ -56,20 +60,21 @@ func (e *memory) Open(rules []Budget) (Decider, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.limiters = limiters
-	return d, e.adopt(rules)
+	e.keep(rules, limiters)
+	return d, nil
 }
 
-// adopt puts limiters under the limits of their rules. Where a rule has one limit only, that
-// is cheaper than to bring it with each charge; a decision that is under way by an earlier
-// set may meet the new limit. The limits are valid.
-func (e *memory) adopt(rules []Budget) error {
+// keep takes over the limiters of a set. A limiter remembers the limits that charges bring, so that of
+// a rule that has other limits than before is made to forget them.
+func (e *memory) keep(rules []Budget, limiters map[string]*ratelimit.Keyed[string]) {
+	last := make(map[string]Budget, len(rules))
 	for _, r := range rules {
-		if err := e.limiters[r.ID()].SetLimit(r.Limit); err != nil {
-			return fmt.Errorf("rule %q: %w", r.Name, err)
+		if old, ok := e.last[r.ID()]; ok && (old.Limit != r.Limit || !slices.Equal(old.Others, r.Others)) {
+			limiters[r.ID()].Refresh()
 		}
+		last[r.ID()] = r
 	}
-	return nil
+	e.limiters, e.last = limiters, last
 }
 
 // memoryDecider decides by one stack, and looks by another, whose layers charge what they
@@ -105,8 +110,8 @@ func (e *memory) limiter(r Budget) (*ratelimit.Keyed[string], error) {
 	return ratelimit.New(r.Limit, &opts)
 }
 
-// bareLayer returns the rule's layer. If the rule has more than one limit, each charge brings
-// its own.
+// bareLayer returns the rule's layer. The limiter's own limit never changes: it is that of the first set
+// that had the rule. A rule that has this limit and no other need not bring it, which is faster.
 func bareLayer(i int, r Budget, l *ratelimit.Keyed[string]) ratelimit.Layer[*Charges] {
 	y := ratelimit.By(l, func(c *Charges) (string, error) {
 		ch := c.Of(i)
@@ -115,7 +120,7 @@ func bareLayer(i int, r Budget, l *ratelimit.Keyed[string]) ratelimit.Layer[*Cha
 		}
 		return ch.Key, nil
 	})
-	if r.Fixed() {
+	if r.Fixed() && r.Limit == l.Limits()[0] {
 		return y
 	}
 	return ratelimit.Limited(y, func(c *Charges) ratelimit.Limit { return *c.Of(i).Limit })

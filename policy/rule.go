@@ -64,13 +64,13 @@ func newRule(r *Rule) *rule {
 	return c
 }
 
-// others returns the limits of plans and overrides.
+// others returns the limits of plans and overrides, always in the same order.
 func (c *rule) others() (limits []ratelimit.Limit) {
-	for _, l := range c.plans {
-		limits = append(limits, *l)
+	for _, plan := range slices.Sorted(maps.Keys(c.plans)) {
+		limits = append(limits, *c.plans[plan])
 	}
-	for _, l := range c.overrides {
-		limits = append(limits, *l)
+	for _, o := range c.Overrides {
+		limits = append(limits, *c.overrides[joined(o.Key)])
 	}
 	return limits
 }
