@@ -25,7 +25,7 @@ type AuditOptions struct {
 	// MaxPending is how many rows may wait to be written. What comes beyond is dropped,
 	// and counted. If zero, 10000.
 	MaxPending int
-	// Timeout bounds each attempt to write. If zero, 5 s.
+	// Timeout bounds each attempt to write all that waits. If zero, 5 s.
 	Timeout time.Duration
 	// HashKey, if it is not empty, keeps keys, users and addresses out of the database:
 	// what is written is the first 32 hex digits of their HMAC-SHA256 with this key, or
@@ -41,7 +41,7 @@ type AuditStats struct {
 	Denials uint64 // seen, one for each rule that denied
 	Written uint64 // of those, in the database
 	Dropped uint64 // of those, lost: the queue was full, or a row was refused
-	Pending int    // rows that wait to be written
+	Pending int    // rows that wait to be written, and those that are being written
 	// LastError is why rows could not be written the last time, nil if they could.
 	LastError error
 }
@@ -54,13 +54,15 @@ type AuditLog struct {
 	stop context.CancelFunc
 	done chan struct{}
 
-	writing sync.Mutex // held by whoever writes; before mu
+	writing chan struct{} // has room for one, who writes
+	taken   uint64        // rows that the database has taken; whoever writes owns it
 
-	mu      sync.Mutex // guards what follows; never held during I/O
-	pending map[violationKey]*violation
-	stats   AuditStats
-	logged  time.Time
-	closed  bool
+	mu       sync.Mutex // guards what follows; never held during I/O
+	pending  map[violationKey]*violation
+	inFlight int // rows that are being written; with pending, at most MaxPending
+	stats    AuditStats
+	logged   time.Time
+	closed   bool
 }
 
 // violationKey tells one row from others.
@@ -78,7 +80,8 @@ type violation struct {
 	degraded        bool
 	firstAt, lastAt time.Time
 	count           int64
-	written         bool // already in the database: not to be written again
+	done            bool   // written or dropped: not to be written again
+	refusedAt       uint64 // if the database has refused it: 1 and how many rows it had taken until then
 }
 
 // Audit starts to write denials to a database: one row for each rule, key and minute, counted
@@ -86,7 +89,7 @@ type violation struct {
 // rows are gathered in memory and written every second by one goroutine, which [AuditLog.Close]
 // ends. While the database is slow or gone they wait, as many as MaxPending.
 func Audit(db *sql.DB, opts *AuditOptions) (*AuditLog, error) {
-	a := &AuditLog{db: db, pending: map[violationKey]*violation{}, done: make(chan struct{})}
+	a := &AuditLog{db: db, pending: map[violationKey]*violation{}, writing: make(chan struct{}, 1), done: make(chan struct{})}
 	if opts != nil {
 		a.opts = *opts
 	}
@@ -220,7 +223,7 @@ func (a *AuditLog) mergeLocked(v *violation) {
 	switch row := a.pending[v.violationKey]; {
 	case row != nil:
 		row.merge(v)
-	case len(a.pending) >= a.opts.MaxPending || a.closed:
+	case len(a.pending)+a.inFlight >= a.opts.MaxPending || a.closed:
 		a.stats.Dropped += uint64(v.count)
 	default:
 		a.pending[v.violationKey] = v
@@ -229,14 +232,14 @@ func (a *AuditLog) mergeLocked(v *violation) {
 
 // merge adds what another row of the same key, of any order in time, has counted.
 func (v *violation) merge(w *violation) {
-	first, count := v.firstAt, v.count
+	first, count, refusedAt := v.firstAt, v.count, max(v.refusedAt, w.refusedAt)
 	if w.firstAt.Before(first) {
 		first = w.firstAt
 	}
 	if !w.lastAt.Before(v.lastAt) {
 		*v = *w
 	}
-	v.firstAt, v.count = first, count+w.count
+	v.firstAt, v.count, v.refusedAt = first, count+w.count, refusedAt
 }
 
 // Stats returns the log's counters.
@@ -244,16 +247,25 @@ func (a *AuditLog) Stats() AuditStats {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.stats
-	s.Pending = len(a.pending)
+	s.Pending = len(a.pending) + a.inFlight
 	return s
 }
 
-// Close writes what waits, once, and ends the log's goroutine. Denials that come later are
-// dropped. It returns why rows could not be written, which are then lost.
+// Close writes what waits, and ends the log's goroutine. Denials that come later are dropped. It
+// returns why rows could not be written, which are then lost: after an attempt, bounded by Timeout,
+// that has written none.
 func (a *AuditLog) Close(ctx context.Context) error {
 	a.stop()
 	<-a.done
-	err := a.Flush(ctx)
+	var err error
+	for {
+		before := a.Stats()
+		err = a.Flush(ctx)
+		now := a.Stats()
+		if err == nil || ctx.Err() != nil || now.Written == before.Written && now.Dropped == before.Dropped {
+			break
+		}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true

@@ -14,28 +14,33 @@ import (
 // batch is how many rows one transaction writes.
 const batch = 200
 
-// Flush writes what waits. An error says why some of it could not be written; those rows wait
-// for the next attempt. A row that the database refuses while it takes others is dropped and
-// counted. If a connection is lost while a transaction commits, its rows may count twice.
-func (a *AuditLog) Flush(ctx context.Context) error {
-	a.writing.Lock()
-	defer a.writing.Unlock()
-	rows := a.take()
-	for len(rows) > 0 {
-		n := min(batch, len(rows))
-		if err := a.write(ctx, rows[:n]); err != nil {
-			a.giveBack(rows)
-			a.report(ctx, err)
-			return err
-		}
-		rows = rows[n:]
+// Flush writes what waits, for as long as Timeout at most, in which it also waits for another Flush to
+// end. An error says why some of it could not be written; those rows wait for the next attempt. A
+// row that the database refuses twice, and takes another one in between, is dropped and counted. If
+// a connection is lost while a transaction commits, its rows may count twice.
+func (a *AuditLog) Flush(parent context.Context) error {
+	ctx, cancel := context.WithTimeout(parent, a.opts.Timeout)
+	defer cancel()
+	select {
+	case a.writing <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("policy: audit: another Flush is under way: %w", ctx.Err())
 	}
-	a.report(ctx, nil)
-	return nil
+	rows, err := a.take(), error(nil)
+	for len(rows) > 0 && err == nil {
+		n := min(batch, len(rows))
+		if err = a.write(ctx, rows[:n]); err == nil {
+			rows = rows[n:]
+		}
+	}
+	a.giveBack(rows)
+	<-a.writing
+	a.report(parent, err)
+	return err
 }
 
 // take takes out what waits, in the order of its keys: two processes that write the same rows
-// lock them in one order.
+// lock them in one order. Rows that were refused come last, so that they hold up no others.
 func (a *AuditLog) take() []*violation {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -44,18 +49,21 @@ func (a *AuditLog) take() []*violation {
 		rows = append(rows, v)
 	}
 	clear(a.pending)
+	a.inFlight = len(rows)
 	slices.SortFunc(rows, func(v, w *violation) int {
-		return cmp.Or(cmp.Compare(v.rule, w.rule), cmp.Compare(v.key, w.key), cmp.Compare(v.minute, w.minute))
+		return cmp.Or(cmp.Compare(v.refusedAt, w.refusedAt), cmp.Compare(v.rule, w.rule), cmp.Compare(v.key, w.key), cmp.Compare(v.minute, w.minute))
 	})
 	return rows
 }
 
-// giveBack lets rows wait again.
+// giveBack lets those rows wait again that have neither been written nor dropped. Nothing is in flight
+// afterwards.
 func (a *AuditLog) giveBack(rows []*violation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.inFlight = 0
 	for _, v := range rows {
-		if !v.written {
+		if !v.done {
 			a.mergeLocked(v)
 		}
 	}
@@ -77,66 +85,107 @@ func (a *AuditLog) report(ctx context.Context, err error) {
 	}
 }
 
-// write writes rows in one transaction. If that fails although the database answers, one of
+// write writes rows in one transaction. If that fails although the database answers in time, one of
 // them may be to blame: then each is written by itself.
 func (a *AuditLog) write(ctx context.Context, rows []*violation) error {
 	err := a.insert(ctx, rows)
 	if err == nil {
-		a.wrote(rows)
+		a.finish(rows, &a.stats.Written)
 		return nil
 	}
-	if len(rows) == 1 || a.ping(ctx) != nil {
+	if len(rows) == 1 || a.lost(ctx) {
 		return err
 	}
 	return a.writeSingly(ctx, rows, err)
 }
 
-// writeSingly writes rows one by one. It returns the error of the whole, and leaves all rows
-// to be tried again, if no row is taken: then it is not a row's fault.
+// hopeless is how many rows are refused in a row before it is not a row's fault.
+const hopeless = 10
+
+// writeSingly writes rows one by one. Only a row that is refused, and is refused again after another
+// was taken, is to blame and is dropped. The others wait if the database is lost half-way, or
+// refuses all of them from some row on: a full disk, a locked table. Then it returns the error of
+// the whole.
 func (a *AuditLog) writeSingly(ctx context.Context, rows []*violation, whole error) error {
-	var good, bad []*violation
-	for _, v := range rows {
-		if err := a.insert(ctx, []*violation{v}); err == nil {
-			good = append(good, v)
-		} else if bad = append(bad, v); len(good) == 0 && len(bad) == 10 || a.ping(ctx) != nil {
-			break
+	var refused []*violation
+	var good violation
+	for run := 0; len(rows) > 0; rows = rows[1:] {
+		v := rows[0]
+		if a.insert(ctx, []*violation{v}) == nil {
+			a.finish([]*violation{v}, &a.stats.Written)
+			good, run = *v, 0
+			continue
+		}
+		if a.lost(ctx) {
+			return whole
+		}
+		if !a.blame(v) {
+			refused = append(refused, v)
+		}
+		if run++; run == hopeless {
+			return whole
 		}
 	}
-	a.wrote(good)
-	if len(good) == 0 || len(good)+len(bad) < len(rows) {
+	if good.count > 0 && len(refused) > 0 { // does it take rows still? This one counts nothing more.
+		good.count = 0
+		if a.insert(ctx, []*violation{&good}) == nil {
+			a.taken++
+		}
+	}
+	waiting := false
+	for _, v := range refused {
+		switch {
+		case v.refusedAt > a.taken:
+			waiting = true // nothing was taken since
+		case a.insert(ctx, []*violation{v}) == nil:
+			a.finish([]*violation{v}, &a.stats.Written)
+		case a.lost(ctx):
+			return whole
+		default:
+			a.blame(v)
+		}
+	}
+	if waiting {
 		return whole
 	}
-	a.drop(bad)
 	return nil
 }
 
-func (a *AuditLog) ping(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, a.opts.Timeout)
-	defer cancel()
-	return a.db.PingContext(ctx)
-}
-
-func (a *AuditLog) wrote(rows []*violation) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, v := range rows {
-		v.written = true
-		a.stats.Written += uint64(v.count)
+// blame takes note that a row was refused. It drops the row, and reports true, if that is the second
+// time and another was taken in between.
+func (a *AuditLog) blame(v *violation) bool {
+	if v.refusedAt == 0 {
+		v.refusedAt = a.taken + 1
+		return false
 	}
+	if v.refusedAt > a.taken {
+		return false
+	}
+	a.finish([]*violation{v}, &a.stats.Dropped)
+	return true
 }
 
-func (a *AuditLog) drop(rows []*violation) {
+// lost reports whether there is no time left, or the database does not answer.
+func (a *AuditLog) lost(ctx context.Context) bool {
+	return ctx.Err() != nil || a.db.PingContext(ctx) != nil
+}
+
+// finish counts rows as written or as dropped.
+func (a *AuditLog) finish(rows []*violation, as *uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, v := range rows {
-		a.stats.Dropped += uint64(v.count)
+		v.done = true
+		*as += uint64(v.count)
+	}
+	a.inFlight -= len(rows)
+	if as == &a.stats.Written {
+		a.taken += uint64(len(rows))
 	}
 }
 
 // insert adds rows to the table, or counts up those that are there, all or none.
 func (a *AuditLog) insert(ctx context.Context, rows []*violation) error {
-	ctx, cancel := context.WithTimeout(ctx, a.opts.Timeout)
-	defer cancel()
 	tx, err := a.db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("policy: audit: %w", err)

@@ -1,6 +1,7 @@
 package sqltest
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -213,4 +214,147 @@ func TestTheNewestRulesGetInForceWhateverFails(t *testing.T) {
 	}
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
+}
+
+// lossyLog returns a log with rows of the users u00, u01 and so on, over connections that fail.
+func lossyLog(t *testing.T, users int) (*sql.DB, *policy.AuditLog, *flaky) {
+	t.Helper()
+	db, lossy, f := openFlaky(t)
+	p, log := audited(t, lossy, policy.AuditOptions{Dialect: policy.SQLite, Every: time.Hour})
+	for u := range users {
+		for range 3 {
+			p.Allow(request(fmt.Sprintf("u%02d", u)), 1)
+		}
+	}
+	return db, log, f
+}
+
+// TestADatabaseThatIsLostHalfWayLosesNoRow lets one row be refused, so that rows are written one by
+// one, and loses the database at each of them: with it, or with all that is written to it from
+// then on. Every other row is written when it is back.
+func TestADatabaseThatIsLostHalfWayLosesNoRow(t *testing.T) {
+	const users = 6
+	for at := range users {
+		if testing.Short() && at%2 == 0 {
+			continue
+		}
+		for _, answers := range []bool{false, true} { // whether a ping is answered all the same
+			for _, bad := range []string{"", "u00", "u03", "u05"} {
+				name := fmt.Sprintf("lost at %d, answers %v, refuses %q", at, answers, bad)
+				db, log, f := lossyLog(t, users)
+				singly, lost := false, false
+				f.set(func(step string) error {
+					switch {
+					case step == "exec u00" && !singly && !lost:
+						singly = true // the batch fails
+						return errLost
+					case step == fmt.Sprintf("exec u%02d", at):
+						lost = true
+					}
+					if lost && (step != "ping" && step != "connect" || !answers) || bad != "" && step == "exec "+bad {
+						return errLost
+					}
+					return nil
+				})
+				require.Error(t, log.Flush(t.Context()), name)
+				if bad == "" {
+					require.Zero(t, log.Stats().Dropped, name)
+				}
+				f.set(func(step string) error {
+					if bad != "" && step == "exec "+bad {
+						return errLost
+					}
+					return nil
+				})
+				want := uint64(users)
+				if bad != "" {
+					want--
+				}
+				if err := log.Close(t.Context()); bad == "" { // else it may tell why that row is lost
+					require.NoError(t, err, name)
+				}
+				s := log.Stats()
+				require.Equal(t, []uint64{users, want, users - want}, []uint64{s.Denials, s.Written, s.Dropped}, name)
+				require.Equal(t, int(want), count(t, db, ""), name)
+			}
+		}
+	}
+}
+
+// TestNothingIsLostWithoutBeingCounted makes steps fail at random, for a while. After that all is
+// written but what the database refuses, whatever the steps that have failed.
+func TestNothingIsLostWithoutBeingCounted(t *testing.T) {
+	seeds := 25
+	if testing.Short() {
+		seeds = 6
+	}
+	for seed := range seeds {
+		rnd := rand.New(rand.NewPCG(uint64(seed), 33))
+		db, log, f := lossyLog(t, 1+rnd.IntN(30))
+		often, lost := 1+rnd.IntN(20), 0
+		f.set(func(step string) error {
+			if lost > 0 { // nothing works for some steps
+				lost--
+				return errLost
+			}
+			if rnd.IntN(often) == 0 {
+				lost = rnd.IntN(10)
+				return errLost
+			}
+			return nil
+		})
+		for range 5 {
+			_ = log.Flush(t.Context())
+			s := log.Stats()
+			require.Equal(t, s.Denials, s.Written+s.Dropped+uint64(s.Pending), "seed %d", seed)
+		}
+		f.set(nil)
+		require.NoError(t, log.Close(t.Context()), "seed %d", seed)
+		s := log.Stats()
+		require.Equal(t, s.Denials, s.Written+s.Dropped, "seed %d", seed)
+		require.Equal(t, int(s.Written), count(t, db, ""), "seed %d", seed)
+	}
+}
+
+// TestALockedTableHoldsUpAFlushForOneTimeout locks the table. A Flush ends after one Timeout and tells
+// why; what it had taken out counts as pending all the while.
+func TestALockedTableHoldsUpAFlushForOneTimeout(t *testing.T) {
+	db := startPostgres(t).open(t)
+	_, err := db.Exec(policy.PostgreSQL.Migration())
+	require.NoError(t, err)
+	const timeout = 300 * time.Millisecond
+	var logged bytes.Buffer
+	p, log := audited(t, db, policy.AuditOptions{Every: time.Hour, Timeout: timeout, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	for u := range 30 {
+		for range 3 {
+			p.Allow(request(fmt.Sprint(u)), 1)
+		}
+	}
+	tx, err := db.Begin()
+	require.NoError(t, err)
+	_, err = tx.Exec(`LOCK TABLE rate_limit_violation IN ACCESS EXCLUSIVE MODE`)
+	require.NoError(t, err)
+	begin, ended := time.Now(), make(chan error)
+	for range 2 { // the second has to wait for the first, and does so within its own Timeout
+		go func() { ended <- log.Flush(t.Context()) }()
+	}
+	for range 2 {
+		var err error
+		for waiting := true; waiting; {
+			select {
+			case err = <-ended:
+				waiting = false
+			default:
+				require.Equal(t, 30, log.Stats().Pending)
+				time.Sleep(time.Millisecond)
+			}
+		}
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	}
+	require.Less(t, time.Since(begin), 5*timeout, "it took one for each of ten rows before")
+	require.Error(t, log.Stats().LastError)
+	require.Contains(t, logged.String(), "denials could not be written")
+	require.NoError(t, tx.Rollback())
+	require.NoError(t, log.Close(t.Context()))
+	require.Equal(t, 30, count(t, db, ""))
 }
