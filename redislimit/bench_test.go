@@ -92,27 +92,35 @@ func BenchmarkTake(b *testing.B) {
 // BenchmarkFleet measures many callers of one process, with and without sharing round trips.
 func BenchmarkFleet(b *testing.B) {
 	client := startServer(b).client()
+	contexts := map[string]func() (context.Context, context.CancelFunc){
+		"background": func() (context.Context, context.CancelFunc) { return context.Background(), func() {} },
+		"request":    func() (context.Context, context.CancelFunc) { return context.WithCancel(context.Background()) },
+	}
 	for _, batch := range []int{1, 64} {
 		for _, goroutines := range []int{1, 16, 128} {
-			b.Run(fmt.Sprintf("batch=%d/goroutines=%d", batch, goroutines), func(b *testing.B) {
-				l, err := New(client, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1_000_000), &Options{Name: "fleet", Timeout: 10 * time.Second, Batch: batch})
-				require.NoError(b, err)
-				l.Allow("k", 1)
-				b.ReportAllocs()
-				b.ResetTimer()
-				var wg sync.WaitGroup
-				var left atomic.Int64
-				left.Store(int64(b.N))
-				for range goroutines {
-					wg.Go(func() {
-						for left.Add(-1) >= 0 {
-							l.Allow("k", 1)
-						}
-					})
-				}
-				wg.Wait()
-				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
-			})
+			for name, contextOf := range contexts {
+				b.Run(fmt.Sprintf("batch=%d/goroutines=%d/context=%s", batch, goroutines, name), func(b *testing.B) {
+					l, err := New(client, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1_000_000), &Options{Name: "fleet", Timeout: 10 * time.Second, Batch: batch})
+					require.NoError(b, err)
+					l.Allow("k", 1)
+					b.ReportAllocs()
+					b.ResetTimer()
+					var wg sync.WaitGroup
+					var left atomic.Int64
+					left.Store(int64(b.N))
+					for range goroutines {
+						wg.Go(func() {
+							for left.Add(-1) >= 0 {
+								ctx, cancel := contextOf()
+								_, _ = l.Take(ctx, "k", 1)
+								cancel()
+							}
+						})
+					}
+					wg.Wait()
+					b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
+				})
+			}
 		}
 	}
 }

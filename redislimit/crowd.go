@@ -7,8 +7,9 @@ package redislimit
 // maxCrowd is how many decisions share a call at most: an index is a byte.
 const maxCrowd = 255
 
-// gather returns the tickets to send for a batch: those that can share a call do.
-func gather(batch []*ticket) (sends []*ticket) {
+// gather returns the tickets to send for a trip: those that can share a call do.
+func gather(p *trip) (sends []*ticket) {
+	batch := p.tickets
 	for _, t := range batch {
 		if t.script.crowd == nil || t.test != nil {
 			sends = append(sends, t)
@@ -17,6 +18,7 @@ func gather(batch []*ticket) (sends []*ticket) {
 		c := crowdFor(sends, t.script.crowd)
 		if c == nil {
 			c = &ticket{
+				trip:    p,
 				script:  t.script.crowd,
 				payload: head(make([]byte, 0, headSize+askSize*len(batch)), opTake, 0),
 				keys:    make([]string, 0, len(batch)),
@@ -57,7 +59,7 @@ func (t *ticket) join(member *ticket) {
 func (t *ticket) handOut() {
 	answers, _ := t.reply.([]any)
 	for i, m := range t.members {
-		m.err, m.sent = t.err, t.sent
+		m.err = t.err
 		if i < len(answers) {
 			m.reply = answers[i]
 		}

@@ -13,33 +13,33 @@ import (
 // asking is a decision that is about to be sent together with others.
 type asking struct {
 	session
-	ticket
 }
 
 func newAsking(l *Limiter, key string, cost int64) *asking {
 	var a asking
 	a.session.one(l, l.space.key(key), l.plan.Load(), cost, forever, opTake)
-	a.ticket = ticket{script: a.scriptFor(opTake), keys: a.session.keys, payload: a.session.payload(opTake)}
+	a.prepare(opTake)
 	return &a
 }
 
 // decided reads the answer.
 func (a *asking) decided(ctx context.Context) (allowed bool, err error) {
-	if a.err != nil {
-		return false, classify(ctx, a.err, a.sent)
+	if err := a.ticket.err; err != nil {
+		return false, classify(ctx, err, a.ticket.trip.written())
 	}
-	text, _ := a.reply.(string)
+	text, _ := a.ticket.reply.(string)
 	err = a.answer(text)
 	return a.allowed, err
 }
 
-// together sends decisions as the combiner does with those that wait.
+// together sends decisions as a lane does with those that wait.
 func together(ctx context.Context, l *Limiter, all ...*asking) {
-	var batch []*ticket
+	p := &trip{staying: len(all)}
 	for _, a := range all {
-		batch = append(batch, &a.ticket)
+		a.ticket.trip = p
+		p.tickets = append(p.tickets, &a.ticket)
 	}
-	l.sender.pipeline(ctx, batch)
+	l.sender.lane.pipeline(ctx, p)
 }
 
 // wants holds the answers of decisions against verdicts.
@@ -142,7 +142,7 @@ func TestASoleServerWithSlotsDecidesOnKeysOfSeveralSlots(t *testing.T) {
 		all := []*asking{newAsking(l, "a", 4), newAsking(l, "b", 4), newAsking(l, "c", 4)}
 		together(t.Context(), l, all...)
 		wants(t, all, true, true, true)
-		assert.True(t, l.sender.apart.Load())
+		assert.True(t, l.sender.lane.apart)
 	}
 	for _, key := range []string{"a", "b", "c"} {
 		d, err := l.Peek(t.Context(), key, 0)

@@ -6,6 +6,24 @@ import (
 	"time"
 )
 
+// end returns when a ticket's answer is of no use any more: at its timeout, or at its caller's
+// own deadline. Zero means never.
+func (t *ticket) end() time.Time {
+	own, ok := t.ctx.Deadline()
+	if ok && (t.deadline.IsZero() || own.Before(t.deadline)) {
+		return own
+	}
+	return t.deadline
+}
+
+// bounded returns the caller's context with the timeout, and what ends that.
+func (t *ticket) bounded() (context.Context, func()) {
+	if t.deadline.IsZero() {
+		return t.ctx, func() {}
+	}
+	return withDeadline(t.ctx, t.deadline)
+}
+
 // deadline is a context with a deadline of its own, above a context that never ends.
 // It does what context.WithDeadline does, with fewer allocations.
 type deadline struct {
@@ -17,25 +35,12 @@ type deadline struct {
 	timer *time.Timer
 }
 
-// stopper ends what a context needs to end by itself.
-type stopper interface{ stop() }
-
-type stopFunc func()
-
-func (f stopFunc) stop() { f() }
-
-// withTimeout returns a context that ends with its parent, or after the timeout.
-func withTimeout(parent context.Context, timeout time.Duration) (context.Context, stopper) {
-	return withDeadline(parent, time.Now().Add(timeout))
-}
-
-func withDeadline(parent context.Context, at time.Time) (context.Context, stopper) {
+func withDeadline(parent context.Context, at time.Time) (context.Context, func()) {
 	if parent.Done() != nil {
-		ctx, cancel := context.WithDeadline(parent, at)
-		return ctx, stopFunc(cancel)
+		return context.WithDeadline(parent, at)
 	}
 	d := &deadline{Context: parent, at: at}
-	return d, d
+	return d, d.stop
 }
 
 func (d *deadline) Deadline() (time.Time, bool) { return d.at, true }

@@ -24,7 +24,8 @@
 //     about twice as long.
 //   - A call is charged once, or not at all. go-redis repeats commands that were not
 //     answered; it does not repeat these.
-//   - No decision takes longer than [Options.Timeout], whatever the options of the client.
+//   - No decision takes longer than [Options.Timeout], or than its context lasts, whatever the
+//     options of the client.
 //   - If the server's clock steps back, after a failover to another machine, nothing is
 //     minted: a key waits until the clock has caught up, or for [Limiter.Reset].
 //   - The limit travels with each call, and what was spent under another one carries over:

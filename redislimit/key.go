@@ -41,9 +41,8 @@ func newNamespace(prefix, name string, slot func(string) string) (namespace, err
 
 // key returns the Redis key for a key.
 func (n namespace) key(key string) string {
-	separator := ":{"
-	long := len(key) > maxKey
-	if long {
+	separator, asked := ":{", key
+	if len(key) > maxKey {
 		sum := sha256.Sum256([]byte(key))
 		key, separator = hex.EncodeToString(sum[:]), "#{"
 	}
@@ -52,7 +51,7 @@ func (n namespace) key(key string) string {
 	}
 	tag := key
 	if n.slot != nil {
-		tag = n.slot(key)
+		tag = n.slot(asked) // the key itself, however long
 	}
 	return n.begin + separator + safeTag(tag) + "}:" + key
 }

@@ -115,3 +115,15 @@ func TestEveryKeyHasItsOwnBudget(t *testing.T) {
 	}
 	assert.EqualValues(t, len(awkwardKeys()), f.client.DBSize(t.Context()).Val())
 }
+
+// A key is asked for its slot as it is: a client that sends a long one must not be able to leave
+// the slot of its tenant.
+func TestSlotIsAskedForTheKeyHoweverLongItIs(t *testing.T) {
+	tenant := func(key string) string { name, _, _ := strings.Cut(key, "/"); return name }
+	n, err := newNamespace("", "a", tenant)
+	require.NoError(t, err)
+	for _, size := range []int{1, 150, 200, 201, 5000} {
+		assert.Equal(t, tagOf(n.key("acme/x")), tagOf(n.key("acme/"+strings.Repeat("k", size))), "%d bytes", size)
+		assert.NotEqual(t, tagOf(n.key("acme/x")), tagOf(n.key("emca/"+strings.Repeat("k", size))), "%d bytes", size)
+	}
+}

@@ -164,7 +164,9 @@ func (l *Layered[R]) stack() *stack[R] {
 	if l == nil || len(l.layers) == 0 {
 		panic("redislimit: a Layered that was not made by All or AllOf")
 	}
-	return l.stacks.Get().(*stack[R])
+	s := l.stacks.Get().(*stack[R])
+	s.session = new(session)
+	return s
 }
 
 func (l *Layered[R]) done(s *stack[R]) {
@@ -175,7 +177,7 @@ func (l *Layered[R]) done(s *stack[R]) {
 // stack is what one decision over several layers works with.
 type stack[R any] struct {
 	of         *Layered[R]
-	session    session
+	session    *session // of this one decision
 	asks       []ask
 	which      []int
 	tally      tally
@@ -186,7 +188,7 @@ type stack[R any] struct {
 func (s *stack[R]) clear() {
 	clear(s.asks)
 	s.asks, s.which = s.asks[:0], s.which[:0]
-	s.session = session{} // what a reservation settles with may still refer to it
+	s.session = nil
 	s.tally = tally{}
 	s.spent, s.failedWait = false, false
 }
@@ -483,6 +485,8 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 			return ended(err, false)
 		}
 		s.clear()
+		s.session = new(session)
+		s.session.ticket.undone = true
 		if err := s.take(ctx, r, cost, left, opKeep); err != nil {
 			return err
 		}

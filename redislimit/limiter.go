@@ -14,8 +14,8 @@ import (
 
 // Limiter is a limiter whose budgets are kept in Redis: one for each key, for all the
 // processes that use the same Redis, Prefix and Name. Make one with [New]. It is safe for
-// concurrent use, starts no goroutine on a *redis.Client and needs no closing; the client
-// stays the caller's. The zero Limiter cannot be used.
+// concurrent use and needs no closing: a goroutine that it starts ends with the calls that it
+// sends. The client stays the caller's. The zero Limiter cannot be used.
 type Limiter struct {
 	remote
 	space      namespace
@@ -32,8 +32,9 @@ var _ ratelimit.Reserver[string] = (*Limiter)(nil)
 // numbers at 1 µs: its figures must be 2^52 at most, and the Per of windows and logs whole
 // microseconds. Else it names the option that is wrong.
 //
-// On a *redis.Client, with a Timeout that is not below zero, decisions under way at once
-// share round trips: see [Options.Batch]. Other clients are called in at most 256
+// A call returns when its context ends, whatever the client does. On a *redis.Client, with a
+// Timeout that is not below zero, decisions under way at once share round trips, which three
+// goroutines at most send: see [Options.Batch]. Other clients are called in at most 256
 // goroutines, which end when the client's own timeouts end them.
 func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*Limiter, error) {
 	var o Options
@@ -89,8 +90,8 @@ func (l *Limiter) allowNothing(key string) bool {
 // could not decide, and [ErrUnanswered] if the cost may have been charged all the same;
 // [ErrForeignState] if the Redis key holds something else; and the context's own error.
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
-	var s session
-	d, err := l.decide(ctx, &s, key, cost, math.MaxInt64, opTake)
+	s := new(session)
+	d, err := l.decide(ctx, s, key, cost, math.MaxInt64, opTake)
 	l.report(key, cost, d, err)
 	return d, err
 }
@@ -99,8 +100,8 @@ func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Dec
 // are for this cost, Remaining and ResetAfter are as they are now. It writes nothing. The
 // errors are those of Take.
 func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
-	var s session
-	d, err := l.decide(ctx, &s, key, cost, math.MaxInt64, opPeek)
+	s := new(session)
+	d, err := l.decide(ctx, s, key, cost, math.MaxInt64, opPeek)
 	return d, err
 }
 
@@ -232,7 +233,8 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	return l.sender.del(ctx, l.space.key(key))
+	_, err := l.sender.eval(ctx, &ticket{script: resetScript, keys: []string{l.space.key(key)}})
+	return err
 }
 
 // SetLimit replaces the limit that New was given, in this process. It sends nothing: keys

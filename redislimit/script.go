@@ -40,14 +40,18 @@ func newScript(flags string, blocks ...string) *script {
 	return &script{text: text, sha: sha, textArg: text, shaArg: sha}
 }
 
-// noWrites lets a script run where none that may write does.
-const noWrites = " flags=no-writes"
+// noWrites lets a script run where none that may write does, and allowOOM where memory is short.
+const (
+	noWrites = " flags=no-writes"
+	allowOOM = " flags=allow-oom"
+)
 
 var (
 	library  = lua("arith", "bucket", "window", "counter", "log", "state", "book", "carry", "load")
 	deciding = library + lua("decide")
 
 	settleScript = newScript("", lua("clock"), library, lua("settle"))
+	resetScript  = newScript(allowOOM, lua("reset"))
 	decideMany   = newDecider(quickMany)
 	decideOne    = map[byte]*decider{
 		kindToken:   newDeciderOne(kindToken),

@@ -7,18 +7,19 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// session is one decision: what is asked, and what was answered.
+// session is one decision: what is asked, and what was answered. What is sent refers to it, and
+// may be read after the caller has left: a session serves once, and is never used again.
 type session struct {
 	remote
+	ticket  ticket
 	keys    []string
 	charges []charge
 	test    []any // what a test adds to the call
 	reading int64
 	allowed bool
 
-	oneKey     [1]string
-	oneCharge  [1]charge
-	onePayload [headSize + askSize]byte
+	oneKey    [1]string
+	oneCharge [1]charge
 }
 
 // one makes the session one of a single charge.
@@ -35,16 +36,19 @@ func (s *session) one(l *Limiter, key string, p *plan, cost int64, ahead time.Du
 // run sends the decision, and reads the answer.
 func (s *session) run(ctx context.Context, op byte) error {
 	s.test = s.testWords()
-	reply, err := s.sender.eval(ctx, s.scriptFor(op), s.keys, s.payload(op), s.test)
+	s.prepare(op)
+	reply, err := s.sender.eval(ctx, &s.ticket)
 	if err != nil {
 		return err
 	}
 	return s.answer(reply)
 }
 
-// payload returns what is sent besides the keys.
-func (s *session) payload(op byte) []byte {
-	b := s.onePayload[:0]
+// prepare makes the ticket, from which on the keys stay as they are.
+func (s *session) prepare(op byte) {
+	t := &s.ticket
+	t.script, t.keys, t.test = s.scriptFor(op), s.keys, s.test
+	b := t.room[:0]
 	if len(s.charges) > 1 {
 		b = make([]byte, 0, headSize+askSize*len(s.charges))
 	}
@@ -52,7 +56,7 @@ func (s *session) payload(op byte) []byte {
 	for i := range s.charges {
 		b = s.charges[i].ask(b, op)
 	}
-	return b
+	t.payload = b
 }
 
 // conclude fills in the decision on a single key.

@@ -74,7 +74,7 @@ func (r *remote) settle(keys []string, items []settlement, actual int64) error {
 
 // correct runs the script that settles and adjusts.
 func (r *remote) correct(ctx context.Context, keys []string, payload []byte) error {
-	reply, err := r.sender.eval(ctx, settleScript, keys, payload, r.testWords())
+	reply, err := r.sender.eval(ctx, &ticket{script: settleScript, keys: keys, payload: payload, test: r.testWords()})
 	if err == nil && len(reply) > 1 && reply[0] >= answerWrongType {
 		return failureOf(reply).err("")
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
@@ -37,11 +38,22 @@ func verdicts(t testing.TB) {
 	t.Cleanup(func() { checkVerdict = nil })
 }
 
-// accepts leaves out limits that take longer than 40 years to regain: with them the
-// suite's clock goes on for centuries, and so beyond the 2^53 µs that a script counts.
+// accepts leaves out limits that take longer than 40 years to regain, or have a longer Per: with
+// them the suite's clock goes on for centuries, and so beyond the 2^53 µs that a script counts,
+// or back by a Per to before the Unix epoch.
 func accepts(l ratelimit.Limit) bool {
+	const most = 40 * 365 * 24 * time.Hour
 	_, err := newPlan(l, defaultMaxLog)
-	return err == nil && l.RefillTime() < 40*365*24*time.Hour
+	return err == nil && l.RefillTime() < most && l.Rate.Per < most
+}
+
+// A leaky bucket of many units for each Per is soon empty, however long the Per is.
+func TestTheSuiteIsNotPlayedBeforeTheEpoch(t *testing.T) {
+	limit := ratelimit.LeakyBucket(ratelimit.Per(1<<40, 90*365*24*time.Hour), 10)
+	require.Less(t, limit.RefillTime(), time.Hour)
+	assert.False(t, accepts(limit))
+	limit.Rate.Per /= 3
+	assert.True(t, accepts(limit))
 }
 
 func suiteOf(client redis.UniversalClient, clock *ratelimittest.Clock) ratelimittest.Config {

@@ -2,31 +2,52 @@ package redislimit
 
 import (
 	"context"
-	"time"
+	"errors"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// ticket is one run of a script, from its arguments to its answer.
+// ticket is one run of a script, from its arguments to its answer. It owns its arguments: the
+// caller may leave before they are read, so nothing in a ticket is used again for another one.
 type ticket struct {
 	script  *script
 	keys    []string
 	payload []byte
-	test    []any // what a test adds
+	test    []any                    // what a test adds
+	room    [headSize + askSize]byte // of a payload about one key
+	undone  bool                     // if the context ends the caller gives back what was charged
 
-	// The answer. Whoever sends the ticket writes it, before wake.
+	// The answer. Whoever sends the ticket writes it before the caller is told.
 	reply any
 	err   error
-	sent  bool // it may have reached the server
 
-	// Of a ticket that waits for others, guarded by the combiner's lock until it is woken.
-	deadline time.Time     // zero if there is none
-	wake     chan struct{} // has one element as soon as the ticket is answered, leads, or is late
-	turn     turn          // for whom wake is
-	tooLate  bool          // of one that is late: it may have been sent
-	batch    *batch        // that it is a part of, nil while it is in the queue
-	call     *call
-	members  []*ticket // of a crowd, which share the call
+	trip    *trip
+	alone   trip // of a ticket that is sent by itself
+	self    [1]*ticket
+	call    *call
+	members []*ticket // of a crowd, which share the call
+
+	waiting
+}
+
+// processor is what a ticket needs of a client.
+type processor interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// run runs the script in a round trip of its own; in two, if the server does not know it.
+func (t *ticket) run(ctx context.Context, client processor) {
+	t.process(ctx, client, t.bySHA(ctx))
+	if t.unknown() {
+		t.process(ctx, client, t.byText(ctx))
+	}
+}
+
+func (t *ticket) process(ctx context.Context, client processor, c *call) {
+	t.call = c
+	t.err = client.Process(ctx, c)
+	t.reply = c.Val()
 }
 
 func (t *ticket) bySHA(ctx context.Context) *call  { return t.newCall(ctx, evalsha, t.script.shaArg) }
@@ -35,7 +56,7 @@ func (t *ticket) byText(ctx context.Context) *call { return t.newCall(ctx, eval,
 var evalsha, eval any = "evalsha", "eval"
 
 func (t *ticket) newCall(ctx context.Context, verb, script any) *call {
-	c := &call{payload: t.payload}
+	c := &call{payload: packed{t.payload, t.trip}}
 	args := append(c.words[:0], verb, script, len(t.keys))
 	for i := range t.keys {
 		args = append(args, t.keys[i])
@@ -49,4 +70,70 @@ func (t *ticket) newCall(ctx context.Context, verb, script any) *call {
 func (t *ticket) unknown() bool {
 	err := t.call.Err()
 	return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
+}
+
+// call is one command that go-redis must not send twice: an answer that is late may
+// have been charged.
+type call struct {
+	redis.Cmd
+	payload packed
+	words   [5]any // of a call on one key
+}
+
+// NoRetry tells go-redis not to repeat the command.
+func (c *call) NoRetry() bool { return true }
+
+// packed is the last word of a call, and of a round trip. Every client asks for its bytes when
+// it writes the call to a connection, and not before.
+type packed struct {
+	bytes []byte
+	trip  *trip
+}
+
+// MarshalBinary returns the bytes, unless the calls of the round trip have been taken back.
+func (p *packed) MarshalBinary() ([]byte, error) {
+	if !p.trip.write() {
+		return nil, errTakenBack
+	}
+	return p.bytes, nil
+}
+
+// String is what a client's hook may print.
+func (p *packed) String() string { return "(packed)" }
+
+// errTakenBack ends the writing of a call that nobody waits for. The client closes the
+// connection, on which a part of the call may be.
+var errTakenBack = errors.New("redislimit: the call was taken back before it was sent")
+
+// trip is what one round trip carries. Its calls are written, or they are taken back: whichever
+// comes first excludes the other. So it is known of a caller who leaves whether the server may
+// have received the call, now or later.
+type trip struct {
+	tickets []*ticket
+	staying int // of the tickets, those whose callers still wait; the lane's lock guards it
+	state   atomic.Uint32
+}
+
+const (
+	tripPending uint32 = iota
+	tripWritten
+	tripTakenBack
+)
+
+// write reports whether the calls may be written, and takes note that they are.
+func (p *trip) write() bool {
+	return p.state.CompareAndSwap(tripPending, tripWritten) || p.written()
+}
+
+// written reports whether calls may have reached the server.
+func (p *trip) written() bool { return p.state.Load() == tripWritten }
+
+// mayArrive reports whether the server may receive the calls, or have received them. While
+// somebody waits for them it may. When nobody does they are taken back, if there is still time.
+// The lane's lock guards it. A ticket without a trip has not been sent.
+func (p *trip) mayArrive() bool { return p != nil && (p.staying > 0 || !p.takeBack()) }
+
+// takeBack reports whether the calls have not been written, and never will be.
+func (p *trip) takeBack() bool {
+	return p.state.CompareAndSwap(tripPending, tripTakenBack) || p.state.Load() == tripTakenBack
 }

@@ -396,11 +396,11 @@ func crowded(t *testing.T, f *fixture, name string, timeout time.Duration, conte
 	spent := int64(1_000_000-1) - int64(f.left(patient, "k"))
 	assert.GreaterOrEqual(t, spent, allowed.Load())
 	assert.LessOrEqual(t, spent, allowed.Load()+unknown.Load(), "an error that is not ErrUnanswered has charged nothing")
-	c := &l.sender.combiner
+	c := l.sender.lane
 	require.Eventually(t, func() bool { // the last timer has fired
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.flying == 0 && len(c.queue) == 0 && !c.watch.armed && len(c.watch.tickets) == 0
+		return c.trips == 0 && c.line == line{} && !c.armed
 	}, 20*time.Second, time.Millisecond)
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+5 }, 20*time.Second, 10*time.Millisecond)
 }

@@ -16,12 +16,14 @@ const forever = time.Duration(math.MaxInt64)
 // once if it fits, else after sleeping. It costs one round trip: waiters book their
 // instants as they come, and later callers, in whatever process, queue behind them.
 //
-// A Wait that fails has spent nothing. It fails at once, with an error that wraps
+// A Wait that fails has spent nothing, unless its error says so. It fails at once, with an error that wraps
 // [context.DeadlineExceeded], if the context's deadline comes before its time; with
 // [ratelimit.ErrLimited] if a leaky bucket's queue is full; and with the errors of
 // Take. If the context ends while it sleeps, it gives back what it has booked, within
 // [Options.Timeout], and returns the context's error; if giving back fails, the
-// booking stays, and that error is joined to it.
+// booking stays, and that error is joined to it. If the context ends while the booking
+// is being made, Wait waits for the answer, for 50 ms at most, to give it back; if there is
+// none, the error wraps [ErrUnanswered], and the booking may stay.
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()
@@ -37,6 +39,7 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 		return ratelimit.Decision{}, ended(err, false)
 	}
 	s := new(session)
+	s.ticket.undone = true
 	d, err := l.decide(ctx, s, key, cost, left, opKeep)
 	switch {
 	case err != nil:

@@ -1,0 +1,369 @@
+package redislimit
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// maxTrips is how many round trips of a lane are under way at once, as long as calls wait to
+// share the next one: the server works on one while another's answers are read and a third is
+// being made.
+const maxTrips = 3
+
+// lane lets calls that are under way at once share round trips to one server. No call waits for
+// company: one that comes while fewer than three round trips are under way is sent at once. The
+// others queue. Whenever a round trip ends, the next one carries the whole queue, up to the
+// batch size, as one pipeline.
+//
+// A call whose context never ends is sent by its caller, if it is sent at once. All others are
+// sent by a goroutine, so that their callers can leave when their contexts end. There are at
+// most three, each ends when the queue is empty, and none outlives the deadlines of what it
+// sends: nothing has to be closed.
+type lane struct {
+	client *redis.Client // heeds the deadline of each call
+	batch  int
+
+	mu    sync.Mutex // guards the fields below, and those of the tickets and trips that say so
+	trips int        // under way
+	line  line
+	timer *time.Timer // wakes callers whose deadlines have passed
+	armed bool
+	apart bool // the server has slots: keys of several decisions cannot share a call
+}
+
+func newLane(client *redis.Client, batch int) *lane { return &lane{client: client, batch: batch} }
+
+// waiting is what a lane has to know of a ticket whose caller waits. The lane's lock guards it,
+// but ctx, deadline and wake stay as they are.
+type waiting struct {
+	ctx        context.Context // the caller's
+	deadline   time.Time       // the timeout's; zero if there is none
+	wake       chan struct{}   // has one element as soon as the ticket is answered, or late
+	state      waitState
+	sent       bool // of one that is late: it may have been sent
+	prev, next *ticket
+}
+
+type waitState byte
+
+const (
+	isOut    waitState = iota // in no line: it was never put there, or its caller has left
+	isQueued                  // it has not been sent
+	isFlying                  // it is a part of a trip
+	isAnswered
+	isLate // its deadline has passed
+)
+
+// line is the tickets whose callers wait, in the order in which they came. Their deadlines are
+// in that order too, because the timeout is one for all. Those that are sent come before those
+// that are not.
+type line struct {
+	first, last *ticket
+	unsent      *ticket // the first one that has not been sent
+	queued      int     // how many have not been sent
+}
+
+func (q *line) push(t *ticket) {
+	t.prev = q.last
+	if q.last != nil {
+		q.last.next = t
+	} else {
+		q.first = t
+	}
+	q.last = t
+}
+
+// enqueue puts a ticket at the end, to be sent later.
+func (q *line) enqueue(t *ticket) {
+	q.push(t)
+	t.state = isQueued
+	if q.queued++; q.unsent == nil {
+		q.unsent = t
+	}
+}
+
+// remove takes a ticket out, wherever it is.
+func (q *line) remove(t *ticket) {
+	if t.state == isQueued {
+		q.queued--
+	}
+	if q.unsent == t {
+		q.unsent = t.next
+	}
+	if t.prev != nil {
+		t.prev.next = t.next
+	} else {
+		q.first = t.next
+	}
+	if t.next != nil {
+		t.next.prev = t.prev
+	} else {
+		q.last = t.prev
+	}
+	t.prev, t.next = nil, nil
+}
+
+// take makes a trip of those that have waited longest.
+func (q *line) take(most int) *trip {
+	n := min(q.queued, most)
+	p := &trip{tickets: make([]*ticket, 0, n), staying: n}
+	for ; n > 0; n-- {
+		t := q.unsent
+		q.unsent = t.next
+		q.queued--
+		t.state, t.trip = isFlying, p
+		p.tickets = append(p.tickets, t)
+	}
+	return p
+}
+
+// run runs a ticket's script, alone or with others. It returns when the ticket is answered, at
+// its deadline, or when its context ends; sent says of an error whether the server may have
+// received the ticket, or still may.
+func (l *lane) run(t *ticket) (reply any, err error, sent bool) {
+	l.mu.Lock()
+	atOnce := l.trips < maxTrips
+	if atOnce {
+		l.trips++
+	}
+	if atOnce && t.ctx.Done() == nil {
+		l.mu.Unlock()
+		defer l.land()
+		return t.here(l.client)
+	}
+	t.wake = make(chan struct{}, 1)
+	if atOnce {
+		t.state, t.trip = isFlying, &t.alone
+		t.self[0] = t
+		t.alone.tickets, t.alone.staying = t.self[:], 1
+		go l.fly(t.trip)
+		// Those that are not sent stay behind it: there are none while a trip is free.
+		l.line.push(t)
+	} else {
+		l.line.enqueue(t)
+	}
+	if !l.armed {
+		l.armLocked(t.deadline)
+	}
+	l.mu.Unlock()
+	return l.await(t)
+}
+
+// await waits for a ticket's answer.
+func (l *lane) await(t *ticket) (reply any, err error, sent bool) {
+	select {
+	case <-t.wake:
+	case <-t.ctx.Done():
+		if l.linger(t) {
+			break
+		}
+		if left, sent := l.leave(t); left {
+			return nil, t.ctx.Err(), sent
+		}
+		<-t.wake // it has been answered meanwhile
+	}
+	if t.state == isLate {
+		return nil, context.DeadlineExceeded, t.sent
+	}
+	return t.reply, t.err, t.trip.written()
+}
+
+// linger waits a little longer for the answer of a ticket that is to be taken back when its
+// context ends, if it has been sent. It reports whether there is one.
+func (l *lane) linger(t *ticket) bool {
+	l.mu.Lock()
+	flying := t.state == isFlying
+	l.mu.Unlock()
+	return flying && t.answeredSoon(t.wake)
+}
+
+// leave takes a ticket out whose context has ended, unless its caller is being woken.
+func (l *lane) leave(t *ticket) (left, sent bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t.state != isQueued && t.state != isFlying {
+		return false, false
+	}
+	l.removeLocked(t)
+	t.state = isOut
+	return true, t.trip.mayArrive()
+}
+
+// removeLocked takes a ticket out whose caller does not wait for the answer.
+func (l *lane) removeLocked(t *ticket) {
+	l.line.remove(t)
+	if t.trip != nil {
+		t.trip.staying--
+	}
+}
+
+// land ends a round trip that a caller has made, and lets the next one start.
+func (l *lane) land() {
+	if p := l.next(); p != nil {
+		go l.fly(p)
+	}
+}
+
+// next returns what the round trip that has ended is followed by, nil if nothing waits.
+func (l *lane) next() *trip {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.line.queued == 0 {
+		l.trips--
+		return nil
+	}
+	return l.line.take(l.batch)
+}
+
+// fly makes round trips until nothing waits.
+func (l *lane) fly(p *trip) {
+	for ; p != nil; p = l.next() {
+		l.carry(p)
+		l.arrive(p)
+	}
+}
+
+// carry sends a trip's tickets.
+func (l *lane) carry(p *trip) {
+	if len(p.tickets) == 1 {
+		t := p.tickets[0]
+		ctx, stop := t.bounded()
+		defer stop()
+		t.run(ctx, l.client)
+		return
+	}
+	var last time.Time // the latest deadline: no caller's own bounds another one
+	for _, t := range p.tickets {
+		if end := t.end(); end.After(last) {
+			last = end
+		}
+	}
+	ctx, stop := withDeadline(context.Background(), last)
+	defer stop()
+	l.pipeline(ctx, p)
+}
+
+// arrive wakes the callers that still wait.
+func (l *lane) arrive(p *trip) {
+	woken := p.tickets[:0]
+	l.mu.Lock()
+	for _, t := range p.tickets {
+		if t.state == isFlying {
+			l.line.remove(t)
+			t.state = isAnswered
+			woken = append(woken, t)
+		}
+	}
+	l.mu.Unlock()
+	for _, t := range woken {
+		t.wake <- struct{}{}
+	}
+}
+
+// armLocked sets the one timer of all callers: a timer for each would take a tenth of a
+// decision's time, and hardly ever fire.
+func (l *lane) armLocked(at time.Time) {
+	l.armed = true
+	if l.timer == nil {
+		l.timer = time.AfterFunc(time.Until(at), l.wakeLate)
+	} else {
+		l.timer.Reset(time.Until(at))
+	}
+}
+
+// wakeLate wakes the callers whose deadlines have passed, and sets the timer for the next.
+func (l *lane) wakeLate() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.armed = false
+	now := time.Now()
+	var late []*ticket
+	for t := l.line.first; t != nil; t = l.line.first {
+		if t.deadline.After(now) {
+			l.armLocked(t.deadline)
+			break
+		}
+		l.removeLocked(t)
+		t.state = isLate
+		late = append(late, t)
+	}
+	for _, t := range late { // after all have left their trips
+		t.sent = t.trip.mayArrive()
+		t.wake <- struct{}{}
+	}
+}
+
+// pipeline sends several tickets in one round trip, in as few calls as can be.
+func (l *lane) pipeline(ctx context.Context, p *trip) {
+	l.mu.Lock()
+	apart := l.apart
+	l.mu.Unlock()
+	sends := p.tickets
+	if !apart {
+		sends = gather(p)
+	}
+	l.send(ctx, sends)
+	for _, t := range sends {
+		if t.err != nil && len(t.members) > 0 && redis.HasErrorPrefix(t.err, "CROSSSLOT") {
+			l.mu.Lock()
+			l.apart = true
+			l.mu.Unlock()
+			l.send(ctx, t.members)
+		} else {
+			t.handOut()
+		}
+	}
+}
+
+// send sends calls in one round trip; in two, if the server does not know the scripts. Then
+// the first of each carries the text. A pipeline is not atomic: scripts can be forgotten again
+// in the middle of it, so it is repeated for those that were not run. Each time at least
+// the first is, or the context ends.
+func (l *lane) send(ctx context.Context, tickets []*ticket) {
+	for _, t := range tickets {
+		t.call = t.bySHA(ctx)
+	}
+	l.exec(ctx, tickets)
+	for again := unknown(tickets); len(again) > 0; again = unknown(again) {
+		l.teach(ctx, again)
+	}
+	for _, t := range tickets {
+		t.reply, t.err = t.call.Val(), t.call.Err()
+	}
+}
+
+// unknown returns the tickets whose scripts the server did not know.
+func unknown(tickets []*ticket) (again []*ticket) {
+	for _, t := range tickets {
+		if t.unknown() {
+			again = append(again, t)
+		}
+	}
+	return again
+}
+
+func (l *lane) teach(ctx context.Context, tickets []*ticket) {
+	known := make(map[*script]bool, 1)
+	for _, t := range tickets {
+		if known[t.script] {
+			t.call = t.bySHA(ctx)
+		} else {
+			t.call = t.byText(ctx)
+		}
+		known[t.script] = true
+	}
+	l.exec(ctx, tickets)
+}
+
+// exec sends the tickets' calls. Each call has its own error afterwards.
+func (l *lane) exec(ctx context.Context, tickets []*ticket) {
+	_, _ = l.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, t := range tickets {
+			_ = p.Process(ctx, t.call)
+		}
+		return nil
+	})
+}

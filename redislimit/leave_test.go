@@ -1,0 +1,245 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// everyClient are clients of every type on one server.
+func everyClient(t *testing.T, addr string) map[string]redis.UniversalClient {
+	dial := func(context.Context, string, string) (net.Conn, error) { return net.Dial("tcp", addr) }
+	clients := map[string]redis.UniversalClient{
+		"plain":   redis.NewClient(&redis.Options{Addr: addr}),
+		"ring":    redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr}}),
+		"cluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, Dialer: dial}),
+	}
+	t.Cleanup(func() {
+		for _, c := range clients {
+			c.Close()
+		}
+	})
+	return clients
+}
+
+// sole starts a server of a cluster that has all the slots.
+func startSole(t *testing.T) *server {
+	s := startServer(t, "--cluster-enabled", "yes", "--cluster-port", fmt.Sprint(freePort(t)))
+	require.NoError(t, s.client().ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
+	warm(t, defaultsFor(t, s)) // it takes a while to find itself complete
+	return s
+}
+
+func TestACancelledContextEndsACallAtOnce(t *testing.T) {
+	s := startSole(t)
+	for kind, client := range everyClient(t, s.addr) {
+		for _, timeout := range []time.Duration{time.Minute, -1} {
+			for _, batch := range []int{1, 8} {
+				t.Run(fmt.Sprintf("%s, timeout %v, batch %d", kind, timeout, batch), func(t *testing.T) {
+					l, err := New(client, perMinute(1000), &Options{Name: "cancelled", Timeout: timeout, Batch: batch})
+					require.NoError(t, err)
+					warm(t, l)
+					stack, err := All(By(l, identity))
+					require.NoError(t, err)
+					s.pause(t)
+					defer s.resume(t)
+					ctx, cancel := context.WithCancel(t.Context())
+					var calls []func() error
+					for range 5 { // alone, leading, in flight and in the queue
+						calls = append(calls,
+							func() error { _, err := l.Take(ctx, "k", 1); return err },
+							func() error { _, err := l.Peek(ctx, "k", 1); return err },
+							func() error { _, err := l.Reserve(ctx, "k", 1, time.Hour); return err },
+							func() error { _, err := stack.Take(ctx, "k", 1); return err },
+							func() error { return l.Wait(ctx, "k", 1) },
+							func() error { return stack.Wait(ctx, "k", 1) },
+							func() error { return l.Adjust(ctx, "k", 1) },
+							func() error { return l.Reset(ctx, "k") })
+					}
+					var wg sync.WaitGroup
+					for _, call := range calls {
+						wg.Go(func() {
+							err := call()
+							assert.ErrorIs(t, err, context.Canceled)
+							assert.NotErrorIs(t, err, ratelimit.ErrUnavailable, "it is the caller's own end")
+						})
+					}
+					time.Sleep(20 * time.Millisecond)
+					begin := time.Now()
+					cancel()
+					wg.Wait()
+					assert.Less(t, time.Since(begin), soon)
+				})
+			}
+		}
+	}
+}
+
+// A call whose caller has left before it was sent is not sent any more, and so can say that it
+// has charged nothing.
+func TestACallThatIsNotSentInTimeIsNeverSent(t *testing.T) {
+	s := startSole(t)
+	direct := defaultsFor(t, s)
+	addr := newSlowProxy(t, s.addr, 150*time.Millisecond).Addr().String()
+	var all sync.WaitGroup
+	for _, timeout := range []time.Duration{30 * time.Millisecond, -1} {
+		for _, batch := range []int{1, 8} {
+			for kind, client := range everyClient(t, addr) {
+				l, err := New(client, perMinute(10), &Options{Name: "same", Timeout: timeout, Batch: batch})
+				require.NoError(t, err)
+				all.Go(func() { notSentInTime(t, l, direct, fmt.Sprintf("%s, timeout %v, batch %d", kind, timeout, batch)) })
+			}
+		}
+	}
+	all.Wait()
+}
+
+func notSentInTime(t *testing.T, l, direct *Limiter, key string) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	var charged atomic.Int64 // perhaps
+	var callers sync.WaitGroup
+	for range 5 {
+		callers.Go(func() {
+			if _, err := l.Take(ctx, key, 1); err == nil || errors.Is(err, ErrUnanswered) {
+				charged.Add(1)
+			}
+		})
+	}
+	callers.Wait()
+	time.Sleep(400 * time.Millisecond) // the connections are ready by now
+	d, err := direct.Peek(t.Context(), key, 0)
+	if assert.NoError(t, err) {
+		assert.LessOrEqual(t, d.Limit.Capacity()-d.Remaining, int(charged.Load()), key)
+	}
+}
+
+// newSlowProxy passes everything on at once but a connection's first answer, which is that to
+// HELLO.
+func newSlowProxy(t *testing.T, addr string, delay time.Duration) net.Listener {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				s, err := net.Dial("tcp", addr)
+				if err != nil {
+					c.Close()
+					return
+				}
+				go relay(s, c, 0)
+				relay(c, s, delay)
+			}()
+		}
+	}()
+	return l
+}
+
+// relay copies what one connection says to another one, the first of it late.
+func relay(to, from net.Conn, delay time.Duration) {
+	defer to.Close()
+	defer from.Close()
+	b := make([]byte, 1<<16)
+	for {
+		n, err := from.Read(b)
+		if err != nil {
+			return
+		}
+		time.Sleep(delay)
+		delay = 0
+		if _, err := to.Write(b[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func TestAServerThatCannotBeDialledHasChargedNothing(t *testing.T) {
+	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	for kind, client := range everyClient(t, addr) {
+		for _, timeout := range []time.Duration{30 * time.Millisecond, -1} {
+			t.Run(fmt.Sprintf("%s %v", kind, timeout), func(t *testing.T) {
+				l, err := New(client, perMinute(10), &Options{Name: "gone", Timeout: timeout})
+				require.NoError(t, err)
+				stack, err := All(By(l, identity))
+				require.NoError(t, err)
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				calls := []func(context.Context) error{
+					func(ctx context.Context) error { _, err := l.Take(ctx, "k", 1); return err },
+					func(ctx context.Context) error { _, err := stack.Take(ctx, "k", 1); return err },
+					func(ctx context.Context) error { return l.Adjust(ctx, "k", 1) },
+					func(ctx context.Context) error { return l.Reset(ctx, "k") },
+				}
+				for _, call := range calls {
+					err := call(ctx)
+					require.Error(t, err)
+					assert.NotErrorIs(t, err, ErrUnanswered)
+					if timeout > 0 {
+						unavailableUnsent(t, call(context.Background()))
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestLeavingAQueueDoesNotDependOnItsLength(t *testing.T) {
+	const callers = 200_000
+	l := newLane(nil, 8)
+	l.trips = maxTrips
+	tickets := make([]*ticket, callers)
+	for i := range tickets {
+		tickets[i] = &ticket{}
+		l.line.enqueue(tickets[i])
+	}
+	begin := time.Now()
+	for i := range tickets {
+		left, sent := l.leave(tickets[(i*7919)%callers])
+		require.True(t, left)
+		require.False(t, sent)
+	}
+	assert.Less(t, time.Since(begin), 5*time.Second, "by a search it would be a minute")
+	assert.Equal(t, line{}, l.line)
+}
+
+// The tickets of a line stay in order whoever leaves it, and only those that wait are sent.
+func TestALineKeepsItsOrder(t *testing.T) {
+	l := newLane(nil, 3)
+	var tickets []*ticket
+	for range 10 {
+		tickets = append(tickets, &ticket{})
+		l.line.enqueue(tickets[len(tickets)-1])
+	}
+	for _, i := range []int{0, 4, 9} {
+		l.leave(tickets[i])
+	}
+	first := l.line.take(3)
+	assert.Equal(t, []*ticket{tickets[1], tickets[2], tickets[3]}, first.tickets)
+	first.staying = 3
+	l.leave(tickets[2]) // of the trip
+	assert.Equal(t, 2, first.staying)
+	l.leave(tickets[5]) // the first of those that wait
+	assert.Equal(t, []*ticket{tickets[6], tickets[7], tickets[8]}, l.line.take(3).tickets)
+	assert.Zero(t, l.line.queued)
+	assert.Nil(t, l.line.unsent)
+	for _, i := range []int{6, 1, 8, 3, 7} {
+		l.leave(tickets[i])
+	}
+	assert.Equal(t, line{}, l.line)
+}

@@ -1,0 +1,198 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// randomFor is how long each of the random runs takes. They are short by default:
+//
+//	go test -race -run Random -random 2m -timeout 0
+var randomFor = flag.Duration("random", 0, "how long each random run takes; 0 means a fifth of a second")
+
+func randomDuration() time.Duration {
+	if *randomFor > 0 {
+		return *randomFor
+	}
+	return 200 * time.Millisecond
+}
+
+// moodyProxy passes everything on to a server, but in both directions it pauses at random, and
+// breaks a connection now and then.
+type moodyProxy struct {
+	net.Listener
+	addr  string
+	pause time.Duration // at most
+}
+
+func newMoodyProxy(t testing.TB, addr string, pause time.Duration) *moodyProxy {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	p := &moodyProxy{Listener: l, addr: addr, pause: pause}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go p.serve(c)
+		}
+	}()
+	return p
+}
+
+func (p *moodyProxy) serve(c net.Conn) {
+	s, err := net.Dial("tcp", p.addr)
+	if err != nil {
+		c.Close()
+		return
+	}
+	go p.copy(s, c)
+	p.copy(c, s)
+}
+
+func (p *moodyProxy) copy(to, from net.Conn) {
+	defer to.Close()
+	defer from.Close()
+	b := make([]byte, 1<<16)
+	for {
+		n, err := from.Read(b)
+		if err != nil {
+			return
+		}
+		switch rand.IntN(12) {
+		case 0, 1, 2:
+			time.Sleep(rand.N(p.pause))
+		case 3:
+			if rand.IntN(40) == 0 {
+				return
+			}
+		}
+		if _, err := to.Write(b[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// randomClients are clients of every type, all of which reach one server through a proxy.
+func randomClients(t *testing.T, s *server, proxy *moodyProxy) map[string]redis.UniversalClient {
+	addr := proxy.Addr().String()
+	direct := func(context.Context, string, string) (net.Conn, error) { return net.Dial("tcp", addr) }
+	clients := map[string]redis.UniversalClient{
+		"plain":   redis.NewClient(&redis.Options{Addr: addr, PoolSize: 5}),
+		"ring":    redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr}, PoolSize: 5}),
+		"cluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, PoolSize: 5, Dialer: direct}),
+	}
+	t.Cleanup(func() {
+		for _, c := range clients {
+			c.Close()
+		}
+	})
+	return clients
+}
+
+// ledger is what the callers of one key have been told.
+type told struct {
+	mu                sync.Mutex
+	cost              int
+	allowed, perhaps  int // calls
+	calls, unanswered int
+}
+
+// Each key has its own cost. So a key whose spending is no multiple of that was charged for
+// another one, and one that has spent more than its callers know of was charged behind a
+// caller's back.
+func TestRandomTimeoutsChargeEachCallerItsOwn(t *testing.T) {
+	s := startSole(t)
+	proxy := newMoodyProxy(t, s.addr, 8*time.Millisecond)
+	limit := ratelimit.FixedWindow(ratelimit.PerDay(1 << 40)) // of which nothing comes back meanwhile
+	for kind, client := range randomClients(t, s, proxy) {
+		for _, timeout := range []time.Duration{3 * time.Millisecond, 15 * time.Millisecond, -1} {
+			t.Run(fmt.Sprintf("%s %v", kind, timeout), func(t *testing.T) {
+				name := fmt.Sprintf("%s%d", kind, timeout)
+				l, err := New(client, limit, &Options{Name: name, Timeout: timeout})
+				require.NoError(t, err)
+				stack, err := All(By(l, identity))
+				require.NoError(t, err)
+				patient, err := New(s.client(), limit, &Options{Name: name, Timeout: 20 * time.Second})
+				require.NoError(t, err)
+				all := randomCalls(l, stack)
+				time.Sleep(100 * time.Millisecond) // what was left behind arrives, too
+				for i, k := range all {
+					d, err := patient.Peek(t.Context(), strconv.Itoa(i), 0)
+					require.NoError(t, err)
+					spent := 1<<40 - d.Remaining
+					assert.Zero(t, spent%k.cost, "key %d of cost %d has spent %d", i, k.cost, spent)
+					assert.GreaterOrEqual(t, spent, k.allowed*k.cost, "key %d", i)
+					assert.LessOrEqual(t, spent, (k.allowed+k.perhaps)*k.cost,
+						"key %d of cost %d: of %d calls %d were allowed, %d perhaps", i, k.cost, k.calls, k.allowed, k.perhaps)
+				}
+			})
+		}
+	}
+}
+
+func randomCalls(l *Limiter, stack *Layered[string]) []*told {
+	var all []*told
+	primes := []int{3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59}
+	for _, p := range primes {
+		all = append(all, &told{cost: p})
+	}
+	end := time.Now().Add(randomDuration())
+	var wg sync.WaitGroup
+	for g := range 48 {
+		rng := rand.New(rand.NewPCG(uint64(g), uint64(end.UnixNano())))
+		wg.Go(func() {
+			for time.Now().Before(end) {
+				randomCall(rng, l, stack, all)
+			}
+		})
+	}
+	wg.Wait()
+	return all
+}
+
+func randomCall(rng *rand.Rand, l *Limiter, stack *Layered[string], all []*told) {
+	ctx, cancel := context.Background(), context.CancelFunc(func() {})
+	switch rng.IntN(4) {
+	case 0:
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(rng.IntN(10000))*time.Microsecond)
+	case 1:
+		ctx, cancel = context.WithCancel(ctx)
+		time.AfterFunc(time.Duration(rng.IntN(10000))*time.Microsecond, cancel)
+	}
+	defer cancel()
+	i := rng.IntN(len(all))
+	k, key := all[i], strconv.Itoa(i)
+	var d ratelimit.Decision
+	var err error
+	if rng.IntN(3) == 0 {
+		d, err = l.Take(ctx, key, k.cost)
+	} else {
+		d, err = stack.Take(ctx, key, k.cost)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.calls++
+	switch {
+	case d.Allowed:
+		k.allowed++
+	case errors.Is(err, ErrUnanswered):
+		k.perhaps++
+	}
+}
