@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,7 +21,7 @@ type answer struct {
 	standIn  bool // said by what stands in
 }
 
-// outcome says what a call of the primary has come to.
+// outcome says what a call of the primary has come to, for its caller.
 type outcome uint8
 
 const (
@@ -29,91 +30,207 @@ const (
 	unavailable                // ErrUnavailable
 	overdue                    // no answer within Options.Timeout
 	panicked
-	busy // not called: too many calls are under way
+	busy     // its turn did not come in time, or too late for an answer
+	shut     // not called: the breaker is not closed
+	deadline // the caller's own deadline came first
+	gone     // the caller's context was cancelled first
 )
 
 // String names the outcome in logs.
 func (o outcome) String() string {
-	return [...]string{"answered", "refused", "unavailable", "timeout", "panic", "busy"}[o]
+	return [...]string{"answered", "refused", "unavailable", "timeout", "panic", "busy", "open", "deadline", "cancelled"}[o]
 }
 
 // instead reports whether the caller is to be answered by what stands in.
-func (o outcome) instead() bool { return o >= unavailable }
+func (o outcome) instead() bool { return o >= unavailable && o != gone }
 
-// health is what the breaker is told.
-func (o outcome) health() error {
+// health is what the breaker is told of a call that has ended.
+func (o outcome) health() health {
 	switch o {
 	case answered:
-		return nil
-	case refused, busy:
-		return errNothing
+		return success
+	case unavailable, overdue, panicked:
+		return failure
 	}
-	return errFailure
+	return tellsNothing
 }
 
-// maxUnderWay is how many calls of the primary are under way at most, if each has a
-// goroutine of its own. A primary that never returns costs no more than that.
-const maxUnderWay = 128
-
-// caller calls the primary, and lets the caller go in time.
+// caller calls the primary on goroutines of its own, and lets each of its callers go in time.
+//
+// A caller waits for its turn and for the answer no longer than timeout in all, and no longer than
+// its own context. A call has the whole timeout from when it starts. It runs on when its
+// caller leaves, and what it comes to is judged then.
 type caller struct {
-	timeout time.Duration // below zero: none
-	slots   chan struct{} // one for each call under way
+	timeout time.Duration
+	turns   chan struct{} // holds one for each call under way
+	waiting atomic.Int64  // callers that wait for their turn
+	most    int64         // of those; 0 for any number
 }
 
-func newCaller(timeout time.Duration) *caller {
-	return &caller{timeout: timeout, slots: make(chan struct{}, maxUnderWay)}
+func newCaller(timeout time.Duration, calls int, most int64) *caller {
+	return &caller{timeout: timeout, turns: make(chan struct{}, calls), most: most}
 }
 
-// call calls f. What f answers after the caller has left is given to late.
-func (c *caller) call(ctx context.Context, f func(ctx context.Context) answer, late func(answer)) (answer, outcome) {
-	if c.timeout < 0 {
-		a := guarded(ctx, f)
-		return a, judge(ctx, ctx, a)
+// job is one call.
+type job struct {
+	f    func(ctx context.Context) answer
+	late func(answer) // what to do with an answer that nobody has waited for; may be nil
+
+	begin func() bool          // asks whether the call may be made, once its turn has come
+	judge func(outcome, error) // told once what the call has come to, unless it was not made
+	shut  <-chan struct{}      // closed when it is in vain to wait for a turn; may be nil
+}
+
+// call makes a call, and returns what there is to tell the caller when it leaves.
+func (c *caller) call(ctx context.Context, j job) (answer, outcome) {
+	if ended(ctx) {
+		return leaves(ctx)
 	}
 	select {
-	case c.slots <- struct{}{}:
+	case c.turns <- struct{}{}:
+		return c.start(ctx, j, nil)
 	default:
+	}
+	if n := c.waiting.Add(1); c.most > 0 && n > c.most {
+		c.waiting.Add(-1)
 		return answer{}, busy
 	}
-	bounded, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	r := &run{answers: make(chan answer, 1)}
+	timer := time.NewTimer(c.timeout)
+	defer timer.Stop()
+	a, o := answer{}, busy
+	select {
+	case c.turns <- struct{}{}:
+		c.waiting.Add(-1)
+		return c.start(ctx, j, timer.C)
+	case <-timer.C:
+	case <-j.shut:
+		o = shut
+	case <-ctx.Done():
+		a, o = leaves(ctx)
+	}
+	c.waiting.Add(-1)
+	return a, o
+}
+
+// leaves says what becomes of a caller whose context has ended.
+func leaves(ctx context.Context) (answer, outcome) {
+	if err := ctx.Err(); errors.Is(err, context.Canceled) {
+		return answer{err: err}, gone
+	}
+	return answer{err: context.DeadlineExceeded}, deadline
+}
+
+// start makes a call whose turn has come. The caller leaves when over fires, if that is not nil.
+func (c *caller) start(ctx context.Context, j job, over <-chan time.Time) (answer, outcome) {
+	if !j.begin() {
+		<-c.turns
+		return answer{}, shut
+	}
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
+	r := &run{job: j, answers: make(chan judged, 1)}
 	go func() {
-		defer func() { <-c.slots }()
-		r.deliver(guarded(bounded, f), late)
+		defer cancel()
+		a := guarded(bounded, j.f)
+		<-c.turns
+		r.deliver(a, judge(bounded, a))
 	}()
-	a := r.wait(bounded)
-	return a, judge(ctx, bounded, a)
+	select {
+	case v := <-r.answers:
+		return v.answer, v.outcome
+	case <-bounded.Done():
+		return r.overdue(c.timeout)
+	case <-over:
+		if ended(bounded) {
+			return r.overdue(c.timeout)
+		}
+		return r.leave(bounded, c.timeout, answer{}, busy)
+	case <-ctx.Done():
+		a, o := leaves(ctx)
+		return r.leave(bounded, c.timeout, a, o)
+	}
+}
+
+// judged is an answer, and what it amounts to.
+type judged struct {
+	answer
+	outcome
 }
 
 // run is one call on a goroutine of its own.
 type run struct {
-	over    atomic.Bool // the answer was delivered, or the caller has left
-	answers chan answer
+	job
+	answers chan judged
+
+	mu    sync.Mutex
+	known bool // what it has come to
+	left  bool // the caller has
 }
 
-// deliver hands the answer over, or to late if the caller has left.
-func (r *run) deliver(a answer, late func(answer)) {
-	if r.over.CompareAndSwap(false, true) {
-		r.answers <- a
-	} else if late != nil {
+// deliver takes the call's answer.
+func (r *run) deliver(a answer, o outcome) {
+	r.conclude(o, a.err)
+	r.mu.Lock()
+	left := r.left
+	if !left {
+		r.answers <- judged{a, o}
+	}
+	r.mu.Unlock()
+	if left && r.late != nil {
 		defer func() { _ = recover() }() // the caller was answered long ago
-		late(a)
+		r.late(a)
 	}
 }
 
-// wait waits for the answer, and leaves when the context ends.
-func (r *run) wait(ctx context.Context) answer {
+// conclude takes what the call has come to, the first time.
+func (r *run) conclude(o outcome, err error) {
+	r.mu.Lock()
+	known := r.known
+	r.known = true
+	r.mu.Unlock()
+	if !known {
+		r.judge(o, err)
+	}
+}
+
+// leave lets the caller go, unless there is an answer. The call runs on, and is overdue when its
+// own time is over.
+func (r *run) leave(bounded context.Context, timeout time.Duration, a answer, o outcome) (answer, outcome) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	select {
-	case a := <-r.answers:
-		return a
-	case <-ctx.Done():
+	case v := <-r.answers: // at the same instant, which is in time
+		return v.answer, v.outcome
+	default:
 	}
-	if r.over.CompareAndSwap(false, true) {
-		return answer{err: ctx.Err()}
+	r.left = true
+	if !r.known {
+		context.AfterFunc(bounded, func() {
+			if errors.Is(bounded.Err(), context.DeadlineExceeded) {
+				r.conclude(overdue, errOverdue(timeout))
+			}
+		})
 	}
-	return <-r.answers // at the same instant, which is in time
+	return a, o
+}
+
+// overdue lets the caller go since the call's time is over, unless there is an answer.
+func (r *run) overdue(timeout time.Duration) (answer, outcome) {
+	r.mu.Lock()
+	select {
+	case v := <-r.answers:
+		r.mu.Unlock()
+		return v.answer, v.outcome
+	default:
+	}
+	r.left = true
+	r.mu.Unlock()
+	err := errOverdue(timeout)
+	r.conclude(overdue, err)
+	return answer{err: err}, overdue
+}
+
+func errOverdue(timeout time.Duration) error {
+	return fmt.Errorf("failover: no answer from the primary within %v: %w", timeout, ratelimit.ErrUnavailable)
 }
 
 // guarded calls f, and turns a panic into an error. The text of the panic may hold a
@@ -128,11 +245,15 @@ func guarded(ctx context.Context, f func(ctx context.Context) answer) (a answer)
 }
 
 func panicError(p any) error {
-	what := fmt.Sprintf("a %T", p)
+	return fmt.Errorf("failover: the primary panicked with %s, at %s", panicText(p), panicSite())
+}
+
+// panicText tells what a panic was about, but not its text, which may hold a key.
+func panicText(p any) string {
 	if e, ok := p.(runtime.Error); ok {
-		what = e.Error()
+		return e.Error()
 	}
-	return fmt.Errorf("failover: the primary panicked with %s, at %s", what, panicSite())
+	return fmt.Sprintf("a %T", p)
 }
 
 // panicSite is the place in the code that panicked: the first frame below the runtime's.
@@ -152,22 +273,29 @@ func panicSite() string {
 	}
 }
 
-// judge says what a call has come to. An error of a caller whose own context has ended
-// is that caller's, whatever else was wrong.
-func judge(caller, bounded context.Context, a answer) outcome {
+// judge says what a call has come to whose context was ours.
+func judge(bounded context.Context, a answer) outcome {
 	switch {
 	case a.panicked:
 		return panicked
 	case a.err == nil:
 		return answered
-	case ended(caller):
-		return refused
 	case errors.Is(a.err, ratelimit.ErrUnavailable):
 		return unavailable
 	case ended(bounded), errors.Is(a.err, context.DeadlineExceeded), errors.Is(a.err, context.Canceled):
-		return overdue // the caller's context has not ended, so that it is ours or the primary's own
+		return overdue
 	}
 	return refused
+}
+
+// judgeBy says what a call has come to that was made under the caller's own context. An error
+// after that has ended is the caller's, whatever else was wrong.
+func judgeBy(ctx context.Context, a answer) outcome {
+	if a.err != nil && !a.panicked && ended(ctx) {
+		_, o := leaves(ctx)
+		return o
+	}
+	return judge(ctx, a)
 }
 
 // ended reports whether a context has ended. On a busy machine its timer fires late: a

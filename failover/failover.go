@@ -1,7 +1,7 @@
 // Package failover decides what happens while a limiter cannot decide: its store is
 // down, slow, full or loading.
 //
-//	shared, err := redislimit.New(client, ratelimit.TokenBucket(ratelimit.PerSecond(800), 800), nil)
+//	shared, err := redislimit.New(client, ratelimit.TokenBucket(ratelimit.PerSecond(800), 800), &redislimit.Options{Name: "api"})
 //	…
 //	local, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(100), 100), nil) // one of eight nodes
 //	…
@@ -9,28 +9,48 @@
 //
 // A [Limiter] asks the primary. When that fails, the caller is answered at once by what
 // stands in: a local limiter with a share of the limit (fail static, the usual choice),
-// [AllowAll] or [DenyAll]. No caller sees an error. After [Options.Failures] failures in a row a
-// breaker opens (github.com/sony/gobreaker): the primary is not asked any more, until one
-// decision at a time probes it after [Options.OpenFor]. The breaker only saves the calls
-// that would fail. One state is shared by all keys; several primaries, such as shards,
-// take several Limiters.
+// [AllowAll] or [DenyAll]. No caller sees an error because of the primary. Every Decision by what
+// stands in has Degraded set.
 //
-// Every Decision by what stands in has Degraded set.
+// While the primary fails, a breaker is open: the primary is not asked, until one decision at a time
+// probes it after [Options.OpenFor]. The breaker only saves the calls that would fail. One state is
+// shared by all keys; several primaries, such as shards, take several Limiters.
 //
 // # What is a failure
 //
 // An error for which errors.Is(err, ratelimit.ErrUnavailable), no answer within
-// [Options.Timeout], a panic. The end of the caller's own context and errors about the
-// call, such as ErrExceedsLimit, are answers: they are passed on, and tell the breaker nothing.
-// Each failure may have charged the primary; none has charged it twice. A reservation that
-// arrives too late is cancelled. A Take that arrives too late stays charged.
+// [Options.Timeout], a panic. Errors about the call, such as ErrExceedsLimit, are answers: they are
+// passed on, and tell the breaker nothing. A failure of a settlement counts too.
+//
+// Load is no failure. At most [Options.MaxCalls] calls are under way, and other callers wait for their
+// turn. A caller waits no longer than Timeout in all; then what stands in answers. A caller that never
+// had its turn tells the breaker nothing.
+//
+// The caller's context ends the waiting, not the call: that runs on for its full Timeout, and what
+// it comes to is judged. A caller whose deadline has passed is answered by what stands in; one
+// that is cancelled gets its context's error. A reservation that arrives too late is cancelled. A
+// Take that arrives too late stays charged. So each failure may have charged the primary; none has
+// charged it twice.
+//
+// # When the breaker opens
+//
+// It judges a window of 1 s, or of twice Timeout if that is longer. It opens when [Options.Failures]
+// failures or more are in the window, and they are at least half of all its results; so a pause of a
+// store that is asked often does not open it, and a store that fails every second call does. It
+// also opens when Failures calls in a row have failed, over a window or more, which is what
+// happens where there is little traffic. A result counts only in the state in which its call began.
 //
 // # The bound
 //
 // A window with one outage in it admits at most the shared limit, plus nodes × the
 // local limit, plus the shared limit once more for each time that the store has lost its
-// data. A local limiter is fresh when an outage begins, if the last one was long ago: so
-// give it a burst of about capacity/nodes and a rate of rate/nodes.
+// data.
+//
+// A local limiter that was not used for some time is fresh. So an outage begins with a burst of
+// nodes × the local burst, whatever was spent of the shared limit before it. Give the local limiter
+// a rate of rate/nodes, and a burst of no more than is needed: with rate/nodes × 1 s, the
+// first second of an outage admits what two seconds of the shared limit do. If even that is too much,
+// choose a local burst of 1 or a leaky bucket.
 //
 // A cost above the stand-in's capacity, but not above that of the primary, is denied with a
 // RetryAfter of OpenFor: it can pass once the primary is back.
@@ -39,7 +59,6 @@ package failover
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
 	"time"
 
@@ -52,11 +71,12 @@ var noContext = context.Background()
 
 // Limiter asks a primary limiter, and another one while that cannot decide. Make one with
 // [New]. It is safe for concurrent use. Each decision of the primary runs on a goroutine of
-// its own, unless [Options.Timeout] is below zero; at most 128 are under way, and beyond that what
-// stands in answers at once. The zero Limiter cannot be used.
+// its own, unless [Options.Timeout] is below zero; at most [Options.MaxCalls] are under way, and others
+// wait for their turn. The zero Limiter cannot be used.
 type Limiter[K any] struct {
 	primary  ratelimit.Reserver[K]
 	instead  ratelimit.Reserver[K]
+	timeout  time.Duration
 	openFor  time.Duration
 	caller   *caller // of decisions
 	settler  *caller // of settlements, which must not take the decisions' place
@@ -87,17 +107,13 @@ func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter
 	l := &Limiter[K]{
 		primary: primary,
 		instead: instead,
+		timeout: o.Timeout,
 		openFor: o.OpenFor,
-		caller:  newCaller(o.Timeout),
-		settler: newCaller(o.Timeout),
-		journal: &journal{log: o.logger()},
+		caller:  newCaller(o.Timeout, o.MaxCalls, 0),
+		settler: newCaller(o.Timeout, o.MaxCalls, settlementsPerCall*int64(o.MaxCalls)),
+		journal: &journal{log: o.logger(), told: o.OnStateChange},
 	}
-	l.breaker = newBreaker(o.Failures, o.OpenFor, func(c change) {
-		l.journal.changed(c)
-		if o.OnStateChange != nil {
-			o.OnStateChange(c.from, c.to)
-		}
-	})
+	l.breaker = newBreaker(o.Failures, o.Timeout, o.OpenFor, l.journal.changed)
 	return l, nil
 }
 
@@ -110,12 +126,31 @@ func isNil(l any) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// State returns the state of the breaker. An open one becomes half-open when its time
-// has passed.
-func (l *Limiter[K]) State() State { return l.breaker.state() }
+// State returns the state of the breaker, or the one it is forced into. An open one becomes
+// half-open when its time has passed.
+func (l *Limiter[K]) State() State {
+	s := l.breaker.standing()
+	l.breaker.announce()
+	return s.state
+}
+
+// Force is for whoever is on call. StateOpen lets what stands in make all decisions, and
+// StateClosed lets the primary make them, until Force is called again; a single failure is
+// answered by what stands in all the same. StateHalfOpen lifts that: the breaker decides again, and
+// if it was open it begins with a probe. Each call is logged.
+func (l *Limiter[K]) Force(to State) {
+	l.breaker.force(to)
+	l.journal.forced(to)
+	l.breaker.announce()
+}
 
 // Stats returns the counters.
-func (l *Limiter[K]) Stats() Stats { return l.counters.report(l.breaker.opened.Load()) }
+func (l *Limiter[K]) Stats() Stats {
+	s := l.counters.report(l.breaker.standing())
+	s.Settling = int(l.settler.waiting.Load())
+	l.breaker.announce()
+	return s
+}
 
 // Limits returns the limits of the primary, if it tells them.
 func (l *Limiter[K]) Limits() []ratelimit.Limit {
@@ -132,8 +167,9 @@ func (l *Limiter[K]) Allow(key K, cost int) bool {
 }
 
 // Take spends cost of the key's budget, or nothing, and says how the key stands. If the
-// primary fails, the decision is that of what stands in, with Degraded set. The errors are those
-// of the call, and of the context.
+// primary fails, or does not answer before the context's deadline, the decision is that of what
+// stands in, with Degraded set. The errors are those of the call, and the context's if it is
+// cancelled.
 func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	a := l.decide(ctx, question[K]{cost: cost, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		d, err := engine.Take(ctx, key, cost)
@@ -145,7 +181,8 @@ func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decis
 // Reserve is Take, but it may book ahead by up to maxDelay, and what it charged can be
 // corrected. A reservation is settled with the engine that made it, also when the state
 // has changed since. Settling takes no longer than [Options.Timeout], and returns an
-// error if the primary fails: then what was reserved may stay charged.
+// error if the primary fails: then what was reserved may stay charged. While the breaker is not
+// closed, a settlement is tried only if the last one has not failed; else it is an error at once.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	a := l.decide(ctx, question[K]{cost: cost, late: giveBack, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		res, err := engine.Reserve(ctx, key, cost, maxDelay)
@@ -164,35 +201,6 @@ func giveBack(a answer) {
 	}
 }
 
-// settling returns how to settle a reservation with the engine that made it.
-func (l *Limiter[K]) settling(a answer) func(actual int) error {
-	switch {
-	case a.res == nil:
-		return nil
-	case a.standIn:
-		return a.res.Settle
-	}
-	return func(actual int) error { return l.settle(a.res, actual) }
-}
-
-// settle settles a reservation of the primary, within the timeout.
-func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
-	a, o := l.settler.call(noContext, func(context.Context) answer {
-		return answer{err: res.Settle(actual)}
-	}, nil)
-	switch o {
-	case answered:
-		return nil
-	case overdue:
-		return fmt.Errorf("failover: the primary did not settle within %v: %w", l.settler.timeout, ratelimit.ErrUnavailable)
-	case busy:
-		return fmt.Errorf("failover: %d settlements are under way: %w", maxUnderWay, ratelimit.ErrUnavailable)
-	case panicked:
-		return fmt.Errorf("%w: %w", a.err, ratelimit.ErrUnavailable)
-	}
-	return a.err
-}
-
 // question asks an engine for a decision.
 type question[K any] struct {
 	cost int
@@ -206,27 +214,62 @@ func (l *Limiter[K]) decide(ctx context.Context, q question[K]) answer {
 		ctx = noContext
 	}
 	if failures.Noted(ctx, l) {
-		return l.degrade(ctx, q, answered, nil)
+		return l.degrade(ctx, q)
 	}
-	done, ok := l.breaker.enter()
-	if !ok {
-		return l.degrade(ctx, q, answered, nil)
-	}
-	a, o := l.caller.call(ctx, func(ctx context.Context) answer { return q.ask(ctx, l.primary) }, q.late)
-	done(o.health())
+	a, o := l.askPrimary(ctx, q)
 	l.breaker.announce()
 	l.counters.count(o)
 	if o.instead() {
 		failures.Note(ctx, l)
-		return l.degrade(ctx, q, o, a.err)
+		return l.degrade(ctx, q)
 	}
 	return a
 }
 
+// askPrimary lets the primary decide, if the breaker lets it.
+func (l *Limiter[K]) askPrimary(ctx context.Context, q question[K]) (answer, outcome) {
+	refuse, shutting := l.breaker.wouldRefuse()
+	if refuse {
+		return answer{}, shut
+	}
+	var t ticket
+	j := job{
+		f:    func(ctx context.Context) answer { return q.ask(ctx, l.primary) },
+		late: q.late,
+		shut: shutting,
+		begin: func() (ok bool) {
+			t, ok = l.breaker.enter()
+			return ok
+		},
+		judge: func(o outcome, err error) {
+			l.failed(o, err)
+			l.breaker.done(t, o.health())
+		},
+	}
+	if l.timeout >= 0 {
+		return l.caller.call(ctx, j)
+	}
+	if !j.begin() {
+		return answer{}, shut
+	}
+	a := guarded(ctx, j.f)
+	o := judgeBy(ctx, a)
+	j.judge(o, a.err)
+	return a, o
+}
+
+// failed takes note of a call's failure, if it is one.
+func (l *Limiter[K]) failed(o outcome, err error) {
+	if o.health() == failure {
+		l.counters.failed(o)
+		l.journal.failed(o, err)
+	}
+}
+
 // degrade lets what stands in decide.
-func (l *Limiter[K]) degrade(ctx context.Context, q question[K], o outcome, cause error) answer {
+func (l *Limiter[K]) degrade(ctx context.Context, q question[K]) answer {
 	l.counters.instead.Add(1)
-	l.journal.degraded(o, cause)
+	l.journal.degraded()
 	a := q.ask(ctx, l.instead)
 	a.standIn, a.decision.Degraded = true, true
 	if errors.Is(a.err, ratelimit.ErrExceedsLimit) && !exceeds(l.Limits(), q.cost) {

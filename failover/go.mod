@@ -5,7 +5,6 @@ go 1.25.0
 replace github.com/weir-go/ratelimit => ../
 
 require (
-	github.com/sony/gobreaker/v2 v2.4.0
 	github.com/stretchr/testify v1.12.1
 	github.com/weir-go/ratelimit v0.0.0-00010101000000-000000000000
 )

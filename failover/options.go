@@ -9,14 +9,23 @@ import (
 // Options are what [New] can be told. Nil and zero fields mean the defaults. Functions
 // in it are called outside every lock.
 type Options struct {
-	// Timeout bounds each call of the primary, beside the caller's context: a decision,
-	// and the settling of a reservation. If zero, 50 ms. Below zero there is none: then the primary is
-	// called on the caller's goroutine, which saves some microseconds, and must bound its calls
-	// itself. Give a primary with a timeout of its own a shorter one, since its errors tell more.
+	// Timeout bounds each call of the primary, and how long a caller waits for it: for its turn and
+	// for the answer of a decision, or of a settlement. If zero, 50 ms. A caller whose context has
+	// an earlier deadline is answered then. The call itself runs on, for its full Timeout. Below zero
+	// there is no bound: then the primary is called on the caller's goroutine, under the caller's
+	// context, which saves some microseconds, and must bound its calls itself. Give a primary
+	// with a timeout of its own a shorter one, since its errors tell more.
 	Timeout time.Duration
 
-	// Failures is how many failures in a row open the breaker. If zero, 5.
+	// Failures is how many failures open the breaker: so many within a window of 1 s, or of
+	// twice Timeout if that is longer, if they are at least half of the results in it; or so
+	// many in a row, over a window or more. If zero, 5.
 	Failures int
+
+	// MaxCalls is how many calls of the primary are under way at most: so many decisions, and so
+	// many settlements. Others wait for their turn, within Timeout. If zero, 128. It does not apply
+	// if Timeout is below zero.
+	MaxCalls int
 
 	// OpenFor is how long the breaker stays open before one decision probes the primary. If
 	// zero, 1 s. Each Limiter draws its own time within ±20 % of it, so that a fleet does
@@ -24,11 +33,11 @@ type Options struct {
 	OpenFor time.Duration
 
 	// OnStateChange is called after each change of state, in order, on the goroutine of one of the
-	// decisions. If nil, nothing is.
+	// decisions. If it panics, that is logged. If nil, nothing is called.
 	OnStateChange func(from, to State)
 
-	// Logger is told of each change of state, and at most once a minute that decisions are
-	// degraded, with the cause. If nil, slog.Default().
+	// Logger is told that decisions are degraded, with the cause: when that begins and when the breaker
+	// opens, once a minute as long as it lasts, and when the breaker closes. If nil, slog.Default().
 	Logger *slog.Logger
 }
 
@@ -36,6 +45,7 @@ const (
 	defaultTimeout  = 50 * time.Millisecond
 	defaultFailures = 5
 	defaultOpenFor  = time.Second
+	defaultMaxCalls = 128
 )
 
 // withDefaults returns the options with nothing left open, or what is wrong with them.
@@ -43,6 +53,8 @@ func (o Options) withDefaults() (Options, error) {
 	switch {
 	case o.Failures < 0:
 		return o, fmt.Errorf("failover: Options.Failures is %d, want 0 for the default or more", o.Failures)
+	case o.MaxCalls < 0:
+		return o, fmt.Errorf("failover: Options.MaxCalls is %d, want 0 for the default or more", o.MaxCalls)
 	case o.OpenFor < 0:
 		return o, fmt.Errorf("failover: Options.OpenFor is %v, want 0 for the default or more", o.OpenFor)
 	}
@@ -51,6 +63,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Failures == 0 {
 		o.Failures = defaultFailures
+	}
+	if o.MaxCalls == 0 {
+		o.MaxCalls = defaultMaxCalls
 	}
 	if o.OpenFor == 0 {
 		o.OpenFor = defaultOpenFor

@@ -1,0 +1,282 @@
+package failover
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// State says whether the primary is asked.
+type State uint8
+
+const (
+	// StateClosed means that the primary is asked for each decision.
+	StateClosed State = iota
+	// StateHalfOpen means that one decision at a time is a probe of the primary.
+	StateHalfOpen
+	// StateOpen means that the primary is not asked.
+	StateOpen
+)
+
+// String returns "closed", "half-open" or "open".
+func (s State) String() string {
+	switch s {
+	case StateClosed:
+		return "closed"
+	case StateHalfOpen:
+		return "half-open"
+	}
+	return "open"
+}
+
+// change is a change of state.
+type change struct {
+	from, to State
+	forced   bool // Force made it
+	since    time.Time
+}
+
+// health is what a call tells of the primary.
+type health uint8
+
+const (
+	tellsNothing health = iota
+	success
+	failure
+)
+
+// slotsPerWindow is how finely the window moves.
+const slotsPerWindow = 20
+
+// slot counts results of a part of the window.
+type slot struct {
+	part      int64 // which part of time, counted in slots
+	successes int
+	failures  int
+}
+
+// breaker decides whether the primary is asked.
+//
+// Invariant: a result counts in the state in which its call began, and not after any change since.
+// So what a call of before an outage says when it ends at last neither opens nor closes anything.
+//
+// Closed, it opens at a failure if the window holds Failures of them or more, which are at
+// least half of its results; or if this one and Failures−1 before it came in a row, over at
+// least a window. Results count when they are known. Open, it becomes half-open after openFor, at the next
+// look. Half-open, it lets one call through at a time, and the first that tells anything closes it
+// or opens it again.
+type breaker struct {
+	failures int
+	window   time.Duration
+	openFor  time.Duration
+	origin   time.Time
+	tell     func(change)
+
+	mu      sync.Mutex // guards the fields below
+	state   State
+	opened  uint64 // how often
+	forced  bool
+	era     uint64        // of changes: results of an earlier one count as nothing
+	since   time.Time     // when it left StateClosed; zero if it is closed
+	until   time.Time     // when an open one becomes half-open
+	probing bool          // half-open, and a call is under way
+	shut    chan struct{} // closed while the state is not StateClosed
+	slots   [slotsPerWindow]slot
+	row     int       // failures since the last success
+	began   time.Time // when the first of them was known
+
+	changes []change // that are not told yet
+	telling bool     // a goroutine is telling changes
+	queued  atomic.Int64
+}
+
+func newBreaker(failures int, timeout, openFor time.Duration, tell func(change)) *breaker {
+	return &breaker{
+		failures: failures,
+		window:   max(time.Second, 2*timeout),
+		// Each breaker draws a time within ±20 %, so that a fleet does not probe at once.
+		openFor: max(1, time.Duration(float64(openFor)*(0.8+0.4*rand.Float64()))),
+		origin:  time.Now(),
+		tell:    tell,
+		shut:    make(chan struct{}),
+	}
+}
+
+// ticket lets one call of the primary through.
+type ticket struct {
+	era   uint64
+	probe bool
+}
+
+// enter reports whether the primary may be asked. If so, the caller must hand the ticket to done.
+func (b *breaker) enter() (t ticket, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch b.lookLocked() {
+	case StateClosed:
+		return ticket{era: b.era}, true
+	case StateHalfOpen:
+		if !b.probing {
+			b.probing = true
+			return ticket{b.era, true}, true
+		}
+	}
+	return t, false
+}
+
+// wouldRefuse reports that enter would refuse now, and else how a caller that waits for its turn is
+// told of a change.
+func (b *breaker) wouldRefuse() (refuse bool, shut <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch b.lookLocked() {
+	case StateClosed:
+		return false, b.shut
+	case StateHalfOpen:
+		return b.probing, nil
+	}
+	return true, nil
+}
+
+// lookLocked returns the state as of now.
+func (b *breaker) lookLocked() State {
+	if b.state == StateOpen && !b.forced && !time.Now().Before(b.until) {
+		b.becomeLocked(StateHalfOpen)
+	}
+	return b.state
+}
+
+// done takes the result of a call.
+func (b *breaker) done(t ticket, h health) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if t.era != b.era {
+		return
+	}
+	if t.probe {
+		b.probing = false
+	}
+	switch {
+	case h == tellsNothing || b.forced:
+	case t.probe && h == success:
+		b.becomeLocked(StateClosed)
+	case t.probe:
+		b.becomeLocked(StateOpen)
+	case b.state == StateClosed && b.countLocked(h):
+		b.becomeLocked(StateOpen)
+	}
+}
+
+// settled takes the result of a settlement. It is no probe, and its success tells nothing, since
+// an engine may have settled without a call.
+func (b *breaker) settled(era uint64, h health) {
+	if h == failure {
+		b.done(ticket{era: era}, h)
+	}
+}
+
+// countLocked counts a result, and reports whether it opens the breaker.
+func (b *breaker) countLocked(h health) bool {
+	now := time.Now()
+	part := int64(now.Sub(b.origin)) / int64(b.window/slotsPerWindow)
+	s := &b.slots[part%slotsPerWindow]
+	if s.part != part {
+		*s = slot{part: part}
+	}
+	if h == success {
+		s.successes++
+		b.row = 0
+		return false
+	}
+	s.failures++
+	if b.row++; b.row == 1 {
+		b.began = now
+	}
+	if b.row >= b.failures && now.Sub(b.began) >= b.window {
+		return true
+	}
+	failures, successes := 0, 0
+	for _, s := range b.slots {
+		if part-s.part < slotsPerWindow {
+			failures += s.failures
+			successes += s.successes
+		}
+	}
+	return failures >= b.failures && failures >= successes
+}
+
+// becomeLocked changes the state. What was counted is forgotten.
+func (b *breaker) becomeLocked(to State) {
+	from := b.state
+	b.state = to
+	b.era++
+	b.probing = false
+	b.slots, b.row = [slotsPerWindow]slot{}, 0
+	c := change{from: from, to: to, forced: b.forced, since: b.since}
+	if from == StateClosed && to != StateClosed {
+		b.since = time.Now()
+		close(b.shut)
+	}
+	if to == StateClosed && from != StateClosed {
+		b.since = time.Time{}
+		b.shut = make(chan struct{})
+	}
+	if to == StateOpen {
+		b.until = time.Now().Add(b.openFor)
+	}
+	if from != to {
+		if to == StateOpen {
+			b.opened++
+		}
+		b.changes = append(b.changes, c)
+		b.queued.Add(1)
+	}
+}
+
+// force puts the breaker into StateOpen or StateClosed until it is forced no more.
+func (b *breaker) force(to State) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.forced = to != StateHalfOpen
+	if !b.forced && b.state == StateClosed {
+		return
+	}
+	b.becomeLocked(to)
+}
+
+// standing is what Stats tells of a breaker.
+type standing struct {
+	state  State
+	forced bool
+	since  time.Time
+	opened uint64
+	era    uint64
+}
+
+func (b *breaker) standing() standing {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return standing{b.lookLocked(), b.forced, b.since, b.opened, b.era}
+}
+
+// announce tells the changes that are queued, under no lock. One goroutine at a time does, so that
+// they are told in order. What it calls is the user's: a panic there loses no change.
+func (b *breaker) announce() {
+	for b.queued.Load() > 0 {
+		b.mu.Lock()
+		if b.telling || len(b.changes) == 0 {
+			b.mu.Unlock()
+			return
+		}
+		c := b.changes[0]
+		b.changes = b.changes[1:]
+		b.queued.Add(-1)
+		b.telling = true
+		b.mu.Unlock()
+		b.tell(c)
+		b.mu.Lock()
+		b.telling = false
+		b.mu.Unlock()
+	}
+}

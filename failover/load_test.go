@@ -1,0 +1,285 @@
+package failover_test
+
+import (
+	"context"
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
+)
+
+// wide is a limit that no test reaches.
+var wide = ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 1_000_000)
+
+// takes makes a call take that long.
+func takes(d time.Duration) func(context.Context) error {
+	return func(context.Context) error { time.Sleep(d); return nil }
+}
+
+// Load above MaxCalls on a healthy store makes callers wait, and nothing else.
+func TestLoadIsNotFailure(t *testing.T) {
+	for _, calls := range []int{0, 40} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStore(t, wide)
+			most := 0
+			var mu sync.Mutex
+			under := 0
+			count := func(n int) {
+				mu.Lock()
+				defer mu.Unlock()
+				under += n
+				most = max(most, under)
+			}
+			s.fail(func(context.Context) error {
+				count(1)
+				defer count(-1)
+				time.Sleep(time.Millisecond)
+				return nil
+			})
+			l := over(t, s, failover.DenyAll[string](), failover.Options{MaxCalls: calls})
+			storm(1000, func() {
+				for range 20 {
+					d, err := l.Take(context.Background(), "k", 1)
+					assert.NoError(t, err)
+					assert.True(t, d.Allowed && !d.Degraded)
+					time.Sleep(20 * time.Millisecond)
+				}
+			})
+			require.EqualValues(t, 20_000, l.Stats().Primary)
+			require.Zero(t, l.Stats().Instead)
+			if calls == 0 {
+				calls = 128
+			}
+			require.Equal(t, calls, most)
+		})
+	}
+}
+
+func TestSettlementsWaitForTheirTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, wide)
+		l := over(t, s, failover.DenyAll[string](), failover.Options{})
+		var all []*ratelimit.Reservation
+		for range 3000 {
+			r, err := l.Reserve(context.Background(), "k", 1, 0)
+			require.NoError(t, err)
+			all = append(all, r)
+		}
+		s.fail(takes(time.Millisecond))
+		var wg sync.WaitGroup
+		for _, r := range all {
+			wg.Go(func() { assert.NoError(t, r.Cancel()) })
+		}
+		wg.Wait()
+		require.Equal(t, 1_000_000, remaining(t, s.Keyed))
+		require.Zero(t, l.Stats().Unsettled)
+	})
+}
+
+func TestSettlementsOnAStoreThatHangsEndSoon(t *testing.T) {
+	for name, opened := range map[string]bool{"the breaker is open": true, "nobody has noticed": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStore(t, wide)
+				l := over(t, s, failover.DenyAll[string](), failover.Options{})
+				var all []*ratelimit.Reservation
+				for range 100 {
+					r, err := l.Reserve(context.Background(), "k", 1, 0)
+					require.NoError(t, err)
+					all = append(all, r)
+				}
+				time.Sleep(2 * time.Second)
+				s.fail(takes(time.Minute))
+				if opened {
+					for range 5 {
+						require.True(t, take(t, l, 1).Degraded)
+					}
+				}
+				began := time.Now()
+				for _, r := range all[:99] {
+					require.ErrorIs(t, r.Cancel(), ratelimit.ErrUnavailable)
+				}
+				require.LessOrEqual(t, time.Since(began), 250*time.Millisecond)
+				require.EqualValues(t, 99, l.Stats().Unsettled)
+				require.NotEqual(t, failover.StateClosed, l.State())
+
+				s.fail(nil)
+				time.Sleep(1200*time.Millisecond + 1)
+				require.False(t, take(t, l, 1).Degraded)
+				require.NoError(t, all[99].Cancel())
+				time.Sleep(time.Hour)
+			})
+		})
+	}
+}
+
+func TestTooManySettlementsAtOnceFailAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, wide)
+		l := over(t, s, failover.DenyAll[string](), failover.Options{MaxCalls: 1})
+		var all []*ratelimit.Reservation
+		for range 100 {
+			r, err := l.Reserve(context.Background(), "k", 1, 0)
+			require.NoError(t, err)
+			all = append(all, r)
+		}
+		s.fail(takes(40 * time.Millisecond))
+		began := time.Now()
+		var atOnce atomic.Int64
+		var wg sync.WaitGroup
+		for _, r := range all {
+			wg.Go(func() {
+				if err := r.Cancel(); time.Since(began) == 0 {
+					assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
+					atOnce.Add(1)
+				}
+			})
+		}
+		synctest.Wait()
+		require.Equal(t, 64, l.Stats().Settling)
+		wg.Wait()
+		require.EqualValues(t, 100-1-64, atOnce.Load())
+		require.Zero(t, l.Stats().Settling)
+		time.Sleep(time.Minute)
+	})
+}
+
+// A call has its full Timeout from when its turn comes, and runs on when its caller leaves.
+func TestACallThatHasWaitedForItsTurnHasItsFullTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, shared)
+		l := over(t, s, failover.AllowAll[string](), failover.Options{MaxCalls: 1, Failures: 1})
+		s.fail(takes(40 * time.Millisecond))
+		began := time.Now()
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.False(t, take(t, l, 1).Degraded) })
+		synctest.Wait()
+		wg.Go(func() {
+			assert.True(t, take(t, l, 1).Degraded)
+			assert.Equal(t, 50*time.Millisecond, time.Since(began))
+		})
+		wg.Wait()
+		time.Sleep(time.Second)
+		require.Equal(t, 9_998, remaining(t, s.Keyed), "it was made, and took no longer than Timeout")
+		require.Equal(t, failover.StateClosed, l.State())
+		require.Zero(t, l.Stats().Timeouts)
+	})
+}
+
+// A caller that never got a turn tells nothing about the primary.
+func TestWaitingInVainIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, shared)
+		l := over(t, s, failover.AllowAll[string](), failover.Options{MaxCalls: 1, Failures: 1, Timeout: 10 * time.Millisecond})
+		s.fail(takes(9 * time.Millisecond))
+		storm(1000, func() { take(t, l, 1) })
+		require.Equal(t, failover.StateClosed, l.State())
+		require.EqualValues(t, 999, l.Stats().Busy)
+		time.Sleep(time.Second)
+	})
+}
+
+func TestCallersThatWaitForATurnAreAnsweredWhenTheBreakerOpens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, shared)
+		l := over(t, s, failover.AllowAll[string](), failover.Options{MaxCalls: 2, Failures: 2, Timeout: time.Second})
+		s.fail(func(context.Context) error { time.Sleep(100 * time.Millisecond); return errDown })
+		began := time.Now()
+		storm(50, func() {
+			require.True(t, take(t, l, 1).Degraded)
+			require.Equal(t, 100*time.Millisecond, time.Since(began))
+		})
+		require.Equal(t, failover.StateOpen, l.State())
+		require.EqualValues(t, 2, s.calls.Load())
+	})
+}
+
+// Callers whose own deadline is shorter than Timeout are answered at their deadline, and what
+// their calls come to is judged.
+func TestCallersWithShortDeadlinesAreAnsweredAndOpenTheBreaker(t *testing.T) {
+	for name, fail := range map[string]func(context.Context) error{
+		"the primary heeds its context":   hang,
+		"the primary ignores its context": takes(time.Minute),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStore(t, shared)
+				l := over(t, s, newLocal(t, wide), failover.Options{})
+				s.fail(fail)
+				for i := range 1000 {
+					ctx, cancel := context.WithTimeout(context.Background(), 40*time.Millisecond)
+					began := time.Now()
+					var d ratelimit.Decision
+					var err error
+					if i%2 == 0 {
+						d, err = l.Take(ctx, "k", 1)
+					} else {
+						var r *ratelimit.Reservation
+						r, err = l.Reserve(ctx, "k", 1, 0)
+						d = r.Decision
+					}
+					cancel()
+					require.NoError(t, err)
+					require.True(t, d.Degraded && d.Allowed)
+					require.LessOrEqual(t, time.Since(began), 40*time.Millisecond)
+					time.Sleep(10 * time.Millisecond)
+				}
+				st := l.Stats()
+				require.NotEqual(t, failover.StateClosed, st.State)
+				require.EqualValues(t, 1000, st.Instead)
+				require.Less(t, st.Deadlines, uint64(20), "the breaker saves the others the time")
+				require.NotZero(t, st.Timeouts)
+				time.Sleep(time.Hour)
+			})
+		})
+	}
+}
+
+func TestAPauseOfAHealthyStoreDoesNotOpenTheBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, wide)
+		l := over(t, s, failover.DenyAll[string](), failover.Options{})
+		began := time.Now()
+		s.fail(func(context.Context) error {
+			if into := time.Since(began) % (10 * time.Second); into >= 5*time.Second && into < 5080*time.Millisecond {
+				time.Sleep(5080*time.Millisecond - into)
+			}
+			return nil
+		})
+		var wg sync.WaitGroup
+		for range 60 * 200 {
+			wg.Go(func() { take(t, l, 1) })
+			time.Sleep(5 * time.Millisecond)
+		}
+		wg.Wait()
+		st := l.Stats()
+		require.Zero(t, st.Opened)
+		require.LessOrEqual(t, st.Instead, uint64(6*7), "those that began in the first 30 ms of a pause")
+		require.NotZero(t, st.Instead)
+	})
+}
+
+func TestAPrimaryWithoutTimeoutIsAskedUnderTheCallersContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, shared)
+		l := over(t, s, newLocal(t, local), failover.Options{Timeout: -1, Failures: math.MaxInt})
+		s.fail(hang)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		d, err := l.Take(ctx, "k", 1)
+		require.NoError(t, err)
+		require.True(t, d.Degraded, "the deadline has passed, and it can still be answered")
+		ctx, cancel = context.WithCancel(context.Background())
+		time.AfterFunc(time.Second, cancel)
+		_, err = l.Take(ctx, "k", 1)
+		require.ErrorIs(t, err, context.Canceled)
+	})
+}

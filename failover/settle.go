@@ -1,0 +1,66 @@
+package failover
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// settlementsPerCall is how many settlements wait for their turn at most, for each call that may be
+// under way. Beyond that they fail at once.
+const settlementsPerCall = 64
+
+// settling returns how to settle a reservation with the engine that made it.
+func (l *Limiter[K]) settling(a answer) func(actual int) error {
+	switch {
+	case a.res == nil:
+		return nil
+	case a.standIn:
+		return a.res.Settle
+	}
+	return func(actual int) error {
+		err := l.settle(a.res, actual)
+		if err != nil {
+			l.counters.unsettled.Add(1)
+		}
+		return err
+	}
+}
+
+// settle settles a reservation of the primary, within the timeout. A failure counts for the breaker
+// as that of a decision does.
+func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
+	st := l.breaker.standing()
+	if st.state != StateClosed && l.counters.settleFailed.Load() {
+		return fmt.Errorf("failover: the primary was not asked to settle, since it fails: %w", ratelimit.ErrUnavailable)
+	}
+	judge := func(o outcome, err error) {
+		l.counters.settleFailed.Store(o.health() == failure)
+		l.failed(o, err)
+		l.breaker.settled(st.era, o.health())
+	}
+	f := func(context.Context) answer { return answer{err: res.Settle(actual)} }
+	var a answer
+	var o outcome
+	if l.timeout < 0 {
+		a = guarded(noContext, f)
+		o = judgeBy(noContext, a)
+		judge(o, a.err)
+	} else {
+		a, o = l.settler.call(noContext, job{f: f, begin: func() bool { return true }, judge: judge})
+	}
+	l.breaker.announce()
+	switch o {
+	case answered:
+		return nil
+	case overdue:
+		return fmt.Errorf("failover: the primary did not settle within %v: %w", l.timeout, ratelimit.ErrUnavailable)
+	case busy:
+		return fmt.Errorf("failover: %d settlements are under way, and %d wait: %w",
+			cap(l.settler.turns), l.settler.waiting.Load(), ratelimit.ErrUnavailable)
+	case panicked:
+		return fmt.Errorf("%w: %w", a.err, ratelimit.ErrUnavailable)
+	}
+	return a.err
+}
