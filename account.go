@@ -187,18 +187,20 @@ func (b *account) advance(p *plan, now int64) {
 	}
 }
 
-// look answers a cost under the plan, without changing what the key has spent or
-// the time it has seen. The caller holds the lock.
-func (b *account) look(p *plan, reading, cost int64, d *Decision) {
-	s, m := b.view(p, reading)
+// look answers a cost under the plan, and spends nothing. The caller holds the lock.
+func (b *account) look(p *plan, reading, cost int64, q request, d *Decision) {
+	s, m := b.view(p, reading, q)
 	p.answer(s, m, cost, d)
 }
 
-// view returns what the state is under a plan, without changing what the key has spent
-// or the time it has seen. The caller holds the lock.
-func (b *account) view(p *plan, reading int64) (state, moment) {
+// view returns what the state is under a plan. What is said of it comes true only if the
+// key regains under that plan from now on. So all but a Peek, which must change nothing,
+// put the key under it. Of a fresh key there is nothing to come true. The caller holds the lock.
+func (b *account) view(p *plan, reading int64, q request) (state, moment) {
 	m := moment{reading, max(reading, b.last)}
-	b.refold()
+	if b.refold(); !q.peek && b.plan.regained(b.state) > m.now {
+		b.adopt(p, reading)
+	}
 	return carry(b.plan, p, b.state, m.now), m
 }
 
@@ -233,14 +235,16 @@ func (b *account) settleAt(clock Clock, sp spending, actual int64) {
 }
 
 // adopt puts the key under the plan, unless it has a newer one. What was spent
-// stays spent. The caller holds the lock.
+// stays spent. If that is expressed in other figures, they are as of now, so this records
+// the time. The caller holds the lock.
 func (b *account) adopt(p *plan, reading int64) {
 	old := b.plan
 	if !p.outdates(old) {
 		return
 	}
 	if !old.equals(p) {
-		b.state = carry(old, p, b.state, max(reading, b.last))
+		b.last = max(reading, b.last)
+		b.state = carry(old, p, b.state, b.last)
 		b.changes++
 	}
 	b.plan = p

@@ -71,6 +71,8 @@ func (p *plan) settle(s state, now int64, sp spending, actual int64) state {
 	case actual > sp.cost: // what was not foreseen need not fit
 		return p.owe(s, now, actual-sp.cost)
 	case actual == sp.cost:
+	case l == nil && !p.log && sp.at > now:
+		// It was booked, and is not any more: a grant has given it back.
 	case l == nil:
 		return p.refund(s, now, sp, actual)
 	default:

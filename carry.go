@@ -12,7 +12,7 @@ func carry(from, to *plan, s state, now int64) state {
 	switch {
 	case isFrom && isTo:
 		// Each spending keeps its age, but what the old window has left behind is over.
-		return fromLog.advance(fromLog.aside(s, now), now).capped(to)
+		return toLog.replaced(fromLog.advance(fromLog.aside(s), now), now).capped(to)
 	case isFrom:
 		booked, n := fromLog.bookings(s, now)
 		return to.fold(&ledger{entries: booked, base: to.charged(now, from.spent(s, now)-n)})

@@ -61,10 +61,10 @@ func Chain[R any](limiters ...Reserver[R]) (*Chained[R], error) {
 	return &Chained[R]{limiters: append([]Reserver[R](nil), limiters...)}, nil
 }
 
-// isNil reports whether an interface holds nothing, or a nil pointer.
+// isNil reports whether an interface holds nothing, or a nil pointer or function.
 func isNil(x any) bool {
 	v := reflect.ValueOf(x)
-	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+	return !v.IsValid() || (v.Kind() == reflect.Pointer || v.Kind() == reflect.Func) && v.IsNil()
 }
 
 // all returns the limiters, and panics for the zero Chained.

@@ -58,12 +58,12 @@ func (c *charge) ask(reading int64, q request) {
 	}
 }
 
-// estimate finds out what the account would offer, and changes nothing. A key that is
+// estimate finds out what the account would offer, and spends nothing. A key that is
 // not tracked is fresh. The caller holds the lock.
 func (c *charge) estimate(reading int64, q request) {
 	c.asked = false
 	if c.b != nil {
-		c.seen, c.m = c.b.view(c.p, reading)
+		c.seen, c.m = c.b.view(c.p, reading, q)
 	} else {
 		c.m = moment{reading, max(reading, c.floor)}
 		c.seen = state{at: c.m.now}
@@ -116,7 +116,7 @@ func (c *charge) refuse() {
 	}
 }
 
-// try spends the cost if the account allows it. A cost that it can never allow changes nothing.
+// try spends the cost if the account allows it. A cost that it can never allow spends nothing.
 // The caller holds the lock.
 func (c *charge) try(reading int64, q request) {
 	if c.exceeds() {
@@ -181,7 +181,7 @@ func (x charges) of(b *account) int {
 	return none
 }
 
-// estimate finds out what all accounts would offer, and changes nothing.
+// estimate finds out what all accounts would offer, and spends nothing.
 func (x charges) estimate(reading int64, q request) {
 	for i := range x {
 		x[i].estimate(reading, q)

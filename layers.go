@@ -136,7 +136,7 @@ func (l *Layered[R]) done(s *stack[R]) {
 func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
 	s := l.stack()
 	if err = s.load(r, cost); err == nil {
-		err = s.look()
+		err = s.look(peek)
 	}
 	d = s.d
 	l.done(s)

@@ -264,7 +264,7 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account
 			return nil, offer{}, err
 		}
 		if err = p.check(cost); err != nil || cost == 0 || !p.tracks() {
-			l.look(key, p, 0, d)
+			l.look(key, p, 0, take, d)
 			if d.Allowed = err == nil; d.Allowed {
 				d.RetryAfter = 0
 			}
@@ -342,8 +342,8 @@ func (l *Keyed[K]) given(b *account, limit Limit) (*plan, error) {
 	return e.given(limit)
 }
 
-// look fills in what the key would answer to a cost under the plan. It changes nothing.
-func (l *Keyed[K]) look(key K, p *plan, cost int64, d *Decision) {
+// look fills in what the key would answer to a cost under the plan. It spends nothing.
+func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, d *Decision) {
 	if !p.tracks() {
 		d.Allowed, d.Limit, d.Remaining = true, p.limit, p.limit.Capacity()
 		return
@@ -352,7 +352,7 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, d *Decision) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if b.plan != nil {
-			b.look(p, reading(l.clock), cost, d)
+			b.look(p, reading(l.clock), cost, q, d)
 			return
 		}
 	}
@@ -366,7 +366,7 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, d *Decision) {
 // and a key that is not tracked stays so. The errors are those of Take, without [ErrTableFull].
 //
 // After [Keyed.SetLimit], and before the key's next decision, its times are only what Take
-// would say at this instant: a Take that is denied puts the key under the new limit, and a
+// would say at this instant: any Take puts the key under the new limit, and a
 // Peek leaves it to regain at the old rate.
 func (l *Keyed[K]) Peek(key K, cost int) (d Decision, err error) {
 	if err = l.check(key, cost); err != nil {
@@ -379,7 +379,7 @@ func (l *Keyed[K]) Peek(key K, cost int) (d Decision, err error) {
 	if err = p.check(cost); err != nil {
 		cost = 0
 	}
-	l.look(key, p, int64(cost), &d)
+	l.look(key, p, int64(cost), peek, &d)
 	d.Allowed = d.Allowed && err == nil
 	return d, err
 }

@@ -246,6 +246,11 @@ func TestBlockedAllowsNothingAndTracksNothing(t *testing.T) {
 	assert.Zero(t, l.Len())
 }
 
+// clockFunc is a clock that is a function.
+type clockFunc func() time.Duration
+
+func (f clockFunc) Now() time.Duration { return f() }
+
 func TestOptionsAreChecked(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerSecond(1))
 	for _, test := range []struct {
@@ -255,6 +260,8 @@ func TestOptionsAreChecked(t *testing.T) {
 		{ratelimit.Options[string]{MaxKeys: -1}, "ratelimit: Options.MaxKeys is -1, want 0 for the default or more"},
 		{ratelimit.Options[string]{OnFull: 7}, "ratelimit: Options.OnFull is 7, want EvictOldest or RefuseNew"},
 		{ratelimit.Options[string]{IdleTTL: -s}, "ratelimit: Options.IdleTTL is -1s, want 0 or more"},
+		{ratelimit.Options[string]{Clock: (*testClock)(nil)}, "ratelimit: Options.Clock is a nil *ratelimit_test.testClock, want a clock or none"},
+		{ratelimit.Options[string]{Clock: clockFunc(nil)}, "ratelimit: Options.Clock is a nil ratelimit_test.clockFunc, want a clock or none"},
 	} {
 		_, err := ratelimit.New(limit, &test.opts)
 		assert.EqualError(t, err, test.want)

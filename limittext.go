@@ -1,6 +1,8 @@
 package ratelimit
 
 import (
+	"errors"
+	"math/big"
 	"strconv"
 	"strings"
 	"time"
@@ -62,8 +64,9 @@ func (l Limit) String() string {
 //	unlimited
 //	blocked
 //
-// The span after the slash is s, m, h or d (24 hours), or a duration as
-// [time.ParseDuration] reads it. For a valid limit, ParseLimit(l.String()) is l
+// The span after the slash is s, m, h or d (24 hours), or a duration such as 90s, 1h30m
+// or 7d: what [time.ParseDuration] reads, and days. It must be a whole number of
+// nanoseconds. For a valid limit, ParseLimit(l.String()) is l
 // without its Name. Every error wraps [ErrInvalidLimit] and says what is wrong
 // where; the result is valid as [Limit.Validate] has it.
 func ParseLimit(s string) (Limit, error) {
@@ -127,11 +130,58 @@ func parseRate(s string) (r Rate, err error) {
 			return r, nil
 		}
 	}
-	if r.Per, err = time.ParseDuration(per); err != nil {
-		return r, invalid("rate %q: span %q is not s, m, h, d or a duration such as 11s", s, per)
+	if r.Per, err = parseSpan(per); err != nil {
+		return r, invalid("rate %q: span %q %v", s, per, err)
 	}
 	return r, nil
 }
+
+// spanUnits are the units of a span, in nanoseconds: ms before m, which it begins with.
+var spanUnits = []struct {
+	text string
+	ns   int64
+}{
+	{"ns", 1}, {"us", 1e3}, {"\u00b5s", 1e3}, {"\u03bcs", 1e3}, {"ms", 1e6},
+	{"s", 1e9}, {"m", 60e9}, {"h", 3600e9}, {"d", 86400e9},
+}
+
+// parseSpan reads a span of time. [time.ParseDuration] has no days, and cuts what is finer
+// than a nanosecond.
+func parseSpan(s string) (time.Duration, error) {
+	rest := strings.TrimLeft(s, "+-")
+	if len(s)-len(rest) > 1 || rest == "" {
+		return 0, errors.New(wantSpan)
+	}
+	sum := new(big.Rat)
+	for rest != "" {
+		number := rest[:len(rest)-len(strings.TrimLeft(rest, ".0123456789"))]
+		rest = rest[len(number):]
+		part, ok := new(big.Rat).SetString(number)
+		unit := int64(0)
+		for _, u := range spanUnits {
+			if after, found := strings.CutPrefix(rest, u.text); found {
+				unit, rest = u.ns, after
+				break
+			}
+		}
+		if !ok || unit == 0 {
+			return 0, errors.New(wantSpan)
+		}
+		sum.Add(sum, part.Mul(part, new(big.Rat).SetInt64(unit)))
+	}
+	if s[0] == '-' {
+		sum.Neg(sum)
+	}
+	switch {
+	case !sum.IsInt():
+		return 0, errors.New("is not a whole number of nanoseconds")
+	case !sum.Num().IsInt64():
+		return 0, errors.New("is longer than 292 years")
+	}
+	return time.Duration(sum.Num().Int64()), nil
+}
+
+const wantSpan = "is not s, m, h, d or a duration such as 11s"
 
 func parseBurst(word string, words []string) (int, error) {
 	if len(words) < 2 || words[0] != word {
@@ -144,21 +194,53 @@ func parseBurst(word string, words []string) (int, error) {
 	return n, nil
 }
 
-// MarshalText returns the limit's [Limit.String], so that JSON, YAML, flags and
-// whatever else knows [encoding.TextMarshaler] can write limits. An invalid limit
-// is an error.
+// nameWord is the word before a limit's name, and noLimit is the zero Limit, in the text
+// of MarshalText.
+const (
+	nameWord = "name"
+	noLimit  = "none"
+)
+
+// MarshalText returns the limit's [Limit.String], followed by its Name if it has one:
+//
+//	token-bucket 100/s burst 200 name api
+//
+// So JSON, YAML, flags and whatever else knows [encoding.TextMarshaler] can write limits.
+// The zero Limit is "none": a [Decision] that comes with an error may have no limit. Any
+// other invalid limit is an error.
 func (l Limit) MarshalText() ([]byte, error) {
+	if l == (Limit{}) {
+		return []byte(noLimit), nil
+	}
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
-	return []byte(l.String()), nil
+	text := l.String()
+	if l.Name != "" {
+		text += " " + nameWord + " " + l.Name
+	}
+	return []byte(text), nil
 }
 
-// UnmarshalText sets the limit to what [ParseLimit] reads from text, without a
-// Name. On an error the limit is left as it was.
+// UnmarshalText sets the limit to what the text says: what [ParseLimit] reads, and after
+// that a name, as MarshalText writes it; or "none", which is the zero Limit. On an error the
+// limit is left as it was.
 func (l *Limit) UnmarshalText(text []byte) error {
-	parsed, err := ParseLimit(string(text))
+	words := strings.Fields(string(text))
+	if len(words) == 1 && words[0] == noLimit {
+		*l = Limit{}
+		return nil
+	}
+	name := ""
+	if n := len(words); n > 2 && words[n-2] == nameWord {
+		words, name = words[:n-2], words[n-1]
+	}
+	parsed, err := ParseLimit(strings.Join(words, " "))
 	if err != nil {
+		return err
+	}
+	parsed.Name = name
+	if err = parsed.Validate(); err != nil {
 		return err
 	}
 	*l = parsed

@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"encoding/json"
 	"math"
+	"strconv"
 	"testing"
 	"time"
 
@@ -53,6 +54,19 @@ func TestOtherWaysToWriteALimit(t *testing.T) {
 		"fixed-window 5/24h":           ratelimit.FixedWindow(ratelimit.PerDay(5)),
 		"fixed-window 5/1h0.5m":        ratelimit.FixedWindow(ratelimit.Per(5, 3630*time.Second)),
 		"token-bucket  1/s  burst  02": ratelimit.TokenBucket(ratelimit.PerSecond(1), 2),
+		"fixed-window 5/7d":            ratelimit.FixedWindow(ratelimit.Per(5, 7*24*time.Hour)),
+		"fixed-window 5/1d":            ratelimit.FixedWindow(ratelimit.PerDay(5)),
+		"fixed-window 5/1d12h":         ratelimit.FixedWindow(ratelimit.Per(5, 36*time.Hour)),
+		"fixed-window 5/0.5d":          ratelimit.FixedWindow(ratelimit.Per(5, 12*time.Hour)),
+		"fixed-window 5/+1.50s":        ratelimit.FixedWindow(ratelimit.Per(5, 1500*time.Millisecond)),
+		"fixed-window 5/.5s":           ratelimit.FixedWindow(ratelimit.Per(5, 500*time.Millisecond)),
+		"fixed-window 5/1.s":           ratelimit.FixedWindow(ratelimit.PerSecond(5)),
+		"fixed-window 5/1us":           ratelimit.FixedWindow(ratelimit.Per(5, time.Microsecond)),
+		"fixed-window 5/1\u00b5s":      ratelimit.FixedWindow(ratelimit.Per(5, time.Microsecond)),
+		"fixed-window 5/1\u03bcs":      ratelimit.FixedWindow(ratelimit.Per(5, time.Microsecond)),
+		// Ten digits, and still a whole number of nanoseconds.
+		"fixed-window 5/1.0000000001h": ratelimit.FixedWindow(ratelimit.Per(5, time.Hour+360)),
+		"fixed-window 5/1.9999999990s": ratelimit.FixedWindow(ratelimit.Per(5, 2*time.Second-1)),
 	}
 	for text, want := range tests {
 		got, err := ratelimit.ParseLimit(text)
@@ -83,6 +97,14 @@ func TestTextThatIsNoLimit(t *testing.T) {
 		{"units below zero", "sliding-log -5/s", "Rate.Units is -5"},
 		{"a span of zero", "sliding-log 5/0s", "Rate.Per is 0s"},
 		{"a span below zero", "sliding-log 5/-1s", "Rate.Per is -1s"},
+		{"a span that is cut between nanoseconds", "sliding-log 5/1.9999999999s", `"1.9999999999s" is not a whole number of nanoseconds`},
+		{"a span below a nanosecond", "sliding-log 5/0.5ns", `"0.5ns" is not a whole number of nanoseconds`},
+		{"a span that is cut, of several units", "sliding-log 5/1h0.0000000001s", "whole number of nanoseconds"},
+		{"more than a Duration holds", "sliding-log 5/106752d", `"106752d"`},
+		{"far more than a Duration holds", "sliding-log 5/99999999999999999999d", `"99999999999999999999d"`},
+		{"days twice", "sliding-log 5/1.2.3d", `"1.2.3d"`},
+		{"no number before the unit", "sliding-log 5/.d", `".d"`},
+		{"only a sign", "sliding-log 5/-", `"-"`},
 		{"no burst", "token-bucket 5/s", `"burst"`},
 		{"no number after burst", "token-bucket 5/s burst", `"burst"`},
 		{"burst that is no number", "token-bucket 5/s burst ten", `"ten"`},
@@ -117,9 +139,44 @@ func TestLimitsInJSON(t *testing.T) {
 	require.NoError(t, json.Unmarshal(text, &out))
 	require.Equal(t, in, out)
 
-	_, err = json.Marshal(ratelimit.Limit{})
+	_, err = json.Marshal(ratelimit.FixedWindow(ratelimit.PerSecond(0)))
 	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
 	require.ErrorIs(t, json.Unmarshal([]byte(`"sliding-log"`), &ratelimit.Limit{}), ratelimit.ErrInvalidLimit)
+}
+
+// A name is a part of a limit, and is stored with it.
+func TestANameSurvivesMarshalling(t *testing.T) {
+	for _, tt := range limitTexts {
+		in := tt.limit.Named("api-v2_x")
+		text, err := json.Marshal(in)
+		require.NoError(t, err)
+		require.Equal(t, strconv.Quote(tt.text+" name api-v2_x"), string(text))
+		_, err = ratelimit.ParseLimit(tt.text + " name api-v2_x")
+		require.ErrorContains(t, err, `"name api-v2_x"`, "it reads limits without names")
+		out := ratelimit.Blocked().Named("before")
+		require.NoError(t, json.Unmarshal(text, &out))
+		require.Equal(t, in, out)
+	}
+	for _, text := range []string{"unlimited name", "unlimited name 1st", "unlimited name a b", "name api", "none name api", "unlimited name a name b"} {
+		kept := ratelimit.Blocked().Named("kept")
+		require.ErrorIs(t, kept.UnmarshalText([]byte(text)), ratelimit.ErrInvalidLimit, text)
+		require.Equal(t, ratelimit.Blocked().Named("kept"), kept)
+	}
+	_, err := json.Marshal(ratelimit.Unlimited().Named("not a name"))
+	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+}
+
+// Most errors come with a Decision that has no limit. A log line in JSON tells it too.
+func TestADecisionWithoutALimitSurvivesMarshalling(t *testing.T) {
+	l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerSecond(5)).Named("api"))
+	for _, cost := range []int{-1, 0, 1, 6} {
+		in, _ := l.Take(t.Context(), "k", cost)
+		text, err := json.Marshal(in)
+		require.NoError(t, err, cost)
+		out := ratelimit.Decision{Limit: ratelimit.Blocked()}
+		require.NoError(t, json.Unmarshal(text, &out))
+		require.Equal(t, in, out)
+	}
 }
 
 // Whatever parses is valid, and is its own text's limit. Whatever does not is no limit.

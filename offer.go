@@ -10,10 +10,14 @@ type request struct {
 	queue int64 // for how long a leaky bucket may delay what it takes in
 	book  int64 // how far ahead the other algorithms may book
 	keep  bool  // what is spent ahead can be taken out again as if it had never been, until its time
+	peek  bool  // to change nothing: the key stays under the limit that it is under
 }
 
 // take is the request of Take and Allow: now, or whenever a leaky bucket lets it out.
 var take = request{queue: math.MaxInt64}
+
+// peek is the request of Peek, which answers as take does.
+var peek = request{queue: math.MaxInt64, peek: true}
 
 // reserve is the request of Reserve and Wait.
 func reserve(ahead time.Duration) request {

@@ -68,6 +68,8 @@ func (o *Options[K]) validate() error {
 		return fmt.Errorf("ratelimit: Options.OnFull is %d, want EvictOldest or RefuseNew", o.OnFull)
 	case o.IdleTTL < 0:
 		return fmt.Errorf("ratelimit: Options.IdleTTL is %v, want 0 or more", o.IdleTTL)
+	case isNil(o.Clock):
+		return fmt.Errorf("ratelimit: Options.Clock is a nil %T, want a clock or none", o.Clock)
 	}
 	return nil
 }

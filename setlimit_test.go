@@ -384,9 +384,9 @@ func TestMoreLimitsThanArePlansAreKept(t *testing.T) {
 	}
 }
 
-// A stack used to put a key under its new limit, and to record the time, when a cost could
-// never be allowed. A limiter alone changes nothing then.
-func TestACostThatCanNeverPassLeavesAChangeOfLimitPending(t *testing.T) {
+// A cost that can never be allowed, at an instant at which the key is fresh, tells nothing that
+// has to come true under the new limit. So it leaves the change pending, and records no time.
+func TestACostThatCanNeverPassLeavesAChangeOfLimitPendingForAFreshKey(t *testing.T) {
 	for name, take := range map[string]func(t *testing.T, l *ratelimit.Keyed[string], cost int) error{
 		"Keyed.Take": func(t *testing.T, l *ratelimit.Keyed[string], cost int) error {
 			_, err := l.Take(t.Context(), "ann", cost)

@@ -229,16 +229,40 @@ func (l *slidingLog) spent(s state, now int64) int64 {
 	return n + max(0, s.m-past)
 }
 
+// replaced returns a state of another log with its debt placed anew: as much of it as there
+// is room for now, which is what a key with so much spent would have been charged at
+// once, and the rest behind all else. A debt that lies behind a booking may be a part of
+// what is booked, and does not come before it.
+func (l *slidingLog) replaced(s state, now int64) state {
+	debt, at := s.m, s.at
+	if debt == 0 {
+		return s
+	}
+	s.m = 0
+	s = l.advance(s, now)
+	if i := s.log.search(now + 1); i == s.log.len() || at <= s.log.get(i).at {
+		if part := min(debt, l.units-s.n); part > 0 {
+			s.log.insert(entry{now, part})
+			s.n += part
+			debt -= part
+		}
+	}
+	if debt == 0 {
+		return s
+	}
+	return l.indebt(s, now, debt)
+}
+
 // aside returns a state that advance may change while the given one stays as it is. They
-// share the entries: to drop the oldest moves only the beginning. Where a part of the debt
-// is due, an entry has to be written, and so they are copied.
-func (l *slidingLog) aside(s state, now int64) state {
+// share the entries: to drop the oldest moves only the beginning. Where there is a debt,
+// entries may have to be written, and so they are copied.
+func (l *slidingLog) aside(s state) state {
 	if s.detail == nil {
 		return s
 	}
 	s.log.summed() // so that what is worked out for the copy is remembered for both
 	d := *s.detail
-	if s.m > 0 && s.at <= now {
+	if s.m > 0 {
 		d.log = d.log.clone()
 	}
 	s.detail = &d

@@ -151,7 +151,7 @@ func (s *stack[R]) leave() {
 func (s *stack[R]) fail(x *seat[R]) error {
 	err := fmt.Errorf("layer %d: %w", x.layer, x.err)
 	if s.watched {
-		_ = s.look()
+		_ = s.look(take)
 	}
 	if s.d = (Decision{}); x.p != nil {
 		s.d.Limit = x.p.limit
@@ -168,7 +168,7 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 		return err
 	}
 	if cost == 0 {
-		return s.look()
+		return s.look(take)
 	}
 	for range maxTries {
 		if !s.hold() {
@@ -203,14 +203,17 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 // than it can lock their accounts.
 var errKeysGone = fmt.Errorf("%w: the keys of a request kept disappearing; gave up after %d tries", ErrTableFull, maxTries)
 
-// look answers without changing anything: for Peek, and for a cost of 0. No reading is
-// recorded and no key inserted, so it needs no second try once all is locked.
-func (s *stack[R]) look() error {
+// look answers without spending: for Peek, and for a cost of 0. No key is inserted, so it
+// needs no second try once all is locked.
+func (s *stack[R]) look(q request) error {
 	if !s.hold() {
 		return errKeysGone
 	}
 	s.reading = reading(s.clock)
-	s.charges.estimate(s.reading, take)
+	s.charges.estimate(s.reading, q)
+	if s.asks && !q.peek {
+		s.seats.expire()
+	}
 	s.answer(s.fits())
 	s.locks.unlock()
 	return s.err
@@ -303,8 +306,8 @@ func (s *stack[R]) ofKey(x *seat[R]) int {
 // all fit. The accounts are locked. Only now is the clock read, once for all of them: a
 // reading from before the locks could be older than what others have recorded since.
 //
-// A request that can never be allowed is an error, as a cost above a limit is for [Keyed]:
-// it changes nothing, so no account records the time or takes a new limit over.
+// A request that can never be allowed is an error, as a cost above a limit is for [Keyed].
+// It charges nothing, and no key counts it as a denial.
 func (s *stack[R]) weigh(q request) bool {
 	s.reading = reading(s.clock)
 	if s.over {

@@ -1,0 +1,546 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// A question is a call that spends nothing and says how the key stands.
+type question struct {
+	name string
+	ask  func(l *ratelimit.Keyed[string], key string) ratelimit.Decision
+}
+
+// oneLayer returns a stack with one layer, of the limiter, by the key that the request is.
+func oneLayer(l *ratelimit.Keyed[string], limit func(string) ratelimit.Limit) *ratelimit.Layered[string] {
+	layer := ratelimit.By(l, func(key string) (string, error) { return key, nil })
+	if limit != nil {
+		layer = ratelimit.Limited(layer, limit)
+	}
+	s, err := ratelimit.All(layer)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+const farAboveAll = 1 << 40
+
+// questions are all calls, but Peek, that say how a key stands and cannot spend.
+var questions = []question{
+	{"Take(0)", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
+		d, _ := l.Take(nil, key, 0) //nolint:staticcheck // the context is not used
+		return d
+	}},
+	{"Take above the capacity", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
+		d, _ := l.Take(nil, key, farAboveAll) //nolint:staticcheck
+		return d
+	}},
+	{"Reserve(0)", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
+		r, _ := l.Reserve(nil, key, 0, time.Hour) //nolint:staticcheck
+		return r.Decision
+	}},
+	{"Reserve above the capacity", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
+		r, _ := l.Reserve(nil, key, farAboveAll, time.Hour) //nolint:staticcheck
+		return r.Decision
+	}},
+	{"a stack's Take(0)", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
+		d, _ := oneLayer(l, nil).Take(nil, key, 0) //nolint:staticcheck
+		return d
+	}},
+	{"a stack's Take above the capacity", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
+		d, _ := oneLayer(l, nil).Take(nil, key, farAboveAll) //nolint:staticcheck
+		return d
+	}},
+	{"a stack's Reserve(0)", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
+		r, _ := oneLayer(l, nil).Reserve(nil, key, 0, time.Hour) //nolint:staticcheck
+		return r.Decision
+	}},
+	{"what a shadow says when another layer denies", func(l *ratelimit.Keyed[string], key string) (d ratelimit.Decision) {
+		banned := ratelimit.Must(ratelimit.New(ratelimit.Blocked(), &ratelimit.Options[string]{Clock: clockOf[l]}))
+		by := func(l *ratelimit.Keyed[string]) ratelimit.Layer[string] {
+			return ratelimit.By(l, func(key string) (string, error) { return key, nil })
+		}
+		watched := ratelimit.Watch(ratelimit.Shadow(by(l)), func(e ratelimit.Event[string]) { d = e.Decision })
+		s, err := ratelimit.All(watched, by(banned))
+		if err != nil {
+			panic(err)
+		}
+		s.Allow(key, 1)
+		return d
+	}},
+}
+
+// clockOf finds a test's clock again.
+var clockOf = map[*ratelimit.Keyed[string]]*testClock{}
+
+func newAsked(t *testing.T, limit ratelimit.Limit) (*ratelimit.Keyed[string], *testClock) {
+	l, clock := newLimiter(t, limit)
+	clockOf[l] = clock
+	t.Cleanup(func() { delete(clockOf, l) })
+	return l, clock
+}
+
+// What a question says of a key whose limit has changed comes true, as what a denial says.
+func TestWhatAQuestionSaysAfterAChangeOfLimitComesTrue(t *testing.T) {
+	for _, q := range questions {
+		for _, from := range makers {
+			for _, to := range makers {
+				for _, per := range []time.Duration{time.Second, 24 * time.Hour} { // faster, and slower, than before
+					t.Run(fmt.Sprint(q.name, " ", from(1).Algorithm, " to ", to(1).Algorithm, " per ", per), func(t *testing.T) {
+						l, clock := newAsked(t, from(10))
+						require.True(t, l.Allow("k", 10))
+						clock.set(500 * ms)
+						limit := to(10)
+						limit.Rate.Per = per
+						require.NoError(t, l.SetLimit(limit))
+						told := q.ask(l, "k")
+						require.Equal(t, limit, told.Limit)
+						require.Positive(t, told.ResetAfter)
+						if per < time.Hour {
+							require.LessOrEqual(t, told.ResetAfter, 2*per)
+						}
+						clock.advance(told.ResetAfter - 1)
+						require.Equal(t, time.Duration(1), q.ask(l, "k").ResetAfter)
+						clock.advance(1)
+						d := q.ask(l, "k")
+						require.Zero(t, d.ResetAfter)
+						require.Equal(t, 10, d.Remaining)
+						require.Equal(t, 10, remaining(t, l, "k"))
+					})
+				}
+			}
+		}
+	}
+}
+
+// A limit that a request brings along is the key's limit from the first call on, as well.
+func TestWhatAQuestionSaysUnderARequestsLimitComesTrue(t *testing.T) {
+	for _, from := range makers {
+		for _, to := range makers {
+			for _, cost := range []int{0, farAboveAll} {
+				l, clock := newLimiter(t, from(10))
+				require.True(t, l.Allow("k", 10))
+				limit := to(10)
+				limit.Rate.Per = time.Minute
+				s := oneLayer(l, func(string) ratelimit.Limit { return limit })
+				told, _ := s.Take(t.Context(), "k", cost)
+				require.Positive(t, told.ResetAfter)
+				clock.set(told.ResetAfter - 1)
+				d, _ := s.Take(t.Context(), "k", cost)
+				require.Equal(t, time.Duration(1), d.ResetAfter, "%v to %v", from(10), limit)
+				clock.advance(1)
+				d, _ = s.Take(t.Context(), "k", cost)
+				require.Zero(t, d.ResetAfter)
+			}
+		}
+	}
+}
+
+// The clock may step back after a question that has put the key under another limit.
+func TestAQuestionThatTakesALimitOverRecordsTheTime(t *testing.T) {
+	for _, q := range questions {
+		for _, from := range makers {
+			for _, to := range makers {
+				l, clock := newAsked(t, from(10))
+				require.True(t, l.Allow("k", 10))
+				clock.set(10 * time.Minute)
+				require.NoError(t, l.SetLimit(to(10)))
+				told := q.ask(l, "k")
+				clock.set(9 * time.Minute)
+				d, err := l.Take(t.Context(), "k", 10)
+				require.NoError(t, err)
+				require.Equal(t, told.Remaining, d.Remaining, "%s: %v to %v", q.name, from(10), to(10))
+				require.Equal(t, told.ResetAfter+time.Minute, d.ResetAfter)
+			}
+		}
+	}
+}
+
+// A Peek, which changes nothing, changes nothing when the limit has changed either.
+func TestAPeekLeavesTheKeyUnderItsLimit(t *testing.T) {
+	for _, from := range makers {
+		for _, to := range makers {
+			l, clock := newLimiter(t, from(10))
+			require.True(t, l.Allow("k", 10))
+			require.NoError(t, l.SetLimit(to(10)))
+			clock.set(30 * time.Minute)
+			_, _ = l.Peek("k", 1)
+			_, _ = l.Peek("k", farAboveAll)
+			_, _ = oneLayer(l, nil).Peek("k", 1)
+			require.NoError(t, l.SetLimit(from(10)))
+			clock.set(2 * time.Hour)
+			require.Equal(t, 10, remaining(t, l, "k"))
+		}
+	}
+}
+
+// What a tightened log could not hold of what was spent waits as a debt. When the limit is
+// raised again, it is what was spent and no more.
+func TestADebtOfATightenedLogIsPlacedAgainWhenTheLimitIsRaised(t *testing.T) {
+	perHour := func(n int) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerHour(n)) }
+	for _, from := range makers {
+		for _, denials := range []int{0, 1} {
+			l, clock := newLimiter(t, from(12))
+			require.True(t, l.Allow("k", 3))
+			require.NoError(t, l.SetLimit(perHour(2)))
+			for range denials {
+				require.False(t, l.Allow("k", 1))
+			}
+			require.NoError(t, l.SetLimit(perHour(8)))
+			d, err := l.Take(t.Context(), "k", 1)
+			require.NoError(t, err)
+			require.Equal(t, ratelimit.Decision{Allowed: true, Limit: perHour(8), Remaining: 4, ResetAfter: time.Hour}, d, "from %v, %d denials", from(12), denials)
+			clock.set(time.Hour)
+			require.Equal(t, 8, remaining(t, l, "k"))
+		}
+	}
+}
+
+// The same for a debt that was charged, for shorter and longer windows, and where not all of
+// the debt fits.
+func TestADebtIsPlacedAgainWhenALogsLimitChanges(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		spend     int // of 10 an hour, then as much debt again
+		to        ratelimit.Rate
+		remaining int
+		retry     time.Duration // of one more
+		reset     time.Duration
+	}{
+		{"all fits", 10, ratelimit.PerHour(25), 5, 0, time.Hour},
+		{"all fits exactly", 10, ratelimit.PerHour(20), 0, time.Hour, time.Hour},
+		{"a part fits", 10, ratelimit.PerHour(15), 0, time.Hour, 2 * time.Hour},
+		{"all fits into a shorter window", 10, ratelimit.PerMinute(25), 5, 0, time.Minute},
+		{"a longer window", 10, ratelimit.PerDay(10), 0, 48 * time.Hour, 48 * time.Hour},
+		{"a lower limit", 10, ratelimit.PerHour(6), 0, 2 * time.Hour, 3 * time.Hour}, // 10 leave, 6, and 4 beside which 1 fits
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l, _ := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerHour(10)))
+			require.True(t, l.Allow("k", tt.spend))
+			require.NoError(t, l.Adjust("k", tt.spend))
+			require.NoError(t, l.SetLimit(ratelimit.SlidingLog(tt.to)))
+			d, err := l.Peek("k", 1)
+			require.NoError(t, err)
+			require.Equal(t, tt.remaining, d.Remaining)
+			require.Equal(t, tt.retry, d.RetryAfter)
+			require.Equal(t, tt.reset, d.ResetAfter)
+			got, err := l.Take(t.Context(), "k", 1)
+			require.NoError(t, err)
+			require.Equal(t, tt.retry, got.RetryAfter)
+		})
+	}
+}
+
+// A debt that is placed again leaves bookings where they are, and can be cancelled with them.
+func TestADebtIsPlacedAgainBesideBookings(t *testing.T) {
+	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerHour(2)))
+	require.True(t, l.Allow("k", 2))
+	require.NoError(t, l.Adjust("k", 1)) // at 1 h
+	r, err := l.Reserve(t.Context(), "k", 1, 9*time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, time.Hour, r.Delay)
+	require.NoError(t, l.SetLimit(ratelimit.SlidingLog(ratelimit.PerHour(8))))
+	d, err := l.Reserve(t.Context(), "k", 4, 9*time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, time.Hour, d.Delay)
+	require.NoError(t, d.Cancel())
+	require.NoError(t, r.Cancel())
+	require.Equal(t, 5, remaining(t, l, "k"))
+	clock.set(time.Hour)
+	require.Equal(t, 8, remaining(t, l, "k"))
+}
+
+// What a grant has taken back of a booking is not given back a second time when the booking
+// is settled: that would give back what others have spent since.
+func TestABookingThatWasGrantedBackGivesBackNothingMore(t *testing.T) {
+	for _, make := range makers {
+		for _, actual := range []int{0, 6} {
+			for _, wait := range []time.Duration{0, time.Minute} {
+				l, clock := newLimiter(t, make(10))
+				require.True(t, l.Allow("k", 2))
+				if make(10).Algorithm != ratelimit.AlgorithmLeakyBucket {
+					require.True(t, l.Allow("k", 8))
+				}
+				r, err := l.Reserve(t.Context(), "k", 8, 9*time.Hour)
+				require.NoError(t, err)
+				require.Positive(t, r.Delay)
+				clock.set(wait)
+				require.NoError(t, l.Adjust("k", -100))
+				require.Equal(t, 10, remaining(t, l, "k"), make(10))
+				require.True(t, l.Allow("k", 1))
+				require.NoError(t, r.Settle(actual))
+				require.Equal(t, 9, remaining(t, l, "k"), "%v, settled at %d", make(10), actual)
+			}
+		}
+	}
+}
+
+// ---- a random run ----
+
+// An inquiry is a random history of changing limits and calls on one key, which can be
+// played again up to any of its calls.
+type inquiry struct {
+	first ratelimit.Limit
+	calls []askCall
+}
+
+// askCall is one call of an inquiry. Each begins after a time has passed.
+type askCall struct {
+	kind  callKind
+	after time.Duration
+	limit ratelimit.Limit // of SetLimit, of LimitFor from a Refresh on, and of a request if not zero
+	n     int
+}
+
+type callKind int
+
+const (
+	callTake callKind = iota
+	callStack
+	callQuestion
+	callPeek
+	callSetLimit
+	callRefresh
+	callAdjust
+	callReserve
+	callSettle
+)
+
+func (c askCall) String() string {
+	return fmt.Sprintf("%s after %v: n=%d limit=%v", [...]string{"Take", "stack", "question", "Peek", "SetLimit", "Refresh", "Adjust", "Reserve", "Settle"}[c.kind], c.after, c.n, c.limit)
+}
+
+func (q inquiry) String() string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "under %v\n", q.first)
+	for _, c := range q.calls {
+		fmt.Fprintln(&s, c)
+	}
+	return s.String()
+}
+
+// asked is a limiter in the middle of an inquiry.
+type asked struct {
+	l       *ratelimit.Keyed[string]
+	clock   *testClock
+	own     ratelimit.Limit // of the request at hand
+	theKeys ratelimit.Limit // that LimitFor returns
+	stack   *ratelimit.Layered[string]
+	booked  []*ratelimit.Reservation
+}
+
+func begin(t *testing.T, limit ratelimit.Limit) *asked {
+	a := &asked{clock: new(testClock)}
+	a.l = newWith(t, limit, ratelimit.Options[string]{Clock: a.clock, LimitFor: func(string) ratelimit.Limit { return a.theKeys }})
+	clockOf[a.l] = a.clock
+	t.Cleanup(func() { delete(clockOf, a.l) })
+	a.stack = oneLayer(a.l, func(string) ratelimit.Limit { return a.own })
+	return a
+}
+
+// play makes a call, and returns what it answers.
+func (a *asked) play(c askCall) (d ratelimit.Decision) {
+	a.clock.advance(c.after)
+	a.own = c.limit
+	switch c.kind {
+	case callTake:
+		d, _ = a.l.Take(nil, "k", c.n) //nolint:staticcheck
+	case callStack:
+		d, _ = a.stack.Take(nil, "k", c.n) //nolint:staticcheck
+	case callQuestion:
+		d = questions[c.n%len(questions)].ask(a.l, "k")
+	case callPeek:
+		d, _ = a.l.Peek("k", c.n)
+	case callSetLimit:
+		_ = a.l.SetLimit(c.limit)
+	case callRefresh:
+		a.theKeys = c.limit
+		a.l.Refresh("k")
+	case callAdjust:
+		_ = a.l.Adjust("k", c.n)
+	case callReserve:
+		r, _ := a.l.Reserve(nil, "k", c.n%4, 500) //nolint:staticcheck
+		a.booked = append(a.booked, r)
+		d = r.Decision
+	case callSettle:
+		if n := len(a.booked); n > 0 {
+			_ = a.booked[c.n%n].Settle(c.n / 2)
+		}
+	}
+	return d
+}
+
+// playAll plays an inquiry up to before its n-th call.
+func (q inquiry) playAll(t *testing.T, n int) *asked {
+	a := begin(t, q.first)
+	for _, c := range q.calls[:n] {
+		a.play(c)
+	}
+	return a
+}
+
+func randomLimit(r *rand.Rand) ratelimit.Limit {
+	units := []int{1, 2, 3, 5, 8, 20}[r.IntN(6)]
+	per := []time.Duration{10, 60, 100, 1000}[r.IntN(4)]
+	l := ratelimit.Limit{Algorithm: ratelimit.Algorithm(1 + r.IntN(5)), Rate: ratelimit.Per(units, per)}
+	if l.Algorithm <= ratelimit.AlgorithmLeakyBucket {
+		l.Burst = 1 + r.IntN(20)
+	}
+	return l
+}
+
+// randomInquiry returns calls that are all asked under limits that change.
+func randomInquiry(r *rand.Rand) inquiry {
+	q := inquiry{first: randomLimit(r)}
+	for range 4 + r.IntN(14) {
+		c := askCall{kind: callKind(r.IntN(int(callSettle) + 1)), n: r.IntN(8)}
+		if r.IntN(2) == 0 {
+			c.after = time.Duration(r.IntN(150))
+		}
+		if c.kind == callSetLimit || c.kind == callRefresh || c.kind == callStack && r.IntN(2) == 0 {
+			c.limit = randomLimit(r)
+		}
+		if c.kind == callAdjust {
+			c.n = r.IntN(50) - 20
+		}
+		q.calls = append(q.calls, c)
+	}
+	return q
+}
+
+// short returns the shortest history that still fails.
+func (q inquiry) short(fails func(inquiry) string) inquiry {
+	for i := len(q.calls) - 1; i >= 0; i-- {
+		less := inquiry{q.first, append(append([]askCall(nil), q.calls[:i]...), q.calls[i+1:]...)}
+		if fails(less) != "" {
+			q = less
+		}
+	}
+	return q
+}
+
+func inquire(t *testing.T, seed uint64, fails func(inquiry) string) {
+	q := randomInquiry(rand.New(rand.NewPCG(seed, 0)))
+	if fails(q) != "" {
+		q = q.short(fails)
+		require.Fail(t, fails(q), "%d: %v", seed, q)
+	}
+}
+
+// FuzzAsking is the two properties below, for as long as one likes.
+func FuzzAsking(f *testing.F) {
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		inquire(t, seed, func(q inquiry) string { return q.toldComesTrue(t) })
+		inquire(t, seed, func(q inquiry) string { return q.askingChangesNothing(t) })
+	})
+}
+
+// What an answer tells comes true if nothing more is spent and no limit changes, however
+// the limit has changed before. Only a Peek is not held to that: until the key is under its new
+// limit, it tells what Take would say at this instant.
+func TestWhatWasToldComesTrueAfterAnyChangeOfLimit(t *testing.T) {
+	for seed := range rounds(5_000) {
+		inquire(t, seed, func(q inquiry) string { return q.toldComesTrue(t) })
+	}
+}
+
+func (q inquiry) toldComesTrue(t *testing.T) string {
+	last := len(q.calls) - 1
+	if last < 0 {
+		return ""
+	}
+	c := q.calls[last]
+	if c.kind > callQuestion {
+		return ""
+	}
+	told := q.playAll(t, last).play(c)
+	if c.kind == callTake || c.kind == callStack {
+		// The same call again asks for a cost that was denied, or for none.
+		again := c
+		again.after = told.RetryAfter
+		if told.Allowed || told.RetryAfter == 0 {
+			return q.freshAt(t, told)
+		}
+		if d := q.playAll(t, last+1).play(again); !d.Allowed {
+			return fmt.Sprintf("told %+v, and then denied: %+v", told, d)
+		}
+		again.after--
+		if d := q.playAll(t, last+1).play(again); d.Allowed {
+			return fmt.Sprintf("told %+v, and allowed before that", told)
+		}
+	}
+	return q.freshAt(t, told)
+}
+
+// freshAt says what is wrong about when an answer says that the key is fresh. The question
+// under the same limit is the last call with a cost of 0.
+func (q inquiry) freshAt(t *testing.T, told ratelimit.Decision) string {
+	last := len(q.calls)
+	c := q.calls[last-1]
+	c.n *= min(1, int(c.kind)/int(callQuestion)) // a cost of 0, or the same question
+	c.after = told.ResetAfter
+	if d := q.playAll(t, last).play(c); d.ResetAfter != 0 || d.Remaining != d.Limit.Capacity() {
+		return fmt.Sprintf("told %+v, and then %+v", told, d)
+	}
+	if c.after--; c.after < 0 {
+		return ""
+	}
+	if d := q.playAll(t, last).play(c); d.ResetAfter != 1 {
+		return fmt.Sprintf("told %+v, and 1 ns before that %+v", told, d)
+	}
+	return ""
+}
+
+// To ask never changes what is answered later, once the key is under the limit that it is
+// asked under. A Peek never does.
+func TestAskingChangesNothingThatIsPaidLater(t *testing.T) {
+	for seed := range rounds(5_000) {
+		inquire(t, seed, func(q inquiry) string { return q.askingChangesNothing(t) })
+	}
+}
+
+func (q inquiry) askingChangesNothing(t *testing.T) string {
+	quiet, asking := begin(t, q.first), begin(t, q.first)
+	under, sure := ratelimit.Limit{}, true
+	for i, c := range q.calls {
+		want, got := quiet.play(c), asking.play(c)
+		if want != got {
+			return fmt.Sprintf("call %d answers %+v, and %+v if others have asked", i, want, got)
+		}
+		_, _ = asking.l.Peek("k", 1)
+		_, _ = asking.stack.Peek("k", c.n)
+		switch c.kind {
+		case callTake, callQuestion, callReserve:
+			under, sure = ratelimit.Limit{}, true
+		case callStack:
+			under, sure = c.limit, true
+		case callPeek:
+		default: // the key may not be under the limit that is in force now
+			sure = false
+		}
+		if !sure {
+			continue
+		}
+		if under != (ratelimit.Limit{}) {
+			asking.own = under
+			_, _ = asking.stack.Take(nil, "k", 0)           //nolint:staticcheck
+			_, _ = asking.stack.Take(nil, "k", farAboveAll) //nolint:staticcheck
+			continue
+		}
+		for _, ask := range questions {
+			ask.ask(asking.l, "k")
+		}
+		if d, err := asking.l.Peek("k", 7); err == nil && !d.Allowed {
+			_ = asking.l.Allow("k", 7)
+		}
+	}
+	return ""
+}
