@@ -63,29 +63,6 @@ var questions = []question{
 		r, _ := oneLayer(l, nil).Reserve(nil, key, 0, time.Hour) //nolint:staticcheck
 		return r.Decision
 	}},
-	{"what a shadow says when another layer denies", func(l *ratelimit.Keyed[string], key string) (d ratelimit.Decision) {
-		banned := ratelimit.Must(ratelimit.New(ratelimit.Blocked(), &ratelimit.Options[string]{Clock: clockOf[l]}))
-		by := func(l *ratelimit.Keyed[string]) ratelimit.Layer[string] {
-			return ratelimit.By(l, func(key string) (string, error) { return key, nil })
-		}
-		watched := ratelimit.Watch(ratelimit.Shadow(by(l)), func(e ratelimit.Event[string]) { d = e.Decision })
-		s, err := ratelimit.All(watched, by(banned))
-		if err != nil {
-			panic(err)
-		}
-		s.Allow(key, 1)
-		return d
-	}},
-}
-
-// clockOf finds a test's clock again.
-var clockOf = map[*ratelimit.Keyed[string]]*testClock{}
-
-func newAsked(t *testing.T, limit ratelimit.Limit) (*ratelimit.Keyed[string], *testClock) {
-	l, clock := newLimiter(t, limit)
-	clockOf[l] = clock
-	t.Cleanup(func() { delete(clockOf, l) })
-	return l, clock
 }
 
 // What a question says of a key whose limit has changed comes true, as what a denial says.
@@ -95,7 +72,7 @@ func TestWhatAQuestionSaysAfterAChangeOfLimitComesTrue(t *testing.T) {
 			for _, to := range makers {
 				for _, per := range []time.Duration{time.Second, 24 * time.Hour} { // faster, and slower, than before
 					t.Run(fmt.Sprint(q.name, " ", from(1).Algorithm, " to ", to(1).Algorithm, " per ", per), func(t *testing.T) {
-						l, clock := newAsked(t, from(10))
+						l, clock := newLimiter(t, from(10))
 						require.True(t, l.Allow("k", 10))
 						clock.set(500 * ms)
 						limit := to(10)
@@ -149,7 +126,7 @@ func TestAQuestionThatTakesALimitOverRecordsTheTime(t *testing.T) {
 	for _, q := range questions {
 		for _, from := range makers {
 			for _, to := range makers {
-				l, clock := newAsked(t, from(10))
+				l, clock := newLimiter(t, from(10))
 				require.True(t, l.Allow("k", 10))
 				clock.set(10 * time.Minute)
 				require.NoError(t, l.SetLimit(to(10)))
@@ -340,8 +317,6 @@ type asked struct {
 func begin(t *testing.T, limit ratelimit.Limit) *asked {
 	a := &asked{clock: new(testClock)}
 	a.l = newWith(t, limit, ratelimit.Options[string]{Clock: a.clock, LimitFor: func(string) ratelimit.Limit { return a.theKeys }})
-	clockOf[a.l] = a.clock
-	t.Cleanup(func() { delete(clockOf, a.l) })
 	a.stack = oneLayer(a.l, func(string) ratelimit.Limit { return a.own })
 	return a
 }

@@ -116,10 +116,11 @@ func (c *charge) refuse() {
 	}
 }
 
-// try spends the cost if the account allows it. A cost that it can never allow spends nothing.
+// try spends the cost if the account allows it. A cost that it can never allow changes nothing.
 // The caller holds the lock.
 func (c *charge) try(reading int64, q request) {
 	if c.exceeds() {
+		q.peek = true
 		c.estimate(reading, q)
 		return
 	}

@@ -222,8 +222,8 @@ func (j *judge) withLimit(now ratelimit.Limit, o op) answer {
 	return a
 }
 
-// adopts puts the key under another limit if the call is one that does that: a decision, an
-// Adjust, or a settlement that charges like one.
+// adopts puts the key under another limit if the call is one that does that: a decision, one of a
+// cost of 0 or too much included, an Adjust, or a settlement that charges like one.
 func (j *judge) adopts(now ratelimit.Limit, o op) {
 	if !j.known || j.limit == now || !j.charges(now, o) {
 		return
@@ -237,7 +237,12 @@ func (j *judge) adopts(now ratelimit.Limit, o op) {
 func (j *judge) charges(now ratelimit.Limit, o op) bool {
 	switch o.kind {
 	case opTake, opAllow, opReserve, opStack:
-		return o.n > 0 && o.n <= now.Capacity()
+		if o.n > 0 && o.n <= now.Capacity() {
+			return true
+		}
+		// It only says how the key stands. That comes true if the key is under the limit from now
+		// on. Of a fresh key, and if the figures stay the same, there is nothing to come true.
+		return o.n >= 0 && j.limit.Named("") != now.Named("") && j.all().reset(j.at(o.raw)) > j.at(o.raw)
 	case opAdjust:
 		return o.n != 0
 	case opSettle:

@@ -210,7 +210,8 @@ func (s *stack[R]) look(q request) error {
 		return errKeysGone
 	}
 	s.reading = reading(s.clock)
-	s.charges.estimate(s.reading, q)
+	s.firm.estimate(s.reading, q)
+	s.shadows.estimate(s.reading, peek)
 	if s.asks && !q.peek {
 		s.seats.expire()
 	}
@@ -359,6 +360,7 @@ func (s *stack[R]) refuse(q request) {
 		}
 	}
 	if s.watched {
+		q.peek = true // what a shadow says is no reason to change its key
 		s.shadows.estimate(s.reading, q)
 	}
 	s.finish(false)
