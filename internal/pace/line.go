@@ -18,6 +18,11 @@ import (
 // answered. Requests book in the order of their arrival, one at a time, and are sent in
 // that order. When the server says that they have to wait, all bookings are cancelled, and
 // all requests in the queue book again, in order, when the wait is over.
+//
+// The queue is in the order of tickets, and those with a booking are its first ones. So the
+// head has a booking, and a timer for it, or it is the one that may book next, and has a
+// timer or waits for something under way: the limiter's answer, a cancellation, or the answer
+// to a request in flight. Each of these wakes it.
 type line struct {
 	pkg   string // the package that the texts of errors name
 	key   string
@@ -25,8 +30,9 @@ type line struct {
 
 	mu       sync.Mutex               // guards all below
 	queue    []*Place                 // by ticket
+	booked   int                      // how many have a booking: the first ones in the queue
 	tickets  uint64                   // how many were given out
-	flights  []flight                 // requests sent and not answered, by number
+	flights  []flight                 // requests sent and not answered, in the order of their numbers
 	sent     uint64                   // how many requests were sent
 	until    time.Time                // the server has said to send nothing before
 	budgets  []Budget                 // what it has said to be left
@@ -93,15 +99,27 @@ func (l *line) arrive(ctx context.Context, maxWait time.Duration) *Place {
 	return p
 }
 
-// again puts a request that was sent back to its place: before all that came later.
-func (p *Place) again() {
+// again puts a request that was sent back to its place: before all that came later. It
+// returns the bookings of these, which do not hold any more: the request books before them.
+func (p *Place) again() []*ratelimit.Reservation {
 	l := p.line
 	p.repeated = true
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at, _ := slices.BinarySearchFunc(l.queue, p.ticket, func(q *Place, ticket uint64) int { return cmp.Compare(q.ticket, ticket) })
+	at := l.indexLocked(p)
 	l.queue = slices.Insert(l.queue, at, p)
 	p.at, p.waiting = time.Time{}, true
+	if at >= l.booked {
+		return nil
+	}
+	l.booked++ // for the moment, as if it had one
+	return l.unbookLocked(at)
+}
+
+// indexLocked returns where in the queue a place is, or belongs.
+func (l *line) indexLocked(p *Place) int {
+	at, _ := slices.BinarySearchFunc(l.queue, p.ticket, func(q *Place, ticket uint64) int { return cmp.Compare(q.ticket, ticket) })
+	return at
 }
 
 // left returns how long the request can wait.
@@ -156,10 +174,26 @@ func (p *Place) sleep(until time.Time) error {
 }
 
 // next returns what to do, and until when. If it is to send, the place has left the queue.
-func (p *Place) next(now time.Time) (step, time.Time) {
+func (p *Place) next(now time.Time) (todo step, until time.Time) {
 	l := p.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	todo, until = l.stepLocked(p, now)
+	switch todo {
+	case stepBook:
+		l.booking = p
+	case stepSend:
+		l.removeLocked(p) // the booking is spent
+		l.sent++
+		p.seq = l.sent
+		l.flights = append(l.flights, flight{seq: p.seq, at: now})
+		l.wakeLocked()
+	}
+	return todo, until
+}
+
+// stepLocked returns what a place in the queue has to do, and until when.
+func (l *line) stepLocked(p *Place, now time.Time) (step, time.Time) {
 	l.expireLocked(now)
 	l.passSilentLocked(now)
 	switch {
@@ -168,23 +202,17 @@ func (p *Place) next(now time.Time) (step, time.Time) {
 	case p.isLate(now):
 		return stepFail, now
 	case p.res == nil:
-		return l.nextBookingLocked(p, now)
+		return l.bookingStepLocked(p, now)
 	case now.Before(p.at):
 		return stepWait, p.at
 	case l.queue[0] != p:
 		return stepWait, never
 	}
-	l.removeLocked(p)
-	p.res = nil // it is spent
-	l.sent++
-	p.seq = l.sent
-	l.flights = append(l.flights, flight{seq: p.seq, at: now})
-	l.wakeLocked()
 	return stepSend, never
 }
 
-// nextBookingLocked is next for a place that has nothing booked.
-func (l *line) nextBookingLocked(p *Place, now time.Time) (step, time.Time) {
+// bookingStepLocked is stepLocked for a place that has nothing booked.
+func (l *line) bookingStepLocked(p *Place, now time.Time) (step, time.Time) {
 	opens := l.earliestLocked(p, now)
 	switch {
 	case p.isLate(opens):
@@ -196,7 +224,6 @@ func (l *line) nextBookingLocked(p *Place, now time.Time) (step, time.Time) {
 	case !l.roomLocked(now):
 		return stepWait, l.changesLocked(now)
 	}
-	l.booking = p
 	return stepBook, never
 }
 
@@ -212,10 +239,11 @@ func (p *Place) booked(res *ratelimit.Reservation, err error, cost int, now time
 		cancel = append(cancel, res)
 	case res == nil || !res.Allowed:
 		err = p.deniedLocked(res, cost, now)
-	case len(cancel) > 0 || now.Before(l.opensLocked()) || !l.roomLocked(now):
+	case l.firstLocked() != p || now.Before(l.opensLocked()) || !l.roomLocked(now):
 		cancel = append(cancel, res)
 	default:
 		p.res, p.at = res, now.Add(res.Delay)
+		l.booked++
 	}
 	l.undoLocked(cancel)
 	l.wakeLocked()
@@ -257,12 +285,12 @@ func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 		l.loseLocked(p.seq)
 		return nil
 	}
-	l.removeLocked(p)
+	res := l.removeLocked(p)
 	if l.booking == p {
 		bookings = l.backLocked()
 	}
-	if p.res != nil {
-		bookings, p.res = append(bookings, p.res), nil
+	if res != nil {
+		bookings = append(bookings, res)
 	}
 	l.undoLocked(bookings)
 	l.wakeLocked()
@@ -277,10 +305,18 @@ func (l *line) loseLocked(seq uint64) {
 	}
 }
 
-func (l *line) removeLocked(p *Place) {
-	i := slices.Index(l.queue, p)
-	l.queue = slices.Delete(l.queue, i, i+1)
-	p.waiting = false
+// removeLocked takes a place out of the queue, and returns its booking.
+func (l *line) removeLocked(p *Place) (res *ratelimit.Reservation) {
+	if i := l.indexLocked(p); i == 0 {
+		l.queue[0], l.queue = nil, l.queue[1:]
+	} else {
+		l.queue = slices.Delete(l.queue, i, i+1)
+	}
+	if p.waiting = false; p.res != nil {
+		res, p.res = p.res, nil
+		l.booked--
+	}
+	return res
 }
 
 // undoLocked keeps all places from booking until the bookings have been cancelled.
@@ -300,12 +336,10 @@ func (l *line) cancelled() {
 
 // firstLocked returns the first place that has nothing booked.
 func (l *line) firstLocked() *Place {
-	for _, p := range l.queue {
-		if p.res == nil {
-			return p
-		}
+	if l.booked == len(l.queue) {
+		return nil
 	}
-	return nil
+	return l.queue[l.booked]
 }
 
 // wakeLocked wakes those who may have something to do: the first in the queue, and the
@@ -356,7 +390,7 @@ func (l *line) earliestLocked(p *Place, now time.Time) time.Time {
 
 // amongLocked reports whether a place is one of the first n.
 func (l *line) amongLocked(p *Place, n int64) bool {
-	return n >= int64(len(l.queue)) || slices.Contains(l.queue[:max(0, n)], p)
+	return n >= int64(len(l.queue)) || int64(l.indexLocked(p)) < n
 }
 
 // counted is how long after it was sent a request is sure to be counted by its server.
@@ -367,7 +401,7 @@ const counted = time.Second
 // uncountedLocked returns how many requests are booked, or in flight and too young at an
 // instant to be sure to be counted.
 func (l *line) uncountedLocked(at time.Time) int {
-	n := l.bookedLocked()
+	n := l.booked
 	for _, f := range l.flights {
 		if at.Sub(f.at) < counted {
 			n++
@@ -400,15 +434,6 @@ func (l *line) changesLocked(now time.Time) time.Time {
 		}
 	}
 	return next
-}
-
-func (l *line) bookedLocked() (n int) {
-	for _, p := range l.queue {
-		if p.res != nil {
-			n++
-		}
-	}
-	return n
 }
 
 // resetLocked returns the next instant at which a budget is over.
@@ -460,18 +485,26 @@ func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservati
 			p.rouse() // some may not have the time
 		}
 	}
-	return l.unbookLocked(now)
+	defer l.wakeLocked()
+	if !now.Before(l.opensLocked()) && !l.exceededLocked(now, 0) {
+		return nil
+	}
+	return l.unbookLocked(0)
 }
 
 // landLocked takes a request out of those in flight, and returns it: zero if it was not
 // there.
 func (l *line) landLocked(seq uint64) (landed flight) {
-	l.flights = slices.DeleteFunc(l.flights, func(f flight) bool {
-		if f.seq == seq {
-			landed = f
-		}
-		return f.seq == seq
-	})
+	i, found := slices.BinarySearchFunc(l.flights, seq, func(f flight, seq uint64) int { return cmp.Compare(f.seq, seq) })
+	switch {
+	case !found:
+		return flight{}
+	case i == 0:
+		landed, l.flights = l.flights[0], l.flights[1:]
+	default:
+		landed = l.flights[i]
+		l.flights = slices.Delete(l.flights, i, i+1)
+	}
 	return landed
 }
 
@@ -597,20 +630,16 @@ func (l *line) setLocked(b Budget) {
 	}
 }
 
-// unbookLocked takes the bookings back if the server wants nothing to be sent, or leaves
-// less than what is booked. A place that is asking the limiter cancels them when it is
-// back, after its own, which is the last.
-func (l *line) unbookLocked(now time.Time) (bookings []*ratelimit.Reservation) {
-	l.wakeLocked()
-	if !now.Before(l.opensLocked()) && !l.exceededLocked(now, 0) {
-		return nil
-	}
-	for _, p := range l.queue {
+// unbookLocked takes back the bookings of the places from an index on. It returns those that
+// are to be cancelled now. A place that is asking the limiter cancels them when it is back,
+// after its own, which is the last.
+func (l *line) unbookLocked(from int) (bookings []*ratelimit.Reservation) {
+	for _, p := range l.queue[from:l.booked] {
 		if p.res != nil {
 			bookings, p.res, p.at = append(bookings, p.res), nil, time.Time{}
-			p.rouse()
 		}
 	}
+	l.booked = from
 	if l.booking != nil {
 		l.undone = append(l.undone, bookings...)
 		return nil

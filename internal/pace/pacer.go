@@ -15,7 +15,6 @@ import (
 	"cmp"
 	"context"
 	"math"
-	"slices"
 	"sync"
 	"time"
 
@@ -125,7 +124,7 @@ func (pc *Pacer[R]) Learn(p *Place, a Advice, now time.Time) {
 
 // Again puts a request that was answered back to its place in the queue: before all that
 // came later.
-func (pc *Pacer[R]) Again(p *Place) { p.again() }
+func (pc *Pacer[R]) Again(p *Place) { pc.cancel(p.line, p.again()) }
 
 // cancel cancels bookings, the last first: of later ones nothing depends on them. No
 // request of the key books before that is done.
@@ -133,11 +132,15 @@ func (pc *Pacer[R]) cancel(l *line, bookings []*ratelimit.Reservation) {
 	if len(bookings) == 0 {
 		return
 	}
-	defer l.cancelled() // if Cancel panics, too
-	for _, res := range slices.Backward(bookings) {
-		if res.Cancel() != nil {
-			pc.stats.unsettled.Add(1)
-		}
+	defer l.cancelled()
+	for _, res := range bookings {
+		defer pc.undo(res) // the last first, and all of them if one panics
+	}
+}
+
+func (pc *Pacer[R]) undo(res *ratelimit.Reservation) {
+	if res.Cancel() != nil {
+		pc.stats.unsettled.Add(1)
 	}
 }
 
