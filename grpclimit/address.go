@@ -18,7 +18,7 @@ type ClientIPOptions = httplimit.ClientIPOptions
 // address cut to its /64, as [httplimit.RemoteIP] has it. It reads no metadata. Behind a
 // proxy it is the proxy's address, the same for all clients: use [ClientIP] there. It is
 // ErrMalformedKey if the connection has no IP address, such as a Unix socket's.
-func RemoteIP(c *Call) (netip.Addr, error) { return remoteIP.Find(c.remoteAddr(), nil) }
+func RemoteIP(c *Call) (netip.Addr, error) { return remoteIP.Find(c.remote(), nil) }
 
 var remoteIP = clientaddr.Remote()
 
@@ -28,10 +28,12 @@ var remoteIP = clientaddr.Remote()
 // wrong.
 func ClientIP(opts ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
 	return keyOf(clientaddr.New(clientaddr.Options{
-		TrustedProxies: opts.TrustedProxies,
-		TrustedHops:    opts.TrustedHops,
-		Header:         uint8(opts.Header),
-		IPv6Bits:       opts.IPv6Bits,
+		TrustedProxies:   opts.TrustedProxies,
+		TrustUnixSockets: opts.TrustUnixSockets,
+		TrustedHops:      opts.TrustedHops,
+		Header:           uint8(opts.Header),
+		SingleHeader:     opts.SingleHeader,
+		IPv6Bits:         opts.IPv6Bits,
 	}))
 }
 
@@ -48,21 +50,21 @@ func keyOf(f *clientaddr.Finder, err error) (func(*Call) (netip.Addr, error), er
 	}
 	key := strings.ToLower(f.Name())
 	return func(c *Call) (netip.Addr, error) {
-		return f.Find(c.remoteAddr(), func() []string { return c.Metadata(key) })
+		return f.Find(c.remote(), func() []string { return c.Metadata(key) })
 	}, nil
 }
 
-// remoteAddr returns the peer's address. It is not valid if there is none.
-func (c *Call) remoteAddr() netip.Addr {
+// remote returns the other end of the connection.
+func (c *Call) remote() clientaddr.Peer {
 	p := c.Peer()
 	if p == nil || p.Addr == nil {
-		return netip.Addr{}
+		return clientaddr.Peer{}
 	}
 	if tcp, ok := p.Addr.(*net.TCPAddr); ok {
-		return clientaddr.Plain(tcp.AddrPort().Addr())
+		return clientaddr.Peer{Addr: clientaddr.Plain(tcp.AddrPort().Addr())}
 	}
 	if clientaddr.IsUnix(p.Addr) || clientaddr.OverUnix(c.Context()) {
-		return netip.Addr{} // the client has bound its end to a name that may look like an address
+		return clientaddr.Peer{Unix: true} // the client has bound its end to a name that may look like an address
 	}
-	return clientaddr.Parse(p.Addr.String()) // of a server behind net/http, for example
+	return clientaddr.Peer{Addr: clientaddr.Parse(p.Addr.String())} // of a server behind net/http, for example
 }

@@ -62,6 +62,6 @@ func (a *attributes) Attribute(name string) (string, bool) {
 // metadata returns a key's only value. A client that sends a key twice has none: else
 // different parts of a program could believe different ones.
 func (a *attributes) metadata(key string) (string, bool) {
-	v, err := keytext.Single(a.call.Metadata(key), key)
+	v, err := a.call.single(key)
 	return v, err == nil
 }

@@ -71,17 +71,27 @@ func Optional[K any](key func(*Call) (K, error)) func(*Call) (K, error) {
 // Metadata returns a key function for the value that the client has sent under a key. It
 // is ErrNoKey if the value is missing or empty, and ErrMalformedKey if it is longer than
 // 1 KiB, or if there are several, since another program may read another one of them.
-// White space around the value is no part of it. Clients send what they like: use it if a proxy or another interceptor has set or checked
-// the value, or beside a limit by address. For secrets, use [APIKey].
+// White space around the value is no part of it, except in binary metadata, whose keys end
+// in "-bin". Clients send what they like: use it if a proxy or another interceptor has set
+// or checked the value, or beside a limit by address. For secrets, use [APIKey].
 func Metadata(key string) func(*Call) (string, error) {
 	key = strings.ToLower(key)
 	return func(c *Call) (string, error) {
-		value, err := keytext.Single(c.Metadata(key), key)
+		value, err := c.single(key)
 		if err != nil {
 			return "", err
 		}
 		return keytext.Short(value, key)
 	}
+}
+
+// single returns the only value under a key in lower case. The value of a binary key is
+// bytes, of which none is white space.
+func (c *Call) single(key string) (string, error) {
+	if strings.HasSuffix(key, "-bin") {
+		return keytext.Raw(c.Metadata(key), key)
+	}
+	return keytext.Single(c.Metadata(key), key)
 }
 
 // APIKey returns a key function for the hash of a secret that the client has sent under a
@@ -94,7 +104,7 @@ func Metadata(key string) func(*Call) (string, error) {
 func APIKey(key string) func(*Call) (Hash, error) {
 	key = strings.ToLower(key)
 	return func(c *Call) (Hash, error) {
-		secret, err := keytext.Single(c.Metadata(key), key)
+		secret, err := c.single(key)
 		if err != nil {
 			return Hash{}, err
 		}

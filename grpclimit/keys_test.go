@@ -67,6 +67,38 @@ func TestWhiteSpaceAroundAValueIsNoPartOfTheKey(t *testing.T) {
 	}
 }
 
+// Binary metadata are bytes, not text: 9 and 32 are a tab and a space.
+func TestBinaryMetadataAreKeptAsTheyAre(t *testing.T) {
+	seen := map[string]bool{}
+	for _, value := range []string{"\x09", "\x20", "k", " k", "k ", "\x00", "\xff\x20", "\xff"} {
+		c := callWith("user-bin", value)
+		key, err := grpclimit.Metadata("User-Bin")(c)
+		require.NoError(t, err)
+		assert.Equal(t, value, key)
+		assert.False(t, seen[key])
+		seen[key] = true
+		secret, err := grpclimit.APIKey("user-bin")(c)
+		require.NoError(t, err)
+		assert.Equal(t, grpclimit.HashOf(value), secret)
+		got, ok := grpclimit.PolicyRequest(c, nil).Attribute("header:User-Bin")
+		assert.True(t, ok)
+		assert.Equal(t, value, got)
+	}
+	for name, row := range map[string]struct {
+		call *grpclimit.Call
+		want error
+	}{
+		"missing": {callWith(), grpclimit.ErrNoKey},
+		"empty":   {callWith("user-bin", ""), grpclimit.ErrNoKey},
+		"several": {callWith("user-bin", "a", "user-bin", "a"), grpclimit.ErrMalformedKey},
+	} {
+		_, err := grpclimit.Metadata("user-bin")(row.call)
+		assert.ErrorIs(t, err, row.want, name)
+		_, err = grpclimit.APIKey("user-bin")(row.call)
+		assert.ErrorIs(t, err, row.want, name)
+	}
+}
+
 func TestASecretHasTheSameHashAsOverHTTP(t *testing.T) {
 	for _, secret := range []string{"s", strings.Repeat("long", 1000)} {
 		r := &http.Request{Header: http.Header{"X-Api-Key": {secret}, "Authorization": {"Bearer " + secret}}}

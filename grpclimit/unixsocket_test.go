@@ -40,3 +40,23 @@ func TestTheFileNameOfAUnixSocketsClientIsNoAddress(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, netip.MustParseAddr("10.0.0.1"), a)
 }
+
+func TestPeersOfAUnixSocketMayBeTrusted(t *testing.T) {
+	socket := &net.UnixAddr{Net: "unix"}
+	single, err := grpclimit.ClientIP(grpclimit.ClientIPOptions{TrustUnixSockets: true, SingleHeader: "x-real-ip"})
+	require.NoError(t, err)
+	list, err := grpclimit.ClientIP(grpclimit.ClientIPOptions{TrustUnixSockets: true})
+	require.NoError(t, err)
+	for name, ctx := range map[string]context.Context{
+		"grpc's own server": incoming(socket, "x-real-ip", "203.0.113.1", "x-forwarded-for", "6.6.6.6, 203.0.113.1"),
+		"behind net/http": context.WithValue(incoming(behindHTTP("@"), "x-real-ip", "203.0.113.1", "x-forwarded-for", "203.0.113.1"),
+			http.LocalAddrContextKey, socket),
+		"the client itself": incoming(tcp("203.0.113.1:80"), "x-real-ip", "6.6.6.6", "x-forwarded-for", "6.6.6.6"),
+	} {
+		for _, key := range []func(*grpclimit.Call) (netip.Addr, error){single, list} {
+			a, err := key(grpclimit.NewCall(ctx, "/pkg.Service/Method", nil))
+			require.NoError(t, err, name)
+			assert.Equal(t, "203.0.113.1", a.String(), name)
+		}
+	}
+}

@@ -26,18 +26,28 @@ type ClientIPOptions struct {
 	// TrustedHops are empty, headers are never read.
 	TrustedProxies []netip.Prefix
 
+	// TrustUnixSockets trusts whoever connects over a Unix socket, such as nginx on the
+	// same host: make sure that only the proxy may open the socket's file. If false,
+	// such connections have no client, except with TrustedHops alone.
+	TrustUnixSockets bool
+
 	// TrustedHops is how many proxies a request passes, the one that connects to the
 	// server included: the client is the entry of the header with this number, counted from
 	// the end. It is for proxies whose addresses change, such as a cloud's load
-	// balancers. If TrustedProxies is empty, everyone who connects is believed: make sure
-	// that only the proxies can. If it is given too, a peer that is not in it is the
-	// client, and the entries of the header are counted, not compared. If zero, entries
-	// are compared with TrustedProxies.
+	// balancers. If no peer is trusted otherwise, everyone who connects is believed: make
+	// sure that only the proxies can. With TrustedProxies or TrustUnixSockets, a peer that
+	// is not trusted is the client, and the entries of the header are counted, not
+	// compared. If zero, entries are compared with TrustedProxies.
 	TrustedHops int
 
 	// Header is what these proxies write. If zero, X-Forwarded-For. The other
 	// one is never read: a proxy passes on a header that it does not know.
 	Header ProxyHeader
+
+	// SingleHeader names a header field that holds exactly one address, such as
+	// X-Real-IP, which is read in place of Header: see [HeaderIP]. It goes with
+	// TrustedProxies, TrustUnixSockets and IPv6Bits. If empty, Header is read.
+	SingleHeader string
 
 	// IPv6Bits is the length of the prefix that counts as one client: one
 	// subscriber has at least a /64. If zero, 64; 128 tells all addresses apart.
@@ -69,15 +79,17 @@ var remoteIP = clientaddr.Remote()
 //
 // An entry that is no address, if it is met on the way to the client's, is
 // [ErrMalformedKey]; so is a line of Forwarded with broken syntax or above 16 KiB, and
-// a connection without an address, such as a Unix socket's. If the header has only
+// a connection without an address, such as a Unix socket's that is not trusted. If the header has only
 // trusted proxies, or fewer entries than TrustedHops, it is [ErrNoKey]: otherwise all
 // clients of that proxy would be one.
 func ClientIP(opts ClientIPOptions) (func(*http.Request) (netip.Addr, error), error) {
 	return keyOf(clientaddr.New(clientaddr.Options{
-		TrustedProxies: opts.TrustedProxies,
-		TrustedHops:    opts.TrustedHops,
-		Header:         uint8(opts.Header),
-		IPv6Bits:       opts.IPv6Bits,
+		TrustedProxies:   opts.TrustedProxies,
+		TrustUnixSockets: opts.TrustUnixSockets,
+		TrustedHops:      opts.TrustedHops,
+		Header:           uint8(opts.Header),
+		SingleHeader:     opts.SingleHeader,
+		IPv6Bits:         opts.IPv6Bits,
 	}))
 }
 
@@ -89,7 +101,9 @@ func ClientIP(opts ClientIPOptions) (func(*http.Request) (netip.Addr, error), er
 // From a trusted peer, a field that is missing or empty is [ErrNoKey], and one that
 // holds no address, or several, [ErrMalformedKey]. The trusted peer must set or remove the
 // field in every request that it passes on. For lists such as X-Forwarded-For, use
-// ClientIP.
+// ClientIP. For a proxy that connects over a Unix socket, use
+//
+//	httplimit.ClientIP(httplimit.ClientIPOptions{SingleHeader: "X-Real-IP", TrustUnixSockets: true})
 func HeaderIP(header string, trusted []netip.Prefix) (func(*http.Request) (netip.Addr, error), error) {
 	return keyOf(clientaddr.Single(header, trusted))
 }
@@ -102,15 +116,6 @@ func keyOf(f *clientaddr.Finder, err error) (func(*http.Request) (netip.Addr, er
 }
 
 func find(f *clientaddr.Finder, r *http.Request) (netip.Addr, error) {
-	return f.Find(remoteAddr(r), func() []string { return r.Header[f.Name()] })
-}
-
-// remoteAddr returns the address of the connection's other end. It is not valid if there
-// is none.
-func remoteAddr(r *http.Request) netip.Addr {
-	a := clientaddr.Parse(r.RemoteAddr)
-	if a.IsValid() && clientaddr.OverUnix(r.Context()) {
-		return netip.Addr{}
-	}
-	return a
+	peer := clientaddr.Peer{Addr: clientaddr.Parse(r.RemoteAddr), Unix: clientaddr.OverUnix(r.Context())}
+	return f.Find(peer, func() []string { return r.Header[f.Name()] })
 }

@@ -30,10 +30,12 @@ var listNames = [lists]string{"X-Forwarded-For", "Forwarded"}
 
 // Options are httplimit.ClientIPOptions.
 type Options struct {
-	TrustedProxies []netip.Prefix
-	TrustedHops    int
-	Header         uint8
-	IPv6Bits       int
+	TrustedProxies   []netip.Prefix
+	TrustUnixSockets bool
+	TrustedHops      int
+	Header           uint8
+	SingleHeader     string
+	IPv6Bits         int
 }
 
 const defaultIPv6Bits = 64
@@ -41,6 +43,7 @@ const defaultIPv6Bits = 64
 // Finder finds a client's address. It is safe for concurrent use.
 type Finder struct {
 	trusted []netip.Prefix // normalised
+	unix    bool           // peers that connect over a Unix socket are trusted
 	header  uint8
 	single  string // the field that holds one address, instead of header
 	hops    int    // how many entries count as trusted; 0 if they are compared
@@ -50,7 +53,8 @@ type Finder struct {
 // Remote finds the address of the connection's other end, and reads no header.
 func Remote() *Finder { return &Finder{bits: defaultIPv6Bits} }
 
-// New returns what reads a list that proxies have written. Its errors have no prefix.
+// New returns what reads a list that proxies have written, or a field that holds one
+// address. Its errors have no prefix.
 func New(o Options) (*Finder, error) {
 	switch {
 	case o.Header >= lists:
@@ -59,30 +63,43 @@ func New(o Options) (*Finder, error) {
 		return nil, fmt.Errorf("ClientIPOptions.IPv6Bits is %d, want 1 to 128, or 0 for %d", o.IPv6Bits, defaultIPv6Bits)
 	case o.TrustedHops < 0:
 		return nil, fmt.Errorf("ClientIPOptions.TrustedHops is %d, want 0 or more", o.TrustedHops)
+	case o.SingleHeader != "" && (o.Header != 0 || o.TrustedHops > 0):
+		return nil, errors.New("ClientIPOptions.SingleHeader is no list: it goes with neither Header nor TrustedHops")
 	}
-	f := &Finder{header: o.Header, bits: cmp.Or(o.IPv6Bits, defaultIPv6Bits), hops: o.TrustedHops}
+	f := &Finder{unix: o.TrustUnixSockets, header: o.Header, bits: cmp.Or(o.IPv6Bits, defaultIPv6Bits), hops: o.TrustedHops}
 	if err := f.trust("ClientIPOptions.TrustedProxies", o.TrustedProxies); err != nil {
 		return nil, err
+	}
+	if o.SingleHeader != "" {
+		if err := f.read("ClientIPOptions.SingleHeader", o.SingleHeader); err != nil {
+			return nil, err
+		}
 	}
 	return f, nil
 }
 
 // Single returns what reads a field that holds one address. Its errors have no prefix.
 func Single(header string, trusted []netip.Prefix) (*Finder, error) {
-	name := http.CanonicalHeaderKey(header)
-	switch {
-	case !keytext.IsToken(header):
-		return nil, errors.New("HeaderIP needs the name of a header field")
-	case slices.Contains(listNames[:], name):
-		return nil, fmt.Errorf("HeaderIP: %s is a list: use ClientIP", name)
-	case len(trusted) == 0:
-		return nil, fmt.Errorf("HeaderIP needs the peers from which %s is believed: from others, anyone can write it", name)
-	}
-	f := &Finder{bits: defaultIPv6Bits, single: name}
+	f := &Finder{bits: defaultIPv6Bits}
 	if err := f.trust("HeaderIP: trusted", trusted); err != nil {
 		return nil, err
 	}
-	return f, nil
+	return f, f.read("HeaderIP", header)
+}
+
+// read makes f read a field that holds one address, which is an argument or option of that
+// name.
+func (f *Finder) read(name, header string) error {
+	f.single = http.CanonicalHeaderKey(header)
+	switch {
+	case !keytext.IsToken(header):
+		return fmt.Errorf("%s needs the name of a header field", name)
+	case slices.Contains(listNames[:], f.single):
+		return fmt.Errorf("%s: %s is a list: use ClientIP", name, f.single)
+	case len(f.trusted) == 0 && !f.unix:
+		return fmt.Errorf("%s needs the peers from which %s is believed: from others, anyone can write it", name, f.single)
+	}
+	return nil
 }
 
 // trust adds the prefixes, which are an argument or option of that name.
@@ -134,16 +151,22 @@ func IsUnix(a net.Addr) bool { return strings.HasPrefix(a.Network(), "unix") }
 // are compared: without a zone, and IPv4 if it is an IPv4-mapped address.
 func Plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// Find returns the client's address, given that of the connection's other end as Parse or
-// Plain returns it. It asks for the
+// Peer is the other end of a connection.
+type Peer struct {
+	Addr netip.Addr // as Parse or Plain returns it
+	Unix bool       // it has come over a Unix socket, and has no address
+}
+
+// Find returns the client's address, given the connection's other end. It asks for the
 // lines of the header field [Finder.Name] only if that is trusted.
-func (f *Finder) Find(peer netip.Addr, lines func() []string) (netip.Addr, error) {
+func (f *Finder) Find(peer Peer, lines func() []string) (netip.Addr, error) {
 	switch {
-	case f.hops > 0 && len(f.trusted) == 0: // the peer may be a Unix socket
-	case !peer.IsValid():
+	case f.hops > 0 && len(f.trusted) == 0 && !f.unix: // whoever connects is believed
+	case f.unix && peer.Unix:
+	case peer.Unix || !peer.Addr.IsValid():
 		return netip.Addr{}, fmt.Errorf("%w: the connection has no IP address", undecided.ErrMalformedKey)
-	case !f.trusts(peer):
-		return f.group(peer), nil
+	case !f.trusts(peer.Addr):
+		return f.group(peer.Addr), nil
 	}
 	client, err := f.claimed(f.Name(), lines())
 	if err != nil {

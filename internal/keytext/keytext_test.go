@@ -1,0 +1,105 @@
+package keytext_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/weir-go/ratelimit/internal/keytext"
+	"github.com/weir-go/ratelimit/internal/undecided"
+)
+
+func TestThereIsOneValueOrNone(t *testing.T) {
+	for name, row := range map[string]struct {
+		values      []string
+		raw, single string
+		rawErr, err error
+	}{
+		"one":              {[]string{"k"}, "k", "k", nil, nil},
+		"white space":      {[]string{" \tk k\t"}, " \tk k\t", "k k", nil, nil},
+		"other space":      {[]string{"\nk\u00a0"}, "\nk\u00a0", "\nk\u00a0", nil, nil},
+		"white space only": {[]string{" \t"}, " \t", "", nil, undecided.ErrNoKey},
+		"empty":            {[]string{""}, "", "", undecided.ErrNoKey, undecided.ErrNoKey},
+		"none":             {nil, "", "", undecided.ErrNoKey, undecided.ErrNoKey},
+		"two":              {[]string{"s3cret", "s3cret"}, "", "", undecided.ErrMalformedKey, undecided.ErrMalformedKey},
+		"empty, and one":   {[]string{"", "s3cret"}, "", "", undecided.ErrMalformedKey, undecided.ErrMalformedKey},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := keytext.Raw(row.values, "field")
+			assert.Equal(t, row.raw, got)
+			check(t, row.rawErr, err)
+			got, err = keytext.Single(row.values, "field")
+			assert.Equal(t, row.single, got)
+			check(t, row.err, err)
+		})
+	}
+}
+
+// check compares an error, whose text names the field and holds nothing of a value.
+func check(t *testing.T, want, err error) {
+	t.Helper()
+	if want == nil {
+		assert.NoError(t, err)
+		return
+	}
+	assert.ErrorIs(t, err, want)
+	assert.ErrorContains(t, err, "field")
+	assert.NotContains(t, err.Error(), "s3cret")
+}
+
+func TestLongTextsAreNotKept(t *testing.T) {
+	for _, n := range []int{0, 1, 1024} {
+		got, err := keytext.Short(strings.Repeat("k", n), "field")
+		assert.NoError(t, err)
+		assert.Len(t, got, n)
+	}
+	got, err := keytext.Short(strings.Repeat("s3cret", 171), "field") // 1026 bytes
+	assert.Empty(t, got)
+	check(t, undecided.ErrMalformedKey, err)
+	assert.ErrorContains(t, err, "1026 bytes")
+}
+
+func TestBearerTokens(t *testing.T) {
+	for value, want := range map[string]string{
+		"Bearer t": "t", "bearer t": "t", "BEARER   t": "t", " Bearer t\t": "t", "Bearer a.b-c_d~e+f/g==": "a.b-c_d~e+f/g==",
+	} {
+		got, err := keytext.Bearer([]string{value})
+		assert.NoError(t, err, value)
+		assert.Equal(t, want, got)
+	}
+	for value, want := range map[string]error{
+		"": undecided.ErrNoKey, "Bearer": undecided.ErrNoKey, "Bearer ": undecided.ErrNoKey, "Basic s3cret": undecided.ErrNoKey,
+		"s3cret": undecided.ErrNoKey, "Bearers3cret": undecided.ErrNoKey, "Bearer,s3cret": undecided.ErrNoKey, ", Bearer s3cret": undecided.ErrNoKey,
+		"Basic x, Bearer s3cret": undecided.ErrNoKey, "Bearer s3cret, Basic x": undecided.ErrMalformedKey, "Bearer x,s3cret": undecided.ErrMalformedKey,
+		"Bearer x s3cret": undecided.ErrMalformedKey, "Bearer x\ts3cret": undecided.ErrMalformedKey, "Bearer\ts3cret": undecided.ErrMalformedKey,
+	} {
+		got, err := keytext.Bearer([]string{value})
+		assert.ErrorIs(t, err, want, value)
+		assert.Empty(t, got, value)
+		assert.NotContains(t, err.Error(), "s3cret")
+	}
+	_, err := keytext.Bearer([]string{"Bearer x", "Bearer s3cret"})
+	assert.ErrorIs(t, err, undecided.ErrMalformedKey)
+}
+
+func TestTokensAreNamesOfFields(t *testing.T) {
+	const others = "!#$%&'*+-.^_`|~"
+	for c := range 256 {
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		want := letter || strings.ContainsRune(others, rune(c)) && c < 128
+		s := string([]byte{byte(c)})
+		assert.Equal(t, want, keytext.IsToken(s), "%q", s)
+		assert.Equal(t, want, keytext.IsToken("a"+s+"b"), "%q", s)
+	}
+	assert.False(t, keytext.IsToken(""))
+}
+
+func TestHostHasOneSpelling(t *testing.T) {
+	for _, host := range []string{"api.example", "API.Example", "api.example.", "api.example:80", "API.example.:443", "api.example:"} {
+		assert.Equal(t, "api.example", keytext.Host(host))
+	}
+	for host, want := range map[string]string{"[2001:DB8::1]:80": "2001:db8::1", "[::1]": "[::1]", "::1": "::1", "": "", ".": "", "a:b:c": "a:b:c"} {
+		assert.Equal(t, want, keytext.Host(host), host)
+	}
+}

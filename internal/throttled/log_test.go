@@ -1,0 +1,78 @@
+package throttled_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/weir-go/ratelimit/internal/throttled"
+)
+
+// written collects lines without their time.
+func written() (*slog.Logger, *bytes.Buffer) {
+	var b bytes.Buffer
+	return slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})), &b
+}
+
+var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+func TestOneLineASecondSaysHowManyWereLeftOut(t *testing.T) {
+	to, lines := written()
+	var l throttled.Log
+	for _, at := range []time.Duration{0, 1, 999_999_999, 1e9, 1e9 + 1, 2e9 - 1, 5e9, 6e9 - 1, 6e9} {
+		l.Line(context.Background(), to, noon.Add(at), slog.LevelWarn, "m", "at", at)
+	}
+	assert.Equal(t, `level=WARN msg=m at=0s unlogged=0
+level=WARN msg=m at=1s unlogged=2
+level=WARN msg=m at=5s unlogged=2
+level=WARN msg=m at=6s unlogged=1
+`, lines.String())
+}
+
+// A clock that is set back by more than a second must not silence the log until it is there
+// again.
+func TestClockSetBackDoesNotSilenceTheLog(t *testing.T) {
+	to, lines := written()
+	var l throttled.Log
+	for _, at := range []time.Duration{0, -1, -time.Hour, -time.Hour + 1, -time.Hour + time.Second} {
+		l.Line(context.Background(), to, noon.Add(at), slog.LevelError, "m", "at", at)
+	}
+	assert.Equal(t, `level=ERROR msg=m at=0s unlogged=0
+level=ERROR msg=m at=-1h0m0s unlogged=1
+level=ERROR msg=m at=-59m59s unlogged=1
+`, lines.String())
+}
+
+func TestCrowdAtOneInstantWritesOneLine(t *testing.T) {
+	to, lines := written()
+	var l throttled.Log
+	var crowd sync.WaitGroup
+	for range 100 {
+		crowd.Go(func() { l.Line(context.Background(), to, noon, slog.LevelWarn, "m") })
+	}
+	crowd.Wait()
+	assert.Equal(t, 1, strings.Count(lines.String(), "msg=m"))
+	l.Line(context.Background(), to, noon.Add(time.Second), slog.LevelWarn, "m")
+	assert.Equal(t, 2, strings.Count(lines.String(), "msg=m"))
+}
+
+func TestNilLoggerIsTheDefaultOne(t *testing.T) {
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	to, lines := written()
+	slog.SetDefault(to)
+	var l throttled.Log
+	l.Line(context.Background(), nil, noon, slog.LevelWarn, "m")
+	assert.Equal(t, "level=WARN msg=m unlogged=0\n", lines.String())
+}
