@@ -27,6 +27,10 @@ type ClientOptions struct {
 	// zero, as long as its context allows, without end if that has no deadline.
 	MaxWait time.Duration
 
+	// MaxServerWait is the longest wait that a server is believed: a longer one counts as
+	// this. If zero, ten years. See also [Client.Reset].
+	MaxServerWait time.Duration
+
 	// MaxRetries is how many times a unary call is sent again that the server has
 	// refused, after the time that it has asked for. If zero, the refusal goes to the
 	// caller. A call is sent again only if the server asks for a retry, with
@@ -101,6 +105,8 @@ func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client,
 	switch {
 	case o.MaxWait < 0:
 		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxWait is %v, want 0 or more", o.MaxWait)
+	case o.MaxServerWait < 0:
+		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxServerWait is %v, want 0 or more", o.MaxServerWait)
 	case o.MaxRetries < 0:
 		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxRetries is %d, want 0 or more", o.MaxRetries)
 	case o.MaxKeys < 0:
@@ -109,7 +115,7 @@ func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client,
 	if o.Key == nil {
 		o.Key = func(c *ClientCall) string { return c.Target }
 	}
-	c.pacer = pace.New("grpclimit", l, pace.Options[*ClientCall]{Cost: o.Cost, MaxWait: o.MaxWait, MaxKeys: o.MaxKeys})
+	c.pacer = pace.New("grpclimit", l, pace.Options[*ClientCall]{Cost: o.Cost, MaxWait: o.MaxWait, MaxKeys: o.MaxKeys, Longest: o.MaxServerWait})
 	return c, nil
 }
 
@@ -141,6 +147,16 @@ func (c *Client) Stats() ClientStats {
 		return ClientStats{}
 	}
 	return ClientStats(c.pacer.Stats())
+}
+
+// Reset forgets what the server of a key has said: calls that wait for it are sent as the
+// limiter allows. The key is what ClientOptions.Key returns for the server's calls, by
+// default the connection's canonical target, such as "dns:///api.example.com:443". Answers to
+// calls that are under way are obeyed when they come.
+func (c *Client) Reset(key string) {
+	if c.isMade() {
+		c.pacer.Reset(key)
+	}
 }
 
 func (c *Client) isMade() bool { return c != nil && c.pacer != nil }

@@ -757,3 +757,46 @@ func TestClientStartsNoGoroutine(t *testing.T) {
 	}
 	assert.LessOrEqual(t, runtime.NumGoroutine(), before)
 }
+
+func TestNoServerIsBelievedForLongerThanIsSaid(t *testing.T) {
+	const century = 100 * 365 * 24 * time.Hour
+	for name, r := range map[string]reply{
+		"RetryInfo": denial(century),
+		"pushback":  {refusing(codes.ResourceExhausted), []string{strconv.FormatInt(century.Milliseconds(), 10)}},
+	} {
+		for way, do := range ways {
+			t.Run(name+" "+way, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newScript(once(r))
+					client, _ := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{MaxServerWait: time.Hour})
+					assert.Equal(t, codes.ResourceExhausted, status.Code(do(t.Context(), client)))
+					ok(t.Context(), t, client, way)
+					assert.Equal(t, []time.Duration{0, time.Hour}, s.times())
+				})
+			})
+		}
+	}
+	_, err := grpclimit.NewClient(unlimited(t), &grpclimit.ClientOptions{MaxServerWait: -1})
+	assert.EqualError(t, err, "grpclimit: ClientOptions.MaxServerWait is -1ns, want 0 or more")
+}
+
+// What a server has said can be taken back: all who wait go on at once.
+func TestResetForgetsWhatTheServerHasSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript(once(denial(24 * time.Hour)))
+		client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{Key: func(*grpclimit.ClientCall) string { return "key" }})
+		assert.Error(t, ways["unary"](t.Context(), client))
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() { ok(t.Context(), t, client, "unary") })
+		}
+		time.Sleep(time.Minute)
+		c.Reset("other")
+		synctest.Wait()
+		assert.Len(t, s.times(), 1)
+		c.Reset("key")
+		wg.Wait()
+		assert.Equal(t, []time.Duration{0, time.Minute, time.Minute, time.Minute}, s.times())
+	})
+	new(grpclimit.Client).Reset("key") // does nothing
+}

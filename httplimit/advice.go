@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"errors"
 	"math"
 	"net/http"
 	"strconv"
@@ -23,12 +24,23 @@ func adviceOf(resp *http.Response, now time.Time) (a pace.Advice) {
 	if a.Wait > 0 {
 		return a // it is what counts, before the end of any window
 	}
+	if isCached(h) {
+		return a
+	}
 	for _, read := range []func(http.Header, time.Time, time.Time) []pace.Budget{draft11, draft06, xRateLimit} {
 		if a.Budgets = read(h, clock, now); a.Budgets != nil {
 			return a
 		}
 	}
 	return a
+}
+
+// isCached reports whether a cache has answered, by Age (RFC 9111, section 5.1). What it says
+// to be left was left when it got the answer: it is ignored.
+func isCached(h http.Header) bool {
+	age, _, _ := strings.Cut(h.Get("Age"), ",")
+	seconds, err := strconv.ParseUint(strings.TrimSpace(age), 10, 64)
+	return seconds > 0 && (err == nil || errors.Is(err, strconv.ErrRange))
 }
 
 // serversClock returns what the server's clock said when it answered, to compare the
@@ -40,9 +52,11 @@ func serversClock(h http.Header, now time.Time) time.Time {
 	return now
 }
 
-// retryAfter reads Retry-After (RFC 9110, section 10.2.3), 0 if that says nothing.
+// retryAfter reads Retry-After (RFC 9110, section 10.2.3), 0 if that says nothing. A
+// fraction of a second is against the standard; some servers send it.
 func retryAfter(value string, clock time.Time) time.Duration {
-	if s, err := strconv.ParseFloat(value, 64); err == nil {
+	if value != "" && strings.Trim(value, "0123456789.") == "" { // no sign, exponent or "Infinity"
+		s, _ := strconv.ParseFloat(value, 64) // 0 if there are two dots, infinite if there are too many digits
 		return span(s)
 	}
 	if date, err := http.ParseTime(value); err == nil {

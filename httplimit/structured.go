@@ -2,9 +2,11 @@ package httplimit
 
 import (
 	"encoding/base64"
+	"encoding/hex"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/weir-go/ratelimit/internal/keytext"
 )
@@ -142,6 +144,13 @@ func (p *parser) value() (text string, n *int64, ok bool) {
 	case c == '?':
 		p.s = p.s[1:]
 		return "", nil, p.accept('0') || p.accept('1')
+	case c == '@': // a Date, which is no figure of a rate limit
+		p.s = p.s[1:]
+		_, n, _ = p.number()
+		return "", nil, n != nil
+	case c == '%':
+		p.s = p.s[1:]
+		return "", nil, p.display()
 	}
 	return "", nil, false
 }
@@ -168,14 +177,54 @@ func (p *parser) text() (string, bool) {
 	return "", false
 }
 
-// number reads an Integer or a Decimal. A Decimal is no figure of a rate limit.
+// number reads an Integer of up to 15 digits, or a Decimal of up to 12 and 3. A Decimal is no
+// figure of a rate limit.
 func (p *parser) number() (string, *int64, bool) {
-	s := p.while(func(c byte) bool { return c == '-' || c == '.' || isDigit(c) })
-	if n, err := strconv.ParseInt(s, 10, 64); err == nil && len(strings.TrimPrefix(s, "-")) <= 15 {
-		return "", &n, true
+	negative := p.accept('-')
+	whole := p.while(isDigit)
+	if p.accept('.') {
+		fraction := p.while(isDigit)
+		return "", nil, whole != "" && len(whole) <= 12 && fraction != "" && len(fraction) <= 3
 	}
-	_, err := strconv.ParseFloat(s, 64)
-	return "", nil, err == nil && strings.Contains(s, ".") && !strings.HasSuffix(s, ".")
+	n, err := strconv.ParseInt(whole, 10, 64)
+	if err != nil || len(whole) > 15 {
+		return "", nil, false
+	}
+	if negative {
+		n = -n
+	}
+	return "", &n, true
+}
+
+// display reads a Display String after its first character: UTF-8, of which all that is not
+// printable ASCII is written as %xx, in lower case.
+func (p *parser) display() bool {
+	if !p.accept('"') {
+		return false
+	}
+	var b []byte
+	for i := 0; i < len(p.s); i++ {
+		switch c := p.s[i]; {
+		case c == '"':
+			p.s = p.s[i+1:]
+			return utf8.Valid(b)
+		case c == '%':
+			if i+2 >= len(p.s) || strings.ToLower(p.s[i+1:i+3]) != p.s[i+1:i+3] {
+				return false
+			}
+			decoded, err := hex.DecodeString(p.s[i+1 : i+3])
+			if err != nil {
+				return false
+			}
+			b = append(b, decoded...)
+			i += 2
+		case c < ' ' || c > '~':
+			return false
+		default:
+			b = append(b, c)
+		}
+	}
+	return false
 }
 
 // bytes reads a Byte Sequence.

@@ -30,6 +30,10 @@ type TransportOptions struct {
 	// its context allows, without end if that has no deadline.
 	MaxWait time.Duration
 
+	// MaxServerWait is the longest wait that a server is believed: a longer one, by whatever
+	// field, counts as this. If zero, ten years. See also [Transport.Reset].
+	MaxServerWait time.Duration
+
 	// MaxRetries is how many times a request is sent again that the server has refused, after
 	// the time that it has asked for. If zero, the response goes to the caller. A
 	// request is sent again only if that is safe: its body is empty or can be read again
@@ -70,6 +74,8 @@ type TransportOptions struct {
 // who wait are refused again at once. A request that is not answered within a second
 // counts as served for this. All this ends a minute after the wait.
 //
+// In a response that a cache has stored, by its Age, only Retry-After counts.
+//
 // Dates and Unix times are compared with the response's Date, so the clocks may differ.
 // While a key has to wait, all its requests wait in their order, and what they had
 // booked in the limiter is given back. Those whose deadline comes before the end fail at
@@ -99,6 +105,8 @@ func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], o
 	switch {
 	case o.MaxWait < 0:
 		return nil, fmt.Errorf("httplimit: TransportOptions.MaxWait is %v, want 0 or more", o.MaxWait)
+	case o.MaxServerWait < 0:
+		return nil, fmt.Errorf("httplimit: TransportOptions.MaxServerWait is %v, want 0 or more", o.MaxServerWait)
 	case o.MaxRetries < 0:
 		return nil, fmt.Errorf("httplimit: TransportOptions.MaxRetries is %d, want 0 or more", o.MaxRetries)
 	case o.MaxKeys < 0:
@@ -107,7 +115,7 @@ func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], o
 	if o.Key == nil {
 		o.Key = targetHost
 	}
-	t.pacer = pace.New("httplimit", l, pace.Options[*http.Request]{Cost: o.Cost, MaxWait: o.MaxWait, MaxKeys: o.MaxKeys})
+	t.pacer = pace.New("httplimit", l, pace.Options[*http.Request]{Cost: o.Cost, MaxWait: o.MaxWait, MaxKeys: o.MaxKeys, Longest: o.MaxServerWait})
 	return t, nil
 }
 
@@ -149,6 +157,16 @@ func (t *Transport) Stats() TransportStats {
 		return TransportStats{}
 	}
 	return TransportStats(t.pacer.Stats())
+}
+
+// Reset forgets what the server of a key has said: requests that wait for it are sent as the
+// limiter allows. The key is what TransportOptions.Key returns for the server's requests,
+// by default their [TargetHost], such as "https://api.example.com". Answers to requests that
+// are under way are obeyed when they come.
+func (t *Transport) Reset(key string) {
+	if t.pacer != nil {
+		t.pacer.Reset(key)
+	}
 }
 
 // CloseIdleConnections is that of the base RoundTripper, if it has one. It is what

@@ -332,44 +332,67 @@ func TestTransportLearnsFromEachDialect(t *testing.T) {
 		lines  []string
 		want   time.Duration
 	}{
-		"Retry-After in seconds":                {429, []string{"Retry-After: 7"}, 7 * time.Second},
-		"Retry-After of a 503":                  {503, []string{"Retry-After: 7"}, 7 * time.Second},
-		"Retry-After of another status":         {200, []string{"Retry-After: 7"}, 0},
-		"Retry-After as a date":                 {429, []string{date, "Retry-After: Fri, 01 Aug 2025 12:00:08 GMT"}, 8 * time.Second},
-		"Retry-After as a date of RFC 850":      {503, []string{date, "Retry-After: Friday, 01-Aug-25 12:00:08 GMT"}, 8 * time.Second},
-		"date without the server's own":         {429, []string{"Retry-After: Sat, 01 Jan 2000 00:00:09 GMT"}, 9 * time.Second}, // the bubble's clock
-		"date that is past":                     {503, []string{date, "Retry-After: Fri, 01 Aug 2025 11:00:00 GMT"}, 0},
-		"Retry-After with a fraction":           {429, []string{"Retry-After: 1.5"}, 1500 * time.Millisecond},
-		"Retry-After before t":                  {429, []string{"Retry-After: 7", `RateLimit: "a";r=0;t=3`}, 7 * time.Second},
-		"429 without a time":                    {429, nil, time.Second},
-		"429 with Retry-After 0":                {429, []string{"Retry-After: 0"}, time.Second},
-		"429 with Retry-After below 0":          {429, []string{"Retry-After: -5"}, time.Second},
-		"429 with garbage":                      {429, []string{"Retry-After: soon"}, time.Second},
-		"503 without a time":                    {503, nil, 0},
-		"draft 11":                              {200, []string{`RateLimit: "a";r=0;t=5`}, 5 * time.Second},
-		"draft 11, two policies":                {200, []string{`RateLimit: "a";r=0;t=5, "b";r=0;t=9;pk=:YQ==:`}, 9 * time.Second},
-		"draft 11, two lines":                   {200, []string{`RateLimit: "a";r=0;t=5`, `RateLimit: "b";r=0;t=9`}, 9 * time.Second},
-		"draft 11, name as a Token":             {200, []string{`RateLimit: a;r=0;t=5`}, 5 * time.Second},
-		"draft 11, w of the policy":             {200, []string{`RateLimit-Policy: "b";q=1;w=3, "A";q=10;w=6`, `RateLimit: "a";r=0`}, 6 * time.Second},
-		"draft 11, no window at all":            {200, []string{`RateLimit: "a";r=0`}, 0},
-		"draft 11, something left":              {200, []string{`RateLimit: "a";r=1;t=5`}, 0},
-		"draft 11, malformed":                   {200, []string{`RateLimit: "a;r=0;t=5`}, 0},
-		"draft 11, malformed at the end":        {200, []string{`RateLimit: "a";r=0;t=5, `}, 0},
-		"draft 11, before the older ones":       {200, []string{`RateLimit: "a";r=1;t=5`, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 9"}, 0},
-		"429 of draft 11 without Retry-After":   {429, []string{`RateLimit: "a";r=0;t=5`}, 5 * time.Second},
-		"429 though something is left":          {429, []string{`RateLimit: "a";r=3;t=50`}, time.Second},
-		"draft 06":                              {200, []string{"RateLimit-Remaining: 0", "RateLimit-Reset: 5"}, 5 * time.Second},
-		"X-RateLimit in seconds":                {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 5"}, 5 * time.Second},
-		"X-RateLimit in Unix time":              {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605"}, 5 * time.Second},
-		"X-RateLimit in Unix time, no Date":     {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 946684805"}, 0}, // 1999: a span of 30 years is not waited for
-		"X-RateLimit in Unix milliseconds":      {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605500"}, 5500 * time.Millisecond},
-		"X-RateLimit in Unix time, fraction":    {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605.25"}, 5250 * time.Millisecond},
-		"X-RateLimit in Unix time that is past": {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049000"}, 0},
-		"429, X-RateLimit that is past":         {429, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049000"}, time.Second},
-		"X-RateLimit, something left":           {200, []string{"X-RateLimit-Remaining: 4", "X-RateLimit-Reset: 5"}, 0},
-		"X-RateLimit without Reset":             {200, []string{"X-RateLimit-Remaining: 0"}, 0},
-		"X-RateLimit with garbage":              {200, []string{"X-RateLimit-Remaining: none", "X-RateLimit-Reset: NaN"}, 0},
-		"X-RateLimit below zero":                {200, []string{"X-RateLimit-Remaining: -1", "X-RateLimit-Reset: 5"}, 0},
+		"Retry-After in seconds":                                {429, []string{"Retry-After: 7"}, 7 * time.Second},
+		"Retry-After of a 503":                                  {503, []string{"Retry-After: 7"}, 7 * time.Second},
+		"Retry-After of another status":                         {200, []string{"Retry-After: 7"}, 0},
+		"Retry-After as a date":                                 {429, []string{date, "Retry-After: Fri, 01 Aug 2025 12:00:08 GMT"}, 8 * time.Second},
+		"Retry-After as a date of RFC 850":                      {503, []string{date, "Retry-After: Friday, 01-Aug-25 12:00:08 GMT"}, 8 * time.Second},
+		"date without the server's own":                         {429, []string{"Retry-After: Sat, 01 Jan 2000 00:00:09 GMT"}, 9 * time.Second}, // the bubble's clock
+		"date that is past":                                     {503, []string{date, "Retry-After: Fri, 01 Aug 2025 11:00:00 GMT"}, 0},
+		"Retry-After with a fraction":                           {429, []string{"Retry-After: 1.5"}, 1500 * time.Millisecond},
+		"Retry-After that is no number":                         {429, []string{"Retry-After: Infinity"}, time.Second},
+		"Retry-After NaN":                                       {429, []string{"Retry-After: NaN"}, time.Second},
+		"Retry-After with an exponent":                          {429, []string{"Retry-After: 1e1"}, time.Second},
+		"Retry-After in hex":                                    {503, []string{"Retry-After: 0x10p0"}, 0},
+		"Retry-After with underscores":                          {503, []string{"Retry-After: 1_0"}, 0},
+		"Retry-After with a sign":                               {503, []string{"Retry-After: +7"}, 0},
+		"Retry-After that is two":                               {503, []string{"Retry-After: 7, 8"}, 0},
+		"Retry-After of dots":                                   {503, []string{"Retry-After: ."}, 0},
+		"Retry-After of a cached answer":                        {503, []string{"Age: 120", "Retry-After: 7"}, 7 * time.Second},
+		"Retry-After before t":                                  {429, []string{"Retry-After: 7", `RateLimit: "a";r=0;t=3`}, 7 * time.Second},
+		"429 without a time":                                    {429, nil, time.Second},
+		"429 with Retry-After 0":                                {429, []string{"Retry-After: 0"}, time.Second},
+		"429 with Retry-After below 0":                          {429, []string{"Retry-After: -5"}, time.Second},
+		"429 with garbage":                                      {429, []string{"Retry-After: soon"}, time.Second},
+		"503 without a time":                                    {503, nil, 0},
+		"draft 11":                                              {200, []string{`RateLimit: "a";r=0;t=5`}, 5 * time.Second},
+		"draft 11, two policies":                                {200, []string{`RateLimit: "a";r=0;t=5, "b";r=0;t=9;pk=:YQ==:`}, 9 * time.Second},
+		"draft 11, two lines":                                   {200, []string{`RateLimit: "a";r=0;t=5`, `RateLimit: "b";r=0;t=9`}, 9 * time.Second},
+		"draft 11, name as a Token":                             {200, []string{`RateLimit: a;r=0;t=5`}, 5 * time.Second},
+		"draft 11, w of the policy":                             {200, []string{`RateLimit-Policy: "b";q=1;w=3, "A";q=10;w=6`, `RateLimit: "a";r=0`}, 6 * time.Second},
+		"draft 11 with a Date":                                  {200, []string{`RateLimit: "a";r=0;t=5;since=@1754049600, "b";r=0;t=9;x=@-1`}, 9 * time.Second},
+		"draft 11 with a Display String":                        {200, []string{`RateLimit: "a";r=0;t=5;title=%"caf%c3%a9, \;r=3", "b";r=0;t=9`}, 9 * time.Second},
+		"draft 11 with a malformed Date":                        {200, []string{`RateLimit: "a";r=0;t=5;since=@1.5`}, 0},
+		"draft 11 with an empty Date":                           {200, []string{`RateLimit: "a";r=0;t=5;since=@`}, 0},
+		"draft 11 with a Display String in capital hex":         {200, []string{`RateLimit: "a";r=0;t=5;title=%"caf%C3%A9"`}, 0},
+		"draft 11 with a Display String that is not UTF-8":      {200, []string{`RateLimit: "a";r=0;t=5;title=%"caf%c3"`}, 0},
+		"draft 11 with a Display String without end":            {200, []string{`RateLimit: "a";r=0;t=5;title=%"caf%c`}, 0},
+		"draft 11, malformed before a good one":                 {200, []string{`RateLimit: ="x", "a";r=0;t=5`}, 0},
+		"draft 11 of a cached answer":                           {200, []string{"Age: 120", `RateLimit: "a";r=0;t=60`}, 0},
+		"draft 11 of an answer that was cached and revalidated": {200, []string{"Age: 0", `RateLimit: "a";r=0;t=60`}, time.Minute},
+		"draft 11 with a malformed Age":                         {200, []string{"Age: -1", `RateLimit: "a";r=0;t=60`}, time.Minute},
+		"draft 06 of a cached answer":                           {200, []string{"Age: 1", "RateLimit-Remaining: 0", "RateLimit-Reset: 5"}, 0},
+		"X-RateLimit of a cached answer":                        {200, []string{"Age: 1, 0", "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 5"}, 0},
+		"429 of a cache":                                        {429, []string{"Age: 120", `RateLimit: "a";r=0;t=60`}, time.Second},
+		"draft 11, no window at all":                            {200, []string{`RateLimit: "a";r=0`}, 0},
+		"draft 11, something left":                              {200, []string{`RateLimit: "a";r=1;t=5`}, 0},
+		"draft 11, malformed":                                   {200, []string{`RateLimit: "a;r=0;t=5`}, 0},
+		"draft 11, malformed at the end":                        {200, []string{`RateLimit: "a";r=0;t=5, `}, 0},
+		"draft 11, before the older ones":                       {200, []string{`RateLimit: "a";r=1;t=5`, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 9"}, 0},
+		"429 of draft 11 without Retry-After":                   {429, []string{`RateLimit: "a";r=0;t=5`}, 5 * time.Second},
+		"429 though something is left":                          {429, []string{`RateLimit: "a";r=3;t=50`}, time.Second},
+		"draft 06":                                              {200, []string{"RateLimit-Remaining: 0", "RateLimit-Reset: 5"}, 5 * time.Second},
+		"X-RateLimit in seconds":                                {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 5"}, 5 * time.Second},
+		"X-RateLimit in Unix time":                              {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605"}, 5 * time.Second},
+		"X-RateLimit in Unix time, no Date":                     {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 946684805"}, 0}, // 1999: a span of 30 years is not waited for
+		"X-RateLimit in Unix milliseconds":                      {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605500"}, 5500 * time.Millisecond},
+		"X-RateLimit in Unix time, fraction":                    {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605.25"}, 5250 * time.Millisecond},
+		"X-RateLimit in Unix time that is past":                 {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049000"}, 0},
+		"429, X-RateLimit that is past":                         {429, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049000"}, time.Second},
+		"X-RateLimit, something left":                           {200, []string{"X-RateLimit-Remaining: 4", "X-RateLimit-Reset: 5"}, 0},
+		"X-RateLimit without Reset":                             {200, []string{"X-RateLimit-Remaining: 0"}, 0},
+		"X-RateLimit with garbage":                              {200, []string{"X-RateLimit-Remaining: none", "X-RateLimit-Reset: NaN"}, 0},
+		"X-RateLimit below zero":                                {200, []string{"X-RateLimit-Remaining: -1", "X-RateLimit-Reset: 5"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -388,7 +411,7 @@ func TestTransportLearnsFromEachDialect(t *testing.T) {
 
 func TestHugeFiguresAreWaitedForByNobody(t *testing.T) {
 	for _, lines := range [][]string{
-		{"Retry-After: 99999999999999999999999999"}, {"Retry-After: 1e300"}, {"Retry-After: Inf"},
+		{"Retry-After: 99999999999999999999999999"}, {"Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"},
 		{`RateLimit: "a";r=0;t=999999999999999`}, {"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1e308"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -825,4 +848,54 @@ func TestTargetHost(t *testing.T) {
 	assert.ErrorIs(t, err, httplimit.ErrNoKey)
 	_, err = httplimit.TargetHost(new(http.Request))
 	assert.ErrorIs(t, err, httplimit.ErrNoKey)
+}
+
+// A server, or somebody in its place, asks for a century.
+func TestNoServerIsBelievedForLongerThanIsSaid(t *testing.T) {
+	for name, lines := range map[string][]string{
+		"seconds": {"Retry-After: 3155760000"}, "a date": {"Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"},
+		"draft 11": {`RateLimit: "a";r=0;t=3155760000`}, "X-RateLimit": {"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 3155760000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackend(once(429, fields(lines...)))
+				c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxServerWait: time.Hour})
+				fetch(t, c, "http://a/")
+				fetch(t, c, "http://a/")
+				assert.Equal(t, []time.Duration{0, time.Hour}, b.times())
+			})
+		})
+	}
+	_, err := httplimit.NewTransport(nil, reserver(t, ratelimit.Unlimited()), &httplimit.TransportOptions{MaxServerWait: -1})
+	assert.EqualError(t, err, "httplimit: TransportOptions.MaxServerWait is -1ns, want 0 or more")
+}
+
+// What a server has said can be taken back: all who wait go on at once, in their order, as
+// many as they are.
+func TestResetForgetsWhatTheServerHasSaid(t *testing.T) {
+	for name, lines := range map[string][]string{
+		"Retry-After": {"Retry-After: 86400"}, "RateLimit": {`RateLimit: "a";r=0;t=86400`}, "nothing": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackend(once(429, fields(lines...)))
+				c, transport := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
+				fetch(t, c, "http://a/first")
+				var wg sync.WaitGroup
+				for i := range 3 {
+					wg.Go(func() { fetch(t, c, fmt.Sprint("http://a/", i)) })
+					synctest.Wait()
+				}
+				time.Sleep(time.Second / 2)
+				transport.Reset("http://other") // which is not known
+				synctest.Wait()
+				assert.Len(t, b.paths(), 1)
+				transport.Reset("http://a")
+				wg.Wait()
+				b.sort()
+				assert.Equal(t, []sent{{"/first", 0}, {"/0", 5e8}, {"/1", 5e8}, {"/2", 5e8}}, b.sent)
+			})
+		})
+	}
+	new(httplimit.Transport).Reset("http://a") // does nothing
 }

@@ -1,6 +1,9 @@
 package pace
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Advice is what a server's answer says about when the next request may be sent.
 type Advice struct {
@@ -23,6 +26,18 @@ type Budget struct {
 	seq  uint64    // of the request whose answer said so
 	sent time.Time // when that was sent
 	told time.Time // when that was received
+}
+
+// capped returns the advice with no wait longer than that, from now.
+func (a Advice) capped(longest time.Duration, now time.Time) Advice {
+	a.Wait = min(a.Wait, longest)
+	a.Budgets = slices.Clone(a.Budgets)
+	for i, b := range a.Budgets {
+		if end := now.Add(longest); b.Until.After(end) {
+			a.Budgets[i].Until = end
+		}
+	}
+	return a
 }
 
 // MaxWait is the longest wait that is believed. Nobody means more.

@@ -492,6 +492,15 @@ func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservati
 	return l.unbookLocked(0)
 }
 
+// reset forgets what the server has said, and what follows from it. Bookings stay.
+func (l *line) reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.until, l.budgets, l.window = time.Time{}, nil, 0
+	l.backoffs, l.backedAt = 0, l.sent
+	l.wakeLocked()
+}
+
 // landLocked takes a request out of those in flight, and returns it: zero if it was not
 // there.
 func (l *line) landLocked(seq uint64) (landed flight) {

@@ -26,6 +26,7 @@ type Options[R any] struct {
 	Cost    func(R) int   // in the limiter; nil for 1
 	MaxWait time.Duration // how long a request may wait; 0 for as long as its context allows
 	MaxKeys int           // for how many keys it is remembered what servers said; 0 for DefaultMaxKeys
+	Longest time.Duration // the longest wait that servers are believed; 0 for MaxWait
 }
 
 // DefaultMaxKeys is the MaxKeys of options that give none.
@@ -45,7 +46,7 @@ type Pacer[R any] struct {
 // New returns a Pacer. The texts of its errors begin with the name of the package it
 // serves.
 func New[R any](pkg string, l ratelimit.Reserver[R], opts Options[R]) *Pacer[R] {
-	opts.MaxKeys = cmp.Or(opts.MaxKeys, DefaultMaxKeys)
+	opts.MaxKeys, opts.Longest = cmp.Or(opts.MaxKeys, DefaultMaxKeys), cmp.Or(opts.Longest, MaxWait)
 	return &Pacer[R]{pkg: pkg, limiter: l, opts: opts, lines: map[string]*line{}}
 }
 
@@ -119,12 +120,27 @@ func (pc *Pacer[R]) Learn(p *Place, a Advice, now time.Time) {
 	if a.Refused || a.Wait > 0 {
 		pc.stats.refused.Add(1)
 	}
-	pc.cancel(p.line, p.line.learn(p.seq, a, now))
+	pc.cancel(p.line, p.line.learn(p.seq, a.capped(pc.opts.Longest, now), now))
 }
 
 // Again puts a request that was answered back to its place in the queue: before all that
 // came later.
 func (pc *Pacer[R]) Again(p *Place) { pc.cancel(p.line, p.again()) }
+
+// Reset forgets what a key's server has said. Those who wait for it go on.
+func (pc *Pacer[R]) Reset(key string) {
+	pc.mu.Lock()
+	l := pc.lines[key]
+	if l != nil {
+		l.users++
+	}
+	pc.mu.Unlock()
+	if l == nil {
+		return
+	}
+	defer pc.quit(l)
+	l.reset()
+}
 
 // cancel cancels bookings, the last first: of later ones nothing depends on them. No
 // request of the key books before that is done.
@@ -162,8 +178,13 @@ func (pc *Pacer[R]) line(key string) *line {
 
 // Leave ends what [Pacer.Arrive] began. The line is forgotten if it is not needed any more.
 func (pc *Pacer[R]) Leave(p *Place) {
+	defer pc.quit(p.line)
 	pc.cancel(p.line, p.leave()) // if Await has panicked
-	l, now := p.line, time.Now()
+}
+
+// quit is the end of one use of a line.
+func (pc *Pacer[R]) quit(l *line) {
+	now := time.Now()
 	pc.mu.Lock()
 	defer pc.mu.Unlock()
 	if l.users--; l.users == 0 && !l.remembers(now) && !l.isNarrow(now) {

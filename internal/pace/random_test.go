@@ -58,13 +58,14 @@ type world struct {
 	mu      sync.Mutex
 	failure string // the first
 	arrived int
-	waiting int            // requests in Await
-	events  int            // arrivals, sendings and failures
-	booked  int            // bookings that were made
-	undone  int            // of these, given back
-	used    int            // of these, used for a request that was sent
-	undoing map[string]int // cancellations under way
-	closed  map[string]time.Time
+	waiting int                  // requests in Await
+	events  int                  // arrivals, sendings and failures
+	booked  int                  // bookings that were made
+	undone  int                  // of these, given back
+	used    int                  // of these, used for a request that was sent
+	undoing map[string]int       // cancellations under way
+	closed  map[string]time.Time // until when, as the server has said
+	reset   map[string]time.Time // when that was last forgotten
 	sent    map[string][]sending
 
 	ctx  context.Context // of all requests
@@ -87,7 +88,7 @@ type sending struct {
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 0)), //nolint:gosec
-		undoing: map[string]int{}, closed: map[string]time.Time{}, sent: map[string][]sending{},
+		undoing: map[string]int{}, closed: map[string]time.Time{}, reset: map[string]time.Time{}, sent: map[string][]sending{},
 	}
 	limit := []ratelimit.Limit{
 		ratelimit.Unlimited(),
@@ -207,6 +208,9 @@ func (w *world) run() {
 			synctest.Wait()
 		}
 	}
+	for range w.upTo(3) {
+		all.Go(w.forget)
+	}
 	done := make(chan struct{})
 	go func() { all.Wait(); close(done) }()
 	w.watch(done)
@@ -291,7 +295,7 @@ func (w *world) serve(r *request) {
 			w.pacer.Learn(p, a, now)
 		}()
 		if a.Wait > 0 {
-			w.close(r.key, now.Add(a.Wait))
+			w.close(r.key, now, a.Wait)
 		}
 		if !a.Refused || tries <= 0 {
 			return
@@ -335,13 +339,24 @@ func (w *world) await(p *pace.Place, r *request, queued time.Time) (ok bool) {
 
 // close takes note of a wait that the pacer has learned. It holds from the next instant on:
 // who is sent at this one may have been before it.
-func (w *world) close(key string, until time.Time) {
+func (w *world) close(key string, learned time.Time, wait time.Duration) {
 	time.Sleep(1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if until.After(w.closed[key]) {
+	if until := learned.Add(wait); until.After(w.closed[key]) && w.reset[key].Before(learned) {
 		w.closed[key] = until
 	}
+}
+
+// forget forgets what a server has said.
+func (w *world) forget() {
+	time.Sleep(w.span(20 * time.Second))
+	key := fmt.Sprint(w.upTo(w.keys))
+	w.mu.Lock()
+	delete(w.closed, key)
+	w.reset[key] = time.Now()
+	w.mu.Unlock()
+	w.pacer.Reset(key)
 }
 
 // answer is what a server says.
