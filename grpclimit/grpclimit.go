@@ -100,8 +100,8 @@ func (i *Interceptor) findReserver() error {
 	holds := may && !ahead
 	i.reserves = reserves{
 		calls:    settles || holds,
-		openings: settles || holds || i.opts.ChargeMessages && !(may && ahead),
 		messages: holds,
+		both:     i.opts.ChargeMessages && i.opts.Cost == nil && !(may && ahead),
 	}
 	return nil
 }

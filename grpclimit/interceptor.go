@@ -30,8 +30,8 @@ type Interceptor struct {
 // reserves say which charges may have to be given back, so that the reserver is asked.
 type reserves struct {
 	calls    bool // a call may be held in vain, or there is something to settle
-	openings bool // the same of a stream that charges its messages, or its first message may be denied
 	messages bool // a message may be held in vain
+	both     bool // a stream that is denied waits until it can open and pass a message
 }
 
 // Stats returns the counters. Each is exact; they are not read at one instant.

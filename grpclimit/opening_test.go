@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/ratelimit/grpclimit"
 )
 
-// The retry opens the stream again. If the first opening stayed charged, the message would be
-// denied again and again.
+// The retry opens the stream again, and pays for that again. If it were told to wait for its
+// message alone, the message would be denied again and again.
 func TestStockClientOfChargedMessagesSucceedsAtItsFirstRetry(t *testing.T) {
 	for name, limit := range map[string]ratelimit.Limit{
 		"bucket of two":   ratelimit.TokenBucket(ratelimit.PerSecond(1), 2),
@@ -59,23 +59,20 @@ func TestStockClientOfChargedMessagesSucceedsAtItsFirstRetry(t *testing.T) {
 	}
 }
 
-func TestAnOpeningIsGivenBackOnlyIfTheStreamGotNothing(t *testing.T) {
-	const atOnce = 2
+// A stream that is denied at its first message has run its handler. So its opening stays
+// charged, whatever the handler has done.
+func TestAnOpeningStaysChargedIfAMessageIsDenied(t *testing.T) {
 	for name, row := range map[string]struct {
 		cost    int // of a message
 		handler grpc.StreamHandler
 		left    int
 	}{
-		"its first message is denied": {2, func(_ any, s grpc.ServerStream) error { return s.RecvMsg(nil) }, 2},
+		"the first message is denied": {2, func(_ any, s grpc.ServerStream) error { return s.RecvMsg(nil) }, 1},
 		"the handler has answered before": {2, func(_ any, s grpc.ServerStream) error {
 			_ = s.SendMsg(nil)
 			return s.RecvMsg(nil)
 		}, 1},
-		"the handler has sent headers": {2, func(_ any, s grpc.ServerStream) error {
-			_ = s.SendHeader(nil)
-			return s.RecvMsg(nil)
-		}, 1},
-		"its second message is denied": {1, func(_ any, s grpc.ServerStream) error {
+		"the second message is denied": {1, func(_ any, s grpc.ServerStream) error {
 			_ = s.RecvMsg(nil)
 			return s.RecvMsg(nil)
 		}, 0},
@@ -84,21 +81,50 @@ func TestAnOpeningIsGivenBackOnlyIfTheStreamGotNothing(t *testing.T) {
 			return status.Error(codes.Unauthenticated, "")
 		}, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			keyed, err := ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(atOnce)), nil)
-			require.NoError(t, err)
-			opening := true
-			i := interceptor(t, ratelimit.Map(keyed, everyone), grpclimit.Options{ChargeMessages: true, Cost: func(*grpclimit.Call) int {
-				if opening {
-					opening = false
-					return 1
-				}
-				return row.cost
-			}})
-			require.Error(t, i.StreamServerInterceptor()(nil, &fakeStream{received: make([]error, 5)}, &grpc.StreamServerInfo{}, row.handler))
-			d, err := keyed.Peek("everyone", 0)
-			require.NoError(t, err)
-			assert.Equal(t, row.left, d.Remaining)
-		})
+		for settles, settle := range map[string]func(*grpclimit.Call, codes.Code, int) int{"": nil, ", settled": grpclimit.RefundServerErrors} {
+			t.Run(name+settles, func(t *testing.T) {
+				keyed, err := ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(2)), nil)
+				require.NoError(t, err)
+				opening := true
+				i := interceptor(t, ratelimit.Map(keyed, everyone), grpclimit.Options{ChargeMessages: true, Settle: settle, Cost: func(*grpclimit.Call) int {
+					if opening {
+						opening = false
+						return 1
+					}
+					return row.cost
+				}})
+				require.Error(t, i.StreamServerInterceptor()(nil, &fakeStream{received: make([]error, 5)}, &grpc.StreamServerInfo{}, row.handler))
+				d, err := keyed.Peek("everyone", 0)
+				require.NoError(t, err)
+				assert.Equal(t, row.left, d.Remaining)
+			})
+		}
+	}
+}
+
+// A client that does not wait opens no more streams than the budget has openings: there
+// are no handler runs for nothing.
+func TestHandlersRunNoMoreOftenThanTheBudgetAllows(t *testing.T) {
+	for name, limit := range map[string]ratelimit.Limit{
+		"bucket": ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), "log": ratelimit.SlidingLog(ratelimit.PerSecond(10)),
+		"window": ratelimit.FixedWindow(ratelimit.PerSecond(10)), "counter": ratelimit.SlidingCounter(ratelimit.PerSecond(10)),
+	} {
+		for settles, settle := range map[string]func(*grpclimit.Call, codes.Code, int) int{"": nil, ", settled": grpclimit.RefundServerErrors} {
+			t.Run(name+settles, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					i := interceptor(t, limiterOf(t, nil, limit), grpclimit.Options{ChargeMessages: true, Settle: settle})
+					runs := 0
+					for range 2000 { // in two seconds
+						_ = i.StreamServerInterceptor()(nil, &fakeStream{received: make([]error, 5)}, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
+							runs++
+							return s.RecvMsg(nil)
+						})
+						time.Sleep(time.Millisecond)
+					}
+					assert.LessOrEqual(t, runs, 30)
+					assert.GreaterOrEqual(t, runs, 10)
+				})
+			})
+		}
 	}
 }

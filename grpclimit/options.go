@@ -32,17 +32,14 @@ type Options struct {
 	// messages have cost is not settled. Where only the server streams, there is one
 	// message, the request. If false, streams cost as much as unary calls.
 	//
-	// A client that retries a denied stream opens it again. So the limit should hold an
-	// opening and a message at once. If the stream ends because its first message was
-	// denied, and nothing was sent to the client, the opening is given back. If Cost is
-	// nil, a stream that is denied as it opens is told to wait until its first message
-	// passes too, for which the limiter is asked a second time. So the first retry
-	// succeeds in both cases. Later messages that a client sends again are charged again.
-	//
-	// All this needs a [ratelimit.Reserver]. With others the opening stays charged, and so it
-	// does if the limiter may delay and books ahead: a leaky bucket, or limits that are not
-	// known (LimitFor), given by [ratelimit.Map]. Give a [ratelimit.All] of that one layer
-	// instead.
+	// The opening stays charged if a message is denied: the handler has run by then, and
+	// would run again and again for nothing. A client that retries a denied stream opens it
+	// again, and pays for that again, as it does for messages that it sends again. So the
+	// limit should hold an opening and a message at once. If Cost is nil, a stream that
+	// is denied as it opens, or at its first message, is told to wait until both pass, for
+	// which the limiter is asked a second time: so the first retry succeeds. This needs a [ratelimit.Reserver], and one that does not delay
+	// and book ahead at once, as a leaky bucket, or limits that are not known (LimitFor),
+	// given by [ratelimit.Map] may: give a [ratelimit.All] of that one layer instead.
 	ChargeMessages bool
 
 	// Settle returns what a call has really cost, once its handler has returned. It gets

@@ -46,7 +46,7 @@ func RefundServerErrors(c *Call, code codes.Code, cost int) int {
 
 // settled calls next if the call may be served, and settles its charge whatever happens.
 // Panics go on after that. The stream is nil for a unary call.
-func (i *Interceptor) settled(e *Event, t trailers, res *ratelimit.Reservation, s *chargedStream, next func() error) (err error) {
+func (i *Interceptor) settled(e *Event, t trailers, res *ratelimit.Reservation, s *watchedStream, next func() error) (err error) {
 	actual := 0 // of a call that does not reach its handler
 	defer func() { i.settle(e.Call, res, actual) }()
 	if err = i.pass(e, t); err != nil {
@@ -58,10 +58,7 @@ func (i *Interceptor) settled(e *Event, t trailers, res *ratelimit.Reservation, 
 	actual = e.Cost        // if Settle panics
 	code := codes.Internal // of a handler that does not return
 	defer func() {
-		actual = i.opts.Settle(e.Call, s.watched().blame(code, err), e.Cost)
-		if s != nil && s.wasted(err) {
-			actual = 0
-		}
+		actual = i.opts.Settle(e.Call, s.blame(code, err), e.Cost)
 	}()
 	err = next()
 	code = codeOf(err)

@@ -19,25 +19,22 @@ func (i *Interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 		return handler(srv, ss)
 	}
 	s := &chargedStream{watchedStream: watchedStream{ServerStream: ss}, i: i, call: c}
-	res := i.decide(&e, i.reserves.openings)
+	res := i.decide(&e, i.reserves.calls)
 	i.waitForMessage(&e)
 	if i.opts.Settle != nil {
-		return i.settled(&e, t, res, s, func() error { return s.serve(srv, handler) })
+		return i.settled(&e, t, res, &s.watchedStream, func() error { return s.serve(srv, handler) })
 	}
 	if err := i.enforce(&e, t, res); err != nil {
 		return err
 	}
-	err := s.serve(srv, handler)
-	if s.wasted(err) {
-		i.settle(c, res, 0)
-	}
-	return err
+	return s.serve(srv, handler)
 }
 
-// waitForMessage makes a stream that is denied as it opens wait until its first message
-// passes too: it would be denied at its first retry otherwise.
+// waitForMessage makes a stream that is denied, as it opens or at its first message, wait
+// until both pass. A client that retries opens the stream again, and has to pay for that again: so it
+// would be denied at its first retry otherwise.
 func (i *Interceptor) waitForMessage(e *Event) {
-	if !i.opts.ChargeMessages || !i.reserves.openings || i.opts.Cost != nil || e.Outcome != OutcomeDenied || e.Decision.Allowed {
+	if !i.reserves.both || e.Outcome != OutcomeDenied || e.Decision.Allowed {
 		return
 	}
 	both, err := i.reserver.Reserve(e.Call.Context(), e.Call, 2*e.Cost, i.maxDelay)
@@ -55,18 +52,10 @@ func callOf(ss grpc.ServerStream, info *grpc.StreamServerInfo) *Call {
 // chargedStream is a stream that charges its messages.
 type chargedStream struct {
 	watchedStream
-	i       *Interceptor
-	call    *Call                 // as the stream opened
-	denied  atomic.Pointer[error] // of the first message that was denied
-	allowed atomic.Bool           // at least one message
-}
-
-// watched returns the stream as it is watched: nil for no stream.
-func (s *chargedStream) watched() *watchedStream {
-	if s == nil {
-		return nil
-	}
-	return &s.watchedStream
+	i      *Interceptor
+	call   *Call                 // as the stream opened
+	denied atomic.Pointer[error] // of the first message that was denied
+	passed bool                  // a message has; only RecvMsg uses this
 }
 
 // serve calls the handler. A stream of which a message was denied does not end with OK.
@@ -76,15 +65,6 @@ func (s *chargedStream) serve(srv any, handler grpc.StreamHandler) error {
 		return *denied
 	}
 	return err
-}
-
-// wasted reports whether the opening of the stream has to be given back: the first message
-// was denied, the stream ends because of that, and the client has got nothing. If the opening
-// stayed charged, the client's retry would open a second stream with the budget that its
-// message has waited for.
-func (s *chargedStream) wasted(err error) bool {
-	denied := s.denied.Load()
-	return denied != nil && !s.allowed.Load() && !s.sent.Load() && codeOf(err) == codeOf(*denied)
 }
 
 // RecvMsg receives a message and charges it.
@@ -98,9 +78,8 @@ func (s *chargedStream) RecvMsg(m any) error {
 	err := s.charge(m)
 	if err != nil {
 		s.denied.Store(&err)
-	} else {
-		s.allowed.Store(true)
 	}
+	s.passed = true
 	return err
 }
 
@@ -108,5 +87,9 @@ func (s *chargedStream) charge(m any) error {
 	c := *s.call
 	c.Request = m
 	e := Event{Call: &c, Cost: s.i.cost(&c)}
-	return s.i.enforce(&e, trailers{stream: s.ServerStream}, s.i.decide(&e, s.i.reserves.messages))
+	res := s.i.decide(&e, s.i.reserves.messages)
+	if !s.passed {
+		s.i.waitForMessage(&e)
+	}
+	return s.i.enforce(&e, trailers{stream: s.ServerStream}, res)
 }

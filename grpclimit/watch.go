@@ -15,7 +15,6 @@ import (
 type watchedStream struct {
 	grpc.ServerStream
 	failed atomic.Bool
-	sent   atomic.Bool // or tried to: a client does not retry what comes after that
 }
 
 // RecvMsg receives a message.
@@ -37,7 +36,6 @@ func (s *watchedStream) noteReceiving(err error) {
 
 // SendMsg sends a message.
 func (s *watchedStream) SendMsg(m any) error {
-	s.sent.Store(true)
 	err := s.ServerStream.SendMsg(m)
 	if err != nil {
 		s.noteSending(err)
@@ -47,7 +45,6 @@ func (s *watchedStream) SendMsg(m any) error {
 
 // SendHeader sends the header.
 func (s *watchedStream) SendHeader(md metadata.MD) error {
-	s.sent.Store(true)
 	err := s.ServerStream.SendHeader(md)
 	if err != nil {
 		s.noteSending(err)
