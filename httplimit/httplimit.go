@@ -140,6 +140,11 @@ func (m *Middleware) findReserver() error {
 // OnDenied does not answer it. A write deadline that was set with [http.ResponseController]
 // is not taken into account.
 //
+// Over HTTP/1, net/http does not see a client leave before the request's body was read. So
+// the body should be read before the limiter, in a handler around this one, if the limiter
+// may delay requests that have one: else clients that leave keep their places in the queue
+// until their delay is over. The package's examples show it.
+//
 // A request that is not served for one of these reasons gets its charge back, if the
 // limiter is a [ratelimit.Layered] or another Reserver whose method BooksAhead() bool
 // reports false. It stays charged with a leaky bucket given by [ratelimit.Map]: requests

@@ -28,8 +28,8 @@ type InflightOptions struct {
 	MaxWait time.Duration
 
 	// Outcome says what an adaptive limit is to learn from a request: its status, and
-	// its context. A handler that panics counts as status 500. If nil,
-	// [InflightOutcome].
+	// its context. A handler that panics counts as status 500, and a server error that the
+	// client has caused as 400: see [Options].Settle. If nil, [InflightOutcome].
 	Outcome func(r *http.Request, status int) inflight.Outcome
 
 	// OnRefused answers a request that was refused because of the error. Header fields
@@ -171,7 +171,7 @@ func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflig
 		}
 	}()
 	defer func() {
-		permit.Done(m.opts.Outcome(r, status))
+		permit.Done(m.opts.Outcome(r, watched.blame(status)))
 		released = true
 	}()
 	next.ServeHTTP(writer, r)
@@ -186,6 +186,9 @@ func (m *Inflight[K]) refuse(w http.ResponseWriter, r *http.Request, key K, err 
 	h.Set("Cache-Control", "no-store")
 	if retry {
 		h.Set("Retry-After", strconv.FormatInt(m.retryAfter(key), 10))
+	}
+	if errors.Is(err, ratelimit.ErrTableFull) || errors.Is(err, ratelimit.ErrNegativeCost) {
+		blameClient(w) // that there is no room is not one client's fault
 	}
 	if m.opts.OnRefused != nil {
 		m.opts.OnRefused(w, r, err)

@@ -361,3 +361,27 @@ func TestInflightTransportIsAdaptiveByDefault(t *testing.T) {
 	assert.Equal(t, 200, resp.StatusCode)
 	_ = resp.Body.Close()
 }
+
+// idler is a RoundTripper whose idle connections can be closed.
+type idler struct {
+	http.RoundTripper
+	closed int
+}
+
+func (i *idler) CloseIdleConnections() { i.closed++ }
+
+func TestIdleConnectionsAreThoseOfTheBase(t *testing.T) {
+	base := new(idler)
+	limited, err := httplimit.NewInflightTransport(base, nil, nil)
+	require.NoError(t, err)
+	paced, err := httplimit.NewTransport(limited, reserver(t, ratelimit.Unlimited()), nil)
+	require.NoError(t, err)
+	(&http.Client{Transport: limited}).CloseIdleConnections()
+	assert.Equal(t, 1, base.closed)
+	(&http.Client{Transport: paced}).CloseIdleConnections()
+	assert.Equal(t, 2, base.closed)
+	limited, err = httplimit.NewInflightTransport(new(backend), nil, nil) // which has none
+	require.NoError(t, err)
+	(&http.Client{Transport: limited}).CloseIdleConnections()
+	new(httplimit.InflightTransport).CloseIdleConnections()
+}

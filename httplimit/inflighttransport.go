@@ -78,6 +78,10 @@ func InflightResponse(r *http.Request, resp *http.Response, err error) inflight.
 	return inflight.Success
 }
 
+// CloseIdleConnections is that of the base RoundTripper, if it has one. It is what
+// [http.Client.CloseIdleConnections] calls.
+func (t *InflightTransport) CloseIdleConnections() { closeIdleConnections(t.base) }
+
 // RoundTrip sends the request when it has a permit.
 func (t *InflightTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	permit, err := t.acquire(r)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
@@ -66,6 +67,11 @@ func send(h http.Handler, r *http.Request) *http.Response {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w.Result()
+}
+
+// unreachable is a handler that must not be reached.
+func unreachable(t testing.TB) http.Handler {
+	return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { assert.Fail(t, "the handler was reached") })
 }
 
 func body(t testing.TB, resp *http.Response) string {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
 )
 
 // refunding is a middleware that gives server errors back, of 5 an hour, and its limiter.
@@ -75,6 +76,88 @@ func TestServerErrorsThatAClientProvokesAreCharged(t *testing.T) {
 			m, limiter := refunding(t)
 			assert.Equal(t, row.status, raw(t, http.MaxBytesHandler(m.Wrap(row.h), 4), row.request))
 			assert.Equal(t, 4, left(t, limiter))
+		})
+	}
+}
+
+// One client's broken requests must not lower the limit of all.
+func TestAnAdaptiveLimitLearnsNothingFromWhatAClientProvokes(t *testing.T) {
+	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	defer backend.Close()
+	target, err := url.Parse(backend.URL)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	failing := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadAll(r.Body)
+		w.WriteHeader(http.StatusBadGateway)
+	})
+	full := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		inner, err := inflight.New(1, &inflight.Options[string]{MaxKeys: 1})
+		require.NoError(t, err)
+		_, err = inner.TryAcquire("other", 1)
+		require.NoError(t, err)
+		m, err := httplimit.NewInflight(inner, func(*http.Request) (string, error) { return "key", nil }, nil)
+		require.NoError(t, err)
+		m.Wrap(unreachable(t)).ServeHTTP(w, r)
+	})
+	const post = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+	for name, row := range map[string]struct {
+		h       http.Handler
+		request string
+		status  int
+		learned int
+	}{
+		"proxy with a malformed chunk":   {proxy, post + "zz\r\n", 502, 400},
+		"handler with a malformed chunk": {failing, post + "zz\r\n", 502, 400},
+		"handler that fails":             {failing, post + "2\r\nok\r\n0\r\n\r\n", 502, 502},
+		"an inner table that is full":    {full, post + "0\r\n\r\n", 503, 400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			statuses := make(chan int, 1)
+			l, err := inflight.New[string](1, nil)
+			require.NoError(t, err)
+			m, err := httplimit.NewInflight(l, func(*http.Request) (string, error) { return "all", nil }, &httplimit.InflightOptions{
+				Outcome: func(_ *http.Request, status int) inflight.Outcome {
+					statuses <- status
+					return inflight.Ignored
+				},
+			})
+			require.NoError(t, err)
+			assert.Equal(t, row.status, raw(t, m.Wrap(row.h), row.request))
+			assert.Equal(t, row.learned, <-statuses)
+		})
+	}
+}
+
+// A flood of keys fills the table. Those who bring them pay: the answer is no failure of the
+// server.
+func TestRefusalsOfAnInflightThatClientsCauseAreCharged(t *testing.T) {
+	one := func() *inflight.Limiter[string] {
+		l, err := inflight.New(1, &inflight.Options[string]{MaxKeys: 1})
+		require.NoError(t, err)
+		_, err = l.TryAcquire("held", 1)
+		require.NoError(t, err)
+		return l
+	}
+	for name, row := range map[string]struct {
+		key    string
+		units  int
+		status int
+		left   int
+	}{
+		"a key that has no room in the table": {"other", 1, 503, 4},
+		"a cost below zero":                   {"other", -1, 500, 4},
+		"no room for anybody":                 {"held", 1, 503, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, limiter := refunding(t)
+			inner, err := httplimit.NewInflight(one(), func(*http.Request) (string, error) { return row.key, nil }, &httplimit.InflightOptions{
+				Units: func(*http.Request) int { return row.units },
+			})
+			require.NoError(t, err)
+			assert.Equal(t, row.status, send(m.Wrap(inner.Wrap(unreachable(t))), httptest.NewRequest("GET", "/", nil)).StatusCode)
+			assert.Equal(t, row.left, left(t, limiter))
 		})
 	}
 }

@@ -53,14 +53,8 @@ func (m *Middleware) serveAndSettle(w http.ResponseWriter, e *Event, res *rateli
 	}
 	actual = e.Cost // if Settle panics
 	watched, writer := watch(w, e.Request)
-	body := watchBody(e.Request)
 	status := http.StatusInternalServerError // of a handler that does not return
-	defer func() {
-		if status >= http.StatusInternalServerError && (watched.clientFault.Load() || body.clientFault()) {
-			status = http.StatusBadRequest
-		}
-		actual = m.opts.Settle(e.Request, status, e.Cost)
-	}()
+	defer func() { actual = m.opts.Settle(e.Request, watched.blame(status), e.Cost) }()
 	next.ServeHTTP(writer, e.Request)
 	status = watched.final()
 }

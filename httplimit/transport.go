@@ -171,8 +171,10 @@ func (t *Transport) Reset(key string) {
 
 // CloseIdleConnections is that of the base RoundTripper, if it has one. It is what
 // [http.Client.CloseIdleConnections] calls.
-func (t *Transport) CloseIdleConnections() {
-	if c, ok := t.base.(interface{ CloseIdleConnections() }); ok {
+func (t *Transport) CloseIdleConnections() { closeIdleConnections(t.base) }
+
+func closeIdleConnections(base http.RoundTripper) {
+	if c, ok := base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }

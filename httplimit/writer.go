@@ -21,6 +21,7 @@ import (
 type watcher struct {
 	http.ResponseWriter
 	server      *http.Server // to log to; nil if unknown
+	body        *watchedBody // of the request; nil if it has none
 	status      int          // 0 until it is known
 	clientFault atomic.Bool  // an inner middleware refused what the client did
 }
@@ -28,9 +29,9 @@ type watcher struct {
 // watch returns a watcher, and the writer to give to the handler: the watcher, with the
 // optional methods that handlers look for by type and that w itself has. Hijack is also
 // there if only [http.ResponseController] finds it: a hijack through Unwrap would not
-// pass the watcher.
+// pass the watcher. The request's body is watched too.
 func watch(w http.ResponseWriter, r *http.Request) (*watcher, http.ResponseWriter) {
-	x := &watcher{ResponseWriter: w}
+	x := &watcher{ResponseWriter: w, body: watchBody(r)}
 	x.server, _ = r.Context().Value(http.ServerContextKey).(*http.Server)
 	return x, combinations[optionalMethods(w)](x)
 }
@@ -48,6 +49,15 @@ func (w *watcher) note(status int) {
 // final returns the status that the client gets if nothing more is written. A framework may
 // write later: then this is not what it gets, but the response must be.
 func (w *watcher) final() int { return cmp.Or(w.status, http.StatusOK) }
+
+// blame returns the status by which a response is judged: no server error if the client has
+// caused it.
+func (w *watcher) blame(status int) int {
+	if status >= http.StatusInternalServerError && (w.clientFault.Load() || w.body.clientFault()) {
+		return http.StatusBadRequest
+	}
+	return status
+}
 
 // WriteHeader passes the first final status on. A second one has no effect in net/http
 // either, which logs the line that made the call. It would log a line of this file.
