@@ -8,6 +8,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
 // pattern is a pattern of [http.ServeMux], taken apart.
@@ -20,7 +22,7 @@ type pattern struct {
 
 // segment is a part of a pattern's path.
 type segment struct {
-	text string // of a literal, decoded
+	text string // of a literal, decoded; a slash for {$}, see [firstSegment]
 	kind segmentKind
 }
 
@@ -30,7 +32,6 @@ const (
 	literal  segmentKind = iota
 	wildcard             // {name}: exactly one segment
 	rest                 // {name...}, or a slash at the end: all that follows
-	slash                // {$}: a slash at the end, and nothing else
 )
 
 // parsePattern takes a pattern apart. What a valid pattern is, net/http decides: the
@@ -44,14 +45,16 @@ func parsePattern(s string) (pattern, error) {
 		p.method, s = s[:i], strings.TrimLeft(s[i+1:], " \t")
 	}
 	i := strings.IndexByte(s, '/')
-	p.host = strings.ToLower(s[:i])
-	if s[i:] != cleanPath(s[i:]) {
+	p.host = plainHost("CONNECT", s[:i]) // with its port: then it is a pattern for CONNECT
+	clean := s[i:] == cleanPath(s[i:])
+	if !clean && p.method != "CONNECT" {
 		return pattern{}, fmt.Errorf("the path %q can never match: paths are cleaned first, to %q", s[i:], cleanPath(s[i:]))
 	}
-	for text := range strings.SplitSeq(s[i+1:], "/") {
-		p.segments = append(p.segments, toSegment(text))
+	texts := strings.Split(s[i+1:], "/")
+	for j, text := range texts {
+		p.segments = append(p.segments, toSegment(text, j == len(texts)-1))
 	}
-	if !slices.ContainsFunc(p.segments, segment.matchesMany) {
+	if clean && !slices.ContainsFunc(p.segments, segment.matchesMany) {
 		p.path = strings.TrimSuffix(s[i:], "{$}")
 	}
 	return p, nil
@@ -70,18 +73,30 @@ func register(s string) (err error) {
 	return nil
 }
 
-func toSegment(text string) segment {
+func toSegment(text string, last bool) segment {
 	switch {
-	case text == "": // only the last can be empty: net/http refuses others, or never matches them
+	case text == "" && last, strings.HasPrefix(text, "{") && strings.HasSuffix(text, "...}"):
 		return segment{kind: rest}
 	case text == "{$}":
-		return segment{kind: slash}
-	case strings.HasPrefix(text, "{") && strings.HasSuffix(text, "...}"):
-		return segment{kind: rest}
-	case strings.HasPrefix(text, "{"):
+		return segment{text: "/"}
+	case text == "", strings.HasPrefix(text, "{"): // the mux takes an empty segment for a wildcard
 		return segment{kind: wildcard}
 	}
 	return segment{text: unescape(text)}
+}
+
+// firstSegment returns the first segment of a path that begins with a slash, decoded, and what follows
+// it. For a slash at the end that is a slash, and so it is for %2F: the mux does not tell the two
+// from each other. Wildcards do not match it.
+func firstSegment(p string) (segment, after string) {
+	if p == "/" {
+		return "/", ""
+	}
+	segment = p[1:]
+	if i := strings.IndexByte(segment, '/'); i >= 0 {
+		segment, after = segment[:i], segment[i:]
+	}
+	return unescape(segment), after
 }
 
 // unescape decodes a segment. One that is escaped wrongly stands for itself, as in net/http.
@@ -93,6 +108,15 @@ func unescape(s string) string {
 		return u
 	}
 	return s
+}
+
+// plainHost returns a host as routes compare it: in lower case, without a dot at its end, and without a
+// port. A mux takes the host of a CONNECT request as it is, with its port.
+func plainHost(method, host string) string {
+	if method == "CONNECT" {
+		return strings.ToLower(strings.TrimSuffix(host, "."))
+	}
+	return keytext.Host(host)
 }
 
 // cleanPath returns the path that a mux would serve: without empty segments, "." and

@@ -29,7 +29,8 @@ func (a Attributes) Attribute(name string) (string, bool) {
 // name: the user, the plan, or the address that a trusted proxy has told. more may be
 // nil. These are known:
 //
-//   - method, host (in lower case, without a port) and path (escaped, as it was sent);
+//   - method, host (in lower case, without a port, but with it for CONNECT, as a mux has it) and path
+//     (escaped, as it was sent);
 //   - route: the pattern that the request was routed by, if the mux is in front;
 //   - ip: the address of the connection's other end, an IPv6 address cut to its /64, as
 //     [httplimit.RemoteIP] has it. Behind a proxy that is the proxy's: give the one
@@ -52,7 +53,7 @@ func (h *httpRequest) Attribute(name string) (string, bool) {
 	case AttrMethod:
 		return h.r.Method, h.r.Method != ""
 	case AttrHost:
-		return keytext.Host(h.r.Host), h.r.Host != ""
+		return plainHost(h.r.Method, h.r.Host), h.r.Host != ""
 	case AttrPath:
 		return h.r.URL.EscapedPath(), true
 	case AttrRoute:

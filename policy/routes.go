@@ -1,11 +1,5 @@
 package policy
 
-import (
-	"strings"
-
-	"github.com/weir-go/ratelimit/internal/keytext"
-)
-
 // routes finds the places of the patterns that match a request, in a tree of path segments.
 type routes struct {
 	allHosts *node            // of patterns without a host
@@ -14,11 +8,10 @@ type routes struct {
 
 // node is a place in the tree of path segments.
 type node struct {
-	next  children // after a literal segment
-	wild  *node    // after a wildcard
-	end   *methods // of patterns that end here
-	slash *methods // of patterns that end with {$} here: one slash follows
-	rest  *methods // of patterns that take all that follows
+	next children // after a literal segment
+	wild *node    // after a wildcard
+	end  *methods // of patterns that end here
+	rest *methods // of patterns that take all that follows
 }
 
 // methods holds the rules of one place by the method of their patterns.
@@ -64,11 +57,8 @@ func (x *routes) place(p pattern) (m *methods, isNew bool) {
 // leaf returns where the place of patterns with the segments is kept.
 func (n *node) leaf(segments []segment) **methods {
 	for _, s := range segments {
-		switch s.kind {
-		case rest:
+		if s.kind == rest {
 			return &n.rest
-		case slash:
-			return &n.slash
 		}
 		n = n.child(s)
 	}
@@ -200,7 +190,8 @@ func (x *routes) ofHost(r Request) *node {
 	if !ok {
 		return nil
 	}
-	return x.hosts[keytext.Host(host)]
+	method, _ := r.Attribute(AttrMethod)
+	return x.hosts[plainHost(method, host)]
 }
 
 // find appends the places of the patterns that match a request: those for all hosts and those
@@ -212,37 +203,24 @@ func (x *routes) find(host *node, method, p string, places []*methods) []*method
 	if p == "" || p[0] != '/' {
 		return places
 	}
-	escaped := strings.IndexByte(p, '%') >= 0
-	places = x.allHosts.walk(p, escaped, places)
+	places = x.allHosts.walk(p, places)
 	if host != nil {
-		places = host.walk(p, escaped, places)
+		places = host.walk(p, places)
 	}
 	return places
 }
 
 // walk appends what there is on the rest of a path, which is empty or begins with a slash.
-func (n *node) walk(p string, escaped bool, places []*methods) []*methods {
+func (n *node) walk(p string, places []*methods) []*methods {
 	for n != nil && p != "" {
 		if n.rest != nil {
 			places = append(places, n.rest)
 		}
-		if p == "/" {
-			if n.slash != nil {
-				places = append(places, n.slash)
-			}
-			return places
+		segment, after := firstSegment(p)
+		if n.wild != nil && segment != "/" {
+			places = n.wild.walk(after, places)
 		}
-		seg, after := p[1:], ""
-		if i := strings.IndexByte(seg, '/'); i >= 0 {
-			seg, after = seg[:i], seg[i:]
-		}
-		if escaped {
-			seg = unescape(seg)
-		}
-		if n.wild != nil {
-			places = n.wild.walk(after, escaped, places)
-		}
-		n, p = n.next.get(seg), after
+		n, p = n.next.get(segment), after
 	}
 	if n != nil && n.end != nil {
 		places = append(places, n.end)
