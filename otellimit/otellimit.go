@@ -25,13 +25,16 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
-	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/stats"
 )
 
 // Metrics are the instruments of a program's limiters. Make one with [New]. The zero Metrics
 // cannot be used.
 type Metrics struct {
-	meter     metric.Meter
+	meter      metric.Meter
+	mu         sync.Mutex      // guards registered
+	registered map[string]bool // groups of figures, with their limiters
+
 	decisions metric.Int64Counter
 	spent     metric.Int64Counter
 	degraded  metric.Int64Counter
@@ -47,43 +50,22 @@ func New(meter metric.Meter) (*Metrics, error) {
 	if meter == nil {
 		return nil, errors.New("otellimit: nil Meter")
 	}
-	m := &Metrics{meter: meter}
+	m := &Metrics{meter: meter, registered: map[string]bool{}}
 	var err error
-	counter := func(to *metric.Int64Counter, name, unit, help string) {
-		c, e := meter.Int64Counter("ratelimit."+name, metric.WithUnit(unit), metric.WithDescription(help))
+	for figure, to := range map[*stats.Figure]*metric.Int64Counter{
+		&stats.Decisions: &m.decisions, &stats.Spent: &m.spent, &stats.Degraded: &m.degraded,
+		&stats.HTTPRequests: &m.http, &stats.GRPCCalls: &m.grpc, &stats.RuleDecisions: &m.rules, &stats.PolicyRequests: &m.requests,
+	} {
+		c, e := meter.Int64Counter(figure.OpenTelemetry(), metric.WithUnit(figure.Unit), metric.WithDescription(figure.Help))
 		*to, err = c, errors.Join(err, e)
 	}
-	counter(&m.decisions, "decisions", "{decision}", "Decisions, by limiter, limit and outcome: allowed, denied, never, unavailable or error.")
-	counter(&m.spent, "spent", "{unit}", "Cost that was charged.")
-	counter(&m.degraded, "decisions.degraded", "{decision}", "Decisions taken without the shared store.")
-	counter(&m.http, "http.requests", "{request}", "HTTP requests, by what the middleware did with them.")
-	counter(&m.grpc, "grpc.calls", "{call}", "gRPC calls, and messages that were decided about, by what the interceptors did with them.")
-	counter(&m.rules, "policy.rule.decisions", "{decision}", "Decisions of single rules; with shadow rules, what they would have said.")
-	counter(&m.requests, "policy.requests", "{request}", "Requests decided by policies, by outcome.")
-	h, e := meter.Float64Histogram("ratelimit.decision.duration", metric.WithUnit("s"), metric.WithDescription("How long decisions took."),
-		metric.WithExplicitBucketBoundaries(.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1))
+	h, e := meter.Float64Histogram(stats.Duration.OpenTelemetry(), metric.WithUnit(stats.Duration.Unit),
+		metric.WithDescription(stats.Duration.Help), metric.WithExplicitBucketBoundaries(stats.Buckets...))
 	m.duration, err = h, errors.Join(err, e)
 	if err != nil {
 		return nil, err
 	}
 	return m, nil
-}
-
-var outcomeNames = [...]string{"allowed", "denied", "never", "unavailable", "error"}
-
-// outcomeOf returns what became of a decision, as an index of outcomeNames.
-func outcomeOf(d ratelimit.Decision, err error) int {
-	switch {
-	case err == nil && d.Allowed:
-		return 0
-	case err == nil, errors.Is(err, ratelimit.ErrLimited), errors.Is(err, context.DeadlineExceeded):
-		return 1 // denied, or a Wait that would have been too long
-	case errors.Is(err, ratelimit.ErrExceedsLimit):
-		return 2
-	case errors.Is(err, ratelimit.ErrUnavailable):
-		return 3
-	}
-	return 4
 }
 
 // set returns attributes that are made once and used often.
@@ -93,15 +75,15 @@ func set(kv ...attribute.KeyValue) metric.MeasurementOption {
 
 // options are the attributes of one limit's instruments.
 type options struct {
-	decisions [len(outcomeNames)][]metric.AddOption
+	decisions [stats.Outcomes][]metric.AddOption
 	spent     []metric.AddOption
 }
 
 func newOptions(limiter, limit string) *options {
 	l, n := attribute.String("limiter", limiter), attribute.String("limit", limit)
 	o := &options{spent: []metric.AddOption{set(l, n)}}
-	for i, name := range outcomeNames {
-		o.decisions[i] = []metric.AddOption{set(l, n, attribute.String("outcome", name))}
+	for i := range stats.Outcomes {
+		o.decisions[i] = []metric.AddOption{set(l, n, attribute.String("outcome", stats.Outcome(i).String()))}
 	}
 	return o
 }
@@ -118,7 +100,7 @@ func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 			v, _ = known.LoadOrStore(e.Decision.Limit.Name, newOptions(limiter, e.Decision.Limit.Name))
 		}
 		o := v.(*options)
-		m.decisions.Add(ctx, 1, o.decisions[outcomeOf(e.Decision, e.Err)]...)
+		m.decisions.Add(ctx, 1, o.decisions[stats.OutcomeOf(e.Decision, e.Err)]...)
 		if e.Spent {
 			m.spent.Add(ctx, int64(e.Cost), o.spent...)
 		}
@@ -144,74 +126,28 @@ func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 	}
 }
 
-// Policy returns a function for [policy.Options.OnDecision].
-func (m *Metrics) Policy() func(policy.Decision) {
+// Policy returns a function for the Options.OnDecision of package policy.
+func (m *Metrics) Policy() func(stats.PolicyDecision) {
 	ctx := context.Background()
-	return func(d policy.Decision) {
-		outcome := "killed"
-		if !d.KillSwitch {
-			outcome = outcomeNames[outcomeOf(d.Decision, d.Err)]
-		}
-		m.requests.Add(ctx, 1, set(attribute.String("outcome", outcome)))
-		for i := range d.Rules {
-			m.rule(ctx, &d.Rules[i], d)
-		}
-	}
-}
-
-// rule counts what a rule said. If the engine did not tell, the request's outcome is counted for
-// the rule that it is due to, and nothing for others.
-func (m *Metrics) rule(ctx context.Context, r *policy.RuleDecision, d policy.Decision) {
-	o := outcomeOf(r.Decision, nil)
-	if !r.Told {
-		if d.Decision.Limit.Name != r.Rule {
+	return func(d stats.PolicyDecision) {
+		if d.KillSwitch {
+			m.requests.Add(ctx, 1, set(attribute.String("outcome", "killed")))
 			return
 		}
-		o = outcomeOf(d.Decision, d.Err)
+		m.requests.Add(ctx, 1, set(attribute.String("outcome", d.Outcome().String())))
+		for i := range d.Rules {
+			if o, ok := d.RuleOutcome(i); ok {
+				r := &d.Rules[i]
+				m.rules.Add(ctx, 1, set(attribute.String("rule", r.Rule), attribute.String("plan", r.Plan),
+					attribute.Bool("shadow", r.Shadow), attribute.String("outcome", o.String())))
+			}
+		}
 	}
-	m.rules.Add(ctx, 1, set(attribute.String("rule", r.Rule), attribute.String("plan", r.Plan),
-		attribute.Bool("shadow", r.Shadow), attribute.String("outcome", outcomeNames[o])))
 }
 
 // Timed returns a limiter that measures how long the decisions of another take: of one whose
-// budgets are remote. If l has a method Limits() []ratelimit.Limit, so has the result.
+// budgets are remote. See [stats.Timed].
 func Timed[K any](m *Metrics, limiter string, l ratelimit.Reserver[K]) ratelimit.Reserver[K] {
-	return &timed[K]{l, m.duration, set(attribute.String("limiter", limiter))}
-}
-
-type timed[K any] struct {
-	ratelimit.Reserver[K]
-	duration metric.Float64Histogram
-	of       metric.MeasurementOption
-}
-
-func (t *timed[K]) since(ctx context.Context, start time.Time) {
-	t.duration.Record(ctx, time.Since(start).Seconds(), t.of)
-}
-
-func (t *timed[K]) Allow(key K, cost int) bool {
-	defer t.since(context.Background(), time.Now())
-	return t.Reserver.Allow(key, cost)
-}
-
-func (t *timed[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
-	defer t.since(ctx, time.Now())
-	return t.Reserver.Take(ctx, key, cost)
-}
-
-func (t *timed[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	defer t.since(ctx, time.Now())
-	return t.Reserver.Reserve(ctx, key, cost, maxDelay)
-}
-
-// Wait is not measured: most of it is sleep.
-func (t *timed[K]) Wait(ctx context.Context, key K, cost int) error {
-	return ratelimit.Wait(ctx, t.Reserver, key, cost)
-}
-
-func (t *timed[K]) Limits() []ratelimit.Limit {
-	if l, ok := t.Reserver.(interface{ Limits() []ratelimit.Limit }); ok {
-		return l.Limits()
-	}
-	return nil
+	of := set(attribute.String("limiter", limiter))
+	return stats.Timed(l, func(ctx context.Context, took time.Duration) { m.duration.Record(ctx, took.Seconds(), of) })
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -142,12 +143,78 @@ func TestTimedIsTheLimiterItMeasures(t *testing.T) {
 	require.ErrorIs(t, ratelimit.Wait(ctx, l, "k", 1), context.DeadlineExceeded)
 }
 
+func TestErrorsAreCountedByWhatTheyAre(t *testing.T) {
+	reader := sdk.NewManualReader()
+	m, err := otellimit.New(sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test"))
+	require.NoError(t, err)
+	hook := otellimit.OnDecision[string](m, "redis")
+	for _, err := range []error{
+		fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, context.DeadlineExceeded), // a store's timeout
+		ratelimit.ErrUnavailable,
+		context.DeadlineExceeded, // the caller's own
+		context.Canceled,
+		ratelimit.ErrTableFull,
+		ratelimit.ErrExceedsLimit,
+		ratelimit.ErrBlocked,
+	} {
+		hook(ratelimit.Event[string]{Key: "k", Cost: 1, Err: fmt.Errorf("x: %w", err)})
+	}
+	var out metricdata.ResourceMetrics
+	require.NoError(t, reader.Collect(t.Context(), &out))
+	assert.Equal(t, map[string]int64{
+		"ratelimit.decisions limit=,limiter=redis,outcome=error":       3,
+		"ratelimit.decisions limit=,limiter=redis,outcome=never":       2,
+		"ratelimit.decisions limit=,limiter=redis,outcome=unavailable": 2,
+	}, values(out))
+}
+
+// TestTheVersionIsOneSeries changes the rules. Only the version in force is exported.
+func TestTheVersionIsOneSeries(t *testing.T) {
+	reader := sdk.NewManualReader()
+	m, err := otellimit.New(sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test"))
+	require.NoError(t, err)
+	p, err := policy.New(&policy.Set{Version: "v0"}, nil)
+	require.NoError(t, err)
+	require.NoError(t, m.Policies(p))
+	require.ErrorContains(t, m.Policies(p), "registered already")
+	for i := range 5 {
+		version := fmt.Sprintf("v%d", i)
+		require.NoError(t, p.Update(&policy.Set{Version: version}))
+		var out metricdata.ResourceMetrics
+		require.NoError(t, reader.Collect(t.Context(), &out))
+		infos := map[string]int64{}
+		for name, value := range values(out) {
+			if strings.HasPrefix(name, "ratelimit.policy.info ") {
+				infos[name] = value
+			}
+		}
+		assert.Equal(t, map[string]int64{"ratelimit.policy.info version=" + version: 1}, infos)
+	}
+}
+
+func TestTwoOfOneNameAreRefused(t *testing.T) {
+	m, err := otellimit.New(noop.Meter{})
+	require.NoError(t, err)
+	table := func() ratelimit.Stats { return ratelimit.Stats{} }
+	require.NoError(t, m.Table("a", table))
+	require.NoError(t, m.Table("b", table))
+	require.ErrorContains(t, m.Table("a", table), "registered already")
+	leases := func() lease.Stats { return lease.Stats{} }
+	require.NoError(t, m.Lease("a", leases), "another kind")
+	require.Error(t, m.Lease("a", leases))
+	require.Error(t, m.Lease("b", nil))
+	require.Error(t, m.Table("c", nil))
+	require.Error(t, m.Failover("c", nil))
+}
+
 func TestBadInput(t *testing.T) {
 	_, err := otellimit.New(nil)
 	require.ErrorContains(t, err, "nil Meter")
 	m, err := otellimit.New(noop.Meter{})
 	require.NoError(t, err)
 	require.ErrorContains(t, m.Policies(nil), "nil Policies")
+	var p *policy.Policies
+	require.ErrorContains(t, m.Policies(p), "nil Policies")
 }
 
 func Example() {

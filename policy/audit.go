@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/stats"
 )
 
 // AuditOptions are what [Audit] can be told. Nil and the zero AuditOptions mean the defaults.
@@ -127,9 +127,9 @@ func (o *AuditOptions) complete() error {
 	return o.Dialect.check()
 }
 
-// OnDecision takes note of a denial. It is what [Options.OnDecision] is set to.
+// OnDecision takes note of a denial, also that of a Wait which has given up. It is what [Options.OnDecision] is set to.
 func (a *AuditLog) OnDecision(d Decision) {
-	if d.Decision.Allowed || d.Err != nil && !errors.Is(d.Err, ratelimit.ErrExceedsLimit) {
+	if o := d.Outcome(); o != stats.Denied && o != stats.Never {
 		return
 	}
 	now := time.Now()

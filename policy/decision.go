@@ -1,54 +1,20 @@
 package policy
 
 import (
-	"time"
-
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/stats"
 )
 
 // Decision is one decision, as [Options.OnDecision] gets it.
-type Decision struct {
-	// Request is the request that it is about.
-	Request Request
-	// Cost is the caller's cost.
-	Cost int
-	// Decision is the answer.
-	Decision ratelimit.Decision
-	// Err is the error that was returned, nil for a plain denial.
-	Err error
-	// Version and Generation tell the set of rules that decided.
-	Version    string
-	Generation uint64
-	// KillSwitch reports that the request passed because the set's kill switch is on.
-	KillSwitch bool
-	// Rules are the rules that applied, in order, and what each said. It is empty if none
-	// applied, and if an attribute was missing or malformed.
-	Rules []RuleDecision
-}
+type Decision = stats.PolicyDecision
 
 // RuleDecision is what one rule said about a request.
-type RuleDecision struct {
-	// Rule is the rule's name.
-	Rule string
-	// Key is the rule's key for the request; of several attributes, it is one text. It
-	// may be a secret.
-	Key string
-	// Plan is the plan whose limit holds, "" if that is the rule's or an override's.
-	Plan string
-	// Shadow reports that the rule never denies.
-	Shadow bool
-	// Cost is what the rule asked for: the caller's cost, or its own.
-	Cost int
-	// Decision is the rule's own answer. If the engine does not tell it, only Limit is
-	// set.
-	Decision ratelimit.Decision
-	// Told reports whether the engine told the rule's own answer. An engine does not
-	// if the decision failed.
-	Told bool
-	// Spent reports whether the rule was charged. It is false if another rule denied.
-	Spent bool
-}
+type RuleDecision = stats.RuleDecision
 
+// Stats tells how a [Policies] stands.
+type Stats = stats.Policies
+
+// report returns what is told of a decision.
 func (q *query) report(d ratelimit.Decision, err error) Decision {
 	report := Decision{
 		Request: q.request, Cost: q.cost, Decision: d, Err: err,
@@ -67,26 +33,6 @@ func (q *query) report(d ratelimit.Decision, err error) Decision {
 	return report
 }
 
-// Stats tells how a [Policies] stands.
-type Stats struct {
-	// Version is that of the set in force.
-	Version string
-	// Generation counts the sets that were put in force, New's included.
-	Generation uint64
-	// LoadedAt is when the set in force was put in force.
-	LoadedAt time.Time
-	// Rules is how many rules it has, those that are disabled included.
-	Rules int
-	// KillSwitch reports whether the kill switch is on, and Killed counts the requests
-	// that have passed because of it.
-	KillSwitch bool
-	Killed     uint64
-	// LastError is why the newest set could not be put in force, nil if it could, and
-	// LastErrorAt is when.
-	LastError   error
-	LastErrorAt time.Time
-}
-
 // Stats returns how the policies stand.
 func (p *Policies) Stats() Stats {
 	s := p.now()
@@ -102,4 +48,24 @@ func (p *Policies) Stats() Stats {
 		LastError:   p.failed,
 		LastErrorAt: p.failedT,
 	}
+}
+
+// waited returns the answer of a Wait that has ended with err, from what the enforcing rules have told:
+// that of the rule with the longest RetryAfter, or if all allow, of the one that leaves the least.
+func (q *query) waited(err error) (d ratelimit.Decision) {
+	d.Allowed = err == nil
+	known := false
+	for i, a := range q.charges.answers {
+		if !a.Told || q.state.rules[q.charges.list[i].Rule].Shadow {
+			continue
+		}
+		switch more := a.Decision; {
+		case !known,
+			d.Allowed && !more.Allowed,
+			!d.Allowed && !more.Allowed && more.RetryAfter > d.RetryAfter,
+			d.Allowed && more.Allowed && more.Remaining < d.Remaining:
+			d, known = more, true
+		}
+	}
+	return d
 }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -125,6 +126,16 @@ func (c *Charges) search(rule int) *Charge {
 func (c *Charges) Tell(rule int, d ratelimit.Decision, spent bool) {
 	if i, ok := c.position(rule); ok && i < len(c.answers) {
 		c.answers[i] = Answer{Decision: d, Spent: spent, Told: true}
+	}
+}
+
+// TellEvent is Tell with what a layer of a stack tells of a decision. An error is told to all layers: if a
+// rule has not answered because of it, nothing is noted. A cost above the capacity of the rule's own
+// limit is an answer.
+func (c *Charges) TellEvent(rule int, e ratelimit.Event[*Charges]) {
+	exceeds := errors.Is(e.Err, ratelimit.ErrExceedsLimit) && e.Cost > e.Decision.Limit.Capacity()
+	if e.Err == nil || exceeds || e.Decision.Allowed || e.Decision.RetryAfter > 0 {
+		c.Tell(rule, e.Decision, e.Spent)
 	}
 }
 

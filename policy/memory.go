@@ -137,7 +137,7 @@ func wrapped(i int, r Budget, y ratelimit.Layer[*Charges]) ratelimit.Layer[*Char
 	if !r.Tell {
 		return y
 	}
-	return ratelimit.Watch(y, func(e ratelimit.Event[*Charges]) { e.Key.Tell(i, e.Decision, e.Spent) })
+	return ratelimit.Watch(y, func(e ratelimit.Event[*Charges]) { e.Key.TellEvent(i, e) })
 }
 
 var errNotCharged = errors.New("policy: the rule does not apply to this request")

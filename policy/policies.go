@@ -222,7 +222,7 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 		return q.err
 	}
 	err := ratelimit.Wait(ctx, q.state.decider, &q.charges, cost)
-	p.report(q, ratelimit.Decision{Allowed: err == nil}, err)
+	p.report(q, q.waited(err), err)
 	return err
 }
 

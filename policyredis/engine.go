@@ -117,21 +117,7 @@ func wrapped(i int, r policy.Budget, y redislimit.Layer[*policy.Charges]) redisl
 	if !r.Tell {
 		return y
 	}
-	return redislimit.Watch(y, func(e ratelimit.Event[*policy.Charges]) {
-		if answered(e) {
-			e.Key.Tell(i, e.Decision, e.Spent)
-		}
-	})
-}
-
-// answered reports whether an event has the rule's own answer. All rules are told of the error of a
-// decision. An [ratelimit.ErrExceedsLimit] is the answer of the rule whose capacity the cost
-// exceeds, and says nothing about the others: Redis has not been asked about them.
-func answered(e ratelimit.Event[*policy.Charges]) bool {
-	if errors.Is(e.Err, ratelimit.ErrExceedsLimit) {
-		return e.Cost > e.Decision.Limit.Capacity()
-	}
-	return e.Err == nil
+	return redislimit.Watch(y, func(e ratelimit.Event[*policy.Charges]) { e.Key.TellEvent(i, e) })
 }
 
 // decider decides by one stack, and looks by another, whose layers charge what they are asked

@@ -28,6 +28,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policyredis"
+	"github.com/weir-go/ratelimit/stats"
 )
 
 func TestMain(m *testing.M) {
@@ -269,6 +270,40 @@ func TestADecisionUsesOneSetWhole(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	require.Nil(t, wrong.Load())
+}
+
+// TestAWaitThatGivesUpIsADenial compares what is told of a Wait on Redis and in memory.
+func TestAWaitThatGivesUpIsADenial(t *testing.T) {
+	addr := server(t)
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	const text = "rules:\n- {name: wide, limit: fixed-window 100/h}\n- {name: narrow, key: user, limit: token-bucket 1/h burst 1}\n- {name: trial, shadow: true, limit: fixed-window 1/h}"
+	for name, e := range map[string]policy.Engine{"memory": policy.Memory(nil), "redis": policyredis.New(client, &policyredis.Options{Timeout: 10 * time.Second})} {
+		var told []policy.Decision
+		p, err := policy.New(parsed(t, text), &policy.Options{Engine: e, OnDecision: func(d policy.Decision) { told = append(told, d) }})
+		require.NoError(t, err)
+		ann := policy.Attributes{"user": "ann"}
+		require.NoError(t, p.Wait(t.Context(), ann, 1), name)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		require.ErrorIs(t, p.Wait(ctx, ann, 1), context.DeadlineExceeded, name)
+		cancel()
+		ctx, cancel = context.WithCancel(t.Context())
+		time.AfterFunc(50*time.Millisecond, cancel)
+		require.ErrorIs(t, p.Wait(ctx, ann, 1), context.Canceled, name)
+		require.ErrorIs(t, p.Wait(ctx, ann, 1), context.Canceled, name)
+		require.Len(t, told, 4)
+		assert.Equal(t, []stats.Outcome{stats.Allowed, stats.Denied, stats.Denied, stats.Failed},
+			[]stats.Outcome{told[0].Outcome(), told[1].Outcome(), told[2].Outcome(), told[3].Outcome()}, name)
+		assert.Equal(t, "narrow", told[0].Decision.Limit.Name, name)
+		for _, d := range told[1:3] {
+			assert.Equal(t, "narrow", d.Decision.Limit.Name, name)
+			assert.Equal(t, []bool{true, false}, []bool{d.Rules[0].Decision.Allowed, d.Rules[1].Decision.Allowed}, name)
+			assert.True(t, d.Rules[0].Told && d.Rules[1].Told, name)
+			assert.Positive(t, d.Rules[1].Decision.RetryAfter, name)
+			assert.False(t, d.Rules[0].Spent || d.Rules[1].Spent, name)
+		}
+		assert.False(t, told[3].Rules[0].Told, name)
+	}
 }
 
 func TestADecisionIsOneRoundTrip(t *testing.T) {

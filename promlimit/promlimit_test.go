@@ -154,6 +154,69 @@ func TestNewTellsWhatTheRegistererSays(t *testing.T) {
 	require.Error(t, err)
 }
 
+func TestErrorsAreCountedByWhatTheyAre(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m, err := promlimit.New(reg)
+	require.NoError(t, err)
+	hook := promlimit.OnDecision[string](m, "redis")
+	for _, err := range []error{
+		fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, context.DeadlineExceeded), // a store's timeout
+		ratelimit.ErrUnavailable,
+		context.DeadlineExceeded, // the caller's own
+		context.Canceled,
+		ratelimit.ErrTableFull,
+		ratelimit.ErrExceedsLimit,
+		ratelimit.ErrBlocked,
+	} {
+		hook(ratelimit.Event[string]{Key: "k", Cost: 1, Err: fmt.Errorf("x: %w", err)})
+	}
+	assert.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
+# HELP ratelimit_decisions_total Decisions, by limiter, limit and outcome: allowed, denied, never, unavailable or error.
+# TYPE ratelimit_decisions_total counter
+ratelimit_decisions_total{limit="",limiter="redis",outcome="allowed"} 0
+ratelimit_decisions_total{limit="",limiter="redis",outcome="denied"} 0
+ratelimit_decisions_total{limit="",limiter="redis",outcome="error"} 3
+ratelimit_decisions_total{limit="",limiter="redis",outcome="never"} 2
+ratelimit_decisions_total{limit="",limiter="redis",outcome="unavailable"} 2
+`), "ratelimit_decisions_total"))
+}
+
+// TestTheVersionIsOneSeries changes the rules. Only the version in force is exported.
+func TestTheVersionIsOneSeries(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	m, err := promlimit.New(reg)
+	require.NoError(t, err)
+	p, err := policy.New(&policy.Set{Version: "v0"}, nil)
+	require.NoError(t, err)
+	require.NoError(t, m.Policies(p))
+	require.Error(t, m.Policies(p), "registered twice")
+	for i := range 5 {
+		version := fmt.Sprintf("v%d \"%c", i, 'é')
+		require.NoError(t, p.Update(&policy.Set{Version: version}))
+		assert.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
+# HELP ratelimit_policy_info 1, with the version of the set in force.
+# TYPE ratelimit_policy_info gauge
+ratelimit_policy_info{version="`+strings.ReplaceAll(version, `"`, `\"`)+`"} 1
+`), "ratelimit_policy_info"))
+	}
+	require.NoError(t, p.Update(&policy.Set{Version: "\xff"}))
+	_, err = reg.Gather()
+	require.NoError(t, err, "a version that is not UTF-8 does not spoil the others")
+}
+
+func TestNothingIsRegisteredOfNil(t *testing.T) {
+	m, err := promlimit.New(prometheus.NewRegistry())
+	require.NoError(t, err)
+	require.ErrorContains(t, m.Policies(nil), "nil Policies")
+	var p *policy.Policies
+	require.ErrorContains(t, m.Policies(p), "nil Policies")
+	var f *failover.Limiter[string]
+	require.Error(t, m.Failover("f", f))
+	require.Error(t, m.Failover("f", nil))
+	require.Error(t, m.Lease("l", nil))
+	require.Error(t, m.Table("t", nil))
+}
+
 func TestTimedIsTheLimiterItMeasures(t *testing.T) {
 	m, err := promlimit.New(prometheus.NewRegistry())
 	require.NoError(t, err)

@@ -1,79 +1,63 @@
 package promlimit
 
 import (
+	"errors"
+	"fmt"
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
-	"github.com/weir-go/ratelimit/lease"
-	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/stats"
 )
 
-// figures is a collector of counters and gauges that are read when they are asked for.
-type figures struct {
-	descs   []*prometheus.Desc
-	collect func(add func(i int, value float64))
-	kinds   []prometheus.ValueType
+// group is a collector of counters and gauges that are read together, when they are asked for.
+type group struct {
+	descs []*prometheus.Desc
+	of    stats.Group
 }
 
-func (f *figures) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range f.descs {
+func (g *group) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range g.descs {
 		ch <- d
 	}
 }
 
-func (f *figures) Collect(ch chan<- prometheus.Metric) {
-	f.collect(func(i int, value float64) {
-		ch <- prometheus.MustNewConstMetric(f.descs[i], f.kinds[i], value)
+func (g *group) Collect(ch chan<- prometheus.Metric) {
+	g.of.Read(func(i int, value float64, labels ...string) {
+		kind := prometheus.CounterValue
+		if g.of.Figures[i].Gauge {
+			kind = prometheus.GaugeValue
+		}
+		for j := range labels {
+			labels[j] = valid(labels[j])
+		}
+		ch <- prometheus.MustNewConstMetric(g.descs[i], kind, value, labels...)
 	})
 }
 
-// figure describes one of them.
-type figure struct {
-	name, help string
-	kind       prometheus.ValueType
-	labels     prometheus.Labels
-}
-
-// register registers figures that belong together, so that they are read together.
-func (m *Metrics) register(limiter string, list []figure, collect func(add func(i int, value float64))) error {
-	f := &figures{collect: collect}
-	for _, fig := range list {
-		labels := prometheus.Labels{}
-		if limiter != "" {
-			labels["limiter"] = limiter
-		}
-		for k, v := range fig.labels {
-			labels[k] = v
-		}
-		f.descs = append(f.descs, prometheus.NewDesc("ratelimit_"+fig.name, fig.help, nil, labels))
-		f.kinds = append(f.kinds, fig.kind)
+// register registers a group under a limiter's name, none if that is empty.
+func (m *Metrics) register(limiter string, of stats.Group) error {
+	labels := prometheus.Labels{}
+	if limiter != "" {
+		labels["limiter"] = limiter
 	}
-	return m.reg.Register(f)
+	g := &group{of: of}
+	for _, f := range of.Figures {
+		g.descs = append(g.descs, prometheus.NewDesc(f.Prometheus(), f.Help, f.By, labels))
+	}
+	return m.reg.Register(g)
 }
 
-const (
-	count = prometheus.CounterValue
-	gauge = prometheus.GaugeValue
-)
-
-// Table registers how a limiter's table of keys stands. stats is its method Stats. The error
-// is the registerer's.
-func (m *Metrics) Table(limiter string, stats func() ratelimit.Stats) error {
-	return m.register(limiter, []figure{
-		{"keys", "Keys that are tracked.", gauge, nil},
-		{"keys_expired_total", "Keys dropped as fresh: nothing was forgotten.", count, nil},
-		{"keys_evicted_total", "Keys dropped to make room, with what they had spent.", count, nil},
-		{"keys_evicted_throttled_total", "Keys dropped to make room while they were throttled.", count, nil},
-		{"keys_refused_total", "New keys refused because the table was full.", count, nil},
-	}, func(add func(int, float64)) {
-		s := stats()
-		add(0, float64(s.Keys))
-		add(1, float64(s.Expired))
-		add(2, float64(s.Evicted))
-		add(3, float64(s.EvictedThrottled))
-		add(4, float64(s.Refused))
-	})
+// Table registers how a limiter's table of keys stands. read is its method Stats. The error
+// is the registerer's, or says that read is nil.
+func (m *Metrics) Table(limiter string, read func() ratelimit.Stats) error {
+	if read == nil {
+		return missing("Table", limiter)
+	}
+	return m.register(limiter, stats.OfTable(read))
 }
 
 // Breaker is what a *[failover.Limiter] is, whatever its keys.
@@ -83,84 +67,43 @@ type Breaker interface {
 }
 
 // Failover registers how a failover limiter stands: its breaker's state (0 closed, 1 half
-// open, 2 open), who decided, and why the primary did not. The error is the registerer's.
+// open, 2 open), who decided, and why the primary did not. The error is the registerer's, or
+// says that b is nil.
 func (m *Metrics) Failover(limiter string, b Breaker) error {
-	label := func(name, value string) prometheus.Labels { return prometheus.Labels{name: value} }
-	const by, byHelp = "failover_decisions_total", "Decisions, by who took them."
-	const why, whyHelp = "failover_failures_total", "Calls of the primary that failed, by kind."
-	return m.register(limiter, []figure{
-		{"breaker_state", "The breaker's state: 0 closed, 1 half open, 2 open.", gauge, nil},
-		{"breaker_opened_total", "How often the breaker has opened.", count, nil},
-		{by, byHelp, count, label("by", "primary")},
-		{by, byHelp, count, label("by", "instead")},
-		{why, whyHelp, count, label("kind", "unavailable")},
-		{why, whyHelp, count, label("kind", "timeout")},
-		{why, whyHelp, count, label("kind", "panic")},
-	}, func(add func(int, float64)) {
+	if nilcheck.IsNil(b) {
+		return missing("Failover", limiter)
+	}
+	return m.register(limiter, stats.OfFailover(func() stats.Failover {
 		s := b.Stats()
-		add(0, stateValue(b.State()))
-		add(1, float64(s.Opened))
-		add(2, float64(s.Primary))
-		add(3, float64(s.Instead))
-		add(4, float64(s.Unavailable))
-		add(5, float64(s.Timeouts))
-		add(6, float64(s.Panics))
-	})
+		return stats.Failover{State: stats.State(b.State()), Primary: s.Primary, Instead: s.Instead, Unavailable: s.Unavailable, Timeouts: s.Timeouts, Panics: s.Panics, Opened: s.Opened}
+	}))
 }
 
-func stateValue(s failover.State) float64 {
-	switch s {
-	case failover.StateClosed:
-		return 0
-	case failover.StateOpen:
-		return 2
+// Lease registers how leases stand. read is the lease limiter's method Stats. The error is the
+// registerer's, or says that read is nil.
+func (m *Metrics) Lease(limiter string, read func() stats.Lease) error {
+	if read == nil {
+		return missing("Lease", limiter)
 	}
-	return 1
+	return m.register(limiter, stats.OfLease(read))
 }
 
-// Lease registers how leases stand. stats is the lease limiter's method Stats. The error is the
-// registerer's.
-func (m *Metrics) Lease(limiter string, stats func() lease.Stats) error {
-	const by, byHelp = "lease_decisions_total", "Decisions, by whether the remote limiter was asked."
-	return m.register(limiter, []figure{
-		{by, byHelp, count, prometheus.Labels{"by": "local"}},
-		{by, byHelp, count, prometheus.Labels{"by": "remote"}},
-		{"lease_round_trips_total", "Calls of the remote limiter.", count, nil},
-		{"lease_given_back_units_total", "Units of batches that were given back.", count, nil},
-		{"lease_lost_units_total", "Units that were charged, and neither used nor given back.", count, nil},
-		{"lease_held_units", "Units that are held.", gauge, nil},
-	}, func(add func(int, float64)) {
-		s := stats()
-		add(0, float64(s.Local))
-		add(1, float64(max(s.Decisions, s.Local)-s.Local))
-		add(2, float64(s.RoundTrips))
-		add(3, float64(s.UnitsGivenBack))
-		add(4, float64(s.UnitsLost))
-		add(5, float64(s.Held))
-	})
-}
+// Rules is what a *policy.Policies is.
+type Rules interface{ Stats() stats.Policies }
 
-// Policies registers how policies stand. The error is the registerer's.
-func (m *Metrics) Policies(p *policy.Policies) error {
-	return m.register("", []figure{
-		{"policy_generation", "How many sets of rules were put in force.", gauge, nil},
-		{"policy_loaded_timestamp_seconds", "When the set in force was put in force, in Unix time.", gauge, nil},
-		{"policy_rules", "Rules of the set in force.", gauge, nil},
-		{"policy_kill_switch", "1 while the kill switch is on.", gauge, nil},
-		{"policy_fault", "1 while the newest set could not be put in force.", gauge, nil},
-	}, func(add func(int, float64)) {
-		s := p.Stats()
-		add(0, float64(s.Generation))
-		add(1, float64(s.LoadedAt.UnixMilli())/1000)
-		add(2, float64(s.Rules))
-		add(3, oneIf(s.KillSwitch))
-		add(4, oneIf(s.LastError != nil))
-	})
-}
-
-func oneIf(b bool) float64 {
-	if b {
-		return 1
+// Policies registers how policies stand: the version of the rules in force among it. The error is the
+// registerer's, or says that p is nil. A program has one Policies in its metrics: a second is an
+// error.
+func (m *Metrics) Policies(p Rules) error {
+	if nilcheck.IsNil(p) {
+		return errors.New("promlimit: nil Policies")
 	}
-	return 0
+	return m.register("", stats.OfPolicies(p.Stats))
+}
+
+// valid returns a label's value as Prometheus takes it.
+func valid(label string) string { return strings.ToValidUTF8(label, "\uFFFD") }
+
+func missing(what, limiter string) error {
+	return fmt.Errorf("promlimit: %s of %q was given nil", what, limiter)
 }

@@ -459,7 +459,7 @@ func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
 	switch {
 	case a.err != nil:
 		e.Err = a.err
-	case err != nil && !shadow:
+	case err != nil && !shadow && !(s.failedWait && s.session.reading != 0): // there is no answer
 	case a.plan != nil && a.plan.kind == 0:
 		e.Decision = ratelimit.Decision{Allowed: true, Limit: a.plan.limit, Remaining: a.plan.limit.Capacity()}
 	case a.charge < 0 || a.charge >= len(s.session.charges) || s.session.reading == 0:

@@ -79,6 +79,20 @@ func TestDenialsAreCountedByRuleKeyAndMinute(t *testing.T) {
 	}
 }
 
+func TestAWaitThatGivesUpIsInTheAudit(t *testing.T) {
+	db := database{policy.SQLite, openSQLite}.migrated(t)
+	p, log := audited(t, db, policy.AuditOptions{Dialect: policy.SQLite, Every: time.Hour})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, p.Wait(ctx, request("ann"), 2))
+	require.ErrorIs(t, p.Wait(ctx, request("ann"), 1), context.DeadlineExceeded)
+	cancel()
+	require.ErrorIs(t, p.Wait(ctx, request("ann"), 1), context.Canceled, "no rule has denied that")
+	require.NoError(t, log.Close(t.Context()))
+	assert.Equal(t, 1, count(t, db, `WHERE key = 'ann' AND rule = 'api'`))
+	assert.Equal(t, 1, count(t, db, ""))
+}
+
 func TestKeysOfAnyKindAreWritten(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {

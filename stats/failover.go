@@ -1,0 +1,56 @@
+package stats
+
+// State says whether a failover limiter asks its primary.
+type State uint8
+
+// The states of a breaker. The zero State is StateClosed.
+const (
+	StateClosed   State = iota // the primary is asked for each decision
+	StateHalfOpen              // one decision at a time is a probe of the primary
+	StateOpen                  // the primary is not asked
+)
+
+// String returns "closed", "half-open" or "open".
+func (s State) String() string {
+	switch s {
+	case StateClosed:
+		return "closed"
+	case StateHalfOpen:
+		return "half-open"
+	}
+	return "open"
+}
+
+// Failover tells how a limiter of package failover stands.
+type Failover struct {
+	// State is the breaker's.
+	State State
+	// Primary and Instead count decisions, by who took them.
+	Primary, Instead uint64
+	// Unavailable, Timeouts and Panics count failures of the primary by kind.
+	Unavailable, Timeouts, Panics uint64
+	// Opened counts how often the breaker has opened.
+	Opened uint64
+}
+
+// OfFailover returns the figures of a failover limiter. read is its method Stats.
+func OfFailover(read func() Failover) Group {
+	return Group{
+		Figures: []Figure{
+			{Name: "breaker.state", Unit: "1", Gauge: true, Help: "The breaker's state: 0 closed, 1 half open, 2 open."},
+			{Name: "breaker.opened", Unit: "{time}", Help: "How often the breaker has opened."},
+			{Name: "failover.decisions", Unit: "{decision}", By: []string{"by"}, Help: "Decisions, by who took them."},
+			{Name: "failover.failures", Unit: "{failure}", By: []string{"kind"}, Help: "Calls of the primary that failed, by kind."},
+		},
+		Read: func(add func(int, float64, ...string)) {
+			s := read()
+			add(0, float64(s.State))
+			add(1, float64(s.Opened))
+			add(2, float64(s.Primary), "primary")
+			add(2, float64(s.Instead), "instead")
+			add(3, float64(s.Unavailable), "unavailable")
+			add(3, float64(s.Timeouts), "timeout")
+			add(3, float64(s.Panics), "panic")
+		},
+	}
+}

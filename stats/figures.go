@@ -1,0 +1,114 @@
+package stats
+
+import (
+	"strings"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Figure describes a metric.
+type Figure struct {
+	Name  string   // words with dots between them, without the prefix "ratelimit."
+	Unit  string   // as OpenTelemetry has it: "{key}", "s", or "1"
+	Help  string   // one sentence
+	Gauge bool     // it is a gauge, or a histogram; else a counter
+	By    []string // the names of its labels, beside that of the limiter
+}
+
+// OpenTelemetry returns the metric's name under OpenTelemetry's conventions, such as
+// ratelimit.keys.expired.
+func (f Figure) OpenTelemetry() string { return "ratelimit." + f.Name }
+
+// Prometheus returns the metric's name under Prometheus' conventions, such as
+// ratelimit_keys_expired_total: that of OpenTelemetry as its exporters translate it, except
+// that the only annotation that becomes part of the name is {unit}.
+func (f Figure) Prometheus() string {
+	name := "ratelimit_" + strings.ReplaceAll(f.Name, ".", "_")
+	switch f.Unit {
+	case "s":
+		name += "_seconds"
+	case "{unit}":
+		name += "_units"
+	}
+	if f.Gauge {
+		return name
+	}
+	return name + "_total"
+}
+
+// The counters that count decisions as they are taken.
+var (
+	Decisions = Figure{Name: "decisions", Unit: "{decision}", By: []string{"limiter", "limit", "outcome"},
+		Help: "Decisions, by limiter, limit and outcome: allowed, denied, never, unavailable or error."}
+	Spent         = Figure{Name: "spent", Unit: "{unit}", By: []string{"limiter", "limit"}, Help: "Cost that was charged."}
+	Degraded      = Figure{Name: "degraded_decisions", Unit: "{decision}", By: []string{"limiter"}, Help: "Decisions taken without the shared store."}
+	HTTPRequests  = Figure{Name: "http.requests", Unit: "{request}", By: []string{"limiter", "outcome"}, Help: "HTTP requests, by what the middleware did with them."}
+	GRPCCalls     = Figure{Name: "grpc.calls", Unit: "{call}", By: []string{"limiter", "outcome"}, Help: "gRPC calls, and messages that were decided about, by what the interceptors did with them."}
+	RuleDecisions = Figure{Name: "policy.rule.decisions", Unit: "{decision}", By: []string{"rule", "plan", "shadow", "outcome"},
+		Help: "Decisions of single rules, by rule, plan and outcome; with shadow rules, what they would have said."}
+	PolicyRequests = Figure{Name: "policy.requests", Unit: "{request}", By: []string{"outcome"},
+		Help: "Requests decided by policies, by outcome: those of decisions, or killed by the kill switch."}
+)
+
+// Duration is the histogram of how long decisions took.
+var Duration = Figure{Name: "decision.duration", Unit: "s", Gauge: true, By: []string{"limiter"}, Help: "How long decisions took."}
+
+// Buckets are the upper bounds of the buckets of [Duration].
+var Buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1}
+
+// Group is figures that are read together, when somebody asks for them.
+type Group struct {
+	Figures []Figure
+	// Read calls add for each series: with the index of its figure, its value, and the values of
+	// the figure's labels.
+	Read func(add func(figure int, value float64, labels ...string))
+}
+
+// OfTable returns the figures of a limiter's table of keys. read is the limiter's method Stats.
+func OfTable(read func() ratelimit.Stats) Group {
+	return Group{
+		Figures: []Figure{
+			{Name: "keys", Unit: "{key}", Gauge: true, Help: "Keys that are tracked."},
+			{Name: "keys.expired", Unit: "{key}", Help: "Keys dropped as fresh: nothing was forgotten."},
+			{Name: "keys.evicted", Unit: "{key}", Help: "Keys dropped to make room, with what they had spent."},
+			{Name: "keys.evicted_throttled", Unit: "{key}", Help: "Keys dropped to make room while they were throttled."},
+			{Name: "keys.refused", Unit: "{key}", Help: "New keys refused because the table was full."},
+		},
+		Read: func(add func(int, float64, ...string)) {
+			s := read()
+			for i, v := range []float64{float64(s.Keys), float64(s.Expired), float64(s.Evicted), float64(s.EvictedThrottled), float64(s.Refused)} {
+				add(i, v)
+			}
+		},
+	}
+}
+
+// OfPolicies returns the figures of policies. read is their method Stats.
+func OfPolicies(read func() Policies) Group {
+	return Group{
+		Figures: []Figure{
+			{Name: "policy.generation", Unit: "{set}", Gauge: true, Help: "How many sets of rules were put in force."},
+			{Name: "policy.loaded_timestamp", Unit: "s", Gauge: true, Help: "When the set in force was put in force, in Unix time."},
+			{Name: "policy.rules", Unit: "{rule}", Gauge: true, Help: "Rules of the set in force."},
+			{Name: "policy.kill_switch", Unit: "1", Gauge: true, Help: "1 while the kill switch is on."},
+			{Name: "policy.fault", Unit: "1", Gauge: true, Help: "1 while the newest set could not be put in force."},
+			{Name: "policy.info", Unit: "1", Gauge: true, By: []string{"version"}, Help: "1, with the version of the set in force."},
+		},
+		Read: func(add func(int, float64, ...string)) {
+			s := read()
+			add(0, float64(s.Generation))
+			add(1, float64(s.LoadedAt.UnixMilli())/1000)
+			add(2, float64(s.Rules))
+			add(3, oneIf(s.KillSwitch))
+			add(4, oneIf(s.LastError != nil))
+			add(5, 1, s.Version)
+		},
+	}
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

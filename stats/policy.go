@@ -1,0 +1,88 @@
+package stats
+
+import (
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// PolicyDecision is one decision of rules, as package policy tells it.
+type PolicyDecision struct {
+	// Request is the request that it is about.
+	Request interface {
+		Attribute(name string) (value string, ok bool)
+	}
+	// Cost is the caller's cost.
+	Cost int
+	// Decision is the answer.
+	Decision ratelimit.Decision
+	// Err is the error that was returned, nil for a plain denial.
+	Err error
+	// Version and Generation tell the set of rules that decided.
+	Version    string
+	Generation uint64
+	// KillSwitch reports that the request passed because the set's kill switch is on.
+	KillSwitch bool
+	// Rules are the rules that applied, in order, and what each said. It is empty if none
+	// applied, and if an attribute was missing or malformed.
+	Rules []RuleDecision
+}
+
+// RuleDecision is what one rule said about a request.
+type RuleDecision struct {
+	// Rule is the rule's name.
+	Rule string
+	// Key is the rule's key for the request; of several attributes, it is one text. It
+	// may be a secret.
+	Key string
+	// Plan is the plan whose limit holds, "" if that is the rule's or an override's.
+	Plan string
+	// Shadow reports that the rule never denies.
+	Shadow bool
+	// Cost is what the rule asked for: the caller's cost, or its own.
+	Cost int
+	// Decision is the rule's own answer. If the engine does not tell it, only Limit is
+	// set.
+	Decision ratelimit.Decision
+	// Told reports whether the engine told the rule's own answer. An engine does not
+	// if the decision failed.
+	Told bool
+	// Spent reports whether the rule was charged. It is false if another rule denied.
+	Spent bool
+}
+
+// Outcome returns what became of the decision.
+func (d *PolicyDecision) Outcome() Outcome { return OutcomeOf(d.Decision, d.Err) }
+
+// RuleOutcome returns what became of the decision under its i-th rule. If the engine did not tell that, it
+// is the outcome of the whole, if that is due to this rule; else there is none, and ok is false.
+func (d *PolicyDecision) RuleOutcome(i int) (o Outcome, ok bool) {
+	r := &d.Rules[i]
+	switch {
+	case !r.Told:
+		return d.Outcome(), d.Decision.Limit.Name == r.Rule
+	case !r.Decision.Allowed && r.Cost > r.Decision.Limit.Capacity():
+		return Never, true
+	}
+	return OutcomeOf(r.Decision, nil), true
+}
+
+// Policies tells how policies stand: the rules that are in force.
+type Policies struct {
+	// Version is that of the set in force.
+	Version string
+	// Generation counts the sets that were put in force, New's included.
+	Generation uint64
+	// LoadedAt is when the set in force was put in force.
+	LoadedAt time.Time
+	// Rules is how many rules it has, those that are disabled included.
+	Rules int
+	// KillSwitch reports whether the kill switch is on, and Killed counts the requests
+	// that have passed because of it.
+	KillSwitch bool
+	Killed     uint64
+	// LastError is why the newest set could not be put in force, nil if it could, and
+	// LastErrorAt is when.
+	LastError   error
+	LastErrorAt time.Time
+}

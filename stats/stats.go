@@ -1,0 +1,60 @@
+// Package stats holds what limiters tell of themselves, as plain values: what metrics show. The
+// packages that count them and those that export them need know no more of each other.
+package stats
+
+import (
+	"context"
+	"errors"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Outcome is what became of one decision.
+type Outcome uint8
+
+// The outcomes. The zero Outcome is Allowed.
+const (
+	Allowed     Outcome = iota
+	Denied              // not now; also a Wait that gave up because its time would come too late
+	Never               // the cost can never pass: [ratelimit.ErrExceedsLimit], [ratelimit.ErrBlocked]
+	Unavailable         // the engine could not decide: [ratelimit.ErrUnavailable]
+	Failed              // another error: of the call, of the key, or the end of the caller's context
+
+	Outcomes = iota // how many there are
+)
+
+var names = [Outcomes]string{"allowed", "denied", "never", "unavailable", "error"}
+
+// String returns "allowed", "denied", "never", "unavailable" or "error".
+func (o Outcome) String() string {
+	if o >= Outcomes {
+		return "error"
+	}
+	return names[o]
+}
+
+// OutcomeOf returns what became of a decision that was answered by d and err.
+//
+// The end of the caller's context is a denial only if a limiter has denied: a Wait whose time would
+// come after the deadline, or that was waiting for it. A Take that ran into the caller's own
+// deadline has no answer, and so it is Failed. A store that did not answer in its own time
+// is Unavailable, although such an error may wrap [context.DeadlineExceeded] too.
+func OutcomeOf(d ratelimit.Decision, err error) Outcome {
+	switch {
+	case err == nil && d.Allowed:
+		return Allowed
+	case err == nil:
+		return Denied
+	case errors.Is(err, ratelimit.ErrExceedsLimit):
+		return Never
+	case errors.Is(err, ratelimit.ErrUnavailable):
+		return Unavailable
+	case errors.Is(err, ratelimit.ErrLimited):
+		return Denied
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		if !d.Allowed && d.RetryAfter > 0 {
+			return Denied
+		}
+	}
+	return Failed
+}

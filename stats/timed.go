@@ -1,0 +1,54 @@
+package stats
+
+import (
+	"context"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/delays"
+)
+
+// Timed returns a limiter that tells how long the decisions of another take. Wait is not measured:
+// most of it is sleep. What else the other has, Limits and BooksAhead, the result has too.
+func Timed[K any](l ratelimit.Reserver[K], took func(context.Context, time.Duration)) ratelimit.Reserver[K] {
+	return &timed[K]{l, took}
+}
+
+type timed[K any] struct {
+	ratelimit.Reserver[K]
+	took func(context.Context, time.Duration)
+}
+
+func (t *timed[K]) since(ctx context.Context, start time.Time) { t.took(ctx, time.Since(start)) }
+
+func (t *timed[K]) Allow(key K, cost int) bool {
+	defer t.since(context.Background(), time.Now())
+	return t.Reserver.Allow(key, cost)
+}
+
+func (t *timed[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
+	defer t.since(ctx, time.Now())
+	return t.Reserver.Take(ctx, key, cost)
+}
+
+func (t *timed[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	defer t.since(ctx, time.Now())
+	return t.Reserver.Reserve(ctx, key, cost, maxDelay)
+}
+
+func (t *timed[K]) Wait(ctx context.Context, key K, cost int) error {
+	return ratelimit.Wait(ctx, t.Reserver, key, cost)
+}
+
+// Limits returns what the limiter's method of that name does, nil if it has none.
+func (t *timed[K]) Limits() []ratelimit.Limit {
+	if l, ok := t.Reserver.(interface{ Limits() []ratelimit.Limit }); ok {
+		return l.Limits()
+	}
+	return nil
+}
+
+// BooksAhead returns what the limiter's method of that name does, true if it has none.
+func (t *timed[K]) BooksAhead() bool {
+	return delays.BooksAhead(t.Reserver)
+}
