@@ -76,3 +76,20 @@ func (t *jsonReader) inside(n *yaml.Node) error {
 	_, err := t.next()
 	return err
 }
+
+// repeats reports whether a mapping in the tree has a field twice.
+func repeats(n *yaml.Node) bool {
+	seen := map[string]bool{}
+	for i, c := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 0 {
+			if seen[c.Value] {
+				return true
+			}
+			seen[c.Value] = true
+		}
+		if repeats(c) {
+			return true
+		}
+	}
+	return false
+}

@@ -38,6 +38,9 @@ func Parse(data []byte) (*Set, error) {
 	if err := p.set(root, set); err != nil {
 		return nil, err
 	}
+	if p.anchor != nil {
+		return nil, p.anchor
+	}
 	if _, ok := p.lines["rules"]; !ok {
 		return nil, p.wrong(root, "", errNoRules)
 	}
@@ -86,10 +89,12 @@ var yamlLine = regexp.MustCompile(`line (\d+)`)
 // syntaxError moves the line that the YAML library's text begins with to its place.
 func syntaxError(err error) error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
-	e := &Error{Err: errors.New(text)}
+	e := &Error{}
 	if m := yamlLine.FindStringSubmatch(text); m != nil {
 		e.Line, _ = strconv.Atoi(m[1])
+		text = strings.TrimPrefix(text, m[0]+": ")
 	}
+	e.Err = errors.New(text)
 	return e
 }
 
@@ -98,6 +103,8 @@ type parser struct {
 	lines map[string]int // by field, such as "rules[2].limit"
 	rule  string         // the name of the rule that is read
 	json  bool
+
+	anchor error // about the first mapping that has one
 }
 
 // located adds the line to an error of Validate.
@@ -138,8 +145,11 @@ func (p *parser) mapping(n *yaml.Node, field string, known fields) error {
 
 // pairs calls read for each pair of a mapping.
 func (p *parser) pairs(n *yaml.Node, field string, read func(key, value *yaml.Node, inner string) error) error {
-	if n.Kind != yaml.MappingNode {
+	if n.Kind != yaml.MappingNode || n.ShortTag() != "!!map" {
 		return p.wrong(n, field, fmt.Errorf("%s, want a mapping", kind(n)))
+	}
+	if n.Anchor != "" && p.anchor == nil { // an alias that refers to it is told first
+		p.anchor = p.wrong(n, field, fmt.Errorf("%s, want a mapping", kind(n)))
 	}
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -168,7 +178,7 @@ func (p *parser) list(n *yaml.Node, field string, alone bool, read func(n *yaml.
 	if alone && n.Kind == yaml.ScalarNode && !null(n) {
 		return read(n, field)
 	}
-	if n.Kind != yaml.SequenceNode || n.Anchor != "" {
+	if n.Kind != yaml.SequenceNode || n.Anchor != "" || n.ShortTag() != "!!seq" {
 		return p.wrong(n, field, fmt.Errorf("%s, want a list", kind(n)))
 	}
 	for i, e := range n.Content {
@@ -181,10 +191,26 @@ func (p *parser) list(n *yaml.Node, field string, alone bool, read func(n *yaml.
 	return nil
 }
 
-// plain returns an error if a node is not a value without further structure.
+// plain returns an error if a node is not a value without further structure: a text, a number, a date,
+// true or false.
 func (p *parser) plain(n *yaml.Node, field string) error {
-	if n.Kind != yaml.ScalarNode || n.Anchor != "" || null(n) || n.ShortTag() == "!!merge" {
+	if n.Kind != yaml.ScalarNode || n.Anchor != "" || kindOf[n.ShortTag()] == "" {
 		return p.wrong(n, field, fmt.Errorf("%s, want a value", kind(n)))
+	}
+	return nil
+}
+
+// kindOf names the kinds of plain values, by their YAML tags.
+var kindOf = map[string]string{"!!str": "a text", "!!timestamp": "a date", "!!int": "a number", "!!float": "a number", "!!bool": "true or false"}
+
+// word returns an error if a node is not a text, as it is in quotes or without being a number, true or
+// false. A date is a text.
+func (p *parser) word(n *yaml.Node, field string) error {
+	if err := p.plain(n, field); err != nil {
+		return err
+	}
+	if tag := n.ShortTag(); tag != "!!str" && tag != "!!timestamp" {
+		return p.wrong(n, field, fmt.Errorf("%s is %s, want a text", n.Value, kindOf[tag]))
 	}
 	return nil
 }
@@ -197,26 +223,37 @@ func kind(n *yaml.Node) string {
 		return "an alias, which is not supported"
 	case n.Anchor != "":
 		return "an anchor, which is not supported"
-	case n.Kind == yaml.MappingNode:
+	case n.Kind == yaml.MappingNode && n.ShortTag() == "!!map":
 		return "a mapping"
-	case n.Kind == yaml.SequenceNode:
+	case n.Kind == yaml.SequenceNode && n.ShortTag() == "!!seq":
 		return "a list"
 	case null(n):
 		return "nothing"
 	case n.ShortTag() == "!!merge":
 		return "a merge key, which is not supported"
+	case kindOf[n.ShortTag()] == "":
+		return "a tag, which is not supported"
 	}
 	return "a value"
 }
 
-func (p *parser) text(to *string) func(*yaml.Node, string) error {
+// text reads a value that check allows, as text.
+func (p *parser) text(to *string, check func(*yaml.Node, string) error) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
-		if err := p.plain(n, field); err != nil {
+		if err := check(n, field); err != nil {
 			return err
 		}
 		*to = n.Value
 		return nil
 	}
+}
+
+// version reads a text or a number.
+func (p *parser) version(n *yaml.Node, field string) error {
+	if n.ShortTag() == "!!int" || n.ShortTag() == "!!float" {
+		return p.plain(n, field)
+	}
+	return p.word(n, field)
 }
 
 func (p *parser) flag(to *bool) func(*yaml.Node, string) error {
@@ -232,12 +269,13 @@ func (p *parser) flag(to *bool) func(*yaml.Node, string) error {
 	}
 }
 
-func (p *parser) texts(to *[]string) func(*yaml.Node, string) error {
+// texts reads a list of values that check allows, or a single one.
+func (p *parser) texts(to *[]string, check func(*yaml.Node, string) error) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		*to = []string{}
 		return p.list(n, field, true, func(n *yaml.Node, field string) error {
 			var s string
-			err := p.text(&s)(n, field)
+			err := p.text(&s, check)(n, field)
 			*to = append(*to, s)
 			return err
 		})
@@ -246,7 +284,7 @@ func (p *parser) texts(to *[]string) func(*yaml.Node, string) error {
 
 func (p *parser) limit(to *ratelimit.Limit) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
-		if err := p.plain(n, field); err != nil {
+		if err := p.word(n, field); err != nil {
 			return err
 		}
 		l, err := ratelimit.ParseLimit(n.Value)
@@ -260,7 +298,7 @@ func (p *parser) limit(to *ratelimit.Limit) func(*yaml.Node, string) error {
 
 func (p *parser) set(n *yaml.Node, s *Set) error {
 	return p.mapping(n, "", fields{
-		"version":     p.text(&s.Version),
+		"version":     p.text(&s.Version, p.version),
 		"kill_switch": p.flag(&s.KillSwitch),
 		"rules": func(n *yaml.Node, field string) error {
 			s.Rules = []Rule{}
@@ -282,12 +320,12 @@ func (p *parser) set(n *yaml.Node, s *Set) error {
 func (p *parser) readRule(n *yaml.Node, field string, r *Rule) error {
 	p.rule = nameIn(n)
 	return p.mapping(n, field, fields{
-		"name":        p.text(&r.Name),
-		"description": p.text(&r.Description),
+		"name":        p.text(&r.Name, p.word),
+		"description": p.text(&r.Description, p.word),
 		"match": func(n *yaml.Node, field string) error {
-			return p.mapping(n, field, fields{"route": p.texts(&r.Match.Route), "attributes": p.attributes(&r.Match)})
+			return p.mapping(n, field, fields{"route": p.texts(&r.Match.Route, p.word), "attributes": p.attributes(&r.Match)})
 		},
-		"key":       p.texts(&r.Key),
+		"key":       p.texts(&r.Key, p.word),
 		"limit":     p.limit(&r.Limit),
 		"plans":     p.plans(r),
 		"overrides": p.overrides(r),
@@ -301,7 +339,7 @@ func (p *parser) readRule(n *yaml.Node, field string, r *Rule) error {
 // nameIn returns the name in a rule that has not been read yet, so that errors can tell it.
 func nameIn(n *yaml.Node) string {
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		if name := n.Content[i+1].Value; n.Content[i].Value == "name" && checkName(name) == nil {
+		if name := n.Content[i+1].Value; n.Content[i].Value == "name" && n.Content[i+1].ShortTag() == "!!str" && checkName(name) == nil {
 			return name
 		}
 	}
@@ -313,7 +351,7 @@ func (p *parser) attributes(m *Match) func(*yaml.Node, string) error {
 		m.Attributes = map[string]Values{}
 		return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
 			var values []string
-			err := p.texts(&values)(value, inner)
+			err := p.texts(&values, p.plain)(value, inner)
 			m.Attributes[key.Value] = values
 			return err
 		})
@@ -337,7 +375,7 @@ func (p *parser) overrides(r *Rule) func(*yaml.Node, string) error {
 		return p.list(n, field, false, func(n *yaml.Node, field string) error {
 			var o Override
 			var key []string
-			err := p.mapping(n, field, fields{"key": p.texts(&key), "limit": p.limit(&o.Limit)})
+			err := p.mapping(n, field, fields{"key": p.texts(&key, p.plain), "limit": p.limit(&o.Limit)})
 			o.Key = key
 			r.Overrides = append(r.Overrides, o)
 			return err
@@ -353,6 +391,8 @@ func (p *parser) cost(to *Cost) func(*yaml.Node, string) error {
 		var c Cost
 		if i, err := strconv.Atoi(n.Value); err == nil && n.ShortTag() == "!!int" {
 			c.Number = i
+		} else if n.ShortTag() == "!!bool" {
+			return p.word(n, field)
 		} else {
 			c.Attribute = n.Value
 		}

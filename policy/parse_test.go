@@ -154,6 +154,29 @@ func TestErrorsSayWhereAndWhat(t *testing.T) {
 		{"an alias", "rules:\n- &r {name: api, limit: blocked}\n- *r\n", 3, "", "alias"},
 		{"an alias that holds itself", "rules: &r\n- *r\n", 1, "", "anchor"},
 		{"a merge key", rule("  <<: {shadow: true}\n"), 5, "api", "merge"},
+		{"a cost that is true", rule("  cost: true\n"), 5, "api", "rules[0].cost: true is true or false, want a text"},
+		{"a name that is true", "rules:\n- {name: true, limit: blocked}\n", 2, "", "rules[0].name: true is true or false, want a text"},
+		{"a name that is a number", "rules:\n- {name: 7, limit: blocked}\n", 2, "", "rules[0].name: 7 is a number, want a text"},
+		{"a key that is true", rule("  key: [true]\n"), 5, "api", "rules[0].key[0]: true is true or false, want a text"},
+		{"a key that is a number", rule("  key: 1.5\n"), 5, "api", "want a text"},
+		{"a route that is a number", rule("  match: {route: 5}\n"), 5, "api", "want a text"},
+		{"a limit that is a number", rule("  plans: {a: 5}\n"), 5, "api", "5 is a number, want a text"},
+		{"a description that is false", rule("  description: false\n"), 5, "api", "want a text"},
+		{"a version that is true", "version: true\nrules: []\n", 1, "", "version: true is true or false, want a text"},
+		{"a name that is true in JSON", "{\"rules\": [{\"name\": true, \"limit\": \"blocked\"}]}", 1, "", "want a text"},
+		{"a key that is true in JSON", "{\"rules\": [{\"name\": \"api\", \"limit\": \"blocked\", \"key\": [true]}]}", 1, "api", "want a text"},
+		{"an anchor on the file", "&a\nrules: []\n", 1, "", "an anchor"},
+		{"an anchor on a rule", "rules:\n- &r {name: api, limit: blocked}\n", 2, "api", "an anchor"},
+		{"an anchor on a mapping", rule("  match: &m {route: /}\n"), 5, "api", "an anchor"},
+		{"an anchor on plans", rule("  plans: &p\n    a: blocked\n"), 5, "api", "an anchor"},
+		{"an anchor on a list", rule("  key: &k [user]\n"), 5, "api", "an anchor"},
+		{"an anchor on a value", rule("  key: &k user\n"), 5, "api", "an anchor"},
+		{"an anchor on a field's name", rule("  &k key: user\n"), 5, "api", "an anchor"},
+		{"an anchor on an override", rule("  key: user\n  overrides:\n  - &o {key: a, limit: blocked}\n"), 7, "api", "an anchor"},
+		{"a tag on a mapping", rule("  match: !!set {route}\n"), 5, "api", "a tag"},
+		{"a tag on a list", rule("  key: !my [user]\n"), 5, "api", "a tag"},
+		{"a tag on a value", rule("  key: !my user\n"), 5, "api", "a tag"},
+		{"binary data", rule("  description: !!binary aGk=\n"), 5, "api", "a tag"},
 		{"a NUL byte", "version: \"a\x00b\"\n", 0, "", "control characters"},
 		{"no YAML", "rules: [\n", 0, "", "line"},
 		{"broken JSON", "{\"rules\": [}", 1, "", "line"},
@@ -173,6 +196,7 @@ func TestErrorsSayWhereAndWhat(t *testing.T) {
 			assert.Contains(t, err.Error(), test.says)
 			assert.NotContains(t, err.Error(), "secret", "a key is not told")
 			assert.True(t, strings.HasPrefix(err.Error(), "policy: "))
+			assert.LessOrEqual(t, strings.Count(err.Error(), "line "), 1, err)
 		})
 	}
 }

@@ -257,6 +257,10 @@ func decode(text string, to any) error {
 	if dec.More() {
 		return fmt.Errorf("more after the JSON, at byte %d", dec.InputOffset())
 	}
+	tree, err := jsonTree([]byte(text))
+	if err != nil || repeats(tree) {
+		return errors.New("a field of the JSON is there twice")
+	}
 	return nil
 }
 

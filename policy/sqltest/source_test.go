@@ -64,14 +64,15 @@ func TestABadRowIsRefusedAndNamed(t *testing.T) {
 			db := d.migrated(t)
 			src := policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect})
 			for statement, says := range map[string]string{
-				`INSERT INTO rate_limit_rule (name, "limit") VALUES ('api', 'often')`:                                          `rule "api": rate_limit_rule.limit: ratelimit: invalid limit`,
-				`INSERT INTO rate_limit_rule (name, plan, "limit") VALUES ('api', 'free', 'blocked')`:                          `rule "api": rate_limit_rule.plan: `,
-				`INSERT INTO rate_limit_rule (name, "limit", match_attributes) VALUES ('api', 'blocked', '{"secret": 1}')`:     `rate_limit_rule.match_attributes: not the JSON`,
-				`INSERT INTO rate_limit_rule (name, "limit", key, overrides) VALUES ('api', 'blocked', 'a', '[{"keys": []}]')`: `rate_limit_rule.overrides: not the JSON`,
-				`INSERT INTO rate_limit_rule (name, "limit", cost) VALUES ('api', 'blocked', '-3')`:                            `rate_limit_rule.cost: -3`,
-				`INSERT INTO rate_limit_rule (name, "limit", match_route) VALUES ('api', 'blocked', 'nowhere')`:                `rules[0].match.route[0]`,
-				`INSERT INTO rate_limit_rule (name, "limit") VALUES ('api', 'blocked'), ('API', 'blocked')`:                    `the same name`,
-				`INSERT INTO rate_limit_setting VALUES ('kill_switch', 'maybe')`:                                               `"maybe", want true or false`,
+				`INSERT INTO rate_limit_rule (name, "limit") VALUES ('api', 'often')`:                                                  `rule "api": rate_limit_rule.limit: ratelimit: invalid limit`,
+				`INSERT INTO rate_limit_rule (name, plan, "limit") VALUES ('api', 'free', 'blocked')`:                                  `rule "api": rate_limit_rule.plan: `,
+				`INSERT INTO rate_limit_rule (name, "limit", match_attributes) VALUES ('api', 'blocked', '{"secret": 1}')`:             `rate_limit_rule.match_attributes: not the JSON`,
+				`INSERT INTO rate_limit_rule (name, "limit", key, overrides) VALUES ('api', 'blocked', 'a', '[{"keys": []}]')`:         `rate_limit_rule.overrides: not the JSON`,
+				`INSERT INTO rate_limit_rule (name, "limit", match_attributes) VALUES ('api', 'blocked', '{"a": "secret", "a": "b"}')`: `there twice`,
+				`INSERT INTO rate_limit_rule (name, "limit", cost) VALUES ('api', 'blocked', '-3')`:                                    `rate_limit_rule.cost: -3`,
+				`INSERT INTO rate_limit_rule (name, "limit", match_route) VALUES ('api', 'blocked', 'nowhere')`:                        `rules[0].match.route[0]`,
+				`INSERT INTO rate_limit_rule (name, "limit") VALUES ('api', 'blocked'), ('API', 'blocked')`:                            `the same name`,
+				`INSERT INTO rate_limit_setting VALUES ('kill_switch', 'maybe')`:                                                       `"maybe", want true or false`,
 			} {
 				_, err := db.Exec(statement)
 				require.NoError(t, err, statement)

@@ -3,8 +3,9 @@ package main
 import (
 	"fmt"
 	"maps"
-	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/weir-go/ratelimit"
@@ -82,7 +83,13 @@ func compare(from, to *policy.Set) (changes []change) {
 			delete(old, name)
 			continue
 		}
-		changes = append(changes, change{Rule: r.Name, What: "added", To: r.Limit.String(), Whom: whom(r)})
+		what := "added"
+		if r.Disabled {
+			what = "added, but disabled:"
+		}
+		changes = append(changes, change{Rule: r.Name, What: what, To: r.Limit.String(), Whom: whom(r)})
+		// What it has besides is told as the difference from a rule without that.
+		changes = append(changes, compareRules(&policy.Rule{Match: r.Match, Key: r.Key, Limit: r.Limit, Disabled: r.Disabled}, r)...)
 	}
 	for _, name := range slices.Sorted(maps.Keys(old)) {
 		r := old[name]
@@ -95,10 +102,10 @@ func compare(from, to *policy.Set) (changes []change) {
 func whom(r *policy.Rule) string {
 	var parts []string
 	if len(r.Match.Route) > 0 {
-		parts = append(parts, "requests to "+strings.Join(r.Match.Route, ", "))
+		parts = append(parts, "requests to "+texts(r.Match.Route, ", "))
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Match.Attributes)) {
-		parts = append(parts, "with "+name+" "+strings.Join(r.Match.Attributes[name], " or "))
+		parts = append(parts, "with "+name+" "+texts(r.Match.Attributes[name], " or "))
 	}
 	if len(parts) == 0 {
 		parts = append(parts, "every request")
@@ -109,33 +116,70 @@ func whom(r *policy.Rule) string {
 	return strings.Join(parts, ", ")
 }
 
+// texts lists texts such that no two lists read alike: one that is not plain is in quotes.
+func texts(list []string, between string) string {
+	out := make([]string, len(list))
+	for i, s := range list {
+		if out[i] = s; !plain.MatchString(s) {
+			out[i] = strconv.Quote(s)
+		}
+	}
+	return strings.Join(out, between)
+}
+
+// plain matches what may stand in a list without quotes: a word, and a route with its method.
+var plain = regexp.MustCompile(`^([A-Z]+ )?[^\s,"]+$`)
+
+// compareRules returns what differs between two rules of one name. It compares the values, and not the
+// texts that are shown.
 func compareRules(o, r *policy.Rule) (changes []change) {
-	add := func(what, from, to, whom string) {
-		if from != to {
+	add := func(differs bool, what, from, to, whom string) {
+		if differs {
 			changes = append(changes, change{Rule: r.Name, What: what, From: from, To: to, Whom: whom})
 		}
 	}
 	all := whom(r)
-	if !reflect.DeepEqual(o.Match, r.Match) {
-		add("match", whom(&policy.Rule{Match: o.Match}), whom(&policy.Rule{Match: r.Match}), "who it is for")
-	}
-	add("key; budgets start anew", keyText(o), keyText(r), all)
-	add("limit", o.Limit.String(), r.Limit.String(), all+", without a plan or an override")
+	add(!sameMatch(o.Match, r.Match), "match", whom(&policy.Rule{Match: o.Match}), whom(&policy.Rule{Match: r.Match}), "who it is for")
+	add(!slices.Equal(o.Key, r.Key), "key; budgets start anew", keyText(o), keyText(r), all)
+	add(o.Limit.Named("") != r.Limit.Named(""), "limit", o.Limit.String(), r.Limit.String(), all+", without a plan or an override")
 	for _, plan := range names(o.Plans, r.Plans) {
-		add("plan "+plan, planLimit(o, plan), planLimit(r, plan), "plan "+plan)
+		from, to := planLimit(o, plan), planLimit(r, plan)
+		add(from != to, "plan "+plan, from.String(), to.String(), "plan "+plan)
 	}
 	before, after := overrides(o), overrides(r)
 	for _, key := range names(before, after) {
-		add("override of "+key, limitText(before, key), limitText(after, key), key)
+		from, to := before[key], after[key]
+		add(from != to, "override of "+key, limitText(from), limitText(to), key)
 	}
-	add("cost", costText(o.Cost), costText(r.Cost), all)
+	add(o.Cost != r.Cost, "cost", costText(o.Cost), costText(r.Cost), all)
 	for _, f := range []struct {
 		name     string
 		from, to bool
 	}{{"optional", o.Optional, r.Optional}, {"shadow", o.Shadow, r.Shadow}, {"disabled", o.Disabled, r.Disabled}} {
-		add(f.name, fmt.Sprint(f.from), fmt.Sprint(f.to), all)
+		add(f.from != f.to, f.name, fmt.Sprint(f.from), fmt.Sprint(f.to), all)
 	}
 	return changes
+}
+
+// sameMatch reports whether two rules are for the same requests: the order of patterns and values, and
+// how often they are there, plays no part.
+func sameMatch(a, b policy.Match) bool {
+	if !sameSet(a.Route, b.Route) || len(a.Attributes) != len(b.Attributes) {
+		return false
+	}
+	for name, values := range a.Attributes {
+		if other, ok := b.Attributes[name]; !ok || !sameSet(values, other) {
+			return false
+		}
+	}
+	return true
+}
+
+func sameSet(a, b []string) bool {
+	a, b = slices.Clone(a), slices.Clone(b)
+	slices.Sort(a)
+	slices.Sort(b)
+	return slices.Equal(slices.Compact(a), slices.Compact(b))
 }
 
 func keyText(r *policy.Rule) string {
@@ -163,24 +207,26 @@ func names(a, b map[string]ratelimit.Limit) []string {
 }
 
 // planLimit returns the limit of a plan, which is the rule's if it has none of its own.
-func planLimit(r *policy.Rule, plan string) string {
+func planLimit(r *policy.Rule, plan string) ratelimit.Limit {
 	if l, ok := r.Plans[plan]; ok {
-		return l.String()
+		return l.Named("")
 	}
-	return r.Limit.String()
+	return r.Limit.Named("")
 }
 
+// overrides returns the limits of single keys, by a text for each key that no other key has.
 func overrides(r *policy.Rule) map[string]ratelimit.Limit {
 	all := map[string]ratelimit.Limit{}
 	for _, o := range r.Overrides {
-		all[strings.Join(o.Key, ", ")] = o.Limit
+		all[texts(o.Key, ", ")] = o.Limit.Named("")
 	}
 	return all
 }
 
-func limitText(limits map[string]ratelimit.Limit, key string) string {
-	if l, ok := limits[key]; ok {
-		return l.String()
+// limitText returns a limit's text. The zero Limit is none.
+func limitText(l ratelimit.Limit) string {
+	if l == (ratelimit.Limit{}) {
+		return "none"
 	}
-	return "none"
+	return l.String()
 }

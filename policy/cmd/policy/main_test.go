@@ -3,12 +3,18 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy"
 )
 
 // files writes files into a folder, in which the test then is.
@@ -126,4 +132,98 @@ func TestJSONForScripts(t *testing.T) {
 	rules := decode("explain", "-json", "old", "path=/v1/", "user=ann").(map[string]any)["rules"].([]any)
 	assert.Equal(t, "ann", rules[0].(map[string]any)["key"])
 	assert.Equal(t, 20.0, rules[0].(map[string]any)["capacity"])
+}
+
+// TestDiffTellsWhatDecidesOtherwise draws pairs of sets that look alike. Where diff finds no difference,
+// both decide alike about every request.
+func TestDiffTellsWhatDecidesOtherwise(t *testing.T) {
+	r := rand.New(rand.NewPCG(35, 1))
+	pick := func(words ...string) string { return words[r.IntN(len(words))] }
+	word := func() string {
+		return pick("a", "b", "a, b", "b, c", "a or b", "a and b", "c", `"a"`, "a b", "") + pick("", "", "x")
+	}
+	words := func() (list []string) {
+		for range 1 + r.IntN(2) {
+			list = append(list, word())
+		}
+		return list
+	}
+	limits := []ratelimit.Limit{ratelimit.Unlimited(), ratelimit.Blocked()}
+	set := func() *policy.Set {
+		s := &policy.Set{KillSwitch: r.IntN(20) == 0}
+		for _, name := range []string{"one", "two"} {
+			if r.IntN(4) == 0 {
+				continue
+			}
+			rule := policy.Rule{Name: name, Limit: limits[r.IntN(2)], Disabled: r.IntN(6) == 0, Shadow: r.IntN(6) == 0, Optional: r.IntN(2) == 0}
+			if r.IntN(2) == 0 {
+				rule.Match.Attributes = map[string]policy.Values{pick("p", "q"): words()}
+			}
+			if r.IntN(3) == 0 {
+				rule.Plans = map[string]ratelimit.Limit{pick("x", "y"): limits[r.IntN(2)]}
+			}
+			if r.IntN(2) == 0 {
+				rule.Key = []string{"p", "q"}
+				seen := map[string]bool{}
+				for range r.IntN(3) {
+					o := policy.Override{Key: policy.Values{"a" + word(), "b" + word()}, Limit: limits[r.IntN(2)]}
+					if id := fmt.Sprintf("%q", o.Key); !seen[id] {
+						rule.Overrides, seen[id] = append(rule.Overrides, o), true
+					}
+				}
+			}
+			s.Rules = append(s.Rules, rule)
+		}
+		return s
+	}
+	same := 0
+	for range 20_000 {
+		a := set()
+		b := set()
+		if r.IntN(2) == 0 && len(a.Rules) > 0 { // almost the same
+			copied := *a
+			copied.Rules = slices.Clone(a.Rules)
+			rule := &copied.Rules[r.IntN(len(a.Rules))]
+			if len(rule.Overrides) > 0 {
+				rule.Overrides = slices.Clone(rule.Overrides)
+				rule.Overrides[0].Key = policy.Values{"a" + word(), "b" + word()}
+			} else if rule.Match.Attributes != nil {
+				rule.Match.Attributes = map[string]policy.Values{"p": words()}
+			}
+			b = &copied
+		}
+		if a.Validate() != nil || b.Validate() != nil || len(compare(a, b)) > 0 {
+			continue
+		}
+		same++
+		p, err := policy.New(a, nil)
+		require.NoError(t, err)
+		q, err := policy.New(b, nil)
+		require.NoError(t, err)
+		for range 50 {
+			request := policy.Attributes{"p": pick("a", "") + word(), "q": pick("b", "") + word(), "plan": pick("x", "y", "z")}
+			if r.IntN(4) == 0 {
+				delete(request, "q")
+			}
+			require.Equal(t, p.Allow(request, 1), q.Allow(request, 1), "%v\n%+v\n%+v", request, a, b)
+		}
+	}
+	assert.Greater(t, same, 300)
+}
+
+func TestDiffOfAddedRulesTellsAllOfThem(t *testing.T) {
+	files(t, map[string]string{"old": "rules: []\n", "new": `
+rules:
+- {name: plans, key: user, limit: unlimited, plans: {free: blocked}, overrides: [{key: "a, b", limit: fixed-window 1/s}], cost: 2, shadow: true}
+- {name: off, limit: blocked, disabled: true}
+`})
+	var out, errs bytes.Buffer
+	assert.Equal(t, 1, run([]string{"diff", "old", "new"}, &out, &errs))
+	assert.Equal(t, `rule plans: added unlimited (every request, each user)
+rule plans: plan free unlimited → blocked (plan free)
+rule plans: override of "a, b" none → fixed-window 1/s ("a, b")
+rule plans: cost the caller's → 2 (every request, each user)
+rule plans: shadow false → true (every request, each user)
+rule off: added, but disabled: blocked (every request)
+`, out.String())
 }
