@@ -2,6 +2,7 @@ package failover_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -118,4 +119,55 @@ func TestAStandInThatWorksIsAskedAsOftenAsItIsNeeded(t *testing.T) {
 			require.Equal(t, i < 3, d.Allowed, "decision %d", i)
 		}
 	})
+}
+
+// No caller of a lease over a failover sees an error because of the primary, whichever of the two
+// timeouts is shorter.
+func TestALeaseOverAFailoverHidesThePrimarysFailuresWhateverTheTimeouts(t *testing.T) {
+	few := ratelimit.TokenBucket(ratelimit.PerHour(1), 3) // less than a batch
+	for _, outer := range []time.Duration{8, 40, 50, 57, 100, 1000} {
+		for name, instead := range map[string]func() ratelimit.Reserver[string]{
+			"a local limiter": func() ratelimit.Reserver[string] { return newLocal(t, wide) },
+			"a small one":     func() ratelimit.Reserver[string] { return newLocal(t, few) },
+			"denials":         failover.DenyAll[string],
+		} {
+			t.Run(fmt.Sprintf("%dms, %s", outer, name), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newStore(t, wide)
+					guarded := over(t, s, instead(), failover.Options{Failures: 1000, MaxCalls: 4})
+					l, err := lease.New(guarded, &lease.Options[string]{MaxBatch: 10, Timeout: outer * time.Millisecond, DenyFor: -1})
+					require.NoError(t, err)
+					for range 20 {
+						_, err := l.Take(context.Background(), "k", 1)
+						require.NoError(t, err)
+					}
+					s.fail(takes(time.Second))
+					var wg sync.WaitGroup
+					for i := range 60 {
+						wg.Go(func() {
+							for range 5 {
+								key := []string{"k", "l", "m"}[i%3]
+								cost := 1 + i%12 // also above MaxBatch
+								var d ratelimit.Decision
+								var err error
+								if i%2 == 0 {
+									d, err = l.Take(context.Background(), key, cost)
+								} else {
+									var res *ratelimit.Reservation
+									res, err = l.Reserve(context.Background(), key, cost, time.Duration(i%3)*time.Second)
+									d = res.Decision
+								}
+								assert.NoError(t, err)
+								assert.True(t, d.Degraded || d.Allowed)
+							}
+						})
+						time.Sleep(time.Millisecond)
+					}
+					wg.Wait()
+					_ = l.Flush(context.Background())
+					time.Sleep(time.Minute)
+				})
+			})
+		}
+	}
 }

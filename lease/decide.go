@@ -104,10 +104,10 @@ func (f *fetcher[K]) until(ctx context.Context, fl *flight) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-fl.ctx.Done():
+	case <-fl.over.Done():
 	}
 	select {
-	case <-fl.done: // which ends the flight's context as well
+	case <-fl.done: // which ends the flight's contexts as well
 		return nil
 	default:
 		return f.remote.overdue()

@@ -57,7 +57,11 @@ func (f *fetcher[K]) amountLocked(h *holding[K], need int, now time.Duration) in
 }
 
 func (f *fetcher[K]) launchLocked(ctx context.Context, h *holding[K], fl *flight) {
-	fl.ctx, fl.cancel = context.WithTimeout(failures.With(ctx, fl.order.failed, &fl.fails), f.remote.timeout)
+	var over, call context.CancelFunc
+	fl.over, over = context.WithTimeout(failures.With(ctx, fl.order.failed, &fl.fails), f.remote.timeout)
+	// A remote limiter that has an answer at its deadline (package failover) is heard in time.
+	fl.ctx, call = context.WithTimeout(fl.over, f.remote.timeout-f.remote.timeout/8)
+	fl.cancel = func() { call(); over() }
 	fl.done = make(chan struct{})
 	h.flight = fl
 	go f.fly(h, fl)

@@ -42,7 +42,8 @@ type holding[K comparable] struct {
 // flight is one fetch of a batch, for a caller who waits for it or ahead of need.
 type flight struct {
 	order
-	ctx    context.Context // ends after Options.Timeout
+	ctx    context.Context // of the call: ends a little before over
+	over   context.Context // of those who wait: ends after Options.Timeout
 	cancel context.CancelFunc
 	n      int           // units that are asked for
 	need   int           // of which the caller lacks so many; 0 if there is none

@@ -30,8 +30,9 @@ type Options[K comparable] struct {
 	// remote limiter is asked each time.
 	DenyFor time.Duration
 
-	// Timeout bounds each fetch, and each call that goes to the remote limiter
-	// directly, beside the caller's context. If zero, 1 s.
+	// Timeout bounds how long a caller waits for a fetch, and each call that goes to the remote
+	// limiter directly, beside the caller's context. If zero, 1 s. The remote limiter has seven
+	// eighths of it for a fetch: what stands in for its store (package failover) can still answer then.
 	Timeout time.Duration
 
 	// MaxKeys is how many keys are tracked at most. If zero, 65536. A full table drops one of
