@@ -126,6 +126,10 @@ func isNil(l any) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
+// AnswersLate reports true: a caller whose deadline has passed is answered at once, by what stands
+// in. Package lease asks for it.
+func (l *Limiter[K]) AnswersLate() bool { return true }
+
 // State returns the state of the breaker, or the one it is forced into. An open one becomes
 // half-open when its time has passed.
 func (l *Limiter[K]) State() State {

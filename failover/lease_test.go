@@ -171,3 +171,32 @@ func TestALeaseOverAFailoverHidesThePrimarysFailuresWhateverTheTimeouts(t *testi
 		}
 	}
 }
+
+func TestALeaseOverAFailoverAnswersCallersWithShortDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, wide)
+		s.fail(takes(time.Minute))
+		guarded := over(t, s, newLocal(t, wide), failover.Options{Failures: 1000})
+		l, err := lease.New(guarded, &lease.Options[string]{MaxBatch: 10})
+		require.NoError(t, err)
+		for i := range 60 {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+			began := time.Now()
+			var d ratelimit.Decision
+			var err error
+			if i%2 == 0 {
+				d, err = l.Take(ctx, "k", 1+i%12)
+			} else {
+				var r *ratelimit.Reservation
+				r, err = l.Reserve(ctx, "k", 1+i%12, 0)
+				d = r.Decision
+			}
+			cancel()
+			require.NoError(t, err)
+			require.True(t, d.Allowed && d.Degraded)
+			require.LessOrEqual(t, time.Since(began), 20*time.Millisecond)
+		}
+		_ = l.Flush(context.Background())
+		time.Sleep(time.Hour)
+	})
+}

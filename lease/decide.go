@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -16,7 +17,7 @@ func (f *fetcher[K]) decide(ctx context.Context, h *holding[K], o order) outcome
 	}
 	if err := ctx.Err(); err != nil {
 		h.mu.Unlock()
-		return outcome{err: err}
+		return f.leaves(err)
 	}
 	if fl := h.flight; fl != nil {
 		h.demand += o.demand()
@@ -79,6 +80,15 @@ func (f *fetcher[K]) await(ctx context.Context, h *holding[K], fl *flight) outco
 		return fl.outcome()
 	}
 	fl.abandoned = true
+	return f.leaves(err)
+}
+
+// leaves says what becomes of a caller who does not wait any longer. Whose own deadline has passed is
+// sent to the remote limiter, if that answers such callers: at once, then.
+func (f *fetcher[K]) leaves(err error) outcome {
+	if f.remote.answersLate && errors.Is(err, context.DeadlineExceeded) {
+		return outcome{todo: direct}
+	}
 	return outcome{err: err}
 }
 
@@ -90,7 +100,7 @@ func (f *fetcher[K]) waitAlong(ctx context.Context, h *holding[K], fl *flight, o
 	h.mu.Unlock()
 	switch {
 	case err != nil:
-		return outcome{err: err}
+		return f.leaves(err)
 	case fl.failure != nil:
 		return outcome{err: fl.failure}
 	}

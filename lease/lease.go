@@ -82,7 +82,7 @@ func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*
 	if err != nil {
 		return nil, err
 	}
-	r := &remote[K]{limiter: remoteLimiter, timeout: o.Timeout}
+	r := newRemote(remoteLimiter, o.Timeout)
 	back := &returns{settle: r.settle, underWay: make(map[*returned]bool)}
 	return &Limiter[K]{
 		remote: r,

@@ -16,6 +16,14 @@ type remote[K any] struct {
 	limiter ratelimit.Reserver[K]
 	timeout time.Duration
 	trips   atomic.Uint64
+
+	// answersLate says that a caller whose deadline has passed is answered at once, without an error.
+	answersLate bool
+}
+
+func newRemote[K any](limiter ratelimit.Reserver[K], timeout time.Duration) *remote[K] {
+	late, ok := limiter.(interface{ AnswersLate() bool })
+	return &remote[K]{limiter: limiter, timeout: timeout, answersLate: ok && late.AnswersLate()}
 }
 
 // take decides one cost, on the caller's goroutine.

@@ -26,32 +26,51 @@ type fault struct {
 	lost  int // how often the store has lost its data
 	// strike begins it, and heal ends it.
 	strike, heal func(ctx context.Context, w weather) error
+
+	times  int            // how often it comes and goes; 0 means once
+	change func(s *setup) // what the fleet does meanwhile; may be nil
+	calm   bool           // the store is in good health: what stands in has nothing to decide
 }
 
-// faults are all that the fleet must get over.
+// faults are what a store suffers, and the fleet must get over.
 func faults() []fault {
 	return []fault{
-		{"kill -9, and a restart after 2 s", "kill -9", 2 * time.Second, 1,
-			func(_ context.Context, w weather) error { return w.server.kill() },
-			func(ctx context.Context, w weather) error { return w.server.start(ctx) }},
-		{"SIGSTOP for 3 s, SIGCONT", "SIGSTOP", 3 * time.Second, 0,
-			func(_ context.Context, w weather) error { return w.server.signal(syscall.SIGSTOP) },
-			func(_ context.Context, w weather) error { return w.server.signal(syscall.SIGCONT) }},
-		{"CLIENT KILL TYPE normal", "CLIENT KILL", 0, 0, send("CLIENT", "KILL", "TYPE", "normal"), nothing},
-		{"SCRIPT FLUSH", "SCRIPT FLUSH", 0, 0, send("SCRIPT", "FLUSH"), nothing},
-		{"maxmemory reached, noeviction, for 2 s", "maxmemory", 2 * time.Second, 0,
-			send("CONFIG", "SET", "maxmemory", "1"), send("CONFIG", "SET", "maxmemory", "0")},
-		{"REPLICAOF, read-only for 2 s", "REPLICAOF", 2 * time.Second, 0,
-			send("REPLICAOF", "127.0.0.1", "1"), send("REPLICAOF", "NO", "ONE")},
-		{"replies dropped after execution for 2 s", "no replies", 2 * time.Second, 0,
-			func(_ context.Context, w weather) error { w.proxy.dropping.Store(true); return nil },
-			func(_ context.Context, w weather) error { w.proxy.dropping.Store(false); return nil }},
+		{name: "kill -9, and a restart after 2 s", short: "kill -9", lasts: 2 * time.Second, lost: 1,
+			strike: func(_ context.Context, w weather) error { return w.server.kill() },
+			heal:   func(ctx context.Context, w weather) error { return w.server.start(ctx) }},
+		{name: "SIGSTOP for 3 s, SIGCONT", short: "SIGSTOP", lasts: 3 * time.Second, strike: suspend, heal: resume},
+		{name: "CLIENT KILL TYPE normal", short: "CLIENT KILL", strike: send("CLIENT", "KILL", "TYPE", "normal"), heal: nothing},
+		{name: "SCRIPT FLUSH", short: "SCRIPT FLUSH", strike: send("SCRIPT", "FLUSH"), heal: nothing},
+		{name: "maxmemory reached, noeviction, for 2 s", short: "maxmemory", lasts: 2 * time.Second,
+			strike: send("CONFIG", "SET", "maxmemory", "1"), heal: send("CONFIG", "SET", "maxmemory", "0")},
+		{name: "REPLICAOF, read-only for 2 s", short: "REPLICAOF", lasts: 2 * time.Second,
+			strike: send("REPLICAOF", "127.0.0.1", "1"), heal: send("REPLICAOF", "NO", "ONE")},
+		{name: "replies dropped after execution for 2 s", short: "no replies", lasts: 2 * time.Second,
+			strike: func(_ context.Context, w weather) error { w.proxy.dropping.Store(true); return nil },
+			heal:   func(_ context.Context, w weather) error { w.proxy.dropping.Store(false); return nil }},
 	}
 }
 
+// strains are what else the fleet must bear.
+func strains() []fault {
+	return []fault{
+		{name: "none: bursts of 200 callers, 16 calls at once", calm: true, strike: nothing, heal: nothing, change: func(s *setup) {
+			s.MaxCalls, s.Nodes, s.Goroutines, s.Demand = 16, 4, 200, 1000
+		}},
+		{name: "SIGSTOP for 2 s, callers with deadlines of 20 ms", lasts: 2 * time.Second, strike: suspend, heal: resume, change: func(s *setup) {
+			s.Deadline = 20 * time.Millisecond
+		}},
+		{name: "SIGSTOP and SIGCONT in turn, 10 times 150 ms each", lasts: 150 * time.Millisecond, times: 10, strike: suspend, heal: resume},
+	}
+}
+
+func suspend(_ context.Context, w weather) error { return w.server.signal(syscall.SIGSTOP) }
+
+func resume(_ context.Context, w weather) error { return w.server.signal(syscall.SIGCONT) }
+
 // named returns the faults whose names contain the text.
 func named(text string) (some []fault) {
-	for _, f := range faults() {
+	for _, f := range append(faults(), strains()...) {
 		if strings.Contains(f.name, text) {
 			some = append(some, f)
 		}
@@ -113,9 +132,12 @@ func brave(ctx context.Context, engine string, f fault, p phases, change func(s 
 	defer prx.close()
 	s := chaosSetup()
 	s.Engine, s.Addr, s.Name = engine, prx.addr(), "fleet"
-	s.Lasts = p.calm + f.lasts + p.recovery
+	s.Lasts = p.calm + f.span() + p.recovery
 	if engine != "failover" {
 		s.MaxBatch = 10
+	}
+	if f.change != nil {
+		f.change(&s)
 	}
 	change(&s)
 	o := &ordeal{fault: f, engine: engine}
@@ -132,14 +154,22 @@ func brave(ctx context.Context, engine string, f fault, p phases, change func(s 
 	return o, nil
 }
 
+// span is how long it takes from the first time that it strikes to the end.
+func (f fault) span() time.Duration { return f.lasts * time.Duration(max(1, 2*f.times-1)) }
+
 // bring brings the fault about, and ends it.
 func (f fault) bring(ctx context.Context, w weather) error {
-	if err := f.strike(ctx, w); err != nil {
-		return fmt.Errorf("%s: %w", f.name, err)
-	}
-	time.Sleep(f.lasts)
-	if err := f.heal(ctx, w); err != nil {
-		return fmt.Errorf("%s: %w", f.name, err)
+	for i := range max(1, f.times) {
+		if i > 0 {
+			time.Sleep(f.lasts)
+		}
+		if err := f.strike(ctx, w); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		time.Sleep(f.lasts)
+		if err := f.heal(ctx, w); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
 	}
 	return nil
 }
@@ -167,11 +197,18 @@ func (o *ordeal) violations(grace, closesWithin time.Duration) (all []string) {
 	if o.worst > 1 {
 		all = append(all, fmt.Sprintf("a key was admitted %.1f %% of its bound", 100*o.worst))
 	}
-	if most := o.result.setup.Timeout + o.lateness + grace; o.slowness > most*104/100 { // the histogram's step
+	patience := o.result.setup.Timeout
+	if d := o.result.setup.Deadline; d > 0 {
+		patience = min(patience, d)
+	}
+	if most := patience + o.lateness + grace; o.slowness > most*104/100 { // the histogram's step
 		all = append(all, fmt.Sprintf("p99.9 of a decision is %v, want at most %v", o.slowness, most))
 	}
 	if o.closed > closesWithin {
 		all = append(all, fmt.Sprintf("a breaker was not closed %v after recovery", o.closed))
+	}
+	if share := float64(c.Degraded) / float64(max(1, c.Decisions)); o.calm && share > 0.01 {
+		all = append(all, fmt.Sprintf("what stands in has decided %.1f %% while the store was in good health", 100*share))
 	}
 	if o.grown > 0 {
 		all = append(all, fmt.Sprintf("%d goroutines were left", o.grown))

@@ -16,10 +16,11 @@ const tick = 5 * time.Millisecond
 // load makes decisions at a constant rate. It never tries to make up for more than a few
 // ticks that it has missed.
 type load struct {
-	engine  engine
-	keys    []string
-	tallies []*tally
-	now     counts // of all goroutines, read while they run
+	engine   engine
+	deadline time.Duration // of each caller; 0 for none
+	keys     []string
+	tallies  []*tally
+	now      counts // of all goroutines, read while they run
 }
 
 // counts are what was decided so far.
@@ -40,7 +41,7 @@ type tally struct {
 }
 
 func newLoad(s setup, e engine) *load {
-	l := &load{engine: e, keys: make([]string, s.Keys)}
+	l := &load{engine: e, deadline: s.Deadline, keys: make([]string, s.Keys)}
 	for i := range l.keys {
 		l.keys[i] = "key:" + strconv.Itoa(i)
 	}
@@ -94,8 +95,14 @@ func (l *load) runOne(t *tally, perTick float64, at, end time.Time) {
 func (l *load) decide(t *tally) {
 	key := t.picks[t.next%len(t.picks)]
 	t.next++
+	ctx := context.Background()
+	if l.deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, l.deadline)
+		defer cancel()
+	}
 	began := time.Now()
-	d, err := l.engine.Take(context.Background(), l.keys[key], 1)
+	d, err := l.engine.Take(ctx, l.keys[key], 1)
 	t.latency.add(time.Since(began))
 	t.byKey[key]++
 	l.now.decisions.Add(1)

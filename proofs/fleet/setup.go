@@ -30,6 +30,8 @@ type setup struct {
 	Goroutines int
 	Lasts      time.Duration
 	Timeout    time.Duration // of failover
+	Deadline   time.Duration // of each caller; 0 for none
+	MaxCalls   int           // of failover; 0 for the default
 	Seed       uint64
 	Alone      bool // only the first process has any demand
 }
@@ -120,8 +122,9 @@ func failoverOf(s setup, primary engine) (engine, error) {
 		return engine{}, err
 	}
 	l, err := failover.New(primary.Reserver, local.Reserver, &failover.Options{
-		Timeout: s.Timeout,
-		Logger:  slog.New(slog.DiscardHandler),
+		Timeout:  s.Timeout,
+		MaxCalls: s.MaxCalls,
+		Logger:   slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return engine{}, err
