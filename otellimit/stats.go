@@ -89,7 +89,8 @@ func (m *Metrics) Failover(limiter string, b Breaker) error {
 	}
 	return m.register(limiter, stats.OfFailover(func() stats.Failover {
 		s := b.Stats()
-		return stats.Failover{State: stats.State(b.State()), Primary: s.Primary, Instead: s.Instead, Unavailable: s.Unavailable, Timeouts: s.Timeouts, Panics: s.Panics, Opened: s.Opened}
+		return stats.Failover{State: stats.State(b.State()), Primary: s.Primary, Instead: s.Instead, Unavailable: s.Unavailable, Timeouts: s.Timeouts, Panics: s.Panics, Opened: s.Opened,
+			Forced: s.Forced, DegradedSince: s.DegradedSince, Unsettled: s.Unsettled}
 	}))
 }
 

@@ -115,6 +115,9 @@ ratelimit_policy_requests_total{outcome="error"} 1
 # HELP ratelimit_breaker_state The breaker's state: 0 closed, 1 half open, 2 open.
 # TYPE ratelimit_breaker_state gauge
 ratelimit_breaker_state{limiter="shared"} 2
+# HELP ratelimit_breaker_forced Whether an operator has forced the breaker's state: 1 if so.
+# TYPE ratelimit_breaker_forced gauge
+ratelimit_breaker_forced{limiter="shared"} 0
 # HELP ratelimit_failover_decisions_total Decisions, by who took them.
 # TYPE ratelimit_failover_decisions_total counter
 ratelimit_failover_decisions_total{by="instead",limiter="shared"} 3
@@ -123,7 +126,7 @@ ratelimit_failover_decisions_total{by="primary",limiter="shared"} 0
 # TYPE ratelimit_keys gauge
 ratelimit_keys{limiter="api"} 2
 `), "ratelimit_decisions_total", "ratelimit_spent_units_total", "ratelimit_http_requests_total", "ratelimit_grpc_calls_total", "ratelimit_policy_rule_decisions_total",
-		"ratelimit_policy_requests_total", "ratelimit_breaker_state", "ratelimit_failover_decisions_total", "ratelimit_keys"))
+		"ratelimit_policy_requests_total", "ratelimit_breaker_state", "ratelimit_breaker_forced", "ratelimit_failover_decisions_total", "ratelimit_keys"))
 }
 
 func TestNamesKeepPrometheusHabits(t *testing.T) {
@@ -283,4 +286,33 @@ func BenchmarkOnDecision(b *testing.B) {
 			}
 		})
 	}
+}
+
+func TestSinceWhenDecisionsAreDegradedIsTold(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m, err := promlimit.New(reg)
+	require.NoError(t, err)
+	local := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil))
+	l, err := failover.New[string](local, failover.AllowAll[string](), nil)
+	require.NoError(t, err)
+	require.NoError(t, m.Failover("shared", l))
+	figure := func(name string) float64 {
+		families, err := reg.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			if f.GetName() == name {
+				return f.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		t.Fatal("there is no", name)
+		return 0
+	}
+	const since, forced = "ratelimit_failover_degraded_since_seconds", "ratelimit_breaker_forced"
+	require.Zero(t, figure(since))
+	before := float64(time.Now().UnixMilli()) / 1000
+	l.Force(failover.StateOpen)
+	require.GreaterOrEqual(t, figure(since), before)
+	require.Equal(t, 1.0, figure(forced))
+	l.Force(failover.StateClosed)
+	require.Zero(t, figure(since))
 }

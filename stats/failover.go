@@ -1,5 +1,7 @@
 package stats
 
+import "time"
+
 // State says whether a failover limiter asks its primary.
 type State uint8
 
@@ -31,6 +33,12 @@ type Failover struct {
 	Unavailable, Timeouts, Panics uint64
 	// Opened counts how often the breaker has opened.
 	Opened uint64
+	// Forced reports that an operator has set the state.
+	Forced bool
+	// DegradedSince is when the breaker opened; the zero Time while it is closed.
+	DegradedSince time.Time
+	// Unsettled counts settlements of the primary's reservations that failed.
+	Unsettled uint64
 }
 
 // OfFailover returns the figures of a failover limiter. read is its method Stats.
@@ -41,6 +49,9 @@ func OfFailover(read func() Failover) Group {
 			{Name: "breaker.opened", Unit: "{time}", Help: "How often the breaker has opened."},
 			{Name: "failover.decisions", Unit: "{decision}", By: []string{"by"}, Help: "Decisions, by who took them."},
 			{Name: "failover.failures", Unit: "{failure}", By: []string{"kind"}, Help: "Calls of the primary that failed, by kind."},
+			{Name: "breaker.forced", Unit: "1", Gauge: true, Help: "Whether an operator has forced the breaker's state: 1 if so."},
+			{Name: "failover.degraded_since", Unit: "s", Gauge: true, Help: "When the breaker opened, in seconds since 1970; 0 while it is closed."},
+			{Name: "failover.unsettled", Unit: "{settlement}", Help: "Settlements of the primary's reservations that failed."},
 		},
 		Read: func(add func(int, float64, ...string)) {
 			s := read()
@@ -51,6 +62,16 @@ func OfFailover(read func() Failover) Group {
 			add(3, float64(s.Unavailable), "unavailable")
 			add(3, float64(s.Timeouts), "timeout")
 			add(3, float64(s.Panics), "panic")
+			forced, since := 0.0, 0.0
+			if s.Forced {
+				forced = 1
+			}
+			if !s.DegradedSince.IsZero() {
+				since = float64(s.DegradedSince.UnixMilli()) / 1000
+			}
+			add(4, forced)
+			add(5, since)
+			add(6, float64(s.Unsettled))
 		},
 	}
 }
