@@ -124,3 +124,16 @@ func BenchmarkFleet(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkLog measures the server's time for what a full sliding log denies.
+func BenchmarkLog(b *testing.B) {
+	client := startServer(b).client()
+	l, err := New(client, ratelimit.SlidingLog(ratelimit.PerDay(2000)), &Options{Name: "log", Timeout: 10 * time.Second})
+	require.NoError(b, err)
+	for range 2000 {
+		require.True(b, l.Allow("k", 1))
+	}
+	ctx := context.Background()
+	b.Run("call=take", func(b *testing.B) { serverTime(b, client, func(int) { l.Take(ctx, "k", 1) }) })
+	b.Run("call=reserve", func(b *testing.B) { serverTime(b, client, func(int) { l.Reserve(ctx, "k", 1, time.Minute) }) })
+}

@@ -19,7 +19,8 @@
 //     script reads and checks everything before it writes anything. Decisions that are
 //     under way at once may share a call, in which each is decided by itself.
 //   - A denial, a Peek, a cost of 0 and an error write nothing, so nothing of them is
-//     replicated or logged.
+//     replicated or logged. There is one exception: the first denial of a key under a limit
+//     that regains more slowly than the stored one may write, to make the key live longer.
 //   - Every Redis key has a time to live: at least until the key is fresh, and at most
 //     about twice as long.
 //   - A call is charged once, or not at all. go-redis repeats commands that were not
@@ -72,9 +73,15 @@
 //     another limit. To settle writes it too. After SetLimit that changes nothing else; of
 //     keys whose limit is LimitFor's or Limited's, it moves the instant.
 //   - While the server's clock is behind that instant, each decision is an instant of its own.
-//   - A denial does not extend the time to live, which is that of the old limit: at least
-//     until the key is fresh under it. A slower limit may have told a RetryAfter beyond
-//     that. Then the cost is allowed earlier, as soon as the key has expired; never later.
+//   - A denial makes the key live until it is fresh under the new limit, so that what it has
+//     told holds. A Peek and a cost of 0 cannot: if nothing else is decided on the key before
+//     it would have been fresh under the old limit, it may expire then.
+//
+// # Permissions
+//
+// Where an ACL restricts the user of the client, it must allow EVAL, EVALSHA, TIME, GET,
+// GETRANGE, STRLEN, SET and APPEND, for Reset also DEL, and each of them for all keys of the
+// limiter alike. If one is missing, a decision is an error that has charged nothing.
 //
 // # Clusters
 //

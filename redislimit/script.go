@@ -83,7 +83,11 @@ func newDecider(quick func(op byte) string) *decider {
 // newDeciderOne returns how to decide on one key, alone and with others.
 func newDeciderOne(kind byte) *decider {
 	d, u := newDecider(quickOne(kind)), usuals[kind]
-	text := fill(quick("crowd"), "JUDGE", u.judge, "SPEND", u.spend, "STORE", quick("store"))
+	may := ""
+	if kind == kindLog {
+		may = quick("may")
+	}
+	text := may + fill(quick("crowd"), "JUDGE", u.judge, "SPEND", u.spend, "STORE", quick("store"))
 	d.take.crowd = newScript("", lua("clock"), text, general("crowd"))
 	return d
 }
@@ -108,7 +112,7 @@ func quickOne(kind byte) func(op byte) string {
 		switch {
 		case op == opPeek:
 			return fill(quick("one"), "JUDGE", u.judge, "DENIED", denied, "SPEND", "", "STORE", "")
-		case op == opKeep && kind != kindLeaky:
+		case op == opKeep && kind != kindLeaky && kind != kindLog:
 			denied = quick("unusual")
 		}
 		return fill(quick("one"), "JUDGE", u.judge, "DENIED", denied, "SPEND", u.spend, "STORE", quick("store"))

@@ -70,6 +70,7 @@ local function adopt(s, f, now)
     local at = now
     if f.since > 0 then at = min(now, max(s.last, f.since)) end
     carry(s, f, at)
+    s.carried = true
   end
   popDue(s, now)
 end

@@ -94,7 +94,11 @@ local function decide(first, last)
     if q.digest then parts[i - first + 2] = pack('>B', q.allowed and 1 or 0) .. q.digest end
   end
   for k, s in pairs(states) do
-    if s.dirty then save(KEYS[k], s, reading, grace) end
+    if s.dirty then
+      save(KEYS[k], s, reading, grace)
+    elseif s.carried and op ~= PEEK then
+      prolong(KEYS[k], s, reading, grace)
+    end
   end
   return table.concat(parts)
 end

@@ -13,6 +13,7 @@ local function load(i)
   end
   local s = parse(raw)
   if not s then return nil, NOTOURS, '' end
+  s.raw = raw
   return s
 end
 

@@ -106,14 +106,29 @@ local function format(s)
   return table.concat(parts)
 end
 
--- save writes the state, with a time to live that is twice what is needed.
-local function save(key, s, reading, grace)
+-- lifetime returns for how many milliseconds a state is to be kept, which is twice as long as
+-- needed, and sets its expiry; nil if it is kept for long enough.
+local function lifetime(s, reading, grace)
   local f = { units = s.units, per = s.per, cap = s.units }
   local needed = max(algorithms[s.kind].regained(f, s), s.newest, s.last)
-  if s.expiry and s.expiry * 1000000 >= needed then
-    return redis.call('SET', key, format(s), 'KEEPTTL')
-  end
+  if s.expiry and s.expiry * 1000000 >= needed then return nil end
   local ttl = 2 * max(0, needed - reading) + grace
   s.expiry = min((divide(reading + ttl, 1000000)), 4294967295)
-  return redis.call('SET', key, format(s), 'PX', max(1, (divide(ttl + 999, 1000))))
+  return max(1, (divide(ttl + 999, 1000)))
+end
+
+-- save writes the state.
+local function save(key, s, reading, grace)
+  local life = lifetime(s, reading, grace)
+  if life then return redis.call('SET', key, format(s), 'PX', life) end
+  return redis.call('SET', key, format(s), 'KEEPTTL')
+end
+
+-- prolong makes a state live until it is fresh under the limit that it has been carried to, and
+-- changes nothing else of what is stored.
+local function prolong(key, s, reading, grace)
+  local life = lifetime(s, reading, grace)
+  if not life then return end
+  local raw = string.sub(s.raw, 1, 40) .. pack('>I4', s.expiry) .. string.sub(s.raw, 45)
+  redis.call('SET', key, raw, 'PX', life)
 end

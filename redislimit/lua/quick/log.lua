@@ -21,20 +21,19 @@ if raw then
 else
   gen, changes, expiry = argv[5] or reading % 16777216, 0, 0
 end
-local begin = newest > now and newest or now
 local before = base
-if size > 0 and record(1) <= begin - z then -- the last one that is past
+if size > 0 and record(1) <= now - z then -- the last one that is past
   local low, high = 1, size
   while low < high do
     local mid = math.ceil((low + high) / 2)
-    if record(mid) <= begin - z then low = mid else high = mid - 1 end
+    if record(mid) <= now - z then low = mid else high = mid - 1 end
   end
   local _
   gone, _, before = low, record(low)
 end
 local live = sum - before
 if live < 0 or base > sum or sum > 9007199254740992 or newest > 9007199254740992 or now > 5851439254740992 then break end
-at = begin
+at = newest > now and newest or now -- behind what is booked
 if live > y - x then -- the first one whose passing leaves enough room
   local low, high = gone + 1, size
   while low < high do
@@ -42,7 +41,16 @@ if live > y - x then -- the first one whose passing leaves enough room
     local _, upto = record(mid)
     if sum - upto <= y - x then high = mid else low = mid + 1 end
   end
-  at = record(low) + z
+  local leaves = record(low) + z
+  if leaves > at then at = leaves end
 end
 ok = at <= now or x == 0
+if not ok then
+  local ahead = unpack('>I7', ask, pos + 57)
+  if size - gone >= y + 2000 then -- no place left to book
+    local first = record(gone + 1) + z + ahead
+    if first > at then at = first end
+  end
+  ok = ahead >= 4503599627370496 or at - ahead <= reading
+end
 body = struct.pack('>BI3BI7I7I7I7I7', 0xFB, gen, changes, now, at, live, newest, 0)

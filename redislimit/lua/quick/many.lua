@@ -3,6 +3,7 @@
 -- was stored.
 local unpack = struct.unpack
 local count = unpack('B', ask, 2)
+local appends = false -- to a log
 local seen, allowed, answer, keys, values, lives = 0, true, {}, {}, {}, {}
 for i = 1, count do
   local pos = 80 * i - 75
@@ -23,6 +24,14 @@ for i = 1, count do
   end
 end
 if seen == count then
+  if allowed and appends and redis.acl_check_cmd then -- two commands write: no first without the second
+    for i = 1, count do
+      local command = lives[i] == -1 and 'append' or 'set'
+      if values[i] and not redis.acl_check_cmd(command, keys[i], '') then
+        return redis.error_reply("NOPERM this user has no permissions to run '" .. command .. "'")
+      end
+    end
+  end
   for i = 1, allowed and count or 0 do
     local key, value, life = keys[i], values[i], lives[i]
     if value then

@@ -3,5 +3,6 @@ if ok and allowed then
 end
 allowed = allowed and ok
 keys[i], values[i], lives[i] = key, value, life
+appends = appends or life == -1
 answer[2 * i], answer[2 * i + 1] = ok and '+' or '-', body
 seen = i

@@ -1,0 +1,100 @@
+package redislimit
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// commands are those that an ACL must allow, beside "eval", and "del" for Reset.
+var commands = []string{"evalsha", "time", "get", "getrange", "strlen", "set", "append"}
+
+// restricted returns a client of a user who may run the commands, but one of them.
+func (f *fixture) restricted(missing string) *redis.Client {
+	rules := []any{"acl", "setuser", "few", "reset", "on", ">secret", "~*", "+hello", "+client", "+ping", "+del", "+eval"}
+	for _, c := range commands {
+		if c != missing {
+			rules = append(rules, "+"+c)
+		}
+	}
+	require.NoError(f.t, f.client.Do(f.t.Context(), rules...).Err())
+	c := redis.NewClient(&redis.Options{Addr: f.client.Options().Addr, Username: "few", Password: "secret"})
+	f.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// several returns a stack in which commands of all kinds are needed, a log of 150 spendings among
+// the limits.
+func (f *fixture) several(client *redis.Client) *Layered[string] {
+	var layers []Layer[string]
+	for _, limit := range append(fiveLimits(), ratelimit.TokenBucket(ratelimit.PerMinute(20), 20).Named("token2"),
+		ratelimit.SlidingLog(ratelimit.PerHour(1000)).Named("longlog"), ratelimit.FixedWindow(ratelimit.PerMinute(20)).Named("fixed2")) {
+		l, err := New(client, limit, &Options{Timeout: 10 * time.Second})
+		require.NoError(f.t, err)
+		layers = append(layers, By(l, identity))
+	}
+	stack, err := All(layers...)
+	require.NoError(f.t, err)
+	return stack
+}
+
+func TestACommandThatAnACLForbidsChargesNothing(t *testing.T) {
+	f := newFixture(t)
+	long, err := New(f.client, ratelimit.SlidingLog(ratelimit.PerHour(1000)), &Options{Name: "longlog", Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	for range 150 {
+		require.True(t, long.Allow("k", 1))
+	}
+	require.True(t, f.several(f.restricted("")).Allow("k", 1), "these commands are enough")
+	for _, missing := range commands {
+		client := f.restricted(missing)
+		for _, call := range []func() error{
+			func() error { _, err := f.several(client).Take(t.Context(), "k", 1); return err },
+			func() error { _, err := f.several(client).Reserve(t.Context(), "k", 1, time.Hour); return err },
+		} {
+			before := f.dump()
+			err := call()
+			if err == nil {
+				assert.Equal(t, "getrange", missing, "a log is read as a whole then")
+				continue
+			}
+			assert.True(t, maps.Equal(before, f.dump()), missing)
+			assert.NotErrorIs(t, err, ratelimit.ErrUnavailable, missing)
+			assert.NotErrorIs(t, err, ErrUnanswered, missing)
+		}
+		for _, limit := range append(fiveLimits(), ratelimit.SlidingLog(ratelimit.PerHour(1000)).Named("longlog")) {
+			f.inOneCall(client, limit, missing+" is missing: "+limit.Name)
+		}
+	}
+	client := f.restricted("")
+	l, err := New(client, fiveLimits()[0], &Options{Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	require.NoError(t, l.Reset(t.Context(), "k"))
+	require.NoError(t, l.Adjust(t.Context(), "k", 3))
+	assert.Equal(t, 7, f.left(l, "k"))
+}
+
+// inOneCall has two decisions share a call, and checks that they have charged what they say.
+func (f *fixture) inOneCall(client *redis.Client, limit ratelimit.Limit, what string) {
+	l, err := New(client, limit, &Options{Timeout: 10 * time.Second})
+	require.NoError(f.t, err)
+	full, err := New(f.client, limit, &Options{Timeout: 10 * time.Second})
+	require.NoError(f.t, err)
+	old, fresh := f.left(full, "k"), limit.Capacity()
+	onOld, onFresh := newAsking(l, "k", 1), newAsking(l, what, 1)
+	together(f.t.Context(), l, onFresh, onOld)
+	if allowed, _ := onOld.decided(f.t.Context()); allowed {
+		old--
+	}
+	if allowed, _ := onFresh.decided(f.t.Context()); allowed {
+		fresh--
+	}
+	assert.Equal(f.t, old, f.left(full, "k"), what)
+	assert.Equal(f.t, fresh, f.left(full, what), what)
+}

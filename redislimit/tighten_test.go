@@ -1,0 +1,199 @@
+package redislimit
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// tightenings are pairs of limits, of which the second one regains a hundred times more slowly.
+func tightenings() (pairs [][2]ratelimit.Limit) {
+	quick := []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.Per(20, 200*time.Millisecond), 20),
+		ratelimit.LeakyBucket(ratelimit.Per(20, 200*time.Millisecond), 20),
+		ratelimit.FixedWindow(ratelimit.Per(20, 200*time.Millisecond)),
+		ratelimit.SlidingLog(ratelimit.Per(20, 200*time.Millisecond)),
+		ratelimit.SlidingCounter(ratelimit.Per(20, 200*time.Millisecond)),
+	}
+	for _, from := range quick {
+		for _, to := range quick {
+			to.Rate.Per *= 100_000
+			pairs = append(pairs, [2]ratelimit.Limit{from, to})
+		}
+	}
+	return pairs
+}
+
+// Keys expire by the server's own clock, so this test waits for that, once for all.
+func TestATightenedLimitForgivesNothing(t *testing.T) {
+	f := newFixture(t)
+	type told struct {
+		what string
+		take func() (ratelimit.Decision, error)
+		at   time.Time // before which nothing is allowed
+	}
+	var all []told
+	add := func(what string, take func() (ratelimit.Decision, error)) {
+		before := time.Now()
+		d, err := take()
+		require.NoError(t, err)
+		require.False(t, d.Allowed, what)
+		if assert.Greater(t, d.RetryAfter, time.Minute, what) {
+			all = append(all, told{what, take, before.Add(d.RetryAfter)})
+		}
+	}
+	ctx := t.Context()
+	for i, pair := range tightenings() {
+		from, to, key := pair[0], pair[1], fmt.Sprint(i)
+		what := fmt.Sprintf("%v to %v", from, to)
+		limiter := func(kind string, limit ratelimit.Limit) *Limiter {
+			l, err := New(f.client, limit, &Options{Name: kind, Timeout: 20 * time.Second})
+			require.NoError(t, err)
+			return l
+		}
+		take := func(l *Limiter) func() (ratelimit.Decision, error) {
+			return func() (ratelimit.Decision, error) { return l.Take(ctx, key, 1) }
+		}
+		charge := func(l *Limiter) { require.NoError(t, l.Adjust(ctx, key, 40)) }
+
+		l := limiter("set", from)
+		charge(l)
+		require.NoError(t, l.SetLimit(to))
+		add(what+", SetLimit", take(l))
+
+		charge(limiter("nodes", from))
+		add(what+", another node", take(limiter("nodes", to)))
+
+		charge(limiter("reserve", from))
+		booking := limiter("reserve", to)
+		add(what+", Reserve", func() (ratelimit.Decision, error) {
+			r, err := booking.Reserve(context.Background(), key, 1, time.Millisecond)
+			return r.Decision, err
+		})
+
+		l, err := New(f.client, from, &Options{Name: "for", Timeout: 20 * time.Second, LimitFor: func(string) ratelimit.Limit { return to }})
+		require.NoError(t, err)
+		charge(limiter("for", from))
+		add(what+", LimitFor", take(l))
+
+		charge(limiter("stack", from))
+		stack, err := All(By(limiter("other", from), identity), By(limiter("stack", to), identity))
+		require.NoError(t, err)
+		add(what+", a stack", func() (ratelimit.Decision, error) { return stack.Take(ctx, key, 1) })
+
+		charge(limiter("limited", from))
+		limited, err := All(Limited(By(limiter("limited", from), identity), func(string) ratelimit.Limit { return to }))
+		require.NoError(t, err)
+		add(what+", a limit of the request", func() (ratelimit.Decision, error) { return limited.Take(ctx, key, 1) })
+	}
+	time.Sleep(1300 * time.Millisecond) // what was stored under the old limit has expired
+	for _, k := range all {
+		now := time.Now()
+		d, err := k.take()
+		require.NoError(t, err)
+		assert.False(t, d.Allowed, k.what)
+		assert.InDelta(t, k.at.Sub(now).Seconds(), d.RetryAfter.Seconds(), 2, k.what)
+	}
+}
+
+// A denial under a tightened limit writes a time to live, once, and nothing else.
+func TestADenialUnderATightenedLimitWritesOnce(t *testing.T) {
+	f := newFixture(t)
+	for i, pair := range tightenings() {
+		l, err := New(f.client, pair[0], &Options{Name: fmt.Sprint("once", i), Timeout: 20 * time.Second})
+		require.NoError(t, err)
+		require.NoError(t, l.Adjust(t.Context(), "k", 40))
+		require.NoError(t, l.SetLimit(pair[1]))
+		f.resetStats()
+		for range 4 {
+			require.False(t, l.Allow("k", 1))
+		}
+		stats := f.stats()
+		assert.Equal(t, 1, stats["set"], "%v", pair)
+		assert.Zero(t, stats["append"]+stats["pexpire"])
+		needed, err := l.Peek(t.Context(), "k", 0)
+		require.NoError(t, err)
+		life, err := f.client.PTTL(t.Context(), l.space.key("k")).Result()
+		require.NoError(t, err)
+		assert.GreaterOrEqual(t, life, needed.ResetAfter-time.Second, "%v", pair)
+		assert.LessOrEqual(t, life, 2*needed.ResetAfter+time.Second, "%v", pair)
+	}
+}
+
+// What is booked ahead under one limit is not overtaken under the next, and stands as in memory.
+func TestBookingsAheadOutliveAChangeOfRate(t *testing.T) {
+	f := newFixture(t)
+	for i, from := range changing() {
+		for j, to := range changing() {
+			if from.Algorithm == ratelimit.AlgorithmLeakyBucket || to.Algorithm == ratelimit.AlgorithmLeakyBucket {
+				continue // its queue is its debt
+			}
+			what := fmt.Sprintf("%v to %v", from, to)
+			memory, err := ratelimit.New(from, &ratelimit.Options[string]{Clock: f.clock})
+			require.NoError(t, err)
+			l := f.limiter(from, fmt.Sprintf("ahead%d-%d", i, j))
+			var booked time.Duration
+			for range 5 {
+				r, err := l.Reserve(t.Context(), "k", from.Capacity(), 24*time.Hour)
+				require.NoError(t, err)
+				m, err := memory.Reserve(t.Context(), "k", from.Capacity(), 24*time.Hour)
+				require.NoError(t, err)
+				require.True(t, r.Allowed, what)
+				require.InDelta(t, m.Delay.Seconds(), r.Delay.Seconds(), 1e-3)
+				booked = r.Delay
+			}
+			require.NoError(t, l.SetLimit(to))
+			require.NoError(t, memory.SetLimit(to))
+			for booked > time.Millisecond {
+				d, err := l.Take(t.Context(), "k", 1)
+				require.NoError(t, err)
+				assert.False(t, d.Allowed, "%s: a Take goes in front of a booking %v ahead", what, booked)
+				assert.GreaterOrEqual(t, d.RetryAfter, booked, what)
+				m, err := memory.Take(t.Context(), "k", 1)
+				require.NoError(t, err)
+				assert.False(t, m.Allowed, what)
+				half := (booked / 2).Truncate(time.Microsecond)
+				f.clock.Advance(half)
+				booked -= half
+			}
+			f.clock.Advance(time.Hour)
+		}
+	}
+}
+
+// A booking on a log that is denied is decided as a Take is: by a search on the server.
+func TestADeniedBookingOnALogReadsAPartOfIt(t *testing.T) {
+	f := newFixture(t)
+	l := f.limiter(ratelimit.SlidingLog(ratelimit.PerHour(2000)), "bookings")
+	for range 2000 {
+		f.clock.Advance(time.Microsecond)
+		require.True(t, l.Allow("k", 1))
+	}
+	calls := map[string]func() bool{
+		"Take":    func() bool { return l.Allow("k", 1) },
+		"Reserve": func() bool { r, err := l.Reserve(t.Context(), "k", 1, time.Minute); return err == nil && r.Allowed },
+		"Wait": func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			return l.Wait(ctx, "k", 1) == nil
+		},
+		"Reserve of many": func() bool { r, err := l.Reserve(t.Context(), "k", 1500, time.Minute); return err == nil && r.Allowed },
+	}
+	for name, call := range calls {
+		call()
+		f.resetStats()
+		assert.False(t, call(), name)
+		stats := f.stats()
+		assert.Zero(t, stats["get"], "%s reads the whole log", name)
+		assert.LessOrEqual(t, stats["getrange"], 30, name)
+	}
+	r, err := l.Reserve(t.Context(), "k", 1, time.Hour)
+	require.NoError(t, err)
+	assert.True(t, r.Allowed)
+}
