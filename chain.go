@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
 // Chained asks several limiters of any kind in turn. Make one with [Chain]. It is as
@@ -54,17 +55,11 @@ func Chain[R any](limiters ...Reserver[R]) (*Chained[R], error) {
 		return nil, errors.New("ratelimit: Chain needs at least one limiter")
 	}
 	for i, l := range limiters {
-		if isNil(l) {
+		if nilcheck.IsNil(l) {
 			return nil, fmt.Errorf("ratelimit: limiter %d of Chain is nil", i)
 		}
 	}
 	return &Chained[R]{limiters: append([]Reserver[R](nil), limiters...)}, nil
-}
-
-// isNil reports whether an interface holds nothing, or a nil pointer or function.
-func isNil(x any) bool {
-	v := reflect.ValueOf(x)
-	return !v.IsValid() || (v.Kind() == reflect.Pointer || v.Kind() == reflect.Func) && v.IsNil()
 }
 
 // all returns the limiters, and panics for the zero Chained.

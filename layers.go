@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"sync"
 	"time"
+	"unsafe"
 )
 
 // Layered is several limits on one request: all of them allow it, or none is
@@ -76,8 +77,17 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 	return l, nil
 }
 
-// sameClock compares clocks, of which one that cannot be compared is like no other.
-func sameClock(a, b Clock) bool { return reflect.ValueOf(a).Comparable() && a == b }
+// sameClock reports whether two clocks are one. A clock that cannot be compared, such as a
+// function, is the same if both are copies of one interface value: these have the same two words,
+// the type and a pointer to data that the interface never changes. So a limiter has the same
+// clock as itself, and as one that was made with the same Options.
+func sameClock(a, b Clock) bool {
+	type words [2]uintptr
+	if *(*words)(unsafe.Pointer(&a)) == *(*words)(unsafe.Pointer(&b)) {
+		return true
+	}
+	return reflect.ValueOf(a).Comparable() && a == b
+}
 
 // Limits returns each layer's limit, in order: New's or SetLimit's, or the zero Limit
 // where [Limited] or [Options.LimitFor] gives each request or key its own.

@@ -225,13 +225,40 @@ type funcClock func() time.Duration
 
 func (f funcClock) Now() time.Duration { return f() }
 
-func TestClocksThatCannotBeComparedDiffer(t *testing.T) {
-	for _, clock := range []ratelimit.Clock{funcClock(func() time.Duration { return 0 }), oddClock{[]int{1}}} {
-		l := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(9)))
-		_, err := ratelimit.All(ratelimit.By(l, byUser), ratelimit.By(l, byUser))
-		require.EqualError(t, err, "ratelimit: layer 1 has another clock than layer 0")
-		_, err = ratelimit.All(ratelimit.By(l, byUser))
-		require.NoError(t, err)
+// All refused one limiter held twice whose clock could not be compared.
+func TestLimitersOfOneClockThatCannotBeComparedMakeAStack(t *testing.T) {
+	for _, clock := range []ratelimit.Clock{
+		funcClock(func() time.Duration { return 0 }), oddClock{[]int{1}}, oddClock{math.NaN()}, oddClock{func() {}},
+	} {
+		limit := ratelimit.FixedWindow(ratelimit.PerMinute(9))
+		l, other := onClock(t, clock, limit), onClock(t, clock, limit)
+		for _, layers := range [][]ratelimit.Layer[call]{
+			{ratelimit.By(l, byUser), ratelimit.By(l, byRoute)},
+			{ratelimit.By(l, byUser), ratelimit.Shadow(ratelimit.By(l, byUser))},
+			{ratelimit.By(l, byUser), ratelimit.By(other, byUser)},
+		} {
+			stack, err := ratelimit.All(layers...)
+			require.NoError(t, err)
+			require.True(t, stack.Allow(call{user: "ann"}, 1))
+			_, err = ratelimit.AllOf(func(call, []int) []int { return nil }, layers...)
+			require.NoError(t, err)
+		}
+	}
+}
+
+func TestClocksThatCannotBeComparedAndAreNotOneDiffer(t *testing.T) {
+	limit := ratelimit.FixedWindow(ratelimit.PerMinute(9))
+	newClock := func(now time.Duration) ratelimit.Clock {
+		return funcClock(func() time.Duration { return now })
+	}
+	for _, other := range []ratelimit.Clock{newClock(2), oddClock{[]int{1}}, oddClock{1}, new(testClock)} {
+		one, two := onClock(t, newClock(1), limit), onClock(t, other, limit)
+		for _, layers := range [][]ratelimit.Layer[call]{
+			{ratelimit.By(one, byUser), ratelimit.By(two, byUser)}, {ratelimit.By(two, byUser), ratelimit.By(one, byUser)},
+		} {
+			_, err := ratelimit.All(layers...)
+			require.EqualError(t, err, "ratelimit: layer 1 has another clock than layer 0")
+		}
 	}
 }
 

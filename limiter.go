@@ -139,11 +139,11 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 	if o.MaxKeys == 0 {
 		o.MaxKeys = defaultMaxKeys
 	}
-	if o.Clock == nil {
-		o.Clock = systemClock{}
-	}
 	if err := o.validate(); err != nil {
 		return nil, err
+	}
+	if o.Clock == nil {
+		o.Clock = systemClock{}
 	}
 	table := newTable[K](o.MaxKeys, o.OnFull, o.IdleTTL)
 	e, err := firstEra(limit, table.early())

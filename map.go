@@ -5,24 +5,44 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
 // Map returns a limiter of requests of type R that charges l, of whatever kind, for
 // the key that the function finds in a request. The function's error denies the
 // request, charges nothing and is returned by Take as it is; [SkipLayer] lets
 // the request pass, by [Unlimited]. If l is a [Reserver], so is the result: see
-// [MapReserver]. If l tells its limits by a method Limits() []Limit, so does the result.
+// [MapReserver]. If l tells its limits by a method Limits() []Limit, so does the result. If l
+// or key is nil, each call of the result fails with an error that says so.
 func Map[R, K any](l Limiter[K], key func(R) (K, error)) Limiter[R] {
+	m := newMapped("Map", l, key)
 	if r, ok := l.(Reserver[K]); ok {
-		return MapReserver(r, key)
+		return &mappedReserver[R, K]{m, r}
 	}
-	return &mapped[R, K]{l, key}
+	return &m
 }
 
 // MapReserver is [Map] for a [Reserver], and returns one: for [Chain] and [Wait], say,
 // which need it.
 func MapReserver[R, K any](l Reserver[K], key func(R) (K, error)) Reserver[R] {
-	return &mappedReserver[R, K]{mapped[R, K]{l, key}, l}
+	return &mappedReserver[R, K]{newMapped("MapReserver", l, key), l}
+}
+
+// newMapped returns what maker is to return. It has no error to return, and a limiter that panics
+// at its first request is found too late, so the result of a nil argument denies with an error.
+func newMapped[R, K any](maker string, l Limiter[K], key func(R) (K, error)) mapped[R, K] {
+	var missing string
+	switch {
+	case nilcheck.IsNil(l):
+		missing = "limiter"
+	case key == nil:
+		missing = "key function"
+	default:
+		return mapped[R, K]{l, key}
+	}
+	err := fmt.Errorf("ratelimit: %s was given no %s", maker, missing)
+	return mapped[R, K]{key: func(R) (k K, _ error) { return k, err }}
 }
 
 type mapped[R, K any] struct {

@@ -3,6 +3,8 @@ package ratelimit
 import (
 	"fmt"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
 // Overflow says what happens to a new key when [Options.MaxKeys] are tracked.
@@ -68,7 +70,7 @@ func (o *Options[K]) validate() error {
 		return fmt.Errorf("ratelimit: Options.OnFull is %d, want EvictOldest or RefuseNew", o.OnFull)
 	case o.IdleTTL < 0:
 		return fmt.Errorf("ratelimit: Options.IdleTTL is %v, want 0 or more", o.IdleTTL)
-	case isNil(o.Clock):
+	case o.Clock != nil && nilcheck.IsNil(o.Clock):
 		return fmt.Errorf("ratelimit: Options.Clock is a nil %T, want a clock or none", o.Clock)
 	}
 	return nil

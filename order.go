@@ -171,7 +171,7 @@ func (o *order[K]) buried(alive func(place[K]) bool) {
 		return
 	}
 	old := *o
-	*o = order[K]{}
+	*o = order[K]{readers: old.readers} // who reads the old runs lets go of this order
 	for _, run := range old.runs() {
 		for _, p := range run {
 			if p.b != nil && alive(p) {

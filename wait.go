@@ -2,8 +2,11 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
 // Wait spends cost of the key's budget and returns nil when its time has come: at
@@ -74,6 +77,9 @@ type waiter[K any] interface {
 func Wait[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()
+	}
+	if nilcheck.IsNil(r) {
+		return errors.New("ratelimit: Wait was given no limiter")
 	}
 	if w, ok := r.(waiter[K]); ok {
 		return w.Wait(ctx, key, cost)

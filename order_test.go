@@ -1,0 +1,156 @@
+package ratelimit
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// orderOf returns an order of n accounts, and the accounts by key.
+func orderOf(n int) (*order[int], []*account) {
+	o, accounts := new(order[int]), make([]*account, n)
+	for i := range accounts {
+		accounts[i] = new(account)
+		o.add(place[int]{key: i, b: accounts[i]})
+	}
+	return o, accounts
+}
+
+// bury makes the key's place a dead one, and returns how many places were looked at for that.
+func bury(o *order[int], accounts []*account, key int) (looks int) {
+	accounts[key] = nil
+	o.buried(func(p place[int]) bool {
+		looks++
+		return accounts[p.key] == p.b
+	})
+	return looks
+}
+
+// keysIn returns the keys in the runs whose accounts are alive, the oldest first.
+func keysIn(runs [][]place[int], accounts []*account) (found []int) {
+	for _, run := range runs {
+		for _, p := range run {
+			if p.b != nil && accounts[p.key] == p.b {
+				found = append(found, p.key)
+			}
+		}
+	}
+	return found
+}
+
+// To bury a place is constant work on average, in whatever order and however many die. The order
+// of many keys that are swept or reset one by one would else be built anew for each of them.
+func TestToBuryAllPlacesIsLinearWork(t *testing.T) {
+	const n = 20_000
+	for name, key := range map[string]func(i int) int{
+		"oldest first": func(i int) int { return i },
+		"newest first": func(i int) int { return n - 1 - i },
+		"mixed":        func(i int) int { return i * 7919 % n },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, accounts := orderOf(n)
+			looks := 0
+			for i := range n {
+				looks += bury(o, accounts, key(i))
+				require.LessOrEqual(t, looks, 10*n, "after %d burials", i+1)
+			}
+			require.LessOrEqual(t, o.n, batchSize+1, "dead places do not stay")
+		})
+	}
+}
+
+// Keys that come and go keep a bounded number of dead places.
+func TestDeadPlacesAreFewerThanLivingOnes(t *testing.T) {
+	const n = 1000
+	o, accounts := orderOf(n)
+	looks := 0
+	for i := range 20 * n {
+		looks += bury(o, accounts, i)
+		accounts = append(accounts, new(account))
+		o.add(place[int]{key: n + i, b: accounts[n+i]})
+		require.LessOrEqual(t, o.dead, o.n/4+batchSize)
+		require.LessOrEqual(t, o.n, n*4/3+2*batchSize)
+	}
+	require.LessOrEqual(t, looks, 20*n*10)
+	living := keysIn(o.runs(), accounts)
+	require.Len(t, living, n)
+	require.IsIncreasing(t, living)
+}
+
+// The count of readers was lost when the order was built anew while one was reading. It went
+// below zero, and the places of the next reader were overwritten under its eyes.
+func TestReadersKeepTheirPlacesWhenTheOrderIsBuiltAnew(t *testing.T) {
+	const n = 20 * batchSize
+	o, accounts := orderOf(n)
+	o.readers++ // a sweep, under way
+	for key := range n / 2 {
+		bury(o, accounts, key)
+	}
+	require.Less(t, o.n, n, "the order has been built anew")
+	require.Equal(t, 1, o.readers)
+	runs := o.runs()
+	want := keysIn(runs, accounts)
+	for key := n; key < 2*n; key++ { // evictions, as the sweep lets others in
+		_, ok := o.take()
+		require.True(t, ok)
+		accounts = append(accounts, new(account))
+		o.add(place[int]{key: key, b: accounts[key]})
+	}
+	for _, key := range keysIn(runs[1:], accounts) {
+		require.Contains(t, want, key, "the place of a key that came later is not in the runs")
+	}
+	require.Subset(t, keysIn(runs[1:], accounts), want[2*batchSize:], "no place is lost while it is read")
+	o.readers--
+	require.Zero(t, o.readers)
+}
+
+func TestASweepThatDropsManyKeysLeavesNoReaders(t *testing.T) {
+	clock := clockAt(0)
+	l := Must(New(FixedWindow(PerSecond(1)), &Options[int]{Clock: &clock}))
+	for round := range 3 {
+		for key := range 1000 {
+			require.True(t, l.Allow(key, 1))
+		}
+		clock += clockAt(time.Hour)
+		require.Equal(t, 1000, l.Sweep(), "round %d", round)
+		for i := range l.keys.shards {
+			require.Zero(t, l.keys.shards[i].order.readers)
+		}
+	}
+}
+
+// clockAt is a clock that is set by hand, by one goroutine.
+type clockAt time.Duration
+
+func (c *clockAt) Now() time.Duration { return time.Duration(*c) }
+
+// A table whose only key is busy remembers the key, to wait for it without holding the shard.
+// Else a new key would ask again and again, and be refused if the scheduler does not help.
+func TestATableRemembersTheBusyKeyInItsWay(t *testing.T) {
+	for _, maxKeys := range []int{1, 2, 3} {
+		clock := clockAt(0)
+		l := Must(New(FixedWindow(PerHour(1)), &Options[int]{Clock: &clock, MaxKeys: maxKeys}))
+		for key := range maxKeys {
+			require.True(t, l.Allow(key, 1))
+			l.keys.find(key).mu.Lock()
+		}
+		s := &l.keys.shards[0]
+		for range 3 {
+			s.mu.Lock()
+			ok, busy := l.keys.makeRoomLocked(s, 0)
+			s.mu.Unlock()
+			require.False(t, ok, "every key is busy")
+			require.NotNil(t, busy.b)
+			require.Same(t, l.keys.find(busy.key), busy.b)
+		}
+		for key := range maxKeys {
+			l.keys.find(key).mu.Unlock()
+		}
+		s.mu.Lock()
+		ok, busy := l.keys.makeRoomLocked(s, 0)
+		s.mu.Unlock()
+		require.True(t, ok, "none is busy any more")
+		require.Nil(t, busy.b)
+	}
+}
