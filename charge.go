@@ -20,7 +20,7 @@ type charge struct {
 
 	m     moment
 	o     offer
-	err   error // why the cost can never be spent
+	never bool  // the cost can never be spent
 	asked bool  // the offer is the account's, else it is an estimate
 	spent bool  // the account has accepted it
 	seen  state // what the estimate is of
@@ -31,7 +31,7 @@ type charge struct {
 func (c *charge) begin(a *ask, seat int) {
 	c.b, c.p, c.seat, c.floor = a.b, a.p, seat, a.floor
 	c.cost, c.own, c.shares = 0, 0, 0
-	c.over, c.asked, c.spent, c.err = false, false, false, nil
+	c.over, c.asked, c.spent, c.never = false, false, false, false
 }
 
 // add adds what one more layer asks.
@@ -84,9 +84,7 @@ func (c *charge) state() state {
 // weighs reports whether the state matters. A cost of 0 is free, a plan that tracks
 // nothing allows what is within its capacity, and nothing above a capacity ever passes.
 func (c *charge) weighs() bool {
-	if c.exceeds() {
-		c.err = c.p.exceeds(c.cost)
-	} else if c.err = nil; c.cost > 0 && c.p.tracks() {
+	if c.never = c.exceeds(); !c.never && c.cost > 0 && c.p.tracks() {
 		return true
 	}
 	c.o = c.m.free()
@@ -96,8 +94,16 @@ func (c *charge) weighs() bool {
 // exceeds reports whether the cost is more than the account can ever allow.
 func (c *charge) exceeds() bool { return c.cost > c.p.capacity || c.over && c.p.tracks() }
 
+// err returns why the cost can never be spent, if it cannot.
+func (c *charge) err() error {
+	if !c.never {
+		return nil
+	}
+	return c.p.exceeds(c.cost)
+}
+
 // fits reports whether the account allows the cost.
-func (c *charge) fits() bool { return c.err == nil && !c.o.denied(c.m.reading) }
+func (c *charge) fits() bool { return !c.never && !c.o.denied(c.m.reading) }
 
 // accept spends what the account has offered. The caller holds the lock.
 func (c *charge) accept(q request) {
@@ -133,7 +139,7 @@ func (c *charge) try(reading int64, q request) {
 
 // answer fills in what the account has to say, whatever other layers say.
 func (c *charge) answer(d *Decision) {
-	if d.verdict(c.m, c.o); c.err != nil {
+	if d.verdict(c.m, c.o); c.never {
 		d.Allowed = false
 	}
 	if c.p.tracks() {
@@ -158,7 +164,7 @@ func (c *charge) room(remaining int) int {
 }
 
 // clear drops what keeps users' data alive.
-func (c *charge) clear() { c.b, c.p, c.err, c.seen.detail = nil, nil, nil, nil }
+func (c *charge) clear() { c.b, c.p, c.seen.detail = nil, nil, nil }
 
 // wait returns how long the account takes to let the cost through.
 func (c *charge) wait() time.Duration { return between(c.m.reading, max(c.o.at, c.o.retry)) }
@@ -198,14 +204,14 @@ func (x charges) longest() (wait time.Duration) {
 	return wait
 }
 
-// never returns the limit of the first account that can never allow the cost.
-func (x charges) never() Limit {
+// never returns the first charge whose account can never allow the cost, or nil.
+func (x charges) never() *charge {
 	for i := range x {
-		if x[i].err != nil {
-			return x[i].p.limit
+		if x[i].never {
+			return &x[i]
 		}
 	}
-	return Limit{}
+	return nil
 }
 
 // settlements returns what is needed to settle what was spent.

@@ -1,6 +1,9 @@
 package ratelimit
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // The errors of this package. Each is returned wrapped, with the figures that
 // caused it; test for them with [errors.Is].
@@ -46,3 +49,34 @@ type blockedError struct{}
 func (blockedError) Error() string { return "ratelimit: blocked" }
 
 func (blockedError) Is(target error) bool { return target == ErrExceedsLimit }
+
+// exceedsError is the error for a cost above the capacity: [ErrExceedsLimit], or [ErrBlocked]. It names
+// the limit and the figures, and never the key, which may be a secret. A client who asks for too
+// much may do so at any rate, so the text is made only for who reads it.
+type exceedsError struct {
+	limit Limit
+	cost  int64
+}
+
+func (e *exceedsError) Unwrap() error {
+	if e.limit.Algorithm == AlgorithmBlocked {
+		return ErrBlocked
+	}
+	return ErrExceedsLimit
+}
+
+func (e *exceedsError) Error() string {
+	name := ""
+	if e.limit.Name != "" {
+		name = fmt.Sprintf(" %q", e.limit.Name)
+	}
+	if e.limit.Algorithm == AlgorithmBlocked { // for which "cost 1 is above 0" would explain nothing
+		return fmt.Sprintf("%v: the limit%s allows no cost above 0", ErrBlocked, name)
+	}
+	return fmt.Sprintf("%v%s: cost %d is above %d, the capacity of %v",
+		ErrExceedsLimit, name, e.cost, e.limit.Capacity(), e.limit)
+}
+
+// errUntold stands for an error where the caller needs only the yes or no, and nobody is told: to
+// make the error would take longer than to refuse.
+var errUntold = errors.New("ratelimit: an error that nobody is told of")

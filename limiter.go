@@ -189,9 +189,13 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 	}
 	b.mu.Lock()
 	p := b.plan
-	if p == nil || p.seq != l.era.Load().seq || !p.ordinary(cost) {
+	if p == nil || p.seq != l.era.Load().seq {
 		b.mu.Unlock()
 		return l.allowSlow(key, cost)
+	}
+	if !p.ordinary(cost) {
+		b.mu.Unlock()
+		return cost == 0 // a cost below 0 or above the capacity changes nothing
 	}
 	var ok bool
 	if p.token != nil && b.detail == nil {
@@ -203,11 +207,12 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 	return ok
 }
 
-// allowSlow is Allow for all but ordinary costs of known keys.
+// allowSlow is Allow for new keys, for keys that are not tracked, for changed limits, and where
+// OnDecision is to be told.
 func (l *Keyed[K]) allowSlow(key K, cost int) bool {
 	var d Decision
 	if l.onDecision == nil {
-		_, _, _ = l.decideSlow(key, cost, take, &d)
+		_, _, _ = l.decideSlow(key, cost, request{queue: take.queue, untold: true}, &d)
 	} else {
 		d, _ = l.Take(context.Background(), key, cost)
 	}
@@ -254,6 +259,10 @@ func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, 
 // decideSlow is decide for new keys, for changed limits, and for costs that are 0 or
 // invalid or above the capacity.
 func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account, offer, error) {
+	if q.untold && cost < 0 {
+		l.keys.mustBe()
+		return nil, offer{}, errUntold
+	}
 	if err := l.check(key, cost); err != nil {
 		return nil, offer{}, err
 	}
@@ -263,10 +272,15 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account
 		if err != nil {
 			return nil, offer{}, err
 		}
-		if err = p.check(cost); err != nil || cost == 0 || !p.tracks() {
+		if never := int64(cost) > p.capacity; never || cost == 0 || !p.tracks() {
 			l.look(key, p, 0, take, d)
-			if d.Allowed = err == nil; d.Allowed {
+			switch d.Allowed = !never; {
+			case !never:
 				d.RetryAfter = 0
+			case q.untold:
+				err = errUntold
+			default:
+				err = p.exceeds(int64(cost))
 			}
 			return nil, offer{}, err
 		}
@@ -376,8 +390,8 @@ func (l *Keyed[K]) Peek(key K, cost int) (d Decision, err error) {
 	if err != nil {
 		return d, err
 	}
-	if err = p.check(cost); err != nil {
-		cost = 0
+	if int64(cost) > p.capacity {
+		err, cost = p.exceeds(int64(cost)), 0
 	}
 	l.look(key, p, int64(cost), peek, &d)
 	d.Allowed = d.Allowed && err == nil

@@ -32,6 +32,7 @@ type table[K comparable] struct {
 	keys   atomic.Int64 // in the table, or about to be
 	ttl    int64        // for how long an idle key is kept if there is room, in nanoseconds
 	due    *dueKeys[K]  // if a full table refuses new keys, else nil
+	full   error        // what a new key is refused with: made once, as a flood of keys asks for it
 
 	expired, evicted, evictedThrottled, refused atomic.Uint64
 }
@@ -76,6 +77,7 @@ func newTable[K comparable](maxKeys int, onFull Overflow, ttl time.Duration) *ta
 		seed:   maphash.MakeSeed(),
 		max:    int64(maxKeys),
 		ttl:    int64(ttl),
+		full:   fmt.Errorf("%w: %d keys", ErrTableFull, maxKeys),
 	}
 	if onFull == RefuseNew {
 		t.due = newDueKeys[K]()
@@ -146,7 +148,7 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *account, now int64, 
 		}
 		if t.due != nil || tries == maxTries {
 			t.refused.Add(1)
-			return nil, 0, false, fmt.Errorf("%w: %d keys", ErrTableFull, t.max)
+			return nil, 0, false, t.full
 		}
 		runtime.Gosched() // all are pinned by decisions that are under way
 	}

@@ -11,6 +11,7 @@ type request struct {
 	book  int64 // how far ahead the other algorithms may book
 	keep  bool  // what is spent ahead can be taken out again as if it had never been, until its time
 	peek  bool  // to change nothing: the key stays under the limit that it is under
+	untold bool // the caller needs only the yes or no, and no error
 }
 
 // take is the request of Take and Allow: now, or whenever a leaky bucket lets it out.

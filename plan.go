@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"fmt"
 	"math"
 )
 
@@ -82,38 +81,8 @@ func (p *plan) tracks() bool { return p.algorithm != nil }
 // larger than any capacity.
 func (p *plan) ordinary(cost int) bool { return uint64(int64(cost)-1) < uint64(p.capacity) }
 
-// check returns why a cost can never be spent under this plan, nil if it can.
-func (p *plan) check(cost int) error {
-	if cost < 0 {
-		return fmt.Errorf("%w: %d", ErrNegativeCost, cost)
-	}
-	if int64(cost) <= p.capacity {
-		return nil
-	}
-	return p.exceeds(int64(cost))
-}
-
-// blocked is the error of Blocked, for which "cost 1 is above 0" would explain nothing.
-func (p *plan) blocked() error {
-	if p.limit.Name == "" {
-		return fmt.Errorf("%w: the limit allows no cost above 0", ErrBlocked)
-	}
-	return fmt.Errorf("%w: the limit %q allows no cost above 0", ErrBlocked, p.limit.Name)
-}
-
-// exceeds is the error for a cost above the capacity. It names the limit and the figures,
-// and never the key, which may be a secret.
-func (p *plan) exceeds(cost int64) error {
-	if p.limit.Algorithm == AlgorithmBlocked {
-		return p.blocked()
-	}
-	name := ""
-	if p.limit.Name != "" {
-		name = fmt.Sprintf(" %q", p.limit.Name)
-	}
-	return fmt.Errorf("%w%s: cost %d is above %d, the capacity of %v",
-		ErrExceedsLimit, name, cost, p.capacity, p.limit)
-}
+// exceeds is the error for a cost above the capacity.
+func (p *plan) exceeds(cost int64) error { return &exceedsError{p.limit, cost} }
 
 // replay spends a booking on top of those before it. One that was given back has a cost
 // of 0 and leaves no trace, not even in a window's phase.

@@ -58,6 +58,7 @@ type ask struct {
 	inserted bool  // the account was made for this decision, and is pinned
 	pinned   bool  // the account was there before, and is pinned for this decision
 	err      error // why the layer cannot decide
+	keyless  bool  // err is the key function's
 
 	// LimitFor was asked when the counter stood at asks. Both are zero if it was not.
 	refreshed *atomic.Uint64
@@ -70,7 +71,15 @@ const none = -1
 // the struct as a whole. What is not set here, load sets.
 func (a *ask) forget() {
 	a.p, a.b, a.err, a.refreshed, a.cost, a.floor = nil, nil, nil, nil, 0, 0
-	a.loaded, a.inserted, a.pinned = false, false, false
+	a.loaded, a.inserted, a.pinned, a.keyless = false, false, false, false
+}
+
+// why returns why the layer cannot decide.
+func (a *ask) why() error {
+	if a.keyless {
+		return fmt.Errorf("key: %w", a.err)
+	}
+	return a.err
 }
 
 // outdated reports whether the limit was to be asked for again since it was.
@@ -105,8 +114,8 @@ func (s *keyedSlot[R, K]) load(r R, cost int) (err error) {
 		if errors.Is(err, SkipLayer) {
 			return nil
 		}
-		s.loaded = s.shadow // nobody else is told of it
-		return fmt.Errorf("key: %w", err)
+		s.loaded, s.keyless = s.shadow, true // nobody else is told of it
+		return err
 	}
 	s.cost, s.loaded = cost, true
 	if s.terms.cost != nil && cost > 0 {

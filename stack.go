@@ -92,7 +92,9 @@ func (s *stack[R]) clear() {
 // load asks the layers for their keys, costs and plans. The first error of an enforcing
 // layer ends it; one of a shadow layer only takes that layer out.
 func (s *stack[R]) load(r R, cost int) error {
-	if cost < 0 {
+	if cost < 0 && s.untold() {
+		return errUntold
+	} else if cost < 0 {
 		return fmt.Errorf("%w: %d", ErrNegativeCost, cost)
 	}
 	if s.pick != nil {
@@ -149,7 +151,10 @@ func (s *stack[R]) leave() {
 // what their own layers would have said: that says nothing about another's error, and a
 // limiter that has room must not count a denial.
 func (s *stack[R]) fail(x *seat[R]) error {
-	err := fmt.Errorf("layer %d: %w", x.layer, x.err)
+	if s.untold() {
+		return errUntold
+	}
+	err := fmt.Errorf("layer %d: %w", x.layer, x.why())
 	if s.watched {
 		_ = s.look(take)
 	}
@@ -327,12 +332,22 @@ func (s *stack[R]) fits() bool {
 	fits := true
 	for i := range s.firm {
 		c := &s.firm[i]
-		if fits = fits && c.fits(); c.err != nil && s.err == nil {
-			s.err = fmt.Errorf("layer %d: %w", s.seats[c.seat].layer, c.err)
-		}
+		fits = fits && c.fits()
 	}
-	return fits
+	if fits {
+		return true
+	}
+	if c := s.firm.never(); c != nil && s.untold() {
+		s.err = errUntold
+	} else if c != nil {
+		s.err = fmt.Errorf("layer %d: %w", s.seats[c.seat].layer, c.err())
+	}
+	return false
 }
+
+// untold reports whether the caller needs only the yes or no, and no limiter is to be told. Then
+// neither answers nor errors are made.
+func (s *stack[R]) untold() bool { return s.brief && !s.watched }
 
 // accept spends what all enforcing layers have offered. Each of them knows of its own
 // charge only, so none of the offers has changed since it was made. Then the shadow layers
@@ -372,7 +387,7 @@ func (s *stack[R]) finish(allowed bool) {
 	if s.asks {
 		s.seats.expire()
 	}
-	if s.brief && !s.watched {
+	if s.untold() {
 		s.d.Allowed = allowed
 	} else {
 		s.answer(allowed)
@@ -424,7 +439,7 @@ func (s *stack[R]) answer(allowed bool) {
 	}
 	s.d.Delay = 0
 	if s.err != nil {
-		s.d.RetryAfter, s.d.Limit = 0, s.firm.never()
+		s.d.RetryAfter, s.d.Limit = 0, s.firm.never().p.limit
 	}
 }
 
@@ -452,10 +467,10 @@ func (s *stack[R]) report(err error) {
 func (s *stack[R]) said(x *seat[R]) (d Decision, spent bool, err error) {
 	if x.charge != none && x.charge < len(s.answers) {
 		c := &s.charges[x.charge]
-		return s.answers[x.charge], c.spent && x.cost > 0, cmp.Or(x.err, c.err)
+		return s.answers[x.charge], c.spent && x.cost > 0, cmp.Or(x.why(), c.err())
 	}
 	if x.p != nil {
 		d.Limit = x.p.limit
 	}
-	return d, false, x.err
+	return d, false, x.why()
 }
