@@ -11,7 +11,7 @@ type index[K comparable] struct {
 	accounts keys.Map[K, *account]
 }
 
-func newIndex[K comparable]() index[K] { return index[K]{keys.NewMap[K, *account]()} }
+func newIndex[K comparable](maxKeys int) index[K] { return index[K]{keys.NewMap[K, *account](maxKeys)} }
 
 func (x *index[K]) find(key K) *account { return x.accounts.Find(key) }
 

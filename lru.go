@@ -71,7 +71,7 @@ func newTable[K comparable](maxKeys int, onFull Overflow, ttl time.Duration) *ta
 		n = numShards
 	}
 	t := &table[K]{
-		index:  newIndex[K](),
+		index:  newIndex[K](maxKeys),
 		cloner: keys.NewCloner[K](),
 		shards: make([]shard[K], n),
 		seed:   maphash.MakeSeed(),

@@ -7,11 +7,11 @@ import (
 
 // request is how a cost may be spent.
 type request struct {
-	queue int64 // for how long a leaky bucket may delay what it takes in
-	book  int64 // how far ahead the other algorithms may book
-	keep  bool  // what is spent ahead can be taken out again as if it had never been, until its time
-	peek  bool  // to change nothing: the key stays under the limit that it is under
-	untold bool // the caller needs only the yes or no, and no error
+	queue  int64 // for how long a leaky bucket may delay what it takes in
+	book   int64 // how far ahead the other algorithms may book
+	keep   bool  // what is spent ahead can be taken out again as if it had never been, until its time
+	peek   bool  // to change nothing: the key stays under the limit that it is under
+	untold bool  // the caller needs only the yes or no, and no error
 }
 
 // take is the request of Take and Allow: now, or whenever a leaky bucket lets it out.

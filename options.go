@@ -37,7 +37,8 @@ type Options[K comparable] struct {
 
 	// MaxKeys is how many keys are tracked at most; exactly that many fit. If zero, 65536.
 	// A key takes about 170 bytes besides its own text, and 75 more with RefuseNew. What
-	// a sliding log remembers is not included. With layers, leave room for all keys of
+	// a sliding log remembers is not included. Above 65536, New makes room in the key map at
+	// once, for up to 4 million keys: 32 to 64 of those bytes for each. With layers, leave room for all keys of
 	// all requests that are decided at the same time.
 	MaxKeys int
 

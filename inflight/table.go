@@ -31,7 +31,7 @@ type entry[K comparable] struct {
 const smallTable = 1024
 
 func newTable[K comparable](max int) *table[K] {
-	return &table[K]{index: keys.NewMap[K, *entry[K]](), cloner: keys.NewCloner[K](), max: max}
+	return &table[K]{index: keys.NewMap[K, *entry[K]](max), cloner: keys.NewCloner[K](), max: max}
 }
 
 func (t *table[K]) find(key K) *entry[K] { return t.index.Find(key) }

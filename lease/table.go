@@ -24,7 +24,7 @@ type table[K comparable] struct {
 const looks = 16
 
 func newTable[K comparable](maxKeys int, r *returns) *table[K] {
-	return &table[K]{index: keys.NewMap[K, *holding[K]](), max: maxKeys, returns: r, order: list.New()}
+	return &table[K]{index: keys.NewMap[K, *holding[K]](maxKeys), max: maxKeys, returns: r, order: list.New()}
 }
 
 // find returns the key's holding, or nil if there is none.

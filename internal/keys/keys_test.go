@@ -18,7 +18,7 @@ type route struct {
 
 func findsWhatWasAdded[K comparable](t *testing.T, a, b K) {
 	t.Helper()
-	m := keys.NewMap[K, *int]()
+	m := keys.NewMap[K, *int](2)
 	require.Nil(t, m.Find(a))
 	one, two := new(int), new(int)
 	m.Add(a, one)
@@ -54,4 +54,25 @@ func TestOnlyKeysWithInterfacesMayFailToBeComparable(t *testing.T) {
 	require.True(t, keys.CanCompare[any](1))
 	require.False(t, keys.CanCompare[any]([]int{1}))
 	require.False(t, keys.CanCompare([2]any{1, map[int]int{}}))
+}
+
+// To double a map moves all its keys, and whoever adds or removes one waits for that: hundreds of
+// milliseconds at a million keys.
+func TestAMapForManyKeysNeverMovesThem(t *testing.T) {
+	for _, most := range []int{1<<16 + 1, 1<<18 - 1} {
+		m := keys.NewMap[int, *int](most)
+		for key := range most {
+			m.Add(key, new(int))
+		}
+		require.Zero(t, m.Plain().Stats().TotalGrowths, "%d keys", most)
+	}
+}
+
+// Room is made for as many keys as a map may hold without it, or as many as are told, or
+// as 128 MB hold: not for all that an option as good as "no bound" allows.
+func TestAMapMakesRoomWithinBounds(t *testing.T) {
+	for most, buckets := range map[int]int{0: 32, 1: 32, 1 << 16: 32, 1<<16 + 1: 1 << 15, 1 << 60: 1 << 21} {
+		m := keys.NewMap[int, *int](most)
+		require.Equal(t, buckets, m.Plain().Stats().RootBuckets, "most %d", most)
+	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func valuesAreAll[K comparable](t *testing.T, a, b K) {
-	m := keys.NewMap[K, int]()
+	m := keys.NewMap[K, int](2)
 	assert.Empty(t, slices.Collect(m.Values()))
 	m.Add(a, 1)
 	m.Add(b, 2)
