@@ -50,9 +50,11 @@ func (blockedError) Error() string { return "ratelimit: blocked" }
 
 func (blockedError) Is(target error) bool { return target == ErrExceedsLimit }
 
+// The types below make their texts only when these are read. A client who is banned, or asks for
+// too much, may do so at any rate, and must not cost more than one who is denied.
+
 // exceedsError is the error for a cost above the capacity: [ErrExceedsLimit], or [ErrBlocked]. It names
-// the limit and the figures, and never the key, which may be a secret. A client who asks for too
-// much may do so at any rate, so the text is made only for who reads it.
+// the limit and the figures, and never the key, which may be a secret.
 type exceedsError struct {
 	limit Limit
 	cost  int64
@@ -76,6 +78,30 @@ func (e *exceedsError) Error() string {
 	return fmt.Sprintf("%v%s: cost %d is above %d, the capacity of %v",
 		ErrExceedsLimit, name, e.cost, e.limit.Capacity(), e.limit)
 }
+
+// negativeCostError is [ErrNegativeCost] with the cost.
+type negativeCostError int
+
+func (e negativeCostError) Unwrap() error { return ErrNegativeCost }
+
+func (e negativeCostError) Error() string { return fmt.Sprintf("%v: %d", ErrNegativeCost, int(e)) }
+
+// layerError is the error of one layer of a stack.
+type layerError struct {
+	layer int
+	err   error
+}
+
+func (e *layerError) Unwrap() error { return e.err }
+
+func (e *layerError) Error() string { return fmt.Sprintf("layer %d: %v", e.layer, e.err) }
+
+// keyError is the error of a layer's key function.
+type keyError struct{ err error }
+
+func (e *keyError) Unwrap() error { return e.err }
+
+func (e *keyError) Error() string { return fmt.Sprintf("key: %v", e.err) }
 
 // errUntold stands for an error where the caller needs only the yes or no, and nobody is told: to
 // make the error would take longer than to refuse.

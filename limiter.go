@@ -495,7 +495,7 @@ func (l *Keyed[K]) report(key K, cost int, d Decision, spent bool, err error) {
 func (l *Keyed[K]) check(key K, cost int) error {
 	l.keys.mustBe()
 	if cost < 0 {
-		return fmt.Errorf("%w: %d", ErrNegativeCost, cost)
+		return negativeCostError(cost)
 	}
 	if !l.certain && !keys.CanCompare(key) {
 		return fmt.Errorf("%w: %T cannot be compared", ErrInvalidKey, key)

@@ -58,7 +58,7 @@ type mappedReserver[R, K any] struct {
 // skipped is the decision on a request that the limiter does not apply to.
 func skipped(cost int) (Decision, error) {
 	if cost < 0 {
-		return Decision{}, fmt.Errorf("%w: %d", ErrNegativeCost, cost)
+		return Decision{}, negativeCostError(cost)
 	}
 	return Decision{Allowed: true, Limit: Unlimited(), Remaining: Unlimited().Capacity()}, nil
 }

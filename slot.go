@@ -77,7 +77,7 @@ func (a *ask) forget() {
 // why returns why the layer cannot decide.
 func (a *ask) why() error {
 	if a.keyless {
-		return fmt.Errorf("key: %w", a.err)
+		return &keyError{a.err}
 	}
 	return a.err
 }

@@ -95,7 +95,7 @@ func (s *stack[R]) load(r R, cost int) error {
 	if cost < 0 && s.untold() {
 		return errUntold
 	} else if cost < 0 {
-		return fmt.Errorf("%w: %d", ErrNegativeCost, cost)
+		return negativeCostError(cost)
 	}
 	if s.pick != nil {
 		if err := s.choose(r); err != nil {
@@ -154,7 +154,7 @@ func (s *stack[R]) fail(x *seat[R]) error {
 	if s.untold() {
 		return errUntold
 	}
-	err := fmt.Errorf("layer %d: %w", x.layer, x.why())
+	err := &layerError{x.layer, x.why()}
 	if s.watched {
 		_ = s.look(take)
 	}
@@ -340,7 +340,7 @@ func (s *stack[R]) fits() bool {
 	if c := s.firm.never(); c != nil && s.untold() {
 		s.err = errUntold
 	} else if c != nil {
-		s.err = fmt.Errorf("layer %d: %w", s.seats[c.seat].layer, c.err())
+		s.err = &layerError{s.seats[c.seat].layer, c.err()}
 	}
 	return false
 }
