@@ -5,30 +5,21 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/ratelimit/stats"
 )
 
 // State says whether the primary is asked.
-type State uint8
+type State = stats.State
 
 const (
 	// StateClosed means that the primary is asked for each decision.
-	StateClosed State = iota
+	StateClosed = stats.StateClosed
 	// StateHalfOpen means that one decision at a time is a probe of the primary.
-	StateHalfOpen
+	StateHalfOpen = stats.StateHalfOpen
 	// StateOpen means that the primary is not asked.
-	StateOpen
+	StateOpen = stats.StateOpen
 )
-
-// String returns "closed", "half-open" or "open".
-func (s State) String() string {
-	switch s {
-	case StateClosed:
-		return "closed"
-	case StateHalfOpen:
-		return "half-open"
-	}
-	return "open"
-}
 
 // change is a change of state.
 type change struct {

@@ -6,11 +6,11 @@ import "github.com/weir-go/ratelimit"
 // directly. So a caller whose cost goes to the remote limiter directly is not denied what this
 // very process holds. The zero part is nothing.
 type part[K comparable] struct {
-	h       *holding[K]
-	returns *returns
-	claims  []claim
-	n       int  // units, of all claims
-	spoken  bool // the remote limiter has allowed the rest: the part is not put back
+	claims[K]
+	returns  *returns
+	n        int  // units, of all claims
+	degraded bool // a batch that they are of is
+	spoken   bool // the remote limiter has allowed the rest: the part is not put back
 }
 
 // setAside spends all that is held of a key for a cost, and leaves at least one unit of it to
@@ -27,17 +27,12 @@ func (l *Limiter[K]) setAside(key K, cost int) *part[K] {
 	if h.told.limit.Algorithm == 0 || h.told.direct(cost) {
 		return p
 	}
-	p.h = h
-	for _, b := range h.batches {
-		if n := min(b.left, cost-1-p.n); n > 0 {
-			b.left -= n
-			b.open += n
-			p.n += n
-			p.claims = append(p.claims, claim{b, b.round, n})
-		}
+	if p.n = min(cost-1, h.left); p.n > 0 {
+		h.claimLocked(p.n, &p.claims)
 	}
-	h.left -= p.n
-	h.spent += int64(p.n)
+	for _, c := range p.list {
+		p.degraded = p.degraded || c.batch.degraded
+	}
 	return p
 }
 
@@ -51,16 +46,14 @@ func (p *part[K]) decided(d ratelimit.Decision, err error) ratelimit.Decision {
 	if !d.Allowed {
 		d.Remaining = add(d.Remaining, p.n)
 	}
-	for _, c := range p.claims {
-		d.Degraded = d.Degraded || c.batch.degraded
-	}
+	d.Degraded = d.Degraded || p.degraded
 	return d
 }
 
 // putBack puts the whole part back, unless the remote limiter has allowed the rest.
 func (p *part[K]) putBack() {
 	if !p.spoken {
-		p.release(p.n)
+		p.returns.lose(p.release(p.n))
 	}
 }
 
@@ -74,23 +67,6 @@ func (p *part[K]) close() {
 // settle settles a cost of which the rest was reserved with the remote limiter. That is given
 // back first.
 func (p *part[K]) settle(rest *ratelimit.Reservation, actual int) error {
-	p.release(max(0, p.n-actual))
+	p.returns.lose(p.release(max(0, p.n-actual)))
 	return rest.Settle(max(0, actual-p.n))
-}
-
-// release ends the claims, and puts back as much as was not needed.
-func (p *part[K]) release(unneeded int) {
-	if p.n == 0 {
-		return
-	}
-	p.h.mu.Lock()
-	lost := unneeded
-	for i := len(p.claims) - 1; i >= 0; i-- {
-		c := p.claims[i]
-		n := min(unneeded, c.n)
-		lost -= p.h.releaseLocked(c, n)
-		unneeded -= n
-	}
-	p.h.mu.Unlock()
-	p.returns.lose(lost)
 }

@@ -7,24 +7,52 @@ import (
 )
 
 // batch is a reservation of the remote limiter that is spent here in pieces. It is
-// guarded by the lock of the holding that holds it, and does not change any more once
-// none does.
+// guarded by the lock of the holding that it is of, until it is gone.
+//
+// It can be settled only once, so what is left of it is given back when no claim on it is open any
+// more. Until then it is in the holding's batches as long as it can be spent, else in the
+// holding's waiting.
 type batch struct {
 	res      *ratelimit.Reservation
 	size     int       // units reserved
 	left     int       // units not spent
 	open     int       // units spent by reservations that may still put them back
-	round    int       // reservations of an earlier round cannot put anything back
-	until    time.Time // when what is left is given back
+	until    time.Time // when it is spent no more
 	degraded bool      // made by what stands in for the shared store
+	retired  bool      // spent no more: it waits for its claims to be closed
+	gone     bool      // given back, forfeited or forgotten: nothing can be put back
 }
 
 // spent is what the remote limiter is to charge for the batch.
 func (b *batch) spent() int { return b.size - b.left }
 
-// claim is what a reservation may put back: n open units of a batch, in a round.
+// claims is what a reservation may put back into the batches that it was spent of.
+type claims[K comparable] struct {
+	h    *holding[K]
+	list []claim
+}
+
+// claim is n open units of a batch.
 type claim struct {
 	batch *batch
-	round int
 	n     int
+}
+
+// release closes the claims, and puts back units that were not needed, as far as the batches are not
+// gone. It returns how many could not be put back.
+func (c *claims[K]) release(unneeded int) (lost int) {
+	if c.h == nil {
+		return unneeded
+	}
+	c.h.mu.Lock()
+	defer c.h.mu.Unlock()
+	lost = unneeded
+	for i := len(c.list) - 1; i >= 0; i-- {
+		n := min(unneeded, c.list[i].n)
+		unneeded -= n
+		if c.h.closeLocked(c.list[i], n) {
+			lost -= n
+		}
+	}
+	return lost
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// denial is the remote limiter's last denial of a key, and how long it holds. The zero
-// denial covers nothing.
+// denial is the remote limiter's last denial of a key, and how long it holds. Nil covers
+// nothing.
 type denial struct {
 	decision ratelimit.Decision
 	need     int           // units that were denied
@@ -16,8 +16,8 @@ type denial struct {
 }
 
 // newDenial takes note of a denial. It is never repeated beyond its RetryAfter.
-func newDenial(d ratelimit.Decision, need int, now, denyFor time.Duration) denial {
-	return denial{decision: d, need: need, at: now, holds: max(0, min(denyFor, d.RetryAfter))}
+func newDenial(d ratelimit.Decision, need int, now, denyFor time.Duration) *denial {
+	return &denial{decision: d, need: need, at: now, holds: max(0, min(denyFor, d.RetryAfter))}
 }
 
 // covers reports whether the denial is the answer to a caller who lacks that many units. Its
@@ -25,7 +25,7 @@ func newDenial(d ratelimit.Decision, need int, now, denyFor time.Duration) denia
 // is an answer only to a brief caller, who is told no time. A clock that has stepped back covers
 // nothing, or the key would be denied for as long as the step.
 func (d *denial) covers(need int, brief bool, now time.Duration) bool {
-	return (need == d.need || brief && need > d.need) && now >= d.at && now-d.at < d.holds
+	return d != nil && (need == d.need || brief && need > d.need) && now >= d.at && now-d.at < d.holds
 }
 
 // answer is the denial as of now, for a process that holds left units.

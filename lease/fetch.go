@@ -26,12 +26,9 @@ type fetcher[K comparable] struct {
 
 // fetchLocked starts a fetch for a caller whose cost is not held. It ends with
 // Options.Timeout, and not with the caller's context: others may wait for it as well.
-func (f *fetcher[K]) fetchLocked(ctx context.Context, h *holding[K], o order, now time.Duration) *flight {
+func (f *fetcher[K]) fetchLocked(ctx context.Context, h *holding[K], o order, now time.Duration) *flight[K] {
 	need := o.cost - h.left
-	if h.roomLocked(f.pace.most) < need {
-		h.forfeitLocked()
-	}
-	fl := &flight{order: o, need: need, n: f.amountLocked(h, need, now)}
+	fl := &flight[K]{order: o, need: need, n: f.amountLocked(h, need, now)}
 	f.launchLocked(context.WithoutCancel(ctx), h, fl)
 	return fl
 }
@@ -44,7 +41,7 @@ func (f *fetcher[K]) prefetchLocked(h *holding[K]) {
 	}
 	if n := f.amountLocked(h, 1, reading(f.clock)); n > 1 {
 		f.ahead.Add(1)
-		f.launchLocked(context.Background(), h, &flight{n: n})
+		f.launchLocked(context.Background(), h, &flight[K]{n: n})
 	}
 }
 
@@ -56,7 +53,7 @@ func (f *fetcher[K]) amountLocked(h *holding[K], need int, now time.Duration) in
 	return min(h.told.modest(n, need), h.roomLocked(f.pace.most))
 }
 
-func (f *fetcher[K]) launchLocked(ctx context.Context, h *holding[K], fl *flight) {
+func (f *fetcher[K]) launchLocked(ctx context.Context, h *holding[K], fl *flight[K]) {
 	var over, call context.CancelFunc
 	fl.over, over = context.WithTimeout(failures.With(ctx, fl.order.failed, &fl.fails), f.remote.timeout)
 	// A remote limiter that has an answer at its deadline (package failover) is heard in time.
@@ -68,7 +65,7 @@ func (f *fetcher[K]) launchLocked(ctx context.Context, h *holding[K], fl *flight
 }
 
 // fly is the goroutine of a fetch.
-func (f *fetcher[K]) fly(h *holding[K], fl *flight) {
+func (f *fetcher[K]) fly(h *holding[K], fl *flight[K]) {
 	defer fl.cancel()
 	res, n, err := f.ask(h.key, fl)
 	if fl.need == 0 {
@@ -77,9 +74,13 @@ func (f *fetcher[K]) fly(h *holding[K], fl *flight) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.flight, fl.landed = nil, true
-	if err == nil {
+	switch {
+	case err == nil && fl.stale && res.Allowed:
+		fl.out.todo = again
+		f.returns.give(&batch{res: res, size: n, left: n})
+	case err == nil:
 		f.landLocked(h, fl, res, n)
-	} else {
+	default:
 		f.failLocked(fl, n, err)
 	}
 	close(fl.done)
@@ -87,7 +88,7 @@ func (f *fetcher[K]) fly(h *holding[K], fl *flight) {
 
 // ask asks for the batch, and if that is refused, for what the caller lacks alone. A patient
 // caller is sent to the remote limiter instead.
-func (f *fetcher[K]) ask(key K, fl *flight) (res *ratelimit.Reservation, n int, err error) {
+func (f *fetcher[K]) ask(key K, fl *flight[K]) (res *ratelimit.Reservation, n int, err error) {
 	defer caught(&err)
 	n = fl.n
 	res, err = f.remote.ask(fl.ctx, key, n, 0)
@@ -107,16 +108,16 @@ func refused(res *ratelimit.Reservation, err error) bool {
 // before all others, so that they cannot take away what was fetched for it. A batch that
 // is no larger than the caller's cost, and can be settled, is the caller's: so a
 // reservation of a key with little traffic is settled exactly.
-func (f *fetcher[K]) landLocked(h *holding[K], fl *flight, res *ratelimit.Reservation, n int) {
+func (f *fetcher[K]) landLocked(h *holding[K], fl *flight[K], res *ratelimit.Reservation, n int) {
 	now := reading(f.clock)
 	h.hearLocked(res.Decision, now)
 	switch {
 	case res.Allowed && fl.keep && n == fl.cost && !fl.abandoned:
 		h.spent += int64(n)
-		fl.out = outcome{decision: h.told.answer(h.left, now), whole: res}
+		fl.out = outcome[K]{decision: h.told.answer(h.left, now), whole: res}
 		fl.out.decision.Degraded = res.Degraded
 	case res.Allowed:
-		f.holdLocked(h, &batch{res: res, size: n, left: n, degraded: res.Degraded}, fl.need)
+		f.holdLocked(h, &batch{res: res, size: n, left: n, degraded: res.Degraded}, fl.need, res.Remaining)
 		f.serveLocked(h, fl, now)
 	case fl.patient || h.told.direct(fl.cost):
 		fl.out.todo = direct
@@ -128,55 +129,84 @@ func (f *fetcher[K]) landLocked(h *holding[K], fl *flight, res *ratelimit.Reserv
 
 // failLocked passes on an error. Those who have waited along share it if it says nothing
 // about the caller's own cost: each of them would only run into it again.
-func (f *fetcher[K]) failLocked(fl *flight, n int, err error) {
+func (f *fetcher[K]) failLocked(fl *flight[K], n int, err error) {
 	fl.out.err = err
 	if errors.Is(err, ratelimit.ErrUnavailable) {
 		fl.failure = err
 	}
 	if fl.patient && n > fl.need && errors.Is(err, ratelimit.ErrExceedsLimit) {
-		fl.out = outcome{todo: direct}
+		fl.out = outcome[K]{todo: direct}
 	}
 }
 
 // serveLocked spends the caller's cost, unless the caller has left.
-func (f *fetcher[K]) serveLocked(h *holding[K], fl *flight, now time.Duration) {
+func (f *fetcher[K]) serveLocked(h *holding[K], fl *flight[K], now time.Duration) {
 	if fl.need == 0 || fl.abandoned {
 		return
 	}
-	n := h.spendLocked(fl.cost)
-	if n == 0 { // others have spent what was left meanwhile
+	if fl.cost > h.left { // others have spent what was left meanwhile
 		fl.out.todo = again
 		return
 	}
-	fl.out = h.allowedLocked(fl.order, n, now)
+	fl.out = h.allowedLocked(fl.order, now)
 	if h.left <= h.low {
 		f.prefetchLocked(h)
 	}
 }
 
-// allowedLocked is the answer to a cost of which n units were spent of the first batch.
-func (h *holding[K]) allowedLocked(o order, n int, now time.Duration) (out outcome) {
+// allowedLocked spends a cost of which as much is held, and returns the answer.
+func (h *holding[K]) allowedLocked(o order, now time.Duration) (out outcome[K]) {
+	if o.keep {
+		h.claimLocked(o.cost, &out.claims)
+	} else {
+		h.spendLocked(o.cost)
+	}
 	out.decision = h.told.answer(h.left, now)
 	out.decision.Degraded = h.batches[0].degraded
-	if o.keep {
-		out.claim = h.claimLocked(n)
-	}
 	return out
 }
 
-// holdLocked takes a batch in, and sees to it that it is given back in time.
-func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need int) {
-	b.until = time.Now().Add(f.pace.holdFor)
+// forfeitAfter is how many times as long as it is spent a batch waits for its claims.
+const forfeitAfter = 10
+
+// holdLocked takes a batch in, and sees to it that it is given back in time. Where the remote limiter
+// has little left, what is not used soon goes back sooner, since another process may need it.
+func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need, remaining int) {
+	hold := f.pace.holdFor
+	if remaining/4 < f.pace.most {
+		hold = min(hold, 2*f.pace.batchFor)
+	}
+	b.until = time.Now().Add(hold)
 	h.addLocked(b, need)
-	if h.armed {
-		return
+	f.armLocked(h)
+}
+
+// armLocked lets the timer run for the first batch that is due.
+func (f *fetcher[K]) armLocked(h *holding[K]) {
+	var first time.Time
+	due := func(at time.Time) {
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
 	}
-	h.armed = true
-	if h.timer == nil {
-		h.timer = time.AfterFunc(f.pace.holdFor, func() { f.expire(h) })
-	} else {
-		h.timer.Reset(f.pace.holdFor)
+	for _, b := range h.batches {
+		due(b.until)
 	}
+	for _, b := range h.waiting {
+		due(f.forfeits(b))
+	}
+	switch {
+	case first.IsZero():
+	case h.timer == nil:
+		h.timer = time.AfterFunc(time.Until(first), func() { f.expire(h) })
+	default:
+		h.timer.Reset(time.Until(first))
+	}
+}
+
+// forfeits is when a batch waits for its claims no longer.
+func (f *fetcher[K]) forfeits(b *batch) time.Time {
+	return b.until.Add((forfeitAfter - 1) * f.pace.holdFor)
 }
 
 // expire gives back the batches that have been held for long enough.
@@ -184,8 +214,7 @@ func (f *fetcher[K]) expire(h *holding[K]) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	f.returns.give(h.removeLocked(func(b *batch) bool { return !b.until.After(now) }))
-	if h.armed = len(h.batches) > 0; h.armed {
-		h.timer.Reset(h.batches[0].until.Sub(now))
-	}
+	h.retireLocked(func(b *batch) bool { return !b.until.After(now) })
+	h.forfeitLocked(func(b *batch) bool { return !f.forfeits(b).After(now) })
+	f.armLocked(h)
 }

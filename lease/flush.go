@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// Flush gives all batches back and waits until the remote limiter has taken them, and
+// Flush gives all batches back, also those of which reservations are not settled, and waits until
+// the remote limiter has taken them, and
 // until what is being fetched has arrived and been given back as well. Call it on
 // shutdown, once no more decisions are made: those that go on meanwhile fetch anew. The
 // limiter stays usable, and Flush may be called again. It leaves no goroutine and no
@@ -27,7 +28,7 @@ func (l *Limiter[K]) Flush(ctx context.Context) error {
 }
 
 // clear gives back what all keys hold, and returns the fetches that are under way.
-func (l *Limiter[K]) clear() (flights []*flight) {
+func (l *Limiter[K]) clear() (flights []*flight[K]) {
 	for _, h := range l.table.all() {
 		if fl := l.fetcher.clear(h); fl != nil {
 			flights = append(flights, fl)
@@ -37,13 +38,14 @@ func (l *Limiter[K]) clear() (flights []*flight) {
 }
 
 // clear gives back what a key holds, stops its timer, and returns the fetch that is under way.
-func (f *fetcher[K]) clear(h *holding[K]) *flight {
+func (f *fetcher[K]) clear(h *holding[K]) *flight[K] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	f.returns.give(h.removeLocked(func(*batch) bool { return true }))
+	all := func(*batch) bool { return true }
+	h.retireLocked(all)
+	h.forfeitLocked(all)
 	if h.timer != nil {
 		h.timer.Stop()
-		h.armed = false
 	}
 	return h.flight
 }

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"container/list"
 	"context"
 	"slices"
 	"sync"
@@ -13,34 +12,37 @@ import (
 
 // holding is what this process holds of one key's budget, and what it knows of the key.
 //
-// Invariant: what is left of its batches, plus what open reservations may put back,
-// plus what is being fetched, is at most Options.MaxBatch.
+// Invariant: what is left of its batches, plus what open claims may put back, plus what is being
+// fetched, is at most Options.MaxBatch. What is left of a retired batch is not counted: it is
+// spent no more.
 //
 // Lock order: the table's lock, a holding's, that of the returns. No user code but a
 // Clock runs under any of them.
 type holding[K comparable] struct {
-	key   K
-	place *list.Element // in the order of eviction; guarded by the table's lock
+	key        K
+	next, prev *holding[K] // in the order of eviction; guarded by the table's lock
 
 	mu      sync.Mutex // guards the fields below
 	dropped bool       // no longer in the table: holds nothing, and never will
 	used    bool       // decided on since it was last looked at for eviction
-	batches []*batch   // oldest first; the first may be spent
+	batches []*batch   // that are spent, oldest first; the first may have nothing left
+	waiting []*batch   // that are not, and have open claims
 	left    int        // of all batches
+	open    int        // of all batches and those that wait
 	low     int        // when so little is left the next batch is fetched; below zero: not
 	spent   int64      // units, ever
 	local   uint64     // decisions made here, ever
-	flight  *flight    // the fetch that is under way, or nil
+	flight  *flight[K] // the fetch that is under way, or nil
 	demand  int64      // units that callers want who wait for it along with its own
 	told    told
-	denial  denial
+	denial  *denial // nil for none
 	sizer   sizer
 	timer   *time.Timer // gives batches back; nil if none was ever held
-	armed   bool        // the timer runs
+	returns *returns
 }
 
 // flight is one fetch of a batch, for a caller who waits for it or ahead of need.
-type flight struct {
+type flight[K comparable] struct {
 	order
 	ctx    context.Context // of the call: ends a little before over
 	over   context.Context // of those who wait: ends after Options.Timeout
@@ -51,15 +53,16 @@ type flight struct {
 
 	// Guarded by the holding's lock; out and failure may be read once done is closed.
 	landed    bool
-	abandoned bool    // the caller has left
-	out       outcome // for the caller
-	failure   error   // for those who have waited along: the remote could not decide
+	abandoned bool       // the caller has left
+	stale     bool       // the key was reset: the batch is not kept
+	out       outcome[K] // for the caller
+	failure   error      // for those who have waited along: the remote could not decide
 
 	fails failures.Set // what has failed in this flight
 }
 
 // outcome is what the flight has brought its caller.
-func (fl *flight) outcome() outcome {
+func (fl *flight[K]) outcome() outcome[K] {
 	out := fl.out
 	out.failed = fl.order.failed.And(fl.fails.List())
 	return out
@@ -79,18 +82,18 @@ type order struct {
 func (o order) demand() int64 { return min(int64(o.cost), 1<<32) }
 
 // outcome is what a caller gets.
-type outcome struct {
+type outcome[K comparable] struct {
 	todo     todo
 	decision ratelimit.Decision
 	err      error
-	claim    claim                  // if the caller wants to settle
-	whole    *ratelimit.Reservation // instead of a claim: the whole batch is the caller's
+	claims   claims[K]              // if the caller wants to settle
+	whole    *ratelimit.Reservation // instead of claims: the whole batch is the caller's
 	local    bool                   // decided without asking the remote limiter for it
 	failed   failures.List          // in fetches that the caller has waited for
 }
 
 // context returns a context for what remains to be done.
-func (out *outcome) context(ctx context.Context) context.Context {
+func (out *outcome[K]) context(ctx context.Context) context.Context {
 	if len(out.failed) == 0 {
 		return ctx
 	}
@@ -106,79 +109,99 @@ const (
 	direct               // ask the remote limiter for this cost alone
 )
 
-// spendLocked spends cost of what is held, or nothing, and returns how many units
-// came from the first batch: 0 if it has spent nothing.
-func (h *holding[K]) spendLocked(cost int) int {
+// spendLocked spends cost of what is held, and reports whether it has; else it has spent nothing.
+func (h *holding[K]) spendLocked(cost int) bool {
 	if cost > h.left {
-		return 0
+		return false
 	}
+	if b := h.batches[0]; cost <= b.left {
+		b.left -= cost
+		h.left -= cost
+		h.spent += int64(cost)
+		h.used = true
+	} else {
+		h.claimLocked(cost, nil)
+	}
+	return true
+}
+
+// claimLocked spends cost of what is held, which must be as much. If c is not nil, the cost may be
+// put back by it.
+func (h *holding[K]) claimLocked(cost int, c *claims[K]) {
 	h.left -= cost
 	h.spent += int64(cost)
 	h.used = true
-	if b := h.batches[0]; cost <= b.left {
-		b.left -= cost
-		return cost
+	if c != nil {
+		c.h = h
 	}
-	return h.spendAcrossLocked(cost)
-}
-
-// spendAcrossLocked spends a cost that is larger than what the first batch has left. Batches
-// that are spent are let go: the remote limiter has charged all of them.
-func (h *holding[K]) spendAcrossLocked(cost int) int {
 	for {
 		b := h.batches[0]
 		n := min(cost, b.left)
 		b.left -= n
-		if cost -= n; cost == 0 {
-			return n
+		if c != nil && n > 0 {
+			b.open += n
+			h.open += n
+			c.list = append(c.list, claim{b, n})
 		}
-		h.batches = slices.Delete(h.batches, 0, 1)
+		if cost -= n; cost == 0 {
+			return
+		}
+		h.spentUpLocked()
 	}
 }
 
-// claimLocked notes that n units of the first batch may be put back.
-func (h *holding[K]) claimLocked(n int) claim {
+// spentUpLocked takes out the first batch, of which nothing is left. If no claim on it is open, the
+// remote limiter has charged it for good.
+func (h *holding[K]) spentUpLocked() {
 	b := h.batches[0]
-	b.open += n
-	return claim{b, b.round, n}
+	h.batches = slices.Delete(h.batches, 0, 1)
+	if b.open > 0 {
+		h.waiting = append(h.waiting, b)
+	} else {
+		b.gone = true
+	}
 }
 
-// releaseLocked ends a claim and puts back as much of it as was not needed after all,
-// if the batch is still held. It returns how much it has put back.
-func (h *holding[K]) releaseLocked(c claim, unneeded int) int {
+// closeLocked closes a claim, and puts back units that were not needed. It reports whether they
+// could be put back.
+func (h *holding[K]) closeLocked(c claim, unneeded int) bool {
 	b := c.batch
-	if b == nil || b.round != c.round || !slices.Contains(h.batches, b) {
-		return 0
+	if b.gone {
+		return false
 	}
-	n := min(unneeded, c.n)
 	b.open -= c.n
-	b.left += n
-	h.left += n
-	h.spent -= int64(n)
-	return n
+	h.open -= c.n
+	b.left += unneeded
+	h.spent -= int64(unneeded)
+	if b.retired {
+		h.returns.idle(unneeded)
+		if b.open == 0 {
+			h.waiting = slices.DeleteFunc(h.waiting, func(other *batch) bool { return other == b })
+			h.returns.idle(-b.left)
+			h.giveLocked(b)
+		}
+		return true
+	}
+	h.left += unneeded
+	if i := slices.Index(h.waiting, b); i >= 0 && (b.left > 0 || b.open == 0) {
+		h.waiting = slices.Delete(h.waiting, i, i+1)
+		if b.left > 0 {
+			h.batches = append(h.batches, b)
+		} else {
+			b.gone = true
+		}
+	}
+	return true
 }
 
 // roomLocked returns how many units may be fetched so that no more than most are held.
-func (h *holding[K]) roomLocked(most int) int {
-	for _, b := range h.batches {
-		most -= b.open
-	}
-	return most - h.left
-}
-
-// forfeitLocked ends all claims: what is put back is lost.
-func (h *holding[K]) forfeitLocked() {
-	for _, b := range h.batches {
-		b.open = 0
-		b.round++
-	}
-}
+func (h *holding[K]) roomLocked(most int) int { return most - h.open - h.left }
 
 // addLocked takes a batch in. The next is fetched when half of it is spent, unless it is
 // all for one caller: a key with little traffic is not fetched for ahead of need.
 func (h *holding[K]) addLocked(b *batch, need int) {
-	if len(h.batches) > 0 && h.left == 0 {
-		h.batches = h.batches[:0]
+	for len(h.batches) > 0 && h.batches[0].left == 0 {
+		h.spentUpLocked()
 	}
 	h.batches = append(h.batches, b)
 	h.left += b.left
@@ -187,20 +210,50 @@ func (h *holding[K]) addLocked(b *batch, need int) {
 	}
 }
 
-// removeLocked takes out the batches that are due, and returns those of which
-// something is left to be given back.
-func (h *holding[K]) removeLocked(due func(b *batch) bool) (leftover []*batch) {
+// retireLocked takes out the batches that are due. What is left of them is given back: now, or when the
+// last claim on them is closed.
+func (h *holding[K]) retireLocked(due func(b *batch) bool) {
 	h.batches = slices.DeleteFunc(h.batches, func(b *batch) bool {
 		if !due(b) {
 			return false
 		}
-		if h.left -= b.left; b.left > 0 {
-			leftover = append(leftover, b)
+		h.left -= b.left
+		b.retired = true
+		if b.left > 0 {
+			h.sizer.forget()
+		}
+		if b.open > 0 {
+			h.returns.idle(b.left)
+			h.waiting = append(h.waiting, b)
+		} else {
+			h.giveLocked(b)
 		}
 		return true
 	})
-	if len(leftover) > 0 {
-		h.sizer.forget()
+	for _, b := range h.waiting {
+		b.retired = b.retired || due(b)
 	}
-	return leftover
+}
+
+// forfeitLocked gives up waiting for claims on batches that are due: what is put back after this is
+// lost.
+func (h *holding[K]) forfeitLocked(due func(b *batch) bool) {
+	h.waiting = slices.DeleteFunc(h.waiting, func(b *batch) bool {
+		if !due(b) {
+			return false
+		}
+		h.open -= b.open
+		h.returns.idle(-b.left) // of one that is not retired nothing is left
+		h.returns.forfeit()
+		h.giveLocked(b)
+		return true
+	})
+}
+
+// giveLocked gives back what is left of a batch that has been taken out.
+func (h *holding[K]) giveLocked(b *batch) {
+	b.gone = true
+	if b.left > 0 {
+		h.returns.give(b)
+	}
 }

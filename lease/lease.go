@@ -23,13 +23,17 @@
 // budget, and never adds any.
 //
 // When little is left of a budget (less than four batches) batches become smaller, down to
-// single units, so that no process sits on the last part while another one is denied.
+// single units, and what is not used within twice [Options.BatchFor] is given back. So a process may
+// be denied while another one holds units of the key, up to MaxBatch, but not for long: what was fetched
+// while enough was left comes back within HoldFor, what was fetched after that sooner. Batches that
+// wait for their reservations are an exception, see [Limiter.Reserve].
 //
 // # What goes to the remote limiter directly
 //
 // Costs above MaxBatch or above the limit's capacity, costs of 0, keys under a leaky bucket
 // (each decision has a place in the queue), and what is to be booked ahead: Wait, and
-// Reserve with a maxDelay above 0, when the budget at hand is not enough. A key with little
+// Reserve with a maxDelay above 0, when the budget at hand is not enough. What is held is spent
+// first, and only the rest is asked for. A key with little
 // traffic costs one round trip a decision, as without leases, and is exact.
 //
 // # What the answers mean
@@ -127,7 +131,7 @@ func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.spendLocked(cost) == 0 {
+	if !h.spendLocked(cost) {
 		return false
 	}
 	h.local++
@@ -173,11 +177,15 @@ func (l *Limiter[K]) take(ctx context.Context, key K, o order) (ratelimit.Decisi
 // the cost cannot be spent now.
 //
 // A reservation of a key with little traffic is settled with the remote limiter. One that was
-// spent of a batch, and is settled below its cost, puts the rest back into that batch if it is still
-// held; else the rest is lost. Batches last about [Options.BatchFor], so reserve from the
-// remote limiter itself if work takes much longer than that and settles far below
-// its estimate. What is settled above the cost is spent of what is held, and
-// beyond that charged by the remote limiter; the error is that of this charge.
+// spent of a batch puts back into it what it did not need. Therefore a batch is kept until all
+// reservations of it are settled: after HoldFor it is not spent any more, and it is given back with the
+// last settlement. After ten times HoldFor it is forfeited: given back as if the open reservations had cost
+// what they reserved, and what these are settled below that is lost ([Stats] counts both). While open
+// reservations take up MaxBatch, other decisions are asked for directly. So reserve from the remote
+// limiter itself if work takes much longer than ten times HoldFor.
+//
+// What is settled above the cost is spent of what is held, and beyond that charged by the remote
+// limiter; the error is that of this charge.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	ctx = orBackground(ctx)
 	out := l.decide(ctx, key, order{cost: cost, keep: true, patient: maxDelay > 0})
@@ -196,13 +204,13 @@ func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 }
 
 // reservation returns what was reserved here, in a form that can be settled.
-func (l *Limiter[K]) reservation(key K, cost int, out outcome) *ratelimit.Reservation {
+func (l *Limiter[K]) reservation(key K, cost int, out outcome[K]) *ratelimit.Reservation {
 	return ratelimit.NewReservation(out.decision, func(actual int) error {
 		defer l.corrected(key, actual-cost)
 		if out.whole != nil {
 			return l.remote.settle(out.whole, actual)
 		}
-		return l.fetcher.settle(key, l.table.find(key), charge{out.claim, cost, actual})
+		return l.fetcher.settle(key, l.table.find(key), out.claims, cost, actual)
 	})
 }
 
@@ -250,10 +258,10 @@ const maxTries = 8
 
 // decide decides from what is held, or fetches. If it cannot, it says that the remote
 // limiter has to be asked directly.
-func (l *Limiter[K]) decide(ctx context.Context, key K, o order) outcome {
+func (l *Limiter[K]) decide(ctx context.Context, key K, o order) outcome[K] {
 	if err := l.check(key, o.cost); err != nil {
 		l.asked.Add(1)
-		return outcome{err: err}
+		return outcome[K]{err: err}
 	}
 	out := l.tryHere(ctx, key, o)
 	if !out.local {
@@ -262,9 +270,9 @@ func (l *Limiter[K]) decide(ctx context.Context, key K, o order) outcome {
 	return out
 }
 
-func (l *Limiter[K]) tryHere(ctx context.Context, key K, o order) (out outcome) {
+func (l *Limiter[K]) tryHere(ctx context.Context, key K, o order) (out outcome[K]) {
 	if o.cost == 0 || o.cost > l.maxBatch {
-		return outcome{todo: direct}
+		return outcome[K]{todo: direct}
 	}
 	for range maxTries {
 		h := l.acquire(key)
@@ -280,7 +288,7 @@ func (l *Limiter[K]) tryHere(ctx context.Context, key K, o order) (out outcome) 
 		}
 		o.failed = out.failed
 	}
-	return outcome{todo: direct, failed: o.failed}
+	return outcome[K]{todo: direct, failed: o.failed}
 }
 
 // acquire returns the key's holding, or nil if there is no room for one. A new one knows
@@ -330,7 +338,7 @@ func (l *Limiter[K]) corrected(key K, delta int) {
 	}
 	if h := l.table.find(key); h != nil {
 		h.mu.Lock()
-		h.denial = denial{}
+		h.denial = nil
 		h.mu.Unlock()
 	}
 }

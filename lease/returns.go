@@ -26,6 +26,8 @@ type returns struct {
 	batches  uint64 // given back, ever
 	units    uint64
 	lost     uint64 // units that could not be given back, or put back
+	forfeits uint64 // batches whose claims were not waited for any longer
+	waits    int    // units left of batches that wait for their claims
 }
 
 // returned is a batch on its way back.
@@ -35,16 +37,10 @@ type returned struct {
 	err   error         // may be read then
 }
 
-// give gives batches back. Nobody may change them any more.
-func (r *returns) give(batches []*batch) {
+// give gives a batch back. Nobody may change it any more.
+func (r *returns) give(b *batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, b := range batches {
-		r.giveLocked(b)
-	}
-}
-
-func (r *returns) giveLocked(b *batch) {
 	if len(r.waiting) >= maxReturns {
 		r.lost += uint64(b.left)
 		return
@@ -56,6 +52,22 @@ func (r *returns) giveLocked(b *batch) {
 		r.workers++
 		go r.work()
 	}
+}
+
+// idle counts units that are held, and can neither be spent nor given back yet.
+func (r *returns) idle(n int) {
+	if n != 0 {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.waits += n
+	}
+}
+
+// forfeit counts a batch whose claims are not waited for any longer.
+func (r *returns) forfeit() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forfeits++
 }
 
 // lose counts units that cannot be put back.

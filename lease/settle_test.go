@@ -3,12 +3,14 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/lease"
 )
 
@@ -58,22 +60,30 @@ func TestWhatAReservationDidNotNeedGoesBackIntoItsBatch(t *testing.T) {
 	})
 }
 
-func TestWhatAReservationDidNotNeedIsLostOnceItsBatchIsGone(t *testing.T) {
+// A batch is kept until the reservations of it are settled, whatever else happens to the key.
+func TestABatchIsKeptUntilItsReservationsAreSettled(t *testing.T) {
 	for _, row := range []struct {
 		name string
-		gone func(t *testing.T, l *lease.Limiter[string])
+		then func(t *testing.T, l *lease.Limiter[string])
 	}{
-		{"given back", func(*testing.T, *lease.Limiter[string]) { time.Sleep(time.Hour); synctest.Wait() }},
-		{"flushed", func(t *testing.T, l *lease.Limiter[string]) { require.NoError(t, l.Flush(context.Background())) }},
-		{"evicted", func(t *testing.T, l *lease.Limiter[string]) {
+		{"its time is over", func(*testing.T, *lease.Limiter[string]) { time.Sleep(9 * time.Second); synctest.Wait() }},
+		{"its key is to be evicted", func(t *testing.T, l *lease.Limiter[string]) {
 			require.True(t, l.Allow("other", 1))
 			synctest.Wait()
 		}},
-		{"spent", func(t *testing.T, l *lease.Limiter[string]) {
+		{"it is spent", func(t *testing.T, l *lease.Limiter[string]) {
 			for range 200 {
 				require.True(t, l.Allow("k", 1))
 				synctest.Wait()
 			}
+		}},
+		{"it is spent, and its time is over", func(t *testing.T, l *lease.Limiter[string]) {
+			for range 200 {
+				require.True(t, l.Allow("k", 1))
+				synctest.Wait()
+			}
+			time.Sleep(9 * time.Second)
+			synctest.Wait()
 		}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -82,14 +92,84 @@ func TestWhatAReservationDidNotNeedIsLostOnceItsBatchIsGone(t *testing.T) {
 				l := leased(t, s, lease.Options[string]{MaxBatch: 40, MaxKeys: 1})
 				holding(t, l)
 				r := reserve(t, l, 5)
-				row.gone(t, l)
-				held := l.Stats().Held
+				row.then(t, l)
+				charged := s.total() - l.Stats().Held
 				require.NoError(t, r.Settle(1))
-				require.EqualValues(t, 4, l.Stats().UnitsLost)
-				require.Equal(t, held, l.Stats().Held)
+				synctest.Wait()
+				require.Equal(t, charged-4, s.total()-l.Stats().Held)
+				require.Zero(t, l.Stats().UnitsLost)
+				require.Zero(t, l.Stats().BatchesForfeited)
+				require.NoError(t, l.Flush(context.Background()))
+				require.Zero(t, l.Stats().Held)
 			})
 		})
 	}
+}
+
+func TestABatchIsForfeitedAfterTenTimesHoldForAndByFlush(t *testing.T) {
+	for name, forfeit := range map[string]func(t *testing.T, l *lease.Limiter[string]){
+		"after 10 × HoldFor": func(t *testing.T, l *lease.Limiter[string]) {
+			time.Sleep(10*time.Second - 1)
+			synctest.Wait()
+			require.Zero(t, l.Stats().BatchesForfeited)
+			require.NotZero(t, l.Stats().Held)
+			time.Sleep(1)
+			synctest.Wait()
+		},
+		"flushed": func(t *testing.T, l *lease.Limiter[string]) { require.NoError(t, l.Flush(context.Background())) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := newServer(t, plenty)
+				l := leased(t, s, lease.Options[string]{MaxBatch: 40})
+				holding(t, l)
+				r := reserve(t, l, 5)
+				forfeit(t, l)
+				require.Zero(t, l.Stats().Held)
+				require.Equal(t, 20, s.total(), "the reservation counts as spent")
+				require.EqualValues(t, 1, l.Stats().BatchesForfeited)
+				require.NoError(t, r.Settle(1))
+				require.EqualValues(t, 4, l.Stats().UnitsLost)
+				require.Equal(t, 20, s.total())
+			})
+		})
+	}
+}
+
+// In front of a limiter that denies and takes its time, each decision is a reservation that is
+// cancelled: the shared budget must not be spent by that.
+func TestALeaseBeforeALimiterThatDeniesSpendsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 50_000))
+		l := leased(t, s, lease.Options[string]{MaxBatch: 20})
+		chain, err := ratelimit.Chain[string](l, denier{})
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		for range 15 * 5000 {
+			wg.Go(func() { require.False(t, chain.Allow("k", 1)) })
+			time.Sleep(200 * time.Microsecond)
+			s.clock.Advance(200 * time.Microsecond)
+		}
+		wg.Wait()
+		require.NoError(t, l.Flush(context.Background()))
+		require.Zero(t, s.total())
+		require.Zero(t, l.Stats().UnitsLost)
+	})
+}
+
+// denier denies everything, after a while.
+type denier struct{}
+
+func (denier) Allow(string, int) bool { return false }
+
+func (denier) Take(context.Context, string, int) (decision, error) {
+	time.Sleep(5 * time.Millisecond)
+	return decision{RetryAfter: time.Second}, nil
+}
+
+func (d denier) Reserve(ctx context.Context, key string, cost int, _ time.Duration) (*reservation, error) {
+	dec, err := d.Take(ctx, key, cost)
+	return ratelimit.NewReservation(dec, nil), err
 }
 
 func TestWhatAReservationNeedsBeyondItsCostIsSpentOfTheBatchThenOfTheRemoteLimiter(t *testing.T) {

@@ -25,5 +25,6 @@ func (l *Limiter[K]) Stats() (s Stats) {
 func (r *returns) report(s *Stats) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.BatchesGivenBack, s.UnitsGivenBack, s.UnitsLost = r.batches, r.units, r.lost
+	s.BatchesGivenBack, s.UnitsGivenBack, s.UnitsLost, s.BatchesForfeited = r.batches, r.units, r.lost, r.forfeits
+	s.Held += r.waits
 }

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"container/list"
 	"sync"
 
 	"github.com/weir-go/ratelimit/internal/keys"
@@ -16,46 +15,64 @@ type table[K comparable] struct {
 	returns *returns
 
 	mu    sync.Mutex // guards the order; taken before a holding's lock
-	order *list.List // of *holding[K], oldest first
-	local uint64     // decisions made by holdings that have left
+	order holding[K] // the ring of all holdings begins and ends here, oldest first
+	len   int
+	local uint64 // decisions made by holdings that have left
 }
 
 // looks is how many of the oldest holdings are looked at for one to evict.
 const looks = 16
 
 func newTable[K comparable](maxKeys int, r *returns) *table[K] {
-	return &table[K]{index: keys.NewMap[K, *holding[K]](maxKeys), max: maxKeys, returns: r, order: list.New()}
+	t := &table[K]{index: keys.NewMap[K, *holding[K]](maxKeys), max: maxKeys, returns: r}
+	t.order.next, t.order.prev = &t.order, &t.order
+	return t
+}
+
+// pushLocked puts a holding at the end of the order.
+func (t *table[K]) pushLocked(h *holding[K]) {
+	h.prev, h.next = t.order.prev, &t.order
+	h.prev.next, h.next.prev = h, h
+	t.len++
+}
+
+// pullLocked takes a holding out of the order.
+func (t *table[K]) pullLocked(h *holding[K]) {
+	h.prev.next, h.next.prev = h.next, h.prev
+	h.next, h.prev = nil, nil
+	t.len--
 }
 
 // find returns the key's holding, or nil if there is none.
 func (t *table[K]) find(key K) *holding[K] { return t.index.Find(key) }
 
 // add returns the key's holding, and a new one if there is none. It returns nil if there is
-// no room, because all keys are waiting for the remote limiter.
+// no room, because all keys that could leave wait for the remote limiter or have open claims.
 func (t *table[K]) add(key K, known told) *holding[K] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if h := t.index.Find(key); h != nil {
 		return h
 	}
-	if t.order.Len() >= t.max && !t.evictLocked() {
+	if t.len >= t.max && !t.evictLocked() {
 		return nil
 	}
-	h := &holding[K]{key: key, low: -1, told: known}
-	h.place = t.order.PushBack(h)
+	h := &holding[K]{key: key, low: -1, told: known, returns: t.returns}
+	t.pushLocked(h)
 	t.index.Add(key, h)
 	return h
 }
 
-// evictLocked makes room for one key. A key that waits for the remote limiter stays. In
+// evictLocked makes room for one key. A key that waits for the remote limiter stays, and one with open claims. In
 // the second round no other does: the first has taken note of each use.
 func (t *table[K]) evictLocked() bool {
-	for range 2 * min(looks, t.order.Len()) {
-		oldest := t.order.Front()
-		if h := oldest.Value.(*holding[K]); t.dropLocked(h) {
+	for range 2 * min(looks, t.len) {
+		oldest := t.order.next
+		if t.dropLocked(oldest) {
 			return true
 		}
-		t.order.MoveToBack(oldest)
+		t.pullLocked(oldest)
+		t.pushLocked(oldest)
 	}
 	return false
 }
@@ -67,16 +84,16 @@ func (t *table[K]) dropLocked(h *holding[K]) bool {
 	defer h.mu.Unlock()
 	used := h.used
 	h.used = false
-	if used || h.flight != nil {
+	if used || h.flight != nil || h.open > 0 {
 		return false
 	}
-	t.returns.give(h.removeLocked(func(*batch) bool { return true }))
+	h.retireLocked(func(*batch) bool { return true })
 	h.dropped = true
 	if h.timer != nil {
 		h.timer.Stop()
 	}
 	t.local += h.local
-	t.order.Remove(h.place)
+	t.pullLocked(h)
 	t.index.Remove(h.key)
 	return true
 }
@@ -85,9 +102,9 @@ func (t *table[K]) dropLocked(h *holding[K]) bool {
 func (t *table[K]) all() []*holding[K] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make([]*holding[K], 0, t.order.Len())
-	for e := t.order.Front(); e != nil; e = e.Next() {
-		all = append(all, e.Value.(*holding[K]))
+	all := make([]*holding[K], 0, t.len)
+	for h := t.order.next; h != &t.order; h = h.next {
+		all = append(all, h)
 	}
 	return all
 }

@@ -24,7 +24,7 @@ func hear(d ratelimit.Decision, now time.Duration) told {
 func (h *holding[K]) hearLocked(d ratelimit.Decision, now time.Duration) {
 	h.told = hear(d, now)
 	if d.Allowed {
-		h.denial = denial{}
+		h.denial = nil
 	}
 }
 

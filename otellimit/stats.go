@@ -87,11 +87,7 @@ func (m *Metrics) Failover(limiter string, b Breaker) error {
 	if nilcheck.IsNil(b) {
 		return missing("Failover", limiter)
 	}
-	return m.register(limiter, stats.OfFailover(func() stats.Failover {
-		s := b.Stats()
-		return stats.Failover{State: stats.State(b.State()), Primary: s.Primary, Instead: s.Instead, Unavailable: s.Unavailable, Timeouts: s.Timeouts, Panics: s.Panics, Opened: s.Opened,
-			Forced: s.Forced, DegradedSince: s.DegradedSince, Unsettled: s.Unsettled}
-	}))
+	return m.register(limiter, stats.OfFailover(b.Stats))
 }
 
 // Lease registers how leases stand. read is the lease limiter's method Stats. The error is

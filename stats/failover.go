@@ -23,21 +23,42 @@ func (s State) String() string {
 	return "open"
 }
 
-// Failover tells how a limiter of package failover stands.
+// Failover tells how a limiter of package failover stands, and counts what it has done since it was made. Each count
+// is exact; they are not read at one instant.
 type Failover struct {
-	// State is the breaker's.
+	// State is the breaker's, or the one that it is forced into.
 	State State
-	// Primary and Instead count decisions, by who took them.
-	Primary, Instead uint64
-	// Unavailable, Timeouts and Panics count failures of the primary by kind.
-	Unavailable, Timeouts, Panics uint64
-	// Opened counts how often the breaker has opened.
-	Opened uint64
-	// Forced reports that an operator has set the state.
+	// Forced reports that the limiter's Force has set the state.
 	Forced bool
 	// DegradedSince is when the breaker opened; the zero Time while it is closed.
 	DegradedSince time.Time
-	// Unsettled counts settlements of the primary's reservations that failed.
+
+	// Primary counts decisions by the primary, errors about the call included.
+	Primary uint64
+	// Instead counts decisions by what stands in: after a failure, because the breaker
+	// was open, because the turn did not come in time, or because the caller's deadline came first.
+	Instead uint64
+	// Cancelled counts callers whose context was cancelled before there was a decision.
+	Cancelled uint64
+
+	// Unavailable, Timeouts and Panics count failures of the primary by kind, of decisions and
+	// settlements: it said that it could not decide, it did not answer within
+	// Options.Timeout, it panicked.
+	Unavailable uint64
+	Timeouts    uint64
+	Panics      uint64
+	// Busy counts decisions by what stands in because Options.MaxCalls were under way, and the
+	// caller's turn did not come in time. They are not failures.
+	Busy uint64
+	// Deadlines counts decisions by what stands in because the caller's own deadline came
+	// first. They are not failures; what the call has come to is counted when it ends.
+	Deadlines uint64
+	// Opened counts how often the breaker has opened, or was forced open.
+	Opened uint64
+
+	// Settling is how many settlements wait for their turn now.
+	Settling int
+	// Unsettled counts settlements of the primary's reservations that returned an error.
 	Unsettled uint64
 }
 

@@ -19,9 +19,13 @@ type Lease struct {
 	// remote limiter failed to take them, or a reservation was settled below its
 	// cost after its batch was gone.
 	UnitsLost uint64
+	// BatchesForfeited counts batches that were given back although reservations of them were not
+	// settled: after ten times HoldFor, or by Flush.
+	BatchesForfeited uint64
 	// Keys is how many keys are tracked now.
 	Keys int
-	// Held is how many units are held now.
+	// Held is how many units are held now, with those that wait to be given back until all
+	// reservations of their batch are settled.
 	Held int
 }
 
