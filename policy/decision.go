@@ -30,6 +30,9 @@ func (q *query) report(d ratelimit.Decision, err error) Decision {
 		}
 		report.Rules = append(report.Rules, rd)
 	}
+	if q.exemptBy != nil {
+		report.Rules = []RuleDecision{{Rule: q.exemptBy.Name, Cost: q.cost, Decision: d, Told: true}}
+	}
 	return report
 }
 
@@ -45,6 +48,7 @@ func (p *Policies) Stats() Stats {
 		Rules:       len(s.set.Rules),
 		KillSwitch:  s.set.KillSwitch,
 		Killed:      p.killed.Load(),
+		Exempt:      p.exempt.Load(),
 		LastError:   p.failed,
 		LastErrorAt: p.failedT,
 	}

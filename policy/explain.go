@@ -7,6 +7,7 @@ import (
 // Explanation says which rules a request meets, and how they stand.
 type Explanation struct {
 	KillSwitch bool        // the kill switch is on: no rule is asked
+	Exempt     string      // the rule that exempts the request from all others, "" if none does
 	Rules      []Explained // the rules that match, in order
 	Err        error       // why the request would be refused whatever is left, else nil
 }
@@ -46,9 +47,18 @@ func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 		return Explanation{}, err
 	}
 	ex := Explanation{KillSwitch: s.set.KillSwitch}
-	for _, i := range s.index.match(r) {
+	matching := s.index.match(r)
+	for _, i := range matching {
+		if rule := s.rules[i]; rule.Allow && ex.Exempt == "" {
+			ex.Exempt = rule.Name
+		}
+	}
+	for _, i := range matching {
+		if s.rules[i].Allow {
+			continue
+		}
 		e, err := s.explain(i, r, cost)
-		if err != nil && ex.Err == nil && !e.Shadow && !ex.KillSwitch {
+		if err != nil && ex.Err == nil && !e.Shadow && !ex.KillSwitch && ex.Exempt == "" {
 			ex.Err = err
 		}
 		ex.Rules = append(ex.Rules, e)

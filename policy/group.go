@@ -5,7 +5,7 @@ import "slices"
 // group holds rules that agree in their route. Each is found by one attribute that it
 // asks for, if it asks for any.
 type group struct {
-	always []int            // rules that ask for no attribute, in order, without duplicates
+	always []int            // rules that ask for no value of an attribute, in order, without duplicates
 	by     []attributeIndex // where the others are found
 
 	members []int // while the index is built
@@ -23,16 +23,18 @@ func (g *group) build(rules []*rule) {
 	for _, i := range g.members {
 		for _, c := range rules[i].conditions {
 			for _, v := range c.values {
-				sizes[[2]string{c.name, v}]++
+				if c.exact() {
+					sizes[[2]string{c.name, v}]++
+				}
 			}
 		}
 	}
 	for _, i := range g.members {
-		if len(rules[i].conditions) == 0 {
+		c, ok := rarest(rules[i].conditions, sizes)
+		if !ok {
 			g.always = append(g.always, i)
 			continue
 		}
-		c := rarest(rules[i].conditions, sizes)
 		values := g.attribute(c.name)
 		for _, v := range c.values {
 			values[v] = append(values[v], i)
@@ -41,15 +43,23 @@ func (g *group) build(rules []*rule) {
 	g.members = nil
 }
 
-// rarest returns the condition whose most common value is asked for by the fewest rules.
-func rarest(conditions []condition, sizes map[[2]string]int) condition {
-	most := func(c condition) (n int) {
-		for _, v := range c.values {
-			n = max(n, sizes[[2]string{c.name, v}])
+// rarest returns the condition whose most common value is asked for by the fewest rules, if there is one
+// that asks for values.
+func rarest(conditions []condition, sizes map[[2]string]int) (best condition, ok bool) {
+	fewest := 0
+	for _, c := range conditions {
+		if !c.exact() {
+			continue
 		}
-		return n
+		most := 0
+		for _, v := range c.values {
+			most = max(most, sizes[[2]string{c.name, v}])
+		}
+		if !ok || most < fewest {
+			best, fewest, ok = c, most, true
+		}
 	}
-	return slices.MinFunc(conditions, func(a, b condition) int { return most(a) - most(b) })
+	return best, ok
 }
 
 func (g *group) attribute(name string) map[string][]int {

@@ -300,6 +300,13 @@ func (p *parser) set(n *yaml.Node, s *Set) error {
 	return p.mapping(n, "", fields{
 		"version":     p.text(&s.Version, p.version),
 		"kill_switch": p.flag(&s.KillSwitch),
+		"defaults": func(n *yaml.Node, field string) error {
+			d := new(Defaults)
+			s.Defaults = d
+			return p.mapping(n, field, fields{
+				"match": p.match(&d.Match), "key": p.texts(&d.Key, p.word), "limit": p.limit(&d.Limit), "plans": p.plans(&d.Plans), "cost": p.cost(&d.Cost),
+			})
+		},
 		"rules": func(n *yaml.Node, field string) error {
 			s.Rules = []Rule{}
 			if null(n) && p.json { // JSON is whole if it is valid
@@ -322,17 +329,17 @@ func (p *parser) readRule(n *yaml.Node, field string, r *Rule) error {
 	return p.mapping(n, field, fields{
 		"name":        p.text(&r.Name, p.word),
 		"description": p.text(&r.Description, p.word),
-		"match": func(n *yaml.Node, field string) error {
-			return p.mapping(n, field, fields{"route": p.texts(&r.Match.Route, p.word), "attributes": p.attributes(&r.Match)})
-		},
-		"key":       p.texts(&r.Key, p.word),
-		"limit":     p.limit(&r.Limit),
-		"plans":     p.plans(r),
-		"overrides": p.overrides(r),
-		"cost":      p.cost(&r.Cost),
-		"optional":  p.flag(&r.Optional),
-		"shadow":    p.flag(&r.Shadow),
-		"disabled":  p.flag(&r.Disabled),
+		"match":       p.match(&r.Match),
+		"key":         p.texts(&r.Key, p.word),
+		"allow":       p.flag(&r.Allow),
+		"limit":       p.limit(&r.Limit),
+		"plans":       p.plans(&r.Plans),
+		"overrides":   p.overrides(r),
+		"cost":        p.cost(&r.Cost),
+		"optional":    p.flag(&r.Optional),
+		"shadow":      p.flag(&r.Shadow),
+		"disabled":    p.flag(&r.Disabled),
+		"changed_by":  p.text(&r.ChangedBy, p.word),
 	})
 }
 
@@ -346,25 +353,35 @@ func nameIn(n *yaml.Node) string {
 	return ""
 }
 
-func (p *parser) attributes(m *Match) func(*yaml.Node, string) error {
+func (p *parser) match(m *Match) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
-		m.Attributes = map[string]Values{}
+		return p.mapping(n, field, fields{
+			"route": p.texts(&m.Route, p.word), "attributes": p.values(&m.Attributes), "not": p.values(&m.Not),
+			"prefix": p.values(&m.Prefix), "suffix": p.values(&m.Suffix), "absent": p.texts(&m.Absent, p.word),
+		})
+	}
+}
+
+// values reads lists of values by the names of attributes.
+func (p *parser) values(to *map[string]Values) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		*to = map[string]Values{}
 		return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
 			var values []string
 			err := p.texts(&values, p.plain)(value, inner)
-			m.Attributes[key.Value] = values
+			(*to)[key.Value] = values
 			return err
 		})
 	}
 }
 
-func (p *parser) plans(r *Rule) func(*yaml.Node, string) error {
+func (p *parser) plans(to *map[string]ratelimit.Limit) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
-		r.Plans = map[string]ratelimit.Limit{}
+		*to = map[string]ratelimit.Limit{}
 		return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
 			var l ratelimit.Limit
 			err := p.limit(&l)(value, inner)
-			r.Plans[key.Value] = l
+			(*to)[key.Value] = l
 			return err
 		})
 	}

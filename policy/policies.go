@@ -52,9 +52,12 @@ type Policies struct {
 	log        *slog.Logger
 	state      atomic.Pointer[state]
 	killed     atomic.Uint64
+	exempt     atomic.Uint64
 	queries    sync.Pool // of *query, so that a decision allocates nothing
 
-	mu      sync.Mutex // guards what follows, and serializes updates
+	updating sync.Mutex // held while a set is put in force; before mu
+
+	mu      sync.Mutex // guards what follows, and is never held for long
 	failed  error
 	failedT time.Time
 }
@@ -95,19 +98,17 @@ func New(set *Set, opts *Options) (*Policies, error) {
 // error says where, and [Stats] tells it. The set must not be changed afterwards.
 func (p *Policies) Update(set *Set) error {
 	p.mustBeMade()
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.updating.Lock()
+	defer p.updating.Unlock()
 	next, err := p.open(set)
-	if err != nil {
-		p.failed, p.failedT = err, time.Now()
-		return err
+	if err == nil {
+		p.state.Store(next)
 	}
-	p.failed, p.failedT = nil, time.Time{}
-	p.state.Store(next)
-	return nil
+	p.fault(err)
+	return err
 }
 
-// open makes a set ready. p.mu is held.
+// open makes a set ready. p.updating is held.
 func (p *Policies) open(set *Set) (*state, error) {
 	if err := set.Validate(); err != nil {
 		return nil, err
@@ -116,12 +117,13 @@ func (p *Policies) open(set *Set) (*state, error) {
 	if last := p.state.Load(); last != nil {
 		next.generation = last.generation + 1
 	}
-	budgets := make([]Budget, len(set.Rules))
-	for i := range set.Rules {
-		r := &set.Rules[i]
+	rules := set.Complete()
+	budgets := make([]Budget, len(rules))
+	for i := range rules {
+		r := &rules[i]
 		next.rules = append(next.rules, newRule(r))
 		budgets[i] = Budget{
-			Name: r.Name, Limit: r.Limit.Named(r.Name), Others: next.rules[i].others(),
+			Name: r.Name, Limit: next.rules[i].limit, Others: next.rules[i].others(),
 			Charging: !r.Cost.IsZero(), Shadow: r.Shadow, Tell: p.onDecision != nil,
 		}
 	}
@@ -234,6 +236,7 @@ type query struct {
 	charges Charges
 
 	kill     bool
+	exemptBy *rule              // that exempts the request from all others; nil if none does
 	decision ratelimit.Decision // if no rule is asked
 	err      error
 	memory   scratch
@@ -242,7 +245,7 @@ type query struct {
 // clear forgets the request.
 func (q *query) clear() {
 	q.charges.clear()
-	q.state, q.request, q.err, q.kill = nil, nil, nil, false
+	q.state, q.request, q.err, q.kill, q.exemptBy = nil, nil, nil, false, nil
 	if q.decision.Allowed {
 		q.decision = ratelimit.Decision{}
 	}
@@ -266,10 +269,15 @@ func (p *Policies) ask(r Request, cost int) *query {
 		p.killed.Add(1)
 		q.kill = true
 	default:
-		q.err = q.load()
+		if q.err = q.load(); q.exemptBy != nil {
+			p.exempt.Add(1)
+		}
 	}
 	if q.err == nil && len(q.charges.list) == 0 {
 		q.decision = ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: ratelimit.Unlimited().Capacity()}
+		if q.exemptBy != nil {
+			q.decision.Limit = q.exemptBy.limit
+		}
 	}
 	if p.onDecision != nil {
 		q.charges.answers = make([]Answer, len(q.charges.list))
@@ -290,22 +298,33 @@ func check(r Request, cost int) error {
 
 // load finds out what each rule that applies asks for.
 func (q *query) load() error {
+	var failed error // of the first rule that cannot decide, unless another exempts the request
 	for _, i := range q.state.index.candidates(q.request, &q.memory) {
 		r := q.state.rules[i]
 		if !r.holds(q.request) {
 			continue
 		}
+		if r.Allow {
+			q.charges.clear()
+			q.exemptBy = r
+			return nil
+		}
+		if failed != nil {
+			continue
+		}
 		ch := q.charges.add(i)
 		applies, err := r.charge(q.request, q.cost, ch)
 		if err != nil && !r.Shadow { // a shadow denies nothing, whatever a request lacks
-			q.charges.clear()
-			return err
+			failed = err
 		}
 		if !applies {
 			q.charges.drop()
 		}
 	}
-	return nil
+	if failed != nil {
+		q.charges.clear()
+	}
+	return failed
 }
 
 // free forgets a query, and keeps its memory for the next one.

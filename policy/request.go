@@ -31,7 +31,7 @@ func (a Attributes) Attribute(name string) (string, bool) {
 //
 //   - method, host (in lower case, without a port, but with it for CONNECT, as a mux has it) and path
 //     (escaped, as it was sent);
-//   - route: the pattern that the request was routed by, if the mux is in front;
+//   - route: the pattern that the request was routed by, if the mux is in front; if it is behind, see [RouteOf];
 //   - ip: the address of the connection's other end, an IPv6 address cut to its /64, as
 //     [httplimit.RemoteIP] has it. Behind a proxy that is the proxy's: give the one
 //     that [httplimit.ClientIP] finds as "ip" in more;
@@ -41,6 +41,7 @@ func HTTP(r *http.Request, more Request) Request { return &httpRequest{r: r, mor
 type httpRequest struct {
 	r    *http.Request
 	more Request
+	mux  *http.ServeMux // that will route the request, or nil
 }
 
 func (h *httpRequest) Attribute(name string) (string, bool) {
@@ -57,7 +58,7 @@ func (h *httpRequest) Attribute(name string) (string, bool) {
 	case AttrPath:
 		return h.r.URL.EscapedPath(), true
 	case AttrRoute:
-		return h.r.Pattern, h.r.Pattern != ""
+		return h.route()
 	case AttrIP:
 		return h.ip()
 	}
@@ -80,4 +81,25 @@ func (h *httpRequest) ip() (string, bool) {
 func (h *httpRequest) header(field string) (string, bool) {
 	v, err := keytext.Single(h.r.Header.Values(field), field)
 	return v, err == nil
+}
+
+// RouteOf returns a function that is [HTTP], with the route by which a mux will serve the request. Use it
+// where rules have "route" in their key and decide before the mux has run, as with
+// limit.Wrap(mux). Requests that the mux serves by no pattern have the route "none" together. What
+// more says of "route" wins.
+func RouteOf(mux *http.ServeMux) func(r *http.Request, more Request) Request {
+	return func(r *http.Request, more Request) Request {
+		return &httpRequest{r: r, more: more, mux: mux}
+	}
+}
+
+// route returns the pattern by which the request was routed, or else will be.
+func (h *httpRequest) route() (string, bool) {
+	if h.mux == nil {
+		return h.r.Pattern, h.r.Pattern != ""
+	}
+	if _, pattern := h.mux.Handler(h.r); pattern != "" {
+		return pattern, true
+	}
+	return "none", true
 }

@@ -227,3 +227,27 @@ func (n *node) walk(p string, places []*methods) []*methods {
 	}
 	return places
 }
+
+// worst returns in how many places of the tree a request is looked up at most. No path may reach that: it is
+// counted as if each wildcard's branch met the same words as the words' own.
+func (x *routes) worst() int {
+	most := 0
+	for _, n := range x.hosts {
+		most = max(most, n.worst())
+	}
+	return most + x.allHosts.worst()
+}
+
+func (n *node) worst() int {
+	if n == nil {
+		return 0
+	}
+	most := 0
+	for _, c := range n.next.list {
+		most = max(most, c.node.worst())
+	}
+	for _, c := range n.next.many {
+		most = max(most, c.worst())
+	}
+	return 1 + n.wild.worst() + most
+}

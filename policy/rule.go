@@ -19,15 +19,16 @@ type rule struct {
 	patterns   []pattern
 	conditions []condition
 
-	only     string // the attribute that is its key, if that is one
+	parts    []keyPart
+	only     string // the attribute that is its key, if that is one, and whole
 	charging bool   // it has a cost of its own
 	varies   bool   // some keys have another limit
 }
 
-// condition is an attribute that has to have one of some values.
-type condition struct {
-	name   string
-	values Values
+// keyPart is an attribute of a rule's key.
+type keyPart struct {
+	attribute string
+	bits      int // to which an IPv4 address is cut, 0 if it is not
 }
 
 // newRule makes a rule ready. It is valid.
@@ -40,7 +41,14 @@ func newRule(r *Rule) *rule {
 		charging:  !r.Cost.IsZero(),
 		varies:    len(r.Plans)+len(r.Overrides) > 0,
 	}
-	if len(r.Key) == 1 {
+	if r.Allow {
+		c.limit = ratelimit.Unlimited().Named(r.Name)
+	}
+	for _, name := range r.Key {
+		attribute, bits := ipBits(name)
+		c.parts = append(c.parts, keyPart{attribute, bits})
+	}
+	if len(c.parts) == 1 && c.parts[0].bits == 0 {
 		c.only = r.Key[0]
 	}
 	for plan, limit := range r.Plans {
@@ -58,9 +66,7 @@ func newRule(r *Rule) *rule {
 		}
 		c.patterns = append(c.patterns, p)
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.Match.Attributes)) {
-		c.conditions = append(c.conditions, condition{name, r.Match.Attributes[name]})
-	}
+	c.conditions = conditionsOf(r.Match)
 	return c
 }
 
@@ -80,8 +86,8 @@ func (c *rule) others() (limits []ratelimit.Limit) {
 func (c *rule) holds(r Request) bool { return len(c.conditions) == 0 || c.hasAll(r) }
 
 func (c *rule) hasAll(r Request) bool {
-	for _, cond := range c.conditions {
-		if v, ok := r.Attribute(cond.name); !ok || !slices.Contains(cond.values, v) {
+	for i := range c.conditions {
+		if !c.conditions[i].holds(r) {
 			return false
 		}
 	}
@@ -94,7 +100,7 @@ func (c *rule) hasAll(r Request) bool {
 func (c *rule) charge(r Request, cost int, ch *Charge) (applies bool, err error) {
 	if c.only != "" {
 		ch.Key, err = needed(r, c.only)
-	} else if len(c.Key) > 0 {
+	} else if len(c.parts) > 0 {
 		ch.Key, err = c.key(r)
 	}
 	if ch.Cost = cost; err == nil && c.charging {
@@ -114,12 +120,19 @@ func (c *rule) charge(r Request, cost int, ch *Charge) (applies bool, err error)
 
 // key returns the request's key, of all attributes that it consists of.
 func (c *rule) key(r Request) (string, error) {
-	values := make([]string, len(c.Key))
-	for i, name := range c.Key {
-		var err error
-		if values[i], err = needed(r, name); err != nil {
+	values := make([]string, len(c.parts))
+	for i, part := range c.parts {
+		v, err := needed(r, part.attribute)
+		if err != nil {
 			return "", err
 		}
+		if part.bits > 0 {
+			var ok bool
+			if v, ok = cutIP(v, part.bits); !ok {
+				return "", fmt.Errorf("%w: %q is not an IP address", ErrMalformed, part.attribute)
+			}
+		}
+		values[i] = v
 	}
 	return joined(values), nil
 }

@@ -30,46 +30,64 @@ func schema(t *testing.T) *jsonschema.Schema {
 func TestTheSchemaAgreesWithTheParser(t *testing.T) {
 	s := schema(t)
 	for text, valid := range map[string]bool{
-		whole:                                    true,
-		"rules: []":                              true,
-		"version: 7\nrules: []":                  true,
-		"version: 1":                             false,
-		"rules: {}":                              false,
-		"kill_switch: 1\nrules: []":              false,
-		"rules: []\nlimits: []":                  false,
-		"rules:\n- {name: a}":                    false,
-		"rules:\n- {limit: blocked}":             false,
-		"rules:\n- {name: 1a, limit: blocked}":   false,
-		rule("  description: x\n"):               true,
-		rule("  burst: 3\n"):                     false,
-		rule("  key: user\n"):                    true,
-		rule("  key: [user, header:X-Tenant]\n"): true,
-		rule("  key: [user, user]\n"):            false,
-		rule("  key: [the user]\n"):              false,
-		rule("  key: [[user]]\n"):                false,
-		rule("  match: {route: /a}\n"):           true,
-		rule("  match: {route: []}\n"):           false,
-		rule("  match: {path: /a}\n"):            false,
-		rule("  match: {attributes: {region: [eu, us], n: 1}}\n"):            true,
-		rule("  match: {attributes: {region: []}}\n"):                        false,
-		rule("  match: {attributes: {region: {a: b}}}\n"):                    false,
-		rule("  plans: {free: blocked, pro: leaky-bucket 1/s queue 5}\n"):    true,
-		rule("  plans: {free: leaky-bucket 1/s burst 5}\n"):                  false,
-		rule("  plans: {free: often}\n"):                                     false,
-		rule("  plans: [blocked]\n"):                                         false,
-		rule("  key: user\n  overrides: [{key: a, limit: unlimited}]\n"):     true,
-		rule("  key: user\n  overrides: [{key: a}]\n"):                       false,
-		rule("  key: user\n  overrides: [{limit: blocked}]\n"):               false,
-		rule("  key: user\n  overrides: [{key: a, limit: blocked, x: 1}]\n"): false,
-		rule("  cost: 3\n"):        true,
-		rule("  cost: tokens\n"):   true,
-		rule("  cost: 0\n"):        false,
-		rule("  cost: -1\n"):       false,
-		rule("  cost: 1.5\n"):      false,
-		rule("  cost: [1]\n"):      false,
-		rule("  optional: true\n"): true,
-		rule("  shadow: maybe\n"):  false,
-		rule("  disabled: null\n"): false,
+		whole:                       true,
+		"rules: []":                 true,
+		"version: 7\nrules: []":     true,
+		"version: 1":                false,
+		"rules: {}":                 false,
+		"kill_switch: 1\nrules: []": false,
+		"rules: []\nlimits: []":     false,
+		"rules:\n- {name: a}":       false,
+		"defaults: {key: user}\nrules:\n- {name: a}":                               false,
+		"rules:\n- {limit: blocked}":                                               false,
+		"rules:\n- {name: 1a, limit: blocked}":                                     false,
+		rule("  description: x\n"):                                                 true,
+		rule("  burst: 3\n"):                                                       false,
+		rule("  key: user\n"):                                                      true,
+		rule("  key: [user, header:X-Tenant]\n"):                                   true,
+		rule("  key: [user, user]\n"):                                              false,
+		rule("  key: [the user]\n"):                                                false,
+		rule("  key: [[user]]\n"):                                                  false,
+		rule("  match: {route: /a}\n"):                                             true,
+		rule("  match: {route: []}\n"):                                             false,
+		rule("  match: {path: /a}\n"):                                              false,
+		rule("  match: {attributes: {region: [eu, us], n: 1}}\n"):                  true,
+		rule("  match: {attributes: {region: []}}\n"):                              false,
+		rule("  match: {attributes: {region: {a: b}}}\n"):                          false,
+		rule("  plans: {free: blocked, pro: leaky-bucket 1/s queue 5}\n"):          true,
+		rule("  plans: {free: leaky-bucket 1/s burst 5}\n"):                        false,
+		rule("  plans: {free: often}\n"):                                           false,
+		rule("  plans: [blocked]\n"):                                               false,
+		rule("  key: user\n  overrides: [{key: a, limit: unlimited}]\n"):           true,
+		rule("  key: user\n  overrides: [{key: a}]\n"):                             false,
+		rule("  key: user\n  overrides: [{limit: blocked}]\n"):                     false,
+		rule("  key: user\n  overrides: [{key: a, limit: blocked, x: 1}]\n"):       false,
+		rule("  cost: 3\n"):                                                        true,
+		rule("  cost: tokens\n"):                                                   true,
+		rule("  cost: 0\n"):                                                        false,
+		rule("  cost: -1\n"):                                                       false,
+		rule("  cost: 1.5\n"):                                                      false,
+		rule("  cost: [1]\n"):                                                      false,
+		rule("  optional: true\n"):                                                 true,
+		rule("  shadow: maybe\n"):                                                  false,
+		rule("  disabled: null\n"):                                                 false,
+		"rules:\n- {name: a, allow: true}":                                         true,
+		"rules:\n- {name: a, allow: true, match: {prefix: {path: /health}}}":       true,
+		"rules:\n- {name: a, allow: true, limit: blocked}":                         false,
+		"rules:\n- {name: a, allow: true, key: user}":                              false,
+		"rules:\n- {name: a, allow: true, shadow: true}":                           false,
+		"rules:\n- {name: a, allow: false, limit: blocked}":                        true,
+		"defaults: {limit: blocked, key: user, cost: 2}\nrules:\n- {name: a}":      true,
+		"defaults: {shadow: true}\nrules: []":                                      false,
+		rule("  key: ip/24\n"):                                                     true,
+		rule("  key: [ip/24, user]\n"):                                             true,
+		rule("  key: ip/33\n"):                                                     false,
+		rule("  key: user/24\n"):                                                   false,
+		rule("  match: {not: {region: eu}, prefix: {a: [b]}, suffix: {a: [b]}}\n"): true,
+		rule("  match: {absent: user}\n"):                                          true,
+		rule("  match: {absent: []}\n"):                                            false,
+		rule("  match: {absent: [a b]}\n"):                                         false,
+		rule("  match: {not: {region: []}}\n"):                                     false,
 	} {
 		var v any
 		require.NoError(t, yaml.Unmarshal([]byte(text), &v), text)
@@ -89,14 +107,14 @@ func TestTheSchemaHasTheFieldsOfTheFormat(t *testing.T) {
 	data, err := os.ReadFile(schemaFile)
 	require.NoError(t, err)
 	var s struct {
-		Properties map[string]any
+		Properties map[string]struct{ Properties map[string]any }
 		Defs       struct {
 			Rule struct {
 				Properties map[string]struct {
-					Properties map[string]any
-					Items      struct{ Properties map[string]any }
+					Items struct{ Properties map[string]any }
 				}
 			}
+			Match struct{ Properties map[string]any }
 		} `json:"$defs"`
 	}
 	require.NoError(t, json.Unmarshal(data, &s))
@@ -110,8 +128,9 @@ func TestTheSchemaHasTheFieldsOfTheFormat(t *testing.T) {
 	}
 	rules := s.Defs.Rule.Properties
 	assert.Equal(t, fieldsOf(policy.Set{}), keysOf(s.Properties))
+	assert.Equal(t, fieldsOf(policy.Defaults{}), keysOf(s.Properties["defaults"].Properties))
 	assert.Equal(t, fieldsOf(policy.Rule{}), keysOf(rules))
-	assert.Equal(t, fieldsOf(policy.Match{}), keysOf(rules["match"].Properties))
+	assert.Equal(t, fieldsOf(policy.Match{}), keysOf(s.Defs.Match.Properties))
 	assert.Equal(t, fieldsOf(policy.Override{}), keysOf(rules["overrides"].Items.Properties))
 }
 

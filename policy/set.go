@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/weir-go/ratelimit"
 )
@@ -16,9 +17,56 @@ type Set struct {
 	// KillSwitch lets every request pass. Nothing is charged; [Stats] counts the
 	// requests.
 	KillSwitch bool `yaml:"kill_switch,omitempty" json:"kill_switch,omitempty"`
+	// Defaults are what rules have that leave it out. Nil: nothing.
+	Defaults *Defaults `yaml:"defaults,omitempty" json:"defaults,omitempty"`
 	// Rules are the rules, in the order in which they are charged and reported. All
 	// that match a request apply to it.
 	Rules []Rule `yaml:"rules" json:"rules"`
+}
+
+// Defaults are fields of a [Rule]. A rule that leaves one of them out has it from here, whole: its plans are
+// not added to those of the defaults. A rule with [Rule.Allow] has nothing but Match from here.
+type Defaults struct {
+	Match Match                      `yaml:"match,omitempty" json:"match,omitzero"`
+	Key   []string                   `yaml:"key,omitempty" json:"key,omitempty"`
+	Limit ratelimit.Limit            `yaml:"limit,omitempty" json:"limit,omitzero"`
+	Plans map[string]ratelimit.Limit `yaml:"plans,omitempty" json:"plans,omitempty"`
+	Cost  Cost                       `yaml:"cost,omitempty" json:"cost,omitzero"`
+}
+
+// IsZero reports whether the match is for every request.
+func (m Match) IsZero() bool {
+	return m.Route == nil && m.Attributes == nil && m.Not == nil && m.Prefix == nil && m.Suffix == nil && m.Absent == nil
+}
+
+// Complete returns the rules with their defaults. They must not be changed.
+func (s *Set) Complete() []Rule {
+	if s.Defaults == nil {
+		return s.Rules
+	}
+	d, rules := s.Defaults, slices.Clone(s.Rules)
+	for i := range rules {
+		r := &rules[i]
+		if r.Match.IsZero() {
+			r.Match = d.Match
+		}
+		if r.Allow {
+			continue
+		}
+		if r.Key == nil {
+			r.Key = d.Key
+		}
+		if r.Limit == (ratelimit.Limit{}) {
+			r.Limit = d.Limit
+		}
+		if r.Plans == nil {
+			r.Plans = d.Plans
+		}
+		if r.Cost.IsZero() {
+			r.Cost = d.Cost
+		}
+	}
+	return rules
 }
 
 // Rule is one limit, and the requests that it is for.
@@ -34,10 +82,16 @@ type Rule struct {
 	Match Match `yaml:"match,omitempty" json:"match,omitzero"`
 	// Key names the attributes whose values have a budget of their own: several are
 	// one key together. If there are none, all requests share one budget.
+	// "ip/24" is the attribute "ip" with an IPv4 address cut to its first 24 bits, or any
+	// other number from 1 to 32; an IPv6 address is what "ip" says.
 	Key []string `yaml:"key,omitempty" json:"key,omitempty"`
+	// Allow exempts the requests that the rule matches from every rule: they pass, and
+	// nothing is charged. Such a rule has a Match, and may have a Description; all
+	// other fields but Disabled are empty. Match on what a client cannot choose.
+	Allow bool `yaml:"allow,omitempty" json:"allow,omitempty"`
 	// Limit is the limit of each key that has no other. Its Name is ignored: a
 	// decision tells the rule's.
-	Limit ratelimit.Limit `yaml:"limit" json:"limit"`
+	Limit ratelimit.Limit `yaml:"limit,omitempty" json:"limit,omitzero"`
 	// Plans are the limits for values of the attribute "plan". If that is missing,
 	// empty, or not listed here, Limit applies. A budget belongs to the rule and the key,
 	// never to the plan: an upgrade keeps what was spent.
@@ -55,6 +109,8 @@ type Rule struct {
 	// Disabled takes the rule out of force. What was spent is kept for when it comes
 	// back.
 	Disabled bool `yaml:"disabled,omitempty" json:"disabled,omitempty"`
+	// ChangedBy says who changed the rule last, for people.
+	ChangedBy string `yaml:"changed_by,omitempty" json:"changed_by,omitempty"`
 }
 
 // Match says which requests a rule is for. All that is given has to match.
@@ -64,8 +120,19 @@ type Match struct {
 	// precedence plays no part.
 	Route []string `yaml:"route,omitempty" json:"route,omitempty"`
 	// Attributes lists for each named attribute the values of which it must have one.
-	// A request without the attribute does not match.
+	// A request without the attribute does not match. A value of "ip" may be a network:
+	// 10.0.0.0/8.
 	Attributes map[string]Values `yaml:"attributes,omitempty" json:"attributes,omitempty"`
+	// Not lists for each named attribute values of which it must have none, with
+	// networks for "ip". A request without the attribute matches, so that nobody
+	// evades a rule by leaving it out.
+	Not map[string]Values `yaml:"not,omitempty" json:"not,omitempty"`
+	// Prefix and Suffix list for each named attribute texts of which it must begin with
+	// one, or end with one. A request without the attribute does not match.
+	Prefix map[string]Values `yaml:"prefix,omitempty" json:"prefix,omitempty"`
+	Suffix map[string]Values `yaml:"suffix,omitempty" json:"suffix,omitempty"`
+	// Absent lists attributes that the request must not have, or have empty.
+	Absent []string `yaml:"absent,omitempty" json:"absent,omitempty"`
 }
 
 // Values are the values that an attribute may have. In a file a single one may be

@@ -133,8 +133,8 @@ func (s *sqlSource) read(ctx context.Context, tx *sql.Tx) (*Set, error) {
 		return nil, err
 	}
 	q := s.Dialect.quote
-	rows, err := tx.QueryContext(ctx, `SELECT name, plan, description, match_route, match_attributes, `+q("key")+`, `+q("limit")+`,
-		overrides, cost, optional, shadow, is_active, version FROM rate_limit_rule ORDER BY name, plan`)
+	rows, err := tx.QueryContext(ctx, `SELECT name, plan, description, match_route, match_attributes, match_more, allow, `+q("key")+`, `+q("limit")+`,
+		overrides, cost, optional, shadow, is_active, changed_by, version FROM rate_limit_rule ORDER BY name, plan`)
 	if err != nil {
 		return nil, fmt.Errorf("policy: rate_limit_rule: %w", err)
 	}
@@ -142,8 +142,8 @@ func (s *sqlSource) read(ctx context.Context, tx *sql.Tx) (*Set, error) {
 	highest := int64(0)
 	for rows.Next() {
 		var r row
-		if err := rows.Scan(&r.name, &r.plan, &r.description, &r.route, &r.attributes, &r.key, &r.limit,
-			&r.overrides, &r.cost, &r.optional, &r.shadow, &r.active, &r.version); err != nil {
+		if err := rows.Scan(&r.name, &r.plan, &r.description, &r.route, &r.attributes, &r.more, &r.allow, &r.key, &r.limit,
+			&r.overrides, &r.cost, &r.optional, &r.shadow, &r.active, &r.changedBy, &r.version); err != nil {
 			return nil, fmt.Errorf("policy: rate_limit_rule: %w", err)
 		}
 		highest = max(highest, r.version)
@@ -170,9 +170,9 @@ func killSwitch(value string) (bool, error) {
 
 // row is a row of rate_limit_rule.
 type row struct {
-	name, plan, description, route, attributes, key, limit, overrides, cost string
-	optional, shadow, active                                                bool
-	version                                                                 int64
+	name, plan, description, route, attributes, more, key, limit, overrides, cost, changedBy string
+	allow, optional, shadow, active                                                          bool
+	version                                                                                  int64
 }
 
 func (r *row) wrong(column string, err error) error {
@@ -185,9 +185,12 @@ func (r *row) wrong(column string, err error) error {
 
 // addTo adds the row to a set whose last rule, if it has the same name, is the row's rule.
 func (r *row) addTo(s *Set) error {
-	limit, err := ratelimit.ParseLimit(r.limit)
-	if err != nil {
-		return r.wrong("limit", err)
+	var limit ratelimit.Limit
+	if !r.allow || r.limit != "" {
+		var err error
+		if limit, err = ratelimit.ParseLimit(r.limit); err != nil {
+			return r.wrong("limit", err)
+		}
 	}
 	if r.plan != "" {
 		return r.addPlan(s, limit)
@@ -196,8 +199,8 @@ func (r *row) addTo(s *Set) error {
 		return &Error{Field: "rate_limit_rule", Err: fmt.Errorf("more than %d rules", maxRules)}
 	}
 	rule := Rule{
-		Name: r.name, Description: r.description, Key: listOf(r.key, ","), Limit: limit,
-		Optional: r.optional, Shadow: r.shadow, Disabled: !r.active,
+		Name: r.name, Description: r.description, Key: listOf(r.key, ","), Allow: r.allow, Limit: limit,
+		Optional: r.optional, Shadow: r.shadow, Disabled: !r.active, ChangedBy: r.changedBy,
 	}
 	rule.Match.Route = listOf(r.route, "\n")
 	if err := r.structured(&rule); err != nil {
@@ -228,6 +231,12 @@ func (r *row) structured(rule *Rule) error {
 	if r.attributes != "" {
 		if err := decode(r.attributes, &rule.Match.Attributes); err != nil {
 			return r.wrong("match_attributes", err)
+		}
+	}
+	if r.more != "" {
+		more := struct{ Not, Prefix, Suffix, Absent any }{&rule.Match.Not, &rule.Match.Prefix, &rule.Match.Suffix, (*Values)(&rule.Match.Absent)}
+		if err := decode(r.more, &more); err != nil {
+			return r.wrong("match_more", err)
 		}
 	}
 	if r.overrides != "" {

@@ -81,6 +81,8 @@ type Policies struct {
 	// that have passed because of it.
 	KillSwitch bool
 	Killed     uint64
+	// Exempt counts the requests that have passed because a rule exempts them.
+	Exempt uint64
 	// LastError is why the newest set could not be put in force, nil if it could, and
 	// LastErrorAt is when.
 	LastError   error

@@ -9,13 +9,16 @@ CREATE TABLE rate_limit_rule (
 	description      VARCHAR(1024) NOT NULL DEFAULT '',
 	match_route      TEXT NOT NULL DEFAULT (''),       -- patterns of net/http's ServeMux, one a line; '' is every request
 	match_attributes TEXT NOT NULL DEFAULT (''),       -- JSON: {"region": ["eu", "us"]}; '' is every request
+	match_more       TEXT NOT NULL DEFAULT (''), -- JSON: {"not": {"region": ["eu"]}, "prefix": {...}, "suffix": {...}, "absent": ["user"]}
+	allow            BOOLEAN NOT NULL DEFAULT false, -- exempts what it matches from all rules; "limit" is '' then
 	`key`            VARCHAR(1024) NOT NULL DEFAULT '', -- attributes, with commas: 'user', 'ip', 'route,user'; '' is one budget for all
-	`limit`          VARCHAR(255) NOT NULL,            -- 'token-bucket 100/s burst 200'
+	`limit`          VARCHAR(255) NOT NULL DEFAULT '',          -- 'token-bucket 100/s burst 200'
 	overrides        MEDIUMTEXT NOT NULL DEFAULT (''), -- JSON: [{"key": ["acme"], "limit": "blocked"}]
 	cost             VARCHAR(128) NOT NULL DEFAULT '', -- '' is the caller's; else a number or an attribute
 	optional         BOOLEAN NOT NULL DEFAULT false,   -- does not apply where a key's attribute is missing
 	shadow           BOOLEAN NOT NULL DEFAULT false,   -- decides and reports, and denies nothing
 	is_active        BOOLEAN NOT NULL DEFAULT true,
+	changed_by       VARCHAR(128) NOT NULL DEFAULT '', -- who changed the row last: for people
 	version          BIGINT NOT NULL DEFAULT 0,        -- set by a trigger; what readers poll
 	created_at       TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
 	updated_at       TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),

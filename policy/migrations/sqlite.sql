@@ -9,13 +9,16 @@ CREATE TABLE rate_limit_rule (
 	description      TEXT NOT NULL DEFAULT '',
 	match_route      TEXT NOT NULL DEFAULT '',  -- patterns of net/http's ServeMux, one a line; '' is every request
 	match_attributes TEXT NOT NULL DEFAULT '',  -- JSON: {"region": ["eu", "us"]}; '' is every request
+	match_more       TEXT NOT NULL DEFAULT '', -- JSON: {"not": {"region": ["eu"]}, "prefix": {...}, "suffix": {...}, "absent": ["user"]}
+	allow            BOOLEAN NOT NULL DEFAULT false, -- exempts what it matches from all rules; "limit" is '' then
 	key              TEXT NOT NULL DEFAULT '',  -- attributes, with commas: 'user', 'ip', 'route,user'; '' is one budget for all
-	"limit"          TEXT NOT NULL,             -- 'token-bucket 100/s burst 200'
+	"limit"          TEXT NOT NULL DEFAULT '',          -- 'token-bucket 100/s burst 200'
 	overrides        TEXT NOT NULL DEFAULT '',  -- JSON: [{"key": ["acme"], "limit": "blocked"}]
 	cost             TEXT NOT NULL DEFAULT '',  -- '' is the caller's; else a number or an attribute
 	optional         BOOLEAN NOT NULL DEFAULT false, -- does not apply where a key's attribute is missing
 	shadow           BOOLEAN NOT NULL DEFAULT false, -- decides and reports, and denies nothing
 	is_active        BOOLEAN NOT NULL DEFAULT true,
+	changed_by       TEXT NOT NULL DEFAULT '', -- who changed the row last: for people
 	version          INTEGER NOT NULL DEFAULT 0, -- set by a trigger; what readers poll
 	created_at       TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP,
 	updated_at       TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP,
@@ -28,8 +31,8 @@ CREATE TRIGGER rate_limit_rule_insert AFTER INSERT ON rate_limit_rule BEGIN
 		WHERE name = NEW.name AND plan = NEW.plan;
 END;
 
-CREATE TRIGGER rate_limit_rule_update AFTER UPDATE OF name, plan, description, match_route, match_attributes, key, "limit",
-	overrides, cost, optional, shadow, is_active ON rate_limit_rule BEGIN
+CREATE TRIGGER rate_limit_rule_update AFTER UPDATE OF name, plan, description, match_route, match_attributes, match_more, allow, key, "limit",
+	overrides, cost, optional, shadow, is_active, changed_by ON rate_limit_rule BEGIN
 	UPDATE rate_limit_counter SET n = n + 1;
 	UPDATE rate_limit_rule SET version = (SELECT n FROM rate_limit_counter), updated_at = CURRENT_TIMESTAMP
 		WHERE name = NEW.name AND plan = NEW.plan;

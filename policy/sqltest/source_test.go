@@ -58,6 +58,33 @@ func TestRulesAreReadFromTheTable(t *testing.T) {
 	}
 }
 
+func TestRowsOfEveryKindOfMatch(t *testing.T) {
+	for name, d := range databases() {
+		t.Run(name, func(t *testing.T) {
+			db := d.migrated(t)
+			_, err := db.Exec(`INSERT INTO rate_limit_rule (name, match_attributes, match_more, allow, changed_by)
+				VALUES ('probes', '{"ip": "10.0.0.0/8"}', '{"not": {"user": "root"}, "prefix": {"path": ["/health", "/live"]}, "suffix": {"host": ".example"}, "absent": "tenant"}', true, 'ann')`)
+			require.NoError(t, err)
+			set, err := policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect}).Load(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, []policy.Rule{{
+				Name: "probes", Allow: true, ChangedBy: "ann",
+				Match: policy.Match{
+					Attributes: map[string]policy.Values{"ip": {"10.0.0.0/8"}},
+					Not:        map[string]policy.Values{"user": {"root"}},
+					Prefix:     map[string]policy.Values{"path": {"/health", "/live"}},
+					Suffix:     map[string]policy.Values{"host": {".example"}},
+					Absent:     []string{"tenant"},
+				},
+			}}, set.Rules)
+			_, err = db.Exec(`UPDATE rate_limit_rule SET match_more = '{"regexp": {"user": ".*"}}'`)
+			require.NoError(t, err)
+			_, err = policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect}).Load(t.Context())
+			require.ErrorContains(t, err, "rate_limit_rule.match_more: not the JSON")
+		})
+	}
+}
+
 func TestABadRowIsRefusedAndNamed(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {

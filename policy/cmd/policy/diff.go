@@ -18,7 +18,8 @@ type change struct {
 	What string `json:"what"`
 	From string `json:"from,omitempty"`
 	To   string `json:"to,omitempty"`
-	Whom string `json:"whom"` // for whom it changes something
+	Whom string `json:"whom"`         // for whom it changes something
+	By   string `json:"by,omitempty"` // who changed the rule last, if the new set says so
 }
 
 // diff prints what changes, and for whom.
@@ -62,6 +63,9 @@ func (t *tool) show(changes []change) {
 		case c.From+c.To != "":
 			line += " " + c.From + c.To
 		}
+		if c.By != "" {
+			c.Whom += "; changed by " + c.By
+		}
 		fmt.Fprintf(t.out, "%s (%s)\n", line, c.Whom)
 	}
 }
@@ -72,11 +76,12 @@ func compare(from, to *policy.Set) (changes []change) {
 		changes = append(changes, change{What: "kill_switch", From: fmt.Sprint(from.KillSwitch), To: fmt.Sprint(to.KillSwitch), Whom: "every request"})
 	}
 	old := map[string]*policy.Rule{}
-	for i := range from.Rules {
-		old[strings.ToLower(from.Rules[i].Name)] = &from.Rules[i]
+	before, after := from.Complete(), to.Complete()
+	for i := range before {
+		old[strings.ToLower(before[i].Name)] = &before[i]
 	}
-	for i := range to.Rules {
-		r := &to.Rules[i]
+	for i := range after {
+		r := &after[i]
 		name := strings.ToLower(r.Name)
 		if o := old[name]; o != nil {
 			changes = append(changes, compareRules(o, r)...)
@@ -87,13 +92,20 @@ func compare(from, to *policy.Set) (changes []change) {
 		if r.Disabled {
 			what = "added, but disabled:"
 		}
-		changes = append(changes, change{Rule: r.Name, What: what, To: r.Limit.String(), Whom: whom(r)})
+		changes = append(changes, change{Rule: r.Name, What: what, To: effect(r), Whom: whom(r)})
 		// What it has besides is told as the difference from a rule without that.
-		changes = append(changes, compareRules(&policy.Rule{Match: r.Match, Key: r.Key, Limit: r.Limit, Disabled: r.Disabled}, r)...)
+		changes = append(changes, compareRules(&policy.Rule{Match: r.Match, Key: r.Key, Allow: r.Allow, Limit: r.Limit, Disabled: r.Disabled}, r)...)
+	}
+	by := map[string]string{}
+	for _, r := range after {
+		by[r.Name] = r.ChangedBy
+	}
+	for i := range changes {
+		changes[i].By = by[changes[i].Rule]
 	}
 	for _, name := range slices.Sorted(maps.Keys(old)) {
 		r := old[name]
-		changes = append(changes, change{Rule: r.Name, What: "removed; its budgets are freed", From: r.Limit.String(), Whom: whom(r)})
+		changes = append(changes, change{Rule: r.Name, What: "removed; its budgets are freed", From: effect(r), Whom: whom(r)})
 	}
 	return changes
 }
@@ -104,8 +116,13 @@ func whom(r *policy.Rule) string {
 	if len(r.Match.Route) > 0 {
 		parts = append(parts, "requests to "+texts(r.Match.Route, ", "))
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.Match.Attributes)) {
-		parts = append(parts, "with "+name+" "+texts(r.Match.Attributes[name], " or "))
+	for _, asked := range asked(r.Match) {
+		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
+			parts = append(parts, "with "+name+asked.how+texts(asked.values[name], " or "))
+		}
+	}
+	if len(r.Match.Absent) > 0 {
+		parts = append(parts, "without "+texts(r.Match.Absent, " and "))
 	}
 	if len(parts) == 0 {
 		parts = append(parts, "every request")
@@ -141,7 +158,11 @@ func compareRules(o, r *policy.Rule) (changes []change) {
 	all := whom(r)
 	add(!sameMatch(o.Match, r.Match), "match", whom(&policy.Rule{Match: o.Match}), whom(&policy.Rule{Match: r.Match}), "who it is for")
 	add(!slices.Equal(o.Key, r.Key), "key; budgets start anew", keyText(o), keyText(r), all)
-	add(o.Limit.Named("") != r.Limit.Named(""), "limit", o.Limit.String(), r.Limit.String(), all+", without a plan or an override")
+	if o.Allow != r.Allow {
+		add(true, "now", effect(o), effect(r), all)
+	} else {
+		add(o.Limit.Named("") != r.Limit.Named(""), "limit", effect(o), effect(r), all+", without a plan or an override")
+	}
 	for _, plan := range names(o.Plans, r.Plans) {
 		from, to := planLimit(o, plan), planLimit(r, plan)
 		add(from != to, "plan "+plan, from.String(), to.String(), "plan "+plan)
@@ -161,15 +182,39 @@ func compareRules(o, r *policy.Rule) (changes []change) {
 	return changes
 }
 
+// effect says what a rule does to what it matches.
+func effect(r *policy.Rule) string {
+	if r.Allow {
+		return "exempt from all rules"
+	}
+	return r.Limit.String()
+}
+
+// question is what a match asks of attributes in one way.
+type question struct {
+	how    string
+	values map[string]policy.Values
+}
+
+func asked(m policy.Match) []question {
+	return []question{{" ", m.Attributes}, {" not ", m.Not}, {" beginning with ", m.Prefix}, {" ending with ", m.Suffix}}
+}
+
 // sameMatch reports whether two rules are for the same requests: the order of patterns and values, and
 // how often they are there, plays no part.
 func sameMatch(a, b policy.Match) bool {
-	if !sameSet(a.Route, b.Route) || len(a.Attributes) != len(b.Attributes) {
+	if !sameSet(a.Route, b.Route) || !sameSet(a.Absent, b.Absent) {
 		return false
 	}
-	for name, values := range a.Attributes {
-		if other, ok := b.Attributes[name]; !ok || !sameSet(values, other) {
+	other := asked(b)
+	for i, q := range asked(a) {
+		if len(q.values) != len(other[i].values) {
 			return false
+		}
+		for name, values := range q.values {
+			if o, ok := other[i].values[name]; !ok || !sameSet(values, o) {
+				return false
+			}
 		}
 	}
 	return true

@@ -10,6 +10,7 @@ import (
 // explained is what explain says, as JSON.
 type explained struct {
 	KillSwitch bool          `json:"kill_switch"`
+	Exempt     string        `json:"exempt,omitempty"` // the rule that exempts the request from all others
 	Error      string        `json:"error,omitempty"`
 	Rules      []ruleSummary `json:"rules"`
 }
@@ -54,7 +55,7 @@ func (t *tool) explain(args []string) int {
 }
 
 func (t *tool) tell(ex policy.Explanation) int {
-	out := explained{KillSwitch: ex.KillSwitch, Rules: []ruleSummary{}}
+	out := explained{KillSwitch: ex.KillSwitch, Exempt: ex.Exempt, Rules: []ruleSummary{}}
 	for _, r := range ex.Rules {
 		out.Rules = append(out.Rules, summary(r))
 	}
@@ -89,6 +90,8 @@ func (t *tool) showRules(ex explained) {
 	switch {
 	case ex.KillSwitch:
 		fmt.Fprintln(t.out, "the kill switch is on: every request passes")
+	case ex.Exempt != "":
+		fmt.Fprintf(t.out, "rule %s allows it, whatever other rules say\n", ex.Exempt)
 	case len(ex.Rules) == 0:
 		fmt.Fprintln(t.out, "no rule matches: the request passes")
 	}
