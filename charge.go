@@ -3,6 +3,8 @@ package ratelimit
 import (
 	"math"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/meter"
 )
 
 // charge is what one decision asks of one account, the sum over the layers that meet
@@ -18,12 +20,12 @@ type charge struct {
 	seat   int   // of the first layer that meets here
 	floor  int64 // if b is nil: the time before which the key may not be created
 
-	m     moment
-	o     offer
-	never bool  // the cost can never be spent
-	asked bool  // the offer is the account's, else it is an estimate
-	spent bool  // the account has accepted it
-	seen  state // what the estimate is of
+	m     meter.Moment
+	o     meter.Offer
+	never bool        // the cost can never be spent
+	asked bool        // the offer is the account's, else it is an estimate
+	spent bool        // the account has accepted it
+	seen  meter.State // what the estimate is of
 }
 
 // begin makes it the charge of an account that a layer asks. Each field is set by itself:
@@ -37,12 +39,12 @@ func (c *charge) begin(a *ask, seat int) {
 // add adds what one more layer asks.
 func (c *charge) add(a *ask) {
 	if a.own {
-		c.own = satAdd(c.own, int64(a.cost))
+		c.own = meter.Add(c.own, int64(a.cost))
 	} else {
 		c.shares++
 	}
 	c.over = c.over || c.cost > math.MaxInt64-int64(a.cost)
-	c.cost = satAdd(c.cost, int64(a.cost))
+	c.cost = meter.Add(c.cost, int64(a.cost))
 }
 
 // ask asks the account for an offer, and records the reading. The caller holds the lock.
@@ -65,18 +67,18 @@ func (c *charge) estimate(reading int64, q request) {
 	if c.b != nil {
 		c.seen, c.m = c.b.view(c.p, reading, q)
 	} else {
-		c.m = moment{reading, max(reading, c.floor)}
-		c.seen = state{at: c.m.now}
+		c.m = meter.Moment{Reading: reading, Now: max(reading, c.floor)}
+		c.seen = meter.State{At: c.m.Now}
 	}
 	if c.weighs() {
-		c.o = c.p.offer(c.seen, c.m, c.cost, q.ahead(c.p))
+		c.o = c.p.Offer(c.seen, c.m, c.cost, q.ahead(c.p))
 	}
 }
 
 // state returns what the key has spent.
-func (c *charge) state() state {
+func (c *charge) state() meter.State {
 	if c.asked {
-		return c.b.state
+		return c.b.State
 	}
 	return c.seen
 }
@@ -87,7 +89,7 @@ func (c *charge) weighs() bool {
 	if c.never = c.exceeds(); !c.never && c.cost > 0 && c.p.tracks() {
 		return true
 	}
-	c.o = c.m.free()
+	c.o = c.m.Free()
 	return false
 }
 
@@ -103,14 +105,14 @@ func (c *charge) err() error {
 }
 
 // fits reports whether the account allows the cost.
-func (c *charge) fits() bool { return !c.never && !c.o.denied(c.m.reading) }
+func (c *charge) fits() bool { return !c.never && !c.o.Denied(c.m.Reading) }
 
 // accept spends what the account has offered. The caller holds the lock.
 func (c *charge) accept(q request) {
 	if c.b == nil || c.cost == 0 {
 		return
 	}
-	c.b.accept(c.o, c.cost, q)
+	c.b.plan.Accept(&c.b.State, c.m.Now, c.o, c.cost, q.keep)
 	c.b.use.allowed()
 	c.spent = true
 }
@@ -164,10 +166,10 @@ func (c *charge) room(remaining int) int {
 }
 
 // clear drops what keeps users' data alive.
-func (c *charge) clear() { c.b, c.p, c.seen.detail = nil, nil, nil }
+func (c *charge) clear() { c.b, c.p, c.seen = nil, nil, meter.State{} }
 
 // wait returns how long the account takes to let the cost through.
-func (c *charge) wait() time.Duration { return between(c.m.reading, max(c.o.at, c.o.retry)) }
+func (c *charge) wait() time.Duration { return between(c.m.Reading, max(c.o.At, c.o.Retry)) }
 
 // charges are what one decision asks of several accounts, in the order of the layers.
 type charges []charge
@@ -218,7 +220,7 @@ func (x charges) never() *charge {
 func (x charges) settlements() (spent []settlement) {
 	for i := range x {
 		if c := &x[i]; c.spent {
-			spent = append(spent, settlement{c.b, c.o.spending(c.cost), c.shares, c.own})
+			spent = append(spent, settlement{c.b, spendingOf(c.o, c.cost), c.shares, c.own})
 		}
 	}
 	return spent
@@ -234,12 +236,12 @@ type settlement struct {
 // settle settles the charge at what the caller's cost really was. The layer's own cost
 // is given back only if that is nothing.
 func (x *settlement) settle(clock Clock, actual int64) {
-	cost, over := mul(x.shares, actual)
+	cost, over := meter.Mul(x.shares, actual)
 	if over {
 		cost = math.MaxInt64
 	}
 	if actual > 0 {
-		cost = satAdd(cost, x.own)
+		cost = meter.Add(cost, x.own)
 	}
 	x.b.settleAt(clock, x.sp, cost)
 }

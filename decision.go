@@ -3,6 +3,8 @@ package ratelimit
 import (
 	"math"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/meter"
 )
 
 // Decision says what a limiter has decided, and how the key stands after that.
@@ -51,29 +53,38 @@ type Event[K any] struct {
 }
 
 // verdict fills in what an offer means to the caller.
-func (d *Decision) verdict(m moment, o offer) {
-	if d.Allowed = !o.denied(m.reading); !d.Allowed {
-		d.RetryAfter = between(m.reading, o.retry)
-	} else if o.at > m.now {
-		d.Delay = between(m.reading, o.at)
+func (d *Decision) verdict(m meter.Moment, o meter.Offer) {
+	if d.Allowed = !o.Denied(m.Reading); !d.Allowed {
+		d.RetryAfter = between(m.Reading, o.Retry)
+	} else if o.At > m.Now {
+		d.Delay = between(m.Reading, o.At)
 	}
 }
 
 // answer fills in what a state says to a cost.
-func (p *plan) answer(s state, m moment, cost int64, d *Decision) {
-	o := m.free()
+func (p *plan) answer(s meter.State, m meter.Moment, cost int64, d *Decision) {
+	o := m.Free()
 	if cost > 0 {
-		o = p.offer(s, m, cost, take.ahead(p))
+		o = p.Offer(s, m, cost, take.ahead(p))
 	}
 	d.verdict(m, o)
 	p.standing(s, m, d)
 }
 
 // standing fills in how much a state leaves.
-func (p *plan) standing(s state, m moment, d *Decision) {
+func (p *plan) standing(s meter.State, m meter.Moment, d *Decision) {
 	d.Limit = p.limit
-	d.Remaining = int(p.remaining(s, m.now))
-	d.ResetAfter = between(m.reading, max(p.regained(s), m.now))
+	d.Remaining = int(p.Remaining(s, m.Now))
+	d.ResetAfter = between(m.Reading, max(p.Regained(s), m.Now))
+}
+
+// between returns the time from one instant to a later one, at most the longest Duration.
+func between(from, to int64) time.Duration {
+	d := to - from
+	if d < 0 { // it overflowed
+		return math.MaxInt64
+	}
+	return time.Duration(d)
 }
 
 // tally adds up what several limiters say to one cost.

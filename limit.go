@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"fmt"
 	"math"
-	"math/bits"
 	"time"
 )
 
@@ -89,35 +88,6 @@ type Limit struct {
 	Burst int
 }
 
-// TokenBucket returns a limit of at most burst + rate·t over any interval t. An
-// idle key gathers up to burst, and may spend it at once.
-func TokenBucket(r Rate, burst int) Limit {
-	return Limit{Algorithm: AlgorithmTokenBucket, Rate: r, Burst: burst}
-}
-
-// LeakyBucket returns a limit that takes in up to queue at once and lets it out
-// evenly, at the rate. [Decision.Delay] says for how long to hold the work;
-// [Keyed.Wait] does the holding. Over any interval t at most queue + rate·t enters.
-func LeakyBucket(r Rate, queue int) Limit {
-	return Limit{Algorithm: AlgorithmLeakyBucket, Rate: r, Burst: queue}
-}
-
-// FixedWindow returns a limit of r.Units in each window of r.Per. A key's
-// window begins with its first spending, and its next with its first spending
-// after that one's end; so up to twice r.Units may pass around a window's end.
-func FixedWindow(r Rate) Limit { return Limit{Algorithm: AlgorithmFixedWindow, Rate: r} }
-
-// SlidingLog returns a limit of r.Units in any window of length r.Per, exactly.
-// It remembers each spending of the last r.Per, in 16 bytes, or up to four times as
-// many while their number changes; those of one instant count as one.
-func SlidingLog(r Rate) Limit { return Limit{Algorithm: AlgorithmSlidingLog, Rate: r} }
-
-// SlidingCounter returns a limit that approximates a sliding window of length
-// r.Per from the counts of two windows: what was spent in this one, plus what
-// was spent in the one before, in proportion to how much of that still overlaps
-// the last r.Per, stays within r.Units.
-func SlidingCounter(r Rate) Limit { return Limit{Algorithm: AlgorithmSlidingCounter, Rate: r} }
-
 // Unlimited returns a limit that allows every cost and tracks nothing.
 func Unlimited() Limit { return Limit{Algorithm: AlgorithmUnlimited} }
 
@@ -159,8 +129,7 @@ func (l Limit) RefillTime() time.Duration {
 	}
 	switch l.Algorithm {
 	case AlgorithmTokenBucket, AlgorithmLeakyBucket:
-		ns, rem := mulDiv(int64(l.Burst), int64(l.Rate.Per), int64(l.Rate.Units))
-		return time.Duration(ns + min(rem, 1))
+		return l.refillBucket()
 	case AlgorithmFixedWindow, AlgorithmSlidingLog:
 		return l.Rate.Per
 	case AlgorithmSlidingCounter:
@@ -215,36 +184,6 @@ func (l Limit) validateRate() error {
 		return invalid("Rate.Units is %d, want at most 2^53", l.Rate.Units)
 	case l.Rate.Per <= 0:
 		return invalid("Rate.Per is %v, want more than 0", l.Rate.Per)
-	}
-	return nil
-}
-
-func (l Limit) validateBucket() error {
-	if err := l.validateRate(); err != nil {
-		return err
-	}
-	if l.Burst <= 0 {
-		return invalid("Burst is %d, want at least 1", l.Burst)
-	}
-	// burst · per / units ≤ century, in 128 bits.
-	hi, lo := bits.Mul64(uint64(l.Burst), uint64(l.Rate.Per))
-	top, low := bits.Mul64(uint64(century), uint64(l.Rate.Units))
-	if hi > top || hi == top && lo > low {
-		return invalid("Burst %d at %d per %v takes more than 100 years to regain",
-			l.Burst, l.Rate.Units, l.Rate.Per)
-	}
-	return nil
-}
-
-func (l Limit) validateWindow() error {
-	if err := l.validateRate(); err != nil {
-		return err
-	}
-	if l.Burst != 0 {
-		return invalid("Burst is %d, want 0 for %v", l.Burst, l.Algorithm)
-	}
-	if int64(l.Rate.Per) > century {
-		return invalid("Rate.Per is %v, want at most 100 years", l.Rate.Per)
 	}
 	return nil
 }

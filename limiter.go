@@ -81,6 +81,7 @@ import (
 	"github.com/puzpuzpuz/xsync/v4"
 
 	"github.com/weir-go/ratelimit/internal/keys"
+	"github.com/weir-go/ratelimit/internal/meter"
 )
 
 // Limiter decides whether a key may spend. Callers should depend on this interface:
@@ -197,12 +198,10 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 		b.mu.Unlock()
 		return cost == 0 // a cost below 0 or above the capacity changes nothing
 	}
-	var ok bool
-	if p.token != nil && b.detail == nil {
-		ok = b.pay(p.token, reading(l.clock), int64(cost))
-	} else {
-		ok = b.allow(p, reading(l.clock), int64(cost))
-	}
+	now := max(reading(l.clock), b.last)
+	b.last = now
+	ok := p.Allow(&b.State, now, int64(cost))
+	b.use.decided(ok)
 	b.mu.Unlock()
 	return ok
 }
@@ -237,7 +236,7 @@ func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err err
 
 // decide decides, and fills in d. If an account was charged, it returns the account and the
 // offer that was accepted.
-func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, o offer, err error) {
+func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, o meter.Offer, err error) {
 	if m := l.plain; m != nil {
 		b, _ = m.Load(key)
 	} else if l.certain {
@@ -258,19 +257,19 @@ func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, 
 
 // decideSlow is decide for new keys, for changed limits, and for costs that are 0 or
 // invalid or above the capacity.
-func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account, offer, error) {
+func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account, meter.Offer, error) {
 	if q.untold && cost < 0 {
 		l.keys.mustBe()
-		return nil, offer{}, errUntold
+		return nil, meter.Offer{}, errUntold
 	}
 	if err := l.check(key, cost); err != nil {
-		return nil, offer{}, err
+		return nil, meter.Offer{}, err
 	}
 	for {
 		refreshed := l.refreshed.Load()
 		p, err := l.planFor(key)
 		if err != nil {
-			return nil, offer{}, err
+			return nil, meter.Offer{}, err
 		}
 		if never := int64(cost) > p.capacity; never || cost == 0 || !p.tracks() {
 			l.look(key, p, 0, take, d)
@@ -282,12 +281,12 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account
 			default:
 				err = p.exceeds(int64(cost))
 			}
-			return nil, offer{}, err
+			return nil, meter.Offer{}, err
 		}
 		b, raw, fresh, err := l.keys.acquire(key, p, l.clock)
 		if err != nil {
 			d.Limit = p.limit
-			return nil, offer{}, err
+			return nil, meter.Offer{}, err
 		}
 		if !fresh {
 			raw = reading(l.clock)
@@ -372,7 +371,7 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, d *Decision) {
 	}
 	now := reading(l.clock)
 	at := max(now, l.keys.floor(key))
-	p.answer(state{at: at}, moment{now, at}, cost, d)
+	p.answer(meter.State{At: at}, meter.Moment{Reading: now, Now: at}, cost, d)
 }
 
 // Peek says what Take would answer. Allowed, RetryAfter and Delay are for this cost;
@@ -473,9 +472,9 @@ func (l *Keyed[K]) table() *table[K] {
 func (l *Keyed[K]) Reserve(_ context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error) {
 	r := &Reservation{clock: l.clock}
 	var err error
-	var o offer
+	var o meter.Offer
 	r.b, o, err = l.decide(key, cost, reserve(maxDelay), &r.Decision)
-	r.spending = o.spending(int64(cost))
+	r.sp = spendingOf(o, int64(cost))
 	if cost == 0 && r.Allowed {
 		r.settle = func(actual int) error { return l.Adjust(key, actual) }
 	}

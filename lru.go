@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/keys"
+	"github.com/weir-go/ratelimit/internal/meter"
 )
 
 // table maps keys to accounts, and never holds more than max of them.
@@ -178,7 +179,7 @@ func (t *table[K]) release(room bool) {
 func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, now int64) *account {
 	key = t.cloner.Clone(key)
 	at := max(now, s.floor.Load())
-	b := &account{plan: p, last: at, state: state{at: at}}
+	b := &account{plan: p, last: at, State: meter.State{At: at}}
 	b.mu.Lock()
 	s.order.add(place[K]{key, b, now})
 	if t.due != nil {

@@ -2,31 +2,33 @@ package ratelimit
 
 import (
 	"math"
+	"time"
+
+	"github.com/weir-go/ratelimit/internal/meter"
 )
+
+// century bounds every span of time that a budget is counted in: the time in which a
+// whole capacity is regained, how far ahead is booked, and the debt of one key.
+const century = 876_600 * int64(time.Hour)
+
+// mostCounted bounds what a key may owe, so that a sum of two debts does not overflow.
+const mostCounted = math.MaxInt64 / 2
 
 // plan is a limit made ready for decisions. It is immutable, so all keys under the limit
 // share it without a lock.
 type plan struct {
-	algorithm // nil for Unlimited and Blocked, which track nothing
-
 	// The fields that every decision reads come first.
-	seq      uint64       // the number of the era it was made in, and the bits below
-	capacity int64        // the limit's
-	log      bool         // the algorithm is the sliding log, whose bookings are among its entries
-	ordered  bool         // the algorithm spends only on a state that has been advanced to now
-	token    *tokenBucket // the algorithm, if it is that one: Allow has a shorter way for it
-	leaky    *leakyBucket // the algorithm, if it is that one, which delays what it admits; else nil
+	seq      uint64 // the number of the era it was made in, and the bits below
+	capacity int64  // the limit's
 
-	// Without these two bounds, sums of instants and of costs could overflow.
-	maxDebt  int64 // how much may be owed
-	maxAhead int64 // how far ahead may be booked
+	meter.Meter // zero for Unlimited and Blocked, which track nothing
 
 	limit Limit
 	early *early // lists keys that may be fresh earlier than was known; nil if nobody needs that
 }
 
 // newPlan returns the plan for a limit, or why the limit is invalid. A limit that is
-// valid but has no case here is a mistake of ours: without a plan it would allow all.
+// valid but has no case here is a mistake of ours: without a meter it would allow all.
 func newPlan(l Limit, seq uint64) (*plan, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
@@ -34,18 +36,15 @@ func newPlan(l Limit, seq uint64) (*plan, error) {
 	p := &plan{seq: seq, limit: l, capacity: int64(l.Capacity())}
 	switch l.Algorithm {
 	case AlgorithmTokenBucket:
-		t := newTokenBucket(l.Rate, l.Burst)
-		p.algorithm, p.token = &t, &t
-		p.maxDebt, p.maxAhead = t.bounds()
+		p.Meter = l.meter(meter.TokenBucket)
 	case AlgorithmLeakyBucket:
-		// It takes what fits into the queue now and delays it, so what is booked ahead is
-		// the queue itself.
-		p.leaky = &leakyBucket{newTokenBucket(l.Rate, l.Burst)}
-		p.algorithm, p.ordered = p.leaky, true
-		p.maxDebt, _ = p.leaky.bounds()
-		p.maxAhead = math.MaxInt64 // bounded by the queue's capacity
-	case AlgorithmFixedWindow, AlgorithmSlidingLog, AlgorithmSlidingCounter:
-		p.window(int64(l.Rate.Per), int64(l.Rate.Units))
+		p.Meter = l.meter(meter.LeakyBucket)
+	case AlgorithmFixedWindow:
+		p.Meter = l.meter(meter.FixedWindow)
+	case AlgorithmSlidingLog:
+		p.Meter = l.meter(meter.SlidingLog)
+	case AlgorithmSlidingCounter:
+		p.Meter = l.meter(meter.SlidingCounter)
 	case AlgorithmUnlimited, AlgorithmBlocked:
 		// Nothing is tracked: the capacity says all.
 	default:
@@ -54,27 +53,17 @@ func newPlan(l Limit, seq uint64) (*plan, error) {
 	return p, nil
 }
 
-// window makes the plan that of an algorithm that counts units for each window. A debt runs
-// over into whole windows, so its bound is a number of windows too: as many as there are
-// in a century, as long as twice their units can be counted.
-func (p *plan) window(per, units int64) {
-	windows := min(century/per, mostCounted/units)
-	p.maxDebt, p.maxAhead = windows*units, max(0, (windows-1)*per)
-	switch p.limit.Algorithm {
-	case AlgorithmFixedWindow:
-		p.algorithm = &fixedWindow{per, units, p.maxDebt}
-	case AlgorithmSlidingCounter:
-		p.algorithm = &slidingCounter{per, units, p.maxDebt}
-	case AlgorithmSlidingLog:
-		p.algorithm, p.log, p.ordered = &slidingLog{per, units}, true, true
-	default:
-		panic("ratelimit: no window for " + p.limit.Algorithm.String())
-	}
+// meter returns the meter of a valid limit, in nanoseconds.
+func (l Limit) meter(kind meter.Kind) meter.Meter {
+	return meter.New(meter.Limit{
+		Kind: kind, Units: int64(l.Rate.Units), Per: int64(l.Rate.Per), Burst: int64(l.Burst),
+		Horizon: century, Most: mostCounted,
+	})
 }
 
-// tracks reports whether keys under this plan have anything to remember. If not, no method
-// of algorithm may be called.
-func (p *plan) tracks() bool { return p.algorithm != nil }
+// tracks reports whether keys under this plan have anything to remember. If not, no other
+// method of its meter may be called.
+func (p *plan) tracks() bool { return p.Counts() }
 
 // ordinary reports whether a cost is from 1 to the capacity, as almost all are. That is one
 // comparison instead of two: less 1 and without a sign, 0 and all costs below it are
@@ -83,18 +72,6 @@ func (p *plan) ordinary(cost int) bool { return uint64(int64(cost)-1) < uint64(p
 
 // exceeds is the error for a cost above the capacity.
 func (p *plan) exceeds(cost int64) error { return &exceedsError{p.limit, cost} }
-
-// replay spends a booking on top of those before it. One that was given back has a cost
-// of 0 and leaves no trace, not even in a window's phase.
-func (p *plan) replay(s state, sp spending) state {
-	if sp.cost == 0 {
-		return s
-	}
-	if p.leaky != nil {
-		return p.leaky.replay(s, sp)
-	}
-	return p.spend(s, sp.at, sp.cost)
-}
 
 // equals reports whether the plans' limits count alike, so that a state of one is one of
 // the other. Names count nothing.
@@ -130,39 +107,3 @@ const (
 	expiredBit = 1 << 63
 	givenBit   = 1 << 62
 )
-
-// drain returns the plan's algorithm as a token bucket, if it counts like one: a leaky
-// bucket's state is the same debt in time.
-func (p *plan) drain() *tokenBucket {
-	switch a := p.algorithm.(type) {
-	case *tokenBucket:
-		return a
-	case *leakyBucket:
-		return &a.tokenBucket
-	}
-	return nil
-}
-
-// family says what a plan's state counts. Within a family, what is spent carries over
-// from one limit to another exactly.
-type family int
-
-const (
-	familyBucket family = iota // the time until all is regained
-	familyWindow               // what is spent since a window's beginning
-	familyLog                  // each spending
-)
-
-// family returns the algorithm's family. It is only called for a plan that tracks something,
-// and an algorithm that is not named here must not pass for one that is.
-func (p *plan) family() family {
-	switch p.limit.Algorithm {
-	case AlgorithmTokenBucket, AlgorithmLeakyBucket:
-		return familyBucket
-	case AlgorithmFixedWindow, AlgorithmSlidingCounter:
-		return familyWindow
-	case AlgorithmSlidingLog:
-		return familyLog
-	}
-	panic("ratelimit: no family for " + p.limit.Algorithm.String())
-}

@@ -21,7 +21,7 @@ type Reservation struct {
 
 	b     *account // that was charged, else nil
 	clock Clock
-	spending
+	sp    spending
 }
 
 // NewReservation returns a reservation for an engine of another kind, as of now: Delay
@@ -68,7 +68,7 @@ func (r *Reservation) Settle(actual int) error {
 		return r.settle(actual)
 	}
 	if r.b != nil {
-		r.b.settleAt(r.clock, r.spending, int64(actual))
+		r.b.settleAt(r.clock, r.sp, int64(actual))
 	}
 	return nil
 }

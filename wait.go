@@ -49,7 +49,7 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 	case !d.Allowed:
 		return false, tooLate(cost, d.RetryAfter, left, d.Limit)
 	}
-	return b != nil, sleep(ctx, d.Delay, func() { b.settleAt(l.clock, o.spending(int64(cost)), 0) })
+	return b != nil, sleep(ctx, d.Delay, func() { b.settleAt(l.clock, spendingOf(o, int64(cost)), 0) })
 }
 
 func tooLate(cost int, late, left time.Duration, l Limit) error {

@@ -1,14 +1,14 @@
-package ratelimit
+package meter
 
 import "math"
 
-// state is what a key has spent and not yet regained. What its figures mean is up
-// to the algorithm. state{at: t} with nothing else is a key that is fresh at t and
+// State is what a key has spent and not yet regained. What its figures mean is up
+// to the algorithm. State{At: t} with nothing else is a key that is fresh at t and
 // later, for all of them.
-type state struct {
-	at int64 // buckets: when all is regained; windows: where the current one begins; log: where the debt begins
-	n  int64 // buckets: the fractional part of at, in 1/units ns; windows: spent in this one; log: sum of its entries
-	m  int64 // sliding counter: spent in the window before; log: the debt that is not among the entries
+type State struct {
+	At int64 // buckets: when all is regained; windows: where the current one begins; log: where the debt begins
+	N  int64 // buckets: the fractional part of at, in 1/units of a tick; windows: spent in this one; log: sum of its entries
+	M  int64 // sliding counter: spent in the window before; log: the debt that is not among the entries
 
 	*detail // nil for the algorithms that keep sums, unless something is booked
 }
@@ -20,22 +20,21 @@ type detail struct {
 	ledger *ledger
 }
 
-// spending is a cost and the instant at which it is spent, or leaves a leaky bucket.
-type spending struct {
-	at   int64
-	part int64 // if not 0, its place in a leaky bucket's queue begins that many 1/units of a nanosecond after at − 1
-	cost int64
+// Spending is a cost and the instant at which it is spent, or leaves a leaky bucket.
+type Spending struct {
+	At   int64
+	Part int64 // if not 0, its place in a leaky bucket's queue begins that many 1/units of a tick after at − 1
+	Cost int64
 
-	changes uint32 // the account's when it was spent
-	changed bool   // when it is settled: the limit's figures are not those it was spent under
+	Changed bool // when it is settled: the limit's figures are not those it was spent under
 }
 
 // begin returns the spending's instant before it was rounded up.
-func (sp spending) begin() span {
-	if sp.part == 0 {
-		return span{ns: sp.at}
+func (sp Spending) begin() span {
+	if sp.Part == 0 {
+		return span{ticks: sp.At}
 	}
-	return span{sp.at - 1, sp.part}
+	return span{sp.At - 1, sp.Part}
 }
 
 // ledger lists a key's bookings: what is spent at a later instant, and can be given back
@@ -45,9 +44,9 @@ func (sp spending) begin() span {
 // top in order. So to cancel one is to take it out and to work the state out again,
 // and no instant is sold twice.
 type ledger struct {
-	base    state          // before the oldest booking; it has no detail
+	base    State          // before the oldest booking; it has no detail
 	entries ring[stretch]  // the bookings, the oldest first
-	parts   ring[struct{}] // leaky bucket: each booking's spending.part that is not 0, as a cost
+	parts   ring[struct{}] // leaky bucket: each booking's Spending.Part that is not 0, as a cost
 	stale   bool           // a booking has been reduced, and the state does not show it yet
 }
 
@@ -61,17 +60,17 @@ func (l *ledger) oldest() int64 {
 
 // add appends a booking. Of several at one instant, the place in the queue begins
 // with the first.
-func (l *ledger) add(sp spending) {
-	if sp.part > 0 && l.entries.newest() < sp.at {
-		l.parts.push(entry{sp.at, sp.part})
+func (l *ledger) add(sp Spending) {
+	if sp.Part > 0 && l.entries.newest() < sp.At {
+		l.parts.push(entry{sp.At, sp.Part})
 	}
-	l.entries.add(entry{sp.at, sp.cost})
+	l.entries.add(entry{sp.At, sp.Cost})
 }
 
 // get returns the i-th booking. One that was given back has a cost of 0.
-func (l *ledger) get(i int) spending {
+func (l *ledger) get(i int) Spending {
 	e := l.entries.get(i)
-	return spending{at: e.at, part: l.parts.at(e.at), cost: e.cost}
+	return Spending{At: e.at, Part: l.parts.at(e.at), Cost: e.cost}
 }
 
 // reduce gives back a part of what is booked for that instant, and returns how much.
@@ -105,7 +104,7 @@ func (l *ledger) popFront(k int, now int64) {
 // it falls into, later runs meet the same states again.
 type stretch struct {
 	flow    flow
-	in, out state
+	in, out State
 }
 
 // flow is what a run of bookings does to what a bucket owes. owed, as an instant,
@@ -119,7 +118,7 @@ type flow struct{ least, price, most span }
 
 // behind returns at, or the instant of the last booking if that is later: what comes
 // later queues behind what is booked. It is for the algorithms that keep a ledger.
-func (s state) behind(at int64) int64 {
+func (s State) behind(at int64) int64 {
 	if s.detail == nil {
 		return at
 	}
@@ -127,9 +126,9 @@ func (s state) behind(at int64) int64 {
 }
 
 // owed returns how long it still takes to regain what is spent.
-func (s state) owed(now int64) span {
-	if s.at < now {
+func (s State) owed(now int64) span {
+	if s.At < now {
 		return span{}
 	}
-	return span{s.at - now, s.n}
+	return span{s.At - now, s.N}
 }

@@ -1,9 +1,9 @@
-package ratelimit
+package meter
 
 import "math"
 
-// fixedWindow counts what is spent in windows: state.n in the one that begins at
-// state.at. The first begins with a key's first spending, the next with the first
+// fixedWindow counts what is spent in windows: State.N in the one that begins at
+// State.At. The first begins with a key's first spending, the next with the first
 // spending after its end. What is above units in one window, by debt or by a lowered
 // limit, runs over: the windows that follow it without a gap are used up by it.
 //
@@ -19,95 +19,95 @@ type fixedWindow struct {
 //
 // All other methods roll first, so a state may be left as it was by any number of windows.
 // A window that is booked for later stays as it is until its time has come.
-func (w *fixedWindow) roll(s state, now int64) state {
-	if now-s.at < w.per {
+func (w *fixedWindow) roll(s State, now int64) State {
+	if now-s.At < w.per {
 		return s
 	}
-	k := (now - s.at) / w.per
-	if past, over := mul(k, w.units); !over && s.n > past {
+	k := (now - s.At) / w.per
+	if past, over := Mul(k, w.units); !over && s.N > past {
 		// The windows in between were full, so the next ones follow without a gap and
 		// keep the phase.
-		s.at, s.n = s.at+k*w.per, s.n-past
+		s.At, s.N = s.At+k*w.per, s.N-past
 		return s
 	}
-	s.at, s.n = now, 0
+	s.At, s.N = now, 0
 	return s
 }
 
 // earliest: a cost never straddles two windows, so one that does not fit beside what runs
 // over into a window goes to the next.
-func (w *fixedWindow) earliest(s state, now, cost int64) int64 {
+func (w *fixedWindow) earliest(s State, now, cost int64) int64 {
 	s = w.roll(s, now)
-	if s.n+cost <= w.units {
-		return s.behind(max(now, s.at))
+	if s.N+cost <= w.units {
+		return s.behind(max(now, s.At))
 	}
 	// k windows are full, and used runs over into the one after them.
-	k, used := s.n/w.units, s.n%w.units
+	k, used := s.N/w.units, s.N%w.units
 	if used+cost > w.units {
 		k++
 	}
-	return s.behind(satAdd(s.at, k*w.per))
+	return s.behind(Add(s.At, k*w.per))
 }
 
 // spend counts up to most: what a booked window holds under a changed limit may be more.
-func (w *fixedWindow) spend(s state, at, cost int64) state {
+func (w *fixedWindow) spend(s State, at, cost int64) State {
 	s = w.roll(s, at)
-	if s.n == 0 {
-		s.at = at
+	if s.N == 0 {
+		s.At = at
 	}
-	s.n = min(satAdd(s.n, cost), w.most)
+	s.N = min(Add(s.N, cost), w.most)
 	return s
 }
 
 // refund gives back what the current window counts. A change of limit keeps the window's
 // beginning, so a spending since then is in its count whatever the limit was.
-func (w *fixedWindow) refund(s state, now int64, sp spending, actual int64) state {
+func (w *fixedWindow) refund(s State, now int64, sp Spending, actual int64) State {
 	s = w.roll(s, now)
-	if sp.at < s.at {
+	if sp.At < s.At {
 		return s // it no longer counts
 	}
-	return w.forgive(s, now, sp.cost-actual)
+	return w.forgive(s, now, sp.Cost-actual)
 }
 
-func (w *fixedWindow) charge(s state, now, n int64) state { return w.spend(s, now, n) }
+func (w *fixedWindow) charge(s State, now, n int64) State { return w.spend(s, now, n) }
 
 // forgive ends the window with the last that it counts, so that the key is fresh at once.
-func (w *fixedWindow) forgive(s state, now, n int64) state {
+func (w *fixedWindow) forgive(s State, now, n int64) State {
 	s = w.roll(s, now)
-	if s.n -= n; s.n <= 0 {
-		s.at, s.n = now, 0
+	if s.N -= n; s.N <= 0 {
+		s.At, s.N = now, 0
 	}
 	return s
 }
 
-func (w *fixedWindow) advance(s state, now int64) state { return w.roll(s, now) }
+func (w *fixedWindow) advance(s State, now int64) State { return w.roll(s, now) }
 
 // remaining: a window that is booked for later has to be waited for.
-func (w *fixedWindow) remaining(s state, now int64) int64 {
+func (w *fixedWindow) remaining(s State, now int64) int64 {
 	s = w.roll(s, now)
-	if s.behind(now) > now || s.at > now {
+	if s.behind(now) > now || s.At > now {
 		return 0
 	}
-	return max(0, w.units-s.n)
+	return max(0, w.units-s.N)
 }
 
 // regained returns the end of the last window that is needed for what is spent.
-func (w *fixedWindow) regained(s state) int64 {
-	return satAdd(s.at, (s.n+w.units-1)/w.units*w.per)
+func (w *fixedWindow) regained(s State) int64 {
+	return Add(s.At, (s.N+w.units-1)/w.units*w.per)
 }
 
-func (w *fixedWindow) spent(s state, now int64) int64 {
+func (w *fixedWindow) spent(s State, now int64) int64 {
 	s = w.roll(s, now)
-	return satAdd(s.n, ahead(s, now, w.per, w.units))
+	return Add(s.N, ahead(s, now, w.per, w.units))
 }
 
 // ahead returns what the windows hold that lie between now and a window that is booked for
 // later. They count as full: nothing fits before a booking.
-func ahead(s state, now, per, units int64) int64 {
-	if s.at <= now {
+func ahead(s State, now, per, units int64) int64 {
+	if s.At <= now {
 		return 0
 	}
-	n, over := mul((s.at-now+per-1)/per, units)
+	n, over := Mul((s.At-now+per-1)/per, units)
 	if over {
 		return math.MaxInt64
 	}

@@ -1,4 +1,4 @@
-package ratelimit
+package meter
 
 import "math"
 
@@ -7,40 +7,40 @@ import "math"
 // are entries like all others.
 
 // bookings returns the ledger of a state, nil if it has none.
-func (p *plan) bookings(s state) *ledger {
-	if s.detail == nil || p.log {
+func (m *Meter) bookings(s State) *ledger {
+	if s.detail == nil || m.log {
 		return nil
 	}
 	return s.ledger
 }
 
 // book spends at an instant after now, in such a way that it can be given back.
-func (p *plan) book(s state, sp spending) state {
-	if !p.log {
+func (m *Meter) book(s State, sp Spending) State {
+	if !m.log {
 		// From the first booking on, the state is a fold: the base is what it was before.
 		if s.detail == nil {
 			s.detail = &detail{ledger: &ledger{base: s}}
 		}
 		s.ledger.add(sp)
 	}
-	return p.spend(s, sp.at, sp.cost)
+	return m.spend(s, sp.At, sp.Cost)
 }
 
 // catchUp returns the state with the bookings that are past among what is spent.
-func (p *plan) catchUp(s state, now int64) state {
-	return p.popDue(p.refold(s), now)
+func (m *Meter) catchUp(s State, now int64) State {
+	return m.popDue(m.refold(s), now)
 }
 
 // popDue moves the bookings that are past into the base. What the state says stays the
 // same, and if it is stale, it is that still.
-func (p *plan) popDue(s state, now int64) state {
-	l := p.bookings(s)
+func (m *Meter) popDue(s State, now int64) State {
+	l := m.bookings(s)
 	if l == nil {
 		return s
 	}
 	k := 0
 	for ; k < l.entries.len() && l.entries.slot(k).at <= now; k++ {
-		l.base = p.replay(l.base, l.get(k))
+		l.base = m.replay(l.base, l.get(k))
 	}
 	if k == l.entries.len() {
 		return l.base // which is what the state is with no bookings on top, stale or not
@@ -53,30 +53,30 @@ func (p *plan) popDue(s state, now int64) state {
 
 // refold brings the state up to date if bookings have been given back. Of many that are
 // given back in a row only the last needs it.
-func (p *plan) refold(s state) state {
-	l := p.bookings(s)
+func (m *Meter) refold(s State) State {
+	l := m.bookings(s)
 	if l == nil || !l.stale {
 		return s
 	}
 	l.stale = false
 	l.entries.summed()
-	return p.fold(l)
+	return m.fold(l)
 }
 
 // settle makes good the difference between the cost that was spent and what it
 // actually was. The state may be stale, and is so after a cost was given back.
-func (p *plan) settle(s state, now int64, sp spending, actual int64) state {
-	l := p.bookings(s)
+func (m *Meter) settle(s State, now int64, sp Spending, actual int64) State {
+	l := m.bookings(s)
 	switch {
-	case actual > sp.cost: // what was not foreseen need not fit
-		return p.owe(s, now, actual-sp.cost)
-	case actual == sp.cost:
-	case l == nil && !p.log && sp.at > now:
+	case actual > sp.Cost: // what was not foreseen need not fit
+		return m.owe(s, now, actual-sp.Cost)
+	case actual == sp.Cost:
+	case l == nil && !m.log && sp.At > now:
 		// It was booked, and is not any more: a grant has given it back.
 	case l == nil:
-		return p.refund(s, now, sp, actual)
+		return m.refund(s, now, sp, actual)
 	default:
-		p.giveBack(l, now, sp, actual)
+		m.giveBack(l, now, sp, actual)
 	}
 	return s
 }
@@ -85,48 +85,48 @@ func (p *plan) settle(s state, now int64, sp spending, actual int64) state {
 // bookings. What is not among them is in the base. The base is as of a time before the
 // first booking, so nothing is taken out of it as of a later time; what was booked behind
 // the spending keeps its instant.
-func (p *plan) giveBack(l *ledger, now int64, sp spending, actual int64) {
-	back := sp.cost - actual
-	if sp.at > now || sp.at >= l.oldest() {
-		if back -= l.reduce(sp.at, back); back == 0 || sp.at > now {
+func (m *Meter) giveBack(l *ledger, now int64, sp Spending, actual int64) {
+	back := sp.Cost - actual
+	if sp.At > now || sp.At >= l.oldest() {
+		if back -= l.reduce(sp.At, back); back == 0 || sp.At > now {
 			return
 		}
-		sp.cost = actual + back
+		sp.Cost = actual + back
 	}
-	l.base, l.stale = p.refund(l.base, min(now, l.oldest()), sp, actual), true
+	l.base, l.stale = m.refund(l.base, min(now, l.oldest()), sp, actual), true
 }
 
 // owe charges n behind all that is booked, as a debt if need be, and as far as a key
 // may be in debt.
-func (p *plan) owe(s state, now, n int64) state {
-	s = p.refold(s)
-	n = min(n, p.maxDebt-p.spent(s, now))
-	switch l := p.bookings(s); {
+func (m *Meter) owe(s State, now, n int64) State {
+	s = m.refold(s)
+	n = min(n, m.maxDebt-m.spent(s, now))
+	switch l := m.bookings(s); {
 	case n <= 0:
 		return s
 	case l != nil:
 		// At the last booking's instant, so that no booking is pushed back.
-		return p.book(s, spending{at: max(now, l.entries.newest()), cost: n})
+		return m.book(s, Spending{At: max(now, l.entries.newest()), Cost: n})
 	}
-	return p.charge(s, now, n)
+	return m.charge(s, now, n)
 }
 
 // grant takes n from what is spent: bookings first, the last of all first.
-func (p *plan) grant(s state, now, n int64) state {
-	l := p.bookings(s)
+func (m *Meter) grant(s State, now, n int64) State {
+	l := m.bookings(s)
 	if l == nil {
-		return p.forgive(s, now, n)
+		return m.forgive(s, now, n)
 	}
 	if n -= l.reduceNewest(n); n > 0 {
-		l.base = p.forgive(l.base, now, n)
+		l.base = m.forgive(l.base, now, n)
 	}
 	return s
 }
 
 // adjust charges a delta above 0, and forgives one below.
-func (p *plan) adjust(s state, now, delta int64) state {
+func (m *Meter) adjust(s State, now, delta int64) State {
 	if delta > 0 {
-		return p.owe(s, now, delta)
+		return m.owe(s, now, delta)
 	}
-	return p.grant(s, now, -max(delta, -math.MaxInt64))
+	return m.grant(s, now, -max(delta, -math.MaxInt64))
 }

@@ -1,10 +1,9 @@
-package ratelimit
+package meter
 
 import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -89,10 +88,4 @@ func TestRingGivesMemoryBack(t *testing.T) {
 	assert.Equal(t, entry{990, 1}, r.get(0))
 	r.popFront(10)
 	assert.Len(t, r.buf, minRing)
-}
-
-func TestABucketIsACacheLine(t *testing.T) {
-	if unsafe.Sizeof(uintptr(0)) == 8 {
-		assert.EqualValues(t, 64, unsafe.Sizeof(account{}))
-	}
 }

@@ -1,12 +1,10 @@
-package ratelimit
+package meter
 
-// carry returns what a state of one plan is under another. Bookings keep their instants;
+// Migrate returns what a state of another meter is under this one. Bookings keep their instants;
 // a log's spendings, and the windows that are counted in, keep theirs too. It leaves
-// the given state as it is, for a Peek. It takes time linear in the number of bookings.
-func carry(from, to *plan, s state, now int64) state {
-	if from.equals(to) {
-		return s
-	}
+// the given state as it is, for a Peek. It takes time linear in the number of bookings, and
+// should not be called if both count alike.
+func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 	fromLog, isFrom := from.algorithm.(*slidingLog)
 	toLog, isTo := to.algorithm.(*slidingLog)
 	switch {
@@ -26,15 +24,15 @@ func carry(from, to *plan, s state, now int64) state {
 
 // split parts what is spent by now from what is booked for later, in copies. A booking that
 // is due was spent under the old limit, whether a decision has come since or not.
-func (p *plan) split(s state, now int64) (base state, booked ring[stretch]) {
-	l := p.bookings(s)
+func (m *Meter) split(s State, now int64) (base State, booked ring[stretch]) {
+	l := m.bookings(s)
 	if l == nil {
 		return s, ring[stretch]{}
 	}
 	base, booked = l.base, l.entries.clone()
 	k := 0
 	for ; k < booked.len() && booked.slot(k).at <= now; k++ {
-		base = p.replay(base, l.get(k))
+		base = m.replay(base, l.get(k))
 	}
 	if k > 0 {
 		booked.popFront(k)
@@ -44,14 +42,14 @@ func (p *plan) split(s state, now int64) (base state, booked ring[stretch]) {
 
 // carrySums carries over what is spent by now from and to an algorithm that keeps
 // sums: exactly where the new plan's state can express it, and else rounded up.
-func carrySums(from, to *plan, s state, now int64) state {
+func carrySums(from, to *Meter, s State, now int64) State {
 	s = from.advance(s, now)
 	switch a, b := from.family(), to.family(); {
 	case a == familyBucket && b == familyBucket:
 		return to.drain().convert(from.drain(), s, now)
 	case a == familyWindow && b == familyWindow:
-		if from.limit.Algorithm != to.limit.Algorithm {
-			s = state{at: s.at, n: from.spent(s, now)}
+		if from.kind != to.kind {
+			s = State{At: s.At, N: from.spent(s, now)}
 		}
 		return s.capped(to)
 	}
@@ -60,39 +58,39 @@ func carrySums(from, to *plan, s state, now int64) state {
 
 // charged returns the state of a key that has spent n at this instant, up to the most that
 // the plan lets a key owe.
-func (p *plan) charged(now, n int64) state {
-	if n = min(n, p.maxDebt); n > 0 {
-		return p.charge(state{at: now}, now, n)
+func (m *Meter) charged(now, n int64) State {
+	if n = min(n, m.maxDebt); n > 0 {
+		return m.charge(State{At: now}, now, n)
 	}
-	return state{at: now}
+	return State{At: now}
 }
 
 // capped returns a state with no more debt than the plan counts.
-func (s state) capped(p *plan) state {
-	switch p.family() {
+func (s State) capped(m *Meter) State {
+	switch m.family() {
 	case familyWindow:
-		s.n = min(s.n, p.maxDebt)
+		s.N = min(s.N, m.maxDebt)
 	case familyLog:
-		s.m = min(s.m, p.maxDebt)
+		s.M = min(s.M, m.maxDebt)
 	case familyBucket: // see convert
 	}
 	return s
 }
 
 // convert returns what is owed to another bucket as owed to this one: the same number of
-// units, and the same fraction of one, rounded up to a fraction of a nanosecond.
-func (t *tokenBucket) convert(from *tokenBucket, s state, now int64) state {
+// units, and the same fraction of one, rounded up to a fraction of a tick.
+func (t *tokenBucket) convert(from *tokenBucket, s State, now int64) State {
 	if t.per == from.per && t.units == from.units {
 		return s
 	}
 	n, rem := from.worth(s.owed(now))
-	part, left := mulDiv(rem, t.per, from.per)
+	part, left := MulDiv(rem, t.per, from.per)
 	if left > 0 {
 		part++
 	}
 	owed := t.plus(t.price(n), span{part / t.units, part % t.units})
-	if owed.ns >= century {
-		owed = span{ns: century}
+	if owed.ticks >= t.horizon {
+		owed = span{ticks: t.horizon}
 	}
-	return state{at: now + owed.ns, n: owed.frac}
+	return State{At: now + owed.ticks, N: owed.frac}
 }

@@ -1,7 +1,7 @@
-package ratelimit
+package meter
 
 // slidingCounter estimates what was spent in the last window's length from two
-// counts: state.n of the window that begins at state.at, and state.m of the one
+// counts: State.N of the window that begins at State.At, and State.M of the one
 // before it, weighed by how much of it still overlaps. A cost passes while
 //
 //	n + ceil(m · overlap) + cost ≤ units
@@ -14,7 +14,7 @@ package ratelimit
 // In each window at most units pass, and at most units in the last window's length if what
 // the window before counted was spent evenly. If it was not, up to twice units may pass.
 //
-// A fresh key has no phase: fresh and roll set state.at to now as soon as both counts are 0.
+// A fresh key has no phase: fresh and roll set State.At to now as soon as both counts are 0.
 // Without that, a key that has been idle would not be one that was never seen.
 type slidingCounter struct {
 	per, units int64
@@ -23,31 +23,31 @@ type slidingCounter struct {
 
 // roll moves the state on to the window that now is in. What is above units in one
 // window runs over into the next, so the window before never counts more than units.
-func (c *slidingCounter) roll(s state, now int64) state {
-	if now-s.at < c.per {
+func (c *slidingCounter) roll(s State, now int64) State {
+	if now-s.At < c.per {
 		return s
 	}
-	k := (now - s.at) / c.per
-	start := s.at + k*c.per
-	past, over := mul(k, c.units)
+	k := (now - s.At) / c.per
+	start := s.At + k*c.per
+	past, over := Mul(k, c.units)
 	// Each window that has passed took units of the count. The last of them took what
 	// was left then, which is what the window before counts now.
-	s.m = min(max(0, s.n-(past-c.units)), c.units)
-	s.n = max(0, s.n-past)
-	s.at = start
-	if over || s.n == 0 && s.m == 0 {
-		s.at, s.n, s.m = now, 0, 0
+	s.M = min(max(0, s.N-(past-c.units)), c.units)
+	s.N = max(0, s.N-past)
+	s.At = start
+	if over || s.N == 0 && s.M == 0 {
+		s.At, s.N, s.M = now, 0, 0
 	}
 	return s
 }
 
 // weight returns what of the window before still counts at an instant: all of it at the
 // beginning of this one or earlier, nothing at its end, and rounded up in between.
-func (c *slidingCounter) weight(s state, now int64) int64 {
-	if s.m == 0 {
+func (c *slidingCounter) weight(s State, now int64) int64 {
+	if s.M == 0 {
 		return 0
 	}
-	q, r := mulDiv(s.m, s.at+c.per-max(now, s.at), c.per)
+	q, r := MulDiv(s.M, s.At+c.per-max(now, s.At), c.per)
 	if r > 0 {
 		q++
 	}
@@ -56,115 +56,115 @@ func (c *slidingCounter) weight(s state, now int64) int64 {
 
 // earliest: in a window the weight of the one before only falls, so either the cost fits
 // as soon as the weight is low enough, or its own count is full and a later window is.
-func (c *slidingCounter) earliest(s state, now, cost int64) int64 {
+func (c *slidingCounter) earliest(s State, now, cost int64) int64 {
 	s = c.roll(s, now)
-	if s.n+cost > c.units {
+	if s.N+cost > c.units {
 		s = c.following(s, cost)
 	}
-	start := max(now, s.at)
-	room := c.units - cost - s.n
-	if room >= s.m { // even if all of the window before still counts
+	start := max(now, s.At)
+	room := c.units - cost - s.N
+	if room >= s.M { // even if all of the window before still counts
 		return s.behind(start)
 	}
 	// m·(end − t)/per ≤ room, solved for t. As room is an integer, so is the weight that
 	// is rounded up, and the two conditions are one.
-	left, _ := mulDiv(room, c.per, s.m)
-	return s.behind(max(start, satAdd(s.at, c.per)-left))
+	left, _ := MulDiv(room, c.per, s.M)
+	return s.behind(max(start, Add(s.At, c.per)-left))
 }
 
 // following returns the state at the start of the first window to come in which the cost
 // fits beside what runs over into it. The window before that is full, unless what
 // runs over ended there.
-func (c *slidingCounter) following(s state, cost int64) state {
-	k, used := s.n/c.units, s.n%c.units
+func (c *slidingCounter) following(s State, cost int64) State {
+	k, used := s.N/c.units, s.N%c.units
 	before := c.units
 	if used+cost > c.units {
 		k++
 		before, used = used, 0
 	}
-	return state{at: satAdd(s.at, k*c.per), n: used, m: before, detail: s.detail}
+	return State{At: Add(s.At, k*c.per), N: used, M: before, detail: s.detail}
 }
 
 // spend begins a window if the key is fresh, and else counts in the one that is open.
-func (c *slidingCounter) spend(s state, at, cost int64) state {
+func (c *slidingCounter) spend(s State, at, cost int64) State {
 	s = c.roll(s, at)
-	if s.n == 0 && s.m == 0 {
-		s.at = at
+	if s.N == 0 && s.M == 0 {
+		s.At = at
 	}
-	s.n = min(satAdd(s.n, cost), c.most)
+	s.N = min(Add(s.N, cost), c.most)
 	return s
 }
 
 // refund takes the spending out of the count that it is in. Until the window before has
 // left, a refund of what it counts takes effect with its weight.
-func (c *slidingCounter) refund(s state, now int64, sp spending, actual int64) state {
+func (c *slidingCounter) refund(s State, now int64, sp Spending, actual int64) State {
 	s = c.roll(s, now)
-	switch back := sp.cost - actual; {
-	case sp.at >= s.at:
-		s.n = max(0, s.n-back)
-	case sp.at >= s.at-c.per && !sp.changed:
+	switch back := sp.Cost - actual; {
+	case sp.At >= s.At:
+		s.N = max(0, s.N-back)
+	case sp.At >= s.At-c.per && !sp.Changed:
 		// If the limit has changed, the window before may have been shorter, and the
 		// spending may lie before it. Then it counts no longer, and to give it back
 		// would give back what others have spent.
-		s.m = max(0, s.m-back)
+		s.M = max(0, s.M-back)
 	}
 	return c.fresh(s, now)
 }
 
 // fresh forgets where the window began once nothing counts any more: a fresh key's first
 // spending begins one.
-func (c *slidingCounter) fresh(s state, now int64) state {
-	if s.n == 0 && s.m == 0 {
-		s.at = now
+func (c *slidingCounter) fresh(s State, now int64) State {
+	if s.N == 0 && s.M == 0 {
+		s.At = now
 	}
 	return s
 }
 
-func (c *slidingCounter) charge(s state, now, n int64) state { return c.spend(s, now, n) }
+func (c *slidingCounter) charge(s State, now, n int64) State { return c.spend(s, now, n) }
 
 // forgive takes from this window's count first, and then lowers the one before by so much
 // that it weighs n less now.
-func (c *slidingCounter) forgive(s state, now, n int64) state {
+func (c *slidingCounter) forgive(s State, now, n int64) State {
 	s = c.roll(s, now)
-	if n <= s.n {
-		s.n -= n
+	if n <= s.N {
+		s.N -= n
 		return c.fresh(s, now)
 	}
-	n -= s.n
-	s.n = 0
+	n -= s.N
+	s.N = 0
 	if weight := c.weight(s, now) - n; weight > 0 {
 		// Rounded down, the count weighs no more than that when it is rounded up.
-		s.m, _ = mulDiv(weight, c.per, s.at+c.per-max(now, s.at))
+		s.M, _ = MulDiv(weight, c.per, s.At+c.per-max(now, s.At))
 	} else {
-		s.m = 0
+		s.M = 0
 	}
 	return c.fresh(s, now)
 }
 
-func (c *slidingCounter) advance(s state, now int64) state { return c.roll(s, now) }
+func (c *slidingCounter) advance(s State, now int64) State { return c.roll(s, now) }
 
-func (c *slidingCounter) remaining(s state, now int64) int64 {
+func (c *slidingCounter) remaining(s State, now int64) int64 {
 	s = c.roll(s, now)
-	if s.behind(now) > now || s.at > now {
+	if s.behind(now) > now || s.At > now {
 		return 0
 	}
-	return max(0, c.units-s.n-c.weight(s, now))
+	return max(0, c.units-s.N-c.weight(s, now))
 }
 
 // regained: what is in a window counts to the end of the next one, with its weight.
-func (c *slidingCounter) regained(s state) int64 {
+func (c *slidingCounter) regained(s State) int64 {
 	switch {
-	case s.n > 0:
-		return satAdd(satAdd(s.at, (s.n-1)/c.units*c.per), 2*c.per)
-	case s.m > 0:
-		return satAdd(s.at, c.per)
+	case s.N > 0:
+		return Add(Add(s.At, (s.N-1)/c.units*c.per), 2*c.per)
+	case s.M > 0:
+		return Add(s.At, c.per)
 	}
-	return s.at
+	return s.At
 }
 
 // spent counts what the window before still weighs. What it has lost of its weight is
 // regained, and does not come back with another limit.
-func (c *slidingCounter) spent(s state, now int64) int64 {
+func (c *slidingCounter) spent(s State, now int64) int64 {
 	s = c.roll(s, now)
-	return satAdd(s.n+c.weight(s, now), ahead(s, now, c.per, c.units))
+	return Add(s.N+c.weight(s, now), ahead(s, now, c.per, c.units))
 }

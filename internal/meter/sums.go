@@ -1,4 +1,4 @@
-package ratelimit
+package meter
 
 // This file is what the runs of a sliding log come to: sums of costs. They are not kept up
 // to date with each entry, which would make every Allow slower, but worked out when a

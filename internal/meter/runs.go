@@ -1,4 +1,4 @@
-package ratelimit
+package meter
 
 // runs remembers what runs of neighbouring slots of a ring's buffer come to, so that a
 // question about many entries looks at few: 64 slots make a run, 64 runs make a longer

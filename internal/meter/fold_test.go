@@ -1,16 +1,15 @@
-package ratelimit
+package meter
 
 import (
 	"math"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
 // oneByOne is fold by its definition.
-func oneByOne(p *plan, l *ledger) state {
+func oneByOne(p *Meter, l *ledger) State {
 	s := l.base
 	for i := range l.entries.len() {
 		s = p.replay(s, l.get(i))
@@ -21,11 +20,11 @@ func oneByOne(p *plan, l *ledger) state {
 // booked returns a ledger of n bookings at random instants, at which they would not all be
 // booked: a limit may have changed since.
 func booked(rnd *rand.Rand, per, most int64, n int) *ledger {
-	l := &ledger{base: state{at: rnd.Int64N(per)}}
-	at := l.base.at
+	l := &ledger{base: State{At: rnd.Int64N(per)}}
+	at := l.base.At
 	for range n {
 		at += rnd.Int64N(per)*int64(rnd.IntN(3)) + 1
-		sp := spending{at: at, cost: 1 + rnd.Int64N(most)}
+		sp := Spending{At: at, Cost: 1 + rnd.Int64N(most)}
 		l.add(sp)
 	}
 	return l
@@ -33,27 +32,25 @@ func booked(rnd *rand.Rand, per, most int64, n int) *ledger {
 
 // What runs of bookings come to is remembered. It must be what the bookings come to.
 func TestFoldIsTheBookingsOneByOne(t *testing.T) {
-	slow := 30 * 365 * 24 * time.Hour
-	for _, limit := range []Limit{
-		TokenBucket(Per(7, 11), 20), TokenBucket(Per(7, 11), 2000), TokenBucket(Per(1, slow), 3), TokenBucket(Per(3, 1), 5),
-		LeakyBucket(Per(7, 11), 20), LeakyBucket(Per(7, 11), 2000), LeakyBucket(Per(1, slow), 3),
-		FixedWindow(Per(7, 50)), FixedWindow(Per(70, 50)), FixedWindow(Per(1, slow)),
-		SlidingCounter(Per(7, 50)), SlidingCounter(Per(70, 50)), SlidingCounter(Per(1, slow)),
+	const slow = 30 * 365 * 24 * hour
+	for _, m := range []*Meter{
+		meterOf(TokenBucket, 7, 11, 20), meterOf(TokenBucket, 7, 11, 2000), meterOf(TokenBucket, 1, slow, 3), meterOf(TokenBucket, 3, 1, 5),
+		meterOf(LeakyBucket, 7, 11, 20), meterOf(LeakyBucket, 7, 11, 2000), meterOf(LeakyBucket, 1, slow, 3),
+		meterOf(FixedWindow, 7, 50, 0), meterOf(FixedWindow, 70, 50, 0), meterOf(FixedWindow, 1, slow, 0),
+		meterOf(SlidingCounter, 7, 50, 0), meterOf(SlidingCounter, 70, 50, 0), meterOf(SlidingCounter, 1, slow, 0),
 	} {
 		for _, n := range []int{1, 63, 64, 65, 200, 5000, 10_000} {
-			foldAndChange(t, limit, n)
+			foldAndChange(t, m, n)
 		}
 	}
 }
 
-func foldAndChange(t *testing.T, limit Limit, n int) {
+func foldAndChange(t *testing.T, p *Meter, n int) {
 	rnd := rand.New(rand.NewPCG(uint64(n), 1))
-	p, err := newPlan(limit, 0)
-	require.NoError(t, err)
 	l := booked(rnd, 10, 20, n)
 	for i := range 40 {
 		l.entries.summed()
-		require.Equal(t, oneByOne(p, l), withoutDetail(p.fold(l)), "%v, %d bookings, change %d", limit, n, i)
+		require.Equal(t, oneByOne(p, l), withoutDetail(p.fold(l)), "%v, %d bookings, change %d", p.kind, n, i)
 		if l.entries.len() == 0 {
 			return
 		}
@@ -61,27 +58,27 @@ func foldAndChange(t *testing.T, limit Limit, n int) {
 	}
 }
 
-func withoutDetail(s state) state {
+func withoutDetail(s State) State {
 	s.detail = nil
 	return s
 }
 
 // change does something to a ledger that happens to one.
-func change(p *plan, l *ledger, rnd *rand.Rand) {
+func change(p *Meter, l *ledger, rnd *rand.Rand) {
 	i := rnd.IntN(l.entries.len())
 	switch rnd.IntN(6) {
 	case 0: // time passes
-		s := p.popDue(state{detail: &detail{ledger: l}}, l.get(min(i, 100)).at)
+		s := p.popDue(State{detail: &detail{ledger: l}}, l.get(min(i, 100)).At)
 		if s.detail == nil {
 			*l = ledger{base: s}
 		}
 	case 1:
 		l.reduceNewest(1 + rnd.Int64N(50))
 	case 2:
-		l.add(spending{at: l.entries.newest() + rnd.Int64N(100), cost: 1 + rnd.Int64N(20)})
+		l.add(Spending{At: l.entries.newest() + rnd.Int64N(100), Cost: 1 + rnd.Int64N(20)})
 	default:
 		sp := l.get(i)
-		l.reduce(sp.at, max(1, sp.cost-rnd.Int64N(2)))
+		l.reduce(sp.At, max(1, sp.Cost-rnd.Int64N(2)))
 	}
 }
 
@@ -177,14 +174,14 @@ func TestCancelledBookingsGiveTheirMemoryBack(t *testing.T) {
 // What is owed after two runs is what is owed after the one and then the other, however far
 // apart they are.
 func TestTwoFlowsAreOne(t *testing.T) {
-	bucket := newTokenBucket(Per(7, 11), 20)
+	bucket := bucketOf(7, 11, 20)
 	rnd := rand.New(rand.NewPCG(1, 5))
 	any := func() flow {
 		least := rnd.Int64N(100)
-		return flow{span{ns: least}, span{rnd.Int64N(50), 1 + rnd.Int64N(6)}, span{ns: least + rnd.Int64N(60)}}
+		return flow{span{ticks: least}, span{rnd.Int64N(50), 1 + rnd.Int64N(6)}, span{ticks: least + rnd.Int64N(60)}}
 	}
 	for range 20_000 {
-		f, g, s := any(), any(), state{at: rnd.Int64N(150)}
+		f, g, s := any(), any(), State{At: rnd.Int64N(150)}
 		require.Equal(t, bucket.pour(bucket.pour(s, f), g), bucket.pour(s, bucket.then(f, g)), "%+v, %+v then %+v", s, f, g)
 	}
 }

@@ -1,0 +1,45 @@
+package meter
+
+import (
+	"math"
+	"math/bits"
+)
+
+// span is a time of ticks + frac/units ticks, 0 ≤ frac < units. The units are those of
+// the bucket that counts in it, in lowest terms, so no rate needs rounding.
+type span struct{ ticks, frac int64 }
+
+func (d span) less(e span) bool { return d.ticks < e.ticks || d.ticks == e.ticks && d.frac < e.frac }
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// Mul returns a·b for numbers that are not negative, or true if that overflows.
+func Mul(a, b int64) (int64, bool) {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	return int64(lo), hi != 0 || int64(lo) < 0
+}
+
+// MulDiv returns a·b/d and the remainder, for numbers that are not negative and a
+// quotient below 2^63. The product has 128 bits.
+func MulDiv(a, b, d int64) (q, r int64) {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	if hi == 0 {
+		return int64(lo / uint64(d)), int64(lo % uint64(d))
+	}
+	uq, ur := bits.Div64(hi, lo, uint64(d))
+	return int64(uq), int64(ur)
+}
+
+// Add returns a + b, or the largest number if that overflows. It does not guard against
+// sums below the smallest.
+func Add(a, b int64) int64 {
+	if c := a + b; c >= a || b < 0 {
+		return c
+	}
+	return math.MaxInt64
+}

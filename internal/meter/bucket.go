@@ -1,0 +1,205 @@
+package meter
+
+import (
+	"math"
+	"math/bits"
+)
+
+// tokenBucket is the token bucket as a debt in time: State.At, and State.N in
+// fractions of 1/units of a tick, are the instant at which all that is spent is regained.
+// A key may spend as long as that instant is no further away than the time in which the
+// burst is regained. This is the virtual scheduling algorithm of ITU-T I.371 (GCRA), with
+// the theoretical arrival time kept as a fraction, so that no rate is rounded.
+//
+// Over any interval t it admits at most burst + rate·t. That holds because each cost moves
+// the instant by its whole price, and only the passing of time brings it closer.
+type tokenBucket struct {
+	per, units int64 // one unit of cost takes per/units ticks to regain, in lowest terms
+	capacity   int64
+	one, full  span  // in which a cost of 1, and the whole capacity, are regained
+	horizon    int64 // the longest that is owed
+}
+
+func newTokenBucket(l Limit) tokenBucket {
+	g := gcd(l.Per, l.Units)
+	t := tokenBucket{per: l.Per / g, units: l.Units / g, capacity: l.Burst, horizon: l.Horizon}
+	t.one = span{t.per / t.units, t.per % t.units}
+	t.full = t.price(t.capacity)
+	return t
+}
+
+// bounds returns how much may be owed, and how far ahead may be booked: as much as is
+// regained within the horizon, and no less than the capacity.
+func (t *tokenBucket) bounds(most int64) (maxDebt, maxAhead int64) {
+	n, _ := t.worth(span{ticks: t.horizon})
+	maxDebt = max(min(n, most), t.capacity)
+	return maxDebt, max(0, t.price(maxDebt).ticks-t.full.ticks)
+}
+
+// price returns the time in which n units are regained, at most the horizon. A cost of 1 is
+// by far the most frequent, and its price is known.
+func (t *tokenBucket) price(n int64) span {
+	if n == 1 {
+		return t.one
+	}
+	hi, lo := bits.Mul64(uint64(n), uint64(t.per))
+	if hi >= uint64(t.units) {
+		return span{ticks: t.horizon}
+	}
+	ticks, frac := bits.Div64(hi, lo, uint64(t.units))
+	if ticks >= uint64(t.horizon) {
+		return span{ticks: t.horizon}
+	}
+	return span{int64(ticks), int64(frac)}
+}
+
+// worth returns how many units, and how many 1/per of one, are regained in a span.
+func (t *tokenBucket) worth(d span) (n, rem int64) {
+	hi, lo := bits.Mul64(uint64(d.ticks), uint64(t.units))
+	lo, carry := bits.Add64(lo, uint64(d.frac), 0)
+	if hi += carry; hi == 0 {
+		return int64(min(lo/uint64(t.per), math.MaxInt64)), int64(lo % uint64(t.per))
+	}
+	if hi >= uint64(t.per) {
+		return math.MaxInt64, 0
+	}
+	q, r := bits.Div64(hi, lo, uint64(t.per))
+	return int64(min(q, math.MaxInt64)), int64(r)
+}
+
+func (t *tokenBucket) plus(a, b span) span {
+	c := span{a.ticks + b.ticks, a.frac + b.frac}
+	if c.frac >= t.units {
+		c.ticks, c.frac = c.ticks+1, c.frac-t.units
+	}
+	return c
+}
+
+func (t *tokenBucket) minus(a, b span) span {
+	c := span{a.ticks - b.ticks, a.frac - b.frac}
+	if c.frac < 0 {
+		c.ticks, c.frac = c.ticks-1, c.frac+t.units
+	}
+	return c
+}
+
+// fits returns the first instant at which owed + price ≤ full, rounded up. The two
+// fractions together may be more than one tick, and each part of one rounds up.
+func (t *tokenBucket) fits(s State, now, cost int64) int64 {
+	whole, frac := s.At, s.N
+	if whole < now {
+		whole, frac = now, 0
+	}
+	price := t.one
+	if cost != 1 {
+		price = t.price(cost)
+	}
+	at := whole - t.full.ticks + price.ticks
+	if frac += price.frac - t.full.frac; frac > t.units {
+		at += 2
+	} else if frac > 0 {
+		at++
+	}
+	return max(at, now)
+}
+
+// earliest: what is booked is spent already, so the cost fits behind it whenever it fits,
+// but not before the last booking's instant.
+func (t *tokenBucket) earliest(s State, now, cost int64) int64 {
+	return s.behind(t.fits(s, now, cost))
+}
+
+func (t *tokenBucket) spend(s State, at, cost int64) State {
+	if s.At < at {
+		s.At, s.N = at, 0
+	}
+	return t.owe(s, at, cost)
+}
+
+// owe adds a cost to what is owed, up to the horizon. Only bookings that were made under
+// another limit can add up to more. The sum may overflow, the difference does not.
+func (t *tokenBucket) owe(s State, at, cost int64) State {
+	d := t.plus(span{s.At, s.N}, t.price(cost))
+	if d.ticks-at >= t.horizon {
+		d = span{ticks: Add(at, t.horizon)}
+	}
+	s.At, s.N = d.ticks, d.frac
+	return s
+}
+
+// refund counts as if the spending had been the first to be regained since its instant. It
+// may be behind others in truth; then less is given back than could be, and the bound
+// holds for every interval.
+func (t *tokenBucket) refund(s State, now int64, sp Spending, actual int64) State {
+	if sp.Changed {
+		return s // how much was regained at the other rate is not known
+	}
+	left := t.minus(t.price(sp.Cost), span{ticks: max(0, now-sp.At)})
+	back := t.price(sp.Cost - actual)
+	if left.less(back) {
+		back = left
+	}
+	return t.regain(s, now, back)
+}
+
+// regain reduces the debt by a span, if that is not below zero.
+func (t *tokenBucket) regain(s State, now int64, back span) State {
+	if back.ticks < 0 {
+		return s
+	}
+	owed := t.minus(s.owed(now), back)
+	if owed.ticks < 0 {
+		owed = span{}
+	}
+	s.At, s.N = now+owed.ticks, owed.frac
+	return s
+}
+
+func (t *tokenBucket) charge(s State, now, n int64) State { return t.spend(s, now, n) }
+
+func (t *tokenBucket) forgive(s State, now, n int64) State { return t.regain(s, now, t.price(n)) }
+
+// advance makes all instants that are past one, so that a fresh key has no fraction.
+func (t *tokenBucket) advance(s State, now int64) State {
+	if t.regained(s) <= now {
+		s.At, s.N = now, 0
+	}
+	return s
+}
+
+func (t *tokenBucket) remaining(s State, now int64) int64 {
+	if s.behind(now) > now {
+		return 0
+	}
+	return t.room(s, now)
+}
+
+// room returns what fits beside what is owed.
+func (t *tokenBucket) room(s State, now int64) int64 {
+	owed := s.owed(now)
+	if owed == (span{}) {
+		return t.capacity
+	}
+	left := t.minus(t.full, owed)
+	if left.ticks < 0 {
+		return 0
+	}
+	n, _ := t.worth(left)
+	return n
+}
+
+func (t *tokenBucket) regained(s State) int64 {
+	if s.N > 0 {
+		return s.At + 1
+	}
+	return s.At
+}
+
+// spent rounds up, so that a changed limit does not round a spending away.
+func (t *tokenBucket) spent(s State, now int64) int64 {
+	n, rem := t.worth(s.owed(now))
+	if rem > 0 {
+		n++
+	}
+	return n
+}

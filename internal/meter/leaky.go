@@ -1,0 +1,58 @@
+package meter
+
+// leakyBucket is a queue of work that leaves evenly, at the rate: the leaky bucket
+// as a queue, as in traffic shaping (J. S. Turner, "New directions in communications",
+// 1986; RFC 2475 calls it a shaper). What enters the queue is counted as by a token
+// bucket whose burst is the queue's capacity, so over any interval t at most queue +
+// rate·t enters. Each cost leaves when all before it has drained.
+//
+// State.At is the end of the queue: the instant at which all that has entered has drained.
+type leakyBucket struct{ tokenBucket }
+
+// leaves returns when a cost that enters now may leave: after all that entered before it.
+// If that is not a whole tick, at is rounded up and part is the fraction.
+func (l *leakyBucket) leaves(s State, now int64) (at, part int64) {
+	if at = l.regained(s); at <= now {
+		return now, 0
+	}
+	return at, s.N
+}
+
+// earliest returns when the cost may enter the queue. What is booked does not hold it up
+// further: it is in the queue already.
+func (l *leakyBucket) earliest(s State, now, cost int64) int64 { return l.fits(s, now, cost) }
+
+// spend books the cost to leave at that instant. If that is the end of the queue, rounded
+// up, the cost is added to the end itself, so that no fraction is lost.
+func (l *leakyBucket) spend(s State, at, cost int64) State {
+	if l.regained(s) < at {
+		s.At, s.N = at, 0
+	}
+	return l.owe(s, at, cost)
+}
+
+// replay books the cost at the place in the queue that it had: at its instant, or the
+// fraction before it. What was given back before it leaves a gap there.
+func (l *leakyBucket) replay(s State, sp Spending) State {
+	if begin := sp.begin(); (span{s.At, s.N}).less(begin) {
+		s.At, s.N = begin.ticks, begin.frac
+	}
+	return l.owe(s, sp.At, sp.Cost)
+}
+
+// charge adds to the queue's end.
+func (l *leakyBucket) charge(s State, now, n int64) State {
+	return l.owe(l.advance(s, now), now, n)
+}
+
+// refund gives back only at the queue's end: what entered later keeps its place.
+func (l *leakyBucket) refund(s State, now int64, sp Spending, actual int64) State {
+	end := l.plus(sp.begin(), l.price(sp.Cost))
+	if end.less(span{s.At, s.N}) {
+		return s
+	}
+	return l.tokenBucket.refund(s, now, sp, actual)
+}
+
+// remaining returns the room in the queue, however long what enters it is delayed.
+func (l *leakyBucket) remaining(s State, now int64) int64 { return l.room(s, now) }

@@ -1,0 +1,256 @@
+// Package meter counts what a key has spent under a limit: the arithmetic of the five
+// algorithms, of bookings, debts and limits that change.
+//
+// It knows no key, holds no lock, reads no clock and has no unit of time. Instants are
+// int64 ticks since an origin of the caller's. A caller gives each call the instant now, and
+// never one before the last that it gave for the same state. Package ratelimit counts in
+// ticks.
+//
+// A [Meter] is a limit made ready. A [State] is what one key has spent under it. Questions
+// ([Meter.Offer], [Meter.Remaining], [Meter.Regained]) leave the state as it is. What
+// changes it takes a pointer: [Meter.Advance] brings it to now, [Meter.Accept] accepts an
+// offer, [Meter.Take] and [Meter.Allow] are all of that in one, [Meter.Settle] and [Meter.Adjust] correct it, and [Meter.Migrate] puts it under another
+// limit.
+package meter
+
+import "math"
+
+// Kind is an algorithm.
+type Kind uint8
+
+const (
+	TokenBucket Kind = iota + 1
+	LeakyBucket
+	FixedWindow
+	SlidingLog
+	SlidingCounter
+)
+
+// Limit is what a [Meter] is made from. All figures are above 0.
+type Limit struct {
+	Kind
+	Units, Per int64 // so many units are regained in so many ticks, or in each window of that length
+	Burst      int64 // of a token bucket, or a leaky bucket's queue; else of no meaning
+
+	// Horizon bounds every span of time that a budget is counted in: the time in which the
+	// capacity is regained, which must not be above it, how far ahead is booked, and the
+	// debt of one key. Four times the horizon must not overflow.
+	Horizon int64
+
+	// Most bounds what a key may owe. Twice that must not overflow.
+	Most int64
+}
+
+// Meter is a limit made ready to be asked. It is immutable, so all keys under the limit
+// share it without a lock. The zero Meter counts nothing; only [Meter.Counts] may be called.
+type Meter struct {
+	algorithm
+
+	// The fields that every decision reads come first.
+	log     bool         // the algorithm is the sliding log, whose bookings are among its entries
+	ordered bool         // the algorithm spends only on a state that has been advanced to now
+	token   *tokenBucket // the algorithm, if it is that one: Allow has a shorter way for it
+	leaky   *leakyBucket // the algorithm, if it is that one, which delays what it admits; else nil
+
+	// Without these two bounds, sums of instants and of costs could overflow.
+	maxDebt  int64 // how much may be owed
+	maxAhead int64 // how far ahead may be booked
+
+	kind Kind
+}
+
+// New returns the meter of a limit, which the caller has validated. A kind that has no case
+// here is a mistake of ours: without an algorithm it would allow all.
+func New(l Limit) Meter {
+	m := Meter{kind: l.Kind}
+	switch l.Kind {
+	case TokenBucket:
+		t := newTokenBucket(l)
+		m.algorithm, m.token = &t, &t
+		m.maxDebt, m.maxAhead = t.bounds(l.Most)
+	case LeakyBucket:
+		// It takes what fits into the queue now and delays it, so what is booked ahead is
+		// the queue itself.
+		m.leaky = &leakyBucket{newTokenBucket(l)}
+		m.algorithm, m.ordered = m.leaky, true
+		m.maxDebt, _ = m.leaky.bounds(l.Most)
+		m.maxAhead = math.MaxInt64 // bounded by the queue's capacity
+	case FixedWindow, SlidingLog, SlidingCounter:
+		m.window(l)
+	default:
+		panic("meter: no algorithm of that kind")
+	}
+	m.family() // panics if there is none
+	return m
+}
+
+// window makes the meter that of an algorithm that counts units for each window. A debt runs
+// over into whole windows, so its bound is a number of windows too: as many as there are
+// in the horizon, as long as twice their units can be counted.
+func (m *Meter) window(l Limit) {
+	windows := min(l.Horizon/l.Per, l.Most/l.Units)
+	m.maxDebt, m.maxAhead = windows*l.Units, max(0, (windows-1)*l.Per)
+	switch l.Kind {
+	case FixedWindow:
+		m.algorithm = &fixedWindow{l.Per, l.Units, m.maxDebt}
+	case SlidingCounter:
+		m.algorithm = &slidingCounter{l.Per, l.Units, m.maxDebt}
+	case SlidingLog:
+		m.algorithm, m.log, m.ordered = &slidingLog{l.Per, l.Units}, true, true
+	}
+}
+
+// Counts reports whether the meter has anything to count.
+func (m *Meter) Counts() bool { return m.algorithm != nil }
+
+// Delays reports whether what is admitted may be delayed: a leaky bucket's queue. Other
+// meters let a cost through at once, unless it is booked.
+func (m *Meter) Delays() bool { return m.leaky != nil }
+
+// Advance brings a state to now. Accept wants a state that has been.
+func (m *Meter) Advance(s *State, now int64) {
+	if s.detail != nil || m.ordered {
+		m.advanceTo(s, now)
+	}
+}
+
+func (m *Meter) advanceTo(s *State, now int64) {
+	if s.detail != nil && !m.log {
+		*s = m.catchUp(*s, now)
+	}
+	if m.ordered {
+		*s = m.advance(*s, now)
+	}
+}
+
+// Allow spends a cost if that can be now, or can enter a leaky bucket's queue, and reports
+// whether it did. It is Take for a caller who needs only the yes or no.
+func (m *Meter) Allow(s *State, now, cost int64) bool {
+	t := m.token
+	if t == nil || s.detail != nil {
+		return m.allow(s, now, cost)
+	}
+	// The most frequent case, without a call. What is owed is counted from now, because an
+	// instant and two spans of the horizon may add up to more than 2^63.
+	owed := span{s.At - now, s.N}
+	if owed.ticks < 0 {
+		owed = span{}
+	}
+	price := t.one
+	if cost != 1 {
+		price = t.price(cost)
+	}
+	if owed = t.plus(owed, price); t.full.less(owed) {
+		return false
+	}
+	s.At, s.N = now+owed.ticks, owed.frac
+	return true
+}
+
+// allow is Allow for any algorithm, and with bookings.
+func (m *Meter) allow(s *State, now, cost int64) bool {
+	m.Advance(s, now)
+	if m.earliest(*s, now, cost) > now {
+		return false
+	}
+	if m.leaky == nil && s.detail == nil {
+		*s = m.spend(*s, now, cost)
+		return true
+	}
+	o := Offer{At: now}
+	if m.leaky != nil {
+		o.At, o.Part = m.leaky.leaves(*s, now)
+	}
+	m.Accept(s, now, o, cost, false)
+	return true
+}
+
+// Take is Advance, Offer, and Accept if the offer is not a denial.
+func (m *Meter) Take(s *State, mo Moment, cost, ahead int64, keep bool) Offer {
+	m.Advance(s, mo.Now)
+	o := m.Offer(*s, mo, cost, ahead)
+	switch {
+	case o.Denied(mo.Reading):
+	case s.detail == nil && !keep: // as Accept has it: most decisions save the call
+		*s = m.spend(*s, o.At, cost)
+	default:
+		m.Accept(s, mo.Now, o, cost, keep)
+	}
+	return o
+}
+
+// Accept spends a cost as was offered, in a state that has been advanced to now. No other
+// call may come in between. If the caller wants to keep apart what is spent at a later instant,
+// all of it can be given back until then.
+func (m *Meter) Accept(s *State, now int64, o Offer, cost int64, keep bool) {
+	if s.detail == nil && !(keep && o.At > now) {
+		*s = m.spend(*s, o.At, cost)
+	} else {
+		*s = m.book(*s, o.Spending(cost))
+	}
+}
+
+// Remaining returns the largest cost that would be spent now, 0 if there is none.
+func (m *Meter) Remaining(s State, now int64) int64 { return m.remaining(s, now) }
+
+// Regained returns the first instant at which the key is fresh: all that it has spent is
+// regained. The instant may be past.
+func (m *Meter) Regained(s State) int64 { return m.regained(s) }
+
+// Refresh brings a state up to date after what was booked has been given back, without
+// advancing it. Before a question about a state that has not been advanced, it has to be called.
+func (m *Meter) Refresh(s *State) {
+	if s.detail != nil {
+		*s = m.refold(*s)
+	}
+}
+
+// Settle makes good the difference between the cost of a spending and what it actually was.
+// What is above is charged, as a debt if need be. What is below is given back, as far
+// as it has not been regained and others do not depend on it.
+func (m *Meter) Settle(s *State, now int64, sp Spending, actual int64) {
+	*s = m.settle(m.popDue(*s, now), now, sp, actual)
+}
+
+// Adjust charges a delta above 0, as a debt if need be, and forgives one below: what is booked
+// last first.
+func (m *Meter) Adjust(s *State, now, delta int64) {
+	m.Advance(s, now)
+	*s = m.adjust(*s, now, delta)
+}
+
+// drain returns the meter's algorithm as a token bucket, if it counts like one: a leaky
+// bucket's state is the same debt in time.
+func (m *Meter) drain() *tokenBucket {
+	switch a := m.algorithm.(type) {
+	case *tokenBucket:
+		return a
+	case *leakyBucket:
+		return &a.tokenBucket
+	}
+	return nil
+}
+
+// family says what a meter's state counts. Within a family, what is spent carries over
+// from one limit to another exactly.
+type family int
+
+const (
+	familyBucket family = iota // the time until all is regained
+	familyWindow               // what is spent since a window's beginning
+	familyLog                  // each spending
+)
+
+// family returns the algorithm's family. An algorithm that is not named here must not pass
+// for one that is.
+func (m *Meter) family() family {
+	switch m.kind {
+	case TokenBucket, LeakyBucket:
+		return familyBucket
+	case FixedWindow, SlidingCounter:
+		return familyWindow
+	case SlidingLog:
+		return familyLog
+	}
+	panic("meter: no family of that kind")
+}

@@ -1,0 +1,304 @@
+package meter
+
+import "math"
+
+// slidingLog remembers each spending for as long as the window is. The spendings are the
+// entries of detail.log, which cost State.N in sum. A booking is an entry with an
+// instant that is still to come. The entries are in the order of their instants, and
+// a new one goes behind all others.
+//
+// In any window of length per, beginning or ending anywhere, at most units pass. An
+// entry counts from its instant on, and no longer at its instant + per.
+//
+// A debt (State.M) is what does not fit into a window. Its parts are spent by themselves
+// as soon as they fit: units at State.At, units again after each per, and what is left
+// at last. It is kept as one figure, because it may last as long as the horizon. A part that is
+// due becomes an entry.
+//
+// A key with n entries takes amortised O(1) to spend, and O(log n) to be asked how much
+// counts or when something fits. So one key with a large limit does not hold up the others
+// that wait for its lock.
+type slidingLog struct{ per, units int64 }
+
+// lastDebt returns the last part of the debt. A question about the time after it needs no
+// other part: each is a window older than the next, so they have left by then. Before it
+// nothing else fits.
+func (l *slidingLog) lastDebt(s State) entry {
+	if s.M == 0 {
+		return entry{at: math.MinInt64}
+	}
+	k := (s.M - 1) / l.units
+	return entry{Add(s.At, k*l.per), s.M - k*l.units}
+}
+
+// newest returns the instant of the last spending, or one before all others.
+func (l *slidingLog) newest(s State) int64 {
+	if s.detail == nil {
+		return math.MinInt64
+	}
+	return max(s.log.newest(), l.lastDebt(s).at)
+}
+
+// earliest: a spending goes behind all others, so nothing that comes later takes its
+// place. At that time the entries, the last debt and the cost exceed the units by some
+// amount, and enough of the oldest has to leave first. What has left already is among
+// the oldest, so it makes no difference whether it was dropped.
+func (l *slidingLog) earliest(s State, now, cost int64) int64 {
+	if s.detail == nil {
+		return now
+	}
+	debt := l.lastDebt(s)
+	now = max(now, s.log.newest(), debt.at)
+	// State.N is bounded: no more is booked or owed than Limit.Most, and a window more.
+	if excess := s.N + debt.cost - (l.units - cost); excess > 0 {
+		now = max(now, l.freed(s, debt, excess))
+	}
+	return now
+}
+
+// freed returns when so much of what is spent will have left the window. The excess is at
+// most all of it, because no cost is above the units.
+func (l *slidingLog) freed(s State, debt entry, excess int64) int64 {
+	r := &s.log
+	if debt.cost > 0 {
+		// The last debt lies between two entries, or after all of them. If those before
+		// it are not enough, it is the next to leave, and then those behind it.
+		before := total(r, r.search(Add(debt.at, 1)))
+		if before < excess && before >= excess-debt.cost {
+			return Add(debt.at, l.per)
+		}
+		if before < excess {
+			excess -= debt.cost
+		}
+	}
+	return Add(r.get(covering(r, excess)-1).at, l.per)
+}
+
+// spend adds an entry, whether it fits or not. The instant is not before the newest: that
+// is what earliest sees to, and what keeps the entries in order without a search.
+func (l *slidingLog) spend(s State, at, cost int64) State {
+	if s.detail == nil {
+		s.detail = new(detail)
+	}
+	s.log.add(entry{at, cost})
+	s.N += cost
+	return s
+}
+
+// refund takes the cost out of the entry of that instant, if it still counts. Entries of
+// one instant are one, and no spending gives back more than its own cost.
+func (l *slidingLog) refund(s State, now int64, sp Spending, actual int64) State {
+	if s = l.advance(s, now); s.detail != nil {
+		s.N -= s.log.reduce(sp.At, sp.Cost-actual)
+	}
+	return s
+}
+
+// charge adds an entry if that fits now, and else a debt.
+func (l *slidingLog) charge(s State, now, n int64) State {
+	if s = l.advance(s, now); s.M == 0 && n <= l.units && l.earliest(s, now, n) == now {
+		return l.spend(s, now, n)
+	}
+	return l.advance(l.indebt(s, now, n), now)
+}
+
+// indebt adds n to the debt. All of the debt begins anew where its first part fits, which
+// is no later than before as long as there are no bookings behind it.
+func (l *slidingLog) indebt(s State, now, n int64) State {
+	if s.detail == nil {
+		s.detail = new(detail)
+	}
+	n += s.M
+	s.M = 0 // or the old debt would have to leave before the new one fits
+	s.At, s.M = l.earliest(s, now, min(n, l.units)), n
+	return s
+}
+
+// forgive takes from the debt first, which is the newest of what is spent, unless bookings
+// lie behind it.
+func (l *slidingLog) forgive(s State, now, n int64) State {
+	s = l.advance(s, now) // what has left the window is not there to be forgiven
+	off := min(n, s.M)
+	s.M -= off
+	if s.detail != nil {
+		s.N -= s.log.reduceNewest(n - off)
+	}
+	return s
+}
+
+// advance drops what the window has left behind, and makes entries of what is due of the
+// debt. Each entry is dropped once, so that is amortised O(1).
+func (l *slidingLog) advance(s State, now int64) State {
+	if s.detail == nil {
+		return s
+	}
+	if s.M > 0 && s.At <= now {
+		s = l.due(s, now)
+	}
+	r := &s.log
+	if r.newest() <= now-l.per { // an idle key: all at once
+		s.N = 0
+		r.popFront(r.len())
+		return s
+	}
+	k := 0
+	for ; r.slot(k).at <= now-l.per; k++ { // ends at the newest, which stays
+		s.N -= r.slot(k).cost
+	}
+	if k > 0 {
+		r.popFront(k)
+	}
+	return s
+}
+
+// due makes an entry of the part of the debt that is in the window now. The parts before
+// it have left the window, and so have most entries before it; bookings may lie behind.
+func (l *slidingLog) due(s State, now int64) State {
+	k := (now - s.At) / l.per
+	if past, over := Mul(k, l.units); over || past >= s.M {
+		s.M = 0 // the last part has left as well
+		return s
+	}
+	s.M -= k * l.units
+	s.At += k * l.per
+	part := min(s.M, l.units)
+	s.log.insert(entry{s.At, part}) // its instant is past, but it counts until s.at + per
+	s.N += part
+	s.M -= part
+	s.At += l.per
+	return s
+}
+
+// remaining is 0 as long as something is booked or owed for later: what fits before it
+// would push it out of its place.
+func (l *slidingLog) remaining(s State, now int64) int64 {
+	if s.detail == nil {
+		return l.units
+	}
+	debt := l.lastDebt(s)
+	if max(s.log.newest(), debt.at) > now {
+		return 0
+	}
+	n := l.counts(s, now)
+	if debt.at > now-l.per {
+		n += debt.cost
+	}
+	return max(0, l.units-n)
+}
+
+// counts returns how much the entries count for at an instant, bookings included. What the
+// window has left behind may not have been dropped, because a question changes nothing.
+func (l *slidingLog) counts(s State, now int64) int64 {
+	r := &s.log
+	switch since := now - l.per; {
+	case r.newest() <= since: // a Peek of an idle key
+		return 0
+	case r.slot(0).at > since: // nothing has left since the last decision
+		return s.N
+	default:
+		return s.N - total(r, r.search(since+1))
+	}
+}
+
+// regained returns when the last spending leaves. Until then the key can be told from one
+// that was never seen.
+func (l *slidingLog) regained(s State) int64 {
+	if at := l.newest(s); at != math.MinInt64 {
+		return Add(at, l.per)
+	}
+	return math.MinInt64
+}
+
+// spent is what counts, and what is still to come of the debt: of parts whose time has
+// come, the last one may count, and those before it do not.
+func (l *slidingLog) spent(s State, now int64) int64 {
+	if s.detail == nil {
+		return 0
+	}
+	n := l.counts(s, now)
+	if s.M == 0 {
+		return n
+	}
+	if s.At > now {
+		return n + s.M
+	}
+	past, over := Mul((now-s.At)/l.per, l.units)
+	if over {
+		past = s.M
+	}
+	return n + max(0, s.M-past)
+}
+
+// replaced returns a state of another log with its debt placed anew: as much of it as there
+// is room for now, which is what a key with so much spent would have been charged at
+// once, and the rest behind all else. A debt that lies behind a booking may be a part of
+// what is booked, and does not come before it.
+func (l *slidingLog) replaced(s State, now int64) State {
+	debt, at := s.M, s.At
+	if debt == 0 {
+		return s
+	}
+	s.M = 0
+	s = l.advance(s, now)
+	if i := s.log.search(now + 1); i == s.log.len() || at <= s.log.get(i).at {
+		if part := min(debt, l.units-s.N); part > 0 {
+			s.log.insert(entry{now, part})
+			s.N += part
+			debt -= part
+		}
+	}
+	if debt == 0 {
+		return s
+	}
+	return l.indebt(s, now, debt)
+}
+
+// aside returns a state that advance may change while the given one stays as it is. They
+// share the entries: to drop the oldest moves only the beginning. Where there is a debt,
+// entries may have to be written, and so they are copied.
+func (l *slidingLog) aside(s State) State {
+	if s.detail == nil {
+		return s
+	}
+	s.log.summed() // so that what is worked out for the copy is remembered for both
+	d := *s.detail
+	if s.M > 0 {
+		d.log = d.log.clone()
+	}
+	s.detail = &d
+	return s
+}
+
+// bookings returns what is booked for later, and its sum.
+func (l *slidingLog) bookings(s State, now int64) (booked ring[stretch], n int64) {
+	if s.detail == nil {
+		return booked, 0
+	}
+	for i := s.log.search(now + 1); i < s.log.len(); i++ {
+		if e := s.log.get(i); e.cost > 0 {
+			booked.push(e)
+			n += e.cost
+		}
+	}
+	return booked, n
+}
+
+// carried spends what was booked under a limit of another kind. At its instant a booking
+// keeps as much as a window holds, and what is above that becomes a debt. A debt that
+// was charged behind a booking is a part of it, and stays one that way.
+func (l *slidingLog) carried(s State, now int64, booked *ring[stretch]) State {
+	debt := int64(0)
+	for i := range booked.len() {
+		e := booked.get(i)
+		if e.cost == 0 { // given back
+			continue
+		}
+		fits := min(e.cost, l.units)
+		s = l.spend(s, e.at, fits)
+		debt = Add(debt, e.cost-fits)
+	}
+	if debt == 0 {
+		return s
+	}
+	return l.indebt(s, now, debt)
+}
