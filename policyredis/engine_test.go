@@ -43,6 +43,12 @@ func TestMain(m *testing.M) {
 // none, the test is skipped; in CI it fails.
 func server(t *testing.T) string {
 	t.Helper()
+	addr, _ := serverProcess(t)
+	return addr
+}
+
+func serverProcess(t *testing.T) (string, *os.Process) {
+	t.Helper()
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		if os.Getenv("CI") == "true" {
@@ -64,7 +70,7 @@ func server(t *testing.T) string {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer client.Close()
 	require.Eventually(t, func() bool { return client.Ping(context.Background()).Err() == nil }, 30*time.Second, 10*time.Millisecond)
-	return addr
+	return addr, cmd.Process
 }
 
 func parsed(t *testing.T, text string) *policy.Set {

@@ -16,14 +16,15 @@ import (
 
 // twin plays the same calls on a limiter in Redis and on one in memory.
 type twin struct {
-	t      *testing.T
-	rng    *rand.Rand
-	clock  *ratelimittest.Clock
-	memory *ratelimit.Keyed[string]
-	remote *Limiter
-	limit  ratelimit.Limit
-	open   []openPair
-	log    []string
+	t       *testing.T
+	rng     *rand.Rand
+	clock   *ratelimittest.Clock
+	memory  *ratelimit.Keyed[string]
+	remote  *Limiter
+	limit   ratelimit.Limit
+	open    []openPair
+	booking bool // it books ahead
+	log     []string
 }
 
 // openPair is one reservation in both.
@@ -41,7 +42,7 @@ func newTwin(t *testing.T, client redis.UniversalClient, limit ratelimit.Limit, 
 	require.NoError(t, err)
 	remote, err := New(client, limit, &Options{Name: name, Timeout: 10 * time.Second})
 	require.NoError(t, err)
-	return &twin{t: t, rng: rand.New(rand.NewPCG(seed, 1)), clock: clock, memory: memory, remote: onClock(remote, clock), limit: limit}
+	return &twin{t: t, rng: rand.New(rand.NewPCG(seed, 1)), clock: clock, memory: memory, remote: onClock(remote, clock), limit: limit, booking: true}
 }
 
 func (w *twin) note(format string, args ...any) {
@@ -97,7 +98,10 @@ func (w *twin) step(n int) {
 }
 
 func (w *twin) reserve(cost int) {
-	ahead := time.Duration(w.rng.Int64N(int64(3*w.limit.Rate.Per)/1000)) * time.Microsecond
+	ahead := time.Duration(0)
+	if w.booking {
+		ahead = time.Duration(w.rng.Int64N(int64(3*w.limit.Rate.Per)/1000)) * time.Microsecond
+	}
 	r, err := w.memory.Reserve(context.Background(), twinKey, cost, ahead)
 	q, err2 := w.remote.Reserve(context.Background(), twinKey, cost, ahead)
 	w.same(fmt.Sprintf("Reserve(%d, %v)", cost, ahead), r.Decision, q.Decision, err, err2)

@@ -197,3 +197,20 @@ func TestADeniedBookingOnALogReadsAPartOfIt(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, r.Allowed)
 }
+
+// A debt that a tightened log has made waits no longer than a new one would once the limit is
+// raised again.
+func TestARaisedLogPlacesItsDebtAnew(t *testing.T) {
+	f := newFixture(t)
+	l := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(12)), "raised")
+	require.True(t, l.Allow("k", 3))
+	require.NoError(t, l.SetLimit(ratelimit.SlidingLog(ratelimit.PerHour(2))))
+	require.False(t, l.Allow("k", 1))
+	require.NoError(t, l.Adjust(t.Context(), "k", 1)) // which puts the key under it
+	require.NoError(t, l.SetLimit(ratelimit.SlidingLog(ratelimit.PerHour(8))))
+	assert.Equal(t, 4, f.left(l, "k"))
+	require.NoError(t, l.Adjust(t.Context(), "k", 6))
+	assert.Zero(t, f.left(l, "k"))
+	f.clock.Advance(time.Hour)
+	assert.Equal(t, 2, f.left(l, "k"), "the 6 did not fit before")
+}

@@ -33,6 +33,7 @@ local function carrySpent(from, to, s, now, ahead)
   algorithms[from.kind].advance(from, s, now)
   if from.kind <= LEAKY and to.kind <= LEAKY then return convert(from, to, s, now) end
   if from.kind == LOG and to.kind == LOG then
+    log.replace(to, s, now)
     s.n = min(s.n, to.debt)
   elseif from.kind == COUNTER and to.kind == COUNTER and to.per >= from.per or from.kind == FIXED and to.kind == FIXED then
     s.n = min(s.n, to.debt)

@@ -1,0 +1,116 @@
+package redislimit
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// changer is a twin whose limit changes, and whose key expires in Redis as it would if the
+// server's clock were the test's. Its limits regain so slowly that no key expires by itself while
+// the test runs.
+type changer struct {
+	*twin
+	client *redis.Client
+}
+
+func slowLimits() (all []ratelimit.Limit) {
+	for _, r := range []ratelimit.Rate{ratelimit.PerHour(10), ratelimit.PerHour(100), ratelimit.PerDay(4), ratelimit.Per(8, 2*time.Hour)} {
+		all = append(all, ratelimit.TokenBucket(r, 7), ratelimit.TokenBucket(r, 12), ratelimit.LeakyBucket(r, 6),
+			ratelimit.FixedWindow(r), ratelimit.SlidingLog(r))
+	}
+	for _, r := range []ratelimit.Rate{ratelimit.Per(10, 126*time.Minute), ratelimit.PerDay(4), ratelimit.Per(8, 140*time.Minute)} {
+		all = append(all, ratelimit.SlidingCounter(r)) // whose shares are whole microseconds, as in twinLimits
+	}
+	return all
+}
+
+func newChanger(t *testing.T, client *redis.Client, seed uint64) *changer {
+	rng := rand.New(rand.NewPCG(seed, 7))
+	limits := slowLimits()
+	w := newTwin(t, client, limits[rng.IntN(len(limits))], fmt.Sprintf("changer%d", seed), seed)
+	w.remote.grace = 0
+	c := &changer{twin: w, client: client}
+	w.booking = false
+	c.clock.Set(time.Since(time.UnixMicro(epoch)).Truncate(time.Second)) // so that the server does not take keys for expired
+	return c
+}
+
+// expire deletes the key once its time to live has passed on the test's clock.
+func (c *changer) expire() {
+	key := c.remote.space.key(twinKey)
+	raw, err := c.client.GetRange(context.Background(), key, 40, 43).Bytes()
+	require.NoError(c.t, err)
+	if len(raw) == 4 && c.remote.clock() >= (int64(binary.BigEndian.Uint32(raw))+1)*1e6 {
+		c.note("the key expires")
+		c.open = nil // they would settle nothing in Redis
+		require.NoError(c.t, c.client.Del(context.Background(), key).Err())
+	}
+}
+
+// change sets another limit and takes. A charge before puts the key under the limit that holds so
+// far: a denial has left it under the one before. To carry over rounds up to whole units of the
+// clock, which are 1 ns and 1 µs: then both begin anew.
+func (c *changer) change() {
+	c.note("adjust by 1")
+	require.NoError(c.t, c.memory.Adjust(twinKey, 1))
+	require.NoError(c.t, c.remote.Adjust(context.Background(), twinKey, 1))
+	limits := slowLimits()
+	limit := limits[c.rng.IntN(len(limits))]
+	c.note("SetLimit(%v)", limit)
+	require.NoError(c.t, c.memory.SetLimit(limit))
+	require.NoError(c.t, c.remote.SetLimit(limit))
+	before := c.limit
+	c.limit, c.open = limit, nil
+	d, err := c.memory.Take(context.Background(), twinKey, 1)
+	require.NoError(c.t, err)
+	e, err := c.remote.Take(context.Background(), twinKey, 1)
+	require.NoError(c.t, err)
+	counter := ratelimit.AlgorithmSlidingCounter
+	shorter := before.Algorithm == counter && limit.Algorithm == counter && limit.Rate.Per < before.Rate.Per
+	if d == e && !shorter {
+		c.note("Take(1): %+v", d)
+		return
+	}
+	if !near(d, e) && !(shorter && e.Remaining <= d.Remaining) { // whose windows begin anew in Redis
+		c.same("Take(1)", d, e, nil, nil)
+	}
+	c.note("reset")
+	c.memory.Reset(twinKey)
+	require.NoError(c.t, c.remote.Reset(context.Background(), twinKey))
+}
+
+// near reports whether two decisions differ by rounding only.
+func near(memory, remote ratelimit.Decision) bool {
+	within := func(a, b time.Duration) bool { return (a - b).Abs() <= 2*time.Microsecond }
+	return (memory.Allowed == remote.Allowed || within(remote.RetryAfter, 0)) && memory.Remaining-remote.Remaining <= 1 &&
+		within(memory.RetryAfter, remote.RetryAfter) && within(memory.Delay, remote.Delay) &&
+		(memory.Allowed != remote.Allowed || within(memory.ResetAfter, remote.ResetAfter))
+}
+
+func TestRandomChangesOfLimitsAreThoseInMemory(t *testing.T) {
+	client := startServer(t).client()
+	end := time.Now().Add(randomDuration())
+	for seed := uint64(0); time.Now().Before(end) || seed < 20; seed++ {
+		c := newChanger(t, client, seed)
+		for n := range 60 {
+			c.expire()
+			if c.rng.IntN(6) == 0 {
+				c.change()
+			} else {
+				c.step(n)
+			}
+			if c.rng.IntN(12) == 0 {
+				c.clock.Advance(time.Duration(c.rng.Int64N(int64(30*time.Hour/time.Microsecond))) * time.Microsecond)
+			}
+		}
+	}
+}
