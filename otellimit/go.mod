@@ -5,8 +5,6 @@ go 1.25.0
 require (
 	github.com/stretchr/testify v1.12.1
 	github.com/weir-go/ratelimit v0.0.0
-	github.com/weir-go/ratelimit/failover v0.0.0
-	github.com/weir-go/ratelimit/policy v0.0.0
 	go.opentelemetry.io/otel v1.40.0
 	go.opentelemetry.io/otel/metric v1.40.0
 	go.opentelemetry.io/otel/sdk/metric v1.40.0
@@ -14,7 +12,6 @@ require (
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/fsnotify/fsnotify v1.10.1 // indirect
 	github.com/go-logr/logr v1.4.3 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/google/uuid v1.6.0 // indirect
@@ -24,12 +21,7 @@ require (
 	go.opentelemetry.io/otel/sdk v1.40.0 // indirect
 	go.opentelemetry.io/otel/trace v1.40.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
-	go.yaml.in/yaml/v4 v4.0.0 // indirect
 	golang.org/x/sys v0.40.0 // indirect
 )
 
-replace (
-	github.com/weir-go/ratelimit => ../
-	github.com/weir-go/ratelimit/failover => ../failover
-	github.com/weir-go/ratelimit/policy => ../policy
-)
+replace github.com/weir-go/ratelimit => ../

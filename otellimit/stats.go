@@ -9,7 +9,6 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 	"github.com/weir-go/ratelimit/stats"
 )
@@ -74,11 +73,8 @@ func (m *Metrics) Table(limiter string, read func() ratelimit.Stats) error {
 	return m.register(limiter, stats.OfTable(read))
 }
 
-// Breaker is what a *[failover.Limiter] is, whatever its keys.
-type Breaker interface {
-	State() failover.State
-	Stats() failover.Stats
-}
+// Breaker is what a *failover.Limiter is, whatever its keys.
+type Breaker interface{ Stats() stats.Failover }
 
 // Failover registers how a failover limiter stands: its breaker's state (0 closed, 1 half
 // open, 2 open), who decided, and why the primary did not. The error is the meter's, or says that

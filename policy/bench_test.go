@@ -70,6 +70,10 @@ func BenchmarkPolicy(b *testing.B) {
 		run(fmt.Sprintf("rules=%d/call=Allow", rules), func(r *benchRequest) bool { return literal.Allow(r, 1) })
 		run(fmt.Sprintf("rules=%d/route=wildcard", rules), func(r *benchRequest) bool { return taken(wildcard.Take(b.Context(), r, 1)) })
 	}
+	told := 0
+	watched, err := policy.New(parsed(b, many(3, "POST /v1/charges")), &policy.Options{OnDecision: func(d policy.Decision) { told += len(d.Rules) }})
+	require.NoError(b, err)
+	run("rules=3/hook=on", func(r *benchRequest) bool { return taken(watched.Take(b.Context(), r, 1)) })
 	layers := byHand(b)
 	run("layers=3", func(r *benchRequest) bool { return taken(layers.Take(b.Context(), r, 1)) })
 	run("layers=3/call=Allow", func(r *benchRequest) bool { return layers.Allow(r, 1) })

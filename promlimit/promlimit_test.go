@@ -2,13 +2,8 @@ package promlimit_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"os"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -19,129 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/failover"
-	"github.com/weir-go/ratelimit/httplimit"
-	"github.com/weir-go/ratelimit/lease"
-	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/promlimit"
 )
-
-const secret = "a-key-that-must-not-be-seen"
-
-// program is a program with one limiter of each kind, each of which has decided.
-func program(t testing.TB) *prometheus.Registry {
-	t.Helper()
-	reg := prometheus.NewPedanticRegistry()
-	m, err := promlimit.New(reg)
-	require.NoError(t, err)
-	ctx := context.Background()
-
-	limiter := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("hourly"),
-		&ratelimit.Options[string]{OnDecision: promlimit.OnDecision[string](m, "api")}))
-	require.NoError(t, m.Table("api", limiter.Stats))
-	for _, cost := range []int{1, 2, 1, 4, 0} {
-		limiter.Allow(secret, cost)
-	}
-
-	down := failingReserver{}
-	failing, err := failover.New[string](promlimit.Timed(m, "shared", ratelimit.Reserver[string](down)), failover.AllowAll[string](), &failover.Options{Failures: 2})
-	require.NoError(t, err)
-	require.NoError(t, m.Failover("shared", failing))
-	for range 3 {
-		assert.True(t, failing.Allow(secret, 1))
-	}
-
-	leased, err := lease.New[string](limiter, &lease.Options[string]{MaxBatch: 10})
-	require.NoError(t, err)
-	require.NoError(t, m.Lease("leased", leased.Stats))
-	leased.Allow("another-"+secret, 1)
-	require.NoError(t, leased.Flush(ctx))
-
-	set, err := policy.Parse([]byte("rules:\n- {name: users, key: user, limit: fixed-window 1/h, plans: {pro: fixed-window 9/h}}\n- {name: trial, shadow: true, limit: fixed-window 1/h}"))
-	require.NoError(t, err)
-	policies, err := policy.New(set, &policy.Options{OnDecision: m.Policy()})
-	require.NoError(t, err)
-	require.NoError(t, m.Policies(policies))
-	for range 2 {
-		policies.Allow(policy.Attributes{"user": secret}, 1)
-	}
-	policies.Allow(policy.Attributes{"user": secret, "plan": "pro"}, 1)
-	policies.Allow(policy.Attributes{}, 1)
-
-	limit, err := httplimit.New(ratelimit.Map(limiter, func(*http.Request) (string, error) { return secret, nil }), &httplimit.Options{OnDecision: m.HTTP("web")})
-	require.NoError(t, err)
-	limit.Wrap(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
-	m.GRPC("rpc")(httplimit.OutcomeFailedOpen)
-	return reg
-}
-
-type failingReserver struct{ ratelimit.Reserver[string] }
-
-func (failingReserver) Take(context.Context, string, int) (ratelimit.Decision, error) {
-	return ratelimit.Decision{}, fmt.Errorf("%w: refused", ratelimit.ErrUnavailable)
-}
-
-func TestEveryKindOfLimiterIsMeasured(t *testing.T) {
-	reg := program(t)
-	assert.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP ratelimit_decisions_total Decisions, by limiter, limit and outcome: allowed, denied, never, unavailable or error.
-# TYPE ratelimit_decisions_total counter
-ratelimit_decisions_total{limit="hourly",limiter="api",outcome="allowed"} 4
-ratelimit_decisions_total{limit="hourly",limiter="api",outcome="denied"} 2
-ratelimit_decisions_total{limit="hourly",limiter="api",outcome="error"} 0
-ratelimit_decisions_total{limit="hourly",limiter="api",outcome="never"} 1
-ratelimit_decisions_total{limit="hourly",limiter="api",outcome="unavailable"} 0
-# HELP ratelimit_spent_units_total Cost that was charged.
-# TYPE ratelimit_spent_units_total counter
-ratelimit_spent_units_total{limit="hourly",limiter="api"} 4
-# HELP ratelimit_http_requests_total HTTP requests, by what the middleware did with them.
-# TYPE ratelimit_http_requests_total counter
-ratelimit_http_requests_total{limiter="web",outcome="denied"} 1
-# HELP ratelimit_grpc_calls_total gRPC calls, and messages that were decided about, by what the interceptors did with them.
-# TYPE ratelimit_grpc_calls_total counter
-ratelimit_grpc_calls_total{limiter="rpc",outcome="failed-open"} 1
-# HELP ratelimit_policy_rule_decisions_total Decisions of single rules, by rule, plan and outcome; with shadow rules, what they would have said.
-# TYPE ratelimit_policy_rule_decisions_total counter
-ratelimit_policy_rule_decisions_total{outcome="allowed",plan="",rule="users",shadow="false"} 1
-ratelimit_policy_rule_decisions_total{outcome="denied",plan="",rule="users",shadow="false"} 1
-ratelimit_policy_rule_decisions_total{outcome="allowed",plan="pro",rule="users",shadow="false"} 1
-ratelimit_policy_rule_decisions_total{outcome="allowed",plan="",rule="trial",shadow="true"} 1
-ratelimit_policy_rule_decisions_total{outcome="denied",plan="",rule="trial",shadow="true"} 2
-# HELP ratelimit_policy_requests_total Requests decided by policies, by outcome: those of decisions, or killed by the kill switch.
-# TYPE ratelimit_policy_requests_total counter
-ratelimit_policy_requests_total{outcome="allowed"} 2
-ratelimit_policy_requests_total{outcome="denied"} 1
-ratelimit_policy_requests_total{outcome="error"} 1
-# HELP ratelimit_breaker_state The breaker's state: 0 closed, 1 half open, 2 open.
-# TYPE ratelimit_breaker_state gauge
-ratelimit_breaker_state{limiter="shared"} 2
-# HELP ratelimit_breaker_forced Whether an operator has forced the breaker's state: 1 if so.
-# TYPE ratelimit_breaker_forced gauge
-ratelimit_breaker_forced{limiter="shared"} 0
-# HELP ratelimit_failover_decisions_total Decisions, by who took them.
-# TYPE ratelimit_failover_decisions_total counter
-ratelimit_failover_decisions_total{by="instead",limiter="shared"} 3
-ratelimit_failover_decisions_total{by="primary",limiter="shared"} 0
-# HELP ratelimit_keys Keys that are tracked.
-# TYPE ratelimit_keys gauge
-ratelimit_keys{limiter="api"} 2
-`), "ratelimit_decisions_total", "ratelimit_spent_units_total", "ratelimit_http_requests_total", "ratelimit_grpc_calls_total", "ratelimit_policy_rule_decisions_total",
-		"ratelimit_policy_requests_total", "ratelimit_breaker_state", "ratelimit_breaker_forced", "ratelimit_failover_decisions_total", "ratelimit_keys"))
-}
-
-func TestNamesKeepPrometheusHabits(t *testing.T) {
-	problems, err := testutil.GatherAndLint(program(t))
-	require.NoError(t, err)
-	assert.Empty(t, problems)
-}
-
-func TestNoKeyIsALabel(t *testing.T) {
-	families, err := program(t).Gather()
-	require.NoError(t, err)
-	for _, f := range families {
-		assert.NotContains(t, f.String(), secret)
-	}
-}
 
 func TestNewTellsWhatTheRegistererSays(t *testing.T) {
 	reg := prometheus.NewRegistry()
@@ -184,42 +58,6 @@ ratelimit_decisions_total{limit="",limiter="redis",outcome="unavailable"} 2
 `), "ratelimit_decisions_total"))
 }
 
-// TestTheVersionIsOneSeries changes the rules. Only the version in force is exported.
-func TestTheVersionIsOneSeries(t *testing.T) {
-	reg := prometheus.NewPedanticRegistry()
-	m, err := promlimit.New(reg)
-	require.NoError(t, err)
-	p, err := policy.New(&policy.Set{Version: "v0"}, nil)
-	require.NoError(t, err)
-	require.NoError(t, m.Policies(p))
-	require.Error(t, m.Policies(p), "registered twice")
-	for i := range 5 {
-		version := fmt.Sprintf("v%d \"%c", i, 'é')
-		require.NoError(t, p.Update(&policy.Set{Version: version}))
-		assert.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP ratelimit_policy_info 1, with the version of the set in force.
-# TYPE ratelimit_policy_info gauge
-ratelimit_policy_info{version="`+strings.ReplaceAll(version, `"`, `\"`)+`"} 1
-`), "ratelimit_policy_info"))
-	}
-	require.NoError(t, p.Update(&policy.Set{Version: "\xff"}))
-	_, err = reg.Gather()
-	require.NoError(t, err, "a version that is not UTF-8 does not spoil the others")
-}
-
-func TestNothingIsRegisteredOfNil(t *testing.T) {
-	m, err := promlimit.New(prometheus.NewRegistry())
-	require.NoError(t, err)
-	require.ErrorContains(t, m.Policies(nil), "nil Policies")
-	var p *policy.Policies
-	require.ErrorContains(t, m.Policies(p), "nil Policies")
-	var f *failover.Limiter[string]
-	require.Error(t, m.Failover("f", f))
-	require.Error(t, m.Failover("f", nil))
-	require.Error(t, m.Lease("l", nil))
-	require.Error(t, m.Table("t", nil))
-}
-
 func TestTimedIsTheLimiterItMeasures(t *testing.T) {
 	m, err := promlimit.New(prometheus.NewRegistry())
 	require.NoError(t, err)
@@ -238,41 +76,6 @@ func TestTimedIsTheLimiterItMeasures(t *testing.T) {
 	require.True(t, errors.Is(err, ratelimit.ErrNegativeCost))
 }
 
-// TestTheDashboardAsksForMetricsThatExist compares docs/grafana-dashboard.json with what a
-// program exports.
-func TestTheDashboardAsksForMetricsThatExist(t *testing.T) {
-	text, err := os.ReadFile("../docs/grafana-dashboard.json")
-	require.NoError(t, err)
-	var dashboard struct {
-		Panels []struct {
-			Title   string
-			Targets []struct{ Expr string }
-		}
-	}
-	require.NoError(t, json.Unmarshal(text, &dashboard))
-	families, err := program(t).Gather()
-	require.NoError(t, err)
-	known := map[string]bool{}
-	for _, f := range families {
-		known[f.GetName()] = true
-		known[f.GetName()+"_bucket"] = f.GetType().String() == "HISTOGRAM"
-	}
-	name := regexp.MustCompile(`ratelimit_\w+`)
-	asked := map[string]bool{}
-	for _, p := range dashboard.Panels {
-		require.NotEmpty(t, p.Targets, p.Title)
-		for _, target := range p.Targets {
-			names := name.FindAllString(target.Expr, -1)
-			require.NotEmpty(t, names, p.Title)
-			for _, n := range names {
-				assert.True(t, known[n], "%s asks for %s", p.Title, n)
-				asked[strings.TrimSuffix(n, "_bucket")] = true
-			}
-		}
-	}
-	assert.Greater(t, len(asked), 12)
-}
-
 func BenchmarkOnDecision(b *testing.B) {
 	m, err := promlimit.New(prometheus.NewRegistry())
 	require.NoError(b, err)
@@ -286,33 +89,4 @@ func BenchmarkOnDecision(b *testing.B) {
 			}
 		})
 	}
-}
-
-func TestSinceWhenDecisionsAreDegradedIsTold(t *testing.T) {
-	reg := prometheus.NewRegistry()
-	m, err := promlimit.New(reg)
-	require.NoError(t, err)
-	local := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil))
-	l, err := failover.New[string](local, failover.AllowAll[string](), nil)
-	require.NoError(t, err)
-	require.NoError(t, m.Failover("shared", l))
-	figure := func(name string) float64 {
-		families, err := reg.Gather()
-		require.NoError(t, err)
-		for _, f := range families {
-			if f.GetName() == name {
-				return f.GetMetric()[0].GetGauge().GetValue()
-			}
-		}
-		t.Fatal("there is no", name)
-		return 0
-	}
-	const since, forced = "ratelimit_failover_degraded_since_seconds", "ratelimit_breaker_forced"
-	require.Zero(t, figure(since))
-	before := float64(time.Now().UnixMilli()) / 1000
-	l.Force(failover.StateOpen)
-	require.GreaterOrEqual(t, figure(since), before)
-	require.Equal(t, 1.0, figure(forced))
-	l.Force(failover.StateClosed)
-	require.Zero(t, figure(since))
 }

@@ -1,0 +1,150 @@
+package opentelemetry
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	sdk "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/lease"
+	"github.com/weir-go/ratelimit/otellimit"
+	"github.com/weir-go/ratelimit/policy"
+)
+
+const secret = "a-key-that-must-not-be-seen"
+
+type failingReserver struct{ ratelimit.Reserver[string] }
+
+func (failingReserver) Take(context.Context, string, int) (ratelimit.Decision, error) {
+	return ratelimit.Decision{}, fmt.Errorf("%w: refused", ratelimit.ErrUnavailable)
+}
+
+// collected runs a program with one limiter of each kind, and returns what is exported.
+func collected(t *testing.T) metricdata.ResourceMetrics {
+	t.Helper()
+	reader := sdk.NewManualReader()
+	m, err := otellimit.New(sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test"))
+	require.NoError(t, err)
+
+	limiter := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("hourly"),
+		&ratelimit.Options[string]{OnDecision: otellimit.OnDecision[string](m, "api")}))
+	require.NoError(t, m.Table("api", limiter.Stats))
+	for _, cost := range []int{1, 2, 1, 4} {
+		limiter.Allow(secret, cost)
+	}
+	failing, err := failover.New[string](otellimit.Timed(m, "shared", ratelimit.Reserver[string](failingReserver{})), failover.AllowAll[string](), &failover.Options{Failures: 2})
+	require.NoError(t, err)
+	require.NoError(t, m.Failover("shared", failing))
+	for range 3 {
+		assert.True(t, failing.Allow(secret, 1))
+	}
+	leased, err := lease.New[string](limiter, &lease.Options[string]{MaxBatch: 10})
+	require.NoError(t, err)
+	require.NoError(t, m.Lease("leased", leased.Stats))
+	leased.Allow("another-"+secret, 1)
+	require.NoError(t, leased.Flush(t.Context()))
+
+	set, err := policy.Parse([]byte("rules:\n- {name: users, key: user, limit: fixed-window 1/h}"))
+	require.NoError(t, err)
+	policies, err := policy.New(set, &policy.Options{OnDecision: m.Policy()})
+	require.NoError(t, err)
+	require.NoError(t, m.Policies(policies))
+	policies.Allow(policy.Attributes{"user": secret}, 1)
+	policies.Allow(policy.Attributes{"user": secret}, 1)
+	limit, err := httplimit.New(ratelimit.Map(limiter, func(*http.Request) (string, error) { return secret, nil }), &httplimit.Options{OnDecision: m.HTTP("web")})
+	require.NoError(t, err)
+	limit.Wrap(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	m.GRPC("rpc")(httplimit.OutcomeFailedOpen)
+
+	var out metricdata.ResourceMetrics
+	require.NoError(t, reader.Collect(t.Context(), &out))
+	return out
+}
+
+// values returns the figures of whole numbers, by name and attributes.
+func values(out metricdata.ResourceMetrics) map[string]int64 {
+	all := map[string]int64{}
+	add := func(name string, points []metricdata.DataPoint[int64]) {
+		for _, p := range points {
+			all[name+" "+p.Attributes.Encoded(attribute.DefaultEncoder())] = p.Value
+		}
+	}
+	for _, scope := range out.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				add(m.Name, data.DataPoints)
+			case metricdata.Gauge[int64]:
+				add(m.Name, data.DataPoints)
+			}
+		}
+	}
+	return all
+}
+
+func TestEveryKindOfLimiterIsMeasured(t *testing.T) {
+	out := collected(t)
+	got := values(out)
+	for name, want := range map[string]int64{
+		"ratelimit.decisions limit=hourly,limiter=api,outcome=allowed":                 3,
+		"ratelimit.decisions limit=hourly,limiter=api,outcome=denied":                  2,
+		"ratelimit.decisions limit=hourly,limiter=api,outcome=never":                   1,
+		"ratelimit.spent limit=hourly,limiter=api":                                     4,
+		"ratelimit.keys limiter=api":                                                   2,
+		"ratelimit.breaker.state limiter=shared":                                       2,
+		"ratelimit.failover.decisions by=instead,limiter=shared":                       3,
+		"ratelimit.failover.decisions by=primary,limiter=shared":                       0,
+		"ratelimit.failover.failures kind=unavailable,limiter=shared":                  2,
+		"ratelimit.lease.decisions by=remote,limiter=leased":                           1,
+		"ratelimit.lease.held limiter=leased":                                          0,
+		"ratelimit.policy.generation ":                                                 1,
+		"ratelimit.policy.requests outcome=allowed":                                    1,
+		"ratelimit.policy.requests outcome=denied":                                     1,
+		"ratelimit.policy.rule.decisions outcome=denied,plan=,rule=users,shadow=false": 1,
+		"ratelimit.http.requests limiter=web,outcome=denied":                           1,
+		"ratelimit.grpc.calls limiter=rpc,outcome=failed-open":                         1,
+	} {
+		value, ok := got[name]
+		assert.True(t, ok, name)
+		assert.Equal(t, want, value, name)
+	}
+	text, err := json.Marshal(out)
+	require.NoError(t, err)
+	assert.NotContains(t, string(text), secret)
+}
+
+// TestTheVersionIsOneSeries changes the rules. Only the version in force is exported.
+func TestTheVersionIsOneSeries(t *testing.T) {
+	reader := sdk.NewManualReader()
+	m, err := otellimit.New(sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test"))
+	require.NoError(t, err)
+	p, err := policy.New(&policy.Set{Version: "v0"}, nil)
+	require.NoError(t, err)
+	require.NoError(t, m.Policies(p))
+	require.ErrorContains(t, m.Policies(p), "registered already")
+	for i := range 5 {
+		version := fmt.Sprintf("v%d", i)
+		require.NoError(t, p.Update(&policy.Set{Version: version}))
+		var out metricdata.ResourceMetrics
+		require.NoError(t, reader.Collect(t.Context(), &out))
+		infos := map[string]int64{}
+		for name, value := range values(out) {
+			if strings.HasPrefix(name, "ratelimit.policy.info ") {
+				infos[name] = value
+			}
+		}
+		assert.Equal(t, map[string]int64{"ratelimit.policy.info version=" + version: 1}, infos)
+	}
+}
