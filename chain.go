@@ -252,6 +252,69 @@ func (c *Chained[R]) Wait(ctx context.Context, r R, cost int) error {
 	}
 }
 
+// Peek says what Take would answer. Remaining and ResetAfter are what they are before anything
+// is spent. The errors are those of the limiters; of one that has no Peek it wraps
+// [errors.ErrUnsupported].
+func (c *Chained[R]) Peek(ctx context.Context, r R, cost int) (Decision, error) {
+	run := c.newRun(0) // which gives nothing back, since it charges nothing
+	for i, l := range c.all() {
+		d, err := Peek(ctx, Limiter[R](l), r, cost)
+		if err != nil {
+			err = fmt.Errorf("ratelimit: limiter %d of Chain: %w", i, err)
+		}
+		if !run.merge(&d, err) {
+			return run.denied()
+		}
+	}
+	return run.d, nil
+}
+
+// Adjust adjusts the key in all limiters: see [Keyed.Adjust]. If one of them has no Adjust, nothing
+// changes, and the error wraps [errors.ErrUnsupported]. Else it joins the errors of those that
+// failed.
+func (c *Chained[R]) Adjust(ctx context.Context, r R, delta int) error {
+	return c.each("Adjust", func(l Limiter[R]) bool {
+		_, ctxed := l.(Adjuster[R])
+		_, plain := l.(interface{ Adjust(key R, delta int) error })
+		return ctxed || plain
+	}, func(l Limiter[R]) error { return Adjust(ctx, l, r, delta) })
+}
+
+// Reset forgets the key in all limiters: see [Keyed.Reset]. The errors are as those of Adjust.
+func (c *Chained[R]) Reset(ctx context.Context, r R) error {
+	return c.each("Reset", func(l Limiter[R]) bool {
+		_, ctxed := l.(Resetter[R])
+		_, plain := l.(interface{ Reset(key R) })
+		return ctxed || plain
+	}, func(l Limiter[R]) error { return Reset(ctx, l, r) })
+}
+
+// each does something in all limiters, if all of them can.
+func (c *Chained[R]) each(what string, can func(Limiter[R]) bool, do func(Limiter[R]) error) error {
+	for i, l := range c.all() {
+		if !can(l) {
+			return fmt.Errorf("ratelimit: limiter %d of Chain: %w", i, unsupported(l, what))
+		}
+	}
+	var errs []error
+	for i, l := range c.limiters {
+		if err := do(l); err != nil {
+			errs = append(errs, fmt.Errorf("ratelimit: limiter %d of Chain: %w", i, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ReplacesCost reports whether one of the limiters may charge another cost than the caller's.
+func (c *Chained[R]) ReplacesCost() bool {
+	for _, l := range c.all() {
+		if replacesCost(l) {
+			return true
+		}
+	}
+	return false
+}
+
 // chainRun is one pass over the limiters of a chain. What it has charged by the time it
 // ends is given back, unless it is done: also if one of the limiters panics.
 type chainRun struct {

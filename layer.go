@@ -11,6 +11,8 @@ type Layer[R any] interface {
 	limiter() (clock Clock, limit Limit, err error)
 	// slot returns the layer's place in a stack: the i-th.
 	slot(i int, t terms[R]) slot[R]
+	// ownCost reports whether the layer has a cost of its own.
+	ownCost() bool
 }
 
 // SkipLayer is what a key function returns when its layer does not apply to the
@@ -102,6 +104,8 @@ func (y *keyedLayer[R, K]) limiter() (Clock, Limit, error) {
 
 func (y *keyedLayer[R, K]) slot(i int, t terms[R]) slot[R] { return newKeyedSlot(i, y.l, y.key, t) }
 
+func (y *keyedLayer[R, K]) ownCost() bool { return false }
+
 type chargingLayer[R any] struct {
 	Layer[R]
 	cost func(R) int
@@ -116,6 +120,8 @@ func (c *chargingLayer[R]) limiter() (Clock, Limit, error) {
 	}
 	return c.Layer.limiter()
 }
+
+func (c *chargingLayer[R]) ownCost() bool { return true }
 
 func (c *chargingLayer[R]) slot(i int, t terms[R]) slot[R] {
 	if t.cost == nil {

@@ -176,6 +176,17 @@ func (l *Layered[R]) Reserve(_ context.Context, r R, cost int, maxDelay time.Dur
 // maxDelay. httplimit therefore lets the leaky buckets of a Layered delay requests.
 func (l *Layered[R]) BooksAhead() bool { return false }
 
+// ReplacesCost reports whether a layer has a cost of its own, by [Charging].
+func (l *Layered[R]) ReplacesCost() bool {
+	l.check()
+	for _, layer := range l.layers {
+		if layer.ownCost() {
+			return true
+		}
+	}
+	return false
+}
+
 // settler returns how to settle what a decision has charged.
 func (l *Layered[R]) settler(s *stack[R], cost int) func(actual int) error {
 	if cost == 0 {

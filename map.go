@@ -90,6 +90,43 @@ func (m *mapped[R, K]) Limits() []Limit {
 	return nil
 }
 
+// Peek is the package's Peek on the limiter behind.
+func (m *mapped[R, K]) Peek(ctx context.Context, r R, cost int) (Decision, error) {
+	key, err := m.key(r)
+	switch {
+	case errors.Is(err, SkipLayer):
+		return skipped(cost)
+	case err != nil:
+		return Decision{}, err
+	}
+	return Peek(ctx, m.Limiter, key, cost)
+}
+
+// Adjust is the package's Adjust on the limiter behind.
+func (m *mapped[R, K]) Adjust(ctx context.Context, r R, delta int) error {
+	return m.unlessSkipped(r, func(key K) error { return Adjust(ctx, m.Limiter, key, delta) })
+}
+
+// Reset is the package's Reset on the limiter behind.
+func (m *mapped[R, K]) Reset(ctx context.Context, r R) error {
+	return m.unlessSkipped(r, func(key K) error { return Reset(ctx, m.Limiter, key) })
+}
+
+// unlessSkipped does something for the key of a request, if the limiter applies to it.
+func (m *mapped[R, K]) unlessSkipped(r R, do func(key K) error) error {
+	key, err := m.key(r)
+	switch {
+	case errors.Is(err, SkipLayer):
+		return nil
+	case err != nil:
+		return err
+	}
+	return do(key)
+}
+
+// ReplacesCost reports what the limiter behind does.
+func (m *mapped[R, K]) ReplacesCost() bool { return replacesCost(m.Limiter) }
+
 // Wait is the package's Wait on the limiter behind.
 func (m *mappedReserver[R, K]) Wait(ctx context.Context, r R, cost int) error {
 	key, err := m.key(r)

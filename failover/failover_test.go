@@ -536,3 +536,36 @@ func TestTheBoundOfAnOutage(t *testing.T) {
 		})
 	}
 }
+
+func TestWhatSupportNeedsPassesThrough(t *testing.T) {
+	s, stand := newStore(t, shared), newLocal(t, local)
+	l := over(t, s, stand, failover.Options{Failures: 1})
+	ctx := context.Background()
+	var any ratelimit.Limiter[string] = l
+	take(t, l, 10_000)
+	d, err := ratelimit.Peek(ctx, any, "k", 1)
+	require.NoError(t, err)
+	require.False(t, d.Allowed || d.Degraded)
+	require.NoError(t, ratelimit.Adjust(ctx, any, "k", -3))
+	require.Equal(t, 3, remaining(t, s.Keyed))
+	require.True(t, stand.Allow("k", 100))
+	require.NoError(t, ratelimit.Reset(ctx, any, "k"))
+	require.Equal(t, 10_000, remaining(t, s.Keyed))
+	require.Equal(t, 100, remaining(t, stand))
+
+	l.Force(failover.StateOpen)
+	take(t, l, 100)
+	d, err = l.Peek(ctx, "k", 1)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+	require.True(t, d.Degraded)
+	require.ErrorIs(t, l.Adjust(ctx, "k", -3), ratelimit.ErrUnavailable)
+	require.ErrorIs(t, l.Reset(ctx, "k"), ratelimit.ErrUnavailable)
+	require.Equal(t, 100, remaining(t, stand), "what stands in has forgotten it all the same")
+
+	none := over(t, unreachable{}, failover.AllowAll[string](), failover.Options{})
+	_, err = none.Peek(ctx, "k", 1)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorIs(t, none.Adjust(ctx, "k", 1), errors.ErrUnsupported)
+	require.ErrorIs(t, none.Reset(ctx, "k"), errors.ErrUnsupported)
+}

@@ -45,3 +45,12 @@ func (f fixed[K]) Reserve(ctx context.Context, key K, cost int, _ time.Duration)
 	d, err := f.Take(ctx, key, cost)
 	return ratelimit.NewReservation(d, nil), err
 }
+
+// Peek says what Take does. To adjust or to reset a key changes nothing.
+func (f fixed[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
+	return f.Take(ctx, key, cost)
+}
+
+func (f fixed[K]) Adjust(context.Context, K, int) error { return nil }
+
+func (f fixed[K]) Reset(context.Context, K) error { return nil }

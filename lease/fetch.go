@@ -75,9 +75,11 @@ func (f *fetcher[K]) fly(h *holding[K], fl *flight[K]) {
 	defer h.mu.Unlock()
 	h.flight, fl.landed = nil, true
 	switch {
-	case err == nil && fl.stale && res.Allowed:
+	case err == nil && fl.stale: // what was said may be from before the reset
 		fl.out.todo = again
-		f.returns.give(&batch{res: res, size: n, left: n})
+		if res.Allowed {
+			f.returns.give(&batch{res: res, size: n, left: n})
+		}
 	case err == nil:
 		f.landLocked(h, fl, res, n)
 	default:

@@ -69,15 +69,21 @@ type Limiter[K comparable] struct {
 	maxBatch int
 	odd      bool          // keys hold interfaces, and so values that may not be comparable
 	asked    atomic.Uint64 // decisions for which the remote limiter was asked
+
+	onDecision func(ratelimit.Event[K]) // may be nil
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
 // New returns a limiter that spends the remote limiter's budget in batches. The error
-// names the option and the figure if one is invalid, and tells if remote is nil.
+// names the option and the figure if one is invalid, and tells if remote is nil, or has layers with a
+// cost of their own (see [ratelimit.CostReplacer]): they would charge it once for a whole batch.
 func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*Limiter[K], error) {
 	if isNil(remoteLimiter) {
 		return nil, errors.New("lease: the remote limiter is nil")
+	}
+	if r, ok := remoteLimiter.(ratelimit.CostReplacer); ok && r.ReplacesCost() {
+		return nil, errors.New("lease: the remote limiter has layers with a cost of their own (Charging), which would charge a batch as one decision")
 	}
 	if opts == nil {
 		opts = new(Options[K])
@@ -97,6 +103,8 @@ func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*
 		},
 		maxBatch: o.MaxBatch,
 		odd:      keys.HoldInterfaces[K](),
+
+		onDecision: o.OnDecision,
 	}, nil
 }
 
@@ -112,11 +120,23 @@ func isNil(l any) bool {
 // Allow spends cost of the key's budget and reports true, or it spends nothing and reports false,
 // on any error too. When the key has a batch, it makes no call and allocates nothing.
 func (l *Limiter[K]) Allow(key K, cost int) bool {
+	if l.onDecision != nil {
+		d, _ := l.Take(context.Background(), key, cost)
+		return d.Allowed
+	}
 	if l.spendHere(key, cost, nil) {
 		return true
 	}
 	d, _ := l.take(context.Background(), key, order{cost: cost, brief: true})
 	return d.Allowed
+}
+
+// report tells OnDecision, if there is one.
+func (l *Limiter[K]) report(key K, cost int, d ratelimit.Decision, err error) {
+	if l.onDecision != nil {
+		spent := d.Allowed && err == nil && cost > 0 && d.Limit.Algorithm != ratelimit.AlgorithmUnlimited
+		l.onDecision(ratelimit.Event[K]{Key: key, Cost: cost, Decision: d, Spent: spent, Err: err})
+	}
 }
 
 // spendHere is the short way for a key that has a batch with enough left. It fills in d
@@ -151,10 +171,11 @@ func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
 // [ratelimit.ErrUnavailable] if the remote limiter did not answer within
 // [Options.Timeout].
 func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (d ratelimit.Decision, err error) {
-	if l.spendHere(key, cost, &d) {
-		return d, nil
+	if !l.spendHere(key, cost, &d) {
+		d, err = l.take(orBackground(ctx), key, order{cost: cost})
 	}
-	return l.take(orBackground(ctx), key, order{cost: cost})
+	l.report(key, cost, d, err)
+	return d, err
 }
 
 // take is Take for what cannot be spent of a batch at once.
@@ -187,7 +208,12 @@ func (l *Limiter[K]) take(ctx context.Context, key K, o order) (ratelimit.Decisi
 // What is settled above the cost is spent of what is held, and beyond that charged by the remote
 // limiter; the error is that of this charge.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	ctx = orBackground(ctx)
+	res, err := l.reserve(orBackground(ctx), key, cost, maxDelay)
+	l.report(key, cost, res.Decision, err)
+	return res, err
+}
+
+func (l *Limiter[K]) reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	out := l.decide(ctx, key, order{cost: cost, keep: true, patient: maxDelay > 0})
 	if out.todo == answered {
 		return l.reservation(key, cost, out), out.err
@@ -218,23 +244,28 @@ func (l *Limiter[K]) reservation(key K, cost int, out outcome[K]) *ratelimit.Res
 // it can be spent now, else as [ratelimit.Wait] on the remote limiter does. A Wait
 // that fails has spent nothing.
 func (l *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
-	ctx = orBackground(ctx)
+	d, err := l.wait(orBackground(ctx), key, cost)
+	l.report(key, cost, d, err)
+	return err
+}
+
+func (l *Limiter[K]) wait(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return ratelimit.Decision{}, err
 	}
 	out := l.decide(ctx, key, order{cost: cost, patient: true})
 	if out.todo == answered {
-		return out.err
+		return out.decision, out.err
 	}
 	part := l.setAside(key, cost)
 	defer part.putBack()
 	err := l.remote.wait(ctx, key, cost-part.n)
-	part.decided(ratelimit.Decision{Allowed: err == nil}, err)
+	d := part.decided(ratelimit.Decision{Allowed: err == nil}, err)
 	part.close()
 	if err == nil {
 		l.corrected(key, cost)
 	}
-	return err
+	return d, err
 }
 
 // Limits returns the limits of the remote limiter, if it tells them.

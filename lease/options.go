@@ -40,6 +40,11 @@ type Options[K comparable] struct {
 	// a key loses no more than its adaptation to the key's rate.
 	MaxKeys int
 
+	// OnDecision is called after each decision, on its goroutine and outside every lock: of Allow,
+	// Take, Reserve and Wait. The Decision of a Wait that has waited only says whether it was
+	// allowed. If nil, nothing is called.
+	OnDecision func(ratelimit.Event[K])
+
 	// Clock tells the time to size batches and to remember denials by. HoldFor and
 	// Timeout are in real time. If nil, the system's monotonic clock.
 	Clock ratelimit.Clock

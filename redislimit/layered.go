@@ -142,6 +142,11 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 // is still to come.
 func (l *Layered[R]) BooksAhead() bool { return false }
 
+// ReplacesCost reports whether a layer has a cost of its own, by [Charging].
+func (l *Layered[R]) ReplacesCost() bool {
+	return slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil })
+}
+
 // Wait charges the cost to all layers and returns nil when they allow it. It books
 // nothing ahead, so that one exhausted user does not hold up a layer that many share,
 // but sleeps RetryAfter and tries again. It holds the work for as long as leaky buckets

@@ -9,7 +9,7 @@ import (
 )
 
 // Timed returns a limiter that tells how long the decisions of another take. Wait is not measured:
-// most of it is sleep. What else the other has, Limits and BooksAhead, the result has too.
+// most of it is sleep. What else the other can do, the result can do too.
 func Timed[K any](l ratelimit.Reserver[K], took func(context.Context, time.Duration)) ratelimit.Reserver[K] {
 	return &timed[K]{l, took}
 }
@@ -51,4 +51,22 @@ func (t *timed[K]) Limits() []ratelimit.Limit {
 // BooksAhead returns what the limiter's method of that name does, true if it has none.
 func (t *timed[K]) BooksAhead() bool {
 	return delays.BooksAhead(t.Reserver)
+}
+
+// ReplacesCost returns what the limiter's method of that name does, false if it has none.
+func (t *timed[K]) ReplacesCost() bool {
+	r, ok := t.Reserver.(ratelimit.CostReplacer)
+	return ok && r.ReplacesCost()
+}
+
+func (t *timed[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
+	return ratelimit.Peek(ctx, ratelimit.Limiter[K](t.Reserver), key, cost)
+}
+
+func (t *timed[K]) Adjust(ctx context.Context, key K, delta int) error {
+	return ratelimit.Adjust(ctx, ratelimit.Limiter[K](t.Reserver), key, delta)
+}
+
+func (t *timed[K]) Reset(ctx context.Context, key K) error {
+	return ratelimit.Reset(ctx, ratelimit.Limiter[K](t.Reserver), key)
 }

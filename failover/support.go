@@ -1,0 +1,72 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Peek says what Take would answer, of the primary or of what stands in, and changes nothing. A
+// failure of the primary counts for the breaker. The errors are those of the limiter that
+// answers; if it has no Peek, the error wraps [errors.ErrUnsupported].
+func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
+	a := l.decide(ctx, question[K]{cost: cost, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
+		d, err := ratelimit.Peek(ctx, ratelimit.Limiter[K](engine), key, cost)
+		return answer{decision: d, err: err}
+	}})
+	return a.decision, a.err
+}
+
+// Adjust corrects what a key has spent with the primary: see [ratelimit.Keyed.Adjust]. What stands
+// in is left alone. It is an error if the primary is not asked or fails, and one that wraps
+// [errors.ErrUnsupported] if it has no Adjust.
+func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
+	return l.tell(ctx, "adjust", func(ctx context.Context, primary ratelimit.Limiter[K]) error {
+		return ratelimit.Adjust(ctx, primary, key, delta)
+	})
+}
+
+// Reset forgets a key and what it has spent, with the primary and with what stands in. Each is tried
+// whatever becomes of the other; the errors are joined, and are those of Adjust.
+func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
+	err := l.tell(ctx, "reset", func(ctx context.Context, primary ratelimit.Limiter[K]) error {
+		return ratelimit.Reset(ctx, primary, key)
+	})
+	if ctx == nil {
+		ctx = noContext
+	}
+	return errors.Join(err, ratelimit.Reset(ctx, ratelimit.Limiter[K](l.instead), key))
+}
+
+// tell tells the primary what nobody can do in its place.
+func (l *Limiter[K]) tell(ctx context.Context, what string, f func(context.Context, ratelimit.Limiter[K]) error) error {
+	if ctx == nil {
+		ctx = noContext
+	}
+	a, o := l.askPrimary(ctx, question[K]{ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
+		return answer{err: f(ctx, engine)}
+	}})
+	l.breaker.announce()
+	switch {
+	case o == answered:
+		return nil
+	case o == busy, o == shut:
+		return fmt.Errorf("failover: the primary was not asked to %s (%s): %w", what, o, ratelimit.ErrUnavailable)
+	case errors.Is(a.err, ratelimit.ErrUnavailable), !o.instead():
+		return a.err
+	}
+	return fmt.Errorf("%w: %w", a.err, ratelimit.ErrUnavailable)
+}
+
+// ReplacesCost reports whether the primary or what stands in may charge another cost than the
+// caller's: see [ratelimit.CostReplacer].
+func (l *Limiter[K]) ReplacesCost() bool {
+	for _, engine := range []any{l.primary, l.instead} {
+		if r, ok := engine.(ratelimit.CostReplacer); ok && r.ReplacesCost() {
+			return true
+		}
+	}
+	return false
+}

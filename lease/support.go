@@ -1,0 +1,90 @@
+package lease
+
+import (
+	"context"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Peek says what Take would answer, and spends nothing. It asks the remote limiter for what is not
+// held here. The errors are those of the remote limiter; if it has no Peek, the error wraps
+// [errors.ErrUnsupported].
+func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
+	if err := l.check(key, cost); err != nil {
+		return ratelimit.Decision{}, err
+	}
+	held := 0
+	if h := l.table.find(key); h != nil {
+		h.mu.Lock()
+		if !h.told.direct(cost) {
+			held = h.left
+		}
+		h.mu.Unlock()
+	}
+	bounded, cancel := context.WithTimeout(orBackground(ctx), l.remote.timeout)
+	defer cancel()
+	l.remote.trips.Add(1)
+	d, err := ratelimit.Peek(bounded, ratelimit.Limiter[K](l.remote.limiter), key, max(0, cost-held))
+	if err == nil {
+		d.Remaining = add(d.Remaining, held)
+	}
+	return d, l.remote.explain(orBackground(ctx), bounded, err)
+}
+
+// Adjust corrects what a key has spent with the remote limiter: see [ratelimit.Keyed.Adjust]. A denial
+// that is remembered here is forgotten; other processes remember theirs for DenyFor at most. If the remote
+// limiter has no Adjust, the error wraps [errors.ErrUnsupported].
+func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
+	err := l.tell(ctx, key, func(ctx context.Context) error {
+		return ratelimit.Adjust(ctx, ratelimit.Limiter[K](l.remote.limiter), key, delta)
+	})
+	if err == nil {
+		l.corrected(key, delta)
+	}
+	return err
+}
+
+// Reset forgets a key and what it has spent, with the remote limiter and here: batches of before are
+// not spent any more, and a denial is forgotten. Other processes may spend the batches that they hold, and
+// remember a denial for DenyFor at most. If the remote limiter has no Reset, the error
+// wraps [errors.ErrUnsupported].
+func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
+	err := l.tell(ctx, key, func(ctx context.Context) error {
+		return ratelimit.Reset(ctx, ratelimit.Limiter[K](l.remote.limiter), key)
+	})
+	if h := l.table.find(key); h != nil && err == nil {
+		h.mu.Lock()
+		h.forgetLocked()
+		h.mu.Unlock()
+	}
+	return err
+}
+
+// tell tells the remote limiter something about a key.
+func (l *Limiter[K]) tell(ctx context.Context, key K, f func(context.Context) error) error {
+	if err := l.check(key, 0); err != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(orBackground(ctx), l.remote.timeout)
+	defer cancel()
+	l.remote.trips.Add(1)
+	return l.remote.explain(orBackground(ctx), bounded, f(bounded))
+}
+
+// forgetLocked forgets all of a key that the remote limiter has forgotten. The batches of before have
+// nothing to give back.
+func (h *holding[K]) forgetLocked() {
+	for _, b := range h.batches {
+		b.gone = true
+	}
+	for _, b := range h.waiting {
+		b.gone = true
+		h.returns.idle(-b.left)
+	}
+	h.batches, h.waiting, h.left, h.open, h.low = nil, nil, 0, 0, -1
+	h.denial = nil
+	h.sizer.forget()
+	if h.flight != nil {
+		h.flight.stale = true
+	}
+}
