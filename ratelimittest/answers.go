@@ -71,6 +71,28 @@ func (p *party) probeRetry(cost int, after time.Duration) {
 	p.must(d.Allowed, retryAfterIsTrue, "RetryAfter was %v, and then cost %d is not allowed: %s", after, cost, described(d, err))
 }
 
+// playLarger asks for a larger cost after a smaller one was denied often, and the other way
+// round: each has a time of its own.
+func playLarger(h *history) {
+	p := h.party()
+	p.unsettle()
+	left, capacity := p.left().Remaining, p.limit.Capacity()
+	if left == capacity {
+		return
+	}
+	small := left + 1
+	large := min(capacity, []int{capacity, small + 1, small + p.rng.IntN(capacity-left)}[p.rng.IntN(3)])
+	p.hammer(small)
+	d, _ := p.take(large)
+	p.must(!d.Allowed, boundHolds, "%d remain, and cost %d is allowed", left, large)
+	if left > 0 && h.chance(2) {
+		p.hammer(large)
+		p.spend(left)
+		return
+	}
+	p.probeRetry(large, d.RetryAfter)
+}
+
 // playRemaining asks for what is left, and for one more.
 func playRemaining(h *history) {
 	p := h.party()
@@ -211,7 +233,9 @@ func playInvalidKey(h *history) {
 	nan := 0.0
 	nan /= nan
 	for _, cost := range []int{1, h.limit.Capacity()} {
-		d, err := l.Take(h.ctx(), nan, cost)
+		var d ratelimit.Decision
+		err := again(func() (err error) { d, err = l.Take(h.ctx(), nan, cost); return err })
+		h.reached(err)
 		h.note("Take(NaN, %d): %s", cost, described(d, err))
 		h.must(errors.Is(err, ratelimit.ErrInvalidKey) && !d.Allowed, chargesNothing, "the key NaN answers %s", described(d, err))
 		h.must(!l.Allow(nan, cost), chargesNothing, "the key NaN is allowed")

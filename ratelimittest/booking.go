@@ -1,6 +1,7 @@
 package ratelimittest
 
 import (
+	"math"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -97,6 +98,23 @@ func (h *history) cancelled(p *party) {
 	}
 }
 
+// playCancelFirst cancels the first of two bookings. The second keeps its instant, and nobody
+// gets in before it.
+func playCancelFirst(h *history) {
+	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+		return // see playSettleTogether
+	}
+	p := h.party()
+	d := p.spend(h.limit.Capacity())
+	first := p.reserve(p.cost(1), min(2*d.ResetAfter, 10*year))
+	second := p.reserve(p.cost(1), min(4*d.ResetAfter, 20*year))
+	if first.Delay == 0 || second.Delay == 0 {
+		return // it lies further ahead than the engine books
+	}
+	p.settle(first, 0)
+	p.queued(second.Delay)
+}
+
 // playLateSettle settles what does not count any more.
 func playLateSettle(h *history) {
 	a, b := h.party(), h.party()
@@ -121,6 +139,103 @@ func playSettle(h *history) {
 	h.advance(h.upto(r.ResetAfter / 4 * 3))
 	a.settle(r, actual)
 	h.alike(settleIsTrue, a, b, "one has reserved more than the other has spent, and settled at that")
+}
+
+// playSettleGranted settles a booking ahead that a grant has given back already: what others
+// have spent since stays spent.
+func playSettleGranted(h *history) {
+	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+		return // it books nothing ahead
+	}
+	a, b := h.party(), h.party()
+	capacity := h.limit.Capacity()
+	d := a.spend(capacity)
+	cost := h.cost(capacity)
+	r := a.reserve(cost, min(2*d.ResetAfter, 10*year))
+	if !r.Allowed || r.Delay == 0 {
+		return
+	}
+	a.adjust(math.MinInt)
+	if a.left().ResetAfter > 0 {
+		return // the engine lets a booking stand
+	}
+	h.advance(h.upto(r.Delay / 3))
+	others := h.cost(capacity)
+	a.spend(others)
+	b.spend(others)
+	h.advance(h.upto(r.Delay / 3))
+	a.settle(r, h.rng.IntN(cost))
+	h.alike(settleIsTrue, a, b, "all was given back to one, and then a booking of before was settled below what it had reserved")
+}
+
+// playDenialEnds gives back, in every way, to a key that has been denied often: the next call is
+// allowed again.
+func playDenialEnds(h *history) {
+	for way := range 5 {
+		p := h.party()
+		capacity := p.limit.Capacity()
+		var give func()
+		switch way {
+		case 0:
+			if p.has.reserver != nil {
+				r := p.reserve(capacity, 0)
+				give = func() { p.settle(r, h.rng.IntN(capacity)) }
+			}
+		case 1:
+			if p.has.adjust != nil {
+				p.spend(capacity)
+				give = func() { p.adjust(-1 - h.rng.IntN(capacity)) }
+			}
+		case 2:
+			if p.has.reset != nil {
+				p.spend(capacity)
+				give = p.reset
+			}
+		case 3:
+			if l := h.resized(times(2, capacity)); p.has.setLimit != nil && h.cfg.accepts(l) && l.Capacity() > capacity {
+				p.spend(capacity)
+				give = func() { p.set(l) }
+			}
+		}
+		if give != nil {
+			p.hammer(p.cost(1))
+			give()
+			p.freed()
+		}
+	}
+}
+
+// hammer asks for a cost that has to be denied, again and again, by every call.
+func (p *party) hammer(cost int) {
+	for range 4 {
+		d, err := p.take(cost)
+		p.must(err == nil && !d.Allowed, boundHolds, "all was spent, and cost %d answers %s", cost, described(d, err))
+		p.must(!p.allow(cost), boundHolds, "all was spent, and Allow allows cost %d", cost)
+		if p.has.peek != nil {
+			p.peek(cost)
+		}
+		if p.has.reserver != nil {
+			p.reserve(cost, 0)
+		}
+	}
+}
+
+// freed checks that every call allows what remains of a key that was denied before.
+func (p *party) freed() {
+	d, _ := p.take(1)
+	p.must(d.Allowed, remainingIsTrue, "a key was denied, then it was given back some of what was spent, and cost 1 answers %s", described(d, nil))
+	for _, call := range []string{"Allow", "Reserve"} {
+		left := p.left()
+		if left.Remaining == 0 {
+			return
+		}
+		if call == "Allow" {
+			p.must(p.allow(1), remainingIsTrue, "a key was denied, then it was given back some of what was spent; %d remain, and Allow denies cost 1", left.Remaining)
+		} else if p.has.reserver != nil {
+			r := p.reserve(1, left.ResetAfter) // which a leaky bucket's delay is
+			p.must(r.Allowed, remainingIsTrue, "a key was denied, then it was given back some of what was spent; %d remain, and Reserve denies cost 1", left.Remaining)
+		}
+	}
 }
 
 // playSettleAbove charges what the work has cost beyond its estimate.
@@ -152,7 +267,7 @@ func playResetBooked(h *history) {
 }
 
 func (p *party) reset() {
-	err := p.has.reset(p.ctx(), p.key)
+	err := again(func() error { return p.has.reset(p.ctx(), p.key) })
 	p.note("Reset(%s): %v", p.name, err)
 	p.reached(err)
 	p.must(err == nil, resetForgets, "Reset fails: %v", err)

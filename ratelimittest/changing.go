@@ -2,23 +2,164 @@ package ratelimittest
 
 import (
 	"errors"
+	"math"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 )
 
-// playSetLimit raises and lowers a limit that is in use.
+// playSetLimit raises and lowers a limit that is in use, at the rate, or over the windows, that it
+// has. What was spent stays spent and keeps its age, also while the clock is behind.
 func playSetLimit(h *history) {
 	p := h.party()
 	capacity := h.limit.Capacity()
-	spent := h.cost(capacity)
-	p.spend(spent)
+	p.spend(h.cost(capacity))
+	h.pause(p.left())
+	if setBack(h) && h.chance(3) {
+		h.back(min(h.limit.Rate.Per, year))
+	}
+	was := p.left()
+	spent := capacity - was.Remaining
 	for range 4 {
 		p.change(h.resized(1 + h.rng.IntN(times(2, capacity))))
+		if h.beyond(spent) {
+			return
+		}
 		want := max(0, p.limit.Capacity()-spent)
-		got := p.left().Remaining
-		p.must(got == want, spentStays, "%d were spent, the capacity is %d now, and %d remain", spent, p.limit.Capacity(), got)
+		got := p.left()
+		p.must(got.Remaining == want, spentStays, "%d were spent, the capacity is %d now, and %d remain", spent, p.limit.Capacity(), got.Remaining)
+		if spent > p.limit.Capacity() {
+			return // in windows, what is above goes into those that follow
+		}
+		p.must(got.ResetAfter == was.ResetAfter, spentStays, "the capacity is %d now, and ResetAfter is %v instead of %v", p.limit.Capacity(), got.ResetAfter, was.ResetAfter)
 	}
+}
+
+// playSetBooked changes the limit of a key that has booked ahead: what was booked keeps its instant,
+// and nobody gets in before it.
+func playSetBooked(h *history) {
+	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+		return
+	}
+	p := h.party()
+	d := p.spend(h.limit.Capacity())
+	cost := h.cost(1)
+	r := p.reserve(cost, min(2*d.ResetAfter, 10*year))
+	if !r.Allowed || r.Delay == 0 {
+		return
+	}
+	p.change(h.similar())
+	if cost > p.limit.Capacity() || h.beyond(times(2, h.limit.Capacity())) {
+		return
+	}
+	p.queued(r.Delay)
+}
+
+// playSetOften changes a limit several times at one instant, tightens it and raises it, also across
+// algorithms, and has calls allowed and denied in between. What was spent stays spent, and no
+// more than that.
+func playSetOften(h *history) {
+	p := h.party()
+	first, spent := h.limit, h.cost(min(h.limit.Capacity(), 1<<40))
+	p.spend(spent)
+	for range 5 {
+		l := h.other()
+		if h.chance(2) {
+			l = newLimit(l.Algorithm, ratelimit.Per(1+h.rng.IntN(times(2, spent)), first.Rate.Per), 1+h.rng.IntN(times(2, spent)))
+		}
+		p.set(l)
+		if h.beyond(spent) {
+			return
+		}
+		for range h.rng.IntN(3) {
+			cost := p.cost(max(0, l.Capacity()-spent))
+			if d, _ := p.take(cost); d.Allowed {
+				spent += cost
+			}
+		}
+		got, want := p.left().Remaining, max(0, l.Capacity()-spent)
+		p.must(got == want, spentStays, "%d were spent at this instant, under several limits; of %d now, %d remain, want %d", spent, l.Capacity(), got, want)
+	}
+}
+
+// playSetUnpaid asks a key, after a change, only for what charges nothing. What it says comes true.
+func playSetUnpaid(h *history) {
+	p := h.party()
+	p.spend(h.cost(h.limit.Capacity()))
+	h.advance(h.upto(p.left().ResetAfter))
+	p.set(h.anyOther())
+	d := p.unpaid(false)
+	for range h.rng.IntN(3) {
+		wait := h.upto(d.ResetAfter)
+		h.advance(wait)
+		next := p.unpaid(true)
+		p.must(next.ResetAfter == d.ResetAfter-wait, resetAfterIsTrue, "after SetLimit, ResetAfter was %v, and %v later it is %v", d.ResetAfter, wait, next.ResetAfter)
+		d = next
+	}
+	h.advance(d.ResetAfter)
+	fresh := p.unpaid(true)
+	p.must(fresh.ResetAfter == 0 && fresh.Remaining == p.limit.Capacity(), resetAfterIsTrue,
+		"after SetLimit, ResetAfter was %v, and then the key answers %s", d.ResetAfter, described(fresh, nil))
+	p.spend(p.limit.Capacity())
+}
+
+// unpaid asks for how a key stands by some call that charges nothing. A Peek is none for a key
+// that has made no decision since its limit was changed: it leaves it to the limit before.
+func (p *party) unpaid(peek bool) ratelimit.Decision {
+	capacity := p.limit.Capacity()
+	switch n := p.rng.IntN(4); {
+	case n == 0 && peek && p.has.peek != nil:
+		d, _ := p.peek(p.cost(1))
+		return d
+	case n == 1 && p.has.reserver != nil:
+		return p.reserve(0, 0).Decision
+	case n == 2 && capacity < math.MaxInt:
+		if d, _ := p.take(capacity + 1); d.Remaining > 0 || d.ResetAfter > 0 { // else the error says no more
+			return d
+		}
+	}
+	return p.left()
+}
+
+// playTighten tightens a limit, by which a key is fresh much later than it was by the limit
+// before. What a denial says comes true after the key was idle for that long.
+func playTighten(h *history) {
+	p := h.party()
+	p.spend(h.cost(h.limit.Capacity()))
+	p.set(h.tighter())
+	left := p.left().Remaining
+	cost := min(p.limit.Capacity(), left+1+h.rng.IntN(3))
+	d, err := p.take(cost)
+	p.must(err == nil && !d.Allowed, spentStays, "%d remain after SetLimit, and cost %d answers %s", left, cost, described(d, err))
+	if h.chance(2) {
+		p.probeRetry(cost, d.RetryAfter)
+		return
+	}
+	h.advance(d.ResetAfter - h.cfg.Resolution)
+	early, _ := p.take(p.limit.Capacity())
+	p.must(!early.Allowed, resetAfterIsTrue, "after SetLimit, ResetAfter was %v, and the whole capacity is free %v before", d.ResetAfter, h.cfg.Resolution)
+}
+
+// tighter is the limit over a time that is up to 100 000 times as long.
+func (h *history) tighter() ratelimit.Limit {
+	for longer := time.Duration(100_000); longer > 1; longer /= 10 {
+		l := h.limit
+		if l.Rate.Per < year/longer {
+			l.Rate.Per *= longer
+		}
+		if l.Rate.Per > h.limit.Rate.Per && h.cfg.accepts(l) && h.chance(3) {
+			return l
+		}
+	}
+	return h.longer()
+}
+
+// anyOther is another limit, of any kind.
+func (h *history) anyOther() ratelimit.Limit {
+	if h.chance(3) {
+		return h.tighter()
+	}
+	return h.other()
 }
 
 // resized is the limit with another capacity.
@@ -32,18 +173,25 @@ func (h *history) resized(capacity int) ratelimit.Limit {
 	return l
 }
 
-// change sets another limit, or ends the history if the engine would not know it.
+// change sets another limit, and makes sure that the key answers for it.
 func (p *party) change(l ratelimit.Limit) {
+	p.set(l)
+	var d ratelimit.Decision
+	err := again(func() (err error) { d, err = p.lim.Take(p.ctx(), p.key, 0); return err })
+	p.reached(err)
+	p.must(err == nil && d.Limit == l, spentStays, "%v was set, and the key answers for %v (%v)", l, d.Limit, err)
+}
+
+// set sets another limit, and asks the key nothing. It ends the history if the engine does not know the limit.
+func (p *party) set(l ratelimit.Limit) {
 	if !p.cfg.accepts(l) {
 		panic(enough{})
 	}
-	err := p.has.setLimit(p.ctx(), l)
+	err := again(func() error { return p.has.setLimit(p.ctx(), l) })
 	p.note("SetLimit(%v): %v", l, err)
 	p.reached(err)
 	p.must(err == nil, spentStays, "SetLimit(%v) fails: %v", l, err)
 	p.limit = l
-	d, err := p.lim.Take(p.ctx(), p.key, 0)
-	p.must(err == nil && d.Limit == l, spentStays, "%v was set, and the key answers for %v (%v)", l, d.Limit, err)
 }
 
 // playSameLimit sets the limit that there is already, which changes nothing.
@@ -143,7 +291,7 @@ func playSetInvalid(h *history) {
 	a.spend(cost)
 	b.spend(cost)
 	for _, l := range append(h.invalidLimits(), ratelimit.Limit{}) {
-		err := a.has.setLimit(h.ctx(), l)
+		err := again(func() error { return a.has.setLimit(h.ctx(), l) })
 		h.note("SetLimit(%+v): %v", l, err)
 		h.reached(err)
 		h.must(errors.Is(err, ratelimit.ErrInvalidLimit), spentStays, "SetLimit(%+v) answers %v", l, err)

@@ -26,7 +26,7 @@ func init() { // a variable's initialiser could not refer to itself
 		{name: "Adjust charges", play: playCharge, needs: canAdjust},
 		{name: "Adjust grants", play: playGrant, needs: canAdjust},
 		{name: "debt is regained", play: playDebt, needs: canAdjust},
-		{name: "debt is capped", play: playDebtCap, needs: all(setBack, canAdjust)},
+		{name: "debt is capped", play: playDebtCap, needs: canAdjust},
 		{name: "Reserve without a delay is Take", play: playReserveNow, needs: canReserve},
 		{name: "Reserve books ahead", play: playReserveAhead, needs: canReserve},
 		{name: "a denied Reserve says when", play: playReserveRetry, needs: canReserve},
@@ -80,5 +80,17 @@ func init() { // a variable's initialiser could not refer to itself
 		{name: "what is regained before SetLimit is regained at the old rate", play: playSetLater, needs: canSetLimit},
 		{name: "SetLimit refuses invalid limits", play: playSetInvalid, needs: canSetLimit},
 		{name: "what was spent stays spent under limits that count nothing", play: playSetNothing, needs: canSetLimit},
+
+		{name: "each cost has a time of its own", play: playLarger},
+		{name: "what gives back ends a denial", play: playDenialEnds, few: true},
+		{name: "the empty key is a key", play: playEmptyKey, once: true},
+		{name: "a settlement after a grant gives nothing back", play: playSettleGranted, needs: all(canReserve, canAdjust)},
+		{name: "a crowd settles what it has reserved", play: playSettleCrowd, needs: canReserve, once: true},
+		{name: "Sweep goes by the limit in force", play: playSweepChanged, needs: all(canSweep, canSetLimit)},
+		{name: "what was spent stays spent however often the limit changes", play: playSetOften, needs: canSetLimit},
+		{name: "what is said after SetLimit comes true without a charge", play: playSetUnpaid, needs: canSetLimit},
+		{name: "what was booked keeps its instant under another limit", play: playSetBooked, needs: all(canReserve, canSetLimit)},
+		{name: "a tightened limit forgives nothing", play: playTighten, needs: canSetLimit},
+		{name: "the booking behind a cancelled one keeps its place", play: playCancelFirst, needs: canReserve},
 	}
 }

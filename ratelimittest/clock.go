@@ -1,6 +1,7 @@
 package ratelimittest
 
 import (
+	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -10,11 +11,16 @@ import (
 type Clock struct {
 	now   atomic.Int64
 	reads atomic.Int64
+
+	yields atomic.Bool // who reads it lets others go first, so that calls at one time meet
 }
 
 // Now returns the time that the clock was last set or advanced to.
 func (c *Clock) Now() time.Duration {
 	c.reads.Add(1)
+	if c.yields.Load() {
+		runtime.Gosched()
+	}
 	return time.Duration(c.now.Load())
 }
 

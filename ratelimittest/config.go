@@ -32,8 +32,8 @@ type Config struct {
 	Advance func(d time.Duration)
 
 	// TryAdvance is Advance for an engine whose time may fail to move, because a
-	// server has to be asked. An error ends the history: if it wraps
-	// [ratelimit.ErrUnavailable], the history is played again; any other is a
+	// server has to be asked. An error that wraps [ratelimit.ErrUnavailable] says that
+	// time has not moved: the suite tries again, ten times at most. Any other error is a
 	// failure. It is used instead of Advance if both are set.
 	TryAdvance func(d time.Duration) error
 
@@ -74,11 +74,14 @@ type Config struct {
 	// not tried.
 	NewPair func(limit ratelimit.Limit) (a, b ratelimit.Limiter[string], err error)
 
-	// Retries is how often a history that failed is played again, with other keys, before
-	// the failure counts; at most 9. It is for an engine whose calls fail now and then:
-	// a call that answers [ratelimit.ErrUnavailable] ends the history, which is then
-	// played again in any case, but Allow cannot say why it denies. If zero, every
-	// failure counts. An engine that cannot decide 10 times in a row fails.
+	// Retries is for an engine whose calls fail now and then. If it is above zero, a call
+	// that fails is made again by itself: the suite asks how a key stands before each call
+	// that may charge it, and after one that failed, and so knows whether that has
+	// charged its cost. That includes Allow, which cannot say why it denies. It is also how
+	// often a history in which a promise was broken is played again, with other keys,
+	// before the failure counts; at most 9. If zero, every failure counts, and a call
+	// that answers [ratelimit.ErrUnavailable] ends the history, which is played again.
+	// An engine that cannot answer a call 10 times in a row fails in any case.
 	Retries int
 
 	// NewFloat is New for an engine whose keys may be of any comparable type. NaN,

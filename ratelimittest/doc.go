@@ -27,10 +27,15 @@
 // Adjust, Reset (with or without an error) and SetLimit likewise. Config.Want makes sure that
 // none was missed because of its signature.
 //
-// A call that answers [ratelimit.ErrUnavailable] breaks no promise: nothing is known about
-// the key then, so the suite plays that history again with other keys. An engine
-// that fails ten times in a row fails the run. Allow cannot tell why it denies; see
-// Config.Retries. Config.NewPair tests two clients of one store.
+// A call that answers [ratelimit.ErrUnavailable] breaks no promise, as long as it says nothing
+// else: it allows nothing and has no RetryAfter, and it has charged all of its cost or nothing.
+// A denial is not such an answer, whatever else has failed. Config.Retries tells the suite
+// to make such calls again by themselves. An engine that fails ten times in a row
+// fails the run. Config.NewPair tests two clients of one store.
+//
+// The context of Reserve bounds that call alone. Settle and Cancel have no context: they work
+// after Reserve's has ended, and are bounded by the engine's own timeout. The suite ends the
+// context of each Reserve before it settles.
 //
 // # What is promised
 //
@@ -61,8 +66,8 @@
 // whose Wait asks again and again, as that of [ratelimit.Layered] does, is tried with
 // Config.Skip naming it.
 //
-// Beside these, each key has a budget of its own, a Decision names its limit, and no call
-// panics. What a limiter has of the following methods, with the signatures of
+// Beside these, each key has a budget of its own (the empty key is a key like any other), a
+// Decision names its limit, and no call panics. What a limiter has of the following methods, with the signatures of
 // [ratelimit.Keyed], is tested too: Peek, Wait, Adjust, Reset, SetLimit, Sweep, Len, and Reserve
 // (see [ratelimit.Reserver]) with Settle and Cancel. [Run] logs which it has found.
 //

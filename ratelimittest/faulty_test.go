@@ -19,6 +19,7 @@ type faulty struct {
 	adjust   func(key string, delta int) error
 	setLimit func(limit ratelimit.Limit) error
 	sweep    func() int
+	reset    func(key string)
 	key      func(key string) string // how keys are told apart
 }
 
@@ -72,7 +73,13 @@ func (l *faulty) Adjust(key string, delta int) error {
 	return l.adjust(key, delta)
 }
 
-func (l *faulty) Reset(key string) { l.keyed.Reset(l.name(key)) }
+func (l *faulty) Reset(key string) {
+	if l.reset == nil {
+		l.keyed.Reset(l.name(key))
+		return
+	}
+	l.reset(key)
+}
 
 func (l *faulty) SetLimit(limit ratelimit.Limit) error {
 	if l.setLimit == nil {

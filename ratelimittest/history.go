@@ -1,7 +1,6 @@
 package ratelimittest
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -23,6 +22,8 @@ type history struct {
 	start time.Duration // what the clock read at first
 	now   time.Duration // since start
 	steps []step
+
+	counting bool // the readings of the clock are counted: no call is made beside those of the check
 }
 
 // party is one key of one limiter.
@@ -153,7 +154,7 @@ func (h *history) move(d time.Duration) {
 		h.cfg.Clock.Set(h.start + h.now)
 	case d <= 0:
 	case h.cfg.TryAdvance != nil:
-		err := h.cfg.TryAdvance(d)
+		err := again(func() error { return h.cfg.TryAdvance(d) })
 		h.reached(err)
 		h.must(err == nil, timeMoves, "TryAdvance(%v): %v", d, err)
 	default:
@@ -170,115 +171,6 @@ func (h *history) pause(d ratelimit.Decision) {
 	if h.now+next < h.patience() {
 		h.advance(next)
 	}
-}
-
-// ---- calls ----
-
-func (p *party) take(cost int) (ratelimit.Decision, error) {
-	d, err := p.lim.Take(p.ctx(), p.key, cost)
-	for range maxUnavailable {
-		if cost > 0 || !errors.Is(err, ratelimit.ErrUnavailable) {
-			break
-		}
-		d, err = p.lim.Take(p.ctx(), p.key, cost) // it has charged nothing
-	}
-	p.noteCall("Take", cost, d, err)
-	p.reached(err)
-	p.wellFormed("Take", cost, d, err)
-	return d, err
-}
-
-func (p *party) allow(cost int) bool {
-	ok := p.lim.Allow(p.key, cost)
-	p.note("Allow(%s, %d): %v", p.shown(), cost, ok)
-	return ok
-}
-
-func (p *party) peek(cost int) (ratelimit.Decision, error) {
-	d, err := p.has.peek(p.ctx(), p.key, cost)
-	for i := 0; i < maxUnavailable && errors.Is(err, ratelimit.ErrUnavailable); i++ {
-		d, err = p.has.peek(p.ctx(), p.key, cost)
-	}
-	p.noteCall("Peek", cost, d, err)
-	p.reached(err)
-	p.wellFormed("Peek", cost, d, err)
-	return d, err
-}
-
-func (p *party) reserve(cost int, maxDelay time.Duration) *ratelimit.Reservation {
-	r, err := p.has.reserver.Reserve(p.ctx(), p.key, cost, maxDelay)
-	p.must(r != nil, reserveIsTrue, "Reserve returns nil")
-	p.note("Reserve(%s, %d, %v): %s", p.name, cost, maxDelay, described(r.Decision, err))
-	p.reached(err)
-	p.must(err == nil, reserveIsTrue, "Reserve of cost %d fails: %v", cost, err)
-	p.wellFormed("Reserve", cost, r.Decision, err)
-	p.must(!r.Allowed || r.Delay <= max(0, maxDelay), reserveIsTrue, "Delay is %v, above maxDelay %v", r.Delay, maxDelay)
-	return r
-}
-
-func (p *party) settle(r *ratelimit.Reservation, actual int) {
-	err := r.Settle(actual)
-	p.note("Settle(%s, %d): %v", p.name, actual, err)
-	p.reached(err)
-	p.must(err == nil, settleIsTrue, "Settle at %d fails: %v", actual, err)
-}
-
-func (p *party) adjust(delta int) {
-	err := p.has.adjust(p.ctx(), p.key, delta)
-	p.note("Adjust(%s, %+d): %v", p.name, delta, err)
-	p.reached(err)
-	p.must(err == nil, adjustIsTrue, "Adjust by %d fails: %v", delta, err)
-}
-
-// spend is a Take that has to be allowed.
-func (p *party) spend(cost int) ratelimit.Decision {
-	d, err := p.take(cost)
-	if err != nil || !d.Allowed {
-		p.fail(exact, "cost %d fits and is not allowed: %s", cost, described(d, err))
-	}
-	return d
-}
-
-// left returns what the key has left, and spends nothing.
-func (p *party) left() ratelimit.Decision {
-	d, err := p.take(0)
-	if err != nil || !d.Allowed {
-		p.fail(chargesNothing, "a cost of 0 is not allowed: %s", described(d, err))
-	}
-	return d
-}
-
-// wellFormed checks what holds for every answer, whatever the state.
-func (p *party) wellFormed(call string, cost int, d ratelimit.Decision, err error) {
-	switch {
-	case err != nil && d.Allowed:
-		p.fail(chargesNothing, "%s allows cost %d with the error %v", call, cost, err)
-	case err != nil && d.RetryAfter != 0:
-		p.fail(retryAfterIsTrue, "%s says %v, but RetryAfter is %v", call, err, d.RetryAfter)
-	case err != nil:
-	case d.Limit != p.limit:
-		p.fail(namesItsLimit, "%s answers for the limit %q", call, d.Limit)
-	case d.Allowed != (d.RetryAfter <= 0):
-		p.fail(retryAfterIsTrue, "%s of cost %d: Allowed is %v and RetryAfter %v", call, cost, d.Allowed, d.RetryAfter)
-	case d.Remaining < 0 || d.Remaining > p.limit.Capacity():
-		p.fail(remainingIsTrue, "Remaining is %d, of a capacity of %d", d.Remaining, p.limit.Capacity())
-	case !p.isSpan(d.RetryAfter):
-		p.fail(retryAfterIsTrue, "RetryAfter is %v", d.RetryAfter)
-	case !p.isSpan(d.ResetAfter):
-		p.fail(resetAfterIsTrue, "ResetAfter is %v", d.ResetAfter)
-	case !p.isSpan(d.Delay) || !d.Allowed && d.Delay != 0:
-		p.fail(boundHolds, "Delay is %v, Allowed %v", d.Delay, d.Allowed)
-	}
-}
-
-// isSpan reports whether d is one that the engine can know.
-func (h *history) isSpan(d time.Duration) bool { return d >= 0 && d%h.cfg.Resolution == 0 }
-
-// errs checks that a call answers with the error, and allows nothing.
-func (p *party) errs(target error, cost int) {
-	_, err := p.take(cost)
-	p.must(errors.Is(err, target), chargesNothing, "cost %d: the error is %v, want %q", cost, err, target)
-	p.must(!p.allow(cost), chargesNothing, "cost %d is allowed", cost)
 }
 
 // cost returns a cost that may matter, given what is left: never an error's.

@@ -26,7 +26,7 @@ func playKeys(h *history) {
 // similarNames are keys that somebody might take for each other: by their case, their blanks, their
 // beginning, their end, their length, their bytes or their encoding.
 var similarNames = sync.OnceValue(func() []string {
-	names := []string{"like a", "like A", "like a ", "like  a", "like a:b", "like a/b", "like ä", "like a\u0308", "like {a}", "like a*", "like a%20",
+	names := []string{"like a", "like A", "like a ", "like  a", "like a:b", "like a/b", "like ä", "like a\u0308", "like {a}", "like {a}b", "liked {a}", "{a}", "{}", "}{", "{", "{}{a}", "like a*", "like a%20",
 		"like a\x00", "like a\x00b", "like a\x00c", "like a\n", "like \x80", "like \x81", "like \xff\xfe", "like \ufffd", "like \xff"}
 	for _, n := range []int{16, 32, 64, 100, 128, 200, 250, 255, 256, 512, 1024, 4096, 65536} {
 		long := strings.Repeat("k", n)
@@ -34,6 +34,28 @@ var similarNames = sync.OnceValue(func() []string {
 	}
 	return names
 })
+
+// playEmptyKey spends from the empty key, which is a key like any other. It is the one key that
+// cannot be set apart from those of other runs, so it may have been used before.
+func playEmptyKey(h *history) {
+	empty, other := h.party(), h.party()
+	empty.name, empty.key = "the empty key", ""
+	if empty.has.reset != nil {
+		empty.reset()
+	}
+	left := empty.left().Remaining
+	other.spend(h.limit.Capacity())
+	got := empty.left().Remaining
+	h.must(got == left, keysAreSeparate, "another key has spent, and %d remain of the empty key instead of %d", got, left)
+	if left > 0 {
+		d, err := empty.take(left)
+		h.must(err == nil && d.Allowed, remainingIsTrue, "Remaining was %d, and that cost is not allowed: %s", left, described(d, err))
+	}
+	d, err := empty.take(1)
+	h.must(err == nil && !d.Allowed, boundHolds, "the empty key has spent all it had, and cost 1 answers %s", described(d, err))
+	h.must(!empty.allow(1), boundHolds, "the empty key has spent all it had, and Allow allows cost 1")
+	h.party().spend(h.limit.Capacity())
+}
 
 // manyKeys is how many keys are spent from at the same time.
 const manyKeys = 4096

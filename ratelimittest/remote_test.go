@@ -15,20 +15,39 @@ import (
 )
 
 // remote is our limiter behind the interface of an engine that does I/O: every method
-// takes a context and may fail. One call in every does, and of those
-// every second one has charged all the same.
+// takes a context and may fail.
 type remote struct {
-	l    keyed
+	l    local
 	link *link
+}
+
+// local is what our limiter has, and one with a bug.
+type local interface {
+	ratelimit.Reserver[string]
+	Peek(key string, cost int) (ratelimit.Decision, error)
+	Wait(ctx context.Context, key string, cost int) error
+	Adjust(key string, delta int) error
+	Reset(key string)
+	SetLimit(limit ratelimit.Limit) error
 }
 
 // link is what lies between the engine and its store.
 type link struct {
 	calls  atomic.Int64
-	every  int64 // which call fails; 0 for none
+	every  int64 // one call in every fails; 0 for none
+	does   work  // what the calls do that fail
 	opened atomic.Int64
 	closed atomic.Int64
 }
+
+// work is what a call does that fails.
+type work string
+
+const (
+	sometimes work = "sometimes" // every second one does all that it has to
+	always    work = "always"
+	never     work = "never"
+)
 
 var errDown = fmt.Errorf("%w: connection reset by peer", ratelimit.ErrUnavailable)
 
@@ -38,7 +57,8 @@ func (k *link) fails() (before, after bool) {
 	if k.every == 0 || n%k.every != 0 {
 		return false, false
 	}
-	return n/k.every%2 == 0, n/k.every%2 == 1
+	after = k.does == always || k.does != never && n/k.every%2 == 1
+	return !after, after
 }
 
 // over makes a call over the link.
@@ -152,12 +172,37 @@ func TestARemoteEnginePasses(t *testing.T) {
 }
 
 func TestErrorsOfARemoteEngineAreNoViolations(t *testing.T) {
-	k := &link{every: 10_007}
+	for _, test := range []struct {
+		every     int64
+		does      work
+		histories int
+	}{{10_007, sometimes, 10}, {1000, sometimes, 4}, {100, sometimes, 4}, {100, always, 2}, {100, never, 2}} {
+		t.Run(fmt.Sprintf("one call in %d fails, and does its work: %q", test.every, test.does), func(t *testing.T) {
+			t.Parallel()
+			k := &link{every: test.every, does: test.does}
+			config := remoteConfig(k)
+			config.Histories, config.Retries = test.histories, 9
+			assert.NoError(t, ratelimittest.Check(config))
+			assert.Equal(t, k.opened.Load(), k.closed.Load(), "limiters that were closed")
+			assert.Greater(t, k.calls.Load(), 10*k.every, "calls, of which at least 10 have failed")
+		})
+	}
+}
+
+// A wrong engine is found although its calls fail now and then.
+func TestAWrongEngineIsFoundThoughItsCallsFail(t *testing.T) {
+	k := &link{every: 100}
 	config := remoteConfig(k)
-	config.Histories, config.Retries = 10, 5
-	assert.NoError(t, ratelimittest.Check(config))
-	assert.Equal(t, k.opened.Load(), k.closed.Load(), "limiters that were closed")
-	assert.Greater(t, k.calls.Load(), 10*k.every, "calls, of which at least 10 have failed")
+	clock := new(ratelimittest.Clock)
+	config.Histories, config.Retries, config.NewPair, config.Close = 10, 9, nil, nil
+	config.TryAdvance = func(d time.Duration) error { clock.Advance(d); return nil }
+	config.New = func(limit ratelimit.Limit) (limiter, error) {
+		if err := limit.Validate(); err != nil {
+			return nil, err
+		}
+		return &remote{l: fault(forgetsAfter(1000))(limit, clock).(local), link: k}, nil
+	}
+	assert.ErrorContains(t, ratelimittest.Check(config), "every decision of a long history")
 }
 
 func TestAnEngineThatIsNeverAvailableIsFoundOut(t *testing.T) {

@@ -74,7 +74,9 @@ func playReserveErrors(h *history) {
 		} else if cost >= 0 {
 			continue // the capacity is the largest figure that there is
 		}
-		r, err := a.has.reserver.Reserve(h.ctx(), a.key, cost, h.upto(h.limit.Rate.Per))
+		var r *ratelimit.Reservation
+		most := h.upto(h.limit.Rate.Per)
+		err := again(func() (err error) { r, err = a.has.reserver.Reserve(h.ctx(), a.key, cost, most); return err })
 		h.must(r != nil, reserveIsTrue, "Reserve of cost %d returns nil, with the error %v", cost, err)
 		h.note("Reserve(%s, %d): %s", a.name, cost, described(r.Decision, err))
 		h.reached(err)

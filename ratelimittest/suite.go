@@ -124,22 +124,24 @@ func (c *Config) playAll(a ratelimit.Algorithm, k check) (all []*violation) {
 			continue
 		}
 		seen[v.promise] = true
-		if all = append(all, v); k.slow {
+		if all = append(all, v); k.slow || v.promise == canDecide {
 			break // each of the others may take as long to fail
 		}
 	}
 	return all
 }
 
-// maxUnavailable is how often a history is played that the engine cannot decide.
-const maxUnavailable = 10
+const (
+	maxUnavailable = 10 // how often a call is made that the engine cannot decide
+	maxPlays       = 50 // how often a history is played that the engine cannot decide
+)
 
 // playOne plays one history, and again with other keys where the engine could not decide,
 // or where Config.Retries allows for failures that do not repeat. It reports whether the
 // limiters have what the check needs.
 func (c *Config) playOne(a ratelimit.Algorithm, k check, n int) (v *violation, played bool) {
 	failed := 0
-	for try := range maxUnavailable {
+	for try := range maxPlays {
 		switch v, played = c.playTry(a, k, n, try); {
 		case v == nil:
 			return nil, played
@@ -170,6 +172,9 @@ func (c *Config) playTry(a ratelimit.Algorithm, k check, n, try int) (v *violati
 		}
 	}()
 	h.begin()
+	for range try {
+		h.party().left() // so that an engine that fails at regular intervals does not fail at the same step again
+	}
 	if played = k.needs == nil || k.needs(h); played {
 		k.play(h)
 	}

@@ -56,6 +56,29 @@ func playSweepAll(h *history) {
 	}
 }
 
+// playSweepChanged sweeps after the limit has changed: it goes by the limit in force.
+func playSweepChanged(h *history) {
+	swept, kept := h.party(), h.stranger()
+	cost, l := h.cost(h.limit.Capacity()), h.anyOther()
+	first := swept.spend(cost) // until then a key is not fresh by the limit before
+	kept.spend(cost)
+	swept.set(l)
+	kept.set(l)
+	for range 5 {
+		cost := h.cost(1)
+		a, _ := swept.take(cost)
+		b, _ := kept.take(cost)
+		h.must(a == b, sweepIsSafe, "the limit was changed; after a sweep %s, and without %s", described(a, nil), described(b, nil))
+		old := first.ResetAfter + h.upto(time.Duration(h.rng.IntN(2))*idle)
+		if h.chance(2) && old < a.ResetAfter {
+			h.advance(old)
+		} else {
+			h.pause(a)
+		}
+		swept.sweep()
+	}
+}
+
 // sweptBehind sweeps while the clock is behind what the key has seen.
 func (h *history) sweptBehind(p *party) {
 	gap := h.back(min(h.limit.Rate.Per, year))

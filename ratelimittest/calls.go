@@ -1,0 +1,224 @@
+package ratelimittest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// A call that the engine cannot answer may have charged its cost or not. If Config.Retries
+// allows for such calls, the key is asked before each call that may charge it, and again
+// after one that failed: then it is known whether the call has done its work, or has to be
+// made again. Where that cannot be seen, the history ends, and is played again.
+
+// before returns how a key stands before a call that may charge it. It is not known for an
+// engine whose calls do not fail.
+func (p *party) before() (d ratelimit.Decision, known bool) {
+	if p.cfg.Retries == 0 || p.counting {
+		return d, false
+	}
+	return p.left(), true
+}
+
+// unanswered returns how a key stands after a call that failed, or ends the history if that
+// cannot be compared with how it stood before.
+func (p *party) unanswered(err error, known bool) ratelimit.Decision {
+	if !known {
+		panic(unavailable{err})
+	}
+	return p.left()
+}
+
+// mayCharge reports whether a cost is one that can be charged.
+func (p *party) mayCharge(cost int) bool { return cost > 0 && cost <= p.limit.Capacity() }
+
+func (p *party) take(cost int) (d ratelimit.Decision, err error) {
+	if !p.mayCharge(cost) {
+		d, err = p.repeated("Take", cost, p.lim.Take)
+	} else {
+		d, err = p.decided(cost)
+	}
+	p.noteCall("Take", cost, d, err)
+	p.reached(err)
+	return d, err
+}
+
+// decided takes a cost that may be charged.
+func (p *party) decided(cost int) (ratelimit.Decision, error) {
+	before, known := p.before()
+	for try := 1; ; try++ {
+		d, err := p.lim.Take(p.ctx(), p.key, cost)
+		p.wellFormed("Take", cost, d, err)
+		if !errors.Is(err, ratelimit.ErrUnavailable) || try == maxUnavailable {
+			return d, err
+		}
+		p.noteCall("Take", cost, d, err)
+		if after := p.unanswered(err, known); p.charged(cost, before, after) {
+			after.Delay = p.queue(before)
+			return after, nil
+		}
+	}
+}
+
+// charged reports whether a call that was not answered has charged its cost. It has charged
+// all of it, and then it was allowed, or nothing.
+func (p *party) charged(cost int, before, after ratelimit.Decision) bool {
+	all := after.Remaining == before.Remaining-cost
+	p.must(all || after == before, chargesNothing, "a call for cost %d was not answered; before, the key answers %s, and after that %s",
+		cost, described(before, nil), described(after, nil))
+	return all
+}
+
+// queue is the delay of what enters a leaky bucket that stands so.
+func (p *party) queue(before ratelimit.Decision) time.Duration {
+	if p.limit.Algorithm != ratelimit.AlgorithmLeakyBucket || before.Remaining == p.limit.Capacity() {
+		return 0
+	}
+	return before.ResetAfter
+}
+
+// allow makes the call, and again where Config.Retries allows for failures and the cost fits:
+// Allow cannot say why it denies.
+func (p *party) allow(cost int) bool {
+	var before ratelimit.Decision
+	known := false
+	if p.mayCharge(cost) {
+		before, known = p.before()
+	}
+	fits := cost == 0 && p.cfg.Retries > 0 || known && cost <= before.Remaining
+	ok := p.lim.Allow(p.key, cost)
+	for try := 1; !ok && fits && try < maxUnavailable; try++ {
+		p.note("Allow(%s, %d): %v, though it fits", p.shown(), cost, ok)
+		ok = known && p.charged(cost, before, p.left()) || p.lim.Allow(p.key, cost)
+	}
+	p.note("Allow(%s, %d): %v", p.shown(), cost, ok)
+	return ok
+}
+
+func (p *party) peek(cost int) (ratelimit.Decision, error) {
+	d, err := p.repeated("Peek", cost, p.has.peek)
+	p.noteCall("Peek", cost, d, err)
+	p.reached(err)
+	return d, err
+}
+
+// repeated makes a call that charges nothing, until the engine can decide.
+func (p *party) repeated(name string, cost int, call func(context.Context, string, int) (ratelimit.Decision, error)) (d ratelimit.Decision, err error) {
+	err = again(func() (err error) {
+		d, err = call(p.ctx(), p.key, cost)
+		p.wellFormed(name, cost, d, err)
+		return err
+	})
+	return d, err
+}
+
+// again makes a call until the engine can decide. The call charges nothing, or leaves the
+// same behind however often it is made.
+func again(call func() error) (err error) {
+	for range maxUnavailable {
+		if err = call(); !errors.Is(err, ratelimit.ErrUnavailable) {
+			break
+		}
+	}
+	return err
+}
+
+// reserve makes a reservation. The context bounds the call alone: it has ended when the
+// reservation is settled.
+func (p *party) reserve(cost int, maxDelay time.Duration) *ratelimit.Reservation {
+	ctx, end := context.WithCancel(p.ctx())
+	defer end()
+	before, known := p.before()
+	known = known && (before.Remaining > 0 || maxDelay <= 0) // else a booking cannot be seen
+	for try := 1; ; try++ {
+		r, err := p.has.reserver.Reserve(ctx, p.key, cost, maxDelay)
+		p.must(r != nil, reserveIsTrue, "Reserve returns nil")
+		p.note("Reserve(%s, %d, %v): %s", p.name, cost, maxDelay, described(r.Decision, err))
+		p.wellFormed("Reserve", cost, r.Decision, err)
+		if errors.Is(err, ratelimit.ErrUnavailable) && try < maxUnavailable && (cost == 0 || p.unanswered(err, known) == before) {
+			continue
+		}
+		p.reached(err)
+		p.must(err == nil, reserveIsTrue, "Reserve of cost %d fails: %v", cost, err)
+		p.must(!r.Allowed || r.Delay <= max(0, maxDelay), reserveIsTrue, "Delay is %v, above maxDelay %v", r.Delay, maxDelay)
+		return r
+	}
+}
+
+func (p *party) settle(r *ratelimit.Reservation, actual int) {
+	err := r.Settle(actual)
+	p.note("Settle(%s, %d): %v", p.name, actual, err)
+	p.reached(err)
+	p.must(err == nil, settleIsTrue, "Settle at %d fails: %v", actual, err)
+}
+
+func (p *party) adjust(delta int) {
+	before, known := p.before()
+	known = known && before.Remaining > 0 // else a change of a debt cannot be seen
+	for try := 1; ; try++ {
+		err := p.has.adjust(p.ctx(), p.key, delta)
+		p.note("Adjust(%s, %+d): %v", p.name, delta, err)
+		if errors.Is(err, ratelimit.ErrUnavailable) && try < maxUnavailable {
+			if p.unanswered(err, known) == before {
+				continue
+			}
+			return
+		}
+		p.reached(err)
+		p.must(err == nil, adjustIsTrue, "Adjust by %d fails: %v", delta, err)
+		return
+	}
+}
+
+// spend is a Take that has to be allowed.
+func (p *party) spend(cost int) ratelimit.Decision {
+	d, err := p.take(cost)
+	if err != nil || !d.Allowed {
+		p.fail(exact, "cost %d fits and is not allowed: %s", cost, described(d, err))
+	}
+	return d
+}
+
+// left returns what the key has left, and spends nothing.
+func (p *party) left() ratelimit.Decision {
+	d, err := p.take(0)
+	if err != nil || !d.Allowed {
+		p.fail(chargesNothing, "a cost of 0 is not allowed: %s", described(d, err))
+	}
+	return d
+}
+
+// wellFormed checks what holds for every answer, whatever the state.
+func (p *party) wellFormed(call string, cost int, d ratelimit.Decision, err error) {
+	switch {
+	case err != nil && d.Allowed:
+		p.fail(chargesNothing, "%s allows cost %d with the error %v", call, cost, err)
+	case err != nil && d.RetryAfter != 0:
+		p.fail(retryAfterIsTrue, "%s says %v, but RetryAfter is %v", call, err, d.RetryAfter)
+	case err != nil:
+	case d.Limit != p.limit:
+		p.fail(namesItsLimit, "%s answers for the limit %q", call, d.Limit)
+	case d.Allowed != (d.RetryAfter <= 0):
+		p.fail(retryAfterIsTrue, "%s of cost %d: Allowed is %v and RetryAfter %v", call, cost, d.Allowed, d.RetryAfter)
+	case d.Remaining < 0 || d.Remaining > p.limit.Capacity():
+		p.fail(remainingIsTrue, "Remaining is %d, of a capacity of %d", d.Remaining, p.limit.Capacity())
+	case !p.isSpan(d.RetryAfter):
+		p.fail(retryAfterIsTrue, "RetryAfter is %v", d.RetryAfter)
+	case !p.isSpan(d.ResetAfter):
+		p.fail(resetAfterIsTrue, "ResetAfter is %v", d.ResetAfter)
+	case !p.isSpan(d.Delay) || !d.Allowed && d.Delay != 0:
+		p.fail(boundHolds, "Delay is %v, Allowed %v", d.Delay, d.Allowed)
+	}
+}
+
+// isSpan reports whether d is one that the engine can know.
+func (h *history) isSpan(d time.Duration) bool { return d >= 0 && d%h.cfg.Resolution == 0 }
+
+// errs checks that a call answers with the error, and allows nothing.
+func (p *party) errs(target error, cost int) {
+	_, err := p.take(cost)
+	p.must(errors.Is(err, target), chargesNothing, "cost %d: the error is %v, want %q", cost, err, target)
+	p.must(!p.allow(cost), chargesNothing, "cost %d is allowed", cost)
+}

@@ -1,0 +1,770 @@
+package ratelimittest_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// Each limiter here is wrong about what it keeps from one call to the next: denials, limits
+// that were changed, bookings, windows, the time.
+
+// memory is what a wrong limiter remembers of each key.
+type memory[T any] struct {
+	mu   sync.Mutex // guards keys and what they point to
+	keys map[string]*T
+}
+
+// with has a look at what is remembered of a key, or a change made.
+func (m *memory[T]) with(key string, do func(v *T)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.keys == nil {
+		m.keys = make(map[string]*T)
+	}
+	if m.keys[key] == nil {
+		m.keys[key] = new(T)
+	}
+	do(m.keys[key])
+}
+
+// forget forgets all keys.
+func (m *memory[T]) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.keys)
+}
+
+// decides replaces Take by a function that is called with the reading of the clock, by one
+// caller at a time. The clock is read once all the same.
+func decides[T any](l *faulty, limit ratelimit.Limit, c clock, m *memory[T],
+	take func(v *T, now time.Duration, cost int, inner func(cost int) (ratelimit.Decision, error)) (ratelimit.Decision, error),
+) {
+	read := &handed{clock: c}
+	l.keyed = ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: read}))
+	l.take = func(ctx context.Context, key string, cost int) (d ratelimit.Decision, err error) {
+		now := c.Now()
+		m.with(key, func(v *T) {
+			read.now.Store(&now)
+			defer read.now.Store(nil)
+			d, err = take(v, now, cost, func(cost int) (ratelimit.Decision, error) { return l.keyed.Take(ctx, key, cost) })
+		})
+		return d, err
+	}
+}
+
+// handed is a clock that may be handed a reading.
+type handed struct {
+	clock
+	now atomic.Pointer[time.Duration]
+}
+
+func (h *handed) Now() time.Duration {
+	if now := h.now.Load(); now != nil {
+		return *now
+	}
+	return h.clock.Now()
+}
+
+// ---- denials ----
+
+// denial is one that is remembered.
+type denial struct {
+	inARow, cost int
+	until        time.Duration
+}
+
+// remembersDenials answers from memory after a number of denials of one cost in a row, for costs that the
+// last one covers. forgets says which calls make it forget.
+func remembersDenials(inARow int, covers func(denied, asked int) bool, forgets string) func(*faulty, ratelimit.Limit, clock) {
+	return func(l *faulty, limit ratelimit.Limit, c clock) {
+		var m memory[denial]
+		decides(l, limit, c, &m, func(v *denial, now time.Duration, cost int, inner func(int) (ratelimit.Decision, error)) (ratelimit.Decision, error) {
+			if v.inARow >= inARow && now < v.until && cost > 0 && cost <= l.current().Capacity() && covers(v.cost, cost) {
+				d, err := inner(0)
+				d.Allowed, d.RetryAfter = false, v.until-now
+				return d, err
+			}
+			d, err := inner(cost)
+			switch {
+			case err != nil || cost == 0:
+			case d.Allowed:
+				*v = denial{}
+			default:
+				if v.cost != cost {
+					*v = denial{}
+				}
+				v.inARow, v.cost, v.until = v.inARow+1, cost, now+d.RetryAfter
+			}
+			return d, err
+		})
+		end := func(call, key string) {
+			if strings.Contains(forgets, call) {
+				m.with(key, func(v *denial) { *v = denial{} })
+			}
+		}
+		l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+			r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
+			if err == nil && r.Allowed && cost > 0 {
+				m.with(key, func(v *denial) { *v = denial{} })
+			}
+			return settled(r, func(actual int) error { defer end("Settle", key); return r.Settle(actual) }), err
+		}
+		l.adjust = func(key string, delta int) error { defer end("Adjust", key); return l.keyed.Adjust(key, delta) }
+		l.reset = func(key string) { defer end("Reset", key); l.keyed.Reset(key) }
+		l.setLimit = func(limit ratelimit.Limit) error {
+			err := l.keyed.SetLimit(limit)
+			if strings.Contains(forgets, "SetLimit") {
+				m.forget()
+			}
+			return err
+		}
+	}
+}
+
+func larger(denied, asked int) bool  { return asked > denied }
+func smaller(denied, asked int) bool { return asked < denied }
+func same(denied, asked int) bool    { return asked == denied }
+
+// punishes charges a key that does not stop after so many denials in a row.
+func punishes(inARow int) func(*faulty, ratelimit.Limit, clock) {
+	return func(l *faulty, limit ratelimit.Limit, c clock) {
+		n := map[string]int{}
+		var mu sync.Mutex
+		l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+			d, err := l.keyed.Take(ctx, key, cost)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil && !d.Allowed {
+				n[key]++
+			} else if cost > 0 {
+				n[key] = 0
+			}
+			if n[key] == inARow {
+				l.keyed.Adjust(key, 1)
+			}
+			return d, err
+		}
+	}
+}
+
+// failsToGiveBack denies, and says that it could not decide because something else failed.
+func failsToGiveBack(l *faulty, _ ratelimit.Limit, _ clock) {
+	n := 0
+	var mu sync.Mutex
+	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+		d, err := l.keyed.Take(ctx, key, cost)
+		mu.Lock()
+		defer mu.Unlock()
+		if n++; err == nil && !d.Allowed && n%50 == 0 {
+			err = errDown
+		}
+		return d, err
+	}
+}
+
+// ---- limits that change ----
+
+// asksWithoutTaking answers what charges nothing as if the key was under the new limit, and
+// leaves it under the old one.
+func asksWithoutTaking(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+		if cost == 0 || cost > l.current().Capacity() {
+			return l.keyed.Peek(key, cost)
+		}
+		return l.keyed.Take(ctx, key, cost)
+	}
+}
+
+// expires forgets a key when it was idle for longer than it takes to be fresh and a day, by the
+// limit under which it was charged last.
+func expires(l *faulty, limit ratelimit.Limit, c clock) {
+	type expiry struct{ at time.Duration }
+	var m memory[expiry]
+	never := func(key string) { m.with(key, func(v *expiry) { v.at = math.MaxInt64 }) }
+	decides(l, limit, c, &m, func(v *expiry, now time.Duration, cost int, inner func(int) (ratelimit.Decision, error)) (ratelimit.Decision, error) {
+		if v.at != 0 && now > v.at {
+			*v = expiry{}
+			for key, w := range m.keys {
+				if w == v {
+					l.keyed.Reset(key)
+				}
+			}
+		}
+		d, err := inner(cost)
+		if err == nil && d.Allowed && cost > 0 && v.at < math.MaxInt64 {
+			v.at = now + d.ResetAfter + 24*time.Hour
+		}
+		return d, err
+	})
+	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		never(key)
+		return l.keyed.Reserve(ctx, key, cost, maxDelay)
+	}
+	l.adjust = func(key string, delta int) error { never(key); return l.keyed.Adjust(key, delta) }
+}
+
+// placesAgain charges what is above a tightened limit once more when it is raised, if anybody
+// was denied in between.
+func placesAgain(l *faulty, _ ratelimit.Limit, _ clock) {
+	type over struct{ denied bool }
+	var m memory[over]
+	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+		d, err := l.keyed.Take(ctx, key, cost)
+		if err == nil && !d.Allowed && d.RetryAfter > 2*d.Limit.Rate.Per && d.Limit.Algorithm == log {
+			m.with(key, func(v *over) { v.denied = true })
+		}
+		return d, err
+	}
+	l.setLimit = func(limit ratelimit.Limit) error {
+		old := l.current()
+		err := l.keyed.SetLimit(limit)
+		if err == nil && limit.Capacity() > old.Capacity() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			for key, v := range m.keys {
+				if v.denied {
+					l.keyed.Adjust(key, 1)
+				}
+			}
+		}
+		return err
+	}
+}
+
+// sweepsByTheFirst sweeps what is fresh by the limit of New.
+func sweepsByTheFirst(l *faulty, limit ratelimit.Limit, c clock) {
+	type fresh struct{ at time.Duration }
+	var m memory[fresh]
+	decides(l, limit, c, &m, func(v *fresh, now time.Duration, cost int, inner func(int) (ratelimit.Decision, error)) (ratelimit.Decision, error) {
+		d, err := inner(cost)
+		if err == nil && d.Allowed && cost > 0 && l.current() == limit {
+			v.at = now + d.ResetAfter
+		}
+		return d, err
+	})
+	l.sweep = func() int {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if l.current() != limit {
+			for key, v := range m.keys {
+				if v.at > 0 && c.Now() > v.at+time.Minute {
+					l.keyed.Reset(key)
+				}
+			}
+		}
+		return l.keyed.Sweep()
+	}
+}
+
+// changesForgetTheAge takes what was spent for spent just now when the limit changes.
+func changesForgetTheAge(l *faulty, _ ratelimit.Limit, _ clock) {
+	var seen sync.Map
+	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+		seen.Store(key, true)
+		return l.keyed.Take(ctx, key, cost)
+	}
+	l.setLimit = func(limit ratelimit.Limit) error {
+		same := l.current() == limit
+		err := l.keyed.SetLimit(limit)
+		if err != nil || same || !counts(limit) {
+			return err
+		}
+		seen.Range(func(key, _ any) bool {
+			d, _ := l.keyed.Take(context.Background(), key.(string), 0)
+			if spent := limit.Capacity() - d.Remaining; d.Remaining > 0 {
+				l.keyed.Reset(key.(string))
+				l.keyed.Adjust(key.(string), spent)
+			}
+			return true
+		})
+		return nil
+	}
+}
+
+// changesForgetBookings keeps what was spent, and no booking, when the rate changes.
+func changesForgetBookings(l *faulty, _ ratelimit.Limit, _ clock) {
+	var mu sync.Mutex
+	booked := map[*ratelimit.Reservation]bool{}
+	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
+		if r.Delay > 0 && l.current().Algorithm != leaky {
+			mu.Lock()
+			booked[r] = true
+			mu.Unlock()
+		}
+		return settled(r, func(actual int) error { return r.Settle(actual) }), err
+	}
+	l.setLimit = func(limit ratelimit.Limit) error {
+		changed := l.current().Rate != limit.Rate
+		err := l.keyed.SetLimit(limit)
+		mu.Lock()
+		defer mu.Unlock()
+		for r := range booked {
+			if err == nil && changed {
+				r.Cancel()
+				delete(booked, r)
+			}
+		}
+		return err
+	}
+}
+
+// ---- reservations ----
+
+// settlesWithin settles only while Reserve's context lasts.
+func settlesWithin(fails error) func(*faulty, ratelimit.Limit, clock) {
+	return func(l *faulty, _ ratelimit.Limit, _ clock) {
+		l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+			r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
+			return settled(r, func(actual int) error {
+				if ctx.Err() != nil {
+					return fails
+				}
+				return r.Settle(actual)
+			}), err
+		}
+	}
+}
+
+// grantsAndSettles lets a grant and the settlement of a booking give back the same.
+func grantsAndSettles(l *faulty, _ ratelimit.Limit, _ clock) {
+	type grants struct{ n int }
+	var m memory[grants]
+	l.adjust = func(key string, delta int) error {
+		if delta < 0 {
+			m.with(key, func(v *grants) { v.n++ })
+		}
+		return l.keyed.Adjust(key, delta)
+	}
+	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
+		var made int
+		m.with(key, func(v *grants) { made = v.n })
+		return settled(r, func(actual int) error {
+			granted := false
+			m.with(key, func(v *grants) { granted = v.n > made })
+			if granted && r.Delay > 0 && actual < cost && l.current().Algorithm != leaky {
+				l.keyed.Adjust(key, actual-cost)
+			}
+			return r.Settle(actual)
+		}), err
+	}
+}
+
+// losesSettlements reads what is owed, and writes it back: two at one time lose one.
+func losesSettlements(l *faulty, _ ratelimit.Limit, _ clock) {
+	type writes struct{ n int }
+	var m memory[writes]
+	settles(func(_ *faulty, key string, _, actual int, r *ratelimit.Reservation) error {
+		var before, now int
+		m.with(key, func(v *writes) { before = v.n })
+		runtime.Gosched() // another one comes here
+		m.with(key, func(v *writes) { v.n++; now = v.n })
+		if now > before+1 {
+			return nil // it is overwritten
+		}
+		return r.Settle(actual)
+	})(l, ratelimit.Limit{}, nil)
+}
+
+// settlesAlone does nothing while another settlement is under way.
+func settlesAlone(l *faulty, _ ratelimit.Limit, _ clock) {
+	var mu sync.Mutex
+	settles(func(_ *faulty, _ string, _, actual int, r *ratelimit.Reservation) error {
+		if !mu.TryLock() {
+			return nil
+		}
+		defer mu.Unlock()
+		return r.Settle(actual)
+	})(l, ratelimit.Limit{}, nil)
+}
+
+// cancelMovesUp lets a later caller in when an earlier of two bookings is cancelled.
+func cancelMovesUp(l *faulty, _ ratelimit.Limit, _ clock) {
+	type open struct{ n int }
+	var m memory[open]
+	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
+		mine := 0
+		if r.Delay > 0 {
+			m.with(key, func(v *open) { v.n++; mine = v.n })
+		}
+		return settled(r, func(actual int) error {
+			later := false
+			m.with(key, func(v *open) { later = mine > 0 && v.n > mine })
+			if err := r.Settle(actual); err != nil || !later || actual > 0 {
+				return err
+			}
+			return l.keyed.Adjust(key, -1)
+		}), err
+	}
+}
+
+// sharesSettlements finds a reservation by its key and cost: of several it settles the last.
+func sharesSettlements(l *faulty, _ ratelimit.Limit, _ clock) {
+	type made struct {
+		by map[int]*ratelimit.Reservation
+	}
+	var m memory[made]
+	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
+		if err == nil && r.Allowed && cost > 0 {
+			m.with(key, func(v *made) {
+				if v.by == nil {
+					v.by = map[int]*ratelimit.Reservation{}
+				}
+				v.by[cost] = r
+			})
+		}
+		return settled(r, func(actual int) (err error) {
+			m.with(key, func(v *made) {
+				if last := v.by[cost]; last != nil {
+					r = last
+				}
+			})
+			return r.Settle(actual)
+		}), err
+	}
+}
+
+// resetLeavesBookings forgets what is spent, and not what is booked ahead.
+func resetLeavesBookings(l *faulty, _ ratelimit.Limit, _ clock) {
+	type ahead struct{ cost int }
+	var m memory[ahead]
+	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
+		if r.Delay > 0 {
+			m.with(key, func(v *ahead) { v.cost = cost })
+		}
+		return r, err
+	}
+	l.reset = func(key string) {
+		l.keyed.Reset(key)
+		m.with(key, func(v *ahead) {
+			if v.cost > 0 {
+				l.keyed.Adjust(key, v.cost)
+			}
+			v.cost = 0
+		})
+	}
+}
+
+// cutsDelays counts maxDelay in whole milliseconds.
+func cutsDelays(_ *faulty, inner reserveFunc, _ clock) reserveFunc {
+	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		return inner(ctx, key, cost, maxDelay.Truncate(time.Millisecond))
+	}
+}
+
+// ---- Adjust ----
+
+// chargesWrap adds up what is charged in 64 bits, unchecked.
+func chargesWrap(l *faulty, _ ratelimit.Limit, _ clock) {
+	type sum struct{ n int64 }
+	var m memory[sum]
+	l.adjust = func(key string, delta int) error {
+		wrapped := false
+		m.with(key, func(v *sum) {
+			if v.n += int64(delta); v.n < 0 && delta > 0 {
+				wrapped, v.n = true, 0
+			}
+		})
+		if wrapped {
+			l.keyed.Reset(key)
+			return nil
+		}
+		return l.keyed.Adjust(key, delta)
+	}
+}
+
+// creditsUnseen keeps a credit for a key that has spent nothing.
+func creditsUnseen(l *faulty, _ ratelimit.Limit, _ clock) {
+	type credit struct {
+		n    int
+		seen bool
+	}
+	var m memory[credit]
+	l.adjust = func(key string, delta int) error {
+		m.with(key, func(v *credit) {
+			if !v.seen && delta < 0 {
+				v.n = 1
+			}
+		})
+		return l.keyed.Adjust(key, delta)
+	}
+	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+		free := 0
+		m.with(key, func(v *credit) {
+			if cost > 0 {
+				free, v.n, v.seen = v.n, 0, true
+			}
+		})
+		d, err := l.keyed.Take(ctx, key, cost)
+		if err == nil && d.Allowed && free > 0 {
+			l.keyed.Adjust(key, -free)
+			return l.keyed.Take(ctx, key, 0)
+		}
+		return d, err
+	}
+}
+
+// grantsEndDebts clears a debt by any grant.
+func grantsEndDebts(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.adjust = func(key string, delta int) error {
+		d, _ := l.keyed.Peek(key, 0)
+		if full, _ := l.keyed.Peek(key, l.current().Capacity()); delta < 0 && d.Remaining == 0 && full.RetryAfter > 2*l.current().RefillTime() {
+			l.keyed.Reset(key)
+			return nil
+		}
+		return l.keyed.Adjust(key, delta)
+	}
+}
+
+// bookingsHideCharges leaves out a charge while something is booked ahead.
+func bookingsHideCharges(l *faulty, _ ratelimit.Limit, c clock) {
+	type ahead struct{ until time.Duration }
+	var m memory[ahead]
+	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
+		if r.Delay > 0 && l.current().Algorithm != leaky {
+			m.with(key, func(v *ahead) { v.until = c.Now() + r.Delay })
+		}
+		return r, err
+	}
+	l.adjust = func(key string, delta int) (err error) {
+		hidden := false
+		m.with(key, func(v *ahead) { hidden = delta > 0 && v.until > c.Now() })
+		if hidden {
+			return nil
+		}
+		return l.keyed.Adjust(key, delta)
+	}
+}
+
+// ---- windows, and the time ----
+
+// repeats takes two calls for one cost at one reading for the same call.
+func repeats(inARow int) func(*faulty, ratelimit.Limit, clock) {
+	return func(l *faulty, limit ratelimit.Limit, c clock) {
+		type call struct {
+			n, cost int
+			at      time.Duration
+			d       ratelimit.Decision
+		}
+		var m memory[call]
+		decides(l, limit, c, &m, func(v *call, now time.Duration, cost int, inner func(int) (ratelimit.Decision, error)) (ratelimit.Decision, error) {
+			if v.n == inARow && v.cost == cost && v.at == now && cost > 0 {
+				v.n = 0
+				return v.d, nil
+			}
+			d, err := inner(cost)
+			if err != nil || !d.Allowed || cost == 0 || v.cost != cost || v.at != now {
+				*v = call{}
+			}
+			if err == nil && d.Allowed && cost > 0 {
+				*v = call{v.n + 1, cost, now, d}
+			}
+			return d, err
+		})
+	}
+}
+
+// denialsStepBack takes a reading that has stepped back for the key's time when it denies.
+func denialsStepBack(l *faulty, limit ratelimit.Limit, c clock) {
+	type seen struct{ gap, high time.Duration }
+	var m memory[seen]
+	decides(l, limit, c, &m, func(v *seen, now time.Duration, cost int, inner func(int) (ratelimit.Decision, error)) (ratelimit.Decision, error) {
+		d, err := inner(cost)
+		if cost > 0 && err == nil && !d.Allowed && now < v.high {
+			l.keyed.SetLimit(l.current())
+			v.gap = v.high - now
+			for key, w := range m.keys {
+				if w == v {
+					l.keyed.Reset(key)
+					l.keyed.Adjust(key, d.Limit.Capacity()-d.Remaining)
+				}
+			}
+			v.high = now
+		}
+		v.high = max(v.high, now)
+		return d, err
+	})
+}
+
+// changesForgetTheTime takes the reading at which the limit changes for all that a key has seen.
+func changesForgetTheTime(l *faulty, limit ratelimit.Limit, c clock) {
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen[key] = true
+		return l.keyed.Take(ctx, key, cost)
+	}
+	l.setLimit = func(limit ratelimit.Limit) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if limit == l.current() {
+			return nil
+		}
+		if err := l.keyed.SetLimit(limit); err != nil {
+			return err
+		}
+		for key := range seen {
+			d, _ := l.keyed.Peek(key, 0)
+			if spent := limit.Capacity() - d.Remaining; d.Remaining > 0 && counts(limit) {
+				l.keyed.Reset(key)
+				l.keyed.Adjust(key, spent)
+			}
+		}
+		return nil
+	}
+}
+
+// countsTo counts the entries of a log up to a number, and forgets the oldest beyond.
+func countsTo(most int) func(*faulty, ratelimit.Limit, clock) {
+	return func(l *faulty, _ ratelimit.Limit, _ clock) {
+		type entries struct{ all []int }
+		var m memory[entries]
+		l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+			d, err := l.keyed.Take(ctx, key, cost)
+			if err == nil && d.Allowed && cost > 0 {
+				m.with(key, func(v *entries) {
+					if d.Remaining+cost == d.Limit.Capacity() {
+						v.all = nil
+					}
+					if v.all = append(v.all, cost); len(v.all) > most {
+						l.keyed.Adjust(key, -v.all[0])
+						v.all = v.all[1:]
+					}
+				})
+			}
+			return d, err
+		}
+	}
+}
+
+// resetsHalf leaves something behind of a key in the second half of its time.
+func resetsHalf(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.reset = func(key string) {
+		d, _ := l.keyed.Peek(key, 0)
+		l.keyed.Reset(key)
+		if d.ResetAfter > 0 && d.ResetAfter < d.Limit.Rate.Per && d.Limit.Capacity() > d.Remaining {
+			l.keyed.Adjust(key, 1)
+		}
+	}
+}
+
+// waitsForNothing waits for a cost of 0 as for one of 1.
+func waitsForNothing(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.wait = func(ctx context.Context, key string, cost int) error {
+		if cost == 0 {
+			cost = 1
+		}
+		return l.keyed.Wait(ctx, key, cost)
+	}
+}
+
+// hashTag is what counts of a key for a limiter that takes braces for a tag.
+func hashTag(s string) string {
+	if _, rest, ok := strings.Cut(s, "{"); ok {
+		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
+			return tag
+		}
+	}
+	return s
+}
+
+// emptyIsNobody lets the empty key through uncounted.
+func emptyIsNobody(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+		if key == "" {
+			return l.keyed.Take(ctx, key, 0)
+		}
+		return l.keyed.Take(ctx, key, cost)
+	}
+}
+
+// emptyIsRefused refuses the empty key.
+func emptyIsRefused(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+		if key == "" {
+			return ratelimit.Decision{Limit: l.current()}, errors.New("no key")
+		}
+		return l.keyed.Take(ctx, key, cost)
+	}
+}
+
+var wrongStates = []wrong{
+	{name: "a cost is denied for as long as a smaller one", promise: "promise 1", says: "where each cost has a time of its own",
+		build: fault(remembersDenials(8, larger, "Settle Adjust Reset SetLimit"))},
+	{name: "a cost is denied for as long as a larger one", promise: "promise", says: "",
+		build: fault(remembersDenials(8, smaller, "Settle Adjust Reset SetLimit"))},
+	{name: "a remembered denial survives Settle", promise: "promise 2", says: "was given back some", build: fault(remembersDenials(1, same, "Adjust Reset SetLimit"))},
+	{name: "a remembered denial survives SetLimit", promise: "promise 2", says: "was given back some", build: fault(remembersDenials(1, same, "Settle Adjust Reset"))},
+	{name: "a remembered denial survives Adjust", promise: "promise 2", says: "", build: fault(remembersDenials(1, same, "Settle SetLimit Reset"))},
+	{name: "a remembered denial survives Reset", promise: "promise 2", says: "was given back some", build: fault(remembersDenials(1, same, "Settle SetLimit Adjust"))},
+	{name: "six denials in a row are charged", promise: "promise 4", says: "", build: fault(punishes(6))},
+	{name: "a denial whose clean-up failed is an error", promise: "promise 1", says: "unavailable", build: fault(failsToGiveBack)},
+
+	{name: "a question leaves a key under the old limit", promise: "promise 3", says: "after SetLimit, ResetAfter was", build: fault(asksWithoutTaking)},
+	{name: "a key expires by the old limit", promise: "promise", says: "where a tightened limit forgives nothing", build: fault(expires)},
+	{name: "a debt is placed again when the limit is raised", promise: "the promise of SetLimit", says: "under several limits", accepts: counts, build: fault(placesAgain)},
+	{name: "Sweep goes by the limit of New", promise: "the promise of Sweep", says: "the limit was changed", build: fault(sweepsByTheFirst)},
+	{name: "what was spent is new when the limit changes", promise: "the promise of SetLimit", says: "and ResetAfter is", accepts: only(fixed, log, counter), build: fault(changesForgetTheAge)},
+	{name: "bookings are lost when the rate changes", promise: "the promise of Reserve", says: "gets in before what is booked", build: fault(changesForgetBookings)},
+	{name: "the time is forgotten when the limit changes", promise: "the promise of SetLimit", says: "and ResetAfter is", build: fault(changesForgetTheTime)},
+
+	{name: "nothing is settled once Reserve's context has ended", promise: "the promise of Settle", says: "", build: fault(settlesWithin(nil))},
+	{name: "a settlement fails once Reserve's context has ended", promise: "the promise of Settle", says: "fails: context canceled", build: fault(settlesWithin(context.Canceled))},
+	{name: "a grant and a settlement give back the same", promise: "the promise of Settle", says: "and then a booking of before was settled", build: fault(grantsAndSettles)},
+	{name: "settlements at one time lose each other's", promise: "the promise of Settle", says: "at one time", build: fault(losesSettlements)},
+	{name: "a settlement beside another does nothing", promise: "the promise of Settle", says: "at one time", build: fault(settlesAlone)},
+	{name: "a cancelled booking lets a later caller in", promise: "the promise of Reserve", says: "gets in before what is booked", build: fault(cancelMovesUp)},
+	{name: "reservations of one cost are one", promise: "the promise of Settle", says: "", build: fault(sharesSettlements)},
+	{name: "Reset leaves bookings", promise: "the promise of Reset", says: "", build: fault(resetLeavesBookings)},
+	{name: "a maxDelay is cut to milliseconds", promise: "the promise of Reserve", says: "", build: fault(reserves(cutsDelays))},
+
+	{name: "a key never seen gets a credit", promise: "promise", says: "", build: fault(creditsUnseen)},
+	{name: "any grant ends a debt", promise: "the promise of Adjust", says: "given back", build: fault(grantsEndDebts)},
+	{name: "bookings hide charges", promise: "the promise of Adjust", says: "", build: fault(bookingsHideCharges)},
+
+	{name: "the second of two equal calls at one instant is free", promise: "promise", says: "", build: fault(repeats(1))},
+	{name: "the sixth of equal calls at one instant is free", promise: "promise 5", says: "", build: fault(repeats(5))},
+	{name: "a denial steps back with the clock", promise: "promise 7", says: "", build: fault(denialsStepBack)},
+	{name: "128 entries are counted", promise: "promise", says: "of a long history", build: fault(countsTo(128))},
+	{name: "Reset forgets half", promise: "the promise of Reset", says: "", build: fault(resetsHalf)},
+	{name: "a Wait for nothing waits", promise: "the promise of Wait", says: "", build: fault(waitsForNothing)},
+	{name: "keys are hash tags", promise: "each key has a budget of its own", says: "a key never seen answers", build: fault(keysBy(hashTag))},
+	{name: "the empty key is not counted", promise: "promise 5", says: "the empty key has spent all", build: fault(emptyIsNobody)},
+	{name: "the empty key is refused", promise: "promise 4", says: "where the empty key is a key", build: fault(emptyIsRefused)},
+}
+
+func TestLimitersThatRememberWronglyAreFoundOut(t *testing.T) { findAll(t, wrongStates) }
+
+// A server's time cannot be set back, and charges that wrap around need none.
+func TestChargesThatWrapAroundAreFoundOutWithoutAClock(t *testing.T) {
+	config := remoteConfig(&link{})
+	config.Histories, config.NewPair, config.Close, config.Want = 5, nil, nil, nil
+	clock := new(ratelimittest.Clock)
+	config.TryAdvance = func(d time.Duration) error { clock.Advance(d); return nil }
+	config.New = func(limit ratelimit.Limit) (limiter, error) {
+		if err := limit.Validate(); err != nil {
+			return nil, err
+		}
+		return fault(chargesWrap)(limit, clock), nil
+	}
+	assert.ErrorContains(t, ratelimittest.Check(config), "as much as can be was charged")
+}
