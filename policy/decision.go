@@ -20,15 +20,19 @@ func (q *query) report(d ratelimit.Decision, err error) Decision {
 		Request: q.request, Cost: q.cost, Decision: d, Err: err,
 		Version: q.state.set.Version, Generation: q.state.generation, KillSwitch: q.kill,
 	}
-	for i, ch := range q.charges.list {
+	if n := len(q.charges.list); n > 0 {
+		report.Rules = q.fresh(n)
+	}
+	for i := range report.Rules {
+		ch, rd := &q.charges.list[i], &report.Rules[i]
 		r := q.state.rules[ch.Rule]
-		rd := RuleDecision{Rule: r.Name, Key: ch.Key, Plan: ch.Plan, Shadow: r.Shadow, Cost: ch.Cost}
-		rd.Decision.Limit = *ch.Limit
+		rd.Rule, rd.Key, rd.Plan, rd.Shadow, rd.Cost = r.Name, ch.Key, ch.Plan, r.Shadow, ch.Cost
 		if i < len(q.charges.answers) && q.charges.answers[i].Told {
-			a := q.charges.answers[i]
+			a := &q.charges.answers[i]
 			rd.Decision, rd.Spent, rd.Told = a.Decision, a.Spent, true
+		} else {
+			rd.Decision.Limit = *ch.Limit
 		}
-		report.Rules = append(report.Rules, rd)
 	}
 	if q.exemptBy != nil {
 		report.Rules = []RuleDecision{{Rule: q.exemptBy.Name, Cost: q.cost, Decision: d, Told: true}}
@@ -52,6 +56,19 @@ func (p *Policies) Stats() Stats {
 		LastError:   p.failed,
 		LastErrorAt: p.failedT,
 	}
+}
+
+// manyRules is for how many rules memory is allocated at once.
+const manyRules = 64
+
+// fresh returns memory for n rules that nobody else has: whoever is told may keep it.
+func (q *query) fresh(n int) []RuleDecision {
+	if len(q.spare) < n {
+		q.spare = make([]RuleDecision, max(n, manyRules))
+	}
+	rules := q.spare[:n:n]
+	q.spare = q.spare[n:]
+	return rules
 }
 
 // waited returns the answer of a Wait that has ended with err, from what the enforcing rules have told:

@@ -73,7 +73,14 @@ type Answer struct {
 // clear forgets the request.
 func (c *Charges) clear() {
 	clear(c.list)
-	c.list, c.answers = c.list[:0], nil
+	clear(c.answers)
+	c.list, c.answers = c.list[:0], c.answers[:0]
+}
+
+// expect makes room for an answer to each charge.
+func (c *Charges) expect() {
+	c.answers = slices.Grow(c.answers[:0], len(c.list))[:len(c.list)]
+	clear(c.answers)
 }
 
 // add adds a charge for a rule, and returns it. What lies behind the list is zero.

@@ -240,6 +240,7 @@ type query struct {
 	decision ratelimit.Decision // if no rule is asked
 	err      error
 	memory   scratch
+	spare    []RuleDecision // for reports: what was handed out is never used again
 }
 
 // clear forgets the request.
@@ -280,7 +281,7 @@ func (p *Policies) ask(r Request, cost int) *query {
 		}
 	}
 	if p.onDecision != nil {
-		q.charges.answers = make([]Answer, len(q.charges.list))
+		q.charges.expect()
 	}
 	return q
 }
