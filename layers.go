@@ -172,6 +172,17 @@ func (l *Layered[R]) Reserve(_ context.Context, r R, cost int, maxDelay time.Dur
 	return res, err
 }
 
+// Adjust charges delta to all layers, or forgives it if it is negative, whatever they allow: see
+// [Keyed.Adjust]. Layers of [Charging] and [Shadow] are left out: they do not charge the caller's cost.
+func (l *Layered[R]) Adjust(r R, delta int) error {
+	s := l.stack()
+	defer l.done(s)
+	if err := s.load(r, 0); err != nil {
+		return err
+	}
+	return s.seats.debit()(delta)
+}
+
 // BooksAhead reports false: Reserve charges no budget that is still to come, whatever its
 // maxDelay. httplimit therefore lets the leaky buckets of a Layered delay requests.
 func (l *Layered[R]) BooksAhead() bool { return false }

@@ -611,3 +611,37 @@ func TestMapKeysALimiterOfAnyKind(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 	assert.False(t, r.Allowed)
 }
+
+func TestAdjustOfAStackAdjustsEachLayer(t *testing.T) {
+	clock := &testClock{}
+	opts := &ratelimit.Options[string]{Clock: clock}
+	users := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(10)), opts))
+	tenants := ratelimit.Must(ratelimit.New(ratelimit.Unlimited(), opts))
+	trials := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(10)), opts))
+	key := func(k string) (string, error) { return k, nil }
+	l, err := ratelimit.All(
+		ratelimit.By(users, key),
+		ratelimit.Limited(ratelimit.By(tenants, key), func(string) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(5)) }),
+		ratelimit.Shadow(ratelimit.By(trials, key)),
+	)
+	require.NoError(t, err)
+	left := func() int {
+		d, err := l.Peek("k", 1)
+		require.NoError(t, err)
+		return d.Remaining
+	}
+	require.NoError(t, l.Adjust("k", 3))
+	assert.Equal(t, 2, left(), "under the limit that the request brings")
+	require.NoError(t, l.Adjust("k", -2))
+	assert.Equal(t, 4, left())
+	d, err := trials.Peek("k", 1)
+	require.NoError(t, err)
+	assert.Equal(t, 10, d.Remaining, "a shadow is left alone")
+	require.NoError(t, l.Adjust("k", 20), "a debt")
+	assert.Zero(t, left())
+	failing, err := ratelimit.All(ratelimit.By(users, func(string) (string, error) { return "", errBad }))
+	require.NoError(t, err)
+	require.ErrorIs(t, failing.Adjust("k", 1), errBad)
+}
+
+var errBad = errors.New("bad")

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -45,6 +46,7 @@ func (e *memory) Open(rules []Budget) (Decider, error) {
 		return nil, nil
 	}
 	limiters := make(map[string]*ratelimit.Keyed[string], len(rules))
+	byRule := make([]*ratelimit.Keyed[string], len(rules))
 	layers := make([]ratelimit.Layer[*Charges], len(rules))
 	bare := make([]ratelimit.Layer[*Charges], len(rules))
 	for i, r := range rules {
@@ -53,6 +55,7 @@ func (e *memory) Open(rules []Budget) (Decider, error) {
 			return nil, fmt.Errorf("rule %q: %w", r.Name, err)
 		}
 		limiters[r.ID()] = l
+		byRule[i] = l
 		bare[i] = bareLayer(i, r, l)
 		layers[i] = wrapped(i, r, bare[i])
 	}
@@ -60,6 +63,7 @@ func (e *memory) Open(rules []Budget) (Decider, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.limiters = byRule
 	e.keep(rules, limiters)
 	return d, nil
 }
@@ -77,28 +81,38 @@ func (e *memory) keep(rules []Budget, limiters map[string]*ratelimit.Keyed[strin
 	e.limiters, e.last = limiters, last
 }
 
-// memoryDecider decides by one stack, and looks by another, whose layers charge what they
+// memoryDecider decides by one stack, and looks and adjusts by another, whose layers charge what they
 // are asked and are no shadows.
 type memoryDecider struct {
 	*ratelimit.Layered[*Charges]
-	bare *ratelimit.Layered[*Charges]
+	bare     *ratelimit.Layered[*Charges]
+	limiters []*ratelimit.Keyed[string] // by rule
 }
 
-func memoryDeciderOf(rules []Budget, layers, bare []ratelimit.Layer[*Charges]) (Decider, error) {
-	all, err := ratelimit.AllOf((*Charges).Append, layers...)
-	if err != nil {
-		return nil, err
+func memoryDeciderOf(rules []Budget, layers, bare []ratelimit.Layer[*Charges]) (d memoryDecider, err error) {
+	if d.Layered, err = ratelimit.AllOf((*Charges).Append, layers...); err != nil {
+		return d, err
 	}
-	if !slices.ContainsFunc(rules, func(r Budget) bool { return r.Charging || r.Shadow }) {
-		return all, nil // it looks at what is asked as it is
+	d.bare = d.Layered
+	if slices.ContainsFunc(rules, func(r Budget) bool { return r.Charging || r.Shadow || r.Tell }) {
+		d.bare, err = ratelimit.AllOf((*Charges).Append, bare...)
 	}
-	d := memoryDecider{Layered: all}
-	d.bare, err = ratelimit.AllOf((*Charges).Append, bare...)
 	return d, err
 }
 
 func (d memoryDecider) Peek(c *Charges, cost int) (ratelimit.Decision, error) {
 	return d.bare.Peek(c, cost)
+}
+
+func (d memoryDecider) Adjust(_ context.Context, c *Charges, delta int) error {
+	return d.bare.Adjust(c, delta)
+}
+
+func (d memoryDecider) Reset(_ context.Context, c *Charges) error {
+	for i := range c.list {
+		d.limiters[c.list[i].Rule].Reset(c.list[i].Key)
+	}
+	return nil
 }
 
 // limiter returns the rule's limiter: the one that it has, or a new one.

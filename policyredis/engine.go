@@ -70,7 +70,9 @@ func (e *engine) Open(rules []policy.Budget) (policy.Decider, error) {
 		bare[i] = bareLayer(i, r, l)
 		layers[i] = wrapped(i, r, bare[i])
 	}
-	return newDecider(layers, bare)
+	d, err := newDecider(layers, bare)
+	d.engine, d.rules = e, rules
+	return d, err
 }
 
 // limiter returns the rule's limiter. It checks the limits that charges may bring, too: what
@@ -125,6 +127,9 @@ func wrapped(i int, r policy.Budget, y redislimit.Layer[*policy.Charges]) redisl
 type decider struct {
 	*redislimit.Layered[*policy.Charges]
 	bare *redislimit.Layered[*policy.Charges]
+
+	engine *engine
+	rules  []policy.Budget
 }
 
 func newDecider(layers, bare []redislimit.Layer[*policy.Charges]) (d decider, err error) {
@@ -138,4 +143,29 @@ func newDecider(layers, bare []redislimit.Layer[*policy.Charges]) (d decider, er
 // Peek is what [policy.Peeker] asks for. The round trip is bounded by the limiters' Timeout.
 func (d decider) Peek(c *policy.Charges, cost int) (ratelimit.Decision, error) {
 	return d.bare.Peek(context.Background(), c, cost)
+}
+
+// Adjust is what [policy.Keeper] asks for.
+func (d decider) Adjust(ctx context.Context, c *policy.Charges, delta int) error {
+	return d.each(c, func(l *redislimit.Limiter, key string) error { return l.Adjust(ctx, key, delta) })
+}
+
+// Reset is what [policy.Keeper] asks for.
+func (d decider) Reset(ctx context.Context, c *policy.Charges) error {
+	return d.each(c, func(l *redislimit.Limiter, key string) error { return l.Reset(ctx, key) })
+}
+
+// each calls do for each charge, with a limiter of the charge's limit on the rule's budgets.
+func (d decider) each(c *policy.Charges, do func(l *redislimit.Limiter, key string) error) error {
+	for _, i := range c.Append(nil) {
+		ch := c.Of(i)
+		l, err := redislimit.New(d.engine.client, *ch.Limit, d.engine.options(d.rules[i]))
+		if err != nil {
+			return err
+		}
+		if err := do(l, ch.Key); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -312,6 +312,62 @@ func TestAWaitThatGivesUpIsADenial(t *testing.T) {
 	}
 }
 
+// TestSupportFreesAndFinanceCharges looks at single budgets and changes them, on Redis and in memory.
+func TestSupportFreesAndFinanceCharges(t *testing.T) {
+	addr := server(t)
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	const text = `
+rules:
+- {name: api, key: [user, region], limit: unlimited, plans: {pro: fixed-window 100/h}, overrides: [{key: [acme, eu], limit: token-bucket 50/h burst 50}]}
+- {name: nets, key: ip/24, limit: sliding-log 10/h, cost: 3, shadow: true, optional: true}
+- {name: all, limit: fixed-window 1000/h}
+- {name: probes, allow: true, match: {route: /health}}
+`
+	for name, e := range map[string]policy.Engine{"memory": policy.Memory(nil), "redis": policyredis.New(client, &policyredis.Options{Timeout: 10 * time.Second})} {
+		for _, hook := range []func(policy.Decision){nil, func(policy.Decision) {}} {
+			p, err := policy.New(parsed(t, text), &policy.Options{Engine: e, OnDecision: hook})
+			require.NoError(t, err)
+			ann := policy.Subject{Rule: "API", Key: []string{"ann", "eu"}, Plan: "pro"}
+			acme := policy.Subject{Rule: "api", Key: []string{"acme", "eu"}}
+			net := policy.Subject{Rule: "nets", Key: []string{"192.0.2.7"}}
+			all := policy.Subject{Rule: "all"}
+			for _, s := range []policy.Subject{ann, acme, net, all} {
+				require.NoError(t, p.Reset(t.Context(), s), name)
+			}
+			left := func(s policy.Subject) int {
+				d, err := p.Peek(s, 1)
+				require.NoError(t, err)
+				return d.Remaining
+			}
+			require.True(t, p.Allow(policy.Attributes{"user": "ann", "region": "eu", "plan": "pro", "ip": "192.0.2.9"}, 40))
+			assert.Equal(t, []int{60, 7, 960}, []int{left(ann), left(net), left(all)}, name)
+			require.NoError(t, p.Adjust(t.Context(), ann, 70), name)
+			assert.Zero(t, left(ann), name)
+			d, err := p.Peek(ann, 1)
+			require.NoError(t, err)
+			assert.False(t, d.Allowed)
+			require.NoError(t, p.Adjust(t.Context(), ann, -20), name)
+			assert.Equal(t, 10, left(ann), name)
+			require.NoError(t, p.Reset(t.Context(), ann), name)
+			assert.Equal(t, []int{100, 960}, []int{left(ann), left(all)}, name)
+			require.NoError(t, p.Adjust(t.Context(), acme, 45), name)
+			assert.Equal(t, 5, left(acme), name)
+			require.NoError(t, p.Adjust(t.Context(), policy.Subject{Rule: "nets", Key: []string{"192.0.2.0/24"}}, -3), name)
+			assert.Equal(t, 10, left(net), name)
+			for _, bad := range []policy.Subject{{Rule: "none"}, {Rule: "probes"}, {Rule: "api", Key: []string{"ann"}}, {Rule: "api", Key: []string{"ann", ""}}, {Rule: "all", Key: []string{"x"}}} {
+				require.Error(t, p.Reset(t.Context(), bad))
+				require.Error(t, p.Adjust(t.Context(), bad, 1))
+				_, err := p.Peek(bad, 1)
+				require.Error(t, err)
+				assert.NotContains(t, err.Error(), "ann")
+			}
+			_, err = p.Peek(all, -1)
+			require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
+		}
+	}
+}
+
 func TestADecisionIsOneRoundTrip(t *testing.T) {
 	addr := server(t)
 	p := shared(t, addr, rules)
