@@ -61,7 +61,12 @@ type Charge struct {
 type Charges struct {
 	list    []Charge
 	answers []Answer // as many as list, if somebody wants to know
+	bare    bool
 }
+
+// Bare reports that the charges are about budgets as such, whatever their rules charge by themselves and whether
+// they are shadows.
+func (c *Charges) Bare() bool { return c.bare }
 
 // Answer is what one rule said.
 type Answer struct {
@@ -74,7 +79,7 @@ type Answer struct {
 func (c *Charges) clear() {
 	clear(c.list)
 	clear(c.answers)
-	c.list, c.answers = c.list[:0], c.answers[:0]
+	c.list, c.answers, c.bare = c.list[:0], c.answers[:0], false
 }
 
 // expect makes room for an answer to each charge.

@@ -32,9 +32,9 @@ type Explained struct {
 	Decision *ratelimit.Decision
 }
 
-// Peeker is what a [Decider] may have besides: it says what the rules of some charges would
-// say to a cost, whatever they charge by themselves and whether they are shadows or not. It
-// charges nothing.
+// Peeker is what a [Decider] may have besides: it says what Take would answer to some charges, or if they
+// are bare, what their rules would say to the cost, whatever they charge by themselves and whether
+// they are shadows or not. It charges nothing.
 type Peeker interface {
 	Peek(c *Charges, cost int) (ratelimit.Decision, error)
 }
@@ -83,7 +83,7 @@ func (s *state) explain(i int, r Request, cost int) (Explained, error) {
 	_, e.Override = rule.overrides[ch.Key]
 	if peeker, ok := s.decider.(Peeker); ok {
 		ch.Rule = i
-		d, err := peeker.Peek(&Charges{list: []Charge{ch}}, ch.Cost)
+		d, err := peeker.Peek(&Charges{list: []Charge{ch}, bare: true}, ch.Cost)
 		e.Decision = &d
 		return e, err
 	}

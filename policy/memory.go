@@ -101,11 +101,19 @@ func memoryDeciderOf(rules []Budget, layers, bare []ratelimit.Layer[*Charges]) (
 }
 
 func (d memoryDecider) Peek(c *Charges, cost int) (ratelimit.Decision, error) {
-	return d.bare.Peek(c, cost)
+	return d.of(c).Peek(c, cost)
+}
+
+// of returns the stack that some charges are about.
+func (d memoryDecider) of(c *Charges) *ratelimit.Layered[*Charges] {
+	if c.Bare() {
+		return d.bare
+	}
+	return d.Layered
 }
 
 func (d memoryDecider) Adjust(_ context.Context, c *Charges, delta int) error {
-	return d.bare.Adjust(c, delta)
+	return d.of(c).Adjust(c, delta)
 }
 
 func (d memoryDecider) Reset(_ context.Context, c *Charges) error {

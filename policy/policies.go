@@ -275,15 +275,21 @@ func (p *Policies) ask(r Request, cost int) *query {
 		}
 	}
 	if q.err == nil && len(q.charges.list) == 0 {
-		q.decision = ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: ratelimit.Unlimited().Capacity()}
-		if q.exemptBy != nil {
-			q.decision.Limit = q.exemptBy.limit
-		}
+		q.decision = passed(q.exemptBy)
 	}
 	if p.onDecision != nil {
 		q.charges.expect()
 	}
 	return q
+}
+
+// passed returns the answer to a request that no rule limits, maybe because one exempts it.
+func passed(exemptBy *rule) ratelimit.Decision {
+	d := ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: ratelimit.Unlimited().Capacity()}
+	if exemptBy != nil {
+		d.Limit = exemptBy.limit
+	}
+	return d
 }
 
 // check returns what is wrong with a call, whatever the rules.

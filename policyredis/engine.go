@@ -142,28 +142,36 @@ func newDecider(layers, bare []redislimit.Layer[*policy.Charges]) (d decider, er
 
 // Peek is what [policy.Peeker] asks for. The round trip is bounded by the limiters' Timeout.
 func (d decider) Peek(c *policy.Charges, cost int) (ratelimit.Decision, error) {
-	return d.bare.Peek(context.Background(), c, cost)
+	if c.Bare() {
+		return d.bare.Peek(context.Background(), c, cost)
+	}
+	return d.Layered.Peek(context.Background(), c, cost)
 }
 
 // Adjust is what [policy.Keeper] asks for.
 func (d decider) Adjust(ctx context.Context, c *policy.Charges, delta int) error {
-	return d.each(c, func(l *redislimit.Limiter, key string) error { return l.Adjust(ctx, key, delta) })
+	return d.each(c, func(l *redislimit.Limiter, r policy.Budget, key string) error {
+		if !c.Bare() && (r.Charging || r.Shadow) {
+			return nil
+		}
+		return l.Adjust(ctx, key, delta)
+	})
 }
 
 // Reset is what [policy.Keeper] asks for.
 func (d decider) Reset(ctx context.Context, c *policy.Charges) error {
-	return d.each(c, func(l *redislimit.Limiter, key string) error { return l.Reset(ctx, key) })
+	return d.each(c, func(l *redislimit.Limiter, _ policy.Budget, key string) error { return l.Reset(ctx, key) })
 }
 
 // each calls do for each charge, with a limiter of the charge's limit on the rule's budgets.
-func (d decider) each(c *policy.Charges, do func(l *redislimit.Limiter, key string) error) error {
+func (d decider) each(c *policy.Charges, do func(l *redislimit.Limiter, r policy.Budget, key string) error) error {
 	for _, i := range c.Append(nil) {
 		ch := c.Of(i)
 		l, err := redislimit.New(d.engine.client, *ch.Limit, d.engine.options(d.rules[i]))
 		if err != nil {
 			return err
 		}
-		if err := do(l, ch.Key); err != nil {
+		if err := do(l, d.rules[i], ch.Key); err != nil {
 			return err
 		}
 	}

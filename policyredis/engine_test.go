@@ -336,7 +336,7 @@ rules:
 				require.NoError(t, p.Reset(t.Context(), s), name)
 			}
 			left := func(s policy.Subject) int {
-				d, err := p.Peek(s, 1)
+				d, err := p.Peek(t.Context(), s, 1)
 				require.NoError(t, err)
 				return d.Remaining
 			}
@@ -344,7 +344,7 @@ rules:
 			assert.Equal(t, []int{60, 7, 960}, []int{left(ann), left(net), left(all)}, name)
 			require.NoError(t, p.Adjust(t.Context(), ann, 70), name)
 			assert.Zero(t, left(ann), name)
-			d, err := p.Peek(ann, 1)
+			d, err := p.Peek(t.Context(), ann, 1)
 			require.NoError(t, err)
 			assert.False(t, d.Allowed)
 			require.NoError(t, p.Adjust(t.Context(), ann, -20), name)
@@ -358,11 +358,25 @@ rules:
 			for _, bad := range []policy.Subject{{Rule: "none"}, {Rule: "probes"}, {Rule: "api", Key: []string{"ann"}}, {Rule: "api", Key: []string{"ann", ""}}, {Rule: "all", Key: []string{"x"}}} {
 				require.Error(t, p.Reset(t.Context(), bad))
 				require.Error(t, p.Adjust(t.Context(), bad, 1))
-				_, err := p.Peek(bad, 1)
+				_, err := p.Peek(t.Context(), bad, 1)
 				require.Error(t, err)
 				assert.NotContains(t, err.Error(), "ann")
 			}
-			_, err = p.Peek(all, -1)
+			request := policy.Attributes{"user": "ann", "region": "eu", "plan": "pro", "ip": "192.0.2.9"}
+			require.NoError(t, p.Adjust(t.Context(), request, 30), name)
+			assert.Equal(t, []int{70, 10, 930}, []int{left(ann), left(net), left(all)}, "%s: the shadow has a cost of its own", name)
+			d, err = p.Peek(t.Context(), request, 60)
+			require.NoError(t, err)
+			assert.Equal(t, []any{true, 70}, []any{d.Allowed, d.Remaining}, name)
+			require.NoError(t, p.Reset(t.Context(), request), name)
+			assert.Equal(t, []int{100, 10, 1000}, []int{left(ann), left(net), left(all)}, name)
+			d, err = p.Peek(t.Context(), policy.Attributes{"path": "/health"}, 5)
+			require.NoError(t, err)
+			assert.True(t, d.Allowed, name)
+			_, err = p.Peek(t.Context(), policy.Attributes{}, 5)
+			require.ErrorIs(t, err, policy.ErrMissing)
+			assert.True(t, p.ReplacesCost())
+			_, err = p.Peek(t.Context(), all, -1)
 			require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
 		}
 	}
