@@ -14,13 +14,14 @@ import (
 // holding's waiting.
 type batch struct {
 	res      *ratelimit.Reservation
-	size     int       // units reserved
-	left     int       // units not spent
-	open     int       // units spent by reservations that may still put them back
-	until    time.Time // when it is spent no more
-	degraded bool      // made by what stands in for the shared store
-	retired  bool      // spent no more: it waits for its claims to be closed
-	gone     bool      // given back, forfeited or forgotten: nothing can be put back
+	size     int           // units reserved
+	left     int           // units not spent
+	open     int           // units spent by reservations that may still put them back
+	until    time.Duration // when it is spent no more, on the calendar
+	degraded bool          // made by what stands in for the shared store
+	retired  bool          // spent no more: it waits for its claims to be closed
+	dated    bool          // the calendar knows when its claims are not waited for any longer
+	gone     bool          // given back, forfeited or forgotten: nothing can be put back
 }
 
 // spent is what the remote limiter is to charge for the batch.

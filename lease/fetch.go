@@ -16,12 +16,14 @@ const maxAhead = 256
 // fetcher fetches batches, one at a time for each key, and gives back those that have
 // been held for too long.
 type fetcher[K comparable] struct {
-	remote  *remote[K]
-	returns *returns
-	clock   ratelimit.Clock
-	pace    pace
-	denyFor time.Duration
-	ahead   atomic.Int64 // fetches ahead of need that are under way
+	remote   *remote[K]
+	returns  *returns
+	clock    ratelimit.Clock
+	pace     pace
+	denyFor  time.Duration
+	limits   limits
+	calendar calendar[K]
+	ahead    atomic.Int64 // fetches ahead of need that are under way
 }
 
 // fetchLocked starts a fetch for a caller whose cost is not held. It ends with
@@ -108,13 +110,13 @@ func refused(res *ratelimit.Reservation, err error) bool {
 
 // landLocked takes note of what the remote limiter has said, and serves the caller
 // before all others, so that they cannot take away what was fetched for it. A batch that
-// is no larger than the caller's cost, and can be settled, is the caller's: so a
+// is no larger than the caller's cost is the caller's, and not held: so a
 // reservation of a key with little traffic is settled exactly.
 func (f *fetcher[K]) landLocked(h *holding[K], fl *flight[K], res *ratelimit.Reservation, n int) {
 	now := reading(f.clock)
-	h.hearLocked(res.Decision, now)
+	f.hearLocked(h, res.Decision, now)
 	switch {
-	case res.Allowed && fl.keep && n == fl.cost && !fl.abandoned:
+	case res.Allowed && n == fl.cost && !fl.abandoned:
 		h.spent += int64(n)
 		fl.out = outcome[K]{decision: h.told.answer(h.left, now), whole: res}
 		fl.out.decision.Degraded = res.Degraded
@@ -178,45 +180,27 @@ func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need, remaining int) {
 	if remaining/4 < f.pace.most {
 		hold = min(hold, 2*f.pace.batchFor)
 	}
-	b.until = time.Now().Add(hold)
+	b.until = f.calendar.now() + hold
 	h.addLocked(b, need)
-	f.armLocked(h)
-}
-
-// armLocked lets the timer run for the first batch that is due.
-func (f *fetcher[K]) armLocked(h *holding[K]) {
-	var first time.Time
-	due := func(at time.Time) {
-		if first.IsZero() || at.Before(first) {
-			first = at
-		}
-	}
-	for _, b := range h.batches {
-		due(b.until)
-	}
-	for _, b := range h.waiting {
-		due(f.forfeits(b))
-	}
-	switch {
-	case first.IsZero():
-	case h.timer == nil:
-		h.timer = time.AfterFunc(time.Until(first), func() { f.expire(h) })
-	default:
-		h.timer.Reset(time.Until(first))
-	}
+	f.calendar.add(b.until, h)
 }
 
 // forfeits is when a batch waits for its claims no longer.
-func (f *fetcher[K]) forfeits(b *batch) time.Time {
-	return b.until.Add((forfeitAfter - 1) * f.pace.holdFor)
+func (f *fetcher[K]) forfeits(b *batch) time.Duration {
+	return b.until + (forfeitAfter-1)*f.pace.holdFor
 }
 
 // expire gives back the batches that have been held for long enough.
 func (f *fetcher[K]) expire(h *holding[K]) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := time.Now()
-	h.retireLocked(func(b *batch) bool { return !b.until.After(now) })
-	h.forfeitLocked(func(b *batch) bool { return !f.forfeits(b).After(now) })
-	f.armLocked(h)
+	now := f.calendar.now()
+	h.retireLocked(func(b *batch) bool { return b.until <= now })
+	h.forfeitLocked(func(b *batch) bool { return f.forfeits(b) <= now })
+	for _, b := range h.waiting {
+		if b.retired && !b.dated {
+			b.dated = true
+			f.calendar.add(f.forfeits(b), h)
+		}
+	}
 }

@@ -24,6 +24,7 @@ func (l *Limiter[K]) Flush(ctx context.Context) error {
 		}
 	}
 	l.clear()
+	l.fetcher.calendar.prune()
 	return awaitReturns(ctx, l.fetcher.returns.all())
 }
 
@@ -37,16 +38,13 @@ func (l *Limiter[K]) clear() (flights []*flight[K]) {
 	return flights
 }
 
-// clear gives back what a key holds, stops its timer, and returns the fetch that is under way.
+// clear gives back what a key holds, and returns the fetch that is under way.
 func (f *fetcher[K]) clear(h *holding[K]) *flight[K] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := func(*batch) bool { return true }
 	h.retireLocked(all)
 	h.forfeitLocked(all)
-	if h.timer != nil {
-		h.timer.Stop()
-	}
 	return h.flight
 }
 

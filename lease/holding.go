@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/failures"
@@ -37,7 +36,6 @@ type holding[K comparable] struct {
 	told    told
 	denial  *denial // nil for none
 	sizer   sizer
-	timer   *time.Timer // gives batches back; nil if none was ever held
 	returns *returns
 }
 
@@ -232,6 +230,9 @@ func (h *holding[K]) retireLocked(due func(b *batch) bool) {
 	})
 	for _, b := range h.waiting {
 		b.retired = b.retired || due(b)
+	}
+	if len(h.batches) == 0 {
+		h.batches = nil
 	}
 }
 

@@ -94,7 +94,7 @@ func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*
 	}
 	r := newRemote(remoteLimiter, o.Timeout)
 	back := &returns{settle: r.settle, underWay: make(map[*returned]bool)}
-	return &Limiter[K]{
+	l := &Limiter[K]{
 		remote: r,
 		table:  newTable[K](o.MaxKeys, back),
 		fetcher: &fetcher[K]{
@@ -105,7 +105,9 @@ func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*
 		odd:      keys.HoldInterfaces[K](),
 
 		onDecision: o.OnDecision,
-	}, nil
+	}
+	l.fetcher.calendar.origin, l.fetcher.calendar.expire = time.Now(), l.fetcher.expire
+	return l, nil
 }
 
 // isNil reports whether a limiter is nil, or an interface that holds a nil pointer.
@@ -330,7 +332,7 @@ func (l *Limiter[K]) acquire(key K) *holding[K] {
 	}
 	var known told
 	if limits := l.Limits(); len(limits) == 1 {
-		known.limit = limits[0]
+		known.limit = l.fetcher.limits.share(limits[0])
 	}
 	return l.table.add(key, known)
 }
@@ -356,7 +358,7 @@ func (l *Limiter[K]) hear(key K, d ratelimit.Decision, err error) {
 	if h := l.table.find(key); h != nil {
 		now := reading(l.fetcher.clock)
 		h.mu.Lock()
-		h.hearLocked(d, now)
+		l.fetcher.hearLocked(h, d, now)
 		h.mu.Unlock()
 	}
 }

@@ -89,9 +89,6 @@ func (t *table[K]) dropLocked(h *holding[K]) bool {
 	}
 	h.retireLocked(func(*batch) bool { return true })
 	h.dropped = true
-	if h.timer != nil {
-		h.timer.Stop()
-	}
 	t.local += h.local
 	t.pullLocked(h)
 	t.index.Remove(h.key)

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -9,20 +10,35 @@ import (
 
 // told is what the remote limiter has last said of a key. The zero told is nothing.
 type told struct {
-	known     bool            // it was asked; else at most the limit is known
-	limit     ratelimit.Limit // the zero Limit if it is not known
-	remaining int             // units that it has left
-	reset     time.Duration   // when the key is fresh, if nothing else is spent
+	known     bool             // it was asked; else at most the limit is known
+	limit     *ratelimit.Limit // shared by many keys; nil if it is not known
+	remaining int              // units that it has left
+	reset     time.Duration    // when the key is fresh, if nothing else is spent
 }
 
-func hear(d ratelimit.Decision, now time.Duration) told {
-	return told{known: true, limit: d.Limit, remaining: d.Remaining, reset: now + d.ResetAfter}
+// limits keeps the last limit that the remote limiter has told, which is that of most keys, so that they
+// share it. The zero limits is empty.
+type limits struct {
+	last atomic.Pointer[ratelimit.Limit]
+}
+
+// share returns a limit that equals l. It returns nil for the zero Limit.
+func (ls *limits) share(l ratelimit.Limit) *ratelimit.Limit {
+	if l == (ratelimit.Limit{}) {
+		return nil
+	}
+	last := ls.last.Load()
+	if last == nil || *last != l {
+		last = &l
+		ls.last.Store(last)
+	}
+	return last
 }
 
 // hearLocked takes note of what the remote limiter has said. What is spent there makes the
 // times of an earlier denial too short.
-func (h *holding[K]) hearLocked(d ratelimit.Decision, now time.Duration) {
-	h.told = hear(d, now)
+func (f *fetcher[K]) hearLocked(h *holding[K], d ratelimit.Decision, now time.Duration) {
+	h.told = told{known: true, limit: f.limits.share(d.Limit), remaining: d.Remaining, reset: now + d.ResetAfter}
 	if d.Allowed {
 		h.denial = nil
 	}
@@ -32,13 +48,10 @@ func (h *holding[K]) hearLocked(d ratelimit.Decision, now time.Duration) {
 // leaky bucket each has a place in the queue. A cost above the capacity does too,
 // since the remote limiter tells why it can never pass.
 func (t *told) direct(cost int) bool {
-	switch t.limit.Algorithm {
-	case 0: // nothing is known, or the remote limiter does not tell
+	if t.limit == nil {
 		return false
-	case ratelimit.AlgorithmLeakyBucket:
-		return true
 	}
-	return cost > t.limit.Capacity()
+	return t.limit.Algorithm == ratelimit.AlgorithmLeakyBucket || cost > t.limit.Capacity()
 }
 
 // answer allows, for a process that holds left units.
@@ -50,7 +63,9 @@ func (t *told) answer(left int, now time.Duration) (d ratelimit.Decision) {
 // fill is answer into a Decision that is zero.
 func (t *told) fill(d *ratelimit.Decision, left int, now time.Duration) {
 	d.Allowed = true
-	d.Limit = t.limit
+	if t.limit != nil {
+		d.Limit = *t.limit
+	}
 	d.Remaining = add(t.remaining, left)
 	d.ResetAfter = max(0, t.reset-now)
 }

@@ -1,0 +1,99 @@
+package lease
+
+import (
+	"container/heap"
+	"sync"
+	"time"
+)
+
+// calendar calls expire for holdings at instants in real time. All of them share one timer. Its lock comes
+// after a holding's; expire runs without it.
+type calendar[K comparable] struct {
+	origin time.Time
+	expire func(h *holding[K])
+
+	mu    sync.Mutex // guards the fields below
+	dates dates[K]
+	timer *time.Timer // runs for the first date; nil if there was never one
+}
+
+// date is when something becomes due in a holding.
+type date[K comparable] struct {
+	at time.Duration // since the origin
+	h  *holding[K]
+}
+
+func (c *calendar[K]) now() time.Duration { return time.Since(c.origin) }
+
+// add adds a date.
+func (c *calendar[K]) add(at time.Duration, h *holding[K]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	heap.Push(&c.dates, date[K]{at, h})
+	if c.dates[0].h == h && c.dates[0].at == at {
+		c.armLocked()
+	}
+}
+
+// armLocked lets the timer run until the first date.
+func (c *calendar[K]) armLocked() {
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	switch {
+	case len(c.dates) == 0:
+		c.dates = nil
+	case c.timer == nil:
+		c.timer = time.AfterFunc(c.dates[0].at-c.now(), c.fire)
+	default:
+		c.timer.Reset(c.dates[0].at - c.now())
+	}
+}
+
+// fire calls expire for what is due.
+func (c *calendar[K]) fire() {
+	for _, h := range c.due() {
+		c.expire(h)
+	}
+}
+
+func (c *calendar[K]) due() (due []*holding[K]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for now := c.now(); len(c.dates) > 0 && c.dates[0].at <= now; {
+		due = append(due, heap.Pop(&c.dates).(date[K]).h)
+	}
+	c.armLocked()
+	return due
+}
+
+// prune forgets the dates of holdings that hold nothing. If no date is left, the timer stops.
+func (c *calendar[K]) prune() {
+	c.mu.Lock()
+	all := c.dates
+	c.dates = nil
+	c.armLocked()
+	c.mu.Unlock()
+	for _, d := range all {
+		d.h.mu.Lock()
+		if len(d.h.batches)+len(d.h.waiting) > 0 {
+			c.add(d.at, d.h)
+		}
+		d.h.mu.Unlock()
+	}
+}
+
+// dates is a heap, the first date on top.
+type dates[K comparable] []date[K]
+
+func (d dates[K]) Len() int           { return len(d) }
+func (d dates[K]) Less(i, j int) bool { return d[i].at < d[j].at }
+func (d dates[K]) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
+func (d *dates[K]) Push(x any)        { *d = append(*d, x.(date[K])) }
+func (d *dates[K]) Pop() any {
+	last := len(*d) - 1
+	x := (*d)[last]
+	(*d)[last] = date[K]{}
+	*d = (*d)[:last]
+	return x
+}

@@ -1,0 +1,75 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/lease"
+)
+
+// bytesPerKey returns what a key takes in a lease that is used by warm.
+func bytesPerKey(t *testing.T, holdFor time.Duration, warm func(l *lease.Limiter[string], key string)) float64 {
+	const n = 60_000
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("tenant:%09d", i)
+	}
+	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 1_000_000).Named("shared")
+	l, err := lease.New[string](free{limit}, &lease.Options[string]{MaxBatch: 64, HoldFor: holdFor, BatchFor: holdFor})
+	require.NoError(t, err)
+	before := heap()
+	for _, name := range names {
+		warm(l, name)
+	}
+	time.Sleep(100 * time.Millisecond) // for what is fetched ahead
+	after := heap()
+	require.Equal(t, n, l.Stats().Keys)
+	runtime.KeepAlive(names)
+	return float64(after-before) / n
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// free is a remote limiter that keeps nothing.
+type free struct{ limit ratelimit.Limit }
+
+func (f free) decision() decision {
+	return decision{Allowed: true, Limit: f.limit, Remaining: 1_000_000, ResetAfter: time.Second}
+}
+
+func (f free) Allow(string, int) bool { return true }
+
+func (f free) Take(context.Context, string, int) (decision, error) { return f.decision(), nil }
+
+func (f free) Reserve(context.Context, string, int, time.Duration) (*reservation, error) {
+	return ratelimit.NewReservation(f.decision(), nil), nil
+}
+
+// What the documentation says.
+func TestAKeyTakesNoMoreMemoryThanIsSaid(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector takes memory of its own")
+	}
+	often := func(l *lease.Limiter[string], key string) {
+		for range 4 {
+			l.Allow(key, 1)
+		}
+	}
+	idle := bytesPerKey(t, time.Millisecond, often)
+	held := bytesPerKey(t, time.Hour, often)
+	t.Logf("%.0f bytes an idle key, %.0f one with batches", idle, held)
+	require.Less(t, idle, 320.0)
+	require.Less(t, held, 640.0)
+}
