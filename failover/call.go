@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/failures"
 )
 
 // answer is what an engine says.
@@ -83,7 +84,7 @@ type job struct {
 
 // call makes a call, and returns what there is to tell the caller when it leaves.
 func (c *caller) call(ctx context.Context, j job) (answer, outcome) {
-	if ended(ctx) {
+	if failures.Ended(ctx) {
 		return leaves(ctx)
 	}
 	select {
@@ -140,7 +141,7 @@ func (c *caller) start(ctx context.Context, j job, over <-chan time.Time) (answe
 	case <-bounded.Done():
 		return r.overdue(c.timeout)
 	case <-over:
-		if ended(bounded) {
+		if failures.Ended(bounded) {
 			return r.overdue(c.timeout)
 		}
 		return r.leave(bounded, c.timeout, answer{}, busy)
@@ -245,15 +246,7 @@ func guarded(ctx context.Context, f func(ctx context.Context) answer) (a answer)
 }
 
 func panicError(p any) error {
-	return fmt.Errorf("failover: the primary panicked with %s, at %s", panicText(p), panicSite())
-}
-
-// panicText tells what a panic was about, but not its text, which may hold a key.
-func panicText(p any) string {
-	if e, ok := p.(runtime.Error); ok {
-		return e.Error()
-	}
-	return fmt.Sprintf("a %T", p)
+	return fmt.Errorf("failover: the primary panicked with %s, at %s", failures.PanicText(p), panicSite())
 }
 
 // panicSite is the place in the code that panicked: the first frame below the runtime's.
@@ -282,7 +275,7 @@ func judge(bounded context.Context, a answer) outcome {
 		return answered
 	case errors.Is(a.err, ratelimit.ErrUnavailable):
 		return unavailable
-	case ended(bounded), errors.Is(a.err, context.DeadlineExceeded), errors.Is(a.err, context.Canceled):
+	case failures.Ended(bounded), errors.Is(a.err, context.DeadlineExceeded), errors.Is(a.err, context.Canceled):
 		return overdue
 	}
 	return refused
@@ -291,16 +284,9 @@ func judge(bounded context.Context, a answer) outcome {
 // judgeBy says what a call has come to that was made under the caller's own context. An error
 // after that has ended is the caller's, whatever else was wrong.
 func judgeBy(ctx context.Context, a answer) outcome {
-	if a.err != nil && !a.panicked && ended(ctx) {
+	if a.err != nil && !a.panicked && failures.Ended(ctx) {
 		_, o := leaves(ctx)
 		return o
 	}
 	return judge(ctx, a)
-}
-
-// ended reports whether a context has ended. On a busy machine its timer fires late: a
-// primary that compares times knows of the deadline before Err does.
-func ended(ctx context.Context) bool {
-	deadline, ok := ctx.Deadline()
-	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }

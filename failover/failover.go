@@ -59,11 +59,11 @@ package failover
 import (
 	"context"
 	"errors"
-	"reflect"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/failures"
+	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
 // noContext is for calls that no caller's context bounds.
@@ -92,9 +92,9 @@ var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 // nil.
 func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter[K], error) {
 	switch {
-	case isNil(primary):
+	case nilcheck.IsNil(primary):
 		return nil, errors.New("failover: the primary limiter is nil")
-	case isNil(instead):
+	case nilcheck.IsNil(instead):
 		return nil, errors.New("failover: the limiter that stands in is nil: use AllowAll, DenyAll or a local limiter")
 	}
 	if opts == nil {
@@ -115,15 +115,6 @@ func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter
 	}
 	l.breaker = newBreaker(o.Failures, o.Timeout, o.OpenFor, l.journal.changed)
 	return l, nil
-}
-
-// isNil reports whether a limiter is nil, or an interface that holds a nil pointer.
-func isNil(l any) bool {
-	if l == nil {
-		return true
-	}
-	v := reflect.ValueOf(l)
-	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // AnswersLate reports true: a caller whose deadline has passed is answered at once, by what stands

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/failures"
 )
 
 // lineEvery is how often decisions without the primary are logged.
@@ -72,7 +74,7 @@ func (j *journal) changed(c change) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			j.write(slog.LevelError, "failover: OnStateChange panicked", []any{"panic", panicText(p)})
+			j.write(slog.LevelError, "failover: OnStateChange panicked", []any{"panic", failures.PanicText(p)})
 		}
 	}()
 	j.told(c.from, c.to)

@@ -50,12 +50,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/keys"
+	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
 // Limiter spends the budget of a remote limiter in batches. Make one with [New]. It is safe
@@ -79,7 +79,7 @@ var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 // names the option and the figure if one is invalid, and tells if remote is nil, or has layers with a
 // cost of their own (see [ratelimit.CostReplacer]): they would charge it once for a whole batch.
 func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*Limiter[K], error) {
-	if isNil(remoteLimiter) {
+	if nilcheck.IsNil(remoteLimiter) {
 		return nil, errors.New("lease: the remote limiter is nil")
 	}
 	if r, ok := remoteLimiter.(ratelimit.CostReplacer); ok && r.ReplacesCost() {
@@ -108,15 +108,6 @@ func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*
 	}
 	l.fetcher.calendar.origin, l.fetcher.calendar.expire = time.Now(), l.fetcher.expire
 	return l, nil
-}
-
-// isNil reports whether a limiter is nil, or an interface that holds a nil pointer.
-func isNil(l any) bool {
-	if l == nil {
-		return true
-	}
-	v := reflect.ValueOf(l)
-	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // Allow spends cost of the key's budget and reports true, or it spends nothing and reports false,

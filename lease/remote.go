@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/failures"
 )
 
 // remote is the limiter behind. It bounds each call, and counts.
@@ -99,20 +99,13 @@ func (r *remote[K]) charge(key K, cost int) error {
 
 // explain tells an error that our own bound has caused from one of the caller's context.
 func (r *remote[K]) explain(caller, bounded context.Context, err error) error {
-	if err == nil || ended(caller) || errors.Is(err, ratelimit.ErrUnavailable) {
+	if err == nil || failures.Ended(caller) || errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}
-	if ended(bounded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+	if failures.Ended(bounded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return fmt.Errorf("%w: %w", r.overdue(), err)
 	}
 	return err
-}
-
-// ended reports whether a context has ended. On a busy machine its timer fires late: a
-// remote limiter that compares times knows of the deadline before Err does.
-func ended(ctx context.Context) bool {
-	deadline, ok := ctx.Deadline()
-	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 // overdue is the error of a call that took too long.
@@ -121,15 +114,11 @@ func (r *remote[K]) overdue() error {
 }
 
 // caught turns a panic of the remote limiter into an error: on a goroutine of our own it
-// would end the process. Its text may hold a key, so that only a runtime error's is told.
+// would end the process.
 func caught(err *error) {
 	p := recover()
 	if p == nil {
 		return
 	}
-	what := fmt.Sprintf("a %T", p)
-	if e, ok := p.(runtime.Error); ok {
-		what = e.Error()
-	}
-	*err = fmt.Errorf("lease: the remote limiter panicked: %s: %w", what, ratelimit.ErrUnavailable)
+	*err = fmt.Errorf("lease: the remote limiter panicked: %s: %w", failures.PanicText(p), ratelimit.ErrUnavailable)
 }

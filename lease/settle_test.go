@@ -113,7 +113,7 @@ func TestABatchIsForfeitedAfterTenTimesHoldForAndByFlush(t *testing.T) {
 			synctest.Wait()
 			require.Zero(t, l.Stats().BatchesForfeited)
 			require.NotZero(t, l.Stats().Held)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			synctest.Wait()
 		},
 		"flushed": func(t *testing.T, l *lease.Limiter[string]) { require.NoError(t, l.Flush(context.Background())) },

@@ -1,6 +1,7 @@
 // Package failures remembers, for the length of one decision, which limiters have failed to
 // make it. A decision may take several calls, and waits for none of them twice: package lease
-// brings the memory along, and package failover uses it.
+// brings the memory along, and package failover uses it. It also holds what both need to tell how a
+// call has failed.
 package failures
 
 import (
