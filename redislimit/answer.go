@@ -1,6 +1,10 @@
 package redislimit
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/weir-go/ratelimit/internal/meter"
+)
 
 // errAnswer is about an answer that no script of this package gives.
 var errAnswer = errors.New("redislimit: the script's answer cannot be read")
@@ -88,7 +92,7 @@ func readDigits(s string) (n int64, rest string) {
 // returns what follows.
 func (c *charge) stored(raw string, reading int64, mark uint32) (rest string, err error) {
 	if raw == "" || raw[0] != c.plan.kind {
-		c.now, c.state, c.gen, c.changes = reading, state{at: reading}, mark, 0
+		c.now, c.state, c.gen, c.changes = reading, meter.State{At: reading}, mark, 0
 		return raw, nil
 	}
 	size := c.plan.usualSize()
@@ -115,12 +119,12 @@ func (p *plan) usualSize() int {
 
 // unpack reads a state as it is stored.
 func (c *charge) unpack(raw string, reading int64) error {
-	c.now, c.state = max(reading, get7(raw[15:])), state{at: get7(raw[22:]), n: get7(raw[29:])}
+	c.now, c.state = max(reading, get7(raw[15:])), meter.State{At: get7(raw[22:]), N: get7(raw[29:])}
 	c.gen, c.changes = get3(raw[36:]), raw[39]
 	if len(raw) > 44 {
-		c.m = get7(raw[44:])
+		c.state.M = get7(raw[44:])
 	}
-	if c.plan.isBucket() && c.n >= c.plan.units { // where whole µs deny, the script does not look
+	if c.plan.isBucket() && c.state.N >= c.plan.units { // where whole µs deny, the script does not look
 		return failure{code: answerNotOurs}.err(c.plan.limit.Name)
 	}
 	return nil
@@ -129,7 +133,13 @@ func (c *charge) unpack(raw string, reading int64) error {
 // digest reads what is told of a state.
 func (c *charge) digest(s string) {
 	c.gen, c.changes, c.now = get3(s), s[3], get7(s[4:])
-	c.state = state{at: get7(s[11:]), n: get7(s[18:]), m: get7(s[25:]), newest: get7(s[32:])}
+	c.state = meter.State{At: get7(s[11:]), N: get7(s[18:]), M: get7(s[25:])}
+	c.newest = get7(s[32:])
+	if c.plan.kind == kindLog {
+		c.state.M, c.newest = 0, c.state.M
+	} else if c.newest > c.now && !c.plan.meter.Delays() {
+		c.state = c.state.Behind(c.newest)
+	}
 }
 
 // check finds out what the script has found out, and more.

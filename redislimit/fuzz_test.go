@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/meter"
 )
 
 // FuzzState stores any bytes where a state should be. Every call answers: with a
@@ -143,7 +144,7 @@ func TestScriptsDivideExactly(t *testing.T) {
 		got, err := client.Eval(t.Context(), program, nil, a, b, d).Text()
 		require.NoError(t, err)
 		require.Equal(t, strings.Join([]string{q.String(), r.String()}, " "), got, "%d·%d/%d", a, b, d)
-		gq, gr := mulDiv(a, b, d)
+		gq, gr := meter.MulDiv(a, b, d)
 		assert.Equal(t, []int64{q.Int64(), r.Int64()}, []int64{gq, gr})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/meter"
 )
 
 // Layered is several limits on one request: all of them allow it, or none is charged.
@@ -345,9 +346,9 @@ func (s *session) addCharge(key string, p *plan, shadow bool) int {
 
 // add adds a layer's cost to a charge.
 func (c *charge) add(a *ask, ahead time.Duration) error {
-	c.cost = plus(c.cost, int64(a.cost))
+	c.cost = meter.Add(c.cost, int64(a.cost))
 	if a.own {
-		c.own = plus(c.own, int64(a.cost))
+		c.own = meter.Add(c.own, int64(a.cost))
 	} else {
 		c.shares++
 	}
@@ -513,7 +514,7 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 func (s *stack[R]) due() (due time.Duration) {
 	for i := range s.session.charges {
 		if c := &s.session.charges[i]; !c.shadow {
-			due = max(due, between(s.session.reading, max(c.spending.at, c.retry)))
+			due = max(due, between(s.session.reading, max(c.offer.At, c.offer.Retry)))
 		}
 	}
 	return due

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/meter"
 )
 
 // The first byte of a state, which no text begins with.
@@ -25,14 +26,29 @@ var kinds = map[ratelimit.Algorithm]byte{
 	ratelimit.AlgorithmSlidingCounter: kindCounter,
 }
 
+var meters = map[byte]meter.Kind{
+	kindToken:   meter.TokenBucket,
+	kindLeaky:   meter.LeakyBucket,
+	kindFixed:   meter.FixedWindow,
+	kindLog:     meter.SlidingLog,
+	kindCounter: meter.SlidingCounter,
+}
+
+// Times are whole microseconds. All figures stay below 2^53, so that the scripts, whose numbers
+// are doubles, count them exactly. A leaky bucket that is asked to delay by most delays without
+// bound.
+const (
+	century = 876_600 * 3600 * int64(1e6) // µs
+	most    = int64(1) << 52              // the most that is counted of anything
+)
+
 // plan is a limit made ready to be asked: immutable, except since.
 type plan struct {
 	limit      ratelimit.Limit
 	kind       byte  // 0 where nothing is tracked: unlimited, blocked
 	units, per int64 // buckets: a unit takes per/units µs, in lowest terms; else units for each per
 	capacity   int64
-	one, full  span // buckets: what a cost of 1 and of the capacity take to regain
-	maxAhead   int64
+	meter      meter.Meter // which counts in microseconds, as the scripts do
 
 	// since is the reading from which on the limit holds for keys that it was not stored
 	// under. 0 is the reading of the first decision, which is kept here.
@@ -73,13 +89,19 @@ func newPlan(l ratelimit.Limit, maxLog int) (*plan, error) {
 		return nil, err
 	}
 	p := &plan{limit: l, kind: kinds[l.Algorithm], capacity: int64(l.Capacity())}
+	var err error
 	switch {
 	case p.kind == 0:
 		return p, nil
 	case p.isBucket():
-		return p, p.prepareBucket()
+		err = p.prepareBucket()
+	default:
+		err = p.prepareWindow(maxLog)
 	}
-	return p, p.prepareWindow(maxLog)
+	if err == nil {
+		p.meter = meter.New(meter.Limit{Kind: meters[p.kind], Units: p.units, Per: p.per, Burst: p.capacity, Horizon: century, Most: most})
+	}
+	return p, err
 }
 
 func (p *plan) isBucket() bool { return p.kind == kindToken || p.kind == kindLeaky }
@@ -87,9 +109,9 @@ func (p *plan) isBucket() bool { return p.kind == kindToken || p.kind == kindLea
 // prepareBucket takes a Per of any number of nanoseconds: the fraction is exact.
 func (p *plan) prepareBucket() error {
 	per, units := int64(p.limit.Rate.Per), int64(p.limit.Rate.Units)
-	g := gcd(per, units)
+	g := meter.GCD(per, units)
 	per, units = per/g, units/g
-	g = gcd(per, 1000)
+	g = meter.GCD(per, 1000)
 	per /= g
 	if units > most/(1000/g) {
 		return p.invalid("Rate.Units", int64(p.limit.Rate.Units))
@@ -100,12 +122,6 @@ func (p *plan) prepareBucket() error {
 		return p.invalid("Rate.Per", int64(p.limit.Rate.Per))
 	case p.capacity > most:
 		return p.invalid("Burst", p.capacity)
-	}
-	p.one, p.full = p.quotient(1), p.quotient(p.capacity)
-	p.maxAhead = anywhere
-	if p.kind == kindToken {
-		debt, _ := mulDiv(century, p.units, p.per)
-		p.maxAhead = max(0, p.quotient(min(debt, most)).us-p.full.us)
 	}
 	return nil
 }
@@ -123,7 +139,6 @@ func (p *plan) prepareWindow(maxLog int) error {
 		return fmt.Errorf("redislimit: %w: Rate.Units is %d for a sliding log, and Options.MaxLog %d",
 			ratelimit.ErrInvalidLimit, p.units, maxLog)
 	}
-	p.maxAhead = (min(century/p.per, most/p.units) - 1) * p.per
 	return nil
 }
 
@@ -155,5 +170,5 @@ func (p *plan) quoted() string {
 
 // clampAhead returns how many whole microseconds ahead a cost may be booked.
 func (p *plan) clampAhead(maxDelay time.Duration) int64 {
-	return min(max(0, int64(maxDelay))/1000, p.maxAhead)
+	return min(max(0, int64(maxDelay))/1000, p.meter.MaxAhead(), most)
 }

@@ -3,6 +3,8 @@ package redislimit
 import (
 	"context"
 	"fmt"
+
+	"github.com/weir-go/ratelimit/internal/meter"
 )
 
 // remote is what is needed to run scripts for one limiter or stack.
@@ -19,7 +21,7 @@ type settlement struct {
 	plan    *plan // that it was charged under
 	gen     uint32
 	changes byte
-	spending
+	meter.Spending
 	shares, own int64
 }
 
@@ -34,7 +36,7 @@ func (s *session) settler() func(actual int) error {
 		if !c.allowed || c.cost == 0 {
 			continue
 		}
-		item := settlement{0, c.plan, c.gen, c.changes, c.spending, c.shares, c.own}
+		item := settlement{0, c.plan, c.gen, c.changes, c.offer.Spending(c.cost), c.shares, c.own}
 		keys, item.key = withKey(keys, s.keys[c.key])
 		items = append(items, item)
 	}
@@ -61,7 +63,7 @@ func (r *remote) settle(keys []string, items []settlement, actual int64) error {
 		if actual == 0 {
 			item = &items[len(items)-1-i]
 		}
-		if is := item.actual(actual); is != item.cost {
+		if is := item.actual(actual); is != item.Cost {
 			b, n = item.pack(b, is), n+1
 		}
 	}

@@ -1,29 +1,12 @@
 package redislimit
 
 import (
-	"fmt"
 	"math"
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/meter"
 )
-
-// state is what a script has said about one key, as of now: for the buckets and the
-// windows before the decision, and for the log the answer itself, whose spendings
-// stay on the server.
-type state struct {
-	at     int64 // as in the scripts; of the log: when the cost is spent
-	n      int64 // as in the scripts; of the log: what counts at now
-	m      int64 // of the counter: spent in the window before; of the log: the newest spending
-	newest int64 // the last booking, 0 if there is none
-}
-
-// spending is a cost and when it is spent, or leaves a leaky bucket.
-type spending struct {
-	at   int64
-	part int64 // if not 0, it leaves the queue that many 1/units µs after at − 1
-	cost int64
-}
 
 // charge is what one decision asks of one Redis key, and what that has answered.
 type charge struct {
@@ -40,110 +23,70 @@ type charge struct {
 	gen     uint32
 	changes byte
 	now     int64 // what the reading counts as
-	state
-	spending
-	retry int64 // the first reading at which it is allowed
+
+	// What the script has said about the key, as of now: its state before the decision. A log's
+	// spendings stay on the server: of it, At is when the cost is spent, and N what counts now.
+	state  meter.State
+	newest int64 // the last booking, of a log the last spending; 0 if there is none
+	offer  meter.Offer
 }
 
 // weigh finds out when the cost is spent, and as of which reading it may be.
 func (c *charge) weigh(reading int64) {
-	c.spending, c.retry = spending{at: c.now, cost: c.cost}, reading
-	if c.cost == 0 {
-		return
-	}
-	c.spending.at = c.earliest()
-	if c.plan.kind == kindLeaky {
-		if c.bucketRegained() <= c.now {
-			c.state.at, c.n = c.now, 0
+	now := meter.Moment{Reading: reading, Now: c.now}
+	c.offer = now.Free()
+	switch p := c.plan; {
+	case c.cost == 0:
+	case p.kind == kindLog:
+		if c.offer.At = c.state.At; c.offer.At > c.now {
+			c.offer.Retry = max(reading, c.offer.At-c.ahead)
 		}
-		if c.spending.at > c.now {
-			c.retry = c.spending.at
-		}
-		c.spending.at, c.part = c.plan.leaves(c.state, c.now)
+	default:
+		p.meter.Advance(&c.state, c.now)
+		c.offer = p.meter.Offer(c.state, now, c.cost, c.ahead)
 	}
-	if c.spending.at > c.now && c.ahead < anywhere {
-		c.retry = max(c.retry, c.spending.at-c.ahead)
-	}
-}
-
-func (c *charge) earliest() int64 {
-	switch p := c.plan; p.kind {
-	case kindToken:
-		return max(p.fits(c.state, c.now, c.cost), c.newest)
-	case kindLeaky:
-		return p.fits(c.state, c.now, c.cost)
-	case kindFixed:
-		return max(p.earliestFixed(c.state, c.now, c.cost), c.newest)
-	case kindCounter:
-		return max(p.earliestCounter(c.state, c.now, c.cost), c.newest)
-	case kindLog:
-		return c.state.at
-	}
-	panic(fmt.Sprintf("redislimit: kind %#x", c.plan.kind))
 }
 
 // spend makes the state what it is after the cost is spent.
 func (c *charge) spend() {
-	if c.cost == 0 {
+	p, at := c.plan, c.offer.At
+	switch {
+	case c.cost == 0:
+		return
+	case p.kind == kindLog:
+		c.newest = max(c.newest, at)
+		if at == c.now {
+			c.state.N += c.cost
+		}
 		return
 	}
-	at := c.spending.at
-	switch p := c.plan; p.kind {
-	case kindToken, kindLeaky:
-		c.state = p.owe(c.state, at, c.cost)
-	case kindFixed:
-		c.state = p.spendFixed(c.state, at, c.cost)
-	case kindCounter:
-		c.state = p.spendCounter(c.state, at, c.cost)
-	case kindLog:
-		c.m = max(c.m, at)
-		if at == c.now {
-			c.n += c.cost
-		}
-	}
-	if c.plan.kind != kindLeaky && at > c.now {
+	p.meter.Accept(&c.state, c.now, c.offer, c.cost, !p.meter.Delays())
+	if !p.meter.Delays() && at > c.now {
 		c.newest = at
 	}
 }
 
 // remaining returns the largest cost that would be spent at now.
 func (c *charge) remaining() int64 {
-	p := c.plan
-	switch {
-	case p.kind == kindLeaky:
-		return p.room(c.state, c.now)
-	case c.newest > c.now, p.kind == kindLog && c.m > c.now:
+	switch p := c.plan; {
+	case p.kind != kindLog:
+		return p.meter.Remaining(c.state, c.now)
+	case c.newest > c.now:
 		return 0
-	}
-	switch p.kind {
-	case kindToken:
-		return p.room(c.state, c.now)
-	case kindFixed:
-		return p.remainingFixed(c.state, c.now)
-	case kindCounter:
-		return p.remainingCounter(c.state, c.now)
 	default:
-		return max(0, p.units-c.n)
+		return max(0, p.units-c.state.N)
 	}
 }
 
 // regained returns the first instant at which the key is fresh.
 func (c *charge) regained() int64 {
-	return max(c.now, c.newest, c.regainedState())
-}
-
-func (c *charge) regainedState() int64 {
 	switch p := c.plan; {
-	case p.isBucket():
-		return c.bucketRegained()
-	case p.kind == kindFixed:
-		return c.state.at + ceilDiv(c.n, p.units)*p.per
-	case p.kind == kindCounter:
-		return p.regainedCounter(c.state)
-	case c.m > 0:
-		return c.m + p.per
+	case p.kind != kindLog:
+		return max(c.now, c.newest, p.meter.Regained(c.state))
+	case c.newest > 0:
+		return max(c.now, c.newest+p.per)
 	}
-	return 0
+	return c.now
 }
 
 // between returns the time from one instant to a later one.
@@ -160,9 +103,9 @@ func clampInt(n int64) int { return int(min(n, math.MaxInt)) }
 func (c *charge) decide(reading int64, d *ratelimit.Decision) {
 	d.Limit, d.Allowed = c.plan.limit, c.allowed
 	if !c.allowed {
-		d.RetryAfter = between(reading, c.retry)
-	} else if c.spending.at > c.now {
-		d.Delay = between(reading, c.spending.at)
+		d.RetryAfter = between(reading, c.offer.Retry)
+	} else if c.offer.At > c.now {
+		d.Delay = between(reading, c.offer.At)
 	}
 	c.standing(reading, d)
 }

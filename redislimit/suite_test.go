@@ -31,7 +31,7 @@ func onClock(l *Limiter, clock ratelimit.Clock) *Limiter {
 // verdicts makes the test fail where the script's verdict is not what Go computes.
 func verdicts(t testing.TB) {
 	checkVerdict = func(c *charge, reading int64) {
-		if want := c.retry <= reading; c.allowed != want {
+		if want := !c.offer.Denied(reading); c.allowed != want {
 			t.Errorf("the script says %v, and Go %v: %+v of %v at %d", c.allowed, want, c, c.plan.limit, reading)
 		}
 	}

@@ -103,19 +103,19 @@ func (p *plan) bucketFigures(cost int64) [5]int64 {
 	if cost == 0 {
 		return [5]int64{2 * most, 0, p.units}
 	}
-	price := p.price(cost)
-	slack := span{p.full.us - price.us, p.full.frac - price.frac}
-	if slack.frac < 0 {
-		slack = span{slack.us - 1, slack.frac + p.units}
+	price, part := p.meter.Price(cost)
+	room, frac := p.meter.Price(p.capacity)
+	if room, frac = room-price, frac-part; frac < 0 {
+		room, frac = room-1, frac+p.units
 	}
-	return [5]int64{slack.us, slack.frac, p.units, price.us, price.frac}
+	return [5]int64{room, frac, p.units, price, part}
 }
 
 // settlement appends what is needed to settle a charge.
 func (s *settlement) pack(b []byte, actual int64) []byte {
 	b = append(b, byte(s.key+1), s.plan.kind, s.changes)
 	b = put3(b, s.gen)
-	for _, n := range [...]int64{s.cost, min(actual, most), s.at, s.part} {
+	for _, n := range [...]int64{s.Cost, min(actual, most), s.At, s.Part} {
 		b = put7(b, n)
 	}
 	p := s.plan.latest()

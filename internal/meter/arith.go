@@ -11,7 +11,8 @@ type span struct{ ticks, frac int64 }
 
 func (d span) less(e span) bool { return d.ticks < e.ticks || d.ticks == e.ticks && d.frac < e.frac }
 
-func gcd(a, b int64) int64 {
+// GCD returns the greatest common divisor of two numbers above 0.
+func GCD(a, b int64) int64 {
 	for b != 0 {
 		a, b = b, a%b
 	}

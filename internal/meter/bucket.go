@@ -21,7 +21,7 @@ type tokenBucket struct {
 }
 
 func newTokenBucket(l Limit) tokenBucket {
-	g := gcd(l.Per, l.Units)
+	g := GCD(l.Per, l.Units)
 	t := tokenBucket{per: l.Per / g, units: l.Units / g, capacity: l.Burst, horizon: l.Horizon}
 	t.one = span{t.per / t.units, t.per % t.units}
 	t.full = t.price(t.capacity)

@@ -125,6 +125,15 @@ func (s State) behind(at int64) int64 {
 	return max(at, s.ledger.entries.newest())
 }
 
+// Behind returns a state with something booked at a later instant, of which nothing else is
+// known. What comes later queues behind it. It is for the algorithms that keep a ledger.
+func (s State) Behind(at int64) State {
+	l := &ledger{base: s}
+	l.entries.add(entry{at, 0})
+	s.detail = &detail{ledger: l}
+	return s
+}
+
 // owed returns how long it still takes to regain what is spent.
 func (s State) owed(now int64) span {
 	if s.At < now {

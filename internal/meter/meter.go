@@ -4,7 +4,7 @@
 // It knows no key, holds no lock, reads no clock and has no unit of time. Instants are
 // int64 ticks since an origin of the caller's. A caller gives each call the instant now, and
 // never one before the last that it gave for the same state. Package ratelimit counts in
-// ticks.
+// nanoseconds, package redislimit in microseconds.
 //
 // A [Meter] is a limit made ready. A [State] is what one key has spent under it. Questions
 // ([Meter.Offer], [Meter.Remaining], [Meter.Regained]) leave the state as it is. What
@@ -106,6 +106,17 @@ func (m *Meter) Counts() bool { return m.algorithm != nil }
 // Delays reports whether what is admitted may be delayed: a leaky bucket's queue. Other
 // meters let a cost through at once, unless it is booked.
 func (m *Meter) Delays() bool { return m.leaky != nil }
+
+// MaxAhead returns how far ahead is booked at most. A leaky bucket has no such bound but its
+// queue's capacity.
+func (m *Meter) MaxAhead() int64 { return m.maxAhead }
+
+// Price returns the time in which n units of a bucket are regained: whole ticks, and the rest in
+// 1/units of one. The units are those of the limit in lowest terms. It is at most the horizon.
+func (m *Meter) Price(n int64) (ticks, frac int64) {
+	price := m.drain().price(n)
+	return price.ticks, price.frac
+}
 
 // Advance brings a state to now. Accept wants a state that has been.
 func (m *Meter) Advance(s *State, now int64) {
