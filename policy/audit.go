@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/stats"
 )
 
@@ -31,6 +32,13 @@ type AuditOptions struct {
 	// what is written is the first 32 hex digits of their HMAC-SHA256 with this key, or
 	// [Hash] of it. Equal ones stay equal.
 	HashKey []byte
+	// MaxRows is how many rows there are at most for each rule and minute, and process: a flood of
+	// keys that rotate would make one for each. The denials of further keys count in one row
+	// for the rule and the minute, whose key is empty. If zero, 1000.
+	MaxRows int
+	// Keep is how long rows are kept. Older ones are deleted, once an hour, a thousand in one
+	// statement. If zero, 30 days; below zero, for ever.
+	Keep time.Duration
 	// Logger is told, at most once a second, what could not be written. If nil,
 	// slog.Default().
 	Logger *slog.Logger
@@ -63,6 +71,9 @@ type AuditLog struct {
 	stats    AuditStats
 	logged   time.Time
 	closed   bool
+	minute   int64                          // that rows is about
+	rows     map[string]map[string]struct{} // by rule, the keys that have a row in this minute
+	keys     int                            // in rows, of all rules
 }
 
 // violationKey tells one row from others.
@@ -85,7 +96,8 @@ type violation struct {
 }
 
 // Audit starts to write denials to a database: one row for each rule, key and minute, counted
-// up. Give its OnDecision to [Options.OnDecision]. A decision never waits for the database:
+// up, and as many as MaxRows. Give its OnDecision to [Options.OnDecision], or [AuditOf] it to that
+// of another limiter. A decision never waits for the database:
 // rows are gathered in memory and written every second by one goroutine, which [AuditLog.Close]
 // ends. While the database is slow or gone they wait, as many as MaxPending.
 func Audit(db *sql.DB, opts *AuditOptions) (*AuditLog, error) {
@@ -103,7 +115,16 @@ func Audit(db *sql.DB, opts *AuditOptions) (*AuditLog, error) {
 	a.stop = stop
 	go func() {
 		defer close(a.done)
-		poll(ctx, a.opts.Every, func() { _ = a.Flush(ctx) })
+		swept := time.Time{}
+		poll(ctx, a.opts.Every, func() {
+			_ = a.Flush(ctx)
+			if time.Since(swept) >= time.Hour {
+				swept = time.Now()
+				if err := a.Sweep(ctx); err != nil && ctx.Err() == nil {
+					a.opts.Logger.Warn("policy: old denials could not be deleted", slog.Any("err", err))
+				}
+			}
+		})
 	}()
 	return a, nil
 }
@@ -114,6 +135,15 @@ func (o *AuditOptions) complete() error {
 		return fmt.Errorf("policy: AuditOptions.MaxPending is %d, want 0 for the default or more", o.MaxPending)
 	case o.MaxPending == 0:
 		o.MaxPending = 10_000
+	}
+	switch {
+	case o.MaxRows < 0:
+		return fmt.Errorf("policy: AuditOptions.MaxRows is %d, want 0 for the default or more", o.MaxRows)
+	case o.MaxRows == 0:
+		o.MaxRows = 1000
+	}
+	if o.Keep == 0 {
+		o.Keep = 30 * 24 * time.Hour
 	}
 	if o.Every <= 0 {
 		o.Every = time.Second
@@ -137,6 +167,26 @@ func (a *AuditLog) OnDecision(d Decision) {
 		if r := &d.Rules[i]; denied(d, r) {
 			a.add(a.violation(d, r, now))
 		}
+	}
+}
+
+// AuditOf returns a function for [ratelimit.Options.OnDecision], and for those of other engines: it takes note
+// of the denials of a limiter without rules. Their rule is the limiter's name. key returns a key's
+// text.
+func AuditOf[K any](a *AuditLog, limiter string, key func(K) string) func(ratelimit.Event[K]) {
+	return func(e ratelimit.Event[K]) {
+		if o := stats.OutcomeOf(e.Decision, e.Err); o != stats.Denied && o != stats.Never {
+			return
+		}
+		now, d := time.Now(), e.Decision
+		a.add(&violation{
+			violationKey: violationKey{rule: clean(limiter), key: a.private(key(e.Key)), minute: now.Truncate(time.Minute).Unix()},
+			cost:         e.Cost,
+			remaining:    d.Remaining,
+			retryAfter:   d.RetryAfter,
+			degraded:     d.Degraded,
+			firstAt:      now, lastAt: now, count: 1,
+		})
 	}
 }
 
@@ -216,8 +266,35 @@ func (a *AuditLog) add(v *violation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.stats.Denials++
+	if !a.hasRowLocked(v) {
+		v.key, v.user, v.route, v.ip = "", "", "", ""
+	}
 	a.mergeLocked(v)
 }
+
+// hasRowLocked reports whether the key of a violation may have a row of its own in its minute.
+func (a *AuditLog) hasRowLocked(v *violation) bool {
+	if v.minute != a.minute {
+		a.minute, a.rows, a.keys = v.minute, map[string]map[string]struct{}{}, 0
+	}
+	keys := a.rows[v.rule]
+	if _, ok := keys[v.key]; ok {
+		return true
+	}
+	if len(keys) >= a.opts.MaxRows || a.keys >= mostKeys {
+		return false
+	}
+	if keys == nil {
+		keys = map[string]struct{}{}
+		a.rows[v.rule] = keys
+	}
+	keys[v.key] = struct{}{}
+	a.keys++
+	return true
+}
+
+// mostKeys bounds the memory for the keys of one minute.
+const mostKeys = 100_000
 
 func (a *AuditLog) mergeLocked(v *violation) {
 	switch row := a.pending[v.violationKey]; {

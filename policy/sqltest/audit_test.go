@@ -93,6 +93,97 @@ func TestAWaitThatGivesUpIsInTheAudit(t *testing.T) {
 	assert.Equal(t, 1, count(t, db, ""))
 }
 
+// TestTheAuditAnswersQuestions asks who is limited now, what happened to a key, and what each rule denied;
+// then time passes, and old rows are deleted.
+func TestTheAuditAnswersQuestions(t *testing.T) {
+	for name, d := range databases() {
+		t.Run(name, func(t *testing.T) {
+			db := d.migrated(t)
+			secret := []byte("pepper")
+			for _, hashed := range [][]byte{nil, secret} {
+				_, err := db.Exec(`DELETE FROM rate_limit_violation`)
+				require.NoError(t, err)
+				p, log := audited(t, db, policy.AuditOptions{Dialect: d.dialect, Every: time.Hour, HashKey: hashed, Keep: 24 * time.Hour})
+				for i, user := range []string{"ann", "bob", "cleo"} {
+					for range 3 + i {
+						p.Allow(request(user), 1)
+					}
+				}
+				l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(1)), &ratelimit.Options[int]{
+					OnDecision: policy.AuditOf(log, "exports", func(id int) string { return fmt.Sprint("id", id) }),
+				}))
+				for range 6 {
+					l.Allow(7, 1)
+				}
+				l.Allow(8, 2)
+				require.NoError(t, log.Flush(t.Context()))
+
+				stored := func(key string) string {
+					if hashed == nil {
+						return key
+					}
+					return policy.Hash(hashed, key)
+				}
+				since := time.Now().Add(-time.Hour)
+				top, err := log.Limited(t.Context(), since, 3)
+				require.NoError(t, err)
+				assert.Equal(t, []policy.Denials{{Rule: "exports", Key: stored("id7"), Count: 5}, {Rule: "api", Key: stored("cleo"), Count: 3}, {Rule: "api", Key: stored("bob"), Count: 2}}, top)
+				rules, err := log.ByRule(t.Context(), since, time.Now().Add(time.Hour))
+				require.NoError(t, err)
+				assert.Equal(t, []policy.Denials{{Rule: "api", Count: 6}, {Rule: "exports", Count: 6}}, rules)
+				rows, err := log.OfKey(t.Context(), "bob", since, 10)
+				require.NoError(t, err)
+				require.NotEmpty(t, rows) // two, if a minute has begun meanwhile
+				assert.Equal(t, "api", rows[0].Rule)
+				assert.Equal(t, "GET /a", rows[0].Route)
+				assert.Positive(t, rows[0].RetryAfter)
+				assert.WithinDuration(t, time.Now(), rows[0].LastAt, time.Minute)
+				none, err := log.OfKey(t.Context(), "nobody", since, 10)
+				require.NoError(t, err)
+				assert.Empty(t, none)
+
+				require.NoError(t, log.Sweep(t.Context()))
+				assert.Equal(t, 12, count(t, db, ""), "nothing is a day old")
+				for i := range 2100 {
+					at := time.Now().Add(-25*time.Hour - time.Duration(i)*time.Second).UTC()
+					places := []any{fmt.Sprint("old", i), at, at, at}
+					statement := `INSERT INTO rate_limit_violation (rule, key, minute, cost, remaining, retry_after, first_at, last_at, count) VALUES ('api', $1, $2, 1, 0, 1, $3, $4, 1)`
+					if hashed == nil && i < 3 || hashed != nil {
+						_, err := db.Exec(statement, places...)
+						require.NoError(t, err)
+					}
+					if hashed != nil && d.dialect == policy.PostgreSQL && i == 50 {
+						break // one batch is enough there
+					}
+				}
+				require.NoError(t, log.Sweep(t.Context()))
+				assert.Equal(t, 12, count(t, db, ""))
+				require.NoError(t, log.Close(t.Context()))
+			}
+		})
+	}
+}
+
+// TestAFloodOfKeysMakesFewRows denies more keys in a minute than there may be rows.
+func TestAFloodOfKeysMakesFewRows(t *testing.T) {
+	db := database{policy.SQLite, openSQLite}.migrated(t)
+	p, log := audited(t, db, policy.AuditOptions{Dialect: policy.SQLite, Every: time.Hour, MaxRows: 5})
+	for i := range 100 {
+		for range 4 {
+			p.Allow(request(fmt.Sprint("user", i)), 1)
+		}
+		if i%10 == 0 {
+			require.NoError(t, log.Flush(t.Context()))
+		}
+	}
+	require.NoError(t, log.Close(t.Context()))
+	assert.Equal(t, 200, count(t, db, ""), "all are counted")
+	var rows int
+	require.NoError(t, db.QueryRow(`SELECT COUNT(*) FROM rate_limit_violation`).Scan(&rows))
+	assert.LessOrEqual(t, rows, 2*(5+1), "in one minute, or two")
+	assert.GreaterOrEqual(t, count(t, db, `WHERE key = ''`), 180)
+}
+
 func TestKeysOfAnyKindAreWritten(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {

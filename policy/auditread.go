@@ -1,0 +1,132 @@
+package policy
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+)
+
+// sweepBatch is how many rows one statement deletes, so that none locks the table for long.
+const sweepBatch = 1000
+
+// Sweep deletes the rows that are older than [AuditOptions.Keep]. The log does so by itself, once an hour.
+func (a *AuditLog) Sweep(ctx context.Context) error {
+	if a.opts.Keep < 0 {
+		return nil
+	}
+	before := time.Now().Add(-a.opts.Keep).UTC()
+	for {
+		n, err := a.sweep(ctx, before)
+		if err != nil {
+			return fmt.Errorf("policy: audit: %w", err)
+		}
+		if n < sweepBatch {
+			return nil
+		}
+	}
+}
+
+func (a *AuditLog) sweep(ctx context.Context, before time.Time) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.opts.Timeout)
+	defer cancel()
+	where := fmt.Sprintf(` WHERE last_at < %s LIMIT %d`, a.opts.Dialect.placeholders(1), sweepBatch)
+	statement := `DELETE FROM rate_limit_violation`
+	switch a.opts.Dialect {
+	case MySQL:
+		statement += where
+	case SQLite:
+		statement += ` WHERE rowid IN (SELECT rowid FROM rate_limit_violation` + where + `)`
+	default:
+		statement += ` WHERE ctid IN (SELECT ctid FROM rate_limit_violation` + where + `)`
+	}
+	result, err := a.db.ExecContext(ctx, statement, before)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+// Denials is how often a rule has denied a key.
+type Denials struct {
+	Rule  string
+	Key   string // "" for a rule without a key, for keys beyond MaxRows, and in answers about whole rules
+	Count int64
+}
+
+// Violation is a row of the audit: the denials of one key by one rule in one minute.
+type Violation struct {
+	Denials
+	User, Route, IP string        // of the last of them
+	Cost, Remaining int           // of the last
+	RetryAfter      time.Duration // of the last
+	Degraded        bool          // of the last
+	FirstAt, LastAt time.Time
+}
+
+// Limited returns who has been denied since a time, most denials first, n at most.
+func (a *AuditLog) Limited(ctx context.Context, since time.Time, n int) ([]Denials, error) {
+	key := a.opts.Dialect.quote("key")
+	return a.denials(ctx, `SELECT rule, `+key+`, SUM(count) FROM rate_limit_violation WHERE last_at >= `+a.place(1)+
+		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, rule, `+key+` LIMIT `+a.place(2), since.UTC(), n)
+}
+
+// ByRule returns how often each rule has denied from one time to another, most denials first.
+func (a *AuditLog) ByRule(ctx context.Context, from, to time.Time) ([]Denials, error) {
+	return a.denials(ctx, `SELECT rule, '', SUM(count) FROM rate_limit_violation WHERE last_at >= `+a.place(1)+` AND last_at < `+a.place(2)+
+		` GROUP BY rule ORDER BY SUM(count) DESC, rule`, from.UTC(), to.UTC())
+}
+
+// OfKey returns what happened to a key since a time, the latest first, n rows at most. The key is given as it
+// is, also if keys are hashed. With MySQL the data source needs parseTime=true.
+func (a *AuditLog) OfKey(ctx context.Context, key string, since time.Time, n int) (all []Violation, err error) {
+	q := a.opts.Dialect.quote
+	err = a.query(ctx, func(rows *sql.Rows) error {
+		var v Violation
+		var retry float64
+		err := rows.Scan(&v.Rule, &v.Key, &v.Count, &v.User, &v.Route, &v.IP, &v.Cost, &v.Remaining, &retry, &v.Degraded, &v.FirstAt, &v.LastAt)
+		v.RetryAfter = time.Duration(retry * float64(time.Second))
+		all = append(all, v)
+		return err
+	}, `SELECT rule, `+q("key")+`, count, `+q("user")+`, route, ip, cost, remaining, retry_after, degraded, first_at, last_at
+		FROM rate_limit_violation WHERE `+q("key")+` = `+a.place(1)+` AND last_at >= `+a.place(2)+` ORDER BY last_at DESC LIMIT `+a.place(3),
+		a.private(key), since.UTC(), n)
+	return all, err
+}
+
+func (a *AuditLog) denials(ctx context.Context, query string, args ...any) (all []Denials, err error) {
+	err = a.query(ctx, func(rows *sql.Rows) error {
+		var d Denials
+		err := rows.Scan(&d.Rule, &d.Key, &d.Count)
+		all = append(all, d)
+		return err
+	}, query, args...)
+	return all, err
+}
+
+func (a *AuditLog) query(ctx context.Context, scan func(*sql.Rows) error, query string, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, a.opts.Timeout)
+	defer cancel()
+	rows, err := a.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return fmt.Errorf("policy: audit: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return fmt.Errorf("policy: audit: %w", err)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("policy: audit: %w", err)
+	}
+	return nil
+}
+
+// place returns the i-th place for an argument, from 1.
+func (a *AuditLog) place(i int) string {
+	if a.opts.Dialect == PostgreSQL {
+		return fmt.Sprintf("$%d", i)
+	}
+	return "?"
+}
