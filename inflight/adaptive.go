@@ -5,14 +5,16 @@ import (
 	"time"
 )
 
-// Sample is what a window of finished work has shown.
+// Sample is what a window has shown: the work that began and ended within it.
 type Sample struct {
-	// RTT is the mean time of the work that succeeded, from the permit to Done. 0 if
-	// none did.
+	// RTT is the mean time of the work that succeeded, from the permit to Done. Work that was
+	// [Cancelled], or is still under way, takes at least as long as it has lasted: it raises
+	// the mean, and never lowers it. 0 if nothing succeeded and nothing was cancelled.
 	RTT time.Duration
 	// InFlight is the most units that were in flight in the window.
 	InFlight int
-	// Dropped says that at least one in four of the window's outcomes were [Dropped].
+	// Dropped says that at least one in four of the window's outcomes were [Dropped], or that
+	// more than half were [Cancelled] after longer than usual.
 	Dropped bool
 	// Max is the upper bound of the limit at present. 0 means that there is none.
 	Max int
@@ -29,7 +31,8 @@ type Algorithm interface {
 
 // Adaptive makes an Algorithm for a key. It is called for each key that is first seen, and
 // once by [New]. An Algorithm with a method Limit() int says by it where it starts;
-// others start at 20.
+// others start at 20. One with a method Window() int says by it how many outcomes a window
+// has at least; those of others have 20.
 type Adaptive func() Algorithm
 
 // startLimit is where an algorithm starts that says nothing else.
@@ -54,7 +57,8 @@ func (a Adaptive) validate() error {
 // guards it, but alg and due, which belong to who has been told to update.
 type learner struct {
 	alg      Algorithm
-	at       int // what the algorithm has said last
+	at       int    // what the algorithm has said last
+	order    uint64 // of the work that began last
 	window   window
 	updating bool
 	due      Sample
@@ -65,25 +69,44 @@ func newLearner(alg Algorithm) *learner {
 	if s, ok := alg.(interface{ Limit() int }); ok {
 		at = s.Limit()
 	}
-	return &learner{alg: alg, at: at}
+	count := minSamples
+	if w, ok := alg.(interface{ Window() int }); ok {
+		count = max(1, w.Window())
+	}
+	return &learner{alg: alg, at: at, window: newWindow(count)}
 }
 
 // limit is what has been learnt, within the bound.
 func (l *learner) limit(bound int) int { return min(l.at, bound) }
 
-// began notes that work has begun.
-func (l *learner) began(inFlight int) { l.window.peak = max(l.window.peak, inFlight) }
+// began notes that work has begun, and returns its place among all work. Work that begins
+// while a raised limit fills finds a shorter queue than that limit will have, so the
+// window begins anew once it is full.
+func (l *learner) began(now time.Duration, inFlight, limit int) uint64 {
+	l.window.peak = max(l.window.peak, inFlight)
+	l.order++
+	if l.window.filling && inFlight >= limit {
+		l.window.filling = false
+		l.window.renew(now, l.order-1, inFlight)
+	}
+	return l.order
+}
 
 // ended notes that work has ended, and reports whether the caller is to take the window
 // and update the algorithm.
-func (l *learner) ended(now, rtt time.Duration, o Outcome) bool {
-	return l.window.add(now, rtt, o) && !l.updating && l.window.over(now)
+func (l *learner) ended(now time.Duration, w *work, o Outcome) bool {
+	return l.window.add(now, w.start, w.order, o) && !l.updating && l.window.over(now)
 }
 
 // take ends the window. Nobody else updates the algorithm until updating is false again.
-func (l *learner) take(now time.Duration, bound, inFlight int) {
-	l.due = l.window.sample()
+func (l *learner) take(now time.Duration, bound, inFlight int, works *works) {
+	w := &l.window
+	l.due = w.sample(func(yield func(time.Duration) bool) { works.since(w.before, now, yield) })
 	l.due.Max = bound
-	l.window = window{start: now, open: true, peak: inFlight}
+	if w.done > 0 {
+		w.usual = w.total / time.Duration(w.done)
+	}
+	w.filling = false
+	w.renew(now, l.order, inFlight)
 	l.updating = true
 }

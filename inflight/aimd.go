@@ -11,7 +11,7 @@ import "time"
 // and below half the limit at which the last fall began, it is a quarter: so the limit is
 // found, and found again, within some 20 windows.
 //
-// It has the options [Min], [Max], [Start] and [Timeout].
+// It has the options [Min], [Max], [Start], [Window] and [Timeout].
 func AIMD(opts ...Option) Adaptive {
 	t := tune("AIMD", opts)
 	return func() Algorithm { return &aimd{level: newLevel(t)} }
@@ -19,14 +19,21 @@ func AIMD(opts ...Option) Adaptive {
 
 type aimd struct {
 	level
-	falling bool
+	falling int     // bad windows in a row
 	high    float64 // the limit at which the last fall began; 0 if there was none
 }
 
 const (
 	backoff   = 0.9
+	leastCut  = 0.5
 	fastStep  = 0.25
+	surge     = 0.5
 	smallStep = 0.05
+	tiny      = 0.5
+	near      = 0.7 // of Timeout
+	leap      = 3   // times the limit, where it was far higher before, and nothing is slow
+	known     = 0.7 // of high: below it, the limit was good before
+	beyond    = 1.2 // times high: above it, the backend has grown
 )
 
 func (a *aimd) validate() error {
@@ -38,22 +45,37 @@ func (a *aimd) validate() error {
 
 // Update returns the limit after a window.
 func (a *aimd) Update(s Sample) int {
-	if s.Dropped || a.timeout != nil && s.RTT > *a.timeout {
-		if !a.falling {
-			a.falling, a.high = true, a.limit
-		}
-		return a.set(a.limit*backoff, s.Max)
+	slow := 0.0 // latency, in timeouts
+	if a.timeout != nil {
+		slow = float64(s.RTT) / float64(*a.timeout)
 	}
-	a.falling = false
+	if s.Dropped || slow > 1 {
+		if a.falling++; a.falling == 1 {
+			a.high = a.limit
+		}
+		to := backoff
+		if a.falling > 1 && slow > 1 { // one window that is far too slow may be an accident
+			to = max(leastCut, min(to, 1/slow))
+		}
+		return a.set(a.limit*to, s.Max)
+	}
+	a.falling = 0
 	if a.idle(s) {
 		return a.set(a.limit, s.Max)
 	}
-	return a.set(a.limit+a.step(), s.Max)
+	return a.set(a.limit+a.step(slow), s.Max)
 }
 
 // step is by how much the limit grows after a good window.
-func (a *aimd) step() float64 {
-	if a.high == 0 || a.limit < a.high/2 {
+func (a *aimd) step(slow float64) float64 {
+	switch {
+	case a.limit < known*a.high && slow < 0.5:
+		return min(leap*a.limit, max(1, known*a.high-a.limit))
+	case slow >= near:
+		return tiny
+	case a.high > 0 && (a.limit < known*a.high || a.limit > beyond*a.high):
+		return max(1, a.limit*surge)
+	case a.high == 0:
 		return max(1, a.limit*fastStep)
 	}
 	return max(1, a.limit*smallStep)

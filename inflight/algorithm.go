@@ -29,16 +29,26 @@ func Timeout(d time.Duration) Option { return func(t *tuning) { t.timeout = &d }
 // limit. It alone has it. If not given, 1.5.
 func Tolerance(ratio float64) Option { return func(t *tuning) { t.tolerance = &ratio } }
 
+// Headroom is the shortest queue that [Gradient] allows in the backend, in units. It alone
+// has it. If not given, 4.
+func Headroom(n int) Option { return func(t *tuning) { t.headroom = &n } }
+
+// Window is how many outcomes a window has at least. More of them make the limit steadier, and
+// slower. If not given, 20.
+func Window(count int) Option { return func(t *tuning) { t.window = count } }
+
 // tuning is what the options say.
 type tuning struct {
 	algorithm       string
 	min, max, start int
+	window          int
 	timeout         *time.Duration
 	tolerance       *float64
+	headroom        *int
 }
 
 func tune(algorithm string, opts []Option) tuning {
-	t := tuning{algorithm: algorithm, min: 1, start: startLimit}
+	t := tuning{algorithm: algorithm, min: 1, start: startLimit, window: minSamples}
 	for _, o := range opts {
 		o(&t)
 	}
@@ -52,6 +62,12 @@ func (t *tuning) has(timeout, tolerance bool) error {
 		return fmt.Errorf("inflight: %s has no option Timeout", t.algorithm)
 	case t.tolerance != nil && !tolerance:
 		return fmt.Errorf("inflight: %s has no option Tolerance", t.algorithm)
+	case t.headroom != nil && !tolerance:
+		return fmt.Errorf("inflight: %s has no option Headroom", t.algorithm)
+	case t.headroom != nil && *t.headroom < 1:
+		return fmt.Errorf("inflight: %s's Headroom is %d, want 1 or more", t.algorithm, *t.headroom)
+	case t.window < 1:
+		return fmt.Errorf("inflight: %s's Window is %d, want 1 or more", t.algorithm, t.window)
 	case t.min < 1:
 		return fmt.Errorf("inflight: %s's Min is %d, want 1 or more", t.algorithm, t.min)
 	case t.max < 0 || t.max != 0 && t.max < t.min:
@@ -74,6 +90,9 @@ func newLevel(t tuning) level {
 	return l
 }
 
+// Window returns how many outcomes a window has at least.
+func (l *level) Window() int { return l.window }
+
 // Limit returns the limit in whole units.
 func (l *level) Limit() int { return int(l.limit + 0.5) }
 
@@ -87,6 +106,11 @@ func (l *level) set(limit float64, bound int) int {
 	}
 	l.limit = limit
 	return l.Limit()
+}
+
+// stuck reports whether the limit is at its upper bound.
+func (l *level) stuck(s Sample) bool {
+	return s.Max > 0 && l.limit >= float64(s.Max) || l.max > 0 && l.limit >= float64(l.max)
 }
 
 // idle reports whether the callers, and not the backend, bound what is in flight: then

@@ -168,6 +168,9 @@ func TestBadOptionsOfAlgorithmsAreNamed(t *testing.T) {
 		"Gradient's Tolerance is 0.9":    inflight.Gradient(inflight.Tolerance(0.9)),
 		"Gradient's Tolerance is NaN":    inflight.Gradient(inflight.Tolerance(math.NaN())),
 		"Gradient's Tolerance is +Inf":   inflight.Gradient(inflight.Tolerance(math.Inf(1))),
+		"AIMD has no option Headroom":    inflight.AIMD(inflight.Headroom(1)),
+		"Gradient's Headroom is 0":       inflight.Gradient(inflight.Headroom(0)),
+		"Vegas's Window is 0":            inflight.Vegas(inflight.Window(0)),
 		"Gradient has no option Timeout": inflight.Gradient(inflight.Timeout(time.Second)),
 	} {
 		_, err := inflight.New(10, &options{Adaptive: adaptive})
@@ -315,4 +318,109 @@ func TestAdaptiveLimiterUnderLoad(t *testing.T) {
 	for _, s := range l.Snapshot() {
 		assert.Zero(t, s.InFlight+s.Queued)
 	}
+}
+
+// What began before a window has met another limit: it teaches nothing.
+func TestWindowLearnsOnlyFromWorkThatBeganWithinIt(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	adaptive, samples := script(50, 50, 50)
+	l := newLimiter(t, 100, &options{Adaptive: adaptive, Clock: clock})
+	var old []inflight.Permit
+	for range 10 {
+		old = append(old, take(t, l, "a", 1))
+	}
+	clock.Advance(time.Second)
+	finish(t, l, clock, 20, 10*time.Millisecond, inflight.Success)
+	for len(*samples) == 0 {
+		finish(t, l, clock, 20, 100*time.Millisecond, inflight.Success)
+	}
+	for _, p := range old {
+		p.Done(inflight.Dropped)
+	}
+	finish(t, l, clock, 20, 100*time.Millisecond, inflight.Success)
+	require.Len(t, *samples, 2)
+	assert.Equal(t, inflight.Sample{RTT: 100 * time.Millisecond, InFlight: 30, Max: 100}, (*samples)[1])
+}
+
+// What is cancelled or still under way has taken at least so long.
+func TestCancelledWorkAndWorkUnderWayRaiseTheMean(t *testing.T) {
+	for _, row := range []struct {
+		name      string
+		cancelled time.Duration // of five; 0: there are none
+		underWay  bool          // five that began with the others
+		want      time.Duration
+	}{
+		{"neither", 0, false, 100 * time.Millisecond},
+		{"cancelled early", time.Millisecond, false, 100 * time.Millisecond},
+		{"cancelled late", 600 * time.Millisecond, false, 200 * time.Millisecond},
+		{"under way", 0, true, 200 * time.Millisecond},
+	} {
+		clock := new(ratelimittest.Clock)
+		adaptive, samples := script(50, 50, 50)
+		l := newLimiter(t, 100, &options{Adaptive: adaptive, Clock: clock})
+		var good, late []inflight.Permit
+		for range 20 {
+			good = append(good, take(t, l, "a", 1))
+		}
+		if row.cancelled > 0 || row.underWay {
+			for range 5 {
+				late = append(late, take(t, l, "a", 1))
+			}
+		}
+		end := func(ps []inflight.Permit, at time.Duration, o inflight.Outcome) {
+			clock.Set(at)
+			for _, p := range ps {
+				p.Done(o)
+			}
+		}
+		if 0 < row.cancelled && row.cancelled < 100*time.Millisecond {
+			end(late, row.cancelled, inflight.Cancelled)
+		}
+		end(good[:19], 100*time.Millisecond, inflight.Success)
+
+		if row.cancelled > 100*time.Millisecond {
+			clock.Set(row.cancelled)
+			for _, p := range late {
+				p.Done(inflight.Cancelled)
+			}
+		} else if row.underWay {
+			clock.Set(600 * time.Millisecond)
+			good[19].Done(inflight.Success)
+		} else {
+			good[19].Done(inflight.Success)
+		}
+		require.NotEmpty(t, *samples, row.name)
+		switch row.name {
+		case "neither", "cancelled early":
+			assert.Equal(t, row.want, (*samples)[0].RTT, row.name)
+		default:
+			assert.Greater(t, (*samples)[0].RTT, 100*time.Millisecond, row.name)
+			assert.LessOrEqual(t, (*samples)[0].RTT, 220*time.Millisecond, row.name)
+		}
+		assert.False(t, (*samples)[0].Dropped, row.name)
+	}
+}
+
+// A bug that answers at once says nothing about load, however often it does.
+func TestWorkThatFailsAtOnceIsNoSignOfOverload(t *testing.T) {
+	for name, adaptive := range adaptives {
+		clock := new(ratelimittest.Clock)
+		l := newLimiter(t, 100, &options{Adaptive: adaptive, Clock: clock})
+		for range 20 {
+			for range 10 {
+				take(t, l, "a", 1).Done(inflight.Cancelled)
+			}
+			finish(t, l, clock, 10, 100*time.Millisecond, inflight.Success)
+		}
+		assert.GreaterOrEqual(t, stats(t, l, "a").Limit, 20, name)
+	}
+}
+
+func TestWindowOptionSaysHowManyOutcomesAWindowHas(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	l := newLimiter(t, 100, &options{Adaptive: inflight.AIMD(inflight.Window(3)), Clock: clock})
+	finish(t, l, clock, 2, time.Second, inflight.Dropped)
+	assert.Equal(t, 20, stats(t, l, "a").Limit)
+	finish(t, l, clock, 1, time.Second, inflight.Dropped)
+	assert.Equal(t, 18, stats(t, l, "a").Limit)
 }

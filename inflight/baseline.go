@@ -1,111 +1,216 @@
 package inflight
 
-// baseline is the latency of a backend without a queue, as far as it is known. It falls
-// when latency falls, and follows it slowly while the callers are the bound. It never rises
-// for latency alone: that may as well be a queue, and a baseline that rises with it would
-// let the queue grow without end. Whether there is one is found out by a probe.
+import "math"
+
+// baseline finds the latency of a backend without a queue, and tells a backend that has
+// become slower from one that has a queue. Both show as a high latency. They differ in what
+// a lower limit does: a queue goes, and latency with it, in proportion; a slow backend
+// stays slow.
 //
-// A probe halves the limit until latency no longer falls with it: what is left is no
-// queue, and is the new baseline. It begins when latency is first above what is
-// tolerated, as what was measured before may have been a queue already; when the
-// limit has halved since the last probe, as either the backend has become smaller, or
-// slower, which makes the baseline wrong; and after reprobe windows of saturation. So
-// there is none while latency is steady and no queue is seen.
+// So the limit is lowered, which is called a probe, and latency looked at: if it falls in
+// proportion to the limit, there was a queue, and there may still be one; if not, it is
+// the baseline. A probe begins when a baseline that no probe has proven meets a limit that
+// is used in full; when the limit has halved since the last one, as then either the
+// backend has become smaller or the baseline is wrong; and after reprobe windows in which
+// the limit was used in full.
+//
+// The baseline falls when latency falls below it. It never rises for latency alone: that may
+// as well be a queue, and a baseline that rises with it lets the queue grow without end.
 type baseline struct {
 	rtt    float64 // the baseline in nanoseconds; 0 if nothing was measured
-	smooth float64 // latency, smoothed over some windows
-	proven bool    // a probe has measured rtt
-	since  int     // saturated windows since the last probe
-	every  int     // so many of them are due for the next
-	high   float64 // the highest limit since then
+	found  float64 // the limit under which it was measured
+	proven bool    // by a probe, or by a limit that has grown without a queue
+	low    float64 // latency, smoothed, for the fall of the baseline
+	since  int     // windows with the limit in full use since the last probe
+	every  int     // so many of them are due for the next one
+	high   float64 // the highest limit in full use since then
+
+	last  float64 // latency of the window before
+	at    float64 // the limit in that window
+	noise float64 // variance of the logarithm of a window's latency
+	trend float64 // by which part the limit was to change after the window before, as a logarithm
+
+	lost     float64 // the limit before the last windows that were dropped; 0 once it is found again
+	dropping bool    // the window before was dropped
 
 	probing bool
-	settle  int     // windows until the step is over
-	sum     float64 // of its latencies that are measured
-	cut     float64 // the limit of the step
-	last    float64 // latency at the step before
-	from    float64 // the limit at which the probe began
-	above   float64 // latency at that time
+	from    measure // at which the probe began
+	before  measure // in the step before
+	cut     float64 // the limit of this step
+	n       int     // windows of this step
+	sum     float64 // of their latencies
 }
+
+// measure is a limit and the latency under it.
+type measure struct{ limit, rtt float64 }
 
 const (
-	smoothing = 0.4  // of latency: the weight of the last window
-	follow    = 0.02 // of the baseline, while the callers are the bound
-	dip       = 0.8  // latency this far below the baseline is hardly noise: it draws the baseline down
-	fall      = 0.1  // by that part of the way in each window
-	drop      = 0.5  // latency that far below is the new baseline at once
-	fallen    = 0.7  // latency that has fallen that far, with half the limit, was queued
-	settling  = 1    // windows in which a step takes effect
-	measured  = 2    // windows after that
-	reprobe   = 1000 // saturated windows, at most, between two probes
-	shrunk    = 0.5  // a limit that has fallen that far is probed
+	soon    = 32     // windows with the limit in full use, from a new baseline to the first probe that confirms it
+	later   = 64     // after that, each time twice as many, up to so many
+	reprobe = 1000   // and then so many
+	grown   = 1.8    // a limit that has grown that far without a queue proves the baseline
+	below   = 2. / 3 // of what the backend works on at once: where a probe looks for the baseline that it knows
+	shrunk  = 0.5    // a limit that has fallen that far is probed
+	queued  = 1.4    // latency this many times what a queue alone would leave is no queue
+	half    = 0.5    // latency that has fallen that far in two windows is no noise
+	fallen  = 0.8    // latency that has fallen that far is a lower baseline
+	noisy   = 0.02   // variance from which windows are smoothed
+	guess   = 0.03   // of the noise, at first
+	step    = 0.7    // the most by which the limit changes in a window, as a logarithm
+	clear   = 0.2    // a change that is not noise, as a logarithm
+	longer  = 1.2    // times the expected latency: too long
+	most    = 3      // windows of a step
 )
 
-// observe takes in a window's latency. Idle says that the callers are the bound.
-func (b *baseline) observe(rtt float64, idle bool) {
+// gain is the weight of one window against what was known before: near 1 for windows
+// without noise.
+func (b *baseline) gain() float64 { return noisy / (noisy + b.noise) }
+
+// observe takes in a window's latency.
+func (b *baseline) observe(rtt, limit float64) {
 	if b.rtt == 0 {
-		b.rtt, b.smooth = rtt, rtt
+		b.rtt, b.found, b.low, b.noise = rtt, limit, rtt, guess
 	}
-	b.smooth += smoothing * (rtt - b.smooth)
-	switch {
-	case b.smooth < drop*b.rtt:
-		b.rtt, b.proven = b.smooth, false // it may hold a queue already
-	case b.smooth < dip*b.rtt:
-		b.rtt += fall * (b.smooth - b.rtt)
-	case idle && b.smooth < b.rtt/dip:
-		b.rtt += follow * (b.smooth - b.rtt)
+	if b.last > 0 && math.Abs(limit-b.at) <= 0.1*limit {
+		d := min(0.4, math.Abs(math.Log(rtt/b.last)))
+		b.noise += 0.1 * (d*d/2 - b.noise)
+	}
+	gain := b.gain()
+	b.low += gain * (rtt - b.low)
+	if twice := max(rtt, b.last); b.last > 0 && twice < half*b.rtt {
+		b.low = twice
+	}
+	b.last, b.at = rtt, limit
+	if b.low < b.rtt*min(fallen, math.Exp(-3*math.Sqrt(b.noise*gain/(2-gain)))) {
+		b.rtt, b.found, b.proven = b.low, limit, false // it may hold a queue already
 	}
 }
 
-// due reports whether a probe is to begin. Saturated says that latency is above what is
-// tolerated.
-func (b *baseline) due(limit float64, saturated bool) bool {
-	b.high = max(b.high, limit)
-	if !saturated {
+// slope is the part of what is in flight that is no queue.
+func (b *baseline) slope(rtt float64) float64 { return min(1, b.rtt/rtt) }
+
+// toward moves the limit. A change in the same direction as that before counts in full, and the first
+// window that is far too slow hardly: it may be an accident.
+func (b *baseline) toward(to, limit float64, queue, idle bool) float64 {
+	d, before := math.Log(to/limit), b.trend
+	b.trend = d
+	gain := b.gain()
+	switch again := d*before > 0; {
+	case again && math.Abs(d) > max(clear, 2*math.Sqrt(b.noise)):
+		gain = min(1, 2*gain)
+	case d < -clear:
+		gain = min(gain, 0.1)
+	}
+	d = max(-step, min(step, gain*d))
+	switch {
+	case limit >= b.lost/2:
+		b.lost = 0
+	case d > 0 && !queue:
+		d = min(2*step, math.Log(b.lost/2/limit))
+	}
+	b.dropping = false
+	if d > 0 && idle {
+		d = 0
+	}
+	return limit * math.Exp(d)
+}
+
+// dropped lowers the limit after a window that was dropped: a little, or to the target, if
+// latency shows how far.
+func (b *baseline) dropped(to, limit float64) float64 {
+	if !b.dropping {
+		b.lost, b.dropping = limit, true
+	}
+	return limit * max(math.Exp(-step), min(backoff, to/limit))
+}
+
+// due reports whether a probe is to begin. Full says that the limit is used in full, and stuck
+// that it cannot grow.
+func (b *baseline) due(limit, rtt float64, full, stuck bool) bool {
+	switch {
+	case !full:
 		return false
+	case rtt <= longer*b.rtt: // no queue is seen
+		b.proven = b.proven || limit >= grown*b.found
+		return !b.proven && stuck
 	}
 	b.since++
-	return !b.proven || limit <= shrunk*b.high || b.since >= b.every
+	b.high = max(b.high, limit)
+	return !b.proven || limit <= shrunk*b.high || b.since >= max(soon, b.every)
 }
 
-// begin starts a probe at that limit, and returns the limit of its first step.
-func (b *baseline) begin(limit float64) float64 {
-	b.probing, b.from, b.above = true, limit, b.smooth
-	b.last = b.smooth
-	return b.step(limit)
+// begin starts a probe, and returns the limit of its first step.
+func (b *baseline) begin(limit, rtt float64) float64 {
+	b.probing, b.from = true, measure{limit, rtt}
+	if b.proven {
+		return b.step(b.from, limit*b.slope(rtt)*below)
+	}
+	return b.step(b.from, limit/2)
 }
 
-func (b *baseline) step(limit float64) float64 {
-	b.settle, b.sum, b.cut = settling+measured, 0, max(1, limit/2)
+func (b *baseline) step(before measure, to float64) float64 {
+	b.before, b.cut = before, max(1, math.Floor(to))
+	b.n, b.sum = 0, 0
 	return b.cut
 }
 
-// next takes in a window of the probe, and returns the limit from now on. When the probe is
-// over, that is where latency would be headroom times the baseline.
-func (b *baseline) next(rtt, headroom float64) float64 {
-	if b.settle--; b.settle >= measured {
-		return b.cut
-	}
+// next takes in a window of the probe, and returns the limit from now on.
+func (b *baseline) next(rtt float64, target func(limit, slope float64) float64) float64 {
+	b.n++
 	b.sum += rtt
-	if b.settle > 0 {
+	r := b.sum / float64(b.n)
+	// What latency is now, beside what it would be with nothing but a queue.
+	left := r / (b.before.rtt * b.cut / b.before.limit)
+	d := math.Log(left / queued)
+	higher := left >= queued && r > longer*b.rtt || b.cut <= 1
+	if b.noise > noisy/4 && b.n < 2 || b.n < most && (d*d*float64(b.n) < 2*b.noise || higher && b.noise > noisy/4) {
 		return b.cut
 	}
-	b.smooth = b.sum / measured
 	switch {
-	case b.smooth >= fallen*b.last: // both are without a queue: more samples, less noise
-		b.finish((b.smooth+b.last)/2, headroom)
-	case b.cut > 1:
-		b.last = b.smooth
-		return b.step(b.cut)
+	case b.cut <= 1, left >= queued:
+		if b.proven && math.Abs(math.Log(r/b.rtt)) < 2*clear {
+			r = math.Sqrt(r * b.rtt) // two measurements of one baseline have less noise
+		} else {
+			b.every = 0
+		}
+		b.rtt = r
+	case b.proven && r <= longer*b.rtt && r > fallen*b.rtt: // the backend has become smaller, or nothing has changed
 	default:
-		b.finish(b.smooth, headroom)
+		return b.step(measure{b.cut, r}, b.cut/2)
 	}
+	b.probing, b.proven, b.since, b.last, b.trend = false, true, 0, 0, 0
+	b.low, b.found = b.rtt, b.cut
+	switch {
+	case b.every == 0:
+		b.every = soon
+	case b.every < later:
+		b.every *= 2
+	default:
+		b.every = reprobe
+	}
+	b.high = max(b.cut, min(b.from.limit, target(b.from.limit, b.slope(b.from.rtt))))
 	return b.high
 }
 
-// finish ends a probe that has measured the baseline.
-func (b *baseline) finish(rtt, headroom float64) {
-	b.rtt, b.proven, b.probing, b.since = rtt, true, false, 0
-	b.every = min(2*b.every, reprobe)
-	b.high = max(b.cut, min(b.from, b.from*headroom*b.rtt/b.above))
+// update moves the limit after a window to where the target is. Slope is the part of the limit
+// that is no queue.
+func (b *baseline) update(l *level, s Sample, target func(limit, slope float64) float64) int {
+	rtt := float64(s.RTT)
+	switch {
+	case b.probing && rtt > 0:
+		return l.set(b.next(rtt, target), s.Max)
+	case s.Dropped:
+		to := l.limit
+		if b.rtt > 0 && rtt > 0 {
+			to = target(l.limit, b.slope(rtt))
+		}
+		return l.set(b.dropped(to, l.limit), s.Max)
+	case rtt <= 0:
+		return l.set(l.limit, s.Max)
+	}
+	b.observe(rtt, l.limit)
+	if b.due(l.limit, rtt, s.InFlight >= l.Limit(), l.stuck(s)) {
+		return l.set(b.begin(l.limit, rtt), s.Max)
+	}
+	return l.set(b.toward(target(l.limit, b.slope(rtt)), l.limit, rtt > longer*b.rtt, l.idle(s)), s.Max)
 }

@@ -32,7 +32,7 @@ func ExampleAIMD() {
 		sample := inflight.Sample{RTT: rtt * time.Millisecond, InFlight: 10}
 		fmt.Print(algorithm.Update(sample), " ")
 	}
-	// Output: 13 16 14 13
+	// Output: 13 16 14 8
 }
 
 // halving is an algorithm of one's own.

@@ -9,7 +9,9 @@ func (s *slot) learn() {
 		s.pool.mu.Lock()
 		busy := !s.idleLocked()
 		l.at, l.updating = max(1, limit), false
+		old := s.limit
 		s.setLimitLocked(l.limit(s.bound))
+		l.window.filling = s.limit > old
 		s.unlockAfter(busy)
 	}()
 	limit = l.alg.Update(l.due)

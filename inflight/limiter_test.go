@@ -269,7 +269,7 @@ func TestOldestPermitIsAsOldAsSeen(t *testing.T) {
 
 func TestOutcomesHaveNames(t *testing.T) {
 	for o, name := range map[inflight.Outcome]string{
-		inflight.Success: "success", inflight.Dropped: "dropped", inflight.Ignored: "ignored", 77: "ignored",
+		inflight.Success: "success", inflight.Dropped: "dropped", inflight.Ignored: "ignored", inflight.Cancelled: "cancelled", 77: "ignored",
 	} {
 		assert.Equal(t, name, o.String())
 	}

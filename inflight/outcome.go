@@ -13,6 +13,10 @@ const (
 	// Ignored is work that says nothing of the backend's load, such as an invalid
 	// request or a hit of a cache. Unknown outcomes count as Ignored.
 	Ignored
+	// Cancelled is work that its client no longer waits for, or that failed for another
+	// reason than load. It has lasted at least so long: that can show that latency is
+	// high, never that it is low.
+	Cancelled
 )
 
 // String returns the outcome as a word.
@@ -22,6 +26,8 @@ func (o Outcome) String() string {
 		return "success"
 	case Dropped:
 		return "dropped"
+	case Cancelled:
+		return "cancelled"
 	}
 	return "ignored"
 }

@@ -33,9 +33,9 @@ func (p Permit) Done(o Outcome) {
 		s.pool.mu.Unlock()
 		return
 	}
-	due := s.learner != nil && s.learner.ended(now, now-w.start, o)
+	due := s.learner != nil && s.learner.ended(now, &w, o)
 	if due {
-		s.learner.take(now, s.bound, s.inFlight)
+		s.learner.take(now, s.bound, s.inFlight, &s.works)
 	}
 	s.releasedLocked(w.n)
 	s.unlockVacated()

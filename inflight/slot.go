@@ -97,10 +97,11 @@ func (s *slot) freeLocked(n int) bool {
 func (s *slot) takeLocked(n int, now time.Duration) Permit {
 	s.inFlight += n
 	s.pool.inFlight += n
+	var order uint64
 	if s.learner != nil {
-		s.learner.began(s.inFlight)
+		order = s.learner.began(now, s.inFlight, s.limit)
 	}
-	place := s.works.begin(n, now)
+	place := s.works.begin(n, now, order)
 	return Permit{s, place, s.works.serial}
 }
 

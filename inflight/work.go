@@ -7,6 +7,7 @@ type work struct {
 	n          int           // units; 0 once they are released
 	serial     uint64        // of its permit: a place is used again, a serial never
 	start      time.Duration // if the key's limit is adaptive
+	order      uint64        // among the work that the key's learner has seen
 	seen       time.Duration // when Stats first saw it, if known
 	known      bool          // Stats has seen it
 	prev, next uint32        // places of the work that began before and after it
@@ -25,7 +26,7 @@ type works struct {
 func (w *works) init() { w.at = w.own[:1] }
 
 // begin adds work that begins now, and returns its place.
-func (w *works) begin(n int, start time.Duration) (place uint32) {
+func (w *works) begin(n int, start time.Duration, order uint64) (place uint32) {
 	if place = w.free; place != 0 {
 		w.free = w.at[place].next
 	} else {
@@ -34,7 +35,7 @@ func (w *works) begin(n int, start time.Duration) (place uint32) {
 	}
 	w.serial++
 	last := w.at[0].prev
-	w.at[place] = work{n: n, serial: w.serial, start: start, prev: last}
+	w.at[place] = work{n: n, serial: w.serial, start: start, order: order, prev: last}
 	w.at[last].next = place
 	w.at[0].prev = place
 	return place
@@ -52,6 +53,12 @@ func (w *works) end(place uint32, serial uint64) (ended work) {
 	x.n, x.next = 0, w.free
 	w.free = place
 	return ended
+}
+
+// since calls f with the age of each work that began after another one.
+func (w *works) since(order uint64, now time.Duration, f func(age time.Duration) bool) {
+	for i := w.at[0].prev; i != 0 && w.at[i].order > order && f(now-w.at[i].start); i = w.at[i].prev {
+	}
 }
 
 // oldest returns for how long the oldest work has been in flight since Stats first saw it, and

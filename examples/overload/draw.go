@@ -23,33 +23,52 @@ const (
 )
 
 // story is what is drawn: a backend that loses half of its servers for a while, with half
-// as much again to do as it can serve at its best.
-var story = &overload.Scenario{
-	Phases: []overload.Phase{
-		{For: 20 * time.Second, Servers: 20, Service: 50 * time.Millisecond, PerSecond: 600},
-		{For: 20 * time.Second, Servers: 10, Service: 50 * time.Millisecond, PerSecond: 600},
-		{For: 20 * time.Second, Servers: 20, Service: 50 * time.Millisecond, PerSecond: 600},
-	},
-	Deadline: time.Second,
+// as much again to do as it can serve at its best, and clients that wait for a second.
+var story = []overload.Phase{usual(20), usual(10), usual(20)}
+
+func usual(servers int) overload.Phase {
+	p := overload.Phase{Servers: servers, Service: 50 * time.Millisecond, Spread: overload.Exponential, Leave: time.Second}
+	p.Load = 600 / p.Capacity()
+	return p
 }
+
+const (
+	phase  = 20 * time.Second
+	length = 3 * phase
+)
+
+// point is what happened in a bin.
+type point struct{ goodput, latency, limit float64 }
 
 // lane is one way to protect the backend, and the class of its curve.
 type lane struct {
-	limit overload.Limit
-	class string
-	run   *overload.Run
+	name, class string
+	points      []point
 }
 
 func lanes(seed uint64) []lane {
-	l := []lane{
-		{overload.Limit{Name: "no limit"}, "b", nil},
-		{overload.Limit{Name: "fixed limit, 200", Most: 200}, "d", nil},
-		{overload.Limit{Name: "Gradient, at most 200", Most: 200, Adaptive: inflight.Gradient()}, "a", nil},
+	return []lane{
+		{"no limit", "b", play(&overload.Fixed{Limit: math.MaxInt}, seed)},
+		{"fixed limit, 200", "d", play(&overload.Fixed{Limit: 200}, seed)},
+		{"Gradient, at most 200", "a", play(overload.NewLimiter(200, inflight.Gradient()), seed)},
 	}
-	for i := range l {
-		l[i].run = overload.Simulate(story, l[i].limit, seed)
+}
+
+// play plays the story.
+func play(gate overload.Gated, seed uint64) (points []point) {
+	w := overload.NewWorld(gate, seed)
+	for _, p := range story {
+		for end := w.Now + phase; w.Now < end; {
+			if end-w.Now == phase {
+				w.Begin(p)
+			}
+			w.Tally = overload.Tally{}
+			w.Play(bin)
+			_, limit := gate.State()
+			points = append(points, point{float64(w.Good) / bin.Seconds(), w.Mean().Seconds(), float64(limit)})
+		}
 	}
-	return l
+	return points
 }
 
 var seconds = chart.Linear(0, 60, left, right)
@@ -61,9 +80,12 @@ func picture(seed uint64) string {
 	c.Text("muted", "start", left, 55, "Simulated: 20 servers (10 in between), 50 ms each on average, clients that give up after 1 s.")
 	l := lanes(seed)
 	legend(c, l)
-	goodput(c, l, top)
-	latency(c, l, top+panel)
-	limits(c, l, top+2*panel)
+	panelOf(c, l, top, "Goodput: requests a second whose clients get an answer", chart.Linear(0, 700, top+30+plot, top+30),
+		func(p point) float64 { return p.goodput }, 0, 200, 400, 600)
+	panelOf(c, l, top+panel, "Latency: mean time in the backend, or until the client leaves, in seconds", chart.Log(0.03, 1, top+panel+30+plot, top+panel+30),
+		func(p point) float64 { return max(0.03, p.latency) }, 0.03, 0.1, 0.3, 1)
+	panelOf(c, l, top+2*panel, "Limit: requests that may be in flight", chart.Log(5, 500, top+2*panel+30+plot, top+2*panel+30),
+		func(p point) float64 { return min(500, max(5, p.limit)) }, 5, 20, 50, 200, 500)
 	c.Text("small", "middle", (left+right)/2, top+3*panel+18, "time, in seconds")
 	return c.String()
 }
@@ -72,13 +94,13 @@ func legend(c *chart.Canvas, lanes []lane) {
 	x := left
 	for _, l := range lanes {
 		c.Rect(l.class, x, 68, 10, 10)
-		c.Text("small", "start", x+15, 77.5, l.limit.Name)
+		c.Text("small", "start", x+15, 77.5, l.name)
 		x += 170
 	}
 }
 
-// axes draws a panel's caption, grid and time ticks.
-func axes(c *chart.Canvas, y float64, caption string, at chart.Scale, marks ...float64) {
+// panelOf draws a figure of all lanes over time.
+func panelOf(c *chart.Canvas, lanes []lane, y float64, caption string, at chart.Scale, figure func(point) float64, marks ...float64) {
 	base := y + 30 + plot
 	c.Text("name", "start", left, y+20, caption)
 	for _, v := range marks {
@@ -93,53 +115,10 @@ func axes(c *chart.Canvas, y float64, caption string, at chart.Scale, marks ...f
 		c.Line("window", seconds(t), base-plot, seconds(t), base)
 	}
 	c.Line("axis", left, base, right, base)
-}
-
-func goodput(c *chart.Canvas, lanes []lane, y float64) {
-	at := chart.Linear(0, 700, y+30+plot, y+30)
-	axes(c, y, "Goodput: answers within 1 s, per second, by when the request was sent", at, 0, 200, 400, 600)
-	for _, l := range lanes {
-		draw(c, l.class, func(from, to time.Duration) (float64, bool) { return at(l.run.Goodput(from, to)), true })
-	}
-}
-
-func latency(c *chart.Canvas, lanes []lane, y float64) {
-	at := chart.Log(0.1, 100, y+30+plot, y+30)
-	axes(c, y, "Latency: 99 of 100 answers take no longer, in seconds", at, 0.1, 1, 10, 100)
-	for _, l := range lanes {
-		draw(c, l.class, func(from, to time.Duration) (float64, bool) {
-			p99 := l.run.P99(from, to)
-			return at(math.Max(0.1, p99.Seconds())), p99 > 0 // at the end, nobody without a limit was answered
-		})
-	}
-}
-
-// draw joins the figures of all bins that have one.
-func draw(c *chart.Canvas, class string, figure func(from, to time.Duration) (y float64, ok bool)) {
-	var points []chart.Point
-	for t := time.Duration(0); t < story.Length(); t += bin {
-		if y, ok := figure(t, t+bin); ok {
-			points = append(points, chart.Point{X: seconds((t + bin/2).Seconds()), Y: y})
-		}
-	}
-	c.Trace(class, points)
-}
-
-// limits draws the limits that there are.
-func limits(c *chart.Canvas, lanes []lane, y float64) {
-	at := chart.Log(5, 500, y+30+plot, y+30)
-	axes(c, y, "Limit: requests that may be in flight", at, 5, 20, 50, 200, 500)
 	for _, l := range lanes {
 		var points []chart.Point
-		switch {
-		case len(l.run.Updates) > 0:
-			for _, u := range l.run.Updates {
-				points = append(points, chart.Point{X: seconds(u.At.Seconds()), Y: at(math.Max(5, float64(u.Limit)))})
-			}
-		case l.limit.Most > 0:
-			points = []chart.Point{{X: left, Y: at(float64(l.limit.Most))}, {X: right, Y: at(float64(l.limit.Most))}}
-		default:
-			continue
+		for i, p := range l.points {
+			points = append(points, chart.Point{X: seconds((time.Duration(i)*bin + bin/2).Seconds()), Y: at(figure(p))})
 		}
 		c.Trace(l.class, points)
 	}

@@ -1,7 +1,11 @@
 package overload
 
 import (
+	"context"
+	"math"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -10,77 +14,116 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// The promises that the documentation makes of the adaptive limits.
-func TestAdaptiveLimitsDoNearlyAsWellAsTheBestFixedOne(t *testing.T) {
-	for i, sc := range Scenarios() {
-		if testing.Short() && i > 0 {
-			continue
-		}
-		t.Run(sc.Name, func(t *testing.T) {
-			t.Parallel()
-			for _, row := range Compare(sc, 1) {
-				switch row.Limit {
-				case "none":
-					assert.Less(t, row.Share, 0.3, "without a limit it collapses: else the scenario shows nothing")
-				case "best fixed":
-					assert.Equal(t, 1.0, row.Share)
-				default:
-					assert.GreaterOrEqual(t, row.Share, 0.9, "%s: goodput", row.Limit)
-					assert.LessOrEqual(t, row.Ratio, 2.0, "%s: p99", row.Limit)
-					assert.True(t, 0 <= row.Recovery && row.Recovery <= 30, "%s: %d windows to recover", row.Limit, row.Recovery)
-				}
-			}
-		})
-	}
-}
-
-func TestRunsAreRepeatable(t *testing.T) {
-	sc := Scenarios()[0]
-	for _, limit := range Algorithms(sc) {
-		assert.Equal(t, Simulate(sc, limit, 3), Simulate(sc, limit, 3), limit.Name)
-	}
-	assert.NotEqual(t, Simulate(sc, Limit{}, 3), Simulate(sc, Limit{}, 4))
-}
-
 // A simulation that is wrong proves nothing: what queueing theory says must come out.
 func TestSimulationAgreesWithTheory(t *testing.T) {
-	quiet := &Scenario{Phases: []Phase{{For: 500 * time.Second, Servers: 1, Service: 50 * time.Millisecond, PerSecond: 10}}, Deadline: time.Hour}
-	r := Simulate(quiet, Limit{}, 1)
-	sum := time.Duration(0)
-	for _, a := range r.Answers {
-		sum += a.Latency
+	world := func(p Phase, limit int) (*World, float64) {
+		w := NewWorld(&Fixed{Limit: limit}, 1)
+		w.Begin(p)
+		w.Play(100 * time.Second)
+		w.Tally = Tally{}
+		w.Play(2000 * time.Second)
+		return w, float64(w.Mean()) / float64(p.Service)
 	}
-	mean := sum / time.Duration(len(r.Answers))
-	assert.InDelta(t, 100*time.Millisecond, mean, float64(8*time.Millisecond), "M/M/1 at half load: twice the service time")
-	assert.InDelta(t, 10, r.Goodput(0, quiet.Length()), 0.5)
+	one := Phase{Servers: 1, Service: 50 * time.Millisecond, Spread: Exponential, Load: 0.5}
+	_, latency := world(one, math.MaxInt)
+	assert.InDelta(t, 2, latency, 0.1, "M/M/1 at half load: twice the service time")
 
-	lossy := &Scenario{Phases: []Phase{{For: 500 * time.Second, Servers: 2, Service: 50 * time.Millisecond, PerSecond: 40}}, Deadline: time.Hour}
-	r = Simulate(lossy, Limit{Most: 2}, 1)
-	share := float64(r.Shed) / float64(r.Shed+len(r.Answers))
-	assert.InDelta(t, 0.4, share, 0.02, "M/M/2/2 at a load of 2: Erlang's loss formula")
+	one.Load = 1
+	w, latency := world(one, 11)
+	assert.InDelta(t, 6, latency, 0.2, "M/M/1/11 at full load: 12/2")
+	assert.InDelta(t, 11./12, float64(w.Good)/2000/20, 0.01, "and 11/12 of the capacity: no limit with a latency of 6 does better")
+
+	two := Phase{Servers: 2, Service: 50 * time.Millisecond, Spread: Lognormal, Load: 1}
+	w, _ = world(two, 2)
+	assert.InDelta(t, 0.4, float64(w.Lost)/float64(w.Lost+w.Good), 0.01, "M/G/2/2 at a load of 2: Erlang's loss formula, whatever the spread")
 }
 
-func TestRecoveryIsCountedInWindows(t *testing.T) {
-	r := &Run{Deadline: time.Second}
-	for at := 5 * time.Second; at < 20*time.Second; at += 100 * time.Millisecond {
-		r.Answers = append(r.Answers, Answer{at, time.Millisecond})
+func TestSpreadsHaveTheirMean(t *testing.T) {
+	for _, s := range []Spread{Constant, Exponential, Lognormal, Bimodal} {
+		w, sum := NewWorld(&Fixed{}, 1), 0.0
+		for range 400_000 {
+			sum += s.draw(w.rng)
+		}
+		assert.InDelta(t, 1, sum/400_000, 0.01, s.String())
 	}
-	for at := time.Duration(0); at < 20*time.Second; at += 500 * time.Millisecond {
-		r.Updates = append(r.Updates, Update{at, 1})
-	}
-	assert.Equal(t, 8, recoveredIn(r, time.Second, 20*time.Second, 10), "goodput is there from 5 s on, 8 windows after 1 s")
-	assert.Equal(t, 0, recoveredIn(r, 6*time.Second, 20*time.Second, 10))
-	assert.Equal(t, -1, recoveredIn(r, time.Second, 20*time.Second, 11))
-	assert.Equal(t, 5500*time.Millisecond, r.Window(4*time.Second, 3))
-	assert.Equal(t, time.Millisecond, r.P99(0, time.Hour))
-	assert.Zero(t, r.P99(0, time.Second))
 }
 
-func TestAlgorithmsKnowTheirBound(t *testing.T) {
-	for _, sc := range Scenarios() {
-		for _, limit := range Algorithms(sc) {
-			_, err := inflight.New(limit.Most, &inflight.Options[int]{Adaptive: limit.Adaptive})
-			require.NoError(t, err)
+func TestPlayIsRepeatable(t *testing.T) {
+	c := Sample(3)
+	for range 2 {
+		assert.Equal(t, Play(c, NewLimiter(c.Bound, inflight.Gradient())), Play(c, NewLimiter(c.Bound, inflight.Gradient())))
+	}
+}
+
+func TestPausesAndClientsThatLeave(t *testing.T) {
+	w := NewWorld(&Fixed{Limit: math.MaxInt}, 1)
+	p := Phase{Servers: 1, Service: time.Second, Load: 0.001, Leave: 3 * time.Second, PauseEach: 10 * time.Second, Pause: 10 * time.Second}
+	w.Begin(p)
+	w.Play(10_000 * time.Second)
+	assert.Less(t, w.Good, 2, "it stands still all the time, but before the first pause")
+	assert.Positive(t, w.Ended)
+	assert.LessOrEqual(t, w.Mean(), 3*time.Second)
+}
+
+// The same backend, with goroutines that call the limiter and sleep in a synctest bubble, and in
+// the simulation. Only the order of what happens at one instant differs.
+func TestRealLimiterLearnsAsInTheSimulation(t *testing.T) {
+	for name, adaptive := range map[string]inflight.Adaptive{
+		"Gradient": inflight.Gradient(), "AIMD": inflight.AIMD(inflight.Timeout(250 * time.Millisecond)),
+	} {
+		for _, servers := range []int{1, 10} {
+			p := Phase{Servers: servers, Service: 100 * time.Millisecond, Load: 1000, Queue: 400}
+			gate := NewLimiter(300, adaptive)
+			w := NewWorld(gate, 1)
+			w.Begin(p)
+			w.Play(40 * time.Second)
+			w.Tally = Tally{}
+			w.Play(20 * time.Second)
+
+			good, mean, limit := real(t, p, 300, adaptive)
+			assert.InDelta(t, w.Good, good, 0.02*float64(good), "%s, %d servers", name, servers)
+			assert.InEpsilon(t, float64(w.Mean()), float64(mean), 0.2, "%s, %d servers", name, servers)
+			assert.InDelta(t, gate.Limit, limit, 1+0.1*float64(limit), "%s, %d servers", name, servers)
 		}
 	}
+}
+
+// real plays a phase whose clients wait for a permit. The backend's servers are a semaphore.
+func real(t *testing.T, p Phase, bound int, adaptive inflight.Adaptive) (good int, mean time.Duration, limit int) {
+	synctest.Test(t, func(t *testing.T) {
+		l, err := inflight.New(bound, &inflight.Options[int]{Adaptive: adaptive, MaxQueue: p.Queue})
+		require.NoError(t, err)
+		servers := make(chan struct{}, p.Servers)
+		start, sum := time.Now(), time.Duration(0)
+		var mu sync.Mutex // guards good and sum
+		var wg sync.WaitGroup
+		for range p.Queue {
+			wg.Go(func() {
+				for time.Since(start) < 60*time.Second {
+					permit, err := l.Acquire(context.Background(), 0, 1)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					sent := time.Now()
+					servers <- struct{}{}
+					time.Sleep(p.Service)
+					<-servers
+					permit.Release()
+					mu.Lock()
+					if d := time.Since(start); d > 40*time.Second && d <= 60*time.Second {
+						good++
+						sum += time.Since(sent)
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		time.Sleep(59 * time.Second)
+		s, _ := l.Stats(0)
+		limit = s.Limit
+		wg.Wait()
+		mean = sum / time.Duration(good)
+	})
+	return good, mean, limit
 }

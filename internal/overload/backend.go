@@ -1,0 +1,382 @@
+package overload
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/weir-go/ratelimit/inflight"
+)
+
+// Spread is how service times differ from their mean.
+type Spread int
+
+// The spreads of the grid. The coefficients of variation are 0, 1, 1.3 and 1.4.
+const (
+	Constant Spread = iota
+	Exponential
+	Lognormal
+	Bimodal // one in ten takes ten times as long as the others
+)
+
+func (s Spread) String() string {
+	return [...]string{"constant", "exponential", "lognormal", "bimodal"}[s]
+}
+
+// draw returns a service time as a multiple of the mean.
+func (s Spread) draw(rng *rand.Rand) float64 {
+	switch s {
+	case Exponential:
+		return rng.ExpFloat64()
+	case Lognormal:
+		return math.Exp(rng.NormFloat64() - 0.5)
+	case Bimodal:
+		if rng.IntN(10) == 0 {
+			return 10 / 1.9
+		}
+		return 1 / 1.9
+	}
+	return 1
+}
+
+// Phase is how a backend and its clients are for some time.
+type Phase struct {
+	Servers int           // requests that the backend works on at once; others queue in it, first come, first served
+	Service time.Duration // mean time that a server takes
+	Spread  Spread
+	Load    float64 // requests that arrive, at random (Poisson), as a multiple of Capacity
+	Queue   int     // requests that wait in front of the gate for their permit; others that find none are lost
+
+	Leave     time.Duration // after which clients cancel; the backend works on all the same. 0: never
+	Abort     bool          // the backend does not begin what was cancelled
+	Fail      float64       // share of requests that fail at once by a bug
+	Refuse    bool          // an outage: all requests fail at once with a status that says overload
+	PauseEach time.Duration // how often the backend stops, as to collect garbage
+	Pause     time.Duration // and for how long
+	SlowShare float64       // share of requests that take SlowBy times as long
+	SlowBy    float64
+}
+
+// Capacity is how many requests a second the backend can do.
+func (p *Phase) Capacity() float64 { return float64(p.Servers) / p.mean().Seconds() }
+
+// mean is the mean service time, with the slow ones.
+func (p *Phase) mean() time.Duration {
+	return time.Duration(float64(p.Service) * (1 + p.SlowShare*max(0, p.SlowBy-1)))
+}
+
+// Gate is a limit in front of a backend. Now is the time in the simulation.
+type Gate interface {
+	Enter(now time.Duration, r *Request) bool
+	Leave(now time.Duration, r *Request, o inflight.Outcome)
+}
+
+// Request is one request. What a Gate has given out for it is kept in Permit or Token.
+type Request struct {
+	Sent   time.Duration // when it passed the gate
+	Permit inflight.Permit
+	Token  any
+
+	ends   time.Duration // in backend time
+	leaves time.Duration // 0: never
+	gone   bool          // it has left the gate
+	place  int           // in the heap of leaves
+}
+
+// Tally counts what became of requests over a stretch of time.
+type Tally struct {
+	Good    int           // answers that clients have waited for
+	Latency time.Duration // sum of the times that requests took in the backend, or until the client left
+	Ended   int           // requests with a Latency
+	Lost    int           // found no permit
+}
+
+// Mean is the mean time in the backend.
+func (t *Tally) Mean() time.Duration {
+	if t.Ended == 0 {
+		return 0
+	}
+	return t.Latency / time.Duration(t.Ended)
+}
+
+// World is a backend, its clients and a gate between them, in simulated time.
+type World struct {
+	Now time.Duration
+	// Tally counts requests since it was last set to zero.
+	Tally
+
+	gate    Gate
+	rng     *rand.Rand
+	phase   Phase
+	queued  int           // in front of the gate
+	next    time.Duration // arrival
+	busy    int           // servers
+	stopped time.Duration // time in which the backend has stood still
+	resumes time.Duration // until then it stands still
+	pauses  time.Duration // next pause
+	line    ring          // in the backend, no server has begun
+	served  heapOf
+	leaving leaves // those that clients will leave, in order: all have the same patience within a phase
+	free    []*Request
+}
+
+// NewWorld returns a world in which nothing has happened.
+func NewWorld(gate Gate, seed uint64) *World {
+	return &World{gate: gate, rng: rand.New(rand.NewPCG(seed, 1))}
+}
+
+const never = time.Duration(math.MaxInt64)
+
+// Begin begins a phase.
+func (w *World) Begin(p Phase) {
+	w.phase = p
+	w.next = w.Now + w.gap()
+	w.pauses = never
+	if p.PauseEach > 0 {
+		w.pauses = w.Now + p.PauseEach
+	}
+	w.begin()
+}
+
+// What happens next.
+const (
+	theEnd = iota
+	anArrival
+	anAnswer
+	aClientLeaves
+	aPause
+)
+
+// Play lets time pass.
+func (w *World) Play(d time.Duration) {
+	for end := w.Now + d; ; {
+		at, what := end, theEnd
+		if w.next < at {
+			at, what = w.next, anArrival
+		}
+		if len(w.served) > 0 && w.served[0].ends+w.stopped < at {
+			at, what = w.served[0].ends+w.stopped, anAnswer
+		}
+		if w.leaving.len() > 0 && w.leaving.head().leaves < at {
+			at, what = w.leaving.head().leaves, aClientLeaves
+		}
+		if w.pauses < at {
+			at, what = w.pauses, aPause
+		}
+		w.Now = at
+		switch what {
+		case theEnd:
+			return
+		case anArrival:
+			w.next = w.Now + w.gap()
+			w.arrive()
+		case anAnswer:
+			w.answer(w.served.pop())
+		case aClientLeaves:
+			w.leave(w.leaving.pop(), inflight.Cancelled) // the backend still has it
+		case aPause:
+			w.Stop(w.phase.Pause)
+			w.pauses += w.phase.PauseEach
+		}
+	}
+}
+
+// Stop lets the backend stand still.
+func (w *World) Stop(d time.Duration) {
+	w.stopped += d
+	w.resumes = w.Now + d
+}
+
+// backendTime is the time without what the backend stood still.
+func (w *World) backendTime() time.Duration { return max(w.Now, w.resumes) - w.stopped }
+
+func (w *World) gap() time.Duration {
+	return time.Duration(w.rng.ExpFloat64() / (w.phase.Load * w.phase.Capacity()) * float64(time.Second))
+}
+
+func (w *World) arrive() {
+	if w.queued > 0 || !w.enter() {
+		if w.queued < w.phase.Queue {
+			w.queued++
+			return
+		}
+		w.Lost++
+	}
+}
+
+// enter sends a request through the gate.
+func (w *World) enter() bool {
+	r := w.request()
+	if !w.gate.Enter(w.Now, r) {
+		w.free = append(w.free, r)
+		return false
+	}
+	r.Sent = w.Now
+	switch {
+	case w.phase.Refuse:
+		w.leave(r, inflight.Dropped)
+		w.free = append(w.free, r)
+		return true
+	case w.phase.Fail > 0 && w.rng.Float64() < w.phase.Fail:
+		w.leave(r, inflight.Cancelled)
+		w.free = append(w.free, r)
+		return true
+	}
+	if w.phase.Leave > 0 {
+		r.leaves = w.Now + w.phase.Leave
+		w.leaving.push(r)
+	}
+	w.line.push(r)
+	w.begin()
+	return true
+}
+
+func (w *World) request() *Request {
+	if n := len(w.free); n > 0 {
+		r := w.free[n-1]
+		w.free = w.free[:n-1]
+		*r = Request{}
+		return r
+	}
+	return new(Request)
+}
+
+// begin puts free servers to work.
+func (w *World) begin() {
+	for w.busy < w.phase.Servers && w.line.len() > 0 {
+		r := w.line.pop()
+		if r.gone && w.phase.Abort {
+			w.free = append(w.free, r)
+			continue
+		}
+		t := w.phase.Spread.draw(w.rng)
+		if w.phase.SlowShare > 0 && w.rng.Float64() < w.phase.SlowShare {
+			t *= w.phase.SlowBy
+		}
+		r.ends = w.backendTime() + time.Duration(t*float64(w.phase.Service))
+		w.busy++
+		w.served.push(r)
+	}
+}
+
+func (w *World) answer(r *Request) {
+	w.busy--
+	if !r.gone {
+		if r.leaves > 0 {
+			w.leaving.remove(r)
+		}
+		w.Good++
+		w.leave(r, inflight.Success)
+	}
+	w.free = append(w.free, r)
+	w.begin()
+}
+
+// leave ends a request at the gate, and lets in who waits there.
+func (w *World) leave(r *Request, o inflight.Outcome) {
+	r.gone = true
+	w.Ended++
+	w.Latency += w.Now - r.Sent
+	w.gate.Leave(w.Now, r, o)
+	for w.queued > 0 && w.enterQueued() {
+	}
+}
+
+func (w *World) enterQueued() bool {
+	w.queued-- // before, as a request may end within enter
+	if w.enter() {
+		return true
+	}
+	w.queued++
+	return false
+}
+
+// ring is a queue of requests.
+type ring struct {
+	all   []*Request
+	first int
+}
+
+func (q *ring) len() int        { return len(q.all) - q.first }
+func (q *ring) push(r *Request) { q.all = append(q.all, r) }
+
+func (q *ring) pop() *Request {
+	r := q.all[q.first]
+	q.first++
+	if q.first > 1024 && 2*q.first > len(q.all) {
+		q.all = append(q.all[:0], q.all[q.first:]...)
+		q.first = 0
+	}
+	return r
+}
+
+// leaves are requests in the order in which their clients leave. Those that have ended stay
+// as nil until they are first.
+type leaves struct{ ring }
+
+func (l *leaves) push(r *Request) {
+	r.place = len(l.all)
+	l.ring.push(r)
+}
+
+func (l *leaves) head() *Request { return l.all[l.first] }
+
+func (l *leaves) remove(r *Request) {
+	l.all[r.place] = nil
+	l.trim()
+}
+
+func (l *leaves) pop() *Request {
+	r := l.all[l.first]
+	l.all[l.first] = nil
+	l.trim()
+	return r
+}
+
+// trim drops what has ended, so that the first one is a request.
+func (l *leaves) trim() {
+	for l.first < len(l.all) && l.all[l.first] == nil {
+		l.first++
+	}
+	if l.first == len(l.all) {
+		l.all, l.first = l.all[:0], 0
+	}
+}
+
+// heapOf is a heap of requests, the one that ends first first.
+type heapOf []*Request
+
+func (h *heapOf) push(r *Request) {
+	*h = append(*h, r)
+	q := *h
+	for i := len(q) - 1; i > 0; {
+		up := (i - 1) / 2
+		if q[up].ends <= q[i].ends {
+			return
+		}
+		q[up], q[i] = q[i], q[up]
+		i = up
+	}
+}
+
+func (h *heapOf) pop() *Request {
+	q := *h
+	first, last := q[0], len(q)-1
+	q[0], q[last] = q[last], nil
+	q = q[:last]
+	*h = q
+	for i := 0; ; {
+		down := 2*i + 1
+		if down >= last {
+			return first
+		}
+		if down+1 < last && q[down+1].ends < q[down].ends {
+			down++
+		}
+		if q[i].ends <= q[down].ends {
+			return first
+		}
+		q[i], q[down] = q[down], q[i]
+		i = down
+	}
+}

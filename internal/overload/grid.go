@@ -1,0 +1,244 @@
+package overload
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Goal is the highest mean latency that a limit may let a backend have, in service times.
+func Goal(servers int) float64 {
+	if servers <= 2 {
+		return 6
+	}
+	return 2.5
+}
+
+const (
+	// enough is the share of the best fixed limit's goodput that an adaptive one must reach.
+	enough = 0.95
+	// settled is how many windows a limit has at the beginning, and recovered after an event.
+	settled, recovered = 60, 10
+	// judged is how many requests are looked at, at least.
+	judged = 4000
+)
+
+// Cell is one point of the grid: a backend, its load, and what happens to it.
+type Cell struct {
+	Phase
+	Bound int
+	Event string
+	Seed  uint64
+}
+
+func (c Cell) String() string {
+	return fmt.Sprintf("%d servers × %v %v, load %.2f, queue %d, bound %d, %s", c.Servers, c.Service, c.Spread, c.Load, c.Queue, c.Bound, c.Event)
+}
+
+// Events are what may happen to a backend.
+var Events = []string{
+	"none", "capacity × 30", "capacity / 30", "latency × 10", "refuses", "hangs", "flood", "clients leave", "pauses", "slow 1 %", "instant 500s",
+}
+
+// Sample draws a cell of the grid.
+func Sample(seed uint64) Cell {
+	rng := rand.New(rand.NewPCG(seed, 2))
+	c := Cell{Seed: seed, Event: "none"}
+	c.Servers = []int{1, 2, 10, 50, 100, 300}[rng.IntN(6)]
+	c.Service = time.Duration(float64(time.Millisecond) * math.Pow(5000, rng.Float64())).Round(100 * time.Microsecond)
+	c.Spread = Spread(rng.IntN(4))
+	c.Load = math.Round(50*math.Pow(10, rng.Float64())) / 100
+	c.Bound = int(float64(c.Servers) * 4 * math.Pow(20, rng.Float64()))
+	if rng.IntN(3) == 0 {
+		c.Queue = 2 * c.Bound
+	}
+	if rng.IntN(2) == 0 {
+		c.Event = Events[rng.IntN(len(Events))]
+	}
+	if c.Event == "capacity × 30" || c.Event == "capacity / 30" {
+		c.Servers = []int{1, 2, 10}[rng.IntN(3)]
+		c.Bound = 30 * c.Servers * (4 + rng.IntN(5))
+	}
+	return c
+}
+
+// step is a part of a cell's story.
+type step struct {
+	Phase
+	windows int           // that it lasts before it is judged
+	stop    time.Duration // the backend stands still for so long at the beginning
+	unseen  bool          // it is not judged
+	lasts   time.Duration // instead of windows, if it is not judged
+	name    string
+}
+
+// story is what happens in a cell.
+func (c Cell) story() []step {
+	usual := step{Phase: c.Phase, windows: settled, name: "settled"}
+	with := func(name string, change func(*step)) step {
+		s := usual
+		s.windows, s.name = recovered, name
+		change(&s)
+		return s
+	}
+	back := with("back", func(*step) {})
+	long := max(10*time.Second, 10*c.Service)
+	switch c.Event {
+	case "capacity × 30":
+		return []step{usual, with("more", func(s *step) { s.Servers *= 30 })}
+	case "capacity / 30":
+		usual.Servers *= 30
+		return []step{usual, with("less", func(s *step) { s.Servers /= 30 })}
+	case "latency × 10":
+		slow := with("slow", func(s *step) { s.Service *= 10; s.lasts = 30 * time.Second })
+		slow.unseen = 30*time.Second < recovered*slow.window()*2
+		return []step{usual, slow, back}
+	case "refuses":
+		return []step{usual, with("", func(s *step) { s.Refuse, s.unseen, s.lasts = true, true, long }), back}
+	case "hangs":
+		return []step{usual, with("", func(s *step) { s.unseen, s.lasts, s.stop = true, long, long }), back}
+	case "flood":
+		usual.Load = 0.5
+		return []step{usual, with("flood", func(s *step) { s.Load = 5 }), with("ebb", func(s *step) { s.Load = 0.5 })}
+	case "clients leave":
+		usual.Leave = time.Duration((3 + 7*float64(c.Seed%8)/8) * float64(c.Service))
+		usual.Abort = c.Seed%2 == 0
+		if c.Servers >= 100 {
+			return []step{usual, with("less", func(s *step) { s.Servers /= c.Servers / 10 })}
+		}
+	case "pauses":
+		usual.PauseEach, usual.Pause = max(2*time.Second, 20*c.Service), max(100*time.Millisecond, c.Service)
+	case "slow 1 %":
+		usual.SlowShare, usual.SlowBy = 0.01, 30
+	case "instant 500s":
+		usual.Fail, usual.Load = 0.3, 0.5
+	}
+	return []step{usual}
+}
+
+// window is about how long a window is at the goal.
+func (p *Phase) window() time.Duration {
+	s := p.mean()
+	return max(100*time.Millisecond, 20*s/time.Duration(p.Servers), time.Duration(Goal(p.Servers)*float64(s)))
+}
+
+// judged is how long a phase is looked at.
+func (p *Phase) judged() time.Duration {
+	n := float64(judged)
+	if p.SlowShare > 0 {
+		n *= 5 // few, and heavy
+	}
+	return max(30*p.window(), time.Duration(n/min(1, p.Load)/p.Capacity()*float64(time.Second)))
+}
+
+// Verdict is how a gate did in a step of a cell.
+type Verdict struct {
+	Cell    Cell
+	Step    string
+	Latency float64 // mean, in service times
+	Goodput float64 // of the best fixed limit's
+	Limit   int     // at the end
+	Best    int     // the best fixed limit
+	Windows int     // before it was judged
+}
+
+func (v Verdict) String() string {
+	return fmt.Sprintf("%d: %v [%s]: latency %.2f, goodput %.3f, limit %d, best %d, %d windows", v.Cell.Seed, v.Cell, v.Step, v.Latency, v.Goodput, v.Limit, v.Best, v.Windows)
+}
+
+// Good reports whether the goal was met.
+func (v Verdict) Good() bool {
+	return v.Goodput >= enough && v.Latency <= Goal(v.Cell.Servers)
+}
+
+// Gated is a gate that may count its windows.
+type Gated interface {
+	Gate
+	State() (windows, limit int)
+}
+
+// Play plays a cell with a gate.
+func Play(c Cell, gate Gated) (all []Verdict) {
+	w := NewWorld(gate, c.Seed)
+	for _, s := range c.story() {
+		w.Begin(s.Phase)
+		if s.stop > 0 {
+			w.Stop(s.stop)
+		}
+		before, _ := gate.State()
+		if s.unseen {
+			w.Play(s.lasts)
+			continue
+		}
+		began := w.Now
+		for n, _ := gate.State(); n >= 0 && n-before < s.windows && w.Now-began < 100*time.Duration(s.windows)*s.window(); n, _ = gate.State() {
+			w.Play(s.window() / 4)
+		}
+		after, _ := gate.State()
+		if after < 0 { // it does not count
+			w.Play(2 * time.Duration(s.windows) * s.window())
+		}
+		length := s.judged()
+		if s.lasts > 0 {
+			length = s.lasts - (w.Now - began)
+		}
+		if length <= 0 {
+			continue
+		}
+		w.Tally = Tally{}
+		w.Play(length)
+		good := float64(w.Good) / length.Seconds()
+		_, limit := gate.State()
+		best, most := Best(s.Phase, c.Bound)
+		all = append(all, Verdict{
+			Cell: c, Step: s.name, Latency: float64(w.Mean()) / float64(s.mean()), Goodput: good / most, Limit: limit, Best: best, Windows: after - before,
+		})
+		all[len(all)-1].Cell.Servers = s.Servers
+	}
+	return all
+}
+
+var reference sync.Map // of goodput by Phase and bound
+
+type asked struct {
+	Phase
+	bound int
+}
+
+type answered struct {
+	limit int
+	most  float64
+}
+
+// Best returns the fixed limit, not above a bound, that has the highest goodput of those that meet the goal, and
+// that goodput.
+func Best(p Phase, bound int) (limit int, most float64) {
+	if b, ok := reference.Load(asked{p, bound}); ok {
+		return b.(answered).limit, b.(answered).most
+	}
+	var limits []int
+	for _, f := range []float64{0.5, 0.8, 1, 1.1, 1.2, 1.35, 1.5, 1.75, 2, 2.25, 2.5, 2.75, 3, 3.5, 4, 5, 6, 7, 8, 9, 10, 12} {
+		limits = append(limits, min(bound, max(1, int(math.Ceil(f*float64(p.Servers))))))
+	}
+	limits = slices.Compact(append(limits, bound))
+	length := 2 * p.judged()
+	low := math.Inf(1)
+	for _, n := range limits {
+		w := NewWorld(&Fixed{Limit: n}, 1)
+		w.Begin(p)
+		w.Play(length / 4)
+		w.Tally = Tally{}
+		w.Play(length)
+		good, latency := float64(w.Good)/length.Seconds(), float64(w.Mean())/float64(p.mean())
+		if meets, met := latency <= Goal(p.Servers), low <= Goal(p.Servers); meets && (!met || good > most) || !meets && latency < low {
+			limit, most, low = n, good, latency
+		}
+	}
+	// The best of many runs is a lucky one: no limit does more than the backend can and clients ask for.
+	most = min(most, p.Capacity(), p.Load*(1-p.Fail)*p.Capacity())
+	reference.Store(asked{p, bound}, answered{limit, most})
+	return limit, most
+}
