@@ -80,6 +80,8 @@ type job struct {
 	begin func() bool          // asks whether the call may be made, once its turn has come
 	judge func(outcome, error) // told once what the call has come to, unless it was not made
 	shut  <-chan struct{}      // closed when it is in vain to wait for a turn; may be nil
+
+	announce func() // tells what follows from the judgement
 }
 
 // call makes a call, and returns what there is to tell the caller when it leaves.
@@ -132,8 +134,7 @@ func (c *caller) start(ctx context.Context, j job, over <-chan time.Time) (answe
 	go func() {
 		defer cancel()
 		a := guarded(bounded, j.f)
-		<-c.turns
-		r.deliver(a, judge(bounded, a))
+		r.deliver(a, judge(bounded, a), func() { <-c.turns })
 	}()
 	select {
 	case v := <-r.answers:
@@ -167,16 +168,21 @@ type run struct {
 	left  bool // the caller has
 }
 
-// deliver takes the call's answer.
-func (r *run) deliver(a answer, o outcome) {
+// deliver takes the call's answer, and ends the call's turn.
+func (r *run) deliver(a answer, o outcome, end func()) {
 	r.conclude(o, a.err)
 	r.mu.Lock()
 	left := r.left
 	if !left {
+		end()
 		r.answers <- judged{a, o}
 	}
 	r.mu.Unlock()
-	if left && r.late != nil {
+	if !left {
+		return
+	}
+	defer end()
+	if r.late != nil {
 		defer func() { _ = recover() }() // the caller was answered long ago
 		r.late(a)
 	}
@@ -185,11 +191,15 @@ func (r *run) deliver(a answer, o outcome) {
 // conclude takes what the call has come to, the first time.
 func (r *run) conclude(o outcome, err error) {
 	r.mu.Lock()
-	known := r.known
+	known, left := r.known, r.left
 	r.known = true
 	r.mu.Unlock()
-	if !known {
-		r.judge(o, err)
+	if known {
+		return
+	}
+	r.judge(o, err)
+	if left { // else the caller does
+		r.announce()
 	}
 }
 

@@ -240,6 +240,7 @@ func (l *Limiter[K]) askPrimary(ctx context.Context, q question[K]) (answer, out
 			l.failed(o, err)
 			l.breaker.done(t, o.health())
 		},
+		announce: l.breaker.announce,
 	}
 	if l.timeout >= 0 {
 		return l.caller.call(ctx, j)

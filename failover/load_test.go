@@ -283,3 +283,47 @@ func TestAPrimaryWithoutTimeoutIsAskedUnderTheCallersContext(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 	})
 }
+
+// A change that a call brings about whose caller has left is told at once.
+func TestAChangeIsToldWithoutAnotherDecision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, shared)
+		told := make(chan failover.State, 1)
+		l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, OnStateChange: func(_, to failover.State) { told <- to }})
+		s.fail(takes(time.Minute))
+		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+		defer cancel()
+		_, err := l.Take(ctx, "k", 1)
+		require.NoError(t, err)
+		time.Sleep(49 * time.Millisecond)
+		synctest.Wait()
+		require.Len(t, told, 1)
+		require.Equal(t, failover.StateOpen, <-told)
+		time.Sleep(time.Hour)
+	})
+}
+
+// A call that has come too late is cancelled within its turn: no more than MaxCalls are under way.
+func TestALateReservationIsCancelledWithinItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, wide)
+		l := over(t, s, failover.AllowAll[string](), failover.Options{MaxCalls: 3, Failures: math.MaxInt})
+		var under, most atomic.Int64
+		s.fail(func(context.Context) error {
+			most.Store(max(most.Load(), under.Add(1)))
+			defer under.Add(-1)
+			time.Sleep(time.Second)
+			return nil
+		})
+		for range 20 {
+			storm(10, func() {
+				r, err := l.Reserve(context.Background(), "k", 1, 0)
+				require.NoError(t, err)
+				require.True(t, r.Degraded)
+			})
+		}
+		time.Sleep(time.Minute)
+		require.EqualValues(t, 3, most.Load())
+		require.Equal(t, 1_000_000, remaining(t, s.Keyed))
+	})
+}

@@ -48,7 +48,7 @@ func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 		o = judgeBy(noContext, a)
 		judge(o, a.err)
 	} else {
-		a, o = l.settler.call(noContext, job{f: f, begin: func() bool { return true }, judge: judge})
+		a, o = l.settler.call(noContext, job{f: f, begin: func() bool { return true }, judge: judge, announce: l.breaker.announce})
 	}
 	l.breaker.announce()
 	switch o {

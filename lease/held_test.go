@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/lease"
 )
 
@@ -79,4 +80,34 @@ func TestEachBatchIsGivenBackAtItsOwnTime(t *testing.T) {
 		synctest.Wait()
 		require.Zero(t, l.Stats().Held)
 	})
+}
+
+// Where little is left of a budget, a process that has stopped spending does not keep the last part
+// from the others.
+func TestWhatIsNotUsedGoesBackSoonWhereLittleIsLeft(t *testing.T) {
+	for _, limit := range []ratelimit.Limit{tight(400), ratelimit.SlidingLog(ratelimit.PerHour(400)), ratelimit.FixedWindow(ratelimit.PerHour(300))} {
+		bubble(t, func(t *testing.T) {
+			s := newServer(t, limit)
+			a := leased(t, s, lease.Options[string]{MaxBatch: 100})
+			b := leased(t, s, lease.Options[string]{MaxBatch: 100, DenyFor: -1})
+			for a.Stats().Held < 25 {
+				require.True(t, a.Allow("k", 1))
+				synctest.Wait()
+			}
+			admitted := s.total() - a.Stats().Held
+			for b.Allow("k", 1) {
+				admitted++
+				synctest.Wait()
+			}
+			require.GreaterOrEqual(t, a.Stats().Held, 25)
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+			require.Zero(t, a.Stats().Held)
+			for b.Allow("k", 1) {
+				admitted++
+				synctest.Wait()
+			}
+			require.Equal(t, limit.Capacity(), admitted)
+		})
+	}
 }
