@@ -41,8 +41,7 @@ type Metrics struct {
 	duration  metric.Float64Histogram
 	http      metric.Int64Counter
 	grpc      metric.Int64Counter
-	rules     metric.Int64Counter
-	requests  metric.Int64Counter
+	rules     stats.RuleCounts
 }
 
 // New makes the instruments. The error is the meter's.
@@ -54,7 +53,7 @@ func New(meter metric.Meter) (*Metrics, error) {
 	var err error
 	for figure, to := range map[*stats.Figure]*metric.Int64Counter{
 		&stats.Decisions: &m.decisions, &stats.Spent: &m.spent, &stats.Degraded: &m.degraded,
-		&stats.HTTPRequests: &m.http, &stats.GRPCCalls: &m.grpc, &stats.RuleDecisions: &m.rules, &stats.PolicyRequests: &m.requests,
+		&stats.HTTPRequests: &m.http, &stats.GRPCCalls: &m.grpc,
 	} {
 		c, e := meter.Int64Counter(figure.OpenTelemetry(), metric.WithUnit(figure.Unit), metric.WithDescription(figure.Help))
 		*to, err = c, errors.Join(err, e)
@@ -65,7 +64,7 @@ func New(meter metric.Meter) (*Metrics, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m, nil
+	return m, m.register("", m.rules.Group())
 }
 
 // set returns attributes that are made once and used often.
@@ -126,24 +125,9 @@ func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 	}
 }
 
-// Policy returns a function for the Options.OnDecision of package policy.
-func (m *Metrics) Policy() func(stats.PolicyDecision) {
-	ctx := context.Background()
-	return func(d stats.PolicyDecision) {
-		if d.KillSwitch {
-			m.requests.Add(ctx, 1, set(attribute.String("outcome", "killed")))
-			return
-		}
-		m.requests.Add(ctx, 1, set(attribute.String("outcome", d.Outcome().String())))
-		for i := range d.Rules {
-			if o, ok := d.RuleOutcome(i); ok {
-				r := &d.Rules[i]
-				m.rules.Add(ctx, 1, set(attribute.String("rule", r.Rule), attribute.String("plan", r.Plan),
-					attribute.Bool("shadow", r.Shadow), attribute.String("outcome", o.String())))
-			}
-		}
-	}
-}
+// Policy returns a function for the Options.OnDecision of package policy. The series of rules that are no
+// longer in force disappear if their policies are registered: see [Metrics.Policies].
+func (m *Metrics) Policy() func(stats.PolicyDecision) { return m.rules.Count }
 
 // Timed returns a limiter that measures how long the decisions of another take: of one whose
 // budgets are remote. See [stats.Timed].

@@ -60,6 +60,7 @@ type Policies struct {
 	mu      sync.Mutex // guards what follows, and is never held for long
 	failed  error
 	failedT time.Time
+	checked time.Time // when the set in force was last seen to be the newest
 }
 
 var _ ratelimit.Reserver[Request] = (*Policies)(nil)
@@ -72,6 +73,7 @@ type state struct {
 	decider    Decider
 	generation uint64
 	loadedAt   time.Time
+	names      []string
 }
 
 // New returns what decides by the rules of a set. A nil set is the zero Set, which limits
@@ -121,6 +123,7 @@ func (p *Policies) open(set *Set) (*state, error) {
 	budgets := make([]Budget, len(rules))
 	for i := range rules {
 		r := &rules[i]
+		next.names = append(next.names, r.Name)
 		next.rules = append(next.rules, newRule(r))
 		budgets[i] = Budget{
 			Name: r.Name, Limit: next.rules[i].limit, Others: next.rules[i].others(),
@@ -139,9 +142,12 @@ func (p *Policies) open(set *Set) (*state, error) {
 func (p *Policies) fault(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	now := time.Now()
 	p.failed, p.failedT = err, time.Time{}
 	if err != nil {
-		p.failedT = time.Now()
+		p.failedT = now
+	} else {
+		p.checked = now
 	}
 }
 

@@ -17,7 +17,6 @@ package promlimit
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync"
 	"time"
 
@@ -38,8 +37,7 @@ type Metrics struct {
 	duration  *prometheus.HistogramVec
 	http      *prometheus.CounterVec
 	grpc      *prometheus.CounterVec
-	rules     *prometheus.CounterVec
-	requests  *prometheus.CounterVec
+	rules     stats.RuleCounts
 }
 
 // New registers the metrics. The error is the registerer's; one of them is that the metrics
@@ -59,17 +57,15 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: stats.Duration.Prometheus(), Help: stats.Duration.Help, Buckets: stats.Buckets,
 		}, stats.Duration.By),
-		http:     counter(stats.HTTPRequests),
-		grpc:     counter(stats.GRPCCalls),
-		rules:    counter(stats.RuleDecisions),
-		requests: counter(stats.PolicyRequests),
+		http: counter(stats.HTTPRequests),
+		grpc: counter(stats.GRPCCalls),
 	}
-	for _, c := range []prometheus.Collector{m.decisions, m.spent, m.degraded, m.duration, m.http, m.grpc, m.rules, m.requests} {
+	for _, c := range []prometheus.Collector{m.decisions, m.spent, m.degraded, m.duration, m.http, m.grpc} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
 	}
-	return m, nil
+	return m, m.register("", m.rules.Group())
 }
 
 // OnDecision returns a function for [ratelimit.Options.OnDecision], and for those of other
@@ -118,22 +114,9 @@ func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 	return func(o httplimit.Outcome) { m.grpc.WithLabelValues(limiter, o.String()).Inc() }
 }
 
-// Policy returns a function for the Options.OnDecision of package policy.
-func (m *Metrics) Policy() func(stats.PolicyDecision) {
-	return func(d stats.PolicyDecision) {
-		if d.KillSwitch {
-			m.requests.WithLabelValues("killed").Inc()
-			return
-		}
-		m.requests.WithLabelValues(d.Outcome().String()).Inc()
-		for i := range d.Rules {
-			if o, ok := d.RuleOutcome(i); ok {
-				r := &d.Rules[i]
-				m.rules.WithLabelValues(r.Rule, valid(r.Plan), strconv.FormatBool(r.Shadow), o.String()).Inc()
-			}
-		}
-	}
-}
+// Policy returns a function for the Options.OnDecision of package policy. The series of rules that are no
+// longer in force disappear if their policies are registered: see [Metrics.Policies].
+func (m *Metrics) Policy() func(stats.PolicyDecision) { return m.rules.Count }
 
 // Timed returns a limiter that measures how long the decisions of another take: of one whose
 // budgets are remote. See [stats.Timed].

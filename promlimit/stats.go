@@ -91,7 +91,11 @@ func (m *Metrics) Policies(p Rules) error {
 	if nilcheck.IsNil(p) {
 		return errors.New("promlimit: nil Policies")
 	}
-	return m.register("", stats.OfPolicies(p.Stats))
+	if err := m.register("", stats.OfPolicies(p.Stats)); err != nil {
+		return err
+	}
+	m.rules.Keep(func() []string { return p.Stats().Names })
+	return nil
 }
 
 // valid returns a label's value as Prometheus takes it.

@@ -92,6 +92,8 @@ func OfPolicies(read func() Policies) Group {
 			{Name: "policy.rules", Unit: "{rule}", Gauge: true, Help: "Rules of the set in force."},
 			{Name: "policy.kill_switch", Unit: "1", Gauge: true, Help: "1 while the kill switch is on."},
 			{Name: "policy.fault", Unit: "1", Gauge: true, Help: "1 while the newest set could not be put in force."},
+			{Name: "policy.checked_timestamp", Unit: "s", Gauge: true, Help: "When the set in force was last seen to be the newest, in Unix time."},
+			{Name: "policy.exempt", Unit: "{request}", Help: "Requests that passed because a rule exempts them."},
 			{Name: "policy.info", Unit: "1", Gauge: true, By: []string{"version"}, Help: "1, with the version of the set in force."},
 		},
 		Read: func(add func(int, float64, ...string)) {
@@ -101,7 +103,9 @@ func OfPolicies(read func() Policies) Group {
 			add(2, float64(s.Rules))
 			add(3, oneIf(s.KillSwitch))
 			add(4, oneIf(s.LastError != nil))
-			add(5, 1, s.Version)
+			add(5, float64(s.CheckedAt.UnixMilli())/1000)
+			add(6, float64(s.Exempt))
+			add(7, 1, s.Version)
 		},
 	}
 }

@@ -73,10 +73,14 @@ type Policies struct {
 	Version string
 	// Generation counts the sets that were put in force, New's included.
 	Generation uint64
-	// LoadedAt is when the set in force was put in force.
-	LoadedAt time.Time
-	// Rules is how many rules it has, those that are disabled included.
+	// LoadedAt is when the set in force was put in force, and CheckedAt when it was last seen to be
+	// the newest.
+	LoadedAt  time.Time
+	CheckedAt time.Time
+	// Rules is how many rules it has, those that are disabled included, and Names are their names.
+	// Names must not be changed.
 	Rules int
+	Names []string
 	// KillSwitch reports whether the kill switch is on, and Killed counts the requests
 	// that have passed because of it.
 	KillSwitch bool

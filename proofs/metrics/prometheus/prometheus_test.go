@@ -241,3 +241,36 @@ func TestSinceWhenDecisionsAreDegradedIsTold(t *testing.T) {
 	l.Force(failover.StateClosed)
 	require.Zero(t, figure(since))
 }
+
+// TestSeriesOfRemovedRulesDisappear takes a rule out of force.
+func TestSeriesOfRemovedRulesDisappear(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	m, err := promlimit.New(reg)
+	require.NoError(t, err)
+	set, err := policy.Parse([]byte("rules:\n- {name: stays, limit: unlimited}\n- {name: goes, limit: unlimited, plans: {pro: blocked}}"))
+	require.NoError(t, err)
+	p, err := policy.New(set, &policy.Options{OnDecision: m.Policy()})
+	require.NoError(t, err)
+	require.NoError(t, m.Policies(p))
+	p.Allow(policy.Attributes{}, 1)
+	p.Allow(policy.Attributes{"plan": "pro"}, 1)
+	series := func() (names []string) {
+		families, err := reg.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			if f.GetName() == "ratelimit_policy_rule_decisions_total" {
+				for _, s := range f.GetMetric() {
+					names = append(names, s.GetLabel()[2].GetValue()+" "+s.GetLabel()[0].GetValue())
+				}
+			}
+		}
+		return names
+	}
+	assert.ElementsMatch(t, []string{"stays allowed", "goes allowed", "goes never"}, series())
+	next := *p.Current()
+	next.Rules = next.Rules[:1]
+	require.NoError(t, p.Update(&next))
+	assert.Equal(t, []string{"stays allowed"}, series())
+	p.Allow(policy.Attributes{}, 1)
+	assert.NotContains(t, series(), "goes never")
+}

@@ -1,0 +1,108 @@
+package stats
+
+import (
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+)
+
+// RuleCounts counts the decisions of rules. Its zero value can be used. It is safe for concurrent use.
+type RuleCounts struct {
+	requests [Outcomes]atomic.Uint64
+	killed   atomic.Uint64
+
+	mu      sync.RWMutex // guards what follows
+	series  map[ruleSeries]*atomic.Uint64
+	inForce func() []string // the names of the rules in force; nil if they are not known
+}
+
+// ruleSeries are the labels of [RuleDecisions].
+type ruleSeries struct {
+	rule, plan string
+	shadow     bool
+	outcome    Outcome
+}
+
+// Count counts a decision. It is what the Options.OnDecision of package policy is set to.
+func (c *RuleCounts) Count(d PolicyDecision) {
+	if d.KillSwitch {
+		c.killed.Add(1)
+		return
+	}
+	c.requests[d.Outcome()].Add(1)
+	for i := range d.Rules {
+		if o, ok := d.RuleOutcome(i); ok {
+			r := &d.Rules[i]
+			c.count(ruleSeries{r.Rule, r.Plan, r.Shadow, o})
+		}
+	}
+}
+
+func (c *RuleCounts) count(s ruleSeries) {
+	c.mu.RLock()
+	n := c.series[s]
+	c.mu.RUnlock()
+	if n == nil {
+		c.mu.Lock()
+		if n = c.series[s]; n == nil {
+			if c.series == nil {
+				c.series = map[ruleSeries]*atomic.Uint64{}
+			}
+			n = new(atomic.Uint64)
+			c.series[s] = n
+		}
+		c.mu.Unlock()
+	}
+	n.Add(1)
+}
+
+// Keep tells how to find out the names of the rules that are in force. The counts of others are forgotten.
+func (c *RuleCounts) Keep(inForce func() []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inForce = inForce
+}
+
+// Group returns the figures.
+func (c *RuleCounts) Group() Group {
+	return Group{
+		Figures: []Figure{RuleDecisions, PolicyRequests},
+		Read: func(add func(int, float64, ...string)) {
+			for s, n := range c.forget() {
+				add(0, float64(n), s.rule, s.plan, strconv.FormatBool(s.shadow), s.outcome.String())
+			}
+			for o := range c.requests {
+				if n := c.requests[o].Load(); n > 0 {
+					add(1, float64(n), Outcome(o).String())
+				}
+			}
+			if n := c.killed.Load(); n > 0 {
+				add(1, float64(n), "killed")
+			}
+		},
+	}
+}
+
+// forget forgets the rules that are not in force, and returns the counts of the others.
+func (c *RuleCounts) forget() map[ruleSeries]uint64 {
+	c.mu.RLock()
+	inForce := c.inForce
+	c.mu.RUnlock()
+	var names []string
+	if inForce != nil {
+		names = slices.Clone(inForce()) // under no lock: it is the program's
+		slices.Sort(names)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	left := make(map[ruleSeries]uint64, len(c.series))
+	for s, n := range c.series {
+		if _, ok := slices.BinarySearch(names, s.rule); inForce != nil && !ok {
+			delete(c.series, s)
+			continue
+		}
+		left[s] = n.Load()
+	}
+	return left
+}
