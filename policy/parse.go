@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -126,7 +128,7 @@ func (p *parser) located(err error) error {
 func parent(field string) string { return field[:max(0, strings.LastIndexAny(field, ".["))] }
 
 func (p *parser) wrong(n *yaml.Node, field string, err error) error {
-	return &Error{Line: n.Line, Rule: p.rule, Field: field, Err: err}
+	return &Error{Line: n.Line, Column: n.Column, Rule: p.rule, Field: field, Err: err}
 }
 
 // fields are the fields that a mapping may have, and what reads each.
@@ -137,10 +139,45 @@ func (p *parser) mapping(n *yaml.Node, field string, known fields) error {
 	return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
 		read, ok := known[key.Value]
 		if !ok {
-			return p.wrong(key, field, fmt.Errorf("unknown field %q", key.Value))
+			return p.wrong(key, field, unknown(key.Value, slices.Sorted(maps.Keys(known))))
 		}
 		return read(value, inner)
 	})
+}
+
+// unknown is the error about a field that is not known. It suggests the one that was meant, if one is like it.
+func unknown(field string, known []string) error {
+	for _, k := range known {
+		if like(strings.ToLower(field), k) {
+			return fmt.Errorf("unknown field %q; %q, maybe", field, k)
+		}
+	}
+	return fmt.Errorf("unknown field %q, want one of %s", field, strings.Join(known, ", "))
+}
+
+// like reports whether two words differ in one letter that is another, missing, one too many, or has changed
+// places with the next; or one of them is the plural of the other, or the first part of it.
+func like(a, b string) bool {
+	if len(a) > len(b) {
+		a, b = b, a
+	}
+	if len(a) > 2 && strings.HasPrefix(b, a) {
+		return true
+	}
+	i := 0
+	for i < len(a) && a[i] == b[i] {
+		i++
+	}
+	rest := func(s string, n int) string { return s[min(len(s), i+n):] }
+	switch {
+	case len(a) < 3 || len(b)-len(a) > 1:
+		return a == b
+	case len(a) < len(b):
+		return rest(a, 0) == rest(b, 1)
+	case rest(a, 1) == rest(b, 1):
+		return true
+	}
+	return i+1 < len(a) && a[i] == b[i+1] && a[i+1] == b[i] && rest(a, 2) == rest(b, 2)
 }
 
 // pairs calls read for each pair of a mapping.

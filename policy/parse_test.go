@@ -201,6 +201,20 @@ func TestErrorsSayWhereAndWhat(t *testing.T) {
 	}
 }
 
+func TestAFieldThatWasMeantIsSuggested(t *testing.T) {
+	for wrong, meant := range map[string]string{
+		"limt": "limit", "limits": "limit", "Limit": "limit", "liimt": "limit", "limut": "limit", "plan": "plans", "override": "overrides", "desc": "description", "keys": "key",
+	} {
+		_, err := policy.Parse([]byte(rule("  " + wrong + ": x\n")))
+		assert.ErrorContains(t, err, fmt.Sprintf(`unknown field %q; %q, maybe`, wrong, meant))
+		var e *policy.Error
+		require.ErrorAs(t, err, &e)
+		assert.Equal(t, []int{5, 3}, []int{e.Line, e.Column})
+	}
+	_, err := policy.Parse([]byte("limits: []\n"))
+	assert.ErrorContains(t, err, `unknown field "limits", want one of defaults, kill_switch, rules, version`)
+}
+
 func TestLargeAndHostileFilesAreRefused(t *testing.T) {
 	var many strings.Builder
 	many.WriteString("rules:\n")

@@ -14,6 +14,7 @@ type checked struct {
 	Version string `json:"version,omitempty"`
 	Rules   int    `json:"rules"`
 	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"`
 	Rule    string `json:"rule,omitempty"`
 	Error   string `json:"error,omitempty"`
 }
@@ -32,7 +33,7 @@ func (t *tool) check(files []string) (status int) {
 			c.Error = err.Error()
 			var e *policy.Error
 			if errors.As(err, &e) {
-				c.Line, c.Rule = e.Line, e.Rule
+				c.Line, c.Column, c.Rule = e.Line, e.Column, e.Rule
 			}
 		} else {
 			c.Version, c.Rules = set.Version, len(set.Rules)

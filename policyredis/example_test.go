@@ -1,0 +1,85 @@
+package policyredis_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/lease"
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policyredis"
+)
+
+func exampleSet() *policy.Set {
+	set, err := policy.Parse([]byte("rules:\n- {name: api, key: user, limit: fixed-window 2/h}\n"))
+	if err != nil {
+		panic(err)
+	}
+	return set
+}
+
+// While Redis is down, the same rules are enforced by each process on its own.
+func Example_redisIsDown() {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1}) // nobody listens there
+	defer client.Close()
+	set := exampleSet()
+	shared, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, nil)})
+	if err != nil {
+		panic(err)
+	}
+	local, err := policy.New(set, nil) // keep both up to date: Follow each
+	if err != nil {
+		panic(err)
+	}
+	limiter, err := failover.New[policy.Request](shared, local, &failover.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		panic(err)
+	}
+	for range 3 {
+		d, err := limiter.Take(context.Background(), policy.Attributes{"user": "ann"}, 1)
+		fmt.Println(d.Allowed, d.Degraded, err)
+	}
+	// Output:
+	// true true <nil>
+	// true true <nil>
+	// false true <nil>
+}
+
+// caller is a request that can be compared, as a lease needs it: one value for each budget.
+type caller struct{ user, plan string }
+
+func (c caller) Attribute(name string) (string, bool) {
+	switch name {
+	case "user":
+		return c.user, true
+	case policy.AttrPlan:
+		return c.plan, true
+	}
+	return "", false
+}
+
+// Leases in front of rules on Redis: most decisions cost no round trip.
+func Example_leases() {
+	policies, err := policy.New(exampleSet(), nil) // in a fleet with Engine: policyredis.New(client, nil)
+	if err != nil {
+		panic(err)
+	}
+	remote := ratelimit.MapReserver(policies, func(c caller) (policy.Request, error) { return c, nil })
+	limiter, err := lease.New(remote, &lease.Options[caller]{MaxBatch: 2})
+	if err != nil {
+		panic(err)
+	}
+	defer limiter.Flush(context.Background())
+	for range 3 {
+		fmt.Println(limiter.Allow(caller{user: "ann"}, 1))
+	}
+	// Output:
+	// true
+	// true
+	// false
+}
