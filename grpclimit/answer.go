@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/undecided"
 )
 
@@ -30,16 +31,16 @@ func (r *refusal) GRPCStatus() *status.Status { return r.status }
 func (r *refusal) Unwrap() error              { return r.cause }
 
 // refuse returns the answer to a call that may not be served.
-func (i *Interceptor) refuse(e *Event, t trailers) error {
+func (i *Interceptor) refuse(e *event, t trailers) error {
 	switch e.Outcome {
-	case OutcomeDenied:
+	case edge.Denied:
 		message, wait := "rate limit exceeded", e.Decision.RetryAfter
 		if e.Decision.Allowed {
 			message, wait = "the rate limit delays the call beyond its deadline", e.Decision.Delay
 		}
-		wait = i.spread(e.Call, wait)
+		wait = i.spread(e.Request, wait)
 		return finish(e, t, limited(e.Decision.Limit, message, wait), pushbackOf(wait), i.opts.OnDenied)
-	case OutcomeExceeds:
+	case edge.Exceeds:
 		answer := limited(e.Decision.Limit, "the call costs more than its limit ever allows: do not retry", 0)
 		return finish(e, t, answer, never, i.opts.OnExceeds)
 	}
@@ -48,31 +49,31 @@ func (i *Interceptor) refuse(e *Event, t trailers) error {
 }
 
 // finish gives the caller's function its say, and sets the trailer.
-func finish(e *Event, t trailers, answer *status.Status, pushback string, custom func(Event, *status.Status) *status.Status) error {
+func finish(e *event, t trailers, answer *status.Status, pushback string, custom func(Event, *status.Status) *status.Status) error {
 	if custom != nil {
-		if other := custom(*e, answer); other.Code() != codes.OK {
+		if other := custom(public(*e), answer); other.Code() != codes.OK {
 			answer = other
 		}
 	}
 	if pushback != "" {
 		t.set(pushbackTrailer, pushback)
 	}
-	return &refusal{answer, e.Err, e.Err != nil && reasonOf(e).ByClient()}
+	return &refusal{answer, e.Err, e.Err != nil && e.Reason().ByClient()}
 }
 
 // undecided returns the answer to a call that could not be decided. It holds nothing of the
 // error's text.
-func (i *Interceptor) undecided(e *Event) (answer *status.Status, pushback string) {
-	switch reasonOf(e) {
+func (i *Interceptor) undecided(e *event) (answer *status.Status, pushback string) {
+	switch e.Reason() {
 	case undecided.Key:
 		return status.New(i.opts.KeyCode, badKey), ""
 	case undecided.Gone:
-		return status.FromContextError(e.Call.Context().Err()), ""
+		return status.FromContextError(e.Request.Context().Err()), ""
 	case undecided.Cost, undecided.Misconfigured:
 		return undecidable, ""
 	}
 	answer = status.New(codes.Unavailable, "the rate limiter is not available")
-	wait := i.spread(e.Call, e.Decision.RetryAfter)
+	wait := i.spread(e.Request, e.Decision.RetryAfter)
 	return detailed(answer, retryInfo(wait)), pushbackOf(wait)
 }
 

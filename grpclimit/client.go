@@ -1,12 +1,11 @@
 package grpclimit
 
 import (
-	"errors"
 	"fmt"
-	"reflect"
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
@@ -94,7 +93,7 @@ type Client struct {
 // the calls themselves: see [ratelimit.Map]. To have no limit but the server's, give one
 // of [ratelimit.Unlimited]. The error names the option that is wrong.
 func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client, error) {
-	if err := checkClientLimiter(l); err != nil {
+	if err := edge.Check("grpclimit", "NewClient", "call", l); err != nil {
 		return nil, err
 	}
 	c := new(Client)
@@ -117,17 +116,6 @@ func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client,
 	}
 	c.pacer = pace.New("grpclimit", l, pace.Options[*ClientCall]{Cost: o.Cost, MaxWait: o.MaxWait, MaxKeys: o.MaxKeys, Longest: o.MaxServerWait})
 	return c, nil
-}
-
-func checkClientLimiter(l ratelimit.Reserver[*ClientCall]) error {
-	if v := reflect.ValueOf(l); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return errors.New("grpclimit: NewClient needs a limiter, and got nil")
-	}
-	if _, ok := l.(*ratelimit.Keyed[*ClientCall]); ok {
-		return errors.New("grpclimit: this limiter's key is the call itself, so that each call has a budget of its own: " +
-			"give its key to ratelimit.Map or ratelimit.By")
-	}
-	return nil
 }
 
 // ClientStats count calls since the Client was made.

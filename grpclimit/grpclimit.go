@@ -1,17 +1,10 @@
 package grpclimit
 
 import (
-	"errors"
-	"fmt"
-	"net/netip"
-	"reflect"
-	"time"
-
 	"google.golang.org/grpc"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/delays"
-	"github.com/weir-go/ratelimit/internal/spread"
+	"github.com/weir-go/ratelimit/internal/edge"
 )
 
 // New returns interceptors that decide with the limiter. The error names the option and
@@ -21,10 +14,10 @@ import (
 // [ratelimit.Map]. In answers, a limit without a name is called "default" (see
 // [ratelimit.Limit.Named]).
 func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) {
-	if err := checkLimiter(limiter); err != nil {
+	if err := edge.Check("grpclimit", "New", "call", limiter); err != nil {
 		return nil, err
 	}
-	i := &Interceptor{limiter: limiter, seed: spread.New()}
+	i := new(Interceptor)
 	if opts != nil {
 		i.opts = *opts
 	}
@@ -32,9 +25,11 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 		return nil, err
 	}
 	i.opts.defaults()
-	if err := i.findReserver(); err != nil {
+	core, err := edge.New(limiter, i.opts.core())
+	if err != nil {
 		return nil, err
 	}
+	i.core = core
 	return i, nil
 }
 
@@ -43,18 +38,11 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 // limit: use [New] with [ClientIP] or [HeaderIP] there. The errors are those of
 // [ratelimit.New] and New.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
-	l, err := ratelimit.New[netip.Addr](limit, nil)
+	l, err := edge.PerIP(limit, RemoteIP)
 	if err != nil {
 		return nil, err
 	}
-	if limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
-		return New(ratelimit.Map(l, RemoteIP), opts)
-	}
-	layered, err := ratelimit.All(ratelimit.By(l, RemoteIP)) // which can give a delayed call's charge back
-	if err != nil {
-		return nil, err
-	}
-	return New(layered, opts)
+	return New(l, opts)
 }
 
 // Must returns the interceptors, or panics if there is an error.
@@ -63,47 +51,6 @@ func Must(i *Interceptor, err error) *Interceptor {
 		panic(err)
 	}
 	return i
-}
-
-// checkLimiter refuses what can only be a mistake.
-func checkLimiter(limiter ratelimit.Limiter[*Call]) error {
-	if v := reflect.ValueOf(limiter); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return errors.New("grpclimit: New needs a limiter, and got nil")
-	}
-	if _, ok := limiter.(*ratelimit.Keyed[*Call]); ok {
-		return errors.New("grpclimit: this limiter's key is the call itself, so that each call has a budget of its own: " +
-			"give its key to ratelimit.Map or ratelimit.By")
-	}
-	return nil
-}
-
-// century is the time in which every limit has regained its whole capacity.
-const century = 876_600 * time.Hour
-
-// findReserver finds out which charges are to be reserved. Where a Reserver books ahead,
-// Reserve cannot delay a call as Take does, so that only Settle asks it for what may be
-// delayed.
-func (i *Interceptor) findReserver() error {
-	settles := i.opts.Settle != nil
-	r, ok := i.limiter.(ratelimit.Reserver[*Call])
-	switch {
-	case !ok && settles:
-		return fmt.Errorf("grpclimit: Options.Settle needs a ratelimit.Reserver, and %T is none", i.limiter)
-	case !ok:
-		return nil
-	}
-	i.reserver = r
-	ahead, may := delays.BooksAhead(r), delays.May(r)
-	if !ahead {
-		i.maxDelay = century // this is as far as Take goes
-	}
-	holds := may && !ahead
-	i.reserves = reserves{
-		calls:    settles || holds,
-		messages: holds,
-		both:     i.opts.ChargeMessages && i.opts.Cost == nil && !(may && ahead),
-	}
-	return nil
 }
 
 // UnaryServerInterceptor returns what passes on to handlers the unary calls that the
@@ -136,7 +83,7 @@ func (i *Interceptor) StreamServerInterceptor() grpc.StreamServerInterceptor {
 }
 
 func (i *Interceptor) mustBeMade() {
-	if i == nil || i.limiter == nil {
+	if i == nil || i.core == nil {
 		panic("grpclimit: this Interceptor was not made by New: it has no limiter")
 	}
 }

@@ -1,49 +1,27 @@
 package grpclimit
 
-import (
-	"sync/atomic"
-	"time"
-
-	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/spread"
-	"github.com/weir-go/ratelimit/internal/throttled"
-	"github.com/weir-go/ratelimit/internal/undecided"
-)
+import "github.com/weir-go/ratelimit/internal/edge"
 
 // Interceptor holds the calls of servers to a limiter. Make one with [New] or [PerIP]. It
 // is safe for concurrent use, and may serve any number of servers, which then share its
 // limits. The zero Interceptor cannot be used: its interceptors panic.
 type Interceptor struct {
-	limiter   ratelimit.Limiter[*Call]
-	reserver  ratelimit.Reserver[*Call] // the limiter if it is one, else nil
-	maxDelay  time.Duration             // of the reserver
-	reserves  reserves
-	opts      Options
-	counts    [outcomes]atomic.Uint64
-	degraded  atomic.Uint64
-	unsettled atomic.Uint64
-	logs      [undecided.Reasons]throttled.Log
-	settleLog throttled.Log
-	seed      spread.Seed // of the jitter
+	core *edge.Core[*Call]
+	opts Options
 }
 
-// reserves say which charges may have to be given back, so that the reserver is asked.
-type reserves struct {
-	calls    bool // a call may be held in vain, or there is something to settle
-	messages bool // a message may be held in vain
-	both     bool // a stream that is denied waits until it can open and pass a message
+// event is an [Event] as package edge has it.
+type event = edge.Event[*Call]
+
+// public returns an event as functions of users get it.
+func public(e event) Event {
+	return Event{Call: e.Request, Cost: e.Cost, Decision: e.Decision, Err: e.Err, Outcome: Outcome(e.Outcome)}
 }
 
 // Stats returns the counters. Each is exact; they are not read at one instant.
 func (i *Interceptor) Stats() Stats {
-	return Stats{
-		Skipped:    i.counts[OutcomeSkipped].Load(),
-		Allowed:    i.counts[OutcomeAllowed].Load(),
-		Denied:     i.counts[OutcomeDenied].Load(),
-		Exceeds:    i.counts[OutcomeExceeds].Load(),
-		Failed:     i.counts[OutcomeFailed].Load(),
-		FailedOpen: i.counts[OutcomeFailedOpen].Load(),
-		Degraded:   i.degraded.Load(),
-		Unsettled:  i.unsettled.Load(),
+	if i.core == nil {
+		return Stats{}
 	}
+	return Stats(i.core.Stats())
 }

@@ -7,11 +7,7 @@ import (
 
 // spread adds the client's share of the jitter to a wait.
 func (i *Interceptor) spread(c *Call, wait time.Duration) time.Duration {
-	span := min(i.opts.Jitter, wait/10)
-	if span <= 0 {
-		return wait
-	}
-	return wait + min(i.seed.Share(i.opts.JitterBy(c), i.opts.Now(), wait, span), forever-wait)
+	return wait + min(i.core.Share(c, wait), forever-wait)
 }
 
 // forever is the longest wait there is.

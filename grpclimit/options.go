@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/ratelimit/internal/edge"
 )
 
 // Options are the settings of [New] besides the limiter. Nil and the zero Options
@@ -176,6 +178,19 @@ func (o *Options) defaults() {
 		o.KeyCode = codes.InvalidArgument
 	}
 	o.DegradedTrailer = strings.ToLower(o.DegradedTrailer)
+}
+
+// core returns the options that package edge knows.
+func (o *Options) core() edge.Options[*Call] {
+	c := edge.Options[*Call]{
+		Package: "grpclimit", Thing: "call", Cost: o.Cost, Skip: o.Skip, Settles: o.Settle != nil, FailOpen: o.FailOpen,
+		TooLate: tooLate, Jitter: o.Jitter, JitterBy: o.JitterBy, Logger: o.Logger, Now: o.Now,
+		About: func(c *Call) []any { return []any{"method", c.FullMethod} },
+	}
+	if report := o.OnDecision; report != nil {
+		c.OnDecision = func(e event) { report(public(e)) }
+	}
+	return c
 }
 
 // SkipServices is for [Options].Skip: calls to the services are exempt, for example to

@@ -24,8 +24,6 @@ const (
 	OutcomeFailed = httplimit.OutcomeFailed
 	// OutcomeFailedOpen could not be decided, and is let through.
 	OutcomeFailedOpen = httplimit.OutcomeFailedOpen
-
-	outcomes = OutcomeFailedOpen + 1
 )
 
 // Event is one decision. It is valid during the call that gets it.
@@ -48,10 +46,9 @@ type Event struct {
 // did, or may have done: its key is missing or malformed, the cost is negative, the key
 // table is full, or it has gone. Metrics can tell such calls from failures of the
 // server: both have [OutcomeFailed].
-func (e Event) ByClient() bool { return e.Outcome == OutcomeFailed && reasonOf(&e).ByClient() }
-
-// reasonOf returns why an event has an error.
-func reasonOf(e *Event) undecided.Reason { return undecided.Why(e.Call.Context(), e.Err) }
+func (e Event) ByClient() bool {
+	return e.Outcome == OutcomeFailed && undecided.Why(e.Call.Context(), e.Err).ByClient()
+}
 
 // Stats count calls since the interceptors were made, and the messages that were decided
 // about, each under what was done with it. They are httplimit's.

@@ -2,7 +2,6 @@ package grpclimit
 
 import (
 	"errors"
-	"log/slog"
 	"slices"
 
 	"google.golang.org/grpc/codes"
@@ -46,9 +45,9 @@ func RefundServerErrors(c *Call, code codes.Code, cost int) int {
 
 // settled calls next if the call may be served, and settles its charge whatever happens.
 // Panics go on after that. The stream is nil for a unary call.
-func (i *Interceptor) settled(e *Event, t trailers, res *ratelimit.Reservation, s *watchedStream, next func() error) (err error) {
+func (i *Interceptor) settled(e *event, t trailers, res *ratelimit.Reservation, s *watchedStream, next func() error) (err error) {
 	actual := 0 // of a call that does not reach its handler
-	defer func() { i.settle(e.Call, res, actual) }()
+	defer func() { i.core.Settle(e.Request, res, actual) }()
 	if err = i.pass(e, t); err != nil {
 		return err
 	}
@@ -58,19 +57,11 @@ func (i *Interceptor) settled(e *Event, t trailers, res *ratelimit.Reservation, 
 	actual = e.Cost        // if Settle panics
 	code := codes.Internal // of a handler that does not return
 	defer func() {
-		actual = i.opts.Settle(e.Call, s.blame(code, err), e.Cost)
+		actual = i.opts.Settle(e.Request, s.blame(code, err), e.Cost)
 	}()
 	err = next()
 	code = codeOf(err)
 	return err
-}
-
-// settle settles the charge, and counts and logs a failure to do so.
-func (i *Interceptor) settle(c *Call, res *ratelimit.Reservation, actual int) {
-	if err := res.Settle(actual); err != nil {
-		i.unsettled.Add(1)
-		i.settleLog.Line(c.Context(), i.opts.Logger, i.opts.Now(), slog.LevelWarn, "grpclimit: charge not settled", "error", err)
-	}
 }
 
 // codeOf returns the code that a server sends for a handler's error.

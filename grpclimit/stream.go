@@ -8,18 +8,18 @@ import (
 
 func (i *Interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	c := callOf(ss, info)
-	if i.skips(c) {
+	if i.core.Skips(c) {
 		return handler(srv, ss)
 	}
-	e, t := Event{Call: c, Cost: i.cost(c)}, trailers{stream: ss}
+	e, t := i.core.Event(c), trailers{stream: ss}
+	res := i.core.Decide(&e)
 	if i.opts.Settle == nil && !i.opts.ChargeMessages {
-		if err := i.enforce(&e, t, i.decide(&e, i.reserves.calls)); err != nil {
+		if err := i.enforce(&e, t, res); err != nil {
 			return err
 		}
 		return handler(srv, ss)
 	}
 	s := &chargedStream{watchedStream: watchedStream{ServerStream: ss}, i: i, call: c}
-	res := i.decide(&e, i.reserves.calls)
 	i.waitForMessage(&e)
 	if i.opts.Settle != nil {
 		return i.settled(&e, t, res, &s.watchedStream, func() error { return s.serve(srv, handler) })
@@ -31,17 +31,12 @@ func (i *Interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 }
 
 // waitForMessage makes a stream that is denied, as it opens or at its first message, wait
-// until both pass. A client that retries opens the stream again, and has to pay for that again: so it
-// would be denied at its first retry otherwise.
-func (i *Interceptor) waitForMessage(e *Event) {
-	if !i.reserves.both || e.Outcome != OutcomeDenied || e.Decision.Allowed {
-		return
+// until both pass. A client that retries opens the stream again, and has to pay for that
+// again: so it would be denied at its first retry otherwise.
+func (i *Interceptor) waitForMessage(e *event) {
+	if i.opts.ChargeMessages && i.opts.Cost == nil {
+		i.core.WaitFor(e, 2)
 	}
-	both, err := i.reserver.Reserve(e.Call.Context(), e.Call, 2*e.Cost, i.maxDelay)
-	if err == nil && !both.Allowed {
-		e.Decision.RetryAfter = max(e.Decision.RetryAfter, both.RetryAfter)
-	}
-	i.settle(e.Call, both, 0) // if it has just become free
 }
 
 // callOf returns a stream as it opens.
@@ -86,8 +81,8 @@ func (s *chargedStream) RecvMsg(m any) error {
 func (s *chargedStream) charge(m any) error {
 	c := *s.call
 	c.Request = m
-	e := Event{Call: &c, Cost: s.i.cost(&c)}
-	res := s.i.decide(&e, s.i.reserves.messages)
+	e := s.i.core.Event(&c)
+	res := s.i.core.DecideUnsettled(&e)
 	if !s.passed {
 		s.i.waitForMessage(&e)
 	}

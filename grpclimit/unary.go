@@ -8,18 +8,19 @@ import (
 
 func (i *Interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 	c := &Call{FullMethod: info.FullMethod, Request: req, ctx: ctx}
-	if i.skips(c) {
+	if i.core.Skips(c) {
 		return handler(ctx, req)
 	}
-	e, t := Event{Call: c, Cost: i.cost(c)}, trailers{ctx: c.Context()}
+	e, t := i.core.Event(c), trailers{ctx: c.Context()}
+	res := i.core.Decide(&e)
 	if i.opts.Settle != nil {
-		err = i.settled(&e, t, i.reserve(&e), nil, func() (err error) {
+		err = i.settled(&e, t, res, nil, func() (err error) {
 			resp, err = handler(ctx, req)
 			return err
 		})
 		return resp, err
 	}
-	if err = i.enforce(&e, t, i.decide(&e, i.reserves.calls)); err != nil {
+	if err = i.enforce(&e, t, res); err != nil {
 		return nil, err
 	}
 	return handler(ctx, req)

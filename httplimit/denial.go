@@ -7,14 +7,14 @@ import (
 )
 
 // deny answers a request that is denied for now.
-func (m *Middleware) deny(w http.ResponseWriter, e *Event) {
+func (m *Middleware) deny(w http.ResponseWriter, e *event) {
 	h, slots := w.Header(), new([7]string)
 	v := m.view(h, e)
 	m.setLimits(h, v, &e.Decision, slots[:3])
 	set(h, "Retry-After", strconv.FormatInt(m.retryAfter(e, e.Decision.RetryAfter), 10), slots[3:4:4])
 	set(h, "Cache-Control", "no-store", slots[4:5:5])
 	if m.opts.OnDenied != nil {
-		m.opts.OnDenied(w, *e)
+		m.opts.OnDenied(w, public(*e))
 		return
 	}
 	v.denied.get(http.StatusTooManyRequests, v.name, "").write(w, e.Request, slots[5:])
@@ -22,7 +22,7 @@ func (m *Middleware) deny(w http.ResponseWriter, e *Event) {
 
 // exceed answers a request whose cost can never pass. Its decision is an error's, and
 // does not tell how much is left, except where nothing ever is.
-func (m *Middleware) exceed(w http.ResponseWriter, e *Event) {
+func (m *Middleware) exceed(w http.ResponseWriter, e *event) {
 	h := w.Header()
 	v := m.view(h, e)
 	if v.limit.Capacity() > 0 {
@@ -32,15 +32,15 @@ func (m *Middleware) exceed(w http.ResponseWriter, e *Event) {
 	}
 	h.Set("Cache-Control", "no-store")
 	if m.opts.OnExceeds != nil {
-		m.opts.OnExceeds(w, *e)
+		m.opts.OnExceeds(w, public(*e))
 		return
 	}
 	v.exceeds.get(http.StatusForbidden, v.name, exceedsDetail).write(w, e.Request, new([2]string)[:])
 }
 
 // fail answers a request that could not be decided.
-func (m *Middleware) fail(w http.ResponseWriter, e *Event) {
-	h, reason := w.Header(), reasonOf(e)
+func (m *Middleware) fail(w http.ResponseWriter, e *event) {
+	h, reason := w.Header(), e.Reason()
 	h.Set("Cache-Control", "no-store")
 	if reason.Retryable() {
 		h.Set("Retry-After", strconv.FormatInt(m.retryAfter(e, e.Decision.RetryAfter), 10))
@@ -49,7 +49,7 @@ func (m *Middleware) fail(w http.ResponseWriter, e *Event) {
 		blameClient(w)
 	}
 	if m.opts.OnError != nil {
-		m.opts.OnError(w, *e)
+		m.opts.OnError(w, public(*e))
 		return
 	}
 	problemOf(reason).write(w, e.Request, new([2]string)[:])
@@ -57,7 +57,7 @@ func (m *Middleware) fail(w http.ResponseWriter, e *Event) {
 
 // abandon answers a request that was not held until its delay was over. Without an answer
 // it would be a 200.
-func (m *Middleware) abandon(w http.ResponseWriter, e *Event) {
+func (m *Middleware) abandon(w http.ResponseWriter, e *event) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("Retry-After", strconv.FormatInt(m.retryAfter(e, e.Decision.Delay), 10))
@@ -67,10 +67,6 @@ func (m *Middleware) abandon(w http.ResponseWriter, e *Event) {
 
 // retryAfter is a wait in whole seconds, rounded up and at least 1, so that it is
 // never too early; and the client's jitter.
-func (m *Middleware) retryAfter(e *Event, wait time.Duration) int64 {
-	s := max(1, seconds(wait))
-	if span := min(m.opts.Jitter, wait/10); span >= time.Second {
-		s += int64(m.seed.Share(m.opts.JitterBy(e.Request), m.opts.Now(), wait, span) / time.Second)
-	}
-	return s
+func (m *Middleware) retryAfter(e *event, wait time.Duration) int64 {
+	return max(1, seconds(wait)) + int64(m.core.Share(e.Request, wait)/time.Second)
 }

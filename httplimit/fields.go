@@ -124,7 +124,7 @@ func (m *Middleware) reset(v *view, d *ratelimit.Decision) int64 {
 }
 
 // view returns how the limit that has decided is written in this response.
-func (m *Middleware) view(h http.Header, e *Event) *view {
+func (m *Middleware) view(h http.Header, e *event) *view {
 	v := m.views.of(&e.Decision.Limit)
 	if len(h) == 0 || m.opts.Dialect != DialectDraft11 {
 		return v

@@ -27,17 +27,11 @@
 package httplimit
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"net/http"
-	"net/netip"
-	"reflect"
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/delays"
-	"github.com/weir-go/ratelimit/internal/spread"
+	"github.com/weir-go/ratelimit/internal/edge"
 )
 
 // New returns middleware that decides with the limiter. The error names the option
@@ -49,10 +43,10 @@ import (
 // response on. With [DialectDraft11] their names must differ in more than case. A limit
 // without a name is called "default" (see [ratelimit.Limit.Named]).
 func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, error) {
-	if err := checkLimiter("New", limiter); err != nil {
+	if err := edge.Check("httplimit", "New", "request", limiter); err != nil {
 		return nil, err
 	}
-	m := &Middleware{limiter: limiter, seed: spread.New()}
+	m := new(Middleware)
 	if opts != nil {
 		m.opts = *opts
 	}
@@ -60,12 +54,14 @@ func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, 
 		return nil, err
 	}
 	m.opts.defaults()
-	if err := m.findReserver(); err != nil {
+	core, err := edge.New(limiter, m.opts.core())
+	if err != nil {
 		return nil, err
 	}
 	if err := m.views.init(limiter, &m.opts); err != nil {
 		return nil, err
 	}
+	m.core = core
 	return m, nil
 }
 
@@ -74,18 +70,11 @@ func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, 
 // one limit: use [New] with [ClientIP] or [HeaderIP] there. The errors are those of
 // [ratelimit.New] and New.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Middleware, error) {
-	l, err := ratelimit.New[netip.Addr](limit, nil)
+	l, err := edge.PerIP(limit, RemoteIP)
 	if err != nil {
 		return nil, err
 	}
-	if limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
-		return New(ratelimit.Map(l, RemoteIP), opts)
-	}
-	layered, err := ratelimit.All(ratelimit.By(l, RemoteIP)) // which can give a delayed request's charge back
-	if err != nil {
-		return nil, err
-	}
-	return New(layered, opts)
+	return New(l, opts)
 }
 
 // Must returns the middleware, or panics if there is an error.
@@ -94,39 +83,6 @@ func Must(m *Middleware, err error) *Middleware {
 		panic(err)
 	}
 	return m
-}
-
-// checkLimiter refuses what can only be a mistake.
-func checkLimiter(constructor string, limiter ratelimit.Limiter[*http.Request]) error {
-	if v := reflect.ValueOf(limiter); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return fmt.Errorf("httplimit: %s needs a limiter, and got nil", constructor)
-	}
-	if _, ok := limiter.(*ratelimit.Keyed[*http.Request]); ok {
-		return errors.New("httplimit: this limiter's key is the request itself, so that each request has a budget of its own: " +
-			"give its key to ratelimit.Map or ratelimit.By")
-	}
-	return nil
-}
-
-// century is the time in which every limit has regained its whole capacity.
-const century = 876_600 * time.Hour
-
-// findReserver finds out whether charges are to be reserved. Where a Reserver books ahead,
-// Reserve cannot delay a request as Take does, so that only Settle asks it.
-func (m *Middleware) findReserver() error {
-	settles := m.opts.Settle != nil
-	r, ok := m.limiter.(ratelimit.Reserver[*http.Request])
-	if !ok && settles {
-		return fmt.Errorf("httplimit: Options.Settle needs a ratelimit.Reserver, and %T is none", m.limiter)
-	}
-	holds := ok && !delays.BooksAhead(r) && delays.May(r)
-	if settles || holds {
-		m.reserver = r
-	}
-	if ok && !delays.BooksAhead(r) {
-		m.maxDelay = century // this is as far as Take goes
-	}
-	return nil
 }
 
 // Wrap returns a handler that passes on to next the requests that the limiter allows, and
@@ -162,7 +118,7 @@ func (m *Middleware) findReserver() error {
 // framework as a whole instead: limit.Wrap(e) for an *echo.Echo e.
 func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	switch {
-	case m == nil || m.limiter == nil:
+	case m == nil || m.core == nil:
 		panic("httplimit: this Middleware was not made by New: it has no limiter")
 	case next == nil:
 		panic("httplimit: Wrap needs a handler, and got nil")
@@ -171,61 +127,28 @@ func (m *Middleware) Wrap(next http.Handler) http.Handler {
 }
 
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if m.opts.Skip != nil && m.opts.Skip(r) {
-		m.counts[OutcomeSkipped].Add(1)
+	if m.core.Skips(r) {
 		next.ServeHTTP(w, r)
 		return
 	}
-	e := Event{Request: r, Cost: m.cost(r)}
-	res := m.decide(&e)
+	e := m.core.Event(r)
+	res := m.core.Decide(&e)
 	switch {
-	case res != nil && res.Allowed && m.opts.Settle != nil:
+	case res != nil && m.opts.Settle != nil:
 		m.serveAndSettle(w, &e, res, next)
 	case m.enforce(w, &e, res):
 		next.ServeHTTP(w, r)
 	}
 }
 
-func (m *Middleware) cost(r *http.Request) int {
-	if m.opts.Cost == nil {
-		return 1
-	}
-	return m.opts.Cost(r)
-}
-
-// decide asks the limiter. The reservation is nil if what was charged stays.
-func (m *Middleware) decide(e *Event) (res *ratelimit.Reservation) {
-	if ctx := e.Request.Context(); m.reserver == nil {
-		e.Decision, e.Err = m.limiter.Take(ctx, e.Request, e.Cost)
-	} else if res, e.Err = m.reserver.Reserve(ctx, e.Request, e.Cost, m.maxDelay); res != nil {
-		e.Decision = res.Decision
-	}
-	e.Outcome = m.outcome(e)
-	return res
-}
-
-func (m *Middleware) outcome(e *Event) Outcome {
-	switch {
-	case e.Err == nil && e.Decision.Allowed && !tooLate(e):
-		return OutcomeAllowed
-	case e.Err == nil:
-		return OutcomeDenied
-	case errors.Is(e.Err, ratelimit.ErrExceedsLimit):
-		return OutcomeExceeds
-	case m.opts.FailOpen && reasonOf(e).FailsOpen():
-		return OutcomeFailedOpen
-	}
-	return OutcomeFailed
-}
-
 // enforce is passes, and gives the charge back if the request is not served.
-func (m *Middleware) enforce(w http.ResponseWriter, e *Event, res *ratelimit.Reservation) (served bool) {
+func (m *Middleware) enforce(w http.ResponseWriter, e *event, res *ratelimit.Reservation) (served bool) {
 	if res == nil {
 		return m.passes(w, e)
 	}
 	defer func() {
 		if !served {
-			m.settle(e.Request, res, 0)
+			m.core.Settle(e.Request, res, 0)
 		}
 	}()
 	return m.passes(w, e)
@@ -233,54 +156,39 @@ func (m *Middleware) enforce(w http.ResponseWriter, e *Event, res *ratelimit.Res
 
 // passes reports the decision to everyone, answers the request if it may not be served,
 // and holds it for as long as it is delayed.
-func (m *Middleware) passes(w http.ResponseWriter, e *Event) bool {
-	m.report(e)
+func (m *Middleware) passes(w http.ResponseWriter, e *event) bool {
+	m.core.Report(e)
 	switch {
 	case m.opts.Shadow:
 		return true
 	case !m.admit(w, e):
 		return false
-	case e.Decision.Delay > 0 && !hold(e.Request.Context(), e.Decision.Delay):
+	case e.Decision.Delay > 0 && !edge.Sleep(e.Request.Context(), e.Decision.Delay):
 		m.abandon(w, e)
 		return false
 	}
 	return true
 }
 
-// report tells everyone except the client.
-func (m *Middleware) report(e *Event) {
-	m.counts[e.Outcome].Add(1)
-	if e.Decision.Degraded {
-		m.degraded.Add(1)
-	}
-	if e.Outcome >= OutcomeFailed {
-		reason := reasonOf(e)
-		m.logs[reason].Line(e.Request.Context(), m.opts.Logger, m.opts.Now(), reason.Level(), "httplimit: request not decided", "outcome", e.Outcome, "error", e.Err)
-	}
-	if m.opts.OnDecision != nil {
-		m.opts.OnDecision(*e)
-	}
-}
-
 // admit tells the client, and reports whether the request may be passed on.
-func (m *Middleware) admit(w http.ResponseWriter, e *Event) bool {
+func (m *Middleware) admit(w http.ResponseWriter, e *event) bool {
 	if e.Decision.Degraded && m.opts.DegradedHeader != "" {
 		w.Header()[m.opts.DegradedHeader] = []string{"true"}
 	}
 	switch e.Outcome {
-	case OutcomeAllowed:
+	case edge.Allowed:
 		m.tellLimits(w, e)
 		return true
-	case OutcomeFailedOpen:
+	case edge.FailedOpen:
 		return true
-	case OutcomeDenied:
+	case edge.Denied:
 		if e.Decision.Allowed {
 			m.tellLimits(w, e)
 			m.abandon(w, e)
 			return false
 		}
 		m.deny(w, e)
-	case OutcomeExceeds:
+	case edge.Exceeds:
 		m.exceed(w, e)
 	default:
 		m.fail(w, e)
@@ -288,28 +196,13 @@ func (m *Middleware) admit(w http.ResponseWriter, e *Event) bool {
 	return false
 }
 
-func (m *Middleware) tellLimits(w http.ResponseWriter, e *Event) {
+func (m *Middleware) tellLimits(w http.ResponseWriter, e *event) {
 	h := w.Header()
 	m.setLimits(h, m.view(h, e), &e.Decision, new([3]string)[:])
 }
 
 // tooLate reports whether the request can no longer be answered when its delay is over.
-func tooLate(e *Event) bool {
-	if e.Decision.Delay <= 0 {
-		return false
-	}
-	s, ok := e.Request.Context().Value(http.ServerContextKey).(*http.Server)
-	return ok && s.WriteTimeout > 0 && e.Decision.Delay >= s.WriteTimeout
-}
-
-// hold waits out the delay, and reports whether the client has waited too.
-func hold(ctx context.Context, delay time.Duration) bool {
-	t := time.NewTimer(delay)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+func tooLate(r *http.Request, delay time.Duration) bool {
+	s, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
+	return ok && s.WriteTimeout > 0 && delay >= s.WriteTimeout
 }

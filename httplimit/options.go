@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
@@ -148,4 +149,16 @@ func (o *Options) defaults() {
 		o.JitterBy = peerAndCredentials
 	}
 	o.DegradedHeader = http.CanonicalHeaderKey(o.DegradedHeader)
+}
+
+// core returns the options that package edge knows.
+func (o *Options) core() edge.Options[*http.Request] {
+	c := edge.Options[*http.Request]{
+		Package: "httplimit", Thing: "request", Cost: o.Cost, Skip: o.Skip, Settles: o.Settle != nil, FailOpen: o.FailOpen,
+		TooLate: tooLate, Jitter: o.Jitter, JitterBy: o.JitterBy, Logger: o.Logger, Now: o.Now,
+	}
+	if report := o.OnDecision; report != nil {
+		c.OnDecision = func(e event) { report(public(e)) }
+	}
+	return c
 }

@@ -4,6 +4,8 @@ import (
 	"net/http"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/undecided"
 )
 
 // Outcome is what the middleware does with a request; in shadow mode, what it would
@@ -12,31 +14,22 @@ type Outcome uint8
 
 const (
 	// OutcomeSkipped is left out by [Options.Skip].
-	OutcomeSkipped Outcome = iota + 1
+	OutcomeSkipped = Outcome(edge.Skipped)
 	// OutcomeAllowed is within the limits. The client may leave while the request is held.
-	OutcomeAllowed
+	OutcomeAllowed = Outcome(edge.Allowed)
 	// OutcomeDenied is denied for now, or would be delayed for too long: see
 	// [Middleware.Wrap].
-	OutcomeDenied
+	OutcomeDenied = Outcome(edge.Denied)
 	// OutcomeExceeds costs more than can ever pass.
-	OutcomeExceeds
+	OutcomeExceeds = Outcome(edge.Exceeds)
 	// OutcomeFailed could not be decided, and is refused.
-	OutcomeFailed
+	OutcomeFailed = Outcome(edge.Failed)
 	// OutcomeFailedOpen could not be decided, and is let through.
-	OutcomeFailedOpen
-
-	outcomes = iota + 1
+	OutcomeFailedOpen = Outcome(edge.FailedOpen)
 )
 
-var outcomeNames = [outcomes]string{"none", "skipped", "allowed", "denied", "exceeds", "failed", "failed-open"}
-
 // String returns the outcome as a word, such as "denied", for logs and metrics.
-func (o Outcome) String() string {
-	if o >= outcomes {
-		return outcomeNames[0]
-	}
-	return outcomeNames[o]
-}
+func (o Outcome) String() string { return edge.Outcome(o).String() }
 
 // Event is one decision. It is valid during the call that gets it.
 type Event struct {
@@ -57,7 +50,9 @@ type Event struct {
 // did, or may have done: its key is missing or malformed, the cost is negative, the key
 // table is full, or it has hung up. Metrics can tell such requests from failures of
 // the server: both have [OutcomeFailed].
-func (e Event) ByClient() bool { return e.Outcome == OutcomeFailed && reasonOf(&e).ByClient() }
+func (e Event) ByClient() bool {
+	return e.Outcome == OutcomeFailed && undecided.Why(e.Request.Context(), e.Err).ByClient()
+}
 
 // Stats count requests since the middleware was made, each under what was done with
 // it: the sum of the first six is the number of requests. In shadow mode they count what

@@ -6,9 +6,6 @@ import (
 	"github.com/weir-go/ratelimit/internal/undecided"
 )
 
-// reasonOf returns why an event has an error.
-func reasonOf(e *Event) undecided.Reason { return undecided.Why(e.Request.Context(), e.Err) }
-
 func problemOf(r undecided.Reason) *problem {
 	switch {
 	case r == undecided.Key:

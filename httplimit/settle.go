@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -45,9 +44,9 @@ func RefundServerErrors(r *http.Request, status, cost int) int {
 
 // serveAndSettle passes an allowed request on, and settles its charge whatever
 // happens. Panics go on after that.
-func (m *Middleware) serveAndSettle(w http.ResponseWriter, e *Event, res *ratelimit.Reservation, next http.Handler) {
+func (m *Middleware) serveAndSettle(w http.ResponseWriter, e *event, res *ratelimit.Reservation, next http.Handler) {
 	actual := 0 // of a request that does not reach its handler
-	defer func() { m.settle(e.Request, res, actual) }()
+	defer func() { m.core.Settle(e.Request, res, actual) }()
 	if !m.passes(w, e) {
 		return
 	}
@@ -57,14 +56,6 @@ func (m *Middleware) serveAndSettle(w http.ResponseWriter, e *Event, res *rateli
 	defer func() { actual = m.opts.Settle(e.Request, watched.blame(status), e.Cost) }()
 	next.ServeHTTP(writer, e.Request)
 	status = watched.final()
-}
-
-// settle settles the charge, and counts and logs a failure to do so.
-func (m *Middleware) settle(r *http.Request, res *ratelimit.Reservation, actual int) {
-	if err := res.Settle(actual); err != nil {
-		m.unsettled.Add(1)
-		m.settleLog.Line(r.Context(), m.opts.Logger, m.opts.Now(), slog.LevelWarn, "httplimit: charge not settled", "error", err)
-	}
 }
 
 // blameClient tells the middlewares around this one, if they settle by status, that the

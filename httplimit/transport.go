@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
@@ -94,7 +95,7 @@ type Transport struct {
 // themselves: see [ratelimit.Map]. To have no limit but the server's, give one of
 // [ratelimit.Unlimited]. The error names the option that is wrong.
 func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], opts *TransportOptions) (*Transport, error) {
-	if err := checkLimiter("NewTransport", l); err != nil {
+	if err := edge.Check("httplimit", "NewTransport", "request", l); err != nil {
 		return nil, err
 	}
 	t := &Transport{base: cmp.Or(base, http.DefaultTransport)}

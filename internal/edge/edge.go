@@ -1,0 +1,254 @@
+// Package edge is what the middlewares for HTTP and gRPC share: a decision about a request,
+// who is told of it, and the charge that may have to be given back. A request is an
+// *http.Request or a *grpclimit.Call.
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"reflect"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/delays"
+	"github.com/weir-go/ratelimit/internal/spread"
+	"github.com/weir-go/ratelimit/internal/throttled"
+	"github.com/weir-go/ratelimit/internal/undecided"
+)
+
+// Request is what is decided about.
+type Request interface {
+	comparable
+	Context() context.Context
+}
+
+// Event is one decision: see httplimit.Event.
+type Event[R Request] struct {
+	Request  R
+	Cost     int
+	Decision ratelimit.Decision
+	Err      error
+	Outcome  Outcome
+}
+
+// Reason returns why an event has an error.
+func (e *Event[R]) Reason() undecided.Reason { return undecided.Why(e.Request.Context(), e.Err) }
+
+// Options are those that both middlewares have, with their defaults filled in.
+type Options[R Request] struct {
+	Package string // with whose name errors and log lines begin
+	Thing   string // what a request is called in them
+
+	Cost     func(R) int  // nil for 1
+	Skip     func(R) bool // nil for none
+	Settles  bool         // what was charged is settled when the handler has returned
+	FailOpen bool
+
+	// TooLate reports whether a request that is delayed for so long cannot be served any
+	// more. Then it is denied.
+	TooLate func(r R, delay time.Duration) bool
+
+	Jitter   time.Duration
+	JitterBy func(R) string
+
+	OnDecision func(Event[R]) // nil for none
+	About      func(R) []any  // what log lines say of a request; nil for nothing
+	Logger     *slog.Logger   // nil for the default one
+	Now        func() time.Time
+}
+
+// Core decides about requests. It is safe for concurrent use.
+type Core[R Request] struct {
+	Options[R]
+	limiter  ratelimit.Limiter[R]
+	reserver ratelimit.Reserver[R] // the limiter if it is one, else nil
+	maxDelay time.Duration         // of the reserver
+
+	holds bool // a request may be held in vain, which can be undone
+	plain bool // the reserver denies what Take denies
+
+	counts    [outcomes]atomic.Uint64
+	degraded  atomic.Uint64
+	unsettled atomic.Uint64
+	logs      [undecided.Reasons]throttled.Log
+	settleLog throttled.Log
+	seed      spread.Seed // of the jitter
+}
+
+// century is the time in which every limit has regained its whole capacity.
+const century = 876_600 * time.Hour
+
+// New finds out which charges are to be reserved. Where a Reserver books ahead, Reserve
+// cannot delay a request as Take does, so that only settling asks it for what may be
+// delayed.
+func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error) {
+	c := &Core[R]{Options: o, limiter: limiter, seed: spread.New()}
+	r, ok := limiter.(ratelimit.Reserver[R])
+	switch {
+	case !ok && o.Settles:
+		return nil, fmt.Errorf("%s: Options.Settle needs a ratelimit.Reserver, and %T is none", o.Package, limiter)
+	case !ok:
+		return c, nil
+	}
+	ahead, may := delays.BooksAhead(r), delays.May(r)
+	c.reserver, c.holds, c.plain = r, may && !ahead, !may || !ahead
+	if !ahead {
+		c.maxDelay = century // this is as far as Take goes
+	}
+	return c, nil
+}
+
+// Check refuses what can only be a mistake. The constructor is the one that got the limiter.
+func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[R]) error {
+	if v := reflect.ValueOf(limiter); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return fmt.Errorf("%s: %s needs a limiter, and got nil", pkg, constructor)
+	}
+	if _, ok := limiter.(*ratelimit.Keyed[R]); ok {
+		return fmt.Errorf("%s: this limiter's key is the %s itself, so that each %s has a budget of its own: "+
+			"give its key to ratelimit.Map or ratelimit.By", pkg, thing, thing)
+	}
+	return nil
+}
+
+// PerIP returns a limiter of each client address. A leaky bucket is a stack of one layer,
+// which can give a delayed request's charge back.
+func PerIP[R Request](limit ratelimit.Limit, address func(R) (netip.Addr, error)) (ratelimit.Limiter[R], error) {
+	l, err := ratelimit.New[netip.Addr](limit, nil)
+	switch {
+	case err != nil:
+		return nil, err
+	case limit.Algorithm == ratelimit.AlgorithmLeakyBucket:
+		return ratelimit.All(ratelimit.By(l, address))
+	}
+	return ratelimit.Map(l, address), nil
+}
+
+// Skips reports whether a request is exempt, and counts it then.
+func (c *Core[R]) Skips(r R) bool {
+	if c.Skip == nil || !c.Skip(r) {
+		return false
+	}
+	c.counts[Skipped].Add(1)
+	return true
+}
+
+// Event begins an event: what a request costs.
+func (c *Core[R]) Event(r R) Event[R] {
+	e := Event[R]{Request: r, Cost: 1}
+	if c.Cost != nil {
+		e.Cost = c.Cost(r)
+	}
+	return e
+}
+
+// Decide asks the limiter. The reservation is nil if nothing was charged, or if what was
+// charged stays.
+func (c *Core[R]) Decide(e *Event[R]) *ratelimit.Reservation {
+	if c.Settles {
+		return c.reserve(e)
+	}
+	return c.DecideUnsettled(e)
+}
+
+// DecideUnsettled is Decide for what is never settled. Its charge is given back if it is
+// held in vain.
+func (c *Core[R]) DecideUnsettled(e *Event[R]) *ratelimit.Reservation {
+	if c.holds {
+		return c.reserve(e)
+	}
+	e.Decision, e.Err = c.limiter.Take(e.Request.Context(), e.Request, e.Cost)
+	e.Outcome = c.outcome(e)
+	return nil
+}
+
+func (c *Core[R]) reserve(e *Event[R]) (res *ratelimit.Reservation) {
+	res, e.Err = c.reserver.Reserve(e.Request.Context(), e.Request, e.Cost, c.maxDelay)
+	if res != nil {
+		e.Decision = res.Decision
+	}
+	e.Outcome = c.outcome(e)
+	if !e.Decision.Allowed {
+		return nil
+	}
+	return res
+}
+
+// WaitFor makes a denied request wait until a higher cost would pass. It has no effect if
+// the limiter cannot be asked for that.
+func (c *Core[R]) WaitFor(e *Event[R], cost int) {
+	if !c.plain || c.reserver == nil || e.Outcome != Denied || e.Decision.Allowed {
+		return
+	}
+	res, err := c.reserver.Reserve(e.Request.Context(), e.Request, cost, c.maxDelay)
+	if err == nil && !res.Allowed {
+		e.Decision.RetryAfter = max(e.Decision.RetryAfter, res.RetryAfter)
+	}
+	c.Settle(e.Request, res, 0) // if it has just become free
+}
+
+func (c *Core[R]) outcome(e *Event[R]) Outcome {
+	switch {
+	case e.Err == nil && e.Decision.Allowed && (e.Decision.Delay <= 0 || !c.TooLate(e.Request, e.Decision.Delay)):
+		return Allowed
+	case e.Err == nil:
+		return Denied
+	case errors.Is(e.Err, ratelimit.ErrExceedsLimit):
+		return Exceeds
+	case c.FailOpen && e.Reason().FailsOpen():
+		return FailedOpen
+	}
+	return Failed
+}
+
+// Report tells everyone except the client.
+func (c *Core[R]) Report(e *Event[R]) {
+	c.counts[e.Outcome].Add(1)
+	if e.Decision.Degraded {
+		c.degraded.Add(1)
+	}
+	if e.Outcome >= Failed {
+		reason := e.Reason()
+		var about []any
+		if c.About != nil {
+			about = c.About(e.Request)
+		}
+		c.logs[reason].Line(e.Request.Context(), c.Logger, c.Now(), reason.Level(), c.Package+": "+c.Thing+" not decided",
+			append(about, "outcome", e.Outcome, "error", e.Err)...)
+	}
+	if c.OnDecision != nil {
+		c.OnDecision(*e)
+	}
+}
+
+// Settle settles a charge, and counts and logs a failure to do so.
+func (c *Core[R]) Settle(r R, res *ratelimit.Reservation, actual int) {
+	if err := res.Settle(actual); err != nil {
+		c.unsettled.Add(1)
+		c.settleLog.Line(r.Context(), c.Logger, c.Now(), slog.LevelWarn, c.Package+": charge not settled", "error", err)
+	}
+}
+
+// Share returns the client's share of the jitter, which is to be added to a wait.
+func (c *Core[R]) Share(r R, wait time.Duration) time.Duration {
+	span := min(c.Jitter, wait/10)
+	if span <= 0 {
+		return 0
+	}
+	return c.seed.Share(c.JitterBy(r), c.Now(), wait, span)
+}
+
+// Sleep waits out a delay, and reports whether the context has lasted for it.
+func Sleep(ctx context.Context, delay time.Duration) bool {
+	t := time.NewTimer(delay)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
