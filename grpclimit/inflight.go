@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/edge"
 )
 
 // InflightOptions are the settings of [NewInflight] besides the limiter and the key. Nil
@@ -57,10 +56,8 @@ type InflightOptions struct {
 // gets RESOURCE_EXHAUSTED and should not be repeated; one whose key is missing or malformed
 // InflightOptions.KeyCode; other errors of the key function INTERNAL.
 type Inflight[K comparable] struct {
-	limiter *inflight.Limiter[K]
-	key     func(*Call) (K, error)
-	opts    InflightOptions
-	counts  [4]atomic.Uint64
+	core *edge.Inflight[*Call, K]
+	opts InflightOptions
 }
 
 // InflightStats count calls, each under what was done with it. They are httplimit's.
@@ -71,17 +68,18 @@ type InflightStats = httplimit.InflightStats
 // such as [RemoteIP] or [Method], or one of your own; one that returns [ratelimit.SkipLayer]
 // lets the call pass without a permit. The error names the option that is wrong.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Inflight[K], error) {
-	if l == nil || key == nil {
-		return nil, errors.New("grpclimit: NewInflight needs a limiter and a key function, and got nil")
-	}
-	i := &Inflight[K]{limiter: l, key: key}
+	i := new(Inflight[K])
 	if opts != nil {
 		i.opts = *opts
 	}
-	switch {
-	case i.opts.MaxWait < 0:
-		return nil, fmt.Errorf("grpclimit: InflightOptions.MaxWait is %v, want 0 or more", i.opts.MaxWait)
-	case i.opts.KeyCode > codes.Unauthenticated:
+	core, err := edge.NewInflight(l, key, edge.InflightOptions[*Call]{
+		Package: "grpclimit", Units: i.opts.Units, Skip: i.opts.Skip, MaxWait: i.opts.MaxWait,
+	})
+	if err != nil {
+		return nil, err
+	}
+	i.core = core
+	if i.opts.KeyCode > codes.Unauthenticated {
 		return nil, fmt.Errorf("grpclimit: InflightOptions.KeyCode is %d, which does not exist", i.opts.KeyCode)
 	}
 	if i.opts.KeyCode == codes.OK {
@@ -137,62 +135,24 @@ func (i *Inflight[K]) StreamServerInterceptor() grpc.StreamServerInterceptor {
 }
 
 func (i *Inflight[K]) mustBeMade() {
-	if i == nil || i.limiter == nil {
+	if i == nil || i.core == nil {
 		panic("grpclimit: this Inflight was not made by NewInflight: it has no limiter")
 	}
 }
 
-// Indices of counts.
-const (
-	inflightSkipped = iota
-	inflightAdmitted
-	inflightShed
-	inflightFailed
-)
-
 // Stats returns the counters. Each is exact; they are not read at one instant.
-func (i *Inflight[K]) Stats() InflightStats {
-	return InflightStats{
-		Skipped:  i.counts[inflightSkipped].Load(),
-		Admitted: i.counts[inflightAdmitted].Load(),
-		Shed:     i.counts[inflightShed].Load(),
-		Failed:   i.counts[inflightFailed].Load(),
-	}
-}
+func (i *Inflight[K]) Stats() InflightStats { return InflightStats(i.core.Stats()) }
 
 // serve calls next with a permit, or answers the call. The stream is nil for a unary call.
 func (i *Inflight[K]) serve(c *Call, t trailers, s *watchedStream, next func() error) error {
-	if i.opts.Skip != nil && i.opts.Skip(c) {
-		i.counts[inflightSkipped].Add(1)
-		return next()
-	}
-	key, err := i.key(c)
-	var permit inflight.Permit
-	if err == nil {
-		permit, err = i.acquire(c, key)
-	}
+	permit, watched, refused := i.core.Admit(c)
 	switch {
-	case err == nil:
-		i.counts[inflightAdmitted].Add(1)
+	case refused.Kind != 0:
+		return i.refuse(c, t, refused)
+	case watched:
 		return i.work(c, permit, s, next)
-	case errors.Is(err, ratelimit.SkipLayer):
-		i.counts[inflightSkipped].Add(1)
-		return next()
 	}
-	return i.refuse(c, t, key, err)
-}
-
-func (i *Inflight[K]) acquire(c *Call, key K) (inflight.Permit, error) {
-	ctx, units := c.Context(), 1
-	if i.opts.Units != nil {
-		units = i.opts.Units(c)
-	}
-	if i.opts.MaxWait > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, i.opts.MaxWait)
-		defer cancel()
-	}
-	return i.limiter.Acquire(ctx, key, units)
+	return next()
 }
 
 // work serves the call, and gives the permit back whatever becomes of it.
@@ -206,51 +166,32 @@ func (i *Inflight[K]) work(c *Call, permit inflight.Permit, s *watchedStream, ne
 }
 
 // refuse answers a call that got no permit.
-func (i *Inflight[K]) refuse(c *Call, t trailers, key K, err error) error {
-	answer, pushback, count := i.answer(c, key, err)
-	i.counts[count].Add(1)
+func (i *Inflight[K]) refuse(c *Call, t trailers, refused edge.Refusal) error {
+	answer, pushback := i.answer(c, refused)
 	if i.opts.OnRefused != nil {
-		if other := i.opts.OnRefused(c, err, answer); other.Code() != codes.OK {
+		if other := i.opts.OnRefused(c, refused.Err, answer); other.Code() != codes.OK {
 			answer = other
 		}
 	}
 	if pushback != "" {
 		t.set(pushbackTrailer, pushback)
 	}
-	return &refusal{answer, err, byClient(err)}
+	return &refusal{answer, refused.Err, refused.ByClient()}
 }
 
-// byClient reports whether clients can have brought an error about: they have brought too
-// many keys, or ask for too much. That there is no room is not one client's fault.
-func byClient(err error) bool {
-	return errors.Is(err, ratelimit.ErrTableFull) || errors.Is(err, ratelimit.ErrNegativeCost)
-}
-
-// answer returns the answer to an error, the pushback that goes with it, and what to count.
-func (i *Inflight[K]) answer(c *Call, key K, err error) (s *status.Status, pushback string, count int) {
-	is := func(target error) bool { return errors.Is(err, target) }
-	switch {
-	case c.Context().Err() != nil:
-		return status.FromContextError(c.Context().Err()), "", inflightShed
-	case is(ratelimit.ErrLimited), is(context.DeadlineExceeded):
-		s, pushback = i.noRoom(key)
-		return s, pushback, inflightShed
-	case is(ratelimit.ErrTableFull):
-		s, pushback = i.noRoom(key)
-		return s, pushback, inflightFailed
-	case is(ratelimit.ErrExceedsLimit):
-		return status.New(codes.ResourceExhausted, "the call needs more than there ever is: do not retry"), never, inflightFailed
-	case is(ErrMisconfigured):
-		return undecidable, "", inflightFailed
-	case is(ErrNoKey), is(ErrMalformedKey), is(ratelimit.ErrInvalidKey):
-		return status.New(i.opts.KeyCode, badKey), "", inflightFailed
+// answer returns the answer to a refused call, and the pushback that goes with it. If there is
+// no room, that is the time that calls of its key have waited of late.
+func (i *Inflight[K]) answer(c *Call, refused edge.Refusal) (s *status.Status, pushback string) {
+	switch refused.Kind {
+	case edge.Left:
+		return status.FromContextError(c.Context().Err()), ""
+	case edge.NoRoom, edge.TableFull:
+		s = status.New(codes.Unavailable, "too many calls at the same time")
+		return detailed(s, retryInfo(refused.Wait)), pushbackOf(refused.Wait)
+	case edge.TooLarge:
+		return status.New(codes.ResourceExhausted, "the call needs more than there ever is: do not retry"), never
+	case edge.BadKey:
+		return status.New(i.opts.KeyCode, badKey), ""
 	}
-	return undecidable, "", inflightFailed
-}
-
-// noRoom tells the client to retry after the time that calls of its key have waited of late.
-func (i *Inflight[K]) noRoom(key K) (s *status.Status, pushback string) {
-	stats, _ := i.limiter.Stats(key)
-	s = status.New(codes.Unavailable, "too many calls at the same time")
-	return detailed(s, retryInfo(stats.Wait)), pushbackOf(stats.Wait)
+	return undecidable, ""
 }

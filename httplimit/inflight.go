@@ -3,14 +3,12 @@ package httplimit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
-	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/edge"
 )
 
 // InflightOptions are the settings of [NewInflight] besides the limiter and the key. Nil
@@ -48,10 +46,8 @@ type InflightOptions struct {
 // units than there ever are is answered with 403 and should not be repeated; one whose
 // key is missing or malformed with 400; other errors of the key function with 500.
 type Inflight[K comparable] struct {
-	limiter *inflight.Limiter[K]
-	key     func(*http.Request) (K, error)
-	opts    InflightOptions
-	counts  [4]atomic.Uint64
+	core *edge.Inflight[*http.Request, K]
+	opts InflightOptions
 }
 
 // InflightStats count requests, each under what was done with it.
@@ -67,16 +63,17 @@ type InflightStats struct {
 // such as [RemoteIP] or [PathValue], or one of your own; one that returns
 // [ratelimit.SkipLayer] lets the request pass without a permit.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (K, error), opts *InflightOptions) (*Inflight[K], error) {
-	if l == nil || key == nil {
-		return nil, errors.New("httplimit: NewInflight needs a limiter and a key function, and got nil")
-	}
-	m := &Inflight[K]{limiter: l, key: key}
+	m := new(Inflight[K])
 	if opts != nil {
 		m.opts = *opts
 	}
-	if m.opts.MaxWait < 0 {
-		return nil, fmt.Errorf("httplimit: InflightOptions.MaxWait is %v, want 0 or more", m.opts.MaxWait)
+	core, err := edge.NewInflight(l, key, edge.InflightOptions[*http.Request]{
+		Package: "httplimit", Units: m.opts.Units, Skip: m.opts.Skip, MaxWait: m.opts.MaxWait,
+	})
+	if err != nil {
+		return nil, err
 	}
+	m.core = core
 	if m.opts.Outcome == nil {
 		m.opts.Outcome = InflightOutcome
 	}
@@ -106,119 +103,52 @@ func (m *Inflight[K]) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }
 
-// Indices of counts.
-const (
-	inflightSkipped = iota
-	inflightAdmitted
-	inflightShed
-	inflightFailed
-)
-
 // Stats returns the counters. Each is exact; they are not read at one instant.
-func (m *Inflight[K]) Stats() InflightStats {
-	return InflightStats{
-		Skipped:  m.counts[inflightSkipped].Load(),
-		Admitted: m.counts[inflightAdmitted].Load(),
-		Shed:     m.counts[inflightShed].Load(),
-		Failed:   m.counts[inflightFailed].Load(),
-	}
-}
+func (m *Inflight[K]) Stats() InflightStats { return InflightStats(m.core.Stats()) }
 
 func (m *Inflight[K]) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if m.opts.Skip != nil && m.opts.Skip(r) {
-		m.counts[inflightSkipped].Add(1)
-		next.ServeHTTP(w, r)
-		return
-	}
-	key, err := m.key(r)
-	var permit inflight.Permit
-	if err == nil {
-		permit, err = m.acquire(r, key)
-	}
+	permit, watched, refused := m.core.Admit(r)
 	switch {
-	case err == nil:
-		m.counts[inflightAdmitted].Add(1)
+	case refused.Kind != 0:
+		m.refuse(w, r, refused)
+	case watched:
 		m.work(w, r, permit, next)
-	case errors.Is(err, ratelimit.SkipLayer):
-		m.counts[inflightSkipped].Add(1)
-		next.ServeHTTP(w, r)
 	default:
-		m.refuse(w, r, key, err)
+		next.ServeHTTP(w, r)
 	}
-}
-
-func (m *Inflight[K]) acquire(r *http.Request, key K) (inflight.Permit, error) {
-	ctx, units := r.Context(), 1
-	if m.opts.Units != nil {
-		units = m.opts.Units(r)
-	}
-	if m.opts.MaxWait > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, m.opts.MaxWait)
-		defer cancel()
-	}
-	return m.limiter.Acquire(ctx, key, units)
 }
 
 // work serves the request, and gives the permit back whatever becomes of it.
 func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflight.Permit, next http.Handler) {
 	watched, writer := watch(w, r)
 	status := http.StatusInternalServerError // of a handler that does not return
-	released := false
-	defer func() {
-		if !released { // Outcome panicked
-			permit.Release()
-		}
-	}()
-	defer func() {
-		permit.Done(m.opts.Outcome(r, watched.blame(status)))
-		released = true
-	}()
+	defer permit.Release()                   // if Outcome panics; else it is the second time, and does nothing
+	defer func() { permit.Done(m.opts.Outcome(r, watched.blame(status))) }()
 	next.ServeHTTP(writer, r)
 	status = watched.final()
 }
 
 // refuse answers a request that got no permit.
-func (m *Inflight[K]) refuse(w http.ResponseWriter, r *http.Request, key K, err error) {
-	answer, retry, count := inflightAnswer(err)
-	m.counts[count].Add(1)
-	h := w.Header()
+func (m *Inflight[K]) refuse(w http.ResponseWriter, r *http.Request, refused edge.Refusal) {
+	h, answer := w.Header(), internalError
 	h.Set("Cache-Control", "no-store")
-	if retry {
-		h.Set("Retry-After", strconv.FormatInt(m.retryAfter(key), 10))
+	switch refused.Kind {
+	case edge.NoRoom, edge.Left, edge.TableFull:
+		answer = reducedCapacity
+		h.Set("Retry-After", strconv.FormatInt(max(1, seconds(refused.Wait)), 10))
+	case edge.TooLarge:
+		answer = forbidden
+	case edge.BadKey:
+		answer = badRequest
 	}
-	if errors.Is(err, ratelimit.ErrTableFull) || errors.Is(err, ratelimit.ErrNegativeCost) {
-		blameClient(w) // that there is no room is not one client's fault
+	if refused.ByClient() {
+		blameClient(w)
 	}
 	if m.opts.OnRefused != nil {
-		m.opts.OnRefused(w, r, err)
+		m.opts.OnRefused(w, r, refused.Err)
 		return
 	}
 	answer.write(w, r, new([2]string)[:])
 }
 
-// retryAfter is how long those waited who were served of late, in whole seconds.
-func (m *Inflight[K]) retryAfter(key K) int64 {
-	s, _ := m.limiter.Stats(key)
-	return max(1, seconds(s.Wait))
-}
-
 var forbidden = newPlainProblem(http.StatusForbidden)
-
-// inflightAnswer returns the answer to an error, whether to retry, and what to count.
-func inflightAnswer(err error) (p *problem, retry bool, count int) {
-	is := func(target error) bool { return errors.Is(err, target) }
-	switch {
-	case is(ratelimit.ErrLimited), is(context.DeadlineExceeded), is(context.Canceled):
-		return reducedCapacity, true, inflightShed
-	case is(ratelimit.ErrTableFull):
-		return reducedCapacity, true, inflightFailed
-	case is(ratelimit.ErrExceedsLimit):
-		return forbidden, false, inflightFailed
-	case is(ErrMisconfigured):
-		return internalError, false, inflightFailed
-	case is(ErrNoKey), is(ErrMalformedKey), is(ratelimit.ErrInvalidKey):
-		return badRequest, false, inflightFailed
-	}
-	return internalError, false, inflightFailed
-}
