@@ -69,6 +69,10 @@ type Options struct {
 	// one layer instead.
 	Settle func(c *Call, code codes.Code, cost int) (actual int)
 
+	// SettleResponse is Settle for a cost that the response tells, such as the tokens that
+	// it counts, or how many messages were sent. Only one of both may be given.
+	SettleResponse func(c *Call, resp Response, cost int) (actual int)
+
 	// Shadow lets every call and message pass, and leaves answers as they are. The
 	// limiter decides and charges, Stats count and OnDecision is called with what would
 	// have been done. So you can try a limit on real traffic first.
@@ -143,6 +147,8 @@ func (o *Options) validate() error {
 	switch {
 	case o.KeyCode > codes.Unauthenticated:
 		return fmt.Errorf("grpclimit: Options.KeyCode is %d, which does not exist", o.KeyCode)
+	case o.Settle != nil && o.SettleResponse != nil:
+		return errors.New("grpclimit: Options.Settle and Options.SettleResponse are both given")
 	case o.Jitter < 0:
 		return fmt.Errorf("grpclimit: Options.Jitter is %v, want 0 or more", o.Jitter)
 	case o.DegradedTrailer != "" && !isMetadataKey(strings.ToLower(o.DegradedTrailer)):
@@ -178,12 +184,15 @@ func (o *Options) defaults() {
 		o.KeyCode = codes.InvalidArgument
 	}
 	o.DegradedTrailer = strings.ToLower(o.DegradedTrailer)
+	if settle := o.Settle; settle != nil {
+		o.SettleResponse = func(c *Call, resp Response, cost int) int { return settle(c, resp.Code, cost) }
+	}
 }
 
 // core returns the options that package edge knows.
 func (o *Options) core() edge.Options[*Call] {
 	c := edge.Options[*Call]{
-		Package: "grpclimit", Thing: "call", Cost: o.Cost, Skip: o.Skip, Settles: o.Settle != nil, FailOpen: o.FailOpen,
+		Package: "grpclimit", Thing: "call", Cost: o.Cost, Skip: o.Skip, Settles: o.SettleResponse != nil, FailOpen: o.FailOpen,
 		TooLate: tooLate, Jitter: o.Jitter, JitterBy: o.JitterBy, Logger: o.Logger, Now: o.Now,
 		About: func(c *Call) []any { return []any{"method", c.FullMethod} },
 	}

@@ -10,6 +10,17 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
+// Response is what a handler has answered, for [Options].SettleResponse.
+type Response struct {
+	// Code is the status code by which the call is judged: see [Options].Settle.
+	Code codes.Code
+	// Message is the response message of a unary call, nil if there is none, and of a
+	// stream the last message that was sent.
+	Message any
+	// Sent is how many messages the handler has sent.
+	Sent int
+}
+
 // ChargeOnly is for [Options.Settle]: only calls that end with one of the codes are
 // charged, all others are given back. ChargeOnly(codes.Unauthenticated) counts failed
 // logins.
@@ -45,11 +56,11 @@ func RefundServerErrors(c *Call, code codes.Code, cost int) int {
 
 // settled calls next if the call may be served, and settles its charge whatever happens.
 // Panics go on after that. The stream is nil for a unary call.
-func (i *Interceptor) settled(e *event, t trailers, res *ratelimit.Reservation, s *watchedStream, next func() error) (err error) {
+func (i *Interceptor) settled(e *event, t trailers, res *ratelimit.Reservation, s *watchedStream, next func() (any, error)) (resp any, err error) {
 	actual := 0 // of a call that does not reach its handler
 	defer func() { i.core.Settle(e.Request, res, actual) }()
 	if err = i.pass(e, t); err != nil {
-		return err
+		return nil, err
 	}
 	if res == nil {
 		return next()
@@ -57,11 +68,20 @@ func (i *Interceptor) settled(e *event, t trailers, res *ratelimit.Reservation, 
 	actual = e.Cost        // if Settle panics
 	code := codes.Internal // of a handler that does not return
 	defer func() {
-		actual = i.opts.Settle(e.Request, s.blame(code, err), e.Cost)
+		got := Response{Code: s.blame(code, err), Message: resp}
+		switch {
+		case s != nil:
+			got.Sent, got.Message = s.sent()
+		case err != nil:
+			got.Message = nil
+		case resp != nil:
+			got.Sent = 1
+		}
+		actual = i.opts.SettleResponse(e.Request, got, e.Cost)
 	}()
-	err = next()
+	resp, err = next()
 	code = codeOf(err)
-	return err
+	return resp, err
 }
 
 // codeOf returns the code that a server sends for a handler's error.

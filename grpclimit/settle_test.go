@@ -218,3 +218,51 @@ func TestAFullStreamIsSettledByItsStatus(t *testing.T) {
 	assert.Equal(t, codes.Unauthenticated, a.code)
 	assert.Equal(t, 9, left())
 }
+
+// A call is charged by what its response says.
+func TestResponseTellsTheCost(t *testing.T) {
+	settling := func(t *testing.T) (*grpclimit.Interceptor, func() int, *grpclimit.Response) {
+		l, left := budget(t)
+		seen := new(grpclimit.Response)
+		return interceptor(t, l, grpclimit.Options{SettleResponse: func(_ *grpclimit.Call, resp grpclimit.Response, cost int) int {
+			*seen = resp
+			assert.Equal(t, 1, cost)
+			return 2 * resp.Sent
+		}}), left, seen
+	}
+	message := &testgrpc.SimpleResponse{Username: "ann"}
+	t.Run("unary", func(t *testing.T) {
+		i, left, seen := settling(t)
+		resp, err := i.UnaryServerInterceptor()(context.Background(), nil, info, func(context.Context, any) (any, error) { return message, nil })
+		require.NoError(t, err)
+		assert.Equal(t, message, resp)
+		assert.Equal(t, grpclimit.Response{Code: codes.OK, Message: message, Sent: 1}, *seen)
+		assert.Equal(t, 8, left())
+	})
+	t.Run("unary that fails", func(t *testing.T) {
+		i, left, seen := settling(t)
+		_, err := i.UnaryServerInterceptor()(context.Background(), nil, info, func(context.Context, any) (any, error) {
+			return message, status.Error(codes.NotFound, "")
+		})
+		require.Error(t, err)
+		assert.Equal(t, grpclimit.Response{Code: codes.NotFound}, *seen)
+		assert.Equal(t, 10, left())
+	})
+	t.Run("stream", func(t *testing.T) {
+		i, left, seen := settling(t)
+		err := i.StreamServerInterceptor()(nil, &fakeStream{}, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
+			for range 2 {
+				assert.NoError(t, s.SendMsg(nil))
+			}
+			return s.SendMsg(message)
+		})
+		require.NoError(t, err)
+		assert.Equal(t, grpclimit.Response{Code: codes.OK, Message: message, Sent: 3}, *seen)
+		assert.Equal(t, 4, left())
+	})
+	_, err := grpclimit.New(limiterOf(t, nil, ratelimit.Unlimited()), &grpclimit.Options{
+		Settle:         grpclimit.RefundServerErrors,
+		SettleResponse: func(*grpclimit.Call, grpclimit.Response, int) int { return 0 },
+	})
+	assert.EqualError(t, err, "grpclimit: Options.Settle and Options.SettleResponse are both given")
+}

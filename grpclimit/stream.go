@@ -13,7 +13,7 @@ func (i *Interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	}
 	e, t := i.core.Event(c), trailers{stream: ss}
 	res := i.core.Decide(&e)
-	if i.opts.Settle == nil && !i.opts.ChargeMessages {
+	if i.opts.SettleResponse == nil && !i.opts.ChargeMessages {
 		if err := i.enforce(&e, t, res); err != nil {
 			return err
 		}
@@ -21,8 +21,9 @@ func (i *Interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	}
 	s := &chargedStream{watchedStream: watchedStream{ServerStream: ss}, i: i, call: c}
 	i.waitForMessage(&e)
-	if i.opts.Settle != nil {
-		return i.settled(&e, t, res, &s.watchedStream, func() error { return s.serve(srv, handler) })
+	if i.opts.SettleResponse != nil {
+		_, err := i.settled(&e, t, res, &s.watchedStream, func() (any, error) { return nil, s.serve(srv, handler) })
+		return err
 	}
 	if err := i.enforce(&e, t, res); err != nil {
 		return err

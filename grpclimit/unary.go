@@ -13,12 +13,8 @@ func (i *Interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 	}
 	e, t := i.core.Event(c), trailers{ctx: c.Context()}
 	res := i.core.Decide(&e)
-	if i.opts.Settle != nil {
-		err = i.settled(&e, t, res, nil, func() (err error) {
-			resp, err = handler(ctx, req)
-			return err
-		})
-		return resp, err
+	if i.opts.SettleResponse != nil {
+		return i.settled(&e, t, res, nil, func() (any, error) { return handler(ctx, req) })
 	}
 	if err = i.enforce(&e, t, res); err != nil {
 		return nil, err

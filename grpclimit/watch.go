@@ -3,6 +3,7 @@ package grpclimit
 import (
 	"errors"
 	"io"
+	"sync"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
@@ -15,6 +16,17 @@ import (
 type watchedStream struct {
 	grpc.ServerStream
 	failed atomic.Bool
+
+	mu       sync.Mutex // guards what follows
+	messages int        // that were sent
+	last     any        // of these
+}
+
+// sent returns how many messages were sent, and the last one.
+func (s *watchedStream) sent() (int, any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.messages, s.last
 }
 
 // RecvMsg receives a message.
@@ -39,8 +51,13 @@ func (s *watchedStream) SendMsg(m any) error {
 	err := s.ServerStream.SendMsg(m)
 	if err != nil {
 		s.noteSending(err)
+		return err
 	}
-	return err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.messages++
+	s.last = m
+	return nil
 }
 
 // SendHeader sends the header.

@@ -52,7 +52,7 @@ func (m *Middleware) fail(w http.ResponseWriter, e *event) {
 		m.opts.OnError(w, public(*e))
 		return
 	}
-	problemOf(reason).write(w, e.Request, new([2]string)[:])
+	problemOf(reason, m.opts.KeyCode).write(w, e.Request, new([2]string)[:])
 }
 
 // abandon answers a request that was not held until its delay was over. Without an answer

@@ -134,7 +134,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	e := m.core.Event(r)
 	res := m.core.Decide(&e)
 	switch {
-	case res != nil && m.opts.Settle != nil:
+	case res != nil && m.opts.SettleResponse != nil:
 		m.serveAndSettle(w, &e, res, next)
 	case m.enforce(w, &e, res):
 		next.ServeHTTP(w, r)

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -30,6 +31,10 @@ type InflightOptions struct {
 	// client has caused as 400: see [Options].Settle. If nil, [InflightOutcome].
 	Outcome func(r *http.Request, status int) inflight.Outcome
 
+	// KeyCode is the status of a request whose key is missing or malformed, such as
+	// [http.StatusUnauthorized], from 400 to 499. If zero, [http.StatusBadRequest].
+	KeyCode int
+
 	// OnRefused answers a request that was refused because of the error. Header fields
 	// are set already, Retry-After among them if it makes sense; the status is not. If nil,
 	// a problem document: see [Inflight].
@@ -44,7 +49,7 @@ type InflightOptions struct {
 // temporary-reduced-capacity and a Retry-After: the key's recent wait, in whole seconds,
 // and 1 at least. So is one for which the table of keys is full. One that needs more
 // units than there ever are is answered with 403 and should not be repeated; one whose
-// key is missing or malformed with 400; other errors of the key function with 500.
+// key is missing or malformed with InflightOptions.KeyCode; other errors of the key function with 500.
 type Inflight[K comparable] struct {
 	core *edge.Inflight[*http.Request, K]
 	opts InflightOptions
@@ -72,6 +77,9 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (
 	})
 	if err != nil {
 		return nil, err
+	}
+	if !isKeyCode(m.opts.KeyCode) {
+		return nil, fmt.Errorf("httplimit: InflightOptions.KeyCode is %d, want 400 to 499, or 0 for 400", m.opts.KeyCode)
 	}
 	m.core = core
 	if m.opts.Outcome == nil {
@@ -139,7 +147,7 @@ func (m *Inflight[K]) refuse(w http.ResponseWriter, r *http.Request, refused edg
 	case edge.TooLarge:
 		answer = forbidden
 	case edge.BadKey:
-		answer = badRequest
+		answer = badKey(m.opts.KeyCode)
 	}
 	if refused.ByClient() {
 		blameClient(w)

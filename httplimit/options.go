@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -21,7 +23,8 @@ type Options struct {
 	Cost func(r *http.Request) int
 
 	// Skip reports whether a request is exempt, such as a health check: it passes,
-	// and the limiter is not asked. If nil, no request is exempt.
+	// and the limiter is not asked. See [SkipPaths] and [SkipPreflights]. If nil, no request
+	// is exempt.
 	Skip func(r *http.Request) bool
 
 	// Settle returns what a request has really cost, once its handler has returned.
@@ -48,6 +51,11 @@ type Options struct {
 	// that one layer instead.
 	Settle func(r *http.Request, status, cost int) (actual int)
 
+	// SettleResponse is Settle for a cost that the whole response tells, such as the bytes
+	// that were written, or the tokens that a header field tells of. Only one of both may
+	// be given. It must not keep or change the header.
+	SettleResponse func(r *http.Request, resp Response, cost int) (actual int)
+
 	// Shadow lets every request pass and leaves responses as they are. The limiter
 	// decides and charges, Stats count and OnDecision is called with what would have been
 	// done. So you can try a limit on real traffic first.
@@ -64,6 +72,10 @@ type Options struct {
 	// [ErrMisconfigured] either. A key function of your own should wrap ErrNoKey if the
 	// client has left the key out.
 	FailOpen bool
+
+	// KeyCode is the status of a request whose key is missing or malformed, such as
+	// [http.StatusUnauthorized], from 400 to 499. If zero, [http.StatusBadRequest].
+	KeyCode int
 
 	// Dialect selects the header fields that tell of the limits. If zero,
 	// [DialectDraft11].
@@ -107,7 +119,7 @@ type Options struct {
 	// already; so is Retry-After for ErrUnavailable and ErrTableFull.
 	//
 	// If nil, the answer is a problem document that holds nothing of the error's text:
-	// 400 for a missing or malformed key, 503 with Retry-After for
+	// KeyCode for a missing or malformed key, 503 with Retry-After for
 	// [ratelimit.ErrUnavailable] and [ratelimit.ErrTableFull], else 500.
 	OnError func(w http.ResponseWriter, e Event)
 
@@ -131,6 +143,10 @@ func (o *Options) validate() error {
 	switch {
 	case o.Dialect >= dialects:
 		return fmt.Errorf("httplimit: Options.Dialect is %d, which does not exist", o.Dialect)
+	case o.Settle != nil && o.SettleResponse != nil:
+		return errors.New("httplimit: Options.Settle and Options.SettleResponse are both given")
+	case !isKeyCode(o.KeyCode):
+		return fmt.Errorf("httplimit: Options.KeyCode is %d, want 400 to 499, or 0 for 400", o.KeyCode)
 	case o.Jitter < 0:
 		return fmt.Errorf("httplimit: Options.Jitter is %v, want 0 or more", o.Jitter)
 	case o.DegradedHeader != "" && !keytext.IsToken(o.DegradedHeader):
@@ -149,16 +165,51 @@ func (o *Options) defaults() {
 		o.JitterBy = peerAndCredentials
 	}
 	o.DegradedHeader = http.CanonicalHeaderKey(o.DegradedHeader)
+	if settle := o.Settle; settle != nil {
+		o.SettleResponse = func(r *http.Request, resp Response, cost int) int { return settle(r, resp.Status, cost) }
+	}
 }
+
+func isKeyCode(code int) bool { return code == 0 || 400 <= code && code < 500 }
 
 // core returns the options that package edge knows.
 func (o *Options) core() edge.Options[*http.Request] {
 	c := edge.Options[*http.Request]{
-		Package: "httplimit", Thing: "request", Cost: o.Cost, Skip: o.Skip, Settles: o.Settle != nil, FailOpen: o.FailOpen,
+		Package: "httplimit", Thing: "request", Cost: o.Cost, Skip: o.Skip, Settles: o.SettleResponse != nil, FailOpen: o.FailOpen,
 		TooLate: tooLate, Jitter: o.Jitter, JitterBy: o.JitterBy, Logger: o.Logger, Now: o.Now,
 	}
 	if report := o.OnDecision; report != nil {
 		c.OnDecision = func(e event) { report(public(e)) }
 	}
 	return c
+}
+
+// SkipPaths is for [Options].Skip: requests for the paths are exempt, for example for
+// "/healthz". A path that ends in a slash stands for all below it too.
+func SkipPaths(paths ...string) func(*http.Request) bool {
+	exact := make(map[string]bool, len(paths))
+	var trees []string
+	for _, path := range paths {
+		exact[path] = true
+		if strings.HasSuffix(path, "/") {
+			trees = append(trees, path)
+		}
+	}
+	return func(r *http.Request) bool {
+		return exact[r.URL.Path] || slices.ContainsFunc(trees, func(tree string) bool { return strings.HasPrefix(r.URL.Path, tree) })
+	}
+}
+
+// SkipPreflights is for [Options].Skip: the preflight requests of CORS are exempt. Browsers send
+// them by themselves, without credentials, and cannot show a denial to anybody. What answers
+// them must be cheap, since anyone can send them.
+func SkipPreflights(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
+}
+
+// SkipAny is for [Options].Skip: what one of the functions exempts is exempt.
+func SkipAny(skips ...func(*http.Request) bool) func(*http.Request) bool {
+	return func(r *http.Request) bool {
+		return slices.ContainsFunc(skips, func(skip func(*http.Request) bool) bool { return skip(r) })
+	}
 }

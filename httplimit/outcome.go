@@ -54,6 +54,10 @@ func (e Event) ByClient() bool {
 	return e.Outcome == OutcomeFailed && undecided.Why(e.Request.Context(), e.Err).ByClient()
 }
 
+// OnOutcome returns a function for [Options].OnDecision that tells the outcomes, for
+// metrics of your own.
+func OnOutcome(count func(Outcome)) func(Event) { return func(e Event) { count(e.Outcome) } }
+
 // Stats count requests since the middleware was made, each under what was done with
 // it: the sum of the first six is the number of requests. In shadow mode they count what
 // would have been done.

@@ -6,14 +6,23 @@ import (
 	"github.com/weir-go/ratelimit/internal/undecided"
 )
 
-func problemOf(r undecided.Reason) *problem {
+// problemOf returns the answer, with that status if the key is missing or malformed.
+func problemOf(r undecided.Reason, keyCode int) *problem {
 	switch {
 	case r == undecided.Key:
-		return badRequest
+		return badKey(keyCode)
 	case r.Retryable():
 		return reducedCapacity
 	}
 	return internalError
+}
+
+// badKey returns the answer to a request whose key is missing or malformed.
+func badKey(code int) *problem {
+	if code == 0 || code == http.StatusBadRequest {
+		return badRequest
+	}
+	return newPlainProblem(code)
 }
 
 var (

@@ -11,6 +11,17 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
+// Response is what a handler has answered, for [Options].SettleResponse.
+type Response struct {
+	// Status is the status by which the request is judged: see [Options].Settle.
+	Status int
+	// Header is the response's header.
+	Header http.Header
+	// Written is how many bytes of a body the handler has written, whether or not they
+	// were sent.
+	Written int64
+}
+
 // ChargeOnly is for [Options.Settle]: only responses with one of the statuses are
 // charged, all others are given back. ChargeOnly(401, 403) counts failed logins. The
 // middleware must see the status: see [Middleware.Wrap] about echo.
@@ -53,7 +64,10 @@ func (m *Middleware) serveAndSettle(w http.ResponseWriter, e *event, res *rateli
 	actual = e.Cost // if Settle panics
 	watched, writer := watch(w, e.Request)
 	status := http.StatusInternalServerError // of a handler that does not return
-	defer func() { actual = m.opts.Settle(e.Request, watched.blame(status), e.Cost) }()
+	defer func() {
+		resp := Response{Status: watched.blame(status), Header: w.Header(), Written: watched.written}
+		actual = m.opts.SettleResponse(e.Request, resp, e.Cost)
+	}()
 	next.ServeHTTP(writer, e.Request)
 	status = watched.final()
 }

@@ -23,6 +23,7 @@ type watcher struct {
 	server      *http.Server // to log to; nil if unknown
 	body        *watchedBody // of the request; nil if it has none
 	status      int          // 0 until it is known
+	written     int64        // bytes of the body
 	clientFault atomic.Bool  // an inner middleware refused what the client did
 }
 
@@ -95,13 +96,17 @@ func handlerFrame() (f runtime.Frame) {
 
 func (w *watcher) Write(b []byte) (int, error) {
 	w.note(http.StatusOK)
-	return w.ResponseWriter.Write(b)
+	n, err := w.ResponseWriter.Write(b)
+	w.written += int64(n)
+	return n, err
 }
 
 // WriteString is what io.WriteString calls.
 func (w *watcher) WriteString(s string) (int, error) {
 	w.note(http.StatusOK)
-	return io.WriteString(w.ResponseWriter, s)
+	n, err := io.WriteString(w.ResponseWriter, s)
+	w.written += int64(n)
+	return n, err
 }
 
 // ReadFrom is what io.Copy calls. It uses that of the server's writer, if there is one.
@@ -110,6 +115,7 @@ func (w *watcher) ReadFrom(r io.Reader) (int64, error) {
 	if n > 0 {
 		w.note(http.StatusOK)
 	}
+	w.written += n
 	return n, err
 }
 

@@ -1,0 +1,98 @@
+package httplimit_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
+)
+
+func TestPathsAndPreflightsAreSkipped(t *testing.T) {
+	skip := httplimit.SkipAny(httplimit.SkipPaths("/healthz", "/static/"), httplimit.SkipPreflights)
+	for path, want := range map[string]bool{
+		"/healthz": true, "/static/": true, "/static/a/b.css": true,
+		"/": false, "/healthz/": false, "/healthz2": false, "/static": false, "/staticx/": false, "/a/healthz": false,
+	} {
+		assert.Equal(t, want, skip(httptest.NewRequest("GET", path, nil)), path)
+	}
+	preflight := func(method string, header ...string) *http.Request {
+		r := httptest.NewRequest(method, "/", nil)
+		r.Header = with(header...).Header
+		return r
+	}
+	const origin, asks = "Origin: https://app.example", "Access-Control-Request-Method: PUT"
+	assert.True(t, skip(preflight("OPTIONS", origin, asks)))
+	assert.False(t, skip(preflight("OPTIONS", origin)), "a request of the application")
+	assert.False(t, skip(preflight("OPTIONS", asks)))
+	assert.False(t, skip(preflight("GET", origin, asks)))
+	assert.False(t, httplimit.SkipAny()(preflight("GET")))
+	assert.False(t, httplimit.SkipPaths()(preflight("GET")))
+}
+
+func TestStatusOfAMissingKeyIsChosen(t *testing.T) {
+	l, err := ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil)
+	require.NoError(t, err)
+	m := middleware(t, ratelimit.Map(l, httplimit.BearerToken), httplimit.Options{KeyCode: http.StatusUnauthorized})
+	resp := send(m.Wrap(unreachable(t)), httptest.NewRequest("GET", "/", nil))
+	assert.Equal(t, http.StatusUnauthorized, resp.StatusCode)
+	assert.Equal(t, `{"type":"about:blank","title":"Unauthorized","status":401}`+"\n", body(t, resp))
+	i, err := httplimit.NewInflight(inflight.Must(inflight.New[httplimit.Hash](1, nil)), httplimit.BearerToken, &httplimit.InflightOptions{KeyCode: 422})
+	require.NoError(t, err)
+	assert.Equal(t, 422, send(i.Wrap(unreachable(t)), httptest.NewRequest("GET", "/", nil)).StatusCode)
+	for _, code := range []int{-1, 1, 200, 399, 500} {
+		_, err = httplimit.New(ratelimit.Map(l, httplimit.BearerToken), &httplimit.Options{KeyCode: code})
+		assert.ErrorContains(t, err, "httplimit: Options.KeyCode is")
+		_, err = httplimit.NewInflight(inflight.Must(inflight.New[httplimit.Hash](1, nil)), httplimit.BearerToken, &httplimit.InflightOptions{KeyCode: code})
+		assert.ErrorContains(t, err, "httplimit: InflightOptions.KeyCode is")
+	}
+}
+
+func TestOutcomesAreTold(t *testing.T) {
+	var seen []httplimit.Outcome
+	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{
+		OnDecision: httplimit.OnOutcome(func(o httplimit.Outcome) { seen = append(seen, o) }),
+	})
+	h := m.Wrap(http.NotFoundHandler())
+	send(h, httptest.NewRequest("GET", "/", nil))
+	send(h, httptest.NewRequest("GET", "/", nil))
+	assert.Equal(t, []httplimit.Outcome{httplimit.OutcomeAllowed, httplimit.OutcomeDenied}, seen)
+}
+
+// A request is charged by what its response says: a header field, and how long it is.
+func TestResponseTellsTheCost(t *testing.T) {
+	for name, write := range map[string]func(w http.ResponseWriter){
+		"Write":       func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, 7)) },
+		"WriteString": func(w http.ResponseWriter) { _, _ = io.WriteString(w, "1234567") },
+		"ReadFrom":    func(w http.ResponseWriter) { _, _ = io.Copy(w, strings.NewReader("1234567")) },
+		"in parts":    func(w http.ResponseWriter) { _, _ = w.Write([]byte("123")); _, _ = io.WriteString(w, "4567") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			limiter := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(100)))
+			m := middleware(t, limiter, httplimit.Options{SettleResponse: func(_ *http.Request, resp httplimit.Response, cost int) int {
+				assert.Equal(t, http.StatusAccepted, resp.Status)
+				assert.Equal(t, "30", resp.Header.Get("Tokens"))
+				assert.Equal(t, 1, cost)
+				return 30 + int(resp.Written)
+			}})
+			send(m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Tokens", "30")
+				w.WriteHeader(http.StatusAccepted)
+				write(w)
+			})), httptest.NewRequest("GET", "/", nil))
+			assert.Equal(t, 63, left(t, limiter))
+		})
+	}
+	_, err := httplimit.New(limiterOf(t, nil, ratelimit.Unlimited()), &httplimit.Options{
+		Settle:         httplimit.RefundServerErrors,
+		SettleResponse: func(*http.Request, httplimit.Response, int) int { return 0 },
+	})
+	assert.EqualError(t, err, "httplimit: Options.Settle and Options.SettleResponse are both given")
+}

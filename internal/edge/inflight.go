@@ -1,0 +1,142 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/undecided"
+)
+
+// InflightOptions are those that both middlewares have.
+type InflightOptions[R Request] struct {
+	Package string        // with whose name errors begin
+	Units   func(R) int   // nil for 1
+	Skip    func(R) bool  // nil for none
+	MaxWait time.Duration // 0 for as long as the context allows
+}
+
+// Inflight lets requests in while there is room. It is safe for concurrent use.
+type Inflight[R Request, K comparable] struct {
+	InflightOptions[R]
+	limiter *inflight.Limiter[K]
+	key     func(R) (K, error)
+
+	skipped, admitted, shed, failed atomic.Uint64
+}
+
+// NewInflight refuses what can only be a mistake.
+func NewInflight[R Request, K comparable](l *inflight.Limiter[K], key func(R) (K, error), o InflightOptions[R]) (*Inflight[R, K], error) {
+	switch {
+	case l == nil || key == nil:
+		return nil, fmt.Errorf("%s: NewInflight needs a limiter and a key function, and got nil", o.Package)
+	case o.MaxWait < 0:
+		return nil, fmt.Errorf("%s: InflightOptions.MaxWait is %v, want 0 or more", o.Package, o.MaxWait)
+	}
+	return &Inflight[R, K]{InflightOptions: o, limiter: l, key: key}, nil
+}
+
+// InflightStats are httplimit.InflightStats.
+type InflightStats struct{ Skipped, Admitted, Shed, Failed uint64 }
+
+// Stats returns the counters. Each is exact; they are not read at one instant.
+func (i *Inflight[R, K]) Stats() InflightStats {
+	return InflightStats{Skipped: i.skipped.Load(), Admitted: i.admitted.Load(), Shed: i.shed.Load(), Failed: i.failed.Load()}
+}
+
+// Refusal is why a request got no permit. The zero Refusal is none.
+type Refusal struct {
+	Err  error
+	Kind RefusalKind
+	Wait time.Duration // of NoRoom and TableFull: how long those waited who were served of late
+}
+
+// RefusalKind is what kind of refusal it is.
+type RefusalKind uint8
+
+// The kinds of refusals.
+const (
+	NoRoom      RefusalKind = iota + 1
+	Left                    // the request's context has ended
+	TableFull               // clients have brought too many keys
+	TooLarge                // it needs more than there ever is
+	BadKey                  // its key is missing or malformed
+	Undecidable             // the server is at fault, or the cost is negative
+)
+
+// ByClient reports whether clients can have brought the refusal about: they have brought too
+// many keys, or ask for too little. That there is no room is not one client's fault.
+func (r Refusal) ByClient() bool {
+	return r.Kind == TableFull || errors.Is(r.Err, ratelimit.ErrNegativeCost)
+}
+
+// Admit waits for a permit. One that is left out, by Skip or by its key function, has an empty
+// one. watched is false then: nothing is to be learned from it.
+func (i *Inflight[R, K]) Admit(r R) (permit inflight.Permit, watched bool, refused Refusal) {
+	if i.Skip != nil && i.Skip(r) {
+		i.skipped.Add(1)
+		return permit, false, refused
+	}
+	key, err := i.key(r)
+	if err == nil {
+		permit, err = i.acquire(r, key)
+	}
+	switch {
+	case err == nil:
+		i.admitted.Add(1)
+		return permit, true, refused
+	case errors.Is(err, ratelimit.SkipLayer):
+		i.skipped.Add(1)
+		return permit, false, refused
+	}
+	return permit, false, i.refuse(r, key, err)
+}
+
+func (i *Inflight[R, K]) acquire(r R, key K) (inflight.Permit, error) {
+	ctx, units := r.Context(), 1
+	if i.Units != nil {
+		units = i.Units(r)
+	}
+	if i.MaxWait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, i.MaxWait)
+		defer cancel()
+	}
+	return i.limiter.Acquire(ctx, key, units)
+}
+
+// refuse says why, and counts.
+func (i *Inflight[R, K]) refuse(r R, key K, err error) Refusal {
+	refused, count := Refusal{Err: err, Kind: kind(r, err)}, &i.failed
+	switch refused.Kind {
+	case NoRoom, Left:
+		count = &i.shed
+		fallthrough
+	case TableFull:
+		stats, _ := i.limiter.Stats(key)
+		refused.Wait = stats.Wait
+	}
+	count.Add(1)
+	return refused
+}
+
+func kind[R Request](r R, err error) RefusalKind {
+	is := func(target error) bool { return errors.Is(err, target) }
+	switch {
+	case r.Context().Err() != nil:
+		return Left
+	case is(ratelimit.ErrLimited), is(context.DeadlineExceeded), is(context.Canceled):
+		return NoRoom
+	case is(ratelimit.ErrTableFull):
+		return TableFull
+	case is(ratelimit.ErrExceedsLimit):
+		return TooLarge
+	case undecided.Why(r.Context(), err) == undecided.Key:
+		return BadKey
+	}
+	return Undecidable
+}
