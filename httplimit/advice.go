@@ -11,25 +11,75 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// adviceOf reads a response that was received at an instant. Fields that are malformed
-// are ignored.
-func adviceOf(resp *http.Response, now time.Time) (a pace.Advice) {
+// Advice is what a response says about when the next requests may be sent: see
+// [TransportOptions].Advice. The zero Advice says nothing.
+type Advice struct {
+	// Refused reports that the server has refused the request without doing what it asks
+	// for: it may be sent again, whatever its method is.
+	Refused bool
+	// Wait is how long nothing may be sent. If zero, Budgets count, and after a refusal
+	// without any the Transport waits for a second, then for twice as long, up to a minute.
+	Wait time.Duration
+	// Budgets are what the server leaves.
+	Budgets []AdviceBudget
+}
+
+// AdviceBudget is how much a server leaves until a reset.
+type AdviceBudget struct {
+	// Name tells the budgets of one server apart. It may be empty.
+	Name string
+	// Left is how many requests may be sent until the reset, or what they may cost.
+	Left int64
+	// Reset is the time until the reset. A budget without one says nothing.
+	Reset time.Duration
+	// Costs reports that a request counts as its cost ([WithCost]), such as the tokens of
+	// a language model, and not as one.
+	Costs bool
+}
+
+// pace returns the advice as package pace has it.
+func (a Advice) pace(now time.Time) pace.Advice {
+	p := pace.Advice{Refused: a.Refused, Wait: pace.Clamp(a.Wait), Answered: true}
+	for _, b := range a.Budgets {
+		if b.Left >= 0 && b.Reset > 0 {
+			p.Budgets = append(p.Budgets, pace.Budget{Policy: b.Name, Left: b.Left, Units: b.Costs, Until: now.Add(pace.Clamp(b.Reset))})
+		}
+	}
+	return p
+}
+
+// statusOverloaded is what some servers answer that have too much to do, such as Anthropic's.
+const statusOverloaded = 529
+
+// AdviceOf is how a [Transport] reads a response without an Advice function of its own, or
+// where that knows nothing: the fields that [Transport] names. The times are those
+// from when the response was received, which is now.
+func AdviceOf(resp *http.Response) Advice { return adviceOf(resp, time.Now()) }
+
+func adviceOf(resp *http.Response, now time.Time) (a Advice) {
 	h := resp.Header
 	clock := serversClock(h, now)
-	a.Answered = true
-	a.Refused = resp.StatusCode == http.StatusTooManyRequests
-	if a.Refused || resp.StatusCode == http.StatusServiceUnavailable {
-		a.Wait = retryAfter(h.Get("Retry-After"), clock)
+	switch resp.StatusCode {
+	case http.StatusTooManyRequests, statusOverloaded:
+		a.Refused = true
+		a.Wait = waitOf(h, clock)
+	case http.StatusServiceUnavailable:
+		a.Wait = waitOf(h, clock)
+	case http.StatusForbidden: // GitHub's secondary limits
+		a.Wait = waitOf(h, clock)
+		a.Refused = a.Wait > 0
 	}
-	if a.Wait > 0 {
-		return a // it is what counts, before the end of any window
+	if a.Wait > 0 || isCached(h) {
+		return a // a wait is what counts, before the end of any window
 	}
-	if isCached(h) {
-		return a
+	for _, d := range dialectsRead {
+		if a.Budgets = d.read(h, clock); a.Budgets != nil {
+			break
+		}
 	}
-	for _, read := range []func(http.Header, time.Time, time.Time) []pace.Budget{draft11, draft06, xRateLimit} {
-		if a.Budgets = read(h, clock, now); a.Budgets != nil {
-			return a
+	if resp.StatusCode == http.StatusForbidden { // GitHub's primary limit
+		for _, b := range a.Budgets {
+			a.Refused = a.Refused || b.Left == 0
 		}
 	}
 	return a
@@ -52,17 +102,34 @@ func serversClock(h http.Header, now time.Time) time.Time {
 	return now
 }
 
+// waitOf reads Retry-After, or the finer field that OpenAI and Azure send beside it.
+func waitOf(h http.Header, clock time.Time) time.Duration {
+	if ms := h.Get("Retry-After-Ms"); isDecimal(ms) {
+		return span(decimal(ms) / 1000)
+	}
+	return retryAfter(h.Get("Retry-After"), clock)
+}
+
 // retryAfter reads Retry-After (RFC 9110, section 10.2.3), 0 if that says nothing. A
 // fraction of a second is against the standard; some servers send it.
 func retryAfter(value string, clock time.Time) time.Duration {
-	if value != "" && strings.Trim(value, "0123456789.") == "" { // no sign, exponent or "Infinity"
-		s, _ := strconv.ParseFloat(value, 64) // 0 if there are two dots, infinite if there are too many digits
-		return span(s)
+	if isDecimal(value) {
+		return span(decimal(value))
 	}
 	if date, err := http.ParseTime(value); err == nil {
 		return pace.Clamp(date.Sub(clock))
 	}
 	return 0
+}
+
+// isDecimal reports whether a text has nothing but digits and dots: no sign, exponent or
+// "Infinity".
+func isDecimal(s string) bool { return s != "" && strings.Trim(s, "0123456789.") == "" }
+
+// decimal returns 0 if there are two dots, and infinity if there are too many digits.
+func decimal(s string) float64 {
+	n, _ := strconv.ParseFloat(s, 64)
+	return n
 }
 
 // span converts seconds.
@@ -71,71 +138,4 @@ func span(seconds float64) time.Duration {
 		return 0
 	}
 	return pace.Clamp(time.Duration(math.Ceil(min(seconds, pace.MaxWait.Seconds()) * float64(time.Second))))
-}
-
-// draft11 reads RateLimit, and where that has no t, the w of RateLimit-Policy.
-func draft11(h http.Header, _, now time.Time) (budgets []pace.Budget) {
-	var policies []item
-	for _, it := range parseItems(h[fieldLimit]) {
-		left, ok := it.get("r")
-		if !ok || left < 0 {
-			continue
-		}
-		t, ok := it.get("t")
-		if !ok {
-			if policies == nil {
-				policies = parseItems(h[fieldPolicy])
-			}
-			t = policyWindow(policies, it.name)
-		}
-		if t > 0 {
-			budgets = append(budgets, pace.Budget{Policy: strings.ToLower(it.name), Left: left, Until: now.Add(span(float64(t)))})
-		}
-	}
-	return budgets
-}
-
-// policyWindow returns the w of the policy of that name, 0 if there is none.
-func policyWindow(policies []item, name string) int64 {
-	for _, p := range policies {
-		if strings.EqualFold(p.name, name) {
-			w, _ := p.get("w")
-			return w
-		}
-	}
-	return 0
-}
-
-// draft06 reads RateLimit-Remaining and RateLimit-Reset, of the drafts up to -06.
-func draft06(h http.Header, clock, now time.Time) []pace.Budget {
-	return plain(h.Get(legacyFields[DialectDraft06][1]), h.Get(legacyFields[DialectDraft06][2]), clock, now)
-}
-
-// xRateLimit reads X-RateLimit-Remaining and X-RateLimit-Reset.
-func xRateLimit(h http.Header, clock, now time.Time) []pace.Budget {
-	return plain(h.Get(legacyFields[DialectXDelta][1]), h.Get(legacyFields[DialectXDelta][2]), clock, now)
-}
-
-// The smallest Reset that is a time of the Unix clock, in seconds and in milliseconds:
-// September 2001 and March 1973. As a span they would be 31 and 3168 years.
-const (
-	minUnixSeconds = 1e9
-	minUnixMillis  = 1e11
-)
-
-// plain reads a remaining quota, and a reset in either habit: seconds from now, or Unix
-// time.
-func plain(remaining, reset string, clock, now time.Time) []pace.Budget {
-	left, err := strconv.ParseFloat(strings.TrimSpace(remaining), 64)
-	at, err2 := strconv.ParseFloat(strings.TrimSpace(reset), 64)
-	if err != nil || err2 != nil || !(left >= 0) || !(at > 0) {
-		return nil
-	}
-	switch unix := float64(clock.UnixNano()) / float64(time.Second); {
-	case at >= minUnixMillis:
-		at = at/1000 - unix
-	case at >= minUnixSeconds:
-		at -= unix
-	}
-	return []pace.Budget{{Left: int64(min(left, maxInteger)), Until: now.Add(span(at))}}
 }

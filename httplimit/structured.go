@@ -69,6 +69,31 @@ func parseItems(lines []string) []item {
 	}
 }
 
+// parseDictionary reads a Dictionary as the parameters of an item without a name. It is not ok
+// if it is malformed, or has inner lists, which no dialect has.
+func parseDictionary(lines []string) (it item, ok bool) {
+	s := strings.Trim(strings.Join(lines, ","), " \t")
+	if s == "" || len(s) > maxStructured {
+		return it, false
+	}
+	for p := (parser{s}); ; {
+		if !p.parameter(&it) {
+			return it, false
+		}
+		if !p.parameters(new(item)) {
+			return it, false
+		}
+		p.space()
+		if p.s == "" {
+			return it, true
+		}
+		if !p.accept(',') {
+			return it, false
+		}
+		p.space()
+	}
+}
+
 // policyNames returns the names of the policies in the lines.
 func policyNames(lines []string) []string {
 	var names []string
@@ -107,23 +132,35 @@ func (p *parser) item() (it item, ok bool) {
 	if it.name, _, ok = p.value(); !ok || it.name == "" {
 		return it, false
 	}
+	return it, p.parameters(&it)
+}
+
+// parameters reads the parameters of an item.
+func (p *parser) parameters(it *item) bool {
 	for p.accept(';') {
 		p.space()
-		key := p.while(isKeyChar)
-		if key == "" || !isLower(key[0]) && key[0] != '*' {
-			return it, false
+		if !p.parameter(it) {
+			return false
 		}
-		if !p.accept('=') {
-			it.set(key, nil) // it stands for true
-			continue
-		}
-		_, n, ok := p.value()
-		if !ok {
-			return it, false
-		}
+	}
+	return true
+}
+
+// parameter reads a key and its value, without which it stands for true.
+func (p *parser) parameter(it *item) bool {
+	key := p.while(isKeyChar)
+	if key == "" || !isLower(key[0]) && key[0] != '*' {
+		return false
+	}
+	if !p.accept('=') {
+		it.set(key, nil)
+		return true
+	}
+	_, n, ok := p.value()
+	if ok {
 		it.set(key, n)
 	}
-	return it, true
+	return ok
 }
 
 // value reads a bare item: text if it is a String or Token, a number if it is an Integer.

@@ -22,9 +22,14 @@ type TransportOptions struct {
 	// server limits each account or route: then an exhausted one does not hold up others.
 	Key func(r *http.Request) string
 
-	// Cost returns what a request costs in the limiter. If nil, 1. In what the server
-	// says it leaves, each request counts as 1.
+	// Cost returns what a request costs in the limiter. If nil, the cost that its context
+	// declares ([WithCost]), else 1.
 	Cost func(r *http.Request) int
+
+	// Advice reads a response in a dialect that the Transport does not know. If it reports
+	// false, or is nil, the Transport reads the response itself: see [AdviceOf]. It must not
+	// read the response's body.
+	Advice func(resp *http.Response) (Advice, bool)
 
 	// MaxWait is how long a request may wait before it is sent. One that would have to wait
 	// longer fails at once, with [ratelimit.ErrLimited]. If zero, as long as
@@ -38,8 +43,9 @@ type TransportOptions struct {
 	// MaxRetries is how many times a request is sent again that the server has refused, after
 	// the time that it has asked for. If zero, the response goes to the caller. A
 	// request is sent again only if that is safe: its body is empty or can be read again
-	// ([http.Request.GetBody]); and the status is 429, or it is 503 with Retry-After and the
-	// method is idempotent (RFC 9110, section 9.2.2) or there is an Idempotency-Key.
+	// ([http.Request.GetBody]); and the server has refused it (Advice.Refused: with 429, with 529,
+	// or with 403 and a time), or it is 503 with Retry-After and the method is idempotent
+	// (RFC 9110, section 9.2.2) or there is an Idempotency-Key.
 	// If the context's deadline or MaxWait comes before the time, the caller gets the
 	// refusal at once. If the request cannot be sent again for another reason, such as a
 	// cancelled context, RoundTrip returns that error in place of the refusal.
@@ -62,13 +68,21 @@ type TransportOptions struct {
 //
 // From each response the Transport learns when the key's next request may be sent:
 //
-//   - Retry-After of a 429 or a 503, in seconds or as a date: nothing is sent before.
-//   - RateLimit and RateLimit-Policy (draft-ietf-httpapi-ratelimit-headers-11), else
-//     RateLimit-Remaining and -Reset (drafts up to -06), else X-RateLimit-Remaining and
-//     -Reset: no more requests than are left are sent until the reset. Reset may be in
-//     seconds from now or in Unix time: from 10^9 on, it is Unix time.
-//   - A 429 without any of these: nothing is sent for a second, twice as long
+//   - Retry-After of a 429, 503 or 529, and of a 403, as GitHub answers, in seconds or as a
+//     date, or Retry-After-Ms: nothing is sent before.
+//   - What is left until a reset: no more requests than that are sent. The first of
+//     these counts that is there: RateLimit and RateLimit-Policy
+//     (draft-ietf-httpapi-ratelimit-headers-11, and the Dictionary of draft 07);
+//     RateLimit-Remaining and -Reset (drafts up to -06); the fields of OpenAI
+//     (X-RateLimit-Remaining-Requests and -Tokens) and Anthropic; X-RateLimit-Remaining and
+//     -Reset or -Reset-After (GitHub, Discord and others); X-Rate-Limit-Remaining and
+//     -Reset (X, Okta). Reset may be in seconds from now, a span such as 6m0s, a date, or in
+//     Unix time: from 10^9 on, it is Unix time. Where tokens are left, a request counts as
+//     its cost ([WithCost]).
+//   - A 429 or 529 without any of these: nothing is sent for a second, twice as long
 //     after each further one, up to a minute.
+//
+// TransportOptions.Advice teaches it another dialect.
 //
 // After a refusal, and after the reset of what was used up, requests are sent one at a
 // time first, and with each that is served one more may be in flight. So not all
@@ -116,7 +130,10 @@ func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], o
 	if o.Key == nil {
 		o.Key = targetHost
 	}
-	t.pacer = pace.New("httplimit", l, pace.Options[*http.Request]{Cost: o.Cost, MaxWait: o.MaxWait, MaxKeys: o.MaxKeys, Longest: o.MaxServerWait})
+	if o.Cost == nil {
+		o.Cost = func(r *http.Request) int { return declaredCost(r.Context()) }
+	}
+	t.pacer = pace.New("httplimit", l, pace.Options[*http.Request]{Cost: o.Cost, Units: declaredCost, MaxWait: o.MaxWait, MaxKeys: o.MaxKeys, Longest: o.MaxServerWait})
 	return t, nil
 }
 
@@ -146,7 +163,7 @@ func targetHost(r *http.Request) string {
 type TransportStats struct {
 	Sent      uint64 // given to the base RoundTripper, repetitions included
 	Waited    uint64 // had to wait before that
-	Refused   uint64 // were answered with 429, or with 503 and Retry-After
+	Refused   uint64 // were answered with a refusal, or with a time to wait
 	Retried   uint64 // were sent again
 	Failed    uint64 // were never sent: the limiter's error, or no time to wait
 	Unsettled uint64 // had a booking that could not be cancelled
@@ -196,9 +213,10 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			closeBody(r)
 			return nil, err
 		}
+		declare(r.Context(), p.Spent())
 		resp, err := t.base.RoundTrip(r)
-		t.learn(p, resp)
-		if err != nil || retries == t.opts.MaxRetries || !repeatable(r, resp) || p.Late() {
+		a := t.learn(p, resp)
+		if err != nil || retries == t.opts.MaxRetries || !repeatable(r, resp, a) || p.Late() {
 			return resp, err
 		}
 		again, err := repeat(r)
@@ -211,29 +229,31 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// learn takes note of the response, nil if there is none.
-func (t *Transport) learn(p *pace.Place, resp *http.Response) {
+// learn takes note of the response, nil if there is none, and returns what it says.
+func (t *Transport) learn(p *pace.Place, resp *http.Response) (a Advice) {
 	now := time.Now()
-	var a pace.Advice
-	if resp != nil {
+	if resp == nil {
+		t.pacer.Learn(p, pace.Advice{}, now)
+		return a
+	}
+	known := false
+	if t.opts.Advice != nil {
+		a, known = t.opts.Advice(resp)
+	}
+	if !known {
 		a = adviceOf(resp, now)
 	}
-	t.pacer.Learn(p, a, now)
+	t.pacer.Learn(p, a.pace(now), now)
+	return a
 }
 
 // repeatable reports whether the server has refused the request, and whether it is safe
 // to send it again.
-func repeatable(r *http.Request, resp *http.Response) bool {
+func repeatable(r *http.Request, resp *http.Response, a Advice) bool {
 	if r.Body != nil && r.Body != http.NoBody && r.GetBody == nil {
 		return false
 	}
-	switch resp.StatusCode {
-	case http.StatusTooManyRequests:
-		return true
-	case http.StatusServiceUnavailable:
-		return retryAfter(resp.Header.Get("Retry-After"), serversClock(resp.Header, time.Now())) > 0 && idempotent(r)
-	}
-	return false
+	return a.Refused || resp.StatusCode == http.StatusServiceUnavailable && a.Wait > 0 && idempotent(r)
 }
 
 func idempotent(r *http.Request) bool {

@@ -17,10 +17,11 @@ type Advice struct {
 	Budgets []Budget
 }
 
-// Budget is how many requests a server leaves for a time.
+// Budget is how much a server leaves for a time: requests, or units.
 type Budget struct {
 	Policy string // "" if the answer names none
 	Left   int64
+	Units  bool // a request counts as its units, such as tokens, and not as one
 	Until  time.Time
 
 	seq  uint64    // of the request whose answer said so

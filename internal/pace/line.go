@@ -49,6 +49,7 @@ type line struct {
 // flight is a request that was sent and is not answered.
 type flight struct {
 	seq    uint64
+	units  int64
 	at     time.Time
 	passed bool // the window is wider for it: nothing came when a refusal would have come
 }
@@ -58,8 +59,11 @@ type Place struct {
 	line     *line
 	ctx      context.Context
 	deadline time.Time     // by when it must be sent; zero if there is none
+	units    int64         // what it counts in budgets that count units
 	wake     chan struct{} // has room for one
-	repeated bool          // it was sent before; only its own goroutine uses this
+	repeated bool          // it was sent before; only its own goroutine uses this, and spent
+
+	spent *ratelimit.Reservation // the booking with which it was sent
 
 	// Guarded by line.mu.
 	ticket  uint64
@@ -83,8 +87,8 @@ const (
 var never time.Time
 
 // arrive puts a request at the end of the queue.
-func (l *line) arrive(ctx context.Context, maxWait time.Duration) *Place {
-	p := &Place{line: l, ctx: ctx, wake: make(chan struct{}, 1)}
+func (l *line) arrive(ctx context.Context, units int64, maxWait time.Duration) *Place {
+	p := &Place{line: l, ctx: ctx, units: units, wake: make(chan struct{}, 1)}
 	p.deadline, _ = ctx.Deadline()
 	if maxWait > 0 {
 		if d := time.Now().Add(maxWait); p.deadline.IsZero() || d.Before(p.deadline) {
@@ -132,6 +136,9 @@ func (p *Place) left(now time.Time) time.Duration {
 
 // isLate reports whether an instant is past the deadline.
 func (p *Place) isLate(at time.Time) bool { return !p.deadline.IsZero() && at.After(p.deadline) }
+
+// Spent returns the booking with which the request was sent last, to be settled.
+func (p *Place) Spent() *ratelimit.Reservation { return p.spent }
 
 // Late reports whether the server has said to send nothing until after the deadline.
 func (p *Place) Late() bool {
@@ -183,10 +190,10 @@ func (p *Place) next(now time.Time) (todo step, until time.Time) {
 	case stepBook:
 		l.booking = p
 	case stepSend:
-		l.removeLocked(p) // the booking is spent
+		p.spent = l.removeLocked(p)
 		l.sent++
 		p.seq = l.sent
-		l.flights = append(l.flights, flight{seq: p.seq, at: now})
+		l.flights = append(l.flights, flight{seq: p.seq, units: p.units, at: now})
 		l.wakeLocked()
 	}
 	return todo, until
@@ -221,7 +228,7 @@ func (l *line) bookingStepLocked(p *Place, now time.Time) (step, time.Time) {
 		return stepWait, never
 	case now.Before(opens):
 		return stepWait, opens
-	case !l.roomLocked(now):
+	case !l.roomLocked(p, now):
 		return stepWait, l.changesLocked(now)
 	}
 	return stepBook, never
@@ -239,7 +246,7 @@ func (p *Place) booked(res *ratelimit.Reservation, err error, cost int, now time
 		cancel = append(cancel, res)
 	case res == nil || !res.Allowed:
 		err = p.deniedLocked(res, cost, now)
-	case l.firstLocked() != p || now.Before(l.opensLocked()) || !l.roomLocked(now):
+	case l.firstLocked() != p || now.Before(l.opensLocked()) || !l.roomLocked(p, now):
 		cancel = append(cancel, res)
 	default:
 		p.res, p.at = res, now.Add(res.Delay)
@@ -300,7 +307,7 @@ func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 // loseLocked ends a request that may be in flight and whose answer nobody will learn.
 func (l *line) loseLocked(seq uint64) {
 	if f := l.landLocked(seq); f.seq > 0 {
-		l.spendLocked(seq, nil) // the server may have counted it
+		l.spendLocked(f, nil) // the server may have counted it
 		l.wakeLocked()
 	}
 }
@@ -381,16 +388,23 @@ func (l *line) earliestLocked(p *Place, now time.Time) time.Time {
 		earliest = first.at
 	}
 	for _, b := range l.budgets {
-		if b.Until.After(earliest) && b.Until.After(now) && !l.amongLocked(p, b.Left) {
+		if b.Until.After(earliest) && b.Until.After(now) && !l.fitsLocked(p, b) {
 			earliest = b.Until
 		}
 	}
 	return earliest
 }
 
-// amongLocked reports whether a place is one of the first n.
-func (l *line) amongLocked(p *Place, n int64) bool {
-	return n >= int64(len(l.queue)) || int64(l.indexLocked(p)) < n
+// fitsLocked reports whether a budget has enough left for a place and all before it.
+func (l *line) fitsLocked(p *Place, b Budget) bool {
+	if !b.Units {
+		return b.Left >= int64(len(l.queue)) || int64(l.indexLocked(p)) < b.Left
+	}
+	left := b.Left - p.units
+	for i := 0; left >= 0 && l.queue[i] != p; i++ {
+		left -= l.queue[i].units
+	}
+	return left >= 0
 }
 
 // counted is how long after it was sent a request is sure to be counted by its server.
@@ -410,17 +424,40 @@ func (l *line) uncountedLocked(at time.Time) int {
 	return n
 }
 
-// roomLocked reports whether one more request may be sent beside those that are booked and
-// in flight.
-func (l *line) roomLocked(now time.Time) bool {
-	return (l.window == 0 || l.uncountedLocked(now) < l.window) && !l.exceededLocked(now, 1)
+// usedLocked returns how much of a budget the uncounted requests use.
+func (l *line) usedLocked(b Budget) (used int64) {
+	if !b.Units {
+		return int64(l.uncountedLocked(b.told))
+	}
+	for _, p := range l.queue[:l.booked] {
+		used += p.units
+	}
+	for _, f := range l.flights {
+		if b.told.Sub(f.at) < counted {
+			used += f.units
+		}
+	}
+	return used
 }
 
-// exceededLocked reports whether the uncounted requests and some more are above what the
-// server leaves.
-func (l *line) exceededLocked(now time.Time, more int) bool {
+// roomLocked reports whether a request may be sent beside those that are booked and in
+// flight.
+func (l *line) roomLocked(p *Place, now time.Time) bool {
+	return (l.window == 0 || l.uncountedLocked(now) < l.window) && !l.exceededLocked(now, p)
+}
+
+// exceededLocked reports whether the uncounted requests, and one more if there is one, are
+// above what the server leaves.
+func (l *line) exceededLocked(now time.Time, more *Place) bool {
 	return slices.ContainsFunc(l.budgets, func(b Budget) bool {
-		return now.Before(b.Until) && b.Left < int64(l.uncountedLocked(b.told)+more)
+		left := b.Left
+		switch {
+		case more != nil && b.Units:
+			left -= more.units
+		case more != nil:
+			left--
+		}
+		return now.Before(b.Until) && left < l.usedLocked(b)
 	})
 }
 
@@ -475,7 +512,7 @@ func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservati
 		l.backOffLocked(seq, now)
 	}
 	l.widenLocked(f, a, now)
-	l.spendLocked(seq, a.Budgets)
+	l.spendLocked(f, a.Budgets)
 	for _, b := range a.Budgets {
 		b.seq, b.sent, b.told = seq, f.at, now
 		l.setLocked(b)
@@ -486,7 +523,7 @@ func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservati
 		}
 	}
 	defer l.wakeLocked()
-	if !now.Before(l.opensLocked()) && !l.exceededLocked(now, 0) {
+	if !now.Before(l.opensLocked()) && !l.exceededLocked(now, nil) {
 		return nil
 	}
 	return l.unbookLocked(0)
@@ -592,12 +629,18 @@ func (l *line) backOffLocked(seq uint64, now time.Time) {
 	}
 }
 
-// spendLocked counts an answered request in the budgets of which its response says nothing.
-func (l *line) spendLocked(seq uint64, told []Budget) {
+// spendLocked counts a request that is not in flight any more in the budgets of which its
+// response says nothing.
+func (l *line) spendLocked(f flight, told []Budget) {
 	for i := range l.budgets {
 		b := &l.budgets[i]
 		same := func(t Budget) bool { return t.Policy == b.Policy }
-		if seq > b.seq && !slices.ContainsFunc(told, same) {
+		if f.seq <= b.seq || slices.ContainsFunc(told, same) {
+			continue
+		}
+		if b.Units {
+			b.Left -= f.units
+		} else {
 			b.Left--
 		}
 	}
@@ -611,7 +654,7 @@ const maxBudgets = 16
 func (l *line) expireLocked(now time.Time) {
 	over := func(b Budget) bool { return !now.Before(b.Until) }
 	for _, b := range l.budgets {
-		if over(b) && b.Left <= int64(l.uncountedLocked(b.told)) {
+		if over(b) && b.Left <= l.usedLocked(b) {
 			l.narrowLocked(now)
 		}
 	}

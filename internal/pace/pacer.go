@@ -23,10 +23,11 @@ import (
 
 // Options are the settings of [New].
 type Options[R any] struct {
-	Cost    func(R) int   // in the limiter; nil for 1
-	MaxWait time.Duration // how long a request may wait; 0 for as long as its context allows
-	MaxKeys int           // for how many keys it is remembered what servers said; 0 for DefaultMaxKeys
-	Longest time.Duration // the longest wait that servers are believed; 0 for MaxWait
+	Cost    func(R) int               // in the limiter; nil for 1
+	MaxWait time.Duration             // how long a request may wait; 0 for as long as its context allows
+	MaxKeys int                       // for how many keys it is remembered what servers said; 0 for DefaultMaxKeys
+	Units   func(context.Context) int // what a request counts in budgets that count units; nil for 1
+	Longest time.Duration             // the longest wait that servers are believed; 0 for MaxWait
 }
 
 // DefaultMaxKeys is the MaxKeys of options that give none.
@@ -53,7 +54,11 @@ func New[R any](pkg string, l ratelimit.Reserver[R], opts Options[R]) *Pacer[R] 
 // Arrive puts a request at the end of its key's queue. The caller leaves it when it is
 // done, with [Pacer.Leave].
 func (pc *Pacer[R]) Arrive(ctx context.Context, key string) *Place {
-	return pc.line(key).arrive(ctx, pc.opts.MaxWait)
+	units := 1
+	if pc.opts.Units != nil {
+		units = max(0, pc.opts.Units(ctx))
+	}
+	return pc.line(key).arrive(ctx, int64(units), pc.opts.MaxWait)
 }
 
 // Await waits until the request may be sent. It has left the queue then. The error wraps

@@ -55,6 +55,8 @@ type world struct {
 	keys    int           // how many there are
 	forgets bool          // fewer keys than that are remembered
 
+	arriving sync.Mutex
+
 	mu      sync.Mutex
 	failure string // the first
 	arrived int
@@ -102,7 +104,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.slow = []time.Duration{0, 0, time.Millisecond, time.Second}[w.upTo(4)]
 	w.hurry = w.upTo(2) == 0
 	w.keys, w.forgets = 1+w.upTo(3), w.upTo(3) == 0
-	var opts pace.Options[*request]
+	opts := pace.Options[*request]{Units: func(context.Context) int { return w.upTo(4) }}
 	if w.forgets {
 		opts.MaxKeys = 1
 	}
@@ -274,11 +276,13 @@ func (w *world) serve(r *request) {
 			time.AfterFunc(w.span(20*time.Second), cancel)
 		}
 	}
-	w.mu.Lock() // tickets in the order of arrival
+	w.arriving.Lock() // tickets in the order of arrival
 	p := w.pacer.Arrive(ctx, r.key)
+	w.mu.Lock()
 	w.arrived++
 	r.ticket = w.arrived
 	w.mu.Unlock()
+	w.arriving.Unlock()
 	queued := time.Now()
 	defer w.leave(p)
 	for tries := w.upTo(4); ; tries-- {
@@ -378,6 +382,7 @@ func (w *world) budgets() (budgets []pace.Budget) {
 	for range 1 + w.upTo(2) {
 		budgets = append(budgets, pace.Budget{
 			Policy: fmt.Sprint(w.upTo(2)),
+			Units:  w.upTo(2) == 0,
 			Left:   int64(w.upTo(4)),
 			Until:  time.Now().Add(w.span(10 * time.Second)),
 		})
