@@ -6,17 +6,20 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"time"
 
 	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/ratelimit"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/time/rate"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
@@ -36,6 +39,19 @@ var grpcPeers = []struct {
 	}},
 	{"grpclimit-address", func(s setup) grpc.UnaryServerInterceptor {
 		return must(grpclimit.PerIP(limitOf(s), nil)).UnaryServerInterceptor()
+	}},
+	{"hand-written-all", func(s setup) grpc.UnaryServerInterceptor {
+		one := newTimeLimiter(s)
+		return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if one.Allow() {
+				return handler(ctx, req)
+			}
+			st, err := status.New(codes.ResourceExhausted, "rate limit exceeded").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)})
+			if err != nil {
+				return nil, err
+			}
+			return nil, st.Err()
+		}
 	}},
 	{"go-grpc-middleware-all", func(s setup) grpc.UnaryServerInterceptor {
 		one := newTimeLimiter(s)
@@ -138,6 +154,27 @@ func BenchmarkGRPC(b *testing.B) {
 	}
 	for _, p := range grpcPeers {
 		b.Run("call=loopback/peer="+p.name, func(b *testing.B) { measureCalls(b, overLoopback(b, p.new(setup{}))) })
+	}
+}
+
+// BenchmarkGRPCDenial measures a denied unary call: the interceptor alone, and a whole call over the
+// loopback interface. Of all of them, grpclimit's and the hand-written one tell when to retry.
+func BenchmarkGRPCDenial(b *testing.B) {
+	for _, p := range grpcPeers {
+		if i := p.new(setup{shut: true}); i != nil {
+			b.Run("call=direct/peer="+p.name, func(b *testing.B) { measureDenials(b, direct(i)) })
+			b.Run("call=loopback/peer="+p.name, func(b *testing.B) { measureDenials(b, overLoopback(b, i)) })
+		}
+	}
+}
+
+func measureDenials(b *testing.B, call func() error) {
+	_ = call() // which may be the allowed one
+	b.ReportAllocs()
+	for b.Loop() {
+		if call() == nil {
+			b.Fatal("allowed")
+		}
 	}
 }
 

@@ -2,18 +2,23 @@ package grpclimit_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 // incoming is the context of a server's handler.
@@ -66,5 +71,75 @@ func TestAnAllowedUnaryCallAllocatesAtMostTwice(t *testing.T) {
 				}
 			}), 2.0)
 		})
+	}
+}
+
+// noTrailers is where a server's interceptor sets trailers.
+type noTrailers struct{ grpc.ServerTransportStream }
+
+func (noTrailers) SetTrailer(metadata.MD) error { return nil }
+
+// What depends on the limit only is made once. A flood is denied for as long as the same
+// answer holds.
+func TestADenialAllocatesLittle(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	ctx := grpc.NewContextWithServerTransportStream(incoming(tcp("10.0.0.1:4711")), noTrailers{})
+	handler := func(_ context.Context, req any) (any, error) { return req, nil }
+	for name, row := range map[string]struct {
+		limit ratelimit.Limit
+		step  time.Duration // of the clock, before each call
+		most  float64
+	}{
+		"the same wait":   {ratelimit.TokenBucket(ratelimit.PerHour(1), 1).Named("hourly"), 0, 6},
+		"another wait":    {ratelimit.TokenBucket(ratelimit.PerDay(1), 1).Named("daily"), time.Millisecond, 16},
+		"never again":     {ratelimit.Blocked(), 0, 8},
+		"no name":         {ratelimit.FixedWindow(ratelimit.PerHour(1)), 0, 6},
+		"a sliding count": {ratelimit.SlidingCounter(ratelimit.PerHour(1)), 0, 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := new(ratelimittest.Clock)
+			l, err := ratelimit.New(row.limit, &ratelimit.Options[string]{Clock: clock})
+			require.NoError(t, err)
+			call := interceptor(t, ratelimit.Map(l, everyone), grpclimit.Options{}).UnaryServerInterceptor()
+			_, _ = call(ctx, nil, info, handler)
+			assert.LessOrEqual(t, testing.AllocsPerRun(1000, func() {
+				clock.Advance(row.step)
+				if _, err := call(ctx, nil, info, handler); err == nil {
+					t.Fatal("allowed")
+				}
+			}), row.most)
+		})
+	}
+}
+
+// The answers that calls share are each its own limit's and wait's.
+func TestSharedAnswersAreRight(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	limits := []ratelimit.Limit{
+		ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("a"), ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("a"),
+		ratelimit.FixedWindow(ratelimit.PerDay(1)).Named("b"),
+	}
+	l, err := ratelimit.New(limits[0], &ratelimit.Options[string]{Clock: clock, LimitFor: func(key string) ratelimit.Limit { return limits[key[0]-'0'] }})
+	require.NoError(t, err)
+	call := interceptor(t, ratelimit.Map(l, grpclimit.Metadata("key")), grpclimit.Options{}).UnaryServerInterceptor()
+	for _, key := range []string{"0", "1", "1", "2"} {
+		_, err := call(incoming(nil, "key", key), nil, info, answering(nil))
+		require.NoError(t, err)
+	}
+	for range 3 {
+		for range 2 {
+			for i, name := range []string{"a", "a", "b"} {
+				_, err := call(incoming(nil, "key", fmt.Sprint(i)), nil, info, unreachable(t))
+				st := status.Convert(err)
+				require.Equal(t, "rate limit exceeded: "+name, st.Message())
+				require.Len(t, st.Details(), 2)
+				retry, quota := st.Details()[0].(*errdetails.RetryInfo), st.Details()[1].(*errdetails.QuotaFailure)
+				require.Equal(t, limits[i].Rate.Per-clock.Now(), retry.RetryDelay.AsDuration())
+				require.Equal(t, limits[i].Rate.Units, int(quota.Violations[0].QuotaValue))
+			}
+		}
+		clock.Advance(1_234_000_000)
 	}
 }

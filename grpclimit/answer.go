@@ -2,7 +2,6 @@ package grpclimit
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"strconv"
 	"time"
@@ -10,10 +9,8 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/undecided"
 )
@@ -34,15 +31,16 @@ func (r *refusal) Unwrap() error              { return r.cause }
 func (i *Interceptor) refuse(e *event, t trailers) error {
 	switch e.Outcome {
 	case edge.Denied:
-		message, wait := "rate limit exceeded", e.Decision.RetryAfter
+		text, wait := i.textOf(&e.Decision.Limit), e.Decision.RetryAfter
+		message := text.denied
 		if e.Decision.Allowed {
-			message, wait = "the rate limit delays the call beyond its deadline", e.Decision.Delay
+			message, wait = text.delayed, e.Decision.Delay
 		}
-		wait = i.spread(e.Request, wait)
-		return finish(e, t, limited(e.Decision.Limit, message, wait), pushbackOf(wait), i.opts.OnDenied)
+		answer := text.answer(message, i.spread(e.Request, wait))
+		return finish(e, t, answer.status, answer.pushback, i.opts.OnDenied)
 	case edge.Exceeds:
-		answer := limited(e.Decision.Limit, "the call costs more than its limit ever allows: do not retry", 0)
-		return finish(e, t, answer, never, i.opts.OnExceeds)
+		text := i.textOf(&e.Decision.Limit)
+		return finish(e, t, text.answer(text.exceeds, 0).status, never, i.opts.OnExceeds)
 	}
 	answer, pushback := i.undecided(e)
 	return finish(e, t, answer, pushback, i.opts.OnError)
@@ -74,7 +72,7 @@ func (i *Interceptor) undecided(e *event) (answer *status.Status, pushback strin
 	}
 	answer = status.New(codes.Unavailable, "the rate limiter is not available")
 	wait := i.spread(e.Request, e.Decision.RetryAfter)
-	return detailed(answer, retryInfo(wait)), pushbackOf(wait)
+	return retryLater(answer, wait), pushbackOf(wait)
 }
 
 const badKey = "the key that calls are limited by is missing or malformed"
@@ -86,58 +84,20 @@ func gone(ctx context.Context) error {
 	return &refusal{status: status.FromContextError(ctx.Err()), cause: ctx.Err(), byClient: true}
 }
 
-// limited is RESOURCE_EXHAUSTED that names the limit. It tells when to retry if the wait
-// is known.
-func limited(limit ratelimit.Limit, message string, wait time.Duration) *status.Status {
-	name := limit.Name
-	if name == "" {
-		name = "default"
-	}
-	quota := &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{
-		Subject:     name,
-		Description: describe(limit),
-		QuotaId:     name,
-		QuotaValue:  int64(limit.Capacity()),
-	}}}
-	return detailed(status.New(codes.ResourceExhausted, message+": "+name), retryInfo(wait), quota)
-}
-
-// describe says what a limit allows, without its name. It is empty if that is not known.
-func describe(limit ratelimit.Limit) string {
-	switch limit.Algorithm {
-	case ratelimit.AlgorithmBlocked:
-		return "blocked"
-	case 0, ratelimit.AlgorithmUnlimited:
-		return ""
-	}
-	return fmt.Sprintf("%d per %v, %d at once", limit.Rate.Units, limit.Rate.Per, limit.Capacity())
-}
-
-// detailed returns a status with details, of which nil ones are left out.
-func detailed(s *status.Status, details ...protoadapt.MessageV1) *status.Status {
-	var known []protoadapt.MessageV1
-	for _, d := range details {
-		if d != nil {
-			known = append(known, d)
-		}
-	}
-	if with, err := s.WithDetails(known...); err == nil {
-		return with
-	}
-	return s // cannot happen: the messages are well-formed, and the code is not OK
-}
-
-// retryInfo tells when to retry, rounded up to a millisecond. It is nil if that is not
-// known.
-func retryInfo(wait time.Duration) protoadapt.MessageV1 {
+// retryLater returns the status with a RetryInfo, if the wait is known.
+func retryLater(s *status.Status, wait time.Duration) *status.Status {
 	if wait <= 0 {
-		return nil
+		return s
 	}
 	ms := milliseconds(wait)
-	return &errdetails.RetryInfo{RetryDelay: &durationpb.Duration{
+	info := &errdetails.RetryInfo{RetryDelay: &durationpb.Duration{
 		Seconds: ms / 1000,
 		Nanos:   int32(ms % 1000 * int64(time.Millisecond)),
 	}}
+	if with, err := s.WithDetails(info); err == nil {
+		return with
+	}
+	return s // cannot happen: the message is well-formed, and the code is not OK
 }
 
 // milliseconds rounds up.

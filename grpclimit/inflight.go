@@ -187,7 +187,7 @@ func (i *Inflight[K]) answer(c *Call, refused edge.Refusal) (s *status.Status, p
 		return status.FromContextError(c.Context().Err()), ""
 	case edge.NoRoom, edge.TableFull:
 		s = status.New(codes.Unavailable, "too many calls at the same time")
-		return detailed(s, retryInfo(refused.Wait)), pushbackOf(refused.Wait)
+		return retryLater(s, refused.Wait), pushbackOf(refused.Wait)
 	case edge.TooLarge:
 		return status.New(codes.ResourceExhausted, "the call needs more than there ever is: do not retry"), never
 	case edge.BadKey:

@@ -16,10 +16,9 @@ type trailers struct {
 
 // set adds one trailer. It has no effect outside of a server.
 func (t trailers) set(key, value string) {
-	md := metadata.MD{key: {value}}
 	if t.stream != nil {
-		t.stream.SetTrailer(md)
-		return
+		t.stream.SetTrailer(metadata.MD{key: {value}})
+	} else if s := grpc.ServerTransportStreamFromContext(t.ctx); s != nil {
+		_ = s.SetTrailer(metadata.MD{key: {value}}) // fails if the call has ended
 	}
-	_ = grpc.SetTrailer(t.ctx, md)
 }

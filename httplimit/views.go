@@ -2,12 +2,10 @@ package httplimit
 
 import (
 	"net/http"
-	"sync"
 	"sync/atomic"
 
-	"github.com/puzpuzpuz/xsync/v4"
-
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/edge"
 )
 
 // views keeps how limits are written: those that the limiter lists, and those that it has
@@ -17,14 +15,14 @@ type views struct {
 	ask   func() []ratelimit.Limit // the limiter for its limits; nil if it does not list them
 	named bool                     // the names must differ
 	known atomic.Pointer[list]
-	plans planCache
+	plans edge.Recent[ratelimit.Limit, *view]
 }
 
 // init asks the limiter for its limits, and checks that they can be told.
 func (v *views) init(limiter ratelimit.Limiter[*http.Request], o *Options) error {
 	v.unit, v.named = o.QuotaUnit, o.Dialect == DialectDraft11
 	v.known.Store(new(list))
-	v.plans.clear()
+	v.plans.Clear()
 	l, ok := limiter.(interface{ Limits() []ratelimit.Limit })
 	if !ok {
 		return nil
@@ -54,7 +52,7 @@ func (v *views) of(limit *ratelimit.Limit) *view {
 	if found := v.known.Load().find(limit); found != nil {
 		return found
 	}
-	if found := v.plans.find(limit); found != nil {
+	if found, ok := v.plans.Find(*limit); ok {
 		return found
 	}
 	return v.learn(limit)
@@ -69,7 +67,7 @@ func (v *views) learn(limit *ratelimit.Limit) *view {
 		return found
 	}
 	plan := known.with(*limit, v.writer)
-	v.plans.add(limit, plan)
+	v.plans.Add(*limit, plan)
 	return plan
 }
 
@@ -84,50 +82,5 @@ func (v *views) refresh() {
 		return
 	}
 	v.known.Store(v.list(limits))
-	v.plans.clear()
-}
-
-// maxPlans is how many plans a planCache is sure to keep.
-const maxPlans = 16 << 10
-
-// planCache keeps the views of the plans that were used last, in two generations. If the
-// young one is full it becomes the old one, whose plans are forgotten unless they were
-// used since. Reading takes no lock.
-type planCache struct {
-	mu         sync.Mutex // held to replace the generations
-	young, old atomic.Pointer[generation]
-}
-
-type generation = xsync.Map[ratelimit.Limit, *view]
-
-func (c *planCache) clear() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.young.Store(xsync.NewMap[ratelimit.Limit, *view]())
-	c.old.Store(xsync.NewMap[ratelimit.Limit, *view]())
-}
-
-func (c *planCache) find(limit *ratelimit.Limit) *view {
-	if v, ok := c.young.Load().Load(*limit); ok {
-		return v
-	}
-	v, ok := c.old.Load().Load(*limit)
-	if ok {
-		c.add(limit, v)
-	}
-	return v
-}
-
-func (c *planCache) add(limit *ratelimit.Limit, v *view) {
-	young := c.young.Load()
-	young.Store(*limit, v)
-	if young.Size() <= maxPlans {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.young.Load() == young {
-		c.old.Store(young)
-		c.young.Store(xsync.NewMap[ratelimit.Limit, *view]())
-	}
+	v.plans.Clear()
 }
