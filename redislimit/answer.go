@@ -112,17 +112,17 @@ func (p *plan) usualSize() int {
 	case kindLog:
 		return digestSize
 	case kindCounter:
-		return 51
+		return wideSize
 	}
-	return 44
+	return stateSize
 }
 
 // unpack reads a state as it is stored.
 func (c *charge) unpack(raw string, reading int64) error {
-	c.now, c.state = max(reading, get7(raw[15:])), meter.State{At: get7(raw[22:]), N: get7(raw[29:])}
-	c.gen, c.changes = get3(raw[36:]), raw[39]
-	if len(raw) > 44 {
-		c.state.M = get7(raw[44:])
+	c.now, c.state = max(reading, get7(raw[stateLast:])), meter.State{At: get7(raw[stateAt:]), N: get7(raw[stateN:])}
+	c.gen, c.changes = get3(raw[stateGen:]), raw[stateChanges]
+	if len(raw) > stateSize {
+		c.state.M = get7(raw[stateM:])
 	}
 	if c.plan.isBucket() && c.state.N >= c.plan.units { // where whole µs deny, the script does not look
 		return failure{code: answerNotOurs}.err(c.plan.limit.Name)
@@ -132,9 +132,9 @@ func (c *charge) unpack(raw string, reading int64) error {
 
 // digest reads what is told of a state.
 func (c *charge) digest(s string) {
-	c.gen, c.changes, c.now = get3(s), s[3], get7(s[4:])
-	c.state = meter.State{At: get7(s[11:]), N: get7(s[18:]), M: get7(s[25:])}
-	c.newest = get7(s[32:])
+	c.gen, c.changes, c.now = get3(s), s[digestChanges], get7(s[digestNow:])
+	c.state = meter.State{At: get7(s[digestAt:]), N: get7(s[digestN:]), M: get7(s[digestM:])}
+	c.newest = get7(s[digestNewest:])
 	if c.plan.kind == kindLog {
 		c.state.M, c.newest = 0, c.state.M
 	} else if c.newest > c.now && !c.plan.meter.Delays() {

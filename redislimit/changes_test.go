@@ -47,7 +47,7 @@ func newChanger(t *testing.T, client *redis.Client, seed uint64) *changer {
 // expire deletes the key once its time to live has passed on the test's clock.
 func (c *changer) expire() {
 	key := c.remote.space.key(twinKey)
-	raw, err := c.client.GetRange(context.Background(), key, 40, 43).Bytes()
+	raw, err := c.client.GetRange(context.Background(), key, stateExpiry, stateSize-1).Bytes()
 	require.NoError(c.t, err)
 	if len(raw) == 4 && c.remote.clock() >= (int64(binary.BigEndian.Uint32(raw))+1)*1e6 {
 		c.note("the key expires")

@@ -126,7 +126,7 @@ func fuzzStep(t *testing.T, l *Limiter, key string, cost, ahead int64) {
 func TestScriptsDivideExactly(t *testing.T) {
 	client := startServer(t).client()
 	rng := rand.New(rand.NewPCG(3, 4))
-	program := "#!lua\n" + lua("arith") + "\nlocal q, r = muldiv(tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]))\nreturn string.format('%.0f %.0f', q, r)"
+	program := "#!lua\n" + blocks{luaFiles}.lua("arith") + "\nlocal q, r = muldiv(tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]))\nreturn string.format('%.0f %.0f', q, r)"
 	figure := func() int64 { return rng.Int64N(1<<uint(1+rng.IntN(52))) + 1 }
 	figures := []int64{1, 2, 3, most, most - 1, most / 3, century, century - 1}
 	pick := func() int64 {

@@ -243,3 +243,69 @@ func TestALineKeepsItsOrder(t *testing.T) {
 	}
 	assert.Equal(t, line{}, l.line)
 }
+
+// counting is a hook that counts what it sees.
+type counting struct {
+	redis.Hook
+	calls, pipelines atomic.Int64
+}
+
+func (h *counting) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *counting) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h.calls.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (h *counting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		_ = fmt.Sprint(cmds) // as a tracer does: that is no sending
+		h.pipelines.Add(1)
+		return next(ctx, cmds)
+	}
+}
+
+func TestHooksRunForCalls(t *testing.T) {
+	s := startServer(t)
+	for _, heeds := range []bool{false, true} {
+		client := redis.NewClient(&redis.Options{Addr: s.addr, ContextTimeoutEnabled: heeds})
+		defer client.Close()
+		var own, given counting
+		client.AddHook(&own)
+		l, err := New(client, perMinute(1000), &Options{Name: "hooks", Timeout: 20 * time.Second, Hooks: []redis.Hook{&given}})
+		require.NoError(t, err)
+		stack, err := All(By(l, identity))
+		require.NoError(t, err)
+		require.True(t, l.Allow("k", 1))
+		require.True(t, stack.Allow("k", 1))
+		seen := &given
+		if heeds {
+			seen = &own
+		}
+		assert.GreaterOrEqual(t, seen.calls.Load(), int64(2))
+		var wg sync.WaitGroup
+		for range 200 {
+			wg.Go(func() { assert.True(t, l.Allow("k", 1)) })
+		}
+		wg.Wait()
+		assert.Positive(t, seen.pipelines.Load())
+		assert.Equal(t, heeds, own.calls.Load()+own.pipelines.Load() > 0)
+		assert.Equal(t, !heeds, given.calls.Load()+given.pipelines.Load() > 0)
+	}
+}
+
+// A client that heeds deadlines is used as it is, and bounded all the same.
+func TestAClientThatHeedsDeadlinesIsBounded(t *testing.T) {
+	s := startServer(t)
+	client := redis.NewClient(&redis.Options{Addr: s.addr, ContextTimeoutEnabled: true})
+	defer client.Close()
+	l := defaults(t, client)
+	warm(t, l)
+	s.pause(t)
+	defer s.resume(t)
+	err := promptly(t, taking(l))
+	assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	assert.ErrorIs(t, err, ErrUnanswered)
+}

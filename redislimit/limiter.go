@@ -52,7 +52,7 @@ func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*L
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{remote: remote{sender: newSender(client, o.Timeout, o.Batch)}, space: space, limitFor: o.LimitFor,
+	l := &Limiter{remote: remote{sender: newSender(client, o.Timeout, o.Batch, o.Hooks), scripts: current}, space: space, limitFor: o.LimitFor,
 		onDecision: o.OnDecision, maxLog: o.MaxLog}
 	l.use(p)
 	return l, nil
@@ -233,7 +233,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	_, err := l.sender.eval(ctx, &ticket{script: resetScript, keys: []string{l.space.key(key)}})
+	_, err := l.sender.eval(ctx, &ticket{script: l.scripts.reset, keys: []string{l.space.key(key)}})
 	return err
 }
 

@@ -55,6 +55,12 @@ type Options struct {
 	// must be 1: such a proxy sends all keys of a call to the server of the first.
 	Batch int
 
+	// Hooks run for the calls of this limiter on a *redis.Client without
+	// ContextTimeoutEnabled, whose own hooks do not: such a client would not heed the
+	// Timeout, so the limiter works on a clone of it, which has none. All other clients run
+	// their own hooks, and these are not used. A Layered has those of its first layer.
+	Hooks []redis.Hook
+
 	// OnDecision is called after each Allow, Take, Reserve and Wait, with what was
 	// decided, in the caller's goroutine. It is not called by Peek. If nil, nothing is.
 	OnDecision func(ratelimit.Event[string])

@@ -9,15 +9,6 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// The first byte of a state, which no text begins with.
-const (
-	kindToken   = 0xF8
-	kindLeaky   = 0xF9
-	kindFixed   = 0xFA
-	kindLog     = 0xFB
-	kindCounter = 0xFC
-)
-
 var kinds = map[ratelimit.Algorithm]byte{
 	ratelimit.AlgorithmTokenBucket:    kindToken,
 	ratelimit.AlgorithmLeakyBucket:    kindLeaky,

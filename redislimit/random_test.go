@@ -106,12 +106,11 @@ func randomClients(t *testing.T, s *server, proxy *moodyProxy) map[string]redis.
 	return clients
 }
 
-// ledger is what the callers of one key have been told.
+// told is what the callers of one key have been told.
 type told struct {
-	mu                sync.Mutex
-	cost              int
-	allowed, perhaps  int // calls
-	calls, unanswered int
+	mu                      sync.Mutex
+	cost                    int
+	calls, allowed, perhaps int
 }
 
 // Each key has its own cost. So a key whose spending is no multiple of that was charged for

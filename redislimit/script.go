@@ -4,21 +4,50 @@ import (
 	"crypto/sha1"
 	"embed"
 	"encoding/hex"
+	"fmt"
+	"io/fs"
 	"strings"
 )
 
 //go:embed lua
 var luaFiles embed.FS
 
-// lua returns blocks of the scripts, one after the other. Each knows those before it.
-func lua(names ...string) string {
+// current are the scripts of this version.
+var current = newScripts(luaFiles)
+
+// scripts are all that one version of this package runs.
+type scripts struct {
+	settle, reset *script
+	one           map[byte]*decider // for a decision on one key, by its kind
+	many          *decider
+}
+
+func newScripts(files fs.FS) *scripts {
+	b := blocks{files}
+	s := &scripts{
+		settle: newScript("", b.lua("clock"), b.lua(library...), b.lua("settle")),
+		reset:  newScript(allowOOM, b.lua("reset")),
+		one:    make(map[byte]*decider),
+		many:   b.decider(b.quickMany),
+	}
+	for kind := range meters {
+		s.one[kind] = b.deciderOne(kind)
+	}
+	return s
+}
+
+// blocks are what scripts are made of: files of Lua.
+type blocks struct{ files fs.FS }
+
+// lua returns blocks, one after the other. Each knows those before it.
+func (f blocks) lua(names ...string) string {
 	var b strings.Builder
 	for _, name := range names {
-		text, err := luaFiles.ReadFile("lua/" + name + ".lua")
+		text, err := fs.ReadFile(f.files, "lua/"+name+".lua")
 		if err != nil {
 			panic(err) // a block that is not embedded: no test would pass
 		}
-		b.Write(text)
+		b.WriteString(named(string(text)))
 		b.WriteByte('\n')
 	}
 	return b.String()
@@ -46,49 +75,35 @@ const (
 	allowOOM = " flags=allow-oom"
 )
 
-var (
-	library  = lua("arith", "bucket", "window", "counter", "log", "state", "book", "carry", "load")
-	deciding = library + lua("decide")
-
-	settleScript = newScript("", lua("clock"), library, lua("settle"))
-	resetScript  = newScript(allowOOM, lua("reset"))
-	decideMany   = newDecider(quickMany)
-	decideOne    = map[byte]*decider{
-		kindToken:   newDeciderOne(kindToken),
-		kindLeaky:   newDeciderOne(kindLeaky),
-		kindFixed:   newDeciderOne(kindFixed),
-		kindLog:     newDeciderOne(kindLog),
-		kindCounter: newDeciderOne(kindCounter),
-	}
-)
+var library = []string{"arith", "bucket", "window", "counter", "log", "state", "book", "carry", "load"}
 
 // general returns the general case, as a function within the script: a script's own variables
 // take time for each of them, whether it comes to use them or not.
-func general(last string) string {
-	return "return (function()\n" + deciding + lua(last) + "end)()\n"
+func (f blocks) general(last string) string {
+	return "return (function()\n" + f.lua(library...) + f.lua("decide", last) + "end)()\n"
 }
 
 // decider is a script that decides: to spend now, to book ahead else, and to look.
 type decider struct{ take, keep, peek *script }
 
-// newDecider puts the usual case, which returns, before the general one, whose
+// decider puts the usual case, which returns, before the general one, whose
 // definitions alone take Redis longer than a usual decision.
-func newDecider(quick func(op byte) string) *decider {
+func (f blocks) decider(quick func(op byte) string) *decider {
 	one := func(flags string, op byte) *script {
-		return newScript(flags, lua("clock"), quick(op), general("run"))
+		return newScript(flags, f.lua("clock"), quick(op), f.general("run"))
 	}
 	return &decider{one("", opTake), one("", opKeep), one(noWrites, opPeek)}
 }
 
-// newDeciderOne returns how to decide on one key, alone and with others.
-func newDeciderOne(kind byte) *decider {
-	d, u := newDecider(quickOne(kind)), usuals[kind]
+// deciderOne returns how to decide on one key, alone and with others.
+func (f blocks) deciderOne(kind byte) *decider {
+	d, u := f.decider(f.quickOne(kind)), f.usual(kind)
 	may := ""
 	if kind == kindLog {
-		may = quick("may")
+		may = f.quick("may")
 	}
-	text := may + fill(quick("crowd"), "JUDGE", u.judge, "SPEND", u.spend, "STORE", quick("store"))
-	d.take.crowd = newScript("", lua("clock"), text, general("crowd"))
+	text := may + fill(f.quick("crowd"), "JUDGE", u.judge, "SPEND", u.spend, "STORE", f.quick("store"))
+	d.take.crowd = newScript("", f.lua("clock"), text, f.general("crowd"))
 	return d
 }
 
@@ -96,47 +111,55 @@ func newDeciderOne(kind byte) *decider {
 // is spent and written.
 type usual struct{ judge, spend string }
 
-var usuals = map[byte]usual{
-	kindToken:   {quick("bucket"), quick("spend_bucket", "write")},
-	kindLeaky:   {quick("bucket", "leaky"), quick("spend_bucket", "write")},
-	kindFixed:   {quick("load", "read", "fixed"), quick("spend_fixed", "write")},
-	kindLog:     {quick("load_log", "read", "log"), quick("spend_log")},
-	kindCounter: {quick("load", "read", "counter"), quick("spend_counter", "write")},
+func (f blocks) usual(kind byte) usual {
+	switch kind {
+	case kindToken:
+		return usual{f.quick("bucket"), f.quick("spend_bucket", "write")}
+	case kindLeaky:
+		return usual{f.quick("bucket", "leaky"), f.quick("spend_bucket", "write")}
+	case kindFixed:
+		return usual{f.quick("load", "read", "fixed"), f.quick("spend_fixed", "write")}
+	case kindLog:
+		return usual{f.quick("load_log", "read", "log"), f.quick("spend_log")}
+	case kindCounter:
+		return usual{f.quick("load", "read", "counter"), f.quick("spend_counter", "write")}
+	}
+	panic(fmt.Sprintf("redislimit: kind %#x", kind))
 }
 
 // quickOne returns the usual case for one key.
-func quickOne(kind byte) func(op byte) string {
-	u := usuals[kind]
+func (f blocks) quickOne(kind byte) func(op byte) string {
+	u := f.usual(kind)
 	return func(op byte) string {
-		denied := quick("denied")
+		denied := f.quick("denied")
 		switch {
 		case op == opPeek:
-			return fill(quick("one"), "JUDGE", u.judge, "DENIED", denied, "SPEND", "", "STORE", "")
+			return fill(f.quick("one"), "JUDGE", u.judge, "DENIED", denied, "SPEND", "", "STORE", "")
 		case op == opKeep && kind != kindLeaky && kind != kindLog:
-			denied = quick("unusual")
+			denied = f.quick("unusual")
 		}
-		return fill(quick("one"), "JUDGE", u.judge, "DENIED", denied, "SPEND", u.spend, "STORE", quick("store"))
+		return fill(f.quick("one"), "JUDGE", u.judge, "DENIED", denied, "SPEND", u.spend, "STORE", f.quick("store"))
 	}
 }
 
 // quickMany returns the usual case for several keys, of which none books ahead but leaky
 // buckets.
-func quickMany(op byte) string {
-	text := quick("many")
+func (f blocks) quickMany(op byte) string {
+	text := f.quick("many")
 	for place, kind := range map[string]byte{"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter} {
-		u := usuals[kind]
+		u := f.usual(kind)
 		if op == opPeek {
 			u.spend = ""
 		}
-		text = fill(text, place, u.judge+fill(quick("take"), "SPEND", u.spend))
+		text = fill(text, place, u.judge+fill(f.quick("take"), "SPEND", u.spend))
 	}
-	return fill(text, "STORE", quick("store"))
+	return fill(text, "STORE", f.quick("store"))
 }
 
 // quick returns blocks of the usual case.
-func quick(names ...string) (text string) {
+func (f blocks) quick(names ...string) (text string) {
 	for _, name := range names {
-		text += lua("quick/" + name)
+		text += f.lua("quick/" + name)
 	}
 	return text
 }
@@ -151,9 +174,9 @@ func fill(text string, places ...string) string {
 
 // scriptFor returns the script for a decision.
 func (s *session) scriptFor(op byte) *script {
-	d := decideMany
+	d := s.scripts.many
 	if len(s.charges) == 1 && !s.charges[0].shadow {
-		d = decideOne[s.charges[0].plan.kind]
+		d = s.scripts.one[s.charges[0].plan.kind]
 		if s.charges[0].cost == 0 {
 			return d.peek
 		}

@@ -15,6 +15,7 @@ type sender struct {
 	timeout time.Duration // below zero: none
 	batch   int           // how many calls share a round trip at most
 	direct  bool          // the client ends its calls at their deadlines by itself
+	hooks   []redis.Hook  // of the clone
 	lane    *lane         // nil if calls do not share round trips
 	slots   chan struct{} // bounds the goroutines of calls that have no lane
 }
@@ -52,21 +53,26 @@ func (t *ticket) answeredSoon(answered <-chan struct{}) bool {
 // later wait, within their own timeout.
 const maxGoroutines = 256
 
-// newSender prepares a client. A *redis.Client is told, on a clone that shares its
-// connections, to heed the deadline of each call: without that it would be its own
-// options that say how long a call blocks. Only its pipelines are never repeated, so
-// only there do calls share round trips.
-func newSender(client redis.UniversalClient, timeout time.Duration, batch int) *sender {
-	s := &sender{user: client, client: client, timeout: timeout, batch: batch, slots: make(chan struct{}, maxGoroutines)}
+// newSender prepares a client. A *redis.Client that does not heed the deadline of each call is
+// told to, on a clone that shares its connections: without that it would be its own options that
+// say how long a call blocks. A clone has no hooks, but those that are given here. Only its
+// pipelines are never repeated, so only there do calls share round trips.
+func newSender(client redis.UniversalClient, timeout time.Duration, batch int, hooks []redis.Hook) *sender {
+	s := &sender{user: client, client: client, timeout: timeout, batch: batch, hooks: hooks, slots: make(chan struct{}, maxGoroutines)}
 	c, ok := client.(*redis.Client)
 	if !ok || timeout < 0 {
 		return s
 	}
-	clone := c.WithTimeout(timeout)
-	clone.Options().ContextTimeoutEnabled = true
-	s.client, s.direct = clone, true
+	if !c.Options().ContextTimeoutEnabled {
+		c = c.WithTimeout(timeout)
+		c.Options().ContextTimeoutEnabled = true
+		for _, h := range hooks {
+			c.AddHook(h)
+		}
+	}
+	s.client, s.direct = c, true
 	if batch > 1 {
-		s.lane = newLane(clone, batch)
+		s.lane = newLane(c, batch)
 	}
 	return s
 }
@@ -76,7 +82,7 @@ func (s *sender) within(timeout time.Duration) *sender {
 	if timeout == s.timeout {
 		return s
 	}
-	return newSender(s.user, timeout, s.batch)
+	return newSender(s.user, timeout, s.batch, s.hooks)
 }
 
 // eval runs a ticket's script within the timeout, in one round trip if the server knows it. It

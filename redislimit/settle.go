@@ -9,7 +9,8 @@ import (
 
 // remote is what is needed to run scripts for one limiter or stack.
 type remote struct {
-	sender *sender
+	sender  *sender
+	scripts *scripts
 
 	clock func() int64 // in tests only: the time in µs, above 0, instead of the server's
 	grace int64        // in tests only: µs that keys live longer, since that clock is not Redis's
@@ -76,7 +77,7 @@ func (r *remote) settle(keys []string, items []settlement, actual int64) error {
 
 // correct runs the script that settles and adjusts.
 func (r *remote) correct(ctx context.Context, keys []string, payload []byte) error {
-	reply, err := r.sender.eval(ctx, &ticket{script: settleScript, keys: keys, payload: payload, test: r.testWords()})
+	reply, err := r.sender.eval(ctx, &ticket{script: r.scripts.settle, keys: keys, payload: payload, test: r.testWords()})
 	if err == nil && len(reply) > 1 && reply[0] >= answerWrongType {
 		return failureOf(reply).err("")
 	}

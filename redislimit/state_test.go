@@ -315,10 +315,10 @@ func TestAPartOfAMicrosecondIsLessThanOne(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, l.Allow("good", 10))
 		good := f.client.Get(t.Context(), l.space.key("good")).Val()
-		full := good[:29] + good[1:8] + good[36:] // as many parts as units
+		full := good[:stateN] + good[stateUnits:statePer] + good[stateGen:] // as many parts as units
 		for name, at := range map[string]int64{"denied": f.now() + int64(time.Hour/time.Microsecond), "allowed": f.now() - 1} {
 			t.Run(limit.Name+"/"+name, func(t *testing.T) {
-				value := full[:22] + string(put7(nil, at)) + full[29:]
+				value := full[:stateAt] + string(put7(nil, at)) + full[stateN:]
 				require.NoError(t, f.client.Set(t.Context(), l.space.key("k"), value, 0).Err())
 				f.refuses(l, stack, l.space.key("k"), limit.Name)
 				assert.Equal(t, value, f.client.Get(t.Context(), l.space.key("k")).Val())
@@ -351,12 +351,14 @@ func (f *fixture) refuses(l *Limiter, stack *Layered[string], key, name string) 
 }
 
 func TestAGeneralDecisionIsTheQuickOne(t *testing.T) {
-	one, general := decideOne, newDecider(func(byte) string { return "" })
-	decideOne = make(map[byte]*decider)
-	for kind := range one {
-		decideOne[kind] = general
+	usual, general := current, blocks{luaFiles}.decider(func(byte) string { return "" })
+	all := *usual
+	all.one = make(map[byte]*decider)
+	for kind := range usual.one {
+		all.one[kind] = general
 	}
-	t.Cleanup(func() { decideOne = one })
+	current = &all
+	t.Cleanup(func() { current = usual })
 	verdicts(t)
 	config := suiteOf(startServer(t).client(), new(ratelimittest.Clock))
 	config.Histories = histories(6)

@@ -2,9 +2,6 @@ package redislimit
 
 import "math/rand/v2"
 
-// What is sent to a script, and what it answers, is packed: big-endian whole numbers
-// without names. Lua reads them with struct.unpack.
-
 // The first byte of a call, for the script that decides …
 const (
 	opTake = 0 // what is booked ahead is not to be given back
@@ -32,14 +29,6 @@ const (
 const (
 	quickDenied  = '-'
 	quickAllowed = '+'
-)
-
-const (
-	headSize   = 1 + 1
-	askSize    = 2 + 15 + 9*7
-	settleSize = 3 + 3 + 4*7 + 1 + 3*7
-	adjustSize = 3 + 4*7
-	digestSize = 1 + 3 + 1 + 5*7
 )
 
 func put7(b []byte, n int64) []byte {

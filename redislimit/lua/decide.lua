@@ -1,5 +1,5 @@
 -- One decision over several keys: all are read and checked first, and written last.
-local PEEK, KEEP = 2, 4
+local PEEK, KEEP = $PEEK, $KEEP
 
 local states = {}
 
@@ -13,11 +13,11 @@ end
 
 local function asked(i)
   local q = {}
-  local pos = 80 * i - 77
+  local pos = $HEAD_SIZE + 1 + $ASK_SIZE * (i - 1)
   local how
   q.key, how, q.kind, q.units, q.per = unpack('>BBBI7I7', ask, pos)
-  q.cost, q.ahead, q.cap, q.since = unpack('>I7I7I7I7', ask, pos + 52)
-  q.shadow = how == 9
+  q.cost, q.ahead, q.cap, q.since = unpack('>I7I7I7I7', ask, pos + $ASK_COST)
+  q.shadow = how == $SHADOW
   q.debt = algorithms[q.kind].debt(q)
   return q
 end
@@ -36,7 +36,7 @@ local function weigh(q, s)
     if q.kind == LEAKY then
       if q.at > s.now then retry = q.at end
       q.at = leaves(q, s, s.now)
-    elseif q.kind == LOG and #s.ats >= q.cap + 2000 and q.at > s.now then
+    elseif q.kind == LOG and #s.ats >= q.cap + $MAX_QUEUED and q.at > s.now then
       q.at = max(q.at, s.ats[1] + q.per + q.ahead) -- no place left to book
     end
     if q.at > s.now and q.ahead < MOST then retry = max(retry, q.at - q.ahead) end
@@ -86,7 +86,7 @@ local function decide(first, last)
       local s, code, text = states[q.key], nil, nil
       if not s then s, code, text = begin(q.key) end
       if not s then
-        parts[i - first + 2] = pack('>B', code) .. string.rep('\0', 39)
+        parts[i - first + 2] = pack('>B', code) .. string.rep('\0', $DIGEST_SIZE - 1)
       else
         if weigh(q, s) and allowed and op ~= PEEK then spend(q, s) end
       end

@@ -1,7 +1,7 @@
 local op, count = unpack('BB', ask)
-local grace, salt = tonumber(argv[4] or 0), tonumber(argv[5] or reading % 16777216)
+local grace, salt = tonumber(argv[4] or 0), tonumber(argv[5] or reading % $GENERATIONS)
 
-local WRONGTYPE, NOTOURS, OTHER = 2, 3, 4
+local WRONGTYPE, NOTOURS, OTHER = $WRONG_TYPE, $NOT_OURS, $OTHER
 
 -- load returns the state of a key, nil if there is none, or why there is no telling.
 local function load(i)

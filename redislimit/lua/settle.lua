@@ -1,5 +1,5 @@
 -- Settling several spendings of one decision, and correcting one key.
-local ADJUST = 1
+local ADJUST = $ADJUST
 
 local states = {}
 
@@ -50,7 +50,7 @@ local function settle()
     states[k] = s
   end
   for i = 1, count do
-    if op == ADJUST then adjustOne(3 + (i - 1) * 31) else settleOne(3 + (i - 1) * 56) end
+    if op == ADJUST then adjustOne($HEAD_SIZE + 1 + $ADJUST_SIZE * (i - 1)) else settleOne($HEAD_SIZE + 1 + $SETTLE_SIZE * (i - 1)) end
   end
   for k, s in pairs(states) do
     if s.dirty then save(KEYS[k], s, reading, grace) end

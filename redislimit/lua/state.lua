@@ -1,20 +1,16 @@
 -- What a key holds, as one string of big-endian whole numbers:
 --
---   tag 1, units 7, per 7, last 7, at 7, n 7, gen 3, changes 1, expiry 4 = 44 bytes
+--   kind 1, units 7, per 7, last 7, at 7, n 7, gen 3, changes 1, expiry 4
 --
--- and m 7 for the counter and the log. 44 bytes are the most that Redis stores in one
--- piece. gen tells a key from the one of that name before it, changes counts the
--- figures that it had, last is the highest clock reading that it recorded, expiry is a
--- second (of the clock) before which Redis keeps it.
+-- and m 7 for the counter and the log. layout.go says what these are, and has the names.
 --
 -- While something is booked ahead there follow base, which is the state before the
 -- oldest booking (at 7, n 7, m 7), ahead 7, and the bookings (at 7, cost 7 each). Up to
 -- the instant ahead, base holds bookings that are not told apart any more.
 -- The log has its spendings there instead: at 7, running sum 7, last 7 each. Its m is
 -- the running sum before the first.
-local TOKEN, LEAKY, FIXED, LOG, COUNTER = 0xF8, 0xF9, 0xFA, 0xFB, 0xFC
+local TOKEN, LEAKY, FIXED, LOG, COUNTER = $TOKEN, $LEAKY, $FIXED, $LOG, $COUNTER
 local algorithms = { [TOKEN] = token, [LEAKY] = leaky, [FIXED] = fixed, [LOG] = log, [COUNTER] = counter }
-local MAXBOOKED = 128
 
 local pack, unpack = struct.pack, struct.unpack
 
@@ -38,9 +34,9 @@ local function rising(raw, pos, format, size, first)
 end
 
 local function parseLog(s, raw)
-  if (#raw - 51) % 21 ~= 0 then return nil end
+  if (#raw - $WIDE_SIZE) % $RECORD_SIZE ~= 0 then return nil end
   local sums
-  s.ats, sums = rising(raw, 52, '>I7I7', 21, s.m)
+  s.ats, sums = rising(raw, $WIDE_SIZE + 1, '>I7I7', $RECORD_SIZE, s.m)
   if not s.ats then return nil end
   local before = s.m
   s.costs, s.m = {}, (sums[#sums] or before) - before
@@ -53,11 +49,11 @@ local function parseLog(s, raw)
 end
 
 local function parseBooked(s, raw, pos)
-  if #raw < pos + 27 or (#raw - pos - 27) % 14 ~= 0 then return nil end
+  if #raw < pos + $BASE_SIZE - 1 or (#raw - pos - $BASE_SIZE + 1) % $BOOKING_SIZE ~= 0 then return nil end
   local b = { newest = 0 }
   b.at, b.n, b.m, s.ahead = unpack('>I7I7I7I7', raw, pos)
   s.base, s.bookedAts, s.bookedCosts = b, {}, {}
-  for p = pos + 28, #raw, 14 do
+  for p = pos + $BASE_SIZE, #raw, $BOOKING_SIZE do
     local at, cost = unpack('>I7I7', raw, p)
     if at < s.newest or cost < 1 or not whole(at, cost) then return nil end
     s.bookedAts[#s.bookedAts + 1], s.bookedCosts[#s.bookedCosts + 1], s.newest = at, cost, at
@@ -70,16 +66,16 @@ end
 
 -- parse returns the state in a string, or nil if it is none.
 local function parse(raw)
-  if #raw < 44 then return nil end
+  if #raw < $STATE_SIZE then return nil end
   local s = { newest = 0, m = 0 }
   s.kind, s.units, s.per, s.last, s.at, s.n, s.gen, s.changes, s.expiry = unpack('>BI7I7I7I7I7I3BI4', raw)
   if not algorithms[s.kind] or s.units < 1 or s.units > MOST or s.per < 1 or s.per > MOST then return nil end
   if s.last > TOP - CENTURY or not whole(s.at, s.n) then return nil end
   if s.n > (s.kind <= LEAKY and s.units - 1 or fixed.debt(s)) then return nil end
-  local size = 44
+  local size = $STATE_SIZE
   if s.kind >= LOG then
-    if #raw < 51 then return nil end
-    s.m, size = unpack('>I7', raw, 45), 51
+    if #raw < $WIDE_SIZE then return nil end
+    s.m, size = unpack('>I7', raw, $STATE_M), $WIDE_SIZE
     if s.m > (s.kind == COUNTER and MOST or TOP) then return nil end
   end
   if s.kind == LOG then return parseLog(s, raw) end
@@ -113,7 +109,7 @@ local function lifetime(s, reading, grace)
   local needed = max(algorithms[s.kind].regained(f, s), s.newest, s.last)
   if s.expiry and s.expiry * 1000000 >= needed then return nil end
   local ttl = 2 * max(0, needed - reading) + grace
-  s.expiry = min((divide(reading + ttl, 1000000)), 4294967295)
+  s.expiry = min((divide(reading + ttl, 1000000)), $MAX_EXPIRY)
   return max(1, (divide(ttl + 999, 1000)))
 end
 
@@ -129,6 +125,6 @@ end
 local function prolong(key, s, reading, grace)
   local life = lifetime(s, reading, grace)
   if not life then return end
-  local raw = string.sub(s.raw, 1, 40) .. pack('>I4', s.expiry) .. string.sub(s.raw, 45)
+  local raw = string.sub(s.raw, 1, $STATE_EXPIRY - 1) .. pack('>I4', s.expiry) .. string.sub(s.raw, $STATE_SIZE + 1)
   redis.call('SET', key, raw, 'PX', life)
 end

@@ -2,8 +2,8 @@
 -- cost, y the units, z per.
 m = 0
 if raw then
-  if #raw ~= 51 then break end
-  m = unpack('>I7', raw, 45)
+  if #raw ~= $WIDE_SIZE then break end
+  m = unpack('>I7', raw, $STATE_M)
 end
 if at > now or n > y or m > y then break end
 if now - at >= z then
@@ -13,7 +13,7 @@ end
 local weight = 0
 if m > 0 then
   local product = m * (at + z - now)
-  if product >= 9007199254740992 then break end
+  if product >= $TOP then break end
   local rest = math.fmod(product, z)
   weight = (product - rest) / z
   if rest > 0 then weight = weight + 1 end

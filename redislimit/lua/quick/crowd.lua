@@ -3,7 +3,7 @@
 local unpack, stamp = struct.unpack, sec .. '.' .. usec
 local answers, rest = {}, {}
 for i = 1, #KEYS do
-  local key, pos, answer = KEYS[i], 80 * i - 75, nil
+  local key, pos, answer = KEYS[i], $HEAD_SIZE + 1 + $ASK_SIZE * (i - 1), nil
   repeat
     --JUDGE
     if ok then

@@ -4,14 +4,14 @@ if n > 0 then break end -- a debt
 local size, base, sum, gone, newest = 0, 0, 0, 0, 0
 local gen, changes
 local function record(i) -- its instant, the sum up to it, and the reading at which it was spent
-  local from = 31 + 21 * i
-  if from <= 2131 then return unpack('>I7I7I7', raw, from) end
-  return unpack('>I7I7I7', redis.call('GETRANGE', key, from - 1, from + 19))
+  local from = $WIDE_SIZE + 1 + $RECORD_SIZE * (i - 1)
+  if from + $RECORD_SIZE - 1 <= $FIRST_PART then return unpack('>I7I7I7', raw, from) end
+  return unpack('>I7I7I7', redis.call('GETRANGE', key, from - 1, from + $RECORD_SIZE - 2))
 end
 if raw then
-  size = (length - 51) / 21
+  size = (length - $WIDE_SIZE) / $RECORD_SIZE
   if size ~= math.floor(size) then break end
-  gen, changes, expiry, base = unpack('>I3BI4I7', raw, 37)
+  gen, changes, expiry, base = unpack('>I3BI4I7', raw, $STATE_GEN)
   sum = base
   if size > 0 then
     local last
@@ -19,7 +19,7 @@ if raw then
     if last > now then now = last end
   end
 else
-  gen, changes, expiry = argv[5] or reading % 16777216, 0, 0
+  gen, changes, expiry = argv[5] or reading % $GENERATIONS, 0, 0
 end
 local before = base
 if size > 0 and record(1) <= now - z then -- the last one that is past
@@ -32,7 +32,7 @@ if size > 0 and record(1) <= now - z then -- the last one that is past
   gone, _, before = low, record(low)
 end
 local live = sum - before
-if live < 0 or base > sum or sum > 9007199254740992 or newest > 9007199254740992 or now > 5851439254740992 then break end
+if live < 0 or base > sum or sum > $TOP or newest > $TOP or now > $LATEST then break end
 at = newest > now and newest or now -- behind what is booked
 if live > y - x then -- the first one whose passing leaves enough room
   local low, high = gone + 1, size
@@ -46,11 +46,11 @@ if live > y - x then -- the first one whose passing leaves enough room
 end
 ok = at <= now or x == 0
 if not ok then
-  local ahead = unpack('>I7', ask, pos + 57)
-  if size - gone >= y + 2000 then -- no place left to book
+  local ahead = unpack('>I7', ask, pos + $ASK_AHEAD)
+  if size - gone >= y + $MAX_QUEUED then -- no place left to book
     local first = record(gone + 1) + z + ahead
     if first > at then at = first end
   end
-  ok = ahead >= 4503599627370496 or at - ahead <= reading
+  ok = ahead >= $MOST or at - ahead <= reading
 end
-body = struct.pack('>BI3BI7I7I7I7I7', 0xFB, gen, changes, now, at, live, newest, 0)
+body = struct.pack('>BI3BI7I7I7I7I7', $LOG, gen, changes, now, at, live, newest, 0)

@@ -6,8 +6,8 @@ local count = unpack('B', ask, 2)
 local appends = false -- to a log
 local seen, allowed, answer, keys, values, lives = 0, true, {}, {}, {}, {}
 for i = 1, count do
-  local pos = 80 * i - 75
-  local key, how = unpack('BB', ask, pos - 2)
+  local pos = $HEAD_SIZE + 1 + $ASK_SIZE * (i - 1)
+  local key, how = unpack('BB', ask, pos)
   key = KEYS[key]
   if how == 1 then
     --TOKEN

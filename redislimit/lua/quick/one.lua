@@ -2,7 +2,7 @@
 -- something is unusual, break leaves the block with nothing written, and the general case
 -- follows. The answer is the verdict, the time, and the state as it was stored: to pack that
 -- anew would take longer than to decide.
-local unpack, key, pos = struct.unpack, KEYS[1], 5
+local unpack, key, pos = struct.unpack, KEYS[1], $HEAD_SIZE + 1
 repeat
   --JUDGE
   --DENIED

@@ -7,17 +7,17 @@ else
   local kept = ''
   if raw then
     if newest == at then size = size - 1 end
-    if length <= 2151 then
-      kept = string.sub(raw, 52 + 21 * gone, 51 + 21 * size)
+    if length <= $FIRST_PART then
+      kept = string.sub(raw, $WIDE_SIZE + 1 + $RECORD_SIZE * gone, $WIDE_SIZE + $RECORD_SIZE * size)
     elseif size > gone then
-      kept = redis.call('GETRANGE', key, 51 + 21 * gone, 50 + 21 * size)
+      kept = redis.call('GETRANGE', key, $WIDE_SIZE + $RECORD_SIZE * gone, $WIDE_SIZE - 1 + $RECORD_SIZE * size)
     end
   end
   life = 0
   if expiry * 1000000 < needed then
     local ttl = 2 * (needed - reading) + (argv[4] or 0)
     life = math.ceil(ttl / 1000)
-    expiry = math.min(math.floor((reading + ttl) / 1000000), 4294967295)
+    expiry = math.min(math.floor((reading + ttl) / 1000000), $MAX_EXPIRY)
   end
-  value = struct.pack('>c15I7I7I7I3BI4I7', id, now, 0, 0, gen, changes, expiry, before) .. kept .. record
+  value = struct.pack('>c${ID_SIZE}I7I7I7I3BI4I7', id, now, 0, 0, gen, changes, expiry, before) .. kept .. record
 end

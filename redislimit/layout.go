@@ -1,0 +1,105 @@
+package redislimit
+
+import (
+	"fmt"
+	"regexp"
+)
+
+// What is stored, sent and answered is packed: big-endian whole numbers without names, of 7
+// bytes where nothing else is said. Here the parts have names, for Go and for the scripts, whose
+// text has $NAME where the figure is to be.
+
+// The first byte of a state. It says the algorithm, and the version of the format: no text
+// begins with it, and a next version begins with other bytes. A script of one version answers
+// that a state of another one is not ours, and leaves it as it is.
+const (
+	kindToken   = 0xF8
+	kindLeaky   = 0xF9
+	kindFixed   = 0xFA
+	kindLog     = 0xFB
+	kindCounter = 0xFC
+)
+
+// A state: where its parts begin. 44 bytes are the most that Redis stores in one piece.
+const (
+	stateUnits   = 1 // buckets: a unit takes per/units µs, in lowest terms; else units for each per
+	statePer     = 8
+	idSize       = 15 // of the kind and the figures
+	stateLast    = 15 // the highest clock reading that it has recorded
+	stateAt      = 22
+	stateN       = 29
+	stateGen     = 36 // 3 bytes that tell a key from the one of that name before it
+	stateChanges = 39 // 1 byte, which counts the figures that it had
+	stateExpiry  = 40 // 4 bytes: a second of the clock before which Redis keeps it
+	stateSize    = 44
+	stateM       = 44 // of the counter; of the log: the sum up to its first spending
+	wideSize     = 51 // of a counter's state, and before a log's spendings
+
+	recordSize  = 21                        // of a log's spending: its instant, the sum up to it, the reading at which it was spent
+	firstPart   = wideSize + 100*recordSize // of a log, which is read at first
+	baseSize    = 28                        // what comes before the bookings: at, n and m of the state below them, and ahead
+	bookingSize = 14                        // the instant and the cost
+)
+
+// Bounds of what is stored.
+const (
+	maxBooked   = 128  // bookings that are told apart
+	maxQueued   = 2000 // spendings of a log that are booked behind a full one
+	maxExpiry   = 1<<32 - 1
+	generations = 1 << 24
+)
+
+// What is asked of one key: where its parts begin.
+const (
+	askID     = 2              // after the index of the key, and how: the kind and the figures
+	askFirst  = askID + idSize // five figures of the kind's own
+	askSecond = askFirst + 7
+	askCost   = askFirst + 5*7 // cost, ahead, capacity, since
+	askAhead  = askCost + 7
+	askSize   = askCost + 4*7
+)
+
+const (
+	headSize   = 1 + 1 // what, and of how many
+	settleSize = 3 + 3 + 4*7 + 1 + 3*7
+	adjustSize = 3 + 4*7
+)
+
+// What the general case answers of one key: where its parts begin, after the verdict.
+const (
+	digestChanges = 3 // after gen
+	digestNow     = 4
+	digestAt      = 11
+	digestN       = 18
+	digestM       = 25
+	digestNewest  = 32
+	digestSize    = 1 + 39 // with the verdict
+)
+
+// names are the figures that a script's text may ask for. A position in a string counts from 1
+// there.
+var names = map[string]int64{
+	"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter,
+	"ID_SIZE": idSize, "STATE_N": stateN + 1, "STATE_GEN": stateGen + 1, "STATE_EXPIRY": stateExpiry + 1, "STATE_SIZE": stateSize,
+	"STATE_M": stateM + 1, "WIDE_SIZE": wideSize, "RECORD_SIZE": recordSize, "FIRST_PART": firstPart, "BASE_SIZE": baseSize,
+	"BOOKING_SIZE": bookingSize,
+	"MAX_BOOKED":   maxBooked, "MAX_QUEUED": maxQueued, "MAX_EXPIRY": maxExpiry, "GENERATIONS": generations,
+	"MOST": most, "TOP": 2 * most, "LATEST": 2*most - century, "CENTURY": century,
+	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_AHEAD": askAhead, "ASK_SIZE": askSize,
+	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
+	"PEEK": opPeek, "KEEP": opKeep, "ADJUST": opAdjust, "SHADOW": howShadow,
+	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther,
+}
+
+var name = regexp.MustCompile(`\$\{?([A-Z_]+)\}?`)
+
+// named returns a script's text with the figures in it.
+func named(text string) string {
+	return name.ReplaceAllStringFunc(text, func(s string) string {
+		figure, ok := names[name.FindStringSubmatch(s)[1]]
+		if !ok {
+			panic("redislimit: a script asks for " + s) // no test would pass
+		}
+		return fmt.Sprint(figure)
+	})
+}

@@ -1,0 +1,116 @@
+-- Bookings. Those of the log are spendings like others. For the token bucket and the
+-- windows, the state is always base with the bookings spent on top, in order, so that
+-- one of them can be given back without selling its instant twice.
+
+-- figures returns what the algorithms have to know of a limit.
+local function figures(kind, units, per)
+  local f = { kind = kind, units = units, per = per, cap = units }
+  f.debt = algorithms[kind].debt(f)
+  return f
+end
+
+local function fold(a, f, s)
+  s.at, s.n, s.m = s.base.at, s.base.n, s.base.m
+  for i = 1, #s.bookedAts do a.spend(f, s, s.bookedAts[i], s.bookedCosts[i]) end
+  s.newest = max(s.ahead, s.bookedAts[#s.bookedAts] or 0)
+end
+
+local function unbook(s)
+  s.base, s.ahead, s.bookedAts, s.bookedCosts, s.newest = nil, nil, nil, nil, 0
+end
+
+-- popDue moves the bookings that are past into the base. The figures are the state's own.
+local function popDue(s, now)
+  if not s.base then return end
+  local a, f = algorithms[s.kind], figures(s.kind, s.units, s.per)
+  local ats, costs, k = s.bookedAts, s.bookedCosts, 0
+  while ats[k + 1] and ats[k + 1] <= now do
+    k = k + 1
+    a.spend(f, s.base, ats[k], costs[k])
+  end
+  if k > 0 then
+    s.bookedAts, s.bookedCosts = {}, {}
+    for i = k + 1, #ats do s.bookedAts[i - k], s.bookedCosts[i - k] = ats[i], costs[i] end
+  end
+  if #s.bookedAts == 0 and s.ahead <= now then
+    s.at, s.n, s.m = s.base.at, s.base.n, s.base.m
+    unbook(s)
+  end
+end
+
+local function book(a, f, s, at, cost)
+  if not s.base then
+    s.base = { at = s.at, n = s.n, m = s.m, newest = 0 }
+    s.ahead, s.bookedAts, s.bookedCosts = 0, {}, {}
+  end
+  local k = #s.bookedAts
+  if s.bookedAts[k] == at then
+    s.bookedCosts[k] = s.bookedCosts[k] + cost
+  else
+    s.bookedAts[k + 1], s.bookedCosts[k + 1] = at, cost
+  end
+  a.spend(f, s, at, cost)
+  s.newest = at
+  if #s.bookedAts > MAXBOOKED then -- the oldest is not told apart any more
+    s.ahead = table.remove(s.bookedAts, 1)
+    a.spend(f, s.base, s.ahead, table.remove(s.bookedCosts, 1))
+  end
+end
+
+-- shrink takes up to n from the i-th booking, and returns how much.
+local function shrink(s, i, n)
+  n = min(n, s.bookedCosts[i])
+  s.bookedCosts[i] = s.bookedCosts[i] - n
+  if s.bookedCosts[i] == 0 then
+    table.remove(s.bookedAts, i)
+    table.remove(s.bookedCosts, i)
+  end
+  return n
+end
+
+-- reduce gives back a part of what is booked for that instant.
+local function reduce(s, at, n)
+  for i = #s.bookedAts, 1, -1 do
+    if s.bookedAts[i] == at then return shrink(s, i, n) end
+  end
+end
+
+-- tidy brings the state up to date after bookings or the base have shrunk.
+local function tidy(a, f, s, now)
+  if not s.base then return end
+  fold(a, f, s)
+  popDue(s, now)
+end
+
+-- charge spends n behind all that is booked, into debt if need be.
+local function charge(a, f, s, now, n)
+  n = min(n, f.debt - a.spent(f, s, now))
+  if n <= 0 then return end
+  if s.base then return book(a, f, s, s.newest, n) end
+  a.charge(f, s, now, n)
+end
+
+-- forgive takes n from what is spent: bookings first, the last of all first.
+local function forgive(a, f, s, now, n)
+  if not s.base then return a.forgive(f, s, now, n) end
+  while n > 0 and #s.bookedAts > 0 do n = n - shrink(s, #s.bookedAts, n) end
+  if n > 0 then a.forgive(f, s.base, now, n) end
+  tidy(a, f, s, now)
+end
+
+-- refund gives back what the spending's cost exceeds actual by, as far as that does no
+-- harm: nothing of a bucket whose figures have changed, and nothing that bookings which
+-- are not told apart depend on.
+local function refund(a, f, s, now, sp, actual)
+  sp.changed = sp.changes ~= s.changes
+  if sp.kind ~= s.kind or s.kind <= LEAKY and sp.changed then return end
+  if s.kind == LOG or s.kind == LEAKY then return a.refund(f, s, now, sp, actual) end
+  if sp.at > now then
+    if s.base then reduce(s, sp.at, sp.cost - actual) end
+  elseif not s.base then
+    a.refund(f, s, now, sp, actual)
+  elseif s.ahead <= now then
+    a.refund(f, s.base, now, sp, actual)
+  end
+  tidy(a, f, s, now)
+end

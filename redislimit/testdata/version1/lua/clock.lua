@@ -1,0 +1,11 @@
+-- What a call asks, and the server's time, read once. The words that follow what is asked
+-- are a test's: its own time, by how much keys outlive theirs, and the mark of new ones.
+local redis, argv = redis, ARGV
+local ask, sec, usec = argv[1], argv[2]
+if sec then
+  usec = argv[3]
+else
+  local t = redis.call('TIME')
+  sec, usec = t[1], t[2]
+end
+local reading = sec * 1000000 + usec

@@ -1,0 +1,138 @@
+-- The sliding log: each spending of the last window by its instant (s.ats) and cost
+-- (s.costs), s.m in sum. A booked one has an instant to come. A debt of s.n is spent by
+-- itself: units of it at s.at, and as much each per after that, until it is used up.
+local log = {}
+
+-- lastDebt returns the instant and the cost of the debt's last part. Nothing else fits
+-- before it, and once it is spent the parts before it count no longer.
+local function lastDebt(f, s)
+  if s.n == 0 then return 0, 0 end
+  local k = divide(s.n - 1, f.units)
+  return s.at + k * f.per, s.n - k * f.units
+end
+
+local function newestEntry(s) return s.ats[#s.ats] or 0 end
+
+-- freed returns when no more than room will count of what is spent by then: the oldest
+-- leaves first.
+local function freed(f, s, debtAt, debt, at, room)
+  local freedAt, left, i = 0, s.m + debt, 1
+  while left > 0 do
+    local entryAt, cost = debtAt, debt
+    if s.ats[i] and (debt == 0 or s.ats[i] <= debtAt) then
+      entryAt, cost = s.ats[i], s.costs[i]
+      i = i + 1
+    else
+      debt = 0
+    end
+    if left <= room and entryAt + f.per > at then break end
+    left, freedAt = left - cost, entryAt + f.per
+  end
+  return freedAt
+end
+
+function log.earliest(f, s, now, cost)
+  local debtAt, debt = lastDebt(f, s)
+  now = max(now, newestEntry(s), debtAt)
+  return max(now, freed(f, s, debtAt, debt, now, f.units - cost))
+end
+
+function log.spend(f, s, at, cost)
+  local k = #s.ats
+  if s.ats[k] == at then
+    s.costs[k] = s.costs[k] + cost
+  else
+    s.ats[k + 1], s.costs[k + 1] = at, cost
+  end
+  s.m = s.m + cost
+end
+
+-- take takes up to n from the i-th spending, and returns how much.
+local function take(s, i, n)
+  n = min(n, s.costs[i])
+  s.costs[i], s.m = s.costs[i] - n, s.m - n
+  if s.costs[i] == 0 then
+    table.remove(s.ats, i)
+    table.remove(s.costs, i)
+  end
+  return n
+end
+
+-- due spends what of the debt has fallen due.
+local function due(f, s, now)
+  local k = divide(now - s.at, f.per)
+  local past = k * f.units
+  if past >= s.n then
+    s.n = 0
+    return
+  end
+  s.n, s.at = s.n - past, s.at + k * f.per
+  local part, i = min(s.n, f.units), 1
+  while s.ats[i] and s.ats[i] < s.at do i = i + 1 end
+  if s.ats[i] == s.at then
+    s.costs[i] = s.costs[i] + part
+  else
+    table.insert(s.ats, i, s.at)
+    table.insert(s.costs, i, part)
+  end
+  s.m, s.n, s.at = s.m + part, s.n - part, s.at + f.per
+end
+
+function log.advance(f, s, now)
+  if s.n > 0 and s.at <= now then due(f, s, now) end
+  local ats, costs, k, n = s.ats, s.costs, 0, #s.ats
+  while k < n and ats[k + 1] <= now - f.per do
+    k = k + 1
+    s.m = s.m - costs[k]
+  end
+  if k == 0 then return end
+  s.ats, s.costs = {}, {}
+  for i = k + 1, n do s.ats[i - k], s.costs[i - k] = ats[i], costs[i] end
+end
+
+function log.refund(f, s, now, sp, actual)
+  log.advance(f, s, now)
+  for i = #s.ats, 1, -1 do
+    if s.ats[i] == sp.at then return take(s, i, sp.cost - actual) end
+  end
+end
+
+function log.charge(f, s, now, n)
+  log.advance(f, s, now)
+  if s.n == 0 and n <= f.units and log.earliest(f, s, now, n) == now then
+    return log.spend(f, s, now, n)
+  end
+  n, s.n = n + s.n, 0
+  s.at = log.earliest(f, s, now, min(n, f.units))
+  s.n = n
+  log.advance(f, s, now)
+end
+
+function log.forgive(f, s, now, n)
+  log.advance(f, s, now)
+  local off = min(n, s.n)
+  s.n, n = s.n - off, n - off
+  while n > 0 and #s.ats > 0 do n = n - take(s, #s.ats, n) end
+end
+
+function log.newest(f, s) return max(newestEntry(s), (lastDebt(f, s))) end
+
+function log.regained(f, s)
+  local at = log.newest(f, s)
+  if at == 0 then return 0 end
+  return at + f.per
+end
+
+-- counts returns how much of what is spent counts, after advance.
+function log.counts(f, s, now)
+  local debtAt, debt = lastDebt(f, s)
+  if debtAt > now - f.per then return s.m + debt end
+  return s.m
+end
+
+function log.spent(f, s, now)
+  log.advance(f, s, now)
+  return s.m + s.n
+end
+
+log.debt = fixed.debt

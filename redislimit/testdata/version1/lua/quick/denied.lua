@@ -1,0 +1,1 @@
+if not ok then return '-' .. sec .. '.' .. usec .. body end

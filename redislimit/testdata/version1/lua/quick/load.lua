@@ -1,0 +1,1 @@
+local raw = redis.pcall('GET', key)

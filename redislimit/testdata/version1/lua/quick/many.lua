@@ -1,0 +1,34 @@
+-- A decision on several keys, in the usual case, before anything else is even defined. The
+-- answer is the verdict on all, the time, and for each key its verdict and the state as it
+-- was stored.
+local unpack = struct.unpack
+local count = unpack('B', ask, 2)
+local seen, allowed, answer, keys, values, lives = 0, true, {}, {}, {}, {}
+for i = 1, count do
+  local pos = 80 * i - 75
+  local key, how = unpack('BB', ask, pos - 2)
+  key = KEYS[key]
+  if how == 1 then
+    --TOKEN
+  elseif how == 2 then
+    --LEAKY
+  elseif how == 3 then
+    --FIXED
+  elseif how == 5 then
+    --COUNTER
+  elseif how == 4 then
+    --LOG
+  else
+    break
+  end
+end
+if seen == count then
+  for i = 1, allowed and count or 0 do
+    local key, value, life = keys[i], values[i], lives[i]
+    if value then
+      --STORE
+    end
+  end
+  answer[1] = (allowed and '+' or '-') .. sec .. '.' .. usec
+  return table.concat(answer)
+end

@@ -1,0 +1,12 @@
+-- A usual key is new, or in a plain state of the kind and the figures of the call. x is the
+-- cost, y the units, z per.
+local id, x, y, z = unpack('>c15I7I7I7', ask, pos)
+local now, at, n, body = reading, reading, 0, raw or ''
+local ok, m, mark, expiry, needed, value, life
+if raw then
+  if #raw < 44 then break end -- so is the table of an error
+  local figures, last
+  figures, last, at, n = unpack('>c15I7I7I7', raw)
+  if figures ~= id or last > 5851439254740992 or at > 9007199254740992 then break end
+  if last > now then now = last end
+end

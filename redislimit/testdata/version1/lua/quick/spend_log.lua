@@ -1,0 +1,23 @@
+-- A spending is appended. What is past is dropped once it is more than half.
+local record = struct.pack('>I7I7I7', at, sum + x, now)
+needed = at + z
+if raw and expiry * 1000000 >= needed and (gone < 16 or gone < size / 2) and newest ~= at then
+  value, life = record, -1
+else
+  local kept = ''
+  if raw then
+    if newest == at then size = size - 1 end
+    if length <= 2151 then
+      kept = string.sub(raw, 52 + 21 * gone, 51 + 21 * size)
+    elseif size > gone then
+      kept = redis.call('GETRANGE', key, 51 + 21 * gone, 50 + 21 * size)
+    end
+  end
+  life = 0
+  if expiry * 1000000 < needed then
+    local ttl = 2 * (needed - reading) + (argv[4] or 0)
+    life = math.ceil(ttl / 1000)
+    expiry = math.min(math.floor((reading + ttl) / 1000000), 4294967295)
+  end
+  value = struct.pack('>c15I7I7I7I3BI4I7', id, now, 0, 0, gen, changes, expiry, before) .. kept .. record
+end

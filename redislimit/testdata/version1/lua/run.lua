@@ -1,0 +1,1 @@
+return decide(1, count)

@@ -1,0 +1,61 @@
+-- Settling several spendings of one decision, and correcting one key.
+local ADJUST = 1
+
+local states = {}
+
+local function settleOne(pos)
+  local sp, f, actual, key, gen = {}, {}, 0, 0, 0
+  key, sp.kind, sp.changes, gen, sp.cost, actual, sp.at, sp.part, f.kind, f.units, f.per, f.since =
+    unpack('>BBBI3I7I7I7I7BI7I7I7', ask, pos)
+  local s = states[key]
+  if not s or s.gen ~= gen then return end
+  local now = max(reading, s.last)
+  if f.since >= s.last and not same(s, f) then
+    -- The limit has changed, and denials may have told how the key stands under it.
+    f.debt = algorithms[f.kind].debt(f)
+    adopt(s, f, now)
+  else
+    popDue(s, now)
+  end
+  local a = algorithms[s.kind]
+  f = figures(s.kind, s.units, s.per)
+  s.last, s.dirty = now, true
+  if actual > sp.cost then
+    charge(a, f, s, now, actual - sp.cost)
+  else
+    refund(a, f, s, now, sp, actual)
+  end
+end
+
+local function adjustOne(pos)
+  local key, kind, sign, delta, units, per, since = unpack('>BBBI7I7I7I7', ask, pos)
+  local f, a, s = figures(kind, units, per), algorithms[kind], states[key]
+  if not s then
+    if sign == 1 then return end
+    s = { kind = kind, units = units, per = per, gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0,
+      newest = 0, ats = {}, costs = {} }
+    states[key] = s
+  end
+  local now = max(reading, s.last)
+  f.since = since
+  adopt(s, f, now)
+  s.last, s.dirty = now, true
+  if sign == 1 then forgive(a, f, s, now, delta) else charge(a, f, s, now, delta) end
+end
+
+local function settle()
+  for k = 1, #KEYS do
+    local s, code, text = load(k)
+    if code then return failure(k, code, text) end
+    states[k] = s
+  end
+  for i = 1, count do
+    if op == ADJUST then adjustOne(3 + (i - 1) * 31) else settleOne(3 + (i - 1) * 56) end
+  end
+  for k, s in pairs(states) do
+    if s.dirty then save(KEYS[k], s, reading, grace) end
+  end
+  return pack('>BI7', 1, reading)
+end
+
+return settle()
