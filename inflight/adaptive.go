@@ -1,7 +1,7 @@
 package inflight
 
 import (
-	"errors"
+	"fmt"
 	"time"
 )
 
@@ -39,13 +39,13 @@ type Adaptive func() Algorithm
 const startLimit = 20
 
 // validate makes one algorithm, and asks it what is wrong with it.
-func (a Adaptive) validate() error {
+func (a Adaptive) validate(option string) error {
 	if a == nil {
 		return nil
 	}
 	alg := a()
 	if alg == nil {
-		return errors.New("inflight: Options.Adaptive returns nil")
+		return fmt.Errorf("inflight: Options.%s returns nil", option)
 	}
 	if v, ok := alg.(interface{ validate() error }); ok {
 		return v.validate()
@@ -62,6 +62,7 @@ type learner struct {
 	window   window
 	updating bool
 	due      Sample
+	report   func(old, new int) // says that the limit has changed; nil if nobody asks
 }
 
 func newLearner(alg Algorithm) *learner {
@@ -99,9 +100,9 @@ func (l *learner) ended(now time.Duration, w *work, o Outcome) bool {
 }
 
 // take ends the window. Nobody else updates the algorithm until updating is false again.
-func (l *learner) take(now time.Duration, bound, inFlight int, works *works) {
+func (l *learner) take(now time.Duration, bound, inFlight int, since func(order uint64, f func(age time.Duration) bool)) {
 	w := &l.window
-	l.due = w.sample(func(yield func(time.Duration) bool) { works.since(w.before, now, yield) })
+	l.due = w.sample(func(yield func(time.Duration) bool) { since(w.before, yield) })
 	l.due.Max = bound
 	if w.done > 0 {
 		w.usual = w.total / time.Duration(w.done)

@@ -7,8 +7,11 @@ func (s *slot) configureLocked(cfg config, base int) {
 		return
 	}
 	s.config = cfg
+	if s.timed {
+		s.pool.advanceLocked(s, s.common.clock.Now()) // by the old weight
+	}
 	s.weight = weightOf(cfg.weight)
-	s.placed = nil // the weight is part of its place
+	s.prioritizeLocked(cfg.priority)
 	s.boundLocked(cfg.bound(base))
 }
 
@@ -19,13 +22,34 @@ func (s *slot) boundLocked(bound int) {
 		limit = s.learner.limit(bound)
 	}
 	s.bound = bound
+	s.expelLocked()
+	s.setLimitLocked(limit)
+}
+
+// expelLocked ends the waiters for whom there is never room.
+func (s *slot) expelLocked() {
 	for w := s.queue.first; w != nil; {
 		next := w.next
 		if err := s.possibleLocked(w.n); err != nil {
-			s.queue.remove(w)
+			s.pool.leaveLocked(s, w)
 			w.end(err)
 		}
 		w = next
 	}
-	s.setLimitLocked(limit)
+}
+
+// prioritizeLocked changes the key's priority, and moves its waiters to that level.
+func (s *slot) prioritizeLocked(priority int) {
+	if s.priority == priority {
+		return
+	}
+	var moved []*waiter
+	for s.queue.first != nil {
+		moved = append(moved, s.queue.first)
+		s.pool.leaveLocked(s, s.queue.first)
+	}
+	s.priority, s.waits = priority, false
+	for _, w := range moved {
+		s.pool.joinLocked(s, w)
+	}
 }

@@ -23,15 +23,21 @@
 //     that would put more in flight than Total over all keys. The only exception: a
 //     request above an adaptive limit that is low for now, but not above its upper
 //     bound, is let in when nothing else of the key is in flight.
-//   - First come, first served among the callers of a key. TryAcquire passes nobody: it
-//     fails while others of its key wait, or while a key waits that only lacks room in
-//     Total.
-//   - Keys that wait for Total share it by their weights. Over any stretch in which two
-//     keys both wait and have room within their own limits, each gets units in
-//     proportion to its weight, give or take the largest n. What other keys do, and how
-//     many callers of a key wait, changes nothing of that. A key at its own limit is
-//     passed over. The request whose turn it is keeps what becomes free for itself
-//     until it fits.
+//   - First come, first served among the callers of a key. TryAcquire passes nobody of its
+//     key, nor of its priority or a higher one: it fails while others of its key wait, or
+//     while such a key waits that only lacks room in Total.
+//   - Keys that wait for Total share its slot-time by their weights: units × the time for
+//     which they are held, of which each unit counts for 1 µs at least. Over any stretch in
+//     which two keys both wait and have room within their own limits, each gets slot-time in
+//     proportion to its weight, give or take one request and what was in flight when the
+//     other began to wait. What other keys do, how many callers of a key wait and how long its
+//     work takes changes nothing of that. A key that comes back begins level with the one
+//     that has used least of those that wait. A changed weight holds from then on. A key at
+//     its own limit is passed over. The request whose turn it is keeps what becomes free for
+//     itself until it fits.
+//   - With [Options.Priority], a higher level goes before a lower one, which can starve, also
+//     where a large request of the lower one was collecting what becomes free. So
+//     give a page 1 and its background jobs 0, and not the other way round.
 //   - A wait that fails holds nothing: a caller that gives up leaves the queue in constant
 //     time, and what it was given at the same instant goes to the next.
 //   - A limit that is lowered cuts nobody off, and one that is raised wakes those who
@@ -49,6 +55,7 @@
 // # Cost
 //
 // TryAcquire and Done on a known key with a fixed limit take its lock twice, read no clock
-// and allocate nothing. Adaptive limits read the clock twice in addition. With Total
-// all keys share one lock. A refusal allocates nothing.
+// and allocate nothing. Adaptive limits and Total read the clock twice in addition. With Total
+// or MaxWaiting all keys share one lock. A refusal allocates nothing. A key with an adaptive
+// limit of its own takes about 2 kB more.
 package inflight

@@ -1,70 +1,40 @@
 package inflight
 
-import "math/bits"
+import "time"
 
-// Fair order between keys, by self-clocked fair queueing: S. J. Golestani, "A
-// self-clocked fair queueing scheme for broadband applications", INFOCOM 1994. A key's
-// units take up virtual time in inverse proportion to its weight; the key whose next
-// request ends first in virtual time is next. Deficit round robin shares in the same
-// proportion, but its error grows with the weights; here it is at most the largest n.
-//
-// Virtual time is counted in whole ticks, with a remainder, so that nothing drifts. It
-// wraps around: two tags are compared by their difference, which stays below maxPrice.
+// Fair order between keys: each key has used so much slot-time, units × the time for which they
+// are held, divided by its weight, and what becomes free goes to the waiting key that has
+// used least. What is in flight counts as it goes on, so a key whose work takes long gets no
+// more than one whose work is short.
 const (
-	ticks     = 1 << 20 // of one unit at weight 1
-	maxWeight = ticks   // so that one unit at any weight is a tick at least
-	maxPrice  = 1 << 60
+	maxWeight = 1 << 20
+	leastHeld = time.Microsecond // for which each unit counts at least
 )
 
-// tags are a waiting key's place in virtual time.
-type tags struct {
-	weight uint64 // 1 to maxWeight
-	start  uint64 // when its first waiter's work starts
-	rem    uint64 // fraction of start, in 1/weight ticks
-	finish uint64 // when it ends
-	turn   uint64 // among equal finishes, the lowest is first
-	began  bool   // start counts: somebody has waited since it was set
+// share is what a key has used.
+type share struct {
+	weight float64       // 1 to maxWeight
+	used   float64       // slot-time in ns, divided by weight; only differences between keys mean something
+	until  time.Duration // so far it is counted
+	turn   uint64        // among keys that have used the same, the lowest is first
+	waits  bool          // somebody has waited since used was made level with the others
 }
 
-// before compares two instants of virtual time.
-func before(a, b uint64) bool { return int64(a-b) < 0 }
-
-// price returns n units' virtual time after a fraction of rem, and the next fraction.
-func price(n int, weight, rem uint64) (t, left uint64) {
-	hi, lo := bits.Mul64(uint64(n), ticks)
-	lo, carry := bits.Add64(lo, rem, 0)
-	if hi += carry; hi >= weight {
-		return maxPrice, 0
+// advance counts what is in flight until now.
+func (s *share) advance(inFlight int, now time.Duration) {
+	if now > s.until {
+		s.used += float64(inFlight) * float64(now-s.until) / s.weight
+		s.until = now
 	}
-	t, left = bits.Div64(hi, lo, weight)
-	if t >= maxPrice {
-		return maxPrice, 0
-	}
-	return t, left
 }
 
-// plan sets the end of a request of n units that starts at start.
-func (t *tags) plan(n int) {
-	d, _ := price(n, t.weight, t.rem)
-	t.finish = t.start + d
-}
+// began counts leastHeld of units in advance, and ended takes back what they were held of that,
+// which is counted by then.
+func (s *share) began(n int) { s.used += float64(n) * float64(leastHeld) / s.weight }
 
-// spend moves the start past a request of n units that was served.
-func (t *tags) spend(n int) {
-	d, rem := price(n, t.weight, t.rem)
-	t.start, t.rem = t.start+d, rem
-}
-
-// startAt starts at that instant, whatever was spent earlier.
-func (t *tags) startAt(now uint64) { t.start, t.rem = now, 0 }
-
-// delayTo makes the request end at finish, if it would end earlier.
-func (t *tags) delayTo(finish uint64) {
-	if before(t.finish, finish) {
-		t.start += finish - t.finish
-		t.finish = finish
-	}
+func (s *share) ended(n int, held time.Duration) {
+	s.used -= float64(n) * float64(min(max(0, held), leastHeld)) / s.weight
 }
 
 // weightOf returns a weight that counts: at least 1 and at most maxWeight.
-func weightOf(weight int) uint64 { return uint64(min(max(weight, 1), maxWeight)) }
+func weightOf(weight int) float64 { return float64(min(max(weight, 1), maxWeight)) }

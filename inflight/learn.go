@@ -1,18 +1,48 @@
 package inflight
 
+import "time"
+
+// takeWindowLocked ends the window of the slot's learner.
+func (s *slot) takeWindowLocked(now time.Duration) {
+	p, l := s.pool, s.learner
+	if p.learner == nil {
+		l.take(now, s.bound, s.inFlight, func(order uint64, f func(time.Duration) bool) { s.works.since(order, now, f) })
+		return
+	}
+	l.take(now, int(p.bound.Load()), p.inFlight, func(order uint64, f func(time.Duration) bool) {
+		for _, b := range p.busy {
+			b.works.since(order, now, f)
+		}
+	})
+}
+
 // learn tells the algorithm of the window that is due, under no lock, and puts what it
 // says into force. An algorithm that panics leaves the limit as it is.
 func (s *slot) learn() {
-	l := s.learner
+	l, p := s.learner, s.pool
 	limit := l.at
 	defer func() {
-		s.pool.mu.Lock()
+		p.mu.Lock()
 		busy := !s.idleLocked()
 		l.at, l.updating = max(1, limit), false
-		old := s.limit
-		s.setLimitLocked(l.limit(s.bound))
-		l.window.filling = s.limit > old
+		now := &s.limit
+		if p.learner != nil {
+			now = &p.total
+		}
+		old := *now
+		if p.learner != nil {
+			bound := int(p.bound.Load())
+			p.setLocked(l.limit(bound), bound)
+			p.dispatchLocked(s.common.clock.Now())
+		} else {
+			s.setLimitLocked(l.limit(s.bound))
+		}
+		limit = *now
+		l.window.filling = limit > old
 		s.unlockAfter(busy)
+		if limit != old && l.report != nil {
+			l.report(old, limit)
+		}
 	}()
 	limit = l.alg.Update(l.due)
 }

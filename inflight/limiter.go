@@ -13,10 +13,12 @@ import (
 // safe for concurrent use, starts no goroutine and needs no closing. The zero Limiter
 // cannot be used: its methods panic.
 type Limiter[K comparable] struct {
-	common *common
-	table  *table[K]
-	keys   keyCheck[K]
-	ask    func(K) config
+	common   *common
+	table    *table[K]
+	keys     keyCheck[K]
+	ask      func(K) config
+	report   func(key K, old, new int) // OnLimit
+	hasTotal bool
 
 	base      atomic.Int64 // New's limit, or SetLimit's
 	setting   sync.Mutex   // one SetLimit at a time
@@ -38,7 +40,7 @@ func New[K comparable](limit int, opts *Options[K]) (*Limiter[K], error) {
 		return nil, err
 	}
 	o.defaults()
-	l := &Limiter[K]{common: o.common(), table: newTable[K](o.MaxKeys), keys: keyCheck[K]{keys.HoldInterfaces[K]()}, ask: o.config}
+	l := &Limiter[K]{common: o.common(), table: newTable[K](o.MaxKeys), keys: keyCheck[K]{keys.HoldInterfaces[K]()}, ask: o.config, report: o.OnLimit, hasTotal: o.Total > 0}
 	l.base.Store(int64(limit))
 	return l, nil
 }
@@ -89,7 +91,7 @@ func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (Permit, error) 
 	if s == nil {
 		return Permit{}, err
 	}
-	if s.freeLocked(n) || s.queue.len >= s.common.maxQueue || s.possibleLocked(n) != nil {
+	if s.common.shadow || s.freeLocked(n) || s.queue.len >= s.common.maxQueue || s.possibleLocked(n) != nil {
 		return s.tryLocked(n, errQueueFull)
 	}
 	return s.awaitLocked(ctx, n)
@@ -98,7 +100,7 @@ func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (Permit, error) 
 // enter returns the key's slot, its pool locked, or nil if n is 0.
 func (l *Limiter[K]) enter(key K, n int) (*slot, error) {
 	t := l.made()
-	if n <= 0 || n > l.common.most() {
+	if n <= 0 || n > l.common.most() && !l.common.shadow {
 		return nil, l.common.checkUnits(n)
 	}
 	if err := l.keys.err(key); err != nil {
@@ -124,7 +126,11 @@ func (l *Limiter[K]) slotOf(t *table[K], key K) (*slot, error) {
 // again once the key is in the table, where each further Refresh finds it.
 func (l *Limiter[K]) create(key K) (*slot, error) {
 	e := &entry[K]{key: l.table.cloner.Clone(key)}
-	e.init(l.common)
+	var report func(old, new int)
+	if l.report != nil {
+		report = func(old, new int) { l.report(e.key, old, new) }
+	}
+	e.init(l.common, report)
 	cfg := l.configOf(key)
 	l.table.mu.Lock()
 	if old := l.table.find(key); old != nil { // not dead, as dead ones leave under this lock
@@ -146,6 +152,9 @@ func (l *Limiter[K]) create(key K) (*slot, error) {
 func (l *Limiter[K]) insertLocked(e *entry[K], cfg config) (*slot, error) {
 	defer l.table.mu.Unlock()
 	if !l.table.roomLocked() {
+		if l.common.shadow {
+			return nil, nil
+		}
 		return nil, errFull(l.table.max)
 	}
 	e.pool.mu.Lock()

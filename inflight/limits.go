@@ -1,6 +1,10 @@
 package inflight
 
-import "slices"
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
 
 // SetLimit replaces New's limit, for the keys that have none of their own. Where it is
 // raised, those who wait are let in. Where it is lowered below what is in flight, nobody
@@ -26,7 +30,41 @@ func (l *Limiter[K]) SetLimit(limit int) error {
 	return nil
 }
 
-// Refresh asks [Options.LimitFor] and [Options.Weight] again, for some keys, or for all if
+// SetTotal replaces [Options.Total]; with [Options.Shared] that is the upper bound of the shared
+// limit. Where it is lowered below what is in flight, nobody is cut off; those who wait for
+// more than the new total get [ratelimit.ErrExceedsLimit]. It takes time in proportion to the number of
+// keys. The error says that the limiter has no Total, or that it is below 1; nothing has changed then.
+func (l *Limiter[K]) SetTotal(n int) error {
+	l.made()
+	p := l.common.pool
+	switch {
+	case !l.hasTotal:
+		return errors.New("inflight: SetTotal, but Options.Total was not set")
+	case n < 1:
+		return fmt.Errorf("inflight: the total is %d, want 1 or more", n)
+	}
+	l.setting.Lock()
+	defer l.setting.Unlock()
+	all := l.entries(nil)
+	p.mu.Lock()
+	total := n
+	if p.learner != nil {
+		total = p.learner.limit(n)
+	}
+	p.setLocked(total, n)
+	for _, e := range all {
+		e.expelLocked()
+	}
+	p.mu.Unlock()
+	for _, e := range all { // under a lock each, so that none of them is long
+		p.mu.Lock()
+		e.handOnLocked(l.common.clock.Now())
+		p.mu.Unlock()
+	}
+	return nil
+}
+
+// Refresh asks [Options.LimitFor], [Options.Weight] and [Options.Priority] again, for some keys, or for all if
 // none is given. What they say is in force when it returns, as by [Limiter.SetLimit].
 func (l *Limiter[K]) Refresh(keys ...K) {
 	l.made()

@@ -1,6 +1,8 @@
 package inflight
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"time"
 
@@ -18,15 +20,39 @@ type Options[K comparable] struct {
 	LimitFor func(key K) int
 
 	// Total is how many units are in flight at most, over all keys together. Keys
-	// that wait for it share it fairly, by Weight. All keys share one lock then. If
+	// that wait for it share its slot-time fairly, by Weight. All keys share one lock then. If
 	// zero, there is no such limit.
 	Total int
 
+	// Shared makes the limit over all keys adapt: one limit for one backend that many tenants
+	// use. Total, which it needs, is its upper bound. What is above it for now, but not above
+	// Total, waits. It does not go together with Adaptive. If nil, Total is fixed.
+	Shared Adaptive
+
 	// Weight is a key's share of Total while several keys wait for it: a key of
-	// weight 3 gets three times as many units as one of weight 1. Below 1 counts as
+	// weight 3 gets three times as much slot-time as one of weight 1. Below 1 counts as
 	// 1, and above 2^20 as 2^20. It is asked when LimitFor is. If nil, all keys
 	// weigh 1.
 	Weight func(key K) int
+
+	// Priority is a key's level when Total is contended: all that becomes free goes to the highest
+	// level with waiters, so a low one can starve; within a level keys share by Weight. It is asked
+	// when LimitFor is. If nil, all keys are alike.
+	Priority func(key K) int
+
+	// MaxWaiting is how many calls of Acquire may wait over all keys, beside MaxQueue. When
+	// it is reached, the newest waiter of the lowest level makes room for a caller of a
+	// higher one, and gets [ErrShed]; other callers are refused. All keys share one lock then.
+	// If zero, there is no such bound.
+	MaxWaiting int
+
+	// OnLimit is called when an adaptive limit has changed. The key is the zero value for the limit
+	// that is Shared. Calls for one limit come one after the other.
+	OnLimit func(key K, old, new int)
+
+	// Shadow makes a dry run: all is counted, and what would be refused or would wait counts
+	// in Stats.Shed, but passes at once.
+	Shadow bool
 
 	// MaxQueue is how many calls of Acquire may wait for each key. Further ones fail
 	// with [ratelimit.ErrLimited], so a key that floods only fills its own queue. If
@@ -60,10 +86,19 @@ func (o *Options[K]) validate() error {
 		return fmt.Errorf("inflight: Options.Total is %d, want 0 for none or more", o.Total)
 	case o.MaxQueue < 0:
 		return fmt.Errorf("inflight: Options.MaxQueue is %d, want 0 for none or more", o.MaxQueue)
+	case o.MaxWaiting < 0:
+		return fmt.Errorf("inflight: Options.MaxWaiting is %d, want 0 for none or more", o.MaxWaiting)
+	case o.Shared != nil && o.Total == 0:
+		return errors.New("inflight: Options.Shared needs Options.Total, its upper bound")
+	case o.Shared != nil && o.Adaptive != nil:
+		return errors.New("inflight: Options.Shared and Options.Adaptive do not go together")
 	case o.MaxKeys < 0:
 		return fmt.Errorf("inflight: Options.MaxKeys is %d, want 0 for the default or more", o.MaxKeys)
 	}
-	return o.Adaptive.validate()
+	if err := o.Adaptive.validate("Adaptive"); err != nil {
+		return err
+	}
+	return o.Shared.validate("Shared")
 }
 
 func (o *Options[K]) defaults() {
@@ -76,9 +111,19 @@ func (o *Options[K]) defaults() {
 }
 
 func (o *Options[K]) common() *common {
-	c := &common{clock: o.Clock, maxQueue: o.MaxQueue, adaptive: o.Adaptive}
-	if o.Total > 0 {
-		c.pool = &pool{total: o.Total}
+	c := &common{clock: o.Clock, maxQueue: o.MaxQueue, maxWaiting: o.MaxWaiting, adaptive: o.Adaptive, shadow: o.Shadow}
+	if o.Total > 0 || o.MaxWaiting > 0 {
+		bound := cmp.Or(o.Total, noTotal)
+		c.pool = new(pool)
+		c.pool.setLocked(bound, bound)
+		if o.Shared != nil {
+			c.pool.learner = newLearner(o.Shared())
+			c.pool.setLocked(c.pool.learner.limit(bound), bound)
+			if o.OnLimit != nil {
+				var none K
+				c.pool.learner.report = func(old, new int) { o.OnLimit(none, old, new) }
+			}
+		}
 	}
 	return c
 }
@@ -91,6 +136,9 @@ func (o *Options[K]) config(key K) (c config) {
 	}
 	if o.Weight != nil {
 		c.weight = o.Weight(key)
+	}
+	if o.Priority != nil {
+		c.priority = o.Priority(key)
 	}
 	return c
 }

@@ -24,7 +24,7 @@ func (p Permit) Done(o Outcome) {
 		return
 	}
 	var now time.Duration
-	if s.learner != nil {
+	if s.timed {
 		now = s.common.clock.Now()
 	}
 	s.pool.mu.Lock()
@@ -35,9 +35,9 @@ func (p Permit) Done(o Outcome) {
 	}
 	due := s.learner != nil && s.learner.ended(now, &w, o)
 	if due {
-		s.learner.take(now, s.bound, s.inFlight, &s.works)
+		s.takeWindowLocked(now)
 	}
-	s.releasedLocked(w.n)
+	s.releasedLocked(&w, now)
 	s.unlockVacated()
 	if due {
 		s.learn()
@@ -47,10 +47,13 @@ func (p Permit) Done(o Outcome) {
 // tryLocked takes n units or says why not, and lets go of the pool.
 func (s *slot) tryLocked(n int, why error) (Permit, error) {
 	if !s.freeLocked(n) {
-		return Permit{}, s.shedLocked(n, why)
+		if !s.common.shadow {
+			return Permit{}, s.shedLocked(n, why)
+		}
+		s.shed++
 	}
 	var now time.Duration
-	if s.learner != nil {
+	if s.timed {
 		now = s.common.clock.Now()
 	}
 	p := s.takeLocked(n, now)

@@ -2,10 +2,10 @@ package inflight
 
 import (
 	"container/heap"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
-
-	"github.com/weir-go/ratelimit"
 )
 
 // pool is what keys draw permits from: with [Options.Total] one for all keys, else one
@@ -13,105 +13,234 @@ import (
 // one lock in either case, and keys and Total have no lock order between them.
 type pool struct {
 	mu       sync.Mutex
-	total    int // units, or noTotal
+	total    int // units that may be in flight now, or noTotal
 	inFlight int
+	bound    atomic.Int64 // units that may ever be in flight; changed under mu
+	waiting  int          // callers
+	turns    uint64
+	learner  *learner // with Options.Shared, else nil
 
-	// order holds slots that somebody waits for. Between two calls it is empty, or there
-	// is nothing left of Total, or its first slot waits for more than that: nobody
-	// passes it.
-	order   order
-	virtual uint64 // virtual time: the latest finish that was served
-	turns   uint64
+	levels     []*tier // those with waiters, the highest first
+	collecting *slot   // whose first waiter keeps what becomes free, until it fits; nil if none does
+	busy       []*slot // with learner: those with something in flight
 }
 
-// placeLocked puts a slot where it belongs after its first waiter or its weight has
-// changed, or its room, if it had left for lack of that. Nobody passes the first one, which
-// may be collecting what becomes free. The caller then calls dispatchLocked.
-func (p *pool) placeLocked(s *slot) {
-	w := s.queue.first
-	switch {
-	case w == nil:
-		p.leaveLocked(s)
-		return
-	case s.placed == w:
-		return
-	}
-	s.placed = w
-	p.scheduleLocked(s, w.n)
-	if len(p.order) > 0 && p.order[0] != s {
-		s.delayTo(p.order[0].finish)
-	}
-	if s.at < 0 {
-		heap.Push(&p.order, s)
-	} else {
-		heap.Fix(&p.order, s.at)
-	}
+// tier is the waiters of one priority.
+type tier struct {
+	priority int
+	order    order    // slots that wait for Total, and not for their own limit
+	waiters  arrivals // of all slots
+	served   float64  // what the slot that was served last had used, with a unit of that: keys come back no lower, so that new keys that keep coming hold up nobody
 }
 
-// scheduleLocked sets the tags for the slot's first request. A slot that begins to wait
-// starts at the present virtual time. One that was at its own limit for a while starts
-// where it had got to, as if it had waited in order, but has saved up one request at most.
-func (p *pool) scheduleLocked(s *slot, n int) {
-	if !s.began {
-		s.began = true
-		s.startAt(p.virtual)
+// levelLocked returns the level of a priority, which is made if there is none.
+func (p *pool) levelLocked(priority int) *tier {
+	i, ok := slices.BinarySearchFunc(p.levels, priority, func(l *tier, priority int) int {
+		switch {
+		case l.priority > priority:
+			return -1
+		case l.priority < priority:
+			return 1
+		}
+		return 0
+	})
+	if !ok {
+		p.levels = slices.Insert(p.levels, i, &tier{priority: priority})
 	}
-	s.plan(n)
-	s.delayTo(p.virtual)
-	p.turns++
-	s.turn = p.turns
+	return p.levels[i]
 }
 
-// leaveLocked takes a slot out that nobody waits for, or that is at its own limit.
-func (p *pool) leaveLocked(s *slot) {
-	s.placed = nil
-	s.began = s.began && s.queue.first != nil
-	if s.at >= 0 {
-		heap.Remove(&p.order, s.at)
-	}
+// fitsLocked reports whether n units fit. What is above a shared limit that is low for now,
+// but not above its bound, goes alone.
+func (p *pool) fitsLocked(n int) bool {
+	return n <= p.total-p.inFlight || p.inFlight == 0 && int64(n) <= p.bound.Load()
 }
 
-// dispatchLocked gives permits to those whose turn it is, until the next one does not fit
-// into Total. A slot at its own limit leaves when its turn comes and there is something
-// to pass on, unless its limit is not below Total: then Total is what it waits for.
-// While there is nothing to pass on it keeps its place, and so loses no turn.
-func (p *pool) dispatchLocked(clock ratelimit.Clock) {
-	for len(p.order) > 0 && p.inFlight < p.total {
-		s := p.order[0]
-		switch w := s.queue.first; {
-		case !s.fitsLocked(w.n) && s.limit < p.total:
-			p.leaveLocked(s)
-		case w.n > p.total-p.inFlight:
-			return
-		default:
-			p.serveLocked(s, clock.Now())
+// passedLocked reports whether a caller of that priority would pass somebody.
+func (p *pool) passedLocked(priority int) bool {
+	for _, l := range p.levels {
+		if l.priority < priority {
+			return false
+		}
+		if len(l.order) > 0 {
+			return true
 		}
 	}
+	return false
+}
+
+// joinLocked adds a waiter to its slot's queue.
+func (p *pool) joinLocked(s *slot, w *waiter) {
+	s.wait = s.agedLocked(w.since) // as long as nobody waited
+	s.queue.push(w)
+	p.levelLocked(s.priority).waiters.push(w)
+	p.waiting++
+}
+
+// leaveLocked takes a waiter out. The caller then calls handOnLocked.
+func (p *pool) leaveLocked(s *slot, w *waiter) {
+	s.queue.remove(w)
+	l := p.levelLocked(s.priority)
+	l.waiters.remove(w)
+	p.waiting--
+	if l.waiters.len == 0 {
+		p.outLocked(s, l)
+		p.levels = slices.DeleteFunc(p.levels, func(x *tier) bool { return x == l })
+	}
+}
+
+// outLocked takes a slot out of the order of its level.
+func (p *pool) outLocked(s *slot, l *tier) {
+	if s.at >= 0 {
+		heap.Remove(&l.order, s.at)
+	}
+	if p.collecting == s {
+		p.collecting = nil
+	}
+}
+
+// placeLocked puts a slot among those that wait for Total, or takes it out, if nobody waits or it
+// is at its own limit. A key that begins to wait is level with the one that has used least
+// of those that wait; one that was at its own limit keeps what it has used, and has saved up
+// nothing.
+func (p *pool) placeLocked(s *slot, now time.Duration) {
+	w := s.queue.first
+	if w == nil {
+		s.waits = false
+	}
+	if w == nil || !s.fitsLocked(w.n) && s.limit < p.total {
+		if s.at >= 0 {
+			p.outLocked(s, p.levelLocked(s.priority))
+		}
+		return
+	}
+	if s.at >= 0 {
+		return
+	}
+	l := p.levelLocked(s.priority)
+	s.advance(s.inFlight, now)
+	if len(l.order) > 0 {
+		least := max(l.first(now).used, l.served)
+		if !s.waits || s.used < least {
+			s.used = least
+		}
+	}
+	s.waits = true
+	p.turns++
+	s.turn = p.turns
+	heap.Push(&l.order, s)
+}
+
+// advanceLocked counts what the slot has in flight until now.
+func (p *pool) advanceLocked(s *slot, now time.Duration) {
+	s.advance(s.inFlight, now)
+	p.sortLocked(s)
+}
+
+// sortLocked restores the order after the slot has used more.
+func (p *pool) sortLocked(s *slot) {
+	if s.at >= 0 {
+		heap.Fix(&p.levelLocked(s.priority).order, s.at)
+	}
+}
+
+// first returns the slot that has used least. What slots have used grows with what they have in
+// flight, so what the heap goes by is too low, until its first one is up to date and still first.
+func (l *tier) first(now time.Duration) *slot {
+	for {
+		s := l.order[0]
+		before := s.used
+		s.advance(s.inFlight, now)
+		if s.used == before {
+			return s
+		}
+		heap.Fix(&l.order, 0)
+		if l.order[0] == s {
+			return s
+		}
+	}
+}
+
+// dispatchLocked gives permits to those whose turn it is, until the next one does not fit: that
+// one collects what becomes free, until it fits or somebody of a higher level comes.
+func (p *pool) dispatchLocked(now time.Duration) {
+	for p.inFlight < p.total {
+		s := p.nextLocked(now)
+		if s == nil {
+			return
+		}
+		if !p.fitsLocked(s.queue.first.n) {
+			p.collecting = s
+			return
+		}
+		p.serveLocked(s, now)
+	}
+}
+
+// nextLocked returns the slot whose turn it is, or nil.
+func (p *pool) nextLocked(now time.Duration) *slot {
+	for _, l := range p.levels {
+		switch {
+		case len(l.order) == 0:
+		case p.collecting != nil && p.collecting.priority == l.priority:
+			return p.collecting
+		default:
+			return l.first(now)
+		}
+	}
+	return nil
 }
 
 // serveLocked gives the slot's first waiter what it waits for.
 func (p *pool) serveLocked(s *slot, now time.Duration) {
 	w := s.queue.first
-	s.queue.remove(w)
-	w.permit = s.takeLocked(w.n, now)
-	s.waitedLocked(max(0, now-w.since))
-	w.end(nil)
-	if before(p.virtual, s.finish) {
-		p.virtual = s.finish
+	if p.collecting == s {
+		p.collecting = nil
 	}
-	s.spend(w.n)
-	p.placeLocked(s)
+	l := p.levelLocked(s.priority)
+	p.leaveLocked(s, w)
+	l.served = max(l.served, s.used+float64(leastHeld)/s.weight)
+	w.permit = s.takeLocked(w.n, now)
+	s.waitedLocked(max(0, now-w.since), now)
+	w.end(nil)
+	p.placeLocked(s, now)
 }
 
-// order is a heap of slots, the next one first.
+// shedLocked throws out the newest waiter of the lowest level, if that is below a priority, and
+// reports whether it has.
+func (p *pool) shedLocked(priority int) bool {
+	if len(p.levels) == 0 {
+		return false
+	}
+	l := p.levels[len(p.levels)-1]
+	if l.priority >= priority {
+		return false
+	}
+	w := l.waiters.newest
+	s := w.slot
+	p.leaveLocked(s, w)
+	s.shed++
+	w.end(ErrShed)
+	p.placeLocked(s, s.until)
+	return true
+}
+
+// setLocked changes how many units may be in flight now and ever. The caller then calls
+// placeLocked for all slots, and dispatchLocked.
+func (p *pool) setLocked(total, bound int) {
+	p.bound.Store(int64(bound))
+	p.total = min(max(total, 1), bound)
+}
+
+// order is a heap of slots, the one that has used least first.
 type order []*slot
 
 func (o order) Len() int { return len(o) }
 
 func (o order) Less(i, j int) bool {
 	a, b := o[i], o[j]
-	if a.finish != b.finish {
-		return before(a.finish, b.finish)
+	if a.used != b.used {
+		return a.used < b.used
 	}
 	return a.turn < b.turn
 }

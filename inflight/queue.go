@@ -2,16 +2,18 @@ package inflight
 
 import "time"
 
-// waiter is one call of Acquire that waits. Its key's lock guards it, except that ready
+// waiter is one call of Acquire that waits. Its pool's lock guards it, except that ready
 // is closed once, and what was written before may be read after that.
 type waiter struct {
-	n          int
-	ready      chan struct{}
-	since      time.Duration // when it began to wait
-	permit     Permit        // what it gets, if err is nil
-	err        error         // why it gets nothing
-	done       bool          // ready is closed
-	next, prev *waiter
+	slot         *slot
+	n            int
+	ready        chan struct{}
+	since        time.Duration // when it began to wait
+	permit       Permit        // what it gets, if err is nil
+	err          error         // why it gets nothing
+	done         bool          // ready is closed
+	next, prev   *waiter       // of its key
+	newer, older *waiter       // of its priority
 }
 
 // queue is a key's waiters, first come, first served.
@@ -45,6 +47,34 @@ func (q *queue) remove(w *waiter) {
 	}
 	w.next, w.prev = nil, nil
 	q.len--
+}
+
+// arrivals are the waiters of one priority, in the order in which they came.
+type arrivals struct {
+	newest *waiter
+	len    int
+}
+
+func (a *arrivals) push(w *waiter) {
+	w.older = a.newest
+	if w.older != nil {
+		w.older.newer = w
+	}
+	a.newest = w
+	a.len++
+}
+
+func (a *arrivals) remove(w *waiter) {
+	if w.newer == nil {
+		a.newest = w.older
+	} else {
+		w.newer.older = w.older
+	}
+	if w.older != nil {
+		w.older.newer = w.newer
+	}
+	w.newer, w.older = nil, nil
+	a.len--
 }
 
 // end lets the waiter go on.

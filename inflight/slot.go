@@ -1,6 +1,7 @@
 package inflight
 
 import (
+	"math"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -9,47 +10,60 @@ import (
 // slot is one key's semaphore. Its pool's lock guards all of it, but pool and common,
 // which never change.
 type slot struct {
-	own pool // what pool points to, without Total; first, to share few cache lines with what follows
-
 	pool     *pool
 	common   *common
 	limit    int // units that may be in flight now: bound, or what the algorithm says
 	inFlight int
 	bound    int      // units that may ever be in flight; 0 if the key is blocked
-	learner  *learner // nil if the limit is fixed
+	learner  *learner // nil if the limit is fixed; with Options.Shared that of all keys
+	timed    bool     // the clock is read for each permit
+	dead     bool     // forgotten: look the key up again
 	queue    queue
 	works    works
 	idle     idle
-	dead     bool // forgotten: look the key up again
 
-	tags
-	at     int     // place in pool.order, or -1
-	placed *waiter // whose place that is
+	share
+	priority int
+	at       int // place in its level's order, or -1
+	busyAt   int // place in pool.busy, or -1
 
-	config config // what bound and weight were made from
+	config config // what bound, weight and priority were made from
 	shed   uint64
 	wait   time.Duration // recent waits of those who were served from the queue
+	waited time.Duration // when the last of them was served, or gave up
+
+	own pool // what pool points to, without Total
 }
 
 // common is what all keys of a limiter share.
 type common struct {
-	clock    ratelimit.Clock
-	maxQueue int
-	adaptive Adaptive
-	pool     *pool // with Options.Total, else nil
-	order    idleOrder
+	clock      ratelimit.Clock
+	maxQueue   int
+	maxWaiting int
+	adaptive   Adaptive
+	pool       *pool // for all keys; nil if each has its own
+	shadow     bool
+	order      idleOrder
 }
 
 // init prepares a slot, which has no configuration yet. It calls the caller's Adaptive.
-func (s *slot) init(c *common) {
-	s.common, s.pool, s.at = c, c.pool, -1
+func (s *slot) init(c *common, report func(old, new int)) {
+	s.common, s.pool, s.at, s.busyAt = c, c.pool, -1, -1
 	s.works.init()
 	if s.pool == nil {
 		s.pool = &s.own
 		s.own.total = noTotal
+		s.own.bound.Store(noTotal)
 	}
-	if c.adaptive != nil {
+	switch {
+	case s.pool.learner != nil:
+		s.learner = s.pool.learner
+	case c.adaptive != nil:
 		s.learner = newLearner(c.adaptive())
+		s.learner.report = report
+	}
+	if s.timed = s.learner != nil || c.pool != nil; s.timed {
+		s.until = c.clock.Now()
 	}
 }
 
@@ -58,7 +72,7 @@ func (c *common) most() int {
 	if c.pool == nil {
 		return noTotal
 	}
-	return c.pool.total
+	return int(c.pool.bound.Load())
 }
 
 // checkUnits returns what is wrong with n whatever the key, if anything.
@@ -66,7 +80,7 @@ func (c *common) checkUnits(n int) error {
 	switch {
 	case n < 0:
 		return errNegative(n)
-	case n > c.most():
+	case n > c.most() && !c.shadow:
 		return errExceeds(n, c.most(), "total")
 	}
 	return nil
@@ -84,56 +98,93 @@ func (s *slot) possibleLocked(n int) error {
 	if n > s.bound {
 		return errExceeds(n, s.bound, "key's limit")
 	}
-	return nil
+	return s.common.checkUnits(n)
 }
 
 // freeLocked reports whether n units may be taken now: there is room, and nobody waits
-// who could use it.
+// who could use it and does not stand behind.
 func (s *slot) freeLocked(n int) bool {
-	return s.queue.first == nil && len(s.pool.order) == 0 && s.fitsLocked(n) && n <= s.pool.total-s.pool.inFlight
+	return s.queue.first == nil && s.fitsLocked(n) && s.pool.fitsLocked(n) && !s.pool.passedLocked(s.priority)
 }
 
-// takeLocked takes n units, which are free. Now is the time if the limit is adaptive.
+// takeLocked takes n units, which are free. Now is the time if the slot is timed.
 func (s *slot) takeLocked(n int, now time.Duration) Permit {
+	var order uint64
+	if s.timed {
+		s.advance(s.inFlight, now)
+		s.share.began(n)
+		s.pool.sortLocked(s)
+	}
 	s.inFlight += n
 	s.pool.inFlight += n
-	var order uint64
-	if s.learner != nil {
+	switch {
+	case s.learner == nil:
+	case s.pool.learner == nil:
 		order = s.learner.began(now, s.inFlight, s.limit)
+	default:
+		if s.busyAt < 0 {
+			s.busyAt = len(s.pool.busy)
+			s.pool.busy = append(s.pool.busy, s)
+		}
+		order = s.learner.began(now, s.pool.inFlight, s.pool.total)
 	}
 	place := s.works.begin(n, now, order)
 	return Permit{s, place, s.works.serial}
 }
 
-// releasedLocked takes note of units that have come back, and hands them on. The caller then
+// releasedLocked gives the units of work that has ended back, and hands them on. The caller then
 // calls unlockVacated.
-func (s *slot) releasedLocked(n int) {
-	s.inFlight -= n
-	s.pool.inFlight -= n
-	s.handOnLocked()
+func (s *slot) releasedLocked(w *work, now time.Duration) {
+	if s.timed {
+		s.advance(s.inFlight, now)
+		s.share.ended(w.n, now-w.start)
+		s.pool.sortLocked(s)
+	}
+	s.inFlight -= w.n
+	s.pool.inFlight -= w.n
+	if s.inFlight == 0 && s.busyAt >= 0 {
+		p := s.pool
+		last := p.busy[len(p.busy)-1]
+		p.busy[s.busyAt], last.busyAt = last, s.busyAt
+		p.busy[len(p.busy)-1] = nil
+		p.busy = p.busy[:len(p.busy)-1]
+		s.busyAt = -1
+	}
+	if s.pool.waiting > 0 {
+		if !s.timed {
+			now = s.common.clock.Now()
+		}
+		s.handOnLocked(now)
+	}
 }
 
 // handOnLocked gives permits to those who may have them after the slot has changed.
-func (s *slot) handOnLocked() {
-	if s.queue.first != nil || s.began {
-		s.pool.placeLocked(s)
-	}
-	s.pool.dispatchLocked(s.common.clock)
+func (s *slot) handOnLocked(now time.Duration) {
+	s.pool.placeLocked(s, now)
+	s.pool.dispatchLocked(now)
 }
 
 // waitedLocked notes a wait: the mean of about the last eight.
-func (s *slot) waitedLocked(d time.Duration) {
-	if s.wait == 0 {
-		s.wait = d
-		return
+func (s *slot) waitedLocked(d, now time.Duration) {
+	if s.wait > 0 {
+		d = s.wait + (d-s.wait)/8
 	}
-	s.wait += (d - s.wait) / 8
+	s.wait, s.waited = d, now
+}
+
+// agedLocked is the mean of recent waits, of which half is left after each such time, and each
+// second at least, in which nobody waits.
+func (s *slot) agedLocked(now time.Duration) time.Duration {
+	if s.wait == 0 || s.queue.first != nil || now <= s.waited {
+		return s.wait
+	}
+	return time.Duration(float64(s.wait) * math.Exp2(-float64(now-s.waited)/float64(max(s.wait, time.Second))))
 }
 
 // setLimitLocked changes how many units may be in flight now, and lets in who fits.
 func (s *slot) setLimitLocked(limit int) {
 	s.limit = min(max(limit, min(1, s.bound)), s.bound)
-	s.handOnLocked()
+	s.handOnLocked(s.common.clock.Now())
 }
 
 // shedLocked counts a call that is refused, lets go of the pool and returns why.

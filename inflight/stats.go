@@ -16,7 +16,8 @@ type Stats struct {
 	Shed uint64
 
 	// Wait is how long those waited who were served from the queue of late: a mean in
-	// which each wait weighs 1/8, and older ones less and less. 0 if none ever waited.
+	// which each wait weighs 1/8, and older ones less and less. While nobody waits, half of it is
+	// left after each such time, and after a second at least. 0 if none ever waited.
 	Wait time.Duration
 
 	// Oldest is for how long the oldest permit has been held since the first call of Stats
@@ -56,9 +57,9 @@ func (l *Limiter[K]) Snapshot() map[K]Stats {
 func (s *slot) stats() (Stats, bool) {
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
+	now := s.common.clock.Now()
 	return Stats{
 		Limit: s.limit, Bound: s.bound, InFlight: s.inFlight, Queued: s.queue.len,
-		Weight: int(s.weight), Shed: s.shed, Wait: s.wait,
-		Oldest: s.works.oldest(s.common.clock.Now()),
+		Weight: int(s.weight), Shed: s.shed, Wait: s.agedLocked(now), Oldest: s.works.oldest(now),
 	}, !s.dead
 }

@@ -2,33 +2,36 @@ package inflight
 
 import "context"
 
-// joinLocked puts a waiter at the end of the key's queue.
-func (s *slot) joinLocked(w *waiter) {
-	s.queue.push(w)
-	if s.queue.first == w {
-		s.handOnLocked()
-	}
-}
-
 // quitLocked takes out a waiter that gives up. One that was served at the same instant
 // gives its permit back, so that it goes to the next.
 func (s *slot) quitLocked(w *waiter) {
+	now := s.common.clock.Now()
 	if !w.done {
-		s.queue.remove(w)
-		s.handOnLocked()
+		s.pool.leaveLocked(s, w)
+		s.waited = now
+		s.handOnLocked(now)
 	} else if w.err == nil {
-		p := w.permit
-		s.releasedLocked(s.works.end(p.place, p.serial).n)
+		p := s.works.end(w.permit.place, w.permit.serial)
+		s.releasedLocked(&p, now)
 	}
 }
 
 // awaitLocked waits in the key's queue. It lets go of the pool.
 func (s *slot) awaitLocked(ctx context.Context, n int) (p Permit, err error) {
-	w := &waiter{n: n, ready: make(chan struct{}), since: s.common.clock.Now()}
-	s.joinLocked(w)
+	if most := s.common.maxWaiting; most > 0 && s.pool.waiting >= most && !s.pool.shedLocked(s.priority) {
+		return s.tryLocked(n, errTooManyWait)
+	}
+	now := s.common.clock.Now()
+	w := &waiter{slot: s, n: n, ready: make(chan struct{}), since: now}
+	s.pool.joinLocked(s, w)
+	s.handOnLocked(now)
 	s.pool.mu.Unlock()
 	select {
 	case <-w.ready:
+		if w.err != nil { // whoever ended it looked at its own key only
+			s.pool.mu.Lock()
+			s.unlockVacated()
+		}
 	case <-ctx.Done():
 		s.pool.mu.Lock()
 		s.quitLocked(w)
