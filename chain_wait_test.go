@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
 )
 
 // starts is when work may begin, from many goroutines.
@@ -274,6 +277,16 @@ func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
 		err := newChain().Wait(ctx, "k", 1)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+	})
+	t.Run("a server that fails open", func(t *testing.T) {
+		chain := newChain()
+		limit, err := httplimit.New(ratelimit.Map(chain, func(*http.Request) (string, error) { return "k", nil }),
+			&httplimit.Options{FailOpen: true})
+		require.NoError(t, err)
+		w := httptest.NewRecorder()
+		limit.Wrap(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		assert.Equal(t, http.StatusTooManyRequests, w.Code)
+		assert.EqualValues(t, 1, chain.Stats().FailedGiveBacks)
 	})
 	t.Run("an error about the call", func(t *testing.T) {
 		chain := newChain()
