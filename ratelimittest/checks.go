@@ -78,7 +78,7 @@ func init() { // a variable's initialiser could not refer to itself
 		{name: "a crowd at two clients gets the capacity", play: playPairCrowd, needs: canPair, few: true},
 		{name: "what was spent stays spent under any limit", play: playSetOther, needs: canSetLimit},
 		{name: "what is regained before SetLimit is regained at the old rate", play: playSetLater, needs: canSetLimit},
-		{name: "SetLimit refuses invalid limits", play: playSetInvalid, needs: canSetLimit},
+		{name: "SetLimit refuses invalid limits", play: playSetInvalid, few: true, needs: canSetLimit},
 		{name: "what was spent stays spent under limits that count nothing", play: playSetNothing, needs: canSetLimit},
 
 		{name: "each cost has a time of its own", play: playLarger},

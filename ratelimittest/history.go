@@ -95,6 +95,9 @@ func keyName(n int) string {
 
 // named returns a key of a name that is given.
 func (h *history) named(l ratelimit.Limiter[string], name string) *party {
+	if l == h.lim {
+		return h.have(l, h.has, name)
+	}
 	return h.have(l, h.cfg.methodsOf(l), name)
 }
 

@@ -38,7 +38,7 @@ const crowd = 8
 // playCrowd has goroutines take, peek and sweep at one instant. Together they get the capacity,
 // and not one unit more or less.
 func playCrowd(h *history) {
-	for range 10 {
+	for range 6 {
 		p := h.party()
 		h.press(p)
 	}
@@ -109,7 +109,7 @@ func playSettleCrowd(h *history) {
 	if n <= 0 {
 		return
 	}
-	for began, round := time.Now(), 0; round < 3 || round < 16 && time.Since(began) < time.Millisecond; round++ {
+	for began, round := time.Now(), 0; round < 3 || round < 16 && time.Since(began) < time.Millisecond/2; round++ {
 		actual := 1
 		if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket || h.chance(3) {
 			actual = 3 // a queue gives back only its end
