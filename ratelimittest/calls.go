@@ -15,7 +15,7 @@ import (
 
 // before returns how a key stands before a call that may charge it. It is not known for an
 // engine whose calls do not fail.
-func (p *party) before() (d ratelimit.Decision, known bool) {
+func (p *testedKey) before() (d ratelimit.Decision, known bool) {
 	if p.cfg.Retries == 0 || p.counting {
 		return d, false
 	}
@@ -24,7 +24,7 @@ func (p *party) before() (d ratelimit.Decision, known bool) {
 
 // unanswered returns how a key stands after a call that failed, or ends the history if that
 // cannot be compared with how it stood before.
-func (p *party) unanswered(err error, known bool) ratelimit.Decision {
+func (p *testedKey) unanswered(err error, known bool) ratelimit.Decision {
 	if !known {
 		panic(unavailable{err})
 	}
@@ -32,9 +32,9 @@ func (p *party) unanswered(err error, known bool) ratelimit.Decision {
 }
 
 // mayCharge reports whether a cost is one that can be charged.
-func (p *party) mayCharge(cost int) bool { return cost > 0 && cost <= p.limit.Capacity() }
+func (p *testedKey) mayCharge(cost int) bool { return cost > 0 && cost <= p.limit.Capacity() }
 
-func (p *party) take(cost int) (d ratelimit.Decision, err error) {
+func (p *testedKey) take(cost int) (d ratelimit.Decision, err error) {
 	if !p.mayCharge(cost) {
 		d, err = p.repeated("Take", cost, p.lim.Take)
 	} else {
@@ -46,7 +46,7 @@ func (p *party) take(cost int) (d ratelimit.Decision, err error) {
 }
 
 // decided takes a cost that may be charged.
-func (p *party) decided(cost int) (ratelimit.Decision, error) {
+func (p *testedKey) decided(cost int) (ratelimit.Decision, error) {
 	before, known := p.before()
 	for try := 1; ; try++ {
 		d, err := p.lim.Take(p.ctx(), p.key, cost)
@@ -64,7 +64,7 @@ func (p *party) decided(cost int) (ratelimit.Decision, error) {
 
 // charged reports whether a call that was not answered has charged its cost. It has charged
 // all of it, and then it was allowed, or nothing.
-func (p *party) charged(cost int, before, after ratelimit.Decision) bool {
+func (p *testedKey) charged(cost int, before, after ratelimit.Decision) bool {
 	all := after.Remaining == before.Remaining-cost
 	p.must(all || after == before, chargesNothing, "a call for cost %d was not answered; before, the key answers %s, and after that %s",
 		cost, described(before, nil), described(after, nil))
@@ -72,7 +72,7 @@ func (p *party) charged(cost int, before, after ratelimit.Decision) bool {
 }
 
 // queue is the delay of what enters a leaky bucket that stands so.
-func (p *party) queue(before ratelimit.Decision) time.Duration {
+func (p *testedKey) queue(before ratelimit.Decision) time.Duration {
 	if p.limit.Algorithm != ratelimit.AlgorithmLeakyBucket || before.Remaining == p.limit.Capacity() {
 		return 0
 	}
@@ -81,7 +81,7 @@ func (p *party) queue(before ratelimit.Decision) time.Duration {
 
 // allow makes the call, and again where Config.Retries allows for failures and the cost fits:
 // Allow cannot say why it denies.
-func (p *party) allow(cost int) bool {
+func (p *testedKey) allow(cost int) bool {
 	var before ratelimit.Decision
 	known := false
 	if p.mayCharge(cost) {
@@ -97,7 +97,7 @@ func (p *party) allow(cost int) bool {
 	return ok
 }
 
-func (p *party) peek(cost int) (ratelimit.Decision, error) {
+func (p *testedKey) peek(cost int) (ratelimit.Decision, error) {
 	d, err := p.repeated("Peek", cost, p.has.peek)
 	p.noteCall("Peek", cost, d, err)
 	p.reached(err)
@@ -105,7 +105,7 @@ func (p *party) peek(cost int) (ratelimit.Decision, error) {
 }
 
 // repeated makes a call that charges nothing, until the engine can decide.
-func (p *party) repeated(name string, cost int, call func(context.Context, string, int) (ratelimit.Decision, error)) (d ratelimit.Decision, err error) {
+func (p *testedKey) repeated(name string, cost int, call func(context.Context, string, int) (ratelimit.Decision, error)) (d ratelimit.Decision, err error) {
 	err = again(func() (err error) {
 		d, err = call(p.ctx(), p.key, cost)
 		p.wellFormed(name, cost, d, err)
@@ -127,7 +127,7 @@ func again(call func() error) (err error) {
 
 // reserve makes a reservation. The context bounds the call alone: it has ended when the
 // reservation is settled.
-func (p *party) reserve(cost int, maxDelay time.Duration) *ratelimit.Reservation {
+func (p *testedKey) reserve(cost int, maxDelay time.Duration) *ratelimit.Reservation {
 	ctx, end := context.WithCancel(p.ctx())
 	defer end()
 	before, known := p.before()
@@ -147,14 +147,14 @@ func (p *party) reserve(cost int, maxDelay time.Duration) *ratelimit.Reservation
 	}
 }
 
-func (p *party) settle(r *ratelimit.Reservation, actual int) {
+func (p *testedKey) settle(r *ratelimit.Reservation, actual int) {
 	err := r.Settle(actual)
 	p.note("Settle(%s, %d): %v", p.name, actual, err)
 	p.reached(err)
 	p.must(err == nil, settleIsTrue, "Settle at %d fails: %v", actual, err)
 }
 
-func (p *party) adjust(delta int) {
+func (p *testedKey) adjust(delta int) {
 	before, known := p.before()
 	known = known && before.Remaining > 0 // else a change of a debt cannot be seen
 	for try := 1; ; try++ {
@@ -173,7 +173,7 @@ func (p *party) adjust(delta int) {
 }
 
 // spend is a Take that has to be allowed.
-func (p *party) spend(cost int) ratelimit.Decision {
+func (p *testedKey) spend(cost int) ratelimit.Decision {
 	d, err := p.take(cost)
 	if err != nil || !d.Allowed {
 		p.fail(exact, "cost %d fits and is not allowed: %s", cost, described(d, err))
@@ -182,7 +182,7 @@ func (p *party) spend(cost int) ratelimit.Decision {
 }
 
 // left returns what the key has left, and spends nothing.
-func (p *party) left() ratelimit.Decision {
+func (p *testedKey) left() ratelimit.Decision {
 	d, err := p.take(0)
 	if err != nil || !d.Allowed {
 		p.fail(chargesNothing, "a cost of 0 is not allowed: %s", described(d, err))
@@ -191,7 +191,7 @@ func (p *party) left() ratelimit.Decision {
 }
 
 // wellFormed checks what holds for every answer, whatever the state.
-func (p *party) wellFormed(call string, cost int, d ratelimit.Decision, err error) {
+func (p *testedKey) wellFormed(call string, cost int, d ratelimit.Decision, err error) {
 	switch {
 	case err != nil && d.Allowed:
 		p.fail(chargesNothing, "%s allows cost %d with the error %v", call, cost, err)
@@ -217,8 +217,31 @@ func (p *party) wellFormed(call string, cost int, d ratelimit.Decision, err erro
 func (h *history) isSpan(d time.Duration) bool { return d >= 0 && d%h.cfg.Resolution == 0 }
 
 // errs checks that a call answers with the error, and allows nothing.
-func (p *party) errs(target error, cost int) {
+func (p *testedKey) errs(target error, cost int) {
 	_, err := p.take(cost)
 	p.must(errors.Is(err, target), chargesNothing, "cost %d: the error is %v, want %q", cost, err, target)
 	p.must(!p.allow(cost), chargesNothing, "cost %d is allowed", cost)
+}
+
+func (p *testedKey) reset() {
+	err := again(func() error { return p.has.reset(p.ctx(), p.key) })
+	p.note("Reset(%s): %v", p.name, err)
+	p.reached(err)
+	p.must(err == nil, resetForgets, "Reset fails: %v", err)
+}
+
+// set sets another limit, and asks the key nothing. It ends the history if the engine does not know the limit.
+func (p *testedKey) set(l ratelimit.Limit) {
+	if !p.cfg.accepts(l) {
+		panic(enough{})
+	}
+	err := again(func() error { return p.has.setLimit(p.ctx(), l) })
+	p.note("SetLimit(%v): %v", l, err)
+	p.reached(err)
+	p.must(err == nil, spentStays, "SetLimit(%v) fails: %v", l, err)
+	p.limit = l
+}
+
+func (p *testedKey) sweep() {
+	p.note("Sweep(%s): %d", p.name, p.has.sweep())
 }

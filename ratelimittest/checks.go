@@ -1,6 +1,8 @@
 package ratelimittest
 
-// checks are the contract. Each is named by what it shows.
+// checks are the contract. Each is named by what it shows, and played by a function in the file
+// check_*.go of its subject. Their order decides which random figures a seed stands for, and
+// which of several failures of one promise Check returns: new ones come last.
 var checks []check
 
 func init() { // a variable's initialiser could not refer to itself
@@ -19,10 +21,10 @@ func init() { // a variable's initialiser could not refer to itself
 		{name: "limits are held or refused", play: playLimits},
 		{name: "bookings stay within the bound", play: playBookings, needs: canReserve},
 		{name: "a crowd gets the capacity", play: playCrowd, few: true},
-		{name: "a clock set back mints nothing", play: playBack, needs: setBack},
-		{name: "a swinging clock mints nothing", play: playSwing, needs: setBack},
-		{name: "a look from the future records nothing", play: playFarLook, needs: all(setBack, canPeek)},
-		{name: "the clock is read once", play: playReads, needs: setBack},
+		{name: "a clock set back mints nothing", play: playBack, needs: canSetBack},
+		{name: "a swinging clock mints nothing", play: playSwing, needs: canSetBack},
+		{name: "a look from the future records nothing", play: playFarLook, needs: all(canSetBack, canPeek)},
+		{name: "the clock is read once", play: playReads, needs: canSetBack},
 		{name: "Adjust charges", play: playCharge, needs: canAdjust},
 		{name: "Adjust grants", play: playGrant, needs: canAdjust},
 		{name: "debt is regained", play: playDebt, needs: canAdjust},
@@ -50,7 +52,7 @@ func init() { // a variable's initialiser could not refer to itself
 		{name: "every decision of a long history is that of the book", play: playLong, few: true},
 		{name: "limits that count nothing allow all or nothing", play: playUnlimited, once: true},
 		{name: "every answer names its limit", play: playNames},
-		{name: "Reserve without a delay is Take while the clock is behind", play: playReserveBehind, needs: all(setBack, canReserve)},
+		{name: "Reserve without a delay is Take while the clock is behind", play: playReserveBehind, needs: all(canSetBack, canReserve)},
 		{name: "a reservation of nothing gives nothing back", play: playReserveNothing, needs: canReserve},
 		{name: "a reservation of nothing is charged what it settles at", play: playSettleNothing, needs: canReserve},
 		{name: "Reserve refuses costs that are none", play: playReserveErrors, needs: canReserve},
@@ -61,7 +63,7 @@ func init() { // a variable's initialiser could not refer to itself
 		{name: "reservations of one instant are settled one by one", play: playSettleTogether, needs: canReserve},
 		{name: "bookings for one instant are settled one by one", play: playSettleBooked, needs: canReserve},
 		{name: "a settlement leads into debt", play: playSettleDebt, needs: canReserve},
-		{name: "a settlement records no earlier time", play: playSettleBehind, needs: all(setBack, canReserve)},
+		{name: "a settlement records no earlier time", play: playSettleBehind, needs: all(canSetBack, canReserve)},
 		{name: "a settlement after SetLimit gives back no more than was reserved", play: playSettleChanged, needs: all(canReserve, canSetLimit)},
 		{name: "a late settlement after SetLimit gives nothing back", play: playSettlePast, needs: all(canReserve, canSetLimit)},
 		{name: "Peek tells what Take would answer after SetLimit", play: playPeekChanged, needs: all(canPeek, canReserve, canSetLimit)},
@@ -71,7 +73,7 @@ func init() { // a variable's initialiser could not refer to itself
 		{name: "Wait takes as long as it has to", play: playWaitLength, needs: canWait, few: true, slow: true},
 		{name: "Sweep keeps what is booked and owed", play: playSweepAll, needs: canSweep},
 		{name: "Sweep drops fresh keys", play: playSweepDrops, needs: all(canSweep, canCount)},
-		{name: "a swinging clock mints nothing by way of Sweep", play: playSweepSwing, needs: all(setBack, canSweep)},
+		{name: "a swinging clock mints nothing by way of Sweep", play: playSweepSwing, needs: all(canSetBack, canSweep)},
 		{name: "two clients of one store share a book", play: playPairBook, needs: canPair},
 		{name: "two clients of one store settle for each other", play: playPairSettle, needs: canPair},
 		{name: "two clients of one store reset for each other", play: playPairReset, needs: canPair},

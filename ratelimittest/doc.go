@@ -15,27 +15,15 @@
 //		})
 //	}
 //
-// The example NewEngine is a whole engine, written against the public API alone.
-//
+// The example NewEngine is a whole engine, written against the public API alone. Begin with Allow and
+// Take; the suite tests whatever else the limiter has, and [Run] logs what it has found.
 // An engine that takes its time from a server has no Clock, and gives Advance or TryAdvance
 // instead. In either case time stands still, except where the suite moves it. So limiters
 // under test must not share the suite's clock with other tests.
 //
-// # Engines that do I/O
-//
 // Methods are found with and without a context: Peek(key, cost) and Peek(ctx, key, cost),
 // Adjust, Reset (with or without an error) and SetLimit likewise. Config.Want makes sure that
 // none was missed because of its signature.
-//
-// A call that answers [ratelimit.ErrUnavailable] breaks no promise, as long as it says nothing
-// else: it allows nothing and has no RetryAfter, and it has charged all of its cost or nothing.
-// A denial is not such an answer, whatever else has failed. Config.Retries tells the suite
-// to make such calls again by themselves. An engine that fails ten times in a row
-// fails the run. Config.NewPair tests two clients of one store.
-//
-// The context of Reserve bounds that call alone. Settle and Cancel have no context: they work
-// after Reserve's has ended, and are bounded by the engine's own timeout. The suite ends the
-// context of each Reserve before it settles.
 //
 // # What is promised
 //
@@ -69,10 +57,22 @@
 // Beside these, each key has a budget of its own (the empty key is a key like any other), a
 // Decision names its limit, and no call panics. What a limiter has of the following methods, with the signatures of
 // [ratelimit.Keyed], is tested too: Peek, Wait, Adjust, Reset, SetLimit, Sweep, Len, and Reserve
-// (see [ratelimit.Reserver]) with Settle and Cancel. [Run] logs which it has found.
+// (see [ratelimit.Reserver]) with Settle and Cancel.
 //
 // A booking may be refused if it lies so far ahead that it and the capacity together take
 // more than 100 years to regain.
+//
+// # Engines that do I/O
+//
+// A call that answers [ratelimit.ErrUnavailable] breaks no promise, as long as it says nothing
+// else: it allows nothing and has no RetryAfter, and it has charged all of its cost or nothing.
+// A denial is not such an answer, whatever else has failed. Config.Retries tells the suite
+// to make such calls again by themselves. An engine that fails ten times in a row
+// fails the run. Config.NewPair tests two clients of one store.
+//
+// The context of Reserve bounds that call alone. Settle and Cancel have no context: they work
+// after Reserve's has ended, and are bounded by the engine's own timeout. The suite ends the
+// context of each Reserve before it settles.
 //
 // # How it is tested
 //

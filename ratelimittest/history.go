@@ -1,6 +1,7 @@
 package ratelimittest
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -18,7 +19,7 @@ type history struct {
 	has   methods // of lim
 	made  []ratelimit.Limiter[string]
 	id    string        // sets its keys apart from all others'
-	keys  int           // how many parties there are
+	keys  int           // how many keys there are
 	start time.Duration // what the clock read at first
 	now   time.Duration // since start
 	steps []step
@@ -26,8 +27,8 @@ type history struct {
 	counting bool // the readings of the clock are counted: no call is made beside those of the check
 }
 
-// party is one key of one limiter.
-type party struct {
+// testedKey is one key of one limiter.
+type testedKey struct {
 	*history
 	lim  ratelimit.Limiter[string]
 	has  methods // of lim
@@ -45,7 +46,7 @@ func (h *history) begin() {
 	h.use(h.newLimiter(h.limit))
 }
 
-// use makes the limiter the one that new parties are keys of.
+// use makes the limiter the one that new keys are of.
 func (h *history) use(l ratelimit.Limiter[string]) { h.lim, h.has = l, h.cfg.methodsOf(l) }
 
 const (
@@ -66,22 +67,22 @@ func (h *history) keep(l ratelimit.Limiter[string]) ratelimit.Limiter[string] {
 	return l
 }
 
-// party returns a key never seen before.
-func (h *history) party() *party {
+// newKey returns a key never seen before.
+func (h *history) newKey() *testedKey {
 	h.keys++
-	return h.have(h.lim, h.has, keyName(h.keys-1))
+	return h.keyOf(h.lim, h.has, keyName(h.keys-1))
 }
 
-func (h *history) have(l ratelimit.Limiter[string], has methods, name string) *party {
-	return &party{h, l, has, name, h.id + name}
+func (h *history) keyOf(l ratelimit.Limiter[string], has methods, name string) *testedKey {
+	return &testedKey{h, l, has, name, h.id + name}
 }
 
-// stranger returns a key of another limiter with the same limit.
-func (h *history) stranger() *party { return h.partyOf(h.newLimiter(h.limit)) }
+// keyOfAnother returns a key of another limiter with the same limit.
+func (h *history) keyOfAnother() *testedKey { return h.newKeyOf(h.newLimiter(h.limit)) }
 
-func (h *history) partyOf(l ratelimit.Limiter[string]) *party {
+func (h *history) newKeyOf(l ratelimit.Limiter[string]) *testedKey {
 	h.keys++
-	return h.named(l, keyName(h.keys-1))
+	return h.namedKey(l, keyName(h.keys-1))
 }
 
 // keyName returns a, b, …, z, a1, b1, ….
@@ -93,16 +94,16 @@ func keyName(n int) string {
 	return fmt.Sprint(letter, n/26)
 }
 
-// named returns a key of a name that is given.
-func (h *history) named(l ratelimit.Limiter[string], name string) *party {
+// namedKey returns a key of a name that is given.
+func (h *history) namedKey(l ratelimit.Limiter[string], name string) *testedKey {
 	if l == h.lim {
-		return h.have(l, h.has, name)
+		return h.keyOf(l, h.has, name)
 	}
-	return h.have(l, h.cfg.methodsOf(l), name)
+	return h.keyOf(l, h.cfg.methodsOf(l), name)
 }
 
 // shown is the name as a failure tells it: some keys have 65 536 letters.
-func (p *party) shown() string {
+func (p *testedKey) shown() string {
 	if len(p.name) <= 32 {
 		return p.name
 	}
@@ -186,7 +187,7 @@ func (h *history) cost(left int) int {
 func (h *history) chance(n int) bool { return h.rng.IntN(n) == 0 }
 
 // alike plays the same on two keys and fails where they answer differently.
-func (h *history) alike(p promise, a, b *party, why string) {
+func (h *history) alike(p promise, a, b *testedKey, why string) {
 	for range 6 {
 		cost := h.cost(a.left().Remaining)
 		da, erra := a.take(cost)
@@ -198,8 +199,8 @@ func (h *history) alike(p promise, a, b *party, why string) {
 	}
 }
 
-// describedKey names a history's keys after the seed, so that no two runs share one.
-func describedKey(seed uint64, n int64, try int) string {
+// keyPrefix names a history's keys after the seed, so that no two runs share one.
+func keyPrefix(seed uint64, n int64, try int) string {
 	if try > 0 {
 		return fmt.Sprintf("%x-%d-again%d-", seed, n, try)
 	}
@@ -209,3 +210,24 @@ func describedKey(seed uint64, n int64, try int) string {
 // times returns k·n, or the largest int that is a multiple of k where that is too much for
 // one: ints may have 32 bits.
 func times(k, n int) int { return k * min(n, math.MaxInt/k) }
+
+// twins returns two keys with the same random spending.
+func (h *history) twins() (a, b *testedKey) {
+	a, b = h.newKey(), h.newKey()
+	for range h.rng.IntN(3) {
+		cost := h.cost(a.left().Remaining)
+		da, _ := a.take(cost)
+		b.take(cost)
+		h.pause(da)
+	}
+	return a, b
+}
+
+// pauseShort moves time on by up to d, unless that leads too far.
+func (h *history) pauseShort(d time.Duration) {
+	if next := h.upto(d); h.now+next < h.patience() {
+		h.advance(next)
+	}
+}
+
+func (h *history) ctx() context.Context { return context.Background() }

@@ -112,3 +112,7 @@ func (c *Config) fixedLimit(a ratelimit.Algorithm, n int) (ratelimit.Limit, bool
 	}
 	return all[n%len(all)], true
 }
+
+func (h *history) isBucket() bool {
+	return h.limit.Algorithm == ratelimit.AlgorithmTokenBucket || h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket
+}

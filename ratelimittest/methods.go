@@ -165,8 +165,8 @@ func canSetLimit(h *history) bool { return h.has.setLimit != nil }
 func canSweep(h *history) bool    { return h.has.sweep != nil }
 func canCount(h *history) bool    { return h.has.count != nil }
 
-// setBack is the condition that the clock can be set back.
-func setBack(h *history) bool { return h.cfg.Clock != nil }
+// canSetBack is the condition that the clock can be set back.
+func canSetBack(h *history) bool { return h.cfg.Clock != nil }
 
 // all joins conditions.
 func all(conditions ...func(h *history) bool) func(h *history) bool {
@@ -179,3 +179,6 @@ func all(conditions ...func(h *history) bool) func(h *history) bool {
 		return true
 	}
 }
+
+// canPair is the condition that two clients of one store can be made.
+func canPair(h *history) bool { return h.cfg.NewPair != nil }

@@ -159,7 +159,7 @@ func (c *Config) playOne(a ratelimit.Algorithm, k check, n int) (v *violation, p
 // on which history it is. Each try has keys of its own.
 func (c *Config) playTry(a ratelimit.Algorithm, k check, n, try int) (v *violation, played bool) {
 	id := int64(a)<<40 | int64(indexOf(k.name))<<32 | int64(n)
-	h := &history{cfg: c, rng: rand.New(rand.NewPCG(c.Seed, uint64(id))), id: describedKey(c.Seed, id, try), steps: c.steps[:0]}
+	h := &history{cfg: c, rng: rand.New(rand.NewPCG(c.Seed, uint64(id))), id: keyPrefix(c.Seed, id, try), steps: c.steps[:0]}
 	if h.limit, played = c.limitFor(a, n, h.rng); !played {
 		return nil, true
 	}
@@ -173,7 +173,7 @@ func (c *Config) playTry(a ratelimit.Algorithm, k check, n, try int) (v *violati
 	}()
 	h.begin()
 	for range try {
-		h.party().left() // so that an engine that fails at regular intervals does not fail at the same step again
+		h.newKey().left() // so that an engine that fails at regular intervals does not fail at the same step again
 	}
 	if played = k.needs == nil || k.needs(h); played {
 		k.play(h)

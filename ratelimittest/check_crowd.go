@@ -2,7 +2,6 @@ package ratelimittest
 
 import (
 	"errors"
-	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -11,27 +10,6 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// flood is how many keys a small table is filled with, over and over.
-const flood = 8
-
-// playFlood lets somebody who was denied invent keys, to be forgotten.
-func playFlood(h *history) {
-	l, err := h.cfg.NewBounded(h.limit, flood)
-	h.must(err == nil, exact, "NewBounded refuses a limit that it has to know: %v", err)
-	p := h.partyOf(l)
-	p.spend(h.limit.Capacity())
-	d, _ := p.take(1)
-	h.must(!d.Allowed, boundHolds, "all was spent, and 1 more is allowed")
-	for i := range 4 * flood {
-		h.named(l, fmt.Sprintf("invented-%d", i)).take(1)
-		if p.has.count != nil {
-			h.must(p.has.count() <= flood, keysAreBounded, "%d keys are tracked, of %d at most", p.has.count(), flood)
-		}
-	}
-	d, _ = p.take(1)
-	h.must(!d.Allowed, keysAreBounded, "a throttled key was wiped by a flood of %d invented ones", 4*flood)
-}
-
 // crowd is how many goroutines press on one key.
 const crowd = 8
 
@@ -39,8 +17,8 @@ const crowd = 8
 // and not one unit more or less.
 func playCrowd(h *history) {
 	for range 6 {
-		p := h.party()
-		h.press(p)
+		p := h.newKey()
+		h.spendAtOnce(p)
 	}
 }
 
@@ -50,14 +28,14 @@ type tally struct {
 	unknown atomic.Int64 // calls that the engine could not decide: each may have been charged
 }
 
-// press has a crowd spend the capacity of one key, about twice over if that is not much,
+// spendAtOnce has a crowd spend the capacity of one key, about twice over if that is not much,
 // through one or more clients, and compares what it got with what is left.
-func (h *history) press(clients ...*party) {
+func (h *history) spendAtOnce(clients ...*testedKey) {
 	var t tally
 	units := min(h.limit.Capacity(), 50)
-	h.together(func(i int) {
+	h.atOnce(func(i int) {
 		for n := range 1 + 2*units/crowd {
-			clients[i%len(clients)].pressOnce(i, n, &t)
+			clients[i%len(clients)].spendOnce(i, n, &t)
 		}
 	})
 	h.note("%d goroutines have taken %d of %s", crowd, t.got.Load(), clients[0].name)
@@ -66,8 +44,8 @@ func (h *history) press(clients ...*party) {
 	h.must(spent+left+unknown >= h.limit.Capacity(), chargesNothing, "%d were spent at once, and only %d remain of %d", spent, left, h.limit.Capacity())
 }
 
-// pressOnce makes one call, without a word in the history.
-func (p *party) pressOnce(i, n int, t *tally) {
+// spendOnce makes one call, without a word in the history.
+func (p *testedKey) spendOnce(i, n int, t *tally) {
 	switch (i + n) % 4 {
 	case 0:
 		if p.has.peek != nil {
@@ -87,7 +65,7 @@ func (p *party) pressOnce(i, n int, t *tally) {
 	}
 }
 
-func (p *party) takeOne(t *tally) {
+func (p *testedKey) takeOne(t *tally) {
 	d, err := p.lim.Take(p.ctx(), p.key, 1)
 	if err == nil && d.Allowed {
 		t.got.Add(1)
@@ -114,12 +92,12 @@ func playSettleCrowd(h *history) {
 		if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket || h.chance(3) {
 			actual = 3 // a queue gives back only its end
 		}
-		h.settleAtOnce(h.party(), n, actual)
+		h.settleAtOnce(h.newKey(), n, actual)
 	}
 }
 
 // settleAtOnce has each goroutine of a crowd settle n reservations of 2, and take 1 beside each.
-func (h *history) settleAtOnce(p *party, n, actual int) {
+func (h *history) settleAtOnce(p *testedKey, n, actual int) {
 	var reserved [crowd][]*ratelimit.Reservation
 	for i := range n * crowd {
 		r, err := p.has.reserver.Reserve(h.ctx(), p.key, 2, centuries)
@@ -130,7 +108,7 @@ func (h *history) settleAtOnce(p *party, n, actual int) {
 	}
 	left := p.left().Remaining // whatever the calls have charged that were not answered
 	var t, settled tally
-	h.together(func(i int) {
+	h.atOnce(func(i int) {
 		for _, r := range reserved[i] {
 			if r.Settle(actual) == nil {
 				settled.got.Add(1)
@@ -150,9 +128,9 @@ func (h *history) settleAtOnce(p *party, n, actual int) {
 		left, settled.got.Load(), actual, t.got.Load(), got, most)
 }
 
-// together runs a crowd, and returns when all are done. They begin at one time, as far as there
+// atOnce runs a crowd, and returns when all are done. They begin at one time, as far as there
 // are processors.
-func (h *history) together(do func(i int)) {
+func (h *history) atOnce(do func(i int)) {
 	var ready atomic.Int64
 	var wg sync.WaitGroup
 	if h.cfg.Clock != nil {

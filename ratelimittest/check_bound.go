@@ -1,8 +1,6 @@
 package ratelimittest
 
 import (
-	"errors"
-	"math"
 	"math/big"
 	"time"
 
@@ -11,7 +9,7 @@ import (
 
 // playBook keeps the book beside the limiter, and compares every figure.
 func playBook(h *history) {
-	p, book := h.party(), h.newBook()
+	p, book := h.newKey(), h.newBook()
 	left := h.limit.Capacity()
 	for range 30 {
 		d := p.booked(book, p.cost(left))
@@ -21,7 +19,7 @@ func playBook(h *history) {
 }
 
 // booked makes one call, and returns the Decision that the book has for it.
-func (p *party) booked(book *book, cost int) ratelimit.Decision {
+func (p *testedKey) booked(book *book, cost int) ratelimit.Decision {
 	now := p.now
 	if p.chance(4) && p.has.peek != nil {
 		got, _ := p.peek(cost)
@@ -41,13 +39,13 @@ func (p *party) booked(book *book, cost int) ratelimit.Decision {
 	return want
 }
 
-func (p *party) compareAllowed(got, want bool) {
+func (p *testedKey) compareAllowed(got, want bool) {
 	p.must(!got || want, boundHolds, "this is allowed, and goes beyond the bound")
 	p.must(got || !want, exact, "this is denied, and is within the bound")
 }
 
 // compare fails with the promise that the first differing figure breaks.
-func (p *party) compare(got, want ratelimit.Decision) {
+func (p *testedKey) compare(got, want ratelimit.Decision) {
 	p.compareAllowed(got.Allowed, want.Allowed)
 	p.must(got.Remaining == want.Remaining, remainingIsTrue, "Remaining is %d, and by the book %d", got.Remaining, want.Remaining)
 	p.must(got.RetryAfter == want.RetryAfter, retryAfterIsTrue, "RetryAfter is %v, and by the book %v", got.RetryAfter, want.RetryAfter)
@@ -61,7 +59,7 @@ func playGreedy(h *history) {
 	if !h.isBucket() {
 		return
 	}
-	p := h.party()
+	p := h.newKey()
 	capacity := h.limit.Capacity()
 	gap := h.fillTime(capacity)
 	total, begin := int64(p.spend(capacity).Remaining)+int64(capacity), h.now
@@ -74,10 +72,6 @@ func playGreedy(h *history) {
 		h.must(big.NewInt(total).Cmp(want) == 0, exact,
 			"a greedy caller has got %d in %v, and burst + rate·t is %v", total, h.now-begin, want)
 	}
-}
-
-func (h *history) isBucket() bool {
-	return h.limit.Algorithm == ratelimit.AlgorithmTokenBucket || h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket
 }
 
 // fillTime is how long an emptied bucket takes to gather the capacity less one, at
@@ -99,59 +93,15 @@ func (h *history) most(t time.Duration) *big.Int {
 	return n.Add(n, big.NewInt(int64(h.limit.Capacity())))
 }
 
-// playLimits has New look at limits: one whose fresh key has to hold the capacity, and
-// some that nobody could enforce.
-func playLimits(h *history) {
-	p := h.party()
-	d := p.spend(h.limit.Capacity())
-	h.must(d.Remaining == 0 && d.ResetAfter > 0, exact, "a fresh key has spent its capacity, and answers %s", described(d, nil))
-	if len(h.cfg.Limits) > 0 || !h.chance(4) {
-		return // New knows a fixed set, or others have tried these
-	}
-	for _, l := range h.invalidLimits() {
-		made, err := h.cfg.New(l)
-		h.note("New(%+v): %v", l, err)
-		h.must(errors.Is(err, ratelimit.ErrInvalidLimit), exact, "New(%+v) answers %v, %v", l, made, err)
-	}
-}
-
-func (h *history) invalidLimits() []ratelimit.Limit {
-	var all []ratelimit.Limit
-	for _, spoil := range []func(l *ratelimit.Limit){
-		func(l *ratelimit.Limit) { l.Rate.Units = 0 },
-		func(l *ratelimit.Limit) { l.Rate.Units = -1 },
-		func(l *ratelimit.Limit) { l.Rate.Units = figure(1<<53 + 1) },
-		func(l *ratelimit.Limit) { l.Rate.Units = math.MaxInt },
-		func(l *ratelimit.Limit) { l.Rate.Per = 0 },
-		func(l *ratelimit.Limit) { l.Rate.Per = -h.cfg.Resolution },
-		func(l *ratelimit.Limit) { l.Rate = ratelimit.Per(1, math.MaxInt64) }, // 292 years
-		func(l *ratelimit.Limit) { l.Rate = ratelimit.PerDay(1); l.Burst = 36_526 },
-		func(l *ratelimit.Limit) { l.Algorithm = 0 },
-		func(l *ratelimit.Limit) { l.Algorithm = 99 },
-		func(l *ratelimit.Limit) { l.Burst = -1 },
-		func(l *ratelimit.Limit) { l.Burst = math.MaxInt; l.Rate = ratelimit.PerSecond(1) },
-		func(l *ratelimit.Limit) { l.Name = "7 days" },
-		func(l *ratelimit.Limit) { l.Name = "über" },
-	} {
-		l := h.limit
-		if spoil(&l); l.Validate() != nil { // some are valid where an int has 32 bits
-			all = append(all, l)
-		}
-	}
-	return all
-}
-
-// ---- the bound, with bookings ----
-
 // spending is what one call has charged: at the instant that it was booked for.
 type spending struct {
 	at     time.Duration
 	amount int
 }
 
-// ledger is everything that a key was charged, for a judge who believes no figure of
+// judge holds everything that a key was charged, for a judge who believes no figure of
 // the limiter but Allowed and Delay.
-type ledger struct {
+type judge struct {
 	*history
 	all   []spending
 	grid  []time.Duration // where windows began
@@ -160,7 +110,7 @@ type ledger struct {
 
 // playBookings takes, reserves and settles, and holds every admission against the bound.
 func playBookings(h *history) {
-	p, l := h.party(), &ledger{history: h}
+	p, l := h.newKey(), &judge{history: h}
 	type open struct {
 		r *ratelimit.Reservation
 		n int
@@ -184,7 +134,7 @@ func playBookings(h *history) {
 }
 
 // admit enters an admission and checks it.
-func (l *ledger) admit(delay time.Duration, cost int) {
+func (l *judge) admit(delay time.Duration, cost int) {
 	at := l.now
 	if l.limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
 		at += delay
@@ -203,7 +153,7 @@ func (l *ledger) admit(delay time.Duration, cost int) {
 }
 
 // between is what was spent in [from, to).
-func (l *ledger) between(from, to time.Duration) *big.Int {
+func (l *judge) between(from, to time.Duration) *big.Int {
 	sum := new(big.Int)
 	for _, s := range l.all {
 		if s.at >= from && s.at < to {
@@ -214,14 +164,14 @@ func (l *ledger) between(from, to time.Duration) *big.Int {
 }
 
 // withinRate checks every interval that ends with the newest spending.
-func (l *ledger) withinRate() {
+func (l *judge) withinRate() {
 	for _, s := range l.all {
 		got, most := l.between(s.at, l.until+1), l.most(l.until-s.at)
 		l.must(got.Cmp(most) <= 0, boundHolds, "%v were spent within %v, and burst + rate·t is %v", got, l.until-s.at, most)
 	}
 }
 
-func (l *ledger) withinAnyWindow() {
+func (l *judge) withinAnyWindow() {
 	for _, s := range l.all {
 		got := l.between(s.at, s.at+l.limit.Rate.Per)
 		l.must(got.Cmp(big.NewInt(int64(l.limit.Rate.Units))) <= 0, boundHolds,
@@ -231,7 +181,7 @@ func (l *ledger) withinAnyWindow() {
 
 // withinOwnWindow follows the windows: each begins with the first spending after the last
 // one's end or, in a sliding counter that is not fresh by then, at that end.
-func (l *ledger) withinOwnWindow(at time.Duration) {
+func (l *judge) withinOwnWindow(at time.Duration) {
 	per := l.limit.Rate.Per
 	switch n := len(l.grid); {
 	case n == 0 || at-l.grid[n-1] >= 2*per:
@@ -250,10 +200,49 @@ func (l *ledger) withinOwnWindow(at time.Duration) {
 }
 
 // overlap is ceil(prev·overlap): what still counts of the window before.
-func (l *ledger) overlap(start, at time.Duration) *big.Int {
+func (l *judge) overlap(start, at time.Duration) *big.Int {
 	per := big.NewInt(int64(l.limit.Rate.Per))
 	prev := l.between(start-l.limit.Rate.Per, start)
 	prev.Mul(prev, big.NewInt(int64(start+l.limit.Rate.Per-at)))
 	prev.Add(prev, per).Sub(prev, big.NewInt(1))
 	return prev.Div(prev, per)
+}
+
+// longHistory is how many decisions are made on one key.
+const longHistory = 1500
+
+// playLong makes many decisions on one key, and keeps the book beside it: nothing is
+// forgotten, resized or rounded after the first thousand. Most of them are allowed in every
+// second history, and about half of them in the others.
+func playLong(h *history) {
+	l := newLimit(h.limit.Algorithm, ratelimit.PerMinute(5*longHistory), 5*longHistory)
+	if h.chance(2) {
+		l = newLimit(h.limit.Algorithm, ratelimit.PerSecond(7), 5)
+	}
+	if h.cfg.accepts(l) {
+		h.limit = l
+		h.use(h.newLimiter(l))
+	}
+	p, book := h.newKey(), h.newBook()
+	gap := max(h.cfg.Resolution, h.up(2*h.limit.Rate.Per/time.Duration(h.limit.Rate.Units)))
+	for i := range longHistory {
+		p.longStep(book, i)
+		if h.limit.Rate.Units < longHistory || i%50 == 0 {
+			h.pauseShort(gap)
+		}
+	}
+}
+
+// longStep makes one decision. The book's figures take longer, so it is asked for them
+// now and then.
+func (p *testedKey) longStep(book *book, i int) {
+	if i%37 == 0 {
+		p.booked(book, 1)
+		return
+	}
+	want := book.model.used(p.now) < p.limit.Capacity()
+	if want {
+		book.model.spend(p.now, 1)
+	}
+	p.compareAllowed(p.allow(1), want)
 }

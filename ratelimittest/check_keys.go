@@ -9,16 +9,35 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
+// playInvalidKey tries the key that does not equal itself.
+func playInvalidKey(h *history) {
+	l, err := h.cfg.NewFloat(h.limit)
+	h.must(err == nil, exact, "NewFloat refuses a limit that it has to know: %v", err)
+	nan := 0.0
+	nan /= nan
+	for _, cost := range []int{1, h.limit.Capacity()} {
+		var d ratelimit.Decision
+		err := again(func() (err error) { d, err = l.Take(h.ctx(), nan, cost); return err })
+		h.reached(err)
+		h.note("Take(NaN, %d): %s", cost, described(d, err))
+		h.must(errors.Is(err, ratelimit.ErrInvalidKey) && !d.Allowed, chargesNothing, "the key NaN answers %s", described(d, err))
+		h.must(!l.Allow(nan, cost), chargesNothing, "the key NaN is allowed")
+	}
+	if c, ok := l.(interface{ Len() int }); ok {
+		h.must(c.Len() == 0, chargesNothing, "the key NaN is tracked")
+	}
+}
+
 // playKeys has keys that look alike spend without each other's knowledge.
 func playKeys(h *history) {
 	capacity := h.limit.Capacity()
 	for _, name := range similarNames() {
-		p := h.named(h.lim, name)
+		p := h.namedKey(h.lim, name)
 		d, err := p.take(capacity)
 		h.must(err == nil && d.Allowed, keysAreSeparate, "a key never seen answers %s", described(d, err))
 	}
 	for _, name := range similarNames() {
-		d := h.named(h.lim, name).left()
+		d := h.namedKey(h.lim, name).left()
 		h.must(d.Remaining == 0, keysAreSeparate, "other keys have spent, and %d remain of one that had none left", d.Remaining)
 	}
 }
@@ -38,7 +57,7 @@ var similarNames = sync.OnceValue(func() []string {
 // playEmptyKey spends from the empty key, which is a key like any other. It is the one key that
 // cannot be set apart from those of other runs, so it may have been used before.
 func playEmptyKey(h *history) {
-	empty, other := h.party(), h.party()
+	empty, other := h.newKey(), h.newKey()
 	empty.name, empty.key = "the empty key", ""
 	if empty.has.reset != nil {
 		empty.reset()
@@ -54,7 +73,7 @@ func playEmptyKey(h *history) {
 	d, err := empty.take(1)
 	h.must(err == nil && !d.Allowed, boundHolds, "the empty key has spent all it had, and cost 1 answers %s", described(d, err))
 	h.must(!empty.allow(1), boundHolds, "the empty key has spent all it had, and Allow allows cost 1")
-	h.party().spend(h.limit.Capacity())
+	h.newKey().spend(h.limit.Capacity())
 }
 
 // manyKeys is how many keys are spent from at the same time.
@@ -99,4 +118,25 @@ func (m *crowdOfKeys) remembers(i, of int) {
 	}
 	d, err := m.take(i, 1)
 	m.must(err != nil || !d.Allowed, keysAreSeparate, "of %d keys that have spent all they had, number %d answers %s", of, i, described(d, err))
+}
+
+// flood is how many keys a small table is filled with, over and over.
+const flood = 8
+
+// playFlood lets somebody who was denied invent keys, to be forgotten.
+func playFlood(h *history) {
+	l, err := h.cfg.NewBounded(h.limit, flood)
+	h.must(err == nil, exact, "NewBounded refuses a limit that it has to know: %v", err)
+	p := h.newKeyOf(l)
+	p.spend(h.limit.Capacity())
+	d, _ := p.take(1)
+	h.must(!d.Allowed, boundHolds, "all was spent, and 1 more is allowed")
+	for i := range 4 * flood {
+		h.namedKey(l, fmt.Sprintf("invented-%d", i)).take(1)
+		if p.has.count != nil {
+			h.must(p.has.count() <= flood, keysAreBounded, "%d keys are tracked, of %d at most", p.has.count(), flood)
+		}
+	}
+	d, _ = p.take(1)
+	h.must(!d.Allowed, keysAreBounded, "a throttled key was wiped by a flood of %d invented ones", 4*flood)
 }

@@ -1,12 +1,12 @@
 package ratelimittest
 
 // pair returns one key of two limiters that share their budgets.
-func (h *history) pair() (a, b *party) {
+func (h *history) pair() (a, b *testedKey) {
 	one, other, err := h.cfg.NewPair(h.limit)
 	h.must(err == nil, exact, "NewPair refuses a limit that it has to know: %v", err)
 	h.must(one != nil && other != nil, exact, "NewPair returns nil without an error")
-	a = h.partyOf(h.keep(one))
-	return a, h.named(h.keep(other), a.name)
+	a = h.newKeyOf(h.keep(one))
+	return a, h.namedKey(h.keep(other), a.name)
 }
 
 // playPairBook keeps one book beside two clients of one store, and compares every figure.
@@ -31,7 +31,7 @@ func playPairSettle(h *history) {
 	if a.has.reserver == nil {
 		return
 	}
-	twin := h.party()
+	twin := h.newKey()
 	cost := h.cost(h.limit.Capacity())
 	actual := 1 + h.rng.IntN(cost)
 	r := a.reserve(cost, 0)
@@ -51,16 +51,13 @@ func playPairReset(h *history) {
 	}
 	a.spend(h.limit.Capacity())
 	b.reset()
-	h.alike(storeIsShared, a, h.party(), "another client has reset the key")
+	h.alike(storeIsShared, a, h.newKey(), "another client has reset the key")
 }
 
 // playPairCrowd has goroutines press on both clients at once.
 func playPairCrowd(h *history) {
 	for range 10 {
 		a, b := h.pair()
-		h.press(a, b)
+		h.spendAtOnce(a, b)
 	}
 }
-
-// canPair is the condition that two clients of one store can be made.
-func canPair(h *history) bool { return h.cfg.NewPair != nil }

@@ -59,7 +59,7 @@ type step struct {
 	args   []any
 
 	call string // if not empty: instead of the format
-	key  *party
+	key  *testedKey
 	cost int
 	said answer
 }
@@ -141,7 +141,7 @@ func (h *history) note(format string, args ...any) {
 	h.steps = append(h.steps, step{at: h.now, format: format, args: args})
 }
 
-func (p *party) noteCall(call string, cost int, d ratelimit.Decision, err error) {
+func (p *testedKey) noteCall(call string, cost int, d ratelimit.Decision, err error) {
 	p.steps = append(p.steps, step{at: p.now, call: call, key: p, cost: cost, said: answer{d, err}})
 }
 

@@ -8,14 +8,100 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
+// playSettleChanged reserves, has the limit changed, and cancels: no more than was reserved
+// comes back, whatever the figures are now.
+func playSettleChanged(h *history) {
+	p, capacity := h.newKey(), h.limit.Capacity()
+	if capacity < 2 {
+		return
+	}
+	cost := 1 + h.rng.IntN(capacity-1)
+	others := 1 + h.rng.IntN(capacity-cost)
+	r := p.reserve(cost, 0)
+	p.spend(others)
+	p.change(h.similar())
+	if h.beyond(cost + others) {
+		return
+	}
+	if h.chance(2) {
+		p.take(p.limit.Capacity())
+	}
+	was := p.left().Remaining
+	p.settle(r, 0)
+	got, most := p.left().Remaining, max(0, p.limit.Capacity()-others)
+	h.must(got >= was && got <= max(was, most), settleIsTrue,
+		"%d were spent beside what is cancelled, of %d now; %d remained before, and %d do after that", others, p.limit.Capacity(), was, got)
+}
+
+// playSettlePast reserves, and cancels when that counts no longer and the limit is another: what
+// somebody else has spent since is not given back.
+func playSettlePast(h *history) {
+	p := h.newKey()
+	r := p.reserve(h.cost(h.limit.Capacity()), 0)
+	h.advance(r.ResetAfter + h.upto(h.limit.Rate.Per))
+	p.spend(h.cost(h.limit.Capacity()))
+	if h.chance(2) {
+		h.advance(h.limit.Rate.Per + h.upto(h.limit.Rate.Per/2)) // it is the window before now
+	}
+	p.change(h.longer())
+	p.take(1)
+	was := p.left()
+	p.settle(r, 0)
+	got := p.left()
+	h.must(got == was, settleIsTrue, "what was regained long ago is cancelled after the limit has changed; before, the key answers %s, and after that %s",
+		described(was, nil), described(got, nil))
+}
+
+// longer is the limit over a time that is several times as long.
+func (h *history) longer() ratelimit.Limit {
+	l := h.limit
+	l.Rate.Per *= time.Duration(2 + h.rng.IntN(20))
+	return l
+}
+
+// similar is the limit with another rate, another capacity, or both.
+func (h *history) similar() ratelimit.Limit {
+	l := h.limit
+	if h.chance(2) {
+		l = h.resized(1 + h.rng.IntN(times(2, h.limit.Capacity())))
+	}
+	if l == h.limit || h.chance(2) {
+		l.Rate.Per = max(h.cfg.Resolution, h.up(time.Duration(float64(l.Rate.Per)*(0.25+4*h.rng.Float64()))))
+	}
+	return l
+}
+
+// playPeekChanged looks at a key whose limit was changed since its last decision, and whose
+// bookings have come due since: Peek says what Take then answers.
+func playPeekChanged(h *history) {
+	for range 6 {
+		p := h.newKey()
+		p.spend(1 + h.rng.IntN(max(1, p.left().Remaining)))
+		var due time.Duration
+		for range 1 + h.rng.IntN(3) {
+			if r := p.reserve(p.cost(1), min(2*p.limit.Rate.Per, year)); r.Allowed {
+				due = r.Delay
+			}
+		}
+		p.change(h.similar())
+		h.advance([]time.Duration{due, due + h.cfg.Resolution, h.upto(due), h.upto(2 * due), 0}[h.rng.IntN(5)])
+		cost := p.cost(p.limit.Capacity())
+		said, err := p.peek(cost)
+		h.must(err == nil, chargesNothing, "cost %d is within the capacity: %v", cost, err)
+		d, _ := p.take(cost)
+		p.must(said.Allowed == d.Allowed && said.RetryAfter == d.RetryAfter && said.Delay == d.Delay, chargesNothing,
+			"the limit was changed; Peek says %s, and Take answers %s", described(said, nil), described(d, nil))
+	}
+}
+
 // playSetLimit raises and lowers a limit that is in use, at the rate, or over the windows, that it
 // has. What was spent stays spent and keeps its age, also while the clock is behind.
 func playSetLimit(h *history) {
-	p := h.party()
+	p := h.newKey()
 	capacity := h.limit.Capacity()
 	p.spend(h.cost(capacity))
 	h.pause(p.left())
-	if setBack(h) && h.chance(3) {
+	if canSetBack(h) && h.chance(3) {
 		h.back(min(h.limit.Rate.Per, year))
 	}
 	was := p.left()
@@ -41,7 +127,7 @@ func playSetBooked(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		return
 	}
-	p := h.party()
+	p := h.newKey()
 	d := p.spend(h.limit.Capacity())
 	cost := h.cost(1)
 	r := p.reserve(cost, min(2*d.ResetAfter, 10*year))
@@ -59,7 +145,7 @@ func playSetBooked(h *history) {
 // algorithms, and has calls allowed and denied in between. What was spent stays spent, and no
 // more than that.
 func playSetOften(h *history) {
-	p := h.party()
+	p := h.newKey()
 	first, spent := h.limit, h.cost(min(h.limit.Capacity(), 1<<40))
 	p.spend(spent)
 	for range 5 {
@@ -84,7 +170,7 @@ func playSetOften(h *history) {
 
 // playSetUnpaid asks a key, after a change, only for what charges nothing. What it says comes true.
 func playSetUnpaid(h *history) {
-	p := h.party()
+	p := h.newKey()
 	p.spend(h.cost(h.limit.Capacity()))
 	h.advance(h.upto(p.left().ResetAfter))
 	p.set(h.anyOther())
@@ -105,7 +191,7 @@ func playSetUnpaid(h *history) {
 
 // unpaid asks for how a key stands by some call that charges nothing. A Peek is none for a key
 // that has made no decision since its limit was changed: it leaves it to the limit before.
-func (p *party) unpaid(peek bool) ratelimit.Decision {
+func (p *testedKey) unpaid(peek bool) ratelimit.Decision {
 	capacity := p.limit.Capacity()
 	switch n := p.rng.IntN(4); {
 	case n == 0 && peek && p.has.peek != nil:
@@ -124,7 +210,7 @@ func (p *party) unpaid(peek bool) ratelimit.Decision {
 // playTighten tightens a limit, by which a key is fresh much later than it was by the limit
 // before. What a denial says comes true after the key was idle for that long.
 func playTighten(h *history) {
-	p := h.party()
+	p := h.newKey()
 	p.spend(h.cost(h.limit.Capacity()))
 	p.set(h.tighter())
 	left := p.left().Remaining
@@ -174,7 +260,7 @@ func (h *history) resized(capacity int) ratelimit.Limit {
 }
 
 // change sets another limit, and makes sure that the key answers for it.
-func (p *party) change(l ratelimit.Limit) {
+func (p *testedKey) change(l ratelimit.Limit) {
 	p.set(l)
 	var d ratelimit.Decision
 	err := again(func() (err error) { d, err = p.lim.Take(p.ctx(), p.key, 0); return err })
@@ -182,21 +268,9 @@ func (p *party) change(l ratelimit.Limit) {
 	p.must(err == nil && d.Limit == l, spentStays, "%v was set, and the key answers for %v (%v)", l, d.Limit, err)
 }
 
-// set sets another limit, and asks the key nothing. It ends the history if the engine does not know the limit.
-func (p *party) set(l ratelimit.Limit) {
-	if !p.cfg.accepts(l) {
-		panic(enough{})
-	}
-	err := again(func() error { return p.has.setLimit(p.ctx(), l) })
-	p.note("SetLimit(%v): %v", l, err)
-	p.reached(err)
-	p.must(err == nil, spentStays, "SetLimit(%v) fails: %v", l, err)
-	p.limit = l
-}
-
 // playSameLimit sets the limit that there is already, which changes nothing.
 func playSameLimit(h *history) {
-	a, b := h.party(), h.stranger()
+	a, b := h.newKey(), h.keyOfAnother()
 	for range 12 {
 		cost := h.cost(a.left().Remaining)
 		a.change(h.limit)
@@ -210,7 +284,7 @@ func playSameLimit(h *history) {
 // playSetOther sets a limit with another rate, or of another algorithm: what was spent stays spent,
 // and is regained as the new limit regains.
 func playSetOther(h *history) {
-	p := h.party()
+	p := h.newKey()
 	capacity := h.limit.Capacity()
 	spent := h.cost(capacity)
 	p.spend(spent)
@@ -226,7 +300,7 @@ func playSetOther(h *history) {
 		p.probe(p.cost(1))
 		return
 	}
-	book.account.spend(h.now, spent)
+	book.model.spend(h.now, spent)
 	for range 5 {
 		p.compareChanged(book, p.cost(p.left().Remaining))
 		h.pause(p.left())
@@ -234,7 +308,7 @@ func playSetOther(h *history) {
 }
 
 // compareChanged makes a call under a limit that was changed, and compares it with the book.
-func (p *party) compareChanged(book *book, cost int) {
+func (p *testedKey) compareChanged(book *book, cost int) {
 	got, err := p.take(cost)
 	book.guess = got
 	want := book.decide(p.now, cost)
@@ -243,7 +317,7 @@ func (p *party) compareChanged(book *book, cost int) {
 }
 
 // probe asks for a cost that has to be denied, and probes RetryAfter.
-func (p *party) probe(cost int) {
+func (p *testedKey) probe(cost int) {
 	d, err := p.take(cost)
 	p.must(err == nil && !d.Allowed, spentStays, "more is spent than the limit holds, and cost %d answers %s", cost, described(d, err))
 	p.probeRetry(cost, d.RetryAfter)
@@ -264,7 +338,7 @@ func (h *history) other() ratelimit.Limit {
 // playSetLater sets another limit some time after the spending: what is regained by then is
 // regained at the old rate, and the rest stays spent.
 func playSetLater(h *history) {
-	p, old := h.party(), newAccount(h.limit)
+	p, old := h.newKey(), newModel(h.limit)
 	spent := h.cost(h.limit.Capacity())
 	p.spend(spent)
 	old.spend(h.now, spent)
@@ -286,7 +360,7 @@ func playSetLater(h *history) {
 
 // playSetInvalid sets limits that nobody could enforce. They are refused, and nothing changes.
 func playSetInvalid(h *history) {
-	a, b := h.party(), h.stranger()
+	a, b := h.newKey(), h.keyOfAnother()
 	cost := h.cost(h.limit.Capacity())
 	a.spend(cost)
 	b.spend(cost)
@@ -301,7 +375,7 @@ func playSetInvalid(h *history) {
 
 // playSetNothing changes a limit to one that counts nothing, and back: what was spent stays.
 func playSetNothing(h *history) {
-	p := h.party()
+	p := h.newKey()
 	limit, spent := h.limit, h.cost(h.limit.Capacity())
 	p.spend(spent)
 	if h.cfg.accepts(ratelimit.Blocked()) {
@@ -315,85 +389,4 @@ func playSetNothing(h *history) {
 	p.change(limit)
 	got := p.left().Remaining
 	h.must(got == limit.Capacity()-spent, spentStays, "%d were spent of %d, then for an instant the limit counted nothing, and %d remain", spent, limit.Capacity(), got)
-}
-
-// playUnlimited has limits that count nothing decide.
-func playUnlimited(h *history) {
-	if l := ratelimit.Unlimited(); h.cfg.accepts(l) {
-		h.limit = l
-		h.use(h.newLimiter(l))
-		h.unlimited(h.party())
-	}
-	if l := ratelimit.Blocked(); h.cfg.accepts(l) {
-		h.limit = l
-		h.use(h.newLimiter(l))
-		h.blocked(h.party())
-	}
-}
-
-func (h *history) unlimited(p *party) {
-	for _, cost := range []int{0, 1, 1000, figure(1 << 62), p.limit.Capacity(), p.limit.Capacity()} {
-		d := p.spend(cost)
-		h.must(d.Remaining == p.limit.Capacity() && d.ResetAfter == 0 && d.Delay == 0, exact, "the limit allows everything, and cost %d answers %s", cost, described(d, nil))
-		h.must(p.allow(cost), exact, "the limit allows everything, and Allow denies cost %d", cost)
-		if p.has.reserver != nil {
-			r := p.reserve(cost, 0)
-			h.must(r.Allowed, exact, "the limit allows everything, and Reserve denies cost %d", cost)
-			p.settle(r, 5)
-		}
-	}
-	p.errs(ratelimit.ErrNegativeCost, -1)
-	if p.has.wait != nil {
-		err := p.waiting(h.ctx(), 1)
-		h.must(err == nil, waitIsTrue, "the limit allows everything, and Wait fails: %v", err)
-	}
-}
-
-func (h *history) blocked(p *party) {
-	for range 2 {
-		p.errs(ratelimit.ErrExceedsLimit, 1)
-		p.errs(ratelimit.ErrExceedsLimit, figure(1<<62))
-		p.errs(ratelimit.ErrNegativeCost, -1)
-		d := p.left()
-		h.must(d.Remaining == 0, remainingIsTrue, "the limit allows nothing, and %d remain", d.Remaining)
-		h.move(h.up(time.Hour))
-	}
-	if p.has.wait != nil {
-		err := p.waiting(h.ctx(), 1)
-		h.must(errors.Is(err, ratelimit.ErrExceedsLimit), waitIsTrue, "the limit allows nothing, and the error of Wait is %v", err)
-	}
-}
-
-// playNames has every kind of answer name its limit, also after a change of the name alone.
-func playNames(h *history) {
-	l := h.limit.Named("per-user_2")
-	if !h.cfg.accepts(l) {
-		return
-	}
-	h.limit = l
-	h.use(h.newLimiter(l))
-	p := h.party()
-	h.answersFor(p)
-	if p.has.setLimit == nil || !h.cfg.accepts(l.Named("B")) {
-		return
-	}
-	was := p.left()
-	p.change(l.Named("B"))
-	got := p.left()
-	was.Limit = got.Limit
-	h.must(got == was, spentStays, "the limit has another name, and the key answers %s instead of %s", described(got, nil), described(was, nil))
-	h.answersFor(p)
-}
-
-// answersFor makes every call that answers with a Decision; each checks the limit in it.
-func (h *history) answersFor(p *party) {
-	for _, cost := range []int{0, 1, h.cost(1), h.limit.Capacity()} {
-		p.take(cost)
-		if p.has.peek != nil {
-			p.peek(cost)
-		}
-		if p.has.reserver != nil {
-			p.reserve(cost, h.upto(h.limit.Rate.Per))
-		}
-	}
 }

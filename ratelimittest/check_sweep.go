@@ -7,13 +7,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-func (p *party) sweep() {
-	p.note("Sweep(%s): %d", p.name, p.has.sweep())
-}
-
 // playSweep sweeps one limiter all the time, and another never.
 func playSweep(h *history) {
-	swept, kept := h.party(), h.stranger()
+	swept, kept := h.newKey(), h.keyOfAnother()
 	for range 12 {
 		cost := h.cost(swept.left().Remaining)
 		swept.sweep()
@@ -26,8 +22,8 @@ func playSweep(h *history) {
 
 // playSweepAll sweeps one limiter and another never, through bookings, settlements, grants and debts.
 func playSweepAll(h *history) {
-	swept, kept := h.party(), h.stranger()
-	both := []*party{swept, kept}
+	swept, kept := h.newKey(), h.keyOfAnother()
+	both := []*testedKey{swept, kept}
 	for range 12 {
 		cost, delay := h.cost(swept.left().Remaining), h.upto(min(2*h.limit.Rate.Per, year))
 		actual, delta, what := 1+h.rng.IntN(cost), swept.correction(), h.rng.IntN(4)
@@ -49,7 +45,7 @@ func playSweepAll(h *history) {
 		}
 		h.must(d[0] == d[1], sweepIsSafe, "after a sweep %s, and without %s", described(d[0], nil), described(d[1], nil))
 		swept.sweep()
-		if setBack(h) && h.chance(4) {
+		if canSetBack(h) && h.chance(4) {
 			h.sweptBehind(swept)
 		}
 		h.pause(d[0])
@@ -58,7 +54,7 @@ func playSweepAll(h *history) {
 
 // playSweepChanged sweeps after the limit has changed: it goes by the limit in force.
 func playSweepChanged(h *history) {
-	swept, kept := h.party(), h.stranger()
+	swept, kept := h.newKey(), h.keyOfAnother()
 	cost, l := h.cost(h.limit.Capacity()), h.anyOther()
 	first := swept.spend(cost) // until then a key is not fresh by the limit before
 	kept.spend(cost)
@@ -80,7 +76,7 @@ func playSweepChanged(h *history) {
 }
 
 // sweptBehind sweeps while the clock is behind what the key has seen.
-func (h *history) sweptBehind(p *party) {
+func (h *history) sweptBehind(p *testedKey) {
 	gap := h.back(min(h.limit.Rate.Per, year))
 	p.sweep()
 	h.move(gap)
@@ -88,7 +84,7 @@ func (h *history) sweptBehind(p *party) {
 
 // playSweepDrops sweeps when a key is fresh: it is dropped, and not before that.
 func playSweepDrops(h *history) {
-	p := h.party()
+	p := h.newKey()
 	p.sweep()
 	before := h.has.count()
 	p.spend(h.cost(h.limit.Capacity()))
@@ -109,7 +105,7 @@ const idle = 24 * time.Hour
 // playSweepSwing sweeps while the clock swings between two readings: a key that is forgotten
 // at the higher one and comes back at the lower one has not lived twice.
 func playSweepSwing(h *history) {
-	p := h.party()
+	p := h.newKey()
 	per, capacity := h.limit.Rate.Per, h.limit.Capacity()
 	total := big.NewInt(int64(capacity))
 	ahead := p.spend(capacity).ResetAfter + h.upto(min(per, year))

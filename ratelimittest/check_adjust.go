@@ -9,7 +9,7 @@ import (
 
 // playCharge has Adjust charge what would have been allowed.
 func playCharge(h *history) {
-	a, b := h.party(), h.party()
+	a, b := h.newKey(), h.newKey()
 	cost := h.cost(h.limit.Capacity())
 	a.adjust(cost)
 	b.spend(cost)
@@ -19,7 +19,7 @@ func playCharge(h *history) {
 // playGrant gives back a part of what was spent, or of a debt, and more than all of it. The
 // contract leaves open which part of a debt in windows is given back first.
 func playGrant(h *history) {
-	p := h.party()
+	p := h.newKey()
 	capacity := h.limit.Capacity()
 	spent := h.cost(capacity)
 	p.spend(spent)
@@ -43,12 +43,12 @@ func playGrant(h *history) {
 // playDebt leads a fresh key into debt, and waits until it is regained: at the rate, or as the
 // windows pass.
 func playDebt(h *history) {
-	h.debt(func(p *party, owed int) { p.adjust(owed) })
+	h.debt(func(p *testedKey, owed int) { p.adjust(owed) })
 }
 
 // debt has a fresh key charged more than its capacity.
-func (h *history) debt(charge func(p *party, owed int)) {
-	p, capacity := h.party(), h.limit.Capacity()
+func (h *history) debt(charge func(p *testedKey, owed int)) {
+	p, capacity := h.newKey(), h.limit.Capacity()
 	owed := capacity + 1 + h.rng.IntN(min(times(3, capacity), figure(1<<40)))
 	if h.beyond(owed) {
 		return
@@ -71,12 +71,12 @@ func (h *history) regained(owed, cost int) (time.Duration, bool) {
 	if h.limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
 		return 0, false
 	}
-	account := newAccount(h.limit)
+	model := newModel(h.limit)
 	if h.limit.Algorithm == ratelimit.AlgorithmSlidingLog {
-		account = newAccount(ratelimit.FixedWindow(h.limit.Rate)) // Units of debt per window, likewise
+		model = newModel(ratelimit.FixedWindow(h.limit.Rate)) // Units of debt per window, likewise
 	}
-	book := &book{history: h, account: account}
-	book.account.spend(h.now, owed)
+	book := &book{history: h, model: model}
+	book.model.spend(h.now, owed)
 	return book.retryAfter(h.now, cost), true
 }
 
@@ -86,7 +86,7 @@ const centuries = 101 * 366 * 24 * time.Hour
 // playDebtCap charges more than could ever be regained: a debt is capped at what 100 years
 // regain, and not before.
 func playDebtCap(h *history) {
-	p := h.party()
+	p := h.newKey()
 	p.spend(1)
 	least := h.leastDebt()
 	for range 4 {

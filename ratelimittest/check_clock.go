@@ -17,7 +17,7 @@ func (h *history) back(most time.Duration) time.Duration {
 // playBack sets the clock back right after a spending: nothing is minted, and the figures
 // include the gap.
 func playBack(h *history) {
-	p, book := h.party(), h.newBook()
+	p, book := h.newKey(), h.newBook()
 	for range 8 {
 		h.pause(p.left())
 		p.gap(book, 1+h.rng.IntN(min(3, h.limit.Capacity())))
@@ -25,7 +25,7 @@ func playBack(h *history) {
 }
 
 // gap spends, steps back and compares every figure with that of the highest reading.
-func (p *party) gap(book *book, cost int) {
+func (p *testedKey) gap(book *book, cost int) {
 	seen := p.now
 	if d, _ := p.take(cost); !d.Allowed {
 		book.decide(seen, cost)
@@ -51,7 +51,7 @@ func (p *party) gap(book *book, cost int) {
 
 // behind compares the figures of Peek, after a Take, with those of the key while its clock
 // is behind what it has seen.
-func (p *party) behind(ask int, want ratelimit.Decision) {
+func (p *testedKey) behind(ask int, want ratelimit.Decision) {
 	if p.has.peek == nil {
 		return
 	}
@@ -65,7 +65,7 @@ func playReserveBehind(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		return // see playReserveExactly
 	}
-	a, b := h.party(), h.party()
+	a, b := h.newKey(), h.newKey()
 	h.advance(h.upto(min(h.limit.Rate.Per, year)))
 	cost := h.cost(h.limit.Capacity())
 	a.spend(cost)
@@ -84,14 +84,14 @@ func playReserveBehind(h *history) {
 // playSwing lets the clock swing between two readings, as it does for callers that have read
 // it before they got the lock: all that is spent is within the bound of the higher one.
 func playSwing(h *history) {
-	p, account := h.party(), newAccount(h.limit)
+	p, model := h.newKey(), newModel(h.limit)
 	ahead := h.cfg.Resolution + h.upto(h.limit.Rate.Per/10)
 	h.advance(ahead)
 	high := h.now
 	for i := range 60 {
-		fits := account.used(high) < h.limit.Capacity()
+		fits := model.used(high) < h.limit.Capacity()
 		if fits {
-			account.spend(high, 1)
+			model.spend(high, 1)
 		}
 		h.must(p.allow(1) == fits, timeIsMonotonic, "the clock has swung %d times by %v, and cost 1 is allowed: %v", i, ahead, !fits)
 		h.move(ahead * time.Duration(i%2*2-1)) // down, up, down
@@ -100,7 +100,7 @@ func playSwing(h *history) {
 
 // playFarLook looks at a key from the far future, which records nothing.
 func playFarLook(h *history) {
-	a, b := h.party(), h.party()
+	a, b := h.newKey(), h.newKey()
 	a.spend(h.limit.Capacity())
 	b.spend(h.limit.Capacity())
 	ahead := h.upto(span)
@@ -112,7 +112,7 @@ func playFarLook(h *history) {
 
 // playReads counts how often a decision reads the clock.
 func playReads(h *history) {
-	p := h.party()
+	p := h.newKey()
 	d := p.left()
 	for range 10 {
 		cost := h.cost(d.Remaining)
@@ -127,13 +127,13 @@ func playReads(h *history) {
 		h.pause(d)
 	}
 	h.reads("Take of cost 0", func() { p.left() })
-	h.reads("Take of a key never seen", func() { h.party().take(1) })
+	h.reads("Take of a key never seen", func() { h.newKey().take(1) })
 	if p.has.reserver != nil {
 		h.reads("Reserve of cost 0", func() { p.reserve(0, 0) })
-		h.reads("Reserve of a key never seen", func() { h.party().reserve(1, 0) })
+		h.reads("Reserve of a key never seen", func() { h.newKey().reserve(1, 0) })
 	}
 	if p.has.wait != nil {
-		h.reads("Wait", func() { h.party().waiting(h.ctx(), 1) })
+		h.reads("Wait", func() { h.newKey().waiting(h.ctx(), 1) })
 	}
 }
 

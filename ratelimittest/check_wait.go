@@ -14,7 +14,7 @@ import (
 const hung = time.Minute
 
 // waiting makes the call, and ends the history if it hangs.
-func (p *party) waiting(ctx context.Context, cost int) error {
+func (p *testedKey) waiting(ctx context.Context, cost int) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	late := time.AfterFunc(hung, func() { stop(errHung) })
@@ -28,11 +28,9 @@ func (p *party) waiting(ctx context.Context, cost int) error {
 
 var errHung = errors.New("ratelimittest: the call hung")
 
-func (h *history) ctx() context.Context { return context.Background() }
-
 // playWaitFits waits for what fits at once.
 func playWaitFits(h *history) {
-	a, b := h.party(), h.party()
+	a, b := h.newKey(), h.newKey()
 	cost := 1
 	if h.limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
 		cost = h.cost(h.limit.Capacity())
@@ -45,7 +43,7 @@ func playWaitFits(h *history) {
 
 // playWaitErrors waits for what can never be.
 func playWaitErrors(h *history) {
-	a, b := h.party(), h.party()
+	a, b := h.newKey(), h.newKey()
 	for _, test := range []struct {
 		cost int
 		want error
@@ -74,7 +72,7 @@ func playWaitDeadline(h *history) {
 const tooSoon = 10 * time.Second
 
 // deadline waits in vain: the call fails at once, and says why.
-func (h *history) deadline(p *party) {
+func (h *history) deadline(p *testedKey) {
 	ctx, stop := context.WithTimeout(h.ctx(), tooSoon)
 	defer stop()
 	err := p.waiting(ctx, 1)
@@ -91,7 +89,7 @@ func playWaitFull(h *history) {
 	if !ok {
 		return
 	}
-	for _, p := range []*party{a, b} {
+	for _, p := range []*testedKey{a, b} {
 		p.spend(p.left().Remaining)
 	}
 	err := a.waiting(h.ctx(), h.cost(1))
@@ -116,14 +114,14 @@ func (h *history) slow() (ratelimit.Limit, bool) {
 
 // delayed returns two keys under which a cost of 1 has to wait for at least an hour, if the
 // engine knows such limits. In a leaky bucket there is room for it in the queue.
-func (h *history) delayed() (a, b *party, ok bool) {
+func (h *history) delayed() (a, b *testedKey, ok bool) {
 	slow, ok := h.slow()
 	if !ok {
 		return nil, nil, false
 	}
 	h.limit = slow
 	h.use(h.newLimiter(slow))
-	a, b = h.party(), h.party()
+	a, b = h.newKey(), h.newKey()
 	spent := slow.Capacity()
 	if slow.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		spent = 1
@@ -180,7 +178,7 @@ type waits struct {
 const soon = 2 * time.Second
 
 // startWait begins to wait, and returns once the key shows that the cost is booked.
-func (p *party) startWait(cost int) *waits {
+func (p *testedKey) startWait(cost int) *waits {
 	ctx, stop := context.WithCancel(p.ctx())
 	w := &waits{cost, stop, make(chan error, 1)}
 	was := p.left()
@@ -198,7 +196,7 @@ func (p *party) startWait(cost int) *waits {
 }
 
 // hasBooked returns once a key's figures differ from what they were before a Wait.
-func (p *party) hasBooked(w *waits, was ratelimit.Decision) {
+func (p *testedKey) hasBooked(w *waits, was ratelimit.Decision) {
 	for began := time.Now(); time.Since(began) < soon; time.Sleep(100 * time.Microsecond) {
 		if d, err := p.lim.Take(p.ctx(), p.key, 0); err == nil && d != was {
 			return
@@ -215,7 +213,7 @@ func (p *party) hasBooked(w *waits, was ratelimit.Decision) {
 }
 
 // stopWait cancels a Wait that is under way.
-func (p *party) stopWait(w *waits) {
+func (p *testedKey) stopWait(w *waits) {
 	w.stop()
 	select {
 	case err := <-w.done:
@@ -295,7 +293,7 @@ func (h *history) paced(gap time.Duration) (ratelimit.Limit, bool) {
 func (h *history) timed(l ratelimit.Limit) (took, due time.Duration) {
 	h.limit = l
 	h.use(h.newLimiter(l))
-	a, b := h.party(), h.party()
+	a, b := h.newKey(), h.newKey()
 	if l.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		a.spend(1)
 		b.spend(1)

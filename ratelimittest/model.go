@@ -12,29 +12,29 @@ import (
 // against the capacity at an instant, if nothing more is spent until then.
 type book struct {
 	history *history
-	account account
+	model   model
 	guess   ratelimit.Decision // the limiter's answer, if it has answered already: it saves the search
 }
 
-// account is one algorithm's bookkeeping. Instants never decrease.
-type account interface {
+// model is one algorithm's bookkeeping. Instants never decrease.
+type model interface {
 	// used is what counts at an instant, in whole units, rounded up.
 	used(at time.Duration) int
 	spend(at time.Duration, cost int)
 }
 
-func (h *history) newBook() *book { return &book{history: h, account: newAccount(h.limit)} }
+func (h *history) newBook() *book { return &book{history: h, model: newModel(h.limit)} }
 
-func newAccount(l ratelimit.Limit) account {
+func newModel(l ratelimit.Limit) model {
 	switch l.Algorithm {
 	case ratelimit.AlgorithmFixedWindow:
-		return &fixedAccount{units: l.Rate.Units, per: l.Rate.Per}
+		return &fixedModel{units: l.Rate.Units, per: l.Rate.Per}
 	case ratelimit.AlgorithmSlidingLog:
-		return &logAccount{per: l.Rate.Per}
+		return &logModel{per: l.Rate.Per}
 	case ratelimit.AlgorithmSlidingCounter:
-		return &counterAccount{per: l.Rate.Per}
+		return &counterModel{per: l.Rate.Per}
 	default:
-		return &bucketAccount{units: big.NewInt(int64(l.Rate.Units)), per: big.NewInt(int64(l.Rate.Per))}
+		return &bucketModel{units: big.NewInt(int64(l.Rate.Units)), per: big.NewInt(int64(l.Rate.Per))}
 	}
 }
 
@@ -44,7 +44,7 @@ func (b *book) decide(now time.Duration, cost int) ratelimit.Decision {
 		return b.peek(now, cost)
 	}
 	d := ratelimit.Decision{Allowed: true, Limit: b.history.limit, Delay: b.delay(now)}
-	b.account.spend(now, cost)
+	b.model.spend(now, cost)
 	d.Remaining, d.ResetAfter = b.remaining(now), b.resetAfter(now)
 	return d
 }
@@ -69,7 +69,7 @@ func (b *book) peek(now time.Duration, cost int) ratelimit.Decision {
 }
 
 func (b *book) remaining(now time.Duration) int {
-	return max(0, b.history.limit.Capacity()-b.account.used(now))
+	return max(0, b.history.limit.Capacity()-b.model.used(now))
 }
 
 func (b *book) retryAfter(now time.Duration, cost int) time.Duration {
@@ -87,7 +87,7 @@ func (b *book) resetAfter(now time.Duration) time.Duration {
 // one unit of time before it does not. That is how a guess is checked, too.
 func (b *book) after(now time.Duration, most int, guess time.Duration) time.Duration {
 	unit := b.history.cfg.Resolution
-	fits := func(n time.Duration) bool { return b.account.used(now+n*unit) <= most }
+	fits := func(n time.Duration) bool { return b.model.used(now+n*unit) <= most }
 	if fits(0) {
 		return 0
 	}
@@ -110,10 +110,10 @@ func (b *book) after(now time.Duration, most int, guess time.Duration) time.Dura
 	return yes * unit
 }
 
-// bucketAccount is a token or a leaky bucket: the sum of what was spent, less rate·t
+// bucketModel is a token or a leaky bucket: the sum of what was spent, less rate·t
 // for the time since, never less than nothing. It counts in 1/per of a unit,
 // of which each nanosecond gives back units.
-type bucketAccount struct {
+type bucketModel struct {
 	units, per *big.Int
 	owed       big.Int
 	at         time.Duration
@@ -122,7 +122,7 @@ type bucketAccount struct {
 }
 
 // owedAt returns what is owed at an instant, until it is called again.
-func (a *bucketAccount) owedAt(at time.Duration) *big.Int {
+func (a *bucketModel) owedAt(at time.Duration) *big.Int {
 	back := a.left.Mul(a.units, a.span.SetInt64(int64(at-a.at)))
 	owed := back.Sub(&a.owed, back)
 	if owed.Sign() < 0 {
@@ -131,7 +131,7 @@ func (a *bucketAccount) owedAt(at time.Duration) *big.Int {
 	return owed
 }
 
-func (a *bucketAccount) used(at time.Duration) int {
+func (a *bucketModel) used(at time.Duration) int {
 	owed := a.owedAt(at)
 	owed.QuoRem(owed, a.per, &a.rest)
 	if a.rest.Sign() > 0 {
@@ -140,22 +140,22 @@ func (a *bucketAccount) used(at time.Duration) int {
 	return int(owed.Int64())
 }
 
-func (a *bucketAccount) spend(at time.Duration, cost int) {
+func (a *bucketModel) spend(at time.Duration, cost int) {
 	owed := a.owedAt(at)
 	a.owed.Add(owed, a.span.Mul(a.span.SetInt64(int64(cost)), a.per))
 	a.at = at
 }
 
-// fixedAccount counts in windows that begin with the first spending after the last one's
+// fixedModel counts in windows that begin with the first spending after the last one's
 // end. What is above a window's units runs over into the windows that follow.
-type fixedAccount struct {
+type fixedModel struct {
 	units int
 	per   time.Duration
 	start time.Duration
 	spent int
 }
 
-func (a *fixedAccount) used(at time.Duration) int {
+func (a *fixedModel) used(at time.Duration) int {
 	over := (at - a.start) / a.per
 	if over > time.Duration(a.spent/a.units) {
 		return 0
@@ -163,7 +163,7 @@ func (a *fixedAccount) used(at time.Duration) int {
 	return max(0, a.spent-int(over)*a.units)
 }
 
-func (a *fixedAccount) spend(at time.Duration, cost int) {
+func (a *fixedModel) spend(at time.Duration, cost int) {
 	left := a.used(at)
 	if left == 0 {
 		a.start = at
@@ -173,14 +173,14 @@ func (a *fixedAccount) spend(at time.Duration, cost int) {
 	a.spent = left + cost
 }
 
-// logAccount remembers every spending.
-type logAccount struct {
+// logModel remembers every spending.
+type logModel struct {
 	per  time.Duration
 	at   []time.Duration
 	cost []int
 }
 
-func (a *logAccount) used(at time.Duration) (sum int) {
+func (a *logModel) used(at time.Duration) (sum int) {
 	for i, t := range a.at {
 		if t <= at && at-t < a.per {
 			sum += a.cost[i]
@@ -189,40 +189,40 @@ func (a *logAccount) used(at time.Duration) (sum int) {
 	return sum
 }
 
-func (a *logAccount) spend(at time.Duration, cost int) {
+func (a *logModel) spend(at time.Duration, cost int) {
 	for len(a.at) > 0 && at-a.at[0] >= a.per {
 		a.at, a.cost = a.at[1:], a.cost[1:]
 	}
 	a.at, a.cost = append(a.at, at), append(a.cost, cost)
 }
 
-// counterAccount has a count for this window and one for the window before.
-type counterAccount struct {
+// counterModel has a count for this window and one for the window before.
+type counterModel struct {
 	per        time.Duration
 	start      time.Duration
 	prev, curr int
 }
 
-// rolled returns the account as it stands at an instant.
-func (a *counterAccount) rolled(at time.Duration) counterAccount {
+// rolled returns the model as it stands at an instant.
+func (a *counterModel) rolled(at time.Duration) counterModel {
 	switch over := (at - a.start) / a.per; {
 	case over == 0:
 		return *a
 	case over == 1 && a.curr > 0:
-		return counterAccount{per: a.per, start: a.start + a.per, prev: a.curr}
+		return counterModel{per: a.per, start: a.start + a.per, prev: a.curr}
 	default:
-		return counterAccount{per: a.per, start: at}
+		return counterModel{per: a.per, start: at}
 	}
 }
 
-func (a *counterAccount) used(at time.Duration) int {
+func (a *counterModel) used(at time.Duration) int {
 	r := a.rolled(at)
 	overlap := new(big.Int).Mul(big.NewInt(int64(r.prev)), big.NewInt(int64(r.per-(at-r.start))))
 	overlap.Add(overlap, big.NewInt(int64(r.per-1)))
 	return r.curr + int(overlap.Div(overlap, big.NewInt(int64(r.per))).Int64())
 }
 
-func (a *counterAccount) spend(at time.Duration, cost int) {
+func (a *counterModel) spend(at time.Duration, cost int) {
 	*a = a.rolled(at)
 	if a.prev == 0 && a.curr == 0 {
 		a.start = at

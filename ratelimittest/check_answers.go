@@ -8,21 +8,21 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// unsettle brings a key into some state, with whatever the limiter can do.
-func (p *party) unsettle() {
+// useAtRandom brings a key into some state, with whatever the limiter can do.
+func (p *testedKey) useAtRandom() {
 	d := p.left()
 	for range 1 + p.rng.IntN(8) {
-		d = p.stir(d)
+		d = p.useOnce(d)
 		p.pause(d)
 	}
 }
 
-func (p *party) stir(d ratelimit.Decision) ratelimit.Decision {
+func (p *testedKey) useOnce(d ratelimit.Decision) ratelimit.Decision {
 	switch cost := p.cost(d.Remaining); {
 	case p.chance(6) && p.has.adjust != nil:
 		p.adjust(p.correction())
 	case p.chance(4) && p.has.reserver != nil:
-		p.book(cost)
+		p.reserveSome(cost)
 	case p.chance(4):
 		p.allow(cost)
 	default:
@@ -33,12 +33,12 @@ func (p *party) stir(d ratelimit.Decision) ratelimit.Decision {
 }
 
 // correction is a grant or a charge, of which some lead into debt.
-func (p *party) correction() int {
+func (p *testedKey) correction() int {
 	return p.rng.IntN(2*min(p.limit.Capacity(), 1<<20)+1) - min(p.limit.Capacity(), 1<<20)
 }
 
-// book reserves, and sometimes settles a part or more than all of it.
-func (p *party) book(cost int) {
+// reserveSome reserves, and sometimes settles a part or more than all of it.
+func (p *testedKey) reserveSome(cost int) {
 	r := p.reserve(cost, p.upto(min(2*p.limit.Rate.Per, year)))
 	if r.Allowed && p.chance(2) {
 		p.settle(r, 1+p.rng.IntN(min(cost, math.MaxInt/3)*3/2+1))
@@ -47,8 +47,8 @@ func (p *party) book(cost int) {
 
 // playRetryAfter asks for costs until one is denied, and probes what that denial said.
 func playRetryAfter(h *history) {
-	p := h.party()
-	p.unsettle()
+	p := h.newKey()
+	p.useAtRandom()
 	for range 8 {
 		cost := p.cost(p.left().Remaining)
 		d, err := p.take(cost)
@@ -60,7 +60,7 @@ func playRetryAfter(h *history) {
 	}
 }
 
-func (p *party) probeRetry(cost int, after time.Duration) {
+func (p *testedKey) probeRetry(cost int, after time.Duration) {
 	unit := p.cfg.Resolution
 	p.advance(after - unit)
 	d, _ := p.take(cost)
@@ -74,19 +74,19 @@ func (p *party) probeRetry(cost int, after time.Duration) {
 // playLarger asks for a larger cost after a smaller one was denied often, and the other way
 // round: each has a time of its own.
 func playLarger(h *history) {
-	p := h.party()
-	p.unsettle()
+	p := h.newKey()
+	p.useAtRandom()
 	left, capacity := p.left().Remaining, p.limit.Capacity()
 	if left == capacity {
 		return
 	}
 	small := left + 1
 	large := min(capacity, []int{capacity, small + 1, small + p.rng.IntN(capacity-left)}[p.rng.IntN(3)])
-	p.hammer(small)
+	p.denyOften(small)
 	d, _ := p.take(large)
 	p.must(!d.Allowed, boundHolds, "%d remain, and cost %d is allowed", left, large)
 	if left > 0 && h.chance(2) {
-		p.hammer(large)
+		p.denyOften(large)
 		p.spend(left)
 		return
 	}
@@ -95,8 +95,8 @@ func playLarger(h *history) {
 
 // playRemaining asks for what is left, and for one more.
 func playRemaining(h *history) {
-	p := h.party()
-	p.unsettle()
+	p := h.newKey()
+	p.useAtRandom()
 	n := p.left().Remaining
 	if n < p.limit.Capacity() {
 		d, err := p.take(n + 1)
@@ -111,8 +111,8 @@ func playRemaining(h *history) {
 // playResetAfter looks for what was spent right before ResetAfter, and at it. Something
 // is still held against a key if, and only if, its whole capacity is not free.
 func playResetAfter(h *history) {
-	p := h.party()
-	p.unsettle()
+	p := h.newKey()
+	p.useAtRandom()
 	d := p.left()
 	whole, unit := p.limit.Capacity(), p.cfg.Resolution
 	if d.ResetAfter > 0 {
@@ -125,16 +125,16 @@ func playResetAfter(h *history) {
 	fresh := p.left()
 	p.must(fresh.ResetAfter == 0, resetAfterIsTrue, "ResetAfter was %v, and then it is %v", d.ResetAfter, fresh.ResetAfter)
 	p.must(fresh.Remaining == whole, resetAfterIsTrue, "ResetAfter was %v, and then %d remain of %d", d.ResetAfter, fresh.Remaining, whole)
-	p.alike(resetAfterIsTrue, p, h.party(), "a fresh key beside one never seen")
+	p.alike(resetAfterIsTrue, p, h.newKey(), "a fresh key beside one never seen")
 }
 
 // playCost asks for costs that are no costs, on a key never seen and on one that is in use.
 func playCost(h *history) {
-	spent, twin, unseen := h.party(), h.party(), h.party()
+	spent, twin, unseen := h.newKey(), h.newKey(), h.newKey()
 	cost := h.cost(h.limit.Capacity())
 	spent.spend(cost)
 	twin.spend(cost)
-	for _, p := range []*party{unseen, spent} {
+	for _, p := range []*testedKey{unseen, spent} {
 		p.errs(ratelimit.ErrNegativeCost, -1)
 		p.errs(ratelimit.ErrNegativeCost, -h.limit.Capacity())
 		p.errs(ratelimit.ErrNegativeCost, -1<<31)
@@ -143,11 +143,11 @@ func playCost(h *history) {
 		p.left()
 	}
 	h.alike(chargesNothing, spent, twin, "costs that are none were asked of one")
-	h.alike(chargesNothing, unseen, h.party(), "costs that are none were asked of one")
+	h.alike(chargesNothing, unseen, h.newKey(), "costs that are none were asked of one")
 }
 
 // tooMuch asks for costs above the capacity, and for those where products have overflowed.
-func (p *party) tooMuch() {
+func (p *testedKey) tooMuch() {
 	capacity := p.limit.Capacity()
 	for _, cost := range []int{capacity + 1, 2*capacity + 1, 213_504, figure(1 << 53), figure(1<<62 + 1), figure(1<<63 - 1)} {
 		if cost > capacity {
@@ -158,21 +158,21 @@ func (p *party) tooMuch() {
 
 // playDenied has one key denied and another left alone.
 func playDenied(h *history) {
-	a, b := h.party(), h.party()
+	a, b := h.newKey(), h.newKey()
 	for range 5 {
 		cost := h.cost(a.left().Remaining)
 		da, _ := a.take(cost)
 		db, _ := b.take(cost)
 		h.must(da == db, chargesNothing, "%s was denied before, and answers %s; %s was not, and answers %s",
 			a.name, described(da, nil), b.name, described(db, nil))
-		a.bother()
+		a.askForNothing()
 		h.pause(da)
 	}
 	h.alike(chargesNothing, a, b, "one was denied, peeked at and asked for nothing")
 }
 
-// bother does what charges nothing.
-func (p *party) bother() {
+// askForNothing does what charges nothing.
+func (p *testedKey) askForNothing() {
 	for range 3 {
 		if left := p.left().Remaining; left < p.limit.Capacity() {
 			d, _ := p.take(left + 1)
@@ -186,7 +186,7 @@ func (p *party) bother() {
 }
 
 // peekTwice finds a Peek that changes what it looks at, or tells it wrong.
-func (p *party) peekTwice() {
+func (p *testedKey) peekTwice() {
 	cost := p.cost(p.left().Remaining)
 	first, _ := p.peek(cost)
 	second, _ := p.peek(cost)
@@ -198,9 +198,9 @@ func (p *party) peekTwice() {
 
 // playPeekTake compares what Peek says that Take would answer with what it does.
 func playPeekTake(h *history) {
-	p := h.party()
+	p := h.newKey()
 	for range 8 {
-		p.unsettle()
+		p.useAtRandom()
 		cost := p.cost(p.left().Remaining)
 		said, _ := p.peek(cost)
 		d, _ := p.take(cost)
@@ -211,7 +211,7 @@ func playPeekTake(h *history) {
 
 // playUnseen asks what must create no key, where the keys are counted.
 func playUnseen(h *history) {
-	p := h.party()
+	p := h.newKey()
 	before := h.has.count()
 	p.left()
 	p.errs(ratelimit.ErrNegativeCost, -1)
@@ -226,21 +226,121 @@ func playUnseen(h *history) {
 	h.must(now == before+1, keysAreSeparate, "a key has spent, and there are %d keys instead of %d", now, before+1)
 }
 
-// playInvalidKey tries the key that does not equal itself.
-func playInvalidKey(h *history) {
-	l, err := h.cfg.NewFloat(h.limit)
-	h.must(err == nil, exact, "NewFloat refuses a limit that it has to know: %v", err)
-	nan := 0.0
-	nan /= nan
-	for _, cost := range []int{1, h.limit.Capacity()} {
-		var d ratelimit.Decision
-		err := again(func() (err error) { d, err = l.Take(h.ctx(), nan, cost); return err })
-		h.reached(err)
-		h.note("Take(NaN, %d): %s", cost, described(d, err))
-		h.must(errors.Is(err, ratelimit.ErrInvalidKey) && !d.Allowed, chargesNothing, "the key NaN answers %s", described(d, err))
-		h.must(!l.Allow(nan, cost), chargesNothing, "the key NaN is allowed")
+// playDenialEnds gives back, in every way, to a key that has been denied often: the next call is
+// allowed again.
+func playDenialEnds(h *history) {
+	for way := range 5 {
+		p := h.newKey()
+		capacity := p.limit.Capacity()
+		var give func()
+		switch way {
+		case 0:
+			if p.has.reserver != nil {
+				r := p.reserve(capacity, 0)
+				give = func() { p.settle(r, h.rng.IntN(capacity)) }
+			}
+		case 1:
+			if p.has.adjust != nil {
+				p.spend(capacity)
+				give = func() { p.adjust(-1 - h.rng.IntN(capacity)) }
+			}
+		case 2:
+			if p.has.reset != nil {
+				p.spend(capacity)
+				give = p.reset
+			}
+		case 3:
+			if l := h.resized(times(2, capacity)); p.has.setLimit != nil && h.cfg.accepts(l) && l.Capacity() > capacity {
+				p.spend(capacity)
+				give = func() { p.set(l) }
+			}
+		}
+		if give != nil {
+			p.denyOften(p.cost(1))
+			give()
+			p.allowAgain()
+		}
 	}
-	if c, ok := l.(interface{ Len() int }); ok {
-		h.must(c.Len() == 0, chargesNothing, "the key NaN is tracked")
+}
+
+// denyOften asks for a cost that has to be denied, again and again, by every call.
+func (p *testedKey) denyOften(cost int) {
+	for range 4 {
+		d, err := p.take(cost)
+		p.must(err == nil && !d.Allowed, boundHolds, "all was spent, and cost %d answers %s", cost, described(d, err))
+		p.must(!p.allow(cost), boundHolds, "all was spent, and Allow allows cost %d", cost)
+		if p.has.peek != nil {
+			p.peek(cost)
+		}
+		if p.has.reserver != nil {
+			p.reserve(cost, 0)
+		}
 	}
+}
+
+// allowAgain checks that every call allows what remains of a key that was denied before.
+func (p *testedKey) allowAgain() {
+	d, _ := p.take(1)
+	p.must(d.Allowed, remainingIsTrue, "a key was denied, then it was given back some of what was spent, and cost 1 answers %s", described(d, nil))
+	for _, call := range []string{"Allow", "Reserve"} {
+		left := p.left()
+		if left.Remaining == 0 {
+			return
+		}
+		if call == "Allow" {
+			p.must(p.allow(1), remainingIsTrue, "a key was denied, then it was given back some of what was spent; %d remain, and Allow denies cost 1", left.Remaining)
+		} else if p.has.reserver != nil {
+			r := p.reserve(1, left.ResetAfter) // which a leaky bucket's delay is
+			p.must(r.Allowed, remainingIsTrue, "a key was denied, then it was given back some of what was spent; %d remain, and Reserve denies cost 1", left.Remaining)
+		}
+	}
+}
+
+// playPeekErrors looks at what can never be, and at nothing.
+func playPeekErrors(h *history) {
+	p := h.newKey()
+	p.useAtRandom()
+	was := p.left()
+	for _, cost := range []int{-1, math.MinInt} {
+		_, err := p.peek(cost)
+		h.must(errors.Is(err, ratelimit.ErrNegativeCost), chargesNothing, "Peek at cost %d: the error is %v", cost, err)
+	}
+	if capacity := h.limit.Capacity(); capacity < math.MaxInt {
+		for _, cost := range []int{capacity + 1, math.MaxInt} {
+			_, err := p.peek(cost)
+			h.must(errors.Is(err, ratelimit.ErrExceedsLimit), chargesNothing, "Peek at cost %d: the error is %v", cost, err)
+		}
+	}
+	none, err := p.peek(0)
+	h.must(err == nil && none == was, chargesNothing, "Take of cost 0 answers %s, and Peek at cost 0 %s", described(was, nil), described(none, err))
+}
+
+// playNothingFirst asks a fresh key for what charges nothing some time before it spends: that
+// opens no window, and starts no clock.
+func playNothingFirst(h *history) {
+	a, b := h.newKey(), h.newKey()
+	if h.chance(2) { // fresh, after it was used
+		a.spend(1)
+		b.spend(1)
+		h.advance(max(a.left().ResetAfter, b.left().ResetAfter))
+	}
+	h.advance(h.upto(h.limit.Rate.Per))
+	a.left()
+	a.allow(0)
+	switch h.rng.IntN(4) {
+	case 0:
+		a.errs(ratelimit.ErrNegativeCost, -1)
+	case 1:
+		a.tooMuch()
+	case 2:
+		if a.has.peek != nil {
+			a.peek(h.limit.Capacity())
+		}
+	default:
+		if a.has.reserver != nil {
+			a.settle(a.reserve(0, 0), 0)
+		}
+	}
+	h.advance(h.cfg.Resolution + h.upto(h.limit.Rate.Per))
+	h.alike(chargesNothing, a, b, "one was asked for nothing some time ago, when it was fresh")
 }

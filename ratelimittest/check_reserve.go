@@ -1,0 +1,178 @@
+package ratelimittest
+
+import (
+	"errors"
+	"math"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// playReserveNow has Reserve without a delay answer as Take does.
+func playReserveNow(h *history) {
+	a, b := h.newKey(), h.newKey()
+	for range 10 {
+		cost := h.cost(a.left().Remaining)
+		if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket && a.left().ResetAfter > 0 {
+			return // its Reserve denies what it would have to delay
+		}
+		d, _ := a.take(cost)
+		r := b.reserve(cost, 0)
+		h.must(r.Decision == d, reserveIsTrue, "Take answers %s, and Reserve without a delay %s", described(d, nil), described(r.Decision, nil))
+		h.pause(d)
+	}
+}
+
+// playReserveAhead books ahead what is denied now, exactly as far as Take says.
+func playReserveAhead(h *history) {
+	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+		return
+	}
+	p := h.newKey()
+	p.useAtRandom()
+	if canSetBack(h) && h.chance(3) {
+		h.back(min(h.limit.Rate.Per, year))
+	}
+	cost := p.cost(p.left().Remaining)
+	d, _ := p.take(cost)
+	if d.Allowed || d.RetryAfter > 99*year-whole(h.limit) || d.RetryAfter > h.countable() {
+		return // together with the capacity, that takes a hundred years to regain
+	}
+	early := p.reserve(cost, d.RetryAfter-p.cfg.Resolution)
+	p.must(!early.Allowed, reserveIsTrue, "RetryAfter was %v, and less delay than that is enough", d.RetryAfter)
+	r := p.reserve(cost, d.RetryAfter)
+	p.must(r.Allowed && r.Delay == d.RetryAfter, reserveIsTrue, "RetryAfter was %v, and a booking at it answers %s",
+		d.RetryAfter, described(r.Decision, nil))
+	p.queued(r.Delay)
+}
+
+// queued checks that nobody gets in before what is booked.
+func (p *testedKey) queued(delay time.Duration) {
+	p.advance(p.upto(delay - p.cfg.Resolution))
+	d, _ := p.take(1)
+	p.must(!d.Allowed && d.Remaining == 0, reserveIsTrue, "a later caller gets in before what is booked: %s", described(d, nil))
+	p.must(!p.allow(1), reserveIsTrue, "a later caller of Allow gets in before what is booked")
+}
+
+// playReserveRetry probes what a denied Reserve says: the same call passes at RetryAfter.
+func playReserveRetry(h *history) {
+	p := h.newKey()
+	p.useAtRandom()
+	for range 8 {
+		cost, most := p.cost(p.left().Remaining), p.upto(p.limit.Rate.Per)
+		r := p.reserve(cost, most)
+		if r.Allowed {
+			continue
+		}
+		p.advance(r.RetryAfter - p.cfg.Resolution)
+		early := p.reserve(cost, most)
+		p.must(!early.Allowed, retryAfterIsTrue, "Reserve's RetryAfter was %v, and the same passes earlier", r.RetryAfter)
+		p.advance(p.cfg.Resolution)
+		again := p.reserve(cost, most)
+		p.must(again.Allowed, retryAfterIsTrue, "Reserve's RetryAfter was %v, and then the same answers %s", r.RetryAfter, described(again.Decision, nil))
+		return
+	}
+}
+
+// playReserveNothing reserves a cost of 0, and cancels that: nothing is charged, and nothing is
+// given back of what others have spent.
+func playReserveNothing(h *history) {
+	a, b := h.twins()
+	for range 3 {
+		cost := h.cost(a.left().Remaining)
+		da, _ := a.take(cost)
+		b.take(cost)
+		want := a.left()
+		r := a.reserve(0, h.upto(h.limit.Rate.Per))
+		h.must(r.Decision == want, reserveIsTrue, "Take of cost 0 answers %s, and Reserve of cost 0 %s",
+			described(want, nil), described(r.Decision, nil))
+		a.settle(r, -h.rng.IntN(2))
+		h.pause(da)
+	}
+	h.alike(settleIsTrue, a, b, "one has reserved a cost of 0, and cancelled that")
+}
+
+// playReserveErrors reserves what can never be, and settles it all the same.
+func playReserveErrors(h *history) {
+	a, b := h.twins()
+	capacity := h.limit.Capacity()
+	for _, cost := range []int{-1, -capacity, math.MinInt, capacity + 1, math.MaxInt} {
+		want := ratelimit.ErrNegativeCost
+		if cost > capacity {
+			want = ratelimit.ErrExceedsLimit
+		} else if cost >= 0 {
+			continue // the capacity is the largest figure that there is
+		}
+		var r *ratelimit.Reservation
+		most := h.upto(h.limit.Rate.Per)
+		err := again(func() (err error) { r, err = a.has.reserver.Reserve(h.ctx(), a.key, cost, most); return err })
+		h.must(r != nil, reserveIsTrue, "Reserve of cost %d returns nil, with the error %v", cost, err)
+		h.note("Reserve(%s, %d): %s", a.name, cost, described(r.Decision, err))
+		h.reached(err)
+		h.must(errors.Is(err, want), reserveIsTrue, "Reserve of cost %d: the error is %v, want %q", cost, err, want)
+		a.wellFormed("Reserve", cost, r.Decision, err)
+		a.settle(r, 0)
+		a.settle(r, 1)
+	}
+	h.alike(reserveIsTrue, a, b, "one has reserved costs that are none, and settled them")
+}
+
+// playReserveDenied is denied, and settles that: nothing was charged, and nothing is given back.
+func playReserveDenied(h *history) {
+	a, b := h.twins()
+	for _, p := range []*testedKey{a, b} {
+		if left := p.left().Remaining; left > 0 {
+			p.spend(left)
+		}
+	}
+	for _, actual := range []int{0, 1, 5} {
+		if r := a.reserve(h.cost(1), 0); !r.Allowed {
+			a.settle(r, actual)
+		} else {
+			return // the rest that Remaining rounds down
+		}
+	}
+	h.alike(reserveIsTrue, a, b, "one was denied by Reserve, and has settled that")
+}
+
+// playReserveExactly reserves in a leaky bucket with a maxDelay of what the queue takes, and
+// with one unit less.
+func playReserveExactly(h *history) {
+	if h.limit.Algorithm != ratelimit.AlgorithmLeakyBucket || h.limit.Capacity() < 2 {
+		return
+	}
+	a, b := h.newKey(), h.newKey()
+	cost := 1 + h.rng.IntN(h.limit.Capacity()-1)
+	a.spend(cost)
+	b.spend(cost)
+	if canSetBack(h) && h.chance(2) {
+		h.back(h.limit.Rate.Per)
+	}
+	delay, unit := a.left().ResetAfter, h.cfg.Resolution
+	for _, most := range []time.Duration{delay - unit, 0, -h.cfg.Resolution} {
+		early := a.reserve(1, most)
+		h.must(!early.Allowed && early.RetryAfter == delay-max(0, most), reserveIsTrue,
+			"the queue takes %v, and Reserve with a maxDelay of %v answers %s", delay, most, described(early.Decision, nil))
+	}
+	r := a.reserve(1, delay)
+	h.must(r.Allowed && r.Delay == delay, reserveIsTrue, "the queue takes %v, and Reserve with that maxDelay answers %s", delay, described(r.Decision, nil))
+	b.spend(1)
+	h.alike(reserveIsTrue, a, b, "one was denied for its maxDelay at first")
+}
+
+// playReserveNegative reserves with a delay below zero, which counts as none.
+func playReserveNegative(h *history) {
+	a, b := h.twins()
+	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket && a.left().ResetAfter > 0 {
+		return // see playReserveExactly
+	}
+	for _, most := range []time.Duration{-h.cfg.Resolution, math.MinInt64} {
+		cost := h.cost(a.left().Remaining)
+		d, _ := b.take(cost)
+		r := a.reserve(cost, most)
+		h.must(r.Decision == d, reserveIsTrue, "Take answers %s, and Reserve with a maxDelay of %v %s", described(d, nil), most, described(r.Decision, nil))
+		if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+			return
+		}
+	}
+}
