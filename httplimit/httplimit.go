@@ -20,6 +20,9 @@
 // For several limits on one request, give New a [ratelimit.All] of layers. Wrap is a
 // func(http.Handler) http.Handler, so it fits any router's Use.
 //
+// CORS stands around the limiter, so that a browser shows denials to the page, and names the
+// fields in Access-Control-Expose-Headers: see the example of [SkipPreflights].
+//
 // A [Transport] is an [http.RoundTripper] for clients: it keeps to a limit of your own, and
 // obeys what the server says.
 //

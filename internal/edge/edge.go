@@ -9,12 +9,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"reflect"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/delays"
+	"github.com/weir-go/ratelimit/internal/nilcheck"
 	"github.com/weir-go/ratelimit/internal/spread"
 	"github.com/weir-go/ratelimit/internal/throttled"
 	"github.com/weir-go/ratelimit/internal/undecided"
@@ -104,7 +104,7 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 
 // Check refuses what can only be a mistake. The constructor is the one that got the limiter.
 func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[R]) error {
-	if v := reflect.ValueOf(limiter); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+	if nilcheck.IsNil(limiter) {
 		return fmt.Errorf("%s: %s needs a limiter, and got nil", pkg, constructor)
 	}
 	if _, ok := limiter.(*ratelimit.Keyed[R]); ok {

@@ -1,0 +1,83 @@
+package httplimit_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+)
+
+// cors lets pages of one origin use the API. It stands around the limiter: then denials have
+// its fields too, without which a browser hides the whole answer from the page. The page
+// can read only those fields of an answer that Access-Control-Expose-Headers names.
+func cors(origin string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Add("Vary", "Origin")
+		if r.Header.Get("Origin") == origin {
+			h.Set("Access-Control-Allow-Origin", origin)
+			h.Set("Access-Control-Expose-Headers", "RateLimit, RateLimit-Policy, Retry-After")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// preflights answers the preflight requests of CORS.
+func preflights(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !httplimit.SkipPreflights(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Access-Control-Allow-Methods", "GET, PUT")
+		w.Header().Set("Access-Control-Max-Age", "86400")
+		w.WriteHeader(http.StatusNoContent)
+	})
+}
+
+// In front of an API that pages of another origin use: CORS is outside, the limiter inside, and
+// preflights are not charged.
+func ExampleSkipPreflights() {
+	limit := httplimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerMinute(1)), &httplimit.Options{
+		Skip: httplimit.SkipAny(httplimit.SkipPreflights, httplimit.SkipPaths("/healthz")),
+	}))
+	api := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
+	h := cors("https://app.example", limit.Wrap(preflights(api)))
+
+	preflight := request("OPTIONS", "/")
+	preflight.Header.Set("Access-Control-Request-Method", "GET")
+	for _, r := range []*http.Request{preflight, request("GET", "/"), preflight, request("GET", "/")} {
+		r.Header.Set("Origin", "https://app.example")
+		show(h, r, "Access-Control-Allow-Origin", "Access-Control-Expose-Headers")
+	}
+	// Output:
+	// 204 https://app.example RateLimit, RateLimit-Policy, Retry-After
+	// 200 https://app.example RateLimit, RateLimit-Policy, Retry-After
+	// 204 https://app.example RateLimit, RateLimit-Policy, Retry-After
+	// 429 https://app.example RateLimit, RateLimit-Policy, Retry-After
+}
+
+// What a page may read of a denial is there, whatever the dialect.
+func TestExposedFieldsAreThoseThatAreSent(t *testing.T) {
+	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{Skip: httplimit.SkipPreflights})
+	h := cors("https://app.example", m.Wrap(preflights(http.NotFoundHandler())))
+	get := func() *http.Response {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Origin", "https://app.example")
+		return send(h, r)
+	}
+	require.Equal(t, http.StatusNotFound, get().StatusCode)
+	denied := get()
+	require.Equal(t, http.StatusTooManyRequests, denied.StatusCode)
+	assert.Equal(t, "https://app.example", denied.Header.Get("Access-Control-Allow-Origin"))
+	for _, field := range []string{"RateLimit", "RateLimit-Policy", "Retry-After"} {
+		assert.NotEmpty(t, denied.Header.Get(field))
+	}
+	assert.Equal(t, httplimit.Stats{Allowed: 1, Denied: 1}, m.Stats())
+}
