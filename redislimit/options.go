@@ -3,12 +3,12 @@ package redislimit
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
 // Options are what [New] can be told beyond the limit. Nil and the zero Options mean
@@ -87,7 +87,7 @@ func (o *Options) complete(client redis.UniversalClient, limit *ratelimit.Limit)
 		o.Batch = defaultBatch
 	}
 	switch {
-	case client == nil || reflect.ValueOf(client).Kind() == reflect.Pointer && reflect.ValueOf(client).IsNil():
+	case nilcheck.IsNil(client):
 		return errors.New("redislimit: the client is nil")
 	case o.Name == "":
 		return errors.New("redislimit: Options.Name and the limit's Name are both empty: one of them names the budgets in Redis")

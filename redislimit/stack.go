@@ -1,0 +1,363 @@
+package redislimit
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/meter"
+)
+
+// stack is what one decision over several layers works with.
+type stack[R any] struct {
+	of         *Layered[R]
+	session    *session // of this one decision
+	asks       []ask
+	which      []int
+	tally      tally
+	spent      bool // the decision was allowed and charged
+	failedWait bool
+}
+
+func (s *stack[R]) clear() {
+	clear(s.asks)
+	s.asks, s.which = s.asks[:0], s.which[:0]
+	s.session = nil
+	s.tally = tally{}
+	s.spent, s.failedWait = false, false
+}
+
+// take charges all layers or none, and fills in the decision.
+func (s *stack[R]) take(ctx context.Context, r R, cost int, ahead time.Duration, op byte) error {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	if err := ctx.Err(); err != nil {
+		return ended(err, false)
+	}
+	if err := s.load(r, cost); err != nil {
+		return err
+	}
+	if err := s.sum(cost, ahead, op); err != nil {
+		return err
+	}
+	if cost == 0 {
+		op = opPeek
+	}
+	if len(s.session.charges) > 0 {
+		if err := s.session.run(ctx, op); err != nil {
+			return err
+		}
+	}
+	s.conclude(cost, op)
+	return nil
+}
+
+// load asks the layers for their keys, costs and plans: those that enforce first.
+func (s *stack[R]) load(r R, cost int) error {
+	if cost < 0 {
+		return fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, cost)
+	}
+	if err := s.choose(r); err != nil {
+		return err
+	}
+	for _, shadow := range [...]bool{false, true} {
+		for k, i := range s.which {
+			if s.of.layers[i].shadow != shadow || s.again(k) {
+				continue
+			}
+			if err := s.loadOne(i, r, cost); err != nil {
+				return fmt.Errorf("layer %d: %w", i, err)
+			}
+		}
+	}
+	return nil
+}
+
+// choose finds out which layers apply. A layer that is picked twice counts once: see again.
+func (s *stack[R]) choose(r R) error {
+	if s.of.pick == nil {
+		for i := range s.of.layers {
+			s.which = append(s.which, i)
+		}
+	} else {
+		s.which = s.of.pick(r, s.which)
+	}
+	n := 0
+	for k, i := range s.which {
+		if i < 0 || i >= len(s.of.layers) {
+			return fmt.Errorf("redislimit: AllOf's pick function returned layer %d of %d", i, len(s.of.layers))
+		}
+		if s.again(k) {
+			continue
+		}
+		if n++; n > maxLayers {
+			return fmt.Errorf("redislimit: more than %d layers apply to one request", maxLayers)
+		}
+	}
+	return nil
+}
+
+// again reports whether the k-th layer that was picked was picked before.
+func (s *stack[R]) again(k int) bool {
+	return s.of.pick != nil && slices.Contains(s.which[:k], s.which[k])
+}
+
+func (s *stack[R]) loadOne(i int, r R, cost int) error {
+	y, a := &s.of.layers[i], ask{layer: i, charge: -1}
+	applies, err := y.load(r, cost, &a)
+	if applies {
+		s.asks = append(s.asks, a)
+	}
+	if err == nil || !y.shadow {
+		if a.plan != nil && err != nil {
+			s.tally.d.Limit = a.plan.limit
+		}
+		return err
+	}
+	if applies {
+		s.asks[len(s.asks)-1].err = err
+	}
+	return nil
+}
+
+// sum adds up what is asked of each key: the layers that enforce in one charge for each,
+// then the shadow layers one by one. A key has one limit in one decision: that of the first
+// layer that asks it.
+func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
+	s.session.remote = s.of.remote
+	for i := range s.asks {
+		a := &s.asks[i]
+		if a.err != nil || a.plan.kind == 0 {
+			continue
+		}
+		y := &s.of.layers[a.layer]
+		a.redis = y.l.space.key(a.key)
+		first := s.firstOf(i)
+		a.plan = s.asks[first].plan
+		if y.shadow {
+			if cost == 0 || op == opPeek {
+				continue
+			}
+			if a.err = a.plan.check(int64(a.cost)); a.err != nil {
+				continue
+			}
+		}
+		if a.charge = s.asks[first].charge; first == i || y.shadow {
+			a.charge = s.session.addCharge(a.redis, a.plan, y.shadow)
+		}
+		if err := s.session.charges[a.charge].add(a, ahead); err != nil {
+			s.tally.d.Limit = a.plan.limit
+			return fmt.Errorf("layer %d: %w", a.layer, err)
+		}
+	}
+	return nil
+}
+
+// firstOf returns the first ask of the i-th's key. Those that enforce come before the others.
+func (s *stack[R]) firstOf(i int) int {
+	for j := range i {
+		if s.asks[j].redis == s.asks[i].redis {
+			return j
+		}
+	}
+	return i
+}
+
+// addCharge adds a charge of a key, and returns its index.
+func (s *session) addCharge(key string, p *plan, shadow bool) int {
+	var k int
+	s.keys, k = withKey(s.keys, key)
+	s.charges = append(s.charges, charge{plan: p, key: k, shadow: shadow})
+	return len(s.charges) - 1
+}
+
+// add adds a layer's cost to a charge.
+func (c *charge) add(a *ask, ahead time.Duration) error {
+	c.cost = meter.Add(c.cost, int64(a.cost))
+	if a.own {
+		c.own = meter.Add(c.own, int64(a.cost))
+	} else {
+		c.shares++
+	}
+	if c.plan.kind == kindLeaky {
+		c.ahead = c.plan.clampAhead(ahead)
+	}
+	return c.plan.check(c.cost)
+}
+
+// conclude fills in the decision from what the script has answered.
+func (s *stack[R]) conclude(cost int, op byte) {
+	allowed := s.session.allowed || len(s.session.charges) == 0
+	s.spent = allowed && op != opPeek
+	for i := range s.session.charges {
+		if c := &s.session.charges[i]; c.failed == 0 && c.allowed && s.spent {
+			c.spend()
+		}
+	}
+	s.answer(allowed)
+	if cost == 0 {
+		s.tally.d.Delay = 0
+	}
+}
+
+// answer merges the answers of the layers that enforce.
+func (s *stack[R]) answer(allowed bool) {
+	s.tally.d = ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}
+	for i := range s.asks {
+		a := &s.asks[i]
+		switch {
+		case s.of.layers[a.layer].shadow:
+		case a.plan.kind == 0:
+			s.tally.add(&ratelimit.Decision{Allowed: true, Limit: a.plan.limit}, a.room())
+		case s.firstOf(i) == i:
+			c := &s.session.charges[a.charge]
+			var d ratelimit.Decision
+			s.decide(a.charge, &d)
+			s.tally.add(&d, c.room(d.Remaining))
+		}
+	}
+	if !allowed {
+		s.tally.d.Delay = 0
+	}
+}
+
+// decide fills in what a charge has to say. How its key stands is told by the last charge of
+// the key that was spent: a shadow layer's comes after the others.
+func (s *stack[R]) decide(i int, d *ratelimit.Decision) {
+	charges := s.session.charges
+	c := &charges[i]
+	c.decide(s.session.reading, d)
+	if !s.spent {
+		return
+	}
+	for j := len(charges) - 1; j > i; j-- {
+		if last := &charges[j]; last.key == c.key && last.allowed && last.failed == 0 {
+			last.standing(s.session.reading, d)
+			return
+		}
+	}
+}
+
+// room is what a limit that tracks nothing leaves the caller.
+func (a *ask) room() int {
+	switch capacity := a.plan.limit.Capacity(); {
+	case !a.own:
+		return capacity
+	case a.cost > capacity:
+		return 0
+	}
+	return math.MaxInt
+}
+
+// room returns the largest cost of the caller that fits into what remains.
+func (c *charge) room(remaining int) int {
+	left := int64(remaining) - c.own
+	switch {
+	case left < 0:
+		return 0
+	case c.shares == 0:
+		return math.MaxInt
+	}
+	return clampInt(left / c.shares)
+}
+
+// report tells each layer's limiter, and who watches the layer, of its own part of the
+// decision.
+func (s *stack[R]) report(r R, err error) {
+	for i := range s.asks {
+		y := &s.of.layers[s.asks[i].layer]
+		if y.l.onDecision == nil && y.watch == nil || y.shadow && s.unheard(i, err) {
+			continue
+		}
+		e := s.event(&s.asks[i], err)
+		if f := y.l.onDecision; f != nil {
+			f(e)
+		}
+		if f := y.watch; f != nil {
+			f(ratelimit.Event[R]{Key: r, Cost: e.Cost, Decision: e.Decision, Spent: e.Spent, Err: e.Err})
+		}
+	}
+}
+
+// unheard reports whether a layer has nothing to say, because another one has failed before it
+// was asked.
+func (s *stack[R]) unheard(i int, err error) bool {
+	a := &s.asks[i]
+	return err != nil && a.err == nil && a.charge < 0
+}
+
+func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
+	e := ratelimit.Event[string]{Key: a.key, Cost: a.cost, Err: err}
+	shadow := s.of.layers[a.layer].shadow
+	switch {
+	case a.err != nil:
+		e.Err = a.err
+	case err != nil && !shadow && !(s.failedWait && s.session.reading != 0): // there is no answer
+	case a.plan != nil && a.plan.kind == 0:
+		e.Decision = ratelimit.Decision{Allowed: true, Limit: a.plan.limit, Remaining: a.plan.limit.Capacity()}
+	case a.charge < 0 || a.charge >= len(s.session.charges) || s.session.reading == 0:
+		e.Decision.Allowed = err == nil // it was not asked, since nothing is to be charged
+	case s.session.charges[a.charge].failed != 0:
+		e.Err = failure{code: s.session.charges[a.charge].failed}.err(a.plan.limit.Name)
+	default:
+		c := &s.session.charges[a.charge]
+		s.decide(a.charge, &e.Decision)
+		e.Spent = s.spent && c.allowed && a.cost > 0 && !s.failedWait
+	}
+	if a.plan != nil {
+		e.Decision.Limit = a.plan.limit
+	}
+	return e
+}
+
+// wait takes the cost as soon as that is possible, and waits out the delay.
+func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
+	for {
+		left, err := timeLeft(ctx)
+		if err != nil {
+			return ended(err, false)
+		}
+		s.clear()
+		s.session = new(session)
+		s.session.ticket.undone = true
+		if err := s.take(ctx, r, cost, left, opKeep); err != nil {
+			return err
+		}
+		d := s.tally.d
+		if d.Allowed {
+			return ratelimit.NewReservation(d, s.session.settlerFor(max(cost, 1))).Wait(ctx)
+		}
+		if due := s.due(); due > left {
+			return fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
+				context.DeadlineExceeded, cost, due-left, left, d.Limit)
+		}
+		if err := sleep(ctx, d.RetryAfter); err != nil {
+			return ended(err, false)
+		}
+	}
+}
+
+// due returns when the cost could be passed on, if nothing else is spent.
+func (s *stack[R]) due() (due time.Duration) {
+	for i := range s.session.charges {
+		if c := &s.session.charges[i]; !c.shadow {
+			due = max(due, between(s.session.reading, max(c.offer.At, c.offer.Retry)))
+		}
+	}
+	return due
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
