@@ -158,6 +158,7 @@ func (b *account) adopt(p *plan, reading int64) {
 	}
 	if !old.equals(p) {
 		b.last = max(reading, b.last)
+		old.Refresh(&b.State)
 		b.State = p.Migrate(&old.Meter, b.State, b.last)
 		b.changes++
 	}

@@ -56,6 +56,9 @@ func (r *Reservation) booked() {
 // been forgotten, by Reset, by eviction, or because it was fresh and idle (see
 // [Options.IdleTTL]), there is nothing to settle.
 //
+// To give back what is booked takes time linear in the number of bookings behind it, and in a
+// sliding log in the number of spendings before or behind it, whichever are fewer.
+//
 // In memory the error is nil, except for a reservation of cost 0, which can fail as
 // [Keyed.Adjust] can. A remote engine returns one if it could not settle: then what was
 // reserved stays charged, and a second call does not try again.

@@ -11,7 +11,7 @@ package ratelimit
 // changes nothing either, and the error wraps [ErrInvalidLimit].
 //
 // The first decision on a key after a change takes time linear in the number of bookings
-// that the key has, and so does each Peek before that. All else takes O(log n) at most.
+// that the key has, and so does each Peek before that.
 //
 // With [Options.LimitFor], all keys ask it again, and keys for which it returns the zero
 // Limit are under the new limit.

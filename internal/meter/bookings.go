@@ -16,14 +16,33 @@ func (m *Meter) bookings(s State) *ledger {
 
 // book spends at an instant after now, in such a way that it can be given back.
 func (m *Meter) book(s State, sp Spending) State {
-	if !m.log {
-		// From the first booking on, the state is a fold: the base is what it was before.
-		if s.detail == nil {
-			s.detail = &detail{ledger: &ledger{base: s}}
-		}
-		s.ledger.add(sp)
+	if m.log {
+		return m.spend(s, sp.At, sp.Cost)
 	}
-	return m.spend(s, sp.At, sp.Cost)
+	// From the first booking on, the state is a fold: the base is what it was before.
+	if s.detail == nil {
+		s.detail = &detail{ledger: &ledger{base: s}}
+	}
+	s = m.spend(s, sp.At, sp.Cost)
+	s.ledger.add(sp, s)
+	return s
+}
+
+// replay spends a booking on top of those before it.
+func (m *Meter) replay(s State, b *booking) State {
+	if m.leaky != nil {
+		return m.leaky.replay(s, Spending{At: b.at, Part: b.part, Cost: b.cost})
+	}
+	return m.spend(s, b.at, b.cost)
+}
+
+// fold returns the state of a key that has these bookings on top of a base.
+func (m *Meter) fold(base State, booked []booking) State {
+	if len(booked) == 0 {
+		return base
+	}
+	base.detail = &detail{ledger: &ledger{base: base, list: booked, unchanged: len(booked)}}
+	return m.refold(base)
 }
 
 // catchUp returns the state with the bookings that are past among what is spent.
@@ -32,35 +51,35 @@ func (m *Meter) catchUp(s State, now int64) State {
 }
 
 // popDue moves the bookings that are past into the base. What the state says stays the
-// same, and if it is stale, it is that still.
+// same, and if it is stale and nothing is past, it is that still.
 func (m *Meter) popDue(s State, now int64) State {
 	l := m.bookings(s)
-	if l == nil {
+	if l == nil || l.oldest() > now {
 		return s
 	}
-	k := 0
-	for ; k < l.entries.len() && l.entries.slot(k).at <= now; k++ {
-		l.base = m.replay(l.base, l.get(k))
+	s = m.refold(s)
+	if k := l.search(now + 1); k > 0 { // all of it may have been given back
+		l.popFront(k)
 	}
-	if k == l.entries.len() {
-		return l.base // which is what the state is with no bookings on top, stale or not
-	}
-	if k > 0 {
-		l.popFront(k, now)
+	if len(l.list) == 0 {
+		return l.base
 	}
 	return s
 }
 
-// refold brings the state up to date if bookings have been given back. Of many that are
-// given back in a row only the last needs it.
+// refold brings the state up to date if bookings have been given back. The ledger stays with
+// it as long as there are bookings.
 func (m *Meter) refold(s State) State {
 	l := m.bookings(s)
-	if l == nil || !l.stale {
+	if l == nil || !l.stale() {
 		return s
 	}
-	l.stale = false
-	l.entries.summed()
-	return m.fold(l)
+	if l.refold(m); len(l.list) == 0 {
+		return l.base
+	}
+	after := l.list[len(l.list)-1].after
+	after.detail = s.detail
+	return after
 }
 
 // settle makes good the difference between the cost that was spent and what it
@@ -82,18 +101,14 @@ func (m *Meter) settle(s State, now int64, sp Spending, actual int64) State {
 }
 
 // giveBack gives back what the cost of a spending exceeds actual by, where there are
-// bookings. What is not among them is in the base. The base is as of a time before the
-// first booking, so nothing is taken out of it as of a later time; what was booked behind
-// the spending keeps its instant.
+// bookings, all of them after now. What is not among them is in the base.
 func (m *Meter) giveBack(l *ledger, now int64, sp Spending, actual int64) {
-	back := sp.Cost - actual
-	if sp.At > now || sp.At >= l.oldest() {
-		if back -= l.reduce(sp.At, back); back == 0 || sp.At > now {
-			return
-		}
-		sp.Cost = actual + back
+	if sp.At > now {
+		l.reduce(sp.At, sp.Cost-actual)
+		return
 	}
-	l.base, l.stale = m.refund(l.base, min(now, l.oldest()), sp, actual), true
+	l.base = m.refund(l.base, now, sp, actual)
+	l.touch(0)
 }
 
 // owe charges n behind all that is booked, as a debt if need be, and as far as a key
@@ -106,7 +121,7 @@ func (m *Meter) owe(s State, now, n int64) State {
 		return s
 	case l != nil:
 		// At the last booking's instant, so that no booking is pushed back.
-		return m.book(s, Spending{At: max(now, l.entries.newest()), Cost: n})
+		return m.book(s, Spending{At: max(now, l.newest()), Cost: n})
 	}
 	return m.charge(s, now, n)
 }
@@ -118,7 +133,7 @@ func (m *Meter) grant(s State, now, n int64) State {
 		return m.forgive(s, now, n)
 	}
 	if n -= l.reduceNewest(n); n > 0 {
-		l.base = m.forgive(l.base, now, n)
+		l.base = m.forgive(l.base, now, n) // there are no bookings left
 	}
 	return s
 }

@@ -1,6 +1,10 @@
 package meter
 
-import "math"
+import (
+	"math"
+	"slices"
+	"sort"
+)
 
 // State is what a key has spent and not yet regained. What its figures mean is up
 // to the algorithm. State{At: t} with nothing else is a key that is fresh at t and
@@ -16,7 +20,7 @@ type State struct {
 // detail is what a state keeps on the heap: the spendings of a sliding log, or the
 // bookings of another algorithm. Only one of the two is ever in use.
 type detail struct {
-	log    ring[int64]
+	log    totals
 	ledger *ledger
 }
 
@@ -40,81 +44,143 @@ func (sp Spending) begin() span {
 // ledger lists a key's bookings: what is spent at a later instant, and can be given back
 // until then. Bookings of one instant are one, which makes no difference to any sum.
 //
-// While there are bookings, the account's state is always base with them spent on
-// top in order. So to cancel one is to take it out and to work the state out again,
-// and no instant is sold twice.
+// While there are bookings, the key's state is always base with them spent on
+// top in order. So to cancel one is to take it out and to spend those behind it
+// again, and no instant is sold twice.
+//
+// Each booking keeps the state after it, so that only what lies behind a change has to be
+// spent again: that is linear in the number of bookings there, and less if the change runs out,
+// as in windows. Of many that are given back in a row only the last needs it.
 type ledger struct {
-	base    State          // before the oldest booking; it has no detail
-	entries ring[stretch]  // the bookings, the oldest first
-	parts   ring[struct{}] // leaky bucket: each booking's Spending.Part that is not 0, as a cost
-	stale   bool           // a booking has been reduced, and the state does not show it yet
+	base State     // before the oldest booking; it has no detail
+	list []booking // the oldest first
+	gone int       // how many have been popped since list was copied last
+
+	// Of the bookings from changed on, to before unchanged, the cost may have changed, and no
+	// state from there on shows it yet. If unchanged is 0, all is up to date.
+	changed, unchanged int
+}
+
+// booking is what is booked for one instant.
+type booking struct {
+	at, part, cost int64 // see Spending
+	after          State // of the key; it has no detail
 }
 
 // oldest returns the instant of the first booking, or one after all others.
 func (l *ledger) oldest() int64 {
-	if l.entries.len() == 0 {
+	if len(l.list) == 0 {
 		return math.MaxInt64
 	}
-	return l.entries.get(0).at
+	return l.list[0].at
 }
 
-// add appends a booking. Of several at one instant, the place in the queue begins
-// with the first.
-func (l *ledger) add(sp Spending) {
-	if sp.Part > 0 && l.entries.newest() < sp.At {
-		l.parts.push(entry{sp.At, sp.Part})
+// newest returns the instant of the last booking, or one before all others.
+func (l *ledger) newest() int64 {
+	if len(l.list) == 0 {
+		return math.MinInt64
 	}
-	l.entries.add(entry{sp.At, sp.Cost})
+	return l.list[len(l.list)-1].at
 }
 
-// get returns the i-th booking. One that was given back has a cost of 0.
-func (l *ledger) get(i int) Spending {
-	e := l.entries.get(i)
-	return Spending{At: e.at, Part: l.parts.at(e.at), Cost: e.cost}
-}
-
-// reduce gives back a part of what is booked for that instant, and returns how much.
-func (l *ledger) reduce(at, n int64) int64 {
-	if n = l.entries.reduce(at, n); l.entries.at(at) == 0 {
-		l.parts.reduce(at, math.MaxInt64)
+// add appends a booking, given the state after it. Of several at one instant, the place in the
+// queue begins with the first.
+func (l *ledger) add(sp Spending, after State) {
+	after.detail = nil
+	if n := len(l.list); n > 0 && l.list[n-1].at == sp.At {
+		l.list[n-1].cost += sp.Cost
+		l.list[n-1].after = after
+		return
 	}
-	l.stale = true
-	return n
+	l.list = append(l.list, booking{sp.At, sp.Part, sp.Cost, after})
+}
+
+// search returns the index of the first booking at that instant or later.
+func (l *ledger) search(at int64) int {
+	return sort.Search(len(l.list), func(i int) bool { return l.list[i].at >= at })
+}
+
+// stale reports whether a change is not shown yet.
+func (l *ledger) stale() bool { return l.unchanged > 0 }
+
+// touch takes note of a change at or before the i-th booking.
+func (l *ledger) touch(i int) {
+	if !l.stale() {
+		l.changed = i
+	}
+	l.changed, l.unchanged = min(l.changed, i), max(l.unchanged, i+1)
+}
+
+// reduce gives back up to n of what is booked for that instant. If nothing is left there, the
+// booking stays with a cost of 0 until refold, which passes by anyway; only the newest has
+// a cost at all times.
+func (l *ledger) reduce(at, n int64) {
+	i := l.search(at)
+	if i == len(l.list) || l.list[i].at != at {
+		return // a grant has given it back before
+	}
+	l.list[i].cost -= min(n, l.list[i].cost)
+	l.touch(i)
+	l.trim()
 }
 
 // reduceNewest gives up to n back, the last booking first, and returns how much.
-func (l *ledger) reduceNewest(n int64) int64 {
-	n = l.entries.reduceNewest(n)
-	for l.parts.newest() > l.entries.newest() {
-		l.parts.reduceNewest(l.parts.at(l.parts.newest()))
+func (l *ledger) reduceNewest(n int64) (took int64) {
+	for i := len(l.list) - 1; i >= 0 && took < n; i-- {
+		b := &l.list[i]
+		off := min(n-took, b.cost)
+		b.cost -= off
+		took += off
+		l.touch(i)
 	}
-	l.stale = true
-	return n
+	l.trim()
+	return took
 }
 
-// popFront forgets the oldest k bookings, which are those up to now.
-func (l *ledger) popFront(k int, now int64) {
-	l.entries.popFront(k)
-	l.parts.popFront(l.parts.search(now + 1))
+// trim forgets the newest bookings as long as their cost is 0.
+func (l *ledger) trim() {
+	n := len(l.list)
+	for n > 0 && l.list[n-1].cost == 0 {
+		n--
+	}
+	l.list = l.list[:n]
 }
 
-// stretch is what a run of bookings comes to. For the buckets that is a flow. Windows have
-// no such function: what is remembered is what the run made of the state that it met last.
-// Once a change at an earlier booking has run out, as it does with the windows that
-// it falls into, later runs meet the same states again.
-type stretch struct {
-	flow    flow
-	in, out State
+// popFront forgets the oldest k bookings. The base is the state after them.
+func (l *ledger) popFront(k int) {
+	l.base = l.list[k-1].after
+	l.list = l.list[k:]
+	if l.gone += k; l.gone > len(l.list) { // those that are gone still take memory
+		l.list, l.gone = slices.Clone(l.list), 0
+	}
 }
 
-// flow is what a run of bookings does to what a bucket owes. owed, as an instant,
-// becomes
-//
-//	min(max(owed, least) + price, most)
-//
-// One booking does that, and one such function after another is one again, so the bookings
-// of a run need not be spent one by one. The zero flow is that of no booking.
-type flow struct{ least, price, most span }
+// refold spends the bookings that a change has touched again, and those behind them, until
+// the state is what it was. It closes the gaps that were left.
+func (l *ledger) refold(m *Meter) {
+	kept := min(l.changed, len(l.list))
+	s := l.base
+	if kept > 0 {
+		s = l.list[kept-1].after
+	}
+	for i := kept; i < len(l.list); i++ {
+		b := l.list[i]
+		if b.cost == 0 {
+			continue
+		}
+		s = m.replay(s, &b)
+		same := s == b.after && i+1 >= l.unchanged
+		b.after = s
+		l.list[kept] = b
+		kept++
+		if same {
+			kept += copy(l.list[kept:], l.list[i+1:])
+			break
+		}
+	}
+	l.list = l.list[:kept]
+	l.changed, l.unchanged = 0, 0
+}
 
 // behind returns at, or the instant of the last booking if that is later: what comes
 // later queues behind what is booked. It is for the algorithms that keep a ledger.
@@ -122,7 +188,7 @@ func (s State) behind(at int64) int64 {
 	if s.detail == nil {
 		return at
 	}
-	return max(at, s.ledger.entries.newest())
+	return max(at, s.ledger.newest())
 }
 
 // Behind returns a state with something booked at a later instant, of which nothing else is

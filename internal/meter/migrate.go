@@ -1,9 +1,11 @@
 package meter
 
+import "slices"
+
 // Migrate returns what a state of another meter is under this one. Bookings keep their instants;
 // a log's spendings, and the windows that are counted in, keep theirs too. It leaves
 // the given state as it is, for a Peek. It takes time linear in the number of bookings, and
-// should not be called if both count alike.
+// should not be called if both count alike. The state is up to date: see Refresh.
 func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 	fromLog, isFrom := from.algorithm.(*slidingLog)
 	toLog, isTo := to.algorithm.(*slidingLog)
@@ -13,29 +15,30 @@ func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 		return toLog.replaced(fromLog.advance(fromLog.aside(s), now), now).capped(to)
 	case isFrom:
 		booked, n := fromLog.bookings(s, now)
-		return to.fold(&ledger{entries: booked, base: to.charged(now, from.spent(s, now)-n)})
+		return to.fold(to.charged(now, from.spent(s, now)-n), booked)
 	case isTo:
 		base, booked := from.split(s, now)
-		return toLog.carried(to.charged(now, from.spent(base, now)), now, &booked).capped(to)
+		return toLog.carried(to.charged(now, from.spent(base, now)), now, booked).capped(to)
 	}
 	base, booked := from.split(s, now)
-	return to.fold(&ledger{entries: booked, base: carrySums(from, to, base, now)})
+	return to.fold(carrySums(from, to, base, now), booked)
 }
 
 // split parts what is spent by now from what is booked for later, in copies. A booking that
-// is due was spent under the old limit, whether a decision has come since or not.
-func (m *Meter) split(s State, now int64) (base State, booked ring[stretch]) {
+// is due was spent under the old limit, whether a decision has come since or not. Fractions of
+// a tick are the old limit's, so each booking begins at its whole instant. The state is up to date.
+func (m *Meter) split(s State, now int64) (base State, booked []booking) {
 	l := m.bookings(s)
 	if l == nil {
-		return s, ring[stretch]{}
+		return s, nil
 	}
-	base, booked = l.base, l.entries.clone()
-	k := 0
-	for ; k < booked.len() && booked.slot(k).at <= now; k++ {
-		base = m.replay(base, l.get(k))
+	k := l.search(now + 1)
+	if base = l.base; k > 0 {
+		base = l.list[k-1].after
 	}
-	if k > 0 {
-		booked.popFront(k)
+	booked = slices.Clone(l.list[k:])
+	for i := range booked {
+		booked[i].part = 0
 	}
 	return base, booked
 }

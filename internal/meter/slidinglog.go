@@ -15,9 +15,10 @@ import "math"
 // at last. It is kept as one figure, because it may last as long as the horizon. A part that is
 // due becomes an entry.
 //
-// A key with n entries takes amortised O(1) to spend, and O(log n) to be asked how much
-// counts or when something fits. So one key with a large limit does not hold up the others
-// that wait for its lock.
+// The entries carry running totals: see totals. So a key with n entries takes amortised O(1) to
+// spend, O(log n) to be asked how much counts or when something fits, and O(log n) to be
+// granted any part of it. One key with a large limit does not hold up the others that wait
+// for its lock.
 type slidingLog struct{ per, units int64 }
 
 // lastDebt returns the last part of the debt. A question about the time after it needs no
@@ -63,7 +64,7 @@ func (l *slidingLog) freed(s State, debt entry, excess int64) int64 {
 	if debt.cost > 0 {
 		// The last debt lies between two entries, or after all of them. If those before
 		// it are not enough, it is the next to leave, and then those behind it.
-		before := total(r, r.search(Add(debt.at, 1)))
+		before := r.sum(r.search(Add(debt.at, 1)))
 		if before < excess && before >= excess-debt.cost {
 			return Add(debt.at, l.per)
 		}
@@ -71,7 +72,7 @@ func (l *slidingLog) freed(s State, debt entry, excess int64) int64 {
 			excess -= debt.cost
 		}
 	}
-	return Add(r.get(covering(r, excess)-1).at, l.per)
+	return Add(r.slot(r.covering(excess)-1).at, l.per)
 }
 
 // spend adds an entry, whether it fits or not. The instant is not before the newest: that
@@ -80,7 +81,7 @@ func (l *slidingLog) spend(s State, at, cost int64) State {
 	if s.detail == nil {
 		s.detail = new(detail)
 	}
-	s.log.add(entry{at, cost})
+	s.log.add(at, cost)
 	s.N += cost
 	return s
 }
@@ -143,10 +144,9 @@ func (l *slidingLog) advance(s State, now int64) State {
 	}
 	k := 0
 	for ; r.slot(k).at <= now-l.per; k++ { // ends at the newest, which stays
-		s.N -= r.slot(k).cost
 	}
 	if k > 0 {
-		r.popFront(k)
+		s.N -= r.popFront(k)
 	}
 	return s
 }
@@ -162,7 +162,7 @@ func (l *slidingLog) due(s State, now int64) State {
 	s.M -= k * l.units
 	s.At += k * l.per
 	part := min(s.M, l.units)
-	s.log.insert(entry{s.At, part}) // its instant is past, but it counts until s.at + per
+	s.log.insert(s.At, part) // its instant is past, but it counts until s.at + per
 	s.N += part
 	s.M -= part
 	s.At += l.per
@@ -196,7 +196,7 @@ func (l *slidingLog) counts(s State, now int64) int64 {
 	case r.slot(0).at > since: // nothing has left since the last decision
 		return s.N
 	default:
-		return s.N - total(r, r.search(since+1))
+		return s.N - r.sum(r.search(since+1))
 	}
 }
 
@@ -240,9 +240,9 @@ func (l *slidingLog) replaced(s State, now int64) State {
 	}
 	s.M = 0
 	s = l.advance(s, now)
-	if i := s.log.search(now + 1); i == s.log.len() || at <= s.log.get(i).at {
+	if i := s.log.search(now + 1); i == s.log.len() || at <= s.log.slot(i).at {
 		if part := min(debt, l.units-s.N); part > 0 {
-			s.log.insert(entry{now, part})
+			s.log.insert(now, part)
 			s.N += part
 			debt -= part
 		}
@@ -260,7 +260,6 @@ func (l *slidingLog) aside(s State) State {
 	if s.detail == nil {
 		return s
 	}
-	s.log.summed() // so that what is worked out for the copy is remembered for both
 	d := *s.detail
 	if s.M > 0 {
 		d.log = d.log.clone()
@@ -270,15 +269,14 @@ func (l *slidingLog) aside(s State) State {
 }
 
 // bookings returns what is booked for later, and its sum.
-func (l *slidingLog) bookings(s State, now int64) (booked ring[stretch], n int64) {
+func (l *slidingLog) bookings(s State, now int64) (booked []booking, n int64) {
 	if s.detail == nil {
-		return booked, 0
+		return nil, 0
 	}
 	for i := s.log.search(now + 1); i < s.log.len(); i++ {
-		if e := s.log.get(i); e.cost > 0 {
-			booked.push(e)
-			n += e.cost
-		}
+		e := s.log.get(i)
+		booked = append(booked, booking{at: e.at, cost: e.cost})
+		n += e.cost
 	}
 	return booked, n
 }
@@ -286,16 +284,12 @@ func (l *slidingLog) bookings(s State, now int64) (booked ring[stretch], n int64
 // carried spends what was booked under a limit of another kind. At its instant a booking
 // keeps as much as a window holds, and what is above that becomes a debt. A debt that
 // was charged behind a booking is a part of it, and stays one that way.
-func (l *slidingLog) carried(s State, now int64, booked *ring[stretch]) State {
+func (l *slidingLog) carried(s State, now int64, booked []booking) State {
 	debt := int64(0)
-	for i := range booked.len() {
-		e := booked.get(i)
-		if e.cost == 0 { // given back
-			continue
-		}
-		fits := min(e.cost, l.units)
-		s = l.spend(s, e.at, fits)
-		debt = Add(debt, e.cost-fits)
+	for _, b := range booked {
+		fits := min(b.cost, l.units)
+		s = l.spend(s, b.at, fits)
+		debt = Add(debt, b.cost-fits)
 	}
 	if debt == 0 {
 		return s

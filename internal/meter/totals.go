@@ -1,0 +1,236 @@
+package meter
+
+import "math"
+
+// totals lists spendings in the order of their instants, each instant once, with running
+// totals. So "how much until t" and "when has so much been spent" are binary searches. It is a
+// deque that grows by doubling and shrinks again; the zero totals is empty. To append, and to
+// forget at either end, is amortised O(1). To change what is further inside takes
+// O(distance to the nearer end), because the totals behind it or before it change too.
+//
+// A total counts from an origin that moves, and wraps around. Only differences mean anything,
+// and none of those overflows, because what is listed at one time can be counted.
+type totals struct {
+	buf    []mark // its length is zero or a power of two, so that an index wraps with a mask
+	before int64  // the total before the oldest mark
+
+	// The index of the oldest mark, and how many there are. With 32 bits each, a key's
+	// detail fits into an allocation of 48 bytes instead of 64.
+	head, n uint32
+}
+
+// mark is an instant, and the total of all that is spent up to it.
+type mark struct{ at, total int64 }
+
+// entry is one spending: so much, at that instant.
+type entry struct{ at, cost int64 }
+
+// minTotals is the first size of a list, and the one below which it never shrinks: 64 bytes.
+const minTotals = 4
+
+func (r *totals) len() int { return int(r.n) }
+
+// slot returns the i-th mark, the oldest first.
+func (r *totals) slot(i int) *mark { return &r.buf[(int(r.head)+i)&(len(r.buf)-1)] }
+
+// sum returns what the oldest k cost together.
+func (r *totals) sum(k int) int64 {
+	if k == 0 {
+		return 0
+	}
+	return r.slot(k-1).total - r.before
+}
+
+// get returns the i-th spending.
+func (r *totals) get(i int) entry {
+	return entry{r.slot(i).at, r.sum(i+1) - r.sum(i)}
+}
+
+// newest returns the instant of the newest spending, or one before all others.
+func (r *totals) newest() int64 {
+	if r.n == 0 {
+		return math.MinInt64
+	}
+	return r.slot(int(r.n) - 1).at
+}
+
+// search returns the index of the first spending at that instant or later.
+func (r *totals) search(at int64) int {
+	lo, hi := 0, r.len()
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); r.slot(mid).at < at {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+// covering returns how many of the oldest it takes to cost need together, or more. All of
+// them together cost that much.
+func (r *totals) covering(need int64) int {
+	lo, hi := 0, r.len()
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); r.sum(mid) < need {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+// add appends a spending that is not older than the newest. Spendings of one instant are
+// one, so a key that spends all at once needs one mark.
+func (r *totals) add(at, cost int64) {
+	total := r.before
+	if r.n > 0 {
+		last := r.slot(int(r.n) - 1)
+		if last.at == at {
+			last.total += cost
+			return
+		}
+		total = last.total
+	}
+	r.reserve()
+	r.n++
+	*r.slot(int(r.n) - 1) = mark{at, total + cost}
+}
+
+// insert puts a spending at its place among the others.
+func (r *totals) insert(at, cost int64) {
+	i := r.search(at)
+	if i == r.len() {
+		r.add(at, cost)
+		return
+	}
+	if r.slot(i).at != at {
+		r.open(i, at)
+	}
+	r.change(i, cost)
+}
+
+// open makes room for the i-th mark, which costs nothing yet, from the end that is nearer.
+func (r *totals) open(i int, at int64) {
+	r.reserve()
+	total := r.before + r.sum(i)
+	r.n++
+	if i < r.len()/2 { // the older ones move one place to the front
+		r.head--
+		for j := range i {
+			*r.slot(j) = *r.slot(j + 1)
+		}
+	} else { // the newer ones move one place back
+		for j := r.len() - 1; j > i; j-- {
+			*r.slot(j) = *r.slot(j - 1)
+		}
+	}
+	*r.slot(i) = mark{at, total}
+}
+
+// close takes out the i-th mark, which costs nothing any more.
+func (r *totals) close(i int) {
+	if i < r.len()/2 {
+		for ; i > 0; i-- {
+			*r.slot(i) = *r.slot(i - 1)
+		}
+		r.head++
+	} else {
+		for ; i < r.len()-1; i++ {
+			*r.slot(i) = *r.slot(i + 1)
+		}
+	}
+	r.n--
+	r.shrink()
+}
+
+// change adds to the cost of the i-th spending: the totals from there on are higher, or those
+// before it lower.
+func (r *totals) change(i int, cost int64) {
+	if i < r.len()/2 {
+		for j := range i {
+			r.slot(j).total -= cost
+		}
+		r.before -= cost
+		return
+	}
+	for ; i < r.len(); i++ {
+		r.slot(i).total += cost
+	}
+}
+
+// reduce takes up to n from what was spent at that instant, and returns how much
+// it took: less than n only if the instant has less or is not here.
+func (r *totals) reduce(at, n int64) int64 {
+	i := r.search(at)
+	if i == r.len() || r.slot(i).at != at {
+		return 0
+	}
+	cost := r.get(i).cost
+	n = min(n, cost)
+	if r.change(i, -n); n == cost {
+		r.close(i)
+	}
+	return n
+}
+
+// reduceNewest takes up to n from the newest spendings, and returns how much it took: less
+// than n only if there was no more.
+func (r *totals) reduceNewest(n int64) int64 {
+	n = min(n, r.sum(r.len()))
+	left := r.sum(r.len()) - n
+	r.n = uint32(r.covering(left))
+	if r.n > 0 {
+		r.slot(int(r.n) - 1).total = r.before + left
+	}
+	r.shrink()
+	return n
+}
+
+// popFront forgets the oldest k, and returns what they cost.
+func (r *totals) popFront(k int) int64 {
+	cost := r.sum(k)
+	r.before += cost
+	r.head += uint32(k)
+	r.n -= uint32(k)
+	r.shrink()
+	return cost
+}
+
+// reserve makes room for one more mark.
+func (r *totals) reserve() {
+	if int(r.n) == len(r.buf) {
+		r.resize(max(minTotals, 2*len(r.buf)))
+	}
+}
+
+// shrink gives memory back once three quarters of it are idle, so that a list
+// whose length swings around a power of two does not copy itself each time.
+func (r *totals) shrink() {
+	size := len(r.buf)
+	for size > minTotals && r.len() <= size/4 {
+		size /= 2
+	}
+	if size < len(r.buf) {
+		r.resize(size)
+	}
+}
+
+// resize moves the marks to a new buffer.
+func (r *totals) resize(size int) {
+	buf := make([]mark, size)
+	if r.n > 0 {
+		head := int(r.head) & (len(r.buf) - 1)
+		copied := copy(buf, r.buf[head:min(head+r.len(), len(r.buf))])
+		copy(buf[copied:], r.buf[:r.len()-copied])
+	}
+	r.buf, r.head = buf, 0
+}
+
+// clone returns a copy that shares nothing.
+func (r *totals) clone() totals {
+	c := *r
+	c.buf = append([]mark(nil), r.buf...)
+	return c
+}
