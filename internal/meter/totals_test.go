@@ -63,7 +63,7 @@ func TestTotalsAreASortedSlice(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(uint64(size), uint64(origin)))
 			r := totals{before: origin}
 			var want plain
-			for step := range 5_000 {
+			for step := range 3_000 {
 				now := int64(step)
 				switch op := rnd.IntN(12); {
 				case op < 6 && len(want) < size:
