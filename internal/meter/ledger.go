@@ -194,9 +194,7 @@ func (s State) behind(at int64) int64 {
 // Behind returns a state with something booked at a later instant, of which nothing else is
 // known. What comes later queues behind it. It is for the algorithms that keep a ledger.
 func (s State) Behind(at int64) State {
-	l := &ledger{base: s}
-	l.entries.add(entry{at, 0})
-	s.detail = &detail{ledger: l}
+	s.detail = &detail{ledger: &ledger{base: s, list: []booking{{at: at, after: s}}}}
 	return s
 }
 
