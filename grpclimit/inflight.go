@@ -92,19 +92,26 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 }
 
 // InflightOutcome is how a call has ended for an adaptive limit: Dropped with
-// DeadlineExceeded, Unavailable, Internal, Unknown or DataLoss, and after the call's deadline.
-// It is Ignored if the client has gone; with ResourceExhausted, which is mostly a quota's
-// and says nothing about load; and for streams that have not failed, whose time is not the
-// backend's. Else it is Success.
+// DeadlineExceeded, Unavailable or ResourceExhausted, and after the call's deadline; Cancelled
+// if the client has gone, and with Internal, Unknown or DataLoss, as an error that comes at once
+// is a bug and no overload; Ignored for streams that have not failed, or whose client has
+// gone: their time is not the backend's; else Success.
 func InflightOutcome(c *Call, code codes.Code) inflight.Outcome {
 	switch err := c.Context().Err(); {
 	case errors.Is(err, context.DeadlineExceeded):
 		return inflight.Dropped
-	case err != nil, code == codes.Canceled, code == codes.ResourceExhausted:
-		return inflight.Ignored
-	case code == codes.DeadlineExceeded, serverFault(code):
+	case (err != nil || code == codes.Canceled) && c.Streaming():
+		return inflight.Ignored // it has lasted for as long as the client liked
+	case err != nil, code == codes.Canceled:
+		return inflight.Cancelled
+	}
+	switch code {
+	case codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted:
 		return inflight.Dropped
-	case c.Streaming():
+	case codes.Internal, codes.Unknown, codes.DataLoss:
+		return inflight.Cancelled
+	}
+	if c.Streaming() {
 		return inflight.Ignored
 	}
 	return inflight.Success

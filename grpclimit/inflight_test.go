@@ -164,7 +164,7 @@ func TestAPermitIsGivenBackWhateverPanics(t *testing.T) {
 	})
 	_, err := call(context.Background(), nil, info, answering(nil))
 	require.NoError(t, err)
-	assert.Equal(t, []inflight.Outcome{inflight.Dropped, inflight.Success, inflight.Success}, outcomes)
+	assert.Equal(t, []inflight.Outcome{inflight.Cancelled, inflight.Success, inflight.Success}, outcomes)
 }
 
 func TestWhatAnAdaptiveLimitLearns(t *testing.T) {
@@ -178,11 +178,11 @@ func TestWhatAnAdaptiveLimitLearns(t *testing.T) {
 		{code: codes.NotFound, want: inflight.Success},
 		{code: codes.Unavailable, want: inflight.Dropped},
 		{code: codes.DeadlineExceeded, want: inflight.Dropped},
-		{code: codes.Internal, want: inflight.Dropped},
-		{code: codes.Unknown, want: inflight.Dropped},
-		{code: codes.ResourceExhausted, want: inflight.Ignored},
-		{code: codes.Canceled, want: inflight.Ignored},
-		{ctx: cancelled(), code: codes.Unavailable, want: inflight.Ignored},
+		{code: codes.Internal, want: inflight.Cancelled},
+		{code: codes.Unknown, want: inflight.Cancelled},
+		{code: codes.ResourceExhausted, want: inflight.Dropped},
+		{code: codes.Canceled, want: inflight.Cancelled},
+		{ctx: cancelled(), code: codes.Unavailable, want: inflight.Cancelled},
 		{ctx: expired(t), code: codes.OK, want: inflight.Dropped},
 		{stream: true, code: codes.OK, want: inflight.Ignored},
 		{stream: true, code: codes.Unavailable, want: inflight.Dropped},

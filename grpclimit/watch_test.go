@@ -59,7 +59,7 @@ func TestAnAdaptiveLimitLearnsNothingFromAClientThatDoesNotTakeTheAnswer(t *test
 				}})
 				ss := &fakeStream{sending: row.err}
 				require.Error(t, i.StreamServerInterceptor()(nil, ss, &grpc.StreamServerInfo{IsServerStream: true}, failingToSend(hidden)))
-				want := inflight.Dropped
+				want := inflight.Cancelled
 				if row.byClient {
 					want = inflight.Ignored
 				}

@@ -88,19 +88,31 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (
 	return m, nil
 }
 
-// InflightOutcome is how a request has ended for an adaptive limit: Dropped with a status of
-// 500 or above and after the deadline of its context; Ignored if the client has left, and
-// for a connection that was taken over (status 101), whose time is not the backend's;
-// else Success.
+// InflightOutcome is how a request has ended for an adaptive limit: Dropped after the deadline
+// of its context, and with status 503 or 504; Cancelled if the client has left, and with any
+// other status of 500 or above, as an error that comes at once is a bug and no overload;
+// Ignored for a connection that was taken over (status 101), whose time is not the
+// backend's; else Success.
 func InflightOutcome(r *http.Request, status int) inflight.Outcome {
 	err := r.Context().Err()
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return inflight.Dropped
-	case err != nil, status == http.StatusSwitchingProtocols:
+	case status == http.StatusSwitchingProtocols:
 		return inflight.Ignored
-	case status >= http.StatusInternalServerError:
+	case err != nil:
+		return inflight.Cancelled
+	}
+	return outcomeOf(status)
+}
+
+// outcomeOf is what a final status says about load.
+func outcomeOf(status int) inflight.Outcome {
+	switch {
+	case status == http.StatusServiceUnavailable, status == http.StatusGatewayTimeout:
 		return inflight.Dropped
+	case status >= http.StatusInternalServerError:
+		return inflight.Cancelled
 	}
 	return inflight.Success
 }

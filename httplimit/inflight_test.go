@@ -183,11 +183,12 @@ func TestInflightTellsAdaptiveLimitsHowRequestsEnd(t *testing.T) {
 	}{
 		"success":             {status(200), context.Background(), []bool{false}},
 		"client's error":      {status(404), context.Background(), []bool{false}},
-		"server's error":      {status(500), context.Background(), []bool{true}},
+		"server's error":      {status(500), context.Background(), []bool{true}}, // all of them, and slow
+		"deadline of another": {status(504), context.Background(), []bool{true}},
 		"overload":            {status(503), context.Background(), []bool{true}},
 		"panic":               {panics, context.Background(), []bool{true}},
 		"deadline":            {status(200), late, []bool{true}},
-		"client that left":    {status(200), canceled, nil},
+		"client that left":    {status(200), canceled, []bool{true}}, // all of them
 		"connection taken":    {status(101), context.Background(), nil},
 		"nothing was written": {http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), context.Background(), []bool{false}},
 	} {
@@ -346,9 +347,12 @@ func TestInflightResponses(t *testing.T) {
 	assert.Equal(t, inflight.Dropped, httplimit.InflightResponse(ok, status(429), nil))
 	assert.Equal(t, inflight.Dropped, httplimit.InflightResponse(ok, status(503), nil))
 	assert.Equal(t, inflight.Dropped, httplimit.InflightResponse(ok, nil, context.DeadlineExceeded))
-	assert.Equal(t, inflight.Dropped, httplimit.InflightResponse(ok, nil, io.ErrUnexpectedEOF))
-	assert.Equal(t, inflight.Ignored, httplimit.InflightResponse(gone, status(200), nil))
-	assert.Equal(t, inflight.Ignored, httplimit.InflightResponse(gone, nil, context.Canceled))
+	assert.Equal(t, inflight.Cancelled, httplimit.InflightResponse(ok, nil, io.ErrUnexpectedEOF))
+	assert.Equal(t, inflight.Cancelled, httplimit.InflightResponse(ok, status(500), nil))
+	assert.Equal(t, inflight.Dropped, httplimit.InflightResponse(ok, status(504), nil))
+	assert.Equal(t, inflight.Cancelled, httplimit.InflightResponse(gone, status(200), nil))
+	assert.Equal(t, inflight.Cancelled, httplimit.InflightResponse(gone, nil, context.Canceled))
+	assert.Equal(t, inflight.Ignored, httplimit.InflightResponse(ok, nil, ratelimit.ErrLimited), "refused by a limiter of ours")
 }
 
 func TestInflightTransportIsAdaptiveByDefault(t *testing.T) {

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
 )
 
@@ -65,17 +67,24 @@ func NewInflightTransport(base http.RoundTripper, l *inflight.Limiter[string], o
 	return t, nil
 }
 
-// InflightResponse is how a request has ended for an adaptive limit: Ignored if the caller
-// cancelled it; Dropped if it failed otherwise, deadline included, and with a status of
-// 429 or of 500 and above; else Success.
+// InflightResponse is how a request has ended for an adaptive limit: Ignored if a limiter below
+// this one refused it; Cancelled if the caller cancelled it, and if it failed for another
+// reason than load; Dropped after a deadline, and with status 429, 503 or 504; Cancelled
+// with any other status of 500 or above; else Success.
 func InflightResponse(r *http.Request, resp *http.Response, err error) inflight.Outcome {
 	switch {
-	case errors.Is(err, context.Canceled), errors.Is(r.Context().Err(), context.Canceled):
+	case errors.Is(err, ratelimit.ErrLimited), errors.Is(err, ratelimit.ErrExceedsLimit), errors.Is(err, ratelimit.ErrTableFull):
 		return inflight.Ignored
-	case err != nil, resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode >= http.StatusInternalServerError:
+	case errors.Is(err, context.Canceled), errors.Is(r.Context().Err(), context.Canceled):
+		return inflight.Cancelled
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return inflight.Dropped
+	case err != nil:
+		return inflight.Cancelled
+	case resp.StatusCode == http.StatusTooManyRequests:
 		return inflight.Dropped
 	}
-	return inflight.Success
+	return outcomeOf(resp.StatusCode)
 }
 
 // CloseIdleConnections is that of the base RoundTripper, if it has one. It is what
