@@ -7,8 +7,11 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// charge is what one decision asks of one account, the sum over the layers that meet
-// there, and the offer that the account makes.
+// charge is what one decision asks of one account, and the offer that the account makes.
+//
+// It is the sum over the enforcing layers that meet at the account: two layers that ask for 3 each
+// where 5 are left are denied, though each of them alone would pass. A shadow layer has a
+// charge of its own, because what it asks must not make an enforcing layer fail.
 type charge struct {
 	b *account // nil if the key is not tracked
 	p *plan
@@ -17,53 +20,53 @@ type charge struct {
 	over   bool  // it is more than can be counted
 	own    int64 // the part of it that does not depend on the caller's cost
 	shares int64 // how many layers charge the caller's cost
-	seat   int   // of the first layer that meets here
+	first  int   // the index of the first member that meets here
 	floor  int64 // if b is nil: the time before which the key may not be created
 
-	m     meter.Moment
-	o     meter.Offer
-	never bool        // the cost can never be spent
-	asked bool        // the offer is the account's, else it is an estimate
-	spent bool        // the account has accepted it
-	seen  meter.State // what the estimate is of
+	m       meter.Moment
+	o       meter.Offer
+	never   bool        // the cost can never be spent
+	checked bool        // the offer is the account's, and m is recorded; else it is a preview
+	spent   bool        // the account has spent it
+	seen    meter.State // of a preview: what it is of
 }
 
-// begin makes it the charge of an account that a layer asks. Each field is set by itself:
-// to write the struct as a whole costs more than the rest of gather.
-func (c *charge) begin(a *ask, seat int) {
-	c.b, c.p, c.seat, c.floor = a.b, a.p, seat, a.floor
+// begin makes it the charge of a member's account. Each field is set by itself: to write the
+// struct as a whole costs more than the rest of what sums up the charges.
+func (c *charge) begin(b *account, p *plan, floor int64, first int) {
+	c.b, c.p, c.floor, c.first = b, p, floor, first
 	c.cost, c.own, c.shares = 0, 0, 0
-	c.over, c.asked, c.spent, c.never = false, false, false, false
+	c.over, c.checked, c.spent, c.never = false, false, false, false
 }
 
-// add adds what one more layer asks.
-func (c *charge) add(a *ask) {
-	if a.own {
-		c.own = meter.Add(c.own, int64(a.cost))
+// add adds what one more layer asks: of its own, or the caller's cost.
+func (c *charge) add(amount int64, own bool) {
+	if own {
+		c.own = meter.Add(c.own, amount)
 	} else {
 		c.shares++
 	}
-	c.over = c.over || c.cost > math.MaxInt64-int64(a.cost)
-	c.cost = meter.Add(c.cost, int64(a.cost))
+	c.over = c.over || c.cost > math.MaxInt64-amount
+	c.cost = meter.Add(c.cost, amount)
 }
 
-// ask asks the account for an offer, and records the reading. The caller holds the lock.
-func (c *charge) ask(reading int64, q request) {
+// check asks the account for an offer, and records the reading. The caller holds the lock.
+func (c *charge) check(reading int64, q request) {
 	if c.b == nil {
-		c.estimate(reading, q)
+		c.preview(reading, q)
 		return
 	}
 	c.b.adopt(c.p, reading)
-	c.p, c.asked = c.b.plan, true
+	c.p, c.checked = c.b.plan, true
 	if c.m = c.b.arrive(reading); c.weighs() {
 		c.o = c.b.offer(c.m, c.cost, q)
 	}
 }
 
-// estimate finds out what the account would offer, and spends nothing. A key that is
-// not tracked is fresh. The caller holds the lock.
-func (c *charge) estimate(reading int64, q request) {
-	c.asked = false
+// preview finds out what the account would offer, for an answer without a charge. A key that
+// is not tracked is fresh. The caller holds the lock.
+func (c *charge) preview(reading int64, q request) {
+	c.checked = false
 	if c.b != nil {
 		c.seen, c.m = c.b.view(c.p, reading, q)
 	} else {
@@ -77,7 +80,7 @@ func (c *charge) estimate(reading int64, q request) {
 
 // state returns what the key has spent.
 func (c *charge) state() meter.State {
-	if c.asked {
+	if c.checked {
 		return c.b.State
 	}
 	return c.seen
@@ -107,8 +110,9 @@ func (c *charge) err() error {
 // fits reports whether the account allows the cost.
 func (c *charge) fits() bool { return !c.never && !c.o.Denied(c.m.Reading) }
 
-// accept spends what the account has offered. The caller holds the lock.
-func (c *charge) accept(q request) {
+// commit spends what the account has offered. The caller holds the lock, and has held it
+// since the offer.
+func (c *charge) commit(q request) {
 	if c.b == nil || c.cost == 0 {
 		return
 	}
@@ -129,18 +133,18 @@ func (c *charge) refuse() {
 func (c *charge) try(reading int64, q request) {
 	if c.exceeds() {
 		q.peek = true
-		c.estimate(reading, q)
+		c.preview(reading, q)
 		return
 	}
-	if c.ask(reading, q); c.fits() {
-		c.accept(q)
+	if c.check(reading, q); c.fits() {
+		c.commit(q)
 	} else {
 		c.refuse()
 	}
 }
 
-// answer fills in what the account has to say, whatever other layers say.
-func (c *charge) answer(d *Decision) {
+// decision fills in the account's own answer, whatever other layers say.
+func (c *charge) decision(d *Decision) {
 	if d.verdict(c.m, c.o); c.never {
 		d.Allowed = false
 	}
@@ -171,62 +175,13 @@ func (c *charge) clear() { c.b, c.p, c.seen = nil, nil, meter.State{} }
 // wait returns how long the account takes to let the cost through.
 func (c *charge) wait() time.Duration { return between(c.m.Reading, max(c.o.At, c.o.Retry)) }
 
-// charges are what one decision asks of several accounts, in the order of the layers.
-type charges []charge
-
-func (x charges) clear() {
-	for i := range x {
-		x[i].clear()
-	}
+// settlement returns what is needed to settle the charge.
+func (c *charge) settlement() settlement {
+	return settlement{c.b, spendingOf(c.o, c.cost), c.shares, c.own}
 }
 
-// of returns the first charge of an account, or none.
-func (x charges) of(b *account) int {
-	for i := range x {
-		if x[i].b == b {
-			return i
-		}
-	}
-	return none
-}
-
-// estimate finds out what all accounts would offer, and spends nothing.
-func (x charges) estimate(reading int64, q request) {
-	for i := range x {
-		x[i].estimate(reading, q)
-	}
-}
-
-// longest returns how long the slowest of the accounts takes to let the cost through:
-// until it has room, and the delay in its queue.
-func (x charges) longest() (wait time.Duration) {
-	for i := range x {
-		wait = max(wait, x[i].wait())
-	}
-	return wait
-}
-
-// never returns the first charge whose account can never allow the cost, or nil.
-func (x charges) never() *charge {
-	for i := range x {
-		if x[i].never {
-			return &x[i]
-		}
-	}
-	return nil
-}
-
-// settlements returns what is needed to settle what was spent.
-func (x charges) settlements() (spent []settlement) {
-	for i := range x {
-		if c := &x[i]; c.spent {
-			spent = append(spent, settlement{c.b, spendingOf(c.o, c.cost), c.shares, c.own})
-		}
-	}
-	return spent
-}
-
-// settlement is what is needed to settle a charge.
+// settlement is what is left of a charge until it is settled: what was spent, and how much of it
+// depends on the caller's cost.
 type settlement struct {
 	b           *account
 	sp          spending

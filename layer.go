@@ -9,10 +9,8 @@ import "errors"
 type Layer[R any] interface {
 	// limiter returns what must be known to build a stack, and what is missing.
 	limiter() (clock Clock, limit Limit, err error)
-	// slot returns the layer's place in a stack: the i-th.
-	slot(i int, t terms[R]) slot[R]
-	// ownCost reports whether the layer has a cost of its own.
-	ownCost() bool
+	// join fills in what the layer adds to a stack's member, unless an outer layer has.
+	join(m *member[R])
 }
 
 // SkipLayer is what a key function returns when its layer does not apply to the
@@ -102,9 +100,10 @@ func (y *keyedLayer[R, K]) limiter() (Clock, Limit, error) {
 	return y.l.clock, y.l.Limits()[0], nil
 }
 
-func (y *keyedLayer[R, K]) slot(i int, t terms[R]) slot[R] { return newKeyedSlot(i, y.l, y.key, t) }
-
-func (y *keyedLayer[R, K]) ownCost() bool { return false }
+func (y *keyedLayer[R, K]) join(m *member[R]) {
+	m.key = &layerKey[R, K]{l: y.l, keyOf: y.key}
+	m.watched = y.l.onDecision != nil || m.tell != nil
+}
 
 type chargingLayer[R any] struct {
 	Layer[R]
@@ -121,13 +120,11 @@ func (c *chargingLayer[R]) limiter() (Clock, Limit, error) {
 	return c.Layer.limiter()
 }
 
-func (c *chargingLayer[R]) ownCost() bool { return true }
-
-func (c *chargingLayer[R]) slot(i int, t terms[R]) slot[R] {
-	if t.cost == nil {
-		t.cost = c.cost
+func (c *chargingLayer[R]) join(m *member[R]) {
+	if m.cost == nil {
+		m.cost = c.cost
 	}
-	return c.Layer.slot(i, t)
+	c.Layer.join(m)
 }
 
 type limitedLayer[R any] struct {
@@ -146,11 +143,11 @@ func (y *limitedLayer[R]) limiter() (Clock, Limit, error) {
 	return clock, Limit{}, err
 }
 
-func (y *limitedLayer[R]) slot(i int, t terms[R]) slot[R] {
-	if t.limit == nil {
-		t.limit = y.limit
+func (y *limitedLayer[R]) join(m *member[R]) {
+	if m.limit == nil {
+		m.limit = y.limit
 	}
-	return y.Layer.slot(i, t)
+	y.Layer.join(m)
 }
 
 type shadowLayer[R any] struct{ Layer[R] }
@@ -162,9 +159,9 @@ func (y *shadowLayer[R]) limiter() (Clock, Limit, error) {
 	return y.Layer.limiter()
 }
 
-func (y *shadowLayer[R]) slot(i int, t terms[R]) slot[R] {
-	t.shadow = true
-	return y.Layer.slot(i, t)
+func (y *shadowLayer[R]) join(m *member[R]) {
+	m.shadow = true
+	y.Layer.join(m)
 }
 
 type watchedLayer[R any] struct {
@@ -182,9 +179,9 @@ func (y *watchedLayer[R]) limiter() (Clock, Limit, error) {
 	return y.Layer.limiter()
 }
 
-func (y *watchedLayer[R]) slot(i int, t terms[R]) slot[R] {
-	if t.report == nil {
-		t.report = y.report
+func (y *watchedLayer[R]) join(m *member[R]) {
+	if m.tell == nil {
+		m.tell = y.report
 	}
-	return y.Layer.slot(i, t)
+	y.Layer.join(m)
 }

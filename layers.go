@@ -106,7 +106,7 @@ func (l *Layered[R]) Allow(r R, cost int) bool {
 	s := l.stack()
 	s.brief = true
 	err := s.take(r, cost, take)
-	s.report(err)
+	s.report(r, err)
 	ok := s.d.Allowed
 	l.done(s)
 	return ok
@@ -118,7 +118,7 @@ func (l *Layered[R]) Allow(r R, cost int) bool {
 func (l *Layered[R]) Take(_ context.Context, r R, cost int) (d Decision, err error) {
 	s := l.stack()
 	err = s.take(r, cost, take)
-	s.report(err)
+	s.report(r, err)
 	d = s.d
 	l.done(s)
 	return d, err
@@ -146,7 +146,7 @@ func (l *Layered[R]) done(s *stack[R]) {
 func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
 	s := l.stack()
 	if err = s.load(r, cost); err == nil {
-		err = s.look(peek)
+		err = s.preview(peek)
 	}
 	d = s.d
 	l.done(s)
@@ -164,10 +164,10 @@ func (l *Layered[R]) Reserve(_ context.Context, r R, cost int, maxDelay time.Dur
 	err := s.take(r, cost, queue(maxDelay))
 	var settle func(actual int) error
 	if s.d.Allowed {
-		settle = l.settler(s, cost)
+		settle = s.settler(cost)
 	}
 	res := NewReservation(s.d, settle)
-	s.report(err)
+	s.report(r, err)
 	l.done(s)
 	return res, err
 }
@@ -180,7 +180,7 @@ func (l *Layered[R]) Adjust(r R, delta int) error {
 	if err := s.load(r, 0); err != nil {
 		return err
 	}
-	return s.seats.debit()(delta)
+	return s.debit()(delta)
 }
 
 // BooksAhead reports false: Reserve charges no budget that is still to come, whatever its
@@ -191,25 +191,12 @@ func (l *Layered[R]) BooksAhead() bool { return false }
 func (l *Layered[R]) ReplacesCost() bool {
 	l.check()
 	for _, layer := range l.layers {
-		if layer.ownCost() {
+		var m member[R]
+		if layer.join(&m); m.cost != nil {
 			return true
 		}
 	}
 	return false
-}
-
-// settler returns how to settle what a decision has charged.
-func (l *Layered[R]) settler(s *stack[R], cost int) func(actual int) error {
-	if cost == 0 {
-		return s.seats.debit()
-	}
-	spent, clock := s.charges.settlements(), l.clock
-	return func(actual int) error {
-		for i := range spent {
-			spent[i].settle(clock, int64(actual))
-		}
-		return nil
-	}
 }
 
 // Wait charges the cost to all layers and returns nil when they allow it. It is not
@@ -232,7 +219,7 @@ func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	s := l.stack()
 	defer l.done(s)
 	err := l.wait(ctx, s, r, cost)
-	s.report(err)
+	s.report(r, err)
 	return err
 }
 
@@ -250,7 +237,7 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 		if s.d.Allowed {
 			return l.sleepOut(ctx, s, cost)
 		}
-		if wait := s.firm.longest(); wait > left {
+		if wait := s.wait(); wait > left {
 			return tooLate(cost, wait-left, left, s.d.Limit)
 		}
 		if err := sleep(ctx, s.d.RetryAfter, func() {}); err != nil {
@@ -264,6 +251,6 @@ func (l *Layered[R]) sleepOut(ctx context.Context, s *stack[R], cost int) error 
 	if s.d.Delay == 0 {
 		return nil
 	}
-	settle := l.settler(s, cost)
+	settle := s.settler(cost)
 	return sleep(ctx, s.d.Delay, func() { _ = settle(0) })
 }

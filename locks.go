@@ -15,7 +15,7 @@ type locks []*account
 // All decisions lock accounts in the order of their addresses, which Go's collector does
 // not change. So no two of them ever wait for each other, in whatever order their layers
 // are. An account that two charges share, one of them a shadow's, is locked once.
-func (x *locks) lock(all charges) bool {
+func (x *locks) lock(all []charge) bool {
 	*x = (*x)[:0]
 	for i := range all {
 		if b := all[i].b; b != nil {

@@ -2,8 +2,10 @@ package ratelimit
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // stack is the working memory of one decision over several layers. One goroutine uses
@@ -14,11 +16,12 @@ import (
 // and no lock is held then.
 //
 //  1. load: each layer says which account it asks for what, and under which plan.
-//  2. hold: what several layers ask of one account is summed up, and all accounts are
+//  2. lock: what several layers ask of one account is summed up, and all accounts are
 //     locked, in the one order that all decisions use.
-//  3. weigh: each account makes an offer. Nothing is spent yet.
-//  4. If all of the enforcing layers' offers fit, each account accepts; then each shadow
-//     layer in turn makes its offer and accepts it if it fits. Else nothing is spent.
+//  3. check: each account makes an offer. Nothing is spent yet.
+//  4. commit or refuse: if all of the enforcing layers' offers fit, each account spends what
+//     it has offered; then each shadow layer in turn is checked and commits if it fits. Else
+//     nothing is spent.
 //  5. report: each limiter is told of its own layer's answer.
 //
 // No other decision sees a state between 3 and 4, because all accounts are locked: a
@@ -33,22 +36,25 @@ type stack[R any] struct {
 	pick   func(R, []int) []int // nil: all layers
 	clock  Clock
 
-	// A seat is made when its layer is first needed. AllOf may have a thousand layers
+	// A member is made when its layer is first needed. AllOf may have a thousand layers
 	// of which a request needs three.
-	made    []seat[R] // by layer
-	seats   seats[R]  // the layers of this request; of AllOf, in between, those of the last one
-	which   []int     // scratch memory for pick
-	watched bool      // one of the seats' limiters has an OnDecision
-	brief   bool      // the caller needs only the yes or no
-	changed bool      // keys have been inserted or pinned
-	asks    bool      // a LimitFor was asked
-	absent  bool      // one of the seats' keys is not tracked
-	mixed   bool      // of a key's seats only some have found its account
-	over    bool      // the enforcing layers ask an account for more than it can ever allow
+	made    []*member[R] // by layer
+	members []*member[R] // the layers of this request; of AllOf, in between, those of the last one
+	which   []int        // scratch memory for pick
+	watched bool         // one of the members is watched
 
-	charges charges    // all of them
-	firm    charges    // those of the enforcing layers, which come first
-	shadows charges    // those of the shadow layers
+	// What load and lock have found out.
+	brief   bool // the caller needs only the yes or no
+	asks    bool // a LimitFor was asked
+	absent  bool // one of the members' keys is not tracked
+	mixed   bool // of a key's members only some have found its account
+	over    bool // the enforcing layers ask an account for more than it can ever allow
+	changed bool // keys have been inserted or pinned
+
+	// The charges of the enforcing layers come first. They are decided before any shadow is.
+	charges []charge   // all of them
+	firm    []charge   // those of the enforcing layers
+	shadows []charge   // those of the shadow layers
 	answers []Decision // the accounts' own, by charge; none if nobody is told
 	locks   locks      // of the charges' accounts
 
@@ -58,36 +64,46 @@ type stack[R any] struct {
 }
 
 func newStack[R any](layers []Layer[R], pick func(R, []int) []int, clock Clock) *stack[R] {
-	s := &stack[R]{layers: layers, pick: pick, clock: clock, made: make([]seat[R], len(layers))}
-	if pick == nil {
+	s := &stack[R]{layers: layers, pick: pick, clock: clock, made: make([]*member[R], len(layers))}
+	if pick == nil { // then all layers are members, once and for all
 		for i := range layers {
-			s.seat(i)
+			s.add(i)
 		}
 	}
 	return s
 }
 
-// seat adds a layer to those of the request. For All that is done once and for all.
-func (s *stack[R]) seat(i int) {
-	x := &s.made[i]
-	if x.slot == nil {
-		x.slot = s.layers[i].slot(i, terms[R]{})
-		x.ask = x.slot.asked()
+// add makes a layer one of the request.
+func (s *stack[R]) add(layer int) {
+	m := s.made[layer]
+	if m == nil {
+		m = &member[R]{layer: layer}
+		s.layers[layer].join(m)
+		s.made[layer] = m
 	}
-	x.seated = true
-	s.seats = append(s.seats, *x)
-	s.watched = s.watched || x.watched
+	m.picked = true
+	s.members = append(s.members, m)
+	s.watched = s.watched || m.watched
 }
 
-// clear forgets the request. The layers keep their seats: see choose.
+// clear forgets the request. The layers stay members: see choose.
 func (s *stack[R]) clear() {
-	s.seats.clear()
-	s.charges.clear()
+	for _, m := range s.members {
+		m.clear()
+	}
+	for i := range s.charges {
+		s.charges[i].clear()
+	}
 	s.locks.clear()
 	s.charges, s.firm, s.shadows = s.charges[:0], nil, nil
 	s.answers = s.answers[:0]
 	s.brief, s.changed, s.asks, s.err, s.d = false, false, false, nil, Decision{}
 }
+
+// untold reports whether the caller needs only the yes or no, and nobody watches. Then neither
+// answers nor errors are made: a client who is refused at any rate must not cost more than
+// one who is let in.
+func (s *stack[R]) untold() bool { return s.brief && !s.watched }
 
 // load asks the layers for their keys, costs and plans. The first error of an enforcing
 // layer ends it; one of a shadow layer only takes that layer out.
@@ -102,64 +118,71 @@ func (s *stack[R]) load(r R, cost int) error {
 			return err
 		}
 	}
-	for i := range s.seats {
-		x := &s.seats[i]
-		if x.err = x.load(r, cost); x.err != nil && !x.shadow {
-			return s.fail(x)
+	for _, m := range s.members {
+		if m.err = m.key.load(m, r, cost); m.err != nil && !m.shadow {
+			return s.fail(m)
 		}
-		s.asks = s.asks || x.refreshed != nil
+		s.asks = s.asks || m.refreshed != nil
 	}
 	return nil
 }
 
-// choose seats the layers that pick picks. Those of the last request keep their seats: many
-// requests in a row meet the same layers.
+// choose makes members of the layers that pick picks. Many requests in a row meet the same
+// layers, so those of the last request stay members if they are picked again.
 func (s *stack[R]) choose(r R) error {
 	s.which = s.pick(r, s.which[:0])
-	if s.seats.are(s.which) {
+	if s.areMembers(s.which) {
 		return nil
 	}
-	return s.change()
-}
-
-// change seats the layers that have been picked in place of those that have seats, each once: a
-// layer that is charged twice for one request because its index was appended twice is never
-// what was meant.
-func (s *stack[R]) change() error {
 	s.leave()
 	for _, i := range s.which {
 		if i < 0 || i >= len(s.layers) {
 			s.leave()
 			return fmt.Errorf("ratelimit: AllOf was told to pick layer %d of %d", i, len(s.layers))
 		}
-		if x := &s.made[i]; x.slot == nil || !x.seated {
-			s.seat(i)
+		// A layer that is charged twice for one request, because its index was appended
+		// twice, is never what was meant.
+		if m := s.made[i]; m == nil || !m.picked {
+			s.add(i)
 		}
 	}
 	return nil
 }
 
-// leave makes all layers leave their seats.
-func (s *stack[R]) leave() {
-	for i := range s.seats {
-		s.seats[i].seated = false
+// areMembers reports whether the members are those of the layers, in their order.
+func (s *stack[R]) areMembers(layers []int) bool {
+	if len(s.members) != len(layers) {
+		return false
 	}
-	s.seats, s.watched = s.seats[:0], false
+	for i, m := range s.members {
+		if m.layer != layers[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// leave makes the request have no layers.
+func (s *stack[R]) leave() {
+	for _, m := range s.members {
+		m.picked = false
+	}
+	s.members, s.watched = s.members[:0], false
 }
 
 // fail ends a decision with a layer's error. The limiters of the other layers are told
 // what their own layers would have said: that says nothing about another's error, and a
 // limiter that has room must not count a denial.
-func (s *stack[R]) fail(x *seat[R]) error {
+func (s *stack[R]) fail(m *member[R]) error {
 	if s.untold() {
 		return errUntold
 	}
-	err := &layerError{x.layer, x.why()}
+	err := &layerError{m.layer, m.why()}
 	if s.watched {
-		_ = s.look(take)
+		_ = s.preview(take)
 	}
-	if s.d = (Decision{}); x.p != nil {
-		s.d.Limit = x.p.limit
+	if s.d = (Decision{}); m.p != nil {
+		s.d.Limit = m.p.limit
 	}
 	return err
 }
@@ -173,24 +196,24 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 		return err
 	}
 	if cost == 0 {
-		return s.look(take)
+		return s.preview(take)
 	}
 	for range maxTries {
-		if !s.hold() {
+		if !s.lock() {
 			break
 		}
-		fits := s.weigh(q)
-		if fits && s.absent && s.seats.lack() {
+		fits := s.check(q)
+		if fits && s.absent && s.lacks() {
 			s.pin()
 			s.locks.unlock()
-			if x := s.seats.insert(s.clock); x != nil {
+			if m := s.insert(); m != nil {
 				s.withdraw()
-				return s.fail(x)
+				return s.fail(m)
 			}
 			continue
 		}
 		if fits {
-			s.accept(q)
+			s.commit(q)
 		} else {
 			s.refuse(q)
 		}
@@ -208,120 +231,132 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 // than it can lock their accounts.
 var errKeysGone = fmt.Errorf("%w: the keys of a request kept disappearing; gave up after %d tries", ErrTableFull, maxTries)
 
-// look answers without spending: for Peek, and for a cost of 0. No key is inserted, so it
-// needs no second try once all is locked.
-func (s *stack[R]) look(q request) error {
-	if !s.hold() {
+// preview answers without a charge: for Peek, and for a cost of 0. No key is inserted, so it
+// needs no second try once all is locked. What a shadow says is no reason to change its key.
+func (s *stack[R]) preview(q request) error {
+	if !s.lock() {
 		return errKeysGone
 	}
 	s.reading = reading(s.clock)
-	s.firm.estimate(s.reading, q)
-	s.shadows.estimate(s.reading, peek)
+	for i := range s.firm {
+		s.firm[i].preview(s.reading, q)
+	}
+	for i := range s.shadows {
+		s.shadows[i].preview(s.reading, peek)
+	}
 	if s.asks && !q.peek {
-		s.seats.expire()
+		s.expire()
 	}
 	s.answer(s.fits())
 	s.locks.unlock()
 	return s.err
 }
 
-// hold sums up what is asked of each account, and locks all accounts that there are.
-func (s *stack[R]) hold() bool {
+// lock sums up what is asked of each account, and locks all accounts that there are. An
+// account that was dropped since it was found is looked up again.
+func (s *stack[R]) lock() bool {
 	for range maxTries {
-		s.gather()
+		s.sum()
 		if !s.mixed && s.locks.lock(s.charges) {
 			return true
 		}
-		s.seats.find()
+		for _, m := range s.members {
+			m.find()
+		}
 	}
 	return false
 }
 
-// gather makes the charges. What enforcing layers ask of one account is one charge, so
-// that it is weighed as a whole. Shadow layers have a charge each, behind the others.
-func (s *stack[R]) gather() {
+// sum makes the charges of what the members ask: those of the enforcing layers, and behind
+// them those of the shadows.
+func (s *stack[R]) sum() {
 	s.charges, s.absent, s.mixed, s.over = s.charges[:0], false, false, false
 	shadows := false
-	for i := range s.seats {
-		if s.seats[i].shadow {
+	for i, m := range s.members {
+		if m.shadow {
 			shadows = true
 		} else {
-			s.enter(i)
+			s.enter(i, m)
 		}
 	}
 	firm := len(s.charges)
-	for i := 0; shadows && i < len(s.seats); i++ {
-		if s.seats[i].shadow {
-			s.enter(i)
+	if shadows {
+		for i, m := range s.members {
+			if m.shadow {
+				s.enter(i, m)
+			}
 		}
 	}
 	s.firm, s.shadows = s.charges[:firm], s.charges[firm:]
 }
 
-// enter adds what a seat asks to the charge of its account. A layer that does not apply,
+// enter adds what a member asks to the charge of its account. A layer that does not apply,
 // or that cannot decide, has no charge. An account has one limit in one decision, that of its
 // first charge.
-func (s *stack[R]) enter(i int) {
-	x := &s.seats[i]
-	if x.charge = none; x.p == nil || x.err != nil {
+func (s *stack[R]) enter(i int, m *member[R]) {
+	if m.charge = none; m.p == nil || m.err != nil {
 		return
 	}
-	first := none
-	if x.b != nil && !s.absent {
-		first = s.charges.of(x.b)
-	} else {
-		first = s.ofKey(x)
-	}
+	first := s.chargeOf(m)
 	if first != none {
-		x.p = s.charges[first].p
+		m.p = s.charges[first].p
 	}
-	if x.charge = first; first == none || x.shadow {
-		x.charge = len(s.charges)
-		s.charges = slices.Grow(s.charges, 1)[:x.charge+1]
-		s.charges[x.charge].begin(x.ask, i)
+	if m.charge = first; first == none || m.shadow {
+		m.charge = len(s.charges)
+		s.charges = slices.Grow(s.charges, 1)[:m.charge+1]
+		s.charges[m.charge].begin(m.b, m.p, m.floor, i)
 	}
-	c := &s.charges[x.charge]
-	c.add(x.ask)
-	s.absent = s.absent || x.b == nil && x.p.tracks()
-	s.over = s.over || !x.shadow && c.exceeds()
+	c := &s.charges[m.charge]
+	c.add(int64(m.amount), m.cost != nil)
+	s.absent = s.absent || m.b == nil && m.p.tracks()
+	s.over = s.over || !m.shadow && c.exceeds()
 }
 
-// ofKey returns the first charge of the seat's key, or none, where not all keys are tracked.
-// [Unlimited] and [Blocked] count nothing, so each of them stands for itself.
-func (s *stack[R]) ofKey(x *seat[R]) int {
-	if !x.p.tracks() {
+// chargeOf returns the first charge of the member's account, or none. While all keys are tracked,
+// the account says which key it is, so no keys have to be compared. [Unlimited] and
+// [Blocked] count nothing, so each of them stands for itself.
+func (s *stack[R]) chargeOf(m *member[R]) int {
+	if m.b != nil && !s.absent {
+		for i := range s.charges {
+			if s.charges[i].b == m.b {
+				return i
+			}
+		}
 		return none
 	}
-	for j := range s.charges {
-		c := &s.charges[j]
-		if c.b != nil && x.b != nil {
-			if c.b == x.b {
-				return j
+	if !m.p.tracks() {
+		return none
+	}
+	for i := range s.charges {
+		c := &s.charges[i]
+		if c.b != nil && m.b != nil {
+			if c.b == m.b {
+				return i
 			}
 			continue
 		}
-		if c.p.tracks() && x.same(s.seats[c.seat].slot) {
-			s.mixed = s.mixed || c.b != x.b // it was inserted between the lookups
-			return j
+		if c.p.tracks() && m.key.same(s.members[c.first].key) {
+			s.mixed = s.mixed || c.b != m.b // it was inserted between the lookups
+			return i
 		}
 	}
 	return none
 }
 
-// weigh asks the accounts of the enforcing layers for their offers, and reports whether
+// check asks the accounts of the enforcing layers for their offers, and reports whether
 // all fit. The accounts are locked. Only now is the clock read, once for all of them: a
 // reading from before the locks could be older than what others have recorded since.
 //
 // A request that can never be allowed is an error, as a cost above a limit is for [Keyed].
 // It charges nothing, and no key counts it as a denial.
-func (s *stack[R]) weigh(q request) bool {
+func (s *stack[R]) check(q request) bool {
 	s.reading = reading(s.clock)
-	if s.over {
-		s.firm.estimate(s.reading, q)
-		return s.fits()
-	}
 	for i := range s.firm {
-		s.firm[i].ask(s.reading, q)
+		if s.over {
+			s.firm[i].preview(s.reading, q)
+		} else {
+			s.firm[i].check(s.reading, q)
+		}
 	}
 	return s.fits()
 }
@@ -331,36 +366,41 @@ func (s *stack[R]) weigh(q request) bool {
 func (s *stack[R]) fits() bool {
 	fits := true
 	for i := range s.firm {
-		c := &s.firm[i]
-		fits = fits && c.fits()
+		fits = fits && s.firm[i].fits()
 	}
 	if fits {
 		return true
 	}
-	if c := s.firm.never(); c != nil && s.untold() {
+	if c := s.never(); c != nil && s.untold() {
 		s.err = errUntold
 	} else if c != nil {
-		s.err = &layerError{s.seats[c.seat].layer, c.err()}
+		s.err = &layerError{s.members[c.first].layer, c.err()}
 	}
 	return false
 }
 
-// untold reports whether the caller needs only the yes or no, and no limiter is to be told. Then
-// neither answers nor errors are made.
-func (s *stack[R]) untold() bool { return s.brief && !s.watched }
+// never returns the first charge that an enforcing layer's account can never allow, or nil.
+func (s *stack[R]) never() *charge {
+	for i := range s.firm {
+		if s.firm[i].never {
+			return &s.firm[i]
+		}
+	}
+	return nil
+}
 
-// accept spends what all enforcing layers have offered. Each of them knows of its own
+// commit spends what all enforcing layers have offered. Each of them knows of its own
 // charge only, so none of the offers has changed since it was made. Then the shadow layers
 // have their say, one after the other, on what is left. The accounts are locked.
-func (s *stack[R]) accept(q request) {
+func (s *stack[R]) commit(q request) {
 	for i := range s.firm {
-		s.firm[i].accept(q)
+		s.firm[i].commit(q)
 	}
 	for i := range s.shadows {
 		s.shadows[i].try(s.reading, q)
 	}
 	if s.changed {
-		s.seats.unpin()
+		s.unpin()
 	}
 	s.finish(true)
 }
@@ -376,21 +416,33 @@ func (s *stack[R]) refuse(q request) {
 	}
 	if s.watched {
 		q.peek = true // what a shadow says is no reason to change its key
-		s.shadows.estimate(s.reading, q)
+		for i := range s.shadows {
+			s.shadows[i].preview(s.reading, q)
+		}
 	}
 	s.finish(false)
 }
 
-// finish fills in the answer, unless the caller needs only the yes or no and no limiter
-// is to be told: that saves a fifth of the time of an Allow.
+// finish fills in the answer, unless nobody is told: that saves a fifth of the time of an
+// Allow.
 func (s *stack[R]) finish(allowed bool) {
 	if s.asks {
-		s.seats.expire()
+		s.expire()
 	}
 	if s.untold() {
 		s.d.Allowed = allowed
 	} else {
 		s.answer(allowed)
+	}
+}
+
+// expire makes accounts ask for their limits again if they were told to while this
+// decision was under way with what LimitFor had said before. They are locked.
+func (s *stack[R]) expire() {
+	for _, m := range s.members {
+		if m.b != nil && m.outdated() {
+			m.b.expire()
+		}
 	}
 }
 
@@ -401,15 +453,53 @@ func (s *stack[R]) pin() {
 	for i := range s.charges {
 		if c := &s.charges[i]; c.b != nil && !c.b.use.isPinned() {
 			c.b.use.pin()
-			s.seats[c.seat].pinned = true
+			s.members[c.first].pinned = true
 		}
 	}
 }
 
-// withdraw takes back what pin and insert have done, after a denial: it tracks no keys.
+// unpin ends this decision's pins: what it has inserted stays. The accounts are locked.
+func (s *stack[R]) unpin() {
+	for _, m := range s.members {
+		if m.inserted || m.pinned {
+			m.b.use.unpin()
+			m.inserted, m.pinned = false, false
+		}
+	}
+}
+
+// lacks reports whether keys have to be inserted for all layers to be charged.
+func (s *stack[R]) lacks() bool {
+	for _, m := range s.members {
+		if m.lacks() {
+			return true
+		}
+	}
+	return false
+}
+
+// insert adds the keys that are missing, and returns the first enforcing layer that found
+// no room. A shadow layer whose key finds none is left out of the decision.
+func (s *stack[R]) insert() *member[R] {
+	for _, m := range s.members {
+		if !m.lacks() {
+			continue
+		}
+		if m.insert(s.clock); m.err != nil && !m.shadow {
+			return m
+		}
+	}
+	return nil
+}
+
+// withdraw takes back what pin and insert have done, after a denial: it tracks no keys. No
+// account is locked, because to remove a key locks its account.
 func (s *stack[R]) withdraw() {
-	if s.changed {
-		s.seats.withdraw(s.clock)
+	if !s.changed {
+		return
+	}
+	for _, m := range s.members {
+		m.withdraw(s.clock)
 	}
 }
 
@@ -427,7 +517,7 @@ func (s *stack[R]) answer(allowed bool) {
 		}
 		var d Decision
 		c := &s.charges[i]
-		if c.answer(&d); i < len(s.firm) {
+		if c.decision(&d); i < len(s.firm) {
 			sum.add(&d, c.room(d.Remaining))
 		}
 		if s.watched {
@@ -439,38 +529,86 @@ func (s *stack[R]) answer(allowed bool) {
 	}
 	s.d.Delay = 0
 	if s.err != nil {
-		s.d.RetryAfter, s.d.Limit = 0, s.firm.never().p.limit
+		s.d.RetryAfter, s.d.Limit = 0, s.never().p.limit
 	}
 }
 
-// report tells each layer's limiter its own answer. An error that comes after a charge
-// means that the charge has been undone.
-func (s *stack[R]) report(err error) {
+// report tells each layer's limiter its own answer. No lock is held. An error that comes after
+// a charge means that the charge has been given back.
+func (s *stack[R]) report(r R, err error) {
 	if !s.watched {
 		return
 	}
-	for i := range s.seats {
-		x := &s.seats[i]
-		if !x.watched || !x.loaded {
+	for _, m := range s.members {
+		if !m.watched || !m.loaded {
 			continue
 		}
-		d, spent, own := s.said(x)
-		if !x.shadow {
+		d, spent, own := s.said(m)
+		if !m.shadow {
 			own = err
 		}
-		x.report(d, spent && err == nil, own)
+		m.report(r, d, spent && err == nil, own)
 	}
 }
 
 // said returns what a layer has to say: its answer, whether it was charged, and its own
 // error. A layer without a charge has failed before it could be asked.
-func (s *stack[R]) said(x *seat[R]) (d Decision, spent bool, err error) {
-	if x.charge != none && x.charge < len(s.answers) {
-		c := &s.charges[x.charge]
-		return s.answers[x.charge], c.spent && x.cost > 0, cmp.Or(x.why(), c.err())
+func (s *stack[R]) said(m *member[R]) (d Decision, spent bool, err error) {
+	if m.charge != none && m.charge < len(s.answers) {
+		c := &s.charges[m.charge]
+		return s.answers[m.charge], c.spent && m.amount > 0, cmp.Or(m.why(), c.err())
 	}
-	if x.p != nil {
-		d.Limit = x.p.limit
+	if m.p != nil {
+		d.Limit = m.p.limit
 	}
-	return d, false, x.why()
+	return d, false, m.why()
+}
+
+// wait returns how long the slowest of the accounts takes to let the cost through: until
+// it has room, and the delay in its queue.
+func (s *stack[R]) wait() time.Duration {
+	var longest time.Duration
+	for i := range s.firm {
+		longest = max(longest, s.firm[i].wait())
+	}
+	return longest
+}
+
+// settler returns how to settle what the decision has charged. It holds no more of the stack
+// than that.
+func (s *stack[R]) settler(cost int) func(actual int) error {
+	if cost == 0 {
+		return s.debit()
+	}
+	var spent []settlement
+	for i := range s.charges {
+		if c := &s.charges[i]; c.spent {
+			spent = append(spent, c.settlement())
+		}
+	}
+	clock := s.clock
+	return func(actual int) error {
+		for i := range spent {
+			spent[i].settle(clock, int64(actual))
+		}
+		return nil
+	}
+}
+
+// debit returns how to charge the layers of the caller's cost, for a reservation of
+// cost 0 that turns out to have cost more.
+func (s *stack[R]) debit() func(actual int) error {
+	var debits []func(int) error
+	for _, m := range s.members {
+		if m.p != nil && m.cost == nil && !m.shadow {
+			debits = append(debits, m.key.debit(m.p))
+		}
+	}
+	return func(actual int) error {
+		var errs []error
+		for _, debit := range debits {
+			errs = append(errs, debit(actual))
+		}
+		return errors.Join(errs...)
+	}
 }

@@ -1,0 +1,249 @@
+package ratelimit
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+)
+
+// member is one layer in a stack: what By and its wrappers make of the layer, and what the layer
+// asks of one account in the decision at hand.
+//
+// One goroutine uses it at a time, that of its stack. Between two decisions it holds no key, no
+// account and nothing of a request: clear takes that out, because a stack that waits in its
+// pool must keep nothing of users alive.
+type member[R any] struct {
+	// These are the layer's, and do not change. Of two wrappers of one kind the outer one
+	// comes first, and the inner one leaves alone what is set.
+	key     anyKey[R]      // its limiter and, during a decision, the key
+	layer   int            // its index among all layers
+	cost    func(R) int    // the layer's own cost, whatever the caller's; or nil
+	limit   func(R) Limit  // the limit of each request, or nil for the limiter's
+	tell    func(Event[R]) // told of each decision, or nil
+	shadow  bool           // it never denies
+	watched bool           // somebody is told of its decisions: tell, or the limiter's OnDecision
+
+	picked bool // it is one of the layers of the request, or of the last one
+
+	p      *plan    // nil if the layer does not apply
+	b      *account // nil while the key is not tracked, and if the plan tracks nothing
+	floor  int64    // if b is nil: the time before which the key may not be created
+	amount int      // what the layer charges
+	charge int      // the index of the charge that it is a part of, or none
+	loaded bool     // there is something to report
+
+	// At most one of these is true. They say what is to be taken back after a denial.
+	inserted bool // the account was made for this decision, and is pinned
+	pinned   bool // the account was there before, and is pinned for this decision
+
+	err     error // why the layer cannot decide
+	keyless bool  // err is the key function's
+
+	// LimitFor was asked when the counter stood at asks. Both are zero if it was not. If the
+	// counter has moved on by the time of the charge, Refresh may have run between the question
+	// and the charge, and has missed the account: then the account is to ask again.
+	refreshed *atomic.Uint64
+	asks      uint64
+}
+
+// none is the charge of a member that has none.
+const none = -1
+
+// anyKey is a layer's limiter and the key of the request, of whatever type. Key types are the
+// only thing in which the members of one stack differ. On a hit a decision makes two calls through
+// this interface for each layer, load and clear.
+type anyKey[R any] interface {
+	// load finds out what the layer asks for a request, and fills it in. It runs user code.
+	load(m *member[R], r R, cost int) error
+	// find looks the account up again.
+	find() *account
+	// floor returns the time before which the key may not be created.
+	floor() int64
+	// same reports whether the other is the same key of the same limiter.
+	same(other anyKey[R]) bool
+	// insert adds the key to the limiter, fresh and pinned, and reports true; or it finds that
+	// another decision has added it, and reports false.
+	insert(p *plan, clock Clock) (b *account, fresh bool, err error)
+	// withdraw removes what insert has added, unless another decision has spent from it.
+	withdraw(b *account, clock Clock)
+	// debit returns how to charge the key later, for a reservation of cost 0.
+	debit(p *plan) func(actual int) error
+	// report tells the limiter's OnDecision, if there is one.
+	report(cost int, d Decision, spent bool, err error)
+	// clear forgets the key.
+	clear()
+}
+
+// clear forgets the request. Each field is set by itself, which takes less than to write the
+// struct as a whole. What is not set here, load sets.
+func (m *member[R]) clear() {
+	m.p, m.b, m.err, m.refreshed, m.amount, m.floor = nil, nil, nil, nil, 0, 0
+	m.loaded, m.inserted, m.pinned, m.keyless = false, false, false, false
+	m.key.clear()
+}
+
+// find looks the account up again, because the one that was found has been dropped, or one may
+// have been inserted. A pin went with the account that was dropped.
+func (m *member[R]) find() {
+	if m.p == nil || !m.p.tracks() {
+		return
+	}
+	b := m.key.find()
+	m.inserted = m.inserted && b == m.b
+	m.pinned = m.pinned && b == m.b
+	if m.b = b; b == nil {
+		m.floor = m.key.floor()
+	}
+}
+
+// lacks reports whether the layer needs an account that is not there.
+func (m *member[R]) lacks() bool {
+	return m.b == nil && m.amount > 0 && m.err == nil && m.p != nil && m.p.tracks() && int64(m.amount) <= m.p.capacity
+}
+
+// insert adds the key. The account is not locked afterwards, but pinned if it is new.
+func (m *member[R]) insert(clock Clock) {
+	b, fresh, err := m.key.insert(m.p, clock)
+	if err == nil {
+		m.b, m.inserted = b, fresh
+	}
+	m.err = err
+}
+
+// withdraw takes back what the decision has done to the table, after a denial.
+func (m *member[R]) withdraw(clock Clock) {
+	if m.inserted {
+		m.key.withdraw(m.b, clock)
+	}
+	if m.pinned {
+		m.b.mu.Lock()
+		m.b.use.unpin()
+		m.b.mu.Unlock()
+	}
+	m.inserted, m.pinned = false, false
+}
+
+// outdated reports whether the limit was to be asked for again since it was.
+func (m *member[R]) outdated() bool { return m.refreshed != nil && m.refreshed.Load() != m.asks }
+
+// why returns why the layer cannot decide.
+func (m *member[R]) why() error {
+	if m.keyless {
+		return &keyError{m.err}
+	}
+	return m.err
+}
+
+// report tells who watches the layer.
+func (m *member[R]) report(r R, d Decision, spent bool, err error) {
+	m.key.report(m.amount, d, spent, err)
+	if m.tell != nil {
+		m.tell(Event[R]{Key: r, Cost: m.amount, Decision: d, Spent: spent, Err: err})
+	}
+}
+
+// layerKey is anyKey for keys of type K.
+type layerKey[R any, K comparable] struct {
+	l     *Keyed[K]
+	keyOf func(R) (K, error)
+	key   K // of the request
+}
+
+func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
+	if k.key, err = k.keyOf(r); err != nil {
+		if errors.Is(err, SkipLayer) {
+			return nil
+		}
+		// A failed key function has no key to tell of. Only a shadow's error is told as an
+		// event all the same, because nobody gets it returned.
+		m.loaded, m.keyless = m.shadow, true
+		return err
+	}
+	m.amount, m.loaded = cost, true
+	if m.cost != nil && cost > 0 {
+		m.amount = m.cost(r)
+	}
+	// As in Keyed.decide, a key that is found needs no check: what is in the map is valid.
+	var b *account
+	p := k.l.plain
+	if p != nil {
+		b, _ = p.Load(k.key)
+	}
+	if b == nil || m.amount < 0 {
+		if err = k.l.check(k.key, m.amount); err != nil {
+			return err
+		}
+		if p == nil {
+			b = k.l.keys.find(k.key)
+		}
+	}
+	if m.b = b; b == nil {
+		m.floor = k.floor()
+	}
+	if m.limit == nil && k.l.limitFor == nil {
+		m.p = k.l.era.Load().def
+	} else if m.p, err = k.plan(m, r); err != nil {
+		return err
+	}
+	if !m.p.tracks() {
+		m.b = nil // what the key has spent under another limit is left alone
+	}
+	return nil
+}
+
+// plan returns the plan where each request or key has its own.
+func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
+	l := k.l
+	if m.limit != nil {
+		if limit := m.limit(r); limit != (Limit{}) {
+			p, err := l.given(m.b, limit)
+			if err != nil {
+				return nil, fmt.Errorf("Limited: %w", err)
+			}
+			return p, nil
+		}
+	}
+	if l.limitFor != nil {
+		m.refreshed, m.asks = &l.refreshed, l.refreshed.Load()
+	}
+	return l.planOf(k.key, m.b)
+}
+
+func (k *layerKey[R, K]) find() *account { return k.l.keys.find(k.key) }
+
+func (k *layerKey[R, K]) floor() int64 { return k.l.keys.floor(k.key) }
+
+func (k *layerKey[R, K]) same(other anyKey[R]) bool {
+	o, ok := other.(*layerKey[R, K])
+	return ok && o.l == k.l && o.key == k.key
+}
+
+func (k *layerKey[R, K]) insert(p *plan, clock Clock) (*account, bool, error) {
+	b, _, fresh, err := k.l.keys.acquire(k.key, p, clock)
+	if err != nil {
+		return nil, false, err
+	}
+	if fresh {
+		b.use.pin()
+	}
+	b.mu.Unlock()
+	return b, fresh, nil
+}
+
+func (k *layerKey[R, K]) withdraw(b *account, clock Clock) { k.l.keys.withdraw(k.key, b, clock) }
+
+func (k *layerKey[R, K]) debit(p *plan) func(actual int) error {
+	l, key := k.l, k.key
+	if !p.given() {
+		return func(actual int) error { return l.Adjust(key, actual) }
+	}
+	return func(actual int) error { return l.adjust(key, p, actual, l.refreshed.Load()) }
+}
+
+func (k *layerKey[R, K]) report(cost int, d Decision, spent bool, err error) {
+	if f := k.l.onDecision; f != nil {
+		f(Event[K]{Key: k.key, Cost: cost, Decision: d, Spent: spent, Err: err})
+	}
+}
+
+func (k *layerKey[R, K]) clear() { k.key = *new(K) }
