@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
@@ -103,13 +104,13 @@ func (c *Chained[R]) BooksAhead() bool {
 
 // booksAhead reports whether a Reserver may book budget that is still to come, as far as it tells.
 func booksAhead[R any](l Reserver[R]) bool {
-	b, ok := l.(interface{ BooksAhead() bool })
+	b, ok := l.(Booker)
 	return !ok || b.BooksAhead()
 }
 
 // limitsOf returns the limits that a limiter tells, nil if it tells none.
 func limitsOf[R any](l Reserver[R]) []Limit {
-	if teller, ok := l.(interface{ Limits() []Limit }); ok {
+	if teller, ok := l.(LimitLister); ok {
 		return teller.Limits()
 	}
 	return nil
@@ -222,7 +223,7 @@ func (c *Chained[R]) Wait(ctx context.Context, r R, cost int) error {
 		return waitByReserve(ctx, c, r, cost)
 	}
 	for {
-		left, err := timeLeft(ctx)
+		left, err := ctxwait.Left(ctx)
 		if err != nil {
 			return err
 		}
@@ -231,7 +232,7 @@ func (c *Chained[R]) Wait(ctx context.Context, r R, cost int) error {
 			return err
 		}
 		retry := res.RetryAfter
-		if !res.Allowed && res.Limit.Algorithm == AlgorithmLeakyBucket && left != forever {
+		if !res.Allowed && res.Limit.Algorithm == AlgorithmLeakyBucket && left != ctxwait.Forever {
 			// RetryAfter says when the queue would be as long as what is left now, and less is left
 			// then. Without a delay it says when the work could leave the queue.
 			if res, err = c.Reserve(ctx, r, cost, 0); err != nil {
@@ -241,12 +242,12 @@ func (c *Chained[R]) Wait(ctx context.Context, r R, cost int) error {
 		switch {
 		case res.Allowed:
 			return res.Wait(ctx)
-		case left != forever || res.RetryAfter <= 0:
+		case left != ctxwait.Forever || res.RetryAfter <= 0:
 			if err := inTime(res, cost, left); err != nil {
 				return err
 			}
 		}
-		if err := sleep(ctx, retry, func() {}); err != nil {
+		if err := ctxwait.Sleep(ctx, retry); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 	"unsafe"
+
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
 // Layered is several limits on one request: all of them allow it, or none is
@@ -226,7 +228,7 @@ func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 // wait takes the cost as soon as that is possible, and sleeps out the delay.
 func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error {
 	for {
-		left, err := timeLeft(ctx)
+		left, err := ctxwait.Left(ctx)
 		if err != nil {
 			return err
 		}
@@ -240,7 +242,7 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 		if wait := s.wait(); wait > left {
 			return tooLate(cost, wait-left, left, s.d.Limit)
 		}
-		if err := sleep(ctx, s.d.RetryAfter, func() {}); err != nil {
+		if err := ctxwait.Sleep(ctx, s.d.RetryAfter); err != nil {
 			return err
 		}
 	}
@@ -251,6 +253,9 @@ func (l *Layered[R]) sleepOut(ctx context.Context, s *stack[R], cost int) error 
 	if s.d.Delay == 0 {
 		return nil
 	}
-	settle := s.settler(cost)
-	return sleep(ctx, s.d.Delay, func() { _ = settle(0) })
+	err := ctxwait.Sleep(ctx, s.d.Delay)
+	if err != nil {
+		_ = s.settler(cost)(0) // in memory there is no error of it
+	}
+	return err
 }

@@ -13,7 +13,7 @@ import (
 // the key that the function finds in a request. The function's error denies the
 // request, charges nothing and is returned by Take as it is; [SkipLayer] lets
 // the request pass, by [Unlimited]. If l is a [Reserver], so is the result: see
-// [MapReserver]. If l tells its limits by a method Limits() []Limit, so does the result. If l
+// [MapReserver]. If l is a [LimitLister], so is the result. If l
 // or key is nil, each call of the result fails with an error that says so.
 func Map[R, K any](l Limiter[K], key func(R) (K, error)) Limiter[R] {
 	m := newMapped("Map", l, key)
@@ -84,7 +84,7 @@ func (m *mapped[R, K]) Take(ctx context.Context, r R, cost int) (Decision, error
 
 // Limits returns the limits of the limiter behind, if it tells them.
 func (m *mapped[R, K]) Limits() []Limit {
-	if l, ok := m.Limiter.(interface{ Limits() []Limit }); ok {
+	if l, ok := m.Limiter.(LimitLister); ok {
 		return l.Limits()
 	}
 	return nil

@@ -94,11 +94,15 @@ func TestALimiterMadeOfNilFailsAtEachCall(t *testing.T) {
 	}
 }
 
-func TestWaitOnNoLimiterFails(t *testing.T) {
+func TestFunctionsThatAreGivenNoLimiterFail(t *testing.T) {
 	var noKeyed *ratelimit.Keyed[string]
 	var noRemote *remote
 	for _, r := range []ratelimit.Reserver[string]{nil, noKeyed, noRemote} {
 		assert.EqualError(t, ratelimit.Wait(t.Context(), r, "ann", 1), "ratelimit: Wait was given no limiter")
+		_, err := ratelimit.Peek(t.Context(), ratelimit.Limiter[string](r), "ann", 1)
+		assert.EqualError(t, err, "ratelimit: Peek was given no limiter")
+		assert.EqualError(t, ratelimit.Adjust(t.Context(), ratelimit.Limiter[string](r), "ann", 1), "ratelimit: Adjust was given no limiter")
+		assert.EqualError(t, ratelimit.Reset(t.Context(), ratelimit.Limiter[string](r), "ann"), "ratelimit: Reset was given no limiter")
 	}
 }
 

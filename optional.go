@@ -4,7 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
+
+// The interfaces in this file are what a limiter may offer besides [Limiter] and [Reserver]. Who
+// is given a limiter asks for them by a type assertion. A limiter that stands before another
+// one has the methods too, and answers for that one.
+
+// LimitLister is a [Limiter] that tells its limits, before the first decision too: one for
+// each layer of a stack or limiter of a chain, in order, and the zero Limit where each request
+// or key has its own. One that knows none returns nil.
+type LimitLister interface {
+	Limits() []Limit
+}
+
+// Booker is a [Reserver] that says whether its Reserve books budget that is still to come. One
+// that does not, such as [Layered], delays only what leaky buckets delay. A Reserver
+// that is no Booker counts as one that books.
+type Booker interface {
+	BooksAhead() bool
+}
+
+// Waiter is a [Reserver] with a Wait of its own, which [Wait] calls.
+type Waiter[K any] interface {
+	Wait(ctx context.Context, key K, cost int) error
+}
 
 // Peeker is a [Limiter] that can say what Take would answer, and change nothing. [Peek]
 // asks any limiter. An engine that cannot, or that stands before one which cannot, returns
@@ -34,6 +59,9 @@ type CostReplacer interface {
 // Peek says what Take would answer, if l is a [Peeker], or has the Peek of this package's
 // limiters, which need no context. Else the error wraps [errors.ErrUnsupported].
 func Peek[K any](ctx context.Context, l Limiter[K], key K, cost int) (Decision, error) {
+	if nilcheck.IsNil(l) {
+		return Decision{}, errors.New("ratelimit: Peek was given no limiter")
+	}
 	switch l := l.(type) {
 	case Peeker[K]:
 		return l.Peek(ctx, key, cost)
@@ -48,6 +76,9 @@ func Peek[K any](ctx context.Context, l Limiter[K], key K, cost int) (Decision, 
 // Adjust corrects what a key has spent, if l is an [Adjuster], or has the Adjust of [Keyed],
 // which needs no context. Else the error wraps [errors.ErrUnsupported].
 func Adjust[K any](ctx context.Context, l Limiter[K], key K, delta int) error {
+	if nilcheck.IsNil(l) {
+		return errors.New("ratelimit: Adjust was given no limiter")
+	}
 	switch l := l.(type) {
 	case Adjuster[K]:
 		return l.Adjust(ctx, key, delta)
@@ -60,6 +91,9 @@ func Adjust[K any](ctx context.Context, l Limiter[K], key K, delta int) error {
 // Reset forgets a key and what it has spent, if l is a [Resetter], or has the Reset of
 // [Keyed], which needs no context. Else the error wraps [errors.ErrUnsupported].
 func Reset[K any](ctx context.Context, l Limiter[K], key K) error {
+	if nilcheck.IsNil(l) {
+		return errors.New("ratelimit: Reset was given no limiter")
+	}
 	switch l := l.(type) {
 	case Resetter[K]:
 		return l.Reset(ctx, key)

@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
 // Reservation is a charge that can be settled once the real cost is known. It embeds
@@ -94,7 +95,7 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	left, err := timeLeft(ctx)
+	left, err := ctxwait.Left(ctx)
 	if err != nil {
 		return also(err, r.Cancel())
 	}
@@ -103,9 +104,8 @@ func (r *Reservation) Wait(ctx context.Context) error {
 		return also(fmt.Errorf("%w: the delay ends %v after the deadline, under %v",
 			context.DeadlineExceeded, delay-left, r.Limit), r.Cancel())
 	}
-	var undone error
-	if err = sleep(ctx, delay, func() { undone = r.Cancel() }); err != nil {
-		return also(err, undone)
+	if err = ctxwait.Sleep(ctx, delay); err != nil {
+		return also(err, r.Cancel())
 	}
 	return nil
 }
@@ -124,44 +124,4 @@ func also(err, second error) error {
 		return err
 	}
 	return errors.Join(err, second)
-}
-
-// timeLeft returns how long the context lasts, or why it has ended.
-func timeLeft(ctx context.Context) (time.Duration, error) {
-	if err := ctx.Err(); err != nil {
-		return 0, err
-	}
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return forever, nil
-	}
-	if left := time.Until(deadline); left > 0 {
-		return left, nil
-	}
-	return 0, context.DeadlineExceeded
-}
-
-// forever is the time left to a context without a deadline.
-const forever = time.Duration(math.MaxInt64)
-
-// sleep waits out the delay. If the context ends first, it undoes what was booked
-// for the delay's end.
-func sleep(ctx context.Context, delay time.Duration, undo func()) error {
-	if delay == 0 {
-		return nil
-	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		select {
-		case <-timer.C: // at the same instant, which is in time
-			return nil
-		default:
-		}
-		undo()
-		return ctx.Err()
-	}
 }

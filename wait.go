@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
@@ -36,7 +37,7 @@ func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
 
 // wait is Wait without the report. It also says whether it has charged anything.
 func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spent bool, err error) {
-	left, err := timeLeft(ctx)
+	left, err := ctxwait.Left(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -44,12 +45,15 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 	switch {
 	case err != nil:
 		return false, err
-	case !d.Allowed && (left == forever || d.Limit.Algorithm == AlgorithmLeakyBucket && cost > d.Remaining):
+	case !d.Allowed && (left == ctxwait.Forever || d.Limit.Algorithm == AlgorithmLeakyBucket && cost > d.Remaining):
 		return false, fmt.Errorf("%w: cost %d cannot be booked for another %v under %v", ErrLimited, cost, d.RetryAfter, d.Limit)
 	case !d.Allowed:
 		return false, tooLate(cost, d.RetryAfter, left, d.Limit)
 	}
-	return b != nil, sleep(ctx, d.Delay, func() { b.settleAt(l.clock, spendingOf(o, int64(cost)), 0) })
+	if err = ctxwait.Sleep(ctx, d.Delay); err != nil {
+		b.settleAt(l.clock, spendingOf(o, int64(cost)), 0)
+	}
+	return b != nil, err
 }
 
 func tooLate(cost int, late, left time.Duration, l Limit) error {
@@ -57,14 +61,9 @@ func tooLate(cost int, late, left time.Duration, l Limit) error {
 		context.DeadlineExceeded, cost, late, left, l)
 }
 
-// waiter is a Reserver with a Wait of its own.
-type waiter[K any] interface {
-	Wait(ctx context.Context, key K, cost int) error
-}
-
 // Wait spends cost of the key's budget on any limiter, and returns nil when its time
-// has come. If r has a method Wait(ctx, key, cost) error, as the limiters of this
-// package have, Wait calls that. Else it reserves the cost, as far ahead as the
+// has come. If r is a [Waiter], as the limiters of this package are, Wait calls its
+// Wait. Else it reserves the cost, as far ahead as the
 // context's deadline allows, and sleeps out the delay: see [Reservation.Wait]. If
 // that is denied, it reserves once more without a delay, which shows whether r books
 // ahead at all. If the cost is still denied, and can be allowed before the deadline, it sleeps
@@ -81,7 +80,7 @@ func Wait[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
 	if nilcheck.IsNil(r) {
 		return errors.New("ratelimit: Wait was given no limiter")
 	}
-	if w, ok := r.(waiter[K]); ok {
+	if w, ok := r.(Waiter[K]); ok {
 		return w.Wait(ctx, key, cost)
 	}
 	return waitByReserve(ctx, r, key, cost)
@@ -90,7 +89,7 @@ func Wait[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
 // waitByReserve is Wait for a limiter without a Wait of its own.
 func waitByReserve[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
 	for {
-		left, err := timeLeft(ctx)
+		left, err := ctxwait.Left(ctx)
 		if err != nil {
 			return err
 		}
@@ -101,7 +100,7 @@ func waitByReserve[K any](ctx context.Context, r Reserver[K], key K, cost int) e
 		if res != nil {
 			return res.Wait(ctx)
 		}
-		if err := sleep(ctx, retry, func() {}); err != nil {
+		if err := ctxwait.Sleep(ctx, retry); err != nil {
 			return err
 		}
 	}
@@ -138,7 +137,7 @@ func inTime(res *Reservation, cost int, left time.Duration) error {
 		d = res.Decision
 	}
 	switch {
-	case left == forever:
+	case left == ctxwait.Forever:
 		return fmt.Errorf("%w: cost %d is denied under %v", ErrLimited, cost, d.Limit)
 	case d.RetryAfter <= 0 || d.RetryAfter > left:
 		return fmt.Errorf("%w: cost %d is denied for another %v under %v, and %v are left",

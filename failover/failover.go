@@ -149,7 +149,7 @@ func (l *Limiter[K]) Stats() Stats {
 
 // Limits returns the limits of the primary, if it tells them.
 func (l *Limiter[K]) Limits() []ratelimit.Limit {
-	if r, ok := l.primary.(interface{ Limits() []ratelimit.Limit }); ok {
+	if r, ok := l.primary.(ratelimit.LimitLister); ok {
 		return r.Limits()
 	}
 	return nil

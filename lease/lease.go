@@ -263,7 +263,7 @@ func (l *Limiter[K]) wait(ctx context.Context, key K, cost int) (ratelimit.Decis
 
 // Limits returns the limits of the remote limiter, if it tells them.
 func (l *Limiter[K]) Limits() []ratelimit.Limit {
-	if r, ok := l.remote.limiter.(interface{ Limits() []ratelimit.Limit }); ok {
+	if r, ok := l.remote.limiter.(ratelimit.LimitLister); ok {
 		return r.Limits()
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
 // How a file is watched.
@@ -62,7 +63,7 @@ func (f *file) Load(ctx context.Context) (*Set, error) {
 		if f.isKnown(now) {
 			break
 		}
-		if !sleep(ctx, still) {
+		if ctxwait.Sleep(ctx, still) != nil {
 			return nil, ctx.Err()
 		}
 		if data, err = f.read(); hashOf(data, err) == now {
@@ -77,18 +78,6 @@ func (f *file) Load(ctx context.Context) (*Set, error) {
 		return nil, fmt.Errorf("%s: %w", f.path, err)
 	}
 	return set, nil
-}
-
-// sleep sleeps, and reports false if the context ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 func (f *file) watched() bool {

@@ -42,7 +42,7 @@ func (t *timed[K]) Wait(ctx context.Context, key K, cost int) error {
 
 // Limits returns what the limiter's method of that name does, nil if it has none.
 func (t *timed[K]) Limits() []ratelimit.Limit {
-	if l, ok := t.Reserver.(interface{ Limits() []ratelimit.Limit }); ok {
+	if l, ok := t.Reserver.(ratelimit.LimitLister); ok {
 		return l.Limits()
 	}
 	return nil

@@ -7,14 +7,14 @@ import "github.com/weir-go/ratelimit"
 // BooksAhead reports whether a Reserver may book budget that is still to come, as far as
 // is known: unless its method BooksAhead() bool reports false.
 func BooksAhead(reserver any) bool {
-	b, ok := reserver.(interface{ BooksAhead() bool })
+	b, ok := reserver.(ratelimit.Booker)
 	return !ok || b.BooksAhead()
 }
 
 // May reports whether a limiter may delay what it allows: one of its limits is a leaky
 // bucket, or is not known.
 func May(limiter any) bool {
-	l, ok := limiter.(interface{ Limits() []ratelimit.Limit })
+	l, ok := limiter.(ratelimit.LimitLister)
 	if !ok {
 		return true
 	}

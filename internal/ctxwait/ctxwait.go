@@ -1,0 +1,48 @@
+// Package ctxwait sleeps no longer than a context lasts.
+package ctxwait
+
+import (
+	"context"
+	"math"
+	"time"
+)
+
+// Forever is the time left to a context without a deadline.
+const Forever = time.Duration(math.MaxInt64)
+
+// Left returns how long the context lasts, or why it has ended.
+func Left(ctx context.Context) (time.Duration, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return Forever, nil
+	}
+	if left := time.Until(deadline); left > 0 {
+		return left, nil
+	}
+	return 0, context.DeadlineExceeded
+}
+
+// Sleep sleeps for a delay, and returns nil; or it returns the context's error if that ends
+// first. If both come at the same instant, the sleep was in time. A delay of 0 or less
+// is over at once, whatever the context.
+func Sleep(ctx context.Context, delay time.Duration) error {
+	if delay <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		select {
+		case <-timer.C:
+			return nil
+		default:
+			return ctx.Err()
+		}
+	}
+}
