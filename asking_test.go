@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -36,31 +37,31 @@ const farAboveAll = 1 << 40
 // questions are all calls, but Peek, that say how a key stands and cannot spend.
 var questions = []question{
 	{"Take(0)", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
-		d, _ := l.Take(nil, key, 0) //nolint:staticcheck // the context is not used
+		d, _ := l.Take(context.Background(), key, 0)
 		return d
 	}},
 	{"Take above the capacity", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
-		d, _ := l.Take(nil, key, farAboveAll) //nolint:staticcheck
+		d, _ := l.Take(context.Background(), key, farAboveAll)
 		return d
 	}},
 	{"Reserve(0)", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
-		r, _ := l.Reserve(nil, key, 0, time.Hour) //nolint:staticcheck
+		r, _ := l.Reserve(context.Background(), key, 0, time.Hour)
 		return r.Decision
 	}},
 	{"Reserve above the capacity", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
-		r, _ := l.Reserve(nil, key, farAboveAll, time.Hour) //nolint:staticcheck
+		r, _ := l.Reserve(context.Background(), key, farAboveAll, time.Hour)
 		return r.Decision
 	}},
 	{"a stack's Take(0)", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
-		d, _ := oneLayer(l, nil).Take(nil, key, 0) //nolint:staticcheck
+		d, _ := oneLayer(l, nil).Take(context.Background(), key, 0)
 		return d
 	}},
 	{"a stack's Take above the capacity", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
-		d, _ := oneLayer(l, nil).Take(nil, key, farAboveAll) //nolint:staticcheck
+		d, _ := oneLayer(l, nil).Take(context.Background(), key, farAboveAll)
 		return d
 	}},
 	{"a stack's Reserve(0)", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
-		r, _ := oneLayer(l, nil).Reserve(nil, key, 0, time.Hour) //nolint:staticcheck
+		r, _ := oneLayer(l, nil).Reserve(context.Background(), key, 0, time.Hour)
 		return r.Decision
 	}},
 }
@@ -327,9 +328,9 @@ func (a *asked) play(c askCall) (d ratelimit.Decision) {
 	a.own = c.limit
 	switch c.kind {
 	case callTake:
-		d, _ = a.l.Take(nil, "k", c.n) //nolint:staticcheck
+		d, _ = a.l.Take(context.Background(), "k", c.n)
 	case callStack:
-		d, _ = a.stack.Take(nil, "k", c.n) //nolint:staticcheck
+		d, _ = a.stack.Take(context.Background(), "k", c.n)
 	case callQuestion:
 		d = questions[c.n%len(questions)].ask(a.l, "k")
 	case callPeek:
@@ -342,7 +343,7 @@ func (a *asked) play(c askCall) (d ratelimit.Decision) {
 	case callAdjust:
 		_ = a.l.Adjust("k", c.n)
 	case callReserve:
-		r, _ := a.l.Reserve(nil, "k", c.n%4, 500) //nolint:staticcheck
+		r, _ := a.l.Reserve(context.Background(), "k", c.n%4, 500)
 		a.booked = append(a.booked, r)
 		d = r.Decision
 	case callSettle:
@@ -506,8 +507,8 @@ func (q inquiry) askingChangesNothing(t *testing.T) string {
 		}
 		if under != (ratelimit.Limit{}) {
 			asking.own = under
-			_, _ = asking.stack.Take(nil, "k", 0)           //nolint:staticcheck
-			_, _ = asking.stack.Take(nil, "k", farAboveAll) //nolint:staticcheck
+			_, _ = asking.stack.Take(context.Background(), "k", 0)
+			_, _ = asking.stack.Take(context.Background(), "k", farAboveAll)
 			continue
 		}
 		for _, ask := range questions {
