@@ -1,0 +1,46 @@
+package prometheus
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestAlertsAskForMetricsThatExist compares docs/alerts.yml with what a program exports, and with the runbook.
+func TestAlertsAskForMetricsThatExist(t *testing.T) {
+	alerts, err := os.ReadFile("../../../docs/alerts.yml")
+	require.NoError(t, err)
+	runbook, err := os.ReadFile("../../../docs/runbook.md")
+	require.NoError(t, err)
+	families, err := program(t).Gather()
+	require.NoError(t, err)
+	known := map[string]bool{}
+	for _, f := range families {
+		known[f.GetName()] = true
+	}
+	names := regexp.MustCompile(`ratelimit_\w+`)
+	for _, text := range [][]byte{alerts, runbook} {
+		asked := names.FindAllString(string(text), -1)
+		assert.NotEmpty(t, asked)
+		for _, name := range asked {
+			assert.True(t, known[name], name)
+		}
+	}
+	for _, alert := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(string(alerts), -1) {
+		assert.Contains(t, string(runbook), "| "+alert[1]+" |")
+	}
+}
+
+// TestAlertsFire runs promtool on the tests of the alerts, where it is installed.
+func TestAlertsFire(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("promtool is not installed: install the package prometheus to run this")
+	}
+	out, err := exec.Command(promtool, "test", "rules", "../../../docs/alerts_test.yml").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
