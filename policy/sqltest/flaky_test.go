@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -178,12 +179,11 @@ func TestTheNewestRulesGetInForceWhateverFails(t *testing.T) {
 	for _, step := range []string{"connect", "begin", "query", "row", "commit"} {
 		for nth := range 3 { // the 1st to 3rd of that kind after the change is noticed
 			n++
-			seen := 0
+			var seen atomic.Int64
+			want := n
 			f.set(func(at string) error {
-				if at == step && p.Current().Rules[0].Limit.Rate.Units != n {
-					if seen++; seen == nth+2 {
-						return errLost
-					}
+				if at == step && p.Current().Rules[0].Limit.Rate.Units != want && seen.Add(1) == int64(nth+2) {
+					return errLost
 				}
 				return nil
 			})
