@@ -4,8 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"net/http"
+	"net/http/httptest"
 	"os"
 
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/policy"
 )
 
@@ -54,6 +58,38 @@ func ExampleFollow() {
 
 	fmt.Println(policies.Stats().Rules, "rules")
 	// Output: 3 rules
+}
+
+func ExampleRouteOf() {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /charges/{id}", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /search", func(http.ResponseWriter, *http.Request) {})
+	set, err := policy.Parse([]byte("rules:\n- {name: each-route, key: route, limit: fixed-window 1/h}"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	policies, err := policy.New(set, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	attributes := policy.RouteOf(mux)
+	limit, err := httplimit.New(ratelimit.Map(policies, func(r *http.Request) (policy.Request, error) {
+		return attributes(r, nil), nil
+	}), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := limit.Wrap(mux)
+
+	for _, path := range []string{"/charges/1", "/charges/2", "/search"} {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		fmt.Println(path, w.Code)
+	}
+	// Output:
+	// /charges/1 200
+	// /charges/2 429
+	// /search 200
 }
 
 func ExamplePolicies_Explain() {
