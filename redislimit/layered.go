@@ -149,9 +149,13 @@ func (l *Layered[R]) ReplacesCost() bool {
 // Wait charges the cost to all layers and returns nil when they allow it. It books
 // nothing ahead, so that one exhausted user does not hold up a layer that many share,
 // but sleeps RetryAfter and tries again. It holds the work for as long as leaky buckets
-// delay it. A Wait that fails has charged nothing: at once, with
-// [context.DeadlineExceeded], if the deadline comes before the layers can allow it; else
-// with the context's error, or those of Take.
+// delay it.
+//
+// It fails at once, with [context.DeadlineExceeded], if the deadline comes before the
+// layers can allow the cost; else with the context's error, or those of Take. If it fails
+// before the layers allow the cost, it has charged nothing. If it fails while a leaky
+// bucket delays the work, it gives back what Cancel gives back: of what it charged a
+// token bucket, all but rate·(time slept).
 func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()
