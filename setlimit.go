@@ -5,10 +5,11 @@ package ratelimit
 // limit is lowered to 50, nothing remains until enough has been regained.
 //
 // Each key takes the new limit over at its next decision: allowed or denied, with a cost of
-// 0, or above the limit. Until then it regains at the old rate; a Peek leaves it there. What was spent keeps its age, and what was booked keeps its instant. If the
-// algorithm changes, what is spent carries over as exactly as the new one can express
-// it, and is rounded up. A limit that equals the old one changes nothing. An invalid one
-// changes nothing either, and the error wraps [ErrInvalidLimit].
+// 0, or above the limit. Until then it regains at the old rate; a Peek leaves it there.
+// What was spent keeps its age, and what was booked keeps its instant. If the algorithm
+// changes, what is spent carries over as exactly as the new one can express it, and is
+// rounded up. A limit that equals the old one changes nothing. An invalid one changes
+// nothing either, and the error wraps [ErrInvalidLimit].
 //
 // The first decision on a key after a change takes time linear in the number of bookings
 // that the key has, and so does each Peek before that.
