@@ -9,7 +9,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
+// kinds has every algorithm. Kind 0 counts nothing.
 var kinds = map[ratelimit.Algorithm]byte{
+	ratelimit.AlgorithmUnlimited:      0,
+	ratelimit.AlgorithmBlocked:        0,
 	ratelimit.AlgorithmTokenBucket:    kindToken,
 	ratelimit.AlgorithmLeakyBucket:    kindLeaky,
 	ratelimit.AlgorithmFixedWindow:    kindFixed,
@@ -79,7 +82,11 @@ func newPlan(l ratelimit.Limit, maxLog int) (*plan, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
-	p := &plan{limit: l, kind: kinds[l.Algorithm], capacity: int64(l.Capacity())}
+	kind, known := kinds[l.Algorithm]
+	if !known { // a mistake of ours: with kind 0 it would allow all
+		return nil, fmt.Errorf("%w: redislimit cannot count %v", ratelimit.ErrInvalidLimit, l)
+	}
+	p := &plan{limit: l, kind: kind, capacity: int64(l.Capacity())}
 	var err error
 	switch {
 	case p.kind == 0:
