@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -32,7 +33,7 @@ func oneLayer(l *ratelimit.Keyed[string], limit func(string) ratelimit.Limit) *r
 	return s
 }
 
-const farAboveAll = 1 << 40
+const farAboveAll = math.MaxInt
 
 // questions are all calls, but Peek, that say how a key stands and cannot spend.
 var questions = []question{

@@ -13,7 +13,7 @@ import (
 
 // refusals are the ways in which a call is refused for good, and what Take says to each.
 func refusals() []refusal {
-	const big = 1 << 40
+	big := whole(1 << 40)
 	bucket, blocked := ratelimit.TokenBucket(ratelimit.PerSecond(10), 20).Named("plan"), ratelimit.Blocked()
 	return []refusal{
 		{"above the capacity", bucket, 21, ratelimit.ErrExceedsLimit},
@@ -108,7 +108,7 @@ func TestAllowAllocatesNothingForErrors(t *testing.T) {
 func TestAllowAnswersAsTakeDoesToAnyCost(t *testing.T) {
 	for _, limit := range append(everyAlgorithm[:len(everyAlgorithm):len(everyAlgorithm)], ratelimit.Unlimited(), ratelimit.Blocked()) {
 		for _, known := range []bool{false, true} {
-			for _, cost := range []int{-1 << 62, -1, 0, 1, limit.Capacity(), 1 << 62} {
+			for _, cost := range []int{-whole(1 << 62), -1, 0, 1, limit.Capacity(), whole(1 << 62)} {
 				a, _ := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 1000))
 				b, _ := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 1000))
 				for _, l := range []*ratelimit.Keyed[string]{a, b} {

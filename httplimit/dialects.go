@@ -69,8 +69,9 @@ func (d *dialectRead) read(h http.Header, clock time.Time) (budgets []AdviceBudg
 }
 
 func (p *plainBudget) read(h http.Header, clock time.Time) (b AdviceBudget, ok bool) {
-	left, err := strconv.ParseFloat(strings.TrimSpace(h.Get(p.remaining)), 64)
-	if err != nil || !(left >= 0) {
+	text := strings.TrimSpace(h.Get(p.remaining))
+	left, err := strconv.ParseFloat(text, 64)
+	if err != nil || !isNumber(text) || !(left >= 0) {
 		return b, false
 	}
 	b = AdviceBudget{Name: p.name, Left: int64(min(left, maxInteger)), Costs: p.costs}
@@ -92,10 +93,15 @@ const (
 	minUnixMillis  = 1e11
 )
 
+// isNumber reports whether a text can be a number in JSON's form. "Infinity" and "NaN" are none: a
+// server that says so has made a mistake, and must not close a host for years.
+func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789.eE+-") == "" }
+
 // resetOf reads a reset in any habit: seconds from now, Unix time, a span such as "6m0s", or a
 // date.
 func resetOf(value string, clock time.Time) (time.Duration, bool) {
-	if at, err := strconv.ParseFloat(value, 64); err == nil || math.IsInf(at, 0) {
+	// A number may be more than a float holds.
+	if at, err := strconv.ParseFloat(value, 64); isNumber(value) && (err == nil || math.IsInf(at, 0)) {
 		switch unix := float64(clock.UnixNano()) / float64(time.Second); {
 		case !(at > 0):
 			return 0, false

@@ -292,3 +292,26 @@ func TestNoMoreTokensAreSpentThanTheServerLeaves(t *testing.T) {
 		assert.Equal(t, []time.Duration{0, 0, 0, time.Minute, time.Minute, time.Minute}, times)
 	})
 }
+
+// TestWhatIsNoNumberClosesNobody has texts that a program may read as a number, and that no server means.
+func TestWhatIsNoNumberClosesNobody(t *testing.T) {
+	for _, fields := range [][2]string{
+		{"X-Ratelimit-Remaining", "X-Ratelimit-Reset"},
+		{"Ratelimit-Remaining", "Ratelimit-Reset"},
+		{"X-Rate-Limit-Remaining", "X-Rate-Limit-Reset"},
+		{"X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"},
+		{"Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset"},
+	} {
+		told := func(remaining, reset string) []httplimit.AdviceBudget {
+			h := http.Header{fields[0]: {remaining}, fields[1]: {reset}}
+			return httplimit.AdviceOf(&http.Response{StatusCode: http.StatusOK, Header: h}).Budgets
+		}
+		for _, number := range []string{"Infinity", "Inf", "+Inf", "-Inf", "NaN", "0x10", "0x1p4", "-60", "1_000", "1.2.3", "."} {
+			assert.Empty(t, told("0", number), "%v: reset %s", fields, number)
+			assert.Empty(t, told(number, "60"), "%v: remaining %s", fields, number)
+		}
+		require.Len(t, told(" 0 ", " 60 "), 1, "%v", fields)
+		assert.Equal(t, time.Minute, told("0", "60")[0].Reset)
+		require.Len(t, told("0.5", "1.5"), 1, "%v", fields)
+	}
+}

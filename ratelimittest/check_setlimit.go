@@ -146,7 +146,7 @@ func playSetBooked(h *history) {
 // more than that.
 func playSetOften(h *history) {
 	p := h.newKey()
-	first, spent := h.limit, h.cost(min(h.limit.Capacity(), 1<<40))
+	first, spent := h.limit, h.cost(int(min(int64(h.limit.Capacity()), 1<<40)))
 	p.spend(spent)
 	for range 5 {
 		l := h.other()

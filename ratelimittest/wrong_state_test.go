@@ -766,6 +766,9 @@ func TestLimitersThatRememberWronglyAreFoundOut(t *testing.T) {
 
 // A server's time cannot be set back, and charges that wrap around need none.
 func TestChargesThatWrapAroundAreFoundOutWithoutAClock(t *testing.T) {
+	if math.MaxInt == math.MaxInt32 {
+		t.Skip("a few charges of 32 bits do not wrap around 64")
+	}
 	config := remoteConfig(&link{})
 	config.Histories, config.NewPair, config.Close, config.Want = 5, nil, nil, nil
 	clock := new(ratelimittest.Clock)

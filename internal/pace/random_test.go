@@ -131,7 +131,9 @@ func (w *world) span(longest time.Duration) time.Duration {
 	case 1:
 		return longest * time.Duration(w.upTo(4)) / 4
 	}
-	return time.Duration(w.upTo(int(longest + 1)))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Duration(w.rnd.Int64N(int64(longest + 1)))
 }
 
 func (w *world) fail(format string, args ...any) {
