@@ -52,6 +52,11 @@ func (r *Reservation) booked() {
 //   - windows and log: only while the spending still counts;
 //   - sliding counter: nothing that the window before counts, if its figures have changed.
 //
+// A grant ([Keyed.Adjust] below zero) does not say whose spending it gives back. A booking
+// that it has given back, and whose time has not come, gives back nothing a second time. Of
+// what was spent already, Settle may give back again what the grant gave back, and so what
+// others have spent since. Settle first, or grant less.
+//
 // So the last booking, cancelled before its time, leaves no trace, and the limit's
 // bound always holds. Only the first call of Settle or Cancel counts. Once the key has
 // been forgotten, by Reset, by eviction, or because it was fresh and idle (see
