@@ -17,13 +17,14 @@ type Options struct {
 	// with a timeout of its own a shorter one, since its errors tell more.
 	Timeout time.Duration
 
-	// Failures is how many failures open the breaker: so many within a window of 1 s, or of
-	// twice Timeout if that is longer, if they are at least half of the results in it; or so
-	// many in a row, over a window or more. If zero, 5.
+	// Failures is the number of failures that open the breaker. The window is 1 s, or twice
+	// Timeout if that is longer. The breaker opens if this many calls fail within a window and
+	// are at least half of its results, or if this many fail in a row over a window or more.
+	// If zero, 5.
 	Failures int
 
-	// MaxCalls is how many calls of the primary are under way at most: so many decisions, and so
-	// many settlements. Others wait for their turn, within Timeout. If zero, 128. It does not apply
+	// MaxCalls is the highest number of decisions that the primary is asked for at one time, and
+	// likewise of settlements. Others wait for their turn, within Timeout. If zero, 128. It does not apply
 	// if Timeout is below zero.
 	MaxCalls int
 

@@ -35,7 +35,7 @@ type Options struct {
 	// message, the request. If false, streams cost as much as unary calls.
 	//
 	// The opening stays charged if a message is denied: the handler has run by then, and
-	// would run again and again for nothing. A client that retries a denied stream opens it
+	// would run again and again without an answer. A client that retries a denied stream opens it
 	// again, and pays for that again, as it does for messages that it sends again. So the
 	// limit should hold an opening and a message at once. If Cost is nil, a stream that
 	// is denied as it opens, or at its first message, is told to wait until both pass, for

@@ -56,7 +56,7 @@ type Options[R Request] struct {
 	JitterBy func(R) string
 
 	OnDecision func(Event[R]) // nil for none
-	About      func(R) []any  // what log lines say of a request; nil for nothing
+	About      func(R) []any  // what log lines say of a request; if nil, they say nothing of it
 	Logger     *slog.Logger   // nil for the default one
 	Now        func() time.Time
 }

@@ -29,7 +29,7 @@ const (
 // Limit is what a [Meter] is made from. All figures are above 0.
 type Limit struct {
 	Kind
-	Units, Per int64 // so many units are regained in so many ticks, or in each window of that length
+	Units, Per int64 // Units are regained in Per ticks, or in each window of that length
 	Burst      int64 // of a token bucket, or a leaky bucket's queue; else of no meaning
 
 	// Horizon bounds every span of time that a budget is counted in: the time in which the
