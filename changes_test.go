@@ -264,7 +264,7 @@ func TestOldErasAreForgotten(t *testing.T) {
 func TestNothingIsLeftOfAChaos(t *testing.T) {
 	limits := append([]ratelimit.Limit{ratelimit.Unlimited(), ratelimit.Blocked()}, everyAlgorithm...)
 	for _, most := range []int{1, 5, 64} {
-		for _, full := range []ratelimit.Overflow{ratelimit.EvictOldest, ratelimit.RefuseNew} {
+		for _, full := range []ratelimit.Overflow{ratelimit.EvictLeastUsed, ratelimit.RefuseNew} {
 			c := newChaos(t, most, full)
 			var wg sync.WaitGroup
 			for seed := range uint64(8) {
@@ -306,7 +306,7 @@ func newChaos(t *testing.T, most int, full ratelimit.Overflow) *chaos {
 	}
 	for _, layers := range [][]ratelimit.Layer[int]{
 		{by(0, 1), by(1, 2), by(0, 4)},
-		{by(1, 2), by(0, 1), by(0, 1), ratelimit.Charging(by(1, 5), func(int) int { return 1 })},
+		{by(1, 2), by(0, 1), by(0, 1), ratelimit.WithCost(by(1, 5), func(int) int { return 1 })},
 	} {
 		stack, err := ratelimit.All(layers...)
 		require.NoError(t, err)

@@ -16,7 +16,7 @@ type era struct {
 	early *early                     // for the plans; nil if nobody needs it
 	def   *plan                      // of New's or SetLimit's limit
 	first sync.Once                  // makes the next
-	plans *xsync.Map[planKey, *plan] // for limits that LimitFor or Limited returned; most limiters have none
+	plans *xsync.Map[planKey, *plan] // for limits that LimitFor or WithLimit returned; most limiters have none
 	made  atomic.Int64
 }
 

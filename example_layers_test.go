@@ -62,14 +62,14 @@ func ExampleShadow() {
 	// allowed: true
 }
 
-func ExampleLimited() {
+func ExampleWithLimit() {
 	type request struct{ User, Plan string }
 	plans := map[string]ratelimit.Limit{
 		"pro": ratelimit.FixedWindow(ratelimit.PerHour(1000)).Named("pro"),
 	}
 	free := ratelimit.FixedWindow(ratelimit.PerHour(10)).Named("free")
 	users := ratelimit.Must(ratelimit.New(free, &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
-	limiter, err := ratelimit.All(ratelimit.Limited(
+	limiter, err := ratelimit.All(ratelimit.WithLimit(
 		ratelimit.By(users, func(r request) (string, error) { return r.User, nil }),
 		func(r request) ratelimit.Limit { return plans[r.Plan] }, // zero: the limiter's, which is free
 	))

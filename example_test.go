@@ -193,7 +193,7 @@ func ExampleAll() {
 	// bob false route 1m0s
 }
 
-func ExampleCharging() {
+func ExampleWithCost() {
 	type prompt struct{ Team string }
 	team := func(p prompt) (string, error) { return p.Team, nil }
 	clock := new(ratelimittest.Clock)
@@ -202,7 +202,7 @@ func ExampleCharging() {
 	tokens := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(1000)),
 		&ratelimit.Options[string]{Clock: clock}))
 	limiter, err := ratelimit.All(
-		ratelimit.Charging(ratelimit.By(requests, team), func(prompt) int { return 1 }),
+		ratelimit.WithCost(ratelimit.By(requests, team), func(prompt) int { return 1 }),
 		ratelimit.By(tokens, team),
 	)
 	if err != nil {

@@ -4,7 +4,7 @@ import "errors"
 
 // Layer is one of several limits on a request of type R: a limiter, and how to find in
 // a request the key that it counts. Make one with [By] or [Global], and change it with
-// [Charging], [Limited], [Shadow] and [Watch], in any order. Of two wrappers of the same kind the
+// [WithCost], [WithLimit], [Shadow] and [Observe], in any order. Of two wrappers of the same kind the
 // outer one counts.
 type Layer[R any] interface {
 	// limiter returns what must be known to build a stack, and what is missing.
@@ -33,16 +33,16 @@ func Global[R any](l *Keyed[struct{}]) Layer[R] {
 	return By(l, func(R) (struct{}, error) { return struct{}{}, nil })
 }
 
-// Charging returns the layer with a cost of its own for each request, whatever
+// WithCost returns the layer with a cost of its own for each request, whatever
 // the caller's: 1 per request beside LLM tokens per minute. Two costs of the
 // caller are special: with 0 nothing is charged in any layer, and when a
 // reservation is settled at 0, which is to cancel it, this layer is given back too.
 // Otherwise what this layer has charged stays.
-func Charging[R any](l Layer[R], cost func(R) int) Layer[R] {
-	return &chargingLayer[R]{Layer: l, cost: cost}
+func WithCost[R any](l Layer[R], cost func(R) int) Layer[R] {
+	return &costLayer[R]{Layer: l, cost: cost}
 }
 
-// Limited returns the layer with a limit for each request, such as that of the user's
+// WithLimit returns the layer with a limit for each request, such as that of the user's
 // plan. The zero Limit means the limiter's own; then, and only then, the limiter's
 // [Options.LimitFor] is asked. A limit without a name takes the name of the limiter's. An
 // invalid limit denies the request, charges nothing in any layer, and is an error that
@@ -51,12 +51,12 @@ func Charging[R any](l Layer[R], cost func(R) int) Layer[R] {
 //
 // A key has one budget, whatever the limit: if a limit differs from the one that the key
 // was last decided under, what was spent carries over, as [Keyed.SetLimit] describes. A
-// call that goes to the limiter without Limited is decided under the limiter's own
+// call that goes to the limiter without WithLimit is decided under the limiter's own
 // limit. Layers that meet at one key of one limiter are decided under the limit of the
 // first of them that is neither Unlimited nor Blocked; those of [Shadow] come last. To try
 // another limit out beside the one in force, give the shadow a limiter of its own.
-func Limited[R any](l Layer[R], limit func(R) Limit) Layer[R] {
-	return &limitedLayer[R]{Layer: l, limit: limit}
+func WithLimit[R any](l Layer[R], limit func(R) Limit) Layer[R] {
+	return &limitLayer[R]{Layer: l, limit: limit}
 }
 
 // Shadow returns the layer as one that never denies: to try a limit out on real
@@ -73,14 +73,14 @@ func Limited[R any](l Layer[R], limit func(R) Limit) Layer[R] {
 // key function fails, the Event has that error and the zero Key.
 func Shadow[R any](l Layer[R]) Layer[R] { return &shadowLayer[R]{Layer: l} }
 
-// Watch returns the layer with a function that is told of each of its decisions, with the
+// Observe returns the layer with a function that is told of each of its decisions, with the
 // request in place of the key. The Event's Decision is the layer's own answer, and Spent
 // says whether the layer was charged, as with the [Options.OnDecision] of its limiter, which
 // is told as well. So one can tell what each layer has said of one request. The function
 // runs in the caller's goroutine, after the decision, outside every lock. It is not called
 // by Peek, nor for a layer that does not apply.
-func Watch[R any](l Layer[R], report func(Event[R])) Layer[R] {
-	return &watchedLayer[R]{Layer: l, report: report}
+func Observe[R any](l Layer[R], report func(Event[R])) Layer[R] {
+	return &observedLayer[R]{Layer: l, report: report}
 }
 
 type keyedLayer[R any, K comparable] struct {
@@ -105,45 +105,45 @@ func (y *keyedLayer[R, K]) join(m *member[R]) {
 	m.watched = y.l.onDecision != nil || m.tell != nil
 }
 
-type chargingLayer[R any] struct {
+type costLayer[R any] struct {
 	Layer[R]
 	cost func(R) int
 }
 
-func (c *chargingLayer[R]) limiter() (Clock, Limit, error) {
+func (c *costLayer[R]) limiter() (Clock, Limit, error) {
 	switch {
 	case c.Layer == nil:
-		return nil, Limit{}, errors.New("Charging was given no layer")
+		return nil, Limit{}, errors.New("WithCost was given no layer")
 	case c.cost == nil:
-		return nil, Limit{}, errors.New("Charging was given no cost function")
+		return nil, Limit{}, errors.New("WithCost was given no cost function")
 	}
 	return c.Layer.limiter()
 }
 
-func (c *chargingLayer[R]) join(m *member[R]) {
+func (c *costLayer[R]) join(m *member[R]) {
 	if m.cost == nil {
 		m.cost = c.cost
 	}
 	c.Layer.join(m)
 }
 
-type limitedLayer[R any] struct {
+type limitLayer[R any] struct {
 	Layer[R]
 	limit func(R) Limit
 }
 
-func (y *limitedLayer[R]) limiter() (Clock, Limit, error) {
+func (y *limitLayer[R]) limiter() (Clock, Limit, error) {
 	switch {
 	case y.Layer == nil:
-		return nil, Limit{}, errors.New("Limited was given no layer")
+		return nil, Limit{}, errors.New("WithLimit was given no layer")
 	case y.limit == nil:
-		return nil, Limit{}, errors.New("Limited was given no limit function")
+		return nil, Limit{}, errors.New("WithLimit was given no limit function")
 	}
 	clock, _, err := y.Layer.limiter()
 	return clock, Limit{}, err
 }
 
-func (y *limitedLayer[R]) join(m *member[R]) {
+func (y *limitLayer[R]) join(m *member[R]) {
 	if m.limit == nil {
 		m.limit = y.limit
 	}
@@ -164,22 +164,22 @@ func (y *shadowLayer[R]) join(m *member[R]) {
 	y.Layer.join(m)
 }
 
-type watchedLayer[R any] struct {
+type observedLayer[R any] struct {
 	Layer[R]
 	report func(Event[R])
 }
 
-func (y *watchedLayer[R]) limiter() (Clock, Limit, error) {
+func (y *observedLayer[R]) limiter() (Clock, Limit, error) {
 	switch {
 	case y.Layer == nil:
-		return nil, Limit{}, errors.New("Watch was given no layer")
+		return nil, Limit{}, errors.New("Observe was given no layer")
 	case y.report == nil:
-		return nil, Limit{}, errors.New("Watch was given no function to report to")
+		return nil, Limit{}, errors.New("Observe was given no function to report to")
 	}
 	return y.Layer.limiter()
 }
 
-func (y *watchedLayer[R]) join(m *member[R]) {
+func (y *observedLayer[R]) join(m *member[R]) {
 	if m.tell == nil {
 		m.tell = y.report
 	}

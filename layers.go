@@ -92,7 +92,7 @@ func sameClock(a, b Clock) bool {
 }
 
 // Limits returns each layer's limit, in order: New's or SetLimit's, or the zero Limit
-// where [Limited] or [Options.LimitFor] gives each request or key its own.
+// where [WithLimit] or [Options.LimitFor] gives each request or key its own.
 func (l *Layered[R]) Limits() []Limit {
 	l.check()
 	limits := make([]Limit, len(l.layers))
@@ -160,7 +160,7 @@ func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
 //
 // With a cost of 0 no layer is charged. To settle that reservation charges the actual
 // cost as [Keyed.Adjust] does, in the layers that charge the caller's cost, but not in
-// those of [Charging] and [Shadow].
+// those of [WithCost] and [Shadow].
 func (l *Layered[R]) Reserve(_ context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
 	s := l.stack()
 	err := s.take(r, cost, queue(maxDelay))
@@ -175,7 +175,7 @@ func (l *Layered[R]) Reserve(_ context.Context, r R, cost int, maxDelay time.Dur
 }
 
 // Adjust charges delta to all layers, or forgives it if it is negative, whatever they allow: see
-// [Keyed.Adjust]. Layers of [Charging] and [Shadow] are left out: they do not charge the caller's cost.
+// [Keyed.Adjust]. Layers of [WithCost] and [Shadow] are left out: they do not charge the caller's cost.
 func (l *Layered[R]) Adjust(r R, delta int) error {
 	s := l.stack()
 	defer l.done(s)
@@ -189,7 +189,7 @@ func (l *Layered[R]) Adjust(r R, delta int) error {
 // maxDelay. httplimit therefore lets the leaky buckets of a Layered delay requests.
 func (l *Layered[R]) BooksAhead() bool { return false }
 
-// ReplacesCost reports whether a layer has a cost of its own, by [Charging].
+// ReplacesCost reports whether a layer has a cost of its own, by [WithCost].
 func (l *Layered[R]) ReplacesCost() bool {
 	l.check()
 	for _, layer := range l.layers {

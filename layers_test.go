@@ -110,7 +110,7 @@ func TestALayerMayChargeACostOfItsOwn(t *testing.T) {
 	requests := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"))
 	tokens := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerMinute(1000), 1000).Named("tokens"))
 	stack := stackOf(t,
-		ratelimit.Charging(ratelimit.By(requests, byUser), func(call) int { return 1 }),
+		ratelimit.WithCost(ratelimit.By(requests, byUser), func(call) int { return 1 }),
 		ratelimit.By(tokens, byUser))
 
 	d, err := stack.Take(t.Context(), call{user: "ann"}, 600)
@@ -145,7 +145,7 @@ func TestALayersOwnCostIsChecked(t *testing.T) {
 	clock := new(testClock)
 	l := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"))
 	cost := 0
-	stack := stackOf(t, ratelimit.Charging(ratelimit.By(l, byUser), func(call) int { return cost }))
+	stack := stackOf(t, ratelimit.WithCost(ratelimit.By(l, byUser), func(call) int { return cost }))
 	require.True(t, stack.Allow(call{user: "ann"}, 9))
 	assert.Zero(t, l.Len(), "a cost of 0 creates no key")
 	cost = 4
@@ -207,8 +207,8 @@ func TestAllRefusesWhatCannotBeAStack(t *testing.T) {
 		{[]ratelimit.Layer[call]{ratelimit.By(l, byUser), ratelimit.By(other, byUser)}, "ratelimit: layer 1 has another clock than layer 0"},
 		{[]ratelimit.Layer[call]{ratelimit.By[call, string](nil, byUser)}, "ratelimit: layer 0: By was given no limiter"},
 		{[]ratelimit.Layer[call]{ratelimit.By[call](l, nil)}, "ratelimit: layer 0: By was given no key function"},
-		{[]ratelimit.Layer[call]{ratelimit.Charging[call](nil, nil)}, "ratelimit: layer 0: Charging was given no layer"},
-		{[]ratelimit.Layer[call]{ratelimit.Charging(ratelimit.By(l, byUser), nil)}, "ratelimit: layer 0: Charging was given no cost function"},
+		{[]ratelimit.Layer[call]{ratelimit.WithCost[call](nil, nil)}, "ratelimit: layer 0: WithCost was given no layer"},
+		{[]ratelimit.Layer[call]{ratelimit.WithCost(ratelimit.By(l, byUser), nil)}, "ratelimit: layer 0: WithCost was given no cost function"},
 	} {
 		_, err := ratelimit.All(test.layers...)
 		assert.EqualError(t, err, test.want)
@@ -290,7 +290,7 @@ func TestAStacksWaitIsReportedHoweverItEnds(t *testing.T) {
 }
 
 func TestAStackThatNeedsMoreKeysThanFitIsRefused(t *testing.T) {
-	for _, full := range []ratelimit.Overflow{ratelimit.EvictOldest, ratelimit.RefuseNew} {
+	for _, full := range []ratelimit.Overflow{ratelimit.EvictLeastUsed, ratelimit.RefuseNew} {
 		l := newWith(t, ratelimit.FixedWindow(ratelimit.PerMinute(9)),
 			ratelimit.Options[string]{Clock: new(testClock), MaxKeys: 1, OnFull: full})
 		stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(l, byRoute))
@@ -402,7 +402,7 @@ func TestDecisionsOfEightLayersDoNotAllocate(t *testing.T) {
 		limit := everyAlgorithm[i%len(everyAlgorithm)]
 		layer := ratelimit.By(onClock(t, clock, limit), []func(call) (string, error){byUser, byRoute}[i%2])
 		if i == 3 {
-			layer = ratelimit.Charging(layer, func(call) int { return 1 })
+			layer = ratelimit.WithCost(layer, func(call) int { return 1 })
 		}
 		layers = append(layers, layer)
 	}
@@ -621,7 +621,7 @@ func TestAdjustOfAStackAdjustsEachLayer(t *testing.T) {
 	key := func(k string) (string, error) { return k, nil }
 	l, err := ratelimit.All(
 		ratelimit.By(users, key),
-		ratelimit.Limited(ratelimit.By(tenants, key), func(string) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(5)) }),
+		ratelimit.WithLimit(ratelimit.By(tenants, key), func(string) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(5)) }),
 		ratelimit.Shadow(ratelimit.By(trials, key)),
 	)
 	require.NoError(t, err)

@@ -198,7 +198,7 @@ func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
 		if limit := m.limit(r); limit != (Limit{}) {
 			p, err := l.given(m.b, limit)
 			if err != nil {
-				return nil, fmt.Errorf("Limited: %w", err)
+				return nil, fmt.Errorf("WithLimit: %w", err)
 			}
 			return p, nil
 		}

@@ -51,7 +51,7 @@ type Resetter[K any] interface {
 }
 
 // CostReplacer is a [Limiter] that may charge another cost than the caller's, such as a stack
-// with [Charging]. One that stands before another limiter reports what that one does.
+// with [WithCost]. One that stands before another limiter reports what that one does.
 type CostReplacer interface {
 	ReplacesCost() bool
 }

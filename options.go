@@ -11,10 +11,10 @@ import (
 type Overflow uint8
 
 const (
-	// EvictOldest drops another key: of the few that were inserted or used least recently,
+	// EvictLeastUsed drops another key: of the few that were inserted or used least recently,
 	// a fresh one if there is one, else one that was not used lately, else one in
 	// use, and last one that is throttled. What the key had spent is forgotten.
-	EvictOldest Overflow = iota
+	EvictLeastUsed Overflow = iota
 	// RefuseNew drops a key only if it is fresh, so that nothing is forgotten. If no key in
 	// the whole table is fresh, the new key is denied with [ErrTableFull]. Keys that other
 	// calls are using at this moment do not count. A key whose limit has changed since its
@@ -43,7 +43,7 @@ type Options[K comparable] struct {
 	MaxKeys int
 
 	// OnFull says what happens to a new key when MaxKeys are tracked. If zero,
-	// EvictOldest.
+	// EvictLeastUsed.
 	OnFull Overflow
 
 	// IdleTTL is for how long idle keys are kept at least, while there is room. If
@@ -68,7 +68,7 @@ func (o *Options[K]) validate() error {
 	case o.MaxKeys < 0:
 		return fmt.Errorf("ratelimit: Options.MaxKeys is %d, want 0 for the default or more", o.MaxKeys)
 	case o.OnFull > RefuseNew:
-		return fmt.Errorf("ratelimit: Options.OnFull is %d, want EvictOldest or RefuseNew", o.OnFull)
+		return fmt.Errorf("ratelimit: Options.OnFull is %d, want EvictLeastUsed or RefuseNew", o.OnFull)
 	case o.IdleTTL < 0:
 		return fmt.Errorf("ratelimit: Options.IdleTTL is %v, want 0 or more", o.IdleTTL)
 	case o.Clock != nil && nilcheck.IsNil(o.Clock):

@@ -120,7 +120,7 @@ func TestAShadowOnTheSameKeyIsDecidedUnderTheSameLimit(t *testing.T) {
 			clock := new(testClock)
 			one, two := onClock(t, clock, limit), onClock(t, clock, limit)
 			want := stackOf(t, ratelimit.By(one, byUser), ratelimit.Shadow(ratelimit.By(one, byUser)))
-			got := stackOf(t, ratelimit.Shadow(ratelimit.Limited(ratelimit.By(two, byUser), func(call) ratelimit.Limit { return tried })), ratelimit.By(two, byUser))
+			got := stackOf(t, ratelimit.Shadow(ratelimit.WithLimit(ratelimit.By(two, byUser), func(call) ratelimit.Limit { return tried })), ratelimit.By(two, byUser))
 			for range 8 {
 				expected, err := want.Take(t.Context(), call{user: "ann"}, 1)
 				require.NoError(t, err)
@@ -137,7 +137,7 @@ func TestAShadowOnTheSameKeyIsDecidedUnderTheSameLimit(t *testing.T) {
 // cost, so the shadow by itself would not track the key.
 func TestAShadowOnANewKeyIsDecidedUnderTheSameLimit(t *testing.T) {
 	l := telling(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 9).Named("enforced"), ratelimit.Options[string]{Clock: new(testClock)})
-	small := ratelimit.Limited(ratelimit.By(l.Keyed, byUser), func(call) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerSecond(1)) })
+	small := ratelimit.WithLimit(ratelimit.By(l.Keyed, byUser), func(call) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerSecond(1)) })
 	stack := stackOf(t, ratelimit.Shadow(small), ratelimit.By(l.Keyed, byUser))
 	for i := range 2 {
 		require.True(t, stack.Allow(call{user: "ann"}, 2))
@@ -166,9 +166,9 @@ func TestAShadowsErrorsAreToldAndNotReturned(t *testing.T) {
 		limit ratelimit.Limit
 	}{
 		{"key function", ratelimit.By(tried.Keyed, func(call) (string, error) { return "", broken }), "ann", broken, "", ratelimit.Limit{}},
-		{"cost above the capacity", ratelimit.Charging(by, func(call) int { return 6 }), "ann", ratelimit.ErrExceedsLimit, "ann", limit},
-		{"negative cost", ratelimit.Charging(by, func(call) int { return -6 }), "ann", ratelimit.ErrNegativeCost, "ann", ratelimit.Limit{}},
-		{"invalid limit", ratelimit.Limited(by, func(call) ratelimit.Limit { return ratelimit.Limit{Burst: 1} }), "ann", ratelimit.ErrInvalidLimit, "ann", ratelimit.Limit{}},
+		{"cost above the capacity", ratelimit.WithCost(by, func(call) int { return 6 }), "ann", ratelimit.ErrExceedsLimit, "ann", limit},
+		{"negative cost", ratelimit.WithCost(by, func(call) int { return -6 }), "ann", ratelimit.ErrNegativeCost, "ann", ratelimit.Limit{}},
+		{"invalid limit", ratelimit.WithLimit(by, func(call) ratelimit.Limit { return ratelimit.Limit{Burst: 1} }), "ann", ratelimit.ErrInvalidLimit, "ann", ratelimit.Limit{}},
 		{"full table", by, "bob", ratelimit.ErrTableFull, "bob", limit},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -224,15 +224,15 @@ func TestWrappersOfALayerComeInAnyOrder(t *testing.T) {
 	three := func(call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerMinute(3)) }
 	for name, wrap := range map[string]func(ratelimit.Layer[call]) ratelimit.Layer[call]{
 		"charging limited shadow": func(l ratelimit.Layer[call]) ratelimit.Layer[call] {
-			return ratelimit.Charging(ratelimit.Limited(ratelimit.Shadow(l), three), one)
+			return ratelimit.WithCost(ratelimit.WithLimit(ratelimit.Shadow(l), three), one)
 		},
 		"shadow charging limited": func(l ratelimit.Layer[call]) ratelimit.Layer[call] {
-			return ratelimit.Shadow(ratelimit.Charging(ratelimit.Limited(l, three), one))
+			return ratelimit.Shadow(ratelimit.WithCost(ratelimit.WithLimit(l, three), one))
 		},
 		"the outer one counts": func(l ratelimit.Layer[call]) ratelimit.Layer[call] {
-			l = ratelimit.Charging(l, func(call) int { return 7 })
-			l = ratelimit.Limited(l, func(call) ratelimit.Limit { return ratelimit.Blocked() })
-			return ratelimit.Limited(ratelimit.Charging(ratelimit.Shadow(ratelimit.Shadow(l)), one), three)
+			l = ratelimit.WithCost(l, func(call) int { return 7 })
+			l = ratelimit.WithLimit(l, func(call) ratelimit.Limit { return ratelimit.Blocked() })
+			return ratelimit.WithLimit(ratelimit.WithCost(ratelimit.Shadow(ratelimit.Shadow(l)), one), three)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -267,7 +267,7 @@ func TestAShadowThatCanNeverFitChangesNothing(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(2), 6), ratelimit.Options[string]{Clock: clock, MaxKeys: 1})
 	by := ratelimit.By(l, byUser)
-	small := ratelimit.Limited(by, func(call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(2)) })
+	small := ratelimit.WithLimit(by, func(call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(2)) })
 	require.True(t, l.Allow("ann", 5))
 	clock.advance(200 * time.Millisecond)
 	before, err := l.Peek("ann", 1)

@@ -19,7 +19,7 @@ import (
 func TestACancelledReservationOfCostZeroMintsNothing(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerDay(3)))
 	asked := 0
-	stack := stackOf(t, ratelimit.Charging(ratelimit.By(l, byUser), func(call) int { asked++; return 1 }))
+	stack := stackOf(t, ratelimit.WithCost(ratelimit.By(l, byUser), func(call) int { asked++; return 1 }))
 	admitted := 0
 	for range 100 {
 		if stack.Allow(call{user: "ann"}, 5) {
@@ -39,9 +39,9 @@ func TestAReservationOfCostZeroChargesTheLayersOfTheCallersCost(t *testing.T) {
 	limit := ratelimit.TokenBucket(ratelimit.PerDay(1), 1000)
 	tokens, requests, tried := onClock(t, clock, limit), onClock(t, clock, limit), onClock(t, clock, limit)
 	stack := stackOf(t,
-		ratelimit.Charging(ratelimit.By(requests, byUser), func(call) int { return 1 }),
+		ratelimit.WithCost(ratelimit.By(requests, byUser), func(call) int { return 1 }),
 		ratelimit.By(tokens, byUser),
-		ratelimit.Limited(ratelimit.By(tokens, byRoute), func(call) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerDay(1), 600) }),
+		ratelimit.WithLimit(ratelimit.By(tokens, byRoute), func(call) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerDay(1), 600) }),
 		ratelimit.Shadow(ratelimit.By(tried, byUser)))
 	c := call{user: "ann", route: "/"}
 	r, err := stack.Reserve(t.Context(), c, 0, 0)
@@ -242,7 +242,7 @@ func TestALayerOfCostZeroBesideOthersTouchesNothing(t *testing.T) {
 			clock := new(testClock)
 			free := telling(t, limit, ratelimit.Options[string]{Clock: clock})
 			paid := onClock(t, clock, limit)
-			stack := stackOf(t, ratelimit.Charging(ratelimit.By(free.Keyed, byUser), func(call) int { return 0 }), ratelimit.By(paid, byUser))
+			stack := stackOf(t, ratelimit.WithCost(ratelimit.By(free.Keyed, byUser), func(call) int { return 0 }), ratelimit.By(paid, byUser))
 			require.True(t, stack.Allow(call{user: "ann"}, 1))
 			assert.False(t, free.last(t).Spent)
 			assert.Zero(t, free.Len(), "it creates no key")
@@ -261,7 +261,7 @@ func TestALayerOfCostZeroBesideOthersTouchesNothing(t *testing.T) {
 func TestALayerOfCostZeroIsNotToldAsSpentWithAnotherOnItsKey(t *testing.T) {
 	l := telling(t, ratelimit.FixedWindow(ratelimit.PerHour(9)), ratelimit.Options[string]{Clock: new(testClock)})
 	by := ratelimit.By(l.Keyed, byUser)
-	stack := stackOf(t, ratelimit.Charging(by, func(call) int { return 0 }), by)
+	stack := stackOf(t, ratelimit.WithCost(by, func(call) int { return 0 }), by)
 	require.True(t, stack.Allow(call{user: "ann"}, 2))
 	require.Len(t, l.events, 2)
 	assert.Equal(t, []bool{false, true}, []bool{l.events[0].Spent, l.events[1].Spent})
@@ -306,7 +306,7 @@ func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
 	by := ratelimit.By(l, byUser)
 	_, err := stackOf(t, by, by, by).Take(t.Context(), call{user: "ann"}, math.MaxInt)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-	own := ratelimit.Charging(by, func(call) int { return math.MaxInt })
+	own := ratelimit.WithCost(by, func(call) int { return math.MaxInt })
 	_, err = stackOf(t, own, own).Take(t.Context(), call{user: "ann"}, 1)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	sum := min(2*uint64(math.MaxInt), math.MaxInt64) // an int has 32 bits on some machines
@@ -338,7 +338,7 @@ func TestADenialEvictsNobodyForTheKeysOfTheRequest(t *testing.T) {
 }
 
 func TestTheKeysOfOneRequestDoNotEvictEachOther(t *testing.T) {
-	for _, full := range []ratelimit.Overflow{ratelimit.EvictOldest, ratelimit.RefuseNew} {
+	for _, full := range []ratelimit.Overflow{ratelimit.EvictLeastUsed, ratelimit.RefuseNew} {
 		l := newWith(t, ratelimit.FixedWindow(ratelimit.PerMinute(9)),
 			ratelimit.Options[string]{Clock: new(testClock), MaxKeys: 1, OnFull: full})
 		stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(l, byRoute))
@@ -433,14 +433,14 @@ func TestStacksUnderPressureKeepTheirBound(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(units))
 	shared := onClock(t, clock, limit)
 	var small []*ratelimit.Keyed[string]
-	for _, full := range []ratelimit.Overflow{ratelimit.EvictOldest, ratelimit.RefuseNew} {
+	for _, full := range []ratelimit.Overflow{ratelimit.EvictLeastUsed, ratelimit.RefuseNew} {
 		small = append(small, newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(1000)),
 			ratelimit.Options[string]{Clock: clock, MaxKeys: 4, OnFull: full, LimitFor: func(string) ratelimit.Limit { return ratelimit.Limit{} }}))
 	}
 	one, a, b := ratelimit.By(shared, byUser), ratelimit.By(small[0], byRoute), ratelimit.By(small[1], byRoute)
 	stacks := []*ratelimit.Layered[call]{
 		stackOf(t, one, a, b), stackOf(t, b, a, one), stackOf(t, a, one, ratelimit.Shadow(b)), stackOf(t, one, one, ratelimit.Shadow(a)),
-		stackOf(t, ratelimit.Limited(one, func(c call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(units)) }), b),
+		stackOf(t, ratelimit.WithLimit(one, func(c call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(units)) }), b),
 	}
 	admitted := make([]int, 16)
 	storm(len(admitted), func(g int) {

@@ -25,7 +25,7 @@ const (
 	// of it; of a sliding counter, the time until the key is fresh, which is up to
 	// 2·w, and at least w; and after a denial the wait. There is no RateLimit if it is
 	// not known how much is left: a cost can never pass, or the layer that binds charges
-	// a cost of its own ([ratelimit.Charging]).
+	// a cost of its own ([ratelimit.WithCost]).
 	DialectDraft11 Dialect = iota
 	// DialectDraft06 is RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset
 	// in seconds from now, of the drafts up to -06.

@@ -83,7 +83,7 @@ func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*
 		return nil, errors.New("lease: the remote limiter is nil")
 	}
 	if r, ok := remoteLimiter.(ratelimit.CostReplacer); ok && r.ReplacesCost() {
-		return nil, errors.New("lease: the remote limiter has layers with a cost of their own (Charging), which would charge a batch as one decision")
+		return nil, errors.New("lease: the remote limiter has layers with a cost of their own (WithCost), which would charge a batch as one decision")
 	}
 	if opts == nil {
 		opts = new(Options[K])

@@ -23,7 +23,7 @@ func TestAStackWithCostsOfItsOwnIsRefused(t *testing.T) {
 		require.NoError(t, err)
 		return s
 	}
-	charging := stack(ratelimit.Shadow(ratelimit.Charging(plain, one)))
+	charging := stack(ratelimit.Shadow(ratelimit.WithCost(plain, one)))
 	chain, err := ratelimit.Chain[string](requests, charging)
 	require.NoError(t, err)
 	for name, remote := range map[string]ratelimit.Reserver[string]{

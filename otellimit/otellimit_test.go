@@ -75,7 +75,7 @@ func TestErrorsAreCountedByWhatTheyAre(t *testing.T) {
 	require.NoError(t, reader.Collect(t.Context(), &out))
 	assert.Equal(t, map[string]int64{
 		"ratelimit.decisions limit=,limiter=redis,outcome=error":       3,
-		"ratelimit.decisions limit=,limiter=redis,outcome=never":       2,
+		"ratelimit.decisions limit=,limiter=redis,outcome=exceeds":     2,
 		"ratelimit.decisions limit=,limiter=redis,outcome=unavailable": 2,
 	}, values(out))
 }
@@ -100,7 +100,7 @@ func TestBadInput(t *testing.T) {
 	require.ErrorContains(t, err, "nil Meter")
 	m, err := otellimit.New(noop.Meter{})
 	require.NoError(t, err)
-	require.ErrorContains(t, m.Policies(nil), "nil Policies")
+	require.ErrorContains(t, m.RegisterPolicies(nil), "nil Policies")
 }
 
 func Example() {

@@ -98,9 +98,9 @@ func (m *Metrics) Lease(limiter string, read func() stats.Lease) error {
 // Rules is what a *policy.Policies is.
 type Rules interface{ Stats() stats.Policies }
 
-// Policies registers how policies stand: the version of the rules in force among it. The error is the
+// RegisterPolicies registers how policies stand: the version of the rules in force among it. The error is the
 // meter's, or says that p is nil. A program has one Policies in its metrics: a second is an error.
-func (m *Metrics) Policies(p Rules) error {
+func (m *Metrics) RegisterPolicies(p Rules) error {
 	if nilcheck.IsNil(p) {
 		return errors.New("otellimit: nil Policies")
 	}

@@ -159,7 +159,7 @@ func (o *AuditOptions) complete() error {
 
 // OnDecision takes note of a denial, also that of a Wait which has given up. It is what [Options.OnDecision] is set to.
 func (a *AuditLog) OnDecision(d Decision) {
-	if o := d.Outcome(); o != stats.Denied && o != stats.Never {
+	if o := d.Outcome(); o != stats.Denied && o != stats.Exceeds {
 		return
 	}
 	now := time.Now()
@@ -175,7 +175,7 @@ func (a *AuditLog) OnDecision(d Decision) {
 // text.
 func AuditOf[K any](a *AuditLog, limiter string, key func(K) string) func(ratelimit.Event[K]) {
 	return func(e ratelimit.Event[K]) {
-		if o := stats.OutcomeOf(e.Decision, e.Err); o != stats.Denied && o != stats.Never {
+		if o := stats.OutcomeOf(e.Decision, e.Err); o != stats.Denied && o != stats.Exceeds {
 			return
 		}
 		now, d := time.Now(), e.Decision

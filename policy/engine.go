@@ -29,8 +29,8 @@ type Budget struct {
 	// Others are the limits of plans and overrides. If there are none, every charge brings
 	// Limit.
 	Others []ratelimit.Limit
-	// Charging reports that the rule has a cost of its own.
-	Charging bool
+	// OwnCost reports that the rule has a cost of its own.
+	OwnCost bool
 	// Shadow reports that the rule never denies.
 	Shadow bool
 	// Tell reports that somebody wants to know what the rule says: see [Charges.Tell].

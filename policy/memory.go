@@ -16,7 +16,7 @@ type MemoryOptions struct {
 	// [ratelimit.Options.MaxKeys]. If zero, 65536.
 	MaxKeys int
 	// OnFull says what happens to a new key of a rule that tracks so many. If zero,
-	// [ratelimit.EvictOldest].
+	// [ratelimit.EvictLeastUsed].
 	OnFull ratelimit.Overflow
 	// Clock tells the time. If nil, the system's monotonic clock.
 	Clock ratelimit.Clock
@@ -94,7 +94,7 @@ func memoryDeciderOf(rules []Budget, layers, bare []ratelimit.Layer[*Charges]) (
 		return d, err
 	}
 	d.bare = d.Layered
-	if slices.ContainsFunc(rules, func(r Budget) bool { return r.Charging || r.Shadow || r.Tell }) {
+	if slices.ContainsFunc(rules, func(r Budget) bool { return r.OwnCost || r.Shadow || r.Tell }) {
 		d.bare, err = ratelimit.AllOf((*Charges).Append, bare...)
 	}
 	return d, err
@@ -145,13 +145,13 @@ func bareLayer(i int, r Budget, l *ratelimit.Keyed[string]) ratelimit.Layer[*Cha
 	if r.Fixed() && r.Limit == l.Limits()[0] {
 		return y
 	}
-	return ratelimit.Limited(y, func(c *Charges) ratelimit.Limit { return *c.Of(i).Limit })
+	return ratelimit.WithLimit(y, func(c *Charges) ratelimit.Limit { return *c.Of(i).Limit })
 }
 
 // wrapped returns the layer with what the rule says besides.
 func wrapped(i int, r Budget, y ratelimit.Layer[*Charges]) ratelimit.Layer[*Charges] {
-	if r.Charging {
-		y = ratelimit.Charging(y, func(c *Charges) int { return c.Of(i).Cost })
+	if r.OwnCost {
+		y = ratelimit.WithCost(y, func(c *Charges) int { return c.Of(i).Cost })
 	}
 	if r.Shadow {
 		y = ratelimit.Shadow(y)
@@ -159,7 +159,7 @@ func wrapped(i int, r Budget, y ratelimit.Layer[*Charges]) ratelimit.Layer[*Char
 	if !r.Tell {
 		return y
 	}
-	return ratelimit.Watch(y, func(e ratelimit.Event[*Charges]) { e.Key.TellEvent(i, e) })
+	return ratelimit.Observe(y, func(e ratelimit.Event[*Charges]) { e.Key.TellEvent(i, e) })
 }
 
 var errNotCharged = errors.New("policy: the rule does not apply to this request")

@@ -127,7 +127,7 @@ func (p *Policies) open(set *Set) (*state, error) {
 		next.rules = append(next.rules, newRule(r))
 		budgets[i] = Budget{
 			Name: r.Name, Limit: next.rules[i].limit, Others: next.rules[i].others(),
-			Charging: !r.Cost.IsZero(), Shadow: r.Shadow, Tell: p.onDecision != nil,
+			OwnCost: !r.Cost.IsZero(), Shadow: r.Shadow, Tell: p.onDecision != nil,
 		}
 	}
 	next.index = newIndex(next.rules)

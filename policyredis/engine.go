@@ -105,13 +105,13 @@ func bareLayer(i int, r policy.Budget, l *redislimit.Limiter) redislimit.Layer[*
 	if r.Fixed() {
 		return y
 	}
-	return redislimit.Limited(y, func(c *policy.Charges) ratelimit.Limit { return *c.Of(i).Limit })
+	return redislimit.WithLimit(y, func(c *policy.Charges) ratelimit.Limit { return *c.Of(i).Limit })
 }
 
 // wrapped returns the layer with what the rule says besides.
 func wrapped(i int, r policy.Budget, y redislimit.Layer[*policy.Charges]) redislimit.Layer[*policy.Charges] {
-	if r.Charging {
-		y = redislimit.Charging(y, func(c *policy.Charges) int { return c.Of(i).Cost })
+	if r.OwnCost {
+		y = redislimit.WithCost(y, func(c *policy.Charges) int { return c.Of(i).Cost })
 	}
 	if r.Shadow {
 		y = redislimit.Shadow(y)
@@ -119,7 +119,7 @@ func wrapped(i int, r policy.Budget, y redislimit.Layer[*policy.Charges]) redisl
 	if !r.Tell {
 		return y
 	}
-	return redislimit.Watch(y, func(e ratelimit.Event[*policy.Charges]) { e.Key.TellEvent(i, e) })
+	return redislimit.Observe(y, func(e ratelimit.Event[*policy.Charges]) { e.Key.TellEvent(i, e) })
 }
 
 // decider decides by one stack, and looks by another, whose layers charge what they are asked
@@ -151,7 +151,7 @@ func (d decider) Peek(c *policy.Charges, cost int) (ratelimit.Decision, error) {
 // Adjust is what [policy.Keeper] asks for.
 func (d decider) Adjust(ctx context.Context, c *policy.Charges, delta int) error {
 	return d.each(c, func(l *redislimit.Limiter, r policy.Budget, key string) error {
-		if !c.Bare() && (r.Charging || r.Shadow) {
+		if !c.Bare() && (r.OwnCost || r.Shadow) {
 			return nil
 		}
 		return l.Adjust(ctx, key, delta)

@@ -114,9 +114,9 @@ func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 	return func(o httplimit.Outcome) { m.grpc.WithLabelValues(limiter, o.String()).Inc() }
 }
 
-// Policy returns a function for the Options.OnDecision of package policy. The series of rules that are no
-// longer in force disappear if their policies are registered: see [Metrics.Policies].
-func (m *Metrics) Policy() func(stats.PolicyDecision) { return m.rules.Count }
+// OnPolicyDecision returns a function for the Options.OnDecision of package policy. The series of rules that are no
+// longer in force disappear if their policies are registered: see [Metrics.RegisterPolicies].
+func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) { return m.rules.Count }
 
 // Timed returns a limiter that measures how long the decisions of another take: of one whose
 // budgets are remote. See [stats.Timed].

@@ -66,12 +66,12 @@
 //     limiter has made under that limit, for whatever key, or the last change of the key
 //     if that is later. Before it the key regains at the old rate, after it at the new one.
 //     Decisions that were under way together with the first one may each take their own.
-//   - For a limit of LimitFor or [Limited], it is the last change of the key: since when
+//   - For a limit of LimitFor or [WithLimit], it is the last change of the key: since when
 //     such a limit holds is not known. What an idle key has regained since, at the rate of
 //     the limit before, it regains at the rate of the new one instead.
 //   - Whatever writes the key changes what was told: spending, Adjust, and a process with
 //     another limit. To settle writes it too. After SetLimit that changes nothing else; of
-//     keys whose limit is LimitFor's or Limited's, it moves the instant.
+//     keys whose limit is LimitFor's or WithLimit's, it moves the instant.
 //   - While the server's clock is behind that instant, each decision is an instant of its own.
 //   - A denial makes the key live until it is fresh under the new limit, so that what it has
 //     told holds. A Peek and a cost of 0 cannot: if nothing else is decided on the key before

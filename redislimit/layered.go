@@ -83,7 +83,7 @@ func (l *Layered[R]) shortest() *sender {
 }
 
 // Limits returns each layer's limit, in order: New's or SetLimit's, or the zero Limit
-// where LimitFor or [Limited] gives each key or request its own.
+// where LimitFor or [WithLimit] gives each key or request its own.
 func (l *Layered[R]) Limits() []ratelimit.Limit {
 	limits := make([]ratelimit.Limit, len(l.layers))
 	for i := range l.layers {
@@ -141,7 +141,7 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 // is still to come.
 func (l *Layered[R]) BooksAhead() bool { return false }
 
-// ReplacesCost reports whether a layer has a cost of its own, by [Charging].
+// ReplacesCost reports whether a layer has a cost of its own, by [WithCost].
 func (l *Layered[R]) ReplacesCost() bool {
 	return slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil })
 }

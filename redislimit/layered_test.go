@@ -88,8 +88,8 @@ func newStackTwin(t *testing.T, client redis.UniversalClient, seed uint64) *stac
 	}
 	w.told = [2]map[int]ratelimit.Event[string]{{}, {}}
 	for i := range memory {
-		memory[i] = ratelimit.Watch(memory[i], func(e ratelimit.Event[string]) { w.told[0][i] = e })
-		remote[i] = Watch(remote[i], func(e ratelimit.Event[string]) { w.told[1][i] = e })
+		memory[i] = ratelimit.Observe(memory[i], func(e ratelimit.Event[string]) { w.told[0][i] = e })
+		remote[i] = Observe(remote[i], func(e ratelimit.Event[string]) { w.told[1][i] = e })
 	}
 	all := func(_ string, which []int) []int {
 		for i := range memory {
@@ -109,7 +109,7 @@ func (w *stackTwin) shadow(m ratelimit.Layer[string], r Layer[string], pool []ra
 	if w.rng.IntN(2) == 0 {
 		limit := pool[w.rng.IntN(len(pool))].Named("shadow")
 		other := func(string) ratelimit.Limit { return limit }
-		m, r = ratelimit.Limited(m, other), Limited(r, other)
+		m, r = ratelimit.WithLimit(m, other), WithLimit(r, other)
 	}
 	return ratelimit.Shadow(m), Shadow(r)
 }
@@ -137,7 +137,7 @@ func (w *stackTwin) layer(client redis.UniversalClient, limit ratelimit.Limit, n
 	m, r := ratelimit.By(memory, key), By(onClock(remote, w.clock), key)
 	if w.rng.IntN(4) == 0 {
 		one := func(string) int { return 1 }
-		return ratelimit.Charging(m, one), Charging(r, one)
+		return ratelimit.WithCost(m, one), WithCost(r, one)
 	}
 	return m, r
 }
@@ -315,7 +315,7 @@ func TestReservationOfAStackSettlesWhatItCharged(t *testing.T) {
 	tokens := f.limiter(ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000), "tokens")
 	requests := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), "requests")
 	seen := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(5000)), "seen")
-	l, err := All(By(tokens, identity), Charging(By(requests, identity), func(string) int { return 1 }), Shadow(By(seen, identity)))
+	l, err := All(By(tokens, identity), WithCost(By(requests, identity), func(string) int { return 1 }), Shadow(By(seen, identity)))
 	require.NoError(t, err)
 	reserve := func(cost int) *ratelimit.Reservation {
 		r, err := l.Reserve(t.Context(), "k", cost, 0)
@@ -337,7 +337,7 @@ func TestLimitedCarriesOverWhatWasSpent(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.TokenBucket(ratelimit.PerHour(10), 10).Named("plan"), "plan")
 	plan := ratelimit.Limit{}
-	stack, err := All(Limited(By(l, identity), func(string) ratelimit.Limit { return plan }))
+	stack, err := All(WithLimit(By(l, identity), func(string) ratelimit.Limit { return plan }))
 	require.NoError(t, err)
 	d, err := stack.Take(t.Context(), "k", 4)
 	require.NoError(t, err)
@@ -402,7 +402,7 @@ func TestOthersErrorsAreNotToldToAShadow(t *testing.T) {
 	watch := func(e ratelimit.Event[string]) { told = append(told, e) }
 	small := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)), "small"), identity)
 	big := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(200)), "big"), identity)
-	l, err := All(small, Watch(Shadow(big), watch))
+	l, err := All(small, Observe(Shadow(big), watch))
 	require.NoError(t, err)
 	_, err = l.Take(t.Context(), "k", 3)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
@@ -412,7 +412,7 @@ func TestOthersErrorsAreNotToldToAShadow(t *testing.T) {
 func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
 	f := newFixture(t)
 	by := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)), "l"), identity)
-	l, err := All(Charging(by, func(string) int { return 1 }), by)
+	l, err := All(WithCost(by, func(string) int { return 1 }), by)
 	require.NoError(t, err)
 	_, err = l.Take(t.Context(), "k", math.MaxInt)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
@@ -420,18 +420,18 @@ func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
 
 func TestALayerThatIsBlockedLeavesWhatItsOwnCostAllows(t *testing.T) {
 	f := newFixture(t)
-	l, err := All(Charging(By(f.limiter(ratelimit.Blocked(), "no"), identity), func(string) int { return 0 }))
+	l, err := All(WithCost(By(f.limiter(ratelimit.Blocked(), "no"), identity), func(string) int { return 0 }))
 	require.NoError(t, err)
 	d, err := l.Take(t.Context(), "k", 3)
 	require.NoError(t, err)
 	assert.Equal(t, math.MaxInt, d.Remaining)
 }
 
-func TestWatchTellsWhatEachLayerSaidOfARequest(t *testing.T) {
+func TestObserveTellsWhatEachLayerSaidOfARequest(t *testing.T) {
 	f := newFixture(t)
 	var told []ratelimit.Event[string]
 	watch := func(y Layer[string]) Layer[string] {
-		return Watch(y, func(e ratelimit.Event[string]) { told = append(told, e) })
+		return Observe(y, func(e ratelimit.Event[string]) { told = append(told, e) })
 	}
 	one := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("one"), "one"), identity)
 	two := Global[string](f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("two"), "two"))
@@ -465,14 +465,14 @@ func TestLayersSayWhatIsMissing(t *testing.T) {
 	l := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), "x")
 	by := By(l, identity)
 	for want, layers := range map[string][]Layer[string]{
-		"at least one layer":                  {},
-		"layer 1 is nil":                      {by, nil},
-		"By was given no limiter":             {By(nil, identity)},
-		"By was given no key function":        {By[string](l, nil)},
-		"Charging was given no cost function": {Charging(by, nil)},
-		"Charging was given no layer":         {Charging[string](nil, nil)},
-		"Limited was given no limit function": {Limited(by, nil)},
-		"Shadow was given no layer":           {Shadow[string](nil)},
+		"at least one layer":                    {},
+		"layer 1 is nil":                        {by, nil},
+		"By was given no limiter":               {By(nil, identity)},
+		"By was given no key function":          {By[string](l, nil)},
+		"WithCost was given no cost function":   {WithCost(by, nil)},
+		"WithCost was given no layer":           {WithCost[string](nil, nil)},
+		"WithLimit was given no limit function": {WithLimit(by, nil)},
+		"Shadow was given no layer":             {Shadow[string](nil)},
 	} {
 		_, err := All(layers...)
 		assert.ErrorContains(t, err, want)
@@ -489,7 +489,7 @@ func TestLayerErrorsChargeNothing(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stack.Take(t.Context(), "k", 1)
 	assert.ErrorIs(t, err, wrong)
-	stack, err = All(By(l, identity), Charging(By(l, identity), func(string) int { return -1 }))
+	stack, err = All(By(l, identity), WithCost(By(l, identity), func(string) int { return -1 }))
 	require.NoError(t, err)
 	_, err = stack.Take(t.Context(), "k", 1)
 	assert.ErrorIs(t, err, ratelimit.ErrNegativeCost)

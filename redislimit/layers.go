@@ -50,22 +50,22 @@ func Global[R any](l *Limiter) Layer[R] {
 	return By(l, func(R) (string, error) { return "", nil })
 }
 
-// Charging returns the layer with a cost of its own for each request, whatever the
+// WithCost returns the layer with a cost of its own for each request, whatever the
 // caller's. With a caller's cost of 0 nothing is charged in any layer, and when a
 // reservation is settled at 0, which is to cancel it, this layer is given back too.
 // Otherwise what this layer has charged stays.
-func Charging[R any](l Layer[R], cost func(R) int) Layer[R] {
-	return wrapped(l, "Charging", cost == nil, "cost", func(y *layer[R]) { y.cost = cost })
+func WithCost[R any](l Layer[R], cost func(R) int) Layer[R] {
+	return wrapped(l, "WithCost", cost == nil, "cost", func(y *layer[R]) { y.cost = cost })
 }
 
-// Limited returns the layer with a limit of its own for each request, such as that of
+// WithLimit returns the layer with a limit of its own for each request, such as that of
 // the client's plan; the zero Limit means the limiter's. A key has one budget whatever
 // the limit: one that differs from the key's last carries over what was spent, as
 // [Limiter.SetLimit] does. It has the limiter's name if it has none. Layers that meet at one
 // key are decided under the limit of the first of them that is neither Unlimited nor Blocked;
 // those of [Shadow] come last.
-func Limited[R any](l Layer[R], limit func(R) ratelimit.Limit) Layer[R] {
-	return wrapped(l, "Limited", limit == nil, "limit", func(y *layer[R]) { y.limit = limit })
+func WithLimit[R any](l Layer[R], limit func(R) ratelimit.Limit) Layer[R] {
+	return wrapped(l, "WithLimit", limit == nil, "limit", func(y *layer[R]) { y.limit = limit })
 }
 
 // Shadow returns the layer as one that is tried out: it is charged if the cost fits, and
@@ -77,13 +77,13 @@ func Shadow[R any](l Layer[R]) Layer[R] {
 	return wrapped(l, "Shadow", false, "", func(y *layer[R]) { y.shadow = true })
 }
 
-// Watch returns the layer with a function that is told of each of its decisions, with the
+// Observe returns the layer with a function that is told of each of its decisions, with the
 // request in place of the key: what the layer itself has said, and whether it was charged. The
 // limiter's [Options.OnDecision] is told as well. The function runs in the caller's
 // goroutine, after the decision. It is not called by Peek, nor for a layer that does not
 // apply. Of two functions the outer one is called.
-func Watch[R any](l Layer[R], report func(ratelimit.Event[R])) Layer[R] {
-	return wrapped(l, "Watch", report == nil, "report", func(y *layer[R]) { y.watch = report })
+func Observe[R any](l Layer[R], report func(ratelimit.Event[R])) Layer[R] {
+	return wrapped(l, "Observe", report == nil, "report", func(y *layer[R]) { y.watch = report })
 }
 
 // wrapped returns a layer with a change made to it.
@@ -141,7 +141,7 @@ func (y *layer[R]) load(r R, cost int, a *ask) (bool, error) {
 
 func (y *layer[R]) planFor(r R, key string) (*plan, error) {
 	if y.limit != nil {
-		return y.l.planOf(y.limit(r), "Limited", func() (*plan, error) { return y.l.planFor(key) })
+		return y.l.planOf(y.limit(r), "WithLimit", func() (*plan, error) { return y.l.planFor(key) })
 	}
 	return y.l.planFor(key)
 }

@@ -88,7 +88,7 @@ func TestATightenedLimitForgivesNothing(t *testing.T) {
 		add(what+", a stack", func() (ratelimit.Decision, error) { return stack.Take(ctx, key, 1) })
 
 		charge(limiter("limited", from))
-		limited, err := All(Limited(By(limiter("limited", from), identity), func(string) ratelimit.Limit { return to }))
+		limited, err := All(WithLimit(By(limiter("limited", from), identity), func(string) ratelimit.Limit { return to }))
 		require.NoError(t, err)
 		add(what+", a limit of the request", func() (ratelimit.Decision, error) { return limited.Take(ctx, key, 1) })
 	}

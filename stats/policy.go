@@ -62,7 +62,7 @@ func (d *PolicyDecision) RuleOutcome(i int) (o Outcome, ok bool) {
 	case !r.Told:
 		return d.Outcome(), d.Decision.Limit.Name == r.Rule
 	case !r.Decision.Allowed && r.Cost > r.Decision.Limit.Capacity():
-		return Never, true
+		return Exceeds, true
 	}
 	return OutcomeOf(r.Decision, nil), true
 }

@@ -16,16 +16,16 @@ type Outcome uint8
 const (
 	Allowed     Outcome = iota
 	Denied              // not now; also a Wait that gave up because its time would come too late
-	Never               // the cost can never pass: [ratelimit.ErrExceedsLimit], [ratelimit.ErrBlocked]
+	Exceeds             // the cost can never pass: [ratelimit.ErrExceedsLimit], [ratelimit.ErrBlocked]
 	Unavailable         // the engine could not decide: [ratelimit.ErrUnavailable]
 	Failed              // another error: of the call, of the key, or the end of the caller's context
 
 	Outcomes = iota // how many there are
 )
 
-var names = [Outcomes]string{"allowed", "denied", "never", "unavailable", "error"}
+var names = [Outcomes]string{"allowed", "denied", "exceeds", "unavailable", "error"}
 
-// String returns "allowed", "denied", "never", "unavailable" or "error".
+// String returns "allowed", "denied", "exceeds", "unavailable" or "error".
 func (o Outcome) String() string {
 	if o >= Outcomes {
 		return "error"
@@ -46,7 +46,7 @@ func OutcomeOf(d ratelimit.Decision, err error) Outcome {
 	case err == nil:
 		return Denied
 	case errors.Is(err, ratelimit.ErrExceedsLimit):
-		return Never
+		return Exceeds
 	case errors.Is(err, ratelimit.ErrUnavailable):
 		return Unavailable
 	case errors.Is(err, ratelimit.ErrLimited):

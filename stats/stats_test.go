@@ -25,8 +25,8 @@ func TestWhatBecameOfADecision(t *testing.T) {
 	}{
 		{"allowed", ratelimit.Decision{Allowed: true}, nil, stats.Allowed},
 		{"denied", denied, nil, stats.Denied},
-		{"a cost above the capacity", ratelimit.Decision{}, fmt.Errorf("x: %w", ratelimit.ErrExceedsLimit), stats.Never},
-		{"blocked", ratelimit.Decision{}, fmt.Errorf("x: %w", ratelimit.ErrBlocked), stats.Never},
+		{"a cost above the capacity", ratelimit.Decision{}, fmt.Errorf("x: %w", ratelimit.ErrExceedsLimit), stats.Exceeds},
+		{"blocked", ratelimit.Decision{}, fmt.Errorf("x: %w", ratelimit.ErrBlocked), stats.Exceeds},
 		{"a store that is down", ratelimit.Decision{}, ratelimit.ErrUnavailable, stats.Unavailable},
 		{"a store that does not answer in time", ratelimit.Decision{}, redisTimeout, stats.Unavailable},
 		{"the same in a Wait that was denied before", denied, redisTimeout, stats.Unavailable},
@@ -44,7 +44,7 @@ func TestWhatBecameOfADecision(t *testing.T) {
 		assert.Equal(t, test.want, stats.OutcomeOf(test.d, test.err), test.name)
 	}
 	assert.Equal(t, "error", stats.Outcome(200).String())
-	assert.Equal(t, "never", stats.Never.String())
+	assert.Equal(t, "exceeds", stats.Exceeds.String())
 }
 
 // TestWhatLimitersTell takes the answers from limiters.
@@ -64,5 +64,5 @@ func TestWhatLimitersTell(t *testing.T) {
 	require.ErrorIs(t, all.Wait(ctx, "k", 1), context.DeadlineExceeded)
 	cancel()
 	require.ErrorIs(t, l.Wait(ctx, "k", 1), context.Canceled)
-	assert.Equal(t, []stats.Outcome{stats.Allowed, stats.Denied, stats.Never, stats.Denied, stats.Denied, stats.Failed}, got)
+	assert.Equal(t, []stats.Outcome{stats.Allowed, stats.Denied, stats.Exceeds, stats.Denied, stats.Denied, stats.Failed}, got)
 }

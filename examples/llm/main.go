@@ -43,7 +43,7 @@ func run() error {
 	}
 	budget, err := ratelimit.All(
 		ratelimit.By(tokens, func(p prompt) (string, error) { return p.team, nil }),
-		ratelimit.Charging(
+		ratelimit.WithCost(
 			ratelimit.By(requests, func(prompt) (string, error) { return "all teams", nil }),
 			func(prompt) int { return 1 }),
 	)

@@ -58,9 +58,9 @@ func collected(t *testing.T) metricdata.ResourceMetrics {
 
 	set, err := policy.Parse([]byte("rules:\n- {name: users, key: user, limit: fixed-window 1/h}"))
 	require.NoError(t, err)
-	policies, err := policy.New(set, &policy.Options{OnDecision: m.Policy()})
+	policies, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision()})
 	require.NoError(t, err)
-	require.NoError(t, m.Policies(policies))
+	require.NoError(t, m.RegisterPolicies(policies))
 	policies.Allow(policy.Attributes{"user": secret}, 1)
 	policies.Allow(policy.Attributes{"user": secret}, 1)
 	limit, err := httplimit.New(ratelimit.Map(limiter, func(*http.Request) (string, error) { return secret, nil }), &httplimit.Options{OnDecision: m.HTTP("web")})
@@ -132,8 +132,8 @@ func TestTheVersionIsOneSeries(t *testing.T) {
 	require.NoError(t, err)
 	p, err := policy.New(&policy.Set{Version: "v0"}, nil)
 	require.NoError(t, err)
-	require.NoError(t, m.Policies(p))
-	require.ErrorContains(t, m.Policies(p), "registered already")
+	require.NoError(t, m.RegisterPolicies(p))
+	require.ErrorContains(t, m.RegisterPolicies(p), "registered already")
 	for i := range 5 {
 		version := fmt.Sprintf("v%d", i)
 		require.NoError(t, p.Update(&policy.Set{Version: version}))

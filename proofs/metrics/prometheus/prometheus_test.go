@@ -58,9 +58,9 @@ func program(t testing.TB) *prometheus.Registry {
 
 	set, err := policy.Parse([]byte("rules:\n- {name: users, key: user, limit: fixed-window 1/h, plans: {pro: fixed-window 9/h}}\n- {name: trial, shadow: true, limit: fixed-window 1/h}"))
 	require.NoError(t, err)
-	policies, err := policy.New(set, &policy.Options{OnDecision: m.Policy()})
+	policies, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision()})
 	require.NoError(t, err)
-	require.NoError(t, m.Policies(policies))
+	require.NoError(t, m.RegisterPolicies(policies))
 	for range 2 {
 		policies.Allow(policy.Attributes{"user": secret}, 1)
 	}
@@ -149,8 +149,8 @@ func TestTheVersionIsOneSeries(t *testing.T) {
 	require.NoError(t, err)
 	p, err := policy.New(&policy.Set{Version: "v0"}, nil)
 	require.NoError(t, err)
-	require.NoError(t, m.Policies(p))
-	require.Error(t, m.Policies(p), "registered twice")
+	require.NoError(t, m.RegisterPolicies(p))
+	require.Error(t, m.RegisterPolicies(p), "registered twice")
 	for i := range 5 {
 		version := fmt.Sprintf("v%d \"%c", i, 'é')
 		require.NoError(t, p.Update(&policy.Set{Version: version}))
@@ -168,9 +168,9 @@ ratelimit_policy_info{version="`+strings.ReplaceAll(version, `"`, `\"`)+`"} 1
 func TestNothingIsRegisteredOfNil(t *testing.T) {
 	m, err := promlimit.New(prometheus.NewRegistry())
 	require.NoError(t, err)
-	require.ErrorContains(t, m.Policies(nil), "nil Policies")
+	require.ErrorContains(t, m.RegisterPolicies(nil), "nil Policies")
 	var p *policy.Policies
-	require.ErrorContains(t, m.Policies(p), "nil Policies")
+	require.ErrorContains(t, m.RegisterPolicies(p), "nil Policies")
 	var f *failover.Limiter[string]
 	require.Error(t, m.Failover("f", f))
 	require.Error(t, m.Failover("f", nil))
@@ -249,9 +249,9 @@ func TestSeriesOfRemovedRulesDisappear(t *testing.T) {
 	require.NoError(t, err)
 	set, err := policy.Parse([]byte("rules:\n- {name: stays, limit: unlimited}\n- {name: goes, limit: unlimited, plans: {pro: blocked}}"))
 	require.NoError(t, err)
-	p, err := policy.New(set, &policy.Options{OnDecision: m.Policy()})
+	p, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision()})
 	require.NoError(t, err)
-	require.NoError(t, m.Policies(p))
+	require.NoError(t, m.RegisterPolicies(p))
 	p.Allow(policy.Attributes{}, 1)
 	p.Allow(policy.Attributes{"plan": "pro"}, 1)
 	series := func() (names []string) {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-func TestWatchTellsWhatEachLayerSaidOfARequest(t *testing.T) {
+func TestObserveTellsWhatEachLayerSaidOfARequest(t *testing.T) {
 	type request struct{ user, route string }
 	clock := new(testClock)
 	var events []ratelimit.Event[string]
@@ -19,11 +19,11 @@ func TestWatchTellsWhatEachLayerSaidOfARequest(t *testing.T) {
 	routes := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(9)).Named("route"), ratelimit.Options[string]{Clock: clock})
 	told := map[string][]ratelimit.Event[request]{}
 	watch := func(name string, l ratelimit.Layer[request]) ratelimit.Layer[request] {
-		return ratelimit.Watch(l, func(e ratelimit.Event[request]) { told[name] = append(told[name], e) })
+		return ratelimit.Observe(l, func(e ratelimit.Event[request]) { told[name] = append(told[name], e) })
 	}
 	stack, err := ratelimit.All(
 		watch("user", ratelimit.By(users, func(r request) (string, error) { return r.user, nil })),
-		ratelimit.Shadow(watch("route", ratelimit.Charging(
+		ratelimit.Shadow(watch("route", ratelimit.WithCost(
 			ratelimit.By(routes, func(r request) (string, error) { return r.route, nil }), func(request) int { return 5 }))),
 	)
 	require.NoError(t, err)
@@ -53,10 +53,10 @@ func TestWatchTellsWhatEachLayerSaidOfARequest(t *testing.T) {
 	assert.Len(t, events, 3, "the limiter's own OnDecision is told as well")
 }
 
-func TestWatchNeedsALayerAndAFunction(t *testing.T) {
-	_, err := ratelimit.All(ratelimit.Watch[string](nil, func(ratelimit.Event[string]) {}))
-	require.ErrorContains(t, err, "Watch was given no layer")
+func TestObserveNeedsALayerAndAFunction(t *testing.T) {
+	_, err := ratelimit.All(ratelimit.Observe[string](nil, func(ratelimit.Event[string]) {}))
+	require.ErrorContains(t, err, "Observe was given no layer")
 	l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerHour(1)))
-	_, err = ratelimit.All(ratelimit.Watch(ratelimit.By(l, func(s string) (string, error) { return s, nil }), nil))
-	require.ErrorContains(t, err, "Watch was given no function")
+	_, err = ratelimit.All(ratelimit.Observe(ratelimit.By(l, func(s string) (string, error) { return s, nil }), nil))
+	require.ErrorContains(t, err, "Observe was given no function")
 }
