@@ -82,18 +82,15 @@ type violationKey struct {
 	minute    int64 // Unix time of its beginning
 }
 
-// violation is one row.
+// violation is one row, as it waits to be written.
 type violation struct {
-	violationKey
-	user, route, ip string
-	cost, remaining int
-	retryAfter      time.Duration
-	degraded        bool
-	firstAt, lastAt time.Time
-	count           int64
-	done            bool   // written or dropped: not to be written again
-	refusedAt       uint64 // if the database has refused it: 1 and how many rows it had taken until then
+	Violation
+	minute    int64  // Unix time of its beginning
+	done      bool   // written or dropped: not to be written again
+	refusedAt uint64 // if the database has refused it: 1 and how many rows it had taken until then
 }
+
+func (v *violation) id() violationKey { return violationKey{v.Rule, v.Key, v.minute} }
 
 // Audit starts to write denials to a database: one row for each rule, key and minute, counted
 // up, and as many as MaxRows. Give its OnDecision to [Options.OnDecision], or [AuditOf] it to that
@@ -162,10 +159,9 @@ func (a *AuditLog) OnDecision(d Decision) {
 	if o := d.Outcome(); o != stats.Denied && o != stats.Exceeds {
 		return
 	}
-	now := time.Now()
 	for i := range d.Rules {
 		if r := &d.Rules[i]; denied(d, r) {
-			a.add(a.violation(d, r, now))
+			a.add(a.ofRule(d, r))
 		}
 	}
 }
@@ -178,15 +174,7 @@ func AuditOf[K any](a *AuditLog, limiter string, key func(K) string) func(rateli
 		if o := stats.OutcomeOf(e.Decision, e.Err); o != stats.Denied && o != stats.Exceeds {
 			return
 		}
-		now, d := time.Now(), e.Decision
-		a.add(&violation{
-			violationKey: violationKey{rule: clean(limiter), key: a.private(key(e.Key)), minute: now.Truncate(time.Minute).Unix()},
-			cost:         e.Cost,
-			remaining:    d.Remaining,
-			retryAfter:   d.RetryAfter,
-			degraded:     d.Degraded,
-			firstAt:      now, lastAt: now, count: 1,
-		})
+		a.add(a.violation(clean(limiter), key(e.Key), e.Cost, e.Decision))
 	}
 }
 
@@ -202,21 +190,30 @@ func denied(d Decision, r *RuleDecision) bool {
 	return d.Decision.Limit.Name == r.Rule
 }
 
-func (a *AuditLog) violation(d Decision, r *RuleDecision, now time.Time) *violation {
+// ofRule returns the row of a denial by a rule.
+func (a *AuditLog) ofRule(d Decision, r *RuleDecision) *violation {
 	told := r.Decision
 	if !r.Told {
 		told = d.Decision
 	}
+	told.Degraded = d.Decision.Degraded
+	v := a.violation(r.Rule, r.Key, r.Cost, told)
+	v.User = a.private(attribute(d.Request, "user"))
+	v.Route = clean(routeOf(d.Request))
+	v.IP = a.private(attribute(d.Request, AttrIP))
+	return v
+}
+
+// violation returns the row of a denial now.
+func (a *AuditLog) violation(rule, key string, cost int, d ratelimit.Decision) *violation {
+	now := time.Now()
 	return &violation{
-		violationKey: violationKey{rule: r.Rule, key: a.private(r.Key), minute: now.Truncate(time.Minute).Unix()},
-		user:         a.private(attribute(d.Request, "user")),
-		route:        clean(routeOf(d.Request)),
-		ip:           a.private(attribute(d.Request, AttrIP)),
-		cost:         r.Cost,
-		remaining:    told.Remaining,
-		retryAfter:   told.RetryAfter,
-		degraded:     d.Decision.Degraded,
-		firstAt:      now, lastAt: now, count: 1,
+		Violation: Violation{
+			Denials: Denials{Rule: rule, Key: a.private(key), Count: 1},
+			Cost:    cost, Remaining: d.Remaining, RetryAfter: d.RetryAfter, Degraded: d.Degraded,
+			FirstAt: now, LastAt: now,
+		},
+		minute: now.Truncate(time.Minute).Unix(),
 	}
 }
 
@@ -267,7 +264,7 @@ func (a *AuditLog) add(v *violation) {
 	defer a.mu.Unlock()
 	a.stats.Denials++
 	if !a.hasRowLocked(v) {
-		v.key, v.user, v.route, v.ip = "", "", "", ""
+		v.Key, v.User, v.Route, v.IP = "", "", "", ""
 	}
 	a.mergeLocked(v)
 }
@@ -277,8 +274,8 @@ func (a *AuditLog) hasRowLocked(v *violation) bool {
 	if v.minute != a.minute {
 		a.minute, a.rows, a.keys = v.minute, map[string]map[string]struct{}{}, 0
 	}
-	keys := a.rows[v.rule]
-	if _, ok := keys[v.key]; ok {
+	keys := a.rows[v.Rule]
+	if _, ok := keys[v.Key]; ok {
 		return true
 	}
 	if len(keys) >= a.opts.MaxRows || a.keys >= mostKeys {
@@ -286,9 +283,9 @@ func (a *AuditLog) hasRowLocked(v *violation) bool {
 	}
 	if keys == nil {
 		keys = map[string]struct{}{}
-		a.rows[v.rule] = keys
+		a.rows[v.Rule] = keys
 	}
-	keys[v.key] = struct{}{}
+	keys[v.Key] = struct{}{}
 	a.keys++
 	return true
 }
@@ -297,26 +294,26 @@ func (a *AuditLog) hasRowLocked(v *violation) bool {
 const mostKeys = 100_000
 
 func (a *AuditLog) mergeLocked(v *violation) {
-	switch row := a.pending[v.violationKey]; {
+	switch row := a.pending[v.id()]; {
 	case row != nil:
 		row.merge(v)
 	case len(a.pending)+a.inFlight >= a.opts.MaxPending || a.closed:
-		a.stats.Dropped += uint64(v.count)
+		a.stats.Dropped += uint64(v.Count)
 	default:
-		a.pending[v.violationKey] = v
+		a.pending[v.id()] = v
 	}
 }
 
 // merge adds what another row of the same key, of any order in time, has counted.
 func (v *violation) merge(w *violation) {
-	first, count, refusedAt := v.firstAt, v.count, max(v.refusedAt, w.refusedAt)
-	if w.firstAt.Before(first) {
-		first = w.firstAt
+	first, count, refusedAt := v.FirstAt, v.Count, max(v.refusedAt, w.refusedAt)
+	if w.FirstAt.Before(first) {
+		first = w.FirstAt
 	}
-	if !w.lastAt.Before(v.lastAt) {
+	if !w.LastAt.Before(v.LastAt) {
 		*v = *w
 	}
-	v.firstAt, v.count, v.refusedAt = first, count+w.count, refusedAt
+	v.FirstAt, v.Count, v.refusedAt = first, count+w.Count, refusedAt
 }
 
 // Stats returns the log's counters.
@@ -347,7 +344,7 @@ func (a *AuditLog) Close(ctx context.Context) error {
 	defer a.mu.Unlock()
 	a.closed = true
 	for _, v := range a.pending {
-		a.stats.Dropped += uint64(v.count)
+		a.stats.Dropped += uint64(v.Count)
 	}
 	clear(a.pending)
 	return err

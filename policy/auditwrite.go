@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -51,7 +52,7 @@ func (a *AuditLog) take() []*violation {
 	clear(a.pending)
 	a.inFlight = len(rows)
 	slices.SortFunc(rows, func(v, w *violation) int {
-		return cmp.Or(cmp.Compare(v.refusedAt, w.refusedAt), cmp.Compare(v.rule, w.rule), cmp.Compare(v.key, w.key), cmp.Compare(v.minute, w.minute))
+		return cmp.Or(cmp.Compare(v.refusedAt, w.refusedAt), cmp.Compare(v.Rule, w.Rule), cmp.Compare(v.Key, w.Key), cmp.Compare(v.minute, w.minute))
 	})
 	return rows
 }
@@ -126,8 +127,8 @@ func (a *AuditLog) writeSingly(ctx context.Context, rows []*violation, whole err
 			return whole
 		}
 	}
-	if good.count > 0 && len(refused) > 0 { // does it take rows still? This one counts nothing more.
-		good.count = 0
+	if good.Count > 0 && len(refused) > 0 { // does it take rows still? This one counts nothing more.
+		good.Count = 0
 		if a.insert(ctx, []*violation{&good}) == nil {
 			a.taken++
 		}
@@ -176,7 +177,7 @@ func (a *AuditLog) finish(rows []*violation, as *uint64) {
 	defer a.mu.Unlock()
 	for _, v := range rows {
 		v.done = true
-		*as += uint64(v.count)
+		*as += uint64(v.Count)
 	}
 	a.inFlight -= len(rows)
 	if as == &a.stats.Written {
@@ -214,8 +215,8 @@ func insertAll(ctx context.Context, tx *sql.Tx, statement string, rows []*violat
 	}
 	defer st.Close()
 	for _, v := range rows {
-		_, err := st.ExecContext(ctx, v.rule, v.key, time.Unix(v.minute, 0).UTC(), v.user, v.route, v.ip, v.cost, v.remaining,
-			v.retryAfter.Seconds(), v.degraded, v.firstAt.UTC(), v.lastAt.UTC(), v.count)
+		_, err := st.ExecContext(ctx, v.Rule, v.Key, time.Unix(v.minute, 0).UTC(), v.User, v.Route, v.IP, v.Cost, v.Remaining,
+			v.RetryAfter.Seconds(), v.Degraded, v.FirstAt.UTC(), v.LastAt.UTC(), v.Count)
 		if err != nil {
 			return err
 		}
@@ -226,8 +227,12 @@ func insertAll(ctx context.Context, tx *sql.Tx, statement string, rows []*violat
 // upsert returns the statement that inserts a row or counts it up.
 func upsert(d Dialect) string {
 	key, user := d.quote("key"), d.quote("user")
+	places := make([]string, 13)
+	for i := range places {
+		places[i] = d.place(i + 1)
+	}
 	s := `INSERT INTO rate_limit_violation (rule, ` + key + `, minute, ` + user + `, route, ip, cost, remaining, retry_after,
-		degraded, first_at, last_at, count) VALUES (` + d.placeholders(13) + `) `
+		degraded, first_at, last_at, count) VALUES (` + strings.Join(places, ", ") + `) `
 	of := func(column string) string { return column + ` = excluded.` + column + `, ` }
 	total := `count = rate_limit_violation.count + excluded.count`
 	if d == MySQL {

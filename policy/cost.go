@@ -6,6 +6,16 @@ import (
 	"strconv"
 )
 
+// Cost is what a rule charges for a request. In a file it is a number, or the name of
+// an attribute.
+type Cost struct {
+	// Number is a fixed cost, if it is above 0.
+	Number int
+	// Attribute names the attribute that holds the cost, a whole number that is not
+	// negative, if it is not empty.
+	Attribute string
+}
+
 // IsZero reports whether the cost is the caller's.
 func (c Cost) IsZero() bool { return c == Cost{} }
 

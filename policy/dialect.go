@@ -3,7 +3,6 @@ package policy
 import (
 	"embed"
 	"fmt"
-	"strings"
 )
 
 // Dialect is a database's way of writing SQL.
@@ -56,17 +55,10 @@ func (d Dialect) quote(name string) string {
 	return `"` + name + `"`
 }
 
-// placeholders returns n places for arguments.
-func (d Dialect) placeholders(n int) string {
-	if d != PostgreSQL {
-		return strings.TrimSuffix(strings.Repeat("?, ", n), ", ")
+// place returns the i-th place for an argument, from 1.
+func (d Dialect) place(i int) string {
+	if d == PostgreSQL {
+		return fmt.Sprintf("$%d", i)
 	}
-	var b strings.Builder
-	for i := range n {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		fmt.Fprintf(&b, "$%d", i+1)
-	}
-	return b.String()
+	return "?"
 }

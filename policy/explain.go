@@ -32,32 +32,25 @@ type Explained struct {
 	Decision *ratelimit.Decision
 }
 
-// Peeker is what a [Decider] may have besides: it says what Take would answer to some charges, or if they
-// are bare, what their rules would say to the cost, whatever they charge by themselves and whether
-// they are shadows or not. It charges nothing.
-type Peeker interface {
-	Peek(c *Charges, cost int) (ratelimit.Decision, error)
-}
-
 // Explain says which rules a request meets, with which limit and key, and what each of them
 // would say. It charges nothing. The error is that of an invalid cost or a nil request.
 func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
-	s := p.now()
+	g := p.now()
 	if err := check(r, cost); err != nil {
 		return Explanation{}, err
 	}
-	ex := Explanation{KillSwitch: s.set.KillSwitch}
-	matching := s.index.match(r)
+	ex := Explanation{KillSwitch: g.set.KillSwitch}
+	matching := g.index.Match(r)
 	for _, i := range matching {
-		if rule := s.rules[i]; rule.Allow && ex.Exempt == "" {
+		if rule := g.rules[i]; rule.Allow && ex.Exempt == "" {
 			ex.Exempt = rule.Name
 		}
 	}
 	for _, i := range matching {
-		if s.rules[i].Allow {
+		if g.rules[i].Allow {
 			continue
 		}
-		e, err := s.explain(i, r, cost)
+		e, err := g.explain(i, r, cost)
 		if err != nil && ex.Err == nil && !e.Shadow && !ex.KillSwitch && ex.Exempt == "" {
 			ex.Err = err
 		}
@@ -66,8 +59,8 @@ func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 	return ex, nil
 }
 
-func (s *state) explain(i int, r Request, cost int) (Explained, error) {
-	rule := s.rules[i]
+func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
+	rule := g.rules[i]
 	e := Explained{Rule: rule.Name, Shadow: rule.Shadow}
 	var ch Charge
 	applies, err := rule.charge(r, cost, &ch)
@@ -81,7 +74,7 @@ func (s *state) explain(i int, r Request, cost int) (Explained, error) {
 	}
 	e.Key, e.Plan, e.Limit, e.Cost = ch.Key, ch.Plan, *ch.Limit, ch.Cost
 	_, e.Override = rule.overrides[ch.Key]
-	if peeker, ok := s.decider.(Peeker); ok {
+	if peeker, ok := g.decider.(Peeker); ok {
 		ch.Rule = i
 		d, err := peeker.Peek(&Charges{list: []Charge{ch}, bare: true}, ch.Cost)
 		e.Decision = &d

@@ -19,7 +19,6 @@ package policy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -27,6 +26,8 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy/internal/match"
+	"github.com/weir-go/ratelimit/stats"
 )
 
 // Options are what [New] can be told beyond the rules. Nil and the zero Options mean the
@@ -43,6 +44,15 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// Decision is one decision, as [Options.OnDecision] gets it.
+type Decision = stats.PolicyDecision
+
+// RuleDecision is what one rule said about a request.
+type RuleDecision = stats.RuleDecision
+
+// Stats tells how a [Policies] stands.
+type Stats = stats.Policies
+
 // Policies decides about requests by the rules in force. Make one with [New]. It is safe for
 // concurrent use. A decision uses one set of rules from its beginning to its end. The zero
 // Policies cannot be used.
@@ -50,7 +60,7 @@ type Policies struct {
 	engine     Engine
 	onDecision func(Decision)
 	log        *slog.Logger
-	state      atomic.Pointer[state]
+	current    atomic.Pointer[generation]
 	killed     atomic.Uint64
 	exempt     atomic.Uint64
 	queries    sync.Pool // of *query, so that a decision allocates nothing
@@ -65,15 +75,15 @@ type Policies struct {
 
 var _ ratelimit.Reserver[Request] = (*Policies)(nil)
 
-// state is a set in force. It does not change.
-type state struct {
-	set        *Set
-	rules      []*rule
-	index      *index
-	decider    Decider
-	generation uint64
-	loadedAt   time.Time
-	names      []string
+// generation is a set in force. It does not change.
+type generation struct {
+	set      *Set
+	number   uint64
+	loadedAt time.Time
+	rules    []*rule
+	names    []string
+	index    *match.Index // finds the rules, by their numbers
+	decider  Decider
 }
 
 // New returns what decides by the rules of a set. A nil set is the zero Set, which limits
@@ -104,20 +114,20 @@ func (p *Policies) Update(set *Set) error {
 	defer p.updating.Unlock()
 	next, err := p.open(set)
 	if err == nil {
-		p.state.Store(next)
+		p.current.Store(next)
 	}
 	p.fault(err)
 	return err
 }
 
 // open makes a set ready. p.updating is held.
-func (p *Policies) open(set *Set) (*state, error) {
+func (p *Policies) open(set *Set) (*generation, error) {
 	if err := set.Validate(); err != nil {
 		return nil, err
 	}
-	next := &state{set: set, generation: 1, loadedAt: time.Now()}
-	if last := p.state.Load(); last != nil {
-		next.generation = last.generation + 1
+	next := &generation{set: set, number: 1, loadedAt: time.Now()}
+	if last := p.current.Load(); last != nil {
+		next.number = last.number + 1
 	}
 	rules := set.Complete()
 	budgets := make([]Budget, len(rules))
@@ -130,7 +140,11 @@ func (p *Policies) open(set *Set) (*state, error) {
 			OwnCost: !r.Cost.IsZero(), Shadow: r.Shadow, Tell: p.onDecision != nil,
 		}
 	}
-	next.index = newIndex(next.rules)
+	matches := make([]*match.Rule, len(rules))
+	for i, r := range next.rules {
+		matches[i] = &r.match
+	}
+	next.index = match.New(matches)
 	var err error
 	if next.decider, err = p.engine.Open(budgets); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
@@ -157,8 +171,8 @@ func (p *Policies) Current() *Set {
 	return p.now().set
 }
 
-func (p *Policies) now() *state {
-	s := p.state.Load()
+func (p *Policies) now() *generation {
+	s := p.current.Load()
 	if s == nil {
 		panic("policy: zero Policies; use New")
 	}
@@ -179,7 +193,7 @@ func (p *Policies) Allow(r Request, cost int) bool {
 		return d.Allowed && err == nil
 	}
 	q := p.ask(r, cost)
-	allowed := q.err == nil && (q.decision.Allowed || q.state.decider.Allow(&q.charges, cost))
+	allowed := q.err == nil && (q.decision.Allowed || q.in.decider.Allow(&q.charges, cost))
 	p.free(q)
 	return allowed
 }
@@ -193,7 +207,7 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	if q.answered() {
 		d, err = q.decision, q.err
 	} else {
-		d, err = q.state.decider.Take(ctx, &q.charges, cost)
+		d, err = q.in.decider.Take(ctx, &q.charges, cost)
 	}
 	if p.onDecision != nil {
 		p.onDecision(q.report(d, err))
@@ -212,7 +226,7 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 		p.report(q, q.decision, q.err)
 		return ratelimit.NewReservation(q.decision, nil), q.err
 	}
-	res, err := q.state.decider.Reserve(ctx, &q.charges, cost, maxDelay)
+	res, err := q.in.decider.Reserve(ctx, &q.charges, cost, maxDelay)
 	if res == nil {
 		res = ratelimit.NewReservation(ratelimit.Decision{}, nil)
 	}
@@ -229,126 +243,27 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 		p.report(q, q.decision, q.err)
 		return q.err
 	}
-	err := ratelimit.Wait(ctx, q.state.decider, &q.charges, cost)
+	err := ratelimit.Wait(ctx, q.in.decider, &q.charges, cost)
 	p.report(q, q.waited(err), err)
 	return err
 }
 
-// query is one request and what the rules ask of it.
-type query struct {
-	state   *state
-	request Request
-	cost    int
-	charges Charges
-
-	kill     bool
-	exemptBy *rule              // that exempts the request from all others; nil if none does
-	decision ratelimit.Decision // if no rule is asked
-	err      error
-	memory   scratch
-	spare    []RuleDecision // for reports: what was handed out is never used again
-}
-
-// clear forgets the request.
-func (q *query) clear() {
-	q.charges.clear()
-	q.state, q.request, q.err, q.kill, q.exemptBy = nil, nil, nil, false, nil
-	if q.decision.Allowed {
-		q.decision = ratelimit.Decision{}
-	}
-}
-
-// answered reports whether the query is answered without a rule.
-func (q *query) answered() bool { return q.err != nil || q.decision.Allowed }
-
-// ask finds the rules that apply to a request.
-func (p *Policies) ask(r Request, cost int) *query {
-	q, _ := p.queries.Get().(*query)
-	if q == nil {
-		q = new(query)
-	}
-	q.state, q.request, q.cost = p.now(), r, cost
-	if q.err = check(r, cost); q.err != nil {
-		return q
-	}
-	switch {
-	case q.state.set.KillSwitch:
-		p.killed.Add(1)
-		q.kill = true
-	default:
-		if q.err = q.load(); q.exemptBy != nil {
-			p.exempt.Add(1)
-		}
-	}
-	if q.err == nil && len(q.charges.list) == 0 {
-		q.decision = passed(q.exemptBy)
-	}
-	if p.onDecision != nil {
-		q.charges.expect()
-	}
-	return q
-}
-
-// passed returns the answer to a request that no rule limits, maybe because one exempts it.
-func passed(exemptBy *rule) ratelimit.Decision {
-	d := ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: ratelimit.Unlimited().Capacity()}
-	if exemptBy != nil {
-		d.Limit = exemptBy.limit
-	}
-	return d
-}
-
-// check returns what is wrong with a call, whatever the rules.
-func check(r Request, cost int) error {
-	switch {
-	case r == nil:
-		return errors.New("policy: nil Request")
-	case cost < 0:
-		return fmt.Errorf("policy: %w: %d", ratelimit.ErrNegativeCost, cost)
-	}
-	return nil
-}
-
-// load finds out what each rule that applies asks for.
-func (q *query) load() error {
-	var failed error // of the first rule that cannot decide, unless another exempts the request
-	for _, i := range q.state.index.candidates(q.request, &q.memory) {
-		r := q.state.rules[i]
-		if !r.holds(q.request) {
-			continue
-		}
-		if r.Allow {
-			q.charges.clear()
-			q.exemptBy = r
-			return nil
-		}
-		if failed != nil {
-			continue
-		}
-		ch := q.charges.add(i)
-		applies, err := r.charge(q.request, q.cost, ch)
-		if err != nil && !r.Shadow { // a shadow denies nothing, whatever a request lacks
-			failed = err
-		}
-		if !applies {
-			q.charges.drop()
-		}
-	}
-	if failed != nil {
-		q.charges.clear()
-	}
-	return failed
-}
-
-// free forgets a query, and keeps its memory for the next one.
-func (p *Policies) free(q *query) {
-	q.clear()
-	p.queries.Put(q)
-}
-
-// report tells of a decision, if somebody wants to know.
-func (p *Policies) report(q *query, d ratelimit.Decision, err error) {
-	if p.onDecision != nil {
-		p.onDecision(q.report(d, err))
+// Stats returns how the policies stand.
+func (p *Policies) Stats() Stats {
+	s := p.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return Stats{
+		Version:     s.set.Version,
+		Generation:  s.number,
+		LoadedAt:    s.loadedAt,
+		CheckedAt:   p.checked,
+		Rules:       len(s.set.Rules),
+		Names:       s.names,
+		KillSwitch:  s.set.KillSwitch,
+		Killed:      p.killed.Load(),
+		Exempt:      p.exempt.Load(),
+		LastError:   p.failed,
+		LastErrorAt: p.failedT,
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/keytext"
+	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
 // Request is what rules know of a request: its attributes. Attribute returns the
@@ -54,7 +55,7 @@ func (h *httpRequest) Attribute(name string) (string, bool) {
 	case AttrMethod:
 		return h.r.Method, h.r.Method != ""
 	case AttrHost:
-		return plainHost(h.r.Method, h.r.Host), h.r.Host != ""
+		return match.Host(h.r.Method, h.r.Host), h.r.Host != ""
 	case AttrPath:
 		return h.r.URL.EscapedPath(), true
 	case AttrRoute:

@@ -3,26 +3,27 @@ package policy
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
 // rule is a [Rule] made ready to be asked.
 type rule struct {
 	*Rule
-	limit      ratelimit.Limit // with the rule's name
-	plans      map[string]*ratelimit.Limit
-	overrides  map[string]*ratelimit.Limit // by the joined key
-	patterns   []pattern
-	conditions []condition
+	limit     ratelimit.Limit // with the rule's name
+	plans     map[string]*ratelimit.Limit
+	overrides map[string]*ratelimit.Limit // by the joined key
+	match     match.Rule                  // which requests it is for
 
-	parts    []keyPart
-	only     string // the attribute that is its key, if that is one, and whole
-	charging bool   // it has a cost of its own
-	varies   bool   // some keys have another limit
+	parts   []keyPart
+	only    string // the attribute that is its key, if that is one, and whole
+	ownCost bool   // it has a cost of its own
+	varies  bool   // some keys have another limit
 }
 
 // keyPart is an attribute of a rule's key.
@@ -38,7 +39,7 @@ func newRule(r *Rule) *rule {
 		limit:     r.Limit.Named(r.Name),
 		plans:     make(map[string]*ratelimit.Limit, len(r.Plans)),
 		overrides: make(map[string]*ratelimit.Limit, len(r.Overrides)),
-		charging:  !r.Cost.IsZero(),
+		ownCost:   !r.Cost.IsZero(),
 		varies:    len(r.Plans)+len(r.Overrides) > 0,
 	}
 	if r.Allow {
@@ -59,15 +60,32 @@ func newRule(r *Rule) *rule {
 		named := o.Limit.Named(r.Name)
 		c.overrides[joined(o.Key)] = &named
 	}
+	c.match = matchOf(r)
+	return c
+}
+
+// matchOf returns which requests a rule is for. The rule is valid.
+func matchOf(r *Rule) match.Rule {
+	m := match.Rule{Disabled: r.Disabled}
 	for _, route := range r.Match.Route {
-		p, err := parsePattern(route)
+		p, err := match.ParsePattern(route)
 		if err != nil {
 			panic("policy: a rule that has not been validated: " + err.Error())
 		}
-		c.patterns = append(c.patterns, p)
+		m.Patterns = append(m.Patterns, p)
 	}
-	c.conditions = conditionsOf(r.Match)
-	return c
+	for _, asked := range []struct {
+		kind   match.Kind
+		values map[string]Values
+	}{{match.OneOf, r.Match.Attributes}, {match.NoneOf, r.Match.Not}, {match.BeginsWith, r.Match.Prefix}, {match.EndsWith, r.Match.Suffix}} {
+		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
+			m.Conditions = append(m.Conditions, match.NewCondition(asked.kind, name, asked.values[name]))
+		}
+	}
+	for _, name := range r.Match.Absent {
+		m.Conditions = append(m.Conditions, match.NewCondition(match.Absent, name, nil))
+	}
+	return m
 }
 
 // others returns the limits of plans and overrides, always in the same order.
@@ -81,19 +99,6 @@ func (c *rule) others() (limits []ratelimit.Limit) {
 	return limits
 }
 
-// holds reports whether a request has all attributes that the rule asks for. It is short, so that
-// the compiler spares the call for rules that ask for none.
-func (c *rule) holds(r Request) bool { return len(c.conditions) == 0 || c.hasAll(r) }
-
-func (c *rule) hasAll(r Request) bool {
-	for i := range c.conditions {
-		if !c.conditions[i].holds(r) {
-			return false
-		}
-	}
-	return true
-}
-
 // charge fills in what the rule asks of a request: which key, how much, and under which
 // limit. All other fields of ch must be zero. It reports false if the rule is optional and
 // the request lacks an attribute.
@@ -103,7 +108,7 @@ func (c *rule) charge(r Request, cost int, ch *Charge) (applies bool, err error)
 	} else if len(c.parts) > 0 {
 		ch.Key, err = c.key(r)
 	}
-	if ch.Cost = cost; err == nil && c.charging {
+	if ch.Cost = cost; err == nil && c.ownCost {
 		ch.Cost, err = c.cost(r, cost)
 	}
 	if err != nil {
@@ -205,4 +210,28 @@ func joined(values []string) string {
 		b.WriteString(v)
 	}
 	return b.String()
+}
+
+// cutIP returns an IPv4 address cut to its first bits, as a network. Another address stays as it is.
+func cutIP(v string, bits int) (string, bool) {
+	addr, err := netip.ParseAddr(v)
+	if err != nil {
+		return "", false
+	}
+	if addr = addr.Unmap(); !addr.Is4() {
+		return v, true
+	}
+	network, err := addr.Prefix(bits)
+	return network.String(), err == nil
+}
+
+// ipBits returns the attribute of a part of a key, and to how many bits an IPv4 address is cut: 0 if it is
+// not.
+func ipBits(part string) (attribute string, bits int) {
+	if rest, ok := strings.CutPrefix(part, AttrIP+"/"); ok {
+		if n, err := strconv.Atoi(rest); err == nil && 1 <= n && n <= 32 && rest == strconv.Itoa(n) {
+			return AttrIP, n
+		}
+	}
+	return part, 0
 }

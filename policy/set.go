@@ -157,16 +157,6 @@ type Override struct {
 	Limit ratelimit.Limit `yaml:"limit" json:"limit"`
 }
 
-// Cost is what a rule charges for a request. In a file it is a number, or the name of
-// an attribute.
-type Cost struct {
-	// Number is a fixed cost, if it is above 0.
-	Number int
-	// Attribute names the attribute that holds the cost, a whole number that is not
-	// negative, if it is not empty.
-	Attribute string
-}
-
 // The attributes that [HTTP] knows, and that rules read with a fixed meaning.
 const (
 	AttrMethod = "method"  // the request's method; routes read it

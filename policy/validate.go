@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
 // What a set may hold at most. A file that is larger is a mistake, or an attack on
@@ -38,7 +39,7 @@ func (s *Set) Validate() error {
 	}
 	names := map[string]int{}
 	rules := s.Complete()
-	var tree routes
+	var tree match.Tree
 	for i := range rules {
 		r := &rules[i]
 		if err := r.validate(i, &tree); err != nil {
@@ -50,7 +51,7 @@ func (s *Set) Validate() error {
 		}
 		names[name] = i
 	}
-	if n := tree.worst(); n > maxPlaces {
+	if n := tree.Worst(); n > maxPlaces {
 		return &Error{Field: "rules", Err: fmt.Errorf("the patterns of the routes cross each other: a request may have to be looked up in %d places, want at most %d. "+
 			"Patterns that have wildcards and words in many combinations do that: use fewer wildcards, or several rules' attributes", n, maxPlaces)}
 	}
@@ -68,7 +69,7 @@ func (r *Rule) wrong(i int, field string, err error) error {
 
 func ruleField(i int, field string) string { return "rules[" + strconv.Itoa(i) + "]." + field }
 
-func (r *Rule) validate(i int, tree *routes) error {
+func (r *Rule) validate(i int, tree *match.Tree) error {
 	if r.Allow {
 		if field, err := r.checkAllow(); err != nil {
 			return r.wrong(i, field, err)
@@ -134,7 +135,7 @@ func (r *Rule) checkCost() error {
 }
 
 // checkMatch also enters the patterns into a tree.
-func (r *Rule) checkMatch(tree *routes) (field string, err error) {
+func (r *Rule) checkMatch(tree *match.Tree) (field string, err error) {
 	if r.Match.Route != nil && len(r.Match.Route) == 0 {
 		return "match.route", errors.New("an empty list, which no request matches")
 	}
@@ -146,11 +147,11 @@ func (r *Rule) checkMatch(tree *routes) (field string, err error) {
 		if err := checkText(route); err != nil {
 			return field, err
 		}
-		p, err := parsePattern(route)
+		p, err := match.ParsePattern(route)
 		if err != nil {
 			return field, err
 		}
-		tree.place(p)
+		tree.Add(p)
 	}
 	for _, asked := range []struct {
 		field    string

@@ -1,4 +1,4 @@
-package policy
+package match
 
 import (
 	"fmt"
@@ -12,28 +12,43 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/weir-go/ratelimit"
 )
 
-// rulesFor returns ready rules, one for each match.
-func rulesFor(t testing.TB, matches ...Match) []*rule {
+// Attributes is a Request as a map.
+type Attributes map[string]string
+
+func (a Attributes) Attribute(name string) (string, bool) {
+	v, ok := a[name]
+	return v, ok
+}
+
+// Match is what a rule asks for: routes, and values of attributes.
+type Match struct {
+	Route      []string
+	Attributes map[string][]string
+}
+
+// rulesFor returns rules, one for each match.
+func rulesFor(t testing.TB, matches ...Match) (rules []*Rule) {
 	t.Helper()
-	set := &Set{}
-	for i, m := range matches {
-		set.Rules = append(set.Rules, Rule{Name: fmt.Sprintf("r%d", i), Match: m, Limit: ratelimit.Unlimited()})
-	}
-	require.NoError(t, set.Validate())
-	var rules []*rule
-	for i := range set.Rules {
-		rules = append(rules, newRule(&set.Rules[i]))
+	for _, m := range matches {
+		r := new(Rule)
+		for _, route := range m.Route {
+			p, err := ParsePattern(route)
+			require.NoError(t, err)
+			r.Patterns = append(r.Patterns, p)
+		}
+		for name, values := range m.Attributes {
+			r.Conditions = append(r.Conditions, NewCondition(OneOf, name, values))
+		}
+		rules = append(rules, r)
 	}
 	return rules
 }
 
 func TestWhichRulesMatch(t *testing.T) {
 	routes := func(patterns ...string) Match { return Match{Route: patterns} }
-	with := func(m Match, attributes map[string]Values) Match {
+	with := func(m Match, attributes map[string][]string) Match {
 		m.Attributes = attributes
 		return m
 	}
@@ -41,17 +56,17 @@ func TestWhichRulesMatch(t *testing.T) {
 		Match{},               // 0
 		routes("/"),           // 1
 		routes("/v1/search/"), // 2
-		routes("POST /v1/charges", "POST /v1/charges/{id}"),                  // 3
-		routes("GET /v1/{x}"),                                                // 4
-		routes("api.example.com/"),                                           // 5
-		routes("/v1/{$}"),                                                    // 6
-		with(routes("/v1/"), map[string]Values{"region": {"eu", "us"}}),      // 7
-		with(Match{}, map[string]Values{"plan": {"free"}}),                   // 8
-		with(Match{}, map[string]Values{"plan": {"free"}, "region": {"eu"}}), // 9
-		routes("/files/{name...}"),                                           // 10
-		routes("/v1/search/", "/v1/{rest...}"),                               // 11
+		routes("POST /v1/charges", "POST /v1/charges/{id}"),                    // 3
+		routes("GET /v1/{x}"),                                                  // 4
+		routes("api.example.com/"),                                             // 5
+		routes("/v1/{$}"),                                                      // 6
+		with(routes("/v1/"), map[string][]string{"region": {"eu", "us"}}),      // 7
+		with(Match{}, map[string][]string{"plan": {"free"}}),                   // 8
+		with(Match{}, map[string][]string{"plan": {"free"}, "region": {"eu"}}), // 9
+		routes("/files/{name...}"),                                             // 10
+		routes("/v1/search/", "/v1/{rest...}"),                                 // 11
 	)
-	x := newIndex(rules)
+	x := New(rules)
 	for _, test := range []struct {
 		request Attributes
 		want    []int
@@ -85,14 +100,14 @@ func TestWhichRulesMatch(t *testing.T) {
 		{Attributes{"path": "/files/a/b/"}, []int{0, 1, 10}},
 		{Attributes{"path": "/files"}, []int{0, 1}},
 	} {
-		assert.Equal(t, test.want, x.match(test.request), "%v", test.request)
+		assert.Equal(t, test.want, x.Match(test.request), "%v", test.request)
 	}
 }
 
 func TestADisabledRuleDoesNotMatch(t *testing.T) {
 	rules := rulesFor(t, Match{}, Match{}, Match{Route: []string{"/"}})
 	rules[0].Disabled, rules[2].Disabled = true, true
-	assert.Equal(t, []int{1}, newIndex(rules).match(Attributes{"path": "/"}))
+	assert.Equal(t, []int{1}, New(rules).Match(Attributes{"path": "/"}))
 }
 
 // TestRoutesMatchAsTheMuxDoes compares random patterns with net/http on random requests, however they are
@@ -115,11 +130,11 @@ func TestRoutesMatchAsTheMuxDoes(t *testing.T) {
 	for range patterns {
 		route := pick("", "", "", "GET ", "POST ", "CONNECT ") + pick("", "", "", "h.example", "h.example:80", "[::1]") +
 			path("a", "b", "a%20b", "é", "%2F", "%2f", "%2E%2e", "%61", "a%2Fb", "", ".", "..", "{x#}", "{x#}") + pick("/a", "/", "/{$}", "/{y...}", "/%2F", "/{z}")
-		p, err := parsePattern(route)
+		p, err := ParsePattern(route)
 		if err != nil {
 			continue // net/http refuses it, or it can never match
 		}
-		x := newIndex(rulesFor(t, Match{Route: []string{route}}))
+		x := New(rulesFor(t, Match{Route: []string{route}}))
 		mux := http.NewServeMux()
 		mux.Handle(route, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
 		for range 30 {
@@ -138,7 +153,7 @@ func TestRoutesMatchAsTheMuxDoes(t *testing.T) {
 			if want {
 				served++
 			}
-			got := len(x.match(HTTP(req, nil))) == 1
+			got := len(x.Match(Attributes{"method": req.Method, "host": req.Host, "path": req.URL.EscapedPath()})) == 1
 			require.Equal(t, want, got, "%q (%+v) on %s %s %s", route, p, req.Method, req.Host, target)
 			matches++
 		}
@@ -170,9 +185,9 @@ func muxServes(t *testing.T, mux *http.ServeMux, req *http.Request) bool {
 	return false
 }
 
-// TestWhatIsPreparedMatchesAsTheTreeDoes compares requests for which something is prepared with
-// the same requests to an index that has prepared nothing.
-func TestWhatIsPreparedMatchesAsTheTreeDoes(t *testing.T) {
+// TestWhatIsMergedMatchesAsTheTreeDoes compares requests for which something is merged with
+// the same requests to an index that has merged nothing.
+func TestWhatIsMergedMatchesAsTheTreeDoes(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	pick := func(words ...string) string { return words[r.IntN(len(words))] }
 	path := func(words ...string) (p string) {
@@ -181,13 +196,13 @@ func TestWhatIsPreparedMatchesAsTheTreeDoes(t *testing.T) {
 		}
 		return p
 	}
-	prepared, alone := 0, 0
+	merged, alone := 0, 0
 	for range 300 {
 		var matches []Match
 		for range r.IntN(40) {
 			m := Match{Route: []string{pick("", "", "GET ", "HEAD ", "POST ") + pick("", "", "", "h") + path("a", "b", "a%20b", "%2F", "{x#}") + pick("/a", "/", "/{$}", "/{y...}")}}
 			if r.IntN(3) == 0 {
-				m.Attributes = map[string]Values{pick("tenant", "plan"): {pick("1", "2"), "3"}}
+				m.Attributes = map[string][]string{pick("tenant", "plan"): {pick("1", "2"), "3"}}
 			}
 			if r.IntN(5) == 0 {
 				m.Route = nil
@@ -195,7 +210,7 @@ func TestWhatIsPreparedMatchesAsTheTreeDoes(t *testing.T) {
 			matches = append(matches, m)
 		}
 		rules := rulesFor(t, matches...)
-		x, tree := newIndex(rules), newIndex(rules)
+		x, tree := New(rules), New(rules)
 		tree.forget()
 		for range 100 {
 			request := Attributes{"path": path("a", "b", "a%20b", "a%2", "%2F", "", "..") + pick("/a", "/", "", "/%61"), "method": pick("GET", "HEAD", "POST", "PUT", "CONNECT", ""), "host": pick("h", "h:80", "other")}
@@ -203,22 +218,22 @@ func TestWhatIsPreparedMatchesAsTheTreeDoes(t *testing.T) {
 				request["tenant"], request["plan"] = pick("1", "2", "4"), pick("1", "3", "4")
 			}
 			if x.paths[request["path"]] != nil {
-				prepared++
-			} else if found := x.routes.find(x.routes.ofHost(request), request["method"], request["path"], nil); len(found) == 1 {
+				merged++
+			} else if found := x.tree.find(x.tree.ofHost(request), request["method"], request["path"], nil); len(found) == 1 {
 				alone++
 			}
-			require.Equal(t, tree.match(request), x.match(request), "%v of %v", request, matches)
+			require.Equal(t, tree.Match(request), x.Match(request), "%v of %v", request, matches)
 		}
 	}
-	assert.Greater(t, prepared, 1000, "requests of which the path was prepared")
+	assert.Greater(t, merged, 1000, "requests of which the path was known")
 	assert.Greater(t, alone, 1000, "requests that met one place")
 }
 
-// forget makes an index forget what it has prepared.
-func (x *index) forget() {
+// forget makes an index forget what it has merged.
+func (x *Index) forget() {
 	x.paths = nil
-	x.routes.allHosts.forget()
-	for _, n := range x.routes.hosts {
+	x.tree.allHosts.forget()
+	for _, n := range x.tree.hosts {
 		n.forget()
 	}
 }
@@ -227,7 +242,7 @@ func (n *node) forget() {
 	if n == nil {
 		return
 	}
-	for _, m := range []*methods{n.end, n.rest} {
+	for _, m := range []*place{n.end, n.rest} {
 		if m != nil {
 			m.alone = nil
 		}
@@ -241,15 +256,15 @@ func (n *node) forget() {
 	}
 }
 
-func TestWhatIsPreparedIsBounded(t *testing.T) {
+func TestWhatIsMergedIsBounded(t *testing.T) {
 	matches := []Match{{Route: []string{"/a"}}}
 	for range mostForOne {
 		matches = append(matches, Match{})
 	}
-	x := newIndex(rulesFor(t, matches...))
+	x := New(rulesFor(t, matches...))
 	assert.Nil(t, x.paths["/a"], "too many rules on one path")
-	assert.Nil(t, x.routes.find(nil, "", "/a", nil)[0].alone)
-	assert.Len(t, x.match(Attributes{"path": "/a"}), len(matches))
+	assert.Nil(t, x.tree.find(nil, "", "/a", nil)[0].alone)
+	assert.Len(t, x.Match(Attributes{"path": "/a"}), len(matches))
 
 	matches = nil
 	for i := range 50 {
@@ -262,18 +277,18 @@ func TestWhatIsPreparedIsBounded(t *testing.T) {
 		}
 		matches = append(matches, Match{Route: routes})
 	}
-	x = newIndex(rulesFor(t, matches...))
-	prepared, groups := 0, 0
+	x = New(rulesFor(t, matches...))
+	merged, groups := 0, 0
 	for _, m := range x.paths {
 		if m != nil {
-			prepared, groups = prepared+1, groups+1+len(m.by)
+			merged, groups = merged+1, groups+1+len(m.by)
 		}
 	}
-	assert.Greater(t, prepared, 1000)
-	assert.Less(t, prepared, 10_000, "not all")
+	assert.Greater(t, merged, 1000)
+	assert.Less(t, merged, 10_000, "not all")
 	assert.Less(t, groups*groupWords, mostForAll)
 	for _, i := range []int{0, 99} {
-		assert.Equal(t, []int{7, 50 + i}, x.match(Attributes{"path": fmt.Sprintf("/%d/%d", i, i), "method": "M7"}))
+		assert.Equal(t, []int{7, 50 + i}, x.Match(Attributes{"path": fmt.Sprintf("/%d/%d", i, i), "method": "M7"}))
 	}
 }
 
@@ -284,9 +299,9 @@ func TestAPathThroughManyPlacesAllocatesNothing(t *testing.T) {
 		matches = append(matches, Match{Route: []string{path}})
 		path += "a/"
 	}
-	x, memory, request := newIndex(rulesFor(t, matches...)), new(scratch), Request(Attributes{"path": path})
-	assert.Len(t, x.candidates(request, memory), len(matches))
-	assert.Zero(t, testing.AllocsPerRun(100, func() { x.candidates(request, memory) }))
+	x, memory, request := New(rulesFor(t, matches...)), new(Memory), Request(Attributes{"path": path})
+	assert.Len(t, x.Candidates(request, memory), len(matches))
+	assert.Zero(t, testing.AllocsPerRun(100, func() { x.Candidates(request, memory) }))
 }
 
 func TestManySegmentsBesideEachOther(t *testing.T) {
@@ -294,27 +309,27 @@ func TestManySegmentsBesideEachOther(t *testing.T) {
 	for i := range 3 * fewChildren {
 		matches = append(matches, Match{Route: []string{fmt.Sprintf("/a/%d/", i)}})
 	}
-	x := newIndex(rulesFor(t, matches...))
+	x := New(rulesFor(t, matches...))
 	for i := range matches {
-		assert.Equal(t, []int{i}, x.match(Attributes{"path": fmt.Sprintf("/a/%d/b", i)}))
+		assert.Equal(t, []int{i}, x.Match(Attributes{"path": fmt.Sprintf("/a/%d/b", i)}))
 	}
-	assert.Empty(t, x.match(Attributes{"path": "/a/x/b"}))
+	assert.Empty(t, x.Match(Attributes{"path": "/a/x/b"}))
 }
 
 func TestMatchingCostsNoMoreThanWhatMatches(t *testing.T) {
 	var matches []Match
 	for i := range 1000 {
-		matches = append(matches, Match{Route: []string{fmt.Sprintf("/r%d/", i)}}, Match{Attributes: map[string]Values{"tenant": {fmt.Sprint(i)}}})
+		matches = append(matches, Match{Route: []string{fmt.Sprintf("/r%d/", i)}}, Match{Attributes: map[string][]string{"tenant": {fmt.Sprint(i)}}})
 	}
-	x := newIndex(rulesFor(t, matches...))
+	x := New(rulesFor(t, matches...))
 	looked := 0
 	request := counting{Attributes{"path": "/r7/x", "tenant": "9"}, &looked}
-	found := x.match(request)
+	found := x.Match(request)
 	assert.Equal(t, []int{14, 19}, found)
 	assert.LessOrEqual(t, looked, 6, "attributes read")
-	memory := new(scratch)
+	memory := new(Memory)
 	boxed := Request(Attributes{"path": "/r7/x", "tenant": "9"})
-	assert.Zero(t, testing.AllocsPerRun(100, func() { found = x.candidates(boxed, memory) }))
+	assert.Zero(t, testing.AllocsPerRun(100, func() { found = x.Candidates(boxed, memory) }))
 	assert.True(t, slices.Equal(found, []int{14, 19}))
 }
 

@@ -1,4 +1,4 @@
-package policy
+package match
 
 // A request mostly meets the rules without a route and those of one place, or it has the path
 // of a pattern without wildcards. For these, what there is to find is merged into one group
@@ -37,7 +37,7 @@ type merger struct {
 }
 
 // merge returns what is found at places, nil if that is too much.
-func (g *merger) merge(places []*methods) *merged {
+func (g *merger) merge(places []*place) *merged {
 	if len(places) > mostPlaces {
 		g.room -= len(places)
 		return nil
@@ -57,7 +57,7 @@ func (g *merger) merge(places []*methods) *merged {
 }
 
 // methodsOf returns the methods of requests that find at places what others do not.
-func methodsOf(places []*methods) (names []string) {
+func methodsOf(places []*place) (names []string) {
 	seen := map[string]bool{}
 	add := func(name string) {
 		if !seen[name] {
@@ -76,7 +76,7 @@ func methodsOf(places []*methods) (names []string) {
 }
 
 // group returns what a request with that method finds at places, as far as there is room.
-func (g *merger) group(method string, places []*methods) *group {
+func (g *merger) group(method string, places []*place) *group {
 	sum := new(group)
 	g.room -= groupWords
 	g.add(sum, g.anywhere)
@@ -100,10 +100,10 @@ func (g *merger) add(sum, part *group) {
 
 // paths returns what is found on each path that a pattern without wildcards names, by
 // requests to a host that no pattern names.
-func (g *merger) paths(rules []*rule, x *routes) map[string]*merged {
+func (g *merger) paths(rules []*Rule, x *Tree) map[string]*merged {
 	ready := map[string]*merged{} // nil where it is too much
 	for _, r := range rules {
-		for _, p := range r.patterns {
+		for _, p := range r.Patterns {
 			if p.path == "" || p.host != "" || r.Disabled {
 				continue
 			}

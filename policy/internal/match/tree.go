@@ -1,21 +1,22 @@
-package policy
+package match
 
-// routes finds the places of the patterns that match a request, in a tree of path segments.
-type routes struct {
+// Tree finds the places of the patterns that match a request, in a tree of path segments. Its zero value is
+// empty.
+type Tree struct {
 	allHosts *node            // of patterns without a host
 	hosts    map[string]*node // of others, by the host
 }
 
-// node is a place in the tree of path segments.
+// node is what follows after some segments.
 type node struct {
 	next children // after a literal segment
 	wild *node    // after a wildcard
-	end  *methods // of patterns that end here
-	rest *methods // of patterns that take all that follows
+	end  *place   // of patterns that end here
+	rest *place   // of patterns that take all that follows
 }
 
-// methods holds the rules of one place by the method of their patterns.
-type methods struct {
+// place is where the patterns of one path end. It holds their rules by method.
+type place struct {
 	all *group // of patterns without a method
 	by  byMethod
 
@@ -44,18 +45,21 @@ func (x byMethod) of(method string) *group {
 	return nil
 }
 
-// place returns the place of a pattern, and whether it is new.
-func (x *routes) place(p pattern) (m *methods, isNew bool) {
+// Add adds a pattern.
+func (x *Tree) Add(p Pattern) { x.enter(p) }
+
+// enter returns the place of a pattern, and whether it is new.
+func (x *Tree) enter(p Pattern) (found *place, isNew bool) {
 	at := x.root(p.host).leaf(p.segments)
 	if *at == nil {
-		*at = &methods{}
+		*at = &place{}
 		isNew = true
 	}
 	return *at, isNew
 }
 
 // leaf returns where the place of patterns with the segments is kept.
-func (n *node) leaf(segments []segment) **methods {
+func (n *node) leaf(segments []segment) **place {
 	for _, s := range segments {
 		if s.kind == rest {
 			return &n.rest
@@ -66,7 +70,7 @@ func (n *node) leaf(segments []segment) **methods {
 }
 
 // root returns where the paths of a host begin.
-func (x *routes) root(host string) *node {
+func (x *Tree) root(host string) *node {
 	if host == "" {
 		if x.allHosts == nil {
 			x.allHosts = new(node)
@@ -136,8 +140,8 @@ func (c *children) get(text string) *node {
 	return c.many[text]
 }
 
-// add returns the group of a method, a new one if it is the first.
-func (m *methods) add(method string) *group {
+// groupOf returns the group of a method, a new one if it is the first.
+func (m *place) groupOf(method string) *group {
 	if method == "" {
 		if m.all == nil {
 			m.all = new(group)
@@ -153,7 +157,7 @@ func (m *methods) add(method string) *group {
 }
 
 // collect appends the rules of the groups for a request's method.
-func (m *methods) collect(r Request, method string, found []int) []int {
+func (m *place) collect(r Request, method string, found []int) []int {
 	if m.all != nil {
 		found = m.all.collect(r, found)
 	}
@@ -166,7 +170,7 @@ func (m *methods) collect(r Request, method string, found []int) []int {
 }
 
 // groups returns the groups for a request's method.
-func (m *methods) groups(method string) (groups []*group) {
+func (m *place) groups(method string) (groups []*group) {
 	if m.all != nil {
 		groups = append(groups, m.all)
 	}
@@ -179,24 +183,24 @@ func (m *methods) groups(method string) (groups []*group) {
 }
 
 // empty reports whether there are no patterns.
-func (x *routes) empty() bool { return x.allHosts == nil && len(x.hosts) == 0 }
+func (x *Tree) empty() bool { return x.allHosts == nil && len(x.hosts) == 0 }
 
 // ofHost returns where the paths of the request's host begin, nil if no pattern names it.
-func (x *routes) ofHost(r Request) *node {
+func (x *Tree) ofHost(r Request) *node {
 	if len(x.hosts) == 0 {
 		return nil
 	}
-	host, ok := r.Attribute(AttrHost)
+	host, ok := r.Attribute(attrHost)
 	if !ok {
 		return nil
 	}
-	method, _ := r.Attribute(AttrMethod)
-	return x.hosts[plainHost(method, host)]
+	method, _ := r.Attribute(attrMethod)
+	return x.hosts[Host(method, host)]
 }
 
 // find appends the places of the patterns that match a request: those for all hosts and those
 // for its own. Which of the methods match is not looked at.
-func (x *routes) find(host *node, method, p string, places []*methods) []*methods {
+func (x *Tree) find(host *node, method, p string, places []*place) []*place {
 	if method != "CONNECT" {
 		p = cleanPath(p)
 	}
@@ -211,7 +215,7 @@ func (x *routes) find(host *node, method, p string, places []*methods) []*method
 }
 
 // walk appends what there is on the rest of a path, which is empty or begins with a slash.
-func (n *node) walk(p string, places []*methods) []*methods {
+func (n *node) walk(p string, places []*place) []*place {
 	for n != nil && p != "" {
 		if n.rest != nil {
 			places = append(places, n.rest)
@@ -228,26 +232,26 @@ func (n *node) walk(p string, places []*methods) []*methods {
 	return places
 }
 
-// worst returns in how many places of the tree a request is looked up at most. No path may reach that: it is
+// Worst returns in how many places of the tree a request is looked up at most. No path may reach that: it is
 // counted as if each wildcard's branch met the same words as the words' own.
-func (x *routes) worst() int {
+func (x *Tree) Worst() int {
 	most := 0
 	for _, n := range x.hosts {
-		most = max(most, n.worst())
+		most = max(most, n.Worst())
 	}
-	return most + x.allHosts.worst()
+	return most + x.allHosts.Worst()
 }
 
-func (n *node) worst() int {
+func (n *node) Worst() int {
 	if n == nil {
 		return 0
 	}
 	most := 0
 	for _, c := range n.next.list {
-		most = max(most, c.node.worst())
+		most = max(most, c.node.Worst())
 	}
 	for _, c := range n.next.many {
-		most = max(most, c.worst())
+		most = max(most, c.Worst())
 	}
-	return 1 + n.wild.worst() + most
+	return 1 + n.wild.Worst() + most
 }

@@ -1,4 +1,4 @@
-package policy
+package match
 
 import (
 	"errors"
@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
-// pattern is a pattern of [http.ServeMux], taken apart.
-type pattern struct {
+// Pattern is a pattern of [http.ServeMux], taken apart.
+type Pattern struct {
 	method   string // "" for all
 	host     string // "" for all, else in lower case
 	path     string // as it is written, "" if it has wildcards other than {$}
@@ -34,21 +34,21 @@ const (
 	rest                 // {name...}, or a slash at the end: all that follows
 )
 
-// parsePattern takes a pattern apart. What a valid pattern is, net/http decides: the
+// ParsePattern takes a pattern apart. What a valid pattern is, net/http decides: the
 // pattern is registered with a mux of its own.
-func parsePattern(s string) (pattern, error) {
+func ParsePattern(s string) (Pattern, error) {
 	if err := register(s); err != nil {
-		return pattern{}, err
+		return Pattern{}, err
 	}
-	var p pattern
+	var p Pattern
 	if i := strings.IndexAny(s, " \t"); i >= 0 {
 		p.method, s = s[:i], strings.TrimLeft(s[i+1:], " \t")
 	}
 	i := strings.IndexByte(s, '/')
-	p.host = plainHost("CONNECT", s[:i]) // with its port: then it is a pattern for CONNECT
+	p.host = Host("CONNECT", s[:i]) // with its port: then it is a pattern for CONNECT
 	clean := s[i:] == cleanPath(s[i:])
 	if !clean && p.method != "CONNECT" {
-		return pattern{}, fmt.Errorf("the path %q can never match: paths are cleaned first, to %q", s[i:], cleanPath(s[i:]))
+		return Pattern{}, fmt.Errorf("the path %q can never match: paths are cleaned first, to %q", s[i:], cleanPath(s[i:]))
 	}
 	texts := strings.Split(s[i+1:], "/")
 	for j, text := range texts {
@@ -110,9 +110,9 @@ func unescape(s string) string {
 	return s
 }
 
-// plainHost returns a host as routes compare it: in lower case, without a dot at its end, and without a
+// Host returns a host as routes compare it: in lower case, without a dot at its end, and without a
 // port. A mux takes the host of a CONNECT request as it is, with its port.
-func plainHost(method, host string) string {
+func Host(method, host string) string {
 	if method == "CONNECT" {
 		return strings.ToLower(strings.TrimSuffix(host, "."))
 	}

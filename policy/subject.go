@@ -28,27 +28,17 @@ func (s Subject) Attribute(name string) (string, bool) {
 	return s.Plan, name == AttrPlan && s.Plan != ""
 }
 
-// Keeper is what a [Decider] may have besides: it changes what has been spent, whatever the limits
-// allow.
-type Keeper interface {
-	// Adjust charges delta to the budgets of some charges, or forgives it if it is negative:
-	// see [ratelimit.Layered.Adjust]. If the charges are bare, no rule is left out.
-	Adjust(ctx context.Context, c *Charges, delta int) error
-	// Reset forgets what the budgets of some charges have spent: see [ratelimit.Keyed.Reset].
-	Reset(ctx context.Context, c *Charges) error
-}
-
 // Peek says what Take would answer, and charges nothing; of a [Subject], what its rule by itself would
 // answer to a cost, whatever the rule charges and whether it is a shadow. The errors are those of Take,
 // [errors.ErrUnsupported] if the engine cannot look, and that a subject's rule is not in force or its key
 // is wrong.
 func (p *Policies) Peek(_ context.Context, r Request, cost int) (ratelimit.Decision, error) {
-	q, err := p.about(r, cost)
+	q := p.about(r, cost)
 	defer p.free(q)
-	if err != nil || q.decision.Allowed {
-		return q.decision, err
+	if q.answered() {
+		return q.decision, q.err
 	}
-	if e, ok := q.state.decider.(Peeker); ok {
+	if e, ok := q.in.decider.(Peeker); ok {
 		return e.Peek(&q.charges, cost)
 	}
 	return ratelimit.Decision{}, fmt.Errorf("policy: the engine cannot look: %w", errors.ErrUnsupported)
@@ -70,70 +60,69 @@ func (p *Policies) Reset(ctx context.Context, r Request) error {
 
 // ReplacesCost reports whether a rule in force has a cost of its own: see [ratelimit.CostReplacer].
 func (p *Policies) ReplacesCost() bool {
-	return slices.ContainsFunc(p.now().rules, func(r *rule) bool { return r.charging && !r.Disabled })
+	return slices.ContainsFunc(p.now().rules, func(r *rule) bool { return r.ownCost && !r.Disabled })
 }
 
+// keep does what a [Keeper] does to the budgets that r names.
 func (p *Policies) keep(r Request, do func(Keeper, *Charges) error) error {
-	q, err := p.about(r, 1)
+	q := p.about(r, 1)
 	defer p.free(q)
-	if err != nil || q.decision.Allowed {
-		return err
+	if q.answered() {
+		return q.err
 	}
-	if k, ok := q.state.decider.(Keeper); ok {
+	if k, ok := q.in.decider.(Keeper); ok {
 		return do(k, &q.charges)
 	}
 	return fmt.Errorf("policy: the engine cannot change what was spent: %w", errors.ErrUnsupported)
 }
 
-// about returns the query of a question that is no decision: it is not counted as one. The kill switch plays
+// about returns the query of a question that is no decision: it is not counted as one, and the kill switch plays
 // no part.
-func (p *Policies) about(r Request, cost int) (*query, error) {
-	q, _ := p.queries.Get().(*query)
-	if q == nil {
-		q = new(query)
+func (p *Policies) about(r Request, cost int) *query {
+	q := p.query(r, cost)
+	if q.err != nil {
+		return q
 	}
-	q.state, q.request, q.cost = p.now(), r, cost
-	err := check(r, cost)
-	if s, ok := r.(Subject); ok && err == nil {
+	if s, ok := r.(Subject); ok {
 		q.charges.bare = true
-		return q, q.state.budget(s, &q.charges)
+		q.err = q.in.charge(s, &q.charges)
+	} else {
+		q.load()
 	}
-	if err == nil {
-		err = q.load()
-	}
-	if err == nil && len(q.charges.list) == 0 {
-		q.decision = passed(q.exemptBy)
-	}
-	return q, err
+	return q
 }
 
-// budget adds the charge of a subject.
-func (st *state) budget(s Subject, c *Charges) error {
-	i := slices.IndexFunc(st.rules, func(r *rule) bool { return strings.EqualFold(r.Name, s.Rule) })
-	if i < 0 || st.rules[i].Allow {
+// charge adds the charge of a subject to c.
+func (g *generation) charge(s Subject, c *Charges) error {
+	i := slices.IndexFunc(g.rules, func(r *rule) bool { return strings.EqualFold(r.Name, s.Rule) })
+	if i < 0 || g.rules[i].Allow {
 		return fmt.Errorf("policy: no rule %q with a limit is in force", s.Rule)
 	}
-	r := st.rules[i]
-	if len(s.Key) != len(r.parts) {
-		return fmt.Errorf("policy: rule %q: a key of %d values, want %d: %s", r.Name, len(s.Key), len(r.parts), strings.Join(r.Key, ", "))
+	key, err := g.rules[i].keyOf(s.Key)
+	if err != nil {
+		return err
 	}
-	values := slices.Clone(s.Key)
-	for j, part := range r.parts {
-		if values[j] == "" || len(values[j]) > maxText {
-			return fmt.Errorf("policy: rule %q: %q has %d bytes, want 1 to %d", r.Name, part.attribute, len(values[j]), maxText)
+	ch := c.add(i)
+	ch.Key = key
+	ch.Limit, ch.Plan = g.rules[i].limitOf(s, key)
+	return nil
+}
+
+// keyOf returns the key for some values, one for each attribute.
+func (c *rule) keyOf(values []string) (string, error) {
+	if len(values) != len(c.parts) {
+		return "", fmt.Errorf("policy: rule %q: a key of %d values, want %d: %s", c.Name, len(values), len(c.parts), strings.Join(c.Key, ", "))
+	}
+	values = slices.Clone(values)
+	for i, part := range c.parts {
+		if values[i] == "" || len(values[i]) > maxText {
+			return "", fmt.Errorf("policy: rule %q: %q has %d bytes, want 1 to %d", c.Name, part.attribute, len(values[i]), maxText)
 		}
 		if part.bits > 0 {
-			if network, ok := cutIP(values[j], part.bits); ok {
-				values[j] = network
+			if network, ok := cutIP(values[i], part.bits); ok {
+				values[i] = network
 			}
 		}
 	}
-	ch := c.add(i)
-	ch.Key, ch.Limit = joined(values), &r.limit
-	if o, ok := r.overrides[ch.Key]; ok {
-		ch.Limit = o
-	} else if l, ok := r.plans[s.Plan]; ok {
-		ch.Limit, ch.Plan = l, s.Plan
-	}
-	return nil
+	return joined(values), nil
 }

@@ -1,4 +1,4 @@
-package policy
+package match
 
 import "slices"
 
@@ -18,10 +18,10 @@ type attributeIndex struct {
 }
 
 // build sorts the group's members by the attributes that they ask for.
-func (g *group) build(rules []*rule) {
+func (g *group) build(rules []*Rule) {
 	sizes := map[[2]string]int{}
 	for _, i := range g.members {
-		for _, c := range rules[i].conditions {
+		for _, c := range rules[i].Conditions {
 			for _, v := range c.values {
 				if c.exact() {
 					sizes[[2]string{c.name, v}]++
@@ -30,7 +30,7 @@ func (g *group) build(rules []*rule) {
 		}
 	}
 	for _, i := range g.members {
-		c, ok := rarest(rules[i].conditions, sizes)
+		c, ok := rarest(rules[i].Conditions, sizes)
 		if !ok {
 			g.always = append(g.always, i)
 			continue
@@ -45,7 +45,7 @@ func (g *group) build(rules []*rule) {
 
 // rarest returns the condition whose most common value is asked for by the fewest rules, if there is one
 // that asks for values.
-func rarest(conditions []condition, sizes map[[2]string]int) (best condition, ok bool) {
+func rarest(conditions []Condition, sizes map[[2]string]int) (best Condition, ok bool) {
 	fewest := 0
 	for _, c := range conditions {
 		if !c.exact() {
@@ -88,8 +88,8 @@ func (g *group) find(r Request, found []int) []int {
 	return found
 }
 
-// candidates is [index.candidates] for a request that meets no other group.
-func (g *group) candidates(r Request, memory *scratch) []int {
+// candidates is [Index.Candidates] for a request that meets no other group.
+func (g *group) Candidates(r Request, memory *Memory) []int {
 	found := g.find(r, memory.rules[:0])
 	if len(found) == 0 {
 		return g.always

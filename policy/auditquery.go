@@ -30,7 +30,7 @@ func (a *AuditLog) Sweep(ctx context.Context) error {
 func (a *AuditLog) sweep(ctx context.Context, before time.Time) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.opts.Timeout)
 	defer cancel()
-	where := fmt.Sprintf(` WHERE last_at < %s LIMIT %d`, a.opts.Dialect.placeholders(1), sweepBatch)
+	where := fmt.Sprintf(` WHERE last_at < %s LIMIT %d`, a.opts.Dialect.place(1), sweepBatch)
 	statement := `DELETE FROM rate_limit_violation`
 	switch a.opts.Dialect {
 	case MySQL:
@@ -67,13 +67,13 @@ type Violation struct {
 // Limited returns who has been denied since a time, most denials first, n at most.
 func (a *AuditLog) Limited(ctx context.Context, since time.Time, n int) ([]Denials, error) {
 	key := a.opts.Dialect.quote("key")
-	return a.denials(ctx, `SELECT rule, `+key+`, SUM(count) FROM rate_limit_violation WHERE last_at >= `+a.place(1)+
-		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, rule, `+key+` LIMIT `+a.place(2), since.UTC(), n)
+	return a.denials(ctx, `SELECT rule, `+key+`, SUM(count) FROM rate_limit_violation WHERE last_at >= `+a.opts.Dialect.place(1)+
+		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, rule, `+key+` LIMIT `+a.opts.Dialect.place(2), since.UTC(), n)
 }
 
 // ByRule returns how often each rule has denied from one time to another, most denials first.
 func (a *AuditLog) ByRule(ctx context.Context, from, to time.Time) ([]Denials, error) {
-	return a.denials(ctx, `SELECT rule, '', SUM(count) FROM rate_limit_violation WHERE last_at >= `+a.place(1)+` AND last_at < `+a.place(2)+
+	return a.denials(ctx, `SELECT rule, '', SUM(count) FROM rate_limit_violation WHERE last_at >= `+a.opts.Dialect.place(1)+` AND last_at < `+a.opts.Dialect.place(2)+
 		` GROUP BY rule ORDER BY SUM(count) DESC, rule`, from.UTC(), to.UTC())
 }
 
@@ -89,7 +89,7 @@ func (a *AuditLog) OfKey(ctx context.Context, key string, since time.Time, n int
 		all = append(all, v)
 		return err
 	}, `SELECT rule, `+q("key")+`, count, `+q("user")+`, route, ip, cost, remaining, retry_after, degraded, first_at, last_at
-		FROM rate_limit_violation WHERE `+q("key")+` = `+a.place(1)+` AND last_at >= `+a.place(2)+` ORDER BY last_at DESC LIMIT `+a.place(3),
+		FROM rate_limit_violation WHERE `+q("key")+` = `+a.opts.Dialect.place(1)+` AND last_at >= `+a.opts.Dialect.place(2)+` ORDER BY last_at DESC LIMIT `+a.opts.Dialect.place(3),
 		a.private(key), since.UTC(), n)
 	return all, err
 }
@@ -121,12 +121,4 @@ func (a *AuditLog) query(ctx context.Context, scan func(*sql.Rows) error, query 
 		return fmt.Errorf("policy: audit: %w", err)
 	}
 	return nil
-}
-
-// place returns the i-th place for an argument, from 1.
-func (a *AuditLog) place(i int) string {
-	if a.opts.Dialect == PostgreSQL {
-		return fmt.Sprintf("$%d", i)
-	}
-	return "?"
 }

@@ -1,0 +1,107 @@
+package match
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Condition is what a rule asks of one attribute. Make one with [NewCondition].
+type Condition struct {
+	name     string
+	kind     Kind
+	values   []string // without networks
+	set      map[string]bool
+	networks []netip.Prefix // of "ip"
+}
+
+// Kind says how a value is compared.
+type Kind uint8
+
+// The kinds of conditions. If the attribute is "ip", a network among the values of OneOf and NoneOf stands for
+// the addresses in it.
+const (
+	OneOf      Kind = iota // the value is one of those given
+	NoneOf                 // it is none of them, or the request does not have the attribute
+	BeginsWith             // it begins with one of them
+	EndsWith               // it ends with one of them
+	Absent                 // the request does not have the attribute, or it is empty
+)
+
+// fewValues is how many values are compared one by one.
+const fewValues = 8
+
+// NewCondition returns a condition on a named attribute. [Absent] takes no values.
+func NewCondition(kind Kind, name string, values []string) Condition {
+	c := Condition{name: name, kind: kind, values: values}
+	if kind != OneOf && kind != NoneOf {
+		return c
+	}
+	if name == attrIP {
+		c.values = nil
+		for _, v := range values {
+			if network, err := netip.ParsePrefix(v); err == nil {
+				c.networks = append(c.networks, network.Masked())
+			} else {
+				c.values = append(c.values, v)
+			}
+		}
+	}
+	if len(c.values) > fewValues {
+		c.set = make(map[string]bool, len(c.values))
+		for _, v := range c.values {
+			c.set[v] = true
+		}
+	}
+	return c
+}
+
+// exact reports whether a request that holds is found by one of the values: the index looks for them.
+func (c *Condition) exact() bool { return c.kind == OneOf && len(c.networks) == 0 }
+
+// holds reports whether a request has what the condition asks for.
+func (c *Condition) holds(r Request) bool {
+	v, ok := r.Attribute(c.name)
+	switch c.kind {
+	case OneOf:
+		return ok && c.among(v)
+	case NoneOf:
+		return !ok || !c.among(v)
+	case Absent:
+		return !ok || v == ""
+	}
+	if !ok {
+		return false
+	}
+	for _, part := range c.values {
+		if c.kind == BeginsWith && strings.HasPrefix(v, part) || c.kind == EndsWith && strings.HasSuffix(v, part) {
+			return true
+		}
+	}
+	return false
+}
+
+// among reports whether v is one of the values, or in one of the networks.
+func (c *Condition) among(v string) bool {
+	if c.set != nil {
+		if c.set[v] {
+			return true
+		}
+	} else if slices.Contains(c.values, v) {
+		return true
+	}
+	if len(c.networks) == 0 {
+		return false
+	}
+	addr, err := netip.ParseAddr(v)
+	if err != nil {
+		return false
+	}
+	addr = addr.Unmap().WithZone("")
+	for _, network := range c.networks {
+		if network.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,149 @@
+// Package match finds the rules that match a request, at a cost that depends on how many rules match and not
+// on how many there are. Routes are looked up in a tree of path segments, attributes in maps. It knows what
+// rules ask of a request, and nothing of limits.
+package match
+
+// Request is what rules know of a request: see package policy.
+type Request interface {
+	Attribute(name string) (value string, ok bool)
+}
+
+// The attributes that are read here, under the names that package policy documents.
+const (
+	attrMethod = "method"
+	attrHost   = "host"
+	attrPath   = "path"
+	attrIP     = "ip"
+)
+
+// Rule is what one rule asks of a request: one of its patterns, if it has any, and all of its conditions.
+type Rule struct {
+	Patterns   []Pattern
+	Conditions []Condition
+	Disabled   bool // it matches nothing
+}
+
+// Holds reports whether a request meets the rule's conditions. Its patterns are not looked at. It is short, so
+// that the compiler spares the call for rules that have none.
+func (r *Rule) Holds(request Request) bool {
+	return len(r.Conditions) == 0 || r.holdsAll(request)
+}
+
+func (r *Rule) holdsAll(request Request) bool {
+	for i := range r.Conditions {
+		if !r.Conditions[i].holds(request) {
+			return false
+		}
+	}
+	return true
+}
+
+// Index finds rules. Make one with [New]. It does not change, and is safe for concurrent use.
+//
+// Rules that agree in their route are one [group], which finds them by attributes. The groups of one path are a
+// [place] in the tree, one for each method. What is found most often is merged beforehand: see [merged].
+type Index struct {
+	rules    []*Rule
+	anywhere *group             // rules without a route
+	tree     Tree               // the others
+	paths    map[string]*merged // what is found on paths that are known beforehand: see [merger]
+}
+
+// New returns the index of some rules, which must not be changed any more.
+func New(rules []*Rule) *Index {
+	x := &Index{rules: rules, anywhere: new(group)}
+	places := x.enter()
+	m := &merger{x.anywhere, mostForAll}
+	for _, p := range places {
+		p.alone = m.merge([]*place{p})
+	}
+	x.paths = m.paths(rules, &x.tree)
+	return x
+}
+
+// enter puts the rules into groups by their routes, and returns all places of the tree.
+func (x *Index) enter() (places []*place) {
+	groups := []*group{x.anywhere}
+	for i, r := range x.rules {
+		if r.Disabled {
+			continue
+		}
+		if len(r.Patterns) == 0 {
+			x.anywhere.members = append(x.anywhere.members, i)
+		}
+		for _, p := range r.Patterns {
+			at, isNew := x.tree.enter(p)
+			if isNew {
+				places = append(places, at)
+			}
+			g := at.groupOf(p.method)
+			if len(g.members) == 0 {
+				groups = append(groups, g)
+			}
+			if n := len(g.members); n == 0 || g.members[n-1] != i { // a rule may name a route twice
+				g.members = append(g.members, i)
+			}
+		}
+	}
+	for _, g := range groups {
+		g.build(x.rules)
+	}
+	return places
+}
+
+// Match returns the rules that match a request, in order.
+func (x *Index) Match(r Request) (matching []int) {
+	for _, i := range x.Candidates(r, new(Memory)) {
+		if x.rules[i].Holds(r) {
+			matching = append(matching, i)
+		}
+	}
+	return matching
+}
+
+// Memory is what one search needs, so that it allocates nothing. Its zero value can be used. It is not safe for
+// concurrent use.
+type Memory struct {
+	rules  []int
+	places []*place
+}
+
+// Candidates returns rules in order, each once. All that match the request are among them. Others
+// are those whose route matches, and which ask for an attribute that was not looked at: see
+// [Rule.Holds]. The result must not be changed. It is valid until memory is used again.
+func (x *Index) Candidates(r Request, memory *Memory) []int {
+	if x.tree.empty() {
+		return x.anywhere.Candidates(r, memory)
+	}
+	path, ok := r.Attribute(attrPath)
+	if !ok {
+		return x.anywhere.Candidates(r, memory)
+	}
+	method, _ := r.Attribute(attrMethod)
+	host := x.tree.ofHost(r)
+	if host == nil {
+		if m := x.paths[path]; m != nil {
+			return m.of(method).Candidates(r, memory)
+		}
+	}
+	memory.places = x.tree.find(host, method, path, memory.places[:0])
+	found := x.among(memory.places, r, method, memory)
+	clear(memory.places) // they need not outlive the index
+	return found
+}
+
+// among is Candidates for a request that meets those places.
+func (x *Index) among(places []*place, r Request, method string, memory *Memory) []int {
+	switch {
+	case len(places) == 0:
+		return x.anywhere.Candidates(r, memory)
+	case len(places) == 1 && places[0].alone != nil:
+		return places[0].alone.of(method).Candidates(r, memory)
+	}
+	found := x.anywhere.collect(r, memory.rules[:0])
+	for _, m := range places {
+		found = m.collect(r, method, found)
+	}
+	memory.rules = found
+	return inOrder(found)
+}

@@ -1,0 +1,192 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy/internal/match"
+)
+
+// query is one request and what the rules ask of it.
+type query struct {
+	in      *generation // by which it is decided
+	request Request
+	cost    int
+	charges Charges
+
+	kill     bool
+	exemptBy *rule              // that exempts the request from all others; nil if none does
+	decision ratelimit.Decision // if no rule is asked
+	err      error
+	memory   match.Memory
+	spare    []RuleDecision // for reports: what was handed out is never used again
+}
+
+// clear forgets the request.
+func (q *query) clear() {
+	q.charges.clear()
+	q.in, q.request, q.err, q.kill, q.exemptBy = nil, nil, nil, false, nil
+	if q.decision.Allowed {
+		q.decision = ratelimit.Decision{}
+	}
+}
+
+// answered reports whether the query is answered without a rule.
+func (q *query) answered() bool { return q.err != nil || q.decision.Allowed }
+
+// query returns the query of a request, before any rule is looked for. It has an error if the call is wrong,
+// whatever the rules.
+func (p *Policies) query(r Request, cost int) *query {
+	q, _ := p.queries.Get().(*query)
+	if q == nil {
+		q = new(query)
+	}
+	q.in, q.request, q.cost, q.err = p.now(), r, cost, check(r, cost)
+	return q
+}
+
+// ask returns the query of a decision, with what each rule that applies asks for.
+func (p *Policies) ask(r Request, cost int) *query {
+	q := p.query(r, cost)
+	switch {
+	case q.err != nil:
+		return q
+	case q.in.set.KillSwitch:
+		p.killed.Add(1)
+		q.kill = true
+		q.pass()
+	default:
+		if q.load(); q.exemptBy != nil {
+			p.exempt.Add(1)
+		}
+	}
+	if p.onDecision != nil {
+		q.charges.expect()
+	}
+	return q
+}
+
+// pass answers a request that no rule limits, maybe because one exempts it.
+func (q *query) pass() {
+	q.decision = ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: ratelimit.Unlimited().Capacity()}
+	if q.exemptBy != nil {
+		q.decision.Limit = q.exemptBy.limit
+	}
+}
+
+// check returns what is wrong with a call, whatever the rules.
+func check(r Request, cost int) error {
+	switch {
+	case r == nil:
+		return errors.New("policy: nil Request")
+	case cost < 0:
+		return fmt.Errorf("policy: %w: %d", ratelimit.ErrNegativeCost, cost)
+	}
+	return nil
+}
+
+// load finds out what each rule that applies asks for. It answers the request if none does, or if one cannot
+// decide: unless another exempts the request, the first that cannot is an error.
+func (q *query) load() {
+	for _, i := range q.in.index.Candidates(q.request, &q.memory) {
+		r := q.in.rules[i]
+		if !r.match.Holds(q.request) {
+			continue
+		}
+		if r.Allow {
+			q.charges.clear()
+			q.exemptBy, q.err = r, nil
+			break
+		}
+		if q.err != nil {
+			continue
+		}
+		ch := q.charges.add(i)
+		applies, err := r.charge(q.request, q.cost, ch)
+		if err != nil && !r.Shadow { // a shadow denies nothing, whatever a request lacks
+			q.err = err
+		}
+		if !applies {
+			q.charges.drop()
+		}
+	}
+	switch {
+	case q.err != nil:
+		q.charges.clear()
+	case len(q.charges.list) == 0:
+		q.pass()
+	}
+}
+
+// free forgets a query, and keeps its memory for the next one.
+func (p *Policies) free(q *query) {
+	q.clear()
+	p.queries.Put(q)
+}
+
+// report tells of a decision, if somebody wants to know.
+func (p *Policies) report(q *query, d ratelimit.Decision, err error) {
+	if p.onDecision != nil {
+		p.onDecision(q.report(d, err))
+	}
+}
+
+// report returns what is told of a decision.
+func (q *query) report(d ratelimit.Decision, err error) Decision {
+	report := Decision{
+		Request: q.request, Cost: q.cost, Decision: d, Err: err,
+		Version: q.in.set.Version, Generation: q.in.number, KillSwitch: q.kill,
+	}
+	if n := len(q.charges.list); n > 0 {
+		report.Rules = q.room(n)
+	}
+	for i := range report.Rules {
+		ch, rd := &q.charges.list[i], &report.Rules[i]
+		r := q.in.rules[ch.Rule]
+		rd.Rule, rd.Key, rd.Plan, rd.Shadow, rd.Cost = r.Name, ch.Key, ch.Plan, r.Shadow, ch.Cost
+		if i < len(q.charges.answers) && q.charges.answers[i].Told {
+			a := &q.charges.answers[i]
+			rd.Decision, rd.Spent, rd.Told = a.Decision, a.Spent, true
+		} else {
+			rd.Decision.Limit = *ch.Limit
+		}
+	}
+	if q.exemptBy != nil {
+		report.Rules = []RuleDecision{{Rule: q.exemptBy.Name, Cost: q.cost, Decision: d, Told: true}}
+	}
+	return report
+}
+
+// manyRules is for how many rules memory is allocated at once.
+const manyRules = 64
+
+// room returns memory for n rules that nobody else has: whoever is told may keep it.
+func (q *query) room(n int) []RuleDecision {
+	if len(q.spare) < n {
+		q.spare = make([]RuleDecision, max(n, manyRules))
+	}
+	rules := q.spare[:n:n]
+	q.spare = q.spare[n:]
+	return rules
+}
+
+// waited returns the answer of a Wait that has ended with err, from what the enforcing rules have told:
+// that of the rule with the longest RetryAfter, or if all allow, of the one that leaves the least.
+func (q *query) waited(err error) (d ratelimit.Decision) {
+	d.Allowed = err == nil
+	known := false
+	for i, a := range q.charges.answers {
+		if !a.Told || q.in.rules[q.charges.list[i].Rule].Shadow {
+			continue
+		}
+		switch more := a.Decision; {
+		case !known,
+			d.Allowed && !more.Allowed,
+			!d.Allowed && !more.Allowed && more.RetryAfter > d.RetryAfter,
+			d.Allowed && more.Allowed && more.Remaining < d.Remaining:
+			d, known = more, true
+		}
+	}
+	return d
+}
