@@ -6,7 +6,7 @@ replace github.com/weir-go/ratelimit => ../
 
 require (
 	github.com/stretchr/testify v1.12.1
-	github.com/weir-go/ratelimit v0.0.0
+	github.com/weir-go/ratelimit v0.1.0
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260706201446-f0a921348800
 	google.golang.org/grpc v1.84.0
 	google.golang.org/protobuf v1.36.11

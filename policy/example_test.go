@@ -45,7 +45,7 @@ rules:
 func ExampleFollow() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	file := policy.File("../examples/gateway/rules.yaml")
+	file := policy.File("../examples/servers/gateway/rules.yaml")
 	set, err := file.Load(ctx) // a service without rules should not start
 	if err != nil {
 		log.Fatal(err)
@@ -93,7 +93,7 @@ func ExampleRouteOf() {
 }
 
 func ExamplePolicies_Explain() {
-	text, err := os.ReadFile("../examples/gateway/rules.yaml")
+	text, err := os.ReadFile("../examples/servers/gateway/rules.yaml")
 	if err != nil {
 		log.Fatal(err)
 	}

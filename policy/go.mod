@@ -6,7 +6,7 @@ require (
 	github.com/fsnotify/fsnotify v1.10.1
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 	github.com/stretchr/testify v1.12.1
-	github.com/weir-go/ratelimit v0.0.0
+	github.com/weir-go/ratelimit v0.1.0
 	go.yaml.in/yaml/v4 v4.0.0
 )
 

@@ -5,10 +5,10 @@ go 1.25.0
 require (
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/stretchr/testify v1.12.1
-	github.com/weir-go/ratelimit v0.0.0
-	github.com/weir-go/ratelimit/failover v0.0.0
-	github.com/weir-go/ratelimit/policy v0.0.0
-	github.com/weir-go/ratelimit/redislimit v0.0.0
+	github.com/weir-go/ratelimit v0.1.0
+	github.com/weir-go/ratelimit/failover v0.1.0
+	github.com/weir-go/ratelimit/policy v0.1.0
+	github.com/weir-go/ratelimit/redislimit v0.1.0
 	modernc.org/sqlite v1.50.0
 )
 

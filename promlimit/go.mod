@@ -5,7 +5,7 @@ go 1.25.0
 require (
 	github.com/prometheus/client_golang v1.23.2
 	github.com/stretchr/testify v1.12.1
-	github.com/weir-go/ratelimit v0.0.0
+	github.com/weir-go/ratelimit v0.1.0
 )
 
 require (

@@ -7,7 +7,7 @@ replace github.com/weir-go/ratelimit => ../
 require (
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/stretchr/testify v1.12.1
-	github.com/weir-go/ratelimit v0.0.0-00010101000000-000000000000
+	github.com/weir-go/ratelimit v0.1.0
 )
 
 require (

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weir-go/ratelimit/examples/servers/store"
+)
+
+// fleet is the servers, their store, and the proxy in front of them.
+type fleet struct {
+	store store.Store
+	nodes []*node
+	proxy http.Handler
+
+	mu   sync.Mutex // guards the fields below, and held while the store is killed or revived
+	down bool
+}
+
+func newFleet(embedded bool) (*fleet, error) {
+	s, err := store.Start(embedded)
+	if err != nil {
+		return nil, err
+	}
+	f := &fleet{store: s}
+	var targets []*url.URL
+	for i := range nodes {
+		n, err := newNode(fmt.Sprintf("server %d", i+1), s.Addr())
+		if err != nil {
+			f.close()
+			return nil, err
+		}
+		f.nodes = append(f.nodes, n)
+		u, err := url.Parse(n.server.URL)
+		if err != nil {
+			f.close()
+			return nil, err
+		}
+		targets = append(targets, u)
+	}
+	f.proxy = roundRobin(targets)
+	return f, nil
+}
+
+// roundRobin sends each request to the next server.
+func roundRobin(targets []*url.URL) http.Handler {
+	var next atomic.Uint64
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = 128
+	return &httputil.ReverseProxy{
+		Transport: transport,
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(targets[next.Add(1)%uint64(len(targets))])
+			r.SetXForwarded()
+		},
+	}
+}
+
+// kill kills Redis as a crash would, or revives it, empty.
+func (f *fleet) kill(down bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down == down {
+		return nil
+	}
+	act := f.store.Revive
+	if down {
+		act = f.store.Kill
+	}
+	if err := act(); err != nil {
+		return err
+	}
+	f.down = down
+	return nil
+}
+
+// status is what the page shows.
+type status struct {
+	Redis string   `json:"redis"`
+	Down  bool     `json:"down"`
+	Limit string   `json:"limit"`
+	Nodes []counts `json:"nodes"`
+}
+
+func (f *fleet) status() status {
+	f.mu.Lock()
+	down := f.down
+	f.mu.Unlock()
+	s := status{Redis: f.store.Name(), Down: down, Limit: limit.String()}
+	for _, n := range f.nodes {
+		s.Nodes = append(s.Nodes, n.counts())
+	}
+	return s
+}
+
+func (f *fleet) close() {
+	for _, n := range f.nodes {
+		n.close()
+	}
+	f.store.Close()
+}

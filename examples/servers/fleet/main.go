@@ -1,0 +1,66 @@
+// Fleet is three HTTP servers behind one proxy, all held to one limit in one Redis. The page
+// of the proxy fires load at them, kills Redis and revives it, and shows who decided: the
+// shared store, a leased batch, or a server alone.
+//
+//	go -C examples/servers run ./fleet
+//
+// It starts a redis-server of its own. Without one it starts an embedded server and says so.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	addr := flag.String("addr", "localhost:8080", "address of the page and of the proxy")
+	embedded := flag.Bool("embedded", false, "use the embedded server even if there is a redis-server")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *addr, *embedded); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// run serves until the context ends.
+func run(ctx context.Context, addr string, embedded bool) error {
+	f, err := newFleet(embedded)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	log.Printf("Redis: %s", f.store.Name())
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	log.Printf("open http://%s", addr)
+	return serve(ctx, l, f.handler(ctx))
+}
+
+// serve serves until the context ends.
+func serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
+	failed := make(chan error, 1)
+	go func() { failed <- s.Serve(l) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	within, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := s.Shutdown(within); !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return s.Close()
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/examples/servers/store"
+)
+
+// The processes are this test's own program, which then is the example.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "-worker" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+var line = regexp.MustCompile(`(?m)^ *(\w+) +(\d+) +(\d+) +(\d+) *$`)
+
+// admitted reads the table: what each process was given, and the total.
+func admitted(t *testing.T, out string) (each []int, total int) {
+	for _, row := range line.FindAllStringSubmatch(out, -1) {
+		n, err := strconv.Atoi(row[2])
+		require.NoError(t, err)
+		if row[1] == "total" {
+			total = n
+		} else {
+			each = append(each, n)
+		}
+	}
+	return each, total
+}
+
+func bounded(t *testing.T, out string) {
+	each, total := admitted(t, out)
+	require.Len(t, each, processes, out)
+	require.Equal(t, total, each[0]+each[1]+each[2], out)
+	_, figure, found := bytes.Cut([]byte(out), []byte(" = "))
+	require.True(t, found, out)
+	most, err := strconv.ParseFloat(string(bytes.TrimSpace(figure)), 64)
+	require.NoError(t, err)
+	require.LessOrEqual(t, float64(total), most+0.05, "more than the bound, which is printed to a tenth:\n%s", out)
+	require.GreaterOrEqual(t, total, limit.Burst, out)
+}
+
+func TestThreeProcessesShareTheLimit(t *testing.T) {
+	for _, embedded := range []bool{false, true} {
+		t.Run(fmt.Sprintf("embedded=%t", embedded), func(t *testing.T) {
+			if _, err := exec.LookPath("redis-server"); err != nil && !embedded {
+				require.NotEqual(t, "true", os.Getenv("CI"), "redis-server is not installed")
+				t.Skip("redis-server is not installed: apt-get install redis-server")
+			}
+			var out bytes.Buffer
+			require.NoError(t, run(context.Background(), "", embedded, time.Second, &out))
+			bounded(t, out.String())
+			require.Equal(t, embedded, bytes.Contains(out.Bytes(), []byte("miniredis")), "it says what it runs on")
+		})
+	}
+}
+
+func TestTheAddressIsUsed(t *testing.T) {
+	s, err := store.Start(true)
+	require.NoError(t, err)
+	defer s.Close()
+	var out bytes.Buffer
+	require.NoError(t, run(context.Background(), s.Addr(), false, time.Second, &out))
+	bounded(t, out.String())
+	require.Contains(t, out.String(), "Redis: "+s.Addr())
+}
+
+func TestFailuresArePrinted(t *testing.T) {
+	s, err := store.Start(true)
+	require.NoError(t, err)
+	s.Close()
+	var out bytes.Buffer
+	require.NoError(t, run(context.Background(), s.Addr(), false, 100*time.Millisecond, &out))
+	require.Contains(t, out.String(), "the last failure: ")
+	_, total := admitted(t, out.String())
+	require.Zero(t, total)
+}

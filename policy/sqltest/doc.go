@@ -1,4 +1,0 @@
-// Package sqltest tests package policy on real databases: a PostgreSQL server that the tests
-// start, and SQLite. It is a module of its own, so that nobody who uses policies has to
-// require the drivers.
-package sqltest

@@ -1,0 +1,94 @@
+// Table measures this package beside its peers, and prints what it found as
+// Markdown. Run it in proofs/benchmarks:
+//
+//	go run ./cmd/table                   measure everything, five rounds, within the hour
+//	go run ./cmd/table -suite peers      only what is compared with peers
+//	go run ./cmd/table -suite redis      limiters in Redis, on a redis-server that it starts
+//	go run ./cmd/table -suite grpc       interceptors of gRPC servers
+//	go run ./cmd/table -count 0          measure nothing, print and draw what the files say
+//
+// It also draws docs/scale.svg, from the file of the suite called scale.
+//
+// A round runs each benchmark once, so that whatever else the machine does meets
+// all of them alike. The raw output stays in files that benchstat reads too.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// suite is what is measured together and kept in one file.
+type suite struct {
+	name  string
+	dir   string // of the package, from proofs/benchmarks
+	bench string // -bench
+	print func(results) string
+	draw  func(results) string // a picture, or nil
+}
+
+var suites = []suite{
+	{"peers", ".", "Peers|NewKey|Memory", peersReport, nil},
+	{"own", "../..", ".", ownReport, nil},
+	{"scale", ".", "Scale", scaleReport, drawScale},
+	{"redis", ".", "Redis", redisReport, nil},
+	{"grpc", ".", "GRPC", grpcReport, nil},
+}
+
+func main() {
+	count := flag.Int("count", 5, "rounds to measure; 0 to print only")
+	benchtime := flag.String("benchtime", "1s", "how long to measure each benchmark in each round")
+	names := flag.String("suite", "peers,own,scale", "what to measure and print")
+	out := flag.String("out", "../../docs", "folder of the raw output and the picture")
+	flag.Parse()
+	if err := run(strings.Split(*names, ","), *out, *benchtime, *count); err != nil {
+		fmt.Fprintln(os.Stderr, "table:", err)
+		os.Exit(1)
+	}
+}
+
+func run(names []string, out, benchtime string, count int) error {
+	for _, name := range names {
+		s, err := find(name)
+		if err != nil {
+			return err
+		}
+		if count > 0 {
+			if err := s.measure(s.file(out), benchtime, count); err != nil {
+				return fmt.Errorf("measuring %s: %w", s.name, err)
+			}
+		}
+		if err := s.report(out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// file is where the suite's raw output is kept.
+func (s suite) file(out string) string { return filepath.Join(out, "benchmarks", s.name+".txt") }
+
+// report prints what the suite's file says, and draws it.
+func (s suite) report(out string) error {
+	r, err := read(s.file(out))
+	if err != nil {
+		return err
+	}
+	fmt.Println(s.print(r))
+	if s.draw == nil {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(out, s.name+".svg"), []byte(s.draw(r)), 0o666)
+}
+
+func find(name string) (suite, error) {
+	for _, s := range suites {
+		if s.name == name {
+			return s, nil
+		}
+	}
+	return suite{}, fmt.Errorf("no suite is called %q, only peers, own, scale and redis", name)
+}
