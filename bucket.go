@@ -10,6 +10,10 @@ import (
 // TokenBucket returns a limit of at most burst + rate·t over any interval t. An
 // idle key gathers up to burst, and may spend it at once.
 //
+// So TokenBucket(PerMinute(100), 100) admits up to 200 in a minute that follows a pause: 100 at
+// once and 100 as they are regained. For at most 100 in any minute take half of each,
+// TokenBucket(PerMinute(50), 50), or a [SlidingLog] of 100.
+//
 // What is spent is counted as a debt in time: the instant at which all is regained. Each cost
 // moves that instant by its price, cost·per/units, and only the passing of time brings it
 // closer; a cost passes while the instant is no further away than the price of the burst. So

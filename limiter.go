@@ -1,5 +1,5 @@
-// Package ratelimit limits how much each key may spend, in one process: exactly, in
-// bounded memory, in 50 to 120 ns a decision.
+// Package ratelimit limits how much each key may spend, in one process: exactly, and in
+// bounded memory.
 //
 //	limiter, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10), 20), nil)
 //	…
@@ -7,46 +7,49 @@
 //		// denied
 //	}
 //
-// A [Limit] says how much is allowed, and which of five algorithms counts it:
-// [TokenBucket], which suits most uses, [LeakyBucket], [FixedWindow], [SlidingLog] or
-// [SlidingCounter]. [New] makes a [Keyed] limiter, which gives each key its own budget.
+// A [Limit] says how much is allowed, and which algorithm counts it: [TokenBucket], which
+// suits most uses, [LeakyBucket], [FixedWindow], [SlidingLog] or [SlidingCounter]. [New]
+// makes a [Keyed] limiter, which gives each key its own budget.
 //
-// Most callers need [Keyed.Allow]. [Keyed.Take] also says how much is left and when to
-// retry. [Keyed.Wait] sleeps until the cost is allowed. [Keyed.Reserve] charges an estimate,
-// which is settled when the real cost is known. [All] puts several limits on one
-// request: either all of them are charged, or none.
+// What to call on it:
+//
+//   - [Keyed.Allow]: yes or no. Most callers need no more.
+//   - [Keyed.Take]: also how much is left, and when to retry. [Keyed.Peek]: the same, without
+//     spending.
+//   - [Keyed.Wait]: sleeps until the cost is allowed.
+//   - [Keyed.Reserve]: charges an estimate, which is settled when the real cost is known.
+//   - [Keyed.Adjust], [Keyed.Reset], [Keyed.SetLimit]: correct a key, or change the limit.
+//
+// [All] puts several limits on one request: either all of them are charged, or none.
+// [Chain] does so for limiters of any kind, [Map] finds the key in a request. Everything
+// here is safe for concurrent use unless it says otherwise.
 //
 // # What the answers mean
 //
-// A key is fresh when it cannot be told from one never seen: all that it has spent has
-// been regained.
+// A key is fresh when it has its full budget: all that it has spent has been regained.
 //
-// These statements hold for all five algorithms, to the nanosecond:
+// For all algorithms, to the nanosecond:
 //
-//   - If nothing else is spent, a denied cost is allowed at RetryAfter, and denied 1 ns
-//     before it. A cost of Remaining is allowed now, and one more is denied. At
-//     ResetAfter the key is fresh, and 1 ns before it is not.
+//   - If nothing else is spent, a denied cost is allowed after RetryAfter, and not 1 ns
+//     before. A cost of Remaining is allowed now, and one more is denied. After ResetAfter
+//     the key is fresh.
 //   - A denial charges nothing. Nor does a Peek, a cost of 0, an error, or a Wait that fails.
 //     Only a stack's Wait may leave a charge, if it ends while a leaky bucket delays it: see [Layered.Wait].
 //   - Each constructor of a limit states its bound. The bound holds whatever is reserved, settled
 //     and cancelled, from any number of goroutines. Only a grant ([Keyed.Adjust] with a
 //     negative delta), [Keyed.Reset] and eviction allow more.
 //   - What Adjust or Settle charge above the capacity is a debt. It is regained at the
-//     rate, or counted in the windows that follow. It is capped at what 100 years regain.
+//     rate, or counted in the windows that follow.
 //   - Budgets are whole numbers. No rate is rounded.
+//
+// docs/promises.md in the repository has the exact statements, and why each bound holds.
 //
 // # Time
 //
-// A clock that steps back gives no key more to spend. For a key that has seen a later
-// reading, time stands still until the clock has caught up; RetryAfter and ResetAfter
-// include that. A fresh key that was dropped from memory keeps this property: no key that
-// was dropped is created anew at an earlier time than that at which it was fresh.
-//
-// One reading far in the future locks the keys that are decided at that reading: they
-// regain nothing until the clock gets there. [Keyed.Reset] unlocks one of them. If such a
-// key is dropped as fresh, at a second reading that is still later, then all new keys
-// of its shard (a 64th of the keys; all keys, if MaxKeys is below 4096) start at that
-// time too. Only a new limiter clears that, or a clock that gets there.
+// A clock that steps back gives no key more to spend: for a key that has seen a later
+// reading, time stands still until the clock has caught up. After a jump forward, a key that was
+// used stays denied until real time catches up, or until [Keyed.Reset]. The default
+// clock is monotonic and does neither.
 //
 // In a testing/synctest bubble, make the limiter inside the bubble that uses it.
 //
@@ -55,21 +58,16 @@
 // A limiter tracks at most [Options.MaxKeys] keys and starts no goroutine. Fresh keys that
 // have been idle for a minute are dropped as new keys come, which loses nothing.
 //
-// When MaxKeys are tracked, a new key takes the place of another one: of a fresh one
-// if there is one among the few that are looked at, else of one that was not used lately, else of
-// one in use, and last of one that is throttled (its last decision was a denial). What
-// an evicted key had spent is forgotten. With [RefuseNew] the new key is refused
-// instead, unless a key in the table is fresh.
-//
-// No table of n keys can remember n + 1 throttled ones. A client that can invent more keys than
-// MaxKeys, and spend with each of them until it is denied, gets rid of a denial. So choose
-// keys that cost something to get, put a second limit on what the keys have in common
-// (a network, an account), or use RefuseNew. [Keyed.Stats] counts such evictions.
+// A full table forgets an old key for each new one: a fresh key if there is one among the
+// few that are looked at, else one that was not used lately, and a throttled key (its last
+// decision was a denial) last. What a forgotten key had spent is forgotten with it, so a
+// client that can invent more keys than MaxKeys can get rid of a denial. Choose keys
+// that cost something to get, put a second limit on what the keys have in common (a
+// network, an account), or let the limiter refuse new keys ([RefuseNew]).
 //
 // A decision on a known key does not allocate, if the key's type has no pointers other
-// than those of strings, or is [net/netip.Addr]. The text of string keys, also in the fields of struct
-// keys, is copied when a key is inserted, so that a key which is a small part of a long
-// string does not keep that in memory. Strings in interfaces are not copied.
+// than those of strings, or is [net/netip.Addr]. The text of string keys, also in the fields of
+// struct keys, is copied when a key is inserted. Strings in interfaces are not copied.
 package ratelimit
 
 import (
