@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/tally"
 )
 
 // Chained asks several limiters of any kind in turn. Make one with [Chain]. It is as
@@ -320,10 +321,10 @@ func (c *Chained[R]) ReplacesCost() bool {
 // ends is given back, unless it is done: also if one of the limiters panics.
 type chainRun struct {
 	cost    int
-	d       Decision // of all that have allowed the cost
-	sum     tally    // which adds it up
-	end     Decision // of the one that has not
-	err     error    // that came with it
+	d       Decision         // of all that have allowed the cost
+	sum     tally.Sum[Limit] // which adds it up
+	end     Decision         // of the one that has not
+	err     error            // that came with it
 	charged []*Reservation
 	done    bool
 	failed  func(error) // told of each give-back that fails
@@ -334,8 +335,7 @@ func (c *Chained[R]) newRun(cost int) *chainRun {
 		c.lastFailure.Store(&err)
 		c.failed.Add(1)
 	}}
-	run.sum.d = &run.d
-	run.sum.none()
+	run.sum = sumOf(&run.d)
 	return run
 }
 
@@ -355,7 +355,7 @@ func (run *chainRun) merge(d *Decision, err error) bool {
 		run.end, run.err = *d, err
 		return false
 	}
-	run.sum.add(d, d.Remaining)
+	run.sum.Add((*tally.Decision[Limit])(d), d.Remaining)
 	return true
 }
 
@@ -364,7 +364,7 @@ func (run *chainRun) denied() (Decision, error) {
 	run.done = true
 	d := run.end
 	d.Allowed, d.Delay = false, 0
-	if run.sum.n > 0 {
+	if !run.sum.Empty() {
 		// The limiters before it have room for the cost that they get back.
 		if before := run.d.Remaining; before < d.Remaining-run.cost {
 			d.Remaining = before + run.cost

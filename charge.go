@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/tally"
 )
 
 // charge is what one decision asks of one account, and the offer that the account makes.
@@ -157,16 +158,7 @@ func (c *charge) decision(d *Decision) {
 
 // room returns the largest cost of the caller that fits into what remains.
 func (c *charge) room(remaining int) int {
-	left := int64(remaining) - c.own
-	switch {
-	case left < 0:
-		return 0
-	case c.shares == 0:
-		return math.MaxInt
-	case c.shares == 1: // as it mostly is, and a division takes long
-		return int(left)
-	}
-	return int(left / c.shares)
+	return tally.Room(int64(remaining), c.own, c.shares)
 }
 
 // clear drops what keeps users' data alive.

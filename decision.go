@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/tally"
 )
 
 // Decision says what a limiter has decided, and how the key stands after that.
@@ -87,50 +88,7 @@ func between(from, to int64) time.Duration {
 	return time.Duration(d)
 }
 
-// tally adds up what several limiters say to one cost.
-type tally struct {
-	d    *Decision     // the sum
-	n    int           // how many have been added
-	room int           // of the limiter that binds: what it leaves the caller
-	wait time.Duration // its RetryAfter
-	full time.Duration // its ResetAfter
-	said bool          // it allows the cost
-}
-
-// none makes the sum that of no limiter at all.
-func (t *tally) none() {
-	*t.d = Decision{Allowed: true, Limit: Limit{Algorithm: AlgorithmUnlimited}, Remaining: math.MaxInt}
-}
-
-// add merges one more limiter's answer, of which the caller can spend room.
-//
-// The sum is allowed if all of them allow it. Its Limit is that of the limiter that
-// binds, its Remaining the least, and its times are the longest.
-func (t *tally) add(d *Decision, room int) {
-	if t.n == 0 || t.binds(d, room) {
-		t.d.Limit, t.room, t.wait, t.full, t.said = d.Limit, room, d.RetryAfter, d.ResetAfter, d.Allowed
-	}
-	t.n++
-	t.d.Allowed = t.d.Allowed && d.Allowed
-	t.d.Remaining = min(t.d.Remaining, room)
-	t.d.RetryAfter = max(t.d.RetryAfter, d.RetryAfter)
-	t.d.ResetAfter = max(t.d.ResetAfter, d.ResetAfter)
-	t.d.Delay = max(t.d.Delay, d.Delay)
-	t.d.Degraded = t.d.Degraded || d.Degraded
-}
-
-// binds reports whether an answer binds more than all before it: a denial more than
-// what is allowed, of denials the one with the longer RetryAfter, else the one that
-// leaves less. If they are equal in that, the one with the longer ResetAfter binds
-// more; and if in that too, the one that was added first.
-func (t *tally) binds(d *Decision, room int) bool {
-	switch {
-	case d.Allowed != t.said:
-		return t.said
-	case !d.Allowed && d.RetryAfter != t.wait:
-		return d.RetryAfter > t.wait
-	case d.Allowed && room != t.room:
-		return room < t.room
-	}
-	return d.ResetAfter > t.full
+// sumOf returns the sum of no decision at all, kept in d.
+func sumOf(d *Decision) tally.Sum[Limit] {
+	return tally.Of((*tally.Decision[Limit])(d), Limit{Algorithm: AlgorithmUnlimited})
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/tally"
 )
 
 // stack is the working memory of one decision over several layers. One goroutine uses
@@ -509,8 +511,7 @@ func (s *stack[R]) answer(allowed bool) {
 	if s.watched {
 		s.answers = slices.Grow(s.answers[:0], len(s.charges))[:len(s.charges)]
 	}
-	sum := tally{d: &s.d}
-	sum.none()
+	sum := sumOf(&s.d)
 	for i := range s.charges {
 		if i >= len(s.firm) && !s.watched {
 			break
@@ -518,7 +519,7 @@ func (s *stack[R]) answer(allowed bool) {
 		var d Decision
 		c := &s.charges[i]
 		if c.decision(&d); i < len(s.firm) {
-			sum.add(&d, c.room(d.Remaining))
+			sum.Add((*tally.Decision[Limit])(&d), c.room(d.Remaining))
 		}
 		if s.watched {
 			s.answers[i] = d

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
 // Layered is several limits on one request: all of them allow it, or none is charged.
@@ -113,17 +114,17 @@ func (l *Layered[R]) Allow(r R, cost int) bool {
 func (l *Layered[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
 	s := l.stack()
 	defer l.done(s)
-	err := s.take(ctx, r, cost, forever, opTake)
+	err := s.take(ctx, r, cost, ctxwait.Forever, opTake)
 	s.report(r, err)
-	return s.tally.d, err
+	return s.d, err
 }
 
 // Peek says what Take would answer, and how the stack stands. It changes nothing.
 func (l *Layered[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
 	s := l.stack()
 	defer l.done(s)
-	err := s.take(ctx, r, cost, forever, opPeek)
-	return s.tally.d, err
+	err := s.take(ctx, r, cost, ctxwait.Forever, opPeek)
+	return s.d, err
 }
 
 // Reserve is Take with a charge that can be settled, in all layers with one round trip. It
@@ -134,7 +135,7 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	defer l.done(s)
 	err := s.take(ctx, r, cost, max(0, maxDelay), opKeep)
 	s.report(r, err)
-	return ratelimit.NewReservation(s.tally.d, s.session.settlerFor(cost)), err
+	return ratelimit.NewReservation(s.d, s.session.settlerFor(cost)), err
 }
 
 // BooksAhead reports false, as that of [ratelimit.Layered]: Reserve charges no budget that

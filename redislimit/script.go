@@ -56,7 +56,7 @@ func (f blocks) lua(names ...string) string {
 // script is a text that Redis knows by its hash once it has run it.
 type script struct {
 	text, sha       string
-	crowd           *script // does for several decisions what this one does for one; nil if none does
+	batch           *script // does for several decisions what this one does for one; nil if none does
 	textArg, shaArg any     // the same, as arguments of a command
 }
 
@@ -102,8 +102,8 @@ func (f blocks) deciderOne(kind byte) *decider {
 	if kind == kindLog {
 		may = f.quick("may")
 	}
-	text := may + fill(f.quick("crowd"), "JUDGE", u.judge, "SPEND", u.spend, "STORE", f.quick("store"))
-	d.take.crowd = newScript("", f.lua("clock"), text, f.general("crowd"))
+	text := may + fill(f.quick("batch"), "JUDGE", u.judge, "SPEND", u.spend, "STORE", f.quick("store"))
+	d.take.batch = newScript("", f.lua("clock"), text, f.general("batch"))
 	return d
 }
 

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/tally"
 )
 
 // stack is what one decision over several layers works with.
@@ -17,8 +19,8 @@ type stack[R any] struct {
 	session    *session // of this one decision
 	asks       []ask
 	which      []int
-	tally      tally
-	spent      bool // the decision was allowed and charged
+	d          ratelimit.Decision // of all layers that enforce
+	spent      bool               // the decision was allowed and charged
 	failedWait bool
 }
 
@@ -26,7 +28,7 @@ func (s *stack[R]) clear() {
 	clear(s.asks)
 	s.asks, s.which = s.asks[:0], s.which[:0]
 	s.session = nil
-	s.tally = tally{}
+	s.d = ratelimit.Decision{}
 	s.spent, s.failedWait = false, false
 }
 
@@ -114,7 +116,7 @@ func (s *stack[R]) loadOne(i int, r R, cost int) error {
 	}
 	if err == nil || !y.shadow {
 		if a.plan != nil && err != nil {
-			s.tally.d.Limit = a.plan.limit
+			s.d.Limit = a.plan.limit
 		}
 		return err
 	}
@@ -150,7 +152,7 @@ func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 			a.charge = s.session.addCharge(a.redis, a.plan, y.shadow)
 		}
 		if err := s.session.charges[a.charge].add(a, ahead); err != nil {
-			s.tally.d.Limit = a.plan.limit
+			s.d.Limit = a.plan.limit
 			return fmt.Errorf("layer %d: %w", a.layer, err)
 		}
 	}
@@ -200,28 +202,32 @@ func (s *stack[R]) conclude(cost int, op byte) {
 	}
 	s.answer(allowed)
 	if cost == 0 {
-		s.tally.d.Delay = 0
+		s.d.Delay = 0
 	}
+}
+
+func summand(d *ratelimit.Decision) *tally.Decision[ratelimit.Limit] {
+	return (*tally.Decision[ratelimit.Limit])(d)
 }
 
 // answer merges the answers of the layers that enforce.
 func (s *stack[R]) answer(allowed bool) {
-	s.tally.d = ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}
+	sum := tally.Of(summand(&s.d), ratelimit.Unlimited())
 	for i := range s.asks {
 		a := &s.asks[i]
 		switch {
 		case s.of.layers[a.layer].shadow:
 		case a.plan.kind == 0:
-			s.tally.add(&ratelimit.Decision{Allowed: true, Limit: a.plan.limit}, a.room())
+			sum.Add(summand(&ratelimit.Decision{Allowed: true, Limit: a.plan.limit}), a.room())
 		case s.firstOf(i) == i:
 			c := &s.session.charges[a.charge]
 			var d ratelimit.Decision
 			s.decide(a.charge, &d)
-			s.tally.add(&d, c.room(d.Remaining))
+			sum.Add(summand(&d), tally.Room(int64(d.Remaining), c.own, c.shares))
 		}
 	}
 	if !allowed {
-		s.tally.d.Delay = 0
+		s.d.Delay = 0
 	}
 }
 
@@ -251,18 +257,6 @@ func (a *ask) room() int {
 		return 0
 	}
 	return math.MaxInt
-}
-
-// room returns the largest cost of the caller that fits into what remains.
-func (c *charge) room(remaining int) int {
-	left := int64(remaining) - c.own
-	switch {
-	case left < 0:
-		return 0
-	case c.shares == 0:
-		return math.MaxInt
-	}
-	return clampInt(left / c.shares)
 }
 
 // report tells each layer's limiter, and who watches the layer, of its own part of the
@@ -317,7 +311,7 @@ func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
 // wait takes the cost as soon as that is possible, and waits out the delay.
 func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 	for {
-		left, err := timeLeft(ctx)
+		left, err := ctxwait.Left(ctx)
 		if err != nil {
 			return ended(err, false)
 		}
@@ -327,7 +321,7 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 		if err := s.take(ctx, r, cost, left, opKeep); err != nil {
 			return err
 		}
-		d := s.tally.d
+		d := s.d
 		if d.Allowed {
 			return ratelimit.NewReservation(d, s.session.settlerFor(max(cost, 1))).Wait(ctx)
 		}
@@ -335,7 +329,7 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 			return fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
 				context.DeadlineExceeded, cost, due-left, left, d.Limit)
 		}
-		if err := sleep(ctx, d.RetryAfter); err != nil {
+		if err := ctxwait.Sleep(ctx, d.RetryAfter); err != nil {
 			return ended(err, false)
 		}
 	}
@@ -349,15 +343,4 @@ func (s *stack[R]) due() (due time.Duration) {
 		}
 	}
 	return due
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -26,7 +26,7 @@ type ticket struct {
 	alone   trip // of a ticket that is sent by itself
 	self    [1]*ticket
 	call    *call
-	members []*ticket // of a crowd, which share the call
+	members []*ticket // of a batch, which share the call
 
 	waiting
 }

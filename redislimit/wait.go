@@ -3,14 +3,10 @@ package redislimit
 import (
 	"context"
 	"fmt"
-	"math"
-	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
-
-// forever is the time left to a context without a deadline.
-const forever = time.Duration(math.MaxInt64)
 
 // Wait spends cost of the key's budget and returns nil when its time has come: at
 // once if it fits, else after sleeping. It costs one round trip: waiters book their
@@ -34,7 +30,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 }
 
 func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
-	left, err := timeLeft(ctx)
+	left, err := ctxwait.Left(ctx)
 	if err != nil {
 		return ratelimit.Decision{}, ended(err, false)
 	}
@@ -44,7 +40,7 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 	switch {
 	case err != nil:
 		return d, err
-	case !d.Allowed && (left == forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining):
+	case !d.Allowed && (left == ctxwait.Forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining):
 		return d, fmt.Errorf("%w: cost %d cannot be booked for another %v under %v",
 			ratelimit.ErrLimited, cost, d.RetryAfter, d.Limit)
 	case !d.Allowed:
@@ -52,19 +48,4 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 			context.DeadlineExceeded, cost, d.RetryAfter, left, d.Limit)
 	}
 	return d, ratelimit.NewReservation(d, s.settlerFor(max(cost, 1))).Wait(ctx)
-}
-
-// timeLeft returns how long the context lasts, or why it has ended.
-func timeLeft(ctx context.Context) (time.Duration, error) {
-	if err := ctx.Err(); err != nil {
-		return 0, err
-	}
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return forever, nil
-	}
-	if left := time.Until(deadline); left > 0 {
-		return left, nil
-	}
-	return 0, context.DeadlineExceeded
 }

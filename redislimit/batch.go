@@ -1,32 +1,32 @@
 package redislimit
 
-// A crowd is several decisions of one kind, each on one key, in one call of a script. Each is
+// A batch is several decisions of one kind, each on one key, in one call of a script. Each is
 // decided by itself, but the call and the clock, which take Redis longer than a decision,
 // are there once.
 
-// maxCrowd is how many decisions share a call at most: an index is a byte.
-const maxCrowd = 255
+// maxMembers is how many decisions share a call at most: an index is a byte.
+const maxMembers = 255
 
 // gather returns the tickets to send for a trip: those that can share a call do.
 func gather(p *trip) (sends []*ticket) {
-	batch := p.tickets
-	for _, t := range batch {
-		if t.script.crowd == nil || t.test != nil {
+	for _, t := range p.tickets {
+		if t.script.batch == nil || t.test != nil {
 			sends = append(sends, t)
 			continue
 		}
-		c := crowdFor(sends, t.script.crowd)
-		if c == nil {
-			c = &ticket{
+		b := batchFor(sends, t.script.batch)
+		if b == nil {
+			n := len(p.tickets)
+			b = &ticket{
 				trip:    p,
-				script:  t.script.crowd,
-				payload: head(make([]byte, 0, headSize+askSize*len(batch)), opTake, 0),
-				keys:    make([]string, 0, len(batch)),
-				members: make([]*ticket, 0, len(batch)),
+				script:  t.script.batch,
+				payload: head(make([]byte, 0, headSize+askSize*n), opTake, 0),
+				keys:    make([]string, 0, n),
+				members: make([]*ticket, 0, n),
 			}
-			sends = append(sends, c)
+			sends = append(sends, b)
 		}
-		c.join(t)
+		b.join(t)
 	}
 	for i, t := range sends {
 		if len(t.members) == 1 {
@@ -36,10 +36,10 @@ func gather(p *trip) (sends []*ticket) {
 	return sends
 }
 
-// crowdFor returns the crowd that has room, nil if there is none.
-func crowdFor(sends []*ticket, sc *script) *ticket {
+// batchFor returns the batch that has room, nil if there is none.
+func batchFor(sends []*ticket, sc *script) *ticket {
 	for _, t := range sends {
-		if t.script == sc && len(t.members) < maxCrowd {
+		if t.script == sc && len(t.members) < maxMembers {
 			return t
 		}
 	}

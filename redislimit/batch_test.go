@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
 // asking is a decision that is about to be sent together with others.
@@ -17,7 +19,7 @@ type asking struct {
 
 func newAsking(l *Limiter, key string, cost int64) *asking {
 	var a asking
-	a.session.one(l, l.space.key(key), l.plan.Load(), cost, forever, opTake)
+	a.session.one(l, l.space.key(key), l.plan.Load(), cost, ctxwait.Forever, opTake)
 	a.prepare(opTake)
 	return &a
 }

@@ -1,0 +1,87 @@
+// Package tally adds up what several limiters say to one cost.
+package tally
+
+import (
+	"math"
+	"time"
+)
+
+// Decision is the Decision of package ratelimit, with its type of limits. A pointer to one can be
+// converted to a pointer to the other, and cannot if a field is missing here: so a new field of that
+// Decision does not compile until this package says how to add it up.
+type Decision[L any] struct {
+	Allowed    bool
+	Limit      L
+	Remaining  int
+	RetryAfter time.Duration
+	ResetAfter time.Duration
+	Delay      time.Duration
+	Degraded   bool
+}
+
+// Sum adds answers up in a Decision. Begin it with [Of].
+type Sum[L any] struct {
+	d    *Decision[L]
+	n    int           // how many have been added
+	room int           // of the limiter that binds: what it leaves the caller
+	wait time.Duration // its RetryAfter
+	full time.Duration // its ResetAfter
+	said bool          // it allows the cost
+}
+
+// Of returns the sum of no answer at all, kept in d: all is allowed, without a limit.
+func Of[L any](d *Decision[L], unlimited L) Sum[L] {
+	*d = Decision[L]{Allowed: true, Limit: unlimited, Remaining: math.MaxInt}
+	return Sum[L]{d: d}
+}
+
+// Empty reports whether nothing has been added.
+func (s *Sum[L]) Empty() bool { return s.n == 0 }
+
+// Add adds one more limiter's answer, of which the caller can spend room.
+//
+// The sum is allowed if all of them allow it. Its Limit is that of the limiter that
+// binds, its Remaining the least, and its times are the longest.
+func (s *Sum[L]) Add(d *Decision[L], room int) {
+	if s.n == 0 || s.binds(d, room) {
+		s.d.Limit, s.room, s.wait, s.full, s.said = d.Limit, room, d.RetryAfter, d.ResetAfter, d.Allowed
+	}
+	s.n++
+	s.d.Allowed = s.d.Allowed && d.Allowed
+	s.d.Remaining = min(s.d.Remaining, room)
+	s.d.RetryAfter = max(s.d.RetryAfter, d.RetryAfter)
+	s.d.ResetAfter = max(s.d.ResetAfter, d.ResetAfter)
+	s.d.Delay = max(s.d.Delay, d.Delay)
+	s.d.Degraded = s.d.Degraded || d.Degraded
+}
+
+// binds reports whether an answer binds more than all before it: a denial more than
+// what is allowed, of denials the one with the longer RetryAfter, else the one that
+// leaves less. If they are equal in that, the one with the longer ResetAfter binds
+// more; and if in that too, the one that was added first.
+func (s *Sum[L]) binds(d *Decision[L], room int) bool {
+	switch {
+	case d.Allowed != s.said:
+		return s.said
+	case !d.Allowed && d.RetryAfter != s.wait:
+		return d.RetryAfter > s.wait
+	case d.Allowed && room != s.room:
+		return room < s.room
+	}
+	return d.ResetAfter > s.full
+}
+
+// Room returns the largest cost of a caller that fits into what remains of a key, if own units of it
+// are charged besides, and the cost as often as shares says.
+func Room(remaining, own, shares int64) int {
+	left := remaining - own
+	switch {
+	case left < 0:
+		return 0
+	case shares == 0:
+		return math.MaxInt
+	case shares == 1: // as it mostly is, and a division takes long
+		return int(min(left, math.MaxInt))
+	}
+	return int(min(left/shares, math.MaxInt))
+}
