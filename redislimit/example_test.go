@@ -114,3 +114,47 @@ func ExampleAll() {
 	// true 0 fixed-window 2/h
 	// false 0 fixed-window 2/h
 }
+
+// The layers are written once: Local makes the same stack in memory, with an eighth of each
+// limit, for package failover to ask while Redis is down.
+func ExampleLayered_Local() {
+	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	defer client.Close()
+	users, err := redislimit.New(client, ratelimit.TokenBucket(ratelimit.PerSecond(80), 40).Named("user"), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	everyone, err := redislimit.New(client, ratelimit.FixedWindow(ratelimit.PerHour(100_000)).Named("service"), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	shared, err := redislimit.All(
+		redislimit.By(users, func(user string) (string, error) { return user, nil }),
+		redislimit.Global[string](everyone),
+	)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	const processes = 8
+	local, err := shared.Local(func(l ratelimit.Limit) ratelimit.Limit {
+		l.Rate.Units = max(1, l.Rate.Units/processes)
+		if l.Burst > 0 {
+			l.Burst = max(1, l.Burst/processes)
+		}
+		return l
+	}, 0)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, l := range local.Limits() {
+		fmt.Println(l.Name, l)
+	}
+	// Output:
+	// user token-bucket 10/s burst 5
+	// service fixed-window 12500/h
+}

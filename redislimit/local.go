@@ -1,0 +1,89 @@
+package redislimit
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Local returns a limiter in memory with the settings of l: what stands in for it while Redis
+// is down, in package failover. The share function turns each limit, l's own and those of its
+// LimitFor, into the one that this process enforces alone, such as the limit ÷ processes. It
+// is not called for Unlimited and Blocked. If the result has no name, it gets that of the limit. At
+// most maxKeys keys are tracked; 0 means the default of [ratelimit.Options].
+//
+// The limiter has the limit that l has now: a later SetLimit of l does not change it. Its
+// decisions are told to l's OnDecision. The error is that of [ratelimit.New], or says what
+// is missing.
+func (l *Limiter) Local(share func(ratelimit.Limit) ratelimit.Limit, maxKeys int) (*ratelimit.Keyed[string], error) {
+	if l == nil || l.sender == nil {
+		return nil, errors.New("redislimit: Local of a Limiter that New has not made")
+	}
+	if share == nil {
+		return nil, errors.New("redislimit: Local was given no share function")
+	}
+	o := &ratelimit.Options[string]{MaxKeys: maxKeys, OnDecision: l.onDecision}
+	if l.limitFor != nil {
+		o.LimitFor = func(key string) ratelimit.Limit { return shared(share, l.limitFor(key)) }
+	}
+	return ratelimit.New(shared(share, l.plan.Load().limit), o)
+}
+
+// shared returns the share of a limit. The zero Limit means another one, whose share is taken.
+func shared(share func(ratelimit.Limit) ratelimit.Limit, limit ratelimit.Limit) ratelimit.Limit {
+	switch limit.Algorithm {
+	case 0, ratelimit.AlgorithmUnlimited, ratelimit.AlgorithmBlocked:
+		return limit
+	}
+	local := share(limit)
+	if local.Name == "" {
+		local.Name = limit.Name
+	}
+	return local
+}
+
+// Local returns a stack in memory of the same layers: what stands in for l while Redis is
+// down, so that the layers are written once. Each layer's limiter is that of [Limiter.Local];
+// layers that share a limiter share it there too. A limit of [WithLimit] is shared as the
+// others are; keys, costs and the functions of [Observe] are the same.
+func (l *Layered[R]) Local(share func(ratelimit.Limit) ratelimit.Limit, maxKeys int) (*ratelimit.Layered[R], error) {
+	if l == nil || len(l.layers) == 0 {
+		return nil, errors.New("redislimit: Local of a Layered that neither All nor AllOf has made")
+	}
+	limiters := make(map[*Limiter]*ratelimit.Keyed[string])
+	layers := make([]ratelimit.Layer[R], len(l.layers))
+	for i, y := range l.layers {
+		local := limiters[y.l]
+		if local == nil {
+			var err error
+			if local, err = y.l.Local(share, maxKeys); err != nil {
+				return nil, fmt.Errorf("redislimit: layer %d: %w", i, err)
+			}
+			limiters[y.l] = local
+		}
+		layers[i] = y.local(local, share)
+	}
+	if l.pick != nil {
+		return ratelimit.AllOf(l.pick, layers...)
+	}
+	return ratelimit.All(layers...)
+}
+
+// local returns the layer over a limiter in memory.
+func (y *layer[R]) local(l *ratelimit.Keyed[string], share func(ratelimit.Limit) ratelimit.Limit) ratelimit.Layer[R] {
+	local := ratelimit.By(l, y.key)
+	if y.cost != nil {
+		local = ratelimit.WithCost(local, y.cost)
+	}
+	if limitOf := y.limit; limitOf != nil {
+		local = ratelimit.WithLimit(local, func(r R) ratelimit.Limit { return shared(share, limitOf(r)) })
+	}
+	if y.watch != nil {
+		local = ratelimit.Observe(local, y.watch)
+	}
+	if y.shadow {
+		local = ratelimit.Shadow(local)
+	}
+	return local
+}
