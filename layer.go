@@ -28,7 +28,7 @@ func By[R any, K comparable](l *Keyed[K], key func(R) (K, error)) Layer[R] {
 }
 
 // Global returns the layer that charges l's one budget for every request: the limit
-// of a whole service.
+// of a whole service. [NewSingle] makes such a limiter, and [Single.Keyed] is what to give here.
 func Global[R any](l *Keyed[struct{}]) Layer[R] {
 	return By(l, func(R) (struct{}, error) { return struct{}{}, nil })
 }

@@ -29,7 +29,8 @@ func PerHour(n int) Rate { return Rate{n, time.Hour} }
 // PerDay returns the rate of n units in 24 hours.
 func PerDay(n int) Rate { return Rate{n, 24 * time.Hour} }
 
-// Per returns the rate of n units for each d: Per(7, 11*time.Second).
+// Per returns the rate of n units for each d: Per(7, 11*time.Second). One unit every d, as
+// rate.Every of golang.org/x/time/rate says it, is Per(1, d).
 func Per(n int, d time.Duration) Rate { return Rate{n, d} }
 
 // Algorithm is the way in which a [Limit] counts. The zero Algorithm is

@@ -164,8 +164,9 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 }
 
 // Must returns the limiter, or panics if there is an error. Use it for limits that
-// the program itself contains: Must(New[string](TokenBucket(PerSecond(10), 20), nil)).
-func Must[K comparable](l *Keyed[K], err error) *Keyed[K] {
+// the program itself contains: Must(New[string](TokenBucket(PerSecond(10), 20), nil)). It
+// takes what any constructor of this package returns.
+func Must[L any](l L, err error) L {
 	if err != nil {
 		panic(err)
 	}

@@ -19,10 +19,10 @@ import (
 
 func Example_pacing() {
 	ctx := context.Background()
-	pace := ratelimit.Must(ratelimit.New[struct{}](ratelimit.TokenBucket(ratelimit.PerSecond(100), 1), nil))
+	pace := ratelimit.Must(ratelimit.NewSingle(ratelimit.TokenBucket(ratelimit.PerSecond(100), 1), nil))
 	start := time.Now()
 	for range 4 { // the steps of the job
-		if err := pace.Wait(ctx, struct{}{}, 1); err != nil {
+		if err := pace.Wait(ctx, 1); err != nil {
 			fmt.Println(err)
 			return
 		}
