@@ -1,13 +1,15 @@
 package ratelimit
 
 import (
+	"math"
 	"sync"
+	"time"
 
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
 // account is one key's lock and spending. It is exactly a cache line long on 64-bit
-// machines, and knows neither its key nor the table that holds it.
+// machines, and knows neither its key nor the table that it is in.
 //
 // Lock order: an account before one of a higher address, and any account before a shard
 // of the key table. Whoever holds a shard only tries to lock an account. Under an
@@ -50,7 +52,7 @@ func (b *account) floor(reading int64) int64 {
 	return min(b.last, reading)
 }
 
-// lockKept locks the account if the table still holds it. If it was dropped, lockKept
+// lockKept locks the account if it is still in the table. If it was dropped, lockKept
 // reports false and leaves it unlocked.
 func (b *account) lockKept() bool {
 	b.mu.Lock()
@@ -64,8 +66,8 @@ func (b *account) lockKept() bool {
 // eased takes note that the key may be fresh earlier than before, because something was
 // given back or the limit has changed. The caller holds the lock.
 func (b *account) eased() {
-	if e := b.plan.early; e != nil && b.use.early() {
-		e.add(b)
+	if d := b.plan.dirty; d != nil && b.use.markDirty() {
+		d.add(b)
 	}
 }
 
@@ -153,7 +155,7 @@ func (b *account) settleAt(clock Clock, sp spending, actual int64) {
 // the time. The caller holds the lock.
 func (b *account) adopt(p *plan, reading int64) {
 	old := b.plan
-	if !p.outdates(old) {
+	if !p.supersedes(old) {
 		return
 	}
 	if !old.equals(p) {
@@ -166,10 +168,43 @@ func (b *account) adopt(p *plan, reading int64) {
 	b.eased()
 }
 
-// expire makes the key's next decision ask for its limit again. The caller holds
-// the lock.
-func (b *account) expire() {
+// markStale makes the key's next decision ask for its limit again. The caller holds the lock.
+func (b *account) markStale() {
 	p := *b.plan
-	p.seq |= expiredBit
+	p.seq |= staleBit
 	b.plan = &p
+}
+
+// request is how a cost may be spent.
+type request struct {
+	queue  int64 // for how long a leaky bucket may delay what it takes in
+	book   int64 // how far ahead the other algorithms may book
+	keep   bool  // what is spent ahead can be taken out again as if it had never been, until its time
+	peek   bool  // to change nothing: the key stays under the limit that it is under
+	untold bool  // the caller needs only the yes or no, and no error
+}
+
+// take is the request of Take and Allow: now, or whenever a leaky bucket lets it out.
+var take = request{queue: math.MaxInt64}
+
+// peek is the request of Peek, which answers as take does.
+var peek = request{queue: math.MaxInt64, peek: true}
+
+// reserve is the request of Reserve and Wait.
+func reserve(ahead time.Duration) request {
+	d := max(0, int64(ahead))
+	return request{queue: d, book: d, keep: true}
+}
+
+// queue is the request of a stack's Reserve and Wait: only leaky buckets may delay it.
+func queue(maxDelay time.Duration) request {
+	return request{queue: max(0, int64(maxDelay)), keep: true}
+}
+
+// ahead returns how long after now the cost may be spent under a plan.
+func (q request) ahead(p *plan) int64 {
+	if p.Delays() {
+		return q.queue
+	}
+	return q.book
 }

@@ -13,13 +13,19 @@ import (
 // It is the sum over the enforcing layers that meet at the account: two layers that ask for 3 each
 // where 5 are left are denied, though each of them alone would pass. A shadow layer has a
 // charge of its own, because what it asks must not make an enforcing layer fail.
+//
+// A charge is begun without a lock. From check or preview on, its account is locked, and stays
+// so until the charge has been committed or refused and its decision has been filled in. So
+// the offer is true when it is accepted, and the answer describes the state after it.
 type charge struct {
 	b *account // nil if the key is not tracked
 	p *plan
 
+	// The cost is own + shares × the caller's. The parts are needed to say which cost of the
+	// caller would fit, and to settle the charge when the caller's cost is known.
 	cost   int64 // to be spent
 	over   bool  // it is more than can be counted
-	own    int64 // the part of it that does not depend on the caller's cost
+	own    int64 // of layers with a cost of their own
 	shares int64 // how many layers charge the caller's cost
 	first  int   // the index of the first member that meets here
 	floor  int64 // if b is nil: the time before which the key may not be created
@@ -40,7 +46,9 @@ func (c *charge) begin(b *account, p *plan, floor int64, first int) {
 	c.over, c.checked, c.spent, c.never = false, false, false, false
 }
 
-// add adds what one more layer asks: of its own, or the caller's cost.
+// add adds what one more layer asks: of its own, or the caller's cost. Sums do not overflow
+// but stop at the largest number, and over says that they did: such a cost is above any
+// capacity, even that of a limit which allows the largest number itself.
 func (c *charge) add(amount int64, own bool) {
 	if own {
 		c.own = meter.Add(c.own, amount)
@@ -51,7 +59,9 @@ func (c *charge) add(amount int64, own bool) {
 	c.cost = meter.Add(c.cost, amount)
 }
 
-// check asks the account for an offer, and records the reading. The caller holds the lock.
+// check asks the account for an offer, and records the reading: from now on the key's time does
+// not go back behind it. If the limit has changed, the key is put under the newer one, which is
+// the account's if another decision was quicker. The caller holds the lock.
 func (c *charge) check(reading int64, q request) {
 	if c.b == nil {
 		c.preview(reading, q)
@@ -64,8 +74,9 @@ func (c *charge) check(reading int64, q request) {
 	}
 }
 
-// preview finds out what the account would offer, for an answer without a charge. A key that
-// is not tracked is fresh. The caller holds the lock.
+// preview finds out what the account would offer, for an answer without a charge. It records
+// nothing in the account, so its state is a copy. A key that is not tracked is fresh, but no
+// older than what its shard has forgotten. The caller holds the lock.
 func (c *charge) preview(reading int64, q request) {
 	c.checked = false
 	if c.b != nil {
@@ -79,7 +90,8 @@ func (c *charge) preview(reading int64, q request) {
 	}
 }
 
-// state returns what the key has spent.
+// state returns what the key has spent: the account's own state if the charge was checked, so
+// that what has been spent since shows in it; else what preview has seen.
 func (c *charge) state() meter.State {
 	if c.checked {
 		return c.b.State
@@ -97,7 +109,8 @@ func (c *charge) weighs() bool {
 	return false
 }
 
-// exceeds reports whether the cost is more than the account can ever allow.
+// exceeds reports whether the cost is more than the account can ever allow. A sum that is too
+// large to be counted is no matter to a plan that counts nothing.
 func (c *charge) exceeds() bool { return c.cost > c.p.capacity || c.over && c.p.tracks() }
 
 // err returns why the cost can never be spent, if it cannot.
@@ -122,7 +135,8 @@ func (c *charge) commit(q request) {
 	c.spent = true
 }
 
-// refuse tells the account if it was the one that denied. The caller holds the lock.
+// refuse tells the account if it was the one that denied: the key is throttled. The others had
+// room, and a denial by another layer is no reason to keep them longer. The caller holds the lock.
 func (c *charge) refuse() {
 	if c.b != nil && !c.fits() {
 		c.b.use.denied()
@@ -144,7 +158,8 @@ func (c *charge) try(reading int64, q request) {
 	}
 }
 
-// decision fills in the account's own answer, whatever other layers say.
+// decision fills in the account's own answer, whatever other layers say. The caller holds the
+// lock.
 func (c *charge) decision(d *Decision) {
 	if d.verdict(c.m, c.o); c.never {
 		d.Allowed = false
@@ -156,7 +171,8 @@ func (c *charge) decision(d *Decision) {
 	}
 }
 
-// room returns the largest cost of the caller that fits into what remains.
+// room returns the largest cost of the caller that fits into what remains: the largest x with
+// own + shares·x ≤ remaining. If no layer charges the caller's cost, any fits.
 func (c *charge) room(remaining int) int {
 	return tally.Room(int64(remaining), c.own, c.shares)
 }
@@ -164,7 +180,8 @@ func (c *charge) room(remaining int) int {
 // clear drops what keeps users' data alive.
 func (c *charge) clear() { c.b, c.p, c.seen = nil, nil, meter.State{} }
 
-// wait returns how long the account takes to let the cost through.
+// wait returns how long the account takes to let the cost through: until the work leaves
+// the queue of a leaky bucket, or until the cost is allowed at all.
 func (c *charge) wait() time.Duration { return between(c.m.Reading, max(c.o.At, c.o.Retry)) }
 
 // settlement returns what is needed to settle the charge.
@@ -173,7 +190,8 @@ func (c *charge) settlement() settlement {
 }
 
 // settlement is what is left of a charge until it is settled: what was spent, and how much of it
-// depends on the caller's cost.
+// depends on the caller's cost. It outlives the decision, and the account may have been dropped
+// by then: settleAt finds that out.
 type settlement struct {
 	b           *account
 	sp          spending
@@ -181,7 +199,8 @@ type settlement struct {
 }
 
 // settle settles the charge at what the caller's cost really was. The layer's own cost
-// is given back only if that is nothing.
+// is given back only if that is nothing: a request that was made has used it up, however
+// little the work behind it has cost.
 func (x *settlement) settle(clock Clock, actual int64) {
 	cost, over := meter.Mul(x.shares, actual)
 	if over {

@@ -1,15 +1,35 @@
 package ratelimit
 
-import "time"
+import (
+	"container/heap"
+	"math"
+	"sync"
+	"time"
+)
+
+// This file says which keys leave a table.
+//
+// A key expires when it is fresh and has been idle for long enough: nothing is lost with it.
+// Each insertion looks at the oldest keys of its shard for that (expireLocked), and Sweep looks
+// at all keys.
+//
+// A key is evicted to make room in a full table. Of a few of the oldest keys of the shard, the
+// one that costs least goes (evictLocked). What it has spent is forgotten, unless it is fresh.
+// If all of them are pinned, other shards make room; if one is busy, it is waited for, and
+// goes unless it is pinned then.
+//
+// A table with RefuseNew evicts no key that is not fresh. It has an expiry heap, which finds
+// the keys that are fresh among all in the table (expireDue).
 
 // minIdle is for how long a key is kept at least if there is room. Without it, keys with
 // high rates would come and go all the time.
 const minIdle = int64(time.Minute)
 
 // expireLocked drops one or two of the oldest keys, if they are fresh and have been idle for
-// long. A key that is not fresh may stay the oldest and keep others behind it. So it is
-// counted how often that happens, and once it has happened so often that a look at all
-// keys costs each insertion little, all of them are looked at.
+// long: two, so that the table shrinks while keys come. A key that is not fresh may stay the
+// oldest and keep others behind it. So it is counted how often that happens, and once it has
+// happened so often that a look at all keys costs each insertion little, all of them are
+// looked at.
 func (t *table[K]) expireLocked(s *shard[K], now int64) {
 	ttl := max(t.ttl, minIdle)
 	for range 2 {
@@ -17,6 +37,8 @@ func (t *table[K]) expireLocked(s *shard[K], now int64) {
 		if oldest == nil {
 			return
 		}
+		// Below zero, the clock has stepped back. Then a key's age is not known, and it is
+		// looked at.
 		if age := now - oldest.since; 0 <= age && age < ttl {
 			return
 		}
@@ -31,7 +53,8 @@ func (t *table[K]) expireLocked(s *shard[K], now int64) {
 }
 
 // expireOldestLocked drops the oldest key, or gives it a second chance if it is in use. It
-// reports false if it has done neither, so that the key stays the oldest.
+// reports false if it has done neither, so that the key stays the oldest: it is not fresh and
+// not in use, and its turn comes again with the next insertion. A key that is busy is in use.
 func (t *table[K]) expireOldestLocked(s *shard[K], now, ttl int64) bool {
 	p, _ := s.order.take()
 	if !p.b.mu.TryLock() {
@@ -41,7 +64,7 @@ func (t *table[K]) expireOldestLocked(s *shard[K], now, ttl int64) bool {
 	defer p.b.mu.Unlock()
 	switch {
 	case p.b.plan == nil:
-		s.order.dead--
+		s.order.tombstones--
 	case p.b.expired(now, ttl):
 		t.removeLocked(s, p.key, p.b, p.b.freshAt())
 		t.keys.Add(-1)
@@ -57,6 +80,97 @@ func (t *table[K]) expireOldestLocked(s *shard[K], now, ttl int64) bool {
 	return true
 }
 
+// sweepRuns is how many runs of places are swept before a shard lets others in: a few
+// hundred keys.
+const sweepRuns = 16
+
+// sweep drops all keys that are fresh and have been idle for long enough. It lets go of a
+// shard's lock from time to time, so new keys do not wait for the sweep of a large shard.
+func (t *table[K]) sweep(clock Clock) (dropped int) {
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		runs := s.order.runs()
+		s.order.readers++
+		s.mu.Unlock()
+		for len(runs) > 0 {
+			n := min(sweepRuns, len(runs))
+			dropped += t.sweepSome(s, runs[:n], clock)
+			runs = runs[n:]
+		}
+		s.mu.Lock()
+		s.order.readers--
+		s.mu.Unlock()
+	}
+	return dropped
+}
+
+// sweepSome sweeps a few runs at a reading of their own: the sweep of a large table takes long,
+// and a key that has been decided on meanwhile may have seen a later time than its beginning.
+func (t *table[K]) sweepSome(s *shard[K], runs [][]place[K], clock Clock) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return t.sweepLocked(s, runs, reading(clock), t.ttl)
+}
+
+// sweepLocked drops the keys in some runs that are fresh and have been idle for long enough. To
+// drop one may rebuild the order, which leaves the runs as they are.
+func (t *table[K]) sweepLocked(s *shard[K], runs [][]place[K], now, ttl int64) (dropped int) {
+	for _, run := range runs {
+		for _, p := range run {
+			if p.b != nil && t.sweepPlaceLocked(s, p, now, ttl) {
+				dropped++
+			}
+		}
+	}
+	return dropped
+}
+
+// sweepPlaceLocked drops a key that is fresh and has been idle for long enough. The place may
+// be a tombstone, or have been left by its key since the runs were read: the account tells.
+func (t *table[K]) sweepPlaceLocked(s *shard[K], p place[K], now, ttl int64) bool {
+	if !p.b.mu.TryLock() {
+		return false
+	}
+	defer p.b.mu.Unlock()
+	if p.b.plan == nil || !p.b.expired(now, ttl) {
+		return false
+	}
+	t.removeAnywhereLocked(s, p.key, p.b, p.b.freshAt())
+	t.keys.Add(-1)
+	t.expired.Add(1)
+	return true
+}
+
+// makeRoomLocked takes room for one more key in a shard. If it fails because of a key that
+// is busy, it returns that.
+func (t *table[K]) makeRoomLocked(s *shard[K], now int64) (ok bool, busy place[K]) {
+	if t.reserve() {
+		return true, busy
+	}
+	if t.expiry != nil {
+		return false, busy
+	}
+	return t.evictLocked(s, now)
+}
+
+// makeRoomElsewhere takes room for one more key that the shard s did not give. The caller
+// holds no lock: a busy key is waited for, and other shards are locked.
+func (t *table[K]) makeRoomElsewhere(s *shard[K], busy place[K], now int64) bool {
+	switch {
+	case t.expiry != nil:
+		return t.expireDue(now)
+	case busy.b != nil:
+		return t.evictBusy(s, busy, now)
+	}
+	for i := range t.shards {
+		if t.evictFrom(&t.shards[i], now) {
+			return true
+		}
+	}
+	return false
+}
+
 // victim is a key that may be evicted. Its account is locked, unless it was busy.
 type victim[K comparable] struct {
 	place[K]
@@ -64,13 +178,14 @@ type victim[K comparable] struct {
 	last int64
 }
 
-// look finds out what it costs to evict the key at a place.
+// look finds out what it costs to evict the key at a place. Its account stays locked, unless it
+// is busy. A peek at the time records nothing: what eviction looks at is not in use.
 func (t *table[K]) look(p place[K], now int64) victim[K] {
 	if !p.b.mu.TryLock() {
 		return victim[K]{place: p, rank: rankBusy}
 	}
 	if p.b.plan == nil {
-		return victim[K]{place: p, rank: rankDead}
+		return victim[K]{place: p, rank: rankTombstone}
 	}
 	return victim[K]{p, p.b.use.rank(p.b.fresh(now)), p.b.last}
 }
@@ -80,6 +195,9 @@ func (t *table[K]) look(p place[K], now int64) victim[K] {
 // The others that are in use or throttled get a second chance; idle ones keep their
 // places, and so are the first to be looked at the next time. If one of them was busy, that
 // is returned.
+//
+// The accounts of all that are looked at stay locked until one is chosen, so none of them
+// can spend, or be dropped, while they are compared.
 func (t *table[K]) evictLocked(s *shard[K], now int64) (ok bool, busy place[K]) {
 	var buf [looks]victim[K]
 	looked := t.lookAtOldestLocked(s, now, buf[:0])
@@ -90,9 +208,31 @@ func (t *table[K]) evictLocked(s *shard[K], now int64) (ok bool, busy place[K]) 
 	}
 	v := &looked[best]
 	defer v.b.mu.Unlock()
-	t.evicts(v.rank)
+	t.countEvicted(v.rank)
 	t.removeLocked(s, v.key, v.b, v.b.floor(now))
 	return true, busy
+}
+
+// lookAtOldestLocked takes a few of the oldest keys out of the order, none behind a fresh
+// one: no key costs less than that.
+func (t *table[K]) lookAtOldestLocked(s *shard[K], now int64, looked []victim[K]) []victim[K] {
+	for len(looked) < looks {
+		p, ok := s.order.take()
+		if !ok {
+			break
+		}
+		v := t.look(p, now)
+		if v.rank == rankTombstone {
+			s.order.tombstones--
+			p.b.mu.Unlock()
+			continue
+		}
+		looked = append(looked, v)
+		if v.rank == rankFresh {
+			break
+		}
+	}
+	return looked
 }
 
 // cheapest returns the index of the victim that costs least, or -1 if none may be evicted.
@@ -104,6 +244,12 @@ func cheapest[K comparable](looked []victim[K]) int {
 		}
 	}
 	return best
+}
+
+// less reports whether it costs less to evict v than w. Of one rank, the key that was decided on
+// less recently goes.
+func (v *victim[K]) less(w victim[K]) bool {
+	return v.rank < w.rank || v.rank == w.rank && v.last < w.last
 }
 
 // returnLocked gives all victims but the best a place in the order again, and unlocks them. It
@@ -126,33 +272,8 @@ func (s *shard[K]) returnLocked(looked []victim[K], best int, now int64) (busy p
 	return busy
 }
 
-// lookAtOldestLocked takes a few of the oldest keys out of the order, none behind a fresh one.
-func (t *table[K]) lookAtOldestLocked(s *shard[K], now int64, looked []victim[K]) []victim[K] {
-	for len(looked) < looks {
-		p, ok := s.order.take()
-		if !ok {
-			break
-		}
-		v := t.look(p, now)
-		if v.rank == rankDead {
-			s.order.dead--
-			p.b.mu.Unlock()
-			continue
-		}
-		looked = append(looked, v)
-		if v.rank == rankFresh {
-			break
-		}
-	}
-	return looked
-}
-
-// less reports whether it costs less to evict v than w.
-func (v *victim[K]) less(w victim[K]) bool {
-	return v.rank < w.rank || v.rank == w.rank && v.last < w.last
-}
-
-// secondChance gives a key that was looked at the newest place, and unlocks it.
+// secondChance gives a key that was looked at the newest place, and unlocks it. That it was
+// used counts once: if it is not used again, it goes when it is the oldest the next time.
 func (v *victim[K]) secondChance(s *shard[K], now int64) {
 	s.order.add(place[K]{v.key, v.b, now})
 	if v.rank != rankBusy {
@@ -161,8 +282,9 @@ func (v *victim[K]) secondChance(s *shard[K], now int64) {
 	}
 }
 
-// evicts counts a key that is dropped to make room.
-func (t *table[K]) evicts(r rank) {
+// countEvicted counts a key that is dropped to make room. One that was fresh has expired: nothing
+// is forgotten with it.
+func (t *table[K]) countEvicted(r rank) {
 	switch r {
 	case rankFresh:
 		t.expired.Add(1)
@@ -174,7 +296,8 @@ func (t *table[K]) evicts(r rank) {
 	}
 }
 
-// evictFrom makes room in another shard.
+// evictFrom makes room in another shard. A shard may be empty, or have pinned keys only, while
+// the table is full: room belongs to the table.
 func (t *table[K]) evictFrom(s *shard[K], now int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +306,8 @@ func (t *table[K]) evictFrom(s *shard[K], now int64) bool {
 }
 
 // evictBusy makes room where all keys that could go are busy: it waits for one of them,
-// without the shard's lock.
+// without the shard's lock. By then that key may have been dropped, or pinned, or have
+// become fresh, so it is ranked again.
 func (t *table[K]) evictBusy(s *shard[K], p place[K], now int64) bool {
 	if !p.b.lockKept() {
 		return false
@@ -195,23 +319,23 @@ func (t *table[K]) evictBusy(s *shard[K], p place[K], now int64) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.evicts(r)
-	t.buryLocked(s, p.key, p.b, p.b.floor(now))
+	t.countEvicted(r)
+	t.removeAnywhereLocked(s, p.key, p.b, p.b.floor(now))
 	return true
 }
 
-// dropDue makes room in a table that refuses new keys: it drops a key that is fresh. If
-// none is, it reports false. Keys that are busy or pinned do not count; the next call looks
-// at them again.
-func (t *table[K]) dropDue(now int64) bool {
+// expireDue makes room in a table that refuses new keys: it drops a key that is fresh. If
+// none is, it reports false. Keys that are busy or pinned do not count. They get new entries
+// in the heap, but only at the end: else this call would meet them again and again.
+func (t *table[K]) expireDue(now int64) bool {
 	var kept []*account
 	defer func() {
 		for _, b := range kept {
-			t.due.later(b, now)
+			t.expiry.add(b, now)
 		}
 	}()
 	for {
-		key, b, ok := t.due.next(now)
+		key, b, ok := t.expiry.next(now)
 		if !ok {
 			return false
 		}
@@ -224,8 +348,8 @@ func (t *table[K]) dropDue(now int64) bool {
 	}
 }
 
-// dropIfFresh drops a key that is fresh. If it cannot tell or the key is pinned, it asks
-// to be called again.
+// dropIfFresh drops a key that is fresh, to make room. If it cannot tell because the key is
+// busy, or if the key is pinned, it reports that it has to be called again.
 func (t *table[K]) dropIfFresh(key K, b *account, now int64) (dropped, again bool) {
 	s := t.shard(key)
 	s.mu.Lock()
@@ -237,15 +361,165 @@ func (t *table[K]) dropIfFresh(key K, b *account, now int64) (dropped, again boo
 	if b.plan == nil {
 		return false, false
 	}
-	b.use.lookedUp()
+	b.use.clearDirty() // from here on, what makes it fresh earlier has to list it again
 	switch at := b.freshAt(); {
 	case at > now:
-		t.due.later(b, at)
+		t.expiry.add(b, at)
 		return false, false
 	case b.use.isPinned():
 		return false, true
 	}
 	t.expired.Add(1)
-	t.buryLocked(s, key, b, b.freshAt())
+	t.removeAnywhereLocked(s, key, b, b.freshAt())
 	return true, false
+}
+
+// expiryHeap finds keys that are fresh, in a table that refuses new keys rather than forget
+// what a known one has spent. It has at least one entry for each key, with an instant
+// before which the key is not fresh. So no key is fresh if all entries are later than now.
+//
+// A decision moves the instant at which its key is fresh, and only ever to a later one, so
+// it does not touch the heap: next returns a key whose entry is due, and whoever finds it
+// not to be fresh adds an entry for when it will be. Each entry so added is paid for by
+// a decision on its key. What can make a key fresh earlier adds it to the dirty list.
+//
+// Its lock comes after those of shards and accounts.
+type expiryHeap[K comparable] struct {
+	dirty dirtyList
+
+	mu      sync.Mutex
+	keys    map[*account]K // that are in the table
+	entries expiryEntries  // of keys in the table, and of some that were dropped
+}
+
+func newExpiryHeap[K comparable]() *expiryHeap[K] {
+	return &expiryHeap[K]{keys: make(map[*account]K)}
+}
+
+// insert adds a key that was inserted into the table. It also keeps the heap and the dirty list
+// from growing without bound while there is room and nobody calls next: entries are at most
+// twice the keys and a batch, and the list is emptied into them.
+func (h *expiryHeap[K]) insert(key K, b *account, at int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.collectLocked()
+	h.keys[b] = key
+	heap.Push(&h.entries, expiryEntry{at, b})
+	if len(h.entries) > 2*len(h.keys)+batchSize {
+		h.shrinkLocked()
+	}
+}
+
+// remove forgets a key that was dropped from the table. Its entries stay until they are due
+// or too many: to find them would take time linear in the number of entries.
+func (h *expiryHeap[K]) remove(b *account) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.keys, b)
+}
+
+// add adds an entry for a key that next has returned, and that is not fresh before at.
+func (h *expiryHeap[K]) add(b *account, at int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, ok := h.keys[b]; ok {
+		heap.Push(&h.entries, expiryEntry{at, b})
+	}
+}
+
+// next removes an entry that is due and returns its key, or false if no key is fresh.
+func (h *expiryHeap[K]) next(now int64) (key K, b *account, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.collectLocked()
+	for len(h.entries) > 0 && h.entries[0].at <= now {
+		b = heap.Pop(&h.entries).(expiryEntry).b
+		if key, ok = h.keys[b]; ok {
+			return key, b, true
+		}
+	}
+	return key, nil, false
+}
+
+// collectLocked makes the keys of the dirty list due at once.
+func (h *expiryHeap[K]) collectLocked() {
+	for _, b := range h.dirty.take() {
+		heap.Push(&h.entries, expiryEntry{math.MinInt64, b})
+	}
+}
+
+// shrinkLocked keeps the first entry of each key in the table. The others are later, and next
+// adds one when it finds that the key is not fresh yet. It halves the heap or more, so it
+// comes once for so many insertions that each pays a constant time.
+func (h *expiryHeap[K]) shrinkLocked() {
+	first := make(map[*account]int64, len(h.keys))
+	for _, e := range h.entries {
+		if at, seen := first[e.b]; !seen || e.at < at {
+			first[e.b] = e.at
+		}
+	}
+	h.entries = h.entries[:0]
+	for b, at := range first {
+		if _, ok := h.keys[b]; ok {
+			h.entries = append(h.entries, expiryEntry{at, b})
+		}
+	}
+	heap.Init(&h.entries)
+}
+
+// expiryEntry says that the account's key is not fresh before an instant.
+type expiryEntry struct {
+	at int64
+	b  *account
+}
+
+// expiryEntries are a heap, the earliest first.
+type expiryEntries []expiryEntry
+
+func (h expiryEntries) Len() int           { return len(h) }
+func (h expiryEntries) Less(i, j int) bool { return h[i].at < h[j].at }
+func (h expiryEntries) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *expiryEntries) Push(e any)        { *h = append(*h, e.(expiryEntry)) }
+func (h *expiryEntries) Pop() any {
+	last := len(*h) - 1
+	e := (*h)[last]
+	(*h)[last] = expiryEntry{}
+	*h = (*h)[:last]
+	return e
+}
+
+// dirtyList lists the keys that may be fresh earlier than the expiry heap knows: something
+// that they had spent was given back, or their limit has changed. The heap looks at them
+// before it says that no key is fresh. A key is on the list once, however often that
+// happens: see usage.
+//
+// Plans refer to it, because what eases a key knows no more than the key's account and its
+// plan. Its lock comes after all others.
+type dirtyList struct {
+	mu       sync.Mutex
+	accounts []*account
+}
+
+func (d *dirtyList) add(b *account) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.accounts = append(d.accounts, b)
+}
+
+// take removes all that are listed and returns them.
+func (d *dirtyList) take() []*account {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	accounts := d.accounts
+	d.accounts = nil
+	return accounts
+}
+
+// dirtyList returns the list for plans, or nil if the table evicts: then nothing is refused,
+// and giving back takes no second lock.
+func (t *table[K]) dirtyList() *dirtyList {
+	if t.expiry == nil {
+		return nil
+	}
+	return &t.expiry.dirty
 }

@@ -110,7 +110,7 @@ type Reserver[K any] interface {
 // zero Keyed panic.
 type Keyed[K comparable] struct {
 	clock      Clock
-	era        atomic.Pointer[era]
+	generation atomic.Pointer[generation]
 	refreshed  atomic.Uint64 // how often single keys were told to ask for their limits again
 	keys       *table[K]
 	limitFor   func(K) Limit
@@ -145,7 +145,7 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 		o.Clock = systemClock{}
 	}
 	table := newTable[K](o.MaxKeys, o.OnFull, o.IdleTTL)
-	e, err := firstEra(limit, table.early())
+	g, err := firstGeneration(limit, table.dirtyList())
 	if err != nil {
 		return nil, err
 	}
@@ -157,9 +157,9 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 		certain:    !keys.HoldInterfaces[K](),
 	}
 	if l.certain {
-		l.plain = table.index.accounts.Plain()
+		l.plain = table.accounts.Plain()
 	}
-	l.era.Store(e)
+	l.generation.Store(g)
 	return l, nil
 }
 
@@ -189,7 +189,7 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 	}
 	b.mu.Lock()
 	p := b.plan
-	if p == nil || p.seq != l.era.Load().seq {
+	if p == nil || p.seq != l.generation.Load().seq {
 		b.mu.Unlock()
 		return l.allowSlow(key, cost)
 	}
@@ -245,7 +245,7 @@ func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, 
 		return l.decideSlow(key, cost, q, d)
 	}
 	b.mu.Lock()
-	if p := b.plan; p == nil || p.seq != l.era.Load().seq || !p.ordinary(cost) {
+	if p := b.plan; p == nil || p.seq != l.generation.Load().seq || !p.ordinary(cost) {
 		b.mu.Unlock()
 		return l.decideSlow(key, cost, q, d)
 	}
@@ -297,7 +297,7 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account
 		}
 		o := b.decide(raw, int64(cost), q, d)
 		if l.refreshed.Load() != refreshed {
-			b.expire()
+			b.markStale()
 		}
 		b.mu.Unlock()
 		return b, o, nil
@@ -315,19 +315,19 @@ func (l *Keyed[K]) planFor(key K) (*plan, error) {
 
 // planOf is planFor for a key whose account is b, if it has one.
 func (l *Keyed[K]) planOf(key K, b *account) (*plan, error) {
-	e := l.era.Load()
+	g := l.generation.Load()
 	if l.limitFor == nil {
-		return e.def, nil
+		return g.def, nil
 	}
 	if b != nil {
 		b.mu.Lock()
 		p := b.plan
 		b.mu.Unlock()
-		if p != nil && p.seq == e.seq {
+		if p != nil && p.seq == g.seq {
 			return p, nil
 		}
 	}
-	p, err := e.plan(l.limitFor(key))
+	p, err := g.plan(l.limitFor(key))
 	if err != nil {
 		return nil, fmt.Errorf("ratelimit: Options.LimitFor: %w", err)
 	}
@@ -338,20 +338,20 @@ func (l *Keyed[K]) planOf(key K, b *account) (*plan, error) {
 // account is b, if it has one. The plan of the key's last decision is the likely one:
 // then the cost does not depend on how many plans there are.
 func (l *Keyed[K]) given(b *account, limit Limit) (*plan, error) {
-	e := l.era.Load()
-	limit = e.named(limit)
-	if l.limitFor == nil && limit == e.def.limit {
-		return e.def, nil // a call without a limit would be decided under it too
+	g := l.generation.Load()
+	limit = g.named(limit)
+	if l.limitFor == nil && limit == g.def.limit {
+		return g.def, nil // a call without a limit would be decided under it too
 	}
 	if b != nil {
 		b.mu.Lock()
 		p := b.plan
 		b.mu.Unlock()
-		if p != nil && p.seq == e.seq|givenBit && p.limit == limit {
+		if p != nil && p.seq == g.seq|givenBit && p.limit == limit {
 			return p, nil
 		}
 	}
-	return e.given(limit)
+	return g.given(limit)
 }
 
 // look fills in what the key would answer to a cost under the plan. It spends nothing.
@@ -430,7 +430,7 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int, refreshed uint64) error {
 	}
 	b.adjust(max(now, b.last), int64(delta))
 	if l.refreshed.Load() != refreshed {
-		b.expire()
+		b.markStale()
 	}
 	return nil
 }
@@ -512,5 +512,5 @@ func (l *Keyed[K]) Limits() []Limit {
 	if l.limitFor != nil {
 		return []Limit{{}}
 	}
-	return []Limit{l.era.Load().def.limit}
+	return []Limit{l.generation.Load().def.limit}
 }

@@ -12,7 +12,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// table maps keys to accounts, and never holds more than max of them.
+// table maps keys to accounts, and never has more than max of them. This file finds,
+// inserts and removes keys. order.go keeps the order in which they leave, usage.go what is
+// known of their use, and evict.go chooses the key that leaves.
 //
 // To find a known key takes no lock and moves nothing. Keys stand in the order in which they
 // were inserted; eviction looks at the oldest, and gives those that were used since a second
@@ -24,21 +26,28 @@ import (
 // the shard would wait with it. So under a shard's lock an account's lock is only tried,
 // and an account that is busy counts as in use. The other way round, whoever holds an
 // account's lock may wait for a shard's.
+//
+// A key has at most one account that is not dropped. That holds because an account is
+// inserted and removed under the lock of its key's shard, and because it is marked as
+// dropped (its plan is nil) under its own lock before another one can take its place. A
+// decision that has found an account and then finds it dropped looks the key up again.
 type table[K comparable] struct {
-	index  index[K]
-	cloner keys.Cloner[K]
-	shards []shard[K]
-	seed   maphash.Seed
-	max    int64
-	keys   atomic.Int64 // in the table, or about to be
-	ttl    int64        // for how long an idle key is kept if there is room, in nanoseconds
-	due    *dueKeys[K]  // if a full table refuses new keys, else nil
-	full   error        // what a new key is refused with: made once, as a flood of keys asks for it
+	accounts keys.Map[K, *account] // finds them
+	cloner   keys.Cloner[K]
+	shards   []shard[K]
+	seed     maphash.Seed
+	max      int64
+	keys     atomic.Int64   // in the table, or about to be
+	ttl      int64          // for how long an idle key is kept if there is room, in nanoseconds
+	expiry   *expiryHeap[K] // if a full table refuses new keys, else nil
+	full     error          // what a new key is refused with: made once, because a flood of keys meets it
 
 	expired, evicted, evictedThrottled, refused atomic.Uint64
 }
 
-// shard is a part of the keys, by hash.
+// shard is a part of the keys, by hash. New keys of different shards do not wait for each
+// other. The shards share the room in the table, so that exactly max keys fit, whatever
+// their hashes.
 type shard[K comparable] struct {
 	mu    sync.Mutex // guards the fields below
 	order order[K]
@@ -57,7 +66,8 @@ type shard[K comparable] struct {
 }
 
 const (
-	// shardKeys is how many keys a table needs before it has more than one shard.
+	// shardKeys is how many keys a table needs before it has more than one shard. In a
+	// small table each shard would have few keys, and eviction a poor choice among them.
 	shardKeys = 4096
 	numShards = 64
 
@@ -72,16 +82,16 @@ func newTable[K comparable](maxKeys int, onFull Overflow, ttl time.Duration) *ta
 		n = numShards
 	}
 	t := &table[K]{
-		index:  newIndex[K](maxKeys),
-		cloner: keys.NewCloner[K](),
-		shards: make([]shard[K], n),
-		seed:   maphash.MakeSeed(),
-		max:    int64(maxKeys),
-		ttl:    int64(ttl),
-		full:   fmt.Errorf("%w: %d keys", ErrTableFull, maxKeys),
+		accounts: keys.NewMap[K, *account](maxKeys),
+		cloner:   keys.NewCloner[K](),
+		shards:   make([]shard[K], n),
+		seed:     maphash.MakeSeed(),
+		max:      int64(maxKeys),
+		ttl:      int64(ttl),
+		full:     fmt.Errorf("%w: %d keys", ErrTableFull, maxKeys),
 	}
 	if onFull == RefuseNew {
-		t.due = newDueKeys[K]()
+		t.expiry = newExpiryHeap[K]()
 	}
 	for i := range t.shards {
 		t.shards[i].floor.Store(-maxReading)
@@ -89,18 +99,9 @@ func newTable[K comparable](maxKeys int, onFull Overflow, ttl time.Duration) *ta
 	return t
 }
 
-// early returns where plans list the keys that may be fresh earlier than was known, or nil
-// if nobody needs the list.
-func (t *table[K]) early() *early {
-	if t.due == nil {
-		return nil
-	}
-	return &t.due.early
-}
-
-// find returns the key's account, or nil. The account may be dropped before the caller has
+// find returns the key's account, or nil if the key is not tracked. The account may be dropped before the caller has
 // locked it; then its plan is nil, and to find the key again finds its next account.
-func (t *table[K]) find(key K) *account { return t.index.find(key) }
+func (t *table[K]) find(key K) *account { return t.accounts.Find(key) }
 
 // mustBe panics if there is no table, because the Keyed was not made by New.
 func (t *table[K]) mustBe() {
@@ -109,11 +110,13 @@ func (t *table[K]) mustBe() {
 	}
 }
 
+// shard returns the shard of a key. The seed is the table's own, so that nobody can choose
+// keys that all fall into one shard.
 func (t *table[K]) shard(key K) *shard[K] {
 	if len(t.shards) == 1 {
 		return &t.shards[0]
 	}
-	return &t.shards[t.index.hash(t.seed, key)%uint64(len(t.shards))]
+	return &t.shards[t.accounts.Hash(t.seed, key)%uint64(len(t.shards))]
 }
 
 // floor returns the time before which a key that is not in the table may not be created.
@@ -121,13 +124,17 @@ func (t *table[K]) floor(key K) int64 { return t.shard(key).floor.Load() }
 
 // acquire returns the key's account, locked, and inserts one if there is none. For a
 // new one it also returns the reading at which it was made.
+//
+// Room is taken before the key is inserted, so the table is never too full, and it stays
+// taken when the shard has to be let go to make it elsewhere. If another call has inserted
+// the key meanwhile, the room is given back.
 func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *account, now int64, fresh bool, err error) {
 	s := t.shard(key)
 	room := false // one of max is taken for this key
 	for tries := 0; ; tries++ {
 		s.mu.Lock()
-		if b = t.index.find(key); b != nil {
-			s.mu.Unlock()
+		if b = t.find(key); b != nil {
+			s.mu.Unlock() // before the account's lock, which may be held for long
 			if b.lockKept() {
 				t.release(room)
 				return b, 0, false, nil
@@ -147,7 +154,7 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *account, now int64, 
 		if room = t.makeRoomElsewhere(s, busy, now); room {
 			continue
 		}
-		if t.due != nil || tries == maxTries {
+		if t.expiry != nil || tries == maxTries {
 			t.refused.Add(1)
 			return nil, 0, false, t.full
 		}
@@ -155,7 +162,8 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *account, now int64, 
 	}
 }
 
-// reserve takes room for one more key, if there is any.
+// reserve takes room for one more key, if there is any. It adds only if that stays within max, so
+// that two insertions at the same time cannot both take the last room.
 func (t *table[K]) reserve() bool {
 	for {
 		n := t.keys.Load()
@@ -175,66 +183,79 @@ func (t *table[K]) release(room bool) {
 	}
 }
 
-// insertLocked publishes a new account, locked, and releases the shard.
+// insertLocked publishes a new account, and releases the shard. The account is locked
+// before anybody can find it: what is decided on it first is what it was made for, and no
+// eviction sees a key that has not spent anything yet.
 func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, now int64) *account {
 	key = t.cloner.Clone(key)
 	at := max(now, s.floor.Load())
 	b := &account{plan: p, last: at, State: meter.State{At: at}}
 	b.mu.Lock()
 	s.order.add(place[K]{key, b, now})
-	if t.due != nil {
-		t.due.insert(key, b, at)
+	if t.expiry != nil {
+		t.expiry.insert(key, b, at)
 	}
-	t.index.add(key, b)
+	t.accounts.Add(key, b)
 	s.mu.Unlock()
 	return b
 }
 
-// removeLocked takes an account out of the table and raises the shard's floor. The locks
-// of both are held. Its room stays taken. Whoever waits for the account finds its plan to
-// be nil, and the index up to date.
+// removeLocked takes an account out of the table and raises the shard's floor. Its place in
+// the order has been taken. The locks of account and shard are held. The room of the key
+// stays taken, for a key that replaces it. Whoever waits for the account's lock finds its
+// plan to be nil, and the map up to date.
 func (t *table[K]) removeLocked(s *shard[K], key K, b *account, floor int64) {
 	b.plan = nil
-	t.index.remove(key)
-	if t.due != nil {
-		t.due.remove(b)
+	t.accounts.Remove(key)
+	if t.expiry != nil {
+		t.expiry.remove(b)
 	}
 	if floor > s.floor.Load() {
 		s.floor.Store(floor)
 	}
 }
 
-// buryLocked is removeLocked for an account whose place stays in the order.
-func (t *table[K]) buryLocked(s *shard[K], key K, b *account, floor int64) {
+// removeAnywhereLocked is removeLocked for an account whose place is still in the order,
+// wherever that is. The place becomes a tombstone.
+func (t *table[K]) removeAnywhereLocked(s *shard[K], key K, b *account, floor int64) {
 	t.removeLocked(s, key, b, floor)
-	s.order.buried(func(p place[K]) bool { return t.index.find(p.key) == p.b })
+	s.order.addTombstone(func(p place[K]) bool { return t.find(p.key) == p.b })
 }
 
-// makeRoomLocked takes room for one more key in a shard. If it fails because of a key that
-// is busy, it returns that.
-func (t *table[K]) makeRoomLocked(s *shard[K], now int64) (ok bool, busy place[K]) {
-	if t.reserve() {
-		return true, busy
-	}
-	if t.due != nil {
-		return false, busy
-	}
-	return t.evictLocked(s, now)
+// remove removes a key whose account is locked, and gives its room back.
+func (t *table[K]) remove(key K, b *account, floor int64) {
+	s := t.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.removeAnywhereLocked(s, key, b, floor)
+	t.keys.Add(-1)
 }
 
-// makeRoomElsewhere takes room for one more key that the shard s did not give. The caller
-// holds no lock.
-func (t *table[K]) makeRoomElsewhere(s *shard[K], busy place[K], now int64) bool {
-	switch {
-	case t.due != nil:
-		return t.dropDue(now)
-	case busy.b != nil:
-		return t.evictBusy(s, busy, now)
+// forget removes a key, whatever it has spent. It raises no floor: the key is to begin anew now.
+func (t *table[K]) forget(key K) {
+	b := t.find(key)
+	for b != nil && !b.lockKept() {
+		b = t.find(key)
 	}
-	for i := range t.shards {
-		if t.evictFrom(&t.shards[i], now) {
-			return true
-		}
+	if b == nil {
+		return
 	}
-	return false
+	defer b.mu.Unlock()
+	t.remove(key, b, -maxReading)
+}
+
+// withdraw unpins a key that was inserted for a decision that then was a denial, and
+// removes it unless another decision has spent from it.
+func (t *table[K]) withdraw(key K, b *account, clock Clock) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.use.unpin()
+	if b.plan == nil || !b.fresh(reading(clock)) {
+		return
+	}
+	floor := int64(-maxReading) // nothing was spent, so there is nothing to spend twice
+	if b.use.recent() {
+		floor = b.freshAt()
+	}
+	t.remove(key, b, floor)
 }

@@ -9,9 +9,12 @@ import (
 // member is one layer in a stack: what By and its wrappers make of the layer, and what the layer
 // asks of one account in the decision at hand.
 //
-// One goroutine uses it at a time, that of its stack. Between two decisions it holds no key, no
+// One goroutine uses it at a time, that of its stack. Between two decisions it refers to no key, no
 // account and nothing of a request: clear takes that out, because a stack that waits in its
 // pool must keep nothing of users alive.
+//
+// Its account is found by load without a lock. It may be dropped, or one may be inserted, until
+// the stack has locked it. From then on it is what the member says.
 type member[R any] struct {
 	// These are the layer's, and do not change. Of two wrappers of one kind the outer one
 	// comes first, and the inner one leaves alone what is set.
@@ -25,6 +28,7 @@ type member[R any] struct {
 
 	picked bool // it is one of the layers of the request, or of the last one
 
+	// These are the request's.
 	p      *plan    // nil if the layer does not apply
 	b      *account // nil while the key is not tracked, and if the plan tracks nothing
 	floor  int64    // if b is nil: the time before which the key may not be created
@@ -39,11 +43,11 @@ type member[R any] struct {
 	err     error // why the layer cannot decide
 	keyless bool  // err is the key function's
 
-	// LimitFor was asked when the counter stood at asks. Both are zero if it was not. If the
-	// counter has moved on by the time of the charge, Refresh may have run between the question
-	// and the charge, and has missed the account: then the account is to ask again.
+	// LimitFor was called when the counter stood at before. Both are zero if it was not. If the
+	// counter has moved on by the time of the charge, Refresh may have run between that call
+	// and the charge, and has missed the account: then the account is marked as stale.
 	refreshed *atomic.Uint64
-	asks      uint64
+	before    uint64
 }
 
 // none is the charge of a member that has none.
@@ -51,7 +55,8 @@ const none = -1
 
 // anyKey is a layer's limiter and the key of the request, of whatever type. Key types are the
 // only thing in which the members of one stack differ. On a hit a decision makes two calls through
-// this interface for each layer, load and clear.
+// this interface for each layer, load and clear: such a call cannot be inlined, so what needs
+// no key is done with the account instead.
 type anyKey[R any] interface {
 	// load finds out what the layer asks for a request, and fills it in. It runs user code.
 	load(m *member[R], r R, cost int) error
@@ -96,12 +101,14 @@ func (m *member[R]) find() {
 	}
 }
 
-// lacks reports whether the layer needs an account that is not there.
+// lacks reports whether the layer needs an account that is not there. A key that is charged
+// nothing, or asked for more than it can ever allow, need not be tracked.
 func (m *member[R]) lacks() bool {
 	return m.b == nil && m.amount > 0 && m.err == nil && m.p != nil && m.p.tracks() && int64(m.amount) <= m.p.capacity
 }
 
-// insert adds the key. The account is not locked afterwards, but pinned if it is new.
+// insert adds the key. The account is not locked afterwards, but pinned if it is new: it has
+// spent nothing yet, and would be the first to be evicted.
 func (m *member[R]) insert(clock Clock) {
 	b, fresh, err := m.key.insert(m.p, clock)
 	if err == nil {
@@ -110,7 +117,8 @@ func (m *member[R]) insert(clock Clock) {
 	m.err = err
 }
 
-// withdraw takes back what the decision has done to the table, after a denial.
+// withdraw takes back what the decision has done to the table, after a denial. What it has
+// pinned was there before and stays.
 func (m *member[R]) withdraw(clock Clock) {
 	if m.inserted {
 		m.key.withdraw(m.b, clock)
@@ -123,8 +131,8 @@ func (m *member[R]) withdraw(clock Clock) {
 	m.inserted, m.pinned = false, false
 }
 
-// outdated reports whether the limit was to be asked for again since it was.
-func (m *member[R]) outdated() bool { return m.refreshed != nil && m.refreshed.Load() != m.asks }
+// outdated reports whether Refresh was called since LimitFor was.
+func (m *member[R]) outdated() bool { return m.refreshed != nil && m.refreshed.Load() != m.before }
 
 // why returns why the layer cannot decide.
 func (m *member[R]) why() error {
@@ -163,7 +171,8 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 	if m.cost != nil && cost > 0 {
 		m.amount = m.cost(r)
 	}
-	// As in Keyed.decide, a key that is found needs no check: what is in the map is valid.
+	// As in Keyed.decide, a key that is found needs no check: what is in the map is valid. If
+	// the map is not plain, keys may fail to be comparable, and are checked before the lookup.
 	var b *account
 	p := k.l.plain
 	if p != nil {
@@ -181,7 +190,7 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 		m.floor = k.floor()
 	}
 	if m.limit == nil && k.l.limitFor == nil {
-		m.p = k.l.era.Load().def
+		m.p = k.l.generation.Load().def
 	} else if m.p, err = k.plan(m, r); err != nil {
 		return err
 	}
@@ -191,7 +200,8 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 	return nil
 }
 
-// plan returns the plan where each request or key has its own.
+// plan returns the plan where each request or key has its own. The limit of the request comes
+// first; only if it has none is the limiter's LimitFor called.
 func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
 	l := k.l
 	if m.limit != nil {
@@ -204,7 +214,7 @@ func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
 		}
 	}
 	if l.limitFor != nil {
-		m.refreshed, m.asks = &l.refreshed, l.refreshed.Load()
+		m.refreshed, m.before = &l.refreshed, l.refreshed.Load()
 	}
 	return l.planOf(k.key, m.b)
 }

@@ -8,26 +8,30 @@ import (
 
 // order lists the keys of a shard in the order in which they took their places: when
 // they were inserted, or when eviction last gave them a second chance. The lock of the
-// shard guards it.
+// shard guards it. It knows neither what keys have spent nor whether they are in use: that
+// is the business of who takes them.
 //
 // simplelru keeps the order, of batches of keys rather than of keys: with an entry and a
-// map slot of simplelru for each key, a new key took half as long again, and 90 bytes
+// map cell of simplelru for each key, a new key took half as long again, and 90 bytes
 // more. The newest batch is outside of the list until it is full. So are the oldest
-// keys, because eviction compares a few of them.
+// keys, because eviction compares a few of them. From the oldest to the newest:
 //
-// Only take removes a place. A key that is dropped out of order, by Sweep for one, leaves
-// a dead place behind. Dead places are skipped when they are taken, and all of them
-// are removed when they are a quarter of the places, so each costs a constant time.
+//	oldest (a front) → batches (a list of full ones) → newest (a batch that is being filled)
+//
+// Only take removes a place. A key that is removed out of order, by Sweep for one, leaves
+// a tombstone behind: a place whose account is not in the table any more. Tombstones are
+// skipped when they are taken, and all of them are removed when they are a quarter of the
+// places, so each costs a constant time.
 //
 // The zero order is empty.
 type order[K comparable] struct {
-	batches *simplelru.LRU[*batch[K], struct{}] // nil until a batch is full: most limiters have few keys
-	newest  *batch[K]                           // nil, or with at least one place
-	oldest  *front[K]                           // nil until it is first needed
-	spare   *batch[K]                           // an empty one to use next, or nil
-	readers int                                 // who reads runs and lets go of the shard's lock in between
-	n       int                                 // places, dead ones included
-	dead    int
+	batches    *simplelru.LRU[*batch[K], struct{}] // nil until a batch is full: most limiters have few keys
+	newest     *batch[K]                           // nil, or with at least one place
+	oldest     *front[K]                           // nil until it is first needed
+	spare      *batch[K]                           // an empty one to use next, or nil
+	readers    int                                 // who reads runs and lets go of the shard's lock in between
+	n          int                                 // places, tombstones included
+	tombstones int
 }
 
 // place is where a key stands in the order. The zero place is empty.
@@ -40,7 +44,8 @@ type place[K comparable] struct {
 // batchSize places of string keys are an allocation of 512 bytes.
 const batchSize = 15
 
-// batch is a run of places, filled from the first to the last.
+// batch is a run of places, filled from the first to the last. A full one does not change
+// any more until it is the oldest.
 type batch[K comparable] struct {
 	places [batchSize]place[K]
 	n      int
@@ -80,7 +85,8 @@ func (o *order[K]) close() {
 	o.newest = nil
 }
 
-// oldestBatch removes the oldest batch and returns it, nil if there is none.
+// oldestBatch removes the oldest batch and returns it, nil if there is none. If none is full,
+// that is the newest one, which may have any number of places.
 func (o *order[K]) oldestBatch() (b *batch[K]) {
 	if o.batches != nil {
 		b, _, _ = o.batches.RemoveOldest()
@@ -102,7 +108,8 @@ func (o *order[K]) peek() *place[K] {
 	return &f.places[f.first]
 }
 
-// take removes the oldest place and returns it. It reports false if there is none.
+// take removes the oldest place and returns it. It reports false if there is none. The place
+// is emptied, so that it does not keep the key in memory.
 func (o *order[K]) take() (p place[K], ok bool) {
 	oldest := o.peek()
 	if oldest == nil {
@@ -114,7 +121,9 @@ func (o *order[K]) take() (p place[K], ok bool) {
 	return p, true
 }
 
-// refill makes the oldest batch the front. It returns nil if there is no batch.
+// refill makes the oldest batch the front, and returns the front; nil if there is no batch. The
+// batch becomes the spare one, unless somebody may still be reading it: then it is left as
+// it is, for the garbage collector.
 func (o *order[K]) refill() *front[K] {
 	b := o.oldestBatch()
 	if b == nil {
@@ -133,7 +142,8 @@ func (o *order[K]) refill() *front[K] {
 }
 
 // putBack makes a place that take has returned the oldest again. The front has room for
-// the last few that were taken, looks at most.
+// the last few that were taken, looks at most. Of several, the one taken last is put back
+// first.
 func (o *order[K]) putBack(p place[K]) {
 	o.oldest.first--
 	o.oldest.places[o.oldest.first] = p
@@ -142,7 +152,8 @@ func (o *order[K]) putBack(p place[K]) {
 
 // runs returns all places, the oldest first. The slices are the order's own, to be read
 // under the shard's lock only. Places that are added later may be missing from them, and
-// places that were taken in the meantime may be in them.
+// places that were taken in the meantime may be in them. Who lets go of the lock while it
+// still needs them counts itself in readers before.
 func (o *order[K]) runs() [][]place[K] {
 	if o.n == 0 {
 		return nil
@@ -164,14 +175,19 @@ func (o *order[K]) runs() [][]place[K] {
 	return runs
 }
 
-// buried takes note of a place that has died, and removes the dead ones if they are many.
-func (o *order[K]) buried(alive func(place[K]) bool) {
-	o.dead++
-	if o.dead <= o.n/4+batchSize {
+// addTombstone takes note that a place has become a tombstone, and removes all tombstones if
+// they are many. To remove them copies the other places, which are three quarters or more; it
+// comes once for every n/4 removals, so a removal pays for four places.
+//
+// A place does not say that it is a tombstone. A key may have been removed and inserted
+// again, so only the account tells: the table knows it, or it is gone.
+func (o *order[K]) addTombstone(alive func(place[K]) bool) {
+	o.tombstones++
+	if o.tombstones <= o.n/4+batchSize {
 		return
 	}
 	old := *o
-	*o = order[K]{readers: old.readers} // who reads the old runs lets go of this order
+	*o = order[K]{readers: old.readers} // who reads the old runs still counts itself out here
 	for _, run := range old.runs() {
 		for _, p := range run {
 			if p.b != nil && alive(p) {

@@ -17,10 +17,10 @@ func orderOf(n int) (*order[int], []*account) {
 	return o, accounts
 }
 
-// bury makes the key's place a dead one, and returns how many places were looked at for that.
+// bury makes the key's place a tombstone, and returns how many places were looked at for that.
 func bury(o *order[int], accounts []*account, key int) (looks int) {
 	accounts[key] = nil
-	o.buried(func(p place[int]) bool {
+	o.addTombstone(func(p place[int]) bool {
 		looks++
 		return accounts[p.key] == p.b
 	})
@@ -60,8 +60,8 @@ func TestToBuryAllPlacesIsLinearWork(t *testing.T) {
 	}
 }
 
-// Keys that come and go keep a bounded number of dead places.
-func TestDeadPlacesAreFewerThanLivingOnes(t *testing.T) {
+// Keys that come and go keep a bounded number of tombstones.
+func TestTombstonesAreFewerThanKeys(t *testing.T) {
 	const n = 1000
 	o, accounts := orderOf(n)
 	looks := 0
@@ -69,7 +69,7 @@ func TestDeadPlacesAreFewerThanLivingOnes(t *testing.T) {
 		looks += bury(o, accounts, i)
 		accounts = append(accounts, new(account))
 		o.add(place[int]{key: n + i, b: accounts[n+i]})
-		require.LessOrEqual(t, o.dead, o.n/4+batchSize)
+		require.LessOrEqual(t, o.tombstones, o.n/4+batchSize)
 		require.LessOrEqual(t, o.n, n*4/3+2*batchSize)
 	}
 	require.LessOrEqual(t, looks, 20*n*10)

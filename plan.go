@@ -18,13 +18,13 @@ const mostCounted = math.MaxInt64 / 2
 // share it without a lock.
 type plan struct {
 	// The fields that every decision reads come first.
-	seq      uint64 // the number of the era it was made in, and the bits below
+	seq      uint64 // the number of the generation it was made in, and the bits below
 	capacity int64  // the limit's
 
 	meter.Meter // zero for Unlimited and Blocked, which track nothing
 
 	limit Limit
-	early *early // lists keys that may be fresh earlier than was known; nil if nobody needs that
+	dirty *dirtyList // for keys that may be fresh earlier than was known; nil if nobody needs that
 }
 
 // newPlan returns the plan for a limit, or why the limit is invalid. A limit that is
@@ -73,37 +73,38 @@ func (p *plan) ordinary(cost int) bool { return uint64(int64(cost)-1) < uint64(p
 // exceeds is the error for a cost above the capacity.
 func (p *plan) exceeds(cost int64) error { return &exceedsError{p.limit, cost} }
 
-// equals reports whether the plans' limits count alike, so that a state of one is one of
-// the other. Names count nothing.
+// equals reports whether the plans' limits count alike. Then a state under one of them means
+// the same under the other. Only their names may differ.
 func (p *plan) equals(q *plan) bool {
 	return p.limit.Named("") == q.limit.Named("")
 }
 
-// expired reports whether a key under the plan is to ask for its limit again.
-func (p *plan) expired() bool { return p.seq&expiredBit != 0 }
+// The two highest bits of plan.seq are not a part of the generation's number. A plan that has
+// one of them differs from its generation in seq, so the next decision asks for the key's
+// limit again. That is the one comparison that a decision makes on its shortest path.
+const (
+	staleBit = 1 << 63 // Refresh was called for the key
+	givenBit = 1 << 62 // the limit is a request's
+)
 
-// given reports whether the plan is that of a request, rather than the limiter's for
-// the key.
+// stale reports whether a key under the plan is to ask for its limit again.
+func (p *plan) stale() bool { return p.seq&staleBit != 0 }
+
+// given reports whether the limit is a request's, rather than the limiter's for the key.
 func (p *plan) given() bool { return p.seq&givenBit != 0 }
 
-// era returns the number of the era that the plan was made in.
-func (p *plan) era() uint64 { return p.seq &^ (expiredBit | givenBit) }
+// generation returns the number of the generation that the plan was made in.
+func (p *plan) generation() uint64 { return p.seq &^ (staleBit | givenBit) }
 
-// outdates reports whether a decision under the plan puts a key under it that is under
-// the old one. Of two plans of the limiter the one of the later era stays; a request's
-// plan gives way to any other.
-func (p *plan) outdates(old *plan) bool {
+// supersedes reports whether a decision under the plan puts a key under it that is under
+// the old one. Of two plans of the limiter the one of the later generation stays: a decision
+// that was slow must not bring an old limit back. A request's plan gives way to any other.
+func (p *plan) supersedes(old *plan) bool {
 	switch {
 	case p == old:
 		return false
 	case p.given() || old.given():
 		return true
 	}
-	return p.era() > old.era() || p.era() == old.era() && old.expired()
+	return p.generation() > old.generation() || p.generation() == old.generation() && old.stale()
 }
-
-// These make the number of no era out of an era's.
-const (
-	expiredBit = 1 << 63
-	givenBit   = 1 << 62
-)

@@ -19,7 +19,7 @@ package ratelimit
 func (l *Keyed[K]) SetLimit(limit Limit) error {
 	l.keys.mustBe()
 	for {
-		old := l.era.Load()
+		old := l.generation.Load()
 		if limit == old.def.limit {
 			return nil
 		}
@@ -27,7 +27,7 @@ func (l *Keyed[K]) SetLimit(limit Limit) error {
 		if err != nil {
 			return err
 		}
-		if l.era.CompareAndSwap(old, next) {
+		if l.generation.CompareAndSwap(old, next) {
 			return nil
 		}
 	}
@@ -50,9 +50,9 @@ func (l *Keyed[K]) Refresh(keys ...K) {
 func (l *Keyed[K]) refreshAll() {
 	l.keys.mustBe()
 	for {
-		old := l.era.Load()
+		old := l.generation.Load()
 		next, _ := old.next(old.def.limit) // it was valid before
-		if l.era.CompareAndSwap(old, next) {
+		if l.generation.CompareAndSwap(old, next) {
 			return
 		}
 	}
@@ -66,7 +66,7 @@ func (l *Keyed[K]) refresh(key K) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if b.plan != nil {
-			b.expire()
+			b.markStale()
 		}
 	}
 }

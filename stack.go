@@ -11,7 +11,7 @@ import (
 )
 
 // stack is the working memory of one decision over several layers. One goroutine uses
-// it at a time. In between it holds no key and no account, so that the pool that keeps
+// it at a time. In between it refers to no key and no account, so that the pool that keeps
 // it keeps nothing of users alive.
 //
 // A decision goes through these steps. User code runs only in the first and the last,
@@ -32,7 +32,13 @@ import (
 // Keys that are not tracked are inserted between 3 and 4, if all offers fit, and then the
 // decision starts again at 2. An insertion locks an account of any address, so none may
 // be locked meanwhile. What has been inserted, and what was there before, is pinned
-// until the decision is over: else the keys of one request could evict each other.
+// until the decision is over: else the keys of one request could evict each other. A request
+// that is denied inserts nothing, so a client who is denied cannot fill a table.
+//
+// A layer, a member and a charge are three things. The layer is what the user has configured.
+// The member is the layer in the decision at hand: its key, account, plan and cost. The
+// charge is what the decision asks of one account: the sum of what several members ask, if
+// their keys are the same key of the same limiter.
 type stack[R any] struct {
 	layers []Layer[R]
 	pick   func(R, []int) []int // nil: all layers
@@ -43,26 +49,27 @@ type stack[R any] struct {
 	made    []*member[R] // by layer
 	members []*member[R] // the layers of this request; of AllOf, in between, those of the last one
 	which   []int        // scratch memory for pick
-	watched bool         // one of the members is watched
+	watched bool         // one of the members is watched: somebody is told of its decisions
 
 	// What load and lock have found out.
 	brief   bool // the caller needs only the yes or no
-	asks    bool // a LimitFor was asked
+	asked   bool // a LimitFor was asked
 	absent  bool // one of the members' keys is not tracked
 	mixed   bool // of a key's members only some have found its account
 	over    bool // the enforcing layers ask an account for more than it can ever allow
 	changed bool // keys have been inserted or pinned
 
-	// The charges of the enforcing layers come first. They are decided before any shadow is.
+	// The charges of the enforcing layers come first, so that firm and shadows are the two
+	// parts of one slice. They are decided before any shadow is.
 	charges []charge   // all of them
 	firm    []charge   // those of the enforcing layers
 	shadows []charge   // those of the shadow layers
 	answers []Decision // the accounts' own, by charge; none if nobody is told
 	locks   locks      // of the charges' accounts
 
-	reading int64
-	err     error // why no offer can ever fit
-	d       Decision
+	reading int64    // of the clock, under all locks: one for the whole decision
+	err     error    // why no offer can ever fit
+	d       Decision // the answer of the stack
 }
 
 func newStack[R any](layers []Layer[R], pick func(R, []int) []int, clock Clock) *stack[R] {
@@ -75,7 +82,8 @@ func newStack[R any](layers []Layer[R], pick func(R, []int) []int, clock Clock) 
 	return s
 }
 
-// add makes a layer one of the request.
+// add makes a layer one of the request. Its member is made once and kept: to make it calls the
+// layer and all its wrappers.
 func (s *stack[R]) add(layer int) {
 	m := s.made[layer]
 	if m == nil {
@@ -88,7 +96,8 @@ func (s *stack[R]) add(layer int) {
 	s.watched = s.watched || m.watched
 }
 
-// clear forgets the request. The layers stay members: see choose.
+// clear forgets the request, so that a stack which waits in the pool keeps no key and no
+// account alive. The layers stay members: see choose.
 func (s *stack[R]) clear() {
 	for _, m := range s.members {
 		m.clear()
@@ -99,7 +108,7 @@ func (s *stack[R]) clear() {
 	s.locks.clear()
 	s.charges, s.firm, s.shadows = s.charges[:0], nil, nil
 	s.answers = s.answers[:0]
-	s.brief, s.changed, s.asks, s.err, s.d = false, false, false, nil, Decision{}
+	s.brief, s.changed, s.asked, s.err, s.d = false, false, false, nil, Decision{}
 }
 
 // untold reports whether the caller needs only the yes or no, and nobody watches. Then neither
@@ -108,7 +117,9 @@ func (s *stack[R]) clear() {
 func (s *stack[R]) untold() bool { return s.brief && !s.watched }
 
 // load asks the layers for their keys, costs and plans. The first error of an enforcing
-// layer ends it; one of a shadow layer only takes that layer out.
+// layer ends it; one of a shadow layer only takes that layer out. It runs the functions of
+// the user, so no lock is held, and what it finds may be outdated when the accounts are
+// locked: then lock looks them up again, and a limit that has changed is taken over by check.
 func (s *stack[R]) load(r R, cost int) error {
 	if cost < 0 && s.untold() {
 		return errUntold
@@ -124,7 +135,7 @@ func (s *stack[R]) load(r R, cost int) error {
 		if m.err = m.key.load(m, r, cost); m.err != nil && !m.shadow {
 			return s.fail(m)
 		}
-		s.asks = s.asks || m.refreshed != nil
+		s.asked = s.asked || m.refreshed != nil
 	}
 	return nil
 }
@@ -151,7 +162,8 @@ func (s *stack[R]) choose(r R) error {
 	return nil
 }
 
-// areMembers reports whether the members are those of the layers, in their order.
+// areMembers reports whether the members are those of the layers, in their order. The order
+// counts: of layers that bind alike, the first gives the Decision its Limit.
 func (s *stack[R]) areMembers(layers []int) bool {
 	if len(s.members) != len(layers) {
 		return false
@@ -193,6 +205,9 @@ func (s *stack[R]) fail(m *member[R]) error {
 // starts again when an account that it has found was dropped before it was locked, and
 // when it has inserted keys. Each time another decision has made progress in between,
 // so it gives up only if keys are dropped on purpose, as Reset does.
+//
+// After an insertion all is checked anew. The locks were let go of meanwhile, so other decisions
+// may have spent what the offers promised.
 func (s *stack[R]) take(r R, cost int, q request) error {
 	if err := s.load(r, cost); err != nil {
 		return err
@@ -234,7 +249,9 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 var errKeysGone = fmt.Errorf("%w: the keys of a request kept disappearing; gave up after %d tries", ErrTableFull, maxTries)
 
 // preview answers without a charge: for Peek, and for a cost of 0. No key is inserted, so it
-// needs no second try once all is locked. What a shadow says is no reason to change its key.
+// needs no second try once all is locked. A cost of 0 puts keys under a changed limit, as
+// Take does; the keys of shadow layers stay under the one that they are under, because
+// nobody is promised anything by what a shadow says.
 func (s *stack[R]) preview(q request) error {
 	if !s.lock() {
 		return errKeysGone
@@ -246,8 +263,8 @@ func (s *stack[R]) preview(q request) error {
 	for i := range s.shadows {
 		s.shadows[i].preview(s.reading, peek)
 	}
-	if s.asks && !q.peek {
-		s.expire()
+	if s.asked && !q.peek {
+		s.markStale()
 	}
 	s.answer(s.fits())
 	s.locks.unlock()
@@ -255,7 +272,11 @@ func (s *stack[R]) preview(q request) error {
 }
 
 // lock sums up what is asked of each account, and locks all accounts that there are. An
-// account that was dropped since it was found is looked up again.
+// account that was dropped since it was found is looked up again. It reports false if that
+// happens too often; then nothing is locked.
+//
+// All is looked up again, not only what was dropped. Two members with the same key must have
+// the same account: else they would be two charges, and one budget would be spent twice.
 func (s *stack[R]) lock() bool {
 	for range maxTries {
 		s.sum()
@@ -270,7 +291,8 @@ func (s *stack[R]) lock() bool {
 }
 
 // sum makes the charges of what the members ask: those of the enforcing layers, and behind
-// them those of the shadows.
+// them those of the shadows. So firm and shadows are two parts of one slice, and a decision
+// allocates nothing for them.
 func (s *stack[R]) sum() {
 	s.charges, s.absent, s.mixed, s.over = s.charges[:0], false, false, false
 	shadows := false
@@ -294,7 +316,10 @@ func (s *stack[R]) sum() {
 
 // enter adds what a member asks to the charge of its account. A layer that does not apply,
 // or that cannot decide, has no charge. An account has one limit in one decision, that of its
-// first charge.
+// first charge: a key has one state, which cannot be counted under two limits at once.
+//
+// A shadow never adds to an enforcing layer's charge. It has one of its own for the same account,
+// which is decided later, on what is left.
 func (s *stack[R]) enter(i int, m *member[R]) {
 	if m.charge = none; m.p == nil || m.err != nil {
 		return
@@ -317,6 +342,10 @@ func (s *stack[R]) enter(i int, m *member[R]) {
 // chargeOf returns the first charge of the member's account, or none. While all keys are tracked,
 // the account says which key it is, so no keys have to be compared. [Unlimited] and
 // [Blocked] count nothing, so each of them stands for itself.
+//
+// A key that is not tracked has no account to be told by, and has to be compared. Another
+// call may insert it between the lookups of two members: then one of them has the account and
+// the other does not, which is mixed. All are looked up again until they agree.
 func (s *stack[R]) chargeOf(m *member[R]) int {
 	if m.b != nil && !s.absent {
 		for i := range s.charges {
@@ -364,7 +393,8 @@ func (s *stack[R]) check(q request) bool {
 }
 
 // fits reports whether all enforcing layers allow the request, and takes note of the
-// first that never can.
+// first that never can. If one never can, that is the answer, whatever the others say for
+// now: to try again would be in vain.
 func (s *stack[R]) fits() bool {
 	fits := true
 	for i := range s.firm {
@@ -391,9 +421,10 @@ func (s *stack[R]) never() *charge {
 	return nil
 }
 
-// commit spends what all enforcing layers have offered. Each of them knows of its own
-// charge only, so none of the offers has changed since it was made. Then the shadow layers
-// have their say, one after the other, on what is left. The accounts are locked.
+// commit spends what all enforcing layers have offered. Each account has one charge of them,
+// and has been locked since it made the offer, so the offer holds. Then the shadow layers
+// are checked and charged one after the other, on what is left: two of them may meet at
+// one account. The accounts are locked.
 func (s *stack[R]) commit(q request) {
 	for i := range s.firm {
 		s.firm[i].commit(q)
@@ -407,9 +438,10 @@ func (s *stack[R]) commit(q request) {
 	s.finish(true)
 }
 
-// refuse spends nothing. The accounts that denied take note of it; not so if the request
-// can never be allowed, which says nothing about the keys. What the shadow layers
-// would have said is found out only if somebody is told. The accounts are locked.
+// refuse spends nothing. The accounts that denied take note of it, because eviction keeps
+// throttled keys longer; not so if the request can never be allowed, which says nothing about
+// the keys. What the shadow layers would have said is found out only if somebody is told. The
+// accounts are locked.
 func (s *stack[R]) refuse(q request) {
 	if s.err == nil {
 		for i := range s.firm {
@@ -428,8 +460,8 @@ func (s *stack[R]) refuse(q request) {
 // finish fills in the answer, unless nobody is told: that saves a fifth of the time of an
 // Allow.
 func (s *stack[R]) finish(allowed bool) {
-	if s.asks {
-		s.expire()
+	if s.asked {
+		s.markStale()
 	}
 	if s.untold() {
 		s.d.Allowed = allowed
@@ -438,18 +470,20 @@ func (s *stack[R]) finish(allowed bool) {
 	}
 }
 
-// expire makes accounts ask for their limits again if they were told to while this
-// decision was under way with what LimitFor had said before. They are locked.
-func (s *stack[R]) expire() {
+// markStale makes accounts ask for their limits again if Refresh has told them to while this
+// decision was under way with what LimitFor had said before: Refresh may have found no
+// account yet. They are locked.
+func (s *stack[R]) markStale() {
 	for _, m := range s.members {
 		if m.b != nil && m.outdated() {
-			m.b.expire()
+			m.b.markStale()
 		}
 	}
 }
 
 // pin keeps the accounts that are there from making room for those that are missing.
-// They are locked. A pin belongs to the decision that has set it.
+// They are locked. A pin belongs to the decision that has set it: an account that another
+// one has pinned is left alone, and if it goes, lock finds out and looks it up again.
 func (s *stack[R]) pin() {
 	s.changed = true
 	for i := range s.charges {
@@ -481,7 +515,8 @@ func (s *stack[R]) lacks() bool {
 }
 
 // insert adds the keys that are missing, and returns the first enforcing layer that found
-// no room. A shadow layer whose key finds none is left out of the decision.
+// no room. A shadow layer whose key finds none is left out of the decision: it never denies.
+// No account is locked, because an insertion may wait for one of any address.
 func (s *stack[R]) insert() *member[R] {
 	for _, m := range s.members {
 		if !m.lacks() {
@@ -494,8 +529,9 @@ func (s *stack[R]) insert() *member[R] {
 	return nil
 }
 
-// withdraw takes back what pin and insert have done, after a denial: it tracks no keys. No
-// account is locked, because to remove a key locks its account.
+// withdraw takes back what pin and insert have done, after a denial: it tracks no keys. A
+// key that another decision has spent from meanwhile stays. No account is locked, because to
+// remove a key locks its account.
 func (s *stack[R]) withdraw() {
 	if !s.changed {
 		return
@@ -505,8 +541,9 @@ func (s *stack[R]) withdraw() {
 	}
 }
 
-// answer adds up the answers of the enforcing layers. The accounts are locked. An error
-// means never, so there is no time to retry after.
+// answer adds up the answers of the enforcing layers, and keeps each account's own for
+// those who watch. The accounts are locked: Remaining and ResetAfter are read from states as
+// the decision has left them. An error means never, so there is no time to retry after.
 func (s *stack[R]) answer(allowed bool) {
 	if s.watched {
 		s.answers = slices.Grow(s.answers[:0], len(s.charges))[:len(s.charges)]
@@ -534,8 +571,9 @@ func (s *stack[R]) answer(allowed bool) {
 	}
 }
 
-// report tells each layer's limiter its own answer. No lock is held. An error that comes after
-// a charge means that the charge has been given back.
+// report tells each layer's limiter its own answer. No lock is held, so the functions that
+// are told may call the limiters. An error that comes after a charge means that the charge
+// has been given back.
 func (s *stack[R]) report(r R, err error) {
 	if !s.watched {
 		return
@@ -566,7 +604,7 @@ func (s *stack[R]) said(m *member[R]) (d Decision, spent bool, err error) {
 }
 
 // wait returns how long the slowest of the accounts takes to let the cost through: until
-// it has room, and the delay in its queue.
+// it has room, and the delay in its queue. A Wait whose deadline is before that fails at once.
 func (s *stack[R]) wait() time.Duration {
 	var longest time.Duration
 	for i := range s.firm {
@@ -575,8 +613,8 @@ func (s *stack[R]) wait() time.Duration {
 	return longest
 }
 
-// settler returns how to settle what the decision has charged. It holds no more of the stack
-// than that.
+// settler returns how to settle what the decision has charged. It keeps no more of the stack
+// than that, because the stack goes back to its pool and serves other requests.
 func (s *stack[R]) settler(cost int) func(actual int) error {
 	if cost == 0 {
 		return s.debit()

@@ -12,19 +12,21 @@ const (
 	usageRecent                    // another one has been taken since eviction last looked
 	usageDenied                    // the last decision was a denial
 	usagePinned                    // a decision on several keys needs the key to stay
-	usageEarly                     // it is on the list of keys that may be fresh earlier than was known
+	usageDirty                     // it is on the dirty list
 )
 
 // touched records a decision. The one that creates the key does not count as use, so
-// that keys of one request each are the first to go.
+// that keys of one request each are the first to go: the first touch sets usageCreated, and
+// each later one finds it set and shifts it into usageRecent, which is the bit above.
 func (u *usage) touched() { *u |= usageCreated | *u&usageCreated<<1 }
 
-// allowed and denied record how the last decision ended.
+// allowed and denied record how the last decision ended. A key that was denied stays longer
+// than others: to forget it is what a client gains most by who invents keys.
 func (u *usage) allowed() { *u &^= usageDenied }
 func (u *usage) denied()  { *u |= usageDenied }
 
-// decided is touched, and then allowed or denied, in one step for the shortest path. Of a key in
-// use nothing changes as a rule.
+// decided is touched, and then allowed or denied. It is on the shortest path of all, and
+// most decisions on a key in use change nothing here, so it compares before it writes.
 func (u *usage) decided(allowed bool) {
 	after := usageCreated | usageRecent
 	if !allowed {
@@ -43,7 +45,8 @@ func (u *usage) decidedSlow(allowed bool) {
 	}
 }
 
-// pin keeps the key from being dropped until unpin.
+// pin keeps the key from being dropped until unpin. The keys of one request are pinned while
+// those that are missing are inserted: else they could make room for each other.
 func (u *usage) pin()          { *u |= usagePinned }
 func (u *usage) unpin()        { *u &^= usagePinned }
 func (u usage) isPinned() bool { return u&usagePinned != 0 }
@@ -51,19 +54,19 @@ func (u usage) isPinned() bool { return u&usagePinned != 0 }
 // recent reports whether the key was used since eviction last looked.
 func (u usage) recent() bool { return u&usageRecent != 0 }
 
-// seen records that eviction has looked.
+// seen records that eviction has looked. The key has to be used again to count as recent.
 func (u *usage) seen() { *u &^= usageRecent }
 
-// early records that the key is on the list of those that may be fresh earlier than was
-// known, and reports false if it was on it before.
-func (u *usage) early() bool {
-	listed := *u&usageEarly != 0
-	*u |= usageEarly
+// markDirty records that the key is on the dirty list, and reports false if it was on it before.
+// So what is given back to one key time and again does not make the list longer.
+func (u *usage) markDirty() bool {
+	listed := *u&usageDirty != 0
+	*u |= usageDirty
 	return !listed
 }
 
-// lookedUp records that the key has left that list.
-func (u *usage) lookedUp() { *u &^= usageEarly }
+// clearDirty records that the expiry heap has looked at the key.
+func (u *usage) clearDirty() { *u &^= usageDirty }
 
 // rank says what it costs to drop a key: the lower, the better. Eviction drops the
 // lowest rank among the keys that it looks at.
@@ -74,19 +77,20 @@ const (
 	rankIdle                  // what the key has spent is forgotten
 	rankInUse                 // the same, and the key will probably be back soon
 	rankThrottled             // a denial is forgotten
-	rankPinned                // it must stay
-	rankBusy                  // it is in use at this moment, and was not looked at
-	rankDead                  // it was dropped already
+	rankPinned                // it must stay, as must those of the ranks that follow
+	rankBusy                  // another call has locked it, so it was not looked at
+	rankTombstone             // it was dropped already
 )
 
-// rank returns the key's rank, given whether it is fresh.
+// rank returns the key's rank, given whether it is fresh. A key that is fresh is the first to
+// go even if it was denied or used a moment ago: it cannot be told from one never seen.
 func (u usage) rank(fresh bool) rank {
 	switch {
 	case u.isPinned():
 		return rankPinned
 	case fresh:
 		return rankFresh
-	case u&usageDenied != 0:
+	case u&usageDenied != 0: // and not fresh since
 		return rankThrottled
 	case u.recent():
 		return rankInUse

@@ -103,8 +103,8 @@ func (t *tokenBucket) fits(s State, now, cost int64) int64 {
 	return max(at, now)
 }
 
-// earliest: what is booked is spent already, so the cost fits behind it whenever it fits,
-// but not before the last booking's instant.
+// earliest: what is booked counts as spent already, so fits leaves room for it. The cost is
+// spent no earlier than the last booking, so that it does not overtake it.
 func (t *tokenBucket) earliest(s State, now, cost int64) int64 {
 	return s.behind(t.fits(s, now, cost))
 }

@@ -1,0 +1,102 @@
+package ratelimit
+
+import (
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/puzpuzpuz/xsync/v4"
+)
+
+// generation is the limits that are in force between two calls of SetLimit, or of Refresh
+// for all keys. A key whose plan is of another generation asks for its limit again at its
+// next decision. So a change of limits touches no key: it takes constant time, however many
+// keys there are.
+//
+// A plan knows only the number of its generation. If it knew the generation itself, one idle
+// key would keep all plans of an old generation in memory.
+type generation struct {
+	seq   uint64
+	dirty *dirtyList                 // for the plans; nil if nobody needs it
+	def   *plan                      // of New's or SetLimit's limit
+	first sync.Once                  // makes the next
+	plans *xsync.Map[planKey, *plan] // for limits that LimitFor or WithLimit returned; most limiters have none
+	made  atomic.Int64               // how many plans have been made for these
+}
+
+// maxPlans bounds how many plans a generation remembers, so that a LimitFor that returns
+// new limits all the time costs time and not memory.
+const maxPlans = 16384
+
+// firstGeneration returns a limiter's first generation.
+func firstGeneration(limit Limit, dirty *dirtyList) (*generation, error) {
+	return newGeneration(limit, 0, dirty)
+}
+
+// next returns the generation that follows g, under a limit.
+func (g *generation) next(limit Limit) (*generation, error) {
+	return newGeneration(limit, g.seq+1, g.dirty)
+}
+
+func newGeneration(limit Limit, seq uint64, dirty *dirtyList) (_ *generation, err error) {
+	g := &generation{seq: seq, dirty: dirty}
+	g.def, err = g.make(planKey{limit, seq})
+	return g, err
+}
+
+// make returns a new plan.
+func (g *generation) make(k planKey) (*plan, error) {
+	p, err := newPlan(k.limit, k.seq)
+	if err == nil {
+		p.dirty = g.dirty
+	}
+	return p, err
+}
+
+// plan returns the one plan of this generation for a key's limit. The zero Limit is the default.
+func (g *generation) plan(limit Limit) (*plan, error) {
+	if limit == (Limit{}) {
+		return g.def, nil
+	}
+	if limit = g.named(limit); limit == g.def.limit {
+		return g.def, nil
+	}
+	return g.shared(planKey{limit, g.seq})
+}
+
+// given returns the one plan of this generation for a limit that a request brings along. Its
+// number differs from the generation's, so a later call without a limit does not take it
+// for the limiter's own plan.
+func (g *generation) given(limit Limit) (*plan, error) {
+	return g.shared(planKey{limit, g.seq | givenBit})
+}
+
+// named returns a limit with the default's name, if it has none.
+func (g *generation) named(limit Limit) Limit {
+	if limit.Name == "" {
+		limit.Name = g.def.limit.Name
+	}
+	return limit
+}
+
+// planKey tells plans of one generation apart.
+type planKey struct {
+	limit Limit
+	seq   uint64
+}
+
+// shared returns the plan for a limit, and makes it if there is none. Keys under one limit
+// share one plan, so a plan costs a key 8 bytes, and two plans are compared by address.
+func (g *generation) shared(k planKey) (*plan, error) {
+	g.first.Do(func() { g.plans = xsync.NewMap[planKey, *plan]() })
+	if p, ok := g.plans.Load(k); ok {
+		return p, nil
+	}
+	k.limit.Name = strings.Clone(k.limit.Name) // it may be a part of a longer string
+	p, err := g.make(k)
+	if err != nil || g.made.Add(1) > maxPlans {
+		return p, err
+	}
+	p, _ = g.plans.LoadOrStore(k, p)
+	return p, nil
+}
