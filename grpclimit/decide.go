@@ -5,6 +5,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/refused"
 )
 
 // enforce is pass, and gives the charge back if the call is not served.
@@ -36,12 +37,14 @@ func (i *Interceptor) pass(e *event, t trailers) error {
 	switch e.Outcome {
 	case edge.Allowed:
 		if ctx := e.Request.Context(); e.Decision.Delay > 0 && !edge.Sleep(ctx, e.Decision.Delay) {
+			refused.Mark(ctx)
 			return gone(ctx)
 		}
 		return nil
 	case edge.FailedOpen:
 		return nil
 	}
+	refused.Mark(e.Request.Context())
 	return i.refuse(e, t)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/refused"
 )
 
 // InflightOptions are the settings of [NewInflight] besides the limiter and the key. Nil
@@ -91,13 +92,16 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 	return i, nil
 }
 
-// InflightOutcome is how a call has ended for an adaptive limit: Dropped with
+// InflightOutcome is how a call has ended for an adaptive limit: Ignored if a limiter of
+// this library has refused it, or a call for it, inside of this one; Dropped with
 // DeadlineExceeded, Unavailable or ResourceExhausted, and after the call's deadline; Cancelled
 // if the client has gone, and with Internal, Unknown or DataLoss, as an error that comes at once
 // is a bug and no overload; Ignored for streams that have not failed, or whose client has
 // gone: their time is not the backend's; else Success.
 func InflightOutcome(c *Call, code codes.Code) inflight.Outcome {
 	switch err := c.Context().Err(); {
+	case refused.Is(c.Context()):
+		return inflight.Ignored
 	case errors.Is(err, context.DeadlineExceeded):
 		return inflight.Dropped
 	case (err != nil || code == codes.Canceled) && c.Streaming():
@@ -122,6 +126,7 @@ func InflightOutcome(c *Call, code codes.Code) inflight.Outcome {
 func (i *Inflight[K]) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	i.mustBeMade()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+		ctx = refused.Watch(ctx)
 		c := &Call{FullMethod: info.FullMethod, Request: req, ctx: ctx}
 		err = i.serve(c, trailers{ctx: c.Context()}, nil, func() (err error) {
 			resp, err = handler(ctx, req)
@@ -136,8 +141,9 @@ func (i *Inflight[K]) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 func (i *Inflight[K]) StreamServerInterceptor() grpc.StreamServerInterceptor {
 	i.mustBeMade()
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		s := &watchedStream{ServerStream: ss}
-		return i.serve(callOf(ss, info), trailers{stream: ss}, s, func() error { return handler(srv, s) })
+		ctx := refused.Watch(ss.Context())
+		s := &watchedStream{ServerStream: ss, ctx: ctx}
+		return i.serve(callOf(s, info), trailers{stream: ss}, s, func() error { return handler(srv, s) })
 	}
 }
 
@@ -152,10 +158,10 @@ func (i *Inflight[K]) Stats() InflightStats { return InflightStats(i.core.Stats(
 
 // serve calls next with a permit, or answers the call. The stream is nil for a unary call.
 func (i *Inflight[K]) serve(c *Call, t trailers, s *watchedStream, next func() error) error {
-	permit, watched, refused := i.core.Admit(c)
+	permit, watched, why := i.core.Admit(c)
 	switch {
-	case refused.Kind != 0:
-		return i.refuse(c, t, refused)
+	case why.Kind != 0:
+		return i.refuse(c, t, why)
 	case watched:
 		return i.work(c, permit, s, next)
 	}
@@ -173,28 +179,28 @@ func (i *Inflight[K]) work(c *Call, permit inflight.Permit, s *watchedStream, ne
 }
 
 // refuse answers a call that got no permit.
-func (i *Inflight[K]) refuse(c *Call, t trailers, refused edge.Refusal) error {
-	answer, pushback := i.answer(c, refused)
+func (i *Inflight[K]) refuse(c *Call, t trailers, why edge.Refusal) error {
+	answer, pushback := i.answer(c, why)
 	if i.opts.OnRefused != nil {
-		if other := i.opts.OnRefused(c, refused.Err, answer); other.Code() != codes.OK {
+		if other := i.opts.OnRefused(c, why.Err, answer); other.Code() != codes.OK {
 			answer = other
 		}
 	}
 	if pushback != "" {
 		t.set(pushbackTrailer, pushback)
 	}
-	return &refusal{answer, refused.Err, refused.ByClient()}
+	return &refusal{answer, why.Err, why.ByClient()}
 }
 
 // answer returns the answer to a refused call, and the pushback that goes with it. If there is
 // no room, that is the time that calls of its key have waited of late.
-func (i *Inflight[K]) answer(c *Call, refused edge.Refusal) (s *status.Status, pushback string) {
-	switch refused.Kind {
+func (i *Inflight[K]) answer(c *Call, why edge.Refusal) (s *status.Status, pushback string) {
+	switch why.Kind {
 	case edge.Left:
 		return status.FromContextError(c.Context().Err()), ""
 	case edge.NoRoom, edge.TableFull:
 		s = status.New(codes.Unavailable, "too many calls at the same time")
-		return retryLater(s, refused.Wait), pushbackOf(refused.Wait)
+		return retryLater(s, why.Wait), pushbackOf(why.Wait)
 	case edge.TooLarge:
 		return status.New(codes.ResourceExhausted, "the call needs more than there ever is: do not retry"), never
 	case edge.BadKey:

@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"context"
 	"errors"
 	"io"
 	"sync"
@@ -15,11 +16,20 @@ import (
 // message, or to take one. One goroutine may receive while others send, as gRPC has it.
 type watchedStream struct {
 	grpc.ServerStream
+	ctx    context.Context // of the stream, or nil for that of ServerStream
 	failed atomic.Bool
 
 	mu       sync.Mutex // guards what follows
 	messages int        // that were sent
 	last     any        // of these
+}
+
+// Context returns the stream's context.
+func (s *watchedStream) Context() context.Context {
+	if s.ctx == nil {
+		return s.ServerStream.Context()
+	}
+	return s.ctx
 }
 
 // sent returns how many messages were sent, and the last one.

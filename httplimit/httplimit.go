@@ -35,6 +35,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/refused"
 )
 
 // New returns middleware that decides with the limiter. The error names the option
@@ -164,13 +165,14 @@ func (m *Middleware) passes(w http.ResponseWriter, e *event) bool {
 	switch {
 	case m.opts.Shadow:
 		return true
-	case !m.admit(w, e):
-		return false
-	case e.Decision.Delay > 0 && !edge.Sleep(e.Request.Context(), e.Decision.Delay):
+	case m.admit(w, e):
+		if e.Decision.Delay <= 0 || edge.Sleep(e.Request.Context(), e.Decision.Delay) {
+			return true
+		}
 		m.abandon(w, e)
-		return false
 	}
-	return true
+	refused.Mark(e.Request.Context())
+	return false
 }
 
 // admit tells the client, and reports whether the request may be passed on.

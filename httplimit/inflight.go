@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/refused"
 )
 
 // InflightOptions are the settings of [NewInflight] besides the limiter and the key. Nil
@@ -88,7 +89,8 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (
 	return m, nil
 }
 
-// InflightOutcome is how a request has ended for an adaptive limit: Dropped after the deadline
+// InflightOutcome is how a request has ended for an adaptive limit: Ignored if a limiter of
+// this library has refused it, or a request for it, inside of this one; Dropped after the deadline
 // of its context, and with status 503 or 504; Cancelled if the client has left, and with any
 // other status of 500 or above, as an error that comes at once is a bug and no overload;
 // Ignored for a connection that was taken over (status 101), whose time is not the
@@ -96,6 +98,8 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (
 func InflightOutcome(r *http.Request, status int) inflight.Outcome {
 	err := r.Context().Err()
 	switch {
+	case refused.Is(r.Context()):
+		return inflight.Ignored
 	case errors.Is(err, context.DeadlineExceeded):
 		return inflight.Dropped
 	case status == http.StatusSwitchingProtocols:
@@ -127,10 +131,10 @@ func (m *Inflight[K]) Wrap(next http.Handler) http.Handler {
 func (m *Inflight[K]) Stats() InflightStats { return InflightStats(m.core.Stats()) }
 
 func (m *Inflight[K]) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	permit, watched, refused := m.core.Admit(r)
+	permit, watched, why := m.core.Admit(r)
 	switch {
-	case refused.Kind != 0:
-		m.refuse(w, r, refused)
+	case why.Kind != 0:
+		m.refuse(w, r, why)
 	case watched:
 		m.work(w, r, permit, next)
 	default:
@@ -140,6 +144,7 @@ func (m *Inflight[K]) serve(w http.ResponseWriter, r *http.Request, next http.Ha
 
 // work serves the request, and gives the permit back whatever becomes of it.
 func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflight.Permit, next http.Handler) {
+	*r = *r.WithContext(refused.Watch(r.Context())) // not a copy: see watchBody
 	watched, writer := watch(w, r)
 	status := http.StatusInternalServerError // of a handler that does not return
 	defer permit.Release()                   // if Outcome panics; else it is the second time, and does nothing
@@ -149,23 +154,23 @@ func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflig
 }
 
 // refuse answers a request that got no permit.
-func (m *Inflight[K]) refuse(w http.ResponseWriter, r *http.Request, refused edge.Refusal) {
+func (m *Inflight[K]) refuse(w http.ResponseWriter, r *http.Request, why edge.Refusal) {
 	h, answer := w.Header(), internalError
 	h.Set("Cache-Control", "no-store")
-	switch refused.Kind {
+	switch why.Kind {
 	case edge.NoRoom, edge.Left, edge.TableFull:
 		answer = reducedCapacity
-		h.Set("Retry-After", strconv.FormatInt(max(1, seconds(refused.Wait)), 10))
+		h.Set("Retry-After", strconv.FormatInt(max(1, seconds(why.Wait)), 10))
 	case edge.TooLarge:
 		answer = forbidden
 	case edge.BadKey:
 		answer = badKey(m.opts.KeyCode)
 	}
-	if refused.ByClient() {
+	if why.ByClient() {
 		blameClient(w)
 	}
 	if m.opts.OnRefused != nil {
-		m.opts.OnRefused(w, r, refused.Err)
+		m.opts.OnRefused(w, r, why.Err)
 		return
 	}
 	answer.write(w, r, new([2]string)[:])

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weir-go/ratelimit/internal/keys"
+	"github.com/weir-go/ratelimit/internal/refused"
 )
 
 // Limiter holds each key to a number of units in flight. Make one with [New]. It is
@@ -84,6 +85,14 @@ func (l *Limiter[K]) TryAcquire(key K, n int) (Permit, error) {
 // the error wraps what [context.Context.Err] says. If the limit falls below n meanwhile,
 // it wraps [ratelimit.ErrExceedsLimit]. An Acquire that fails holds nothing.
 func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (Permit, error) {
+	p, err := l.acquire(ctx, key, n)
+	if err != nil {
+		refused.Mark(ctx)
+	}
+	return p, err
+}
+
+func (l *Limiter[K]) acquire(ctx context.Context, key K, n int) (Permit, error) {
 	if ctx.Err() != nil {
 		return Permit{}, errGaveUp(ctx)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/refused"
 	"github.com/weir-go/ratelimit/internal/undecided"
 )
 
@@ -76,10 +77,10 @@ func (r Refusal) ByClient() bool {
 
 // Admit waits for a permit. One that is left out, by Skip or by its key function, has an empty
 // one. watched is false then: nothing is to be learned from it.
-func (i *Inflight[R, K]) Admit(r R) (permit inflight.Permit, watched bool, refused Refusal) {
+func (i *Inflight[R, K]) Admit(r R) (permit inflight.Permit, watched bool, why Refusal) {
 	if i.Skip != nil && i.Skip(r) {
 		i.skipped.Add(1)
-		return permit, false, refused
+		return permit, false, why
 	}
 	key, err := i.key(r)
 	if err == nil {
@@ -88,10 +89,10 @@ func (i *Inflight[R, K]) Admit(r R) (permit inflight.Permit, watched bool, refus
 	switch {
 	case err == nil:
 		i.admitted.Add(1)
-		return permit, true, refused
+		return permit, true, why
 	case errors.Is(err, ratelimit.SkipLayer):
 		i.skipped.Add(1)
-		return permit, false, refused
+		return permit, false, why
 	}
 	return permit, false, i.refuse(r, key, err)
 }
@@ -111,17 +112,18 @@ func (i *Inflight[R, K]) acquire(r R, key K) (inflight.Permit, error) {
 
 // refuse says why, and counts.
 func (i *Inflight[R, K]) refuse(r R, key K, err error) Refusal {
-	refused, count := Refusal{Err: err, Kind: kind(r, err)}, &i.failed
-	switch refused.Kind {
+	refused.Mark(r.Context())
+	why, count := Refusal{Err: err, Kind: kind(r, err)}, &i.failed
+	switch why.Kind {
 	case NoRoom, Left:
 		count = &i.shed
 		fallthrough
 	case TableFull:
 		stats, _ := i.limiter.Stats(key)
-		refused.Wait = stats.Wait
+		why.Wait = stats.Wait
 	}
 	count.Add(1)
-	return refused
+	return why
 }
 
 func kind[R Request](r R, err error) RefusalKind {

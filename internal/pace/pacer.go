@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/refused"
 )
 
 // Options are the settings of [New].
@@ -115,6 +116,7 @@ func (pc *Pacer[R]) giveUp(p *Place, err error) error {
 	if !p.repeated {
 		pc.stats.failed.Add(1)
 	}
+	refused.Mark(p.ctx)
 	pc.cancel(p.line, p.leave())
 	return err
 }

@@ -1,0 +1,139 @@
+package httplimit_test
+
+import (
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
+)
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// One adaptive limit for the backend, and a limit inside of it that refuses most of what one tenant
+// sends: whatever kind of limit that is, and whatever is in between.
+func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
+	backend := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(20 * time.Millisecond) })
+	perSecond := ratelimit.TokenBucket(ratelimit.PerSecond(50), 5)
+	// A handler whose calls to another server, or whatever else it does, are limited.
+	calls := func(do func(r *http.Request) error) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			backend.ServeHTTP(w, r)
+			if err := do(r); err != nil {
+				http.Error(w, "", http.StatusServiceUnavailable)
+			}
+		})
+	}
+	for name, inner := range map[string]func(*testing.T) http.Handler{
+		"in flight": func(t *testing.T) http.Handler {
+			m, _ := newInflight(t, 2, nil, nil)
+			return m.Wrap(backend)
+		},
+		"in flight, that hides behind a writer": func(t *testing.T) http.Handler {
+			m, _ := newInflight(t, 2, nil, nil)
+			return http.TimeoutHandler(m.Wrap(backend), time.Minute, "")
+		},
+		"rate": func(t *testing.T) http.Handler {
+			l := ratelimit.Must(ratelimit.New[string](perSecond, nil))
+			return middleware(t, ratelimit.Map(l, byTenant), httplimit.Options{}).Wrap(backend)
+		},
+		"rate, by a status of its own": func(t *testing.T) http.Handler {
+			l := ratelimit.Must(ratelimit.New[string](perSecond, nil))
+			return middleware(t, ratelimit.Map(l, byTenant), httplimit.Options{OnDenied: func(w http.ResponseWriter, _ httplimit.Event) {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}}).Wrap(backend)
+		},
+		"in flight, by hand": func(t *testing.T) http.Handler {
+			_, l := newInflight(t, 2, nil, nil)
+			return calls(func(r *http.Request) error {
+				p, err := l.Acquire(r.Context(), r.Header.Get("Tenant"), 1)
+				defer p.Release()
+				time.Sleep(20 * time.Millisecond)
+				return err
+			})
+		},
+		"transport": func(t *testing.T) http.Handler {
+			l := ratelimit.Must(ratelimit.New[string](perSecond, nil))
+			limited, err := ratelimit.All(ratelimit.By(l, byTenant))
+			require.NoError(t, err)
+			tr, err := httplimit.NewTransport(roundTripper(func(*http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
+			}), limited, &httplimit.TransportOptions{MaxWait: time.Nanosecond, Key: func(r *http.Request) string { return r.Header.Get("Tenant") }})
+			require.NoError(t, err)
+			return calls(func(r *http.Request) error {
+				_, err := tr.RoundTrip(r.Clone(r.Context()))
+				return err
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { testNoisyTenant(t, inner(t)) })
+		})
+	}
+}
+
+// testNoisyTenant puts an adaptive limit around a handler to which one tenant sends far more than it lets
+// in, and checks that another one does not notice.
+func testNoisyTenant(t *testing.T, inner http.Handler) {
+	shared, err := inflight.New(100, &inflight.Options[string]{Total: 100, Shared: inflight.Gradient(inflight.Start(50))})
+	require.NoError(t, err)
+	outer, err := httplimit.NewInflight(shared, byTenant, nil)
+	require.NoError(t, err)
+	h := outer.Wrap(inner)
+	var shed, served atomic.Int32
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		go func() {
+			if serve(h, tenantRequest("noisy")).Code != 200 {
+				shed.Add(1)
+			}
+		}()
+		if time.Until(end)%(50*time.Millisecond) == 0 {
+			go func() {
+				if serve(h, tenantRequest("quiet")).Code == 200 {
+					served.Add(1)
+				}
+			}()
+		}
+	}
+	time.Sleep(time.Minute)
+	assert.Greater(t, shed.Load(), int32(10_000))
+	assert.EqualValues(t, 400, served.Load())
+}
+
+// The other way round: tenants' own limits around the adaptive one, whose refusals are not theirs.
+func TestARefusalInsideDoesNotLowerATenantsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared, err := inflight.New[string](2, nil)
+		require.NoError(t, err)
+		inner, err := httplimit.NewInflight(shared, func(*http.Request) (string, error) { return "all", nil }, nil)
+		require.NoError(t, err)
+		outer, l := newInflight(t, 100, &inflightOptions{Adaptive: inflight.AIMD(inflight.Start(30))}, nil)
+		h := outer.Wrap(inner.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(20 * time.Millisecond) })))
+		for range 5000 {
+			go serve(h, tenantRequest("a"))
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		s, ok := l.Stats("a")
+		require.True(t, ok)
+		assert.Equal(t, 30, s.Limit, "nothing was learnt: two in flight need no higher limit, and no refusal lowers it")
+		assert.Greater(t, inner.Stats().Shed, uint64(1000))
+	})
+}
+
+// A multipart form's files are deleted by the server, which looks at its own request.
+func TestInflightLeavesTheRequestToTheServer(t *testing.T) {
+	m, _ := newInflight(t, 1, nil, nil)
+	r := tenantRequest("a")
+	serve(m.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, got *http.Request) { assert.Same(t, r, got) })), r)
+}
