@@ -2,17 +2,14 @@ package grpclimit
 
 import (
 	"context"
-	"math"
-	"strconv"
-	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/weir-go/ratelimit/internal/edge"
-	"github.com/weir-go/ratelimit/internal/undecided"
+	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
 // refusal is the error that answers a call. Interceptors around this one can tell what
@@ -32,15 +29,15 @@ func (i *Interceptor) refuse(e *event, t trailers) error {
 	switch e.Outcome {
 	case edge.Denied:
 		text, wait := i.textOf(&e.Decision.Limit), e.Decision.RetryAfter
-		message := text.denied
+		message := text.Denied
 		if e.Decision.Allowed {
-			message, wait = text.delayed, e.Decision.Delay
+			message, wait = text.Delayed, e.Decision.Delay
 		}
 		answer := text.answer(message, i.spread(e.Request, wait))
 		return finish(e, t, answer.status, answer.pushback, i.opts.OnDenied)
 	case edge.Exceeds:
 		text := i.textOf(&e.Decision.Limit)
-		return finish(e, t, text.answer(text.exceeds, 0).status, never, i.opts.OnExceeds)
+		return finish(e, t, text.answer(text.Exceeds, 0).status, "-1", i.opts.OnExceeds)
 	}
 	answer, pushback := i.undecided(e)
 	return finish(e, t, answer, pushback, i.opts.OnError)
@@ -54,7 +51,7 @@ func finish(e *event, t trailers, answer *status.Status, pushback string, custom
 		}
 	}
 	if pushback != "" {
-		t.set(pushbackTrailer, pushback)
+		t.set(rpcstatus.PushbackKey, pushback)
 	}
 	return &refusal{answer, e.Err, e.Err != nil && e.Reason().ByClient()}
 }
@@ -62,69 +59,21 @@ func finish(e *event, t trailers, answer *status.Status, pushback string, custom
 // undecided returns the answer to a call that could not be decided. It holds nothing of the
 // error's text.
 func (i *Interceptor) undecided(e *event) (answer *status.Status, pushback string) {
-	switch e.Reason() {
-	case undecided.Key:
-		return status.New(i.opts.KeyCode, badKey), ""
-	case undecided.Gone:
-		return status.FromContextError(e.Request.Context().Err()), ""
-	case undecided.Cost, undecided.Misconfigured:
-		return undecidable, ""
-	}
-	answer = status.New(codes.Unavailable, "the rate limiter is not available")
-	wait := i.spread(e.Request, e.Decision.RetryAfter)
-	return retryLater(answer, wait), pushbackOf(wait)
+	return statusOf(rpcstatus.Undecided(e.Request.Context(), e.Reason(), rpcstatus.Code(i.opts.KeyCode), i.spread(e.Request, e.Decision.RetryAfter)))
 }
-
-const badKey = "the key that calls are limited by is missing or malformed"
-
-var undecidable = status.New(codes.Internal, "the call could not be decided")
 
 // gone is the answer to a call whose context has ended.
 func gone(ctx context.Context) error {
-	return &refusal{status: status.FromContextError(ctx.Err()), cause: ctx.Err(), byClient: true}
+	answer, _ := statusOf(rpcstatus.Gone(ctx))
+	return &refusal{status: answer, cause: ctx.Err(), byClient: true}
 }
 
-// retryLater returns the status with a RetryInfo, if the wait is known.
-func retryLater(s *status.Status, wait time.Duration) *status.Status {
-	if wait <= 0 {
-		return s
+// statusOf returns an answer as gRPC has it, and the pushback that goes with it, if any.
+func statusOf(a rpcstatus.Answer) (s *status.Status, pushback string) {
+	p := &spb.Status{Code: int32(a.Code), Message: a.Message}
+	details, n := a.Details(new([rpcstatus.RetryInfoSize]byte))
+	for _, d := range details[:n] {
+		p.Details = append(p.Details, &anypb.Any{TypeUrl: d.URL, Value: d.Value})
 	}
-	ms := milliseconds(wait)
-	info := &errdetails.RetryInfo{RetryDelay: &durationpb.Duration{
-		Seconds: ms / 1000,
-		Nanos:   int32(ms % 1000 * int64(time.Millisecond)),
-	}}
-	if with, err := s.WithDetails(info); err == nil {
-		return with
-	}
-	return s // cannot happen: the message is well-formed, and the code is not OK
-}
-
-// milliseconds rounds up.
-func milliseconds(d time.Duration) int64 {
-	ms := int64(d / time.Millisecond)
-	if d%time.Millisecond > 0 {
-		ms++
-	}
-	return ms
-}
-
-// pushbackTrailer tells a client's retry policy when to retry (gRFC A6).
-const pushbackTrailer = "grpc-retry-pushback-ms"
-
-// never tells a client not to retry.
-const never = "-1"
-
-// pushbackOf returns the trailer for a wait; "" if it is not known, which leaves the client
-// to its own backoff. It is an int32: a client cannot be told of a longer wait than about
-// 24 days, and must not come too early.
-func pushbackOf(wait time.Duration) string {
-	switch ms := milliseconds(wait); {
-	case wait <= 0:
-		return ""
-	case ms > math.MaxInt32:
-		return never
-	default:
-		return strconv.FormatInt(ms, 10)
-	}
+	return status.FromProto(p), a.Pushback()
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-go/ratelimit/internal/pace"
+	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
 // answer is what a call's end says to a client.
@@ -58,7 +59,7 @@ func toldDelay(st *status.Status) (wait time.Duration, told bool) {
 // toldPushback returns the wait that a trailer asks for, whether it asks for one, and
 // whether it says not to retry, which by gRFC A6 is anything but one number of 0 or more.
 func toldPushback(trailer metadata.MD) (wait time.Duration, told, stop bool) {
-	values := trailer[pushbackTrailer]
+	values := trailer[rpcstatus.PushbackKey]
 	if len(values) == 0 {
 		return 0, false, false
 	}

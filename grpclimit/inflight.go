@@ -14,6 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/refused"
+	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
 // InflightOptions are the settings of [NewInflight] besides the limiter and the key. Nil
@@ -187,7 +188,7 @@ func (i *Inflight[K]) refuse(c *Call, t trailers, why edge.Refusal) error {
 		}
 	}
 	if pushback != "" {
-		t.set(pushbackTrailer, pushback)
+		t.set(rpcstatus.PushbackKey, pushback)
 	}
 	return &refusal{answer, why.Err, why.ByClient()}
 }
@@ -195,16 +196,5 @@ func (i *Inflight[K]) refuse(c *Call, t trailers, why edge.Refusal) error {
 // answer returns the answer to a refused call, and the pushback that goes with it. If there is
 // no room, that is the time that calls of its key have waited of late.
 func (i *Inflight[K]) answer(c *Call, why edge.Refusal) (s *status.Status, pushback string) {
-	switch why.Kind {
-	case edge.Left:
-		return status.FromContextError(c.Context().Err()), ""
-	case edge.NoRoom, edge.TableFull:
-		s = status.New(codes.Unavailable, "too many calls at the same time")
-		return retryLater(s, why.Wait), pushbackOf(why.Wait)
-	case edge.TooLarge:
-		return status.New(codes.ResourceExhausted, "the call needs more than there ever is: do not retry"), never
-	case edge.BadKey:
-		return status.New(i.opts.KeyCode, badKey), ""
-	}
-	return undecidable, ""
+	return statusOf(why.Answer(c.Context(), rpcstatus.Code(i.opts.KeyCode)))
 }

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
 // deny answers a request that is denied for now.
@@ -15,6 +17,10 @@ func (m *Middleware) deny(w http.ResponseWriter, e *event) {
 	set(h, "Cache-Control", "no-store", slots[4:5:5])
 	if m.opts.OnDenied != nil {
 		m.opts.OnDenied(w, public(*e))
+		return
+	}
+	if protocol := rpcOf(e.Request); protocol != noRPC {
+		writeRPC(w, e.Request, protocol, m.rpcAnswer(e))
 		return
 	}
 	v.denied.get(http.StatusTooManyRequests, v.name, "").write(w, e.Request, slots[5:])
@@ -35,6 +41,10 @@ func (m *Middleware) exceed(w http.ResponseWriter, e *event) {
 		m.opts.OnExceeds(w, public(*e))
 		return
 	}
+	if protocol := rpcOf(e.Request); protocol != noRPC {
+		writeRPC(w, e.Request, protocol, m.rpcAnswer(e))
+		return
+	}
 	v.exceeds.get(http.StatusForbidden, v.name, exceedsDetail).write(w, e.Request, new([2]string)[:])
 }
 
@@ -52,6 +62,10 @@ func (m *Middleware) fail(w http.ResponseWriter, e *event) {
 		m.opts.OnError(w, public(*e))
 		return
 	}
+	if protocol := rpcOf(e.Request); protocol != noRPC {
+		writeRPC(w, e.Request, protocol, m.rpcAnswer(e))
+		return
+	}
 	problemOf(reason, m.opts.KeyCode).write(w, e.Request, new([2]string)[:])
 }
 
@@ -62,6 +76,10 @@ func (m *Middleware) abandon(w http.ResponseWriter, e *event) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Retry-After", strconv.FormatInt(m.retryAfter(e, e.Decision.Delay), 10))
 	blameClient(w) // who has filled the queue
+	if protocol := rpcOf(e.Request); protocol != noRPC {
+		writeRPC(w, e.Request, protocol, rpcstatus.Gone(e.Request.Context()))
+		return
+	}
 	unavailable.write(w, e.Request, new([2]string)[:])
 }
 

@@ -173,6 +173,10 @@ func (m *Inflight[K]) refuse(w http.ResponseWriter, r *http.Request, why edge.Re
 		m.opts.OnRefused(w, r, why.Err)
 		return
 	}
+	if protocol := rpcOf(r); protocol != noRPC {
+		writeRPC(w, r, protocol, refused.Answer(r.Context(), keyCode(m.opts.KeyCode)))
+		return
+	}
 	answer.write(w, r, new([2]string)[:])
 }
 

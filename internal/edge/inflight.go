@@ -10,6 +10,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/refused"
+	"github.com/weir-go/ratelimit/internal/rpcstatus"
 	"github.com/weir-go/ratelimit/internal/undecided"
 )
 
@@ -73,6 +74,21 @@ const (
 // many keys, or ask for too little. That there is no room is not one client's fault.
 func (r Refusal) ByClient() bool {
 	return r.Kind == TableFull || errors.Is(r.Err, ratelimit.ErrNegativeCost)
+}
+
+// Answer returns the answer to a call that got no permit. The context is the call's.
+func (r Refusal) Answer(ctx context.Context, keyCode rpcstatus.Code) rpcstatus.Answer {
+	switch r.Kind {
+	case Left:
+		return rpcstatus.Gone(ctx)
+	case NoRoom, TableFull:
+		return rpcstatus.NoRoom(r.Wait)
+	case TooLarge:
+		return rpcstatus.TooLarge
+	case BadKey:
+		return rpcstatus.BadKey(keyCode)
+	}
+	return rpcstatus.Undecidable
 }
 
 // Admit waits for a permit. One that is left out, by Skip or by its key function, has an empty

@@ -1,0 +1,205 @@
+package httplimit
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/rpcstatus"
+)
+
+// rpc is the protocol of a remote procedure call. A client of one cannot read a problem document:
+// to gRPC each response that is not gRPC's is UNAVAILABLE, without a word of when to retry.
+type rpc uint8
+
+const (
+	noRPC rpc = iota
+	grpc
+	grpcWeb
+	grpcWebText
+	connectUnary
+	connectStream
+)
+
+// rpcOf returns the protocol of a request: by its content type, or for Connect's unary calls by
+// what their specification asks clients to send.
+func rpcOf(r *http.Request) rpc {
+	if r.Method == http.MethodGet {
+		if strings.Contains(r.URL.RawQuery, "connect=v1") && r.URL.Query().Get("connect") == "v1" {
+			return connectUnary
+		}
+		return noRPC
+	}
+	kind, _, _ := strings.Cut(contentType(r), "+")
+	switch kind {
+	case "application/grpc":
+		return grpc
+	case "application/grpc-web":
+		return grpcWeb
+	case "application/grpc-web-text":
+		return grpcWebText
+	case "application/connect":
+		return connectStream
+	}
+	if version := r.Header["Connect-Protocol-Version"]; len(version) == 1 && version[0] == "1" {
+		return connectUnary
+	}
+	return noRPC
+}
+
+// contentType returns the request's media type, without parameters.
+func contentType(r *http.Request) string {
+	value := r.Header["Content-Type"]
+	if len(value) == 0 {
+		return ""
+	}
+	media, _, _ := strings.Cut(value[0], ";")
+	return strings.ToLower(strings.TrimSpace(media))
+}
+
+// rpcAnswer returns the answer to a call that is refused: grpclimit's.
+func (m *Middleware) rpcAnswer(e *event) rpcstatus.Answer {
+	wait := func(wait time.Duration) time.Duration { return wait + m.core.Share(e.Request, wait) }
+	switch e.Outcome {
+	case edge.Denied:
+		text := rpcstatus.TextOf(&e.Decision.Limit)
+		a := rpcstatus.Answer{Code: rpcstatus.ResourceExhausted, Message: text.Denied, Wait: wait(e.Decision.RetryAfter), Quota: text.Quota}
+		if e.Decision.Allowed {
+			a.Message, a.Wait = text.Delayed, wait(e.Decision.Delay)
+		}
+		return a
+	case edge.Exceeds:
+		text := rpcstatus.TextOf(&e.Decision.Limit)
+		return rpcstatus.Answer{Code: rpcstatus.ResourceExhausted, Message: text.Exceeds, Never: true, Quota: text.Quota}
+	}
+	return rpcstatus.Undecided(e.Request.Context(), e.Reason(), keyCode(m.opts.KeyCode), wait(e.Decision.RetryAfter))
+}
+
+// keyCode is gRPC's code for the status of a request whose key is missing or malformed.
+func keyCode(status int) rpcstatus.Code {
+	switch status {
+	case http.StatusUnauthorized:
+		return rpcstatus.Unauthenticated
+	case http.StatusForbidden:
+		return rpcstatus.PermissionDenied
+	}
+	return rpcstatus.InvalidArgument
+}
+
+// writeRPC sends an answer in the protocol of the request.
+func writeRPC(w http.ResponseWriter, r *http.Request, protocol rpc, a rpcstatus.Answer) {
+	h := w.Header()
+	h.Del("Content-Length")
+	switch protocol {
+	case grpc:
+		// A response without a body, whose header fields are the trailers.
+		h.Set("Content-Type", contentType(r))
+		grpcTrailers(a, h.Set)
+		w.WriteHeader(http.StatusOK)
+	case grpcWeb, grpcWebText:
+		var trailers strings.Builder
+		grpcTrailers(a, func(name, value string) { trailers.WriteString(strings.ToLower(name) + ": " + value + "\r\n") })
+		h.Set("Content-Type", contentType(r))
+		body := frame(grpcWebTrailers, []byte(trailers.String()))
+		if protocol == grpcWebText {
+			body = base64.StdEncoding.AppendEncode(nil, body)
+		}
+		w.WriteHeader(http.StatusOK)
+		_, _ = w.Write(body) // a client that has gone needs no answer
+	case connectStream:
+		body, _ := json.Marshal(connectEnd{connectError(a)}) // strings: it cannot fail
+		h.Set("Content-Type", contentType(r))
+		w.WriteHeader(http.StatusOK)
+		_, _ = w.Write(frame(connectEndOfStream, body))
+	case connectUnary:
+		body, _ := json.Marshal(connectError(a))
+		h.Set("Content-Type", "application/json")
+		w.WriteHeader(connectCodes[a.Code].status)
+		_, _ = w.Write(body)
+	}
+}
+
+// grpcTrailers sets what ends a gRPC call.
+func grpcTrailers(a rpcstatus.Answer, set func(name, value string)) {
+	set("Grpc-Status", strconv.Itoa(int(a.Code)))
+	set("Grpc-Message", percentEncode(a.Message))
+	set("Grpc-Status-Details-Bin", base64.RawStdEncoding.EncodeToString(a.AppendStatus(nil)))
+	if pushback := a.Pushback(); pushback != "" {
+		set(rpcstatus.PushbackKey, pushback)
+	}
+}
+
+// percentEncode encodes a message as the gRPC protocol wants it in a header field: printable ASCII but
+// the percent sign as it is.
+func percentEncode(s string) string {
+	const hex = "0123456789ABCDEF"
+	b := make([]byte, 0, len(s))
+	for i := range len(s) {
+		if c := s[i]; c >= ' ' && c <= '~' && c != '%' {
+			b = append(b, c)
+		} else {
+			b = append(b, '%', hex[c>>4], hex[c&15])
+		}
+	}
+	return string(b)
+}
+
+// The flags of frames that are no messages.
+const (
+	connectEndOfStream = 0x02
+	grpcWebTrailers    = 0x80
+)
+
+// frame returns a length-prefixed frame.
+func frame(flags byte, payload []byte) []byte {
+	b := binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(payload)))
+	return append(b, payload...)
+}
+
+// connectProblem is an error as the Connect protocol has it.
+type connectProblem struct {
+	Code    string          `json:"code"`
+	Message string          `json:"message"`
+	Details []connectDetail `json:"details,omitempty"`
+}
+
+type connectDetail struct {
+	Type  string `json:"type"`
+	Value string `json:"value"` // base64 without padding
+}
+
+// connectEnd is the last message of a stream.
+type connectEnd struct {
+	Error connectProblem `json:"error"`
+}
+
+func connectError(a rpcstatus.Answer) connectProblem {
+	p := connectProblem{Code: connectCodes[a.Code].name, Message: a.Message}
+	details, n := a.Details(new([rpcstatus.RetryInfoSize]byte))
+	for _, d := range details[:n] {
+		p.Details = append(p.Details, connectDetail{
+			strings.TrimPrefix(d.URL, rpcstatus.TypePrefix), base64.RawStdEncoding.EncodeToString(d.Value),
+		})
+	}
+	return p
+}
+
+// connectCodes are the names of codes in the Connect protocol, and the statuses of unary calls.
+var connectCodes = map[rpcstatus.Code]struct {
+	name   string
+	status int
+}{
+	rpcstatus.Canceled:          {"canceled", 499},
+	rpcstatus.InvalidArgument:   {"invalid_argument", http.StatusBadRequest},
+	rpcstatus.DeadlineExceeded:  {"deadline_exceeded", http.StatusGatewayTimeout},
+	rpcstatus.PermissionDenied:  {"permission_denied", http.StatusForbidden},
+	rpcstatus.ResourceExhausted: {"resource_exhausted", http.StatusTooManyRequests},
+	rpcstatus.Internal:          {"internal", http.StatusInternalServerError},
+	rpcstatus.Unavailable:       {"unavailable", http.StatusServiceUnavailable},
+	rpcstatus.Unauthenticated:   {"unauthenticated", http.StatusUnauthorized},
+}

@@ -1,0 +1,221 @@
+// Package rpcstatus says in the words of gRPC why a call is refused: the code, the message, when to
+// retry, and which quota was used up. It needs no protobuf library, so that httplimit can answer
+// gRPC and Connect calls that pass through it. grpclimit answers with the same.
+package rpcstatus
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/undecided"
+)
+
+// Code is a status code of gRPC.
+type Code uint32
+
+// The codes that answers have, and those that a missing or malformed key may be answered with.
+const (
+	Canceled          Code = 1
+	InvalidArgument   Code = 3
+	DeadlineExceeded  Code = 4
+	PermissionDenied  Code = 7
+	ResourceExhausted Code = 8
+	Internal          Code = 13
+	Unavailable       Code = 14
+	Unauthenticated   Code = 16
+)
+
+// Answer is the answer to a call that is refused.
+type Answer struct {
+	Code    Code
+	Message string
+	Wait    time.Duration // after which to retry; 0 if that is not known
+	Never   bool          // a retry can never pass
+	Quota   []byte        // the google.rpc.QuotaFailure of the limit that has denied, encoded; nil without a limit
+}
+
+// PushbackKey is the trailer that tells a client's retry policy when to retry (gRFC A6).
+const PushbackKey = "grpc-retry-pushback-ms"
+
+// Pushback returns the trailer's value; "" if no wait is known, which leaves the client to its own
+// backoff. It is an int32: a client cannot be told of a longer wait than about 24 days, and
+// must not come too early.
+func (a *Answer) Pushback() string {
+	switch ms := Milliseconds(a.Wait); {
+	case a.Never || ms > math.MaxInt32:
+		return "-1"
+	case a.Wait <= 0:
+		return ""
+	default:
+		return strconv.FormatInt(ms, 10)
+	}
+}
+
+// Milliseconds rounds up.
+func Milliseconds(d time.Duration) int64 {
+	ms := int64(d / time.Millisecond)
+	if d%time.Millisecond > 0 {
+		ms++
+	}
+	return ms
+}
+
+// LimitText is what answers say of a limit. It depends on the limit only.
+type LimitText struct {
+	Denied, Delayed, Exceeds string // messages
+	Quota                    []byte // google.rpc.QuotaFailure
+}
+
+// TextOf returns what answers say of a limit.
+func TextOf(limit *ratelimit.Limit) LimitText {
+	name := limit.Name
+	if name == "" {
+		name = "default"
+	}
+	return LimitText{
+		Denied:  "rate limit exceeded: " + name,
+		Delayed: "the rate limit delays the call beyond its deadline: " + name,
+		Exceeds: "the call costs more than its limit ever allows: do not retry: " + name,
+		Quota:   quotaFailure(name, describe(limit), uint64(limit.Capacity())),
+	}
+}
+
+// describe says what a limit allows, without its name. It is empty if that is not known.
+func describe(limit *ratelimit.Limit) string {
+	switch limit.Algorithm {
+	case ratelimit.AlgorithmBlocked:
+		return "blocked"
+	case 0, ratelimit.AlgorithmUnlimited:
+		return ""
+	}
+	return fmt.Sprintf("%d per %v, %d at once", limit.Rate.Units, limit.Rate.Per, limit.Capacity())
+}
+
+// Undecided returns the answer to a call that could not be decided. It holds nothing of the error's
+// text.
+func Undecided(ctx context.Context, why undecided.Reason, keyCode Code, wait time.Duration) Answer {
+	switch why {
+	case undecided.Key:
+		return BadKey(keyCode)
+	case undecided.Gone:
+		return Gone(ctx)
+	case undecided.Cost, undecided.Misconfigured:
+		return Undecidable
+	}
+	return Answer{Code: Unavailable, Message: "the rate limiter is not available", Wait: wait}
+}
+
+// BadKey returns the answer to a call whose key is missing or malformed.
+func BadKey(code Code) Answer {
+	return Answer{Code: code, Message: "the key that calls are limited by is missing or malformed"}
+}
+
+// Gone returns the answer to a call whose context has ended.
+func Gone(ctx context.Context) Answer {
+	err := ctx.Err()
+	if errors.Is(err, context.DeadlineExceeded) {
+		return Answer{Code: DeadlineExceeded, Message: err.Error()}
+	}
+	return Answer{Code: Canceled, Message: context.Canceled.Error()}
+}
+
+// NoRoom returns the answer to a call for which too many others are in flight.
+func NoRoom(wait time.Duration) Answer {
+	return Answer{Code: Unavailable, Message: "too many calls at the same time", Wait: wait}
+}
+
+// The answers that depend on nothing.
+var (
+	Undecidable = Answer{Code: Internal, Message: "the call could not be decided"}
+	TooLarge    = Answer{Code: ResourceExhausted, Message: "the call needs more than there ever is: do not retry", Never: true}
+)
+
+// TypePrefix is what the URLs of all types begin with.
+const TypePrefix = "type.googleapis.com/"
+
+const (
+	retryInfoURL    = TypePrefix + "google.rpc.RetryInfo"
+	quotaFailureURL = TypePrefix + "google.rpc.QuotaFailure"
+)
+
+// Detail is a google.protobuf.Any: the URL of a type, and a message of it, encoded.
+type Detail struct {
+	URL   string
+	Value []byte
+}
+
+// RetryInfoSize is how many bytes a RetryInfo takes at most.
+const RetryInfoSize = 24
+
+// Details returns the details, n of them. The RetryInfo is encoded into retry.
+func (a *Answer) Details(retry *[RetryInfoSize]byte) (details [2]Detail, n int) {
+	if ms := Milliseconds(a.Wait); ms > 0 {
+		details[n] = Detail{retryInfoURL, appendRetryInfo(retry[:0], ms)}
+		n++
+	}
+	if a.Quota != nil {
+		details[n] = Detail{quotaFailureURL, a.Quota}
+		n++
+	}
+	return details, n
+}
+
+// AppendStatus encodes the answer as a google.rpc.Status.
+func (a *Answer) AppendStatus(b []byte) []byte {
+	b = appendInt(b, 1, uint64(a.Code))
+	b = appendBytes(b, 2, a.Message)
+	details, n := a.Details(new([RetryInfoSize]byte))
+	for _, d := range details[:n] {
+		var detail []byte
+		detail = appendBytes(detail, 1, d.URL)
+		detail = appendBytes(detail, 2, d.Value)
+		b = appendBytes(b, 3, detail)
+	}
+	return b
+}
+
+// appendRetryInfo encodes a google.rpc.RetryInfo, whose only field is a Duration.
+func appendRetryInfo(b []byte, ms int64) []byte {
+	var d [16]byte
+	delay := appendInt(d[:0], 1, uint64(ms/1000))
+	delay = appendInt(delay, 2, uint64(ms%1000)*uint64(time.Millisecond))
+	b = appendTag(b, 1, 2) // retry_delay, with or without anything in it
+	b = binary.AppendUvarint(b, uint64(len(delay)))
+	return append(b, delay...)
+}
+
+// quotaFailure encodes a google.rpc.QuotaFailure with one violation.
+func quotaFailure(name, description string, value uint64) []byte {
+	var v []byte
+	v = appendBytes(v, 1, name) // subject
+	v = appendBytes(v, 2, description)
+	v = appendBytes(v, 5, name)   // quota_id
+	v = appendInt(v, 7, value)    // quota_value
+	return appendBytes(nil, 1, v) // violations
+}
+
+// The wire format of protobuf: each field begins with its number and the type of what follows.
+// A field that is empty or 0 is left out.
+
+func appendTag(b []byte, field, wire uint64) []byte { return binary.AppendUvarint(b, field<<3|wire) }
+
+func appendInt(b []byte, field, v uint64) []byte {
+	if v == 0 {
+		return b
+	}
+	return binary.AppendUvarint(appendTag(b, field, 0), v)
+}
+
+func appendBytes[T string | []byte](b []byte, field uint64, v T) []byte {
+	if len(v) == 0 {
+		return b
+	}
+	b = binary.AppendUvarint(appendTag(b, field, 2), uint64(len(v)))
+	return append(b, v...)
+}
