@@ -20,6 +20,12 @@
 // For several limits on one request, give New a [ratelimit.All] of layers. Wrap is a
 // func(http.Handler) http.Handler, so it fits any router's Use.
 //
+// A gRPC, gRPC-Web or Connect call that is refused is answered in its own protocol, with the code,
+// RetryInfo and QuotaFailure of package grpclimit: so one middleware may stand before a port that
+// serves both. To it a call is a request: one stream is one request, and what a Settle function
+// gets is the status of the HTTP response. A unary call of Connect is known by the field
+// Connect-Protocol-Version, which clients should send.
+//
 // CORS stands around the limiter, so that a browser shows denials to the page, and names the
 // fields in Access-Control-Expose-Headers: see the example of [SkipPreflights].
 //

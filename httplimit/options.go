@@ -104,7 +104,7 @@ type Options struct {
 
 	// OnDenied answers a request that is denied for now. Header fields are set
 	// already, Retry-After and Cache-Control among them; the status is not.
-	// If nil, 429 with a problem document.
+	// If nil, 429 with a problem document; to a gRPC or Connect call, RESOURCE_EXHAUSTED.
 	OnDenied func(w http.ResponseWriter, e Event)
 
 	// OnExceeds answers a request whose cost can never pass, so that a retry is

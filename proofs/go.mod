@@ -3,6 +3,7 @@ module github.com/weir-go/ratelimit/proofs
 go 1.26.0
 
 require (
+	connectrpc.com/connect v1.20.0
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/didip/tollbooth/v8 v8.0.1
 	github.com/dunglas/httpsfv v1.1.2
