@@ -174,7 +174,7 @@ func (m *Inflight[K]) refuse(w http.ResponseWriter, r *http.Request, why edge.Re
 		return
 	}
 	if protocol := rpcOf(r); protocol != noRPC {
-		writeRPC(w, r, protocol, refused.Answer(r.Context(), keyCode(m.opts.KeyCode)))
+		writeRPC(w, r, protocol, why.Answer(r.Context(), keyCode(m.opts.KeyCode)))
 		return
 	}
 	answer.write(w, r, new([2]string)[:])
