@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/refused"
 )
@@ -36,7 +37,7 @@ func (i *Interceptor) pass(e *event, t trailers) error {
 	}
 	switch e.Outcome {
 	case edge.Allowed:
-		if ctx := e.Request.Context(); e.Decision.Delay > 0 && !edge.Sleep(ctx, e.Decision.Delay) {
+		if ctx := e.Request.Context(); ctxwait.Sleep(ctx, e.Decision.Delay) != nil {
 			refused.Mark(ctx)
 			return gone(ctx)
 		}

@@ -1,12 +1,11 @@
 package grpclimit
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
-	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
@@ -59,13 +58,7 @@ func Join[A, B comparable](a func(*Call) (A, error), b func(*Call) (B, error)) f
 // with [ratelimit.Map] or in a stack whose layers are all optional, a call without a key is
 // not limited at all. A malformed key is still an error.
 func Optional[K any](key func(*Call) (K, error)) func(*Call) (K, error) {
-	return func(c *Call) (K, error) {
-		k, err := key(c)
-		if errors.Is(err, ErrNoKey) && !errors.Is(err, ErrMisconfigured) {
-			err = ratelimit.SkipLayer
-		}
-		return k, err
-	}
+	return edge.Optional(key)
 }
 
 // Metadata returns a key function for the value that the client has sent under a key. It

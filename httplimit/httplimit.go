@@ -40,6 +40,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/refused"
 )
@@ -172,7 +173,7 @@ func (m *Middleware) passes(w http.ResponseWriter, e *event) bool {
 	case m.opts.Shadow:
 		return true
 	case m.admit(w, e):
-		if e.Decision.Delay <= 0 || edge.Sleep(e.Request.Context(), e.Decision.Delay) {
+		if ctxwait.Sleep(e.Request.Context(), e.Decision.Delay) == nil {
 			return true
 		}
 		m.abandon(w, e)

@@ -3,13 +3,12 @@ package httplimit
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 
-	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/keytext"
 	"github.com/weir-go/ratelimit/internal/undecided"
 )
@@ -39,13 +38,7 @@ var (
 // another layer, with [ratelimit.Map] or in a stack whose layers are all optional, a request
 // without a key is not limited at all. A malformed key is still an error.
 func Optional[K any](key func(*http.Request) (K, error)) func(*http.Request) (K, error) {
-	return func(r *http.Request) (K, error) {
-		k, err := key(r)
-		if errors.Is(err, ErrNoKey) && !errors.Is(err, ErrMisconfigured) {
-			err = ratelimit.SkipLayer
-		}
-		return k, err
-	}
+	return edge.Optional(key)
 }
 
 // Pair is two keys as one. It is a struct, so ("a:b", "c") and ("a", "b:c") differ.

@@ -23,7 +23,7 @@ func (v *views) init(limiter ratelimit.Limiter[*http.Request], o *Options) error
 	v.unit, v.named = o.QuotaUnit, o.Dialect == DialectDraft11
 	v.known.Store(new(list))
 	v.plans.Clear()
-	l, ok := limiter.(interface{ Limits() []ratelimit.Limit })
+	l, ok := limiter.(ratelimit.LimitLister)
 	if !ok {
 		return nil
 	}

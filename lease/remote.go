@@ -57,9 +57,7 @@ func (r *remote[K]) ask(ctx context.Context, key K, cost int, maxDelay time.Dura
 // wait waits as the remote limiter does, if it has a Wait of its own, which then bounds its
 // calls. Else it books, and bounds each call.
 func (r *remote[K]) wait(ctx context.Context, key K, cost int) error {
-	w, ok := r.limiter.(interface {
-		Wait(ctx context.Context, key K, cost int) error
-	})
+	w, ok := r.limiter.(ratelimit.Waiter[K])
 	if !ok {
 		return ratelimit.Wait(ctx, bookings[K]{r}, key, cost)
 	}

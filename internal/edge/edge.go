@@ -241,14 +241,13 @@ func (c *Core[R]) Share(r R, wait time.Duration) time.Duration {
 	return c.seed.Share(c.JitterBy(r), c.Now(), wait, span)
 }
 
-// Sleep waits out a delay, and reports whether the context has lasted for it.
-func Sleep(ctx context.Context, delay time.Duration) bool {
-	t := time.NewTimer(delay)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
+// Optional returns a key function that leaves the layer out for requests without a key.
+func Optional[R, K any](key func(R) (K, error)) func(R) (K, error) {
+	return func(r R) (K, error) {
+		k, err := key(r)
+		if errors.Is(err, undecided.ErrNoKey) && !errors.Is(err, undecided.ErrMisconfigured) {
+			err = ratelimit.SkipLayer
+		}
+		return k, err
 	}
 }
