@@ -7,18 +7,24 @@ package redislimit
 // maxMembers is how many decisions share a call at most: an index is a byte.
 const maxMembers = 255
 
-// gather returns the tickets to send for a trip: those that can share a call do.
-func gather(p *trip) (sends []*ticket) {
+// gather returns the tickets to send for a trip: those that can share a call do. Where the server has
+// slots, that are those of one hash tag.
+func gather(p *trip, slots bool) (sends []*ticket) {
 	for _, t := range p.tickets {
 		if t.script.batch == nil || t.test != nil {
 			sends = append(sends, t)
 			continue
 		}
-		b := batchFor(sends, t.script.batch)
+		tag := ""
+		if slots {
+			tag = hashTag(t.keys[0])
+		}
+		b := batchFor(sends, t.script.batch, tag)
 		if b == nil {
 			n := len(p.tickets)
 			b = &ticket{
 				trip:    p,
+				tag:     tag,
 				script:  t.script.batch,
 				payload: head(make([]byte, 0, headSize+askSize*n), opTake, 0),
 				keys:    make([]string, 0, n),
@@ -37,9 +43,9 @@ func gather(p *trip) (sends []*ticket) {
 }
 
 // batchFor returns the batch that has room, nil if there is none.
-func batchFor(sends []*ticket, sc *script) *ticket {
+func batchFor(sends []*ticket, sc *script, tag string) *ticket {
 	for _, t := range sends {
-		if t.script == sc && len(t.members) < maxMembers {
+		if t.script == sc && t.tag == tag && len(t.members) < maxMembers {
 			return t
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/redistest"
 )
 
 // asking is a decision that is about to be sent together with others.
@@ -134,7 +135,7 @@ func TestOutOfMemoryRefusesEveryDecisionInTheCall(t *testing.T) {
 // A *redis.Client may be that of a server with slots, where keys of several decisions cannot
 // be in one call.
 func TestASoleServerWithSlotsDecidesOnKeysOfSeveralSlots(t *testing.T) {
-	s := startServer(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(freePort(t)))
+	s := startServer(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(redistest.FreePort(t)))
 	client := s.client()
 	require.NoError(t, client.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
 	l, err := New(client, perMinute(10), &Options{Name: "slots", Timeout: 20 * time.Second})
@@ -144,7 +145,7 @@ func TestASoleServerWithSlotsDecidesOnKeysOfSeveralSlots(t *testing.T) {
 		all := []*asking{newAsking(l, "a", 4), newAsking(l, "b", 4), newAsking(l, "c", 4)}
 		together(t.Context(), l, all...)
 		wants(t, all, true, true, true)
-		assert.True(t, l.sender.lane.apart)
+		assert.True(t, l.sender.lane.slots.Load())
 	}
 	for _, key := range []string{"a", "b", "c"} {
 		d, err := l.Peek(t.Context(), key, 0)

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/redistest"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -162,27 +163,12 @@ func defaultsFor(t *testing.T, s *server) *Limiter {
 
 // startCluster starts a cluster of three masters and returns a client.
 func startCluster(t *testing.T) *redis.ClusterClient {
-	var nodes []*server
-	var buses []int
-	for range 3 {
-		bus := freePort(t)
-		buses = append(buses, bus)
-		nodes = append(nodes, startServer(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus), "--cluster-node-timeout", "10000"))
-	}
-	for i, n := range nodes {
-		first, last := i*16384/3, (i+1)*16384/3-1
-		require.NoError(t, n.client().ClusterAddSlotsRange(t.Context(), first, last).Err())
-		host, port, err := net.SplitHostPort(n.addr)
-		require.NoError(t, err)
-		require.NoError(t, nodes[0].client().Do(t.Context(), "cluster", "meet", host, port, buses[i]).Err())
-	}
-	for _, n := range nodes {
-		require.Eventually(t, func() bool {
-			info, _ := n.client().ClusterInfo(t.Context()).Result()
-			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3")
-		}, 60*time.Second, 50*time.Millisecond)
-	}
-	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].addr, nodes[1].addr, nodes[2].addr}})
+	return clusterClient(t, redistest.StartCluster(t, 3, false))
+}
+
+// clusterClient returns a client of a cluster, closed with the test.
+func clusterClient(t testing.TB, cluster *redistest.Cluster) *redis.ClusterClient {
+	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
 	t.Cleanup(func() { c.Close() })
 	return c
 }

@@ -56,6 +56,13 @@ func (n namespace) key(key string) string {
 	return n.begin + separator + safeTag(tag) + "}:" + key
 }
 
+// hashTag returns what chooses the slot of a key that a namespace has made.
+func hashTag(key string) string {
+	_, rest, _ := strings.Cut(key, "{")
+	tag, _, _ := strings.Cut(rest, "}")
+	return tag
+}
+
 // safeTag returns the text, or its hash if it is no hash tag as it stands.
 func safeTag(tag string) string {
 	if tag != "" && len(tag) <= maxKey && strings.IndexByte(tag, '}') < 0 {

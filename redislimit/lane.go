@@ -3,6 +3,7 @@ package redislimit
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -13,28 +14,39 @@ import (
 // being made.
 const maxTrips = 3
 
+// maxStuck is how many more round trips a lane may have that nobody waits for any more.
+const maxStuck = 61
+
 // lane lets calls that are under way at once share round trips to one server. No call waits for
 // company: one that comes while fewer than three round trips are under way is sent at once. The
 // others queue. Whenever a round trip ends, the next one carries the whole queue, up to the
 // batch size, as one pipeline.
 //
-// A call whose context never ends is sent by its caller, if it is sent at once. All others are
-// sent by a goroutine, so that their callers can leave when their contexts end. There are at
-// most three, each ends when the queue is empty, and none outlives the deadlines of what it
-// sends: nothing has to be closed.
+// A call whose context never ends is sent by its caller, if it is sent at once and the client ends
+// it in time. All others are sent by a goroutine, so that their callers can leave when their
+// contexts end. There are at most three, and each ends when the queue is empty: nothing has to be
+// closed.
+//
+// None outlives the deadlines of what it sends, if the client heeds them. If it does not, a round
+// trip that all callers have left is stuck: it does not count any more, so that those who come
+// later are sent, and it ends with the client's own timeouts. With 61 stuck ones more have to wait.
 type lane struct {
-	client *redis.Client // heeds the deadline of each call
+	client redis.UniversalClient
 	batch  int
+	heeds  bool        // the client heeds the deadline of each call
+	slots  atomic.Bool // the server has slots: keys of several decisions share a call only if they share one
 
 	mu    sync.Mutex // guards the fields below, and those of the tickets and trips that say so
-	trips int        // under way
+	trips int        // under way, and not stuck
+	stuck int
 	line  line
 	timer *time.Timer // wakes callers whose deadlines have passed
 	armed bool
-	apart bool // the server has slots: keys of several decisions cannot share a call
 }
 
-func newLane(client *redis.Client, batch int) *lane { return &lane{client: client, batch: batch} }
+func newLane(client redis.UniversalClient, batch int, heeds bool) *lane {
+	return &lane{client: client, batch: batch, heeds: heeds}
+}
 
 // waiting is what a lane has to know of a ticket whose caller waits. The lane's lock guards it,
 // but ctx, deadline and wake stay as they are.
@@ -129,7 +141,7 @@ func (l *lane) run(t *ticket) (reply any, err error, sent bool) {
 	if atOnce {
 		l.trips++
 	}
-	if atOnce && t.ctx.Done() == nil {
+	if atOnce && l.heeds && t.ctx.Done() == nil {
 		l.mu.Unlock()
 		defer l.land()
 		return t.here(l.client)
@@ -189,29 +201,49 @@ func (l *lane) leave(t *ticket) (left, sent bool) {
 	}
 	l.removeLocked(t)
 	t.state = isOut
+	l.startLocked()
 	return true, t.trip.mayArrive()
 }
 
 // removeLocked takes a ticket out whose caller does not wait for the answer.
 func (l *lane) removeLocked(t *ticket) {
 	l.line.remove(t)
-	if t.trip != nil {
-		t.trip.staying--
+	p := t.trip
+	if p == nil {
+		return
+	}
+	if p.staying--; p.staying == 0 && !l.heeds && l.stuck < maxStuck {
+		p.stuck = true
+		l.stuck++
+		l.trips--
+	}
+}
+
+// startLocked makes round trips for those that wait, in the places of what has got stuck.
+func (l *lane) startLocked() {
+	for !l.heeds && l.trips < maxTrips && l.line.queued > 0 {
+		l.trips++
+		go l.fly(l.line.take(l.batch))
 	}
 }
 
 // land ends a round trip that a caller has made, and lets the next one start.
 func (l *lane) land() {
-	if p := l.next(); p != nil {
+	if p := l.next(nil); p != nil {
 		go l.fly(p)
 	}
 }
 
-// next returns what the round trip that has ended is followed by, nil if nothing waits.
-func (l *lane) next() *trip {
+// next returns what a round trip that has ended is followed by, nil if nothing waits. What was stuck
+// is followed by nothing: its place was taken.
+func (l *lane) next(ended *trip) *trip {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.line.queued == 0 {
+	switch {
+	case ended != nil && ended.stuck:
+		l.stuck--
+		return nil
+	case l.line.queued == 0:
 		l.trips--
 		return nil
 	}
@@ -220,7 +252,7 @@ func (l *lane) next() *trip {
 
 // fly makes round trips until nothing waits.
 func (l *lane) fly(p *trip) {
-	for ; p != nil; p = l.next() {
+	for ; p != nil; p = l.next(p) {
 		l.carry(p)
 		l.arrive(p)
 	}
@@ -294,28 +326,36 @@ func (l *lane) wakeLate() {
 		t.sent = t.trip.mayArrive()
 		t.wake <- struct{}{}
 	}
+	l.startLocked()
 }
 
-// pipeline sends several tickets in one round trip, in as few calls as can be.
+// pipeline sends several tickets in one round trip, in as few calls as can be. A call on keys of
+// several decisions may be refused whole because of where the keys are: then each is sent by itself.
 func (l *lane) pipeline(ctx context.Context, p *trip) {
-	l.mu.Lock()
-	apart := l.apart
-	l.mu.Unlock()
-	sends := p.tickets
-	if !apart {
-		sends = gather(p)
-	}
+	sends := gather(p, l.slots.Load())
 	l.send(ctx, sends)
+	var alone []*ticket
 	for _, t := range sends {
-		if t.err != nil && len(t.members) > 0 && redis.HasErrorPrefix(t.err, "CROSSSLOT") {
-			l.mu.Lock()
-			l.apart = true
-			l.mu.Unlock()
-			l.send(ctx, t.members)
-		} else {
+		switch {
+		case t.err != nil && len(t.members) > 0 && l.refusedTogether(t.err):
+			alone = append(alone, t.members...)
+		default:
 			t.handOut()
 		}
 	}
+	if len(alone) > 0 {
+		l.send(ctx, alone)
+	}
+}
+
+// refusedTogether reports whether keys cannot be in one call: they are in several slots, or a
+// slot is being moved and has some of them here and some there.
+func (l *lane) refusedTogether(err error) bool {
+	if redis.HasErrorPrefix(err, "CROSSSLOT") {
+		l.slots.Store(true)
+		return true
+	}
+	return redis.HasErrorPrefix(err, "TRYAGAIN")
 }
 
 // send sends calls in one round trip; in two, if the server does not know the scripts. Then

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/redistest"
 )
 
 // everyClient are clients of every type on one server.
@@ -35,7 +36,7 @@ func everyClient(t *testing.T, addr string) map[string]redis.UniversalClient {
 
 // sole starts a server of a cluster that has all the slots.
 func startSole(t *testing.T) *server {
-	s := startServer(t, "--cluster-enabled", "yes", "--cluster-port", fmt.Sprint(freePort(t)))
+	s := startServer(t, "--cluster-enabled", "yes", "--cluster-port", fmt.Sprint(redistest.FreePort(t)))
 	require.NoError(t, s.client().ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
 	warm(t, defaultsFor(t, s)) // it takes a while to find itself complete
 	return s
@@ -170,7 +171,7 @@ func relay(to, from net.Conn, delay time.Duration) {
 }
 
 func TestAServerThatCannotBeDialledHasChargedNothing(t *testing.T) {
-	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	addr := fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))
 	for kind, client := range everyClient(t, addr) {
 		for _, timeout := range []time.Duration{30 * time.Millisecond, -1} {
 			t.Run(fmt.Sprintf("%s %v", kind, timeout), func(t *testing.T) {
@@ -201,7 +202,7 @@ func TestAServerThatCannotBeDialledHasChargedNothing(t *testing.T) {
 
 func TestLeavingAQueueDoesNotDependOnItsLength(t *testing.T) {
 	const callers = 200_000
-	l := newLane(nil, 8)
+	l := newLane(nil, 8, true)
 	l.trips = maxTrips
 	tickets := make([]*ticket, callers)
 	for i := range tickets {
@@ -220,7 +221,7 @@ func TestLeavingAQueueDoesNotDependOnItsLength(t *testing.T) {
 
 // The tickets of a line stay in order whoever leaves it, and only those that wait are sent.
 func TestALineKeepsItsOrder(t *testing.T) {
-	l := newLane(nil, 3)
+	l := newLane(nil, 3, true)
 	var tickets []*ticket
 	for range 10 {
 		tickets = append(tickets, &ticket{})

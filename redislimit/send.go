@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
 // sender runs scripts on a client, each within a timeout of its own.
@@ -16,7 +18,8 @@ type sender struct {
 	batch   int           // how many calls share a round trip at most
 	direct  bool          // the client ends its calls at their deadlines by itself
 	hooks   []redis.Hook  // of the clone
-	lane    *lane         // nil if calls do not share round trips
+	lane    *lane         // of a client of one server; nil if its calls do not share round trips
+	nodes   *nodes        // of a client of several servers; nil if its calls do not share round trips
 	slots   chan struct{} // bounds the goroutines of calls that have no lane
 }
 
@@ -55,12 +58,19 @@ const maxGoroutines = 256
 
 // newSender prepares a client. A *redis.Client that does not heed the deadline of each call is
 // told to, on a clone that shares its connections: without that it would be its own options that
-// say how long a call blocks. A clone has no hooks, but those that are given here. Only its
-// pipelines are never repeated, so only there do calls share round trips.
+// say how long a call blocks. A clone has no hooks, but those that are given here. Calls share
+// round trips on this client, and on those of several servers; of what other types do with a
+// pipeline nothing is known.
 func newSender(client redis.UniversalClient, timeout time.Duration, batch int, hooks []redis.Hook) *sender {
 	s := &sender{user: client, client: client, timeout: timeout, batch: batch, hooks: hooks, slots: make(chan struct{}, maxGoroutines)}
+	if timeout < 0 {
+		return s
+	}
 	c, ok := client.(*redis.Client)
-	if !ok || timeout < 0 {
+	if !ok {
+		if batch > 1 {
+			s.nodes = newNodes(client, batch)
+		}
 		return s
 	}
 	if !c.Options().ContextTimeoutEnabled {
@@ -72,7 +82,7 @@ func newSender(client redis.UniversalClient, timeout time.Duration, batch int, h
 	}
 	s.client, s.direct = c, true
 	if batch > 1 {
-		s.lane = newLane(c, batch)
+		s.lane = newLane(c, batch, true)
 	}
 	return s
 }
@@ -96,16 +106,15 @@ func (s *sender) eval(ctx context.Context, t *ticket) (string, error) {
 	if s.timeout >= 0 {
 		t.deadline = time.Now().Add(s.timeout)
 	}
-	var reply any
-	var err error
-	var sent bool
-	switch {
-	case s.lane != nil:
-		reply, err, sent = s.lane.run(t)
-	case ctx.Done() == nil && (s.direct || s.timeout < 0):
-		reply, err, sent = t.here(s.client)
-	default:
-		reply, err, sent = s.aside(t)
+	reply, err, sent := s.run(t)
+	for ; err != nil && redis.HasErrorPrefix(err, "TRYAGAIN"); reply, err, sent = s.run(t) {
+		// The slot of these keys is being moved, and has some here and some there. That passes soon.
+		if t = t.again(); ctxwait.Sleep(t.ctx, tryAgainAfter) != nil || !t.deadline.IsZero() && time.Until(t.deadline) < tryAgainAfter {
+			break
+		}
+	}
+	if s.nodes != nil {
+		s.nodes.heard(err)
 	}
 	if err != nil {
 		return "", classify(ctx, err, sent)
@@ -115,6 +124,28 @@ func (s *sender) eval(ctx context.Context, t *ticket) (string, error) {
 		return "", fmt.Errorf("redislimit: the script answered %T, want a string", reply)
 	}
 	return text, nil
+}
+
+// tryAgainAfter is how long to wait until keys are sent again of which a part is being moved.
+const tryAgainAfter = 2 * time.Millisecond
+
+// laneOf returns the lane that a ticket's round trips are shared in, nil if there is none.
+func (s *sender) laneOf(t *ticket) *lane {
+	if s.nodes != nil {
+		return s.nodes.lane(t.keys[0])
+	}
+	return s.lane
+}
+
+// run runs a ticket. Sent says of an error whether the server may have received it, or still may.
+func (s *sender) run(t *ticket) (reply any, err error, sent bool) {
+	if l := s.laneOf(t); l != nil {
+		return l.run(t)
+	}
+	if t.ctx.Done() == nil && (s.direct || s.timeout < 0) {
+		return t.here(s.client)
+	}
+	return s.aside(t)
 }
 
 // here runs a ticket on the caller's goroutine, for as long as the client takes.

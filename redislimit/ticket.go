@@ -27,8 +27,16 @@ type ticket struct {
 	self    [1]*ticket
 	call    *call
 	members []*ticket // of a batch, which share the call
+	tag     string    // of a batch, where keys that share a call must share a slot: what chooses it
 
 	waiting
+}
+
+// again returns a ticket that asks the same once more. Nothing was run of the first one.
+func (t *ticket) again() *ticket {
+	next := &ticket{script: t.script, keys: t.keys, payload: t.payload, test: t.test, undone: t.undone}
+	next.ctx, next.deadline = t.ctx, t.deadline
+	return next
 }
 
 // processor is what a ticket needs of a client.
@@ -110,7 +118,8 @@ var errTakenBack = errors.New("redislimit: the call was taken back before it was
 // have received the call, now or later.
 type trip struct {
 	tickets []*ticket
-	staying int // of the tickets, those whose callers still wait; the lane's lock guards it
+	staying int  // of the tickets, those whose callers still wait; the lane's lock guards it
+	stuck   bool // nobody waits, and the lane does not count it any more; the lane's lock guards it
 	state   atomic.Uint32
 }
 

@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -57,11 +56,11 @@ func unavailableUnsent(t *testing.T, err error) {
 }
 
 func (s *server) pause(t *testing.T) {
-	require.NoError(t, s.cmd.Process.Signal(syscall.SIGSTOP))
+	require.NoError(t, s.Pause())
 }
 
 func (s *server) resume(t *testing.T) {
-	require.NoError(t, s.cmd.Process.Signal(syscall.SIGCONT))
+	require.NoError(t, s.Resume())
 }
 
 // warm makes a connection and the scripts known, however slow the machine.
@@ -315,7 +314,7 @@ func TestWaitSaysIfItCouldNotGiveBack(t *testing.T) {
 	require.Eventually(t, func() bool { return l.Allow("k", 1) }, 20*time.Second, 10*time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(300*time.Millisecond, func() {
-		_ = s.cmd.Process.Signal(syscall.SIGSTOP)
+		_ = s.Pause()
 		cancel()
 	})
 	begin := time.Now()

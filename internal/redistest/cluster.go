@@ -1,0 +1,177 @@
+package redistest
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Slots is how many slots a cluster has.
+const Slots = 16384
+
+// Cluster is a cluster of servers. The masters come first, each with an equal part of the slots; then a
+// replica for each, if there are any. A master that is silent for a second is replaced.
+type Cluster struct {
+	Nodes   []*Server
+	Masters int
+	ids     []string
+}
+
+// StartCluster starts a cluster, and returns when all its nodes agree. With replicas each master
+// has one.
+func StartCluster(t testing.TB, masters int, replicas bool) *Cluster {
+	t.Helper()
+	c := &Cluster{Masters: masters}
+	n := masters
+	if replicas {
+		n *= 2
+	}
+	buses := make([]string, n)
+	for i := range n {
+		buses[i] = strconv.Itoa(FreePort(t))
+		c.Nodes = append(c.Nodes, Start(t, "--cluster-enabled", "yes", "--cluster-port", buses[i], "--cluster-node-timeout", "1000",
+			"--cluster-replica-validity-factor", "0", "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0"))
+		c.ids = append(c.ids, must(t, c.Nodes[i], "CLUSTER", "MYID"))
+		must(t, c.Nodes[i], "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
+		if i < masters {
+			must(t, c.Nodes[i], "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*Slots/masters), strconv.Itoa((i+1)*Slots/masters-1))
+		}
+	}
+	for i, s := range c.Nodes[1:] {
+		host, port, _ := net.SplitHostPort(s.Addr)
+		must(t, c.Nodes[0], "CLUSTER", "MEET", host, port, buses[i+1])
+	}
+	c.await(t, fmt.Sprintf("cluster_known_nodes:%d", n))
+	for i := masters; i < n; i++ {
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+			if _, err := c.Nodes[i].Do("CLUSTER", "REPLICATE", c.ids[i-masters]); err == nil {
+				break
+			} else if time.Now().After(deadline) {
+				t.Fatal(err)
+			}
+		}
+	}
+	c.await(t, "cluster_state:ok")
+	for i := masters; i < n; i++ {
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+			if info, _ := c.Nodes[i].Do("INFO", "replication"); strings.Contains(info, "master_link_status:up") {
+				break
+			} else if time.Now().After(deadline) {
+				t.Fatal("a replica does not follow its master")
+			}
+		}
+	}
+	return c
+}
+
+// await waits until each node says so of the cluster.
+func (c *Cluster) await(t testing.TB, what string) {
+	t.Helper()
+	for _, s := range c.Nodes {
+		for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			if info, _ := s.Do("CLUSTER", "INFO"); strings.Contains(info, what+"\r\n") {
+				break
+			} else if time.Now().After(deadline) {
+				t.Fatalf("the cluster does not come to %s", what)
+			}
+		}
+	}
+}
+
+func must(t testing.TB, s *Server, args ...string) string {
+	t.Helper()
+	answer, err := s.Do(args...)
+	if err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+	return answer
+}
+
+// Addrs returns the addresses of all nodes.
+func (c *Cluster) Addrs() (addrs []string) {
+	for _, s := range c.Nodes {
+		addrs = append(addrs, s.Addr)
+	}
+	return addrs
+}
+
+// Slot returns a key's slot.
+func (c *Cluster) Slot(key string) (int, error) {
+	answer, err := c.Nodes[0].Do("CLUSTER", "KEYSLOT", key)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(answer)
+}
+
+// Move moves a slot from one master to another one, with its keys, as an operator's tool does it. It
+// calls during in the middle, when the slot has keys at both.
+func (c *Cluster) Move(slot, from, to int, during func()) error {
+	s, a, b := strconv.Itoa(slot), c.Nodes[from], c.Nodes[to]
+	if _, err := b.Do("CLUSTER", "SETSLOT", s, "IMPORTING", c.ids[from]); err != nil {
+		return err
+	}
+	if _, err := a.Do("CLUSTER", "SETSLOT", s, "MIGRATING", c.ids[to]); err != nil {
+		return err
+	}
+	host, port, _ := net.SplitHostPort(b.Addr)
+	for round := 0; ; round++ {
+		keys, err := a.Do("CLUSTER", "GETKEYSINSLOT", s, "1")
+		if err != nil {
+			return err
+		}
+		if keys == "" {
+			break
+		}
+		if _, err := a.Do("MIGRATE", host, port, keys, "0", "5000"); err != nil {
+			return err
+		}
+		if during != nil {
+			during()
+		}
+	}
+	for _, i := range []int{to, from} { // the new owner first: no moment without one
+		if _, err := c.Nodes[i].Do("CLUSTER", "SETSLOT", s, "NODE", c.ids[to]); err != nil {
+			return err
+		}
+	}
+	return c.agree(to)
+}
+
+// agree waits until all nodes that answer know the epoch of one. Before that the next move of the same slot
+// could get that epoch too, and the two owners would point at each other.
+func (c *Cluster) agree(node int) error {
+	want := ""
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		same := true
+		for i := range c.Nodes {
+			at := (node + i) % len(c.Nodes) // the node itself comes first
+			list, err := c.Nodes[at].Do("CLUSTER", "NODES")
+			if err != nil {
+				continue
+			}
+			epoch := epochIn(list, c.ids[node])
+			if at == node {
+				want = epoch
+			}
+			same = same && epoch == want
+		}
+		if same {
+			return nil
+		}
+	}
+	return fmt.Errorf("redistest: the nodes do not agree on epoch %s", want)
+}
+
+// epochIn returns a node's epoch by CLUSTER NODES.
+func epochIn(list, id string) string {
+	for line := range strings.Lines(list) {
+		if fields := strings.Fields(line); len(fields) > 6 && fields[0] == id {
+			return fields[6]
+		}
+	}
+	return ""
+}

@@ -1,0 +1,177 @@
+// Package redistest starts real Redis servers, and clusters of them, for tests. It needs no client
+// library. The program is redis-server, or what the environment variable REDIS_SERVER names: Valkey's
+// server, or another version's.
+package redistest
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Server is a server's process, which ends with the test. It saves nothing.
+type Server struct {
+	Addr string
+	cmd  *exec.Cmd
+
+	mu   sync.Mutex // guards conn
+	conn net.Conn
+	read *bufio.Reader
+}
+
+// Program returns the path of the server. Without it the test is skipped; in CI it fails.
+func Program(t testing.TB) string {
+	t.Helper()
+	name := os.Getenv("REDIS_SERVER")
+	if name == "" {
+		name = "redis-server"
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("%s is not installed, and CI must test on a real server", name)
+		}
+		t.Skipf("%s is not installed (apt-get install redis-server): not tested on a real server", name)
+	}
+	return path
+}
+
+// FreePort returns a port that nothing listens on.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// Start starts a server. Args are options of its command line.
+func Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	path := Program(t)
+	for try := range 5 { // another process may take the port first
+		if s := start(t, path, FreePort(t), args); s != nil {
+			return s
+		}
+		t.Logf("try %d: %s did not start", try, filepath.Base(path))
+	}
+	t.Fatalf("%s does not start", path)
+	return nil
+}
+
+func start(t testing.TB, path string, port int, args []string) *Server {
+	t.Helper()
+	all := append([]string{"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir()}, args...)
+	s := &Server{Addr: fmt.Sprintf("127.0.0.1:%d", port), cmd: exec.Command(path, all...)}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Kill)
+	for range 500 {
+		if answer, err := s.Do("PING"); err == nil && answer == "PONG" {
+			return s
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	s.Kill()
+	return nil
+}
+
+// Kill ends the server's process, even a stopped one, and waits for that.
+func (s *Server) Kill() {
+	if s.cmd.Process != nil {
+		s.cmd.Process.Kill()
+		s.cmd.Wait()
+	}
+}
+
+// Pause stops the server's process until Resume: it answers nothing.
+func (s *Server) Pause() error { return s.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Resume lets a stopped process go on.
+func (s *Server) Resume() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Do sends one command, and returns its answer as text: the elements of an array one a line.
+func (s *Server) Do(args ...string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn == nil {
+		conn, err := net.DialTimeout("tcp", s.Addr, time.Second)
+		if err != nil {
+			return "", err
+		}
+		s.conn, s.read = conn, bufio.NewReader(conn)
+	}
+	_ = s.conn.SetDeadline(time.Now().Add(10 * time.Second))
+	answer, err := s.doLocked(args)
+	var refused refusal
+	if err != nil && !errors.As(err, &refused) {
+		s.conn.Close()
+		s.conn = nil
+	}
+	return answer, err
+}
+
+func (s *Server) doLocked(args []string) (string, error) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%d\r\n", len(args))
+	for _, a := range args {
+		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(a), a)
+	}
+	if _, err := io.WriteString(s.conn, b.String()); err != nil {
+		return "", err
+	}
+	return readAnswer(s.read)
+}
+
+// refusal is an error that the server has answered.
+type refusal string
+
+func (e refusal) Error() string { return string(e) }
+
+func readAnswer(r *bufio.Reader) (string, error) {
+	line, err := r.ReadString('\n')
+	if err != nil || len(line) < 3 {
+		return "", errors.Join(err, io.ErrUnexpectedEOF)
+	}
+	kind, line := line[0], strings.TrimRight(line[1:], "\r\n")
+	switch kind {
+	case '+', ':':
+		return line, nil
+	case '-':
+		return "", refusal(line)
+	}
+	n, err := strconv.Atoi(line)
+	switch {
+	case err != nil:
+		return "", err
+	case n < 0:
+		return "", nil
+	case kind == '$':
+		b := make([]byte, n+2)
+		_, err := io.ReadFull(r, b)
+		return string(b[:n]), err
+	}
+	var lines []string
+	for range n {
+		element, err := readAnswer(r)
+		if err != nil {
+			return "", err
+		}
+		lines = append(lines, element)
+	}
+	return strings.Join(lines, "\n"), nil
+}

@@ -1,0 +1,77 @@
+package benchmarks
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/redistest"
+	"github.com/weir-go/ratelimit/redislimit"
+)
+
+// BenchmarkRedisServers compares decisions of many goroutines, each with a context of its own that can be
+// cancelled, as a request's is, on one server, on a Ring of two, and on a cluster of three.
+func BenchmarkRedisServers(b *testing.B) {
+	cluster := redistest.StartCluster(b, 3, false)
+	clients := map[string]redis.UniversalClient{
+		"plain":   redis.NewClient(&redis.Options{Addr: redistest.Start(b).Addr}),
+		"ring":    redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": redistest.Start(b).Addr, "b": redistest.Start(b).Addr}}),
+		"cluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()}),
+	}
+	for _, c := range clients {
+		b.Cleanup(func() { c.Close() })
+	}
+	for kind, client := range clients {
+		limit := ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1_000_000)
+		ours := must(redislimit.New(client, limit, &redislimit.Options{Name: "bench", Timeout: redisTimeout}))
+		theirs, theirLimit := redis_rate.NewLimiter(client), redis_rate.Limit{Rate: 1000, Burst: 1_000_000, Period: 1e9}
+		for name, take := range map[string]func(ctx context.Context, key string) error{
+			"redislimit": func(ctx context.Context, key string) error { _, err := ours.Take(ctx, key, 1); return err },
+			"redis_rate": func(ctx context.Context, key string) error { _, err := theirs.Allow(ctx, key, theirLimit); return err },
+		} {
+			for _, request := range []bool{false, true} {
+				b.Run(fmt.Sprintf("client=%s/limiter=%s/goroutines=128/request=%v", kind, name, request), func(b *testing.B) {
+					require.NoError(b, take(context.Background(), "k"))
+					b.ReportAllocs()
+					b.ResetTimer()
+					atOnce(b, 128, func(g, i int) error {
+						ctx := context.Background()
+						if request {
+							var cancel context.CancelFunc
+							ctx, cancel = context.WithCancel(ctx)
+							defer cancel()
+						}
+						return take(ctx, strconv.Itoa((g*7+i)%100))
+					})
+					b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
+				})
+			}
+		}
+	}
+}
+
+// atOnce shares b.N calls among goroutines.
+func atOnce(b *testing.B, goroutines int, call func(g, i int) error) {
+	var left, failed atomic.Int64
+	left.Store(int64(b.N))
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			for i := 0; left.Add(-1) >= 0; i++ {
+				if call(g, i) != nil {
+					failed.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Zero(b, failed.Load())
+}

@@ -1,0 +1,91 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// nodes are the servers behind a Ring or a ClusterClient. Each has a lane of its own: one that
+// hangs holds up nobody who asks another one, and a round trip never waits for two of them.
+//
+// The calls of a lane are sent by the Ring or the ClusterClient itself, so its hooks run, and a
+// ClusterClient goes where a slot has moved.
+type nodes struct {
+	client redis.UniversalClient
+	batch  int
+
+	// find returns a key's server, without waiting.
+	find func(key string) (*redis.Client, error)
+
+	// cluster is nil for a Ring.
+	cluster  *redis.ClusterClient
+	loaded   atomic.Bool  // the cluster's slots are known: before that, to find a node may take I/O
+	reloaded atomic.Int64 // when they were asked for last, because a call has failed
+
+	// lanes has a lane for each address. Those of servers that are gone stay: they are small, and an
+	// address comes seldom.
+	lanes sync.Map
+}
+
+// newNodes returns the servers behind a client, nil if it has but one, or is of a type that does
+// not tell them apart.
+func newNodes(client redis.UniversalClient, batch int) *nodes {
+	n := &nodes{client: client, batch: batch}
+	switch c := client.(type) {
+	case *redis.Ring:
+		n.find = c.GetShardClientForKey
+	case *redis.ClusterClient:
+		n.cluster = c
+		n.find = func(key string) (*redis.Client, error) { return c.MasterForKey(context.Background(), key) }
+	default:
+		return nil
+	}
+	return n
+}
+
+// lane returns the lane of a key's server, nil if that is not known.
+func (n *nodes) lane(key string) *lane {
+	if n.cluster != nil && !n.loaded.Load() {
+		return nil
+	}
+	node, err := n.find(key)
+	if err != nil {
+		return nil
+	}
+	addr := node.Options().Addr
+	if l, ok := n.lanes.Load(addr); ok {
+		return l.(*lane)
+	}
+	fresh := newLane(n.client, n.batch, false)
+	fresh.slots.Store(n.cluster != nil)
+	l, _ := n.lanes.LoadOrStore(addr, fresh)
+	return l.(*lane)
+}
+
+// reloadEvery bounds how often a ClusterClient is told to ask for the slots anew. By itself it does so
+// every ten seconds, and when a server says that a slot has moved: a server that has died says nothing.
+const reloadEvery = 500 * time.Millisecond
+
+// heard takes note of what a call has come to.
+func (n *nodes) heard(err error) {
+	if n.cluster == nil {
+		return
+	}
+	var answer redis.Error
+	if err == nil || errors.As(err, &answer) && !strings.HasPrefix(answer.Error(), "CLUSTERDOWN") && !strings.HasPrefix(answer.Error(), "READONLY") {
+		if !n.loaded.Load() {
+			n.loaded.Store(true)
+		}
+		return
+	}
+	last, now := n.reloaded.Load(), time.Now().UnixNano()
+	if now-last >= int64(reloadEvery) && n.reloaded.CompareAndSwap(last, now) {
+		n.cluster.ReloadState(context.Background()) // which only starts it
+	}
+}

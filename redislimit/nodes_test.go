@@ -1,0 +1,253 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/redistest"
+)
+
+// severalServers are clients of several servers.
+func severalServers(t *testing.T) map[string]redis.UniversalClient {
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": startServer(t).addr, "b": startServer(t).addr}})
+	t.Cleanup(func() { ring.Close() })
+	return map[string]redis.UniversalClient{"ring": ring, "cluster": startCluster(t)}
+}
+
+// hooked are clients that hooks can be added to.
+type hooked interface{ AddHook(redis.Hook) }
+
+func TestDecisionsShareRoundTripsByServer(t *testing.T) {
+	for kind, client := range severalServers(t) {
+		t.Run(kind, func(t *testing.T) {
+			var seen counting
+			client.(hooked).AddHook(&seen)
+			for _, limit := range fiveLimits() {
+				l, err := New(client, limit, &Options{Name: "shared-" + limit.Name, Timeout: 20 * time.Second})
+				require.NoError(t, err)
+				warm(t, l)
+				seen.calls.Store(0)
+				seen.pipelines.Store(0)
+				const callers, each = 64, 20
+				var allowed [10]atomic.Int64
+				var wg sync.WaitGroup
+				for g := range callers {
+					wg.Go(func() {
+						ctx, cancel := context.WithCancel(t.Context())
+						defer cancel()
+						for i := range each {
+							k := (g*7 + i*3) % len(allowed)
+							d, err := l.Take(ctx, fmt.Sprint("key", k), 1)
+							assert.NoError(t, err)
+							if d.Allowed {
+								allowed[k].Add(1)
+							}
+						}
+					})
+				}
+				wg.Wait()
+				for k := range allowed {
+					assert.EqualValues(t, limit.Capacity(), allowed[k].Load(), "%v, key %d", limit, k)
+				}
+				assert.Less(t, seen.calls.Load()+seen.pipelines.Load(), int64(callers*each/2), "%v", limit)
+				assert.Positive(t, seen.pipelines.Load(), "the client's own hooks run for what is shared, too")
+			}
+		})
+	}
+}
+
+func TestAServerThatHangsHoldsUpNobodyElse(t *testing.T) {
+	a, b := startServer(t), startServer(t)
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": a.addr, "b": b.addr}, HeartbeatFrequency: time.Hour})
+	defer ring.Close()
+	l, err := New(ring, perMinute(1_000_000), &Options{Name: "hangs", Timeout: 100 * time.Millisecond})
+	require.NoError(t, err)
+	var hanging, other string
+	for i := 0; hanging == "" || other == ""; i++ {
+		key := strconv.Itoa(i)
+		shard, err := ring.GetShardClientForKey(l.space.key(key))
+		require.NoError(t, err)
+		if shard.Options().Addr == a.addr {
+			hanging = key
+		} else {
+			other = key
+		}
+	}
+	require.Eventually(t, func() bool { return l.Allow(hanging, 1) && l.Allow(other, 1) }, 20*time.Second, 10*time.Millisecond)
+	a.pause(t)
+	var wg sync.WaitGroup
+	for range 200 {
+		wg.Go(func() {
+			for range 3 {
+				_, err := l.Take(t.Context(), hanging, 1)
+				assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
+			}
+		})
+	}
+	time.Sleep(20 * time.Millisecond)
+	failed := 0
+	for range 20 {
+		if !l.Allow(other, 1) {
+			failed++
+		}
+	}
+	assert.LessOrEqual(t, failed, 5, "a busy machine may be late now and then")
+	wg.Wait()
+	for _, addr := range []string{a.addr, b.addr} {
+		n, ok := l.sender.nodes.lanes.Load(addr)
+		require.True(t, ok)
+		n.(*lane).mu.Lock()
+		assert.LessOrEqual(t, n.(*lane).stuck, maxStuck)
+		assert.Equal(t, line{}, n.(*lane).line, "all have left")
+		n.(*lane).mu.Unlock()
+	}
+	a.resume(t)
+	require.Eventually(t, func() bool { return l.Allow(hanging, 1) }, 20*time.Second, 10*time.Millisecond)
+}
+
+// books counts what callers were told of keys.
+type books struct {
+	mu   sync.Mutex
+	keys map[string]*told
+}
+
+func (b *books) note(key string, cost int, d ratelimit.Decision, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	k := b.keys[key]
+	if k == nil {
+		k = &told{cost: cost}
+		b.keys[key] = k
+	}
+	k.calls++
+	switch {
+	case d.Allowed:
+		k.allowed++
+	case errors.Is(err, ErrUnanswered):
+		k.perhaps++
+	}
+}
+
+// Slots move while callers decide, and then a master dies. No decision is charged twice, and none is
+// lost but what the replica of the dead master had not received.
+func TestAClusterOfSixWhileSlotsMoveAndAMasterDies(t *testing.T) {
+	cluster := redistest.StartCluster(t, 3, true)
+	client := clusterClient(t, cluster)
+	limit := ratelimit.FixedWindow(ratelimit.PerDay(1 << 40))
+	const tenants, keys = 12, 4
+	tenantOf := func(key string) string { return key[:2] }
+	options := &Options{Name: "six", Timeout: 10 * time.Second, Slot: tenantOf}
+	l, err := New(client, limit, options)
+	require.NoError(t, err)
+	other, err := New(client, limit, &Options{Name: "two", Timeout: 10 * time.Second, Slot: tenantOf})
+	require.NoError(t, err)
+	stack, err := All(By(l, identity), By(other, identity))
+	require.NoError(t, err)
+	warm := &Options{Name: "warm", Timeout: 10 * time.Second}
+	w, err := New(client, limit, warm)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return w.Allow("k", 1) }, 30*time.Second, 20*time.Millisecond)
+
+	b := books{keys: map[string]*told{}}
+	var stop atomic.Bool
+	var failed atomic.Int64
+	run := func(strict bool) *sync.WaitGroup {
+		stop.Store(false)
+		var wg sync.WaitGroup
+		for g := range 24 {
+			rng := rand.New(rand.NewPCG(uint64(g), 1))
+			wg.Go(func() {
+				for !stop.Load() {
+					tenant, k := rng.IntN(tenants), rng.IntN(keys)
+					key, cost := fmt.Sprintf("%02d-%d", tenant, k), 3+2*k
+					ctx, cancel := context.WithCancel(t.Context())
+					var d ratelimit.Decision
+					var err error
+					if rng.IntN(2) == 0 {
+						d, err = l.Take(ctx, key, cost)
+					} else {
+						d, err = stack.Take(ctx, key, cost)
+					}
+					cancel()
+					b.note(key, cost, d, err)
+					if strict {
+						assert.NoError(t, err)
+					} else if err != nil {
+						failed.Add(1)
+						assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
+					}
+				}
+			})
+		}
+		return &wg
+	}
+	spent := func(key string) int {
+		var d ratelimit.Decision
+		require.Eventually(t, func() (ok bool) {
+			d, err = l.Peek(t.Context(), key, 0)
+			return err == nil
+		}, 20*time.Second, 20*time.Millisecond)
+		return 1<<40 - d.Remaining
+	}
+
+	wg := run(true)
+	moves := 9
+	if testing.Short() {
+		moves = 4
+	}
+	for i := range moves {
+		slot, err := cluster.Slot("x{" + fmt.Sprintf("%02d", i%tenants) + "}")
+		require.NoError(t, err)
+		from := slot * 3 / redistest.Slots
+		to := (from + 1) % 3
+		require.NoError(t, cluster.Move(slot, from, to, func() { time.Sleep(time.Millisecond) }))
+		if i%2 == 0 {
+			require.NoError(t, cluster.Move(slot, to, from, nil))
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	for key, k := range b.keys {
+		assert.Zero(t, k.perhaps)
+		assert.Equal(t, k.allowed*k.cost, spent(key), "key %s: all that was told is charged, once", key)
+	}
+
+	wg = run(false)
+	time.Sleep(100 * time.Millisecond)
+	cluster.Nodes[0].Kill()
+	time.Sleep(100 * time.Millisecond)
+	require.Eventually(t, func() bool { // each tenant is served again
+		for tenant := range tenants {
+			key := fmt.Sprintf("%02d-0", tenant)
+			d, err := l.Take(t.Context(), key, 3)
+			if b.note(key, 3, d, err); err != nil {
+				return false
+			}
+		}
+		return true
+	}, 60*time.Second, 20*time.Millisecond)
+	stop.Store(true)
+	wg.Wait()
+	exact := 0
+	for key, k := range b.keys {
+		is := spent(key)
+		assert.LessOrEqual(t, is, (k.allowed+k.perhaps)*k.cost, "key %s: no call is charged twice", key)
+		if is >= k.allowed*k.cost {
+			exact++
+		}
+	}
+	assert.GreaterOrEqual(t, exact, len(b.keys)/2, "what is at the other masters is not touched")
+	t.Logf("%d calls failed while a master was gone; %d of %d keys have lost nothing", failed.Load(), exact, len(b.keys))
+}
