@@ -32,10 +32,11 @@ var _ ratelimit.Reserver[string] = (*Limiter)(nil)
 // numbers at 1 µs: its figures must be 2^52 at most, and the Per of windows and logs whole
 // microseconds. Else it names the option that is wrong.
 //
-// A call returns when its context ends, whatever the client does. On a *redis.Client, with a
-// Timeout that is not below zero, decisions under way at once share round trips, which three
-// goroutines at most send: see [Options.Batch]. Other clients are called in at most 256
-// goroutines, which end when the client's own timeouts end them.
+// A call returns when its context ends, whatever the client does. With a Timeout that is not below
+// zero, decisions under way at once share round trips to one server, of which three at most are under
+// way: see [Options.Batch]. A *redis.Client ends them in time. On a Ring or a ClusterClient, whose own
+// timeouts end them, up to 61 more for each server may be left behind by their callers. All other calls
+// run in at most 256 goroutines.
 func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*Limiter, error) {
 	var o Options
 	if opts != nil {

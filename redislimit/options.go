@@ -50,8 +50,9 @@ type Options struct {
 
 	// Batch is how many decisions that are under way at once may share a round trip. Those
 	// of them that are on one key each, and of one algorithm, share a script call too, in
-	// which each is decided by itself. If zero, 32; 1 means that each decision has a round
-	// trip and a call of its own. Behind a proxy that spreads keys over several servers it
+	// which each is decided by itself. On a Ring and a ClusterClient that is so for each
+	// server; in a cluster only keys of one slot share a call, and others the round trip. If zero, 32;
+	// 1 means that each decision has a round trip and a call of its own. Behind a proxy that spreads keys over several servers it
 	// must be 1: such a proxy sends all keys of a call to the server of the first.
 	Batch int
 
