@@ -214,9 +214,7 @@ func reserveQueued[R any](ctx context.Context, l Reserver[R], r R, cost int, max
 // that wraps [ErrLimited] if a limiter denies without a time to wait for; and with the
 // errors of the limiters. A Wait that fails has given back what it charged.
 func (c *Chained[R]) Wait(ctx context.Context, r R, cost int) error {
-	if ctx == nil {
-		ctx = context.Background()
-	}
+	ctx = orBackground(ctx)
 	switch {
 	case len(c.all()) == 1:
 		return Wait(ctx, c.limiters[0], r, cost)
@@ -275,20 +273,12 @@ func (c *Chained[R]) Peek(ctx context.Context, r R, cost int) (Decision, error) 
 // changes, and the error wraps [errors.ErrUnsupported]. Else it joins the errors of those that
 // failed.
 func (c *Chained[R]) Adjust(ctx context.Context, r R, delta int) error {
-	return c.each("Adjust", func(l Limiter[R]) bool {
-		_, ctxed := l.(Adjuster[R])
-		_, plain := l.(interface{ Adjust(key R, delta int) error })
-		return ctxed || plain
-	}, func(l Limiter[R]) error { return Adjust(ctx, l, r, delta) })
+	return c.each("Adjust", canAdjust, func(l Limiter[R]) error { return Adjust(ctx, l, r, delta) })
 }
 
 // Reset forgets the key in all limiters: see [Keyed.Reset]. The errors are as those of Adjust.
 func (c *Chained[R]) Reset(ctx context.Context, r R) error {
-	return c.each("Reset", func(l Limiter[R]) bool {
-		_, ctxed := l.(Resetter[R])
-		_, plain := l.(interface{ Reset(key R) })
-		return ctxed || plain
-	}, func(l Limiter[R]) error { return Reset(ctx, l, r) })
+	return c.each("Reset", canReset, func(l Limiter[R]) error { return Reset(ctx, l, r) })
 }
 
 // each does something in all limiters, if all of them can.

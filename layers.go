@@ -215,9 +215,7 @@ func (l *Layered[R]) ReplacesCost() bool {
 //
 // Each limiter's OnDecision is told of one decision for each Wait, however often it tries.
 func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
-	if ctx == nil {
-		ctx = context.Background()
-	}
+	ctx = orBackground(ctx)
 	s := l.stack()
 	defer l.done(s)
 	err := l.wait(ctx, s, r, cost)

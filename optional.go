@@ -104,6 +104,29 @@ func Reset[K any](ctx context.Context, l Limiter[K], key K) error {
 	return unsupported(l, "Reset")
 }
 
+// canPeek, canAdjust and canReset report whether a limiter has the methods. One that stands before
+// another limiter may have them and still return [errors.ErrUnsupported].
+
+func canPeek[K any](l Limiter[K]) bool {
+	_, plain := l.(interface {
+		Peek(key K, cost int) (Decision, error)
+	})
+	_, peeker := l.(Peeker[K])
+	return peeker || plain
+}
+
+func canAdjust[K any](l Limiter[K]) bool {
+	_, plain := l.(interface{ Adjust(key K, delta int) error })
+	_, adjuster := l.(Adjuster[K])
+	return adjuster || plain
+}
+
+func canReset[K any](l Limiter[K]) bool {
+	_, plain := l.(interface{ Reset(key K) })
+	_, resetter := l.(Resetter[K])
+	return resetter || plain
+}
+
 func unsupported(l any, what string) error {
 	return fmt.Errorf("ratelimit: %T has no %s: %w", l, what, errors.ErrUnsupported)
 }

@@ -97,9 +97,7 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	case !r.Allowed:
 		return fmt.Errorf("%w: the reservation was denied, under %v", ErrLimited, r.Limit)
 	}
-	if ctx == nil {
-		ctx = context.Background()
-	}
+	ctx = orBackground(ctx)
 	left, err := ctxwait.Left(ctx)
 	if err != nil {
 		return also(err, r.Cancel())

@@ -24,9 +24,7 @@ import (
 //
 // The waiting itself is in real time, whatever the limiter's [Clock].
 func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
-	if ctx == nil {
-		ctx = context.Background()
-	}
+	ctx = orBackground(ctx)
 	var d Decision
 	spent, err := l.wait(ctx, key, cost, &d)
 	if l.onDecision != nil {
@@ -74,9 +72,7 @@ func tooLate(cost int, late, left time.Duration, l Limit) error {
 // cost is denied until after the deadline; and with one that wraps [ErrLimited] if
 // it is denied and there is no deadline. The waiting is in real time.
 func Wait[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
-	if ctx == nil {
-		ctx = context.Background()
-	}
+	ctx = orBackground(ctx)
 	if nilcheck.IsNil(r) {
 		return errors.New("ratelimit: Wait was given no limiter")
 	}
@@ -144,4 +140,12 @@ func inTime(res *Reservation, cost int, left time.Duration) error {
 			context.DeadlineExceeded, cost, d.RetryAfter, d.Limit, left)
 	}
 	return nil
+}
+
+// orBackground returns a context that never ends for a nil one.
+func orBackground(ctx context.Context) context.Context {
+	if ctx == nil {
+		return context.Background()
+	}
+	return ctx
 }
