@@ -37,7 +37,7 @@ var _ Reserver[string] = (*Banned[string])(nil)
 // Degraded denial (see package failover), and a denial by another limit than the first of l's
 // Limits (see [LimitLister]), because the key shares that one with others. So in a stack or a chain the
 // limit that is the key's own comes first. The limits are told apart by their names and figures: if
-// another one may be equal to the first, or if LimitFor or [Limited] gives each request its own in
+// another one may be equal to the first, or if LimitFor or [WithLimit] gives each request its own in
 // both places, what may be the other one's denial is no strike. Whoever calls [Banned.Strike] reports
 // a strike of another kind, such as a failed login.
 //

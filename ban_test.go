@@ -1,0 +1,436 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// jail is a Banned on limiters in memory.
+type jail struct {
+	*ratelimit.Banned[string]
+	limiter, strikes, bans *ratelimit.Keyed[string]
+	clock                  *testClock
+}
+
+var (
+	jailLimit = ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("requests")
+	banLimit  = ratelimit.FixedWindow(ratelimit.Per(1, time.Hour)).Named("ban")
+)
+
+func newJail(t testing.TB, strikes ratelimit.Limit) jail {
+	t.Helper()
+	clock := new(testClock)
+	j := jail{limiter: onClock(t, clock, jailLimit), strikes: onClock(t, clock, strikes), bans: onClock(t, clock, banLimit), clock: clock}
+	j.Banned = banOf(t, j.limiter, j.strikes, j.bans)
+	return j
+}
+
+func banOf[K any](t testing.TB, l, strikes, bans ratelimit.Reserver[K]) *ratelimit.Banned[K] {
+	t.Helper()
+	b, err := ratelimit.Ban(l, strikes, bans)
+	require.NoError(t, err)
+	return b
+}
+
+func take(t testing.TB, l ratelimit.Limiter[string], cost int) ratelimit.Decision {
+	t.Helper()
+	d, err := l.Take(t.Context(), "k", cost)
+	require.NoError(t, err)
+	return d
+}
+
+func TestTheStrikeThatExhaustsStrikesBeginsTheBan(t *testing.T) {
+	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(3)))
+	require.True(t, take(t, j, 2).Allowed)
+	own := ratelimit.Decision{Limit: jailLimit, RetryAfter: time.Minute, ResetAfter: time.Minute}
+	require.Equal(t, own, take(t, j, 1))
+	require.Equal(t, own, take(t, j, 1))
+	ban := ratelimit.Decision{Limit: banLimit, RetryAfter: time.Hour, ResetAfter: time.Hour}
+	require.Equal(t, ban, take(t, j, 1), "the third strike tells the ban already")
+	require.Equal(t, 3, remaining(t, j.strikes, "k"), "strikes begin anew")
+	require.True(t, j.Allow("another", 1))
+
+	// While the key is banned nothing is asked or written, and the ban does not become longer.
+	j.clock.advance(10 * time.Minute)
+	ban.RetryAfter, ban.ResetAfter = 50*time.Minute, 50*time.Minute
+	for range 9 {
+		require.Equal(t, ban, take(t, j, 1))
+		require.Equal(t, ban, take(t, j, 99), "nor is the limiter asked for what can never pass")
+		require.NoError(t, j.Strike(t.Context(), "k", 5))
+	}
+	require.Equal(t, 2, remaining(t, j.limiter, "k"))
+	require.Equal(t, 3, remaining(t, j.strikes, "k"))
+	require.True(t, take(t, j, 0).Allowed, "a cost of 0 is always allowed")
+	d, err := j.Peek(t.Context(), "k", 1)
+	require.NoError(t, err)
+	require.Equal(t, ban, d)
+	granted, d, err := ratelimit.TakeUpTo[string](t.Context(), j, "k", 5)
+	require.NoError(t, err)
+	require.Zero(t, granted)
+	require.Equal(t, ban, d)
+	r, err := j.Reserve(t.Context(), "k", 1, 24*time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, ban, r.Decision, "a ban is not waited for")
+
+	j.clock.advance(50*time.Minute - 1)
+	require.False(t, j.Allow("k", 1))
+	j.clock.advance(1)
+	require.True(t, j.Allow("k", 1), "RetryAfter was exact")
+	require.Equal(t, ratelimit.BanStats{Begun: 1}, j.Stats())
+}
+
+func TestWhatIsNoStrike(t *testing.T) {
+	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
+	for range 9 {
+		_, err := j.Take(t.Context(), "k", 3)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+		_, err = j.Take(t.Context(), "k", -1)
+		require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
+		require.True(t, j.Allow("k", 0))
+		_, err = j.Peek(t.Context(), "k", 2)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, remaining(t, j.strikes, "k"))
+
+	for name, answer := range map[string]struct {
+		d   ratelimit.Decision
+		err error
+	}{
+		"degraded": {d: ratelimit.Decision{Degraded: true, RetryAfter: s}},
+		"an error": {err: ratelimit.ErrUnavailable},
+	} {
+		l := &engine{take: func() (ratelimit.Decision, error) { return answer.d, answer.err }}
+		b := banOf(t, l, j.strikes, j.bans)
+		d, err := b.Take(t.Context(), "k", 1)
+		require.ErrorIs(t, err, answer.err, name)
+		require.Equal(t, answer.d, d, name)
+		_, err = b.Reserve(t.Context(), "k", 1, 0)
+		require.ErrorIs(t, err, answer.err, name)
+		require.Equal(t, 1, remaining(t, j.strikes, "k"), name)
+	}
+	// Who waits does not insist.
+	require.True(t, j.Allow("k", 2))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	require.ErrorIs(t, j.Wait(ctx, "k", 1), context.DeadlineExceeded)
+	require.Equal(t, 1, remaining(t, j.strikes, "k"))
+}
+
+func TestADenialByALimitThatKeysShareIsNoStrike(t *testing.T) {
+	own := ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("own")
+	shared := ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("shared")
+	other := func(string) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("of-its-own") }
+	for _, test := range []struct {
+		name       string
+		first      func(string) ratelimit.Limit // LimitFor of the key's own limit
+		second     func(string) ratelimit.Limit // and of the one that all keys share
+		ownStrikes bool                         // the own limit's denial is a strike
+	}{
+		{name: "both are known", ownStrikes: true},
+		{name: "the first is each key's own", first: other, ownStrikes: true},
+		{name: "the second is", second: func(string) ratelimit.Limit { return shared }, ownStrikes: true},
+		{name: "both are", first: other, second: func(string) ratelimit.Limit { return shared }},
+	} {
+		clock := new(testClock)
+		users := newWith(t, own, ratelimit.Options[string]{Clock: clock, LimitFor: test.first})
+		all := newWith(t, shared, ratelimit.Options[string]{Clock: clock, LimitFor: test.second})
+		strikes, bans := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(9))), onClock(t, clock, banLimit)
+		one := func(string) (string, error) { return "all", nil }
+		stack, err := ratelimit.All(ratelimit.By(users, itself), ratelimit.By(all, one))
+		require.NoError(t, err)
+		for kind, l := range map[string]ratelimit.Reserver[string]{
+			"stack": stack, "chain": chainOf(t, users, ratelimit.MapReserver[string, string](all, one)),
+			"map": ratelimit.MapReserver[string, string](stack, itself),
+		} {
+			for _, k := range []string{"k", "all", "other"} {
+				users.Reset(k)
+				all.Reset(k)
+				strikes.Reset(k)
+			}
+			b := banOf(t, l, strikes, bans)
+			require.True(t, b.Allow("k", 2), test.name)
+			d := take(t, b, 1)
+			require.False(t, d.Allowed)
+			want := 9
+			if test.ownStrikes {
+				want = 8
+			}
+			require.Equal(t, want, remaining(t, strikes, "k"), "%s: %s", test.name, kind)
+			require.True(t, b.Allow("other", 1))
+			users.Reset("k")
+			d = take(t, b, 1)
+			require.Equal(t, shared, d.Limit)
+			require.False(t, d.Allowed)
+			require.Equal(t, want, remaining(t, strikes, "k"), "%s: %s", test.name, kind)
+		}
+	}
+}
+
+// If two limits of a stack are equal, it is not known which one denies.
+func TestBanWantsTheFirstLimitToBeKnownFromTheOthers(t *testing.T) {
+	clock := new(testClock)
+	a, b := onClock(t, clock, jailLimit), onClock(t, clock, jailLimit)
+	bans := onClock(t, clock, banLimit)
+	_, err := ratelimit.Ban[string](chainOf(t, a, b), bans, bans)
+	require.EqualError(t, err, "ratelimit: the limiter of Ban has two limits of "+jailLimit.String()+": give them names, to tell which one denies")
+
+	// Nor if that becomes so later.
+	require.NoError(t, b.SetLimit(jailLimit.Named("shared")))
+	strikes := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
+	l := banOf(t, chainOf(t, a, b), strikes, bans)
+	require.NoError(t, b.SetLimit(jailLimit))
+	require.True(t, l.Allow("k", 2))
+	require.False(t, l.Allow("k", 1))
+	require.Equal(t, 1, remaining(t, strikes, "k"))
+}
+
+func TestStrikesAreReportedByTheCaller(t *testing.T) {
+	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(5)))
+	ctx := t.Context()
+	require.ErrorIs(t, j.Strike(ctx, "k", -1), ratelimit.ErrNegativeCost)
+	require.ErrorIs(t, j.Strike(ctx, "k", math.MinInt), ratelimit.ErrNegativeCost)
+	require.NoError(t, j.Strike(ctx, "k", 0))
+	require.Zero(t, j.strikes.Len())
+	require.NoError(t, j.Strike(ctx, "k", 4))
+	require.True(t, j.Allow("k", 1))
+	require.NoError(t, j.Strike(ctx, "k", 1))
+	require.False(t, j.Allow("k", 1))
+	require.Equal(t, time.Hour, take(t, j, 1).RetryAfter)
+
+	// More than are left, and more than there can be, exhaust them too.
+	for _, n := range []int{3, 6, math.MaxInt} {
+		require.NoError(t, j.Lift(ctx, "k"))
+		require.True(t, take(t, j, 0).Allowed)
+		require.NoError(t, j.Strike(ctx, "k", 3))
+		require.True(t, j.Allow("other", 0))
+		require.Equal(t, 2, remaining(t, j.strikes, "k"))
+		require.NoError(t, j.Strike(ctx, "k", n))
+		require.Equal(t, banLimit, take(t, j, 1).Limit, "%d strikes", n)
+	}
+	require.Equal(t, uint64(4), j.Stats().Begun)
+	blocked, _ := newLimiter(t, ratelimit.Blocked())
+	strict := banOf(t, j.limiter, blocked, j.bans)
+	require.NoError(t, strict.Strike(ctx, "zero tolerance", 1))
+	require.Equal(t, banLimit, func() ratelimit.Limit {
+		d, err := strict.Take(ctx, "zero tolerance", 1)
+		require.NoError(t, err)
+		return d.Limit
+	}())
+}
+
+func TestLiftForgetsBanAndStrikesAndResetTheBudgetToo(t *testing.T) {
+	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(2)))
+	ctx := t.Context()
+	require.True(t, j.Allow("k", 2))
+	require.NoError(t, j.Strike(ctx, "k", 1))
+	require.NoError(t, j.Lift(ctx, "k"))
+	require.Equal(t, 2, remaining(t, j.strikes, "k"))
+	require.NoError(t, j.Strike(ctx, "k", 2))
+	require.NoError(t, j.Lift(ctx, "k"))
+	d := take(t, j, 1)
+	require.Equal(t, jailLimit, d.Limit, "what was spent stays spent")
+	require.False(t, d.Allowed)
+	require.NoError(t, j.Strike(ctx, "k", 2))
+	require.NoError(t, ratelimit.Reset(ctx, ratelimit.Limiter[string](j), "k"))
+	require.True(t, j.Allow("k", 2))
+	require.NoError(t, j.Lift(ctx, "never seen"))
+	require.NoError(t, ratelimit.Adjust(ctx, ratelimit.Limiter[string](j), "k", -1))
+	require.True(t, j.Allow("k", 1))
+	require.Equal(t, []ratelimit.Limit{jailLimit, banLimit}, j.Limits())
+}
+
+func TestAWaitOnABannedKeyWaitsForTheBansEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := ratelimit.Must(ratelimit.New[string](jailLimit, nil))
+		strikes := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerMinute(1)), nil))
+		bans := ratelimit.Must(ratelimit.New[string](banLimit, nil))
+		b := banOf(t, limiter, strikes, bans)
+		require.NoError(t, b.Strike(t.Context(), "k", 1))
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour-1)
+		defer cancel()
+		require.ErrorIs(t, b.Wait(ctx, "k", 1), context.DeadlineExceeded)
+		require.Zero(t, time.Since(start), "at once")
+		require.ErrorIs(t, b.Wait(t.Context(), "k", -1), ratelimit.ErrNegativeCost)
+		require.NoError(t, ratelimit.Wait(t.Context(), ratelimit.Reserver[string](b), "k", 2))
+		require.Equal(t, time.Hour, time.Since(start))
+		require.NoError(t, b.Wait(t.Context(), "k", 1))
+		require.Equal(t, time.Hour+time.Minute, time.Since(start), "then the limit's own time")
+
+		require.NoError(t, b.Strike(t.Context(), "k", 1))
+		cancelled, cancel := context.WithCancel(t.Context())
+		go func() {
+			time.Sleep(time.Minute)
+			cancel()
+		}()
+		require.ErrorIs(t, b.Wait(cancelled, "k", 1), context.Canceled)
+		require.ErrorIs(t, b.Wait(cancelled, "k", 1), context.Canceled)
+		require.Equal(t, time.Hour+2*time.Minute, time.Since(start))
+	})
+}
+
+// Of many strikes at once exactly one begins the ban, whatever the algorithms.
+func TestABanBeginsOnce(t *testing.T) {
+	for _, algorithm := range []func(ratelimit.Rate) ratelimit.Limit{
+		ratelimit.FixedWindow, ratelimit.SlidingLog, ratelimit.SlidingCounter,
+		func(r ratelimit.Rate) ratelimit.Limit { return ratelimit.TokenBucket(r, r.Units) },
+		func(r ratelimit.Rate) ratelimit.Limit { return ratelimit.LeakyBucket(r, r.Units) },
+	} {
+		for range 20 {
+			clock := new(testClock)
+			strikes := onClock(t, clock, algorithm(ratelimit.PerMinute(3)))
+			begun := 0
+			bans := newWith(t, algorithm(ratelimit.Per(1, time.Hour)), ratelimit.Options[string]{Clock: clock, OnDecision: func(e ratelimit.Event[string]) {
+				if e.Spent {
+					begun++ // one at a time, or the race detector would find it
+				}
+			}})
+			b := banOf(t, onClock(t, clock, jailLimit), strikes, bans)
+			require.True(t, b.Allow("k", 2))
+			var wg sync.WaitGroup
+			for i := range 16 {
+				wg.Go(func() {
+					for range 4 {
+						if i%2 == 0 {
+							assert.NoError(t, b.Strike(context.Background(), "k", 1))
+						} else {
+							assert.False(t, b.Allow("k", 1))
+						}
+					}
+				})
+			}
+			wg.Wait()
+			require.Equal(t, 1, begun)
+			require.Equal(t, ratelimit.BanStats{Begun: 1}, b.Stats())
+			d := take(t, b, 1)
+			require.Equal(t, bans.Limits()[0], d.Limit)
+			clock.advance(d.RetryAfter - 1)
+			require.False(t, b.Allow("k", 1))
+			clock.advance(1)
+			require.True(t, b.Allow("k", 1))
+		}
+	}
+}
+
+// A failure of what counts strikes, or of what begins bans, leaves the denial as it is.
+func TestADenialStaysADenialIfTheStrikeFails(t *testing.T) {
+	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
+	down := &resettable{engine: fails(ratelimit.ErrUnavailable)}
+	b := banOf(t, j.limiter, down, j.bans)
+	require.True(t, b.Allow("k", 2))
+	d := take(t, b, 1)
+	require.Equal(t, jailLimit, d.Limit)
+	require.False(t, d.Allowed)
+	require.Equal(t, uint64(1), b.Stats().Failed)
+	require.ErrorIs(t, b.Stats().LastFailure, ratelimit.ErrUnavailable)
+	require.ErrorIs(t, b.Strike(t.Context(), "k", 1), ratelimit.ErrUnavailable)
+	require.Equal(t, uint64(1), b.Stats().Failed, "the caller was told")
+
+	// Bans that cannot tell deny with their error: nothing is asked.
+	b = banOf(t, j.limiter, j.strikes, down)
+	d, err := b.Take(t.Context(), "k", 1)
+	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	require.False(t, d.Allowed)
+	require.False(t, b.Allow("k", 1))
+	r, err := b.Reserve(t.Context(), "k", 1, 0)
+	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	require.NoError(t, r.Cancel())
+	require.ErrorIs(t, b.Wait(t.Context(), "k", 1), ratelimit.ErrUnavailable)
+	require.Equal(t, 1, remaining(t, j.strikes, "k"))
+
+	// A ban that cannot be begun begins with the next strike.
+	j.bans.Reset("k")
+	flaky := &flakyBans{Keyed: j.bans, err: ratelimit.ErrUnavailable}
+	b = banOf[string](t, j.limiter, j.strikes, flaky)
+	require.Equal(t, jailLimit, take(t, b, 1).Limit)
+	require.Equal(t, uint64(1), b.Stats().Failed)
+	flaky.err = nil
+	require.Equal(t, banLimit, take(t, b, 1).Limit)
+
+	// Lift tries both.
+	both := &resettable{engine: allows(ratelimit.Decision{Remaining: 1}), err: errors.New("down")}
+	b = banOf[string](t, j.limiter, both, j.bans)
+	require.ErrorContains(t, b.Lift(t.Context(), "k"), "down")
+	require.Equal(t, 1, remaining(t, j.bans, "k"))
+}
+
+// resettable is an engine that has a Peek and a Reset.
+type resettable struct {
+	*engine
+	err error
+}
+
+func (r *resettable) Peek(context.Context, string, int) (ratelimit.Decision, error) { return r.take() }
+func (r *resettable) Reset(context.Context, string) error                           { return r.err }
+
+// flakyBans fails to take.
+type flakyBans struct {
+	*ratelimit.Keyed[string]
+	err error
+}
+
+func (f *flakyBans) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+	if f.err != nil {
+		return ratelimit.Decision{}, f.err
+	}
+	return f.Keyed.Take(ctx, key, cost)
+}
+
+func TestBanRefusesWhatCannotBan(t *testing.T) {
+	l, _ := newLimiter(t, jailLimit)
+	stack, err := ratelimit.All(ratelimit.By(l, itself))
+	require.NoError(t, err)
+	var none *ratelimit.Keyed[string]
+	for _, test := range []struct {
+		l, strikes, bans ratelimit.Reserver[string]
+		want             string
+	}{
+		{nil, l, l, "ratelimit: Ban was given no limiter"},
+		{none, l, l, "ratelimit: Ban was given no limiter"},
+		{l, nil, l, "ratelimit: Ban was given no strikes"},
+		{l, l, none, "ratelimit: Ban was given no bans"},
+		{l, stack, l, "ratelimit: the strikes of Ban: ratelimit: *ratelimit.Layered[string] has no Reset: unsupported operation"},
+		{l, l, stack, "ratelimit: the bans of Ban: ratelimit: *ratelimit.Layered[string] has no Reset: unsupported operation"},
+		{l, l, &engine{}, "ratelimit: the bans of Ban: ratelimit: *ratelimit_test.engine has no Peek: unsupported operation"},
+	} {
+		_, err := ratelimit.Ban(test.l, test.strikes, test.bans)
+		require.EqualError(t, err, test.want)
+	}
+	var zero ratelimit.Banned[string]
+	for name, call := range map[string]func(){
+		"Take":   func() { _, _ = zero.Take(t.Context(), "k", 1) },
+		"Strike": func() { _ = zero.Strike(t.Context(), "k", 1) },
+		"Lift":   func() { _ = zero.Lift(t.Context(), "k") },
+		"Limits": func() { zero.Limits() },
+		"Stats":  func() { zero.Stats() },
+	} {
+		require.PanicsWithValue(t, "ratelimit: a Banned that was not made by Ban", call, name)
+	}
+	var noContext context.Context
+	b := banOf[string](t, l, onClock(t, new(testClock), jailLimit), onClock(t, new(testClock), banLimit))
+	require.NoError(t, b.Strike(noContext, "k", 1))
+	require.NoError(t, b.Wait(noContext, "k", 1))
+	require.NoError(t, b.Lift(noContext, "k"))
+}
+
+// A ban of those who are banned often: the inner ban's denials are no strikes of the outer one.
+func TestABanInABanCountsOnlyTheLimitersDenials(t *testing.T) {
+	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
+	strikes := onClock(t, j.clock, ratelimit.FixedWindow(ratelimit.PerDay(2)))
+	outer := banOf[string](t, j.Banned, strikes, onClock(t, j.clock, ratelimit.FixedWindow(ratelimit.PerDay(1)).Named("long-ban")))
+	require.True(t, outer.Allow("k", 2))
+	for range 5 {
+		require.Equal(t, banLimit, take(t, outer, 1).Limit)
+	}
+	require.Equal(t, 2, remaining(t, strikes, "k"))
+}

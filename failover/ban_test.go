@@ -1,0 +1,66 @@
+package failover_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
+)
+
+// What stands in is stricter than the shared limit, and nobody is banned for that.
+func TestADegradedDenialIsNoStrike(t *testing.T) {
+	s := newStore(t, ratelimit.FixedWindow(ratelimit.PerHour(20)))
+	standIn := newLocal(t, ratelimit.FixedWindow(ratelimit.PerHour(2)))
+	l := over(t, s, standIn, failover.Options{Failures: 1, OpenFor: time.Hour})
+	strikes := newLocal(t, ratelimit.FixedWindow(ratelimit.PerHour(2)))
+	bans := newLocal(t, ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("bans"))
+	b, err := ratelimit.Ban[string](l, strikes, bans)
+	require.NoError(t, err)
+
+	s.fail(down)
+	granted, d, err := ratelimit.TakeUpTo[string](t.Context(), b, "k", 10)
+	require.NoError(t, err)
+	require.Equal(t, 2, granted, "what stands in has two")
+	require.True(t, d.Degraded)
+	for range 9 {
+		d, err = b.Take(t.Context(), "k", 1)
+		require.NoError(t, err)
+		require.False(t, d.Allowed)
+		require.True(t, d.Degraded)
+	}
+	require.Zero(t, strikes.Len())
+
+	// On the shared limit the denials count.
+	healthy := over(t, newStore(t, ratelimit.FixedWindow(ratelimit.PerHour(20))), standIn, failover.Options{})
+	b, err = ratelimit.Ban[string](healthy, strikes, bans)
+	require.NoError(t, err)
+	granted, _, err = ratelimit.TakeUpTo[string](t.Context(), b, "k", 100)
+	require.NoError(t, err)
+	require.Equal(t, 20, granted)
+	require.False(t, b.Allow("k", 1))
+	d, err = b.Take(t.Context(), "k", 1)
+	require.NoError(t, err)
+	require.Equal(t, bans.Limits()[0], d.Limit)
+}
+
+// Bans behind a failover: without their store nobody is known to be banned, and what stands in decides.
+func TestBansMayFailOver(t *testing.T) {
+	s := newStore(t, ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("bans"))
+	bans := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, OpenFor: time.Hour})
+	b, err := ratelimit.Ban[string](newLocal(t, ratelimit.FixedWindow(ratelimit.PerHour(9))), newLocal(t, ratelimit.FixedWindow(ratelimit.PerHour(1))), bans)
+	require.NoError(t, err)
+	require.NoError(t, b.Strike(t.Context(), "k", 1))
+	require.False(t, b.Allow("k", 1))
+	s.fail(down)
+	for bans.State() != failover.StateOpen {
+		_, err = bans.Take(t.Context(), "other", 1)
+		require.NoError(t, err)
+	}
+	d, err := b.Take(t.Context(), "k", 1)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	require.ErrorIs(t, b.Lift(t.Context(), "k"), ratelimit.ErrUnavailable)
+}

@@ -1,0 +1,166 @@
+package redislimit
+
+import (
+	"context"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/lease"
+)
+
+func limiterOn(t testing.TB, client redis.UniversalClient, limit ratelimit.Limit) *Limiter {
+	t.Helper()
+	l, err := New(client, limit, &Options{Name: limit.Name, Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	return l
+}
+
+// dial returns a client of a server that ends with the test.
+func dial(t testing.TB) *redis.Client {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: startServer(t).addr})
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// changes returns how often the server's data was changed.
+func changes(t testing.TB, client *redis.Client) string {
+	t.Helper()
+	info, err := client.Info(t.Context(), "persistence").Result()
+	require.NoError(t, err)
+	_, rest, ok := strings.Cut(info, "rdb_changes_since_last_save:")
+	require.True(t, ok)
+	n, _, _ := strings.Cut(rest, "\r\n")
+	return n
+}
+
+// Two processes, one ban: each has limiters of its own on the same server.
+func TestABanOnRedisBeginsOnceForTheWholeFleet(t *testing.T) {
+	client := dial(t)
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("requests")
+	strikes := ratelimit.FixedWindow(ratelimit.PerHour(5)).Named("strikes")
+	bans := ratelimit.FixedWindow(ratelimit.Per(1, time.Hour)).Named("bans")
+	var fleet []*ratelimit.Banned[string]
+	for range 4 {
+		b, err := ratelimit.Ban[string](limiterOn(t, client, limit), limiterOn(t, client, strikes), limiterOn(t, client, bans))
+		require.NoError(t, err)
+		fleet = append(fleet, b)
+	}
+	for _, key := range []string{"a", "b", "c"} {
+		require.True(t, fleet[0].Allow(key, 2))
+		before := uint64(0)
+		for _, b := range fleet {
+			before += b.Stats().Begun
+		}
+		var wg sync.WaitGroup
+		for i := range 16 {
+			wg.Go(func() {
+				b := fleet[i%len(fleet)]
+				if i%3 == 0 {
+					assert.NoError(t, b.Strike(context.Background(), key, 2))
+				} else {
+					assert.False(t, b.Allow(key, 1))
+				}
+			})
+		}
+		wg.Wait()
+		begun := uint64(0)
+		for _, b := range fleet {
+			assert.Zero(t, b.Stats().Failed)
+			begun += b.Stats().Begun
+		}
+		require.Equal(t, before+1, begun)
+		// While the key is banned, nothing is written, in whatever process.
+		written := changes(t, client)
+		for _, b := range fleet {
+			d, err := b.Take(t.Context(), key, 1)
+			require.NoError(t, err)
+			require.Equal(t, bans, d.Limit)
+			require.Greater(t, d.RetryAfter, 59*time.Minute)
+			require.NoError(t, b.Strike(t.Context(), key, 3))
+			granted, _, err := ratelimit.TakeUpTo[string](t.Context(), b, key, 3)
+			require.NoError(t, err)
+			require.Zero(t, granted)
+		}
+		require.Equal(t, written, changes(t, client))
+		require.NoError(t, fleet[1].Lift(t.Context(), key))
+		require.NoError(t, ratelimit.Reset[string](t.Context(), fleet[2], key))
+		require.True(t, fleet[3].Allow(key, 2))
+	}
+}
+
+// Bans in memory before a limit on Redis: what is banned asks nothing of the server.
+func TestBansInMemorySaveTheRoundTrip(t *testing.T) {
+	client := dial(t)
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("requests")
+	strikes := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
+	bans := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("bans"), nil))
+	b, err := ratelimit.Ban[string](limiterOn(t, client, limit), strikes, bans)
+	require.NoError(t, err)
+	require.True(t, b.Allow("k", 1))
+	d, err := b.Take(t.Context(), "k", 1)
+	require.NoError(t, err)
+	require.Equal(t, bans.Limits()[0], d.Limit)
+	require.NoError(t, client.Close())
+	for range 9 {
+		d, err = b.Take(t.Context(), "k", 1)
+		require.NoError(t, err)
+		require.Equal(t, bans.Limits()[0], d.Limit)
+	}
+	_, err = b.Take(t.Context(), "another", 1)
+	require.ErrorIs(t, err, ratelimit.ErrUnavailable, "and that is no strike")
+	require.Equal(t, uint64(1), b.Stats().Begun)
+}
+
+func TestTakeUpToOnRedisGrantsNoMoreThanThereIs(t *testing.T) {
+	const capacity = 1000
+	client := dial(t)
+	limits := map[string]ratelimit.Limit{
+		"bucket":  ratelimit.TokenBucket(ratelimit.PerDay(1), capacity),
+		"leaky":   ratelimit.LeakyBucket(ratelimit.PerDay(1), capacity),
+		"window":  ratelimit.FixedWindow(ratelimit.PerDay(capacity)),
+		"log":     ratelimit.SlidingLog(ratelimit.PerDay(capacity)),
+		"counter": ratelimit.SlidingCounter(ratelimit.PerDay(capacity)),
+	}
+	for name, limit := range limits {
+		limit = limit.Named(name)
+		l := limiterOn(t, client, limit)
+		layered, err := All(By(l, func(k string) (string, error) { return k, nil }))
+		require.NoError(t, err)
+		leased, err := lease.New[string](limiterOn(t, client, limit.Named(name+"-leased")), &lease.Options[string]{MaxBatch: 50})
+		require.NoError(t, err)
+		chain, err := ratelimit.Chain[string](ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerDay(1), 2*capacity), nil)), l)
+		require.NoError(t, err)
+		for kind, up := range map[string]ratelimit.Limiter[string]{"limiter": l, "stack": layered, "lease": leased, "chain": chain} {
+			var sum atomic.Int64
+			var wg sync.WaitGroup
+			for i := range 8 {
+				wg.Go(func() {
+					for {
+						n, d, err := ratelimit.TakeUpTo(context.Background(), up, kind, 7+i*i)
+						if !assert.NoError(t, err) || n == 0 && d.Remaining == 0 {
+							return
+						}
+						sum.Add(int64(n))
+					}
+				})
+			}
+			wg.Wait()
+			assert.Equal(t, int64(capacity), sum.Load(), "%s: %s", name, kind)
+			granted, d, err := ratelimit.TakeUpTo(t.Context(), up, kind, math.MaxInt)
+			require.NoError(t, err)
+			assert.Zero(t, granted)
+			assert.Positive(t, d.RetryAfter)
+		}
+		require.NoError(t, leased.Flush(t.Context()))
+	}
+}

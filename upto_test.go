@@ -1,0 +1,252 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// bare is a limiter without anything but Take.
+type bare struct {
+	ratelimit.Limiter[string]
+	takes []int
+}
+
+func (b *bare) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+	b.takes = append(b.takes, cost)
+	return b.Limiter.Take(ctx, key, cost)
+}
+
+func TestTakeUpToGrantsWhatThereIs(t *testing.T) {
+	for _, limit := range partLimits() {
+		for name, wrap := range map[string]func(*ratelimit.Keyed[string]) ratelimit.Limiter[string]{
+			"keyed":   func(l *ratelimit.Keyed[string]) ratelimit.Limiter[string] { return l },
+			"no Peek": func(l *ratelimit.Keyed[string]) ratelimit.Limiter[string] { return &bare{Limiter: l} },
+			"behind Map, no Peek": func(l *ratelimit.Keyed[string]) ratelimit.Limiter[string] {
+				return ratelimit.Map(ratelimit.Limiter[string](&bare{Limiter: l}), itself)
+			},
+			"chain": func(l *ratelimit.Keyed[string]) ratelimit.Limiter[string] { return chainOf(t, l) },
+			"stack": func(l *ratelimit.Keyed[string]) ratelimit.Limiter[string] {
+				stack, err := ratelimit.All(ratelimit.By(l, itself))
+				require.NoError(t, err)
+				return stack
+			},
+		} {
+			t.Run(limit.String()+", "+name, func(t *testing.T) {
+				clock := new(testClock)
+				l := onClock(t, clock, limit)
+				up := wrap(l)
+				capacity := limit.Capacity()
+				granted, d, err := ratelimit.TakeUpTo(t.Context(), up, "k", 1)
+				require.NoError(t, err)
+				require.Equal(t, 1, granted)
+				require.Equal(t, capacity-1, d.Remaining)
+				granted, d, err = ratelimit.TakeUpTo(t.Context(), up, "k", math.MaxInt)
+				require.NoError(t, err)
+				require.Equal(t, capacity-1, granted)
+				require.True(t, d.Allowed)
+				require.Zero(t, d.Remaining)
+
+				granted, d, err = ratelimit.TakeUpTo(t.Context(), up, "k", math.MaxInt)
+				require.NoError(t, err)
+				require.Zero(t, granted)
+				want, err := l.Peek("k", 1)
+				require.NoError(t, err)
+				require.Equal(t, want, d, "RetryAfter is that of a cost of 1")
+				clock.advance(d.RetryAfter - 1)
+				granted, _, err = ratelimit.TakeUpTo(t.Context(), up, "k", 9)
+				require.NoError(t, err)
+				require.Zero(t, granted)
+				clock.advance(1)
+				granted, _, err = ratelimit.TakeUpTo(t.Context(), up, "k", 9)
+				require.NoError(t, err)
+				require.Positive(t, granted)
+			})
+		}
+	}
+}
+
+func partLimits() []ratelimit.Limit {
+	return []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerSecond(3), 100),
+		ratelimit.LeakyBucket(ratelimit.PerSecond(3), 100),
+		ratelimit.FixedWindow(ratelimit.PerMinute(100)),
+		ratelimit.SlidingLog(ratelimit.PerMinute(100)),
+		ratelimit.SlidingCounter(ratelimit.PerMinute(100)),
+	}
+}
+
+func itself(k string) (string, error) { return k, nil }
+
+func TestTakeUpToOfNothingOrLessAsksForNothing(t *testing.T) {
+	l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerMinute(5)))
+	granted, d, err := ratelimit.TakeUpTo[string](t.Context(), l, "k", 0)
+	require.NoError(t, err)
+	assert.Zero(t, granted)
+	assert.True(t, d.Allowed)
+	assert.Equal(t, 5, d.Remaining)
+	for _, most := range []int{-1, math.MinInt} {
+		granted, d, err = ratelimit.TakeUpTo[string](t.Context(), l, "k", most)
+		require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
+		assert.Zero(t, granted)
+		assert.Equal(t, ratelimit.Decision{}, d)
+	}
+	assert.Zero(t, l.Len())
+}
+
+func TestTakeUpToReturnsTheLimitersErrors(t *testing.T) {
+	blocked, _ := newLimiter(t, ratelimit.Blocked())
+	granted, d, err := ratelimit.TakeUpTo[string](t.Context(), blocked, "k", 3)
+	require.ErrorIs(t, err, ratelimit.ErrBlocked)
+	assert.Zero(t, granted)
+	assert.False(t, d.Allowed)
+	_, _, err = ratelimit.TakeUpTo[string](t.Context(), &bare{Limiter: blocked}, "k", math.MaxInt)
+	require.ErrorIs(t, err, ratelimit.ErrBlocked)
+
+	free, _ := newLimiter(t, ratelimit.Unlimited())
+	granted, _, err = ratelimit.TakeUpTo[string](t.Context(), free, "k", math.MaxInt)
+	require.NoError(t, err)
+	assert.Equal(t, math.MaxInt, granted)
+
+	down := fails(ratelimit.ErrUnavailable)
+	granted, _, err = ratelimit.TakeUpTo[string](t.Context(), down, "k", 3)
+	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	assert.Zero(t, granted)
+	_, _, err = ratelimit.TakeUpTo[float64](t.Context(), ratelimit.Must(ratelimit.New[float64](ratelimit.Blocked(), nil)), math.NaN(), 3)
+	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+}
+
+// An engine that says no more than that a cost is too high is asked for half of it.
+func TestTakeUpToFindsACapacityThatItIsNotTold(t *testing.T) {
+	const capacity = 37
+	l := &bare{Limiter: &engine{}}
+	takes := 0
+	l.Limiter = limiterOf(func(cost int) (ratelimit.Decision, error) {
+		if takes++; cost > capacity {
+			return ratelimit.Decision{}, ratelimit.ErrExceedsLimit
+		}
+		return ratelimit.Decision{Allowed: true, Remaining: capacity - cost}, nil
+	})
+	granted, _, err := ratelimit.TakeUpTo[string](t.Context(), l, "k", math.MaxInt)
+	require.NoError(t, err)
+	assert.GreaterOrEqual(t, granted, capacity/2)
+	assert.LessOrEqual(t, granted, capacity)
+	assert.LessOrEqual(t, takes, 64)
+}
+
+// limiterOf is a limiter whose answers depend on the cost alone.
+type limiterOf func(cost int) (ratelimit.Decision, error)
+
+func (f limiterOf) Allow(string, int) bool { panic("not asked") }
+
+func (f limiterOf) Take(_ context.Context, _ string, cost int) (ratelimit.Decision, error) {
+	return f(cost)
+}
+
+// taken is a limiter in which others are always quicker.
+type taken struct {
+	limiterOf
+	left *int
+}
+
+func (l taken) Peek(context.Context, string, int) (ratelimit.Decision, error) {
+	return ratelimit.Decision{Allowed: true, Remaining: *l.left}, nil
+}
+
+func TestTakeUpToGivesUpAfterFourTriesThatOthersWereQuickerAt(t *testing.T) {
+	for name, peeks := range map[string]bool{"with a Peek": true, "without": false} {
+		var asked []int
+		left := 50
+		take := limiterOf(func(cost int) (ratelimit.Decision, error) {
+			asked = append(asked, cost)
+			left -= 10
+			return ratelimit.Decision{Remaining: left, RetryAfter: s}, nil
+		})
+		var l ratelimit.Limiter[string] = take
+		want := []int{60, 50, 40, 30, 20}
+		if peeks {
+			l, want = taken{take, &left}, []int{50, 40, 30, 20}
+		} else {
+			left = 60
+		}
+		granted, d, err := ratelimit.TakeUpTo(t.Context(), l, "k", 60)
+		require.NoError(t, err, name)
+		assert.Zero(t, granted, name)
+		assert.Equal(t, want, asked, name)
+		assert.Equal(t, ratelimit.Decision{Remaining: 10, RetryAfter: s}, d, name)
+	}
+}
+
+// In a stack, what remains is what the whole stack would take, layers with a cost of their own included.
+func TestTakeUpToOfAStackIsTheLeastOfItsLayers(t *testing.T) {
+	clock := new(testClock)
+	tokens := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 20))
+	requests := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(2)))
+	global := ratelimit.Must(ratelimit.New(ratelimit.SlidingLog(ratelimit.PerMinute(25)), &ratelimit.Options[struct{}]{Clock: clock}))
+	l := stackOf(t, ratelimit.By(tokens, byUser), ratelimit.By(tokens, byUser), ratelimit.Global[call](global),
+		ratelimit.WithCost(ratelimit.By(requests, byUser), func(call) int { return 1 }))
+	for _, step := range []struct {
+		user    string
+		granted int
+	}{{"ann", 10}, {"ann", 0}, {"bob", 10}, {"eve", 5}, {"eve", 0}} {
+		granted, d, err := ratelimit.TakeUpTo[call](t.Context(), l, call{user: step.user}, 1000)
+		require.NoError(t, err)
+		assert.Equal(t, step.granted, granted)
+		assert.Equal(t, step.granted > 0, d.Allowed)
+	}
+	// The layer that is charged 1 for each request has nothing left, the others have.
+	for range 2 {
+		require.True(t, requests.Allow("zoe", 1))
+	}
+	global.Reset(struct{}{})
+	granted, d, err := ratelimit.TakeUpTo[call](t.Context(), l, call{user: "zoe"}, 3)
+	require.NoError(t, err)
+	assert.Zero(t, granted)
+	assert.Equal(t, time.Minute, d.RetryAfter)
+}
+
+func TestTakersOfPartsNeverGetMoreThanThereIs(t *testing.T) {
+	const takers = 16
+	for _, limit := range partLimits() {
+		l, _ := newLimiter(t, limit)
+		var sum atomic.Int64
+		var wg sync.WaitGroup
+		for i := range takers {
+			wg.Go(func() {
+				for {
+					n, d, err := ratelimit.TakeUpTo[string](context.Background(), l, "k", 1+i)
+					if !assert.NoError(t, err) || n == 0 && d.Remaining == 0 {
+						return
+					}
+					sum.Add(int64(n))
+				}
+			})
+		}
+		wg.Wait()
+		assert.Equal(t, int64(limit.Capacity()), sum.Load(), "%v", limit)
+	}
+}
+
+func TestTakeUpToOfNilsFails(t *testing.T) {
+	var none *ratelimit.Keyed[string]
+	for _, l := range []ratelimit.Limiter[string]{nil, none} {
+		granted, _, err := ratelimit.TakeUpTo(t.Context(), l, "k", 1)
+		require.EqualError(t, err, "ratelimit: TakeUpTo was given no limiter")
+		require.Zero(t, granted)
+	}
+	l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerMinute(5)))
+	var noContext context.Context
+	granted, _, err := ratelimit.TakeUpTo[string](noContext, l, "k", 9)
+	require.NoError(t, err)
+	require.Equal(t, 5, granted)
+	require.False(t, errors.Is(err, ratelimit.ErrExceedsLimit))
+}
