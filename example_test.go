@@ -246,3 +246,51 @@ func ExampleLimit_UnmarshalText() {
 	fmt.Println(config.Free.Rate.Units, config.Pro.Burst, err)
 	// Output: 100 500 <nil>
 }
+
+func ExampleTakeUpTo() {
+	ctx := context.Background()
+	limiter := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerMinute(600), 1000),
+		&ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
+
+	for rows := 2500; rows > 0; { // an import that can be done in parts
+		n, d, err := ratelimit.TakeUpTo(ctx, limiter, "import", rows)
+		if err != nil {
+			panic(err)
+		}
+		if n == 0 {
+			fmt.Println("rows left:", rows, "next one in", d.RetryAfter)
+			break
+		}
+		fmt.Println("rows written:", n)
+		rows -= n
+	}
+	// Output:
+	// rows written: 1000
+	// rows left: 1500 next one in 100ms
+}
+
+func ExampleBan() {
+	ctx := context.Background()
+	clock := new(ratelimittest.Clock)
+	opts := &ratelimit.Options[string]{Clock: clock}
+	requests := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(2)), opts))
+	strikes := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)), opts))
+	bans := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.Per(1, time.Hour)).Named("ban"), opts))
+	limiter, err := ratelimit.Ban(requests, strikes, bans)
+	if err != nil {
+		panic(err)
+	}
+	for range 5 {
+		d, _ := limiter.Take(ctx, "198.51.100.7", 1)
+		fmt.Println(d.Allowed, d.RetryAfter)
+	}
+	clock.Advance(10 * time.Minute)
+	fmt.Println(limiter.Lift(ctx, "198.51.100.7"), limiter.Allow("198.51.100.7", 1))
+	// Output:
+	// true 0s
+	// true 0s
+	// false 1m0s
+	// false 1m0s
+	// false 1h0m0s
+	// <nil> true
+}
