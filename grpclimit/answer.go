@@ -33,7 +33,7 @@ func (i *Interceptor) refuse(e *event, t trailers) error {
 		if e.Decision.Allowed {
 			message, wait = text.Delayed, e.Decision.Delay
 		}
-		answer := text.answer(message, i.spread(e.Request, wait))
+		answer := text.answer(message, i.core.Spread(e.Request, wait))
 		return finish(e, t, answer.status, answer.pushback, i.opts.OnDenied)
 	case edge.Exceeds:
 		text := i.textOf(&e.Decision.Limit)
@@ -59,7 +59,7 @@ func finish(e *event, t trailers, answer *status.Status, pushback string, custom
 // undecided returns the answer to a call that could not be decided. It holds nothing of the
 // error's text.
 func (i *Interceptor) undecided(e *event) (answer *status.Status, pushback string) {
-	return statusOf(rpcstatus.Undecided(e.Request.Context(), e.Reason(), rpcstatus.Code(i.opts.KeyCode), i.spread(e.Request, e.Decision.RetryAfter)))
+	return statusOf(rpcstatus.Undecided(e.Request.Context(), e.Reason(), rpcstatus.Code(i.opts.KeyCode), i.core.Spread(e.Request, e.Decision.RetryAfter)))
 }
 
 // gone is the answer to a call whose context has ended.

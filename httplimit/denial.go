@@ -20,7 +20,7 @@ func (m *Middleware) deny(w http.ResponseWriter, e *event) {
 		return
 	}
 	if protocol := rpcOf(e.Request); protocol != noRPC {
-		writeRPC(w, e.Request, protocol, m.rpcAnswer(e))
+		writeRPC(w, e.Request, protocol, m.core.Answer(e, keyCode(m.opts.KeyCode)))
 		return
 	}
 	v.denied.get(http.StatusTooManyRequests, v.name, "").write(w, e.Request, slots[5:])
@@ -42,7 +42,7 @@ func (m *Middleware) exceed(w http.ResponseWriter, e *event) {
 		return
 	}
 	if protocol := rpcOf(e.Request); protocol != noRPC {
-		writeRPC(w, e.Request, protocol, m.rpcAnswer(e))
+		writeRPC(w, e.Request, protocol, m.core.Answer(e, keyCode(m.opts.KeyCode)))
 		return
 	}
 	v.exceeds.get(http.StatusForbidden, v.name, exceedsDetail).write(w, e.Request, new([2]string)[:])
@@ -63,7 +63,7 @@ func (m *Middleware) fail(w http.ResponseWriter, e *event) {
 		return
 	}
 	if protocol := rpcOf(e.Request); protocol != noRPC {
-		writeRPC(w, e.Request, protocol, m.rpcAnswer(e))
+		writeRPC(w, e.Request, protocol, m.core.Answer(e, keyCode(m.opts.KeyCode)))
 		return
 	}
 	problemOf(reason, m.opts.KeyCode).write(w, e.Request, new([2]string)[:])

@@ -7,9 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
@@ -60,24 +58,6 @@ func contentType(r *http.Request) string {
 	}
 	media, _, _ := strings.Cut(value[0], ";")
 	return strings.ToLower(strings.TrimSpace(media))
-}
-
-// rpcAnswer returns the answer to a call that is refused: grpclimit's.
-func (m *Middleware) rpcAnswer(e *event) rpcstatus.Answer {
-	wait := func(wait time.Duration) time.Duration { return wait + m.core.Share(e.Request, wait) }
-	switch e.Outcome {
-	case edge.Denied:
-		text := rpcstatus.TextOf(&e.Decision.Limit)
-		a := rpcstatus.Answer{Code: rpcstatus.ResourceExhausted, Message: text.Denied, Wait: wait(e.Decision.RetryAfter), Quota: text.Quota}
-		if e.Decision.Allowed {
-			a.Message, a.Wait = text.Delayed, wait(e.Decision.Delay)
-		}
-		return a
-	case edge.Exceeds:
-		text := rpcstatus.TextOf(&e.Decision.Limit)
-		return rpcstatus.Answer{Code: rpcstatus.ResourceExhausted, Message: text.Exceeds, Never: true, Quota: text.Quota}
-	}
-	return rpcstatus.Undecided(e.Request.Context(), e.Reason(), keyCode(m.opts.KeyCode), wait(e.Decision.RetryAfter))
 }
 
 // keyCode is gRPC's code for the status of a request whose key is missing or malformed.

@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/delays"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/rpcstatus"
 	"github.com/weir-go/ratelimit/internal/spread"
 	"github.com/weir-go/ratelimit/internal/throttled"
 	"github.com/weir-go/ratelimit/internal/undecided"
@@ -230,6 +232,28 @@ func (c *Core[R]) Settle(r R, res *ratelimit.Reservation, actual int) {
 		c.unsettled.Add(1)
 		c.settleLog.Line(r.Context(), c.Logger, c.Now(), slog.LevelWarn, c.Package+": charge not settled", "error", err)
 	}
+}
+
+// Answer returns the answer to a request that is refused, in the words of gRPC.
+func (c *Core[R]) Answer(e *Event[R], keyCode rpcstatus.Code) rpcstatus.Answer {
+	text := rpcstatus.TextOf(&e.Decision.Limit)
+	a := rpcstatus.Answer{Code: rpcstatus.ResourceExhausted, Quota: text.Quota}
+	switch {
+	case e.Outcome == Denied && e.Decision.Allowed:
+		a.Message, a.Wait = text.Delayed, c.Spread(e.Request, e.Decision.Delay)
+	case e.Outcome == Denied:
+		a.Message, a.Wait = text.Denied, c.Spread(e.Request, e.Decision.RetryAfter)
+	case e.Outcome == Exceeds:
+		a.Message, a.Never = text.Exceeds, true
+	default:
+		return rpcstatus.Undecided(e.Request.Context(), e.Reason(), keyCode, c.Spread(e.Request, e.Decision.RetryAfter))
+	}
+	return a
+}
+
+// Spread adds the client's share of the jitter to a wait.
+func (c *Core[R]) Spread(r R, wait time.Duration) time.Duration {
+	return wait + min(c.Share(r, wait), ctxwait.Forever-wait)
 }
 
 // Share returns the client's share of the jitter, which is to be added to a wait.

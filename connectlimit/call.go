@@ -1,0 +1,157 @@
+package connectlimit
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/clientaddr"
+	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/keytext"
+)
+
+// Call is one call that a limiter decides about: a unary call, or a stream as it opens. A
+// Call must not be changed, and key functions must not keep it.
+type Call struct {
+	// Procedure is the method with its service: "/package.Service/Method".
+	Procedure string
+	// Request is the request message of a unary call, and nil for a stream.
+	Request any
+	// Header is what the client has sent. It must not be changed.
+	Header http.Header
+	// Peer is the other end of the connection.
+	Peer connect.Peer
+	// StreamType says which side may send several messages.
+	StreamType connect.StreamType
+
+	ctx context.Context
+}
+
+// NewCall returns a call, for tests of key functions and for interceptors of your own. Nil for
+// the header means none.
+func NewCall(ctx context.Context, procedure string, header http.Header, request any) *Call {
+	return &Call{Procedure: procedure, Request: request, Header: header, ctx: ctx}
+}
+
+// Context returns the call's context, which is never nil.
+func (c *Call) Context() context.Context {
+	if c.ctx == nil {
+		return context.Background()
+	}
+	return c.ctx
+}
+
+// The errors of key functions are those of package httplimit.
+var (
+	ErrNoKey        = httplimit.ErrNoKey        // the call lacks its key
+	ErrMalformedKey = httplimit.ErrMalformedKey // no honest client sends such a key
+)
+
+// Hash is the SHA-256 of a secret: see [httplimit.Hash].
+type Hash = httplimit.Hash
+
+// Pair is two keys as one: see [httplimit.Pair].
+type Pair[A, B comparable] = httplimit.Pair[A, B]
+
+// Join returns a key function for both keys together. An error of either is its error, a skipped
+// layer included. For three, Join(a, Join(b, c)).
+func Join[A, B comparable](a func(*Call) (A, error), b func(*Call) (B, error)) func(*Call) (Pair[A, B], error) {
+	return func(c *Call) (k Pair[A, B], err error) {
+		if k.A, err = a(c); err == nil {
+			k.B, err = b(c)
+		}
+		return k, err
+	}
+}
+
+// Optional leaves the layer out ([ratelimit.SkipLayer]) for calls that have no key: see
+// [httplimit.Optional].
+func Optional[K any](key func(*Call) (K, error)) func(*Call) (K, error) { return edge.Optional(key) }
+
+// Procedure is a key function for the method with its service: "/package.Service/Method".
+func Procedure(c *Call) (string, error) {
+	if c.Procedure == "" {
+		return "", fmt.Errorf("%w: no procedure", ErrNoKey)
+	}
+	return keytext.Short(c.Procedure, "procedure")
+}
+
+// Header returns a key function for the value of a header field, by the rules of
+// [httplimit.Header]. For secrets, use [APIKey].
+func Header(name string) func(*Call) (string, error) {
+	name = http.CanonicalHeaderKey(name)
+	return func(c *Call) (string, error) {
+		value, err := keytext.Single(c.Header[name], name)
+		if err != nil {
+			return "", err
+		}
+		short, err := keytext.Short(value, name)
+		return strings.Clone(short), err
+	}
+}
+
+// APIKey returns a key function for the hash of the secret in a header field: the hash that
+// [httplimit.APIKey] returns. Whether the secret is valid is not checked.
+func APIKey(name string) func(*Call) (Hash, error) {
+	name = http.CanonicalHeaderKey(name)
+	return func(c *Call) (Hash, error) {
+		secret, err := keytext.Single(c.Header[name], name)
+		if err != nil {
+			return Hash{}, err
+		}
+		return httplimit.HashOf(secret), nil
+	}
+}
+
+// BearerToken is a key function for the hash of the token in "Authorization: Bearer token": the hash
+// that [httplimit.BearerToken] returns. Like [APIKey], it checks no token.
+func BearerToken(c *Call) (Hash, error) {
+	token, err := keytext.Bearer(c.Header["Authorization"])
+	if err != nil {
+		return Hash{}, err
+	}
+	return httplimit.HashOf(token), nil
+}
+
+// ClientIPOptions say how to find a client's address: see [httplimit.ClientIPOptions].
+type ClientIPOptions = httplimit.ClientIPOptions
+
+// RemoteIP is a key function for the address of the connection's other end, an IPv6 address cut
+// to its /64, as [httplimit.RemoteIP] has it. Behind a proxy it is the proxy's address, the
+// same for all clients: use [ClientIP] there.
+func RemoteIP(c *Call) (netip.Addr, error) { return remoteIP.Find(c.remote(), nil) }
+
+var remoteIP = clientaddr.Remote()
+
+// ClientIP returns a key function for the client's address behind proxies, by the rules of
+// [httplimit.ClientIP]. The error names the option that is wrong.
+func ClientIP(opts ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
+	f, err := clientaddr.New(clientaddr.Options{
+		TrustedProxies:   opts.TrustedProxies,
+		TrustUnixSockets: opts.TrustUnixSockets,
+		TrustedHops:      opts.TrustedHops,
+		Header:           uint8(opts.Header),
+		SingleHeader:     opts.SingleHeader,
+		IPv6Bits:         opts.IPv6Bits,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connectlimit: %w", err)
+	}
+	name := http.CanonicalHeaderKey(f.Name())
+	return func(c *Call) (netip.Addr, error) {
+		return f.Find(c.remote(), func() []string { return c.Header[name] })
+	}, nil
+}
+
+// remote returns the other end of the connection.
+func (c *Call) remote() clientaddr.Peer {
+	if clientaddr.OverUnix(c.Context()) {
+		return clientaddr.Peer{Unix: true} // the client has bound its end to a name that may look like an address
+	}
+	return clientaddr.Peer{Addr: clientaddr.Parse(c.Peer.Addr)}
+}

@@ -1,0 +1,371 @@
+package connectlimit_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/connectlimit"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+type text = wrapperspb.StringValue
+
+const (
+	echoProcedure  = "/test.Echo/Echo"
+	countProcedure = "/test.Echo/Count"
+)
+
+// service is an echo, and a stream that repeats what it got three times. The text "fail" is
+// answered with unavailable, "panic" panics.
+func service(t *testing.T, i *connectlimit.Interceptor) *httptest.Server {
+	mux := http.NewServeMux()
+	with := connect.WithInterceptors(i)
+	mux.Handle(echoProcedure, connect.NewUnaryHandler(echoProcedure, func(_ context.Context, r *connect.Request[text]) (*connect.Response[text], error) {
+		switch r.Msg.Value {
+		case "fail":
+			return nil, connect.NewError(connect.CodeUnavailable, errors.New("down"))
+		case "panic":
+			panic(http.ErrAbortHandler)
+		}
+		return connect.NewResponse(r.Msg), nil
+	}, with))
+	mux.Handle(countProcedure, connect.NewServerStreamHandler(countProcedure, func(_ context.Context, r *connect.Request[text], s *connect.ServerStream[text]) error {
+		for range 3 {
+			if err := s.Send(r.Msg); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, with))
+	server := httptest.NewUnstartedServer(mux)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
+}
+
+var protocols = map[string][]connect.ClientOption{
+	"connect": nil, "grpc": {connect.WithGRPC()}, "grpc-web": {connect.WithGRPCWeb()},
+}
+
+type client struct{ echo, count *connect.Client[text, text] }
+
+func newClient(s *httptest.Server, options ...connect.ClientOption) client {
+	return client{
+		connect.NewClient[text, text](s.Client(), s.URL+echoProcedure, options...),
+		connect.NewClient[text, text](s.Client(), s.URL+countProcedure, options...),
+	}
+}
+
+func (c client) say(ctx context.Context, what string, header ...string) error {
+	r := connect.NewRequest(wrapperspb.String(what))
+	for i := 0; i < len(header); i += 2 {
+		r.Header().Set(header[i], header[i+1])
+	}
+	_, err := c.echo.CallUnary(ctx, r)
+	return err
+}
+
+func (c client) stream(ctx context.Context) (messages int, err error) {
+	s, err := c.count.CallServerStream(ctx, connect.NewRequest(wrapperspb.String("x")))
+	if err != nil {
+		return 0, err
+	}
+	defer s.Close()
+	for s.Receive() {
+		messages++
+	}
+	return messages, s.Err()
+}
+
+func details(err error) (types []string) {
+	var refused *connect.Error
+	if errors.As(err, &refused) {
+		for _, d := range refused.Details() {
+			types = append(types, d.Type())
+		}
+	}
+	return types
+}
+
+func meta(err error) http.Header {
+	var refused *connect.Error
+	if errors.As(err, &refused) {
+		return refused.Meta()
+	}
+	return nil
+}
+
+func keyed(t *testing.T, limit ratelimit.Limit, key func(*connectlimit.Call) (string, error), opts *connectlimit.Options) (*connectlimit.Interceptor, *ratelimit.Keyed[string]) {
+	l, err := ratelimit.New[string](limit, &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)})
+	require.NoError(t, err)
+	i, err := connectlimit.New(ratelimit.MapReserver(l, key), opts)
+	require.NoError(t, err)
+	return i, l
+}
+
+func TestADenialInEachProtocol(t *testing.T) {
+	for name, options := range protocols {
+		t.Run(name, func(t *testing.T) {
+			i, _ := keyed(t, ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("echo"), connectlimit.Header("X-Client"), nil)
+			c := newClient(service(t, i), options...)
+			require.NoError(t, c.say(t.Context(), "a", "X-Client", "ann"))
+			require.NoError(t, c.say(t.Context(), "a", "X-Client", "ann"))
+			err := c.say(t.Context(), "a", "X-Client", "ann")
+			assert.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
+			assert.ErrorContains(t, err, "rate limit exceeded: echo")
+			assert.Equal(t, []string{"google.rpc.RetryInfo", "google.rpc.QuotaFailure"}, details(err))
+			assert.Equal(t, "60", meta(err).Get("Retry-After"))
+			assert.Equal(t, "60000", meta(err).Get("Grpc-Retry-Pushback-Ms"))
+			require.NoError(t, c.say(t.Context(), "a", "X-Client", "bob"), "a budget of its own")
+
+			err = c.say(t.Context(), "a")
+			assert.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(err))
+			assert.NotContains(t, err.Error(), "X-Client")
+			assert.Equal(t, connectlimit.Stats{Allowed: 3, Denied: 1, Failed: 1}, i.Stats())
+		})
+	}
+}
+
+func TestAStreamIsOneCall(t *testing.T) {
+	for name, options := range protocols {
+		t.Run(name, func(t *testing.T) {
+			i, _ := keyed(t, ratelimit.FixedWindow(ratelimit.PerMinute(2)), connectlimit.Procedure, nil)
+			c := newClient(service(t, i), options...)
+			for range 2 {
+				n, err := c.stream(t.Context())
+				require.NoError(t, err)
+				assert.Equal(t, 3, n)
+			}
+			n, err := c.stream(t.Context())
+			assert.Zero(t, n)
+			assert.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
+			assert.Len(t, details(err), 2)
+			require.NoError(t, c.say(t.Context(), "a"), "another procedure")
+		})
+	}
+}
+
+func TestSettle(t *testing.T) {
+	limit := ratelimit.FixedWindow(ratelimit.PerMinute(100))
+	key := func(*connectlimit.Call) (string, error) { return "", nil }
+	left := func(l *ratelimit.Keyed[string]) int {
+		d, err := l.Peek("", 1)
+		require.NoError(t, err)
+		return d.Remaining
+	}
+	i, l := keyed(t, limit, key, &connectlimit.Options{
+		Cost:   func(c *connectlimit.Call) int { return len(c.Request.(*text).Value) },
+		Settle: connectlimit.RefundServerErrors,
+	})
+	c := newClient(service(t, i))
+	require.NoError(t, c.say(t.Context(), "12345"))
+	assert.Equal(t, 95, left(l))
+	require.Error(t, c.say(t.Context(), "fail"))
+	assert.Equal(t, 95, left(l), "given back")
+	require.Error(t, c.say(t.Context(), "panic"))
+	assert.Equal(t, 95, left(l), "a handler that panics has failed")
+
+	i, l = keyed(t, limit, key, &connectlimit.Options{Settle: connectlimit.ChargeOnly(connect.CodeUnavailable)})
+	c = newClient(service(t, i))
+	require.NoError(t, c.say(t.Context(), "x"))
+	assert.Equal(t, 100, left(l))
+	require.Error(t, c.say(t.Context(), "fail"))
+	assert.Equal(t, 99, left(l))
+}
+
+func TestRefusalsAreAnsweredWithoutTheErrorsText(t *testing.T) {
+	down := limiterFunc(func() (ratelimit.Decision, error) {
+		return ratelimit.Decision{}, errors.Join(ratelimit.ErrUnavailable, errors.New("password=hunter2"))
+	})
+	for name, c := range map[string]struct {
+		limiter ratelimit.Limiter[*connectlimit.Call]
+		opts    *connectlimit.Options
+		code    connect.Code
+		stats   connectlimit.Stats
+	}{
+		"down":          {down, nil, connect.CodeUnavailable, connectlimit.Stats{Failed: 1}},
+		"down, open":    {down, &connectlimit.Options{FailOpen: true}, 0, connectlimit.Stats{FailedOpen: 1}},
+		"down, shadow":  {down, &connectlimit.Options{Shadow: true}, 0, connectlimit.Stats{Failed: 1}},
+		"down, skipped": {down, &connectlimit.Options{Skip: func(*connectlimit.Call) bool { return true }}, 0, connectlimit.Stats{Skipped: 1}},
+		"down, replaced": {down, &connectlimit.Options{OnRefused: func(connectlimit.Event, *connect.Error) *connect.Error {
+			return connect.NewError(connect.CodeAborted, errors.New("go away"))
+		}}, connect.CodeAborted, connectlimit.Stats{Failed: 1}},
+		"not replaced": {down, &connectlimit.Options{OnRefused: func(connectlimit.Event, *connect.Error) *connect.Error { return nil }},
+			connect.CodeUnavailable, connectlimit.Stats{Failed: 1}},
+		"blocked": {ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.Blocked(), nil)), connectlimit.Procedure), nil,
+			connect.CodeResourceExhausted, connectlimit.Stats{Exceeds: 1}},
+		"no key": {ratelimit.Map(ratelimit.Must(ratelimit.New[connectlimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil)), connectlimit.BearerToken),
+			&connectlimit.Options{KeyCode: connect.CodeUnauthenticated}, connect.CodeUnauthenticated, connectlimit.Stats{Failed: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i, err := connectlimit.New(c.limiter, c.opts)
+			require.NoError(t, err)
+			err = newClient(service(t, i)).say(t.Context(), "x")
+			if c.code == 0 {
+				require.NoError(t, err)
+			} else {
+				assert.Equal(t, c.code, connect.CodeOf(err))
+				assert.NotContains(t, err.Error(), "hunter2")
+			}
+			assert.Equal(t, c.stats, i.Stats())
+		})
+	}
+}
+
+type limiterFunc func() (ratelimit.Decision, error)
+
+func (f limiterFunc) Allow(*connectlimit.Call, int) bool { d, _ := f(); return d.Allowed }
+func (f limiterFunc) Take(context.Context, *connectlimit.Call, int) (ratelimit.Decision, error) {
+	return f()
+}
+
+// TestALeakyBucketHoldsCalls runs without a network, in a bubble.
+func TestALeakyBucketHoldsCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerSecond(1), 3), nil))
+		stack, err := ratelimit.All(ratelimit.By(l, connectlimit.Procedure))
+		require.NoError(t, err)
+		i := connectlimit.Must(connectlimit.New(stack, nil))
+		served := 0
+		call := i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
+			served++
+			return nil, nil
+		})
+		start := time.Now()
+		take := func(ctx context.Context) error {
+			_, err := call(ctx, request{connect.NewRequest(wrapperspb.String("x"))})
+			return err
+		}
+		require.NoError(t, take(t.Context()))
+		require.NoError(t, take(t.Context()))
+		assert.Equal(t, time.Second, time.Since(start), "the second one was held")
+
+		short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		err = take(short)
+		assert.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err), "it would be held beyond its deadline")
+
+		ctx, leave := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.Equal(t, connect.CodeCanceled, connect.CodeOf(take(ctx))) })
+		synctest.Wait()
+		leave()
+		wg.Wait()
+		assert.Equal(t, 2, served)
+		d, err := l.Peek("/test.Echo/Echo", 1)
+		require.NoError(t, err)
+		assert.Equal(t, 2, d.Remaining, "what was not served is given back")
+	})
+}
+
+// request is a request with a procedure, which only connect-go's server sets.
+type request struct{ *connect.Request[text] }
+
+func (request) Spec() connect.Spec { return connect.Spec{Procedure: echoProcedure} }
+
+func TestKeys(t *testing.T) {
+	c := connectlimit.NewCall(t.Context(), echoProcedure, http.Header{
+		"X-Api-Key": {"secret"}, "Authorization": {"Bearer token"}, "Twice": {"a", "b"}, "Long": {strings.Repeat("x", 2000)},
+		"X-Forwarded-For": {"203.0.113.9, 10.0.0.2"},
+	}, nil)
+	c.Peer.Addr = "10.0.0.1:4711"
+
+	key, err := connectlimit.APIKey("x-api-key")(c)
+	require.NoError(t, err)
+	assert.Equal(t, httplimit.HashOf("secret"), key)
+	key, err = connectlimit.BearerToken(c)
+	require.NoError(t, err)
+	assert.Equal(t, httplimit.HashOf("token"), key)
+	_, err = connectlimit.Header("Twice")(c)
+	require.ErrorIs(t, err, connectlimit.ErrMalformedKey)
+	_, err = connectlimit.Header("Long")(c)
+	require.ErrorIs(t, err, connectlimit.ErrMalformedKey)
+	_, err = connectlimit.Header("None")(c)
+	require.ErrorIs(t, err, connectlimit.ErrNoKey)
+	_, err = connectlimit.Optional(connectlimit.Header("None"))(c)
+	require.ErrorIs(t, err, ratelimit.SkipLayer)
+	pair, err := connectlimit.Join(connectlimit.Procedure, connectlimit.RemoteIP)(c)
+	require.NoError(t, err)
+	assert.Equal(t, connectlimit.Pair[string, netip.Addr]{A: echoProcedure, B: netip.MustParseAddr("10.0.0.1")}, pair)
+
+	behind, err := connectlimit.ClientIP(connectlimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	require.NoError(t, err)
+	ip, err := behind(c)
+	require.NoError(t, err)
+	assert.Equal(t, netip.MustParseAddr("203.0.113.9"), ip)
+	_, err = connectlimit.ClientIP(connectlimit.ClientIPOptions{TrustedHops: -1})
+	require.ErrorContains(t, err, "connectlimit: ")
+
+	zero := new(connectlimit.Call)
+	_, err = connectlimit.Procedure(zero)
+	require.ErrorIs(t, err, connectlimit.ErrNoKey)
+	_, err = connectlimit.RemoteIP(zero)
+	require.ErrorIs(t, err, connectlimit.ErrMalformedKey)
+	require.NoError(t, zero.Context().Err())
+}
+
+func TestMistakesAreNamed(t *testing.T) {
+	l := ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil)), connectlimit.Procedure)
+	for want, err := range map[string]error{
+		"New needs a limiter": second(connectlimit.New(nil, nil)),
+		"budget of its own":   second(connectlimit.New(ratelimit.Must(ratelimit.New[*connectlimit.Call](ratelimit.Unlimited(), nil)), nil)),
+		"Options.Jitter":      second(connectlimit.New(l, &connectlimit.Options{Jitter: -1})),
+		"Options.KeyCode":     second(connectlimit.New(l, &connectlimit.Options{KeyCode: 17})),
+		"Options.Settle": second(connectlimit.New(limiterFunc(func() (ratelimit.Decision, error) { return ratelimit.Decision{}, nil }),
+			&connectlimit.Options{Settle: connectlimit.RefundServerErrors})),
+		"invalid limit": second(connectlimit.PerIP(ratelimit.Limit{}, nil)),
+	} {
+		require.ErrorContains(t, err, want)
+	}
+	assert.Panics(t, func() { new(connectlimit.Interceptor).WrapUnary(nil) })
+	assert.Panics(t, func() { connectlimit.Must(connectlimit.New(nil, nil)) })
+	assert.Zero(t, new(connectlimit.Interceptor).Stats())
+}
+
+func second(_ *connectlimit.Interceptor, err error) error { return err }
+
+// TestACrowdTakesNoMoreThanTheLimit is for the race detector too.
+func TestACrowdTakesNoMoreThanTheLimit(t *testing.T) {
+	i, _ := keyed(t, ratelimit.FixedWindow(ratelimit.PerHour(50)), connectlimit.Procedure, &connectlimit.Options{Settle: connectlimit.RefundServerErrors})
+	c := newClient(service(t, i))
+	var mu sync.Mutex
+	served := 0
+	var wg sync.WaitGroup
+	for range 200 {
+		wg.Go(func() {
+			if c.say(t.Context(), "x") == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				served++
+			}
+		})
+	}
+	wg.Wait()
+	assert.Equal(t, 50, served)
+}
+
+// TestClientsAreLeftAlone: an interceptor that is given to a client by mistake decides nothing.
+func TestClientsAreLeftAlone(t *testing.T) {
+	i := connectlimit.Must(connectlimit.PerIP(ratelimit.Blocked(), nil))
+	open, _ := keyed(t, ratelimit.Unlimited(), connectlimit.Procedure, nil)
+	c := newClient(service(t, open), connect.WithInterceptors(i))
+	require.NoError(t, c.say(t.Context(), "x"))
+	_, err := c.stream(t.Context())
+	require.NoError(t, err)
+}

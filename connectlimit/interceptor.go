@@ -1,0 +1,206 @@
+package connectlimit
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/refused"
+	"github.com/weir-go/ratelimit/internal/rpcstatus"
+)
+
+// Interceptor holds the calls of handlers to a limiter. Make one with [New] or [PerIP], and give it
+// to [connect.WithInterceptors]. It is safe for concurrent use, and may serve any number of
+// handlers, which then share its limits. It passes the calls of clients on as they are.
+// The zero Interceptor cannot be used: it panics.
+type Interceptor struct {
+	core *edge.Core[*Call]
+	opts Options
+}
+
+var _ connect.Interceptor = (*Interceptor)(nil)
+
+type event = edge.Event[*Call]
+
+// public returns an event as functions of users get it.
+func public(e event) Event {
+	return Event{Call: e.Request, Cost: e.Cost, Decision: e.Decision, Err: e.Err, Outcome: httplimit.Outcome(e.Outcome)}
+}
+
+// New returns an interceptor that decides with the limiter. The error names the option and what
+// is wrong with it.
+//
+// A limiter whose keys are whole calls limits nothing, and is refused: see [ratelimit.Map]. In
+// answers, a limit without a name is called "default" (see [ratelimit.Limit.Named]).
+func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) {
+	if err := edge.Check("connectlimit", "New", "call", limiter); err != nil {
+		return nil, err
+	}
+	i := new(Interceptor)
+	if opts != nil {
+		i.opts = *opts
+	}
+	if err := i.opts.complete(); err != nil {
+		return nil, err
+	}
+	core, err := edge.New(limiter, i.opts.core())
+	if err != nil {
+		return nil, err
+	}
+	i.core = core
+	return i, nil
+}
+
+// PerIP returns an interceptor with one limit for each client address: the connection's, see
+// [RemoteIP]. Behind a proxy all clients would share one limit: use [New] with [ClientIP] there.
+// The errors are those of [ratelimit.New] and New.
+func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
+	l, err := edge.PerIP(limit, RemoteIP)
+	if err != nil {
+		return nil, err
+	}
+	return New(l, opts)
+}
+
+// Must returns the interceptor, or panics if there is an error.
+func Must(i *Interceptor, err error) *Interceptor {
+	if err != nil {
+		panic(err)
+	}
+	return i
+}
+
+// Stats returns the counters. Each is exact; they are not read at one instant.
+func (i *Interceptor) Stats() Stats {
+	if i.core == nil {
+		return Stats{}
+	}
+	return Stats(i.core.Stats())
+}
+
+// WrapUnary returns what passes on to next the unary calls that the limiter allows, and answers
+// the others. A call that a leaky bucket delays is held for that long; if its context
+// ends before that, its charge is given back.
+func (i *Interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	i.mustBeMade()
+	return func(ctx context.Context, req connect.AnyRequest) (resp connect.AnyResponse, err error) {
+		spec := req.Spec()
+		if spec.IsClient {
+			return next(ctx, req)
+		}
+		c := &Call{Procedure: spec.Procedure, Request: req.Any(), Header: req.Header(), Peer: req.Peer(), StreamType: spec.StreamType, ctx: ctx}
+		err = i.serve(c, func() error {
+			resp, err = next(ctx, req)
+			return err
+		})
+		return resp, err
+	}
+}
+
+// WrapStreamingClient returns next.
+func (i *Interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// WrapStreamingHandler is WrapUnary for streams. A stream is charged when it opens.
+func (i *Interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	i.mustBeMade()
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		spec := conn.Spec()
+		c := &Call{Procedure: spec.Procedure, Header: conn.RequestHeader(), Peer: conn.Peer(), StreamType: spec.StreamType, ctx: ctx}
+		return i.serve(c, func() error { return next(ctx, conn) })
+	}
+}
+
+func (i *Interceptor) mustBeMade() {
+	if i == nil || i.core == nil {
+		panic(errNotMade)
+	}
+}
+
+// serve calls the handler if the call may be served, and settles its charge whatever happens.
+// Panics go on after that.
+func (i *Interceptor) serve(c *Call, handler func() error) (err error) {
+	if i.core.Skips(c) {
+		return handler()
+	}
+	e := i.core.Event(c)
+	res := i.core.Decide(&e)
+	actual := 0 // of a call that does not reach its handler
+	if res != nil {
+		defer func() {
+			if actual != e.Cost {
+				i.core.Settle(c, res, actual)
+			}
+		}()
+	}
+	if err = i.pass(&e); err != nil {
+		return err
+	}
+	actual = e.Cost // if there is nothing to settle, or if Settle panics
+	if res == nil || i.opts.Settle == nil {
+		return handler()
+	}
+	ended := errPanicked
+	defer func() { actual = i.opts.Settle(c, ended, e.Cost) }()
+	ended = handler()
+	return ended
+}
+
+// errPanicked is the error of a handler that did not return.
+var errPanicked error = connect.NewError(connect.CodeInternal, errors.New("the handler has panicked"))
+
+// pass reports the decision to everyone, and holds the call for as long as it is delayed. If the
+// call may not be served, the error is the client's answer.
+func (i *Interceptor) pass(e *event) error {
+	i.core.Report(e)
+	if i.opts.Shadow {
+		return nil
+	}
+	ctx := e.Request.Context()
+	switch e.Outcome {
+	case edge.FailedOpen:
+		return nil
+	case edge.Allowed:
+		if ctxwait.Sleep(ctx, e.Decision.Delay) == nil {
+			return nil
+		}
+		refused.Mark(ctx)
+		return errorOf(rpcstatus.Gone(ctx))
+	}
+	refused.Mark(ctx)
+	answer := errorOf(i.core.Answer(e, rpcstatus.Code(i.opts.KeyCode)))
+	if i.opts.OnRefused != nil {
+		if other := i.opts.OnRefused(public(*e), answer); other != nil {
+			answer = other
+		}
+	}
+	return answer
+}
+
+// errorOf returns an answer as connect-go has it.
+func errorOf(a rpcstatus.Answer) *connect.Error {
+	err := connect.NewError(connect.Code(a.Code), errors.New(a.Message))
+	details, n := a.Details(new([rpcstatus.RetryInfoSize]byte))
+	for _, d := range details[:n] {
+		if detail, bad := connect.NewErrorDetail(&anypb.Any{TypeUrl: d.URL, Value: d.Value}); bad == nil {
+			err.AddDetail(detail)
+		}
+	}
+	if pushback := a.Pushback(); pushback != "" {
+		err.Meta().Set(http.CanonicalHeaderKey(rpcstatus.PushbackKey), pushback)
+	}
+	if a.Wait > 0 {
+		err.Meta().Set("Retry-After", strconv.FormatInt(int64((a.Wait-1)/time.Second)+1, 10))
+	}
+	return err
+}

@@ -1,0 +1,180 @@
+package connectlimit
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/undecided"
+)
+
+// Options are the settings of [New] besides the limiter. Nil and the zero Options are
+// safe: every call costs 1, a denied one is answered with resource_exhausted, and one that could
+// not be decided is refused. Functions in it are called concurrently.
+type Options struct {
+	// Cost returns what a call costs. Below zero is an error, and 0 always passes. If
+	// nil, 1.
+	Cost func(c *Call) int
+
+	// Skip reports whether a call is exempt, such as a health check: it passes, and the
+	// limiter is not asked. If nil, no call is exempt.
+	Skip func(c *Call) bool
+
+	// Settle returns what a call has really cost, once its handler has returned. It gets
+	// the handler's error, nil if it went well (see [connect.CodeOf]), and what was charged
+	// before. A handler that panics counts as one that returned an error of
+	// [connect.CodeInternal]. If Settle panics, the whole cost stays charged. The limiter must be
+	// a [ratelimit.Reserver]. If nil, the cost stays charged.
+	Settle func(c *Call, err error, cost int) (actual int)
+
+	// Shadow lets every call pass. The limiter decides and charges, Stats count and
+	// OnDecision is called with what would have been done.
+	Shadow bool
+
+	// FailOpen lets a call pass if the limiter could not decide, for example because its
+	// store is down ([ratelimit.ErrUnavailable]). It does not apply to errors that a client
+	// can cause: see [httplimit.Options].
+	FailOpen bool
+
+	// KeyCode is the code of a call whose key is missing or malformed, such as
+	// [connect.CodeUnauthenticated]. If zero, [connect.CodeInvalidArgument].
+	KeyCode connect.Code
+
+	// Jitter spreads the clients that were denied at the same time: up to this much, and
+	// at most a tenth of the wait, is added to what they are told. If zero, nothing is added.
+	Jitter time.Duration
+
+	// JitterBy tells clients apart for Jitter. If nil, by the peer's address and the
+	// fields X-Forwarded-For, Forwarded and Authorization.
+	JitterBy func(c *Call) string
+
+	// OnRefused may replace the answer to a call that is not served, whatever the Outcome of
+	// the Event. If it returns nil, or is nil, the given answer is sent. That holds nothing of
+	// the text of an error.
+	OnRefused func(e Event, answer *connect.Error) *connect.Error
+
+	// OnDecision is called with each decision, before the call is answered or passed on.
+	// It is not called for calls that Skip exempts. If nil, nothing is called.
+	OnDecision func(Event)
+
+	// Logger gets the errors of calls that could not be decided, at most one line a second
+	// for each kind, and failed settlements. If nil, [slog.Default].
+	Logger *slog.Logger
+
+	// Now is the wall clock, for Jitter and for Logger's one line a second. If nil,
+	// [time.Now].
+	Now func() time.Time
+}
+
+func (o *Options) complete() error {
+	switch {
+	case o.KeyCode > connect.CodeUnauthenticated:
+		return fmt.Errorf("connectlimit: Options.KeyCode is %d, which does not exist", o.KeyCode)
+	case o.Jitter < 0:
+		return fmt.Errorf("connectlimit: Options.Jitter is %v, want 0 or more", o.Jitter)
+	}
+	if o.KeyCode == 0 {
+		o.KeyCode = connect.CodeInvalidArgument
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.JitterBy == nil {
+		o.JitterBy = peerAndCredentials
+	}
+	return nil
+}
+
+// core returns the options that package edge knows.
+func (o *Options) core() edge.Options[*Call] {
+	c := edge.Options[*Call]{
+		Package: "connectlimit", Thing: "call", Cost: o.Cost, Skip: o.Skip, Settles: o.Settle != nil, FailOpen: o.FailOpen,
+		TooLate: tooLate, Jitter: o.Jitter, JitterBy: o.JitterBy, Logger: o.Logger, Now: o.Now,
+		About: func(c *Call) []any { return []any{"procedure", c.Procedure} },
+	}
+	if report := o.OnDecision; report != nil {
+		c.OnDecision = func(e event) { report(public(e)) }
+	}
+	return c
+}
+
+// tooLate reports whether the call's deadline comes before its delay is over.
+func tooLate(c *Call, delay time.Duration) bool {
+	deadline, ok := c.Context().Deadline()
+	return ok && time.Until(deadline) <= delay
+}
+
+// peerAndCredentials tells clients apart well enough to spread them. It may be spoofed: a
+// client that invents another identity waits as long as before, or longer.
+func peerAndCredentials(c *Call) string {
+	parts := []string{c.remote().Addr.String()} // without a port, which changes with each connection
+	for _, name := range []string{"X-Forwarded-For", "Forwarded", "Authorization"} {
+		parts = append(parts, c.Header[name]...)
+	}
+	return strings.Join(parts, "\n")
+}
+
+// Event is one decision. It is valid during the call that gets it.
+type Event struct {
+	// Call is the call that was decided about.
+	Call *Call
+	// Cost is what the call costs.
+	Cost int
+	// Decision is the limiter's answer.
+	Decision ratelimit.Decision
+	// Err is the limiter's error, nil if the call is allowed or denied.
+	Err error
+	// Outcome is what the interceptor does with the call: one of httplimit's.
+	Outcome httplimit.Outcome
+}
+
+// ByClient reports whether the call could not be decided because of what the client did, or
+// may have done: see [httplimit.Event].
+func (e Event) ByClient() bool {
+	return e.Outcome == httplimit.OutcomeFailed && undecided.Why(e.Call.Context(), e.Err).ByClient()
+}
+
+// Stats count calls, each under what was done with it. They are httplimit's.
+type Stats = httplimit.Stats
+
+// OnOutcome returns a function for [Options].OnDecision that tells the outcomes, such as to the
+// function that GRPC of promlimit or otellimit returns.
+func OnOutcome(count func(httplimit.Outcome)) func(Event) {
+	return func(e Event) { count(e.Outcome) }
+}
+
+// RefundServerErrors is for [Options].Settle: a call that ends with unavailable, internal or
+// data_loss is given back, since the client is not to blame, unless its context has ended.
+// Codes that a client can provoke are charged: otherwise it could have work done for free.
+func RefundServerErrors(c *Call, err error, cost int) int {
+	if err == nil || c.Context().Err() != nil {
+		return cost
+	}
+	switch connect.CodeOf(err) {
+	case connect.CodeUnavailable, connect.CodeInternal, connect.CodeDataLoss:
+		return 0
+	}
+	return cost
+}
+
+// ChargeOnly is for [Options].Settle: only calls that end with one of the codes are charged, all
+// others are given back. ChargeOnly(connect.CodeUnauthenticated) counts failed logins.
+func ChargeOnly(charged ...connect.Code) func(c *Call, err error, cost int) int {
+	return func(_ *Call, err error, cost int) int {
+		for _, code := range charged {
+			if err != nil && connect.CodeOf(err) == code {
+				return cost
+			}
+		}
+		return 0
+	}
+}
+
+var errNotMade = errors.New("connectlimit: this Interceptor was not made by New: it has no limiter")
