@@ -1,0 +1,169 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	ulule "github.com/ulule/limiter/v3"
+	"github.com/ulule/limiter/v3/drivers/middleware/stdlib"
+	"github.com/ulule/limiter/v3/drivers/store/memory"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+)
+
+// ululeStore is a store without the goroutine that drops old keys.
+func ululeStore() ulule.Store {
+	return memory.NewStoreWithOptions(ulule.StoreOptions{Prefix: ulule.DefaultPrefix})
+}
+
+func TestUluleCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		period, err := ulule.NewRateFromFormatted("5-M")
+		require.NoError(t, err)
+		theirs := ulule.New(ululeStore(), period)
+		limit, err := ratelimit.ParseLimit("fixed-window 5/m")
+		require.NoError(t, err)
+		ours, err := ratelimit.New[string](limit, nil)
+		require.NoError(t, err)
+		assert.Equal(t, ratelimit.FixedWindow(ratelimit.PerMinute(5)), limit)
+		assert.Equal(t, ulule.Rate{Formatted: "5-M", Limit: 5, Period: time.Minute}, period)
+
+		for _, wait := range []time.Duration{0, time.Second, 58 * time.Second, 0, 2 * time.Second, time.Hour} {
+			time.Sleep(wait)
+			for range 2 {
+				c, err := theirs.Get(ctx, "ann")
+				require.NoError(t, err)
+				d, err := ours.Take(ctx, "ann", 1)
+				require.NoError(t, err)
+				assert.Equal(t, !c.Reached, d.Allowed)
+				assert.Equal(t, int(c.Remaining), d.Remaining)
+				assert.Equal(t, c.Reset, time.Now().Add(d.ResetAfter).Unix())
+			}
+			c, err := theirs.Peek(ctx, "ann")
+			require.NoError(t, err)
+			d, err := ours.Peek("ann", 1)
+			require.NoError(t, err)
+			assert.Equal(t, int(c.Remaining), d.Remaining)
+		}
+		c, err := theirs.Increment(ctx, "bob", 3)
+		require.NoError(t, err)
+		d, err := ours.Take(ctx, "bob", 3)
+		require.NoError(t, err)
+		assert.Equal(t, int(c.Remaining), d.Remaining)
+		_, err = theirs.Reset(ctx, "bob")
+		require.NoError(t, err)
+		ours.Reset("bob")
+		c, err = theirs.Get(ctx, "bob")
+		require.NoError(t, err)
+		d, err = ours.Take(ctx, "bob", 1)
+		require.NoError(t, err)
+		assert.Equal(t, int(c.Remaining), d.Remaining)
+	})
+}
+
+func statuses(h http.Handler, n int, r *http.Request) (codes []int) {
+	for range n {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r.Clone(r.Context()))
+		codes = append(codes, w.Code)
+	}
+	return codes
+}
+
+func from(addr string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = addr
+	return r
+}
+
+var handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+
+func TestUluleMiddleware(t *testing.T) {
+	theirs := stdlib.NewMiddleware(ulule.New(ululeStore(), ulule.Rate{Limit: 3, Period: time.Hour})).Handler(handler)
+	limit, err := httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(3)), nil)
+	require.NoError(t, err)
+	ours := limit.Wrap(handler)
+	for _, addr := range []string{"192.0.2.1:1000", "192.0.2.2:1000"} {
+		want := statuses(theirs, 5, from(addr))
+		assert.Equal(t, []int{200, 200, 200, 429, 429}, want)
+		assert.Equal(t, want, statuses(ours, 5, from(addr)))
+	}
+
+	// Theirs tells X-RateLimit-* with the reset in Unix seconds, and no Retry-After.
+	limit, err = httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(1)), &httplimit.Options{Dialect: httplimit.DialectXEpoch})
+	require.NoError(t, err)
+	theirs = stdlib.NewMiddleware(ulule.New(ululeStore(), ulule.Rate{Limit: 1, Period: time.Hour})).Handler(handler)
+	var fields [2]http.Header
+	for i, h := range []http.Handler{theirs, limit.Wrap(handler)} {
+		statuses(h, 1, from("192.0.2.1:1000"))
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, from("192.0.2.1:1000"))
+		assert.Equal(t, http.StatusTooManyRequests, w.Code)
+		fields[i] = w.Header()
+	}
+	assert.Equal(t, fields[0].Get("X-RateLimit-Limit"), fields[1].Get("X-RateLimit-Limit"))
+	assert.Equal(t, fields[0].Get("X-RateLimit-Remaining"), fields[1].Get("X-RateLimit-Remaining"))
+	assert.Empty(t, fields[0].Get("Retry-After"))
+	assert.Equal(t, "3600", fields[1].Get("Retry-After"))
+}
+
+// TestUluleChargesDenials: what does not fit is counted all the same.
+func TestUluleChargesDenials(t *testing.T) {
+	ctx := t.Context()
+	theirs := ulule.New(ululeStore(), ulule.Rate{Limit: 5, Period: time.Hour})
+	ours := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(5)), nil))
+	for _, cost := range []int64{3, 4} {
+		_, err := theirs.Increment(ctx, "ann", cost)
+		require.NoError(t, err)
+		ours.Allow("ann", int(cost))
+	}
+	c, err := theirs.Get(ctx, "ann")
+	require.NoError(t, err)
+	assert.True(t, c.Reached)
+	assert.True(t, ours.Allow("ann", 2))
+}
+
+// TestUluleBelievesTheFirstForwardedAddress: the client writes what comes first in the list.
+func TestUluleBelievesTheFirstForwardedAddress(t *testing.T) {
+	theirs := ulule.New(ululeStore(), ulule.Rate{Limit: 1, Period: time.Hour}, ulule.WithTrustForwardHeader(true))
+	clientIP, err := httplimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1})
+	require.NoError(t, err)
+	r := from("10.0.0.1:1000")
+	r.Header.Set("X-Forwarded-For", "203.0.113.7, 192.0.2.1") // the proxy has added the second one
+	assert.Equal(t, "203.0.113.7", theirs.GetIPKey(r))
+	addr, err := clientIP(r)
+	require.NoError(t, err)
+	assert.Equal(t, "192.0.2.1", addr.String())
+}
+
+type brokenStore struct{ ulule.Store }
+
+func (brokenStore) Get(_ context.Context, _ string, _ ulule.Rate) (ulule.Context, error) {
+	return ulule.Context{}, errors.New("down")
+}
+
+// TestUluleIPv6: each address of a subscriber's network has a budget of its own.
+func TestUluleIPv6(t *testing.T) {
+	theirs := stdlib.NewMiddleware(ulule.New(ululeStore(), ulule.Rate{Limit: 1, Period: time.Hour})).Handler(handler)
+	limit, err := httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(1)), nil)
+	require.NoError(t, err)
+	ours := limit.Wrap(handler)
+	a, b := from("[2001:db8::1]:1"), from("[2001:db8::2]:1")
+	assert.Equal(t, []int{200, 200}, append(statuses(theirs, 1, a), statuses(theirs, 1, b)...))
+	assert.Equal(t, []int{200, 429}, append(statuses(ours, 1, a), statuses(ours, 1, b)...))
+}
+
+// TestUlulePanicsWhenItsStoreIsDown, unless OnError is given.
+func TestUlulePanicsWhenItsStoreIsDown(t *testing.T) {
+	theirs := stdlib.NewMiddleware(ulule.New(brokenStore{}, ulule.Rate{Limit: 1, Period: time.Hour})).Handler(handler)
+	assert.Panics(t, func() { statuses(theirs, 1, from("192.0.2.1:1")) })
+}
