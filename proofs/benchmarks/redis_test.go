@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,35 +14,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
-)
 
-// redisServer starts a redis-server, which ends with the benchmark, and returns a client
-// with default options.
-func redisServer(b *testing.B) *redis.Client {
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		require.NotEqual(b, "true", os.Getenv("CI"), "redis-server is not installed")
-		b.Skip("redis-server is not installed: apt-get install redis-server")
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(b, err)
-	addr := l.Addr().String()
-	require.NoError(b, l.Close()) // only its port was wanted
-	host, port := hostPort(addr)
-	cmd := exec.Command(path, "--port", fmt.Sprint(port), "--bind", host, "--save", "", "--appendonly", "no", "--dir", b.TempDir())
-	require.NoError(b, cmd.Start())
-	b.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
-	})
-	client := redis.NewClient(&redis.Options{Addr: addr})
-	b.Cleanup(func() { _ = client.Close() })
-	for try := 0; client.Ping(context.Background()).Err() != nil; try++ {
-		require.Less(b, try, 500, "redis-server does not answer")
-		time.Sleep(10 * time.Millisecond)
-	}
-	return client
-}
+	"github.com/weir-go/ratelimit/proofs/internal/redisserver"
+)
 
 func hostPort(addr string) (string, uint16) {
 	host, text, _ := net.SplitHostPort(addr)
@@ -91,7 +63,7 @@ func BenchmarkRedisServer(b *testing.B) { serverTimes(b, 1) }
 func BenchmarkRedisBusy(b *testing.B)   { serverTimes(b, busyCallers) }
 
 func serverTimes(b *testing.B, callers int) {
-	client, keys := redisServer(b), makeKeys(callers)
+	client, keys := redisserver.Start(b), makeKeys(callers)
 	for _, mix := range mixes {
 		for _, p := range redisPeers {
 			b.Run("mix="+mix.name+"/peer="+p.name, func(b *testing.B) {
@@ -155,7 +127,7 @@ func inTurn(take decide, keys []string, n int) (allowed, errs int) {
 // BenchmarkRedisLoad has many callers in one process, each of which decides on one of a
 // thousand keys after another.
 func BenchmarkRedisLoad(b *testing.B) {
-	client := redisServer(b)
+	client := redisserver.Start(b)
 	keys := makeKeys(1000)
 	for _, goroutines := range []int{1, 16, 128} {
 		for _, p := range redisPeers {
@@ -226,7 +198,7 @@ func (t *taken) report(b *testing.B) {
 
 // BenchmarkRedisMemory reports what Redis keeps for one key.
 func BenchmarkRedisMemory(b *testing.B) {
-	client, ctx := redisServer(b), context.Background()
+	client, ctx := redisserver.Start(b), context.Background()
 	for _, p := range redisPeers {
 		b.Run("peer="+p.name, func(b *testing.B) {
 			require.NoError(b, client.FlushAll(ctx).Err())

@@ -48,11 +48,13 @@ func TestHTTPRateMiddleware(t *testing.T) {
 			return theirs, limit.Wrap, err
 		},
 		"by address, deprecated": func() (theirs, ours func(http.Handler) http.Handler, err error) {
+			//lint:ignore SA1019 it is what many programs call
 			theirs = httprate.LimitByIP(3, time.Hour)
 			limit, err := httplimit.PerIP(ratelimit.SlidingCounter(ratelimit.PerHour(3)), nil)
 			return theirs, limit.Wrap, err
 		},
 		"everybody together": func() (theirs, ours func(http.Handler) http.Handler, err error) {
+			//lint:ignore SA1019 it is what many programs call
 			theirs = httprate.LimitAll(3, time.Hour)
 			all := ratelimit.Must(ratelimit.NewSingle(ratelimit.SlidingCounter(ratelimit.PerHour(3)), nil))
 			limit, err := httplimit.New(ratelimit.Must(ratelimit.All(ratelimit.Global[*http.Request](all.Keyed()))), nil)

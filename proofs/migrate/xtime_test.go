@@ -225,3 +225,26 @@ func TestXTimeWaitErrors(t *testing.T) {
 	require.Error(t, theirs.WaitN(t.Context(), 2))
 	require.ErrorIs(t, ours.Wait(t.Context(), 2), ratelimit.ErrExceedsLimit)
 }
+
+func TestXTimeCostsOfZero(t *testing.T) {
+	theirs, ours := rate.NewLimiter(1, 1), single(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1))
+	for range 2 {
+		theirs.Reserve()
+		_, err := ours.Reserve(t.Context(), 1, time.Hour)
+		require.NoError(t, err)
+	}
+	assert.False(t, theirs.AllowN(time.Now(), 0), "somebody has booked ahead")
+	assert.True(t, ours.Allow(0))
+}
+
+func TestXTimeRateOfZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		theirs := rate.NewLimiter(0, 3)
+		time.Sleep(time.Hour)
+		for i := range 5 {
+			assert.Equal(t, i < 3, theirs.Allow())
+		}
+		_, err := ratelimit.NewSingle(ratelimit.TokenBucket(ratelimit.PerSecond(0), 3), nil)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+	})
+}
