@@ -86,6 +86,8 @@
 // # Clusters
 //
 // All Redis keys of one decision must be in one slot. Limiters with equal keys share a
-// slot; for others there is [Options.Slot]. Limits that cannot share a server are asked
-// one after the other with ratelimit.Chain.
+// slot; for others there is [Options.Slot], which puts a tenant's keys on one server. A limit for all
+// tenants, or for a route, is spent from leases, in the same decision: see [Leased]. A Ring, which has no
+// slots, is checked in each call. Limits of servers that have nothing to do with each other are asked one
+// after the other with ratelimit.Chain.
 package redislimit

@@ -92,6 +92,12 @@ func classifyAnswer(err error, text string) error {
 	return fmt.Errorf("redislimit: %w", err)
 }
 
+const whatToDo = "give them one with Options.Slot, spend a limit that all share from leases with Leased, " +
+	"or ask the limiters one after the other with ratelimit.Chain"
+
 // errSlots says what to do about keys in several slots.
-var errSlots = errors.New("redislimit: the keys of one decision are in different slots of the cluster: " +
-	"give them one with Options.Slot, or ask the limiters one after the other with ratelimit.Chain")
+var errSlots = errors.New("redislimit: the keys of one decision are in different slots of the cluster: " + whatToDo)
+
+// errShards is errSlots for a Ring, which would ask the server of the first key for all of them.
+var errShards = errors.New("redislimit: the keys of one decision are on different servers of the Ring, which has no slots but those that " +
+	"Options.Slot gives: " + whatToDo)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,7 +76,22 @@ func Example() {
 	// Output: true 19
 }
 
-type request struct{ user string }
+func takeAtOnce(ctx context.Context, client *redis.Client) error {
+	limiter := redislimit.On(client)
+	d, err := limiter.Take(ctx, "user:42", 1, ratelimit.PerSecond(10))
+	if err != nil {
+		return err
+	}
+	fmt.Println(d.Allowed, d.Remaining)
+	return nil
+}
+
+func ExampleOn() {
+	onServer(takeAtOnce)
+	// Output: true 9
+}
+
+type request struct{ tenant, user string }
 
 func takeBoth(ctx context.Context, client *redis.Client) error {
 	oneSlot := &redislimit.Options{
@@ -157,4 +173,40 @@ func ExampleLayered_Local() {
 	// Output:
 	// user token-bucket 10/s burst 5
 	// service fixed-window 12500/h
+}
+
+func acrossNodes(client *redis.ClusterClient) (*redislimit.Layered[request], error) {
+	byTenant := &redislimit.Options{Slot: func(key string) string { // user keys begin with the tenant
+		tenant, _, _ := strings.Cut(key, "/")
+		return tenant
+	}}
+	users, err := redislimit.New(client, ratelimit.TokenBucket(ratelimit.PerSecond(10), 20).Named("user"), byTenant)
+	if err != nil {
+		return nil, err
+	}
+	tenants, err := redislimit.New(client, ratelimit.TokenBucket(ratelimit.PerSecond(500), 500).Named("tenant"), byTenant)
+	if err != nil {
+		return nil, err
+	}
+	total, err := redislimit.New(client, ratelimit.TokenBucket(ratelimit.PerSecond(20_000), 20_000).Named("total"), nil)
+	if err != nil {
+		return nil, err
+	}
+	return redislimit.All(
+		redislimit.By(users, func(r request) (string, error) { return r.tenant + "/" + r.user, nil }),
+		redislimit.By(tenants, func(r request) (string, error) { return r.tenant, nil }),
+		redislimit.Leased(redislimit.Global[request](total), 200),
+	)
+}
+
+func ExampleLeased() {
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"localhost:7000", "localhost:7001", "localhost:7002"}})
+	defer client.Close()
+	limiter, err := acrossNodes(client)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(len(limiter.Limits()), "limits")
+	// Output: 3 limits
 }

@@ -8,12 +8,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
 // Layered is several limits on one request: all of them allow it, or none is charged.
-// One script call decides. Make one with [All] or [AllOf]. It is safe for concurrent use.
+// One script call decides, but for [Leased] layers. Make one with [All] or [AllOf]. It is safe for concurrent use.
 //
 // The [ratelimit.Decision] is that of the layer that binds: if denied, the one with the
 // longest RetryAfter; if allowed, the one that leaves the least. Remaining is the
@@ -36,7 +38,8 @@ const maxLayers = 255
 // All returns the limiter that holds requests to all the layers, in one round trip. It
 // sends by the first layer's client; that all of them reach one server is the caller's
 // promise. In a cluster the keys of one decision must share a slot: see [Options.Slot].
-// Its Timeout is the shortest of the layers'.
+// Its Timeout is the shortest of the layers'. On a Ring or a ClusterClient it refuses a [Global] layer that would be
+// on another server than those beside it.
 func All[R any](layers ...Layer[R]) (*Layered[R], error) {
 	return newLayered("All", nil, layers)
 }
@@ -65,10 +68,63 @@ func newLayered[R any](name string, pick func(R, []int) []int, layers []Layer[R]
 			return nil, fmt.Errorf("redislimit: layer %d: %w", i, err)
 		}
 	}
+	if err := l.lease(); err != nil {
+		return nil, err
+	}
+	if err := l.checkGlobals(); err != nil && pick == nil {
+		return nil, err
+	}
 	l.remote = l.layers[0].l.remote
 	l.sender = l.shortest()
 	l.stacks.New = func() any { return &stack[R]{of: l} }
 	return l, nil
+}
+
+// lease makes the leases of the layers that are spent from some.
+func (l *Layered[R]) lease() error {
+	for i := range l.layers {
+		y := &l.layers[i]
+		if !y.leased {
+			continue
+		}
+		for j := range i {
+			if other := &l.layers[j]; other.leased && other.l == y.l {
+				return fmt.Errorf("redislimit: layers %d and %d are leased from one limiter, whose budget could not be charged for both at once", j, i)
+			}
+		}
+		var err error
+		if y.leases, err = newLeases(y); err != nil {
+			return fmt.Errorf("redislimit: layer %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// checkGlobals returns what is certainly wrong on a client of several servers: a layer whose one key is on
+// another server than the keys beside it.
+func (l *Layered[R]) checkGlobals() error {
+	for i := range l.layers {
+		y := &l.layers[i]
+		if !y.global || y.leased || y.l.space.slot != nil || !severalServers(y.l.sender.user) {
+			continue
+		}
+		for j := range l.layers {
+			if other := &l.layers[j]; !other.global && !other.leased {
+				return fmt.Errorf("redislimit: layer %d is Global, and its key would be on another server of the Ring or cluster than the keys of layer %d: "+
+					"spend it from leases, with Leased, or give the limiters of both the same Options.Slot", i, j)
+			}
+		}
+	}
+	return nil
+}
+
+// severalServers reports whether a client has several.
+func severalServers(client redis.UniversalClient) bool {
+	switch client.(type) {
+	case *redis.Ring, *redis.ClusterClient:
+		return true
+	}
+	return false
 }
 
 // shortest returns the first layer's sender with the shortest timeout of all.
@@ -135,7 +191,7 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	defer l.done(s)
 	err := s.take(ctx, r, cost, max(0, maxDelay), opKeep)
 	s.report(r, err)
-	return ratelimit.NewReservation(s.d, s.session.settlerFor(cost)), err
+	return ratelimit.NewReservation(s.d, s.settler(cost)), err
 }
 
 // BooksAhead reports false, as that of [ratelimit.Layered]: Reserve charges no budget that

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/lease"
 )
 
 // Layer is one of several limits on a request of type R: a limiter, and how to find in
@@ -21,6 +22,12 @@ type layer[R any] struct {
 	limit  func(R) ratelimit.Limit  // the limit of a request, or nil
 	watch  func(ratelimit.Event[R]) // told of each decision, or nil
 	shadow bool
+	global bool // every request has the same key
+	quiet  bool // the limiter's OnDecision is not told
+
+	leased   bool // the budget is spent from leases
+	maxBatch int
+	leases   *lease.Limiter[leaseKey] // nil unless leased
 }
 
 // layerFunc is a Layer by what it says.
@@ -46,8 +53,11 @@ func By[R any](l *Limiter, key func(R) (string, error)) Layer[R] {
 
 // Global returns the layer that charges l's one budget for every request: that of the
 // key "".
+//
+// On a Ring or a ClusterClient its key is on one server, and those of others on any: there the limiter needs a
+// [Options.Slot], or the layer is [Leased].
 func Global[R any](l *Limiter) Layer[R] {
-	return By(l, func(R) (string, error) { return "", nil })
+	return wrapped(By(l, func(R) (string, error) { return "", nil }), "Global", false, "", func(y *layer[R]) { y.global = true })
 }
 
 // WithCost returns the layer with a cost of its own for each request, whatever the
@@ -111,6 +121,11 @@ type ask struct {
 	plan   *plan  // nil if it is not known
 	err    error  // of a shadow layer: why it could not be asked
 	redis  string // its Redis key
+
+	// Of a leased layer:
+	asked bool // it has answered
+	said  ratelimit.Decision
+	res   *ratelimit.Reservation // what was spent; nil if it was only looked at
 }
 
 // load finds out the key, the cost and the plan for a request. It reports false if the

@@ -126,6 +126,29 @@ func (s *sender) eval(ctx context.Context, t *ticket) (string, error) {
 	return text, nil
 }
 
+// together returns an error if the keys of one decision are on several servers of a Ring, which would ask the
+// server of the first for all of them. A cluster refuses such a call by itself.
+func (s *sender) together(keys []string) error {
+	ring, ok := s.user.(*redis.Ring)
+	if !ok || len(keys) < 2 {
+		return nil
+	}
+	tag := hashTag(keys[0])
+	var first *redis.Client
+	for _, key := range keys[1:] {
+		if hashTag(key) == tag {
+			continue
+		}
+		if first == nil {
+			first, _ = ring.GetShardClientForKey(keys[0])
+		}
+		if other, err := ring.GetShardClientForKey(key); err == nil && other != first {
+			return errShards
+		}
+	}
+	return nil
+}
+
 // tryAgainAfter is how long to wait until keys are sent again of which a part is being moved.
 const tryAgainAfter = 2 * time.Millisecond
 

@@ -35,6 +35,9 @@ func (s *session) one(l *Limiter, key string, p *plan, cost int64, ahead time.Du
 
 // run sends the decision, and reads the answer.
 func (s *session) run(ctx context.Context, op byte) error {
+	if err := s.sender.together(s.keys); err != nil {
+		return err
+	}
 	s.test = s.testWords()
 	s.prepare(op)
 	reply, err := s.sender.eval(ctx, &s.ticket)

@@ -21,6 +21,7 @@ type stack[R any] struct {
 	which      []int
 	d          ratelimit.Decision // of all layers that enforce
 	spent      bool               // the decision was allowed and charged
+	refused    bool               // a leased layer has denied, so that layers after it were not asked
 	failedWait bool
 }
 
@@ -29,7 +30,7 @@ func (s *stack[R]) clear() {
 	s.asks, s.which = s.asks[:0], s.which[:0]
 	s.session = nil
 	s.d = ratelimit.Decision{}
-	s.spent, s.failedWait = false, false
+	s.spent, s.refused, s.failedWait = false, false, false
 }
 
 // take charges all layers or none, and fills in the decision.
@@ -46,15 +47,28 @@ func (s *stack[R]) take(ctx context.Context, r R, cost int, ahead time.Duration,
 	if err := s.sum(cost, ahead, op); err != nil {
 		return err
 	}
+	keep := op == opKeep
 	if cost == 0 {
 		op = opPeek
 	}
-	if len(s.session.charges) > 0 {
-		if err := s.session.run(ctx, op); err != nil {
-			return err
-		}
+	allowed, err := s.lease(ctx, op, keep)
+	s.refused = !allowed
+	if err == nil && allowed && len(s.session.charges) > 0 {
+		err = s.session.run(ctx, op)
+		allowed = s.session.allowed
 	}
-	s.conclude(cost, op)
+	if err != nil {
+		s.closeLeases(false)
+		return err
+	}
+	s.spent = allowed && op != opPeek
+	if s.spent {
+		s.leaseShadows(ctx)
+	}
+	s.conclude(cost, allowed)
+	if !keep || !allowed {
+		s.closeLeases(s.spent)
+	}
 	return nil
 }
 
@@ -137,6 +151,9 @@ func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 			continue
 		}
 		y := &s.of.layers[a.layer]
+		if y.leases != nil {
+			continue
+		}
 		a.redis = y.l.space.key(a.key)
 		first := s.firstOf(i)
 		a.plan = s.asks[first].plan
@@ -192,9 +209,7 @@ func (c *charge) add(a *ask, ahead time.Duration) error {
 }
 
 // conclude fills in the decision from what the script has answered.
-func (s *stack[R]) conclude(cost int, op byte) {
-	allowed := s.session.allowed || len(s.session.charges) == 0
-	s.spent = allowed && op != opPeek
+func (s *stack[R]) conclude(cost int, allowed bool) {
 	for i := range s.session.charges {
 		if c := &s.session.charges[i]; c.failed == 0 && c.allowed && s.spent {
 			c.spend()
@@ -217,6 +232,11 @@ func (s *stack[R]) answer(allowed bool) {
 		a := &s.asks[i]
 		switch {
 		case s.of.layers[a.layer].shadow:
+		case s.unasked(a):
+		case a.asked:
+			d := a.leasedDecision(s.spent)
+			own, shares := a.ownCost()
+			sum.Add(summand(&d), tally.Room(int64(d.Remaining), own, shares))
 		case a.plan.kind == 0:
 			sum.Add(summand(&ratelimit.Decision{Allowed: true, Limit: a.plan.limit}), a.room())
 		case s.firstOf(i) == i:
@@ -264,11 +284,11 @@ func (a *ask) room() int {
 func (s *stack[R]) report(r R, err error) {
 	for i := range s.asks {
 		y := &s.of.layers[s.asks[i].layer]
-		if y.l.onDecision == nil && y.watch == nil || y.shadow && s.unheard(i, err) {
+		if (y.l.onDecision == nil || y.quiet) && y.watch == nil || y.shadow && s.unheard(i, err) || err == nil && s.unasked(&s.asks[i]) {
 			continue
 		}
 		e := s.event(&s.asks[i], err)
-		if f := y.l.onDecision; f != nil {
+		if f := y.l.onDecision; f != nil && !y.quiet {
 			f(e)
 		}
 		if f := y.watch; f != nil {
@@ -277,11 +297,17 @@ func (s *stack[R]) report(r R, err error) {
 	}
 }
 
+// unasked reports whether a layer was not asked because a leased one had denied before: leases are
+// asked first, one by one, and the call comes after them.
+func (s *stack[R]) unasked(a *ask) bool {
+	return s.refused && !a.asked && a.err == nil && a.plan != nil && a.plan.kind != 0
+}
+
 // unheard reports whether a layer has nothing to say, because another one has failed before it
 // was asked.
 func (s *stack[R]) unheard(i int, err error) bool {
 	a := &s.asks[i]
-	return err != nil && a.err == nil && a.charge < 0
+	return err != nil && a.err == nil && a.charge < 0 && !a.asked
 }
 
 func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
@@ -293,6 +319,9 @@ func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
 	case err != nil && !shadow && !(s.failedWait && s.session.reading != 0): // there is no answer
 	case a.plan != nil && a.plan.kind == 0:
 		e.Decision = ratelimit.Decision{Allowed: true, Limit: a.plan.limit, Remaining: a.plan.limit.Capacity()}
+	case a.asked:
+		e.Decision = a.leasedDecision(s.spent)
+		e.Spent = s.spent && a.said.Allowed && a.cost > 0 && !s.failedWait
 	case a.charge < 0 || a.charge >= len(s.session.charges) || s.session.reading == 0:
 		e.Decision.Allowed = err == nil // it was not asked, since nothing is to be charged
 	case s.session.charges[a.charge].failed != 0:
@@ -323,7 +352,11 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 		}
 		d := s.d
 		if d.Allowed {
-			return ratelimit.NewReservation(d, s.session.settlerFor(max(cost, 1))).Wait(ctx)
+			err := ratelimit.NewReservation(d, s.settler(max(cost, 1))).Wait(ctx)
+			if err == nil {
+				s.closeLeases(true)
+			}
+			return err
 		}
 		if due := s.due(); due > left {
 			return fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
@@ -337,6 +370,11 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 
 // due returns when the cost could be passed on, if nothing else is spent.
 func (s *stack[R]) due() (due time.Duration) {
+	for i := range s.asks {
+		if a := &s.asks[i]; a.asked && !s.of.layers[a.layer].shadow {
+			due = max(due, a.said.RetryAfter)
+		}
+	}
 	for i := range s.session.charges {
 		if c := &s.session.charges[i]; !c.shadow {
 			due = max(due, between(s.session.reading, max(c.offer.At, c.offer.Retry)))

@@ -1,0 +1,220 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/lease"
+)
+
+// Leased returns the layer as one whose budget is not charged in the call that decides on the
+// other layers, but spent from leases (package lease), of at most maxBatch units of a key in this process.
+// Therefore its keys need not be on the server of the others: on a Ring or in a cluster, that is how a limit
+// for all tenants, or for a route, stands beside those of a tenant, which share a slot.
+//
+//	redislimit.All(
+//		redislimit.By(perTenant, tenantOf),
+//		redislimit.By(perUser, userOf), // Options.Slot of both returns the tenant
+//		redislimit.Leased(redislimit.Global[request](total), 100),
+//	)
+//
+// The decision is all or nothing still: the leases are asked first, and what they gave is put back if another
+// layer denies. As long as a batch lasts that takes no round trip. For the time of the call a request that
+// is about to be denied holds its cost of the lease.
+//
+// The bound of such a layer is that of its limit, plus processes × maxBatch. All processes should lease the
+// layer. A batch is given back after a second; [Layered.Flush] gives all back, on shutdown. To a
+// decision a fetch of a batch may add once more the limiter's [Options.Timeout]. An
+// unsettled reservation holds its batch: see [lease.Limiter.Reserve].
+//
+// A leaky bucket cannot be leased, since each decision has a place in its queue.
+func Leased[R any](l Layer[R], maxBatch int) Layer[R] {
+	return wrapped(l, "Leased", false, "", func(y *layer[R]) { y.leased, y.maxBatch = true, maxBatch })
+}
+
+// leaseKey names what is leased: a key, and the limit that the layer has for the request. The zero Limit
+// means the limiter's.
+type leaseKey struct {
+	key   string
+	limit ratelimit.Limit
+}
+
+// newLeases returns what a layer's budget is spent from.
+func newLeases[R any](y *layer[R]) (*lease.Limiter[leaseKey], error) {
+	switch {
+	case y.maxBatch < 1:
+		return nil, fmt.Errorf("redislimit: Leased was given a batch of %d, want at least 1", y.maxBatch)
+	case y.limit == nil && y.l.limitFor == nil && y.l.plan.Load().kind == kindLeaky:
+		return nil, errors.New("redislimit: " + leakyText)
+	}
+	source := layer[leaseKey]{l: y.l, quiet: true,
+		key:   func(k leaseKey) (string, error) { return k.key, nil },
+		limit: func(k leaseKey) ratelimit.Limit { return k.limit }}
+	remote, err := All[leaseKey](layerFunc[leaseKey](func() (layer[leaseKey], error) { return source, nil }))
+	if err != nil {
+		return nil, err
+	}
+	return lease.New(remote, &lease.Options[leaseKey]{MaxBatch: y.maxBatch, Timeout: max(0, y.l.sender.timeout)})
+}
+
+const leakyText = "a leaky bucket cannot be leased: each decision has a place in its queue"
+
+// Flush gives back what this process holds of the budgets of [Leased] layers, and waits until that is
+// done: see [lease.Limiter.Flush]. Call it on shutdown. Without such a layer it does nothing.
+func (l *Layered[R]) Flush(ctx context.Context) error {
+	var errs []error
+	for i := range l.layers {
+		if leases := l.layers[i].leases; leases != nil {
+			errs = append(errs, leases.Flush(ctx))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// leaseOf returns the ask's layer's leases and key, if the layer is leased and its limit counts anything.
+func (s *stack[R]) leaseOf(a *ask) (*lease.Limiter[leaseKey], leaseKey) {
+	y := &s.of.layers[a.layer]
+	if y.leases == nil || a.plan == nil || a.plan.kind == 0 {
+		return nil, leaseKey{}
+	}
+	k := leaseKey{key: a.key}
+	if y.limit != nil {
+		k.limit = a.plan.limit
+	}
+	return y.leases, k
+}
+
+// lease spends what is asked of the leased layers that enforce, and reports whether all of them allow it. Else
+// it has asked none after the first denial. With opPeek it only looks; with a caller's cost of 0
+// and keep, what it returns can be settled.
+func (s *stack[R]) lease(ctx context.Context, op byte, keep bool) (allowed bool, err error) {
+	allowed = true
+	for i := range s.asks {
+		a := &s.asks[i]
+		leases, key := s.leaseOf(a)
+		if leases == nil || s.of.layers[a.layer].shadow || !allowed {
+			continue
+		}
+		if err := a.checkLeased(op); err != nil {
+			return false, fmt.Errorf("layer %d: %w", a.layer, err)
+		}
+		if op == opPeek && !keep {
+			a.said, err = leases.Peek(ctx, key, a.cost)
+		} else {
+			a.res, err = leases.Reserve(ctx, key, a.cost, 0)
+			a.said = a.res.Decision
+		}
+		if err != nil {
+			s.d.Limit = a.plan.limit
+			return false, err
+		}
+		a.asked = true
+		allowed = a.said.Allowed
+	}
+	return allowed, nil
+}
+
+// checkLeased returns why a leased layer can never allow what is asked.
+func (a *ask) checkLeased(op byte) error {
+	if a.plan.kind == kindLeaky {
+		return fmt.Errorf("%w: %s", ratelimit.ErrInvalidLimit, leakyText)
+	}
+	return a.plan.check(int64(a.cost))
+}
+
+// leaseShadows spends what is asked of leased layers that are tried out, after all others have allowed it.
+func (s *stack[R]) leaseShadows(ctx context.Context) {
+	for i := range s.asks {
+		a := &s.asks[i]
+		leases, key := s.leaseOf(a)
+		if leases == nil || !s.of.layers[a.layer].shadow || a.err != nil {
+			continue
+		}
+		if a.err = a.checkLeased(opTake); a.err == nil {
+			a.res, a.err = leases.Reserve(ctx, key, a.cost, 0)
+			a.said, a.asked = a.res.Decision, a.err == nil
+		}
+	}
+}
+
+// leaseSettler returns how to settle what was leased at what each layer has cost by the caller's actual cost, nil
+// if nothing was leased.
+func (s *stack[R]) leaseSettler() func(actual int) error {
+	type leased struct {
+		res *ratelimit.Reservation
+		own int // the layer's own cost, below zero if it has none
+	}
+	var all []leased
+	for i := range s.asks {
+		a := &s.asks[i]
+		if a.res == nil || !a.res.Allowed {
+			continue
+		}
+		l := leased{a.res, -1}
+		if a.own {
+			l.own = a.cost
+		}
+		all = append(all, l)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return func(actual int) error {
+		var errs []error
+		for _, l := range all {
+			is := actual
+			if l.own >= 0 && actual > 0 {
+				is = l.own
+			}
+			errs = append(errs, l.res.Settle(is))
+		}
+		return errors.Join(errs...)
+	}
+}
+
+// closeLeases ends what was leased: at its cost, or at nothing. A lease holds its batch until then. What cannot
+// be given back stays spent.
+func (s *stack[R]) closeLeases(spent bool) {
+	for i := range s.asks {
+		if a := &s.asks[i]; a.res != nil && a.res.Allowed {
+			actual := 0
+			if spent {
+				actual = a.cost
+			}
+			_ = a.res.Settle(actual)
+		}
+	}
+}
+
+// settler returns how to settle what the stack has charged.
+func (s *stack[R]) settler(cost int) func(actual int) error {
+	charged, leased := s.session.settlerFor(cost), s.leaseSettler()
+	switch {
+	case leased == nil:
+		return charged
+	case charged == nil:
+		return leased
+	}
+	return func(actual int) error { return errors.Join(charged(actual), leased(actual)) }
+}
+
+// leasedDecision returns what a leased layer has said, as of after the decision.
+func (a *ask) leasedDecision(spent bool) ratelimit.Decision {
+	d := a.said
+	if d.Allowed && !spent && a.res != nil {
+		d.Remaining = clampInt(min(int64(d.Remaining)+int64(a.cost), math.MaxInt64)) // it was put back
+	}
+	return d
+}
+
+// ownCost returns the part of what is charged that does not depend on the caller's cost, and how many layers
+// charge that.
+func (a *ask) ownCost() (own, shares int64) {
+	if a.own {
+		return int64(a.cost), 0
+	}
+	return 0, 1
+}

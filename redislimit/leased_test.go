@@ -1,0 +1,405 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/redistest"
+)
+
+// visit is a request of a tenant's user.
+type visit struct {
+	tenant, user string
+	cost         int
+}
+
+func tenantOf(v visit) (string, error) { return v.tenant, nil }
+func userOf(v visit) (string, error)   { return v.tenant + "/" + v.user, nil }
+
+func newOn(t testing.TB, client redis.UniversalClient, limit ratelimit.Limit, name string, o Options) *Limiter {
+	o.Name = name
+	if o.Timeout == 0 {
+		o.Timeout = 20 * time.Second
+	}
+	l, err := New(client, limit.Named(name), &o)
+	require.NoError(t, err)
+	return l
+}
+
+func TestALeasedLayerIsAllOrNothingWithTheOthers(t *testing.T) {
+	client := startServer(t).client()
+	total := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(100)), "total", Options{})
+	tenants := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(5)), "tenant", Options{})
+	stack, err := All(By(tenants, tenantOf), Leased(Global[visit](total), 10))
+	require.NoError(t, err)
+	left := func() int {
+		require.NoError(t, stack.Flush(t.Context()))
+		d, err := total.Peek(t.Context(), "", 0)
+		require.NoError(t, err)
+		return d.Remaining
+	}
+	for i := range 20 { // 15 are denied by the tenant's limit, and cost the total nothing
+		d, err := stack.Take(t.Context(), visit{tenant: "a"}, 1)
+		require.NoError(t, err)
+		assert.Equal(t, i < 5, d.Allowed)
+		assert.Equal(t, "tenant", d.Limit.Name)
+	}
+	assert.Equal(t, 95, left())
+
+	r, err := stack.Reserve(t.Context(), visit{tenant: "b"}, 5, 0)
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+	require.NoError(t, r.Settle(2))
+	assert.Equal(t, 93, left())
+	d, err := tenants.Peek(t.Context(), "b", 0)
+	require.NoError(t, err)
+	assert.Equal(t, 3, d.Remaining)
+
+	r, err = stack.Reserve(t.Context(), visit{tenant: "c"}, 0, 0)
+	require.NoError(t, err)
+	require.NoError(t, r.Settle(4))
+	assert.Equal(t, 89, left(), "what was reserved as 0 is charged when it is settled")
+
+	require.NoError(t, total.Adjust(t.Context(), "", 89))
+	time.Sleep(150 * time.Millisecond) // no denial is remembered for longer
+	d, err = stack.Take(t.Context(), visit{tenant: "d"}, 1)
+	require.NoError(t, err)
+	assert.False(t, d.Allowed)
+	assert.Equal(t, "total", d.Limit.Name)
+	assert.Positive(t, d.RetryAfter)
+	d, err = tenants.Peek(t.Context(), "d", 0)
+	require.NoError(t, err)
+	assert.Equal(t, 5, d.Remaining, "the total has denied, and the tenant is not charged")
+	d, err = stack.Peek(t.Context(), visit{tenant: "d"}, 1)
+	require.NoError(t, err)
+	assert.False(t, d.Allowed)
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	assert.ErrorIs(t, stack.Wait(ctx, visit{tenant: "d"}, 1), context.DeadlineExceeded)
+}
+
+func TestLeasedLayersTakeTheOthersOptions(t *testing.T) {
+	client := startServer(t).client()
+	var events []ratelimit.Event[string]
+	routes := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(100)), "route", Options{OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) }})
+	trial := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(3)), "trial", Options{})
+	var seen []ratelimit.Event[visit]
+	stack, err := All(
+		Leased(WithLimit(WithCost(By(routes, tenantOf), func(v visit) int { return v.cost }), func(v visit) ratelimit.Limit {
+			if v.user == "vip" {
+				return ratelimit.FixedWindow(ratelimit.PerHour(200))
+			}
+			return ratelimit.Limit{}
+		}), 20),
+		Observe(Shadow(Leased(Global[visit](trial), 2)), func(e ratelimit.Event[visit]) { seen = append(seen, e) }))
+	require.NoError(t, err)
+	for range 5 {
+		d, err := stack.Take(t.Context(), visit{tenant: "a", cost: 7}, 1)
+		require.NoError(t, err)
+		assert.True(t, d.Allowed, "a shadow denies nothing")
+	}
+	require.Len(t, events, 5, "the limiter is told of decisions, and not of batches")
+	for _, e := range events {
+		assert.Equal(t, 7, e.Cost)
+		assert.True(t, e.Spent)
+		assert.Equal(t, "a", e.Key)
+	}
+	spent := 0
+	for _, e := range seen {
+		if e.Spent {
+			spent++
+		}
+	}
+	assert.Len(t, seen, 5)
+	assert.Equal(t, 3, spent, "what does not fit the shadow is not charged to it")
+	require.NoError(t, stack.Flush(t.Context()))
+	d, err := routes.Peek(t.Context(), "a", 0)
+	require.NoError(t, err)
+	assert.Equal(t, 65, d.Remaining)
+
+	r, err := stack.Reserve(t.Context(), visit{tenant: "a", user: "vip", cost: 100}, 1, 0)
+	require.NoError(t, err)
+	assert.True(t, r.Allowed, "its own limit")
+	require.NoError(t, r.Cancel())
+	_, err = stack.Take(t.Context(), visit{tenant: "a", cost: 101}, 1)
+	assert.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+}
+
+func TestLeasedSaysWhatIsWrong(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer client.Close()
+	l := newOn(t, client, perMinute(10), "a", Options{})
+	leaky := newOn(t, client, ratelimit.LeakyBucket(ratelimit.PerMinute(10), 10), "b", Options{})
+	for _, c := range []struct {
+		layer Layer[string]
+		want  string
+	}{
+		{Leased(Global[string](l), 0), "batch of 0"},
+		{Leased(Global[string](leaky), 1), "leaky"},
+		{Leased[string](nil, 1), "no layer"},
+	} {
+		_, err := All(c.layer)
+		assert.ErrorContains(t, err, c.want)
+	}
+	_, err := All(Leased(By(l, identity), 1), Leased(Global[string](l), 1))
+	assert.ErrorContains(t, err, "one limiter")
+}
+
+// A Ring asks the server of the first key for all of them: without a check each server would have a
+// budget of its own.
+func TestARingRefusesKeysOfSeveralServers(t *testing.T) {
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": startServer(t).addr, "b": startServer(t).addr, "c": startServer(t).addr}})
+	defer ring.Close()
+	total := newOn(t, ring, ratelimit.FixedWindow(ratelimit.PerHour(50)), "total", Options{})
+	users := newOn(t, ring, perMinute(1000), "user", Options{})
+	_, err := All(By(users, identity), Global[string](total))
+	require.Error(t, err)
+	for _, what := range []string{"Slot", "Leased", "layer 1", "layer 0"} {
+		assert.ErrorContains(t, err, what)
+	}
+	_, err = All(Global[string](total))
+	require.NoError(t, err, "alone it is right")
+
+	hidden, err := All(By(users, identity), By(total, func(string) (string, error) { return "", nil }))
+	require.NoError(t, err, "that the key is always the same is not known")
+	allowed, refused := 0, 0
+	for i := range 100 {
+		d, err := hidden.Take(t.Context(), fmt.Sprint(i), 1)
+		if err != nil {
+			assert.ErrorContains(t, err, "Slot")
+			assert.ErrorContains(t, err, "Leased")
+			assert.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+			refused++
+		} else if d.Allowed {
+			allowed++
+		}
+	}
+	assert.LessOrEqual(t, allowed, 50)
+	assert.Positive(t, refused)
+
+	leased, err := All(By(users, identity), Leased(Global[string](total), 10))
+	require.NoError(t, err)
+	d, err := total.Peek(t.Context(), "", 0)
+	require.NoError(t, err)
+	budget := d.Remaining
+	allowed = 0
+	for i := range 100 {
+		d, err := leased.Take(t.Context(), fmt.Sprint(i), 1)
+		require.NoError(t, err)
+		if d.Allowed {
+			allowed++
+		}
+	}
+	assert.Equal(t, budget, allowed)
+
+	oneSlot := Options{Slot: func(string) string { return "one" }}
+	slotted, err := All(By(newOn(t, ring, perMinute(1000), "user2", oneSlot), identity), Global[string](newOn(t, ring, perMinute(1000), "total2", oneSlot)))
+	require.NoError(t, err)
+	for i := range 20 {
+		_, err := slotted.Take(t.Context(), fmt.Sprint(i), 1)
+		require.NoError(t, err)
+	}
+}
+
+// Several processes with tenants in slots of their own, a total and a limit for each route from leases, on
+// a real cluster of six, while slots move and a master dies.
+func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
+	cluster := redistest.StartCluster(t, 3, true)
+	const processes, tenants, batch = 4, 60, 50
+	const totalLimit, routeLimit, tenantLimit = 12_000, 8000, 400
+	slot := Options{Slot: func(key string) string { return key[:3] }}
+	var stacks []*Layered[visit]
+	for range processes {
+		client := clusterClient(t, cluster)
+		ten := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(tenantLimit)), "tenant", slot)
+		user := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(tenantLimit)), "user", slot)
+		total := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(totalLimit)), "total", Options{})
+		route := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(routeLimit)), "route", Options{})
+		stack, err := All(By(ten, tenantOf), By(user, userOf),
+			Leased(Global[visit](total), batch), Leased(By(route, func(v visit) (string, error) { return fmt.Sprint(v.cost), nil }), batch))
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			_, err := stack.Peek(t.Context(), visit{tenant: "t00", user: "u"}, 1)
+			return err == nil
+		}, 30*time.Second, 20*time.Millisecond)
+		stacks = append(stacks, stack)
+	}
+	var allowed, calls, failed atomic.Int64
+	var byTenant [tenants]atomic.Int64
+	var byRoute [2]atomic.Int64
+	var stop atomic.Bool
+	take := func(rng *rand.Rand, stack *Layered[visit]) error {
+		n, route := rng.IntN(tenants), rng.IntN(2)
+		v := visit{tenant: fmt.Sprintf("t%02d", n), user: fmt.Sprint(rng.IntN(3)), cost: route}
+		calls.Add(1)
+		d, err := stack.Take(t.Context(), v, 1)
+		if d.Allowed || errors.Is(err, ErrUnanswered) {
+			allowed.Add(1)
+			byTenant[n].Add(1)
+			byRoute[route].Add(1)
+		}
+		return err
+	}
+	run := func(each int) *sync.WaitGroup {
+		var wg sync.WaitGroup
+		for p, stack := range stacks {
+			for g := range 4 {
+				rng := rand.New(rand.NewPCG(uint64(p), uint64(g)))
+				wg.Go(func() {
+					for i := 0; i < each && !stop.Load(); i++ {
+						if err := take(rng, stack); err != nil {
+							assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
+							failed.Add(1)
+						}
+					}
+				})
+			}
+		}
+		return &wg
+	}
+
+	before := serverCalls(t, cluster)
+	run(250).Wait()
+	after := serverCalls(t, cluster)
+	require.Zero(t, failed.Load())
+	var sum, most int
+	for i := range after[:3] {
+		sum, most = sum+after[i]-before[i], max(most, after[i]-before[i])
+	}
+	assert.LessOrEqual(t, float64(sum), 1.1*float64(calls.Load())+60, "calls of Redis for a decision; 60 to teach scripts and find the size of batches")
+	assert.LessOrEqual(t, float64(most), 1.2*float64(sum)/3, "the load is spread")
+
+	wg := run(1 << 30)
+	for i := range 3 {
+		s, err := cluster.Slot(fmt.Sprintf("x{t%02d}", i))
+		require.NoError(t, err)
+		from := s * 3 / redistest.Slots
+		require.NoError(t, cluster.Move(s, from, (from+1)%3, nil))
+	}
+	assert.Zero(t, failed.Load(), "nobody sees that slots move")
+	for deadline := time.Now().Add(20 * time.Second); allowed.Load() < totalLimit*9/10 && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	beforeKill := allowed.Load()
+	cluster.Nodes[0].Kill()
+	time.Sleep(3 * time.Second)
+	stop.Store(true)
+	wg.Wait()
+	held := func(what string, limit int, n int64) {
+		assert.LessOrEqual(t, n, int64(limit), what)
+	}
+	// What a replica had not received is admitted once more at most. Here that is milliseconds of it.
+	held("total", totalLimit+processes*batch, allowed.Load())
+	for i := range byRoute {
+		held("route", routeLimit+processes*batch, byRoute[i].Load())
+	}
+	for i := range byTenant {
+		held("tenant", 2*tenantLimit, byTenant[i].Load())
+	}
+	assert.GreaterOrEqual(t, beforeKill, int64(totalLimit*9/10), "and the budget is used")
+	t.Logf("%d calls, %d allowed, %d failed; calls of the masters before %v, after %v", calls.Load(), allowed.Load(), failed.Load(), before, after)
+}
+
+// serverCalls returns how many script calls each node has had.
+func serverCalls(t *testing.T, cluster *redistest.Cluster) (calls []int) {
+	for _, s := range cluster.Nodes {
+		info, err := s.Do("INFO", "commandstats")
+		require.NoError(t, err)
+		n := 0
+		if m := perCall.FindStringSubmatch(info); m != nil {
+			_, err := fmt.Sscan(m[1], &n)
+			require.NoError(t, err)
+		}
+		calls = append(calls, n)
+	}
+	return calls
+}
+
+// A random history of a stack with a leased layer, beside plain sums: what is told is charged, in all layers
+// alike, whatever was settled, cancelled, or denied by one of them.
+func TestRandomHistoriesOfLeasedLayersAddUp(t *testing.T) {
+	client := startServer(t).client()
+	begin := time.Now()
+	for seed := uint64(0); seed < 10 || time.Since(begin) < randomDuration(); seed++ {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		day := func() ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerDay(60 + rng.IntN(200))) }
+		totalLimit, tenantLimit, routeLimit := day(), day(), day()
+		name := fmt.Sprint("history", seed)
+		total, tenant, route := newOn(t, client, totalLimit, name+"total", Options{}), newOn(t, client, tenantLimit, name+"tenant", Options{}), newOn(t, client, routeLimit, name+"route", Options{})
+		stack, err := All(Leased(Global[visit](total), 1+rng.IntN(30)), By(tenant, tenantOf),
+			Leased(WithCost(By(route, userOf), func(v visit) int { return v.cost }), 1+rng.IntN(30)))
+		require.NoError(t, err)
+		spent := map[string]int{}
+		type open struct {
+			r    *ratelimit.Reservation
+			v    visit
+			cost int
+		}
+		var all []open
+		charge := func(v visit, cost, own int) {
+			spent["total"] += cost
+			spent[v.tenant] += cost
+			spent[v.tenant+"/"+v.user] += own
+		}
+		for range 150 {
+			v := visit{tenant: fmt.Sprint("t", rng.IntN(2)), user: fmt.Sprint(rng.IntN(2)), cost: 1 + rng.IntN(4)}
+			cost := 1 + rng.IntN(6)
+			switch n := rng.IntN(10); {
+			case n < 5:
+				d, err := stack.Take(t.Context(), v, cost)
+				require.NoError(t, err)
+				if d.Allowed {
+					charge(v, cost, v.cost)
+				}
+			case n < 8:
+				r, err := stack.Reserve(t.Context(), v, cost, 0)
+				require.NoError(t, err)
+				if r.Allowed {
+					charge(v, cost, v.cost)
+					all = append(all, open{r, v, cost})
+				}
+			case len(all) > 0:
+				o := all[0]
+				all = all[1:]
+				actual := rng.IntN(o.cost + 1)
+				require.NoError(t, o.r.Settle(actual))
+				own := 0
+				if actual == 0 {
+					own = -o.v.cost
+				}
+				charge(o.v, actual-o.cost, own)
+			}
+			require.LessOrEqual(t, spent["total"], totalLimit.Capacity(), "seed %d", seed)
+			require.LessOrEqual(t, spent[v.tenant], tenantLimit.Capacity(), "seed %d", seed)
+			require.LessOrEqual(t, spent[v.tenant+"/"+v.user], routeLimit.Capacity(), "seed %d", seed)
+		}
+		for _, o := range all {
+			require.NoError(t, o.r.Settle(o.cost))
+		}
+		require.NoError(t, stack.Flush(t.Context()))
+		for key, is := range spent {
+			l, k := route, key
+			switch {
+			case key == "total":
+				l, k = total, ""
+			case len(key) == 2:
+				l = tenant
+			}
+			d, err := l.Peek(t.Context(), k, 0)
+			require.NoError(t, err)
+			require.Equal(t, is, l.Limits()[0].Capacity()-d.Remaining, "seed %d, %s", seed, key)
+		}
+	}
+}
