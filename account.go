@@ -52,6 +52,13 @@ func (b *account) floor(reading int64) int64 {
 	return min(b.last, reading)
 }
 
+// remembered returns what to remember of the key when it is evicted at a reading. It is what
+// the key has spent, and not that it has seen a later reading: see floor. The caller holds the
+// lock, and has called fresh.
+func (b *account) remembered(reading int64) meter.Remembered {
+	return b.plan.Remember(b.State, max(reading, b.last))
+}
+
 // lockKept locks the account if it is still in the table. If it was dropped, lockKept
 // reports false and leaves it unlocked.
 func (b *account) lockKept() bool {

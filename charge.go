@@ -23,12 +23,12 @@ type charge struct {
 
 	// The cost is own + shares × the caller's. The parts are needed to say which cost of the
 	// caller would fit, and to settle the charge when the caller's cost is known.
-	cost   int64 // to be spent
-	over   bool  // it is more than can be counted
-	own    int64 // of layers with a cost of their own
-	shares int64 // how many layers charge the caller's cost
-	first  int   // the index of the first member that meets here
-	floor  int64 // if b is nil: the time before which the key may not be created
+	cost   int64   // to be spent
+	over   bool    // it is more than can be counted
+	own    int64   // of layers with a cost of their own
+	shares int64   // how many layers charge the caller's cost
+	first  int     // the index of the first member that meets here
+	unseen *unseen // if b is nil: what is known of the key
 
 	m       meter.Moment
 	o       meter.Offer
@@ -40,8 +40,8 @@ type charge struct {
 
 // begin makes it the charge of a member's account. Each field is set by itself: to write the
 // struct as a whole costs more than the rest of what sums up the charges.
-func (c *charge) begin(b *account, p *plan, floor int64, first int) {
-	c.b, c.p, c.floor, c.first = b, p, floor, first
+func (c *charge) begin(b *account, p *plan, u *unseen, first int) {
+	c.b, c.p, c.unseen, c.first = b, p, u, first
 	c.cost, c.own, c.shares = 0, 0, 0
 	c.over, c.checked, c.spent, c.never = false, false, false, false
 }
@@ -76,14 +76,14 @@ func (c *charge) check(reading int64, q request) {
 
 // preview finds out what the account would offer, for an answer without a charge. It records
 // nothing in the account, so its state is a copy. A key that is not tracked is fresh, but no
-// older than what its shard has forgotten. The caller holds the lock.
+// older than what its shard has forgotten, or has spent what is remembered of it. The caller holds the lock.
 func (c *charge) preview(reading int64, q request) {
 	c.checked = false
 	if c.b != nil {
 		c.seen, c.m = c.b.view(c.p, reading, q)
 	} else {
-		c.m = meter.Moment{Reading: reading, Now: max(reading, c.floor)}
-		c.seen = meter.State{At: c.m.Now}
+		c.m.Reading = reading
+		c.m.Now, c.seen = c.unseen.begin(c.p, reading)
 	}
 	if c.weighs() {
 		c.o = c.p.Offer(c.seen, c.m, c.cost, q.ahead(c.p))

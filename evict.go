@@ -208,7 +208,7 @@ func (t *table[K]) evictLocked(s *shard[K], now int64) (ok bool, busy place[K]) 
 	}
 	v := &looked[best]
 	defer v.b.mu.Unlock()
-	t.countEvicted(v.rank)
+	t.evicting(v.key, v.b, v.rank, now)
 	t.removeLocked(s, v.key, v.b, v.b.floor(now))
 	return true, busy
 }
@@ -282,17 +282,25 @@ func (v *victim[K]) secondChance(s *shard[K], now int64) {
 	}
 }
 
-// countEvicted counts a key that is dropped to make room. One that was fresh has expired: nothing
-// is forgotten with it.
-func (t *table[K]) countEvicted(r rank) {
+// evicting counts a key that is about to be dropped to make room, and remembers what it has
+// spent, if anything is remembered. One that was fresh has expired: nothing is forgotten with it.
+// The locks of account and shard are held. Until the account is removed, whoever finds it
+// waits for it; whoever finds it removed finds what is remembered.
+func (t *table[K]) evicting(key K, b *account, r rank, now int64) {
 	switch r {
 	case rankFresh:
 		t.expired.Add(1)
+		return
 	case rankThrottled:
 		t.evictedThrottled.Add(1)
-		t.evicted.Add(1)
-	default:
-		t.evicted.Add(1)
+	}
+	t.evicted.Add(1)
+	if t.memory == nil {
+		return
+	}
+	// That a key is not fresh may be for the clock alone, which has stepped back behind it.
+	if past := b.remembered(now); past.Until > now {
+		t.memory.store(t.hash(key), b.plan, past, now)
 	}
 }
 
@@ -319,7 +327,7 @@ func (t *table[K]) evictBusy(s *shard[K], p place[K], now int64) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.countEvicted(r)
+	t.evicting(p.key, p.b, r, now)
 	t.removeAnywhereLocked(s, p.key, p.b, p.b.floor(now))
 	return true
 }

@@ -129,8 +129,27 @@ func ExampleKeyed_Stats() {
 	limiter.Sweep()
 	fmt.Printf("%+v\n", limiter.Stats())
 	// Output:
-	// {Keys:2 Expired:0 Evicted:1 EvictedThrottled:0 Refused:0}
-	// {Keys:0 Expired:2 Evicted:1 EvictedThrottled:0 Refused:0}
+	// {Keys:2 Expired:0 Evicted:1 EvictedThrottled:0 Refused:0 Recalled:0 Overflowed:0}
+	// {Keys:0 Expired:2 Evicted:1 EvictedThrottled:0 Refused:0 Recalled:0 Overflowed:0}
+}
+
+// A client who invents keys cannot get rid of what one of them has spent.
+func ExampleOptions_remember() {
+	for _, remember := range []int{0, 1000} {
+		limiter := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerHour(3), 3),
+			&ratelimit.Options[string]{MaxKeys: 10, Remember: remember}))
+
+		limiter.Allow("mallory", 3)
+		for i := range 100 { // more keys than the table holds
+			limiter.Allow(fmt.Sprint("mallory", i), 3)
+		}
+		stats := limiter.Stats()
+		fmt.Printf("Remember %d: allowed again: %v; %d evicted, %d forgotten\n",
+			remember, limiter.Allow("mallory", 1), stats.Evicted, stats.Overflowed)
+	}
+	// Output:
+	// Remember 0: allowed again: true; 91 evicted, 0 forgotten
+	// Remember 1000: allowed again: false; 91 evicted, 0 forgotten
 }
 
 func ExampleOptions_onDecision() {

@@ -61,9 +61,10 @@
 // A full table forgets an old key for each new one: a fresh key if there is one among the
 // few that are looked at, else one that was not used lately, and a throttled key (its last
 // decision was a denial) last. What a forgotten key had spent is forgotten with it, so a
-// client that can invent more keys than MaxKeys can get rid of a denial. Choose keys
-// that cost something to get, put a second limit on what the keys have in common (a
-// network, an account), or let the limiter refuse new keys ([RefuseNew]).
+// client that can invent more keys than MaxKeys can get rid of a denial. With [Options.Remember]
+// the limiter remembers what evicted keys have spent, in 16 bytes each: set it where strangers
+// choose the keys. Or choose keys that cost something to get, put a second limit on what the
+// keys have in common (a network, an account), or let the limiter refuse new keys ([RefuseNew]).
 //
 // A decision on a known key does not allocate, if the key's type has no pointers other
 // than those of strings, or is [net/netip.Addr]. The text of string keys, also in the fields of
@@ -144,7 +145,7 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 	if o.Clock == nil {
 		o.Clock = systemClock{}
 	}
-	table := newTable[K](o.MaxKeys, o.OnFull, o.IdleTTL)
+	table := newTable(&o)
 	g, err := firstGeneration(limit, table.dirtyList())
 	if err != nil {
 		return nil, err
@@ -369,8 +370,9 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, d *Decision) {
 		}
 	}
 	now := reading(l.clock)
-	at := max(now, l.keys.floor(key))
-	p.answer(meter.State{At: at}, meter.Moment{Reading: now, Now: at}, cost, d)
+	u := l.keys.unseen(key)
+	at, s := u.begin(p, now)
+	p.answer(s, meter.Moment{Reading: now, Now: at}, cost, d)
 }
 
 // Peek says what Take would answer. Allowed, RetryAfter and Delay are for this cost;
@@ -416,7 +418,7 @@ func (l *Keyed[K]) Adjust(key K, delta int) error {
 
 // adjust is Adjust under a plan that was found when the counter stood at refreshed.
 func (l *Keyed[K]) adjust(key K, p *plan, delta int, refreshed uint64) error {
-	if delta == 0 || !p.tracks() || delta < 0 && l.keys.find(key) == nil {
+	if delta == 0 || !p.tracks() || delta < 0 && !l.keys.knows(key, p, l.clock) {
 		return nil
 	}
 	b, now, fresh, err := l.keys.acquire(key, p, l.clock)
@@ -429,6 +431,9 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int, refreshed uint64) error {
 		b.adopt(p, now)
 	}
 	b.adjust(max(now, b.last), int64(delta))
+	if delta < 0 {
+		l.keys.forgetPast(key)
+	}
 	if l.refreshed.Load() != refreshed {
 		b.markStale()
 	}

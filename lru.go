@@ -6,10 +6,8 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/weir-go/ratelimit/internal/keys"
-	"github.com/weir-go/ratelimit/internal/meter"
 )
 
 // table maps keys to accounts, and never has more than max of them. This file finds,
@@ -41,6 +39,7 @@ type table[K comparable] struct {
 	ttl      int64          // for how long an idle key is kept if there is room, in nanoseconds
 	expiry   *expiryHeap[K] // if a full table refuses new keys, else nil
 	full     error          // what a new key is refused with: made once, because a flood of keys meets it
+	memory   *memory        // of keys that were evicted, or nil
 
 	expired, evicted, evictedThrottled, refused atomic.Uint64
 }
@@ -76,8 +75,9 @@ const (
 	maxTries = 100
 )
 
-func newTable[K comparable](maxKeys int, onFull Overflow, ttl time.Duration) *table[K] {
-	n := 1
+// newTable returns an empty table for options that are valid, and that say how many keys fit.
+func newTable[K comparable](o *Options[K]) *table[K] {
+	n, maxKeys := 1, o.MaxKeys
 	if maxKeys >= shardKeys {
 		n = numShards
 	}
@@ -87,14 +87,19 @@ func newTable[K comparable](maxKeys int, onFull Overflow, ttl time.Duration) *ta
 		shards:   make([]shard[K], n),
 		seed:     maphash.MakeSeed(),
 		max:      int64(maxKeys),
-		ttl:      int64(ttl),
+		ttl:      int64(o.IdleTTL),
 		full:     fmt.Errorf("%w: %d keys", ErrTableFull, maxKeys),
 	}
-	if onFull == RefuseNew {
+	floor := int64(-maxReading)
+	if o.OnFull == RefuseNew {
 		t.expiry = newExpiryHeap[K]()
 	}
+	if o.Remember > 0 {
+		floor = reading(o.Clock) // what is remembered counts from the first reading
+		t.memory = newMemory(o.Remember, floor)
+	}
 	for i := range t.shards {
-		t.shards[i].floor.Store(-maxReading)
+		t.shards[i].floor.Store(floor)
 	}
 	return t
 }
@@ -110,17 +115,26 @@ func (t *table[K]) mustBe() {
 	}
 }
 
-// shard returns the shard of a key. The seed is the table's own, so that nobody can choose
-// keys that all fall into one shard.
+// hash returns a key's hash. The seed is the table's own, so that nobody can choose keys that
+// all fall into one shard, or on one line of the memory.
+func (t *table[K]) hash(key K) uint64 { return t.accounts.Hash(t.seed, key) }
+
+// shard returns the shard of a key.
 func (t *table[K]) shard(key K) *shard[K] {
 	if len(t.shards) == 1 {
 		return &t.shards[0]
 	}
-	return &t.shards[t.accounts.Hash(t.seed, key)%uint64(len(t.shards))]
+	return &t.shards[t.hash(key)%uint64(len(t.shards))]
 }
 
-// floor returns the time before which a key that is not in the table may not be created.
-func (t *table[K]) floor(key K) int64 { return t.shard(key).floor.Load() }
+// unseen returns what is known of a key that is not in the table.
+func (t *table[K]) unseen(key K) unseen {
+	if t.memory == nil {
+		return unseen{floor: t.shard(key).floor.Load()}
+	}
+	hash := t.hash(key)
+	return unseen{t.shards[hash%uint64(len(t.shards))].floor.Load(), t.memory, hash}
+}
 
 // acquire returns the key's account, locked, and inserts one if there is none. For a
 // new one it also returns the reading at which it was made.
@@ -188,8 +202,8 @@ func (t *table[K]) release(room bool) {
 // eviction sees a key that has not spent anything yet.
 func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, now int64) *account {
 	key = t.cloner.Clone(key)
-	at := max(now, s.floor.Load())
-	b := &account{plan: p, last: at, State: meter.State{At: at}}
+	b := t.newAccount(s, key, p, now)
+	at := b.last
 	b.mu.Lock()
 	s.order.add(place[K]{key, b, now})
 	if t.expiry != nil {
@@ -197,6 +211,22 @@ func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, now int64) *account
 	}
 	t.accounts.Add(key, b)
 	s.mu.Unlock()
+	return b
+}
+
+// newAccount returns the account of a new key, which has spent what is remembered of it. The
+// lock of the shard is held, so nobody evicts the key in the meantime.
+func (t *table[K]) newAccount(s *shard[K], key K, p *plan, now int64) *account {
+	b := &account{plan: p}
+	if t.memory == nil {
+		b.last = max(now, s.floor.Load())
+		b.State.At = b.last
+		return b
+	}
+	u := unseen{s.floor.Load(), t.memory, t.hash(key)}
+	if b.last, b.State = u.begin(p, now); !b.fresh(b.last) {
+		t.memory.recalled.Add(1)
+	}
 	return b
 }
 
@@ -231,31 +261,75 @@ func (t *table[K]) remove(key K, b *account, floor int64) {
 	t.keys.Add(-1)
 }
 
-// forget removes a key, whatever it has spent. It raises no floor: the key is to begin anew now.
+// forget removes a key, whatever it has spent, and what is remembered of it. It raises no floor:
+// the key is to begin anew now.
 func (t *table[K]) forget(key K) {
-	b := t.find(key)
-	for b != nil && !b.lockKept() {
-		b = t.find(key)
+	for {
+		b := t.find(key)
+		switch {
+		case b == nil && t.memory == nil:
+			return
+		case b == nil:
+			if t.takeOut(key) {
+				return
+			}
+		case b.lockKept():
+			defer b.mu.Unlock()
+			t.forgetPast(key) // before the account is gone, so that nobody recalls it
+			t.remove(key, b, -maxReading)
+			return
+		}
 	}
-	if b == nil {
-		return
+}
+
+// knows reports whether the key is tracked, or something is remembered of it.
+func (t *table[K]) knows(key K, p *plan, clock Clock) bool {
+	if t.find(key) != nil {
+		return true
 	}
-	defer b.mu.Unlock()
-	t.remove(key, b, -maxReading)
+	u := t.unseen(key)
+	now, s := u.begin(p, reading(clock))
+	return p.Regained(s) > now
+}
+
+// forgetPast forgets what is remembered of a key whose account is locked, after a grant or a reset:
+// the key has spent less now. While its account is locked, nobody evicts or inserts it.
+func (t *table[K]) forgetPast(key K) {
+	if t.memory != nil {
+		t.memory.takeOut(t.hash(key))
+	}
+}
+
+// takeOut forgets what is remembered of a key that is not tracked, or reports false because it
+// is tracked now. The lock of the shard keeps it from being inserted or evicted meanwhile.
+func (t *table[K]) takeOut(key K) bool {
+	s := t.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.find(key) != nil {
+		return false
+	}
+	t.memory.takeOut(t.hash(key))
+	return true
 }
 
 // withdraw unpins a key that was inserted for a decision that then was a denial, and
-// removes it unless another decision has spent from it.
+// removes it unless another decision has spent from it: unless it is fresh, or has spent no
+// more than is remembered of it.
 func (t *table[K]) withdraw(key K, b *account, clock Clock) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.use.unpin()
-	if b.plan == nil || !b.fresh(reading(clock)) {
+	if b.plan == nil {
+		return
+	}
+	now := reading(clock)
+	if !b.fresh(now) && (t.memory == nil || !t.memory.knows(t.hash(key), b.plan, b.remembered(now), now)) {
 		return
 	}
 	floor := int64(-maxReading) // nothing was spent, so there is nothing to spend twice
 	if b.use.recent() {
-		floor = b.freshAt()
+		floor = b.floor(now)
 	}
 	t.remove(key, b, floor)
 }

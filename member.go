@@ -31,7 +31,7 @@ type member[R any] struct {
 	// These are the request's.
 	p      *plan    // nil if the layer does not apply
 	b      *account // nil while the key is not tracked, and if the plan tracks nothing
-	floor  int64    // if b is nil: the time before which the key may not be created
+	unseen unseen   // if b is nil: what is known of the key
 	amount int      // what the layer charges
 	charge int      // the index of the charge that it is a part of, or none
 	loaded bool     // there is something to report
@@ -62,8 +62,8 @@ type anyKey[R any] interface {
 	load(m *member[R], r R, cost int) error
 	// find looks the account up again.
 	find() *account
-	// floor returns the time before which the key may not be created.
-	floor() int64
+	// unseen returns what is known of the key if it is not tracked.
+	unseen() unseen
 	// same reports whether the other is the same key of the same limiter.
 	same(other anyKey[R]) bool
 	// insert adds the key to the limiter, fresh and pinned, and reports true; or it finds that
@@ -82,7 +82,7 @@ type anyKey[R any] interface {
 // clear forgets the request. Each field is set by itself, which takes less than to write the
 // struct as a whole. What is not set here, load sets.
 func (m *member[R]) clear() {
-	m.p, m.b, m.err, m.refreshed, m.amount, m.floor = nil, nil, nil, nil, 0, 0
+	m.p, m.b, m.err, m.refreshed, m.amount = nil, nil, nil, nil, 0
 	m.loaded, m.inserted, m.pinned, m.keyless = false, false, false, false
 	m.key.clear()
 }
@@ -97,7 +97,7 @@ func (m *member[R]) find() {
 	m.inserted = m.inserted && b == m.b
 	m.pinned = m.pinned && b == m.b
 	if m.b = b; b == nil {
-		m.floor = m.key.floor()
+		m.unseen = m.key.unseen()
 	}
 }
 
@@ -187,7 +187,7 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 		}
 	}
 	if m.b = b; b == nil {
-		m.floor = k.floor()
+		m.unseen = k.unseen()
 	}
 	if m.limit == nil && k.l.limitFor == nil {
 		m.p = k.l.generation.Load().def
@@ -221,7 +221,7 @@ func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
 
 func (k *layerKey[R, K]) find() *account { return k.l.keys.find(k.key) }
 
-func (k *layerKey[R, K]) floor() int64 { return k.l.keys.floor(k.key) }
+func (k *layerKey[R, K]) unseen() unseen { return k.l.keys.unseen(k.key) }
 
 func (k *layerKey[R, K]) same(other anyKey[R]) bool {
 	o, ok := other.(*layerKey[R, K])

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/nilcheck"
@@ -46,6 +47,28 @@ type Options[K comparable] struct {
 	// EvictLeastUsed.
 	OnFull Overflow
 
+	// Remember is how many keys are remembered that were evicted while they were not fresh:
+	// what they have spent, in 16 bytes each, which New allocates. If zero, none. At most 1<<30.
+	//
+	// As long as no more than Remember keys are remembered, no key passes more than its limit's
+	// bound, however many keys come. What is a debt above the capacity, granted or booked ahead is
+	// not remembered. A key that was fresh, or that has become so since, is not remembered either.
+	// If there are more keys, those that are fresh soonest are forgotten first, and
+	// [Stats.Overflowed] counts them.
+	//
+	// A key that comes back begins with no more than it had. RetryAfter and ResetAfter hold only
+	// while the key stays in the table. Later, buckets are exact to 1 ms, the other
+	// algorithms may take back more than the key has spent, up to all that is spent in a
+	// window. Of new keys that have spent nothing, one in some thousands begins with less, because 16
+	// bits of its hash are those of another key. What is remembered is read under the limit in
+	// force: the instant at which the key is fresh stays, and at most the new limit's
+	// [Limit.RefillTime] is left.
+	//
+	// Readings of the clock before that of New count as that. What is remembered of keys that
+	// are fresh later than 34 years after New ends never. It is an error to set Remember with
+	// RefuseNew, which forgets nothing.
+	Remember int
+
 	// IdleTTL is for how long idle keys are kept at least, while there is room. If
 	// zero, until they are fresh. A key that is not fresh is never dropped for being
 	// idle. Without Sweep, keys are dropped only as new ones come, and
@@ -69,6 +92,12 @@ func (o *Options[K]) validate() error {
 		return fmt.Errorf("ratelimit: Options.MaxKeys is %d, want 0 for the default or more", o.MaxKeys)
 	case o.OnFull > RefuseNew:
 		return fmt.Errorf("ratelimit: Options.OnFull is %d, want EvictLeastUsed or RefuseNew", o.OnFull)
+	case o.Remember < 0 || o.Remember > maxRemember:
+		return fmt.Errorf("ratelimit: Options.Remember is %d, want 0 for none, or up to 1<<30", o.Remember)
+	case o.Remember > math.MaxInt/rememberedBytes:
+		return fmt.Errorf("ratelimit: Options.Remember is %d, which takes more memory than can be addressed", o.Remember)
+	case o.Remember > 0 && o.OnFull == RefuseNew:
+		return fmt.Errorf("ratelimit: Options.Remember is %d with RefuseNew, which forgets no key that is not fresh; want 0", o.Remember)
 	case o.IdleTTL < 0:
 		return fmt.Errorf("ratelimit: Options.IdleTTL is %v, want 0 or more", o.IdleTTL)
 	case o.Clock != nil && nilcheck.IsNil(o.Clock):

@@ -331,7 +331,7 @@ func (s *stack[R]) enter(i int, m *member[R]) {
 	if m.charge = first; first == none || m.shadow {
 		m.charge = len(s.charges)
 		s.charges = slices.Grow(s.charges, 1)[:m.charge+1]
-		s.charges[m.charge].begin(m.b, m.p, m.floor, i)
+		s.charges[m.charge].begin(m.b, m.p, &m.unseen, i)
 	}
 	c := &s.charges[m.charge]
 	c.add(int64(m.amount), m.cost != nil)

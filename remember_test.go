@@ -1,0 +1,502 @@
+package ratelimit_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+var attacks = flag.Int("attacks", 30_000, "decisions of each attack on a limiter that remembers")
+
+// attackLimits are limits that a key has exhausted soon, one for each algorithm.
+func attackLimits() []ratelimit.Limit {
+	return []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerMinute(6), 5),
+		ratelimit.LeakyBucket(ratelimit.PerMinute(6), 5),
+		ratelimit.FixedWindow(ratelimit.PerMinute(5)),
+		ratelimit.SlidingLog(ratelimit.PerMinute(5)),
+		ratelimit.SlidingCounter(ratelimit.PerMinute(5)),
+	}
+}
+
+// firstReadings are the readings at which a test begins: a clock has any origin.
+func firstReadings() []time.Duration { return []time.Duration{-10 * time.Hour, 0, 60 * 24 * time.Hour} }
+
+// bystander never forgets a key, and is charged what another limiter has allowed. What it
+// would have denied was beyond the bound.
+type bystander struct {
+	*ratelimit.Keyed[int]
+	beyond, allowed int
+}
+
+func (b *bystander) sees(key, cost int) {
+	if b.allowed++; !b.Allow(key, cost) {
+		b.beyond++
+	}
+}
+
+// pace is how time passes between two calls: up to so long, in whole milliseconds or not. Where a
+// window ends is remembered to the millisecond, and so windows may end up to 1 ms later than
+// those of a bystander.
+type pace struct {
+	most  time.Duration
+	whole bool
+}
+
+func (p pace) of(r *rand.Rand) time.Duration {
+	d := time.Duration(r.Int64N(int64(p.most)))
+	if p.whole {
+		d = d.Truncate(time.Millisecond)
+	}
+	return d
+}
+
+// attack rotates keys on a table that is too small for them: an attacker who goes on with the next
+// key as soon as one is denied, and comes back to each in turn, or to any of them.
+func attack(t *testing.T, limit ratelimit.Limit, pace pace, start time.Duration, o ratelimit.Options[int]) (*bystander, ratelimit.Stats) {
+	t.Helper()
+	const keys = 2000
+	clock := new(testClock)
+	clock.set(start)
+	o.MaxKeys, o.Clock = 64, clock
+	l := newWith(t, limit, o)
+	by := &bystander{Keyed: newWith(t, limit, ratelimit.Options[int]{MaxKeys: 2 * keys, Clock: clock, IdleTTL: 1000 * time.Hour})}
+	r := rand.New(rand.NewPCG(1, uint64(limit.Algorithm)))
+	key := 0
+	decisions := *attacks
+	if testing.Short() {
+		decisions = min(decisions, 10_000)
+	}
+	for range decisions {
+		if l.Allow(key, 1) {
+			by.sees(key, 1)
+		} else if key++; r.IntN(10) == 0 {
+			key = r.IntN(keys)
+		}
+		key %= keys
+		clock.advance(pace.of(r))
+	}
+	return by, l.Stats()
+}
+
+// With 2 000 keys on 64 places, a client who goes on with another key whenever one is denied finds
+// each key forgotten when it comes back. A limiter that remembers as many gives none of them
+// more than its bound.
+func TestWhoInventsKeysGetsNoMoreOfAny(t *testing.T) {
+	for _, limit := range attackLimits() {
+		windows := limit.Algorithm == ratelimit.AlgorithmFixedWindow || limit.Algorithm == ratelimit.AlgorithmSlidingCounter
+		for _, start := range firstReadings() {
+			for _, most := range []time.Duration{3 * time.Millisecond, 60 * time.Millisecond} {
+				t.Run(fmt.Sprint(limit.Algorithm, start, most), func(t *testing.T) {
+					pace := pace{most, windows}
+					forgets, _ := attack(t, limit, pace, start, ratelimit.Options[int]{})
+					assert.NotZero(t, forgets.beyond, "the attack has no effect on a limiter that forgets")
+
+					remembers, stats := attack(t, limit, pace, start, ratelimit.Options[int]{Remember: 2000})
+					assert.Zero(t, remembers.beyond, "of %d", remembers.allowed)
+					assert.Zero(t, stats.Overflowed)
+					assert.NotZero(t, stats.Recalled)
+					t.Logf("beyond the bound: %d of %d if all is forgotten, %d of %d if 2000 keys are remembered",
+						forgets.beyond, forgets.allowed, remembers.beyond, remembers.allowed)
+				})
+			}
+		}
+	}
+}
+
+var pasts = flag.Int("pasts", 60, "random histories of each start and algorithm on a limiter that remembers")
+
+// limitOf returns a limit of an algorithm with windows of up to a month.
+func limitOf(r *rand.Rand, a ratelimit.Algorithm) ratelimit.Limit {
+	per := time.Duration(1+r.IntN(99)) * []time.Duration{time.Millisecond, time.Second, time.Minute, time.Hour, 7 * time.Hour}[r.IntN(5)]
+	if r.IntN(5) == 0 {
+		per = 30 * 24 * time.Hour
+	}
+	units := 1 + r.IntN([]int{1, 10, 300, 5000}[r.IntN(4)])
+	rate := ratelimit.Per(units, per)
+	switch a {
+	case ratelimit.AlgorithmTokenBucket:
+		return ratelimit.TokenBucket(rate, 1+r.IntN(2*units))
+	case ratelimit.AlgorithmLeakyBucket:
+		return ratelimit.LeakyBucket(rate, 1+r.IntN(2*units))
+	case ratelimit.AlgorithmFixedWindow:
+		return ratelimit.FixedWindow(rate)
+	case ratelimit.AlgorithmSlidingLog:
+		return ratelimit.SlidingLog(rate)
+	}
+	return ratelimit.SlidingCounter(rate)
+}
+
+// playPast plays a random history on a few places, and returns how often a cost was spent beyond
+// the bound. Whatever is recalled is no less than what the bystander knows, and takes no longer than the
+// limit's refill time to be regained.
+func playPast(t *testing.T, seed uint64, a ratelimit.Algorithm, start time.Duration) *bystander {
+	t.Helper()
+	r := rand.New(rand.NewPCG(seed, uint64(a)))
+	limit, keys := limitOf(r, a), 2+r.IntN(30)
+	clock := new(testClock)
+	clock.set(start)
+	l := newWith(t, limit, ratelimit.Options[int]{Clock: clock, MaxKeys: 1 + r.IntN(keys), Remember: 1 << 14})
+	by := &bystander{Keyed: newWith(t, limit, ratelimit.Options[int]{Clock: clock, IdleTTL: 1 << 62})}
+	windows := a == ratelimit.AlgorithmFixedWindow || a == ratelimit.AlgorithmSlidingCounter
+	slow := max(2*time.Millisecond, limit.RefillTime()/time.Duration(1+r.IntN(100)))
+	for range 150 {
+		key, cost := r.IntN(keys), 1+r.IntN(limit.Capacity())
+		if r.IntN(2) == 0 {
+			cost = 1
+		}
+		said, err := l.Peek(key, cost)
+		require.NoError(t, err)
+		truth, err := by.Peek(key, cost)
+		require.NoError(t, err)
+		require.LessOrEqual(t, said.ResetAfter, max(limit.RefillTime(), truth.ResetAfter), "seed %d: %v", seed, limit)
+		if !windows {
+			require.LessOrEqual(t, said.Remaining, truth.Remaining, "seed %d: %v", seed, limit)
+			require.GreaterOrEqual(t, said.ResetAfter, truth.ResetAfter, "seed %d: %v", seed, limit)
+		}
+		d, err := l.Take(context.Background(), key, cost)
+		require.NoError(t, err)
+		require.Equal(t, said.Allowed, d.Allowed, "seed %d: %v: Peek said %+v, and Take answers %+v", seed, limit, said, d)
+		require.Equal(t, said.RetryAfter, d.RetryAfter, "seed %d: %v", seed, limit)
+		if d.Allowed {
+			by.sees(key, cost)
+		}
+		if r.IntN(3) > 0 {
+			clock.advance(pace{slow, windows}.of(r))
+		}
+	}
+	require.Zero(t, by.beyond, "seed %d: %v", seed, limit)
+	require.Zero(t, l.Stats().Overflowed)
+	return by
+}
+
+func TestWhatIsRecalledIsNoLessThanWasSpent(t *testing.T) {
+	n := *pasts
+	if testing.Short() {
+		n = min(n, 30)
+	}
+	for _, limit := range attackLimits() {
+		for i, start := range firstReadings() {
+			t.Run(fmt.Sprint(limit.Algorithm, start), func(t *testing.T) {
+				for seed := range n {
+					playPast(t, uint64(seed*len(firstReadings())+i), limit.Algorithm, start)
+				}
+			})
+		}
+	}
+}
+
+func remembering(t *testing.T, limit ratelimit.Limit, o ratelimit.Options[string]) (*ratelimit.Keyed[string], *testClock) {
+	t.Helper()
+	clock := new(testClock)
+	o.Clock = clock
+	if o.Remember == 0 {
+		o.Remember = 1 << 16
+	}
+	if o.MaxKeys == 0 {
+		o.MaxKeys = 1
+	}
+	return newWith(t, limit, o), clock
+}
+
+func takeOf(t *testing.T, l *ratelimit.Keyed[string], key string, cost int) ratelimit.Decision {
+	t.Helper()
+	d, err := l.Take(context.Background(), key, cost)
+	require.NoError(t, err)
+	return d
+}
+
+func TestABucketIsRecalledToTheMillisecond(t *testing.T) {
+	for _, limit := range attackLimits()[:2] {
+		l, clock := remembering(t, limit, ratelimit.Options[string]{})
+		clock.advance(1234567 * time.Nanosecond)
+		require.True(t, l.Allow("a", 5))
+		require.True(t, l.Allow("b", 1)) // evicts a
+		clock.advance(time.Second)
+		d, err := l.Peek("a", 1)
+		require.NoError(t, err)
+		assert.False(t, d.Allowed)
+		// All is regained 50 s after 1.234567 ms, which is 1 ms from the next whole one since New.
+		want := 50*time.Second + 2*time.Millisecond - 1234567*time.Nanosecond - time.Second
+		assert.Equal(t, want, d.ResetAfter)
+		assert.Equal(t, d, takeOf(t, l, "a", 1))
+		assert.EqualValues(t, 1, l.Stats().Recalled)
+		assert.EqualValues(t, 2, l.Stats().Evicted)
+	}
+}
+
+// What is recalled is the window in which the key has spent, and how much of it.
+func TestWindowsAreRecalled(t *testing.T) {
+	limit := ratelimit.FixedWindow(ratelimit.PerMinute(100))
+	l, clock := remembering(t, limit, ratelimit.Options[string]{})
+	require.True(t, l.Allow("a", 30))
+	clock.advance(20 * time.Second)
+	require.True(t, l.Allow("b", 1))
+	d := takeOf(t, l, "a", 1)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: limit, Remaining: 69, ResetAfter: 40 * time.Second}, d)
+
+	limit = ratelimit.SlidingLog(ratelimit.PerMinute(100))
+	l, clock = remembering(t, limit, ratelimit.Options[string]{})
+	require.True(t, l.Allow("a", 30))
+	clock.advance(20 * time.Second)
+	require.True(t, l.Allow("a", 40))
+	require.True(t, l.Allow("b", 1))
+	d, err := l.Peek("a", 100)
+	require.NoError(t, err)
+	assert.Equal(t, ratelimit.Decision{Limit: limit, Remaining: 30, RetryAfter: time.Minute, ResetAfter: time.Minute}, d)
+
+	limit = ratelimit.SlidingCounter(ratelimit.PerMinute(100))
+	l, clock = remembering(t, limit, ratelimit.Options[string]{})
+	require.True(t, l.Allow("a", 60))
+	clock.advance(90 * time.Second)
+	require.True(t, l.Allow("a", 10)) // beside 60, of which half counts
+	require.True(t, l.Allow("b", 1))
+	d, err = l.Peek("a", 0)
+	require.NoError(t, err)
+	assert.Equal(t, 60, d.Remaining)
+	assert.Equal(t, 90*time.Second, d.ResetAfter)
+	clock.advance(30 * time.Second) // the next window begins with 40 of the one before
+	d, err = l.Peek("a", 0)
+	require.NoError(t, err)
+	assert.Equal(t, 60, d.Remaining)
+
+	// If nothing is spent in the open window, the one before counts with all of its weight.
+	require.True(t, l.Allow("a", 0))
+	l, clock = remembering(t, limit, ratelimit.Options[string]{})
+	require.True(t, l.Allow("a", 60))
+	clock.advance(90 * time.Second)
+	require.True(t, l.Allow("b", 1))
+	d, err = l.Peek("a", 0)
+	require.NoError(t, err)
+	assert.Equal(t, 70, d.Remaining)
+	assert.Equal(t, 30*time.Second, d.ResetAfter)
+}
+
+// A small part of a large capacity is not rounded away, and one of a small capacity not up.
+func TestTheShareIsRoundedAgainstTheKey(t *testing.T) {
+	for _, units := range []int{1, 2, 3, 10, 100, 254, 255, 256, 1000, 1 << 40} {
+		for _, spent := range []int{1, 2, units / 3, units / 2, units - 1, units} {
+			if spent < 1 || spent > units {
+				continue
+			}
+			l, _ := remembering(t, ratelimit.FixedWindow(ratelimit.PerMinute(units)), ratelimit.Options[string]{})
+			require.True(t, l.Allow("a", spent))
+			left := units - spent
+			for range 3 { // to be evicted again makes it no less
+				require.True(t, l.Allow("b", 0))
+				require.NoError(t, l.Adjust("b", 1))
+				d, err := l.Peek("a", 0)
+				require.NoError(t, err)
+				assert.LessOrEqual(t, d.Remaining, left)
+				assert.GreaterOrEqual(t, d.Remaining, left-(units+254)/255)
+				if units <= 255 {
+					assert.Equal(t, left, d.Remaining)
+				}
+				require.True(t, l.Allow("b", 0))
+				_, err = l.Take(context.Background(), "a", units)
+				require.NoError(t, err)
+			}
+		}
+	}
+}
+
+// The limit in force reads what is remembered: the instant stays, and the share is of its capacity.
+func TestWhatIsRememberedIsReadUnderTheLimitInForce(t *testing.T) {
+	l, _ := remembering(t, ratelimit.FixedWindow(ratelimit.PerHour(10)), ratelimit.Options[string]{})
+	require.True(t, l.Allow("a", 5))
+	require.True(t, l.Allow("b", 1))
+	require.NoError(t, l.SetLimit(ratelimit.FixedWindow(ratelimit.Per(1000, 2*time.Hour))))
+	d, err := l.Peek("a", 0)
+	require.NoError(t, err)
+	assert.Equal(t, 1000-501, d.Remaining) // 128 of 255
+	assert.Equal(t, time.Hour, d.ResetAfter)
+
+	require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerHour(10), 20)))
+	d, err = l.Peek("a", 0)
+	require.NoError(t, err)
+	assert.Equal(t, 10, d.Remaining)
+	assert.Equal(t, time.Hour, d.ResetAfter)
+
+	// No longer than the new limit takes to refill.
+	for i, limit := range []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.Per(7, 11*time.Second), 3),
+		ratelimit.LeakyBucket(ratelimit.Per(7, 11*time.Second), 3),
+		ratelimit.FixedWindow(ratelimit.PerMinute(7)),
+		ratelimit.SlidingLog(ratelimit.PerMinute(7)),
+		ratelimit.SlidingCounter(ratelimit.PerMinute(7)),
+	} {
+		require.NoError(t, l.SetLimit(limit))
+		d, err = l.Peek("a", 1)
+		require.NoError(t, err)
+		assert.LessOrEqual(t, d.ResetAfter, limit.RefillTime(), limit)
+		assert.Equal(t, d.ResetAfter, takeOf(t, l, "a", limit.Capacity()).ResetAfter, limit)
+		require.True(t, l.Allow(fmt.Sprint(i), 1))
+	}
+}
+
+func TestALimitOfTheRequestReadsWhatIsRemembered(t *testing.T) {
+	l, _ := remembering(t, ratelimit.FixedWindow(ratelimit.PerHour(10)), ratelimit.Options[string]{})
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(100))
+	stack, err := ratelimit.All(ratelimit.WithLimit(ratelimit.By(l, func(key string) (string, error) { return key, nil }),
+		func(string) ratelimit.Limit { return limit }))
+	require.NoError(t, err)
+	require.True(t, l.Allow("a", 5))
+	require.True(t, l.Allow("b", 1))
+	d, err := stack.Peek("a", 60)
+	require.NoError(t, err)
+	assert.False(t, d.Allowed)
+	assert.Equal(t, 50, d.Remaining)
+	assert.Equal(t, time.Hour, d.RetryAfter)
+
+	d, err = stack.Take(context.Background(), "a", 60)
+	require.NoError(t, err)
+	assert.False(t, d.Allowed, "a stack asks what is remembered")
+	assert.Equal(t, 1, l.Len())
+	assert.Zero(t, l.Stats().Recalled, "a denial by a stack tracks no key")
+
+	d, err = stack.Take(context.Background(), "a", 50)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed)
+	assert.Zero(t, d.Remaining)
+}
+
+// A stack inserts the keys of a request before it decides for good. If it is denied then, those
+// that have spent no more than is remembered of them leave again.
+func TestAStackTakesBackKeysThatItRecalled(t *testing.T) {
+	clock := new(testClock)
+	users := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(10), 10), ratelimit.Options[string]{Clock: clock, MaxKeys: 2, Remember: 100})
+	full := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(100)), ratelimit.Options[string]{Clock: clock, MaxKeys: 1, OnFull: ratelimit.RefuseNew})
+	key := func(r string) (string, error) { return r, nil }
+	stack, err := ratelimit.All(ratelimit.By(users, key), ratelimit.By(full, key))
+	require.NoError(t, err)
+	require.True(t, users.Allow("a", 5))
+	require.True(t, users.Allow("b", 1))
+	require.True(t, users.Allow("c", 1))
+	require.True(t, users.Allow("d", 1))
+	users.Reset("d")
+	require.True(t, full.Allow("x", 1))
+	left, err := users.Peek("a", 1)
+	require.NoError(t, err)
+	require.Equal(t, 5, left.Remaining)
+	for range 3 {
+		_, err = stack.Take(context.Background(), "a", 1)
+		require.ErrorIs(t, err, ratelimit.ErrTableFull)
+		assert.Equal(t, 1, users.Len())
+		d, err := users.Peek("a", 1)
+		require.NoError(t, err)
+		assert.Equal(t, left, d)
+	}
+}
+
+func TestAGrantInsertsARememberedKey(t *testing.T) {
+	l, _ := remembering(t, ratelimit.FixedWindow(ratelimit.PerHour(10)), ratelimit.Options[string]{})
+	require.True(t, l.Allow("a", 10))
+	require.True(t, l.Allow("b", 1))
+	require.NoError(t, l.Adjust("c", -3))
+	require.Equal(t, 9, peekOf(t, l, "b").Remaining)
+	require.NoError(t, l.Adjust("a", -3))
+	assert.Equal(t, 3, peekOf(t, l, "a").Remaining)
+	require.True(t, l.Allow("b", 1)) // evicts a
+	assert.Equal(t, 3, peekOf(t, l, "a").Remaining, "a grant is not undone by what was remembered before it")
+	require.NoError(t, l.Adjust("a", -100))
+	require.True(t, l.Allow("b", 1))
+	assert.Equal(t, 10, peekOf(t, l, "a").Remaining)
+}
+
+func peekOf(t *testing.T, l *ratelimit.Keyed[string], key string) ratelimit.Decision {
+	t.Helper()
+	d, err := l.Peek(key, 1)
+	require.NoError(t, err)
+	return d
+}
+
+func TestResetForgetsWhatIsRemembered(t *testing.T) {
+	for _, limit := range attackLimits() {
+		l, _ := remembering(t, limit, ratelimit.Options[string]{})
+		require.True(t, l.Allow("a", 5))
+		require.True(t, l.Allow("b", 1))
+		require.Zero(t, peekOf(t, l, "a").Remaining)
+		l.Reset("a")
+		assert.Equal(t, 5, peekOf(t, l, "a").Remaining, "of a key that is not tracked")
+		require.True(t, l.Allow("a", 5))
+		require.True(t, l.Allow("b", 1))
+		require.False(t, l.Allow("a", 1))
+		l.Reset("a")
+		assert.Equal(t, 5, peekOf(t, l, "a").Remaining, "of one that is")
+	}
+}
+
+func TestToSettleWhatWasEvictedDoesNothing(t *testing.T) {
+	l, _ := remembering(t, ratelimit.FixedWindow(ratelimit.PerHour(10)), ratelimit.Options[string]{})
+	first, err := l.Reserve(context.Background(), "a", 4, 0)
+	require.NoError(t, err)
+	second, err := l.Reserve(context.Background(), "a", 4, 0)
+	require.NoError(t, err)
+	require.True(t, l.Allow("b", 1))
+	require.NoError(t, first.Settle(9))
+	assert.Equal(t, 2, peekOf(t, l, "a").Remaining)
+	require.True(t, l.Allow("a", 1))
+	require.NoError(t, second.Cancel())
+	assert.Equal(t, 1, peekOf(t, l, "a").Remaining)
+}
+
+// A clock that steps back behind New gives nobody more: until it is there again, time stands still.
+func TestReadingsBeforeTheFirstCountAsThat(t *testing.T) {
+	for _, start := range firstReadings() {
+		clock := new(testClock)
+		clock.set(start)
+		l := newWith(t, ratelimit.TokenBucket(ratelimit.PerMinute(6), 5), ratelimit.Options[string]{Clock: clock, MaxKeys: 1, Remember: 10})
+		clock.set(start - time.Hour)
+		require.True(t, l.Allow("a", 5))
+		require.True(t, l.Allow("b", 5))
+		clock.set(start - time.Minute)
+		assert.False(t, l.Allow("a", 1))
+		clock.set(start + 10*time.Second)
+		assert.True(t, l.Allow("a", 1))
+		assert.False(t, l.Allow("a", 1))
+	}
+}
+
+// A key that was decided at a reading far in the future is locked until then, and is not
+// remembered as such: what is recalled is regained within the limit's refill time.
+func TestAReadingFarAheadIsNotRemembered(t *testing.T) {
+	for _, limit := range attackLimits() {
+		l, clock := remembering(t, limit, ratelimit.Options[string]{})
+		clock.set(1000 * time.Hour)
+		require.True(t, l.Allow("a", 5))
+		clock.set(time.Second)
+		require.Greater(t, peekOf(t, l, "a").ResetAfter, 1000*time.Hour)
+		require.True(t, l.Allow("b", 1))
+		assert.LessOrEqual(t, peekOf(t, l, "a").ResetAfter, limit.RefillTime())
+	}
+}
+
+func TestRememberIsChecked(t *testing.T) {
+	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1), 1)
+	for _, test := range []struct {
+		opts ratelimit.Options[string]
+		says string
+	}{
+		{ratelimit.Options[string]{Remember: -1}, "Options.Remember is -1"},
+		{ratelimit.Options[string]{Remember: 1<<30 + 1}, "Options.Remember is 1073741825"},
+		{ratelimit.Options[string]{Remember: 5, OnFull: ratelimit.RefuseNew}, "Options.Remember is 5 with RefuseNew"},
+	} {
+		_, err := ratelimit.New(limit, &test.opts)
+		assert.ErrorContains(t, err, test.says)
+	}
+	for _, remember := range []int{1, 2, 7, 8, 9, 1000} {
+		clock := new(testClock)
+		l := newWith(t, limit, ratelimit.Options[string]{MaxKeys: 1, Remember: remember, Clock: clock})
+		require.True(t, l.Allow("a", 1))
+		require.True(t, l.Allow("b", 1))
+		assert.False(t, l.Allow("a", 1), "Remember %d", remember)
+	}
+}
