@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/weir-go/ratelimit"
@@ -22,6 +23,8 @@ type Engine interface {
 type Budget struct {
 	// Name is the rule's name.
 	Name string
+	// Key names the attributes of which the rule's keys are made. It must not be changed.
+	Key []string
 	// Limit is the rule's limit, named after the rule. Each charge brings the limit
 	// that holds for it, which may be another: a plan's, an override's.
 	Limit ratelimit.Limit
@@ -38,6 +41,12 @@ type Budget struct {
 
 // ID returns the identity of the rule's budgets: its name in lower case.
 func (b Budget) ID() string { return strings.ToLower(b.Name) }
+
+// ValueIn returns what an attribute is in one of the rule's keys: that of a [Charge]. It reports false if the
+// key has no such attribute.
+func (b Budget) ValueIn(key, attribute string) (value string, ok bool) {
+	return valueIn(key, len(b.Key), slices.Index(b.Key, attribute))
+}
 
 // Fixed reports whether every charge brings the same limit.
 func (b Budget) Fixed() bool { return len(b.Others) == 0 }

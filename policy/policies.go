@@ -136,7 +136,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		next.names = append(next.names, r.Name)
 		next.rules = append(next.rules, newRule(r))
 		budgets[i] = Budget{
-			Name: r.Name, Limit: next.rules[i].limit, Others: next.rules[i].others(),
+			Name: r.Name, Key: r.Key, Limit: next.rules[i].limit, Others: next.rules[i].others(),
 			OwnCost: !r.Cost.IsZero(), Shadow: r.Shadow, Tell: p.onDecision != nil,
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -27,10 +29,23 @@ type Options struct {
 	Prefix string
 	// Timeout bounds a decision: see [redislimit.Options.Timeout].
 	Timeout time.Duration
-	// Slot says which keys share a slot of a Redis Cluster: see
-	// [redislimit.Options.Slot]. All keys of one request must: a constant does that.
+	// Slot says which keys share a slot of a Redis Cluster, or a server of a Ring: see
+	// [redislimit.Options.Slot]. All keys of one request must: a constant does that, and puts all
+	// on one server.
 	Slot func(key string) string
+	// Tenant names the attribute that spreads requests over the servers of a cluster or a Ring, in
+	// the place of Slot. The keys of rules with that attribute are where the tenant's are, and decided in one
+	// call. All other rules, such as one for all requests or for a route, are spent from leases of at most MaxBatch
+	// units, in the same decision: see [redislimit.Leased]. Their bound is the rule's, plus processes ×
+	// MaxBatch. They cannot be leaky buckets. Call [Flush] on shutdown.
+	Tenant string
+	// MaxBatch is how many units of a key a process leases at most, of rules without the Tenant. If zero, 100.
+	MaxBatch int
+	// Hooks run for calls on a client whose own do not: see [redislimit.Options.Hooks].
+	Hooks []redis.Hook
 }
+
+const defaultMaxBatch = 100
 
 // New returns an engine whose budgets are in Redis. The name of a rule, in lower case, is the
 // name of its budgets there: rules of one name in several processes share them. The budgets of
@@ -44,18 +59,39 @@ func New(client redis.UniversalClient, opts *Options) policy.Engine {
 	if e.opts.Prefix == "" {
 		e.opts.Prefix = "policy:"
 	}
+	if e.opts.MaxBatch == 0 {
+		e.opts.MaxBatch = defaultMaxBatch
+	}
 	return e
 }
 
 type engine struct {
 	client redis.UniversalClient
 	opts   Options
+	opened atomic.Pointer[decider] // the last one, nil for none
+}
+
+// Flush gives back what an engine of this package has leased for the rules without [Options.Tenant], and waits until that
+// is done. Call it on shutdown, when no more decisions are made. What earlier sets of rules have leased is given back
+// by itself, within a second. For other engines, and without Tenant, it does nothing.
+func Flush(ctx context.Context, e policy.Engine) error {
+	mine, ok := e.(*engine)
+	if !ok {
+		return nil
+	}
+	if d := mine.opened.Load(); d != nil {
+		return d.Flush(ctx)
+	}
+	return nil
 }
 
 // Open makes a limiter for each rule. Nothing is sent: limiters know no state but their limit.
 func (e *engine) Open(rules []policy.Budget) (policy.Decider, error) {
 	if e.client == nil {
 		return nil, errors.New("policyredis: nil client")
+	}
+	if err := e.check(rules); err != nil {
+		return nil, err
 	}
 	if len(rules) == 0 {
 		return nil, nil
@@ -67,12 +103,78 @@ func (e *engine) Open(rules []policy.Budget) (policy.Decider, error) {
 		if err != nil {
 			return nil, fmt.Errorf("rule %q: %w", r.Name, err)
 		}
-		bare[i] = bareLayer(i, r, l)
+		if bare[i] = bareLayer(i, r, l); e.leased(r) {
+			bare[i] = redislimit.Leased(bare[i], e.opts.MaxBatch)
+		}
 		layers[i] = wrapped(i, r, bare[i])
 	}
 	d, err := newDecider(layers, bare)
+	if err != nil {
+		return nil, err
+	}
 	d.engine, d.rules = e, rules
-	return d, err
+	e.opened.Store(&d)
+	return d, nil
+}
+
+// counts reports whether a rule counts anything.
+func counts(r policy.Budget) bool {
+	limits := append([]ratelimit.Limit{r.Limit}, r.Others...)
+	return slices.ContainsFunc(limits, func(l ratelimit.Limit) bool {
+		return l.Algorithm != ratelimit.AlgorithmUnlimited && l.Algorithm != ratelimit.AlgorithmBlocked
+	})
+}
+
+// leased reports whether a rule is spent from leases, since its keys do not belong to one tenant.
+func (e *engine) leased(r policy.Budget) bool {
+	return e.opts.Tenant != "" && !slices.Contains(r.Key, e.opts.Tenant) && counts(r)
+}
+
+// check returns what is wrong with the options for these rules.
+func (e *engine) check(rules []policy.Budget) error {
+	if e.opts.Tenant != "" && e.opts.Slot != nil {
+		return errors.New("policyredis: Options.Tenant and Options.Slot both say where keys are: want one of them")
+	}
+	if e.opts.MaxBatch < 0 {
+		return fmt.Errorf("policyredis: Options.MaxBatch is %d, want 0 for the default or more", e.opts.MaxBatch)
+	}
+	for _, r := range rules {
+		for _, limit := range append([]ratelimit.Limit{r.Limit}, r.Others...) {
+			if e.leased(r) && limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+				return fmt.Errorf("policyredis: rule %q has a leaky bucket and no %q in its key: it would have to be spent from leases, which a leaky bucket cannot be",
+					r.Name, e.opts.Tenant)
+			}
+		}
+	}
+	return e.checkServers(rules)
+}
+
+// checkServers returns what is certainly wrong on a client of several servers: a rule for all requests beside
+// rules with keys, with nothing that puts them on one server.
+func (e *engine) checkServers(rules []policy.Budget) error {
+	switch e.client.(type) {
+	case *redis.Ring, *redis.ClusterClient:
+	default:
+		return nil
+	}
+	if e.opts.Slot != nil || e.opts.Tenant != "" {
+		return nil
+	}
+	global, keyed := -1, -1
+	for i, r := range rules {
+		switch {
+		case !counts(r):
+		case len(r.Key) == 0:
+			global = i
+		default:
+			keyed = i
+		}
+	}
+	if global >= 0 && keyed >= 0 {
+		return fmt.Errorf("policyredis: rule %q has one budget for all requests, which would be on another server of the Ring or cluster than those of rule %q: "+
+			"set Options.Tenant, or Options.Slot", rules[global].Name, rules[keyed].Name)
+	}
+	return nil
 }
 
 // limiter returns the rule's limiter. It checks the limits that charges may bring, too: what
@@ -87,7 +189,14 @@ func (e *engine) limiter(r policy.Budget) (*redislimit.Limiter, error) {
 }
 
 func (e *engine) options(r policy.Budget) *redislimit.Options {
-	return &redislimit.Options{Name: r.ID(), Prefix: e.opts.Prefix, Timeout: e.opts.Timeout, Slot: e.opts.Slot}
+	o := &redislimit.Options{Name: r.ID(), Prefix: e.opts.Prefix, Timeout: e.opts.Timeout, Slot: e.opts.Slot, Hooks: e.opts.Hooks}
+	if e.opts.Tenant != "" && slices.Contains(r.Key, e.opts.Tenant) {
+		o.Slot = func(key string) string {
+			tenant, _ := r.ValueIn(key, e.opts.Tenant)
+			return tenant
+		}
+	}
+	return o
 }
 
 var errNotCharged = errors.New("policyredis: the rule does not apply to this request")

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +25,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/redistest"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policyredis"
 	"github.com/weir-go/ratelimit/stats"
@@ -39,38 +39,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// server starts a Redis server that saves nothing, and returns its address. Where there is
-// none, the test is skipped; in CI it fails.
+// server starts a Redis server that saves nothing, and returns its address.
 func server(t *testing.T) string {
 	t.Helper()
-	addr, _ := serverProcess(t)
-	return addr
-}
-
-func serverProcess(t *testing.T) (string, *os.Process) {
-	t.Helper()
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("redis-server is not installed")
-		}
-		t.Skip("redis-server is not installed: install the package redis-server to run this")
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := l.Addr().String()
-	require.NoError(t, l.Close())
-	_, port, _ := net.SplitHostPort(addr)
-	cmd := exec.Command(path, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir())
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	client := redis.NewClient(&redis.Options{Addr: addr})
-	defer client.Close()
-	require.Eventually(t, func() bool { return client.Ping(context.Background()).Err() == nil }, 30*time.Second, 10*time.Millisecond)
-	return addr, cmd.Process
+	return redistest.Start(t).Addr
 }
 
 func parsed(t *testing.T, text string) *policy.Set {

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit/internal/redistest"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policyredis"
 	"github.com/weir-go/ratelimit/redislimit"
@@ -23,8 +23,8 @@ import (
 // Callers of a server that pauses leave at random moments. Each key has its own cost: a key whose
 // spending is no multiple of that was charged for a request of another key.
 func TestWhoeverLeavesChargesNobodyElse(t *testing.T) {
-	addr, process := serverProcess(t)
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	store := redistest.Start(t)
+	client := redis.NewClient(&redis.Options{Addr: store.Addr})
 	t.Cleanup(func() { client.Close() })
 	const text = `{rules: [{name: one, key: user, limit: fixed-window 1000000/d}]}`
 	policies := func(timeout time.Duration) *policy.Policies {
@@ -51,9 +51,9 @@ func TestWhoeverLeavesChargesNobodyElse(t *testing.T) {
 		})
 	}
 	for time.Now().Before(end) {
-		assert.NoError(t, process.Signal(syscall.SIGSTOP))
+		assert.NoError(t, store.Pause())
 		time.Sleep(rand.N(5 * time.Millisecond))
-		assert.NoError(t, process.Signal(syscall.SIGCONT))
+		assert.NoError(t, store.Resume())
 		time.Sleep(rand.N(10 * time.Millisecond))
 	}
 	wg.Wait()
