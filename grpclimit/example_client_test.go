@@ -2,7 +2,9 @@ package grpclimit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"time"
@@ -81,12 +83,35 @@ func ExampleInterceptor_retryPolicy() {
 	// denied: 3
 }
 
+// pong is a service whose answers are empty.
+type pong struct {
+	testgrpc.UnimplementedTestServiceServer
+}
+
+func (*pong) UnaryCall(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+	return new(testgrpc.SimpleResponse), nil
+}
+
+func (*pong) FullDuplexCall(stream testgrpc.TestService_FullDuplexCallServer) error {
+	for {
+		if _, err := stream.Recv(); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		if err := stream.Send(new(testgrpc.StreamingOutputCallResponse)); err != nil {
+			return err
+		}
+	}
+}
+
 // exampleServer serves on the loopback interface.
 func exampleServer(limit *grpclimit.Interceptor) (addr string, stop func()) {
 	server := grpc.NewServer(
 		grpc.ChainUnaryInterceptor(limit.UnaryServerInterceptor()),
 		grpc.ChainStreamInterceptor(limit.StreamServerInterceptor()))
-	testgrpc.RegisterTestServiceServer(server, new(service))
+	testgrpc.RegisterTestServiceServer(server, new(pong))
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		log.Fatal(err)

@@ -27,7 +27,7 @@ import (
 
 // connect serves on the loopback interface, and returns a client.
 func connect(server *grpc.Server) (client testgrpc.TestServiceClient, stop func()) {
-	testgrpc.RegisterTestServiceServer(server, &service{})
+	testgrpc.RegisterTestServiceServer(server, new(pong))
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		log.Fatal(err)

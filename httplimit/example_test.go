@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -131,7 +132,7 @@ func ExampleChargeOnly() {
 	}
 	perName := httplimit.Must(httplimit.New(
 		ratelimit.Map(attempts, httplimit.Join(httplimit.RemoteIP, name)),
-		&httplimit.Options{Settle: httplimit.ChargeOnly(http.StatusUnauthorized), Logger: quiet},
+		&httplimit.Options{Settle: httplimit.ChargeOnly(http.StatusUnauthorized), Logger: slog.New(slog.DiscardHandler)},
 	))
 	login := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.PostFormValue("password") != "right" {
@@ -225,7 +226,7 @@ func ExampleOptions_shadow() {
 func ExampleOptions_onError() {
 	l := ratelimit.Must(ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerMinute(60)), nil))
 	limit := httplimit.Must(httplimit.New(ratelimit.Map(l, httplimit.BearerToken), &httplimit.Options{
-		Logger: quiet, // of this example
+		Logger: slog.New(slog.DiscardHandler), // of this example
 		OnError: func(w http.ResponseWriter, e httplimit.Event) {
 			if errors.Is(e.Err, httplimit.ErrNoKey) {
 				w.Header().Set("WWW-Authenticate", "Bearer")

@@ -1,6 +1,7 @@
 package ratelimittest_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -23,12 +24,30 @@ func ExampleCheck() {
 	// Output: <nil>
 }
 
-// A failure says which promise broke, and what led there. This engine takes its time in
-// microseconds, but was said to be exact to the nanosecond.
+// hasty tells a denied caller to come back a nanosecond too early.
+type hasty struct {
+	ratelimit.Limiter[string]
+}
+
+func (h hasty) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+	d, err := h.Limiter.Take(ctx, key, cost)
+	if !d.Allowed {
+		d.RetryAfter--
+	}
+	return d, err
+}
+
+// A failure says which promise broke, and what led there.
 func ExampleCheck_failure() {
-	config := engine(1000, 1)
-	config.Seed = 1
-	err := ratelimittest.Check(config)
+	clock := new(ratelimittest.Clock)
+	err := ratelimittest.Check(ratelimittest.Config{
+		Seed:  1,
+		Clock: clock,
+		New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
+			l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
+			return hasty{l}, err
+		},
+	})
 	first, _, _ := strings.Cut(err.Error(), " burst")
 	fmt.Println(first)
 	// Output: ratelimittest: promise 1 (RetryAfter is true) is broken by token-bucket 3/s

@@ -1,0 +1,53 @@
+// Consumer checks that others can use the modules: it packs each of them as a module proxy does, fetches each by name from an
+// empty module elsewhere, and builds there what the repository shows. Run it by scripts/consumer.
+//
+// What it packs is the work tree, with files that git does not know yet, at the version at which the modules require each other. So a
+// replace in a go.mod file, which counts in this repository only, hides nothing.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"path/filepath"
+)
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("consumer: ")
+	root := flag.String("dir", ".", "folder of the repository")
+	keep := flag.Bool("keep", false, "keep the folder with the proxy and the modules that use it, and name it")
+	flag.Parse()
+	if err := run(*root, *keep, os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(root string, keep bool, out io.Writer) error {
+	dir, err := folder()
+	if err != nil {
+		return err
+	}
+	if keep {
+		fmt.Fprintln(out, "folder:", dir)
+	} else {
+		defer remove(dir)
+	}
+	p, err := pack(root, dir)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%d modules packed at %s\n", len(p.modules), p.version)
+	return p.use(out)
+}
+
+// folder makes the folder to work in: the same one each time if it can, since the go command's cache tells packages by their folder.
+func folder() (string, error) {
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("consumer-%d", os.Getuid()))
+	if err := os.Mkdir(dir, 0o700); err == nil {
+		return dir, nil
+	}
+	return os.MkdirTemp("", "consumer")
+}

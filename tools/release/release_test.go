@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/tools/repo"
+)
+
+var day = time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
+
+// scratch is a repository with this one's modules and changelog, and a .ci/run that does what the test wants.
+func scratch(t *testing.T, ci string) string {
+	t.Helper()
+	dir := t.TempDir()
+	all, err := repo.Modules("../..")
+	require.NoError(t, err)
+	for _, m := range all {
+		write(t, filepath.Join(dir, m.Dir, "go.mod"), read(t, filepath.Join("../..", m.Dir, "go.mod")))
+	}
+	write(t, filepath.Join(dir, "CHANGELOG.md"), "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- a thing\n")
+	write(t, filepath.Join(dir, ".ci/run"), ci)
+	for _, args := range [][]string{
+		{"init", "-q", "-b", "main"}, {"config", "user.name", "a"}, {"config", "user.email", "a@b.example"}, {"add", "-A"}, {"commit", "-q", "-m", "all"},
+	} {
+		do(t, dir, args...)
+	}
+	return dir
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o777))
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o666))
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return string(text)
+}
+
+func do(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	out, err := git(dir, args...)
+	require.NoError(t, err)
+	return strings.TrimSpace(out)
+}
+
+// state is what a release that was refused leaves as it was.
+func state(t *testing.T, dir string) string {
+	t.Helper()
+	return do(t, dir, "rev-parse", "HEAD") + "\n" + do(t, dir, "tag", "--list") + "\n" + do(t, dir, "status", "--porcelain")
+}
+
+func TestARelease(t *testing.T) {
+	dir := scratch(t, "echo checked; grep -c 'ratelimit.* v0.3.0' redislimit/go.mod; git tag --list")
+	before := state(t, dir)
+
+	var out bytes.Buffer
+	require.NoError(t, run(dir, "v0.3.0", true, day, &out))
+	assert.Equal(t, before, state(t, dir), "a dry run changes nothing")
+	assert.Contains(t, out.String(), "would run .ci/run")
+	assert.NotContains(t, out.String(), "checked")
+	push := out.String()[strings.Index(out.String(), "    git push"):]
+	assert.Contains(t, push, "git push --atomic origin main v0.3.0 failover/v0.3.0")
+
+	out.Reset()
+	require.NoError(t, run(dir, "v0.3.0", false, day, &out))
+	assert.Contains(t, out.String(), "checked\n1\n", "CI runs on the release commit")
+	assert.True(t, strings.HasSuffix(out.String(), push), "the dry run told the truth")
+	assert.Empty(t, do(t, dir, "status", "--porcelain"))
+	assert.Equal(t, "Release v0.3.0", do(t, dir, "log", "-1", "--format=%s"))
+	assert.Equal(t, "2", do(t, dir, "rev-list", "--count", "main"))
+	all, err := repo.Modules(dir)
+	require.NoError(t, err)
+	version, err := repo.Version(all)
+	require.NoError(t, err)
+	assert.Equal(t, "v0.3.0", version)
+	var tags []string
+	for _, m := range all {
+		if m.Published() {
+			tags = append(tags, m.Tag("v0.3.0"))
+			assert.Equal(t, do(t, dir, "rev-parse", "main"), do(t, dir, "rev-parse", m.Tag("v0.3.0")), m.Dir)
+		}
+	}
+	assert.ElementsMatch(t, tags, strings.Fields(do(t, dir, "tag", "--list")), "and no other tags")
+	assert.Greater(t, len(tags), 5)
+	assert.Equal(t, "# Changelog\n\n## [Unreleased]\n\n## [0.3.0] - 2031-02-03\n\n### Added\n\n- a thing\n", read(t, filepath.Join(dir, "CHANGELOG.md")))
+
+	require.ErrorContains(t, run(dir, "v0.4.0", false, day, &out), "nothing that is not released")
+	write(t, filepath.Join(dir, "CHANGELOG.md"), strings.Replace(read(t, filepath.Join(dir, "CHANGELOG.md")), "\n## [0.3.0]", "\n### Incompatible\n\n- another\n\n## [0.3.0]", 1))
+	do(t, dir, "commit", "-qam", "change")
+	for version, says := range map[string]string{
+		"v0.3.0": "v0.3.0 exists", "v0.2.9": "older than the release v0.3.0", "v0.3.1": "takes a new minor version", "v1.0.0": "must not have",
+	} {
+		require.ErrorContains(t, run(dir, version, false, day, &out), says, version)
+	}
+	require.NoError(t, run(dir, "v0.4.0", true, day, &out))
+}
+
+func TestWhatIsNotReleased(t *testing.T) {
+	for name, test := range map[string]struct {
+		ci, version string
+		spoil       func(t *testing.T, dir string)
+		says        string
+	}{
+		"CI fails":              {ci: "echo broken; exit 3", says: "nothing is released: .ci/run: exit status 3"},
+		"a file is changed":     {spoil: func(t *testing.T, dir string) { write(t, dir+"/CHANGELOG.md", "x") }, says: "not clean"},
+		"a file is not in git":  {spoil: func(t *testing.T, dir string) { write(t, dir+"/new", "x") }, says: "not clean"},
+		"a version without a v": {version: "0.1.0", says: `version "0.1.0" is not of the form`},
+		"half a version":        {version: "v0.1", says: `version "v0.1" is not of the form`},
+		"build metadata":        {version: "v0.1.0+a", says: "is not of the form"},
+		"no version":            {version: "x", says: "is not of the form"},
+		"version 2":             {version: "v2.0.0", says: "module paths end in the major version"},
+		"a module's tag exists": {spoil: func(t *testing.T, dir string) { do(t, dir, "tag", "policy/v0.1.0") }, says: "tag policy/v0.1.0 exists"},
+		"no branch":             {spoil: func(t *testing.T, dir string) { do(t, dir, "checkout", "-q", "--detach") }, says: "no branch is checked out"},
+		"requirements differ":   {spoil: func(t *testing.T, dir string) { requires(t, dir, "v0.0.9") }, says: "requires"},
+		"no section":            {spoil: func(t *testing.T, dir string) { changelog(t, dir, "# Changelog\n") }, says: "has no section"},
+		"the section is there":  {spoil: func(t *testing.T, dir string) { changelog(t, dir, "## [Unreleased]\n- x\n## [0.1.0]\n") }, says: "a section 0.1.0 already"},
+		"the branch moves":      {ci: "git -C %s commit -q --allow-empty -m meanwhile", says: "has moved meanwhile"},
+		"a tag is made by CI":   {ci: "git -C %s tag redislimit/v0.1.0", says: "nothing is released: the tags"},
+		"a file is made by CI":  {ci: "touch %s/new", says: "has changed meanwhile"},
+		"changes in the clone":  {ci: "touch new", says: ""},
+		"a prerelease":          {version: "v0.1.0-rc.1", says: ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := scratch(t, "")
+			write(t, filepath.Join(dir, ".ci/run"), strings.ReplaceAll(test.ci, "%s", dir))
+			do(t, dir, "commit", "-q", "--allow-empty", "-am", "ci")
+			if test.spoil != nil {
+				test.spoil(t, dir)
+			}
+			if test.version == "" {
+				test.version = "v0.1.0"
+			}
+			before := state(t, dir)
+			err := run(dir, test.version, false, day, new(bytes.Buffer))
+			if test.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, test.says)
+			if strings.Contains(test.ci, dir) || strings.Contains(test.ci, "%s") {
+				assert.NotContains(t, do(t, dir, "log", "--format=%s"), "Release")
+				return
+			}
+			assert.Equal(t, before, state(t, dir))
+		})
+	}
+}
+
+func requires(t *testing.T, dir, version string) {
+	_, err := repo.Run(filepath.Join(dir, "policy"), nil, "go", "mod", "edit", "-require=github.com/weir-go/ratelimit@"+version)
+	require.NoError(t, err)
+	do(t, dir, "commit", "-qam", "another version")
+}
+
+func changelog(t *testing.T, dir, text string) {
+	write(t, filepath.Join(dir, "CHANGELOG.md"), text)
+	do(t, dir, "commit", "-qam", "changelog")
+}
