@@ -74,7 +74,10 @@ func BenchmarkPolicy(b *testing.B) {
 	watched, err := policy.New(parsed(b, many(3, "POST /v1/charges")), &policy.Options{OnDecision: func(d policy.Decision) { told += len(d.Rules) }})
 	require.NoError(b, err)
 	run("rules=3/hook=on", func(r *benchRequest) bool { return taken(watched.Take(b.Context(), r, 1)) })
-	layers := byHand(b)
+	seen := 0
+	hooked := byHand(b, func(ratelimit.Event[*benchRequest]) { seen++ })
+	run("layers=3/hook=on", func(r *benchRequest) bool { return taken(hooked.Take(b.Context(), r, 1)) })
+	layers := byHand(b, nil)
 	run("layers=3", func(r *benchRequest) bool { return taken(layers.Take(b.Context(), r, 1)) })
 	run("layers=3/call=Allow", func(r *benchRequest) bool { return layers.Allow(r, 1) })
 }
@@ -89,17 +92,23 @@ func inForceFor(b *testing.B, rules int, route string) *policy.Policies {
 	return p
 }
 
-// byHand returns the three layers that rules make of a benchRequest.
-func byHand(b *testing.B) *ratelimit.Layered[*benchRequest] {
+// byHand returns the three layers that rules make of a benchRequest. hook, if it is not nil, is told of each.
+func byHand(b *testing.B, hook func(ratelimit.Event[*benchRequest])) *ratelimit.Layered[*benchRequest] {
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000_000), 1_000_000_000)
 	users := ratelimit.Must(ratelimit.New[string](limit, nil))
 	routes := ratelimit.Must(ratelimit.New[string](limit, nil))
 	service := ratelimit.Must(ratelimit.New[struct{}](limit, nil))
-	l, err := ratelimit.All(
+	layers := []ratelimit.Layer[*benchRequest]{
 		ratelimit.By(users, func(r *benchRequest) (string, error) { return r.user, nil }),
 		ratelimit.By(routes, func(r *benchRequest) (string, error) { return r.ip, nil }),
 		ratelimit.Global[*benchRequest](service),
-	)
+	}
+	for i := range layers {
+		if hook != nil {
+			layers[i] = ratelimit.Observe(layers[i], hook)
+		}
+	}
+	l, err := ratelimit.All(layers...)
 	require.NoError(b, err)
 	return l
 }

@@ -19,33 +19,19 @@ type Charge struct {
 // Charges is what a request asks for: one charge for each rule that applies, in the order
 // of the rules. A Decider reads it, and may tell what each rule said.
 type Charges struct {
-	list    []Charge
-	answers []Answer // as many as list, if somebody wants to know
-	bare    bool
+	list []Charge
+	told []RuleDecision // as many as list, if somebody wants to know; whoever is told may keep them
+	bare bool
 }
 
 // Bare reports that the charges are about budgets as such, whatever their rules charge by themselves and whether
 // they are shadows.
 func (c *Charges) Bare() bool { return c.bare }
 
-// Answer is what one rule said.
-type Answer struct {
-	Decision ratelimit.Decision // the rule's own: whether it allows the cost, and what is left
-	Spent    bool               // whether the rule was charged
-	Told     bool               // whether the engine has told its answer at all
-}
-
 // clear forgets the request.
 func (c *Charges) clear() {
 	clear(c.list)
-	clear(c.answers)
-	c.list, c.answers, c.bare = c.list[:0], c.answers[:0], false
-}
-
-// expect makes room for an answer to each charge.
-func (c *Charges) expect() {
-	c.answers = slices.Grow(c.answers[:0], len(c.list))[:len(c.list)]
-	clear(c.answers)
+	c.list, c.told, c.bare = c.list[:0], nil, false
 }
 
 // add adds a charge for a rule, and returns it. What lies behind the list is zero.
@@ -73,21 +59,6 @@ func (c *Charges) Append(which []int) []int {
 
 // Of returns the charge of a rule that applies, nil for another.
 func (c *Charges) Of(rule int) *Charge {
-	if len(c.list) > fewCharges {
-		return c.search(rule)
-	}
-	for i := range c.list {
-		if c.list[i].Rule == rule {
-			return &c.list[i]
-		}
-	}
-	return nil
-}
-
-// fewCharges is how many charges are looked at one by one, which is faster than a search.
-const fewCharges = 8
-
-func (c *Charges) search(rule int) *Charge {
 	if i, ok := c.position(rule); ok {
 		return &c.list[i]
 	}
@@ -95,22 +66,39 @@ func (c *Charges) search(rule int) *Charge {
 }
 
 // Tell takes note of what a rule said. It does nothing if nobody wants to know.
-func (c *Charges) Tell(rule int, d ratelimit.Decision, spent bool) {
-	if i, ok := c.position(rule); ok && i < len(c.answers) {
-		c.answers[i] = Answer{Decision: d, Spent: spent, Told: true}
+func (c *Charges) Tell(rule int, d ratelimit.Decision, spent bool) { c.tell(rule, &d, spent) }
+
+func (c *Charges) tell(rule int, d *ratelimit.Decision, spent bool) {
+	if i, ok := c.position(rule); ok && i < len(c.told) {
+		r := &c.told[i]
+		r.Decision, r.Spent, r.Told = *d, spent, true
 	}
 }
 
 // TellEvent is Tell with what a layer of a stack tells of a decision. An error is told to all layers: if a
 // rule has not answered because of it, nothing is noted. A cost above the capacity of the rule's own
 // limit is an answer.
-func (c *Charges) TellEvent(rule int, e ratelimit.Event[*Charges]) {
-	exceeds := errors.Is(e.Err, ratelimit.ErrExceedsLimit) && e.Cost > e.Decision.Limit.Capacity()
-	if e.Err == nil || exceeds || e.Decision.Allowed || e.Decision.RetryAfter > 0 {
-		c.Tell(rule, e.Decision, e.Spent)
+func (c *Charges) TellEvent(rule int, e ratelimit.Event[*Charges]) { c.tellEvent(rule, &e) }
+
+func (c *Charges) tellEvent(rule int, e *ratelimit.Event[*Charges]) {
+	if e.Err == nil || e.Decision.Allowed || e.Decision.RetryAfter > 0 ||
+		errors.Is(e.Err, ratelimit.ErrExceedsLimit) && e.Cost > e.Decision.Limit.Capacity() {
+		c.tell(rule, &e.Decision, e.Spent)
 	}
 }
 
+// position returns where the charge of a rule is.
 func (c *Charges) position(rule int) (int, bool) {
-	return slices.BinarySearchFunc(c.list, rule, func(ch Charge, rule int) int { return ch.Rule - rule })
+	if len(c.list) > fewCharges {
+		return slices.BinarySearchFunc(c.list, rule, func(ch Charge, rule int) int { return ch.Rule - rule })
+	}
+	for i := range c.list {
+		if c.list[i].Rule == rule {
+			return i, true
+		}
+	}
+	return 0, false
 }
+
+// fewCharges is how many charges are looked at one by one, which is faster than a search.
+const fewCharges = 8

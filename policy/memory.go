@@ -89,7 +89,8 @@ type memoryDecider struct {
 	limiters []*ratelimit.Keyed[string] // by rule
 }
 
-func memoryDeciderOf(rules []Budget, layers, bare []ratelimit.Layer[*Charges]) (d memoryDecider, err error) {
+func memoryDeciderOf(rules []Budget, layers, bare []ratelimit.Layer[*Charges]) (d *memoryDecider, err error) {
+	d = new(memoryDecider)
 	if d.Layered, err = ratelimit.AllOf((*Charges).Append, layers...); err != nil {
 		return d, err
 	}
@@ -100,23 +101,23 @@ func memoryDeciderOf(rules []Budget, layers, bare []ratelimit.Layer[*Charges]) (
 	return d, err
 }
 
-func (d memoryDecider) Peek(c *Charges, cost int) (ratelimit.Decision, error) {
+func (d *memoryDecider) Peek(c *Charges, cost int) (ratelimit.Decision, error) {
 	return d.of(c).Peek(c, cost)
 }
 
 // of returns the stack that some charges are about.
-func (d memoryDecider) of(c *Charges) *ratelimit.Layered[*Charges] {
+func (d *memoryDecider) of(c *Charges) *ratelimit.Layered[*Charges] {
 	if c.Bare() {
 		return d.bare
 	}
 	return d.Layered
 }
 
-func (d memoryDecider) Adjust(_ context.Context, c *Charges, delta int) error {
+func (d *memoryDecider) Adjust(_ context.Context, c *Charges, delta int) error {
 	return d.of(c).Adjust(c, delta)
 }
 
-func (d memoryDecider) Reset(_ context.Context, c *Charges) error {
+func (d *memoryDecider) Reset(_ context.Context, c *Charges) error {
 	for i := range c.list {
 		d.limiters[c.list[i].Rule].Reset(c.list[i].Key)
 	}
@@ -159,7 +160,7 @@ func wrapped(i int, r Budget, y ratelimit.Layer[*Charges]) ratelimit.Layer[*Char
 	if !r.Tell {
 		return y
 	}
-	return ratelimit.Observe(y, func(e ratelimit.Event[*Charges]) { e.Key.TellEvent(i, e) })
+	return ratelimit.Observe(y, func(e ratelimit.Event[*Charges]) { e.Key.tellEvent(i, &e) })
 }
 
 var errNotCharged = errors.New("policy: the rule does not apply to this request")

@@ -84,6 +84,7 @@ type generation struct {
 	names    []string
 	index    *match.Index // finds the rules, by their numbers
 	decider  Decider
+	memory   *memoryDecider // the decider, if it is that of Memory
 }
 
 // New returns what decides by the rules of a set. A nil set is the zero Set, which limits
@@ -149,6 +150,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 	if next.decider, err = p.engine.Open(budgets); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
+	next.memory, _ = next.decider.(*memoryDecider)
 	return next, nil
 }
 
@@ -206,12 +208,12 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	q := p.ask(r, cost)
 	if q.answered() {
 		d, err = q.decision, q.err
+	} else if m := q.in.memory; m != nil { // asked directly: an interface's method would copy the answer twice more
+		d, err = m.Layered.Take(ctx, &q.charges, cost)
 	} else {
 		d, err = q.in.decider.Take(ctx, &q.charges, cost)
 	}
-	if p.onDecision != nil {
-		p.onDecision(q.report(d, err))
-	}
+	p.report(q, &d, err)
 	p.free(q)
 	return d, err
 }
@@ -223,14 +225,14 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	q := p.ask(r, cost)
 	if q.answered() {
 		defer p.free(q)
-		p.report(q, q.decision, q.err)
+		p.report(q, &q.decision, q.err)
 		return ratelimit.NewReservation(q.decision, nil), q.err
 	}
 	res, err := q.in.decider.Reserve(ctx, &q.charges, cost, maxDelay)
 	if res == nil {
 		res = ratelimit.NewReservation(ratelimit.Decision{}, nil)
 	}
-	p.report(q, res.Decision, err) // and keep q: the reservation may know its charges
+	p.report(q, &res.Decision, err) // and keep q: the reservation may know its charges
 	return res, err
 }
 
@@ -240,11 +242,12 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	q := p.ask(r, cost)
 	defer p.free(q)
 	if q.answered() {
-		p.report(q, q.decision, q.err)
+		p.report(q, &q.decision, q.err)
 		return q.err
 	}
 	err := ratelimit.Wait(ctx, q.in.decider, &q.charges, cost)
-	p.report(q, q.waited(err), err)
+	d := q.waited(err)
+	p.report(q, &d, err)
 	return err
 }
 

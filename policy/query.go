@@ -62,7 +62,7 @@ func (p *Policies) ask(r Request, cost int) *query {
 		}
 	}
 	if p.onDecision != nil {
-		q.charges.expect()
+		q.charges.told = q.room(len(q.charges.list))
 	}
 	return q
 }
@@ -126,36 +126,26 @@ func (p *Policies) free(q *query) {
 }
 
 // report tells of a decision, if somebody wants to know.
-func (p *Policies) report(q *query, d ratelimit.Decision, err error) {
-	if p.onDecision != nil {
-		p.onDecision(q.report(d, err))
+func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
+	if p.onDecision == nil {
+		return
 	}
-}
-
-// report returns what is told of a decision.
-func (q *query) report(d ratelimit.Decision, err error) Decision {
-	report := Decision{
-		Request: q.request, Cost: q.cost, Decision: d, Err: err,
-		Version: q.in.set.Version, Generation: q.in.number, KillSwitch: q.kill,
-	}
-	if n := len(q.charges.list); n > 0 {
-		report.Rules = q.room(n)
-	}
-	for i := range report.Rules {
-		ch, rd := &q.charges.list[i], &report.Rules[i]
+	rules := q.charges.told
+	for i := range rules {
+		ch, rd := &q.charges.list[i], &rules[i]
 		r := q.in.rules[ch.Rule]
 		rd.Rule, rd.Key, rd.Plan, rd.Shadow, rd.Cost = r.Name, ch.Key, ch.Plan, r.Shadow, ch.Cost
-		if i < len(q.charges.answers) && q.charges.answers[i].Told {
-			a := &q.charges.answers[i]
-			rd.Decision, rd.Spent, rd.Told = a.Decision, a.Spent, true
-		} else {
+		if !rd.Told {
 			rd.Decision.Limit = *ch.Limit
 		}
 	}
 	if q.exemptBy != nil {
-		report.Rules = []RuleDecision{{Rule: q.exemptBy.Name, Cost: q.cost, Decision: d, Told: true}}
+		rules = []RuleDecision{{Rule: q.exemptBy.Name, Cost: q.cost, Decision: *d, Told: true}}
 	}
-	return report
+	p.onDecision(Decision{
+		Request: q.request, Cost: q.cost, Decision: *d, Err: err,
+		Version: q.in.set.Version, Generation: q.in.number, KillSwitch: q.kill, Rules: rules,
+	})
 }
 
 // manyRules is for how many rules memory is allocated at once.
@@ -163,6 +153,9 @@ const manyRules = 64
 
 // room returns memory for n rules that nobody else has: whoever is told may keep it.
 func (q *query) room(n int) []RuleDecision {
+	if n == 0 {
+		return nil
+	}
 	if len(q.spare) < n {
 		q.spare = make([]RuleDecision, max(n, manyRules))
 	}
@@ -176,7 +169,8 @@ func (q *query) room(n int) []RuleDecision {
 func (q *query) waited(err error) (d ratelimit.Decision) {
 	d.Allowed = err == nil
 	known := false
-	for i, a := range q.charges.answers {
+	for i := range q.charges.told {
+		a := &q.charges.told[i]
 		if !a.Told || q.in.rules[q.charges.list[i].Rule].Shadow {
 			continue
 		}
