@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-go/ratelimit/internal/answers"
 	"github.com/weir-go/ratelimit/internal/tally"
 )
 
@@ -70,10 +71,15 @@ type stack[R any] struct {
 	reading int64    // of the clock, under all locks: one for the whole decision
 	err     error    // why no offer can ever fit
 	d       Decision // the answer of the stack
+
+	takes  bool                    // requests take answers themselves
+	wanted bool                    // this one wants them
+	taker  answers.Taker[Decision] // this one, if it takes answers
 }
 
 func newStack[R any](layers []Layer[R], pick func(R, []int) []int, clock Clock) *stack[R] {
 	s := &stack[R]{layers: layers, pick: pick, clock: clock, made: make([]*member[R], len(layers))}
+	_, s.takes = any(*new(R)).(answers.Taker[Decision])
 	if pick == nil { // then all layers are members, once and for all
 		for i := range layers {
 			s.add(i)
@@ -108,6 +114,9 @@ func (s *stack[R]) clear() {
 	s.locks.clear()
 	s.charges, s.firm, s.shadows = s.charges[:0], nil, nil
 	s.answers = s.answers[:0]
+	if s.taker != nil {
+		s.taker, s.wanted = nil, false
+	}
 	s.brief, s.changed, s.asked, s.err, s.d = false, false, false, nil, Decision{}
 }
 
@@ -115,6 +124,16 @@ func (s *stack[R]) clear() {
 // answers nor errors are made: a client who is refused at any rate must not cost more than
 // one who is let in.
 func (s *stack[R]) untold() bool { return s.brief && !s.watched }
+
+// ask asks the taker, if there is one, whether it wants the answers.
+func (s *stack[R]) ask(allowed bool) {
+	if s.taker != nil {
+		s.wanted = s.taker.WantsAnswers(allowed)
+	}
+}
+
+// told reports whether somebody is told what each layer has said.
+func (s *stack[R]) told() bool { return s.watched || s.wanted }
 
 // load asks the layers for their keys, costs and plans. The first error of an enforcing
 // layer ends it; one of a shadow layer only takes that layer out. It runs the functions of
@@ -143,6 +162,9 @@ func (s *stack[R]) load(r R, cost int) error {
 // choose makes members of the layers that pick picks. Many requests in a row meet the same
 // layers, so those of the last request stay members if they are picked again.
 func (s *stack[R]) choose(r R) error {
+	if s.takes {
+		s.taker, _ = any(r).(answers.Taker[Decision])
+	}
 	s.which = s.pick(r, s.which[:0])
 	if s.areMembers(s.which) {
 		return nil
@@ -192,7 +214,7 @@ func (s *stack[R]) fail(m *member[R]) error {
 		return errUntold
 	}
 	err := &layerError{m.layer, m.why()}
-	if s.watched {
+	if s.ask(false); s.told() {
 		_ = s.preview(take)
 	}
 	if s.d = (Decision{}); m.p != nil {
@@ -241,6 +263,7 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 		return s.err
 	}
 	s.withdraw()
+	s.ask(false)
 	return errKeysGone
 }
 
@@ -254,6 +277,7 @@ var errKeysGone = fmt.Errorf("%w: the keys of a request kept disappearing; gave 
 // nobody is promised anything by what a shadow says.
 func (s *stack[R]) preview(q request) error {
 	if !s.lock() {
+		s.ask(false)
 		return errKeysGone
 	}
 	s.reading = reading(s.clock)
@@ -266,7 +290,9 @@ func (s *stack[R]) preview(q request) error {
 	if s.asked && !q.peek {
 		s.markStale()
 	}
-	s.answer(s.fits())
+	fits := s.fits()
+	s.ask(fits)
+	s.answer(fits)
 	s.locks.unlock()
 	return s.err
 }
@@ -435,6 +461,7 @@ func (s *stack[R]) commit(q request) {
 	if s.changed {
 		s.unpin()
 	}
+	s.ask(true)
 	s.finish(true)
 }
 
@@ -448,7 +475,7 @@ func (s *stack[R]) refuse(q request) {
 			s.firm[i].refuse()
 		}
 	}
-	if s.watched {
+	if s.ask(false); s.told() {
 		q.peek = true // what a shadow says is no reason to change its key
 		for i := range s.shadows {
 			s.shadows[i].preview(s.reading, q)
@@ -463,7 +490,7 @@ func (s *stack[R]) finish(allowed bool) {
 	if s.asked {
 		s.markStale()
 	}
-	if s.untold() {
+	if s.brief && !s.told() {
 		s.d.Allowed = allowed
 	} else {
 		s.answer(allowed)
@@ -542,15 +569,15 @@ func (s *stack[R]) withdraw() {
 }
 
 // answer adds up the answers of the enforcing layers, and keeps each account's own for
-// those who watch. The accounts are locked: Remaining and ResetAfter are read from states as
+// those who are told. The accounts are locked: Remaining and ResetAfter are read from states as
 // the decision has left them. An error means never, so there is no time to retry after.
 func (s *stack[R]) answer(allowed bool) {
-	if s.watched {
+	if s.told() {
 		s.answers = slices.Grow(s.answers[:0], len(s.charges))[:len(s.charges)]
 	}
 	sum := sumOf(&s.d)
 	for i := range s.charges {
-		if i >= len(s.firm) && !s.watched {
+		if i >= len(s.firm) && !s.told() {
 			break
 		}
 		var d Decision
@@ -558,7 +585,7 @@ func (s *stack[R]) answer(allowed bool) {
 		if c.decision(&d); i < len(s.firm) {
 			sum.Add((*tally.Decision[Limit])(&d), c.room(d.Remaining))
 		}
-		if s.watched {
+		if s.told() {
 			s.answers[i] = d
 		}
 	}
@@ -571,32 +598,44 @@ func (s *stack[R]) answer(allowed bool) {
 	}
 }
 
-// report tells each layer's limiter its own answer. No lock is held, so the functions that
-// are told may call the limiters. An error that comes after a charge means that the charge
-// has been given back.
+// report tells each layer's limiter its own answer, or the request all of them. An error that
+// comes after a charge means that the charge has been given back. It is short, so that the
+// compiler spares the call if nobody is told.
 func (s *stack[R]) report(r R, err error) {
-	if !s.watched {
-		return
+	if s.told() {
+		s.reportAll(r, err)
 	}
+}
+
+// reportAll is report where somebody is told. No lock is held, so the functions that are told may call
+// the limiters.
+func (s *stack[R]) reportAll(r R, err error) {
 	for _, m := range s.members {
-		if !m.watched || !m.loaded {
+		if !m.loaded || !m.watched && s.taker == nil {
 			continue
 		}
 		d, spent, own := s.said(m)
 		if !m.shadow {
 			own = err
 		}
-		m.report(r, d, spent && err == nil, own)
+		spent = spent && err == nil
+		if m.watched {
+			m.report(r, *d, spent, own)
+		}
+		if s.taker != nil {
+			s.taker.TakeAnswer(m.layer, d, spent, own)
+		}
 	}
 }
 
 // said returns what a layer has to say: its answer, whether it was charged, and its own
 // error. A layer without a charge has failed before it could be asked.
-func (s *stack[R]) said(m *member[R]) (d Decision, spent bool, err error) {
+func (s *stack[R]) said(m *member[R]) (d *Decision, spent bool, err error) {
 	if m.charge != none && m.charge < len(s.answers) {
 		c := &s.charges[m.charge]
-		return s.answers[m.charge], c.spent && m.amount > 0, cmp.Or(m.why(), c.err())
+		return &s.answers[m.charge], c.spent && m.amount > 0, cmp.Or(m.why(), c.err())
 	}
+	d = new(Decision)
 	if m.p != nil {
 		d.Limit = m.p.limit
 	}

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"slices"
 
 	"github.com/weir-go/ratelimit"
@@ -20,8 +19,12 @@ type Charge struct {
 // of the rules. A Decider reads it, and may tell what each rule said.
 type Charges struct {
 	list []Charge
-	told []RuleDecision // as many as list, if somebody wants to know; whoever is told may keep them
 	bare bool
+
+	// What the rules have said.
+	told    []RuleDecision // one for each charge, if there is a hook; it may keep them
+	denied  []int          // the charges that a rule, maybe a shadow, has denied
+	shadows bool           // one of the rules is a shadow
 }
 
 // Bare reports that the charges are about budgets as such, whatever their rules charge by themselves and whether
@@ -31,7 +34,7 @@ func (c *Charges) Bare() bool { return c.bare }
 // clear forgets the request.
 func (c *Charges) clear() {
 	clear(c.list)
-	c.list, c.told, c.bare = c.list[:0], nil, false
+	c.list, c.told, c.denied, c.shadows, c.bare = c.list[:0], nil, c.denied[:0], false, false
 }
 
 // add adds a charge for a rule, and returns it. What lies behind the list is zero.
@@ -65,26 +68,42 @@ func (c *Charges) Of(rule int) *Charge {
 	return nil
 }
 
-// Tell takes note of what a rule said. It does nothing if nobody wants to know.
+// Tell takes note of what a rule said.
 func (c *Charges) Tell(rule int, d ratelimit.Decision, spent bool) { c.tell(rule, &d, spent) }
 
 func (c *Charges) tell(rule int, d *ratelimit.Decision, spent bool) {
-	if i, ok := c.position(rule); ok && i < len(c.told) {
+	i, ok := c.position(rule)
+	if !ok {
+		return
+	}
+	if i < len(c.told) {
 		r := &c.told[i]
 		r.Decision, r.Spent, r.Told = *d, spent, true
 	}
+	if !d.Allowed {
+		c.denied = append(c.denied, i)
+	}
 }
 
-// TellEvent is Tell with what a layer of a stack tells of a decision. An error is told to all layers: if a
-// rule has not answered because of it, nothing is noted. A cost above the capacity of the rule's own
-// limit is an answer.
-func (c *Charges) TellEvent(rule int, e ratelimit.Event[*Charges]) { c.tellEvent(rule, &e) }
+// TellEvent is Tell with what a layer of a stack tells of a decision.
+func (c *Charges) TellEvent(rule int, e ratelimit.Event[*Charges]) {
+	c.TakeAnswer(rule, &e.Decision, e.Spent, e.Err)
+}
 
-func (c *Charges) tellEvent(rule int, e *ratelimit.Event[*Charges]) {
-	if e.Err == nil || e.Decision.Allowed || e.Decision.RetryAfter > 0 ||
-		errors.Is(e.Err, ratelimit.ErrExceedsLimit) && e.Cost > e.Decision.Limit.Capacity() {
-		c.tell(rule, &e.Decision, e.Spent)
+// WantsAnswers is for [ratelimit.Layered], which tells what each rule has said only if it is asked to.
+func (c *Charges) WantsAnswers(allowed bool) bool { return c.told != nil || c.shadows || !allowed }
+
+// TakeAnswer is for [ratelimit.Layered]. An error is told of all rules: if a rule has not answered because of it,
+// nothing is noted. That the cost is above the capacity of the rule's own limit is an answer.
+func (c *Charges) TakeAnswer(rule int, d *ratelimit.Decision, spent bool, err error) {
+	if err == nil || d.Allowed || d.RetryAfter > 0 || c.exceeds(rule, d.Limit) {
+		c.tell(rule, d, spent)
 	}
+}
+
+func (c *Charges) exceeds(rule int, limit ratelimit.Limit) bool {
+	ch := c.Of(rule)
+	return ch != nil && ch.Cost > limit.Capacity()
 }
 
 // position returns where the charge of a rule is.

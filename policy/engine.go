@@ -35,7 +35,8 @@ type Budget struct {
 	OwnCost bool
 	// Shadow reports that the rule never denies.
 	Shadow bool
-	// Tell reports that somebody wants to know what the rule says: see [Charges.Tell].
+	// Tell reports that somebody wants to know what the rule says: see [Charges.Tell]. It is
+	// always set.
 	Tell bool
 }
 

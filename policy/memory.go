@@ -149,7 +149,7 @@ func bareLayer(i int, r Budget, l *ratelimit.Keyed[string]) ratelimit.Layer[*Cha
 	return ratelimit.WithLimit(y, func(c *Charges) ratelimit.Limit { return *c.Of(i).Limit })
 }
 
-// wrapped returns the layer with what the rule says besides.
+// wrapped returns the layer with what the rule says besides. [Charges] take the answers themselves.
 func wrapped(i int, r Budget, y ratelimit.Layer[*Charges]) ratelimit.Layer[*Charges] {
 	if r.OwnCost {
 		y = ratelimit.WithCost(y, func(c *Charges) int { return c.Of(i).Cost })
@@ -157,10 +157,7 @@ func wrapped(i int, r Budget, y ratelimit.Layer[*Charges]) ratelimit.Layer[*Char
 	if r.Shadow {
 		y = ratelimit.Shadow(y)
 	}
-	if !r.Tell {
-		return y
-	}
-	return ratelimit.Observe(y, func(e ratelimit.Event[*Charges]) { e.Key.tellEvent(i, &e) })
+	return y
 }
 
 var errNotCharged = errors.New("policy: the rule does not apply to this request")

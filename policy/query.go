@@ -109,6 +109,8 @@ func (q *query) load() {
 		}
 		if !applies {
 			q.charges.drop()
+		} else if r.Shadow {
+			q.charges.shadows = true
 		}
 	}
 	switch {
