@@ -103,7 +103,7 @@ func runHistory(t testing.TB, seed uint64, a, b ratelimit.Limit) *changed {
 	r := rand.New(rand.NewPCG(seed, 1))
 	h := &changed{}
 	h.l, h.clock = newLimiter(t, a)
-	per := int64(a.Rate.Per)
+	per := int64(spanOf(a))
 	step := func() {
 		h.clock.now.Add(r.Int64N(per/2 + 1))
 		n := 1 + r.IntN(a.Capacity())
@@ -127,7 +127,7 @@ func runHistory(t testing.TB, seed uint64, a, b ratelimit.Limit) *changed {
 	require.NoError(t, h.l.SetLimit(b))
 	a = b
 	h.l.Allow("k", 1)
-	per = int64(b.Rate.Per)
+	per = int64(spanOf(b))
 	for range r.IntN(3) {
 		step()
 	}
@@ -146,7 +146,11 @@ func TestFiguresAreTrueAfterAChangeOfLimit(t *testing.T) {
 // anyLimit returns a small limit, with few nanoseconds to a window.
 func anyLimit(r *rand.Rand) ratelimit.Limit {
 	l := everyAlgorithm[r.IntN(len(everyAlgorithm))]
-	l.Rate = ratelimit.Per(1+r.IntN(12), time.Duration(1+r.Int64N(100)))
+	if l.Rate.Units = 1 + r.IntN(12); l.Algorithm == ratelimit.AlgorithmCalendar {
+		l.Period = modelPeriods[r.IntN(len(modelPeriods))].Period
+		return l
+	}
+	l.Rate.Per = time.Duration(1 + r.Int64N(100))
 	if l.Burst > 0 {
 		l.Burst = 1 + r.IntN(12)
 	}

@@ -24,6 +24,9 @@ var origin = time.Now()
 // Now returns the time since the program's start.
 func (systemClock) Now() time.Duration { return time.Since(origin) }
 
+// Wall returns the date and the time of day.
+func (systemClock) Wall() time.Time { return time.Now() }
+
 // maxReading leaves room to add a century to a reading, and to subtract any two.
 const maxReading = math.MaxInt64 / 2
 

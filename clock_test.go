@@ -15,6 +15,7 @@ import (
 type testClock struct{ now atomic.Int64 }
 
 func (c *testClock) Now() time.Duration      { return time.Duration(c.now.Load()) }
+func (c *testClock) Wall() time.Time         { return time.Unix(0, c.now.Load()) }
 func (c *testClock) set(t time.Duration)     { c.now.Store(int64(t)) }
 func (c *testClock) advance(d time.Duration) { c.now.Add(int64(d)) }
 
@@ -63,4 +64,5 @@ var everyAlgorithm = []ratelimit.Limit{
 	ratelimit.FixedWindow(ratelimit.PerSecond(5)),
 	ratelimit.SlidingLog(ratelimit.PerSecond(5)),
 	ratelimit.SlidingCounter(ratelimit.PerSecond(5)),
+	ratelimit.Calendar(5, ratelimit.Day("Europe/Berlin")),
 }

@@ -18,6 +18,7 @@ import (
 type generation struct {
 	seq   uint64
 	dirty *dirtyList                 // for the plans; nil if nobody needs it
+	dates *calendars                 // for the plans that count by the calendar
 	def   *plan                      // of New's or SetLimit's limit
 	first sync.Once                  // makes the next
 	plans *xsync.Map[planKey, *plan] // for limits that LimitFor or WithLimit returned; most limiters have none
@@ -29,24 +30,24 @@ type generation struct {
 const maxPlans = 16384
 
 // firstGeneration returns a limiter's first generation.
-func firstGeneration(limit Limit, dirty *dirtyList) (*generation, error) {
-	return newGeneration(limit, 0, dirty)
+func firstGeneration(limit Limit, dirty *dirtyList, dates *calendars) (*generation, error) {
+	return newGeneration(limit, 0, dirty, dates)
 }
 
 // next returns the generation that follows g, under a limit.
 func (g *generation) next(limit Limit) (*generation, error) {
-	return newGeneration(limit, g.seq+1, g.dirty)
+	return newGeneration(limit, g.seq+1, g.dirty, g.dates)
 }
 
-func newGeneration(limit Limit, seq uint64, dirty *dirtyList) (_ *generation, err error) {
-	g := &generation{seq: seq, dirty: dirty}
+func newGeneration(limit Limit, seq uint64, dirty *dirtyList, dates *calendars) (_ *generation, err error) {
+	g := &generation{seq: seq, dirty: dirty, dates: dates}
 	g.def, err = g.make(planKey{limit, seq})
 	return g, err
 }
 
 // make returns a new plan.
 func (g *generation) make(k planKey) (*plan, error) {
-	p, err := newPlan(k.limit, k.seq)
+	p, err := newPlan(k.limit, k.seq, g.dates)
 	if err == nil {
 		p.dirty = g.dirty
 	}

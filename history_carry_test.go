@@ -36,7 +36,7 @@ func (m *model) canCarry(old, l ratelimit.Limit, now int64) bool {
 	for _, b := range m.ahead {
 		owed += b.cost
 	}
-	if mul(owed, int64(l.Rate.Per)).Cmp(mul(90*year, int64(l.Rate.Units))) > 0 {
+	if mul(owed, int64(spanOf(l))).Cmp(mul(90*year, int64(l.Rate.Units))) > 0 {
 		return false
 	}
 	if l.Algorithm > ratelimit.AlgorithmLeakyBucket && owed/int64(l.Rate.Units) > 20 {
@@ -76,6 +76,10 @@ func carried(from spending, old, l ratelimit.Limit, now int64) spending {
 		}
 		if l.Algorithm == ratelimit.AlgorithmFixedWindow {
 			return &modelWindow{units: units, per: per, start: s.start, used: s.spent(now)}
+		}
+	case *modelCalendar:
+		if s.pass(now); l.Period == old.Period && l.Algorithm == old.Algorithm {
+			return &modelCalendar{units: units, period: s.period, start: s.start, used: s.used}
 		}
 	case *modelLog:
 		if l.Algorithm == ratelimit.AlgorithmSlidingLog {

@@ -384,7 +384,11 @@ func (d *drawn) another() ratelimit.Limit {
 	case 1:
 		l.Rate.Units = 1 + d.byte()%30
 	case 2:
-		l.Rate.Per = time.Duration(1 + d.byte())
+		if l.Period != (ratelimit.Period{}) {
+			l.Period = modelPeriods[d.byte()%len(modelPeriods)].Period
+		} else {
+			l.Rate.Per = time.Duration(1 + d.byte())
+		}
 	default:
 		other := &script{data: []byte{byte(d.byte()), byte(d.byte()), byte(d.byte()), byte(d.byte()), byte(d.byte()), byte(d.byte())}}
 		other.pickLimit()

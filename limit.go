@@ -52,6 +52,8 @@ const (
 	AlgorithmUnlimited
 	// AlgorithmBlocked allows nothing.
 	AlgorithmBlocked
+	// AlgorithmCalendar counts in calendar days, weeks or months.
+	AlgorithmCalendar
 )
 
 var algorithmNames = [...]string{
@@ -62,6 +64,7 @@ var algorithmNames = [...]string{
 	AlgorithmSlidingCounter: "sliding-counter",
 	AlgorithmUnlimited:      "unlimited",
 	AlgorithmBlocked:        "blocked",
+	AlgorithmCalendar:       "calendar",
 }
 
 // String returns the algorithm's name as [ParseLimit] reads it, such as
@@ -75,7 +78,7 @@ func (a Algorithm) String() string {
 
 // Limit says what is allowed. It is a plain value: it can be compared, printed,
 // parsed, stored and sent. Make one with [TokenBucket], [LeakyBucket],
-// [FixedWindow], [SlidingLog], [SlidingCounter], [Unlimited] or [Blocked]. The
+// [FixedWindow], [SlidingLog], [SlidingCounter], [Calendar], [Unlimited] or [Blocked]. The
 // zero Limit is invalid, except where it is documented to mean a default.
 type Limit struct {
 	// Name tells this limit from others in a [Decision]. It may be empty.
@@ -83,10 +86,12 @@ type Limit struct {
 	// Algorithm is the way of counting.
 	Algorithm Algorithm
 	// Rate is what is regained in time: at that pace by the buckets, or as so
-	// many units for each window of length Rate.Per.
+	// many units for each window of length Rate.Per. A calendar's Per is zero.
 	Rate Rate
 	// Burst is a token bucket's burst or a leaky bucket's queue; else zero.
 	Burst int
+	// Period is what a calendar's windows are; else zero.
+	Period Period
 }
 
 // Unlimited returns a limit that allows every cost and tracks nothing.
@@ -111,7 +116,7 @@ func (l Limit) Capacity() int {
 	switch l.Algorithm {
 	case AlgorithmTokenBucket, AlgorithmLeakyBucket:
 		return l.Burst
-	case AlgorithmFixedWindow, AlgorithmSlidingLog, AlgorithmSlidingCounter:
+	case AlgorithmFixedWindow, AlgorithmSlidingLog, AlgorithmSlidingCounter, AlgorithmCalendar:
 		return l.Rate.Units
 	case AlgorithmUnlimited:
 		return math.MaxInt
@@ -122,7 +127,8 @@ func (l Limit) Capacity() int {
 // RefillTime returns the time in which a key that has spent all of its capacity is
 // fresh again, if nothing else is spent: burst·per/units for the buckets, rounded up
 // to a nanosecond; the window for a fixed window and a sliding log; twice the window for
-// a sliding counter, which counts the window before as well. It is 0 for [Unlimited]
+// a sliding counter, which counts the window before as well. A calendar's is its longest window:
+// 31 days for a month, and an hour more where clocks are set back by one. It is 0 for [Unlimited]
 // and [Blocked], and for a limit that is invalid.
 func (l Limit) RefillTime() time.Duration {
 	if l.Validate() != nil {
@@ -135,6 +141,8 @@ func (l Limit) RefillTime() time.Duration {
 		return l.Rate.Per
 	case AlgorithmSlidingCounter:
 		return 2 * l.Rate.Per
+	case AlgorithmCalendar:
+		return l.longest()
 	}
 	return 0
 }
@@ -142,16 +150,21 @@ func (l Limit) RefillTime() time.Duration {
 // Validate reports whether the limit can be enforced exactly, as [New] does: nil,
 // or an error that wraps [ErrInvalidLimit] and names the field and the figure.
 // Valid is every limit with positive figures, Rate.Units up to 2^53, and a
-// capacity that is regained within 100 years.
+// capacity that is regained within 100 years; for a calendar, every Period of a zone that is known.
 func (l Limit) Validate() error {
 	if err := validateName(l.Name); err != nil {
 		return err
+	}
+	if l.Period != (Period{}) && l.Algorithm != AlgorithmCalendar {
+		return invalid("Period is %v, want none for %v", l.Period, l.Algorithm)
 	}
 	switch l.Algorithm {
 	case AlgorithmTokenBucket, AlgorithmLeakyBucket:
 		return l.validateBucket()
 	case AlgorithmFixedWindow, AlgorithmSlidingLog, AlgorithmSlidingCounter:
 		return l.validateWindow()
+	case AlgorithmCalendar:
+		return l.validateCalendar()
 	case AlgorithmUnlimited, AlgorithmBlocked:
 		if l.Rate != (Rate{}) || l.Burst != 0 {
 			return invalid("%v takes neither Rate nor Burst, got %d per %v, burst %d",
@@ -178,13 +191,21 @@ func validateName(name string) error {
 }
 
 func (l Limit) validateRate() error {
+	if err := l.validateUnits(); err != nil {
+		return err
+	}
+	if l.Rate.Per <= 0 {
+		return invalid("Rate.Per is %v, want more than 0", l.Rate.Per)
+	}
+	return nil
+}
+
+func (l Limit) validateUnits() error {
 	switch {
 	case l.Rate.Units <= 0:
 		return invalid("Rate.Units is %d, want at least 1", l.Rate.Units)
 	case int64(l.Rate.Units) > maxUnits:
 		return invalid("Rate.Units is %d, want at most 2^53", l.Rate.Units)
-	case l.Rate.Per <= 0:
-		return invalid("Rate.Per is %v, want more than 0", l.Rate.Per)
 	}
 	return nil
 }

@@ -146,7 +146,7 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 		o.Clock = systemClock{}
 	}
 	table := newTable(&o)
-	g, err := firstGeneration(limit, table.dirtyList())
+	g, err := firstGeneration(limit, table.dirtyList(), &calendars{clock: o.Clock})
 	if err != nil {
 		return nil, err
 	}

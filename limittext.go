@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/calendar"
 )
 
 // perUnits are the spans that the text form of a rate has a letter for.
@@ -42,10 +44,14 @@ func (a Algorithm) burstWord() string {
 //	token-bucket 100/s burst 200
 //	leaky-bucket 10/s queue 50
 //	sliding-log 100/m
+//	calendar 1000/month Europe/Berlin from 15
 //	unlimited
 func (l Limit) String() string {
 	if l.Algorithm == AlgorithmUnlimited || l.Algorithm == AlgorithmBlocked {
 		return l.Algorithm.String()
+	}
+	if l.Algorithm == AlgorithmCalendar && l.Rate.Per == 0 && l.Period != (Period{}) {
+		return l.Algorithm.String() + " " + strconv.Itoa(l.Rate.Units) + "/" + l.Period.String()
 	}
 	s := l.Algorithm.String() + " " + l.Rate.String()
 	if word := l.Algorithm.burstWord(); word != "" {
@@ -61,12 +67,16 @@ func (l Limit) String() string {
 //	fixed-window 5000/h
 //	sliding-log 100/m
 //	sliding-counter 7/11s
+//	calendar 500/day UTC
+//	calendar 20000/week America/New_York from monday
+//	calendar 1000/month Europe/Berlin from 15
 //	unlimited
 //	blocked
 //
 // The span after the slash is s, m, h or d (24 hours), or a duration such as 90s, 1h30m
 // or 7d: what [time.ParseDuration] reads, and days. It must be a whole number of
-// nanoseconds. For a valid limit, ParseLimit(l.String()) is l
+// nanoseconds. A calendar's is day, week or month, and a time zone follows: see [Day]. Without
+// from, a week begins on Monday and a month on the first. For a valid limit, ParseLimit(l.String()) is l
 // without its Name. Every error wraps [ErrInvalidLimit] and says what is wrong
 // where; the result is valid as [Limit.Validate] has it.
 func ParseLimit(s string) (Limit, error) {
@@ -86,6 +96,9 @@ func parseWords(words []string) (l Limit, err error) {
 		return l, err
 	}
 	words = words[1:]
+	if l.Algorithm == AlgorithmCalendar {
+		return l.parseCalendar(words)
+	}
 	if l.Algorithm != AlgorithmUnlimited && l.Algorithm != AlgorithmBlocked {
 		if len(words) == 0 {
 			return l, invalid("no rate after %v, want one such as 100/s", l.Algorithm)
@@ -104,6 +117,27 @@ func parseWords(words []string) (l Limit, err error) {
 	if len(words) > 0 {
 		return l, invalid("%q does not belong after %q", strings.Join(words, " "), l)
 	}
+	return l, l.Validate()
+}
+
+// parseCalendar reads what follows the word calendar.
+func (l Limit) parseCalendar(words []string) (_ Limit, err error) {
+	if len(words) == 0 {
+		return l, invalid("no units after %v, want them such as 1000/month", l.Algorithm)
+	}
+	units, per, ok := strings.Cut(words[0], "/")
+	unit, known := calendar.UnitOf(per)
+	if !ok || !known {
+		return l, invalid("%q is not a number of units for each day, week or month, such as 1000/month", words[0])
+	}
+	if l.Rate.Units, err = strconv.Atoi(units); err != nil {
+		return l, invalid("rate %q: units %q are not a whole number in range", words[0], units)
+	}
+	zone, from, err := calendar.Parse(unit, words[1:])
+	if err != nil {
+		return l, invalid("%s", err)
+	}
+	l.Period = newPeriod(unit, zone, from)
 	return l, l.Validate()
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weir-go/ratelimit/internal/keys"
+	"github.com/weir-go/ratelimit/internal/meter"
 )
 
 // table maps keys to accounts, and never has more than max of them. This file finds,
@@ -220,7 +221,7 @@ func (t *table[K]) newAccount(s *shard[K], key K, p *plan, now int64) *account {
 	b := &account{plan: p}
 	if t.memory == nil {
 		b.last = max(now, s.floor.Load())
-		b.State.At = b.last
+		b.State = p.begins(meter.State{At: b.last})
 		return b
 	}
 	u := unseen{s.floor.Load(), t.memory, t.hash(key)}
@@ -235,6 +236,9 @@ func (t *table[K]) newAccount(s *shard[K], key K, p *plan, now int64) *account {
 // stays taken, for a key that replaces it. Whoever waits for the account's lock finds its
 // plan to be nil, and the map up to date.
 func (t *table[K]) removeLocked(s *shard[K], key K, b *account, floor int64) {
+	if w := b.plan.wall; w != nil && floor > -maxReading {
+		w.dropped(b.State, floor)
+	}
 	b.plan = nil
 	t.accounts.Remove(key)
 	if t.expiry != nil {

@@ -57,6 +57,8 @@ func newSpending(l ratelimit.Limit) spending {
 		return &modelWindow{units: units, per: per}
 	case ratelimit.AlgorithmSlidingLog:
 		return &modelLog{units: units, per: per}
+	case ratelimit.AlgorithmCalendar:
+		return &modelCalendar{units: units, period: modelPeriodOf(l.Period)}
 	}
 	return &modelCounter{units: units, per: per}
 }
@@ -540,7 +542,7 @@ func (m *model) giveBack(b *booking, amount int64) {
 // both comes first. A debt of very many windows takes too long to count, and one of a
 // century is capped.
 func (m *model) charge(cost int64) {
-	units, per := int64(m.limit.Rate.Units), int64(m.limit.Rate.Per)
+	units, per := int64(m.limit.Rate.Units), int64(spanOf(m.limit))
 	windows := m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket && cost/units > 1000 // which would be spent one by one
 	if len(m.ahead) > 0 || windows || mul(cost, per).Cmp(mul(90*year, units)) > 0 {
 		m.blurry = true

@@ -24,12 +24,13 @@ type plan struct {
 	meter.Meter // zero for Unlimited and Blocked, which track nothing
 
 	limit Limit
-	dirty *dirtyList // for keys that may be fresh earlier than was known; nil if nobody needs that
+	wall  *wallWindows // of a calendar, else nil
+	dirty *dirtyList   // for keys that may be fresh earlier than was known; nil if nobody needs that
 }
 
 // newPlan returns the plan for a limit, or why the limit is invalid. A limit that is
 // valid but has no case here is a mistake of ours: without a meter it would allow all.
-func newPlan(l Limit, seq uint64) (*plan, error) {
+func newPlan(l Limit, seq uint64, dates *calendars) (*plan, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
@@ -45,6 +46,15 @@ func newPlan(l Limit, seq uint64) (*plan, error) {
 		p.Meter = l.meter(meter.SlidingLog)
 	case AlgorithmSlidingCounter:
 		p.Meter = l.meter(meter.SlidingCounter)
+	case AlgorithmCalendar:
+		wall, err := dates.windows(l.Period)
+		if err != nil {
+			return nil, err
+		}
+		p.wall, p.Meter = wall, meter.New(meter.Limit{
+			Kind: meter.Calendar, Units: int64(l.Rate.Units), Per: int64(wall.calendar.Longest()), Windows: wall,
+			Horizon: century, Most: mostCounted,
+		})
 	case AlgorithmUnlimited, AlgorithmBlocked:
 		// Nothing is tracked: the capacity says all.
 	default:
@@ -64,6 +74,15 @@ func (l Limit) meter(kind meter.Kind) meter.Meter {
 // tracks reports whether keys under this plan have anything to remember. If not, no other
 // method of its meter may be called.
 func (p *plan) tracks() bool { return p.Counts() }
+
+// begins returns the state of a key that is not tracked. Of a calendar's windows it is granted
+// none before those that dropped keys may have used.
+func (p *plan) begins(s meter.State) meter.State {
+	if p.wall != nil {
+		s.M = max(s.M, p.wall.floor.Load())
+	}
+	return s
+}
 
 // ordinary reports whether a cost is from 1 to the capacity, as almost all are. That is one
 // comparison instead of two: less 1 and without a sign, 0 and all costs below it are

@@ -21,8 +21,10 @@ func TestEveryAlgorithmHasAPlan(t *testing.T) {
 			l.Burst = 10
 		case AlgorithmUnlimited, AlgorithmBlocked:
 			l.Rate = Rate{}
+		case AlgorithmCalendar:
+			l = Calendar(10, Day("UTC"))
 		}
-		p, err := newPlan(l, 0)
+		p, err := newPlan(l, 0, &calendars{clock: systemClock{}})
 		require.NoError(t, err, l)
 		untracked := l.Algorithm == AlgorithmUnlimited || l.Algorithm == AlgorithmBlocked
 		require.Equal(t, !untracked, p.tracks(), l)

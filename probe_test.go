@@ -63,7 +63,7 @@ func (p *probe) resetAfter() {
 	known := used.limiter.Len() == 1
 	capacity := p.limit.Capacity()
 	for i, n := range []int{0, 1, capacity/2 + 1, capacity/3 + 1, 1, capacity} {
-		o := op{kind: opTake, raw: at + int64(i)*int64(p.limit.Rate.Per)/4, n: n}
+		o := op{kind: opTake, raw: at + int64(i)*int64(spanOf(p.limit))/4, n: n}
 		want := fresh.do(o)
 		require.Equal(p, want.d, used.do(o).d, "ResetAfter: not as a key never seen\n%s", p)
 	}

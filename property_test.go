@@ -189,13 +189,22 @@ var scriptRates = []ratelimit.Rate{
 	ratelimit.PerDay(1), ratelimit.PerMinute(100), ratelimit.PerHour(123_457), ratelimit.PerSecond(1_000_000_000),
 }
 
+// counting are the algorithms that count anything.
+var counting = []ratelimit.Algorithm{
+	ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket, ratelimit.AlgorithmFixedWindow,
+	ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter, ratelimit.AlgorithmCalendar,
+}
+
 func (s *script) pickLimit() {
-	algorithm := ratelimit.Algorithm(1 + s.byte()%5)
+	algorithm := counting[s.byte()%len(counting)]
 	rate := ratelimit.Per(1+s.byte()%20, time.Duration(1+s.byte()%50))
 	if b := s.byte(); b%2 == 0 {
 		rate = scriptRates[b/2%len(scriptRates)]
 	}
 	s.limit = ratelimit.Limit{Algorithm: algorithm, Rate: rate}
+	if algorithm == ratelimit.AlgorithmCalendar {
+		s.limit = ratelimit.Calendar(1+s.byte()%20, modelPeriods[s.byte()%len(modelPeriods)].Period)
+	}
 	if algorithm <= ratelimit.AlgorithmLeakyBucket {
 		s.limit.Burst = 1 + s.byte()%20
 		if s.byte()%4 == 0 {
@@ -215,7 +224,7 @@ func (s *script) step() {
 	if s.onward {
 		b %= 228
 	}
-	per := float64(s.limit.Rate.Per)
+	per := float64(spanOf(s.limit))
 	switch {
 	case b < 60:
 	case b < 90:
@@ -295,7 +304,7 @@ func (s *script) aheadBy() time.Duration {
 	case b < 60:
 		return 0
 	case b < 200:
-		return time.Duration(float64(s.limit.Rate.Per) * float64(b) / 50)
+		return time.Duration(float64(spanOf(s.limit)) * float64(b) / 50)
 	case b < 220:
 		return s.last.RetryAfter - time.Duration(b%2)
 	case b < 250:

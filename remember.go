@@ -208,7 +208,7 @@ type unseen struct {
 func (u *unseen) begin(p *plan, reading int64) (now int64, s meter.State) {
 	now = max(reading, u.floor)
 	if u.memory == nil || !p.tracks() {
-		return now, meter.State{At: now}
+		return now, p.begins(meter.State{At: now})
 	}
-	return now, p.Recall(u.memory.recall(u.hash, p, now), now)
+	return now, p.begins(p.Recall(u.memory.recall(u.hash, p, now), now, slotTick))
 }

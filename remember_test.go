@@ -24,6 +24,7 @@ func attackLimits() []ratelimit.Limit {
 		ratelimit.FixedWindow(ratelimit.PerMinute(5)),
 		ratelimit.SlidingLog(ratelimit.PerMinute(5)),
 		ratelimit.SlidingCounter(ratelimit.PerMinute(5)),
+		ratelimit.Calendar(5, ratelimit.Day("America/New_York")),
 	}
 }
 
@@ -131,6 +132,8 @@ func limitOf(r *rand.Rand, a ratelimit.Algorithm) ratelimit.Limit {
 		return ratelimit.FixedWindow(rate)
 	case ratelimit.AlgorithmSlidingLog:
 		return ratelimit.SlidingLog(rate)
+	case ratelimit.AlgorithmCalendar:
+		return ratelimit.Calendar(units, modelPeriods[r.IntN(len(modelPeriods))].Period)
 	}
 	return ratelimit.SlidingCounter(rate)
 }

@@ -28,7 +28,9 @@ func TestAStacksWaitThatFailsGivesBackWhatCancelGivesBack(t *testing.T) {
 		t.Run(limit.Algorithm.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				limit := limit
-				limit.Rate = ratelimit.PerSecond(10)
+				if limit.Rate.Units = 10; limit.Rate.Per > 0 {
+					limit.Rate.Per = time.Second
+				}
 				tried, twin := inBubble(limit), inBubble(limit)
 				queue := inBubble(ratelimit.LeakyBucket(ratelimit.PerSecond(1), 5))
 				stack := stackOf(t, ratelimit.By(tried, byUser), ratelimit.By(queue, byUser))

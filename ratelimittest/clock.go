@@ -6,10 +6,12 @@ import (
 	"time"
 )
 
-// Clock is a [ratelimit.Clock] that stands still until it is moved. The zero Clock
-// reads 0 and is ready for use. It is safe for concurrent use; it must not be copied.
+// Clock is a [ratelimit.WallClock] that stands still until it is moved. The zero Clock
+// reads 0 and is ready for use. Its wall time is that long after the beginning of 1970, in UTC,
+// unless SetWall has set it apart. It is safe for concurrent use; it must not be copied.
 type Clock struct {
 	now   atomic.Int64
+	wall  atomic.Int64 // how far the wall time is ahead of now, from 1970 on
 	reads atomic.Int64
 
 	yields atomic.Bool // who reads it lets others go first, so that calls at one time meet
@@ -23,6 +25,13 @@ func (c *Clock) Now() time.Duration {
 	}
 	return time.Duration(c.now.Load())
 }
+
+// Wall returns the wall time at which the clock stands.
+func (c *Clock) Wall() time.Time { return time.Unix(0, c.now.Load()+c.wall.Load()).UTC() }
+
+// SetWall sets the wall time, as an operator or NTP sets that of a machine: what Now returns stays as
+// it is, and from then on both move together. The time is one of the years 1678 to 2262.
+func (c *Clock) SetWall(at time.Time) { c.wall.Store(at.UnixNano() - c.now.Load()) }
 
 // Advance moves the clock on by d, or back if d is negative.
 func (c *Clock) Advance(d time.Duration) { c.now.Add(int64(d)) }

@@ -1,6 +1,6 @@
 package meter
 
-// algorithm is the contract that the five algorithms meet: arithmetic on what one key has
+// algorithm is the contract that the six algorithms meet: arithmetic on what one key has
 // spent, at a time that is given. None holds a lock, reads a clock or knows a key.
 //
 // Costs are from 1 to the capacity. Instants are in ticks. now is never before

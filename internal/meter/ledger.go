@@ -10,9 +10,9 @@ import (
 // to the algorithm. State{At: t} with nothing else is a key that is fresh at t and
 // later, for all of them.
 type State struct {
-	At int64 // buckets: when all is regained; windows: where the current one begins; log: where the debt begins
+	At int64 // buckets: when all is regained; windows: where the current one begins, or since when a calendar's is counted; log: where the debt begins
 	N  int64 // buckets: the fractional part of at, in 1/units of a tick; windows: spent in this one; log: sum of its entries
-	M  int64 // sliding counter: spent in the window before; log: the debt that is not among the entries
+	M  int64 // sliding counter: spent in the window before; log: the debt that is not among the entries; calendar: the window's ordinal
 
 	*detail // nil for the algorithms that keep sums, unless something is booked
 }

@@ -1,4 +1,4 @@
-// Package meter counts what a key has spent under a limit: the arithmetic of the five
+// Package meter counts what a key has spent under a limit: the arithmetic of the six
 // algorithms, of bookings, debts and limits that change.
 //
 // It knows no key, holds no lock, reads no clock and has no unit of time. Instants are
@@ -24,13 +24,15 @@ const (
 	FixedWindow
 	SlidingLog
 	SlidingCounter
+	Calendar
 )
 
 // Limit is what a [Meter] is made from. All figures are above 0.
 type Limit struct {
 	Kind
-	Units, Per int64 // Units are regained in Per ticks, or in each window of that length
-	Burst      int64 // of a token bucket, or a leaky bucket's queue; else of no meaning
+	Units, Per int64   // Units are regained in Per ticks, or in each window of that length: a calendar's longest
+	Burst      int64   // of a token bucket, or a leaky bucket's queue; else of no meaning
+	Windows    Windows // of a calendar; else nil
 
 	// Horizon bounds every span of time that a budget is counted in: the time in which the
 	// capacity is regained, which must not be above it, how far ahead is booked, and the
@@ -48,7 +50,7 @@ type Meter struct {
 
 	// The fields that every decision reads come first.
 	log     bool         // the algorithm is the sliding log, whose bookings are among its entries
-	ordered bool         // the algorithm spends only on a state that has been advanced to now
+	ordered bool         // each decision advances the state to now before it asks
 	token   *tokenBucket // the algorithm, if it is that one: Allow has a shorter way for it
 	leaky   *leakyBucket // the algorithm, if it is that one, which delays what it admits; else nil
 
@@ -75,7 +77,7 @@ func New(l Limit) Meter {
 		m.algorithm, m.ordered = m.leaky, true
 		m.maxDebt, _ = m.leaky.bounds(l.Most)
 		m.maxAhead = math.MaxInt64 // bounded by the queue's capacity
-	case FixedWindow, SlidingLog, SlidingCounter:
+	case FixedWindow, SlidingLog, SlidingCounter, Calendar:
 		m.window(l)
 	default:
 		panic("meter: no algorithm of that kind")
@@ -97,6 +99,10 @@ func (m *Meter) window(l Limit) {
 		m.algorithm = &slidingCounter{l.Per, l.Units, m.maxDebt}
 	case SlidingLog:
 		m.algorithm, m.log, m.ordered = &slidingLog{l.Per, l.Units}, true, true
+	case Calendar:
+		// A key that was only denied keeps the window that it has reached, too: it may be that
+		// the wall clock is set back.
+		m.algorithm, m.ordered = &calendar{l.Windows, l.Units, m.maxDebt}, true
 	}
 }
 
@@ -258,7 +264,7 @@ func (m *Meter) family() family {
 	switch m.kind {
 	case TokenBucket, LeakyBucket:
 		return familyBucket
-	case FixedWindow, SlidingCounter:
+	case FixedWindow, SlidingCounter, Calendar:
 		return familyWindow
 	case SlidingLog:
 		return familyLog

@@ -14,10 +14,10 @@ const (
 	mostCounted = 1<<62 - 1
 )
 
-var kinds = []Kind{TokenBucket, LeakyBucket, FixedWindow, SlidingLog, SlidingCounter}
+var kinds = []Kind{TokenBucket, LeakyBucket, FixedWindow, SlidingLog, SlidingCounter, Calendar}
 
 func limitOf(kind Kind, units, per, burst int64) Limit {
-	return Limit{Kind: kind, Units: units, Per: per, Burst: burst, Horizon: century, Most: mostCounted}
+	return Limit{Kind: kind, Units: units, Per: per, Burst: burst, Windows: even(per), Horizon: century, Most: mostCounted}
 }
 
 func meterOf(kind Kind, units, per, burst int64) *Meter {
@@ -39,7 +39,7 @@ func TestEveryAlgorithmIsNamedWhereItMatters(t *testing.T) {
 		assert.Equal(t, m.family() == familyBucket, m.drain() != nil, kind)
 		assert.Equal(t, m.family() == familyLog, m.log, kind)
 	}
-	for _, none := range []Kind{0, SlidingCounter + 1} {
+	for _, none := range []Kind{0, Calendar + 1} {
 		assert.Panics(t, func() { New(limitOf(none, 1, 1, 1)) })
 		assert.Panics(t, func() { (&Meter{kind: none}).family() })
 	}

@@ -51,6 +51,9 @@ func carrySums(from, to *Meter, s State, now int64) State {
 	case a == familyBucket && b == familyBucket:
 		return to.drain().convert(from.drain(), s, now)
 	case a == familyWindow && b == familyWindow:
+		if from.kind == Calendar || to.kind == Calendar {
+			return between(from, to, s, now).capped(to)
+		}
 		if from.kind != to.kind {
 			s = State{At: s.At, N: from.spent(s, now)}
 		}

@@ -57,6 +57,9 @@ func (m *Meter) capacity() int64 {
 	if t := m.drain(); t != nil {
 		return t.capacity
 	}
+	if c, ok := m.algorithm.(*calendar); ok {
+		return c.units
+	}
 	_, units := m.windows()
 	return units
 }
@@ -77,13 +80,15 @@ func (m *Meter) windows() (per, units int64) {
 // Recall returns the state of a key that was remembered, perhaps by a meter of another limit. It
 // says no less than the key has spent, and no more than what is regained in the time in which
 // the whole capacity is: a clock that was wrong, or a limit that was slower, locks no key for
-// longer.
+// longer. A grain is what the instant was rounded up to.
 //
 //   - Buckets: all is regained at Until. The share makes no difference.
 //   - Fixed window: it ends at Until, and the share is spent in it.
+//   - Calendar: the share is spent in the present window, unless all was regained before that, but
+//     for the grain.
 //   - Sliding counter: the share is spent in the window that ends one window before Until.
 //   - Sliding log: the share is one spending, one window before Until.
-func (m *Meter) Recall(r Remembered, now int64) State {
+func (m *Meter) Recall(r Remembered, now, grain int64) State {
 	s := State{At: now}
 	if r.Until <= now {
 		return s
@@ -96,6 +101,12 @@ func (m *Meter) Recall(r Remembered, now int64) State {
 			s.At = r.Until
 		}
 	case familyWindow:
+		if c, ok := m.algorithm.(*calendar); ok {
+			if w := c.windows.At(now); r.Until-w.From > grain {
+				s.N, s.M = m.unitsOf(r.Share), w.Ordinal
+			}
+			return s
+		}
 		per, _ := m.windows()
 		if m.kind == SlidingCounter {
 			s.At = min(r.Until, now+2*per) - 2*per
@@ -126,7 +137,7 @@ func (m *Meter) Merge(a, b Remembered, now, grain int64) Remembered {
 		// window before that, it weighs less and less, and so it counts as what it weighs now.
 		// Else a key that spends a little in each window would keep the share that it once had.
 		if apart := a.Until - b.Until - c.per; -grain <= apart && apart <= grain {
-			share = min(share, m.share(m.spent(m.Recall(b, now), now)))
+			share = min(share, m.share(m.spent(m.Recall(b, now, grain), now)))
 		}
 	}
 	a.Share = max(a.Share, share)

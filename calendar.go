@@ -1,0 +1,292 @@
+package ratelimit
+
+import (
+	"errors"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unique"
+
+	"github.com/weir-go/ratelimit/internal/calendar"
+	"github.com/weir-go/ratelimit/internal/meter"
+)
+
+// Period divides time into the days, weeks or months of a time zone, for [Calendar]. Make one with
+// [Day], [Week] or [Month]. It is a small value and may be compared. The zero Period is invalid.
+type Period struct {
+	zone unique.Handle[string]
+	from int32
+	unit calendar.Unit
+}
+
+// Day returns the calendar days of a time zone, from midnight to midnight.
+//
+// The zone is a name of the IANA time zone database, such as "UTC" or "Europe/Berlin": what
+// [time.LoadLocation] finds, but neither "" nor "Local". Where the machine may lack that
+// database, import [time/tzdata]. A Period that is not valid makes its limit invalid: see
+// [Limit.Validate].
+//
+// A day has 23 or 25 hours where clocks are set. It begins with the first instant that has its
+// date: at one o'clock where there is no midnight, and at the first of two midnights.
+func Day(zone string) Period { return newPeriod(calendar.Day, zone, 0) }
+
+// Week returns the weeks of a time zone that begin on that day: see [Day].
+func Week(zone string, from time.Weekday) Period { return newPeriod(calendar.Week, zone, int(from)) }
+
+// Month returns the months of a time zone that begin on that day, from 1 to 31: see [Day]. In a
+// month that is too short for that, the day is the last one: from 31, a month begins on
+// January 31, February 28, March 31 and April 30.
+func Month(zone string, from int) Period { return newPeriod(calendar.Month, zone, from) }
+
+func newPeriod(unit calendar.Unit, zone string, from int) Period {
+	return Period{unique.Make(zone), int32(min(max(from, math.MinInt32), math.MaxInt32)), unit}
+}
+
+// String returns the period as the text of a limit has it: "day UTC", "week UTC from monday",
+// "month Europe/Berlin from 15".
+func (p Period) String() string {
+	if p == (Period{}) {
+		return "no period"
+	}
+	return p.unit.String() + " " + p.place()
+}
+
+// place returns the zone and the anchor.
+func (p Period) place() string { return calendar.Format(p.unit, p.zone.Value(), int(p.from)) }
+
+// Window returns when the window begins and ends that an instant lies in: from is its first
+// instant, and to the first after it. The times are in the period's zone. Both are zero if
+// the Period is invalid.
+func (p Period) Window(at time.Time) (from, to time.Time) {
+	c, err := p.calendar()
+	if err != nil {
+		return from, to
+	}
+	w := c.At(at.Unix())
+	return time.Unix(w.From, 0).In(c.Location()), time.Unix(w.To, 0).In(c.Location())
+}
+
+// calendar returns the calendar of a period, or why there is none.
+func (p Period) calendar() (*calendar.Calendar, error) {
+	if p == (Period{}) {
+		return nil, errors.New("there is none, want Day, Week or Month")
+	}
+	return calendar.New(p.unit, p.zone.Value(), int(p.from))
+}
+
+// Calendar returns a limit of so many units in each calendar day, week or month: a quota. What
+// is left at the end of one expires.
+//
+// In each window at most that many units pass, because a key's count belongs to one window, and
+// only a later window begins a new count. That holds whatever the clock does. Two windows
+// meet at a boundary, around which twice the units may pass in a short time: put a
+// [TokenBucket] beside it, where that hurts.
+//
+// A calendar needs a clock that tells the wall time: see [WallClock]. Who sets that clock forward
+// over a boundary begins the next window early, and who sets it back prolongs the one that has
+// begun. RetryAfter and ResetAfter hold unless that happens, or the rules of the zone change.
+// The wall clock is looked at when a window ends, and once a minute.
+//
+// All keys get their units back at one instant. Where many clients wait for it they come
+// at once; nothing is spread out here, since an offset for each key would have to be the same in all
+// processes and after a restart. Clients can wait a random while longer than RetryAfter, and
+// [FixedWindow] begins a window for each key when that is first used. Use it too where nobody has
+// to be told a date: it needs no wall clock and no zone.
+func Calendar(units int, p Period) Limit {
+	return Limit{Algorithm: AlgorithmCalendar, Rate: Rate{Units: units}, Period: p}
+}
+
+func (l Limit) validateCalendar() error {
+	if err := l.validateUnits(); err != nil {
+		return err
+	}
+	if l.Rate.Per != 0 || l.Burst != 0 {
+		return invalid("Rate.Per is %v and Burst %d, want 0 for %v", l.Rate.Per, l.Burst, l.Algorithm)
+	}
+	if _, err := l.Period.calendar(); err != nil {
+		return invalid("Period: %s", err)
+	}
+	return nil
+}
+
+// longest returns how long a calendar's windows are at most, 0 if it is invalid.
+func (l Limit) longest() time.Duration {
+	c, err := l.Period.calendar()
+	if err != nil {
+		return 0
+	}
+	return c.Longest()
+}
+
+// WallClock is a [Clock] that also tells the wall time, which a [Calendar] needs. The system's
+// clock is one, and so is that of package ratelimittest. Wall is called as Now is: concurrently,
+// and while locks are held.
+//
+// What a wall time says is a date in the years 1 to 9999. Steps of less than a millisecond between Now and Wall are not noticed.
+type WallClock interface {
+	Clock
+	// Wall returns the date and the time of day.
+	Wall() time.Time
+}
+
+// calendars are the calendars of one limiter's limits, on its clock.
+type calendars struct {
+	clock Clock
+	each  sync.Map // of *wallWindows by Period
+}
+
+// windows returns the windows of a valid period.
+func (c *calendars) windows(p Period) (*wallWindows, error) {
+	if w, ok := c.each.Load(p); ok {
+		return w.(*wallWindows), nil
+	}
+	clock, ok := c.clock.(WallClock)
+	if !ok {
+		return nil, invalid("a calendar of %v needs a clock that tells the wall time, and Options.Clock is a %T without Wall", p, c.clock)
+	}
+	made, err := p.calendar()
+	if err != nil {
+		return nil, err
+	}
+	w, _ := c.each.LoadOrStore(p, &wallWindows{clock: clock, calendar: made})
+	return w.(*wallWindows), nil
+}
+
+// wallWindows are a calendar's windows, as readings of a limiter's clock. Where a window ends is
+// found from the wall time, and kept as a reading: a decision then takes no more than a
+// comparison. It is found again when that reading comes, and a minute after the last time, so that
+// it is noticed when the wall clock is set, or when the machine has slept.
+//
+// A window's ordinal is its beginning in Unix seconds, counted from an instant before all windows.
+//
+// Its lock comes after all others. Under it, only the clock is called.
+type wallWindows struct {
+	clock    WallClock
+	calendar *calendar.Calendar
+	present  atomic.Pointer[present]
+
+	// floor is the ordinal below which no key is created anew: that of the window that a dropped
+	// key could have spent in. It only rises.
+	floor atomic.Int64
+
+	mu sync.Mutex // held by who looks at the wall
+}
+
+// present is what was known at one look at the wall. It is immutable.
+type present struct {
+	meter.Window              // that the reading lies in
+	next         meter.Window // that follows it
+	looked       int64        // when the wall was looked at
+	at           int64        // a reading …
+	wall         time.Time    // … and the wall time then
+}
+
+const (
+	lookAgain   = int64(time.Minute)
+	ordinalZero = 1 << 37 // seconds before 1970 that ordinals are counted from: 4355 years
+)
+
+// At returns the window that an instant lies in.
+func (w *wallWindows) At(instant int64) meter.Window {
+	p := w.present.Load()
+	if p == nil || instant >= p.looked+lookAgain || !p.holds(instant) {
+		if p = w.look(); !p.holds(instant) {
+			return p.of(w.calendar.At(p.unix(instant)))
+		}
+	}
+	return p.Window
+}
+
+// After returns the k-th window after the one of an ordinal. It looks at the clock itself,
+// because a key may be asked when it is fresh long after its last decision.
+func (w *wallWindows) After(ordinal, k int64) meter.Window {
+	p := w.look()
+	if ordinal == p.Ordinal && k == 1 {
+		return p.next
+	}
+	return p.of(w.calendar.After(ordinal-ordinalZero, k))
+}
+
+// Count returns how many windows after the first the second one lies.
+func (w *wallWindows) Count(first, second int64) int64 {
+	return w.calendar.Count(first-ordinalZero, second-ordinalZero)
+}
+
+// look returns what is known at this reading of the clock.
+func (w *wallWindows) look() *present {
+	now := reading(w.clock)
+	if p := w.present.Load(); p != nil && p.current(now) {
+		return p
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.present.Load()
+	if p != nil && p.current(now) {
+		return p
+	}
+	p = w.found(p)
+	w.present.Store(p)
+	return p
+}
+
+// found looks at the wall. As long as that agrees with what it said before, to a millisecond, it
+// is not asked for more: the two clocks are not read at one instant.
+func (w *wallWindows) found(before *present) *present {
+	wall := w.clock.Wall().Round(0)
+	now := reading(w.clock) // after the wall, so that a boundary is late rather than early
+	p := &present{looked: now, at: now, wall: wall}
+	if before != nil {
+		if off := wall.Sub(before.wallAt(now)); -time.Millisecond < off && off < time.Millisecond {
+			p.at, p.wall = before.at, before.wall
+		}
+	}
+	unix := p.unix(now)
+	p.Window = p.of(w.calendar.At(unix))
+	p.next = p.of(w.calendar.After(unix, 1))
+	return p
+}
+
+// holds reports whether an instant lies in the window.
+func (p *present) holds(instant int64) bool { return p.From <= instant && instant < p.To }
+
+// current reports whether the wall need not be looked at again.
+func (p *present) current(now int64) bool {
+	return p.looked <= now && now < p.looked+lookAgain && p.holds(now)
+}
+
+// wallAt returns the wall time at a reading.
+func (p *present) wallAt(instant int64) time.Time { return p.wall.Add(time.Duration(instant - p.at)) }
+
+// unix returns the wall time at a reading, in seconds.
+func (p *present) unix(instant int64) int64 { return p.wallAt(instant).Unix() }
+
+// of returns a window as readings.
+func (p *present) of(w calendar.Window) meter.Window {
+	return meter.Window{From: p.reading(w.From), To: p.reading(w.To), Ordinal: w.From + ordinalZero}
+}
+
+// reading returns the reading at a wall time. What is further away than the clock can tell is as
+// far as that.
+func (p *present) reading(unix int64) int64 {
+	d := int64(time.Unix(unix, 0).Sub(p.wall))
+	if d < 0 && p.at < math.MinInt64-d {
+		return math.MinInt64
+	}
+	return meter.Add(p.at, d)
+}
+
+// dropped takes note that a key was dropped as of a reading. It may have spent in the window
+// that this lies in, or have been granted that, so no key is created anew in an earlier one.
+func (w *wallWindows) dropped(s meter.State, floor int64) {
+	ordinal := w.At(floor).Ordinal
+	if s.N == 0 { // what it has spent in its window was given back
+		ordinal = max(ordinal, s.M)
+	}
+	for {
+		old := w.floor.Load()
+		if ordinal <= old || w.floor.CompareAndSwap(old, ordinal) {
+			return
+		}
+	}
+}

@@ -1,0 +1,325 @@
+// Package calendar divides time into the days, weeks or months of a time zone. It is pure
+// arithmetic on instants in Unix seconds, and reads no clock.
+//
+// A window begins at the first instant whose local date is that of the window's first day, or a
+// later one. So windows follow each other without a gap and never overlap, also where clocks are
+// set at midnight: a midnight that is left out is the instant of the step, and of one that comes
+// twice the first counts. A date that a zone has left out altogether has no window.
+package calendar
+
+import (
+	"fmt"
+	"math"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Unit is how long a window is.
+type Unit uint8
+
+const (
+	Day Unit = iota + 1
+	Week
+	Month
+)
+
+var unitNames = [...]string{Day: "day", Week: "week", Month: "month"}
+
+// String returns the unit's name, such as "day".
+func (u Unit) String() string {
+	if u == 0 || int(u) >= len(unitNames) {
+		return fmt.Sprintf("unit(%d)", uint8(u))
+	}
+	return unitNames[u]
+}
+
+// UnitOf returns the unit of that name, or false.
+func UnitOf(name string) (Unit, bool) {
+	for u, n := range unitNames {
+		if u > 0 && n == name {
+			return Unit(u), true
+		}
+	}
+	return 0, false
+}
+
+// Calendar divides time into windows. It is immutable.
+type Calendar struct {
+	zone *zone
+	unit Unit
+	from int64 // a week's first day, from 0 for Sunday; a month's, from 1
+}
+
+// New returns the calendar of a unit. from is the day on which it begins: a weekday, 0 for
+// Sunday, or the day of a month, from 1 to 31; where a month has no such day, its last one. Days
+// have none, and from is 0. The error says what is wrong.
+func New(unit Unit, zone string, from int) (*Calendar, error) {
+	switch {
+	case unit == Day && from != 0:
+		return nil, fmt.Errorf("a day begins at midnight, got an anchor of %d", from)
+	case unit == Week && (from < 0 || from > 6):
+		return nil, fmt.Errorf("the week's first day is %d, want 0 (Sunday) to 6", from)
+	case unit == Month && (from < 1 || from > 31):
+		return nil, fmt.Errorf("the month's first day is %d, want 1 to 31", from)
+	case unit < Day || unit > Month:
+		return nil, fmt.Errorf("%v does not exist", unit)
+	}
+	z, err := load(zone)
+	if err != nil {
+		return nil, err
+	}
+	return &Calendar{z, unit, int64(from)}, nil
+}
+
+// Location returns the calendar's time zone.
+func (c *Calendar) Location() *time.Location { return c.zone.loc }
+
+// Window is one of a calendar's windows: from an instant on, and before another.
+type Window struct{ From, To int64 }
+
+// The years that a calendar divides. An instant before or after them counts as the first or the
+// last of them.
+var (
+	firstInstant = time.Date(1, 1, 2, 0, 0, 0, 0, time.UTC).Unix()
+	lastInstant  = time.Date(9999, 12, 30, 0, 0, 0, 0, time.UTC).Unix()
+)
+
+// At returns the window that an instant lies in.
+func (c *Calendar) At(unix int64) Window { return c.window(c.index(unix)) }
+
+// After returns the k-th window after the one that an instant lies in.
+func (c *Calendar) After(unix, k int64) Window { return c.window(c.index(unix) + k) }
+
+// Count returns how many windows after that of the first instant the second one lies.
+func (c *Calendar) Count(first, second int64) int64 { return c.index(second) - c.index(first) }
+
+// Longest returns how long a window is at most: the days that it may have, and an hour, say, where
+// clocks are set back by that. What zones did before 1970 does not count.
+func (c *Calendar) Longest() time.Duration {
+	days := 1
+	switch c.unit {
+	case Week:
+		days = 7
+	case Month:
+		days = 31
+	}
+	return time.Duration(days)*24*time.Hour + c.zone.back
+}
+
+func (c *Calendar) window(i int64) Window {
+	return Window{c.zone.start(c.first(i)), c.zone.start(c.first(i + 1))}
+}
+
+// index returns the number of the window that an instant lies in. The date may be that of the
+// window before: clocks that are set back after midnight come to the old date again.
+func (c *Calendar) index(unix int64) int64 {
+	unix = min(max(unix, firstInstant), lastInstant)
+	i := c.indexOf(c.zone.date(unix))
+	for c.zone.start(c.first(i+1)) <= unix {
+		i++
+	}
+	return i
+}
+
+// indexOf returns the number of the window that a date belongs to.
+func (c *Calendar) indexOf(day int64) int64 {
+	switch c.unit {
+	case Day:
+		return day - int64(sort.Search(len(c.zone.left), func(i int) bool { return c.zone.left[i] >= day }))
+	case Week:
+		return floor(day-thursday-c.from, 7)
+	}
+	y, m, d := civil(day)
+	i := 12*y + m
+	if d < c.anchor(i) {
+		i--
+	}
+	return i
+}
+
+// thursday makes weekdays of dates: the first of 1970 was a Thursday.
+const thursday = -4
+
+// first returns the first date of a window.
+func (c *Calendar) first(i int64) int64 {
+	switch c.unit {
+	case Day:
+		for _, day := range c.zone.left {
+			if day <= i {
+				i++
+			}
+		}
+		return i
+	case Week:
+		return 7*i + thursday + c.from
+	}
+	return dayOf(i) + c.anchor(i) - 1
+}
+
+// anchor returns the day of the month on which a window begins.
+func (c *Calendar) anchor(i int64) int64 { return min(c.from, dayOf(i+1)-dayOf(i)) }
+
+// dayOf returns the first date of a month.
+func dayOf(i int64) int64 {
+	year := floor(i, 12)
+	return floor(time.Date(int(year), time.Month(i-12*year+1), 1, 0, 0, 0, 0, time.UTC).Unix(), secondsADay)
+}
+
+func civil(day int64) (year, month, d int64) {
+	y, m, dom := time.Unix(day*secondsADay, 0).UTC().Date()
+	return int64(y), int64(m) - 1, int64(dom)
+}
+
+const secondsADay = 86400
+
+// floor returns a/b, rounded down.
+func floor(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}
+
+// zone is a time zone, and what is special about its dates. A date is a number of days since the
+// first of 1970.
+type zone struct {
+	loc  *time.Location
+	left []int64       // the dates that it has left out, in order
+	back time.Duration // the most that clocks were set back by at once
+}
+
+var zones sync.Map // by name, what load has returned without an error
+
+// load returns the zone of a name, once and for all. A name that does not exist is looked for
+// each time, so that wrong names take no memory.
+func load(name string) (*zone, error) {
+	if z, ok := zones.Load(name); ok {
+		return z.(*zone), nil
+	}
+	// What these two mean is up to the machine, and a quota must not be.
+	if name == "" || name == "Local" {
+		return nil, fmt.Errorf("the zone is %q, want a name such as UTC or Europe/Berlin", name)
+	}
+	loc, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, fmt.Errorf("the zone %q is not known: %w", name, err)
+	}
+	z := &zone{loc: loc}
+	z.survey()
+	zones.Store(strings.Clone(name), z)
+	return z, nil
+}
+
+// survey goes through the zone's steps. Those of its last rule repeat each year.
+func (z *zone) survey() {
+	before, step := z.offset(firstInstant)
+	for step < lastSurveyed {
+		after, next := z.offset(step)
+		if step >= 0 {
+			z.back = max(z.back, time.Duration(before-after)*time.Second)
+		}
+		for day := -floor(-(step + before), secondsADay); (day+1)*secondsADay <= step+after; day++ {
+			z.left = append(z.left, day)
+		}
+		before, step = after, next
+	}
+}
+
+// lastSurveyed is after all steps that are listed one by one.
+var lastSurveyed = time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+
+// offset returns by how much clocks differ from UTC at an instant, in seconds, and until when at
+// least.
+func (z *zone) offset(unix int64) (offset, until int64) {
+	t := time.Unix(unix, 0).In(z.loc)
+	_, seconds := t.Zone()
+	switch _, end := t.ZoneBounds(); {
+	case end.IsZero():
+		until = math.MaxInt64
+	case end.Unix() > unix:
+		until = end.Unix()
+	default:
+		// Package time ends each year after 365 days, where a zone has a rule for all years to
+		// come. On the last day of a leap year nothing happens before the year is over.
+		until = secondsADay * (floor(unix, secondsADay) + 1)
+	}
+	return int64(seconds), until
+}
+
+// date returns the local date of an instant.
+func (z *zone) date(unix int64) int64 {
+	_, offset := time.Unix(unix, 0).In(z.loc).Zone()
+	return floor(unix+int64(offset), secondsADay)
+}
+
+// widest is more than any zone differs from UTC by.
+const widest = 26 * 3600
+
+// start returns the first instant whose local date is that one or later.
+func (z *zone) start(day int64) int64 {
+	local := day * secondsADay
+	for at := local - widest; ; {
+		offset, until := z.offset(at)
+		if first := max(at, local-offset); first < until {
+			return first
+		}
+		at = until
+	}
+}
+
+// Format returns a calendar's zone and anchor as Parse reads them: "UTC", "Europe/Berlin from 15",
+// "UTC from monday". It needs no valid one.
+func Format(unit Unit, zone string, from int) string {
+	switch unit {
+	case Week:
+		return zone + " from " + strings.ToLower(time.Weekday(from).String())
+	case Month:
+		return zone + " from " + strconv.Itoa(from)
+	}
+	return zone
+}
+
+// Parse reads what Format returns. Without an anchor a week begins on Monday, and a month on the
+// first.
+func Parse(unit Unit, words []string) (zone string, from int, err error) {
+	if len(words) == 0 {
+		return "", 0, fmt.Errorf("no time zone after %v, want one such as UTC or Europe/Berlin", unit)
+	}
+	zone, words = words[0], words[1:]
+	switch unit {
+	case Week:
+		from = int(time.Monday)
+	case Month:
+		from = 1
+	}
+	if unit != Day && len(words) > 1 && words[0] == "from" {
+		if from, err = parseAnchor(unit, words[1]); err != nil {
+			return "", 0, err
+		}
+		words = words[2:]
+	}
+	if len(words) > 0 {
+		return "", 0, fmt.Errorf("%q does not belong after %q", strings.Join(words, " "), unit.String()+" "+Format(unit, zone, from))
+	}
+	return zone, from, nil
+}
+
+func parseAnchor(unit Unit, word string) (int, error) {
+	if unit == Week {
+		for day := time.Sunday; day <= time.Saturday; day++ {
+			if strings.EqualFold(day.String(), word) {
+				return int(day), nil
+			}
+		}
+		return 0, fmt.Errorf("%q is no day of the week", word)
+	}
+	from, err := strconv.Atoi(word)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no day of the month", word)
+	}
+	return from, nil
+}

@@ -1,0 +1,159 @@
+package calendar
+
+import (
+	"flag"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// windows says for how many windows the long test goes on: -windows 150000.
+var windows = flag.Int64("windows", 2000, "windows of each calendar that are looked at")
+
+// strange are zones with steps at midnight, of half an hour and of a day, beside ordinary ones.
+var strange = []string{
+	"UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Havana",
+	"Pacific/Apia", "America/St_Johns", "America/Sao_Paulo", "Pacific/Kwajalein", "Africa/Casablanca",
+}
+
+func calendarOf(t testing.TB, unit Unit, zone string, from int) *Calendar {
+	t.Helper()
+	c, err := New(unit, zone, from)
+	require.NoError(t, err)
+	return c
+}
+
+func instant(t testing.TB, zone, text string) int64 {
+	t.Helper()
+	loc, err := time.LoadLocation(zone)
+	require.NoError(t, err)
+	at, err := time.ParseInLocation("2006-01-02 15:04:05", text, loc)
+	require.NoError(t, err)
+	return at.Unix()
+}
+
+// Each window ends where the next one begins, no instant lies in two of them, and each begins when
+// its first date does: a second before, the local date is an earlier one.
+func TestWindowsHaveNoGapAndDoNotOverlap(t *testing.T) {
+	for _, zone := range strange {
+		loc, err := time.LoadLocation(zone)
+		require.NoError(t, err)
+		for unit := Day; unit <= Month; unit++ {
+			from := map[Unit]int{Day: 0, Week: 3, Month: 31}[unit]
+			c := calendarOf(t, unit, zone, from)
+			n := *windows
+			if unit != Day {
+				n = min(n, 20_000) // and no year that has five figures
+			}
+			w := c.At(time.Date(1985, 1, 1, 0, 0, 0, 0, time.UTC).Unix())
+			if n > 6000 {
+				w = c.At(time.Date(1850, 1, 1, 0, 0, 0, 0, time.UTC).Unix())
+			}
+			first := w.From
+			for i := range n {
+				next := c.At(w.To)
+				if w.From >= w.To || next.From != w.To || next != c.After(w.From, 1) || c.At(w.To-1) != w ||
+					c.At((w.From+w.To)/2) != w || i%97 == 0 && (c.Count(first, w.To-1) != i || c.After(first, i) != w) {
+					t.Fatalf("%s, %v %d: %v, then %v", zone, unit, i, w, next)
+				}
+				y, m, d := time.Unix(w.From, 0).In(loc).Date()
+				date := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
+				y, m, d = time.Unix(w.From-1, 0).In(loc).Date()
+				if !time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Before(date) {
+					t.Fatalf("%s, %v: %v begins within a date", zone, unit, time.Unix(w.From, 0).In(loc))
+				}
+				switch skipped := zone == "Pacific/Apia" || zone == "Pacific/Kwajalein"; {
+				case unit == Week && date.Weekday() != time.Wednesday && !skipped:
+					t.Fatalf("%s: a week begins on %v", zone, date)
+				case unit == Month && date.AddDate(0, 0, 1).Day() != 1 && date.Day() != 31:
+					t.Fatalf("%s: a month begins on %v", zone, date)
+				}
+				w = next
+			}
+		}
+	}
+}
+
+func TestDaysAreAsLongAsTheyAre(t *testing.T) {
+	for _, row := range []struct {
+		zone, at    string
+		hours       float64
+		begins, end string
+	}{
+		{"Europe/Berlin", "2026-03-29 12:00:00", 23, "2026-03-29 00:00:00", "2026-03-30 00:00:00"},
+		{"Europe/Berlin", "2026-10-25 12:00:00", 25, "2026-10-25 00:00:00", "2026-10-26 00:00:00"},
+		{"Australia/Lord_Howe", "2026-04-05 12:00:00", 24.5, "2026-04-05 00:00:00", "2026-04-06 00:00:00"},
+		{"America/Havana", "2026-03-08 12:00:00", 23, "2026-03-08 01:00:00", "2026-03-09 00:00:00"}, // no midnight
+		{"Pacific/Apia", "2011-12-29 12:00:00", 24, "2011-12-29 00:00:00", "2011-12-31 00:00:00"},   // no 30th
+		{"Pacific/Apia", "2011-12-31 12:00:00", 24, "2011-12-31 00:00:00", "2012-01-01 00:00:00"},
+	} {
+		w := calendarOf(t, Day, row.zone, 0).At(instant(t, row.zone, row.at))
+		assert.InDelta(t, row.hours*3600, w.To-w.From, 0, row.at)
+		assert.Equal(t, instant(t, row.zone, row.begins), w.From, row.at)
+		assert.Equal(t, instant(t, row.zone, row.end), w.To, row.at)
+	}
+	apia := calendarOf(t, Day, "Pacific/Apia", 0)
+	assert.EqualValues(t, 2, apia.Count(instant(t, "Pacific/Apia", "2011-12-29 12:00:00"), instant(t, "Pacific/Apia", "2012-01-01 12:00:00")))
+}
+
+// The clocks of St. John's were set back at a minute past midnight: the first midnight counts.
+func TestMidnightThatComesTwice(t *testing.T) {
+	c := calendarOf(t, Day, "America/St_Johns", 0)
+	old := c.At(instant(t, "America/St_Johns", "2010-11-06 12:00:00"))
+	assert.Equal(t, int64(24*3600), old.To-old.From)
+	assert.Equal(t, int64(25*3600), c.At(old.To).To-old.To)
+	assert.Equal(t, c.At(old.To), c.At(old.To+1800), "half past eleven, again")
+}
+
+func TestAnAnchorThatAMonthDoesNotHaveIsItsLastDay(t *testing.T) {
+	c := calendarOf(t, Month, "UTC", 31)
+	at := instant(t, "UTC", "2027-12-31 00:00:00")
+	for _, next := range []string{"2028-01-31", "2028-02-29", "2028-03-31", "2028-04-30", "2028-05-31"} {
+		w := c.At(at)
+		assert.Equal(t, at, w.From)
+		assert.Equal(t, instant(t, "UTC", next+" 00:00:00"), w.To)
+		at = w.To
+	}
+}
+
+func TestLongestWindow(t *testing.T) {
+	assert.Equal(t, 24*time.Hour, calendarOf(t, Day, "UTC", 0).Longest())
+	assert.Equal(t, 25*time.Hour, calendarOf(t, Day, "Europe/Berlin", 0).Longest())
+	assert.Equal(t, 25*time.Hour, calendarOf(t, Day, "Australia/Lord_Howe", 0).Longest()) // it was half an hour only since 1985
+	assert.Equal(t, 7*24*time.Hour, calendarOf(t, Week, "UTC", 0).Longest())
+	assert.Equal(t, 31*24*time.Hour+time.Hour, calendarOf(t, Month, "America/New_York", 1).Longest())
+}
+
+func TestWhatIsNoCalendar(t *testing.T) {
+	for _, row := range []struct {
+		unit Unit
+		zone string
+		from int
+	}{
+		{0, "UTC", 0}, {4, "UTC", 0}, {Day, "", 0}, {Day, "Local", 0}, {Day, "Europe/Atlantis", 0}, {Day, "UTC", 1}, {Day, "../UTC", 0},
+		{Week, "UTC", -1}, {Week, "UTC", 7}, {Month, "UTC", 0}, {Month, "UTC", 32}, {Month, "UTC", -1},
+	} {
+		_, err := New(row.unit, row.zone, row.from)
+		assert.Error(t, err, row)
+	}
+}
+
+// An instant that no calendar has counts as the first or the last that it has.
+func TestInstantsFarAway(t *testing.T) {
+	for unit := Day; unit <= Month; unit++ {
+		c := calendarOf(t, unit, "Europe/Berlin", 1*min(1, int(unit-Day)))
+		for _, at := range []int64{-1 << 63, -1 << 40, 1 << 40, 1<<63 - 1} {
+			w := c.At(at)
+			assert.Less(t, w.From, w.To)
+		}
+	}
+}
+
+func BenchmarkAt(b *testing.B) {
+	c := calendarOf(b, Month, "Europe/Berlin", 15)
+	for i := range b.N {
+		c.At(1_700_000_000 + int64(i)*1000)
+	}
+}

@@ -1,0 +1,146 @@
+package meter
+
+import "math"
+
+// Windows are the windows of a calendar, on the caller's axis of instants. Each has an ordinal above
+// 0, and a later window has a larger one. They follow each other without a gap. The answers may
+// change from one call to the next: where the calendar is that of a wall clock, which is set, an
+// instant comes to lie in another window.
+type Windows interface {
+	// At returns the window that an instant lies in.
+	At(instant int64) Window
+	// After returns the k-th window after the one of an ordinal.
+	After(ordinal, k int64) Window
+	// Count returns how many windows after the one of the first ordinal that of the second lies.
+	Count(first, second int64) int64
+}
+
+// Window is one window: from an instant on, and before another.
+type Window struct{ From, To, Ordinal int64 }
+
+// calendar counts what is spent in the windows of a calendar: State.N in the one whose ordinal
+// is State.M, and since State.At, which is when the key was first charged there. Only a later
+// ordinal begins a new window. So a key gets each window's units once, whatever becomes of the clock
+// that says where windows begin: if it is set back, the window that the key has reached goes
+// on until the next one begins again.
+//
+// As in a fixed window, what is above units in one window runs over into those that follow.
+// In each window at most units pass.
+type calendar struct {
+	windows Windows
+	units   int64
+	most    int64 // what is counted at most
+}
+
+// roll moves the state on to the window that now is in. All other methods roll first, so a
+// state may be left as it was by any number of windows. A state whose window is later than now's
+// stays: the window is booked, or the wall clock was set back.
+func (c *calendar) roll(s State, now int64) State {
+	w := c.windows.At(now)
+	if w.Ordinal <= s.M {
+		return s
+	}
+	left := int64(0)
+	if s.N > c.units {
+		if past, over := Mul(c.windows.Count(s.M, w.Ordinal), c.units); !over {
+			left = max(0, s.N-past)
+		}
+	}
+	s.At, s.N, s.M = now, left, w.Ordinal
+	return s
+}
+
+// earliest: a cost that does not fit beside what runs over into a window goes to the next.
+func (c *calendar) earliest(s State, now, cost int64) int64 {
+	s = c.roll(s, now)
+	if s.N+cost <= c.units {
+		return s.behind(now)
+	}
+	k, used := s.N/c.units, s.N%c.units
+	if used+cost > c.units {
+		k++
+	}
+	return s.behind(max(now, c.windows.After(s.M, k).From))
+}
+
+func (c *calendar) spend(s State, at, cost int64) State {
+	s = c.roll(s, at)
+	if s.N == 0 {
+		s.At = at
+	}
+	s.N = min(Add(s.N, cost), c.most)
+	return s
+}
+
+// refund gives back what the current window counts. Instants tell that and not windows, since the
+// windows move when the wall clock is set, and a key's instants do not.
+func (c *calendar) refund(s State, now int64, sp Spending, actual int64) State {
+	s = c.roll(s, now)
+	if sp.At < s.At {
+		return s // it no longer counts
+	}
+	return c.forgive(s, now, sp.Cost-actual)
+}
+
+func (c *calendar) charge(s State, now, n int64) State { return c.spend(s, now, n) }
+
+// forgive leaves the ordinal: a window from which all was given back is not granted again
+// after a later one.
+func (c *calendar) forgive(s State, now, n int64) State {
+	s = c.roll(s, now)
+	if s.N -= n; s.N <= 0 {
+		s.At, s.N = now, 0
+	}
+	return s
+}
+
+func (c *calendar) advance(s State, now int64) State { return c.roll(s, now) }
+
+func (c *calendar) remaining(s State, now int64) int64 {
+	s = c.roll(s, now)
+	if s.behind(now) > now {
+		return 0
+	}
+	return max(0, c.units-s.N)
+}
+
+// regained returns the end of the last window that is needed for what is spent.
+func (c *calendar) regained(s State) int64 {
+	if s.N == 0 {
+		return s.At
+	}
+	return c.windows.After(s.M, (s.N+c.units-1)/c.units).From
+}
+
+// spent counts the windows before one that is booked as full: nothing fits before a booking.
+func (c *calendar) spent(s State, now int64) int64 {
+	s = c.roll(s, now)
+	if s.detail == nil {
+		return s.N
+	}
+	w := c.windows.At(now)
+	if s.M <= w.Ordinal {
+		return s.N
+	}
+	n, over := Mul(c.windows.Count(w.Ordinal, s.M), c.units)
+	if over {
+		return math.MaxInt64
+	}
+	return Add(s.N, n)
+}
+
+// between carries what is spent in the present window over from or to a calendar: it stays
+// spent until the other limit's present window ends.
+func between(from, to *Meter, s State, now int64) State {
+	a, _ := from.algorithm.(*calendar)
+	b, _ := to.algorithm.(*calendar)
+	switch {
+	case a != nil && b != nil && a.windows == b.windows:
+		return s
+	case from.spent(s, now) == 0:
+		return State{At: now}
+	case b == nil: // the other one's window begins now
+		return State{At: now, N: s.N}
+	}
+	return State{At: s.At, N: from.spent(s, now), M: b.windows.At(now).Ordinal}
+}
