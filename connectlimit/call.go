@@ -73,6 +73,12 @@ func Join[A, B comparable](a func(*Call) (A, error), b func(*Call) (B, error)) f
 // [httplimit.Optional].
 func Optional[K any](key func(*Call) (K, error)) func(*Call) (K, error) { return edge.Optional(key) }
 
+// Unless returns a key function for calls without the key of known, and leaves the layer out for
+// all others: see [httplimit.Unless].
+func Unless[A, K any](known func(*Call) (A, error), key func(*Call) (K, error)) func(*Call) (K, error) {
+	return edge.Unless(known, key)
+}
+
 // Procedure is a key function for the method with its service: "/package.Service/Method".
 func Procedure(c *Call) (string, error) {
 	if c.Procedure == "" {

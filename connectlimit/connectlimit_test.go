@@ -298,6 +298,8 @@ func TestKeys(t *testing.T) {
 	require.ErrorIs(t, err, connectlimit.ErrMalformedKey)
 	_, err = connectlimit.Header("None")(c)
 	require.ErrorIs(t, err, connectlimit.ErrNoKey)
+	_, err = connectlimit.Unless(connectlimit.Header("None"), connectlimit.Procedure)(c)
+	require.NoError(t, err)
 	_, err = connectlimit.Optional(connectlimit.Header("None"))(c)
 	require.ErrorIs(t, err, ratelimit.SkipLayer)
 	pair, err := connectlimit.Join(connectlimit.Procedure, connectlimit.RemoteIP)(c)

@@ -61,6 +61,12 @@ func Optional[K any](key func(*Call) (K, error)) func(*Call) (K, error) {
 	return edge.Optional(key)
 }
 
+// Unless returns a key function for calls without the key of known, and leaves the layer out for
+// all others: see [httplimit.Unless].
+func Unless[A, K any](known func(*Call) (A, error), key func(*Call) (K, error)) func(*Call) (K, error) {
+	return edge.Unless(known, key)
+}
+
 // Metadata returns a key function for the value that the client has sent under a key. It
 // is ErrNoKey if the value is missing or empty, and ErrMalformedKey if it is longer than
 // 1 KiB, or if there are several, since another program may read another one of them.

@@ -96,6 +96,48 @@ func Example_layers() {
 	// 200 "key";r=4;t=3600
 }
 
+// Customers have a budget for each API key, all others one for each address. A key that nobody has
+// given out is answered with 401. The limit around it counts those answers, so that keys cannot be
+// guessed at will.
+func ExampleUnless() {
+	customers := map[httplimit.Hash]bool{httplimit.HashOf("s3cret"): true}
+	apiKey := httplimit.APIKey("X-API-Key")
+	customer := func(r *http.Request) (httplimit.Hash, error) {
+		key, err := apiKey(r)
+		if err == nil && !customers[key] {
+			err = fmt.Errorf("%w: unknown API key", httplimit.ErrMalformedKey)
+		}
+		return key, err
+	}
+	perKey := ratelimit.Must(ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)).Named("key"), nil))
+	perIP := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("anonymous"), nil))
+	limit := httplimit.Must(httplimit.New(ratelimit.Must(ratelimit.All(
+		ratelimit.By(perKey, httplimit.Optional(customer)),
+		ratelimit.By(perIP, httplimit.Unless(customer, httplimit.RemoteIP)),
+	)), &httplimit.Options{KeyCode: http.StatusUnauthorized, Logger: slog.New(slog.DiscardHandler)}))
+	guesses := httplimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("guesses"),
+		&httplimit.Options{Settle: httplimit.ChargeOnly(http.StatusUnauthorized)}))
+
+	h := guesses.Wrap(limit.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+	for _, key := range []string{"", "", "", "s3cret", "guess", "guess", "guess", "s3cret"} {
+		r := request("GET", "/")
+		if key != "" {
+			r.Header.Set("X-API-Key", key)
+		}
+		fmt.Printf("%q: ", key)
+		show(h, r)
+	}
+	// Output:
+	// "": 200
+	// "": 200
+	// "": 429
+	// "s3cret": 200
+	// "guess": 401
+	// "guess": 401
+	// "guess": 401
+	// "s3cret": 429
+}
+
 // Behind proxies, say which ones: only what they have added to X-Forwarded-For is
 // believed.
 func ExampleClientIP() {

@@ -41,6 +41,14 @@ func Optional[K any](key func(*http.Request) (K, error)) func(*http.Request) (K,
 	return edge.Optional(key)
 }
 
+// Unless returns a key function for those requests only that have no key of known, such as
+// anonymous ones: those are counted by key, and the layer is left out ([ratelimit.SkipLayer]) for
+// all others. Beside a layer of Optional(known), each request has exactly one of the two. An
+// error of known other than a missing key is its error.
+func Unless[A, K any](known func(*http.Request) (A, error), key func(*http.Request) (K, error)) func(*http.Request) (K, error) {
+	return edge.Unless(known, key)
+}
+
 // Pair is two keys as one. It is a struct, so ("a:b", "c") and ("a", "b:c") differ.
 type Pair[A, B comparable] struct {
 	A A

@@ -164,6 +164,27 @@ func TestOptionalSkipsWhatIsMissingAndNothingElse(t *testing.T) {
 	}
 }
 
+func TestUnlessCountsWhatOptionalLeavesOut(t *testing.T) {
+	broken := errors.New("broken")
+	for err, want := range map[error]error{
+		nil:                       ratelimit.SkipLayer,
+		httplimit.ErrNoKey:        nil,
+		ratelimit.SkipLayer:       nil,
+		httplimit.ErrMalformedKey: httplimit.ErrMalformedKey,
+		errors.Join(httplimit.ErrMisconfigured, httplimit.ErrNoKey): httplimit.ErrMisconfigured,
+		broken: broken,
+	} {
+		known := func(*http.Request) (int, error) { return 7, err }
+		got, gotErr := httplimit.Unless(known, func(*http.Request) (string, error) { return "k", nil })(with())
+		assert.ErrorIs(t, gotErr, want)
+		assert.Equal(t, want == nil, got == "k")
+		_, otherErr := httplimit.Optional(known)(with())
+		assert.False(t, gotErr == nil && otherErr == nil, "both layers count %v", err)
+	}
+	_, err := httplimit.Unless(httplimit.Header("X-A"), httplimit.Header("X-B"))(with())
+	assert.ErrorIs(t, err, httplimit.ErrNoKey, "neither key is there")
+}
+
 // A missing key is an error or a layer left out, and never one bucket for all.
 func TestMissingKeyIsAnErrorOrASkippedLayer(t *testing.T) {
 	limits := func(key func(*http.Request) (httplimit.Hash, error)) http.Handler {

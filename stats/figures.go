@@ -41,7 +41,7 @@ var (
 	Decisions = Figure{Name: "decisions", Unit: "{decision}", By: []string{"limiter", "limit", "outcome"},
 		Help: "Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable or error."}
 	Spent         = Figure{Name: "spent", Unit: "{unit}", By: []string{"limiter", "limit"}, Help: "Cost that was charged."}
-	Degraded      = Figure{Name: "degraded_decisions", Unit: "{decision}", By: []string{"limiter"}, Help: "Decisions taken without the shared store."}
+	Degraded      = Figure{Name: "degraded_decisions", Unit: "{decision}", By: []string{"limiter"}, Help: "Decisions taken without the shared store, as OnDecision tells them: those of a lease over a failover."}
 	HTTPRequests  = Figure{Name: "http.requests", Unit: "{request}", By: []string{"limiter", "outcome"}, Help: "HTTP requests, by what the middleware did with them."}
 	GRPCCalls     = Figure{Name: "grpc.calls", Unit: "{call}", By: []string{"limiter", "outcome"}, Help: "gRPC calls, and messages that were decided about, by what the interceptors did with them."}
 	RuleDecisions = Figure{Name: "policy.rule.decisions", Unit: "{decision}", By: []string{"rule", "plan", "shadow", "outcome"},

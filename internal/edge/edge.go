@@ -275,3 +275,17 @@ func Optional[R, K any](key func(R) (K, error)) func(R) (K, error) {
 		return k, err
 	}
 }
+
+// Unless returns a key function that leaves the layer out for requests that have the key of known.
+func Unless[R, A, K any](known func(R) (A, error), key func(R) (K, error)) func(R) (K, error) {
+	known = Optional(known)
+	return func(r R) (k K, err error) {
+		switch _, err = known(r); {
+		case err == nil:
+			return k, ratelimit.SkipLayer
+		case errors.Is(err, ratelimit.SkipLayer):
+			return key(r)
+		}
+		return k, err
+	}
+}

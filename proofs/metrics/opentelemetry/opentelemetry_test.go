@@ -100,7 +100,7 @@ func TestEveryKindOfLimiterIsMeasured(t *testing.T) {
 	for name, want := range map[string]int64{
 		"ratelimit.decisions limit=hourly,limiter=api,outcome=allowed":                 3,
 		"ratelimit.decisions limit=hourly,limiter=api,outcome=denied":                  2,
-		"ratelimit.decisions limit=hourly,limiter=api,outcome=never":                   1,
+		"ratelimit.decisions limit=hourly,limiter=api,outcome=exceeds":                 1,
 		"ratelimit.spent limit=hourly,limiter=api":                                     4,
 		"ratelimit.keys limiter=api":                                                   2,
 		"ratelimit.breaker.state limiter=shared":                                       2,

@@ -83,12 +83,12 @@ func (failingReserver) Take(context.Context, string, int) (ratelimit.Decision, e
 func TestEveryKindOfLimiterIsMeasured(t *testing.T) {
 	reg := program(t)
 	assert.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP ratelimit_decisions_total Decisions, by limiter, limit and outcome: allowed, denied, never, unavailable or error.
+# HELP ratelimit_decisions_total Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable or error.
 # TYPE ratelimit_decisions_total counter
 ratelimit_decisions_total{limit="hourly",limiter="api",outcome="allowed"} 4
 ratelimit_decisions_total{limit="hourly",limiter="api",outcome="denied"} 2
 ratelimit_decisions_total{limit="hourly",limiter="api",outcome="error"} 0
-ratelimit_decisions_total{limit="hourly",limiter="api",outcome="never"} 1
+ratelimit_decisions_total{limit="hourly",limiter="api",outcome="exceeds"} 1
 ratelimit_decisions_total{limit="hourly",limiter="api",outcome="unavailable"} 0
 # HELP ratelimit_spent_units_total Cost that was charged.
 # TYPE ratelimit_spent_units_total counter
@@ -266,11 +266,11 @@ func TestSeriesOfRemovedRulesDisappear(t *testing.T) {
 		}
 		return names
 	}
-	assert.ElementsMatch(t, []string{"stays allowed", "goes allowed", "goes never"}, series())
+	assert.ElementsMatch(t, []string{"stays allowed", "goes allowed", "goes exceeds"}, series())
 	next := *p.Current()
 	next.Rules = next.Rules[:1]
 	require.NoError(t, p.Update(&next))
 	assert.Equal(t, []string{"stays allowed"}, series())
 	p.Allow(policy.Attributes{}, 1)
-	assert.NotContains(t, series(), "goes never")
+	assert.NotContains(t, series(), "goes exceeds")
 }

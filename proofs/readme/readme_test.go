@@ -1,0 +1,146 @@
+package readme
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/go-chi/chi/v5"
+	"github.com/labstack/echo/v4"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/lease"
+	"github.com/weir-go/ratelimit/promlimit"
+	"github.com/weir-go/ratelimit/proofs/internal/redisserver"
+	"github.com/weir-go/ratelimit/redislimit"
+)
+
+// guarded is the code of failover/README.md.
+func guarded(client *redis.Client, nodes int, reg prometheus.Registerer) (*failover.Limiter[string], error) {
+	limit := ratelimit.TokenBucket(ratelimit.PerSecond(800), 800).Named("api")
+	shared, err := redislimit.New(client, limit, &redislimit.Options{Timeout: 40 * time.Millisecond})
+	if err != nil {
+		return nil, err
+	}
+	share := func(l ratelimit.Limit) ratelimit.Limit { // what one process enforces alone
+		return ratelimit.TokenBucket(ratelimit.PerSecond(l.Rate.Units/nodes), 10)
+	}
+	local, err := shared.Local(share, 0)
+	if err != nil {
+		return nil, err
+	}
+	limiter, err := failover.New[string](shared, local, nil)
+	if err != nil {
+		return nil, err
+	}
+	metrics, err := promlimit.New(reg)
+	if err != nil {
+		return nil, err
+	}
+	return limiter, metrics.Failover("api", limiter)
+}
+
+func TestFailoverAnswersWhileRedisIsDown(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close()) // nothing listens there now
+	client := redis.NewClient(&redis.Options{Addr: l.Addr().String()})
+	defer client.Close()
+	reg := prometheus.NewRegistry()
+	limiter, err := guarded(client, 8, reg)
+	require.NoError(t, err)
+	d, err := limiter.Take(t.Context(), "ann", 1)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed)
+	assert.True(t, d.Degraded)
+	assert.Equal(t, ratelimit.TokenBucket(ratelimit.PerSecond(100), 10).Named("api"), d.Limit)
+	count, err := testutil.GatherAndCount(reg, "ratelimit_failover_decisions_total")
+	require.NoError(t, err)
+	assert.Equal(t, 2, count)
+}
+
+// leased is the code of lease/README.md.
+func leased(client *redis.Client) (*lease.Limiter[string], error) {
+	limit := ratelimit.TokenBucket(ratelimit.PerHour(1000), 100_000).Named("api")
+	shared, err := redislimit.New(client, limit, &redislimit.Options{Timeout: 500 * time.Millisecond})
+	if err != nil {
+		return nil, err
+	}
+	return lease.New[string](shared, &lease.Options[string]{MaxBatch: 1000})
+}
+
+func TestALeaseSavesRoundTrips(t *testing.T) {
+	limiter, err := leased(redisserver.Start(t))
+	require.NoError(t, err)
+	for range 50_000 {
+		require.True(t, limiter.Allow("tenant:42", 1))
+	}
+	require.NoError(t, limiter.Flush(t.Context())) // on shutdown
+	stats := limiter.Stats()
+	assert.Less(t, stats.RoundTrips, stats.Decisions/100)
+}
+
+// ok is a handler.
+func ok(http.ResponseWriter, *http.Request) {}
+
+// routers is the code of httplimit/README.md.
+func routers(limit *httplimit.Middleware) map[string]http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /items/{id}", ok)
+	stdlib := limit.Wrap(mux)
+
+	r := chi.NewRouter()
+	r.Use(limit.Wrap)
+	r.Get("/items/{id}", ok)
+
+	g := gin.New()
+	g.GET("/items/:id", func(*gin.Context) {})
+	overGin := limit.Wrap(g) // the whole engine
+
+	group := gin.New()
+	group.Group("/items", ginMiddleware(limit)).GET("/:id", func(*gin.Context) {})
+
+	e := echo.New()
+	e.GET("/items/:id", func(echo.Context) error { return nil })
+	overEcho := limit.Wrap(e)
+
+	return map[string]http.Handler{"net/http": stdlib, "chi": r, "gin": overGin, "a group of gin": group, "echo": overEcho}
+}
+
+// ginMiddleware is a limit for some routes of gin. For Settle, wrap the engine.
+func ginMiddleware(limit *httplimit.Middleware) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		passed := false
+		limit.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			passed = true
+			c.Next()
+		})).ServeHTTP(c.Writer, c.Request)
+		if !passed {
+			c.Abort()
+		}
+	}
+}
+
+func TestEachRouterIsLimited(t *testing.T) {
+	gin.SetMode(gin.ReleaseMode)
+	for name := range routers(httplimit.Must(httplimit.PerIP(ratelimit.Unlimited(), nil))) {
+		limit, err := httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(2)), nil)
+		require.NoError(t, err)
+		h := routers(limit)[name]
+		for _, want := range []int{200, 200, 429} {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/items/7", nil))
+			assert.Equal(t, want, w.Code, name)
+		}
+	}
+}
