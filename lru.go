@@ -265,6 +265,15 @@ func (t *table[K]) remove(key K, b *account, floor int64) {
 	t.keys.Add(-1)
 }
 
+// lockKept locks the account of a key that was b when it was found, and returns it, or nil if the key is not
+// tracked any more.
+func (t *table[K]) lockKept(key K, b *account) *account {
+	for b != nil && !b.lockKept() {
+		b = t.find(key)
+	}
+	return b
+}
+
 // forget removes a key, whatever it has spent, and what is remembered of it. It raises no floor:
 // the key is to begin anew now.
 func (t *table[K]) forget(key K) {

@@ -58,13 +58,15 @@ type Meter struct {
 	maxDebt  int64 // how much may be owed
 	maxAhead int64 // how far ahead may be booked
 
+	horizon, most int64 // the limit's
+
 	kind Kind
 }
 
 // New returns the meter of a limit, which the caller has validated. A kind that has no case
 // here is a mistake of ours: without an algorithm it would allow all.
 func New(l Limit) Meter {
-	m := Meter{kind: l.Kind}
+	m := Meter{horizon: l.Horizon, most: l.Most, kind: l.Kind}
 	switch l.Kind {
 	case TokenBucket:
 		t := newTokenBucket(l)

@@ -28,6 +28,17 @@ func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 // is due was spent under the old limit, whether a decision has come since or not. Fractions of
 // a tick are the old limit's, so each booking begins at its whole instant. The state is up to date.
 func (m *Meter) split(s State, now int64) (base State, booked []booking) {
+	base, booked = m.parted(s, now)
+	booked = slices.Clone(booked)
+	for i := range booked {
+		booked[i].part = 0
+	}
+	return base, booked
+}
+
+// parted returns what is spent by now and what is booked for later, as the state has it. The state is
+// up to date.
+func (m *Meter) parted(s State, now int64) (base State, booked []booking) {
 	l := m.bookings(s)
 	if l == nil {
 		return s, nil
@@ -36,11 +47,50 @@ func (m *Meter) split(s State, now int64) (base State, booked []booking) {
 	if base = l.base; k > 0 {
 		base = l.list[k-1].after
 	}
-	booked = slices.Clone(l.list[k:])
-	for i := range booked {
-		booked[i].part = 0
+	return base, l.list[k:]
+}
+
+// Charge charges to a state what another one of another meter has spent, as of now, and as a debt if need
+// be. What is booked there is booked here, at its instant or later. The other
+// state is up to date, and stays as it is.
+func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
+	var booked []booking
+	var n, debt int64 // what is spent by now, and the debt of a log, which may lie behind what is booked
+	if l, isFrom := from.algorithm.(*slidingLog); isFrom {
+		other = l.advance(l.aside(other), now)
+		booked, n = l.bookings(other, now)
+		debt = other.M
+		n = from.spent(other, now) - n - debt
+	} else {
+		other, booked = from.split(other, now)
+		n = from.spent(other, now)
 	}
-	return base, booked
+	// A window that was booked there may end later than the one that counts its instant here, so what it
+	// counts is booked for the next one.
+	var late int64
+	switch a := to.algorithm.(type) {
+	case *fixedWindow:
+		late = a.per
+	case *slidingCounter:
+		late = a.per
+	}
+	to.Advance(s, now)
+	*s = to.owe(*s, now, n)
+	for _, b := range booked {
+		at := max(Add(b.at, late), to.behind(*s, now))
+		if cost := min(b.cost, to.maxDebt-to.spent(*s, now)); cost > 0 {
+			*s = to.book(*s, Spending{At: at, Cost: cost})
+		}
+	}
+	*s = to.owe(*s, now, debt)
+}
+
+// behind returns now, or the instant behind which a later spending queues if that is later.
+func (m *Meter) behind(s State, now int64) int64 {
+	if l, ok := m.algorithm.(*slidingLog); ok {
+		return max(now, l.newest(s))
+	}
+	return s.behind(now)
 }
 
 // carrySums carries over what is spent by now from and to an algorithm that keeps

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The test's own program is the example if it is told to.
+func TestMain(m *testing.M) {
+	if os.Getenv("RESTART_EXAMPLE") != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// start starts the example as a process of its own, and reads its lines until one has the text.
+func start(t *testing.T, path, until string) (*exec.Cmd, *bufio.Scanner, []string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-state", path)
+	cmd.Env = append(os.Environ(), "RESTART_EXAMPLE=1")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(out)
+	var seen []string
+	for lines.Scan() {
+		seen = append(seen, lines.Text())
+		if strings.Contains(lines.Text(), until) {
+			return cmd, lines, seen
+		}
+	}
+	require.Fail(t, "the example ended too early", "%q", seen)
+	return nil, nil, nil
+}
+
+func TestNothingIsMintedByARestart(t *testing.T) {
+	if testing.Short() && testing.CoverMode() != "" {
+		t.Skip("as a process")
+	}
+	path := filepath.Join(t.TempDir(), "state")
+	allowed := map[string]int{}
+	count := func(lines ...string) {
+		for _, line := range lines {
+			for _, client := range []string{"ann", "bob"} {
+				if strings.HasPrefix(line, client+" allowed: true") {
+					allowed[client]++
+				}
+			}
+		}
+	}
+	left := 17
+	for range 4 {
+		cmd, lines, seen := start(t, path, fmt.Sprintf("bob allowed: true left: %d", left))
+		count(seen...)
+		left -= 3
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		last := ""
+		for lines.Scan() {
+			last = lines.Text()
+			count(last)
+			if strings.HasPrefix(last, "bob allowed: true") {
+				left-- // it was under way
+			}
+		}
+		require.Equal(t, "saved", last)
+		require.NoError(t, cmd.Wait())
+	}
+	cmd, lines, seen := start(t, path, "saved") // by itself, when nothing is left
+	count(seen...)
+	require.False(t, lines.Scan())
+	require.NoError(t, cmd.Wait())
+	require.Equal(t, map[string]int{"ann": 20, "bob": 20}, allowed)
+
+	// A file that is cut short is restored as far as it goes, and said to be cut.
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, whole[:len(whole)-3], 0o600))
+	cmd = exec.CommandContext(t.Context(), os.Args[0], "-state", path)
+	cmd.Env = append(os.Environ(), "RESTART_EXAMPLE=1")
+	stderr, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	said, err := io.ReadAll(stderr)
+	require.NoError(t, err)
+	require.NoError(t, cmd.Wait())
+	require.Contains(t, string(said), "not all could be restored")
+}

@@ -1,0 +1,455 @@
+package ratelimit_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"iter"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+func savedOf(l *ratelimit.Keyed[string]) map[string]ratelimit.Saved { return maps.Collect(l.Saved()) }
+
+// peeks compares what two limiters say to all costs of interest.
+func sameAnswers(t testing.TB, want, got *ratelimit.Keyed[string], key string, note ...any) {
+	t.Helper()
+	for _, cost := range []int{0, 1, 2, 5, want.Limits()[0].Capacity()} {
+		w, wantErr := want.Peek(key, cost)
+		g, err := got.Peek(key, cost)
+		require.Equal(t, wantErr, err, note...)
+		require.Equal(t, w, g, note...)
+	}
+}
+
+func savedLimits() []ratelimit.Limit {
+	return []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.Per(3, 7*s), 10),
+		ratelimit.LeakyBucket(ratelimit.Per(3, 7*s), 10),
+		ratelimit.FixedWindow(ratelimit.Per(10, 7*s)),
+		ratelimit.SlidingLog(ratelimit.Per(10, 7*s)),
+		ratelimit.SlidingCounter(ratelimit.Per(10, 7*s)),
+		ratelimit.TokenBucket(ratelimit.Per(1<<53, time.Nanosecond), 1<<53),
+		ratelimit.TokenBucket(ratelimit.PerHour(1), 876_600),
+		ratelimit.FixedWindow(ratelimit.Per(2, 876_600*time.Hour)),
+	}
+}
+
+func TestARestoredKeyAnswersAsIfTheProgramHadGoneOn(t *testing.T) {
+	for _, limit := range savedLimits() {
+		for _, elapsed := range []time.Duration{0, 1, 3 * s, 9 * s, time.Minute, 10 * time.Hour, math.MaxInt64} {
+			for _, origin := range []time.Duration{-10 * time.Hour, 0, 60 * 24 * time.Hour} {
+				clock := new(testClock)
+				clock.set(11*s + 13)
+				old := onClock(t, clock, limit)
+				require.True(t, old.Allow("spent", 1))
+				require.NoError(t, old.Adjust("debt", 17))
+				require.NoError(t, old.Adjust("deep", 1000))
+				for range 3 {
+					_, err := old.Reserve(t.Context(), "booked", 2, time.Hour)
+					require.NoError(t, err)
+					_, err = old.Reserve(t.Context(), "booked", 1, time.Hour)
+					require.NoError(t, err)
+					clock.advance(900 * ms)
+				}
+				saved := savedOf(old)
+
+				then := new(testClock)
+				then.set(origin)
+				l := onClock(t, then, limit)
+				require.NoError(t, l.Restore(maps.All(saved), elapsed))
+				clock.advance(min(elapsed, 1<<61))
+				if elapsed == math.MaxInt64 {
+					require.Zero(t, l.Len())
+					continue
+				}
+				for range 5 {
+					for _, key := range []string{"spent", "debt", "deep", "booked", "never"} {
+						sameAnswers(t, old, l, key, limit.String()+" "+key+" after "+elapsed.String())
+						w, err := old.Take(t.Context(), key, 1)
+						require.NoError(t, err)
+						g, err := l.Take(t.Context(), key, 1)
+						require.NoError(t, err)
+						require.Equal(t, w, g)
+					}
+					clock.advance(2*s + 1)
+					then.advance(2*s + 1)
+				}
+			}
+		}
+	}
+}
+
+func TestAllListsTrackedKeysAsPeekSays(t *testing.T) {
+	clock := new(testClock)
+	l := newWith(t, jailLimit, ratelimit.Options[string]{Clock: clock, LimitFor: func(key string) ratelimit.Limit {
+		if key == "other" {
+			return ratelimit.TokenBucket(ratelimit.PerSecond(1), 7)
+		}
+		return ratelimit.Limit{}
+	}})
+	require.Empty(t, maps.Collect(l.All()))
+	for i := range 3 {
+		l.Allow("a", i)
+		l.Allow("other", 2)
+	}
+	all := maps.Collect(l.All())
+	require.Len(t, all, 2)
+	for key, d := range all {
+		want, err := l.Peek(key, 1)
+		require.NoError(t, err)
+		require.Equal(t, want, d)
+	}
+	clock.advance(time.Hour)
+	for _, d := range l.All() {
+		require.True(t, d.Allowed, "tracked, and fresh")
+	}
+	require.Empty(t, savedOf(l), "what is fresh need not be saved")
+
+	// The body may call the limiter, and break.
+	for key := range l.All() {
+		l.Reset(key)
+		l.Allow(key+"'", 1)
+		require.NoError(t, l.SetLimit(ratelimit.Blocked()))
+		break
+	}
+	require.Equal(t, 2, l.Len())
+	for _, d := range l.All() {
+		_ = d
+	}
+	addrs := ratelimit.Must(ratelimit.New[netip.Addr](jailLimit, nil))
+	want := []netip.Addr{{}, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("::ffff:10.0.0.1"), netip.MustParseAddr("fe80::1%eth0")}
+	for _, a := range want {
+		require.True(t, addrs.Allow(a, 1))
+	}
+	var got []netip.Addr
+	for a := range addrs.All() {
+		got = append(got, a)
+	}
+	require.ElementsMatch(t, want, got)
+}
+
+// Keys come, go and spend while the loops run: who is there all the time is listed once.
+func TestKeysThatAreThereAllTheTimeAreListedOnce(t *testing.T) {
+	const keep = 500
+	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(1<<30)), ratelimit.Options[int]{MaxKeys: 1 << 14})
+	for key := range keep {
+		require.True(t, l.Allow(key, 1))
+	}
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := keep; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				l.Allow(i%8000+keep, 1)
+				l.Allow(i%keep, 1)
+				l.Reset((i+4000)%8000 + keep)
+			}
+		}
+	}()
+	for range 20 {
+		for name, seq := range map[string]iter.Seq[int]{"All": firsts(l.All()), "Saved": firsts(l.Saved())} {
+			seen := map[int]int{}
+			for key := range seq {
+				seen[key]++
+				require.LessOrEqual(t, seen[key], 1, name)
+			}
+			for key := range keep {
+				require.Equal(t, 1, seen[key], name)
+			}
+		}
+	}
+	close(stop)
+	<-done
+}
+
+func firsts[K, V any](seq iter.Seq2[K, V]) iter.Seq[K] {
+	return func(yield func(K) bool) {
+		for k := range seq {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+func TestRestoreSkipsWhatItCannotReadAndSaysSo(t *testing.T) {
+	for _, limit := range savedLimits() {
+		clock := new(testClock)
+		old := onClock(t, clock, limit)
+		for range 3 {
+			_, err := old.Reserve(t.Context(), "k", 1, time.Hour)
+			require.NoError(t, err)
+			clock.advance(ms)
+		}
+		require.NoError(t, old.Adjust("k", 1+limit.Capacity()))
+		saved := savedOf(old)["k"]
+		require.NotEmpty(t, saved)
+		l := onClock(t, clock, limit)
+		pairs := func(yield func(string, ratelimit.Saved) bool) {
+			for n := range saved {
+				if !yield(fmt.Sprint("secret", n), saved[:n]) {
+					return
+				}
+			}
+			for _, bad := range []ratelimit.Saved{append(slices.Clone(saved), 0), []byte("garbage"), {0}, {2, 1}, {255}, {1, 9, 9, 9, 9, 9, 9}, {1, 6, 0, 0, 0}} {
+				if !yield("bad", bad) {
+					return
+				}
+			}
+			yield("k", saved)
+		}
+		err := l.Restore(pairs, 0)
+		require.Error(t, err)
+		require.Equal(t, 1, l.Len(), "%v: %v", limit, err)
+		sameAnswers(t, old, l, "k", limit)
+		joined := err.(interface{ Unwrap() []error }).Unwrap()
+		require.Len(t, joined, len(saved)+7)
+		for i, err := range joined {
+			require.ErrorContains(t, err, fmt.Sprintf("ratelimit: saved key %d: ", i))
+			require.NotContains(t, err.Error(), "secret")
+		}
+		require.ErrorContains(t, joined[0], "it is cut short")
+		require.ErrorContains(t, joined[len(saved)+3], "its version is 2, and this program knows version 1")
+	}
+}
+
+func TestRestoreChargesATrackedKeyOnTop(t *testing.T) {
+	for _, limit := range savedLimits()[:5] {
+		clock := new(testClock)
+		old, l := onClock(t, clock, limit), onClock(t, clock, limit)
+		require.True(t, old.Allow("k", 3))
+		require.True(t, l.Allow("k", 4))
+		require.NoError(t, l.Restore(old.Saved(), -time.Hour))
+		require.Equal(t, 3, remaining(t, l, "k"), "%v", limit)
+		require.NoError(t, l.Restore(old.Saved(), math.MinInt64))
+		require.Equal(t, 0, remaining(t, l, "k"), "%v", limit)
+		require.NoError(t, l.Restore(old.Saved(), time.Hour))
+		require.Equal(t, 0, remaining(t, l, "k"), "%v", limit)
+	}
+}
+
+// The limits are changed at the restart: what was spent carries over as with SetLimit.
+func TestWhatWasSavedMigratesToTheLimitOfTheNewProgram(t *testing.T) {
+	for _, limit := range savedLimits()[:5] {
+		for _, next := range savedLimits()[:7] {
+			for _, byKey := range []bool{false, true} {
+				clock := new(testClock)
+				old := onClock(t, clock, limit)
+				require.True(t, old.Allow("k", 5))
+				clock.advance(s)
+				require.NoError(t, old.Adjust("k", 9))
+				_, err := old.Reserve(t.Context(), "k", 1, time.Hour)
+				require.NoError(t, err)
+				saved := savedOf(old)
+				opts := ratelimit.Options[string]{Clock: clock}
+				first := next
+				if byKey {
+					first, opts.LimitFor = jailLimit, func(string) ratelimit.Limit { return next }
+				}
+				l := newWith(t, first, opts)
+				require.NoError(t, l.Restore(maps.All(saved), 0))
+				require.NoError(t, old.SetLimit(next))
+				for range 4 {
+					for _, cost := range []int{1, 2, 0} {
+						w, err := old.Take(t.Context(), "k", cost)
+						require.NoError(t, err)
+						g, err := l.Take(t.Context(), "k", cost)
+						require.NoError(t, err)
+						w.Limit, g.Limit = ratelimit.Limit{}, ratelimit.Limit{}
+						require.Equal(t, w, g, "%v to %v", limit, next)
+					}
+					clock.advance(1700 * ms)
+				}
+			}
+		}
+	}
+}
+
+func TestRestoreIntoAFullTable(t *testing.T) {
+	clock := new(testClock)
+	old := onClock(t, clock, jailLimit)
+	for _, key := range []string{"a", "b", "c"} {
+		require.True(t, old.Allow(key, 1))
+	}
+	l := newWith(t, jailLimit, ratelimit.Options[string]{Clock: clock, MaxKeys: 2, OnFull: ratelimit.RefuseNew})
+	err := l.Restore(old.Saved(), 0)
+	require.ErrorIs(t, err, ratelimit.ErrTableFull)
+	require.Equal(t, 2, l.Len())
+	require.Equal(t, 1, strings.Count(err.Error(), "saved key"))
+	clock.advance(time.Minute)
+	require.True(t, l.Allow("d", 2), "restored keys make room when they are fresh")
+
+	l = newWith(t, jailLimit, ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
+	require.NoError(t, l.Restore(old.Saved(), 0))
+	require.NoError(t, l.Restore(func(func(string, ratelimit.Saved) bool) {}, 0))
+	require.EqualError(t, l.Restore(nil, 0), "ratelimit: Restore was given nothing to read from")
+	nan := ratelimit.Must(ratelimit.New[float64](jailLimit, nil))
+	require.ErrorIs(t, nan.Restore(func(yield func(float64, ratelimit.Saved) bool) { yield(math.NaN(), nil) }, 0), ratelimit.ErrInvalidKey)
+	var zero ratelimit.Keyed[string]
+	for name, call := range map[string]func(){
+		"All": func() { zero.All() }, "Saved": func() { zero.Saved() }, "Restore": func() { _ = zero.Restore(nil, 0) },
+	} {
+		require.PanicsWithValue(t, "ratelimit: zero Keyed; use New", call, name)
+	}
+}
+
+// A clock that has stepped back when the keys are saved: time stands still for them as long as it would have.
+func TestAClockThatSteppedBackIsSavedToo(t *testing.T) {
+	for _, limit := range savedLimits()[:5] {
+		for _, elapsed := range []time.Duration{0, 30 * s, time.Minute, 61 * s, 62 * s, 300 * s} {
+			clock := new(testClock)
+			clock.set(time.Minute)
+			old := onClock(t, clock, limit)
+			require.True(t, old.Allow("k", 9))
+			clock.set(0)
+			saved := savedOf(old)
+			then := new(testClock)
+			then.set(time.Hour)
+			l := onClock(t, then, limit)
+			require.NoError(t, l.Restore(maps.All(saved), elapsed))
+			clock.advance(elapsed)
+			for range 20 {
+				sameAnswers(t, old, l, "k", limit.String()+elapsed.String())
+				clock.advance(5 * s)
+				then.advance(5 * s)
+			}
+		}
+	}
+}
+
+// playRestart plays a random history on a limiter that is saved and restored at random moments, beside one that
+// goes on. Both say the same. A third one, which is told that less time has passed, or has spent already, has no more.
+func playRestart(t testing.TB, rng *rand.Rand) {
+	per := []time.Duration{7, 1000, s, 7 * s, time.Hour, 24 * 365 * time.Hour}[rng.IntN(6)]
+	units := 1 + rng.IntN(20)
+	limits := []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.Per(units, per), 1+rng.IntN(30)), ratelimit.LeakyBucket(ratelimit.Per(units, per), 1+rng.IntN(30)),
+		ratelimit.FixedWindow(ratelimit.Per(units, per)), ratelimit.SlidingLog(ratelimit.Per(units, per)), ratelimit.SlidingCounter(ratelimit.Per(units, per)),
+	}
+	limit := limits[rng.IntN(5)]
+	clock, then := new(testClock), new(testClock)
+	clock.set(time.Duration(rng.Int64N(int64(time.Hour))))
+	on, l := onClock(t, clock, limit), onClock(t, then, limit)
+	keys := []string{"a", "b"}
+	for range 60 {
+		key := keys[rng.IntN(2)]
+		cost := 1 + rng.IntN(limit.Capacity())
+		switch rng.IntN(9) {
+		case 0:
+			delta := rng.IntN(3 * limit.Capacity())
+			require.NoError(t, on.Adjust(key, delta))
+			require.NoError(t, l.Adjust(key, delta))
+		case 1:
+			ahead := time.Duration(rng.Int64N(int64(3 * per)))
+			w, err := on.Reserve(t.Context(), key, cost, ahead)
+			require.NoError(t, err)
+			g, err := l.Reserve(t.Context(), key, cost, ahead)
+			require.NoError(t, err)
+			require.Equal(t, w.Decision, g.Decision)
+			if rng.IntN(3) == 0 {
+				require.NoError(t, w.Settle(cost/2))
+				require.NoError(t, g.Settle(cost/2))
+			}
+		case 2:
+			gap := time.Duration(rng.Int64N(int64(per)/2 + 1))
+			saved := savedOf(l)
+			clock.advance(gap)
+			then = new(testClock)
+			then.set(time.Duration(rng.Int64N(int64(time.Hour))) - 30*time.Minute)
+			l = onClock(t, then, limit)
+			require.NoError(t, l.Restore(maps.All(saved), gap))
+			less := onClock(t, then, limit)
+			less.Allow("a", rng.IntN(limit.Capacity()+1))
+			require.NoError(t, less.Restore(maps.All(saved), time.Duration(rng.Int64N(int64(gap)+1))-time.Duration(rng.IntN(2))))
+			now := then.Now()
+			for range 5 {
+				for _, key := range keys {
+					require.LessOrEqual(t, remaining(t, less, key), remaining(t, l, key), "%v", limit)
+				}
+				then.advance(time.Duration(rng.Int64N(int64(per))))
+			}
+			then.set(now)
+		case 3, 4:
+			step := time.Duration(rng.Int64N(int64(per)/int64(1+rng.IntN(8)) + 1))
+			clock.advance(step)
+			then.advance(step)
+		default:
+			w, err := on.Take(t.Context(), key, cost)
+			require.NoError(t, err)
+			g, err := l.Take(t.Context(), key, cost)
+			require.NoError(t, err)
+			require.Equal(t, w, g, "%v", limit)
+		}
+		for _, key := range keys {
+			require.Equal(t, remaining(t, on, key), remaining(t, l, key), "%v", limit)
+		}
+	}
+}
+
+var restarts = flag.Uint64("restarts", 500, "histories of TestARestoredKeyNeverHasMoreThanOneThatWentOn")
+
+func TestARestoredKeyNeverHasMoreThanOneThatWentOn(t *testing.T) {
+	for seed := range *restarts {
+		ok := t.Run("", func(t *testing.T) { playRestart(t, rand.New(rand.NewPCG(seed, 1))) })
+		require.True(t, ok, "seed %d", seed)
+	}
+}
+
+// FuzzRestore restores garbage. What is taken for a state keeps the promises of any other.
+func FuzzRestore(f *testing.F) {
+	clock := new(testClock)
+	for _, limit := range savedLimits() {
+		l := onClock(f, clock, limit)
+		require.NoError(f, l.Adjust("k", 12))
+		_, err := l.Reserve(f.Context(), "k", 1, time.Hour)
+		require.NoError(f, err)
+		for _, saved := range l.Saved() {
+			f.Add([]byte(saved), int64(s), int64(0))
+		}
+	}
+	f.Fuzz(func(t *testing.T, saved []byte, elapsed, now int64) {
+		clock := new(testClock)
+		clock.set(time.Duration(now))
+		limit := ratelimit.TokenBucket(ratelimit.PerSecond(3), 10)
+		l := onClock(t, clock, limit)
+		kept := bytes.Clone(saved)
+		err := l.Restore(func(yield func(string, ratelimit.Saved) bool) { yield("k", saved) }, time.Duration(elapsed))
+		require.Equal(t, kept, saved)
+		if err != nil {
+			require.Zero(t, l.Len())
+			return
+		}
+		for _, again := range l.Saved() { // what was restored can be saved and restored
+			require.NoError(t, onClock(t, clock, limit).Restore(func(yield func(string, ratelimit.Saved) bool) { yield("k", again) }, 0))
+		}
+		for range 3 {
+			d, err := l.Take(t.Context(), "k", 3)
+			require.NoError(t, err)
+			assert.GreaterOrEqual(t, d.Remaining, 0)
+			assert.LessOrEqual(t, d.Remaining, 10)
+			assert.GreaterOrEqual(t, d.ResetAfter, time.Duration(0))
+			assert.Equal(t, d.Allowed, d.RetryAfter == 0)
+			if !d.Allowed && d.RetryAfter < 1<<61 && clock.Now() < 1<<60 {
+				clock.advance(d.RetryAfter - 1)
+				require.False(t, l.Allow("k", 3))
+				clock.advance(1)
+				require.True(t, l.Allow("k", 3))
+			}
+		}
+	})
+}
