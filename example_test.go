@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -304,6 +305,11 @@ func ExampleBan() {
 		fmt.Println(d.Allowed, d.RetryAfter)
 	}
 	clock.Advance(10 * time.Minute)
+	for key, d := range bans.All() {
+		if !d.Allowed {
+			fmt.Println(key, "is banned for another", d.RetryAfter)
+		}
+	}
 	fmt.Println(limiter.Lift(ctx, "198.51.100.7"), limiter.Allow("198.51.100.7", 1))
 	// Output:
 	// true 0s
@@ -311,5 +317,26 @@ func ExampleBan() {
 	// false 1m0s
 	// false 1m0s
 	// false 1h0m0s
+	// 198.51.100.7 is banned for another 50m0s
 	// <nil> true
+}
+
+func ExampleKeyed_Saved() {
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(100))
+	limiter := ratelimit.Must(ratelimit.New[string](limit, nil))
+	limiter.Allow("user:42", 60)
+
+	file := map[string]ratelimit.Saved{} // where the program keeps it while it is not running
+	savedAt := time.Now()
+	for key, saved := range limiter.Saved() {
+		file[key] = saved
+	}
+
+	next := ratelimit.Must(ratelimit.New[string](limit, nil)) // in the next program
+	if err := next.Restore(maps.All(file), time.Since(savedAt)); err != nil {
+		fmt.Println("not all could be restored:", err)
+	}
+	d, _ := next.Peek("user:42", 1)
+	fmt.Println(d.Remaining)
+	// Output: 40
 }
