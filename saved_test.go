@@ -40,7 +40,7 @@ func savedLimits() []ratelimit.Limit {
 		ratelimit.FixedWindow(ratelimit.Per(10, 7*s)),
 		ratelimit.SlidingLog(ratelimit.Per(10, 7*s)),
 		ratelimit.SlidingCounter(ratelimit.Per(10, 7*s)),
-		ratelimit.TokenBucket(ratelimit.Per(1<<53, time.Nanosecond), 1<<53),
+		ratelimit.TokenBucket(ratelimit.Per(math.MaxInt32, time.Nanosecond), math.MaxInt32),
 		ratelimit.TokenBucket(ratelimit.PerHour(1), 876_600),
 		ratelimit.FixedWindow(ratelimit.Per(2, 876_600*time.Hour)),
 	}
