@@ -25,14 +25,14 @@ func squeeze(code string) string {
 }
 
 // compiled returns all Go code of the repository that is not the library's own: its
-// examples and tests.
+// examples, proofs and tests.
 func compiled(t *testing.T) string {
 	var code strings.Builder
 	require.NoError(t, filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" {
 			return err
 		}
-		if strings.HasSuffix(path, "_test.go") || strings.Contains(path, "examples") {
+		if strings.HasSuffix(path, "_test.go") || strings.Contains(path, "examples") || strings.Contains(path, "proofs") {
 			text, err := os.ReadFile(path)
 			code.WriteString(squeeze(string(text)) + "\n")
 			return err

@@ -48,6 +48,9 @@ func startFleet(ctx context.Context, s setup) (all []*process, err error) {
 	for node := range s.Nodes {
 		s.Node = node
 		s.Seed = uint64(node) + 1
+		if s.Addrs != nil {
+			s.Addr, s.Demand = s.Addrs[node], s.Demands[node]
+		}
 		p, err := startProcess(ctx, s)
 		if err != nil {
 			return all, err

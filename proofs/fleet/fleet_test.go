@@ -63,6 +63,27 @@ func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
 	}
 }
 
+// The short version of two regions with one budget, and of a link that is cut.
+func TestTwoRegionsHoldOneBudget(t *testing.T) {
+	needServer(t)
+	for i, r := range regions() {
+		if i != 5 && (testing.Short() || i != 3) {
+			continue
+		}
+		t.Run(fmt.Sprintf("%s, %.1f of the budget, %.0f %% far, cut for %v", r.name, r.load, 100*r.far, r.cut), func(t *testing.T) {
+			r.cut = min(r.cut, 700*time.Millisecond)
+			res, err := runRegion(t.Context(), r, time.Second, nil)
+			require.NoError(t, err)
+			require.LessOrEqual(t, res.admitted[0], res.outageBound(0))
+			require.Positive(t, res.admitted[0])
+			require.Empty(t, res.notices, "nobody sees an error")
+			if r.cut > 0 {
+				require.Positive(t, res.count().Degraded, "the far region goes on alone")
+			}
+		})
+	}
+}
+
 // 64 goroutines in four processes decide while each fault strikes. How fast the breakers
 // close is left to the command, and exactly tested in package failover.
 func TestAFleetGetsOverFaults(t *testing.T) {

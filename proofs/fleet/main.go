@@ -2,9 +2,10 @@
 // weather. It starts a redis-server of its own and eight processes of this very
 // program, and shows its progress:
 //
-//	go -C proofs run ./fleet              all of it, in about five minutes
+//	go -C proofs run ./fleet              all of it, in about eight minutes
 //	go -C proofs run ./fleet -only bounds how much is admitted, at how many round trips
 //	go -C proofs run ./fleet -only chaos  what happens while Redis fails
+//	go -C proofs run ./fleet -only regions two regions 80 ms apart with one budget
 //	go -C proofs run ./fleet -only picture -file ../docs/fleet.svg
 //
 // It prints tables in Markdown, and exits with status 1 if anything was violated.
@@ -25,7 +26,7 @@ func main() {
 	if isWorker() {
 		return
 	}
-	only := flag.String("only", "", "bounds, chaos or picture; all of them if empty")
+	only := flag.String("only", "", "bounds, chaos, regions or picture; all of them if empty")
 	lasts := flag.Duration("for", 20*time.Second, "how long each trial of the bounds lasts")
 	engines := flag.String("engines", "failover,failover over lease,lease over failover", "what suffers the faults")
 	fault := flag.String("fault", "", "only faults whose names contain this")
@@ -59,12 +60,13 @@ func prove(ctx context.Context, o options) (failed int, err error) {
 	parts := map[string]func() (int, error){
 		"bounds":  func() (int, error) { return runBounds(ctx, os.Stdout, os.Stderr, o.lasts) },
 		"chaos":   func() (int, error) { return runChaos(ctx, os.Stdout, os.Stderr, named(o.fault), o.engines) },
+		"regions": func() (int, error) { return runRegions(ctx, os.Stdout, os.Stderr, o.lasts) },
 		"picture": func() (int, error) { return 0, drawStorm(ctx, os.Stderr, o.file) },
 	}
 	if _, ok := parts[o.only]; !ok && o.only != "" {
-		return 0, fmt.Errorf("-only is %q, want bounds, chaos or picture", o.only)
+		return 0, fmt.Errorf("-only is %q, want bounds, chaos, regions or picture", o.only)
 	}
-	for _, part := range []string{"bounds", "chaos", "picture"} {
+	for _, part := range []string{"bounds", "chaos", "regions", "picture"} {
 		if o.only != "" && o.only != part {
 			continue
 		}

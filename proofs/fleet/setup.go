@@ -34,6 +34,10 @@ type setup struct {
 	MaxCalls   int           // of failover; 0 for the default
 	Seed       uint64
 	Alone      bool // only the first process has any demand
+
+	// Addrs and Demands are Addr and Demand of each process, if they differ.
+	Addrs   []string
+	Demands []int
 }
 
 // engines are the ways to hold a fleet to a limit.
@@ -44,6 +48,8 @@ var engines = map[string]func(s setup, client *redis.Client) (engine, error){
 	"failover":            failingOver,
 	"failover over lease": overLease,
 	"lease over failover": underLease,
+	"regions":             leasedAcross,
+	"far":                 far,
 }
 
 // engine is a limiter under test, with what it tells of itself.
