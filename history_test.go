@@ -53,7 +53,8 @@ type setting struct {
 	keys  int // if above 1, the clock never steps back: keys that are forgotten forget their time
 	max   int // of keys, if the table is too small for all of them; else 0
 
-	refuse bool // the table is too small, and refuses new keys
+	refuse   bool // the table is too small, and refuses new keys
+	remember int  // how many of those that it evicts are remembered
 }
 
 // evicts reports whether keys are forgotten although they have spent: no model knows which.
@@ -70,7 +71,7 @@ type world struct {
 
 func newWorld(t testing.TB, s setting) *world {
 	w := &world{rig: newRig(t, s.limit), setting: s, now: s.limit, judges: map[string]*judge{}}
-	opts := ratelimit.Options[string]{Clock: w.clock, MaxKeys: s.max}
+	opts := ratelimit.Options[string]{Clock: w.clock, MaxKeys: s.max, Remember: s.remember}
 	if s.refuse {
 		opts.OnFull = ratelimit.RefuseNew
 	}
@@ -343,7 +344,7 @@ func draw(data []byte) *drawn {
 	if s.onward = d.keys > 1; s.onward {
 		switch s.byte() % 3 {
 		case 0:
-			d.max = 2
+			d.max, d.remember = 2, d.byte()%3*50
 		case 1:
 			d.max, d.refuse = 2, true
 		}

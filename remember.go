@@ -179,9 +179,7 @@ func (m *memory) recall(hash uint64, p *plan, now int64) meter.Remembered {
 
 // knows reports whether what is remembered of a key says no less than r.
 func (m *memory) knows(hash uint64, p *plan, r meter.Remembered, now int64) bool {
-	known := m.recall(hash, p, now)
-	x, y := m.pack(r, 0), m.pack(known, 0)
-	return x>>24 <= y>>24 && r.Share <= known.Share
+	return p.Covers(m.recall(hash, p, now), m.unpack(m.pack(r, 0)))
 }
 
 // takeOut forgets a key. The lock of its shard is held. With it goes what is remembered of

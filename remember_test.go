@@ -5,6 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -501,5 +503,91 @@ func TestRememberIsChecked(t *testing.T) {
 		require.True(t, l.Allow("a", 1))
 		require.True(t, l.Allow("b", 1))
 		assert.False(t, l.Allow("a", 1), "Remember %d", remember)
+	}
+}
+
+var newcomers = flag.Int("newcomers", 100_000, "keys never seen before, beside as many as are remembered and more")
+
+// flood has more and more strangers come, each of whom spends all it may, while load × remember
+// keys are to be remembered at any time. It returns the shares of newcomers that begin with less than
+// a full budget and that are denied, and of keys that are forgotten.
+func flood(t *testing.T, load float64, n int) (less, denied, forgotten float64) {
+	t.Helper()
+	const remember = 10_000
+	limit := ratelimit.TokenBucket(ratelimit.PerHour(10), 10)
+	clock := new(testClock)
+	l := newWith(t, limit, ratelimit.Options[int]{Clock: clock, MaxKeys: 1, Remember: remember})
+	warm := int(load * remember)
+	apart := limit.RefillTime() / time.Duration(warm)
+	var before ratelimit.Stats
+	for key := range warm + n {
+		if key == warm {
+			before = l.Stats()
+		}
+		d, err := l.Take(context.Background(), key, 1)
+		require.NoError(t, err)
+		if key >= warm && d.Remaining < 9 {
+			less++
+		}
+		if key >= warm && !d.Allowed {
+			denied++
+		}
+		require.NoError(t, l.Adjust(key, d.Remaining))
+		clock.advance(apart)
+	}
+	forgotten = float64(l.Stats().Overflowed - before.Overflowed)
+	return 100 * less / float64(n), 100 * denied / float64(n), 100 * forgotten / float64(n)
+}
+
+// What a memory of so few bytes costs those who have spent nothing. docs/promises.md and the
+// documentation of httplimit.PerIP have these figures.
+func TestFewNewcomersBeginWithLess(t *testing.T) {
+	t.Log("keys / Remember | forgotten | newcomers that begin with less | newcomers that are denied at once")
+	for _, load := range []float64{1, 2, 10} {
+		less, denied, forgotten := flood(t, load, *newcomers)
+		t.Logf("%v | %.2f %% | %.4f %% | %.4f %%", load, forgotten, less, denied)
+		assert.Less(t, less, 0.05)
+		assert.LessOrEqual(t, denied, less)
+		if load == 1 {
+			assert.Less(t, forgotten, 0.01)
+		}
+	}
+}
+
+// No charge is lost between an eviction and the insertion after it, whoever comes in between.
+func TestKeysThatComeAndGoAtOnceKeepTheirBound(t *testing.T) {
+	const keys, burst, goroutines = 300, 5, 8
+	for _, limit := range attackLimits() {
+		for _, maxKeys := range []int{3, 1 << 12} {
+			l := newWith(t, limit, ratelimit.Options[int]{Clock: new(testClock), MaxKeys: maxKeys, Remember: 1 << 14})
+			stack, err := ratelimit.All(ratelimit.By(l, func(key int) (int, error) { return key, nil }))
+			require.NoError(t, err)
+			var allowed [keys]atomic.Int64
+			var all sync.WaitGroup
+			for g := range goroutines {
+				all.Go(func() {
+					r := rand.New(rand.NewPCG(uint64(g), 0))
+					for range 2000 {
+						key := r.IntN(keys)
+						ok := false
+						switch r.IntN(4) {
+						case 0:
+							ok = stack.Allow(key, 1)
+						case 1:
+							_, _ = l.Peek(key, 1)
+						default:
+							ok = l.Allow(key, 1)
+						}
+						if ok {
+							allowed[key].Add(1)
+						}
+					}
+				})
+			}
+			all.Wait()
+			for key := range allowed {
+				assert.LessOrEqual(t, allowed[key].Load(), int64(burst), "key %d under %v", key, limit)
+			}
+		}
 	}
 }

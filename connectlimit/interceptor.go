@@ -62,7 +62,8 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 
 // PerIP returns an interceptor with one limit for each client address: the connection's, see
 // [RemoteIP]. Behind a proxy all clients would share one limit: use [New] with [ClientIP] there.
-// The errors are those of [ratelimit.New] and New.
+// The errors are those of [ratelimit.New] and New. It tracks 65,536 addresses, and remembers what as
+// many others have spent: see [ratelimit.Options] under Remember.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
 	l, err := edge.PerIP(limit, RemoteIP)
 	if err != nil {

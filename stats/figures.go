@@ -73,10 +73,13 @@ func OfTable(read func() ratelimit.Stats) Group {
 			{Name: "keys.evicted", Unit: "{key}", Help: "Keys dropped to make room, with what they had spent."},
 			{Name: "keys.evicted_throttled", Unit: "{key}", Help: "Keys dropped to make room while they were throttled."},
 			{Name: "keys.refused", Unit: "{key}", Help: "New keys refused because the table was full."},
+			{Name: "keys.recalled", Unit: "{key}", Help: "New keys that began with less, because what they had spent was remembered."},
+			{Name: "keys.overflowed", Unit: "{key}", Help: "Remembered keys forgotten before they were fresh, because too many were to be remembered."},
 		},
 		Read: func(add func(int, float64, ...string)) {
 			s := read()
-			for i, v := range []float64{float64(s.Keys), float64(s.Expired), float64(s.Evicted), float64(s.EvictedThrottled), float64(s.Refused)} {
+			for i, v := range []float64{float64(s.Keys), float64(s.Expired), float64(s.Evicted), float64(s.EvictedThrottled), float64(s.Refused),
+				float64(s.Recalled), float64(s.Overflowed)} {
 				add(i, v)
 			}
 		},

@@ -116,10 +116,14 @@ func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[
 	return nil
 }
 
+// addresses is how many client addresses PerIP tracks, and how many of those that it has no
+// room for it remembers: strangers choose them.
+const addresses = 1 << 16
+
 // PerIP returns a limiter of each client address. A leaky bucket is a stack of one layer,
 // which can give a delayed request's charge back.
 func PerIP[R Request](limit ratelimit.Limit, address func(R) (netip.Addr, error)) (ratelimit.Limiter[R], error) {
-	l, err := ratelimit.New[netip.Addr](limit, nil)
+	l, err := ratelimit.New(limit, &ratelimit.Options[netip.Addr]{MaxKeys: addresses, Remember: addresses})
 	switch {
 	case err != nil:
 		return nil, err

@@ -122,6 +122,12 @@ func (m *Meter) Recall(r Remembered, now, grain int64) State {
 	return s
 }
 
+// Covers reports whether a says no less than b. Of a bucket the instant says all, and its share
+// is rounded up to whole units each time.
+func (m *Meter) Covers(a, b Remembered) bool {
+	return a.Until >= b.Until && (a.Share >= b.Share || m.family() == familyBucket)
+}
+
 // Merge returns what says no less than both, of which one may be the same key's from before. A
 // grain is what the two instants were rounded up to.
 func (m *Meter) Merge(a, b Remembered, now, grain int64) Remembered {

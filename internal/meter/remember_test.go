@@ -1,0 +1,99 @@
+package meter
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// rememberLimits are limits of each kind, in ticks.
+func rememberLimits() []Limit {
+	var all []Limit
+	for _, kind := range []Kind{TokenBucket, LeakyBucket, FixedWindow, SlidingLog, SlidingCounter} {
+		for _, units := range []int64{1, 7, 255, 10_000} {
+			all = append(all, Limit{Kind: kind, Units: units, Per: 1000, Burst: units, Horizon: 1 << 50, Most: 1 << 60})
+		}
+	}
+	return all
+}
+
+// admits returns the largest cost that is allowed now. It is the measure of what a state says:
+// one that admits no more than another at any time says no less.
+func admits(m *Meter, s State, now int64) int64 {
+	m.Refresh(&s)
+	return m.Remaining(s, now)
+}
+
+// A state that was recalled admits no more than the one that was forgotten, at any later time,
+// and is regained within the time that the whole capacity takes.
+func TestWhatIsRecalledAdmitsNoMore(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for _, l := range rememberLimits() {
+		m := New(l)
+		for range 100 {
+			s, now := State{At: -5000}, int64(-5000)
+			for range r.IntN(8) {
+				m.Take(&s, Moment{now, now}, 1+r.Int64N(m.capacity()), 0, false)
+				now += r.Int64N(700)
+			}
+			past := m.Remember(s, now)
+			recalled := m.Recall(past, now)
+			require.LessOrEqual(t, m.Regained(recalled), max(now, m.Regained(s)), "%+v", l)
+			for at := now; at < now+2500; at += 1 + r.Int64N(300) {
+				require.LessOrEqual(t, admits(&m, recalled, at), admits(&m, s, at), "%+v at %d: %+v of %+v", l, at, past, s)
+			}
+			again := m.Remember(recalled, now)
+			require.True(t, again.Until <= now || m.Covers(past, again), "%+v: %+v is %+v when it is forgotten again", l, past, again)
+		}
+	}
+}
+
+// What is merged admits no more than either.
+func TestWhatIsMergedAdmitsNoMoreThanEither(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 1))
+	for _, l := range rememberLimits() {
+		m := New(l)
+		for range 400 {
+			some := func() Remembered { return Remembered{r.Int64N(2200) - 100, uint8(1 + r.IntN(255))} }
+			a, b, now := some(), some(), int64(0)
+			if r.IntN(3) == 0 {
+				b.Until = a.Until - l.Per // successive windows
+			}
+			both := m.Merge(a, b, now, 0)
+			require.Equal(t, both, m.Merge(b, a, now, 0))
+			for at := now; at < now+2500; at += 1 + r.Int64N(100) {
+				of := func(x Remembered) int64 { return admits(&m, m.Recall(x, now), at) }
+				require.LessOrEqual(t, of(both), min(of(a), of(b)), "%+v at %d: %+v and %+v are %+v", l, at, a, b, both)
+			}
+		}
+	}
+}
+
+// A memory may say anything: it was written under another limit, or belongs to another key.
+func TestWhatIsRecalledIsCapped(t *testing.T) {
+	for _, l := range rememberLimits() {
+		m := New(l)
+		for _, now := range []int64{math.MinInt64 / 2, -1, 0, 1 << 60} {
+			for _, until := range []int64{math.MinInt64, math.MinInt64 / 2, -1, 0, now - 1, now, now + 1, now + 999, now + 1e6, math.MaxInt64 / 2} {
+				for _, share := range []uint8{0, 1, 128, 255} {
+					t.Run(fmt.Sprint(l, now, until, share), func(t *testing.T) {
+						s := m.Recall(Remembered{until, share}, now)
+						refill := int64(1000)
+						if l.Kind == SlidingCounter {
+							refill = 2000
+						}
+						require.LessOrEqual(t, m.Regained(s), max(now, min(until, now+refill)))
+						if until > now {
+							require.Greater(t, m.Regained(s), now)
+						}
+						o := m.Take(&s, Moment{now, now}, 1, 0, false)
+						require.LessOrEqual(t, o.Retry, now+refill)
+					})
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package ratelimittest_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// forgetful is the config of our limiter with room for one key, which remembers those that it evicts.
+// Bookings, and what settles them, are over with an eviction.
+func forgetful() ratelimittest.Config {
+	config := ours()
+	config.New = func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
+		return ratelimit.New(limit, &ratelimit.Options[string]{Clock: config.Clock, MaxKeys: 1, Remember: 1 << 16})
+	}
+	config.NewBounded = func(limit ratelimit.Limit, maxKeys int) (ratelimit.Limiter[string], error) {
+		return ratelimit.New(limit, &ratelimit.Options[string]{Clock: config.Clock, MaxKeys: maxKeys, Remember: 1 << 16})
+	}
+	return config
+}
+
+// What is remembered of a bucket or a fixed window, to the millisecond, is all that there is to be
+// known of it. So a limiter that evicts keys all the time keeps the promises.
+func TestALimiterThatRemembersKeepsThePromises(t *testing.T) {
+	config := forgetful()
+	config.Resolution = time.Millisecond
+	config.Retries = 3 // of thousands of keys, two may have the same 16 bits of their hashes on one line
+	config.Skip = []string{"Reserve", "Wait", "Adjust", "SetLimit", "Sweep", "Len"}
+	config.Limits = []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerSecond(10), 20),
+		ratelimit.TokenBucket(ratelimit.PerMinute(1), 1),
+		ratelimit.LeakyBucket(ratelimit.PerSecond(10), 20),
+		ratelimit.LeakyBucket(ratelimit.PerDay(24), 7),
+		ratelimit.FixedWindow(ratelimit.PerSecond(10)),
+		ratelimit.FixedWindow(ratelimit.Per(100, 30*24*time.Hour)),
+	}
+	ratelimittest.Run(t, config)
+}
+
+// Of the others more is taken back than was spent, and a flood of keys gets none of it.
+func TestAFloodGetsNothingOfALimiterThatRemembers(t *testing.T) {
+	config := ours()
+	config.Histories = 5
+	config.NewBounded = forgetful().NewBounded
+	ratelimittest.Run(t, config)
+}
