@@ -12,9 +12,9 @@ import (
 // rememberLimits are limits of each kind, in ticks.
 func rememberLimits() []Limit {
 	var all []Limit
-	for _, kind := range []Kind{TokenBucket, LeakyBucket, FixedWindow, SlidingLog, SlidingCounter} {
+	for _, kind := range []Kind{TokenBucket, LeakyBucket, FixedWindow, SlidingLog, SlidingCounter, Calendar} {
 		for _, units := range []int64{1, 7, 255, 10_000} {
-			all = append(all, Limit{Kind: kind, Units: units, Per: 1000, Burst: units, Horizon: 1 << 50, Most: 1 << 60})
+			all = append(all, Limit{Kind: kind, Units: units, Per: 1000, Burst: units, Windows: even(1000), Horizon: 1 << 50, Most: 1 << 60})
 		}
 	}
 	return all
@@ -40,7 +40,7 @@ func TestWhatIsRecalledAdmitsNoMore(t *testing.T) {
 				now += r.Int64N(700)
 			}
 			past := m.Remember(s, now)
-			recalled := m.Recall(past, now)
+			recalled := m.Recall(past, now, 0)
 			require.LessOrEqual(t, m.Regained(recalled), max(now, m.Regained(s)), "%+v", l)
 			for at := now; at < now+2500; at += 1 + r.Int64N(300) {
 				require.LessOrEqual(t, admits(&m, recalled, at), admits(&m, s, at), "%+v at %d: %+v of %+v", l, at, past, s)
@@ -65,7 +65,7 @@ func TestWhatIsMergedAdmitsNoMoreThanEither(t *testing.T) {
 			both := m.Merge(a, b, now, 0)
 			require.Equal(t, both, m.Merge(b, a, now, 0))
 			for at := now; at < now+2500; at += 1 + r.Int64N(100) {
-				of := func(x Remembered) int64 { return admits(&m, m.Recall(x, now), at) }
+				of := func(x Remembered) int64 { return admits(&m, m.Recall(x, now, 0), at) }
 				require.LessOrEqual(t, of(both), min(of(a), of(b)), "%+v at %d: %+v and %+v are %+v", l, at, a, b, both)
 			}
 		}
@@ -80,13 +80,17 @@ func TestWhatIsRecalledIsCapped(t *testing.T) {
 			for _, until := range []int64{math.MinInt64, math.MinInt64 / 2, -1, 0, now - 1, now, now + 1, now + 999, now + 1e6, math.MaxInt64 / 2} {
 				for _, share := range []uint8{0, 1, 128, 255} {
 					t.Run(fmt.Sprint(l, now, until, share), func(t *testing.T) {
-						s := m.Recall(Remembered{until, share}, now)
+						s := m.Recall(Remembered{until, share}, now, 0)
 						refill := int64(1000)
 						if l.Kind == SlidingCounter {
 							refill = 2000
 						}
-						require.LessOrEqual(t, m.Regained(s), max(now, min(until, now+refill)))
-						if until > now {
+						most := min(until, now+refill)
+						if l.Kind == Calendar {
+							most = now + refill // the present window's end
+						}
+						require.LessOrEqual(t, m.Regained(s), max(now, most))
+						if until > now && l.Kind != Calendar {
 							require.Greater(t, m.Regained(s), now)
 						}
 						o := m.Take(&s, Moment{now, now}, 1, 0, false)
