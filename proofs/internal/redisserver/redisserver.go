@@ -1,8 +1,9 @@
-// Package redisserver starts a redis-server for a test or a benchmark.
+// Package redisserver starts a redis-server for a test, a benchmark or a command.
 package redisserver
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -13,31 +14,54 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Start starts a redis-server that saves nothing, and returns a client with default options. Both end with
-// the test. Without a redis-server the test is skipped; with CI=true it fails.
-func Start(tb testing.TB) *redis.Client {
+// ErrNone says that no redis-server is installed.
+var ErrNone = errors.New("redis-server is not installed: apt-get install redis-server")
+
+// Run starts a redis-server in a folder, that saves nothing, and returns a client with default options and
+// a function that ends both.
+func Run(dir string) (client *redis.Client, stop func(), err error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
-		require.NotEqual(tb, "true", os.Getenv("CI"), "redis-server is not installed")
-		tb.Skip("redis-server is not installed: apt-get install redis-server")
+		return nil, nil, ErrNone
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(tb, err)
+	if err != nil {
+		return nil, nil, err
+	}
 	addr := l.Addr().String()
-	require.NoError(tb, l.Close()) // only its port was wanted
-	host, port, err := net.SplitHostPort(addr)
-	require.NoError(tb, err)
-	cmd := exec.Command(path, "--port", port, "--bind", host, "--save", "", "--appendonly", "no", "--dir", tb.TempDir())
-	require.NoError(tb, cmd.Start())
-	tb.Cleanup(func() {
+	host, port, _ := net.SplitHostPort(addr) // a listener's address has both
+	if err := l.Close(); err != nil {        // only its port was wanted
+		return nil, nil, err
+	}
+	cmd := exec.Command(path, "--port", port, "--bind", host, "--save", "", "--appendonly", "no", "--dir", dir)
+	if err := cmd.Start(); err != nil {
+		return nil, nil, err
+	}
+	client = redis.NewClient(&redis.Options{Addr: addr})
+	stop = func() {
+		_ = client.Close()
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
-	})
-	client := redis.NewClient(&redis.Options{Addr: addr})
-	tb.Cleanup(func() { _ = client.Close() })
-	for try := 0; client.Ping(context.Background()).Err() != nil; try++ {
-		require.Less(tb, try, 500, "redis-server does not answer")
+	}
+	for range 500 {
+		if err = client.Ping(context.Background()).Err(); err == nil {
+			return client, stop, nil
+		}
 		time.Sleep(10 * time.Millisecond)
 	}
+	stop()
+	return nil, nil, err
+}
+
+// Start is Run for a test, with which both end. Without a redis-server the test is skipped; with CI=true it
+// fails.
+func Start(tb testing.TB) *redis.Client {
+	client, stop, err := Run(tb.TempDir())
+	if errors.Is(err, ErrNone) {
+		require.NotEqual(tb, "true", os.Getenv("CI"), err.Error())
+		tb.Skip(err)
+	}
+	require.NoError(tb, err)
+	tb.Cleanup(stop)
 	return client
 }

@@ -1,0 +1,131 @@
+// Sizing measures what docs/sizing.md tells: memory for each key, decisions for each core, memory and
+// processor time of Redis, and how long single decisions take. Run it in proofs:
+//
+//	go run ./cmd/sizing                  all tables, as Markdown: some minutes
+//	go run ./cmd/sizing -only latency    one of memory, cores, redis, latency
+//
+// It starts a redis-server of its own. All figures but those of memory are medians of rounds.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// plan is how much is measured.
+type plan struct {
+	keys   int           // of a large table
+	rounds int           // of which medians are taken
+	per    time.Duration // of one round of one row
+}
+
+var tables = []struct {
+	name  string
+	print func(context.Context, io.Writer, plan) error
+}{
+	{"memory", memory},
+	{"cores", cores},
+	{"redis", onRedis},
+	{"latency", latency},
+}
+
+func main() {
+	only := flag.String("only", "", "the one table to print: memory, cores, redis or latency")
+	p := plan{}
+	flag.IntVar(&p.keys, "keys", 1_000_000, "keys of a large table")
+	flag.IntVar(&p.rounds, "count", 5, "rounds, of which medians are taken")
+	flag.DurationVar(&p.per, "for", time.Second, "how long one row is measured in one round")
+	flag.Parse()
+	if err := run(context.Background(), os.Stdout, *only, p); err != nil {
+		fmt.Fprintln(os.Stderr, "sizing:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer, only string, p plan) error {
+	if p.keys < 1 || p.rounds < 1 || p.per <= 0 {
+		return fmt.Errorf("keys %d, count %d and for %v must be above zero", p.keys, p.rounds, p.per)
+	}
+	printed := false
+	for _, t := range tables {
+		if only != "" && only != t.name {
+			continue
+		}
+		printed = true
+		if err := t.print(ctx, out, p); err != nil {
+			return fmt.Errorf("%s: %w", t.name, err)
+		}
+	}
+	if !printed {
+		return fmt.Errorf("there is no table %q", only)
+	}
+	fmt.Fprintf(out, "%s, %d cores, %s%s\n", runtime.Version(), runtime.NumCPU(), time.Now().Format(time.DateOnly), load())
+	return nil
+}
+
+// load tells how busy the machine is, where that can be known.
+func load() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return ""
+	}
+	return ", load " + strings.Join(strings.Fields(string(text))[:1], "")
+}
+
+// table prints Markdown.
+type table struct {
+	head []string
+	rows [][]string
+}
+
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+func (t *table) print(out io.Writer) {
+	line := func(cells []string) { fmt.Fprintln(out, "| "+strings.Join(cells, " | ")+" |") }
+	line(t.head)
+	rule := make([]string, len(t.head))
+	for i := range rule {
+		if rule[i] = "---:"; i == 0 {
+			rule[i] = "---"
+		}
+	}
+	line(rule)
+	for _, row := range t.rows {
+		line(row)
+	}
+	fmt.Fprintln(out)
+}
+
+func median[T int | int64 | float64 | time.Duration](values []T) T {
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+// count writes a large number: 5.6 million.
+func count(n float64) string {
+	switch {
+	case n >= 1e6:
+		return fmt.Sprintf("%.1f million", n/1e6)
+	case n >= 1e4:
+		return fmt.Sprintf("%.0f 000", n/1e3)
+	}
+	return fmt.Sprintf("%.0f", n)
+}
+
+// short writes a duration with about three figures.
+func short(d time.Duration) string {
+	switch {
+	case d >= 10*time.Millisecond:
+		return d.Round(100 * time.Microsecond).String()
+	case d >= 10*time.Microsecond:
+		return d.Round(time.Microsecond).String()
+	}
+	return d.Round(10 * time.Nanosecond).String()
+}
