@@ -1,6 +1,7 @@
 package redislimit
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -81,22 +82,26 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		limit  ratelimit.Limit
 		opts   *Options
 	}{
-		"the client is nil":                 {nil, good, nil},
-		"redislimit: the client is nil":     {none, good, nil},
-		"Options.Name and the limit's":      {client, perMinute(5), &Options{}},
-		`Options.Prefix is "{a}"`:           {client, good, &Options{Prefix: "{a}"}},
-		`Options.Name is "a}"`:              {client, good, &Options{Name: "a}"}},
-		"Options.MaxLog is -1":              {client, good, &Options{MaxLog: -1}},
-		"Options.Batch is -1":               {client, good, &Options{Batch: -1}},
-		"invalid limit: Rate.Units is 0":    {client, perMinute(0).Named("x"), nil},
-		"Rate.Units is 2001 for a":          {client, ratelimit.SlidingLog(ratelimit.PerDay(2001)).Named("x"), nil},
-		"Rate.Units is 11 for a":            {client, ratelimit.SlidingLog(ratelimit.PerDay(11)).Named("x"), &Options{MaxLog: 10}},
-		"Rate.Per is 1.5µs, want whole":     {client, ratelimit.FixedWindow(ratelimit.Per(1, 1500)).Named("x"), nil},
-		"Burst is 9007199254740992":         {client, ratelimit.TokenBucket(ratelimit.Per(1<<52, 1<<20), 1<<53).Named("x"), nil},
-		"Rate.Units is 9007199254740992 in": {client, ratelimit.FixedWindow(ratelimit.Per(1<<53, 1<<20*1000)).Named("x"), nil},
+		"the client is nil":              {nil, good, nil},
+		"redislimit: the client is nil":  {none, good, nil},
+		"Options.Name and the limit's":   {client, perMinute(5), &Options{}},
+		`Options.Prefix is "{a}"`:        {client, good, &Options{Prefix: "{a}"}},
+		`Options.Name is "a}"`:           {client, good, &Options{Name: "a}"}},
+		"Options.MaxLog is -1":           {client, good, &Options{MaxLog: -1}},
+		"Options.Batch is -1":            {client, good, &Options{Batch: -1}},
+		"invalid limit: Rate.Units is 0": {client, perMinute(0).Named("x"), nil},
+		"Rate.Units is 2001 for a":       {client, ratelimit.SlidingLog(ratelimit.PerDay(2001)).Named("x"), nil},
+		"Rate.Units is 11 for a":         {client, ratelimit.SlidingLog(ratelimit.PerDay(11)).Named("x"), &Options{MaxLog: 10}},
+		"Rate.Per is 1.5µs, want whole":  {client, ratelimit.FixedWindow(ratelimit.Per(1, 1500)).Named("x"), nil},
 	} {
 		_, err := New(c.client, c.limit, c.opts)
 		assert.ErrorContains(t, err, want)
+	}
+	if big := int64(1) << 52; big <= math.MaxInt { // so an int can be more than a script counts
+		_, err := New(client, ratelimit.TokenBucket(ratelimit.Per(int(big), 1<<20), int(2*big)).Named("x"), nil)
+		assert.ErrorContains(t, err, "Burst is 9007199254740992")
+		_, err = New(client, ratelimit.FixedWindow(ratelimit.Per(int(2*big), 1<<20*1000)).Named("x"), nil)
+		assert.ErrorContains(t, err, "Rate.Units is 9007199254740992 in")
 	}
 	l, err := New(client, good, nil)
 	require.NoError(t, err)

@@ -2,6 +2,7 @@ package redislimit
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -49,7 +50,7 @@ func accepts(l ratelimit.Limit) bool {
 
 // A leaky bucket of many units for each Per is soon empty, however long the Per is.
 func TestTheSuiteIsNotPlayedBeforeTheEpoch(t *testing.T) {
-	limit := ratelimit.LeakyBucket(ratelimit.Per(1<<40, 90*365*24*time.Hour), 10)
+	limit := ratelimit.LeakyBucket(ratelimit.Per(math.MaxInt32, 90*365*24*time.Hour), 10)
 	require.Less(t, limit.RefillTime(), time.Hour)
 	assert.False(t, accepts(limit))
 	limit.Rate.Per /= 3

@@ -15,9 +15,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/proc"
 )
 
 // Server is a server's process, which ends with the test. It saves nothing.
@@ -99,10 +100,10 @@ func (s *Server) Kill() {
 }
 
 // Pause stops the server's process until Resume: it answers nothing.
-func (s *Server) Pause() error { return s.cmd.Process.Signal(syscall.SIGSTOP) }
+func (s *Server) Pause() error { return proc.Suspend(s.cmd.Process) }
 
 // Resume lets a stopped process go on.
-func (s *Server) Resume() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
+func (s *Server) Resume() error { return proc.Resume(s.cmd.Process) }
 
 // Do sends one command, and returns its answer as text: the elements of an array one a line.
 func (s *Server) Do(args ...string) (string, error) {

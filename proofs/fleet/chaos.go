@@ -6,10 +6,10 @@ import (
 	"io"
 	"math"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/proc"
 )
 
 // weather is what faults are made of.
@@ -64,9 +64,9 @@ func strains() []fault {
 	}
 }
 
-func suspend(_ context.Context, w weather) error { return w.server.signal(syscall.SIGSTOP) }
+func suspend(_ context.Context, w weather) error { return proc.Suspend(w.server.cmd.Process) }
 
-func resume(_ context.Context, w weather) error { return w.server.signal(syscall.SIGCONT) }
+func resume(_ context.Context, w weather) error { return proc.Resume(w.server.cmd.Process) }
 
 // named returns the faults whose names contain the text.
 func named(text string) (some []fault) {

@@ -9,10 +9,11 @@ import (
 	"os/exec"
 	"regexp"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/ratelimit/internal/proc"
 )
 
 // errNoServer says how to get a server.
@@ -71,14 +72,12 @@ func (s *server) kill() error {
 	return nil
 }
 
-func (s *server) signal(sig syscall.Signal) error { return s.cmd.Process.Signal(sig) }
-
 // do sends a command.
 func (s *server) do(ctx context.Context, args ...any) error { return s.admin.Do(ctx, args...).Err() }
 
 // close ends the server and removes its files.
 func (s *server) close() {
-	_ = s.signal(syscall.SIGCONT)
+	_ = proc.Resume(s.cmd.Process)
 	_ = s.kill()
 	_ = s.admin.Close()
 	_ = os.RemoveAll(s.dir)

@@ -8,13 +8,13 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"testing"
 
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite"
 
+	"github.com/weir-go/ratelimit/internal/proc"
 	"github.com/weir-go/ratelimit/policy"
 )
 
@@ -103,7 +103,7 @@ func (p *postgres) run(t testing.TB, program string, args ...string) {
 	cmd.Dir = p.dir
 	if os.Geteuid() == 0 {
 		uid, gid := p.account(t)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+		require.NoError(t, proc.RunAs(cmd, uid, gid))
 	}
 	out, err := os.Create(filepath.Join(p.dir, program+".out"))
 	require.NoError(t, err)

@@ -1,0 +1,18 @@
+//go:build !unix
+
+package proc
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+)
+
+// Suspend stops a process until Resume.
+func Suspend(*os.Process) error { return errors.ErrUnsupported }
+
+// Resume lets a process go on that was suspended.
+func Resume(*os.Process) error { return errors.ErrUnsupported }
+
+// RunAs makes a command run as another user. Only root may.
+func RunAs(*exec.Cmd, int, int) error { return errors.ErrUnsupported }
