@@ -52,6 +52,10 @@ type Denials struct {
 	Rule  string
 	Key   string // "" for a rule without a key, for keys beyond MaxRows, and in answers about whole rules
 	Count int64
+	// Error is by how much Count may be too high: see [Policies.Denied]. The audit's counts are exact.
+	Error int64
+	// Shadow reports that the rule is a shadow: it would have denied.
+	Shadow bool
 }
 
 // Violation is a row of the audit: the denials of one key by one rule in one minute.

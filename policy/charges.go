@@ -80,7 +80,7 @@ func (c *Charges) tell(rule int, d *ratelimit.Decision, spent bool) {
 		r := &c.told[i]
 		r.Decision, r.Spent, r.Told = *d, spent, true
 	}
-	if !d.Allowed {
+	if !d.Allowed && !slices.Contains(c.denied, i) {
 		c.denied = append(c.denied, i)
 	}
 }

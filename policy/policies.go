@@ -27,6 +27,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy/internal/match"
+	"github.com/weir-go/ratelimit/policy/internal/sketch"
 	"github.com/weir-go/ratelimit/stats"
 )
 
@@ -63,6 +64,7 @@ type Policies struct {
 	current    atomic.Pointer[generation]
 	killed     atomic.Uint64
 	exempt     atomic.Uint64
+	denials    *sketch.Sketch
 	queries    sync.Pool // of *query, so that a decision allocates nothing
 
 	updating sync.Mutex // held while a set is put in force; before mu
@@ -90,7 +92,7 @@ type generation struct {
 // New returns what decides by the rules of a set. A nil set is the zero Set, which limits
 // nothing. The error is that of [Set.Validate], or of the engine.
 func New(set *Set, opts *Options) (*Policies, error) {
-	p := &Policies{}
+	p := &Policies{denials: sketch.New()}
 	if opts != nil {
 		p.engine, p.onDecision, p.log = opts.Engine, opts.OnDecision, opts.Logger
 	}
@@ -190,12 +192,16 @@ func (p *Policies) mustBeMade() {
 // Allow charges the cost to all rules that match the request and reports true; or it charges
 // none and reports false, on any error too.
 func (p *Policies) Allow(r Request, cost int) bool {
-	if p.onDecision != nil || cost == 0 { // an engine may allow a cost of 0 without looking
+	if m := p.now().memory; m == nil || p.onDecision != nil || cost == 0 { // an engine may allow a cost of 0 without looking
 		d, err := p.Take(context.Background(), r, cost)
 		return d.Allowed && err == nil
 	}
 	q := p.ask(r, cost)
-	allowed := q.err == nil && (q.decision.Allowed || q.in.decider.Allow(&q.charges, cost))
+	allowed := q.answered() && q.err == nil
+	if !q.answered() {
+		allowed = q.in.decider.Allow(&q.charges, cost)
+		p.count(q, allowed)
+	}
 	p.free(q)
 	return allowed
 }
@@ -244,6 +250,9 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	if q.answered() {
 		p.report(q, &q.decision, q.err)
 		return q.err
+	}
+	if q.charges.told == nil {
+		q.charges.told = q.room(len(q.charges.list)) // without it, what the rules have said is not known afterwards
 	}
 	err := ratelimit.Wait(ctx, q.in.decider, &q.charges, cost)
 	d := q.waited(err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy/internal/match"
+	"github.com/weir-go/ratelimit/stats"
 )
 
 // query is one request and what the rules ask of it.
@@ -127,8 +128,16 @@ func (p *Policies) free(q *query) {
 	p.queries.Put(q)
 }
 
-// report tells of a decision, if somebody wants to know.
+// report counts whom a decision has denied, and tells of it if somebody wants to know.
 func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
+	if !q.answered() {
+		if d.Allowed && err == nil {
+			p.count(q, true)
+		} else if o := stats.OutcomeOf(*d, err); o == stats.Denied || o == stats.Exceeds {
+			q.blame(d)
+			p.count(q, false)
+		}
+	}
 	if p.onDecision == nil {
 		return
 	}

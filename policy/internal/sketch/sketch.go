@@ -1,0 +1,207 @@
+// Package sketch counts which keys are met most often of late, in bounded memory. It is the space-saving algorithm of
+// Metwally, Agrawal and El Abbadi, for two windows of time.
+//
+// A window has a number of counters. A key that has none takes that of the key that was met least, and begins at
+// its count: so a count is never too low, and the key remembers by how much it may be too high. A key that is
+// met more often than the number of keys met, divided by the number of counters, has a counter.
+package sketch
+
+import (
+	"cmp"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// Window is how long one window is. What is told is of the window that runs and of the one before: of 5
+	// to 10 minutes.
+	Window = 5 * time.Minute
+
+	// Counters is how many counters a window of a shard has.
+	Counters = 256
+
+	// shards share the keys, so that denials of many keys seldom wait for one lock.
+	shards = 8
+)
+
+// ID is what is counted.
+type ID struct {
+	Rule, Key string
+	Shadow    bool
+}
+
+// Count is how often a key was met: Count at most, and at least Count-Error.
+type Count struct {
+	ID
+	Count, Error int64
+}
+
+// Sketch counts. Make one with [New]. It is safe for concurrent use.
+type Sketch struct {
+	start  time.Time
+	seed   maphash.Seed
+	shards [shards]shard
+}
+
+// New returns a sketch that has counted nothing.
+func New() *Sketch { return &Sketch{start: time.Now(), seed: maphash.MakeSeed()} }
+
+// Add counts a key.
+func (s *Sketch) Add(id ID) {
+	w := s.window()
+	sh := &s.shards[maphash.Comparable(s.seed, id)%shards]
+	sh.mu.Lock()
+	sh.turn(w)
+	sh.now.add(id)
+	sh.mu.Unlock()
+}
+
+// All returns what has been counted of late, most first.
+func (s *Sketch) All() (all []Count) {
+	w := s.window()
+	for i := range s.shards {
+		all = s.shards[i].appendTo(all, w)
+	}
+	slices.SortFunc(all, func(a, b Count) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Key, b.Key))
+	})
+	return all
+}
+
+// window returns the number of the window that runs.
+func (s *Sketch) window() int64 { return int64(time.Since(s.start) / Window) }
+
+// shard counts the keys of one hash, in the window that runs and in the one before.
+type shard struct {
+	mu        sync.Mutex
+	window    int64 // that now is about
+	now, last summary
+}
+
+// turn begins a window, if another one runs. A window that has ended is known already to be older than
+// the one that runs: time does not run backwards.
+func (sh *shard) turn(window int64) {
+	if window <= sh.window {
+		return
+	}
+	if window == sh.window+1 {
+		sh.now, sh.last = sh.last, sh.now
+	} else {
+		sh.last.clear()
+	}
+	sh.now.clear()
+	sh.window = window
+}
+
+// appendTo appends the sums of both windows. A key without a counter in a window that is full was met in it
+// as often as the key with the lowest count, at most.
+func (sh *shard) appendTo(all []Count, window int64) []Count {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.turn(window)
+	sum := func(c Count, other *summary) Count {
+		if o := other.at[c.ID]; o != nil {
+			c.Count += o.Count.Count
+			c.Error += o.Error
+		} else {
+			c.Count += other.least()
+			c.Error += other.least()
+		}
+		return c
+	}
+	for _, c := range sh.now.heap {
+		all = append(all, sum(c.Count, &sh.last))
+	}
+	for _, c := range sh.last.heap {
+		if sh.now.at[c.ID] == nil {
+			all = append(all, sum(c.Count, &sh.now))
+		}
+	}
+	return all
+}
+
+// summary is the counters of one window. Its zero value is empty.
+type summary struct {
+	heap []*counter // the lowest count first; what lies behind it waits to be used again
+	at   map[ID]*counter
+}
+
+type counter struct {
+	Count
+	place int // in the heap
+}
+
+func (s *summary) clear() {
+	for _, c := range s.heap {
+		c.Count = Count{}
+	}
+	s.heap = s.heap[:0]
+	clear(s.at)
+}
+
+// least returns how often a key without a counter was met at most.
+func (s *summary) least() int64 {
+	if len(s.heap) < Counters {
+		return 0
+	}
+	return s.heap[0].Count.Count
+}
+
+func (s *summary) add(id ID) {
+	c := s.at[id]
+	switch {
+	case c != nil:
+	case len(s.heap) < Counters:
+		c = s.counter()
+		c.ID = id
+		s.at[id] = c
+	default:
+		c = s.heap[0]
+		delete(s.at, c.ID)
+		c.ID, c.Error = id, c.Count.Count
+		s.at[id] = c
+	}
+	c.Count.Count++
+	s.sink(c)
+}
+
+// counter returns a counter that stands at 0, with its place in the heap.
+func (s *summary) counter() *counter {
+	if s.at == nil {
+		s.heap, s.at = make([]*counter, 0, Counters), make(map[ID]*counter, Counters)
+	}
+	n := len(s.heap)
+	s.heap = s.heap[:n+1]
+	if s.heap[n] == nil {
+		s.heap[n] = new(counter)
+	}
+	c := s.heap[n]
+	c.place = n
+	for c.place > 0 { // to the top: no count is lower
+		s.swap(c, s.heap[(c.place-1)/2])
+	}
+	return c
+}
+
+// sink moves a counter down while one below it is lower.
+func (s *summary) sink(c *counter) {
+	for {
+		low := c
+		for child := 2*c.place + 1; child <= 2*c.place+2 && child < len(s.heap); child++ {
+			if s.heap[child].Count.Count < low.Count.Count {
+				low = s.heap[child]
+			}
+		}
+		if low == c {
+			return
+		}
+		s.swap(c, low)
+	}
+}
+
+func (s *summary) swap(a, b *counter) {
+	a.place, b.place = b.place, a.place
+	s.heap[a.place], s.heap[b.place] = a, b
+}
