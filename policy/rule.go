@@ -233,6 +233,25 @@ func valueIn(key string, n, i int) (string, bool) {
 	}
 }
 
+// parted returns the n values of which a key was joined.
+func parted(key string, n int) (values []string) {
+	if n == 0 {
+		return nil
+	}
+	if n == 1 {
+		return []string{key}
+	}
+	for range n {
+		length, rest, _ := strings.Cut(key, ":")
+		bytes, err := strconv.Atoi(length)
+		if err != nil || bytes < 0 || bytes > len(rest) {
+			return values
+		}
+		values, key = append(values, rest[:bytes]), rest[bytes:]
+	}
+	return values
+}
+
 // cutIP returns an IPv4 address cut to its first bits, as a network. Another address stays as it is.
 func cutIP(v string, bits int) (string, bool) {
 	addr, err := netip.ParseAddr(v)

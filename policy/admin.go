@@ -1,0 +1,531 @@
+package policy
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/rand"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/stats"
+)
+
+// AdminOptions are what [Admin] can be told. The zero AdminOptions mean the defaults.
+type AdminOptions struct {
+	// Write allows to reset and adjust budgets, and to force the state of failovers. If false, the handler
+	// only shows.
+	Write bool
+	// ShowKeys shows keys as they are. If false, a key is shown as a code, and keys are in no answer, no error
+	// and no log.
+	ShowKeys bool
+	// HashKey makes the codes of keys those of an [AuditLog] with this HashKey. If empty, they are
+	// random, and others in each process.
+	HashKey []byte
+	// Failovers are shown with their state, by their names.
+	Failovers map[string]AdminFailover
+	// By says who makes a request, for the log of changes. If nil, only the address is logged.
+	By func(*http.Request) string
+	// Logger is told of each change, and what was before. If nil, that of the Policies.
+	Logger *slog.Logger
+}
+
+// AdminFailover is what a *failover.Limiter is, whatever its keys.
+type AdminFailover interface {
+	Stats() stats.Failover
+	Force(stats.State)
+}
+
+// Admin returns a page, and the same as JSON, for whoever is on call: the rules in force, errors of loading them,
+// who is denied most of late, one key's standing under each rule, what the rules say about a request, and how
+// failovers stand. The options are the first of opts that is not nil.
+//
+// It has no authentication of its own: whoever reaches it sees what it shows, and with
+// [AdminOptions.Write] changes budgets. Put it behind yours, or on an address that only operators reach.
+//
+// It answers at any path, so mount it where you like. GET returns the page, or JSON to those who prefer it
+// (Accept: application/json). POST takes a form with the field "do", and answers in the same two ways:
+//
+//   - key: how a key stands. "key" holds its values, one in a line; "rule", "plan" and "cost" may be given.
+//   - explain: what the rules say about a request. "request" holds ATTRIBUTE=VALUE in each line; "cost" may be given.
+//   - reset, adjust (by "delta"): of "rule" and "key", or of "code" as a hidden key is shown. Only with Write.
+//   - force: "failover" to "state": open, closed, or half-open, which lets it decide by itself again. Only with
+//     Write.
+//
+// So keys are never in a URL. A POST of a browser from another origin is refused: see
+// [http.CrossOriginProtection]. Each change is logged.
+func Admin(p *Policies, opts ...*AdminOptions) http.Handler {
+	p.mustBeMade()
+	a := &admin{p: p}
+	for _, o := range opts {
+		if o != nil {
+			a.AdminOptions = *o
+			break
+		}
+	}
+	if a.HashKey = slices.Clone(a.HashKey); len(a.HashKey) == 0 {
+		a.HashKey = make([]byte, 32)
+		_, _ = rand.Read(a.HashKey)
+	}
+	if a.Logger == nil {
+		a.Logger = p.logger()
+	}
+	return http.NewCrossOriginProtection().Handler(a)
+}
+
+type admin struct {
+	AdminOptions
+	p *Policies
+}
+
+// adminView is what is shown: the answer as JSON, and what the page is made of.
+type adminView struct {
+	Version     string          `json:"version"`
+	Generation  uint64          `json:"generation"`
+	LoadedAt    time.Time       `json:"loaded_at"`
+	CheckedAt   time.Time       `json:"checked_at"`
+	KillSwitch  bool            `json:"kill_switch"`
+	Killed      uint64          `json:"killed"`
+	Exempt      uint64          `json:"exempt"`
+	Error       string          `json:"error,omitempty"` // why the newest rules are not in force
+	ErrorAt     *time.Time      `json:"error_at,omitempty"`
+	Rules       []adminRule     `json:"rules"`
+	Denied      []adminDenied   `json:"denied"`
+	Failovers   []adminFailover `json:"failovers"`
+	Write       bool            `json:"write"`
+	KeysHidden  bool            `json:"keys_hidden"`
+	Standing    []adminStanding `json:"standing,omitempty"`    // the answer to do=key
+	Explanation *explainedJSON  `json:"explanation,omitempty"` // the answer to do=explain
+	Done        string          `json:"done,omitempty"`        // what has been changed
+	Failed      string          `json:"failed,omitempty"`      // why a POST has failed
+
+	form adminForm
+}
+
+// Form returns what was sent, so that the page keeps it: nothing if keys are hidden.
+func (v *adminView) Form() adminForm { return v.form }
+
+type adminForm struct{ Rule, Key, Plan, Cost, Request, Delta string }
+
+type adminRule struct {
+	Name        string   `json:"name"`
+	Description string   `json:"description,omitempty"`
+	For         []string `json:"for,omitempty"` // which requests; none: all
+	Key         []string `json:"key,omitempty"`
+	Limit       string   `json:"limit,omitempty"`
+	Plans       []string `json:"plans,omitempty"`
+	Overrides   int      `json:"overrides,omitempty"`
+	State       string   `json:"state"` // enforcing, shadow, disabled or allow
+	ChangedBy   string   `json:"changed_by,omitempty"`
+}
+
+type adminDenied struct {
+	Rule   string `json:"rule"`
+	Key    string `json:"key,omitempty"`
+	Code   string `json:"code,omitempty"`
+	Shadow bool   `json:"shadow,omitempty"`
+	Count  int64  `json:"count"`
+	Error  int64  `json:"error"`
+}
+
+// AtLeast returns the count without what may be too much.
+func (d adminDenied) AtLeast() int64 { return d.Count - d.Error }
+
+type adminFailover struct {
+	Name          string     `json:"name"`
+	State         string     `json:"state"`
+	Forced        bool       `json:"forced"`
+	DegradedSince *time.Time `json:"degraded_since,omitempty"`
+}
+
+type adminStanding struct {
+	Rule  string        `json:"rule"`
+	Limit string        `json:"limit"`
+	Now   *standingJSON `json:"now,omitempty"`
+	Error string        `json:"error,omitempty"`
+}
+
+// Text returns how the key stands, as the page shows it.
+func (s standingJSON) Text() string { return s.text() }
+
+// Text returns an explanation's rule, as the page shows it.
+func (r ruleJSON) Text() string { return r.text() }
+
+// adminTop is how many keys are shown.
+const adminTop = 50
+
+//go:embed admin.html
+var adminHTML string
+
+var adminPage = template.Must(template.New("admin").Funcs(template.FuncMap{
+	"ago": func(t time.Time) string { return time.Since(t).Round(time.Second).String() },
+	"at":  func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+}).Parse(adminHTML))
+
+func (a *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	view, status := &adminView{}, http.StatusOK
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+	case http.MethodPost:
+		if err := a.post(w, r, view); err != nil {
+			view.Failed, status = err.Error(), statusOf(err)
+		}
+	default:
+		h.Set("Allow", "GET, HEAD, POST")
+		http.Error(w, "want GET, HEAD or POST", http.StatusMethodNotAllowed)
+		return
+	}
+	a.look(view)
+	var body bytes.Buffer
+	if wantsJSON(r) {
+		h.Set("Content-Type", "application/json")
+		enc := json.NewEncoder(&body)
+		enc.SetIndent("", "  ")
+		_ = enc.Encode(view)
+	} else {
+		h.Set("Content-Type", "text/html; charset=utf-8")
+		if err := adminPage.Execute(&body, view); err != nil {
+			http.Error(w, "the page cannot be made", http.StatusInternalServerError)
+			return
+		}
+	}
+	h.Set("Vary", "Accept")
+	w.WriteHeader(status)
+	_, _ = w.Write(body.Bytes())
+}
+
+// wantsJSON reports whether a client names JSON and no HTML, as browsers do.
+func wantsJSON(r *http.Request) bool {
+	accept := strings.Join(r.Header.Values("Accept"), ",")
+	return strings.Contains(accept, "application/json") && !strings.Contains(accept, "text/html")
+}
+
+// refusal is an error with a status.
+type refusal struct {
+	status int
+	error
+}
+
+func refuse(status int, format string, args ...any) error {
+	return &refusal{status, fmt.Errorf(format, args...)}
+}
+
+func statusOf(err error) int {
+	var r *refusal
+	switch {
+	case errors.As(err, &r):
+		return r.status
+	case errors.Is(err, ratelimit.ErrUnavailable):
+		return http.StatusServiceUnavailable
+	case errors.Is(err, errors.ErrUnsupported):
+		return http.StatusNotImplemented
+	}
+	return http.StatusBadRequest
+}
+
+// look fills in how all stands.
+func (a *admin) look(v *adminView) {
+	s := a.p.Stats()
+	v.Version, v.Generation, v.LoadedAt, v.CheckedAt = s.Version, s.Generation, s.LoadedAt, s.CheckedAt
+	v.KillSwitch, v.Killed, v.Exempt = s.KillSwitch, s.Killed, s.Exempt
+	v.Write, v.KeysHidden = a.Write, !a.ShowKeys
+	if s.LastError != nil {
+		v.Error, v.ErrorAt = s.LastError.Error(), &s.LastErrorAt
+	}
+	v.Rules, v.Denied, v.Failovers = []adminRule{}, []adminDenied{}, []adminFailover{}
+	for _, r := range a.p.now().rules {
+		v.Rules = append(v.Rules, a.rule(r))
+	}
+	for _, d := range a.p.Denied(adminTop) {
+		v.Denied = append(v.Denied, adminDenied{Rule: d.Rule, Key: a.shown(d.Key), Code: a.code(d.Key), Shadow: d.Shadow, Count: d.Count, Error: d.Error})
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.Failovers)) {
+		f := a.Failovers[name].Stats()
+		each := adminFailover{Name: name, State: f.State.String(), Forced: f.Forced}
+		if !f.DegradedSince.IsZero() {
+			each.DegradedSince = &f.DegradedSince
+		}
+		v.Failovers = append(v.Failovers, each)
+	}
+}
+
+// rule returns how a rule is shown. Values that it asks for may be keys, and are counted only.
+func (a *admin) rule(r *rule) adminRule {
+	v := adminRule{
+		Name: r.Name, Description: r.Description, Key: r.Key, Overrides: len(r.Overrides), ChangedBy: r.ChangedBy, State: "enforcing",
+	}
+	switch {
+	case r.Disabled:
+		v.State = "disabled"
+	case r.Allow:
+		v.State = "allow"
+	case r.Shadow:
+		v.State = "shadow"
+	}
+	if !r.Allow {
+		v.Limit = r.Limit.Named("").String()
+	}
+	for _, plan := range slices.Sorted(maps.Keys(r.Plans)) {
+		v.Plans = append(v.Plans, plan+": "+r.Plans[plan].Named("").String())
+	}
+	v.For = append(v.For, r.Match.Route...)
+	for _, asked := range []struct {
+		what   string
+		values map[string]Values
+	}{{"", r.Match.Attributes}, {"not ", r.Match.Not}, {"prefix of ", r.Match.Prefix}, {"suffix of ", r.Match.Suffix}} {
+		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
+			values := strings.Join(asked.values[name], ", ")
+			if !a.ShowKeys {
+				values = fmt.Sprintf("%d values", len(asked.values[name]))
+			}
+			v.For = append(v.For, asked.what+name+": "+values)
+		}
+	}
+	for _, name := range r.Match.Absent {
+		v.For = append(v.For, "without "+name)
+	}
+	return v
+}
+
+// code returns what stands for a key.
+func (a *admin) code(key string) string {
+	if key == "" {
+		return ""
+	}
+	return Hash(a.HashKey, key)
+}
+
+// shown returns a key, if it may be seen.
+func (a *admin) shown(key string) string {
+	if a.ShowKeys {
+		return key
+	}
+	return ""
+}
+
+// maxForm is how many bytes a POST may have.
+const maxForm = 64 << 10
+
+// post does what a POST asks for.
+func (a *admin) post(w http.ResponseWriter, r *http.Request, v *adminView) error {
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	if err := r.ParseForm(); err != nil {
+		return refuse(http.StatusBadRequest, "the form cannot be read")
+	}
+	form := r.PostForm // never the URL's values
+	if a.ShowKeys { // else something that is a key may stand in a wrong field
+		v.form = adminForm{
+			Rule: form.Get("rule"), Key: form.Get("key"), Plan: form.Get("plan"), Cost: form.Get("cost"),
+			Delta: form.Get("delta"), Request: form.Get("request"),
+		}
+	}
+	do := form.Get("do")
+	switch do {
+	case "key":
+		return a.standing(r, v)
+	case "explain":
+		return a.explain(r, v)
+	case "reset", "adjust", "force":
+	default:
+		return refuse(http.StatusBadRequest, `the field "do" is none of key, explain, reset, adjust and force`)
+	}
+	if !a.Write {
+		return refuse(http.StatusForbidden, "read-only: nothing is changed here")
+	}
+	if do == "force" {
+		return a.force(r, v)
+	}
+	return a.change(r, v, do)
+}
+
+// number reads a whole number, or returns what holds without one.
+func number(r *http.Request, field string, without int) (int, error) {
+	text := strings.TrimSpace(r.PostForm.Get(field))
+	if text == "" {
+		return without, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 0, refuse(http.StatusBadRequest, "%s: not a whole number", field)
+	}
+	return n, nil
+}
+
+// lines returns the lines of a field that are not empty.
+func lines(r *http.Request, field string) (all []string) {
+	for line := range strings.Lines(r.PostForm.Get(field)) {
+		if line = strings.TrimRight(line, "\r\n"); line != "" {
+			all = append(all, line)
+		}
+	}
+	return all
+}
+
+// subject returns the budget that a form names.
+func (a *admin) subject(r *http.Request) (Subject, error) {
+	s := Subject{Rule: r.PostForm.Get("rule"), Key: lines(r, "key"), Plan: r.PostForm.Get("plan")}
+	if !slices.Contains(a.p.now().names, s.Rule) {
+		return s, refuse(http.StatusNotFound, "rule: none in force has this name")
+	}
+	code := r.PostForm.Get("code")
+	if code == "" {
+		return s, nil
+	}
+	for _, c := range a.p.denials.All() {
+		if c.Rule == s.Rule && a.code(c.Key) == code {
+			s.Key = parted(c.Key, a.p.parts(s.Rule))
+			return s, nil
+		}
+	}
+	return s, refuse(http.StatusNotFound, "code: no such key has been denied of late")
+}
+
+// parts returns of how many attributes a rule's key consists.
+func (p *Policies) parts(name string) int {
+	for _, r := range p.now().rules {
+		if strings.EqualFold(r.Name, name) {
+			return len(r.parts)
+		}
+	}
+	return 0
+}
+
+// standing answers how a key stands, under one rule or under all whose key has as many values.
+func (a *admin) standing(r *http.Request, v *adminView) error {
+	cost, err := number(r, "cost", 1)
+	if err != nil {
+		return err
+	}
+	key, name := lines(r, "key"), r.PostForm.Get("rule")
+	v.Standing = []adminStanding{}
+	for _, c := range a.p.now().rules {
+		if c.Allow || name == "" && (len(c.parts) != len(key) || len(key) == 0) || name != "" && name != c.Name {
+			continue
+		}
+		s := Subject{Rule: c.Name, Key: key, Plan: r.PostForm.Get("plan")}
+		d, err := a.p.Peek(r.Context(), s, cost)
+		row := adminStanding{Rule: c.Name, Limit: d.Limit.Named("").String()}
+		if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
+			row.Limit, row.Error = c.Limit.Named("").String(), err.Error()
+		} else {
+			row.Now = &standingJSON{d.Allowed && err == nil, d.Remaining, d.RetryAfter.Seconds(), d.ResetAfter.Seconds()}
+		}
+		v.Standing = append(v.Standing, row)
+	}
+	if len(v.Standing) == 0 {
+		return refuse(http.StatusNotFound, "no rule in force has such a key")
+	}
+	return nil
+}
+
+func (a *admin) explain(r *http.Request, v *adminView) error {
+	cost, err := number(r, "cost", 1)
+	if err != nil {
+		return err
+	}
+	request := Attributes{}
+	for i, line := range lines(r, "request") {
+		name, value, ok := strings.Cut(line, "=")
+		if !ok || name == "" {
+			return refuse(http.StatusBadRequest, "request: line %d is not ATTRIBUTE=VALUE", i+1)
+		}
+		request[name] = value
+	}
+	ex, err := a.p.Explain(request, cost)
+	if err != nil {
+		return err
+	}
+	out := ex.plain()
+	for i := range out.Rules {
+		if each := &out.Rules[i]; !a.ShowKeys && each.Key != "" {
+			each.Key, each.Hidden = "", true
+		}
+	}
+	v.Explanation = &out
+	return nil
+}
+
+// change resets or adjusts a budget.
+func (a *admin) change(r *http.Request, v *adminView, do string) error {
+	s, err := a.subject(r)
+	if err != nil {
+		return err
+	}
+	delta, err := number(r, "delta", 0)
+	if err != nil {
+		return err
+	}
+	if do == "adjust" && delta == 0 {
+		return refuse(http.StatusBadRequest, "delta: missing, or 0")
+	}
+	before, err := a.p.Peek(r.Context(), s, 1)
+	if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) && !errors.Is(err, errors.ErrUnsupported) {
+		return err
+	}
+	if do == "reset" {
+		err = a.p.Reset(r.Context(), s)
+	} else {
+		err = a.p.Adjust(r.Context(), s, delta)
+	}
+	after, _ := a.p.Peek(r.Context(), s, 1)
+	key := joined(s.Key)
+	if !a.ShowKeys {
+		key = a.code(key)
+	}
+	a.log(r, do, err, slog.String("rule", s.Rule), slog.String("key", key), slog.Int("delta", delta),
+		slog.Int("remaining_before", before.Remaining), slog.Duration("reset_after_before", before.ResetAfter),
+		slog.Int("remaining", after.Remaining))
+	if err != nil {
+		return err
+	}
+	v.Done = fmt.Sprintf("%s of rule %s: %d left before, %d now", do, s.Rule, before.Remaining, after.Remaining)
+	return nil
+}
+
+// force sets a failover's state.
+func (a *admin) force(r *http.Request, v *adminView) error {
+	name, text := r.PostForm.Get("failover"), r.PostForm.Get("state")
+	f, ok := a.Failovers[name]
+	if !ok {
+		return refuse(http.StatusNotFound, "failover: none has this name")
+	}
+	states := []stats.State{stats.StateClosed, stats.StateHalfOpen, stats.StateOpen}
+	i := slices.IndexFunc(states, func(s stats.State) bool { return s.String() == text })
+	if i < 0 {
+		return refuse(http.StatusBadRequest, "state: none of open, closed and half-open")
+	}
+	before := f.Stats()
+	f.Force(states[i])
+	a.log(r, "force", nil, slog.String("failover", name), slog.String("state", text),
+		slog.String("state_before", before.State.String()), slog.Bool("forced_before", before.Forced))
+	v.Done = fmt.Sprintf("%s: %s before, %s now", name, before.State, f.Stats().State)
+	return nil
+}
+
+// log tells of a change.
+func (a *admin) log(r *http.Request, do string, err error, what ...slog.Attr) {
+	who := r.RemoteAddr
+	if a.By != nil {
+		who = cmp.Or(a.By(r), who)
+	}
+	attrs := append([]slog.Attr{slog.String("do", do), slog.String("by", who)}, what...)
+	if err != nil {
+		attrs = append(attrs, slog.Any("err", err))
+	}
+	a.Logger.LogAttrs(r.Context(), slog.LevelWarn, "policy: changed by hand", attrs...)
+}

@@ -1,0 +1,261 @@
+package policy_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/stats"
+)
+
+const adminRules = `version: "2026-11-21.3"
+rules:
+- {name: users, description: each user, match: {route: /v1/, not: {user: [secret-internal]}}, key: user, limit: fixed-window 2/h, plans: {pro: fixed-window 9/h}, overrides: [{key: secret-mallory, limit: blocked}], changed_by: ann}
+- {name: pairs, match: {route: /v1/}, key: [user, region], limit: fixed-window 5/h}
+- {name: trial, match: {route: /v1/}, key: user, shadow: true, limit: fixed-window 1/h}
+- {name: probes, allow: true, match: {route: /healthz}}
+`
+
+// breaker is a failover that can be forced.
+type breaker struct {
+	state  stats.State
+	forced bool
+}
+
+func (b *breaker) Stats() stats.Failover {
+	s := stats.Failover{State: b.state, Forced: b.forced}
+	if b.state != stats.StateClosed {
+		s.DegradedSince = time.Now().Add(-time.Minute)
+	}
+	return s
+}
+
+func (b *breaker) Force(to stats.State) { b.state, b.forced = to, true }
+
+// served is a running page, and what it has logged.
+type served struct {
+	t       *testing.T
+	p       *policy.Policies
+	handler http.Handler
+	breaker *breaker
+	log     bytes.Buffer
+}
+
+func serve(t *testing.T, opts policy.AdminOptions) *served {
+	t.Helper()
+	s := &served{t: t, breaker: &breaker{}}
+	log := slog.New(slog.NewJSONHandler(&s.log, nil))
+	var err error
+	s.p, err = policy.New(parsed(t, adminRules), &policy.Options{Logger: log})
+	require.NoError(t, err)
+	opts.Failovers = map[string]policy.AdminFailover{"redis": s.breaker}
+	s.handler = policy.Admin(s.p, &opts)
+	for range 6 {
+		s.p.Allow(policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-eu"}, 1)
+	}
+	return s
+}
+
+func (s *served) send(r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	s.handler.ServeHTTP(w, r)
+	return w
+}
+
+func (s *served) post(status int, fields ...string) map[string]any {
+	s.t.Helper()
+	form := url.Values{}
+	for i := 0; i < len(fields); i += 2 {
+		form.Add(fields[i], fields[i+1])
+	}
+	r := httptest.NewRequest(http.MethodPost, "/ops/limits", strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Accept", "application/json")
+	w := s.send(r)
+	require.Equal(s.t, status, w.Code, w.Body.String())
+	var v map[string]any
+	require.NoError(s.t, json.Unmarshal(w.Body.Bytes(), &v))
+	return v
+}
+
+func (s *served) get(accept string) string {
+	r := httptest.NewRequest(http.MethodGet, "/ops/limits", nil)
+	r.Header.Set("Accept", accept)
+	w := s.send(r)
+	require.Equal(s.t, http.StatusOK, w.Code)
+	return w.Body.String()
+}
+
+func TestAdminShowsHowAllStands(t *testing.T) {
+	s := serve(t, policy.AdminOptions{ShowKeys: true})
+	s.breaker.state = stats.StateOpen
+	require.Error(t, s.p.Update(&policy.Set{Rules: []policy.Rule{{Name: "1"}}}))
+	var v map[string]any
+	require.NoError(t, json.Unmarshal([]byte(s.get("application/json")), &v))
+	assert.Equal(t, "2026-11-21.3", v["version"])
+	assert.Contains(t, v["error"], "rules[0].name")
+	assert.Len(t, v["rules"], 4)
+	top := v["denied"].([]any)[1].(map[string]any)
+	assert.Equal(t, map[string]any{"rule": "users", "key": "secret-ann", "code": top["code"], "count": 4.0, "error": 0.0}, top)
+	assert.NotEmpty(t, v["failovers"].([]any)[0].(map[string]any)["degraded_since"])
+	page := s.get("text/html,application/xhtml+xml,*/*;q=0.8")
+	for _, text := range []string{"2026-11-21.3", "secret-ann", "secret-internal", "fixed-window 2/h", "pro: fixed-window 9/h", "changed by ann", "1 overrides", "Read-only", "rules[0].name", "open", "passes, whatever the limits"} {
+		assert.Contains(t, page, text)
+	}
+	assert.NotContains(t, page, ">Reset<")
+	v = s.post(http.StatusOK, "do", "key", "key", "secret-ann", "plan", "pro")
+	assert.Len(t, v["standing"], 2, "each rule with one attribute as its key")
+	assert.Equal(t, map[string]any{"allowed": true, "remaining": 7.0, "retry_after": 0.0, "reset_after": v["standing"].([]any)[0].(map[string]any)["now"].(map[string]any)["reset_after"]}, v["standing"].([]any)[0].(map[string]any)["now"])
+	v = s.post(http.StatusOK, "do", "key", "key", "secret-ann\r\nsecret-eu\r\n", "rule", "pairs", "cost", "4")
+	assert.Equal(t, false, v["standing"].([]any)[0].(map[string]any)["now"].(map[string]any)["allowed"])
+	v = s.post(http.StatusOK, "do", "explain", "request", "path=/v1/x\nuser=secret-mallory\nregion=eu")
+	assert.Equal(t, "an override", v["explanation"].(map[string]any)["rules"].([]any)[0].(map[string]any)["from"])
+}
+
+func TestAdminIsReadOnlyUnlessToldOtherwise(t *testing.T) {
+	s := serve(t, policy.AdminOptions{ShowKeys: true})
+	for _, do := range [][]string{{"do", "reset", "rule", "users", "key", "secret-ann"}, {"do", "adjust", "rule", "users", "key", "secret-ann", "delta", "-1"}, {"do", "force", "failover", "redis", "state", "open"}} {
+		assert.Contains(t, s.post(http.StatusForbidden, do...)["failed"], "read-only")
+	}
+	assert.False(t, s.p.Allow(policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-eu"}, 1))
+	assert.False(t, s.breaker.forced)
+	assert.Empty(t, s.log.String())
+	assert.NotNil(t, policy.Admin(s.p), "without options")
+	assert.NotNil(t, policy.Admin(s.p, nil))
+	for _, method := range []string{http.MethodPut, http.MethodDelete, http.MethodPatch} {
+		assert.Equal(t, http.StatusMethodNotAllowed, s.send(httptest.NewRequest(method, "/", nil)).Code)
+	}
+}
+
+func TestAdminChangesBudgets(t *testing.T) {
+	s := serve(t, policy.AdminOptions{Write: true, ShowKeys: true, By: func(*http.Request) string { return "oncall@example.com" }})
+	ann := policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-eu"}
+	v := s.post(http.StatusOK, "do", "reset", "rule", "users", "key", "secret-ann")
+	assert.Contains(t, v["done"], "2 now")
+	assert.True(t, s.p.Allow(ann, 1))
+	assert.Contains(t, s.log.String(), `"do":"reset","by":"oncall@example.com","rule":"users","key":"secret-ann","delta":0,"remaining_before":0`)
+	s.log.Reset()
+	s.post(http.StatusOK, "do", "adjust", "rule", "pairs", "key", "secret-ann\nsecret-eu", "delta", "1")
+	assert.Contains(t, s.log.String(), `"delta":1`)
+	s.log.Reset()
+	s.post(http.StatusOK, "do", "force", "failover", "redis", "state", "open")
+	assert.Equal(t, stats.StateOpen, s.breaker.state)
+	assert.Contains(t, s.log.String(), `"state":"open","state_before":"closed"`)
+	for _, wrong := range [][]string{
+		{"do", "reset"}, {"do", "reset", "rule", "none"}, {"do", "reset", "rule", "users"}, {"do", "reset", "rule", "users", "key", "a\nb"},
+		{"do", "reset", "rule", "users", "code", "0"}, {"do", "adjust", "rule", "users", "key", "a"}, {"do", "adjust", "rule", "users", "key", "a", "delta", "x"},
+		{"do", "force", "failover", "none", "state", "open"}, {"do", "force", "failover", "redis", "state", "ajar"}, {"do", "drop"}, {},
+		{"do", "key", "key", "a\nb\nc"}, {"do", "key", "key", "a", "cost", "1.5"}, {"do", "explain", "request", "user"},
+	} {
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.PostForm = url.Values{}
+		for i := 0; i < len(wrong); i += 2 {
+			r.PostForm.Add(wrong[i], wrong[i+1])
+		}
+		r.Form = r.PostForm
+		w := s.send(r)
+		assert.Contains(t, []int{http.StatusBadRequest, http.StatusNotFound}, w.Code, "%v", wrong)
+	}
+}
+
+// TestAdminTakesKeysFromNoURL sends what a form holds in the URL.
+func TestAdminTakesKeysFromNoURL(t *testing.T) {
+	s := serve(t, policy.AdminOptions{Write: true})
+	r := httptest.NewRequest(http.MethodPost, "/?do=reset&rule=users&key=secret-ann", nil)
+	assert.Equal(t, http.StatusBadRequest, s.send(r).Code)
+	r = httptest.NewRequest(http.MethodGet, "/?do=reset&rule=users&key=secret-ann", nil)
+	assert.Equal(t, http.StatusOK, s.send(r).Code)
+	assert.False(t, s.p.Allow(policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-eu"}, 1))
+}
+
+func TestAdminRefusesOtherOrigins(t *testing.T) {
+	s := serve(t, policy.AdminOptions{Write: true, ShowKeys: true})
+	for header, value := range map[string]string{"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"} {
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("do=reset&rule=users&key=secret-ann"))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set(header, value)
+		assert.Equal(t, http.StatusForbidden, s.send(r).Code)
+	}
+	assert.False(t, s.p.Allow(policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-eu"}, 1))
+}
+
+// TestHiddenKeysAreNowhere does all that can be done while keys are hidden, and looks for them in all that is answered
+// and logged.
+func TestHiddenKeysAreNowhere(t *testing.T) {
+	s := serve(t, policy.AdminOptions{Write: true, HashKey: []byte("k")})
+	var all strings.Builder
+	keep := func(fields ...string) {
+		for _, accept := range []string{"application/json", "text/html"} {
+			form := url.Values{}
+			for i := 0; i < len(fields); i += 2 {
+				form.Add(fields[i], fields[i+1])
+			}
+			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(form.Encode()))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.Header.Set("Accept", accept)
+			w := s.send(r)
+			fmt.Fprint(&all, w.Header(), w.Body)
+		}
+	}
+	all.WriteString(s.get("text/html") + s.get("application/json"))
+	for _, rule := range []string{"", "users", "pairs", "trial", "probes", "secret-rule"} {
+		for _, key := range []string{"secret-ann", "secret-mallory", "secret-ann\nsecret-eu", strings.Repeat("secret", 300), ""} {
+			for _, do := range []string{"key", "reset", "adjust", "secret-do"} {
+				keep("do", do, "rule", rule, "key", key, "delta", "1")
+			}
+		}
+	}
+	keep("do", "explain", "request", "path=/v1/x\nuser=secret-ann\nregion=secret-eu")
+	keep("do", "explain", "request", "path=/v1/x\nuser=secret-mallory")
+	keep("do", "explain", "request", "secret-line")
+	keep("do", "force", "failover", "secret-failover", "state", "secret-state")
+	keep("do", "key", "key", "a", "cost", "secret-cost")
+	noSecret(t, all.String())
+	noSecret(t, s.log.String())
+	code := policy.Hash([]byte("k"), "secret-ann")
+	assert.True(t, strings.Contains(all.String(), code))
+	assert.Contains(t, s.log.String(), code)
+
+	for range 3 {
+		s.p.Allow(policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-eu"}, 1)
+	}
+	keep("do", "reset", "rule", "users", "code", code)
+	assert.True(t, s.p.Allow(policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-us"}, 1), "a code stands for its key")
+	noSecret(t, all.String())
+}
+
+func noSecret(t *testing.T, text string) {
+	t.Helper()
+	if i := strings.Index(text, "secret"); i >= 0 {
+		t.Errorf("a secret: …%s", text[max(0, i-80):min(len(text), i+40)])
+	}
+}
+
+// deaf is an engine that can only decide.
+type deaf struct{ policy.Engine }
+
+func (e deaf) Open(rules []policy.Budget) (policy.Decider, error) {
+	d, err := e.Engine.Open(rules)
+	return struct{ policy.Decider }{d}, err
+}
+
+func TestAdminOfAnEngineThatCannotLook(t *testing.T) {
+	p, err := policy.New(parsed(t, adminRules), &policy.Options{Engine: deaf{policy.Memory(nil)}})
+	require.NoError(t, err)
+	s := &served{t: t, p: p, handler: policy.Admin(p, &policy.AdminOptions{Write: true})}
+	assert.Contains(t, s.post(http.StatusOK, "do", "key", "key", "a")["standing"].([]any)[0].(map[string]any)["error"], "cannot look")
+	assert.Contains(t, s.post(http.StatusNotImplemented, "do", "reset", "rule", "users", "key", "a")["failed"], errors.ErrUnsupported.Error())
+	assert.Nil(t, s.post(http.StatusOK, "do", "explain", "request", "path=/v1/x\nuser=a\nregion=b")["explanation"].(map[string]any)["rules"].([]any)[0].(map[string]any)["now"])
+}
