@@ -328,7 +328,7 @@ func (a *admin) post(w http.ResponseWriter, r *http.Request, v *adminView) error
 		return refuse(http.StatusBadRequest, "the form cannot be read")
 	}
 	form := r.PostForm // never the URL's values
-	if a.ShowKeys { // else something that is a key may stand in a wrong field
+	if a.ShowKeys {    // else something that is a key may stand in a wrong field
 		v.form = adminForm{
 			Rule: form.Get("rule"), Key: form.Get("key"), Plan: form.Get("plan"), Cost: form.Get("cost"),
 			Delta: form.Get("delta"), Request: form.Get("request"),
