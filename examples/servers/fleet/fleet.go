@@ -16,9 +16,13 @@ type fleet struct {
 	store store.Store
 	nodes []*node
 	proxy http.Handler
+	load  load
 
 	mu   sync.Mutex // guards the fields below, and held while the store is killed or revived
 	down bool
+	lost int // how often the store was killed, and lost what it held
+
+	watch *watch
 }
 
 func newFleet(embedded bool) (*fleet, error) {
@@ -43,6 +47,7 @@ func newFleet(embedded bool) (*fleet, error) {
 		targets = append(targets, u)
 	}
 	f.proxy = roundRobin(targets)
+	f.watch = startWatch(f)
 	return f, nil
 }
 
@@ -74,7 +79,9 @@ func (f *fleet) kill(down bool) error {
 	if err := act(); err != nil {
 		return err
 	}
-	f.down = down
+	if f.down = down; down {
+		f.lost++
+	}
 	return nil
 }
 
@@ -84,13 +91,15 @@ type status struct {
 	Down  bool     `json:"down"`
 	Limit string   `json:"limit"`
 	Nodes []counts `json:"nodes"`
+	Fleet second   `json:"fleet"`
+	Load  running  `json:"load"`
 }
 
 func (f *fleet) status() status {
 	f.mu.Lock()
 	down := f.down
 	f.mu.Unlock()
-	s := status{Redis: f.store.Name(), Down: down, Limit: limit.String()}
+	s := status{Redis: f.store.Name(), Down: down, Limit: limit.String(), Fleet: f.watch.last(), Load: f.load.now()}
 	for _, n := range f.nodes {
 		s.Nodes = append(s.Nodes, n.counts())
 	}
@@ -98,6 +107,9 @@ func (f *fleet) status() status {
 }
 
 func (f *fleet) close() {
+	if f.watch != nil {
+		f.watch.stop()
+	}
 	for _, n := range f.nodes {
 		n.close()
 	}

@@ -1,6 +1,6 @@
 // Fleet is three HTTP servers behind one proxy, all held to one limit in one Redis. The page
-// of the proxy fires load at them, kills Redis and revives it, and shows who decided: the
-// shared store, a leased batch, or a server alone.
+// of the proxy fires load at them, kills Redis and revives it, and shows what all of them admit beside
+// the limit and the bound, and who decided: the shared store, a leased batch, or a server alone.
 //
 //	go -C examples/servers run ./fleet
 //

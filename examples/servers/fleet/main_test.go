@@ -116,6 +116,7 @@ func TestTheLoadIsBounded(t *testing.T) {
 		load := url.Values{"rate": {"50"}, "seconds": {"1"}}
 		require.Equal(t, http.StatusOK, post(t, page, "/load", load))
 		require.Equal(t, http.StatusConflict, post(t, page, "/load", load), "one at a time")
+		require.Equal(t, 50, f.status().Load.Rate, "and the page can tell")
 		require.Equal(t, http.StatusBadRequest, post(t, page, "/redis", nil))
 		for end := time.Now().Add(30 * time.Second); f.status().Nodes[0].Allowed == 0; time.Sleep(10 * time.Millisecond) {
 			require.True(t, time.Now().Before(end))
@@ -142,4 +143,24 @@ func TestRunServesUntilItIsStopped(t *testing.T) {
 	}
 	cancel()
 	require.NoError(t, <-done)
+}
+
+func TestThePageTellsWhatAllServersAdmitBesideTheLimitAndTheBound(t *testing.T) {
+	each(t, func(t *testing.T, f *fleet, page *httptest.Server) {
+		idle := f.status()
+		require.Equal(t, float64(clients*limit.Rate.Units), idle.Fleet.Limit)
+		require.Equal(t, float64(clients*(limit.Burst+limit.Rate.Units+nodes*maxBatch)), idle.Fleet.Bound)
+		require.Zero(t, idle.Load)
+		require.Equal(t, http.StatusOK, post(t, page, "/load", url.Values{"rate": {"400"}, "seconds": {"2"}}))
+		most := 0.0
+		for end := time.Now().Add(30 * time.Second); f.status().Load.Rate > 0; time.Sleep(20 * time.Millisecond) {
+			require.True(t, time.Now().Before(end))
+			s := f.status()
+			require.LessOrEqual(t, s.Fleet.Admitted, s.Fleet.Bound)
+			most = max(most, s.Fleet.Admitted)
+		}
+		require.Positive(t, most)
+		require.Equal(t, http.StatusOK, post(t, page, "/redis", url.Values{"down": {"true"}}))
+		require.Eventually(t, func() bool { return f.status().Fleet.Bound > idle.Fleet.Bound }, 30*time.Second, 20*time.Millisecond, "a server alone may admit its share")
+	})
 }

@@ -45,7 +45,7 @@ func newNode(name, redisAddr string) (n *node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if n.lease, err = lease.New(shared, &lease.Options[string]{MaxBatch: 10}); err != nil {
+	if n.lease, err = lease.New(shared, &lease.Options[string]{MaxBatch: maxBatch}); err != nil {
 		return nil, err
 	}
 	local, err := ratelimit.New[string](share, nil)

@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -57,20 +56,58 @@ func (f *fleet) serveRedis(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveLoad fires load at the proxy, one at a time.
+// running says what load there is. The zero value is none.
+type running struct {
+	Rate int     `json:"rate"` // requests a second
+	Left float64 `json:"left"` // seconds
+}
+
+// load is the load that is fired, one at a time. The zero load is none.
+type load struct {
+	mu   sync.Mutex // guards the fields below
+	rate int        // 0 for none
+	end  time.Time
+}
+
+// begin reports whether there was no load, and takes note of this one.
+func (l *load) begin(rate, seconds int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rate > 0 {
+		return false
+	}
+	l.rate, l.end = rate, time.Now().Add(time.Duration(seconds)*time.Second)
+	return true
+}
+
+func (l *load) finish() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rate = 0
+}
+
+func (l *load) now() (r running) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rate > 0 {
+		r = running{l.rate, max(0, time.Until(l.end).Seconds())}
+	}
+	return r
+}
+
+// serveLoad fires load at the proxy.
 func (f *fleet) serveLoad(ctx context.Context) http.Handler {
-	var busy atomic.Bool
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rate, err1 := number(r, "rate", maxRate)
 		seconds, err2 := number(r, "seconds", maxSeconds)
 		switch {
 		case err1 != nil || err2 != nil:
 			http.Error(w, fmt.Sprint(err1, err2), http.StatusBadRequest)
-		case !busy.CompareAndSwap(false, true):
+		case !f.load.begin(rate, seconds):
 			http.Error(w, "there is load already", http.StatusConflict)
 		default:
 			go func() {
-				defer busy.Store(false)
+				defer f.load.finish()
 				f.fire(ctx, rate, seconds)
 			}()
 		}
