@@ -8,8 +8,8 @@
 //	}
 //
 // A [Limit] says how much is allowed, and which algorithm counts it: [TokenBucket], which
-// suits most uses, [LeakyBucket], [FixedWindow], [SlidingLog] or [SlidingCounter]. [New]
-// makes a [Keyed] limiter, which gives each key its own budget.
+// suits most uses, [LeakyBucket], [FixedWindow], [SlidingLog], [SlidingCounter] or [Calendar].
+// [New] makes a [Keyed] limiter, which gives each key its own budget.
 //
 // What to call on it:
 //
