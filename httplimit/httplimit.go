@@ -10,6 +10,10 @@
 //	...
 //	http.Handle("/", limit.Wrap(handler))
 //
+// Wrap is a func(http.Handler) http.Handler. With chi it is r.Use(limit.Wrap); gin's engine, as any
+// other handler, is wrapped as a whole: limit.Wrap(engine). docs/frameworks.md in the repository
+// has groups of routes, echo, fiber and others.
+//
 // For other keys, give [New] a limiter, and a key function such as [ClientIP],
 // [APIKey] or [Join]:
 //
@@ -17,8 +21,8 @@
 //	...
 //	limit, err := httplimit.New(ratelimit.Map(perKey, httplimit.APIKey("X-API-Key")), nil)
 //
-// For several limits on one request, give New a [ratelimit.All] of layers. Wrap is a
-// func(http.Handler) http.Handler, so it fits any router's Use.
+// For several limits on one request, give New a [ratelimit.All] of layers. [Optional] and
+// [Unless] count known clients by one key and all others by another.
 //
 // A gRPC, gRPC-Web or Connect call that is refused is answered in its own protocol, with the code,
 // RetryInfo and QuotaFailure of package grpclimit: so one middleware may stand before a port that
