@@ -13,6 +13,11 @@ type Sample struct {
 	RTT time.Duration
 	// InFlight is the most units that were in flight in the window.
 	InFlight int
+	// Mean is how many units were in flight on average. 0 if it is not known.
+	Mean float64
+	// Cancelled is the share of outcomes, 0 to 1, that were [Cancelled] after longer than usual. Where it
+	// is not small, the true mean time is longer than RTT.
+	Cancelled float64
 	// Dropped says that at least one in four of the window's outcomes were [Dropped], or that
 	// more than half were [Cancelled] after longer than usual.
 	Dropped bool
@@ -59,10 +64,14 @@ type learner struct {
 	alg      Algorithm
 	at       int    // what the algorithm has said last
 	order    uint64 // of the work that began last
+	inFlight int    // units
+	high     int    // the highest limit since the window.low
+	draining bool   // the limit was lowered, and more is in flight
 	window   window
 	updating bool
 	due      Sample
-	report   func(old, new int) // says that the limit has changed; nil if nobody asks
+	each     func(f func(order uint64, start time.Duration) bool) // what is in flight, per key the newest first until f returns false
+	report   func(old, new int)                                   // says that the limit has changed; nil if nobody asks
 }
 
 func newLearner(alg Algorithm) *learner {
@@ -84,11 +93,18 @@ func (l *learner) limit(bound int) int { return min(l.at, bound) }
 // while a raised limit fills finds a shorter queue than that limit will have, so the
 // window begins anew once it is full.
 func (l *learner) began(now time.Duration, inFlight, limit int) uint64 {
+	l.window.lasts(now, l.inFlight)
+	l.inFlight = inFlight
 	l.window.peak = max(l.window.peak, inFlight)
 	l.order++
+	if !l.window.open && l.order == 1 {
+		l.window.since, l.window.begun = now, now
+	}
 	if l.window.filling && inFlight >= limit {
+		fresh := l.window.fresh
 		l.window.filling = false
-		l.window.renew(now, l.order-1, inFlight)
+		l.window.renew(now, l.order-1, inFlight, l.each)
+		l.window.fresh = fresh
 	}
 	return l.order
 }
@@ -96,18 +112,47 @@ func (l *learner) began(now time.Duration, inFlight, limit int) uint64 {
 // ended notes that work has ended, and reports whether the caller is to take the window
 // and update the algorithm.
 func (l *learner) ended(now time.Duration, w *work, o Outcome) bool {
+	l.window.lasts(now, l.inFlight)
+	l.inFlight -= w.n
+	if l.draining && l.inFlight <= l.at {
+		l.drained(now)
+		return false
+	}
 	return l.window.add(now, w.start, w.order, o) && !l.updating && l.window.over(now)
 }
 
 // take ends the window. Nobody else updates the algorithm until updating is false again.
-func (l *learner) take(now time.Duration, bound, inFlight int, since func(order uint64, f func(age time.Duration) bool)) {
+func (l *learner) take(now time.Duration, bound, inFlight int) {
 	w := &l.window
-	l.due = w.sample(func(yield func(time.Duration) bool) { since(w.before, yield) })
+	l.due = w.sample(now, l.each)
 	l.due.Max = bound
 	if w.done > 0 {
 		w.usual = w.total / time.Duration(w.done)
 	}
 	w.filling = false
-	w.renew(now, l.order, inFlight)
+	w.renew(now, l.order, inFlight, l.each)
 	l.updating = true
+}
+
+// changed notes that the limit has changed. What began under a limit that was much higher has met a
+// longer queue, so it does not count from then on; nor does what begins until what is in flight is
+// down to the limit.
+func (l *learner) changed(now time.Duration, old, limit int) {
+	l.high = max(l.high, old)
+	l.window.filling, l.draining = limit > old, false
+	switch {
+	case float64(limit) > higher*float64(old): // a probe is over
+		l.high, l.window.low = limit, now
+	case float64(limit) >= lower*float64(l.high):
+	case l.inFlight > limit:
+		l.draining = true
+	default:
+		l.drained(now)
+	}
+}
+
+func (l *learner) drained(now time.Duration) {
+	l.draining, l.high, l.window.low = false, 0, now
+	l.window.renew(now, l.order, l.inFlight, l.each)
+	l.window.fresh = true
 }

@@ -25,6 +25,9 @@ type baseline struct {
 	every  int     // so many of them are due for the next one
 	high   float64 // the highest limit in full use since then
 
+	patience float64 // which part of the allowed queue the clients bear: less than 1 if they leave
+	jumped   bool    // latency has changed in this window by more than noise and the limit explain
+
 	last  float64 // latency of the window before
 	at    float64 // the limit in that window
 	noise float64 // variance of the logarithm of a window's latency
@@ -38,28 +41,44 @@ type baseline struct {
 	before  measure // in the step before
 	cut     float64 // the limit of this step
 	n       int     // windows of this step
+	left    int     // of these, from which clients left
 	sum     float64 // of their latencies
 }
 
-// measure is a limit and the latency under it.
-type measure struct{ limit, rtt float64 }
+// measure is a limit and the latency under it. Of a measure with clients that left, that is too low.
+type measure struct {
+	limit, rtt float64
+	left       bool
+}
+
+// load is how much there was to do in a window: of the limit, inFlight was used on average, of
+// which busy is no queue.
+type load struct{ limit, inFlight, busy, patience, noise float64 }
+
+// free is the part of the limit that was not used.
+func (l load) free() float64 { return max(0, l.limit-l.inFlight) }
 
 const (
-	soon    = 32     // windows with the limit in full use, from a new baseline to the first probe that confirms it
-	later   = 64     // after that, each time twice as many, up to so many
-	reprobe = 1000   // and then so many
-	grown   = 1.8    // a limit that has grown that far without a queue proves the baseline
-	below   = 2. / 3 // of what the backend works on at once: where a probe looks for the baseline that it knows
-	shrunk  = 0.5    // a limit that has fallen that far is probed
-	queued  = 1.4    // latency this many times what a queue alone would leave is no queue
-	half    = 0.5    // latency that has fallen that far in two windows is no noise
-	fallen  = 0.8    // latency that has fallen that far is a lower baseline
-	noisy   = 0.02   // variance from which windows are smoothed
-	guess   = 0.03   // of the noise, at first
-	step    = 0.7    // the most by which the limit changes in a window, as a logarithm
-	clear   = 0.2    // a change that is not noise, as a logarithm
-	longer  = 1.2    // times the expected latency: too long
-	most    = 3      // windows of a step
+	soon          = 32   // windows with the limit in full use, from a new baseline to the first probe that confirms it
+	later         = 64   // after that, each time twice as many, up to so many
+	reprobe       = 1000 // and then so many
+	grown         = 1.8  // a limit that has grown that far without a queue proves the baseline
+	below         = 0.8  // of what the backend works on at once: where a probe looks for the baseline that it knows
+	shrunk        = 0.5  // a limit that has fallen that far is probed
+	queued        = 1.4  // latency this many times what a queue alone would leave is no queue
+	half          = 0.5  // latency that has fallen that far in two windows is no noise
+	fallen        = 0.8  // latency that has fallen that far is a lower baseline
+	noisy         = 0.02 // variance from which windows are smoothed
+	guess         = 0.03 // of the noise, at first
+	step          = 0.7  // the most by which the limit changes in a window, as a logarithm
+	clear         = 0.2  // a change that is not noise, as a logarithm
+	jump          = 0.5  // a change of latency, as a logarithm, that is one of the backend
+	leaving       = 0.2  // a part of clients that leave, from which on latency is too long for them
+	leastPatience = 0.25 // part of the allowed queue, however many leave
+	lessPatience  = 0.8  // that part shrinks by this in a window that many leave
+	inUse         = 0.7  // of the limit, on average: it is used in full
+	longer        = 1.2  // times the expected latency: too long
+	most          = 3    // windows of a step
 )
 
 // gain is the weight of one window against what was known before: near 1 for windows
@@ -70,6 +89,11 @@ func (b *baseline) gain() float64 { return noisy / (noisy + b.noise) }
 func (b *baseline) observe(rtt, limit float64) {
 	if b.rtt == 0 {
 		b.rtt, b.found, b.low, b.noise = rtt, limit, rtt, guess
+	}
+	b.jumped = false
+	if b.last > 0 {
+		d, most, moved := math.Log(rtt/b.last), max(jump, 3*math.Sqrt(b.noise)), math.Log(limit/b.at)
+		b.jumped = d > max(0, moved)+most || d < min(0, moved)-most
 	}
 	if b.last > 0 && math.Abs(limit-b.at) <= 0.1*limit {
 		d := min(0.4, math.Abs(math.Log(rtt/b.last)))
@@ -109,7 +133,7 @@ func (b *baseline) toward(to, limit float64, queue, idle bool) float64 {
 		d = min(2*step, math.Log(b.lost/2/limit))
 	}
 	b.dropping = false
-	if d > 0 && idle {
+	if d > 0 && (idle || b.jumped) {
 		d = 0
 	}
 	return limit * math.Exp(d)
@@ -140,8 +164,8 @@ func (b *baseline) due(limit, rtt float64, full, stuck bool) bool {
 }
 
 // begin starts a probe, and returns the limit of its first step.
-func (b *baseline) begin(limit, rtt float64) float64 {
-	b.probing, b.from = true, measure{limit, rtt}
+func (b *baseline) begin(limit, rtt float64, left bool) float64 {
+	b.probing, b.from = true, measure{limit, rtt, left}
 	if b.proven {
 		return b.step(b.from, limit*b.slope(rtt)*below)
 	}
@@ -150,24 +174,28 @@ func (b *baseline) begin(limit, rtt float64) float64 {
 
 func (b *baseline) step(before measure, to float64) float64 {
 	b.before, b.cut = before, max(1, math.Floor(to))
-	b.n, b.sum = 0, 0
+	b.n, b.sum, b.left = 0, 0, 0
 	return b.cut
 }
 
 // next takes in a window of the probe, and returns the limit from now on.
-func (b *baseline) next(rtt float64, target func(limit, slope float64) float64) float64 {
+func (b *baseline) next(rtt float64, left bool, target func(load) float64) float64 {
 	b.n++
+	if left {
+		b.left++
+	}
 	b.sum += rtt
 	r := b.sum / float64(b.n)
 	// What latency is now, beside what it would be with nothing but a queue.
-	left := r / (b.before.rtt * b.cut / b.before.limit)
-	d := math.Log(left / queued)
-	higher := left >= queued && r > longer*b.rtt || b.cut <= 1
+	ratio := r / (b.before.rtt * b.cut / b.before.limit)
+	known := !b.before.left && 2*b.left <= b.n // latency, and not how long clients wait
+	d := math.Log(ratio / queued)
+	higher := ratio >= queued && r > longer*b.rtt || b.cut <= 1
 	if b.noise > noisy/4 && b.n < 2 || b.n < most && (d*d*float64(b.n) < 2*b.noise || higher && b.noise > noisy/4) {
 		return b.cut
 	}
 	switch {
-	case b.cut <= 1, left >= queued:
+	case b.cut <= 1, known && ratio >= queued:
 		if b.proven && math.Abs(math.Log(r/b.rtt)) < 2*clear {
 			r = math.Sqrt(r * b.rtt) // two measurements of one baseline have less noise
 		} else {
@@ -176,7 +204,7 @@ func (b *baseline) next(rtt float64, target func(limit, slope float64) float64) 
 		b.rtt = r
 	case b.proven && r <= longer*b.rtt && r > fallen*b.rtt: // the backend has become smaller, or nothing has changed
 	default:
-		return b.step(measure{b.cut, r}, b.cut/2)
+		return b.step(measure{b.cut, r, 2*b.left > b.n}, b.cut/2)
 	}
 	b.probing, b.proven, b.since, b.last, b.trend = false, true, 0, 0, 0
 	b.low, b.found = b.rtt, b.cut
@@ -188,29 +216,42 @@ func (b *baseline) next(rtt float64, target func(limit, slope float64) float64) 
 	default:
 		b.every = reprobe
 	}
-	b.high = max(b.cut, min(b.from.limit, target(b.from.limit, b.slope(b.from.rtt))))
+	b.high = max(b.cut, min(b.from.limit, target(load{b.from.limit, b.from.limit, b.from.limit * b.slope(b.from.rtt), b.patience, b.noise})))
 	return b.high
 }
 
 // update moves the limit after a window to where the target is. Slope is the part of the limit
 // that is no queue.
-func (b *baseline) update(l *level, s Sample, target func(limit, slope float64) float64) int {
-	rtt := float64(s.RTT)
+func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
+	rtt, left := float64(s.RTT), s.Cancelled > leaving
+	if b.rtt == 0 {
+		b.patience = 1
+	}
+	if b.probing && rtt > 0 {
+		return l.set(b.next(rtt, left, target), s.Max)
+	}
+	if left {
+		b.patience = max(leastPatience, lessPatience*b.patience)
+	} else {
+		b.patience = min(1, b.patience/lessPatience)
+	}
+	x := load{l.limit, s.Mean, s.Mean, b.patience, b.noise}
+	if s.Mean <= 0 {
+		x.inFlight, x.busy = l.limit, l.limit
+	}
+	if b.rtt > 0 && rtt > 0 {
+		x.busy = x.inFlight * b.slope(rtt)
+	}
 	switch {
-	case b.probing && rtt > 0:
-		return l.set(b.next(rtt, target), s.Max)
 	case s.Dropped:
-		to := l.limit
-		if b.rtt > 0 && rtt > 0 {
-			to = target(l.limit, b.slope(rtt))
-		}
-		return l.set(b.dropped(to, l.limit), s.Max)
+		return l.set(b.dropped(target(x), l.limit), s.Max)
 	case rtt <= 0:
 		return l.set(l.limit, s.Max)
 	}
 	b.observe(rtt, l.limit)
-	if b.due(l.limit, rtt, s.InFlight >= l.Limit(), l.stuck(s)) {
-		return l.set(b.begin(l.limit, rtt), s.Max)
+	x.busy = x.inFlight * b.slope(rtt)
+	if b.due(l.limit, rtt, s.InFlight >= l.Limit() && x.inFlight >= inUse*l.limit, l.stuck(s)) {
+		return l.set(b.begin(l.limit, rtt, left), s.Max)
 	}
-	return l.set(b.toward(target(l.limit, b.slope(rtt)), l.limit, rtt > longer*b.rtt, l.idle(s)), s.Max)
+	return l.set(b.toward(target(x), l.limit, rtt > longer*b.rtt, l.idle(s)), s.Max)
 }

@@ -45,9 +45,10 @@ func (g *gradient) validate() error {
 
 const maxTolerance = 1000
 
-// target is the limit that latency and headroom allow, if a part of the limit is no queue.
-func (g *gradient) target(limit, slope float64) float64 {
-	return limit*slope + max(g.headroom, limit*slope*(g.tolerated/(1-queueShare)-1))
+// target is the limit that latency and headroom allow: what was not used of it, what the backend
+// works on at once, and the queue.
+func (g *gradient) target(l load) float64 {
+	return l.free() + l.busy + l.patience*max(g.headroom, l.busy*(g.tolerated/(1-queueShare)-1))
 }
 
 // Update returns the limit after a window.

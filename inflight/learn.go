@@ -6,14 +6,10 @@ import "time"
 func (s *slot) takeWindowLocked(now time.Duration) {
 	p, l := s.pool, s.learner
 	if p.learner == nil {
-		l.take(now, s.bound, s.inFlight, func(order uint64, f func(time.Duration) bool) { s.works.since(order, now, f) })
+		l.take(now, s.bound, s.inFlight)
 		return
 	}
-	l.take(now, int(p.bound.Load()), p.inFlight, func(order uint64, f func(time.Duration) bool) {
-		for _, b := range p.busy {
-			b.works.since(order, now, f)
-		}
-	})
+	l.take(now, int(p.bound.Load()), p.inFlight)
 }
 
 // learn tells the algorithm of the window that is due, under no lock, and puts what it
@@ -29,16 +25,16 @@ func (s *slot) learn() {
 		if p.learner != nil {
 			now = &p.total
 		}
-		old := *now
+		old, at := *now, s.common.clock.Now()
 		if p.learner != nil {
 			bound := int(p.bound.Load())
 			p.setLocked(l.limit(bound), bound)
-			p.dispatchLocked(s.common.clock.Now())
+			p.dispatchLocked(at)
 		} else {
 			s.setLimitLocked(l.limit(s.bound))
 		}
 		limit = *now
-		l.window.filling = limit > old
+		l.changed(at, old, limit)
 		s.unlockAfter(busy)
 		if limit != old && l.report != nil {
 			l.report(old, limit)

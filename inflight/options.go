@@ -118,6 +118,7 @@ func (o *Options[K]) common() *common {
 		c.pool.setLocked(bound, bound)
 		if o.Shared != nil {
 			c.pool.learner = newLearner(o.Shared())
+			c.pool.learner.each = c.pool.eachLocked
 			c.pool.setLocked(c.pool.learner.limit(bound), bound)
 			if o.OnLimit != nil {
 				var none K

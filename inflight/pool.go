@@ -225,6 +225,14 @@ func (p *pool) shedLocked(priority int) bool {
 	return true
 }
 
+// eachLocked calls f with the work of each key, the one that began last first, until f returns
+// false.
+func (p *pool) eachLocked(f func(order uint64, start time.Duration) bool) {
+	for _, s := range p.busy {
+		s.works.each(f)
+	}
+}
+
 // setLocked changes how many units may be in flight now and ever. The caller then calls
 // placeLocked for all slots, and dispatchLocked.
 func (p *pool) setLocked(total, bound int) {

@@ -61,6 +61,7 @@ func (s *slot) init(c *common, report func(old, new int)) {
 	case c.adaptive != nil:
 		s.learner = newLearner(c.adaptive())
 		s.learner.report = report
+		s.learner.each = s.works.each
 	}
 	if s.timed = s.learner != nil || c.pool != nil; s.timed {
 		s.until = c.clock.Now()

@@ -23,22 +23,26 @@ type vegas struct {
 	base baseline
 }
 
-// vegasShare of the limit is the unit of the thresholds where log10(limit) is less: of a
-// large limit, log10 would be lost in the noise of the baseline.
-const vegasShare = 0.06
+// vegasShare of the limit is the least unit of the thresholds, and more where latency varies by itself: of a
+// large limit, log10 would be lost in the noise.
+const (
+	vegasShare = 0.06
+	noiseShare = 0.4 // of the standard deviation of latency
+	mostShare  = 0.12
+)
 
 func (v *vegas) validate() error { return v.has(false, false) }
 
-// target is the limit with a queue of the right length, if a part of the limit is no queue.
-func (v *vegas) target(limit, slope float64) float64 {
-	unit := max(1, math.Log10(limit), limit*vegasShare)
-	switch queue := limit * (1 - slope); {
+// target is the limit with a queue of the right length.
+func (v *vegas) target(l load) float64 {
+	unit := max(1, math.Log10(l.limit), l.limit*min(mostShare, max(vegasShare, noiseShare*math.Sqrt(l.noise))))
+	switch queue := l.inFlight - l.busy; {
 	case queue < unit:
-		return limit*slope + max(6*unit, 0.9*limit)
-	case queue < 3*unit, queue > 5*unit:
-		return limit*slope + 4*unit
+		return l.free() + l.busy + l.patience*max(6*unit, 0.9*l.limit)
+	case queue < 3*unit, queue > 5*unit, l.patience < 1:
+		return l.free() + l.busy + l.patience*4*unit
 	}
-	return limit
+	return l.limit
 }
 
 // Update returns the limit after a window.

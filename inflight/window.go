@@ -16,6 +16,11 @@ const (
 	// may be streams, or permits that are never released.
 	patience = 8
 
+	// lower is a limit, as a part of the highest before, under which latency is another one.
+	lower = 0.8
+	// higher is the same, as a part of the limit before.
+	higher = 2.2
+
 	// longest is what a single time counts at most, so that a sum does not overflow.
 	longest = 24 * time.Hour
 
@@ -38,36 +43,73 @@ type window struct {
 	late    int           // was cancelled after longer than usual
 	dropped int
 	peak    int
+	since   time.Duration // so far held is counted
+	held    float64       // units × time, in ns
+	begun   time.Duration // from when held is counted
 	filling bool          // the limit was raised, and what is in flight has not yet reached it
 	usual   time.Duration // mean of the window before
+	low     time.Duration // since when the limit has not been lowered by much
+	fresh   bool          // the first window since then
+	from    time.Duration // what began before it is too old to count in times
 	times   *times
 }
 
-func newWindow(count int) window { return window{count: count, filling: true, times: new(times)} }
+func newWindow(count int) window {
+	return window{count: count, filling: true, fresh: true, times: new(times)}
+}
 
 // renew begins the window after this one, in which nothing has happened.
-func (w *window) renew(now time.Duration, order uint64, inFlight int) {
-	*w = window{count: w.count, before: order, start: now, open: true, peak: inFlight, filling: w.filling, usual: w.usual, times: w.times}
-	*w.times = times{}
+func (w *window) renew(now time.Duration, order uint64, inFlight int, each eachWork) {
+	*w = window{count: w.count, before: order, start: now, since: now, begun: now, open: true, peak: inFlight, filling: w.filling, usual: w.usual, low: w.low, times: w.times}
+	w.times.reset(w.usual)
+	w.from = max(w.low, now-patience*w.usual)
+	each(func(_ uint64, start time.Duration) bool {
+		if start < w.from {
+			return false
+		}
+		w.times.entered(now - start)
+		return true
+	})
+}
+
+// eachWork calls f with what is in flight.
+type eachWork func(f func(order uint64, start time.Duration) bool)
+
+// lasts counts what is in flight until now.
+func (w *window) lasts(now time.Duration, inFlight int) {
+	if now > w.since {
+		w.held += float64(inFlight) * float64(now-w.since)
+		w.since = now
+	}
 }
 
 // add takes in the outcome of work, and reports whether it counts. Order is its place among
 // all work of the learner.
 func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
+	rtt := min(max(0, now-start), longest)
 	if order <= w.before {
+		switch {
+		case start < w.from:
+		case o == Success:
+			w.times.ended(rtt)
+		default:
+			w.times.lasts(rtt)
+		}
 		return false
 	}
 	if order <= w.before+uint64(w.count) {
 		w.quick++
 	}
-	switch rtt := min(max(0, now-start), longest); o {
+	switch o {
 	case Success:
 		w.done++
 		w.total += rtt
+		w.times.entered(0)
 		w.times.ended(rtt)
 	case Dropped:
 		w.dropped++
 	case Cancelled:
+		w.times.entered(0)
 		w.times.lasts(rtt)
 		if w.done > 0 && rtt <= w.total/time.Duration(w.done) || w.done == 0 && rtt <= w.usual {
 			return false
@@ -87,77 +129,114 @@ func (w *window) over(now time.Duration) bool {
 	if n < w.count || lasted < minWindow {
 		return false
 	}
-	return w.quick >= w.count-w.count/4 || lasted/patience >= w.total/time.Duration(max(1, w.done))
+	missing := w.count / 4
+	if w.fresh { // the slow ones are not known from before
+		missing = w.count / 20
+	}
+	return w.quick >= w.count-missing || lasted/patience >= w.total/time.Duration(max(1, w.done))
 }
 
-// sample is what the window has shown. Under way are the ages of what began within it and has
-// not ended.
-func (w *window) sample(underWay func(yield func(age time.Duration) bool)) Sample {
+// sample is what the window has shown.
+func (w *window) sample(now time.Duration, each eachWork) Sample {
 	n := w.done + w.late + w.dropped
 	s := Sample{InFlight: w.peak, Dropped: w.dropped*dropShare >= n || 2*w.late > n}
+	if n > 0 {
+		s.Cancelled = float64(w.late) / float64(n)
+	}
+	if now > w.begun {
+		s.Mean = w.held / float64(now-w.begun)
+	}
 	if w.done+w.late > 0 {
-		for age := range underWay {
-			w.times.lasts(min(max(0, age), longest))
-		}
-		if s.RTT = w.times.mean(); s.RTT == 0 && w.done > 0 {
-			s.RTT = w.total / time.Duration(w.done)
-		}
+		each(func(order uint64, start time.Duration) bool {
+			if start < w.from && order <= w.before {
+				return false
+			}
+			if order > w.before {
+				w.times.entered(0)
+			}
+			w.times.lasts(min(max(0, now-start), longest))
+			return true
+		})
+		s.RTT = w.times.mean()
 	}
 	return s
 }
 
-// times are how long work has taken, or takes at least, in steps of about 1.4: some that ended
-// and some that did not in each.
-type times [2 * 38]struct {
-	ended, lasts   uint32
-	endedSum, last time.Duration
+// times are how long work takes, in steps of a twelfth at most: how much of it was in flight in the window
+// at that age for the first time, ended, and lasted longer. Wider steps would not tell those that are about to
+// end from those that have just come.
+type times struct {
+	unit time.Duration // the first step; 0 until something is known
+	at   [1 + 11*8]struct {
+		entered, ended, lasts uint32
+		endedSum, last        time.Duration
+	}
 }
 
-// timeStep returns the index of a time.
-func timeStep(d time.Duration) int {
-	v := uint64(d)>>10 | 1
-	n := bits.Len64(v)
-	if n == 1 {
+// span is how many times as long as the first step most work takes.
+const span = 32
+
+// reset forgets all, and sets the steps for work that usually takes so long.
+func (t *times) reset(usual time.Duration) { *t = times{unit: usual / span} }
+
+// step returns the index of a time.
+func (t *times) step(d time.Duration) int {
+	if d <= 0 {
 		return 0
 	}
-	return min(2*(n-1)+int(v>>(n-2)&1), len(times{})-1)
+	if t.unit <= 0 {
+		t.unit = max(1, d/span)
+	}
+	r := uint64(d) * 8 / uint64(t.unit)
+	n := bits.Len64(r) - 4
+	if n < 0 {
+		return 0
+	}
+	return min(1+8*n+int(r>>n&7), len(t.at)-1)
 }
 
+func (t *times) entered(d time.Duration) { t.at[t.step(d)].entered++ }
+
 func (t *times) ended(d time.Duration) {
-	x := &t[timeStep(d)]
+	x := &t.at[t.step(d)]
 	x.ended++
 	x.endedSum += d
 }
 
 func (t *times) lasts(d time.Duration) {
-	x := &t[timeStep(d)]
+	x := &t.at[t.step(d)]
 	x.lasts++
 	x.last += d
 }
 
-// mean is the mean time, or 0 if all work has ended. It is by E. L. Kaplan and P. Meier, "Nonparametric estimation from
-// incomplete observations", JASA 1958: work that has not ended, or whose client did not
-// wait, counts as long as the work that is known to have taken longer, and as long as it has
-// lasted if there is none.
+// mean is the mean time. It is a life table by E. L. Kaplan and P. Meier, "Nonparametric estimation from
+// incomplete observations", JASA 1958, with delayed entry: at each age, the share of what reached it in the
+// window and ended there. So work that has not ended, or whose client did not wait, counts as long as the
+// work that is known to have taken longer, and as long as it has lasted if there is none; and work that
+// began before the window counts from the age that it had then. A mean of what began and ended within the window
+// would be one of the quick work.
 func (t *times) mean() time.Duration {
-	n, lasts := uint32(0), uint32(0)
-	for i := range t {
-		n += t[i].ended + t[i].lasts
-		lasts += t[i].lasts
-	}
-	if lasts == 0 {
-		return 0
-	}
-	mean, left := 0.0, 1.0 // left is the part of all work that takes longer
-	for i := range t {
-		if x := &t[i]; x.ended+x.lasts > 0 {
-			each := left / float64(n)
-			mean += each * float64(x.endedSum)
-			left -= each * float64(x.ended)
-			if n -= x.ended + x.lasts; n == 0 && x.lasts > 0 {
-				mean += left * float64(x.last) / float64(x.lasts)
+	mean, left, last := 0.0, 1.0, 0.0 // left is the part of all work that takes longer
+	n := 0
+	for i := range t.at {
+		x := &t.at[i]
+		n += int(x.entered)
+		if n <= 0 || x.ended+x.lasts == 0 {
+			continue
+		}
+		risk := n
+		if x.lasts > 0 {
+			last = float64(x.last) / float64(x.lasts)
+			if x.ended > 0 && last < float64(x.endedSum)/float64(x.ended) {
+				risk = max(int(x.ended), n-int(x.lasts)) // it has not come to the age at which the others ended
 			}
 		}
+		each := left / float64(risk)
+		mean += each * float64(x.endedSum)
+		left -= each * float64(x.ended)
+		if n -= int(x.ended + x.lasts); left <= 0 {
+			return time.Duration(mean + 0.5)
+		}
 	}
-	return time.Duration(mean + 0.5)
+	return time.Duration(mean + left*last + 0.5)
 }

@@ -55,9 +55,9 @@ func (w *works) end(place uint32, serial uint64) (ended work) {
 	return ended
 }
 
-// since calls f with the age of each work that began after another one.
-func (w *works) since(order uint64, now time.Duration, f func(age time.Duration) bool) {
-	for i := w.at[0].prev; i != 0 && w.at[i].order > order && f(now-w.at[i].start); i = w.at[i].prev {
+// each calls f with each work, the one that began last first, until it returns false.
+func (w *works) each(f func(order uint64, start time.Duration) bool) {
+	for i := w.at[0].prev; i != 0 && f(w.at[i].order, w.at[i].start); i = w.at[i].prev {
 	}
 }
 

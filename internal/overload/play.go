@@ -1,0 +1,69 @@
+package overload
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+)
+
+// PlayAll plays some cells of the grid, from a first seed on, each with a gate of its own.
+func PlayAll(first, cells uint64, gate func(Cell) Gated) (all []Verdict) {
+	var mu sync.Mutex // guards all
+	var wg sync.WaitGroup
+	seeds := make(chan uint64)
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for seed := range seeds {
+				c := Sample(seed)
+				v := Play(c, gate(c))
+				mu.Lock()
+				all = append(all, v...)
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range cells {
+		seeds <- first + i
+	}
+	close(seeds)
+	wg.Wait()
+	slices.SortStableFunc(all, func(a, b Verdict) int { return int(a.Cell.Seed) - int(b.Cell.Seed) })
+	return all
+}
+
+// Count is how many cells were played, and how many of them missed the goal: by what.
+type Count struct {
+	Cells, Missed int
+	Slow          int // latency above the goal
+	Little        int // goodput below the goal's
+	Far           int // latency more than twice the goal, or less than half the goodput
+}
+
+// Add counts the verdicts of one limit.
+func (c *Count) Add(all []Verdict) {
+	seen, missed, slow, little, far := map[uint64]bool{}, map[uint64]bool{}, map[uint64]bool{}, map[uint64]bool{}, map[uint64]bool{}
+	for _, v := range all {
+		s := v.Cell.Seed
+		seen[s] = true
+		if !v.Good() {
+			missed[s] = true
+		}
+		if v.Latency > Goal(v.Cell.Servers) {
+			slow[s] = true
+		}
+		if v.Goodput < enough {
+			little[s] = true
+		}
+		if v.Latency > 2*Goal(v.Cell.Servers) || v.Goodput < enough/2 {
+			far[s] = true
+		}
+	}
+	c.Cells += len(seen)
+	c.Missed += len(missed)
+	c.Slow += len(slow)
+	c.Little += len(little)
+	c.Far += len(far)
+}
+
+// Share is a share of the cells, in per cent.
+func (c *Count) Share(n int) float64 { return 100 * float64(n) / float64(c.Cells) }

@@ -1,0 +1,152 @@
+package overload
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+	"testing/synctest"
+	"text/tabwriter"
+	"time"
+
+	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
+	"github.com/platinummonkey/go-concurrency-limits/core"
+	"github.com/platinummonkey/go-concurrency-limits/limit"
+	"github.com/platinummonkey/go-concurrency-limits/limit/functions"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/inflight"
+	grid "github.com/weir-go/ratelimit/internal/overload"
+)
+
+var (
+	cells = flag.Uint64("cells", 2, "how many cells of the grid to play; 100 take some minutes")
+	first = flag.Uint64("first", 1, "seed of the first one")
+	only  = flag.String("limit", "", "the only limit to play them with")
+)
+
+// limits are ours with their defaults, and others with theirs, but for the highest limit, which is the cell's.
+var limits = []struct {
+	name string
+	new  func(t *testing.T, c grid.Cell) grid.Gated
+}{
+	{"inflight: Gradient", func(_ *testing.T, c grid.Cell) grid.Gated { return grid.NewLimiter(c.Bound, inflight.Gradient()) }},
+	{"inflight: Vegas", func(_ *testing.T, c grid.Cell) grid.Gated { return grid.NewLimiter(c.Bound, inflight.Vegas()) }},
+	{"inflight: AIMD, Timeout of 2.5 service times", func(_ *testing.T, c grid.Cell) grid.Gated {
+		return grid.NewLimiter(c.Bound, inflight.AIMD(inflight.Timeout(5*c.Service/2)))
+	}},
+	{"failsafe-go: adaptive limiter", newFailsafe},
+	{"go-concurrency-limits: Gradient2 (Netflix's)", func(t *testing.T, c grid.Cell) grid.Gated {
+		l, err := limit.NewGradient2Limit("", min(20, c.Bound), c.Bound, 1, func(int) int { return 4 }, 0.2, 600, limit.NoopLimitLogger{}, core.EmptyMetricRegistryInstance)
+		require.NoError(t, err)
+		return newPlatinum(l)
+	}},
+	{"go-concurrency-limits: Vegas (Netflix's)", func(t *testing.T, c grid.Cell) grid.Gated {
+		return newPlatinum(limit.NewVegasLimitWithRegistry("", min(20, c.Bound), nil, c.Bound, 1, functions.Log10RootFunction(0), nil, nil, nil, nil, 0,
+			limit.NoopLimitLogger{}, core.EmptyMetricRegistryInstance))
+	}},
+}
+
+// Every limit plays the same cells, and one judge counts those that miss the goal.
+func TestGrid(t *testing.T) {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', tabwriter.Debug)
+	defer w.Flush()
+	fmt.Fprintf(w, "| limit\t missed, of %d\t of these, latency too high\t goodput too low\t by far\t\n|---\t ---\t ---\t ---\t ---\t\n", *cells)
+	for _, l := range limits {
+		if *only != "" && *only != l.name {
+			continue
+		}
+		var n grid.Count
+		for seed := *first; seed < *first+*cells; seed++ {
+			c := grid.Sample(seed)
+			synctest.Test(t, func(t *testing.T) { n.Add(grid.Play(c, l.new(t, c))) })
+		}
+		assert.EqualValues(t, *cells, n.Cells)
+		fmt.Fprintf(w, "| %s\t %.0f %%\t %.0f %%\t %.0f %%\t %.0f %%\t\n", l.name, n.Share(n.Missed), n.Share(n.Slow), n.Share(n.Little), n.Share(n.Far))
+	}
+}
+
+// platinum is a gate with a limit of go-concurrency-limits, in windows as its documentation recommends. It takes the
+// simulation's times. A client that leaves counts as dropped.
+type platinum struct {
+	limit    core.Limit
+	inFlight int
+	windows  *int
+}
+
+func newPlatinum(l core.Limit) *platinum {
+	n := new(int)
+	w, err := limit.NewWindowedLimit("", 1e9, 1e9, 10, 1e5, counted{l, n}, core.EmptyMetricRegistryInstance) // the default of 1e8 ns ignores all that is faster than 100 ms
+	if err != nil {
+		panic(err)
+	}
+	return &platinum{limit: w, windows: n}
+}
+
+// counted counts the windows.
+type counted struct {
+	core.Limit
+	windows *int
+}
+
+func (c counted) OnSample(start, rtt int64, inFlight int, dropped bool) {
+	*c.windows++
+	c.Limit.OnSample(start, rtt, inFlight, dropped)
+}
+
+func (p *platinum) Enter(time.Duration, *grid.Request) bool {
+	if p.inFlight >= p.limit.EstimatedLimit() {
+		return false
+	}
+	p.inFlight++
+	return true
+}
+
+func (p *platinum) Leave(now time.Duration, r *grid.Request, o inflight.Outcome) {
+	p.limit.OnSample(int64(r.Sent), int64(now-r.Sent), p.inFlight, o == inflight.Dropped || o == inflight.Cancelled)
+	p.inFlight--
+}
+
+func (p *platinum) State() (windows, limit int) { return *p.windows, p.limit.EstimatedLimit() }
+
+// failsafe is a gate with the limiter of failsafe-go, which reads the time itself: so it runs in a synctest bubble, whose
+// clock is set to the simulation's.
+type failsafe struct {
+	limiter adaptivelimiter.AdaptiveLimiter[any]
+	start   time.Time
+
+	windows, samples int
+	began            time.Duration // of the window
+}
+
+func newFailsafe(_ *testing.T, c grid.Cell) grid.Gated {
+	return &failsafe{
+		limiter: adaptivelimiter.NewBuilder[any]().WithLimits(1, uint(c.Bound), uint(min(20, c.Bound))).Build(),
+		start:   time.Now(),
+	}
+}
+
+func (f *failsafe) set(now time.Duration) { time.Sleep(time.Until(f.start.Add(now))) }
+
+func (f *failsafe) Enter(now time.Duration, r *grid.Request) bool {
+	f.set(now)
+	p, ok := f.limiter.TryAcquirePermit()
+	r.Token = p
+	return ok
+}
+
+func (f *failsafe) Leave(now time.Duration, r *grid.Request, o inflight.Outcome) {
+	f.set(now)
+	p := r.Token.(adaptivelimiter.Permit)
+	if o != inflight.Success {
+		p.Drop()
+		return
+	}
+	p.Record()
+	if f.samples++; f.samples >= 50 && now-f.began >= time.Second { // its defaults
+		f.windows, f.samples, f.began = f.windows+1, 0, now
+	}
+}
+
+func (f *failsafe) State() (windows, limit int) { return f.windows, f.limiter.Limit() }
