@@ -34,11 +34,15 @@ var limits = []struct {
 // documentation says what a large sample of the grid gives.
 func TestAdaptiveLimitsHoldOnAGridOfBackends(t *testing.T) {
 	t.Parallel()
+	play := *cells
+	if testing.Short() {
+		play = min(play, 4)
+	}
 	for _, l := range limits {
 		if *only != "" && *only != l.name {
 			continue
 		}
-		verdicts := PlayAll(*first, *cells, func(c Cell) Gated {
+		verdicts := PlayAll(*first, play, func(c Cell) Gated {
 			g := NewLimiter(c.Bound, l.new(c))
 			if *trace {
 				g.Trace = func(now time.Duration, s inflight.Sample, limit int) {

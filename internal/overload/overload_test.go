@@ -78,7 +78,7 @@ func TestRealLimiterLearnsAsInTheSimulation(t *testing.T) {
 			w.Begin(p)
 			w.Play(40 * time.Second)
 			w.Tally = Tally{}
-			w.Play(200 * time.Second)
+			w.Play(100 * time.Second)
 
 			good, mean, limit := real(t, p, 300, adaptive)
 			assert.InDelta(t, w.Good, good, 0.02*float64(good), "%s, %d servers", name, servers)
@@ -99,7 +99,7 @@ func real(t *testing.T, p Phase, bound int, adaptive inflight.Adaptive) (good in
 		var wg sync.WaitGroup
 		for range p.Queue {
 			wg.Go(func() {
-				for time.Since(start) < 240*time.Second {
+				for time.Since(start) < 140*time.Second {
 					permit, err := l.Acquire(context.Background(), 0, 1)
 					if err != nil {
 						t.Error(err)
@@ -111,7 +111,7 @@ func real(t *testing.T, p Phase, bound int, adaptive inflight.Adaptive) (good in
 					<-servers
 					permit.Release()
 					mu.Lock()
-					if d := time.Since(start); d > 40*time.Second && d <= 240*time.Second {
+					if d := time.Since(start); d > 40*time.Second && d <= 140*time.Second {
 						good++
 						sum += time.Since(sent)
 					}
@@ -119,7 +119,7 @@ func real(t *testing.T, p Phase, bound int, adaptive inflight.Adaptive) (good in
 				}
 			})
 		}
-		time.Sleep(239 * time.Second)
+		time.Sleep(139 * time.Second)
 		s, _ := l.Stats(0)
 		limit = s.Limit
 		wg.Wait()
@@ -150,7 +150,7 @@ func TestWindowsAreNotMadeOfTheQuickRequests(t *testing.T) {
 			a := new(still)
 			w := NewWorld(NewLimiter(1000, func() inflight.Algorithm { return a }), 1)
 			w.Begin(p)
-			w.Play(100 * time.Second)
+			w.Play(50 * time.Second)
 			assert.InEpsilon(t, float64(w.Mean()), float64(a.sum)/float64(a.windows), 0.12, "%v, %d servers", spread, servers)
 		}
 	}
