@@ -16,6 +16,8 @@ func (s *session) answer(reply string) error {
 		return errAnswer
 	case reply[0] == quickAllowed || reply[0] == quickDenied:
 		return s.quick(reply)
+	case reply[0] == answerOutside:
+		return errOutside
 	case reply[0] >= answerWrongType:
 		return s.failed(failureOf(reply))
 	case len(reply) != 8+digestSize*len(s.charges):
@@ -135,6 +137,9 @@ func (c *charge) digest(s string) {
 	c.gen, c.changes, c.now = get3(s), s[digestChanges], get7(s[digestNow:])
 	c.state = meter.State{At: get7(s[digestAt:]), N: get7(s[digestN:]), M: get7(s[digestM:])}
 	c.newest = get7(s[digestNewest:])
+	if c.plan.kind == kindCalendar {
+		c.state.At = c.now // the script keeps when the window ends
+	}
 	if c.plan.kind == kindLog {
 		c.state.M, c.newest = 0, c.state.M
 	} else if c.newest > c.now && !c.plan.meter.Delays() {

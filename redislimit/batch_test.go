@@ -21,7 +21,7 @@ type asking struct {
 func newAsking(l *Limiter, key string, cost int64) *asking {
 	var a asking
 	a.session.one(l, l.space.key(key), l.plan.Load(), cost, ctxwait.Forever, opTake)
-	a.prepare(opTake)
+	a.prepare(&a.ticket, opTake)
 	return &a
 }
 

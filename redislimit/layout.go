@@ -18,6 +18,9 @@ const (
 	kindFixed   = 0xFA
 	kindLog     = 0xFB
 	kindCounter = 0xFC
+
+	// What this version adds. A version that does not know it refuses it with ErrForeignState.
+	kindCalendar = 0xFD
 )
 
 // A state: where its parts begin. 44 bytes are the most that Redis stores in one piece.
@@ -32,7 +35,7 @@ const (
 	stateChanges = 39 // 1 byte, which counts the figures that it had
 	stateExpiry  = 40 // 4 bytes: a second of the clock before which Redis keeps it
 	stateSize    = 44
-	stateM       = 44 // of the counter; of the log: the sum up to its first spending
+	stateM       = 44 // of the counter; of the log: the sum up to its first spending; of the calendar: when its window begins
 	wideSize     = 51 // of a counter's state, and before a log's spendings
 
 	recordSize  = 21                        // of a log's spending: its instant, the sum up to it, the reading at which it was spent
@@ -63,6 +66,7 @@ const (
 	headSize   = 1 + 1 // what, and of how many
 	settleSize = 3 + 3 + 4*7 + 1 + 3*7
 	adjustSize = 3 + 4*7
+	datesSize  = 7 * 7 // of one calendar, behind all that is asked: per, prev, from, to, next, mean, windows
 )
 
 // What the general case answers of one key: where its parts begin, after the verdict.
@@ -79,7 +83,7 @@ const (
 // names are the figures that a script's text may ask for. A position in a string counts from 1
 // there.
 var names = map[string]int64{
-	"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter,
+	"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter, "CALENDAR": kindCalendar,
 	"ID_SIZE": idSize, "STATE_N": stateN + 1, "STATE_GEN": stateGen + 1, "STATE_EXPIRY": stateExpiry + 1, "STATE_SIZE": stateSize,
 	"STATE_M": stateM + 1, "WIDE_SIZE": wideSize, "RECORD_SIZE": recordSize, "FIRST_PART": firstPart, "BASE_SIZE": baseSize,
 	"BOOKING_SIZE": bookingSize,
@@ -88,7 +92,8 @@ var names = map[string]int64{
 	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_AHEAD": askAhead, "ASK_SIZE": askSize,
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
 	"PEEK": opPeek, "KEEP": opKeep, "ADJUST": opAdjust, "SHADOW": howShadow,
-	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther,
+	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "OUTSIDE": answerOutside,
+	"DATES_SIZE": datesSize, "ORDINAL_ZERO": ordinalZero,
 }
 
 var name = regexp.MustCompile(`\$\{?([A-Z_]+)\}?`)

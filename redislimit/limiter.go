@@ -248,8 +248,12 @@ func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	if err != nil {
 		return err
 	}
-	if old := l.plan.Load(); old.sameFigures(p) {
+	old := l.plan.Load()
+	if old.sameFigures(p) {
 		p.since.Store(old.since.Load())
+	}
+	if p.former = old.former; old.dates != nil {
+		p.former = old.dates
 	}
 	l.use(p)
 	return nil

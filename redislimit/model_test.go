@@ -24,6 +24,7 @@ type twin struct {
 	limit   ratelimit.Limit
 	open    []openPair
 	booking bool // it books ahead
+	nearby  bool // no further than the next window, as Redis does with a calendar
 	log     []string
 }
 
@@ -100,7 +101,12 @@ func (w *twin) step(n int) {
 func (w *twin) reserve(cost int) {
 	ahead := time.Duration(0)
 	if w.booking {
-		ahead = time.Duration(w.rng.Int64N(int64(3*w.limit.Rate.Per)/1000)) * time.Microsecond
+		ahead = time.Duration(w.rng.Int64N(int64(3*w.per())/1000)) * time.Microsecond
+		if d, err := w.memory.Peek(twinKey, cost); w.nearby && err == nil {
+			if _, ends := w.limit.Period.Window(w.clock.Wall()); d.RetryAfter > ends.Sub(w.clock.Wall()) {
+				ahead = 0
+			}
+		}
 	}
 	r, err := w.memory.Reserve(context.Background(), twinKey, cost, ahead)
 	q, err2 := w.remote.Reserve(context.Background(), twinKey, cost, ahead)
@@ -138,8 +144,16 @@ func (w *twin) adjust() {
 	}
 }
 
+// per returns how long a window is, in microseconds.
+func (w *twin) per() time.Duration {
+	if w.limit.Algorithm == ratelimit.AlgorithmCalendar {
+		return w.limit.RefillTime()
+	}
+	return w.limit.Rate.Per
+}
+
 func (w *twin) pause(d ratelimit.Decision) {
-	per := w.limit.Rate.Per
+	per := w.per()
 	spans := []time.Duration{0, 0, time.Microsecond, d.RetryAfter, d.RetryAfter - time.Microsecond, per / 7, per / 3, per, d.ResetAfter / 2}
 	if w.rng.IntN(20) == 0 {
 		spans = []time.Duration{d.ResetAfter, d.ResetAfter - time.Microsecond, 2 * per}

@@ -18,14 +18,16 @@ var kinds = map[ratelimit.Algorithm]byte{
 	ratelimit.AlgorithmFixedWindow:    kindFixed,
 	ratelimit.AlgorithmSlidingLog:     kindLog,
 	ratelimit.AlgorithmSlidingCounter: kindCounter,
+	ratelimit.AlgorithmCalendar:       kindCalendar,
 }
 
 var meters = map[byte]meter.Kind{
-	kindToken:   meter.TokenBucket,
-	kindLeaky:   meter.LeakyBucket,
-	kindFixed:   meter.FixedWindow,
-	kindLog:     meter.SlidingLog,
-	kindCounter: meter.SlidingCounter,
+	kindToken:    meter.TokenBucket,
+	kindLeaky:    meter.LeakyBucket,
+	kindFixed:    meter.FixedWindow,
+	kindLog:      meter.SlidingLog,
+	kindCounter:  meter.SlidingCounter,
+	kindCalendar: meter.Calendar,
 }
 
 // Times are whole microseconds. All figures stay below 2^53, so that the scripts, whose numbers
@@ -40,9 +42,11 @@ const (
 type plan struct {
 	limit      ratelimit.Limit
 	kind       byte  // 0 where nothing is tracked: unlimited, blocked
-	units, per int64 // buckets: a unit takes per/units µs, in lowest terms; else units for each per
+	units, per int64 // buckets: a unit takes per/units µs, in lowest terms; else units for each per. Of a calendar per names the Period
 	capacity   int64
 	meter      meter.Meter // which counts in microseconds, as the scripts do
+	dates      *dates      // of a calendar, else nil
+	former     *dates      // of the calendar that the limiter had before; nil if none is known
 
 	// since is the reading from which on the limit holds for keys that it was not stored
 	// under. 0 is the reading of the first decision, which is kept here.
@@ -93,6 +97,8 @@ func newPlan(l ratelimit.Limit, maxLog int) (*plan, error) {
 		return p, nil
 	case p.isBucket():
 		err = p.prepareBucket()
+	case p.kind == kindCalendar:
+		return p, p.prepareCalendar()
 	default:
 		err = p.prepareWindow(maxLog)
 	}

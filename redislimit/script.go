@@ -96,7 +96,12 @@ func (f blocks) decider(quick func(op byte) string) *decider {
 }
 
 // deciderOne returns how to decide on one key, alone and with others.
+//
+// A calendar has no usual case: quotas are asked less often than rates.
 func (f blocks) deciderOne(kind byte) *decider {
+	if kind == kindCalendar {
+		return f.decider(func(byte) string { return "" })
+	}
 	d, u := f.decider(f.quickOne(kind)), f.usual(kind)
 	may := ""
 	if kind == kindLog {

@@ -3,6 +3,7 @@ package redislimit
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -20,6 +21,7 @@ type sender struct {
 	hooks   []redis.Hook  // of the clone
 	lane    *lane         // of a client of one server; nil if its calls do not share round trips
 	nodes   *nodes        // of a client of several servers; nil if its calls do not share round trips
+	skew    atomic.Int64  // µs by which the server's clock is ahead of ours, as far as that was noticed
 	slots   chan struct{} // bounds the goroutines of calls that have no lane
 }
 

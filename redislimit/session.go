@@ -38,18 +38,23 @@ func (s *session) run(ctx context.Context, op byte) error {
 	if err := s.sender.together(s.keys); err != nil {
 		return err
 	}
-	s.test = s.testWords()
-	s.prepare(op)
-	reply, err := s.sender.eval(ctx, &s.ticket)
-	if err != nil {
-		return err
+	for t, tries := &s.ticket, 0; ; tries++ {
+		s.test = s.testWords()
+		s.prepare(t, op)
+		reply, err := s.sender.eval(ctx, t)
+		if err != nil {
+			return err
+		}
+		if err = s.answer(reply); err != errOutside || tries == maxOutside {
+			return err
+		}
+		s.learn(reply)
+		t = &ticket{undone: t.undone}
 	}
-	return s.answer(reply)
 }
 
 // prepare makes the ticket, from which on the keys stay as they are.
-func (s *session) prepare(op byte) {
-	t := &s.ticket
+func (s *session) prepare(t *ticket, op byte) {
 	t.script, t.keys, t.test = s.scriptFor(op), s.keys, s.test
 	b := t.room[:0]
 	if len(s.charges) > 1 {
@@ -58,6 +63,10 @@ func (s *session) prepare(op byte) {
 	b = head(b, op, len(s.charges))
 	for i := range s.charges {
 		b = s.charges[i].ask(b, op)
+	}
+	now := int64(0)
+	for i := range s.charges {
+		b, now = s.charges[i].plan.putDates(b, &s.remote, now)
 	}
 	t.payload = b
 }

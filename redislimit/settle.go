@@ -3,6 +3,7 @@ package redislimit
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/weir-go/ratelimit/internal/meter"
 )
@@ -14,6 +15,7 @@ type remote struct {
 
 	clock func() int64 // in tests only: the time in µs, above 0, instead of the server's
 	grace int64        // in tests only: µs that keys live longer, since that clock is not Redis's
+	skew  int64        // in tests only: µs by which the caller is wrong about the time
 }
 
 // settlement is what is needed to settle one charge.
@@ -38,6 +40,9 @@ func (s *session) settler() func(actual int) error {
 			continue
 		}
 		item := settlement{0, c.plan, c.gen, c.changes, c.offer.Spending(c.cost), c.shares, c.own}
+		if c.plan.kind == kindCalendar {
+			item.Part = c.state.M // the window that it was spent in
+		}
 		keys, item.key = withKey(keys, s.keys[c.key])
 		items = append(items, item)
 	}
@@ -72,16 +77,32 @@ func (r *remote) settle(keys []string, items []settlement, actual int64) error {
 		return nil
 	}
 	head(b[:0], opSettle, n)
-	return r.correct(context.Background(), keys, b)
+	return r.correct(context.Background(), keys, b, func(b []byte, now int64) []byte {
+		for i := range items {
+			p := items[i].plan
+			if b, now = p.putDates(b, r, now); p.latest() != p {
+				b, now = p.latest().putDates(b, r, now)
+			}
+		}
+		return b
+	})
 }
 
-// correct runs the script that settles and adjusts.
-func (r *remote) correct(ctx context.Context, keys []string, payload []byte) error {
-	reply, err := r.sender.eval(ctx, &ticket{script: r.scripts.settle, keys: keys, payload: payload, test: r.testWords()})
-	if err == nil && len(reply) > 1 && reply[0] >= answerWrongType {
-		return failureOf(reply).err("")
+// correct runs the script that settles and adjusts. It is told what it has to know of calendars.
+func (r *remote) correct(ctx context.Context, keys []string, payload []byte, dates func(b []byte, now int64) []byte) error {
+	for tries := 0; ; tries++ {
+		asked := dates(slices.Clip(payload), 0)
+		reply, err := r.sender.eval(ctx, &ticket{script: r.scripts.settle, keys: keys, payload: asked, test: r.testWords()})
+		switch {
+		case err != nil || len(reply) < 2 || reply[0] < answerWrongType:
+			return err
+		case reply[0] != answerOutside:
+			return failureOf(reply).err("")
+		case tries == maxOutside:
+			return errOutside
+		}
+		r.learn(reply)
 	}
-	return err
 }
 
 // actual returns what the charge has actually cost.
@@ -126,7 +147,12 @@ func (r *remote) adjust(ctx context.Context, keys []string, items ...correction)
 	for i := range items {
 		b = items[i].pack(b)
 	}
-	return r.correct(ctx, keys, b)
+	return r.correct(ctx, keys, b, func(b []byte, now int64) []byte {
+		for i := range items {
+			b, now = items[i].plan.putDates(b, r, now)
+		}
+		return b
+	})
 }
 
 // adjuster returns how to settle a reservation of 0: by charging the layers of the

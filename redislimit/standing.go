@@ -44,6 +44,12 @@ func (c *charge) weigh(reading int64) {
 	default:
 		p.meter.Advance(&c.state, c.now)
 		c.offer = p.meter.Offer(c.state, now, c.cost, c.ahead)
+		if p.dates != nil {
+			// No further than the next window is booked: of those behind it the script knows nothing.
+			if boundary := p.dates.At(reading).To; c.offer.At > c.now && c.offer.At > boundary {
+				c.offer.Retry = max(c.offer.Retry, boundary)
+			}
+		}
 	}
 }
 

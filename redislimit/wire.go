@@ -22,6 +22,7 @@ const (
 	answerWrongType = 2
 	answerNotOurs   = 3
 	answerOther     = 4
+	answerOutside   = 5 // the time is not one that the call says anything about
 )
 
 // The first byte of an answer in the usual case, in words: the time and states as they are
@@ -63,7 +64,7 @@ const (
 	howShadow  = 9 // a shadow layer's
 )
 
-var hows = [...]byte{kindToken & 7: 1, kindLeaky & 7: 2, kindFixed & 7: 3, kindLog & 7: 4, kindCounter & 7: 5}
+var hows = [...]byte{kindToken & 7: 1, kindLeaky & 7: 2, kindFixed & 7: 3, kindLog & 7: 4, kindCounter & 7: 5, kindCalendar & 7: 6}
 
 // ask appends what a charge asks. What the usual case needs comes first: which key, how, what
 // a usual state begins with, and five figures of the kind's own.

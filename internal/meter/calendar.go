@@ -19,7 +19,7 @@ type Windows interface {
 type Window struct{ From, To, Ordinal int64 }
 
 // calendar counts what is spent in the windows of a calendar: State.N in the one whose ordinal
-// is State.M, and since State.At, which is when the key was first charged there. Only a later
+// is State.M, and since State.At, which is when the key was first asked there. Only a later
 // ordinal begins a new window. So a key gets each window's units once, whatever becomes of the clock
 // that says where windows begin: if it is set back, the window that the key has reached goes
 // on until the next one begins again.
@@ -65,9 +65,6 @@ func (c *calendar) earliest(s State, now, cost int64) int64 {
 
 func (c *calendar) spend(s State, at, cost int64) State {
 	s = c.roll(s, at)
-	if s.N == 0 {
-		s.At = at
-	}
 	s.N = min(Add(s.N, cost), c.most)
 	return s
 }
@@ -88,9 +85,7 @@ func (c *calendar) charge(s State, now, n int64) State { return c.spend(s, now, 
 // after a later one.
 func (c *calendar) forgive(s State, now, n int64) State {
 	s = c.roll(s, now)
-	if s.N -= n; s.N <= 0 {
-		s.At, s.N = now, 0
-	}
+	s.N = max(0, s.N-n)
 	return s
 }
 

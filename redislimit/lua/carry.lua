@@ -35,6 +35,10 @@ local function carrySpent(from, to, s, now, ahead)
   if from.kind == LOG and to.kind == LOG then
     log.replace(to, s, now)
     s.n = min(s.n, to.debt)
+  elseif from.kind == CALENDAR and to.kind == CALENDAR and to.per == from.per then
+    s.n = min(s.n, to.debt)
+  elseif from.kind == CALENDAR or to.kind == CALENDAR then
+    across(from, to, s, now, ahead)
   elseif from.kind == COUNTER and to.kind == COUNTER and to.per >= from.per or from.kind == FIXED and to.kind == FIXED then
     s.n = min(s.n, to.debt)
   elseif from.kind == COUNTER and to.kind == COUNTER then

@@ -1,6 +1,7 @@
 -- One decision over several keys: all are read and checked first, and written last.
 local PEEK, KEEP = $PEEK, $KEEP
 
+local outside = readDates($HEAD_SIZE + 1 + $ASK_SIZE * count)
 local states = {}
 
 local function begin(k)
@@ -41,6 +42,11 @@ local function weigh(q, s)
     end
     if q.at > s.now and q.ahead < MOST then retry = max(retry, q.at - q.ahead) end
   end
+  if q.kind == CALENDAR and q.at > s.now then
+    -- No further than the next window is booked: of those behind it the call says nothing.
+    local boundary = micros(dates[q.per].to)
+    if q.at > boundary then retry = max(retry, boundary) end
+  end
   q.allowed = retry <= reading
   if q.kind == LOG then
     q.digest = pack('>I3BI7I7I7I7I7', s.gen, s.changes, s.now, q.at, log.counts(q, s, s.now), log.newest(q, s), 0)
@@ -62,6 +68,7 @@ end
 
 -- decide decides on what is asked from first to last, and returns the answer.
 local function decide(first, last)
+  if outside then return elsewhere() end
   local asks, allowed = {}, true
   states = {}
   for i = first, last do

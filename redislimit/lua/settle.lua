@@ -1,6 +1,7 @@
 -- Settling several spendings of one decision, and correcting one key.
 local ADJUST = $ADJUST
 
+local outside = readDates($HEAD_SIZE + 1 + (op == ADJUST and $ADJUST_SIZE or $SETTLE_SIZE) * count)
 local states = {}
 
 local function settleOne(pos)
@@ -44,6 +45,7 @@ local function adjustOne(pos)
 end
 
 local function settle()
+  if outside then return elsewhere() end
   for k = 1, #KEYS do
     local s, code, text = load(k)
     if code then return failure(k, code, text) end

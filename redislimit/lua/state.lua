@@ -2,15 +2,15 @@
 --
 --   kind 1, units 7, per 7, last 7, at 7, n 7, gen 3, changes 1, expiry 4
 --
--- and m 7 for the counter and the log. layout.go says what these are, and has the names.
+-- and m 7 for the counter, the log and the calendar. layout.go says what these are, and has the names.
 --
 -- While something is booked ahead there follow base, which is the state before the
 -- oldest booking (at 7, n 7, m 7), ahead 7, and the bookings (at 7, cost 7 each). Up to
 -- the instant ahead, base holds bookings that are not told apart any more.
 -- The log has its spendings there instead: at 7, running sum 7, last 7 each. Its m is
 -- the running sum before the first.
-local TOKEN, LEAKY, FIXED, LOG, COUNTER = $TOKEN, $LEAKY, $FIXED, $LOG, $COUNTER
-local algorithms = { [TOKEN] = token, [LEAKY] = leaky, [FIXED] = fixed, [LOG] = log, [COUNTER] = counter }
+local TOKEN, LEAKY, FIXED, LOG, COUNTER, CALENDAR = $TOKEN, $LEAKY, $FIXED, $LOG, $COUNTER, $CALENDAR
+local algorithms = { [TOKEN] = token, [LEAKY] = leaky, [FIXED] = fixed, [LOG] = log, [COUNTER] = counter, [CALENDAR] = calendar }
 
 local pack, unpack = struct.pack, struct.unpack
 
@@ -60,7 +60,7 @@ local function parseBooked(s, raw, pos)
   end
   s.newest = max(s.newest, s.ahead)
   if s.kind == LEAKY or not whole(b.at, b.n, b.m, s.ahead) then return nil end
-  if b.n > (s.kind == TOKEN and s.units - 1 or fixed.debt(s)) then return nil end
+  if b.n > (s.kind == TOKEN and s.units - 1 or algorithms[s.kind].debt(s)) then return nil end
   return s
 end
 
@@ -71,7 +71,7 @@ local function parse(raw)
   s.kind, s.units, s.per, s.last, s.at, s.n, s.gen, s.changes, s.expiry = unpack('>BI7I7I7I7I7I3BI4', raw)
   if not algorithms[s.kind] or s.units < 1 or s.units > MOST or s.per < 1 or s.per > MOST then return nil end
   if s.last > TOP - CENTURY or not whole(s.at, s.n) then return nil end
-  if s.n > (s.kind <= LEAKY and s.units - 1 or fixed.debt(s)) then return nil end
+  if s.n > (s.kind <= LEAKY and s.units - 1 or algorithms[s.kind].debt(s)) then return nil end
   local size = $STATE_SIZE
   if s.kind >= LOG then
     if #raw < $WIDE_SIZE then return nil end
@@ -95,7 +95,7 @@ end
 local function format(s)
   local head = pack('>BI7I7I7I7I7I3BI4', s.kind, s.units, s.per, s.last, s.at, s.n, s.gen, s.changes, s.expiry)
   if s.kind == LOG then return head .. pack('>I7', 0) .. sums(s) end
-  if s.kind == COUNTER then head = head .. pack('>I7', s.m) end
+  if s.kind >= COUNTER then head = head .. pack('>I7', s.m) end
   if not s.base then return head end
   local parts = { head, pack('>I7I7I7I7', s.base.at, s.base.n, s.base.m, s.ahead) }
   for i = 1, #s.bookedAts do parts[i + 2] = pack('>I7I7', s.bookedAts[i], s.bookedCosts[i]) end

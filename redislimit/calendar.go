@@ -1,0 +1,148 @@
+package redislimit
+
+import (
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/calendar"
+	"github.com/weir-go/ratelimit/internal/meter"
+)
+
+// A calendar's windows are those of the server's clock, on which all processes agree. The scripts
+// know no time zones: a call says when the present window and the next one begin and end, and the
+// server's time chooses. If it lies in neither, because this machine's clock is wrong by
+// more than that, or a window has just ended, the script answers its time, and the call is made again.
+
+// ordinalZero is how many seconds before 1970 the seconds are counted from that calendars are told
+// in. So they are whole numbers above 0.
+const ordinalZero = 1 << 37
+
+// maxOutside is how often a call is made again because of the time.
+const maxOutside = 2
+
+// errOutside is returned if the server's time leaps about.
+var errOutside = fmt.Errorf("%w: the server's time does not stay where it was answered to be", ratelimit.ErrUnavailable)
+
+// dates are a calendar's windows in the server's microseconds.
+type dates struct {
+	*calendar.Calendar
+	per  int64                           // that names the calendar in the scripts
+	mean int64                           // how long windows are on average, in seconds: 400 years have 146097 days
+	last atomic.Pointer[[2]meter.Window] // that was asked for last, and the one after it
+}
+
+// prepareCalendar makes the plan that of a calendar.
+func (p *plan) prepareCalendar() error {
+	if p.units = p.capacity; p.units > most {
+		return p.invalid("Rate.Units", p.units)
+	}
+	text := p.limit.Period.String()
+	words := strings.Fields(text)
+	unit, _ := calendar.UnitOf(words[0])
+	zone, from, err := calendar.Parse(unit, words[1:])
+	if err != nil {
+		return fmt.Errorf("%w: Period: %s", ratelimit.ErrInvalidLimit, err)
+	}
+	c, err := calendar.New(unit, zone, from)
+	if err != nil {
+		return fmt.Errorf("%w: Period: %s", ratelimit.ErrInvalidLimit, err)
+	}
+	// The figures of a limit are numbers, of which two limits have the same if they count alike.
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(text))
+	p.per = int64(hash.Sum64()>>13) | 1
+	p.dates = &dates{Calendar: c, per: p.per, mean: map[calendar.Unit]int64{
+		calendar.Day: 86400, calendar.Week: 7 * 86400, calendar.Month: 146097 * 86400 / 4800}[unit]}
+	p.meter = meter.New(meter.Limit{Kind: meter.Calendar, Units: p.units, Per: c.Longest().Microseconds(),
+		Windows: p.dates, Horizon: century, Most: most})
+	return nil
+}
+
+func micros(w calendar.Window) meter.Window {
+	return meter.Window{From: w.From * 1e6, To: w.To * 1e6, Ordinal: w.From + ordinalZero}
+}
+
+func seconds(micros int64) int64 {
+	if micros < 0 {
+		micros -= 999_999
+	}
+	return micros / 1e6
+}
+
+// two returns the window that an instant lies in, and the next one.
+func (d *dates) two(instant int64) *[2]meter.Window {
+	if w := d.last.Load(); w != nil && w[0].From <= instant && instant < w[0].To {
+		return w
+	}
+	at := seconds(instant)
+	w := &[2]meter.Window{micros(d.Calendar.At(at)), micros(d.Calendar.After(at, 1))}
+	d.last.Store(w)
+	return w
+}
+
+// At returns the window that an instant lies in.
+func (d *dates) At(instant int64) meter.Window { return d.two(instant)[0] }
+
+// After returns the k-th window after the one of an ordinal.
+func (d *dates) After(ordinal, k int64) meter.Window {
+	if w := d.last.Load(); w != nil && k == 1 && w[0].Ordinal == ordinal {
+		return w[1]
+	}
+	return micros(d.Calendar.After(ordinal-ordinalZero, k))
+}
+
+// before returns when the window before one begins, as an ordinal.
+func (d *dates) before(w meter.Window) int64 {
+	return d.Calendar.At(seconds(w.From-1)).From + ordinalZero
+}
+
+// Count returns how many windows after the first the second one lies.
+func (d *dates) Count(first, second int64) int64 {
+	return d.Calendar.Count(first-ordinalZero, second-ordinalZero)
+}
+
+// put appends what a script has to know of a calendar. It returns what the time is thought to be as
+// well: now, or if that is 0, by the machine's clock.
+func (d *dates) put(b []byte, r *remote, now int64) ([]byte, int64) {
+	if d == nil {
+		return b, now
+	}
+	if now == 0 {
+		now = r.guess()
+	}
+	w := d.two(now)
+	for _, n := range [...]int64{d.per, d.before(w[0]), w[0].Ordinal, w[1].Ordinal, seconds(w[1].To) + ordinalZero,
+		d.mean, century / d.Longest().Microseconds()} {
+		b = put7(b, n)
+	}
+	return b, now
+}
+
+// putDates appends what a script has to know of the plan's calendar, and of the one that the
+// limiter had before, under which a key may still be.
+func (p *plan) putDates(b []byte, r *remote, now int64) ([]byte, int64) {
+	b, now = p.dates.put(b, r, now)
+	return p.former.put(b, r, now)
+}
+
+// guess returns what the server's time is thought to be, in microseconds.
+func (r *remote) guess() int64 {
+	if r.clock != nil {
+		return r.clock() + r.skew
+	}
+	return time.Now().UnixMicro() + r.sender.skew.Load()
+}
+
+// learn takes note of the server's time, in an answer that says it.
+func (r *remote) learn(reply string) {
+	now := get7(reply[1:])
+	if r.clock != nil {
+		r.skew = now - r.clock()
+		return
+	}
+	r.sender.skew.Store(now - time.Now().UnixMicro())
+}

@@ -1,0 +1,192 @@
+package redislimit
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+func calendarTwins() []ratelimit.Limit {
+	return []ratelimit.Limit{
+		ratelimit.Calendar(10, ratelimit.Day("UTC")), ratelimit.Calendar(7, ratelimit.Day("Europe/Berlin")),
+		ratelimit.Calendar(3, ratelimit.Week("America/New_York", time.Monday)), ratelimit.Calendar(1, ratelimit.Month("UTC", 1)),
+		ratelimit.Calendar(20, ratelimit.Month("Europe/Berlin", 31)), ratelimit.Calendar(5, ratelimit.Day("America/Havana")),
+	}
+}
+
+// newDatedTwin begins at a random instant, at which the wall clock in memory says what the server's does.
+func newDatedTwin(t *testing.T, w *twin, seed uint64) *twin {
+	w.clock.SetWall(time.UnixMicro(epoch))
+	w.clock.Set(time.Duration(rand.New(rand.NewPCG(seed, 5)).Int64N(int64(10*365*24*time.Hour/time.Microsecond))) * time.Microsecond)
+	w.nearby = true
+	return w
+}
+
+func TestCalendarsAnswerAsInMemory(t *testing.T) {
+	verdicts(t)
+	client := startServer(t).client()
+	for i, limit := range calendarTwins() {
+		t.Run(limit.String(), func(t *testing.T) {
+			for seed := range histories(6) {
+				w := newDatedTwin(t, newTwin(t, client, limit, fmt.Sprintf("dated%d-%d", i, seed), uint64(seed)), uint64(seed))
+				for n := range 120 {
+					w.step(n)
+				}
+			}
+		})
+	}
+}
+
+// datedPair is a limiter in Redis and one in memory, at an instant.
+func datedPair(t *testing.T, limit ratelimit.Limit, at time.Time) (*Limiter, *ratelimittest.Clock) {
+	clock := new(ratelimittest.Clock)
+	clock.SetWall(time.UnixMicro(epoch))
+	clock.Advance(at.Sub(clock.Wall()))
+	l, err := New(startServer(t).client(), limit, &Options{Name: "dated", Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	return onClock(l, clock), clock
+}
+
+func TestACalendarOnRedis(t *testing.T) {
+	verdicts(t)
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	require.NoError(t, err)
+	l, clock := datedPair(t, ratelimit.Calendar(10, ratelimit.Day("Europe/Berlin")), time.Date(2026, 10, 25, 0, 0, 0, 0, berlin))
+	d, err := l.Take(t.Context(), "k", 10)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	d, err = l.Take(t.Context(), "k", 1)
+	require.NoError(t, err)
+	assert.Equal(t, 25*time.Hour, d.RetryAfter)
+	clock.Advance(25*time.Hour - time.Microsecond)
+	assert.False(t, l.Allow("k", 1))
+	clock.Advance(time.Microsecond)
+	assert.True(t, l.Allow("k", 10))
+}
+
+// What is booked on Redis begins with the next window at the latest.
+func TestNothingIsBookedBeyondTheNextWindow(t *testing.T) {
+	verdicts(t)
+	l, _ := datedPair(t, ratelimit.Calendar(10, ratelimit.Day("UTC")), time.Date(2026, 5, 20, 18, 0, 0, 0, time.UTC))
+	require.True(t, l.Allow("k", 6))
+	r, err := l.Reserve(t.Context(), "k", 6, 100*time.Hour)
+	require.NoError(t, err)
+	assert.Equal(t, 6*time.Hour, r.Delay)
+	r, err = l.Reserve(t.Context(), "k", 6, 100*time.Hour)
+	require.NoError(t, err)
+	assert.False(t, r.Allowed)
+	assert.Equal(t, 6*time.Hour, r.RetryAfter)
+}
+
+// A caller whose clock is wrong by more than a window asks again, and the server's time counts.
+func TestTheServersTimeChoosesTheWindow(t *testing.T) {
+	verdicts(t)
+	l, _ := datedPair(t, ratelimit.Calendar(10, ratelimit.Day("UTC")), time.Date(2026, 5, 20, 18, 0, 0, 0, time.UTC))
+	for _, skew := range []time.Duration{0, -5 * time.Hour, 5 * time.Hour, -24 * time.Hour, 24 * time.Hour, -1000 * time.Hour, 100_000 * time.Hour} {
+		l.skew = skew.Microseconds()
+		d, err := l.Take(t.Context(), "k", 1)
+		require.NoError(t, err, skew)
+		assert.Equal(t, 6*time.Hour, d.ResetAfter, skew)
+		r, err := l.Reserve(t.Context(), "k", 1, 0)
+		require.NoError(t, err, skew)
+		require.NoError(t, r.Cancel(), skew)
+		require.NoError(t, l.Adjust(t.Context(), "k", 1), skew)
+		require.NoError(t, l.Adjust(t.Context(), "k", -2), skew)
+	}
+	d, err := l.Peek(t.Context(), "k", 1)
+	require.NoError(t, err)
+	assert.Equal(t, 10, d.Remaining)
+}
+
+func TestACalendarByTheServersOwnTime(t *testing.T) {
+	p := ratelimit.Month("UTC", 1)
+	l, err := New(startServer(t).client(), ratelimit.Calendar(5, p), &Options{Name: "real", Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	l.sender.skew.Store((1000 * time.Hour).Microseconds())
+	d, err := l.Take(t.Context(), "k", 5)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	_, to := p.Window(time.Now())
+	assert.InDelta(t, time.Until(to), d.ResetAfter, float64(time.Minute))
+	assert.InDelta(t, 0, l.sender.skew.Load(), 1e6)
+}
+
+// Limits change from one calendar to another, and to and from windows and buckets. What is spent
+// is what it is in memory.
+func TestAChangeToAndFromACalendarIsAsInMemory(t *testing.T) {
+	verdicts(t)
+	client := startServer(t).client()
+	others := []ratelimit.Limit{ratelimit.FixedWindow(ratelimit.Per(8, 26*time.Hour)), ratelimit.TokenBucket(ratelimit.Per(10, 10*time.Hour), 6)}
+	limits := append(calendarTwins(), others...)
+	for seed := range histories(30) {
+		w := newTwin(t, client, limits[seed%len(calendarTwins())], fmt.Sprintf("changes%d", seed), uint64(seed))
+		newDatedTwin(t, w, uint64(seed))
+		for n := range 60 {
+			if n%6 == 5 {
+				w.limit = limits[w.rng.IntN(len(limits))]
+				w.nearby = w.limit.Algorithm == ratelimit.AlgorithmCalendar
+				w.note("SetLimit(%v)", w.limit)
+				require.NoError(t, w.memory.SetLimit(w.limit))
+				require.NoError(t, w.remote.SetLimit(w.limit))
+				d, err := w.memory.Take(t.Context(), twinKey, 1)
+				e, err2 := w.remote.Take(t.Context(), twinKey, 1)
+				w.same("Take(1)", d, e, err, err2)
+				require.NoError(t, w.memory.Adjust(twinKey, 1)) // a denial would not be stored
+				require.NoError(t, w.remote.Adjust(t.Context(), twinKey, 1))
+				w.open = nil // what is given back after a change is not the same
+			}
+			w.booking = false // what is booked is not told apart after a change
+			w.step(n)
+		}
+	}
+}
+
+func TestCalendarsInAStack(t *testing.T) {
+	verdicts(t)
+	client := startServer(t).client()
+	clock := new(ratelimittest.Clock)
+	clock.SetWall(time.UnixMicro(epoch))
+	clock.Advance(time.Date(2026, 3, 28, 20, 0, 0, 0, time.UTC).Sub(clock.Wall()))
+	limits := []ratelimit.Limit{ratelimit.Calendar(9, ratelimit.Day("Europe/Berlin")), ratelimit.TokenBucket(ratelimit.PerHour(5), 5), ratelimit.Calendar(20, ratelimit.Month("UTC", 15))}
+	var far []Layer[string]
+	var near []ratelimit.Layer[string]
+	key := func(s string) (string, error) { return s, nil }
+	for i, limit := range limits {
+		l, err := New(client, limit, &Options{Name: fmt.Sprint("layer", i), Timeout: 10 * time.Second})
+		require.NoError(t, err)
+		far = append(far, By(onClock(l, clock), key))
+		m, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
+		require.NoError(t, err)
+		near = append(near, ratelimit.By(m, key))
+	}
+	remote, err := All(far...)
+	require.NoError(t, err)
+	memory, err := ratelimit.All(near...)
+	require.NoError(t, err)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		cost := 1 + rng.IntN(5)
+		d, err := memory.Take(t.Context(), "k", cost)
+		require.NoError(t, err)
+		e, err := remote.Take(t.Context(), "k", cost)
+		require.NoError(t, err)
+		require.Equal(t, d, e)
+		if rng.IntN(3) == 0 {
+			r, err := memory.Reserve(t.Context(), "k", cost, 0)
+			require.NoError(t, err)
+			q, err := remote.Reserve(t.Context(), "k", cost, 0)
+			require.NoError(t, err)
+			require.Equal(t, r.Decision, q.Decision)
+			require.NoError(t, r.Settle(1))
+			require.NoError(t, q.Settle(1))
+		}
+		clock.Advance([]time.Duration{0, time.Minute, time.Hour, d.RetryAfter, 50 * time.Hour}[rng.IntN(5)] / time.Microsecond * time.Microsecond)
+	}
+}
