@@ -51,10 +51,11 @@ func (p *plan) prepareCalendar() error {
 	if err != nil {
 		return fmt.Errorf("%w: Period: %s", ratelimit.ErrInvalidLimit, err)
 	}
-	// The figures of a limit are numbers, of which two limits have the same if they count alike.
+	// The figures of a limit are numbers, of which two limits have the same if they count alike. No
+	// window has a length above half of the most that is counted.
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(text))
-	p.per = int64(hash.Sum64()>>13) | 1
+	p.per = most/2 | int64(hash.Sum64()>>13)
 	p.dates = &dates{Calendar: c, per: p.per, mean: map[calendar.Unit]int64{
 		calendar.Day: 86400, calendar.Week: 7 * 86400, calendar.Month: 146097 * 86400 / 4800}[unit]}
 	p.meter = meter.New(meter.Limit{Kind: meter.Calendar, Units: p.units, Per: c.Longest().Microseconds(),

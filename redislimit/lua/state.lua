@@ -70,6 +70,7 @@ local function parse(raw)
   local s = { newest = 0, m = 0 }
   s.kind, s.units, s.per, s.last, s.at, s.n, s.gen, s.changes, s.expiry = unpack('>BI7I7I7I7I7I3BI4', raw)
   if not algorithms[s.kind] or s.units < 1 or s.units > MOST or s.per < 1 or s.per > MOST then return nil end
+  if s.kind == CALENDAR and s.per < MOST / 2 then return nil end -- it names a calendar
   if s.last > TOP - CENTURY or not whole(s.at, s.n) then return nil end
   if s.n > (s.kind <= LEAKY and s.units - 1 or algorithms[s.kind].debt(s)) then return nil end
   local size = $STATE_SIZE
