@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,9 @@ import (
 // errNoServer says how to get a server.
 var errNoServer = errors.New("redis-server is not installed: apt-get install redis-server")
 
+// program is the server: REDIS_SERVER names another one.
+var program = cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server")
+
 // server is a redis-server of our own, that saves nothing.
 type server struct {
 	addr  string
@@ -30,7 +34,7 @@ type server struct {
 
 // startServer starts a server on a port that is free.
 func startServer(ctx context.Context) (*server, error) {
-	if _, err := exec.LookPath("redis-server"); err != nil {
+	if _, err := exec.LookPath(program); err != nil {
 		return nil, errNoServer
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -49,7 +53,7 @@ func startServer(ctx context.Context) (*server, error) {
 
 // start starts the server, empty, and waits until it answers.
 func (s *server) start(ctx context.Context) error {
-	s.cmd = exec.Command("redis-server", "--port", s.port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+	s.cmd = exec.Command(program, "--port", s.port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
 		"--dir", s.dir, "--enable-debug-command", "yes")
 	if err := s.cmd.Start(); err != nil {
 		return err
