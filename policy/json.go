@@ -18,21 +18,24 @@ func jsonTree(data []byte) (*yaml.Node, error) {
 }
 
 type jsonReader struct {
-	dec  *json.Decoder
-	data []byte
-	at   int // how far lines have been counted
-	line int
+	dec    *json.Decoder
+	data   []byte
+	at     int // the end of the last token
+	line   int // where that began
+	column int
 }
 
-// next returns the next token, and counts the lines up to its end.
+// next returns the next token, and finds out where it begins. No token has a line break in it.
 func (t *jsonReader) next() (json.Token, error) {
 	token, err := t.dec.Token()
 	if err != nil {
 		return nil, &Error{Line: t.line, Err: err}
 	}
-	end := int(t.dec.InputOffset())
-	t.line += bytes.Count(t.data[t.at:end], []byte("\n"))
-	t.at = end
+	between := t.data[t.at:t.dec.InputOffset()]
+	begin := t.at + len(between) - len(bytes.TrimLeft(between, " \t\r\n,:"))
+	t.line += bytes.Count(t.data[t.at:begin], []byte("\n"))
+	t.column = begin - bytes.LastIndexByte(t.data[:begin], '\n')
+	t.at = int(t.dec.InputOffset())
 	return token, nil
 }
 
@@ -41,7 +44,7 @@ func (t *jsonReader) value() (*yaml.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &yaml.Node{Line: t.line, Kind: yaml.ScalarNode}
+	n := &yaml.Node{Line: t.line, Column: t.column, Kind: yaml.ScalarNode}
 	switch v := token.(type) {
 	case json.Delim:
 		n.Kind, n.Tag = yaml.SequenceNode, "!!seq"

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,28 +29,80 @@ const MaxSize = 4 << 20
 // A file without the field rules, an empty one above all, is an error too: it may be half of
 // a file that is being written. To limit nothing, write "rules: []".
 func Parse(data []byte) (*Set, error) {
-	if len(data) > MaxSize {
-		return nil, &Error{Err: fmt.Errorf("%d bytes, want at most %d", len(data), MaxSize)}
+	set, all := parse(data, false)
+	if len(all) > 0 {
+		return nil, all[0]
 	}
-	p := parser{lines: map[string]int{}, json: isJSON(data)}
+	return set, nil
+}
+
+// Check is [Parse] that returns all errors, 100 at most, in the order of the file. The set is nil if there are any.
+// What cannot be read as YAML or JSON at all is one error.
+func Check(data []byte) (*Set, []*Error) {
+	set, all := parse(data, true)
+	if len(all) > 0 {
+		set = nil
+	}
+	slices.SortStableFunc(all, func(a, b *Error) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column)) })
+	return set, all
+}
+
+// parse reads a set up to the first error, or all of it.
+func parse(data []byte, all bool) (*Set, []*Error) {
+	if len(data) > MaxSize {
+		return nil, []*Error{{Err: fmt.Errorf("%d bytes, want at most %d", len(data), MaxSize)}}
+	}
+	p := parser{at: map[string]*yaml.Node{}, json: isJSON(data), all: all}
 	root, err := p.tree(data)
 	if err != nil {
-		return nil, err
+		return nil, []*Error{p.asError(err)}
 	}
 	set := new(Set)
 	if err := p.set(root, set); err != nil {
-		return nil, err
+		return nil, append(p.errs, p.asError(err))
 	}
 	if p.anchor != nil {
-		return nil, p.anchor
+		p.errs = append(p.errs, p.asError(p.anchor))
 	}
-	if _, ok := p.lines["rules"]; !ok {
-		return nil, p.wrong(root, "", errNoRules)
+	if _, ok := p.at["rules"]; !ok && len(p.errs) == 0 {
+		return nil, []*Error{p.asError(p.wrong(root, "", errNoRules))}
 	}
-	if err := set.Validate(); err != nil {
-		return nil, p.located(err)
+	if len(p.errs) > 0 && !all {
+		return nil, p.errs
 	}
-	return set, nil
+	for _, e := range set.problems() {
+		if !p.failed(e.Field) && len(p.errs) < maxProblems {
+			p.errs = append(p.errs, p.located(e))
+		}
+	}
+	return set, p.errs
+}
+
+func (p *parser) asError(err error) *Error {
+	var e *Error
+	if !errors.As(err, &e) {
+		e = &Error{Err: err}
+	}
+	return e
+}
+
+// note takes note of an error in one of several fields or elements, and returns nil, if all are asked for.
+func (p *parser) note(err error) error {
+	if err == nil || !p.all || len(p.errs) >= maxProblems {
+		return err
+	}
+	p.errs = append(p.errs, p.asError(err))
+	return nil
+}
+
+// failed reports whether a field or a part of it could not be read: then it is not known what else is wrong with it.
+func (p *parser) failed(field string) bool {
+	for _, e := range p.errs {
+		if e.Field == field || strings.HasPrefix(e.Field, field+".") || strings.HasPrefix(e.Field, field+"[") {
+			return true
+		}
+	}
+	return false
 }
 
 // isJSON reports whether the data is a JSON object. Most others that begin like one are
@@ -100,24 +153,22 @@ func syntaxError(err error) error {
 	return e
 }
 
-// parser reads a tree, and takes note of the line of each field.
+// parser reads a tree, and takes note of where each field is.
 type parser struct {
-	lines map[string]int // by field, such as "rules[2].limit"
-	rule  string         // the name of the rule that is read
-	json  bool
+	at   map[string]*yaml.Node // by field, such as "rules[2].limit"
+	rule string                // the name of the rule that is read
+	json bool
+	all  bool     // errors are gathered
+	errs []*Error // that have been
 
 	anchor error // about the first mapping that has one
 }
 
-// located adds the line to an error of Validate.
-func (p *parser) located(err error) error {
-	var e *Error
-	if !errors.As(err, &e) {
-		return err
-	}
+// located adds to an error of Validate where its field is.
+func (p *parser) located(e *Error) *Error {
 	for field := e.Field; field != ""; field = parent(field) {
-		if line, ok := p.lines[field]; ok {
-			e.Line = line
+		if n, ok := p.at[field]; ok {
+			e.Line, e.Column = n.Line, n.Column
 			break
 		}
 	}
@@ -147,37 +198,55 @@ func (p *parser) mapping(n *yaml.Node, field string, known fields) error {
 
 // unknown is the error about a field that is not known. It suggests the one that was meant, if one is like it.
 func unknown(field string, known []string) error {
+	best, least := "", 3
 	for _, k := range known {
-		if like(strings.ToLower(field), k) {
-			return fmt.Errorf("unknown field %q; %q, maybe", field, k)
+		if d := distance(strings.ToLower(field), k); d < least {
+			best, least = k, d
 		}
+	}
+	switch {
+	case best != "":
+		return fmt.Errorf("unknown field %q; %q, maybe", field, best)
+	case slices.Contains(known, "match") && slices.Contains(matchFields, field):
+		return fmt.Errorf("unknown field %q; %q, maybe", field, "match."+field)
 	}
 	return fmt.Errorf("unknown field %q, want one of %s", field, strings.Join(known, ", "))
 }
 
-// like reports whether two words differ in one letter that is another, missing, one too many, or has changed
-// places with the next; or one of them is the plural of the other, or the first part of it.
-func like(a, b string) bool {
-	if len(a) > len(b) {
-		a, b = b, a
+// matchFields are the fields of a match, which are easily written beside it.
+var matchFields = []string{"route", "attributes", "not", "prefix", "suffix", "absent"}
+
+// distance returns how many letters of a word are to be changed, added, left out, or to change places with the
+// next, until it is another. It is 3 or more for words that are not alike, and 1 for the first part of a word.
+func distance(a, b string) int {
+	if short, long := min(len(a), len(b)), max(len(a), len(b)); short > 2 && a[:short] == b[:short] {
+		return min(1, long-short)
+	} else if long > 32 || short < 3 && a != b {
+		return 3
 	}
-	if len(a) > 2 && strings.HasPrefix(b, a) {
-		return true
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		for j := range rows[i] {
+			if i == 0 || j == 0 {
+				rows[i][j] = i + j
+				continue
+			}
+			change := 1
+			if a[i-1] == b[j-1] {
+				change = 0
+			}
+			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+change)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
 	}
-	i := 0
-	for i < len(a) && a[i] == b[i] {
-		i++
+	d := rows[len(a)][len(b)]
+	if d == 2 && max(len(a), len(b)) < 6 {
+		return 3 // too much of a short word
 	}
-	rest := func(s string, n int) string { return s[min(len(s), i+n):] }
-	switch {
-	case len(a) < 3 || len(b)-len(a) > 1:
-		return a == b
-	case len(a) < len(b):
-		return rest(a, 0) == rest(b, 1)
-	case rest(a, 1) == rest(b, 1):
-		return true
-	}
-	return i+1 < len(a) && a[i] == b[i+1] && a[i+1] == b[i] && rest(a, 2) == rest(b, 2)
+	return d
 }
 
 // pairs calls read for each pair of a mapping.
@@ -195,15 +264,18 @@ func (p *parser) pairs(n *yaml.Node, field string, read func(key, value *yaml.No
 			return err
 		}
 		if seen[key.Value] {
-			return p.wrong(key, field, fmt.Errorf("the field %q is there twice", key.Value))
+			if err := p.note(p.wrong(key, field, fmt.Errorf("the field %q is there twice", key.Value))); err != nil {
+				return err
+			}
+			continue
 		}
 		seen[key.Value] = true
 		inner := key.Value
 		if field != "" {
 			inner = field + "." + inner
 		}
-		p.lines[inner] = key.Line
-		if err := read(key, value, inner); err != nil {
+		p.at[inner] = key
+		if err := p.note(read(key, value, inner)); err != nil {
 			return err
 		}
 	}
@@ -220,8 +292,8 @@ func (p *parser) list(n *yaml.Node, field string, alone bool, read func(n *yaml.
 	}
 	for i, e := range n.Content {
 		inner := field + "[" + strconv.Itoa(i) + "]"
-		p.lines[inner] = e.Line
-		if err := read(e, inner); err != nil {
+		p.at[inner] = e
+		if err := p.note(read(e, inner)); err != nil {
 			return err
 		}
 	}

@@ -28,38 +28,60 @@ const (
 // Validate returns nil, or an [*Error] that says what is wrong first and where. It
 // checks all that [New] and [Policies.Update] ask for.
 func (s *Set) Validate() error {
+	if all := s.problems(); len(all) > 0 {
+		return all[0]
+	}
+	return nil
+}
+
+// maxProblems is how many errors are told at once.
+const maxProblems = 100
+
+// problems returns all that is wrong with a set, in order.
+func (s *Set) problems() (all []*Error) {
+	report := func(e *Error) {
+		if len(all) < maxProblems {
+			all = append(all, e)
+		}
+	}
 	if s == nil {
-		return &Error{Err: errors.New("nil Set")}
+		return []*Error{{Err: errors.New("nil Set")}}
 	}
 	if len(s.Version) > maxVersion {
-		return &Error{Field: "version", Err: fmt.Errorf("%d bytes, want at most %d", len(s.Version), maxVersion)}
+		report(&Error{Field: "version", Err: fmt.Errorf("%d bytes, want at most %d", len(s.Version), maxVersion)})
 	}
 	if len(s.Rules) > maxRules {
-		return &Error{Field: "rules", Err: fmt.Errorf("%d rules, want at most %d", len(s.Rules), maxRules)}
+		report(&Error{Field: "rules", Err: fmt.Errorf("%d rules, want at most %d", len(s.Rules), maxRules)})
+		return all
 	}
 	names := map[string]int{}
 	rules := s.Complete()
 	var tree match.Tree
 	for i := range rules {
 		r := &rules[i]
-		if err := r.validate(i, &tree); err != nil {
-			return err
-		}
+		r.validate(&tree, func(field string, err error) { report(r.wrong(i, field, err)) })
 		name := strings.ToLower(r.Name)
-		if first, ok := names[name]; ok {
-			return r.wrong(i, "name", fmt.Errorf("rules[%d] has the same name", first))
+		if first, ok := names[name]; ok && name != "" {
+			report(r.wrong(i, "name", fmt.Errorf("rules[%d] has the same name", first)))
+		} else {
+			names[name] = i
 		}
-		names[name] = i
+		if len(all) == maxProblems {
+			return all
+		}
 	}
 	if n := tree.Worst(); n > maxPlaces {
-		return &Error{Field: "rules", Err: fmt.Errorf("the patterns of the routes cross each other: a request may have to be looked up in %d places, want at most %d. "+
-			"Patterns that have wildcards and words in many combinations do that: use fewer wildcards, or several rules' attributes", n, maxPlaces)}
+		report(&Error{Field: "rules", Err: fmt.Errorf("the patterns of the routes cross each other: a request may have to be looked up in %d places, want at most %d. "+
+			"Patterns that have wildcards and words in many combinations do that: use fewer wildcards, or several rules' attributes", n, maxPlaces)})
 	}
-	return nil
+	return all
 }
 
+// reporter is told of a rule's field in which something is wrong.
+type reporter func(field string, err error)
+
 // wrong returns an error about a field of the i-th rule.
-func (r *Rule) wrong(i int, field string, err error) error {
+func (r *Rule) wrong(i int, field string, err error) *Error {
 	name := r.Name
 	if checkName(name) != nil {
 		name = ""
@@ -69,11 +91,9 @@ func (r *Rule) wrong(i int, field string, err error) error {
 
 func ruleField(i int, field string) string { return "rules[" + strconv.Itoa(i) + "]." + field }
 
-func (r *Rule) validate(i int, tree *match.Tree) error {
+func (r *Rule) validate(tree *match.Tree, report reporter) {
 	if r.Allow {
-		if field, err := r.checkAllow(); err != nil {
-			return r.wrong(i, field, err)
-		}
+		r.checkAllow(report)
 	}
 	for _, check := range []struct {
 		field string
@@ -86,22 +106,17 @@ func (r *Rule) validate(i int, tree *match.Tree) error {
 		{"limit", r.checkLimit()},
 	} {
 		if check.err != nil {
-			return r.wrong(i, check.field, check.err)
+			report(check.field, check.err)
 		}
 	}
-	if field, err := r.checkMatch(tree); err != nil {
-		return r.wrong(i, field, err)
-	}
-	for _, part := range []func(*Rule) (string, error){(*Rule).checkKey, (*Rule).checkPlans, (*Rule).checkOverrides} {
-		if field, err := part(r); err != nil {
-			return r.wrong(i, field, err)
-		}
-	}
-	return nil
+	r.checkMatch(tree, report)
+	r.checkKey(report)
+	r.checkPlans(report)
+	r.checkOverrides(report)
 }
 
 // checkAllow checks that a rule which exempts requests does nothing else.
-func (r *Rule) checkAllow() (field string, err error) {
+func (r *Rule) checkAllow(report reporter) {
 	for _, f := range []struct {
 		name  string
 		given bool
@@ -110,10 +125,9 @@ func (r *Rule) checkAllow() (field string, err error) {
 		{"cost", !r.Cost.IsZero()}, {"optional", r.Optional}, {"shadow", r.Shadow},
 	} {
 		if f.given {
-			return f.name, errors.New("the rule allows what it matches, whatever the limits: it has a match only")
+			report(f.name, errors.New("the rule allows what it matches, whatever the limits: it has a match only"))
 		}
 	}
-	return "", nil
 }
 
 func (r *Rule) checkLimit() error {
@@ -135,21 +149,18 @@ func (r *Rule) checkCost() error {
 }
 
 // checkMatch also enters the patterns into a tree.
-func (r *Rule) checkMatch(tree *match.Tree) (field string, err error) {
-	if r.Match.Route != nil && len(r.Match.Route) == 0 {
-		return "match.route", errors.New("an empty list, which no request matches")
-	}
-	if n := len(r.Match.Route); n > maxList {
-		return "match.route", fmt.Errorf("%d patterns, want at most %d", n, maxList)
+func (r *Rule) checkMatch(tree *match.Tree, report reporter) {
+	if n := len(r.Match.Route); r.Match.Route != nil && n == 0 {
+		report("match.route", errors.New("an empty list, which no request matches"))
+	} else if n > maxList {
+		report("match.route", fmt.Errorf("%d patterns, want at most %d", n, maxList))
+		return
 	}
 	for j, route := range r.Match.Route {
-		field = fmt.Sprintf("match.route[%d]", j)
-		if err := checkText(route); err != nil {
-			return field, err
-		}
-		p, err := match.ParsePattern(route)
+		p, err := pattern(route)
 		if err != nil {
-			return field, err
+			report(fmt.Sprintf("match.route[%d]", j), err)
+			continue
 		}
 		tree.Add(p)
 	}
@@ -163,36 +174,39 @@ func (r *Rule) checkMatch(tree *match.Tree) (field string, err error) {
 	} {
 		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
 			if err := checkAttribute(name); err != nil {
-				return asked.field, err
+				report(asked.field, err)
+				continue
 			}
-			field := asked.field + "." + name
-			if field, err := checkValues(field, asked.values[name]); err != nil {
-				return field, err
-			}
-			for j, v := range asked.values[name] {
-				if name == AttrIP && asked.networks {
-					err = checkIP(v)
-				} else if !asked.networks && v == "" {
-					err = errors.New("nothing, which every value begins and ends with")
+			checkValues(asked.field+"."+name, asked.values[name], func(v string) error {
+				switch {
+				case name == AttrIP && asked.networks:
+					return checkIP(v)
+				case !asked.networks && v == "":
+					return errors.New("nothing, which every value begins and ends with")
 				}
-				if err != nil {
-					return fmt.Sprintf("%s[%d]", field, j), err
-				}
-			}
+				return nil
+			}, report)
 		}
 	}
-	if r.Match.Absent != nil && len(r.Match.Absent) == 0 {
-		return "match.absent", errors.New("an empty list, which says nothing")
-	}
-	if n := len(r.Match.Absent); n > maxList {
-		return "match.absent", fmt.Errorf("%d attributes, want at most %d", n, maxList)
+	if n := len(r.Match.Absent); r.Match.Absent != nil && n == 0 {
+		report("match.absent", errors.New("an empty list, which says nothing"))
+	} else if n > maxList {
+		report("match.absent", fmt.Errorf("%d attributes, want at most %d", n, maxList))
+		return
 	}
 	for j, name := range r.Match.Absent {
 		if err := checkAttribute(name); err != nil {
-			return fmt.Sprintf("match.absent[%d]", j), err
+			report(fmt.Sprintf("match.absent[%d]", j), err)
 		}
 	}
-	return "", nil
+}
+
+// pattern reads the pattern of a route.
+func pattern(route string) (match.Pattern, error) {
+	if err := checkText(route); err != nil {
+		return match.Pattern{}, err
+	}
+	return match.ParsePattern(route)
 }
 
 // checkIP checks a network. What has no slash is compared as text, and need not be an address: the program
@@ -213,66 +227,71 @@ func checkIP(v string) error {
 	return nil
 }
 
-func checkValues(field string, values Values) (string, error) {
-	if len(values) == 0 {
-		return field, errors.New("an empty list, which no request matches")
-	}
-	if len(values) > maxList {
-		return field, fmt.Errorf("%d values, want at most %d", len(values), maxList)
+func checkValues(field string, values Values, check func(v string) error, report reporter) {
+	switch n := len(values); {
+	case n == 0:
+		report(field, errors.New("an empty list, which no request matches"))
+	case n > maxList:
+		report(field, fmt.Errorf("%d values, want at most %d", n, maxList))
+		return
 	}
 	for j, v := range values {
-		if err := checkText(v); err != nil {
-			return fmt.Sprintf("%s[%d]", field, j), err
+		err := checkText(v)
+		if err == nil {
+			err = check(v)
+		}
+		if err != nil {
+			report(fmt.Sprintf("%s[%d]", field, j), err)
 		}
 	}
-	return "", nil
 }
 
-func (r *Rule) checkKey() (field string, err error) {
+func (r *Rule) checkKey(report reporter) {
 	for j, name := range r.Key {
-		field = fmt.Sprintf("key[%d]", j)
 		attribute, _ := ipBits(name)
-		if err := checkAttribute(attribute); err != nil {
-			return field, err
+		err := checkAttribute(attribute)
+		if err == nil && slices.Index(r.Key, name) < j {
+			err = fmt.Errorf("the attribute %q is there twice", name)
 		}
-		if slices.Index(r.Key, name) < j {
-			return field, fmt.Errorf("the attribute %q is there twice", name)
+		if err != nil {
+			report(fmt.Sprintf("key[%d]", j), err)
 		}
 	}
-	return "", nil
 }
 
-func (r *Rule) checkPlans() (field string, err error) {
+func (r *Rule) checkPlans(report reporter) {
 	for _, plan := range slices.Sorted(maps.Keys(r.Plans)) {
 		if plan == "" || len(plan) > maxName {
-			return "plans", fmt.Errorf("a plan's name of %d bytes, want 1 to %d", len(plan), maxName)
-		}
-		if err := r.Plans[plan].Named("").Validate(); err != nil {
-			return "plans." + plan, err
+			report("plans", fmt.Errorf("a plan's name of %d bytes, want 1 to %d", len(plan), maxName))
+		} else if err := r.Plans[plan].Named("").Validate(); err != nil {
+			report("plans."+plan, err)
 		}
 	}
-	return "", nil
 }
 
-func (r *Rule) checkOverrides() (field string, err error) {
+func (r *Rule) checkOverrides(report reporter) {
 	if n := len(r.Overrides); n > maxList {
-		return "overrides", fmt.Errorf("%d overrides, want at most %d", n, maxList)
+		report("overrides", fmt.Errorf("%d overrides, want at most %d", n, maxList))
+		return
 	}
 	if len(r.Overrides) > 0 && len(r.Key) == 0 {
-		return "overrides", errors.New("the rule has no key, so no key has a limit of its own")
+		report("overrides", errors.New("the rule has no key, so no key has a limit of its own"))
+		return
 	}
 	seen := map[string]int{}
 	for j, o := range r.Overrides {
-		field = fmt.Sprintf("overrides[%d]", j)
-		if err := r.checkOverride(o); err != nil {
-			return field, err
+		err := r.checkOverride(o)
+		if err == nil {
+			if first, ok := seen[joined(o.Key)]; ok {
+				err = fmt.Errorf("overrides[%d] has the same key", first)
+			} else {
+				seen[joined(o.Key)] = j
+			}
 		}
-		if first, ok := seen[joined(o.Key)]; ok {
-			return field, fmt.Errorf("overrides[%d] has the same key", first)
+		if err != nil {
+			report(fmt.Sprintf("overrides[%d]", j), err)
 		}
-		seen[joined(o.Key)] = j
 	}
-	return "", nil
 }
 
 // checkOverride does not tell the key: it may be a secret.

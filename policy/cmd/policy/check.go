@@ -1,42 +1,48 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// checked is what check says of a file, as JSON.
+// checked is what check says of a file, as JSON. Line, column, rule and error are those of its first error.
 type checked struct {
-	File    string `json:"file"`
-	Valid   bool   `json:"valid"`
-	Version string `json:"version,omitempty"`
-	Rules   int    `json:"rules"`
-	Line    int    `json:"line,omitempty"`
-	Column  int    `json:"column,omitempty"`
-	Rule    string `json:"rule,omitempty"`
-	Error   string `json:"error,omitempty"`
+	File    string     `json:"file"`
+	Valid   bool       `json:"valid"`
+	Version string     `json:"version,omitempty"`
+	Rules   int        `json:"rules"`
+	Line    int        `json:"line,omitempty"`
+	Column  int        `json:"column,omitempty"`
+	Rule    string     `json:"rule,omitempty"`
+	Error   string     `json:"error,omitempty"`
+	Errors  []oneError `json:"errors,omitempty"` // all of them
 }
 
-// check reads files, and says of each whether it is valid.
+type oneError struct {
+	Line   int    `json:"line,omitempty"`
+	Column int    `json:"column,omitempty"`
+	Rule   string `json:"rule,omitempty"`
+	Field  string `json:"field,omitempty"`
+	Error  string `json:"error"`
+}
+
+// check reads files, and says of each whether it is valid, and all that is wrong with it.
 func (t *tool) check(files []string) (status int) {
 	if len(files) == 0 {
 		return t.usage("check needs a file")
 	}
 	var all []checked
 	for _, file := range files {
-		set, s, err := t.load(file)
-		status = max(status, s)
-		c := checked{File: file, Valid: err == nil}
+		c := checked{File: file}
+		data, err := t.read(file)
 		if err != nil {
-			c.Error = err.Error()
-			var e *policy.Error
-			if errors.As(err, &e) {
-				c.Line, c.Column, c.Rule = e.Line, e.Column, e.Rule
-			}
+			status, c.Error = misuse, err.Error()
 		} else {
-			c.Version, c.Rules = set.Version, len(set.Rules)
+			c.see(policy.Check(data))
+		}
+		if c.Valid = c.Error == ""; !c.Valid {
+			status = max(status, differ)
 		}
 		all = append(all, c)
 	}
@@ -45,11 +51,29 @@ func (t *tool) check(files []string) (status int) {
 		return status
 	}
 	for _, c := range all {
-		if !c.Valid {
+		switch {
+		case c.Valid:
+			fmt.Fprintf(t.out, "%s: valid, %d rules, version %q\n", c.File, c.Rules, c.Version)
+		case len(c.Errors) < 2:
 			fmt.Fprintln(t.errs, c.Error)
-			continue
+		default:
+			for _, e := range c.Errors {
+				fmt.Fprintf(t.errs, "%s:%d:%d: %s\n", c.File, e.Line, e.Column, e.Error)
+			}
 		}
-		fmt.Fprintf(t.out, "%s: valid, %d rules, version %q\n", c.File, c.Rules, c.Version)
 	}
 	return status
+}
+
+// see takes note of what was found in the file.
+func (c *checked) see(set *policy.Set, errs []*policy.Error) {
+	if len(errs) == 0 {
+		c.Version, c.Rules = set.Version, len(set.Rules)
+		return
+	}
+	for _, e := range errs {
+		c.Errors = append(c.Errors, oneError{e.Line, e.Column, e.Rule, e.Field, e.Error()})
+	}
+	first := c.Errors[0]
+	c.Line, c.Column, c.Rule, c.Error = first.Line, first.Column, first.Rule, c.File+": "+first.Error
 }

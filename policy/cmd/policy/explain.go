@@ -1,43 +1,38 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// explained is what explain says, as JSON.
-type explained struct {
-	KillSwitch bool          `json:"kill_switch"`
-	Exempt     string        `json:"exempt,omitempty"` // the rule that exempts the request from all others
-	Error      string        `json:"error,omitempty"`
-	Rules      []ruleSummary `json:"rules"`
-}
-
-type ruleSummary struct {
-	Rule     string `json:"rule"`
-	Limit    string `json:"limit,omitempty"`
-	From     string `json:"from,omitempty"` // where the limit is from
-	Key      string `json:"key,omitempty"`
-	Cost     int    `json:"cost"`
-	Shadow   bool   `json:"shadow,omitempty"`
-	Skipped  string `json:"skipped,omitempty"`
-	Capacity int    `json:"capacity"`
-}
-
-// explain prints which rules match a request, and with which limit.
+// explain prints which rules match a request, and with which limit: those of a file, or of a running service.
 func (t *tool) explain(args []string) int {
-	if len(args) == 0 {
-		return t.usage("explain needs a file")
+	if len(args) == 0 && t.service == "" {
+		return t.usage("explain needs a file, or -service")
 	}
 	request := policy.Attributes{}
-	for _, arg := range args[1:] {
+	attributes := args
+	if t.service == "" {
+		attributes = args[1:]
+	}
+	for _, arg := range attributes {
 		name, value, ok := strings.Cut(arg, "=")
-		if !ok || name == "" {
+		if !ok || name == "" || strings.ContainsAny(arg, "\r\n") {
 			return t.usage(fmt.Sprintf("%q is not ATTRIBUTE=VALUE", arg))
 		}
 		request[name] = value
+	}
+	if t.service != "" {
+		return t.ask(request)
 	}
 	set, status, err := t.load(args[0])
 	if err != nil {
@@ -51,68 +46,69 @@ func (t *tool) explain(args []string) int {
 	if err != nil {
 		return t.fail(misuse, err)
 	}
-	return t.tell(ex)
-}
-
-func (t *tool) tell(ex policy.Explanation) int {
-	out := explained{KillSwitch: ex.KillSwitch, Exempt: ex.Exempt, Rules: []ruleSummary{}}
-	for _, r := range ex.Rules {
-		out.Rules = append(out.Rules, summary(r))
-	}
-	status := fine
-	if ex.Err != nil {
-		out.Error, status = ex.Err.Error(), differ
+	for i := range ex.Rules {
+		ex.Rules[i].Decision = nil // nothing has been spent in this process
 	}
 	if t.json {
-		t.print(out)
-		return status
+		t.print(ex)
+	} else {
+		fmt.Fprint(t.out, ex)
 	}
-	t.showRules(out)
-	return status
+	if ex.Err != nil {
+		return differ
+	}
+	return fine
 }
 
-func summary(r policy.Explained) ruleSummary {
-	s := ruleSummary{Rule: r.Rule, Shadow: r.Shadow, Skipped: r.Skipped, Key: r.Key, Cost: r.Cost}
-	if r.Limit.Algorithm == 0 {
-		return s
-	}
-	s.Limit, s.Capacity, s.From = r.Limit.String(), r.Limit.Capacity(), "the rule"
-	switch {
-	case r.Override:
-		s.From = "an override"
-	case r.Plan != "":
-		s.From = "plan " + r.Plan
-	}
-	return s
-}
+// askTime bounds how long a service may take.
+const askTime = 10 * time.Second
 
-func (t *tool) showRules(ex explained) {
+// ask asks a running service.
+func (t *tool) ask(request policy.Attributes) int {
+	var lines strings.Builder
+	for name, value := range request {
+		fmt.Fprintf(&lines, "%s=%s\n", name, value)
+	}
+	form := url.Values{"do": {"explain"}, "cost": {strconv.Itoa(t.cost)}, "request": {lines.String()}}
+	ctx, cancel := context.WithTimeout(context.Background(), askTime)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, t.service, strings.NewReader(form.Encode()))
+	if err != nil {
+		return t.fail(misuse, err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Accept", "application/json")
+	for _, h := range t.headers {
+		name, value, _ := strings.Cut(h, ":")
+		r.Header.Set(strings.TrimSpace(name), strings.TrimSpace(value))
+	}
+	w, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return t.fail(misuse, err)
+	}
+	defer w.Body.Close()
+	var answer struct {
+		Failed      string          `json:"failed"`
+		Explanation json.RawMessage `json:"explanation"`
+	}
+	err = json.NewDecoder(io.LimitReader(w.Body, policy.MaxSize)).Decode(&answer)
 	switch {
-	case ex.KillSwitch:
-		fmt.Fprintln(t.out, "the kill switch is on: every request passes")
-	case ex.Exempt != "":
-		fmt.Fprintf(t.out, "rule %s allows it, whatever other rules say\n", ex.Exempt)
-	case len(ex.Rules) == 0:
-		fmt.Fprintln(t.out, "no rule matches: the request passes")
+	case err != nil:
+		return t.fail(misuse, fmt.Errorf("%s: status %s, and not the answer of policy.Admin", t.service, w.Status))
+	case answer.Failed != "" || len(answer.Explanation) == 0:
+		return t.fail(misuse, fmt.Errorf("%s: status %s: %s", t.service, w.Status, answer.Failed))
 	}
-	for _, r := range ex.Rules {
-		line := r.Rule + ": "
-		switch {
-		case r.Skipped != "":
-			line += "cannot decide: " + r.Skipped
-		default:
-			key := "one budget for all"
-			if r.Key != "" {
-				key = fmt.Sprintf("key %q", r.Key)
-			}
-			line += fmt.Sprintf("%s (from %s), %s, cost %d of %d", r.Limit, r.From, key, r.Cost, r.Capacity)
-		}
-		if r.Shadow {
-			line += ", a shadow: never denies"
-		}
-		fmt.Fprintln(t.out, line)
+	text, refused, err := policy.ExplanationText(answer.Explanation)
+	if err != nil {
+		return t.fail(misuse, err)
 	}
-	if ex.Error != "" {
-		fmt.Fprintln(t.out, "refused:", ex.Error)
+	if t.json {
+		t.print(answer.Explanation)
+	} else {
+		fmt.Fprint(t.out, text)
 	}
+	if refused {
+		return differ
+	}
+	return fine
 }

@@ -4,16 +4,24 @@
 //	policy check FILE…
 //	policy diff OLD NEW
 //	policy explain [-cost N] FILE [ATTRIBUTE=VALUE]…
+//	policy explain [-cost N] -service URL [ATTRIBUTE=VALUE]…
 //
 // Each takes -json for output that scripts read. The exit status is 0 if all is well; 1 if a
 // file is invalid, the files differ, or the request would be refused whatever is left; 2 if the
 // call is wrong or a file cannot be read.
 //
 //	policy explain rules.yaml method=POST path=/v1/charges user=ann plan=free
+//	policy explain -service http://localhost:8081/admin path=/v1/charges user=ann
+//
+// With -service it asks a running service, at the URL of [policy.Admin], which also says what is left and when to
+// retry. -header "Name: value" is sent along, as often as it is given, such as for authentication.
+// Budgets on Redis are asked without a service by the command explain of package policyredis. check tells all errors
+// of a file.
 package main
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -37,6 +45,8 @@ type tool struct {
 	out, errs io.Writer
 	json      bool
 	cost      int
+	service   string   // the URL of a running service, or ""
+	headers   []string // sent to it
 }
 
 func run(args []string, out, errs io.Writer) int {
@@ -58,6 +68,14 @@ func run(args []string, out, errs io.Writer) int {
 	flags.BoolVar(&t.json, "json", false, "print JSON")
 	if args[0] == "explain" {
 		flags.IntVar(&t.cost, "cost", 1, "the caller's cost")
+		flags.StringVar(&t.service, "service", "", "the `URL` of a running service's policy.Admin")
+		flags.Func("header", "a header `field` for the service, such as \"Authorization: Bearer …\"", func(h string) error {
+			if !strings.Contains(h, ":") {
+				return errors.New("want NAME: VALUE")
+			}
+			t.headers = append(t.headers, h)
+			return nil
+		})
 	}
 	if err := flags.Parse(args[1:]); err != nil {
 		return misuse
@@ -73,18 +91,14 @@ func (t *tool) usage(wrong string) int {
   policy check [-json] FILE…
   policy diff [-json] OLD NEW
   policy explain [-json] [-cost N] FILE [ATTRIBUTE=VALUE]…
+  policy explain [-json] [-cost N] [-header FIELD]… -service URL [ATTRIBUTE=VALUE]…
 `)
 	return misuse
 }
 
 // load reads a file. If it cannot, status says how the command ends.
 func (t *tool) load(path string) (set *policy.Set, status int, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, misuse, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, policy.MaxSize+1))
+	data, err := t.read(path)
 	if err != nil {
 		return nil, misuse, err
 	}
@@ -92,6 +106,15 @@ func (t *tool) load(path string) (set *policy.Set, status int, err error) {
 		return nil, differ, fmt.Errorf("%s: %w", path, err)
 	}
 	return set, fine, nil
+}
+
+func (t *tool) read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, policy.MaxSize+1))
 }
 
 // fail reports an error that ends the command.

@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -229,4 +232,59 @@ rule plans: cost the caller's → 2 (every request, each user)
 rule plans: shadow false → true (every request, each user)
 rule off: added, but disabled: blocked (every request)
 `, out.String())
+}
+
+func TestCheckTellsAllErrors(t *testing.T) {
+	const wrong = "vesion: x\nrules:\n- {name: a, limit: often}\n- name: A\n  limit: fixed-window 1/s\n  route: /x\n  overides: []\n  match: {attributes: {ip: [10.0.0.1/8, 11.0.0.1/8]}}\n"
+	files(t, map[string]string{"bad": wrong, "bad.json": "{\"rules\": [\n  {\"name\": \"a\",  \"limit\": \"often\"},\n  {\"name\": \"1\", \"limit\": \"blocked\", \"kye\": \"user\"}]}"})
+	var out, errs bytes.Buffer
+	assert.Equal(t, 1, run([]string{"check", "bad"}, &out, &errs))
+	lines := strings.Split(strings.TrimSpace(errs.String()), "\n")
+	want := []string{
+		`bad:1:1: policy: line 1: unknown field "vesion"; "version", maybe`, `bad:3:20: policy: line 3: rule "a": rules[0].limit: ratelimit: invalid limit`,
+		`bad:4:3: policy: line 4: rule "A": rules[1].name: rules[0] has the same name`,
+		`bad:6:3: policy: line 6: rule "A": rules[1]: unknown field "route"; "match.route", maybe`, `bad:7:3: policy: line 7: rule "A": rules[1]: unknown field "overides"; "overrides", maybe`,
+		`bad:8:29: policy: line 8: rule "A": rules[1].match.attributes.ip[0]: bits are set`, `bad:8:41: policy: line 8: rule "A": rules[1].match.attributes.ip[1]: bits are set`,
+	}
+	require.Len(t, lines, len(want), errs.String())
+	for i := range want {
+		assert.True(t, strings.HasPrefix(lines[i], want[i]), lines[i])
+	}
+	out.Reset()
+	run([]string{"check", "-json", "bad.json"}, &out, &errs)
+	var v []struct{ Errors []struct{ Line, Column int } }
+	require.NoError(t, json.Unmarshal(out.Bytes(), &v))
+	assert.Equal(t, []struct{ Line, Column int }{{2, 27}, {3, 4}, {3, 37}}, v[0].Errors)
+}
+
+func TestExplainAsksARunningService(t *testing.T) {
+	set, err := policy.Parse([]byte(old))
+	require.NoError(t, err)
+	p, err := policy.New(set, nil)
+	require.NoError(t, err)
+	ann := policy.Attributes{"path": "/v1/x", "user": "ann"}
+	assert.True(t, p.Allow(ann, 1))
+	for _, show := range []bool{false, true} {
+		page := policy.Admin(p, &policy.AdminOptions{ShowKeys: show})
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Authorization") != "Bearer x" {
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			page.ServeHTTP(w, r)
+		}))
+		defer server.Close()
+		var out, errs bytes.Buffer
+		args := []string{"explain", "-service", server.URL + "/admin", "-header", "Authorization: Bearer x", "path=/v1/x", "user=ann"}
+		assert.Equal(t, 0, run(args, &out, &errs), errs.String())
+		assert.Contains(t, out.String(), "cost 1 of 20; now: allows it, ")
+		assert.Contains(t, out.String(), "cost 1 of 1; now: denies it, 0 left, retry in ")
+		assert.Equal(t, show, strings.Contains(out.String(), `key "ann"`))
+		out.Reset()
+		assert.Equal(t, 0, run(append([]string{"explain", "-json"}, args[1:]...), &out, &errs))
+		assert.Contains(t, out.String(), `"retry_after"`)
+		assert.Equal(t, 1, run([]string{"explain", "-service", server.URL, "-header", "Authorization: Bearer x", "path=/v1/x"}, &out, &errs))
+		assert.Equal(t, 2, run([]string{"explain", "-service", server.URL, "path=/v1/x"}, &out, &errs))
+		assert.Equal(t, 2, run([]string{"explain", "-service", "http://127.0.0.1:1/", "path=/v1/x"}, &out, &errs))
+	}
 }
