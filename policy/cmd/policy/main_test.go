@@ -67,7 +67,7 @@ func TestCommands(t *testing.T) {
 		{"check of valid files", []string{"check", "old", "new"}, 0,
 			"old: valid, 2 rules, version \"v1\"\nnew: valid, 2 rules, version \"v2\"\n", ""},
 		{"check of an invalid file", []string{"check", "old", "bad"}, 1,
-			"old: valid, 2 rules, version \"v1\"\n", "bad: policy: line 2: rule \"a\": rules[0].limit: ratelimit: invalid limit: \"often\": unknown algorithm \"often\", want one of token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-counter, unlimited, blocked\n"},
+			"old: valid, 2 rules, version \"v1\"\n", "bad: policy: line 2: rule \"a\": rules[0].limit: ratelimit: invalid limit: \"often\": unknown algorithm \"often\", want one of token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-counter, unlimited, blocked, calendar\n"},
 		{"check of a missing file", []string{"check", "none"}, 2, "", "open none: no such file or directory\n"},
 		{"diff of equal files", []string{"diff", "old", "old"}, 0, "no difference\n", ""},
 		{"diff", []string{"diff", "old", "new"}, 1, `all rules: kill_switch false → true (every request)
@@ -81,7 +81,7 @@ rule api: cost the caller's → 2 (requests to /v1/, /v2/, each user)
 rule api: shadow false → true (requests to /v1/, /v2/, each user)
 rule gone: removed; its budgets are freed fixed-window 1/s (every request)
 `, ""},
-		{"diff with an invalid file", []string{"diff", "old", "bad"}, 2, "", "bad: policy: line 2: rule \"a\": rules[0].limit: ratelimit: invalid limit: \"often\": unknown algorithm \"often\", want one of token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-counter, unlimited, blocked\n"},
+		{"diff with an invalid file", []string{"diff", "old", "bad"}, 2, "", "bad: policy: line 2: rule \"a\": rules[0].limit: ratelimit: invalid limit: \"often\": unknown algorithm \"often\", want one of token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-counter, unlimited, blocked, calendar\n"},
 		{"explain", []string{"explain", "old", "path=/v1/x", "user=ann", "plan=pro"}, 0,
 			"api: token-bucket 100/s burst 200 (from plan pro), key \"ann\", cost 1 of 200\ngone: fixed-window 1/s (from the rule), one budget for all, cost 1 of 1\n", ""},
 		{"explain of an override", []string{"explain", "-cost", "3", "new", "path=/v2/", "user=mallory"}, 0,
