@@ -22,8 +22,8 @@ type Decision struct {
 	// Else, if nothing else is spent, the same call passes after that time, and
 	// not a nanosecond before.
 	RetryAfter time.Duration
-	// ResetAfter is the time after which the key is fresh, if nothing else is spent:
-	// it cannot be told from a key never seen. A nanosecond before, it can.
+	// ResetAfter is the time after which the key is fresh, if nothing else is spent: it has its
+	// full budget again. A nanosecond before, it has not.
 	ResetAfter time.Duration
 	// Delay is how long to hold the work before passing it on. It is above zero
 	// only in a leaky bucket and for a [Reserver]'s booking.

@@ -33,11 +33,9 @@ func Global[R any](l *Keyed[struct{}]) Layer[R] {
 	return By(l, func(R) (struct{}, error) { return struct{}{}, nil })
 }
 
-// WithCost returns the layer with a cost of its own for each request, whatever
-// the caller's: 1 per request beside LLM tokens per minute. Two costs of the
-// caller are special: with 0 nothing is charged in any layer, and when a
-// reservation is settled at 0, which is to cancel it, this layer is given back too.
-// Otherwise what this layer has charged stays.
+// WithCost returns the layer with a cost of its own for each request, whatever the caller's: 1
+// for each request beside LLM tokens per minute. Cancel refunds this layer; Settle does not,
+// except at 0, which is to cancel. If the caller's cost is 0, nothing is charged in any layer.
 func WithCost[R any](l Layer[R], cost func(R) int) Layer[R] {
 	return &costLayer[R]{Layer: l, cost: cost}
 }

@@ -83,7 +83,7 @@ const (
 )
 
 // rank returns the key's rank, given whether it is fresh. A key that is fresh is the first to
-// go even if it was denied or used a moment ago: it cannot be told from one never seen.
+// go even if it was denied or used a moment ago: it has its full budget.
 func (u usage) rank(fresh bool) rank {
 	switch {
 	case u.isPinned():

@@ -1,39 +1,44 @@
 package httplimit
 
-// Dialect is how limits are told in header fields. Go writes field names in its
-// canonical form, such as Ratelimit-Policy; case does not matter in them.
+// Dialect is how limits are told in header fields:
+//
+//	dialect  fields                                 reset in      limits told
+//	Draft11  RateLimit-Policy, RateLimit            seconds       all that are known
+//	Draft06  RateLimit-Limit, -Remaining, -Reset    seconds       the one that binds
+//	XEpoch   X-RateLimit-Limit, -Remaining, -Reset  Unix seconds  the one that binds
+//	XDelta   X-RateLimit-Limit, -Remaining, -Reset  seconds       the one that binds
+//	None     only Retry-After                       seconds       none
+//
+// The limit that binds is, after a denial, the one with the longest wait, else the one that leaves
+// the least. Of nested middlewares, one that denies binds before one that allows. Go writes field
+// names in its canonical form, such as Ratelimit-Policy; case does not matter in them.
 type Dialect uint8
 
 const (
-	// DialectDraft11 is RateLimit-Policy and RateLimit as structured fields, of
-	// draft-ietf-httpapi-ratelimit-headers-11 (and alike since -08). Each limit that
-	// is known is a policy; RateLimit tells of the one that binds. Middleware inside
-	// middleware adds its own items to the lists. If a name is used already, it
-	// gets a number: "default-2". The older dialects have room for one limit: of nested
-	// middlewares, the one that denies is told, or else the one that leaves the least.
+	// DialectDraft11 is that of draft-ietf-httpapi-ratelimit-headers-11, and of those since 08. The
+	// fields are structured:
 	//
-	// Known are the limits that the limiter lists, and the one that has decided. A key's
-	// own plan ([ratelimit.Options].LimitFor) is known when it has decided. It is
-	// listed in place of the limit of the same name, or of a zero Limit, by which a
-	// limiter lists a limit that differs from key to key. A layer that was skipped is
-	// listed too. A limit that was changed ([ratelimit.Keyed.SetLimit]) is listed with
-	// its new figures once it has decided.
+	//	RateLimit-Policy  q  the limit's capacity
+	//	                  w  the seconds in which it is regained, rounded up; its window
+	//	RateLimit         r  how much is left
+	//	                  t  after a denial, the wait; of a fixed window, what is left of it; of a
+	//	                     sliding counter, the time until the key is fresh, and at least w; else w
 	//
-	// The policy's q is the limit's capacity and w the seconds in which it is
-	// regained, rounded up; of a sliding counter, its window. RateLimit's t is chosen so
-	// that r per t invites no more than the rate: it is w; of a fixed window, what is left
-	// of it; of a sliding counter, the time until the key is fresh, which is up to
-	// 2·w, and at least w; and after a denial the wait. There is no RateLimit if it is
-	// not known how much is left: a cost can never pass, or the layer that binds charges
-	// a cost of its own ([ratelimit.WithCost]).
+	// So r in t seconds never invites more than the rate. There is no RateLimit if it is not known
+	// how much is left: a cost can never pass, or the layer that binds has a cost of its own
+	// ([ratelimit.WithCost]).
+	//
+	// Policies are told for the limits that the limiter lists, and for the one that has decided. A
+	// key's own limit ([ratelimit.Options].LimitFor), or one that was changed
+	// ([ratelimit.Keyed.SetLimit]), is known once it has decided: it takes the place of the limit of
+	// that name, or of a zero Limit in the list. Layers that were skipped are listed too. Middleware
+	// inside middleware adds its own items; a name that is used already gets a number: "default-2".
 	DialectDraft11 Dialect = iota
-	// DialectDraft06 is RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset
-	// in seconds from now, of the drafts up to -06.
+	// DialectDraft06 is that of the drafts up to 06.
 	DialectDraft06
-	// DialectXEpoch is X-RateLimit-Limit, X-RateLimit-Remaining and
-	// X-RateLimit-Reset in Unix seconds, as GitHub sends them.
+	// DialectXEpoch is that of GitHub.
 	DialectXEpoch
-	// DialectXDelta is the same with Reset in seconds from now, as Envoy sends them.
+	// DialectXDelta is that of Envoy.
 	DialectXDelta
 	// DialectNone sends only Retry-After.
 	DialectNone

@@ -30,8 +30,8 @@
 //  1. RetryAfter is true: if nothing else is spent, the same cost is denied one unit of
 //     time before RetryAfter and allowed at it.
 //  2. Remaining is true: that cost is allowed at this instant, one more is not.
-//  3. ResetAfter is true: then the key cannot be told from one never seen, and one unit
-//     of time before it can.
+//  3. ResetAfter is true: then the key has its full budget, and one unit
+//     of time before it has not.
 //  4. A denial charges nothing. Nor do a Peek, a cost of 0 (always allowed, creates no key), a
 //     negative cost (ErrNegativeCost), a cost above the capacity (ErrExceedsLimit), a
 //     key that is not equal to itself (ErrInvalidKey), and a Wait that fails.

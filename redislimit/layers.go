@@ -61,9 +61,8 @@ func Global[R any](l *Limiter) Layer[R] {
 }
 
 // WithCost returns the layer with a cost of its own for each request, whatever the
-// caller's. With a caller's cost of 0 nothing is charged in any layer, and when a
-// reservation is settled at 0, which is to cancel it, this layer is given back too.
-// Otherwise what this layer has charged stays.
+// caller's. Cancel refunds this layer; Settle does not, except at 0, which is to cancel. If the
+// caller's cost is 0, nothing is charged in any layer.
 func WithCost[R any](l Layer[R], cost func(R) int) Layer[R] {
 	return wrapped(l, "WithCost", cost == nil, "cost", func(y *layer[R]) { y.cost = cost })
 }
