@@ -17,10 +17,10 @@ type batch struct {
 	size     int           // units reserved
 	left     int           // units not spent
 	open     int           // units spent by reservations that may still put them back
-	until    time.Duration // when it is spent no more, on the calendar
+	until    time.Duration // when it is spent no more, by the timers
 	degraded bool          // made by what stands in for the shared store
 	retired  bool          // spent no more: it waits for its claims to be closed
-	dated    bool          // the calendar knows when its claims are not waited for any longer
+	dated    bool          // the timers know when its claims are not waited for any longer
 	gone     bool          // given back, forfeited or forgotten: nothing can be put back
 }
 

@@ -4,11 +4,55 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/failures"
+)
+
+// want is what a caller wants.
+type want struct {
+	cost    int
+	keep    bool // to settle it later
+	patient bool // to ask the remote limiter for a later instant if it denies
+	brief   bool // no details
+
+	failed failures.List // in fetches that the caller has waited for
+}
+
+// demand is the cost as a part of a sum that does not overflow.
+func (o want) demand() int64 { return min(int64(o.cost), 1<<32) }
+
+// outcome is what a caller gets.
+type outcome[K comparable] struct {
+	todo     todo
+	decision ratelimit.Decision
+	err      error
+	claims   claims[K]              // if the caller wants to settle
+	whole    *ratelimit.Reservation // instead of claims: the whole batch is the caller's
+	local    bool                   // decided without asking the remote limiter for it
+	failed   failures.List          // in fetches that the caller has waited for
+}
+
+// context returns a context for what remains to be done.
+func (out *outcome[K]) context(ctx context.Context) context.Context {
+	if len(out.failed) == 0 {
+		return ctx
+	}
+	return failures.With(ctx, out.failed, nil)
+}
+
+// todo is what remains to be done about a decision.
+type todo uint8
+
+const (
+	answered todo = iota // nothing
+	again                // start again: the key has been dropped, or others were faster
+	direct               // ask the remote limiter for this cost alone
 )
 
 // decide decides from what is held, or waits for a fetch: its own, or that of another
 // caller, after which it starts again.
-func (f *fetcher[K]) decide(ctx context.Context, h *holding[K], o order) outcome[K] {
+func (f *fetcher[K]) decide(ctx context.Context, h *holding[K], o want) outcome[K] {
 	h.mu.Lock()
 	out, ok := f.offerLocked(h, o)
 	if ok {
@@ -19,22 +63,22 @@ func (f *fetcher[K]) decide(ctx context.Context, h *holding[K], o order) outcome
 		h.mu.Unlock()
 		return f.leaves(err)
 	}
-	if fl := h.flight; fl != nil {
+	if ft := h.fetch; ft != nil {
 		h.demand += o.demand()
 		h.mu.Unlock()
-		return f.waitAlong(ctx, h, fl, o)
+		return f.waitAlong(ctx, h, ft, o)
 	}
 	if h.roomLocked(f.pace.most) < o.cost-h.left { // reservations that are not settled take it up
 		h.mu.Unlock()
 		return outcome[K]{todo: direct}
 	}
-	fl := f.fetchLocked(ctx, h, o, reading(f.clock))
+	ft := f.fetchLocked(ctx, h, o, reading(f.clock))
 	h.mu.Unlock()
-	return f.await(ctx, h, fl)
+	return f.await(ctx, h, ft)
 }
 
 // offerLocked decides without a fetch, if it can.
-func (f *fetcher[K]) offerLocked(h *holding[K], o order) (out outcome[K], ok bool) {
+func (f *fetcher[K]) offerLocked(h *holding[K], o want) (out outcome[K], ok bool) {
 	if h.dropped {
 		return outcome[K]{todo: again}, true
 	}
@@ -55,7 +99,7 @@ func (f *fetcher[K]) offerLocked(h *holding[K], o order) (out outcome[K], ok boo
 
 // denyLocked repeats a denial, if there is one that holds. A patient caller has to ask
 // the remote limiter for a later instant.
-func (f *fetcher[K]) denyLocked(h *holding[K], o order, now time.Duration) (out outcome[K], ok bool) {
+func (f *fetcher[K]) denyLocked(h *holding[K], o want, now time.Duration) (out outcome[K], ok bool) {
 	if !h.denial.covers(o.cost-h.left, o.brief, now) {
 		return out, false
 	}
@@ -73,17 +117,17 @@ func (h *holding[K]) localLocked(out outcome[K]) outcome[K] {
 }
 
 // await waits for the caller's own fetch. What arrives too late is there for others.
-func (f *fetcher[K]) await(ctx context.Context, h *holding[K], fl *flight[K]) outcome[K] {
-	err := f.until(ctx, fl)
+func (f *fetcher[K]) await(ctx context.Context, h *holding[K], ft *fetch[K]) outcome[K] {
+	err := f.until(ctx, ft)
 	if err == nil {
-		return fl.outcome()
+		return ft.outcome()
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if fl.landed {
-		return fl.outcome()
+	if ft.arrived {
+		return ft.outcome()
 	}
-	fl.abandoned = true
+	ft.abandoned = true
 	return f.leaves(err)
 }
 
@@ -97,31 +141,31 @@ func (f *fetcher[K]) leaves(err error) outcome[K] {
 }
 
 // waitAlong waits for a fetch of another caller, or ahead of need.
-func (f *fetcher[K]) waitAlong(ctx context.Context, h *holding[K], fl *flight[K], o order) outcome[K] {
-	err := f.until(ctx, fl)
+func (f *fetcher[K]) waitAlong(ctx context.Context, h *holding[K], ft *fetch[K], o want) outcome[K] {
+	err := f.until(ctx, ft)
 	h.mu.Lock()
 	h.demand -= o.demand()
 	h.mu.Unlock()
 	switch {
 	case err != nil:
 		return f.leaves(err)
-	case fl.failure != nil:
-		return outcome[K]{err: fl.failure}
+	case ft.failure != nil:
+		return outcome[K]{err: ft.failure}
 	}
-	return outcome[K]{todo: again, failed: o.failed.And(fl.fails.List())}
+	return outcome[K]{todo: again, failed: o.failed.And(ft.fails.List())}
 }
 
-// until waits until a fetch has landed, or says why the caller does not wait any longer.
-func (f *fetcher[K]) until(ctx context.Context, fl *flight[K]) error {
+// until waits until a fetch has its answer, or says why the caller does not wait any longer.
+func (f *fetcher[K]) until(ctx context.Context, ft *fetch[K]) error {
 	select {
-	case <-fl.done:
+	case <-ft.done:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-fl.over.Done():
+	case <-ft.over.Done():
 	}
 	select {
-	case <-fl.done: // which ends the flight's contexts as well
+	case <-ft.done: // which ends the fetch's contexts as well
 		return nil
 	default:
 		return f.remote.overdue()

@@ -16,34 +16,61 @@ const maxAhead = 256
 // fetcher fetches batches, one at a time for each key, and gives back those that have
 // been held for too long.
 type fetcher[K comparable] struct {
-	remote   *remote[K]
-	returns  *returns
-	clock    ratelimit.Clock
-	pace     pace
-	denyFor  time.Duration
-	limits   limits
-	calendar calendar[K]
-	ahead    atomic.Int64 // fetches ahead of need that are under way
+	remote  *remote[K]
+	returns *returns
+	clock   ratelimit.Clock
+	pace    pace
+	denyFor time.Duration
+	limits  limits
+	timers  timers[K]
+	ahead   atomic.Int64 // fetches ahead of need that are under way
+}
+
+// fetch is one call of a batch, for a caller who waits for it or ahead of need.
+type fetch[K comparable] struct {
+	want
+	ctx    context.Context // of the call: ends a little before over
+	over   context.Context // of those who wait: ends after Options.Timeout
+	cancel context.CancelFunc
+	n      int           // units that are asked for
+	need   int           // of which the caller lacks so many; 0 if there is none
+	done   chan struct{} // closed when the answer is there
+
+	// Guarded by the holding's lock; out and failure may be read once done is closed.
+	arrived   bool
+	abandoned bool       // the caller has left
+	stale     bool       // the key was reset: the batch is not kept
+	out       outcome[K] // for the caller
+	failure   error      // for those who have waited along: the remote could not decide
+
+	fails failures.Set // what has failed in this fetch
+}
+
+// outcome is what the fetch has brought its caller.
+func (ft *fetch[K]) outcome() outcome[K] {
+	out := ft.out
+	out.failed = ft.want.failed.And(ft.fails.List())
+	return out
 }
 
 // fetchLocked starts a fetch for a caller whose cost is not held. It ends with
 // Options.Timeout, and not with the caller's context: others may wait for it as well.
-func (f *fetcher[K]) fetchLocked(ctx context.Context, h *holding[K], o order, now time.Duration) *flight[K] {
+func (f *fetcher[K]) fetchLocked(ctx context.Context, h *holding[K], o want, now time.Duration) *fetch[K] {
 	need := o.cost - h.left
-	fl := &flight[K]{order: o, need: need, n: f.amountLocked(h, need, now)}
-	f.launchLocked(context.WithoutCancel(ctx), h, fl)
-	return fl
+	ft := &fetch[K]{want: o, need: need, n: f.amountLocked(h, need, now)}
+	f.startLocked(context.WithoutCancel(ctx), h, ft)
+	return ft
 }
 
 // prefetchLocked starts a fetch ahead of need.
 func (f *fetcher[K]) prefetchLocked(h *holding[K]) {
 	h.low = -1
-	if h.flight != nil || h.roomLocked(f.pace.most) < 2 || f.ahead.Load() >= maxAhead {
+	if h.fetch != nil || h.roomLocked(f.pace.most) < 2 || f.ahead.Load() >= maxAhead {
 		return
 	}
 	if n := f.amountLocked(h, 1, reading(f.clock)); n > 1 {
 		f.ahead.Add(1)
-		f.launchLocked(context.Background(), h, &flight[K]{n: n})
+		f.startLocked(context.Background(), h, &fetch[K]{n: n})
 	}
 }
 
@@ -55,52 +82,52 @@ func (f *fetcher[K]) amountLocked(h *holding[K], need int, now time.Duration) in
 	return min(h.told.modest(n, need), h.roomLocked(f.pace.most))
 }
 
-func (f *fetcher[K]) launchLocked(ctx context.Context, h *holding[K], fl *flight[K]) {
+func (f *fetcher[K]) startLocked(ctx context.Context, h *holding[K], ft *fetch[K]) {
 	var over, call context.CancelFunc
-	fl.over, over = context.WithTimeout(failures.With(ctx, fl.order.failed, &fl.fails), f.remote.timeout)
+	ft.over, over = context.WithTimeout(failures.With(ctx, ft.want.failed, &ft.fails), f.remote.timeout)
 	// A remote limiter that has an answer at its deadline (package failover) is heard in time.
-	fl.ctx, call = context.WithTimeout(fl.over, f.remote.timeout-f.remote.timeout/8)
-	fl.cancel = func() { call(); over() }
-	fl.done = make(chan struct{})
-	h.flight = fl
-	go f.fly(h, fl)
+	ft.ctx, call = context.WithTimeout(ft.over, f.remote.timeout-f.remote.timeout/8)
+	ft.cancel = func() { call(); over() }
+	ft.done = make(chan struct{})
+	h.fetch = ft
+	go f.run(h, ft)
 }
 
 // fly is the goroutine of a fetch.
-func (f *fetcher[K]) fly(h *holding[K], fl *flight[K]) {
-	defer fl.cancel()
-	res, n, err := f.ask(h.key, fl)
-	if fl.need == 0 {
+func (f *fetcher[K]) run(h *holding[K], ft *fetch[K]) {
+	defer ft.cancel()
+	res, n, err := f.ask(h.key, ft)
+	if ft.need == 0 {
 		f.ahead.Add(-1)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.flight, fl.landed = nil, true
+	h.fetch, ft.arrived = nil, true
 	switch {
-	case err == nil && fl.stale: // what was said may be from before the reset
-		fl.out.todo = again
+	case err == nil && ft.stale: // what was said may be from before the reset
+		ft.out.todo = again
 		if res.Allowed {
 			f.returns.give(&batch{res: res, size: n, left: n})
 		}
 	case err == nil:
-		f.landLocked(h, fl, res, n)
+		f.arriveLocked(h, ft, res, n)
 	default:
-		f.failLocked(fl, n, err)
+		f.failLocked(ft, n, err)
 	}
-	close(fl.done)
+	close(ft.done)
 }
 
 // ask asks for the batch, and if that is refused, for what the caller lacks alone. A patient
 // caller is sent to the remote limiter instead.
-func (f *fetcher[K]) ask(key K, fl *flight[K]) (res *ratelimit.Reservation, n int, err error) {
+func (f *fetcher[K]) ask(key K, ft *fetch[K]) (res *ratelimit.Reservation, n int, err error) {
 	defer caught(&err)
-	n = fl.n
-	res, err = f.remote.ask(fl.ctx, key, n, 0)
-	if refused(res, err) && fl.need > 0 && fl.need < n && !fl.patient {
-		n = fl.need
-		res, err = f.remote.ask(fl.ctx, key, n, 0)
+	n = ft.n
+	res, err = f.remote.ask(ft.ctx, key, n, 0)
+	if refused(res, err) && ft.need > 0 && ft.need < n && !ft.patient {
+		n = ft.need
+		res, err = f.remote.ask(ft.ctx, key, n, 0)
 	}
-	return res, n, f.remote.explain(context.Background(), fl.ctx, err)
+	return res, n, f.remote.explain(context.Background(), ft.ctx, err)
 }
 
 // refused reports whether a smaller batch might be allowed.
@@ -112,54 +139,54 @@ func refused(res *ratelimit.Reservation, err error) bool {
 // before all others, so that they cannot take away what was fetched for it. A batch that
 // is no larger than the caller's cost is the caller's, and not held: so a
 // reservation of a key with little traffic is settled exactly.
-func (f *fetcher[K]) landLocked(h *holding[K], fl *flight[K], res *ratelimit.Reservation, n int) {
+func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Reservation, n int) {
 	now := reading(f.clock)
 	f.hearLocked(h, res.Decision, now)
 	switch {
-	case res.Allowed && n == fl.cost && !fl.abandoned:
+	case res.Allowed && n == ft.cost && !ft.abandoned:
 		h.spent += int64(n)
-		fl.out = outcome[K]{decision: h.told.answer(h.left, now), whole: res}
-		fl.out.decision.Degraded = res.Degraded
+		ft.out = outcome[K]{decision: h.told.answer(h.left, now), whole: res}
+		ft.out.decision.Degraded = res.Degraded
 	case res.Allowed:
-		f.holdLocked(h, &batch{res: res, size: n, left: n, degraded: res.Degraded}, fl.need, res.Remaining)
-		f.serveLocked(h, fl, now)
-	case fl.patient || h.told.direct(fl.cost):
-		fl.out.todo = direct
-	case n == fl.need:
+		f.holdLocked(h, &batch{res: res, size: n, left: n, degraded: res.Degraded}, ft.need, res.Remaining)
+		f.serveLocked(h, ft, now)
+	case ft.patient || h.told.direct(ft.cost):
+		ft.out.todo = direct
+	case n == ft.need:
 		h.denial = newDenial(res.Decision, n, now, f.denyFor)
-		fl.out.decision = h.denial.answer(h.left, now)
+		ft.out.decision = h.denial.answer(h.left, now)
 	}
 }
 
 // failLocked passes on an error. Those who have waited along share it if it says nothing
 // about the caller's own cost: each of them would only run into it again.
-func (f *fetcher[K]) failLocked(fl *flight[K], n int, err error) {
-	fl.out.err = err
+func (f *fetcher[K]) failLocked(ft *fetch[K], n int, err error) {
+	ft.out.err = err
 	if errors.Is(err, ratelimit.ErrUnavailable) {
-		fl.failure = err
+		ft.failure = err
 	}
-	if fl.patient && n > fl.need && errors.Is(err, ratelimit.ErrExceedsLimit) {
-		fl.out = outcome[K]{todo: direct}
+	if ft.patient && n > ft.need && errors.Is(err, ratelimit.ErrExceedsLimit) {
+		ft.out = outcome[K]{todo: direct}
 	}
 }
 
 // serveLocked spends the caller's cost, unless the caller has left.
-func (f *fetcher[K]) serveLocked(h *holding[K], fl *flight[K], now time.Duration) {
-	if fl.need == 0 || fl.abandoned {
+func (f *fetcher[K]) serveLocked(h *holding[K], ft *fetch[K], now time.Duration) {
+	if ft.need == 0 || ft.abandoned {
 		return
 	}
-	if fl.cost > h.left { // others have spent what was left meanwhile
-		fl.out.todo = again
+	if ft.cost > h.left { // others have spent what was left meanwhile
+		ft.out.todo = again
 		return
 	}
-	fl.out = h.allowedLocked(fl.order, now)
+	ft.out = h.allowedLocked(ft.want, now)
 	if h.left <= h.low {
 		f.prefetchLocked(h)
 	}
 }
 
 // allowedLocked spends a cost of which as much is held, and returns the answer.
-func (h *holding[K]) allowedLocked(o order, now time.Duration) (out outcome[K]) {
+func (h *holding[K]) allowedLocked(o want, now time.Duration) (out outcome[K]) {
 	if o.keep {
 		h.claimLocked(o.cost, &out.claims)
 	} else {
@@ -180,9 +207,9 @@ func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need, remaining int) {
 	if remaining/4 < f.pace.most {
 		hold = min(hold, 2*f.pace.batchFor)
 	}
-	b.until = f.calendar.now() + hold
+	b.until = f.timers.now() + hold
 	h.addLocked(b, need)
-	f.calendar.add(b.until, h)
+	f.timers.add(b.until, h)
 }
 
 // forfeits is when a batch waits for its claims no longer.
@@ -194,13 +221,13 @@ func (f *fetcher[K]) forfeits(b *batch) time.Duration {
 func (f *fetcher[K]) expire(h *holding[K]) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := f.calendar.now()
+	now := f.timers.now()
 	h.retireLocked(func(b *batch) bool { return b.until <= now })
 	h.forfeitLocked(func(b *batch) bool { return f.forfeits(b) <= now })
 	for _, b := range h.waiting {
 		if b.retired && !b.dated {
 			b.dated = true
-			f.calendar.add(f.forfeits(b), h)
+			f.timers.add(f.forfeits(b), h)
 		}
 	}
 }

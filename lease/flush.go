@@ -6,8 +6,7 @@ import (
 )
 
 // Flush gives all batches back, also those of which reservations are not settled, and waits until
-// the remote limiter has taken them, and
-// until what is being fetched has arrived and been given back as well. Call it on
+// the remote limiter has taken them, and until what is being fetched has arrived and been given back as well. Call it on
 // shutdown, once no more decisions are made: those that go on meanwhile fetch anew. The
 // limiter stays usable, and Flush may be called again. It leaves no goroutine and no
 // timer behind.
@@ -16,36 +15,36 @@ import (
 // that the context ended first: then giving back goes on in the background.
 func (l *Limiter[K]) Flush(ctx context.Context) error {
 	ctx = orBackground(ctx)
-	for _, fl := range l.clear() {
+	for _, ft := range l.clear() {
 		select {
-		case <-fl.done:
+		case <-ft.done:
 		case <-ctx.Done():
 			return fmt.Errorf("lease: Flush: a fetch is still under way: %w", ctx.Err())
 		}
 	}
 	l.clear()
-	l.fetcher.calendar.prune()
+	l.fetcher.timers.prune()
 	return awaitReturns(ctx, l.fetcher.returns.all())
 }
 
 // clear gives back what all keys hold, and returns the fetches that are under way.
-func (l *Limiter[K]) clear() (flights []*flight[K]) {
+func (l *Limiter[K]) clear() (fetches []*fetch[K]) {
 	for _, h := range l.table.all() {
-		if fl := l.fetcher.clear(h); fl != nil {
-			flights = append(flights, fl)
+		if ft := l.fetcher.clear(h); ft != nil {
+			fetches = append(fetches, ft)
 		}
 	}
-	return flights
+	return fetches
 }
 
 // clear gives back what a key holds, and returns the fetch that is under way.
-func (f *fetcher[K]) clear(h *holding[K]) *flight[K] {
+func (f *fetcher[K]) clear(h *holding[K]) *fetch[K] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := func(*batch) bool { return true }
 	h.retireLocked(all)
 	h.forfeitLocked(all)
-	return h.flight
+	return h.fetch
 }
 
 // awaitReturns waits until all is given back.

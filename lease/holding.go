@@ -1,12 +1,8 @@
 package lease
 
 import (
-	"context"
 	"slices"
 	"sync"
-
-	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/failures"
 )
 
 // holding is what this process holds of one key's budget, and what it knows of the key.
@@ -31,81 +27,13 @@ type holding[K comparable] struct {
 	low     int        // when so little is left the next batch is fetched; below zero: not
 	spent   int64      // units, ever
 	local   uint64     // decisions made here, ever
-	flight  *flight[K] // the fetch that is under way, or nil
+	fetch   *fetch[K]  // the fetch that is under way, or nil
 	demand  int64      // units that callers want who wait for it along with its own
 	told    told
 	denial  *denial // nil for none
 	sizer   sizer
 	returns *returns
 }
-
-// flight is one fetch of a batch, for a caller who waits for it or ahead of need.
-type flight[K comparable] struct {
-	order
-	ctx    context.Context // of the call: ends a little before over
-	over   context.Context // of those who wait: ends after Options.Timeout
-	cancel context.CancelFunc
-	n      int           // units that are asked for
-	need   int           // of which the caller lacks so many; 0 if there is none
-	done   chan struct{} // closed when the fetch has landed
-
-	// Guarded by the holding's lock; out and failure may be read once done is closed.
-	landed    bool
-	abandoned bool       // the caller has left
-	stale     bool       // the key was reset: the batch is not kept
-	out       outcome[K] // for the caller
-	failure   error      // for those who have waited along: the remote could not decide
-
-	fails failures.Set // what has failed in this flight
-}
-
-// outcome is what the flight has brought its caller.
-func (fl *flight[K]) outcome() outcome[K] {
-	out := fl.out
-	out.failed = fl.order.failed.And(fl.fails.List())
-	return out
-}
-
-// order is what a caller wants.
-type order struct {
-	cost    int
-	keep    bool // to settle it later
-	patient bool // to ask the remote limiter for a later instant if it denies
-	brief   bool // no details
-
-	failed failures.List // in fetches that the caller has waited for
-}
-
-// demand is the cost as a part of a sum that does not overflow.
-func (o order) demand() int64 { return min(int64(o.cost), 1<<32) }
-
-// outcome is what a caller gets.
-type outcome[K comparable] struct {
-	todo     todo
-	decision ratelimit.Decision
-	err      error
-	claims   claims[K]              // if the caller wants to settle
-	whole    *ratelimit.Reservation // instead of claims: the whole batch is the caller's
-	local    bool                   // decided without asking the remote limiter for it
-	failed   failures.List          // in fetches that the caller has waited for
-}
-
-// context returns a context for what remains to be done.
-func (out *outcome[K]) context(ctx context.Context) context.Context {
-	if len(out.failed) == 0 {
-		return ctx
-	}
-	return failures.With(ctx, out.failed, nil)
-}
-
-// todo is what remains to be done about a decision.
-type todo uint8
-
-const (
-	answered todo = iota // nothing
-	again                // start again: the key has been dropped, or others were faster
-	direct               // ask the remote limiter for this cost alone
-)
 
 // spendLocked spends cost of what is held, and reports whether it has; else it has spent nothing.
 func (h *holding[K]) spendLocked(cost int) bool {

@@ -106,7 +106,7 @@ func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*
 
 		onDecision: o.OnDecision,
 	}
-	l.fetcher.calendar.origin, l.fetcher.calendar.expire = time.Now(), l.fetcher.expire
+	l.fetcher.timers.origin, l.fetcher.timers.expire = time.Now(), l.fetcher.expire
 	return l, nil
 }
 
@@ -120,7 +120,7 @@ func (l *Limiter[K]) Allow(key K, cost int) bool {
 	if l.spendHere(key, cost, nil) {
 		return true
 	}
-	d, _ := l.take(context.Background(), key, order{cost: cost, brief: true})
+	d, _ := l.take(context.Background(), key, want{cost: cost, brief: true})
 	return d.Allowed
 }
 
@@ -165,14 +165,14 @@ func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
 // [Options.Timeout].
 func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (d ratelimit.Decision, err error) {
 	if !l.spendHere(key, cost, &d) {
-		d, err = l.take(orBackground(ctx), key, order{cost: cost})
+		d, err = l.take(orBackground(ctx), key, want{cost: cost})
 	}
 	l.report(key, cost, d, err)
 	return d, err
 }
 
 // take is Take for what cannot be spent of a batch at once.
-func (l *Limiter[K]) take(ctx context.Context, key K, o order) (ratelimit.Decision, error) {
+func (l *Limiter[K]) take(ctx context.Context, key K, o want) (ratelimit.Decision, error) {
 	out := l.decide(ctx, key, o)
 	if out.todo == answered {
 		return out.decision, out.err
@@ -207,7 +207,7 @@ func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 }
 
 func (l *Limiter[K]) reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	out := l.decide(ctx, key, order{cost: cost, keep: true, patient: maxDelay > 0})
+	out := l.decide(ctx, key, want{cost: cost, keep: true, patient: maxDelay > 0})
 	if out.todo == answered {
 		return l.reservation(key, cost, out), out.err
 	}
@@ -246,7 +246,7 @@ func (l *Limiter[K]) wait(ctx context.Context, key K, cost int) (ratelimit.Decis
 	if err := ctx.Err(); err != nil {
 		return ratelimit.Decision{}, err
 	}
-	out := l.decide(ctx, key, order{cost: cost, patient: true})
+	out := l.decide(ctx, key, want{cost: cost, patient: true})
 	if out.todo == answered {
 		return out.decision, out.err
 	}
@@ -282,7 +282,7 @@ const maxTries = 8
 
 // decide decides from what is held, or fetches. If it cannot, it says that the remote
 // limiter has to be asked directly.
-func (l *Limiter[K]) decide(ctx context.Context, key K, o order) outcome[K] {
+func (l *Limiter[K]) decide(ctx context.Context, key K, o want) outcome[K] {
 	if err := l.check(key, o.cost); err != nil {
 		l.asked.Add(1)
 		return outcome[K]{err: err}
@@ -294,7 +294,7 @@ func (l *Limiter[K]) decide(ctx context.Context, key K, o order) outcome[K] {
 	return out
 }
 
-func (l *Limiter[K]) tryHere(ctx context.Context, key K, o order) (out outcome[K]) {
+func (l *Limiter[K]) tryHere(ctx context.Context, key K, o want) (out outcome[K]) {
 	if o.cost == 0 || o.cost > l.maxBatch {
 		return outcome[K]{todo: direct}
 	}

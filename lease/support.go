@@ -84,7 +84,7 @@ func (h *holding[K]) forgetLocked() {
 	h.batches, h.waiting, h.left, h.open, h.low = nil, nil, 0, 0, -1
 	h.denial = nil
 	h.sizer.forget()
-	if h.flight != nil {
-		h.flight.stale = true
+	if h.fetch != nil {
+		h.fetch.stale = true
 	}
 }

@@ -84,7 +84,7 @@ func (t *table[K]) dropLocked(h *holding[K]) bool {
 	defer h.mu.Unlock()
 	used := h.used
 	h.used = false
-	if used || h.flight != nil || h.open > 0 {
+	if used || h.fetch != nil || h.open > 0 {
 		return false
 	}
 	h.retireLocked(func(*batch) bool { return true })

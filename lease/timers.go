@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// calendar calls expire for holdings at instants in real time. All of them share one timer. Its lock comes
+// timers calls expire for holdings at instants in real time. All of them share one timer. Its lock comes
 // after a holding's; expire runs without it.
-type calendar[K comparable] struct {
+type timers[K comparable] struct {
 	origin time.Time
 	expire func(h *holding[K])
 
@@ -23,10 +23,10 @@ type date[K comparable] struct {
 	h  *holding[K]
 }
 
-func (c *calendar[K]) now() time.Duration { return time.Since(c.origin) }
+func (c *timers[K]) now() time.Duration { return time.Since(c.origin) }
 
 // add adds a date.
-func (c *calendar[K]) add(at time.Duration, h *holding[K]) {
+func (c *timers[K]) add(at time.Duration, h *holding[K]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	heap.Push(&c.dates, date[K]{at, h})
@@ -36,7 +36,7 @@ func (c *calendar[K]) add(at time.Duration, h *holding[K]) {
 }
 
 // armLocked lets the timer run until the first date.
-func (c *calendar[K]) armLocked() {
+func (c *timers[K]) armLocked() {
 	if c.timer != nil {
 		c.timer.Stop()
 	}
@@ -51,13 +51,13 @@ func (c *calendar[K]) armLocked() {
 }
 
 // fire calls expire for what is due.
-func (c *calendar[K]) fire() {
+func (c *timers[K]) fire() {
 	for _, h := range c.due() {
 		c.expire(h)
 	}
 }
 
-func (c *calendar[K]) due() (due []*holding[K]) {
+func (c *timers[K]) due() (due []*holding[K]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for now := c.now(); len(c.dates) > 0 && c.dates[0].at <= now; {
@@ -68,7 +68,7 @@ func (c *calendar[K]) due() (due []*holding[K]) {
 }
 
 // prune forgets the dates of holdings that hold nothing. If no date is left, the timer stops.
-func (c *calendar[K]) prune() {
+func (c *timers[K]) prune() {
 	c.mu.Lock()
 	all := c.dates
 	c.dates = nil
