@@ -35,7 +35,7 @@ func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 }
 
 // Saved is what one key has spent, as bytes that outlive the program: the limit, its spending, debts and
-// bookings. It says nothing of the key, and its instants are relative to when it was saved. The first byte is
+// bookings; under a [Calendar], the window of the calendar that they count in. It says nothing of the key, and its instants are relative to when it was saved. The first byte is
 // the version; a later version of this package reads those of earlier ones. See [Keyed.Saved].
 type Saved []byte
 
@@ -50,7 +50,7 @@ const savedVersion = 1
 // how much time has passed. No lock is held in the loop's body, which may call the limiter, or break. A key that is
 // tracked during the whole loop appears once, as it is when its turn comes; what it spends after that is not in
 // its Saved, so stop the traffic first. To save a key takes about a microsecond, and 15 to 20 bytes;
-// with bookings, and under a sliding log, 5 to 15 more for each booking or spending.
+// with bookings, and under a sliding log, 5 to 15 more for each booking or spending; under a calendar, about 60.
 func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 	t := l.table()
 	return func(yield func(K, Saved) bool) {
@@ -77,8 +77,13 @@ func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 func (b *account) appendSaved(buf []byte, reading int64) []byte {
 	limit := b.plan.limit
 	buf = append(buf, savedVersion, byte(limit.Algorithm))
-	buf = binary.AppendUvarint(buf, uint64(limit.Rate.Units))
-	buf = binary.AppendUvarint(buf, uint64(limit.Rate.Per))
+	if limit.Algorithm == AlgorithmCalendar {
+		text := limit.Named("").String()
+		buf = append(binary.AppendUvarint(buf, uint64(len(text))), text...)
+	} else {
+		buf = binary.AppendUvarint(buf, uint64(limit.Rate.Units))
+		buf = binary.AppendUvarint(buf, uint64(limit.Rate.Per))
+	}
 	if limit.Algorithm.isBucket() {
 		buf = binary.AppendUvarint(buf, uint64(limit.Burst))
 	}
@@ -153,7 +158,7 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 		// The key may not be created before that, so what it had spent is as much later.
 		s, last, _ = r.state(p, min(now+late, maxReading))
 	}
-	b.last, b.State = max(b.last, last), s
+	b.last, b.State = max(b.last, last), p.begins(s)
 	b.use.touched()
 	return nil
 }
@@ -197,25 +202,33 @@ func (l *Keyed[K]) parse(saved Saved, passed int64) (p *plan, r savedState, err 
 	}
 	limit := Limit{Algorithm: Algorithm(saved[1])}
 	r.data = saved[2:]
-	var units, per, burst, still int64
-	figures := []*int64{&units, &per, &burst, &still}
-	if !limit.Algorithm.isBucket() {
-		figures = []*int64{&units, &per, &still}
+	var units, per, burst, text, still int64
+	figures := []*int64{&units, &per, &burst}[:2]
+	switch {
+	case limit.Algorithm == AlgorithmCalendar:
+		figures = []*int64{&text}
+	case limit.Algorithm.isBucket():
+		figures = figures[:3]
 	}
-	for _, figure := range figures {
-		n, size := binary.Uvarint(r.data)
-		switch {
-		case size == 0:
-			return nil, r, errSavedShort
-		case size < 0 || n > math.MaxInt64:
+	if err = r.figures(figures...); err != nil {
+		return nil, r, err
+	}
+	if text > int64(len(r.data)) {
+		return nil, r, errSavedShort
+	} else if text > 0 {
+		if limit, err = ParseLimit(string(r.data[:text])); err != nil || limit.Algorithm != AlgorithmCalendar {
 			return nil, r, errSavedGarbage
 		}
-		*figure, r.data = int64(n), r.data[size:]
+		r.data = r.data[text:]
+	} else {
+		if units > math.MaxInt || burst > math.MaxInt {
+			return nil, r, errSavedGarbage // on a machine of 32 bits
+		}
+		limit.Rate, limit.Burst = Rate{int(units), time.Duration(per)}, int(burst)
 	}
-	if units > math.MaxInt || burst > math.MaxInt {
-		return nil, r, errSavedGarbage // on a machine of 32 bits
+	if err = r.figures(&still); err != nil {
+		return nil, r, err
 	}
-	limit.Rate, limit.Burst = Rate{int(units), time.Duration(per)}, int(burst)
 	if p, err = l.savedPlan(limit); err != nil {
 		return nil, r, err
 	}
@@ -226,6 +239,21 @@ func (l *Keyed[K]) parse(saved Saved, passed int64) (p *plan, r savedState, err 
 	r.still = max(0, still-passed)
 	r.passed = max(0, passed-still)
 	return p, r, nil
+}
+
+// figures reads as many numbers.
+func (r *savedState) figures(all ...*int64) error {
+	for _, figure := range all {
+		n, size := binary.Uvarint(r.data)
+		switch {
+		case size == 0:
+			return errSavedShort
+		case size < 0 || n > math.MaxInt64:
+			return errSavedGarbage
+		}
+		*figure, r.data = int64(n), r.data[size:]
+	}
+	return nil
 }
 
 // savedPlan returns the plan of the limit that a key was saved under. If that is the limit of all keys, the

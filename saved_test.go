@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 func savedOf(l *ratelimit.Keyed[string]) map[string]ratelimit.Saved { return maps.Collect(l.Saved()) }
@@ -308,6 +309,50 @@ func TestRestoreIntoAFullTable(t *testing.T) {
 	}
 }
 
+// A calendar's window is that of the wall: how much time has passed is not asked for.
+func TestASavedCalendarKeepsItsWindow(t *testing.T) {
+	limit := ratelimit.Calendar(10, ratelimit.Month("Europe/Berlin", 15))
+	for _, test := range []struct {
+		elapsed, told time.Duration
+		left          int
+	}{{0, 0, 3}, {time.Hour, time.Hour, 3}, {time.Hour, 0, 3}, {72 * time.Hour, 72 * time.Hour, 10}, {72 * time.Hour, 0, 10}} {
+		clock := new(ratelimittest.Clock)
+		clock.SetWall(time.Date(2027, 3, 12, 12, 0, 0, 0, time.UTC))
+		old := newWith(t, limit, ratelimit.Options[string]{Clock: clock})
+		require.True(t, old.Allow("k", 7))
+		require.NoError(t, old.Adjust("debt", 25))
+		saved := savedOf(old)
+		clock.Advance(test.elapsed)
+		then := new(ratelimittest.Clock)
+		then.Set(-5 * time.Hour)
+		then.SetWall(clock.Wall())
+		l := newWith(t, limit, ratelimit.Options[string]{Clock: then})
+		require.NoError(t, l.Restore(maps.All(saved), test.told))
+		require.Equal(t, test.left, remaining(t, l, "k"))
+		for range 80 {
+			sameAnswers(t, old, l, "k", test)
+			sameAnswers(t, old, l, "debt", test)
+			clock.Advance(25 * time.Hour)
+			then.Advance(25 * time.Hour)
+		}
+		// A key that has spent in the meantime is charged on top.
+		l.Reset("k")
+		l = newWith(t, limit, ratelimit.Options[string]{Clock: then})
+		then.SetWall(time.Date(2027, 3, 12, 12, 0, 0, 0, time.UTC))
+		require.True(t, l.Allow("k", 2))
+		require.NoError(t, l.Restore(maps.All(saved), test.told))
+		require.Equal(t, 1, remaining(t, l, "k"))
+		for n := range saved["k"] {
+			require.Error(t, l.Restore(func(yield func(string, ratelimit.Saved) bool) { yield("x", saved["k"][:n]) }, 0))
+		}
+	}
+	bare := onClock(t, struct{ ratelimit.Clock }{new(testClock)}, jailLimit)
+	clock := new(ratelimittest.Clock)
+	old := newWith(t, limit, ratelimit.Options[string]{Clock: clock})
+	require.True(t, old.Allow("k", 7))
+	require.ErrorIs(t, bare.Restore(old.Saved(), 0), ratelimit.ErrInvalidLimit, "its clock tells no wall time")
+}
+
 // A clock that has stepped back when the keys are saved: time stands still for them as long as it would have.
 func TestAClockThatSteppedBackIsSavedToo(t *testing.T) {
 	for _, limit := range savedLimits()[:5] {
@@ -422,9 +467,14 @@ func FuzzRestore(f *testing.F) {
 			f.Add([]byte(saved), int64(s), int64(0))
 		}
 	}
+	calendar := newWith(f, ratelimit.Calendar(10, ratelimit.Week("UTC", time.Monday)), ratelimit.Options[string]{Clock: new(ratelimittest.Clock)})
+	require.NoError(f, calendar.Adjust("k", 12))
+	for _, saved := range calendar.Saved() {
+		f.Add([]byte(saved), int64(s), int64(0))
+	}
 	f.Fuzz(func(t *testing.T, saved []byte, elapsed, now int64) {
-		clock := new(testClock)
-		clock.set(time.Duration(now))
+		clock := new(ratelimittest.Clock)
+		clock.Set(time.Duration(now))
 		limit := ratelimit.TokenBucket(ratelimit.PerSecond(3), 10)
 		l := onClock(t, clock, limit)
 		kept := bytes.Clone(saved)
@@ -445,9 +495,9 @@ func FuzzRestore(f *testing.F) {
 			assert.GreaterOrEqual(t, d.ResetAfter, time.Duration(0))
 			assert.Equal(t, d.Allowed, d.RetryAfter == 0)
 			if !d.Allowed && d.RetryAfter < 1<<61 && clock.Now() < 1<<60 {
-				clock.advance(d.RetryAfter - 1)
+				clock.Advance(d.RetryAfter - 1)
 				require.False(t, l.Allow("k", 3))
-				clock.advance(1)
+				clock.Advance(1)
 				require.True(t, l.Allow("k", 3))
 			}
 		}

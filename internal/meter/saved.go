@@ -13,6 +13,7 @@ import (
 //	bucket           at, n
 //	fixed window     at, n
 //	sliding counter  at, n, m
+//	calendar         0, n, m
 //	sliding log      entries, {at, cost} for each, m, at if m > 0
 //	all but the log  bookings, {at, cost, and for a leaky bucket part} for each
 //
@@ -21,6 +22,9 @@ import (
 
 // mostUnits is what the window before may count at most, by a limit that was in force then.
 const mostUnits = 1 << 53
+
+// mostOrdinal is above the ordinals of all windows of a calendar: seconds up to the year 9999.
+const mostOrdinal = 1 << 39
 
 // Errors of [Meter.ReadState].
 var (
@@ -35,9 +39,13 @@ func (m *Meter) AppendState(buf []byte, s State, now int64) []byte {
 	}
 	base, booked := m.parted(s, now)
 	base = m.advance(base, now)
+	_, dated := m.algorithm.(*calendar)
+	if dated {
+		base.At = now // it says only which spendings may be given back, and that is over
+	}
 	buf = binary.AppendVarint(buf, base.At-now)
 	buf = binary.AppendUvarint(buf, uint64(base.N))
-	if m.kind == SlidingCounter {
+	if m.kind == SlidingCounter || dated {
 		buf = binary.AppendUvarint(buf, uint64(base.M))
 	}
 	buf = binary.AppendUvarint(buf, uint64(len(booked)))
@@ -110,9 +118,11 @@ func (r *reader) sums(m *Meter) State {
 		lowest, mostN = -a.per, a.most
 	case *slidingCounter:
 		lowest, mostN, mostM = -a.per, a.most, max(a.units, mostUnits)
+	case *calendar:
+		mostN, mostM = a.most, mostOrdinal
 	}
 	s := State{At: r.instant(r.signed(lowest, r.horizon)), N: r.number(0, mostN)}
-	if m.kind == SlidingCounter {
+	if mostM > 0 {
 		s.M = r.number(0, mostM)
 	}
 	var booked []booking
