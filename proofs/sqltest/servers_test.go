@@ -52,12 +52,18 @@ func openSQLite(t testing.TB) *sql.DB {
 // postgres is a PostgreSQL server that a test has started. It listens on a socket in a folder
 // of its own.
 type postgres struct {
-	bin, dir string
+	bin, dir, options string
 }
 
 // startPostgres starts a server, and stops it with the test. Where there is none, the test is
 // skipped; in CI it fails.
 func startPostgres(t testing.TB) *postgres {
+	t.Helper()
+	return startPostgresWith(t, "-c fsync=off")
+}
+
+// startPostgresWith is startPostgres with options of the server.
+func startPostgresWith(t testing.TB, options string) *postgres {
 	t.Helper()
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
 	if path, err := exec.LookPath("initdb"); err == nil {
@@ -72,7 +78,7 @@ func startPostgres(t testing.TB) *postgres {
 	dir, err := os.MkdirTemp("", "pg") // short, for the socket's path
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	p := &postgres{bin: filepath.Dir(found[0]), dir: dir}
+	p := &postgres{bin: filepath.Dir(found[0]), dir: dir, options: options}
 	if os.Geteuid() == 0 {
 		uid, gid := p.account(t)
 		require.NoError(t, os.Chown(dir, uid, gid))
@@ -119,7 +125,7 @@ func (p *postgres) run(t testing.TB, program string, args ...string) {
 func (p *postgres) start(t testing.TB) {
 	t.Helper()
 	p.run(t, "pg_ctl", "-D", p.data(), "-w", "-t", "60", "-l", filepath.Join(p.dir, "log"),
-		"-o", fmt.Sprintf("-k %s -h '' -c fsync=off", p.dir), "start")
+		"-o", fmt.Sprintf("-k %s -h '' %s", p.dir, p.options), "start")
 }
 
 // stop kills the server as a crash would.
