@@ -1,8 +1,9 @@
 // Overload shows what a limit on requests in flight does for a backend that gets more than
 // it can serve, and then becomes slower. It simulates the backend, prints how each limit
-// did with several backends, and draws what happens to one over time. Run it in the module's root:
+// did with several backends. With -o it draws what happens to one of them over time, too:
 //
-//	go run ./examples/overload        prints the table, writes docs/overload.svg
+//	go run ./examples/overload
+//	go run ./examples/overload -o docs/overload.svg
 package main
 
 import (
@@ -19,7 +20,7 @@ import (
 )
 
 func main() {
-	out := flag.String("o", "docs/overload.svg", "file to write")
+	out := flag.String("o", "", "`file` for a picture; none if empty")
 	seed := flag.Uint64("seed", 1, "of the random arrivals and service times")
 	flag.Parse()
 	if err := run(os.Stdout, *out, *seed); err != nil {
@@ -29,7 +30,7 @@ func main() {
 }
 
 func run(w io.Writer, out string, seed uint64) error {
-	if err := table(w, seed); err != nil {
+	if err := table(w, seed); err != nil || out == "" {
 		return err
 	}
 	return os.WriteFile(out, []byte(picture(seed)), 0o666)
@@ -53,11 +54,10 @@ func backends() []overload.Cell {
 	}
 }
 
-// table prints a Markdown table that is aligned for the terminal as well.
+// table prints a table for the terminal. What happens before a limit has settled is not in it.
 func table(w io.Writer, seed uint64) error {
-	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', tabwriter.AlignRight|tabwriter.Debug)
-	fmt.Fprintln(t, "| backend\t limit\t worst latency, in service times\t worst goodput, of the best fixed limit's\t")
-	fmt.Fprintln(t, "|---\t ---\t ---\t ---\t")
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "backend\tlimit\tworst latency, in service times\tworst goodput, of the best fixed limit's")
 	for _, c := range backends() {
 		c.Seed = seed
 		for _, l := range []struct {
@@ -74,7 +74,7 @@ func table(w io.Writer, seed uint64) error {
 				latency, goodput = max(latency, v.Latency), min(goodput, v.Goodput)
 			}
 			name := fmt.Sprintf("%d servers × %v, load %.1f, %s", c.Servers, c.Service, c.Load, c.Event)
-			fmt.Fprintf(t, "| %s\t %s\t %.2f\t %.2f\t\n", name, l.name, latency, goodput)
+			fmt.Fprintf(t, "%s\t%s\t%.2f\t%.2f\n", name, l.name, latency, goodput)
 		}
 	}
 	return t.Flush()

@@ -14,8 +14,13 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// client is one key and the requests that it sends: in each of three rounds, half
-// a second apart, that many requests at once, of that cost each.
+const (
+	rounds = 3
+	pause  = 500 * time.Millisecond
+)
+
+// client is one key and the requests that it sends: in each round that many requests at
+// once, of that cost each.
 type client struct {
 	key      string
 	requests int
@@ -30,20 +35,37 @@ type tally struct {
 }
 
 func main() {
-	limiter, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(50), 20), nil)
+	limit := ratelimit.TokenBucket(ratelimit.PerSecond(50), 20)
+	limiter, err := ratelimit.New[string](limit, nil)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	clients := []client{{"alice", 5, 1}, {"bob", 60, 1}, {"carol", 12, 5}}
+	explain(limit, clients)
 	tallies := make([]tally, len(clients))
-	for round := range 3 {
+	for round := range rounds {
 		if round > 0 {
-			time.Sleep(500 * time.Millisecond)
+			time.Sleep(pause)
 		}
 		burst(limiter, clients, tallies)
 	}
 	report(limiter, clients, tallies)
+}
+
+// explain prints the rule behind the figures.
+func explain(limit ratelimit.Limit, clients []client) {
+	fmt.Printf("limit of each client: %v\n", limit)
+	fmt.Printf("It may spend %d units at once, and regains %d a second.\n\n", limit.Burst, limit.Rate.Units)
+	fmt.Printf("%d bursts, %v apart. In each, ", rounds, pause)
+	for i, c := range clients {
+		if i > 0 {
+			fmt.Print(", ")
+		}
+		fmt.Printf("%s sends %d requests of cost %d", c.key, c.requests, c.cost)
+	}
+	fmt.Printf(".\nA client regains %.0f units between two bursts, so each burst finds %d units.\n\n",
+		float64(limit.Rate.Units)*pause.Seconds(), limit.Burst)
 }
 
 // burst sends one round of every client's requests, each from a goroutine of its own.

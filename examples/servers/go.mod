@@ -11,6 +11,7 @@ require (
 	github.com/weir-go/ratelimit/grpclimit v0.1.0
 	github.com/weir-go/ratelimit/policy v0.1.0
 	github.com/weir-go/ratelimit/redislimit v0.1.0
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260706201446-f0a921348800
 	google.golang.org/grpc v1.84.0
 )
 
@@ -26,7 +27,6 @@ require (
 	golang.org/x/net v0.57.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 	golang.org/x/text v0.40.0 // indirect
-	google.golang.org/genproto/googleapis/rpc v0.0.0-20260706201446-f0a921348800 // indirect
 	google.golang.org/protobuf v1.36.11 // indirect
 )
 

@@ -1,34 +1,56 @@
 // Shapes sends one bursty stream through all five algorithms, on a clock that it
-// moves itself, and draws what each lets through. Run it in the module's root:
+// moves itself, and prints what each lets through. With -o it draws that, too:
 //
-//	go run ./examples/shapes        writes docs/shapes.svg
+//	go run ./examples/shapes
+//	go run ./examples/shapes -o docs/shapes.svg
 package main
 
 import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"os"
+	"text/tabwriter"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 )
 
 func main() {
-	out := flag.String("o", "docs/shapes.svg", "file to write")
+	out := flag.String("o", "", "`file` for a picture; none if empty")
 	flag.Parse()
-	if err := run(*out); err != nil {
+	if err := run(os.Stdout, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "shapes:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out string) error {
+func run(w io.Writer, out string) error {
+	if err := table(w); err != nil || out == "" {
+		return err
+	}
 	picture, err := picture()
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(out, []byte(picture), 0o666)
+}
+
+// table prints what each algorithm let through.
+func table(w io.Writer) error {
+	at := arrivals()
+	fmt.Fprintf(w, "%d requests in %v: bursts of %d a second, and pauses\n\n", len(at), at[len(at)-1].Round(time.Second), phases[1].perSecond)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "limit\tadmitted\tdenied\tmost in %v\t\n", window)
+	for _, l := range lanes() {
+		tr, err := send(l.limit, at)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(t, "%v\t%d\t%d\t%d\t%s\n", l.limit, len(tr.left), len(tr.denied), tr.mostEver, l.note)
+	}
+	return t.Flush()
 }
 
 // All five limits hold a client to the same 10 requests a second, and none lets

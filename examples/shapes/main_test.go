@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,10 +18,12 @@ func TestCommittedPictureIsWhatTheCommandDraws(t *testing.T) {
 	want, err := os.ReadFile("../../docs/shapes.svg")
 	require.NoError(t, err)
 	out := filepath.Join(t.TempDir(), "shapes.svg")
-	require.NoError(t, run(out))
+	var text bytes.Buffer
+	require.NoError(t, run(&text, out))
+	assert.Equal(t, 3+len(lanes()), strings.Count(text.String(), "\n"), text.String())
 	got, err := os.ReadFile(out)
 	require.NoError(t, err)
-	assert.True(t, string(got) == string(want), "docs/shapes.svg is out of date: go run ./examples/shapes")
+	assert.True(t, string(got) == string(want), "docs/shapes.svg is out of date: go run ./examples/shapes -o docs/shapes.svg")
 }
 
 // What the captions say is what happens.

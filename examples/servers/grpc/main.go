@@ -1,7 +1,8 @@
 // Grpc is a server whose HTTP requests and gRPC calls spend the same budgets, by the rules in a
-// file. README.md shows it at work.
+// file. It sends itself requests and calls of one user in turn, and prints the answers.
 //
 //	go -C examples/servers run ./grpc
+//	go -C examples/servers run ./grpc -serve    # goes on until it is stopped
 //
 // The user is the bearer token in Authorization. In a real server it comes from what checks
 // the token.
@@ -13,16 +14,23 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
@@ -34,16 +42,72 @@ import (
 var rules []byte
 
 func main() {
-	web := flag.String("http", "localhost:8082", "address for HTTP")
-	rpc := flag.String("grpc", "localhost:8083", "address for gRPC")
+	web := flag.String("http", "localhost:0", "address for HTTP; port 0 is any that is free")
+	rpc := flag.String("grpc", "localhost:0", "address for gRPC")
+	serve := flag.Bool("serve", false, "go on after the example's own requests and calls")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	shown := make(chan error, 1)
 	if err := run(ctx, rules, *web, *rpc, func(web, rpc string) {
 		fmt.Printf("HTTP on %s, gRPC on %s\n", web, rpc)
+		go func() {
+			err := show(ctx, os.Stdout, web, rpc)
+			shown <- err
+			if err != nil || !*serve {
+				end()
+			}
+		}()
 	}); err != nil {
 		log.Fatal(err)
 	}
+	if err := <-shown; err != nil {
+		log.Fatal(err)
+	}
+}
+
+// show sends requests and calls of one user in turn, and prints the answers.
+func show(ctx context.Context, out io.Writer, web, rpc string) error {
+	conn, err := grpc.NewClient(rpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	health := healthpb.NewHealthClient(conn)
+	for range 2 {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+web, nil)
+		if err != nil {
+			return err
+		}
+		r.Header.Set("Authorization", "Bearer ann")
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return err
+		}
+		_ = resp.Body.Close() // its status is what counts
+		fmt.Fprintf(out, "HTTP: %s\n", resp.Status)
+
+		call := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer ann")
+		_, err = health.Check(call, new(healthpb.HealthCheckRequest))
+		s := status.Convert(err)
+		fmt.Fprintf(out, "gRPC: %v%s\n", s.Code(), retryAfter(s))
+		if s.Code() != codes.OK && s.Code() != codes.ResourceExhausted {
+			return err
+		}
+	}
+	return nil
+}
+
+// retryAfter reads when a denied call may be tried again.
+func retryAfter(s *status.Status) string {
+	for _, d := range s.Details() {
+		if info, ok := d.(*errdetails.RetryInfo); ok {
+			return fmt.Sprint(", retry after ", info.RetryDelay.AsDuration().Round(time.Millisecond))
+		}
+	}
+	return ""
 }
 
 // run serves both until the context ends, and tells the addresses once it listens.

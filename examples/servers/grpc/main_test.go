@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -90,6 +91,21 @@ func TestWithoutATokenThereIsNoKey(t *testing.T) {
 	c := start(t)
 	assert.Equal(t, http.StatusBadRequest, c.get(t, ""))
 	assert.Equal(t, codes.InvalidArgument, c.check(context.Background()))
+}
+
+func TestTheExampleCallsItself(t *testing.T) {
+	var out strings.Builder
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	require.NoError(t, run(ctx, []byte(hourly), "127.0.0.1:0", "127.0.0.1:0", func(web, rpc string) {
+		go func() { done <- show(ctx, &out, web, rpc); cancel() }()
+	}))
+	require.NoError(t, <-done)
+	assert.Regexp(t, `^HTTP: 200 OK
+gRPC: OK
+HTTP: 200 OK
+gRPC: ResourceExhausted, retry after .+
+$`, out.String())
 }
 
 func TestTheRulesOfTheExampleAreValid(t *testing.T) {
