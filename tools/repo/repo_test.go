@@ -1,0 +1,75 @@
+package repo
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const root = "../.."
+
+// uses returns the modules that packages without their tests come from, with those of all that they import.
+func uses(t *testing.T, dir string, packages ...string) []string {
+	t.Helper()
+	out, err := Run(filepath.Join(root, dir), nil, "go", append([]string{"list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}"}, packages...)...)
+	require.NoError(t, err)
+	return slices.Compact(slices.Sorted(strings.FieldsSeq(out)))
+}
+
+// TestContributingSaysWhatEachModuleRequires compares the table of modules in CONTRIBUTING.md with the go.mod files.
+func TestContributingSaysWhatEachModuleRequires(t *testing.T) {
+	all, err := Modules(root)
+	require.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(text), "\n| module | requires | why |\n|---|---|---|\n")
+	require.True(t, found, "CONTRIBUTING.md has no table of modules")
+	table, _, _ = strings.Cut(table, "\n\n")
+	told := make(map[string]string)
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		require.Len(t, cells, 5, line)
+		told[strings.Trim(cells[1], " `")] = strings.TrimSpace(cells[2])
+	}
+	for _, m := range all {
+		name := m.Dir
+		if name == "." {
+			name = path.Base(m.Path())
+		}
+		requires, found := told[name]
+		delete(told, name)
+		if !assert.True(t, found, "%s is not in the table", name) || !m.Published() {
+			continue
+		}
+		used := uses(t, m.Dir, "./...")
+		var want []string
+		for _, r := range m.Mod.Require {
+			if !r.Indirect && slices.Contains(used, r.Mod.Path) {
+				want = append(want, strings.TrimPrefix(r.Mod.Path, all[0].Path()+"/"))
+			}
+		}
+		slices.Sort(want)
+		assert.Equal(t, strings.Join(want, ", "), requires, "what %s requires without its tests", name)
+	}
+	assert.Empty(t, told, "these are in the table, and are no modules")
+}
+
+// TestMetricsNeedTheirClientOnly: who exports metrics of a counter in memory gets the root module, the client and what that needs.
+func TestMetricsNeedTheirClientOnly(t *testing.T) {
+	const library = "github.com/weir-go/ratelimit"
+	for dir, client := range map[string][]string{
+		"promlimit": {"github.com/prometheus/client_golang/prometheus"},
+		"otellimit": {"go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/attribute"},
+	} {
+		want := append(uses(t, dir, append(client, library)...), library+"/"+dir)
+		for _, used := range uses(t, dir, "./...") {
+			assert.Contains(t, want, used, dir)
+		}
+	}
+}
