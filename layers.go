@@ -41,11 +41,11 @@ var _ Reserver[string] = (*Layered[string])(nil)
 // there are none, if one is nil, or if their limiters have different clocks.
 func All[R any](layers ...Layer[R]) (*Layered[R], error) { return newLayered("All", nil, layers) }
 
-// AllOf is [All] for requests to which only some of many layers apply: pick appends the
-// indices of those layers to which, and returns the result. The cost of a decision is
-// that of the layers picked, however many there are.
+// AllOf is [All] for requests to which only some of many layers apply. For each request, pick
+// appends the indices of its layers to the slice which, and returns that slice. A decision takes
+// as long as one of the layers that were picked, however many others there are.
 //
-// The layers are those of a stack made of them in pick's order; one that is picked twice
+// The decision is that of a stack of these layers, in pick's order; a layer that is picked twice
 // counts once. If none is picked, the request is allowed, by [Unlimited]. An index that is
 // out of range is an error that denies the request and charges nothing. The function
 // runs once for each decision, outside every lock. It must not keep which.

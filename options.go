@@ -12,14 +12,14 @@ import (
 type Overflow uint8
 
 const (
-	// EvictLeastUsed drops another key: of the few that were inserted or used least recently,
-	// a fresh one if there is one, else one that was not used lately, else one in
-	// use, and last one that is throttled. What the key had spent is forgotten.
+	// EvictLeastUsed drops another key, and forgets what it had spent. It looks at a few of the
+	// keys that were inserted or used least recently, and takes, in this order: one that is fresh,
+	// one that was not used lately, one in use, one that is throttled.
 	EvictLeastUsed Overflow = iota
 	// RefuseNew drops a key only if it is fresh, so that nothing is forgotten. If no key in
 	// the whole table is fresh, the new key is denied with [ErrTableFull]. Keys that other
-	// calls are using at this moment do not count. A key whose limit has changed since its
-	// last decision is fresh or not by its old limit. A new key in a full table costs
+	// calls are using at this moment do not count. If a key's limit has changed since
+	// its last decision, its old limit says whether it is fresh. A new key in a full table costs
 	// O(log MaxKeys), averaged over all decisions.
 	RefuseNew
 )
@@ -38,8 +38,8 @@ type Options[K comparable] struct {
 
 	// MaxKeys is how many keys are tracked at most; exactly that many fit. If zero, 65536.
 	// A key takes about 170 bytes besides its own text, and 75 more with RefuseNew. What
-	// a sliding log remembers is not included. Above 65536, New makes room in the key map at
-	// once, for up to 4 million keys: 32 to 64 of those bytes for each. With layers, leave room for all keys of
+	// a sliding log remembers comes on top. Above 65536, New allocates the key map at once, for up
+	// to 4 million keys: 32 to 64 of those bytes for each. With layers, leave room for all keys of
 	// all requests that are decided at the same time.
 	MaxKeys int
 

@@ -18,9 +18,13 @@ import (
 // when it calls, and later callers, of Take and Allow too, queue behind it. Those
 // behind a waiter that gives up keep their instants.
 //
-// A Wait that fails has spent nothing. It fails at once, with an error that wraps [context.DeadlineExceeded], if the context's deadline comes before its time; with
-// the context's error when that is cancelled; with [ErrLimited] if a leaky bucket's
-// queue is full; and with the errors of [Keyed.Take].
+// A Wait that fails has spent nothing. It fails
+//
+//   - at once, with an error that wraps [context.DeadlineExceeded], if the context's deadline
+//     comes before its time;
+//   - with the context's error when that is cancelled;
+//   - with [ErrLimited] if a leaky bucket's queue is full;
+//   - with the errors of [Keyed.Take].
 //
 // The waiting itself is in real time, whatever the limiter's [Clock].
 func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
@@ -59,13 +63,13 @@ func tooLate(cost int, late, left time.Duration, l Limit) error {
 		context.DeadlineExceeded, cost, late, left, l)
 }
 
-// Wait spends cost of the key's budget on any limiter, and returns nil when its time
-// has come. If r is a [Waiter], as the limiters of this package are, Wait calls its
-// Wait. Else it reserves the cost, as far ahead as the
-// context's deadline allows, and sleeps out the delay: see [Reservation.Wait]. If
-// that is denied, it reserves once more without a delay, which shows whether r books
-// ahead at all. If the cost is still denied, and can be allowed before the deadline, it sleeps
-// for the first RetryAfter and tries again.
+// Wait spends cost of the key's budget on any limiter, and returns nil when its time has come.
+//
+// If r is a [Waiter], as the limiters of this package are, Wait calls its Wait. Else it reserves
+// the cost, as far ahead as the context's deadline allows, and sleeps out the delay: see
+// [Reservation.Wait]. If that is denied, it reserves once more without a delay, which shows
+// whether r books ahead at all. If the cost is still denied, and can be allowed before the
+// deadline, it sleeps for the first RetryAfter and tries again.
 //
 // A Wait that fails has spent nothing. It fails with the errors of Reserve; with the
 // context's error if that ends; with one that wraps [context.DeadlineExceeded] if the

@@ -5,7 +5,7 @@ import "time"
 // AIMD raises the limit step by step while all is well and lowers it by a tenth in each
 // window that is [Dropped], as TCP does (V. Jacobson, "Congestion avoidance and control",
 // SIGCOMM 1988; the factor is Netflix's, concurrency-limits 0.5.4). It needs no baseline,
-// but somebody who says what is too slow: outcomes of Dropped, or a [Timeout].
+// but must be told what is too slow: by outcomes of Dropped, or by a [Timeout].
 //
 // The step is 1, or a twentieth of the limit if that is more. Until the first Dropped window,
 // and below half the limit at which the last fall began, it is a quarter: so the limit is

@@ -19,38 +19,36 @@
 // A unit is in flight from when a permit for it was given until its [Permit.Release] or
 // [Permit.Done].
 //
-//   - A key never gets a permit that would put more units in flight than its limit, nor one
-//     that would put more in flight than Total over all keys. The only exception: a
-//     request above an adaptive limit that is low for now, but not above its upper
-//     bound, is let in when nothing else of the key is in flight.
-//   - First come, first served among the callers of a key. TryAcquire passes nobody of its
-//     key, nor of its priority or a higher one: it fails while others of its key wait, or
-//     while such a key waits that only lacks room in Total.
-//   - Keys that wait for Total share its slot-time by their weights: units × the time for
-//     which they are held, of which each unit counts for 1 µs at least. Over any stretch in
-//     which two keys both wait and have room within their own limits, each gets slot-time in
-//     proportion to its weight, give or take one request and what was in flight when the
-//     other began to wait. What other keys do, how many callers of a key wait and how long its
-//     work takes changes nothing of that. A key that comes back begins level with the one
-//     that has used least of those that wait. A changed weight holds from then on. A key at
-//     its own limit is passed over. The request whose turn it is keeps what becomes free for
-//     itself until it fits.
-//   - With [Options.Priority], a higher level goes before a lower one, which can starve, also
-//     where a large request of the lower one was collecting what becomes free. So
-//     give a page 1 and its background jobs 0, and not the other way round.
-//   - A wait that fails holds nothing: a caller that gives up leaves the queue in constant
-//     time, and what it was given at the same instant goes to the next.
-//   - A limit that is lowered cuts nobody off, and one that is raised wakes those who
-//     wait. Whoever waits for more than the new bound gets an error at once.
-//   - Releasing a permit twice does nothing the second time, also after its key was
+//   - Limits. A key never has more units in flight than its limit, and all keys together
+//     never more than Total. One exception: a request above an adaptive limit that is low for
+//     now is let in when nothing else of its key is in flight, if it is not above the upper bound.
+//   - Order. Callers of one key are served first come, first served. TryAcquire does not
+//     overtake: it fails while others of its key wait. It fails too while a key of its priority
+//     or a higher one waits that only lacks room in Total.
+//   - Shares. Keys that wait for Total share slot-time by their weights. Slot-time is units ×
+//     the time for which they are held; each unit counts for 1 µs at least. While two keys both
+//     wait and have room within their own limits, each gets slot-time in proportion to its
+//     weight, give or take one request and what was in flight when the other began to wait. It
+//     does not matter what other keys do, how many callers wait, or how long their work takes. A
+//     key that comes back begins level with the waiting key that has used least. A key at its own
+//     limit is passed over. A large request whose turn it is keeps what becomes free until it fits.
+//   - Priority. With [Options.Priority], a higher level goes before a lower one. The lower
+//     one can starve, also while a large request of it collects what becomes free. So give a page
+//     1 and its background jobs 0.
+//   - Giving up. A wait that fails holds nothing. A caller leaves the queue in constant time,
+//     and what it was given at the same instant goes to the next.
+//   - Changes. A lowered limit ends no work that is in flight. A raised one lets waiters in.
+//     Waiters who want more than the new bound get an error at once. A changed weight holds from
+//     then on.
+//   - Release. To release a permit twice does nothing the second time, also after its key was
 //     forgotten.
-//   - Calls on one key are linearizable: they have the effect of the same calls one after
-//     the other.
-//   - At most MaxKeys keys are tracked. A key with something in flight or somebody
+//   - Concurrency. Calls on one key are linearizable: they have the effect of the same calls
+//     one after the other.
+//   - Memory. At most MaxKeys keys are tracked. A key with something in flight or somebody
 //     waiting is never forgotten.
 //
-// It is the caller's task to release each permit, on every path: defer it. Stats shows
-// how long the oldest permit has been held.
+// The caller must release each permit, on every path: defer it. Stats shows how long the oldest
+// permit has been held.
 //
 // # Cost
 //

@@ -2,15 +2,13 @@ package inflight
 
 import "math"
 
-// Vegas estimates how much of what is in flight is a queue, limit × (1 − baseline /
-// latency), and keeps that between 3 and 5 times log10(limit): a short queue, and so a
-// lower latency than by [Gradient], and less reserve for latency that varies by itself. From
-// L. S. Brakmo et al., "TCP Vegas", SIGCOMM 1994, with the thresholds of Netflix's
-// concurrency-limits 0.5.4.
+// Vegas estimates how much of what is in flight is a queue: limit × (1 − baseline / latency). It
+// keeps that between 3 and 5 times log10(limit). So the queue and latency are lower than with
+// [Gradient], and there is less reserve for latency that varies by itself. From L. S. Brakmo et
+// al., "TCP Vegas", SIGCOMM 1994, with the thresholds of Netflix's concurrency-limits 0.5.4.
 //
-// Where the queue is far too long, a fourth of the excess goes in each window, instead of
-// log10(limit). The baseline is not the lowest latency ever seen, but probed, as
-// Gradient's is.
+// Where the queue is far too long, each window lowers the limit by a fourth of the excess instead
+// of log10(limit). The baseline is not the lowest latency ever seen, but probed, as Gradient's is.
 //
 // It has the options [Min], [Max], [Start] and [Window].
 func Vegas(opts ...Option) Adaptive {
