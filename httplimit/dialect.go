@@ -19,9 +19,10 @@ const (
 	// fields are structured:
 	//
 	//	RateLimit-Policy  q  the limit's capacity
-	//	                  w  the seconds in which it is regained, rounded up; its window
+	//	                  w  the seconds in which it is regained, rounded up; its window; of a
+	//	                     calendar, how long the present window is, by this machine's clock
 	//	RateLimit         r  how much is left
-	//	                  t  after a denial, the wait; of a fixed window, what is left of it; of a
+	//	                  t  after a denial, the wait; of a fixed window or a calendar, what is left of it; of a
 	//	                     sliding counter, the time until the key is fresh, and at least w; else w
 	//
 	// So r in t seconds never invites more than the rate. There is no RateLimit if it is not known

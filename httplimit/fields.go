@@ -91,6 +91,11 @@ func (v *view) effective(d *ratelimit.Decision) int64 {
 		return max(1, clamp(seconds(d.RetryAfter))) // as Retry-After: that must not come before
 	case v.limit.Algorithm == ratelimit.AlgorithmFixedWindow && left > 0:
 		return min(left, v.window)
+	case v.limit.Algorithm == ratelimit.AlgorithmCalendar:
+		if left == 0 { // what a fresh key has left expires with the window
+			left = v.until - time.Now().Unix()
+		}
+		return max(1, min(left, v.window))
 	case v.limit.Algorithm == ratelimit.AlgorithmSlidingCounter:
 		return max(v.window, min(left, v.refill()))
 	}

@@ -20,6 +20,7 @@ type view struct {
 	quoted string
 	quota  string
 	window int64  // seconds, 0 if there is none
+	until  int64  // of a calendar: when the window ends whose length window is, in Unix seconds; else 0
 	rest   string // of the item of RateLimit-Policy: its parameters
 	list   *list
 
@@ -30,6 +31,7 @@ type view struct {
 type list struct {
 	views    []*view
 	policies string // the field's value
+	until    int64  // when it changes because a calendar's window ends, in Unix seconds; 0 if it does not
 
 	nested atomic.Pointer[nested] // the last list of an outer middleware that this one followed
 }
@@ -59,9 +61,22 @@ func (l *list) joined() *list {
 	for _, v := range l.views {
 		v.list = l
 	}
+	l.bound()
 	l.policies = l.items()
 	return l
 }
+
+// bound finds out until when the list holds.
+func (l *list) bound() {
+	for _, v := range l.views {
+		if v.until > 0 && (l.until == 0 || v.until < l.until) {
+			l.until = v.until
+		}
+	}
+}
+
+// over reports whether a window has ended whose length is told.
+func (l *list) over() bool { return l.until > 0 && time.Now().Unix() >= l.until }
 
 // items writes RateLimit-Policy.
 func (l *list) items() string {
@@ -82,7 +97,10 @@ func (w writer) view(l ratelimit.Limit) *view {
 		return v
 	}
 	v.quoted = quote(v.name)
-	v.window = window(l)
+	if v.window = window(l); l.Algorithm == ratelimit.AlgorithmCalendar {
+		from, to := l.Period.Window(time.Now())
+		v.window, v.until = max(1, clamp(seconds(to.Sub(from)))), to.Unix()
+	}
 	v.quota = strconv.FormatInt(clamp(int64(l.Capacity())), 10)
 	v.rest = ";q=" + v.quota
 	if v.window > 0 {
@@ -125,6 +143,7 @@ func (l *list) with(limit ratelimit.Limit, w writer) *view {
 	v := w.view(limit)
 	v.list = &list{views: slices.Clone(l.views)}
 	v.list.views[at] = v
+	v.list.bound()
 	v.list.policies = v.list.items()
 	return v
 }
@@ -153,7 +172,7 @@ func (l *list) renamed(used []string) *list {
 			name = v.name + "-" + strconv.Itoa(n)
 		}
 		taken[strings.ToLower(name)] = true
-		r.views[i] = &view{limit: v.limit, name: name, quoted: quote(name), quota: v.quota, window: v.window, rest: v.rest}
+		r.views[i] = &view{limit: v.limit, name: name, quoted: quote(name), quota: v.quota, window: v.window, until: v.until, rest: v.rest}
 	}
 	return r.joined()
 }

@@ -49,13 +49,27 @@ func (v *views) check(limits []ratelimit.Limit) error {
 
 // of returns how the limit that has decided is written.
 func (v *views) of(limit *ratelimit.Limit) *view {
+	if known := v.known.Load(); known.over() {
+		v.renew(known)
+	}
 	if found := v.known.Load().find(limit); found != nil {
 		return found
 	}
-	if found, ok := v.plans.Find(*limit); ok {
+	if found, ok := v.plans.Find(*limit); ok && !found.list.over() {
 		return found
 	}
 	return v.learn(limit)
+}
+
+// renew writes a list anew because a calendar's next window, which may have another length, has begun.
+func (v *views) renew(old *list) {
+	limits := make([]ratelimit.Limit, len(old.views))
+	for i, w := range old.views {
+		limits[i] = w.limit
+	}
+	if v.known.CompareAndSwap(old, v.list(limits)) {
+		v.plans.Clear()
+	}
 }
 
 // learn makes the view of a limit that was not known: the limiter's own has been

@@ -96,6 +96,7 @@ func (f *fetcher[K]) startLocked(ctx context.Context, h *holding[K], ft *fetch[K
 // fly is the goroutine of a fetch.
 func (f *fetcher[K]) run(h *holding[K], ft *fetch[K]) {
 	defer ft.cancel()
+	asked := f.timers.now()
 	res, n, err := f.ask(h.key, ft)
 	if ft.need == 0 {
 		f.ahead.Add(-1)
@@ -110,7 +111,7 @@ func (f *fetcher[K]) run(h *holding[K], ft *fetch[K]) {
 			f.returns.give(&batch{res: res, size: n, left: n})
 		}
 	case err == nil:
-		f.arriveLocked(h, ft, res, n)
+		f.arriveLocked(h, ft, res, n, asked)
 	default:
 		f.failLocked(ft, n, err)
 	}
@@ -139,7 +140,7 @@ func refused(res *ratelimit.Reservation, err error) bool {
 // before all others, so that they cannot take away what was fetched for it. A batch that
 // is no larger than the caller's cost is the caller's, and not held: so a
 // reservation of a key with little traffic is settled exactly.
-func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Reservation, n int) {
+func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Reservation, n int, asked time.Duration) {
 	now := reading(f.clock)
 	f.hearLocked(h, res.Decision, now)
 	switch {
@@ -148,7 +149,7 @@ func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Re
 		ft.out = outcome[K]{decision: h.told.answer(h.left, now), whole: res}
 		ft.out.decision.Degraded = res.Degraded
 	case res.Allowed:
-		f.holdLocked(h, &batch{res: res, size: n, left: n, degraded: res.Degraded}, ft.need, res.Remaining)
+		f.holdLocked(h, &batch{res: res, size: n, left: n, degraded: res.Degraded}, ft.need, asked)
 		f.serveLocked(h, ft, now)
 	case ft.patient || h.told.direct(ft.cost):
 		ft.out.todo = direct
@@ -201,13 +202,18 @@ func (h *holding[K]) allowedLocked(o want, now time.Duration) (out outcome[K]) {
 const forfeitAfter = 10
 
 // holdLocked takes a batch in, and sees to it that it is given back in time. Where the remote limiter
-// has little left, what is not used soon goes back sooner, since another process may need it.
-func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need, remaining int) {
+// has little left, what is not used soon goes back sooner, since another process may need it. What is
+// of a calendar's window is not held past its end: it would be spent in the next one, beside the
+// units of that.
+func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need int, asked time.Duration) {
 	hold := f.pace.holdFor
-	if remaining/4 < f.pace.most {
+	if b.res.Remaining/4 < f.pace.most {
 		hold = min(hold, 2*f.pace.batchFor)
 	}
 	b.until = f.timers.now() + hold
+	if b.res.Limit.Algorithm == ratelimit.AlgorithmCalendar {
+		b.until = min(b.until, asked+b.res.ResetAfter)
+	}
 	h.addLocked(b, need)
 	f.timers.add(b.until, h)
 }

@@ -94,6 +94,9 @@ func describe(limit *ratelimit.Limit) string {
 	case 0, ratelimit.AlgorithmUnlimited:
 		return ""
 	}
+	if limit.Algorithm == ratelimit.AlgorithmCalendar {
+		return fmt.Sprintf("%d per %v", limit.Rate.Units, limit.Period)
+	}
 	return fmt.Sprintf("%d per %v, %d at once", limit.Rate.Units, limit.Rate.Per, limit.Capacity())
 }
 

@@ -1,0 +1,31 @@
+package lease_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/lease"
+)
+
+// What is held of a calendar's window would be spent in the next one, beside that one's units.
+func TestNothingIsHeldPastTheEndOfACalendarsWindow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, ratelimit.Calendar(10_000, ratelimit.Day("UTC")))
+		s.clock.SetWall(time.Date(2026, 5, 20, 23, 59, 58, 0, time.UTC))
+		l := leased(t, s, lease.Options[string]{MaxBatch: 16, HoldFor: time.Minute})
+		for l.Stats().Held < 10 {
+			require.True(t, l.Allow("k", 1))
+			synctest.Wait()
+		}
+		time.Sleep(1999 * time.Millisecond)
+		synctest.Wait()
+		require.NotZero(t, l.Stats().Held)
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		require.Zero(t, l.Stats().Held)
+	})
+}
