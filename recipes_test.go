@@ -80,3 +80,48 @@ func TestAnExportWritesTenRowsASecond(t *testing.T) {
 		assert.Equal(t, 10*time.Second, time.Since(start)) // exactly, and at once
 	})
 }
+
+// admitted returns how many of a greedy key's requests pass in the first minute, and at most in any other.
+func admitted(limit ratelimit.Limit) (first, most int) {
+	clock := new(ratelimittest.Clock)
+	l := ratelimit.Must(ratelimit.NewSingle(limit, &ratelimit.Options[struct{}]{Clock: clock}))
+	var passed []time.Duration
+	for clock.Now() < 10*time.Minute {
+		for l.Allow(1) {
+			passed = append(passed, clock.Now())
+		}
+		clock.Advance(10 * time.Millisecond)
+	}
+	for i, begin := range passed {
+		n := 0
+		for _, at := range passed[i:] {
+			if at-begin < time.Minute {
+				n++
+			}
+		}
+		if i == 0 {
+			first = n
+		}
+		most = max(most, n)
+	}
+	return first, most
+}
+
+// The figures of docs/recipes.md, "Choose a burst".
+func TestHowManyPassInAMinute(t *testing.T) {
+	for _, row := range []struct {
+		limit       ratelimit.Limit
+		first, most int
+	}{
+		{ratelimit.TokenBucket(ratelimit.PerMinute(100), 100), 199, 199},
+		{ratelimit.TokenBucket(ratelimit.PerMinute(50), 50), 99, 99},
+		{ratelimit.TokenBucket(ratelimit.PerMinute(91), 10), 100, 100},
+		{ratelimit.TokenBucket(ratelimit.PerMinute(100), 1), 100, 100},
+		{ratelimit.SlidingLog(ratelimit.PerMinute(100)), 100, 100},
+		{ratelimit.FixedWindow(ratelimit.PerMinute(100)), 100, 100},
+	} {
+		first, most := admitted(row.limit)
+		assert.Equal(t, row.first, first, "%v", row.limit)
+		assert.Equal(t, row.most, most, "%v", row.limit)
+	}
+}
