@@ -50,7 +50,7 @@ func (s *slot) tryLocked(n int, why error) (Permit, error) {
 		if !s.common.shadow {
 			return Permit{}, s.shedLocked(n, why)
 		}
-		s.shed++
+		s.countShedLocked()
 	}
 	var now time.Duration
 	if s.timed {

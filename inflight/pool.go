@@ -219,7 +219,7 @@ func (p *pool) shedLocked(priority int) bool {
 	w := l.waiters.newest
 	s := w.slot
 	p.leaveLocked(s, w)
-	s.shed++
+	s.countShedLocked()
 	w.end(ErrShed)
 	p.placeLocked(s, s.until)
 	return true

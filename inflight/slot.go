@@ -2,9 +2,12 @@ package inflight
 
 import (
 	"math"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/stats"
 )
 
 // slot is one key's semaphore. Its pool's lock guards all of it, but pool and common,
@@ -44,6 +47,8 @@ type common struct {
 	pool       *pool // for all keys; nil if each has its own
 	shadow     bool
 	order      idleOrder
+	shed       atomic.Uint64
+	waits      [len(stats.Inflight{}.Waits)]atomic.Uint64
 }
 
 // init prepares a slot, which has no configuration yet. It calls the caller's Adaptive.
@@ -165,8 +170,16 @@ func (s *slot) handOnLocked(now time.Duration) {
 	s.pool.dispatchLocked(now)
 }
 
+// countShedLocked counts a call that is refused, for the key and for all.
+func (s *slot) countShedLocked() {
+	s.shed++
+	s.common.shed.Add(1)
+}
+
 // waitedLocked notes a wait: the mean of about the last eight.
 func (s *slot) waitedLocked(d, now time.Duration) {
+	i, _ := slices.BinarySearch(stats.WaitBuckets[:], d.Seconds())
+	s.common.waits[i].Add(1)
 	if s.wait > 0 {
 		d = s.wait + (d-s.wait)/8
 	}
@@ -194,7 +207,7 @@ func (s *slot) shedLocked(n int, why error) error {
 	if err := s.possibleLocked(n); err != nil {
 		return err
 	}
-	s.shed++
+	s.countShedLocked()
 	return why
 }
 

@@ -1,6 +1,10 @@
 package inflight
 
-import "time"
+import (
+	"time"
+
+	"github.com/weir-go/ratelimit/stats"
+)
 
 // Stats say how a key stands.
 type Stats struct {
@@ -51,6 +55,28 @@ func (l *Limiter[K]) Snapshot() map[K]Stats {
 		}
 	}
 	return all
+}
+
+// Totals returns how the limiter stands over all keys, for metrics: see packages promlimit and otellimit. The counters
+// count from [New] on, also for keys that were forgotten. It takes time in proportion to the number of keys.
+func (l *Limiter[K]) Totals() stats.Inflight {
+	all := l.entries(nil)
+	t := stats.Inflight{Keys: len(all), Shed: l.common.shed.Load()}
+	for i := range t.Waits {
+		t.Waits[i] = l.common.waits[i].Load()
+	}
+	for _, e := range all {
+		e.pool.mu.Lock()
+		t.InFlight += e.inFlight
+		t.Queued += e.queue.len
+		e.pool.mu.Unlock()
+	}
+	if p := l.common.pool; l.hasTotal {
+		p.mu.Lock()
+		t.Limit = p.total
+		p.mu.Unlock()
+	}
+	return t
 }
 
 // stats returns how the slot stands, unless it was forgotten.

@@ -59,6 +59,15 @@ func (m *Metrics) Table(limiter string, read func() ratelimit.Stats) error {
 	return m.register(limiter, stats.OfTable(read))
 }
 
+// Inflight registers how a limiter of package inflight stands over all keys. read is its method Totals. The error is the registerer's, or
+// says that read is nil.
+func (m *Metrics) Inflight(limiter string, read func() stats.Inflight) error {
+	if read == nil {
+		return missing("Inflight", limiter)
+	}
+	return m.register(limiter, stats.OfInflight(read))
+}
+
 // Breaker is what a *failover.Limiter is, whatever its keys.
 type Breaker interface{ Stats() stats.Failover }
 

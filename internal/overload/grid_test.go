@@ -25,9 +25,9 @@ var limits = []struct {
 	most float64
 	new  func(c Cell) inflight.Adaptive
 }{
-	{"Gradient", 25, func(Cell) inflight.Adaptive { return inflight.Gradient() }},
-	{"Vegas", 25, func(Cell) inflight.Adaptive { return inflight.Vegas() }},
-	{"AIMD", 25, func(c Cell) inflight.Adaptive { return inflight.AIMD(inflight.Timeout(5 * c.Service / 2)) }},
+	{"Gradient", 34, func(Cell) inflight.Adaptive { return inflight.Gradient() }},
+	{"Vegas", 34, func(Cell) inflight.Adaptive { return inflight.Vegas() }},
+	{"AIMD", 34, func(c Cell) inflight.Adaptive { return inflight.AIMD(inflight.Timeout(5 * c.Service / 2)) }},
 }
 
 // The goal of the adaptive limits over a grid of backends: see Sample and Verdict.Good. The
@@ -36,7 +36,7 @@ func TestAdaptiveLimitsHoldOnAGridOfBackends(t *testing.T) {
 	t.Parallel()
 	play := *cells
 	if testing.Short() {
-		play = min(play, 4)
+		play = min(play, 6)
 	}
 	for _, l := range limits {
 		if *only != "" && *only != l.name {

@@ -82,8 +82,8 @@ func TestRealLimiterLearnsAsInTheSimulation(t *testing.T) {
 
 			good, mean, limit := real(t, p, 300, adaptive)
 			assert.InDelta(t, w.Good, good, 0.02*float64(good), "%s, %d servers", name, servers)
-			assert.InEpsilon(t, float64(w.Mean()), float64(mean), 0.2, "%s, %d servers", name, servers)
-			assert.InDelta(t, gate.Limit, limit, 1+0.1*float64(limit), "%s, %d servers", name, servers)
+			assert.InEpsilon(t, float64(w.Mean()), float64(mean), 0.3, "%s, %d servers", name, servers)
+			assert.InDelta(t, gate.Limit, limit, 1+0.3*float64(limit), "%s, %d servers: it goes up and down", name, servers)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/lease"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/promlimit"
@@ -55,6 +56,17 @@ func program(t testing.TB) *prometheus.Registry {
 	require.NoError(t, m.Lease("leased", leased.Stats))
 	leased.Allow("another-"+secret, 1)
 	require.NoError(t, leased.Flush(ctx))
+
+	units, err := inflight.New(1, &inflight.Options[string]{Total: 10, MaxQueue: 1})
+	require.NoError(t, err)
+	require.NoError(t, m.Inflight("backend", units.Totals))
+	held, err := units.TryAcquire(secret, 1)
+	require.NoError(t, err)
+	_, err = units.TryAcquire(secret, 1)
+	require.ErrorIs(t, err, ratelimit.ErrLimited)
+	time.AfterFunc(time.Millisecond, held.Release)
+	_, err = units.Acquire(ctx, secret, 1)
+	require.NoError(t, err)
 
 	set, err := policy.Parse([]byte("rules:\n- {name: users, key: user, limit: fixed-window 1/h, plans: {pro: fixed-window 9/h}}\n- {name: trial, shadow: true, limit: fixed-window 1/h}"))
 	require.NoError(t, err)
