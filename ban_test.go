@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 // jail is a Banned on limiters in memory.
@@ -433,4 +434,20 @@ func TestABanInABanCountsOnlyTheLimitersDenials(t *testing.T) {
 		require.Equal(t, banLimit, take(t, outer, 1).Limit)
 	}
 	require.Equal(t, 2, remaining(t, strikes, "k"))
+}
+
+// Without strikes a Banned keeps each promise of its limiter.
+func TestABannedThatNeverBansKeepsTheWholeContract(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	ratelimittest.Run(t, ratelimittest.Config{Clock: clock, Seed: 7, Histories: 3,
+		New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
+			l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
+			if err != nil {
+				return nil, err
+			}
+			return ratelimit.Ban[string](l,
+				ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil)),
+				ratelimit.Must(ratelimit.New[string](banLimit, nil)))
+		},
+	})
 }

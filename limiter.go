@@ -19,6 +19,11 @@
 //   - [Keyed.Wait]: sleeps until the cost is allowed.
 //   - [Keyed.Reserve]: charges an estimate, which is settled when the real cost is known.
 //   - [Keyed.Adjust], [Keyed.Reset], [Keyed.SetLimit]: correct a key, or change the limit.
+//   - [Keyed.All], [Keyed.Saved], [Keyed.Restore]: list the keys, and carry what they have spent
+//     over a restart.
+//
+// [TakeUpTo] takes what there is, and [Ban] shuts out keys that are denied too often, on any
+// limiter.
 //
 // [All] puts several limits on one request: either all of them are charged, or none.
 // [Chain] does so for limiters of any kind, [Map] finds the key in a request. Everything

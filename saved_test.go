@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -176,6 +178,42 @@ func TestKeysThatAreThereAllTheTimeAreListedOnce(t *testing.T) {
 	}
 	close(stop)
 	<-done
+}
+
+// Keys are restored while they spend: what is restored and what is granted are never more than the limit together.
+func TestKeysThatSpendMeanwhileAreRestored(t *testing.T) {
+	const keys, units = 50, 100
+	clock := new(testClock)
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(units))
+	old := onClock(t, clock, limit)
+	for i := range keys {
+		require.True(t, old.Allow(fmt.Sprint(i), 60))
+	}
+	saved := savedOf(old)
+	l := newWith(t, limit, ratelimit.Options[string]{Clock: clock, MaxKeys: 2 * keys})
+	var granted [keys]atomic.Int64
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for range 20 {
+				for i := range keys {
+					if l.Allow(fmt.Sprint(i), 1) {
+						granted[i].Add(1)
+					}
+				}
+			}
+		})
+	}
+	wg.Go(func() { assert.NoError(t, l.Restore(maps.All(saved), 0)) })
+	wg.Wait()
+	for i := range keys {
+		left := remaining(t, l, fmt.Sprint(i))
+		if n := int(granted[i].Load()); n <= units-60 {
+			require.Equal(t, units-60-n, left)
+		} else {
+			require.Zero(t, left, "it spent before it was restored, and owes that")
+		}
+	}
 }
 
 func firsts[K, V any](seq iter.Seq2[K, V]) iter.Seq[K] {
