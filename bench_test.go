@@ -224,6 +224,32 @@ func BenchmarkNewKey(b *testing.B) {
 	}
 }
 
+// BenchmarkThrottledTable has only new keys in a full table in which all keys are throttled: each
+// evicts one, spends what it may and is denied once. With remember=65536 what is evicted is
+// remembered.
+func BenchmarkThrottledTable(b *testing.B) {
+	for _, limit := range shutLimits() {
+		for _, remember := range []int{0, fullKeys} {
+			b.Run(fmt.Sprintf("keys=%d/remember=%d/algorithm=%v", fullKeys, remember, limit.Algorithm), func(b *testing.B) {
+				l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[int]{MaxKeys: fullKeys, Remember: remember}))
+				key := 0
+				next := func() {
+					l.Allow(key, 1)
+					l.Allow(key, 1)
+					key++
+				}
+				for range 3 * fullKeys {
+					next()
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					next()
+				}
+			})
+		}
+	}
+}
+
 func grow[K comparable](limit ratelimit.Limit, keys []K) *ratelimit.Keyed[K] {
 	l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[K]{MaxKeys: len(keys)}))
 	for _, key := range keys {

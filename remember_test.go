@@ -484,6 +484,34 @@ func TestAReadingFarAheadIsNotRemembered(t *testing.T) {
 	}
 }
 
+// Where more is to be remembered than fits, the key that is fresh soonest is forgotten, and counted: be it
+// one that was remembered before, or the one that is to be.
+func TestTheKeyThatIsFreshSoonestIsForgotten(t *testing.T) {
+	holds := func() bool {
+		l, _ := remembering(t, ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000), ratelimit.Options[string]{Remember: 1})
+		spend := func(key string, cost int) bool { return l.Allow(key, cost) && l.Allow("x", 0) }
+		left := func(key string) int { return peekOf(t, l, key).Remaining }
+		ok := true
+		for i := range 17 { // the last one stays in the table
+			ok = ok && spend(fmt.Sprint(i), 500+i)
+		}
+		ok = ok && l.Stats().Overflowed == 0 && left("0") == 500
+		ok = ok && spend("in place of 0", 700) && spend("more", 100) && spend("in place of none", 50) && spend("last", 1)
+		for i := 2; i < 17; i++ {
+			ok = ok && left(fmt.Sprint(i)) == 500-i
+		}
+		return ok && left("0") == 1000 && left("more") == 1000 && left("in place of none") == 1000 &&
+			left("in place of 0") == 300 && l.Stats().Overflowed == 4
+	}
+	// Two of these keys may have the same 16 bits of their hashes, which is not what this is about.
+	for range 5 {
+		if holds() {
+			return
+		}
+	}
+	assert.Fail(t, "another key is forgotten, or none")
+}
+
 func TestRememberIsChecked(t *testing.T) {
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1), 1)
 	for _, test := range []struct {
