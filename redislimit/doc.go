@@ -45,6 +45,9 @@
 // # What differs from the limiter in memory
 //
 //   - A denial does not record the clock's reading, since it writes nothing.
+//   - A calendar's windows are those of the server's clock. Nothing is booked beyond the next window: that
+//     is denied, with the boundary as its RetryAfter. If a call's idea of the time is wrong by more than a window, the
+//     server answers its time, and the call is made again.
 //   - A cost that can never pass is answered without asking Redis: the Decision has the
 //     limit and no figures.
 //   - Of a key's bookings the newest 128 are told apart. While more are under way, what
