@@ -39,6 +39,9 @@ type AuditOptions struct {
 	// Keep is how long rows are kept. Older ones are deleted, once an hour, a thousand in one
 	// statement. If zero, 30 days; below zero, for ever.
 	Keep time.Duration
+	// Shadows makes the log take note of what rules that are shadows would have denied, too: their rows have
+	// "shadow:" before the rule's name.
+	Shadows bool
 	// Logger is told, at most once a second, what could not be written. If nil,
 	// slog.Default().
 	Logger *slog.Logger
@@ -156,11 +159,15 @@ func (o *AuditOptions) complete() error {
 
 // OnDecision takes note of a denial, also that of a Wait which has given up. It is what [Options.OnDecision] is set to.
 func (a *AuditLog) OnDecision(d Decision) {
-	if o := d.Outcome(); o != stats.Denied && o != stats.Exceeds {
-		return
-	}
+	o := d.Outcome()
+	whole := o == stats.Denied || o == stats.Exceeds
 	for i := range d.Rules {
-		if r := &d.Rules[i]; denied(d, r) {
+		switch r := &d.Rules[i]; {
+		case r.Shadow:
+			if a.opts.Shadows && r.Told && !r.Decision.Allowed {
+				a.add(a.ofRule(d, r))
+			}
+		case whole && denied(d, r):
 			a.add(a.ofRule(d, r))
 		}
 	}
@@ -181,14 +188,14 @@ func AuditOf[K any](a *AuditLog, limiter string, key func(K) string) func(rateli
 // denied reports whether a rule is one of those because of which a request was denied. If the
 // engine does not tell, that is the rule whose limit the decision names.
 func denied(d Decision, r *RuleDecision) bool {
-	if r.Shadow {
-		return false
-	}
 	if r.Told {
 		return !r.Decision.Allowed
 	}
 	return d.Decision.Limit.Name == r.Rule
 }
+
+// shadowPrefix is before the names of rules that are shadows. No rule's name has a colon.
+const shadowPrefix = "shadow:"
 
 // ofRule returns the row of a denial by a rule.
 func (a *AuditLog) ofRule(d Decision, r *RuleDecision) *violation {
@@ -197,7 +204,11 @@ func (a *AuditLog) ofRule(d Decision, r *RuleDecision) *violation {
 		told = d.Decision
 	}
 	told.Degraded = d.Decision.Degraded
-	v := a.violation(r.Rule, r.Key, r.Cost, told)
+	rule := r.Rule
+	if r.Shadow {
+		rule = shadowPrefix + rule
+	}
+	v := a.violation(rule, r.Key, r.Cost, told)
 	v.User = a.private(attribute(d.Request, "user"))
 	v.Route = clean(routeOf(d.Request))
 	v.IP = a.private(attribute(d.Request, AttrIP))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -68,11 +69,20 @@ type Violation struct {
 	FirstAt, LastAt time.Time
 }
 
-// Limited returns who has been denied since a time, most denials first, n at most.
+// Limited returns who has been denied since a time, most denials first, n at most. What shadows would have denied is
+// among it, if they are noted: see [Denials].
 func (a *AuditLog) Limited(ctx context.Context, since time.Time, n int) ([]Denials, error) {
 	key := a.opts.Dialect.quote("key")
 	return a.denials(ctx, `SELECT rule, `+key+`, SUM(count) FROM rate_limit_violation WHERE last_at >= `+a.opts.Dialect.place(1)+
 		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, rule, `+key+` LIMIT `+a.opts.Dialect.place(2), since.UTC(), n)
+}
+
+// Shadowed returns whom a rule that is a shadow would have denied since a time, most often first, n at most: see
+// [AuditOptions.Shadows].
+func (a *AuditLog) Shadowed(ctx context.Context, rule string, since time.Time, n int) ([]Denials, error) {
+	key := a.opts.Dialect.quote("key")
+	return a.denials(ctx, `SELECT rule, `+key+`, SUM(count) FROM rate_limit_violation WHERE rule = `+a.opts.Dialect.place(1)+` AND last_at >= `+a.opts.Dialect.place(2)+
+		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, `+key+` LIMIT `+a.opts.Dialect.place(3), shadowPrefix+rule, since.UTC(), n)
 }
 
 // ByRule returns how often each rule has denied from one time to another, most denials first.
@@ -89,6 +99,7 @@ func (a *AuditLog) OfKey(ctx context.Context, key string, since time.Time, n int
 		var v Violation
 		var retry float64
 		err := rows.Scan(&v.Rule, &v.Key, &v.Count, &v.User, &v.Route, &v.IP, &v.Cost, &v.Remaining, &retry, &v.Degraded, &v.FirstAt, &v.LastAt)
+		v.Rule, v.Shadow = strings.CutPrefix(v.Rule, shadowPrefix)
 		v.RetryAfter = time.Duration(retry * float64(time.Second))
 		all = append(all, v)
 		return err
@@ -102,6 +113,7 @@ func (a *AuditLog) denials(ctx context.Context, query string, args ...any) (all 
 	err = a.query(ctx, func(rows *sql.Rows) error {
 		var d Denials
 		err := rows.Scan(&d.Rule, &d.Key, &d.Count)
+		d.Rule, d.Shadow = strings.CutPrefix(d.Rule, shadowPrefix)
 		all = append(all, d)
 		return err
 	}, query, args...)

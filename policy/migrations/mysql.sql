@@ -42,7 +42,7 @@ CREATE TABLE rate_limit_setting (
 );
 
 CREATE TABLE rate_limit_violation (
-	rule        VARCHAR(128) NOT NULL,
+	rule        VARCHAR(160) NOT NULL,
 	`key`       VARCHAR(255) NOT NULL,            -- of the budget; a hash if keys are hashed, or long
 	minute      TIMESTAMP NOT NULL,               -- in which the denials were
 	`user`      VARCHAR(1024) NOT NULL DEFAULT '', -- the attribute "user" of the last of them

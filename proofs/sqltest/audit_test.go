@@ -322,3 +322,32 @@ func TestBadAuditOptions(t *testing.T) {
 	_, err = policy.Audit(openSQLite(t), &policy.AuditOptions{Dialect: 7})
 	require.ErrorContains(t, err, "Dialect is 7")
 }
+
+func TestWhomAShadowWouldHaveDenied(t *testing.T) {
+	for name, d := range databases() {
+		t.Run(name, func(t *testing.T) {
+			db := d.migrated(t)
+			p, log := audited(t, db, policy.AuditOptions{Dialect: d.dialect, Every: time.Hour, Shadows: true})
+			set := *p.Current()
+			set.Rules = append(set.Rules, policy.Rule{Name: "trial", Key: []string{"user"}, Limit: ratelimit.FixedWindow(ratelimit.PerHour(1)), Shadow: true})
+			require.NoError(t, p.Update(&set))
+			since := time.Now().Add(-time.Minute)
+			for range 4 {
+				p.Allow(request("ann"), 1) // twice allowed; the trial denies the second, and from then on all
+			}
+			p.Allow(request("bob"), 1)
+			require.NoError(t, log.Close(t.Context()))
+			would, err := log.Shadowed(t.Context(), "trial", since, 10)
+			require.NoError(t, err)
+			assert.Equal(t, []policy.Denials{{Rule: "trial", Key: "ann", Count: 3, Shadow: true}}, would)
+			limited, err := log.Limited(t.Context(), since, 10)
+			require.NoError(t, err)
+			assert.Contains(t, limited, policy.Denials{Rule: "api", Key: "ann", Count: 2})
+			assert.Contains(t, limited, policy.Denials{Rule: "trial", Key: "ann", Count: 3, Shadow: true})
+			rules, err := log.ByRule(t.Context(), since, time.Now().Add(time.Minute))
+			require.NoError(t, err)
+			assert.Contains(t, rules, policy.Denials{Rule: "quiet", Count: 4, Shadow: true})
+			assert.Equal(t, 3, count(t, db, `WHERE rule = 'shadow:trial'`))
+		})
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -67,6 +69,7 @@ func collected(t *testing.T) metricdata.ResourceMetrics {
 	require.NoError(t, err)
 	limit.Wrap(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
 	m.GRPC("rpc")(httplimit.OutcomeFailedOpen)
+	otellimit.OnDecision[string](m, "shared")(ratelimit.Event[string]{Decision: ratelimit.Decision{Allowed: true, Degraded: true}})
 
 	var out metricdata.ResourceMetrics
 	require.NoError(t, reader.Collect(t.Context(), &out))
@@ -146,5 +149,86 @@ func TestTheVersionIsOneSeries(t *testing.T) {
 			}
 		}
 		assert.Equal(t, map[string]int64{"ratelimit.policy.info version=" + version: 1}, infos)
+	}
+}
+
+// TestNamesAreThoseOfPrometheus compares what is exported with docs/metrics.md, which lists what promlimit exports: each metric
+// has the name there that the conventions of both give it, and the same kind and labels.
+func TestNamesAreThoseOfPrometheus(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/metrics.md")
+	require.NoError(t, err)
+	page := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(ratelimit_\\w+)` \\| (.*?) \\| (.*?) \\|").FindAllStringSubmatch(string(text), -1) {
+		page[m[1]] = m[2] + " " + m[3]
+	}
+	exported := map[string]string{}
+	for _, scope := range collected(t).ScopeMetrics {
+		for _, m := range scope.Metrics {
+			assert.NotEmpty(t, m.Description, m.Name)
+			assert.Regexp(t, `^ratelimit(\.[a-z]+(_[a-z]+)*)+$`, m.Name)
+			name := strings.ReplaceAll(m.Name, ".", "_")
+			switch m.Unit {
+			case "s":
+				name += "_seconds"
+			case "{unit}":
+				name += "_units"
+			default:
+				assert.Regexp(t, `^(1|\{[a-z]+\})$`, m.Unit, m.Name)
+			}
+			kind, labels := "gauge", []string(nil)
+			see := func(set attribute.Set) {
+				labels = nil
+				for _, kv := range set.ToSlice() {
+					labels = append(labels, string(kv.Key))
+				}
+			}
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				assert.True(t, data.IsMonotonic, m.Name)
+				kind, name = "counter", name+"_total"
+				see(data.DataPoints[0].Attributes)
+			case metricdata.Gauge[int64]:
+				see(data.DataPoints[0].Attributes)
+			case metricdata.Gauge[float64]:
+				see(data.DataPoints[0].Attributes)
+			case metricdata.Histogram[float64]:
+				kind = "histogram"
+				see(data.DataPoints[0].Attributes)
+			default:
+				t.Errorf("%s is a %T", m.Name, data)
+			}
+			exported[name] = kind + " " + strings.Join(labels, ", ")
+		}
+	}
+	assert.Equal(t, page, exported)
+}
+
+// TestSeriesOfRemovedRulesDisappear takes a rule out of force.
+func TestSeriesOfRemovedRulesDisappear(t *testing.T) {
+	reader := sdk.NewManualReader()
+	m, err := otellimit.New(sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test"))
+	require.NoError(t, err)
+	set, err := policy.Parse([]byte("rules:\n- {name: stays, limit: unlimited}\n- {name: goes, limit: unlimited}"))
+	require.NoError(t, err)
+	p, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision()})
+	require.NoError(t, err)
+	require.NoError(t, m.RegisterPolicies(p))
+	series := func() (names []string) {
+		p.Allow(policy.Attributes{}, 1)
+		var out metricdata.ResourceMetrics
+		require.NoError(t, reader.Collect(t.Context(), &out))
+		for name := range values(out) {
+			if strings.HasPrefix(name, "ratelimit.policy.rule.decisions ") {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	assert.Len(t, series(), 2)
+	next := *p.Current()
+	next.Rules = next.Rules[:1]
+	require.NoError(t, p.Update(&next))
+	for range 2 {
+		assert.Equal(t, []string{"ratelimit.policy.rule.decisions outcome=allowed,plan=,rule=stays,shadow=false"}, series())
 	}
 }
