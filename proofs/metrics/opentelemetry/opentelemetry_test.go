@@ -20,6 +20,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/lease"
 	"github.com/weir-go/ratelimit/otellimit"
 	"github.com/weir-go/ratelimit/policy"
@@ -54,6 +55,7 @@ func collected(t *testing.T) metricdata.ResourceMetrics {
 	}
 	leased, err := lease.New[string](limiter, &lease.Options[string]{MaxBatch: 10})
 	require.NoError(t, err)
+	require.NoError(t, m.Inflight("backend", inflight.Must(inflight.New(1, &inflight.Options[string]{Total: 10})).Totals))
 	require.NoError(t, m.Lease("leased", leased.Stats))
 	leased.Allow("another-"+secret, 1)
 	require.NoError(t, leased.Flush(t.Context()))
