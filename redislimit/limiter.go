@@ -267,9 +267,12 @@ func (l *Limiter) use(p *plan) {
 	l.plan.Store(p)
 }
 
-// Limits returns the one limit that New or SetLimit was given: what holds for a key that
-// [Options.LimitFor] has no other limit for.
+// Limits returns the one limit that New or SetLimit was given, or the zero Limit if
+// [Options.LimitFor] gives each key its own.
 func (l *Limiter) Limits() []ratelimit.Limit {
 	l.check()
+	if l.limitFor != nil {
+		return []ratelimit.Limit{{}}
+	}
 	return []ratelimit.Limit{l.plan.Load().limit}
 }

@@ -124,3 +124,16 @@ func TestLocalSaysWhatIsWrong(t *testing.T) {
 	_, err = new(Layered[string]).Local(half, 0)
 	require.Error(t, err)
 }
+
+// Who is given the limiter learns of the limits of its keys from decisions.
+func TestLimitsOfEachKeyAreNotListed(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer client.Close()
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("api")
+	l, err := New(client, limit, &Options{LimitFor: func(string) ratelimit.Limit { return ratelimit.Limit{} }})
+	require.NoError(t, err)
+	assert.Equal(t, []ratelimit.Limit{{}}, l.Limits())
+	l, err = New(client, limit, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []ratelimit.Limit{limit}, l.Limits())
+}
