@@ -270,15 +270,18 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 		return &wg
 	}
 
-	before := serverCalls(t, cluster)
+	before, start := serverCalls(t, cluster), time.Now()
 	run(250).Wait()
+	// A batch lasts for 50 ms, so a slow machine fetches more of them for a decision: for each process the
+	// total's and two routes'.
+	fetches := max(0.1*float64(calls.Load()), 3*processes*time.Since(start).Seconds()/0.05)
 	after := serverCalls(t, cluster)
 	require.Zero(t, failed.Load())
 	var sum, most int
 	for i := range after[:3] {
 		sum, most = sum+after[i]-before[i], max(most, after[i]-before[i])
 	}
-	assert.LessOrEqual(t, float64(sum), 1.1*float64(calls.Load())+60, "calls of Redis for a decision; 60 to teach scripts and find the size of batches")
+	assert.LessOrEqual(t, float64(sum), float64(calls.Load())+fetches+60, "calls of Redis for a decision; 60 to teach scripts and find the size of batches")
 	assert.LessOrEqual(t, float64(most), 1.2*float64(sum)/3, "the load is spread")
 
 	wg := run(1 << 30)
