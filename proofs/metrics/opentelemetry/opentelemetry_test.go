@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -60,15 +59,6 @@ func collected(t *testing.T) metricdata.ResourceMetrics {
 	require.NoError(t, m.Lease("leased", leased.Stats))
 	leased.Allow("another-"+secret, 1)
 	require.NoError(t, leased.Flush(t.Context()))
-
-	units, err := inflight.New(1, &inflight.Options[string]{Total: 10, MaxQueue: 1})
-	require.NoError(t, err)
-	require.NoError(t, m.Inflight("backend", units.Totals))
-	held, err := units.TryAcquire("a-key", 1)
-	require.NoError(t, err)
-	time.AfterFunc(time.Millisecond, held.Release)
-	_, err = units.Acquire(t.Context(), "a-key", 1)
-	require.NoError(t, err)
 
 	set, err := policy.Parse([]byte("rules:\n- {name: users, key: user, limit: fixed-window 1/h}"))
 	require.NoError(t, err)
