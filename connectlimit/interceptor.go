@@ -3,7 +3,6 @@ package connectlimit
 import (
 	"context"
 	"errors"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -198,7 +197,7 @@ func errorOf(a rpcstatus.Answer) *connect.Error {
 		}
 	}
 	if pushback := a.Pushback(); pushback != "" {
-		err.Meta().Set(http.CanonicalHeaderKey(rpcstatus.PushbackKey), pushback)
+		err.Meta().Set(rpcstatus.PushbackKey, pushback)
 	}
 	if a.Wait > 0 {
 		err.Meta().Set("Retry-After", strconv.FormatInt(int64((a.Wait-1)/time.Second)+1, 10))
