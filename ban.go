@@ -220,24 +220,26 @@ func (b *Banned[K]) strike(ctx context.Context, key K, n int) (ban Decision, err
 		return ban, fmt.Errorf("ratelimit: the strikes of Ban: %w", err)
 	case d.Allowed && d.Remaining > 0:
 		return ban, nil
+	case d.Degraded && !d.Allowed: // their store is down: nobody knows how many there were
+		return ban, fmt.Errorf("ratelimit: the strikes of Ban: %w: what stands in denies", ErrUnavailable)
 	}
 	// Of all calls that come here at the same time, bans lets one pass.
 	begun, err := b.bans.Take(ctx, key, 1)
 	if err != nil {
 		return ban, fmt.Errorf("ratelimit: the bans of Ban: %w", err)
 	}
+	ban = begun
 	if begun.Allowed {
+		if ban, err = Peek(ctx, Limiter[K](b.bans), key, 1); err != nil {
+			return Decision{}, fmt.Errorf("ratelimit: the bans of Ban: %w", err)
+		}
+		if ban.Allowed { // what stands in for bans allows everything, or its capacity is above 1
+			return Decision{}, fmt.Errorf("ratelimit: the bans of Ban: %w: they allow a key that was banned just now", ErrUnavailable)
+		}
 		b.begun.Add(1)
 	}
 	if err = Reset(ctx, Limiter[K](b.strikes), key); err != nil {
 		err = fmt.Errorf("ratelimit: the strikes of Ban: %w", err)
-	}
-	if !begun.Allowed {
-		return begun, err
-	}
-	ban, peekErr := Peek(ctx, Limiter[K](b.bans), key, 1)
-	if peekErr != nil {
-		return Decision{}, errors.Join(err, fmt.Errorf("ratelimit: the bans of Ban: %w", peekErr))
 	}
 	return ban, err
 }

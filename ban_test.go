@@ -451,3 +451,39 @@ func TestABannedThatNeverBansKeepsTheWholeContract(t *testing.T) {
 		},
 	})
 }
+
+// While the store of strikes is down, and what stands in denies, nobody is banned for that.
+func TestDegradedStrikesBeginNoBan(t *testing.T) {
+	clock := new(testClock)
+	bans := onClock(t, clock, banLimit)
+	b := banOf(t, ratelimit.Reserver[string](onClock(t, clock, jailLimit)), denying{onClock(t, clock, jailLimit)}, bans)
+	require.True(t, take(t, b, 2).Allowed)
+	for range 3 {
+		require.Equal(t, jailLimit, take(t, b, 1).Limit)
+	}
+	require.EqualValues(t, 0, b.Stats().Begun)
+	require.EqualValues(t, 3, b.Stats().Failed)
+	require.ErrorIs(t, b.Stats().LastFailure, ratelimit.ErrUnavailable)
+	require.True(t, bans.Allow("k", 1), "nothing was written to bans")
+}
+
+// denying denies for now without having asked: failover.DenyAll behind a store that is down.
+type denying struct{ *ratelimit.Keyed[string] }
+
+func (denying) Take(context.Context, string, int) (ratelimit.Decision, error) {
+	return ratelimit.Decision{Degraded: true, RetryAfter: time.Second}, nil
+}
+
+// A ban that what stands in for bans does not keep is none: strikes stay, and the failure is counted.
+func TestABanThatIsNotKeptIsNone(t *testing.T) {
+	clock := new(testClock)
+	strikes := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(2)))
+	b := banOf(t, ratelimit.Reserver[string](onClock(t, clock, jailLimit)), strikes, onClock(t, clock, ratelimit.Unlimited()))
+	require.True(t, take(t, b, 2).Allowed)
+	for range 4 {
+		require.Equal(t, jailLimit, take(t, b, 1).Limit)
+	}
+	require.EqualValues(t, 0, b.Stats().Begun)
+	require.EqualValues(t, 3, b.Stats().Failed)
+	require.False(t, strikes.Allow("k", 1), "the strikes are not forgotten")
+}

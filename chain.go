@@ -262,6 +262,9 @@ func (c *Chained[R]) Peek(ctx context.Context, r R, cost int) (Decision, error) 
 		if err != nil {
 			err = fmt.Errorf("ratelimit: limiter %d of Chain: %w", i, err)
 		}
+		if i < len(c.limiters)-1 && d.Allowed && d.Delay > 0 { // Take asks it by Reserve, without a delay
+			d.Allowed, d.RetryAfter, d.Delay = false, d.Delay, 0
+		}
 		if !run.merge(&d, err) {
 			return run.denied()
 		}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 // starts is when work may begin, from many goroutines.
@@ -302,4 +303,28 @@ func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
 		require.Panics(t, func() { chain.Allow("k", 1) })
 		assert.EqualValues(t, 1, chain.Stats().FailedGiveBacks)
 	})
+}
+
+// A leaky bucket that is not last denies what it would delay: Peek says so too.
+func TestPeekOfAChainSaysWhatTakeSays(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	leaky := ratelimit.Must(ratelimit.New(ratelimit.LeakyBucket(ratelimit.PerSecond(1), 5), &ratelimit.Options[string]{Clock: clock}))
+	bucket := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(100), 100), &ratelimit.Options[string]{Clock: clock}))
+	chain, err := ratelimit.Chain[string](leaky, bucket)
+	require.NoError(t, err)
+	for range 3 {
+		for _, cost := range []int{1, 2, 5} {
+			peek, err := chain.Peek(t.Context(), "a", cost)
+			require.NoError(t, err)
+			take, err := chain.Take(t.Context(), "a", cost)
+			require.NoError(t, err)
+			assert.Equal(t, take.Allowed, peek.Allowed)
+			assert.Equal(t, take.RetryAfter, peek.RetryAfter)
+			assert.Equal(t, take.Limit, peek.Limit)
+			if !take.Allowed {
+				assert.Equal(t, take, peek)
+			}
+		}
+		clock.Advance(700 * time.Millisecond)
+	}
 }

@@ -208,5 +208,11 @@ func (u *unseen) begin(p *plan, reading int64) (now int64, s meter.State) {
 	if u.memory == nil || !p.tracks() {
 		return now, p.begins(meter.State{At: now})
 	}
-	return now, p.begins(p.Recall(u.memory.recall(u.hash, p, now), now, slotTick))
+	grain := slotTick
+	if p.wall != nil {
+		// The wall clock may have been set since, so that the boundary that a slot tells is no boundary
+		// now. What would be fresh within a minute of the window's begin was spent before it.
+		grain = lookAgain
+	}
+	return now, p.begins(p.Recall(u.memory.recall(u.hash, p, now), now, grain))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 var attacks = flag.Int("attacks", 30_000, "decisions of each attack on a limiter that remembers")
@@ -617,5 +618,23 @@ func TestKeysThatComeAndGoAtOnceKeepTheirBound(t *testing.T) {
 				assert.LessOrEqual(t, allowed[key].Load(), int64(burst), "key %d under %v", key, limit)
 			}
 		}
+	}
+}
+
+// The wall clock is set a little forward after a key was evicted, as NTP does: the boundary comes earlier
+// than its slot tells. The key has the next window's units as soon as that begins.
+func TestASmallStepOfTheWallLocksNoRememberedKey(t *testing.T) {
+	for _, step := range []time.Duration{5 * time.Millisecond, 2 * time.Second, 50 * time.Second} {
+		clock := new(ratelimittest.Clock)
+		clock.SetWall(time.Date(2026, 11, 10, 23, 0, 0, 0, time.UTC))
+		l := ratelimit.Must(ratelimit.New(ratelimit.Calendar(5, ratelimit.Month("UTC", 11)),
+			&ratelimit.Options[int]{Clock: clock, MaxKeys: 1, Remember: 1000}))
+		require.True(t, l.Allow(0, 5))
+		require.True(t, l.Allow(1, 5), "and evicts the other key")
+		clock.SetWall(clock.Wall().Add(step))
+		clock.Advance(time.Hour - step + 2*time.Millisecond)
+		d, err := l.Peek(0, 1)
+		require.NoError(t, err)
+		require.True(t, d.Allowed, "%v: retry after %v", step, d.RetryAfter)
 	}
 }

@@ -103,8 +103,9 @@ func (a Algorithm) isBucket() bool {
 // no key has more than it would have if the program had gone on; shorter is safe, and below zero counts as
 // zero. It is counted to the call; what the loop over seq takes is added.
 //
-// A key that is tracked already is charged on top, in whole units, as of now. What is booked stays booked,
-// but its reservation is over. A key is under the limit that it was saved under until its next decision, which
+// Restore before the traffic begins. A key that is tracked already is charged on top, in whole units, as of now;
+// what it has spent here since New has been regained beside what was saved, so it may have more than if the program had gone on, by what
+// is regained in that time. What is booked stays booked, but its reservation is over. A key is under the limit that it was saved under until its next decision, which
 // puts it under the limiter's own; if that is another one, what was spent carries over as [Keyed.SetLimit]
 // describes. Restored keys make room for themselves as new keys do: see [Options.MaxKeys].
 //
