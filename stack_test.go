@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 // A reservation of cost 0 used to take note of what layers with a cost of their own would
@@ -487,4 +488,48 @@ func TestAFailedWaitIsNotToldAsSpent(t *testing.T) {
 		assert.False(t, e.Spent)
 		assert.Equal(t, err, e.Err)
 	})
+}
+
+// A calendar beside other limits: what the stack denies costs the quota nothing, and a chain gives it back.
+func TestCalendarsInStacksAndChains(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	clock.SetWall(time.Date(2026, 11, 30, 23, 0, 0, 0, time.UTC))
+	opts := &ratelimit.Options[string]{Clock: clock}
+	key := func(s string) (string, error) { return s, nil }
+	for name, build := range map[string]func(quota, rate *ratelimit.Keyed[string]) (ratelimit.Reserver[string], error){
+		"stack": func(quota, rate *ratelimit.Keyed[string]) (ratelimit.Reserver[string], error) {
+			return ratelimit.All(ratelimit.By(quota, key), ratelimit.By(rate, key))
+		},
+		"chain": func(quota, rate *ratelimit.Keyed[string]) (ratelimit.Reserver[string], error) {
+			return ratelimit.Chain[string](quota, rate)
+		},
+	} {
+		quota := ratelimit.Must(ratelimit.New(ratelimit.Calendar(10, ratelimit.Month("UTC", 1)), opts))
+		rate := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(4)), opts))
+		l, err := build(quota, rate)
+		require.NoError(t, err, name)
+		start, admitted := clock.Wall(), 0
+		for range 30 {
+			for range 6 {
+				if l.Allow("k", 1) {
+					admitted++
+				}
+			}
+			clock.Advance(time.Minute)
+		}
+		require.Equal(t, 10, admitted, name)
+		d, err := l.Take(t.Context(), "k", 1)
+		require.NoError(t, err, name)
+		to := time.Date(start.Year(), start.Month()+1, 1, 0, 0, 0, 0, time.UTC)
+		require.Equal(t, to.Sub(clock.Wall()), d.RetryAfter, name)
+		r, err := l.Reserve(t.Context(), "other", 4, 0)
+		require.NoError(t, err, name)
+		require.True(t, r.Allowed, name)
+		require.NoError(t, r.Settle(1))
+		d, err = quota.Peek("other", 1)
+		require.NoError(t, err, name)
+		require.Equal(t, 9, d.Remaining, name)
+		clock.Advance(to.Sub(clock.Wall()))
+		require.True(t, l.Allow("k", 4), name)
+	}
 }
