@@ -94,6 +94,8 @@ func TestRecipeOfOneAdaptiveLimitWithSharesAndPriorities(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		lock <- struct{}{}
 		assert.InEpsilon(t, 4000, served["paying"]+served["free"], 0.1)
 		assert.InEpsilon(t, 3, float64(served["paying"])/float64(served["free"]), 0.2)
 		assert.Less(t, served["job"], 200, "only until pages wait")
