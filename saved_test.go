@@ -235,7 +235,7 @@ func TestRestoreSkipsWhatItCannotReadAndSaysSo(t *testing.T) {
 			require.NoError(t, err)
 			clock.advance(ms)
 		}
-		require.NoError(t, old.Adjust("k", 1+limit.Capacity()))
+		require.NoError(t, old.Adjust("k", max(limit.Capacity(), limit.Capacity()+1)))
 		saved := savedOf(old)["k"]
 		require.NotEmpty(t, saved)
 		l := onClock(t, clock, limit)

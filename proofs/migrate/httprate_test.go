@@ -147,6 +147,7 @@ func TestHTTPRateRetryAfter(t *testing.T) {
 			"60": router(httprate.LimitBy(1, time.Minute, byIP)),
 			"5":  router(limit.Wrap),
 		} {
+			time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute))) // its windows are those of the clock
 			statuses(h, 1, from("192.0.2.1:1"))
 			time.Sleep(55 * time.Second)
 			w := httptest.NewRecorder()
