@@ -51,6 +51,7 @@ func (p packed) env() ([]string, error) {
 	return []string{
 		"GOPROXY=" + strings.Join(proxies, ","), "GOMODCACHE=" + filepath.Join(p.dir, "cache"),
 		"GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=", "GOFLAGS=-mod=mod", "GOWORK=off",
+		"GODEBUG=goindex=0", // an index of modules that the build cache keeps from another run hides their packages
 	}, nil
 }
 
