@@ -43,7 +43,7 @@ func Example_failedLogins() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	limit := httplimit.Must(httplimit.New(both, &httplimit.Options{Logger: quiet}))
+	limit := httplimit.Must(httplimit.New(both, &httplimit.Options{Logger: slog.New(slog.DiscardHandler)}))
 	login := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.PostFormValue("password") == "right" {
 			return
