@@ -43,7 +43,9 @@ func TestSharesAreOfSlotTime(t *testing.T) {
 			l := newLimiter(t, total, &options{Total: total, MaxQueue: 1000, Weight: func(key string) int { return weights[key] }})
 			ctx, cancel := context.WithCancel(t.Context())
 			for _, w := range workers {
-				for range total + 3 { // so that somebody always waits
+				// So many that somebody always waits: a key of which nobody waits, if only at the instant at which
+				// all that were in flight come again, keeps no claim to what it did not use.
+				for range 2*total + 3 {
 					go func() {
 						for {
 							p, err := l.Acquire(ctx, w.key, w.units)
