@@ -541,3 +541,24 @@ func FuzzRestore(f *testing.F) {
 		}
 	})
 }
+
+// What was booked in a sliding log is restored on top of what the key has spent since: it comes where there
+// is room, and is not lost in a window that is full.
+func TestABookingRestoredOnTopOfAFullLogIsNotLost(t *testing.T) {
+	clock := new(testClock)
+	limit := ratelimit.SlidingLog(ratelimit.Per(1, 100*time.Second))
+	old := onClock(t, clock, limit)
+	require.True(t, old.Allow("k", 1))
+	clock.advance(10 * time.Second)
+	r, err := old.Reserve(t.Context(), "k", 1, time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, 90*time.Second, r.Delay)
+	saved := savedOf(old)
+	clock.advance(20 * time.Second)
+	l := onClock(t, clock, limit)
+	require.True(t, l.Allow("k", 1))
+	require.NoError(t, l.Restore(maps.All(saved), 20*time.Second))
+	d, err := l.Peek("k", 1)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, d.RetryAfter, 270*time.Second, "three units are spent or owed beside this one")
+}

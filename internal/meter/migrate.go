@@ -77,8 +77,15 @@ func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 	to.Advance(s, now)
 	*s = to.owe(*s, now, n)
 	for _, b := range booked {
-		at := max(Add(b.at, late), to.behind(*s, now))
-		if cost := min(b.cost, to.maxDebt-to.spent(*s, now)); cost > 0 {
+		at, cost := max(Add(b.at, late), to.behind(*s, now)), b.cost
+		if log, ok := to.algorithm.(*slidingLog); ok {
+			// A log does not queue what it is told to spend: where the booking's window is full, it comes
+			// when there is room, and what never fits is a debt.
+			over := max(0, cost-log.units)
+			cost, debt = cost-over, debt+over
+			at = max(at, log.earliest(*s, now, cost))
+		}
+		if cost = min(cost, to.maxDebt-to.spent(*s, now)); cost > 0 {
 			*s = to.book(*s, Spending{At: at, Cost: cost})
 		}
 	}
