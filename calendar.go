@@ -75,8 +75,8 @@ func (p Period) calendar() (*calendar.Calendar, error) {
 	return calendar.New(p.unit, p.zone.Value(), int(p.from))
 }
 
-// Calendar returns a limit of so many units in each calendar day, week or month: a quota. What
-// is left at the end of one expires.
+// Calendar returns a limit of units in each calendar day, week or month: a quota. What is left at
+// the end of one expires.
 //
 // In each window at most that many units pass, because a key's count belongs to one window, and
 // only a later window begins a new count. That holds whatever the clock does. Two windows

@@ -457,8 +457,8 @@ func (h *expiryHeap[K]) collectLocked() {
 }
 
 // shrinkLocked keeps the first entry of each key in the table. The others are later, and next
-// adds one when it finds that the key is not fresh yet. It halves the heap or more, so it
-// comes once for so many insertions that each pays a constant time.
+// adds one when it finds that the key is not fresh yet. It removes half of the heap or
+// more, so it runs rarely enough that its time for each insertion is constant on average.
 func (h *expiryHeap[K]) shrinkLocked() {
 	first := make(map[*account]int64, len(h.keys))
 	for _, e := range h.entries {

@@ -103,16 +103,18 @@ func (a Algorithm) isBucket() bool {
 // no key has more than it would have if the program had gone on; shorter is safe, and below zero counts as
 // zero. It is counted to the call; what the loop over seq takes is added.
 //
-// Restore before the traffic begins. A key that is tracked already is charged on top, in whole units, as of now;
-// what it has spent here since New has been regained beside what was saved, so it may have more than if the program had gone on, by what
-// is regained in that time. What is booked stays booked, but its reservation is over. A key is under the limit that it was saved under until its next decision, which
-// puts it under the limiter's own; if that is another one, what was spent carries over as [Keyed.SetLimit]
-// describes. Restored keys make room for themselves as new keys do: see [Options.MaxKeys].
+// Call it before the traffic begins. A key that is tracked already is charged on top, in whole units, as
+// of now. It has regained what it spent here at the same time as what was saved, so it may have more than if
+// the program had gone on. Each call charges anew.
+//
+// What is booked stays booked, but its reservation is over. A key is under the limit that it was saved under
+// until its next decision, which puts it under the limiter's own; if that is another one, what was spent carries
+// over as [Keyed.SetLimit] describes. Restored keys make room for themselves as new keys do: see
+// [Options.MaxKeys].
 //
 // A Saved that is cut short, of an unknown version, or no Saved at all is skipped, and so is a key that is
 // invalid or finds no room. The rest is restored. The errors are joined; each says which pair of seq it
-// is about, counted from 0. A Saved has no checksum: where a file may be damaged, add one. It may be called at any
-// time, and several times, each of which charges anew.
+// is about, counted from 0. A Saved has no checksum: where a file may be damaged, add one.
 func (l *Keyed[K]) Restore(seq iter.Seq2[K, Saved], elapsed time.Duration) error {
 	l.keys.mustBe()
 	if seq == nil {

@@ -22,7 +22,7 @@ type baseline struct {
 	proven bool    // by a probe, or by a limit that has grown without a queue
 	low    float64 // latency, smoothed, for the fall of the baseline
 	since  int     // windows with the limit in full use since the last probe
-	every  int     // so many of them are due for the next one
+	every  int     // how many of them there are before the next probe
 	high   float64 // the highest limit in full use since then
 
 	patience float64 // which part of the allowed queue the clients bear: less than 1 if they leave

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// A window is over with the first outcome that finds it at least minWindow long, with at
-// least so many outcomes in it as the algorithm wants, and with three in four of its first
-// requests ended: so it lasts as long as requests do, and is not made of the quick ones.
+// A window ends with the first outcome at which it is at least minWindow long, has at least as
+// many outcomes as the algorithm wants, and three in four of its first requests have ended. So it lasts as long as requests do, and is not made of the quick ones.
 const (
 	minWindow  = 100 * time.Millisecond
 	minSamples = 20

@@ -342,5 +342,5 @@ func playNothingFirst(h *history) {
 		}
 	}
 	h.advance(h.cfg.Resolution + h.upto(h.limit.Rate.Per))
-	h.alike(chargesNothing, a, b, "one was asked for nothing some time ago, when it was fresh")
+	h.alike(chargesNothing, a, b, "one of the two got a Take of 0 some time ago, when it was fresh")
 }

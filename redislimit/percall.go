@@ -27,7 +27,7 @@ type rated struct {
 //	…
 //	d, err := limiter.Take(ctx, "user:42", 1, ratelimit.PerSecond(10))
 //
-// It is for a first try, and for who comes from redis_rate, whose Allow(ctx, key, PerSecond(10)) it
+// It is for a first try, and for users of redis_rate, whose Allow(ctx, key, PerSecond(10)) it
 // replaces. All that needs more is made by [New]: another algorithm, burst, Timeout or Name, reservations,
 // several limits at once. On a nil client each call fails.
 func On(client redis.UniversalClient) *PerCall {

@@ -26,7 +26,7 @@ var (
 	only  = flag.String("limit", "", "the only limit to play them with")
 )
 
-// limits are ours with their defaults, and others with theirs, but for the highest limit, which is the cell's.
+// limits are ours and others, with their defaults, except the highest limit, which is the cell's.
 var limits = []struct {
 	name string
 	new  func(t *testing.T, c grid.Cell) grid.Gated
