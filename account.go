@@ -42,9 +42,9 @@ func (b *account) expired(reading, idle int64) bool {
 }
 
 // floor returns the time before which the key must not be created anew if it is dropped at
-// a reading. A fresh key may not spend again what it had regained by then. One that
-// is not fresh forgets what it has spent anyway; only the readings it has seen count,
-// and of these none that the clock has stepped back from. The caller holds the lock.
+// a reading. A fresh key may not spend again what it had regained by then. One that is not fresh
+// loses its spending anyway: its floor is its last reading, or the present one if the clock has
+// stepped back since. The caller holds the lock.
 func (b *account) floor(reading int64) int64 {
 	if at := b.freshAt(); at <= reading {
 		return at
@@ -184,11 +184,11 @@ func (b *account) markStale() {
 
 // request is how a cost may be spent.
 type request struct {
-	queue  int64 // for how long a leaky bucket may delay what it takes in
-	book   int64 // how far ahead the other algorithms may book
-	keep   bool  // what is spent ahead can be taken out again as if it had never been, until its time
-	peek   bool  // to change nothing: the key stays under the limit that it is under
-	untold bool  // the caller needs only the yes or no, and no error
+	queue int64 // for how long a leaky bucket may delay what it takes in
+	book  int64 // how far ahead the other algorithms may book
+	keep  bool  // what is spent ahead can be taken out again as if it had never been, until its time
+	peek  bool  // to change nothing: the key stays under the limit that it is under
+	brief bool  // the caller needs only the yes or no, and no error
 }
 
 // take is the request of Take and Allow: now, or whenever a leaky bucket lets it out.

@@ -23,19 +23,19 @@ type charge struct {
 
 	// The cost is own + shares × the caller's. The parts are needed to say which cost of the
 	// caller would fit, and to settle the charge when the caller's cost is known.
-	cost   int64   // to be spent
-	over   bool    // it is more than can be counted
-	own    int64   // of layers with a cost of their own
-	shares int64   // how many layers charge the caller's cost
-	first  int     // the index of the first member that meets here
-	unseen *unseen // if b is nil: what is known of the key
+	cost       int64   // to be spent
+	overflowed bool    // the cost is more than can be counted
+	own        int64   // of layers with a cost of their own
+	shares     int64   // how many layers charge the caller's cost
+	first      int     // the index of the first member that meets here
+	unseen     *unseen // if b is nil: what is known of the key
 
-	m       meter.Moment
-	o       meter.Offer
-	never   bool        // the cost can never be spent
-	checked bool        // the offer is the account's, and m is recorded; else it is a preview
-	spent   bool        // the account has spent it
-	seen    meter.State // of a preview: what it is of
+	m       meter.Moment // when it was decided
+	o       meter.Offer  // what the account offers
+	never   bool         // the cost can never be spent
+	checked bool         // the offer is the account's, and m is recorded; else it is a preview
+	spent   bool         // the account has spent it
+	viewed  meter.State  // the state that preview looked at
 }
 
 // begin makes it the charge of a member's account. Each field is set by itself: to write the
@@ -43,11 +43,11 @@ type charge struct {
 func (c *charge) begin(b *account, p *plan, u *unseen, first int) {
 	c.b, c.p, c.unseen, c.first = b, p, u, first
 	c.cost, c.own, c.shares = 0, 0, 0
-	c.over, c.checked, c.spent, c.never = false, false, false, false
+	c.overflowed, c.checked, c.spent, c.never = false, false, false, false
 }
 
 // add adds what one more layer asks: of its own, or the caller's cost. Sums do not overflow
-// but stop at the largest number, and over says that they did: such a cost is above any
+// but stop at the largest number, and overflowed says that they did: such a cost is above any
 // capacity, even that of a limit which allows the largest number itself.
 func (c *charge) add(amount int64, own bool) {
 	if own {
@@ -55,7 +55,7 @@ func (c *charge) add(amount int64, own bool) {
 	} else {
 		c.shares++
 	}
-	c.over = c.over || c.cost > math.MaxInt64-amount
+	c.overflowed = c.overflowed || c.cost > math.MaxInt64-amount
 	c.cost = meter.Add(c.cost, amount)
 }
 
@@ -69,49 +69,50 @@ func (c *charge) check(reading int64, q request) {
 	}
 	c.b.adopt(c.p, reading)
 	c.p, c.checked = c.b.plan, true
-	if c.m = c.b.arrive(reading); c.weighs() {
+	if c.m = c.b.arrive(reading); !c.trivial() {
 		c.o = c.b.offer(c.m, c.cost, q)
 	}
 }
 
 // preview finds out what the account would offer, for an answer without a charge. It records
-// nothing in the account, so its state is a copy. A key that is not tracked is fresh, but no
-// older than what its shard has forgotten, or has spent what is remembered of it. The caller holds the lock.
+// nothing in the account, so its state is a copy. A key that is not tracked begins as unseen.begin
+// says. The caller holds the lock.
 func (c *charge) preview(reading int64, q request) {
 	c.checked = false
 	if c.b != nil {
-		c.seen, c.m = c.b.view(c.p, reading, q)
+		c.viewed, c.m = c.b.view(c.p, reading, q)
 	} else {
 		c.m.Reading = reading
-		c.m.Now, c.seen = c.unseen.begin(c.p, reading)
+		c.m.Now, c.viewed = c.unseen.begin(c.p, reading)
 	}
-	if c.weighs() {
-		c.o = c.p.Offer(c.seen, c.m, c.cost, q.ahead(c.p))
+	if !c.trivial() {
+		c.o = c.p.Offer(c.viewed, c.m, c.cost, q.ahead(c.p))
 	}
 }
 
 // state returns what the key has spent: the account's own state if the charge was checked, so
-// that what has been spent since shows in it; else what preview has seen.
+// that what has been spent since shows in it; else what preview looked at.
 func (c *charge) state() meter.State {
 	if c.checked {
 		return c.b.State
 	}
-	return c.seen
+	return c.viewed
 }
 
-// weighs reports whether the state matters. A cost of 0 is free, a plan that tracks
-// nothing allows what is within its capacity, and nothing above a capacity ever passes.
-func (c *charge) weighs() bool {
+// trivial decides the cost if that can be done without the state, and reports whether it did. A cost
+// of 0 is free, a plan that tracks nothing allows what is within its capacity, and nothing above a
+// capacity ever passes.
+func (c *charge) trivial() bool {
 	if c.never = c.exceeds(); !c.never && c.cost > 0 && c.p.tracks() {
-		return true
+		return false
 	}
 	c.o = c.m.Free()
-	return false
+	return true
 }
 
 // exceeds reports whether the cost is more than the account can ever allow. A sum that is too
 // large to be counted is no matter to a plan that counts nothing.
-func (c *charge) exceeds() bool { return c.cost > c.p.capacity || c.over && c.p.tracks() }
+func (c *charge) exceeds() bool { return c.cost > c.p.capacity || c.overflowed && c.p.tracks() }
 
 // err returns why the cost can never be spent, if it cannot.
 func (c *charge) err() error {
@@ -178,7 +179,7 @@ func (c *charge) room(remaining int) int {
 }
 
 // clear drops what keeps users' data alive.
-func (c *charge) clear() { c.b, c.p, c.seen = nil, nil, meter.State{} }
+func (c *charge) clear() { c.b, c.p, c.viewed = nil, nil, meter.State{} }
 
 // wait returns how long the account takes to let the cost through: until the work leaves
 // the queue of a leaky bucket, or until the cost is allowed at all.

@@ -67,10 +67,10 @@ func (t *table[K]) expireOldestLocked(s *shard[K], now, ttl int64) bool {
 		s.order.tombstones--
 	case p.b.expired(now, ttl):
 		t.removeLocked(s, p.key, p.b, p.b.freshAt())
-		t.keys.Add(-1)
+		t.count.Add(-1)
 		t.expired.Add(1)
 	case p.b.use.recent():
-		p.b.use.seen()
+		p.b.use.clearRecent()
 		s.order.add(place[K]{p.key, p.b, now})
 	default:
 		s.order.putBack(p)
@@ -137,7 +137,7 @@ func (t *table[K]) sweepPlaceLocked(s *shard[K], p place[K], now, ttl int64) boo
 		return false
 	}
 	t.removeAnywhereLocked(s, p.key, p.b, p.b.freshAt())
-	t.keys.Add(-1)
+	t.count.Add(-1)
 	t.expired.Add(1)
 	return true
 }
@@ -178,9 +178,9 @@ type victim[K comparable] struct {
 	last int64
 }
 
-// look finds out what it costs to evict the key at a place. Its account stays locked, unless it
+// lookLocked finds out what it costs to evict the key at a place. Its account stays locked, unless it
 // is busy. A peek at the time records nothing: what eviction looks at is not in use.
-func (t *table[K]) look(p place[K], now int64) victim[K] {
+func (t *table[K]) lookLocked(p place[K], now int64) victim[K] {
 	if !p.b.mu.TryLock() {
 		return victim[K]{place: p, rank: rankBusy}
 	}
@@ -190,7 +190,7 @@ func (t *table[K]) look(p place[K], now int64) victim[K] {
 	return victim[K]{p, p.b.use.rank(p.b.fresh(now)), p.b.last}
 }
 
-// evictLocked makes room in a full shard, and leaves it to the caller. Of the few oldest keys
+// evictLocked drops a key of the shard, and the caller takes over its room. Of the few oldest keys
 // it drops the one of the lowest rank, and of those the one that was used least recently.
 // The others that are in use or throttled get a second chance; idle ones keep their
 // places, and so are the first to be looked at the next time. If one of them was busy, that
@@ -221,7 +221,7 @@ func (t *table[K]) lookAtOldestLocked(s *shard[K], now int64, looked []victim[K]
 		if !ok {
 			break
 		}
-		v := t.look(p, now)
+		v := t.lookLocked(p, now)
 		if v.rank == rankTombstone {
 			s.order.tombstones--
 			p.b.mu.Unlock()
@@ -277,7 +277,7 @@ func (s *shard[K]) returnLocked(looked []victim[K], best int, now int64) (busy p
 func (v *victim[K]) secondChance(s *shard[K], now int64) {
 	s.order.add(place[K]{v.key, v.b, now})
 	if v.rank != rankBusy {
-		v.b.use.seen()
+		v.b.use.clearRecent()
 		v.b.mu.Unlock()
 	}
 }
@@ -298,7 +298,7 @@ func (t *table[K]) evicting(key K, b *account, r rank, now int64) {
 	if t.memory == nil {
 		return
 	}
-	// That a key is not fresh may be for the clock alone, which has stepped back behind it.
+	// A key may be not fresh only because the clock has stepped back. Then there is nothing to remember.
 	if past := b.remembered(now); past.Until > now {
 		t.memory.store(t.hash(key), b.plan, past, now)
 	}

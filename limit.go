@@ -37,6 +37,7 @@ func Per(n int, d time.Duration) Rate { return Rate{n, d} }
 // invalid, which makes the zero Limit recognisable as "none given".
 type Algorithm uint8
 
+// A Saved has these numbers in it, so a new one comes last.
 const (
 	// AlgorithmTokenBucket lets bursts through and bounds the mean rate.
 	AlgorithmTokenBucket Algorithm = iota + 1

@@ -227,7 +227,7 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 func (l *Keyed[K]) allowSlow(key K, cost int) bool {
 	var d Decision
 	if l.onDecision == nil {
-		_, _, _ = l.decideSlow(key, cost, request{queue: take.queue, untold: true}, &d)
+		_, _, _ = l.decideSlow(key, cost, request{queue: take.queue, brief: true}, &d)
 	} else {
 		d, _ = l.Take(context.Background(), key, cost)
 	}
@@ -274,7 +274,7 @@ func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, 
 // decideSlow is decide for new keys, for changed limits, and for costs that are 0 or
 // invalid or above the capacity.
 func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account, meter.Offer, error) {
-	if q.untold && cost < 0 {
+	if q.brief && cost < 0 {
 		l.keys.mustBe()
 		return nil, meter.Offer{}, errUntold
 	}
@@ -282,7 +282,7 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account
 		return nil, meter.Offer{}, err
 	}
 	for {
-		refreshed := l.refreshed.Load()
+		refreshed := l.refreshed.Load() // before LimitFor is asked: see Keyed.Refresh
 		p, err := l.planFor(key)
 		if err != nil {
 			return nil, meter.Offer{}, err
@@ -292,19 +292,19 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account
 			switch d.Allowed = !never; {
 			case !never:
 				d.RetryAfter = 0
-			case q.untold:
+			case q.brief:
 				err = errUntold
 			default:
 				err = p.exceeds(int64(cost))
 			}
 			return nil, meter.Offer{}, err
 		}
-		b, raw, fresh, err := l.keys.acquire(key, p, l.clock)
+		b, raw, created, err := l.keys.acquire(key, p, l.clock)
 		if err != nil {
 			d.Limit = p.limit
 			return nil, meter.Offer{}, err
 		}
-		if !fresh {
+		if !created {
 			raw = reading(l.clock)
 			b.adopt(p, raw)
 		}
@@ -437,12 +437,12 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int, refreshed uint64) error {
 	if delta == 0 || !p.tracks() || delta < 0 && !l.keys.knows(key, p, l.clock) {
 		return nil
 	}
-	b, now, fresh, err := l.keys.acquire(key, p, l.clock)
+	b, now, created, err := l.keys.acquire(key, p, l.clock)
 	if err != nil {
 		return err
 	}
 	defer b.mu.Unlock()
-	if !fresh {
+	if !created {
 		now = reading(l.clock)
 		b.adopt(p, now)
 	}
@@ -470,7 +470,7 @@ func (l *Keyed[K]) Reset(key K) {
 func (l *Keyed[K]) Sweep() int { return l.table().sweep(l.clock) }
 
 // Len returns how many keys are tracked.
-func (l *Keyed[K]) Len() int { return int(l.table().keys.Load()) }
+func (l *Keyed[K]) Len() int { return int(l.table().count.Load()) }
 
 // table returns the key table, or panics if there is none.
 func (l *Keyed[K]) table() *table[K] {

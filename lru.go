@@ -36,9 +36,9 @@ type table[K comparable] struct {
 	shards   []shard[K]
 	seed     maphash.Seed
 	max      int64
-	keys     atomic.Int64   // in the table, or about to be
+	count    atomic.Int64   // of the keys in the table, or about to be
 	ttl      int64          // for how long an idle key is kept if there is room, in nanoseconds
-	expiry   *expiryHeap[K] // if a full table refuses new keys, else nil
+	expiry   *expiryHeap[K] // not nil means RefuseNew: a full table refuses new keys, and drops none that is not fresh
 	full     error          // what a new key is refused with: made once, because a flood of keys meets it
 	memory   *memory        // of keys that were evicted, or nil
 
@@ -140,12 +140,12 @@ func (t *table[K]) unseen(key K) unseen {
 // acquire returns the key's account, locked, and inserts one if there is none. For a
 // new one it also returns the reading at which it was made.
 //
-// Room is taken before the key is inserted, so the table is never too full, and it stays
-// taken when the shard has to be let go to make it elsewhere. If another call has inserted
+// Room, one of max, is taken before the key is inserted, so the table is never too full. It stays
+// taken while the shard is unlocked to evict a key elsewhere. If another call has inserted
 // the key meanwhile, the room is given back.
-func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *account, now int64, fresh bool, err error) {
+func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *account, now int64, created bool, err error) {
 	s := t.shard(key)
-	room := false // one of max is taken for this key
+	room := false // it is taken for this key
 	for tries := 0; ; tries++ {
 		s.mu.Lock()
 		if b = t.find(key); b != nil {
@@ -181,11 +181,11 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *account, now int64, 
 // that two insertions at the same time cannot both take the last room.
 func (t *table[K]) reserve() bool {
 	for {
-		n := t.keys.Load()
+		n := t.count.Load()
 		if n >= t.max {
 			return false
 		}
-		if t.keys.CompareAndSwap(n, n+1) {
+		if t.count.CompareAndSwap(n, n+1) {
 			return true
 		}
 	}
@@ -194,7 +194,7 @@ func (t *table[K]) reserve() bool {
 // release gives room back that was taken and is not needed.
 func (t *table[K]) release(room bool) {
 	if room {
-		t.keys.Add(-1)
+		t.count.Add(-1)
 	}
 }
 
@@ -262,7 +262,7 @@ func (t *table[K]) remove(key K, b *account, floor int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.removeAnywhereLocked(s, key, b, floor)
-	t.keys.Add(-1)
+	t.count.Add(-1)
 }
 
 // lockKept locks the account of a key that was b when it was found, and returns it, or nil if the key is not
@@ -327,8 +327,8 @@ func (t *table[K]) takeOut(key K) bool {
 }
 
 // withdraw unpins a key that was inserted for a decision that then was a denial, and
-// removes it unless another decision has spent from it: unless it is fresh, or has spent no
-// more than is remembered of it.
+// removes it if it is fresh, or has spent no more than is remembered of it: then no other decision
+// has spent from it.
 func (t *table[K]) withdraw(key K, b *account, clock Clock) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -66,9 +66,9 @@ type anyKey[R any] interface {
 	unseen() unseen
 	// same reports whether the other is the same key of the same limiter.
 	same(other anyKey[R]) bool
-	// insert adds the key to the limiter, fresh and pinned, and reports true; or it finds that
+	// insert adds the key to the limiter, pinned, and reports true; or it finds that
 	// another decision has added it, and reports false.
-	insert(p *plan, clock Clock) (b *account, fresh bool, err error)
+	insert(p *plan, clock Clock) (b *account, created bool, err error)
 	// withdraw removes what insert has added, unless another decision has spent from it.
 	withdraw(b *account, clock Clock)
 	// debit returns how to charge the key later, for a reservation of cost 0.
@@ -110,9 +110,9 @@ func (m *member[R]) lacks() bool {
 // insert adds the key. The account is not locked afterwards, but pinned if it is new: it has
 // spent nothing yet, and would be the first to be evicted.
 func (m *member[R]) insert(clock Clock) {
-	b, fresh, err := m.key.insert(m.p, clock)
+	b, created, err := m.key.insert(m.p, clock)
 	if err == nil {
-		m.b, m.inserted = b, fresh
+		m.b, m.inserted = b, created
 	}
 	m.err = err
 }
@@ -229,15 +229,15 @@ func (k *layerKey[R, K]) same(other anyKey[R]) bool {
 }
 
 func (k *layerKey[R, K]) insert(p *plan, clock Clock) (*account, bool, error) {
-	b, _, fresh, err := k.l.keys.acquire(k.key, p, clock)
+	b, _, created, err := k.l.keys.acquire(k.key, p, clock)
 	if err != nil {
 		return nil, false, err
 	}
-	if fresh {
+	if created {
 		b.use.pin()
 	}
 	b.mu.Unlock()
-	return b, fresh, nil
+	return b, created, nil
 }
 
 func (k *layerKey[R, K]) withdraw(b *account, clock Clock) { k.l.keys.withdraw(k.key, b, clock) }

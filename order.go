@@ -29,7 +29,7 @@ type order[K comparable] struct {
 	newest     *batch[K]                           // nil, or with at least one place
 	oldest     *front[K]                           // nil until it is first needed
 	spare      *batch[K]                           // an empty one to use next, or nil
-	readers    int                                 // who reads runs and lets go of the shard's lock in between
+	readers    int                                 // sweeps that read runs without the shard's lock; while there are any, no batch is used again
 	n          int                                 // places, tombstones included
 	tombstones int
 }

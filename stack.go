@@ -48,17 +48,18 @@ type stack[R any] struct {
 	// A member is made when its layer is first needed. AllOf may have a thousand layers
 	// of which a request needs three.
 	made    []*member[R] // by layer
-	members []*member[R] // the layers of this request; of AllOf, in between, those of the last one
+	members []*member[R] // this request's layers; with AllOf, between two requests, those of the last one
 	which   []int        // scratch memory for pick
 	watched bool         // one of the members is watched: somebody is told of its decisions
+	brief   bool         // the caller needs only the yes or no
 
 	// What load and lock have found out.
-	brief   bool // the caller needs only the yes or no
 	asked   bool // a LimitFor was asked
 	absent  bool // one of the members' keys is not tracked
 	mixed   bool // of a key's members only some have found its account
-	over    bool // the enforcing layers ask an account for more than it can ever allow
-	changed bool // keys have been inserted or pinned
+	exceeds bool // the enforcing layers ask an account for more than it can ever allow
+
+	changed bool // keys have been inserted or pinned, which withdraw takes back
 
 	// The charges of the enforcing layers come first, so that firm and shadows are the two
 	// parts of one slice. They are decided before any shadow is.
@@ -120,10 +121,9 @@ func (s *stack[R]) clear() {
 	s.brief, s.changed, s.asked, s.err, s.d = false, false, false, nil, Decision{}
 }
 
-// untold reports whether the caller needs only the yes or no, and nobody watches. Then neither
-// answers nor errors are made: a client who is refused at any rate must not cost more than
-// one who is let in.
-func (s *stack[R]) untold() bool { return s.brief && !s.watched }
+// yesOrNo reports whether nobody is told more than the yes or no. Then neither answers nor errors are
+// made: a client who is refused at any rate must not cost more than one who is let in.
+func (s *stack[R]) yesOrNo() bool { return s.brief && !s.watched }
 
 // ask asks the taker, if there is one, whether it wants the answers.
 func (s *stack[R]) ask(allowed bool) {
@@ -140,7 +140,7 @@ func (s *stack[R]) told() bool { return s.watched || s.wanted }
 // the user, so no lock is held, and what it finds may be outdated when the accounts are
 // locked: then lock looks them up again, and a limit that has changed is taken over by check.
 func (s *stack[R]) load(r R, cost int) error {
-	if cost < 0 && s.untold() {
+	if cost < 0 && s.yesOrNo() {
 		return errUntold
 	} else if cost < 0 {
 		return negativeCostError(cost)
@@ -210,7 +210,7 @@ func (s *stack[R]) leave() {
 // what their own layers would have said: that says nothing about another's error, and a
 // limiter that has room must not count a denial.
 func (s *stack[R]) fail(m *member[R]) error {
-	if s.untold() {
+	if s.yesOrNo() {
 		return errUntold
 	}
 	err := &layerError{m.layer, m.why()}
@@ -290,7 +290,7 @@ func (s *stack[R]) preview(q request) error {
 	if s.asked && !q.peek {
 		s.markStale()
 	}
-	fits := s.fits()
+	fits := s.allFit()
 	s.ask(fits)
 	s.answer(fits)
 	s.locks.unlock()
@@ -320,7 +320,7 @@ func (s *stack[R]) lock() bool {
 // them those of the shadows. So firm and shadows are two parts of one slice, and a decision
 // allocates nothing for them.
 func (s *stack[R]) sum() {
-	s.charges, s.absent, s.mixed, s.over = s.charges[:0], false, false, false
+	s.charges, s.absent, s.mixed, s.exceeds = s.charges[:0], false, false, false
 	shadows := false
 	for i, m := range s.members {
 		if m.shadow {
@@ -362,10 +362,10 @@ func (s *stack[R]) enter(i int, m *member[R]) {
 	c := &s.charges[m.charge]
 	c.add(int64(m.amount), m.cost != nil)
 	s.absent = s.absent || m.b == nil && m.p.tracks()
-	s.over = s.over || !m.shadow && c.exceeds()
+	s.exceeds = s.exceeds || !m.shadow && c.exceeds()
 }
 
-// chargeOf returns the first charge of the member's account, or none. While all keys are tracked,
+// chargeOf returns the first charge of the member's account, or none, and finds out what is mixed. While all keys are tracked,
 // the account says which key it is, so no keys have to be compared. [Unlimited] and
 // [Blocked] count nothing, so each of them stands for itself.
 //
@@ -409,19 +409,19 @@ func (s *stack[R]) chargeOf(m *member[R]) int {
 func (s *stack[R]) check(q request) bool {
 	s.reading = reading(s.clock)
 	for i := range s.firm {
-		if s.over {
+		if s.exceeds {
 			s.firm[i].preview(s.reading, q)
 		} else {
 			s.firm[i].check(s.reading, q)
 		}
 	}
-	return s.fits()
+	return s.allFit()
 }
 
-// fits reports whether all enforcing layers allow the request, and takes note of the
-// first that never can. If one never can, that is the answer, whatever the others say for
+// allFit reports whether all enforcing layers allow the request, and sets the error of the first
+// that never can. If one never can, that is the answer, whatever the others say for
 // now: to try again would be in vain.
-func (s *stack[R]) fits() bool {
+func (s *stack[R]) allFit() bool {
 	fits := true
 	for i := range s.firm {
 		fits = fits && s.firm[i].fits()
@@ -429,7 +429,7 @@ func (s *stack[R]) fits() bool {
 	if fits {
 		return true
 	}
-	if c := s.never(); c != nil && s.untold() {
+	if c := s.never(); c != nil && s.yesOrNo() {
 		s.err = errUntold
 	} else if c != nil {
 		s.err = &layerError{s.members[c.first].layer, c.err()}

@@ -18,7 +18,7 @@ const (
 // touched records a decision. The one that creates the key does not count as use, so
 // that keys of one request each are the first to go: the first touch sets usageCreated, and
 // each later one finds it set and shifts it into usageRecent, which is the bit above.
-func (u *usage) touched() { *u |= usageCreated | *u&usageCreated<<1 }
+func (u *usage) touched() { *u |= usageCreated | (*u&usageCreated)<<1 }
 
 // allowed and denied record how the last decision ended. A key that was denied stays longer
 // than others: to forget it is what a client gains most by who invents keys.
@@ -54,8 +54,8 @@ func (u usage) isPinned() bool { return u&usagePinned != 0 }
 // recent reports whether the key was used since eviction last looked.
 func (u usage) recent() bool { return u&usageRecent != 0 }
 
-// seen records that eviction has looked. The key has to be used again to count as recent.
-func (u *usage) seen() { *u &^= usageRecent }
+// clearRecent records that eviction has looked. The key has to be used again to count as recent.
+func (u *usage) clearRecent() { *u &^= usageRecent }
 
 // markDirty records that the key is on the dirty list, and reports false if it was on it before.
 // So what is given back to one key time and again does not make the list longer.

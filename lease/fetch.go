@@ -93,7 +93,7 @@ func (f *fetcher[K]) startLocked(ctx context.Context, h *holding[K], ft *fetch[K
 	go f.run(h, ft)
 }
 
-// fly is the goroutine of a fetch.
+// run is the goroutine of a fetch.
 func (f *fetcher[K]) run(h *holding[K], ft *fetch[K]) {
 	defer ft.cancel()
 	asked := f.timers.now()
@@ -136,7 +136,7 @@ func refused(res *ratelimit.Reservation, err error) bool {
 	return err == nil && !res.Allowed || errors.Is(err, ratelimit.ErrExceedsLimit)
 }
 
-// landLocked takes note of what the remote limiter has said, and serves the caller
+// arriveLocked takes note of what the remote limiter has said, and serves the caller
 // before all others, so that they cannot take away what was fetched for it. A batch that
 // is no larger than the caller's cost is the caller's, and not held: so a
 // reservation of a key with little traffic is settled exactly.

@@ -93,6 +93,8 @@ func readDigits(s string) (n int64, rest string) {
 // stored reads a state as it is stored, or nothing for a new key; or what is told of a log. It
 // returns what follows.
 func (c *charge) stored(raw string, reading int64, mark uint32) (rest string, err error) {
+	// Of a new key nothing is told: raw ends, or the next charge's verdict follows, which is text and no
+	// kind. Quick scripts answer with states of the call's own kind only.
 	if raw == "" || raw[0] != c.plan.kind {
 		c.now, c.state, c.gen, c.changes = reading, meter.State{At: reading}, mark, 0
 		return raw, nil

@@ -12,6 +12,9 @@ import (
 // The first byte of a state. It says the algorithm, and the version of the format: no text
 // begins with it, and a next version begins with other bytes. A script of one version answers
 // that a state of another one is not ours, and leaves it as it is.
+//
+// The order matters to the scripts: up to LEAKY they are buckets, from FIXED on windows and the log, and
+// from COUNTER on a state has M. The low three bits are an index.
 const (
 	kindToken   = 0xF8
 	kindLeaky   = 0xF9

@@ -12,7 +12,7 @@ type Figure struct {
 	Unit  string   // as OpenTelemetry has it: "{key}", "s", or "1"
 	Help  string   // one sentence
 	Gauge bool     // it is a gauge, or a histogram; else a counter
-	By    []string // the names of its labels, beside that of the limiter
+	By    []string // the names of its labels; a figure of a [Group] gets one more, for what the group is about
 }
 
 // OpenTelemetry returns the metric's name under OpenTelemetry's conventions, such as

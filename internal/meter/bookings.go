@@ -2,7 +2,7 @@ package meter
 
 import "math"
 
-// This file is what a plan does to a state that may have bookings. The algorithms know
+// This file is what a meter does to a state that may have bookings. The algorithms know
 // nothing of bookings but the instant of the last one, except the sliding log: its bookings
 // are entries like all others.
 

@@ -41,7 +41,10 @@ func (w *fixedWindow) earliest(s State, now, cost int64) int64 {
 	if s.N+cost <= w.units {
 		return s.behind(max(now, s.At))
 	}
-	// k windows are full, and used runs over into the one after them.
+	// What is spent fills windows from s.At on. k of them are full, and used runs over into the next:
+	//
+	//	s.At | full | … | full | used… |
+	//
 	k, used := s.N/w.units, s.N%w.units
 	if used+cost > w.units {
 		k++

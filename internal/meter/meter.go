@@ -49,10 +49,10 @@ type Meter struct {
 	algorithm
 
 	// The fields that every decision reads come first.
-	log     bool         // the algorithm is the sliding log, whose bookings are among its entries
-	ordered bool         // each decision advances the state to now before it asks
-	token   *tokenBucket // the algorithm, if it is that one: Allow has a shorter way for it
-	leaky   *leakyBucket // the algorithm, if it is that one, which delays what it admits; else nil
+	log      bool         // the algorithm is the sliding log, whose bookings are among its entries
+	advances bool         // each decision advances the state to now before it asks
+	token    *tokenBucket // the algorithm, if it is that one: Allow has a shorter way for it
+	leaky    *leakyBucket // the algorithm, if it is that one, which delays what it admits; else nil
 
 	// Without these two bounds, sums of instants and of costs could overflow.
 	maxDebt  int64 // how much may be owed
@@ -76,7 +76,7 @@ func New(l Limit) Meter {
 		// It takes what fits into the queue now and delays it, so what is booked ahead is
 		// the queue itself.
 		m.leaky = &leakyBucket{newTokenBucket(l)}
-		m.algorithm, m.ordered = m.leaky, true
+		m.algorithm, m.advances = m.leaky, true
 		m.maxDebt, _ = m.leaky.bounds(l.Most)
 		m.maxAhead = math.MaxInt64 // bounded by the queue's capacity
 	case FixedWindow, SlidingLog, SlidingCounter, Calendar:
@@ -100,11 +100,11 @@ func (m *Meter) window(l Limit) {
 	case SlidingCounter:
 		m.algorithm = &slidingCounter{l.Per, l.Units, m.maxDebt}
 	case SlidingLog:
-		m.algorithm, m.log, m.ordered = &slidingLog{l.Per, l.Units}, true, true
+		m.algorithm, m.log, m.advances = &slidingLog{l.Per, l.Units}, true, true
 	case Calendar:
 		// A key that was only denied keeps the window that it has reached, too: it may be that
 		// the wall clock is set back.
-		m.algorithm, m.ordered = &calendar{l.Windows, l.Units, m.maxDebt}, true
+		m.algorithm, m.advances = &calendar{l.Windows, l.Units, m.maxDebt}, true
 	}
 }
 
@@ -122,13 +122,13 @@ func (m *Meter) MaxAhead() int64 { return m.maxAhead }
 // Price returns the time in which n units of a bucket are regained: whole ticks, and the rest in
 // 1/units of one. The units are those of the limit in lowest terms. It is at most the horizon.
 func (m *Meter) Price(n int64) (ticks, frac int64) {
-	price := m.drain().price(n)
+	price := m.bucket().price(n)
 	return price.ticks, price.frac
 }
 
 // Advance brings a state to now. Accept wants a state that has been.
 func (m *Meter) Advance(s *State, now int64) {
-	if s.detail != nil || m.ordered {
+	if s.detail != nil || m.advances {
 		m.advanceTo(s, now)
 	}
 }
@@ -137,7 +137,7 @@ func (m *Meter) advanceTo(s *State, now int64) {
 	if s.detail != nil && !m.log {
 		*s = m.catchUp(*s, now)
 	}
-	if m.ordered {
+	if m.advances {
 		*s = m.advance(*s, now)
 	}
 }
@@ -199,8 +199,8 @@ func (m *Meter) Take(s *State, mo Moment, cost, ahead int64, keep bool) Offer {
 }
 
 // Accept spends a cost as was offered, in a state that has been advanced to now. No other
-// call may come in between. If the caller wants to keep apart what is spent at a later instant,
-// all of it can be given back until then.
+// call may come in between. With keep, what is spent later than now is booked, so that all of it can
+// be given back until then.
 func (m *Meter) Accept(s *State, now int64, o Offer, cost int64, keep bool) {
 	if s.detail == nil && !(keep && o.At > now) {
 		*s = m.spend(*s, o.At, cost)
@@ -238,9 +238,9 @@ func (m *Meter) Adjust(s *State, now, delta int64) {
 	*s = m.adjust(*s, now, delta)
 }
 
-// drain returns the meter's algorithm as a token bucket, if it counts like one: a leaky
+// bucket returns the meter's algorithm as a token bucket, if it counts like one: a leaky
 // bucket's state is the same debt in time.
-func (m *Meter) drain() *tokenBucket {
+func (m *Meter) bucket() *tokenBucket {
 	switch a := m.algorithm.(type) {
 	case *tokenBucket:
 		return a

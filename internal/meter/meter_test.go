@@ -36,12 +36,14 @@ func TestEveryAlgorithmIsNamedWhereItMatters(t *testing.T) {
 		m := meterOf(kind, 10, second, 10)
 		assert.True(t, m.Counts())
 		assert.NotPanics(t, func() { State{N: 1}.capped(m) }, kind)
-		assert.Equal(t, m.family() == familyBucket, m.drain() != nil, kind)
+		assert.Equal(t, m.family() == familyBucket, m.bucket() != nil, kind)
 		assert.Equal(t, m.family() == familyLog, m.log, kind)
 	}
 	for _, none := range []Kind{0, Calendar + 1} {
 		assert.Panics(t, func() { New(limitOf(none, 1, 1, 1)) })
 		assert.Panics(t, func() { (&Meter{kind: none}).family() })
+		assert.Panics(t, func() { new(reader).sums(&Meter{kind: none}) })
+		assert.Panics(t, func() { (&Meter{kind: none}).windows() })
 	}
 	assert.False(t, new(Meter).Counts())
 }

@@ -101,12 +101,12 @@ func (m *Meter) behind(s State, now int64) int64 {
 }
 
 // carrySums carries over what is spent by now from and to an algorithm that keeps
-// sums: exactly where the new plan's state can express it, and else rounded up.
+// sums: exactly where the new meter's state can express it, and else rounded up.
 func carrySums(from, to *Meter, s State, now int64) State {
 	s = from.advance(s, now)
 	switch a, b := from.family(), to.family(); {
 	case a == familyBucket && b == familyBucket:
-		return to.drain().convert(from.drain(), s, now)
+		return to.bucket().convert(from.bucket(), s, now)
 	case a == familyWindow && b == familyWindow:
 		if from.kind == Calendar || to.kind == Calendar {
 			return between(from, to, s, now).capped(to)
@@ -120,7 +120,7 @@ func carrySums(from, to *Meter, s State, now int64) State {
 }
 
 // charged returns the state of a key that has spent n at this instant, up to the most that
-// the plan lets a key owe.
+// the meter lets a key owe.
 func (m *Meter) charged(now, n int64) State {
 	if n = min(n, m.maxDebt); n > 0 {
 		return m.charge(State{At: now}, now, n)
@@ -128,7 +128,7 @@ func (m *Meter) charged(now, n int64) State {
 	return State{At: now}
 }
 
-// capped returns a state with no more debt than the plan counts.
+// capped returns a state with no more debt than the meter counts.
 func (s State) capped(m *Meter) State {
 	switch m.family() {
 	case familyWindow:

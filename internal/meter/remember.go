@@ -54,7 +54,7 @@ func (m *Meter) unitsOf(share uint8) int64 {
 
 // capacity returns the most that can be spent at once.
 func (m *Meter) capacity() int64 {
-	if t := m.drain(); t != nil {
+	if t := m.bucket(); t != nil {
 		return t.capacity
 	}
 	if c, ok := m.algorithm.(*calendar); ok {
@@ -95,7 +95,7 @@ func (m *Meter) Recall(r Remembered, now, grain int64) State {
 	}
 	switch m.family() {
 	case familyBucket:
-		if full := m.drain().full; r.Until-now > full.ticks {
+		if full := m.bucket().full; r.Until-now > full.ticks {
 			s.At, s.N = now+full.ticks, full.frac
 		} else {
 			s.At = r.Until

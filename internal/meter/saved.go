@@ -120,6 +120,8 @@ func (r *reader) sums(m *Meter) State {
 		lowest, mostN, mostM = -a.per, a.most, max(a.units, mostUnits)
 	case *calendar:
 		mostN, mostM = a.most, mostOrdinal
+	default:
+		panic("meter: no sums of that kind")
 	}
 	s := State{At: r.instant(r.signed(lowest, r.horizon)), N: r.number(0, mostN)}
 	if mostM > 0 {
