@@ -13,16 +13,33 @@ import (
 	"github.com/weir-go/ratelimit/internal/tally"
 )
 
-// stack is what one decision over several layers works with.
+// stack is what one decision over several layers works with. One goroutine uses it at a time; in
+// between it is in a pool, and refers to nothing of a request.
+//
+// A decision goes through these steps:
+//
+//  1. load: each layer says which key it asks for what, and under which plan. This runs the functions of
+//     the user. What a layer asks is an ask.
+//  2. sum: what several layers ask of one key is summed up in one charge, as package ratelimit does it. The
+//     charges are what is sent.
+//  3. lease: the leased layers are asked, one by one, each from what this process holds.
+//  4. run: one call checks all charges, and spends them or none.
+//  5. conclude: the answers of leases and charges become one decision, and leases that are not needed are
+//     given back.
+//
+// The leases come before the call, because what they gave can be given back without a round trip, and
+// what the call has charged cannot.
+//
+// The session is not kept: its memory may be read by a round trip that the caller has left.
 type stack[R any] struct {
 	of         *Layered[R]
-	session    *session // of this one decision
-	asks       []ask
-	which      []int
+	session    *session           // of this one decision
+	asks       []ask              // of the layers that apply: those that enforce, then the shadow layers
+	which      []int              // the indices of the layers that were picked
 	d          ratelimit.Decision // of all layers that enforce
 	spent      bool               // the decision was allowed and charged
 	refused    bool               // a leased layer has denied, so that layers after it were not asked
-	failedWait bool
+	failedWait bool               // what was charged has been given back, because a Wait has failed
 }
 
 func (s *stack[R]) clear() {
@@ -48,7 +65,7 @@ func (s *stack[R]) take(ctx context.Context, r R, cost int, ahead time.Duration,
 		return err
 	}
 	keep := op == opKeep
-	if cost == 0 {
+	if cost == 0 { // nothing is charged, but what is returned may be settled at more
 		op = opPeek
 	}
 	allowed, err := s.lease(ctx, op, keep)
@@ -62,7 +79,7 @@ func (s *stack[R]) take(ctx context.Context, r R, cost int, ahead time.Duration,
 		return err
 	}
 	s.spent = allowed && op != opPeek
-	if s.spent {
+	if s.spent { // only now is it known that the shadow layers are to be charged
 		s.leaseShadows(ctx)
 	}
 	s.conclude(cost, allowed)
@@ -72,7 +89,8 @@ func (s *stack[R]) take(ctx context.Context, r R, cost int, ahead time.Duration,
 	return nil
 }
 
-// load asks the layers for their keys, costs and plans: those that enforce first.
+// load asks the layers for their keys, costs and plans: those that enforce first. A shadow layer's error is
+// its own, and any other's ends the decision before anything is sent.
 func (s *stack[R]) load(r R, cost int) error {
 	if cost < 0 {
 		return fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, cost)
@@ -102,7 +120,7 @@ func (s *stack[R]) choose(r R) error {
 	} else {
 		s.which = s.of.pick(r, s.which)
 	}
-	n := 0
+	n := 0 // layers that apply, each counted once
 	for k, i := range s.which {
 		if i < 0 || i >= len(s.of.layers) {
 			return fmt.Errorf("redislimit: AllOf's pick function returned layer %d of %d", i, len(s.of.layers))
@@ -142,7 +160,8 @@ func (s *stack[R]) loadOne(i int, r R, cost int) error {
 
 // sum adds up what is asked of each key: the layers that enforce in one charge for each,
 // then the shadow layers one by one. A key has one limit in one decision: that of the first
-// layer that asks it.
+// layer that asks it, because a stored state is counted under one limit at a time. An error here is one of
+// a cost that can never pass, or of sums that are too large, so nothing is sent either.
 func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 	s.session.remote = s.of.remote
 	for i := range s.asks {
@@ -151,14 +170,14 @@ func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 			continue
 		}
 		y := &s.of.layers[a.layer]
-		if y.leases != nil {
+		if y.leases != nil { // it is no part of the call: see lease
 			continue
 		}
 		a.redis = y.l.space.key(a.key)
 		first := s.firstOf(i)
 		a.plan = s.asks[first].plan
 		if y.shadow {
-			if cost == 0 || op == opPeek {
+			if cost == 0 || op == opPeek { // a shadow layer changes no answer, so nothing needs to be known of it
 				continue
 			}
 			if a.err = a.plan.check(int64(a.cost)); a.err != nil {
@@ -202,7 +221,7 @@ func (c *charge) add(a *ask, ahead time.Duration) error {
 	} else {
 		c.shares++
 	}
-	if c.plan.kind == kindLeaky {
+	if c.plan.kind == kindLeaky { // in a stack only these delay
 		c.ahead = c.plan.clampAhead(ahead)
 	}
 	return c.plan.check(c.cost)
@@ -221,11 +240,13 @@ func (s *stack[R]) conclude(cost int, allowed bool) {
 	}
 }
 
+// summand is the same Decision, as tally adds it up: the two have the same fields.
 func summand(d *ratelimit.Decision) *tally.Decision[ratelimit.Limit] {
 	return (*tally.Decision[ratelimit.Limit])(d)
 }
 
-// answer merges the answers of the layers that enforce.
+// answer merges the answers of the layers that enforce. A key that several of them ask is one summand, that
+// of its first ask.
 func (s *stack[R]) answer(allowed bool) {
 	sum := tally.Of(summand(&s.d), ratelimit.Unlimited())
 	for i := range s.asks {
@@ -233,11 +254,11 @@ func (s *stack[R]) answer(allowed bool) {
 		switch {
 		case s.of.layers[a.layer].shadow:
 		case s.unasked(a):
-		case a.asked:
+		case a.asked: // of a lease
 			d := a.leasedDecision(s.spent)
 			own, shares := a.ownCost()
 			sum.Add(summand(&d), tally.Room(int64(d.Remaining), own, shares))
-		case a.plan.kind == 0:
+		case a.plan.kind == 0: // Unlimited or Blocked: nothing is stored
 			sum.Add(summand(&ratelimit.Decision{Allowed: true, Limit: a.plan.limit}), a.room())
 		case s.firstOf(i) == i:
 			c := &s.session.charges[a.charge]
@@ -310,6 +331,8 @@ func (s *stack[R]) unheard(i int, err error) bool {
 	return err != nil && a.err == nil && a.charge < 0 && !a.asked
 }
 
+// event is what a layer's own limiter and observer are told. Without an answer of the server it tells only
+// the limit and the error.
 func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
 	e := ratelimit.Event[string]{Key: a.key, Cost: a.cost, Err: err}
 	shadow := s.of.layers[a.layer].shadow
@@ -337,7 +360,8 @@ func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
 	return e
 }
 
-// wait takes the cost as soon as that is possible, and waits out the delay.
+// wait takes the cost as soon as that is possible, and waits out the delay. A denial books nothing: it tells when to
+// try again, and others may be quicker. So a stack's Wait is not first come, first served.
 func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 	for {
 		left, err := ctxwait.Left(ctx)
@@ -346,7 +370,7 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 		}
 		s.clear()
 		s.session = new(session)
-		s.session.ticket.undone = true
+		s.session.ticket.undone = true // if the context ends, what may have been charged is given back
 		if err := s.take(ctx, r, cost, left, opKeep); err != nil {
 			return err
 		}
@@ -368,7 +392,8 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 	}
 }
 
-// due returns when the cost could be passed on, if nothing else is spent.
+// due returns when the cost could be passed on, if nothing else is spent: when the last of the enforcing layers
+// would let it out. That may be later than RetryAfter, which a leaky bucket's queue comes on top of.
 func (s *stack[R]) due() (due time.Duration) {
 	for i := range s.asks {
 		if a := &s.asks[i]; a.asked && !s.of.layers[a.layer].shadow {

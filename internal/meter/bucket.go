@@ -13,6 +13,10 @@ import (
 //
 // Over any interval t it admits at most burst + rate·t. That holds because each cost moves
 // the instant by its whole price, and only the passing of time brings it closer.
+//
+// An example: 10 units each second, a burst of 30, ticks of 1 ms. A unit takes 100 ticks to regain,
+// and the whole burst 3 000. A fresh key at 5 000 spends 4: all is regained at 5 400. It may go
+// on to spend until that instant is 8 000.
 type tokenBucket struct {
 	per, units int64 // one unit of cost takes per/units ticks to regain, in lowest terms
 	capacity   int64
@@ -21,6 +25,8 @@ type tokenBucket struct {
 }
 
 func newTokenBucket(l Limit) tokenBucket {
+	// In lowest terms the fractions are smallest, and two limits of one rate have the same figures: then
+	// convert need not do anything.
 	g := GCD(l.Per, l.Units)
 	t := tokenBucket{per: l.Per / g, units: l.Units / g, capacity: l.Burst, horizon: l.Horizon}
 	t.one = span{t.per / t.units, t.per % t.units}
@@ -43,7 +49,7 @@ func (t *tokenBucket) price(n int64) span {
 		return t.one
 	}
 	hi, lo := bits.Mul64(uint64(n), uint64(t.per))
-	if hi >= uint64(t.units) {
+	if hi >= uint64(t.units) { // the quotient has more than 64 bits, and Div64 would panic
 		return span{ticks: t.horizon}
 	}
 	ticks, frac := bits.Div64(hi, lo, uint64(t.units))
@@ -53,7 +59,8 @@ func (t *tokenBucket) price(n int64) span {
 	return span{int64(ticks), int64(frac)}
 }
 
-// worth returns how many units, and how many 1/per of one, are regained in a span.
+// worth returns how many units, and how many 1/per of one, are regained in a span: the inverse of
+// price. It is (ticks + frac/units) · units / per, and so (ticks·units + frac) / per.
 func (t *tokenBucket) worth(d span) (n, rem int64) {
 	hi, lo := bits.Mul64(uint64(d.ticks), uint64(t.units))
 	lo, carry := bits.Add64(lo, uint64(d.frac), 0)
@@ -67,6 +74,7 @@ func (t *tokenBucket) worth(d span) (n, rem int64) {
 	return int64(min(q, math.MaxInt64)), int64(r)
 }
 
+// plus and minus carry and borrow whole ticks, so that a span's fraction stays from 0 to below units.
 func (t *tokenBucket) plus(a, b span) span {
 	c := span{a.ticks + b.ticks, a.frac + b.frac}
 	if c.frac >= t.units {
@@ -86,6 +94,8 @@ func (t *tokenBucket) minus(a, b span) span {
 // fits returns the first instant at which owed + price ≤ full, rounded up. The two
 // fractions together may be more than one tick, and each part of one rounds up.
 func (t *tokenBucket) fits(s State, now, cost int64) int64 {
+	// With all that is owed regained at whole + frac/units, that is the instant
+	// whole + frac/units - full + price.
 	whole, frac := s.At, s.N
 	if whole < now {
 		whole, frac = now, 0
@@ -134,7 +144,7 @@ func (t *tokenBucket) refund(s State, now int64, sp Spending, actual int64) Stat
 	if sp.Changed {
 		return s // how much was regained at the other rate is not known
 	}
-	left := t.minus(t.price(sp.Cost), span{ticks: max(0, now-sp.At)})
+	left := t.minus(t.price(sp.Cost), span{ticks: max(0, now-sp.At)}) // of its price, not regained yet
 	back := t.price(sp.Cost - actual)
 	if left.less(back) {
 		back = left
@@ -155,6 +165,8 @@ func (t *tokenBucket) regain(s State, now int64, back span) State {
 	return s
 }
 
+// charge and forgive take n units without a question: a debt may come of the one, and the other ends with
+// a fresh key.
 func (t *tokenBucket) charge(s State, now, n int64) State { return t.spend(s, now, n) }
 
 func (t *tokenBucket) forgive(s State, now, n int64) State { return t.regain(s, now, t.price(n)) }
@@ -167,6 +179,7 @@ func (t *tokenBucket) advance(s State, now int64) State {
 	return s
 }
 
+// remaining is 0 while something is booked for later: what comes now would overtake it.
 func (t *tokenBucket) remaining(s State, now int64) int64 {
 	if s.behind(now) > now {
 		return 0
@@ -188,6 +201,7 @@ func (t *tokenBucket) room(s State, now int64) int64 {
 	return n
 }
 
+// regained rounds up, because an instant is a whole tick.
 func (t *tokenBucket) regained(s State) int64 {
 	if s.N > 0 {
 		return s.At + 1

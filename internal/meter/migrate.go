@@ -6,6 +6,10 @@ import "slices"
 // a log's spendings, and the windows that are counted in, keep theirs too. It leaves
 // the given state as it is, for a Peek. It takes time linear in the number of bookings, and
 // should not be called if both count alike. The state is up to date: see Refresh.
+//
+// What a state says depends on the algorithm, so there are three ways. Between two logs each spending keeps
+// its instant. Between a log and any other, the spendings become a sum, or a sum becomes one spending.
+// All others keep sums: see carrySums. Bookings are parted first and booked again at their instants.
 func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 	fromLog, isFrom := from.algorithm.(*slidingLog)
 	toLog, isTo := to.algorithm.(*slidingLog)
@@ -13,7 +17,7 @@ func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 	case isFrom && isTo:
 		// Each spending keeps its age, but what the old window has left behind is over.
 		return toLog.replaced(fromLog.advance(fromLog.aside(s), now), now).capped(to)
-	case isFrom:
+	case isFrom: // n is what is booked, and spent counts it too
 		booked, n := fromLog.bookings(s, now)
 		return to.fold(to.charged(now, from.spent(s, now)-n), booked)
 	case isTo:
@@ -43,7 +47,7 @@ func (m *Meter) parted(s State, now int64) (base State, booked []booking) {
 	if l == nil {
 		return s, nil
 	}
-	k := l.search(now + 1)
+	k := l.search(now + 1) // the first that is not due
 	if base = l.base; k > 0 {
 		base = l.list[k-1].after
 	}
@@ -146,7 +150,7 @@ func (t *tokenBucket) convert(from *tokenBucket, s State, now int64) State {
 	if t.per == from.per && t.units == from.units {
 		return s
 	}
-	n, rem := from.worth(s.owed(now))
+	n, rem := from.worth(s.owed(now)) // n units, and rem/from.per of one
 	part, left := MulDiv(rem, t.per, from.per)
 	if left > 0 {
 		part++

@@ -10,6 +10,12 @@ import "math"
 //
 // A total counts from an origin that moves, and wraps around. Only differences mean anything,
 // and none of those overflows, because what is listed at one time can be counted.
+//
+//	spendings        3 at 10, 1 at 20, 4 at 50
+//	before, marks    7, {10, 10} {20, 11} {50, 15}
+//
+// How much was spent after 10 is 15 - 10; when 4 of these have left the window is told by the first
+// total that is 7 + 4 or more.
 type totals struct {
 	buf    []mark // its length is zero or a power of two, so that an index wraps with a mask
 	before int64  // the total before the oldest mark
@@ -189,7 +195,7 @@ func (r *totals) reduceNewest(n int64) int64 {
 }
 
 // popFront forgets the oldest k, and returns what they cost.
-func (r *totals) popFront(k int) int64 {
+func (r *totals) popFront(k int) int64 { // the totals that stay are as they were: only before moves
 	cost := r.sum(k)
 	r.before += cost
 	r.head += uint32(k)
