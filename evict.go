@@ -292,7 +292,9 @@ func (t *table[K]) evicting(key K, b *account, r rank, now int64) {
 		t.expired.Add(1)
 		return
 	case rankThrottled:
-		t.evictedThrottled.Add(1)
+		if t.memory == nil {
+			t.evictedThrottled.Add(1)
+		}
 	}
 	t.evicted.Add(1)
 	if t.memory == nil {

@@ -110,6 +110,23 @@ func TestAThrottledKeyGoesWhenAllAreThrottled(t *testing.T) {
 	assert.Equal(t, 1, remaining(t, l, 0), "the oldest")
 }
 
+// TestAThrottledKeyThatIsRememberedIsNotForgotten: who watches EvictedThrottled and Overflowed sees what is forgotten,
+// and nothing else.
+func TestAThrottledKeyThatIsRememberedIsNotForgotten(t *testing.T) {
+	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: new(testClock), MaxKeys: 5, Remember: 100})
+	for i := range 50 {
+		require.True(t, l.Allow(i, 1))
+		require.False(t, l.Allow(i, 1))
+	}
+	assert.Equal(t, ratelimit.Stats{Keys: 5, Evicted: 45}, l.Stats())
+	for i := range 50 {
+		require.False(t, l.Allow(i, 1), "%d", i)
+	}
+	s := l.Stats()
+	assert.Zero(t, s.EvictedThrottled)
+	assert.Zero(t, s.Overflowed)
+}
+
 func TestAKeyThatHasRecoveredIsThrottledNoMore(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerDay(1), 2), ratelimit.Options[string]{Clock: clock, MaxKeys: 1})

@@ -8,9 +8,11 @@ type Stats struct {
 	// forgotten with them.
 	Expired uint64
 	// Evicted counts the keys that were dropped to make room although they were not fresh.
-	// What they had spent was forgotten. If it grows, MaxKeys is too small for the traffic.
+	// What they had spent was forgotten, unless [Options.Remember] is set. If it grows, MaxKeys
+	// is too small for the traffic.
 	Evicted uint64
-	// EvictedThrottled counts those of Evicted whose last decision was a denial.
+	// EvictedThrottled counts those of Evicted whose last decision was a denial, and which were
+	// forgotten. It is 0 if [Options.Remember] is set: then Overflowed counts what is forgotten.
 	EvictedThrottled uint64
 	// Refused counts the decisions on new keys that failed with ErrTableFull.
 	Refused uint64

@@ -71,7 +71,7 @@ func OfTable(read func() ratelimit.Stats) Group {
 			{Name: "keys", Unit: "{key}", Gauge: true, Help: "Keys that are tracked."},
 			{Name: "keys.expired", Unit: "{key}", Help: "Keys dropped as fresh: nothing was forgotten."},
 			{Name: "keys.evicted", Unit: "{key}", Help: "Keys dropped to make room, with what they had spent."},
-			{Name: "keys.evicted_throttled", Unit: "{key}", Help: "Keys dropped to make room while they were throttled."},
+			{Name: "keys.evicted_throttled", Unit: "{key}", Help: "Keys dropped to make room while they were throttled, and not remembered."},
 			{Name: "keys.refused", Unit: "{key}", Help: "New keys refused because the table was full."},
 			{Name: "keys.recalled", Unit: "{key}", Help: "New keys that began with less, because what they had spent was remembered."},
 			{Name: "keys.overflowed", Unit: "{key}", Help: "Remembered keys forgotten before they were fresh, because too many were to be remembered."},
