@@ -19,3 +19,28 @@ func TestADenialAllocatesNothing(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(200, func() { p.Allow(ann, 1) }))
 	assert.Zero(t, testing.AllocsPerRun(200, func() { _, _ = p.Take(t.Context(), ann, 1) }))
 }
+
+// TestAHookAllocatesNoMore: what a hook gets is allocated for many decisions at once.
+func TestAHookAllocatesNoMore(t *testing.T) {
+	const rules = `
+rules:
+- {name: probes, allow: true, match: {attributes: {path: /healthz}}}
+- {name: api, key: user, limit: token-bucket 1000000000/s burst 1000000000, plans: {pro: token-bucket 2000000000/s burst 2000000000}, overrides: [{key: eve, limit: unlimited}]}
+- {name: tenants, key: tenant, limit: fixed-window 1000000000/s, optional: true}
+- {name: weights, key: user, limit: fixed-window 1000000000/s, cost: tokens, optional: true}
+- {name: trial, key: nobody, limit: fixed-window 1/h, optional: true, shadow: true}
+`
+	for _, opts := range []*policy.Options{nil, {OnDecision: func(policy.Decision) {}}} {
+		p, err := policy.New(parsed(t, rules), opts)
+		require.NoError(t, err)
+		for name, a := range map[string]policy.Attributes{
+			"a plan": {"user": "ann", "plan": "pro"}, "an override": {"user": "eve"}, "an optional attribute": {"user": "ann", "tenant": "acme", "tokens": "3"},
+			"an exemption": {"path": "/healthz"},
+		} {
+			r := policy.Request(a)
+			p.Allow(r, 1)
+			assert.Zero(t, testing.AllocsPerRun(1000, func() { p.Allow(r, 1) }), name)
+			assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = p.Take(t.Context(), r, 1) }), name)
+		}
+	}
+}

@@ -151,7 +151,8 @@ func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
 		}
 	}
 	if q.exemptBy != nil {
-		rules = []RuleDecision{{Rule: q.exemptBy.Name, Cost: q.cost, Decision: *d, Told: true}}
+		rules = q.room(1)
+		rules[0] = RuleDecision{Rule: q.exemptBy.Name, Cost: q.cost, Decision: *d, Told: true}
 	}
 	p.onDecision(Decision{
 		Request: q.request, Cost: q.cost, Decision: *d, Err: err,

@@ -20,16 +20,22 @@ type rule struct {
 	overrides map[string]*ratelimit.Limit // by the joined key
 	match     match.Rule                  // which requests it is for
 
-	parts   []keyPart
-	only    string // the attribute that is its key, if that is one, and whole
-	ownCost bool   // it has a cost of its own
-	varies  bool   // some keys have another limit
+	parts   []needed // the attributes of its key
+	plain   bool     // the key is one attribute, and whole
+	weight  needed   // the attribute that holds its cost
+	ownCost bool     // it has a cost of its own
+	varies  bool     // some keys have another limit
 }
 
-// keyPart is an attribute of a rule's key.
-type keyPart struct {
+// needed is an attribute that a rule cannot do without.
+type needed struct {
 	attribute string
-	bits      int // to which an IPv4 address is cut, 0 if it is not
+	bits      int   // to which an IPv4 address is cut, 0 if it is not
+	missing   error // what to say of a request that lacks it, made beforehand: an optional rule says it often
+}
+
+func need(attribute string, bits int) needed {
+	return needed{attribute, bits, fmt.Errorf("%w: %q", ErrMissing, attribute)}
 }
 
 // newRule makes a rule ready. It is valid.
@@ -47,10 +53,11 @@ func newRule(r *Rule) *rule {
 	}
 	for _, name := range r.Key {
 		attribute, bits := ipBits(name)
-		c.parts = append(c.parts, keyPart{attribute, bits})
+		c.parts = append(c.parts, need(attribute, bits))
 	}
-	if len(c.parts) == 1 && c.parts[0].bits == 0 {
-		c.only = r.Key[0]
+	c.plain = len(c.parts) == 1 && c.parts[0].bits == 0
+	if r.Cost.Attribute != "" {
+		c.weight = need(r.Cost.Attribute, 0)
 	}
 	for plan, limit := range r.Plans {
 		named := limit.Named(r.Name)
@@ -103,8 +110,8 @@ func (c *rule) others() (limits []ratelimit.Limit) {
 // limit. All other fields of ch must be zero. It reports false if the rule is optional and
 // the request lacks an attribute.
 func (c *rule) charge(r Request, cost int, ch *Charge) (applies bool, err error) {
-	if c.only != "" {
-		ch.Key, err = needed(r, c.only)
+	if c.plain {
+		ch.Key, err = c.parts[0].of(r)
 	} else if len(c.parts) > 0 {
 		ch.Key, err = c.key(r)
 	}
@@ -126,8 +133,9 @@ func (c *rule) charge(r Request, cost int, ch *Charge) (applies bool, err error)
 // key returns the request's key, of all attributes that it consists of.
 func (c *rule) key(r Request) (string, error) {
 	values := make([]string, len(c.parts))
-	for i, part := range c.parts {
-		v, err := needed(r, part.attribute)
+	for i := range c.parts {
+		part := &c.parts[i]
+		v, err := part.of(r)
 		if err != nil {
 			return "", err
 		}
@@ -166,7 +174,7 @@ func (c *rule) cost(r Request, cost int) (int, error) {
 	case c.Cost.Number > 0:
 		return c.Cost.Number, nil
 	}
-	text, err := needed(r, c.Cost.Attribute)
+	text, err := c.weight.of(r)
 	if err != nil {
 		return 0, err
 	}
@@ -177,21 +185,16 @@ func (c *rule) cost(r Request, cost int) (int, error) {
 	return n, nil
 }
 
-// needed returns an attribute that the rule cannot do without.
-func needed(r Request, name string) (string, error) {
-	v, ok := r.Attribute(name)
-	if !ok || v == "" || len(v) > maxText {
-		return "", unfit(name, v, ok)
+// of returns the attribute of a request.
+func (n *needed) of(r Request) (string, error) {
+	v, ok := r.Attribute(n.attribute)
+	switch {
+	case !ok || v == "":
+		return "", n.missing
+	case len(v) > maxText:
+		return "", fmt.Errorf("%w: %q has %d bytes, want at most %d", ErrMalformed, n.attribute, len(v), maxText)
 	}
 	return v, nil
-}
-
-// unfit returns what is wrong with an attribute.
-func unfit(name, v string, ok bool) error {
-	if !ok || v == "" {
-		return fmt.Errorf("%w: %q", ErrMissing, name)
-	}
-	return fmt.Errorf("%w: %q has %d bytes, want at most %d", ErrMalformed, name, len(v), maxText)
 }
 
 // joined returns one key for several values, such that no two lists of values share one.
