@@ -143,3 +143,20 @@ func TestSharedAnswersAreRight(t *testing.T) {
 		clock.Advance(1_234_000_000)
 	}
 }
+
+// A fixed limit does not want to know how a call ends.
+func TestFixedInflightLimitMakesNoMark(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	ctx := context.Background()
+	handler := func(got context.Context, _ any) (any, error) {
+		if got != ctx {
+			t.Fatal("another context")
+		}
+		return nil, nil
+	}
+	call := shedding(t, 10, nil, nil).UnaryServerInterceptor()
+	_, _ = call(ctx, nil, info, handler)
+	assert.LessOrEqual(t, testing.AllocsPerRun(1000, func() { _, _ = call(ctx, nil, info, handler) }), 1.0)
+}

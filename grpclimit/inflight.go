@@ -35,7 +35,7 @@ type InflightOptions struct {
 	// Outcome says what an adaptive limit is to learn from a call: its status code, and
 	// its context. A handler that panics counts as Internal, and a server error as
 	// InvalidArgument if the client has caused it: see [Options].Settle. If nil,
-	// [InflightOutcome].
+	// [InflightOutcome], which is asked only if the limiter adapts.
 	Outcome func(c *Call, code codes.Code) inflight.Outcome
 
 	// KeyCode is the status code of a call whose key is missing or malformed, such as
@@ -58,8 +58,9 @@ type InflightOptions struct {
 // gets RESOURCE_EXHAUSTED and should not be repeated; one whose key is missing or malformed
 // InflightOptions.KeyCode; other errors of the key function INTERNAL.
 type Inflight[K comparable] struct {
-	core *edge.Inflight[*Call, K]
-	opts InflightOptions
+	core   *edge.Inflight[*Call, K]
+	opts   InflightOptions
+	learns bool // somebody wants to know how calls end
 }
 
 // InflightStats count calls, each under what was done with it. They are httplimit's.
@@ -80,7 +81,7 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 	if err != nil {
 		return nil, err
 	}
-	i.core = core
+	i.core, i.learns = core, i.opts.Outcome != nil || core.Adapts()
 	if i.opts.KeyCode > codes.Unauthenticated {
 		return nil, fmt.Errorf("grpclimit: InflightOptions.KeyCode is %d, which does not exist", i.opts.KeyCode)
 	}
@@ -127,7 +128,9 @@ func InflightOutcome(c *Call, code codes.Code) inflight.Outcome {
 func (i *Inflight[K]) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	i.mustBeMade()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-		ctx = refused.Watch(ctx)
+		if i.learns {
+			ctx = refused.Watch(ctx)
+		}
 		c := &Call{FullMethod: info.FullMethod, Request: req, ctx: ctx}
 		err = i.serve(c, trailers{ctx: c.Context()}, nil, func() (err error) {
 			resp, err = handler(ctx, req)
@@ -142,6 +145,9 @@ func (i *Inflight[K]) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 func (i *Inflight[K]) StreamServerInterceptor() grpc.StreamServerInterceptor {
 	i.mustBeMade()
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		if !i.learns {
+			return i.serve(callOf(ss, info), trailers{stream: ss}, nil, func() error { return handler(srv, ss) })
+		}
 		ctx := refused.Watch(ss.Context())
 		s := &watchedStream{ServerStream: ss, ctx: ctx}
 		return i.serve(callOf(s, info), trailers{stream: ss}, s, func() error { return handler(srv, s) })
@@ -163,9 +169,10 @@ func (i *Inflight[K]) serve(c *Call, t trailers, s *watchedStream, next func() e
 	switch {
 	case why.Kind != 0:
 		return i.refuse(c, t, why)
-	case watched:
+	case watched && i.learns:
 		return i.work(c, permit, s, next)
 	}
+	defer permit.Release()
 	return next()
 }
 

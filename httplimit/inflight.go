@@ -29,7 +29,8 @@ type InflightOptions struct {
 
 	// Outcome says what an adaptive limit is to learn from a request: its status, and
 	// its context. A handler that panics counts as status 500, and a server error that the
-	// client has caused as 400: see [Options].Settle. If nil, [InflightOutcome].
+	// client has caused as 400: see [Options].Settle. If nil, [InflightOutcome], which is asked
+	// only if the limiter adapts: with a fixed limit a request costs no allocation.
 	Outcome func(r *http.Request, status int) inflight.Outcome
 
 	// KeyCode is the status of a request whose key is missing or malformed, such as
@@ -52,8 +53,9 @@ type InflightOptions struct {
 // units than there ever are is answered with 403 and should not be repeated; one whose
 // key is missing or malformed with InflightOptions.KeyCode; other errors of the key function with 500.
 type Inflight[K comparable] struct {
-	core *edge.Inflight[*http.Request, K]
-	opts InflightOptions
+	core   *edge.Inflight[*http.Request, K]
+	opts   InflightOptions
+	learns bool // somebody wants to know how requests end
 }
 
 // InflightStats count requests, each under what was done with it.
@@ -82,10 +84,7 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (
 	if !isKeyCode(m.opts.KeyCode) {
 		return nil, fmt.Errorf("httplimit: InflightOptions.KeyCode is %d, want 400 to 499, or 0 for 400", m.opts.KeyCode)
 	}
-	m.core = core
-	if m.opts.Outcome == nil {
-		m.opts.Outcome = InflightOutcome
-	}
+	m.core, m.learns = core, m.opts.Outcome != nil || core.Adapts()
 	return m, nil
 }
 
@@ -96,9 +95,13 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (
 // Ignored for a connection that was taken over (status 101), whose time is not the
 // backend's; else Success.
 func InflightOutcome(r *http.Request, status int) inflight.Outcome {
-	err := r.Context().Err()
+	return inflightOutcome(r.Context(), status)
+}
+
+func inflightOutcome(ctx context.Context, status int) inflight.Outcome {
+	err := ctx.Err()
 	switch {
-	case refused.Is(r.Context()):
+	case refused.Is(ctx):
 		return inflight.Ignored
 	case errors.Is(err, context.DeadlineExceeded):
 		return inflight.Dropped
@@ -135,22 +138,33 @@ func (m *Inflight[K]) serve(w http.ResponseWriter, r *http.Request, next http.Ha
 	switch {
 	case why.Kind != 0:
 		m.refuse(w, r, why)
-	case watched:
+	case watched && m.learns:
 		m.work(w, r, permit, next)
 	default:
+		defer permit.Release()
 		next.ServeHTTP(w, r)
 	}
 }
 
 // work serves the request, and gives the permit back whatever becomes of it.
 func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflight.Permit, next http.Handler) {
-	*r = *r.WithContext(refused.Watch(r.Context())) // not a copy: see watchBody
+	ctx := refused.Watch(r.Context())
+	*r = *r.WithContext(ctx) // not a copy: see watchBody
 	watched, writer := watch(w, r)
 	status := http.StatusInternalServerError // of a handler that does not return
 	defer permit.Release()                   // if Outcome panics; else it is the second time, and does nothing
-	defer func() { permit.Done(m.opts.Outcome(r, watched.blame(status))) }()
+	defer func() { permit.Done(m.outcome(ctx, r, watched.blame(status))) }()
 	next.ServeHTTP(writer, r)
 	status = watched.final()
+}
+
+// outcome says how a request has ended. The context is the one that was made for it: a limit inside
+// has put its own into the request.
+func (m *Inflight[K]) outcome(ctx context.Context, r *http.Request, status int) inflight.Outcome {
+	if m.opts.Outcome == nil {
+		return inflightOutcome(ctx, status)
+	}
+	return m.opts.Outcome(r, status)
 }
 
 // refuse answers a request that got no permit.

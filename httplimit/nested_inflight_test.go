@@ -137,3 +137,28 @@ func TestInflightLeavesTheRequestToTheServer(t *testing.T) {
 	r := tenantRequest("a")
 	serve(m.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, got *http.Request) { assert.Same(t, r, got) })), r)
 }
+
+// A handler that is refused by one limit after it has passed another one: the request holds the context that was made
+// for the latter.
+func TestARefusalBesideAnInnerLimitIsNoOverloadEither(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dropped []bool
+		outer, _ := newInflight(t, 1000, &inflightOptions{Adaptive: func() inflight.Algorithm { return learned{&dropped} }}, nil)
+		inner, _ := newInflight(t, 1000, &inflightOptions{Adaptive: inflight.Gradient()}, nil)
+		_, full := newInflight(t, 1, nil, nil)
+		_, err := full.TryAcquire("a", 1)
+		require.NoError(t, err)
+		passed := inner.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(10 * time.Millisecond) }))
+		h := outer.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx := r.Context()
+			passed.ServeHTTP(w, r)
+			if _, err := full.Acquire(ctx, "a", 1); err != nil {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		}))
+		for range 100 {
+			assert.Equal(t, http.StatusServiceUnavailable, serve(h, tenantRequest("a")).Code)
+		}
+		assert.Empty(t, dropped, "nothing is learnt")
+	})
+}

@@ -58,7 +58,7 @@ func (a Adaptive) validate(option string) error {
 	return nil
 }
 
-// learner is a key's algorithm and the window that it will hear of next. The pool's lock
+// learner is a key's algorithm and the window that it will hear of next. Its key's lock
 // guards it, but alg and due, which belong to who has been told to update.
 type learner struct {
 	alg      Algorithm
@@ -71,6 +71,7 @@ type learner struct {
 	updating bool
 	due      Sample
 	each     func(f func(order uint64, start time.Duration) bool) // what is in flight, per key the newest first until f returns false
+	busy     []*slot                                              // with Options.Shared: keys with something in flight
 	report   func(old, new int)                                   // says that the limit has changed; nil if nobody asks
 }
 
@@ -155,4 +156,21 @@ func (l *learner) drained(now time.Duration) {
 	l.draining, l.high, l.window.low = false, 0, now
 	l.window.renew(now, l.order, l.inFlight, l.each)
 	l.window.fresh = true
+}
+
+// eachOfBusy calls f with the work of each key, the one that began last first, until f returns
+// false.
+func (l *learner) eachOfBusy(f func(order uint64, start time.Duration) bool) {
+	for _, s := range l.busy {
+		s.works.each(f)
+	}
+}
+
+// idleLocked takes out a key that has nothing in flight any more.
+func (l *learner) idleLocked(s *slot) {
+	end := len(l.busy) - 1
+	last := l.busy[end]
+	l.busy[s.busyAt], last.busyAt = last, s.busyAt
+	l.busy[end] = nil
+	l.busy, s.busyAt = l.busy[:end], -1
 }

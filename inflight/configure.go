@@ -3,12 +3,12 @@ package inflight
 // configureLocked puts a configuration into force. An adaptive limit keeps what it has
 // learnt, within the bound.
 func (s *slot) configureLocked(cfg config, base int) {
-	if cfg.asked < s.config.asked {
+	if cfg.asked < s.asked {
 		return
 	}
-	s.config = cfg
-	if s.timed {
-		s.pool.advanceLocked(s, s.common.clock.Now()) // by the old weight
+	s.asked, s.told = cfg.asked, cfg.limit
+	if s.common.timed {
+		s.pool().advanceLocked(s, s.common.clock.Now()) // by the old weight
 	}
 	s.weight = weightOf(cfg.weight)
 	s.prioritizeLocked(cfg.priority)
@@ -28,10 +28,10 @@ func (s *slot) boundLocked(bound int) {
 
 // expelLocked ends the waiters for whom there is never room.
 func (s *slot) expelLocked() {
-	for w := s.queue.first; w != nil; {
+	for w := s.first; w != nil; {
 		next := w.next
 		if err := s.possibleLocked(w.n); err != nil {
-			s.pool.leaveLocked(s, w)
+			s.pool().leaveLocked(s, w)
 			w.end(err)
 		}
 		w = next
@@ -44,12 +44,12 @@ func (s *slot) prioritizeLocked(priority int) {
 		return
 	}
 	var moved []*waiter
-	for s.queue.first != nil {
-		moved = append(moved, s.queue.first)
-		s.pool.leaveLocked(s, s.queue.first)
+	for s.first != nil {
+		moved = append(moved, s.first)
+		s.pool().leaveLocked(s, s.first)
 	}
 	s.priority, s.waits = priority, false
 	for _, w := range moved {
-		s.pool.joinLocked(s, w)
+		s.pool().joinLocked(s, w)
 	}
 }

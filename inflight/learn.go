@@ -4,7 +4,7 @@ import "time"
 
 // takeWindowLocked ends the window of the slot's learner.
 func (s *slot) takeWindowLocked(now time.Duration) {
-	p, l := s.pool, s.learner
+	p, l := s.pool(), s.learner
 	if p.learner == nil {
 		l.take(now, s.bound, s.inFlight)
 		return
@@ -15,10 +15,10 @@ func (s *slot) takeWindowLocked(now time.Duration) {
 // learn tells the algorithm of the window that is due, under no lock, and puts what it
 // says into force. An algorithm that panics leaves the limit as it is.
 func (s *slot) learn() {
-	l, p := s.learner, s.pool
+	l, p := s.learner, s.pool()
 	limit := l.at
 	defer func() {
-		p.mu.Lock()
+		s.mutex().Lock()
 		busy := !s.idleLocked()
 		l.at, l.updating = max(1, limit), false
 		now := &s.limit

@@ -100,32 +100,34 @@ func (l *Limiter[K]) acquire(ctx context.Context, key K, n int) (Permit, error) 
 	if s == nil {
 		return Permit{}, err
 	}
-	if s.common.shadow || s.freeLocked(n) || s.queue.len >= s.common.maxQueue || s.possibleLocked(n) != nil {
+	if s.common.shadow || s.freeLocked(n) || s.queued >= s.common.maxQueue || s.possibleLocked(n) != nil {
 		return s.tryLocked(n, errQueueFull)
 	}
 	return s.awaitLocked(ctx, n)
 }
 
-// enter returns the key's slot, its pool locked, or nil if n is 0.
+// enter returns the key's slot, locked, or nil if n is 0.
 func (l *Limiter[K]) enter(key K, n int) (*slot, error) {
 	t := l.made()
 	if n <= 0 || n > l.common.most() && !l.common.shadow {
 		return nil, l.common.checkUnits(n)
 	}
-	if err := l.keys.err(key); err != nil {
-		return nil, err
+	if l.keys.odd { // else a key that is found is a good one
+		if err := l.keys.err(key); err != nil {
+			return nil, err
+		}
 	}
 	return l.slotOf(t, key)
 }
 
-// slotOf returns the key's slot, its pool locked.
+// slotOf returns the key's slot, locked.
 func (l *Limiter[K]) slotOf(t *table[K], key K) (*slot, error) {
 	if e := t.find(key); e != nil {
-		e.pool.mu.Lock()
+		e.mutex().Lock()
 		if !e.dead {
 			return &e.slot, nil
 		}
-		e.pool.mu.Unlock()
+		e.mutex().Unlock()
 	}
 	return l.create(key)
 }
@@ -134,6 +136,9 @@ func (l *Limiter[K]) slotOf(t *table[K], key K) (*slot, error) {
 // asked before the table is locked. Should a Refresh have come in between, it is asked
 // again once the key is in the table, where each further Refresh finds it.
 func (l *Limiter[K]) create(key K) (*slot, error) {
+	if err := l.keys.err(key); err != nil {
+		return nil, err
+	}
 	e := &entry[K]{key: l.table.cloner.Clone(key)}
 	var report func(old, new int)
 	if l.report != nil {
@@ -143,7 +148,7 @@ func (l *Limiter[K]) create(key K) (*slot, error) {
 	cfg := l.configOf(key)
 	l.table.mu.Lock()
 	if old := l.table.find(key); old != nil { // not dead, as dead ones leave under this lock
-		old.pool.mu.Lock()
+		old.mutex().Lock()
 		l.table.mu.Unlock()
 		return &old.slot, nil
 	}
@@ -151,12 +156,12 @@ func (l *Limiter[K]) create(key K) (*slot, error) {
 	if s == nil || cfg.asked > l.refreshed.Load() {
 		return s, err
 	}
-	s.pool.mu.Unlock()
+	s.mutex().Unlock()
 	l.reconfigure(e)
 	return l.slotOf(l.table, key)
 }
 
-// insertLocked publishes a new key's slot with its pool locked, so that nobody forgets it
+// insertLocked publishes a new key's slot locked, so that nobody forgets it
 // before it is used. It lets go of the table.
 func (l *Limiter[K]) insertLocked(e *entry[K], cfg config) (*slot, error) {
 	defer l.table.mu.Unlock()
@@ -166,7 +171,7 @@ func (l *Limiter[K]) insertLocked(e *entry[K], cfg config) (*slot, error) {
 		}
 		return nil, errFull(l.table.max)
 	}
-	e.pool.mu.Lock()
+	e.mutex().Lock()
 	e.configureLocked(cfg, int(l.base.Load()))
 	l.table.publishLocked(e)
 	return &e.slot, nil
@@ -186,6 +191,13 @@ func (l *Limiter[K]) made() *table[K] {
 		panic("inflight: a nil or zero Limiter cannot be used: make one with New")
 	}
 	return l.table
+}
+
+// Adapts reports whether limits of it follow outcomes: whether it was made with [Options.Adaptive] or
+// [Options.Shared]. Where it does not, nothing is learnt from what Done is told.
+func (l *Limiter[K]) Adapts() bool {
+	l.made()
+	return l.common.adaptive != nil || l.common.pool != nil && l.common.pool.learner != nil
 }
 
 // Len returns how many keys are tracked.

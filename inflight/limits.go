@@ -20,9 +20,9 @@ func (l *Limiter[K]) SetLimit(limit int) error {
 	defer l.setting.Unlock()
 	l.base.Store(int64(limit))
 	for _, e := range l.entries(nil) {
-		e.pool.mu.Lock()
+		e.mutex().Lock()
 		busy := !e.idleLocked()
-		if e.config.limit == 0 {
+		if e.told == 0 {
 			e.boundLocked(limit)
 		}
 		e.unlockAfter(busy)
@@ -46,7 +46,7 @@ func (l *Limiter[K]) SetTotal(n int) error {
 	l.setting.Lock()
 	defer l.setting.Unlock()
 	all := l.entries(nil)
-	p.mu.Lock()
+	l.common.mu.Lock()
 	total := n
 	if p.learner != nil {
 		total = p.learner.limit(n)
@@ -55,11 +55,11 @@ func (l *Limiter[K]) SetTotal(n int) error {
 	for _, e := range all {
 		e.expelLocked()
 	}
-	p.mu.Unlock()
+	l.common.mu.Unlock()
 	for _, e := range all { // under a lock each, so that none of them is long
-		p.mu.Lock()
+		l.common.mu.Lock()
 		e.handOnLocked(l.common.clock.Now())
-		p.mu.Unlock()
+		l.common.mu.Unlock()
 	}
 	return nil
 }
@@ -77,7 +77,7 @@ func (l *Limiter[K]) Refresh(keys ...K) {
 // reconfigure asks again what holds for a key, and puts it into force.
 func (l *Limiter[K]) reconfigure(e *entry[K]) {
 	cfg := l.configOf(e.key)
-	e.pool.mu.Lock()
+	e.mutex().Lock()
 	busy := !e.idleLocked()
 	e.configureLocked(cfg, int(l.base.Load()))
 	e.unlockAfter(busy)

@@ -112,13 +112,14 @@ func (o *Options[K]) defaults() {
 
 func (o *Options[K]) common() *common {
 	c := &common{clock: o.Clock, maxQueue: o.MaxQueue, maxWaiting: o.MaxWaiting, adaptive: o.Adaptive, shadow: o.Shadow}
+	c.timed = o.Adaptive != nil || o.Total > 0 || o.MaxWaiting > 0
 	if o.Total > 0 || o.MaxWaiting > 0 {
 		bound := cmp.Or(o.Total, noTotal)
 		c.pool = new(pool)
 		c.pool.setLocked(bound, bound)
 		if o.Shared != nil {
 			c.pool.learner = newLearner(o.Shared())
-			c.pool.learner.each = c.pool.eachLocked
+			c.pool.learner.each = c.pool.learner.eachOfBusy
 			c.pool.setLocked(c.pool.learner.limit(bound), bound)
 			if o.OnLimit != nil {
 				var none K

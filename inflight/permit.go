@@ -23,28 +23,45 @@ func (p Permit) Done(o Outcome) {
 	if s == nil {
 		return
 	}
-	var now time.Duration
-	if s.timed {
-		now = s.common.clock.Now()
-	}
-	s.pool.mu.Lock()
-	w := s.works.end(p.place, p.serial)
-	if w.n == 0 {
-		s.pool.mu.Unlock()
+	if s.common.timed {
+		s.doneTimed(p, o)
 		return
 	}
+	s.mu.Lock() // what is not timed has a lock of its own
+	n := s.works.end(p.place, p.serial)
+	if n == 0 {
+		s.mu.Unlock()
+		return
+	}
+	var now time.Duration
+	if s.first != nil {
+		now = s.common.clock.Now()
+	}
+	s.releasedLocked(n, now)
+	s.unlockVacated()
+}
+
+func (s *slot) doneTimed(p Permit, o Outcome) {
+	now := s.common.clock.Now()
+	s.mutex().Lock()
+	w := s.endLocked(p)
+	if w.n == 0 {
+		s.mutex().Unlock()
+		return
+	}
+	s.chargeLocked(&w, now)
 	due := s.learner != nil && s.learner.ended(now, &w, o)
 	if due {
 		s.takeWindowLocked(now)
 	}
-	s.releasedLocked(&w, now)
+	s.releasedLocked(w.n, now)
 	s.unlockVacated()
 	if due {
 		s.learn()
 	}
 }
 
-// tryLocked takes n units or says why not, and lets go of the pool.
+// tryLocked takes n units or says why not, and lets go of the lock.
 func (s *slot) tryLocked(n int, why error) (Permit, error) {
 	if !s.freeLocked(n) {
 		if !s.common.shadow {
@@ -53,10 +70,10 @@ func (s *slot) tryLocked(n int, why error) (Permit, error) {
 		s.countShedLocked()
 	}
 	var now time.Duration
-	if s.timed {
+	if s.common.timed {
 		now = s.common.clock.Now()
 	}
 	p := s.takeLocked(n, now)
-	s.pool.mu.Unlock()
+	s.mutex().Unlock()
 	return p, nil
 }

@@ -3,26 +3,23 @@ package inflight
 import (
 	"container/heap"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 )
 
 // pool is what keys draw permits from: with [Options.Total] one for all keys, else one
-// for each. Its lock guards it and everything of its slots, so that a decision takes
-// one lock in either case, and keys and Total have no lock order between them.
+// for each. What guards its slots guards it: with one pool all keys have one lock, so that a decision takes
+// one in either case, and keys and Total have no lock order between them.
 type pool struct {
-	mu       sync.Mutex
 	total    int // units that may be in flight now, or noTotal
 	inFlight int
-	bound    atomic.Int64 // units that may ever be in flight; changed under mu
+	bound    atomic.Int64 // units that may ever be in flight; changed under the lock
 	waiting  int          // callers
 	turns    uint64
 	learner  *learner // with Options.Shared, else nil
 
 	levels     []*tier // those with waiters, the highest first
 	collecting *slot   // whose first waiter keeps what becomes free, until it fits; nil if none does
-	busy       []*slot // with learner: those with something in flight
 }
 
 // tier is the waiters of one priority.
@@ -72,14 +69,14 @@ func (p *pool) passedLocked(priority int) bool {
 // joinLocked adds a waiter to its slot's queue.
 func (p *pool) joinLocked(s *slot, w *waiter) {
 	s.wait = s.agedLocked(w.since) // as long as nobody waited
-	s.queue.push(w)
+	s.push(w)
 	p.levelLocked(s.priority).waiters.push(w)
 	p.waiting++
 }
 
 // leaveLocked takes a waiter out. The caller then calls handOnLocked.
 func (p *pool) leaveLocked(s *slot, w *waiter) {
-	s.queue.remove(w)
+	s.remove(w)
 	l := p.levelLocked(s.priority)
 	l.waiters.remove(w)
 	p.waiting--
@@ -92,7 +89,7 @@ func (p *pool) leaveLocked(s *slot, w *waiter) {
 // outLocked takes a slot out of the order of its level.
 func (p *pool) outLocked(s *slot, l *tier) {
 	if s.at >= 0 {
-		heap.Remove(&l.order, s.at)
+		heap.Remove(&l.order, int(s.at))
 	}
 	if p.collecting == s {
 		p.collecting = nil
@@ -104,7 +101,7 @@ func (p *pool) outLocked(s *slot, l *tier) {
 // of those that wait; one that was at its own limit keeps what it has used, and has saved up
 // nothing.
 func (p *pool) placeLocked(s *slot, now time.Duration) {
-	w := s.queue.first
+	w := s.first
 	if w == nil {
 		s.waits = false
 	}
@@ -140,7 +137,7 @@ func (p *pool) advanceLocked(s *slot, now time.Duration) {
 // sortLocked restores the order after the slot has used more.
 func (p *pool) sortLocked(s *slot) {
 	if s.at >= 0 {
-		heap.Fix(&p.levelLocked(s.priority).order, s.at)
+		heap.Fix(&p.levelLocked(s.priority).order, int(s.at))
 	}
 }
 
@@ -169,7 +166,7 @@ func (p *pool) dispatchLocked(now time.Duration) {
 		if s == nil {
 			return
 		}
-		if !p.fitsLocked(s.queue.first.n) {
+		if !p.fitsLocked(s.first.n) {
 			p.collecting = s
 			return
 		}
@@ -193,7 +190,7 @@ func (p *pool) nextLocked(now time.Duration) *slot {
 
 // serveLocked gives the slot's first waiter what it waits for.
 func (p *pool) serveLocked(s *slot, now time.Duration) {
-	w := s.queue.first
+	w := s.first
 	if p.collecting == s {
 		p.collecting = nil
 	}
@@ -225,14 +222,6 @@ func (p *pool) shedLocked(priority int) bool {
 	return true
 }
 
-// eachLocked calls f with the work of each key, the one that began last first, until f returns
-// false.
-func (p *pool) eachLocked(f func(order uint64, start time.Duration) bool) {
-	for _, s := range p.busy {
-		s.works.each(f)
-	}
-}
-
 // setLocked changes how many units may be in flight now and ever. The caller then calls
 // placeLocked for all slots, and dispatchLocked.
 func (p *pool) setLocked(total, bound int) {
@@ -255,12 +244,12 @@ func (o order) Less(i, j int) bool {
 
 func (o order) Swap(i, j int) {
 	o[i], o[j] = o[j], o[i]
-	o[i].at, o[j].at = i, j
+	o[i].at, o[j].at = int32(i), int32(j)
 }
 
 func (o *order) Push(x any) {
 	s := x.(*slot)
-	s.at = len(*o)
+	s.at = int32(len(*o))
 	*o = append(*o, s)
 }
 

@@ -2,7 +2,7 @@ package inflight
 
 import "time"
 
-// waiter is one call of Acquire that waits. Its pool's lock guards it, except that ready
+// waiter is one call of Acquire that waits. Its key's lock guards it, except that ready
 // is closed once, and what was written before may be read after that.
 type waiter struct {
 	slot         *slot
@@ -16,37 +16,32 @@ type waiter struct {
 	newer, older *waiter       // of its priority
 }
 
-// queue is a key's waiters, first come, first served.
-type queue struct {
-	first, last *waiter
-	len         int
-}
-
-func (q *queue) push(w *waiter) {
-	w.prev = q.last
-	if q.last == nil {
-		q.first = w
+// push adds a waiter to the key's queue.
+func (s *slot) push(w *waiter) {
+	w.prev = s.last
+	if s.last == nil {
+		s.first = w
 	} else {
-		q.last.next = w
+		s.last.next = w
 	}
-	q.last = w
-	q.len++
+	s.last = w
+	s.queued++
 }
 
 // remove takes out a waiter that is in the queue.
-func (q *queue) remove(w *waiter) {
+func (s *slot) remove(w *waiter) {
 	if w.prev == nil {
-		q.first = w.next
+		s.first = w.next
 	} else {
 		w.prev.next = w.next
 	}
 	if w.next == nil {
-		q.last = w.prev
+		s.last = w.prev
 	} else {
 		w.next.prev = w.prev
 	}
 	w.next, w.prev = nil, nil
-	q.len--
+	s.queued--
 }
 
 // arrivals are the waiters of one priority, in the order in which they came.

@@ -3,6 +3,7 @@ package inflight
 import (
 	"math"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -10,32 +11,39 @@ import (
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// slot is one key's semaphore. Its pool's lock guards all of it, but pool and common,
-// which never change.
+// slot is one key's semaphore. Its lock guards all of it, but common, which never changes.
+//
+// Its first 64 bytes, a line of the processor's cache, are all that a decision of a fixed limit without Total
+// touches. With many keys, or cores, most of the time goes to such lines.
 type slot struct {
-	pool     *pool
 	common   *common
-	limit    int // units that may be in flight now: bound, or what the algorithm says
-	inFlight int
-	bound    int      // units that may ever be in flight; 0 if the key is blocked
-	learner  *learner // nil if the limit is fixed; with Options.Shared that of all keys
-	timed    bool     // the clock is read for each permit
-	dead     bool     // forgotten: look the key up again
-	queue    queue
-	works    works
-	idle     idle
+	limit    int     // units that may be in flight now: bound, or what the algorithm says
+	inFlight int     // units
+	first    *waiter // of those who wait, first come, first served; nil if nobody does
+	dead     bool    // forgotten: look the key up again
+	parked   bool    // unpark puts the key back among those that may be forgotten
+	mu       sync.Mutex
+	works    works // begins with the permit that most keys have at most
+
+	last   *waiter
+	queued int  // waiters
+	own    pool // that of the slot, without Total
+
+	bound   int      // units that may ever be in flight; 0 if the key is blocked
+	learner *learner // nil if the limit is fixed; with Options.Shared that of all keys
+	idleAt  uint64   // when it became idle (nothing in flight, nobody waiting), as a number of common.idled
+	unpark  func()
 
 	share
 	priority int
-	at       int // place in its level's order, or -1
-	busyAt   int // place in pool.busy, or -1
-
-	config config // what bound, weight and priority were made from
-	shed   uint64
-	wait   time.Duration // recent waits of those who were served from the queue
-	waited time.Duration // when the last of them was served, or gave up
-
-	own pool // what pool points to, without Total
+	at       int32  // place in its level's order, or -1
+	busyAt   int32  // place in learner.busy, or -1
+	asked    uint64 // when bound, weight and priority were asked for
+	told     int    // what LimitFor has said: 0 means the limiter's own limit, and less than 0 that the key is blocked
+	shed     uint64
+	wait     time.Duration // recent waits of those who were served from the queue
+	waited   time.Duration // when the last of them was served, or gave up
+	_        [24]byte      // a key takes six lines of the cache then, and begins on one
 }
 
 // common is what all keys of a limiter share.
@@ -45,30 +53,50 @@ type common struct {
 	maxWaiting int
 	adaptive   Adaptive
 	pool       *pool // for all keys; nil if each has its own
+	timed      bool  // the clock is read for each permit
 	shadow     bool
-	order      idleOrder
-	shed       atomic.Uint64
-	waits      [len(stats.Inflight{}.Waits)]atomic.Uint64
+
+	// inOrder says that the instants at which keys become idle are numbered. As long as a table is far from
+	// full they are not: the counter would be one more thing that all cores share.
+	inOrder atomic.Bool
+
+	_     [64]byte      // what changes is on no line of the cache with what is only read
+	mu    sync.Mutex    // the lock of all keys, if they have one pool
+	idled atomic.Uint64 // the last number of an instant
+	shed  atomic.Uint64
+	waits [len(stats.Inflight{}.Waits)]atomic.Uint64
+}
+
+// mutex returns the lock of the slot and its pool.
+func (s *slot) mutex() *sync.Mutex {
+	if s.common.pool != nil {
+		return &s.common.mu
+	}
+	return &s.mu
+}
+
+// pool returns what the slot draws from.
+func (s *slot) pool() *pool {
+	if p := s.common.pool; p != nil {
+		return p
+	}
+	return &s.own
 }
 
 // init prepares a slot, which has no configuration yet. It calls the caller's Adaptive.
 func (s *slot) init(c *common, report func(old, new int)) {
-	s.common, s.pool, s.at, s.busyAt = c, c.pool, -1, -1
-	s.works.init()
-	if s.pool == nil {
-		s.pool = &s.own
-		s.own.total = noTotal
-		s.own.bound.Store(noTotal)
-	}
+	s.common, s.at, s.busyAt = c, -1, -1
+	s.own.total = noTotal
+	s.own.bound.Store(noTotal)
 	switch {
-	case s.pool.learner != nil:
-		s.learner = s.pool.learner
+	case s.pool().learner != nil:
+		s.learner = s.pool().learner
 	case c.adaptive != nil:
 		s.learner = newLearner(c.adaptive())
 		s.learner.report = report
 		s.learner.each = s.works.each
 	}
-	if s.timed = s.learner != nil || c.pool != nil; s.timed {
+	if c.timed {
 		s.until = c.clock.Now()
 	}
 }
@@ -110,64 +138,94 @@ func (s *slot) possibleLocked(n int) error {
 // freeLocked reports whether n units may be taken now: there is room, and nobody waits
 // who could use it and does not stand behind.
 func (s *slot) freeLocked(n int) bool {
-	return s.queue.first == nil && s.fitsLocked(n) && s.pool.fitsLocked(n) && !s.pool.passedLocked(s.priority)
+	if s.first != nil || !s.fitsLocked(n) {
+		return false
+	}
+	p := s.common.pool
+	return p == nil || p.fitsLocked(n) && !p.passedLocked(s.priority)
 }
 
-// takeLocked takes n units, which are free. Now is the time if the slot is timed.
+// takeLocked takes n units, which are free. Now is the time if the limiter is timed.
 func (s *slot) takeLocked(n int, now time.Duration) Permit {
-	var order uint64
-	if s.timed {
-		s.advance(s.inFlight, now)
-		s.share.began(n)
-		s.pool.sortLocked(s)
+	if s.common.timed {
+		return s.takeTimedLocked(n, now)
 	}
 	s.inFlight += n
-	s.pool.inFlight += n
-	switch {
-	case s.learner == nil:
-	case s.pool.learner == nil:
-		order = s.learner.began(now, s.inFlight, s.limit)
-	default:
-		if s.busyAt < 0 {
-			s.busyAt = len(s.pool.busy)
-			s.pool.busy = append(s.pool.busy, s)
-		}
-		order = s.learner.began(now, s.pool.inFlight, s.pool.total)
-	}
-	place := s.works.begin(n, now, order)
-	return Permit{s, place, s.works.serial}
+	place, serial := s.works.begin(n)
+	return Permit{s, place, serial}
 }
 
-// releasedLocked gives the units of work that has ended back, and hands them on. The caller then
-// calls unlockVacated.
-func (s *slot) releasedLocked(w *work, now time.Duration) {
-	if s.timed {
-		s.advance(s.inFlight, now)
-		s.share.ended(w.n, now-w.start)
-		s.pool.sortLocked(s)
+func (s *slot) takeTimedLocked(n int, now time.Duration) Permit {
+	s.advance(s.inFlight, now)
+	s.share.began(n)
+	s.pool().sortLocked(s)
+	s.inFlight += n
+	p := s.common.pool
+	if p != nil {
+		p.inFlight += n
 	}
-	s.inFlight -= w.n
-	s.pool.inFlight -= w.n
-	if s.inFlight == 0 && s.busyAt >= 0 {
-		p := s.pool
-		last := p.busy[len(p.busy)-1]
-		p.busy[s.busyAt], last.busyAt = last, s.busyAt
-		p.busy[len(p.busy)-1] = nil
-		p.busy = p.busy[:len(p.busy)-1]
-		s.busyAt = -1
-	}
-	if s.pool.waiting > 0 {
-		if !s.timed {
-			now = s.common.clock.Now()
+	place, serial := s.works.begin(n)
+	permit := Permit{s, place, serial}
+	switch l := s.learner; {
+	case l == nil:
+		s.works.note(place, now, 0)
+		return permit
+	case p == nil:
+		s.works.note(place, now, l.began(now, s.inFlight, s.limit))
+	default:
+		if s.busyAt < 0 {
+			s.busyAt = int32(len(l.busy))
+			l.busy = append(l.busy, s)
 		}
+		s.works.note(place, now, l.began(now, p.inFlight, p.total))
+	}
+	s.works.link(place)
+	return permit
+}
+
+// endLocked takes out the work of a permit, and returns it.
+func (s *slot) endLocked(p Permit) (w work) {
+	if w.n = s.works.end(p.place, p.serial); w.n == 0 || !s.common.timed {
+		return w
+	}
+	x := s.works.begunAt(p.place)
+	w.start, w.order = x.start, x.order
+	if s.learner != nil {
+		s.works.unlink(p.place)
+	}
+	return w
+}
+
+// chargeLocked counts the slot-time of work that has ended.
+func (s *slot) chargeLocked(w *work, now time.Duration) {
+	s.advance(s.inFlight, now)
+	s.share.ended(w.n, now-w.start)
+	s.pool().sortLocked(s)
+}
+
+// releasedLocked gives units back, and hands them on. The caller then calls unlockVacated.
+func (s *slot) releasedLocked(n int, now time.Duration) {
+	s.inFlight -= n
+	p := s.common.pool
+	if p == nil {
+		if s.first != nil {
+			s.handOnLocked(now)
+		}
+		return
+	}
+	p.inFlight -= n
+	if s.inFlight == 0 && s.busyAt >= 0 {
+		s.learner.idleLocked(s)
+	}
+	if p.waiting > 0 {
 		s.handOnLocked(now)
 	}
 }
 
 // handOnLocked gives permits to those who may have them after the slot has changed.
 func (s *slot) handOnLocked(now time.Duration) {
-	s.pool.placeLocked(s, now)
-	s.pool.dispatchLocked(now)
+	s.pool().placeLocked(s, now)
+	s.pool().dispatchLocked(now)
 }
 
 // countShedLocked counts a call that is refused, for the key and for all.
@@ -189,7 +247,7 @@ func (s *slot) waitedLocked(d, now time.Duration) {
 // agedLocked is the mean of recent waits, of which half is left after each such time, and each
 // second at least, in which nobody waits.
 func (s *slot) agedLocked(now time.Duration) time.Duration {
-	if s.wait == 0 || s.queue.first != nil || now <= s.waited {
+	if s.wait == 0 || s.first != nil || now <= s.waited {
 		return s.wait
 	}
 	return time.Duration(float64(s.wait) * math.Exp2(-float64(now-s.waited)/float64(max(s.wait, time.Second))))
@@ -201,9 +259,9 @@ func (s *slot) setLimitLocked(limit int) {
 	s.handOnLocked(s.common.clock.Now())
 }
 
-// shedLocked counts a call that is refused, lets go of the pool and returns why.
+// shedLocked counts a call that is refused, lets go of the lock and returns why.
 func (s *slot) shedLocked(n int, why error) error {
-	defer s.pool.mu.Unlock()
+	defer s.mutex().Unlock()
 	if err := s.possibleLocked(n); err != nil {
 		return err
 	}
@@ -211,17 +269,19 @@ func (s *slot) shedLocked(n int, why error) error {
 	return why
 }
 
-// unlockVacated lets go of the pool's lock after something has left the slot, and notes
+// unlockVacated lets go of the lock's lock after something has left the slot, and notes
 // if that was the last.
 func (s *slot) unlockVacated() {
 	var unpark func()
 	if s.idleLocked() {
-		if s.common.order.on.Load() {
-			s.idle.at = s.common.order.last.Add(1)
+		if s.common.inOrder.Load() {
+			s.idleAt = s.common.idled.Add(1)
 		}
-		unpark, s.idle.unpark = s.idle.unpark, nil
+		if s.parked {
+			unpark, s.unpark, s.parked = s.unpark, nil, false
+		}
 	}
-	s.pool.mu.Unlock()
+	s.mutex().Unlock()
 	if unpark != nil {
 		unpark()
 	}
@@ -233,7 +293,7 @@ func (s *slot) unlockAfter(busy bool) {
 		s.unlockVacated()
 		return
 	}
-	s.pool.mu.Unlock()
+	s.mutex().Unlock()
 }
 
-func (s *slot) idleLocked() bool { return s.inFlight == 0 && s.queue.first == nil }
+func (s *slot) idleLocked() bool { return s.inFlight == 0 && s.first == nil }

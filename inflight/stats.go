@@ -66,26 +66,26 @@ func (l *Limiter[K]) Totals() stats.Inflight {
 		t.Waits[i] = l.common.waits[i].Load()
 	}
 	for _, e := range all {
-		e.pool.mu.Lock()
+		e.mutex().Lock()
 		t.InFlight += e.inFlight
-		t.Queued += e.queue.len
-		e.pool.mu.Unlock()
+		t.Queued += e.queued
+		e.mutex().Unlock()
 	}
 	if p := l.common.pool; l.hasTotal {
-		p.mu.Lock()
+		l.common.mu.Lock()
 		t.Limit = p.total
-		p.mu.Unlock()
+		l.common.mu.Unlock()
 	}
 	return t
 }
 
 // stats returns how the slot stands, unless it was forgotten.
 func (s *slot) stats() (Stats, bool) {
-	s.pool.mu.Lock()
-	defer s.pool.mu.Unlock()
+	s.mutex().Lock()
+	defer s.mutex().Unlock()
 	now := s.common.clock.Now()
 	return Stats{
-		Limit: s.limit, Bound: s.bound, InFlight: s.inFlight, Queued: s.queue.len,
+		Limit: s.limit, Bound: s.bound, InFlight: s.inFlight, Queued: s.queued,
 		Weight: int(s.weight), Shed: s.shed, Wait: s.agedLocked(now), Oldest: s.works.oldest(now),
 	}, !s.dead
 }

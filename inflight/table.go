@@ -9,7 +9,7 @@ import (
 )
 
 // table finds keys' slots, never more of them than max. Finding one takes no lock. The
-// table's lock is taken to insert and remove, and before a pool's lock, never after it.
+// table's lock is taken to insert and remove, and before a key's lock, never after it.
 type table[K comparable] struct {
 	index  keys.Map[K, *entry[K]]
 	cloner keys.Cloner[K]
@@ -24,7 +24,7 @@ type table[K comparable] struct {
 type entry[K comparable] struct {
 	slot
 	key  K
-	rank uint64 // idle.at when the heap last looked: never above it
+	rank uint64 // idleAt when the heap last looked: never above it
 }
 
 // smallTable is a table that keeps its order of idle keys from the start.
@@ -41,14 +41,13 @@ func (t *table[K]) roomLocked() bool { return t.count < t.max || t.forgetLocked(
 
 // publishLocked adds a key for which there is room.
 func (t *table[K]) publishLocked(e *entry[K]) {
-	order := &e.common.order
-	e.slot.idle.at = order.last.Add(1)
-	e.rank = e.slot.idle.at
+	e.idleAt = e.common.idled.Add(1)
+	e.rank = e.idleAt
 	heap.Push(&t.idle, e)
 	t.index.Add(e.key, e)
 	t.count++
 	if t.max <= smallTable || t.count > t.max/2 {
-		order.on.Store(true)
+		e.common.inOrder.Store(true)
 	}
 }
 
@@ -73,9 +72,9 @@ func (t *table[K]) entriesLocked(of []K) (found []*entry[K]) {
 func (t *table[K]) forgetLocked() bool {
 	for len(t.idle) > 0 {
 		e := t.idle[0]
-		e.pool.mu.Lock()
+		e.mutex().Lock()
 		done := t.lookLocked(e)
-		e.pool.mu.Unlock()
+		e.mutex().Unlock()
 		if done {
 			return true
 		}
@@ -84,14 +83,14 @@ func (t *table[K]) forgetLocked() bool {
 }
 
 // lookLocked looks at the heap's first entry, and reports whether it has removed it.
-// The locks of the table and of the entry's pool are held.
+// The locks of the table and of the entry are held.
 func (t *table[K]) lookLocked(e *entry[K]) bool {
 	switch {
 	case !e.idleLocked():
 		heap.Pop(&t.idle)
-		e.slot.idle.unpark = func() { t.unpark(e) }
-	case e.slot.idle.at != e.rank:
-		e.rank = e.slot.idle.at
+		e.unpark, e.parked = func() { t.unpark(e) }, true
+	case e.idleAt != e.rank:
+		e.rank = e.idleAt
 		heap.Fix(&t.idle, 0)
 	default:
 		heap.Pop(&t.idle)
@@ -108,9 +107,9 @@ func (t *table[K]) lookLocked(e *entry[K]) bool {
 func (t *table[K]) unpark(e *entry[K]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e.pool.mu.Lock()
-	e.rank = e.slot.idle.at
-	e.pool.mu.Unlock()
+	e.mutex().Lock()
+	e.rank = e.idleAt
+	e.mutex().Unlock()
 	heap.Push(&t.idle, e)
 }
 

@@ -7,33 +7,39 @@ import "context"
 func (s *slot) quitLocked(w *waiter) {
 	now := s.common.clock.Now()
 	if !w.done {
-		s.pool.leaveLocked(s, w)
+		s.pool().leaveLocked(s, w)
 		s.waited = now
 		s.handOnLocked(now)
 	} else if w.err == nil {
-		p := s.works.end(w.permit.place, w.permit.serial)
-		s.releasedLocked(&p, now)
+		p := s.endLocked(w.permit)
+		if s.common.timed {
+			s.chargeLocked(&p, now)
+		}
+		if s.learner != nil {
+			s.learner.ended(now, &p, Ignored)
+		}
+		s.releasedLocked(p.n, now)
 	}
 }
 
-// awaitLocked waits in the key's queue. It lets go of the pool.
+// awaitLocked waits in the key's queue. It lets go of the lock.
 func (s *slot) awaitLocked(ctx context.Context, n int) (p Permit, err error) {
-	if most := s.common.maxWaiting; most > 0 && s.pool.waiting >= most && !s.pool.shedLocked(s.priority) {
+	if most := s.common.maxWaiting; most > 0 && s.pool().waiting >= most && !s.pool().shedLocked(s.priority) {
 		return s.tryLocked(n, errTooManyWait)
 	}
 	now := s.common.clock.Now()
 	w := &waiter{slot: s, n: n, ready: make(chan struct{}), since: now}
-	s.pool.joinLocked(s, w)
+	s.pool().joinLocked(s, w)
 	s.handOnLocked(now)
-	s.pool.mu.Unlock()
+	s.mutex().Unlock()
 	select {
 	case <-w.ready:
 		if w.err != nil { // whoever ended it looked at its own key only
-			s.pool.mu.Lock()
+			s.mutex().Lock()
 			s.unlockVacated()
 		}
 	case <-ctx.Done():
-		s.pool.mu.Lock()
+		s.mutex().Lock()
 		s.quitLocked(w)
 		s.unlockVacated()
 		return Permit{}, errGaveUp(ctx)

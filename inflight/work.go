@@ -2,74 +2,164 @@ package inflight
 
 import "time"
 
-// work is what is in flight under one permit.
+// work is what was in flight under one permit.
 type work struct {
-	n          int           // units; 0 once they are released
-	serial     uint64        // of its permit: a place is used again, a serial never
-	start      time.Duration // if the key's limit is adaptive
-	order      uint64        // among the work that the key's learner has seen
-	seen       time.Duration // when Stats first saw it, if known
-	known      bool          // Stats has seen it
-	prev, next uint32        // places of the work that began before and after it
+	n     int           // units; 0 if it had ended before
+	start time.Duration // if the limiter is timed
+	order uint64        // among the work that the key's learner has seen
 }
 
-// works holds what is in flight of a key, in the order in which it began, and uses places
-// again: so a permit costs no allocation. Place 0 is the head of that list, which is a
-// ring. The zero works cannot be used: see init.
+// works holds what is in flight of a key at places that are used again: so a permit costs no
+// allocation. Places count from 1. The zero works holds nothing.
 type works struct {
-	at     []work
-	free   uint32 // a place that is free, whose next is another one; 0 if there is none
+	first  held       // place 1: a key mostly has little in flight
+	begun  begun      // of place 1
+	newest uint32     // the work that began last, if there is a learner; else 0
+	more   *moreWorks // nil as long as one place is enough, and Stats has seen nothing
+}
+
+// held is the units of a permit, at a place.
+type held struct {
+	n      int    // 0 once they are released
+	serial uint64 // a place is used again, but never with the same serial
+}
+
+// begun is what is known of work in a limiter that is timed.
+type begun struct {
+	start        time.Duration
+	order        uint64
+	older, newer uint32 // places of the work that began before and after it, if there is a learner; 0 for none
+}
+
+// moreWorks is what works holds beside its first place.
+type moreWorks struct {
+	held  []held     // from place 2 on
+	free  []uint32   // places of them
+	begun []begun    // of the same places, if the limiter is timed
+	seen  []sighting // by Stats, from place 1 on
+}
+
+// sighting is the permit that Stats has seen at a place.
+type sighting struct {
 	serial uint64
-	own    [2]work // what at starts with: a key mostly has little in flight
+	since  time.Duration // when it was first seen
 }
 
-func (w *works) init() { w.at = w.own[:1] }
-
-// begin adds work that begins now, and returns its place.
-func (w *works) begin(n int, start time.Duration, order uint64) (place uint32) {
-	if place = w.free; place != 0 {
-		w.free = w.at[place].next
-	} else {
-		place = uint32(len(w.at))
-		w.at = append(w.at, work{})
+// at returns what is held at a place.
+func (w *works) at(place uint32) *held {
+	if place == 1 {
+		return &w.first
 	}
-	w.serial++
-	last := w.at[0].prev
-	w.at[place] = work{n: n, serial: w.serial, start: start, order: order, prev: last}
-	w.at[last].next = place
-	w.at[0].prev = place
-	return place
+	return &w.more.held[place-2]
 }
 
-// end takes out the work of a permit, and returns it, or nothing if it has ended before.
-func (w *works) end(place uint32, serial uint64) (ended work) {
-	x := &w.at[place]
-	if x.serial != serial || x.n == 0 {
-		return work{}
+func (w *works) begunAt(place uint32) *begun {
+	if place == 1 {
+		return &w.begun
 	}
-	ended = *x
-	w.at[x.prev].next = x.next
-	w.at[x.next].prev = x.prev
-	x.n, x.next = 0, w.free
-	w.free = place
-	return ended
+	return &w.more.begun[place-2]
 }
 
-// each calls f with each work, the one that began last first, until it returns false.
-func (w *works) each(f func(order uint64, start time.Duration) bool) {
-	for i := w.at[0].prev; i != 0 && f(w.at[i].order, w.at[i].start); i = w.at[i].prev {
+// begin adds n units, and returns their place and serial.
+func (w *works) begin(n int) (place uint32, serial uint64) {
+	x := &w.first
+	if place = 1; x.n != 0 {
+		place = w.another()
+		x = w.at(place)
 	}
+	x.n = n
+	x.serial++
+	return place, x.serial
 }
 
-// oldest returns for how long the oldest work has been in flight since Stats first saw it, and
-// notes what it sees. What it has not seen before is at the end.
-func (w *works) oldest(now time.Duration) time.Duration {
-	for i := w.at[0].prev; i != 0 && !w.at[i].known; i = w.at[i].prev {
-		w.at[i].seen, w.at[i].known = now, true
+// another returns a place that is free, but the first.
+func (w *works) another() uint32 {
+	m := w.extra()
+	if last := len(m.free) - 1; last >= 0 {
+		place := m.free[last]
+		m.free = m.free[:last]
+		return place
 	}
-	first := w.at[0].next
-	if first == 0 {
+	m.held = append(m.held, held{})
+	return uint32(len(m.held)) + 1
+}
+
+func (w *works) extra() *moreWorks {
+	if w.more == nil {
+		w.more = new(moreWorks)
+	}
+	return w.more
+}
+
+// end takes out the units of a permit, and returns them, or 0 if they were taken out before.
+func (w *works) end(place uint32, serial uint64) (n int) {
+	x := w.at(place)
+	if x.serial != serial {
 		return 0
 	}
-	return max(0, now-w.at[first].seen)
+	if n, x.n = x.n, 0; n != 0 && place != 1 {
+		w.more.free = append(w.more.free, place)
+	}
+	return n
+}
+
+// note keeps when work began that has just been added.
+func (w *works) note(place uint32, start time.Duration, order uint64) {
+	if place != 1 && len(w.more.begun) < len(w.more.held) {
+		w.more.begun = append(w.more.begun, begun{})
+	}
+	*w.begunAt(place) = begun{start: start, order: order}
+}
+
+// link makes work that has just begun the newest.
+func (w *works) link(place uint32) {
+	w.begunAt(place).older = w.newest
+	if w.newest != 0 {
+		w.begunAt(w.newest).newer = place
+	}
+	w.newest = place
+}
+
+// unlink takes out work that was linked, and has ended.
+func (w *works) unlink(place uint32) {
+	x := w.begunAt(place)
+	if x.newer == 0 {
+		w.newest = x.older
+	} else {
+		w.begunAt(x.newer).older = x.older
+	}
+	if x.older != 0 {
+		w.begunAt(x.older).newer = x.newer
+	}
+}
+
+// each calls f with each work that is linked, the one that began last first, until it returns false.
+func (w *works) each(f func(order uint64, start time.Duration) bool) {
+	for place := w.newest; place != 0; {
+		x := w.begunAt(place)
+		if !f(x.order, x.start) {
+			return
+		}
+		place = x.older
+	}
+}
+
+// oldest returns for how long work has been in flight at most since Stats first saw it, and notes
+// what it sees.
+func (w *works) oldest(now time.Duration) (age time.Duration) {
+	m := w.extra()
+	for len(m.seen) < len(m.held)+1 {
+		m.seen = append(m.seen, sighting{})
+	}
+	for i := range m.seen {
+		x, s := w.at(uint32(i)+1), &m.seen[i]
+		if x.n == 0 {
+			continue
+		}
+		if s.serial != x.serial {
+			*s = sighting{x.serial, now}
+		}
+		age = max(age, now-s.since)
+	}
+	return age
 }

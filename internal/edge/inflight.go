@@ -42,6 +42,9 @@ func NewInflight[R Request, K comparable](l *inflight.Limiter[K], key func(R) (K
 	return &Inflight[R, K]{InflightOptions: o, limiter: l, key: key}, nil
 }
 
+// Adapts reports whether anything is learnt from outcomes.
+func (i *Inflight[R, K]) Adapts() bool { return i.limiter.Adapts() }
+
 // InflightStats are httplimit.InflightStats.
 type InflightStats struct{ Skipped, Admitted, Shed, Failed uint64 }
 

@@ -9,10 +9,19 @@ import (
 
 type key struct{}
 
-// mark is one limit that watches a request, and the one around it.
+// mark is the context of what is inside a limit that watches.
 type mark struct {
+	context.Context
 	set   atomic.Bool
-	outer *mark
+	outer *mark // of the limit around that one
+}
+
+// Value finds the mark itself.
+func (m *mark) Value(k any) any {
+	if _, ok := k.(key); ok {
+		return m
+	}
+	return m.Context.Value(k)
 }
 
 func of(ctx context.Context) *mark {
@@ -21,9 +30,7 @@ func of(ctx context.Context) *mark {
 }
 
 // Watch returns a context for what is inside a limit.
-func Watch(ctx context.Context) context.Context {
-	return context.WithValue(ctx, key{}, &mark{outer: of(ctx)})
-}
+func Watch(ctx context.Context) context.Context { return &mark{Context: ctx, outer: of(ctx)} }
 
 // Mark notes that a limiter has refused a request with this context, or another one that was made
 // for it.

@@ -1,0 +1,22 @@
+package inflight
+
+import (
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// A decision of a fixed limit touches one line of the processor's cache, as keys are allocated in blocks whose size is a
+// multiple of a line.
+func TestWhatADecisionTouchesIsOneLine(t *testing.T) {
+	if unsafe.Sizeof(uintptr(0)) != 8 {
+		t.Skip("lines are counted for 64 bits")
+	}
+	const line = 64
+	var e entry[string]
+	assert.Zero(t, unsafe.Offsetof(e.slot))
+	assert.LessOrEqual(t, unsafe.Offsetof(e.works)+unsafe.Offsetof(e.works.first)+unsafe.Sizeof(e.works.first), uintptr(line))
+	assert.LessOrEqual(t, unsafe.Sizeof(e), uintptr(6*line))
+	assert.Greater(t, unsafe.Sizeof(e), uintptr(352), "the next smaller block is no multiple of a line")
+}
