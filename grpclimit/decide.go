@@ -3,6 +3,8 @@ package grpclimit
 import (
 	"time"
 
+	"google.golang.org/grpc/metadata"
+
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/edge"
@@ -33,7 +35,7 @@ func (i *Interceptor) pass(e *event, t trailers) error {
 		return nil
 	}
 	if e.Decision.Degraded && i.opts.DegradedTrailer != "" {
-		t.set(i.opts.DegradedTrailer, "true")
+		t.set(metadata.MD{i.opts.DegradedTrailer: {"true"}})
 	}
 	switch e.Outcome {
 	case edge.Allowed:

@@ -30,7 +30,6 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 		return nil, err
 	}
 	i.core = core
-	i.texts.Clear()
 	return i, nil
 }
 

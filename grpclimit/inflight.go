@@ -188,20 +188,13 @@ func (i *Inflight[K]) work(c *Call, permit inflight.Permit, s *watchedStream, ne
 
 // refuse answers a call that got no permit.
 func (i *Inflight[K]) refuse(c *Call, t trailers, why edge.Refusal) error {
-	answer, pushback := i.answer(c, why)
+	r := replyTo(why.Answer(c.Context(), rpcstatus.Code(i.opts.KeyCode)))
+	answer := r.status
 	if i.opts.OnRefused != nil {
 		if other := i.opts.OnRefused(c, why.Err, answer); other.Code() != codes.OK {
 			answer = other
 		}
 	}
-	if pushback != "" {
-		t.set(rpcstatus.PushbackKey, pushback)
-	}
+	t.set(r.trailer)
 	return &refusal{answer, why.Err, why.ByClient()}
-}
-
-// answer returns the answer to a refused call, and the pushback that goes with it. If there is
-// no room, that is the time that calls of its key have waited of late.
-func (i *Inflight[K]) answer(c *Call, why edge.Refusal) (s *status.Status, pushback string) {
-	return statusOf(why.Answer(c.Context(), rpcstatus.Code(i.opts.KeyCode)))
 }

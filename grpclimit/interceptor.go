@@ -1,7 +1,6 @@
 package grpclimit
 
 import (
-	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
@@ -9,9 +8,8 @@ import (
 // is safe for concurrent use, and may serve any number of servers, which then share its
 // limits. The zero Interceptor cannot be used: its interceptors panic.
 type Interceptor struct {
-	core  *edge.Core[*Call]
-	opts  Options
-	texts edge.Recent[ratelimit.Limit, *limitText] // of limits that have denied
+	core *edge.Core[*Call]
+	opts Options
 }
 
 // event is an [Event] as package edge has it.

@@ -32,7 +32,7 @@ func TestStatusIsWhatProtobufEncodes(t *testing.T) {
 			limit = limit.Named(fmt.Sprintf("limit-%d", i))
 		}
 		text := rpcstatus.TextOf(&limit)
-		a := rpcstatus.Answer{Code: rpcstatus.ResourceExhausted, Message: text.Denied, Wait: wait, Quota: text.Quota}
+		a := rpcstatus.Answer{Code: rpcstatus.ResourceExhausted, Message: text.Denied, Wait: wait, Limit: text}
 
 		var s spb.Status
 		require.NoError(t, proto.Unmarshal(a.AppendStatus(nil), &s))

@@ -14,11 +14,14 @@ type trailers struct {
 	stream grpc.ServerStream // or of none
 }
 
-// set adds one trailer. It has no effect outside of a server.
-func (t trailers) set(key, value string) {
+// set adds trailers, which are not changed. It has no effect outside of a server.
+func (t trailers) set(md metadata.MD) {
+	if len(md) == 0 {
+		return
+	}
 	if t.stream != nil {
-		t.stream.SetTrailer(metadata.MD{key: {value}})
+		t.stream.SetTrailer(md)
 	} else if s := grpc.ServerTransportStreamFromContext(t.ctx); s != nil {
-		_ = s.SetTrailer(metadata.MD{key: {value}}) // fails if the call has ended
+		_ = s.SetTrailer(md) // fails if the call has ended
 	}
 }

@@ -88,7 +88,7 @@ func adviceOf(resp *http.Response, now time.Time) (a Advice) {
 // isCached reports whether a cache has answered, by Age (RFC 9111, section 5.1). What it says
 // to be left was left when it got the answer: it is ignored.
 func isCached(h http.Header) bool {
-	age, _, _ := strings.Cut(h.Get("Age"), ",")
+	age, _, _ := strings.Cut(first(h["Age"]), ",")
 	seconds, err := strconv.ParseUint(strings.TrimSpace(age), 10, 64)
 	return seconds > 0 && (err == nil || errors.Is(err, strconv.ErrRange))
 }
@@ -96,18 +96,20 @@ func isCached(h http.Header) bool {
 // serversClock returns what the server's clock said when it answered, to compare the
 // server's other dates with: it may differ from the client's.
 func serversClock(h http.Header, now time.Time) time.Time {
-	if date, err := http.ParseTime(h.Get("Date")); err == nil {
-		return date
+	if text := first(h["Date"]); text != "" {
+		if date, err := http.ParseTime(text); err == nil {
+			return date
+		}
 	}
 	return now
 }
 
 // waitOf reads Retry-After, or the finer field that OpenAI and Azure send beside it.
 func waitOf(h http.Header, clock time.Time) time.Duration {
-	if ms := h.Get("Retry-After-Ms"); isDecimal(ms) {
+	if ms := first(h["Retry-After-Ms"]); isDecimal(ms) {
 		return span(decimal(ms) / 1000)
 	}
-	return retryAfter(h.Get("Retry-After"), clock)
+	return retryAfter(first(h["Retry-After"]), clock)
 }
 
 // retryAfter reads Retry-After (RFC 9110, section 10.2.3), 0 if that says nothing. A

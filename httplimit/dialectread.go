@@ -69,20 +69,20 @@ func (d *dialectRead) read(h http.Header, clock time.Time) (budgets []AdviceBudg
 }
 
 func (p *plainBudget) read(h http.Header, clock time.Time) (b AdviceBudget, ok bool) {
-	text := strings.TrimSpace(h.Get(p.remaining))
+	text := strings.TrimSpace(first(h[p.remaining]))
 	left, err := strconv.ParseFloat(text, 64)
 	if err != nil || !isNumber(text) || !(left >= 0) {
 		return b, false
 	}
 	b = AdviceBudget{Name: p.name, Left: int64(min(left, maxInteger)), Costs: p.costs}
 	for _, field := range p.names {
-		b.Name = cmp.Or(b.Name, h.Get(field))
+		b.Name = cmp.Or(b.Name, first(h[field]))
 	}
-	if p.after != "" && isDecimal(h.Get(p.after)) {
-		b.Reset = span(decimal(h.Get(p.after)))
+	if p.after != "" && isDecimal(first(h[p.after])) {
+		b.Reset = span(decimal(first(h[p.after])))
 		return b, true
 	}
-	b.Reset, ok = resetOf(strings.TrimSpace(h.Get(p.reset)), clock)
+	b.Reset, ok = resetOf(strings.TrimSpace(first(h[p.reset])), clock)
 	return b, ok
 }
 
@@ -169,6 +169,9 @@ func policyWindow(policies []item, name string) int64 {
 // draft07 reads RateLimit as a Dictionary: "limit=100, remaining=0, reset=5". Members of
 // other types are ignored.
 func draft07(h http.Header) []AdviceBudget {
+	if len(h[fieldLimit]) == 0 {
+		return nil
+	}
 	dictionary, ok := parseDictionary(h[fieldLimit])
 	left, hasLeft := dictionary.get("remaining")
 	reset, hasReset := dictionary.get("reset")

@@ -151,10 +151,11 @@ func targetHost(r *http.Request) string {
 		return ""
 	}
 	scheme, host := strings.ToLower(r.URL.Scheme), strings.ToLower(r.URL.Host)
-	for s, port := range map[string]string{"http": ":80", "https": ":443"} {
-		if s == scheme {
-			host = strings.TrimSuffix(host, port)
-		}
+	switch scheme {
+	case "http":
+		host = strings.TrimSuffix(host, ":80")
+	case "https":
+		host = strings.TrimSuffix(host, ":443")
 	}
 	return scheme + "://" + host
 }

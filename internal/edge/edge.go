@@ -78,7 +78,8 @@ type Core[R Request] struct {
 	unsettled atomic.Uint64
 	logs      [undecided.Reasons]throttled.Log
 	settleLog throttled.Log
-	seed      spread.Seed // of the jitter
+	seed      spread.Seed                                   // of the jitter
+	texts     Recent[ratelimit.Limit, *rpcstatus.LimitText] // of limits that have denied
 }
 
 // century is the time in which every limit has regained its whole capacity.
@@ -89,6 +90,7 @@ const century = 876_600 * time.Hour
 // delayed.
 func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error) {
 	c := &Core[R]{Options: o, limiter: limiter, seed: spread.New()}
+	c.texts.Clear()
 	r, ok := limiter.(ratelimit.Reserver[R])
 	switch {
 	case !ok && o.Settles:
@@ -240,19 +242,30 @@ func (c *Core[R]) Settle(r R, res *ratelimit.Reservation, actual int) {
 
 // Answer returns the answer to a request that is refused, in the words of gRPC.
 func (c *Core[R]) Answer(e *Event[R], keyCode rpcstatus.Code) rpcstatus.Answer {
-	text := rpcstatus.TextOf(&e.Decision.Limit)
-	a := rpcstatus.Answer{Code: rpcstatus.ResourceExhausted, Quota: text.Quota}
-	switch {
-	case e.Outcome == Denied && e.Decision.Allowed:
-		a.Message, a.Wait = text.Delayed, c.Spread(e.Request, e.Decision.Delay)
-	case e.Outcome == Denied:
-		a.Message, a.Wait = text.Denied, c.Spread(e.Request, e.Decision.RetryAfter)
-	case e.Outcome == Exceeds:
-		a.Message, a.Never = text.Exceeds, true
-	default:
+	if e.Outcome != Denied && e.Outcome != Exceeds {
 		return rpcstatus.Undecided(e.Request.Context(), e.Reason(), keyCode, c.Spread(e.Request, e.Decision.RetryAfter))
 	}
+	text := c.textOf(&e.Decision.Limit)
+	a := rpcstatus.Answer{Code: rpcstatus.ResourceExhausted, Limit: text}
+	switch {
+	case e.Outcome == Exceeds:
+		a.Message, a.Never = text.Exceeds, true
+	case e.Decision.Allowed:
+		a.Message, a.Wait = text.Delayed, c.Spread(e.Request, e.Decision.Delay)
+	default:
+		a.Message, a.Wait = text.Denied, c.Spread(e.Request, e.Decision.RetryAfter)
+	}
 	return a
+}
+
+// textOf returns what answers say of a limit.
+func (c *Core[R]) textOf(limit *ratelimit.Limit) *rpcstatus.LimitText {
+	text, ok := c.texts.Find(*limit)
+	if !ok {
+		text = rpcstatus.TextOf(limit)
+		c.texts.Add(*limit, text)
+	}
+	return text
 }
 
 // Spread adds the client's share of the jitter to a wait.

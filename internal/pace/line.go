@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -23,6 +24,10 @@ import (
 // head has a booking, and a timer for it, or it is the one that may book next, and has a
 // timer or waits for something under way: the limiter's answer, a cancellation, or the answer
 // to a request in flight. Each of these wakes it.
+//
+// Only the head has a timer. Whoever holds the lock sends it if its time has come, and all
+// behind it whose time has come too. So of many that wait for one instant, each wakes once,
+// and takes no lock for that.
 type line struct {
 	pkg   string // the package that the texts of errors name
 	key   string
@@ -31,8 +36,10 @@ type line struct {
 	mu       sync.Mutex               // guards all below
 	queue    []*Place                 // by ticket
 	booked   int                      // how many have a booking: the first ones in the queue
+	head     *Place                   // it has a booking and knows that it is the first
 	tickets  uint64                   // how many were given out
-	flights  []flight                 // requests sent and not answered, in the order of their numbers
+	flights  []flight                 // requests sent and not answered, in the order of their numbers, and some that were
+	landed   int                      // how many of flights were answered
 	sent     uint64                   // how many requests were sent
 	until    time.Time                // the server has said to send nothing before
 	budgets  []Budget                 // what it has said to be left
@@ -43,6 +50,7 @@ type line struct {
 	undoing  int                      // cancellations of bookings under way
 	window   int                      // how many may be in flight; 0 means any number
 	narrowed uint64                   // sent when the window was last set to one
+	silent   uint64                   // up to this number the window is wider already: nothing came when a refusal would have come
 	wideAt   time.Time                // when the window ends at the latest
 }
 
@@ -50,8 +58,8 @@ type line struct {
 type flight struct {
 	seq    uint64
 	units  int64
-	at     time.Time
-	passed bool // the window is wider for it: nothing came when a refusal would have come
+	at     time.Time // not before that of any with a lower number
+	landed bool      // it is answered, and will be dropped with others
 }
 
 // Place is one request's place in the queue of its key.
@@ -61,15 +69,20 @@ type Place struct {
 	deadline time.Time     // by when it must be sent; zero if there is none
 	units    int64         // what it counts in budgets that count units
 	wake     chan struct{} // has room for one
-	repeated bool          // it was sent before; only its own goroutine uses this, and spent
+	repeated bool          // it was sent before; only its own goroutine uses this
 
+	// sent is set when the place has left the queue to be sent. From then on only its own
+	// goroutine uses what follows.
+	sent  atomic.Bool
 	spent *ratelimit.Reservation // the booking with which it was sent
+	seq   uint64                 // number of the request
+
+	landed atomic.Bool // it was sent, and is answered
 
 	// Guarded by line.mu.
 	ticket  uint64
 	res     *ratelimit.Reservation // nil if nothing is booked
 	at      time.Time              // when it may be sent, or if nothing is booked, ask the limiter again
-	seq     uint64                 // number of the request, from when it is sent
 	waiting bool                   // it is in the queue
 }
 
@@ -79,7 +92,7 @@ type step uint8
 const (
 	stepWait step = iota // until it is woken, or an instant has come
 	stepBook             // ask the limiter
-	stepSend             // it has left the queue
+	stepSend             // be sent: it leaves the queue
 	stepFail             // it cannot be sent before the instant, which is too late
 )
 
@@ -113,6 +126,8 @@ func (p *Place) again() []*ratelimit.Reservation {
 	at := l.indexLocked(p)
 	l.queue = slices.Insert(l.queue, at, p)
 	p.at, p.waiting = time.Time{}, true
+	p.sent.Store(false)
+	p.landed.Store(false)
 	if at >= l.booked {
 		return nil
 	}
@@ -158,7 +173,8 @@ func (p *Place) tooLate(until time.Time) error {
 		p.line.pkg, reason, until.Sub(now).Round(time.Millisecond), max(0, p.left(now)).Round(time.Millisecond))
 }
 
-// sleep waits until the place is woken, or the instant has come, or the context ends.
+// sleep waits until the place is woken, or the instant has come, or the context ends. It may
+// have been sent meanwhile.
 func (p *Place) sleep(until time.Time) error {
 	if until == never || p.isLate(until) {
 		if until = p.deadline; until != never {
@@ -182,21 +198,37 @@ func (p *Place) sleep(until time.Time) error {
 
 // next returns what to do, and until when. If it is to send, the place has left the queue.
 func (p *Place) next(now time.Time) (todo step, until time.Time) {
+	if p.sent.Load() {
+		return stepSend, never
+	}
 	l := p.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !p.waiting {
+		return stepSend, never
+	}
 	todo, until = l.stepLocked(p, now)
 	switch todo {
 	case stepBook:
 		l.booking = p
 	case stepSend:
-		p.spent = l.removeLocked(p)
-		l.sent++
-		p.seq = l.sent
-		l.flights = append(l.flights, flight{seq: p.seq, units: p.units, at: now})
-		l.wakeLocked()
+		l.wakeLocked(now)
 	}
 	return todo, until
+}
+
+// sendLocked takes the head out of the queue, to be sent.
+func (l *line) sendLocked(now time.Time) {
+	p := l.queue[0]
+	if n := len(l.flights); n > 0 && now.Before(l.flights[n-1].at) {
+		now = l.flights[n-1].at // the clock was read before the lock was taken
+	}
+	p.spent = l.removeLocked(p)
+	l.sent++
+	p.seq = l.sent
+	l.flights = append(l.flights, flight{seq: p.seq, units: p.units, at: now})
+	p.sent.Store(true)
+	p.rouse()
 }
 
 // stepLocked returns what a place in the queue has to do, and until when.
@@ -210,10 +242,10 @@ func (l *line) stepLocked(p *Place, now time.Time) (step, time.Time) {
 		return stepFail, now
 	case p.res == nil:
 		return l.bookingStepLocked(p, now)
-	case now.Before(p.at):
-		return stepWait, p.at
 	case l.queue[0] != p:
 		return stepWait, never
+	case now.Before(p.at):
+		return stepWait, p.at
 	}
 	return stepSend, never
 }
@@ -253,7 +285,7 @@ func (p *Place) booked(res *ratelimit.Reservation, err error, cost int, now time
 		l.booked++
 	}
 	l.undoLocked(cancel)
-	l.wakeLocked()
+	l.wakeLocked(now)
 	return cancel, err
 }
 
@@ -292,6 +324,23 @@ func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 		l.loseLocked(p.seq)
 		return nil
 	}
+	return p.leaveLocked()
+}
+
+// giveUp is leave for a place that does not wait any longer. It reports false if it was sent
+// meanwhile.
+func (p *Place) giveUp() (bookings []*ratelimit.Reservation, left bool) {
+	l := p.line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !p.waiting {
+		return nil, false
+	}
+	return p.leaveLocked(), true
+}
+
+func (p *Place) leaveLocked() (bookings []*ratelimit.Reservation) {
+	l := p.line
 	res := l.removeLocked(p)
 	if l.booking == p {
 		bookings = l.backLocked()
@@ -300,7 +349,7 @@ func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 		bookings = append(bookings, res)
 	}
 	l.undoLocked(bookings)
-	l.wakeLocked()
+	l.wakeLocked(time.Now())
 	return bookings
 }
 
@@ -308,7 +357,7 @@ func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 func (l *line) loseLocked(seq uint64) {
 	if f := l.landLocked(seq); f.seq > 0 {
 		l.spendLocked(f, nil) // the server may have counted it
-		l.wakeLocked()
+		l.wakeLocked(time.Now())
 	}
 }
 
@@ -318,6 +367,9 @@ func (l *line) removeLocked(p *Place) (res *ratelimit.Reservation) {
 		l.queue[0], l.queue = nil, l.queue[1:]
 	} else {
 		l.queue = slices.Delete(l.queue, i, i+1)
+	}
+	if l.head == p {
+		l.head = nil
 	}
 	if p.waiting = false; p.res != nil {
 		res, p.res = p.res, nil
@@ -338,7 +390,7 @@ func (l *line) cancelled() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.undoing--
-	l.wakeLocked()
+	l.wakeLocked(time.Now())
 }
 
 // firstLocked returns the first place that has nothing booked.
@@ -349,14 +401,20 @@ func (l *line) firstLocked() *Place {
 	return l.queue[l.booked]
 }
 
-// wakeLocked wakes those who may have something to do: the first in the queue, and the
-// first that has nothing booked.
-func (l *line) wakeLocked() {
-	if len(l.queue) == 0 {
-		return
+// wakeLocked sends those at the head whose time has come, and wakes those who may have something
+// to do: a new head, to set its timer, and the first that has nothing booked.
+func (l *line) wakeLocked(now time.Time) {
+	for l.booked > 0 {
+		if todo, _ := l.stepLocked(l.queue[0], now); todo != stepSend {
+			break
+		}
+		l.sendLocked(now)
 	}
-	l.queue[0].rouse()
-	if p := l.firstLocked(); p != nil {
+	if l.booked > 0 && l.head != l.queue[0] {
+		l.head = l.queue[0]
+		l.head.rouse()
+	}
+	if p := l.firstLocked(); p != nil && l.booking == nil && l.undoing == 0 {
 		p.rouse()
 	}
 }
@@ -412,38 +470,55 @@ func (l *line) fitsLocked(p *Place, b Budget) bool {
 // counted.
 const counted = time.Second
 
-// uncountedLocked returns how many requests are booked, or in flight and too young at an
-// instant to be sure to be counted.
-func (l *line) uncountedLocked(at time.Time) int {
-	n := l.booked
-	for _, f := range l.flights {
-		if at.Sub(f.at) < counted {
-			n++
+// moreUncountedLocked reports whether more than n requests are booked, or in flight and too young
+// at an instant to be sure to be counted.
+func (l *line) moreUncountedLocked(n int64, at time.Time) bool {
+	n -= int64(l.booked)
+	if n < 0 || int64(len(l.flights)-l.landed) <= n {
+		return n < 0
+	}
+	for _, f := range l.youngLocked(at) {
+		if !f.landed {
+			if n--; n < 0 {
+				return true
+			}
 		}
 	}
-	return n
+	return false
 }
 
-// usedLocked returns how much of a budget the uncounted requests use.
-func (l *line) usedLocked(b Budget) (used int64) {
+// youngLocked returns the requests in flight that are too young at an instant to be sure to be
+// counted, and some that have landed.
+func (l *line) youngLocked(at time.Time) []flight {
+	old, _ := slices.BinarySearchFunc(l.flights, at.Add(-counted), func(f flight, t time.Time) int {
+		if f.at.After(t) {
+			return 1
+		}
+		return -1
+	})
+	return l.flights[old:]
+}
+
+// usesMoreLocked reports whether the uncounted requests use more than that of a budget.
+func (l *line) usesMoreLocked(b Budget, left int64) bool {
 	if !b.Units {
-		return int64(l.uncountedLocked(b.told))
+		return l.moreUncountedLocked(left, b.told)
 	}
 	for _, p := range l.queue[:l.booked] {
-		used += p.units
+		left -= p.units
 	}
-	for _, f := range l.flights {
-		if b.told.Sub(f.at) < counted {
-			used += f.units
+	for _, f := range l.youngLocked(b.told) {
+		if !f.landed {
+			left -= f.units
 		}
 	}
-	return used
+	return left < 0
 }
 
 // roomLocked reports whether a request may be sent beside those that are booked and in
 // flight.
 func (l *line) roomLocked(p *Place, now time.Time) bool {
-	return (l.window == 0 || l.uncountedLocked(now) < l.window) && !l.exceededLocked(now, p)
+	return (l.window == 0 || !l.moreUncountedLocked(int64(l.window)-1, now)) && !l.exceededLocked(now, p)
 }
 
 // exceededLocked reports whether the uncounted requests, and one more if there is one, are
@@ -457,7 +532,7 @@ func (l *line) exceededLocked(now time.Time, more *Place) bool {
 		case more != nil:
 			left--
 		}
-		return now.Before(b.Until) && left < l.usedLocked(b)
+		return now.Before(b.Until) && l.usesMoreLocked(b, left)
 	})
 }
 
@@ -465,8 +540,9 @@ func (l *line) exceededLocked(now time.Time, more *Place) bool {
 // before.
 func (l *line) changesLocked(now time.Time) time.Time {
 	next := l.resetLocked(now)
-	for _, f := range l.flights {
-		if at := f.at.Add(counted); now.Before(at) && (next.IsZero() || at.Before(next)) {
+	young := l.youngLocked(now)
+	if i := slices.IndexFunc(young, func(f flight) bool { return !f.landed }); i >= 0 {
+		if at := young[i].at.Add(counted); next.IsZero() || at.Before(next) {
 			next = at
 		}
 	}
@@ -522,7 +598,7 @@ func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservati
 			p.rouse() // some may not have the time
 		}
 	}
-	defer l.wakeLocked()
+	defer l.wakeLocked(now)
 	if !now.Before(l.opensLocked()) && !l.exceededLocked(now, nil) {
 		return nil
 	}
@@ -535,23 +611,32 @@ func (l *line) reset() {
 	defer l.mu.Unlock()
 	l.until, l.budgets, l.window = time.Time{}, nil, 0
 	l.backoffs, l.backedAt = 0, l.sent
-	l.wakeLocked()
+	l.wakeLocked(time.Now())
 }
 
 // landLocked takes a request out of those in flight, and returns it: zero if it was not
-// there.
-func (l *line) landLocked(seq uint64) (landed flight) {
-	i, found := slices.BinarySearchFunc(l.flights, seq, func(f flight, seq uint64) int { return cmp.Compare(f.seq, seq) })
-	switch {
-	case !found:
+// there. Requests are answered in any order. So they are dropped together, when they are half
+// of what is kept.
+func (l *line) landLocked(seq uint64) flight {
+	i, found := l.findFlightLocked(seq)
+	if !found || l.flights[i].landed {
 		return flight{}
-	case i == 0:
-		landed, l.flights = l.flights[0], l.flights[1:]
-	default:
-		landed = l.flights[i]
-		l.flights = slices.Delete(l.flights, i, i+1)
 	}
-	return landed
+	f := l.flights[i]
+	l.flights[i].landed = true
+	if l.landed++; 2*l.landed >= len(l.flights) {
+		l.flights = slices.DeleteFunc(l.flights, func(f flight) bool { return f.landed })
+		l.landed = 0
+		if len(l.flights) < cap(l.flights)/8 && cap(l.flights) > 64 {
+			l.flights = slices.Clone(l.flights)
+		}
+	}
+	return f
+}
+
+// findFlightLocked returns where in those in flight a request is, or would be.
+func (l *line) findFlightLocked(seq uint64) (at int, found bool) {
+	return slices.BinarySearchFunc(l.flights, seq, func(f flight, seq uint64) int { return cmp.Compare(f.seq, seq) })
 }
 
 // exhausted reports whether a budget says by itself that nothing may be sent.
@@ -588,7 +673,7 @@ func (l *line) narrowLocked(now time.Time) {
 
 // passLocked widens the window for a request that was not refused.
 func (l *line) passLocked(f flight) {
-	if l.window > 0 && f.seq > l.narrowed && !f.passed {
+	if l.window > 0 && f.seq > max(l.narrowed, l.silent) {
 		l.window = (l.window + 1) % wideEnough
 	}
 }
@@ -602,11 +687,12 @@ func (l *line) passSilentLocked(now time.Time) {
 	if l.window == 0 {
 		return
 	}
-	for i, f := range l.flights {
-		if now.Sub(f.at) >= counted {
-			l.passLocked(f)
-			l.flights[i].passed = true
+	first, _ := l.findFlightLocked(l.silent + 1)
+	for old := len(l.flights) - len(l.youngLocked(now)); first < old; first++ {
+		if !l.flights[first].landed {
+			l.passLocked(l.flights[first])
 		}
+		l.silent = l.flights[first].seq
 	}
 }
 
@@ -654,7 +740,7 @@ const maxBudgets = 16
 func (l *line) expireLocked(now time.Time) {
 	over := func(b Budget) bool { return !now.Before(b.Until) }
 	for _, b := range l.budgets {
-		if over(b) && b.Left <= l.usedLocked(b) {
+		if over(b) && l.usesMoreLocked(b, b.Left-1) {
 			l.narrowLocked(now)
 		}
 	}

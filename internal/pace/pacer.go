@@ -76,18 +76,20 @@ func (pc *Pacer[R]) Await(p *Place, r R) error {
 			}
 			return nil
 		case stepFail:
-			return pc.giveUp(p, p.tooLate(until))
+			if pc.giveUp(p) {
+				return pc.failed(p, p.tooLate(until))
+			}
 		case stepBook:
-			if err := pc.book(p, r); err != nil {
-				return pc.giveUp(p, err)
+			if err := pc.book(p, r); err != nil && pc.giveUp(p) {
+				return pc.failed(p, err)
 			}
 		case stepWait:
 			if !waited {
 				waited = true
 				pc.stats.waited.Add(1)
 			}
-			if err := p.sleep(until); err != nil {
-				return pc.giveUp(p, err)
+			if err := p.sleep(until); err != nil && pc.giveUp(p) {
+				return pc.failed(p, err)
 			}
 		}
 	}
@@ -112,12 +114,20 @@ func (pc *Pacer[R]) book(p *Place, r R) error {
 	return err
 }
 
-func (pc *Pacer[R]) giveUp(p *Place, err error) error {
+// giveUp takes a request that does not wait any longer out of the queue. It reports false if
+// it was sent meanwhile.
+func (pc *Pacer[R]) giveUp(p *Place) bool {
+	bookings, left := p.giveUp()
+	pc.cancel(p.line, bookings)
+	return left
+}
+
+// failed takes note of a request that was not sent.
+func (pc *Pacer[R]) failed(p *Place, err error) error {
 	if !p.repeated {
 		pc.stats.failed.Add(1)
 	}
 	refused.Mark(p.ctx)
-	pc.cancel(p.line, p.leave())
 	return err
 }
 
@@ -127,7 +137,9 @@ func (pc *Pacer[R]) Learn(p *Place, a Advice, now time.Time) {
 	if a.Refused || a.Wait > 0 {
 		pc.stats.refused.Add(1)
 	}
-	pc.cancel(p.line, p.line.learn(p.seq, a.capped(pc.opts.Longest, now), now))
+	bookings := p.line.learn(p.seq, a.capped(pc.opts.Longest, now), now)
+	p.landed.Store(true)
+	pc.cancel(p.line, bookings)
 }
 
 // Again puts a request that was answered back to its place in the queue: before all that
@@ -186,15 +198,19 @@ func (pc *Pacer[R]) line(key string) *line {
 // Leave ends what [Pacer.Arrive] began. The line is forgotten if it is not needed any more.
 func (pc *Pacer[R]) Leave(p *Place) {
 	defer pc.quit(p.line)
-	pc.cancel(p.line, p.leave()) // if Await has panicked
+	if !p.landed.Load() {
+		pc.cancel(p.line, p.leave()) // if Await has panicked, or whoever sent it
+	}
 }
 
 // quit is the end of one use of a line.
 func (pc *Pacer[R]) quit(l *line) {
-	now := time.Now()
 	pc.mu.Lock()
 	defer pc.mu.Unlock()
-	if l.users--; l.users == 0 && !l.remembers(now) && !l.isNarrow(now) {
+	if l.users--; l.users > 0 {
+		return
+	}
+	if now := time.Now(); !l.remembers(now) && !l.isNarrow(now) {
 		delete(pc.lines, l.key)
 	}
 }

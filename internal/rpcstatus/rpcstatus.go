@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -37,7 +38,7 @@ type Answer struct {
 	Message string
 	Wait    time.Duration // after which to retry; 0 if that is not known
 	Never   bool          // a retry can never pass
-	Quota   []byte        // the google.rpc.QuotaFailure of the limit that has denied, encoded; nil without a limit
+	Limit   *LimitText    // that has denied; nil if none has
 }
 
 // PushbackKey is the trailer that tells a client's retry policy when to retry (gRFC A6).
@@ -69,16 +70,20 @@ func Milliseconds(d time.Duration) int64 {
 // LimitText is what answers say of a limit. It depends on the limit only.
 type LimitText struct {
 	Denied, Delayed, Exceeds string // messages
-	Quota                    []byte // google.rpc.QuotaFailure
+	Quota                    []byte // google.rpc.QuotaFailure, encoded
+
+	// Last is for whoever makes answers: the last one of this limit, as the protocol's
+	// library has it.
+	Last atomic.Value
 }
 
 // TextOf returns what answers say of a limit.
-func TextOf(limit *ratelimit.Limit) LimitText {
+func TextOf(limit *ratelimit.Limit) *LimitText {
 	name := limit.Name
 	if name == "" {
 		name = "default"
 	}
-	return LimitText{
+	return &LimitText{
 		Denied:  "rate limit exceeded: " + name,
 		Delayed: "the rate limit delays the call beyond its deadline: " + name,
 		Exceeds: "the call costs more than its limit ever allows: do not retry: " + name,
@@ -162,8 +167,8 @@ func (a *Answer) Details(retry *[RetryInfoSize]byte) (details [2]Detail, n int) 
 		details[n] = Detail{retryInfoURL, appendRetryInfo(retry[:0], ms)}
 		n++
 	}
-	if a.Quota != nil {
-		details[n] = Detail{quotaFailureURL, a.Quota}
+	if a.Limit != nil {
+		details[n] = Detail{quotaFailureURL, a.Limit.Quota}
 		n++
 	}
 	return details, n

@@ -1,0 +1,61 @@
+package grpclimit
+
+import (
+	"sync"
+
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/weir-go/ratelimit/internal/rpcstatus"
+)
+
+// replyTo returns an answer as gRPC has it. All calls that a limit has to let wait for the same
+// millisecond get one.
+func replyTo(a rpcstatus.Answer) *reply {
+	if a.Limit == nil {
+		return newReply(a)
+	}
+	last, _ := a.Limit.Last.Load().(*reply)
+	if last == nil || last.ms != rpcstatus.Milliseconds(a.Wait) || last.status.Message() != a.Message {
+		last = newReply(a)
+		a.Limit.Last.Store(last)
+	}
+	return last
+}
+
+// reply is an answer to refused calls as gRPC has it. It is never changed.
+type reply struct {
+	refusal              // what a call gets that has no cause of its own
+	ms       int64       // the wait; 0 if none is told
+	trailer  metadata.MD // nil if there is none
+	pushback [1]string   // in the trailer
+}
+
+func newReply(a rpcstatus.Answer) *reply {
+	p := protos.Get().(*protoStatus)
+	p.Code, p.Message = int32(a.Code), a.Message
+	details, n := a.Details(&p.retry)
+	for i := range n {
+		p.any[i].TypeUrl, p.any[i].Value = details[i].URL, details[i].Value
+		p.details[i] = &p.any[i]
+	}
+	p.Details = p.details[:n]
+	made := &reply{refusal: refusal{status: status.FromProto(&p.Status)}, ms: rpcstatus.Milliseconds(a.Wait)}
+	protos.Put(p)
+	if made.pushback[0] = a.Pushback(); made.pushback[0] != "" {
+		made.trailer = metadata.MD{rpcstatus.PushbackKey: made.pushback[:]}
+	}
+	return made
+}
+
+// protoStatus is a status in one piece, of which [status.FromProto] makes a copy.
+type protoStatus struct {
+	spb.Status
+	details [2]*anypb.Any
+	any     [2]anypb.Any
+	retry   [rpcstatus.RetryInfoSize]byte
+}
+
+var protos = sync.Pool{New: func() any { return new(protoStatus) }}
