@@ -401,10 +401,15 @@ func (l *line) firstLocked() *Place {
 	return l.queue[l.booked]
 }
 
+// maxSent bounds how many places are sent under one hold of the lock. The next head sends more. A
+// lock that is held for long is handed from one goroutine to the next, which costs more than
+// what they do with it.
+const maxSent = 32
+
 // wakeLocked sends those at the head whose time has come, and wakes those who may have something
 // to do: a new head, to set its timer, and the first that has nothing booked.
 func (l *line) wakeLocked(now time.Time) {
-	for l.booked > 0 {
+	for n := 0; l.booked > 0 && n < maxSent; n++ {
 		if todo, _ := l.stepLocked(l.queue[0], now); todo != stepSend {
 			break
 		}
