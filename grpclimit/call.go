@@ -10,8 +10,8 @@ import (
 
 // Call is one gRPC call, or one message of a stream, that a limiter decides about. What
 // the context holds is read when it is asked for. The zero Call has no method, no peer and
-// no metadata. A Call must not be changed, and key functions must not keep it. Its methods
-// are safe for concurrent use.
+// no metadata. A Call must not be changed, nor used after the function that gets it has
+// returned: interceptors use it again for other calls. Its methods are safe for concurrent use.
 type Call struct {
 	// FullMethod is the method with its service: "/package.Service/Method".
 	FullMethod string

@@ -35,7 +35,7 @@ func (i *Interceptor) pass(e *event, t trailers) error {
 		return nil
 	}
 	if e.Decision.Degraded && i.opts.DegradedTrailer != "" {
-		t.set(metadata.MD{i.opts.DegradedTrailer: {"true"}})
+		t.set(func() metadata.MD { return metadata.MD{i.opts.DegradedTrailer: {"true"}} })
 	}
 	switch e.Outcome {
 	case edge.Allowed:

@@ -18,19 +18,21 @@ func replyTo(a rpcstatus.Answer) *reply {
 		return newReply(a)
 	}
 	last, _ := a.Limit.Last.Load().(*reply)
-	if last == nil || last.ms != rpcstatus.Milliseconds(a.Wait) || last.status.Message() != a.Message {
+	if last == nil || rpcstatus.Milliseconds(last.told.Wait) != rpcstatus.Milliseconds(a.Wait) || last.told.Message != a.Message {
 		last = newReply(a)
 		a.Limit.Last.Store(last)
 	}
 	return last
 }
 
-// reply is an answer to refused calls as gRPC has it. It is never changed.
+// reply is an answer to refused calls as gRPC has it.
 type reply struct {
-	refusal              // what a call gets that has no cause of its own
-	ms       int64       // the wait; 0 if none is told
-	trailer  metadata.MD // nil if there is none
-	pushback [1]string   // in the trailer
+	refusal // what a call gets that has no cause of its own
+
+	told     rpcstatus.Answer
+	once     sync.Once // makes what follows
+	pushback [1]string
+	md       metadata.MD
 }
 
 func newReply(a rpcstatus.Answer) *reply {
@@ -42,12 +44,19 @@ func newReply(a rpcstatus.Answer) *reply {
 		p.details[i] = &p.any[i]
 	}
 	p.Details = p.details[:n]
-	made := &reply{refusal: refusal{status: status.FromProto(&p.Status)}, ms: rpcstatus.Milliseconds(a.Wait)}
+	made := &reply{refusal: refusal{status: status.FromProto(&p.Status)}, told: a}
 	protos.Put(p)
-	if made.pushback[0] = a.Pushback(); made.pushback[0] != "" {
-		made.trailer = metadata.MD{rpcstatus.PushbackKey: made.pushback[:]}
-	}
 	return made
+}
+
+// trailer returns the trailer that goes with the answer, nil if there is none. It must not be changed.
+func (r *reply) trailer() metadata.MD {
+	r.once.Do(func() {
+		if r.pushback[0] = r.told.Pushback(); r.pushback[0] != "" {
+			r.md = metadata.MD{rpcstatus.PushbackKey: r.pushback[:]}
+		}
+	})
+	return r.md
 }
 
 // protoStatus is a status in one piece, of which [status.FromProto] makes a copy.

@@ -14,14 +14,12 @@ type trailers struct {
 	stream grpc.ServerStream // or of none
 }
 
-// set adds trailers, which are not changed. It has no effect outside of a server.
-func (t trailers) set(md metadata.MD) {
-	if len(md) == 0 {
-		return
-	}
+// set adds the trailers that a function returns, which are not changed. Outside of a server it has
+// no effect.
+func (t trailers) set(md func() metadata.MD) {
 	if t.stream != nil {
-		t.stream.SetTrailer(md)
+		t.stream.SetTrailer(md())
 	} else if s := grpc.ServerTransportStreamFromContext(t.ctx); s != nil {
-		_ = s.SetTrailer(md) // fails if the call has ended
+		_ = s.SetTrailer(md()) // fails if the call has ended
 	}
 }

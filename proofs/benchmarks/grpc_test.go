@@ -23,6 +23,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 // grpcPeers are interceptors as their users use them, nil for a bare server.
@@ -39,6 +40,17 @@ var grpcPeers = []struct {
 	}},
 	{"grpclimit-address", func(s setup) grpc.UnaryServerInterceptor {
 		return must(grpclimit.PerIP(limitOf(s), nil)).UnaryServerInterceptor()
+	}},
+	// The address of many is denied at another time each: no answer is like the one before.
+	{"grpclimit-another-wait", func(s setup) grpc.UnaryServerInterceptor {
+		clock := new(ratelimittest.Clock)
+		l := must(ratelimit.New(limitOf(s), &ratelimit.Options[netip.Addr]{Clock: clock}))
+		return must(grpclimit.New(ratelimit.Map(l, func(c *grpclimit.Call) (netip.Addr, error) {
+			if s.shut {
+				clock.Advance(time.Millisecond)
+			}
+			return grpclimit.RemoteIP(c)
+		}), nil)).UnaryServerInterceptor()
 	}},
 	{"hand-written-all", func(s setup) grpc.UnaryServerInterceptor {
 		one := newTimeLimiter(s)
