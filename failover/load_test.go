@@ -121,6 +121,64 @@ func TestSettlementsOnAStoreThatHangsEndSoon(t *testing.T) {
 	}
 }
 
+// A settlement that has waited for its turn tells of the time at which it was made: the breaker may have opened and
+// closed since its caller came.
+func TestASettlementCountsInTheStateInWhichItsCallBegan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, wide)
+		l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, MaxCalls: 1, Timeout: 10 * time.Second})
+		first, err := l.Reserve(context.Background(), "k", 1, 0)
+		require.NoError(t, err)
+		second, err := l.Reserve(context.Background(), "k", 1, 0)
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		s.fail(takes(3 * time.Second))
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.NoError(t, first.Cancel()) })
+		synctest.Wait()
+		wg.Go(func() { assert.ErrorIs(t, second.Cancel(), ratelimit.ErrUnavailable) })
+		synctest.Wait()
+		s.fail(down)
+		require.True(t, take(t, l, 1).Degraded)
+		require.Equal(t, failover.StateOpen, l.State())
+		s.fail(nil)
+		time.Sleep(1200*time.Millisecond + 1)
+		require.False(t, take(t, l, 1).Degraded)
+		require.Equal(t, failover.StateClosed, l.State())
+		s.fail(down)
+		wg.Wait()
+		require.Equal(t, failover.StateOpen, l.State())
+	})
+}
+
+// Settlements that wait for their turn do not ask a store that is known to fail by then.
+func TestASettlementThatWaitsHeedsABreakerThatOpensMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, wide)
+		l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, MaxCalls: 1, Timeout: 10 * time.Second, OpenFor: time.Hour})
+		var all []*ratelimit.Reservation
+		for range 5 {
+			r, err := l.Reserve(context.Background(), "k", 1, 0)
+			require.NoError(t, err)
+			all = append(all, r)
+		}
+		time.Sleep(time.Minute)
+		before := s.calls.Load()
+		s.fail(func(context.Context) error { time.Sleep(time.Second); return errDown })
+		began := time.Now()
+		var wg sync.WaitGroup
+		for _, r := range all {
+			wg.Go(func() { assert.ErrorIs(t, r.Cancel(), ratelimit.ErrUnavailable) })
+		}
+		wg.Wait()
+		require.Equal(t, time.Second, time.Since(began))
+		require.EqualValues(t, before+1, s.calls.Load(), "the store is asked once")
+		require.Equal(t, failover.StateOpen, l.State())
+		require.EqualValues(t, 1, l.Stats().Unavailable)
+		require.EqualValues(t, 5, l.Stats().Unsettled)
+	})
+}
+
 func TestTooManySettlementsAtOnceFailAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)

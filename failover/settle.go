@@ -28,17 +28,25 @@ func (l *Limiter[K]) settling(a answer) func(actual int) error {
 	}
 }
 
+// errUnasked is the error of a settlement while the primary fails.
+var errUnasked = fmt.Errorf("failover: the primary was not asked to settle, since it fails: %w", ratelimit.ErrUnavailable)
+
 // settle settles a reservation of the primary, within the timeout. A failure counts for the breaker
 // as that of a decision does.
 func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
-	st := l.breaker.standing()
-	if st.state != StateClosed && l.counters.settleFailed.Load() {
-		return fmt.Errorf("failover: the primary was not asked to settle, since it fails: %w", ratelimit.ErrUnavailable)
+	var era uint64
+	begin := func() bool {
+		st := l.breaker.standing()
+		era = st.era
+		return st.state == StateClosed || !l.counters.settleFailed.Load()
+	}
+	if !begin() {
+		return errUnasked
 	}
 	judge := func(o outcome, err error) {
 		l.counters.settleFailed.Store(o.health() == failure)
 		l.failed(o, err)
-		l.breaker.settled(st.era, o.health())
+		l.breaker.settled(era, o.health())
 	}
 	f := func(context.Context) answer { return answer{err: res.Settle(actual)} }
 	var a answer
@@ -48,7 +56,7 @@ func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 		o = judgeBy(noContext, a)
 		judge(o, a.err)
 	} else {
-		a, o = l.settler.call(noContext, job{f: f, begin: func() bool { return true }, judge: judge, announce: l.breaker.announce})
+		a, o = l.settler.call(noContext, job{f: f, begin: begin, judge: judge, announce: l.breaker.announce})
 	}
 	l.breaker.announce()
 	switch o {
@@ -59,6 +67,8 @@ func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 	case busy:
 		return fmt.Errorf("failover: %d settlements are under way, and %d wait: %w",
 			cap(l.settler.turns), l.settler.waiting.Load(), ratelimit.ErrUnavailable)
+	case shut: // meanwhile
+		return errUnasked
 	case panicked:
 		return fmt.Errorf("%w: %w", a.err, ratelimit.ErrUnavailable)
 	}

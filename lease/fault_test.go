@@ -63,6 +63,54 @@ func TestARemoteLimiterThatDoesNotAnswerIsUnavailableAfterTimeout(t *testing.T) 
 	})
 }
 
+// A caller whose context is cancelled has no deadline: an error that says so would be about nothing of its own.
+func TestACallerThatIsCancelledSeesNoDeadlineOfOurs(t *testing.T) {
+	for name, ask := range map[string]func(ctx context.Context, l *lease.Limiter[string]) error{
+		"Take": func(ctx context.Context, l *lease.Limiter[string]) error { _, err := l.Take(ctx, "k", 99); return err },
+		"Reserve": func(ctx context.Context, l *lease.Limiter[string]) error {
+			_, err := l.Reserve(ctx, "k", 99, 0)
+			return err
+		},
+		"Peek":   func(ctx context.Context, l *lease.Limiter[string]) error { _, err := l.Peek(ctx, "k", 99); return err },
+		"Adjust": func(ctx context.Context, l *lease.Limiter[string]) error { return l.Adjust(ctx, "k", 99) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				l, err := lease.New[string](late{newServer(t, plenty)}, &lease.Options[string]{MaxBatch: 10, Timeout: 100 * time.Millisecond})
+				require.NoError(t, err)
+				ctx, cancel := context.WithCancel(context.Background())
+				time.AfterFunc(101*time.Millisecond, cancel)
+				err = ask(ctx, l)
+				require.ErrorIs(t, err, errUnavailable)
+			})
+		})
+	}
+}
+
+// late is a remote limiter that tells a little late that it has run out of time.
+type late struct{ *server }
+
+func (late) spend(ctx context.Context) error {
+	<-ctx.Done()
+	err := ctx.Err()
+	time.Sleep(2 * time.Millisecond)
+	return err
+}
+
+func (l late) Take(ctx context.Context, _ string, _ int) (decision, error) {
+	return decision{}, l.spend(ctx)
+}
+
+func (l late) Reserve(ctx context.Context, _ string, _ int, _ time.Duration) (*reservation, error) {
+	return nil, l.spend(ctx)
+}
+
+func (l late) Peek(ctx context.Context, _ string, _ int) (decision, error) {
+	return decision{}, l.spend(ctx)
+}
+
+func (l late) Adjust(ctx context.Context, _ string, _ int) error { return l.spend(ctx) }
+
 func TestManyCallersOfAKeyShareOneFetchAndItsFailure(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)

@@ -97,10 +97,14 @@ func (r *remote[K]) charge(key K, cost int) error {
 
 // explain tells an error that our own bound has caused from one of the caller's context.
 func (r *remote[K]) explain(caller, bounded context.Context, err error) error {
-	if err == nil || failures.Ended(caller) || errors.Is(err, ratelimit.ErrUnavailable) {
+	if err == nil || errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}
-	if failures.Ended(bounded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	if failures.Ended(caller) && (!late || caller.Err() == nil || errors.Is(err, caller.Err())) {
+		return err // else our bound was first, and the caller's context has ended since
+	}
+	if late || failures.Ended(bounded) {
 		return fmt.Errorf("%w: %w", r.overdue(), err)
 	}
 	return err

@@ -1,0 +1,340 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/redistest"
+)
+
+// ledger is what a key must have spent by what its callers were told: between two figures, and of a multiple of
+// its own unit, so that what was charged for another key shows.
+type ledger struct {
+	unit        int
+	least, most int
+}
+
+// stormed is callers of everything that limiters and stacks offer, on servers that are paused, cut off and
+// made to forget scripts.
+type stormed struct {
+	t       *testing.T
+	timeout time.Duration
+	a, b    *Limiter
+	stack   *Layered[string] // of both
+	leased  *Layered[string] // a, and c from leases
+	c       *Limiter
+
+	mu                          sync.Mutex
+	books                       map[string]*ledger // of both limiters
+	longest                     time.Duration
+	calls, unavailable, perhaps int
+}
+
+var stormLimit = ratelimit.FixedWindow(ratelimit.PerDay(math.MaxInt32)) // of which nothing comes back
+
+func newStormed(t *testing.T, client redis.UniversalClient, name string, timeout time.Duration, batch int) *stormed {
+	limiter := func(which string) *Limiter {
+		l, err := New(client, stormLimit, &Options{Name: name + which, Timeout: timeout, Batch: batch})
+		require.NoError(t, err)
+		return l
+	}
+	s := &stormed{t: t, timeout: timeout, a: limiter("a"), b: limiter("b"), c: limiter("c"), books: map[string]*ledger{}}
+	var err error
+	s.stack, err = All(By(s.a, identity), By(s.b, identity))
+	require.NoError(t, err)
+	s.leased, err = All(By(s.a, identity), Leased(By(s.c, identity), 20))
+	require.NoError(t, err)
+	return s
+}
+
+var stormUnits = []int{3, 5, 7, 11, 13, 17, 19, 23}
+
+// book takes note that a key may have spent between least and most more.
+func (s *stormed) book(limiter, key string, unit, least, most int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.books[limiter+key]
+	if l == nil {
+		l = &ledger{unit: unit}
+		s.books[limiter+key] = l
+	}
+	l.least += least
+	l.most += most
+}
+
+// outcome books a call that charges, in each limiter.
+func (s *stormed) outcome(limiters, key string, unit, delta int, done bool, err error) {
+	least, most := 0, 0
+	switch {
+	case done:
+		least, most = delta, delta
+	case errors.Is(err, ErrUnanswered):
+		least, most = min(0, delta), max(0, delta)
+	}
+	for _, l := range limiters {
+		s.book(string(l), key, unit, least, most)
+	}
+}
+
+func (s *stormed) class(ctx context.Context, err error, took time.Duration, calls int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls++
+	if over := took - time.Duration(calls)*s.timeout; over > s.longest {
+		s.longest = over
+	}
+	if err == nil {
+		return
+	}
+	if errors.Is(err, ErrUnanswered) {
+		s.perhaps++
+	}
+	if errors.Is(err, ratelimit.ErrUnavailable) {
+		s.unavailable++
+		return
+	}
+	if cause := endOf(ctx); cause == nil || !errors.Is(err, cause) {
+		_, file, line, _ := runtime.Caller(1)
+		_, own := ctx.Deadline()
+		s.t.Errorf("%s:%d an error that is neither the caller's end nor ErrUnavailable: %v (the context: %v, deadline %v)", file, line, err, ctx.Err(), own)
+	}
+}
+
+func (s *stormed) one(rng *rand.Rand) {
+	ctx, cancel := context.Background(), context.CancelFunc(func() {})
+	switch rng.IntN(4) {
+	case 0:
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(rng.IntN(8000))*time.Microsecond)
+	case 1:
+		ctx, cancel = context.WithCancel(ctx)
+		time.AfterFunc(time.Duration(rng.IntN(8000))*time.Microsecond, cancel)
+	}
+	defer cancel()
+	i := rng.IntN(len(stormUnits))
+	unit, key := stormUnits[i], strconv.Itoa(i)
+	cost := unit * (1 + rng.IntN(3))
+	began := time.Now()
+	switch rng.IntN(9) {
+	case 0, 1:
+		d, err := s.a.Take(ctx, key, cost)
+		s.class(ctx, err, time.Since(began), 1)
+		s.outcome("a", key, unit, cost, d.Allowed, err)
+	case 2:
+		d, err := s.stack.Take(ctx, key, cost)
+		s.class(ctx, err, time.Since(began), 1)
+		s.outcome("ab", key, unit, cost, d.Allowed, err)
+	case 3:
+		r, err := s.b.Reserve(ctx, key, cost, time.Hour)
+		s.class(ctx, err, time.Since(began), 1)
+		s.outcome("b", key, unit, cost, r.Allowed, err)
+		s.settle(rng, r, "b", key, unit, cost)
+	case 4:
+		r, err := s.stack.Reserve(ctx, key, cost, 0)
+		s.class(ctx, err, time.Since(began), 1)
+		s.outcome("ab", key, unit, cost, r.Allowed, err)
+		s.settle(rng, r, "ab", key, unit, cost)
+	case 5:
+		var err error
+		if rng.IntN(2) == 0 {
+			err = s.a.Wait(ctx, key, cost)
+			s.outcome("a", key, unit, cost, err == nil, unsure(err))
+		} else {
+			err = s.stack.Wait(ctx, key, cost)
+			s.outcome("ab", key, unit, cost, err == nil, unsure(err))
+		}
+		s.class(ctx, err, time.Since(began), 2)
+	case 6:
+		err := s.b.Adjust(ctx, key, unit)
+		s.class(ctx, err, time.Since(began), 1)
+		s.outcome("b", key, unit, unit, err == nil, err)
+	case 7:
+		_, err := s.a.Peek(ctx, key, cost)
+		s.class(ctx, err, time.Since(began), 1)
+	case 8:
+		if rng.IntN(2) == 0 {
+			d, err := s.leased.Take(ctx, key, cost)
+			s.class(ctx, err, time.Since(began), 3)
+			s.outcome("a", key, unit, cost, d.Allowed, err)
+			return
+		}
+		r, err := s.leased.Reserve(ctx, key, cost, 0)
+		s.class(ctx, err, time.Since(began), 3)
+		s.outcome("a", key, unit, cost, r.Allowed, err)
+		s.settle(rng, r, "a", key, unit, cost)
+	}
+}
+
+// unsure makes an error of a Wait that has failed to give back one that says so.
+func unsure(err error) error {
+	if errors.Is(err, ratelimit.ErrUnavailable) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
+		return ErrUnanswered
+	}
+	return err
+}
+
+func (s *stormed) settle(rng *rand.Rand, r *ratelimit.Reservation, limiters, key string, unit, cost int) {
+	if !r.Allowed || rng.IntN(6) == 0 {
+		return
+	}
+	if rng.IntN(3) == 0 {
+		time.Sleep(time.Duration(rng.IntN(3000)) * time.Microsecond)
+	}
+	actual := unit * rng.IntN(5)
+	began := time.Now()
+	err := r.Settle(actual)
+	s.class(context.Background(), err, time.Since(began), 4)
+	if err != nil && limiters == "a" { // of a limiter and leases: either may have failed
+		err = ErrUnanswered
+	}
+	s.outcome(limiters, key, unit, actual-cost, err == nil, err)
+}
+
+// trouble makes one trouble after the other on servers that are all there.
+func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
+	for !stop.Load() {
+		s := servers[rng.IntN(len(servers))]
+		switch rng.IntN(8) {
+		case 0:
+			_, _ = s.Do("CLIENT", "PAUSE", strconv.Itoa(1+rng.IntN(40)), "ALL")
+		case 1:
+			_, _ = s.Do("SCRIPT", "FLUSH")
+		case 2:
+			_, _ = s.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+		case 3:
+			_ = s.Pause()
+			time.Sleep(time.Duration(rng.IntN(40)) * time.Millisecond)
+			_ = s.Resume()
+		case 4:
+			_, _ = s.Do("CONFIG", "SET", "maxmemory", "1")
+			time.Sleep(time.Duration(rng.IntN(5)) * time.Millisecond)
+			_, _ = s.Do("CONFIG", "SET", "maxmemory", "0")
+		}
+		time.Sleep(time.Duration(rng.IntN(15)) * time.Millisecond)
+	}
+	for _, s := range servers {
+		_, _ = s.Do("CONFIG", "SET", "maxmemory", "0")
+	}
+}
+
+// TestInAStormCallersKnowWhatTheyWereCharged plays all calls at once on servers in trouble: nobody is charged twice
+// or for another one, an error that does not wrap ErrUnanswered has charged nothing, nobody waits much longer than
+// the timeout, and nothing is left behind.
+func TestInAStormCallersKnowWhatTheyWereCharged(t *testing.T) {
+	for _, kind := range []string{"plain", "ring", "cluster"} {
+		t.Run(kind, func(t *testing.T) {
+			servers, make := stormServers(t, kind)
+			for _, timeout := range []time.Duration{4 * time.Millisecond, 60 * time.Millisecond} {
+				for _, batch := range []int{1, 5, 64} {
+					if *randomFor == 0 && (batch == 1 || (batch == 64) == (timeout > 10*time.Millisecond)) {
+						continue // a short run plays two of them
+					}
+					t.Run(fmt.Sprint(timeout, batch), func(t *testing.T) { playStorm(t, servers, make, fmt.Sprint("storm", timeout, batch), timeout, batch) })
+				}
+			}
+		})
+	}
+}
+
+func stormServers(t *testing.T, kind string) (servers []*redistest.Server, make func() redis.UniversalClient) {
+	switch kind {
+	case "plain":
+		s := startServer(t)
+		return []*redistest.Server{s.Server}, func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: s.addr, PoolSize: 7}) }
+	case "ring":
+		addrs := map[string]string{}
+		for _, name := range []string{"x", "y", "z"} {
+			s := startServer(t)
+			servers, addrs[name] = append(servers, s.Server), s.addr
+		}
+		return servers, func() redis.UniversalClient {
+			return redis.NewRing(&redis.RingOptions{Addrs: addrs, PoolSize: 7, HeartbeatFrequency: time.Hour})
+		}
+	}
+	c := redistest.StartCluster(t, 3, false)
+	return c.Nodes, func() redis.UniversalClient {
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), PoolSize: 7})
+	}
+}
+
+func playStorm(t *testing.T, servers []*redistest.Server, client func() redis.UniversalClient, name string, timeout time.Duration, batch int) {
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 1))
+	before := runtime.NumGoroutine()
+	c := client()
+	s := newStormed(t, c, name, timeout, batch)
+	warmAll(t, s)
+	var stop atomic.Bool
+	var callers, sky sync.WaitGroup
+	sky.Go(func() { trouble(rand.New(rand.NewPCG(seed, 2)), servers, &stop) })
+	end := time.Now().Add(randomDuration())
+	for range 64 {
+		mine := rand.New(rand.NewPCG(rng.Uint64(), 3))
+		callers.Go(func() {
+			for time.Now().Before(end) {
+				s.one(mine)
+			}
+		})
+	}
+	callers.Wait()
+	stop.Store(true)
+	sky.Wait()
+	assert.Eventually(t, func() bool { return s.leased.Flush(t.Context()) == nil }, 20*time.Second, 20*time.Millisecond)
+	time.Sleep(50 * time.Millisecond)
+	t.Logf("seed %d: %d calls, %d unavailable, %d perhaps charged, longest %v over its time", seed, s.calls, s.unavailable, s.perhaps, s.longest)
+	assert.Less(t, s.longest, soon)
+	patient := client()
+	defer patient.Close()
+	for _, limiter := range []string{"a", "b"} {
+		l, err := New(patient, stormLimit, &Options{Name: name + limiter, Timeout: 20 * time.Second})
+		require.NoError(t, err)
+		for i, unit := range stormUnits {
+			key := strconv.Itoa(i)
+			d, err := l.Peek(t.Context(), key, 0)
+			require.NoError(t, err)
+			spent, book := math.MaxInt32-d.Remaining, s.books[limiter+key]
+			if book == nil {
+				continue
+			}
+			assert.Zero(t, spent%unit, "%s%s of unit %d has spent %d", limiter, key, unit, spent)
+			assert.GreaterOrEqual(t, spent, book.least, "%s%s", limiter, key)
+			assert.LessOrEqual(t, spent, book.most, "%s%s", limiter, key)
+		}
+	}
+	patient.Close()
+	c.Close()
+	for range 2000 {
+		if runtime.NumGoroutine() <= before {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if n := runtime.NumGoroutine(); n > before+2 {
+		b := make([]byte, 1<<20)
+		t.Errorf("%d goroutines are left of %d\n%s", n, before, b[:runtime.Stack(b, true)])
+	}
+}
+
+// warmAll makes the connections and the scripts known.
+func warmAll(t *testing.T, s *stormed) {
+	for i := range stormUnits {
+		key := strconv.Itoa(i)
+		require.Eventually(t, func() bool {
+			_, err := s.stack.Peek(t.Context(), key, 1)
+			return err == nil
+		}, 30*time.Second, 10*time.Millisecond)
+	}
+}
