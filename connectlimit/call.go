@@ -46,14 +46,28 @@ func (c *Call) Context() context.Context {
 	return c.ctx
 }
 
+// Service returns the service's full name: "package.Service". It is empty if Procedure is not of
+// the form "/package.Service/Method".
+func (c *Call) Service() string {
+	service, method, ok := strings.Cut(strings.TrimPrefix(c.Procedure, "/"), "/")
+	if !ok || method == "" || c.Procedure[0] != '/' {
+		return ""
+	}
+	return service
+}
+
 // The errors of key functions are those of package httplimit.
 var (
-	ErrNoKey        = httplimit.ErrNoKey        // the call lacks its key
-	ErrMalformedKey = httplimit.ErrMalformedKey // no honest client sends such a key
+	ErrNoKey         = httplimit.ErrNoKey         // the call lacks its key
+	ErrMalformedKey  = httplimit.ErrMalformedKey  // no honest client sends such a key
+	ErrMisconfigured = httplimit.ErrMisconfigured // the server is built so that there can be none
 )
 
 // Hash is the SHA-256 of a secret: see [httplimit.Hash].
 type Hash = httplimit.Hash
+
+// HashOf returns the Hash of a secret, to look plans up in [ratelimit.Options].LimitFor.
+func HashOf(secret string) Hash { return httplimit.HashOf(secret) }
 
 // Pair is two keys as one: see [httplimit.Pair].
 type Pair[A, B comparable] = httplimit.Pair[A, B]
@@ -85,6 +99,16 @@ func Procedure(c *Call) (string, error) {
 		return "", fmt.Errorf("%w: no procedure", ErrNoKey)
 	}
 	return keytext.Short(c.Procedure, "procedure")
+}
+
+// Service is a key function for the service's full name: "package.Service". It is ErrMalformedKey if
+// the procedure is not of the form "/package.Service/Method".
+func Service(c *Call) (string, error) {
+	service := c.Service()
+	if service == "" {
+		return "", fmt.Errorf("%w: the procedure has no service", ErrMalformedKey)
+	}
+	return keytext.Short(service, "service")
 }
 
 // Header returns a key function for the value of a header field, by the rules of
@@ -137,14 +161,24 @@ var remoteIP = clientaddr.Remote()
 // ClientIP returns a key function for the client's address behind proxies, by the rules of
 // [httplimit.ClientIP]. The error names the option that is wrong.
 func ClientIP(opts ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
-	f, err := clientaddr.New(clientaddr.Options{
+	return keyOf(clientaddr.New(clientaddr.Options{
 		TrustedProxies:   opts.TrustedProxies,
 		TrustUnixSockets: opts.TrustUnixSockets,
 		TrustedHops:      opts.TrustedHops,
 		Header:           uint8(opts.Header),
 		SingleHeader:     opts.SingleHeader,
 		IPv6Bits:         opts.IPv6Bits,
-	})
+	}))
+}
+
+// HeaderIP returns a key function for the client's address in a header field that holds exactly
+// one, such as X-Real-IP, by the rules of [httplimit.HeaderIP]: it is believed only from the
+// trusted peers.
+func HeaderIP(name string, trusted []netip.Prefix) (func(*Call) (netip.Addr, error), error) {
+	return keyOf(clientaddr.Single(name, trusted))
+}
+
+func keyOf(f *clientaddr.Finder, err error) (func(*Call) (netip.Addr, error), error) {
 	if err != nil {
 		return nil, fmt.Errorf("connectlimit: %w", err)
 	}

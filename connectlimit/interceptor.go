@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -97,13 +98,24 @@ func (i *Interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		if spec.IsClient {
 			return next(ctx, req)
 		}
-		c := &Call{Procedure: spec.Procedure, Request: req.Any(), Header: req.Header(), Peer: req.Peer(), StreamType: spec.StreamType, ctx: ctx}
-		err = i.serve(c, func() error {
-			resp, err = next(ctx, req)
-			return err
+		err = i.serve(unaryCall(ctx, req), nil, func() (any, error) {
+			if resp, err = next(ctx, req); err != nil || resp == nil {
+				return nil, err
+			}
+			return resp.Any(), nil
 		})
 		return resp, err
 	}
+}
+
+func unaryCall(ctx context.Context, req connect.AnyRequest) *Call {
+	spec := req.Spec()
+	return &Call{Procedure: spec.Procedure, Request: req.Any(), Header: req.Header(), Peer: req.Peer(), StreamType: spec.StreamType, ctx: ctx}
+}
+
+func streamCall(ctx context.Context, conn connect.StreamingHandlerConn) *Call {
+	spec := conn.Spec()
+	return &Call{Procedure: spec.Procedure, Header: conn.RequestHeader(), Peer: conn.Peer(), StreamType: spec.StreamType, ctx: ctx}
 }
 
 // WrapStreamingClient returns next.
@@ -115,10 +127,41 @@ func (i *Interceptor) WrapStreamingClient(next connect.StreamingClientFunc) conn
 func (i *Interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	i.mustBeMade()
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		spec := conn.Spec()
-		c := &Call{Procedure: spec.Procedure, Header: conn.RequestHeader(), Peer: conn.Peer(), StreamType: spec.StreamType, ctx: ctx}
-		return i.serve(c, func() error { return next(ctx, conn) })
+		c := streamCall(ctx, conn)
+		if i.opts.SettleResponse == nil {
+			return i.serve(c, nil, func() (any, error) { return nil, next(ctx, conn) })
+		}
+		s := &countedConn{StreamingHandlerConn: conn}
+		return i.serve(c, s, func() (any, error) { return nil, next(ctx, s) })
 	}
+}
+
+// countedConn is a stream that notes what was sent. Handlers send one message after another.
+type countedConn struct {
+	connect.StreamingHandlerConn
+
+	mu       sync.Mutex // guards what follows
+	messages int        // that were sent
+	last     any        // of these
+}
+
+// Send sends a message.
+func (s *countedConn) Send(m any) error {
+	err := s.StreamingHandlerConn.Send(m)
+	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.messages++
+		s.last = m
+	}
+	return err
+}
+
+// sent returns how many messages were sent, and the last one.
+func (s *countedConn) sent() (int, any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.messages, s.last
 }
 
 func (i *Interceptor) mustBeMade() {
@@ -128,10 +171,11 @@ func (i *Interceptor) mustBeMade() {
 }
 
 // serve calls the handler if the call may be served, and settles its charge whatever happens.
-// Panics go on after that.
-func (i *Interceptor) serve(c *Call, handler func() error) (err error) {
+// Panics go on after that. The stream is nil for a unary call.
+func (i *Interceptor) serve(c *Call, s *countedConn, handler func() (any, error)) (err error) {
 	if i.core.Skips(c) {
-		return handler()
+		_, err = handler()
+		return err
 	}
 	e := i.core.Event(c)
 	res := i.core.Decide(&e)
@@ -147,13 +191,21 @@ func (i *Interceptor) serve(c *Call, handler func() error) (err error) {
 		return err
 	}
 	actual = e.Cost // if there is nothing to settle, or if Settle panics
-	if res == nil || i.opts.Settle == nil {
-		return handler()
+	if res == nil || i.opts.SettleResponse == nil {
+		_, err = handler()
+		return err
 	}
-	ended := errPanicked
-	defer func() { actual = i.opts.Settle(c, ended, e.Cost) }()
-	ended = handler()
-	return ended
+	got := Response{Err: errPanicked}
+	defer func() {
+		if s != nil {
+			got.Sent, got.Message = s.sent()
+		} else if got.Message != nil {
+			got.Sent = 1
+		}
+		actual = i.opts.SettleResponse(c, got, e.Cost)
+	}()
+	got.Message, got.Err = handler()
+	return got.Err
 }
 
 // errPanicked is the error of a handler that did not return.

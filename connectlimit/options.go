@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,7 +25,7 @@ type Options struct {
 	Cost func(c *Call) int
 
 	// Skip reports whether a call is exempt, such as a health check: it passes, and the
-	// limiter is not asked. If nil, no call is exempt.
+	// limiter is not asked. See [SkipServices] and [SkipAny]. If nil, no call is exempt.
 	Skip func(c *Call) bool
 
 	// Settle returns what a call has really cost, once its handler has returned. It gets
@@ -33,6 +34,10 @@ type Options struct {
 	// [connect.CodeInternal]. If Settle panics, the whole cost stays charged. The limiter must be
 	// a [ratelimit.Reserver]. If nil, the cost stays charged.
 	Settle func(c *Call, err error, cost int) (actual int)
+
+	// SettleResponse is Settle for a cost that the response tells, such as the tokens that it
+	// counts, or how many messages were sent. Only one of both may be given.
+	SettleResponse func(c *Call, resp Response, cost int) (actual int)
 
 	// Shadow lets every call pass. The limiter decides and charges, Stats count and
 	// OnDecision is called with what would have been done.
@@ -77,8 +82,13 @@ func (o *Options) complete() error {
 	switch {
 	case o.KeyCode > connect.CodeUnauthenticated:
 		return fmt.Errorf("connectlimit: Options.KeyCode is %d, which does not exist", o.KeyCode)
+	case o.Settle != nil && o.SettleResponse != nil:
+		return errors.New("connectlimit: Options.Settle and Options.SettleResponse are both given")
 	case o.Jitter < 0:
 		return fmt.Errorf("connectlimit: Options.Jitter is %v, want 0 or more", o.Jitter)
+	}
+	if settle := o.Settle; settle != nil {
+		o.SettleResponse = func(c *Call, resp Response, cost int) int { return settle(c, resp.Err, cost) }
 	}
 	if o.KeyCode == 0 {
 		o.KeyCode = connect.CodeInvalidArgument
@@ -95,7 +105,7 @@ func (o *Options) complete() error {
 // core returns the options that package edge knows.
 func (o *Options) core() edge.Options[*Call] {
 	c := edge.Options[*Call]{
-		Package: "connectlimit", Thing: "call", Cost: o.Cost, Skip: o.Skip, Settles: o.Settle != nil, FailOpen: o.FailOpen,
+		Package: "connectlimit", Thing: "call", Cost: o.Cost, Skip: o.Skip, Settles: o.SettleResponse != nil, FailOpen: o.FailOpen,
 		TooLate: tooLate, Jitter: o.Jitter, JitterBy: o.JitterBy, Logger: o.Logger, Now: o.Now,
 		About: func(c *Call) []any { return []any{"procedure", c.Procedure} },
 	}
@@ -119,6 +129,30 @@ func peerAndCredentials(c *Call) string {
 		parts = append(parts, c.Header[name]...)
 	}
 	return strings.Join(parts, "\n")
+}
+
+// SkipServices is for [Options].Skip: calls to the services are exempt, for example to
+// "grpc.health.v1.Health".
+func SkipServices(names ...string) func(*Call) bool {
+	return func(c *Call) bool { return slices.Contains(names, c.Service()) }
+}
+
+// SkipAny is for [Options].Skip: what one of the functions exempts is exempt.
+func SkipAny(skips ...func(*Call) bool) func(*Call) bool {
+	return func(c *Call) bool {
+		return slices.ContainsFunc(skips, func(skip func(*Call) bool) bool { return skip(c) })
+	}
+}
+
+// Response is what a handler has answered, for [Options].SettleResponse.
+type Response struct {
+	// Err is the handler's error, nil if it went well: see [Options].Settle.
+	Err error
+	// Message is the response message of a unary call, nil if there is none, and of a
+	// stream the last message that was sent.
+	Message any
+	// Sent is how many messages the handler has sent.
+	Sent int
 }
 
 // Event is one decision. It is valid during the call that gets it.

@@ -3,6 +3,7 @@ package grpclimit
 import (
 	"context"
 	"strings"
+	"sync"
 
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -30,6 +31,23 @@ type Call struct {
 // your own. The context is a server's: with a peer and incoming metadata.
 func NewCall(ctx context.Context, fullMethod string, request any) *Call {
 	return &Call{FullMethod: fullMethod, Request: request, ctx: ctx}
+}
+
+// calls are not in use.
+var calls = sync.Pool{New: func() any { return new(Call) }}
+
+// newCall is NewCall for a call that is released when it is answered.
+func newCall(ctx context.Context, fullMethod string, request any) *Call {
+	c := calls.Get().(*Call)
+	c.FullMethod, c.Request, c.ctx = fullMethod, request, ctx
+	return c
+}
+
+// release lets the call be used again. It is not called after a panic: whoever recovers may
+// have the call.
+func (c *Call) release() {
+	*c = Call{}
+	calls.Put(c)
 }
 
 // Context returns the call's context, which is never nil.

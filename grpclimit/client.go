@@ -18,7 +18,8 @@ type ClientOptions struct {
 	// others.
 	Key func(c *ClientCall) string
 
-	// Cost returns what a call costs in the limiter. If nil, 1.
+	// Cost returns what a call costs in the limiter. If nil, the cost that its context
+	// declares ([WithCost]), else 1.
 	Cost func(c *ClientCall) int
 
 	// MaxWait is how long a call may wait before it is sent. One that would have to wait
@@ -112,7 +113,10 @@ func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client,
 		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxKeys is %d, want 0 for %d, or more", o.MaxKeys, pace.DefaultMaxKeys)
 	}
 	if o.Key == nil {
-		o.Key = func(c *ClientCall) string { return c.Target }
+		o.Key = target
+	}
+	if o.Cost == nil {
+		o.Cost = func(c *ClientCall) int { return pace.DeclaredCost(c.Context()) }
 	}
 	c.pacer = pace.New("grpclimit", l, pace.Options[*ClientCall]{Cost: o.Cost, MaxWait: o.MaxWait, MaxKeys: o.MaxKeys, Longest: o.MaxServerWait})
 	return c, nil

@@ -19,6 +19,10 @@ type ClientCall struct {
 	// Request is the message of a unary call. It is nil for a stream.
 	Request any
 
+	// ClientStream and ServerStream report whether the client, or the server, may send
+	// several messages. Both are false for a unary call.
+	ClientStream, ServerStream bool
+
 	ctx context.Context
 }
 
@@ -31,13 +35,23 @@ func (c *ClientCall) Context() context.Context {
 	return c.ctx
 }
 
-func newClientCall(ctx context.Context, cc *grpc.ClientConn, method string, request any) *ClientCall {
+// Streaming reports whether the call is a stream, of either side or both.
+func (c *ClientCall) Streaming() bool { return c.ClientStream || c.ServerStream }
+
+// newClientCall returns a call; without a desc, a unary one.
+func newClientCall(ctx context.Context, cc *grpc.ClientConn, method string, request any, desc *grpc.StreamDesc) *ClientCall {
 	c := &ClientCall{FullMethod: method, Request: request, ctx: ctx}
 	if cc != nil {
 		c.Target = cc.CanonicalTarget()
 	}
+	if desc != nil {
+		c.ClientStream, c.ServerStream = desc.ClientStreams, desc.ServerStreams
+	}
 	return c
 }
+
+// target is what calls are grouped by if nothing else is said.
+func target(c *ClientCall) string { return c.Target }
 
 // ClientTarget is a key function for outgoing calls: the target of the connection.
 func ClientTarget(c *ClientCall) (string, error) {

@@ -19,7 +19,7 @@ import (
 func (c *Client) StreamClientInterceptor() grpc.StreamClientInterceptor {
 	c.mustBeMade()
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		return c.open(newClientCall(ctx, cc, method, nil), desc.ServerStreams, func(f *flight) (grpc.ClientStream, error) {
+		return c.open(newClientCall(ctx, cc, method, nil, desc), desc.ServerStreams, func(f *flight) (grpc.ClientStream, error) {
 			return streamer(ctx, desc, cc, method, with(opts, grpc.Trailer(&f.trailer), grpc.OnFinish(f.finish))...)
 		})
 	}

@@ -28,7 +28,7 @@ import (
 func (c *Client) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	c.mustBeMade()
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		return c.invoke(newClientCall(ctx, cc, method, req), func(header, trailer *metadata.MD) error {
+		return c.invoke(newClientCall(ctx, cc, method, req, nil), func(header, trailer *metadata.MD) error {
 			return invoker(ctx, method, req, reply, cc, with(opts, grpc.Header(header), grpc.Trailer(trailer))...)
 		})
 	}

@@ -24,7 +24,8 @@
 // budget, if both limiters are made of the same [ratelimit.Keyed].
 //
 // [NewInflight] limits how many calls are served at the same time. [NewClient] is for
-// clients: interceptors whose calls wait their turn, and obey what servers say.
+// clients: interceptors whose calls wait for a limit of the client's own, and for the time that
+// a server has told. [NewInflightClient] limits how many calls a client has in flight.
 //
-// The server's interceptors start no goroutine.
+// This package starts no goroutine.
 package grpclimit

@@ -111,13 +111,18 @@ func InflightOutcome(c *Call, code codes.Code) inflight.Outcome {
 	case err != nil, code == codes.Canceled:
 		return inflight.Cancelled
 	}
+	return outcomeOf(code, c.Streaming())
+}
+
+// outcomeOf is what a status code says about load.
+func outcomeOf(code codes.Code, streaming bool) inflight.Outcome {
 	switch code {
 	case codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted:
 		return inflight.Dropped
 	case codes.Internal, codes.Unknown, codes.DataLoss:
 		return inflight.Cancelled
 	}
-	if c.Streaming() {
+	if streaming {
 		return inflight.Ignored
 	}
 	return inflight.Success
@@ -131,11 +136,12 @@ func (i *Inflight[K]) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 		if i.learns {
 			ctx = refused.Watch(ctx)
 		}
-		c := &Call{FullMethod: info.FullMethod, Request: req, ctx: ctx}
+		c := newCall(ctx, info.FullMethod, req)
 		err = i.serve(c, trailers{ctx: c.Context()}, nil, func() (err error) {
 			resp, err = handler(ctx, req)
 			return err
 		})
+		c.release()
 		return resp, err
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -210,4 +211,11 @@ func SkipServices(names ...string) func(*Call) bool {
 		exempt[name] = true
 	}
 	return func(c *Call) bool { return exempt[c.Service()] }
+}
+
+// SkipAny is for [Options].Skip: what one of the functions exempts is exempt.
+func SkipAny(skips ...func(*Call) bool) func(*Call) bool {
+	return func(c *Call) bool {
+		return slices.ContainsFunc(skips, func(skip func(*Call) bool) bool { return skip(c) })
+	}
 }

@@ -2,22 +2,16 @@ package grpclimit
 
 import (
 	"context"
-	"sync"
 
 	"google.golang.org/grpc"
 )
 
 func (i *Interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-	c := calls.Get().(*Call)
-	c.FullMethod, c.Request, c.ctx = info.FullMethod, req, ctx
+	c := newCall(ctx, info.FullMethod, req)
 	resp, err = i.serve(c, handler)
-	*c = Call{}
-	calls.Put(c) // not after a panic
+	c.release()
 	return resp, err
 }
-
-// calls are not in use. Functions that get a Call must not keep it.
-var calls = sync.Pool{New: func() any { return new(Call) }}
 
 func (i *Interceptor) serve(c *Call, handler grpc.UnaryHandler) (resp any, err error) {
 	ctx, req := c.ctx, c.Request

@@ -131,9 +131,9 @@ func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], o
 		o.Key = targetHost
 	}
 	if o.Cost == nil {
-		o.Cost = func(r *http.Request) int { return declaredCost(r.Context()) }
+		o.Cost = func(r *http.Request) int { return pace.DeclaredCost(r.Context()) }
 	}
-	t.pacer = pace.New("httplimit", l, pace.Options[*http.Request]{Cost: o.Cost, Units: declaredCost, MaxWait: o.MaxWait, MaxKeys: o.MaxKeys, Longest: o.MaxServerWait})
+	t.pacer = pace.New("httplimit", l, pace.Options[*http.Request]{Cost: o.Cost, Units: pace.DeclaredCost, MaxWait: o.MaxWait, MaxKeys: o.MaxKeys, Longest: o.MaxServerWait})
 	return t, nil
 }
 
@@ -214,7 +214,6 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			closeBody(r)
 			return nil, err
 		}
-		declare(r.Context(), p.Spent())
 		resp, err := t.base.RoundTrip(r)
 		a := t.learn(p, resp)
 		if err != nil || retries == t.opts.MaxRetries || !repeatable(r, resp, a) || p.Late() {

@@ -152,9 +152,6 @@ func (p *Place) left(now time.Time) time.Duration {
 // isLate reports whether an instant is past the deadline.
 func (p *Place) isLate(at time.Time) bool { return !p.deadline.IsZero() && at.After(p.deadline) }
 
-// Spent returns the booking with which the request was sent last, to be settled.
-func (p *Place) Spent() *ratelimit.Reservation { return p.spent }
-
 // Late reports whether the server has said to send nothing until after the deadline.
 func (p *Place) Late() bool {
 	p.line.mu.Lock()

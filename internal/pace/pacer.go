@@ -70,6 +70,7 @@ func (pc *Pacer[R]) Await(p *Place, r R) error {
 	for {
 		switch step, until := p.next(time.Now()); step {
 		case stepSend:
+			declare(p.ctx, p.spent)
 			pc.stats.sent.Add(1)
 			if p.repeated {
 				pc.stats.retried.Add(1)

@@ -1,0 +1,174 @@
+package connectlimit_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/connectlimit"
+	"github.com/weir-go/ratelimit/inflight"
+)
+
+func everyone(*connectlimit.Call) (string, error) { return "everyone", nil }
+
+func TestServicesAreSkipped(t *testing.T) {
+	skip := connectlimit.SkipAny(connectlimit.SkipServices("test.Health"), func(c *connectlimit.Call) bool { return c.Procedure == "/a/b" })
+	for procedure, want := range map[string]bool{
+		"/test.Health/Check": true, "/a/b": true, "/test.Health/": false, "/test.Healthy/Check": false, "test.Health/Check": false, "": false, "/": false,
+	} {
+		assert.Equal(t, want, skip(connectlimit.NewCall(t.Context(), procedure, nil, nil)), procedure)
+	}
+	service, err := connectlimit.Service(connectlimit.NewCall(t.Context(), "/test.Echo/Echo", nil, nil))
+	require.NoError(t, err)
+	assert.Equal(t, "test.Echo", service)
+	_, err = connectlimit.Service(connectlimit.NewCall(t.Context(), "Echo", nil, nil))
+	assert.ErrorIs(t, err, connectlimit.ErrMalformedKey)
+}
+
+func TestHeaderHoldsTheAddress(t *testing.T) {
+	key, err := connectlimit.HeaderIP("x-real-ip", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})
+	require.NoError(t, err)
+	c := connectlimit.NewCall(t.Context(), "/a/b", http.Header{"X-Real-Ip": {"192.0.2.7"}}, nil)
+	c.Peer = connect.Peer{Addr: "10.1.2.3:4711"}
+	addr, err := key(c)
+	require.NoError(t, err)
+	assert.Equal(t, "192.0.2.7", addr.String())
+	c.Peer = connect.Peer{Addr: "198.51.100.1:4711"}
+	addr, err = key(c)
+	require.NoError(t, err)
+	assert.Equal(t, "198.51.100.1", addr.String(), "not trusted")
+	_, err = connectlimit.HeaderIP("", nil)
+	assert.ErrorContains(t, err, "connectlimit: ")
+}
+
+// A call is charged by what it was answered with.
+func TestResponseTellsTheCost(t *testing.T) {
+	for name, options := range protocols {
+		t.Run(name, func(t *testing.T) {
+			var got []connectlimit.Response
+			i, l := keyed(t, ratelimit.FixedWindow(ratelimit.PerHour(100)), everyone, &connectlimit.Options{
+				SettleResponse: func(_ *connectlimit.Call, resp connectlimit.Response, cost int) int {
+					got = append(got, resp)
+					return cost + 10*resp.Sent
+				},
+			})
+			c := newClient(service(t, i), options...)
+			require.NoError(t, c.say(t.Context(), "hello"))
+			n, err := c.stream(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, 3, n)
+			require.Error(t, c.say(t.Context(), "fail"))
+			require.Len(t, got, 3)
+			assert.Equal(t, "hello", got[0].Message.(*text).Value)
+			assert.Equal(t, 3, got[1].Sent)
+			assert.Equal(t, "x", got[1].Message.(*text).Value)
+			assert.Nil(t, got[2].Message)
+			assert.Equal(t, connect.CodeUnavailable, connect.CodeOf(got[2].Err))
+			d, err := ratelimit.Peek(t.Context(), l, "everyone", 1)
+			require.NoError(t, err)
+			assert.Equal(t, 100-11-31-1, d.Remaining)
+		})
+	}
+	_, err := connectlimit.New(ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil)), everyone), &connectlimit.Options{
+		Settle:         connectlimit.RefundServerErrors,
+		SettleResponse: func(*connectlimit.Call, connectlimit.Response, int) int { return 0 },
+	})
+	assert.EqualError(t, err, "connectlimit: Options.Settle and Options.SettleResponse are both given")
+}
+
+func TestCallsBeyondTheInflightLimitAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, row := range map[string]struct {
+			opts *inflight.Options[string]
+		}{"fixed": {nil}, "adaptive": {&inflight.Options[string]{Adaptive: inflight.AIMD()}}} {
+			l, err := inflight.New(1, row.opts)
+			require.NoError(t, err)
+			var learnt []error
+			i, err := connectlimit.NewInflight(l, everyone, &connectlimit.InflightOptions{
+				Skip: connectlimit.SkipServices("test.Health"),
+				Outcome: func(c *connectlimit.Call, err error) inflight.Outcome {
+					learnt = append(learnt, err)
+					return connectlimit.InflightOutcome(c, err)
+				},
+			})
+			require.NoError(t, err)
+			slow := i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
+				time.Sleep(time.Second)
+				return nil, errors.New("bug")
+			})
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_, err := slow(t.Context(), connect.NewRequest(wrapperspb.String("")))
+				assert.EqualError(t, err, "bug")
+			}()
+			synctest.Wait()
+			_, err = slow(t.Context(), connect.NewRequest(wrapperspb.String("")))
+			assert.Equal(t, connect.CodeUnavailable, connect.CodeOf(err), name)
+			<-done
+			assert.PanicsWithValue(t, "in the handler", func() {
+				_, _ = i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) { panic("in the handler") })(t.Context(), connect.NewRequest(wrapperspb.String("")))
+			})
+			assert.Equal(t, connectlimit.InflightStats{Admitted: 2, Shed: 1}, i.Stats())
+			assert.Zero(t, l.Totals().InFlight)
+			if name == "adaptive" {
+				require.Len(t, learnt, 2)
+				assert.Equal(t, connect.CodeInternal, connect.CodeOf(learnt[1]), "the panic")
+			}
+		}
+	})
+}
+
+func TestWhatAnAdaptiveLimitLearns(t *testing.T) {
+	late, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for _, row := range []struct {
+		ctx    context.Context
+		stream connect.StreamType
+		code   connect.Code
+		want   inflight.Outcome
+	}{
+		{t.Context(), connect.StreamTypeUnary, 0, inflight.Success},
+		{t.Context(), connect.StreamTypeServer, 0, inflight.Ignored},
+		{t.Context(), connect.StreamTypeUnary, connect.CodeNotFound, inflight.Success},
+		{t.Context(), connect.StreamTypeUnary, connect.CodeResourceExhausted, inflight.Dropped},
+		{t.Context(), connect.StreamTypeBidi, connect.CodeUnavailable, inflight.Dropped},
+		{t.Context(), connect.StreamTypeUnary, connect.CodeInternal, inflight.Cancelled},
+		{t.Context(), connect.StreamTypeUnary, connect.CodeCanceled, inflight.Cancelled},
+		{late, connect.StreamTypeUnary, 0, inflight.Dropped},
+		{gone, connect.StreamTypeUnary, 0, inflight.Cancelled},
+		{gone, connect.StreamTypeServer, 0, inflight.Ignored},
+	} {
+		c := connectlimit.NewCall(row.ctx, "/a/b", nil, nil)
+		c.StreamType = row.stream
+		var err error
+		if row.code > 0 {
+			err = connect.NewError(row.code, nil)
+		}
+		assert.Equal(t, row.want, connectlimit.InflightOutcome(c, err), "%v %v", row.stream, row.code)
+	}
+}
+
+func TestMistakesOfInflightAreRefused(t *testing.T) {
+	l := inflight.Must(inflight.New[string](1, nil))
+	_, err := connectlimit.NewInflight(nil, everyone, nil)
+	assert.ErrorContains(t, err, "connectlimit: NewInflight needs a limiter")
+	_, err = connectlimit.NewInflight(l, everyone, &connectlimit.InflightOptions{MaxWait: -1})
+	assert.ErrorContains(t, err, "connectlimit: InflightOptions.MaxWait is -1ns")
+	_, err = connectlimit.NewInflight(l, everyone, &connectlimit.InflightOptions{KeyCode: 99})
+	assert.ErrorContains(t, err, "connectlimit: InflightOptions.KeyCode is 99")
+	assert.Panics(t, func() { new(connectlimit.Inflight[string]).WrapUnary(nil) })
+	assert.Zero(t, new(connectlimit.Inflight[string]).Stats())
+}

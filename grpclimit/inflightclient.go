@@ -1,0 +1,180 @@
+package grpclimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/inflight"
+)
+
+// InflightClientOptions are the settings of [NewInflightClient] besides the limiter. Nil and
+// the zero InflightClientOptions mean the defaults.
+type InflightClientOptions struct {
+	// Key groups calls: those of one key share a limit. If nil, the target of the connection.
+	Key func(c *ClientCall) string
+
+	// MaxWait is how long a call may wait for its permit. One that waits longer fails with the
+	// code DeadlineExceeded, and an error that wraps [context.DeadlineExceeded]. If zero, as
+	// long as its context allows.
+	MaxWait time.Duration
+
+	// Outcome says what an adaptive limit is to learn from a call that has ended with that
+	// error, nil if it went well. If nil, [InflightResponse].
+	Outcome func(c *ClientCall, err error) inflight.Outcome
+}
+
+// InflightClient makes interceptors for client connections that limit how many calls to each
+// target are in flight: a stream from its opening until it has ended. Make one with
+// [NewInflightClient], and give both of its interceptors to the connection, as those of a
+// [Client]. It is safe for concurrent use, may serve any number of connections, and starts no
+// goroutine. The zero InflightClient cannot be used: its interceptors panic.
+//
+// A call that gets no permit is not sent. Its code is ResourceExhausted, and the error wraps
+// [ratelimit.ErrLimited], if the queue is full. It is DeadlineExceeded or Canceled if the context
+// ended first.
+type InflightClient struct {
+	limiter *inflight.Limiter[string]
+	opts    InflightClientOptions
+}
+
+// NewInflightClient returns interceptors that send calls as the limiter lets them. If the limiter
+// is nil, each target has an adaptive limit: [inflight.Gradient] with an upper bound of 1000,
+// and a queue of 1000. The error names the option that is wrong.
+func NewInflightClient(l *inflight.Limiter[string], opts *InflightClientOptions) (*InflightClient, error) {
+	c := &InflightClient{limiter: l}
+	if opts != nil {
+		c.opts = *opts
+	}
+	if c.opts.MaxWait < 0 {
+		return nil, fmt.Errorf("grpclimit: InflightClientOptions.MaxWait is %v, want 0 or more", c.opts.MaxWait)
+	}
+	if c.opts.Key == nil {
+		c.opts.Key = target
+	}
+	if c.opts.Outcome == nil {
+		c.opts.Outcome = InflightResponse
+	}
+	if l == nil {
+		c.limiter = inflight.Must(inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Gradient(), MaxQueue: 1000}))
+	}
+	return c, nil
+}
+
+// InflightResponse is how a call has ended for an adaptive limit of a client: Ignored if a limiter
+// below this one refused it; Cancelled if the caller has cancelled it, and with Internal, Unknown
+// or DataLoss, as an error that comes at once is a bug and no overload; Dropped with
+// DeadlineExceeded, Unavailable or ResourceExhausted; Ignored for streams that have not failed, or
+// were cancelled: their time is not the server's; else Success.
+func InflightResponse(c *ClientCall, err error) inflight.Outcome {
+	code := codeOf(err)
+	switch {
+	case errors.Is(err, ratelimit.ErrLimited), errors.Is(err, ratelimit.ErrExceedsLimit), errors.Is(err, ratelimit.ErrTableFull):
+		return inflight.Ignored
+	case code == codes.Canceled, errors.Is(c.Context().Err(), context.Canceled):
+		if c.Streaming() {
+			return inflight.Ignored
+		}
+		return inflight.Cancelled
+	}
+	return outcomeOf(code, c.Streaming())
+}
+
+// UnaryClientInterceptor returns the interceptor of unary calls, for
+// [grpc.WithChainUnaryInterceptor].
+func (c *InflightClient) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
+	c.mustBeMade()
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		call := newClientCall(ctx, cc, method, req, nil)
+		permit, err := c.acquire(call)
+		if err != nil {
+			return err
+		}
+		defer permit.Done(inflight.Ignored) // if something panics; else it is the second time, and does nothing
+		err = invoker(ctx, method, req, reply, cc, opts...)
+		permit.Done(c.opts.Outcome(call, err))
+		return err
+	}
+}
+
+// StreamClientInterceptor returns the interceptor of streams, for
+// [grpc.WithChainStreamInterceptor]. As gRPC has it, a stream ends when RecvMsg returns an error,
+// when its context ends, or when the connection is closed.
+func (c *InflightClient) StreamClientInterceptor() grpc.StreamClientInterceptor {
+	c.mustBeMade()
+	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		call := newClientCall(ctx, cc, method, nil, desc)
+		permit, err := c.acquire(call)
+		if err != nil {
+			return nil, err
+		}
+		var once sync.Once
+		end := func(err error) {
+			once.Do(func() {
+				defer permit.Done(inflight.Ignored) // if Outcome panics
+				permit.Done(c.opts.Outcome(call, err))
+			})
+		}
+		opened := false
+		defer func() {
+			if !opened {
+				permit.Done(inflight.Ignored) // after a panic; else it is the second time
+			}
+		}()
+		s, err := streamer(ctx, desc, cc, method, with(opts, grpc.OnFinish(end))...)
+		if err != nil {
+			end(err)
+			return nil, err
+		}
+		opened = true
+		return &heldStream{s, end, desc.ServerStreams}, nil
+	}
+}
+
+func (c *InflightClient) mustBeMade() {
+	if c == nil || c.limiter == nil {
+		panic("grpclimit: this InflightClient was not made by NewInflightClient: it has no limiter")
+	}
+}
+
+func (c *InflightClient) acquire(call *ClientCall) (inflight.Permit, error) {
+	ctx := call.Context()
+	if c.opts.MaxWait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.opts.MaxWait)
+		defer cancel()
+	}
+	permit, err := c.limiter.Acquire(ctx, c.opts.Key(call), 1)
+	if err != nil {
+		return permit, unsent(call, err)
+	}
+	return permit, nil
+}
+
+// heldStream is a stream that holds a permit. It takes note of the end itself: a stream that is not
+// gRPC's own, or an interceptor that drops options, does not call OnFinish.
+type heldStream struct {
+	grpc.ClientStream
+	end  func(error)
+	many bool // the server may send more than one message
+}
+
+// RecvMsg is that of the stream.
+func (s *heldStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	switch {
+	case err == nil && s.many:
+	case err == nil || errors.Is(err, io.EOF):
+		s.end(nil)
+	default:
+		s.end(err)
+	}
+	return err
+}

@@ -1,0 +1,205 @@
+package grpclimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/inflight"
+)
+
+// holding connects a client that has so many calls in flight at most with a server in memory.
+func holding(t *testing.T, s *service, limit int, opts *inflight.Options[string], o grpclimit.InflightClientOptions) (testgrpc.TestServiceClient, *inflight.Limiter[string]) {
+	t.Helper()
+	l, err := inflight.New(limit, opts)
+	require.NoError(t, err)
+	o.Key = func(*grpclimit.ClientCall) string { return "server" }
+	c, err := grpclimit.NewInflightClient(l, &o)
+	require.NoError(t, err)
+	server := grpc.NewServer()
+	testgrpc.RegisterTestServiceServer(server, s)
+	return inBubble(t, server, grpc.WithChainUnaryInterceptor(c.UnaryClientInterceptor()), grpc.WithChainStreamInterceptor(c.StreamClientInterceptor())), l
+}
+
+func inFlight(t *testing.T, l *inflight.Limiter[string]) int {
+	t.Helper()
+	s, _ := l.Stats("server")
+	return s.InFlight
+}
+
+func TestClientHoldsAPermitForAsLongAsACallTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, l := holding(t, &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+			time.Sleep(time.Second)
+			return &testgrpc.SimpleResponse{}, nil
+		}}, 1, nil, grpclimit.InflightClientOptions{})
+		done := make(chan error)
+		go func() {
+			_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
+			done <- err
+		}()
+		synctest.Wait()
+		assert.Equal(t, 1, inFlight(t, l))
+		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
+		assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+		assert.ErrorIs(t, err, ratelimit.ErrLimited)
+		_, err = client.FullDuplexCall(t.Context())
+		assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+		require.NoError(t, <-done)
+		assert.Zero(t, inFlight(t, l))
+	})
+}
+
+func TestClientHoldsAPermitForAsLongAsAStreamIsOpen(t *testing.T) {
+	for name, end := range map[string]func(testgrpc.TestService_FullDuplexCallClient, context.CancelFunc) error{
+		"the server has ended it": func(s testgrpc.TestService_FullDuplexCallClient, _ context.CancelFunc) error {
+			require.NoError(t, s.CloseSend())
+			_, err := s.Recv()
+			return err
+		},
+		"the caller cancels": func(s testgrpc.TestService_FullDuplexCallClient, cancel context.CancelFunc) error {
+			cancel()
+			_, err := s.Recv()
+			return err
+		},
+		"the caller cancels, and does not look": func(_ testgrpc.TestService_FullDuplexCallClient, cancel context.CancelFunc) error {
+			cancel()
+			return io.EOF
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, l := holding(t, new(service), 1, nil, grpclimit.InflightClientOptions{})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				s, err := client.FullDuplexCall(ctx)
+				require.NoError(t, err)
+				require.NoError(t, s.Send(&testgrpc.StreamingOutputCallRequest{}))
+				_, err = s.Recv()
+				require.NoError(t, err)
+				assert.Equal(t, 1, inFlight(t, l))
+				assert.Error(t, end(s, cancel))
+				synctest.Wait()
+				assert.Zero(t, inFlight(t, l))
+			})
+		})
+	}
+}
+
+func TestCallsOfAClientWaitForAPermitNoLongerThanMaxWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, _ := holding(t, &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+			time.Sleep(time.Minute)
+			return &testgrpc.SimpleResponse{}, nil
+		}}, 1, &inflight.Options[string]{MaxQueue: 10}, grpclimit.InflightClientOptions{MaxWait: time.Second})
+		go func() { _, _ = client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}) }()
+		synctest.Wait()
+		begin := time.Now()
+		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, time.Second, time.Since(begin))
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestWhatAClientsAdaptiveLimitLearns(t *testing.T) {
+	unary, stream := &grpclimit.ClientCall{}, &grpclimit.ClientCall{ServerStream: true}
+	for _, row := range []struct {
+		call *grpclimit.ClientCall
+		err  error
+		want inflight.Outcome
+	}{
+		{unary, nil, inflight.Success},
+		{stream, nil, inflight.Ignored},
+		{unary, status.Error(codes.NotFound, ""), inflight.Success},
+		{unary, status.Error(codes.ResourceExhausted, ""), inflight.Dropped},
+		{stream, status.Error(codes.ResourceExhausted, ""), inflight.Dropped},
+		{unary, status.Error(codes.Unavailable, ""), inflight.Dropped},
+		{unary, status.Error(codes.DeadlineExceeded, ""), inflight.Dropped},
+		{unary, status.Error(codes.Internal, ""), inflight.Cancelled},
+		{unary, errors.New("no status"), inflight.Cancelled},
+		{unary, status.Error(codes.Canceled, ""), inflight.Cancelled},
+		{stream, status.Error(codes.Canceled, ""), inflight.Ignored},
+		{unary, fmt.Errorf("not sent: %w", ratelimit.ErrLimited), inflight.Ignored},
+		{unary, fmt.Errorf("not sent: %w", ratelimit.ErrTableFull), inflight.Ignored},
+	} {
+		assert.Equal(t, row.want, grpclimit.InflightResponse(row.call, row.err), "%v %v", row.call.Streaming(), row.err)
+	}
+}
+
+func TestAClientsPermitIsGivenBackWhateverPanics(t *testing.T) {
+	l := inflight.Must(inflight.New[string](1, nil))
+	for name, opts := range map[string]*grpclimit.InflightClientOptions{
+		"the call": nil,
+		"Outcome":  {Outcome: func(*grpclimit.ClientCall, error) inflight.Outcome { panic("now") }},
+	} {
+		c, err := grpclimit.NewInflightClient(l, opts)
+		require.NoError(t, err)
+		assert.PanicsWithValue(t, "now", func() {
+			_ = c.UnaryClientInterceptor()(t.Context(), "/a/b", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+				if opts == nil {
+					panic("now")
+				}
+				return nil
+			})
+		}, name)
+		assert.PanicsWithValue(t, "now", func() {
+			_, _ = c.StreamClientInterceptor()(t.Context(), new(grpc.StreamDesc), nil, "/a/b", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+				if opts == nil {
+					panic("now")
+				}
+				return nil, io.ErrUnexpectedEOF
+			})
+		}, name)
+		assert.Zero(t, l.Totals().InFlight)
+	}
+}
+
+func TestMistakesOfInflightClientsAreRefused(t *testing.T) {
+	_, err := grpclimit.NewInflightClient(nil, &grpclimit.InflightClientOptions{MaxWait: -1})
+	assert.EqualError(t, err, "grpclimit: InflightClientOptions.MaxWait is -1ns, want 0 or more")
+	c, err := grpclimit.NewInflightClient(nil, nil)
+	require.NoError(t, err)
+	assert.NotNil(t, c.UnaryClientInterceptor())
+	for _, c := range []*grpclimit.InflightClient{nil, {}} {
+		assert.Panics(t, func() { c.UnaryClientInterceptor() })
+		assert.Panics(t, func() { c.StreamClientInterceptor() })
+	}
+}
+
+// A context declares what its call costs, and what that has spent is settled.
+func TestClientChargesTheDeclaredCost(t *testing.T) {
+	for way := range ways {
+		t.Run(way, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newScript(nil)
+				client, _ := pacedInBubble(t, s, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10)), grpclimit.ClientOptions{})
+				first := grpclimit.WithCost(t.Context(), 10)
+				ok(first, t, client, way)
+				require.NoError(t, grpclimit.SettleCost(first, 5))
+				require.NoError(t, grpclimit.SettleCost(first, 0), "only the first counts")
+				ok(grpclimit.WithCost(t.Context(), 10), t, client, way)
+				ok(t.Context(), t, client, way)
+				assert.Equal(t, []time.Duration{0, 500 * time.Millisecond, 600 * time.Millisecond}, s.times())
+				assert.NoError(t, grpclimit.SettleCost(t.Context(), 5), "nothing was declared")
+				assert.NoError(t, grpclimit.SettleCost(grpclimit.WithCost(t.Context(), 5), 5), "nothing was sent")
+				err := ways[way](grpclimit.WithCost(t.Context(), -1), client)
+				assert.Equal(t, codes.Internal, status.Code(err))
+			})
+		})
+	}
+}

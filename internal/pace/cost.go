@@ -1,0 +1,52 @@
+package pace
+
+import (
+	"context"
+	"sync"
+
+	"github.com/weir-go/ratelimit"
+)
+
+type costKey struct{}
+
+// declared is the cost that a context declares, and what a request has spent for it.
+type declared struct {
+	cost int
+
+	mu    sync.Mutex
+	spent *ratelimit.Reservation // of the request that was sent last
+}
+
+// WithCost returns a context for one request that declares what the request will cost.
+func WithCost(ctx context.Context, cost int) context.Context {
+	return context.WithValue(ctx, costKey{}, &declared{cost: cost})
+}
+
+// DeclaredCost returns the cost that a context declares, else 1.
+func DeclaredCost(ctx context.Context) int {
+	if d, ok := ctx.Value(costKey{}).(*declared); ok {
+		return d.cost
+	}
+	return 1
+}
+
+// SettleCost settles what the request of the context has spent that was sent last, if any was.
+func SettleCost(ctx context.Context, actual int) error {
+	d, ok := ctx.Value(costKey{}).(*declared)
+	if !ok {
+		return nil
+	}
+	d.mu.Lock()
+	spent := d.spent
+	d.mu.Unlock()
+	return spent.Settle(actual)
+}
+
+// declare takes note of what a request of the context has spent.
+func declare(ctx context.Context, spent *ratelimit.Reservation) {
+	if d, ok := ctx.Value(costKey{}).(*declared); ok {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.spent = spent
+	}
+}
