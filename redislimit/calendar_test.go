@@ -190,3 +190,36 @@ func TestCalendarsInAStack(t *testing.T) {
 		clock.Advance([]time.Duration{0, time.Minute, time.Hour, d.RetryAfter, 50 * time.Hour}[rng.IntN(5)] / time.Microsecond * time.Microsecond)
 	}
 }
+
+// A day and a month may begin at the same instant. What was regained with the day is not given back
+// in the month, nor after other limits in between.
+func TestAReservationOfACalendarThatHasChangedGivesNothingBack(t *testing.T) {
+	verdicts(t)
+	day, month := ratelimit.Calendar(5, ratelimit.Day("UTC")), ratelimit.Calendar(5, ratelimit.Month("UTC", 1))
+	for name, changes := range map[string][]ratelimit.Limit{
+		"to a month":                 {month},
+		"to a short window and back": {ratelimit.FixedWindow(ratelimit.Per(5, time.Second)), day},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, clock := datedPair(t, day, time.Date(2026, 5, 1, 3, 0, 0, 0, time.UTC))
+			r, err := l.Reserve(t.Context(), "k", 5, 0)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			if len(changes) == 1 {
+				clock.Advance(24 * time.Hour)
+			}
+			for i, limit := range changes {
+				require.NoError(t, l.SetLimit(limit))
+				d, err := l.Take(t.Context(), "k", 5)
+				require.NoError(t, err)
+				require.Equal(t, i == 0 && len(changes) == 1, d.Allowed)
+				if limit != day && limit != month {
+					clock.Advance(time.Second)
+					require.True(t, l.Allow("k", 5))
+				}
+			}
+			require.NoError(t, r.Cancel())
+			assert.False(t, l.Allow("k", 1))
+		})
+	}
+}

@@ -53,7 +53,7 @@
 //   - Of a key's bookings the newest 128 are told apart. While more are under way, what
 //     earlier spendings have left over is not given back. A leaky bucket gives back at its
 //     queue's end only, and never in the middle.
-//   - After the figures of a bucket have changed, reservations made before give back
+//   - After the figures of a bucket or of a calendar have changed, reservations made before give back
 //     nothing; those of a sliding counter, only what the current window counts. What they
 //     have cost beyond their estimate is charged as ever.
 //   - A reservation settles nothing once the key has expired, which it does some time

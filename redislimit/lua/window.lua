@@ -128,10 +128,11 @@ function calendar.forgive(f, s, now, n)
   s.n = max(0, s.n - n)
 end
 
--- refund gives back what was spent in the state's window, which the spending names.
+-- refund gives back what was spent in the state's window, which the spending names. If the figures have
+-- changed, that may be another calendar's window which begins at the same instant.
 function calendar.refund(f, s, now, sp, actual)
   calendar.roll(f, s, now)
-  if sp.part == s.m then calendar.forgive(f, s, now, sp.cost - actual) end
+  if sp.part == s.m and not sp.changed then calendar.forgive(f, s, now, sp.cost - actual) end
 end
 
 calendar.advance = calendar.roll
