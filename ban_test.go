@@ -439,7 +439,7 @@ func TestABanInABanCountsOnlyTheLimitersDenials(t *testing.T) {
 // Without strikes a Banned keeps each promise of its limiter.
 func TestABannedThatNeverBansKeepsTheWholeContract(t *testing.T) {
 	clock := new(ratelimittest.Clock)
-	ratelimittest.Run(t, ratelimittest.Config{Clock: clock, Seed: 7, Histories: 3,
+	ratelimittest.Run(t, ratelimittest.Config{Clock: clock, Seed: 7, Histories: 3, Want: []string{"Calendar"},
 		New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
 			l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
 			if err != nil {

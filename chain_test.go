@@ -275,7 +275,7 @@ func TestAChainKeepsThePromisesOfItsLimiters(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	for name, generous := range map[string]bool{"alone": false, "behind another": true} {
 		t.Run(name, func(t *testing.T) {
-			ratelimittest.Run(t, ratelimittest.Config{Clock: clock, Seed: 7, Histories: 6,
+			ratelimittest.Run(t, ratelimittest.Config{Clock: clock, Seed: 7, Histories: 6, Want: []string{"Calendar"},
 				New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
 					l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
 					if err != nil {

@@ -78,6 +78,7 @@ func TestAHealthyFailoverKeepsTheWholeContract(t *testing.T) {
 			ratelimittest.Run(t, ratelimittest.Config{
 				Clock:     clock,
 				Histories: 3,
+				Want:      []string{"Calendar"},
 				New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
 					primary, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
 					if err != nil {

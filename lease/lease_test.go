@@ -450,6 +450,7 @@ func TestALeaseOfOneKeepsTheWholeContract(t *testing.T) {
 	ratelimittest.Run(t, ratelimittest.Config{
 		Clock:     clock,
 		Histories: 4,
+		Want:      []string{"Calendar"},
 		New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
 			remote, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
 			if err != nil {

@@ -71,9 +71,9 @@ func (h *history) regained(owed, cost int) (time.Duration, bool) {
 	if h.limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
 		return 0, false
 	}
-	model := newModel(h.limit)
+	model := h.newModel(h.limit)
 	if h.limit.Algorithm == ratelimit.AlgorithmSlidingLog {
-		model = newModel(ratelimit.FixedWindow(h.limit.Rate)) // Units of debt per window, likewise
+		model = h.newModel(ratelimit.FixedWindow(h.limit.Rate)) // Units of debt per window, likewise
 	}
 	book := &book{history: h, model: model}
 	book.model.spend(h.now, owed)
@@ -97,7 +97,7 @@ func playDebtCap(h *history) {
 		}
 		d, err := p.take(1)
 		h.must(err == nil && !d.Allowed && d.Remaining == 0, saturates, "as much as can be was charged, and cost 1 answers %s", described(d, err))
-		h.must(d.ResetAfter >= d.RetryAfter && d.ResetAfter <= centuries+2*h.limit.Rate.Per, saturates,
+		h.must(d.ResetAfter >= d.RetryAfter && d.ResetAfter <= centuries+2*h.per(), saturates,
 			"as much as can be was charged: RetryAfter is %v, ResetAfter %v", d.RetryAfter, d.ResetAfter)
 		h.must(d.ResetAfter >= least, saturates, "as much as can be was charged, and ResetAfter is %v, want at least %v", d.ResetAfter, least)
 		h.pause(ratelimit.Decision{})
@@ -110,12 +110,12 @@ func (h *history) beyond(owed int) bool {
 	if !h.isBucket() {
 		windows = math.Ceil(windows) // they are regained whole
 	}
-	return windows*float64(h.limit.Rate.Per) > float64(90*year)
+	return windows*float64(h.per()) > float64(90*year)
 }
 
 // countable is how long 2^51 units take to regain, of which every engine can count several.
 func (h *history) countable() time.Duration {
-	n := min(1<<51, math.MaxInt) / float64(h.limit.Rate.Units) * float64(h.limit.Rate.Per)
+	n := min(1<<51, math.MaxInt) / float64(h.limit.Rate.Units) * float64(h.per())
 	return time.Duration(min(n, float64(math.MaxInt64/2)))
 }
 
@@ -123,5 +123,8 @@ func (h *history) countable() time.Duration {
 // are rounded by, or what 2^51 units take if that is less.
 func (h *history) leastDebt() time.Duration {
 	least := min(float64(99*year), float64(h.countable()))
-	return max(0, time.Duration(least*0.99)-2*h.limit.Rate.Per)
+	if isCalendar(h.limit) {
+		least *= 0.91 // a day may have 26 hours, but few have
+	}
+	return max(0, time.Duration(least*0.99)-2*h.per())
 }

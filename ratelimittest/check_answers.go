@@ -39,7 +39,7 @@ func (p *testedKey) correction() int {
 
 // reserveSome reserves, and sometimes settles a part or more than all of it.
 func (p *testedKey) reserveSome(cost int) {
-	r := p.reserve(cost, p.upto(min(2*p.limit.Rate.Per, year)))
+	r := p.reserve(cost, p.upto(min(2*p.per(), year)))
 	if r.Allowed && p.chance(2) {
 		p.settle(r, 1+p.rng.IntN(min(cost, math.MaxInt/3)*3/2+1))
 	}
@@ -324,7 +324,7 @@ func playNothingFirst(h *history) {
 		b.spend(1)
 		h.advance(max(a.left().ResetAfter, b.left().ResetAfter))
 	}
-	h.advance(h.upto(h.limit.Rate.Per))
+	h.advance(h.upto(h.per()))
 	a.left()
 	a.allow(0)
 	switch h.rng.IntN(4) {
@@ -341,6 +341,6 @@ func playNothingFirst(h *history) {
 			a.settle(a.reserve(0, 0), 0)
 		}
 	}
-	h.advance(h.cfg.Resolution + h.upto(h.limit.Rate.Per))
+	h.advance(h.cfg.Resolution + h.upto(h.per()))
 	h.alike(chargesNothing, a, b, "one of the two got a Take of 0 some time ago, when it was fresh")
 }

@@ -124,7 +124,7 @@ func playBookings(h *history) {
 			l.all[o.n].amount = 1 + p.rng.IntN(l.all[o.n].amount)
 			p.settle(o.r, l.all[o.n].amount)
 		}
-		r := p.reserve(cost, p.upto(2*p.limit.Rate.Per)*time.Duration(p.rng.IntN(2)))
+		r := p.reserve(cost, p.upto(2*p.per())*time.Duration(p.rng.IntN(2)))
 		if r.Allowed {
 			l.admit(r.Delay, cost)
 			opened = append(opened, open{r, len(l.all) - 1})
@@ -147,6 +147,10 @@ func (l *judge) admit(delay time.Duration, cost int) {
 		l.withinAnyWindow()
 	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingCounter:
 		l.withinOwnWindow(at)
+	case ratelimit.AlgorithmCalendar:
+		w := l.windowAt(at)
+		got := l.between(at-l.wallAt(at).Sub(w.from), at+w.to.Sub(l.wallAt(at)))
+		l.must(got.Cmp(big.NewInt(int64(l.limit.Rate.Units))) <= 0, boundHolds, "%v were spent from %v to %v", got, w.from, w.to)
 	default:
 		l.withinRate()
 	}
@@ -215,16 +219,16 @@ const longHistory = 1500
 // forgotten, resized or rounded after the first thousand. Most of them are allowed in every
 // second history, and about half of them in the others.
 func playLong(h *history) {
-	l := newLimit(h.limit.Algorithm, ratelimit.PerMinute(5*longHistory), 5*longHistory)
+	l := h.newLimit(h.limit.Algorithm, ratelimit.PerMinute(5*longHistory), 5*longHistory)
 	if h.chance(2) {
-		l = newLimit(h.limit.Algorithm, ratelimit.PerSecond(7), 5)
+		l = h.newLimit(h.limit.Algorithm, ratelimit.PerSecond(7), 5)
 	}
 	if h.cfg.accepts(l) {
 		h.limit = l
 		h.use(h.newLimiter(l))
 	}
 	p, book := h.newKey(), h.newBook()
-	gap := max(h.cfg.Resolution, h.up(2*h.limit.Rate.Per/time.Duration(h.limit.Rate.Units)))
+	gap := max(h.cfg.Resolution, h.up(2*h.per()/time.Duration(h.limit.Rate.Units)))
 	for i := range longHistory {
 		p.longStep(book, i)
 		if h.limit.Rate.Units < longHistory || i%50 == 0 {

@@ -32,7 +32,7 @@ func (p *testedKey) gap(book *book, cost int) {
 		return
 	}
 	book.decide(seen, cost)
-	gap := p.back(p.limit.Rate.Per)
+	gap := p.back(p.per())
 	ask := p.cost(1)
 	want := book.decide(seen, ask)
 	got, err := p.take(ask)
@@ -66,11 +66,11 @@ func playReserveBehind(h *history) {
 		return // see playReserveExactly
 	}
 	a, b := h.newKey(), h.newKey()
-	h.advance(h.upto(min(h.limit.Rate.Per, year)))
+	h.advance(h.upto(min(h.per(), year)))
 	cost := h.cost(h.limit.Capacity())
 	a.spend(cost)
 	b.spend(cost)
-	gap := h.back(min(h.limit.Rate.Per, year))
+	gap := h.back(min(h.per(), year))
 	for range 4 {
 		cost := h.cost(a.left().Remaining)
 		d, _ := a.take(cost)
@@ -84,8 +84,8 @@ func playReserveBehind(h *history) {
 // playSwing lets the clock swing between two readings, as it does for callers that have read
 // it before they got the lock: all that is spent is within the bound of the higher one.
 func playSwing(h *history) {
-	p, model := h.newKey(), newModel(h.limit)
-	ahead := h.cfg.Resolution + h.upto(h.limit.Rate.Per/10)
+	p, model := h.newKey(), h.newModel(h.limit)
+	ahead := h.cfg.Resolution + h.upto(h.per()/10)
 	h.advance(ahead)
 	high := h.now
 	for i := range 60 {
@@ -110,8 +110,12 @@ func playFarLook(h *history) {
 	h.alike(timeIsMonotonic, a, b, "one was looked at in the future")
 }
 
-// playReads counts how often a decision reads the clock.
+// playReads counts how often a decision reads the clock. By which of its readings a calendar's window ends,
+// is found out by further ones.
 func playReads(h *history) {
+	if isCalendar(h.limit) {
+		return
+	}
 	p := h.newKey()
 	d := p.left()
 	for range 10 {

@@ -79,7 +79,7 @@ func (p *testedKey) takeOne(t *tally) {
 // spend from it. No settlement is lost, and none counts twice.
 func playSettleCrowd(h *history) {
 	const each = 16
-	if l := newLimit(h.limit.Algorithm, ratelimit.PerMinute(4*each*crowd), 4*each*crowd); h.cfg.accepts(l) {
+	if l := h.newLimit(h.limit.Algorithm, ratelimit.PerMinute(4*each*crowd), 4*each*crowd); h.cfg.accepts(l) {
 		h.limit = l
 		h.use(h.newLimiter(l))
 	}

@@ -41,6 +41,17 @@ func (h *history) invalidLimits() []ratelimit.Limit {
 		func(l *ratelimit.Limit) { l.Burst = math.MaxInt; l.Rate = ratelimit.PerSecond(1) },
 		func(l *ratelimit.Limit) { l.Name = "7 days" },
 		func(l *ratelimit.Limit) { l.Name = "über" },
+		func(l *ratelimit.Limit) { *l = ratelimit.Calendar(5, ratelimit.Period{}) },
+		func(l *ratelimit.Limit) { *l = ratelimit.Calendar(5, ratelimit.Day("")) },
+		func(l *ratelimit.Limit) { *l = ratelimit.Calendar(5, ratelimit.Day("Local")) },
+		func(l *ratelimit.Limit) { *l = ratelimit.Calendar(5, ratelimit.Day("Europe/Atlantis")) },
+		func(l *ratelimit.Limit) { *l = ratelimit.Calendar(5, ratelimit.Week("UTC", 7)) },
+		func(l *ratelimit.Limit) { *l = ratelimit.Calendar(5, ratelimit.Month("UTC", 0)) },
+		func(l *ratelimit.Limit) { *l = ratelimit.Calendar(5, ratelimit.Month("UTC", 32)) },
+		func(l *ratelimit.Limit) {
+			*l = ratelimit.FixedWindow(ratelimit.PerDay(5))
+			l.Period = ratelimit.Day("UTC")
+		},
 	} {
 		l := h.limit
 		if spoil(&l); l.Validate() != nil { // some are valid where an int has 32 bits
@@ -126,7 +137,7 @@ func (h *history) answersFor(p *testedKey) {
 			p.peek(cost)
 		}
 		if p.has.reserver != nil {
-			p.reserve(cost, h.upto(h.limit.Rate.Per))
+			p.reserve(cost, h.upto(h.per()))
 		}
 	}
 }

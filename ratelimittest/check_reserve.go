@@ -31,7 +31,7 @@ func playReserveAhead(h *history) {
 	p := h.newKey()
 	p.useAtRandom()
 	if canSetBack(h) && h.chance(3) {
-		h.back(min(h.limit.Rate.Per, year))
+		h.back(min(h.per(), year))
 	}
 	cost := p.cost(p.left().Remaining)
 	d, _ := p.take(cost)
@@ -41,6 +41,9 @@ func playReserveAhead(h *history) {
 	early := p.reserve(cost, d.RetryAfter-p.cfg.Resolution)
 	p.must(!early.Allowed, reserveIsTrue, "RetryAfter was %v, and less delay than that is enough", d.RetryAfter)
 	r := p.reserve(cost, d.RetryAfter)
+	if !r.Allowed && isCalendar(h.limit) && d.RetryAfter > h.untilNext() {
+		return // the engine books no further than the next window
+	}
 	p.must(r.Allowed && r.Delay == d.RetryAfter, reserveIsTrue, "RetryAfter was %v, and a booking at it answers %s",
 		d.RetryAfter, described(r.Decision, nil))
 	p.queued(r.Delay)
@@ -59,7 +62,7 @@ func playReserveRetry(h *history) {
 	p := h.newKey()
 	p.useAtRandom()
 	for range 8 {
-		cost, most := p.cost(p.left().Remaining), p.upto(p.limit.Rate.Per)
+		cost, most := p.cost(p.left().Remaining), p.upto(p.per())
 		r := p.reserve(cost, most)
 		if r.Allowed {
 			continue
@@ -83,7 +86,7 @@ func playReserveNothing(h *history) {
 		da, _ := a.take(cost)
 		b.take(cost)
 		want := a.left()
-		r := a.reserve(0, h.upto(h.limit.Rate.Per))
+		r := a.reserve(0, h.upto(h.per()))
 		h.must(r.Decision == want, reserveIsTrue, "Take of cost 0 answers %s, and Reserve of cost 0 %s",
 			described(want, nil), described(r.Decision, nil))
 		a.settle(r, -h.rng.IntN(2))
@@ -104,7 +107,7 @@ func playReserveErrors(h *history) {
 			continue // the capacity is the largest figure that there is
 		}
 		var r *ratelimit.Reservation
-		most := h.upto(h.limit.Rate.Per)
+		most := h.upto(h.per())
 		err := again(func() (err error) { r, err = a.has.reserver.Reserve(h.ctx(), a.key, cost, most); return err })
 		h.must(r != nil, reserveIsTrue, "Reserve of cost %d returns nil, with the error %v", cost, err)
 		h.note("Reserve(%s, %d): %s", a.name, cost, described(r.Decision, err))
@@ -146,7 +149,7 @@ func playReserveExactly(h *history) {
 	a.spend(cost)
 	b.spend(cost)
 	if canSetBack(h) && h.chance(2) {
-		h.back(h.limit.Rate.Per)
+		h.back(h.per())
 	}
 	delay, unit := a.left().ResetAfter, h.cfg.Resolution
 	for _, most := range []time.Duration{delay - unit, 0, -h.cfg.Resolution} {

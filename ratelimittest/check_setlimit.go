@@ -38,10 +38,10 @@ func playSettleChanged(h *history) {
 func playSettlePast(h *history) {
 	p := h.newKey()
 	r := p.reserve(h.cost(h.limit.Capacity()), 0)
-	h.advance(r.ResetAfter + h.upto(h.limit.Rate.Per))
+	h.advance(r.ResetAfter + h.upto(h.per()))
 	p.spend(h.cost(h.limit.Capacity()))
 	if h.chance(2) {
-		h.advance(h.limit.Rate.Per + h.upto(h.limit.Rate.Per/2)) // it is the window before now
+		h.advance(h.per() + h.upto(h.per()/2)) // it is the window before now
 	}
 	p.change(h.longer())
 	p.take(1)
@@ -52,9 +52,12 @@ func playSettlePast(h *history) {
 		described(was, nil), described(got, nil))
 }
 
-// longer is the limit over a time that is several times as long.
+// longer is the limit over a time that is several times as long, or over any other period.
 func (h *history) longer() ratelimit.Limit {
 	l := h.limit
+	if isCalendar(l) {
+		return h.overAnother(l)
+	}
 	l.Rate.Per *= time.Duration(2 + h.rng.IntN(20))
 	return l
 }
@@ -64,6 +67,9 @@ func (h *history) similar() ratelimit.Limit {
 	l := h.limit
 	if h.chance(2) {
 		l = h.resized(1 + h.rng.IntN(times(2, h.limit.Capacity())))
+	}
+	if isCalendar(l) && (l == h.limit || h.chance(2)) {
+		return h.overAnother(l)
 	}
 	if l == h.limit || h.chance(2) {
 		l.Rate.Per = max(h.cfg.Resolution, h.up(time.Duration(float64(l.Rate.Per)*(0.25+4*h.rng.Float64()))))
@@ -79,7 +85,7 @@ func playPeekChanged(h *history) {
 		p.spend(1 + h.rng.IntN(max(1, p.left().Remaining)))
 		var due time.Duration
 		for range 1 + h.rng.IntN(3) {
-			if r := p.reserve(p.cost(1), min(2*p.limit.Rate.Per, year)); r.Allowed {
+			if r := p.reserve(p.cost(1), min(2*p.per(), year)); r.Allowed {
 				due = r.Delay
 			}
 		}
@@ -102,7 +108,7 @@ func playSetLimit(h *history) {
 	p.spend(h.cost(capacity))
 	h.pause(p.left())
 	if canSetBack(h) && h.chance(3) {
-		h.back(min(h.limit.Rate.Per, year))
+		h.back(min(h.per(), year))
 	}
 	was := p.left()
 	spent := capacity - was.Remaining
@@ -151,7 +157,7 @@ func playSetOften(h *history) {
 	for range 5 {
 		l := h.other()
 		if h.chance(2) {
-			l = newLimit(l.Algorithm, ratelimit.Per(1+h.rng.IntN(times(2, spent)), first.Rate.Per), 1+h.rng.IntN(times(2, spent)))
+			l = h.newLimit(l.Algorithm, ratelimit.Per(1+h.rng.IntN(times(2, spent)), per(first)), 1+h.rng.IntN(times(2, spent)))
 		}
 		p.set(l)
 		if h.beyond(spent) {
@@ -233,7 +239,7 @@ func (h *history) tighter() ratelimit.Limit {
 		if l.Rate.Per < year/longer {
 			l.Rate.Per *= longer
 		}
-		if l.Rate.Per > h.limit.Rate.Per && h.cfg.accepts(l) && h.chance(3) {
+		if l.Rate.Per > h.per() && h.cfg.accepts(l) && h.chance(3) {
 			return l
 		}
 	}
@@ -328,9 +334,13 @@ func (h *history) other() ratelimit.Limit {
 	if h.chance(3) {
 		return h.similar()
 	}
-	l := h.cfg.randomLimit(algorithms[h.rng.IntN(len(algorithms))], h.rng)
+	tried := algorithms
+	if h.cfg.noCalendars != "" {
+		tried = tried[:len(tried)-1]
+	}
+	l := h.cfg.randomLimit(tried[h.rng.IntN(len(tried))], h.rng)
 	if h.chance(2) && l.Algorithm != h.limit.Algorithm {
-		l = newLimit(l.Algorithm, h.limit.Rate, h.limit.Capacity())
+		l = h.newLimit(l.Algorithm, ratelimit.Per(h.limit.Rate.Units, h.per()), h.limit.Capacity())
 	}
 	return l
 }
@@ -338,7 +348,7 @@ func (h *history) other() ratelimit.Limit {
 // playSetLater sets another limit some time after the spending: what is regained by then is
 // regained at the old rate, and the rest stays spent.
 func playSetLater(h *history) {
-	p, old := h.newKey(), newModel(h.limit)
+	p, old := h.newKey(), h.newModel(h.limit)
 	spent := h.cost(h.limit.Capacity())
 	p.spend(spent)
 	old.spend(h.now, spent)
@@ -346,7 +356,7 @@ func playSetLater(h *history) {
 	if h.isBucket() {
 		h.advance(h.upto(p.left().ResetAfter))
 	} else {
-		h.advance(h.upto(min(h.limit.Rate.Per, l.Rate.Per) - h.cfg.Resolution)) // a spending keeps its age
+		h.advance(h.upto(min(h.per(), per(l)) - h.cfg.Resolution)) // a spending keeps its age
 	}
 	rest := old.used(h.now)
 	p.change(l)

@@ -25,7 +25,7 @@ func playCancel(h *history) {
 }
 
 func (h *history) cancelled(p *testedKey) {
-	r := p.reserve(p.cost(p.left().Remaining), p.upto(2*p.limit.Rate.Per))
+	r := p.reserve(p.cost(p.left().Remaining), p.upto(2*p.per()))
 	if r.Allowed {
 		p.settle(r, 0)
 		p.settle(r, 5) // only the first call counts
@@ -55,7 +55,7 @@ func playLateSettle(h *history) {
 	cost := h.cost(h.limit.Capacity())
 	r := a.reserve(cost, 0)
 	h.must(r.Allowed, reserveIsTrue, "cost %d of a fresh key is not allowed", cost)
-	h.advance(r.ResetAfter + h.upto(h.limit.Rate.Per))
+	h.advance(r.ResetAfter + h.upto(h.per()))
 	a.spend(h.limit.Capacity())
 	b.spend(h.limit.Capacity())
 	a.settle(r, 0)
@@ -180,8 +180,12 @@ func playSettleTogether(h *history) {
 
 // playSettleBooked books several costs for one instant, and cancels some of them.
 func playSettleBooked(h *history) {
-	a := h.limit.Algorithm
-	if a != ratelimit.AlgorithmFixedWindow && a != ratelimit.AlgorithmSlidingLog || h.limit.Capacity() < 2 {
+	switch h.limit.Algorithm {
+	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmCalendar:
+	default:
+		return
+	}
+	if h.limit.Capacity() < 2 {
 		return
 	}
 	p, capacity := h.newKey(), h.limit.Capacity()
@@ -193,7 +197,7 @@ func playSettleBooked(h *history) {
 			break
 		}
 		cost := 1 + h.rng.IntN(min(left, max(1, capacity/3)))
-		r := p.reserve(cost, h.limit.Rate.Per)
+		r := p.reserve(cost, h.per())
 		if !r.Allowed {
 			return // it lies further ahead than the engine books
 		}
@@ -238,10 +242,10 @@ func playSettleBehind(h *history) {
 	capacity := h.limit.Capacity()
 	cost := h.cost(capacity)
 	actual := 1 + h.rng.IntN(cost)
-	h.advance(h.upto(min(h.limit.Rate.Per, year)))
+	h.advance(h.upto(min(h.per(), year)))
 	r := a.reserve(cost, 0)
 	b.spend(actual)
-	gap := h.back(min(h.limit.Rate.Per, year))
+	gap := h.back(min(h.per(), year))
 	a.settle(r, actual)
 	if a.has.adjust != nil && h.chance(2) {
 		delta := a.correction()

@@ -25,7 +25,7 @@ func playSweepAll(h *history) {
 	swept, kept := h.newKey(), h.keyOfAnother()
 	both := []*testedKey{swept, kept}
 	for range 12 {
-		cost, delay := h.cost(swept.left().Remaining), h.upto(min(2*h.limit.Rate.Per, year))
+		cost, delay := h.cost(swept.left().Remaining), h.upto(min(2*h.per(), year))
 		actual, delta, what := 1+h.rng.IntN(cost), swept.correction(), h.rng.IntN(4)
 		var d [2]ratelimit.Decision
 		for i, p := range both {
@@ -77,7 +77,7 @@ func playSweepChanged(h *history) {
 
 // sweptBehind sweeps while the clock is behind what the key has seen.
 func (h *history) sweptBehind(p *testedKey) {
-	gap := h.back(min(h.limit.Rate.Per, year))
+	gap := h.back(min(h.per(), year))
 	p.sweep()
 	h.move(gap)
 }
@@ -106,12 +106,17 @@ const idle = 24 * time.Hour
 // at the higher one and comes back at the lower one has not lived twice.
 func playSweepSwing(h *history) {
 	p := h.newKey()
-	per, capacity := h.limit.Rate.Per, h.limit.Capacity()
+	per, capacity := h.per(), h.limit.Capacity()
 	total := big.NewInt(int64(capacity))
 	ahead := p.spend(capacity).ResetAfter + h.upto(min(per, year))
-	bound := h.most(ahead)
-	if !h.isBucket() {
-		bound.Mul(big.NewInt(int64(capacity)), big.NewInt(int64(ahead/per+2)))
+	bound := big.NewInt(int64(capacity))
+	switch {
+	case h.isBucket():
+		bound = h.most(ahead)
+	case isCalendar(h.limit):
+		bound.Mul(bound, big.NewInt(datesOf(h.limit.Period).count(h.windowAt(h.now), h.windowAt(h.now+ahead))))
+	default:
+		bound.Mul(bound, big.NewInt(int64(ahead/per+2)))
 	}
 	for i := range 20 {
 		h.advance(ahead)

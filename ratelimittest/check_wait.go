@@ -101,7 +101,7 @@ func playWaitFull(h *history) {
 // engine knows one. A leaky bucket has room for a cost that it delays so long.
 func (h *history) slow() (ratelimit.Limit, bool) {
 	a := h.limit.Algorithm
-	l := newLimit(a, ratelimit.PerDay(1+h.rng.IntN(5)), 1+h.rng.IntN(5))
+	l := h.newLimit(a, ratelimit.PerDay(1+h.rng.IntN(5)), 1+h.rng.IntN(5))
 	if a == ratelimit.AlgorithmLeakyBucket {
 		l.Burst += 3
 	}
@@ -109,7 +109,8 @@ func (h *history) slow() (ratelimit.Limit, bool) {
 		l = h.limit // of a fixed set, say
 	}
 	room := a != ratelimit.AlgorithmLeakyBucket || l.Burst > 3
-	return l, h.cfg.accepts(l) && room && l.Rate.Per/time.Duration(l.Rate.Units) >= time.Hour
+	long := isCalendar(l) || l.Rate.Per/time.Duration(l.Rate.Units) >= time.Hour // delayed begins a calendar's window
+	return l, h.cfg.accepts(l) && room && long
 }
 
 // delayed returns two keys under which a cost of 1 has to wait for at least an hour, if the
@@ -121,6 +122,9 @@ func (h *history) delayed() (a, b *testedKey, ok bool) {
 	}
 	h.limit = slow
 	h.use(h.newLimiter(slow))
+	if isCalendar(slow) && h.untilNext() < 2*time.Hour {
+		h.advance(h.untilNext())
+	}
 	a, b = h.newKey(), h.newKey()
 	spent := slow.Capacity()
 	if slow.Algorithm == ratelimit.AlgorithmLeakyBucket {
@@ -242,6 +246,11 @@ func playWaitOrder(h *history) {
 		a.queued(h.cfg.Resolution)
 	}
 	h.deadline(a)
+	if isCalendar(h.limit) && !h.booksFar() {
+		a.stopWait(first)
+		h.alike(waitIsTrue, a, b, "one has waited until its context was cancelled")
+		return
+	}
 	second := a.startWait(cost)
 	defer second.stop()
 	if b.has.reserver == nil {
@@ -263,6 +272,17 @@ func playWaitOrder(h *history) {
 	h.alike(waitIsTrue, a, b, "two have waited, and given up; the other has cancelled two bookings")
 }
 
+// booksFar reports whether the engine books a calendar's window after the next one.
+func (h *history) booksFar() bool {
+	p, capacity := h.newKey(), h.limit.Capacity()
+	if p.has.reserver == nil {
+		return false
+	}
+	p.spend(capacity)
+	p.reserve(capacity, centuries)
+	return p.reserve(capacity, centuries).Allowed
+}
+
 // playWaitLength measures a few waits, in real time: none is shorter than it has to be, and not
 // all are much longer. Time stands still for the limiter, so a Wait that asks again and
 // again instead of booking its place never comes to an end.
@@ -272,7 +292,7 @@ func playWaitLength(h *history) {
 		if !ok {
 			return
 		}
-		took, due := h.timed(l)
+		took, due := h.timed(l, h.up(gap))
 		h.must(took >= due, waitIsTrue, "the time of a cost of 1 comes after %v, and Wait returns after %v", due, took)
 		if took < due+due*3/4 {
 			return
@@ -284,15 +304,21 @@ func playWaitLength(h *history) {
 // paced is a limit of one for each gap, if the engine knows it, or one of a fixed set that is as
 // fast as that.
 func (h *history) paced(gap time.Duration) (ratelimit.Limit, bool) {
-	l := newLimit(h.limit.Algorithm, ratelimit.Per(1, h.up(gap)), 3)
+	l := h.newLimit(h.limit.Algorithm, ratelimit.Per(1, h.up(gap)), 3)
 	return l, h.cfg.accepts(l)
 }
 
 // timed waits for a cost of 1 under a limit that was spent, and returns how long that took and
 // how long it had to.
-func (h *history) timed(l ratelimit.Limit) (took, due time.Duration) {
+func (h *history) timed(l ratelimit.Limit, gap time.Duration) (took, due time.Duration) {
 	h.limit = l
 	h.use(h.newLimiter(l))
+	if isCalendar(l) { // its next window begins after the gap
+		if h.untilNext() < gap {
+			h.advance(h.untilNext())
+		}
+		h.advance(h.untilNext() - gap)
+	}
 	a, b := h.newKey(), h.newKey()
 	if l.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		a.spend(1)

@@ -19,15 +19,23 @@ type Clock struct {
 
 // Now returns the time that the clock was last set or advanced to.
 func (c *Clock) Now() time.Duration {
-	c.reads.Add(1)
-	if c.yields.Load() {
-		runtime.Gosched()
-	}
+	c.read()
 	return time.Duration(c.now.Load())
 }
 
 // Wall returns the wall time at which the clock stands.
-func (c *Clock) Wall() time.Time { return time.Unix(0, c.now.Load()+c.wall.Load()).UTC() }
+func (c *Clock) Wall() time.Time {
+	c.read()
+	return time.Unix(0, c.now.Load()+c.wall.Load()).UTC()
+}
+
+// read counts that somebody reads the clock.
+func (c *Clock) read() {
+	c.reads.Add(1)
+	if c.yields.Load() {
+		runtime.Gosched()
+	}
+}
 
 // SetWall sets the wall time, as an operator or NTP sets that of a machine: what Now returns stays as
 // it is, and from then on both move together. The time is one of the years 1678 to 2262.

@@ -21,8 +21,9 @@ type Config struct {
 	New func(limit ratelimit.Limit) (ratelimit.Limiter[string], error)
 
 	// Clock is the clock that New's limiters read. With it the suite sets time
-	// back, goes through negative readings and decades, and counts how often the
-	// clock is read. If nil, Advance moves the time.
+	// back, goes through negative readings and decades, counts how often the
+	// clock is read, and sets its wall time. If nil, Advance moves the time, and no
+	// calendars are tried.
 	Clock *Clock
 
 	// Advance moves the time of New's limiters on by d, which is positive and a
@@ -46,7 +47,7 @@ type Config struct {
 
 	// Accepts reports whether the engine knows limits like this one: it may lack an
 	// algorithm, or count less far. The suite leaves the others out. If nil, it knows
-	// every valid limit.
+	// every valid limit, except calendars if New refuses them.
 	Accepts func(limit ratelimit.Limit) bool
 
 	// Limits are all the limits that the engine knows, if that is a fixed set: the
@@ -56,12 +57,14 @@ type Config struct {
 
 	// Skip names methods that the suite does not use although the limiters have them:
 	// "Reserve", say, for a wrapper of an engine that cannot reserve. The names are
-	// Peek, Reserve, Wait, Adjust, Reset, SetLimit, Sweep and Len.
+	// Peek, Reserve, Wait, Adjust, Reset, SetLimit, Sweep and Len, and Calendar for the limits
+	// of that algorithm.
 	Skip []string
 
 	// Want names methods that the limiters must have: if the suite does not find one,
 	// with a signature that it knows, the run fails. Without it a method with an
-	// unknown signature is not tested, and only the log of [Run] tells.
+	// unknown signature is not tested, and only the log of [Run] tells. With Calendar among the
+	// names, the run fails if calendars are left out.
 	Want []string
 
 	// Close is called once for each limiter that New, NewBounded and NewPair made, when
@@ -100,7 +103,8 @@ type Config struct {
 	// each run draws another.
 	Seed uint64
 
-	steps []step // memory for those of the next history
+	steps       []step // memory for those of the next history
+	noCalendars string // why none are tried
 }
 
 // withDefaults returns the config with nothing left to be guessed.
@@ -132,14 +136,40 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Seed == 0 {
 		c.Seed = rand.Uint64()
 	}
+	c.noCalendars = c.withoutCalendars()
 	return c, nil
+}
+
+// withoutCalendars returns why no calendars are tried, or nothing if they are. An engine need not
+// count by them: its New refuses them then.
+func (c *Config) withoutCalendars() string {
+	switch {
+	case slices.Contains(c.Skip, calendars):
+		return "Config.Skip names Calendar"
+	case c.Clock == nil:
+		return "Config.Clock is nil, and nothing else tells the wall time"
+	case time.Second%c.Resolution != 0:
+		return fmt.Sprintf("Config.Resolution, %v, is not a part of a second", c.Resolution)
+	}
+	l, ok := c.limitFor(ratelimit.AlgorithmCalendar, 1, rand.New(rand.NewPCG(c.Seed, 0)))
+	if !ok {
+		return "Config.Accepts takes no calendar limit"
+	}
+	made, err := c.New(l)
+	switch {
+	case errors.Is(err, ratelimit.ErrInvalidLimit) && len(c.Limits) == 0:
+		return fmt.Sprintf("Config.New(%v): %v", l, err)
+	case err == nil && c.Close != nil:
+		c.Close(made)
+	}
+	return ""
 }
 
 // checkNames finds names of methods that do not exist.
 func (c *Config) checkNames() error {
 	for _, name := range slices.Concat(c.Skip, c.Want) {
-		if !slices.Contains(methodNames, name) {
-			return fmt.Errorf("ratelimittest: Config.Skip or Want names %q, want one of %v", name, methodNames)
+		if name != calendars && !slices.Contains(methodNames, name) {
+			return fmt.Errorf("ratelimittest: Config.Skip or Want names %q, want one of %v or %s", name, methodNames, calendars)
 		}
 	}
 	return nil
@@ -160,7 +190,7 @@ func (c *Config) accepts(l ratelimit.Limit) bool {
 	if len(c.Limits) > 0 && !slices.Contains(c.Limits, l) {
 		return false
 	}
-	if l.Validate() != nil || l.Rate.Per%c.Resolution != 0 {
+	if l.Validate() != nil || l.Rate.Per%c.Resolution != 0 || isCalendar(l) && c.noCalendars != "" {
 		return false
 	}
 	if c.Clock == nil && whole(l) > reach {
@@ -178,6 +208,6 @@ func whole(l ratelimit.Limit) time.Duration {
 	if l.Rate.Units == 0 {
 		return 0 // unlimited, or blocked
 	}
-	per := float64(l.Rate.Per)
+	per := float64(per(l))
 	return time.Duration(min(2*per+per/float64(l.Rate.Units)*float64(l.Capacity()), float64(math.MaxInt64/2)))
 }

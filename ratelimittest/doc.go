@@ -1,6 +1,6 @@
 // Package ratelimittest tests implementations of [ratelimit.Limiter] against the contract
 // that the limiters of this module keep: the meaning of every field of a Decision, to
-// the unit of the engine's time, for all five algorithms.
+// the unit of the engine's time, for all six algorithms.
 //
 // It is for whoever writes another engine, on Redis, say. One test is enough:
 //
@@ -40,10 +40,11 @@
 //     on entry, and what leaves by Delay is spaced evenly. Sliding log: at most Units
 //     in any window. Fixed window: at most Units per window, which begins with the first
 //     spending after the last one's end. Sliding counter: curr + ceil(prev·overlap) + cost
-//     is at most Units; windows follow each other until the key is fresh again.
+//     is at most Units; windows follow each other until the key is fresh again. Calendar: at most
+//     Units in each window of the Period, whatever becomes of the wall clock.
 //  6. Exact in integers: a greedy caller gets burst + floor(rate·t), whatever the figures.
 //     New refuses, with ErrInvalidLimit, a limit that makes no sense.
-//  7. Time: a decision reads the clock once. A reading below the highest that the key
+//  7. Time: a decision reads the clock once, unless its limit is a calendar. A reading below the highest that the key
 //     has seen counts as that highest; RetryAfter and ResetAfter include the gap.
 //     Readings may be negative. A Peek and a Sweep record nothing.
 //  8. Saturation: debt is regained as the algorithm regains, at the rate or as its windows
@@ -60,7 +61,21 @@
 // (see [ratelimit.Reserver]) with Settle and Cancel.
 //
 // A booking may be refused if it lies so far ahead that it and the capacity together take
-// more than 100 years to regain.
+// more than 100 years to regain, and one of a calendar if it lies beyond the beginning of the next window.
+//
+// # Calendars
+//
+// An engine need not count by calendars. If its New refuses them with ErrInvalidLimit, or Config.Accepts
+// does, they are left out, and the subtest of [Run] that is skipped says why. Name Calendar in
+// Config.Want if the engine counts by them, so that this is a failure, and in Config.Skip if they shall not be
+// tried.
+//
+// Windows go by the wall time of Config.Clock, [Clock.Wall], which each history sets to some date: near the end of a
+// window, or near an instant at which the zone's clocks are set. An engine that has one time for all, as
+// a server does, reads it there. Set and Advance move both times, and SetWall the wall time alone: the suite sets it
+// forward and back, and an engine has a minute to notice. A key that has spent something in a
+// window stays in it until the next one begins on the wall. Without a Clock nobody
+// knows the wall time, and calendars are left out.
 //
 // # Engines that do I/O
 //

@@ -37,11 +37,12 @@ type testedKey struct {
 }
 
 // begin makes the limiter, with the clock at some instant between five years before
-// and five years after 0, if it can be set.
+// and five years after 0, and the wall at some date, if they can be set.
 func (h *history) begin() {
 	if h.cfg.Clock != nil {
 		h.start = h.upto(2*span) - span
 		h.cfg.Clock.Set(h.start)
+		h.cfg.Clock.SetWall(h.firstWall(rand.New(rand.NewPCG(h.cfg.Seed, uint64(h.start)))))
 	}
 	h.use(h.newLimiter(h.limit))
 }
@@ -122,9 +123,11 @@ func (h *history) up(d time.Duration) time.Duration {
 }
 
 // upto returns a random span from 0 to d, a multiple of the resolution.
-func (h *history) upto(d time.Duration) time.Duration {
-	r := h.cfg.Resolution
-	return time.Duration(h.rng.Int64N(int64(d/r)+1)) * r
+func (h *history) upto(d time.Duration) time.Duration { return h.cfg.upto(h.rng, d) }
+
+func (c *Config) upto(rng *rand.Rand, d time.Duration) time.Duration {
+	r := c.Resolution
+	return time.Duration(rng.Int64N(int64(d/r)+1)) * r
 }
 
 // advance moves time on, or ends the history at the horizon.
@@ -168,8 +171,12 @@ func (h *history) move(d time.Duration) {
 
 // pause moves time on by a span that may matter, given the last answer.
 func (h *history) pause(d ratelimit.Decision) {
-	r, per := h.cfg.Resolution, h.limit.Rate.Per
-	spans := []time.Duration{0, r, d.RetryAfter, d.RetryAfter - r, d.ResetAfter, d.ResetAfter - r, per, per - r,
+	r, per := h.cfg.Resolution, h.per()
+	whole := per
+	if isCalendar(h.limit) {
+		whole = h.untilNext()
+	}
+	spans := []time.Duration{0, r, d.RetryAfter, d.RetryAfter - r, d.ResetAfter, d.ResetAfter - r, whole, whole - r,
 		h.upto(per), h.upto(per / 10), h.upto(max(0, d.RetryAfter)), h.upto(max(0, d.ResetAfter))}
 	next := h.up(max(0, spans[h.rng.IntN(len(spans))]))
 	if h.now+next < h.patience() {

@@ -9,13 +9,14 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// algorithms are those that count.
+// algorithms are those that count. The calendar is the last.
 var algorithms = []ratelimit.Algorithm{
 	ratelimit.AlgorithmTokenBucket,
 	ratelimit.AlgorithmLeakyBucket,
 	ratelimit.AlgorithmFixedWindow,
 	ratelimit.AlgorithmSlidingLog,
 	ratelimit.AlgorithmSlidingCounter,
+	ratelimit.AlgorithmCalendar,
 }
 
 // figure is n, or the largest int where that is smaller.
@@ -33,9 +34,22 @@ var edgesOf = sync.OnceValue(func() map[ratelimit.Algorithm][]ratelimit.Limit {
 	return all
 })
 
+// calendarEdges are calendars of all periods, with figures beyond 53 bits and with a single unit.
+func calendarEdges() (all []ratelimit.Limit) {
+	for _, p := range periods() {
+		for _, units := range []int{1, 3, 999_983, large(1 << 53)} {
+			all = append(all, ratelimit.Calendar(units, p))
+		}
+	}
+	return all
+}
+
 // edges are the limits at which limiters have been seen to fail: rates above one a
 // nanosecond, fractions of a nanosecond, products beyond 64 bits and figures beyond 53.
 func edges(a ratelimit.Algorithm) []ratelimit.Limit {
+	if a == ratelimit.AlgorithmCalendar {
+		return calendarEdges()
+	}
 	rates := []ratelimit.Rate{
 		ratelimit.PerSecond(3),
 		ratelimit.Per(7, 11*time.Second),
@@ -61,6 +75,31 @@ func edges(a ratelimit.Algorithm) []ratelimit.Limit {
 	return all
 }
 
+// anyPeriod returns one of those that are tried.
+func (h *history) anyPeriod() ratelimit.Period { return periods()[h.rng.IntN(len(periods()))] }
+
+// overAnother is a calendar over another period.
+func (h *history) overAnother(l ratelimit.Limit) ratelimit.Limit {
+	for was := l.Period; l.Period == was; {
+		l.Period = h.anyPeriod()
+	}
+	return l
+}
+
+// newLimit returns a limit of an algorithm. A calendar, which has no Per, is one of the history's period or,
+// if that has none, of any.
+func (h *history) newLimit(a ratelimit.Algorithm, r ratelimit.Rate, burst int) ratelimit.Limit {
+	if a == ratelimit.AlgorithmCalendar {
+		p := h.limit.Period
+		if !isCalendar(h.limit) {
+			p = h.anyPeriod()
+		}
+		return ratelimit.Calendar(r.Units, p)
+	}
+	return newLimit(a, r, burst)
+}
+
+// newLimit returns a limit of an algorithm that has a Per.
 func newLimit(a ratelimit.Algorithm, r ratelimit.Rate, burst int) ratelimit.Limit {
 	l := ratelimit.Limit{Algorithm: a, Rate: r}
 	if a == ratelimit.AlgorithmTokenBucket || a == ratelimit.AlgorithmLeakyBucket {
@@ -77,6 +116,9 @@ func (c *Config) randomLimit(a ratelimit.Algorithm, rng *rand.Rand) ratelimit.Li
 	r := ratelimit.Per(units[rng.IntN(len(units))], pers[rng.IntN(len(pers))])
 	r.Per = max(r.Per-r.Per%c.Resolution, c.Resolution)
 	bursts := []int{1, 2, 5, r.Units, 1 + rng.IntN(times(2, r.Units)), 1 + rng.IntN(20)}
+	if a == ratelimit.AlgorithmCalendar {
+		return ratelimit.Calendar(r.Units, periods()[rng.IntN(len(periods()))])
+	}
 	return newLimit(a, r, bursts[rng.IntN(len(bursts))])
 }
 

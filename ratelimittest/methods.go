@@ -25,6 +25,9 @@ type methods struct {
 // methodNames are the methods that the suite looks for, as Config.Skip and Config.Want name them.
 var methodNames = []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit", "Sweep", "Len"}
 
+// calendars is how Config.Skip and Config.Want name what is no method.
+const calendars = "Calendar"
+
 // methodsOf finds a limiter's methods by their signatures: those of ratelimit.Keyed, or
 // the same with a context or an error added, as methods that do I/O have.
 func (c *Config) methodsOf(l ratelimit.Limiter[string]) (m methods) {
@@ -144,7 +147,7 @@ func (c *Config) found(limit ratelimit.Limit) (text string, err error) {
 	m := c.methodsOf(l)
 	names := m.names()
 	for _, name := range c.Want {
-		if !slices.Contains(names, name) {
+		if name != calendars && !slices.Contains(names, name) {
 			err = fmt.Errorf("ratelimittest: Config.Want has %s, and the limiters (%T) have no such method with a signature that is known", name, l)
 		}
 	}
@@ -167,6 +170,9 @@ func canCount(h *history) bool    { return h.has.count != nil }
 
 // canSetBack is the condition that the clock can be set back.
 func canSetBack(h *history) bool { return h.cfg.Clock != nil }
+
+// canSetWall is the condition that the limit is a calendar, which goes by a wall clock that can be set.
+func canSetWall(h *history) bool { return isCalendar(h.limit) && h.cfg.Clock != nil }
 
 // all joins conditions.
 func all(conditions ...func(h *history) bool) func(h *history) bool {

@@ -23,10 +23,12 @@ type model interface {
 	spend(at time.Duration, cost int)
 }
 
-func (h *history) newBook() *book { return &book{history: h, model: newModel(h.limit)} }
+func (h *history) newBook() *book { return &book{history: h, model: h.newModel(h.limit)} }
 
-func newModel(l ratelimit.Limit) model {
+func (h *history) newModel(l ratelimit.Limit) model {
 	switch l.Algorithm {
+	case ratelimit.AlgorithmCalendar:
+		return &calendarModel{units: l.Rate.Units, dates: datesOf(l.Period), wallAt: h.wallAt}
 	case ratelimit.AlgorithmFixedWindow:
 		return &fixedModel{units: l.Rate.Units, per: l.Rate.Per}
 	case ratelimit.AlgorithmSlidingLog:
@@ -171,6 +173,40 @@ func (a *fixedModel) spend(at time.Duration, cost int) {
 		a.start += (at - a.start) / a.per * a.per
 	}
 	a.spent = left + cost
+}
+
+// calendarModel counts in the windows of a calendar. A key stays in the window that it has reached until a
+// later one begins, whatever becomes of the wall clock. What is above a window's units runs over
+// into the windows that follow.
+type calendarModel struct {
+	units  int
+	dates  *dates
+	wallAt func(at time.Duration) time.Time
+	in     window // that it counts in
+	spent  int
+}
+
+// rolled returns the model as it stands at an instant.
+func (a *calendarModel) rolled(at time.Duration) calendarModel {
+	r, wall := *a, a.wallAt(at)
+	for r.spent > 0 && !wall.Before(r.in.to) {
+		r.spent = max(0, r.spent-r.units)
+		r.in = a.dates.at(r.in.to)
+	}
+	if r.spent == 0 && !wall.Before(r.in.to) {
+		r.in = a.dates.at(wall)
+	}
+	return r
+}
+
+func (a *calendarModel) used(at time.Duration) int {
+	r := a.rolled(at)
+	return r.spent
+}
+
+func (a *calendarModel) spend(at time.Duration, cost int) {
+	*a = a.rolled(at)
+	a.spent += cost
 }
 
 // logModel remembers every spending.

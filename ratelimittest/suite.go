@@ -2,7 +2,9 @@ package ratelimittest
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,7 +23,7 @@ type check struct {
 
 // Run plays the suite, in one subtest for each algorithm and check, and fails with
 // what [Check] would return. It logs which methods beyond Allow and Take it has found
-// and tested.
+// and tested. The subtest of an algorithm that the engine does not count by is skipped, and says why.
 func Run(t *testing.T, config Config) {
 	t.Helper()
 	c, err := config.withDefaults()
@@ -50,8 +52,14 @@ func (c *Config) acceptsAny() bool {
 
 func (c *Config) runAlgorithm(t *testing.T, a ratelimit.Algorithm) {
 	limit, ok := c.limitFor(a, 1, rand.New(rand.NewPCG(c.Seed, 0)))
-	if !ok {
+	switch {
+	case ok:
+	case a != ratelimit.AlgorithmCalendar:
 		t.Skipf("Config.Accepts takes no %v limit", a)
+	case slices.Contains(c.Want, calendars):
+		t.Fatal(c.lacksCalendars())
+	default:
+		t.Skip(c.noCalendars)
 	}
 	found, err := c.found(limit)
 	if err != nil {
@@ -85,10 +93,18 @@ func Check(config Config) error {
 	return errors.Join(all...)
 }
 
+// lacksCalendars is the error where calendars are wanted.
+func (c *Config) lacksCalendars() error {
+	return fmt.Errorf("ratelimittest: Config.Want has %s, and none are tried: %s", calendars, c.noCalendars)
+}
+
 func (c *Config) checkAlgorithm(a ratelimit.Algorithm) (all []error) {
 	limit, ok := c.limitFor(a, 1, rand.New(rand.NewPCG(c.Seed, 0)))
 	if !ok {
-		return nil
+		if a == ratelimit.AlgorithmCalendar && slices.Contains(c.Want, calendars) {
+			all = append(all, c.lacksCalendars())
+		}
+		return all
 	}
 	if _, err := c.found(limit); err != nil {
 		all = append(all, err)

@@ -488,7 +488,7 @@ func resets(l *faulty, forgets func(old, now ratelimit.Limit) bool) {
 	}
 }
 
-func counts(l ratelimit.Limit) bool { return l.Algorithm <= counter }
+func counts(l ratelimit.Limit) bool { return l.Algorithm <= counter || l.Algorithm == dated }
 
 func setsWhatIsInvalid(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.setLimit = func(limit ratelimit.Limit) error {

@@ -38,7 +38,7 @@ func TestSuiteThroughAStack(t *testing.T) {
 	config := suiteOf(startServer(t).client(), new(ratelimittest.Clock))
 	single := config.New
 	config.Skip = []string{"Reserve", "Wait"}
-	config.Want = []string{"Peek", "Adjust", "Reset", "SetLimit"}
+	config.Want = []string{"Peek", "Adjust", "Reset", "SetLimit", "Calendar"}
 	config.Histories = histories(6)
 	config.New = func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
 		l, err := single(limit)

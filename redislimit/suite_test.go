@@ -15,8 +15,8 @@ import (
 )
 
 // epoch is what the server's clock reads where a test's clock reads 0: late enough that
-// the suite's negative readings stay above 0, and early enough that 130 years later, as far as
-// it goes, a state is still one that a script reads.
+// negative readings stay above 0, and early enough that 130 years later a state is still one that a script reads.
+// The suite begins at dates of which that is true as well.
 const epoch = int64(1_450_000_000_000_000)
 
 // outlive keeps keys alive although a test's clock is not the server's.
@@ -64,14 +64,16 @@ func suiteOf(client redis.UniversalClient, clock *ratelimittest.Clock) ratelimit
 		Resolution: time.Microsecond,
 		Histories:  histories(12),
 		Accepts:    accepts,
-		Want:       []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit"},
+		Want:       []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit", "Calendar"},
 		New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
 			made++
 			l, err := New(client, limit, &Options{Name: fmt.Sprintf("suite%d", made), Timeout: 10 * time.Second})
 			if err != nil {
 				return nil, err
 			}
-			return onClock(l, clock), nil
+			onClock(l, clock)
+			l.clock = func() int64 { return clock.Wall().UnixMicro() } // a server has one time for all
+			return l, nil
 		},
 	}
 }

@@ -1,0 +1,91 @@
+package ratelimittest
+
+import (
+	"math/big"
+	"time"
+)
+
+// lookAgain is how long an engine may take to notice that the wall clock was set.
+const lookAgain = time.Minute
+
+// setWall sets the wall clock by a span, and lets the time go by in which that is noticed.
+func (h *history) setWall(by time.Duration) {
+	h.cfg.Clock.SetWall(h.cfg.Clock.Wall().Add(by))
+	h.note("the wall clock is set by %v", by)
+	h.advance(h.up(lookAgain))
+}
+
+// wallStep is a span by which the wall clock is set back or forward: a little, or over boundaries. A step of
+// less than a millisecond need not be noticed.
+func (h *history) wallStep() time.Duration {
+	r, next, least := h.cfg.Resolution, h.untilNext(), h.up(time.Second)
+	spans := []time.Duration{least, h.upto(time.Hour), next, next - r, next + r, h.upto(h.per()), h.upto(3 * h.per())}
+	return max(least, spans[h.rng.IntN(len(spans))])
+}
+
+// playWall keeps the book while the wall clock is set forward and back. What is spent keeps a key in its window
+// when that is set back: so somebody has spent something before.
+func playWall(h *history) {
+	p, book := h.newKey(), h.newBook()
+	left := h.limit.Capacity()
+	for range 24 {
+		d := p.booked(book, p.cost(left))
+		left = d.Remaining
+		switch h.rng.IntN(4) {
+		case 0:
+			h.setWall(h.wallStep())
+		case 1:
+			if back := h.wallStep(); d.ResetAfter > 0 {
+				h.setWall(-back)
+			}
+		default:
+			h.pause(d)
+		}
+	}
+}
+
+// playWallSettle settles in a later window what was reserved in an earlier one, after the wall clock was set back
+// to that: nothing comes back.
+func playWallSettle(h *history) {
+	a, b := h.newKey(), h.newKey()
+	r := a.reserve(h.cost(h.limit.Capacity()), 0)
+	h.advance(h.untilNext())
+	cost := h.cost(h.limit.Capacity())
+	a.spend(cost)
+	b.spend(cost)
+	h.setWall(-h.up(time.Second) - h.upto(h.per()))
+	a.settle(r, h.rng.IntN(2))
+	h.alike(settleIsTrue, a, b, "one has settled what it had reserved in the window before, to which the wall clock was set back")
+}
+
+// playWallSweep sets the wall clock forward and back over boundaries, with a sweep each time. Each window
+// is granted once all the same.
+func playWallSweep(h *history) {
+	p, capacity := h.newKey(), h.limit.Capacity()
+	ahead := h.untilNext() + h.upto(2*h.per())
+	first, last := h.windowAt(h.now), h.windowAt(h.now)
+	total := new(big.Int)
+	for i := range 12 {
+		n := p.left().Remaining
+		if n > 0 {
+			p.spend(n)
+		}
+		total.Add(total, big.NewInt(int64(n)))
+		most := big.NewInt(int64(capacity))
+		most.Mul(most, big.NewInt(datesOf(h.limit.Period).count(first, last)))
+		h.must(total.Cmp(most) <= 0, boundHolds, "the wall clock was set %d times; %v were spent from %v to %v, and the bound is %v", i, total, first.from, last.to, most)
+		if i%2 == 0 {
+			h.setWall(ahead)
+		} else {
+			h.setWall(-ahead - h.up(lookAgain))
+		}
+		if w := h.windowAt(h.now); w.to.After(last.to) {
+			last = w
+		} else if w.from.Before(first.from) {
+			first = w
+		}
+		if p.has.sweep != nil {
+			p.sweep()
+		}
+	}
+}

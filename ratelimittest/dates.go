@@ -1,0 +1,206 @@
+package ratelimittest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// dates are the windows of a Period, found by what a calendar on the wall shows: a window begins with the
+// first minute whose date in the zone is the window's first date, or a later one. Nothing of it is
+// shared with the limiters of this module.
+type dates struct {
+	loc   *time.Location
+	unit  string       // day, week or month
+	first time.Weekday // of a week
+	day   int          // of a month
+
+	mu     sync.Mutex // guards starts
+	starts map[time.Time]time.Time
+}
+
+// window is one of a calendar's windows: from an instant on, and before another.
+type window struct{ from, to time.Time }
+
+var allDates sync.Map // of *dates by Period
+
+// datesOf returns the windows of a valid Period. It knows of it no more than its text.
+func datesOf(p ratelimit.Period) *dates {
+	if d, ok := allDates.Load(p); ok {
+		return d.(*dates)
+	}
+	words := strings.Fields(p.String()) // month Europe/Berlin from 15
+	loc, err := time.LoadLocation(words[1])
+	if err != nil {
+		panic(fmt.Sprintf("ratelimittest: %v is valid, and its zone is not found: %v", p, err))
+	}
+	d := &dates{loc: loc, unit: words[0], starts: make(map[time.Time]time.Time)}
+	switch d.unit {
+	case "week":
+		for !strings.EqualFold(d.first.String(), words[3]) {
+			d.first++
+		}
+	case "month":
+		d.day, _ = strconv.Atoi(words[3])
+	}
+	kept, _ := allDates.LoadOrStore(p, d)
+	return kept.(*dates)
+}
+
+// at returns the window that an instant lies in. Where clocks that are set back come to the old date
+// again, it is the window that has begun.
+func (d *dates) at(instant time.Time) window {
+	date := d.begins(dateIn(d.loc, instant))
+	for {
+		next := d.next(date)
+		if to := d.start(next); to.After(instant) {
+			return window{d.start(date), to}
+		}
+		date = next
+	}
+}
+
+// count returns how many windows there are from the first to the last, with both.
+func (d *dates) count(first, last window) (n int64) {
+	for w := first; !w.from.After(last.from); w = d.at(w.to) {
+		n++
+	}
+	return n
+}
+
+// dateIn returns a date of a zone as midnight in UTC, which has all dates.
+func dateIn(loc *time.Location, instant time.Time) time.Time {
+	y, m, d := instant.In(loc).Date()
+	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
+}
+
+// begins returns the first date of the window that a date belongs to.
+func (d *dates) begins(date time.Time) time.Time {
+	switch d.unit {
+	case "week":
+		for date.Weekday() != d.first {
+			date = date.AddDate(0, 0, -1)
+		}
+	case "month":
+		y, m, _ := date.Date()
+		if from := d.inMonth(y, m); !from.After(date) {
+			return from
+		}
+		return d.inMonth(y, m-1)
+	}
+	return date
+}
+
+// next returns the first date of the window after the one that begins on a date.
+func (d *dates) next(date time.Time) time.Time {
+	switch d.unit {
+	case "week":
+		return date.AddDate(0, 0, 7)
+	case "month":
+		return d.inMonth(date.Year(), date.Month()+1)
+	}
+	return date.AddDate(0, 0, 1)
+}
+
+// inMonth returns the date of a month on which a window begins: its last one, where it is too short.
+func (d *dates) inMonth(y int, m time.Month) time.Time {
+	last := time.Date(y, m+1, 0, 0, 0, 0, 0, time.UTC)
+	return last.AddDate(0, 0, min(0, d.day-last.Day()))
+}
+
+// start returns the first minute whose date is that one or later. Midnight of every zone is a quarter of an
+// hour, unless it is left out; then clocks are set at a whole minute.
+func (d *dates) start(date time.Time) time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if at, known := d.starts[date]; known {
+		return at
+	}
+	const quarter = 15 * time.Minute
+	at := date.Add(-15 * time.Hour) // no zone is so far ahead
+	for dateIn(d.loc, at).Before(date) {
+		at = at.Add(quarter)
+	}
+	for at = at.Add(time.Minute - quarter); dateIn(d.loc, at).Before(date); {
+		at = at.Add(time.Minute)
+	}
+	d.starts[date] = at
+	return at
+}
+
+// ---- what histories know of calendars ----
+
+// zones are those of the periods that are tried: with no steps, with steps of an hour and of half an
+// hour, at midnight and a minute after it, and with a date that is left out.
+var zones = []string{"UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Havana", "America/St_Johns", "Pacific/Apia"}
+
+// periods are those that are tried, as far as the machine knows their zones.
+var periods = sync.OnceValue(func() (all []ratelimit.Period) {
+	for i, zone := range zones {
+		for _, p := range []ratelimit.Period{
+			ratelimit.Day(zone), ratelimit.Week(zone, time.Weekday(i)), ratelimit.Month(zone, []int{31, 15, 1, 30, 29, 31, 30}[i]),
+		} {
+			if ratelimit.Calendar(1, p).Validate() == nil {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+})
+
+func isCalendar(l ratelimit.Limit) bool { return l.Algorithm == ratelimit.AlgorithmCalendar }
+
+// per is in how long the units of a limit are regained: its Rate.Per, or a calendar's longest window.
+func per(l ratelimit.Limit) time.Duration {
+	if isCalendar(l) {
+		return ratelimit.Calendar(1, l.Period).RefillTime() // whatever its units
+	}
+	return l.Rate.Per
+}
+
+func (h *history) per() time.Duration { return per(h.limit) }
+
+// wallAt returns the wall time at an instant of the history, if nobody sets it until then.
+func (h *history) wallAt(at time.Duration) time.Time { return h.cfg.Clock.Wall().Add(at - h.now) }
+
+// windowAt returns the window of the history's limit at an instant.
+func (h *history) windowAt(at time.Duration) window {
+	return datesOf(h.limit.Period).at(h.wallAt(at))
+}
+
+// untilNext returns how long it is until the present window ends.
+func (h *history) untilNext() time.Duration { return h.windowAt(h.now).to.Sub(h.wallAt(h.now)) }
+
+// The years in which histories begin: zones have had their rules for a while, and engines that count
+// microseconds in 53 bits count 230 years on from there.
+var (
+	earliestWall = time.Date(1996, 1, 1, 0, 0, 0, 0, time.UTC)
+	latestWall   = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+)
+
+// firstWall returns the wall time at which a history begins: for a calendar near the end of a window, or
+// near an instant at which clocks are set, more often than not.
+func (h *history) firstWall(rng *rand.Rand) time.Time {
+	at := earliestWall.Add(h.cfg.upto(rng, latestWall.Sub(earliestWall)))
+	if !isCalendar(h.limit) {
+		return at
+	}
+	d := datesOf(h.limit.Period)
+	near := []time.Duration{h.cfg.Resolution, h.cfg.upto(rng, time.Minute), h.cfg.upto(rng, 3*time.Hour), h.cfg.upto(rng, h.per())}[rng.IntN(4)]
+	_, set := at.In(d.loc).ZoneBounds()
+	switch n := rng.IntN(6); {
+	case n == 0:
+		return at
+	case n < 3 || set.IsZero() || set.After(latestWall):
+		return d.at(at).to.Add(-near)
+	case n < 5:
+		return set.Add(-near)
+	default:
+		return d.at(set).from.Add(-near)
+	}
+}
