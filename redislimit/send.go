@@ -2,7 +2,9 @@ package redislimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -119,13 +121,22 @@ func (s *sender) eval(ctx context.Context, t *ticket) (string, error) {
 		s.nodes.heard(err)
 	}
 	if err != nil {
-		return "", classify(ctx, err, sent)
+		return "", classify(ctx, s.late(t, err), sent)
 	}
 	text, ok := reply.(string)
 	if !ok {
 		return "", fmt.Errorf("redislimit: the script answered %T, want a string", reply)
 	}
 	return text, nil
+}
+
+// late returns the error of a ticket, which says so if it was the timeout that ended it: what the client
+// says then is an ended context, whatever the client was waiting for.
+func (s *sender) late(t *ticket, err error) error {
+	if t.deadline.IsZero() || time.Now().Before(t.deadline) || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("no answer within %v (Options.Timeout): %w", s.timeout, err)
 }
 
 // together returns an error if the keys of one decision are on several servers of a Ring, which would ask the

@@ -131,6 +131,35 @@ func TestAnUnansweredDialEndsInTime(t *testing.T) {
 	unavailableUnsent(t, promptly(t, taking(l)))
 }
 
+// TestATimeoutSaysWhichOne: with the client's default options a refused connection is dialled again after the
+// timeout, so that the client has nothing to say but that a context has ended.
+func TestATimeoutSaysWhichOne(t *testing.T) {
+	refused := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer refused.Close()
+	for name, ctx := range map[string]func() (context.Context, context.CancelFunc){
+		"a context that never ends": func() (context.Context, context.CancelFunc) { return context.Background(), func() {} },
+		"one that may":              func() (context.Context, context.CancelFunc) { return context.WithCancel(context.Background()) },
+	} {
+		for _, batch := range []int{0, 1} {
+			l, err := New(refused, perMinute(5).Named("late"), &Options{Batch: batch, Timeout: 20 * time.Millisecond})
+			require.NoError(t, err)
+			ctx, cancel := ctx()
+			_, err = l.Take(ctx, "k", 1)
+			cancel()
+			require.ErrorIs(t, err, ratelimit.ErrUnavailable, name)
+			assert.ErrorContains(t, err, "within 20ms (Options.Timeout)", name)
+			assert.ErrorIs(t, err, context.DeadlineExceeded, name)
+		}
+	}
+	l, err := New(refused, perMinute(5).Named("late"), &Options{Timeout: time.Second})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	_, err = l.Take(ctx, "k", 1)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.NotContains(t, err.Error(), "Options.Timeout", "it was the caller's own deadline")
+}
+
 func TestAFullPoolEndsInTime(t *testing.T) {
 	s := startServer(t)
 	client := redis.NewClient(&redis.Options{Addr: s.addr, PoolSize: 1})
