@@ -69,14 +69,15 @@ type InflightStats = httplimit.InflightStats
 // NewInflight returns interceptors that take a permit of the limiter for each call, and
 // give it back when the handler has returned. The key function is one of this package,
 // such as [RemoteIP] or [Method], or one of your own; one that returns [ratelimit.SkipLayer]
-// lets the call pass without a permit. The error names the option that is wrong.
+// lets the call pass without a permit. The error names the option that is wrong. A limiter whose
+// keys are whole calls limits nothing, and is refused.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Inflight[K], error) {
 	i := new(Inflight[K])
 	if opts != nil {
 		i.opts = *opts
 	}
 	core, err := edge.NewInflight(l, key, edge.InflightOptions[*Call]{
-		Package: "grpclimit", Units: i.opts.Units, Skip: i.opts.Skip, MaxWait: i.opts.MaxWait,
+		Package: "grpclimit", Thing: "call", Units: i.opts.Units, Skip: i.opts.Skip, MaxWait: i.opts.MaxWait,
 	})
 	if err != nil {
 		return nil, err

@@ -321,11 +321,11 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		"keyed by the request":    {ratelimit.Must(ratelimit.New[*http.Request](ratelimit.Unlimited(), nil)), httplimit.Options{}, "the request itself"},
 		"unknown dialect":         {good, httplimit.Options{Dialect: 9}, "Options.Dialect is 9"},
 		"first unknown dialect":   {good, httplimit.Options{Dialect: httplimit.DialectNone + 1}, "Options.Dialect is 5"},
-		"header field with space": {good, httplimit.Options{DegradedHeader: "X Degraded"}, "Options.DegradedHeader"},
+		"header field with space": {good, httplimit.Options{DegradedHeader: "X Degraded"}, `Options.DegradedHeader is "X Degraded"`},
 		"negative jitter":         {good, httplimit.Options{Jitter: -time.Second}, "Options.Jitter is -1s"},
 		"nothing to settle with":  {new(stub), httplimit.Options{Settle: httplimit.RefundServerErrors}, "Options.Settle needs a ratelimit.Reserver"},
 		"name with a line break":  {named("a\r\nSet-Cookie: x"), httplimit.Options{}, "at position 1"},
-		"name beyond ASCII":       {named("größe"), httplimit.Options{}, "at position 2"},
+		"name beyond ASCII":       {named("größe"), httplimit.Options{}, `has 'ö' at position 2`},
 		"two limits of one name":  {named("burst", "Burst"), httplimit.Options{}, `policy name "Burst"`},
 		"two limits without name": {named("", ""), httplimit.Options{}, `policy name "default"`},
 	} {

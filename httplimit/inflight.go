@@ -69,14 +69,15 @@ type InflightStats struct {
 // NewInflight returns middleware that takes a permit of the limiter for each request, and
 // gives it back when the handler has returned. The key function is one of this package,
 // such as [RemoteIP] or [PathValue], or one of your own; one that returns
-// [ratelimit.SkipLayer] lets the request pass without a permit.
+// [ratelimit.SkipLayer] lets the request pass without a permit. A limiter whose keys are whole
+// requests limits nothing, and is refused.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (K, error), opts *InflightOptions) (*Inflight[K], error) {
 	m := new(Inflight[K])
 	if opts != nil {
 		m.opts = *opts
 	}
 	core, err := edge.NewInflight(l, key, edge.InflightOptions[*http.Request]{
-		Package: "httplimit", Units: m.opts.Units, Skip: m.opts.Skip, MaxWait: m.opts.MaxWait,
+		Package: "httplimit", Thing: "request", Units: m.opts.Units, Skip: m.opts.Skip, MaxWait: m.opts.MaxWait,
 	})
 	if err != nil {
 		return nil, err

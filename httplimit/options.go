@@ -150,7 +150,7 @@ func (o *Options) validate() error {
 	case o.Jitter < 0:
 		return fmt.Errorf("httplimit: Options.Jitter is %v, want 0 or more", o.Jitter)
 	case o.DegradedHeader != "" && !keytext.IsToken(o.DegradedHeader):
-		return errors.New("httplimit: Options.DegradedHeader is not a header field's name")
+		return fmt.Errorf("httplimit: Options.DegradedHeader is %q, which is no header field's name", o.DegradedHeader)
 	}
 	return nil
 }

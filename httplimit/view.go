@@ -215,8 +215,8 @@ func policyName(l ratelimit.Limit) string {
 // checkText reports why a structured field's String cannot carry the text (RFC 9651,
 // section 4.1.6).
 func checkText(text string) error {
-	for i := range len(text) {
-		if c := text[i]; c < ' ' || c > '~' {
+	for i, c := range text {
+		if c < ' ' || c > '~' {
 			return fmt.Errorf("%q has %q at position %d, which a header field cannot carry", text, c, i)
 		}
 	}

@@ -112,10 +112,14 @@ func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[
 		return fmt.Errorf("%s: %s needs a limiter, and got nil", pkg, constructor)
 	}
 	if _, ok := limiter.(*ratelimit.Keyed[R]); ok {
-		return fmt.Errorf("%s: this limiter's key is the %s itself, so that each %s has a budget of its own: "+
-			"give its key to ratelimit.Map or ratelimit.By", pkg, thing, thing)
+		return wholeKey(pkg, thing, "give its key to ratelimit.Map or ratelimit.By")
 	}
 	return nil
+}
+
+// wholeKey is the error of a limiter that can deny nobody, as no key comes twice.
+func wholeKey(pkg, thing, instead string) error {
+	return fmt.Errorf("%s: this limiter's key is the %s itself, so that each %s has a budget of its own: %s", pkg, thing, thing, instead)
 }
 
 // addresses is how many client addresses PerIP tracks, and how many of those that it has no

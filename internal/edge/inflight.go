@@ -17,6 +17,7 @@ import (
 // InflightOptions are those that both middlewares have.
 type InflightOptions[R Request] struct {
 	Package string        // with whose name errors begin
+	Thing   string        // what a request is called there
 	Units   func(R) int   // nil for 1
 	Skip    func(R) bool  // nil for none
 	MaxWait time.Duration // 0 for as long as the context allows
@@ -36,10 +37,17 @@ func NewInflight[R Request, K comparable](l *inflight.Limiter[K], key func(R) (K
 	switch {
 	case l == nil || key == nil:
 		return nil, fmt.Errorf("%s: NewInflight needs a limiter and a key function, and got nil", o.Package)
+	case isWhole[R](l):
+		return nil, wholeKey(o.Package, o.Thing, "give a key function that tells clients apart, such as RemoteIP")
 	case o.MaxWait < 0:
 		return nil, fmt.Errorf("%s: InflightOptions.MaxWait is %v, want 0 or more", o.Package, o.MaxWait)
 	}
 	return &Inflight[R, K]{InflightOptions: o, limiter: l, key: key}, nil
+}
+
+func isWhole[R Request](limiter any) bool {
+	_, ok := limiter.(*inflight.Limiter[R])
+	return ok
 }
 
 // Adapts reports whether anything is learnt from outcomes.
