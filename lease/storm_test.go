@@ -579,3 +579,78 @@ func stormSeeds() (seeds []uint64) {
 	}
 	return seeds
 }
+
+// A lease in front of a limiter that denies, fails and hangs: what the chain's callers were not granted is given back to
+// the lease, and nothing of it is missing.
+func TestInAStormAChainGivesBackToItsLease(t *testing.T) {
+	for _, seed := range stormSeeds() {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 26))
+			s := newStorm(t, ratelimit.TokenBucket(ratelimit.Per(1, 8*time.Hour), 5000), stopped{}, rng, false)
+			second := newStorm(t, ratelimit.TokenBucket(ratelimit.Per(1, 8*time.Hour), []int{20, 300, 5000}[rng.IntN(3)]).Named("second"), stopped{}, rng, true).net
+			var callers, settling sync.WaitGroup
+			for _, node := range s.nodes {
+				chain, err := ratelimit.Chain[string](node, second)
+				require.NoError(t, err)
+				banned, err := ratelimit.Ban[string](chain, newStorm(t, ratelimit.FixedWindow(ratelimit.PerSecond(20)), bubbleClock{time.Now()}, rng, false).net,
+					newStorm(t, ratelimit.FixedWindow(ratelimit.Per(1, 200*time.Millisecond)), bubbleClock{time.Now()}, rng, false).net)
+				require.NoError(t, err)
+				for range 1 + rng.IntN(5) {
+					mine := rand.New(rand.NewPCG(rng.Uint64(), 2))
+					callers.Go(func() {
+						for range 60 {
+							s.chained(mine, &settling, banned)
+							time.Sleep(time.Duration(mine.IntN(int(20 * time.Millisecond))))
+						}
+					})
+				}
+			}
+			callers.Wait()
+			settling.Wait()
+			at := fmt.Sprintf("seed %d", seed)
+			s.calm(at)
+			charged, lost := 0, 0
+			for _, key := range s.keys {
+				charged += s.net.spent(key) - s.net.orphaned[key]
+				for _, a := range s.admitted[key] {
+					charged -= a.cost
+				}
+			}
+			for _, node := range s.nodes {
+				lost += int(node.Stats().UnitsLost)
+			}
+			require.Equal(t, lost, charged, at)
+		})
+	}
+}
+
+// chained makes one decision of a chain that may ban.
+func (s *stormed) chained(rng *rand.Rand, settling *sync.WaitGroup, l *ratelimit.Banned[string]) {
+	key, cost := s.keys[rng.IntN(len(s.keys))], 1+rng.IntN(s.maxBatch+4)
+	if rng.IntN(2) == 0 {
+		cost = 1
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+rng.IntN(int(200*time.Millisecond))))
+	defer cancel()
+	switch rng.IntN(3) {
+	case 0:
+		if d, err := l.Take(ctx, key, cost); err == nil && d.Allowed {
+			s.admit(key, cost)
+		}
+	case 1:
+		if granted, _, err := ratelimit.TakeUpTo[string](ctx, l, key, cost); err == nil && granted > 0 {
+			s.admit(key, granted)
+		}
+	case 2:
+		res, err := l.Reserve(ctx, key, cost, 0)
+		if err != nil || !res.Allowed {
+			return
+		}
+		actual := rng.IntN(cost + 1)
+		s.admit(key, actual)
+		settling.Go(func() {
+			time.Sleep(time.Duration(rand.IntN(int(100 * time.Millisecond))))
+			_ = res.Settle(actual) // the second limiter may fail; the lease does not
+		})
+	}
+}
