@@ -1,7 +1,7 @@
 package inflight
 
 // configureLocked puts a configuration into force. An adaptive limit keeps what it has
-// learnt, within the bound.
+// learnt, within the bound. The caller then calls Limiter.changed.
 func (s *slot) configureLocked(cfg config, base int) {
 	if cfg.asked < s.asked {
 		return
@@ -11,19 +11,25 @@ func (s *slot) configureLocked(cfg config, base int) {
 		s.pool().advanceLocked(s, s.common.clock.Now()) // by the old weight
 	}
 	s.weight = weightOf(cfg.weight)
-	s.prioritizeLocked(cfg.priority)
+	if s.priority != cfg.priority {
+		s.pool().moveLocked(s, cfg.priority)
+	}
 	s.boundLocked(cfg.bound(base))
 }
 
-// boundLocked changes the upper bound, and ends the waiters that are above it now.
+// boundLocked changes the upper bound, and ends the waiters that are above it now. The caller then calls
+// Limiter.changed.
 func (s *slot) boundLocked(bound int) {
 	limit := bound
-	if s.learner != nil {
+	if s.common.adaptive != nil { // a shared limit is no key's own
 		limit = s.learner.limit(bound)
 	}
 	s.bound = bound
 	s.expelLocked()
-	s.setLimitLocked(limit)
+	s.limitLocked(limit)
+	if s.at >= 0 {
+		s.pool().placeLocked(s, s.common.clock.Now()) // out, if that is its own limit now
+	}
 }
 
 // expelLocked ends the waiters for whom there is never room.
@@ -35,21 +41,5 @@ func (s *slot) expelLocked() {
 			w.end(err)
 		}
 		w = next
-	}
-}
-
-// prioritizeLocked changes the key's priority, and moves its waiters to that level.
-func (s *slot) prioritizeLocked(priority int) {
-	if s.priority == priority {
-		return
-	}
-	var moved []*waiter
-	for s.first != nil {
-		moved = append(moved, s.first)
-		s.pool().leaveLocked(s, s.first)
-	}
-	s.priority, s.waits = priority, false
-	for _, w := range moved {
-		s.pool().joinLocked(s, w)
 	}
 }

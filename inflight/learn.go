@@ -31,7 +31,8 @@ func (s *slot) learn() {
 			p.setLocked(l.limit(bound), bound)
 			p.dispatchLocked(at)
 		} else {
-			s.setLimitLocked(l.limit(s.bound))
+			s.limitLocked(l.limit(s.bound))
+			s.handOnLocked(at)
 		}
 		limit = *now
 		l.changed(at, old, limit)

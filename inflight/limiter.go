@@ -158,6 +158,7 @@ func (l *Limiter[K]) create(key K) (*slot, error) {
 	}
 	s.mutex().Unlock()
 	l.reconfigure(e)
+	l.allChanged()
 	return l.slotOf(l.table, key)
 }
 

@@ -24,16 +24,18 @@ func (l *Limiter[K]) SetLimit(limit int) error {
 		busy := !e.idleLocked()
 		if e.told == 0 {
 			e.boundLocked(limit)
+			l.changed(e)
 		}
 		e.unlockAfter(busy)
 	}
+	l.allChanged()
 	return nil
 }
 
 // SetTotal replaces [Options.Total]; with [Options.Shared] that is the upper bound of the shared
 // limit. Where it is lowered below what is in flight, nobody is cut off; those who wait for
 // more than the new total get [ratelimit.ErrExceedsLimit]. It takes time in proportion to the number of
-// keys. The error says that the limiter has no Total, or that it is below 1; nothing has changed then.
+// waiters. The error says that the limiter has no Total, or that it is below 1; nothing has changed then.
 func (l *Limiter[K]) SetTotal(n int) error {
 	l.made()
 	p := l.common.pool
@@ -45,22 +47,18 @@ func (l *Limiter[K]) SetTotal(n int) error {
 	}
 	l.setting.Lock()
 	defer l.setting.Unlock()
-	all := l.entries(nil)
 	l.common.mu.Lock()
+	defer l.common.mu.Unlock()
 	total := n
 	if p.learner != nil {
 		total = p.learner.limit(n)
 	}
 	p.setLocked(total, n)
-	for _, e := range all {
-		e.expelLocked()
+	now := l.common.clock.Now()
+	for _, s := range p.waitersLocked() {
+		s.expelLocked()
 	}
-	l.common.mu.Unlock()
-	for _, e := range all { // under a lock each, so that none of them is long
-		l.common.mu.Lock()
-		e.handOnLocked(l.common.clock.Now())
-		l.common.mu.Unlock()
-	}
+	p.changedLocked(now)
 	return nil
 }
 
@@ -72,6 +70,23 @@ func (l *Limiter[K]) Refresh(keys ...K) {
 	for _, e := range l.entries(keys) {
 		l.reconfigure(e)
 	}
+	l.allChanged()
+}
+
+// changed lets in who fits after a key has changed. If all keys have one pool, allChanged does that once all of them have
+// changed: else the first one would take what belongs to a later one.
+func (l *Limiter[K]) changed(e *entry[K]) {
+	if l.common.pool == nil {
+		e.handOnLocked(l.common.clock.Now())
+	}
+}
+
+func (l *Limiter[K]) allChanged() {
+	if p := l.common.pool; p != nil {
+		l.common.mu.Lock()
+		p.changedLocked(l.common.clock.Now())
+		l.common.mu.Unlock()
+	}
 }
 
 // reconfigure asks again what holds for a key, and puts it into force.
@@ -80,6 +95,7 @@ func (l *Limiter[K]) reconfigure(e *entry[K]) {
 	e.mutex().Lock()
 	busy := !e.idleLocked()
 	e.configureLocked(cfg, int(l.base.Load()))
+	l.changed(e)
 	e.unlockAfter(busy)
 }
 

@@ -1,6 +1,7 @@
 package inflight
 
 import (
+	"cmp"
 	"container/heap"
 	"slices"
 	"sync/atomic"
@@ -15,6 +16,7 @@ type pool struct {
 	inFlight int
 	bound    atomic.Int64 // units that may ever be in flight; changed under the lock
 	waiting  int          // callers
+	came     uint64       // callers that have begun to wait
 	turns    uint64
 	learner  *learner // with Options.Shared, else nil
 
@@ -27,7 +29,7 @@ type tier struct {
 	priority int
 	order    order    // slots that wait for Total, and not for their own limit
 	waiters  arrivals // of all slots
-	served   float64  // what the slot that was served last had used, with a unit of that: keys come back no lower, so that new keys that keep coming hold up nobody
+	served   float64  // what had been used least when a slot was served, with a unit of that: keys come back no lower, so that new keys that keep coming hold up nobody
 }
 
 // levelLocked returns the level of a priority, which is made if there is none.
@@ -70,20 +72,84 @@ func (p *pool) passedLocked(priority int) bool {
 func (p *pool) joinLocked(s *slot, w *waiter) {
 	s.wait = s.agedLocked(w.since) // as long as nobody waited
 	s.push(w)
+	p.came++
+	w.came = p.came
 	p.levelLocked(s.priority).waiters.push(w)
 	p.waiting++
 }
 
 // leaveLocked takes a waiter out. The caller then calls handOnLocked.
 func (p *pool) leaveLocked(s *slot, w *waiter) {
+	if p.collecting == s && s.first == w {
+		p.collecting = nil
+	}
 	s.remove(w)
 	l := p.levelLocked(s.priority)
 	l.waiters.remove(w)
 	p.waiting--
-	if l.waiters.len == 0 {
+	if s.first == nil {
 		p.outLocked(s, l)
+		s.waits = false
+	}
+	p.prunedLocked(l)
+}
+
+// prunedLocked forgets a level that has no waiters.
+func (p *pool) prunedLocked(l *tier) {
+	if l.waiters.newest == nil {
 		p.levels = slices.DeleteFunc(p.levels, func(x *tier) bool { return x == l })
 	}
+}
+
+// moveLocked moves a slot and its waiters to another level. The caller then calls handOnLocked.
+func (p *pool) moveLocked(s *slot, priority int) {
+	if s.first == nil {
+		s.priority = priority
+		return
+	}
+	from, to := p.levelLocked(s.priority), p.levelLocked(priority)
+	p.outLocked(s, from)
+	s.priority, s.waits = priority, false
+	for w := s.first; w != nil; w = w.next {
+		from.waiters.remove(w)
+		to.waiters.push(w)
+	}
+	p.prunedLocked(from)
+}
+
+// changedLocked lets in who fits after limits have changed. Of keys that wait from now on, the one that has used
+// least begins first, so that the others are level with it in whatever order they were found.
+func (p *pool) changedLocked(now time.Duration) {
+	all := p.waitersLocked()
+	for _, s := range all {
+		s.advance(s.inFlight, now)
+		p.sortLocked(s)
+	}
+	slices.SortFunc(all, func(a, b *slot) int {
+		switch {
+		case a.waits == b.waits:
+			return cmp.Compare(a.used, b.used)
+		case a.waits: // it keeps what it has used
+			return -1
+		}
+		return 1
+	})
+	for _, s := range all {
+		p.placeLocked(s, now)
+	}
+	p.dispatchLocked(now)
+}
+
+// waitersLocked returns the slots that have waiters.
+func (p *pool) waitersLocked() (all []*slot) {
+	for _, l := range p.levels {
+		for w := l.waiters.newest; w != nil; w = w.older {
+			if w.slot.first == w {
+				all = append(all, w.slot)
+			}
+		}
+	}
+	return all
 }
 
 // outLocked takes a slot out of the order of its level.
@@ -102,10 +168,7 @@ func (p *pool) outLocked(s *slot, l *tier) {
 // nothing.
 func (p *pool) placeLocked(s *slot, now time.Duration) {
 	w := s.first
-	if w == nil {
-		s.waits = false
-	}
-	if w == nil || !s.fitsLocked(w.n) && s.limit < p.total {
+	if w == nil || !s.fitsLocked(w.n) && int64(s.limit) < p.bound.Load() {
 		if s.at >= 0 {
 			p.outLocked(s, p.levelLocked(s.priority))
 		}
@@ -116,11 +179,12 @@ func (p *pool) placeLocked(s *slot, now time.Duration) {
 	}
 	l := p.levelLocked(s.priority)
 	s.advance(s.inFlight, now)
+	least := l.served
 	if len(l.order) > 0 {
-		least := max(l.first(now).used, l.served)
-		if !s.waits || s.used < least {
-			s.used = least
-		}
+		least = max(least, l.first(now).used)
+	}
+	if s.used < least || !s.waits && len(l.order) > 0 {
+		s.used = least
 	}
 	s.waits = true
 	p.turns++
@@ -195,8 +259,8 @@ func (p *pool) serveLocked(s *slot, now time.Duration) {
 		p.collecting = nil
 	}
 	l := p.levelLocked(s.priority)
+	l.served = max(l.served, l.first(now).used+float64(leastHeld)/s.weight) // s has used more if it has collected for long
 	p.leaveLocked(s, w)
-	l.served = max(l.served, s.used+float64(leastHeld)/s.weight)
 	w.permit = s.takeLocked(w.n, now)
 	s.waitedLocked(max(0, now-w.since), now)
 	w.end(nil)

@@ -13,6 +13,7 @@ type waiter struct {
 	err          error         // why it gets nothing
 	done         bool          // ready is closed
 	next, prev   *waiter       // of its key
+	came         uint64        // in this order among all waiters
 	newer, older *waiter       // of its priority
 }
 
@@ -45,18 +46,23 @@ func (s *slot) remove(w *waiter) {
 }
 
 // arrivals are the waiters of one priority, in the order in which they came.
-type arrivals struct {
-	newest *waiter
-	len    int
-}
+type arrivals struct{ newest *waiter }
 
+// push adds a waiter. Only where it comes from another priority is it not the newest.
 func (a *arrivals) push(w *waiter) {
-	w.older = a.newest
-	if w.older != nil {
-		w.older.newer = w
+	var newer *waiter
+	older := a.newest
+	for older != nil && older.came > w.came {
+		newer, older = older, older.older
 	}
-	a.newest = w
-	a.len++
+	if w.newer, w.older = newer, older; newer == nil {
+		a.newest = w
+	} else {
+		newer.older = w
+	}
+	if older != nil {
+		older.newer = w
+	}
 }
 
 func (a *arrivals) remove(w *waiter) {
@@ -69,7 +75,6 @@ func (a *arrivals) remove(w *waiter) {
 		w.older.newer = w.newer
 	}
 	w.newer, w.older = nil, nil
-	a.len--
 }
 
 // end lets the waiter go on.

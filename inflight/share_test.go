@@ -271,3 +271,84 @@ func TestMistakesOfNewOptionsAreNamed(t *testing.T) {
 	}
 	assert.True(t, errors.Is(inflight.ErrShed, ratelimit.ErrLimited))
 }
+
+func TestASharedLimitIsNoKeysOwn(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	adaptive, _ := script(4, 8)
+	l := newLimiter(t, 10, &options{Total: 10, Shared: adaptive, Clock: clock})
+	for l.Totals().Limit < 8 {
+		finish(t, l, clock, 4, 100*time.Millisecond, inflight.Success)
+	}
+	assert.Equal(t, 10, stats(t, l, "a").Limit, "it was first seen when the shared limit was 4")
+	for range 8 {
+		take(t, l, "a", 1)
+	}
+	refused(t, l, "a", 1)
+}
+
+func TestARaisedTotalLetsNoKeyAboveItsOwnLimit(t *testing.T) {
+	for range 20 { // keys are found in any order
+		synctest.Test(t, func(t *testing.T) {
+			l := newLimiter(t, 2, &options{Total: 2, MaxQueue: 10})
+			q := &line{l: l}
+			held := take(t, l, "a", 2)
+			a, b := q.send("a", "a", 1), q.send("b", "b", 1)
+			require.NoError(t, l.SetTotal(10))
+			synctest.Wait()
+			assert.False(t, a.done)
+			assert.True(t, b.done)
+			assert.Equal(t, 2, stats(t, l, "a").InFlight)
+			held.Release()
+			synctest.Wait()
+			assert.True(t, a.done)
+			a.release()
+			b.release()
+		})
+	}
+}
+
+func TestWaitersMoveToTheirNewPriorityAndKeepTheirAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		level := map[string]int{"page": 1, "third": 2}
+		l := newLimiter(t, 10, &options{Total: 1, MaxQueue: 10, MaxWaiting: 3, Priority: func(key string) int { return level[key] }})
+		q := &line{l: l}
+		held := take(t, l, "x", 1)
+		page, low, job := q.send("page", "page", 1), q.send("low", "low", 1), q.send("job", "job", 1)
+		level["page"] = 0
+		l.Refresh("page")
+		third := q.send("third", "third", 1)
+		assert.ErrorIs(t, job.err, inflight.ErrShed, "the newest by the time at which it came")
+		level["low"] = 3
+		l.Refresh()
+		for _, c := range []*caller{low, third, page} {
+			assert.False(t, c.done)
+			held.Release()
+			synctest.Wait()
+			require.True(t, c.done)
+			held = c.permit
+		}
+		held.Release()
+	})
+}
+
+// SetLimit raises all at once: no key of a lower level takes what belongs to a higher one.
+func TestRaisedLimitsLetInByPriority(t *testing.T) {
+	for range 20 { // keys are found in any order
+		synctest.Test(t, func(t *testing.T) {
+			l := newLimiter(t, 1, &options{Total: 3, MaxQueue: 10, Priority: func(key string) int { return map[string]int{"page": 1}[key] }})
+			q := &line{l: l}
+			held := []inflight.Permit{take(t, l, "page", 1), take(t, l, "job", 1)}
+			job, page := q.send("job", "job", 1), q.send("page", "page", 1)
+			require.NoError(t, l.SetLimit(2))
+			synctest.Wait()
+			assert.True(t, page.done)
+			assert.False(t, job.done)
+			for _, p := range held {
+				p.Release()
+			}
+			synctest.Wait()
+			page.release()
+			job.release()
+		})
+	}
+}

@@ -253,11 +253,8 @@ func (s *slot) agedLocked(now time.Duration) time.Duration {
 	return time.Duration(float64(s.wait) * math.Exp2(-float64(now-s.waited)/float64(max(s.wait, time.Second))))
 }
 
-// setLimitLocked changes how many units may be in flight now, and lets in who fits.
-func (s *slot) setLimitLocked(limit int) {
-	s.limit = min(max(limit, min(1, s.bound)), s.bound)
-	s.handOnLocked(s.common.clock.Now())
-}
+// limitLocked changes how many units may be in flight now.
+func (s *slot) limitLocked(limit int) { s.limit = min(max(limit, min(1, s.bound)), s.bound) }
 
 // shedLocked counts a call that is refused, lets go of the lock and returns why.
 func (s *slot) shedLocked(n int, why error) error {

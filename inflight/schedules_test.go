@@ -1,0 +1,682 @@
+package inflight_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/inflight"
+)
+
+var schedules = flag.Int("schedules", 150, "how many random schedules are played beside a model")
+
+// tenantModel is what the model knows of a key.
+type tenantModel struct {
+	name             string
+	limit, own       int // now, and by LimitFor; own is 0 if there is none
+	weight, priority int
+	inFlight         int
+	used             float64 // slot-time per weight, in ns
+	level            bool    // used was made level with the others' since somebody waits
+	waiters          []*waiterModel
+	shed             uint64
+}
+
+type waiterModel struct {
+	id, n    int
+	who      *tenantModel
+	deadline time.Duration // 0 for none
+	cancel   context.CancelFunc
+}
+
+type permitModel struct {
+	who    *tenantModel
+	n      int
+	start  time.Duration
+	permit inflight.Permit
+}
+
+// result is what a call of Acquire has returned.
+type result struct {
+	id     int
+	permit inflight.Permit
+	err    error
+}
+
+// scheduleModel is a limiter by its definitions. It follows the real one where they leave a choice: between keys that have
+// used the same, up to slack.
+type scheduleModel struct {
+	t    *testing.T
+	seed uint64
+	rng  *rand.Rand
+	l    *inflight.Limiter[string]
+	log  []string
+
+	tenants              []*tenantModel
+	base                 int
+	total, bound         int // now, and the upper bound
+	maxQueue, maxWaiting int
+	shared, adaptive     bool
+
+	start      time.Time
+	now        time.Duration
+	held       []permitModel
+	results    chan result
+	ids        int
+	served     map[int]float64 // what had been used least when somebody was served, of each priority with waiters: nobody begins lower
+	collecting []*tenantModel  // one of them collects what becomes free; none if empty
+	perhaps    bool            // or none does
+}
+
+// slack is what the model does not know of slot-time: each unit counts for a microsecond at least.
+const slack = 30 * float64(time.Microsecond)
+
+// randomLimit is an algorithm that has nothing to do with what it is told.
+type randomLimit struct{ rng *rand.Rand }
+
+func (randomLimit) Limit() int                     { return 3 }
+func (randomLimit) Window() int                    { return 1 }
+func (a randomLimit) Update(s inflight.Sample) int { return 1 + a.rng.IntN(s.Max) }
+
+func (m *scheduleModel) failf(format string, args ...any) {
+	m.t.Helper()
+	for _, line := range m.log[max(0, len(m.log)-40):] {
+		m.t.Log(line)
+	}
+	for _, k := range m.tenants {
+		m.t.Logf("%s: limit %d, weight %d, priority %d, %d in flight, used %.3f ms, level %v, collects %v", k.name, k.limit, k.weight, k.priority, k.inFlight, k.used/1e6, k.level, slices.Contains(m.collecting, k))
+		for _, w := range k.waiters {
+			m.t.Logf("  waits: call %d for %d", w.id, w.n)
+		}
+	}
+	m.t.Logf("total %d of %d", m.total, m.bound)
+	for _, w := range m.waiting() {
+		w.cancel()
+	}
+	require.FailNow(m.t, fmt.Sprintf("seed %d, step %d: ", m.seed, len(m.log))+fmt.Sprintf(format, args...))
+}
+
+func (m *scheduleModel) logf(format string, args ...any) {
+	m.log = append(m.log, fmt.Sprintf("%9.3f ms: ", float64(m.now)/1e6)+fmt.Sprintf(format, args...))
+}
+
+func newSchedule(t *testing.T, seed uint64) *scheduleModel {
+	rng := rand.New(rand.NewPCG(seed, 22))
+	m := &scheduleModel{t: t, seed: seed, rng: rng, results: make(chan result, 1000), start: time.Now(), served: map[int]float64{}, total: math.MaxInt, bound: math.MaxInt}
+	m.base, m.maxQueue = 1+rng.IntN(6), 1+rng.IntN(8)
+	o := &options{MaxQueue: m.maxQueue}
+	if rng.IntN(4) > 0 {
+		m.total = 1 + rng.IntN(10)
+		m.bound, o.Total = m.total, m.total
+	}
+	if rng.IntN(2) == 0 {
+		m.maxWaiting = 1 + rng.IntN(8)
+		o.MaxWaiting = m.maxWaiting
+	}
+	switch a := func() inflight.Algorithm { return randomLimit{rng} }; {
+	case rng.IntN(3) > 0:
+	case o.Total > 0 && rng.IntN(2) == 0:
+		m.shared, o.Shared, m.total = true, a, min(3, m.total)
+	default:
+		m.adaptive, o.Adaptive = true, a
+	}
+	byName := map[string]*tenantModel{}
+	levels := 1 + rng.IntN(3)
+	for i := range 1 + rng.IntN(6) {
+		k := &tenantModel{name: fmt.Sprint(i), weight: 1 + rng.IntN(5), priority: rng.IntN(levels)}
+		if rng.IntN(3) == 0 {
+			k.own = 1 + rng.IntN(8)
+		}
+		k.limit = m.limitOf(k)
+		m.tenants, byName[k.name] = append(m.tenants, k), k
+	}
+	o.LimitFor = func(key string) int { return byName[key].own }
+	o.Weight = func(key string) int { return byName[key].weight }
+	o.Priority = func(key string) int { return byName[key].priority }
+	m.l = newLimiter(t, m.base, o)
+	for _, k := range m.tenants { // so that all are in the table
+		take(t, m.l, k.name, 1).Done(inflight.Ignored)
+	}
+	m.logf("total %d, limit %d, MaxQueue %d, MaxWaiting %d, shared %v, adaptive %v", m.total, m.base, m.maxQueue, m.maxWaiting, m.shared, m.adaptive)
+	for _, k := range m.tenants {
+		m.logf("tenant %s: limit %d, weight %d, priority %d", k.name, k.limit, k.weight, k.priority)
+	}
+	return m
+}
+
+func (m *scheduleModel) boundOf(k *tenantModel) int { return cmp.Or(k.own, m.base) }
+
+func (m *scheduleModel) limitOf(k *tenantModel) int {
+	if m.adaptive {
+		return min(3, m.boundOf(k))
+	}
+	return m.boundOf(k)
+}
+
+func (m *scheduleModel) inFlight() (n int) {
+	for _, k := range m.tenants {
+		n += k.inFlight
+	}
+	return n
+}
+
+func (m *scheduleModel) waiting() (all []*waiterModel) {
+	for _, k := range m.tenants {
+		all = append(all, k.waiters...)
+	}
+	slices.SortFunc(all, func(a, b *waiterModel) int { return a.id - b.id })
+	return all
+}
+
+// advance lets time pass, and counts what is in flight.
+func (m *scheduleModel) advance(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+	m.now += d
+	for _, k := range m.tenants {
+		k.used += float64(k.inFlight) * float64(d) / float64(k.weight)
+	}
+}
+
+func (m *scheduleModel) roomOf(k *tenantModel, n int) bool {
+	return k.inFlight+n <= k.limit || k.inFlight == 0
+}
+
+func (m *scheduleModel) room(n int) bool {
+	in := m.inFlight()
+	return n <= m.total-in || in == 0
+}
+
+// wants reports whether the key waits for Total, and not for its own limit.
+func (m *scheduleModel) wants(k *tenantModel) bool {
+	return len(k.waiters) > 0 && (m.roomOf(k, k.waiters[0].n) || k.limit >= m.bound)
+}
+
+// free reports whether a caller is served at once.
+func (m *scheduleModel) free(k *tenantModel, n int) bool {
+	if len(k.waiters) > 0 || !m.roomOf(k, n) || !m.room(n) {
+		return false
+	}
+	for _, other := range m.tenants {
+		if other.priority >= k.priority && m.wants(other) {
+			return false
+		}
+	}
+	return true
+}
+
+// never returns what says that n never fits, or nil.
+func (m *scheduleModel) never(k *tenantModel, n int) error {
+	if n > m.boundOf(k) || n > m.bound {
+		return ratelimit.ErrExceedsLimit
+	}
+	return nil
+}
+
+func (m *scheduleModel) grant(k *tenantModel, n int, p inflight.Permit) {
+	k.inFlight += n
+	k.used += float64(n) * float64(time.Microsecond) / float64(k.weight)
+	m.held = append(m.held, permitModel{k, n, m.now, p})
+}
+
+// settle makes those level who have begun to wait.
+func (m *scheduleModel) settle() {
+	for priority := range m.served {
+		if !slices.ContainsFunc(m.tenants, func(k *tenantModel) bool { return k.priority == priority && len(k.waiters) > 0 }) {
+			delete(m.served, priority)
+		}
+	}
+	for _, k := range m.tenants {
+		if len(k.waiters) == 0 {
+			k.level = false
+		}
+		if !m.wants(k) {
+			m.collectsNot(k)
+		}
+	}
+}
+
+// collectsNot takes out a key that may have been the one that collects.
+func (m *scheduleModel) collectsNot(k *tenantModel) {
+	if i := slices.Index(m.collecting, k); i >= 0 {
+		m.perhaps = len(m.collecting) > 1
+		m.collecting = slices.Delete(slices.Clone(m.collecting), i, i+1)
+	}
+}
+
+// begin makes those level who wait for Total from now on. Those that did before are given.
+func (m *scheduleModel) begin(before []*tenantModel) {
+	all := slices.Clone(m.tenants)
+	slices.SortFunc(all, func(a, b *tenantModel) int {
+		if a.level != b.level {
+			return map[bool]int{true: -1, false: 1}[a.level]
+		}
+		return cmp.Compare(a.used, b.used)
+	})
+	before = slices.Clone(before)
+	for _, k := range all {
+		if !m.wants(k) || slices.Contains(before, k) {
+			continue
+		}
+		least := math.Inf(1)
+		for _, x := range before {
+			if x.priority == k.priority && m.wants(x) {
+				least = min(least, x.used)
+			}
+		}
+		if floor := m.served[k.priority]; math.IsInf(least, 1) {
+			k.used = max(k.used, floor)
+		} else if least = max(least, floor); !k.level || k.used < least {
+			k.used = least
+		}
+		k.level = true
+		before = append(before, k)
+	}
+}
+
+func (m *scheduleModel) wanting() (all []*tenantModel) {
+	for _, k := range m.tenants {
+		if m.wants(k) {
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+// dispatch serves who is to be served, and takes that out of granted.
+func (m *scheduleModel) dispatch(granted map[int]inflight.Permit) {
+	for m.inFlight() < m.total {
+		m.settle()
+		candidates := m.next()
+		if len(candidates) == 0 {
+			return
+		}
+		var large, small []*tenantModel
+		var served *tenantModel
+		for _, k := range candidates {
+			w := k.waiters[0]
+			if !m.room(w.n) || !m.roomOf(k, w.n) {
+				large = append(large, k)
+				continue
+			}
+			small = append(small, k)
+			if _, ok := granted[w.id]; ok {
+				served = k
+			}
+		}
+		if served == nil {
+			if len(large) == 0 {
+				m.failf("there is room, and it is the turn of %v: nobody is served (granted: %v)", names(small), granted)
+			}
+			m.collecting, m.perhaps = large, false
+			return
+		}
+		w, least := served.waiters[0], math.Inf(1)
+		if slices.Contains(m.collecting, served) {
+			m.collecting, m.perhaps = nil, false
+		}
+		for _, k := range m.wanting() {
+			if k.priority == served.priority {
+				least = min(least, k.used)
+			}
+		}
+		m.served[served.priority] = max(m.served[served.priority], least)
+		served.waiters = served.waiters[1:]
+		m.grant(served, w.n, granted[w.id])
+		delete(granted, w.id)
+		m.logf("  served %d of %s", w.id, served.name)
+		m.settle()
+	}
+}
+
+// next returns those of whom it may be the turn: of the highest level with somebody who wants.
+func (m *scheduleModel) next() (candidates []*tenantModel) {
+	wanting := m.wanting()
+	if len(wanting) == 0 {
+		return nil
+	}
+	top := slices.MaxFunc(wanting, func(a, b *tenantModel) int { return a.priority - b.priority }).priority
+	wanting = slices.DeleteFunc(wanting, func(k *tenantModel) bool { return k.priority != top })
+	if len(m.collecting) > 0 && m.collecting[0].priority == top {
+		if candidates = slices.Clone(m.collecting); !m.perhaps {
+			return candidates
+		}
+	}
+	least := slices.MinFunc(wanting, func(a, b *tenantModel) int { return cmp.Compare(a.used, b.used) }).used
+	for _, k := range wanting {
+		if k.used <= least+slack && !slices.Contains(candidates, k) {
+			candidates = append(candidates, k)
+		}
+	}
+	return candidates
+}
+
+func names(all []*tenantModel) (s []string) {
+	for _, k := range all {
+		s = append(s, fmt.Sprintf("%s (used %.3f ms, wants %d)", k.name, k.used/1e6, k.waiters[0].n))
+	}
+	return s
+}
+
+// drop takes out a waiter, and what it collected is no longer its own.
+func (m *scheduleModel) drop(w *waiterModel) {
+	if w.who.waiters[0] == w {
+		m.collectsNot(w.who)
+	}
+	w.who.waiters = slices.DeleteFunc(w.who.waiters, func(x *waiterModel) bool { return x == w })
+}
+
+// check compares what has become of the waiters with what must. Errors are those that are expected.
+func (m *scheduleModel) check(before []*tenantModel, errs map[int]error) {
+	m.t.Helper()
+	synctest.Wait()
+	granted := map[int]inflight.Permit{}
+	for len(m.results) > 0 {
+		r := <-m.results
+		want, failed := errs[r.id]
+		switch {
+		case r.err == nil && !failed:
+			granted[r.id] = r.permit
+		case r.err == nil || !failed:
+			m.failf("call %d: got %v, want %v", r.id, r.err, want)
+		default:
+			if !errors.Is(r.err, want) || want == ratelimit.ErrLimited && errors.Is(r.err, inflight.ErrShed) {
+				m.failf("call %d: got %v, want %v", r.id, r.err, want)
+			}
+			delete(errs, r.id)
+		}
+	}
+	if len(errs) > 0 {
+		m.failf("no error yet: %v", errs)
+	}
+	m.begin(before)
+	m.dispatch(granted)
+	if limits := m.limits(); limits {
+		m.dispatch(granted)
+	}
+	if len(granted) > 0 {
+		m.failf("served, and it is not their turn: %v; %v", granted, names(m.wanting()))
+	}
+	m.settle()
+	for _, k := range m.tenants {
+		s, _ := m.l.Stats(k.name)
+		want := inflight.Stats{Limit: k.limit, Bound: m.boundOf(k), InFlight: k.inFlight, Queued: len(k.waiters), Weight: k.weight, Shed: k.shed, Wait: s.Wait, Oldest: s.Oldest}
+		if s != want {
+			m.failf("key %s: %+v, want %+v", k.name, s, want)
+		}
+	}
+}
+
+// limits reads what the algorithms have said, and reports whether anything has changed.
+func (m *scheduleModel) limits() (changed bool) {
+	before := m.wanting()
+	if m.shared {
+		total := m.l.Totals().Limit
+		changed, m.total = total != m.total, total
+	}
+	for _, k := range m.tenants {
+		if s, _ := m.l.Stats(k.name); m.adaptive && s.Limit != k.limit {
+			changed, k.limit = true, s.Limit
+		}
+	}
+	if changed {
+		m.logf("  limits change: total %d, %v", m.total, m.limitsOf())
+		m.begin(before)
+	}
+	return changed
+}
+
+func (m *scheduleModel) limitsOf() (all []int) {
+	for _, k := range m.tenants {
+		all = append(all, k.limit)
+	}
+	return all
+}
+
+func (m *scheduleModel) units() int {
+	if m.rng.IntN(3) > 0 {
+		return 1
+	}
+	return 1 + m.rng.IntN(6)
+}
+
+func (m *scheduleModel) pick() *tenantModel { return m.tenants[m.rng.IntN(len(m.tenants))] }
+
+func (m *scheduleModel) try() {
+	k, n := m.pick(), m.units()
+	p, err := m.l.TryAcquire(k.name, n)
+	m.logf("TryAcquire(%s, %d): %v", k.name, n, err)
+	switch never := m.never(k, n); {
+	case m.free(k, n) && never == nil:
+		if err != nil {
+			m.failf("%d units of %s are free, and TryAcquire says %v", n, k.name, err)
+		}
+		m.grant(k, n, p)
+	case never != nil:
+		if !errors.Is(err, never) {
+			m.failf("got %v, want %v", err, never)
+		}
+	default:
+		if err == nil {
+			m.failf("TryAcquire has passed %v", names(m.wanting()))
+		}
+		k.shed++
+	}
+	m.check(m.wanting(), nil)
+}
+
+func (m *scheduleModel) acquire() {
+	k, n := m.pick(), m.units()
+	m.ids++
+	w := &waiterModel{id: m.ids, n: n, who: k}
+	before, errs := m.wanting(), map[int]error{}
+	free, never := m.free(k, n), m.never(k, n)
+	ctx, cancel := context.WithCancel(context.Background())
+	w.cancel = cancel
+	if m.rng.IntN(3) == 0 {
+		d := time.Duration(1 + m.rng.Int64N(int64(300*time.Millisecond)))
+		w.deadline = m.now + d
+		ctx, w.cancel = context.WithTimeout(ctx, d)
+	}
+	waits := false
+	switch all := m.waiting(); {
+	case never != nil:
+		errs[w.id] = never
+	case free:
+	case len(k.waiters) >= m.maxQueue:
+		errs[w.id], k.shed = ratelimit.ErrLimited, k.shed+1
+	case m.maxWaiting > 0 && len(all) >= m.maxWaiting:
+		lowest := slices.MinFunc(all, func(a, b *waiterModel) int { return cmp.Or(a.who.priority-b.who.priority, b.id-a.id) })
+		if lowest.who.priority >= k.priority {
+			errs[w.id], k.shed = ratelimit.ErrLimited, k.shed+1
+			break
+		}
+		errs[lowest.id] = inflight.ErrShed
+		lowest.who.shed++
+		m.drop(lowest)
+		waits = true
+	default:
+		waits = true
+	}
+	m.logf("Acquire(%s, %d) is call %d, until %v: free %v, never %v, waits %v, errors %v", k.name, n, w.id, w.deadline, free, never, waits, errs)
+	go func() {
+		p, err := m.l.Acquire(ctx, k.name, n)
+		m.results <- result{w.id, p, err}
+	}()
+	if free && never == nil {
+		synctest.Wait()
+		r := <-m.results
+		if r.err != nil {
+			m.failf("%d units of %s are free, and Acquire says %v", n, k.name, r.err)
+		}
+		m.grant(k, n, r.permit)
+	}
+	if waits {
+		k.waiters = append(k.waiters, w)
+	}
+	m.check(before, errs)
+}
+
+func (m *scheduleModel) release() {
+	if len(m.held) == 0 {
+		return
+	}
+	i := m.rng.IntN(len(m.held))
+	p := m.held[i]
+	m.held = slices.Delete(m.held, i, i+1)
+	m.logf("release %d of %s", p.n, p.who.name)
+	before := m.wanting()
+	p.who.inFlight -= p.n
+	p.who.used -= float64(p.n) * float64(min(time.Microsecond, m.now-p.start)) / float64(p.who.weight)
+	p.permit.Done(inflight.Outcome(m.rng.IntN(4)))
+	p.permit.Release() // a second time
+	m.check(before, nil)
+}
+
+func (m *scheduleModel) giveUp() {
+	all := m.waiting()
+	if len(all) == 0 {
+		return
+	}
+	w := all[m.rng.IntN(len(all))]
+	m.logf("call %d of %s gives up", w.id, w.who.name)
+	before := m.wanting()
+	m.drop(w)
+	w.cancel()
+	m.check(before, map[int]error{w.id: context.Canceled})
+}
+
+// wait lets time pass, to the next deadline at most.
+func (m *scheduleModel) wait() {
+	d := time.Duration(1 + m.rng.Int64N(int64(50*time.Millisecond)))
+	if m.rng.IntN(10) == 0 {
+		d = time.Duration(1 + m.rng.Int64N(int64(3*time.Second)))
+	}
+	var first *waiterModel
+	for _, w := range m.waiting() {
+		if w.deadline > 0 && w.deadline <= m.now+d && (first == nil || w.deadline < first.deadline) {
+			first = w
+		}
+	}
+	if first == nil {
+		m.advance(d)
+		return
+	}
+	before := m.wanting()
+	m.advance(first.deadline - m.now)
+	m.logf("the deadline of call %d of %s", first.id, first.who.name)
+	m.drop(first)
+	m.check(before, map[int]error{first.id: context.DeadlineExceeded})
+}
+
+// expel takes out those for whom there will never be room.
+func (m *scheduleModel) expel(errs map[int]error) {
+	for _, w := range m.waiting() {
+		if err := m.never(w.who, w.n); err != nil {
+			errs[w.id] = err
+			m.drop(w)
+		}
+	}
+}
+
+func (m *scheduleModel) setTotal() {
+	if m.bound == math.MaxInt {
+		return
+	}
+	before, errs := m.wanting(), map[int]error{}
+	m.bound = 1 + m.rng.IntN(10)
+	m.logf("SetTotal(%d)", m.bound)
+	require.NoError(m.t, m.l.SetTotal(m.bound))
+	m.total = m.bound
+	if m.shared {
+		m.total = m.l.Totals().Limit
+	}
+	m.expel(errs)
+	m.check(before, errs)
+}
+
+func (m *scheduleModel) setLimit() {
+	m.base = 1 + m.rng.IntN(8)
+	m.logf("SetLimit(%d)", m.base)
+	before, errs := m.wanting(), map[int]error{}
+	require.NoError(m.t, m.l.SetLimit(m.base))
+	m.newLimits()
+	m.expel(errs)
+	m.check(before, errs)
+}
+
+func (m *scheduleModel) newLimits() {
+	for _, k := range m.tenants {
+		if k.limit = m.boundOf(k); m.adaptive {
+			k.limit = m.l.Snapshot()[k.name].Limit
+		}
+	}
+}
+
+func (m *scheduleModel) refresh() {
+	k := m.pick()
+	before, errs := m.wanting(), map[int]error{}
+	switch m.rng.IntN(3) {
+	case 0:
+		k.weight = 1 + m.rng.IntN(5)
+	case 1:
+		if priority := m.rng.IntN(3); priority != k.priority {
+			k.priority, k.level = priority, false
+			before = slices.DeleteFunc(before, func(x *tenantModel) bool { return x == k })
+			m.collectsNot(k)
+		}
+	case 2:
+		k.own = m.rng.IntN(9)
+	}
+	m.logf("tenant %s: limit %d, weight %d, priority %d", k.name, m.boundOf(k), k.weight, k.priority)
+	m.l.Refresh(k.name)
+	m.newLimits()
+	m.expel(errs)
+	m.check(before, errs)
+}
+
+func (m *scheduleModel) play(steps int) {
+	for range steps {
+		m.wait()
+		switch m.rng.IntN(20) {
+		case 0, 1:
+			m.try()
+		case 2, 3, 4, 5, 6, 7, 8, 9:
+			m.acquire()
+		case 10, 11, 12, 13, 14, 15:
+			m.release()
+		case 16:
+			m.giveUp()
+		case 17:
+			m.refresh()
+		case 18:
+			m.setTotal()
+		case 19:
+			m.setLimit()
+		}
+	}
+	for len(m.waiting()) > 0 {
+		m.giveUp()
+	}
+	for len(m.held) > 0 {
+		m.release()
+	}
+}
+
+// Random calls at random times, beside a plain model of what the documentation defines.
+func TestRandomSchedulesGoAsDefined(t *testing.T) {
+	for seed := range uint64(*schedules) {
+		synctest.Test(t, func(t *testing.T) { newSchedule(t, seed).play(200) })
+	}
+}
