@@ -167,8 +167,9 @@ type wallWindows struct {
 	present  atomic.Pointer[present]
 
 	// floor is the ordinal below which no key is created anew: that of the window that a dropped
-	// key could have spent in. It only rises.
-	floor atomic.Int64
+	// key could have spent in. latest is that of the latest window which the wall has shown,
+	// or that an evicted key has reached. Both only rise.
+	floor, latest atomic.Int64
 
 	mu sync.Mutex // held by who looks at the wall
 }
@@ -213,6 +214,59 @@ func (w *wallWindows) Count(first, second int64) int64 {
 	return w.calendar.Count(first-ordinalZero, second-ordinalZero)
 }
 
+// recalled returns a state that a key is recalled to be in: what was spent before the window of an ordinal, which may be
+// that of another period, is spent in the last window before it, but in none that the wall has not shown
+// yet. It is over if keys that were dropped may have used a later window.
+func (w *wallWindows) recalled(s meter.State, ordinal int64) meter.State {
+	last := w.before(ordinal)
+	if last < max(s.M, w.floor.Load()) {
+		return meter.State{At: s.At}
+	}
+	s.M = max(s.M, min(last, w.latest.Load()))
+	return s
+}
+
+// before returns the ordinal of the last window before that of another one, perhaps of another period.
+func (w *wallWindows) before(ordinal int64) int64 {
+	return w.calendar.At(ordinal-1-ordinalZero).From + ordinalZero
+}
+
+// follows reports whether the window before the one of an ordinal has begun, and not before that of the other
+// ordinal.
+func (w *wallWindows) follows(ordinal, other int64) bool {
+	before := w.before(ordinal)
+	return other <= before && before <= w.latest.Load()
+}
+
+// instant returns the reading at which windows begin that have this ordinal, by what was last seen of
+// the wall.
+func (c *calendars) instant(ordinal, now int64) int64 {
+	at := int64(-maxReading)
+	for _, w := range c.each.Range {
+		w := w.(*wallWindows)
+		w.At(now) // so that a wall clock that was set is noticed
+		if p := w.present.Load(); p != nil {
+			at = max(at, min(p.reading(ordinal-ordinalZero), maxReading))
+		}
+	}
+	return at
+}
+
+// passed takes note that it may be forgotten what keys have spent in the windows that are over: no key
+// is created anew before the present ones.
+func (c *calendars) passed(now int64) {
+	for _, w := range c.each.Range {
+		w := w.(*wallWindows)
+		raise(&w.floor, w.At(now).Ordinal)
+	}
+}
+
+// raise raises an ordinal that only rises.
+func raise(x *atomic.Int64, ordinal int64) {
+	for old := x.Load(); ordinal > old && !x.CompareAndSwap(old, ordinal); old = x.Load() {
+	}
+}
+
 // look returns what is known at this reading of the clock.
 func (w *wallWindows) look() *present {
 	now := reading(w.clock)
@@ -244,6 +298,7 @@ func (w *wallWindows) found(before *present) *present {
 	unix := p.unix(now)
 	p.Window = p.of(w.calendar.At(unix))
 	p.next = p.of(w.calendar.After(unix, 1))
+	raise(&w.latest, p.Ordinal)
 	return p
 }
 
@@ -283,10 +338,5 @@ func (w *wallWindows) dropped(s meter.State, floor int64) {
 	if s.N == 0 { // what it has spent in its window was given back
 		ordinal = max(ordinal, s.M)
 	}
-	for {
-		old := w.floor.Load()
-		if ordinal <= old || w.floor.CompareAndSwap(old, ordinal) {
-			return
-		}
-	}
+	raise(&w.floor, ordinal)
 }

@@ -464,16 +464,24 @@ func playDates(t *testing.T, seed uint64) {
 	}
 }
 
-// However the clocks jump, and whatever is dropped in the meantime, no more passes than
+// However the clocks jump, and whatever is dropped in the meantime, or evicted and remembered, no more passes than
 // the units of each window that the wall clock has shown.
 func TestNoWindowIsGrantedTwice(t *testing.T) {
-	for seed := range rounds(1000) {
+	n := rounds(1000)
+	if *walls > 0 {
+		n = *walls
+	}
+	for seed := range n {
 		r := rand.New(rand.NewPCG(seed, 78))
 		limit := anyCalendar(r)
 		p := modelPeriodOf(limit.Period)
 		clock := new(wallClock)
 		clock.setWall(time.Date(2026, 3, 1+r.IntN(60), r.IntN(24), 0, 0, 0, time.UTC))
-		l := newWith(t, limit, ratelimit.Options[string]{Clock: clock, MaxKeys: 4})
+		opts := ratelimit.Options[string]{Clock: clock, MaxKeys: 4}
+		if r.IntN(2) == 0 {
+			opts.MaxKeys, opts.Remember = 1+r.IntN(2), 1<<12
+		}
+		l := newWith(t, limit, opts)
 		seen, passed, latest := map[time.Time]bool{}, map[string]int{}, time.Duration(0)
 		for range 200 {
 			span := int64(spanOf(limit))

@@ -83,7 +83,7 @@ func (c *charge) preview(reading int64, q request) {
 		c.viewed, c.m = c.b.view(c.p, reading, q)
 	} else {
 		c.m.Reading = reading
-		c.m.Now, c.viewed = c.unseen.begin(c.p, reading)
+		c.m.Now, c.viewed = c.unseen.begin(c.p, reading, q.peek)
 	}
 	if !c.trivial() {
 		c.o = c.p.Offer(c.viewed, c.m, c.cost, q.ahead(c.p))

@@ -301,7 +301,16 @@ func (t *table[K]) evicting(key K, b *account, r rank, now int64) {
 		return
 	}
 	// A key may be not fresh only because the clock has stepped back. Then there is nothing to remember.
-	if past := b.remembered(now); past.Until > now {
+	past := b.remembered(now)
+	if w := b.plan.wall; w != nil {
+		at := max(now, b.last)
+		// At a later reading, the key may have seen windows that the wall has not shown.
+		raise(&w.latest, b.plan.Reached(b.State, at))
+		if past.Share == 0 {
+			raise(&w.floor, w.At(at).Ordinal)
+		}
+	}
+	if past.Share > 0 {
 		t.memory.store(t.hash(key), b.plan, past, now)
 	}
 }

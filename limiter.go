@@ -161,8 +161,9 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 	if o.Clock == nil {
 		o.Clock = systemClock{}
 	}
-	table := newTable(&o)
-	g, err := firstGeneration(limit, table.dirtyList(), &calendars{clock: o.Clock})
+	dates := &calendars{clock: o.Clock}
+	table := newTable(&o, dates)
+	g, err := firstGeneration(limit, table.dirtyList(), dates)
 	if err != nil {
 		return nil, err
 	}
@@ -368,6 +369,9 @@ func (l *Keyed[K]) given(b *account, limit Limit) (*plan, error) {
 			return p, nil
 		}
 	}
+	if m := l.keys.memory; m != nil {
+		m.mixed.Store(true)
+	}
 	return g.given(limit)
 }
 
@@ -387,7 +391,7 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, d *Decision) {
 	}
 	now := reading(l.clock)
 	u := l.keys.unseen(key)
-	at, s := u.begin(p, now)
+	at, s := u.begin(p, now, q.peek)
 	p.answer(s, meter.Moment{Reading: now, Now: at}, cost, d)
 }
 

@@ -77,7 +77,7 @@ const (
 )
 
 // newTable returns an empty table for options that are valid, and that say how many keys fit.
-func newTable[K comparable](o *Options[K]) *table[K] {
+func newTable[K comparable](o *Options[K], dates *calendars) *table[K] {
 	n, maxKeys := 1, o.MaxKeys
 	if maxKeys >= shardKeys {
 		n = numShards
@@ -97,7 +97,8 @@ func newTable[K comparable](o *Options[K]) *table[K] {
 	}
 	if o.Remember > 0 {
 		floor = reading(o.Clock) // what is remembered counts from the first reading
-		t.memory = newMemory(o.Remember, floor)
+		t.memory = newMemory(o.Remember, floor, dates)
+		t.memory.mixed.Store(o.LimitFor != nil)
 	}
 	for i := range t.shards {
 		t.shards[i].floor.Store(floor)
@@ -225,7 +226,7 @@ func (t *table[K]) newAccount(s *shard[K], key K, p *plan, now int64) *account {
 		return b
 	}
 	u := unseen{s.floor.Load(), t.memory, t.hash(key)}
-	if b.last, b.State = u.begin(p, now); !b.fresh(b.last) {
+	if b.last, b.State = u.begin(p, now, false); !b.fresh(b.last) {
 		t.memory.recalled.Add(1)
 	}
 	return b
@@ -301,7 +302,7 @@ func (t *table[K]) knows(key K, p *plan, clock Clock) bool {
 		return true
 	}
 	u := t.unseen(key)
-	now, s := u.begin(p, reading(clock))
+	now, s := u.begin(p, reading(clock), true)
 	return p.Regained(s) > now
 }
 
@@ -311,6 +312,23 @@ func (t *table[K]) forgetPast(key K) {
 	if t.memory != nil {
 		t.memory.takeOut(t.hash(key))
 	}
+}
+
+// limitChanged takes note that keys may be evicted, or have been, under another limit than that of all keys now.
+func (t *table[K]) limitChanged() {
+	if t.memory != nil {
+		t.memory.changed.Store(true)
+	}
+}
+
+// remembers reports whether what is remembered of a key says no less than its account, which is locked.
+func (t *table[K]) remembers(key K, b *account, reading int64) bool {
+	if t.memory == nil {
+		return false
+	}
+	u := t.unseen(key)
+	now, s := u.begin(b.plan, reading, true)
+	return b.plan.Covers(b.plan.Remember(s, now), b.remembered(reading))
 }
 
 // takeOut forgets what is remembered of a key that is not tracked, or reports false because it
@@ -337,7 +355,7 @@ func (t *table[K]) withdraw(key K, b *account, clock Clock) {
 		return
 	}
 	now := reading(clock)
-	if !b.fresh(now) && (t.memory == nil || !t.memory.knows(t.hash(key), b.plan, b.remembered(now), now)) {
+	if !b.fresh(now) && !t.remembers(key, b, now) {
 		return
 	}
 	floor := int64(-maxReading) // nothing was spent, so there is nothing to spend twice

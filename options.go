@@ -65,7 +65,7 @@ type Options[K comparable] struct {
 	// [Limit.RefillTime] is left.
 	//
 	// Readings of the clock before that of New count as that. What is remembered of keys that
-	// are fresh later than 34 years after New ends never. It is an error to set Remember with
+	// are fresh later than 17 years after New ends never. It is an error to set Remember with
 	// RefuseNew, which forgets nothing.
 	Remember int
 

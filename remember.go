@@ -16,12 +16,15 @@ import (
 // the slots are used. A slot says when its key is fresh. From then on it is empty, so nothing
 // has to be removed.
 //
+// What a calendar's key has spent, a slot tells by a window of the calendar: the slot is dated. So it stays
+// true when the wall clock is set. A key may have a slot of either kind, if its limit has changed.
+//
 // A slot has 16 bits of its key's hash, and not the key. So a slot may be taken for that of
 // another key, of one in 65536 that have the same line: such a key begins with less than it
 // could have. What the memory says of a key is never less than what the key has spent, unless
 // its slot was forgotten:
 //
-//   - To recall a key leaves its slot as it is, because it may be another key's.
+//   - To recall a key leaves its slot as it is, because it may be another key's: but see shorten.
 //   - What is stored where a slot has the same bits is merged with it, for both keys.
 //   - If both lines are full, the slot that is fresh soonest is forgotten, and counted. Nothing
 //     is made up in its place: in a flood that would deny many keys that have spent nothing.
@@ -31,7 +34,12 @@ import (
 // one key undoes no other.
 type memory struct {
 	lines []line
-	start int64 // the limiter's first reading, from which slots count; readings before it count as it
+	start int64      // the limiter's first reading, from which slots count; readings before it count as it
+	dates *calendars // for slots that are dated
+
+	// A slot that says more than could be spent under the limit in force is shortened if another limit was in force
+	// before, for all keys. It is not if keys may have limits of their own, since it may be another key's.
+	changed, mixed atomic.Bool
 
 	recalled, overflowed atomic.Uint64
 }
@@ -49,26 +57,28 @@ const (
 	rememberedBytes = 16
 )
 
-// slot is what is remembered of one key: from the highest bits on, 40 of the instant at which
-// it is fresh, in milliseconds since the start and rounded up; 8 of the share of its capacity
-// that is spent; and a tag of 16 bits of its hash. The zero slot is empty.
+// slot is what is remembered of one key: from the highest bits on, one that says whether it is dated;
+// 39 of the instant at which the key is fresh, in milliseconds since the start and rounded up, or of the
+// ordinal of a window; 8 of the share of its capacity that is spent; and a tag of 16 bits of its hash.
+// The zero slot is empty.
 type slot uint64
 
 const (
-	slotTick = int64(time.Millisecond)
+	slotTick  = int64(time.Millisecond)
+	slotDated = 1 << 63
 
-	// slotNever is the latest instant that a slot can tell, 34 years after the start, or any
-	// that is later.
-	slotNever = 1<<40 - 1
+	// slotNever is the latest instant that a slot can tell, 17 years after the start, or any
+	// that is later. Ordinals are below it: they are seconds up to the year 9999.
+	slotNever = 1<<39 - 1
 )
 
 // tagOf returns the bits of a hash that tell keys of one line apart. They choose neither the
 // line nor the shard: these are bits 0 to 47.
 func tagOf(hash uint64) uint16 { return uint16(hash >> 48) }
 
-func newMemory(keys int, start int64) *memory {
+func newMemory(keys int, start int64, dates *calendars) *memory {
 	n := max(2, (keys*rememberedBytes+slotsInLine*8-1)/(slotsInLine*8))
-	return &memory{lines: make([]line, n), start: start}
+	return &memory{lines: make([]line, n), start: start, dates: dates}
 }
 
 // linesOf returns the two lines of a key, which are different ones.
@@ -91,35 +101,58 @@ func (m *memory) linesOf(hash uint64) (a, b *line) {
 
 // pack returns the slot for what is to be remembered.
 func (m *memory) pack(r meter.Remembered, tag uint16) slot {
-	if r.Until <= m.start {
+	low := slot(r.Share)<<16 | slot(tag)
+	switch {
+	case r.Share == 0:
+		return 0
+	case r.Dated:
+		return slotDated | slot(r.Until)<<24 | low
+	case r.Until <= m.start:
 		return 0
 	}
 	// The difference may be above 2^63, because a reading is from −2^62 to 2^62 and what is
 	// spent may last a century.
 	until := (uint64(r.Until) - uint64(m.start) + uint64(slotTick) - 1) / uint64(slotTick)
-	return slot(min(until, slotNever)<<24 | uint64(r.Share)<<16 | uint64(tag))
+	return slot(min(until, slotNever))<<24 | low
 }
 
 func (x slot) tag() uint16 { return uint16(x) }
 
+func (x slot) dated() bool { return x&slotDated != 0 }
+
 // unpack returns what a slot says.
 func (m *memory) unpack(x slot) meter.Remembered {
-	if x == 0 {
-		return meter.Remembered{Until: -maxReading}
-	}
-	r := meter.Remembered{Until: maxReading, Share: uint8(x >> 16)}
-	if until := int64(x >> 24); until < slotNever {
+	r := meter.Remembered{Until: maxReading, Share: uint8(x >> 16), Dated: x.dated()}
+	switch until := int64(x &^ slotDated >> 24); {
+	case x == 0:
+		return meter.Remembered{}
+	case r.Dated:
+		r.Until = until
+	case until < slotNever:
 		r.Until = m.start + until*slotTick
 	}
 	return r
 }
 
-// live reports whether what a slot says is not over at a reading.
-func (m *memory) live(x slot, now int64) bool { return m.unpack(x).Until > now }
+// until returns the reading at which what a slot says is over.
+func (m *memory) until(x slot, now int64) int64 {
+	switch r := m.unpack(x); {
+	case r.Share == 0:
+		return -maxReading
+	case r.Dated:
+		return m.dates.instant(r.Until, now)
+	default:
+		return r.Until
+	}
+}
 
 // store remembers what a key has spent, which is not fresh at a reading. The lock of the key's
 // shard is held.
 func (m *memory) store(hash uint64, p *plan, r meter.Remembered, now int64) {
+	if m.shortens() { // a slot that the key had under another limit
+		u := unseen{now, m, hash}
+		u.begin(p, now, false)
+	}
 	a, b := m.linesOf(hash)
 	for !m.tryStore(a, b, m.pack(r, tagOf(hash)), p, now) {
 	}
@@ -129,21 +162,26 @@ func (m *memory) store(hash uint64, p *plan, r meter.Remembered, now int64) {
 func (m *memory) tryStore(a, b *line, x slot, p *plan, now int64) bool {
 	var free [2]*atomic.Uint64 // of each line
 	var room [2]int
-	first, soonest := x, (*atomic.Uint64)(nil)
+	first, least, soonest := x, m.until(x, now), (*atomic.Uint64)(nil)
 	for i, l := range [...]*line{a, b} {
 		for j := range l {
 			y := slot(l[j].Load())
-			switch {
-			case !m.live(y, now):
+			same := y.tag() == x.tag() && y.dated() == x.dated()
+			switch until := m.until(y, now); {
+			case same && until <= now && y.dated():
+				// If the wall clock is set back, it would not be over any more.
+				m.dates.passed(now)
+				return l[j].CompareAndSwap(uint64(y), uint64(x))
+			case until <= now:
 				room[i]++
 				if free[i] == nil {
 					free[i] = &l[j]
 				}
-			case y.tag() == x.tag():
-				both := m.pack(p.Merge(m.unpack(x), m.unpack(y), now, slotTick), x.tag())
+			case same:
+				both := m.pack(merge(p, m.unpack(x), m.unpack(y), now), x.tag())
 				return both == y || l[j].CompareAndSwap(uint64(y), uint64(both))
-			case y < first:
-				first, soonest = y, &l[j]
+			case until < least:
+				first, least, soonest = y, until, &l[j]
 			}
 		}
 	}
@@ -153,8 +191,14 @@ func (m *memory) tryStore(a, b *line, x slot, p *plan, now int64) bool {
 	}
 	switch {
 	case free[i] != nil:
-		old := free[i].Load()
-		return !m.live(slot(old), now) && free[i].CompareAndSwap(old, uint64(x))
+		old := slot(free[i].Load())
+		if m.until(old, now) > now {
+			return false
+		}
+		if old.dated() {
+			m.dates.passed(now) // if the wall clock is set back, nothing says that this was spent
+		}
+		return free[i].CompareAndSwap(uint64(old), uint64(x))
 	case soonest != nil && !soonest.CompareAndSwap(uint64(first), uint64(x)):
 		return false
 	}
@@ -162,24 +206,72 @@ func (m *memory) tryStore(a, b *line, x slot, p *plan, now int64) bool {
 	return true
 }
 
-// recall returns what is remembered of a key, under a plan. It is about the key's past, or that
-// of another one of which nothing tells it apart.
-func (m *memory) recall(hash uint64, p *plan, now int64) meter.Remembered {
-	r := m.unpack(0)
+// merge returns what says no less than a and b, of which one may be what a key had spent before the other.
+func merge(p *plan, a, b meter.Remembered, now int64) meter.Remembered {
+	if p.wall != nil && a.Dated && b.Dated {
+		// The wall clock may have been set back. Then a key that has spent in a later window begins in that, and
+		// what it had spent before makes no difference.
+		if p.wall.follows(a.Until, b.Until) {
+			return a
+		} else if p.wall.follows(b.Until, a.Until) {
+			return b
+		}
+	}
+	return p.Merge(a, b, now, slotTick)
+}
+
+// recall returns what is remembered of a key, as its plan counts: a calendar's in windows, and any other
+// in instants. It is about the key's past, or that of another one of which nothing tells it apart.
+func (m *memory) recall(hash uint64, p *plan, now int64) (r meter.Remembered) {
 	a, b := m.linesOf(hash)
 	for _, l := range [...]*line{a, b} {
 		for j := range l {
-			if x := slot(l[j].Load()); x.tag() == tagOf(hash) && m.live(x, now) {
-				r = p.Merge(r, m.unpack(x), now, slotTick)
+			if x := slot(l[j].Load()); x.tag() == tagOf(hash) {
+				r = merge(p, r, m.read(x, p, now), now)
 			}
 		}
 	}
 	return r
 }
 
-// knows reports whether what is remembered of a key says no less than r.
-func (m *memory) knows(hash uint64, p *plan, r meter.Remembered, now int64) bool {
-	return p.Covers(m.recall(hash, p, now), m.unpack(m.pack(r, 0)))
+// read returns what a slot says as a plan counts. It is the zero Remembered if that is over.
+func (m *memory) read(x slot, p *plan, now int64) meter.Remembered {
+	until := m.until(x, now)
+	if until <= now {
+		return meter.Remembered{}
+	}
+	r := m.unpack(x)
+	switch {
+	case p.wall == nil:
+		r.Until, r.Dated = until, false
+	case !r.Dated: // it is spent in the present window
+		r.Until, r.Dated = p.wall.After(max(p.wall.At(now).Ordinal, p.wall.floor.Load()), 1).Ordinal, true
+	}
+	return r
+}
+
+// shortens reports whether slots may be shortened.
+func (m *memory) shortens() bool { return m.changed.Load() && !m.mixed.Load() }
+
+// shorten makes the slots of a key that say more than what was made of them under the limit in force say
+// that. Else the key would wait anew each time that it is recalled, for as long as a slower limit has
+// said. See memory.changed.
+func (m *memory) shorten(hash uint64, r meter.Remembered, now int64) {
+	short := m.pack(r, tagOf(hash))
+	least := max(now, m.until(short, now))
+	a, b := m.linesOf(hash)
+	for _, l := range [...]*line{a, b} {
+		for j := range l {
+			x := slot(l[j].Load())
+			if x.tag() != tagOf(hash) {
+				continue
+			}
+			// An instant has become a window, and would be another one if the wall clock was set forward.
+			if until := m.until(x, now); until > least || until > now && r.Dated && !x.dated() {
+				l[j].CompareAndSwap(uint64(x), uint64(short)) // if it fails, it may say something newer
+			}
+		}
+	}
 }
 
 // takeOut forgets a key. The lock of its shard is held. With it goes what is remembered of
@@ -202,17 +294,22 @@ type unseen struct {
 	hash   uint64  // if something is
 }
 
-// begin returns the instant at which the key begins at a reading, and its state.
-func (u *unseen) begin(p *plan, reading int64) (now int64, s meter.State) {
+// begin returns the instant at which the key begins at a reading, and its state. Only a look at it leaves what
+// is remembered as it is.
+func (u *unseen) begin(p *plan, reading int64, look bool) (now int64, s meter.State) {
 	now = max(reading, u.floor)
 	if u.memory == nil || !p.tracks() {
 		return now, p.begins(meter.State{At: now})
 	}
-	grain := slotTick
-	if p.wall != nil {
-		// The wall clock may have been set since, so that the boundary that a slot tells is no boundary
-		// now. What would be fresh within a minute of the window's begin was spent before it.
-		grain = lookAgain
+	r := u.memory.recall(u.hash, p, now)
+	if r.Share == 0 {
+		return now, p.begins(meter.State{At: now})
 	}
-	return now, p.begins(p.Recall(u.memory.recall(u.hash, p, now), now, grain))
+	if s = p.Recall(r, now); p.wall != nil {
+		s = p.wall.recalled(s, r.Until)
+	}
+	if m := u.memory; !look && m.shortens() {
+		m.shorten(u.hash, p.Remember(s, now), now)
+	}
+	return now, p.begins(s)
 }

@@ -44,7 +44,8 @@ const savedVersion = 1
 
 // Saved returns an iterator over the keys that are not fresh, in no order, with what each has spent: to
 // store them when the program ends, and to give them to [Keyed.Restore] when it starts again. Only a fresh key is
-// left out, and what [Options.Remember] remembers of keys that are not tracked.
+// left out, and what [Options.Remember] remembers of keys that are not tracked: that has no keys, and is lost with the
+// program. A key that was evicted begins anew after a restart.
 //
 // All instants are counted from the beginning of the loop. Note the wall clock then or later, to tell Restore
 // how much time has passed. No lock is held in the loop's body, which may call the limiter, or break. A key that is
@@ -267,5 +268,6 @@ func (l *Keyed[K]) savedPlan(limit Limit) (*plan, error) {
 	if l.limitFor == nil && limit == g.def.limit.Named("") {
 		return g.def, nil
 	}
+	l.keys.limitChanged()
 	return g.given(limit)
 }

@@ -28,6 +28,7 @@ func (l *Keyed[K]) SetLimit(limit Limit) error {
 			return err
 		}
 		if l.generation.CompareAndSwap(old, next) {
+			l.keys.limitChanged()
 			return nil
 		}
 	}

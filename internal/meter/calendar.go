@@ -104,7 +104,12 @@ func (c *calendar) regained(s State) int64 {
 	if s.N == 0 {
 		return s.At
 	}
-	return c.windows.After(s.M, (s.N+c.units-1)/c.units).From
+	return c.fresh(s).From
+}
+
+// fresh returns the first window in which nothing counts of what is spent.
+func (c *calendar) fresh(s State) Window {
+	return c.windows.After(s.M, (s.N+c.units-1)/c.units)
 }
 
 // spent counts the windows before one that is booked as full: nothing fits before a booking.

@@ -40,13 +40,18 @@ func TestWhatIsRecalledAdmitsNoMore(t *testing.T) {
 				now += r.Int64N(700)
 			}
 			past := m.Remember(s, now)
-			recalled := m.Recall(past, now, 0)
+			recalled := m.Recall(past, now)
+			if past.Share == 0 {
+				require.Equal(t, m.capacity(), admits(&m, s, now))
+				require.Equal(t, State{At: now}, recalled)
+				continue
+			}
 			require.LessOrEqual(t, m.Regained(recalled), max(now, m.Regained(s)), "%+v", l)
 			for at := now; at < now+2500; at += 1 + r.Int64N(300) {
 				require.LessOrEqual(t, admits(&m, recalled, at), admits(&m, s, at), "%+v at %d: %+v of %+v", l, at, past, s)
 			}
 			again := m.Remember(recalled, now)
-			require.True(t, again.Until <= now || m.Covers(past, again), "%+v: %+v is %+v when it is forgotten again", l, past, again)
+			require.True(t, again.Share == 0 || m.Covers(past, again), "%+v: %+v is %+v when it is forgotten again", l, past, again)
 		}
 	}
 }
@@ -57,7 +62,7 @@ func TestWhatIsMergedAdmitsNoMoreThanEither(t *testing.T) {
 	for _, l := range rememberLimits() {
 		m := New(l)
 		for range 400 {
-			some := func() Remembered { return Remembered{r.Int64N(2200) - 100, uint8(1 + r.IntN(255))} }
+			some := func() Remembered { return Remembered{r.Int64N(2200) - 100, uint8(1 + r.IntN(255)), l.Kind == Calendar} }
 			a, b, now := some(), some(), int64(0)
 			if r.IntN(3) == 0 {
 				b.Until = a.Until - l.Per // successive windows
@@ -65,7 +70,7 @@ func TestWhatIsMergedAdmitsNoMoreThanEither(t *testing.T) {
 			both := m.Merge(a, b, now, 0)
 			require.Equal(t, both, m.Merge(b, a, now, 0))
 			for at := now; at < now+2500; at += 1 + r.Int64N(100) {
-				of := func(x Remembered) int64 { return admits(&m, m.Recall(x, now, 0), at) }
+				of := func(x Remembered) int64 { return admits(&m, m.Recall(x, now), at) }
 				require.LessOrEqual(t, of(both), min(of(a), of(b)), "%+v at %d: %+v and %+v are %+v", l, at, a, b, both)
 			}
 		}
@@ -78,9 +83,9 @@ func TestWhatIsRecalledIsCapped(t *testing.T) {
 		m := New(l)
 		for _, now := range []int64{math.MinInt64 / 2, -1, 0, 1 << 60} {
 			for _, until := range []int64{math.MinInt64, math.MinInt64 / 2, -1, 0, now - 1, now, now + 1, now + 999, now + 1e6, math.MaxInt64 / 2} {
-				for _, share := range []uint8{0, 1, 128, 255} {
+				for _, share := range []uint8{1, 128, 255} {
 					t.Run(fmt.Sprint(l, now, until, share), func(t *testing.T) {
-						s := m.Recall(Remembered{until, share}, now, 0)
+						s := m.Recall(Remembered{until, share, false}, now)
 						refill := int64(1000)
 						if l.Kind == SlidingCounter {
 							refill = 2000

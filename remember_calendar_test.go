@@ -1,0 +1,257 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Keys are evicted all the time, and the wall clock is set over boundaries, forward and back. What is
+// remembered of a calendar's key is a window of the calendar: each answer is that of a model
+// that forgets no key.
+func TestARememberedCalendarAnswersAsTheModelWhateverTheWallClockDoes(t *testing.T) {
+	n := rounds(500)
+	if *walls > 0 {
+		n = *walls
+	}
+	for seed := range n {
+		if !t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { playRemembered(t, seed) }) {
+			return
+		}
+	}
+}
+
+// rememberedKey is a model's key. If the wall clock was set back behind a window that it has shown, a
+// key that is not in the table may begin in any window from its own to that one. Then it is loose until a
+// later window begins, and may have what is left of all of these.
+type rememberedKey struct {
+	datedKey
+	loose bool
+	until time.Time // the last of these windows
+	left  int
+}
+
+// at brings the key to a wall time, when the latest window that was ever shown is given.
+func (k *rememberedKey) at(wall, latest time.Time) {
+	k.roll(wall)
+	if k.loose = k.loose && !k.window.After(k.until); !k.loose {
+		k.until, k.left = k.window, k.limit.Rate.Units-k.used
+	}
+	for ; k.until.Before(latest); k.until = modelPeriodOf(k.limit.Period).next(k.until) {
+		k.loose = true
+		k.left += k.limit.Rate.Units
+	}
+}
+
+func playRemembered(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 79))
+	limit := ratelimit.Calendar(1+r.IntN(255), modelPeriods[r.IntN(len(modelPeriods))].Period)
+	clock := new(wallClock)
+	clock.set(time.Duration(r.Int64N(2*year) - year))
+	clock.setWall(time.Date(1990+r.IntN(80), time.Month(1+r.IntN(12)), 1+r.IntN(31), r.IntN(24), r.IntN(60), r.IntN(60), r.IntN(1e9), time.UTC))
+	l := newWith(t, limit, ratelimit.Options[int]{Clock: clock, MaxKeys: 1 + r.IntN(3), Remember: 1 << 12})
+	keys, span, units := map[int]*rememberedKey{}, int64(spanOf(limit)), limit.Rate.Units
+	latest := &datedKey{limit: limit} // the latest window that was ever shown
+	for step := range 60 {
+		switch r.IntN(5) {
+		case 0:
+			clock.advance(time.Duration(r.Int64N(span)))
+		case 1: // and that is noticed
+			clock.setWall(clock.Wall().Add(time.Duration(r.Int64N(6*span) - 3*span)))
+			clock.advance(time.Minute + time.Nanosecond)
+		}
+		wall, key := clock.Wall(), r.IntN(5)
+		latest.roll(wall)
+		k := keys[key]
+		if k == nil {
+			k = &rememberedKey{datedKey: datedKey{limit: limit}}
+			keys[key] = k
+		}
+		k.at(wall, latest.window)
+		cost := 1 + r.IntN(units)
+		what := fmt.Sprintf("step %d: %v, %v, key %d: %+v", step, limit, wall, key, *k)
+		d, err := l.Take(t.Context(), key, cost)
+		require.NoError(t, err, what)
+		require.LessOrEqual(t, d.ResetAfter, modelPeriodOf(limit.Period).next(latest.window).Sub(wall), what)
+		if k.loose {
+			if d.Allowed {
+				k.left -= cost
+			}
+			require.GreaterOrEqual(t, k.left, 0, what)
+			continue
+		}
+		require.Equal(t, k.used+cost <= units, d.Allowed, what)
+		if d.Allowed {
+			k.used += cost
+		}
+		require.Equal(t, units-k.used, d.Remaining, what)
+	}
+	require.Zero(t, l.Stats().Overflowed)
+}
+
+// slowLimits and fastLimits are limits of each algorithm that allow 5 at once. What is spent under one of
+// the slow ones is regained long after a window of the fast ones.
+func slowLimits() []ratelimit.Limit {
+	per := ratelimit.Per(5, 90*24*time.Hour)
+	return []ratelimit.Limit{
+		ratelimit.TokenBucket(per, 5), ratelimit.LeakyBucket(per, 5), ratelimit.FixedWindow(per), ratelimit.SlidingLog(per),
+		ratelimit.SlidingCounter(per), ratelimit.Calendar(5, ratelimit.Month("UTC", 1)),
+	}
+}
+
+func fastLimits() []ratelimit.Limit {
+	per := ratelimit.PerMinute(5)
+	return []ratelimit.Limit{
+		ratelimit.TokenBucket(per, 5), ratelimit.LeakyBucket(per, 5), ratelimit.FixedWindow(per), ratelimit.SlidingLog(per),
+		ratelimit.SlidingCounter(per), ratelimit.Calendar(5, ratelimit.Day("UTC")),
+	}
+}
+
+// After a change to a faster limit, a key that is evicted each time waits once for what it had spent, and not anew
+// at each return.
+func TestAFasterLimitMakesARememberedKeyFreshOnce(t *testing.T) {
+	for _, slow := range slowLimits() {
+		for _, fast := range fastLimits() {
+			for _, stacked := range []bool{false, true} {
+				t.Run(fmt.Sprint(slow, fast, stacked), func(t *testing.T) {
+					clock := new(wallClock)
+					clock.setWall(date(t, "UTC", "2026-05-02 01:23"))
+					l := newWith(t, slow, ratelimit.Options[string]{Clock: clock, MaxKeys: 1, Remember: 1000})
+					stack, err := ratelimit.All(ratelimit.By(l, func(key string) (string, error) { return key, nil }))
+					require.NoError(t, err)
+					evict := func() {
+						require.NoError(t, l.Adjust("b", 1))
+						require.NoError(t, l.Adjust("b", -1))
+					}
+					require.True(t, l.Allow("a", 5))
+					evict()
+					require.NoError(t, l.SetLimit(fast))
+					took := func() ratelimit.Decision {
+						if !stacked {
+							return takeOf(t, l, "a", 1)
+						}
+						d, err := stack.Take(t.Context(), "a", 1)
+						require.NoError(t, err)
+						return d
+					}
+					began, first := clock.Now(), took()
+					require.False(t, first.Allowed)
+					require.LessOrEqual(t, first.ResetAfter, fast.RefillTime())
+					for !took().Allowed {
+						evict()
+						clock.advance(time.Duration(1 + int64(first.ResetAfter)/7))
+						require.Less(t, clock.Now()-began, 2*first.ResetAfter)
+					}
+					require.LessOrEqual(t, clock.Now()-began, first.ResetAfter+first.ResetAfter/7+2*time.Millisecond)
+				})
+			}
+		}
+	}
+}
+
+// A slot that says more than the limit could is not shortened where keys have limits of their own: it may be another
+// key's.
+func TestWhatMayBeTrueIsNotShortened(t *testing.T) {
+	slow, fast := slowLimits()[0], fastLimits()[0]
+	clock := new(wallClock)
+	of := map[string]ratelimit.Limit{"a": slow}
+	l := newWith(t, fast, ratelimit.Options[string]{Clock: clock, MaxKeys: 1, Remember: 1000,
+		LimitFor: func(key string) ratelimit.Limit { return of[key] }})
+	spend := func() {
+		require.True(t, l.Allow("a", 5))
+		require.True(t, l.Allow("b", 1))
+	}
+	spend()
+	of["a"] = fast
+	l.Refresh()
+	require.LessOrEqual(t, takeOf(t, l, "a", 1).RetryAfter, time.Minute)
+	require.True(t, l.Allow("b", 1))
+	of["a"] = slow
+	l.Refresh()
+	require.Greater(t, peekOf(t, l, "a").ResetAfter, 80*24*time.Hour)
+}
+
+// The limit changes among calendars, buckets and windows while wall clocks are set and keys evicted. As long as a key is
+// under calendars, the units of each window are granted once; and no key waits for longer than to the end of the latest
+// window that was ever shown.
+func TestRememberedKeysUnderLimitsThatChange(t *testing.T) {
+	n := rounds(500)
+	if *walls > 0 {
+		n = *walls
+	}
+	for seed := range n {
+		playChanges(t, seed)
+	}
+}
+
+func playChanges(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 80))
+	limits := append(slowLimits(), fastLimits()...)
+	for _, p := range modelPeriods {
+		limits = append(limits, ratelimit.Calendar(5, p.Period))
+	}
+	limit, period := limits[len(limits)-1], modelPeriods[len(modelPeriods)-1]
+	clock := new(wallClock)
+	clock.setWall(time.Date(2026, 3, 1+r.IntN(60), r.IntN(24), 0, 0, 0, time.UTC))
+	l := newWith(t, limit, ratelimit.Options[int]{Clock: clock, MaxKeys: 1 + r.IntN(3), Remember: 1 << 12})
+	type key struct {
+		dated  bool // decided under this calendar
+		window time.Time
+		used   int // at least
+		shut   int // how many windows it has found shut since it came under this calendar
+	}
+	var keys [5]key
+	latest := clock.Wall()
+	for step := range 100 {
+		switch r.IntN(8) {
+		case 0:
+			clock.advance(time.Duration(r.Int64N(int64(spanOf(limit)))))
+		case 1:
+			clock.setWall(clock.Wall().Add(time.Duration(r.Int64N(4*int64(spanOf(limit))) - 2*int64(spanOf(limit)))))
+			clock.advance(time.Minute + time.Nanosecond)
+		case 2:
+			limit = limits[r.IntN(len(limits))]
+			require.NoError(t, l.SetLimit(limit))
+			keys = [len(keys)]key{}
+			if limit.Algorithm == ratelimit.AlgorithmCalendar {
+				period = modelPeriodOf(limit.Period)
+			}
+		}
+		i := r.IntN(len(keys))
+		k, wall, cost := &keys[i], clock.Wall(), 1+r.IntN(5)
+		if wall.After(latest) {
+			latest = wall
+		}
+		d, err := l.Take(t.Context(), i, cost)
+		require.NoError(t, err)
+		what := fmt.Sprintf("seed %d, step %d: %v, %v, key %d: %+v: %+v", seed, step, limit, wall, i, *k, d)
+		if limit.Algorithm != ratelimit.AlgorithmCalendar {
+			require.LessOrEqual(t, d.ResetAfter, limit.RefillTime(), what)
+			continue
+		}
+		window, last := period.begins(wall.In(period.zone)), period.begins(latest.In(period.zone))
+		require.LessOrEqual(t, d.ResetAfter, period.next(last).Sub(wall), what)
+		if !k.dated || k.window.Before(window) {
+			// All that was spent before is over, but for one window that an old limit may have left behind.
+			shut := k.shut
+			if window.Equal(last) && !d.Allowed {
+				shut++
+			}
+			require.LessOrEqual(t, shut, 2, what)
+			*k = key{dated: true, window: window, shut: shut}
+		}
+		if !window.Equal(last) {
+			*k = key{} // set back: the key may be in a later window
+		} else if d.Allowed {
+			k.used += cost
+			require.LessOrEqual(t, k.used, 5, what)
+			require.LessOrEqual(t, d.Remaining, 5-k.used, what)
+		}
+	}
+	require.Zero(t, l.Stats().Overflowed)
+}
