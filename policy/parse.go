@@ -158,6 +158,9 @@ type parser struct {
 	at   map[string]*yaml.Node // by field, such as "rules[2].limit"
 	rule string                // the name of the rule that is read
 	json bool
+
+	keyless bool // an override is read that has no field key
+
 	all  bool     // errors are gathered
 	errs []*Error // that have been
 
@@ -190,14 +193,23 @@ func (p *parser) mapping(n *yaml.Node, field string, known fields) error {
 	return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
 		read, ok := known[key.Value]
 		if !ok {
-			return p.wrong(key, field, unknown(key.Value, slices.Sorted(maps.Keys(known))))
+			return p.wrong(key, field, unknown(key.Value, p.told(key.Value), slices.Sorted(maps.Keys(known))))
 		}
 		return read(value, inner)
 	})
 }
 
+// told returns how an error tells the name of a field: not in an override without the field key, in whose place it
+// may be a key.
+func (p *parser) told(name string) string {
+	if p.keyless {
+		return "field"
+	}
+	return fmt.Sprintf("field %q", name)
+}
+
 // unknown is the error about a field that is not known. It suggests the one that was meant, if one is like it.
-func unknown(field string, known []string) error {
+func unknown(field, told string, known []string) error {
 	best, least := "", 3
 	for _, k := range known {
 		if d := distance(strings.ToLower(field), k); d < least {
@@ -206,11 +218,11 @@ func unknown(field string, known []string) error {
 	}
 	switch {
 	case best != "":
-		return fmt.Errorf("unknown field %q; %q, maybe", field, best)
+		return fmt.Errorf("unknown %s; %q, maybe", told, best)
 	case slices.Contains(known, "match") && slices.Contains(matchFields, field):
-		return fmt.Errorf("unknown field %q; %q, maybe", field, "match."+field)
+		return fmt.Errorf("unknown %s; %q, maybe", told, "match."+field)
 	}
-	return fmt.Errorf("unknown field %q, want one of %s", field, strings.Join(known, ", "))
+	return fmt.Errorf("unknown %s, want one of %s", told, strings.Join(known, ", "))
 }
 
 // matchFields are the fields of a match, which are easily written beside it.
@@ -264,7 +276,7 @@ func (p *parser) pairs(n *yaml.Node, field string, read func(key, value *yaml.No
 			return err
 		}
 		if seen[key.Value] {
-			if err := p.note(p.wrong(key, field, fmt.Errorf("the field %q is there twice", key.Value))); err != nil {
+			if err := p.note(p.wrong(key, field, fmt.Errorf("the %s is there twice", p.told(key.Value)))); err != nil {
 				return err
 			}
 			continue
@@ -454,12 +466,20 @@ func (p *parser) readRule(n *yaml.Node, field string, r *Rule) error {
 
 // nameIn returns the name in a rule that has not been read yet, so that errors can tell it.
 func nameIn(n *yaml.Node) string {
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if name := n.Content[i+1].Value; n.Content[i].Value == "name" && n.Content[i+1].ShortTag() == "!!str" && checkName(name) == nil {
-			return name
-		}
+	if name := valueOf(n, "name"); name != nil && name.ShortTag() == "!!str" && checkName(name.Value) == nil {
+		return name.Value
 	}
 	return ""
+}
+
+// valueOf returns a field of a mapping, nil if it has none.
+func valueOf(n *yaml.Node, field string) *yaml.Node {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == field {
+			return n.Content[i+1]
+		}
+	}
+	return nil
 }
 
 func (p *parser) match(m *Match) func(*yaml.Node, string) error {
@@ -501,7 +521,9 @@ func (p *parser) overrides(r *Rule) func(*yaml.Node, string) error {
 		return p.list(n, field, false, func(n *yaml.Node, field string) error {
 			var o Override
 			var key []string
+			p.keyless = valueOf(n, "key") == nil
 			err := p.mapping(n, field, fields{"key": p.texts(&key, p.plain), "limit": p.limit(&o.Limit)})
+			p.keyless = false
 			o.Key = key
 			r.Overrides = append(r.Overrides, o)
 			return err

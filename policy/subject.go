@@ -121,6 +121,8 @@ func (c *rule) keyOf(values []string) (string, error) {
 		if part.bits > 0 {
 			if network, ok := cutIP(values[i], part.bits); ok {
 				values[i] = network
+			} else if err := checkNetwork(values[i], part.bits); err != nil {
+				return "", fmt.Errorf("policy: rule %q: %q is %w", c.Name, part.attribute, err)
 			}
 		}
 	}

@@ -227,6 +227,27 @@ func checkIP(v string) error {
 	return nil
 }
 
+// checkNetwork returns what is wrong with a key that stands for addresses of which IPv4 ones are cut: no request
+// would have it. The error does not tell the key.
+func checkNetwork(v string, bits int) error {
+	if network, err := netip.ParsePrefix(v); err == nil && network.Addr().Is4() {
+		switch {
+		case network.Bits() != bits:
+			return fmt.Errorf("a network of %d bits, want %d", network.Bits(), bits)
+		case network != network.Masked():
+			return fmt.Errorf("no network of %d bits: bits are set behind these", bits)
+		}
+		return nil
+	}
+	switch addr, err := netip.ParseAddr(v); {
+	case err != nil:
+		return fmt.Errorf("neither an IPv4 network of %d bits nor an IPv6 address", bits)
+	case addr.Unmap().Is4():
+		return fmt.Errorf("an IPv4 address, want its network of %d bits", bits)
+	}
+	return nil
+}
+
 func checkValues(field string, values Values, check func(v string) error, report reporter) {
 	switch n := len(values); {
 	case n == 0:
@@ -304,11 +325,8 @@ func (r *Rule) checkOverride(o Override) error {
 			return fmt.Errorf("key[%d] has %d bytes, want 1 to %d", j, len(v), maxText)
 		}
 		if _, bits := ipBits(r.Key[j]); bits > 0 {
-			if err := checkIP(v); err != nil {
-				return fmt.Errorf("key[%d]: %w", j, err)
-			}
-			if network, err := netip.ParsePrefix(v); err == nil && network.Addr().Is4() && network.Bits() != bits {
-				return fmt.Errorf("key[%d] is a network of %d bits, want %d", j, network.Bits(), bits)
+			if err := checkNetwork(v, bits); err != nil {
+				return fmt.Errorf("key[%d] is %w", j, err)
 			}
 		}
 	}

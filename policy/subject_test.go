@@ -1,0 +1,67 @@
+package policy_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/policy"
+)
+
+// TestErrorsHoldNoKey: what may be a key is in no error, wherever in a file it stands.
+func TestErrorsHoldNoKey(t *testing.T) {
+	for _, text := range []string{
+		rule("  key: ip/24\n  overrides: [{key: 203.0.113.7/24, limit: blocked}]\n"),
+		rule("  key: ip/24\n  overrides: [{key: 203.0.113.0/25, limit: blocked}]\n"),
+		rule("  key: ip/24\n  overrides: [{key: 203.0.113.7, limit: blocked}]\n"),
+		rule("  key: ip/24\n  overrides: [{key: \"::ffff:203.0.113.7\", limit: blocked}]\n"),
+		rule("  key: ip/24\n  overrides: [{key: mallory, limit: blocked}]\n"),
+		rule("  key: user\n  overrides: [{mallory: blocked}]\n"),
+		rule("  key: user\n  overrides: [{mallory: blocked, mallory: blocked}]\n"),
+		rule("  key: user\n  overrides: {mallory: blocked}\n"),
+		rule("  key: user\n  overrides: [mallory]\n"),
+		rule("  key: user\n  overrides: [{key: mallory, limit: blocked}, {key: mallory, limit: blocked}]\n"),
+		rule("  key: user\n  overrides: [{key: [mallory, mallory], limit: blocked}]\n"),
+		rule("  key: user\n  overrides: [{key: {mallory: 1}, limit: blocked}]\n"),
+		rule("  key: user\n  overrides: [{key: &mallory mallory, limit: blocked}]\n"),
+		rule("  key: user\n  overrides: [{key: !mallory mallory, limit: blocked}]\n"),
+		rule("  key: user\n  overrides: [{key: mallory}]\n"),
+		"{\"rules\": [{\"name\": \"a\", \"key\": [\"user\"], \"limit\": \"blocked\", \"overrides\": [{\"mallory\": \"blocked\"}]}]}",
+	} {
+		_, errs := policy.Check([]byte(text))
+		require.NotEmpty(t, errs, text)
+		for _, err := range errs {
+			assert.NotContains(t, err.Error(), "mallory", text)
+			assert.NotContains(t, err.Error(), "203.0.113", text)
+			assert.Positive(t, err.Line, text)
+			assert.Positive(t, err.Column, text)
+		}
+	}
+	_, errs := policy.Check([]byte(rule("  key: user\n  overrides: [{kye: mallory, limt: blocked}]\n")))
+	require.Len(t, errs, 2)
+	assert.ErrorContains(t, errs[0], `"key", maybe`)
+	assert.ErrorContains(t, errs[1], `"limit", maybe`)
+}
+
+// TestASubjectOfIPv4Networks: the key of such a rule is a network. Whoever names an address means its network.
+// What is no key of the rule is refused, and not taken for a key that has spent nothing.
+func TestASubjectOfIPv4Networks(t *testing.T) {
+	p, _, _ := inForce(t, "rules:\n- {name: a, key: [ip/24], limit: fixed-window 5/h}")
+	require.True(t, p.Allow(attrs{"ip": "192.0.2.7"}, 2))
+	require.True(t, p.Allow(attrs{"ip": "2001:db8::"}, 1))
+	for key, want := range map[string]int{"192.0.2.7": 3, "192.0.2.200": 3, "192.0.2.0/24": 3, "::ffff:192.0.2.1": 3, "2001:db8::": 4, "192.0.3.0/24": 5} {
+		d, err := p.Peek(t.Context(), policy.Subject{Rule: "a", Key: []string{key}}, 1)
+		require.NoError(t, err, key)
+		assert.Equal(t, want, d.Remaining, key)
+	}
+	for _, key := range []string{"192.0.2.0/25", "192.0.2.7/24", "192.0.0.0/16", "mallory", "2001:db8::/64"} {
+		_, err := p.Peek(t.Context(), policy.Subject{Rule: "a", Key: []string{key}}, 1)
+		require.Error(t, err, key)
+		assert.NotContains(t, err.Error(), key)
+		require.Error(t, p.Reset(t.Context(), policy.Subject{Rule: "a", Key: []string{key}}), key)
+		require.Error(t, p.Adjust(t.Context(), policy.Subject{Rule: "a", Key: []string{key}}, 1), key)
+	}
+	_, err := policy.Parse([]byte(rule("  key: ip/24\n  overrides: [{key: 192.0.2.0/24, limit: blocked}, {key: \"2001:db8::\", limit: blocked}]\n")))
+	require.NoError(t, err)
+}
