@@ -215,17 +215,12 @@ func (a *AuditLog) ofRule(d Decision, r *RuleDecision) *violation {
 	return v
 }
 
-// violation returns the row of a denial now.
+// violation returns the row of a denial, without its time.
 func (a *AuditLog) violation(rule, key string, cost int, d ratelimit.Decision) *violation {
-	now := time.Now()
-	return &violation{
-		Violation: Violation{
-			Denials: Denials{Rule: rule, Key: a.private(key), Count: 1},
-			Cost:    cost, Remaining: d.Remaining, RetryAfter: d.RetryAfter, Degraded: d.Degraded,
-			FirstAt: now, LastAt: now,
-		},
-		minute: now.Truncate(time.Minute).Unix(),
-	}
+	return &violation{Violation: Violation{
+		Denials: Denials{Rule: rule, Key: a.private(key), Count: 1},
+		Cost:    cost, Remaining: d.Remaining, RetryAfter: d.RetryAfter, Degraded: d.Degraded,
+	}}
 }
 
 func attribute(r Request, name string) string {
@@ -269,10 +264,13 @@ func clean(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// add counts a violation up, or drops it if too many rows wait.
+// add counts a violation up, or drops it if too many rows wait. Its time is taken under the lock, so that minutes
+// come one after the other.
 func (a *AuditLog) add(v *violation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	now := time.Now()
+	v.FirstAt, v.LastAt, v.minute = now, now, now.Truncate(time.Minute).Unix()
 	a.stats.Denials++
 	if !a.hasRowLocked(v) {
 		v.Key, v.User, v.Route, v.IP = "", "", "", ""

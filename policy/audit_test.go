@@ -1,0 +1,71 @@
+package policy_test
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/policy"
+)
+
+// nowhere is a database that is down.
+type nowhere struct{}
+
+func (nowhere) Connect(context.Context) (sqldriver.Conn, error) { return nil, errors.New("down") }
+func (nowhere) Driver() sqldriver.Driver                        { return nil }
+
+// slowRequest takes its time to tell who its user is.
+type slowRequest struct {
+	attrs
+	takes time.Duration
+}
+
+func (r slowRequest) Attribute(name string) (string, bool) {
+	if name == "user" {
+		time.Sleep(r.takes)
+	}
+	return r.attrs.Attribute(name)
+}
+
+// TestALateDenialMakesNoRoomForRows: a denial that is told late, maybe of the minute before, does not let further keys
+// have rows of their own.
+func TestALateDenialMakesNoRoomForRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := sql.OpenDB(nowhere{})
+		defer db.Close()
+		log, err := policy.Audit(db, &policy.AuditOptions{MaxRows: 3, Every: time.Hour, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		p, err := policy.New(parsed(t, "rules: [{name: api, key: id, limit: blocked}]"), &policy.Options{OnDecision: log.OnDecision})
+		require.NoError(t, err)
+		deny := func(key string, takes time.Duration) {
+			p.Allow(slowRequest{attrs{"id": key, "user": "ann"}, takes}, 1)
+		}
+		for i := range 5 {
+			go deny(fmt.Sprint("late", i), time.Duration(i+1)*time.Minute+time.Duration(i)*time.Second)
+		}
+		for minute := range 6 {
+			time.Sleep(time.Second)
+			for second := range 30 {
+				deny(fmt.Sprint("key", minute, second), 0)
+				time.Sleep(time.Second)
+			}
+			time.Sleep(29 * time.Second)
+		}
+		synctest.Wait()
+		s := log.Stats()
+		assert.EqualValues(t, 6*30+5, s.Denials)
+		assert.LessOrEqual(t, s.Pending, 6*(3+1), "3 keys and all others, each minute")
+		require.Error(t, log.Close(t.Context()))
+		s = log.Stats()
+		assert.Equal(t, s.Denials, s.Written+s.Dropped)
+	})
+}
