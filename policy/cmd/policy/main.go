@@ -77,7 +77,10 @@ func run(args []string, out, errs io.Writer) int {
 			return nil
 		})
 	}
-	if err := flags.Parse(args[1:]); err != nil {
+	switch err := flags.Parse(args[1:]); {
+	case errors.Is(err, flag.ErrHelp):
+		return fine
+	case err != nil:
 		return misuse
 	}
 	return command(flags.Args())

@@ -116,6 +116,7 @@ func TestWrongCalls(t *testing.T) {
 	}
 	var out, errs bytes.Buffer
 	assert.Zero(t, run([]string{"--help"}, &out, &errs))
+	assert.Zero(t, run([]string{"check", "-h"}, &out, &errs))
 }
 
 func TestJSONForScripts(t *testing.T) {

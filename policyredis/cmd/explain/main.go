@@ -1,7 +1,11 @@
 // Command explain says what the rules of a policy file say about a request, with what is left on Redis and when to
 // retry. It charges nothing.
 //
-//	explain [-json] [-cost N] [-redis URL] [-prefix PREFIX] FILE [ATTRIBUTE=VALUE]…
+//	explain [-json] [-cost N] [-redis URL] [-cluster] [-prefix PREFIX] [-tenant ATTRIBUTE] FILE [ATTRIBUTE=VALUE]…
+//
+// Give -prefix and -tenant the Prefix and the Tenant of the service's [policyredis.Options]: they are part of the names
+// of budgets on Redis, so that without them those of others are looked up, of which nothing is spent. The budgets of a service
+// with a Slot of its own are not found, nor those on a Ring. What a service has leased counts as spent.
 //
 // The exit status is 0; 1 if the request would be refused whatever is left; 2 if the call is wrong, the file is invalid
 // or Redis does not answer. It is the command explain of policy's command, with an engine.
@@ -32,11 +36,17 @@ func run(args []string, out, errs io.Writer) int {
 	asJSON := flags.Bool("json", false, "print JSON")
 	cost := flags.Int("cost", 1, "the caller's cost")
 	address := flags.String("redis", "redis://localhost:6379", "the `URL` of Redis")
-	prefix := flags.String("prefix", "", "the Prefix of policyredis.Options")
-	if err := flags.Parse(args); err != nil {
+	cluster := flags.Bool("cluster", false, "Redis is a cluster, and the URL that of one of its nodes")
+	opts := &policyredis.Options{Timeout: 5 * time.Second}
+	flags.StringVar(&opts.Prefix, "prefix", "", "the Prefix of policyredis.Options")
+	flags.StringVar(&opts.Tenant, "tenant", "", "the Tenant of policyredis.Options")
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
 		return 2
 	}
-	ex, err := explain(flags.Args(), *cost, *address, *prefix)
+	ex, err := explain(flags.Args(), *cost, *address, *cluster, opts)
 	if err != nil {
 		fmt.Fprintln(errs, err)
 		return 2
@@ -57,7 +67,7 @@ func run(args []string, out, errs io.Writer) int {
 	return 0
 }
 
-func explain(args []string, cost int, address, prefix string) (ex policy.Explanation, err error) {
+func explain(args []string, cost int, address string, cluster bool, opts *policyredis.Options) (ex policy.Explanation, err error) {
 	if len(args) == 0 {
 		return ex, errors.New("explain needs a file")
 	}
@@ -77,15 +87,29 @@ func explain(args []string, cost int, address, prefix string) (ex policy.Explana
 	if err != nil {
 		return ex, fmt.Errorf("%s: %w", args[0], err)
 	}
-	opts, err := redis.ParseURL(address)
+	client, err := connect(address, cluster)
 	if err != nil {
 		return ex, errors.New("-redis: not a URL such as redis://localhost:6379") // it may hold a password
 	}
-	client := redis.NewClient(opts)
 	defer client.Close()
-	p, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, &policyredis.Options{Prefix: prefix, Timeout: 5 * time.Second})})
+	p, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, opts)})
 	if err != nil {
 		return ex, err
 	}
 	return p.Explain(request, cost)
+}
+
+func connect(address string, cluster bool) (redis.UniversalClient, error) {
+	if cluster {
+		opts, err := redis.ParseClusterURL(address)
+		if err != nil {
+			return nil, err
+		}
+		return redis.NewClusterClient(opts), nil
+	}
+	opts, err := redis.ParseURL(address)
+	if err != nil {
+		return nil, err
+	}
+	return redis.NewClient(opts), nil
 }

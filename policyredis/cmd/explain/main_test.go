@@ -53,3 +53,47 @@ func TestExplainTellsWhatIsLeftOnRedis(t *testing.T) {
 	assert.Equal(t, 2, run([]string{"-redis", ":secret", file, "user=ann"}, &out, &errs))
 	assert.NotContains(t, errs.String(), "secret")
 }
+
+// With Tenant, budgets have other names on Redis.
+func TestExplainOfTenants(t *testing.T) {
+	addr := redistest.Start(t).Addr
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	const rules = "rules:\n- {name: users, key: [tenant, user], limit: fixed-window 5/h}\n- {name: all, limit: fixed-window 100/h}\n"
+	require.NoError(t, os.WriteFile(file, []byte(rules), 0o600))
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer client.Close()
+	set, err := policy.Parse([]byte(rules))
+	require.NoError(t, err)
+	engine := policyredis.New(client, &policyredis.Options{Tenant: "tenant", MaxBatch: 10})
+	service, err := policy.New(set, &policy.Options{Engine: engine})
+	require.NoError(t, err)
+	for range 3 {
+		require.True(t, service.Allow(policy.Attributes{"tenant": "acme", "user": "ann"}, 1))
+	}
+	require.NoError(t, policyredis.Flush(t.Context(), engine))
+	var out, errs bytes.Buffer
+	assert.Zero(t, run([]string{"-redis", "redis://" + addr, "-tenant", "tenant", file, "user=ann", "tenant=acme"}, &out, &errs), errs.String())
+	assert.Contains(t, out.String(), "cost 1 of 5; now: allows it, 2 left")
+	assert.Contains(t, out.String(), "cost 1 of 100; now: allows it, 97 left")
+	assert.Zero(t, run([]string{"-h"}, &out, &errs), "help is no mistake")
+}
+
+func TestExplainOnACluster(t *testing.T) {
+	cluster := redistest.StartCluster(t, 3, false)
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	const rules = "rules:\n- {name: users, key: [tenant, user], limit: fixed-window 5/h}\n"
+	require.NoError(t, os.WriteFile(file, []byte(rules), 0o600))
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
+	defer client.Close()
+	set, err := policy.Parse([]byte(rules))
+	require.NoError(t, err)
+	service, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, &policyredis.Options{Tenant: "tenant"})})
+	require.NoError(t, err)
+	for i := range 8 {
+		tenant := "tenant=" + string(rune('a'+i))
+		require.True(t, service.Allow(policy.Attributes{"tenant": tenant[7:], "user": "ann"}, 2))
+		var out, errs bytes.Buffer
+		assert.Zero(t, run([]string{"-redis", "redis://" + cluster.Addrs()[0], "-cluster", "-tenant", "tenant", file, "user=ann", tenant}, &out, &errs), errs.String())
+		assert.Contains(t, out.String(), "now: allows it, 3 left")
+	}
+}
