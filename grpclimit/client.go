@@ -69,6 +69,10 @@ type ClientOptions struct {
 // nothing about others. An error that tells no time holds up nobody: it may be
 // about one call only, such as a message that is too large.
 //
+// From the metadata of an answer it learns what the server leaves until a reset, by the fields
+// that a [httplimit.Transport] reads, such as the trailers of [Options].LimitTrailers: no more
+// calls than that are sent.
+//
 // After a refusal, calls are sent one at a time first, and with each that is served one
 // more may be in flight. So not all who wait are refused again at once. For this a stream
 // is served when its caller receives headers or the first message. A call or stream of
@@ -118,7 +122,7 @@ func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client,
 	if o.Cost == nil {
 		o.Cost = func(c *ClientCall) int { return pace.DeclaredCost(c.Context()) }
 	}
-	c.pacer = pace.New("grpclimit", l, pace.Options[*ClientCall]{Cost: o.Cost, MaxWait: o.MaxWait, MaxKeys: o.MaxKeys, Longest: o.MaxServerWait})
+	c.pacer = pace.New("grpclimit", l, pace.Options[*ClientCall]{Cost: o.Cost, Units: pace.DeclaredCost, MaxWait: o.MaxWait, MaxKeys: o.MaxKeys, Longest: o.MaxServerWait})
 	return c, nil
 }
 

@@ -1,7 +1,9 @@
 package grpclimit
 
 import (
+	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -9,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/pace"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
@@ -19,12 +22,15 @@ type answer struct {
 	retry bool // the call was refused before it was processed, and may be sent again
 }
 
-// answerOf reads the end of a call: its error, nil if it went well, and its trailer.
-func answerOf(err error, trailer metadata.MD) (a answer) {
+// answerOf reads the end of a call: its error, nil if it went well, and its header and trailer.
+func answerOf(err error, header, trailer metadata.MD) (a answer) {
 	st := status.Convert(err)
 	switch st.Code() {
 	case codes.Canceled, codes.DeadlineExceeded:
 		return a // it may not have been received
+	}
+	a.Budgets = budgetsOf(header, trailer)
+	switch st.Code() {
 	case codes.ResourceExhausted, codes.Unavailable:
 	default:
 		a.Answered = true
@@ -39,6 +45,32 @@ func answerOf(err error, trailer metadata.MD) (a answer) {
 		a.Wait = max(info, pushback, 1) // not 0, which means that no time is told
 	}
 	return a
+}
+
+// budgetsOf returns what a server leaves, as httplimit reads it from the fields of these names.
+func budgetsOf(header, trailer metadata.MD) (budgets []pace.Budget) {
+	var h http.Header
+	for _, md := range []metadata.MD{header, trailer} {
+		for key, values := range md {
+			if strings.HasPrefix(key, "ratelimit") || strings.HasPrefix(key, "x-ratelimit-") || strings.HasPrefix(key, "x-rate-limit-") {
+				if h == nil {
+					h = http.Header{}
+				}
+				name := http.CanonicalHeaderKey(key)
+				h[name] = append(h[name], values...)
+			}
+		}
+	}
+	if h == nil {
+		return nil
+	}
+	now := time.Now()
+	for _, b := range httplimit.AdviceOf(&http.Response{StatusCode: http.StatusOK, Header: h}).Budgets {
+		if b.Left >= 0 && b.Reset > 0 {
+			budgets = append(budgets, pace.Budget{Policy: b.Name, Left: b.Left, Units: b.Costs, Until: now.Add(pace.Clamp(b.Reset))})
+		}
+	}
+	return budgets
 }
 
 // toldDelay returns the longest wait that the details of a status ask for, and whether

@@ -77,7 +77,7 @@ func (f *flight) end(err error, trailer metadata.MD) {
 	if phase == phaseEnded {
 		return
 	}
-	if a := answerOf(err, trailer); phase == phaseOpened || a.Refused {
+	if a := answerOf(err, nil, trailer); phase == phaseOpened || a.Refused || a.Budgets != nil {
 		f.pacer.Learn(f.place, a.Advice, time.Now())
 	}
 	f.pacer.Leave(f.place)
@@ -105,7 +105,7 @@ func (s *pacedStream) RecvMsg(m any) error {
 	case err == nil && s.many:
 		s.flight.serve()
 	case err == nil || errors.Is(err, io.EOF):
-		s.flight.end(nil, nil)
+		s.flight.end(nil, s.Trailer())
 	default:
 		s.flight.end(err, s.Trailer())
 	}

@@ -37,6 +37,9 @@ func (i *Interceptor) pass(e *event, t trailers) error {
 	if e.Decision.Degraded && i.opts.DegradedTrailer != "" {
 		t.set(func() metadata.MD { return metadata.MD{i.opts.DegradedTrailer: {"true"}} })
 	}
+	if i.opts.LimitTrailers && t.tell && (e.Outcome == edge.Allowed || e.Outcome == edge.Denied || e.Outcome == edge.Exceeds) {
+		t.set(func() metadata.MD { return i.limits(e) })
+	}
 	switch e.Outcome {
 	case edge.Allowed:
 		if ctx := e.Request.Context(); ctxwait.Sleep(ctx, e.Decision.Delay) != nil {

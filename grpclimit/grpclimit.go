@@ -5,6 +5,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/told"
 )
 
 // New returns interceptors that decide with the limiter. The error names the option and
@@ -28,6 +29,11 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 	core, err := edge.New(limiter, i.opts.core())
 	if err != nil {
 		return nil, err
+	}
+	if i.opts.LimitTrailers {
+		if err := i.views.Init(limiter, told.Options{Package: "grpclimit", Unit: i.opts.QuotaUnit, Named: true}); err != nil {
+			return nil, err
+		}
 	}
 	i.core = core
 	return i, nil

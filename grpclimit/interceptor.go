@@ -2,14 +2,16 @@ package grpclimit
 
 import (
 	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/told"
 )
 
 // Interceptor holds the calls of servers to a limiter. Make one with [New] or [PerIP]. It
 // is safe for concurrent use, and may serve any number of servers, which then share its
 // limits. The zero Interceptor cannot be used: its interceptors panic.
 type Interceptor struct {
-	core *edge.Core[*Call]
-	opts Options
+	core  *edge.Core[*Call]
+	opts  Options
+	views told.Views // of Options.LimitTrailers
 }
 
 // event is an [Event] as package edge has it.

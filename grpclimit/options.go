@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
@@ -93,6 +94,18 @@ type Options struct {
 	// KeyCode is the status code of a call whose key is missing or malformed, such as
 	// [codes.Unauthenticated]. If zero, [codes.InvalidArgument].
 	KeyCode codes.Code
+
+	// LimitTrailers tells clients of their limits: each call that is decided about, allowed or
+	// not, gets the trailers ratelimit-policy and ratelimit, with what
+	// [httplimit.DialectDraft11] says of the fields of these names. A [Client] keeps to them. The
+	// names of the limits must differ in more than case; if interceptors are inside of
+	// others, those of all of them. A stream is told of its opening, not of its messages. If
+	// false, there are no such trailers: they cost an allowed call a few allocations.
+	LimitTrailers bool
+
+	// QuotaUnit returns the unit that a limit counts, for LimitTrailers: see
+	// [httplimit.Options]. If nil, all limits count requests.
+	QuotaUnit func(limit ratelimit.Limit) string
 
 	// DegradedTrailer names a trailer that is set to "true" if the decision is
 	// [ratelimit.Decision.Degraded]: decided without the shared store. It is not a header,

@@ -11,7 +11,7 @@ func (i *Interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	if i.core.Skips(c) {
 		return handler(srv, ss)
 	}
-	e, t := i.core.Event(c), trailers{stream: ss}
+	e, t := i.core.Event(c), trailers{stream: ss, tell: true}
 	res := i.core.Decide(&e)
 	if i.opts.SettleResponse == nil && !i.opts.ChargeMessages {
 		if err := i.enforce(&e, t, res); err != nil {

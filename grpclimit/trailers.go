@@ -5,6 +5,14 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/weir-go/ratelimit/internal/edge"
+)
+
+// The trailers of Options.LimitTrailers.
+const (
+	policyKey = "ratelimit-policy"
+	limitKey  = "ratelimit"
 )
 
 // trailers sets a call's trailers. They are sent with the status, so that nothing is sent
@@ -12,6 +20,7 @@ import (
 type trailers struct {
 	ctx    context.Context   // of a unary call
 	stream grpc.ServerStream // or of none
+	tell   bool              // what is left; a message's decision does not
 }
 
 // set adds the trailers that a function returns, which are not changed. Outside of a server it has
@@ -22,4 +31,19 @@ func (t trailers) set(md func() metadata.MD) {
 	} else if s := grpc.ServerTransportStreamFromContext(t.ctx); s != nil {
 		_ = s.SetTrailer(md()) // fails if the call has ended
 	}
+}
+
+// limits tells the client of the limit that has decided. An error's decision does not tell how much
+// is left, except where nothing ever is; nor does that of a layer with a cost of its own.
+func (i *Interceptor) limits(e *event) metadata.MD {
+	v := i.views.Of(&e.Decision.Limit)
+	if v.Name == "" {
+		return nil
+	}
+	md := metadata.MD{policyKey: {v.Policies()}}
+	known := e.Decision.Remaining <= v.Limit.Capacity()
+	if known && (e.Outcome != edge.Exceeds || v.Limit.Capacity() == 0) {
+		md[limitKey] = []string{v.Standing(&e.Decision)}
+	}
+	return md
 }

@@ -18,7 +18,7 @@ func (i *Interceptor) serve(c *Call, handler grpc.UnaryHandler) (resp any, err e
 	if i.core.Skips(c) {
 		return handler(ctx, req)
 	}
-	e, t := i.core.Event(c), trailers{ctx: c.Context()}
+	e, t := i.core.Event(c), trailers{ctx: c.Context(), tell: true}
 	res := i.core.Decide(&e)
 	if i.opts.SettleResponse != nil {
 		return i.settled(&e, t, res, nil, func() (any, error) { return handler(ctx, req) })

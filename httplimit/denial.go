@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
+	"github.com/weir-go/ratelimit/internal/told"
 )
 
 // deny answers a request that is denied for now.
@@ -23,7 +24,7 @@ func (m *Middleware) deny(w http.ResponseWriter, e *event) {
 		writeRPC(w, e.Request, protocol, m.core.Answer(e, keyCode(m.opts.KeyCode)))
 		return
 	}
-	v.denied.get(http.StatusTooManyRequests, v.name, "").write(w, e.Request, slots[5:])
+	problemFor(&v.Denied, http.StatusTooManyRequests, v.Name, "").write(w, e.Request, slots[5:])
 }
 
 // exceed answers a request whose cost can never pass. Its decision is an error's, and
@@ -31,7 +32,7 @@ func (m *Middleware) deny(w http.ResponseWriter, e *event) {
 func (m *Middleware) exceed(w http.ResponseWriter, e *event) {
 	h := w.Header()
 	v := m.view(h, e)
-	if v.limit.Capacity() > 0 {
+	if v.Limit.Capacity() > 0 {
 		m.setPolicy(h, v, new([1]string)[:])
 	} else {
 		m.setLimits(h, v, &e.Decision, new([3]string)[:])
@@ -45,7 +46,7 @@ func (m *Middleware) exceed(w http.ResponseWriter, e *event) {
 		writeRPC(w, e.Request, protocol, m.core.Answer(e, keyCode(m.opts.KeyCode)))
 		return
 	}
-	v.exceeds.get(http.StatusForbidden, v.name, exceedsDetail).write(w, e.Request, new([2]string)[:])
+	problemFor(&v.Exceeds, http.StatusForbidden, v.Name, exceedsDetail).write(w, e.Request, new([2]string)[:])
 }
 
 // fail answers a request that could not be decided.
@@ -86,5 +87,5 @@ func (m *Middleware) abandon(w http.ResponseWriter, e *event) {
 // retryAfter is a wait in whole seconds, rounded up and at least 1, so that it is
 // never too early; and the client's jitter.
 func (m *Middleware) retryAfter(e *event, wait time.Duration) int64 {
-	return max(1, seconds(wait)) + int64(m.core.Share(e.Request, wait)/time.Second)
+	return max(1, told.Seconds(wait)) + int64(m.core.Share(e.Request, wait)/time.Second)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/pace"
+	"github.com/weir-go/ratelimit/internal/told"
 )
 
 // dialectRead is one way in which servers tell what is left. In a response, the first one of
@@ -74,7 +75,7 @@ func (p *plainBudget) read(h http.Header, clock time.Time) (b AdviceBudget, ok b
 	if err != nil || !isNumber(text) || !(left >= 0) {
 		return b, false
 	}
-	b = AdviceBudget{Name: p.name, Left: int64(min(left, maxInteger)), Costs: p.costs}
+	b = AdviceBudget{Name: p.name, Left: int64(min(left, told.MaxInteger)), Costs: p.costs}
 	for _, field := range p.names {
 		b.Name = cmp.Or(b.Name, first(h[field]))
 	}

@@ -1,27 +1,27 @@
 package httplimit
 
 import (
-	"math"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/told"
 )
 
 // setLimits writes the fields that tell how much is left. The values are kept in slots,
 // of which it uses up to three. If a layer with a cost of its own binds, the decision
 // does not tell how much is left: Remaining is above the limit's capacity then, and is
 // not written.
-func (m *Middleware) setLimits(h http.Header, v *view, d *ratelimit.Decision, slots []string) {
-	told := v.name != "" && d.Remaining <= v.limit.Capacity()
+func (m *Middleware) setLimits(h http.Header, v *told.View, d *ratelimit.Decision, slots []string) {
+	known := v.Name != "" && d.Remaining <= v.Limit.Capacity()
 	switch {
 	case m.opts.Dialect == DialectDraft11:
 		m.setPolicy(h, v, slots[0:1:1])
-		if told {
-			add(h, fieldLimit, v.standing(d), slots[1:2:2])
+		if known {
+			add(h, fieldLimit, v.Standing(d), slots[1:2:2])
 		}
-	case !told:
+	case !known:
 		m.setPolicy(h, v, slots[0:1:1])
 	case m.opts.Dialect != DialectNone:
 		m.setLegacy(h, v, d, slots)
@@ -30,13 +30,13 @@ func (m *Middleware) setLimits(h http.Header, v *view, d *ratelimit.Decision, sl
 
 // setLegacy writes the three fields of an older dialect. They have room for one limit: of
 // this middleware and those around it, the stricter is told, or the one that denies.
-func (m *Middleware) setLegacy(h http.Header, v *view, d *ratelimit.Decision, slots []string) {
+func (m *Middleware) setLegacy(h http.Header, v *told.View, d *ratelimit.Decision, slots []string) {
 	names := &legacyFields[m.opts.Dialect]
-	left, reset := clamp(int64(d.Remaining)), m.reset(v, d)
+	left, reset := told.Clamp(int64(d.Remaining)), m.reset(v, d)
 	if d.Allowed && stricter(h, names, left, reset) {
 		return
 	}
-	set(h, names[0], v.quota, slots[0:1:1])
+	set(h, names[0], v.Quota, slots[0:1:1])
 	set(h, names[1], strconv.FormatInt(left, 10), slots[1:2:2])
 	set(h, names[2], strconv.FormatInt(reset, 10), slots[2:3:3])
 }
@@ -61,65 +61,26 @@ func first(lines []string) string {
 
 // setPolicy writes the field that tells what the limit is. In the older dialects it leaves
 // what a middleware around this one has told, so that the three fields are of one limit.
-func (m *Middleware) setPolicy(h http.Header, v *view, slot []string) {
+func (m *Middleware) setPolicy(h http.Header, v *told.View, slot []string) {
 	switch {
-	case v.name == "" || m.opts.Dialect == DialectNone:
+	case v.Name == "" || m.opts.Dialect == DialectNone:
 	case m.opts.Dialect == DialectDraft11:
-		add(h, fieldPolicy, v.list.policies, slot)
+		add(h, fieldPolicy, v.Policies(), slot)
 	case len(h[legacyFields[m.opts.Dialect][1]]) == 0:
-		set(h, legacyFields[m.opts.Dialect][0], v.quota, slot)
+		set(h, legacyFields[m.opts.Dialect][0], v.Quota, slot)
 	}
-}
-
-// standing is the item of RateLimit.
-func (v *view) standing(d *ratelimit.Decision) string {
-	b := append(make([]byte, 0, 64), v.quoted...)
-	b = append(b, ";r="...)
-	b = strconv.AppendInt(b, clamp(int64(d.Remaining)), 10)
-	if t := v.effective(d); t > 0 {
-		b = append(b, ";t="...)
-		b = strconv.AppendInt(b, t, 10)
-	}
-	return string(b)
-}
-
-// effective is the window within which no more than Remaining can be used. A sliding
-// counter regains in up to two windows; less than one would invite more than the rate.
-func (v *view) effective(d *ratelimit.Decision) int64 {
-	switch left := clamp(seconds(d.ResetAfter)); {
-	case !d.Allowed && (d.RetryAfter > 0 || v.window > 0):
-		return max(1, clamp(seconds(d.RetryAfter))) // as Retry-After: that must not come before
-	case v.limit.Algorithm == ratelimit.AlgorithmFixedWindow && left > 0:
-		return min(left, v.window)
-	case v.limit.Algorithm == ratelimit.AlgorithmCalendar:
-		if left == 0 { // what a fresh key has left expires with the window
-			left = v.until - time.Now().Unix()
-		}
-		return max(1, min(left, v.window))
-	case v.limit.Algorithm == ratelimit.AlgorithmSlidingCounter:
-		return max(v.window, min(left, v.refill()))
-	}
-	return v.window
-}
-
-// refill is the seconds after which a key that has spent everything is fresh.
-func (v *view) refill() int64 {
-	if v.limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
-		return clamp(seconds(2 * min(v.limit.Rate.Per, math.MaxInt64/2)))
-	}
-	return v.window
 }
 
 // reset is when the quota is there again, as the older dialects tell it: when the
 // same request passes if it was denied, else when the key is fresh. Of several limits
 // ResetAfter is the longest, so this one's own figure bounds it.
-func (m *Middleware) reset(v *view, d *ratelimit.Decision) int64 {
-	left := min(d.ResetAfter, time.Duration(min(v.refill(), maxSeconds))*time.Second)
+func (m *Middleware) reset(v *told.View, d *ratelimit.Decision) int64 {
+	left := min(d.ResetAfter, time.Duration(min(v.Refill(), told.MaxSeconds))*time.Second)
 	if !d.Allowed && d.RetryAfter > 0 {
 		left = d.RetryAfter
 	}
 	if m.opts.Dialect != DialectXEpoch {
-		return clamp(seconds(left))
+		return told.Clamp(told.Seconds(left))
 	}
 	at := m.opts.Now().Add(left)
 	if at.Nanosecond() > 0 {
@@ -129,13 +90,13 @@ func (m *Middleware) reset(v *view, d *ratelimit.Decision) int64 {
 }
 
 // view returns how the limit that has decided is written in this response.
-func (m *Middleware) view(h http.Header, e *event) *view {
-	v := m.views.of(&e.Decision.Limit)
+func (m *Middleware) view(h http.Header, e *event) *told.View {
+	v := m.views.Of(&e.Decision.Limit)
 	if len(h) == 0 || m.opts.Dialect != DialectDraft11 {
 		return v
 	}
 	if outer := h[fieldPolicy]; len(outer) > 0 {
-		return v.after(outer)
+		return v.After(outer, policyNames)
 	}
 	return v
 }

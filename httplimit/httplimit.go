@@ -47,6 +47,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/refused"
+	"github.com/weir-go/ratelimit/internal/told"
 )
 
 // New returns middleware that decides with the limiter. The error names the option
@@ -73,7 +74,7 @@ func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, 
 	if err != nil {
 		return nil, err
 	}
-	if err := m.views.init(limiter, &m.opts); err != nil {
+	if err := m.views.Init(limiter, told.Options{Package: "httplimit", Unit: m.opts.QuotaUnit, Named: m.opts.Dialect == DialectDraft11}); err != nil {
 		return nil, err
 	}
 	m.core = core

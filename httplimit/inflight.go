@@ -11,6 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/refused"
+	"github.com/weir-go/ratelimit/internal/told"
 )
 
 // InflightOptions are the settings of [NewInflight] besides the limiter and the key. Nil
@@ -175,7 +176,7 @@ func (m *Inflight[K]) refuse(w http.ResponseWriter, r *http.Request, why edge.Re
 	switch why.Kind {
 	case edge.NoRoom, edge.Left, edge.TableFull:
 		answer = reducedCapacity
-		h.Set("Retry-After", strconv.FormatInt(max(1, seconds(why.Wait)), 10))
+		h.Set("Retry-After", strconv.FormatInt(max(1, told.Seconds(why.Wait)), 10))
 	case edge.TooLarge:
 		answer = forbidden
 	case edge.BadKey:

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/told"
 )
 
 // Middleware holds handlers to a limiter. Make one with [New] or [PerIP]. It is safe for
@@ -12,7 +13,7 @@ import (
 type Middleware struct {
 	core  *edge.Core[*http.Request]
 	opts  Options
-	views views
+	views told.Views
 }
 
 // event is an [Event] as package edge has it.

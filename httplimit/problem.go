@@ -62,14 +62,13 @@ func (p *problem) write(w http.ResponseWriter, r *http.Request, slots []string) 
 	}
 }
 
-// lazyProblem is encoded when it is first sent: most limits never deny.
-type lazyProblem struct{ p atomic.Pointer[problem] }
-
-func (l *lazyProblem) get(status int, policy, detail string) *problem {
-	p := l.p.Load()
+// problemFor returns the answer to a request beyond the quota of that policy. It is encoded when
+// it is first sent: most limits never deny.
+func problemFor(sent *atomic.Value, status int, policy, detail string) *problem {
+	p, _ := sent.Load().(*problem)
 	if p == nil {
 		p = newProblem(status, policy, detail)
-		l.p.Store(p)
+		sent.Store(p)
 	}
 	return p
 }

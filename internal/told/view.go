@@ -1,7 +1,10 @@
-package httplimit
+// Package told says how limits are told to clients: by the fields RateLimit-Policy and RateLimit of
+// draft-ietf-httpapi-ratelimit-headers-11, over HTTP in its header and over gRPC in trailers.
+package told
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 	"strconv"
@@ -12,24 +15,26 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// view is how a limit is written in header fields: everything that does not change from
+// View is how a limit is written in header fields: everything that does not change from
 // request to request.
-type view struct {
-	limit  ratelimit.Limit
-	name   string // of the policy; empty if there is nothing to tell
+type View struct {
+	Limit  ratelimit.Limit
+	Name   string // of the policy; empty if there is nothing to tell
 	quoted string
-	quota  string
+	Quota  string // its capacity
 	window int64  // seconds, 0 if there is none
 	until  int64  // of a calendar: when the window ends whose length window is, in Unix seconds; else 0
 	rest   string // of the item of RateLimit-Policy: its parameters
 	list   *list
 
-	denied, exceeds lazyProblem
+	// Denied and Exceeds are for whoever answers requests: what it has last answered to one that
+	// this limit has denied.
+	Denied, Exceeds atomic.Value
 }
 
 // list is the views of limits that are listed together in RateLimit-Policy.
 type list struct {
-	views    []*view
+	views    []*View
 	policies string // the field's value
 	until    int64  // when it changes because a calendar's window ends, in Unix seconds; 0 if it does not
 
@@ -49,7 +54,7 @@ type writer struct {
 
 // list returns how limits are written that are listed together.
 func (w writer) list(limits []ratelimit.Limit) *list {
-	l := &list{views: make([]*view, len(limits))}
+	l := &list{views: make([]*View, len(limits))}
 	for i, limit := range limits {
 		l.views[i] = w.view(limit)
 	}
@@ -82,7 +87,7 @@ func (l *list) over() bool { return l.until > 0 && time.Now().Unix() >= l.until 
 func (l *list) items() string {
 	var items []string
 	for _, v := range l.views {
-		if v.name != "" {
+		if v.Name != "" {
 			items = append(items, v.quoted+v.rest)
 		}
 	}
@@ -90,19 +95,19 @@ func (l *list) items() string {
 }
 
 // view returns how one limit is written.
-func (w writer) view(l ratelimit.Limit) *view {
-	v := &view{limit: l, name: policyName(l)}
-	if l.Algorithm == 0 || l.Algorithm == ratelimit.AlgorithmUnlimited || checkText(v.name) != nil {
-		v.name = ""
+func (w writer) view(l ratelimit.Limit) *View {
+	v := &View{Limit: l, Name: policyName(l)}
+	if l.Algorithm == 0 || l.Algorithm == ratelimit.AlgorithmUnlimited || checkText(v.Name) != nil {
+		v.Name = ""
 		return v
 	}
-	v.quoted = quote(v.name)
+	v.quoted = quote(v.Name)
 	if v.window = window(l); l.Algorithm == ratelimit.AlgorithmCalendar {
 		from, to := l.Period.Window(time.Now())
-		v.window, v.until = max(1, clamp(seconds(to.Sub(from)))), to.Unix()
+		v.window, v.until = max(1, Clamp(Seconds(to.Sub(from)))), to.Unix()
 	}
-	v.quota = strconv.FormatInt(clamp(int64(l.Capacity())), 10)
-	v.rest = ";q=" + v.quota
+	v.Quota = strconv.FormatInt(Clamp(int64(l.Capacity())), 10)
+	v.rest = ";q=" + v.Quota
 	if v.window > 0 {
 		v.rest += ";w=" + strconv.FormatInt(v.window, 10)
 	}
@@ -115,9 +120,9 @@ func (w writer) view(l ratelimit.Limit) *view {
 }
 
 // find returns the view of that very limit, or nil.
-func (l *list) find(limit *ratelimit.Limit) *view {
+func (l *list) find(limit *ratelimit.Limit) *View {
 	for _, v := range l.views {
-		if v.limit == *limit {
+		if v.Limit == *limit {
 			return v
 		}
 	}
@@ -126,16 +131,16 @@ func (l *list) find(limit *ratelimit.Limit) *view {
 
 // same reports whether the list is of these limits.
 func (l *list) same(limits []ratelimit.Limit) bool {
-	return slices.EqualFunc(l.views, limits, func(v *view, limit ratelimit.Limit) bool { return v.limit == limit })
+	return slices.EqualFunc(l.views, limits, func(v *View, limit ratelimit.Limit) bool { return v.Limit == limit })
 }
 
 // with returns the view of a key's own plan. In the list it replaces the limit of the same
 // name, or else the first that differs from key to key. If there is neither, it is unknown
 // which limit it replaces, and it is listed alone.
-func (l *list) with(limit ratelimit.Limit, w writer) *view {
-	at := slices.IndexFunc(l.views, func(v *view) bool { return v.name != "" && strings.EqualFold(v.name, policyName(limit)) })
+func (l *list) with(limit ratelimit.Limit, w writer) *View {
+	at := slices.IndexFunc(l.views, func(v *View) bool { return v.Name != "" && strings.EqualFold(v.Name, policyName(limit)) })
 	if at < 0 {
-		at = slices.IndexFunc(l.views, func(v *view) bool { return v.limit == ratelimit.Limit{} })
+		at = slices.IndexFunc(l.views, func(v *View) bool { return v.Limit == ratelimit.Limit{} })
 	}
 	if at < 0 {
 		return w.list([]ratelimit.Limit{limit}).views[0]
@@ -148,12 +153,16 @@ func (l *list) with(limit ratelimit.Limit, w writer) *view {
 	return v
 }
 
-// after returns the view as it is written after the policies of an outer middleware. Names
-// that are in use there get a number: in one response, a name is one policy.
-func (v *view) after(outer []string) *view {
+// Policies returns the value of RateLimit-Policy.
+func (v *View) Policies() string { return v.list.policies }
+
+// After returns the view as it is written after the lines of an outer middleware, of which names
+// returns the policies' names. Those that are in use there get a number: in one response, a name
+// is one policy.
+func (v *View) After(outer []string, names func(lines []string) []string) *View {
 	n := v.list.nested.Load()
 	if n == nil || !slices.Equal(n.outer, outer) {
-		n = &nested{slices.Clone(outer), v.list.renamed(policyNames(outer))}
+		n = &nested{slices.Clone(outer), v.list.renamed(names(outer))}
 		v.list.nested.Store(n)
 	}
 	return n.list.views[slices.Index(v.list.views, v)]
@@ -165,14 +174,14 @@ func (l *list) renamed(used []string) *list {
 	for _, name := range used {
 		taken[strings.ToLower(name)] = true
 	}
-	r := &list{views: make([]*view, len(l.views))}
+	r := &list{views: make([]*View, len(l.views))}
 	for i, v := range l.views {
-		name := v.name
+		name := v.Name
 		for n := 2; name != "" && taken[strings.ToLower(name)]; n++ {
-			name = v.name + "-" + strconv.Itoa(n)
+			name = v.Name + "-" + strconv.Itoa(n)
 		}
 		taken[strings.ToLower(name)] = true
-		r.views[i] = &view{limit: v.limit, name: name, quoted: quote(name), quota: v.quota, window: v.window, until: v.until, rest: v.rest}
+		r.views[i] = &View{Limit: v.Limit, Name: name, quoted: quote(name), Quota: v.Quota, window: v.window, until: v.until, rest: v.rest}
 	}
 	return r.joined()
 }
@@ -182,9 +191,9 @@ func (l *list) renamed(used []string) *list {
 func window(l ratelimit.Limit) int64 {
 	switch l.Algorithm {
 	case ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket:
-		return clamp(regained(l))
+		return Clamp(regained(l))
 	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter:
-		return max(1, clamp(seconds(l.Rate.Per)))
+		return max(1, Clamp(Seconds(l.Rate.Per)))
 	}
 	return 0
 }
@@ -194,7 +203,7 @@ func regained(l ratelimit.Limit) int64 {
 	units := uint64(max(0, l.Rate.Units))
 	hi, lo := bits.Mul64(uint64(max(0, l.Burst)), uint64(max(0, l.Rate.Per)))
 	if hi >= units {
-		return maxInteger // no limit that New takes
+		return MaxInteger // no limit that New takes
 	}
 	ns, rest := bits.Div64(hi, lo, units)
 	s := ns / uint64(time.Second)
@@ -232,11 +241,11 @@ func checkNames(limits []ratelimit.Limit) error {
 			continue // it differs from key to key
 		}
 		if err := checkText(name); err != nil {
-			return fmt.Errorf("httplimit: limit name %w", err)
+			return fmt.Errorf("limit name %w", err)
 		}
 		folded := strings.ToLower(name)
 		if other, ok := seen[folded]; ok {
-			return fmt.Errorf("httplimit: limits %q and %q have the same policy name %q: tell them apart with Limit.Named", other, l, name)
+			return fmt.Errorf("limits %q and %q have the same policy name %q: tell them apart with Limit.Named", other, l, name)
 		}
 		seen[folded] = l
 	}
@@ -250,7 +259,7 @@ func (w writer) checkUnits(limits []ratelimit.Limit) error {
 	}
 	for _, l := range limits {
 		if err := checkText(w.unit(l)); err != nil {
-			return fmt.Errorf("httplimit: Options.QuotaUnit of limit %q: %w", policyName(l), err)
+			return fmt.Errorf("Options.QuotaUnit of limit %q: %w", policyName(l), err)
 		}
 	}
 	return nil
@@ -260,3 +269,42 @@ func (w writer) checkUnits(limits []ratelimit.Limit) error {
 func quote(s string) string { return `"` + escaper.Replace(s) + `"` }
 
 var escaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
+// Standing returns the item of RateLimit: how much is left.
+func (v *View) Standing(d *ratelimit.Decision) string {
+	b := append(make([]byte, 0, 64), v.quoted...)
+	b = append(b, ";r="...)
+	b = strconv.AppendInt(b, Clamp(int64(d.Remaining)), 10)
+	if t := v.effective(d); t > 0 {
+		b = append(b, ";t="...)
+		b = strconv.AppendInt(b, t, 10)
+	}
+	return string(b)
+}
+
+// effective is the window within which no more than Remaining can be used. A sliding
+// counter regains in up to two windows; less than one would invite more than the rate.
+func (v *View) effective(d *ratelimit.Decision) int64 {
+	switch left := Clamp(Seconds(d.ResetAfter)); {
+	case !d.Allowed && (d.RetryAfter > 0 || v.window > 0):
+		return max(1, Clamp(Seconds(d.RetryAfter))) // as Retry-After: that must not come before
+	case v.Limit.Algorithm == ratelimit.AlgorithmFixedWindow && left > 0:
+		return min(left, v.window)
+	case v.Limit.Algorithm == ratelimit.AlgorithmCalendar:
+		if left == 0 { // what a fresh key has left expires with the window
+			left = v.until - time.Now().Unix()
+		}
+		return max(1, min(left, v.window))
+	case v.Limit.Algorithm == ratelimit.AlgorithmSlidingCounter:
+		return max(v.window, min(left, v.Refill()))
+	}
+	return v.window
+}
+
+// Refill is the seconds after which a key that has spent everything is fresh.
+func (v *View) Refill() int64 {
+	if v.Limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
+		return Clamp(Seconds(2 * min(v.Limit.Rate.Per, math.MaxInt64/2)))
+	}
+	return v.window
+}

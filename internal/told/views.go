@@ -1,26 +1,34 @@
-package httplimit
+package told
 
 import (
-	"net/http"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// views keeps how limits are written: those that the limiter lists, and those that it has
+// Views keeps how limits are written: those that the limiter lists, and those that it has
 // decided with, which are plans of single keys or limits that were changed.
-type views struct {
+type Views struct {
 	writer
 	ask   func() []ratelimit.Limit // the limiter for its limits; nil if it does not list them
 	named bool                     // the names must differ
 	known atomic.Pointer[list]
-	plans edge.Recent[ratelimit.Limit, *view]
+	plans edge.Recent[ratelimit.Limit, *View]
 }
 
-// init asks the limiter for its limits, and checks that they can be told.
-func (v *views) init(limiter ratelimit.Limiter[*http.Request], o *Options) error {
-	v.unit, v.named = o.QuotaUnit, o.Dialect == DialectDraft11
+// Options are the settings of [Views].
+type Options struct {
+	Package string                       // with whose name errors begin
+	Unit    func(ratelimit.Limit) string // nil if all limits count requests
+	Named   bool                         // the names must differ
+}
+
+// Init asks the limiter for its limits, and checks that they can be told. It is called before
+// anything else.
+func (v *Views) Init(limiter any, o Options) error {
+	v.unit, v.named = o.Unit, o.Named
 	v.known.Store(new(list))
 	v.plans.Clear()
 	l, ok := limiter.(ratelimit.LimitLister)
@@ -30,14 +38,14 @@ func (v *views) init(limiter ratelimit.Limiter[*http.Request], o *Options) error
 	v.ask = l.Limits
 	limits := l.Limits()
 	if err := v.check(limits); err != nil {
-		return err
+		return fmt.Errorf("%s: %w", o.Package, err)
 	}
 	v.known.Store(v.list(limits))
 	return nil
 }
 
 // check reports why header fields cannot tell of the limits.
-func (v *views) check(limits []ratelimit.Limit) error {
+func (v *Views) check(limits []ratelimit.Limit) error {
 	if !v.named {
 		return nil
 	}
@@ -47,8 +55,8 @@ func (v *views) check(limits []ratelimit.Limit) error {
 	return v.checkUnits(limits)
 }
 
-// of returns how the limit that has decided is written.
-func (v *views) of(limit *ratelimit.Limit) *view {
+// Of returns how the limit that has decided is written.
+func (v *Views) Of(limit *ratelimit.Limit) *View {
 	if known := v.known.Load(); known.over() {
 		v.renew(known)
 	}
@@ -62,10 +70,10 @@ func (v *views) of(limit *ratelimit.Limit) *view {
 }
 
 // renew writes a list anew because a calendar's next window, which may have another length, has begun.
-func (v *views) renew(old *list) {
+func (v *Views) renew(old *list) {
 	limits := make([]ratelimit.Limit, len(old.views))
 	for i, w := range old.views {
-		limits[i] = w.limit
+		limits[i] = w.Limit
 	}
 	if v.known.CompareAndSwap(old, v.list(limits)) {
 		v.plans.Clear()
@@ -74,7 +82,7 @@ func (v *views) renew(old *list) {
 
 // learn makes the view of a limit that was not known: the limiter's own has been
 // changed, or it is the plan of a single key.
-func (v *views) learn(limit *ratelimit.Limit) *view {
+func (v *Views) learn(limit *ratelimit.Limit) *View {
 	v.refresh()
 	known := v.known.Load()
 	if found := known.find(limit); found != nil {
@@ -87,7 +95,7 @@ func (v *views) learn(limit *ratelimit.Limit) *view {
 
 // refresh asks the limiter for its limits again. If they cannot be listed, the list
 // stays as it was.
-func (v *views) refresh() {
+func (v *Views) refresh() {
 	if v.ask == nil {
 		return
 	}

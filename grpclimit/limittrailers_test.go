@@ -1,0 +1,96 @@
+package grpclimit_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+func TestTrailersTellWhatIsLeft(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	costly := func(c *grpclimit.Call) int {
+		if c.Request != nil {
+			return int(c.Request.(*testgrpc.SimpleRequest).ResponseSize)
+		}
+		return 1
+	}
+	i := interceptor(t, limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("minute"), ratelimit.FixedWindow(ratelimit.PerHour(100)).Named("hour")),
+		grpclimit.Options{LimitTrailers: true, Cost: costly, QuotaUnit: func(l ratelimit.Limit) string {
+			if l.Name == "hour" {
+				return "tokens"
+			}
+			return ""
+		}})
+	client := serve(t, new(service), with(i)...)
+	say := func(cost int32) (codes.Code, metadata.MD) {
+		var header, trailer metadata.MD
+		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{ResponseSize: cost}, grpc.Header(&header), grpc.Trailer(&trailer))
+		assert.Empty(t, header["ratelimit"])
+		return status.Code(err), trailer
+	}
+	const policies = `"minute";q=3;w=60, "hour";q=100;w=3600;qu="tokens"`
+	code, trailer := say(1)
+	assert.Equal(t, codes.OK, code)
+	assert.Equal(t, []string{policies}, trailer["ratelimit-policy"])
+	assert.Equal(t, []string{`"minute";r=2;t=60`}, trailer["ratelimit"])
+	clock.Advance(10_500_000_000)
+	_, trailer = say(2)
+	assert.Equal(t, []string{`"minute";r=0;t=60`}, trailer["ratelimit"], "of a stack, ResetAfter is the longest")
+	code, trailer = say(1)
+	assert.Equal(t, codes.ResourceExhausted, code)
+	assert.Equal(t, []string{`"minute";r=0;t=50`}, trailer["ratelimit"])
+	assert.Equal(t, []string{"49500"}, trailer["grpc-retry-pushback-ms"])
+	code, trailer = say(4)
+	assert.Equal(t, codes.ResourceExhausted, code)
+	assert.Equal(t, []string{policies}, trailer["ratelimit-policy"])
+	assert.Empty(t, trailer["ratelimit"], "the cost can never pass: what is left is not known")
+
+	clock.Advance(60_000_000_000)
+	stream, err := client.FullDuplexCall(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, stream.CloseSend())
+	_, err = stream.Recv()
+	require.Error(t, err)
+	assert.Equal(t, []string{`"minute";r=2;t=60`}, stream.Trailer()["ratelimit"], "a stream")
+
+	two := limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("a"), ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("A"))
+	_, err = grpclimit.New(two, &grpclimit.Options{LimitTrailers: true})
+	assert.ErrorContains(t, err, "grpclimit: limits ")
+	_, err = grpclimit.New(two, nil)
+	assert.NoError(t, err)
+}
+
+// A client that reads what is left is never refused.
+func TestClientKeepsToWhatTrailersTell(t *testing.T) {
+	for way := range ways {
+		t.Run(way, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				i := interceptor(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(3))), grpclimit.Options{LimitTrailers: true})
+				server := grpc.NewServer(with(i)...)
+				testgrpc.RegisterTestServiceServer(server, new(service))
+				c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
+				client := inBubble(t, server, dialling...)
+				begin := time.Now()
+				for range 7 {
+					ok(context.Background(), t, client, way)
+				}
+				assert.Equal(t, 2*time.Minute, time.Since(begin).Truncate(time.Minute))
+				assert.Equal(t, grpclimit.Stats{Allowed: 7}, i.Stats())
+				assert.Equal(t, uint64(2), c.Stats().Waited)
+			})
+		})
+	}
+}
