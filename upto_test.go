@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -249,4 +250,33 @@ func TestTakeUpToOfNilsFails(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 5, granted)
 	require.False(t, errors.Is(err, ratelimit.ErrExceedsLimit))
+}
+
+// What is left of the present window is granted, and in the next one all of it, to keys that were evicted too.
+func TestTakeUpToOfACalendar(t *testing.T) {
+	for seed := range rounds(300) {
+		r := rand.New(rand.NewPCG(seed, 81))
+		limit := ratelimit.Calendar(1+r.IntN(255), modelPeriods[r.IntN(len(modelPeriods))].Period)
+		clock := new(wallClock)
+		clock.setWall(date(t, "UTC", "2026-03-07 12:00"))
+		l := newWith(t, limit, ratelimit.Options[int]{Clock: clock, MaxKeys: 2, Remember: 1 << 12})
+		keys := map[int]*datedKey{}
+		for range 50 {
+			if r.IntN(2) == 0 {
+				clock.advance(time.Duration(r.Int64N(int64(spanOf(limit)))))
+			}
+			i, most := r.IntN(4), r.IntN(2*limit.Rate.Units)
+			k := keys[i]
+			if k == nil {
+				k = &datedKey{limit: limit}
+				keys[i] = k
+			}
+			k.roll(clock.Wall())
+			granted, d, err := ratelimit.TakeUpTo(t.Context(), l, i, most)
+			require.NoError(t, err)
+			require.Equal(t, min(most, limit.Rate.Units-k.used), granted, "seed %d, %v: %+v", seed, limit, *k)
+			k.used += granted
+			require.Equal(t, limit.Rate.Units-k.used, d.Remaining)
+		}
+	}
 }
