@@ -106,9 +106,10 @@ func (d *dates) Count(first, second int64) int64 {
 	return d.Calendar.Count(first-ordinalZero, second-ordinalZero)
 }
 
-// put appends what a script has to know of a calendar. It returns what the time is thought to be as
+// put appends what a script has to know of a calendar: the windows of now, and the one in which a change of limit
+// lies, by which keys are put under another limit long after it. It returns what the time is thought to be as
 // well: now, or if that is 0, by the machine's clock.
-func (d *dates) put(b []byte, r *remote, now int64) ([]byte, int64) {
+func (d *dates) put(b []byte, r *remote, now, since int64) ([]byte, int64) {
 	if d == nil {
 		return b, now
 	}
@@ -116,8 +117,12 @@ func (d *dates) put(b []byte, r *remote, now int64) ([]byte, int64) {
 		now = r.guess()
 	}
 	w := d.two(now)
+	var changed calendar.Window
+	if since > always {
+		changed = d.Calendar.At(seconds(since))
+	}
 	for _, n := range [...]int64{d.per, d.before(w[0]), w[0].Ordinal, w[1].Ordinal, seconds(w[1].To) + ordinalZero,
-		d.mean, century / d.Longest().Microseconds()} {
+		d.mean, century / d.Longest().Microseconds(), changed.From + ordinalZero, changed.To + ordinalZero} {
 		b = put7(b, n)
 	}
 	return b, now
@@ -126,8 +131,9 @@ func (d *dates) put(b []byte, r *remote, now int64) ([]byte, int64) {
 // putDates appends what a script has to know of the plan's calendar, and of the one that the
 // limiter had before, under which a key may still be.
 func (p *plan) putDates(b []byte, r *remote, now int64) ([]byte, int64) {
-	b, now = p.dates.put(b, r, now)
-	return p.former.put(b, r, now)
+	since := p.since.Load()
+	b, now = p.dates.put(b, r, now, since)
+	return p.former.put(b, r, now, since)
 }
 
 // guess returns what the server's time is thought to be, in microseconds.

@@ -223,3 +223,27 @@ func TestAReservationOfACalendarThatHasChangedGivesNothingBack(t *testing.T) {
 		})
 	}
 }
+
+// A key that was put under a calendar by a call that spends nothing is asked again years later, when none of the
+// windows in between is known to the call.
+func TestADebtIsRegainedThoughNothingIsSpentAfterAChangeToACalendar(t *testing.T) {
+	verdicts(t)
+	day, month := ratelimit.Calendar(100, ratelimit.Day("UTC")), ratelimit.Calendar(5, ratelimit.Month("UTC", 31))
+	_, to := month.Period.Window(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	for start := range 12 {
+		at := to.Add(-2 * time.Hour)
+		_, to = month.Period.Window(to)
+		for _, first := range []ratelimit.Limit{day, ratelimit.FixedWindow(ratelimit.PerDay(100))} {
+			l, clock := datedPair(t, first, at)
+			require.True(t, l.Allow("k", 100))
+			clock.Advance(time.Hour)
+			require.NoError(t, l.SetLimit(month))
+			d, err := l.Take(t.Context(), "k", start%2)
+			require.NoError(t, err)
+			clock.Advance(d.ResetAfter - time.Microsecond)
+			require.False(t, l.Allow("k", 5), "%v: %v", start, first)
+			clock.Advance(time.Microsecond)
+			require.True(t, l.Allow("k", 5), "%v: %v", start, first)
+		}
+	}
+}

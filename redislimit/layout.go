@@ -69,7 +69,7 @@ const (
 	headSize   = 1 + 1 // what, and of how many
 	settleSize = 3 + 3 + 4*7 + 1 + 3*7
 	adjustSize = 3 + 4*7
-	datesSize  = 7 * 7 // of one calendar, behind all that is asked: per, prev, from, to, next, mean, windows
+	datesSize  = 9 * 7 // of one calendar, behind all that is asked: per, prev, from, to, next, mean, windows, first, last
 )
 
 // What the general case answers of one key: where its parts begin, after the verdict.

@@ -9,7 +9,7 @@ local function readDates(pos)
   local outside = false
   while pos <= #ask do
     local d, per = {}, 0
-    per, d.prev, d.from, d.to, d.next, d.mean, d.windows = unpack('>I7I7I7I7I7I7I7', ask, pos)
+    per, d.prev, d.from, d.to, d.next, d.mean, d.windows, d.first, d.last = unpack('>I7I7I7I7I7I7I7I7I7', ask, pos)
     dates[per], pos = d, pos + $DATES_SIZE
     outside = outside or reading < micros(d.from) or reading >= micros(d.next)
   end

@@ -66,7 +66,8 @@ end
 --
 -- What the calendar is, the caller knows. For each that a call needs, it says when the window before
 -- the present one begins, when the present one begins, when it ends and the next one begins, when that
--- ends, how long windows are on average, in seconds, and how many of them make up the longest debt.
+-- ends, how long windows are on average, in seconds, how many of them make up the longest debt, and when
+-- the window begins and ends in which the limit was changed: as of then keys are put under it.
 -- Other instants matter only to states of long ago: these go by the average. A calendar of which the
 -- call says nothing goes on with windows of the length of the last.
 local calendar, dates = {}, {}
@@ -81,6 +82,7 @@ local function windowAt(f, s, at)
     if at < micros(d.to) then return d.from, micros(d.to) end
     return d.to, micros(d.next)
   end
+  if d and at >= micros(d.first) and at < micros(d.last) then return d.first, micros(d.last) end
   if s.m > 0 and at < s.at then return s.m, s.at end
   local first, length = s.at, d and d.mean * 1000000 or s.at - micros(s.m)
   if s.m == 0 then first = d and micros(d.prev) or at end
