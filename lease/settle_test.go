@@ -270,3 +270,23 @@ func TestAFailureToGiveBackIsCountedAndTold(t *testing.T) {
 		require.NotContains(t, err.Error(), "secret")
 	})
 }
+
+// Reservations fetch ahead of need as other decisions do: the last of them finds the next batch there.
+func TestReservationsFetchAheadOfNeed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, plenty)
+		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
+		for l.Stats().Held < 10 {
+			require.True(t, l.Allow("k", 1))
+			synctest.Wait()
+		}
+		s.heard(&s.asked)
+		for range l.Stats().Held { // more than half of the batch, and not more than all of it
+			r := reserve(t, l, 1)
+			require.NoError(t, r.Settle(1))
+			synctest.Wait()
+		}
+		require.Len(t, s.heard(&s.asked), 1, "while units were held")
+		require.Positive(t, l.Stats().Held)
+	})
+}
