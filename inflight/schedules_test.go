@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,6 +83,13 @@ type scheduleModel struct {
 // slack is what the model does not know of slot-time: each unit counts for a microsecond at least.
 const slack = 30 * float64(time.Microsecond)
 
+// creeping is a clock that never stands still, as in real time: it is a nanosecond later at each reading.
+type creeping struct{ readings atomic.Int64 }
+
+var began = time.Now()
+
+func (c *creeping) Now() time.Duration { return time.Since(began) + time.Duration(c.readings.Add(1)) }
+
 // randomLimit is an algorithm that has nothing to do with what it is told.
 type randomLimit struct{ rng *rand.Rand }
 
@@ -115,7 +123,7 @@ func newSchedule(t *testing.T, seed uint64) *scheduleModel {
 	rng := rand.New(rand.NewPCG(seed, 22))
 	m := &scheduleModel{t: t, seed: seed, rng: rng, results: make(chan result, 1000), start: time.Now(), served: map[int]float64{}, total: math.MaxInt, bound: math.MaxInt}
 	m.base, m.maxQueue = 1+rng.IntN(6), 1+rng.IntN(8)
-	o := &options{MaxQueue: m.maxQueue}
+	o := &options{MaxQueue: m.maxQueue, Clock: new(creeping)}
 	if rng.IntN(4) > 0 {
 		m.total = 1 + rng.IntN(10)
 		m.bound, o.Total = m.total, m.total

@@ -40,7 +40,7 @@ func TestSharesAreOfSlotTime(t *testing.T) {
 				weights[w.key] = w.weight
 				workers = append(workers, w)
 			}
-			l := newLimiter(t, total, &options{Total: total, MaxQueue: 1000, Weight: func(key string) int { return weights[key] }})
+			l := newLimiter(t, total, &options{Total: total, MaxQueue: 1000, Clock: new(creeping), Weight: func(key string) int { return weights[key] }})
 			ctx, cancel := context.WithCancel(t.Context())
 			for _, w := range workers {
 				// So many that somebody always waits: a key of which nobody waits, if only at the instant at which

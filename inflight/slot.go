@@ -86,6 +86,7 @@ func (s *slot) pool() *pool {
 // init prepares a slot, which has no configuration yet. It calls the caller's Adaptive.
 func (s *slot) init(c *common, report func(old, new int)) {
 	s.common, s.at, s.busyAt = c, -1, -1
+	s.weight = 1 // until it is configured
 	s.own.total = noTotal
 	s.own.bound.Store(noTotal)
 	switch {
