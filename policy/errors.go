@@ -29,7 +29,7 @@ var (
 // limit, [ratelimit.ErrInvalidLimit]. Its text holds no key.
 type Error struct {
 	Line   int    // in the file, from 1; 0 if the set was not read from one
-	Column int    // in the line, in bytes from 1; 0 if the line is
+	Column int    // in the line, in characters from 1; 0 if the line is
 	Rule   string // the rule's name, "" if it is not about a rule, or the rule has none
 	Field  string // such as "rules[2].plans.free", "" for the whole
 	Err    error

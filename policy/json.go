@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 )
@@ -12,7 +13,7 @@ import (
 // jsonTree reads JSON into the tree that YAML is read into. JSON is not quite a part of
 // YAML, and has escapes of its own. The data has been found valid.
 func jsonTree(data []byte) (*yaml.Node, error) {
-	t := &jsonReader{dec: json.NewDecoder(bytes.NewReader(data)), data: data, line: 1}
+	t := &jsonReader{dec: json.NewDecoder(bytes.NewReader(data)), data: data, line: 1, column: 1}
 	t.dec.UseNumber()
 	return t.value()
 }
@@ -21,11 +22,13 @@ type jsonReader struct {
 	dec    *json.Decoder
 	data   []byte
 	at     int // the end of the last token
-	line   int // where that began
+	begun  int // its beginning
+	line   int // where that is
 	column int
 }
 
-// next returns the next token, and finds out where it begins. No token has a line break in it.
+// next returns the next token, and finds out where it begins, from where the last one did: a file may be one long line.
+// No token has a line break in it.
 func (t *jsonReader) next() (json.Token, error) {
 	token, err := t.dec.Token()
 	if err != nil {
@@ -33,9 +36,13 @@ func (t *jsonReader) next() (json.Token, error) {
 	}
 	between := t.data[t.at:t.dec.InputOffset()]
 	begin := t.at + len(between) - len(bytes.TrimLeft(between, " \t\r\n,:"))
-	t.line += bytes.Count(t.data[t.at:begin], []byte("\n"))
-	t.column = begin - bytes.LastIndexByte(t.data[:begin], '\n')
-	t.at = int(t.dec.InputOffset())
+	since := t.data[t.begun:begin]
+	if end := bytes.LastIndexByte(since, '\n'); end >= 0 {
+		t.line += bytes.Count(since, []byte("\n"))
+		t.column, since = 1, since[end+1:]
+	}
+	t.column += utf8.RuneCount(since)
+	t.at, t.begun = int(t.dec.InputOffset()), begin
 	return token, nil
 }
 

@@ -13,7 +13,7 @@ import (
 // defaults.
 type MemoryOptions struct {
 	// MaxKeys is how many keys each rule tracks at most: see
-	// [ratelimit.Options.MaxKeys]. If zero, 65536.
+	// [ratelimit.Options.MaxKeys]. If zero, 65536. If negative, [New] returns an error.
 	MaxKeys int
 	// OnFull says what happens to a new key of a rule that tracks so many. If zero,
 	// [ratelimit.EvictLeastUsed].

@@ -27,7 +27,7 @@ var histories = flag.Int("histories", 150, "random histories of rules that are c
 func TestPoliciesAgreeWithAModel(t *testing.T) {
 	n := *histories
 	if testing.Short() {
-		n = min(n, 40)
+		n = min(n, 15)
 	}
 	for seed := range n {
 		if play(t, uint64(seed)); t.Failed() {

@@ -38,7 +38,9 @@ type Options struct {
 	Engine Engine
 	// OnDecision is told of each decision, with every rule that applied and what it
 	// said. It runs in the caller's goroutine, outside every lock, after the decision:
-	// it should be fast. It is not told of Explain. If nil, nothing is.
+	// it should be fast, and it is called by many goroutines at once. It is not told of Explain,
+	// Peek, Adjust and Reset. It may keep the Decision. The Rules of many decisions share memory:
+	// who keeps few of many should copy them, with [slices.Clone]. If nil, nothing is told.
 	OnDecision func(Decision)
 	// Logger is told by [Follow] of new rules, and of those that could not be put in
 	// force. If nil, slog.Default().

@@ -1,7 +1,10 @@
 package policy_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -64,4 +67,32 @@ func TestASubjectOfIPv4Networks(t *testing.T) {
 	}
 	_, err := policy.Parse([]byte(rule("  key: ip/24\n  overrides: [{key: 192.0.2.0/24, limit: blocked}, {key: \"2001:db8::\", limit: blocked}]\n")))
 	require.NoError(t, err)
+}
+
+// TestColumnsAreCharacters, in YAML and in JSON, as editors count them.
+func TestColumnsAreCharacters(t *testing.T) {
+	for _, text := range []string{
+		"rules:\n- {description: \"ééé\", limt: unlimited, name: a}\n",
+		"{\"rules\": [\n{\"description\": \"ééé\", \"limt\": \"unlimited\", \"name\": \"a\"}]}",
+	} {
+		_, errs := policy.Check([]byte(text))
+		require.Len(t, errs, 2)
+		assert.Equal(t, []int{2, 24}, []int{errs[1].Line, errs[1].Column}, text)
+	}
+}
+
+// TestALongLineOfJSON: a file without line breaks is read about as quickly as the same with them, however long it is.
+func TestALongLineOfJSON(t *testing.T) {
+	line, err := json.Marshal(parsed(t, many(2000, "POST /v1/charges")))
+	require.NoError(t, err)
+	var lines bytes.Buffer
+	require.NoError(t, json.Indent(&lines, line, "", " "))
+	took := func(data []byte) time.Duration {
+		begin := time.Now()
+		set, err := policy.Parse(data)
+		require.NoError(t, err)
+		require.Len(t, set.Rules, 2000)
+		return time.Since(begin)
+	}
+	assert.Less(t, took(line), 5*took(lines.Bytes()))
 }

@@ -27,7 +27,7 @@ type Options struct {
 	// Prefix begins all Redis keys. If empty, "policy:". Processes that share budgets
 	// have the same.
 	Prefix string
-	// Timeout bounds a decision: see [redislimit.Options.Timeout].
+	// Timeout bounds a decision: see [redislimit.Options.Timeout]. If zero, 50 ms.
 	Timeout time.Duration
 	// Slot says which keys share a slot of a Redis Cluster, or a server of a Ring: see
 	// [redislimit.Options.Slot]. All keys of one request must: a constant does that, and puts all
