@@ -4,6 +4,11 @@
 //
 //	go run ./examples/overload
 //	go run ./examples/overload -o docs/overload.svg
+//
+// With -tenants it runs a backend with many tenants, pages and background jobs behind one adaptive limit,
+// in real time, and prints each second what an operator sees:
+//
+//	go run ./examples/overload -tenants
 package main
 
 import (
@@ -21,9 +26,14 @@ import (
 
 func main() {
 	out := flag.String("o", "", "`file` for a picture; none if empty")
+	many := flag.Bool("tenants", false, "run a backend with tenants and priorities, for 24 seconds")
 	seed := flag.Uint64("seed", 1, "of the random arrivals and service times")
 	flag.Parse()
-	if err := run(os.Stdout, *out, *seed); err != nil {
+	do := func() error { return run(os.Stdout, *out, *seed) }
+	if *many {
+		do = func() error { return tenants(os.Stdout, 8, *seed) }
+	}
+	if err := do(); err != nil {
 		fmt.Fprintln(os.Stderr, "overload:", err)
 		os.Exit(1)
 	}

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// While servers are missing, jobs wait for pages, and tenants have pages by their weights.
+func TestTableShowsSharesAndPriorities(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const seconds = 8
+		var out strings.Builder
+		require.NoError(t, tenants(&out, seconds, 1))
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		require.Len(t, lines, 1+3*seconds)
+		var sum [4]int // of pages and jobs, once the limit has found that servers are missing
+		for _, line := range lines[1+seconds+2 : 1+2*seconds] {
+			var x [10]int
+			_, err := fmt.Sscan(line, &x[0], &x[1], &x[2], &x[3], &x[4], &x[5], &x[6], &x[7], &x[8], &x[9])
+			require.NoError(t, err)
+			for i := range sum {
+				sum[i] += x[6+i]
+			}
+		}
+		assert.InDelta(t, 3, float64(sum[0])/float64(sum[1]), 0.7, "acme's pages, and beta's")
+		assert.Zero(t, sum[2]+sum[3], "no job goes before a page")
+	})
+}
