@@ -21,7 +21,7 @@ func forgetful() ratelimittest.Config {
 	return config
 }
 
-// What is remembered of a bucket or a fixed window, to the millisecond, is all that there is to be
+// What is remembered of a bucket, a fixed window or a calendar, to the millisecond, is all that there is to be
 // known of it. So a limiter that evicts keys all the time keeps the promises.
 func TestALimiterThatRemembersKeepsThePromises(t *testing.T) {
 	config := forgetful()
@@ -35,6 +35,8 @@ func TestALimiterThatRemembersKeepsThePromises(t *testing.T) {
 		ratelimit.LeakyBucket(ratelimit.PerDay(24), 7),
 		ratelimit.FixedWindow(ratelimit.PerSecond(10)),
 		ratelimit.FixedWindow(ratelimit.Per(100, 30*24*time.Hour)),
+		ratelimit.Calendar(10, ratelimit.Day("Europe/Berlin")),
+		ratelimit.Calendar(100, ratelimit.Month("America/Havana", 31)),
 	}
 	ratelimittest.Run(t, config)
 }
