@@ -28,7 +28,7 @@ func ExampleNewClient() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	limiter := ratelimit.Map(perTarget, grpclimit.ClientTarget).(ratelimit.Reserver[*grpclimit.ClientCall])
+	limiter := ratelimit.MapReserver(perTarget, grpclimit.ClientTarget)
 	client, err := grpclimit.NewClient(limiter, &grpclimit.ClientOptions{MaxRetries: 1})
 	if err != nil {
 		log.Fatal(err)

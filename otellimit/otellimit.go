@@ -116,8 +116,8 @@ func (m *Metrics) HTTP(limiter string) func(httplimit.Event) {
 	}
 }
 
-// GRPC returns a function for OnOutcome of package grpclimit, which makes a function for its
-// Options.OnDecision of it. So this package does not depend on gRPC.
+// GRPC returns what counts outcomes for packages grpclimit and connectlimit: set their
+// Options.OnDecision to OnOutcome(metrics.GRPC("api")). So this package does not depend on gRPC.
 func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 	ctx := context.Background()
 	return func(o httplimit.Outcome) {

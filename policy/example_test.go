@@ -60,6 +60,12 @@ func ExampleFollow() {
 	// Output: 3 rules
 }
 
+// userOf says who has been authenticated.
+func userOf(r *http.Request) string {
+	user, _, _ := r.BasicAuth()
+	return user
+}
+
 func ExampleRouteOf() {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /charges/{id}", func(http.ResponseWriter, *http.Request) {})
@@ -74,7 +80,7 @@ func ExampleRouteOf() {
 	}
 	attributes := policy.RouteOf(mux)
 	limit, err := httplimit.New(ratelimit.Map(policies, func(r *http.Request) (policy.Request, error) {
-		return attributes(r, nil), nil
+		return attributes(r, policy.Attributes{"user": userOf(r)}), nil
 	}), nil)
 	if err != nil {
 		log.Fatal(err)

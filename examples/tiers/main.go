@@ -75,7 +75,7 @@ func run() error {
 	stack, err := ratelimit.All(
 		ratelimit.By(users, func(r request) (string, error) { return r.user, nil }),
 		ratelimit.By(routes, func(r request) (string, error) { return r.route, nil }),
-		ratelimit.By(all, func(request) (struct{}, error) { return struct{}{}, nil }),
+		ratelimit.Global[request](all),
 	)
 	if err != nil {
 		return err

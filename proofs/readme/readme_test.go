@@ -32,7 +32,7 @@ func guarded(client *redis.Client, nodes int, reg prometheus.Registerer) (*failo
 		return nil, err
 	}
 	share := func(l ratelimit.Limit) ratelimit.Limit { // what one process enforces alone
-		return ratelimit.TokenBucket(ratelimit.PerSecond(l.Rate.Units/nodes), 10)
+		return ratelimit.TokenBucket(ratelimit.Per(l.Rate.Units/nodes, l.Rate.Per), 10)
 	}
 	local, err := shared.Local(share, 0)
 	if err != nil {
