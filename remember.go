@@ -134,16 +134,24 @@ func (m *memory) unpack(x slot) meter.Remembered {
 	return r
 }
 
-// until returns the reading at which what a slot says is over.
+// until returns the reading at which what a slot says is over. It is asked of sixteen slots for each key
+// that is evicted.
 func (m *memory) until(x slot, now int64) int64 {
-	switch r := m.unpack(x); {
-	case r.Share == 0:
-		return -maxReading
-	case r.Dated:
-		return m.dates.instant(r.Until, now)
-	default:
-		return r.Until
+	if x < slotNever<<24 && x != 0 {
+		return m.start + int64(x>>24)*slotTick
 	}
+	return m.untilRare(x, now)
+}
+
+// untilRare is until for slots that are empty, dated or never over.
+func (m *memory) untilRare(x slot, now int64) int64 {
+	switch {
+	case x == 0:
+		return -maxReading
+	case x.dated():
+		return m.dates.instant(m.unpack(x).Until, now)
+	}
+	return maxReading
 }
 
 // store remembers what a key has spent, which is not fresh at a reading. The lock of the key's
