@@ -290,3 +290,16 @@ func TestReservationsFetchAheadOfNeed(t *testing.T) {
 		require.Positive(t, l.Stats().Held)
 	})
 }
+
+// A batch of which its first caller spends half is followed by the next at once.
+func TestACallerThatSpendsHalfOfWhatItFetchedFetchesAhead(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, plenty)
+		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
+		for range 2 {
+			require.True(t, l.Allow("k", 3))
+			synctest.Wait()
+		}
+		require.Equal(t, []int{3, 6, 12}, s.heard(&s.asked), "the last one ahead of need")
+	})
+}
