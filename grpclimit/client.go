@@ -10,7 +10,7 @@ import (
 )
 
 // ClientOptions are the settings of [NewClient] besides the limiter. Nil and the zero
-// ClientOptions mean the defaults.
+// ClientOptions mean the defaults. Functions in it are called concurrently.
 type ClientOptions struct {
 	// Key groups calls: those of one key wait in one queue, and what the server says to
 	// one of them holds for all. If nil, the target of the connection. Give one of your own

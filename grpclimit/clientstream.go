@@ -13,9 +13,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// StreamClientInterceptor returns the interceptor of streams, for [grpc.WithChainStreamInterceptor]. A stream
-// waits before it is opened. What the server says when it ends the stream, at opening or
-// later, holds for the key's next calls. It panics as UnaryClientInterceptor does, and its own errors are those of [Client.UnaryClientInterceptor].
+// StreamClientInterceptor returns the interceptor of streams, for
+// [grpc.WithChainStreamInterceptor]. A stream waits before it is opened. What the server says when
+// it ends the stream, at opening or later, holds for the key's next calls. It panics as
+// [Client.UnaryClientInterceptor] does, and its own errors are those of that.
 func (c *Client) StreamClientInterceptor() grpc.StreamClientInterceptor {
 	c.mustBeMade()
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {

@@ -18,7 +18,7 @@ import (
 )
 
 // InflightOptions are the settings of [NewInflight] besides the limiter and the key. Nil
-// and the zero InflightOptions mean the defaults.
+// and the zero InflightOptions mean the defaults. Functions in it are called concurrently.
 type InflightOptions struct {
 	// Units is how many units of the limiter a call takes. Below zero is an error, and 0
 	// always passes. If nil, 1.

@@ -17,7 +17,8 @@ import (
 
 // Options are the settings of [New] besides the limiter. Nil and the zero Options
 // are safe: every call costs 1, a denied one is answered with RESOURCE_EXHAUSTED, and one
-// that could not be decided is refused.
+// that could not be decided is refused. Functions in it are called concurrently. One that panics
+// fails its call, as a panic in a handler does.
 type Options struct {
 	// Cost returns what a call costs. Below zero is an error, and 0 always passes. If
 	// nil, 1. With ChargeMessages it is asked for each message too, which is in
@@ -30,20 +31,24 @@ type Options struct {
 	Skip func(c *Call) bool
 
 	// ChargeMessages charges a stream for each message that it receives, in addition to
-	// what it is charged for when it opens. A message that is denied ends the stream:
-	// RecvMsg returns the status of the denial, again and again, and the stream does not
-	// end with OK even if its handler returns nil. The handler should return then. What
-	// messages have cost is not settled. Where only the server streams, there is one
-	// message, the request. If false, streams cost as much as unary calls.
+	// what it is charged when it opens. If false, streams cost as much as unary calls. Where only
+	// the server streams, there is one message, the request. What messages have cost is not
+	// settled.
+	//
+	// A message that is denied ends the stream: from then on RecvMsg returns the status of the
+	// denial, and the handler should return. The stream does not end with OK even if its
+	// handler returns nil.
 	//
 	// The opening stays charged if a message is denied: the handler has run by then, and
 	// would run again and again without an answer. A client that retries a denied stream opens it
 	// again, and pays for that again, as it does for messages that it sends again. So the
-	// limit should hold an opening and a message at once. If Cost is nil, a stream that
-	// is denied as it opens, or at its first message, is told to wait until both pass, for
-	// which the limiter is asked a second time: so the first retry succeeds. This needs a [ratelimit.Reserver], and one that does not delay
-	// and book ahead at once, as a leaky bucket, or limits that are not known (LimitFor),
-	// given by [ratelimit.Map] may: give a [ratelimit.All] of that one layer instead.
+	// limit should hold an opening and a message at once.
+	//
+	// If Cost is nil, a stream that is denied as it opens, or at its first message, is told to
+	// wait until both pass, so that its first retry succeeds. For that the limiter is asked a
+	// second time. It must be a [ratelimit.Reserver]. A leaky bucket given by [ratelimit.Map],
+	// or limits that are not known (LimitFor), cannot be asked for it: give a [ratelimit.All] of
+	// that one layer instead.
 	ChargeMessages bool
 
 	// Settle returns what a call has really cost, once its handler has returned. It gets

@@ -41,9 +41,11 @@ func ChargeOnly(charged ...codes.Code) func(c *Call, code codes.Code, cost int) 
 // Canceled and DeadlineExceeded are charged, and so is every code once the call's context has
 // ended. It closes its connection: a message that could not be sent for that reason makes a
 // server error an InvalidArgument, as [Options.Settle] says. That is charged also if it was
-// the server that closed the connection, which nobody can tell apart. Unknown is the code of a plain Go error, also of one that only says what is
-// wrong with the request. So it is charged as well. Handlers should answer what is wrong
-// with a request with InvalidArgument, and a timeout of their own with Unavailable.
+// the server that closed the connection: the two cannot be told apart.
+//
+// Unknown is the code of a plain Go error, also of one that only says what is wrong with the
+// request. So it is charged as well. Handlers should answer what is wrong with a request with
+// InvalidArgument, and a timeout of their own with Unavailable.
 func RefundServerErrors(c *Call, code codes.Code, cost int) int {
 	switch code {
 	case codes.Unavailable, codes.Internal, codes.DataLoss:

@@ -16,7 +16,7 @@ import (
 
 // Options are the settings of [New] besides the limiter. Nil and the zero Options
 // are safe: every request costs 1, a denied one is answered with 429, and one that
-// could not be decided is refused.
+// could not be decided is refused. Functions in it are called concurrently.
 type Options struct {
 	// Cost returns what a request costs. Below zero is an error, and 0 always passes.
 	// If nil, 1.

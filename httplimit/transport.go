@@ -15,7 +15,7 @@ import (
 )
 
 // TransportOptions are the settings of [NewTransport] besides the limiter. Nil and the
-// zero TransportOptions mean the defaults.
+// zero TransportOptions mean the defaults. Functions in it are called concurrently.
 type TransportOptions struct {
 	// Key groups requests: those of one key wait in one queue, and what the server says
 	// to one of them holds for all. If nil, [TargetHost]. Give one of your own if a

@@ -7,9 +7,14 @@
 //	})
 //	err = metrics.Table("api", limiter.Stats)
 //
+// Functions such as OnDecision and HTTP count what happens, as options of limiters and
+// middleware. Methods such as Table and Lease register a method Stats, which is read when the
+// metrics are collected. Each has a name for its limiter, the attribute "limiter": choose one
+// for each limiter, such as "api".
+//
 // Attributes name limiters, limits, rules and plans, which whoever runs the program has named.
 // No key, user or address is ever an attribute. The instruments are those of package promlimit
-// under dotted names.
+// under dotted names: docs/metrics.md in the repository lists them, with their units.
 //
 // All functions are safe for concurrent use; what they return may be called from any goroutine.
 package otellimit
@@ -44,7 +49,7 @@ type Metrics struct {
 	rules     stats.RuleCounts
 }
 
-// New makes the instruments. The error is the meter's.
+// New makes the instruments. The error is the meter's, or says that it is nil.
 func New(meter metric.Meter) (*Metrics, error) {
 	if meter == nil {
 		return nil, errors.New("otellimit: nil Meter")
@@ -87,8 +92,9 @@ func newOptions(limiter, limit string) *options {
 	return o
 }
 
-// OnDecision returns a function for [ratelimit.Options.OnDecision], and for those of other
-// engines: it counts decisions, and the cost that was spent.
+// OnDecision returns a function for [ratelimit.Options.OnDecision], and for the options of that
+// name of other engines, such as redislimit's. It counts decisions by limit and outcome, the cost
+// that was spent, and the decisions that were degraded. The limiter is the attribute's value.
 func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 	var known sync.Map // the limit's name → *options
 	of := []metric.AddOption{set(attribute.String("limiter", limiter))}
@@ -109,15 +115,20 @@ func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 	}
 }
 
-// HTTP returns a function for [httplimit.Options.OnDecision].
+// HTTP returns a function for [httplimit.Options.OnDecision]. It counts requests by outcome, such
+// as "denied". Those that Options.Skip exempts are not counted.
 func (m *Metrics) HTTP(limiter string) func(httplimit.Event) {
 	return func(e httplimit.Event) {
 		m.http.Add(e.Request.Context(), 1, set(attribute.String("limiter", limiter), attribute.String("outcome", e.Outcome.String())))
 	}
 }
 
-// GRPC returns what counts outcomes for packages grpclimit and connectlimit: set their
-// Options.OnDecision to OnOutcome(metrics.GRPC("api")). So this package does not depend on gRPC.
+// GRPC returns a function that counts calls by outcome, such as "denied". Give it to OnOutcome of
+// package grpclimit or connectlimit, and what that returns to their Options.OnDecision:
+//
+//	grpclimit.Options{OnDecision: grpclimit.OnOutcome(metrics.GRPC("api"))}
+//
+// So this package does not depend on gRPC. Calls that Options.Skip exempts are not counted.
 func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 	ctx := context.Background()
 	return func(o httplimit.Outcome) {
@@ -125,12 +136,13 @@ func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 	}
 }
 
-// OnPolicyDecision returns a function for the Options.OnDecision of package policy. The series of rules that are no
-// longer in force disappear if their policies are registered: see [Metrics.RegisterPolicies].
+// OnPolicyDecision returns a function for the Options.OnDecision of package policy. It counts
+// decisions by rule. The series of rules that are no longer in force disappear if their policies
+// are registered: see [Metrics.RegisterPolicies].
 func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) { return m.rules.Count }
 
-// Timed returns a limiter that measures how long the decisions of another take: of one whose
-// budgets are remote. See [stats.Timed].
+// Timed returns a limiter that decides as l does, and measures how long each decision takes, in
+// seconds. It is for limiters whose budgets are remote. A Wait is not measured. See [stats.Timed].
 func Timed[K any](m *Metrics, limiter string, l ratelimit.Reserver[K]) ratelimit.Reserver[K] {
 	of := set(attribute.String("limiter", limiter))
 	return stats.Timed(l, func(ctx context.Context, took time.Duration) { m.duration.Record(ctx, took.Seconds(), of) })

@@ -73,8 +73,8 @@ func (m *Metrics) Table(limiter string, read func() ratelimit.Stats) error {
 	return m.register(limiter, stats.OfTable(read))
 }
 
-// Inflight registers how a limiter of package inflight stands over all keys. read is its method Totals. The error is the meter's, or says
-// that read is nil or the name is taken.
+// Inflight registers how a limiter of package inflight stands over all keys. read is its method
+// Totals. The error is the meter's, or says that read is nil or the name is taken.
 func (m *Metrics) Inflight(limiter string, read func() stats.Inflight) error {
 	if read == nil {
 		return missing("Inflight", limiter)
@@ -107,8 +107,9 @@ func (m *Metrics) Lease(limiter string, read func() stats.Lease) error {
 // Rules is what a *policy.Policies is.
 type Rules interface{ Stats() stats.Policies }
 
-// RegisterPolicies registers how policies stand: the version of the rules in force among it. The error is the
-// meter's, or says that p is nil. A program has one Policies in its metrics: a second is an error.
+// RegisterPolicies registers how policies stand, such as the version of the rules that are in force.
+// The error is the meter's, or says that p is nil. A program has one Policies in its metrics: a
+// second is an error.
 func (m *Metrics) RegisterPolicies(p Rules) error {
 	if nilcheck.IsNil(p) {
 		return errors.New("otellimit: nil Policies")
