@@ -55,6 +55,16 @@ type mappedReserver[R, K any] struct {
 	reserver Reserver[K]
 }
 
+// DropsRequests reports that no request is used any more once a call has returned: the limiter
+// gets its key, and is in memory. Another may go on when its caller has left, as those of package
+// failover do, with a key that holds the request. Packages of this repository ask it.
+func (m *mapped[R, K]) DropsRequests() bool {
+	_, ok := m.Limiter.(interface{ inMemory() })
+	return ok
+}
+
+func (*Keyed[K]) inMemory() {}
+
 // skipped is the decision on a request that the limiter does not apply to.
 func skipped(cost int) (Decision, error) {
 	if cost < 0 {

@@ -209,3 +209,30 @@ func TestCallsThatAreUsedAgainAreNotMixed(t *testing.T) {
 	assert.EqualValues(t, 60, allowed.Load())
 	assert.EqualValues(t, 30, panics.Load())
 }
+
+// lingering is a limiter that goes on with a call when its caller has left, as package failover does.
+type lingering struct {
+	ratelimit.Limiter[*grpclimit.Call]
+	calls chan *grpclimit.Call
+}
+
+func (l lingering) Take(ctx context.Context, c *grpclimit.Call, cost int) (ratelimit.Decision, error) {
+	l.calls <- c
+	return l.Limiter.Take(ctx, c, cost)
+}
+
+func TestCallOfALimiterThatMayGoOnIsNotUsedAgain(t *testing.T) {
+	l := lingering{limiterOf(t, nil, ratelimit.Unlimited()), make(chan *grpclimit.Call, 10)}
+	for name, over := range map[string]ratelimit.Limiter[*grpclimit.Call]{
+		"itself": l,
+		"mapped": ratelimit.Map(l, func(c *grpclimit.Call) (*grpclimit.Call, error) { return c, nil }),
+	} {
+		i := interceptor(t, over, grpclimit.Options{})
+		for _, method := range []string{"/a/b", "/c/d"} {
+			_, err := i.UnaryServerInterceptor()(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: method}, answering(nil))
+			require.NoError(t, err)
+		}
+		assert.Equal(t, "/a/b", (<-l.calls).FullMethod, name)
+		assert.Equal(t, "/c/d", (<-l.calls).FullMethod, name)
+	}
+}

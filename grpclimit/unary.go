@@ -7,6 +7,9 @@ import (
 )
 
 func (i *Interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	if !i.core.DropsRequests() {
+		return i.serve(NewCall(ctx, info.FullMethod, req), handler)
+	}
 	c := newCall(ctx, info.FullMethod, req)
 	resp, err = i.serve(c, handler)
 	c.release()

@@ -79,6 +79,7 @@ type Core[R Request] struct {
 	logs      [undecided.Reasons]throttled.Log
 	settleLog throttled.Log
 	seed      spread.Seed                                   // of the jitter
+	drops     bool                                          // no request is used any more when it is decided
 	texts     Recent[ratelimit.Limit, *rpcstatus.LimitText] // of limits that have denied
 }
 
@@ -91,6 +92,12 @@ const century = 876_600 * time.Hour
 func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error) {
 	c := &Core[R]{Options: o, limiter: limiter, seed: spread.New()}
 	c.texts.Clear()
+	switch l := limiter.(type) {
+	case *ratelimit.Layered[R]:
+		c.drops = true
+	case interface{ DropsRequests() bool }:
+		c.drops = l.DropsRequests()
+	}
 	r, ok := limiter.(ratelimit.Reserver[R])
 	switch {
 	case !ok && o.Settles:
@@ -138,6 +145,10 @@ func PerIP[R Request](limit ratelimit.Limit, address func(R) (netip.Addr, error)
 	}
 	return ratelimit.Map(l, address), nil
 }
+
+// DropsRequests reports whether a request may be used again for another once it is answered. It may
+// not if the limiter may go on with it when its caller has left, as those of package failover do.
+func (c *Core[R]) DropsRequests() bool { return c.drops }
 
 // Skips reports whether a request is exempt, and counts it then.
 func (c *Core[R]) Skips(r R) bool {
