@@ -11,6 +11,10 @@ type Sample struct {
 	// [Cancelled], or is still under way, takes at least as long as it has lasted: it raises
 	// the mean, and never lowers it. 0 if nothing succeeded and nothing was cancelled.
 	RTT time.Duration
+	// Deviation is the standard deviation of the times whose mean is RTT, and Ended how many of them
+	// are known in full. So Deviation / √Ended is about how far RTT may be off. 0 if it is not known.
+	Deviation time.Duration
+	Ended     int
 	// InFlight is the most units that were in flight in the window.
 	InFlight int
 	// Mean is how many units were in flight on average. 0 if it is not known.

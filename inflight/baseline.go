@@ -36,11 +36,16 @@ type baseline struct {
 	lost     float64 // the limit before the last windows that were dropped; 0 once it is found again
 	dropping bool    // the window before was dropped
 
+	varies float64 // square of the coefficient of variation of single requests' times without a queue
+	known  float64 // of how many requests that is
+	doubt  float64 // variance of the logarithm of rtt, as it is the mean of some requests only
+
 	probing bool
 	from    measure // at which the probe began
 	before  measure // in the step before
 	cut     float64 // the limit of this step
 	n       int     // windows of this step
+	ended   float64 // requests of these
 	left    int     // of these, from which clients left
 	sum     float64 // of their latencies
 }
@@ -60,13 +65,13 @@ func (l load) free() float64 { return max(0, l.limit-l.inFlight) }
 
 const (
 	soon          = 32   // windows with the limit in full use, from a new baseline to the first probe that confirms it
-	later         = 64   // after that, each time twice as many, up to so many
-	reprobe       = 1000 // and then so many
+	reprobe       = 1000 // and from then on
 	grown         = 1.8  // a limit that has grown that far without a queue proves the baseline
 	below         = 0.8  // of what the backend works on at once: where a probe looks for the baseline that it knows
 	shrunk        = 0.5  // a limit that has fallen that far is probed
 	queued        = 1.4  // latency this many times what a queue alone would leave is no queue
 	half          = 0.5  // latency that has fallen that far in two windows is no noise
+	confirmed     = 0.88 // of a proven baseline, latency in a probe: with a queue it would be below
 	fallen        = 0.8  // latency that has fallen that far is a lower baseline
 	noisy         = 0.02 // variance from which windows are smoothed
 	guess         = 0.03 // of the noise, at first
@@ -79,6 +84,9 @@ const (
 	inUse         = 0.7  // of the limit, on average: it is used in full
 	longer        = 1.2  // times the expected latency: too long
 	most          = 3    // windows of a step
+	precise       = 0.2  // the standard error of a baseline that a probe finds, as a part of it
+	surest        = 0.01 // the variance that any measurement of a baseline has, as backends change
+	memory        = 200  // requests by which it is known how much their times vary
 )
 
 // gain is the weight of one window against what was known before: near 1 for windows
@@ -86,9 +94,10 @@ const (
 func (b *baseline) gain() float64 { return noisy / (noisy + b.noise) }
 
 // observe takes in a window's latency.
-func (b *baseline) observe(rtt, limit float64) {
+func (b *baseline) observe(rtt, limit, ended float64) {
 	if b.rtt == 0 {
 		b.rtt, b.found, b.low, b.noise = rtt, limit, rtt, guess
+		b.doubt = b.varies / max(1, ended)
 	}
 	b.jumped = false
 	if b.last > 0 {
@@ -99,15 +108,30 @@ func (b *baseline) observe(rtt, limit float64) {
 		d := min(0.4, math.Abs(math.Log(rtt/b.last)))
 		b.noise += 0.1 * (d*d/2 - b.noise)
 	}
-	gain := b.gain()
+	noise := max(b.noise, b.varies/max(1, ended))
+	gain := noisy / (noisy + noise)
 	b.low += gain * (rtt - b.low)
-	if twice := max(rtt, b.last); b.last > 0 && twice < half*b.rtt {
+	if twice := max(rtt, b.last); b.last > 0 && twice < b.rtt*min(half, math.Exp(-3*math.Sqrt(noise/2+b.doubt))) {
 		b.low = twice
 	}
 	b.last, b.at = rtt, limit
-	if b.low < b.rtt*min(fallen, math.Exp(-3*math.Sqrt(b.noise*gain/(2-gain)))) {
-		b.rtt, b.found, b.proven = b.low, limit, false // it may hold a queue already
+	noise *= gain / (2 - gain)
+	if b.low < b.rtt*min(fallen, math.Exp(-3*math.Sqrt(noise+b.doubt))) {
+		b.rtt, b.found, b.proven, b.doubt = b.low, limit, false, noise // it may hold a queue already
 	}
+}
+
+// vary takes in how much the times of a window's requests differ. With a queue they differ more, and are longer.
+func (b *baseline) vary(s Sample) {
+	if s.Ended <= 0 || s.RTT <= 0 {
+		return
+	}
+	n, rtt, short := float64(s.Ended), float64(s.RTT), float64(s.RTT)
+	if !b.probing && b.rtt > 0 {
+		short = min(rtt, b.rtt)
+	}
+	b.known = min(memory, b.known+n)
+	b.varies += min(1, n/b.known) * (float64(s.Deviation)*float64(s.Deviation)/(rtt*short) - b.varies)
 }
 
 // slope is the part of what is in flight that is no queue.
@@ -158,7 +182,9 @@ func (b *baseline) due(limit, rtt float64, full, stuck bool) bool {
 		b.proven = b.proven || limit >= grown*b.found
 		return !b.proven && stuck
 	}
-	b.since++
+	if b.since++; b.since == 1 && !b.proven {
+		return false // latency is that of a queue that was growing
+	}
 	b.high = max(b.high, limit)
 	return !b.proven || limit <= shrunk*b.high || b.since >= max(soon, b.every)
 }
@@ -174,18 +200,20 @@ func (b *baseline) begin(limit, rtt float64, left bool) float64 {
 
 func (b *baseline) step(before measure, to float64) float64 {
 	b.before, b.cut = before, max(1, math.Floor(to))
-	b.n, b.sum, b.left = 0, 0, 0
+	b.n, b.sum, b.left, b.ended = 0, 0, 0, 0
 	return b.cut
 }
 
 // next takes in a window of the probe, and returns the limit from now on.
-func (b *baseline) next(rtt float64, left bool, target func(load) float64) float64 {
+func (b *baseline) next(rtt, ended float64, left bool, target func(load) float64) float64 {
 	b.n++
+	b.ended += ended
 	if left {
 		b.left++
 	}
-	b.sum += rtt
-	r := b.sum / float64(b.n)
+	b.sum += rtt * ended
+	r := b.sum / b.ended
+	doubt := b.varies / b.ended
 	// What latency is now, beside what it would be with nothing but a queue.
 	ratio := r / (b.before.rtt * b.cut / b.before.limit)
 	known := !b.before.left && 2*b.left <= b.n // latency, and not how long clients wait
@@ -194,15 +222,19 @@ func (b *baseline) next(rtt float64, left bool, target func(load) float64) float
 	if b.noise > noisy/4 && b.n < 2 || b.n < most && (d*d*float64(b.n) < 2*b.noise || higher && b.noise > noisy/4) {
 		return b.cut
 	}
+	found := b.cut <= 1 || known && ratio >= queued
+	same := b.proven && r <= longer*b.rtt && r > b.rtt*min(confirmed, math.Exp(-2*math.Sqrt(doubt+b.doubt)))
+	if (found || same || b.proven) && doubt > precise*precise && b.n < most {
+		return b.cut
+	}
 	switch {
-	case b.cut <= 1, known && ratio >= queued:
-		if b.proven && math.Abs(math.Log(r/b.rtt)) < 2*clear {
-			r = math.Sqrt(r * b.rtt) // two measurements of one baseline have less noise
-		} else {
-			b.every = 0
-		}
-		b.rtt = r
-	case b.proven && r <= longer*b.rtt && r > fallen*b.rtt: // the backend has become smaller, or nothing has changed
+	case same, found && b.proven && math.Abs(math.Log(r/b.rtt)) < 2*clear: // the backend has become smaller, or nothing has changed
+		before := max(b.doubt, surest)
+		part := before / (before + max(doubt, surest)) // two measurements of one baseline have less noise
+		b.rtt *= math.Pow(r/b.rtt, part)
+		b.doubt = before * (1 - part)
+	case found:
+		b.rtt, b.doubt, b.every = r, doubt, 0
 	default:
 		return b.step(measure{b.cut, r, 2*b.left > b.n}, b.cut/2)
 	}
@@ -211,8 +243,6 @@ func (b *baseline) next(rtt float64, left bool, target func(load) float64) float
 	switch {
 	case b.every == 0:
 		b.every = soon
-	case b.every < later:
-		b.every *= 2
 	default:
 		b.every = reprobe
 	}
@@ -223,12 +253,16 @@ func (b *baseline) next(rtt float64, left bool, target func(load) float64) float
 // update moves the limit after a window to where the target is. Slope is the part of the limit
 // that is no queue.
 func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
-	rtt, left := float64(s.RTT), s.Cancelled > leaving
+	rtt, ended, left := float64(s.RTT), max(1, float64(s.Ended)), s.Cancelled > leaving
+	if s.Ended <= 0 {
+		ended = float64(l.window)
+	}
+	b.vary(s)
 	if b.rtt == 0 {
 		b.patience = 1
 	}
 	if b.probing && rtt > 0 {
-		return l.set(b.next(rtt, left, target), s.Max)
+		return l.set(b.next(rtt, ended, left, target), s.Max)
 	}
 	if left {
 		b.patience = max(leastPatience, lessPatience*b.patience)
@@ -248,7 +282,7 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	case rtt <= 0:
 		return l.set(l.limit, s.Max)
 	}
-	b.observe(rtt, l.limit)
+	b.observe(rtt, l.limit, ended)
 	x.busy = x.inFlight * b.slope(rtt)
 	if b.due(l.limit, rtt, s.InFlight >= l.Limit() && x.inFlight >= inUse*l.limit, l.stuck(s)) {
 		return l.set(b.begin(l.limit, rtt, left), s.Max)

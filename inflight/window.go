@@ -1,6 +1,7 @@
 package inflight
 
 import (
+	"math"
 	"math/bits"
 	"time"
 )
@@ -156,7 +157,7 @@ func (w *window) sample(now time.Duration, each eachWork) Sample {
 			w.times.lasts(min(max(0, now-start), longest))
 			return true
 		})
-		s.RTT = w.times.mean()
+		s.RTT, s.Deviation, s.Ended = w.times.moments()
 	}
 	return s
 }
@@ -208,14 +209,14 @@ func (t *times) lasts(d time.Duration) {
 	x.last += d
 }
 
-// mean is the mean time. It is a life table by E. L. Kaplan and P. Meier, "Nonparametric estimation from
+// moments are the mean time, its standard deviation, and how many have ended. It is a life table by E. L. Kaplan and P. Meier, "Nonparametric estimation from
 // incomplete observations", JASA 1958, with delayed entry: at each age, the share of what reached it in the
 // window and ended there. So work that has not ended, or whose client did not wait, counts as long as the
 // work that is known to have taken longer, and as long as it has lasted if there is none; and work that
 // began before the window counts from the age that it had then. A mean of what began and ended within the window
 // would be one of the quick work.
-func (t *times) mean() time.Duration {
-	mean, left, last := 0.0, 1.0, 0.0 // left is the part of all work that takes longer
+func (t *times) moments() (mean, deviation time.Duration, ended int) {
+	sum, squares, left, last := 0.0, 0.0, 1.0, 0.0 // left is the part of all work that takes longer
 	n := 0
 	for i := range t.at {
 		x := &t.at[i]
@@ -230,12 +231,20 @@ func (t *times) mean() time.Duration {
 				risk = max(int(x.ended), n-int(x.lasts)) // it has not come to the age at which the others ended
 			}
 		}
-		each := left / float64(risk)
-		mean += each * float64(x.endedSum)
-		left -= each * float64(x.ended)
+		if x.ended > 0 {
+			part := left * float64(x.ended) / float64(risk)
+			each := float64(x.endedSum) / float64(x.ended)
+			sum += part * each
+			squares += part * each * each
+			left -= part
+			ended += int(x.ended)
+		}
 		if n -= int(x.ended + x.lasts); left <= 0 {
-			return time.Duration(mean + 0.5)
+			left = 0
+			break
 		}
 	}
-	return time.Duration(mean + left*last + 0.5)
+	sum += left * last
+	squares += left * last * last
+	return time.Duration(sum + 0.5), time.Duration(math.Sqrt(max(0, squares-sum*sum))), ended
 }

@@ -105,24 +105,35 @@ type World struct {
 	// Tally counts requests since it was last set to zero.
 	Tally
 
-	gate    Gate
-	rng     *rand.Rand
-	phase   Phase
-	queued  int           // in front of the gate
-	next    time.Duration // arrival
-	busy    int           // servers
-	stopped time.Duration // time in which the backend has stood still
-	resumes time.Duration // until then it stands still
-	pauses  time.Duration // next pause
-	line    ring          // in the backend, no server has begun
-	served  heapOf
-	leaving leaves // those that clients will leave, in order: all have the same patience within a phase
-	free    []*Request
+	gate                         Gate
+	arrivals, services, failures *rand.Rand // apart, so that worlds of one seed differ by what their gates do only
+	phase                        Phase
+	queued                       int           // in front of the gate
+	next                         time.Duration // arrival
+	busy                         int           // servers
+	stopped                      time.Duration // time in which the backend has stood still
+	resumes                      time.Duration // until then it stands still
+	pauses                       time.Duration // next pause
+	line                         ring          // in the backend, no server has begun
+	served                       heapOf
+	leaving                      leaves // those that clients will leave, in order: all have the same patience within a phase
+	free                         []*Request
 }
 
 // NewWorld returns a world in which nothing has happened.
 func NewWorld(gate Gate, seed uint64) *World {
-	return &World{gate: gate, rng: rand.New(rand.NewPCG(seed, 1))}
+	w := &World{gate: gate}
+	w.reseed(seed)
+	return w
+}
+
+// reseed begins what is random anew: from now on, requests arrive and servers take as long as in any other world that
+// is reseeded so in the same phase. So a difference between two gates is not one of their luck.
+func (w *World) reseed(seed uint64) {
+	w.arrivals, w.services, w.failures = rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 3)), rand.New(rand.NewPCG(seed, 4))
+	if w.phase.Servers > 0 {
+		w.next = w.Now + w.gap()
+	}
 }
 
 const never = time.Duration(math.MaxInt64)
@@ -191,7 +202,7 @@ func (w *World) Stop(d time.Duration) {
 func (w *World) backendTime() time.Duration { return max(w.Now, w.resumes) - w.stopped }
 
 func (w *World) gap() time.Duration {
-	return time.Duration(w.rng.ExpFloat64() / (w.phase.Load * w.phase.Capacity()) * float64(time.Second))
+	return time.Duration(w.arrivals.ExpFloat64() / (w.phase.Load * w.phase.Capacity()) * float64(time.Second))
 }
 
 func (w *World) arrive() {
@@ -217,7 +228,7 @@ func (w *World) enter() bool {
 		w.leave(r, inflight.Dropped)
 		w.free = append(w.free, r)
 		return true
-	case w.phase.Fail > 0 && w.rng.Float64() < w.phase.Fail:
+	case w.phase.Fail > 0 && w.failures.Float64() < w.phase.Fail:
 		w.leave(r, inflight.Cancelled)
 		w.free = append(w.free, r)
 		return true
@@ -249,8 +260,8 @@ func (w *World) begin() {
 			w.free = append(w.free, r)
 			continue
 		}
-		t := w.phase.Spread.draw(w.rng)
-		if w.phase.SlowShare > 0 && w.rng.Float64() < w.phase.SlowShare {
+		t := w.phase.Spread.draw(w.services)
+		if w.phase.SlowShare > 0 && w.services.Float64() < w.phase.SlowShare {
 			t *= w.phase.SlowBy
 		}
 		r.ends = w.backendTime() + time.Duration(t*float64(w.phase.Service))

@@ -42,7 +42,7 @@ func TestSpreadsHaveTheirMean(t *testing.T) {
 	for _, s := range []Spread{Constant, Exponential, Lognormal, Bimodal} {
 		w, sum := NewWorld(&Fixed{}, 1), 0.0
 		for range 400_000 {
-			sum += s.draw(w.rng)
+			sum += s.draw(w.services)
 		}
 		assert.InDelta(t, 1, sum/400_000, 0.01, s.String())
 	}
