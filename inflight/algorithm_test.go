@@ -224,7 +224,7 @@ func TestWindowIsOverAfterTwentyOutcomesAndATenthOfASecond(t *testing.T) {
 	assert.Empty(t, *samples, "the time is up, but what is ignored does not tell")
 	finish(t, l, clock, 1, 70*time.Millisecond, inflight.Success)
 	require.Len(t, *samples, 1)
-	assert.Equal(t, inflight.Sample{RTT: 11935484, InFlight: 30, Mean: 2370. / 1180, Max: 100}, (*samples)[0], "of 31: 30 for 10 ms, 1 for 70 ms; in flight from the first one on: 1 × 1 s, 30 × 10 ms, 10 × 100 ms, 1 × 70 ms")
+	assert.Equal(t, inflight.Sample{RTT: 11935484, Deviation: 10601081, Ended: 31, InFlight: 30, Mean: 2370. / 1180, Max: 100}, (*samples)[0], "of 31: 30 for 10 ms, 1 for 70 ms; in flight from the first one on: 1 × 1 s, 30 × 10 ms, 10 × 100 ms, 1 × 70 ms")
 	assert.Equal(t, 40, stats(t, l, "a").Limit)
 
 	finish(t, l, clock, 19, 200*time.Millisecond, inflight.Dropped)
@@ -339,7 +339,7 @@ func TestWindowLearnsOnlyFromWorkThatBeganWithinIt(t *testing.T) {
 	}
 	finish(t, l, clock, 20, 100*time.Millisecond, inflight.Success)
 	require.Len(t, *samples, 2)
-	assert.Equal(t, inflight.Sample{RTT: 100 * time.Millisecond, InFlight: 30, Mean: 20, Max: 100}, (*samples)[1])
+	assert.Equal(t, inflight.Sample{RTT: 100 * time.Millisecond, Ended: 39, InFlight: 30, Mean: 20, Max: 100}, (*samples)[1], "19 ended in this window that began in the one before: of these it has seen how long they take")
 }
 
 // What is cancelled or still under way has taken at least so long.

@@ -14,7 +14,8 @@ import "math"
 // backend has become smaller or the baseline is wrong; and after reprobe windows in which
 // the limit was used in full.
 //
-// The baseline falls when latency falls below it. It never rises for latency alone: that may
+// The baseline falls when latency falls below it by more than chance: where one request in ten takes ten times as long as the others, one window in eight
+// lacks the slow ones and takes half as long. A probe waits until its mean is known well enough. It never rises for latency alone: that may
 // as well be a queue, and a baseline that rises with it lets the queue grow without end.
 type baseline struct {
 	rtt    float64 // the baseline in nanoseconds; 0 if nothing was measured
@@ -57,7 +58,7 @@ type measure struct {
 }
 
 // load is how much there was to do in a window: of the limit, inFlight was used on average, of
-// which busy is no queue.
+// which busy is no queue. Noise is b.unrest.
 type load struct{ limit, inFlight, busy, patience, noise float64 }
 
 // free is the part of the limit that was not used.
@@ -93,11 +94,15 @@ const (
 // without noise.
 func (b *baseline) gain() float64 { return noisy / (noisy + b.noise) }
 
-// observe takes in a window's latency.
+// unrest is the variance of the logarithm of a window's latency, also where b.noise is not yet known: that is learnt from windows in a row, of
+// which each may lack the slow requests.
+func (b *baseline) unrest() float64 { return max(b.noise, b.varies/minSamples) }
+
+// observe takes in a window's latency. Ended is how many requests it is the mean of.
 func (b *baseline) observe(rtt, limit, ended float64) {
 	if b.rtt == 0 {
 		b.rtt, b.found, b.low, b.noise = rtt, limit, rtt, guess
-		b.doubt = b.varies / max(1, ended)
+		b.doubt = b.varies / ended
 	}
 	b.jumped = false
 	if b.last > 0 {
@@ -108,7 +113,7 @@ func (b *baseline) observe(rtt, limit, ended float64) {
 		d := min(0.4, math.Abs(math.Log(rtt/b.last)))
 		b.noise += 0.1 * (d*d/2 - b.noise)
 	}
-	noise := max(b.noise, b.varies/max(1, ended))
+	noise := max(b.noise, b.varies/ended)
 	gain := noisy / (noisy + noise)
 	b.low += gain * (rtt - b.low)
 	if twice := max(rtt, b.last); b.last > 0 && twice < b.rtt*min(half, math.Exp(-3*math.Sqrt(noise/2+b.doubt))) {
@@ -223,6 +228,7 @@ func (b *baseline) next(rtt, ended float64, left bool, target func(load) float64
 		return b.cut
 	}
 	found := b.cut <= 1 || known && ratio >= queued
+	// A queue would have let latency fall further; how far it may fall by chance is known.
 	same := b.proven && r <= longer*b.rtt && r > b.rtt*min(confirmed, math.Exp(-2*math.Sqrt(doubt+b.doubt)))
 	if (found || same || b.proven) && doubt > precise*precise && b.n < most {
 		return b.cut
@@ -246,7 +252,7 @@ func (b *baseline) next(rtt, ended float64, left bool, target func(load) float64
 	default:
 		b.every = reprobe
 	}
-	b.high = max(b.cut, min(b.from.limit, target(load{b.from.limit, b.from.limit, b.from.limit * b.slope(b.from.rtt), b.patience, b.noise})))
+	b.high = max(b.cut, min(b.from.limit, target(load{b.from.limit, b.from.limit, b.from.limit * b.slope(b.from.rtt), b.patience, b.unrest()})))
 	return b.high
 }
 
@@ -269,7 +275,7 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	} else {
 		b.patience = min(1, b.patience/lessPatience)
 	}
-	x := load{l.limit, s.Mean, s.Mean, b.patience, b.noise}
+	x := load{l.limit, s.Mean, s.Mean, b.patience, b.unrest()}
 	if s.Mean <= 0 {
 		x.inFlight, x.busy = l.limit, l.limit
 	}

@@ -62,3 +62,22 @@ func TestAdaptiveLimitsHoldOnAGridOfBackends(t *testing.T) {
 		assert.LessOrEqual(t, n.Share(n.Missed), l.most, l.name)
 	}
 }
+
+// Where one request in ten takes ten times as long as the others, one window of 20 in eight lacks the slow ones. A baseline
+// that is taken from these is half of the true one, and the limit then leaves the backend idle.
+func TestWindowsThatLackTheSlowRequestsDoNotEmptyTheBackend(t *testing.T) {
+	t.Parallel()
+	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(), "Vegas": inflight.Vegas()} {
+		sum, least := 0.0, 1.0
+		const seeds = 12
+		for seed := range uint64(seeds) {
+			p := Phase{Servers: 50, Service: 200 * time.Millisecond, Spread: Bimodal, Load: 3}
+			v := Play(Cell{Phase: p, Bound: 600, Event: "none", Seed: seed}, NewLimiter(600, adaptive))
+			sum += min(1, v[0].Goodput) / seeds
+			least = min(least, v[0].Goodput)
+		}
+		t.Log(name, sum, least)
+		assert.Greater(t, sum, 0.97, name)
+		assert.Greater(t, least, 0.9, name)
+	}
+}

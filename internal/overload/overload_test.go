@@ -155,3 +155,15 @@ func TestWindowsAreNotMadeOfTheQuickRequests(t *testing.T) {
 		}
 	}
 }
+
+// The best fixed limit, played as a gate, has the goodput that gates are judged by, however much service times vary: what
+// differs is only what was in the backend before.
+func TestLuckDoesNotDecideBetweenGates(t *testing.T) {
+	p := Phase{Servers: 10, Service: 20 * time.Millisecond, Spread: Bimodal, Load: 1.1}
+	for seed := range uint64(4) {
+		length := p.judged()
+		best, _ := Best(p, 100, length, seed+1<<32)
+		v := Play(Cell{Phase: p, Bound: 100, Event: "none", Seed: seed + 1<<32}, &Fixed{Limit: best})
+		assert.InDelta(t, 1, v[0].Goodput, 0.01)
+	}
+}
