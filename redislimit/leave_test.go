@@ -310,3 +310,27 @@ func TestAClientThatHeedsDeadlinesIsBounded(t *testing.T) {
 	assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
 	assert.ErrorIs(t, err, ErrUnanswered)
 }
+
+// Who leaves takes a call back only if nobody else waits for what is sent with it.
+func TestACallerThatLeavesTakesNothingFromThoseWhoStay(t *testing.T) {
+	shared := &trip{staying: 1}
+	assert.True(t, shared.mayArrive())
+	assert.True(t, shared.write(), "somebody waits for it")
+	deserted := new(trip)
+	assert.False(t, deserted.mayArrive())
+	assert.False(t, deserted.write(), "nobody does")
+}
+
+// Where the server has slots, decisions share a call only if their keys share a slot: others would be refused
+// together, and sent again.
+func TestDecisionsOfOneSlotShareACall(t *testing.T) {
+	p := new(trip)
+	for _, key := range []string{"x{a}", "x{b}", "y{a}"} {
+		p.tickets = append(p.tickets, &ticket{script: current.one[kindToken].take, keys: []string{key}, payload: make([]byte, headSize+askSize)})
+	}
+	sends := gather(p, true)
+	require.Len(t, sends, 2)
+	assert.Equal(t, []string{"x{a}", "y{a}"}, sends[0].keys)
+	assert.Equal(t, []string{"x{b}"}, sends[1].keys)
+	assert.Len(t, gather(p, false), 1)
+}
