@@ -173,6 +173,9 @@ func (l Limit) Validate() error {
 		}
 		return nil
 	}
+	if l == (Limit{}) {
+		return invalid("the zero Limit is none; use TokenBucket, another algorithm, or Unlimited")
+	}
 	return invalid("Algorithm %v does not exist", l.Algorithm)
 }
 

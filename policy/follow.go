@@ -109,9 +109,29 @@ func (f *follower) reload(ctx context.Context) bool {
 	}
 	f.logged = ""
 	s := p.Stats()
-	p.logger().Info("policy: rules are in force", slog.String("version", s.Version), slog.Uint64("generation", s.Generation),
+	level, text := slog.LevelInfo, "policy: rules are in force"
+	if set.limitsNothing() {
+		level, text = slog.LevelWarn, "policy: rules are in force by which every request passes"
+	}
+	p.logger().Log(ctx, level, text, slog.String("version", s.Version), slog.Uint64("generation", s.Generation),
 		slog.Int("rules", s.Rules), slog.Bool("kill_switch", s.KillSwitch))
 	return true
+}
+
+// limitsNothing reports whether no rule is asked, for whatever request: an empty table, or a match that was forgotten in a
+// rule that exempts, looks like rules that are never exceeded. A rule that is tried out is asked.
+func (s *Set) limitsNothing() bool {
+	asked := false
+	for _, r := range s.Complete() {
+		switch {
+		case r.Disabled:
+		case !r.Allow:
+			asked = true
+		case r.Match.IsZero():
+			return true
+		}
+	}
+	return s.KillSwitch || !asked
 }
 
 // failed logs an error, unless it is the one that was logged less than a minute ago.

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
 )
 
@@ -70,6 +72,59 @@ func becomes(t *testing.T, p *policy.Policies, version string) {
 func write(t testing.TB, path, text string) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+}
+
+// oneSet is a source of the set that it was given last.
+type oneSet struct {
+	set    atomic.Pointer[policy.Set]
+	change chan struct{}
+}
+
+func (s *oneSet) Load(context.Context) (*policy.Set, error) { return s.set.Load(), nil }
+func (s *oneSet) Changes(ctx context.Context) <-chan struct{} {
+	context.AfterFunc(ctx, func() { close(s.change) })
+	return s.change
+}
+
+func TestFollowWarnsOfRulesThatLetEverythingPass(t *testing.T) {
+	rule := policy.Rule{Name: "api", Limit: ratelimit.FixedWindow(ratelimit.PerHour(1))}
+	off, shadow := rule, rule
+	off.Disabled, shadow.Shadow = true, true
+	forgotten := policy.Rule{Name: "probes", Allow: true} // its match was forgotten
+	disabled := forgotten
+	disabled.Disabled = true
+	src := &oneSet{change: make(chan struct{}, 1)}
+	src.set.Store(&policy.Set{Version: "first", Rules: []policy.Rule{rule}})
+	p, out := followed(t, src)
+	becomes(t, p, "first")
+	for version, row := range map[string]struct {
+		set  policy.Set
+		warn bool
+	}{
+		"none":         {policy.Set{}, true},
+		"disabled":     {policy.Set{Rules: []policy.Rule{off}}, true},
+		"killed":       {policy.Set{KillSwitch: true, Rules: []policy.Rule{rule}}, true},
+		"exempt":       {policy.Set{Rules: []policy.Rule{rule, forgotten}}, true},
+		"not exempt":   {policy.Set{Rules: []policy.Rule{rule, disabled}}, false},
+		"some exempt":  {policy.Set{Defaults: &policy.Defaults{Match: policy.Match{Route: []string{"/x"}}}, Rules: []policy.Rule{rule, forgotten}}, false},
+		"only shadows": {policy.Set{Rules: []policy.Rule{shadow}}, false},
+	} {
+		row.set.Version = version
+		src.set.Store(&row.set)
+		src.change <- struct{}{}
+		becomes(t, p, version)
+		line := func() string {
+			for l := range strings.Lines(out.String()) {
+				if strings.Contains(l, fmt.Sprintf("version=%s ", version)) || strings.Contains(l, fmt.Sprintf("version=%q ", version)) {
+					return l
+				}
+			}
+			return ""
+		}
+		require.Eventually(t, func() bool { return line() != "" }, 20*time.Second, time.Millisecond, version)
+		assert.Equal(t, row.warn, strings.Contains(line(), "level=WARN"), "%s: %s", version, line())
+		assert.Equal(t, row.warn, strings.Contains(line(), "every request passes"), version)
+	}
 }
 
 func TestFileFollowsEveryWayOfChangingAFile(t *testing.T) {

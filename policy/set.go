@@ -87,7 +87,8 @@ type Rule struct {
 	Key []string `yaml:"key,omitempty" json:"key,omitempty"`
 	// Allow exempts the requests that the rule matches from every rule: they pass, and
 	// nothing is charged. Such a rule has a Match, and may have a Description; all
-	// other fields but Disabled are empty. Match on what a client cannot choose.
+	// other fields but Disabled are empty. Match on what a client cannot choose. Without a Match
+	// it exempts every request; [Follow] logs that as a warning.
 	Allow bool `yaml:"allow,omitempty" json:"allow,omitempty"`
 	// Limit is the limit of each key that has no other. Its Name is ignored: a
 	// decision tells the rule's.

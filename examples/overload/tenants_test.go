@@ -27,7 +27,9 @@ func TestTableShowsSharesAndPriorities(t *testing.T) {
 				sum[i] += x[6+i]
 			}
 		}
-		assert.InDelta(t, 3, float64(sum[0])/float64(sum[1]), 0.7, "acme's pages, and beta's")
+		// Slots are shared 3 to 1. Beta waits longer, so more of what it is given comes too late to be a page.
+		assert.Greater(t, sum[0], 2*sum[1], "acme's pages, and beta's")
+		assert.Greater(t, sum[1], 10*(seconds-2), "beta's pages")
 		assert.Zero(t, sum[2]+sum[3], "no job goes before a page")
 	})
 }
