@@ -2,7 +2,6 @@ package connectlimit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -32,7 +31,8 @@ type InflightOptions struct {
 
 	// Outcome says what an adaptive limit is to learn from a call: the handler's error, nil
 	// if it went well, and its context. A handler that panics counts as one that returned
-	// an error of [connect.CodeInternal]. If nil, [InflightOutcome].
+	// an error of [connect.CodeInternal]. If nil, [InflightOutcome], which is asked only if the
+	// limiter adapts.
 	Outcome func(c *Call, err error) inflight.Outcome
 
 	// KeyCode is the code of a call whose key is missing or malformed, such as
@@ -55,8 +55,9 @@ type InflightOptions struct {
 // full. One that needs more units than there ever are gets resource_exhausted; one whose key is
 // missing or malformed InflightOptions.KeyCode; other errors of the key function internal.
 type Inflight[K comparable] struct {
-	core *edge.Inflight[*Call, K]
-	opts InflightOptions
+	core   *edge.Inflight[*Call, K]
+	opts   InflightOptions
+	learns bool // somebody wants to know how calls end
 }
 
 // InflightStats count calls, each under what was done with it. They are httplimit's.
@@ -65,14 +66,15 @@ type InflightStats = httplimit.InflightStats
 // NewInflight returns an interceptor that takes a permit of the limiter for each call, and
 // gives it back when the handler has returned. The key function is one of this package,
 // such as [RemoteIP] or [Procedure], or one of your own; one that returns [ratelimit.SkipLayer]
-// lets the call pass without a permit. The error names the option that is wrong.
+// lets the call pass without a permit. The error names the option that is wrong. A limiter whose
+// keys are whole calls limits nothing, and is refused.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Inflight[K], error) {
 	i := new(Inflight[K])
 	if opts != nil {
 		i.opts = *opts
 	}
 	core, err := edge.NewInflight(l, key, edge.InflightOptions[*Call]{
-		Package: "connectlimit", Units: i.opts.Units, Skip: i.opts.Skip, MaxWait: i.opts.MaxWait,
+		Package: "connectlimit", Thing: "call", Units: i.opts.Units, Skip: i.opts.Skip, MaxWait: i.opts.MaxWait,
 	})
 	if err != nil {
 		return nil, err
@@ -80,7 +82,7 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 	if i.opts.KeyCode > connect.CodeUnauthenticated {
 		return nil, fmt.Errorf("connectlimit: InflightOptions.KeyCode is %d, which does not exist", i.opts.KeyCode)
 	}
-	i.core = core
+	i.core, i.learns = core, i.opts.Outcome != nil || core.Adapts()
 	if i.opts.KeyCode == 0 {
 		i.opts.KeyCode = connect.CodeInvalidArgument
 	}
@@ -97,31 +99,11 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 // is a bug and no overload; Ignored for streams that have not failed, or whose client has
 // gone: their time is not the backend's; else Success.
 func InflightOutcome(c *Call, err error) inflight.Outcome {
-	gone, code := c.Context().Err(), connect.Code(0)
+	code := connect.Code(0)
 	if err != nil {
 		code = connect.CodeOf(err)
 	}
-	switch {
-	case refused.Is(c.Context()):
-		return inflight.Ignored
-	case errors.Is(gone, context.DeadlineExceeded):
-		return inflight.Dropped
-	case gone != nil, code == connect.CodeCanceled:
-		if c.StreamType != connect.StreamTypeUnary {
-			return inflight.Ignored // it has lasted for as long as the client liked
-		}
-		return inflight.Cancelled
-	}
-	switch code {
-	case connect.CodeDeadlineExceeded, connect.CodeUnavailable, connect.CodeResourceExhausted:
-		return inflight.Dropped
-	case connect.CodeInternal, connect.CodeUnknown, connect.CodeDataLoss:
-		return inflight.Cancelled
-	}
-	if c.StreamType != connect.StreamTypeUnary {
-		return inflight.Ignored
-	}
-	return inflight.Success
+	return edge.OutcomeOfCall(c.Context(), rpcstatus.Code(code), c.StreamType != connect.StreamTypeUnary)
 }
 
 // WrapUnary returns what passes on to next the unary calls that the limiter lets in, and answers
@@ -170,9 +152,9 @@ func (i *Inflight[K]) mustBeMade() {
 }
 
 // watched returns a context that takes note of what limiters inside of this one refuse, if
-// anything is learnt from that.
+// somebody wants to know how calls end.
 func (i *Inflight[K]) watched(ctx context.Context) context.Context {
-	if i.core.Adapts() {
+	if i.learns {
 		return refused.Watch(ctx)
 	}
 	return ctx
@@ -184,7 +166,7 @@ func (i *Inflight[K]) serve(c *Call, next func() error) (err error) {
 	switch {
 	case why.Kind != 0:
 		return i.refuse(c, why)
-	case !watched || !i.core.Adapts():
+	case !watched || !i.learns:
 		defer permit.Release()
 		return next()
 	}

@@ -2,7 +2,6 @@ package grpclimit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -102,31 +101,7 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 // is a bug and no overload; Ignored for streams that have not failed, or whose client has
 // gone: their time is not the backend's; else Success.
 func InflightOutcome(c *Call, code codes.Code) inflight.Outcome {
-	switch err := c.Context().Err(); {
-	case refused.Is(c.Context()):
-		return inflight.Ignored
-	case errors.Is(err, context.DeadlineExceeded):
-		return inflight.Dropped
-	case (err != nil || code == codes.Canceled) && c.Streaming():
-		return inflight.Ignored // it has lasted for as long as the client liked
-	case err != nil, code == codes.Canceled:
-		return inflight.Cancelled
-	}
-	return outcomeOf(code, c.Streaming())
-}
-
-// outcomeOf is what a status code says about load.
-func outcomeOf(code codes.Code, streaming bool) inflight.Outcome {
-	switch code {
-	case codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted:
-		return inflight.Dropped
-	case codes.Internal, codes.Unknown, codes.DataLoss:
-		return inflight.Cancelled
-	}
-	if streaming {
-		return inflight.Ignored
-	}
-	return inflight.Success
+	return edge.OutcomeOfCall(c.Context(), rpcstatus.Code(code), c.Streaming())
 }
 
 // UnaryServerInterceptor returns what passes on to handlers the unary calls that the

@@ -13,6 +13,8 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
 // InflightClientOptions are the settings of [NewInflightClient] besides the limiter. Nil and
@@ -84,7 +86,7 @@ func InflightResponse(c *ClientCall, err error) inflight.Outcome {
 		}
 		return inflight.Cancelled
 	}
-	return outcomeOf(code, c.Streaming())
+	return edge.OutcomeOfCode(rpcstatus.Code(code), c.Streaming())
 }
 
 // UnaryClientInterceptor returns the interceptor of unary calls, for

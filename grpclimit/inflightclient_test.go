@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// holding connects a client that has so many calls in flight at most with a server in memory.
+// holding connects a client to a server in memory. The client has at most limit calls in flight.
 func holding(t *testing.T, s *service, limit int, opts *inflight.Options[string], o grpclimit.InflightClientOptions) (testgrpc.TestServiceClient, *inflight.Limiter[string]) {
 	t.Helper()
 	l, err := inflight.New(limit, opts)

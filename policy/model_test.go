@@ -36,7 +36,7 @@ func TestPoliciesAgreeWithAModel(t *testing.T) {
 	}
 }
 
-// modelLimit is a limit of the model: so many for ever.
+// modelLimit is a limit of the model: what is spent of it is never regained.
 type modelLimit int
 
 const (

@@ -95,7 +95,7 @@ func (s *site) request(c client) {
 	}
 }
 
-// ask sends so many requests a second until the context ends, whether they are answered or not.
+// ask sends requests at a rate until the context ends. It does not wait for answers.
 func (s *site) ask(ctx context.Context, c client, perSecond int) {
 	for next := time.Now(); ctx.Err() == nil; {
 		next = next.Add(s.random(second / time.Duration(perSecond)))
@@ -118,7 +118,7 @@ func (s *site) row(w io.Writer, at int, up int, before, now uint64) {
 	s.spent, s.pages = 0, 0
 }
 
-// tenants runs the site for three times so many seconds. In the middle, half of its servers are down.
+// tenants runs the site in three parts of that many seconds each. In the second one, half of its servers are down.
 func tenants(w io.Writer, seconds int, seed uint64) error {
 	limit, err := newTenants()
 	if err != nil {

@@ -20,15 +20,18 @@ import (
 // Code is a status code of gRPC.
 type Code uint32
 
-// The codes that answers have, and those that a missing or malformed key may be answered with.
+// The codes that answers have, those that a missing or malformed key may be answered with, and those that say something
+// about load.
 const (
 	Canceled          Code = 1
+	Unknown           Code = 2
 	InvalidArgument   Code = 3
 	DeadlineExceeded  Code = 4
 	PermissionDenied  Code = 7
 	ResourceExhausted Code = 8
 	Internal          Code = 13
 	Unavailable       Code = 14
+	DataLoss          Code = 15
 	Unauthenticated   Code = 16
 )
 
