@@ -138,7 +138,8 @@ func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 
 // OnPolicyDecision returns a function for the Options.OnDecision of package policy. It counts
 // decisions by rule. The series of rules that are no longer in force disappear if their policies
-// are registered: see [Metrics.RegisterPolicies].
+// are registered: see [Metrics.RegisterPolicies]. It keeps nothing of what it is told, so set ReuseRules in the same
+// Options.
 func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) { return m.rules.Count }
 
 // Timed returns a limiter that decides as l does, and measures how long each decision takes, in

@@ -3,6 +3,7 @@
 package policy_test
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -20,7 +21,7 @@ func TestADenialAllocatesNothing(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(200, func() { _, _ = p.Take(t.Context(), ann, 1) }))
 }
 
-// TestAHookAllocatesNoMore: what a hook gets is allocated for many decisions at once.
+// TestAHookAllocatesNoMore: what a hook gets is allocated for many decisions at once, or not at all.
 func TestAHookAllocatesNoMore(t *testing.T) {
 	const rules = `
 rules:
@@ -30,7 +31,7 @@ rules:
 - {name: weights, key: user, limit: fixed-window 1000000000/s, cost: tokens, optional: true}
 - {name: trial, key: nobody, limit: fixed-window 1/h, optional: true, shadow: true}
 `
-	for _, opts := range []*policy.Options{nil, {OnDecision: func(policy.Decision) {}}} {
+	for _, opts := range []*policy.Options{nil, {OnDecision: func(policy.Decision) {}}, {OnDecision: func(policy.Decision) {}, ReuseRules: true}} {
 		p, err := policy.New(parsed(t, rules), opts)
 		require.NoError(t, err)
 		for name, a := range map[string]policy.Attributes{
@@ -43,4 +44,19 @@ rules:
 			assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = p.Take(t.Context(), r, 1) }), name)
 		}
 	}
+}
+
+func TestReusedRulesTakeNoMemory(t *testing.T) {
+	p, err := policy.New(parsed(t, many(3, "POST /v1/charges")), &policy.Options{OnDecision: func(policy.Decision) {}, ReuseRules: true})
+	require.NoError(t, err)
+	r := &benchRequest{"user", "192.0.2.1"}
+	var before, after runtime.MemStats
+	const decisions = 10_000
+	p.Allow(r, 1)
+	runtime.ReadMemStats(&before)
+	for range decisions {
+		_, _ = p.Take(t.Context(), r, 1)
+	}
+	runtime.ReadMemStats(&after)
+	assert.Less(t, (after.TotalAlloc-before.TotalAlloc)/decisions, uint64(10), "bytes a decision")
 }

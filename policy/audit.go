@@ -158,6 +158,7 @@ func (o *AuditOptions) complete() error {
 }
 
 // OnDecision takes note of a denial, also that of a Wait which has given up. It is what [Options.OnDecision] is set to.
+// It keeps nothing of what it is told, so [Options.ReuseRules] can be set.
 func (a *AuditLog) OnDecision(d Decision) {
 	o := d.Outcome()
 	whole := o == stats.Denied || o == stats.Exceeds

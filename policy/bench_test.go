@@ -70,10 +70,14 @@ func BenchmarkPolicy(b *testing.B) {
 		run(fmt.Sprintf("rules=%d/call=Allow", rules), func(r *benchRequest) bool { return literal.Allow(r, 1) })
 		run(fmt.Sprintf("rules=%d/route=wildcard", rules), func(r *benchRequest) bool { return taken(wildcard.Take(b.Context(), r, 1)) })
 	}
-	told := 0
-	watched, err := policy.New(parsed(b, many(3, "POST /v1/charges")), &policy.Options{OnDecision: func(d policy.Decision) { told += len(d.Rules) }})
-	require.NoError(b, err)
-	run("rules=3/hook=on", func(r *benchRequest) bool { return taken(watched.Take(b.Context(), r, 1)) })
+	for _, reuse := range []bool{true, false} {
+		told := 0
+		hook := func(d policy.Decision) { told += len(d.Rules) }
+		watched, err := policy.New(parsed(b, many(3, "POST /v1/charges")), &policy.Options{OnDecision: hook, ReuseRules: reuse})
+		require.NoError(b, err)
+		name := map[bool]string{true: "reused", false: "kept"}[reuse]
+		run("rules=3/hook="+name, func(r *benchRequest) bool { return taken(watched.Take(b.Context(), r, 1)) })
+	}
 	seen := 0
 	hooked := byHand(b, func(ratelimit.Event[*benchRequest]) { seen++ })
 	run("layers=3/hook=on", func(r *benchRequest) bool { return taken(hooked.Take(b.Context(), r, 1)) })

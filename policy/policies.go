@@ -39,9 +39,15 @@ type Options struct {
 	// OnDecision is told of each decision, with every rule that applied and what it
 	// said. It runs in the caller's goroutine, outside every lock, after the decision:
 	// it should be fast, and it is called by many goroutines at once. It is not told of Explain,
-	// Peek, Adjust and Reset. It may keep the Decision. The Rules of many decisions share memory:
-	// who keeps few of many should copy them, with [slices.Clone]. If nil, nothing is told.
+	// Peek, Adjust and Reset. It may keep the Decision, unless ReuseRules is set. The Rules of many
+	// decisions share memory: who keeps few of many should copy them, with [slices.Clone]. If nil,
+	// nothing is told.
 	OnDecision func(Decision)
+	// ReuseRules makes a decision take no memory for what OnDecision is told: the Rules of a Decision
+	// are valid until OnDecision returns, and whoever keeps them must copy them, with [slices.Clone].
+	// The hooks of promlimit and otellimit and that of an [AuditLog] keep none. If false, each rule of
+	// each decision takes about 200 bytes, which the garbage collector has to free.
+	ReuseRules bool
 	// Logger is told by [Follow] of new rules, and of those that could not be put in
 	// force. If nil, slog.Default().
 	Logger *slog.Logger
@@ -62,6 +68,7 @@ type Stats = stats.Policies
 type Policies struct {
 	engine     Engine
 	onDecision func(Decision)
+	reuseRules bool
 	log        *slog.Logger
 	current    atomic.Pointer[generation]
 	killed     atomic.Uint64
@@ -96,7 +103,7 @@ type generation struct {
 func New(set *Set, opts *Options) (*Policies, error) {
 	p := &Policies{denials: sketch.New()}
 	if opts != nil {
-		p.engine, p.onDecision, p.log = opts.Engine, opts.OnDecision, opts.Logger
+		p.engine, p.onDecision, p.reuseRules, p.log = opts.Engine, opts.OnDecision, opts.ReuseRules, opts.Logger
 	}
 	if p.engine == nil {
 		p.engine = Memory(nil)
@@ -254,7 +261,7 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 		return q.err
 	}
 	if q.charges.told == nil {
-		q.charges.told = q.room(len(q.charges.list)) // without it, what the rules have said is not known afterwards
+		q.charges.told = p.room(q, len(q.charges.list)) // without it, what the rules have said is not known afterwards
 	}
 	err := ratelimit.Wait(ctx, q.in.decider, &q.charges, cost)
 	d := q.waited(err)

@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy/internal/match"
@@ -21,13 +22,18 @@ type query struct {
 	decision ratelimit.Decision // if no rule is asked
 	err      error
 	memory   match.Memory
-	spare    []RuleDecision // for reports: what was handed out is never used again
+
+	// Memory for reports.
+	spare []RuleDecision // what hooks may keep: what was handed out is never used again
+	lent  []RuleDecision // what they must not keep: it is used for the next request
 }
 
 // clear forgets the request.
 func (q *query) clear() {
 	q.charges.clear()
 	q.in, q.request, q.err, q.kill, q.exemptBy = nil, nil, nil, false, nil
+	clear(q.lent)
+	q.lent = q.lent[:0]
 	if q.decision.Allowed {
 		q.decision = ratelimit.Decision{}
 	}
@@ -63,7 +69,7 @@ func (p *Policies) ask(r Request, cost int) *query {
 		}
 	}
 	if p.onDecision != nil {
-		q.charges.told = q.room(len(q.charges.list))
+		q.charges.told = p.room(q, len(q.charges.list))
 	}
 	return q
 }
@@ -151,7 +157,7 @@ func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
 		}
 	}
 	if q.exemptBy != nil {
-		rules = q.room(1)
+		rules = p.room(q, 1)
 		rules[0] = RuleDecision{Rule: q.exemptBy.Name, Cost: q.cost, Decision: *d, Told: true}
 	}
 	p.onDecision(Decision{
@@ -163,10 +169,15 @@ func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
 // manyRules is for how many rules memory is allocated at once.
 const manyRules = 64
 
-// room returns memory for n rules that nobody else has: whoever is told may keep it.
-func (q *query) room(n int) []RuleDecision {
-	if n == 0 {
+// room returns memory for what n rules say. All of it is zero. Unless rules are reused, nobody else
+// ever gets it: whoever is told may keep it.
+func (p *Policies) room(q *query, n int) []RuleDecision {
+	switch {
+	case n == 0:
 		return nil
+	case p.reuseRules:
+		q.lent = slices.Grow(q.lent[:0], n)[:n]
+		return q.lent
 	}
 	if len(q.spare) < n {
 		q.spare = make([]RuleDecision, max(n, manyRules))

@@ -115,7 +115,8 @@ func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 }
 
 // OnPolicyDecision returns a function for the Options.OnDecision of package policy. The series of rules that are no
-// longer in force disappear if their policies are registered: see [Metrics.RegisterPolicies].
+// longer in force disappear if their policies are registered: see [Metrics.RegisterPolicies]. It keeps nothing of what
+// it is told, so set ReuseRules in the same Options.
 func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) { return m.rules.Count }
 
 // Timed returns a limiter that measures how long the decisions of another take: of one whose

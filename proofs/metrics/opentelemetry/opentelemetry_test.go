@@ -62,7 +62,7 @@ func collected(t *testing.T) metricdata.ResourceMetrics {
 
 	set, err := policy.Parse([]byte("rules:\n- {name: users, key: user, limit: fixed-window 1/h}"))
 	require.NoError(t, err)
-	policies, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision()})
+	policies, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision(), ReuseRules: true})
 	require.NoError(t, err)
 	require.NoError(t, m.RegisterPolicies(policies))
 	policies.Allow(policy.Attributes{"user": secret}, 1)
@@ -212,7 +212,7 @@ func TestSeriesOfRemovedRulesDisappear(t *testing.T) {
 	require.NoError(t, err)
 	set, err := policy.Parse([]byte("rules:\n- {name: stays, limit: unlimited}\n- {name: goes, limit: unlimited}"))
 	require.NoError(t, err)
-	p, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision()})
+	p, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision(), ReuseRules: true})
 	require.NoError(t, err)
 	require.NoError(t, m.RegisterPolicies(p))
 	series := func() (names []string) {

@@ -70,7 +70,7 @@ func program(t testing.TB) *prometheus.Registry {
 
 	set, err := policy.Parse([]byte("rules:\n- {name: users, key: user, limit: fixed-window 1/h, plans: {pro: fixed-window 9/h}}\n- {name: trial, shadow: true, limit: fixed-window 1/h}"))
 	require.NoError(t, err)
-	policies, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision()})
+	policies, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision(), ReuseRules: true})
 	require.NoError(t, err)
 	require.NoError(t, m.RegisterPolicies(policies))
 	for range 2 {
@@ -261,7 +261,7 @@ func TestSeriesOfRemovedRulesDisappear(t *testing.T) {
 	require.NoError(t, err)
 	set, err := policy.Parse([]byte("rules:\n- {name: stays, limit: unlimited}\n- {name: goes, limit: unlimited, plans: {pro: blocked}}"))
 	require.NoError(t, err)
-	p, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision()})
+	p, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision(), ReuseRules: true})
 	require.NoError(t, err)
 	require.NoError(t, m.RegisterPolicies(p))
 	p.Allow(policy.Attributes{}, 1)
