@@ -34,7 +34,8 @@ const (
 // of changes, they are noticed within 100 ms, whether the file is replaced (renamed over), deleted
 // and made again, or reached by symbolic links of which one is moved, as in a Kubernetes
 // ConfigMap, or current → v1, with the file in the folder v1. Else a change is noticed within
-// 30 s. The content decides: a file that is only touched is not loaded again.
+// 30 s. The content decides: a file that is only touched is not loaded again. Every 30 s it is read all the
+// same, so that [Stats] tells when the set was last seen to be the newest.
 //
 // Replace the file, if you can: write another one beside it and rename that. A file that is
 // written in place is read when nobody has written to it for half a second. If the writer pauses
@@ -187,7 +188,11 @@ func (w *fileWatch) run(ctx context.Context) {
 			put(still)
 		case <-ticker.C:
 			w.follow()
-			if hashOf(w.file.read()) != w.last && since.IsZero() {
+			switch {
+			case !since.IsZero():
+			case hashOf(w.file.read()) == w.last:
+				signal(w.changes) // it is loaded again, so that it is known to be the newest
+			default:
 				put(still)
 			}
 		case <-due.C:

@@ -127,7 +127,7 @@ func (s *Set) limitsNothing() bool {
 		case r.Disabled:
 		case !r.Allow:
 			asked = true
-		case r.Match.IsZero():
+		case r.Match.all():
 			return true
 		}
 	}

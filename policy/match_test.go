@@ -1,11 +1,11 @@
 package policy_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
@@ -118,9 +119,7 @@ func applies(m policy.Match, r attrs) bool {
 			if v == value {
 				return true
 			}
-			network, err1 := netip.ParsePrefix(value)
-			addr, err2 := netip.ParseAddr(v)
-			if name == "ip" && err1 == nil && err2 == nil && network.Contains(addr.Unmap()) {
+			if name == "ip" && inNetwork(value, v) {
 				return true
 			}
 		}
@@ -245,6 +244,81 @@ rules:
 	assert.True(t, p.Allow(attrs{"path": "/v1/health"}, 1))
 	assert.Equal(t, []string{"tenant"}, p.Current().Complete()[1].Key)
 	assert.Nil(t, p.Current().Rules[0].Key, "the set itself stays as it was given")
+}
+
+// TestWhatIsGivenEmptyIsNotLeftOut: neither in a file nor after a set was written and read again.
+func TestWhatIsGivenEmptyIsNotLeftOut(t *testing.T) {
+	set := parsed(t, `
+defaults: {match: {route: /v1/}, key: user, limit: fixed-window 5/h, plans: {pro: fixed-window 50/h}}
+rules:
+- {name: everywhere, match: {}}
+- {name: together, key: [], plans: {}}
+`)
+	written, err := json.Marshal(set)
+	require.NoError(t, err)
+	asYAML, err := yaml.Marshal(set)
+	require.NoError(t, err)
+	for _, text := range []string{string(written), string(asYAML)} {
+		assert.Equal(t, set.Complete(), parsed(t, text).Complete(), text)
+	}
+	p, err := policy.New(set, nil)
+	require.NoError(t, err)
+	met := func(r attrs) (rules []string) {
+		ex, err := p.Explain(r, 1)
+		require.NoError(t, err)
+		for _, e := range ex.Rules {
+			rules = append(rules, e.Rule+" "+e.Key+" "+e.Limit.Named("").String())
+		}
+		return rules
+	}
+	assert.Equal(t, []string{"everywhere ann fixed-window 50/h"}, met(attrs{"path": "/v2/a", "user": "ann", "plan": "pro"}))
+	assert.Equal(t, []string{"everywhere ann fixed-window 50/h", "together  fixed-window 5/h"}, met(attrs{"path": "/v1/a", "user": "ann", "plan": "pro"}))
+}
+
+// TestWrongDefaultsAreToldOnce: where they are, and whether a rule has them from there or not.
+func TestWrongDefaultsAreToldOnce(t *testing.T) {
+	for defaults, says := range map[string]string{
+		"match: {route: [/a, 'b {']}":           "line 1: defaults.match.route[1]: ",
+		"match: {attributes: {ip: 10.0.0.1/8}}": "line 1: defaults.match.attributes.ip[0]: ",
+		"match: {absent: []}":                   "line 1: defaults.match.absent: ",
+		"key: [a, a]":                           "line 1: defaults.key[1]: ",
+		"plans: {'': blocked}":                  "line 1: defaults.plans: ",
+		"key: ip/0":                             `line 1: defaults.key[0]: "ip/0", want ip/1 to ip/32`,
+	} {
+		for _, rules := range []string{"[]", "[{name: a, limit: blocked}, {name: b, limit: blocked}]"} {
+			_, errs := policy.Check([]byte("defaults: {" + defaults + "}\nrules: " + rules))
+			if assert.Len(t, errs, 1, defaults) {
+				assert.ErrorContains(t, errs[0], says)
+				assert.Equal(t, 1, errs[0].Line)
+				assert.Greater(t, errs[0].Column, 1)
+			}
+		}
+	}
+	_, errs := policy.Check([]byte("defaults: {key: [a, a]}\nrules: [{name: a, limit: blocked, key: [b, b]}]"))
+	require.Len(t, errs, 2, "a rule's own")
+	assert.ErrorContains(t, errs[1], "rules[0].key[1]")
+}
+
+// TestAnAddressIsTheSameHoweverItIsSpelt in a rule and in a request.
+func TestAnAddressIsTheSameHoweverItIsSpelt(t *testing.T) {
+	p, _, _ := inForce(t, `
+rules:
+- {name: in, match: {attributes: {ip: ["2001:DB8:0::5", "::ffff:192.0.2.7", 198.51.100.1, local]}}, limit: fixed-window 1/h}
+- {name: wide, match: {attributes: {ip: ["2001:db8::5/128", 192.0.2.7/32, 198.51.100.1/32]}}, limit: fixed-window 1/h}
+- {name: out, match: {not: {ip: ["2001:DB8:0::5", "::ffff:192.0.2.7", 198.51.100.1, local]}}, limit: fixed-window 1/h}
+`)
+	for ip, want := range map[string][]string{
+		"2001:db8::5": {"in", "wide"}, "2001:0db8:0:0::5": {"in", "wide"}, "192.0.2.7": {"in", "wide"}, "::ffff:192.0.2.7": {"in", "wide"},
+		"::ffff:c633:6401": {"in", "wide"}, "local": {"in"}, "2001:db8::5%eth0": {"in", "wide"}, "2001:db8::6": {"out"}, "192.0.2.8": {"out"}, "Local": {"out"}, "": {"out"},
+	} {
+		ex, err := p.Explain(attrs{"ip": ip}, 1)
+		require.NoError(t, err)
+		var rules []string
+		for _, e := range ex.Rules {
+			rules = append(rules, e.Rule)
+		}
+		assert.Equal(t, want, rules, ip)
+	}
 }
 
 // TestTheRouteOfAMuxThatHasNotRunYet limits by route in front of the mux.

@@ -456,9 +456,7 @@ func matches(m policy.Match, r attrs) bool {
 	}
 	equal := func(name string) func(v, value string) bool {
 		return func(v, value string) bool {
-			network, err1 := netip.ParsePrefix(value)
-			addr, err2 := netip.ParseAddr(v)
-			return v == value || name == "ip" && err1 == nil && err2 == nil && network.Contains(addr.Unmap())
+			return v == value || name == "ip" && inNetwork(value, v)
 		}
 	}
 	if m.Route != nil && !slices.ContainsFunc(m.Route, func(route string) bool { return routed(route, r) }) {
@@ -490,6 +488,19 @@ func matches(m policy.Match, r attrs) bool {
 		}
 	}
 	return true
+}
+
+// inNetwork reports whether an address is in a network, or is the address that value is.
+func inNetwork(value, v string) bool {
+	addr, err := netip.ParseAddr(v)
+	if err != nil {
+		return false
+	}
+	if one, err := netip.ParseAddr(value); err == nil {
+		return one.Unmap() == addr.Unmap()
+	}
+	network, err := netip.ParsePrefix(value)
+	return err == nil && network.Contains(addr.Unmap())
 }
 
 // routed says by hand which requests the patterns of drawMatch match.

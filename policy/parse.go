@@ -149,6 +149,9 @@ func syntaxError(err error) error {
 		e.Line, _ = strconv.Atoi(m[1])
 		text = strings.TrimPrefix(text, m[0]+": ")
 	}
+	if strings.HasPrefix(text, "unknown anchor") { // the library tells its name, which may be a key with a star before it
+		text = "an alias, which is not supported"
+	}
 	e.Err = errors.New(text)
 	return e
 }
@@ -484,6 +487,9 @@ func valueOf(n *yaml.Node, field string) *yaml.Node {
 
 func (p *parser) match(m *Match) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
+		if len(n.Content) == 0 { // it is given, so that of the defaults does not hold: see [Match.IsZero]
+			m.Attributes = map[string]Values{}
+		}
 		return p.mapping(n, field, fields{
 			"route": p.texts(&m.Route, p.word), "attributes": p.values(&m.Attributes), "not": p.values(&m.Not),
 			"prefix": p.values(&m.Prefix), "suffix": p.values(&m.Suffix), "absent": p.texts(&m.Absent, p.word),

@@ -292,6 +292,35 @@ func TestTheKillSwitchLetsEverythingPass(t *testing.T) {
 	assert.True(t, p.Allow(attrs{"user": "bob"}, 1))
 }
 
+// TestAQuestionUnderTheKillSwitch: what is asked about a request is answered as the request would be. Support frees and
+// charges single keys all the same.
+func TestAQuestionUnderTheKillSwitch(t *testing.T) {
+	const rules = "rules:\n- {name: a, key: user, limit: fixed-window 2/h}"
+	p, _, _ := inForce(t, rules)
+	ann := attrs{"user": "ann"}
+	require.True(t, p.Allow(ann, 2))
+	require.NoError(t, p.Update(parsed(t, "kill_switch: true\n"+rules)))
+	d, err := p.Peek(t.Context(), ann, 1)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed, "Take allows it")
+	n, _, err := ratelimit.TakeUpTo[policy.Request](t.Context(), p, ann, 7)
+	require.NoError(t, err)
+	assert.Equal(t, 7, n)
+	require.NoError(t, p.Adjust(t.Context(), ann, 5))
+	of := policy.Subject{Rule: "a", Key: []string{"ann"}}
+	d, err = p.Peek(t.Context(), of, 1)
+	require.NoError(t, err)
+	assert.False(t, d.Allowed, "the budget itself")
+	require.NoError(t, p.Adjust(t.Context(), of, -1))
+	d, err = p.Peek(t.Context(), &of, 1)
+	require.NoError(t, err)
+	assert.Equal(t, 1, d.Remaining, "the kill switch charged nothing")
+	require.NoError(t, p.Reset(t.Context(), &of))
+	assert.Equal(t, uint64(1), p.Stats().Killed, "only what decides is counted")
+	require.NoError(t, p.Update(parsed(t, rules)))
+	assert.Equal(t, 2, left(t, p, ann))
+}
+
 func TestUpdateKeepsBudgetsByName(t *testing.T) {
 	p, _, _ := inForce(t, "rules:\n- {name: a, key: user, limit: fixed-window 10/h}\n- {name: b, limit: fixed-window 10/h}")
 	ann := attrs{"user": "ann"}

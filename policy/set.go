@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"slices"
 
+	"go.yaml.in/yaml/v4"
+
 	"github.com/weir-go/ratelimit"
 )
 
@@ -25,7 +27,8 @@ type Set struct {
 }
 
 // Defaults are fields of a [Rule]. A rule that leaves one of them out has it from here, whole: its plans are
-// not added to those of the defaults. A rule with [Rule.Allow] has nothing but Match from here.
+// not added to those of the defaults. What a file gives empty, such as "match: {}" or "key: []", is not left out. A
+// rule with [Rule.Allow] has nothing but Match from here.
 type Defaults struct {
 	Match Match                      `yaml:"match,omitempty" json:"match,omitzero"`
 	Key   []string                   `yaml:"key,omitempty" json:"key,omitempty"`
@@ -34,9 +37,15 @@ type Defaults struct {
 	Cost  Cost                       `yaml:"cost,omitempty" json:"cost,omitzero"`
 }
 
-// IsZero reports whether the match is for every request.
+// IsZero reports whether the match is left out, so that it is that of the defaults: all its fields are nil. Without
+// defaults it is for every request.
 func (m Match) IsZero() bool {
 	return m.Route == nil && m.Attributes == nil && m.Not == nil && m.Prefix == nil && m.Suffix == nil && m.Absent == nil
+}
+
+// all reports whether the match is for every request.
+func (m Match) all() bool {
+	return len(m.Route)+len(m.Attributes)+len(m.Not)+len(m.Prefix)+len(m.Suffix)+len(m.Absent) == 0
 }
 
 // Complete returns the rules with their defaults. They must not be changed.
@@ -47,22 +56,22 @@ func (s *Set) Complete() []Rule {
 	d, rules := s.Defaults, slices.Clone(s.Rules)
 	for i := range rules {
 		r := &rules[i]
-		if r.Match.IsZero() {
+		if r.leavesOut("match") {
 			r.Match = d.Match
 		}
 		if r.Allow {
 			continue
 		}
-		if r.Key == nil {
+		if r.leavesOut("key") {
 			r.Key = d.Key
 		}
-		if r.Limit == (ratelimit.Limit{}) {
+		if r.leavesOut("limit") {
 			r.Limit = d.Limit
 		}
-		if r.Plans == nil {
+		if r.leavesOut("plans") {
 			r.Plans = d.Plans
 		}
-		if r.Cost.IsZero() {
+		if r.leavesOut("cost") {
 			r.Cost = d.Cost
 		}
 	}
@@ -84,7 +93,7 @@ type Rule struct {
 	// one key together. If there are none, all requests share one budget.
 	// "ip/24" is the attribute "ip" with an IPv4 address cut to its first 24 bits, or any
 	// other number from 1 to 32; an IPv6 address is what "ip" says.
-	Key []string `yaml:"key,omitempty" json:"key,omitempty"`
+	Key []string `yaml:"key,omitempty" json:"key,omitzero"`
 	// Allow exempts the requests that the rule matches from every rule: they pass, and
 	// nothing is charged. Such a rule has a Match, and may have a Description; all
 	// other fields but Disabled are empty. Match on what a client cannot choose. Without a Match
@@ -96,7 +105,7 @@ type Rule struct {
 	// Plans are the limits for values of the attribute "plan". If that is missing,
 	// empty, or not listed here, Limit applies. A budget belongs to the rule and the key,
 	// never to the plan: an upgrade keeps what was spent.
-	Plans map[string]ratelimit.Limit `yaml:"plans,omitempty" json:"plans,omitempty"`
+	Plans map[string]ratelimit.Limit `yaml:"plans,omitempty" json:"plans,omitzero"`
 	// Overrides are limits of single keys. They win over plans.
 	Overrides []Override `yaml:"overrides,omitempty" json:"overrides,omitempty"`
 	// Cost replaces the caller's cost. The zero Cost is the caller's. A caller's cost
@@ -114,6 +123,23 @@ type Rule struct {
 	ChangedBy string `yaml:"changed_by,omitempty" json:"changed_by,omitempty"`
 }
 
+// MarshalYAML returns the rule's fields. A Key and Plans that are empty, and not nil, are among them: they hold in the
+// place of the defaults.
+func (r Rule) MarshalYAML() (any, error) {
+	type fields Rule
+	n := new(yaml.Node)
+	if err := n.Encode(fields(r)); err != nil {
+		return nil, err
+	}
+	if r.Key != nil && len(r.Key) == 0 {
+		n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "key"}, &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle})
+	}
+	if r.Plans != nil && len(r.Plans) == 0 {
+		n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "plans"}, &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle})
+	}
+	return n, nil
+}
+
 // Match says which requests a rule is for. All that is given has to match.
 type Match struct {
 	// Route lists patterns of [net/http.ServeMux]; one of them has to match the
@@ -122,7 +148,9 @@ type Match struct {
 	Route []string `yaml:"route,omitempty" json:"route,omitempty"`
 	// Attributes lists for each named attribute the values of which it must have one.
 	// A request without the attribute does not match. A value of "ip" may be a network:
-	// 10.0.0.0/8.
+	// 10.0.0.0/8. An address is the same however it is spelt, also as an IPv4 address in IPv6.
+	// [HTTP] cuts IPv6 addresses to their /64, so ask for networks that are no smaller: ::/64
+	// for the machine itself.
 	Attributes map[string]Values `yaml:"attributes,omitempty" json:"attributes,omitempty"`
 	// Not lists for each named attribute values of which it must have none, with
 	// networks for "ip". A request without the attribute matches, so that nobody

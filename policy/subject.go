@@ -29,11 +29,11 @@ func (s Subject) Attribute(name string) (string, bool) {
 }
 
 // Peek says what Take would answer, and charges nothing; of a [Subject], what its rule by itself would
-// answer to a cost, whatever the rule charges and whether it is a shadow. The errors are those of Take,
-// [errors.ErrUnsupported] if the engine cannot look, and that a subject's rule is not in force or its key
-// is wrong.
+// answer to a cost, whatever the rule charges, whether it is a shadow, and whether the kill switch is on. The
+// errors are those of Take, [errors.ErrUnsupported] if the engine cannot look, and that a subject's rule is not
+// in force or its key is wrong.
 func (p *Policies) Peek(_ context.Context, r Request, cost int) (ratelimit.Decision, error) {
-	q := p.about(r, cost)
+	q := p.about(r, cost, true)
 	defer p.free(q)
 	if q.answered() {
 		return q.decision, q.err
@@ -46,16 +46,16 @@ func (p *Policies) Peek(_ context.Context, r Request, cost int) (ratelimit.Decis
 
 // Adjust charges delta to the budgets of a [Subject], or gives it back if it is negative, whatever the limits
 // allow: a charge may leave a debt. With any other request, it does so in all rules that match, but for
-// shadows and those with a cost of their own. It is not told to [Options.OnDecision]. The errors are
-// those of Peek.
+// shadows and those with a cost of their own, and charges nothing while the kill switch is on. It is not told
+// to [Options.OnDecision]. The errors are those of Peek.
 func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
-	return p.keep(r, func(k Keeper, c *Charges) error { return k.Adjust(ctx, c, delta) })
+	return p.keep(r, delta > 0, func(k Keeper, c *Charges) error { return k.Adjust(ctx, c, delta) })
 }
 
 // Reset gives the key of a [Subject] its full budget: what it has spent is forgotten. With any other request,
 // it does so in all rules that match. The errors are those of Peek.
 func (p *Policies) Reset(ctx context.Context, r Request) error {
-	return p.keep(r, func(k Keeper, c *Charges) error { return k.Reset(ctx, c) })
+	return p.keep(r, false, func(k Keeper, c *Charges) error { return k.Reset(ctx, c) })
 }
 
 // ReplacesCost reports whether a rule in force has a cost of its own: see [ratelimit.CostReplacer].
@@ -64,8 +64,8 @@ func (p *Policies) ReplacesCost() bool {
 }
 
 // keep does what a [Keeper] does to the budgets that r names.
-func (p *Policies) keep(r Request, do func(Keeper, *Charges) error) error {
-	q := p.about(r, 1)
+func (p *Policies) keep(r Request, charges bool, do func(Keeper, *Charges) error) error {
+	q := p.about(r, 1, charges)
 	defer p.free(q)
 	if q.answered() {
 		return q.err
@@ -76,20 +76,32 @@ func (p *Policies) keep(r Request, do func(Keeper, *Charges) error) error {
 	return fmt.Errorf("policy: the engine cannot change what was spent: %w", errors.ErrUnsupported)
 }
 
-// about returns the query of a question that is no decision: it is not counted as one, and the kill switch plays
-// no part.
-func (p *Policies) about(r Request, cost int) *query {
+// about returns the query of a question that is no decision: it is not counted as one. Where the answer is to be
+// that of a decision, the kill switch lets all requests pass; it plays no part for a subject.
+func (p *Policies) about(r Request, cost int, asDecided bool) *query {
 	q := p.query(r, cost)
 	if q.err != nil {
 		return q
 	}
-	if s, ok := r.(Subject); ok {
-		q.charges.bare = true
-		q.err = q.in.charge(s, &q.charges)
-	} else {
-		q.load()
+	switch s := r.(type) {
+	case Subject:
+		q.about(s)
+	case *Subject:
+		q.about(*s)
+	default:
+		if asDecided && q.in.set.KillSwitch {
+			q.pass()
+		} else {
+			q.load()
+		}
 	}
 	return q
+}
+
+// about makes the query that of a subject's budget.
+func (q *query) about(s Subject) {
+	q.charges.bare = true
+	q.err = q.in.charge(s, &q.charges)
 }
 
 // charge adds the charge of a subject to c.

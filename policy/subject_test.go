@@ -41,6 +41,9 @@ func TestErrorsHoldNoKey(t *testing.T) {
 			assert.Positive(t, err.Column, text)
 		}
 	}
+	_, err := policy.Parse([]byte(rule("  key: user\n  overrides: [{key: *mallory, limit: blocked}]\n")))
+	require.ErrorContains(t, err, "an alias, which is not supported")
+	assert.NotContains(t, err.Error(), "mallory")
 	_, errs := policy.Check([]byte(rule("  key: user\n  overrides: [{kye: mallory, limt: blocked}]\n")))
 	require.Len(t, errs, 2)
 	assert.ErrorContains(t, errs[0], `"key", maybe`)

@@ -57,9 +57,14 @@ func (s *Set) problems() (all []*Error) {
 	names := map[string]int{}
 	rules := s.Complete()
 	var tree match.Tree
+	wrong := s.Defaults.validate(report) // told once, and not again for each rule that has it from there
 	for i := range rules {
 		r := &rules[i]
-		r.validate(&tree, func(field string, err error) { report(r.wrong(i, field, err)) })
+		r.validate(&tree, func(field string, err error) {
+			if first := firstOf(field); !wrong[first] || !s.Rules[i].leavesOut(first) {
+				report(r.wrong(i, field, err))
+			}
+		})
 		name := strings.ToLower(r.Name)
 		if first, ok := names[name]; ok && name != "" {
 			report(r.wrong(i, "name", fmt.Errorf("rules[%d] has the same name", first)))
@@ -75,6 +80,57 @@ func (s *Set) problems() (all []*Error) {
 			"Patterns that have wildcards and words in many combinations do that: use fewer wildcards, or several rules' attributes", n, maxPlaces)})
 	}
 	return all
+}
+
+// validate tells what is wrong with the defaults by themselves, whether rules have them from there or not. It returns
+// in which fields something is.
+func (d *Defaults) validate(tell func(*Error)) (wrong map[string]bool) {
+	if d == nil {
+		return nil
+	}
+	wrong = map[string]bool{}
+	report := func(field string, err error) {
+		wrong[firstOf(field)] = true
+		tell(&Error{Field: "defaults." + field, Err: err})
+	}
+	r := Rule{Match: d.Match, Key: d.Key, Limit: d.Limit, Plans: d.Plans, Cost: d.Cost}
+	if err := r.checkCost(); err != nil {
+		report("cost", err)
+	}
+	if d.Limit != (ratelimit.Limit{}) {
+		if err := r.checkLimit(); err != nil {
+			report("limit", err)
+		}
+	}
+	r.checkMatch(new(match.Tree), report)
+	r.checkKey(report)
+	r.checkPlans(report)
+	return wrong
+}
+
+// firstOf returns the first part of a field, such as match of match.route[0].
+func firstOf(field string) string {
+	if i := strings.IndexAny(field, ".["); i >= 0 {
+		return field[:i]
+	}
+	return field
+}
+
+// leavesOut reports whether a rule has one of its fields from the defaults.
+func (r *Rule) leavesOut(field string) bool {
+	switch field {
+	case "match":
+		return r.Match.IsZero()
+	case "key":
+		return r.Key == nil
+	case "limit":
+		return r.Limit == ratelimit.Limit{}
+	case "plans":
+		return r.Plans == nil
+	case "cost":
+		return r.Cost.IsZero()
+	}
+	return false
 }
 
 // reporter is told of a rule's field in which something is wrong.
@@ -209,8 +265,8 @@ func pattern(route string) (match.Pattern, error) {
 	return match.ParsePattern(route)
 }
 
-// checkIP checks a network. What has no slash is compared as text, and need not be an address: the program
-// may have put anything into the attribute.
+// checkIP checks a network. What has no slash need not be an address: the program may have put anything into the
+// attribute.
 func checkIP(v string) error {
 	if !strings.Contains(v, "/") {
 		return nil
@@ -271,6 +327,9 @@ func (r *Rule) checkKey(report reporter) {
 	for j, name := range r.Key {
 		attribute, _ := ipBits(name)
 		err := checkAttribute(attribute)
+		if strings.HasPrefix(attribute, AttrIP+"/") {
+			err = fmt.Errorf("%q, want ip/1 to ip/32", name)
+		}
 		if err == nil && slices.Index(r.Key, name) < j {
 			err = fmt.Errorf("the attribute %q is there twice", name)
 		}

@@ -19,7 +19,7 @@ type Condition struct {
 type Kind uint8
 
 // The kinds of conditions. If the attribute is "ip", a network among the values of OneOf and NoneOf stands for
-// the addresses in it.
+// the addresses in it, and an address is the same however it is spelt.
 const (
 	OneOf      Kind = iota // the value is one of those given
 	NoneOf                 // it is none of them, or the request does not have the attribute
@@ -43,7 +43,7 @@ func NewCondition(kind Kind, name string, values []string) Condition {
 			if network, err := netip.ParsePrefix(v); err == nil {
 				c.networks = append(c.networks, network.Masked())
 			} else {
-				c.values = append(c.values, v)
+				c.values = append(c.values, address(v))
 			}
 		}
 	}
@@ -81,8 +81,28 @@ func (c *Condition) holds(r Request) bool {
 	return false
 }
 
+// address returns the one spelling of an address that others are compared by: an IPv4 address in IPv6 is the IPv4
+// address, and zones play no part. What is no address stays as it is.
+func address(v string) string {
+	if strings.IndexByte(v, ':') < 0 {
+		return v // IPv4 has one spelling
+	}
+	addr, err := netip.ParseAddr(v)
+	if err != nil {
+		return v
+	}
+	var memory [64]byte
+	if spelt := addr.Unmap().WithZone("").AppendTo(memory[:0]); string(spelt) != v { // most are spelt so: no allocation
+		return string(spelt)
+	}
+	return v
+}
+
 // among reports whether v is one of the values, or in one of the networks.
 func (c *Condition) among(v string) bool {
+	if c.name == attrIP {
+		v = address(v)
+	}
 	if c.set != nil {
 		if c.set[v] {
 			return true
