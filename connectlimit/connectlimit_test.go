@@ -222,6 +222,7 @@ func TestRefusalsAreAnsweredWithoutTheErrorsText(t *testing.T) {
 			} else {
 				assert.Equal(t, c.code, connect.CodeOf(err))
 				assert.NotContains(t, err.Error(), "hunter2")
+				assert.Equal(t, name == "blocked", strings.Contains(err.Error(), "the key is blocked: do not retry: default"))
 			}
 			assert.Equal(t, c.stats, i.Stats())
 		})

@@ -97,18 +97,23 @@ func TestADenialWithoutAKnownWaitLeavesTheClientToItsBackoff(t *testing.T) {
 }
 
 func TestWhatCanNeverPassIsNotToBeRetried(t *testing.T) {
-	for name, limit := range map[string]ratelimit.Limit{
-		"a cost above the capacity": ratelimit.TokenBucket(ratelimit.PerSecond(1), 4).Named("small"),
-		"a blocked key":             ratelimit.Blocked().Named("small"),
+	for name, row := range map[string]struct {
+		limit   ratelimit.Limit
+		message string
+	}{
+		"a cost above the capacity": {ratelimit.TokenBucket(ratelimit.PerSecond(1), 4).Named("small"),
+			"the call costs more than its limit ever allows: do not retry: small"},
+		"a blocked key": {ratelimit.Blocked().Named("small"), "the key is blocked: do not retry: small"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			i := interceptor(t, limiterOf(t, new(ratelimittest.Clock), limit), grpclimit.Options{
+			i := interceptor(t, limiterOf(t, new(ratelimittest.Clock), row.limit), grpclimit.Options{
 				Cost: func(*grpclimit.Call) int { return 5 },
 			})
 			client := serve(t, &service{}, with(i)...)
 			streamed, _ := open(context.Background(), client, 0)
 			for _, a := range []answer{call(context.Background(), client), streamed} {
 				assert.Equal(t, codes.ResourceExhausted, a.code)
+				assert.Equal(t, row.message, a.message)
 				assert.Nil(t, a.retry)
 				assert.Equal(t, []string{"-1"}, a.pushback)
 				require.NotNil(t, a.quota)

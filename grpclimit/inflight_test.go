@@ -86,6 +86,9 @@ func TestInflightRefusals(t *testing.T) {
 		require.NoError(t, err)
 		return l
 	}
+	zero := func(*testing.T) *inflight.Limiter[string] {
+		return inflight.Must(inflight.New(1, &inflight.Options[string]{LimitFor: func(string) int { return -1 }}))
+	}
 	one := func(t *testing.T) *inflight.Limiter[string] { return inflight.Must(inflight.New[string](1, nil)) }
 	failing := func(err error) func(*grpclimit.Call) (string, error) {
 		return func(*grpclimit.Call) (string, error) { return "", err }
@@ -100,6 +103,7 @@ func TestInflightRefusals(t *testing.T) {
 	}{
 		"the table is full":  {full, everyone, nil, nil, codes.Unavailable, grpclimit.InflightStats{Failed: 1}},
 		"more than there is": {one, everyone, &grpclimit.InflightOptions{Units: func(*grpclimit.Call) int { return 2 }}, nil, codes.ResourceExhausted, grpclimit.InflightStats{Failed: 1}},
+		"a blocked key":      {zero, everyone, nil, nil, codes.ResourceExhausted, grpclimit.InflightStats{Failed: 1}},
 		"negative units":     {one, everyone, &grpclimit.InflightOptions{Units: func(*grpclimit.Call) int { return math.MinInt }}, nil, codes.Internal, grpclimit.InflightStats{Failed: 1}},
 		"no key":             {one, failing(grpclimit.ErrNoKey), nil, nil, codes.InvalidArgument, grpclimit.InflightStats{Failed: 1}},
 		"no key, by choice":  {one, failing(grpclimit.ErrNoKey), &grpclimit.InflightOptions{KeyCode: codes.Unauthenticated}, nil, codes.Unauthenticated, grpclimit.InflightStats{Failed: 1}},
@@ -125,6 +129,7 @@ func TestInflightRefusals(t *testing.T) {
 			_, err = i.UnaryServerInterceptor()(ctx, nil, info, answering(nil))
 			assert.Equal(t, row.want, status.Code(err))
 			assert.NotContains(t, status.Convert(err).Message(), secret)
+			assert.Equal(t, name == "a blocked key", status.Convert(err).Message() == "the key is blocked: do not retry")
 			assert.Equal(t, row.stats, i.Stats())
 		})
 	}

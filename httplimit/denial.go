@@ -46,7 +46,11 @@ func (m *Middleware) exceed(w http.ResponseWriter, e *event) {
 		writeRPC(w, e.Request, protocol, m.core.Answer(e, keyCode(m.opts.KeyCode)))
 		return
 	}
-	problemFor(&v.Exceeds, http.StatusForbidden, v.Name, exceedsDetail).write(w, e.Request, new([2]string)[:])
+	sent, detail := &v.Exceeds, rpcstatus.Requests.Exceeds
+	if rpcstatus.IsBlocked(e.Err) {
+		sent, detail = &v.Blocked, rpcstatus.Requests.Blocked
+	}
+	problemFor(sent, http.StatusForbidden, v.Name, detail).write(w, e.Request, new([2]string)[:])
 }
 
 // fail answers a request that could not be decided.
@@ -67,7 +71,7 @@ func (m *Middleware) fail(w http.ResponseWriter, e *event) {
 		writeRPC(w, e.Request, protocol, m.core.Answer(e, keyCode(m.opts.KeyCode)))
 		return
 	}
-	problemOf(reason, m.opts.KeyCode).write(w, e.Request, new([2]string)[:])
+	m.problemOf(reason).write(w, e.Request, new([2]string)[:])
 }
 
 // abandon answers a request that was not held until its delay was over. Without an answer

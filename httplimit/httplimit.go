@@ -77,7 +77,7 @@ func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, 
 	if err := m.views.Init(limiter, told.Options{Package: "httplimit", Unit: m.opts.QuotaUnit, Named: m.opts.Dialect == DialectDraft11}); err != nil {
 		return nil, err
 	}
-	m.core = core
+	m.core, m.badKey = core, newBadKey(m.opts.KeyCode)
 	return m, nil
 }
 

@@ -56,6 +56,7 @@ type InflightOptions struct {
 type Inflight[K comparable] struct {
 	core   *edge.Inflight[*http.Request, K]
 	opts   InflightOptions
+	badKey *problem
 	learns bool // somebody wants to know how requests end
 }
 
@@ -87,6 +88,7 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (
 		return nil, fmt.Errorf("httplimit: InflightOptions.KeyCode is %d, want 400 to 499, or 0 for 400", m.opts.KeyCode)
 	}
 	m.core, m.learns = core, m.opts.Outcome != nil || core.Adapts()
+	m.badKey = newBadKey(m.opts.KeyCode)
 	return m, nil
 }
 
@@ -178,9 +180,11 @@ func (m *Inflight[K]) refuse(w http.ResponseWriter, r *http.Request, why edge.Re
 		answer = reducedCapacity
 		h.Set("Retry-After", strconv.FormatInt(max(1, told.Seconds(why.Wait)), 10))
 	case edge.TooLarge:
-		answer = forbidden
+		answer = tooLarge
+	case edge.Blocked:
+		answer = blocked
 	case edge.BadKey:
-		answer = badKey(m.opts.KeyCode)
+		answer = m.badKey
 	}
 	if why.ByClient() {
 		blameClient(w)
@@ -195,5 +199,3 @@ func (m *Inflight[K]) refuse(w http.ResponseWriter, r *http.Request, why edge.Re
 	}
 	answer.write(w, r, new([2]string)[:])
 }
-
-var forbidden = newPlainProblem(http.StatusForbidden)

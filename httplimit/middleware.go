@@ -11,9 +11,10 @@ import (
 // concurrent use, and may wrap any number of handlers, which then share its limits.
 // The zero Middleware cannot be used: Wrap panics.
 type Middleware struct {
-	core  *edge.Core[*http.Request]
-	opts  Options
-	views told.Views
+	core   *edge.Core[*http.Request]
+	opts   Options
+	views  told.Views
+	badKey *problem
 }
 
 // event is an [Event] as package edge has it.

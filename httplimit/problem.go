@@ -20,11 +20,9 @@ const (
 	typeReducedCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
 )
 
-const exceedsDetail = "The request costs more than its quota ever holds. Do not retry it."
-
-// newPlainProblem returns an answer that says no more than its status.
-func newPlainProblem(status int) *problem {
-	return members{Type: "about:blank", Title: http.StatusText(status), Status: status}.encode()
+// newPlainProblem returns an answer whose type is its status. The detail may be empty.
+func newPlainProblem(status int, detail string) *problem {
+	return members{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail}.encode()
 }
 
 // newProblem returns the answer to a request beyond the quota of that policy.

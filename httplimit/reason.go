@@ -1,34 +1,35 @@
 package httplimit
 
 import (
+	"cmp"
 	"net/http"
 
+	"github.com/weir-go/ratelimit/internal/rpcstatus"
 	"github.com/weir-go/ratelimit/internal/undecided"
 )
 
-// problemOf returns the answer, with that status if the key is missing or malformed.
-func problemOf(r undecided.Reason, keyCode int) *problem {
+// problemOf returns the answer to a request that could not be decided.
+func (m *Middleware) problemOf(r undecided.Reason) *problem {
 	switch {
 	case r == undecided.Key:
-		return badKey(keyCode)
+		return m.badKey
 	case r.Retryable():
 		return reducedCapacity
 	}
 	return internalError
 }
 
-// badKey returns the answer to a request whose key is missing or malformed.
-func badKey(code int) *problem {
-	if code == 0 || code == http.StatusBadRequest {
-		return badRequest
-	}
-	return newPlainProblem(code)
+// newBadKey returns the answer to a request whose key is missing or malformed. If the status is
+// zero, it is 400.
+func newBadKey(status int) *problem {
+	return newPlainProblem(cmp.Or(status, http.StatusBadRequest), rpcstatus.Requests.BadKey)
 }
 
 var (
-	badRequest      = newPlainProblem(http.StatusBadRequest)
-	internalError   = newPlainProblem(http.StatusInternalServerError)
-	unavailable     = newPlainProblem(http.StatusServiceUnavailable)
+	internalError   = newPlainProblem(http.StatusInternalServerError, "")
+	unavailable     = newPlainProblem(http.StatusServiceUnavailable, "")
+	tooLarge        = newPlainProblem(http.StatusForbidden, rpcstatus.Requests.TooLarge)
+	blocked         = newPlainProblem(http.StatusForbidden, rpcstatus.Requests.Blocked)
 	reducedCapacity = members{
 		Type: typeReducedCapacity, Title: "Temporary reduced capacity", Status: http.StatusServiceUnavailable,
 	}.encode()

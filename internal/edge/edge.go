@@ -263,6 +263,8 @@ func (c *Core[R]) Answer(e *Event[R], keyCode rpcstatus.Code) rpcstatus.Answer {
 	text := c.textOf(&e.Decision.Limit)
 	a := rpcstatus.Answer{Code: rpcstatus.ResourceExhausted, Limit: text}
 	switch {
+	case e.Outcome == Exceeds && rpcstatus.IsBlocked(e.Err):
+		a.Message, a.Never = text.Blocked, true
 	case e.Outcome == Exceeds:
 		a.Message, a.Never = text.Exceeds, true
 	case e.Decision.Allowed:

@@ -77,6 +77,7 @@ const (
 	Left                    // the request's context has ended
 	TableFull               // clients have brought too many keys
 	TooLarge                // it needs more than there ever is
+	Blocked                 // its key has a limit of 0
 	BadKey                  // its key is missing or malformed
 	Undecidable             // the server is at fault, or the cost is negative
 )
@@ -96,6 +97,8 @@ func (r Refusal) Answer(ctx context.Context, keyCode rpcstatus.Code) rpcstatus.A
 		return rpcstatus.NoRoom(r.Wait)
 	case TooLarge:
 		return rpcstatus.TooLarge
+	case Blocked:
+		return rpcstatus.Blocked
 	case BadKey:
 		return rpcstatus.BadKey(keyCode)
 	}
@@ -162,6 +165,8 @@ func kind[R Request](r R, err error) RefusalKind {
 		return NoRoom
 	case is(ratelimit.ErrTableFull):
 		return TableFull
+	case rpcstatus.IsBlocked(err):
+		return Blocked
 	case is(ratelimit.ErrExceedsLimit):
 		return TooLarge
 	case undecided.Why(r.Context(), err) == undecided.Key:

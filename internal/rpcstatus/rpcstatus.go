@@ -72,8 +72,8 @@ func Milliseconds(d time.Duration) int64 {
 
 // LimitText is what answers say of a limit. It depends on the limit only.
 type LimitText struct {
-	Denied, Delayed, Exceeds string // messages
-	Quota                    []byte // google.rpc.QuotaFailure, encoded
+	Denied, Delayed, Exceeds, Blocked string // messages
+	Quota                             []byte // google.rpc.QuotaFailure, encoded
 
 	// Last is for whoever makes answers: the last one of this limit, as the protocol's
 	// library has it.
@@ -89,7 +89,8 @@ func TextOf(limit *ratelimit.Limit) *LimitText {
 	return &LimitText{
 		Denied:  "rate limit exceeded: " + name,
 		Delayed: "the rate limit delays the call beyond its deadline: " + name,
-		Exceeds: "the call costs more than its limit ever allows: do not retry: " + name,
+		Exceeds: Calls.Exceeds + ": " + name,
+		Blocked: Calls.Blocked + ": " + name,
 		Quota:   quotaFailure(name, describe(limit), uint64(limit.Capacity())),
 	}
 }
@@ -124,7 +125,7 @@ func Undecided(ctx context.Context, why undecided.Reason, keyCode Code, wait tim
 
 // BadKey returns the answer to a call whose key is missing or malformed.
 func BadKey(code Code) Answer {
-	return Answer{Code: code, Message: "the key that calls are limited by is missing or malformed"}
+	return Answer{Code: code, Message: Calls.BadKey}
 }
 
 // Gone returns the answer to a call whose context has ended.
@@ -144,7 +145,8 @@ func NoRoom(wait time.Duration) Answer {
 // The answers that depend on nothing.
 var (
 	Undecidable = Answer{Code: Internal, Message: "the call could not be decided"}
-	TooLarge    = Answer{Code: ResourceExhausted, Message: "the call needs more than there ever is: do not retry", Never: true}
+	TooLarge    = Answer{Code: ResourceExhausted, Message: Calls.TooLarge, Never: true}
+	Blocked     = Answer{Code: ResourceExhausted, Message: Calls.Blocked, Never: true}
 )
 
 // TypePrefix is what the URLs of all types begin with.

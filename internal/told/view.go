@@ -27,9 +27,9 @@ type View struct {
 	rest   string // of the item of RateLimit-Policy: its parameters
 	list   *list
 
-	// Denied and Exceeds are for whoever answers requests: what it has last answered to one that
-	// this limit has denied.
-	Denied, Exceeds atomic.Value
+	// Denied, Exceeds and Blocked are for whoever answers requests: what it has last answered to one
+	// that this limit has denied.
+	Denied, Exceeds, Blocked atomic.Value
 }
 
 // list is the views of limits that are listed together in RateLimit-Policy.

@@ -1,0 +1,38 @@
+package rpcstatus
+
+import (
+	"errors"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Words are what answers say of requests over HTTP, and of calls over gRPC and Connect. They hold
+// nothing of a key and nothing of an error's text.
+type Words struct {
+	BadKey string // its key is missing or malformed
+
+	// A retry can never pass.
+	Blocked  string // by ratelimit.Blocked, or an in-flight limit of 0
+	Exceeds  string // its cost is above the limit's capacity
+	TooLarge string // it takes more units than an in-flight limit has
+}
+
+// The words for both.
+var (
+	Calls = Words{
+		BadKey:   "the key that calls are limited by is missing or malformed",
+		Blocked:  "the key is blocked: do not retry",
+		Exceeds:  "the call costs more than its limit ever allows: do not retry",
+		TooLarge: "the call needs more than there ever is: do not retry",
+	}
+	Requests = Words{
+		BadKey:   "The key that requests are limited by is missing or malformed.",
+		Blocked:  "The key is blocked. Do not retry the request.",
+		Exceeds:  "The request costs more than its quota ever holds. Do not retry it.",
+		TooLarge: "The request needs more than there ever is. Do not retry it.",
+	}
+)
+
+// IsBlocked reports whether no cost at all can pass, given an error that wraps
+// [ratelimit.ErrExceedsLimit].
+func IsBlocked(err error) bool { return errors.Is(err, ratelimit.ErrBlocked) }
