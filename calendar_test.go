@@ -243,8 +243,9 @@ func TestACalendarNeedsAWallClock(t *testing.T) {
 func TestPeriodsThatAreInvalid(t *testing.T) {
 	for says, p := range map[string]ratelimit.Period{
 		"there is none": {}, `zone is ""`: ratelimit.Day(""), `zone is "Local"`: ratelimit.Month("Local", 1),
-		`"Europe/Atlantis" is not known`: ratelimit.Week("Europe/Atlantis", time.Monday),
-		"first day is 0, want 1 to 31":   ratelimit.Month("UTC", 0), "first day is 32, want 1 to 31": ratelimit.Month("UTC", 32),
+		`"Europe/Atlantis" is not known: want a name of the IANA time zone database, such as UTC or Europe/Berlin; ` +
+			`on a machine without that database, the program has to import _ "time/tzdata"`: ratelimit.Week("Europe/Atlantis", time.Monday),
+		"first day is 0, want 1 to 31": ratelimit.Month("UTC", 0), "first day is 32, want 1 to 31": ratelimit.Month("UTC", 32),
 		"first day is -1, want 0": ratelimit.Week("UTC", -1), "first day is 7, want 0": ratelimit.Week("UTC", 7),
 		"want 1 to 31": ratelimit.Month("UTC", math.MinInt),
 	} {

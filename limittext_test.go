@@ -128,7 +128,7 @@ func TestTextThatIsNoLimit(t *testing.T) {
 		{"a calendar without a zone", "calendar 5/day", "no time zone after day"},
 		{"a calendar's units that are no number", "calendar x/day UTC", `"x"`},
 		{"a calendar of zero units", "calendar 0/day UTC", "Rate.Units is 0"},
-		{"an unknown zone", "calendar 5/day Mars/Olympus", `"Mars/Olympus" is not known`},
+		{"an unknown zone", "calendar 5/day Mars/Olympus", `"Mars/Olympus" is not known: want`},
 		{"the machine's zone", "calendar 5/day Local", `"Local"`},
 		{"a day from a day", "calendar 5/day UTC from 3", `"from 3"`},
 		{"no day of the week", "calendar 5/week UTC from caturday", `"caturday"`},

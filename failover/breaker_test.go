@@ -249,7 +249,7 @@ func TestTheLogTellsOfAnOutageInAFewLinesEachWithTheCause(t *testing.T) {
 		require.Equal(t, 1, lines("the breaker is closed"))
 		require.LessOrEqual(t, lines("\n"), 2+10, out.String())
 		require.GreaterOrEqual(t, lines("\n"), 10, out.String())
-		require.Equal(t, lines("\n"), lines(`failure=unavailable cause="dial: connection refused`), out.String())
+		require.Equal(t, lines("\n"), lines(`failure=unavailable error="dial: connection refused`), out.String())
 		require.NotContains(t, out.String(), "secret-key")
 	})
 }

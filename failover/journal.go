@@ -56,7 +56,7 @@ func (j *journal) argsLocked() []any {
 	args := []any{"decisions", j.decisions}
 	j.decisions = 0
 	if j.cause != nil {
-		args = append(args, "failure", j.kind.String(), "cause", j.cause)
+		args = append(args, "failure", j.kind.String(), "error", j.cause)
 	}
 	if j.opened > 0 {
 		args = append(args, "opened", j.opened)

@@ -43,7 +43,7 @@ func TestStatusOfAMissingKeyIsChosen(t *testing.T) {
 	m := middleware(t, ratelimit.Map(l, httplimit.BearerToken), httplimit.Options{KeyCode: http.StatusUnauthorized})
 	resp := send(m.Wrap(unreachable(t)), httptest.NewRequest("GET", "/", nil))
 	assert.Equal(t, http.StatusUnauthorized, resp.StatusCode)
-	assert.Equal(t, `{"type":"about:blank","title":"Unauthorized","status":401}`+"\n", body(t, resp))
+	assert.Equal(t, `{"type":"about:blank","title":"Unauthorized","status":401,"detail":"The key that requests are limited by is missing or malformed."}`+"\n", body(t, resp))
 	i, err := httplimit.NewInflight(inflight.Must(inflight.New[httplimit.Hash](1, nil)), httplimit.BearerToken, &httplimit.InflightOptions{KeyCode: 422})
 	require.NoError(t, err)
 	assert.Equal(t, 422, send(i.Wrap(unreachable(t)), httptest.NewRequest("GET", "/", nil)).StatusCode)

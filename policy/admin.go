@@ -525,7 +525,7 @@ func (a *admin) log(r *http.Request, do string, err error, what ...slog.Attr) {
 	}
 	attrs := append([]slog.Attr{slog.String("do", do), slog.String("by", who)}, what...)
 	if err != nil {
-		attrs = append(attrs, slog.Any("err", err))
+		attrs = append(attrs, slog.Any("error", err))
 	}
 	a.Logger.LogAttrs(r.Context(), slog.LevelWarn, "policy: changed by hand", attrs...)
 }

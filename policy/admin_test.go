@@ -254,8 +254,10 @@ func (e deaf) Open(rules []policy.Budget) (policy.Decider, error) {
 func TestAdminOfAnEngineThatCannotLook(t *testing.T) {
 	p, err := policy.New(parsed(t, adminRules), &policy.Options{Engine: deaf{policy.Memory(nil)}})
 	require.NoError(t, err)
-	s := &served{t: t, p: p, handler: policy.Admin(p, &policy.AdminOptions{Write: true, Logger: slog.New(slog.DiscardHandler)})}
+	var out bytes.Buffer
+	s := &served{t: t, p: p, handler: policy.Admin(p, &policy.AdminOptions{Write: true, Logger: slog.New(slog.NewJSONHandler(&out, nil))})}
 	assert.Contains(t, s.post(http.StatusOK, "do", "key", "key", "a")["standing"].([]any)[0].(map[string]any)["error"], "cannot look")
 	assert.Contains(t, s.post(http.StatusNotImplemented, "do", "reset", "rule", "users", "key", "a")["failed"], errors.ErrUnsupported.Error())
+	assert.Contains(t, out.String(), `"error":"`)
 	assert.Nil(t, s.post(http.StatusOK, "do", "explain", "request", "path=/v1/x\nuser=a\nregion=b")["explanation"].(map[string]any)["rules"].([]any)[0].(map[string]any)["now"])
 }

@@ -121,7 +121,7 @@ func Audit(db *sql.DB, opts *AuditOptions) (*AuditLog, error) {
 			if time.Since(swept) >= time.Hour {
 				swept = time.Now()
 				if err := a.Sweep(ctx); err != nil && ctx.Err() == nil {
-					a.opts.Logger.Warn("policy: old denials could not be deleted", slog.Any("err", err))
+					a.opts.Logger.Warn("policy: old denials could not be deleted", slog.Any("error", err))
 				}
 			}
 		})

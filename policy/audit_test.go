@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
@@ -42,7 +43,8 @@ func TestALateDenialMakesNoRoomForRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := sql.OpenDB(nowhere{})
 		defer db.Close()
-		log, err := policy.Audit(db, &policy.AuditOptions{MaxRows: 3, Every: time.Hour, Logger: slog.New(slog.DiscardHandler)})
+		var out bytes.Buffer
+		log, err := policy.Audit(db, &policy.AuditOptions{MaxRows: 3, Every: time.Hour, Logger: slog.New(slog.NewTextHandler(&out, nil))})
 		require.NoError(t, err)
 		p, err := policy.New(parsed(t, "rules: [{name: api, key: id, limit: blocked}]"), &policy.Options{OnDecision: log.OnDecision})
 		require.NoError(t, err)
@@ -65,6 +67,7 @@ func TestALateDenialMakesNoRoomForRows(t *testing.T) {
 		assert.EqualValues(t, 6*30+5, s.Denials)
 		assert.LessOrEqual(t, s.Pending, 6*(3+1), "3 keys and all others, each minute")
 		require.Error(t, log.Close(t.Context()))
+		assert.Contains(t, out.String(), `msg="policy: denials could not be written" error=`)
 		s = log.Stats()
 		assert.Equal(t, s.Denials, s.Written+s.Dropped)
 	})

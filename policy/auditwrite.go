@@ -81,7 +81,7 @@ func (a *AuditLog) report(ctx context.Context, err error) {
 	dropped, waiting := a.stats.Dropped, len(a.pending)
 	a.mu.Unlock()
 	if !quiet {
-		a.opts.Logger.Warn("policy: denials could not be written", slog.Any("err", err),
+		a.opts.Logger.Warn("policy: denials could not be written", slog.Any("error", err),
 			slog.Int("waiting", waiting), slog.Uint64("dropped", dropped))
 	}
 }

@@ -140,7 +140,7 @@ func (f *follower) failed(text string, err error) {
 		return
 	}
 	f.logged, f.loggedAt = err.Error(), time.Now()
-	f.p.logger().Error(text, slog.Any("err", err))
+	f.p.logger().Error(text, slog.Any("error", err))
 }
 
 func (p *Policies) logger() *slog.Logger {

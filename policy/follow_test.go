@@ -163,7 +163,7 @@ func TestFileFollowsEveryWayOfChangingAFile(t *testing.T) {
 	require.NoError(t, os.Remove(path))
 	write(t, path, versioned("v6"))
 	becomes(t, p, "v6")
-	assert.Contains(t, out.String(), "the last good ones stay")
+	assert.Contains(t, out.String(), `the last good ones stay" error=`)
 	require.Eventually(t, func() bool { return strings.Contains(out.String(), "version=v6") }, // it is told of once in force
 		20*time.Second, time.Millisecond)
 }

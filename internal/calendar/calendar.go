@@ -206,7 +206,8 @@ func load(name string) (*zone, error) {
 	}
 	loc, err := time.LoadLocation(name)
 	if err != nil {
-		return nil, fmt.Errorf("the zone %q is not known: %w", name, err)
+		return nil, fmt.Errorf("the zone %q is not known: want a name of the IANA time zone database, such as UTC or Europe/Berlin; "+
+			"on a machine without that database, the program has to import _ \"time/tzdata\" (%w)", name, err)
 	}
 	z := &zone{loc: loc}
 	z.survey()

@@ -116,7 +116,7 @@ func (n *node) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if err := n.lease.Flush(ctx); err != nil {
-		slog.Warn("what was left of the batches is lost", "err", err)
+		slog.Warn("what was left of the batches is lost", "error", err)
 	}
 	_ = n.client.Close()
 }

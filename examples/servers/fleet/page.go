@@ -42,7 +42,7 @@ func (f *fleet) handler(ctx context.Context) http.Handler {
 func (f *fleet) serveStatus(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(f.status()); err != nil {
-		slog.Warn("the page is gone", "err", err)
+		slog.Warn("the page is gone", "error", err)
 	}
 }
 
