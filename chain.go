@@ -312,28 +312,26 @@ func (c *Chained[R]) ReplacesCost() bool {
 
 // chainRun is one pass over the limiters of a chain. What it has charged by the time it
 // ends is given back, unless it is done: also if one of the limiters panics.
-type chainRun struct {
+type chainRun[R any] struct {
+	chain   *Chained[R]
 	cost    int
 	d       Decision         // of all that have allowed the cost
 	sum     tally.Sum[Limit] // which adds it up
 	end     Decision         // of the one that has not
 	err     error            // that came with it
 	charged []*Reservation
+	few     [4]*Reservation // the memory of charged, for as long as that is enough
 	done    bool
-	failed  func(error) // told of each give-back that fails
 }
 
-func (c *Chained[R]) newRun(cost int) *chainRun {
-	run := &chainRun{cost: cost, failed: func(err error) {
-		c.lastFailure.Store(&err)
-		c.failed.Add(1)
-	}}
-	run.sum = sumOf(&run.d)
+func (c *Chained[R]) newRun(cost int) *chainRun[R] {
+	run := &chainRun[R]{chain: c, cost: cost}
+	run.sum, run.charged = sumOf(&run.d), run.few[:0]
 	return run
 }
 
 // add takes one limiter's reservation in, and reports whether it is allowed.
-func (run *chainRun) add(res *Reservation, err error) bool {
+func (run *chainRun[R]) add(res *Reservation, err error) bool {
 	var d Decision
 	if res != nil {
 		d = res.Decision
@@ -343,7 +341,7 @@ func (run *chainRun) add(res *Reservation, err error) bool {
 }
 
 // merge takes one limiter's decision in, and reports whether it allows the cost.
-func (run *chainRun) merge(d *Decision, err error) bool {
+func (run *chainRun[R]) merge(d *Decision, err error) bool {
 	if !d.Allowed || err != nil {
 		run.end, run.err = *d, err
 		return false
@@ -353,7 +351,7 @@ func (run *chainRun) merge(d *Decision, err error) bool {
 }
 
 // denied gives back what was charged, and returns the answer.
-func (run *chainRun) denied() (Decision, error) {
+func (run *chainRun[R]) denied() (Decision, error) {
 	run.done = true
 	d := run.end
 	d.Allowed, d.Delay = false, 0
@@ -373,17 +371,18 @@ func (run *chainRun) denied() (Decision, error) {
 }
 
 // giveBack gives back what was charged if a limiter has panicked.
-func (run *chainRun) giveBack() {
+func (run *chainRun[R]) giveBack() {
 	if !run.done {
 		run.undo()
 	}
 }
 
 // undo gives back what was charged, and returns what has failed.
-func (run *chainRun) undo() []error {
+func (run *chainRun[R]) undo() []error {
 	failures := settleAll(run.charged, 0)
 	for _, err := range failures {
-		run.failed(err)
+		run.chain.lastFailure.Store(&err)
+		run.chain.failed.Add(1)
 	}
 	return failures
 }

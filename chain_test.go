@@ -290,3 +290,15 @@ func TestAChainKeepsThePromisesOfItsLimiters(t *testing.T) {
 		})
 	}
 }
+
+// A chain allocates for itself once, beside what its limiters do: a Reservation each but the last, and an
+// error that nobody reads.
+func TestAllowOfAChainAllocatesLittle(t *testing.T) {
+	chain, err := ratelimit.Chain[string](
+		newWith(t, ratelimit.TokenBucket(ratelimit.Rate{Units: 1, Per: time.Nanosecond}, 5), ratelimit.Options[string]{}),
+		newWith(t, ratelimit.TokenBucket(ratelimit.Rate{Units: 1, Per: time.Nanosecond}, 3), ratelimit.Options[string]{}))
+	require.NoError(t, err)
+	for cost, most := range map[int]float64{1: 2, 4: 3, 6: 3, -1: 3} {
+		assert.LessOrEqual(t, testing.AllocsPerRun(100, func() { chain.Allow("k", cost) }), most, "cost %d", cost)
+	}
+}
