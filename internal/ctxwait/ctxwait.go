@@ -32,17 +32,15 @@ func Sleep(ctx context.Context, delay time.Duration) error {
 	if delay <= 0 {
 		return nil
 	}
-	timer := time.NewTimer(delay)
+	begin, timer := time.Now(), time.NewTimer(delay)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		select {
-		case <-timer.C:
+		if time.Since(begin) >= delay { // whether or not the timer has fired yet
 			return nil
-		default:
-			return ctx.Err()
 		}
+		return ctx.Err()
 	}
 }
