@@ -163,9 +163,9 @@ type run struct {
 	job
 	answers chan judged
 
-	mu    sync.Mutex
-	known bool // what it has come to
-	left  bool // the caller has
+	mu    sync.Mutex // also held while the call is judged
+	known bool       // what it has come to
+	left  bool       // the caller has
 }
 
 // deliver takes the call's answer, and ends the call's turn.
@@ -188,17 +188,17 @@ func (r *run) deliver(a answer, o outcome, end func()) {
 	}
 }
 
-// conclude takes what the call has come to, the first time.
+// conclude takes what the call has come to, the first time. Whoever comes later, and so the caller, finds
+// it judged.
 func (r *run) conclude(o outcome, err error) {
 	r.mu.Lock()
 	known, left := r.known, r.left
-	r.known = true
-	r.mu.Unlock()
-	if known {
-		return
+	if !known {
+		r.known = true
+		r.judge(o, err)
 	}
-	r.judge(o, err)
-	if left { // else the caller does
+	r.mu.Unlock()
+	if !known && left { // else the caller does
 		r.announce()
 	}
 }

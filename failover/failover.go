@@ -135,7 +135,7 @@ func (l *Limiter[K]) State() State {
 // if it was open it begins with a probe. Each call is logged.
 func (l *Limiter[K]) Force(to State) {
 	l.breaker.force(to)
-	l.journal.forced(to)
+	l.journal.force(to)
 	l.breaker.announce()
 }
 
@@ -209,14 +209,14 @@ func (l *Limiter[K]) decide(ctx context.Context, q question[K]) answer {
 		ctx = noContext
 	}
 	if failures.Noted(ctx, l) {
-		return l.degrade(ctx, q)
+		return l.degrade(ctx, q, shut)
 	}
 	a, o := l.askPrimary(ctx, q)
 	l.breaker.announce()
 	l.counters.count(o)
 	if o.instead() {
 		failures.Note(ctx, l)
-		return l.degrade(ctx, q)
+		return l.degrade(ctx, q, o)
 	}
 	return a
 }
@@ -258,14 +258,14 @@ func (l *Limiter[K]) askPrimary(ctx context.Context, q question[K]) (answer, out
 func (l *Limiter[K]) failed(o outcome, err error) {
 	if o.health() == failure {
 		l.counters.failed(o)
-		l.journal.failed(o, err)
+		l.journal.failure(o, err)
 	}
 }
 
-// degrade lets what stands in decide.
-func (l *Limiter[K]) degrade(ctx context.Context, q question[K]) answer {
+// degrade lets what stands in decide, for want of the primary.
+func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why outcome) answer {
 	l.counters.instead.Add(1)
-	l.journal.degraded()
+	l.journal.degraded(why)
 	a := q.ask(ctx, l.instead)
 	a.standIn, a.decision.Degraded = true, true
 	if errors.Is(a.err, ratelimit.ErrExceedsLimit) && !exceeds(l.Limits(), q.cost) {

@@ -3,6 +3,7 @@ package failover_test
 import (
 	"context"
 	"math"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -68,7 +69,7 @@ func TestSettlementsWaitForTheirTurn(t *testing.T) {
 		s := newStore(t, wide)
 		l := over(t, s, failover.DenyAll[string](), failover.Options{})
 		var all []*ratelimit.Reservation
-		for range 3000 {
+		for range 6000 {
 			r, err := l.Reserve(context.Background(), "k", 1, 0)
 			require.NoError(t, err)
 			all = append(all, r)
@@ -363,6 +364,25 @@ func TestAChangeIsToldWithoutAnotherDecision(t *testing.T) {
 }
 
 // A call that has come too late is cancelled within its turn: no more than MaxCalls are under way.
+// The call and its caller both end at the deadline, in any order.
+func TestAChangeIsToldWhoeverComesFirst(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	synctest.Test(t, func(t *testing.T) {
+		for range 6000 {
+			var told atomic.Int64
+			s := newStore(t, wide)
+			s.fail(func(ctx context.Context) error {
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, OnStateChange: func(_, _ failover.State) { told.Add(1) }})
+			require.True(t, take(t, l, 1).Degraded)
+			synctest.Wait()
+			require.EqualValues(t, 1, told.Load())
+		}
+	})
+}
+
 func TestALateReservationIsCancelledWithinItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)

@@ -37,8 +37,11 @@ type Options struct {
 	// decisions. If it panics, that is logged. If nil, nothing is called.
 	OnStateChange func(from, to State)
 
-	// Logger is told that decisions are degraded, with the cause: when that begins and when the breaker
-	// opens, once a minute as long as it lasts, and when the breaker closes. If nil, slog.Default().
+	// Logger is told of outages: one line when decisions begin to be degraded; one a minute as long as that lasts, of
+	// which the first says that the breaker has opened; and one when the breaker closes, or after a minute without
+	// a degraded decision. Each tells the error, how many decisions were degraded, and for how long. An outage that
+	// comes back within a minute is the same one, so that at most two lines and one for each minute are written of it.
+	// Each call of Force has a line beside that. If nil, slog.Default().
 	Logger *slog.Logger
 }
 

@@ -23,6 +23,8 @@ import (
 
 var storms = flag.Int("storms", 16, "random runs of callers on a primary that answers, fails, hangs, panics and is late by turns")
 
+var firstStorm = flag.Uint64("first", 0, "the seed of the first of them")
+
 // weather is a primary whose calls go well or badly at random, and that takes note of what became of each.
 type weather struct {
 	t       *testing.T
@@ -311,7 +313,7 @@ func TestInAnyWeatherCallersAreAnsweredAndTheBreakerKeepsItsRule(t *testing.T) {
 		n = min(n, 6)
 	}
 	opened := 0
-	for seed := range uint64(n) {
+	for seed := *firstStorm; seed < *firstStorm+uint64(n); seed++ {
 		synctest.Test(t, func(t *testing.T) {
 			s, rng := newWeather(t, seed)
 			began := time.Now()
