@@ -48,6 +48,9 @@ func TestErrorsSayWhetherToRetry(t *testing.T) {
 		assert.NotErrorIs(t, err, ErrUnanswered)
 		assert.ErrorIs(t, err, cause)
 	}
+	old := answered("ERR Error compiling script (new function): user_script:1: unexpected symbol near '#'") // of Redis 6.0.16
+	assert.ErrorContains(t, classify(t.Context(), old, true), "Redis 7.0 or later")
+	assert.NotErrorIs(t, classify(t.Context(), old, true), ratelimit.ErrUnavailable)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	err := classify(ended, &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, false)

@@ -89,8 +89,14 @@ func classifyAnswer(err error, text string) error {
 	if strings.HasPrefix(text, "CROSSSLOT") || strings.Contains(text, "undeclared key") || strings.Contains(text, "non local key") {
 		return fmt.Errorf("%w (%w)", errSlots, err)
 	}
+	if strings.Contains(text, "unexpected symbol near '#'") {
+		return fmt.Errorf("%w (%w)", errOldServer, err)
+	}
 	return fmt.Errorf("redislimit: %w", err)
 }
+
+// errOldServer says what to do about a server that takes the first line of a script for Lua.
+var errOldServer = errors.New("redislimit: the server does not know scripts that begin with #!lua: it must be Redis 7.0 or later, or Valkey")
 
 const whatToDo = "give them one with Options.Slot, spend a limit that all share from leases with Leased, " +
 	"or ask the limiters one after the other with ratelimit.Chain"

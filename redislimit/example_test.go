@@ -14,12 +14,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/proc"
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
 // Examples run on a real server, and cannot skip themselves. In CI none may be missing.
 func init() {
-	if _, err := exec.LookPath("redis-server"); err != nil && os.Getenv("CI") != "true" {
+	if _, err := proc.RedisServer(); err != nil && os.Getenv("CI") != "true" {
 		testing.Init() // else the flag is not defined yet
 		if err := flag.Set("test.skip", "^Example"); err != nil {
 			panic(err)
@@ -36,7 +37,11 @@ func onServer(example func(context.Context, *redis.Client) error) {
 	addr := l.Addr().String()
 	_ = l.Close() // only its port was wanted
 	_, port, _ := net.SplitHostPort(addr)
-	cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
+	path, err := proc.RedisServer()
+	if err != nil {
+		panic(err)
+	}
+	cmd := exec.Command(path, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
 	if err := cmd.Start(); err != nil {
 		panic(err)
 	}

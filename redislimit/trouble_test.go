@@ -255,6 +255,27 @@ func TestAForgottenScriptIsTaughtAgain(t *testing.T) {
 	assert.Equal(t, 1_000_000-2-64*20, f.left(l, "k"), "each was charged once")
 }
 
+// Redis 7.4 and Valkey 8 forget the scripts of others than SCRIPT LOAD if more than 500 of them are sent.
+func TestScriptsOfOthersPushOursOut(t *testing.T) {
+	f := newFixture(t)
+	l := f.real(ratelimit.FixedWindow(ratelimit.PerDay(1_000_000)))
+	for round := range 3 {
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() { assert.True(t, l.Allow("k", 1)) })
+		}
+		pipe := f.client.Pipeline()
+		for i := range 600 {
+			pipe.Eval(t.Context(), fmt.Sprintf("return %d", i+600*round), nil)
+		}
+		_, err := pipe.Exec(t.Context())
+		require.NoError(t, err)
+		wg.Wait()
+		assert.True(t, l.Allow("k", 1))
+		assert.Equal(t, 1_000_000-17*(round+1), f.left(l, "k"), "each was charged once")
+	}
+}
+
 // deafProxy passes everything on to a server, and while it is deaf breaks the connection
 // instead of passing on a script's answer, a string or an array. Connections can still be made.
 type deafProxy struct {

@@ -1,3 +1,26 @@
-// Package proc does to processes what only Unix can, for tests that start servers. Elsewhere its functions fail with
-// errors.ErrUnsupported, so that these tests compile.
+// Package proc finds and handles the processes of servers that tests, proofs and examples start. What only Unix can do fails
+// elsewhere with errors.ErrUnsupported, so that these tests compile.
 package proc
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+)
+
+// RedisServer returns the path of a Redis server: the one that the environment variable REDIS_SERVER names (Valkey's, or another
+// version's), else redis-server. An error says how to get one.
+func RedisServer() (string, error) {
+	if name := os.Getenv("REDIS_SERVER"); name != "" {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			return "", fmt.Errorf("REDIS_SERVER names no program: %w", err)
+		}
+		return path, nil
+	}
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		return "", fmt.Errorf("apt-get install redis-server, or name a server by REDIS_SERVER: %w", err)
+	}
+	return path, nil
+}

@@ -1,6 +1,6 @@
 // Package redistest starts real Redis servers, and clusters of them, for tests. It needs no client
-// library. The program is redis-server, or what the environment variable REDIS_SERVER names: Valkey's
-// server, or another version's.
+// library. The program is redis-server, or what the environment variable REDIS_SERVER names: see
+// [proc.RedisServer].
 package redistest
 
 import (
@@ -31,19 +31,16 @@ type Server struct {
 	read *bufio.Reader
 }
 
-// Program returns the path of the server. Without it the test is skipped; in CI it fails.
+// Program returns the path of the server. Without one the test is skipped. It fails in CI, which must test on a real server, and
+// if REDIS_SERVER names a program that is not there.
 func Program(t testing.TB) string {
 	t.Helper()
-	name := os.Getenv("REDIS_SERVER")
-	if name == "" {
-		name = "redis-server"
-	}
-	path, err := exec.LookPath(name)
+	path, err := proc.RedisServer()
 	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("%s is not installed, and CI must test on a real server", name)
+		if os.Getenv("CI") == "true" || os.Getenv("REDIS_SERVER") != "" {
+			t.Fatal(err)
 		}
-		t.Skipf("%s is not installed (apt-get install redis-server): not tested on a real server", name)
+		t.Skipf("not tested on a real server: %v", err)
 	}
 	return path
 }

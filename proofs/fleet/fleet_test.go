@@ -11,12 +11,13 @@ import (
 	"math"
 	"net"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/redistest"
 )
 
 func TestMain(m *testing.M) {
@@ -26,22 +27,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// needServer skips a test without redis-server. In CI it fails.
-func needServer(t *testing.T) {
-	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err == nil {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatal(errNoServer)
-	}
-	t.Skip(errNoServer)
-}
-
 // The short version of the proof: real processes on a real server, for a second each. How
 // much of its bound a fleet reaches, and how fast, is left to the command.
 func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
-	needServer(t)
+	redistest.Program(t)
 	s, err := startServer(t.Context())
 	require.NoError(t, err)
 	defer s.close()
@@ -65,7 +54,7 @@ func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
 
 // The short version of two regions with one budget, and of a link that is cut.
 func TestTwoRegionsHoldOneBudget(t *testing.T) {
-	needServer(t)
+	redistest.Program(t)
 	for i, r := range regions() {
 		if i != 5 && (testing.Short() || i != 3) {
 			continue
@@ -87,7 +76,7 @@ func TestTwoRegionsHoldOneBudget(t *testing.T) {
 // 64 goroutines in four processes decide while each fault strikes. How fast the breakers
 // close is left to the command, and exactly tested in package failover.
 func TestAFleetGetsOverFaults(t *testing.T) {
-	needServer(t)
+	redistest.Program(t)
 	kinds := []string{"failover", "failover over lease", "lease over failover"}
 	for i, f := range append(strains(), faults()...) {
 		if testing.Short() && i > 1 {

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/redistest"
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
@@ -38,7 +39,7 @@ func protect(t *testing.T, s *server, handler http.HandlerFunc) (*httplimit.Midd
 // A limiter that fails over decides first, so FailOpen finds nothing that could not be
 // decided: a store that is down does not open the door.
 func TestFailOpenOpensNothingThatFailoverDecides(t *testing.T) {
-	needServer(t)
+	redistest.Program(t)
 	s, err := startServer(t.Context())
 	require.NoError(t, err)
 	defer s.close()

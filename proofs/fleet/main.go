@@ -1,5 +1,5 @@
 // Fleet proves what a fleet of processes with one shared limit may rely on, in good and bad
-// weather. It starts a redis-server of its own and eight processes of this very
+// weather. It starts a redis-server of its own (or the program that REDIS_SERVER names) and eight processes of this very
 // program, and shows its progress:
 //
 //	go -C proofs run ./fleet              all of it, in about eight minutes

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -17,31 +15,27 @@ import (
 	"github.com/weir-go/ratelimit/internal/proc"
 )
 
-// errNoServer says how to get a server.
-var errNoServer = errors.New("redis-server is not installed: apt-get install redis-server")
-
-// program is the server: REDIS_SERVER names another one.
-var program = cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server")
-
-// server is a redis-server of our own, that saves nothing.
+// server is a Redis server of our own, that saves nothing.
 type server struct {
-	addr  string
-	port  string
-	dir   string
-	cmd   *exec.Cmd
-	admin *redis.Client
+	program string
+	addr    string
+	port    string
+	dir     string
+	cmd     *exec.Cmd
+	admin   *redis.Client
 }
 
 // startServer starts a server on a port that is free.
 func startServer(ctx context.Context) (*server, error) {
-	if _, err := exec.LookPath(program); err != nil {
-		return nil, errNoServer
+	program, err := proc.RedisServer()
+	if err != nil {
+		return nil, err
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	s := &server{addr: l.Addr().String()}
+	s := &server{program: program, addr: l.Addr().String()}
 	_, s.port, _ = net.SplitHostPort(s.addr)
 	_ = l.Close() // only its port was wanted
 	if s.dir, err = os.MkdirTemp("", "fleet"); err != nil {
@@ -53,7 +47,7 @@ func startServer(ctx context.Context) (*server, error) {
 
 // start starts the server, empty, and waits until it answers.
 func (s *server) start(ctx context.Context) error {
-	s.cmd = exec.Command(program, "--port", s.port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+	s.cmd = exec.Command(s.program, "--port", s.port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
 		"--dir", s.dir, "--enable-debug-command", "yes")
 	if err := s.cmd.Start(); err != nil {
 		return err

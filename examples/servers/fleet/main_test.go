@@ -7,21 +7,20 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
-	"os/exec"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/redistest"
 )
 
 // each runs a test on a redis-server, if there is one, and on the embedded server.
 func each(t *testing.T, test func(t *testing.T, f *fleet, page *httptest.Server)) {
 	for name, embedded := range map[string]bool{"redis-server": false, "embedded": true} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := exec.LookPath("redis-server"); err != nil && !embedded {
-				require.NotEqual(t, "true", os.Getenv("CI"), "redis-server is not installed")
-				t.Skip("redis-server is not installed: apt-get install redis-server")
+			if !embedded {
+				redistest.Program(t)
 			}
 			f, err := newFleet(embedded)
 			require.NoError(t, err)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/examples/servers/store"
+	"github.com/weir-go/ratelimit/internal/redistest"
 )
 
 // The processes are this test's own program, which then is the example.
@@ -56,9 +56,8 @@ func bounded(t *testing.T, out string) {
 func TestThreeProcessesShareTheLimit(t *testing.T) {
 	for _, embedded := range []bool{false, true} {
 		t.Run(fmt.Sprintf("embedded=%t", embedded), func(t *testing.T) {
-			if _, err := exec.LookPath("redis-server"); err != nil && !embedded {
-				require.NotEqual(t, "true", os.Getenv("CI"), "redis-server is not installed")
-				t.Skip("redis-server is not installed: apt-get install redis-server")
+			if !embedded {
+				redistest.Program(t)
 			}
 			var out bytes.Buffer
 			require.NoError(t, run(context.Background(), "", embedded, time.Second, &out))

@@ -2,7 +2,7 @@
 // where none is installed, a server embedded in the process.
 package store
 
-import "os/exec"
+import "github.com/weir-go/ratelimit/internal/proc"
 
 // Store is a server that was started for an example. It keeps nothing on disk. Its methods
 // are not safe for concurrent use, except Name and Addr.
@@ -14,10 +14,10 @@ type Store interface {
 	Close()        // Close ends it for good.
 }
 
-// Start starts a redis-server, or the embedded server if there is none or if embedded is
-// true.
+// Start starts a redis-server (or the program that REDIS_SERVER names), or the embedded server if there is none or if
+// embedded is true.
 func Start(embedded bool) (Store, error) {
-	path, err := exec.LookPath("redis-server")
+	path, err := proc.RedisServer()
 	if err != nil || embedded {
 		return startMini()
 	}

@@ -4,7 +4,7 @@
 //	go run ./cmd/sizing                  all tables, as Markdown: some minutes
 //	go run ./cmd/sizing -only latency    one of memory, cores, redis, latency
 //
-// It starts a redis-server of its own. All figures but those of memory are medians of rounds.
+// It starts a redis-server of its own, or the program that REDIS_SERVER names. All figures but those of memory are medians of rounds.
 package main
 
 import (

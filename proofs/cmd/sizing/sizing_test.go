@@ -1,22 +1,19 @@
 package main
 
 import (
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/redistest"
 )
 
 // TestAllTablesArePrinted runs the command with little of everything.
 func TestAllTablesArePrinted(t *testing.T) {
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		require.NotEqual(t, "true", os.Getenv("CI"), "redis-server is not installed")
-		t.Skip("redis-server is not installed: apt-get install redis-server")
-	}
+	redistest.Program(t)
 	var out strings.Builder
 	require.NoError(t, run(t.Context(), &out, "", plan{keys: 2000, rounds: 1, per: 10 * time.Millisecond}))
 	for _, row := range []string{"| sliding-log, 100 spendings |", "| GOMAXPROCS |", "| sliding-counter | 1000 |", "| Take on Redis", "| Take of a lease", " cores, "} {

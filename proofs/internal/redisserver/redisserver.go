@@ -1,28 +1,25 @@
-// Package redisserver starts a redis-server for a test, a benchmark or a command.
+// Package redisserver starts a Redis server for a test, a benchmark or a command.
 package redisserver
 
 import (
 	"context"
-	"errors"
 	"net"
-	"os"
 	"os/exec"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/proc"
+	"github.com/weir-go/ratelimit/internal/redistest"
 )
 
-// ErrNone says that no redis-server is installed.
-var ErrNone = errors.New("redis-server is not installed: apt-get install redis-server")
-
-// Run starts a redis-server in a folder, that saves nothing, and returns a client with default options and
+// Run starts a server in a folder, that saves nothing, and returns a client with default options and
 // a function that ends both.
 func Run(dir string) (client *redis.Client, stop func(), err error) {
-	path, err := exec.LookPath("redis-server")
+	path, err := proc.RedisServer()
 	if err != nil {
-		return nil, nil, ErrNone
+		return nil, nil, err
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -53,15 +50,10 @@ func Run(dir string) (client *redis.Client, stop func(), err error) {
 	return nil, nil, err
 }
 
-// Start is Run for a test, with which both end. Without a redis-server the test is skipped; with CI=true it
-// fails.
+// Start starts a server for a test, with which it ends, and returns a client with default options. Without a server the
+// test is skipped; with CI=true it fails.
 func Start(tb testing.TB) *redis.Client {
-	client, stop, err := Run(tb.TempDir())
-	if errors.Is(err, ErrNone) {
-		require.NotEqual(tb, "true", os.Getenv("CI"), err.Error())
-		tb.Skip(err)
-	}
-	require.NoError(tb, err)
-	tb.Cleanup(stop)
+	client := redis.NewClient(&redis.Options{Addr: redistest.Start(tb).Addr})
+	tb.Cleanup(func() { _ = client.Close() })
 	return client
 }
