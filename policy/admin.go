@@ -110,6 +110,7 @@ type adminView struct {
 	Failed      string          `json:"failed,omitempty"`      // why a POST has failed
 
 	form adminForm
+	sent []string // what may be keys in a POST, and what a code stands for
 }
 
 // Form returns what was sent, so that the page keeps it: nothing if keys are hidden.
@@ -183,7 +184,7 @@ func (a *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case http.MethodGet, http.MethodHead:
 	case http.MethodPost:
 		if err := a.post(w, r, view); err != nil {
-			view.Failed, status = err.Error(), statusOf(err)
+			view.Failed, status = a.told(err, view), statusOf(err)
 		}
 	default:
 		h.Set("Allow", "GET, HEAD, POST")
@@ -310,6 +311,22 @@ func (a *admin) code(key string) string {
 	return Hash(a.HashKey, key)
 }
 
+// told returns an error's text. An engine's may hold what was sent as a key: if keys are hidden, that is taken out. Of one
+// or two letters nobody learns a key.
+func (a *admin) told(err error, v *adminView) string {
+	text := err.Error()
+	if a.ShowKeys {
+		return text
+	}
+	slices.SortFunc(v.sent, func(s, t string) int { return len(t) - len(s) }) // one may be a part of another
+	for _, s := range v.sent {
+		if len(s) > 2 {
+			text = strings.ReplaceAll(text, s, "…")
+		}
+	}
+	return text
+}
+
 // shown returns a key, if it may be seen.
 func (a *admin) shown(key string) string {
 	if a.ShowKeys {
@@ -324,7 +341,15 @@ const maxForm = 64 << 10
 // post does what a POST asks for.
 func (a *admin) post(w http.ResponseWriter, r *http.Request, v *adminView) error {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-	if err := r.ParseForm(); err != nil {
+	err := r.ParseForm()
+	if err == nil {
+		if err = r.ParseMultipartForm(maxForm); errors.Is(err, http.ErrNotMultipart) {
+			err = nil
+		}
+	}
+	if large := new(http.MaxBytesError); errors.As(err, &large) {
+		return refuse(http.StatusRequestEntityTooLarge, "the form has more than %d bytes", maxForm)
+	} else if err != nil {
 		return refuse(http.StatusBadRequest, "the form cannot be read")
 	}
 	form := r.PostForm // never the URL's values
@@ -377,8 +402,9 @@ func lines(r *http.Request, field string) (all []string) {
 }
 
 // subject returns the budget that a form names.
-func (a *admin) subject(r *http.Request) (Subject, error) {
+func (a *admin) subject(r *http.Request, v *adminView) (Subject, error) {
 	s := Subject{Rule: r.PostForm.Get("rule"), Key: lines(r, "key"), Plan: r.PostForm.Get("plan")}
+	v.sent = slices.Clone(s.Key)
 	if !slices.Contains(a.p.now().names, s.Rule) {
 		return s, refuse(http.StatusNotFound, "rule: none in force has this name")
 	}
@@ -389,6 +415,7 @@ func (a *admin) subject(r *http.Request) (Subject, error) {
 	for _, c := range a.p.denials.All() {
 		if c.Rule == s.Rule && a.code(c.Key) == code {
 			s.Key = parted(c.Key, a.p.parts(s.Rule))
+			v.sent = append(slices.Clone(s.Key), c.Key)
 			return s, nil
 		}
 	}
@@ -412,16 +439,17 @@ func (a *admin) standing(r *http.Request, v *adminView) error {
 		return err
 	}
 	key, name := lines(r, "key"), r.PostForm.Get("rule")
+	v.sent = slices.Clone(key)
 	v.Standing = []adminStanding{}
 	for _, c := range a.p.now().rules {
-		if c.Allow || name == "" && (len(c.parts) != len(key) || len(key) == 0) || name != "" && name != c.Name {
+		if c.Allow || c.Disabled && name == "" || name == "" && (len(c.parts) != len(key) || len(key) == 0) || name != "" && name != c.Name {
 			continue
 		}
 		s := Subject{Rule: c.Name, Key: key, Plan: r.PostForm.Get("plan")}
 		d, err := a.p.Peek(r.Context(), s, cost)
 		row := adminStanding{Rule: c.Name, Limit: d.Limit.Named("").String()}
 		if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
-			row.Limit, row.Error = c.Limit.Named("").String(), err.Error()
+			row.Limit, row.Error = c.Limit.Named("").String(), a.told(err, v)
 		} else {
 			row.Now = &standingJSON{d.Allowed && err == nil, d.Remaining, d.RetryAfter.Seconds(), d.ResetAfter.Seconds()}
 		}
@@ -445,12 +473,16 @@ func (a *admin) explain(r *http.Request, v *adminView) error {
 			return refuse(http.StatusBadRequest, "request: line %d is not ATTRIBUTE=VALUE", i+1)
 		}
 		request[name] = value
+		v.sent = append(v.sent, value)
 	}
 	ex, err := a.p.Explain(request, cost)
 	if err != nil {
 		return err
 	}
 	out := ex.plain()
+	if ex.Err != nil {
+		out.Error = a.told(ex.Err, v)
+	}
 	for i := range out.Rules {
 		if each := &out.Rules[i]; !a.ShowKeys && each.Key != "" {
 			each.Key, each.Hidden = "", true
@@ -462,7 +494,7 @@ func (a *admin) explain(r *http.Request, v *adminView) error {
 
 // change resets or adjusts a budget.
 func (a *admin) change(r *http.Request, v *adminView, do string) error {
-	s, err := a.subject(r)
+	s, err := a.subject(r, v)
 	if err != nil {
 		return err
 	}
@@ -474,7 +506,8 @@ func (a *admin) change(r *http.Request, v *adminView, do string) error {
 		return refuse(http.StatusBadRequest, "delta: missing, or 0")
 	}
 	before, err := a.p.Peek(r.Context(), s, 1)
-	if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) && !errors.Is(err, errors.ErrUnsupported) {
+	looks := !errors.Is(err, errors.ErrUnsupported)
+	if err != nil && looks && !errors.Is(err, ratelimit.ErrExceedsLimit) {
 		return err
 	}
 	if do == "reset" {
@@ -482,19 +515,27 @@ func (a *admin) change(r *http.Request, v *adminView, do string) error {
 	} else {
 		err = a.p.Adjust(r.Context(), s, delta)
 	}
-	after, _ := a.p.Peek(r.Context(), s, 1)
 	key := joined(s.Key)
 	if !a.ShowKeys {
 		key = a.code(key)
 	}
-	a.log(r, do, err, slog.String("rule", s.Rule), slog.String("key", key), slog.Int("delta", delta),
-		slog.Int("remaining_before", before.Remaining), slog.Duration("reset_after_before", before.ResetAfter),
-		slog.Int("remaining", after.Remaining))
-	if err != nil {
-		return err
+	what := []slog.Attr{slog.String("rule", s.Rule), slog.String("key", key), slog.Int("delta", delta)}
+	v.Done = fmt.Sprintf("%s of rule %s", do, s.Rule)
+	if looks {
+		what = append(what, slog.Int("remaining_before", before.Remaining), slog.Duration("reset_after_before", before.ResetAfter))
+		v.Done += fmt.Sprintf(": %d left before", before.Remaining)
+		after, failed := a.p.Peek(r.Context(), s, 1)
+		if failed == nil || errors.Is(failed, ratelimit.ErrExceedsLimit) {
+			what = append(what, slog.Int("remaining", after.Remaining))
+			v.Done += fmt.Sprintf(", %d now", after.Remaining)
+		}
 	}
-	v.Done = fmt.Sprintf("%s of rule %s: %d left before, %d now", do, s.Rule, before.Remaining, after.Remaining)
-	return nil
+	if err != nil {
+		v.Done = ""
+		what = append(what, slog.String("error", a.told(err, v)))
+	}
+	a.log(r, do, what...)
+	return err
 }
 
 // force sets a failover's state.
@@ -511,21 +552,18 @@ func (a *admin) force(r *http.Request, v *adminView) error {
 	}
 	before := f.Stats()
 	f.Force(states[i])
-	a.log(r, "force", nil, slog.String("failover", name), slog.String("state", text),
+	a.log(r, "force", slog.String("failover", name), slog.String("state", text),
 		slog.String("state_before", before.State.String()), slog.Bool("forced_before", before.Forced))
 	v.Done = fmt.Sprintf("%s: %s before, %s now", name, before.State, f.Stats().State)
 	return nil
 }
 
 // log tells of a change.
-func (a *admin) log(r *http.Request, do string, err error, what ...slog.Attr) {
+func (a *admin) log(r *http.Request, do string, what ...slog.Attr) {
 	who := r.RemoteAddr
 	if a.By != nil {
 		who = cmp.Or(a.By(r), who)
 	}
 	attrs := append([]slog.Attr{slog.String("do", do), slog.String("by", who)}, what...)
-	if err != nil {
-		attrs = append(attrs, slog.Any("error", err))
-	}
 	a.Logger.LogAttrs(r.Context(), slog.LevelWarn, "policy: changed by hand", attrs...)
 }

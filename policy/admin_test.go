@@ -2,10 +2,12 @@ package policy_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -16,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/stats"
 )
@@ -241,6 +244,61 @@ func noSecret(t *testing.T, text string) {
 	if i := strings.Index(text, "secret"); i >= 0 {
 		t.Errorf("a secret: …%s", text[max(0, i-80):min(len(text), i+40)])
 	}
+}
+
+// leaky is an engine whose errors hold keys.
+type leaky struct{ policy.Engine }
+
+type leakyDecider struct{ policy.Decider }
+
+func (e leaky) Open(rules []policy.Budget) (policy.Decider, error) {
+	d, err := e.Engine.Open(rules)
+	return leakyDecider{d}, err
+}
+
+func (leakyDecider) Peek(*policy.Charges, int) (ratelimit.Decision, error) {
+	return ratelimit.Decision{}, fmt.Errorf("%w: no answer for secret-ann", errors.ErrUnsupported)
+}
+
+func (leakyDecider) Adjust(context.Context, *policy.Charges, int) error {
+	return errors.New("no room for secret-ann")
+}
+func (leakyDecider) Reset(context.Context, *policy.Charges) error {
+	return errors.New("no room for secret-ann")
+}
+
+// TestHiddenKeysAreInNoErrorOfAnEngine: neither in the answer nor in the log.
+func TestHiddenKeysAreInNoErrorOfAnEngine(t *testing.T) {
+	var log bytes.Buffer
+	p, err := policy.New(parsed(t, adminRules), &policy.Options{Engine: leaky{policy.Memory(nil)}})
+	require.NoError(t, err)
+	s := &served{t: t, p: p, handler: policy.Admin(p, &policy.AdminOptions{Write: true, HashKey: []byte("k"), Logger: slog.New(slog.NewTextHandler(&log, nil))})}
+	for range 3 {
+		p.Allow(policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-eu"}, 1)
+	}
+	answers := fmt.Sprint(
+		s.post(http.StatusOK, "do", "key", "key", "secret-ann"), s.post(http.StatusOK, "do", "key", "key", "secret-ann\nsecret-eu", "rule", "pairs"),
+		s.post(http.StatusBadRequest, "do", "reset", "key", "secret-ann", "rule", "users"),
+		s.post(http.StatusBadRequest, "do", "adjust", "delta", "2", "rule", "users", "code", policy.Hash([]byte("k"), "secret-ann")),
+		s.post(http.StatusOK, "do", "explain", "request", "path=/v1/x\nuser=secret-ann\nregion=secret-eu"))
+	noSecret(t, answers)
+	noSecret(t, log.String())
+	assert.Contains(t, answers, "no answer for …")
+	assert.Contains(t, log.String(), "no room for …")
+	assert.NotContains(t, log.String(), "remaining", "what is not known is not logged")
+}
+
+// TestAdminReadsForms of both kinds, up to a size.
+func TestAdminReadsForms(t *testing.T) {
+	s := serve(t, policy.AdminOptions{ShowKeys: true})
+	var body bytes.Buffer
+	w := multipart.NewWriter(&body)
+	require.NoError(t, errors.Join(w.WriteField("do", "key"), w.WriteField("key", "secret-ann"), w.Close()))
+	r := httptest.NewRequest(http.MethodPost, "/", &body)
+	r.Header.Set("Content-Type", w.FormDataContentType())
+	r.Header.Set("Accept", "application/json")
+	assert.Contains(t, s.send(r).Body.String(), `"standing"`)
+	assert.Contains(t, s.post(http.StatusRequestEntityTooLarge, "do", "key", "key", strings.Repeat("a", 70_000))["failed"], "more than 65536 bytes")
 }
 
 // deaf is an engine that can only decide.

@@ -65,9 +65,20 @@ func (s *Sketch) All() (all []Count) {
 		all = s.shards[i].appendTo(all, w)
 	}
 	slices.SortFunc(all, func(a, b Count) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Key, b.Key))
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Key, b.Key), shadowsLast(a, b))
 	})
 	return all
+}
+
+// shadowsLast compares two counts of one key of one rule: the rule has been a shadow, and enforced, of late.
+func shadowsLast(a, b Count) int {
+	switch {
+	case a.Shadow == b.Shadow:
+		return 0
+	case a.Shadow:
+		return 1
+	}
+	return -1
 }
 
 // window returns the number of the window that runs.
