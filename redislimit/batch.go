@@ -7,19 +7,27 @@ package redislimit
 // maxMembers is how many decisions share a call at most: an index is a byte.
 const maxMembers = 255
 
-// gather returns the tickets to send for a trip: those that can share a call do. Where the server has
-// slots, that are those of one hash tag.
-func gather(p *trip, slots bool) (sends []*ticket) {
+// sharing says which keys can be in one call.
+type sharing byte
+
+const (
+	shareAll  sharing = iota // all
+	shareSlot                // those of one slot
+	shareNode                // all, but those of several slots must not be declared
+)
+
+// gather returns the tickets to send for a trip: those that can share a call do.
+func gather(p *trip, s sharing) (sends []*ticket) {
 	for _, t := range p.tickets {
 		if t.script.batch == nil || t.test != nil {
 			sends = append(sends, t)
 			continue
 		}
 		tag := ""
-		if slots {
+		if s != shareAll {
 			tag = hashTag(t.keys[0])
 		}
-		b := batchFor(sends, t.script.batch, tag)
+		b := batchFor(sends, t.script, tag, s)
 		if b == nil {
 			n := len(p.tickets)
 			b = &ticket{
@@ -32,6 +40,9 @@ func gather(p *trip, slots bool) (sends []*ticket) {
 			}
 			sends = append(sends, b)
 		}
+		if b.tag != tag {
+			b.script = t.script.across
+		}
 		b.join(t)
 	}
 	for i, t := range sends {
@@ -42,10 +53,10 @@ func gather(p *trip, slots bool) (sends []*ticket) {
 	return sends
 }
 
-// batchFor returns the batch that has room, nil if there is none.
-func batchFor(sends []*ticket, sc *script, tag string) *ticket {
+// batchFor returns the batch that has room for what a script decides, nil if there is none.
+func batchFor(sends []*ticket, sc *script, tag string, s sharing) *ticket {
 	for _, t := range sends {
-		if t.script == sc && t.tag == tag && len(t.members) < maxMembers {
+		if (t.script == sc.batch || t.script == sc.across) && (t.tag == tag || s == shareNode) && len(t.members) < maxMembers {
 			return t
 		}
 	}
@@ -61,13 +72,19 @@ func (t *ticket) join(member *ticket) {
 	t.payload[at] = byte(len(t.members))
 }
 
-// handOut gives the members their answers.
-func (t *ticket) handOut() {
+// handOut gives the members their answers. It returns those that have none, because a command on their key has
+// failed. They have charged nothing.
+func (t *ticket) handOut() (undecided []*ticket) {
 	answers, _ := t.reply.([]any)
 	for i, m := range t.members {
 		m.err = t.err
-		if i < len(answers) {
-			m.reply = answers[i]
+		if i >= len(answers) {
+			continue
 		}
+		if text, _ := answers[i].(string); text == "" || text[0] == answerOther {
+			undecided = append(undecided, m)
+		}
+		m.reply = answers[i]
 	}
+	return undecided
 }

@@ -145,7 +145,7 @@ func TestASoleServerWithSlotsDecidesOnKeysOfSeveralSlots(t *testing.T) {
 		all := []*asking{newAsking(l, "a", 4), newAsking(l, "b", 4), newAsking(l, "c", 4)}
 		together(t.Context(), l, all...)
 		wants(t, all, true, true, true)
-		assert.True(t, l.sender.lane.slots.Load())
+		assert.True(t, sharing(l.sender.lane.share.Load()) == shareSlot)
 	}
 	for _, key := range []string{"a", "b", "c"} {
 		d, err := l.Peek(t.Context(), key, 0)

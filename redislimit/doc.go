@@ -91,6 +91,7 @@
 // All Redis keys of one decision must be in one slot. Limiters with equal keys share a
 // slot; for others there is [Options.Slot], which puts a tenant's keys on one server. A limit for all
 // tenants, or for a route, is spent from leases, in the same decision: see [Leased]. A Ring, which has no
-// slots, is checked in each call. Limits of servers that have nothing to do with each other are asked one
+// slots, is checked in each call. Decisions of several callers share calls whatever the slots of their keys: such
+// calls declare no keys, unless [Options.DeclareKeys] is set. Limits of servers that have nothing to do with each other are asked one
 // after the other with ratelimit.Chain.
 package redislimit

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,9 +54,8 @@ var refusals = []string{
 // classify returns the error of a call for the caller. The caller's own context comes
 // first; sent says whether the call may have reached the server.
 func classify(ctx context.Context, err error, sent bool) error {
-	var answered redis.Error
-	if errors.As(err, &answered) && !errors.Is(err, redis.Nil) {
-		return classifyAnswer(err, answered.Error())
+	if text := answerOf(err); text != "" {
+		return classifyAnswer(err, text)
 	}
 	if cause := endOf(ctx); cause != nil {
 		return ended(cause, sent)
@@ -80,11 +80,23 @@ func ended(cause error, sent bool) error {
 	return fmt.Errorf("redislimit: %w", cause)
 }
 
+// refused reports whether an answer is one of the refusals.
+func refused(text string) bool {
+	return slices.ContainsFunc(refusals, func(refusal string) bool { return strings.HasPrefix(text, refusal) })
+}
+
+// answerOf returns the text of an error that is an answer of Redis, "" if it is none.
+func answerOf(err error) string {
+	var answer redis.Error
+	if !errors.As(err, &answer) || errors.Is(err, redis.Nil) {
+		return ""
+	}
+	return answer.Error()
+}
+
 func classifyAnswer(err error, text string) error {
-	for _, refusal := range refusals {
-		if strings.HasPrefix(text, refusal) {
-			return &unavailable{err, false}
-		}
+	if refused(text) {
+		return &unavailable{err, false}
 	}
 	if strings.HasPrefix(text, "CROSSSLOT") || strings.Contains(text, "undeclared key") || strings.Contains(text, "non local key") {
 		return fmt.Errorf("%w (%w)", errSlots, err)

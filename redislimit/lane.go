@@ -33,8 +33,13 @@ const maxStuck = 61
 type lane struct {
 	client redis.UniversalClient
 	batch  int
-	heeds  bool        // the client heeds the deadline of each call
-	slots  atomic.Bool // the server has slots: keys of several decisions share a call only if they share one
+	heeds  bool          // the client heeds the deadline of each call
+	share  atomic.Uint32 // which keys share a call: a sharing
+
+	// elsewhere returns a key beside another one that another server of the cluster serves, "" if there is
+	// none. It is nil if keys of several slots are never to share a call.
+	elsewhere func(key string) string
+	askAt     atomic.Int64 // not before this time, in ns, the server is asked whether they may
 
 	mu    sync.Mutex // guards the fields below, and those of the tickets and trips that say so
 	trips int        // under way, and not stuck
@@ -330,17 +335,24 @@ func (l *lane) wakeLate() {
 }
 
 // pipeline sends several tickets in one round trip, in as few calls as can be. A call on keys of
-// several decisions may be refused whole because of where the keys are: then each is sent by itself.
+// several decisions may be refused, whole or in part, because of where the keys are: what has not
+// been decided is sent once more, each decision by itself.
 func (l *lane) pipeline(ctx context.Context, p *trip) {
-	sends := gather(p, l.slots.Load())
+	sends := gather(p, sharing(l.share.Load()))
+	asked := l.ask(p, len(sends))
+	if asked != nil {
+		sends = append(sends, asked)
+	}
 	l.send(ctx, sends)
 	var alone []*ticket
 	for _, t := range sends {
 		switch {
-		case t.err != nil && len(t.members) > 0 && l.refusedTogether(t.err):
+		case t == asked:
+			l.learn(t)
+		case t.err != nil && len(t.members) > 0 && l.refusedTogether(t):
 			alone = append(alone, t.members...)
 		default:
-			t.handOut()
+			alone = append(alone, t.handOut()...)
 		}
 	}
 	if len(alone) > 0 {
@@ -348,14 +360,22 @@ func (l *lane) pipeline(ctx context.Context, p *trip) {
 	}
 }
 
-// refusedTogether reports whether keys cannot be in one call: they are in several slots, or a
-// slot is being moved and has some of them here and some there.
-func (l *lane) refusedTogether(err error) bool {
-	if redis.HasErrorPrefix(err, "CROSSSLOT") {
-		l.slots.Store(true)
+// refusedTogether reports whether nothing of a call was run that may be run if each decision is sent by itself.
+func (l *lane) refusedTogether(t *ticket) bool {
+	switch {
+	case redis.HasErrorPrefix(t.err, "CROSSSLOT"):
+		l.share.Store(uint32(shareSlot))
+		return true
+	case redis.HasErrorPrefix(t.err, "TRYAGAIN"): // a slot is being moved, and has some of the keys here and some there
+		return true
+	case !t.script.undeclared || answerOf(t.err) == "":
+		return false
+	case refused(answerOf(t.err)): // with its key declared each learns who serves it now
 		return true
 	}
-	return redis.HasErrorPrefix(err, "TRYAGAIN")
+	l.share.Store(uint32(shareSlot)) // a server of another kind has taken this one's place
+	l.askAt.Store(time.Now().Add(askEvery).UnixNano())
+	return false
 }
 
 // send sends calls in one round trip; in two, if the server does not know the scripts. Then

@@ -328,9 +328,9 @@ func TestDecisionsOfOneSlotShareACall(t *testing.T) {
 	for _, key := range []string{"x{a}", "x{b}", "y{a}"} {
 		p.tickets = append(p.tickets, &ticket{script: current.one[kindToken].take, keys: []string{key}, payload: make([]byte, headSize+askSize)})
 	}
-	sends := gather(p, true)
+	sends := gather(p, shareSlot)
 	require.Len(t, sends, 2)
 	assert.Equal(t, []string{"x{a}", "y{a}"}, sends[0].keys)
 	assert.Equal(t, []string{"x{b}"}, sends[1].keys)
-	assert.Len(t, gather(p, false), 1)
+	assert.Len(t, gather(p, shareAll), 1)
 }

@@ -53,7 +53,7 @@ func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*L
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{remote: remote{sender: newSender(client, o.Timeout, o.Batch, o.Hooks), scripts: current}, space: space, limitFor: o.LimitFor,
+	l := &Limiter{remote: remote{sender: newSender(client, o.Timeout, o.Batch, o.DeclareKeys, o.Hooks), scripts: current}, space: space, limitFor: o.LimitFor,
 		onDecision: o.OnDecision, maxLog: o.MaxLog}
 	l.use(p)
 	return l, nil

@@ -17,8 +17,9 @@ import (
 // The calls of a lane are sent by the Ring or the ClusterClient itself, so its hooks run, and a
 // ClusterClient goes where a slot has moved.
 type nodes struct {
-	client redis.UniversalClient
-	batch  int
+	client  redis.UniversalClient
+	batch   int
+	declare bool // all keys are declared
 
 	// find returns a key's server, without waiting.
 	find func(key string) (*redis.Client, error)
@@ -35,8 +36,8 @@ type nodes struct {
 
 // newNodes returns the servers behind a client, nil if it has but one, or is of a type that does
 // not tell them apart.
-func newNodes(client redis.UniversalClient, batch int) *nodes {
-	n := &nodes{client: client, batch: batch}
+func newNodes(client redis.UniversalClient, batch int, declare bool) *nodes {
+	n := &nodes{client: client, batch: batch, declare: declare}
 	switch c := client.(type) {
 	case *redis.Ring:
 		n.find = c.GetShardClientForKey
@@ -63,7 +64,12 @@ func (n *nodes) lane(key string) *lane {
 		return l.(*lane)
 	}
 	fresh := newLane(n.client, n.batch, false)
-	fresh.slots.Store(n.cluster != nil)
+	if n.cluster != nil {
+		fresh.share.Store(uint32(shareSlot))
+		if !n.declare {
+			fresh.elsewhere = func(key string) string { return n.elsewhere(key, addr) }
+		}
+	}
 	l, _ := n.lanes.LoadOrStore(addr, fresh)
 	return l.(*lane)
 }

@@ -51,10 +51,14 @@ type Options struct {
 	// Batch is how many decisions that are under way at once may share a round trip. Those
 	// of them that are on one key each, and of one algorithm, share a script call too, in
 	// which each is decided by itself. On a Ring and a ClusterClient that is so for each
-	// server; in a cluster only keys of one slot share a call, and others the round trip. If zero, 32;
-	// 1 means that each decision has a round trip and a call of its own. Behind a proxy that spreads keys over several servers it
+	// server. If zero, 32; 1 means that each decision has a round trip and a call of its own. Behind a proxy that spreads keys over several servers it
 	// must be 1: such a proxy sends all keys of a call to the server of the first.
 	Batch int
+
+	// DeclareKeys has each script call declare all its keys, as Redis advises. Without it, in a cluster decisions on
+	// keys of several slots share a call that declares none, once their server has shown that it refuses to a script
+	// what it does not serve. With it they share round trips only, which takes more of the server's time.
+	DeclareKeys bool
 
 	// Hooks run for the calls of this limiter on a *redis.Client without
 	// ContextTimeoutEnabled, whose own hooks do not: such a client would not heed the

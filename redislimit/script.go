@@ -57,7 +57,9 @@ func (f blocks) lua(names ...string) string {
 type script struct {
 	text, sha       string
 	batch           *script // does for several decisions what this one does for one; nil if none does
-	textArg, shaArg any     // the same, as arguments of a command
+	across          *script // does so for keys of several slots, which are not declared
+	undeclared      bool    // its keys are words like others
+	textArg, shaArg any     // text and sha, as arguments of a command
 }
 
 // newScript makes a script. The first line makes Redis refuse it whole if memory is
@@ -74,6 +76,15 @@ const (
 	noWrites = " flags=no-writes"
 	allowOOM = " flags=allow-oom"
 )
+
+// acrossSlots makes a script that uses keys of several slots. A server lets it, if none of them is
+// declared: they are the words that come before the last.
+func acrossSlots(blocks ...string) *script {
+	keys := "local KEYS, ARGV = ARGV, { table.remove(ARGV) }"
+	s := newScript(" flags=allow-cross-slot-keys", append([]string{keys}, blocks...)...)
+	s.undeclared = true
+	return s
+}
 
 var library = []string{"arith", "bucket", "window", "counter", "log", "state", "book", "carry", "load"}
 
@@ -103,12 +114,9 @@ func (f blocks) deciderOne(kind byte) *decider {
 		return f.decider(func(byte) string { return "" })
 	}
 	d, u := f.decider(f.quickOne(kind)), f.usual(kind)
-	may := ""
-	if kind == kindLog {
-		may = f.quick("may")
-	}
-	text := may + fill(f.quick("batch"), "JUDGE", u.judge, "SPEND", u.spend, "STORE", f.quick("store"))
-	d.take.batch = newScript("", f.lua("clock"), text, f.general("batch"))
+	text := []string{f.lua("clock"), fill(f.quick("batch"), "JUDGE", u.judge, "SPEND", u.spend, "STORE", f.quick("store")), f.general("batch")}
+	d.take.batch = newScript("", text...)
+	d.take.across = acrossSlots(text...)
 	return d
 }
 

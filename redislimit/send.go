@@ -19,6 +19,7 @@ type sender struct {
 	client  redis.UniversalClient
 	timeout time.Duration // below zero: none
 	batch   int           // how many calls share a round trip at most
+	declare bool          // each call declares its keys
 	direct  bool          // the client ends its calls at their deadlines by itself
 	hooks   []redis.Hook  // of the clone
 	lane    *lane         // of a client of one server; nil if its calls do not share round trips
@@ -65,15 +66,15 @@ const maxGoroutines = 256
 // say how long a call blocks. A clone has no hooks, but those that are given here. Calls share
 // round trips on this client, and on those of several servers; of what other types do with a
 // pipeline nothing is known.
-func newSender(client redis.UniversalClient, timeout time.Duration, batch int, hooks []redis.Hook) *sender {
-	s := &sender{user: client, client: client, timeout: timeout, batch: batch, hooks: hooks, slots: make(chan struct{}, maxGoroutines)}
+func newSender(client redis.UniversalClient, timeout time.Duration, batch int, declare bool, hooks []redis.Hook) *sender {
+	s := &sender{user: client, client: client, timeout: timeout, batch: batch, declare: declare, hooks: hooks, slots: make(chan struct{}, maxGoroutines)}
 	if timeout < 0 {
 		return s
 	}
 	c, ok := client.(*redis.Client)
 	if !ok {
 		if batch > 1 {
-			s.nodes = newNodes(client, batch)
+			s.nodes = newNodes(client, batch, declare)
 		}
 		return s
 	}
@@ -96,7 +97,7 @@ func (s *sender) within(timeout time.Duration) *sender {
 	if timeout == s.timeout {
 		return s
 	}
-	return newSender(s.user, timeout, s.batch, s.hooks)
+	return newSender(s.user, timeout, s.batch, s.declare, s.hooks)
 }
 
 // eval runs a ticket's script within the timeout, in one round trip if the server knows it. It

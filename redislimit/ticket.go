@@ -65,12 +65,17 @@ var evalsha, eval any = "evalsha", "eval"
 
 func (t *ticket) newCall(ctx context.Context, verb, script any) *call {
 	c := &call{payload: packed{t.payload, t.trip}}
-	args := append(c.words[:0], verb, script, len(t.keys))
+	declared := len(t.keys)
+	if t.script.undeclared {
+		declared = 0
+	}
+	args := append(c.words[:0], verb, script, declared)
 	for i := range t.keys {
 		args = append(args, t.keys[i])
 	}
 	args = append(append(args, &c.payload), t.test...)
 	c.Cmd = *redis.NewCmd(ctx, args...)
+	c.SetFirstKeyPos(3) // what chooses the node, declared or not
 	return c
 }
 

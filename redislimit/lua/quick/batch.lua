@@ -1,20 +1,24 @@
 -- Several decisions that share a call, each by itself, on one key, and of one kind. What is
--- unusual is left for the general case.
+-- unusual is left for the general case. A decision writes at most once, last: where a command
+-- fails, that decision has charged nothing, and it has no answer.
 local unpack, stamp = struct.unpack, sec .. '.' .. usec
 local answers, rest = {}, {}
-for i = 1, #KEYS do
-  local key, pos, answer = KEYS[i], $HEAD_SIZE + 1 + $ASK_SIZE * (i - 1), nil
+local function one(i)
+  local key, pos = KEYS[i], $HEAD_SIZE + 1 + $ASK_SIZE * (i - 1)
   repeat
     --JUDGE
     if ok then
       --SPEND
       --STORE
-      answer = '+' .. stamp .. body
-    else
-      answer = '-' .. stamp .. body
+      return '+' .. stamp .. body
     end
+    return '-' .. stamp .. body
   until true
-  if not answer then rest[#rest + 1] = i end
-  answers[i] = answer or ''
+  rest[#rest + 1] = i
+  return ''
+end
+for i = 1, #KEYS do
+  local ran, answer = pcall(one, i)
+  answers[i] = ran and answer or ''
 end
 if #rest == 0 then return answers end

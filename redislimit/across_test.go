@@ -1,0 +1,292 @@
+package redislimit
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/redistest"
+)
+
+// scriptCalls counts the commands that run scripts, and how many of them declare no key.
+type scriptCalls struct {
+	redis.Hook
+	calls, undeclared int
+	refuse            error // of those that declare no key
+}
+
+func (h *scriptCalls) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (h *scriptCalls) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (h *scriptCalls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		var pass []redis.Cmder
+		for _, cmd := range cmds {
+			h.calls++
+			declared := cmd.Args()[2].(int)
+			if declared == 0 {
+				h.undeclared++
+			}
+			if declared == 0 && h.refuse != nil {
+				cmd.SetErr(h.refuse)
+			} else {
+				pass = append(pass, cmd)
+			}
+		}
+		if len(pass) == 0 {
+			return h.refuse
+		}
+		return next(ctx, pass)
+	}
+}
+
+// oneNode returns the lane of a key's node, and n keys that it serves, of several slots.
+func oneNode(t *testing.T, l *Limiter, n int) (*lane, []string) {
+	t.Helper()
+	var keys []string
+	var all *lane
+	for i := 0; len(keys) < n; i++ {
+		key := fmt.Sprint("t", i, "/k")
+		var mine *lane
+		require.Eventually(t, func() bool {
+			_, err := l.Peek(t.Context(), key, 0)
+			mine = l.sender.nodes.lane(l.space.key(key))
+			return err == nil && mine != nil
+		}, 20*time.Second, 10*time.Millisecond)
+		if all == nil {
+			all = mine
+		}
+		if mine == all {
+			keys = append(keys, key)
+		}
+	}
+	return all, keys
+}
+
+func tenant(key string) string {
+	name, _, _ := strings.Cut(key, "/")
+	return name
+}
+
+// inOneTrip sends one decision on each key in a round trip, and returns the costs that were charged.
+func inOneTrip(t *testing.T, l *Limiter, on *lane, cost int64, keys ...string) (allowed int) {
+	t.Helper()
+	var all []*asking
+	p := &trip{staying: len(keys)}
+	for _, key := range keys {
+		a := newAsking(l, key, cost)
+		a.ticket.trip = p
+		all, p.tickets = append(all, a), append(p.tickets, &a.ticket)
+	}
+	on.pipeline(t.Context(), p)
+	for i, a := range all {
+		ok, err := a.decided(t.Context())
+		require.NoError(t, err, keys[i])
+		if ok {
+			allowed++
+		}
+	}
+	return allowed
+}
+
+func TestKeysOfSeveralSlots(t *testing.T) {
+	c := manySlots{redistest.StartCluster(t, 3, false)}
+	t.Run("share a call", c.testShareACall)
+	t.Run("a key that fails disturbs no other one", c.testKeysThatFail)
+	t.Run("a server that begins to refuse such calls gets declared keys", c.testRefused)
+	t.Run("keys of a moving slot are charged once where they are", c.testMovingSlot)
+}
+
+// manySlots is a cluster. Each test has a client of its own.
+type manySlots struct{ *redistest.Cluster }
+
+func (c manySlots) testShareACall(t *testing.T) {
+	client := clusterClient(t, c.Cluster)
+	var seen scriptCalls
+	client.AddHook(&seen)
+	verdicts(t)
+	for _, limit := range fiveLimits() {
+		limit.Rate.Per = 10 * time.Hour // nothing comes back meanwhile
+		for _, declare := range []bool{false, true} {
+			l, err := New(client, limit, &Options{Name: fmt.Sprint(limit.Name, declare), Timeout: 20 * time.Second, DeclareKeys: declare})
+			require.NoError(t, err)
+			on, keys := oneNode(t, l, 6)
+			assert.Equal(t, 6, inOneTrip(t, l, on, 4, keys...), "the first ones ask the server")
+			assert.Equal(t, 6, inOneTrip(t, l, on, 1, keys...), "and these teach it the script")
+			seen.calls, seen.undeclared = 0, 0
+			assert.Equal(t, 6, inOneTrip(t, l, on, 4, keys...))
+			assert.Zero(t, inOneTrip(t, l, on, 4, keys...))
+			if declare {
+				assert.Equal(t, 12, seen.calls, limit.Name)
+				assert.Zero(t, seen.undeclared)
+			} else {
+				assert.Equal(t, 2, seen.calls, limit.Name)
+				assert.Equal(t, 2, seen.undeclared)
+			}
+			for _, key := range keys {
+				d, err := l.Peek(t.Context(), key, 0)
+				require.NoError(t, err)
+				assert.Equal(t, 1, d.Remaining, limit.Name)
+			}
+		}
+	}
+}
+
+// What is unusual about a key of the call is its own affair: it is decided by the general case, or sent by itself.
+func (c manySlots) testKeysThatFail(t *testing.T) {
+	client := clusterClient(t, c.Cluster)
+	for _, limit := range fiveLimits() {
+		limit.Rate.Per = 10 * time.Hour
+		l, err := New(client, limit, &Options{Name: "fails-" + limit.Name, Timeout: 20 * time.Second})
+		require.NoError(t, err)
+		on, keys := oneNode(t, l, 5)
+		inOneTrip(t, l, on, 1, keys...)
+		require.Equal(t, shareNode, sharing(on.share.Load()))
+		require.NoError(t, client.Del(t.Context(), l.space.key(keys[0])).Err())
+		require.NoError(t, client.LPush(t.Context(), l.space.key(keys[0]), "7").Err())
+		require.NoError(t, client.Set(t.Context(), l.space.key(keys[1]), "7", 0).Err())
+		require.NoError(t, l.Adjust(t.Context(), keys[2], 25))
+		var all []*asking
+		p := &trip{staying: len(keys)}
+		for _, key := range keys {
+			a := newAsking(l, key, 4)
+			a.ticket.trip = p
+			all, p.tickets = append(all, a), append(p.tickets, &a.ticket)
+		}
+		on.pipeline(t.Context(), p)
+		for i, a := range all {
+			allowed, err := a.decided(t.Context())
+			if i < 2 {
+				assert.ErrorIs(t, err, ErrForeignState, limit.Name)
+				assert.ErrorContains(t, err, limit.Name)
+				continue
+			}
+			require.NoError(t, err)
+			assert.Equal(t, i > 2, allowed, "%s, key %d", limit.Name, i)
+		}
+	}
+}
+
+// While a slot moves, a part of its keys is at either server. Those that have moved are refused to the call and
+// are charged where they are; those that have not are charged where they are still. No budget begins anew.
+func (c manySlots) testMovingSlot(t *testing.T) {
+	client := clusterClient(t, c.Cluster)
+	limits := []ratelimit.Limit{
+		ratelimit.FixedWindow(ratelimit.PerDay(1 << 30)).Named("fixed"),
+		ratelimit.SlidingLog(ratelimit.PerDay(2000)).Named("log"),
+	}
+	if testing.Short() {
+		limits = limits[:1]
+	}
+	for i, limit := range limits {
+		l, err := New(client, limit, &Options{Timeout: 20 * time.Second, Slot: tenant})
+		require.NoError(t, err)
+		on, others := oneNode(t, l, 4)
+		moving, still := tenant(others[0]), others[1:]
+		var keys []string
+		for i := range 6 { // one slot's keys are between those of others
+			keys = append(keys, moving+"/"+strconv.Itoa(i), still[i%len(still)])
+		}
+		told := map[string]int{}
+		charge := func() {
+			for i := range keys { // each key comes first in a call once
+				turned := append(append([]string(nil), keys[i:]...), keys[:i]...)
+				require.Equal(t, len(keys), inOneTrip(t, l, on, 3, turned...))
+				for _, key := range turned {
+					told[key] += 3
+				}
+			}
+		}
+		charge()
+		require.Equal(t, shareNode, sharing(on.share.Load()))
+		slot, err := c.Slot(l.space.key(moving + "/0"))
+		require.NoError(t, err)
+		from := slot * 3 / redistest.Slots
+		rounds := 0
+		require.NoError(t, c.Move(slot, from, (from+1)%3, func() {
+			if rounds++; rounds%2 == 0 {
+				charge()
+			}
+		}))
+		charge()
+		for _, key := range keys {
+			d, err := l.Peek(t.Context(), key, 0)
+			require.NoError(t, err)
+			assert.Equal(t, told[key], limit.Capacity()-d.Remaining, "%s, key %s", limit.Name, key)
+		}
+		if i < len(limits)-1 {
+			require.NoError(t, c.Move(slot, (from+1)%3, from, nil))
+		}
+	}
+}
+
+// Two servers that check nothing, behind a client that takes them for a cluster: keys that are not declared could be
+// another one's, so all are declared.
+func TestAServerThatRefusesNoKeyGetsDeclaredKeys(t *testing.T) {
+	a, b := startServer(t), startServer(t)
+	client := redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+		return []redis.ClusterSlot{
+			{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: a.addr}}},
+			{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: b.addr}}},
+		}, nil
+	}})
+	defer client.Close()
+	var seen scriptCalls
+	client.AddHook(&seen)
+	l, err := New(client, perMinute(10), &Options{Name: "free", Timeout: 20 * time.Second})
+	require.NoError(t, err)
+	on, keys := oneNode(t, l, 5)
+	for range 3 {
+		assert.Equal(t, 5, inOneTrip(t, l, on, 1, keys...))
+	}
+	assert.Equal(t, shareSlot, sharing(on.share.Load()))
+	assert.Equal(t, 2, seen.undeclared, "the server is asked once, in two calls because it did not know the script")
+	on.askAt.Store(0)
+	assert.Equal(t, 5, inOneTrip(t, l, on, 1, keys...))
+	assert.Equal(t, 3, seen.undeclared, "and later once more")
+}
+
+// answer is an error that Redis has answered.
+type answer string
+
+func (e answer) Error() string { return string(e) }
+func (answer) RedisError()     {}
+
+func (c manySlots) testRefused(t *testing.T) {
+	client := clusterClient(t, c.Cluster)
+	var seen scriptCalls
+	client.AddHook(&seen)
+	l, err := New(client, perMinute(10), &Options{Name: "refused", Timeout: 20 * time.Second})
+	require.NoError(t, err)
+	on, keys := oneNode(t, l, 5)
+	assert.Equal(t, 5, inOneTrip(t, l, on, 1, keys...))
+	require.Equal(t, shareNode, sharing(on.share.Load()))
+
+	seen.refuse = answer("READONLY You can't write against a read only replica.")
+	assert.Equal(t, 5, inOneTrip(t, l, on, 1, keys...), "by themselves they are told where to go")
+	assert.Equal(t, shareNode, sharing(on.share.Load()))
+
+	seen.refuse = answer("ERR Unexpected flag in script shebang: allow-cross-slot-keys")
+	a, b := newAsking(l, keys[0], 1), newAsking(l, keys[1], 1)
+	p := &trip{staying: 2, tickets: []*ticket{&a.ticket, &b.ticket}}
+	a.ticket.trip, b.ticket.trip = p, p
+	on.pipeline(t.Context(), p)
+	_, err = a.decided(t.Context())
+	assert.ErrorContains(t, err, "Unexpected flag")
+	assert.NotErrorIs(t, err, ErrUnanswered)
+	assert.Equal(t, shareSlot, sharing(on.share.Load()))
+	seen.undeclared = 0
+	assert.Equal(t, 5, inOneTrip(t, l, on, 1, keys...), "from then on keys are declared")
+	assert.Zero(t, seen.undeclared)
+	d, err := l.Peek(t.Context(), keys[0], 0)
+	require.NoError(t, err)
+	assert.Equal(t, 7, d.Remaining)
+}
