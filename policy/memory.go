@@ -13,11 +13,15 @@ import (
 // defaults.
 type MemoryOptions struct {
 	// MaxKeys is how many keys each rule tracks at most: see
-	// [ratelimit.Options.MaxKeys]. If zero, 65536. If negative, [New] returns an error.
+	// [ratelimit.Options.MaxKeys]. If zero, 65536. If it or Remember is wrong, [New] returns an error.
 	MaxKeys int
 	// OnFull says what happens to a new key of a rule that tracks so many. If zero,
 	// [ratelimit.EvictLeastUsed].
 	OnFull ratelimit.Overflow
+	// Remember is how many keys of each rule are remembered that were evicted while they were not
+	// fresh, in 16 bytes each, which every rule allocates: see [ratelimit.Options.Remember]. Without
+	// it, who invents keys gets rid of denials. If zero, none.
+	Remember int
 	// Clock tells the time. If nil, the system's monotonic clock.
 	Clock ratelimit.Clock
 }
@@ -26,7 +30,7 @@ type MemoryOptions struct {
 func Memory(opts *MemoryOptions) Engine {
 	e := &memory{limiters: map[string]*ratelimit.Keyed[string]{}}
 	if opts != nil {
-		e.opts = ratelimit.Options[string]{MaxKeys: opts.MaxKeys, OnFull: opts.OnFull, Clock: opts.Clock}
+		e.opts = ratelimit.Options[string]{MaxKeys: opts.MaxKeys, OnFull: opts.OnFull, Remember: opts.Remember, Clock: opts.Clock}
 	}
 	return e
 }

@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 
@@ -29,7 +29,7 @@ const MaxSize = 4 << 20
 // A file without the field rules, an empty one above all, is an error too: it may be half of
 // a file that is being written. To limit nothing, write "rules: []".
 func Parse(data []byte) (*Set, error) {
-	set, all := parse(data, false)
+	set, _, all := parse(data, false)
 	if len(all) > 0 {
 		return nil, all[0]
 	}
@@ -39,43 +39,48 @@ func Parse(data []byte) (*Set, error) {
 // Check is [Parse] that returns all errors, 100 at most, in the order of the file. The set is nil if there are any.
 // What cannot be read as YAML or JSON at all is one error.
 func Check(data []byte) (*Set, []*Error) {
-	set, all := parse(data, true)
+	set, _, all := parse(data, true)
 	if len(all) > 0 {
 		set = nil
 	}
-	slices.SortStableFunc(all, func(a, b *Error) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column)) })
+	sortErrors(all)
 	return set, all
 }
 
-// parse reads a set up to the first error, or all of it.
-func parse(data []byte, all bool) (*Set, []*Error) {
+// sortErrors sorts by the place in the file.
+func sortErrors(all []*Error) {
+	slices.SortStableFunc(all, func(a, b *Error) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column)) })
+}
+
+// parse reads a set up to the first error, or all of it. The parser knows where its fields are.
+func parse(data []byte, all bool) (*Set, *parser, []*Error) {
 	if len(data) > MaxSize {
-		return nil, []*Error{{Err: fmt.Errorf("%d bytes, want at most %d", len(data), MaxSize)}}
+		return nil, nil, []*Error{{Err: fmt.Errorf("%d bytes, want at most %d", len(data), MaxSize)}}
 	}
-	p := parser{at: map[string]*yaml.Node{}, json: isJSON(data), all: all}
+	p := &parser{at: map[string]*yaml.Node{}, json: isJSON(data), all: all}
 	root, err := p.tree(data)
 	if err != nil {
-		return nil, []*Error{p.asError(err)}
+		return nil, p, []*Error{p.asError(err)}
 	}
 	set := new(Set)
 	if err := p.set(root, set); err != nil {
-		return nil, append(p.errs, p.asError(err))
+		return nil, p, append(p.errs, p.asError(err))
 	}
 	if p.anchor != nil {
 		p.errs = append(p.errs, p.asError(p.anchor))
 	}
 	if _, ok := p.at["rules"]; !ok && len(p.errs) == 0 {
-		return nil, []*Error{p.asError(p.wrong(root, "", errNoRules))}
+		return nil, p, []*Error{p.asError(p.wrong(root, "", errNoRules))}
 	}
 	if len(p.errs) > 0 && !all {
-		return nil, p.errs
+		return nil, p, p.errs
 	}
 	for _, e := range set.problems() {
 		if !p.failed(e.Field) && len(p.errs) < maxProblems {
 			p.errs = append(p.errs, p.located(e))
 		}
 	}
-	return set, p.errs
+	return set, p, p.errs
 }
 
 func (p *parser) asError(err error) *Error {
@@ -125,13 +130,13 @@ func (p *parser) tree(data []byte) (*yaml.Node, error) {
 	case errors.Is(err, io.EOF):
 		return nil, &Error{Err: errNoRules}
 	case err != nil:
-		return nil, syntaxError(err)
+		return nil, syntaxError(err, data)
 	}
 	switch err := dec.Decode(&second); {
 	case err == nil:
-		return nil, &Error{Line: second.Line, Err: errors.New("a second document; want one")}
+		return nil, &Error{Line: second.Line, Column: second.Column, Err: errors.New("a second document; want one")}
 	case !errors.Is(err, io.EOF):
-		return nil, syntaxError(err)
+		return nil, syntaxError(err, data)
 	}
 	if doc.Kind != yaml.DocumentNode || len(doc.Content) == 0 {
 		return nil, &Error{Err: errNoRules}
@@ -139,21 +144,39 @@ func (p *parser) tree(data []byte) (*yaml.Node, error) {
 	return doc.Content[0], nil
 }
 
-var yamlLine = regexp.MustCompile(`line (\d+)`)
-
 // syntaxError moves the line that the YAML library's text begins with to its place.
-func syntaxError(err error) error {
-	text := strings.TrimPrefix(err.Error(), "yaml: ")
+func syntaxError(err error, data []byte) error {
 	e := &Error{}
-	if m := yamlLine.FindStringSubmatch(text); m != nil {
-		e.Line, _ = strconv.Atoi(m[1])
-		text = strings.TrimPrefix(text, m[0]+": ")
+	if at := (*yaml.LoadError)(nil); errors.As(err, &at) {
+		e.Line, e.Column = at.Mark.Line, at.Mark.Column
+	}
+	text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), fmt.Sprintf("line %d: ", e.Line))
+	if e.Line == 0 {
+		e.Line, e.Column = firstInvalid(data)
 	}
 	if strings.HasPrefix(text, "unknown anchor") { // the library tells its name, which may be a key with a star before it
 		text = "an alias, which is not supported"
 	}
 	e.Err = errors.New(text)
 	return e
+}
+
+// firstInvalid returns where the first byte is that is not UTF-8: 0 if there is none.
+func firstInvalid(data []byte) (line, column int) {
+	line, column = 1, 1
+	for len(data) > 0 {
+		r, size := utf8.DecodeRune(data)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			return line, column
+		case r == '\n':
+			line, column = line+1, 1
+		default:
+			column++
+		}
+		data = data[size:]
+	}
+	return 0, 0
 }
 
 // parser reads a tree, and takes note of where each field is.

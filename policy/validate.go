@@ -262,7 +262,32 @@ func pattern(route string) (match.Pattern, error) {
 	if err := checkText(route); err != nil {
 		return match.Pattern{}, err
 	}
-	return match.ParsePattern(route)
+	p, err := match.ParsePattern(route)
+	switch instead := withSlash(route); {
+	case instead == "":
+	case err != nil:
+		err = fmt.Errorf("%w; %q, maybe", err, instead)
+	default:
+		err = fmt.Errorf("%q begins with a host, and has no dot in it: write %q for the path; a host without a dot can be matched by the attribute %s", route, instead, AttrHost)
+	}
+	return p, err
+}
+
+// withSlash returns the pattern that was meant if a slash is missing before its path, so that the path's first part
+// is taken for a host. It is empty if none is, or if it may be a host: that has a dot, a port or brackets, or is localhost.
+func withSlash(route string) string {
+	method, path := "", route
+	if i := strings.LastIndexAny(route[:strings.IndexByte(route+"/", '/')], " \t"); i >= 0 {
+		method, path = route[:i+1], route[i+1:]
+	}
+	host, _, _ := strings.Cut(path, "/")
+	if host == "" || strings.ContainsAny(host, ".:[") || strings.EqualFold(host, "localhost") {
+		return ""
+	}
+	if _, err := match.ParsePattern(method + "/" + path); err != nil {
+		return ""
+	}
+	return method + "/" + path
 }
 
 // checkIP checks a network. What has no slash need not be an address: the program may have put anything into the

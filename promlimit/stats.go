@@ -104,6 +104,11 @@ func (m *Metrics) RegisterPolicies(p Rules) error {
 		return err
 	}
 	m.rules.Keep(func() []string { return p.Stats().Names })
+	if t, ok := p.(interface {
+		Tables() map[string]ratelimit.Stats
+	}); ok {
+		return m.register("", stats.OfRuleTables(t.Tables))
+	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/weir-go/ratelimit"
@@ -66,23 +67,39 @@ type Group struct {
 
 // OfTable returns the figures of a limiter's table of keys. read is the limiter's method Stats.
 func OfTable(read func() ratelimit.Stats) Group {
+	return Group{Figures: ofTables("keys"), Read: func(add func(int, float64, ...string)) { addTable(add, read()) }}
+}
+
+// OfRuleTables returns the figures of the tables of rules. read returns them by the names of the rules, such as the
+// method Tables of policies.
+func OfRuleTables(read func() map[string]ratelimit.Stats) Group {
 	return Group{
-		Figures: []Figure{
-			{Name: "keys", Unit: "{key}", Gauge: true, Help: "Keys that are tracked."},
-			{Name: "keys.expired", Unit: "{key}", Help: "Keys dropped as fresh: nothing was forgotten."},
-			{Name: "keys.evicted", Unit: "{key}", Help: "Keys dropped to make room, with what they had spent."},
-			{Name: "keys.evicted_throttled", Unit: "{key}", Help: "Keys dropped to make room while they were throttled, and not remembered."},
-			{Name: "keys.refused", Unit: "{key}", Help: "New keys refused because the table was full."},
-			{Name: "keys.recalled", Unit: "{key}", Help: "New keys that began with less, because what they had spent was remembered."},
-			{Name: "keys.overflowed", Unit: "{key}", Help: "Remembered keys forgotten before they were fresh, because too many were to be remembered."},
-		},
+		Figures: ofTables("policy.rule.keys", "rule"),
 		Read: func(add func(int, float64, ...string)) {
-			s := read()
-			for i, v := range []float64{float64(s.Keys), float64(s.Expired), float64(s.Evicted), float64(s.EvictedThrottled), float64(s.Refused),
-				float64(s.Recalled), float64(s.Overflowed)} {
-				add(i, v)
+			for rule, s := range read() {
+				addTable(add, s, rule)
 			}
 		},
+	}
+}
+
+// ofTables returns the figures of tables of keys, in the order of addTable.
+func ofTables(name string, by ...string) []Figure {
+	return []Figure{
+		{Name: name, Unit: "{key}", Gauge: true, By: by, Help: "Keys that are tracked."},
+		{Name: name + ".expired", Unit: "{key}", By: by, Help: "Keys dropped as fresh: nothing was forgotten."},
+		{Name: name + ".evicted", Unit: "{key}", By: by, Help: "Keys dropped to make room, with what they had spent."},
+		{Name: name + ".evicted_throttled", Unit: "{key}", By: by, Help: "Keys dropped to make room while they were throttled, and not remembered."},
+		{Name: name + ".refused", Unit: "{key}", By: by, Help: "New keys refused because the table was full."},
+		{Name: name + ".recalled", Unit: "{key}", By: by, Help: "New keys that began with less, because what they had spent was remembered."},
+		{Name: name + ".overflowed", Unit: "{key}", By: by, Help: "Remembered keys forgotten before they were fresh, because too many were to be remembered."},
+	}
+}
+
+func addTable(add func(int, float64, ...string), s ratelimit.Stats, labels ...string) {
+	for i, v := range []float64{float64(s.Keys), float64(s.Expired), float64(s.Evicted), float64(s.EvictedThrottled), float64(s.Refused),
+		float64(s.Recalled), float64(s.Overflowed)} {
+		add(i, v, slices.Clone(labels)...)
 	}
 }
 

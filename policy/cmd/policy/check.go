@@ -17,6 +17,8 @@ type checked struct {
 	Rule    string     `json:"rule,omitempty"`
 	Error   string     `json:"error,omitempty"`
 	Errors  []oneError `json:"errors,omitempty"` // all of them
+
+	Warnings []oneError `json:"warnings,omitempty"` // of a valid file
 }
 
 type oneError struct {
@@ -39,7 +41,8 @@ func (t *tool) check(files []string) (status int) {
 		if err != nil {
 			status, c.Error = misuse, err.Error()
 		} else {
-			c.see(policy.Check(data))
+			set, errs := policy.Check(data)
+			c.see(set, errs, policy.Warnings(data))
 		}
 		if c.Valid = c.Error == ""; !c.Valid {
 			status = max(status, differ)
@@ -54,26 +57,34 @@ func (t *tool) check(files []string) (status int) {
 		switch {
 		case c.Valid:
 			fmt.Fprintf(t.out, "%s: valid, %d rules, version %q\n", c.File, c.Rules, c.Version)
-		case len(c.Errors) < 2:
+		case len(c.Errors) == 0: // it could not be read
 			fmt.Fprintln(t.errs, c.Error)
-		default:
-			for _, e := range c.Errors {
-				fmt.Fprintf(t.errs, "%s:%d:%d: %s\n", c.File, e.Line, e.Column, e.Error)
-			}
+		}
+		for _, e := range c.Errors {
+			fmt.Fprintf(t.errs, "%s:%d:%d: %s\n", c.File, e.Line, e.Column, e.Error)
+		}
+		for _, e := range c.Warnings {
+			fmt.Fprintf(t.errs, "%s:%d:%d: warning: %s\n", c.File, e.Line, e.Column, e.Error)
 		}
 	}
 	return status
 }
 
 // see takes note of what was found in the file.
-func (c *checked) see(set *policy.Set, errs []*policy.Error) {
+func (c *checked) see(set *policy.Set, errs, warnings []*policy.Error) {
+	c.Errors, c.Warnings = listed(errs), listed(warnings)
 	if len(errs) == 0 {
 		c.Version, c.Rules = set.Version, len(set.Rules)
 		return
 	}
-	for _, e := range errs {
-		c.Errors = append(c.Errors, oneError{e.Line, e.Column, e.Rule, e.Field, e.Error()})
-	}
 	first := c.Errors[0]
 	c.Line, c.Column, c.Rule, c.Error = first.Line, first.Column, first.Rule, c.File+": "+first.Error
+}
+
+// listed returns errors as they are printed. What is about the whole file is at its beginning.
+func listed(errs []*policy.Error) (all []oneError) {
+	for _, e := range errs {
+		all = append(all, oneError{max(1, e.Line), max(1, e.Column), e.Rule, e.Field, e.Error()})
+	}
+	return all
 }

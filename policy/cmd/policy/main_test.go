@@ -67,7 +67,7 @@ func TestCommands(t *testing.T) {
 		{"check of valid files", []string{"check", "old", "new"}, 0,
 			"old: valid, 2 rules, version \"v1\"\nnew: valid, 2 rules, version \"v2\"\n", ""},
 		{"check of an invalid file", []string{"check", "old", "bad"}, 1,
-			"old: valid, 2 rules, version \"v1\"\n", "bad: policy: line 2: rule \"a\": rules[0].limit: ratelimit: invalid limit: \"often\": unknown algorithm \"often\", want one of token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-counter, unlimited, blocked, calendar\n"},
+			"old: valid, 2 rules, version \"v1\"\n", "bad:2:20: policy: line 2: rule \"a\": rules[0].limit: ratelimit: invalid limit: \"often\": unknown algorithm \"often\", want one of token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-counter, unlimited, blocked, calendar\n"},
 		{"check of a missing file", []string{"check", "none"}, 2, "", "open none: no such file or directory\n"},
 		{"diff of equal files", []string{"diff", "old", "old"}, 0, "no difference\n", ""},
 		{"diff", []string{"diff", "old", "new"}, 1, `all rules: kill_switch false → true (every request)
@@ -287,5 +287,103 @@ func TestExplainAsksARunningService(t *testing.T) {
 		assert.Equal(t, 1, run([]string{"explain", "-service", server.URL, "-header", "Authorization: Bearer x", "path=/v1/x"}, &out, &errs))
 		assert.Equal(t, 2, run([]string{"explain", "-service", server.URL, "path=/v1/x"}, &out, &errs))
 		assert.Equal(t, 2, run([]string{"explain", "-service", "http://127.0.0.1:1/", "path=/v1/x"}, &out, &errs))
+	}
+}
+
+// An editor jumps to file:line:column, for one error as for many.
+func TestCheckAlwaysTellsLineAndColumn(t *testing.T) {
+	for name, row := range map[string]struct{ text, at string }{
+		"a limit":                  {"rules:\n- name: a\n  limit: often\n", "3:10"},
+		"a field":                  {"rules:\n- name: a\n  limti: blocked\n  limit: blocked\n", "3:3"},
+		"a missing limit":          {"rules:\n- name: a\n", "2:3"},
+		"a list that is not ended": {"rules:\n- {name: a, limit: [}", "2:21"},
+		"two colons":               {"rules:\n- name: a\n   limit: blocked", "3:9"},
+		"a second document":        {"rules: []\n---\nrules: []\n", "2:1"},
+		"an alias":                 {"rules: *x", "1:8"},
+		"a byte that is not text":  {"rules:\n- name: é\xff", "2:10"},
+		"nothing":                  {"", "1:1"},
+		"no rules":                 {"version: v1", "1:1"},
+		"too large":                {strings.Repeat("#", policy.MaxSize+1), "1:1"},
+		"JSON":                     {"{\"rules\": [\n  {\"name\": \"a\", \"limit\": \"often\"}]}", "2:26"},
+		"half of JSON":             {"{\"rules\": [", "2:1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files(t, map[string]string{"f": row.text})
+			var out, errs bytes.Buffer
+			assert.Equal(t, 1, run([]string{"check", "f"}, &out, &errs))
+			assert.True(t, strings.HasPrefix(errs.String(), "f:"+row.at+": policy: "), errs.String())
+			assert.Equal(t, 1, strings.Count(errs.String(), "\n"))
+			out.Reset()
+			run([]string{"check", "-json", "f"}, &out, &errs)
+			var v []struct{ Line, Column int }
+			require.NoError(t, json.Unmarshal(out.Bytes(), &v))
+			assert.Equal(t, row.at, fmt.Sprintf("%d:%d", v[0].Line, v[0].Column))
+		})
+	}
+}
+
+func TestCheckWarnsOfRulesThatNothingCanPass(t *testing.T) {
+	files(t, map[string]string{"f": `defaults: {key: user, cost: 3}
+rules:
+- name: never
+  limit: fixed-window 4/h
+  cost: 5
+- name: just
+  limit: fixed-window 3/h
+- name: plans
+  limit: unlimited
+  plans:
+    free: token-bucket 10/s burst 2
+    banned: blocked
+    pro: unlimited
+  overrides:
+  - {key: a, limit: unlimited}
+  - {key: secret, limit: calendar 2/day UTC}
+- {name: default, limit: leaky-bucket 9/s queue 2}
+- {name: declared, cost: tokens, limit: fixed-window 1/h}
+- {name: off, disabled: true, limit: fixed-window 1/h}
+- {name: barred, limit: blocked}
+- {name: free, allow: true, match: {route: /x}}
+`})
+	var out, errs bytes.Buffer
+	assert.Equal(t, 0, run([]string{"check", "f"}, &out, &errs))
+	assert.Equal(t, "f: valid, 8 rules, version \"\"\n", out.String())
+	assert.Equal(t, `f:5:3: warning: policy: line 5: rule "never": rules[0].cost: the rule's cost of 5 is above 4, the capacity of fixed-window 4/h: no request can ever pass
+f:11:5: warning: policy: line 11: rule "plans": rules[2].plans.free: the rule's cost of 3 is above 2, the capacity of token-bucket 10/s burst 2: no request can ever pass
+f:16:5: warning: policy: line 16: rule "plans": rules[2].overrides[1]: the rule's cost of 3 is above 2, the capacity of calendar 2/day UTC: no request can ever pass
+f:17:3: warning: policy: line 17: rule "default": rules[3].cost: the rule's cost of 3 is above 2, the capacity of leaky-bucket 9/s queue 2: no request can ever pass
+`, errs.String())
+
+	out.Reset()
+	run([]string{"check", "-json", "f"}, &out, &errs)
+	var v []struct {
+		Valid    bool
+		Warnings []struct{ Line, Column int }
+	}
+	require.NoError(t, json.Unmarshal(out.Bytes(), &v))
+	assert.True(t, v[0].Valid)
+	assert.Equal(t, []struct{ Line, Column int }{{5, 3}, {11, 5}, {16, 5}, {17, 3}}, v[0].Warnings)
+
+	files(t, map[string]string{"bad": "rules:\n- {name: never, limit: fixed-window 4/h, cost: 5}\n- {name: b}\n"})
+	errs.Reset()
+	run([]string{"check", "bad"}, &out, &errs)
+	assert.NotContains(t, errs.String(), "warning", "a file that is not valid is mended first")
+}
+
+func TestARouteWithoutItsSlashIsAnError(t *testing.T) {
+	for route, instead := range map[string]string{
+		"v1/": "/v1/", "v1": "/v1", "GET v1/": "GET /v1/", "POST\tv1/x": "POST\t/v1/x", "v1/{id}/x": "/v1/{id}/x", "{id}/": "/{id}/", "api-v1/{$}": "/api-v1/{$}",
+		"/v1/": "", "GET /v1/": "", "api.example.com/v1/": "", "GET api.example.com/": "", "localhost/v1/": "", "CONNECT proxy:80/": "",
+	} {
+		files(t, map[string]string{"f": "rules:\n- name: a\n  limit: blocked\n  match: {route: " + fmt.Sprintf("%q", route) + "}\n"})
+		var out, errs bytes.Buffer
+		status := run([]string{"check", "f"}, &out, &errs)
+		if instead == "" {
+			assert.Equal(t, 0, status, "%s: %s", route, errs.String())
+			continue
+		}
+		assert.Equal(t, 1, status, route)
+		assert.True(t, strings.HasPrefix(errs.String(), "f:4:"), errs.String())
+		assert.Contains(t, errs.String(), fmt.Sprintf("%q", instead))
 	}
 }
