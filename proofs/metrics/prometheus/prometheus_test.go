@@ -279,7 +279,9 @@ func TestSeriesOfRemovedRulesDisappear(t *testing.T) {
 		return names
 	}
 	assert.ElementsMatch(t, []string{"stays allowed", "goes allowed", "goes exceeds"}, series())
-	tables := func() int { return testutil.CollectAndCount(reg, "ratelimit_policy_rule_keys", "ratelimit_policy_rule_keys_evicted_throttled_total") }
+	tables := func() int {
+		return testutil.CollectAndCount(reg, "ratelimit_policy_rule_keys", "ratelimit_policy_rule_keys_evicted_throttled_total")
+	}
 	assert.Equal(t, 4, tables(), "two figures of two tables")
 	next := *p.Current()
 	next.Rules = next.Rules[:1]
