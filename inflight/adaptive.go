@@ -19,11 +19,13 @@ type Sample struct {
 	InFlight int
 	// Mean is how many units were in flight on average. 0 if it is not known.
 	Mean float64
-	// Cancelled is the share of outcomes, 0 to 1, that were [Cancelled] after longer than usual. Where it
-	// is not small, the true mean time is longer than RTT.
+	// Cancelled is the share of outcomes, 0 to 1, that were [Cancelled] after no less than all that succeeded in this
+	// window and the one before took: their clients did not wait any longer. If two thirds or more were Cancelled, sooner
+	// ones count too, but not those that took less than half of the usual. Where it is not small, the true mean time
+	// is longer than RTT.
 	Cancelled float64
 	// Dropped says that at least one in four of the window's outcomes were [Dropped], or that
-	// more than half were [Cancelled] after longer than usual.
+	// Cancelled is more than half.
 	Dropped bool
 	// Max is the upper bound of the limit at present. 0 means that there is none.
 	Max int

@@ -26,7 +26,7 @@ type baseline struct {
 	every  int     // how many of them there are before the next probe
 	high   float64 // the highest limit in full use since then
 
-	patience float64 // which part of the allowed queue the clients bear: less than 1 if they leave
+	patience float64 // which part of the allowed queue the clients bear: less than 1 if they leave early
 	jumped   bool    // latency has changed in this window by more than noise and the limit explain
 
 	last  float64 // latency of the window before
@@ -58,8 +58,14 @@ type measure struct {
 }
 
 // load is how much there was to do in a window: of the limit, inFlight was used on average, of
-// which busy is no queue. Noise is b.unrest.
-type load struct{ limit, inFlight, busy, patience, noise float64 }
+// which busy is no queue. Noise is b.unrest, and doubt the baseline's.
+type load struct{ limit, inFlight, busy, patience, noise, doubt float64 }
+
+// bears is the part of a queue that clients bear, and at least what is not known of the baseline: with a baseline that is too low, and no
+// queue, the limit would fall without end.
+func (l load) bears(queue float64) float64 {
+	return max(l.patience*queue, min(queue, 3*math.Sqrt(l.doubt)*l.busy))
+}
 
 // free is the part of the limit that was not used.
 func (l load) free() float64 { return max(0, l.limit-l.inFlight) }
@@ -79,9 +85,10 @@ const (
 	step          = 0.7  // the most by which the limit changes in a window, as a logarithm
 	clear         = 0.2  // a change that is not noise, as a logarithm
 	jump          = 0.5  // a change of latency, as a logarithm, that is one of the backend
-	leaving       = 0.2  // a part of clients that leave, from which on latency is too long for them
+	leaving       = 0.2  // a part of clients that leave, from which on a window's latency is how long they wait, not the backend's
 	leastPatience = 0.25 // part of the allowed queue, however many leave
-	lessPatience  = 0.8  // that part shrinks by this in a window that many leave
+	tolerated     = 0.02 // the part of clients that may leave: more shrink the queue, fewer let it grow again
+	nearly        = 0.8  // of its target: a limit that far does not fall by itself
 	inUse         = 0.7  // of the limit, on average: it is used in full
 	longer        = 1.2  // times the expected latency: too long
 	most          = 3    // windows of a step
@@ -156,9 +163,11 @@ func (b *baseline) toward(to, limit float64, queue, idle bool) float64 {
 	}
 	d = max(-step, min(step, gain*d))
 	switch {
+	case queue: // the backend cannot do more than this any longer
+		b.lost = min(b.lost, limit)
 	case limit >= b.lost/2:
 		b.lost = 0
-	case d > 0 && !queue:
+	case d > 0:
 		d = min(2*step, math.Log(b.lost/2/limit))
 	}
 	b.dropping = false
@@ -169,12 +178,32 @@ func (b *baseline) toward(to, limit float64, queue, idle bool) float64 {
 }
 
 // dropped lowers the limit after a window that was dropped: a little, or to the target, if
-// latency shows how far.
-func (b *baseline) dropped(to, limit float64) float64 {
-	if !b.dropping {
-		b.lost, b.dropping = limit, true
+// latency shows how far. One window may be an accident, such as a pause. If clients leave in a second one too, then the backend may be
+// busy with work that nobody waits for any more, and each request that it gets now is lost: so the limit falls at once.
+func (b *baseline) dropped(to, limit float64, left bool) float64 {
+	least := limit * math.Exp(-step)
+	if left {
+		b.high = 0 // that the limit has fallen is explained
 	}
-	return limit * max(math.Exp(-step), min(backoff, to/limit))
+	switch {
+	case !b.dropping:
+		b.lost, b.dropping = limit, true
+	case left:
+		least = 0
+	}
+	if left && b.rtt == 0 {
+		return limit / 2
+	}
+	return max(least, min(backoff*limit, to))
+}
+
+// bears takes in which part of the clients left in a window. It adjusts the allowed queue until tolerated leave, slowly enough that
+// what lasts is a window in fifty, and not every other one, in which work is lost. Where the limit is above its target, it was too high for
+// the backend: that says nothing of what the clients bear.
+func (b *baseline) bears(left float64, near bool) {
+	if left <= tolerated || near {
+		b.patience = max(leastPatience, min(1, b.patience*math.Exp(tolerated-left)))
+	}
 }
 
 // due reports whether a probe is to begin. Full says that the limit is used in full, and stuck
@@ -252,7 +281,7 @@ func (b *baseline) next(rtt, ended float64, left bool, target func(load) float64
 	default:
 		b.every = reprobe
 	}
-	b.high = max(b.cut, min(b.from.limit, target(load{b.from.limit, b.from.limit, b.from.limit * b.slope(b.from.rtt), b.patience, b.unrest()})))
+	b.high = max(b.cut, min(b.from.limit, target(load{b.from.limit, b.from.limit, b.from.limit * b.slope(b.from.rtt), b.patience, b.unrest(), b.doubt})))
 	return b.high
 }
 
@@ -270,26 +299,29 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	if b.probing && rtt > 0 {
 		return l.set(b.next(rtt, ended, left, target), s.Max)
 	}
-	if left {
-		b.patience = max(leastPatience, lessPatience*b.patience)
-	} else {
-		b.patience = min(1, b.patience/lessPatience)
-	}
-	x := load{l.limit, s.Mean, s.Mean, b.patience, b.unrest()}
+	x := load{l.limit, s.Mean, s.Mean, b.patience, b.unrest(), b.doubt}
 	if s.Mean <= 0 {
 		x.inFlight, x.busy = l.limit, l.limit
 	}
 	if b.rtt > 0 && rtt > 0 {
 		x.busy = x.inFlight * b.slope(rtt)
 	}
+	b.bears(s.Cancelled, target(x) >= nearly*l.limit)
+	x.patience = b.patience
 	switch {
 	case s.Dropped:
-		return l.set(b.dropped(target(x), l.limit), s.Max)
+		if left { // what the limit has spare is not needed
+			x.limit = min(x.limit, x.inFlight)
+		}
+		return l.set(b.dropped(target(x), l.limit, left), s.Max)
 	case rtt <= 0:
 		return l.set(l.limit, s.Max)
+	case left && b.rtt == 0: // latency is how long clients wait
+		return l.set(b.begin(l.limit, rtt, left), s.Max)
+	case !left:
+		b.observe(rtt, l.limit, ended)
+		x.busy = x.inFlight * b.slope(rtt)
 	}
-	b.observe(rtt, l.limit, ended)
-	x.busy = x.inFlight * b.slope(rtt)
 	if b.due(l.limit, rtt, s.InFlight >= l.Limit() && x.inFlight >= inUse*l.limit, l.stuck(s)) {
 		return l.set(b.begin(l.limit, rtt, left), s.Max)
 	}

@@ -48,7 +48,7 @@ const maxTolerance = 1000
 // target is the limit that latency and headroom allow: what was not used of it, what the backend
 // works on at once, and the queue.
 func (g *gradient) target(l load) float64 {
-	return l.free() + l.busy + l.patience*max(g.headroom, l.busy*(g.tolerated/(1-queueShare)-1))
+	return l.free() + l.busy + l.bears(max(g.headroom, l.busy*(g.tolerated/(1-queueShare)-1)))
 }
 
 // Update returns the limit after a window.

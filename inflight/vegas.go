@@ -36,9 +36,9 @@ func (v *vegas) target(l load) float64 {
 	unit := max(1, math.Log10(l.limit), l.limit*min(mostShare, max(vegasShare, noiseShare*math.Sqrt(l.noise))))
 	switch queue := l.inFlight - l.busy; {
 	case queue < unit:
-		return l.free() + l.busy + l.patience*max(6*unit, 0.9*l.limit)
+		return l.free() + l.busy + l.bears(max(6*unit, 0.9*l.limit))
 	case queue < 3*unit, queue > 5*unit, l.patience < 1:
-		return l.free() + l.busy + l.patience*4*unit
+		return l.free() + l.busy + l.bears(4*unit)
 	}
 	return l.limit
 }

@@ -40,7 +40,10 @@ type window struct {
 	quick   int           // of its first work, as much as count, has ended
 	done    int           // succeeded
 	total   time.Duration // of done
-	late    int           // was cancelled after longer than usual
+	longest time.Duration // of done
+	known   time.Duration // the longest in the window before
+	late    int           // was cancelled after no less than all that was done in this window and the one before took
+	unsure  int           // was cancelled sooner, but not at once
 	dropped int
 	peak    int
 	since   time.Duration // so far held is counted
@@ -60,7 +63,7 @@ func newWindow(count int) window {
 
 // renew begins the window after this one, in which nothing has happened.
 func (w *window) renew(now time.Duration, order uint64, inFlight int, each eachWork) {
-	*w = window{count: w.count, before: order, start: now, since: now, begun: now, open: true, peak: inFlight, filling: w.filling, usual: w.usual, low: w.low, times: w.times}
+	*w = window{count: w.count, before: order, start: now, since: now, begun: now, open: true, peak: inFlight, filling: w.filling, usual: w.usual, known: w.longest, low: w.low, times: w.times}
 	w.times.reset(w.usual)
 	w.from = max(w.low, now-patience*w.usual)
 	each(func(_ uint64, start time.Duration) bool {
@@ -104,6 +107,7 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 	case Success:
 		w.done++
 		w.total += rtt
+		w.longest = max(w.longest, rtt)
 		w.times.entered(0)
 		w.times.ended(rtt)
 	case Dropped:
@@ -111,10 +115,14 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 	case Cancelled:
 		w.times.entered(0)
 		w.times.lasts(rtt)
-		if w.done > 0 && rtt <= w.total/time.Duration(w.done) || w.done == 0 && rtt <= w.usual {
+		switch {
+		case rtt <= w.usual/2: // a failure that has nothing to do with load
 			return false
+		case rtt >= max(w.longest, w.known):
+			w.late++
+		default:
+			w.unsure++
 		}
-		w.late++
 	default:
 		return false
 	}
@@ -124,8 +132,17 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 	return true
 }
 
+// cancelled is how much was cancelled because its client did not wait any longer. A client leaves after a certain time, which has
+// let pass all that was done. What fails for another reason is mostly not the longest. If little is done, that tells nothing.
+func (w *window) cancelled() int {
+	if w.late+w.unsure > 2*w.done {
+		return w.late + w.unsure
+	}
+	return w.late
+}
+
 func (w *window) over(now time.Duration) bool {
-	lasted, n := now-w.start, w.done+w.late+w.dropped
+	lasted, n := now-w.start, w.done+w.late+w.unsure+w.dropped
 	if n < w.count || lasted < minWindow {
 		return false
 	}
@@ -138,15 +155,15 @@ func (w *window) over(now time.Duration) bool {
 
 // sample is what the window has shown.
 func (w *window) sample(now time.Duration, each eachWork) Sample {
-	n := w.done + w.late + w.dropped
-	s := Sample{InFlight: w.peak, Dropped: w.dropped*dropShare >= n || 2*w.late > n}
+	n, left := w.done+w.late+w.unsure+w.dropped, w.cancelled()
+	s := Sample{InFlight: w.peak, Dropped: w.dropped*dropShare >= n || 2*left > n}
 	if n > 0 {
-		s.Cancelled = float64(w.late) / float64(n)
+		s.Cancelled = float64(left) / float64(n)
 	}
 	if now > w.begun {
 		s.Mean = w.held / float64(now-w.begun)
 	}
-	if w.done+w.late > 0 {
+	if w.done+left > 0 {
 		each(func(order uint64, start time.Duration) bool {
 			if start < w.from && order <= w.before {
 				return false

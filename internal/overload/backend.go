@@ -50,6 +50,7 @@ type Phase struct {
 	Leave     time.Duration // after which clients cancel; the backend works on all the same. 0: never
 	Abort     bool          // the backend does not begin what was cancelled
 	Fail      float64       // share of requests that fail at once by a bug
+	FailLate  float64       // share of requests that fail by a bug after the backend has worked on them
 	Refuse    bool          // an outage: all requests fail at once with a status that says overload
 	PauseEach time.Duration // how often the backend stops, as to collect garbage
 	Pause     time.Duration // and for how long
@@ -276,8 +277,12 @@ func (w *World) answer(r *Request) {
 		if r.leaves > 0 {
 			w.leaving.remove(r)
 		}
-		w.Good++
-		w.leave(r, inflight.Success)
+		if w.phase.FailLate > 0 && w.failures.Float64() < w.phase.FailLate {
+			w.leave(r, inflight.Cancelled)
+		} else {
+			w.Good++
+			w.leave(r, inflight.Success)
+		}
 	}
 	w.free = append(w.free, r)
 	w.begin()

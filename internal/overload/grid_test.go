@@ -81,3 +81,53 @@ func TestWindowsThatLackTheSlowRequestsDoNotEmptyTheBackend(t *testing.T) {
 		assert.Greater(t, least, 0.9, name)
 	}
 }
+
+// Clients that leave take what they had in the backend with them from the limit, and not from the backend. So a limit that tries each second
+// window again what they do not bear wastes half of the work, and one that falls slowly fills a backend that has become smaller with work
+// that nobody waits for.
+func TestClientsThatLeaveDoNotEmptyTheBackendOfGoodWork(t *testing.T) {
+	t.Parallel()
+	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(), "Vegas": inflight.Vegas()} {
+		for _, p := range []Phase{
+			{Servers: 1, Service: 40 * time.Millisecond, Spread: Constant, Load: 2.5, Queue: 20},
+			{Servers: 2, Service: 100 * time.Millisecond, Spread: Exponential, Load: 3, Queue: 100},
+			{Servers: 300, Service: 20 * time.Millisecond, Spread: Exponential, Load: 2}, // then 10
+		} {
+			seeds := uint64(8)
+			if p.Servers > 100 {
+				seeds = 2
+				if testing.Short() {
+					continue
+				}
+			}
+			sum, least := 0.0, 1.0
+			for seed := range seeds {
+				all := Play(Cell{Phase: p, Bound: 20 * p.Servers, Event: "clients leave", Seed: seed}, NewLimiter(20*p.Servers, adaptive))
+				last := all[len(all)-1].Goodput
+				sum += min(1, last) / float64(seeds)
+				least = min(least, last)
+			}
+			t.Log(name, p.Servers, sum, least)
+			assert.Greater(t, sum, 0.94, "%s, %d servers", name, p.Servers)
+			assert.Greater(t, least, 0.85, "%s, %d servers", name, p.Servers)
+		}
+	}
+}
+
+// What fails after the backend has worked on it is not an overload: its clients have not left early.
+func TestFailedWorkDoesNotShrinkTheLimit(t *testing.T) {
+	t.Parallel()
+	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(), "Vegas": inflight.Vegas()} {
+		sum, cells := 0.0, 0
+		for _, servers := range []int{1, 10} {
+			for _, spread := range []Spread{Constant, Exponential, Bimodal} {
+				p := Phase{Servers: servers, Service: 40 * time.Millisecond, Spread: spread, Load: 1.1, FailLate: 0.15}
+				v := Play(Cell{Phase: p, Bound: 20 * servers, Event: "none"}, NewLimiter(20*servers, adaptive))
+				sum += v[0].Goodput
+				cells++
+			}
+		}
+		t.Log(name, sum/float64(cells))
+		assert.Greater(t, sum/float64(cells), 0.95, name)
+	}
+}
