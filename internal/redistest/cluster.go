@@ -108,9 +108,18 @@ func (c *Cluster) Slot(key string) (int, error) {
 }
 
 // Move moves a slot from one master to another one, with its keys, as an operator's tool does it. It
-// calls during in the middle, when the slot has keys at both.
+// calls during in the middle, when the slot has keys at both. Without during, servers that move whole slots
+// by themselves (Valkey 9) do that.
 func (c *Cluster) Move(slot, from, to int, during func()) error {
 	s, a, b := strconv.Itoa(slot), c.Nodes[from], c.Nodes[to]
+	if during == nil {
+		switch _, err := a.Do("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", s, s, "NODE", c.ids[to]); {
+		case err == nil:
+			return c.moved(slot, from, to)
+		case !strings.Contains(err.Error(), "unknown subcommand"):
+			return err
+		}
+	}
 	if _, err := b.Do("CLUSTER", "SETSLOT", s, "IMPORTING", c.ids[from]); err != nil {
 		return err
 	}
@@ -139,6 +148,22 @@ func (c *Cluster) Move(slot, from, to int, during func()) error {
 		}
 	}
 	return c.agree(to)
+}
+
+// moved waits until a slot has moved that a server moves by itself.
+func (c *Cluster) moved(slot, from, to int) error {
+	jobs := ""
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		jobs, _ = c.Nodes[from].Do("CLUSTER", "GETSLOTMIGRATIONS")
+		newest, _, _ := strings.Cut(jobs, "\nmessage\n")
+		switch state := newest[strings.LastIndex(newest, "\n")+1:]; state {
+		case "success":
+			return c.agree(to)
+		case "failed", "cancelled":
+			return fmt.Errorf("redistest: moving slot %d: %s", slot, jobs)
+		}
+	}
+	return fmt.Errorf("redistest: slot %d does not move: %s", slot, jobs)
 }
 
 // agree waits until all nodes that answer know the epoch of one. Before that the next move of the same slot
