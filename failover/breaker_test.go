@@ -378,3 +378,49 @@ func (m *model) within(window time.Duration) bool {
 	}
 	return failures >= m.failures && failures >= successes || row >= m.failures && last.at.Sub(began) >= m.window
 }
+
+// A probe that was under way when an operator stepped in does not keep a later outage from being probed.
+func TestAProbeOfBeforeForceDoesNotBlockLaterProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, wide)
+		l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1})
+		opens := func() {
+			s.fail(down)
+			take(t, l, 1)
+			require.Equal(t, failover.StateOpen, l.State())
+			time.Sleep(1200*time.Millisecond + 1)
+		}
+		opens()
+		s.fail(takes(40 * time.Millisecond))
+		var probe sync.WaitGroup
+		probe.Go(func() { take(t, l, 1) })
+		time.Sleep(time.Millisecond)
+		l.Force(failover.StateClosed)
+		l.Force(failover.StateHalfOpen)
+		opens()
+		probe.Wait()
+		s.fail(nil)
+		require.False(t, take(t, l, 1).Degraded)
+		require.Equal(t, failover.StateClosed, l.State())
+	})
+}
+
+// While a probe is under way other callers are answered at once, also if it has the only turn.
+func TestCallersBesideAProbeDoNotWaitForATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, wide)
+		l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, MaxCalls: 1})
+		s.fail(down)
+		take(t, l, 1)
+		time.Sleep(1200*time.Millisecond + 1)
+		s.fail(takes(40 * time.Millisecond))
+		var probe sync.WaitGroup
+		probe.Go(func() { take(t, l, 1) })
+		synctest.Wait()
+		began := time.Now()
+		require.True(t, take(t, l, 1).Degraded)
+		require.Zero(t, time.Since(began))
+		probe.Wait()
+		require.Equal(t, failover.StateClosed, l.State())
+	})
+}
