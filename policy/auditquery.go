@@ -51,7 +51,7 @@ func (a *AuditLog) sweep(ctx context.Context, before time.Time) (int64, error) {
 // Denials is how often a rule has denied a key.
 type Denials struct {
 	Rule  string
-	Key   string // "" for a rule without a key, for keys beyond MaxRows, and in answers about whole rules
+	Key   string // of several attributes one text: see [ValuesOf]; "" for a rule without a key, for keys beyond MaxRows, and in answers about whole rules
 	Count int64
 	// Error is by how much Count may be too high: see [Policies.Denied]. The audit's counts are exact.
 	Error int64
@@ -92,7 +92,7 @@ func (a *AuditLog) ByRule(ctx context.Context, from, to time.Time) ([]Denials, e
 }
 
 // OfKey returns what happened to a key since a time, the latest first, n rows at most. The key is given as it
-// is, also if keys are hashed. With MySQL the data source needs parseTime=true.
+// is, also if keys are hashed; one of several attributes by [KeyOf]. With MySQL the data source needs parseTime=true.
 func (a *AuditLog) OfKey(ctx context.Context, key string, since time.Time, n int) (all []Violation, err error) {
 	q := a.opts.Dialect.quote
 	err = a.query(ctx, func(rows *sql.Rows) error {

@@ -459,10 +459,10 @@ func (p *parser) set(n *yaml.Node, s *Set) error {
 			if null(n) && p.json { // JSON is whole if it is valid
 				return nil
 			}
+			if n.Kind == yaml.SequenceNode && len(n.Content) > maxRules { // all that could be said of them is too much
+				return p.wrong(n.Content[maxRules], field, fmt.Errorf("%d rules, want at most %d", len(n.Content), maxRules))
+			}
 			return p.list(n, field, false, func(n *yaml.Node, field string) error {
-				if len(s.Rules) == maxRules {
-					return p.wrong(n, field, fmt.Errorf("more than %d rules", maxRules))
-				}
 				s.Rules = append(s.Rules, Rule{})
 				defer func() { p.rule = "" }()
 				return p.readRule(n, field, &s.Rules[len(s.Rules)-1])

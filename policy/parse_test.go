@@ -245,6 +245,15 @@ func TestLargeAndHostileFilesAreRefused(t *testing.T) {
 	}
 }
 
+// TestWhatIsTooMuchIsToldOnce: one error, and not one for each rule, and what else is wrong with its rule besides.
+func TestWhatIsTooMuchIsToldOnce(t *testing.T) {
+	_, errs := policy.Check([]byte("rules:\n" + strings.Repeat("- {name: a}\n", 10_050)))
+	require.Len(t, errs, 1)
+	assert.ErrorContains(t, errs[0], "line 10002: rules: 10050 rules, want at most 10000")
+	_, errs = policy.Check([]byte(rule("  match: {route: [" + strings.Repeat("/a,", 10_001) + "], attributes: {a: []}}\n")))
+	require.Len(t, errs, 2)
+}
+
 func TestTenThousandRulesAreRead(t *testing.T) {
 	var many strings.Builder
 	many.WriteString("rules:\n")

@@ -197,6 +197,14 @@ func (n *needed) of(r Request) (string, error) {
 	return v, nil
 }
 
+// KeyOf returns the text of a key, of one value for each attribute of the rule's Key: as [Denials], the [RuleDecision]
+// and the audit tell it. No two lists of values have one text; a single value is its own.
+func KeyOf(values ...string) string { return joined(values) }
+
+// ValuesOf returns the values of a key of a rule with so many attributes, as a [Subject] has them: what [KeyOf] was given.
+// Of a text that is not such a key it returns fewer.
+func ValuesOf(key string, attributes int) []string { return parted(key, attributes) }
+
 // joined returns one key for several values, such that no two lists of values share one.
 // A single value is its own key.
 func joined(values []string) string {

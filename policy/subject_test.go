@@ -50,6 +50,25 @@ func TestErrorsHoldNoKey(t *testing.T) {
 	assert.ErrorContains(t, errs[1], `"limit", maybe`)
 }
 
+// TestAKeyThatIsToldCanBeNamed: from who is denied to whom support frees, for any values.
+func TestAKeyThatIsToldCanBeNamed(t *testing.T) {
+	p, _, _ := inForce(t, "rules:\n- {name: a, key: [user, tenant, ip/24], limit: fixed-window 1/h}\n- {name: b, key: user, limit: fixed-window 1/h}\n- {name: c, limit: fixed-window 1/h}")
+	values := map[string][]string{"a": {"3:ann", "12:x\n:4", "192.0.2.0/24"}, "b": {"3:ann"}, "c": nil}
+	r := attrs{"user": "3:ann", "tenant": "12:x\n:4", "ip": "192.0.2.7"}
+	require.True(t, p.Allow(r, 1))
+	require.False(t, p.Allow(r, 1))
+	denied := p.Denied(10)
+	require.Len(t, denied, 3)
+	for _, d := range denied {
+		want := values[d.Rule]
+		assert.Equal(t, want, policy.ValuesOf(d.Key, len(want)))
+		assert.Equal(t, d.Key, policy.KeyOf(want...))
+		require.NoError(t, p.Reset(t.Context(), policy.Subject{Rule: d.Rule, Key: policy.ValuesOf(d.Key, len(want))}))
+	}
+	assert.True(t, p.Allow(r, 1), "all are freed")
+	assert.Empty(t, policy.ValuesOf("ann", 2), "no key of two values")
+}
+
 // TestASubjectOfIPv4Networks: the key of such a rule is a network. Whoever names an address means its network.
 // What is no key of the rule is refused, and not taken for a key that has spent nothing.
 func TestASubjectOfIPv4Networks(t *testing.T) {

@@ -210,9 +210,8 @@ func (r *Rule) checkMatch(tree *match.Tree, report reporter) {
 		report("match.route", errors.New("an empty list, which no request matches"))
 	} else if n > maxList {
 		report("match.route", fmt.Errorf("%d patterns, want at most %d", n, maxList))
-		return
 	}
-	for j, route := range r.Match.Route {
+	for j, route := range r.Match.Route[:min(len(r.Match.Route), maxList)] {
 		p, err := pattern(route)
 		if err != nil {
 			report(fmt.Sprintf("match.route[%d]", j), err)

@@ -95,8 +95,10 @@ func (t *tool) ask(request policy.Attributes) int {
 	switch {
 	case err != nil:
 		return t.fail(misuse, fmt.Errorf("%s: status %s, and not the answer of policy.Admin", t.service, w.Status))
-	case answer.Failed != "" || len(answer.Explanation) == 0:
+	case answer.Failed != "":
 		return t.fail(misuse, fmt.Errorf("%s: status %s: %s", t.service, w.Status, answer.Failed))
+	case len(answer.Explanation) == 0: // such as after a redirect, which makes a POST a GET
+		return t.fail(misuse, fmt.Errorf("%s: status %s, and no explanation: %s %s was answered", t.service, w.Status, w.Request.Method, w.Request.URL))
 	}
 	text, refused, err := policy.ExplanationText(answer.Explanation)
 	if err != nil {

@@ -287,6 +287,11 @@ func TestExplainAsksARunningService(t *testing.T) {
 		assert.Equal(t, 1, run([]string{"explain", "-service", server.URL, "-header", "Authorization: Bearer x", "path=/v1/x"}, &out, &errs))
 		assert.Equal(t, 2, run([]string{"explain", "-service", server.URL, "path=/v1/x"}, &out, &errs))
 		assert.Equal(t, 2, run([]string{"explain", "-service", "http://127.0.0.1:1/", "path=/v1/x"}, &out, &errs))
+		moved := httptest.NewServer(http.RedirectHandler(server.URL, http.StatusFound))
+		defer moved.Close()
+		errs.Reset()
+		assert.Equal(t, 2, run([]string{"explain", "-service", moved.URL, "-header", "Authorization: Bearer x", "path=/v1/x"}, &out, &errs))
+		assert.Contains(t, errs.String(), "status 200 OK, and no explanation: GET "+server.URL)
 	}
 }
 
