@@ -9,7 +9,11 @@ package httplimit
 //	XDelta   X-RateLimit-Limit, -Remaining, -Reset  seconds       the one that binds
 //	None     only Retry-After                       seconds       none
 //
-// The limit that binds is, after a denial, the one with the longest wait, else the one that leaves
+// RateLimit tells of one limit, the quota that is nearest, and RateLimit-Policy lists all of them, always in the same
+// order. So the name in RateLimit changes from one response to the next whenever another limit begins to leave
+// less: a client should keep apart what it is told under each name.
+//
+// The limit that binds is, after a denial, the one with the longest wait (of a chain, the first that denies), else the one that leaves
 // the least. Of nested middlewares, one that denies binds before one that allows. Go writes field
 // names in its canonical form, such as Ratelimit-Policy; case does not matter in them.
 type Dialect uint8

@@ -2,9 +2,11 @@ package httplimit_test
 
 import (
 	"math"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -449,3 +451,38 @@ type discard struct{ header http.Header }
 func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) WriteHeader(int)             {}
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// The name in RateLimit is that of the quota that is nearest, so it changes when another one is; the list of policies
+// does not. A chain tells what a stack of the same limits does, as long as it does not deny.
+func TestTheNearestQuotaIsToldByStacksAndChainsAlike(t *testing.T) {
+	limits := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerSecond(1), 5).Named("burst"), ratelimit.FixedWindow(ratelimit.PerMinute(12)).Named("minute"),
+		ratelimit.SlidingLog(ratelimit.Rate{Units: 7, Per: 10 * time.Second}).Named("ten")}
+	clock := new(fakeClock)
+	var chained []ratelimit.Reserver[*http.Request]
+	for _, limit := range limits {
+		l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock}))
+		chained = append(chained, ratelimit.MapReserver(l, everyone))
+	}
+	chain, err := ratelimit.Chain(chained...)
+	require.NoError(t, err)
+	byChain := middleware(t, chain, httplimit.Options{}).Wrap(ok)
+	byStack := middleware(t, limiterOf(t, clock, limits...), httplimit.Options{}).Wrap(ok)
+	names, denied := map[string]int{}, 0
+	random := rand.New(rand.NewPCG(5, 25))
+	for range 2000 {
+		clock.advance(time.Duration(random.Int64N(int64(4 * time.Second))))
+		want, got := get(byStack), get(byChain)
+		require.Equal(t, want.StatusCode, got.StatusCode)
+		require.Equal(t, []string{`"burst";q=5;w=5, "minute";q=12;w=60, "ten";q=7;w=10`}, got.Header.Values("RateLimit-Policy"))
+		require.Len(t, got.Header.Values("RateLimit"), 1)
+		if want.StatusCode == http.StatusOK {
+			require.Equal(t, want.Header, got.Header)
+			name, _, _ := strings.Cut(got.Header.Get("RateLimit"), ";")
+			names[name]++
+		} else {
+			denied++
+		}
+	}
+	assert.Len(t, names, 3, "each is the nearest at times")
+	assert.Positive(t, denied)
+}
