@@ -23,8 +23,9 @@ func (f *Fixed) Leave(time.Duration, *Request, inflight.Outcome) { f.inFlight-- 
 
 // Limiter is a gate with a limit of package inflight, on the simulation's clock.
 type Limiter struct {
-	Windows int // that the algorithm has learnt from
-	Limit   int // what it has said last
+	Windows int           // that the algorithm has learnt from
+	Limit   int           // what it has said last
+	Timeout time.Duration // that the algorithm was told, if the best fixed limit is to keep to it as well
 	Trace   func(now time.Duration, s inflight.Sample, limit int)
 
 	l   *inflight.Limiter[string]
@@ -79,6 +80,9 @@ func (c *counted) Update(s inflight.Sample) int {
 	}
 	return c.g.Limit
 }
+
+// Allows implements Allows.
+func (g *Limiter) Allows() time.Duration { return g.Timeout }
 
 // State implements Gated.
 func (g *Limiter) State() (windows, limit int) { return g.Windows, g.Limit }

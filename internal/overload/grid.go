@@ -160,6 +160,12 @@ type Gated interface {
 	State() (windows, limit int)
 }
 
+// Allows is a gate that was told the mean latency above which the backend has too much to do. It cannot reach more than the best fixed
+// limit that keeps to that, and where none does, as the backend itself is slower, there is nothing to reach.
+type Allows interface {
+	Allows() time.Duration // 0: it was told none
+}
+
 // Play plays a cell with a gate.
 func Play(c Cell, gate Gated) (all []Verdict) {
 	w := NewWorld(gate, c.Seed)
@@ -191,7 +197,14 @@ func Play(c Cell, gate Gated) (all []Verdict) {
 		seed := c.Seed + uint64(i)<<32
 		w.judge(length, seed)
 		_, limit := gate.State()
-		best, most := Best(s.Phase, c.Bound, length, seed)
+		allowed := Goal(s.Servers)
+		if a, ok := gate.(Allows); ok && a.Allows() > 0 {
+			allowed = min(allowed, float64(a.Allows())/float64(s.mean()))
+		}
+		best, most := Best(s.Phase, c.Bound, length, seed, allowed)
+		if best == 0 {
+			continue
+		}
 		all = append(all, Verdict{
 			Cell: c, Step: s.name, Latency: float64(w.Mean()) / float64(s.mean()), Goodput: float64(w.Good) / most, Limit: limit, Best: best, Windows: after - before,
 		})
@@ -214,6 +227,8 @@ type asked struct {
 	bound  int
 	length time.Duration
 	seed   uint64
+
+	allowed float64
 }
 
 type answered struct {
@@ -221,11 +236,11 @@ type answered struct {
 	good  float64
 }
 
-// Best returns the fixed limit, not above a bound, that has the highest goodput of those that meet the goal, and
-// how many answers were good. It is judged in the same time and by the same requests as a gate that is reseeded so: a
+// Best returns the fixed limit, not above a bound, that has the highest goodput of those whose mean latency is allowed, in service
+// times, and how many answers were good; 0 if there is none. It is judged in the same time and by the same requests as a gate that is reseeded so: a
 // share of the goodput would otherwise be luck, as of 4000 requests whose times vary much, a server does now 3 % more, now 3 % less.
-func Best(p Phase, bound int, length time.Duration, seed uint64) (limit int, good float64) {
-	key := asked{p, bound, length, seed}
+func Best(p Phase, bound int, length time.Duration, seed uint64, allowed float64) (limit int, good float64) {
+	key := asked{p, bound, length, seed, allowed}
 	if b, ok := reference.Load(key); ok {
 		return b.(answered).limit, b.(answered).good
 	}
@@ -234,15 +249,14 @@ func Best(p Phase, bound int, length time.Duration, seed uint64) (limit int, goo
 		limits = append(limits, min(bound, max(1, int(math.Ceil(f*float64(p.Servers))))))
 	}
 	limits = slices.Compact(append(limits, bound))
-	low := math.Inf(1)
 	for _, n := range limits {
 		w := NewWorld(&Fixed{Limit: n}, seed+1)
 		w.Begin(p)
 		w.Play(length / 4)
 		w.judge(length, seed)
 		g, latency := float64(w.Good), float64(w.Mean())/float64(p.mean())
-		if meets, met := latency <= Goal(p.Servers), low <= Goal(p.Servers); meets && (!met || g > good) || !meets && latency < low {
-			limit, good, low = n, g, latency
+		if latency <= allowed && g > good {
+			limit, good = n, g
 		}
 	}
 	reference.Store(key, answered{limit, good})

@@ -162,8 +162,32 @@ func TestLuckDoesNotDecideBetweenGates(t *testing.T) {
 	p := Phase{Servers: 10, Service: 20 * time.Millisecond, Spread: Bimodal, Load: 1.1}
 	for seed := range uint64(4) {
 		length := p.judged()
-		best, _ := Best(p, 100, length, seed+1<<32)
+		best, _ := Best(p, 100, length, seed+1<<32, Goal(p.Servers))
 		v := Play(Cell{Phase: p, Bound: 100, Event: "none", Seed: seed + 1<<32}, &Fixed{Limit: best})
 		assert.InDelta(t, 1, v[0].Goodput, 0.01)
 	}
+}
+
+// A gate that was told which latency is too high is judged by the best fixed limit that keeps to it, and not at all while the backend itself takes
+// longer.
+func TestGateIsJudgedByWhatItWasTold(t *testing.T) {
+	p := Phase{Servers: 1, Service: 20 * time.Millisecond, Spread: Exponential, Load: 1}
+	length := p.judged()
+	_, most := Best(p, 40, length, 1, Goal(1))
+	limit, less := Best(p, 40, length, 1, 2.5)
+	assert.Positive(t, limit)
+	assert.Less(t, less, most)
+	limit, less = Best(p, 40, length, 1, 0.25)
+	assert.Zero(t, limit)
+	assert.Zero(t, less)
+
+	p = Phase{Servers: 10, Service: 100 * time.Millisecond, Load: 1}
+	gate := NewLimiter(100, inflight.AIMD(inflight.Timeout(250*time.Millisecond)))
+	gate.Timeout = 250 * time.Millisecond
+	var steps []string
+	for _, v := range Play(Cell{Phase: p, Bound: 100, Event: "latency × 10", Seed: 1}, gate) {
+		steps = append(steps, v.Step)
+		assert.GreaterOrEqual(t, v.Goodput, 0.95, v.Step)
+	}
+	assert.Equal(t, []string{"settled", "back"}, steps)
 }

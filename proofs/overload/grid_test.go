@@ -36,6 +36,11 @@ var limits = []struct {
 	{"inflight: AIMD, Timeout of 2.5 service times", func(_ *testing.T, c grid.Cell) grid.Gated {
 		return grid.NewLimiter(c.Bound, inflight.AIMD(inflight.Timeout(5*c.Service/2)))
 	}},
+	{"inflight: AIMD, judged by its Timeout", func(_ *testing.T, c grid.Cell) grid.Gated {
+		g := grid.NewLimiter(c.Bound, inflight.AIMD(inflight.Timeout(5*c.Service/2)))
+		g.Timeout = 5 * c.Service / 2
+		return g
+	}},
 	{"failsafe-go: adaptive limiter", newFailsafe},
 	{"go-concurrency-limits: Gradient2 (Netflix's)", func(t *testing.T, c grid.Cell) grid.Gated {
 		l, err := limit.NewGradient2Limit("", min(20, c.Bound), c.Bound, 1, func(int) int { return 4 }, 0.2, 600, limit.NoopLimitLogger{}, core.EmptyMetricRegistryInstance)
