@@ -74,7 +74,7 @@ type Violation struct {
 func (a *AuditLog) Limited(ctx context.Context, since time.Time, n int) ([]Denials, error) {
 	key := a.opts.Dialect.quote("key")
 	return a.denials(ctx, `SELECT rule, `+key+`, SUM(count) FROM rate_limit_violation WHERE last_at >= `+a.opts.Dialect.place(1)+
-		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, rule, `+key+` LIMIT `+a.opts.Dialect.place(2), since.UTC(), n)
+		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, rule, `+key+` LIMIT `+a.opts.Dialect.place(2), since.UTC(), max(0, n))
 }
 
 // Shadowed returns whom a rule that is a shadow would have denied since a time, most often first, n at most: see
@@ -82,7 +82,7 @@ func (a *AuditLog) Limited(ctx context.Context, since time.Time, n int) ([]Denia
 func (a *AuditLog) Shadowed(ctx context.Context, rule string, since time.Time, n int) ([]Denials, error) {
 	key := a.opts.Dialect.quote("key")
 	return a.denials(ctx, `SELECT rule, `+key+`, SUM(count) FROM rate_limit_violation WHERE rule = `+a.opts.Dialect.place(1)+` AND last_at >= `+a.opts.Dialect.place(2)+
-		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, `+key+` LIMIT `+a.opts.Dialect.place(3), shadowPrefix+rule, since.UTC(), n)
+		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, `+key+` LIMIT `+a.opts.Dialect.place(3), shadowPrefix+rule, since.UTC(), max(0, n))
 }
 
 // ByRule returns how often each rule has denied from one time to another, most denials first.
@@ -105,7 +105,7 @@ func (a *AuditLog) OfKey(ctx context.Context, key string, since time.Time, n int
 		return err
 	}, `SELECT rule, `+q("key")+`, count, `+q("user")+`, route, ip, cost, remaining, retry_after, degraded, first_at, last_at
 		FROM rate_limit_violation WHERE `+q("key")+` = `+a.opts.Dialect.place(1)+` AND last_at >= `+a.opts.Dialect.place(2)+` ORDER BY last_at DESC LIMIT `+a.opts.Dialect.place(3),
-		a.private(key), since.UTC(), n)
+		a.private(key), since.UTC(), max(0, n))
 	return all, err
 }
 

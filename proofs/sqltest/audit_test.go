@@ -141,6 +141,14 @@ func TestTheAuditAnswersQuestions(t *testing.T) {
 				none, err := log.OfKey(t.Context(), "nobody", since, 10)
 				require.NoError(t, err)
 				assert.Empty(t, none)
+				for _, n := range []int{0, -1} {
+					top, err = log.Limited(t.Context(), since, n)
+					require.NoError(t, err)
+					assert.Empty(t, top)
+					none, err = log.OfKey(t.Context(), "bob", since, n)
+					require.NoError(t, err)
+					assert.Empty(t, none)
+				}
 
 				require.NoError(t, log.Sweep(t.Context()))
 				assert.Equal(t, 12, count(t, db, ""), "nothing is a day old")
