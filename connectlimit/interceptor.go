@@ -3,6 +3,7 @@ package connectlimit
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strconv"
 	"sync"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/refused"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
+	"github.com/weir-go/ratelimit/internal/told"
 )
 
 // Interceptor holds the calls of handlers to a limiter. Make one with [New] or [PerIP], and give it
@@ -23,8 +25,9 @@ import (
 // handlers, which then share its limits. It passes the calls of clients on as they are.
 // The zero Interceptor cannot be used: it panics.
 type Interceptor struct {
-	core *edge.Core[*Call]
-	opts Options
+	core  *edge.Core[*Call]
+	opts  Options
+	views told.Views // of Options.LimitFields
 }
 
 var _ connect.Interceptor = (*Interceptor)(nil)
@@ -55,6 +58,11 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 	core, err := edge.New(limiter, i.opts.core())
 	if err != nil {
 		return nil, err
+	}
+	if i.opts.LimitFields {
+		if err := i.views.Init(limiter, told.Options{Package: "connectlimit", Unit: i.opts.QuotaUnit, Named: true}); err != nil {
+			return nil, err
+		}
 	}
 	i.core = core
 	return i, nil
@@ -98,10 +106,11 @@ func (i *Interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		if spec.IsClient {
 			return next(ctx, req)
 		}
-		err = i.serve(unaryCall(ctx, req), nil, func() (any, error) {
+		err = i.serve(unaryCall(ctx, req), nil, func(e *event) (any, error) {
 			if resp, err = next(ctx, req); err != nil || resp == nil {
 				return nil, err
 			}
+			i.tell(e, resp.Header())
 			return resp.Any(), nil
 		})
 		return resp, err
@@ -129,10 +138,16 @@ func (i *Interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		c := streamCall(ctx, conn)
 		if i.opts.SettleResponse == nil {
-			return i.serve(c, nil, func() (any, error) { return nil, next(ctx, conn) })
+			return i.serve(c, nil, func(e *event) (any, error) {
+				i.tell(e, conn.ResponseHeader())
+				return nil, next(ctx, conn)
+			})
 		}
 		s := &countedConn{StreamingHandlerConn: conn}
-		return i.serve(c, s, func() (any, error) { return nil, next(ctx, s) })
+		return i.serve(c, s, func(e *event) (any, error) {
+			i.tell(e, conn.ResponseHeader())
+			return nil, next(ctx, s)
+		})
 	}
 }
 
@@ -171,10 +186,10 @@ func (i *Interceptor) mustBeMade() {
 }
 
 // serve calls the handler if the call may be served, and settles its charge whatever happens.
-// Panics go on after that. The stream is nil for a unary call.
-func (i *Interceptor) serve(c *Call, s *countedConn, handler func() (any, error)) (err error) {
+// Panics go on after that. The stream is nil for a unary call, and the event for a call that is exempt.
+func (i *Interceptor) serve(c *Call, s *countedConn, handler func(*event) (any, error)) (err error) {
 	if i.core.Skips(c) {
-		_, err = handler()
+		_, err = handler(nil)
 		return err
 	}
 	e := i.core.Event(c)
@@ -192,7 +207,7 @@ func (i *Interceptor) serve(c *Call, s *countedConn, handler func() (any, error)
 	}
 	actual = e.Cost // if there is nothing to settle, or if Settle panics
 	if res == nil || i.opts.SettleResponse == nil {
-		_, err = handler()
+		_, err = handler(&e)
 		return err
 	}
 	got := Response{Err: errPanicked}
@@ -204,7 +219,7 @@ func (i *Interceptor) serve(c *Call, s *countedConn, handler func() (any, error)
 		}
 		actual = i.opts.SettleResponse(c, got, e.Cost)
 	}()
-	got.Message, got.Err = handler()
+	got.Message, got.Err = handler(&e)
 	return got.Err
 }
 
@@ -231,12 +246,26 @@ func (i *Interceptor) pass(e *event) error {
 	}
 	refused.Mark(ctx)
 	answer := errorOf(i.core.Answer(e, rpcstatus.Code(i.opts.KeyCode)))
+	i.tell(e, answer.Meta())
 	if i.opts.OnRefused != nil {
 		if other := i.opts.OnRefused(public(*e), answer); other != nil {
 			answer = other
 		}
 	}
 	return answer
+}
+
+// tell tells the client of its limits, if it is to be told.
+func (i *Interceptor) tell(e *event, h http.Header) {
+	if e == nil || !i.opts.LimitFields || i.opts.Shadow || e.Outcome != edge.Allowed && e.Outcome != edge.Denied && e.Outcome != edge.Exceeds {
+		return
+	}
+	policies, standing := i.views.Fields(&e.Decision, e.Outcome == edge.Exceeds)
+	for name, value := range map[string]string{"Ratelimit-Policy": policies, "Ratelimit": standing} {
+		if value != "" {
+			h.Add(name, value)
+		}
+	}
 }
 
 // errorOf returns an answer as connect-go has it.

@@ -52,6 +52,17 @@ type Options struct {
 	// [connect.CodeUnauthenticated]. If zero, [connect.CodeInvalidArgument].
 	KeyCode connect.Code
 
+	// LimitFields tells clients of their limits by the fields RateLimit-Policy and RateLimit, with what
+	// [httplimit.DialectDraft11] says of these: in the header of each response to a call that is allowed, and
+	// with the answer to one that is not. A unary call whose handler returns an error is not told. The names of the
+	// limits must differ in more than case; if interceptors are inside of others, those of all of them. A stream is told
+	// of its opening. If false, there are no such fields.
+	LimitFields bool
+
+	// QuotaUnit returns the unit that a limit counts, for LimitFields: see [httplimit.Options]. If
+	// nil, all limits count requests.
+	QuotaUnit func(limit ratelimit.Limit) string
+
 	// Jitter spreads the clients that were denied at the same time: up to this much, and
 	// at most a tenth of the wait, is added to what they are told. If zero, nothing is added.
 	Jitter time.Duration

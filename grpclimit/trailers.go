@@ -33,17 +33,15 @@ func (t trailers) set(md func() metadata.MD) {
 	}
 }
 
-// limits tells the client of the limit that has decided. An error's decision does not tell how much
-// is left, except where nothing ever is; nor does that of a layer with a cost of its own.
+// limits tells the client of the limit that has decided.
 func (i *Interceptor) limits(e *event) metadata.MD {
-	v := i.views.Of(&e.Decision.Limit)
-	if v.Name == "" {
+	policies, standing := i.views.Fields(&e.Decision, e.Outcome == edge.Exceeds)
+	if policies == "" {
 		return nil
 	}
-	md := metadata.MD{policyKey: {v.Policies()}}
-	known := e.Decision.Remaining <= v.Limit.Capacity()
-	if known && (e.Outcome != edge.Exceeds || v.Limit.Capacity() == 0) {
-		md[limitKey] = []string{v.Standing(&e.Decision)}
+	md := metadata.MD{policyKey: {policies}}
+	if standing != "" {
+		md[limitKey] = []string{standing}
 	}
 	return md
 }

@@ -106,3 +106,17 @@ func (v *Views) refresh() {
 	v.known.Store(v.list(limits))
 	v.plans.Clear()
 }
+
+// Fields returns the values of RateLimit-Policy and RateLimit for a decision, "" for what is not told. The decision of a
+// cost that exceeds its limit does not tell how much is left, except where nothing ever is; nor does that of a layer with a
+// cost of its own.
+func (v *Views) Fields(d *ratelimit.Decision, exceeds bool) (policies, standing string) {
+	w := v.Of(&d.Limit)
+	if w.Name == "" {
+		return "", ""
+	}
+	if capacity := w.Limit.Capacity(); d.Remaining <= capacity && (!exceeds || capacity == 0) {
+		standing = w.Standing(d)
+	}
+	return w.Policies(), standing
+}

@@ -1,0 +1,76 @@
+package connectlimit_test
+
+import (
+	"net/http"
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/connectlimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// limited returns an interceptor of three calls a minute for each procedure.
+func limited(t *testing.T, opts connectlimit.Options) *connectlimit.Interceptor {
+	l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("calls"), &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
+	i, err := connectlimit.New(ratelimit.Map(l, connectlimit.Procedure), &opts)
+	require.NoError(t, err)
+	return i
+}
+
+func TestLimitFieldsTellWhatIsLeft(t *testing.T) {
+	for protocol, options := range protocols {
+		t.Run(protocol, func(t *testing.T) {
+			c := newClient(service(t, limited(t, connectlimit.Options{LimitFields: true, QuotaUnit: func(ratelimit.Limit) string { return "calls" }})), options...)
+			told := func(h http.Header) []string { return append(h.Values("RateLimit-Policy"), h.Values("RateLimit")...) }
+			resp, err := c.echo.CallUnary(t.Context(), connect.NewRequest(wrapperspb.String("x")))
+			require.NoError(t, err)
+			assert.Equal(t, []string{`"calls";q=3;w=60;qu="calls"`, `"calls";r=2;t=60`}, told(resp.Header()))
+			require.Error(t, c.say(t.Context(), "fail"))
+			require.NoError(t, c.say(t.Context(), "x"))
+			err = c.say(t.Context(), "x")
+			assert.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
+			assert.Equal(t, []string{`"calls";q=3;w=60;qu="calls"`, `"calls";r=0;t=60`}, told(meta(err)))
+
+			s, err := c.count.CallServerStream(t.Context(), connect.NewRequest(wrapperspb.String("x")))
+			require.NoError(t, err)
+			for s.Receive() {
+			}
+			require.NoError(t, s.Err())
+			assert.Equal(t, []string{`"calls";q=3;w=60;qu="calls"`, `"calls";r=2;t=60`}, told(s.ResponseHeader()))
+			require.NoError(t, s.Close())
+		})
+	}
+}
+
+func TestLimitFieldsAreLeftOut(t *testing.T) {
+	for name, row := range map[string]struct {
+		opts connectlimit.Options
+		want []string // of RateLimit-Policy, and of RateLimit
+	}{
+		"if they are not asked for": {connectlimit.Options{}, []string{"", ""}},
+		"in shadow mode":            {connectlimit.Options{LimitFields: true, Shadow: true}, []string{"", ""}},
+		"for exempt calls":          {connectlimit.Options{LimitFields: true, Skip: connectlimit.SkipServices("test.Echo")}, []string{"", ""}},
+		"what is left, if a cost can never pass": {connectlimit.Options{LimitFields: true, Cost: func(*connectlimit.Call) int { return 4 }},
+			[]string{`"calls";q=3;w=60`, ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newClient(service(t, limited(t, row.opts)))
+			resp, err := c.echo.CallUnary(t.Context(), connect.NewRequest(wrapperspb.String("x")))
+			h := meta(err)
+			if err == nil {
+				h = resp.Header()
+			}
+			assert.Equal(t, row.want, []string{h.Get("RateLimit-Policy"), h.Get("RateLimit")})
+		})
+	}
+	l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerMinute(3)), nil))
+	twice, err := ratelimit.All(ratelimit.By(l, connectlimit.Procedure), ratelimit.By(ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil)), connectlimit.Procedure))
+	require.NoError(t, err)
+	_, err = connectlimit.New(twice, &connectlimit.Options{LimitFields: true})
+	assert.ErrorContains(t, err, "the same policy name")
+}
