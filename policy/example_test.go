@@ -43,9 +43,18 @@ rules:
 }
 
 func ExampleFollow() {
+	before, err := os.Getwd()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = os.Chdir(before) }()
+	if err := os.Chdir("../examples/servers/gateway"); err != nil { // where there is a rules.yaml
+		log.Fatal(err)
+	}
+
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	file := policy.File("../examples/servers/gateway/rules.yaml")
+	file := policy.File("rules.yaml")
 	set, err := file.Load(ctx) // a service without rules should not start
 	if err != nil {
 		log.Fatal(err)
