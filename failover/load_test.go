@@ -262,6 +262,24 @@ func TestCallersThatWaitForATurnAreAnsweredWhenTheBreakerOpens(t *testing.T) {
 	})
 }
 
+// Those whose turn cannot come, since a call hangs, do not wait for their Timeout either.
+func TestCallersThatWaitForATurnAreAnsweredWhenAnOperatorForcesItOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, shared)
+		l := over(t, s, failover.AllowAll[string](), failover.Options{MaxCalls: 1, Timeout: time.Second})
+		s.fail(takes(time.Minute))
+		began := time.Now()
+		time.AfterFunc(10*time.Millisecond, func() { l.Force(failover.StateOpen) })
+		var hung sync.WaitGroup
+		hung.Go(func() { take(t, l, 1) })
+		synctest.Wait()
+		storm(10, func() { take(t, l, 1) })
+		require.Equal(t, 10*time.Millisecond, time.Since(began))
+		hung.Wait()
+		time.Sleep(time.Hour)
+	})
+}
+
 // Callers whose own deadline is shorter than Timeout are answered at their deadline, and what
 // their calls come to is judged.
 func TestCallersWithShortDeadlinesAreAnsweredAndOpenTheBreaker(t *testing.T) {

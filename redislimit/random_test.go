@@ -33,11 +33,23 @@ func randomDuration() time.Duration {
 }
 
 // moodyProxy passes everything on to a server, but in both directions it pauses at random, and
-// breaks a connection now and then.
+// breaks a connection now and then, in the middle of what it passes on.
 type moodyProxy struct {
 	net.Listener
 	addr  string
 	pause time.Duration // at most
+
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+// hangUp closes all connections: go-redis forgets one whose caller leaves while it is made.
+func (p *moodyProxy) hangUp() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.conns {
+		c.Close()
+	}
 }
 
 func newMoodyProxy(t testing.TB, addr string, pause time.Duration) *moodyProxy {
@@ -51,6 +63,9 @@ func newMoodyProxy(t testing.TB, addr string, pause time.Duration) *moodyProxy {
 			if err != nil {
 				return
 			}
+			p.mu.Lock()
+			p.conns = append(p.conns, c)
+			p.mu.Unlock()
 			go p.serve(c)
 		}
 	}()
@@ -81,6 +96,7 @@ func (p *moodyProxy) copy(to, from net.Conn) {
 			time.Sleep(rand.N(p.pause))
 		case 3:
 			if rand.IntN(40) == 0 {
+				_, _ = to.Write(b[:rand.IntN(n+1)])
 				return
 			}
 		}

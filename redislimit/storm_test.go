@@ -28,8 +28,8 @@ type ledger struct {
 	least, most int
 }
 
-// stormed is callers of everything that limiters and stacks offer, on servers that are paused, cut off and
-// made to forget scripts.
+// stormed is callers of everything that limiters and stacks offer, on servers that are paused, cut off, full, read-only
+// and made to forget scripts, and on clusters while slots move.
 type stormed struct {
 	t       *testing.T
 	timeout time.Duration
@@ -203,6 +203,30 @@ func (s *stormed) settle(rng *rand.Rand, r *ratelimit.Reservation, limiters, key
 	s.outcome(limiters, key, unit, actual-cost, err == nil, err)
 }
 
+// sky is servers, their clients, and what happens to them.
+type sky struct {
+	servers []*redistest.Server
+	client  func() redis.UniversalClient
+	trouble func(rng *rand.Rand, stop *atomic.Bool)
+	end     func() // of connections; may be nil
+}
+
+// moves moves slots with keys from node to node.
+func moves(t *testing.T, c *redistest.Cluster, rng *rand.Rand, stop *atomic.Bool) {
+	for !stop.Load() {
+		from := rng.IntN(len(c.Nodes))
+		if rng.IntN(4) == 0 {
+			_, _ = c.Nodes[from].Do("SCRIPT", "FLUSH")
+		}
+		key, err := c.Nodes[from].Do("RANDOMKEY")
+		if err == nil && key != "" {
+			slot, err := c.Slot(key)
+			assert.NoError(t, err)
+			assert.NoError(t, c.Move(slot, from, (from+1)%len(c.Nodes), func() { time.Sleep(time.Millisecond) }))
+		}
+	}
+}
+
 // trouble makes one trouble after the other on servers that are all there.
 func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 	for !stop.Load() {
@@ -222,6 +246,10 @@ func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 			_, _ = s.Do("CONFIG", "SET", "maxmemory", "1")
 			time.Sleep(time.Duration(rng.IntN(5)) * time.Millisecond)
 			_, _ = s.Do("CONFIG", "SET", "maxmemory", "0")
+		case 5: // read-only, with its data: there is no such master. A cluster refuses that.
+			_, _ = s.Do("REPLICAOF", "127.0.0.1", "1")
+			time.Sleep(time.Duration(rng.IntN(5)) * time.Millisecond)
+			_, _ = s.Do("REPLICAOF", "NO", "ONE")
 		}
 		time.Sleep(time.Duration(rng.IntN(15)) * time.Millisecond)
 	}
@@ -234,52 +262,65 @@ func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 // or for another one, an error that does not wrap ErrUnanswered has charged nothing, nobody waits much longer than
 // the timeout, and nothing is left behind.
 func TestInAStormCallersKnowWhatTheyWereCharged(t *testing.T) {
-	for _, kind := range []string{"plain", "ring", "cluster"} {
+	for _, kind := range []string{"plain", "cut", "ring", "cluster", "moving"} {
 		t.Run(kind, func(t *testing.T) {
-			servers, make := stormServers(t, kind)
+			where := stormServers(t, kind)
 			for _, timeout := range []time.Duration{4 * time.Millisecond, 60 * time.Millisecond} {
 				for _, batch := range []int{1, 5, 64} {
 					if *randomFor == 0 && (batch == 1 || (batch == 64) == (timeout > 10*time.Millisecond)) {
 						continue // a short run plays two of them
 					}
-					t.Run(fmt.Sprint(timeout, batch), func(t *testing.T) { playStorm(t, servers, make, fmt.Sprint("storm", timeout, batch), timeout, batch) })
+					t.Run(fmt.Sprint(timeout, batch), func(t *testing.T) { playStorm(t, where, fmt.Sprint("storm", timeout, batch), timeout, batch) })
 				}
 			}
 		})
 	}
 }
 
-func stormServers(t *testing.T, kind string) (servers []*redistest.Server, make func() redis.UniversalClient) {
+func stormServers(t *testing.T, kind string) (where sky) {
+	where.trouble = func(rng *rand.Rand, stop *atomic.Bool) { trouble(rng, where.servers, stop) }
 	switch kind {
-	case "plain":
+	case "plain", "cut":
 		s := startServer(t)
-		return []*redistest.Server{s.Server}, func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: s.addr, PoolSize: 7}) }
+		addr := s.addr
+		if kind == "cut" { // connections too, in the middle of a call or of its answer
+			proxy := newMoodyProxy(t, addr, 2*time.Millisecond)
+			addr, where.end = proxy.Addr().String(), proxy.hangUp
+		}
+		where.servers = []*redistest.Server{s.Server}
+		where.client = func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: addr, PoolSize: 7}) }
 	case "ring":
 		addrs := map[string]string{}
 		for _, name := range []string{"x", "y", "z"} {
 			s := startServer(t)
-			servers, addrs[name] = append(servers, s.Server), s.addr
+			where.servers, addrs[name] = append(where.servers, s.Server), s.addr
 		}
-		return servers, func() redis.UniversalClient {
+		where.client = func() redis.UniversalClient {
 			return redis.NewRing(&redis.RingOptions{Addrs: addrs, PoolSize: 7, HeartbeatFrequency: time.Hour})
 		}
+	default:
+		c := redistest.StartCluster(t, 3, false)
+		where.servers = c.Nodes
+		where.client = func() redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), PoolSize: 7})
+		}
+		if kind == "moving" {
+			where.trouble = func(rng *rand.Rand, stop *atomic.Bool) { moves(t, c, rng, stop) }
+		}
 	}
-	c := redistest.StartCluster(t, 3, false)
-	return c.Nodes, func() redis.UniversalClient {
-		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), PoolSize: 7})
-	}
+	return where
 }
 
-func playStorm(t *testing.T, servers []*redistest.Server, client func() redis.UniversalClient, name string, timeout time.Duration, batch int) {
+func playStorm(t *testing.T, where sky, name string, timeout time.Duration, batch int) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))
 	before := runtime.NumGoroutine()
-	c := client()
+	c := where.client()
 	s := newStormed(t, c, name, timeout, batch)
 	warmAll(t, s)
 	var stop atomic.Bool
-	var callers, sky sync.WaitGroup
-	sky.Go(func() { trouble(rand.New(rand.NewPCG(seed, 2)), servers, &stop) })
+	var callers, troubles sync.WaitGroup
+	troubles.Go(func() { where.trouble(rand.New(rand.NewPCG(seed, 2)), &stop) })
 	end := time.Now().Add(randomDuration())
 	for range 64 {
 		mine := rand.New(rand.NewPCG(rng.Uint64(), 3))
@@ -291,12 +332,12 @@ func playStorm(t *testing.T, servers []*redistest.Server, client func() redis.Un
 	}
 	callers.Wait()
 	stop.Store(true)
-	sky.Wait()
+	troubles.Wait()
 	assert.Eventually(t, func() bool { return s.leased.Flush(t.Context()) == nil }, 20*time.Second, 20*time.Millisecond)
 	time.Sleep(50 * time.Millisecond)
 	t.Logf("seed %d: %d calls, %d unavailable, %d perhaps charged, longest %v over its time", seed, s.calls, s.unavailable, s.perhaps, s.longest)
 	assert.Less(t, s.longest, soon)
-	patient := client()
+	patient := where.client()
 	defer patient.Close()
 	for _, limiter := range []string{"a", "b", "c"} {
 		l, err := New(patient, stormLimit, &Options{Name: name + limiter, Timeout: 20 * time.Second})
@@ -304,6 +345,12 @@ func playStorm(t *testing.T, servers []*redistest.Server, client func() redis.Un
 		for i, unit := range stormUnits {
 			key := strconv.Itoa(i)
 			d, err := l.Peek(t.Context(), key, 0)
+			for range 100 { // a connection may still be cut
+				if err == nil {
+					break
+				}
+				d, err = l.Peek(t.Context(), key, 0)
+			}
 			require.NoError(t, err)
 			spent, book := math.MaxInt32-d.Remaining, s.books[limiter+key]
 			if book == nil {
@@ -320,6 +367,9 @@ func playStorm(t *testing.T, servers []*redistest.Server, client func() redis.Un
 	}
 	patient.Close()
 	c.Close()
+	if where.end != nil {
+		where.end()
+	}
 	for range 2000 {
 		if runtime.NumGoroutine() <= before {
 			break
