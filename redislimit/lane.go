@@ -2,6 +2,7 @@ package redislimit
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,8 +19,8 @@ const maxTrips = 3
 const maxStuck = 61
 
 // lane lets calls that are under way at once share round trips to one server. No call waits for
-// company: one that comes while fewer than three round trips are under way is sent at once. The
-// others queue. Whenever a round trip ends, the next one carries the whole queue, up to the
+// company: one that comes while fewer than three round trips are under way is sent at once, with those
+// who are ready to ask at the same moment. The others queue. Whenever a round trip ends, the next one carries the whole queue, up to the
 // batch size, as one pipeline.
 //
 // A call whose context never ends is sent by its caller, if it is sent at once and the client ends
@@ -152,15 +153,17 @@ func (l *lane) run(t *ticket) (reply any, err error, sent bool) {
 		return t.here(l.client)
 	}
 	t.wake = make(chan struct{}, 1)
-	if atOnce {
+	if atOnce && l.line.first == nil {
 		t.state, t.trip = isFlying, &t.alone
 		t.self[0] = t
 		t.alone.tickets, t.alone.staying = t.self[:], 1
-		go l.fly(t.trip)
-		// Those that are not sent stay behind it: there are none while a trip is free.
 		l.line.push(t)
+		go l.fly(t.trip)
 	} else {
 		l.line.enqueue(t)
+		if atOnce {
+			go l.fly(nil)
+		}
 	}
 	if !l.armed {
 		l.armLocked(t.deadline)
@@ -255,11 +258,21 @@ func (l *lane) next(ended *trip) *trip {
 	return l.line.take(l.batch)
 }
 
-// fly makes round trips until nothing waits.
+// fly makes round trips until nothing waits, the first one of what is given, or of what waits.
+//
+// Before it takes what waits, it lets goroutines run that are ready to: callers who have just been answered
+// often ask again, and each of them would make a round trip of its own.
 func (l *lane) fly(p *trip) {
+	if p == nil {
+		runtime.Gosched()
+		p = l.next(nil)
+	}
 	for ; p != nil; p = l.next(p) {
 		l.carry(p)
 		l.arrive(p)
+		if len(p.tickets) > 1 {
+			runtime.Gosched()
+		}
 	}
 }
 

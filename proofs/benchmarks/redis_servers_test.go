@@ -3,6 +3,7 @@ package benchmarks
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -21,9 +22,14 @@ import (
 // cancelled, as a request's is, on one server, on a Ring of two, and on a cluster of three.
 func BenchmarkRedisServers(b *testing.B) {
 	cluster := redistest.StartCluster(b, 3, false)
+	servers := map[string][]*redistest.Server{
+		"plain":   {redistest.Start(b)},
+		"ring":    {redistest.Start(b), redistest.Start(b)},
+		"cluster": cluster.Nodes,
+	}
 	clients := map[string]redis.UniversalClient{
-		"plain":   redis.NewClient(&redis.Options{Addr: redistest.Start(b).Addr}),
-		"ring":    redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": redistest.Start(b).Addr, "b": redistest.Start(b).Addr}}),
+		"plain":   redis.NewClient(&redis.Options{Addr: servers["plain"][0].Addr}),
+		"ring":    redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": servers["ring"][0].Addr, "b": servers["ring"][1].Addr}}),
 		"cluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()}),
 	}
 	for _, c := range clients {
@@ -41,6 +47,7 @@ func BenchmarkRedisServers(b *testing.B) {
 				b.Run(fmt.Sprintf("client=%s/limiter=%s/goroutines=128/request=%v", kind, name, request), func(b *testing.B) {
 					require.NoError(b, take(context.Background(), "k"))
 					b.ReportAllocs()
+					before := processorTime(b, servers[kind])
 					b.ResetTimer()
 					atOnce(b, 128, func(g, i int) error {
 						ctx := context.Background()
@@ -52,10 +59,24 @@ func BenchmarkRedisServers(b *testing.B) {
 						return take(ctx, strconv.Itoa((g*7+i)%100))
 					})
 					b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
+					b.ReportMetric((processorTime(b, servers[kind])-before)/float64(b.N), "servers-µs/decision")
 				})
 			}
 		}
 	}
+}
+
+var used = regexp.MustCompile(`used_cpu_(?:user|sys)_main_thread:([\d.]+)`)
+
+// processorTime returns how much of the processors' time servers have used, in µs.
+func processorTime(b *testing.B, servers []*redistest.Server) (total float64) {
+	for _, s := range servers {
+		for _, m := range used.FindAllStringSubmatch(must(s.Do("INFO", "cpu")), -1) {
+			total += 1e6 * must(strconv.ParseFloat(m[1], 64))
+		}
+	}
+	require.Positive(b, total)
+	return total
 }
 
 // atOnce shares b.N calls among goroutines.
