@@ -168,3 +168,38 @@ func TestOnDecisionIsToldOfEachDecision(t *testing.T) {
 		expect(2, true, true, nil)
 	})
 }
+
+// lateAnswers is a server that decides at once, and whose answers take their time.
+type lateAnswers struct {
+	*server
+	by time.Duration
+}
+
+func (s *lateAnswers) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	r, err := s.server.Reserve(ctx, key, cost, maxDelay)
+	time.Sleep(s.by)
+	return r, err
+}
+
+// A batch that was charged before a reset, and arrives after it, was charged for nothing that still counts.
+func TestABatchOfBeforeAResetIsNotHeld(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &lateAnswers{server: newServer(t, tight(10_000))}
+		l, err := lease.New[string](s, &lease.Options[string]{MaxBatch: 50})
+		require.NoError(t, err)
+		for l.Stats().Held < 30 {
+			require.True(t, l.Allow("k", 1))
+			synctest.Wait()
+		}
+		s.by = time.Millisecond
+		s.heard(&s.asked)
+		for len(s.asked) == 0 { // until a fetch ahead of need is under way
+			require.True(t, l.Allow("k", 1))
+			synctest.Wait()
+		}
+		require.NoError(t, l.Reset(context.Background(), "k"))
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		require.Zero(t, l.Stats().Held)
+	})
+}
