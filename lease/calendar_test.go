@@ -29,3 +29,28 @@ func TestNothingIsHeldPastTheEndOfACalendarsWindow(t *testing.T) {
 		require.Zero(t, l.Stats().Held)
 	})
 }
+
+// An answer that takes its time tells how long the window lasted when it was asked for.
+func TestABatchThatArrivesLateIsNotHeldPastTheEndOfItsWindow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := &lateAnswers{server: newServer(t, ratelimit.Calendar(10_000, ratelimit.Day("UTC")))}
+		s.clock.SetWall(time.Date(2026, 5, 20, 23, 59, 58, 0, time.UTC))
+		l, err := lease.New[string](s, &lease.Options[string]{MaxBatch: 50, HoldFor: time.Minute})
+		require.NoError(t, err)
+		for l.Stats().Held < 30 {
+			require.True(t, l.Allow("k", 1))
+			synctest.Wait()
+		}
+		s.by = 500 * time.Millisecond
+		s.heard(&s.asked)
+		for len(s.asked) == 0 { // until a fetch ahead of need is under way
+			require.True(t, l.Allow("k", 1))
+			synctest.Wait()
+		}
+		time.Sleep(time.Second)
+		require.NotZero(t, l.Stats().Held)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Zero(t, l.Stats().Held)
+	})
+}
