@@ -436,3 +436,21 @@ func TestTheLinesOfForce(t *testing.T) {
 		require.Equal(t, []string{"the breaker is forced open", "the breaker is forced no more", "the breaker is closed"}, texts())
 	})
 }
+
+// A failure of late says more than that callers had no turn.
+func TestTheLogTellsAFailureOfLateBeforeOtherReasons(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newLogged(t, failover.Options{MaxCalls: 1, Timeout: time.Second})
+		for range 2 {
+			g.s.fail(down)
+			g.take(context.Background())
+			time.Sleep(50 * time.Second)
+		}
+		g.s.fail(takes(900 * time.Millisecond))
+		storm(3, func() { g.take(context.Background()) })
+		require.Len(t, g.out.told(), 2)
+		require.Equal(t, "unavailable", g.out.told()[1].attrs["failure"].String())
+		require.GreaterOrEqual(t, g.out.told()[1].attrs["decisions"].Uint64(), uint64(3))
+		time.Sleep(time.Hour)
+	})
+}
