@@ -16,6 +16,8 @@ func TestAlertsAskForMetricsThatExist(t *testing.T) {
 	require.NoError(t, err)
 	runbook, err := os.ReadFile("../../../docs/runbook.md")
 	require.NoError(t, err)
+	cases, err := os.ReadFile("../../../docs/alerts_test.yml")
+	require.NoError(t, err)
 	families, err := program(t).Gather()
 	require.NoError(t, err)
 	known := map[string]bool{}
@@ -32,6 +34,7 @@ func TestAlertsAskForMetricsThatExist(t *testing.T) {
 	}
 	for _, alert := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(string(alerts), -1) {
 		assert.Contains(t, string(runbook), "| "+alert[1]+" |")
+		assert.Regexp(t, "alertname: "+alert[1]+"\\s+exp_alerts", string(cases), "there is a case in which it fires")
 	}
 }
 
