@@ -16,7 +16,7 @@ var (
 	first = flag.Uint64("first", 1, "seed of the first one")
 	only  = flag.String("limit", "", "the only limit to play them with")
 	bad   = flag.Bool("bad", false, "print the cells that miss the goal")
-	trace = flag.Bool("trace", false, "print all windows")
+	each  = flag.Bool("windows", false, "print all windows")
 )
 
 // limits are what the grid is played with, and which part of the cells, in per cent, may miss the goal.
@@ -44,7 +44,7 @@ func TestAdaptiveLimitsHoldOnAGridOfBackends(t *testing.T) {
 		}
 		verdicts := PlayAll(*first, play, func(c Cell) Gated {
 			g := NewLimiter(c.Bound, l.new(c))
-			if *trace {
+			if *each {
 				g.Trace = func(now time.Duration, s inflight.Sample, limit int) {
 					fmt.Printf("%12v rtt %7.2f peak %5d dropped %5v -> %d\n", now.Round(time.Millisecond), float64(s.RTT)/float64(c.Service), s.InFlight, s.Dropped, limit)
 				}
