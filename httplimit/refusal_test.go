@@ -59,7 +59,7 @@ func TestOnErrorIsToldWhichKeyIsMissing(t *testing.T) {
 	assert.Equal(t, http.StatusTeapot, get(m.Wrap(unreachable(t))).StatusCode)
 }
 
-// A key that is blocked asks for nothing special: its client must not look for a cheaper request.
+// A blocked key is told that it is blocked, and not that its request costs too much: no cheaper request would pass.
 func TestABlockedKeyIsNotToldThatItAsksForTooMuch(t *testing.T) {
 	blocked := ratelimit.Blocked().Named("plan")
 	plans := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), 5).Named("plan"), &ratelimit.Options[string]{

@@ -181,7 +181,7 @@ func (s *lateAnswers) Reserve(ctx context.Context, key string, cost int, maxDela
 	return r, err
 }
 
-// A batch that was charged before a reset, and arrives after it, was charged for nothing that still counts.
+// A batch that was charged before a reset and arrives after it is not held: the reset has given its units back already.
 func TestABatchOfBeforeAResetIsNotHeld(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &lateAnswers{server: newServer(t, tight(10_000))}

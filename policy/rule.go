@@ -201,8 +201,8 @@ func (n *needed) of(r Request) (string, error) {
 // and the audit tell it. No two lists of values have one text; a single value is its own.
 func KeyOf(values ...string) string { return joined(values) }
 
-// ValuesOf returns the values of a key of a rule with so many attributes, as a [Subject] has them: what [KeyOf] was given.
-// Of a text that is not such a key it returns fewer.
+// ValuesOf is the reverse of [KeyOf]: it returns the values of a key, as a [Subject] has them. Attributes is how many
+// attributes the rule's Key has. If the text is not such a key, it returns fewer values.
 func ValuesOf(key string, attributes int) []string { return parted(key, attributes) }
 
 // joined returns one key for several values, such that no two lists of values share one.

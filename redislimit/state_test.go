@@ -371,5 +371,5 @@ func TestShortKeysTakeLittleMemory(t *testing.T) {
 	require.True(t, l.Allow("user:42", 1))
 	usage := f.client.MemoryUsage(t.Context(), l.space.key("user:42")).Val()
 	assert.LessOrEqual(t, usage, int64(136))
-	assert.LessOrEqual(t, f.client.StrLen(t.Context(), l.space.key("user:42")).Val(), int64(44), "Redis keeps so many bytes with the value's object")
+	assert.LessOrEqual(t, f.client.StrLen(t.Context(), l.space.key("user:42")).Val(), int64(44), "a value of up to 44 bytes is kept within its object")
 }
