@@ -96,7 +96,8 @@ func TestARestoredKeyAnswersAsIfTheProgramHadGoneOn(t *testing.T) {
 
 func TestAllListsTrackedKeysAsPeekSays(t *testing.T) {
 	clock := new(testClock)
-	l := newWith(t, jailLimit, ratelimit.Options[string]{Clock: clock, LimitFor: func(key string) ratelimit.Limit {
+	// IdleTTL is longer than the test, so that no new key drops one that it shares a shard with.
+	l := newWith(t, jailLimit, ratelimit.Options[string]{Clock: clock, IdleTTL: 2 * time.Hour, LimitFor: func(key string) ratelimit.Limit {
 		if key == "other" {
 			return ratelimit.TokenBucket(ratelimit.PerSecond(1), 7)
 		}
