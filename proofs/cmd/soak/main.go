@@ -1,4 +1,4 @@
-// Soak hammers limiters of all five algorithms for a given time, with floods of invented
+// Soak hammers limiters of five algorithms for a given time, with floods of invented
 // keys, sweeps, limits that change and a clock that steps, and checks all along that
 //
 //   - no watched key is ever allowed more than its bound, over any interval between checks;
@@ -43,7 +43,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	s := setup{lasts: *lasts / time.Duration(len(limits)), keys: *keys, maxKeys: *maxKeys, workers: *workers,
-		every: *every, out: os.Stdout, make: ours}
+		every: *every, calm: 2000, out: os.Stdout, make: ours}
 	if err := soak(ctx, s); err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
 		os.Exit(1)

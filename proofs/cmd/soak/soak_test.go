@@ -17,7 +17,7 @@ import (
 // short is a soak of little more than one check for each algorithm.
 func short() setup {
 	return setup{limit: limits[0], lasts: 200 * time.Millisecond, keys: 10_000, maxKeys: 1 << 10, workers: 4,
-		every: 50 * time.Millisecond, out: new(bytes.Buffer), make: ours}
+		every: 50 * time.Millisecond, calm: 50, out: new(bytes.Buffer), make: ours}
 }
 
 func TestOurLimiterSoaks(t *testing.T) {
@@ -120,7 +120,7 @@ func TestViolationsEndTheSoak(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := short()
-			s.lasts = time.Minute
+			s.lasts = time.Hour // the violation ends it
 			s.make = func(limit ratelimit.Limit, opts *ratelimit.Options[uint64]) (limiter, error) {
 				wider := *opts
 				wider.MaxKeys *= test.keys

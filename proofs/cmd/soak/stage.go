@@ -33,6 +33,7 @@ type setup struct {
 	maxKeys int
 	workers int
 	every   time.Duration // between two checks
+	calm    int           // of so many turns of the driver, nine sweep or change something
 	out     io.Writer
 	make    func(limit ratelimit.Limit, opts *ratelimit.Options[uint64]) (limiter, error)
 }
@@ -167,7 +168,7 @@ func (s *stage) drive(ctx context.Context, rng *rand.Rand) {
 	for ctx.Err() == nil {
 		s.world.RLock()
 		s.clock.tick(rng)
-		switch rng.IntN(2000) {
+		switch rng.IntN(s.calm) {
 		case 0:
 			s.evicting.Sweep()
 		case 1:
@@ -226,7 +227,9 @@ func (s *stage) supervise(ctx context.Context) error {
 		case err := <-s.broken:
 			return err
 		case <-ctx.Done():
-			return s.last()
+			err := s.last()
+			s.report(time.Since(begin))
+			return err
 		case <-tick.C:
 		}
 		if err := s.check(); err != nil {
