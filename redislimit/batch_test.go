@@ -2,7 +2,6 @@ package redislimit
 
 import (
 	"context"
-	"strconv"
 	"testing"
 	"time"
 
@@ -10,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/internal/ctxwait"
-	"github.com/weir-go/ratelimit/internal/redistest"
 )
 
 // asking is a decision that is about to be sent together with others.
@@ -135,7 +133,7 @@ func TestOutOfMemoryRefusesEveryDecisionInTheCall(t *testing.T) {
 // A *redis.Client may be that of a server with slots, where keys of several decisions cannot
 // be in one call.
 func TestASoleServerWithSlotsDecidesOnKeysOfSeveralSlots(t *testing.T) {
-	s := startServer(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(redistest.FreePort(t)))
+	s := startServer(t, "--cluster-enabled", "yes")
 	client := s.client()
 	require.NoError(t, client.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
 	l, err := New(client, perMinute(10), &Options{Name: "slots", Timeout: 20 * time.Second})

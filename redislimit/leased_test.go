@@ -2,7 +2,6 @@ package redislimit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -240,12 +239,15 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 	var byTenant [tenants]atomic.Int64
 	var byRoute [2]atomic.Int64
 	var stop atomic.Bool
+	var calling sync.RWMutex // held by calls; who locks it waits for them, and holds up the next ones
 	take := func(rng *rand.Rand, stack *Layered[visit]) error {
+		calling.RLock()
+		defer calling.RUnlock()
 		n, route := rng.IntN(tenants), rng.IntN(2)
 		v := visit{tenant: fmt.Sprintf("t%02d", n), user: fmt.Sprint(rng.IntN(3)), cost: route}
 		calls.Add(1)
 		d, err := stack.Take(t.Context(), v, 1)
-		if d.Allowed || errors.Is(err, ErrUnanswered) {
+		if d.Allowed {
 			allowed.Add(1)
 			byTenant[n].Add(1)
 			byRoute[route].Add(1)
@@ -282,7 +284,7 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 		sum, most = sum+after[i]-before[i], max(most, after[i]-before[i])
 	}
 	assert.LessOrEqual(t, float64(sum), float64(calls.Load())+fetches+60, "calls of Redis for a decision; 60 to teach scripts and find the size of batches")
-	assert.LessOrEqual(t, float64(most), 1.2*float64(sum)/3, "the load is spread")
+	assert.LessOrEqual(t, float64(most), 1.2*float64(calls.Load())/3+fetches+60, "the load is spread; all fetches may ask one server")
 
 	wg := run(1 << 30)
 	for i := range 3 {
@@ -292,26 +294,24 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 		require.NoError(t, cluster.Move(s, from, (from+1)%3, nil))
 	}
 	assert.Zero(t, failed.Load(), "nobody sees that slots move")
-	for deadline := time.Now().Add(20 * time.Second); allowed.Load() < totalLimit*9/10 && time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond)
-	}
-	beforeKill := allowed.Load()
-	cluster.Nodes[0].Kill()
+	require.Eventually(t, func() bool { return allowed.Load() >= totalLimit*9/10 }, 2*time.Minute, 10*time.Millisecond, "the budget is used")
+	calling.Lock()
+	require.NoError(t, cluster.Replicated(0)) // else what is lost would be admitted once more
+	cluster.Kill(t, 0)
+	calling.Unlock()
 	time.Sleep(3 * time.Second)
 	stop.Store(true)
 	wg.Wait()
 	held := func(what string, limit int, n int64) {
 		assert.LessOrEqual(t, n, int64(limit), what)
 	}
-	// What a replica had not received is admitted once more at most. Here that is milliseconds of it.
 	held("total", totalLimit+processes*batch, allowed.Load())
 	for i := range byRoute {
 		held("route", routeLimit+processes*batch, byRoute[i].Load())
 	}
 	for i := range byTenant {
-		held("tenant", 2*tenantLimit, byTenant[i].Load())
+		held("tenant", tenantLimit, byTenant[i].Load())
 	}
-	assert.GreaterOrEqual(t, beforeKill, int64(totalLimit*9/10), "and the budget is used")
 	t.Logf("%d calls, %d allowed, %d failed; calls of the masters before %v, after %v", calls.Load(), allowed.Load(), failed.Load(), before, after)
 }
 

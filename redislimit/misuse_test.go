@@ -111,16 +111,14 @@ func TestWithoutATimeoutTheContextBounds(t *testing.T) {
 	l, err := New(s.client(), perMinute(100), &Options{Name: "none", Timeout: -1})
 	require.NoError(t, err)
 	require.True(t, l.Allow("k", 1))
-	s.pause(t)
-	defer s.resume(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(30*time.Millisecond, cancel)
-	err = promptly(t, func() error {
+	assert.ErrorIs(t, unanswered(t, s, l, func() error {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		time.AfterFunc(30*time.Millisecond, cancel)
 		_, err := l.Take(ctx, "k", 1)
 		return err
-	})
-	assert.ErrorIs(t, err, context.Canceled)
-	assert.ErrorIs(t, err, ErrUnanswered)
+	}), context.Canceled)
+	s.resume(t)
 }
 
 func TestWaitersOfAFleetLeaveInLine(t *testing.T) {

@@ -13,7 +13,8 @@ import (
 const Slots = 16384
 
 // Cluster is a cluster of servers. The masters come first, each with an equal part of the slots; then a
-// replica for each, if there are any. A master that is silent for a second is replaced.
+// replica for each, if there are any. Kill replaces a master after a second; one that is only slow, as on a
+// busy machine, stays.
 type Cluster struct {
 	Nodes   []*Server
 	Masters int
@@ -31,9 +32,9 @@ func StartCluster(t testing.TB, masters int, replicas bool) *Cluster {
 	}
 	buses := make([]string, n)
 	for i := range n {
-		buses[i] = strconv.Itoa(FreePort(t))
-		c.Nodes = append(c.Nodes, Start(t, "--cluster-enabled", "yes", "--cluster-port", buses[i], "--cluster-node-timeout", "1000",
-			"--cluster-replica-validity-factor", "0", "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0"))
+		s := Start(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
+			"--cluster-replica-validity-factor", "0", "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0")
+		c.Nodes, buses[i] = append(c.Nodes, s), s.bus
 		c.ids = append(c.ids, must(t, c.Nodes[i], "CLUSTER", "MYID"))
 		must(t, c.Nodes[i], "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
 		if i < masters {
@@ -64,7 +65,47 @@ func StartCluster(t testing.TB, masters int, replicas bool) *Cluster {
 			}
 		}
 	}
+	c.patience(t, "15000") // they find each other faster with less
 	return c
+}
+
+// patience sets for how many milliseconds a node may be silent.
+func (c *Cluster) patience(t testing.TB, ms string) {
+	t.Helper()
+	for _, s := range c.Nodes {
+		must(t, s, "CONFIG", "SET", "cluster-node-timeout", ms)
+	}
+}
+
+// Replicated waits until a master's replica has received all that was written there.
+func (c *Cluster) Replicated(node int) error {
+	var seen string
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		info, err := c.Nodes[node].Do("INFO", "replication")
+		if err != nil {
+			return err
+		}
+		var is, has string
+		for line := range strings.Lines(info) {
+			if at, ok := strings.CutPrefix(line, "master_repl_offset:"); ok {
+				is = strings.TrimSpace(at)
+			} else if _, at, ok := strings.Cut(line, ",offset="); ok && strings.HasPrefix(line, "slave") {
+				has, _, _ = strings.Cut(at, ",")
+			}
+		}
+		if is != "" && is == has {
+			return nil
+		}
+		seen = info
+	}
+	return fmt.Errorf("redistest: node %d is ahead of its replica: %s", node, seen)
+}
+
+// Kill ends a node's process. All nodes must run. If it is a master that has a replica, that takes its place.
+func (c *Cluster) Kill(t testing.TB, node int) {
+	t.Helper()
+	c.patience(t, "1000")
+	c.Nodes[node].Kill()
 }
 
 // await waits until each node says so of the cluster.

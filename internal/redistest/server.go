@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +25,7 @@ import (
 // Server is a server's process, which ends with the test. It saves nothing.
 type Server struct {
 	Addr string
+	bus  string // the port for the other nodes of a cluster
 	cmd  *exec.Cmd
 
 	mu   sync.Mutex // guards conn
@@ -56,12 +58,20 @@ func FreePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// Start starts a server. Args are options of its command line.
+// Start starts a server. Args are options of its command line; one with --cluster-enabled gets a port for its cluster.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	path := Program(t)
-	for try := range 5 { // another process may take the port first
-		if s := start(t, path, FreePort(t), args); s != nil {
+	cluster := slices.Contains(args, "--cluster-enabled")
+	for try := range 5 { // another process may take a port first
+		port, bus := strconv.Itoa(FreePort(t)), ""
+		all := args
+		if cluster {
+			bus = strconv.Itoa(FreePort(t))
+			all = append(slices.Clone(args), "--cluster-port", bus)
+		}
+		if s := start(t, path, port, all); s != nil {
+			s.bus = bus
 			return s
 		}
 		t.Logf("try %d: %s did not start", try, filepath.Base(path))
@@ -70,17 +80,22 @@ func Start(t testing.TB, args ...string) *Server {
 	return nil
 }
 
-func start(t testing.TB, path string, port int, args []string) *Server {
+func start(t testing.TB, path, port string, args []string) *Server {
 	t.Helper()
-	all := append([]string{"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir()}, args...)
-	s := &Server{Addr: fmt.Sprintf("127.0.0.1:%d", port), cmd: exec.Command(path, all...)}
+	all := append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir()}, args...)
+	s := &Server{Addr: "127.0.0.1:" + port, cmd: exec.Command(path, all...)}
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Kill)
 	for range 500 {
-		if answer, err := s.Do("PING"); err == nil && answer == "PONG" {
+		// The server of another process, which took the port first, answers too.
+		info, err := s.Do("INFO", "server")
+		if err == nil && strings.Contains(info, fmt.Sprintf("process_id:%d\r\n", s.cmd.Process.Pid)) {
 			return s
+		}
+		if err == nil && strings.Contains(info, "process_id:") {
+			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

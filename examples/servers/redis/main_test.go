@@ -82,7 +82,7 @@ func TestFailuresArePrinted(t *testing.T) {
 	require.NoError(t, err)
 	s.Close()
 	var out bytes.Buffer
-	require.NoError(t, run(context.Background(), s.Addr(), false, 100*time.Millisecond, &out))
+	require.NoError(t, run(context.Background(), s.Addr(), false, time.Second, &out))
 	require.Contains(t, out.String(), "the last failure: ")
 	_, total := admitted(t, out.String())
 	require.Zero(t, total)

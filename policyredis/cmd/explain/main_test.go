@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -24,7 +25,7 @@ func TestExplainTellsWhatIsLeftOnRedis(t *testing.T) {
 	defer client.Close()
 	set, err := policy.Parse([]byte(rules))
 	require.NoError(t, err)
-	service, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, &policyredis.Options{Prefix: "p:"})})
+	service, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, &policyredis.Options{Prefix: "p:", Timeout: 20 * time.Second})})
 	require.NoError(t, err)
 	for range 3 {
 		service.Allow(policy.Attributes{"user": "ann"}, 1)
@@ -64,7 +65,7 @@ func TestExplainOfTenants(t *testing.T) {
 	defer client.Close()
 	set, err := policy.Parse([]byte(rules))
 	require.NoError(t, err)
-	engine := policyredis.New(client, &policyredis.Options{Tenant: "tenant", MaxBatch: 10})
+	engine := policyredis.New(client, &policyredis.Options{Tenant: "tenant", MaxBatch: 10, Timeout: 20 * time.Second})
 	service, err := policy.New(set, &policy.Options{Engine: engine})
 	require.NoError(t, err)
 	for range 3 {
@@ -87,7 +88,7 @@ func TestExplainOnACluster(t *testing.T) {
 	defer client.Close()
 	set, err := policy.Parse([]byte(rules))
 	require.NoError(t, err)
-	service, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, &policyredis.Options{Tenant: "tenant"})})
+	service, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, &policyredis.Options{Tenant: "tenant", Timeout: 20 * time.Second})})
 	require.NoError(t, err)
 	for i := range 8 {
 		tenant := "tenant=" + string(rune('a'+i))
