@@ -46,7 +46,7 @@ type Options struct {
 	// ReuseRules makes a decision take no memory for what OnDecision is told: the Rules of a Decision
 	// are valid until OnDecision returns, and whoever keeps them must copy them, with [slices.Clone].
 	// The hooks of promlimit and otellimit and that of an [AuditLog] keep none. If false, each rule of
-	// each decision takes about 200 bytes, which the garbage collector has to free.
+	// each decision takes 176 bytes, which the garbage collector has to free.
 	ReuseRules bool
 	// Logger is told by [Follow] of new rules, and of those that could not be put in
 	// force. If nil, slog.Default().

@@ -37,13 +37,13 @@ type RuleDecision struct {
 	Key string
 	// Plan is the plan whose limit holds, "" if that is the rule's or an override's.
 	Plan string
-	// Shadow reports that the rule never denies.
-	Shadow bool
 	// Cost is what the rule asked for: the caller's cost, or its own.
 	Cost int
 	// Decision is the rule's own answer. If the engine does not tell it, only Limit is
 	// set.
 	Decision ratelimit.Decision
+	// Shadow reports that the rule never denies.
+	Shadow bool
 	// Told reports whether the engine told the rule's own answer. An engine does not
 	// if the decision failed.
 	Told bool
