@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -519,4 +520,86 @@ func answer(p *policy.Policies, question string) string {
 		return rules[0].Limit.String()
 	}
 	return "none"
+}
+
+// TestEnginesTellTheSame plays random requests against random rules, shadows among them, in memory and on Redis. Costs are
+// 0, above a capacity, or of the rule's own. Nothing is regained meanwhile.
+func TestEnginesTellTheSame(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: server(t)})
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	limits := []string{"token-bucket 1/720h burst 5", "fixed-window 4/720h", "sliding-log 6/720h", "sliding-counter 7/720h", "unlimited", "blocked"}
+	for seed := range uint64(30) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		text := "rules:\n"
+		for i := range 1 + rnd.IntN(4) {
+			text += fmt.Sprintf("- {name: r%d, limit: %s, shadow: %v, optional: true", i, limits[rnd.IntN(len(limits))], rnd.IntN(2) == 0)
+			text += []string{"", ", key: user", ", key: [user, plan]"}[rnd.IntN(3)]
+			text += []string{"", ", cost: 2", ", cost: weight"}[rnd.IntN(3)]
+			text += []string{"", ", plans: {pro: fixed-window 9/720h}"}[rnd.IntN(2)] + "}\n"
+		}
+		var told [2][]policy.Decision
+		var policies [2]*policy.Policies
+		for i, e := range []policy.Engine{policy.Memory(nil), policyredis.New(client, &policyredis.Options{Prefix: fmt.Sprint(seed, ":"), Timeout: 10 * time.Second})} {
+			var err error
+			policies[i], err = policy.New(parsed(t, text), &policy.Options{Engine: e, OnDecision: func(d policy.Decision) { told[i] = append(told[i], d) }})
+			require.NoError(t, err)
+		}
+		for step := range 25 {
+			r := policy.Attributes{"user": []string{"ann", "bob"}[rnd.IntN(2)], "weight": strconv.Itoa(rnd.IntN(10))}
+			if rnd.IntN(2) == 0 {
+				r["plan"] = []string{"pro", "free"}[rnd.IntN(2)]
+			}
+			cost, reserve, actual := rnd.IntN(9), rnd.IntN(3) == 0, rnd.IntN(4)
+			for _, p := range policies {
+				if !reserve {
+					_, _ = p.Take(t.Context(), r, cost)
+					continue
+				}
+				res, err := p.Reserve(t.Context(), r, cost, 0)
+				if err == nil {
+					require.NoError(t, res.Settle(actual))
+				}
+			}
+			memory, remote := told[0][step], told[1][step]
+			what := fmt.Sprintf("%v: step %d of seed %d, cost %d of %v, under\n%s", remote.Err, step, seed, cost, r, text)
+			assert.Equal(t, memory.Outcome(), remote.Outcome(), what)
+			require.True(t, remote.Err != nil || memory.Decision.Remaining == remote.Decision.Remaining, what)
+			require.Len(t, remote.Rules, len(memory.Rules), what)
+			for i := range memory.Rules {
+				m, r := memory.Rules[i], remote.Rules[i]
+				if remote.Err != nil { // Redis was not asked
+					require.True(t, !r.Told || r.Decision.Allowed == m.Decision.Allowed, what)
+					continue
+				}
+				m.Decision.RetryAfter, m.Decision.ResetAfter = 0, 0
+				r.Decision.RetryAfter, r.Decision.ResetAfter = 0, 0
+				require.Equal(t, m, r, what)
+			}
+		}
+	}
+}
+
+// TestAShadowOnADeadServerDeniesNothing: where shadows are all that matches, an outage is no reason to refuse anybody.
+func TestAShadowOnADeadServerDeniesNothing(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: server(t)})
+	var told []policy.Decision
+	p, err := policy.New(parsed(t, `
+rules:
+- {name: trial, key: user, limit: fixed-window 5/h, shadow: true}
+- {name: writes, key: user, limit: fixed-window 5/h, match: {attributes: {method: POST}}}
+`), &policy.Options{Engine: policyredis.New(client, nil), OnDecision: func(d policy.Decision) { told = append(told, d) }})
+	require.NoError(t, err)
+	require.NoError(t, client.Close())
+	for _, cost := range []int{0, 1, 5} {
+		d, err := p.Take(t.Context(), policy.Attributes{"user": "ann"}, cost)
+		require.NoError(t, err)
+		assert.True(t, d.Allowed)
+		assert.False(t, told[len(told)-1].Rules[0].Told)
+		_, err = p.Take(t.Context(), policy.Attributes{"user": "ann", "method": "POST"}, cost)
+		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = p.Take(gone, policy.Attributes{"user": "ann"}, 1)
+	require.ErrorIs(t, err, context.Canceled)
 }

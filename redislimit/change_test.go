@@ -276,3 +276,25 @@ func (j *boundJudge) check(t *testing.T) {
 		}
 	}
 }
+
+// A layer whose own cost of a request is nothing only looks at its key, also if the key is stored under a limit of which
+// it is fresh sooner.
+func TestACostOfNothingUnderASlowerLimit(t *testing.T) {
+	f := newFixture(t)
+	for i, stored := range fiveLimits() {
+		for j, slower := range fiveLimits() {
+			slower.Rate.Per *= 100_000
+			l := f.limiter(stored, fmt.Sprint("nothing", i, "-", j))
+			require.True(t, l.Allow("k", 2))
+			layered, err := All(WithCost(WithLimit(By(l, identity), func(string) ratelimit.Limit { return slower }), func(string) int { return 0 }))
+			require.NoError(t, err)
+			d, err := layered.Take(t.Context(), "k", 1)
+			require.NoError(t, err)
+			assert.True(t, d.Allowed)
+			r, err := layered.Reserve(t.Context(), "k", 1, time.Second)
+			require.NoError(t, err)
+			require.NoError(t, r.Settle(3))
+			assert.Equal(t, stored.Capacity()-2, f.left(l, "k"))
+		}
+	}
+}

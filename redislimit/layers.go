@@ -30,6 +30,9 @@ type layer[R any] struct {
 	leases   *lease.Limiter[leaseKey] // nil unless leased
 }
 
+// heard reports whether somebody is told what the layer says.
+func (y *layer[R]) heard() bool { return y.l.onDecision != nil && !y.quiet || y.watch != nil }
+
 // layerFunc is a Layer by what it says.
 type layerFunc[R any] func() (layer[R], error)
 
@@ -79,8 +82,7 @@ func WithLimit[R any](l Layer[R], limit func(R) ratelimit.Limit) Layer[R] {
 
 // Shadow returns the layer as one that is tried out: it is charged if the cost fits, and
 // reports its answer to OnDecision, but it never denies. It adds nothing to a
-// decision, not even an error. With a cost of 0 it is not asked: OnDecision is told that the
-// cost is allowed, and the limit. To try another limit out beside the one in force, give the
+// decision, not even an error. To try another limit out beside the one in force, give the
 // shadow a limiter of its own.
 func Shadow[R any](l Layer[R]) Layer[R] {
 	return wrapped(l, "Shadow", false, "", func(y *layer[R]) { y.shadow = true })

@@ -190,9 +190,6 @@ func (s *session) scriptFor(op byte) *script {
 	d := s.scripts.many
 	if len(s.charges) == 1 && !s.charges[0].shadow {
 		d = s.scripts.one[s.charges[0].plan.kind]
-		if s.charges[0].cost == 0 {
-			return d.peek
-		}
 	}
 	switch {
 	case op == opPeek:

@@ -55,6 +55,9 @@ func (s *session) run(ctx context.Context, op byte) error {
 
 // prepare makes the ticket, from which on the keys stay as they are.
 func (s *session) prepare(t *ticket, op byte) {
+	if len(s.charges) == 1 && s.charges[0].cost == 0 { // nothing is written: the key stays under the limit that it is under
+		op = opPeek
+	}
 	t.script, t.keys, t.test = s.scriptFor(op), s.keys, s.test
 	b := t.room[:0]
 	if len(s.charges) > 1 {

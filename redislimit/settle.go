@@ -155,7 +155,7 @@ func (r *remote) adjust(ctx context.Context, keys []string, items ...correction)
 	})
 }
 
-// adjuster returns how to settle a reservation of 0: by charging the layers of the
+// adjuster returns how to settle a reservation of 0: by charging the enforcing layers of the
 // caller's cost.
 func (s *session) adjuster() func(actual int) error {
 	r, keys := s.remote, append([]string(nil), s.keys...)
@@ -163,7 +163,7 @@ func (s *session) adjuster() func(actual int) error {
 	return func(actual int) error {
 		var items []correction
 		for i := range charges {
-			if c := &charges[i]; c.shares > 0 && actual > 0 {
+			if c := &charges[i]; c.shares > 0 && !c.shadow && actual > 0 {
 				items = append(items, correction{c.key, c.plan.latest(), times(c.shares, int64(actual))})
 			}
 		}

@@ -1,6 +1,7 @@
 package redislimit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -73,6 +74,9 @@ func (s *stack[R]) take(ctx context.Context, r R, cost int, ahead time.Duration,
 	if err == nil && allowed && len(s.session.charges) > 0 {
 		err = s.session.run(ctx, op)
 		allowed = s.session.allowed
+		if err != nil && ctx.Err() == nil && s.shadowsFail(err) {
+			allowed, err = true, nil
+		}
 	}
 	if err != nil {
 		s.closeLeases(false)
@@ -177,10 +181,8 @@ func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 		first := s.firstOf(i)
 		a.plan = s.asks[first].plan
 		if y.shadow {
-			if cost == 0 || op == opPeek { // a shadow layer changes no answer, so nothing needs to be known of it
-				continue
-			}
-			if a.err = a.plan.check(int64(a.cost)); a.err != nil {
+			a.err = a.plan.check(int64(a.cost))
+			if op == opPeek || (cost == 0 || a.err != nil) && !y.heard() { // nothing is charged, and nobody is told how the key stands
 				continue
 			}
 		}
@@ -213,8 +215,11 @@ func (s *session) addCharge(key string, p *plan, shadow bool) int {
 	return len(s.charges) - 1
 }
 
-// add adds a layer's cost to a charge.
+// add adds a layer's cost to a charge. What a shadow layer can never allow is not charged: its key is only looked at.
 func (c *charge) add(a *ask, ahead time.Duration) error {
+	if a.err != nil {
+		return nil
+	}
 	c.cost = meter.Add(c.cost, int64(a.cost))
 	if a.own {
 		c.own = meter.Add(c.own, int64(a.cost))
@@ -225,6 +230,20 @@ func (c *charge) add(a *ask, ahead time.Duration) error {
 		c.ahead = c.plan.clampAhead(ahead)
 	}
 	return c.plan.check(c.cost)
+}
+
+// shadowsFail makes an error of the call that of its layers, if all of them are shadows. Else it reports false.
+func (s *stack[R]) shadowsFail(err error) bool {
+	if slices.ContainsFunc(s.session.charges, func(c charge) bool { return !c.shadow }) {
+		return false
+	}
+	for i := range s.asks {
+		if a := &s.asks[i]; a.charge >= 0 {
+			a.charge, a.err = -1, cmp.Or(a.err, err)
+		}
+	}
+	s.session.charges = nil
+	return true
 }
 
 // conclude fills in the decision from what the script has answered.
@@ -305,7 +324,7 @@ func (a *ask) room() int {
 func (s *stack[R]) report(r R, err error) {
 	for i := range s.asks {
 		y := &s.of.layers[s.asks[i].layer]
-		if (y.l.onDecision == nil || y.quiet) && y.watch == nil || y.shadow && s.unheard(i, err) || err == nil && s.unasked(&s.asks[i]) {
+		if !y.heard() || y.shadow && s.unheard(i, err) || err == nil && s.unasked(&s.asks[i]) {
 			continue
 		}
 		e := s.event(&s.asks[i], err)
@@ -331,6 +350,11 @@ func (s *stack[R]) unheard(i int, err error) bool {
 	return err != nil && a.err == nil && a.charge < 0 && !a.asked
 }
 
+// answered reports whether the server has told how a layer's key stands.
+func (s *stack[R]) answered(a *ask) bool {
+	return a.charge >= 0 && a.charge < len(s.session.charges) && s.session.reading != 0 && s.session.charges[a.charge].failed == 0
+}
+
 // event is what a layer's own limiter and observer are told. Without an answer of the server it tells only
 // the limit and the error.
 func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
@@ -339,16 +363,20 @@ func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
 	switch {
 	case a.err != nil:
 		e.Err = a.err
+		if s.answered(a) {
+			s.decide(a.charge, &e.Decision)
+			e.Decision.Allowed = false
+		}
 	case err != nil && !shadow && !(s.failedWait && s.session.reading != 0): // there is no answer
 	case a.plan != nil && a.plan.kind == 0:
 		e.Decision = ratelimit.Decision{Allowed: true, Limit: a.plan.limit, Remaining: a.plan.limit.Capacity()}
 	case a.asked:
 		e.Decision = a.leasedDecision(s.spent)
 		e.Spent = s.spent && a.said.Allowed && a.cost > 0 && !s.failedWait
-	case a.charge < 0 || a.charge >= len(s.session.charges) || s.session.reading == 0:
-		e.Decision.Allowed = err == nil // it was not asked, since nothing is to be charged
-	case s.session.charges[a.charge].failed != 0:
+	case a.charge >= 0 && a.charge < len(s.session.charges) && s.session.charges[a.charge].failed != 0:
 		e.Err = failure{code: s.session.charges[a.charge].failed}.err(a.plan.limit.Name)
+	case !s.answered(a):
+		e.Decision.Allowed = err == nil // it was not asked, since nothing is to be charged
 	default:
 		c := &s.session.charges[a.charge]
 		s.decide(a.charge, &e.Decision)
