@@ -2,22 +2,29 @@ package policy
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 )
 
-// Cost is what a rule charges for a request. In a file it is a number, or the name of
-// an attribute.
+// Cost is what a rule charges for a request. In a file it is a number, the name of an attribute, or "" for
+// Caller. The zero Cost is that of the defaults, or without one the caller's.
 type Cost struct {
 	// Number is a fixed cost, if it is above 0.
 	Number int
 	// Attribute names the attribute that holds the cost, a whole number that is not
 	// negative, if it is not empty.
 	Attribute string
+	// Caller is the caller's cost, also where the defaults have another.
+	Caller bool
 }
 
-// IsZero reports whether the cost is the caller's.
+// IsZero reports whether the cost is left out, so that it is that of the defaults. Without defaults it is the
+// caller's.
 func (c Cost) IsZero() bool { return c == Cost{} }
+
+// own reports whether the cost is not the caller's.
+func (c Cost) own() bool { return c.Number != 0 || c.Attribute != "" }
 
 // String returns the cost as a file has it, "" for the caller's.
 func (c Cost) String() string {
@@ -27,12 +34,12 @@ func (c Cost) String() string {
 	return c.Attribute
 }
 
-// MarshalJSON returns a number, the name of an attribute, or null.
+// MarshalJSON returns a number, the name of an attribute, "" for the caller's, or null if the cost is left out.
 func (c Cost) MarshalJSON() ([]byte, error) {
 	switch {
 	case c.Number != 0:
 		return json.Marshal(c.Number)
-	case c.Attribute != "":
+	case c.Attribute != "" || c.Caller:
 		return json.Marshal(c.Attribute)
 	}
 	return []byte("null"), nil
@@ -43,7 +50,7 @@ func (c Cost) MarshalYAML() (any, error) {
 	switch {
 	case c.Number != 0:
 		return c.Number, nil
-	case c.Attribute != "":
+	case c.Attribute != "" || c.Caller:
 		return c.Attribute, nil
 	}
 	return nil, nil
@@ -61,6 +68,7 @@ func (c *Cost) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &c.Attribute); err != nil {
 		return fmt.Errorf("policy: cost %s is neither a whole number nor the name of an attribute", data)
 	}
+	c.Caller = c.Attribute == ""
 	return c.check()
 }
 
@@ -69,10 +77,12 @@ func (c Cost) check() error {
 	switch {
 	case c.Number != 0 && c.Attribute != "":
 		return fmt.Errorf("both the number %d and the attribute %q", c.Number, c.Attribute)
+	case c.Caller && c.own():
+		return fmt.Errorf("both the caller's and %s", c)
 	case c.Number < 0:
 		return fmt.Errorf("%d, want at least 1", c.Number)
-	case c.Number == 0 && c.Attribute == "":
-		return fmt.Errorf("0, want at least 1, or the name of an attribute")
+	case c == Cost{}:
+		return errors.New(`0, want at least 1, or the name of an attribute, or "" for the caller's cost`)
 	case c.Attribute != "":
 		return checkAttribute(c.Attribute)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -228,10 +229,11 @@ defaults: {match: {route: /v1/}, key: user, limit: fixed-window 5/h, plans: {pro
 rules:
 - {name: all}
 - {name: own, match: {route: /v2/}, key: tenant, limit: fixed-window 7/h, plans: {}, cost: 1}
+- {name: callers, match: {route: /v3/}, plans: {}, cost: ""}
 - {name: probes, allow: true, match: {route: /v1/health}}
 `)
 	remaining := func(r attrs) (left []int) {
-		ex, err := p.Explain(r, 1)
+		ex, err := p.Explain(r, 4)
 		require.NoError(t, err)
 		for _, e := range ex.Rules {
 			left = append(left, e.Decision.Remaining, e.Cost)
@@ -241,6 +243,7 @@ rules:
 	assert.Equal(t, []int{5, 2}, remaining(attrs{"path": "/v1/a", "user": "ann"}))
 	assert.Equal(t, []int{50, 2}, remaining(attrs{"path": "/v1/a", "user": "ann", "plan": "pro"}))
 	assert.Equal(t, []int{7, 1}, remaining(attrs{"path": "/v2/a", "tenant": "acme", "plan": "pro"}))
+	assert.Equal(t, []int{5, 4}, remaining(attrs{"path": "/v3/a", "user": "ann", "plan": "pro"}), "the caller's cost")
 	assert.True(t, p.Allow(attrs{"path": "/v1/health"}, 1))
 	assert.Equal(t, []string{"tenant"}, p.Current().Complete()[1].Key)
 	assert.Nil(t, p.Current().Rules[0].Key, "the set itself stays as it was given")
@@ -249,10 +252,10 @@ rules:
 // TestWhatIsGivenEmptyIsNotLeftOut: neither in a file nor after a set was written and read again.
 func TestWhatIsGivenEmptyIsNotLeftOut(t *testing.T) {
 	set := parsed(t, `
-defaults: {match: {route: /v1/}, key: user, limit: fixed-window 5/h, plans: {pro: fixed-window 50/h}}
+defaults: {match: {route: /v1/}, key: user, limit: fixed-window 5/h, plans: {pro: fixed-window 50/h}, cost: 3}
 rules:
 - {name: everywhere, match: {}}
-- {name: together, key: [], plans: {}}
+- {name: together, key: [], plans: {}, cost: ""}
 `)
 	written, err := json.Marshal(set)
 	require.NoError(t, err)
@@ -267,12 +270,12 @@ rules:
 		ex, err := p.Explain(r, 1)
 		require.NoError(t, err)
 		for _, e := range ex.Rules {
-			rules = append(rules, e.Rule+" "+e.Key+" "+e.Limit.Named("").String())
+			rules = append(rules, e.Rule+" "+e.Key+" "+e.Limit.Named("").String()+" "+strconv.Itoa(e.Cost))
 		}
 		return rules
 	}
-	assert.Equal(t, []string{"everywhere ann fixed-window 50/h"}, met(attrs{"path": "/v2/a", "user": "ann", "plan": "pro"}))
-	assert.Equal(t, []string{"everywhere ann fixed-window 50/h", "together  fixed-window 5/h"}, met(attrs{"path": "/v1/a", "user": "ann", "plan": "pro"}))
+	assert.Equal(t, []string{"everywhere ann fixed-window 50/h 3"}, met(attrs{"path": "/v2/a", "user": "ann", "plan": "pro"}))
+	assert.Equal(t, []string{"everywhere ann fixed-window 50/h 3", "together  fixed-window 5/h 1"}, met(attrs{"path": "/v1/a", "user": "ann", "plan": "pro"}))
 }
 
 // TestWrongDefaultsAreToldOnce: where they are, and whether a rule has them from there or not.

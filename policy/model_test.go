@@ -251,7 +251,7 @@ func (m *model) add(set *policy.Set, c, defaults modelRule) {
 }
 
 func drawCost(rnd *rand.Rand) policy.Cost {
-	return some(rnd, policy.Cost{Number: 1}, policy.Cost{Number: 3}, policy.Cost{Attribute: "tokens"})
+	return some(rnd, policy.Cost{Number: 1}, policy.Cost{Number: 3}, policy.Cost{Attribute: "tokens"}, policy.Cost{Caller: true})
 }
 
 func drawMatch(rnd *rand.Rand) (m policy.Match) {
@@ -416,7 +416,7 @@ func (rule modelRule) asks(r attrs, cost int) (a asked, applies bool, err error)
 		values = append(values, v)
 	}
 	a.key = strings.Join(values, "|")
-	if err == nil && !rule.Cost.IsZero() && cost > 0 {
+	if err == nil && (rule.Cost.Number > 0 || rule.Cost.Attribute != "") && cost > 0 {
 		if a.cost = rule.Cost.Number; rule.Cost.Attribute != "" {
 			n, wrong := strconv.Atoi(r[rule.Cost.Attribute])
 			switch {

@@ -571,7 +571,7 @@ func (p *parser) cost(to *Cost) func(*yaml.Node, string) error {
 		} else if n.ShortTag() == "!!bool" {
 			return p.word(n, field)
 		} else {
-			c.Attribute = n.Value
+			c.Attribute, c.Caller = n.Value, n.Value == ""
 		}
 		if err := c.check(); err != nil {
 			return p.wrong(n, field, err)

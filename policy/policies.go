@@ -149,7 +149,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		next.rules = append(next.rules, newRule(r))
 		budgets[i] = Budget{
 			Name: r.Name, Key: r.Key, Limit: next.rules[i].limit, Others: next.rules[i].others(),
-			OwnCost: !r.Cost.IsZero(), Shadow: r.Shadow, Tell: true,
+			OwnCost: r.Cost.own(), Shadow: r.Shadow, Tell: true,
 		}
 	}
 	matches := make([]*match.Rule, len(rules))

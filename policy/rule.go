@@ -45,7 +45,7 @@ func newRule(r *Rule) *rule {
 		limit:     r.Limit.Named(r.Name),
 		plans:     make(map[string]*ratelimit.Limit, len(r.Plans)),
 		overrides: make(map[string]*ratelimit.Limit, len(r.Overrides)),
-		ownCost:   !r.Cost.IsZero(),
+		ownCost:   r.Cost.own(),
 		varies:    len(r.Plans)+len(r.Overrides) > 0,
 	}
 	if r.Allow {

@@ -27,7 +27,7 @@ type Set struct {
 }
 
 // Defaults are fields of a [Rule]. A rule that leaves one of them out has it from here, whole: its plans are
-// not added to those of the defaults. What a file gives empty, such as "match: {}" or "key: []", is not left out. A
+// not added to those of the defaults. What a file gives empty, such as "match: {}", "key: []" or 'cost: ""', is not left out. A
 // rule with [Rule.Allow] has nothing but Match from here.
 type Defaults struct {
 	Match Match                      `yaml:"match,omitempty" json:"match,omitzero"`
@@ -108,8 +108,8 @@ type Rule struct {
 	Plans map[string]ratelimit.Limit `yaml:"plans,omitempty" json:"plans,omitzero"`
 	// Overrides are limits of single keys. They win over plans.
 	Overrides []Override `yaml:"overrides,omitempty" json:"overrides,omitempty"`
-	// Cost replaces the caller's cost. The zero Cost is the caller's. A caller's cost
-	// of 0 charges nothing, whatever is given here.
+	// Cost replaces the caller's cost. The zero Cost is that of the defaults, or without one the caller's. A caller's
+	// cost of 0 charges nothing, whatever is given here.
 	Cost Cost `yaml:"cost,omitempty" json:"cost,omitzero"`
 	// Optional lets a request pass that lacks an attribute of Key, or that of Cost. If
 	// false, such a request is an error: nobody evades a rule by leaving something out.

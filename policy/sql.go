@@ -29,7 +29,8 @@ type SQLOptions struct {
 // rules stay.
 //
 // A row with an empty plan is a rule; one with a plan is the limit of that plan. Rules are
-// in the order of their names. The set's version is "sql:" and the highest version of a row.
+// in the order of their names. The set's version is "sql:" and the highest version of a row. A rule's ChangedBy is that
+// of its row or its plans', whichever was changed last of those that say who.
 func SQL(db *sql.DB, opts *SQLOptions) Source {
 	s := &sqlSource{db: db}
 	if opts != nil {
@@ -139,7 +140,7 @@ func (s *sqlSource) read(ctx context.Context, tx *sql.Tx) (*Set, error) {
 		return nil, fmt.Errorf("policy: rate_limit_rule: %w", err)
 	}
 	defer rows.Close()
-	highest := int64(0)
+	highest, changed := int64(0), int64(0) // changed: the version of the row that the last rule's ChangedBy is from
 	for rows.Next() {
 		var r row
 		if err := rows.Scan(&r.name, &r.plan, &r.description, &r.route, &r.attributes, &r.more, &r.allow, &r.key, &r.limit,
@@ -149,6 +150,12 @@ func (s *sqlSource) read(ctx context.Context, tx *sql.Tx) (*Set, error) {
 		highest = max(highest, r.version)
 		if err := r.addTo(set); err != nil {
 			return nil, err
+		}
+		if r.plan == "" {
+			changed = 0
+		}
+		if r.changedBy != "" && r.version > changed {
+			set.Rules[len(set.Rules)-1].ChangedBy, changed = r.changedBy, r.version
 		}
 	}
 	set.Version = fmt.Sprintf("sql:%d", highest)
@@ -200,7 +207,7 @@ func (r *row) addTo(s *Set) error {
 	}
 	rule := Rule{
 		Name: r.name, Description: r.description, Key: listOf(r.key, ","), Allow: r.allow, Limit: limit,
-		Optional: r.optional, Shadow: r.shadow, Disabled: !r.active, ChangedBy: r.changedBy,
+		Optional: r.optional, Shadow: r.shadow, Disabled: !r.active,
 	}
 	rule.Match.Route = listOf(r.route, "\n")
 	if err := r.structured(&rule); err != nil {

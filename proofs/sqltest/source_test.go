@@ -85,6 +85,29 @@ func TestRowsOfEveryKindOfMatch(t *testing.T) {
 	}
 }
 
+// TestWhoChangedARuleLast: its own row or that of a plan, also one that is no longer active.
+func TestWhoChangedARuleLast(t *testing.T) {
+	for name, d := range databases() {
+		t.Run(name, func(t *testing.T) {
+			db := d.migrated(t)
+			for _, change := range []struct{ statement, by string }{
+				{`INSERT INTO rate_limit_rule (name, plan, "limit", changed_by) VALUES ('api', '', 'fixed-window 5/h', 'ann'), ('zzz', '', 'blocked', 'zoe'), ('aaa', '', 'blocked', '')`, "ann"},
+				{`INSERT INTO rate_limit_rule (name, plan, "limit", changed_by) VALUES ('api', 'pro', 'fixed-window 50/h', 'bob')`, "bob"},
+				{`INSERT INTO rate_limit_rule (name, plan, "limit") VALUES ('api', 'free', 'fixed-window 5/h')`, "bob"},
+				{`UPDATE rate_limit_rule SET shadow = true, changed_by = 'ann' WHERE name = 'api' AND plan = ''`, "ann"},
+				{`UPDATE rate_limit_rule SET "limit" = 'fixed-window 60/h' WHERE plan = 'pro'`, "bob"},
+				{`UPDATE rate_limit_rule SET is_active = false, changed_by = 'cid' WHERE plan = 'free'`, "cid"},
+			} {
+				_, err := db.Exec(change.statement)
+				require.NoError(t, err)
+				set, err := policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect}).Load(t.Context())
+				require.NoError(t, err)
+				assert.Equal(t, []string{"", change.by, "zoe"}, []string{set.Rules[0].ChangedBy, set.Rules[1].ChangedBy, set.Rules[2].ChangedBy}, change.statement)
+			}
+		})
+	}
+}
+
 func TestABadRowIsRefusedAndNamed(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {

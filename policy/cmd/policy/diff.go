@@ -172,7 +172,7 @@ func compareRules(o, r *policy.Rule) (changes []change) {
 		from, to := before[key], after[key]
 		add(from != to, "override of "+key, limitText(from), limitText(to), key)
 	}
-	add(o.Cost != r.Cost, "cost", costText(o.Cost), costText(r.Cost), all)
+	add(costText(o.Cost) != costText(r.Cost), "cost", costText(o.Cost), costText(r.Cost), all)
 	for _, f := range []struct {
 		name     string
 		from, to bool
@@ -235,10 +235,10 @@ func keyText(r *policy.Rule) string {
 }
 
 func costText(c policy.Cost) string {
-	if c.IsZero() {
-		return "the caller's"
+	if text := c.String(); text != "" {
+		return text
 	}
-	return c.String()
+	return "the caller's"
 }
 
 // names returns all keys of two maps, in order.
