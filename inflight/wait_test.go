@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -190,7 +191,7 @@ func TestPermitPassesOnWhenItsWaiterGivesUpAtTheSameInstant(t *testing.T) {
 		}
 		go wait(ctx)
 		for stats(t, l, "a").Queued < 1 {
-			time.Sleep(0)
+			runtime.Gosched()
 		}
 		go wait(context.Background())
 		inParallel(2, func(i int) { [...]func(){held.Release, cancel}[i]() })
