@@ -39,58 +39,77 @@ func TestATightenedLimitForgivesNothing(t *testing.T) {
 		at   time.Time // before which nothing is allowed
 	}
 	var all []told
-	add := func(what string, take func() (ratelimit.Decision, error)) {
-		before := time.Now()
-		d, err := take()
-		require.NoError(t, err)
-		require.False(t, d.Allowed, what)
-		if assert.Greater(t, d.RetryAfter, time.Minute, what) {
-			all = append(all, told{what, take, before.Add(d.RetryAfter)})
+	key := ""
+	add := func(what string, charged func() func() (ratelimit.Decision, error)) {
+		for try := 0; ; try++ {
+			key = fmt.Sprint(len(all), "-", try)
+			before := time.Now()
+			take := charged()
+			d, err := take()
+			require.NoError(t, err)
+			if d.Allowed && time.Since(before) > 100*time.Millisecond {
+				continue // this machine was so busy that what was charged has come back under the old limit
+			}
+			require.False(t, d.Allowed, what)
+			if assert.Greater(t, d.RetryAfter, time.Minute, what) {
+				all = append(all, told{what, take, before.Add(d.RetryAfter)})
+			}
+			return
 		}
 	}
 	ctx := t.Context()
-	for i, pair := range tightenings() {
-		from, to, key := pair[0], pair[1], fmt.Sprint(i)
+	for _, pair := range tightenings() {
+		from, to := pair[0], pair[1]
 		what := fmt.Sprintf("%v to %v", from, to)
 		limiter := func(kind string, limit ratelimit.Limit) *Limiter {
 			l, err := New(f.client, limit, &Options{Name: kind, Timeout: 20 * time.Second})
 			require.NoError(t, err)
 			return l
 		}
-		take := func(l *Limiter) func() (ratelimit.Decision, error) {
+		take := func(l interface {
+			Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error)
+		}) func() (ratelimit.Decision, error) {
+			key := key
 			return func() (ratelimit.Decision, error) { return l.Take(ctx, key, 1) }
 		}
 		charge := func(l *Limiter) { require.NoError(t, l.Adjust(ctx, key, 40)) }
 
-		l := limiter("set", from)
-		charge(l)
-		require.NoError(t, l.SetLimit(to))
-		add(what+", SetLimit", take(l))
-
-		charge(limiter("nodes", from))
-		add(what+", another node", take(limiter("nodes", to)))
-
-		charge(limiter("reserve", from))
-		booking := limiter("reserve", to)
-		add(what+", Reserve", func() (ratelimit.Decision, error) {
-			r, err := booking.Reserve(context.Background(), key, 1, time.Millisecond)
-			return r.Decision, err
+		add(what+", SetLimit", func() func() (ratelimit.Decision, error) {
+			l := limiter("set", from)
+			charge(l)
+			require.NoError(t, l.SetLimit(to))
+			return take(l)
 		})
-
-		l, err := New(f.client, from, &Options{Name: "for", Timeout: 20 * time.Second, LimitFor: func(string) ratelimit.Limit { return to }})
-		require.NoError(t, err)
-		charge(limiter("for", from))
-		add(what+", LimitFor", take(l))
-
-		charge(limiter("stack", from))
-		stack, err := All(By(limiter("other", from), identity), By(limiter("stack", to), identity))
-		require.NoError(t, err)
-		add(what+", a stack", func() (ratelimit.Decision, error) { return stack.Take(ctx, key, 1) })
-
-		charge(limiter("limited", from))
-		limited, err := All(WithLimit(By(limiter("limited", from), identity), func(string) ratelimit.Limit { return to }))
-		require.NoError(t, err)
-		add(what+", a limit of the request", func() (ratelimit.Decision, error) { return limited.Take(ctx, key, 1) })
+		add(what+", another node", func() func() (ratelimit.Decision, error) {
+			charge(limiter("nodes", from))
+			return take(limiter("nodes", to))
+		})
+		add(what+", Reserve", func() func() (ratelimit.Decision, error) {
+			charge(limiter("reserve", from))
+			booking, key := limiter("reserve", to), key
+			return func() (ratelimit.Decision, error) {
+				r, err := booking.Reserve(context.Background(), key, 1, time.Millisecond)
+				return r.Decision, err
+			}
+		})
+		add(what+", LimitFor", func() func() (ratelimit.Decision, error) {
+			l, err := New(f.client, from, &Options{Name: "for", Timeout: 20 * time.Second, LimitFor: func(string) ratelimit.Limit { return to }})
+			require.NoError(t, err)
+			charge(limiter("for", from))
+			return take(l)
+		})
+		add(what+", a stack", func() func() (ratelimit.Decision, error) {
+			stack, err := All(By(limiter("other", from), identity), By(limiter("stack", to), identity))
+			require.NoError(t, err)
+			charge(limiter("stack", from))
+			return take(stack)
+		})
+		add(what+", a limit of the request", func() func() (ratelimit.Decision, error) {
+			limited, err := All(WithLimit(By(limiter("limited", from), identity), func(string) ratelimit.Limit { return to }))
+			require.NoError(t, err)
+			charge(limiter("limited", from))
+			return take(limited)
+		})
 	}
 	time.Sleep(1300 * time.Millisecond) // what was stored under the old limit has expired
 	for _, k := range all {

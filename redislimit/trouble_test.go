@@ -429,7 +429,7 @@ func TestACancelledWaitGivesBack(t *testing.T) {
 
 func TestNoCallerIsLostInACrowdOfCancellations(t *testing.T) {
 	f := newFixture(t)
-	crowded(t, f, "ends", 10*time.Second, func(i, n int) (context.Context, context.CancelFunc) {
+	crowded(t, f, "ends", time.Second, func(i, n int) (context.Context, context.CancelFunc) {
 		if n%4 != 0 {
 			return context.WithTimeout(context.Background(), time.Duration((i*7+n*13)%40)*50*time.Microsecond)
 		}

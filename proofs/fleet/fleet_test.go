@@ -27,8 +27,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The short version of the proof: real processes on a real server, for a second each. How
-// much of its bound a fleet reaches, and how fast, is left to the command.
+// The short version of the proof: real processes on a real server, for a second each, or longer on a machine
+// that is busy. How much of its bound a fleet reaches, and how fast, is left to the command.
 func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
 	redistest.Program(t)
 	s, err := startServer(t.Context())
@@ -41,12 +41,14 @@ func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
 		t.Run(fmt.Sprintf("%s, %s", tr.name, tr.what), func(t *testing.T) {
 			change := tr.change
 			tr.change = func(s *setup) { change(s); s.Nodes, s.Demand = 4, min(s.Demand, 20_000) }
-			o, err := runTrial(t.Context(), s, tr, 800*time.Millisecond)
-			require.NoError(t, err)
-			require.Zero(t, o.over, "%d admitted, bound %d", o.admitted, o.limit)
-			require.Positive(t, o.admitted)
-			if tr.exact {
-				require.Equal(t, o.limit, o.admitted)
+			for lasts := 800 * time.Millisecond; ; lasts *= 3 {
+				o, err := runTrial(t.Context(), s, tr, lasts)
+				require.NoError(t, err)
+				require.Zero(t, o.over, "%d admitted, bound %d", o.admitted, o.limit)
+				if o.admitted > 0 && (!tr.exact || o.admitted == o.limit) {
+					break
+				}
+				require.Less(t, lasts, 20*time.Second, "%d admitted, bound %d", o.admitted, o.limit)
 			}
 		})
 	}
