@@ -9,7 +9,8 @@ import (
 type Sample struct {
 	// RTT is the mean time of the work that succeeded, from the permit to Done. Work that was
 	// [Cancelled], or is still under way, takes at least as long as it has lasted: it raises
-	// the mean, and never lowers it. 0 if nothing succeeded and nothing was cancelled.
+	// the mean, and never lowers it. So does what was [Dropped] later than all that succeeded: a deadline has ended. 0 if there is
+	// nothing of these.
 	RTT time.Duration
 	// Deviation is the standard deviation of the times whose mean is RTT, and Ended how many of them
 	// are known in full. So Deviation / √Ended is about how far RTT may be off. 0 if it is not known.
@@ -19,10 +20,10 @@ type Sample struct {
 	InFlight int
 	// Mean is how many units were in flight on average. 0 if it is not known.
 	Mean float64
-	// Cancelled is the share of outcomes, 0 to 1, that were [Cancelled] after no less than all that succeeded in this
-	// window and the one before took: their clients did not wait any longer. If two thirds or more were Cancelled, sooner
-	// ones count too, but not those that took less than half of the usual. Where it is not small, the true mean time
-	// is longer than RTT.
+	// Cancelled is the share of outcomes, 0 to 1, whose clients did not wait any longer: which were [Cancelled], or [Dropped] by a deadline, after
+	// more time than all that succeeded in this window and the one before took. What fails for another reason takes now and then the
+	// longest too. How often follows from what was Cancelled sooner, and is taken off. Where the share is not small, the true mean
+	// time is longer than RTT.
 	Cancelled float64
 	// Dropped says that at least one in four of the window's outcomes were [Dropped], or that
 	// Cancelled is more than half.

@@ -231,7 +231,7 @@ func TestWindowIsOverAfterTwentyOutcomesAndATenthOfASecond(t *testing.T) {
 	assert.Len(t, *samples, 1, "time enough, and an outcome too few")
 	finish(t, l, clock, 1, time.Millisecond, inflight.Dropped)
 	require.Len(t, *samples, 2)
-	assert.Equal(t, inflight.Sample{InFlight: 19, Mean: (19*200 + 1) / 201., Dropped: true, Max: 100}, (*samples)[1], "nothing succeeded")
+	assert.Equal(t, inflight.Sample{RTT: 200 * time.Millisecond, InFlight: 19, Mean: (19*200 + 1) / 201., Cancelled: 0.95, Dropped: true, Max: 100}, (*samples)[1], "19 deadlines after more than all that had succeeded")
 
 	finish(t, l, clock, 15, 10*time.Millisecond, inflight.Success)
 	finish(t, l, clock, 5, 100*time.Millisecond, inflight.Dropped)

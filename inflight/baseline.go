@@ -309,6 +309,8 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	b.bears(s.Cancelled, target(x) >= nearly*l.limit)
 	x.patience = b.patience
 	switch {
+	case left && b.dropping && !b.proven && rtt > 0: // the baseline may be that of a queue, in which clients did not wait longer
+		return l.set(b.begin(l.limit, rtt, left), s.Max)
 	case s.Dropped:
 		if left { // what the limit has spare is not needed
 			x.limit = min(x.limit, x.inFlight)

@@ -40,11 +40,12 @@ type window struct {
 	quick   int           // of its first work, as much as count, has ended
 	done    int           // succeeded
 	total   time.Duration // of done
-	longest time.Duration // of done
+	longest time.Duration // of what succeeded, also of what began before it
 	known   time.Duration // the longest in the window before
 	late    int           // was cancelled after no less than all that was done in this window and the one before took
 	unsure  int           // was cancelled sooner, but not at once
-	dropped int
+	dropped int           // of these
+	expired int           // as late as what counts in late
 	peak    int
 	since   time.Duration // so far held is counted
 	held    float64       // units × time, in ns
@@ -94,6 +95,7 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 		switch {
 		case start < w.from:
 		case o == Success:
+			w.longest = max(w.longest, rtt)
 			w.times.ended(rtt)
 		default:
 			w.times.lasts(rtt)
@@ -112,13 +114,18 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 		w.times.ended(rtt)
 	case Dropped:
 		w.dropped++
+		if rtt > max(w.longest, w.known, w.usual) && w.usual > 0 { // a deadline has ended
+			w.expired++
+			w.times.entered(0)
+			w.times.lasts(rtt)
+		}
 	case Cancelled:
 		w.times.entered(0)
 		w.times.lasts(rtt)
 		switch {
 		case rtt <= w.usual/2: // a failure that has nothing to do with load
 			return false
-		case rtt >= max(w.longest, w.known):
+		case rtt > max(w.longest, w.known):
 			w.late++
 		default:
 			w.unsure++
@@ -132,13 +139,11 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 	return true
 }
 
-// cancelled is how much was cancelled because its client did not wait any longer. A client leaves after a certain time, which has
-// let pass all that was done. What fails for another reason is mostly not the longest. If little is done, that tells nothing.
-func (w *window) cancelled() int {
-	if w.late+w.unsure > 2*w.done {
-		return w.late + w.unsure
-	}
-	return w.late
+// cancelled is how much ended because its client did not wait any longer. A client leaves after a certain time, which has
+// let pass all that was done. What fails for another reason takes as long as what succeeds, or less: of the longest, some have failed
+// too, on average unsure for each done, and rarely twice as many.
+func (w *window) cancelled() float64 {
+	return max(0, float64(w.late+w.expired)-2*float64(w.unsure)/float64(max(1, w.done)))
 }
 
 func (w *window) over(now time.Duration) bool {
@@ -156,14 +161,14 @@ func (w *window) over(now time.Duration) bool {
 // sample is what the window has shown.
 func (w *window) sample(now time.Duration, each eachWork) Sample {
 	n, left := w.done+w.late+w.unsure+w.dropped, w.cancelled()
-	s := Sample{InFlight: w.peak, Dropped: w.dropped*dropShare >= n || 2*left > n}
+	s := Sample{InFlight: w.peak, Dropped: w.dropped*dropShare >= n || 2*left > float64(n)}
 	if n > 0 {
-		s.Cancelled = float64(left) / float64(n)
+		s.Cancelled = left / float64(n)
 	}
 	if now > w.begun {
 		s.Mean = w.held / float64(now-w.begun)
 	}
-	if w.done+left > 0 {
+	if w.done+w.late+w.unsure+w.expired > 0 {
 		each(func(order uint64, start time.Duration) bool {
 			if start < w.from && order <= w.before {
 				return false

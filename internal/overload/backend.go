@@ -48,9 +48,12 @@ type Phase struct {
 	Queue   int     // requests that wait in front of the gate for their permit; others that find none are lost
 
 	Leave     time.Duration // after which clients cancel; the backend works on all the same. 0: never
+	LeaveVary bool          // it is the mean of a time that is uniform between half of it and one and a half
+	Deadline  bool          // they leave as a deadline ends, which counts as dropped
 	Abort     bool          // the backend does not begin what was cancelled
 	Fail      float64       // share of requests that fail at once by a bug
 	FailLate  float64       // share of requests that fail by a bug after the backend has worked on them
+	FailPart  float64       // share of requests that fail by a bug after a random part of that work
 	Refuse    bool          // an outage: all requests fail at once with a status that says overload
 	PauseEach time.Duration // how often the backend stops, as to collect garbage
 	Pause     time.Duration // and for how long
@@ -78,10 +81,9 @@ type Request struct {
 	Permit inflight.Permit
 	Token  any
 
-	ends   time.Duration // in backend time
-	leaves time.Duration // 0: never
-	gone   bool          // it has left the gate
-	place  int           // in the heap of leaves
+	serial uint64 // its place among all; 0 once it has ended
+	gone   bool   // it has left the gate
+	fails  bool   // it ends by a bug
 }
 
 // Tally counts what became of requests over a stretch of time.
@@ -108,6 +110,7 @@ type World struct {
 
 	gate                         Gate
 	arrivals, services, failures *rand.Rand // apart, so that worlds of one seed differ by what their gates do only
+	serial                       uint64     // of the request that was sent last
 	phase                        Phase
 	queued                       int           // in front of the gate
 	next                         time.Duration // arrival
@@ -116,8 +119,8 @@ type World struct {
 	resumes                      time.Duration // until then it stands still
 	pauses                       time.Duration // next pause
 	line                         ring          // in the backend, no server has begun
-	served                       heapOf
-	leaving                      leaves // those that clients will leave, in order: all have the same patience within a phase
+	served                       heapOf        // in backend time
+	leaving                      heapOf        // also what has ended, until its time comes
 	free                         []*Request
 }
 
@@ -166,11 +169,11 @@ func (w *World) Play(d time.Duration) {
 		if w.next < at {
 			at, what = w.next, anArrival
 		}
-		if len(w.served) > 0 && w.served[0].ends+w.stopped < at {
-			at, what = w.served[0].ends+w.stopped, anAnswer
+		if len(w.served) > 0 && w.served[0].at+w.stopped < at {
+			at, what = w.served[0].at+w.stopped, anAnswer
 		}
-		if w.leaving.len() > 0 && w.leaving.head().leaves < at {
-			at, what = w.leaving.head().leaves, aClientLeaves
+		if len(w.leaving) > 0 && w.leaving[0].at < at {
+			at, what = w.leaving[0].at, aClientLeaves
 		}
 		if w.pauses < at {
 			at, what = w.pauses, aPause
@@ -183,9 +186,15 @@ func (w *World) Play(d time.Duration) {
 			w.next = w.Now + w.gap()
 			w.arrive()
 		case anAnswer:
-			w.answer(w.served.pop())
+			w.answer(w.served.pop().r)
 		case aClientLeaves:
-			w.leave(w.leaving.pop(), inflight.Cancelled) // the backend still has it
+			if c := w.leaving.pop(); c.serial == c.r.serial {
+				o := inflight.Cancelled
+				if w.phase.Deadline {
+					o = inflight.Dropped
+				}
+				w.leave(c.r, o) // the backend still has it
+			}
 		case aPause:
 			w.Stop(w.phase.Pause)
 			w.pauses += w.phase.PauseEach
@@ -223,7 +232,8 @@ func (w *World) enter() bool {
 		w.free = append(w.free, r)
 		return false
 	}
-	r.Sent = w.Now
+	w.serial++
+	r.Sent, r.serial = w.Now, w.serial
 	switch {
 	case w.phase.Refuse:
 		w.leave(r, inflight.Dropped)
@@ -235,8 +245,11 @@ func (w *World) enter() bool {
 		return true
 	}
 	if w.phase.Leave > 0 {
-		r.leaves = w.Now + w.phase.Leave
-		w.leaving.push(r)
+		patience := float64(w.phase.Leave)
+		if w.phase.LeaveVary {
+			patience *= 0.5 + w.failures.Float64()
+		}
+		w.leaving.push(coming{w.Now + time.Duration(patience) + 1, r, r.serial}) // an answer at that time still finds it
 	}
 	w.line.push(r)
 	w.begin()
@@ -265,19 +278,22 @@ func (w *World) begin() {
 		if w.phase.SlowShare > 0 && w.services.Float64() < w.phase.SlowShare {
 			t *= w.phase.SlowBy
 		}
-		r.ends = w.backendTime() + time.Duration(t*float64(w.phase.Service))
+		switch {
+		case w.phase.FailLate > 0:
+			r.fails = w.failures.Float64() < w.phase.FailLate
+		case w.phase.FailPart > 0 && w.failures.Float64() < w.phase.FailPart:
+			r.fails = true
+			t *= w.failures.Float64()
+		}
 		w.busy++
-		w.served.push(r)
+		w.served.push(coming{w.backendTime() + time.Duration(t*float64(w.phase.Service)), r, r.serial})
 	}
 }
 
 func (w *World) answer(r *Request) {
 	w.busy--
 	if !r.gone {
-		if r.leaves > 0 {
-			w.leaving.remove(r)
-		}
-		if w.phase.FailLate > 0 && w.failures.Float64() < w.phase.FailLate {
+		if r.fails {
 			w.leave(r, inflight.Cancelled)
 		} else {
 			w.Good++
@@ -290,7 +306,7 @@ func (w *World) answer(r *Request) {
 
 // leave ends a request at the gate, and lets in who waits there.
 func (w *World) leave(r *Request, o inflight.Outcome) {
-	r.gone = true
+	r.gone, r.serial = true, 0
 	w.Ended++
 	w.Latency += w.Now - r.Sent
 	w.gate.Leave(w.Now, r, o)
@@ -326,48 +342,24 @@ func (q *ring) pop() *Request {
 	return r
 }
 
-// leaves are requests in the order in which their clients leave. Those that have ended stay
-// as nil until they are first.
-type leaves struct{ ring }
-
-func (l *leaves) push(r *Request) {
-	r.place = len(l.all)
-	l.ring.push(r)
+// coming is what will happen to a request.
+type coming struct {
+	at     time.Duration
+	r      *Request
+	serial uint64 // of the request, as r may be another one by then
 }
 
-func (l *leaves) head() *Request { return l.all[l.first] }
+func (c coming) before(d coming) bool { return c.at < d.at || c.at == d.at && c.serial < d.serial }
 
-func (l *leaves) remove(r *Request) {
-	l.all[r.place] = nil
-	l.trim()
-}
+// heapOf is a heap, what comes first first.
+type heapOf []coming
 
-func (l *leaves) pop() *Request {
-	r := l.all[l.first]
-	l.all[l.first] = nil
-	l.trim()
-	return r
-}
-
-// trim drops what has ended, so that the first one is a request.
-func (l *leaves) trim() {
-	for l.first < len(l.all) && l.all[l.first] == nil {
-		l.first++
-	}
-	if l.first == len(l.all) {
-		l.all, l.first = l.all[:0], 0
-	}
-}
-
-// heapOf is a heap of requests, the one that ends first first.
-type heapOf []*Request
-
-func (h *heapOf) push(r *Request) {
-	*h = append(*h, r)
+func (h *heapOf) push(c coming) {
+	*h = append(*h, c)
 	q := *h
 	for i := len(q) - 1; i > 0; {
 		up := (i - 1) / 2
-		if q[up].ends <= q[i].ends {
+		if !q[i].before(q[up]) {
 			return
 		}
 		q[up], q[i] = q[i], q[up]
@@ -375,10 +367,10 @@ func (h *heapOf) push(r *Request) {
 	}
 }
 
-func (h *heapOf) pop() *Request {
+func (h *heapOf) pop() coming {
 	q := *h
 	first, last := q[0], len(q)-1
-	q[0], q[last] = q[last], nil
+	q[0], q[last] = q[last], coming{}
 	q = q[:last]
 	*h = q
 	for i := 0; ; {
@@ -386,10 +378,10 @@ func (h *heapOf) pop() *Request {
 		if down >= last {
 			return first
 		}
-		if down+1 < last && q[down+1].ends < q[down].ends {
+		if down+1 < last && q[down+1].before(q[down]) {
 			down++
 		}
-		if q[i].ends <= q[down].ends {
+		if !q[down].before(q[i]) {
 			return first
 		}
 		q[i], q[down] = q[down], q[i]

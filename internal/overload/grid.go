@@ -46,6 +46,19 @@ var Events = []string{
 // Sample draws a cell of the grid.
 func Sample(seed uint64) Cell {
 	rng := rand.New(rand.NewPCG(seed, 2))
+	c := draw(rng, seed)
+	if rng.IntN(2) == 0 {
+		c.Event = Events[rng.IntN(len(Events))]
+	}
+	if c.Event == "capacity × 30" || c.Event == "capacity / 30" {
+		c.Servers = []int{1, 2, 10}[rng.IntN(3)]
+		c.Bound = 30 * c.Servers * (4 + rng.IntN(5))
+	}
+	return c
+}
+
+// draw draws a cell to which nothing happens.
+func draw(rng *rand.Rand, seed uint64) Cell {
 	c := Cell{Seed: seed, Event: "none"}
 	c.Servers = []int{1, 2, 10, 50, 100, 300}[rng.IntN(6)]
 	c.Service = time.Duration(float64(time.Millisecond) * math.Pow(5000, rng.Float64())).Round(100 * time.Microsecond)
@@ -55,12 +68,50 @@ func Sample(seed uint64) Cell {
 	if rng.IntN(3) == 0 {
 		c.Queue = 2 * c.Bound
 	}
-	if rng.IntN(2) == 0 {
-		c.Event = Events[rng.IntN(len(Events))]
+	return c
+}
+
+// Failing are the ways in which calls end that are no success and no overload: a share of them fails by a bug, or clients leave after so many
+// service times.
+var Failing = failing()
+
+// Way is how calls of a backend end.
+type Way struct {
+	Name   string
+	change func(p *Phase, seed uint64)
+}
+
+func failing() (all []Way) {
+	for _, share := range []float64{0.05, 0.1, 0.3, 0.6} {
+		all = append(all,
+			Way{fmt.Sprintf("%2.0f %% fail after their work", 100*share), func(p *Phase, _ uint64) { p.FailLate = share }},
+			Way{fmt.Sprintf("%2.0f %% fail within their work", 100*share), func(p *Phase, _ uint64) { p.FailPart = share }},
+			Way{fmt.Sprintf("%2.0f %% fail at once", 100*share), func(p *Phase, _ uint64) { p.Fail = share }})
 	}
-	if c.Event == "capacity × 30" || c.Event == "capacity / 30" {
-		c.Servers = []int{1, 2, 10}[rng.IntN(3)]
-		c.Bound = 30 * c.Servers * (4 + rng.IntN(5))
+	for _, after := range []float64{0.5, 0.8, 1, 1.5, 2, 3, 10} {
+		all = append(all, Way{fmt.Sprintf("clients leave after %v", after), func(p *Phase, seed uint64) {
+			p.Leave, p.Abort = time.Duration(after*float64(p.Service)), seed%2 == 0
+		}})
+	}
+	return all
+}
+
+// SampleFailing draws a cell in which calls end in one of the ways of Failing, each in turn.
+func SampleFailing(seed uint64) Cell {
+	rng := rand.New(rand.NewPCG(seed, 6))
+	c := draw(rng, seed)
+	way := Failing[seed%uint64(len(Failing))]
+	c.Event = way.Name
+	way.change(&c.Phase, rng.Uint64())
+	if c.Leave > 0 {
+		switch rng.IntN(3) {
+		case 0:
+			c.LeaveVary = true
+			c.Event += ", more or less"
+		case 1:
+			c.Deadline = true
+			c.Event += ", by a deadline"
+		}
 	}
 	return c
 }

@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// PlayAll plays some cells of the grid, from a first seed on, each with a gate of its own.
-func PlayAll(first, cells uint64, gate func(Cell) Gated) (all []Verdict) {
+// PlayAll plays some cells that sample draws, from a first seed on, each with a gate of its own.
+func PlayAll(sample func(seed uint64) Cell, first, cells uint64, gate func(Cell) Gated) (all []Verdict) {
 	var mu sync.Mutex // guards all
 	var wg sync.WaitGroup
 	seeds := make(chan uint64)
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for seed := range seeds {
-				c := Sample(seed)
+				c := sample(seed)
 				v := Play(c, gate(c))
 				mu.Lock()
 				all = append(all, v...)
