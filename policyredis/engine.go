@@ -251,10 +251,16 @@ func newDecider(layers, bare []redislimit.Layer[*policy.Charges]) (d decider, er
 
 // Peek is what [policy.Peeker] asks for. The round trip is bounded by the limiters' Timeout.
 func (d decider) Peek(c *policy.Charges, cost int) (ratelimit.Decision, error) {
-	if c.Bare() {
-		return d.bare.Peek(context.Background(), c, cost)
+	if !c.Bare() {
+		return d.Layered.Peek(context.Background(), c, cost)
 	}
-	return d.Layered.Peek(context.Background(), c, cost)
+	said, err := d.bare.Peek(context.Background(), c, cost)
+	if errors.Is(err, ratelimit.ErrExceedsLimit) { // Redis was not asked, and somebody wants to know what is left
+		if now, failed := d.bare.Peek(context.Background(), c, 0); failed == nil {
+			said.Remaining, said.ResetAfter = now.Remaining, now.ResetAfter
+		}
+	}
+	return said, err
 }
 
 // Adjust is what [policy.Keeper] asks for.

@@ -321,6 +321,14 @@ rules:
 			}
 			require.True(t, p.Allow(policy.Attributes{"user": "ann", "region": "eu", "plan": "pro", "ip": "192.0.2.9"}, 40))
 			assert.Equal(t, []int{60, 7, 960}, []int{left(ann), left(net), left(all)}, name)
+			for s, remaining := range map[*policy.Subject]int{&ann: 60, &net: 7, &acme: 50} {
+				d, err := p.Peek(t.Context(), s, 101)
+				require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, name)
+				assert.Equal(t, []any{false, remaining}, []any{d.Allowed, d.Remaining}, "%s: what is left, although the cost can never pass", name)
+			}
+			ex, err := p.Explain(policy.Attributes{"user": "ann", "region": "eu", "plan": "pro", "ip": "192.0.2.9"}, 101)
+			require.NoError(t, err)
+			assert.Equal(t, []int{60, 7, 960}, []int{ex.Rules[0].Decision.Remaining, ex.Rules[1].Decision.Remaining, ex.Rules[2].Decision.Remaining}, name)
 			require.NoError(t, p.Adjust(t.Context(), ann, 70), name)
 			assert.Zero(t, left(ann), name)
 			d, err := p.Peek(t.Context(), ann, 1)
