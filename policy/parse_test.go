@@ -131,6 +131,7 @@ func TestErrorsSayWhereAndWhat(t *testing.T) {
 		{"a plan without a name", rule("  plans: {\"\": blocked}\n"), 5, "api", "a plan's name of 0 bytes"},
 		{"a route that net/http refuses", rule("  match:\n    route:\n    - /a\n    - /{x}y\n"), 8, "api", `rules[0].match.route[1]: `},
 		{"a route without a path", rule("  match: {route: [example.com]}\n"), 5, "api", `missing /`},
+		{"a route with two methods", rule("  match: {route: [GET POST /a]}\n"), 5, "api", `the host "POST " has a space`},
 		{"a route that cannot match", rule("  match: {route: [/a//b]}\n"), 5, "api", `can never match`},
 		{"a list of no routes", rule("  match: {route: []}\n"), 5, "api", "an empty list"},
 		{"a list of no values", rule("  match: {attributes: {region: []}}\n"), 5, "api", "an empty list"},

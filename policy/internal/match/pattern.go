@@ -45,6 +45,9 @@ func ParsePattern(s string) (Pattern, error) {
 		p.method, s = s[:i], strings.TrimLeft(s[i+1:], " \t")
 	}
 	i := strings.IndexByte(s, '/')
+	if strings.ContainsAny(s[:i], " \t") {
+		return Pattern{}, fmt.Errorf("the host %q has a space in it: a pattern has at most one method, a host and a path", s[:i])
+	}
 	p.host = Host("CONNECT", s[:i]) // with its port: then it is a pattern for CONNECT
 	clean := s[i:] == cleanPath(s[i:])
 	if !clean && p.method != "CONNECT" {
