@@ -408,6 +408,20 @@ func TestACostThatOnlyThePrimaryCanAllowIsDeniedForNow(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
 }
 
+// each is a primary whose keys have limits of their own.
+type each struct{ *store }
+
+func (each) Limits() []ratelimit.Limit { return []ratelimit.Limit{{}} }
+
+func TestACostIsDeniedForNowIfNobodyKnowsWhatThePrimaryCanAllow(t *testing.T) {
+	l := over(t, each{newStore(t, shared)}, newLocal(t, local), failover.Options{OpenFor: 3 * time.Second})
+	l.Force(failover.StateOpen)
+	d := take(t, l, 101)
+	require.False(t, d.Allowed)
+	require.True(t, d.Degraded)
+	require.Equal(t, 3*time.Second, d.RetryAfter)
+}
+
 func TestAllowAllAllowsEverything(t *testing.T) {
 	s := newStore(t, shared)
 	s.fail(down)

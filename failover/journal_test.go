@@ -454,3 +454,82 @@ func TestTheLogTellsAFailureOfLateBeforeOtherReasons(t *testing.T) {
 		time.Sleep(time.Hour)
 	})
 }
+
+// The lines of an outage tell nothing of the one before.
+func TestAnOutageTellsNothingOfTheOneBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newLogged(t, failover.Options{Failures: 2})
+		takes := func(lasts time.Duration) {
+			for began := time.Now(); time.Since(began) < lasts; time.Sleep(500 * time.Millisecond) {
+				g.take(context.Background())
+			}
+		}
+		g.s.fail(down)
+		takes(3 * time.Second)
+		g.s.fail(nil)
+		takes(90 * time.Second)
+		require.Equal(t, failover.StateClosed, g.l.State())
+		before := len(g.out.told())
+		require.Contains(t, g.out.told()[before-1].attrs, "error")
+		time.Sleep(10 * time.Minute)
+
+		began, instead := time.Now(), g.l.Stats().Instead
+		g.force(failover.StateOpen)
+		takes(3 * time.Minute)
+		lines := g.out.told()[before+1:]
+		require.Len(t, lines, 2, "%v", &g.out)
+		for _, l := range lines {
+			require.NotContains(t, l.attrs, "error", "%v", &g.out)
+			require.EqualValues(t, 1, l.attrs["opened"].Int64(), "%v", &g.out)
+			require.Equal(t, l.at.Sub(began), l.attrs["after"].Duration())
+			require.LessOrEqual(t, l.attrs["decisions"].Uint64(), g.l.Stats().Instead-instead)
+		}
+		g.force(failover.StateClosed)
+		time.Sleep(time.Hour)
+	})
+}
+
+// An outage lasts as long as the breaker is open, also if nobody asks.
+func TestAnOutageWithoutTrafficLasts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newLogged(t, failover.Options{})
+		began := time.Now()
+		g.s.fail(down)
+		for range 5 {
+			g.take(context.Background())
+		}
+		require.Equal(t, failover.StateOpen, g.l.State())
+		time.Sleep(5 * time.Minute)
+		require.Len(t, g.out.told(), 1, "%v", &g.out)
+		g.s.fail(nil)
+		g.take(context.Background())
+		require.Len(t, g.out.told(), 2, "%v", &g.out)
+		last := g.out.told()[1]
+		require.Equal(t, "failover: the breaker is closed", last.text)
+		require.EqualValues(t, 5, last.attrs["decisions"].Uint64())
+		require.Equal(t, time.Since(began), last.attrs["after"].Duration())
+		time.Sleep(time.Hour)
+	})
+}
+
+// A call of Force in the middle of an outage, whose line is its own, takes the place of no other.
+func TestForceInAnOutageCostsNoLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newLogged(t, failover.Options{Failures: 1000})
+		g.s.fail(down)
+		for second := range 200 {
+			if second == 50 {
+				g.force(failover.StateOpen)
+			}
+			g.take(context.Background())
+			time.Sleep(time.Second)
+		}
+		var at []time.Duration
+		for _, l := range g.out.told() {
+			at = append(at, l.at.Sub(g.out.told()[0].at))
+		}
+		require.Equal(t, []time.Duration{0, 50 * time.Second, time.Minute, 2 * time.Minute, 3 * time.Minute}, at, "%v", &g.out)
+		g.force(failover.StateClosed)
+		time.Sleep(time.Hour)
+	})
+}

@@ -424,3 +424,101 @@ func TestALateReservationIsCancelledWithinItsTurn(t *testing.T) {
 		require.Equal(t, 1_000_000, remaining(t, s.Keyed))
 	})
 }
+
+// An answer that comes at the very instant at which its caller leaves is given to the caller, or is taken back.
+func TestAnAnswerAtTheLastInstantIsGivenOrTakenBack(t *testing.T) {
+	const span = 10 * time.Millisecond
+	for name, row := range map[string]struct {
+		timeout, own time.Duration
+		cancelled    bool
+	}{
+		"the caller's deadline":   {time.Second, span, false},
+		"Timeout":                 {span, time.Hour, false},
+		"the caller is cancelled": {time.Second, time.Hour, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStore(t, shared)
+				l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1_000_000, Timeout: row.timeout})
+				given := 0
+				for range 200 {
+					ctx, cancel := context.WithTimeout(context.Background(), row.own)
+					s.fail(func(context.Context) error {
+						time.Sleep(span)
+						if row.cancelled {
+							cancel()
+						}
+						return nil
+					})
+					r, err := l.Reserve(ctx, "k", 1, 0)
+					if err != nil {
+						require.ErrorIs(t, err, context.Canceled)
+					} else if require.True(t, r.Allowed); !r.Degraded {
+						given++
+					}
+					cancel()
+				}
+				time.Sleep(time.Minute)
+				require.Equal(t, 10_000-given, remaining(t, s.Keyed))
+			})
+		})
+	}
+}
+
+// A settlement may need no call of the store, so that its success says nothing of the store.
+func TestSettlementsThatSucceedDoNotKeepTheBreakerClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, wide)
+		l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 3})
+		var all []*ratelimit.Reservation
+		for range 50 {
+			r, err := l.Reserve(context.Background(), "k", 2, 0)
+			require.NoError(t, err)
+			all = append(all, r)
+		}
+		time.Sleep(5 * time.Second)
+		for _, r := range all {
+			require.NoError(t, r.Settle(1))
+		}
+		s.fail(down)
+		for range 3 {
+			require.Equal(t, failover.StateClosed, l.State())
+			require.True(t, take(t, l, 1).Degraded)
+		}
+		require.Equal(t, failover.StateOpen, l.State())
+	})
+}
+
+// While the breaker is not closed, and the last settlement has failed, the store is not asked to settle: not if a probe is
+// due, and not if settlements that hang have all the turns.
+func TestASettlementIsRefusedAtOnceUntilAProbeHasSucceeded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, wide)
+		l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, MaxCalls: 1, Timeout: 10 * time.Second})
+		var all []*ratelimit.Reservation
+		for range 4 {
+			r, err := l.Reserve(context.Background(), "k", 1, 0)
+			require.NoError(t, err)
+			all = append(all, r)
+		}
+		time.Sleep(time.Minute)
+		before := s.calls.Load()
+		refused := func(r *ratelimit.Reservation) {
+			began := time.Now()
+			require.ErrorIs(t, r.Cancel(), ratelimit.ErrUnavailable)
+			require.Zero(t, time.Since(began))
+			require.Equal(t, before+1, s.calls.Load())
+		}
+		s.fail(takes(time.Hour))
+		require.ErrorIs(t, all[0].Cancel(), ratelimit.ErrUnavailable)
+		require.Equal(t, failover.StateOpen, l.State())
+		refused(all[1])
+		time.Sleep(1200*time.Millisecond + 1)
+		require.Equal(t, failover.StateHalfOpen, l.State())
+		refused(all[2])
+		s.fail(nil)
+		time.Sleep(time.Hour)
+		require.False(t, take(t, l, 1).Degraded)
+		require.NoError(t, all[3].Cancel())
+	})
+}

@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -301,5 +302,46 @@ func TestACallerThatSpendsHalfOfWhatItFetchedFetchesAhead(t *testing.T) {
 			synctest.Wait()
 		}
 		require.Equal(t, []int{3, 6, 12}, s.heard(&s.asked), "the last one ahead of need")
+	})
+}
+
+// One unit is not fetched ahead of need: it would lie here while another process is denied.
+func TestTheLastUnitsAreNotFetchedAhead(t *testing.T) {
+	for budget := 8; budget < 60; budget++ {
+		bubble(t, func(t *testing.T) {
+			s := newServer(t, tight(budget))
+			l := leased(t, s, lease.Options[string]{MaxBatch: 40})
+			for range budget {
+				require.True(t, l.Allow("k", 1))
+				synctest.Wait()
+				if asked := s.heard(&s.asked); len(asked) > 0 && asked[len(asked)-1] == 1 {
+					require.Zero(t, l.Stats().Held, "of %d", budget)
+				}
+			}
+		})
+	}
+}
+
+// Fetches ahead of need are goroutines that nobody waits for: however many keys need one, 256 are under way at most.
+func TestFetchesAheadOfNeedAreBounded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, plenty)
+		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
+		for round := range 2 {
+			spend := func(times int) {
+				for i := range 300 * times {
+					require.True(t, l.Allow(fmt.Sprint(round, i/times), 3))
+					synctest.Wait()
+				}
+			}
+			spend(2) // which leaves 15 units of each key
+			s.heard(&s.asked)
+			s.fail(func(context.Context) error { time.Sleep(100 * time.Millisecond); return nil })
+			spend(3)
+			require.Len(t, s.heard(&s.asked), 256)
+			time.Sleep(200 * time.Millisecond)
+			s.fail(nil)
+		}
+		flushed(t, l)
 	})
 }
