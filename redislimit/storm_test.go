@@ -3,6 +3,7 @@ package redislimit
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -40,9 +41,13 @@ type stormed struct {
 
 	mu                          sync.Mutex
 	books                       map[string]*ledger // of both limiters
+	losing                      bool               // the servers are losing all that they hold
+	lost                        time.Time          // when they last had lost it
 	longest                     time.Duration
 	calls, unavailable, perhaps int
 }
+
+var stormCallers = flag.Int("callers", 64, "goroutines that call at once in a storm")
 
 var stormLimit = ratelimit.FixedWindow(ratelimit.PerDay(math.MaxInt32)) // of which nothing comes back
 
@@ -63,10 +68,8 @@ func newStormed(t *testing.T, client redis.UniversalClient, name string, timeout
 
 var stormUnits = []int{3, 5, 7, 11, 13, 17, 19, 23}
 
-// book takes note that a key may have spent between least and most more.
-func (s *stormed) book(limiter, key string, unit, least, most int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// bookLocked takes note that a key may have spent between least and most more.
+func (s *stormed) bookLocked(limiter, key string, unit, least, most int) {
 	l := s.books[limiter+key]
 	if l == nil {
 		l = &ledger{unit: unit}
@@ -76,8 +79,14 @@ func (s *stormed) book(limiter, key string, unit, least, most int) {
 	l.most += most
 }
 
-// outcome books a call that charges, in each limiter.
-func (s *stormed) outcome(limiters, key string, unit, delta int, done bool, err error) {
+// outcome books a call that charges, in each limiter. Began is when what it charges was asked for: servers may have lost
+// that since, and with it what was to be settled.
+func (s *stormed) outcome(limiters, key string, unit, delta int, began time.Time, done bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if done && (s.losing || began.Before(s.lost)) {
+		done, err = false, ErrUnanswered
+	}
 	least, most := 0, 0
 	switch {
 	case done:
@@ -86,8 +95,24 @@ func (s *stormed) outcome(limiters, key string, unit, delta int, done bool, err 
 		least, most = min(0, delta), max(0, delta)
 	}
 	for _, l := range limiters {
-		s.book(string(l), key, unit, least, most)
+		s.bookLocked(string(l), key, unit, least, most)
 	}
+}
+
+// lose makes the servers lose all that they hold. What is charged meanwhile may be lost or not.
+func (s *stormed) lose(servers []*redistest.Server) {
+	s.mu.Lock()
+	s.losing, s.books = true, map[string]*ledger{}
+	s.mu.Unlock()
+	for _, server := range servers {
+		assert.Eventually(s.t, func() bool { // it may be read-only for now
+			_, err := server.Do("FLUSHALL")
+			return err == nil
+		}, 20*time.Second, time.Millisecond)
+	}
+	s.mu.Lock()
+	s.losing, s.lost = false, time.Now()
+	s.mu.Unlock()
 }
 
 func (s *stormed) class(ctx context.Context, err error, took time.Duration, calls int) {
@@ -132,35 +157,33 @@ func (s *stormed) one(rng *rand.Rand) {
 	case 0, 1:
 		d, err := s.a.Take(ctx, key, cost)
 		s.class(ctx, err, time.Since(began), 1)
-		s.outcome("a", key, unit, cost, d.Allowed, err)
+		s.outcome("a", key, unit, cost, began, d.Allowed, err)
 	case 2:
 		d, err := s.stack.Take(ctx, key, cost)
 		s.class(ctx, err, time.Since(began), 1)
-		s.outcome("ab", key, unit, cost, d.Allowed, err)
+		s.outcome("ab", key, unit, cost, began, d.Allowed, err)
 	case 3:
 		r, err := s.b.Reserve(ctx, key, cost, time.Hour)
 		s.class(ctx, err, time.Since(began), 1)
-		s.outcome("b", key, unit, cost, r.Allowed, err)
-		s.settle(rng, r, "b", key, unit, cost)
+		s.outcome("b", key, unit, cost, began, r.Allowed, err)
+		s.settle(rng, r, began, "b", key, unit, cost)
 	case 4:
 		r, err := s.stack.Reserve(ctx, key, cost, 0)
 		s.class(ctx, err, time.Since(began), 1)
-		s.outcome("ab", key, unit, cost, r.Allowed, err)
-		s.settle(rng, r, "ab", key, unit, cost)
+		s.outcome("ab", key, unit, cost, began, r.Allowed, err)
+		s.settle(rng, r, began, "ab", key, unit, cost)
 	case 5:
-		var err error
+		limiters, wait := "a", s.a.Wait
 		if rng.IntN(2) == 0 {
-			err = s.a.Wait(ctx, key, cost)
-			s.outcome("a", key, unit, cost, err == nil, unsure(err))
-		} else {
-			err = s.stack.Wait(ctx, key, cost)
-			s.outcome("ab", key, unit, cost, err == nil, unsure(err))
+			limiters, wait = "ab", s.stack.Wait
 		}
+		err := wait(ctx, key, cost)
 		s.class(ctx, err, time.Since(began), 2)
+		s.outcome(limiters, key, unit, cost, began, err == nil, unsure(err))
 	case 6:
 		err := s.b.Adjust(ctx, key, unit)
 		s.class(ctx, err, time.Since(began), 1)
-		s.outcome("b", key, unit, unit, err == nil, err)
+		s.outcome("b", key, unit, unit, began, err == nil, err)
 	case 7:
 		_, err := s.a.Peek(ctx, key, cost)
 		s.class(ctx, err, time.Since(began), 1)
@@ -168,13 +191,13 @@ func (s *stormed) one(rng *rand.Rand) {
 		if rng.IntN(2) == 0 {
 			d, err := s.leased.Take(ctx, key, cost)
 			s.class(ctx, err, time.Since(began), 3)
-			s.outcome("ac", key, unit, cost, d.Allowed, err)
+			s.outcome("ac", key, unit, cost, began, d.Allowed, err)
 			return
 		}
 		r, err := s.leased.Reserve(ctx, key, cost, 0)
 		s.class(ctx, err, time.Since(began), 3)
-		s.outcome("ac", key, unit, cost, r.Allowed, err)
-		s.settle(rng, r, "ac", key, unit, cost)
+		s.outcome("ac", key, unit, cost, began, r.Allowed, err)
+		s.settle(rng, r, began, "ac", key, unit, cost)
 	}
 }
 
@@ -186,7 +209,7 @@ func unsure(err error) error {
 	return err
 }
 
-func (s *stormed) settle(rng *rand.Rand, r *ratelimit.Reservation, limiters, key string, unit, cost int) {
+func (s *stormed) settle(rng *rand.Rand, r *ratelimit.Reservation, reserved time.Time, limiters, key string, unit, cost int) {
 	if !r.Allowed || rng.IntN(6) == 0 {
 		return
 	}
@@ -200,7 +223,7 @@ func (s *stormed) settle(rng *rand.Rand, r *ratelimit.Reservation, limiters, key
 	if err != nil && limiters == "ac" { // of a limiter and leases: either may have failed
 		err = ErrUnanswered
 	}
-	s.outcome(limiters, key, unit, actual-cost, err == nil, err)
+	s.outcome(limiters, key, unit, actual-cost, reserved, err == nil, err)
 }
 
 // sky is servers, their clients, and what happens to them.
@@ -209,6 +232,7 @@ type sky struct {
 	client  func() redis.UniversalClient
 	trouble func(rng *rand.Rand, stop *atomic.Bool)
 	end     func() // of connections; may be nil
+	loses   bool   // all that it holds, again and again
 }
 
 // moves moves slots with keys from node to node.
@@ -231,7 +255,7 @@ func moves(t *testing.T, c *redistest.Cluster, rng *rand.Rand, stop *atomic.Bool
 func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 	for !stop.Load() {
 		s := servers[rng.IntN(len(servers))]
-		switch rng.IntN(8) {
+		switch rng.IntN(9) {
 		case 0:
 			_, _ = s.Do("CLIENT", "PAUSE", strconv.Itoa(1+rng.IntN(40)), "ALL")
 		case 1:
@@ -250,6 +274,9 @@ func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 			_, _ = s.Do("REPLICAOF", "127.0.0.1", "1")
 			time.Sleep(time.Duration(rng.IntN(5)) * time.Millisecond)
 			_, _ = s.Do("REPLICAOF", "NO", "ONE")
+		case 6: // another one's script takes long: after a millisecond, or never, the server says that it is busy
+			_, _ = s.Do("CONFIG", "SET", "lua-time-limit", strconv.Itoa(rng.IntN(2)))
+			_, _ = s.Do("EVAL", "for i = 1, tonumber(ARGV[1]) do local _ = math.sqrt(i) end", "0", strconv.Itoa(rng.IntN(1_000_000)))
 		}
 		time.Sleep(time.Duration(rng.IntN(15)) * time.Millisecond)
 	}
@@ -262,7 +289,7 @@ func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 // or for another one, an error that does not wrap ErrUnanswered has charged nothing, nobody waits much longer than
 // the timeout, and nothing is left behind.
 func TestInAStormCallersKnowWhatTheyWereCharged(t *testing.T) {
-	for _, kind := range []string{"plain", "cut", "ring", "cluster", "moving"} {
+	for _, kind := range []string{"plain", "cut", "ring", "losing", "cluster", "moving"} {
 		t.Run(kind, func(t *testing.T) {
 			where := stormServers(t, kind)
 			for _, timeout := range []time.Duration{4 * time.Millisecond, 60 * time.Millisecond} {
@@ -289,7 +316,8 @@ func stormServers(t *testing.T, kind string) (where sky) {
 		}
 		where.servers = []*redistest.Server{s.Server}
 		where.client = func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: addr, PoolSize: 7}) }
-	case "ring":
+	case "ring", "losing":
+		where.loses = kind == "losing"
 		addrs := map[string]string{}
 		for _, name := range []string{"x", "y", "z"} {
 			s := startServer(t)
@@ -321,8 +349,15 @@ func playStorm(t *testing.T, where sky, name string, timeout time.Duration, batc
 	var stop atomic.Bool
 	var callers, troubles sync.WaitGroup
 	troubles.Go(func() { where.trouble(rand.New(rand.NewPCG(seed, 2)), &stop) })
+	if where.loses {
+		troubles.Go(func() {
+			for rng := rand.New(rand.NewPCG(seed, 4)); !stop.Load(); s.lose(where.servers) {
+				time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
+			}
+		})
+	}
 	end := time.Now().Add(randomDuration())
-	for range 64 {
+	for range *stormCallers {
 		mine := rand.New(rand.NewPCG(rng.Uint64(), 3))
 		callers.Go(func() {
 			for time.Now().Before(end) {
@@ -336,7 +371,7 @@ func playStorm(t *testing.T, where sky, name string, timeout time.Duration, batc
 	assert.Eventually(t, func() bool { return s.leased.Flush(t.Context()) == nil }, 20*time.Second, 20*time.Millisecond)
 	time.Sleep(50 * time.Millisecond)
 	t.Logf("seed %d: %d calls, %d unavailable, %d perhaps charged, longest %v over its time", seed, s.calls, s.unavailable, s.perhaps, s.longest)
-	assert.Less(t, s.longest, soon)
+	assert.Less(t, s.longest, soon*time.Duration(1+*stormCallers/500), "a crowd waits for processors too")
 	patient := where.client()
 	defer patient.Close()
 	for _, limiter := range []string{"a", "b", "c"} {
@@ -357,6 +392,9 @@ func playStorm(t *testing.T, where sky, name string, timeout time.Duration, batc
 				continue
 			}
 			if limiter == "c" { // which is charged by batches, of which some are lost
+				if where.loses { // a batch of before the loss may be spent after it
+					continue
+				}
 				assert.GreaterOrEqual(t, spent, book.least, "%s%s: more was admitted than charged", limiter, key)
 				continue
 			}

@@ -1,0 +1,96 @@
+package redislimit
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/redistest"
+)
+
+// startSentinel starts a Sentinel that promotes a replica of the master if that is silent for half a second. It returns its address.
+func startSentinel(t *testing.T, master string) string {
+	host, port, err := net.SplitHostPort(master)
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "sentinel.conf")
+	own := redistest.FreePort(t)
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `port %d
+bind 127.0.0.1
+sentinel monitor main %s %s 1
+sentinel down-after-milliseconds main 500
+sentinel failover-timeout main 5000
+`, own, host, port), 0o600))
+	cmd := exec.Command(redistest.Program(t), file, "--sentinel")
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	})
+	return fmt.Sprintf("127.0.0.1:%d", own)
+}
+
+// With a client that asks Sentinel who the master is, a failover takes some seconds of ErrUnavailable, and loses what was not
+// replicated: here nothing.
+func TestAFailoverBySentinelKeepsWhatWasReplicated(t *testing.T) {
+	if testing.Short() {
+		t.Skip("some seconds, until Sentinel has found out")
+	}
+	master, replica := startServer(t), startServer(t)
+	host, port, err := net.SplitHostPort(master.addr)
+	require.NoError(t, err)
+	_, err = replica.Do("REPLICAOF", host, port)
+	require.NoError(t, err)
+	sentinel := startSentinel(t, master.addr)
+	client := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{sentinel}})
+	t.Cleanup(func() { _ = client.Close() })
+	limiters := map[string]*Limiter{}
+	for _, limit := range fiveLimits() {
+		limit.Rate.Per = 24 * time.Hour // nothing comes back meanwhile
+		l, err := New(client, limit, &Options{Name: limit.Name})
+		require.NoError(t, err)
+		limiters[limit.Name] = l
+	}
+	knows := redis.NewSentinelClient(&redis.Options{Addr: sentinel})
+	t.Cleanup(func() { _ = knows.Close() })
+	require.Eventually(t, func() bool {
+		replicas, err := knows.Replicas(t.Context(), "main").Result()
+		return err == nil && len(replicas) == 1 && master.client().Wait(t.Context(), 1, time.Second).Val() == 1
+	}, 30*time.Second, 100*time.Millisecond)
+	for name, l := range limiters {
+		require.Eventually(t, func() bool {
+			d, err := l.Take(t.Context(), name, 10)
+			return err == nil && d.Allowed
+		}, 20*time.Second, 10*time.Millisecond, name)
+	}
+	require.EqualValues(t, 1, master.client().Wait(t.Context(), 1, 10*time.Second).Val())
+
+	master.kill()
+	killed := time.Now()
+	for name, l := range limiters {
+		for {
+			began := time.Now()
+			d, err := l.Take(t.Context(), name, 10)
+			assert.Less(t, time.Since(began), soon)
+			if err == nil {
+				assert.False(t, d.Allowed, "%s: what was replicated is spent", name)
+				assert.Equal(t, 0, d.Remaining, name)
+				break
+			}
+			require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+			require.Less(t, time.Since(killed), time.Minute)
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	t.Logf("back after %v", time.Since(killed))
+	require.NoError(t, limiters[fiveLimits()[0].Name].Reset(t.Context(), fiveLimits()[0].Name))
+	assert.True(t, limiters[fiveLimits()[0].Name].Allow(fiveLimits()[0].Name, 10))
+}
