@@ -40,7 +40,9 @@ var _ Reserver[string] = (*Chained[string])(nil)
 // later, when another limiter has room. Only behind limiters that are [Unlimited] the last
 // one books as it does alone.
 //
-// A limiter gives back what [Reservation.Settle] can give back; the rest stays spent. A
+// A limiter gives back what [Reservation.Settle] can give back; the rest stays spent. So each
+// request that a slow limiter is about to deny costs a token bucket before it what that regains
+// meanwhile: n of them at once cost it up to n times its rate. A
 // denial stays a denial if giving back fails, and so does an error about the call: the
 // failure is counted and told by [Chained.Stats]. It is joined with an error that wraps
 // [ErrUnavailable], which says that nothing was decided.

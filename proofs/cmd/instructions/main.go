@@ -1,0 +1,227 @@
+// Instructions counts the instructions that a Redis server executes for one call: the last table of docs/redis.md. They do not
+// depend on what else the machine does. It needs valgrind. Run it in proofs:
+//
+//	go run ./cmd/instructions            the table, as Markdown: three to six minutes
+//	go run ./cmd/instructions -calls 500 fewer calls for a row
+//
+// It starts redis-server, or the program that REDIS_SERVER names, under valgrind --tool=cachegrind, twice for each row. Both servers
+// are warmed up by the same calls. Then the first executes 1,200 calls, and the second 2,000 more. The figure is the
+// difference for one call. So what a server executes to start and to end does not count, nor does what the first call of a script
+// takes. One connection sends one call at a time.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/proc"
+	"github.com/weir-go/ratelimit/redislimit"
+)
+
+// row is one kind of call. Prepare returns what makes one, and an error if it is not what the row says.
+type row struct {
+	name    string
+	prepare func(*redis.Client) (call func(context.Context) error, err error)
+}
+
+var rows = []row{
+	{"`EVALSHA` of an empty script", script("return ''")},
+	{"a script with `TIME` and the `GET` of a missing key", script("local t = redis.call('TIME')\nredis.call('GET', KEYS[1])\nreturn t[1]")},
+	{"`redislimit`, one token bucket, denied", decision(1, false)},
+	{"`redislimit`, one token bucket, allowed", decision(1, true)},
+	{"`redis_rate`, denied", redisRate(false)},
+	{"`redis_rate`, allowed", redisRate(true)},
+	{"`redislimit`, eight token buckets, denied", decision(8, false)},
+	{"`redislimit`, eight token buckets, allowed", decision(8, true)},
+}
+
+// The figures of both limiters: a bucket that is never spent up, and one that is. It is regained so slowly that the stored time to
+// live is long enough for all calls, as it is for the keys of most limits.
+const (
+	perHour = 10
+	large   = 100_000
+)
+
+func script(text string) func(*redis.Client) (func(context.Context) error, error) {
+	return func(c *redis.Client) (func(context.Context) error, error) {
+		s := redis.NewScript("#!lua\n" + text)
+		return func(ctx context.Context) error { return s.Run(ctx, c, []string{"ratelimit:api:{key}"}, "word").Err() }, nil
+	}
+}
+
+// burst is that of a bucket which allows all calls, or all but the first.
+func burst(allowed bool) int {
+	if allowed {
+		return large
+	}
+	return 1
+}
+
+// decision is that of so many token buckets, each under a limiter of its own.
+func decision(buckets int, allowed bool) func(*redis.Client) (func(context.Context) error, error) {
+	return func(c *redis.Client) (func(context.Context) error, error) {
+		layers := make([]redislimit.Layer[string], buckets)
+		for i := range layers {
+			l, err := redislimit.New(c, ratelimit.TokenBucket(ratelimit.PerHour(perHour), burst(allowed)),
+				&redislimit.Options{Name: fmt.Sprint("api", i), Timeout: time.Minute})
+			if err != nil {
+				return nil, err
+			}
+			layers[i] = redislimit.By(l, func(key string) (string, error) { return key, nil })
+		}
+		l, err := redislimit.All(layers...)
+		if err != nil {
+			return nil, err
+		}
+		first := true
+		return func(ctx context.Context) error {
+			d, err := l.Take(ctx, "key", 1)
+			return expect(d.Allowed, allowed, &first, err)
+		}, nil
+	}
+}
+
+func redisRate(allowed bool) func(*redis.Client) (func(context.Context) error, error) {
+	return func(c *redis.Client) (func(context.Context) error, error) {
+		l := redis_rate.NewLimiter(c)
+		limit := redis_rate.Limit{Rate: perHour, Period: time.Hour, Burst: burst(allowed)}
+		first := true
+		return func(ctx context.Context) error {
+			res, err := l.Allow(ctx, "key", limit)
+			return expect(err == nil && res.Allowed > 0, allowed, &first, err)
+		}, nil
+	}
+}
+
+// expect returns an error if a call was not decided as its row says. The first is always allowed.
+func expect(is, want bool, first *bool, err error) error {
+	was := *first
+	*first = false
+	if err == nil && is != (want || was) {
+		err = fmt.Errorf("a call was decided otherwise: allowed is %v", is)
+	}
+	return err
+}
+
+// warm is how many calls come before those that are counted.
+const warm = 200
+
+func main() {
+	calls := flag.Int("calls", 2000, "how many calls are counted for each row")
+	flag.Parse()
+	if err := run(context.Background(), os.Stdout, *calls); err != nil {
+		fmt.Fprintln(os.Stderr, "instructions:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer, calls int) error {
+	if calls < 2 {
+		return fmt.Errorf("calls %d must be above one", calls)
+	}
+	path, err := proc.RedisServer()
+	if err != nil {
+		return err
+	}
+	version, err := exec.CommandContext(ctx, path, "--version").Output()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%s\n\n| one call | instructions |\n|---|---:|\n", strings.TrimSpace(string(version)))
+	for _, r := range rows {
+		few, err := count(ctx, path, r, warm+calls/2)
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
+		}
+		many, err := count(ctx, path, r, warm+calls/2+calls)
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
+		}
+		fmt.Fprintf(out, "| %s | %d |\n", r.name, (many-few)/int64(calls))
+	}
+	return nil
+}
+
+var total = regexp.MustCompile(`I\s+refs:\s+([\d,]+)`)
+
+// count returns how many instructions a server executes in all that is sent so many calls.
+func count(ctx context.Context, path string, r row, calls int) (int64, error) {
+	dir, err := os.MkdirTemp("", "instructions")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	addr := l.Addr().String()
+	_, port, _ := net.SplitHostPort(addr) // a listener's address has both
+	if err := l.Close(); err != nil {     // only its port was wanted
+		return 0, err
+	}
+	// What the server does by itself, by the clock, is not to count: one look a second is the least.
+	cmd := exec.CommandContext(ctx, "valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", path, "--port", port, "--bind", "127.0.0.1",
+		"--save", "", "--appendonly", "no", "--dir", dir, "--hz", "1", "--dynamic-hz", "no", "--logfile", dir+"/log")
+	var said strings.Builder
+	cmd.Stderr = &said
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	client := redis.NewClient(&redis.Options{Addr: addr, PoolSize: 1, ReadTimeout: time.Minute, MaxRetries: -1})
+	defer client.Close()
+	err = send(ctx, client, r, calls)
+	if err == nil {
+		_ = client.Shutdown(ctx).Err() // it closes the connection instead of an answer
+	} else {
+		_ = cmd.Process.Kill()
+	}
+	if ended := cmd.Wait(); err == nil {
+		err = ended
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%w\n%s", err, said.String())
+	}
+	found := total.FindStringSubmatch(said.String())
+	if found == nil {
+		return 0, fmt.Errorf("valgrind has not told a sum:\n%s", said.String())
+	}
+	return strconv.ParseInt(strings.ReplaceAll(found[1], ",", ""), 10, 64)
+}
+
+// send makes the calls, once the server answers.
+func send(ctx context.Context, client *redis.Client, r row, calls int) error {
+	up := errors.New("the server does not answer")
+	for try := 0; up != nil; try++ {
+		if up = client.Ping(ctx).Err(); up != nil && try == 300 {
+			return up
+		}
+		if up != nil {
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	call, err := r.prepare(client)
+	if err != nil {
+		return err
+	}
+	for range calls {
+		if err := call(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
