@@ -123,8 +123,14 @@ func TestLeasedLayersTakeTheOthersOptions(t *testing.T) {
 	}
 	assert.Len(t, seen, 5)
 	assert.Equal(t, 3, spent, "what does not fit the shadow is not charged to it")
+	d, err := stack.Take(t.Context(), visit{tenant: "a", cost: 70}, 1)
+	require.NoError(t, err)
+	assert.False(t, d.Allowed)
+	_, err = stack.Take(t.Context(), visit{tenant: "a"}, 0)
+	require.NoError(t, err)
+	assert.Len(t, seen, 5, "a shadow that was not asked says nothing")
 	require.NoError(t, stack.Flush(t.Context()))
-	d, err := routes.Peek(t.Context(), "a", 0)
+	d, err = routes.Peek(t.Context(), "a", 0)
 	require.NoError(t, err)
 	assert.Equal(t, 65, d.Remaining)
 

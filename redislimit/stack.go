@@ -337,10 +337,11 @@ func (s *stack[R]) report(r R, err error) {
 	}
 }
 
-// unasked reports whether a layer was not asked because a leased one had denied before: leases are
-// asked first, one by one, and the call comes after them.
+// unasked reports whether a layer was not asked. If a leased one has denied, no other is asked: leases are asked
+// first, one by one, and the call comes after them. A leased shadow is asked only for what is charged.
 func (s *stack[R]) unasked(a *ask) bool {
-	return s.refused && !a.asked && a.err == nil && a.plan != nil && a.plan.kind != 0
+	y := &s.of.layers[a.layer]
+	return (s.refused || y.shadow && y.leases != nil) && !a.asked && a.err == nil && a.plan != nil && a.plan.kind != 0
 }
 
 // unheard reports whether a layer has nothing to say, because another one has failed before it
