@@ -1,6 +1,7 @@
 package redislimit
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -372,4 +373,69 @@ func TestShortKeysTakeLittleMemory(t *testing.T) {
 	usage := f.client.MemoryUsage(t.Context(), l.space.key("user:42")).Val()
 	assert.LessOrEqual(t, usage, int64(136))
 	assert.LessOrEqual(t, f.client.StrLen(t.Context(), l.space.key("user:42")).Val(), int64(44), "a value of up to 44 bytes is kept within its object")
+}
+
+// What Redis is told when a key may go is never earlier than when the key is fresh, whatever happens to it as time passes. A
+// second is allowed for, since whole ones are stored.
+func TestAKeyStaysUntilItIsFreshAsTimePasses(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits() {
+		for seed := range uint64(3) {
+			rng := rand.New(rand.NewPCG(seed, 7))
+			l := f.limiter(limit, fmt.Sprint(limit.Name, seed))
+			l.grace = 0
+			var open []*ratelimit.Reservation
+			for range 150 {
+				f.clock.Advance(time.Duration(rng.IntN(20_000)) * time.Millisecond)
+				switch rng.IntN(7) {
+				case 0, 1:
+					require.NoError(t, l.Adjust(t.Context(), "k", rng.IntN(30)-12))
+				case 2:
+					if len(open) > 0 {
+						require.NoError(t, open[0].Settle(rng.IntN(9)))
+						open = open[1:]
+					}
+				case 3:
+					r, err := l.Reserve(t.Context(), "k", 1+rng.IntN(5), time.Duration(rng.IntN(90))*time.Second)
+					require.NoError(t, err)
+					open = append(open, r)
+				case 4:
+					changed := limit
+					changed.Rate.Units += rng.IntN(5)
+					require.NoError(t, l.SetLimit(changed))
+					l.Allow("k", 1) // a look writes nothing
+				default:
+					l.Allow("k", 1+rng.IntN(4))
+				}
+				d, err := l.Peek(t.Context(), "k", 0)
+				require.NoError(t, err)
+				raw := f.client.Get(t.Context(), l.space.key("k")).Val()
+				if d.ResetAfter == 0 || raw == "" {
+					continue
+				}
+				expiry := time.Duration(binary.BigEndian.Uint32([]byte(raw[stateExpiry:]))+1) * time.Second
+				fresh := time.Duration(epoch)*time.Microsecond + f.clock.Now() + d.ResetAfter
+				require.GreaterOrEqual(t, expiry, fresh, "%v, seed %d", limit, seed)
+			}
+		}
+	}
+}
+
+// What a grant has given back already is not given back below nothing.
+func TestASettlementAfterAGrantLeavesNoMoreThanTheLimit(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits() {
+		for _, later := range []time.Duration{0, 61 * time.Second} { // in the same window, and in the next
+			l := f.limiter(limit, fmt.Sprint("granted", limit.Name, later))
+			r, err := l.Reserve(t.Context(), "k", 6, 0)
+			require.NoError(t, err)
+			f.clock.Advance(later)
+			require.True(t, l.Allow("k", 1))
+			require.NoError(t, l.Adjust(t.Context(), "k", -9))
+			require.NoError(t, r.Cancel())
+			assert.Equal(t, 10, f.left(l, "k"), "%v after %v", limit, later)
+			assert.True(t, l.Allow("k", 10), "%v after %v", limit, later)
+			assert.False(t, l.Allow("k", 1), "%v after %v", limit, later)
+		}
+	}
 }
