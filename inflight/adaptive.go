@@ -20,6 +20,9 @@ type Sample struct {
 	InFlight int
 	// Mean is how many units were in flight on average. 0 if it is not known.
 	Mean float64
+	// Crowd is how many units were in flight on average as the units themselves met it, each for as long as it was in flight: where work
+	// comes in bursts, Mean is mostly that of the pauses. 0 if it is not known.
+	Crowd float64
 	// Cancelled is the share of outcomes, 0 to 1, whose clients did not wait any longer: which were [Cancelled], or [Dropped] by a deadline, after
 	// more time than all that succeeded in this window and the one before took. What fails for another reason takes now and then the
 	// longest too. How often follows from what was Cancelled sooner, and is taken off. Where the share is not small, the true mean

@@ -224,14 +224,14 @@ func TestWindowIsOverAfterTwentyOutcomesAndATenthOfASecond(t *testing.T) {
 	assert.Empty(t, *samples, "the time is up, but what is ignored does not tell")
 	finish(t, l, clock, 1, 70*time.Millisecond, inflight.Success)
 	require.Len(t, *samples, 1)
-	assert.Equal(t, inflight.Sample{RTT: 11935484, Deviation: 10601081, Ended: 31, InFlight: 30, Mean: 2370. / 1180, Max: 100}, (*samples)[0], "of 31: 30 for 10 ms, 1 for 70 ms; in flight from the first one on: 1 × 1 s, 30 × 10 ms, 10 × 100 ms, 1 × 70 ms")
+	assert.Equal(t, inflight.Sample{RTT: 11935484, Deviation: 10601081, Ended: 31, InFlight: 30, Mean: 2370. / 1180, Crowd: (1000 + 30*30*10 + 10*10*100 + 70) / 2370., Max: 100}, (*samples)[0], "of 31: 30 for 10 ms, 1 for 70 ms; in flight from the first one on: 1 × 1 s, 30 × 10 ms, 10 × 100 ms, 1 × 70 ms")
 	assert.Equal(t, 40, stats(t, l, "a").Limit)
 
 	finish(t, l, clock, 19, 200*time.Millisecond, inflight.Dropped)
 	assert.Len(t, *samples, 1, "time enough, and an outcome too few")
 	finish(t, l, clock, 1, time.Millisecond, inflight.Dropped)
 	require.Len(t, *samples, 2)
-	assert.Equal(t, inflight.Sample{RTT: 200 * time.Millisecond, InFlight: 19, Mean: (19*200 + 1) / 201., Cancelled: 0.95, Dropped: true, Max: 100}, (*samples)[1], "19 deadlines after more than all that had succeeded")
+	assert.Equal(t, inflight.Sample{RTT: 200 * time.Millisecond, InFlight: 19, Mean: (19*200 + 1) / 201., Crowd: (19*19*200 + 1) / (19*200 + 1.), Cancelled: 0.95, Dropped: true, Max: 100}, (*samples)[1], "19 deadlines after more than all that had succeeded")
 
 	finish(t, l, clock, 15, 10*time.Millisecond, inflight.Success)
 	finish(t, l, clock, 5, 100*time.Millisecond, inflight.Dropped)
@@ -339,7 +339,7 @@ func TestWindowLearnsOnlyFromWorkThatBeganWithinIt(t *testing.T) {
 	}
 	finish(t, l, clock, 20, 100*time.Millisecond, inflight.Success)
 	require.Len(t, *samples, 2)
-	assert.Equal(t, inflight.Sample{RTT: 100 * time.Millisecond, Ended: 39, InFlight: 30, Mean: 20, Max: 100}, (*samples)[1], "19 ended in this window that began in the one before: of these it has seen how long they take")
+	assert.Equal(t, inflight.Sample{RTT: 100 * time.Millisecond, Ended: 39, InFlight: 30, Mean: 20, Crowd: 20, Max: 100}, (*samples)[1], "19 ended in this window that began in the one before: of these it has seen how long they take")
 }
 
 // What is cancelled or still under way has taken at least so long.
@@ -423,4 +423,20 @@ func TestWindowOptionSaysHowManyOutcomesAWindowHas(t *testing.T) {
 	assert.Equal(t, 20, stats(t, l, "a").Limit)
 	finish(t, l, clock, 1, time.Second, inflight.Dropped)
 	assert.Equal(t, 18, stats(t, l, "a").Limit)
+}
+
+// A probe that was misled has proven a baseline that is one of a queue. Latency then never rises above it, as the limit is at its bound. A
+// later probe finds out.
+func TestBaselineOfAQueueIsFoundOut(t *testing.T) {
+	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(), "Vegas": inflight.Vegas()} {
+		a, limit := adaptive(), 20
+		for window := range 60 {
+			rtt := time.Duration(limit) * 10 * time.Millisecond // one server
+			if window < 4 {
+				rtt = 200 * time.Millisecond // what the first probe meets
+			}
+			limit = a.Update(inflight.Sample{RTT: rtt, Ended: 20, InFlight: limit, Mean: float64(limit), Crowd: float64(limit), Max: 20})
+		}
+		assert.LessOrEqual(t, limit, 8, name)
+	}
 }

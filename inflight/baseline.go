@@ -23,6 +23,7 @@ type baseline struct {
 	proven bool    // by a probe, or by a limit that has grown without a queue
 	low    float64 // latency, smoothed, for the fall of the baseline
 	since  int     // windows with the limit in full use since the last probe
+	queue  bool    // the window before was one with a queue
 	every  int     // how many of them there are before the next probe
 	high   float64 // the highest limit in full use since then
 
@@ -89,6 +90,7 @@ const (
 	leastPatience = 0.25 // part of the allowed queue, however many leave
 	tolerated     = 0.02 // the part of clients that may leave: more shrink the queue, fewer let it grow again
 	nearly        = 0.8  // of its target: a limit that far does not fall by itself
+	bursts        = 1.5  // times what is in flight on average over time, what is in flight for the work itself: work comes in bursts
 	inUse         = 0.7  // of the limit, on average: it is used in full
 	longer        = 1.2  // times the expected latency: too long
 	most          = 3    // windows of a step
@@ -209,18 +211,19 @@ func (b *baseline) bears(left float64, near bool) {
 // due reports whether a probe is to begin. Full says that the limit is used in full, and stuck
 // that it cannot grow.
 func (b *baseline) due(limit, rtt float64, full, stuck bool) bool {
-	switch {
-	case !full:
+	queue := rtt > longer*b.rtt
+	growing := queue && !b.queue && !b.proven // latency is that of a queue that was growing
+	b.queue = queue
+	if !full {
 		return false
-	case rtt <= longer*b.rtt: // no queue is seen
-		b.proven = b.proven || limit >= grown*b.found
-		return !b.proven && stuck
 	}
-	if b.since++; b.since == 1 && !b.proven {
-		return false // latency is that of a queue that was growing
+	b.since++
+	if !queue { // or a baseline that is one of a queue
+		b.proven = b.proven || limit >= grown*b.found
+		return !b.proven && stuck || b.since >= reprobe || b.every == soon && b.since >= soon
 	}
 	b.high = max(b.high, limit)
-	return !b.proven || limit <= shrunk*b.high || b.since >= max(soon, b.every)
+	return !growing && (!b.proven || limit <= shrunk*b.high || b.since >= max(soon, b.every))
 }
 
 // begin starts a probe, and returns the limit of its first step.
@@ -302,6 +305,10 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	x := load{l.limit, s.Mean, s.Mean, b.patience, b.unrest(), b.doubt}
 	if s.Mean <= 0 {
 		x.inFlight, x.busy = l.limit, l.limit
+	}
+	if b.rtt > 0 && rtt <= longer*b.rtt && s.Crowd > bursts*s.Mean { // no queue is seen: the backend can do what it did in a burst
+		x.inFlight = s.Crowd
+		x.busy = s.Crowd
 	}
 	if b.rtt > 0 && rtt > 0 {
 		x.busy = x.inFlight * b.slope(rtt)

@@ -34,7 +34,8 @@
 //     limit is passed over. A large request whose turn it is keeps what becomes free until it fits.
 //   - Priority. With [Options.Priority], a higher level goes before a lower one. The lower
 //     one can starve, also while a large request of it collects what becomes free. So give a page
-//     1 and its background jobs 0.
+//     1 and its background jobs 0. Let the page [Limiter.Acquire], with a short deadline:
+//     [Limiter.TryAcquire] gets only what no waiter of any level takes.
 //   - Giving up. A wait that fails holds nothing. A caller leaves the queue in constant time,
 //     and what it was given at the same instant goes to the next.
 //   - Changes. A lowered limit ends no work that is in flight. A raised one lets waiters in.

@@ -36,7 +36,9 @@ type Options[K comparable] struct {
 	Weight func(key K) int
 
 	// Priority is a key's level when Total is contended: all that becomes free goes to the highest
-	// level with waiters, so a low one can starve; within a level keys share by Weight. It is asked
+	// level with waiters, so a low one can starve; within a level keys share by Weight. What becomes
+	// free goes to a waiter, of whatever level, before a TryAcquire sees it. So a high level whose callers
+	// do not wait gets nothing while a low one waits: let them Acquire with a short deadline. It is asked
 	// when LimitFor is. If nil, all keys are alike.
 	Priority func(key K) int
 

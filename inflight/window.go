@@ -49,6 +49,7 @@ type window struct {
 	peak    int
 	since   time.Duration // so far held is counted
 	held    float64       // units × time, in ns
+	crowd   float64       // units² × time, in ns
 	begun   time.Duration // from when held is counted
 	filling bool          // the limit was raised, and what is in flight has not yet reached it
 	usual   time.Duration // mean of the window before
@@ -82,7 +83,9 @@ type eachWork func(f func(order uint64, start time.Duration) bool)
 // lasts counts what is in flight until now.
 func (w *window) lasts(now time.Duration, inFlight int) {
 	if now > w.since {
-		w.held += float64(inFlight) * float64(now-w.since)
+		held := float64(inFlight) * float64(now-w.since)
+		w.held += held
+		w.crowd += held * float64(inFlight)
 		w.since = now
 	}
 }
@@ -167,6 +170,9 @@ func (w *window) sample(now time.Duration, each eachWork) Sample {
 	}
 	if now > w.begun {
 		s.Mean = w.held / float64(now-w.begun)
+	}
+	if w.held > 0 {
+		s.Crowd = w.crowd / w.held
 	}
 	if w.done+w.late+w.unsure+w.expired > 0 {
 		each(func(order uint64, start time.Duration) bool {

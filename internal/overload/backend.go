@@ -44,8 +44,10 @@ type Phase struct {
 	Servers int           // requests that the backend works on at once; others queue in it, first come, first served
 	Service time.Duration // mean time that a server takes
 	Spread  Spread
-	Load    float64 // requests that arrive, at random (Poisson), as a multiple of Capacity
-	Queue   int     // requests that wait in front of the gate for their permit; others that find none are lost
+	Load    float64       // requests that arrive, at random (Poisson), as a multiple of Capacity
+	Each    time.Duration // requests arrive in bursts only, one in so long. 0: always
+	Burst   time.Duration // for so long
+	Queue   int           // requests that wait in front of the gate for their permit; others that find none are lost
 
 	Leave     time.Duration // after which clients cancel; the backend works on all the same. 0: never
 	LeaveVary bool          // it is the mean of a time that is uniform between half of it and one and a half
@@ -212,7 +214,13 @@ func (w *World) Stop(d time.Duration) {
 func (w *World) backendTime() time.Duration { return max(w.Now, w.resumes) - w.stopped }
 
 func (w *World) gap() time.Duration {
-	return time.Duration(w.arrivals.ExpFloat64() / (w.phase.Load * w.phase.Capacity()) * float64(time.Second))
+	gap := time.Duration(w.arrivals.ExpFloat64() / (w.phase.Load * w.phase.Capacity()) * float64(time.Second))
+	if each := w.phase.Each; each > 0 {
+		if in := (w.Now + gap) % each; in > w.phase.Burst {
+			gap += each - in
+		}
+	}
+	return gap
 }
 
 func (w *World) arrive() {

@@ -159,6 +159,20 @@ func TestDeadlinesShrinkTheQueueUntilFewEnd(t *testing.T) {
 	}
 }
 
+// In front of a backend that has far more servers, a limit that is hit in each burst grows, though little is in flight on average over time.
+func TestLimitGrowsThoughRequestsComeInBursts(t *testing.T) {
+	t.Parallel()
+	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(), "Vegas": inflight.Vegas()} {
+		p := Phase{Servers: 100, Service: 1200 * time.Millisecond, Spread: Exponential, Load: 12, Each: 5 * time.Second, Burst: 500 * time.Millisecond}
+		g := NewLimiter(1000, adaptive)
+		w := NewWorld(g, 1)
+		w.Begin(p)
+		w.Play(40 * time.Second)
+		t.Log(name, g.Limit)
+		assert.GreaterOrEqual(t, g.Limit, 60, name)
+	}
+}
+
 // Calls that fail, and clients that leave: see Failing. With -cells 1900 each way has a hundred backends; the documentation says what that gives.
 func TestCallsThatFailAndClientsThatLeave(t *testing.T) {
 	t.Parallel()
