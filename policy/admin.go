@@ -403,11 +403,14 @@ func lines(r *http.Request, field string) (all []string) {
 
 // subject returns the budget that a form names.
 func (a *admin) subject(r *http.Request, v *adminView) (Subject, error) {
-	s := Subject{Rule: r.PostForm.Get("rule"), Key: lines(r, "key"), Plan: r.PostForm.Get("plan")}
+	s := Subject{Key: lines(r, "key"), Plan: r.PostForm.Get("plan")}
 	v.sent = slices.Clone(s.Key)
-	if !slices.Contains(a.p.now().names, s.Rule) {
+	names := a.p.now().names
+	i := slices.IndexFunc(names, func(name string) bool { return strings.EqualFold(name, r.PostForm.Get("rule")) })
+	if i < 0 {
 		return s, refuse(http.StatusNotFound, "rule: none in force has this name")
 	}
+	s.Rule = names[i]
 	code := r.PostForm.Get("code")
 	if code == "" {
 		return s, nil
@@ -442,7 +445,7 @@ func (a *admin) standing(r *http.Request, v *adminView) error {
 	v.sent = slices.Clone(key)
 	v.Standing = []adminStanding{}
 	for _, c := range a.p.now().rules {
-		if c.Allow || c.Disabled && name == "" || name == "" && (len(c.parts) != len(key) || len(key) == 0) || name != "" && name != c.Name {
+		if c.Allow || c.Disabled && name == "" || name == "" && (len(c.parts) != len(key) || len(key) == 0) || name != "" && !strings.EqualFold(name, c.Name) {
 			continue
 		}
 		s := Subject{Rule: c.Name, Key: key, Plan: r.PostForm.Get("plan")}

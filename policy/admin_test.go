@@ -153,6 +153,10 @@ func TestAdminChangesBudgets(t *testing.T) {
 	s.post(http.StatusOK, "do", "adjust", "rule", "pairs", "key", "secret-ann\nsecret-eu", "delta", "1")
 	assert.Contains(t, s.log.String(), `"delta":1`)
 	s.log.Reset()
+	s.post(http.StatusOK, "do", "reset", "rule", "PAIRS", "key", "secret-ann\nsecret-eu") // a rule's name, whatever the case
+	assert.Contains(t, s.log.String(), `"rule":"pairs"`)
+	assert.Len(t, s.post(http.StatusOK, "do", "key", "rule", "Users", "key", "secret-ann")["standing"], 1)
+	s.log.Reset()
 	s.post(http.StatusOK, "do", "force", "failover", "redis", "state", "open")
 	assert.Equal(t, stats.StateOpen, s.breaker.state)
 	assert.Contains(t, s.log.String(), `"state":"open","state_before":"closed"`)
