@@ -439,3 +439,44 @@ func TestASettlementAfterAGrantLeavesNoMoreThanTheLimit(t *testing.T) {
 		}
 	}
 }
+
+// To settle and to adjust record no reading below the highest, as no decision does: when the server's clock has stepped back, the
+// key waits until it has caught up. All answers are those of the limiter in memory.
+func TestCorrectionsRecordNoEarlierTime(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits() {
+		for name, correct := range map[string]func(l ratelimit.Limiter[string], r *ratelimit.Reservation) error{
+			"settle more": func(_ ratelimit.Limiter[string], r *ratelimit.Reservation) error { return r.Settle(4) },
+			"settle less": func(_ ratelimit.Limiter[string], r *ratelimit.Reservation) error { return r.Settle(1) },
+			"charge": func(l ratelimit.Limiter[string], _ *ratelimit.Reservation) error {
+				return ratelimit.Adjust(t.Context(), l, "k", 2)
+			},
+			"grant": func(l ratelimit.Limiter[string], _ *ratelimit.Reservation) error {
+				return ratelimit.Adjust(t.Context(), l, "k", -2)
+			},
+		} {
+			remote := f.limiter(limit, limit.Name+name)
+			memory := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: f.clock}))
+			f.clock.Set(time.Hour)
+			var made []*ratelimit.Reservation
+			for _, l := range []ratelimit.Reserver[string]{memory, remote} {
+				r, err := l.Reserve(t.Context(), "k", 3, 0)
+				require.NoError(t, err)
+				made = append(made, r)
+			}
+			f.clock.Advance(5 * time.Second)
+			require.Equal(t, memory.Allow("k", 2), remote.Allow("k", 2))
+			f.clock.Advance(-20 * time.Second)
+			require.NoError(t, correct(memory, made[0]))
+			require.NoError(t, correct(remote, made[1]))
+			for range 12 {
+				want, err := memory.Take(t.Context(), "k", 1)
+				require.NoError(t, err)
+				d, err := remote.Take(t.Context(), "k", 1)
+				require.NoError(t, err)
+				require.Equal(t, want, d, "%v, %s at %v", limit, name, f.clock.Now())
+				f.clock.Advance(3 * time.Second)
+			}
+		}
+	}
+}
