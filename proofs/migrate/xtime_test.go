@@ -89,7 +89,8 @@ func TestXTimeCalls(t *testing.T) {
 						}
 					}
 				case 3:
-					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(16))*125*time.Millisecond)
+					// A deadline at the very instant of a turn may come before it or after it, in both.
+					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(16))*125*time.Millisecond+time.Millisecond)
 					theirErr := make(chan error)
 					go func() { theirErr <- theirs.WaitN(ctx, n) }()
 					ourErr := ours.Wait(ctx, n)
