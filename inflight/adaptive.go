@@ -7,10 +7,9 @@ import (
 
 // Sample is what a window has shown: the work that began and ended within it.
 type Sample struct {
-	// RTT is the mean time of the work that succeeded, from the permit to Done. Work that was
-	// [Cancelled], or is still under way, takes at least as long as it has lasted: it raises
-	// the mean, and never lowers it. So does what was [Dropped] later than all that succeeded: a deadline has ended. 0 if there is
-	// nothing of these.
+	// RTT is the mean time of the work that succeeded, from the permit to Done. Work that is still under way takes at least as
+	// long as it has lasted: it raises the mean, and never lowers it. So does what was [Cancelled] or [Dropped] after more time than all
+	// that succeeded took: its client did not wait, or a deadline has ended. 0 if nothing succeeded, and there is nothing of these.
 	RTT time.Duration
 	// Deviation is the standard deviation of the times whose mean is RTT, and Ended how many of them
 	// are known in full. So Deviation / √Ended is about how far RTT may be off. 0 if it is not known.

@@ -14,8 +14,8 @@ const (
 	// request or a hit of a cache. Unknown outcomes count as Ignored.
 	Ignored
 	// Cancelled is work that its client no longer waits for, or that failed for another
-	// reason than load. It has lasted at least so long: that can show that latency is
-	// high, never that it is low.
+	// reason than load. If it took longer than all that succeeded, that can show that latency
+	// is high, never that it is low.
 	Cancelled
 )
 

@@ -100,6 +100,8 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 		case o == Success:
 			w.longest = max(w.longest, rtt)
 			w.times.ended(rtt)
+		case o == Cancelled && rtt <= max(w.longest, w.known):
+			w.times.left(w.begun - start)
 		default:
 			w.times.lasts(rtt)
 		}
@@ -123,13 +125,13 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 			w.times.lasts(rtt)
 		}
 	case Cancelled:
-		w.times.entered(0)
-		w.times.lasts(rtt)
 		switch {
+		case rtt > max(w.longest, w.known, w.usual/2):
+			w.late++
+			w.times.entered(0)
+			w.times.lasts(rtt)
 		case rtt <= w.usual/2: // a failure that has nothing to do with load
 			return false
-		case rtt > max(w.longest, w.known):
-			w.late++
 		default:
 			w.unsure++
 		}
@@ -174,7 +176,7 @@ func (w *window) sample(now time.Duration, each eachWork) Sample {
 	if w.held > 0 {
 		s.Crowd = w.crowd / w.held
 	}
-	if w.done+w.late+w.unsure+w.expired > 0 {
+	if w.done+w.late+w.expired > 0 {
 		each(func(order uint64, start time.Duration) bool {
 			if start < w.from && order <= w.before {
 				return false
@@ -224,6 +226,10 @@ func (t *times) step(d time.Duration) int {
 }
 
 func (t *times) entered(d time.Duration) { t.at[t.step(d)].entered++ }
+
+// left takes out what has entered at that age, and has failed: what fails says nothing of how long work takes. To count it as work that
+// lasts longer would make the mean too long, as it would have ended about then.
+func (t *times) left(d time.Duration) { t.at[t.step(d)].entered-- }
 
 func (t *times) ended(d time.Duration) {
 	x := &t.at[t.step(d)]
