@@ -72,8 +72,9 @@ func (l load) bears(queue float64) float64 {
 func (l load) free() float64 { return max(0, l.limit-l.inFlight) }
 
 const (
-	soon          = 32   // windows with the limit in full use, from a new baseline to the first probe that confirms it
-	reprobe       = 1000 // and from then on
+	soon          = 8    // windows with the limit in full use, from a new baseline to the first probe that confirms it
+	later         = 32   // and from then on to the second one
+	reprobe       = 1000 // and to each after that
 	grown         = 1.8  // a limit that has grown that far without a queue proves the baseline
 	below         = 0.8  // of what the backend works on at once: where a probe looks for the baseline that it knows
 	shrunk        = 0.5  // a limit that has fallen that far is probed
@@ -220,7 +221,7 @@ func (b *baseline) due(limit, rtt float64, full, stuck bool) bool {
 	b.since++
 	if !queue { // or a baseline that is one of a queue
 		b.proven = b.proven || limit >= grown*b.found
-		return !b.proven && stuck || b.since >= reprobe || b.every == soon && b.since >= soon
+		return !b.proven && stuck || b.since >= reprobe || b.every > 0 && b.since >= b.every
 	}
 	b.high = max(b.high, limit)
 	return !growing && (!b.proven || limit <= shrunk*b.high || b.since >= max(soon, b.every))
@@ -255,14 +256,14 @@ func (b *baseline) next(rtt, ended float64, left bool, target func(load) float64
 	ratio := r / (b.before.rtt * b.cut / b.before.limit)
 	known := !b.before.left && 2*b.left <= b.n // latency, and not how long clients wait
 	d := math.Log(ratio / queued)
-	higher := ratio >= queued && r > longer*b.rtt || b.cut <= 1
-	if b.noise > noisy/4 && b.n < 2 || b.n < most && (d*d*float64(b.n) < 2*b.noise || higher && b.noise > noisy/4) {
+	higher := ratio >= queued && r > longer*b.rtt
+	if b.cut > 1 && (b.noise > noisy/4 && b.n < 2 || b.n < most && (d*d*float64(b.n) < 2*b.noise || higher && b.noise > noisy/4)) {
 		return b.cut
 	}
 	found := b.cut <= 1 || known && ratio >= queued
 	// A queue would have let latency fall further; how far it may fall by chance is known.
 	same := b.proven && r <= longer*b.rtt && r > b.rtt*min(confirmed, math.Exp(-2*math.Sqrt(doubt+b.doubt)))
-	if (found || same || b.proven) && doubt > precise*precise && b.n < most {
+	if b.cut > 1 && (found || same || b.proven) && doubt > precise*precise && b.n < most {
 		return b.cut
 	}
 	switch {
@@ -281,6 +282,8 @@ func (b *baseline) next(rtt, ended float64, left bool, target func(load) float64
 	switch {
 	case b.every == 0:
 		b.every = soon
+	case b.every == soon:
+		b.every = later
 	default:
 		b.every = reprobe
 	}
