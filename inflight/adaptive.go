@@ -24,7 +24,7 @@ type Sample struct {
 	Crowd float64
 	// Cancelled is the share of outcomes, 0 to 1, whose clients did not wait any longer: which were [Cancelled], or [Dropped] by a deadline, after
 	// more time than all that succeeded in this window and the one before took. What fails for another reason takes now and then the
-	// longest too. How often follows from what was Cancelled sooner, and is taken off. Where the share is not small, the true mean
+	// longest too. How often follows from what was Cancelled sooner, and is taken off. Where hardly one in five succeeds, these count too. Where the share is not small, the true mean
 	// time is longer than RTT.
 	Cancelled float64
 	// Dropped says that at least one in four of the window's outcomes were [Dropped], or that
