@@ -91,11 +91,14 @@ func start(t testing.TB, path, port string, args []string) *Server {
 	for range 500 {
 		// The server of another process, which took the port first, answers too.
 		info, err := s.Do("INFO", "server")
-		if err == nil && strings.Contains(info, fmt.Sprintf("process_id:%d\r\n", s.cmd.Process.Pid)) {
-			return s
-		}
-		if err == nil && strings.Contains(info, "process_id:") {
+		mine := err == nil && strings.Contains(info, fmt.Sprintf("process_id:%d\r\n", s.cmd.Process.Pid))
+		if err == nil && !mine && strings.Contains(info, "process_id:") {
 			break
+		}
+		if mine {
+			if pong, err := s.Do("PING"); err == nil && pong == "PONG" { // it has loaded its data, which INFO does not wait for
+				return s
+			}
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
