@@ -19,13 +19,14 @@ type Sample struct {
 	InFlight int
 	// Mean is how many units were in flight on average. 0 if it is not known.
 	Mean float64
-	// Crowd is how many units were in flight on average as the units themselves met it, each for as long as it was in flight: where work
-	// comes in bursts, Mean is mostly that of the pauses. 0 if it is not known.
+	// Crowd is how many units were in flight on average while a unit was in flight: the mean over the units' time, where Mean is
+	// that over all time. Where work comes in bursts, Mean is mostly that of the pauses. 0 if it is not known.
 	Crowd float64
-	// Cancelled is the share of outcomes, 0 to 1, whose clients did not wait any longer: which were [Cancelled], or [Dropped] by a deadline, after
-	// more time than all that succeeded in this window and the one before took. What fails for another reason takes now and then the
-	// longest too. How often follows from what was Cancelled sooner, and is taken off. Where hardly one in five succeeds, these count too. Where the share is not small, the true mean
-	// time is longer than RTT.
+	// Cancelled is the share of outcomes, 0 to 1, whose clients did not wait any longer: those [Cancelled], or [Dropped] by a
+	// deadline, after more time than all that succeeded in this window and the one before took. What fails for another reason is
+	// now and then the longest too: how often follows from what was Cancelled sooner, and is taken off. Where fewer than one in
+	// five succeed, all that was Cancelled counts, but not what took less than half of the usual. Where the share is not small, the
+	// true mean time is longer than RTT.
 	Cancelled float64
 	// Dropped says that at least one in four of the window's outcomes were [Dropped], or that
 	// Cancelled is more than half.

@@ -146,8 +146,8 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 
 // cancelled is how much ended because its client did not wait any longer. A client leaves after a certain time, which has
 // let pass all that was done. What fails for another reason takes as long as what succeeds, or less: of the longest, some have failed
-// too, on average unsure for each done, and rarely twice as many. Where hardly one in five succeeds, all count: clients that do not wait
-// for the same time may all leave before the longest that has succeeded.
+// too, on average unsure for each done, and rarely twice as many. Where fewer than one in five succeed, all count: clients that do not
+// wait for the same time may all leave before the longest that has succeeded.
 func (w *window) cancelled() float64 {
 	if all := w.late + w.expired + w.unsure; all > 4*w.done {
 		return float64(all)
