@@ -166,7 +166,7 @@ func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
 	})
 }
 
-// manyRules is for how many rules memory is allocated at once. So many fill 12 KiB.
+// manyRules is the number of rules for which memory is allocated at once: 69 fill 12 KiB.
 const manyRules = 69
 
 // room returns memory for what n rules say. All of it is zero. Unless rules are reused, nobody else

@@ -71,7 +71,7 @@ func burst(allowed bool) int {
 	return 1
 }
 
-// decision is that of so many token buckets, each under a limiter of its own.
+// decision makes one decision of the given number of token buckets, each under its own limiter.
 func decision(buckets int, allowed bool) func(*redis.Client) (func(context.Context) error, error) {
 	return func(c *redis.Client) (func(context.Context) error, error) {
 		layers := make([]redislimit.Layer[string], buckets)
@@ -158,7 +158,7 @@ func run(ctx context.Context, out io.Writer, calls int) error {
 
 var total = regexp.MustCompile(`I\s+refs:\s+([\d,]+)`)
 
-// count returns how many instructions a server executes in all that is sent so many calls.
+// count starts a server, sends it the given number of calls, and returns how many instructions it executes in all.
 func count(ctx context.Context, path string, r row, calls int) (int64, error) {
 	dir, err := os.MkdirTemp("", "instructions")
 	if err != nil {
