@@ -82,7 +82,8 @@ func WithLimit[R any](l Layer[R], limit func(R) ratelimit.Limit) Layer[R] {
 
 // Shadow returns the layer as one that is tried out: it is charged if the cost fits, and
 // reports its answer to OnDecision, but it never denies. It adds nothing to a
-// decision, not even an error. One that is [Leased] is asked, and tells, only of what is charged to the other layers. To try another limit out beside the one in force, give the
+// decision, not even an error. If it is [Leased], it is asked only for what the other layers have
+// charged, and reports nothing else. To try another limit out beside the one in force, give the
 // shadow a limiter of its own.
 func Shadow[R any](l Layer[R]) Layer[R] {
 	return wrapped(l, "Shadow", false, "", func(y *layer[R]) { y.shadow = true })

@@ -33,7 +33,7 @@ type setup struct {
 	maxKeys int
 	workers int
 	every   time.Duration // between two checks
-	calm    int           // of so many turns of the driver, nine sweep or change something
+	calm    int           // how many turns the driver makes for nine that sweep or change something
 	out     io.Writer
 	make    func(limit ratelimit.Limit, opts *ratelimit.Options[uint64]) (limiter, error)
 }
