@@ -133,11 +133,15 @@ func (b *Banned[K]) Take(ctx context.Context, key K, cost int) (Decision, error)
 }
 
 // Reserve is Take with a charge that can be settled later, as far ahead as the limiter books.
-// A ban is not waited for, whatever maxDelay is.
+// A ban is not waited for, whatever maxDelay is. A cost of 0 is allowed while the key is banned, and
+// what that reservation is settled at is charged to the limiter.
 func (b *Banned[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error) {
 	ctx = orBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {
-		return NewReservation(d, nil), err
+		if err != nil || !d.Allowed {
+			return NewReservation(d, nil), err
+		}
+		return NewReservation(d, func(actual int) error { return b.charge(ctx, key, actual) }), nil
 	}
 	r, err := b.limiter.Reserve(ctx, key, cost, maxDelay)
 	if r == nil {
@@ -147,6 +151,18 @@ func (b *Banned[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.
 		b.denied(ctx, key, &r.Decision)
 	}
 	return r, err
+}
+
+// charge charges the limiter what a reservation of cost 0 has really cost, banned or not.
+func (b *Banned[K]) charge(ctx context.Context, key K, actual int) error {
+	if actual == 0 {
+		return nil
+	}
+	r, err := b.limiter.Reserve(context.WithoutCancel(ctx), key, 0, 0)
+	if err != nil {
+		return also(err, r.Cancel())
+	}
+	return r.Settle(actual)
 }
 
 // Wait spends cost of the key's budget and returns nil when its time has come: see [Wait]. If the key is

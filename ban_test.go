@@ -3,7 +3,9 @@ package ratelimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -486,4 +488,83 @@ func TestABanThatIsNotKeptIsNone(t *testing.T) {
 	require.EqualValues(t, 0, b.Stats().Begun)
 	require.EqualValues(t, 3, b.Stats().Failed)
 	require.False(t, strikes.Allow("k", 1), "the strikes are not forgotten")
+}
+
+// A shadow never denies, so every denial is one of the limits that it stands beside.
+func TestAShadowBesideTheLimitsLeavesDenialsStrikes(t *testing.T) {
+	own := ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("own")
+	shared := ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("shared")
+	one := func(string) (string, error) { return "all", nil }
+	for _, tried := range []ratelimit.Limit{ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("tried"), own, shared} {
+		for at := range 3 {
+			for _, twice := range []bool{false, true} {
+				clock := new(testClock)
+				users, all, trial := onClock(t, clock, own), onClock(t, clock, shared), onClock(t, clock, tried)
+				layers := []ratelimit.Layer[string]{ratelimit.By(users, itself), ratelimit.By(all, one)}
+				shadow := ratelimit.Shadow(ratelimit.By(trial, itself))
+				layers = slices.Insert(layers, at, shadow)
+				if twice {
+					layers = slices.Insert(layers, 0, ratelimit.Observe(shadow, func(ratelimit.Event[string]) {}))
+				}
+				stack := ratelimit.Must(ratelimit.All(layers...))
+				require.Equal(t, []ratelimit.Limit{own, shared}, stack.Limits(), "a shadow's limit is none that the stack enforces")
+				onlyShadows := ratelimit.Must(ratelimit.All(shadow))
+				require.Empty(t, onlyShadows.Limits())
+				for kind, l := range map[string]ratelimit.Reserver[string]{
+					"stack": stack, "chain": chainOf(t, onlyShadows, stack), "map": ratelimit.MapReserver[string, string](stack, itself),
+				} {
+					what := fmt.Sprintf("%s, %s at %d, twice %v", kind, tried.Name, at, twice)
+					for _, k := range []string{"k", "all", "other"} {
+						users.Reset(k)
+						all.Reset(k)
+					}
+					strikes, bans := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(9))), onClock(t, clock, banLimit)
+					b := banOf(t, l, strikes, bans)
+					require.True(t, b.Allow("k", 2), what)
+					require.False(t, b.Allow("k", 1), what)
+					require.Equal(t, 8, remaining(t, strikes, "k"), what)
+					require.True(t, b.Allow("other", 1), what)
+					users.Reset("k")
+					require.Equal(t, shared, take(t, b, 1).Limit, what)
+					require.Equal(t, 8, remaining(t, strikes, "k"), "%s: a denial by the limit that keys share is no strike", what)
+				}
+			}
+		}
+	}
+}
+
+func TestABannedKeysReservationOfNothingIsSettledAtItsCost(t *testing.T) {
+	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
+	ctx := t.Context()
+	require.NoError(t, j.Strike(ctx, "k", 1))
+	r, err := j.Reserve(ctx, "k", 0, 0)
+	require.NoError(t, err)
+	require.Equal(t, ratelimit.Decision{Allowed: true, Limit: banLimit, ResetAfter: time.Hour}, r.Decision)
+	require.Zero(t, j.limiter.Len(), "the limiter is not asked before")
+	require.NoError(t, r.Settle(5))
+	require.NoError(t, r.Settle(5), "only the first counts")
+	d, err := j.limiter.Peek("k", 1)
+	require.NoError(t, err)
+	require.Equal(t, 3*time.Minute, d.ResetAfter, "5 of 2 a minute")
+	require.NoError(t, j.Lift(ctx, "k"))
+	require.False(t, j.Allow("k", 1))
+
+	// Nothing is charged for what has cost nothing.
+	require.NoError(t, j.Strike(ctx, "other", 1))
+	for _, actual := range []int{0, -1} {
+		r, err = j.Reserve(ctx, "other", 0, time.Hour)
+		require.NoError(t, err)
+		require.NoError(t, r.Settle(actual))
+	}
+	require.Equal(t, 1, j.limiter.Len())
+
+	// The context may have ended by then, and what the limiter says is told.
+	gone, cancel := context.WithCancel(ctx)
+	fails := &engine{take: func() (ratelimit.Decision, error) { return ratelimit.Decision{Allowed: true}, nil }}
+	b := banOf(t, fails, j.strikes, j.bans)
+	r, err = b.Reserve(gone, "other", 0, 0)
+	require.NoError(t, err)
+	cancel()
+	fails.take = func() (ratelimit.Decision, error) { return ratelimit.Decision{}, ratelimit.ErrUnavailable }
+	require.ErrorIs(t, r.Settle(1), ratelimit.ErrUnavailable)
 }

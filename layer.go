@@ -63,7 +63,7 @@ func WithLimit[R any](l Layer[R], limit func(R) Limit) Layer[R] {
 // The layers that are not shadows decide first. If they deny, nothing is charged
 // anywhere. Else each shadow layer, in order, is charged if the cost fits into what is
 // left: if two layers charge the same key of the same limiter, the one that is not a
-// shadow counts first. A shadow layer adds nothing to the Decision, and none of its
+// shadow counts first. A shadow layer adds nothing to the Decision or to Limits, and none of its
 // errors is returned. Settle and Cancel settle what was charged.
 //
 // The [Options.OnDecision] of the shadow layer's limiter tells what the layer says: the

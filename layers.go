@@ -33,6 +33,9 @@ type Layered[R any] struct {
 	pick   func(R, []int) []int // which layers apply; nil for all
 	clock  Clock
 	stacks sync.Pool // of *stack[R]: what one decision needs, so that it allocates nothing
+
+	enforcing []Layer[R] // those that are no shadows
+	replaces  bool       // one has a cost of its own
 }
 
 var _ Reserver[string] = (*Layered[string])(nil)
@@ -74,6 +77,11 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 		case !sameClock(l.clock, clock):
 			return nil, fmt.Errorf("ratelimit: layer %d has another clock than layer 0", i)
 		}
+		var m member[R]
+		if layer.join(&m); !m.shadow {
+			l.enforcing = append(l.enforcing, layer)
+		}
+		l.replaces = l.replaces || m.cost != nil
 	}
 	l.stacks.New = func() any { return newStack(l.layers, l.pick, l.clock) }
 	return l, nil
@@ -91,12 +99,12 @@ func sameClock(a, b Clock) bool {
 	return reflect.ValueOf(a).Comparable() && a == b
 }
 
-// Limits returns each layer's limit, in order: New's or SetLimit's, or the zero Limit
-// where [WithLimit] or [Options.LimitFor] gives each request or key its own.
+// Limits returns the limit of each layer that is no [Shadow], in order: New's or SetLimit's, or the
+// zero Limit where [WithLimit] or [Options.LimitFor] gives each request or key its own.
 func (l *Layered[R]) Limits() []Limit {
 	l.check()
-	limits := make([]Limit, len(l.layers))
-	for i, layer := range l.layers {
+	limits := make([]Limit, len(l.enforcing))
+	for i, layer := range l.enforcing {
 		_, limits[i], _ = layer.limiter()
 	}
 	return limits
@@ -192,13 +200,7 @@ func (l *Layered[R]) BooksAhead() bool { return false }
 // ReplacesCost reports whether a layer has a cost of its own, by [WithCost].
 func (l *Layered[R]) ReplacesCost() bool {
 	l.check()
-	for _, layer := range l.layers {
-		var m member[R]
-		if layer.join(&m); m.cost != nil {
-			return true
-		}
-	}
-	return false
+	return l.replaces
 }
 
 // Wait charges the cost to all layers and returns nil when they allow it. It is not

@@ -14,7 +14,8 @@ import (
 
 // LimitLister is a [Limiter] that tells its limits, before the first decision too: one for
 // each layer of a stack or limiter of a chain, in order, and the zero Limit where each request
-// or key has its own. One that knows none returns nil.
+// or key has its own. A layer that never denies, a [Shadow], is left out. One that knows none
+// returns nil.
 type LimitLister interface {
 	Limits() []Limit
 }

@@ -345,3 +345,30 @@ func TestFetchesAheadOfNeedAreBounded(t *testing.T) {
 		flushed(t, l)
 	})
 }
+
+// The key may be banned before its reservation is settled: what it has cost is spent all the same.
+func TestABannedKeyIsChargedWhatIsAboveItsBatch(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		limit := func(l ratelimit.Limit) *ratelimit.Keyed[string] {
+			return ratelimit.Must(ratelimit.New[string](l, nil))
+		}
+		remote, bans := limit(ratelimit.FixedWindow(ratelimit.PerHour(1000))), limit(ratelimit.FixedWindow(ratelimit.PerHour(1)))
+		b, err := ratelimit.Ban[string](remote, limit(ratelimit.FixedWindow(ratelimit.PerHour(1))), bans)
+		require.NoError(t, err)
+		l, err := lease.New[string](b, &lease.Options[string]{MaxBatch: 40})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, l.Flush(t.Context())) }()
+		held := holding(t, l)
+		r := reserve(t, l, 3)
+		require.Equal(t, held-3, l.Stats().Held, "it is a part of a batch")
+		require.NoError(t, b.Strike(t.Context(), "k", 1))
+		before, err := remote.Peek("k", 1)
+		require.NoError(t, err)
+		require.NoError(t, r.Settle(103))
+		require.NoError(t, l.Flush(t.Context()))
+		synctest.Wait()
+		after, err := remote.Peek("k", 1)
+		require.NoError(t, err)
+		require.Equal(t, before.Remaining-100+held-3, after.Remaining)
+	})
+}

@@ -139,14 +139,20 @@ func (l *Layered[R]) shortest() *sender {
 	return s.within(timeout)
 }
 
-// Limits returns each layer's limit, in order: New's or SetLimit's, or the zero Limit
-// where LimitFor or [WithLimit] gives each key or request its own.
+// Limits returns the limit of each layer that is no [Shadow], in order: New's or SetLimit's, or the
+// zero Limit where LimitFor or [WithLimit] gives each key or request its own.
 func (l *Layered[R]) Limits() []ratelimit.Limit {
-	limits := make([]ratelimit.Limit, len(l.layers))
+	limits := make([]ratelimit.Limit, 0, len(l.layers))
 	for i := range l.layers {
-		if y := &l.layers[i]; y.limit == nil && y.l.limitFor == nil {
-			limits[i] = y.l.plan.Load().limit
+		y := &l.layers[i]
+		if y.shadow {
+			continue
 		}
+		var limit ratelimit.Limit
+		if y.limit == nil && y.l.limitFor == nil {
+			limit = y.l.plan.Load().limit
+		}
+		limits = append(limits, limit)
 	}
 	return limits
 }

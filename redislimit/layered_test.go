@@ -246,6 +246,7 @@ func TestShadowIsChargedAndNeverDenies(t *testing.T) {
 	tight.onDecision = func(e ratelimit.Event[string]) { events = append(events, e) }
 	l, err := All(Shadow(By(tight, identity)), By(wide, identity))
 	require.NoError(t, err)
+	require.Equal(t, wide.Limits(), l.Limits(), "a shadow's limit is none that the stack enforces")
 	for i := range 3 {
 		d, err := l.Take(t.Context(), "k", 1)
 		require.NoError(t, err)
