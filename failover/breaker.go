@@ -56,13 +56,14 @@ type slot struct {
 // least half of its results; or if this one and Failures−1 before it came in a row, over at
 // least a window. Results count when they are known. Open, it becomes half-open after openFor, at the next
 // look. Half-open, it lets one call through at a time, and the first that tells anything closes it
-// or opens it again.
+// or opens it again. That one needs no turn: calls that hang may hold all of them.
 type breaker struct {
 	failures int
 	window   time.Duration
 	openFor  time.Duration
 	origin   time.Time
 	tell     func(change)
+	renew    func() // called under mu when it closes
 
 	mu      sync.Mutex // guards the fields below
 	state   State
@@ -82,7 +83,7 @@ type breaker struct {
 	queued  atomic.Int64
 }
 
-func newBreaker(failures int, timeout, openFor time.Duration, tell func(change)) *breaker {
+func newBreaker(failures int, timeout, openFor time.Duration, tell func(change), renew func()) *breaker {
 	return &breaker{
 		failures: failures,
 		window:   max(time.Second, 2*timeout),
@@ -90,6 +91,7 @@ func newBreaker(failures int, timeout, openFor time.Duration, tell func(change))
 		openFor: max(1, time.Duration(float64(openFor)*(0.8+0.4*rand.Float64()))),
 		origin:  time.Now(),
 		tell:    tell,
+		renew:   renew,
 		shut:    make(chan struct{}),
 	}
 }
@@ -100,34 +102,33 @@ type ticket struct {
 	probe bool
 }
 
-// enter reports whether the primary may be asked. If so, the caller must hand the ticket to done.
-func (b *breaker) enter() (t ticket, ok bool) {
+// entry says whether a call may be made now.
+type entry uint8
+
+const (
+	refusedEntry entry = iota // not now
+	needsTurn                 // once it has a turn
+	entered                   // yes
+)
+
+// enter says whether the primary may be asked by a caller that has a turn, or has none. One that has
+// entered must hand the ticket to done. One that needs a turn waits in vain once shut is closed.
+func (b *breaker) enter(turn bool) (t ticket, e entry, shut <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch b.lookLocked() {
 	case StateClosed:
-		return ticket{era: b.era}, true
+		if !turn {
+			return t, needsTurn, b.shut
+		}
+		return ticket{era: b.era}, entered, nil
 	case StateHalfOpen:
 		if !b.probing {
 			b.probing = true
-			return ticket{b.era, true}, true
+			return ticket{b.era, true}, entered, nil
 		}
 	}
-	return t, false
-}
-
-// wouldRefuse reports that enter would refuse now, and else how a caller that waits for its turn is
-// told of a change.
-func (b *breaker) wouldRefuse() (refuse bool, shut <-chan struct{}) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch b.lookLocked() {
-	case StateClosed:
-		return false, b.shut
-	case StateHalfOpen:
-		return b.probing, nil
-	}
-	return true, nil
+	return t, refusedEntry, nil
 }
 
 // lookLocked returns the state as of now.
@@ -212,6 +213,7 @@ func (b *breaker) becomeLocked(to State) {
 	if to == StateClosed && from != StateClosed {
 		b.since = time.Time{}
 		b.shut = make(chan struct{})
+		b.renew()
 	}
 	if to == StateOpen {
 		b.until = time.Now().Add(b.openFor)

@@ -60,16 +60,33 @@ func (o outcome) health() health {
 //
 // A caller waits for its turn and for the answer no longer than timeout in all, and no longer than
 // its own context. A call has the whole timeout from when it starts. It runs on when its
-// caller leaves, and what it comes to is judged then.
+// caller leaves, and what it comes to is judged then. It holds its turn until it ends. If
+// overdue calls hold all turns when the breaker closes, they lose them: the primary works again.
 type caller struct {
 	timeout time.Duration
-	turns   chan struct{} // holds one for each call under way
-	waiting atomic.Int64  // callers that wait for their turn
-	most    int64         // of those; 0 for any number
+	calls   int
+	turns   atomic.Pointer[turns]
+	waiting atomic.Int64 // callers that wait for their turn
+	most    int64        // of those; 0 for any number
+}
+
+// turns are those of calls under way.
+type turns struct {
+	taken   chan struct{} // holds one for each
+	overdue atomic.Int64  // of which the time is over
 }
 
 func newCaller(timeout time.Duration, calls int, most int64) *caller {
-	return &caller{timeout: timeout, turns: make(chan struct{}, calls), most: most}
+	c := &caller{timeout: timeout, calls: calls, most: most}
+	c.turns.Store(&turns{taken: make(chan struct{}, calls)})
+	return c
+}
+
+// renew makes the turns free for those who come from now on, if overdue calls hold all of them.
+func (c *caller) renew() {
+	if c.turns.Load().overdue.Load() == int64(c.calls) {
+		c.turns.Store(&turns{taken: make(chan struct{}, c.calls)})
+	}
 }
 
 // job is one call.
@@ -77,9 +94,10 @@ type job struct {
 	f    func(ctx context.Context) answer
 	late func(answer) // what to do with an answer that nobody has waited for; may be nil
 
-	begin func() bool          // asks whether the call may be made, once its turn has come
+	// begin asks whether the call may be made. One that needs a turn asks again when it has one; until
+	// then, it waits in vain once shut is closed, which may be nil.
+	begin func(turn bool) (e entry, shut <-chan struct{})
 	judge func(outcome, error) // told once what the call has come to, unless it was not made
-	shut  <-chan struct{}      // closed when it is in vain to wait for a turn; may be nil
 
 	announce func() // tells what follows from the judgement
 }
@@ -89,9 +107,17 @@ func (c *caller) call(ctx context.Context, j job) (answer, outcome) {
 	if failures.Ended(ctx) {
 		return leaves(ctx)
 	}
+	e, shutting := j.begin(false)
+	switch e {
+	case refusedEntry:
+		return answer{}, shut
+	case entered:
+		return c.start(ctx, j, nil, nil)
+	}
+	t := c.turns.Load()
 	select {
-	case c.turns <- struct{}{}:
-		return c.start(ctx, j, nil)
+	case t.taken <- struct{}{}:
+		return c.startInTurn(ctx, j, nil, t)
 	default:
 	}
 	if n := c.waiting.Add(1); c.most > 0 && n > c.most {
@@ -102,11 +128,11 @@ func (c *caller) call(ctx context.Context, j job) (answer, outcome) {
 	defer timer.Stop()
 	a, o := answer{}, busy
 	select {
-	case c.turns <- struct{}{}:
+	case t.taken <- struct{}{}:
 		c.waiting.Add(-1)
-		return c.start(ctx, j, timer.C)
+		return c.startInTurn(ctx, j, timer.C, t)
 	case <-timer.C:
-	case <-j.shut:
+	case <-shutting:
 		o = shut
 	case <-ctx.Done():
 		a, o = leaves(ctx)
@@ -123,18 +149,23 @@ func leaves(ctx context.Context) (answer, outcome) {
 	return answer{err: context.DeadlineExceeded}, deadline
 }
 
-// start makes a call whose turn has come. The caller leaves when over fires, if that is not nil.
-func (c *caller) start(ctx context.Context, j job, over <-chan time.Time) (answer, outcome) {
-	if !j.begin() {
-		<-c.turns
+// startInTurn makes a call whose turn has come, if it may still be made.
+func (c *caller) startInTurn(ctx context.Context, j job, over <-chan time.Time, t *turns) (answer, outcome) {
+	if e, _ := j.begin(true); e != entered {
+		<-t.taken
 		return answer{}, shut
 	}
+	return c.start(ctx, j, over, t)
+}
+
+// start makes a call, in a turn that it ends, or without one. The caller leaves when over fires, if that is not nil.
+func (c *caller) start(ctx context.Context, j job, over <-chan time.Time, t *turns) (answer, outcome) {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
-	r := &run{job: j, answers: make(chan judged, 1)}
+	r := &run{job: j, turns: t, answers: make(chan judged, 1)}
 	go func() {
 		defer cancel()
 		a := guarded(bounded, j.f)
-		r.deliver(a, judge(bounded, a), func() { <-c.turns })
+		r.deliver(a, judge(bounded, a))
 	}()
 	select {
 	case v := <-r.answers:
@@ -161,31 +192,44 @@ type judged struct {
 // run is one call on a goroutine of its own.
 type run struct {
 	job
+	turns   *turns // that it has one of, or nil
 	answers chan judged
 
 	mu    sync.Mutex // also held while the call is judged
 	known bool       // what it has come to
+	hangs bool       // it counts among the overdue of its turns
 	left  bool       // the caller has
 }
 
 // deliver takes the call's answer, and ends the call's turn.
-func (r *run) deliver(a answer, o outcome, end func()) {
+func (r *run) deliver(a answer, o outcome) {
 	r.conclude(o, a.err)
 	r.mu.Lock()
 	left := r.left
 	if !left {
-		end()
+		r.end()
 		r.answers <- judged{a, o}
 	}
 	r.mu.Unlock()
 	if !left {
 		return
 	}
-	defer end()
+	defer r.end()
 	if r.late != nil {
 		defer func() { _ = recover() }() // the caller was answered long ago
 		r.late(a)
 	}
+}
+
+// end ends the call's turn, if it has one.
+func (r *run) end() {
+	if r.turns == nil {
+		return
+	}
+	if r.hangs {
+		r.turns.overdue.Add(-1)
+	}
+	<-r.turns.taken
 }
 
 // conclude takes what the call has come to, the first time. Whoever comes later, and so the caller, finds
@@ -195,6 +239,10 @@ func (r *run) conclude(o outcome, err error) {
 	known, left := r.known, r.left
 	if !known {
 		r.known = true
+		if o == overdue && r.turns != nil {
+			r.hangs = true
+			r.turns.overdue.Add(1)
+		}
 		r.judge(o, err)
 	}
 	r.mu.Unlock()

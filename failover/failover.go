@@ -24,7 +24,8 @@
 //
 // Load is no failure. At most [Options.MaxCalls] calls are under way, and other callers wait for their
 // turn. A caller waits no longer than Timeout in all; then what stands in answers. A caller that never
-// had its turn tells the breaker nothing.
+// had its turn tells the breaker nothing. While the breaker is not closed, nobody waits for a turn: the
+// probe needs none, and all others are answered at once.
 //
 // The caller's context ends the waiting, not the call: that runs on for its full Timeout, and what
 // it comes to is judged. A caller whose deadline has passed is answered by what stands in; one
@@ -71,7 +72,7 @@ var noContext = context.Background()
 
 // Limiter asks a primary limiter, and another one while that cannot decide. Make one with
 // [New]. It is safe for concurrent use. Each decision of the primary runs on a goroutine of
-// its own, unless [Options.Timeout] is below zero; at most [Options.MaxCalls] are under way, and others
+// its own, unless [Options.Timeout] is below zero; at most [Options.MaxCalls] and a probe are under way, and others
 // wait for their turn. The zero Limiter cannot be used.
 type Limiter[K any] struct {
 	primary  ratelimit.Reserver[K]
@@ -113,7 +114,10 @@ func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter
 		settler: newCaller(o.Timeout, o.MaxCalls, settlementsPerCall*int64(o.MaxCalls)),
 		journal: &journal{log: o.logger(), told: o.OnStateChange},
 	}
-	l.breaker = newBreaker(o.Failures, o.Timeout, o.OpenFor, l.journal.changed)
+	l.breaker = newBreaker(o.Failures, o.Timeout, o.OpenFor, l.journal.changed, func() {
+		l.caller.renew()
+		l.settler.renew()
+	})
 	return l, nil
 }
 
@@ -223,18 +227,13 @@ func (l *Limiter[K]) decide(ctx context.Context, q question[K]) answer {
 
 // askPrimary lets the primary decide, if the breaker lets it.
 func (l *Limiter[K]) askPrimary(ctx context.Context, q question[K]) (answer, outcome) {
-	refuse, shutting := l.breaker.wouldRefuse()
-	if refuse {
-		return answer{}, shut
-	}
 	var t ticket
 	j := job{
 		f:    func(ctx context.Context) answer { return q.ask(ctx, l.primary) },
 		late: q.late,
-		shut: shutting,
-		begin: func() (ok bool) {
-			t, ok = l.breaker.enter()
-			return ok
+		begin: func(turn bool) (e entry, shut <-chan struct{}) {
+			t, e, shut = l.breaker.enter(turn)
+			return e, shut
 		},
 		judge: func(o outcome, err error) {
 			l.failed(o, err)
@@ -245,7 +244,7 @@ func (l *Limiter[K]) askPrimary(ctx context.Context, q question[K]) (answer, out
 	if l.timeout >= 0 {
 		return l.caller.call(ctx, j)
 	}
-	if !j.begin() {
+	if e, _ := j.begin(true); e != entered {
 		return answer{}, shut
 	}
 	a := guarded(ctx, j.f)

@@ -24,7 +24,9 @@ type Options struct {
 	Failures int
 
 	// MaxCalls is the highest number of decisions that the primary is asked for at one time, and
-	// likewise of settlements. Others wait for their turn, within Timeout. If zero, 128. It does not apply
+	// likewise of settlements. Others wait for their turn, within Timeout. If zero, 128. A probe needs no turn.
+	// A call that ignores its context keeps its turn after Timeout, until it ends. If such calls hold all
+	// turns when the breaker closes, they lose them, and may be under way beside MaxCalls others. It does not apply
 	// if Timeout is below zero.
 	MaxCalls int
 

@@ -35,13 +35,16 @@ var errUnasked = fmt.Errorf("failover: the primary was not asked to settle, sinc
 // as that of a decision does.
 func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 	var era uint64
-	begin := func() bool {
+	begin := func(turn bool) (entry, <-chan struct{}) {
 		st := l.breaker.standing()
 		era = st.era
-		return st.state == StateClosed || !l.counters.settleFailed.Load()
-	}
-	if !begin() {
-		return errUnasked
+		switch {
+		case st.state != StateClosed && l.counters.settleFailed.Load():
+			return refusedEntry, nil
+		case turn:
+			return entered, nil
+		}
+		return needsTurn, nil
 	}
 	judge := func(o outcome, err error) {
 		l.counters.settleFailed.Store(o.health() == failure)
@@ -52,6 +55,9 @@ func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 	var a answer
 	var o outcome
 	if l.timeout < 0 {
+		if e, _ := begin(true); e != entered {
+			return errUnasked
+		}
 		a = guarded(noContext, f)
 		o = judgeBy(noContext, a)
 		judge(o, a.err)
@@ -66,8 +72,8 @@ func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 		return fmt.Errorf("failover: the primary did not settle within %v: %w", l.timeout, ratelimit.ErrUnavailable)
 	case busy:
 		return fmt.Errorf("failover: %d settlements are under way, and %d wait: %w",
-			cap(l.settler.turns), l.settler.waiting.Load(), ratelimit.ErrUnavailable)
-	case shut: // meanwhile
+			l.settler.calls, l.settler.waiting.Load(), ratelimit.ErrUnavailable)
+	case shut:
 		return errUnasked
 	case panicked:
 		return fmt.Errorf("%w: %w", a.err, ratelimit.ErrUnavailable)

@@ -1,0 +1,213 @@
+package failover_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
+)
+
+// Calls that ignore their context hold all turns for an hour, and the store works again long before that.
+func TestAProbeBeginsAlthoughHungCallsHoldAllTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, wide)
+		l := over(t, s, failover.AllowAll[string](), failover.Options{MaxCalls: 3, Failures: 3})
+		s.fail(takes(time.Hour))
+		storm(3, func() { require.True(t, take(t, l, 1).Degraded) })
+		for range 4 { // probes hang too
+			require.Equal(t, failover.StateOpen, l.State())
+			time.Sleep(1200*time.Millisecond + 1)
+			require.Equal(t, failover.StateHalfOpen, l.State())
+			before := s.calls.Load()
+			var probe sync.WaitGroup
+			probe.Go(func() { require.True(t, take(t, l, 1).Degraded) })
+			synctest.Wait()
+			require.Equal(t, before+1, s.calls.Load(), "it begins at once")
+			began := time.Now()
+			storm(10, func() { require.True(t, take(t, l, 1).Degraded) })
+			require.Zero(t, time.Since(began), "all others are answered at once")
+			probe.Wait()
+		}
+		s.fail(nil)
+		time.Sleep(1200*time.Millisecond + 1)
+		for range 10 {
+			require.False(t, take(t, l, 1).Degraded)
+			require.Equal(t, failover.StateClosed, l.State())
+		}
+		require.Zero(t, l.Stats().Busy)
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		s.fail(takes(40 * time.Millisecond))
+		storm(3, func() { require.False(t, take(t, l, 1).Degraded) })
+	})
+}
+
+func TestHungSettlementsDoNotKeepLaterOnesFromAStoreThatHasRecovered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, wide)
+		l := over(t, s, failover.AllowAll[string](), failover.Options{MaxCalls: 2, Failures: 2})
+		var all []*ratelimit.Reservation
+		for range 5 {
+			r, err := l.Reserve(context.Background(), "k", 1, 0)
+			require.NoError(t, err)
+			all = append(all, r)
+		}
+		time.Sleep(time.Minute)
+		s.fail(takes(time.Hour))
+		var wg sync.WaitGroup
+		for _, r := range all[:2] {
+			wg.Go(func() { assert.ErrorIs(t, r.Cancel(), ratelimit.ErrUnavailable) })
+		}
+		wg.Wait()
+		require.Equal(t, failover.StateOpen, l.State())
+		s.fail(nil)
+		time.Sleep(1200*time.Millisecond + 1)
+		require.False(t, take(t, l, 1).Degraded)
+		for _, r := range all[2:] {
+			require.NoError(t, r.Cancel())
+		}
+		time.Sleep(2 * time.Hour)
+	})
+}
+
+// hanging is a primary whose calls hang for times that are drawn, beside what the documentation says
+// of turns and probes. Each caller comes at an instant of its own.
+type hanging struct {
+	t        *testing.T
+	l        *failover.Limiter[string]
+	calls    int
+	timeout  time.Duration
+	mu       sync.Mutex // guards the fields below
+	rng      *rand.Rand
+	bad      int // of 100 calls
+	begun    int
+	inTurn   []time.Time // when calls that hold a turn began
+	probing  bool
+	shutOnce int // callers that a breaker which is not closed has answered
+	freed    int // closings at which hung calls lost their turns
+}
+
+func (h *hanging) enter(context.Context) error {
+	closed := h.l.State() == failover.StateClosed
+	h.mu.Lock()
+	h.begun++
+	span := time.Duration(h.rng.Int64N(int64(h.timeout / 4)))
+	if h.rng.IntN(100) < h.bad {
+		span = h.timeout + 1 + time.Duration(h.rng.Int64N(int64(h.timeout)<<h.rng.IntN(10)))
+	}
+	began := time.Now()
+	if closed {
+		h.inTurn = append(h.inTurn, began)
+	}
+	h.mu.Unlock()
+	time.Sleep(span)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, b := range h.inTurn { // of those that began in the same turns
+		if closed && b.Equal(began) {
+			h.inTurn = append(h.inTurn[:i:i], h.inTurn[i+1:]...)
+			break
+		}
+	}
+	return nil
+}
+
+// changed is told of each change of state.
+func (h *hanging) changed(_, to failover.State) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if to != failover.StateClosed {
+		return
+	}
+	for _, b := range h.inTurn {
+		if time.Since(b) < h.timeout {
+			return
+		}
+	}
+	if len(h.inTurn) == h.calls {
+		h.inTurn = nil
+		h.freed++
+	}
+}
+
+func (h *hanging) one(at string) {
+	state := h.l.State()
+	h.mu.Lock()
+	probes := state == failover.StateHalfOpen && !h.probing
+	h.probing = h.probing || probes
+	free := state == failover.StateClosed && len(h.inTurn) < h.calls
+	if state != failover.StateClosed && !probes {
+		h.shutOnce++
+	}
+	begun := h.begun
+	h.mu.Unlock()
+	began := time.Now()
+	d := take(h.t, h.l, 1)
+	took := time.Since(began)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if probes {
+		h.probing = false
+	}
+	switch {
+	case probes || free:
+		assert.Greater(h.t, h.begun, begun, "%s: the primary is asked at once", at)
+		assert.Equal(h.t, took < h.timeout, !d.Degraded, "%s: %v after %v", at, state, took)
+		fallthrough
+	case state == failover.StateClosed:
+		assert.LessOrEqual(h.t, took, h.timeout, at)
+	default:
+		assert.True(h.t, d.Degraded && took == 0, "%s: answered after %v, %v", at, took, state)
+	}
+}
+
+func TestWithCallsThatHangTheBreakerAndItsTurnsAgreeWithAModel(t *testing.T) {
+	shut, freed := 0, 0
+	n := *histories
+	if testing.Short() {
+		n = min(n, 20)
+	}
+	for seed := range uint64(n) {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 37))
+			h := &hanging{
+				t: t, rng: rand.New(rand.NewPCG(seed, 38)),
+				calls:   1 + rng.IntN(4),
+				timeout: time.Duration(1+rng.IntN(400)) * time.Millisecond,
+			}
+			s := newStore(t, wide)
+			s.fail(h.enter)
+			h.l = over(t, s, failover.AllowAll[string](), failover.Options{
+				MaxCalls: h.calls, Failures: 1 + rng.IntN(5), Timeout: h.timeout, OnStateChange: h.changed,
+				OpenFor: time.Duration(1+rng.IntN(2000)) * time.Millisecond,
+			})
+			pause := int64(time.Duration(1+rng.IntN(100)) * time.Millisecond)
+			var callers sync.WaitGroup
+			for range 1000 {
+				if rng.IntN(40) == 0 {
+					h.mu.Lock()
+					h.bad = []int{0, 0, 10, 60, 100}[rng.IntN(5)]
+					h.mu.Unlock()
+				}
+				callers.Go(func() { h.one(time.Now().String()) })
+				time.Sleep(time.Duration(1 + rng.Int64N(pause)))
+				synctest.Wait()
+			}
+			callers.Wait()
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			shut, freed = shut+h.shutOnce, freed+h.freed
+			require.False(t, t.Failed(), "seed %d", seed)
+		})
+	}
+	require.NotZero(t, shut)
+	require.NotZero(t, freed)
+}
