@@ -31,13 +31,13 @@ type weather struct {
 	t       *testing.T
 	timeout time.Duration
 
-	mu       sync.Mutex // guards the fields below
-	rng      *rand.Rand
-	bad      int           // of 1000 calls
-	span     time.Duration // that a call takes at most
-	calls    []*weatherCall // decisions and settlements, in the order in which they began
-	made     map[int]*promise
-	next     int
+	mu    sync.Mutex // guards the fields below
+	rng   *rand.Rand
+	bad   int            // of 1000 calls
+	span  time.Duration  // that a call takes at most
+	calls []*weatherCall // decisions and settlements, in the order in which they began
+	made  map[int]*promise
+	next  int
 }
 
 // weatherCall is a call of the primary, as the breaker must see it.
