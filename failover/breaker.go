@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -86,14 +87,22 @@ type breaker struct {
 func newBreaker(failures int, timeout, openFor time.Duration, tell func(change), renew func()) *breaker {
 	return &breaker{
 		failures: failures,
-		window:   max(time.Second, 2*timeout),
+		window:   max(time.Second, times(2, timeout)),
 		// Each breaker draws a time within ±20 %, so that a fleet does not probe at once.
-		openFor: max(1, time.Duration(float64(openFor)*(0.8+0.4*rand.Float64()))),
+		openFor: max(1, times(0.8+0.4*rand.Float64(), openFor)),
 		origin:  time.Now(),
 		tell:    tell,
 		renew:   renew,
 		shut:    make(chan struct{}),
 	}
+}
+
+// times returns a multiple of d, or the longest Duration if that overflows.
+func times(n float64, d time.Duration) time.Duration {
+	if product := n * float64(d); product < math.MaxInt64 {
+		return time.Duration(product)
+	}
+	return math.MaxInt64
 }
 
 // ticket lets one call of the primary through.

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -422,5 +423,36 @@ func TestCallersBesideAProbeDoNotWaitForATurn(t *testing.T) {
 		require.Zero(t, time.Since(began))
 		probe.Wait()
 		require.Equal(t, failover.StateClosed, l.State())
+	})
+}
+
+// "For ever" is written as the longest Duration that there is.
+func TestABreakerThatShallStayOpenForEverStaysOpen(t *testing.T) {
+	for _, openFor := range []time.Duration{math.MaxInt64, math.MaxInt64 - 1, math.MaxInt64 / 6 * 5, 250 * 365 * 24 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			for range 20 { // each draws its own time
+				s := newStore(t, wide)
+				s.fail(down)
+				l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, OpenFor: openFor})
+				require.True(t, take(t, l, 1).Degraded)
+				require.Equal(t, failover.StateOpen, l.State())
+				time.Sleep(time.Hour)
+				require.Equal(t, failover.StateOpen, l.State(), "%v", openFor)
+			}
+		})
+	}
+}
+
+func TestTheWindowIsTwiceTheTimeoutHoweverLongThatIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, wide)
+		l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 2, Timeout: math.MaxInt64})
+		for _, fail := range []func(context.Context) error{down, nil, down} {
+			require.Equal(t, failover.StateClosed, l.State())
+			s.fail(fail)
+			take(t, l, 1)
+			time.Sleep(time.Hour)
+		}
+		require.EqualValues(t, 1, l.Stats().Opened, "two failures of three results, within the window")
 	})
 }

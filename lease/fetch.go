@@ -208,11 +208,11 @@ const forfeitAfter = 10
 func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need int, asked time.Duration) {
 	hold := f.pace.holdFor
 	if b.res.Remaining/4 < f.pace.most {
-		hold = min(hold, 2*f.pace.batchFor)
+		hold = min(hold, later(f.pace.batchFor, f.pace.batchFor))
 	}
-	b.until = f.timers.now() + hold
+	b.until = later(f.timers.now(), hold)
 	if b.res.Limit.Algorithm == ratelimit.AlgorithmCalendar {
-		b.until = min(b.until, asked+b.res.ResetAfter)
+		b.until = min(b.until, later(asked, b.res.ResetAfter))
 	}
 	h.addLocked(b, need)
 	f.timers.add(b.until, h)
@@ -220,7 +220,11 @@ func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need int, asked time.Du
 
 // forfeits is when a batch waits for its claims no longer.
 func (f *fetcher[K]) forfeits(b *batch) time.Duration {
-	return b.until + (forfeitAfter-1)*f.pace.holdFor
+	at := b.until
+	for range forfeitAfter - 1 {
+		at = later(at, f.pace.holdFor)
+	}
+	return at
 }
 
 // expire gives back the batches that have been held for long enough.

@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -108,6 +109,50 @@ func TestWhatIsNotUsedGoesBackSoonWhereLittleIsLeft(t *testing.T) {
 				synctest.Wait()
 			}
 			require.Equal(t, limit.Capacity(), admitted)
+		})
+	}
+}
+
+// "For ever" is written as the longest Duration that there is.
+func TestABatchIsHeldForAsLongAsAnyHoldForSays(t *testing.T) {
+	for _, o := range []lease.Options[string]{
+		{HoldFor: math.MaxInt64},
+		{HoldFor: math.MaxInt64, BatchFor: math.MaxInt64},
+		{HoldFor: 100 * year},
+	} {
+		bubble(t, func(t *testing.T) {
+			s := newServer(t, ratelimit.TokenBucket(ratelimit.PerDay(1), 1000))
+			o.MaxBatch = 500 // so that little is left
+			l := leased(t, s, o)
+			for range 15 {
+				require.True(t, l.Allow("k", 1))
+				synctest.Wait()
+			}
+			require.NotZero(t, l.Stats().Held)
+			before := s.total()
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+			require.Equal(t, before, s.total(), "nothing is given back, with HoldFor %v and BatchFor %v", o.HoldFor, o.BatchFor)
+			require.NoError(t, l.Flush(context.Background()))
+		})
+	}
+}
+
+const year = 365 * 24 * time.Hour
+
+func TestABatchWaitsForItsReservationsTenTimesAnyHoldFor(t *testing.T) {
+	for _, holdFor := range []time.Duration{30 * year, 33 * year, 40 * year, 200 * year} {
+		bubble(t, func(t *testing.T) {
+			s := newServer(t, plenty)
+			l := leased(t, s, lease.Options[string]{MaxBatch: 40, HoldFor: holdFor})
+			holding(t, l)
+			r := reserve(t, l, 3)
+			time.Sleep(holdFor + time.Hour)
+			synctest.Wait()
+			require.Zero(t, l.Stats().BatchesForfeited, "%v", holdFor)
+			require.NoError(t, r.Cancel())
+			require.Zero(t, l.Stats().UnitsLost)
+			require.NoError(t, l.Flush(context.Background()))
 		})
 	}
 }

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"container/heap"
+	"math"
 	"sync"
 	"time"
 )
@@ -24,6 +25,14 @@ type date[K comparable] struct {
 }
 
 func (c *timers[K]) now() time.Duration { return time.Since(c.origin) }
+
+// later returns the instant d after another one, both since the origin, or the last that there is.
+func later(at, d time.Duration) time.Duration {
+	if d > math.MaxInt64-at {
+		return math.MaxInt64
+	}
+	return at + d
+}
 
 // add adds a date.
 func (c *timers[K]) add(at time.Duration, h *holding[K]) {
