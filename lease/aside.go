@@ -4,7 +4,8 @@ import "github.com/weir-go/ratelimit"
 
 // part is what is spent of the batches of a key, for a cost of which the rest is asked for
 // directly. So a caller whose cost goes to the remote limiter directly is not denied what this
-// very process holds. The zero part is nothing.
+// very process holds. Its batches are not forfeited before the remote limiter has answered. The zero part
+// is nothing.
 type part[K comparable] struct {
 	claims[K]
 	returns  *returns
@@ -32,6 +33,7 @@ func (l *Limiter[K]) setAside(key K, cost int) *part[K] {
 	}
 	for _, c := range p.list {
 		p.degraded = p.degraded || c.batch.degraded
+		c.batch.asked++
 	}
 	return p
 }
@@ -50,11 +52,21 @@ func (p *part[K]) decided(d ratelimit.Decision, err error) ratelimit.Decision {
 	return d
 }
 
-// putBack puts the whole part back, unless the remote limiter has allowed the rest.
-func (p *part[K]) putBack() {
+// end puts the whole part back, unless the remote limiter has allowed the rest. Then its batches may be
+// forfeited.
+func (p *part[K]) end() {
 	if !p.spoken {
 		p.returns.lose(p.release(p.n))
 	}
+	if p.h == nil {
+		return
+	}
+	p.h.mu.Lock()
+	defer p.h.mu.Unlock()
+	for _, c := range p.list {
+		c.batch.asked--
+	}
+	p.h.forfeitLocked(func(b *batch) bool { return b.late })
 }
 
 // close leaves the part spent, if the remote limiter has allowed the rest.

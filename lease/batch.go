@@ -20,6 +20,8 @@ type batch struct {
 	until    time.Duration // when it is spent no more, by the timers
 	degraded bool          // made by what stands in for the shared store
 	retired  bool          // spent no more: it waits for its claims to be closed
+	asked    int           // parts of which the remote limiter is asked for the rest: it is not forfeited before
+	late     bool          // it is forfeited as soon as that is so no more
 	dated    bool          // the timers know when its claims are not waited for any longer
 	gone     bool          // given back, forfeited or forgotten: nothing can be put back
 }

@@ -8,7 +8,8 @@ import (
 // Flush gives all batches back, also those of which reservations are not settled, and waits until
 // the remote limiter has taken them, and until what is being fetched has arrived and been given back as well. Call it on
 // shutdown, once no more decisions are made: those that go on meanwhile fetch anew. The
-// limiter stays usable, and Flush may be called again. It leaves no goroutine and no
+// limiter stays usable, and Flush may be called again. A batch that a Wait, or another call which is under
+// way, has spent of is given back when that ends. Else it leaves no goroutine and no
 // timer behind.
 //
 // The error says how many batches could not be given back, and wraps the first cause; or

@@ -165,10 +165,14 @@ func (h *holding[K]) retireLocked(due func(b *batch) bool) {
 }
 
 // forfeitLocked gives up waiting for claims on batches that are due: what is put back after this is
-// lost.
+// lost. What calls that may fail have spent of a batch keeps it until they have ended.
 func (h *holding[K]) forfeitLocked(due func(b *batch) bool) {
 	h.waiting = slices.DeleteFunc(h.waiting, func(b *batch) bool {
 		if !due(b) {
+			return false
+		}
+		if b.asked > 0 {
+			b.late = true
 			return false
 		}
 		h.open -= b.open

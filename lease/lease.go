@@ -178,7 +178,7 @@ func (l *Limiter[K]) take(ctx context.Context, key K, o want) (ratelimit.Decisio
 		return out.decision, out.err
 	}
 	part := l.setAside(key, o.cost)
-	defer part.putBack()
+	defer part.end()
 	d, err := l.remote.take(out.context(ctx), key, o.cost-part.n)
 	l.hear(key, d, err)
 	d = part.decided(d, err)
@@ -194,7 +194,8 @@ func (l *Limiter[K]) take(ctx context.Context, key K, o want) (ratelimit.Decisio
 // spent of a batch puts back into it what it did not need. Therefore a batch is kept until all
 // reservations of it are settled: after HoldFor it is not spent any more, and it is given back with the
 // last settlement. After ten times HoldFor it is forfeited: given back as if the open reservations had cost
-// what they reserved, and what these are settled below that is lost ([Stats] counts both). While open
+// what they reserved, and what these are settled below that is lost ([Stats] counts both). That waits for a Wait, or
+// another call of the remote limiter, which has spent of the batch and may fail. While open
 // reservations take up MaxBatch, other decisions are asked for directly. So reserve from the remote
 // limiter itself if work takes much longer than ten times HoldFor.
 //
@@ -212,7 +213,7 @@ func (l *Limiter[K]) reserve(ctx context.Context, key K, cost int, maxDelay time
 		return l.reservation(key, cost, out), out.err
 	}
 	part := l.setAside(key, cost)
-	defer part.putBack()
+	defer part.end()
 	res, err := l.remote.reserve(out.context(ctx), key, cost-part.n, maxDelay)
 	l.hear(key, res.Decision, err)
 	d := part.decided(res.Decision, err)
@@ -251,7 +252,7 @@ func (l *Limiter[K]) wait(ctx context.Context, key K, cost int) (ratelimit.Decis
 		return out.decision, out.err
 	}
 	part := l.setAside(key, cost)
-	defer part.putBack()
+	defer part.end()
 	err := l.remote.wait(ctx, key, cost-part.n)
 	d := part.decided(ratelimit.Decision{Allowed: err == nil}, err)
 	part.close()
