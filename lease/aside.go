@@ -29,10 +29,10 @@ func (l *Limiter[K]) setAside(key K, cost int) *part[K] {
 		return p
 	}
 	if p.n = min(cost-1, h.left); p.n > 0 {
+		p.degraded = h.degradedLocked(p.n)
 		h.claimLocked(p.n, &p.claims)
 	}
 	for _, c := range p.list {
-		p.degraded = p.degraded || c.batch.degraded
 		c.batch.asked++
 	}
 	return p

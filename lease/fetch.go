@@ -188,13 +188,14 @@ func (f *fetcher[K]) serveLocked(h *holding[K], ft *fetch[K], now time.Duration)
 
 // allowedLocked spends a cost of which as much is held, and returns the answer.
 func (h *holding[K]) allowedLocked(o want, now time.Duration) (out outcome[K]) {
+	degraded := h.degradedLocked(o.cost)
 	if o.keep {
 		h.claimLocked(o.cost, &out.claims)
 	} else {
 		h.spendLocked(o.cost)
 	}
 	out.decision = h.told.answer(h.left, now)
-	out.decision.Degraded = h.batches[0].degraded
+	out.decision.Degraded = degraded
 	return out
 }
 

@@ -76,6 +76,20 @@ func (h *holding[K]) claimLocked(cost int, c *claims[K]) {
 	}
 }
 
+// degradedLocked reports whether any of what a cost is to be spent of is degraded, as far as it is held.
+func (h *holding[K]) degradedLocked(cost int) bool {
+	for _, b := range h.batches {
+		if cost <= 0 {
+			break
+		}
+		if b.degraded && b.left > 0 {
+			return true
+		}
+		cost -= b.left
+	}
+	return false
+}
+
 // spentUpLocked takes out the first batch, of which nothing is left. If no claim on it is open, the
 // remote limiter has charged it for good.
 func (h *holding[K]) spentUpLocked() {

@@ -144,13 +144,14 @@ func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	degraded := d != nil && h.degradedLocked(cost)
 	if !h.spendLocked(cost) {
 		return false
 	}
 	h.local++
 	if d != nil {
 		h.told.fill(d, h.left, reading(l.fetcher.clock))
-		d.Degraded = h.batches[0].degraded
+		d.Degraded = degraded
 	}
 	if h.left <= h.low {
 		l.fetcher.prefetchLocked(h)

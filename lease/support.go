@@ -13,11 +13,11 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	if err := l.check(key, cost); err != nil {
 		return ratelimit.Decision{}, err
 	}
-	held := 0
+	held, degraded := 0, false
 	if h := l.table.find(key); h != nil {
 		h.mu.Lock()
 		if !h.told.direct(cost) {
-			held = h.left
+			held, degraded = h.left, h.degradedLocked(cost)
 		}
 		h.mu.Unlock()
 	}
@@ -27,6 +27,7 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	d, err := ratelimit.Peek(bounded, ratelimit.Limiter[K](l.remote.limiter), key, max(0, cost-held))
 	if err == nil {
 		d.Remaining = add(d.Remaining, held)
+		d.Degraded = d.Degraded || degraded
 	}
 	return d, l.remote.explain(orBackground(ctx), bounded, err)
 }
