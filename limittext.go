@@ -280,3 +280,10 @@ func (l *Limit) UnmarshalText(text []byte) error {
 	*l = parsed
 	return nil
 }
+
+// MarshalBinary returns the text of [Limit.MarshalText], for what knows [encoding.BinaryMarshaler]:
+// encoding/gob and net/rpc.
+func (l Limit) MarshalBinary() ([]byte, error) { return l.MarshalText() }
+
+// UnmarshalBinary is [Limit.UnmarshalText].
+func (l *Limit) UnmarshalBinary(text []byte) error { return l.UnmarshalText(text) }

@@ -1,8 +1,13 @@
 package ratelimit_test
 
 import (
+	"bytes"
+	"context"
+	"encoding/gob"
 	"encoding/json"
 	"math"
+	"net"
+	"net/rpc"
 	"strconv"
 	"testing"
 	"time"
@@ -225,4 +230,63 @@ func FuzzParseLimit(f *testing.F) {
 		_, err = ratelimit.New[string](l, nil)
 		require.NoError(t, err)
 	})
+}
+
+// Answerer is what a net/rpc server offers.
+type Answerer struct{ l *ratelimit.Keyed[string] }
+
+// Take answers for a key under the limit that it is sent.
+func (a Answerer) Take(limit ratelimit.Limit, d *ratelimit.Decision) (err error) {
+	if err = a.l.SetLimit(limit); err == nil {
+		*d, err = a.l.Take(context.Background(), "k", 1)
+	}
+	return err
+}
+
+func TestLimitsAndDecisionsAreSentByGobAndRPC(t *testing.T) {
+	l, clock := newLimiter(t, ratelimit.Unlimited())
+	clock.set(time.Hour)
+	server := rpc.NewServer()
+	require.NoError(t, server.Register(Answerer{l}))
+	here, there := net.Pipe()
+	go server.ServeConn(there)
+	client := rpc.NewClient(here)
+	defer client.Close()
+	for i, test := range limitTexts {
+		limit := test.limit
+		if i%2 == 0 {
+			limit = limit.Named("of-its-own")
+		}
+		var b bytes.Buffer
+		require.NoError(t, gob.NewEncoder(&b).Encode(limit))
+		var read ratelimit.Limit
+		require.NoError(t, gob.NewDecoder(&b).Decode(&read))
+		require.Equal(t, limit, read)
+
+		var d ratelimit.Decision
+		l.Reset("k") // what was spent under the limit before
+		err := client.Call("Answerer.Take", limit, &d)
+		if limit.Algorithm == ratelimit.AlgorithmBlocked {
+			require.ErrorContains(t, err, "blocked")
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, limit, d.Limit)
+		require.True(t, d.Allowed)
+
+		sent := struct {
+			None, Some ratelimit.Limit
+			Said       ratelimit.Decision
+		}{Some: limit, Said: d}
+		got := sent
+		got.Some, got.Said = ratelimit.Limit{}, ratelimit.Decision{}
+		require.NoError(t, gob.NewEncoder(&b).Encode(sent))
+		require.NoError(t, gob.NewDecoder(&b).Decode(&got))
+		require.Equal(t, sent, got)
+	}
+	var b bytes.Buffer
+	require.ErrorIs(t, gob.NewEncoder(&b).Encode(ratelimit.FixedWindow(ratelimit.PerDay(0))), ratelimit.ErrInvalidLimit)
+	kept := ratelimit.Unlimited()
+	require.ErrorIs(t, kept.UnmarshalBinary([]byte("fixed-window 0/d")), ratelimit.ErrInvalidLimit)
+	require.Equal(t, ratelimit.Unlimited(), kept, "on an error it is left as it was")
 }
