@@ -56,6 +56,10 @@ type shard[K comparable] struct {
 	// idle for long. There may be keys behind it that can.
 	blocked int
 
+	// news counts what becomes of keys that are not tracked: one was inserted, or what is
+	// remembered of it was forgotten.
+	news uint64
+
 	// floor is the time before which no dropped key may be created anew: the
 	// highest instant as of which one of them was dropped. Without it, a clock that steps back
 	// behind a drop would let a key spend its budget twice. It is written under the
@@ -144,9 +148,13 @@ func (t *table[K]) unseen(key K) unseen {
 // Room, one of max, is taken before the key is inserted, so the table is never too full. It stays
 // taken while the shard is unlocked to evict a key elsewhere. If another call has inserted
 // the key meanwhile, the room is given back.
+//
+// How a new key begins is found out before room is made: what leaves the table for it, and is
+// remembered in its place, changes nothing about it. So it is allowed what a Peek has said.
 func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *account, now int64, created bool, err error) {
 	s := t.shard(key)
 	room := false // it is taken for this key
+	var first birth
 	for tries := 0; ; tries++ {
 		s.mu.Lock()
 		if b = t.find(key); b != nil {
@@ -157,14 +165,17 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *account, now int64, 
 			}
 			continue // dropped in the meantime
 		}
-		now = reading(clock)
+		if first.news != s.news || tries == 0 { // else nothing has become of the key
+			first = t.birthLocked(s, key, p, reading(clock))
+		}
+		now = first.reading
 		t.expireLocked(s, now)
 		var busy place[K]
 		if !room {
 			room, busy = t.makeRoomLocked(s, now)
 		}
 		if room {
-			return t.insertLocked(s, key, p, now), now, true, nil
+			return t.insertLocked(s, key, p, &first), now, true, nil
 		}
 		s.mu.Unlock()
 		if room = t.makeRoomElsewhere(s, busy, now); room {
@@ -199,36 +210,43 @@ func (t *table[K]) release(room bool) {
 	}
 }
 
+// birth is how a new key begins.
+type birth struct {
+	reading, last int64
+	state         meter.State
+	recalled      bool   // it has spent something
+	news          uint64 // the shard's at that time
+}
+
+// birthLocked returns how a key begins at a reading. The lock of the shard is held.
+func (t *table[K]) birthLocked(s *shard[K], key K, p *plan, now int64) birth {
+	u := unseen{floor: s.floor.Load()}
+	if t.memory != nil {
+		u.memory, u.hash = t.memory, t.hash(key)
+	}
+	x := birth{reading: now, news: s.news}
+	x.last, x.state = u.begin(p, now, false)
+	x.recalled = t.memory != nil && p.Regained(x.state) > x.last
+	return x
+}
+
 // insertLocked publishes a new account, and releases the shard. The account is locked
 // before anybody can find it: what is decided on it first is what it was made for, and no
 // eviction sees a key that has not spent anything yet.
-func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, now int64) *account {
+func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *birth) *account {
 	key = t.cloner.Clone(key)
-	b := t.newAccount(s, key, p, now)
-	at := b.last
+	b := &account{plan: p, last: x.last, State: x.state}
+	if x.recalled {
+		t.memory.recalled.Add(1)
+	}
 	b.mu.Lock()
-	s.order.add(place[K]{key, b, now})
+	s.news++
+	s.order.add(place[K]{key, b, x.reading})
 	if t.expiry != nil {
-		t.expiry.insert(key, b, at)
+		t.expiry.insert(key, b, x.last)
 	}
 	t.accounts.Add(key, b)
 	s.mu.Unlock()
-	return b
-}
-
-// newAccount returns the account of a new key, which has spent what is remembered of it. The
-// lock of the shard is held, so nobody evicts the key in the meantime.
-func (t *table[K]) newAccount(s *shard[K], key K, p *plan, now int64) *account {
-	b := &account{plan: p}
-	if t.memory == nil {
-		b.last = max(now, s.floor.Load())
-		b.State = p.begins(meter.State{At: b.last})
-		return b
-	}
-	u := unseen{s.floor.Load(), t.memory, t.hash(key)}
-	if b.last, b.State = u.begin(p, now, false); !b.fresh(b.last) {
-		t.memory.recalled.Add(1)
-	}
 	return b
 }
 
@@ -340,6 +358,7 @@ func (t *table[K]) takeOut(key K) bool {
 	if t.find(key) != nil {
 		return false
 	}
+	s.news++
 	t.memory.takeOut(t.hash(key))
 	return true
 }

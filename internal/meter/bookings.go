@@ -62,7 +62,7 @@ func (m *Meter) popDue(s State, now int64) State {
 		l.popFront(k)
 	}
 	if len(l.list) == 0 {
-		return l.base
+		s.detail = nil // the state itself, and not the base: a calendar's may have come to a later window
 	}
 	return s
 }

@@ -1,0 +1,89 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Keys come to a table that is full or nearly so, while wall clocks are set, limits change and more is evicted than is
+// remembered. What Take does to the other keys, to make room, changes nothing about the key that it is asked for.
+func TestATakeAnswersAsThePeekBeforeIt(t *testing.T) {
+	for seed := range rounds(3000) {
+		playPeeks(t, seed)
+	}
+}
+
+func playPeeks(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 81))
+	limits := []ratelimit.Limit{ratelimit.Calendar(5, modelPeriods[r.IntN(len(modelPeriods))].Period)}
+	if r.IntN(2) == 0 {
+		limits = append(limits, slowLimits()[r.IntN(5)], fastLimits()[r.IntN(5)], ratelimit.Calendar(3, modelPeriods[r.IntN(len(modelPeriods))].Period))
+	}
+	limit := limits[r.IntN(len(limits))]
+	clock := new(wallClock)
+	clock.setWall(time.Date(2026, 3, 1+r.IntN(60), r.IntN(24), 0, 0, 0, time.UTC))
+	o := ratelimit.Options[string]{Clock: clock, MaxKeys: 1 + r.IntN(3), Remember: r.IntN(4) * r.IntN(20)}
+	if r.IntN(3) == 0 {
+		o.Remember = 1 << 12
+	}
+	if r.IntN(4) == 0 {
+		o.Remember, o.OnFull = 0, ratelimit.RefuseNew
+	}
+	l := newWith(t, limit, o)
+	stack := ratelimit.Must(ratelimit.All(ratelimit.By(l, itself)))
+	keys := 1 + r.IntN(40)
+	for step := range 100 {
+		span := int64(spanOf(limit))
+		switch r.IntN(5) {
+		case 0:
+			clock.advance(time.Duration(r.Int64N(span)))
+		case 1:
+			clock.setWall(clock.Wall().Add(time.Duration(r.Int64N(4*span) - 2*span)))
+			clock.advance(time.Minute + time.Nanosecond)
+		case 2:
+			if limit = limits[r.IntN(len(limits))]; r.IntN(4) == 0 {
+				require.NoError(t, l.SetLimit(limit))
+			}
+		}
+		key, cost := fmt.Sprint(r.IntN(keys)), 1+r.IntN(3)
+		switch r.IntN(20) {
+		case 0:
+			l.Reset(fmt.Sprint(r.IntN(keys)))
+		case 1:
+			if err := l.Adjust(fmt.Sprint(r.IntN(keys)), r.IntN(20)-10); o.OnFull != ratelimit.RefuseNew {
+				require.NoError(t, err)
+			}
+		case 2:
+			res, _ := l.Reserve(t.Context(), fmt.Sprint(r.IntN(keys)), cost, time.Duration(r.Int64N(3*span)))
+			defer res.Cancel()
+		}
+		said, err := l.Peek(key, cost)
+		require.NoError(t, err)
+		var d ratelimit.Decision
+		if r.IntN(3) == 0 {
+			d, err = stack.Take(t.Context(), key, cost)
+		} else {
+			d, err = l.Take(t.Context(), key, cost)
+		}
+		what := fmt.Sprintf("seed %d, step %d: %v, %v, key %s of %d, %+v", seed, step, l.Limits()[0], clock.Wall(), key, o.MaxKeys, o)
+		if o.OnFull == ratelimit.RefuseNew && err != nil {
+			require.ErrorIs(t, err, ratelimit.ErrTableFull, what)
+			continue
+		}
+		require.NoError(t, err, what)
+		require.Equal(t, said.Allowed, d.Allowed, what)
+		require.Equal(t, said.RetryAfter, d.RetryAfter, what)
+		require.Equal(t, said.Delay, d.Delay, what)
+		if d.Allowed && said.Delay == 0 {
+			require.Equal(t, max(0, said.Remaining-cost), d.Remaining, what)
+		} else if !d.Allowed {
+			require.Equal(t, said, d, what)
+		}
+	}
+}
