@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -87,3 +88,81 @@ func playPeeks(t *testing.T, seed uint64) {
 		}
 	}
 }
+
+// Two worlds see the same decisions. In one of them there are also peeks, and calls that fail because a later layer has no
+// key, and all is observed. That changes nothing.
+func TestPeeksAndFailuresOfAnObservedStackChangeNothing(t *testing.T) {
+	for seed := range rounds(2000) {
+		r := rand.New(rand.NewPCG(seed, 82))
+		clock := new(wallClock)
+		clock.setWall(time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC))
+		limits := append(slowLimits(), fastLimits()...)
+		begin := [2]ratelimit.Limit{limits[r.IntN(len(limits))], limits[r.IntN(len(limits))]}
+		world := func(o ratelimit.Options[string], wrap func(ratelimit.Layer[call]) ratelimit.Layer[call]) (*ratelimit.Layered[call], []*ratelimit.Keyed[string]) {
+			o.Clock = clock
+			users, others := newWith(t, begin[0], o), newWith(t, begin[1], o)
+			return stackOf(t, wrap(ratelimit.By(users, byUser)), wrap(ratelimit.Shadow(ratelimit.By(others, byUser))),
+				wrap(ratelimit.By(others, func(c call) (string, error) {
+					if c.route == "" {
+						return "", errNoRoute
+					}
+					return c.route, nil
+				}))), []*ratelimit.Keyed[string]{users, others}
+		}
+		plain, quiet := world(ratelimit.Options[string]{}, func(y ratelimit.Layer[call]) ratelimit.Layer[call] { return y })
+		var watched ratelimit.Options[string]
+		tell := func(y ratelimit.Layer[call]) ratelimit.Layer[call] { return y }
+		if r.IntN(2) == 0 {
+			watched.OnDecision = func(ratelimit.Event[string]) {}
+		} else {
+			tell = func(y ratelimit.Layer[call]) ratelimit.Layer[call] {
+				return ratelimit.Observe(y, func(ratelimit.Event[call]) {})
+			}
+		}
+		observed, seen := world(watched, tell)
+		for step := range 40 {
+			switch clock.advance(time.Duration(r.Int64N(int64(time.Minute)))); r.IntN(4) {
+			case 0:
+				i, limit := r.IntN(2), limits[r.IntN(len(limits))]
+				require.NoError(t, quiet[i].SetLimit(limit))
+				require.NoError(t, seen[i].SetLimit(limit))
+			case 1:
+				clock.advance(time.Duration(r.Int64N(int64(90 * 24 * time.Hour))))
+			}
+			c := call{user: string('a' + rune(r.IntN(3))), route: string('x' + rune(r.IntN(2)))}
+			nobody, cost := call{user: string('a' + rune(r.IntN(3)))}, r.IntN(4)
+			for range r.IntN(4) {
+				switch r.IntN(5) {
+				case 0:
+					_, err := observed.Peek(nobody, cost)
+					require.ErrorIs(t, err, errNoRoute)
+				case 1:
+					_, err := observed.Take(t.Context(), nobody, cost)
+					require.ErrorIs(t, err, errNoRoute)
+				case 2:
+					require.ErrorIs(t, observed.Adjust(nobody, cost), errNoRoute)
+				case 3:
+					require.ErrorIs(t, observed.Wait(t.Context(), nobody, cost), errNoRoute)
+				case 4:
+					_, _ = observed.Peek(c, cost)
+				}
+			}
+			want, err := plain.Take(t.Context(), c, cost)
+			require.NoError(t, err)
+			got, err := observed.Take(t.Context(), c, cost)
+			require.NoError(t, err)
+			require.Equal(t, want, got, "seed %d, step %d", seed, step)
+			for i := range seen {
+				for _, key := range []string{"a", "b", "c", "x", "y"} {
+					want, err := quiet[i].Peek(key, 1)
+					require.NoError(t, err)
+					got, err := seen[i].Peek(key, 1)
+					require.NoError(t, err)
+					require.Equal(t, want, got, "seed %d, step %d, limiter %d, key %s", seed, step, i, key)
+				}
+			}
+		}
+	}
+}
+
+var errNoRoute = errors.New("no route")

@@ -208,14 +208,15 @@ func (s *stack[R]) leave() {
 
 // fail ends a decision with a layer's error. The limiters of the other layers are told
 // what their own layers would have said: that says nothing about another's error, and a
-// limiter that has room must not count a denial.
+// limiter that has room must not count a denial. To be told changes nothing, so the keys stay under
+// the limits that they are under.
 func (s *stack[R]) fail(m *member[R]) error {
 	if s.yesOrNo() {
 		return errUntold
 	}
 	err := &layerError{m.layer, m.why()}
 	if s.ask(false); s.told() {
-		_ = s.preview(take)
+		_ = s.preview(peek)
 	}
 	if s.d = (Decision{}); m.p != nil {
 		s.d.Limit = m.p.limit
