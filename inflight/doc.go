@@ -31,7 +31,8 @@
 //     weight, give or take one request and what was in flight when the other began to wait. It
 //     does not matter what other keys do, how many callers wait, or how long their work takes. A
 //     key that comes back begins level with the waiting key that has used least. A key at its own
-//     limit is passed over. A large request whose turn it is keeps what becomes free until it fits.
+//     limit is passed over, if that limit is below Total. One whose limit is Total or more has no limit
+//     of its own: it waits for Total alone. A large request whose turn it is keeps what becomes free until it fits.
 //   - Priority. With [Options.Priority], a higher level goes before a lower one. The lower
 //     one can starve, also while a large request of it collects what becomes free. So give a page
 //     1 and its background jobs 0. Let the page [Limiter.Acquire], with a short deadline:

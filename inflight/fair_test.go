@@ -242,6 +242,26 @@ func TestKeyAtItsOwnLimitIsPassedOver(t *testing.T) {
 	})
 }
 
+// Else what one key has in flight would let others pass its large request for as long as they come.
+func TestAKeyWhoseLimitIsTotalOrMoreIsNotPassedOver(t *testing.T) {
+	for _, limit := range []int{4, 9} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLimiter(t, limit, &options{Total: 4, MaxQueue: 10})
+			q := &line{l: l}
+			a1, b1 := q.send("a1", "a", 3), q.send("b1", "b", 1)
+			a2, b2 := q.send("a2", "a", 2), q.send("b2", "b", 1)
+			b1.release()
+			assert.False(t, b2.done, "what becomes free is kept for a")
+			refused(t, l, "c", 1)
+			a1.release()
+			assert.True(t, a2.done)
+			assert.True(t, b2.done)
+			a2.release()
+			b2.release()
+		})
+	}
+}
+
 func TestLargeRequestKeepsWhatBecomesFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 4, &options{Total: 4, MaxQueue: 10})
