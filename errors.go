@@ -90,6 +90,26 @@ func (e negativeCostError) Error() string { return fmt.Sprintf("%v: %d", ErrNega
 type layerError struct {
 	layer int
 	err   error
+	over  overrun   // if the request can never be allowed: why the layer cannot allow it
+	more  []overrun // of other layers that cannot either
+}
+
+// overrun is a cost above what a layer can ever allow.
+type overrun struct {
+	limit int // the layer's place in Limits
+	cost  int
+}
+
+// EachOverrun tells each layer that can never allow the request, by its place in Limits, and the cost
+// that it was asked for. Package failover asks for it, of what stands in, to tell whether the primary could allow it.
+func (e *layerError) EachOverrun(f func(limit, cost int)) {
+	if e.over.cost == 0 {
+		return
+	}
+	f(e.over.limit, e.over.cost)
+	for _, o := range e.more {
+		f(o.limit, o.cost)
+	}
 }
 
 func (e *layerError) Unwrap() error { return e.err }

@@ -64,6 +64,7 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 		return nil, fmt.Errorf("ratelimit: %s needs at least one layer", maker)
 	}
 	l := &Layered[R]{layers: append([]Layer[R](nil), layers...), pick: pick}
+	places := make([]int, len(layers))
 	for i, layer := range layers {
 		if layer == nil {
 			return nil, fmt.Errorf("ratelimit: layer %d is nil", i)
@@ -77,13 +78,14 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 		case !sameClock(l.clock, clock):
 			return nil, fmt.Errorf("ratelimit: layer %d has another clock than layer 0", i)
 		}
+		places[i] = len(l.enforcing)
 		var m member[R]
 		if layer.join(&m); !m.shadow {
 			l.enforcing = append(l.enforcing, layer)
 		}
 		l.replaces = l.replaces || m.cost != nil
 	}
-	l.stacks.New = func() any { return newStack(l.layers, l.pick, l.clock) }
+	l.stacks.New = func() any { return newStack(l.layers, places, l.pick, l.clock) }
 	return l, nil
 }
 

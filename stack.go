@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -42,6 +43,7 @@ import (
 // their keys are the same key of the same limiter.
 type stack[R any] struct {
 	layers []Layer[R]
+	places []int                // of layers in Limits
 	pick   func(R, []int) []int // nil: all layers
 	clock  Clock
 
@@ -78,8 +80,8 @@ type stack[R any] struct {
 	taker  answers.Taker[Decision] // this one, if it takes answers
 }
 
-func newStack[R any](layers []Layer[R], pick func(R, []int) []int, clock Clock) *stack[R] {
-	s := &stack[R]{layers: layers, pick: pick, clock: clock, made: make([]*member[R], len(layers))}
+func newStack[R any](layers []Layer[R], places []int, pick func(R, []int) []int, clock Clock) *stack[R] {
+	s := &stack[R]{layers: layers, places: places, pick: pick, clock: clock, made: make([]*member[R], len(layers))}
 	_, s.takes = any(*new(R)).(answers.Taker[Decision])
 	if pick == nil { // then all layers are members, once and for all
 		for i := range layers {
@@ -214,7 +216,7 @@ func (s *stack[R]) fail(m *member[R]) error {
 	if s.yesOrNo() {
 		return errUntold
 	}
-	err := &layerError{m.layer, m.why()}
+	err := &layerError{layer: m.layer, err: m.why()}
 	if s.ask(false); s.told() {
 		_ = s.preview(peek)
 	}
@@ -433,7 +435,7 @@ func (s *stack[R]) allFit() bool {
 	if c := s.never(); c != nil && s.yesOrNo() {
 		s.err = errUntold
 	} else if c != nil {
-		s.err = &layerError{s.members[c.first].layer, c.err()}
+		s.err = s.exceedsError(c)
 	}
 	return false
 }
@@ -446,6 +448,26 @@ func (s *stack[R]) never() *charge {
 		}
 	}
 	return nil
+}
+
+// exceedsError is the error of the first charge that can never be allowed. It knows of the others.
+func (s *stack[R]) exceedsError(first *charge) error {
+	e := &layerError{layer: s.members[first.first].layer, err: first.err(), over: s.overrun(first)}
+	for i := range s.firm {
+		if c := &s.firm[i]; c.never && c != first {
+			e.more = append(e.more, s.overrun(c))
+		}
+	}
+	return e
+}
+
+// overrun says what a charge that can never be allowed asks of which layer.
+func (s *stack[R]) overrun(c *charge) overrun {
+	cost := min(c.cost, math.MaxInt)
+	if c.overflowed {
+		cost = math.MaxInt
+	}
+	return overrun{s.places[s.members[c.first].layer], int(cost)}
 }
 
 // commit spends what all enforcing layers have offered. Each account has one charge of them,

@@ -54,7 +54,9 @@
 // choose a local burst of 1 or a leaky bucket.
 //
 // A cost above the stand-in's capacity, but not above that of the primary, is denied with a
-// RetryAfter of OpenFor: it can pass once the primary is back.
+// RetryAfter of OpenFor: it can pass once the primary is back. If it is above the capacity of one of the primary's
+// layers, it is an ErrExceedsLimit. Layers that do not apply to the request do not count if what stands in is a
+// ratelimit.Layered of the same layers, such as Local of package redislimit makes.
 package failover
 
 import (
@@ -267,7 +269,7 @@ func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why outcome) an
 	l.journal.degraded(why)
 	a := q.ask(ctx, l.instead)
 	a.standIn, a.decision.Degraded = true, true
-	if errors.Is(a.err, ratelimit.ErrExceedsLimit) && !exceeds(l.Limits(), q.cost) {
+	if errors.Is(a.err, ratelimit.ErrExceedsLimit) && !l.exceeds(a.err, q.cost) {
 		a.err = nil
 		a.decision.Allowed, a.decision.RetryAfter = false, l.openFor
 	}
@@ -277,14 +279,27 @@ func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why outcome) an
 	return a
 }
 
-// exceeds reports whether a cost is known to be above what these limits can ever allow.
-func exceeds(limits []ratelimit.Limit, cost int) bool {
-	for _, limit := range limits {
-		if limit.Algorithm == 0 || cost <= limit.Capacity() {
-			return false
-		}
+// exceeds reports whether a cost is known to be above what the primary can ever allow, when it is above
+// what stands in can: err says so. A stack of the same layers knows which of them apply, at which cost.
+func (l *Limiter[K]) exceeds(err error, cost int) (exceeds bool) {
+	limits := l.Limits()
+	above := func(limit, cost int) {
+		exceeds = exceeds || limits[limit].Algorithm != 0 && cost > limits[limit].Capacity()
 	}
-	return len(limits) > 0
+	var layers interface {
+		EachOverrun(f func(limit, cost int))
+	}
+	if stack, ok := l.instead.(*ratelimit.Layered[K]); ok && len(stack.Limits()) == len(limits) && errors.As(err, &layers) {
+		layers.EachOverrun(above)
+		return exceeds
+	}
+	if r, ok := l.primary.(ratelimit.CostReplacer); ok && r.ReplacesCost() {
+		return false
+	}
+	for i := range limits {
+		above(i, cost)
+	}
+	return exceeds
 }
 
 // only returns the limit if it is the only one, and else the zero Limit.
