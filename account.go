@@ -144,17 +144,22 @@ func (b *account) adjust(now, delta int64) {
 	b.eased()
 }
 
-// settleAt settles what was spent at what it actually was. Of a key that was dropped, or
-// reset, there is nothing to settle.
-func (b *account) settleAt(clock Clock, sp spending, actual int64) {
-	if !b.lockKept() {
-		return
-	}
+// settleAt settles what was spent at what it actually was. If the key was dropped, nothing can be given
+// back to it, and what is still to be charged to it is returned. A key that was reset is charged nothing.
+func (b *account) settleAt(clock Clock, sp spending, actual int64) (late int64) {
+	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.plan == nil {
+		if b.use.wasReset() {
+			return 0
+		}
+		return max(0, actual-sp.Cost)
+	}
 	b.last = max(reading(clock), b.last)
 	sp.Changed = sp.changes != b.changes
 	b.plan.Settle(&b.State, b.last, sp.Spending, actual)
 	b.eased()
+	return 0
 }
 
 // adopt puts the key under the plan, unless it has a newer one. What was spent

@@ -185,9 +185,9 @@ func (c *charge) clear() { c.b, c.p, c.viewed = nil, nil, meter.State{} }
 // the queue of a leaky bucket, or until the cost is allowed at all.
 func (c *charge) wait() time.Duration { return between(c.m.Reading, max(c.o.At, c.o.Retry)) }
 
-// settlement returns what is needed to settle the charge.
-func (c *charge) settlement() settlement {
-	return settlement{c.b, spendingOf(c.o, c.cost), c.shares, c.own}
+// settlement returns what is needed to settle the charge, if debit charges its key.
+func (c *charge) settlement(debit func(int64) error) settlement {
+	return settlement{c.b, spendingOf(c.o, c.cost), c.shares, c.own, debit}
 }
 
 // settlement is what is left of a charge until it is settled: what was spent, and how much of it
@@ -197,12 +197,13 @@ type settlement struct {
 	b           *account
 	sp          spending
 	shares, own int64
+	debit       func(int64) error
 }
 
 // settle settles the charge at what the caller's cost really was. The layer's own cost
 // is given back only if that is nothing: a request that was made has used it up, however
 // little the work behind it has cost.
-func (x *settlement) settle(clock Clock, actual int64) {
+func (x *settlement) settle(clock Clock, actual int64) error {
 	cost, over := meter.Mul(x.shares, actual)
 	if over {
 		cost = math.MaxInt64
@@ -210,5 +211,8 @@ func (x *settlement) settle(clock Clock, actual int64) {
 	if actual > 0 {
 		cost = meter.Add(cost, x.own)
 	}
-	x.b.settleAt(clock, x.sp, cost)
+	if late := x.b.settleAt(clock, x.sp, cost); late > 0 {
+		return x.debit(late)
+	}
+	return nil
 }

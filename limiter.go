@@ -424,7 +424,10 @@ func (l *Keyed[K]) Peek(key K, cost int) (d Decision, err error) {
 // that much of what is spent, and no more than all of it. A delta of 0 does nothing, nor
 // does any delta under [Unlimited] and [Blocked]. The errors wrap [ErrInvalidKey],
 // [ErrInvalidLimit] or [ErrTableFull]; after an error nothing has changed.
-func (l *Keyed[K]) Adjust(key K, delta int) error {
+func (l *Keyed[K]) Adjust(key K, delta int) error { return l.charge(key, int64(delta)) }
+
+// charge is Adjust.
+func (l *Keyed[K]) charge(key K, delta int64) error {
 	if err := l.check(key, 0); err != nil {
 		return err
 	}
@@ -437,7 +440,7 @@ func (l *Keyed[K]) Adjust(key K, delta int) error {
 }
 
 // adjust is Adjust under a plan that was found when the counter stood at refreshed.
-func (l *Keyed[K]) adjust(key K, p *plan, delta int, refreshed uint64) error {
+func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64) error {
 	if delta == 0 || !p.tracks() || delta < 0 && !l.keys.knows(key, p, l.clock) {
 		return nil
 	}
@@ -450,7 +453,7 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int, refreshed uint64) error {
 		now = reading(l.clock)
 		b.adopt(p, now)
 	}
-	b.adjust(max(now, b.last), int64(delta))
+	b.adjust(max(now, b.last), delta)
 	if delta < 0 {
 		l.keys.forgetPast(key)
 	}
@@ -494,17 +497,16 @@ func (l *Keyed[K]) table() *table[K] {
 // A cost of 0 charges nothing, and is allowed: to settle that reservation charges the
 // actual cost as [Keyed.Adjust] does.
 func (l *Keyed[K]) Reserve(_ context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error) {
-	r := &Reservation{clock: l.clock}
+	x := &keyedReservation[K]{l: l, key: key}
+	r := &x.Reservation
+	r.keyed = x
 	var err error
 	var o meter.Offer
-	r.b, o, err = l.decide(key, cost, reserve(maxDelay), &r.Decision)
-	r.sp = spendingOf(o, int64(cost))
-	if cost == 0 && r.Allowed {
-		r.settle = func(actual int) error { return l.Adjust(key, actual) }
-	}
+	x.b, o, err = l.decide(key, cost, reserve(maxDelay), &r.Decision)
+	x.sp = spendingOf(o, int64(cost))
 	r.booked()
 	if l.onDecision != nil {
-		l.report(key, cost, r.Decision, r.b != nil && r.Allowed, err)
+		l.report(key, cost, r.Decision, x.b != nil && r.Allowed, err)
 	}
 	return r, err
 }

@@ -71,8 +71,8 @@ type anyKey[R any] interface {
 	insert(p *plan, clock Clock) (b *account, created bool, err error)
 	// withdraw removes what insert has added, unless another decision has spent from it.
 	withdraw(b *account, clock Clock)
-	// debit returns how to charge the key later, for a reservation of cost 0.
-	debit(p *plan) func(actual int) error
+	// debit returns how to charge the key later, when it may not be tracked.
+	debit(p *plan) func(n int64) error
 	// report tells the limiter's OnDecision, if there is one.
 	report(cost int, d Decision, spent bool, err error)
 	// clear forgets the key.
@@ -242,12 +242,12 @@ func (k *layerKey[R, K]) insert(p *plan, clock Clock) (*account, bool, error) {
 
 func (k *layerKey[R, K]) withdraw(b *account, clock Clock) { k.l.keys.withdraw(k.key, b, clock) }
 
-func (k *layerKey[R, K]) debit(p *plan) func(actual int) error {
+func (k *layerKey[R, K]) debit(p *plan) func(n int64) error {
 	l, key := k.l, k.key
 	if !p.given() {
-		return func(actual int) error { return l.Adjust(key, actual) }
+		return func(n int64) error { return l.charge(key, n) }
 	}
-	return func(actual int) error { return l.adjust(key, p, actual, l.refreshed.Load()) }
+	return func(n int64) error { return l.adjust(key, p, n, l.refreshed.Load()) }
 }
 
 func (k *layerKey[R, K]) report(cost int, d Decision, spent bool, err error) {

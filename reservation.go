@@ -17,12 +17,33 @@ import (
 type Reservation struct {
 	Decision
 	settled atomic.Bool
-	settle  func(actual int) error // of another engine, or of a cost of 0; else nil
+	settle  func(actual int) error // of another engine or of a stack, else nil
 	made    time.Time              // by the monotonic clock, if there is a delay
 
-	b     *account // that was charged, else nil
-	clock Clock
-	sp    spending
+	keyed interface{ settleKey(actual int64) error } // of a Keyed, else nil
+}
+
+// keyedReservation is a reservation of a Keyed. It has the key, which may have left the table before the
+// reservation is settled.
+type keyedReservation[K comparable] struct {
+	Reservation
+	l   *Keyed[K]
+	key K
+	b   *account // that was charged, nil if none was
+	sp  spending
+}
+
+func (x *keyedReservation[K]) settleKey(actual int64) error {
+	late := int64(0)
+	if x.b != nil {
+		late = x.b.settleAt(x.l.clock, x.sp, actual)
+	} else if x.sp.Cost == 0 {
+		late = actual
+	}
+	if late == 0 {
+		return nil
+	}
+	return x.l.charge(x.key, late)
 }
 
 // NewReservation returns a reservation for an engine of another kind, as of now: Delay
@@ -58,15 +79,17 @@ func (r *Reservation) booked() {
 // others have spent since. Settle first, or grant less.
 //
 // So the last booking, cancelled before its time, leaves no trace, and the limit's
-// bound always holds. Only the first call of Settle or Cancel counts. Once the key has
-// been forgotten, by Reset, by eviction, or because it was fresh and idle (see
-// [Options.IdleTTL]), there is nothing to settle.
+// bound always holds. Only the first call of Settle or Cancel counts.
+//
+// If the key has left the table meanwhile, because it was fresh or was evicted, what is above the
+// reserved cost is charged as [Keyed.Adjust] does, and nothing is given back. After [Keyed.Reset] there
+// is nothing to settle.
 //
 // To give back what is booked takes time linear in the number of bookings behind it, and in a
 // sliding log in the number of spendings before or behind it, whichever are fewer.
 //
-// In memory the error is nil, except for a reservation of cost 0, which can fail as
-// [Keyed.Adjust] can. A remote engine returns one if it could not settle: then what was
+// In memory the error is nil, except where a key has to be tracked for it, for a cost of 0 or because it
+// has left the table: that can fail as [Keyed.Adjust] can. A remote engine returns one if it could not settle: then what was
 // reserved stays charged, and a second call does not try again.
 func (r *Reservation) Settle(actual int) error {
 	if r == nil || !r.Allowed || r.settled.Swap(true) {
@@ -76,8 +99,8 @@ func (r *Reservation) Settle(actual int) error {
 	if r.settle != nil {
 		return r.settle(actual)
 	}
-	if r.b != nil {
-		r.b.settleAt(r.clock, r.sp, int64(actual))
+	if r.keyed != nil {
+		return r.keyed.settleKey(int64(actual))
 	}
 	return nil
 }

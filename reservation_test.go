@@ -3,6 +3,9 @@ package ratelimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -310,4 +313,103 @@ func TestGlobalIsOneBudgetForAllRequests(t *testing.T) {
 	}
 	_, err = ratelimit.All(ratelimit.Global[string](nil))
 	require.Error(t, err)
+}
+
+// One limiter drops its keys whenever they are fresh, the other one never does. What reservations are settled at makes no
+// difference between them: in particular, what they cost above their estimates is charged to keys that have left the table.
+func TestSettlingIsTheSameForKeysThatHaveLeftTheTable(t *testing.T) {
+	for seed := range rounds(3000) {
+		r := rand.New(rand.NewPCG(seed, 83))
+		limits := slices.Concat(slowLimits(), fastLimits(), []ratelimit.Limit{ratelimit.Calendar(5, ratelimit.Day("UTC"))})
+		limit := limits[r.IntN(len(limits))]
+		clock := new(testClock)
+		o := ratelimit.Options[string]{Clock: clock, MaxKeys: 100}
+		drops := newWith(t, limit, o)
+		o.IdleTTL = 100 * 365 * 24 * time.Hour
+		keeps := newWith(t, limit, o)
+		var a, b ratelimit.Reserver[string] = drops, keeps
+		if r.IntN(3) == 0 {
+			other := onClock(t, clock, ratelimit.Unlimited())
+			inStack := func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string] {
+				return ratelimit.Must(ratelimit.All(ratelimit.By(other, itself), ratelimit.By(l, itself),
+					ratelimit.WithCost(ratelimit.By(l, func(key string) (string, error) { return "of " + key, nil }), func(string) int { return 1 })))
+			}
+			a, b = inStack(drops), inStack(keeps)
+		}
+		type pair struct{ a, b *ratelimit.Reservation }
+		var open []pair
+		for step := range 60 {
+			switch r.IntN(6) {
+			case 0:
+				clock.advance(time.Duration(r.Int64N(int64(time.Minute))))
+			case 1:
+				clock.advance(time.Duration(r.Int64N(4 * int64(spanOf(limit)))))
+				drops.Sweep()
+			case 2:
+				if r.IntN(4) == 0 {
+					drops.Reset("k")
+					keeps.Reset("k")
+					open = nil
+				}
+			}
+			what := fmt.Sprintf("seed %d, step %d: %v", seed, step, limit)
+			cost := r.IntN(4)
+			if len(open) > 0 && r.IntN(2) == 0 {
+				i := r.IntN(len(open))
+				p := open[i]
+				open = slices.Delete(open, i, i+1)
+				require.NoError(t, p.a.Settle(cost*3), what)
+				require.NoError(t, p.b.Settle(cost*3), what)
+			} else {
+				ahead := time.Duration(r.Int64N(int64(time.Hour)))
+				x, err := a.Reserve(t.Context(), "k", cost, ahead)
+				require.NoError(t, err, what)
+				y, err := b.Reserve(t.Context(), "k", cost, ahead)
+				require.NoError(t, err, what)
+				require.Equal(t, y.Decision, x.Decision, what)
+				open = append(open, pair{x, y})
+			}
+			x, err := drops.Peek("k", 2)
+			require.NoError(t, err, what)
+			y, err := keeps.Peek("k", 2)
+			require.NoError(t, err, what)
+			require.Equal(t, y, x, what)
+		}
+	}
+}
+
+func TestWhatAReservationCostsMoreIsChargedToAFullTableAsNewKeysAre(t *testing.T) {
+	for _, full := range []ratelimit.Overflow{ratelimit.EvictLeastUsed, ratelimit.RefuseNew} {
+		clock := new(testClock)
+		l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 10), ratelimit.Options[string]{Clock: clock, MaxKeys: 1, OnFull: full})
+		r, err := l.Reserve(t.Context(), "k", 2, 0)
+		require.NoError(t, err)
+		clock.advance(2 * time.Minute)
+		require.True(t, l.Allow("other", 10), "which takes the place of k, since that is fresh")
+		err = r.Settle(7)
+		if full == ratelimit.RefuseNew {
+			require.ErrorIs(t, err, ratelimit.ErrTableFull)
+			require.Equal(t, 10, remaining(t, l, "k"))
+			require.Zero(t, remaining(t, l, "other"))
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, 5, remaining(t, l, "k"))
+		require.NoError(t, r.Settle(9), "only the first counts")
+		require.Equal(t, 5, remaining(t, l, "k"))
+	}
+}
+
+func TestAReservationOfAKeyThatWasResetIsOver(t *testing.T) {
+	l, _ := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 10))
+	stack := ratelimit.Must(ratelimit.All(ratelimit.By(l, itself)))
+	for _, from := range []ratelimit.Reserver[string]{l, stack} {
+		r, err := from.Reserve(t.Context(), "k", 2, 0)
+		require.NoError(t, err)
+		l.Reset("k")
+		require.True(t, l.Allow("k", 1))
+		require.NoError(t, r.Settle(7))
+		require.Equal(t, 9, remaining(t, l, "k"))
+		l.Reset("k")
+	}
 }

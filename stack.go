@@ -684,22 +684,23 @@ func (s *stack[R]) settler(cost int) func(actual int) error {
 	var spent []settlement
 	for i := range s.charges {
 		if c := &s.charges[i]; c.spent {
-			spent = append(spent, c.settlement())
+			spent = append(spent, c.settlement(s.members[c.first].key.debit(c.p)))
 		}
 	}
 	clock := s.clock
 	return func(actual int) error {
+		var errs []error
 		for i := range spent {
-			spent[i].settle(clock, int64(actual))
+			errs = append(errs, spent[i].settle(clock, int64(actual)))
 		}
-		return nil
+		return errors.Join(errs...)
 	}
 }
 
 // debit returns how to charge the layers of the caller's cost, for a reservation of
 // cost 0 that turns out to have cost more.
 func (s *stack[R]) debit() func(actual int) error {
-	var debits []func(int) error
+	var debits []func(int64) error
 	for _, m := range s.members {
 		if m.p != nil && m.cost == nil && !m.shadow {
 			debits = append(debits, m.key.debit(m.p))
@@ -708,7 +709,7 @@ func (s *stack[R]) debit() func(actual int) error {
 	return func(actual int) error {
 		var errs []error
 		for _, debit := range debits {
-			errs = append(errs, debit(actual))
+			errs = append(errs, debit(int64(actual)))
 		}
 		return errors.Join(errs...)
 	}
