@@ -144,13 +144,14 @@ func (b *account) adjust(now, delta int64) {
 	b.eased()
 }
 
-// settleAt settles what was spent at what it actually was. If the key was dropped, nothing can be given
-// back to it, and what is still to be charged to it is returned. A key that was reset is charged nothing.
+// settleAt settles what was spent at what it actually was. If the key was dropped because it was fresh, there
+// is nothing to give back, and what is still to be charged to it is returned. If it was reset or evicted, there is
+// nothing to settle.
 func (b *account) settleAt(clock Clock, sp spending, actual int64) (late int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.plan == nil {
-		if b.use.wasReset() {
+		if b.use.isOver() {
 			return 0
 		}
 		return max(0, actual-sp.Cost)

@@ -212,7 +212,7 @@ func (x *settlement) settle(clock Clock, actual int64) error {
 		cost = meter.Add(cost, x.own)
 	}
 	if late := x.b.settleAt(clock, x.sp, cost); late > 0 {
-		return x.debit(late)
+		return unlessFull(x.debit(late))
 	}
 	return nil
 }

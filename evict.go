@@ -297,7 +297,7 @@ func (t *table[K]) evicting(key K, b *account, r rank, now int64) {
 		}
 	}
 	t.evicted.Add(1)
-	if t.memory == nil {
+	if b.use.end(); t.memory == nil {
 		return
 	}
 	// A key may be not fresh only because the clock has stepped back. Then there is nothing to remember.

@@ -248,7 +248,7 @@ func (j *judge) charges(now ratelimit.Limit, o op) bool {
 		return o.n != 0
 	case opSettle:
 		r := j.made[o.id]
-		return r != nil && r.free && !r.settled && o.n > 0
+		return r != nil && (r.free && !r.settled && o.n > 0 || j.late(r, o.n) > 0)
 	}
 	return false
 }

@@ -309,7 +309,7 @@ func (t *table[K]) forget(key K) {
 			defer b.mu.Unlock()
 			t.forgetPast(key) // before the account is gone, so that nobody recalls it
 			t.remove(key, b, -maxReading)
-			b.use.reset()
+			b.use.end()
 			return
 		}
 	}

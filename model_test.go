@@ -364,17 +364,18 @@ func (s *modelCounter) reset(t int64) int64 {
 // model answers as a limiter has to that is only ever asked about one key.
 type model struct {
 	limit  ratelimit.Limit
-	base   spending   // what was spent at or before last
-	ahead  []*booking // what is booked after that
-	known  bool       // the key is tracked
-	last   int64      // the highest reading it has seen
-	floor  int64      // a key that was swept away is created anew no earlier than it was fresh
-	life   int        // how many times the key was forgotten
-	blurry bool       // no right answer is known any more
+	base   spending     // what was spent at or before last
+	ahead  []*booking   // what is booked after that
+	known  bool         // the key is tracked
+	last   int64        // the highest reading it has seen
+	floor  int64        // a key that was swept away is created anew no earlier than it was fresh
+	life   int          // how many times the key was forgotten
+	ended  map[int]bool // the lives that Reset has ended
+	blurry bool         // no right answer is known any more
 }
 
 func newModel(l ratelimit.Limit) *model {
-	return &model{limit: l, base: newSpending(l), floor: math.MinInt64}
+	return &model{limit: l, base: newSpending(l), floor: math.MinInt64, ended: map[int]bool{}}
 }
 
 // receipt is what a model's reservation is settled with.
@@ -499,10 +500,17 @@ func (m *model) settle(raw int64, r *receipt, actual int) {
 		m.adjust(raw, max(0, actual))
 		return
 	}
-	if r == nil || r.settled || r.life != m.life {
+	if r == nil || r.settled || m.ended[r.life] {
 		return
 	}
-	r.settled = true
+	late := m.late(r, actual)
+	if r.settled = true; late > 0 {
+		m.record(m.at(raw))
+		m.charge(late)
+		return
+	} else if r.life != m.life {
+		return
+	}
 	m.record(m.at(raw))
 	over := max(0, int64(actual)) - r.cost
 	switch i := slices.Index(m.ahead, r.booking); {
@@ -516,6 +524,15 @@ func (m *model) settle(raw int64, r *receipt, actual int) {
 	case over < 0 && m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket:
 		m.blurry = true // what a window gives back then is not told
 	}
+}
+
+// late returns what is charged if a reservation is settled that is not over, but whose key was dropped as fresh
+// since.
+func (m *model) late(r *receipt, actual int) int64 {
+	if r == nil || r.free || r.settled || r.life == m.life || m.ended[r.life] {
+		return 0
+	}
+	return max(0, int64(actual)-r.cost)
 }
 
 // shared reports whether a place in a queue lies in the same nanosecond as another one. Whose
@@ -566,6 +583,14 @@ func (m *model) adjust(raw int64, delta int) {
 
 func (m *model) forget() {
 	m.base, m.ahead, m.known, m.life = newSpending(m.limit), nil, false, m.life+1
+}
+
+// reset forgets the key, and ends its reservations.
+func (m *model) reset() {
+	if m.known {
+		m.ended[m.life] = true
+	}
+	m.forget()
 }
 
 func (m *model) sweep(raw int64) int {

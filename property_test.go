@@ -147,7 +147,7 @@ func (j *judge) change(o op, a *answer) {
 	case opAdjust:
 		j.adjust(o.raw, o.n)
 	case opReset:
-		j.forget()
+		j.reset()
 		j.blurry = false
 	case opSweep:
 		a.swept = j.sweep(o.raw)
@@ -431,7 +431,7 @@ func TestKeysShareNoBudget(t *testing.T) {
 		s := &script{data: seeded(7<<32|seed, 600), onward: true, only: []opKind{opTake, opAllow, opPeek, opReserve, opSettle, opCancel, opAdjust, opReset}}
 		s.pickLimit()
 		rig := newRig(t, s.limit)
-		// A key that has been dropped as fresh cannot be settled any more, and
+		// A key that has been dropped as fresh is not tracked any more, and
 		// which ones are is up to chance: they stay.
 		rig.limiter = newWith(t, s.limit, ratelimit.Options[string]{Clock: rig.clock, IdleTTL: math.MaxInt64})
 		judges := map[string]*judge{}

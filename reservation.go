@@ -34,16 +34,24 @@ type keyedReservation[K comparable] struct {
 }
 
 func (x *keyedReservation[K]) settleKey(actual int64) error {
-	late := int64(0)
-	if x.b != nil {
-		late = x.b.settleAt(x.l.clock, x.sp, actual)
-	} else if x.sp.Cost == 0 {
-		late = actual
+	switch {
+	case x.b != nil:
+		if late := x.b.settleAt(x.l.clock, x.sp, actual); late > 0 {
+			return unlessFull(x.l.charge(x.key, late))
+		}
+	case x.sp.Cost == 0:
+		return x.l.charge(x.key, actual)
 	}
-	if late == 0 {
+	return nil
+}
+
+// unlessFull leaves out that there was no room for a key which had been charged, and is charged more. Such a
+// reservation settles what it can.
+func unlessFull(err error) error {
+	if errors.Is(err, ErrTableFull) {
 		return nil
 	}
-	return x.l.charge(x.key, late)
+	return err
 }
 
 // NewReservation returns a reservation for an engine of another kind, as of now: Delay
@@ -81,15 +89,15 @@ func (r *Reservation) booked() {
 // So the last booking, cancelled before its time, leaves no trace, and the limit's
 // bound always holds. Only the first call of Settle or Cancel counts.
 //
-// If the key has left the table meanwhile, because it was fresh or was evicted, what is above the
-// reserved cost is charged as [Keyed.Adjust] does, and nothing is given back. After [Keyed.Reset] there
-// is nothing to settle.
+// If the key has left the table meanwhile because it was fresh, what is above the reserved cost is
+// charged as [Keyed.Adjust] does, unless the table has no room for it. After [Keyed.Reset], and after
+// the key was evicted from a full table, there is nothing to settle.
 //
 // To give back what is booked takes time linear in the number of bookings behind it, and in a
 // sliding log in the number of spendings before or behind it, whichever are fewer.
 //
-// In memory the error is nil, except where a key has to be tracked for it, for a cost of 0 or because it
-// has left the table: that can fail as [Keyed.Adjust] can. A remote engine returns one if it could not settle: then what was
+// In memory the error is nil, except for a reservation of cost 0, which can fail as
+// [Keyed.Adjust] can, and for one of a key that has left the table, if LimitFor returns an invalid limit. A remote engine returns one if it could not settle: then what was
 // reserved stays charged, and a second call does not try again.
 func (r *Reservation) Settle(actual int) error {
 	if r == nil || !r.Allowed || r.settled.Swap(true) {

@@ -378,25 +378,35 @@ func TestSettlingIsTheSameForKeysThatHaveLeftTheTable(t *testing.T) {
 	}
 }
 
-func TestWhatAReservationCostsMoreIsChargedToAFullTableAsNewKeysAre(t *testing.T) {
+// What cannot be charged to a key that has left the table is what docs/promises.md says.
+func TestSettlingForAKeyThatLeftAFullTable(t *testing.T) {
 	for _, full := range []ratelimit.Overflow{ratelimit.EvictLeastUsed, ratelimit.RefuseNew} {
 		clock := new(testClock)
 		l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 10), ratelimit.Options[string]{Clock: clock, MaxKeys: 1, OnFull: full})
-		r, err := l.Reserve(t.Context(), "k", 2, 0)
-		require.NoError(t, err)
-		clock.advance(2 * time.Minute)
-		require.True(t, l.Allow("other", 10), "which takes the place of k, since that is fresh")
-		err = r.Settle(7)
-		if full == ratelimit.RefuseNew {
-			require.ErrorIs(t, err, ratelimit.ErrTableFull)
+		stack := ratelimit.Must(ratelimit.All(ratelimit.By(l, itself)))
+		for _, from := range []ratelimit.Reserver[string]{l, stack} {
+			clock.advance(time.Minute)
+			r, err := from.Reserve(t.Context(), "k", 2, 0)
+			require.NoError(t, err)
+			clock.advance(2 * time.Second)
+			require.True(t, l.Allow("other", 10), "which takes the place of k, since that is fresh")
+			require.NoError(t, r.Settle(7))
+			if full == ratelimit.RefuseNew {
+				require.Equal(t, 10, remaining(t, l, "k"), "there was no room for it")
+				require.Zero(t, remaining(t, l, "other"))
+				continue
+			}
+			require.Equal(t, 5, remaining(t, l, "k"))
+			require.NoError(t, r.Settle(9), "only the first counts")
+			require.Equal(t, 5, remaining(t, l, "k"))
+
+			r, err = from.Reserve(t.Context(), "k", 2, 0)
+			require.NoError(t, err)
+			require.True(t, l.Allow("other", 1), "which takes the place of k, although that is not fresh")
+			require.NoError(t, r.Settle(7))
 			require.Equal(t, 10, remaining(t, l, "k"))
-			require.Zero(t, remaining(t, l, "other"))
-			continue
 		}
-		require.NoError(t, err)
-		require.Equal(t, 5, remaining(t, l, "k"))
-		require.NoError(t, r.Settle(9), "only the first counts")
-		require.Equal(t, 5, remaining(t, l, "k"))
+		require.Equal(t, full == ratelimit.RefuseNew, l.Stats().Refused == 2)
 	}
 }
 

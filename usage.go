@@ -13,7 +13,7 @@ const (
 	usageDenied                    // the last decision was a denial
 	usagePinned                    // a decision on several keys needs the key to stay
 	usageDirty                     // it is on the dirty list
-	usageReset                     // it was dropped by Reset
+	usageOver                      // it was dropped although it was not fresh
 )
 
 // touched records a decision. The one that creates the key does not count as use, so
@@ -58,9 +58,9 @@ func (u usage) recent() bool { return u&usageRecent != 0 }
 // clearRecent records that eviction has looked. The key has to be used again to count as recent.
 func (u *usage) clearRecent() { *u &^= usageRecent }
 
-// reset records that the key was dropped by Reset, which ends its reservations.
-func (u *usage) reset()        { *u |= usageReset }
-func (u usage) wasReset() bool { return u&usageReset != 0 }
+// end records that the key is dropped whether it is fresh or not, which ends its reservations.
+func (u *usage) end()        { *u |= usageOver }
+func (u usage) isOver() bool { return u&usageOver != 0 }
 
 // markDirty records that the key is on the dirty list, and reports false if it was on it before.
 // So what is given back to one key time and again does not make the list longer.
