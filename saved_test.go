@@ -563,3 +563,44 @@ func TestABookingRestoredOnTopOfAFullLogIsNotLost(t *testing.T) {
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, d.RetryAfter, 270*time.Second, "three units are spent or owed beside this one")
 }
+
+// What is restored on top of keys that are booked almost a century ahead is put behind that, and is saved again.
+func TestWhatIsRestoredOnTopOfItselfIsSavedAgain(t *testing.T) {
+	for seed := range rounds(1000) {
+		r := rand.New(rand.NewPCG(seed, 84))
+		per := time.Duration(century) / time.Duration(1+r.IntN(40))
+		if r.IntN(4) == 0 {
+			per = time.Duration(1 + r.Int64N(century))
+		}
+		limits := append(five(ratelimit.Per(1+r.IntN(5), per)), ratelimit.Calendar(1+r.IntN(5), ratelimit.Month("UTC", 1)))
+		limit := limits[r.IntN(len(limits))]
+		if limit.Validate() != nil {
+			continue
+		}
+		clock := new(testClock)
+		l := onClock(t, clock, limit)
+		for range 1 + r.IntN(30) {
+			if r.IntN(8) == 0 {
+				clock.advance(time.Duration(r.Int64N(int64(spanOf(limit))/20 + 1)))
+			}
+			_, err := l.Reserve(t.Context(), "k", 1+r.IntN(limit.Capacity()), time.Duration(r.Int64N(century)))
+			require.NoError(t, err)
+		}
+		for range 5 {
+			if r.IntN(2) == 0 {
+				require.NoError(t, l.Restore(l.Saved(), 0))
+			}
+			next := onClock(t, clock, limit)
+			require.NoError(t, next.Restore(l.Saved(), 0), "seed %d: %v", seed, limit)
+			said, err := l.Peek("k", 1)
+			require.NoError(t, err)
+			got, err := next.Peek("k", 1)
+			require.NoError(t, err)
+			require.LessOrEqual(t, got.Remaining, said.Remaining)
+			require.GreaterOrEqual(t, got.ResetAfter, said.ResetAfter, "seed %d: %v", seed, limit)
+			if r.IntN(2) == 0 {
+				l = next
+			}
+		}
+	}
+}

@@ -89,7 +89,9 @@ func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 			cost, debt = cost-over, debt+over
 			at = max(at, log.earliest(*s, now, cost))
 		}
-		if cost = min(cost, to.maxDebt-to.spent(*s, now)); cost > 0 {
+		if at-now > to.horizon { // nothing is booked so far ahead, and ReadState reads nothing that is
+			debt = Add(debt, cost)
+		} else if cost = min(cost, to.maxDebt-to.spent(*s, now)); cost > 0 {
 			*s = to.book(*s, Spending{At: at, Cost: cost})
 		}
 	}
