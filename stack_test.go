@@ -533,3 +533,66 @@ func TestCalendarsInStacksAndChains(t *testing.T) {
 		require.True(t, l.Allow("k", 4), name)
 	}
 }
+
+func TestADenialByAnotherLayerDoesNotMakeAKeyThrottled(t *testing.T) {
+	clock := new(testClock)
+	users := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(10), 10), ratelimit.Options[string]{Clock: clock, MaxKeys: 3})
+	gate := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerDay(6)))
+	stack := stackOf(t, ratelimit.By(users, byUser), ratelimit.By(gate, byRoute))
+	for _, user := range []string{"ann", "bob", "eve"} {
+		require.True(t, stack.Allow(call{user: user, route: "/"}, 2))
+	}
+	for _, user := range []string{"ann", "eve"} {
+		require.False(t, users.Allow(user, 9), "denied by their own limit")
+	}
+	clock.advance(s)
+	require.False(t, stack.Allow(call{user: "bob", route: "/"}, 1), "denied by the gate")
+	require.True(t, users.Allow("new", 1))
+	assert.Equal(t, ratelimit.Stats{Keys: 3, Evicted: 1}, users.Stats(), "none of them was throttled")
+	assert.Equal(t, 10, remaining(t, users, "bob"), "who had room, and so was the one to go")
+}
+
+// interfering is a clock that does something the next time that it is read while it is armed.
+type interfering struct {
+	testClock
+	then func()
+}
+
+func (c *interfering) Now() time.Duration {
+	if then := c.then; then != nil {
+		c.then = nil
+		then()
+	}
+	return c.testClock.Now()
+}
+
+// Another call spends what the stack was about to, while the stack inserts the keys that are missing. So it denies, and leaves
+// nothing behind: no key that it has inserted, and no pin on one that was there.
+func TestADenialAfterKeysWereInsertedTakesThemOutAgain(t *testing.T) {
+	clock := new(interfering)
+	limit := ratelimit.FixedWindow(ratelimit.PerDay(3))
+	there := newWith(t, limit, ratelimit.Options[string]{Clock: clock, MaxKeys: 1})
+	missing := newWith(t, limit, ratelimit.Options[string]{Clock: clock, MaxKeys: 1})
+	stack := stackOf(t, ratelimit.By(there, byUser), ratelimit.By(missing, byRoute))
+	require.True(t, there.Allow("ann", 1))
+
+	decisions := 0
+	clock.then = func() { // the stack reads it for its first check
+		clock.then = func() { // and for the insertion
+			decisions++
+			require.True(t, there.Allow("ann", 2))
+		}
+	}
+	d, err := stack.Take(t.Context(), call{user: "ann", route: "/"}, 1)
+	require.NoError(t, err)
+	require.Equal(t, 1, decisions)
+	require.Equal(t, ratelimit.Decision{Limit: limit, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour}, d)
+	require.Zero(t, missing.Len(), "a denial tracks no key")
+	require.Equal(t, 3, remaining(t, missing, "/"))
+
+	// Nothing is pinned: other keys take the only place.
+	require.True(t, missing.Allow("/other", 1))
+	require.True(t, there.Allow("bob", 1))
+	require.Equal(t, ratelimit.Stats{Keys: 1, Evicted: 1, EvictedThrottled: 1}, there.Stats())
+	require.True(t, stack.Allow(call{user: "ann", route: "/"}, 1))
+}

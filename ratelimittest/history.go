@@ -97,9 +97,6 @@ func keyName(n int) string {
 
 // namedKey returns a key of a name that is given.
 func (h *history) namedKey(l ratelimit.Limiter[string], name string) *testedKey {
-	if l == h.lim {
-		return h.keyOf(l, h.has, name)
-	}
 	return h.keyOf(l, h.cfg.methodsOf(l), name)
 }
 

@@ -112,3 +112,28 @@ func TestClockIsMovedByHand(t *testing.T) {
 	clock.Set(-time.Hour)
 	assert.Equal(t, -time.Hour, clock.Now())
 }
+
+// uncomparable is a limiter of a type that Go cannot compare.
+type uncomparable struct {
+	*ratelimit.Keyed[string]
+	names []string
+}
+
+func TestLimitersNeedNotBeComparable(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	assert.NoError(t, ratelimittest.Check(ratelimittest.Config{
+		Clock: clock, Histories: 8,
+		New: func(l ratelimit.Limit) (ratelimit.Limiter[string], error) {
+			made, err := ratelimit.New(l, &ratelimit.Options[string]{Clock: clock})
+			return uncomparable{made, nil}, err
+		},
+		NewPair: func(l ratelimit.Limit) (a, b ratelimit.Limiter[string], err error) {
+			made, err := ratelimit.New(l, &ratelimit.Options[string]{Clock: clock})
+			return uncomparable{made, nil}, uncomparable{made, []string{"b"}}, err
+		},
+		NewBounded: func(l ratelimit.Limit, keys int) (ratelimit.Limiter[string], error) {
+			made, err := ratelimit.New(l, &ratelimit.Options[string]{Clock: clock, MaxKeys: keys})
+			return uncomparable{made, nil}, err
+		},
+	}))
+}
