@@ -1,0 +1,101 @@
+package fair
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/meter"
+)
+
+// mostBurst bounds a burst, so that amounts in fractions of a unit are counted exactly.
+const mostBurst = 1 << 40
+
+// century bounds what may be owed: as much as is regained in it. It is that of package ratelimit.
+const century = 876_600 * int64(time.Hour)
+
+// budget is what all tenants together have spent: a token bucket, exactly.
+type budget struct {
+	meter.Meter
+	state      meter.State
+	limit      ratelimit.Limit
+	burst      uint64
+	units, per uint64 // the rate in lowest terms
+	changes    uint32 // how often the limit has changed
+}
+
+func checkLimit(limit ratelimit.Limit) error {
+	switch err := limit.Validate(); {
+	case err != nil:
+		return fmt.Errorf("fair: %w", err)
+	case limit.Algorithm != ratelimit.AlgorithmTokenBucket:
+		return fmt.Errorf("fair: %w: Algorithm is %v, want a token bucket", ratelimit.ErrInvalidLimit, limit.Algorithm)
+	case int64(limit.Burst) > mostBurst:
+		return fmt.Errorf("fair: %w: Burst is %d, want at most 2^40", ratelimit.ErrInvalidLimit, limit.Burst)
+	}
+	return nil
+}
+
+// set puts the budget under a limit. What was spent stays spent.
+func (b *budget) set(limit ratelimit.Limit, now int64) {
+	g := meter.GCD(int64(limit.Rate.Per), int64(limit.Rate.Units))
+	b.units, b.per = uint64(int64(limit.Rate.Units)/g), uint64(int64(limit.Rate.Per)/g)
+	b.limit, b.burst = limit, uint64(limit.Burst)
+	m := meter.New(meter.Limit{
+		Kind: meter.TokenBucket, Units: int64(limit.Rate.Units), Per: int64(limit.Rate.Per), Burst: int64(limit.Burst),
+		Horizon: century, Most: most,
+	})
+	if b.Counts() {
+		b.state = m.Migrate(&b.Meter, b.state, now)
+		b.changes++
+	}
+	b.Meter = m
+}
+
+// owed returns what is spent and not given back, in 1/per units.
+func (b *budget) owed(now int64) wide {
+	if b.state.At < now {
+		return wide{}
+	}
+	return product(uint64(b.state.At-now), b.units).plus(uint64(b.state.N))
+}
+
+// fresh reports whether all is given back.
+func (b *budget) fresh(now int64) bool { return b.Regained(b.state) <= now }
+
+// free returns what is left of the burst, in fractions of a unit.
+func (b *budget) free(now int64) uint64 {
+	parts, _ := product(b.burst, b.per).minus(b.owed(now)).parts().over(b.per)
+	return parts
+}
+
+// owedParts returns what is owed in fractions of a unit.
+func (b *budget) owedParts(now int64) uint64 {
+	parts, _ := b.owed(now).parts().over(b.per)
+	return parts
+}
+
+// retry returns how long it takes from a reading until there is room for a cost.
+func (b *budget) retry(m meter.Moment, cost int64) time.Duration {
+	return time.Duration(b.Offer(b.state, m, min(cost, int64(b.burst)), 0).Retry - m.Reading)
+}
+
+// The share of a tenant that is alone is exact: what is owed is its own debt, and it leaves a
+// quarter of that free. In 1/per units: (few + 1) × owed + cost ≤ few × burst.
+
+// beyondAlone returns by how much a cost is above the share of a tenant that is alone.
+func (b *budget) beyondAlone(now, cost int64) wide {
+	room := product(fewTenants*b.burst-uint64(cost), b.per)
+	return b.owed(now).times(fewTenants + 1).minus(room)
+}
+
+// retryAlone returns the time after which such a cost passes.
+func (b *budget) retryAlone(now, cost int64) time.Duration {
+	return time.Duration(b.beyondAlone(now, cost).up((fewTenants + 1) * b.units))
+}
+
+// largestAlone returns the largest cost within the share of a tenant that is alone.
+func (b *budget) largestAlone(now int64) int64 {
+	n, _ := product(fewTenants*b.burst, b.per).minus(b.owed(now).times(fewTenants + 1)).over(b.per)
+	return int64(n)
+}

@@ -1,0 +1,551 @@
+package fair
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/keys"
+	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/nilcheck"
+)
+
+// Options are the settings of [New] besides the limit. Nil and the zero Options are the defaults. Its
+// functions are called concurrently, under no lock.
+type Options[K comparable] struct {
+	// Weight is a tenant's share: one of weight 3 gets three times as much as one of weight 1. Below
+	// 1 counts as 1, and above 2^20 as 2^20. It is called for each decision, so a new weight holds
+	// from then on. If nil, all tenants weigh 1.
+	Weight func(tenant K) int
+
+	// MaxKeys is how many tenants are tracked at most. If zero, 65536. When it is reached, a
+	// new tenant takes the place of one that owes nothing, or of the one whose debt would be paid
+	// soonest. The total stays exact. If callers of all tenants wait, the new one gets
+	// [ratelimit.ErrTableFull].
+	MaxKeys int
+
+	// MaxWaiting is how many callers may wait in Wait, over all tenants. Further ones fail with
+	// [ratelimit.ErrLimited]. If zero, 1000.
+	MaxWaiting int
+
+	// Clock tells the time. If nil, it is the system's monotonic clock. Wait sleeps in real time,
+	// whatever the Clock.
+	Clock ratelimit.Clock
+
+	// OnDecision is called after each Allow, Take, Reserve and Wait with what was decided, in the
+	// caller's goroutine. If nil, nothing is called.
+	OnDecision func(ratelimit.Event[K])
+}
+
+const (
+	defaultMaxKeys    = 65536
+	defaultMaxWaiting = 1000
+	mostWeight        = 1 << 20
+
+	// idle is for how long a tenant that owes nothing is kept at least, while there is room.
+	idle = int64(time.Minute)
+)
+
+func (o *Options[K]) validate() error {
+	switch {
+	case o.MaxKeys < 0:
+		return fmt.Errorf("fair: Options.MaxKeys is %d, want 0 for the default or more", o.MaxKeys)
+	case o.MaxWaiting < 0:
+		return fmt.Errorf("fair: Options.MaxWaiting is %d, want 0 for the default or more", o.MaxWaiting)
+	case o.Clock != nil && nilcheck.IsNil(o.Clock):
+		return fmt.Errorf("fair: Options.Clock is a nil %T, want a clock or none", o.Clock)
+	}
+	return nil
+}
+
+// Limiter shares one rate among tenants. Make one with [New]. It is safe for concurrent use, starts
+// no goroutine and needs no closing. The zero Limiter cannot be used: its methods panic.
+type Limiter[K comparable] struct {
+	opts   Options[K]
+	odd    bool // keys hold interfaces, and so values that may not be comparable
+	cloner keys.Cloner[K]
+
+	mu      sync.Mutex // guards what follows
+	budget  budget
+	shares  shares[K]
+	tenants map[K]*tenant[K]
+	idle    tenant[K] // the list of those that owe nothing and have no waiters, the oldest first
+	lines   lines[K]
+	waiting int
+	evicted uint64
+}
+
+var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
+
+// New returns a limiter that shares a limit among tenants. The limit is a token bucket of at most
+// 2^40 units. If it is not, the error wraps [ratelimit.ErrInvalidLimit]. Nil options are the
+// defaults.
+func New[K comparable](limit ratelimit.Limit, opts *Options[K]) (*Limiter[K], error) {
+	var o Options[K]
+	if opts != nil {
+		o = *opts
+	}
+	if err := checkLimit(limit); err != nil {
+		return nil, err
+	}
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	if o.MaxKeys == 0 {
+		o.MaxKeys = defaultMaxKeys
+	}
+	if o.MaxWaiting == 0 {
+		o.MaxWaiting = defaultMaxWaiting
+	}
+	if o.Clock == nil {
+		o.Clock = systemClock{}
+	}
+	l := &Limiter[K]{
+		opts:    o,
+		odd:     keys.HoldInterfaces[K](),
+		cloner:  keys.NewCloner[K](),
+		tenants: make(map[K]*tenant[K]),
+	}
+	l.idle.next, l.idle.prev = &l.idle, &l.idle
+	now := l.reading()
+	l.budget.set(limit, now)
+	l.budget.state.At = now
+	l.shares.units, l.shares.per, l.shares.now = l.budget.units, l.budget.per, now
+	return l, nil
+}
+
+// Allow spends cost of the tenant's share and reports true; or it spends nothing and reports false.
+func (l *Limiter[K]) Allow(tenant K, cost int) bool {
+	if l.opts.OnDecision != nil {
+		d, _ := l.Take(context.Background(), tenant, cost)
+		return d.Allowed
+	}
+	ok, _, _ := l.decide(tenant, cost, nil)
+	return ok
+}
+
+// Take spends cost of the tenant's share, or nothing, and says how much is left and when to retry.
+//
+// Remaining is the largest cost that would pass now. RetryAfter supposes that the others go on as
+// they do, and is kept: when the tenant comes back then, with a cost that is not larger, it need not
+// fit its share again, only the burst. It is exact for a tenant that is alone. The RetryAfter of a
+// cost that can pass only when others pause supposes that they do: such a cost should Wait, which
+// holds its place. After ResetAfter the whole burst is free again, if nobody spends.
+//
+// The error is nil if the cost was allowed, and also if it was denied for now. Else it wraps
+// [ratelimit.ErrExceedsLimit], if the cost is above the burst, [ratelimit.ErrNegativeCost],
+// [ratelimit.ErrInvalidKey] or [ratelimit.ErrTableFull]. The context is not used.
+func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.Decision, err error) {
+	_, _, err = l.decide(tenant, cost, &d)
+	l.report(tenant, cost, d, d.Allowed && cost > 0, err)
+	return d, err
+}
+
+// Reserve is Take with a charge that can be settled later. It books nothing ahead, so maxDelay is not
+// used. To settle above the cost charges the rest to the tenant, as a debt if need be. To settle below
+// gives back what the rate has not given back since, to the burst and to the tenant alike. A cost of 0
+// is allowed, and settled at what it was. The reservation is never nil, and the errors are those of
+// [Limiter.Take].
+func (l *Limiter[K]) Reserve(_ context.Context, tenant K, cost int, _ time.Duration) (*ratelimit.Reservation, error) {
+	var d ratelimit.Decision
+	_, spent, err := l.decide(tenant, cost, &d)
+	l.report(tenant, cost, d, d.Allowed && cost > 0, err)
+	return ratelimit.NewReservation(d, func(actual int) error {
+		l.settle(tenant, spent, int64(actual))
+		return nil
+	}), err
+}
+
+// BooksAhead reports false: Reserve never charges budget that is still to come.
+func (l *Limiter[K]) BooksAhead() bool { return false }
+
+// Peek says what Take would answer, and changes nothing.
+func (l *Limiter[K]) Peek(tenant K, cost int) (d ratelimit.Decision, err error) {
+	if err := l.check(tenant, cost); err != nil {
+		return d, err
+	}
+	weight, reading := l.weight(tenant), l.reading()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.wakeLocked()
+	m := l.advanceLocked(reading)
+	t := l.tenants[tenant]
+	if t == nil {
+		t = newTenant(tenant, weight)
+	}
+	err = l.exceedsLocked(cost)
+	d.Allowed = err == nil && (cost == 0 || l.passesLocked(t, m, int64(cost)))
+	l.standingLocked(t, m, &d)
+	if !d.Allowed && err == nil {
+		d.RetryAfter, _ = l.retryLocked(t, m, int64(cost))
+	}
+	return d, err
+}
+
+// Limits returns the limit that tenants share.
+func (l *Limiter[K]) Limits() []ratelimit.Limit {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return []ratelimit.Limit{l.budget.limit}
+}
+
+// SetLimit changes the limit. What was spent stays spent. The errors are those of [New].
+func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
+	if err := checkLimit(limit); err != nil {
+		return err
+	}
+	reading := l.reading()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.wakeLocked()
+	m := l.advanceLocked(reading)
+	l.budget.set(limit, m.Now)
+	l.shares.units, l.shares.per, l.shares.restOfTime = l.budget.units, l.budget.per, 0
+	l.refuseLocked()
+	l.hurryLocked()
+	return nil
+}
+
+// Stats is what a limiter counts.
+type Stats struct {
+	Tracked int    // tenants in the table
+	InDebt  int    // tenants that owe something: who shares the rate now
+	Waiting int    // callers in Wait
+	Evicted uint64 // tenants that were dropped because the table was full, and that owed something
+}
+
+// Stats returns the counts.
+func (l *Limiter[K]) Stats() Stats {
+	reading := l.reading()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.wakeLocked()
+	l.advanceLocked(reading)
+	return Stats{Tracked: len(l.tenants), InDebt: len(l.shares.debtors), Waiting: l.waiting, Evicted: l.evicted}
+}
+
+// charge is what a tenant was charged, as it is settled later.
+type charge struct {
+	meter.Spending
+	changes uint32 // the budget's when it was spent
+}
+
+// decide spends a cost or denies it, and fills in d, if it is not nil.
+func (l *Limiter[K]) decide(key K, cost int, d *ratelimit.Decision) (ok bool, c charge, err error) {
+	if err := l.check(key, cost); err != nil {
+		return false, c, err
+	}
+	weight, reading := l.weight(key), l.reading()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.wakeLocked()
+	m := l.advanceLocked(reading)
+	if err := l.exceedsLocked(cost); err != nil {
+		if d != nil {
+			l.standingLocked(newTenant(key, weight), m, d)
+		}
+		return false, c, err
+	}
+	t, err := l.tenantLocked(key, weight, cost > 0)
+	if err != nil {
+		if d != nil {
+			d.Limit = l.budget.limit
+		}
+		return false, c, err
+	}
+	if ok = cost == 0; !ok {
+		if ok = l.passesLocked(t, m, int64(cost)); ok {
+			c = l.chargeLocked(t, m, int64(cost))
+		}
+	}
+	if d != nil {
+		d.Allowed = ok
+		l.standingLocked(t, m, d)
+		if !ok {
+			d.RetryAfter, t.told = l.retryLocked(t, m, int64(cost))
+			t.toldCost = int64(cost)
+		}
+	}
+	return ok, c, nil
+}
+
+// passesLocked reports whether a cost passes now: there is room for it, it is within the tenant's
+// share or the tenant was told to come now, and nobody waits for the room who comes before it.
+func (l *Limiter[K]) passesLocked(t *tenant[K], m meter.Moment, cost int64) bool {
+	if t.line.first != nil || l.budget.retry(m, cost) > 0 {
+		return false
+	}
+	free, lead := l.budget.free(m.Now), l.shares.lead(t, cost)
+	kept := t.toldCost >= cost && after(t.told, l.shares.virtual) == 0 && free >= 2*uint64(cost)<<fractionBits
+	if !kept && !l.withinLocked(t, m, lead, cost, free) {
+		return false
+	}
+	if len(l.lines) == 0 {
+		return true
+	}
+	first := l.lines[0]
+	tag := after(first.line.tag, l.shares.virtual)
+	return lead <= tag || !l.withinLocked(first, m, tag, first.line.first.cost, free)
+}
+
+// withinLocked reports whether a tag is within the tenant's share.
+func (l *Limiter[K]) withinLocked(t *tenant[K], m meter.Moment, lead uint64, cost int64, free uint64) bool {
+	if l.shares.alone(t) {
+		return l.budget.beyondAlone(m.Now, cost) == wide{}
+	}
+	return l.shares.fits(t, lead, free)
+}
+
+// chargeLocked spends a cost for which there is room.
+func (l *Limiter[K]) chargeLocked(t *tenant[K], m meter.Moment, cost int64) charge {
+	l.budget.Allow(&l.budget.state, m.Now, cost)
+	l.shares.charge(t, uint64(cost)<<fractionBits)
+	l.filedLocked(t)
+	return charge{meter.Spending{At: m.Now, Cost: cost}, l.budget.changes}
+}
+
+// settle charges the difference between what a tenant was charged and what it was in truth.
+func (l *Limiter[K]) settle(key K, c charge, actual int64) {
+	weight, reading := l.weight(key), l.reading()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.wakeLocked()
+	m := l.advanceLocked(reading)
+	before := l.budget.owedParts(m.Now)
+	if c.Cost == 0 {
+		l.budget.Adjust(&l.budget.state, m.Now, actual)
+	} else {
+		c.Changed = c.changes != l.budget.changes
+		l.budget.Settle(&l.budget.state, m.Now, c.Spending, actual)
+	}
+	switch now := l.budget.owedParts(m.Now); {
+	case now > before:
+		// The total is charged even if there is no room to track the tenant.
+		if t, err := l.tenantLocked(key, weight, true); err == nil {
+			l.shares.charge(t, now-before)
+			l.filedLocked(t)
+		}
+	case now < before:
+		if t := l.tenants[key]; t != nil {
+			l.shares.forgive(t, before-now)
+			l.filedLocked(t)
+		}
+		l.hurryLocked()
+	}
+}
+
+// standingLocked fills in how much is left.
+func (l *Limiter[K]) standingLocked(t *tenant[K], m meter.Moment, d *ratelimit.Decision) {
+	b := &l.budget
+	d.Limit = b.limit
+	d.ResetAfter = time.Duration(max(b.Regained(b.state), m.Now) - m.Reading)
+	if t.line.first != nil {
+		return
+	}
+	own := b.largestAlone(m.Now)
+	if !l.shares.alone(t) {
+		own = l.shares.largest(t, b.free(m.Now))
+	}
+	d.Remaining = int(min(own, b.Remaining(b.state, m.Now)))
+	if d.Remaining > 0 && !l.passesLocked(t, m, int64(d.Remaining)) {
+		d.Remaining = 0 // somebody waits for the room
+	}
+}
+
+// retryLocked returns the time after which a denied cost passes, and the virtual time of then. It
+// supposes that the others go on as they do, or pause if it cannot pass else.
+func (l *Limiter[K]) retryLocked(t *tenant[K], m meter.Moment, cost int64) (time.Duration, uint64) {
+	b, s := &l.budget, &l.shares
+	ahead, lead := cost, s.lead(t, cost)
+	if len(l.lines) > 0 {
+		ahead += l.lines[0].line.first.cost // it has the room first
+	}
+	if t.line.first != nil {
+		lead = after(t.line.tag, s.virtual) + uint64(t.line.costs+cost)<<fractionBits/t.weight
+	}
+	alone, free := s.alone(t), b.free(m.Now)
+	amount, virtual, ok := s.ifOthersSpend(t, lead, free)
+	if alone || !ok {
+		amount, virtual = s.ifNobodySpends(t, lead, s.owes(t), free)
+	}
+	own := s.timeFor(amount)
+	if alone {
+		own = b.retryAlone(m.Now, cost)
+	}
+	return max(b.retry(m, ahead), own+time.Duration(m.Now-m.Reading), 1), virtual
+}
+
+// advanceLocked lets time pass: debts are paid, and waiters whose turn has come are served.
+func (l *Limiter[K]) advanceLocked(reading int64) meter.Moment {
+	m := meter.Moment{Reading: reading, Now: max(reading, l.shares.now)}
+	l.shares.advance(m.Now, l.filedLocked)
+	if l.budget.fresh(m.Now) {
+		// What was given back to a tenant that did not owe it any more was taken from the others.
+		for len(l.shares.debtors) > 0 {
+			t := l.shares.debtors[len(l.shares.debtors)-1]
+			l.shares.free(t)
+			l.filedLocked(t)
+		}
+	}
+	l.serveLocked(m)
+	return m
+}
+
+func newTenant[K comparable](key K, weight uint64) *tenant[K] {
+	return &tenant[K]{key: key, weight: weight, place: -1}
+}
+
+// tenantLocked returns the tenant, with its weight of now. One that is not tracked is put into the
+// table, if it has to be.
+func (l *Limiter[K]) tenantLocked(key K, weight uint64, track bool) (*tenant[K], error) {
+	t := l.tenants[key]
+	if t == nil {
+		if !track {
+			return newTenant(key, weight), nil
+		}
+		if !l.roomLocked() {
+			return nil, fmt.Errorf("fair: %w: callers of all %d tenants wait", ratelimit.ErrTableFull, len(l.tenants))
+		}
+		t = newTenant(l.cloner.Clone(key), weight)
+		l.tenants[t.key] = t
+		l.filedLocked(t)
+	}
+	if t.weight != weight {
+		l.shares.reweigh(t, weight)
+		l.filedLocked(t)
+	}
+	return t, nil
+}
+
+// roomLocked makes room for one more tenant, and reports whether it could. It also drops up to two
+// that have been idle for long, so that memory falls after a peak.
+func (l *Limiter[K]) roomLocked() bool {
+	for range 2 {
+		if t := l.idle.next; t != &l.idle && l.shares.now-t.idleSince >= idle {
+			l.dropLocked(t)
+		}
+	}
+	if len(l.tenants) < l.opts.MaxKeys {
+		return true
+	}
+	if t := l.idle.next; t != &l.idle {
+		l.dropLocked(t)
+		return true
+	}
+	for _, t := range l.shares.debtors {
+		if t.line.first == nil {
+			l.shares.free(t)
+			l.dropLocked(t)
+			l.evicted++
+			return true
+		}
+	}
+	return false
+}
+
+func (l *Limiter[K]) dropLocked(t *tenant[K]) {
+	l.unlistLocked(t)
+	delete(l.tenants, t.key)
+}
+
+// filedLocked keeps the list of idle tenants true after a tenant has changed.
+func (l *Limiter[K]) filedLocked(t *tenant[K]) {
+	idle := t.place < 0 && t.line.first == nil
+	switch listed := t.next != nil; {
+	case idle && !listed:
+		t.idleSince = l.shares.now
+		last := l.idle.prev
+		t.prev, t.next = last, &l.idle
+		last.next, l.idle.prev = t, t
+	case !idle:
+		l.unlistLocked(t)
+	}
+}
+
+func (l *Limiter[K]) unlistLocked(t *tenant[K]) {
+	if t.next != nil {
+		t.prev.next, t.next.prev = t.next, t.prev
+		t.next, t.prev = nil, nil
+	}
+}
+
+// check returns what is wrong with the key or the cost under any limit.
+func (l *Limiter[K]) check(key K, cost int) error {
+	if cost < 0 {
+		return fmt.Errorf("fair: %w: %d", ratelimit.ErrNegativeCost, cost)
+	}
+	if l.odd && !keys.CanCompare(key) {
+		return fmt.Errorf("fair: %w: a %v that cannot be compared", ratelimit.ErrInvalidKey, reflect.TypeFor[K]())
+	}
+	if key != key {
+		return fmt.Errorf("fair: %w: a %v that does not equal itself", ratelimit.ErrInvalidKey, reflect.TypeFor[K]())
+	}
+	return nil
+}
+
+func (l *Limiter[K]) exceedsLocked(cost int) error {
+	if uint64(cost) <= l.budget.burst {
+		return nil
+	}
+	return fmt.Errorf("fair: %w: cost %d is above %d, the burst of %v",
+		ratelimit.ErrExceedsLimit, cost, l.budget.burst, l.budget.limit)
+}
+
+func (l *Limiter[K]) weight(key K) uint64 {
+	if l.opts.Weight == nil {
+		return 1
+	}
+	return uint64(min(max(l.opts.Weight(key), 1), mostWeight))
+}
+
+func (l *Limiter[K]) report(key K, cost int, d ratelimit.Decision, spent bool, err error) {
+	if l.opts.OnDecision != nil {
+		l.opts.OnDecision(ratelimit.Event[K]{Key: key, Cost: cost, Decision: d, Spent: spent, Err: err})
+	}
+}
+
+// maxReading leaves room to add a century to a reading, and to subtract any two.
+const maxReading = 1 << 62
+
+func (l *Limiter[K]) reading() int64 {
+	return min(max(int64(l.opts.Clock.Now()), -maxReading), maxReading)
+}
+
+// systemClock reads the monotonic clock.
+type systemClock struct{}
+
+var origin = time.Now()
+
+func (systemClock) Now() time.Duration { return time.Since(origin) }
+
+// lines are the tenants whose callers wait: a heap by the tags of their first ones.
+type lines[K comparable] []*tenant[K]
+
+func (h lines[K]) Len() int { return len(h) }
+
+func (h lines[K]) Less(i, j int) bool { return int64(h[i].line.tag-h[j].line.tag) < 0 }
+
+func (h lines[K]) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].line.place, h[j].line.place = i, j
+}
+
+func (h *lines[K]) Push(x any) {
+	t := x.(*tenant[K])
+	t.line.place = len(*h)
+	*h = append(*h, t)
+}
+
+func (h *lines[K]) Pop() any {
+	last := len(*h) - 1
+	t := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return t
+}
+
+var _ heap.Interface = (*lines[string])(nil)

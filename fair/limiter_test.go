@@ -1,0 +1,196 @@
+package fair_test
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/fair"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+func TestTenantAloneHasFourFifthsOfTheBurstAndTheWholeRate(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 100), &fair.Options[int]{Clock: clock})
+	spent := 0
+	for l.Allow(1, 1) {
+		spent++
+	}
+	require.Equal(t, 80, spent)
+	require.True(t, l.Allow(2, 5), "the rest is for whoever comes")
+	clock.Advance(time.Minute)
+	require.True(t, l.Allow(1, 100), "nothing is owed")
+}
+
+func TestRetryAfterIsExactForATenantAlone(t *testing.T) {
+	r := rand.New(rand.NewPCG(rand.Uint64(), 5))
+	for range 2000 {
+		clock := new(ratelimittest.Clock)
+		burst := 1 + r.IntN(1000)
+		limit := ratelimit.TokenBucket(ratelimit.Per(1+r.IntN(1000), time.Duration(1+r.Int64N(1e10))), burst)
+		l := newFair(t, limit, &fair.Options[int]{Clock: clock})
+		for range 5 {
+			cost := 1 + r.IntN(burst)
+			d := take(t, l, 1, cost)
+			if d.Allowed {
+				continue
+			}
+			clock.Advance(d.RetryAfter - 1)
+			early, err := l.Peek(1, cost)
+			require.NoError(t, err)
+			clock.Advance(1)
+			require.True(t, take(t, l, 1, cost).Allowed, "%v, cost %d", limit, cost)
+			require.False(t, early.Allowed, "%v, cost %d", limit, cost)
+		}
+		d := take(t, l, 1, 0)
+		clock.Advance(d.ResetAfter)
+		d = take(t, l, 1, 0)
+		require.Zero(t, d.ResetAfter)
+		require.Equal(t, burst, d.Remaining)
+	}
+}
+
+func TestChangedWeightHoldsFromThenOnAndKeepsTheDebt(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	weight := 1
+	l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000), &fair.Options[int]{
+		Clock: clock, Weight: func(key int) int { return map[int]int{1: weight}[key] },
+	})
+	both := func() (spent [2]float64) {
+		for range 20_000 {
+			clock.Advance(time.Millisecond)
+			for key := range 2 {
+				if l.Allow(key, 1) {
+					spent[key]++
+				}
+			}
+		}
+		return spent
+	}
+	both()
+	spent := both()
+	require.InDelta(t, 1, spent[1]/spent[0], 0.01)
+	weight = 3
+	both()
+	spent = both()
+	require.InDelta(t, 3, spent[1]/spent[0], 0.02)
+}
+
+func TestOverrunIsOwedByTheTenantAndByTheTotal(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 100), &fair.Options[int]{Clock: clock})
+	r, err := l.Reserve(context.Background(), 1, 10, time.Hour)
+	require.NoError(t, err)
+	require.Zero(t, r.Delay)
+	require.NoError(t, r.Settle(150))
+	d := take(t, l, 2, 1)
+	require.False(t, d.Allowed)
+	require.Equal(t, 5100*time.Millisecond, d.RetryAfter)
+	clock.Advance(d.RetryAfter)
+	require.False(t, l.Allow(1, 1), "it owes nearly all")
+	require.True(t, l.Allow(2, 1))
+	require.NoError(t, r.Settle(0), "once is enough")
+
+	r, err = l.Reserve(context.Background(), 3, 0, 0)
+	require.NoError(t, err)
+	require.NoError(t, r.Settle(math.MaxInt))
+	clock.Advance(24 * 365 * time.Hour)
+	require.False(t, l.Allow(2, 1))
+}
+
+func TestFullTableDropsWhoOwesNothingOrLeast(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000), &fair.Options[int]{Clock: clock, MaxKeys: 3})
+	require.True(t, l.Allow(1, 300))
+	require.True(t, l.Allow(2, 10))
+	require.True(t, l.Allow(3, 20))
+	require.True(t, l.Allow(4, 30))
+	require.Equal(t, fair.Stats{Tracked: 3, InDebt: 3, Evicted: 1}, l.Stats())
+	d, err := l.Peek(1, 600)
+	require.NoError(t, err)
+	require.False(t, d.Allowed, "who owes most is still known")
+	other, err := l.Peek(9, 600)
+	require.NoError(t, err)
+	require.True(t, other.Allowed)
+	require.Equal(t, 360*time.Millisecond, d.ResetAfter, "the total is exact")
+
+	clock.Advance(time.Minute)
+	require.Equal(t, fair.Stats{Tracked: 3, Evicted: 1}, l.Stats())
+	clock.Advance(time.Minute)
+	require.True(t, l.Allow(5, 1))
+	require.Equal(t, fair.Stats{Tracked: 2, InDebt: 1, Evicted: 1}, l.Stats(), "who was idle for long is dropped as others come")
+}
+
+func TestMillionTenantsWhoComeOnceTakeNoMoreThanMaxKeys(t *testing.T) {
+	l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1<<30), &fair.Options[int]{MaxKeys: 1000})
+	for key := range 1_000_000 {
+		l.Allow(key, 1)
+	}
+	require.Equal(t, 1000, l.Stats().Tracked)
+}
+
+func TestKnownTenantIsDecidedWithoutAllocating(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	l, err := fair.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1000), 100), nil)
+	require.NoError(t, err)
+	l.Allow("tenant", 1)
+	require.Zero(t, testing.AllocsPerRun(1000, func() {
+		l.Allow("tenant", 1)
+		_, _ = l.Take(context.Background(), "tenant", 1)
+	}))
+}
+
+func TestClockThatStepsBackGrantsNothing(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), &fair.Options[int]{Clock: clock})
+	clock.Advance(time.Second)
+	require.True(t, l.Allow(1, 8))
+	clock.Advance(-time.Hour)
+	d := take(t, l, 1, 8)
+	require.False(t, d.Allowed)
+	clock.Advance(d.RetryAfter)
+	require.True(t, l.Allow(1, 8))
+}
+
+func TestFiguresThatAreWrongAreNamed(t *testing.T) {
+	bucket := ratelimit.TokenBucket(ratelimit.PerSecond(10), 10)
+	for _, c := range []struct {
+		limit ratelimit.Limit
+		opts  fair.Options[string]
+		want  string
+	}{
+		{limit: ratelimit.Limit{}, want: "zero Limit"},
+		{limit: ratelimit.SlidingLog(ratelimit.PerSecond(1)), want: "sliding-log, want a token bucket"},
+		{limit: ratelimit.TokenBucket(ratelimit.PerSecond(1<<40), 1<<40+1), want: "Burst is 1099511627777, want at most 2^40"},
+		{limit: bucket, opts: fair.Options[string]{MaxKeys: -1}, want: "MaxKeys is -1"},
+		{limit: bucket, opts: fair.Options[string]{MaxWaiting: -2}, want: "MaxWaiting is -2"},
+		{limit: bucket, opts: fair.Options[string]{Clock: (*ratelimittest.Clock)(nil)}, want: "Clock is a nil"},
+	} {
+		_, err := fair.New(c.limit, &c.opts)
+		require.ErrorContains(t, err, c.want)
+	}
+	l, err := fair.New[any](bucket, nil)
+	require.NoError(t, err)
+	_, err = l.Take(context.Background(), "secret", 11)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	require.ErrorContains(t, err, "cost 11 is above 10")
+	require.False(t, strings.Contains(err.Error(), "secret"))
+	_, err = l.Take(context.Background(), "a", -1)
+	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
+	_, err = l.Take(context.Background(), []int{1}, 1)
+	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+	_, err = l.Take(context.Background(), math.NaN(), 1)
+	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+	require.ErrorIs(t, l.SetLimit(ratelimit.Unlimited()), ratelimit.ErrInvalidLimit)
+	require.Zero(t, l.Stats().Tracked)
+	require.Equal(t, []ratelimit.Limit{bucket}, l.Limits())
+	require.False(t, l.BooksAhead())
+}

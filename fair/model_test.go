@@ -1,0 +1,228 @@
+package fair_test
+
+import (
+	"context"
+	"math/big"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/fair"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// server is the fluid server in exact fractions: it pays all debts at once, by weight.
+type server struct {
+	rate, burst *big.Rat // units for each nanosecond; units
+	total       *big.Rat // what is owed in all
+	debts       map[int]*big.Rat
+	weights     map[int]int64
+	now         time.Duration
+}
+
+func whole(n int64) *big.Rat { return new(big.Rat).SetInt64(n) }
+
+func sum(a, b *big.Rat) *big.Rat { return new(big.Rat).Add(a, b) }
+
+func times(a, b *big.Rat) *big.Rat { return new(big.Rat).Mul(a, b) }
+
+func less(a, b *big.Rat) *big.Rat { // a − b, at least 0
+	if d := new(big.Rat).Sub(a, b); d.Sign() > 0 {
+		return d
+	}
+	return new(big.Rat)
+}
+
+// rounded keeps fractions short. Debts may be a millionth of a millionth of a unit off; the total is not rounded.
+func rounded(x *big.Rat) *big.Rat {
+	const one = 1 << 50
+	n := times(x, whole(one))
+	return big.NewRat(1, 1).SetFrac(new(big.Int).Quo(n.Num(), n.Denom()), big.NewInt(one))
+}
+
+func (s *server) weight(key int) *big.Rat { return whole(s.weights[key]) }
+
+func (s *server) sumOfWeights() *big.Rat {
+	w := new(big.Rat)
+	for key := range s.debts {
+		w = sum(w, s.weight(key))
+	}
+	return w
+}
+
+func (s *server) advance(now time.Duration) {
+	pay := times(s.rate, whole(int64(now-s.now)))
+	s.now = now
+	if s.total = less(s.total, pay); s.total.Sign() == 0 {
+		clear(s.debts)
+	}
+	for pay.Sign() > 0 && len(s.debts) > 0 {
+		w := s.sumOfWeights()
+		first := -1
+		level := func(key int) *big.Rat { return new(big.Rat).Quo(s.debts[key], s.weight(key)) }
+		for key := range s.debts {
+			if first < 0 || level(key).Cmp(level(first)) < 0 {
+				first = key
+			}
+		}
+		step := new(big.Rat).Quo(pay, w)
+		if l := level(first); l.Cmp(step) < 0 {
+			step = l
+		}
+		for key, d := range s.debts {
+			if s.debts[key] = rounded(less(d, times(step, s.weight(key)))); s.debts[key].Sign() == 0 {
+				delete(s.debts, key)
+			}
+		}
+		pay = rounded(less(pay, times(step, w)))
+		if step.Sign() == 0 {
+			break
+		}
+	}
+}
+
+func (s *server) debt(key int) *big.Rat {
+	if d := s.debts[key]; d != nil {
+		return d
+	}
+	return new(big.Rat)
+}
+
+func (s *server) charge(key int, n *big.Rat) {
+	s.total = sum(s.total, n)
+	s.debts[key] = sum(s.debt(key), n)
+}
+
+func (s *server) forgive(key int, n *big.Rat) {
+	if n.Cmp(s.total) > 0 {
+		n = s.total
+	}
+	s.total = less(s.total, n)
+	if s.debts[key] = less(s.debt(key), n); s.debts[key].Sign() == 0 {
+		delete(s.debts, key)
+	}
+}
+
+// room reports whether the burst has room for a cost. It is exact.
+func (s *server) room(cost int) bool {
+	return sum(s.total, whole(int64(cost))).Cmp(s.burst) <= 0
+}
+
+// share returns how much of the tenant's share is left after a cost: a negative number if it is not
+// within the share.
+func (s *server) share(key, cost int) float64 {
+	n, w := int64(len(s.debts)), s.sumOfWeights()
+	if s.debts[key] == nil {
+		n, w = n+1, sum(w, s.weight(key))
+	}
+	debt := s.debt(key)
+	if n == 1 {
+		debt = s.total // what is owed is all its own
+	}
+	lead := new(big.Rat).Quo(sum(debt, whole(int64(cost))), s.weight(key))
+	free := less(s.burst, s.total)
+	left, _ := new(big.Rat).Sub(times(free, whole(max(n, 4))), times(lead, w)).Float64()
+	return left
+}
+
+// history plays random calls of a few tenants on the limiter and on the server.
+func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
+	r := rand.New(rand.NewPCG(seed, 7))
+	units, per := 1+r.IntN(50), time.Duration(1+r.Int64N(3e9))
+	burst := 1 + r.IntN(200)
+	s := &server{
+		rate: big.NewRat(int64(units), int64(per)), burst: whole(int64(burst)), total: new(big.Rat),
+		debts: map[int]*big.Rat{}, weights: map[int]int64{},
+	}
+	tenants := 1 + r.IntN(9)
+	for key := range tenants {
+		s.weights[key] = 1 + r.Int64N(5)
+	}
+	clock := new(ratelimittest.Clock)
+	l := newFair(t, ratelimit.TokenBucket(ratelimit.Per(units, per), burst), &fair.Options[int]{
+		Clock: clock, Weight: func(key int) int { return int(s.weights[key]) },
+	})
+	type open struct {
+		*ratelimit.Reservation
+		key, cost int
+		at        time.Duration
+	}
+	var reserved []open
+	one := time.Duration(int64(per) / int64(units))
+	for range steps {
+		if r.IntN(3) > 0 {
+			clock.Advance(time.Duration(r.Int64N(int64(max(one, 1)) * 4)))
+		}
+		s.advance(clock.Now())
+		key, cost := r.IntN(tenants), 1+r.IntN(max(1, burst/4))
+		if len(reserved) > 0 && r.IntN(6) == 0 {
+			i := r.IntN(len(reserved))
+			o := reserved[i]
+			reserved = append(reserved[:i], reserved[i+1:]...)
+			actual := r.IntN(2*o.cost + 1)
+			require.NoError(t, o.Settle(actual))
+			if over := actual - o.cost; over == 0 {
+				continue
+			} else if over > 0 {
+				s.charge(o.key, whole(int64(over)))
+			} else {
+				left := less(whole(int64(o.cost)), times(s.rate, whole(int64(clock.Now()-o.at))))
+				if back := whole(int64(-over)); back.Cmp(left) < 0 {
+					left = back
+				}
+				s.forgive(o.key, left)
+			}
+			continue
+		}
+		peeked, err := l.Peek(key, cost)
+		require.NoError(t, err)
+		if most := peeked.Remaining; most > 0 {
+			fits, err := l.Peek(key, most)
+			require.NoError(t, err)
+			require.True(t, fits.Allowed, "Remaining fits, seed %d", seed)
+		}
+		if most := peeked.Remaining + 1; most <= burst {
+			fits, err := l.Peek(key, most)
+			require.NoError(t, err)
+			require.False(t, fits.Allowed, "one more does not, seed %d", seed)
+		}
+		// A denial by Reserve would promise a time, and then the share is waived.
+		ok := false
+		if peeked.Allowed && r.IntN(2) == 0 {
+			res, err := l.Reserve(context.Background(), key, cost, 0)
+			require.NoError(t, err)
+			ok = res.Allowed
+			reserved = append(reserved, open{res, key, cost, clock.Now()})
+		} else {
+			ok = l.Allow(key, cost)
+		}
+		require.Equal(t, peeked.Allowed, ok, "Peek says what happens, seed %d", seed)
+		room, share := s.room(cost), s.share(key, cost)
+		if ok {
+			allowed++
+			require.True(t, room, "never more than the burst, seed %d", seed)
+			require.Greater(t, share, -1e-3, "within the share, seed %d", seed)
+			s.charge(key, whole(int64(cost)))
+		} else {
+			refused++
+			require.False(t, room && share > 1e-3, "no room, or above the share, seed %d: %v", seed, share)
+		}
+	}
+	return allowed, refused
+}
+
+// The total is exact: a cost passes only if the burst has room for it, to the unit. The shares are those of
+// the fluid server, to a thousandth of a unit.
+func TestDecisionsAreThoseOfAFluidServer(t *testing.T) {
+	allowed, refused := 0, 0
+	first := rand.Uint64N(1 << 40)
+	for seed := first; seed < first+200; seed++ {
+		a, r := history(t, seed, 300)
+		allowed, refused = allowed+a, refused+r
+	}
+	require.Greater(t, allowed, 10_000)
+	require.Greater(t, refused, 10_000)
+}

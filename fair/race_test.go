@@ -1,0 +1,5 @@
+//go:build race
+
+package fair_test
+
+const raceEnabled = true

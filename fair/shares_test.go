@@ -1,0 +1,203 @@
+package fair_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/fair"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// load is tenants who share 1,000 units a second for a minute, on a clock set by hand. What they did
+// in the first ten seconds does not count.
+type load struct {
+	play
+	t       *testing.T
+	r       *rand.Rand
+	limiter *fair.Limiter[int]
+	spent   int
+	tenants []*caller
+}
+
+const minute = 60 * time.Second
+
+func newLoad(t *testing.T, seed uint64, burst int, weight func(int) int) *load {
+	clock := new(ratelimittest.Clock)
+	l := &load{t: t, r: rand.New(rand.NewPCG(seed, 1)), play: play{clock: clock}}
+	l.limiter = newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), burst), &fair.Options[int]{
+		Clock: clock, Weight: weight,
+		OnDecision: func(e ratelimit.Event[int]) {
+			if e.Spent {
+				l.spent += e.Cost
+			}
+		},
+	})
+	return l
+}
+
+func (l *load) tenant() (key int, c *caller) {
+	c = new(caller)
+	l.tenants = append(l.tenants, c)
+	return len(l.tenants) - 1, c
+}
+
+// greedy adds tenants who poll.
+func (l *load) greedy(n, cost int) {
+	for range n {
+		key, c := l.tenant()
+		l.polls(l.t, l.r, l.limiter, key, cost, c)
+	}
+}
+
+// modest adds tenants who ask for so many units a second on average.
+func (l *load) modest(n, cost int, rate float64) {
+	for range n {
+		key, c := l.tenant()
+		l.asks(l.t, l.r, l.limiter, key, cost, rate/float64(cost), c)
+	}
+}
+
+// run plays ten seconds, and then a minute that counts.
+func (l *load) run() {
+	l.until(10 * time.Second)
+	l.spent = 0
+	for _, c := range l.tenants {
+		*c = caller{}
+	}
+	l.until(10*time.Second + minute)
+}
+
+// denied returns which part of the calls of some tenants was denied.
+func denied(of []*caller) float64 {
+	var asked, denied int
+	for _, c := range of {
+		asked, denied = asked+c.asked, denied+c.denied
+	}
+	return float64(denied) / float64(asked)
+}
+
+// jain returns Jain's index of what tenants have spent: 1 if all have spent the same.
+func jain(of []*caller) float64 {
+	var sum, squares float64
+	for _, c := range of {
+		sum, squares = sum+float64(c.spent), squares+float64(c.spent)*float64(c.spent)
+	}
+	return sum * sum / (float64(len(of)) * squares)
+}
+
+// seeds plays a load with several seeds, and with one that nobody has chosen.
+func seeds(t *testing.T, f func(t *testing.T, seed uint64)) {
+	for _, seed := range []uint64{1, 2, rand.Uint64()} {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { f(t, seed) })
+	}
+}
+
+func TestModestTenantIsServedBesideGreedyOnes(t *testing.T) {
+	for _, c := range []struct {
+		costs int     // the burst is so many costs for each active tenant
+		part  float64 // of its share that the modest one asks for
+		most  float64 // of its calls that may be denied
+	}{
+		// Of 100 seeds each, the mean of what was denied: 0, 0.0002, 0.104, 0.36, 0.003, 0.031, 0.22.
+		{costs: 16, part: 0.5, most: 0.002}, {costs: 8, part: 0.5, most: 0.01}, {costs: 2, part: 0.5, most: 0.18},
+		{costs: 1, part: 0.5, most: 0.47}, {costs: 16, part: 0.9, most: 0.04}, {costs: 8, part: 0.9, most: 0.09},
+		{costs: 2, part: 0.9, most: 0.30},
+	} {
+		t.Run(fmt.Sprintf("costs=%d/part=%v", c.costs, c.part), func(t *testing.T) {
+			seeds(t, func(t *testing.T, seed uint64) {
+				l := newLoad(t, seed, 51*c.costs, nil)
+				l.greedy(50, 1)
+				l.modest(1, 1, c.part*1000/51)
+				l.run()
+				modest, greedy := l.tenants[50:], l.tenants[:50]
+				require.LessOrEqual(t, denied(modest), c.most, "of %d calls", modest[0].asked)
+				require.Greater(t, jain(greedy), 0.9999)
+				require.Greater(t, l.spent, 59_900, "the rate is spent in full")
+			})
+		})
+	}
+}
+
+func TestGreedyTenantGetsWhatModestOnesLeave(t *testing.T) {
+	seeds(t, func(t *testing.T, seed uint64) {
+		l := newLoad(t, seed, 201*8, nil)
+		key, c := l.tenant()
+		l.add(0, func() time.Duration { // it asks twice as often as the rate lets pass
+			c.count(take(t, l.limiter, key, 1), 1)
+			return 500 * time.Microsecond
+		})
+		l.modest(200, 1, 0.5*1000/201)
+		l.run()
+		require.Less(t, denied(l.tenants[1:]), 0.001)
+		require.Greater(t, l.spent, 59_900)
+	})
+}
+
+func TestGreedyTenantsShareByWeight(t *testing.T) {
+	seeds(t, func(t *testing.T, seed uint64) {
+		weights := []int{1, 2, 4}
+		l := newLoad(t, seed, 30*16, func(key int) int { return weights[key%3] })
+		l.greedy(30, 1)
+		l.run()
+		var spent [3]float64
+		for key, c := range l.tenants {
+			spent[key%3] += float64(c.spent)
+		}
+		require.InDelta(t, 2, spent[1]/spent[0], 0.02)
+		require.InDelta(t, 4, spent[2]/spent[0], 0.04)
+		require.Greater(t, l.spent, 59_900)
+	})
+}
+
+func TestModestTenantsAreServedWhileGreedyOnesComeAndGo(t *testing.T) {
+	seeds(t, func(t *testing.T, seed uint64) {
+		l := newLoad(t, seed, 60*16, nil)
+		l.modest(10, 1, 0.5*1000/60)
+		for range 50 {
+			key, c := l.tenant()
+			l.add(time.Duration(l.r.Int64N(10e6)), func() time.Duration {
+				if l.clock.Now()/time.Second%2 == 0 { // all of them are there in each other second
+					c.count(take(t, l.limiter, key, 1), 1)
+				}
+				return time.Duration((0.5 + l.r.Float64()) * 10e6)
+			})
+		}
+		l.run()
+		require.Less(t, denied(l.tenants[:10]), 0.002)
+		// In the other seconds there is nobody to spend more than the burst has room for.
+		require.Greater(t, l.spent, 60_000*99/100-30*(1000-960))
+	})
+}
+
+func TestMostWhoComeBackAsToldPass(t *testing.T) {
+	seeds(t, func(t *testing.T, seed uint64) {
+		l := newLoad(t, seed, 50*8, nil)
+		again, deniedAgain := 0, 0
+		for range 50 {
+			key, c := l.tenant()
+			told := false
+			l.add(time.Duration(l.r.Int64N(10e6)), func() time.Duration {
+				d := take(t, l.limiter, key, 1)
+				c.count(d, 1)
+				if told {
+					if again++; !d.Allowed {
+						deniedAgain++
+					}
+				}
+				if told = !d.Allowed; told {
+					return d.RetryAfter
+				}
+				return 1 + time.Duration(l.r.ExpFloat64()*1e6)
+			})
+		}
+		l.run()
+		require.Greater(t, again, 10_000)
+		require.Less(t, float64(deniedAgain)/float64(again), 0.05)
+		require.Greater(t, l.spent, 59_900)
+	})
+}

@@ -1,0 +1,276 @@
+package fair_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/fair"
+)
+
+func TestWaitersShareByWeightBesideThoseWhoPoll(t *testing.T) {
+	for _, c := range []struct {
+		burst int
+		p99   time.Duration // that the modest tenant waits at most
+	}{{1000, time.Millisecond}, {100, 40 * time.Millisecond}} {
+		synctest.Test(t, func(t *testing.T) {
+			const polling, waiting, modest = 10, 20, 100
+			l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), c.burst), &fair.Options[int]{
+				Weight: func(key int) int { return 1 + key/waiting%2 }, // those of waiting to 2·waiting weigh 2
+			})
+			ctx, stop := context.WithCancel(t.Context())
+			var counts atomic.Bool
+			var spent [128]atomic.Int64
+			var all sync.WaitGroup
+			run := func(f func(r *rand.Rand)) {
+				r := rand.New(rand.NewPCG(rand.Uint64(), 3))
+				all.Go(func() {
+					for ctx.Err() == nil {
+						f(r)
+					}
+				})
+			}
+			count := func(key int) {
+				if counts.Load() {
+					spent[key].Add(1)
+				}
+			}
+			for i := range waiting {
+				key := i/2 + i%2*waiting // half of them weigh 2
+				for range 5 {
+					run(func(*rand.Rand) {
+						if l.Wait(ctx, key, 1) == nil {
+							count(key)
+						}
+					})
+				}
+			}
+			for i := range polling {
+				run(func(r *rand.Rand) {
+					if l.Allow(waiting/2+i, 1) {
+						count(waiting/2 + i)
+					}
+					time.Sleep(time.Duration((0.5 + r.Float64()) * 10e6))
+				})
+			}
+			var waits []time.Duration
+			run(func(r *rand.Rand) {
+				time.Sleep(time.Duration(r.ExpFloat64() * 1e9 / 12))
+				began := time.Now()
+				if l.Wait(ctx, modest-modest%waiting, 1) == nil && counts.Load() {
+					waits = append(waits, time.Since(began))
+				}
+			})
+			time.Sleep(5 * time.Second)
+			counts.Store(true)
+			time.Sleep(60 * time.Second)
+			counts.Store(false)
+			stop()
+			all.Wait()
+			var kinds [3]float64
+			total := len(waits)
+			for key := range spent {
+				total += int(spent[key].Load())
+				switch {
+				case key < waiting/2:
+					kinds[0] += float64(spent[key].Load()) / 600
+				case key < waiting:
+					kinds[1] += float64(spent[key].Load()) / 600
+				default:
+					kinds[2] += float64(spent[key].Load()) / 600
+				}
+			}
+			late := 0
+			for _, w := range waits {
+				if w > c.p99 {
+					late++
+				}
+			}
+			t.Logf("burst %d: %.1f a second for a waiting tenant, %.1f for a polling one, %.1f for one that weighs 2, %.1f in all; %d of %d modest ones late",
+				c.burst, kinds[0], kinds[1], kinds[2], float64(total)/60, late, len(waits))
+			require.InDelta(t, 2, kinds[2]/kinds[0], 0.06)
+			if c.burst == 1000 { // a small one has no room left over for those who do not wait
+				require.InDelta(t, 1, kinds[1]/kinds[0], 0.06)
+			}
+			require.InDelta(t, 60_000, total, 100)
+			require.LessOrEqual(t, late, max(1, len(waits)/100))
+		})
+	}
+}
+
+func TestOneTenantsWaitersAreServedInTheOrderOfTheirCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 5), nil)
+		require.True(t, l.Allow(1, 4))
+		var mu sync.Mutex
+		var order []int
+		var all sync.WaitGroup
+		began := time.Now()
+		for i := range 5 {
+			all.Go(func() {
+				if l.Wait(t.Context(), 1, 1) == nil {
+					mu.Lock()
+					defer mu.Unlock()
+					order = append(order, i)
+				}
+			})
+			synctest.Wait()
+		}
+		require.False(t, l.Allow(1, 1), "a tenant with callers in line is denied")
+		all.Wait()
+		require.Equal(t, []int{0, 1, 2, 3, 4}, order)
+		require.Equal(t, 420*time.Millisecond, time.Since(began), "alone it has four fifths of the burst, and then the whole rate")
+	})
+}
+
+func TestLargeCostGetsItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 100), nil)
+		ctx, stop := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for key := range 20 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					l.Allow(key, 1)
+					time.Sleep(time.Millisecond + time.Duration(key)*time.Microsecond)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		began := time.Now()
+		require.NoError(t, l.Wait(ctx, 100, 100))
+		require.Less(t, time.Since(began), 3*time.Second, "its share is 100 units in 2.1 s")
+		stop()
+		all.Wait()
+	})
+}
+
+func TestWaiterThatGivesUpLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 10), &fair.Options[int]{MaxWaiting: 3})
+		for l.Allow(1, 1) {
+		}
+		before := l.Stats()
+		ctx, stop := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for key := range 3 {
+			all.Go(func() {
+				if err := l.Wait(ctx, key, 10); !errors.Is(err, context.Canceled) {
+					t.Errorf("got %v", err)
+				}
+			})
+		}
+		synctest.Wait()
+		require.Equal(t, 3, l.Stats().Waiting)
+		require.ErrorIs(t, l.Wait(t.Context(), 4, 5), ratelimit.ErrLimited)
+		d, err := l.Peek(1, 1)
+		require.NoError(t, err)
+		require.False(t, d.Allowed)
+		stop()
+		all.Wait()
+		after := l.Stats()
+		require.Zero(t, after.Waiting)
+		require.Equal(t, before.InDebt, after.InDebt)
+		require.True(t, l.Allow(7, 1), "room is not kept for those who have left")
+	})
+}
+
+func TestWaitSaysAtOnceThatItsDeadlineComesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 10), nil)
+		require.True(t, l.Allow(1, 8))
+		ctx, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		began := time.Now()
+		require.ErrorIs(t, l.Wait(ctx, 2, 5), context.DeadlineExceeded)
+		require.Equal(t, began, time.Now())
+		require.NoError(t, l.Wait(t.Context(), 2, 0))
+		require.ErrorIs(t, l.Wait(t.Context(), 2, 11), ratelimit.ErrExceedsLimit)
+		require.ErrorIs(t, l.Wait(t.Context(), 2, -1), ratelimit.ErrNegativeCost)
+	})
+}
+
+func TestChangedLimitHurriesWaitersAndRefusesThoseAboveIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newFair(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 10), nil)
+		require.True(t, l.Allow(1, 8))
+		var small, large error
+		var all sync.WaitGroup
+		all.Go(func() { large = l.Wait(t.Context(), 2, 9) })
+		synctest.Wait()
+		all.Go(func() { small = l.Wait(t.Context(), 3, 5) })
+		synctest.Wait()
+		began := time.Now()
+		require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(10), 8)))
+		all.Wait()
+		require.ErrorIs(t, large, ratelimit.ErrExceedsLimit)
+		require.NoError(t, small)
+		require.Equal(t, 500*time.Millisecond, time.Since(began), "8 are owed, and 5 have room at 3")
+	})
+}
+
+func TestSettledReservationLetsAWaiterIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newFair(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 10), nil)
+		r, err := l.Reserve(t.Context(), 1, 8, 0)
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		all.Go(func() { require.NoError(t, l.Wait(t.Context(), 2, 5)) })
+		synctest.Wait()
+		began := time.Now()
+		require.NoError(t, r.Settle(1))
+		all.Wait()
+		require.Equal(t, began, time.Now())
+	})
+}
+
+// The sum that a thousand callers who come and go are granted is within the limit, and nothing is left.
+func TestThousandWaitersComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(2000), 500), &fair.Options[int]{MaxWaiting: 800, MaxKeys: 50})
+		var spent atomic.Int64
+		began := time.Now()
+		var all sync.WaitGroup
+		for i := range 1000 {
+			r := rand.New(rand.NewPCG(uint64(i), rand.Uint64()))
+			all.Go(func() {
+				for range 30 {
+					cost := 1 + r.IntN(20)
+					ctx, stop := context.WithTimeout(t.Context(), time.Duration(r.Int64N(3e9)))
+					switch r.IntN(4) {
+					case 0:
+						if l.Allow(i%97, cost) {
+							spent.Add(int64(cost))
+						}
+					case 1:
+						if res, _ := l.Reserve(ctx, i%97, cost, 0); res.Allowed {
+							time.Sleep(time.Duration(r.Int64N(1e7)))
+							_ = res.Settle(cost + r.IntN(3))
+							spent.Add(int64(cost))
+						}
+					default:
+						if l.Wait(ctx, i%97, cost) == nil {
+							spent.Add(int64(cost))
+						}
+					}
+					stop()
+					time.Sleep(time.Duration(r.Int64N(1e8)))
+				}
+			})
+		}
+		all.Wait()
+		require.Zero(t, l.Stats().Waiting)
+		require.LessOrEqual(t, spent.Load(), 500+2000*int64(time.Since(began))/int64(time.Second))
+		time.Sleep(time.Minute)
+		require.Zero(t, l.Stats().InDebt)
+		require.True(t, l.Allow(1, 500))
+	})
+}

@@ -1,0 +1,63 @@
+package fair
+
+import "math/bits"
+
+// wide is a number of 128 bits without a sign: a product of two of 64 bits.
+type wide struct{ hi, lo uint64 }
+
+func product(a, b uint64) wide {
+	hi, lo := bits.Mul64(a, b)
+	return wide{hi, lo}
+}
+
+func (a wide) less(b wide) bool { return a.hi < b.hi || a.hi == b.hi && a.lo < b.lo }
+
+func (a wide) plus(n uint64) wide {
+	lo, carry := bits.Add64(a.lo, n, 0)
+	return wide{a.hi + carry, lo}
+}
+
+// minus returns a − b, or 0 if that is less.
+func (a wide) minus(b wide) wide {
+	if a.less(b) {
+		return wide{}
+	}
+	lo, borrow := bits.Sub64(a.lo, b.lo, 0)
+	return wide{a.hi - b.hi - borrow, lo}
+}
+
+// times returns a·n. The product must not exceed 128 bits.
+func (a wide) times(n uint64) wide {
+	w := product(a.lo, n)
+	w.hi += a.hi * n
+	return w
+}
+
+// over returns a/n and the remainder. A quotient of more than 62 bits counts as most.
+func (a wide) over(n uint64) (q, r uint64) {
+	if a.hi == 0 {
+		q, r = a.lo/n, a.lo%n
+	} else if a.hi < n {
+		q, r = bits.Div64(a.hi, a.lo, n)
+	} else {
+		q = most
+	}
+	return min(q, most), r
+}
+
+// up returns a/n, rounded up.
+func (a wide) up(n uint64) uint64 {
+	q, r := a.over(n)
+	return q + min(r, 1)
+}
+
+// most is the largest number that is counted: two of them can be added as signed numbers.
+const most = 1 << 62
+
+// parts returns how many fractions of a unit so many units are. More than fit count as most that fit.
+func (a wide) parts() wide {
+	if a.hi >= 1<<(62-fractionBits) {
+		a = wide{hi: 1<<(62-fractionBits) - 1}
+	}
+	return wide{a.hi<<fractionBits | a.lo>>(64-fractionBits), a.lo << fractionBits}
+}
