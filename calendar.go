@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"errors"
+	"iter"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -170,6 +171,7 @@ type wallWindows struct {
 	// key could have spent in. latest is that of the latest window which the wall has shown,
 	// or that an evicted key has reached. Both only rise.
 	floor, latest atomic.Int64
+	carrier       atomic.Pointer[any] // a key that was dropped, under which the floor is saved
 
 	mu sync.Mutex // held by who looks at the wall
 }
@@ -252,6 +254,13 @@ func (c *calendars) instant(ordinal, now int64) int64 {
 	return at
 }
 
+// all returns the calendars by period.
+func (c *calendars) all() iter.Seq2[Period, *wallWindows] {
+	return func(yield func(Period, *wallWindows) bool) {
+		c.each.Range(func(p, w any) bool { return yield(p.(Period), w.(*wallWindows)) })
+	}
+}
+
 // passed takes note that it may be forgotten what keys have spent in the windows that are over: no key
 // is created anew before the present ones.
 func (c *calendars) passed(now int64) {
@@ -261,10 +270,14 @@ func (c *calendars) passed(now int64) {
 	}
 }
 
-// raise raises an ordinal that only rises.
-func raise(x *atomic.Int64, ordinal int64) {
-	for old := x.Load(); ordinal > old && !x.CompareAndSwap(old, ordinal); old = x.Load() {
+// raise raises an ordinal that only rises, and reports whether it did.
+func raise(x *atomic.Int64, ordinal int64) bool {
+	for old := x.Load(); ordinal > old; old = x.Load() {
+		if x.CompareAndSwap(old, ordinal) {
+			return true
+		}
 	}
+	return false
 }
 
 // look returns what is known at this reading of the clock.
@@ -332,11 +345,12 @@ func (p *present) reading(unix int64) int64 {
 }
 
 // dropped takes note that a key was dropped as of a reading. It may have spent in the window
-// that this lies in, or have been granted that, so no key is created anew in an earlier one.
-func (w *wallWindows) dropped(s meter.State, floor int64) {
+// that this lies in, or have been granted that, so no key is created anew in an earlier one. It reports
+// whether nobody knew.
+func (w *wallWindows) dropped(s meter.State, floor int64) bool {
 	ordinal := w.At(floor).Ordinal
 	if s.N == 0 { // what it has spent in its window was given back
 		ordinal = max(ordinal, s.M)
 	}
-	raise(&w.floor, ordinal)
+	return raise(&w.floor, ordinal)
 }

@@ -61,7 +61,7 @@
 // A [Calendar] is a quota of a calendar's days, weeks or months in a time zone. It finds the boundaries
 // of its windows by the wall clock: see [WallClock]. A wall clock that is set forward over a boundary
 // begins the next window early. One that is set back prolongs the window that has begun. Neither grants
-// a window twice, to a key that is tracked or to one that was dropped when it was fresh.
+// a window twice, to a key that is tracked, to one that was dropped when it was fresh, or to one that was saved and restored.
 //
 // Do not use one where nobody has to be told a date: a [FixedWindow] of a day needs no zone and no wall
 // clock, and its keys do not all begin anew at one instant. Do not use one alone to protect a service:

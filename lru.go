@@ -256,7 +256,10 @@ func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *birth) *account 
 // plan to be nil, and the map up to date.
 func (t *table[K]) removeLocked(s *shard[K], key K, b *account, floor int64) {
 	if w := b.plan.wall; w != nil && floor > -maxReading {
-		w.dropped(b.State, floor)
+		if w.dropped(b.State, floor) || w.carrier.Load() == nil {
+			carrier := any(key)
+			w.carrier.Store(&carrier)
+		}
 	}
 	b.plan = nil
 	t.accounts.Remove(key)

@@ -51,10 +51,7 @@ func newPlan(l Limit, seq uint64, dates *calendars) (*plan, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.wall, p.Meter = wall, meter.New(meter.Limit{
-			Kind: meter.Calendar, Units: int64(l.Rate.Units), Per: int64(wall.calendar.Longest()), Windows: wall,
-			Horizon: century, Most: mostCounted,
-		})
+		p.wall, p.Meter = wall, calendarMeter(l.Rate.Units, wall)
 	case AlgorithmUnlimited, AlgorithmBlocked:
 		// Nothing is tracked: the capacity says all.
 	default:
@@ -67,6 +64,14 @@ func newPlan(l Limit, seq uint64, dates *calendars) (*plan, error) {
 func (l Limit) meter(kind meter.Kind) meter.Meter {
 	return meter.New(meter.Limit{
 		Kind: kind, Units: int64(l.Rate.Units), Per: int64(l.Rate.Per), Burst: int64(l.Burst),
+		Horizon: century, Most: mostCounted,
+	})
+}
+
+// calendarMeter returns the meter of a calendar's units.
+func calendarMeter(units int, w *wallWindows) meter.Meter {
+	return meter.New(meter.Limit{
+		Kind: meter.Calendar, Units: int64(units), Per: int64(w.calendar.Longest()), Windows: w,
 		Horizon: century, Most: mostCounted,
 	})
 }

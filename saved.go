@@ -47,6 +47,9 @@ const savedVersion = 1
 // left out, and what [Options.Remember] remembers of keys that are not tracked: that has no keys, and is lost with the
 // program. A key that was evicted begins anew after a restart.
 //
+// Under a [Calendar], what was spent in a window that is over is saved too, and which windows dropped keys may have used:
+// the wall clock may have been ahead, and be right when the program starts again. So one of the keys may be fresh.
+//
 // All instants are counted from the beginning of the loop. Note the wall clock then or later, to tell Restore
 // how much time has passed. No lock is held in the loop's body, which may call the limiter, or break. A key that is
 // tracked during the whole loop appears once, as it is when its turn comes; what it spends after that is not in
@@ -56,21 +59,89 @@ func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 	t := l.table()
 	return func(yield func(K, Saved) bool) {
 		now := reading(l.clock)
+		floors := map[*wallWindows]*savedFloor[K]{}
 		var buf []byte
 		for key, b := range t.accounts.All() {
 			if b = t.lockKept(key, b); b == nil {
 				continue
 			}
-			fresh := b.fresh(now)
+			w, reached := b.plan.wall, b.M
+			fresh := b.fresh(now) && (w == nil || b.N == 0)
 			if !fresh {
 				buf = b.appendSaved(buf[:0], now)
 			}
 			b.mu.Unlock()
-			if !fresh && !yield(key, bytes.Clone(buf)) {
+			var saved Saved
+			if !fresh {
+				saved = bytes.Clone(buf)
+			}
+			if w != nil {
+				if floors[w] == nil {
+					floors[w] = new(savedFloor[K])
+				}
+				key, saved = floors[w].holdBack(key, saved, reached)
+			}
+			if saved != nil && !yield(key, saved) {
+				return
+			}
+		}
+		for p, w := range l.generation.Load().dates.all() {
+			if key, saved := t.savedFloor(p, w, floors[w]); saved != nil && !yield(key, saved) {
 				return
 			}
 		}
 	}
+}
+
+// savedFloor finds out, while keys are saved, before which windows of a calendar no key is to be created anew: those
+// that dropped keys may have used, and those that fresh keys have reached, which are not saved. One key is held back
+// until that is known, and tells it.
+type savedFloor[K comparable] struct {
+	key     K
+	saved   Saved // of the key that is held back, or nil
+	fresh   bool  // there is none, and key is one that is not saved
+	ordinal int64
+}
+
+// holdBack holds a key back and returns the one that was held back before. A key that is not saved is noted.
+func (f *savedFloor[K]) holdBack(key K, saved Saved, reached int64) (K, Saved) {
+	if saved == nil {
+		f.ordinal = max(f.ordinal, reached)
+		if f.saved == nil {
+			f.key, f.fresh = key, true
+		}
+		return key, nil
+	}
+	before, held := f.key, f.saved
+	f.key, f.saved = key, saved
+	return before, held
+}
+
+// savedFloor returns the key that tells the floor of a calendar, nil if there is nothing to tell. If no key is saved, it
+// is a fresh one, or one that was dropped.
+func (t *table[K]) savedFloor(p Period, w *wallWindows, f *savedFloor[K]) (key K, saved Saved) {
+	if f == nil {
+		f = new(savedFloor[K])
+	}
+	ordinal := max(f.ordinal, w.floor.Load())
+	switch {
+	case ordinal == 0:
+		return f.key, f.saved
+	case f.saved != nil:
+		return f.key, binary.AppendUvarint(f.saved, uint64(ordinal))
+	case !f.fresh:
+		if carrier := w.carrier.Load(); carrier != nil {
+			f.key = (*carrier).(K)
+			f.fresh = t.find(f.key) == nil
+		}
+	}
+	if !f.fresh {
+		return key, nil
+	}
+	s := meter.State{M: ordinal}
+	plan := plan{limit: Calendar(1, p), Meter: calendarMeter(1, w)}
+	saved = (&account{plan: &plan, State: s}).appendSaved(nil, 0)
+	return f.key, saved
 }
 
 // appendSaved appends what the key has spent to buf. The caller holds the lock, and has seen that the key is
@@ -123,17 +194,22 @@ func (l *Keyed[K]) Restore(seq iter.Seq2[K, Saved], elapsed time.Duration) error
 	}
 	began, i := reading(l.clock), 0
 	var errs []error
+	floors := map[*wallWindows]int64{}
 	for key, saved := range seq {
-		if err := l.restore(key, saved, began, max(0, elapsed)); err != nil {
+		if err := l.restore(key, saved, began, max(0, elapsed), floors); err != nil {
 			errs = append(errs, fmt.Errorf("ratelimit: saved key %d: %w", i, err))
 		}
 		i++
 	}
+	for w, floor := range floors { // not before: the keys that were saved know which windows they have used
+		raise(&w.floor, floor)
+	}
 	return errors.Join(errs...)
 }
 
-// restore restores one key, when elapsed had passed at the reading began.
-func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duration) error {
+// restore restores one key, when elapsed had passed at the reading began. It notes before which windows of
+// calendars no other key is to be created anew.
+func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duration, floors map[*wallWindows]int64) error {
 	if err := l.check(key, 0); err != nil {
 		return err
 	}
@@ -143,8 +219,17 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 		return err
 	}
 	s, last, err := r.state(p, now)
-	if err != nil || max(last, p.Regained(s)) <= now { // or the key is fresh
+	if err != nil {
 		return err
+	}
+	fresh := max(last, p.Regained(s)) <= now
+	if w := p.wall; w != nil {
+		if floors[w] = max(floors[w], r.floor); fresh {
+			floors[w] = max(floors[w], s.M)
+		}
+	}
+	if fresh {
+		return nil
 	}
 	b, at, inserted, err := l.keys.acquire(key, p, l.clock)
 	if err != nil {
@@ -172,17 +257,26 @@ type savedState struct {
 	data   []byte
 	passed int64 // the time that the key has regained in
 	still  int64 // for how long time stands still for the key
+	floor  int64 // the ordinal of a calendar's window before which no key is to be created anew
 }
 
 // state returns what the key has spent, at a reading, and the highest reading that it has recorded, which
 // is that one or later.
-func (r savedState) state(p *plan, reading int64) (s meter.State, last int64, err error) {
+func (r *savedState) state(p *plan, reading int64) (s meter.State, last int64, err error) {
 	last = min(reading+r.still, maxReading)
 	s, rest, err := p.ReadState(r.data, last, r.passed)
 	switch {
 	case errors.Is(err, meter.ErrShort):
 		return s, last, errSavedShort
-	case err != nil || len(rest) > 0:
+	case err != nil:
+		return s, last, errSavedGarbage
+	case len(rest) > 0 && p.wall != nil: // the floor follows
+		rest := savedState{data: rest}
+		if err = rest.figures(&r.floor); err == nil && (len(rest.data) > 0 || r.floor >= meter.MostOrdinal) {
+			err = errSavedGarbage
+		}
+		return s, last, err
+	case len(rest) > 0:
 		return s, last, errSavedGarbage
 	}
 	return s, last, nil

@@ -604,3 +604,84 @@ func TestWhatIsRestoredOnTopOfItselfIsSavedAgain(t *testing.T) {
 		}
 	}
 }
+
+// The wall clock was ahead when the program ended, and is right when it starts again: no key is granted the window that it
+// has spent, whether it was in the table at the end or had left it.
+func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
+	march, april := date(t, "UTC", "2026-03-10 12:00"), date(t, "UTC", "2026-04-02 12:00")
+	limit := ratelimit.Calendar(5, ratelimit.Month("UTC", 1))
+	for name, then := range map[string]func(l *ratelimit.Keyed[string], clock *wallClock){
+		"idle":            func(*ratelimit.Keyed[string], *wallClock) {},
+		"asked":           func(l *ratelimit.Keyed[string], _ *wallClock) { _, _ = l.Take(t.Context(), "k", 9); l.Allow("k", 0) },
+		"reached":         func(l *ratelimit.Keyed[string], _ *wallClock) { l.Allow("k", 1); _ = l.Adjust("k", -1) },
+		"swept":           func(l *ratelimit.Keyed[string], _ *wallClock) { l.Sweep() },
+		"swept by others": func(l *ratelimit.Keyed[string], c *wallClock) { c.advance(time.Hour); l.Allow("x", 1); l.Allow("y", 1) },
+		"swept, another stays": func(l *ratelimit.Keyed[string], _ *wallClock) {
+			l.Sweep()
+			l.Allow("x", 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := new(wallClock)
+			clock.setWall(march)
+			o := ratelimit.Options[string]{Clock: clock}
+			l := newWith(t, limit, o)
+			require.True(t, l.Allow("k", 5))
+			clock.setWall(april)
+			clock.advance(time.Minute)
+			then(l, clock)
+			saved := maps.Collect(l.Saved())
+			n := 0
+			for range l.Saved() {
+				n++
+			}
+			require.Len(t, saved, n, "each key once")
+			clock.setWall(march)
+			clock.advance(time.Minute)
+			next := newWith(t, limit, o)
+			require.NoError(t, next.Restore(maps.All(saved), time.Minute))
+			d, err := next.Take(t.Context(), "k", 5)
+			require.NoError(t, err)
+			if d.Allowed { // of April
+				require.Equal(t, date(t, "UTC", "2026-05-01 00:00").Sub(clock.Wall()), d.ResetAfter)
+			}
+			clock.setWall(april)
+			clock.advance(time.Minute)
+			require.Equal(t, !d.Allowed, next.Allow("k", 5), "in April it has what it has not spent of that")
+		})
+	}
+}
+
+// A limiter that is saved and restored grants no window that one which goes on has granted, wherever the wall clock was.
+func TestRestoredCalendarsGrantEachWindowOnce(t *testing.T) {
+	for seed := range rounds(1500) {
+		r := rand.New(rand.NewPCG(seed, 85))
+		limit := ratelimit.Calendar(1+r.IntN(5), modelPeriods[r.IntN(len(modelPeriods))].Period)
+		period, span := modelPeriodOf(limit.Period), int64(spanOf(limit))
+		clock := new(wallClock)
+		clock.setWall(time.Date(2026, 3, 1+r.IntN(60), r.IntN(24), 0, 0, 0, time.UTC))
+		o := ratelimit.Options[int]{Clock: clock}
+		l := newWith(t, limit, o)
+		windows := map[time.Time]bool{} // that the wall has shown
+		var granted [3]int
+		for step := range 60 {
+			switch r.IntN(8) {
+			case 0:
+				clock.setWall(clock.Wall().Add(time.Duration(r.Int64N(4*span) - 2*span)))
+				clock.advance(time.Minute + time.Nanosecond)
+			case 1:
+				l.Sweep()
+			case 2:
+				next := newWith(t, limit, o)
+				require.NoError(t, next.Restore(l.Saved(), 0))
+				l = next
+			}
+			windows[period.begins(clock.Wall().In(period.zone))] = true
+			key := r.IntN(len(granted))
+			if cost := 1 + r.IntN(limit.Rate.Units); l.Allow(key, cost) {
+				granted[key] += cost
+			}
+			require.LessOrEqual(t, granted[key], len(windows)*limit.Rate.Units, "seed %d, step %d, key %d", seed, step, key)
+		}
+	}
+}

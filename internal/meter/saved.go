@@ -23,8 +23,8 @@ import (
 // mostUnits is what the window before may count at most, by a limit that was in force then.
 const mostUnits = 1 << 53
 
-// mostOrdinal is above the ordinals of all windows of a calendar: seconds up to the year 9999.
-const mostOrdinal = 1 << 39
+// MostOrdinal is above the ordinals of all windows of a calendar: seconds up to the year 9999.
+const MostOrdinal = 1 << 39
 
 // Errors of [Meter.ReadState].
 var (
@@ -38,10 +38,13 @@ func (m *Meter) AppendState(buf []byte, s State, now int64) []byte {
 		return l.append(buf, l.advance(l.aside(s), now), now)
 	}
 	base, booked := m.parted(s, now)
-	base = m.advance(base, now)
 	_, dated := m.algorithm.(*calendar)
 	if dated {
-		base.At = now // it says only which spendings may be given back, and that is over
+		// What is spent stays in its window, though that may be over: it may be that the wall clock was
+		// ahead. The instant says only which spendings may be given back, and that is over.
+		base.At = now
+	} else {
+		base = m.advance(base, now)
 	}
 	buf = binary.AppendVarint(buf, base.At-now)
 	buf = binary.AppendUvarint(buf, uint64(base.N))
@@ -119,7 +122,7 @@ func (r *reader) sums(m *Meter) State {
 	case *slidingCounter:
 		lowest, mostN, mostM = -a.per, a.most, max(a.units, mostUnits)
 	case *calendar:
-		mostN, mostM = a.most, mostOrdinal
+		mostN, mostM = a.most, MostOrdinal
 	default:
 		panic("meter: no sums of that kind")
 	}
