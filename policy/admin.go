@@ -169,8 +169,9 @@ const adminTop = 50
 var adminHTML string
 
 var adminPage = template.Must(template.New("admin").Funcs(template.FuncMap{
-	"ago": func(t time.Time) string { return time.Since(t).Round(time.Second).String() },
-	"at":  func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+	"ago":     func(t time.Time) string { return time.Since(t).Round(time.Second).String() },
+	"at":      func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+	"visible": visible,
 }).Parse(adminHTML))
 
 func (a *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -416,7 +417,7 @@ func (a *admin) subject(r *http.Request, v *adminView) (Subject, error) {
 		return s, nil
 	}
 	for _, c := range a.p.denials.All() {
-		if c.Rule == s.Rule && a.code(c.Key) == code {
+		if strings.EqualFold(c.Rule, s.Rule) && a.code(c.Key) == code {
 			s.Key = parted(c.Key, a.p.parts(s.Rule))
 			v.sent = append(slices.Clone(s.Key), c.Key)
 			return s, nil

@@ -323,3 +323,15 @@ func TestAdminOfAnEngineThatCannotLook(t *testing.T) {
 	assert.Contains(t, out.String(), `"error":"`)
 	assert.Nil(t, s.post(http.StatusOK, "do", "explain", "request", "path=/v1/x\nuser=a\nregion=b")["explanation"].(map[string]any)["rules"].([]any)[0].(map[string]any)["now"])
 }
+
+func TestThePageShowsCharactersThatAreNotSeen(t *testing.T) {
+	s := serve(t, policy.AdminOptions{ShowKeys: true})
+	key := "ann\u202egro.elpmaxe\u200d\x1b[2J"
+	for range 4 {
+		s.p.Allow(policy.Attributes{"path": "/v1/x", "user": key, "region": "eu"}, 1)
+	}
+	page := s.get("text/html")
+	assert.NotContains(t, page, "\u202e")
+	assert.NotContains(t, page, "\x1b")
+	assert.Contains(t, page, `ann\u202egro.elpmaxe\u200d\x1b[2J`)
+}

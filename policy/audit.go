@@ -28,7 +28,7 @@ type AuditOptions struct {
 	MaxPending int
 	// Timeout bounds each attempt to write all that waits. If zero, 5 s.
 	Timeout time.Duration
-	// HashKey, if it is not empty, keeps keys, users and addresses out of the database:
+	// HashKey, if it is not empty, keeps keys, users, addresses and paths out of the database:
 	// what is written is the first 32 hex digits of their HMAC-SHA256 with this key, or
 	// [Hash] of it. Equal ones stay equal.
 	HashKey []byte
@@ -211,7 +211,7 @@ func (a *AuditLog) ofRule(d Decision, r *RuleDecision) *violation {
 	}
 	v := a.violation(rule, r.Key, r.Cost, told)
 	v.User = a.private(attribute(d.Request, "user"))
-	v.Route = clean(routeOf(d.Request))
+	v.Route = a.routeOf(d.Request)
 	v.IP = a.private(attribute(d.Request, AttrIP))
 	return v
 }
@@ -229,12 +229,13 @@ func attribute(r Request, name string) string {
 	return v
 }
 
-// routeOf returns the pattern by which a request was routed, or else its method and path.
-func routeOf(r Request) string {
+// routeOf returns what is stored of a request's route: the pattern by which it was routed, or else its method and
+// its path, which may hold a key.
+func (a *AuditLog) routeOf(r Request) string {
 	if route := attribute(r, AttrRoute); route != "" {
-		return route
+		return clean(route)
 	}
-	return strings.TrimSpace(attribute(r, AttrMethod) + " " + attribute(r, AttrPath))
+	return strings.TrimSpace(clean(attribute(r, AttrMethod)) + " " + a.private(attribute(r, AttrPath)))
 }
 
 // private returns what is stored of a text that may be private.

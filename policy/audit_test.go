@@ -72,3 +72,41 @@ func TestALateDenialMakesNoRoomForRows(t *testing.T) {
 		assert.Equal(t, s.Denials, s.Written+s.Dropped)
 	})
 }
+
+// paths are the routes that a database is asked to store.
+type paths struct {
+	sqldriver.Conn
+	stored *[]string
+}
+
+func (p paths) Connect(context.Context) (sqldriver.Conn, error) { return p, nil }
+func (paths) Driver() sqldriver.Driver                          { return nil }
+func (paths) Close() error                                      { return nil }
+func (p paths) Begin() (sqldriver.Tx, error)                    { return p, nil }
+func (paths) Commit() error                                     { return nil }
+func (paths) Rollback() error                                   { return nil }
+func (p paths) Prepare(string) (sqldriver.Stmt, error)          { return p, nil }
+func (paths) NumInput() int                                     { return -1 }
+func (paths) Query([]sqldriver.Value) (sqldriver.Rows, error)   { return nil, errors.ErrUnsupported }
+
+func (p paths) Exec(args []sqldriver.Value) (sqldriver.Result, error) {
+	for _, a := range args {
+		*p.stored = append(*p.stored, fmt.Sprint(a))
+	}
+	return sqldriver.RowsAffected(1), nil
+}
+
+func TestAHashKeyKeepsPathsOutOfTheDatabase(t *testing.T) {
+	var stored []string
+	db := sql.OpenDB(paths{stored: &stored})
+	defer db.Close()
+	log, err := policy.Audit(db, &policy.AuditOptions{HashKey: []byte("secret"), Every: time.Hour})
+	require.NoError(t, err)
+	p, err := policy.New(parsed(t, "rules: [{name: api, key: path, limit: blocked}]"), &policy.Options{OnDecision: log.OnDecision})
+	require.NoError(t, err)
+	p.Allow(policy.Attributes{"method": "GET", "path": "/share/token-1234"}, 1)
+	_ = log.Close(t.Context())
+	all := fmt.Sprint(stored)
+	assert.NotContains(t, all, "token-1234")
+	assert.Contains(t, stored, "GET "+policy.Hash([]byte("secret"), "/share/token-1234"))
+}

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
+	"strings"
 )
 
 // Cost is what a rule charges for a request. In a file it is a number, the name of an attribute, or "" for
@@ -83,6 +85,8 @@ func (c Cost) check() error {
 		return fmt.Errorf("%d, want at least 1", c.Number)
 	case c == Cost{}:
 		return errors.New(`0, want at least 1, or the name of an attribute, or "" for the caller's cost`)
+	case c.Attribute != "" && strings.ContainsAny(c.Attribute[:1], "+-.0123456789"):
+		return fmt.Errorf("%q, want a whole number from 1 to %d, in digits such as 1000", c.Attribute, math.MaxInt)
 	case c.Attribute != "":
 		return checkAttribute(c.Attribute)
 	}

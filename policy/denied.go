@@ -24,8 +24,8 @@ func (p *Policies) Denied(n int) []Denials {
 		if len(all) >= n {
 			break
 		}
-		if slices.Contains(g.names, c.Rule) {
-			all = append(all, Denials{Rule: c.Rule, Key: c.Key, Count: c.Count, Error: c.Error, Shadow: c.Shadow})
+		if i := slices.IndexFunc(g.rules, func(r *rule) bool { return r.id == c.Rule }); i >= 0 {
+			all = append(all, Denials{Rule: g.rules[i].Name, Key: c.Key, Count: c.Count, Error: c.Error, Shadow: c.Shadow})
 		}
 	}
 	return all
@@ -36,7 +36,7 @@ func (p *Policies) count(q *query, allowed bool) {
 	for _, i := range q.charges.denied {
 		ch := &q.charges.list[i]
 		if r := q.in.rules[ch.Rule]; r.Shadow || !allowed {
-			p.denials.Add(sketch.ID{Rule: r.Name, Key: ch.Key, Shadow: r.Shadow})
+			p.denials.Add(sketch.ID{Rule: r.id, Key: ch.Key, Shadow: r.Shadow})
 		}
 	}
 }

@@ -123,3 +123,12 @@ func TestAnEngineThatTellsNothingNamesTheLimit(t *testing.T) {
 	p.Allow(policy.Attributes{"user": "ann"}, 1)
 	assert.Equal(t, []policy.Denials{{Rule: "api", Key: "ann", Count: 1}}, p.Denied(9))
 }
+
+func TestDenialsOfARuleOutliveAnotherCaseOfItsName(t *testing.T) {
+	p, err := policy.New(parsed(t, "rules: [{name: users, key: user, limit: blocked}]"), nil)
+	require.NoError(t, err)
+	p.Allow(policy.Attributes{"user": "ann"}, 1)
+	require.NoError(t, p.Update(parsed(t, "rules: [{name: Users, key: user, limit: blocked}]")))
+	p.Allow(policy.Attributes{"user": "ann"}, 1)
+	assert.Equal(t, []policy.Denials{{Rule: "Users", Key: "ann", Count: 2}}, p.Denied(10))
+}

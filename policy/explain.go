@@ -33,7 +33,7 @@ type Explained struct {
 }
 
 // Explain says which rules a request meets, with which limit and key, and what each of them
-// would say. It charges nothing. The error is that of an invalid cost or a nil request.
+// would say, as Peek answers it. It charges nothing. The error is that of an invalid cost or a nil request.
 func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 	g := p.now()
 	if err := check(r, cost); err != nil {

@@ -575,8 +575,9 @@ func (m *model) agrees(t *testing.T, p *policy.Policies, r attrs, where string) 
 func (m *model) deniedAgrees(t *testing.T, p *policy.Policies, seed uint64) {
 	want := map[policy.Denials]int64{}
 	for d, n := range m.denied {
-		if slices.ContainsFunc(m.rules, func(r modelRule) bool { return r.Name == d.Rule }) {
-			want[d] = n
+		if i := slices.IndexFunc(m.rules, func(r modelRule) bool { return strings.EqualFold(r.Name, d.Rule) }); i >= 0 {
+			d.Rule = m.rules[i].Name
+			want[d] += n
 		}
 	}
 	got := map[policy.Denials]int64{}

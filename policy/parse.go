@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
@@ -64,10 +65,11 @@ func parse(data []byte, all bool) (*Set, *parser, []*Error) {
 	}
 	set := new(Set)
 	if err := p.set(root, set); err != nil {
-		return nil, p, append(p.errs, p.asError(err))
+		p.add(err)
+		return nil, p, p.errs
 	}
 	if p.anchor != nil {
-		p.errs = append(p.errs, p.asError(p.anchor))
+		p.add(p.anchor)
 	}
 	if _, ok := p.at["rules"]; !ok && len(p.errs) == 0 {
 		return nil, p, []*Error{p.asError(p.wrong(root, "", errNoRules))}
@@ -91,12 +93,19 @@ func (p *parser) asError(err error) *Error {
 	return e
 }
 
+// add takes note of an error, if there are not too many.
+func (p *parser) add(err error) {
+	if len(p.errs) < maxProblems {
+		p.errs = append(p.errs, p.asError(err))
+	}
+}
+
 // note takes note of an error in one of several fields or elements, and returns nil, if all are asked for.
 func (p *parser) note(err error) error {
 	if err == nil || !p.all || len(p.errs) >= maxProblems {
 		return err
 	}
-	p.errs = append(p.errs, p.asError(err))
+	p.add(err)
 	return nil
 }
 
@@ -161,13 +170,16 @@ func syntaxError(err error, data []byte) error {
 	return e
 }
 
-// firstInvalid returns where the first byte is that is not UTF-8: 0 if there is none.
+// firstInvalid returns where the first byte is that is not UTF-8, or the first character that YAML does not
+// allow: 0 if there is none.
 func firstInvalid(data []byte) (line, column int) {
 	line, column = 1, 1
 	for len(data) > 0 {
 		r, size := utf8.DecodeRune(data)
 		switch {
-		case r == utf8.RuneError && size == 1:
+		case r == utf8.RuneError && size == 1,
+			unicode.IsControl(r) && !strings.ContainsRune("\t\n\r\u0085", r),
+			r == '\uFFFE', r == '\uFFFF':
 			return line, column
 		case r == '\n':
 			line, column = line+1, 1
@@ -343,6 +355,9 @@ func (p *parser) list(n *yaml.Node, field string, alone bool, read func(n *yaml.
 func (p *parser) plain(n *yaml.Node, field string) error {
 	if n.Kind != yaml.ScalarNode || n.Anchor != "" || kindOf[n.ShortTag()] == "" {
 		return p.wrong(n, field, fmt.Errorf("%s, want a value", kind(n)))
+	}
+	if err := checkText(n.Value); err != nil { // also, no error repeats a text that is longer
+		return p.wrong(n, field, err)
 	}
 	return nil
 }

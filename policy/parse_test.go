@@ -311,3 +311,48 @@ func FuzzParse(f *testing.F) {
 		require.Equal(t, string(again), string(first))
 	})
 }
+
+func TestAtMostAHundredErrorsAreTold(t *testing.T) {
+	for _, format := range []string{"{name: a%d, x: 1}", "{name: a%d, limit: 1}", "{name: a%d, limit: 1/s, key: {}}"} {
+		var rules []string
+		for i := range 300 {
+			rules = append(rules, fmt.Sprintf(format, i))
+		}
+		_, all := policy.Check([]byte("rules: [" + strings.Join(rules, ",") + "]"))
+		assert.Len(t, all, 100, format)
+	}
+}
+
+func TestErrorsAreShortAndShowWhatIsNotSeen(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	for _, text := range []string{
+		long + ": 1", "rules: []\n" + long + ": 1", "rules: [{name: a, limit: " + long + "}]",
+		"rules: [{name: a, limit: 1/s, shadow: " + long + "}]", "rules: [{name: a, plans: {" + long + ": " + long + "}}]",
+		"rules: [{name: a, limit: 1/s, key: [ip/" + long + "]}]", "rules: [{name: a, limit: 1/s, description: " + strings.Repeat("1", 1<<20) + "}]",
+		`{"rules": [{"name": "a", "` + long + `": 1}]}`,
+	} {
+		_, all := policy.Check([]byte(text))
+		require.NotEmpty(t, all)
+		for _, err := range all {
+			assert.Less(t, len(err.Error()), 5000)
+		}
+	}
+	_, all := policy.Check([]byte("rules: [{name: a, plans: {\"a\u202eb\": none}}]"))
+	require.NotEmpty(t, all)
+	assert.Contains(t, all[0].Error(), `rules[0].plans.a\u202eb: `)
+}
+
+func TestWhereACharacterIsThatAFileMayNotHave(t *testing.T) {
+	_, err := policy.Parse([]byte("version: \"1\"\nrules: [\n  {name: \x00}]"))
+	var e *policy.Error
+	require.ErrorAs(t, err, &e)
+	assert.Equal(t, 3, e.Line)
+	assert.Equal(t, 10, e.Column)
+}
+
+func TestACostThatBeginsAsANumberIsNotTakenForAnAttribute(t *testing.T) {
+	for _, cost := range []string{"1_000", "0x10", "1e3", "1.5", "99999999999999999999", "+5.", "-x"} {
+		_, err := policy.Parse([]byte("rules: [{name: a, limit: 100/s, cost: " + cost + "}]"))
+		assert.ErrorContains(t, err, fmt.Sprintf("rules[0].cost: %q, want a whole number from 1 to ", cost))
+	}
+}

@@ -15,6 +15,7 @@ import (
 // rule is a [Rule] made ready to be asked.
 type rule struct {
 	*Rule
+	id        string          // of the budget
 	limit     ratelimit.Limit // with the rule's name
 	plans     map[string]*ratelimit.Limit
 	overrides map[string]*ratelimit.Limit // by the joined key
@@ -42,6 +43,7 @@ func need(attribute string, bits int) needed {
 func newRule(r *Rule) *rule {
 	c := &rule{
 		Rule:      r,
+		id:        Budget{Name: r.Name}.ID(),
 		limit:     r.Limit.Named(r.Name),
 		plans:     make(map[string]*ratelimit.Limit, len(r.Plans)),
 		overrides: make(map[string]*ratelimit.Limit, len(r.Overrides)),

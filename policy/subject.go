@@ -31,7 +31,8 @@ func (s Subject) Attribute(name string) (string, bool) {
 // Peek says what Take would answer, and charges nothing; of a [Subject], what its rule by itself would
 // answer to a cost, whatever the rule charges, whether it is a shadow, and whether the kill switch is on. The
 // errors are those of Take, [errors.ErrUnsupported] if the engine cannot look, and that a subject's rule is not
-// in force or its key is wrong.
+// in force or its key is wrong. [ratelimit.ErrTableFull] is not among them: a key that is not tracked is looked at
+// as if there were room for it.
 func (p *Policies) Peek(_ context.Context, r Request, cost int) (ratelimit.Decision, error) {
 	q := p.about(r, cost, true)
 	defer p.free(q)

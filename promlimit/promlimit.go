@@ -71,6 +71,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 // OnDecision returns a function for [ratelimit.Options.OnDecision], and for those of other
 // engines: it counts decisions, and the cost that was spent.
 func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
+	limiter = valid(limiter)
 	var known sync.Map // the limit's name → *counters: to look a label up again is dearer
 	degraded := m.degraded.WithLabelValues(limiter)
 	return func(e ratelimit.Event[K]) {
@@ -105,12 +106,14 @@ func (m *Metrics) counters(limiter, limit string) *counters {
 
 // HTTP returns a function for [httplimit.Options.OnDecision].
 func (m *Metrics) HTTP(limiter string) func(httplimit.Event) {
+	limiter = valid(limiter)
 	return func(e httplimit.Event) { m.http.WithLabelValues(limiter, e.Outcome.String()).Inc() }
 }
 
 // GRPC returns what counts outcomes for packages grpclimit and connectlimit: set their
 // Options.OnDecision to OnOutcome(metrics.GRPC("api")). So this package does not depend on gRPC.
 func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
+	limiter = valid(limiter)
 	return func(o httplimit.Outcome) { m.grpc.WithLabelValues(limiter, o.String()).Inc() }
 }
 
@@ -122,6 +125,6 @@ func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) { return m.rules
 // Timed returns a limiter that measures how long the decisions of another take: of one whose
 // budgets are remote. See [stats.Timed].
 func Timed[K any](m *Metrics, limiter string, l ratelimit.Reserver[K]) ratelimit.Reserver[K] {
-	seconds := m.duration.WithLabelValues(limiter)
+	seconds := m.duration.WithLabelValues(valid(limiter))
 	return stats.Timed(l, func(_ context.Context, took time.Duration) { seconds.Observe(took.Seconds()) })
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/promlimit"
 )
 
@@ -74,6 +75,21 @@ func TestTimedIsTheLimiterItMeasures(t *testing.T) {
 	require.ErrorIs(t, ratelimit.Wait(ctx, l, "k", 1), context.DeadlineExceeded, "at once: the next one fits in half an hour")
 	_, err = l.Take(t.Context(), "k", -1)
 	require.True(t, errors.Is(err, ratelimit.ErrNegativeCost))
+}
+
+func TestNamesThatAreNotUTF8AreMadeSo(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m, err := promlimit.New(reg)
+	require.NoError(t, err)
+	const name = "caf\xe9"
+	promlimit.OnDecision[string](m, name)(ratelimit.Event[string]{Cost: 1})
+	m.HTTP(name)(httplimit.Event{})
+	m.GRPC(name)(httplimit.OutcomeAllowed)
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(2))
+	promlimit.Timed(m, name, ratelimit.Reserver[string](ratelimit.Must(ratelimit.New[string](limit, nil)))).Allow("k", 1)
+	require.NoError(t, m.Table(name, func() ratelimit.Stats { return ratelimit.Stats{} }))
+	_, err = reg.Gather()
+	require.NoError(t, err)
 }
 
 func BenchmarkOnDecision(b *testing.B) {

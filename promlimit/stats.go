@@ -41,7 +41,7 @@ func (g *group) Collect(ch chan<- prometheus.Metric) {
 func (m *Metrics) register(limiter string, of stats.Group) error {
 	labels := prometheus.Labels{}
 	if limiter != "" {
-		labels["limiter"] = limiter
+		labels["limiter"] = valid(limiter)
 	}
 	g := &group{of: of}
 	for _, f := range of.Figures {
