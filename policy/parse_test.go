@@ -142,7 +142,7 @@ func TestErrorsSayWhereAndWhat(t *testing.T) {
 		{"an override that is there twice", rule("  key: user\n  overrides:\n  - {key: secret, limit: blocked}\n  - {key: secret, limit: unlimited}\n"), 8, "api", "overrides[0] has the same key"},
 		{"a cost below 1", rule("  cost: -1\n"), 5, "api", "-1, want at least 1"},
 		{"a cost of 0", rule("  cost: 0\n"), 5, "api", "want at least 1"},
-		{"a cost in half units", rule("  cost: 0.5\n"), 5, "api", `"0.5" has '0'`},
+		{"a cost in half units", rule("  cost: 0.5\n"), 5, "api", `"0.5", want a whole number from 1`},
 		{"a flag that is a word", rule("  shadow: yes\n"), 5, "api", `"yes", want true or false`},
 		{"a flag in quotes", rule("  shadow: \"true\"\n"), 5, "api", `want true or false`},
 		{"a mapping in place of a list", rule("  key: {user: 1}\n"), 5, "api", "a mapping, want a list"},
@@ -337,7 +337,7 @@ func TestErrorsAreShortAndShowWhatIsNotSeen(t *testing.T) {
 			assert.Less(t, len(err.Error()), 5000)
 		}
 	}
-	_, all := policy.Check([]byte("rules: [{name: a, plans: {\"a\u202eb\": none}}]"))
+	_, all := policy.Check([]byte("rules: [{name: a, limit: fixed-window 9/s, plans: {\"a\u202eb\": none}}]"))
 	require.NotEmpty(t, all)
 	assert.Contains(t, all[0].Error(), `rules[0].plans.a\u202eb: `)
 }
@@ -352,7 +352,7 @@ func TestWhereACharacterIsThatAFileMayNotHave(t *testing.T) {
 
 func TestACostThatBeginsAsANumberIsNotTakenForAnAttribute(t *testing.T) {
 	for _, cost := range []string{"1_000", "0x10", "1e3", "1.5", "99999999999999999999", "+5.", "-x"} {
-		_, err := policy.Parse([]byte("rules: [{name: a, limit: 100/s, cost: " + cost + "}]"))
+		_, err := policy.Parse([]byte("rules: [{name: a, limit: fixed-window 9/s, cost: " + cost + "}]"))
 		assert.ErrorContains(t, err, fmt.Sprintf("rules[0].cost: %q, want a whole number from 1 to ", cost))
 	}
 }
