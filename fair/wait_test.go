@@ -69,7 +69,7 @@ func TestWaitersShareByWeightBesideThoseWhoPoll(t *testing.T) {
 					waits = append(waits, time.Since(began))
 				}
 			})
-			time.Sleep(5 * time.Second)
+			time.Sleep(40 * time.Second) // whoever came first had 800 units at once, and owes them for 32 s
 			counts.Store(true)
 			time.Sleep(60 * time.Second)
 			counts.Store(false)
