@@ -7,9 +7,15 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	_ "github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite"
@@ -28,6 +34,7 @@ type database struct {
 func databases() map[string]database {
 	return map[string]database{
 		"postgresql": {policy.PostgreSQL, func(t testing.TB) *sql.DB { return startPostgres(t).open(t) }},
+		"mysql":      {policy.MySQL, openMariaDB},
 		"sqlite":     {policy.SQLite, openSQLite},
 	}
 }
@@ -36,9 +43,28 @@ func databases() map[string]database {
 func (d database) migrated(t testing.TB) *sql.DB {
 	t.Helper()
 	db := d.open(t)
+	if d.dialect == policy.MySQL { // its statements are for the client, which knows DELIMITER
+		var name string
+		require.NoError(t, db.QueryRow("SELECT DATABASE()").Scan(&name))
+		mariaDB(t).client(t, name, d.dialect.Migration())
+		return db
+	}
 	_, err := db.Exec(d.dialect.Migration())
 	require.NoError(t, err)
 	return db
+}
+
+// sql returns a statement in the database's dialect. It is written in PostgreSQL's.
+func (d database) sql(statement string) string {
+	if d.dialect != policy.MySQL {
+		return statement
+	}
+	names := strings.NewReplacer(`"limit"`, "`limit`", `"user"`, "`user`", " key", " `key`", "(key", "(`key`")
+	parts := strings.Split(statement, "'")
+	for i := 0; i < len(parts); i += 2 { // the others are texts
+		parts[i] = regexp.MustCompile(`\$\d`).ReplaceAllString(names.Replace(parts[i]), "?")
+	}
+	return strings.Join(parts, "'")
 }
 
 func openSQLite(t testing.TB) *sql.DB {
@@ -139,6 +165,110 @@ func (p *postgres) stop(t testing.TB) {
 func (p *postgres) open(t testing.TB) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("pgx", fmt.Sprintf("host=%s user=test dbname=postgres connect_timeout=2", p.dir))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+// maria is a MariaDB server that all tests share. It listens on a socket in a folder of its own.
+type maria struct {
+	dir       string
+	databases atomic.Int32
+}
+
+func (m *maria) socket() string { return filepath.Join(m.dir, "socket") }
+
+// startMariaDB starts the server, nil if there is none.
+var startMariaDB = sync.OnceValues(func() (m *maria, err error) {
+	for _, program := range []string{"mariadbd", "mariadb-install-db", "mariadb"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return nil, nil
+		}
+	}
+	m = new(maria)
+	if m.dir, err = os.MkdirTemp("", "maria"); err != nil { // short, for the socket's path
+		return nil, err
+	}
+	data := filepath.Join(m.dir, "data")
+	as := []string{"--no-defaults", "--datadir=" + data}
+	if os.Geteuid() == 0 { // it refuses root
+		as = append(as, "--user=mysql")
+		u, err := user.Lookup("mysql")
+		if err != nil {
+			return nil, err
+		}
+		uid, _ := strconv.Atoi(u.Uid)
+		gid, _ := strconv.Atoi(u.Gid)
+		if err := os.Chown(m.dir, uid, gid); err != nil {
+			return nil, err
+		}
+	}
+	install := exec.Command("mariadb-install-db", append(as, "--auth-root-authentication-method=normal", "--skip-test-db")...)
+	if out, err := install.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("mariadb-install-db: %w\n%s", err, out)
+	}
+	server := exec.Command("mariadbd", append(as, "--socket="+m.socket(), "--skip-networking",
+		"--innodb-flush-log-at-trx-commit=0", "--log-error="+filepath.Join(m.dir, "log"))...)
+	if err := server.Start(); err != nil {
+		return nil, err
+	}
+	ended = append(ended, func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+		_ = os.RemoveAll(m.dir)
+	})
+	ping := func() error {
+		return exec.Command("mariadb", "--no-defaults", "--socket="+m.socket(), "-uroot", "-e", "SELECT 1").Run()
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		if err := ping(); err == nil {
+			return m, nil
+		} else if time.Now().After(deadline) {
+			log, _ := os.ReadFile(filepath.Join(m.dir, "log"))
+			return nil, fmt.Errorf("mariadbd does not answer: %w\n%s", err, log)
+		}
+	}
+})
+
+// ended is what ends the servers that tests share.
+var ended []func()
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for _, end := range ended {
+		end()
+	}
+	os.Exit(code)
+}
+
+// mariaDB returns the server. Where there is none, the test is skipped; in CI it fails.
+func mariaDB(t testing.TB) *maria {
+	t.Helper()
+	m, err := startMariaDB()
+	require.NoError(t, err)
+	if m == nil && os.Getenv("CI") == "true" {
+		t.Fatal("MariaDB is not installed")
+	} else if m == nil {
+		t.Skip("MariaDB is not installed: install the package mariadb-server to run this")
+	}
+	return m
+}
+
+// client runs statements as a person does.
+func (m *maria) client(t testing.TB, name, statements string) {
+	t.Helper()
+	cmd := exec.Command("mariadb", "--no-defaults", "--socket="+m.socket(), "-uroot", name)
+	cmd.Stdin = strings.NewReader(statements)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
+func openMariaDB(t testing.TB) *sql.DB {
+	t.Helper()
+	m := mariaDB(t)
+	name := fmt.Sprint("test", m.databases.Add(1))
+	m.client(t, "", "CREATE DATABASE "+name)
+	db, err := sql.Open("mysql", "root@unix("+m.socket()+")/"+name+"?parseTime=true&multiStatements=true")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	return db

@@ -33,7 +33,7 @@ func TestRulesAreReadFromTheTable(t *testing.T) {
 				`INSERT INTO rate_limit_rule (name, plan, "limit", is_active) VALUES ('api', 'old', 'blocked', false)`,
 				`INSERT INTO rate_limit_rule (name, "limit", cost, is_active) VALUES ('service', 'fixed-window 5000/h', '2', false)`,
 			} {
-				_, err := db.Exec(statement)
+				_, err := db.Exec(d.sql(statement))
 				require.NoError(t, err)
 			}
 			set, err := policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect}).Load(t.Context())
@@ -98,7 +98,7 @@ func TestWhoChangedARuleLast(t *testing.T) {
 				{`UPDATE rate_limit_rule SET "limit" = 'fixed-window 60/h' WHERE plan = 'pro'`, "bob"},
 				{`UPDATE rate_limit_rule SET is_active = false, changed_by = 'cid' WHERE plan = 'free'`, "cid"},
 			} {
-				_, err := db.Exec(change.statement)
+				_, err := db.Exec(d.sql(change.statement))
 				require.NoError(t, err)
 				set, err := policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect}).Load(t.Context())
 				require.NoError(t, err)
@@ -124,7 +124,7 @@ func TestABadRowIsRefusedAndNamed(t *testing.T) {
 				`INSERT INTO rate_limit_rule (name, "limit") VALUES ('api', 'blocked'), ('API', 'blocked')`:                            `the same name`,
 				`INSERT INTO rate_limit_setting VALUES ('kill_switch', 'maybe')`:                                                       `"maybe", want true or false`,
 			} {
-				_, err := db.Exec(statement)
+				_, err := db.Exec(d.sql(statement))
 				require.NoError(t, err, statement)
 				set, err := src.Load(t.Context())
 				require.ErrorIs(t, err, policy.ErrInvalid, statement)
@@ -143,7 +143,7 @@ func TestFollowASQLTable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			db := d.migrated(t)
 			exec := func(statement string) {
-				_, err := db.Exec(statement)
+				_, err := db.Exec(d.sql(statement))
 				require.NoError(t, err)
 			}
 			exec(`INSERT INTO rate_limit_rule (name, key, "limit") VALUES ('api', 'user', 'fixed-window 5/h')`)
@@ -193,7 +193,7 @@ func BenchmarkSQL(b *testing.B) {
 	for name, d := range databases() {
 		b.Run("database="+name, func(b *testing.B) {
 			db := d.migrated(b)
-			_, err := db.Exec(`INSERT INTO rate_limit_rule (name, "limit") VALUES ('api', 'fixed-window 1/h')`)
+			_, err := db.Exec(d.sql(`INSERT INTO rate_limit_rule (name, "limit") VALUES ('api', 'fixed-window 1/h')`))
 			require.NoError(b, err)
 			p, err := policy.New(nil, &policy.Options{Logger: slog.New(slog.DiscardHandler)})
 			require.NoError(b, err)
@@ -209,7 +209,7 @@ func BenchmarkSQL(b *testing.B) {
 			var longest time.Duration
 			for i := 2; b.Loop(); i++ {
 				limit, begin := fmt.Sprintf("fixed-window %d/h", i), time.Now()
-				_, err := db.Exec(`UPDATE rate_limit_rule SET "limit" = '` + limit + `'`)
+				_, err := db.Exec(d.sql(`UPDATE rate_limit_rule SET "limit" = '` + limit + `'`))
 				require.NoError(b, err)
 				inForce(limit)
 				longest = max(longest, time.Since(begin))
