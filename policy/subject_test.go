@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/policy"
 )
 
@@ -105,6 +106,7 @@ func TestColumnsAreCharacters(t *testing.T) {
 
 // TestALongLineOfJSON: a file without line breaks is read about as quickly as the same with them, however long it is.
 func TestALongLineOfJSON(t *testing.T) {
+	testsize.Alone(t)
 	line, err := json.Marshal(parsed(t, many(2000, "POST /v1/charges")))
 	require.NoError(t, err)
 	var lines bytes.Buffer

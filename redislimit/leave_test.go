@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/redistest"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // everyClient are clients of every type on one server.
@@ -201,6 +202,7 @@ func TestAServerThatCannotBeDialledHasChargedNothing(t *testing.T) {
 }
 
 func TestLeavingAQueueDoesNotDependOnItsLength(t *testing.T) {
+	testsize.Alone(t)
 	const callers = 200_000
 	l := newLane(nil, 8, true)
 	l.trips = maxTrips

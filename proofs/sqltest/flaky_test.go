@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/policy"
 )
 
@@ -316,6 +317,7 @@ func TestNothingIsLostWithoutBeingCounted(t *testing.T) {
 // TestALockedTableHoldsUpAFlushForOneTimeout locks the table. A Flush ends after one Timeout and tells
 // why; what it had taken out counts as pending all the while.
 func TestALockedTableHoldsUpAFlushForOneTimeout(t *testing.T) {
+	testsize.Alone(t)
 	db := startPostgres(t).open(t)
 	_, err := db.Exec(policy.PostgreSQL.Migration())
 	require.NoError(t, err)

@@ -21,6 +21,9 @@ func TestReport(t *testing.T) {
 {"Action":"skip","Package":"p","Test":"TestC"}
 {"Action":"output","Package":"p","Test":"TestD","Output":"quiet\n"}
 {"Action":"pass","Package":"p","Test":"TestD"}
+{"Action":"output","Package":"p","Test":"TestG","Output":"    g_test.go:3: it bounds a time, and runs alone after all others\n"}
+{"Action":"skip","Package":"p","Test":"TestG"}
+{"Action":"output","Package":"none","Output":"?   \tnone\t[no test files]\n"}
 {"Action":"output","Package":"p","Output":"PASS\n"}
 {"Action":"output","Package":"p","Output":"ok  \tp\t0.1s\n"}
 {"Action":"pass","Package":"p"}
@@ -32,7 +35,9 @@ func TestReport(t *testing.T) {
 {"Action":"fail","Package":"q"}
 {"Action":"skip","Package":"nothing"}`
 	var out strings.Builder
-	require.NoError(t, report(strings.NewReader(in), &out))
+	r, err := report(strings.NewReader(in), &out)
+	require.NoError(t, err)
+	r.skipped.print(&out)
 	assert.Equal(t, `== ./redislimit
 ok  	p	0.1s
 r.go:1: no
@@ -44,4 +49,6 @@ skipped:
      1  p: it does not say why
      2  p: no server here
 `, out.String())
+	assert.Equal(t, []string{"TestE", "TestF"}, r.failures)
+	assert.Equal(t, map[string][]string{"p": {"TestG"}}, r.later)
 }

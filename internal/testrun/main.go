@@ -1,0 +1,177 @@
+// Testrun runs the tests of all modules, two modules at a time, the largest first. Arguments go to each go test. When a module ends
+// it prints what go test says of it, and a line of progress. Tests that bound a time (testsize.Alone) run when all others have
+// ended. The end says what failed, and what was skipped and why. See scripts/test.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-go/ratelimit/internal/testsize"
+)
+
+// together is how many modules run at a time.
+const together = 2
+
+func main() {
+	log.SetFlags(0)
+	modules, err := find(".")
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := runner{out: os.Stdout, args: os.Args[1:], skipped: make(counts)}
+	r.all(modules)
+	if !r.passed() {
+		os.Exit(1)
+	}
+}
+
+// find returns the folders of the modules, those with the most tests first, by the bytes of their files.
+func find(root string) ([]string, error) {
+	sizes := make(map[string]int64)
+	var open []string // the modules around a folder, the innermost last
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			if name := e.Name(); name == "testdata" || path != root && strings.HasPrefix(name, ".") {
+				return filepath.SkipDir
+			}
+			if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil {
+				sizes[path] = 0
+				open = append(open, path)
+			}
+			return nil
+		}
+		for len(open) > 0 && !within(path, open[len(open)-1]) {
+			open = open[:len(open)-1]
+		}
+		if len(open) > 0 && strings.HasSuffix(path, "_test.go") {
+			info, err := e.Info()
+			if err != nil {
+				return err
+			}
+			sizes[open[len(open)-1]] += info.Size()
+		}
+		return nil
+	})
+	return slices.SortedFunc(maps.Keys(sizes), func(a, b string) int {
+		return cmp.Or(cmp.Compare(sizes[b], sizes[a]), cmp.Compare(a, b))
+	}), err
+}
+
+// within reports whether path is in the folder dir.
+func within(path, dir string) bool {
+	return dir == "." || strings.HasPrefix(path, dir+string(filepath.Separator))
+}
+
+// runner runs go test, and keeps what it said.
+type runner struct {
+	out  io.Writer
+	args []string
+
+	mu      sync.Mutex // guards out, and what follows
+	ended   int
+	failed  []string
+	skipped counts
+}
+
+func (r *runner) all(modules []string) {
+	later := make([]map[string][]string, len(modules))
+	next := make(chan int)
+	var workers sync.WaitGroup
+	for range together {
+		workers.Go(func() {
+			for i := range next {
+				later[i] = r.module(modules[i], fmt.Sprintf("of %d", len(modules)))
+			}
+		})
+	}
+	for i := range modules {
+		next <- i
+	}
+	close(next)
+	workers.Wait()
+	for i, tests := range later {
+		for _, pkg := range slices.Sorted(maps.Keys(tests)) {
+			r.alone(modules[i], pkg, tests[pkg])
+		}
+	}
+	for _, name := range r.failed {
+		fmt.Fprintln(r.out, "FAIL:", name)
+	}
+	r.skipped.print(r.out)
+}
+
+// module runs all tests of a module but those that are to run alone, which it returns by package.
+func (r *runner) module(dir, of string) map[string][]string {
+	began := time.Now()
+	out, result := r.test(dir, "later", "./...")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended++
+	r.keep(dir, result)
+	fmt.Fprintf(r.out, "%s-- %d %s: %s %s in %v\n", out, r.ended, of, dir, result.word(), time.Since(began).Round(time.Second))
+	return result.later
+}
+
+// alone runs tests of one package while nothing else runs.
+func (r *runner) alone(dir, pkg string, tests []string) {
+	out, result := r.test(dir, "now", "-run", "^("+strings.Join(tests, "|")+")$", pkg)
+	r.keep(dir, result)
+	fmt.Fprintf(r.out, "%s-- alone: %s %s\n", out, strings.Join(tests, " "), result.word())
+}
+
+// test runs go test in a folder. What is wanted comes after the user's flags, of which the last of a name counts, and before what
+// is meant for the tests.
+func (r *runner) test(dir, timed string, wanted ...string) ([]byte, *result) {
+	flags, own := r.args, []string(nil)
+	if i := slices.IndexFunc(flags, func(a string) bool { return a == "-args" || a == "--args" }); i >= 0 {
+		flags, own = flags[:i], flags[i:]
+	}
+	cmd := exec.Command("go", slices.Concat([]string{"test", "-json"}, flags, wanted, own)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), testsize.Timed+"="+timed)
+	var out, errs bytes.Buffer
+	cmd.Stderr = &errs
+	events, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	result, err := report(events, &out)
+	if err != nil {
+		fmt.Fprintln(&out, "testrun:", err)
+		io.Copy(io.Discard, events)
+	}
+	if failed := cmd.Wait(); failed != nil || err != nil {
+		result.failed = true
+	}
+	out.Write(errs.Bytes())
+	return out.Bytes(), result
+}
+
+// keep adds a result to those of the run. The caller has the lock, or is alone.
+func (r *runner) keep(dir string, result *result) {
+	if result.failed {
+		r.failed = append(r.failed, strings.Join(append([]string{dir}, result.failures...), " "))
+	}
+	r.skipped.add(result.skipped)
+}
+
+func (r *runner) passed() bool { return len(r.failed) == 0 }

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/weir-go/ratelimit/internal/testsize"
+)
+
+// result is what one go test said.
+type result struct {
+	failed   bool
+	failures []string            // the tests that failed
+	skipped  counts              // without those that are to run alone
+	later    map[string][]string // these, by package
+}
+
+func (r *result) word() string {
+	if r.failed {
+		return "FAILED"
+	}
+	return "passed"
+}
+
+// counts are numbers of skipped tests, by package and reason.
+type counts map[string]map[string]int
+
+func (c counts) count(pkg, why string, n int) {
+	if c[pkg] == nil {
+		c[pkg] = make(map[string]int)
+	}
+	c[pkg][why] += n
+}
+
+func (c counts) add(of counts) {
+	for pkg, reasons := range of {
+		for why, n := range reasons {
+			c.count(pkg, why, n)
+		}
+	}
+}
+
+func (c counts) print(out io.Writer) {
+	if len(c) > 0 {
+		fmt.Fprintln(out, "\nskipped:")
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(c)) {
+		for _, why := range slices.Sorted(maps.Keys(c[pkg])) {
+			fmt.Fprintf(out, "%6d  %s: %s\n", c[pkg][why], pkg, why)
+		}
+	}
+}
+
+// event is one of test2json's, or of go build's.
+type event struct {
+	Action, Package, Test, Output string
+}
+
+// test is one test of a package.
+type test struct{ pkg, name string }
+
+// place is what a message of a test begins with.
+var place = regexp.MustCompile(`^\s+\S+\.go:\d+: `)
+
+// report reads what go test -json writes. It prints the packages that have tests, and all that tests that failed have written.
+func report(in io.Reader, out io.Writer) (*result, error) {
+	r := &result{skipped: make(counts), later: make(map[string][]string)}
+	written := make(map[test][]string)
+	tell := func(t test) {
+		fmt.Fprint(out, strings.Join(written[t], ""))
+		delete(written, t)
+	}
+	lines := bufio.NewReader(in)
+	for {
+		line, err := lines.ReadBytes('\n')
+		var e event
+		switch {
+		case len(line) == 0:
+		case json.Unmarshal(line, &e) != nil || e.Action == "":
+			fmt.Fprintf(out, "%s", line)
+		case e.Action == "build-output", e.Action == "output" && e.Test == "":
+			if e.Output != "PASS\n" && !strings.HasPrefix(e.Output, "?   \t") {
+				fmt.Fprint(out, e.Output)
+			}
+		case e.Action == "output" && strings.HasPrefix(e.Output, "=== "): // RUN, PAUSE, CONT, NAME
+		case e.Action == "output":
+			t := test{e.Package, e.Test}
+			written[t] = append(written[t], e.Output)
+		case e.Action == "fail" && e.Test != "":
+			if !strings.Contains(e.Test, "/") {
+				r.failures = append(r.failures, e.Test)
+			}
+			tell(test{e.Package, e.Test})
+		case e.Action == "fail": // perhaps before a test could end
+			for _, t := range slices.SortedFunc(maps.Keys(written), func(a, b test) int { return strings.Compare(a.name, b.name) }) {
+				if t.pkg == e.Package {
+					r.failures = append(r.failures, t.name)
+					tell(t)
+				}
+			}
+		case e.Action == "skip" && e.Test != "":
+			t := test{e.Package, e.Test}
+			why := reason(written[t])
+			if why == testsize.Later {
+				name, _, _ := strings.Cut(t.name, "/")
+				if !slices.Contains(r.later[t.pkg], name) {
+					r.later[t.pkg] = append(r.later[t.pkg], name)
+				}
+			} else {
+				r.skipped.count(t.pkg, why, 1)
+			}
+			delete(written, t)
+		case e.Action == "pass":
+			delete(written, test{e.Package, e.Test})
+		}
+		if err == io.EOF {
+			return r, nil
+		}
+		if err != nil {
+			return r, err
+		}
+	}
+}
+
+// reason returns what a skipped test said of it.
+func reason(written []string) string {
+	for _, line := range written {
+		if p := place.FindString(line); p != "" {
+			return strings.TrimSpace(strings.TrimPrefix(line, p))
+		}
+	}
+	return "it does not say why"
+}

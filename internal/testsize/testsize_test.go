@@ -1,0 +1,32 @@
+package testsize
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestOnlyLongRunsHaveTheFullSize(t *testing.T) {
+	for value, want := range map[string]int{"": 1, "short": 1, "long": 2} {
+		t.Setenv(Size, value)
+		assert.Equal(t, want, Of(1, 2), "%q", value)
+	}
+}
+
+// skipping is a test that notes whether it is skipped.
+type skipping struct {
+	testing.TB
+	skipped []any
+}
+
+func (s *skipping) Helper()          {}
+func (s *skipping) Skip(args ...any) { s.skipped = args }
+
+func TestWhatBoundsATimeIsSkippedWhileOthersRun(t *testing.T) {
+	for value, want := range map[string][]any{"": nil, "now": nil, "later": {Later}} {
+		t.Setenv(Timed, value)
+		var s skipping
+		Alone(&s)
+		assert.Equal(t, want, s.skipped, "%q", value)
+	}
+}
