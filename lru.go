@@ -12,8 +12,8 @@ import (
 )
 
 // table maps keys to accounts, and never has more than max of them. This file finds,
-// inserts and removes keys. order.go keeps the order in which they leave, usage.go what is
-// known of their use, and evict.go chooses the key that leaves.
+// inserts and removes keys. lru_order.go keeps the order in which they leave, lru_usage.go what is
+// known of their use, and lru_evict.go chooses the key that leaves.
 //
 // To find a known key takes no lock and moves nothing. Keys stand in the order in which they
 // were inserted; eviction looks at the oldest, and gives those that were used since a second
