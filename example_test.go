@@ -289,38 +289,6 @@ func ExampleTakeUpTo() {
 	// rows left: 1500 next one in 100ms
 }
 
-func ExampleBan() {
-	ctx := context.Background()
-	clock := new(ratelimittest.Clock)
-	opts := &ratelimit.Options[string]{Clock: clock}
-	requests := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(2)), opts))
-	strikes := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)), opts))
-	bans := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.Per(1, time.Hour)).Named("ban"), opts))
-	limiter, err := ratelimit.Ban(requests, strikes, bans)
-	if err != nil {
-		panic(err)
-	}
-	for range 5 {
-		d, _ := limiter.Take(ctx, "198.51.100.7", 1)
-		fmt.Println(d.Allowed, d.RetryAfter)
-	}
-	clock.Advance(10 * time.Minute)
-	for key, d := range bans.All() {
-		if !d.Allowed {
-			fmt.Println(key, "is banned for another", d.RetryAfter)
-		}
-	}
-	fmt.Println(limiter.Lift(ctx, "198.51.100.7"), limiter.Allow("198.51.100.7", 1))
-	// Output:
-	// true 0s
-	// true 0s
-	// false 1m0s
-	// false 1m0s
-	// false 1h0m0s
-	// 198.51.100.7 is banned for another 50m0s
-	// <nil> true
-}
-
 func ExampleKeyed_Saved() {
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(100))
 	limiter := ratelimit.Must(ratelimit.New[string](limit, nil))

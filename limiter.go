@@ -22,11 +22,11 @@
 //   - [Keyed.All], [Keyed.Saved], [Keyed.Restore]: list the keys, and carry what they have spent
 //     over a restart.
 //
-// [TakeUpTo] takes what there is, and [Ban] shuts out keys that are denied too often, on any
+// [TakeUpTo] takes what there is, and package ban shuts out keys that are denied too often, on any
 // limiter.
 //
 // [All] puts several limits on one request: either all of them are charged, or none.
-// [Chain] does so for limiters of any kind, [Map] finds the key in a request. Everything
+// Package chain does so for limiters of any kind, [Map] finds the key in a request. Everything
 // here is safe for concurrent use unless it says otherwise.
 //
 // # What the answers mean

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/chain"
 )
 
 // remote is an engine of another package, as little of it as a nil pointer needs.
@@ -26,8 +27,6 @@ func TestConstructorsRefuseWhatIsNil(t *testing.T) {
 	}
 	_, errAllOf := ratelimit.AllOf(nil, layer)
 	_, errAllOfLayer := ratelimit.AllOf(pick, nil)
-	_, errChain := ratelimit.Chain[string](l, nil)
-	_, errChainTyped := ratelimit.Chain[string](l, noKeyed)
 	for _, test := range []struct {
 		err  error
 		want string
@@ -45,8 +44,6 @@ func TestConstructorsRefuseWhatIsNil(t *testing.T) {
 		{all(ratelimit.Observe(layer, nil)), "ratelimit: layer 0: Observe was given no function to report to"},
 		{errAllOf, "ratelimit: AllOf needs a function that picks layers"},
 		{errAllOfLayer, "ratelimit: layer 0 is nil"},
-		{errChain, "ratelimit: limiter 1 of Chain is nil"},
-		{errChainTyped, "ratelimit: limiter 1 of Chain is nil"},
 	} {
 		assert.EqualError(t, test.err, test.want)
 	}
@@ -58,16 +55,13 @@ func TestALimiterMadeOfNilFailsAtEachCall(t *testing.T) {
 	var noRemote *remote
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerMinute(9)), ratelimit.Options[string]{})
 	for _, test := range []struct {
-		l    ratelimit.Limiter[call]
+		l    ratelimit.Reserver[call]
 		want string
 	}{
 		{ratelimit.Map(nil, byUser), "ratelimit: Map was given no limiter"},
-		{ratelimit.Map[call](ratelimit.Limiter[string](noKeyed), byUser), "ratelimit: Map was given no limiter"},
-		{ratelimit.Map[call](ratelimit.Limiter[string](noRemote), byUser), "ratelimit: Map was given no limiter"},
+		{ratelimit.Map[call](ratelimit.Reserver[string](noKeyed), byUser), "ratelimit: Map was given no limiter"},
+		{ratelimit.Map[call](ratelimit.Reserver[string](noRemote), byUser), "ratelimit: Map was given no limiter"},
 		{ratelimit.Map[call, string](l, nil), "ratelimit: Map was given no key function"},
-		{ratelimit.MapReserver(nil, byUser), "ratelimit: MapReserver was given no limiter"},
-		{ratelimit.MapReserver[call](ratelimit.Reserver[string](noKeyed), byUser), "ratelimit: MapReserver was given no limiter"},
-		{ratelimit.MapReserver[call, string](l, nil), "ratelimit: MapReserver was given no key function"},
 	} {
 		for cost := range 2 {
 			assert.False(t, test.l.Allow(call{}, cost))
@@ -78,16 +72,12 @@ func TestALimiterMadeOfNilFailsAtEachCall(t *testing.T) {
 		if teller, ok := test.l.(interface{ Limits() []ratelimit.Limit }); assert.True(t, ok) {
 			assert.NotPanics(t, func() { teller.Limits() })
 		}
-		r, ok := test.l.(ratelimit.Reserver[call])
-		if !ok {
-			continue
-		}
-		res, err := r.Reserve(t.Context(), call{}, 1, time.Second)
+		res, err := test.l.Reserve(t.Context(), call{}, 1, time.Second)
 		assert.EqualError(t, err, test.want)
 		assert.False(t, res.Allowed)
 		assert.NoError(t, res.Cancel())
-		assert.EqualError(t, ratelimit.Wait(t.Context(), r, call{}, 1), test.want)
-		chain, err := ratelimit.Chain(r)
+		assert.EqualError(t, ratelimit.Wait(t.Context(), test.l, call{}, 1), test.want)
+		chain, err := chain.New(test.l)
 		require.NoError(t, err)
 		_, err = chain.Take(t.Context(), call{}, 1)
 		assert.EqualError(t, err, test.want)
@@ -111,14 +101,14 @@ func TestANilContextNeverEnds(t *testing.T) {
 	var none context.Context
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1), ratelimit.Options[string]{})
 	stack := stackOf(t, ratelimit.By(l, byUser))
-	chain, err := ratelimit.Chain[string](l)
+	chain, err := chain.New[string](l)
 	require.NoError(t, err)
 	for range 2 {
 		require.NoError(t, l.Wait(none, "ann", 1))
 		require.NoError(t, ratelimit.Wait(none, ratelimit.Reserver[string](l), "ann", 1))
 		require.NoError(t, stack.Wait(none, call{user: "ann"}, 1))
 		require.NoError(t, chain.Wait(none, "ann", 1))
-		require.NoError(t, ratelimit.MapReserver[call](l, byUser).(interface {
+		require.NoError(t, ratelimit.Map[call](l, byUser).(interface {
 			Wait(context.Context, call, int) error
 		}).Wait(none, call{user: "ann"}, 1))
 		r, err := l.Reserve(none, "ann", 1, time.Second)

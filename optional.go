@@ -3,26 +3,22 @@ package ratelimit
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// The interfaces in this file are what a limiter may offer besides [Limiter] and [Reserver]. Who
-// is given a limiter asks for them by a type assertion. A limiter that stands before another
-// one has the methods too, and answers for that one.
+// A limiter may have more methods than [Limiter] and [Reserver]: those of the interfaces in this file. A limiter that stands in
+// front of another one has them too, and answers for that one.
 
-// LimitLister is a [Limiter] that tells its limits, before the first decision too: one for
-// each layer of a stack or limiter of a chain, in order, and the zero Limit where each request
-// or key has its own. A layer that never denies, a [Shadow], is left out. One that knows none
-// returns nil.
+// LimitLister is a [Limiter] that returns its limits: one for each layer of a stack or limiter of a chain, in order, and the
+// zero Limit where each request or key has its own. A [Shadow] is left out. Nil means that they are not known.
 type LimitLister interface {
 	Limits() []Limit
 }
 
-// Booker is a [Reserver] that says whether its Reserve books budget that is still to come. One
-// that does not, such as [Layered], delays only what leaky buckets delay. A Reserver
-// that is no Booker counts as one that books.
+// Booker is a [Reserver] that reports whether its Reserve may book budget that is still to come. A Reserver without the
+// method counts as one that may.
 type Booker interface {
 	BooksAhead() bool
 }
@@ -32,33 +28,29 @@ type Waiter[K any] interface {
 	Wait(ctx context.Context, key K, cost int) error
 }
 
-// Peeker is a [Limiter] that can say what Take would answer, and change nothing. [Peek]
-// asks any limiter. An engine that cannot, or that stands before one which cannot, returns
-// an error that wraps [errors.ErrUnsupported].
+// Peeker is a [Limiter] with a Peek, which [Peek] calls.
 type Peeker[K any] interface {
 	Peek(ctx context.Context, key K, cost int) (Decision, error)
 }
 
-// Adjuster is a [Limiter] that can correct what a key has spent, as [Keyed.Adjust] does.
-// [Adjust] asks any limiter.
+// Adjuster is a [Limiter] with an Adjust, which [Adjust] calls.
 type Adjuster[K any] interface {
 	Adjust(ctx context.Context, key K, delta int) error
 }
 
-// Resetter is a [Limiter] that can forget a key and what it has spent. [Reset] asks any
-// limiter.
+// Resetter is a [Limiter] with a Reset, which [Reset] calls.
 type Resetter[K any] interface {
 	Reset(ctx context.Context, key K) error
 }
 
-// CostReplacer is a [Limiter] that may charge another cost than the caller's, such as a stack
-// with [WithCost]. One that stands before another limiter reports what that one does.
+// CostReplacer is a [Limiter] that reports whether it may charge another cost than the caller's, as a stack with [WithCost]
+// does. A Limiter without the method counts as one that does not.
 type CostReplacer interface {
 	ReplacesCost() bool
 }
 
-// Peek says what Take would answer, if l is a [Peeker], or has the Peek of this package's
-// limiters, which need no context. Else the error wraps [errors.ErrUnsupported].
+// Peek returns what l's Take would answer, and changes nothing. It is l's Peek, with or without a context. If l has none, or
+// cannot use it, the error wraps [errors.ErrUnsupported].
 func Peek[K any](ctx context.Context, l Limiter[K], key K, cost int) (Decision, error) {
 	if nilcheck.IsNil(l) {
 		return Decision{}, errors.New("ratelimit: Peek was given no limiter")
@@ -71,11 +63,11 @@ func Peek[K any](ctx context.Context, l Limiter[K], key K, cost int) (Decision, 
 	}:
 		return l.Peek(key, cost)
 	}
-	return Decision{}, unsupported(l, "Peek")
+	return Decision{}, optional.Unsupported("ratelimit", l, "Peek")
 }
 
-// Adjust corrects what a key has spent, if l is an [Adjuster], or has the Adjust of [Keyed],
-// which needs no context. Else the error wraps [errors.ErrUnsupported].
+// Adjust corrects what a key has spent: see [Keyed.Adjust]. It is l's Adjust, with or without a context. If l has none, or
+// cannot use it, the error wraps [errors.ErrUnsupported].
 func Adjust[K any](ctx context.Context, l Limiter[K], key K, delta int) error {
 	if nilcheck.IsNil(l) {
 		return errors.New("ratelimit: Adjust was given no limiter")
@@ -86,11 +78,11 @@ func Adjust[K any](ctx context.Context, l Limiter[K], key K, delta int) error {
 	case interface{ Adjust(key K, delta int) error }:
 		return l.Adjust(key, delta)
 	}
-	return unsupported(l, "Adjust")
+	return optional.Unsupported("ratelimit", l, "Adjust")
 }
 
-// Reset forgets a key and what it has spent, if l is a [Resetter], or has the Reset of
-// [Keyed], which needs no context. Else the error wraps [errors.ErrUnsupported].
+// Reset forgets a key and what it has spent. It is l's Reset, with or without a context. If l has none, or cannot use it, the
+// error wraps [errors.ErrUnsupported].
 func Reset[K any](ctx context.Context, l Limiter[K], key K) error {
 	if nilcheck.IsNil(l) {
 		return errors.New("ratelimit: Reset was given no limiter")
@@ -102,39 +94,5 @@ func Reset[K any](ctx context.Context, l Limiter[K], key K) error {
 		l.Reset(key)
 		return nil
 	}
-	return unsupported(l, "Reset")
-}
-
-// canPeek, canAdjust and canReset report whether a limiter has the methods. One that stands before
-// another limiter may have them and still return [errors.ErrUnsupported].
-
-func canPeek[K any](l Limiter[K]) bool {
-	_, plain := l.(interface {
-		Peek(key K, cost int) (Decision, error)
-	})
-	_, peeker := l.(Peeker[K])
-	return peeker || plain
-}
-
-func canAdjust[K any](l Limiter[K]) bool {
-	_, plain := l.(interface{ Adjust(key K, delta int) error })
-	_, adjuster := l.(Adjuster[K])
-	return adjuster || plain
-}
-
-func canReset[K any](l Limiter[K]) bool {
-	_, plain := l.(interface{ Reset(key K) })
-	_, resetter := l.(Resetter[K])
-	return resetter || plain
-}
-
-func unsupported(l any, what string) error {
-	return fmt.Errorf("ratelimit: %T has no %s: %w", l, what, errors.ErrUnsupported)
-}
-
-// replacesCost reports whether a limiter may charge another cost than the caller's, as far
-// as it tells.
-func replacesCost(l any) bool {
-	r, ok := l.(CostReplacer)
-	return ok && r.ReplacesCost()
+	return optional.Unsupported("ratelimit", l, "Reset")
 }

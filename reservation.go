@@ -128,7 +128,7 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	case !r.Allowed:
 		return fmt.Errorf("%w: the reservation was denied, under %v", ErrLimited, r.Limit)
 	}
-	ctx = orBackground(ctx)
+	ctx = ctxwait.OrBackground(ctx)
 	left, err := ctxwait.Left(ctx)
 	if err != nil {
 		return also(err, r.Cancel())

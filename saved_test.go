@@ -23,6 +23,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
+var twoAMinute = ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("requests")
+
 func savedOf(l *ratelimit.Keyed[string]) map[string]ratelimit.Saved { return maps.Collect(l.Saved()) }
 
 // peeks compares what two limiters say to all costs of interest.
@@ -97,7 +99,7 @@ func TestARestoredKeyAnswersAsIfTheProgramHadGoneOn(t *testing.T) {
 func TestAllListsTrackedKeysAsPeekSays(t *testing.T) {
 	clock := new(testClock)
 	// IdleTTL is longer than the test, so that no new key drops one that it shares a shard with.
-	l := newWith(t, jailLimit, ratelimit.Options[string]{Clock: clock, IdleTTL: 2 * time.Hour, LimitFor: func(key string) ratelimit.Limit {
+	l := newWith(t, twoAMinute, ratelimit.Options[string]{Clock: clock, IdleTTL: 2 * time.Hour, LimitFor: func(key string) ratelimit.Limit {
 		if key == "other" {
 			return ratelimit.TokenBucket(ratelimit.PerSecond(1), 7)
 		}
@@ -132,7 +134,7 @@ func TestAllListsTrackedKeysAsPeekSays(t *testing.T) {
 	for _, d := range l.All() {
 		_ = d
 	}
-	addrs := ratelimit.Must(ratelimit.New[netip.Addr](jailLimit, nil))
+	addrs := ratelimit.Must(ratelimit.New[netip.Addr](twoAMinute, nil))
 	want := []netip.Addr{{}, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("::ffff:10.0.0.1"), netip.MustParseAddr("fe80::1%eth0")}
 	for _, a := range want {
 		require.True(t, addrs.Allow(a, 1))
@@ -299,7 +301,7 @@ func TestWhatWasSavedMigratesToTheLimitOfTheNewProgram(t *testing.T) {
 				opts := ratelimit.Options[string]{Clock: clock}
 				first := next
 				if byKey {
-					first, opts.LimitFor = jailLimit, func(string) ratelimit.Limit { return next }
+					first, opts.LimitFor = twoAMinute, func(string) ratelimit.Limit { return next }
 				}
 				l := newWith(t, first, opts)
 				require.NoError(t, l.Restore(maps.All(saved), 0))
@@ -322,11 +324,11 @@ func TestWhatWasSavedMigratesToTheLimitOfTheNewProgram(t *testing.T) {
 
 func TestRestoreIntoAFullTable(t *testing.T) {
 	clock := new(testClock)
-	old := onClock(t, clock, jailLimit)
+	old := onClock(t, clock, twoAMinute)
 	for _, key := range []string{"a", "b", "c"} {
 		require.True(t, old.Allow(key, 1))
 	}
-	l := newWith(t, jailLimit, ratelimit.Options[string]{Clock: clock, MaxKeys: 2, OnFull: ratelimit.RefuseNew})
+	l := newWith(t, twoAMinute, ratelimit.Options[string]{Clock: clock, MaxKeys: 2, OnFull: ratelimit.RefuseNew})
 	err := l.Restore(old.Saved(), 0)
 	require.ErrorIs(t, err, ratelimit.ErrTableFull)
 	require.Equal(t, 2, l.Len())
@@ -334,11 +336,11 @@ func TestRestoreIntoAFullTable(t *testing.T) {
 	clock.advance(time.Minute)
 	require.True(t, l.Allow("d", 2), "restored keys make room when they are fresh")
 
-	l = newWith(t, jailLimit, ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
+	l = newWith(t, twoAMinute, ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
 	require.NoError(t, l.Restore(old.Saved(), 0))
 	require.NoError(t, l.Restore(func(func(string, ratelimit.Saved) bool) {}, 0))
 	require.EqualError(t, l.Restore(nil, 0), "ratelimit: Restore was given nothing to read from")
-	nan := ratelimit.Must(ratelimit.New[float64](jailLimit, nil))
+	nan := ratelimit.Must(ratelimit.New[float64](twoAMinute, nil))
 	require.ErrorIs(t, nan.Restore(func(yield func(float64, ratelimit.Saved) bool) { yield(math.NaN(), nil) }, 0), ratelimit.ErrInvalidKey)
 	var zero ratelimit.Keyed[string]
 	for name, call := range map[string]func(){
@@ -385,7 +387,7 @@ func TestASavedCalendarKeepsItsWindow(t *testing.T) {
 			require.Error(t, l.Restore(func(yield func(string, ratelimit.Saved) bool) { yield("x", saved["k"][:n]) }, 0))
 		}
 	}
-	bare := onClock(t, struct{ ratelimit.Clock }{new(testClock)}, jailLimit)
+	bare := onClock(t, struct{ ratelimit.Clock }{new(testClock)}, twoAMinute)
 	clock := new(ratelimittest.Clock)
 	old := newWith(t, limit, ratelimit.Options[string]{Clock: clock})
 	require.True(t, old.Allow("k", 7))

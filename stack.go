@@ -224,7 +224,7 @@ func (l *Layered[R]) ReplacesCost() bool {
 //
 // Each limiter's OnDecision is told of one decision for each Wait, however often it tries.
 func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
-	ctx = orBackground(ctx)
+	ctx = ctxwait.OrBackground(ctx)
 	s := l.stack()
 	defer l.done(s)
 	err := l.wait(ctx, s, r, cost)
@@ -247,7 +247,7 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 			return l.sleepOut(ctx, s, cost)
 		}
 		if wait := s.wait(); wait > left {
-			return tooLate(cost, wait-left, left, s.d.Limit)
+			return tooLate(cost, wait, left, s.d.Limit)
 		}
 		if err := ctxwait.Sleep(ctx, s.d.RetryAfter); err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -501,7 +502,7 @@ func TestCalendarsInStacksAndChains(t *testing.T) {
 			return ratelimit.All(ratelimit.By(quota, key), ratelimit.By(rate, key))
 		},
 		"chain": func(quota, rate *ratelimit.Keyed[string]) (ratelimit.Reserver[string], error) {
-			return ratelimit.Chain[string](quota, rate)
+			return chain.New[string](quota, rate)
 		},
 	} {
 		quota := ratelimit.Must(ratelimit.New(ratelimit.Calendar(10, ratelimit.Month("UTC", 1)), opts))

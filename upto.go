@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
@@ -21,7 +22,7 @@ const upToTries = 4
 // It asks [Peek] how much remains, or Take if the limiter has no Peek, and then takes that. If
 // others take it first, it tries again with what they left. After four such tries it grants 0,
 // and RetryAfter is that of the last of them. Each of its denied tries is a denial as any
-// other: it is told to OnDecision, and may be a strike for a [Banned].
+// other: it is told to OnDecision, and may be a strike of package ban.
 //
 // The errors are those of the limiter, and then nothing is granted. One that wraps
 // [ErrExceedsLimit] says that not even a cost of 1 can ever pass. It is safe for concurrent use.
@@ -29,7 +30,7 @@ func TakeUpTo[K any](ctx context.Context, l Limiter[K], key K, most int) (grante
 	if nilcheck.IsNil(l) {
 		return 0, d, errors.New("ratelimit: TakeUpTo was given no limiter")
 	}
-	ctx = orBackground(ctx)
+	ctx = ctxwait.OrBackground(ctx)
 	switch {
 	case most < 0:
 		return 0, d, negativeCostError(most)

@@ -14,28 +14,31 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/chain"
 )
 
 // bare is a limiter without anything but Take.
 type bare struct {
-	ratelimit.Limiter[string]
+	ratelimit.Reserver[string]
 	takes []int
 }
 
 func (b *bare) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	b.takes = append(b.takes, cost)
-	return b.Limiter.Take(ctx, key, cost)
+	return b.Reserver.Take(ctx, key, cost)
 }
 
 func TestTakeUpToGrantsWhatThereIs(t *testing.T) {
 	for _, limit := range partLimits() {
 		for name, wrap := range map[string]func(*ratelimit.Keyed[string]) ratelimit.Limiter[string]{
 			"keyed":   func(l *ratelimit.Keyed[string]) ratelimit.Limiter[string] { return l },
-			"no Peek": func(l *ratelimit.Keyed[string]) ratelimit.Limiter[string] { return &bare{Limiter: l} },
+			"no Peek": func(l *ratelimit.Keyed[string]) ratelimit.Limiter[string] { return &bare{Reserver: l} },
 			"behind Map, no Peek": func(l *ratelimit.Keyed[string]) ratelimit.Limiter[string] {
-				return ratelimit.Map(ratelimit.Limiter[string](&bare{Limiter: l}), itself)
+				return ratelimit.Map[string, string](&bare{Reserver: l}, itself)
 			},
-			"chain": func(l *ratelimit.Keyed[string]) ratelimit.Limiter[string] { return chainOf(t, l) },
+			"chain": func(l *ratelimit.Keyed[string]) ratelimit.Limiter[string] {
+				return ratelimit.Must(chain.New[string](l))
+			},
 			"stack": func(l *ratelimit.Keyed[string]) ratelimit.Limiter[string] {
 				stack, err := ratelimit.All(ratelimit.By(l, itself))
 				require.NoError(t, err)
@@ -110,7 +113,7 @@ func TestTakeUpToReturnsTheLimitersErrors(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrBlocked)
 	assert.Zero(t, granted)
 	assert.False(t, d.Allowed)
-	_, _, err = ratelimit.TakeUpTo[string](t.Context(), &bare{Limiter: blocked}, "k", math.MaxInt)
+	_, _, err = ratelimit.TakeUpTo[string](t.Context(), &bare{Reserver: blocked}, "k", math.MaxInt)
 	require.ErrorIs(t, err, ratelimit.ErrBlocked)
 
 	free, _ := newLimiter(t, ratelimit.Unlimited())
@@ -129,9 +132,8 @@ func TestTakeUpToReturnsTheLimitersErrors(t *testing.T) {
 // An engine that says no more than that a cost is too high is asked for half of it.
 func TestTakeUpToFindsACapacityThatItIsNotTold(t *testing.T) {
 	const capacity = 37
-	l := &bare{Limiter: &engine{}}
 	takes := 0
-	l.Limiter = limiterOf(func(cost int) (ratelimit.Decision, error) {
+	l := limiterOf(func(cost int) (ratelimit.Decision, error) {
 		if takes++; cost > capacity {
 			return ratelimit.Decision{}, ratelimit.ErrExceedsLimit
 		}

@@ -28,7 +28,7 @@ import (
 //
 // The waiting itself is in real time, whatever the limiter's [Clock].
 func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
-	ctx = orBackground(ctx)
+	ctx = ctxwait.OrBackground(ctx)
 	var d Decision
 	spent, err := l.wait(ctx, key, cost, &d)
 	if l.onDecision != nil {
@@ -48,9 +48,9 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 	case err != nil:
 		return false, err
 	case !d.Allowed && (left == ctxwait.Forever || d.Limit.Algorithm == AlgorithmLeakyBucket && cost > d.Remaining):
-		return false, fmt.Errorf("%w: cost %d cannot be booked for another %v under %v", ErrLimited, cost, d.RetryAfter, d.Limit)
-	case !d.Allowed:
-		return false, tooLate(cost, d.RetryAfter, left, d.Limit)
+		return false, fmt.Errorf("%w: cost %d has no room in the queue for another %v under %v", ErrLimited, cost, d.RetryAfter, d.Limit)
+	case !d.Allowed: // RetryAfter is how much too late the time would be
+		return false, tooLate(cost, between(-int64(left), int64(d.RetryAfter)), left, d.Limit)
 	}
 	if err = ctxwait.Sleep(ctx, d.Delay); err != nil {
 		b.settleAt(l.clock, spendingOf(o, int64(cost)), 0)
@@ -58,9 +58,9 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 	return b != nil, err
 }
 
-func tooLate(cost int, late, left time.Duration, l Limit) error {
-	return fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
-		context.DeadlineExceeded, cost, late, left, l)
+// tooLate is the error of a Wait whose time would come after the deadline.
+func tooLate(cost int, wait, left time.Duration, l Limit) error {
+	return fmt.Errorf("%w: cost %d must wait for %v under %v, but the deadline is in %v", context.DeadlineExceeded, cost, wait, l, left)
 }
 
 // Wait spends cost of the key's budget on any limiter, and returns nil when its time has come.
@@ -76,7 +76,7 @@ func tooLate(cost int, late, left time.Duration, l Limit) error {
 // cost is denied until after the deadline; and with one that wraps [ErrLimited] if
 // it is denied and there is no deadline. The waiting is in real time.
 func Wait[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
-	ctx = orBackground(ctx)
+	ctx = ctxwait.OrBackground(ctx)
 	if nilcheck.IsNil(r) {
 		return errors.New("ratelimit: Wait was given no limiter")
 	}
@@ -106,50 +106,40 @@ func waitByReserve[K any](ctx context.Context, r Reserver[K], key K, cost int) e
 	}
 }
 
-// reserveWithin reserves a cost for a time that is not after the deadline, or says when to
-// try again. If the cost is denied, it asks a second time, without a delay: an engine that
-// books ahead then names the cost's own time. If that is after the deadline, to
-// try again until then would be in vain.
+// reserveWithin reserves a cost for a time before the deadline, or returns when to try again. If the cost is denied, it asks
+// a second time, without a delay: then an engine that books ahead returns the time at which the cost fits. If that is after
+// the deadline, to try again would be in vain.
 func reserveWithin[K any](ctx context.Context, r Reserver[K], key K, cost int, left time.Duration) (*Reservation, time.Duration, error) {
-	var retry time.Duration
-	for i, delay := range [...]time.Duration{left, 0} {
-		res, err := r.Reserve(ctx, key, cost, delay)
-		if err != nil {
-			return nil, 0, also(err, res.Cancel())
-		}
-		if res != nil && res.Allowed {
-			return res, 0, nil
-		}
-		if err := inTime(res, cost, left); err != nil {
-			return nil, 0, err
-		}
-		if i == 0 {
-			retry = res.RetryAfter
-		}
+	res, err := reserveOnce(ctx, r, key, cost, left, left)
+	if err != nil || res.Allowed {
+		return res, 0, err
+	}
+	retry := res.RetryAfter
+	if res, err = reserveOnce(ctx, r, key, cost, 0, left); err != nil || res.Allowed {
+		return res, 0, err
 	}
 	return nil, retry, nil
 }
 
-// inTime says why it would be in vain to try a denied reservation again, nil if it would not.
-func inTime(res *Reservation, cost int, left time.Duration) error {
-	var d Decision
-	if res != nil {
-		d = res.Decision
+// reserveOnce reserves a cost with a delay. It is an error if that is denied until after the deadline. The reservation is
+// not nil without an error.
+func reserveOnce[K any](ctx context.Context, r Reserver[K], key K, cost int, delay, left time.Duration) (*Reservation, error) {
+	res, err := r.Reserve(ctx, key, cost, delay)
+	switch {
+	case err != nil:
+		return nil, also(err, res.Cancel())
+	case res == nil:
+		res = new(Reservation)
+	case res.Allowed:
+		return res, nil
 	}
 	switch {
 	case left == ctxwait.Forever:
-		return fmt.Errorf("%w: cost %d is denied under %v", ErrLimited, cost, d.Limit)
-	case d.RetryAfter <= 0 || d.RetryAfter > left:
-		return fmt.Errorf("%w: cost %d is denied for another %v under %v, and %v are left",
-			context.DeadlineExceeded, cost, d.RetryAfter, d.Limit, left)
+		return nil, fmt.Errorf("%w: cost %d is denied under %v, and there is no deadline to wait for", ErrLimited, cost, res.Limit)
+	case res.RetryAfter <= 0:
+		return nil, fmt.Errorf("%w: cost %d is denied under %v, without a time to wait for", context.DeadlineExceeded, cost, res.Limit)
+	case res.RetryAfter > left:
+		return nil, tooLate(cost, res.RetryAfter, left, res.Limit)
 	}
-	return nil
-}
-
-// orBackground returns a context that never ends for a nil one.
-func orBackground(ctx context.Context) context.Context {
-	if ctx == nil {
-		return context.Background()
-	}
-	return ctx
+	return res, nil
 }

@@ -114,7 +114,7 @@ func meta(err error) http.Header {
 func keyed(t *testing.T, limit ratelimit.Limit, key func(*connectlimit.Call) (string, error), opts *connectlimit.Options) (*connectlimit.Interceptor, *ratelimit.Keyed[string]) {
 	l, err := ratelimit.New[string](limit, &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)})
 	require.NoError(t, err)
-	i, err := connectlimit.New(ratelimit.MapReserver(l, key), opts)
+	i, err := connectlimit.New(ratelimit.Map(l, key), opts)
 	require.NoError(t, err)
 	return i, l
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ban"
 	"github.com/weir-go/ratelimit/failover"
 )
 
@@ -17,7 +18,7 @@ func TestADegradedDenialIsNoStrike(t *testing.T) {
 	l := over(t, s, standIn, failover.Options{Failures: 1, OpenFor: time.Hour})
 	strikes := newLocal(t, ratelimit.FixedWindow(ratelimit.PerHour(2)))
 	bans := newLocal(t, ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("bans"))
-	b, err := ratelimit.Ban[string](l, strikes, bans)
+	b, err := ban.New[string](l, strikes, bans)
 	require.NoError(t, err)
 
 	s.fail(down)
@@ -35,7 +36,7 @@ func TestADegradedDenialIsNoStrike(t *testing.T) {
 
 	// On the shared limit the denials count.
 	healthy := over(t, newStore(t, ratelimit.FixedWindow(ratelimit.PerHour(20))), standIn, failover.Options{})
-	b, err = ratelimit.Ban[string](healthy, strikes, bans)
+	b, err = ban.New[string](healthy, strikes, bans)
 	require.NoError(t, err)
 	granted, _, err = ratelimit.TakeUpTo[string](t.Context(), b, "k", 100)
 	require.NoError(t, err)
@@ -50,7 +51,7 @@ func TestADegradedDenialIsNoStrike(t *testing.T) {
 func TestBansMayFailOver(t *testing.T) {
 	s := newStore(t, ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("bans"))
 	bans := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, OpenFor: time.Hour})
-	b, err := ratelimit.Ban[string](newLocal(t, ratelimit.FixedWindow(ratelimit.PerHour(9))), newLocal(t, ratelimit.FixedWindow(ratelimit.PerHour(1))), bans)
+	b, err := ban.New[string](newLocal(t, ratelimit.FixedWindow(ratelimit.PerHour(9))), newLocal(t, ratelimit.FixedWindow(ratelimit.PerHour(1))), bans)
 	require.NoError(t, err)
 	require.NoError(t, b.Strike(t.Context(), "k", 1))
 	require.False(t, b.Allow("k", 1))

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/lease"
 )
@@ -77,7 +78,7 @@ func newFleet(t *testing.T, seed uint64) (*fleet, *rand.Rand) {
 		var node ratelimit.Reserver[string] = leased
 		if chained {
 			second := newLocal(t, ratelimit.TokenBucket(ratelimit.PerSecond(20), 30))
-			node, err = ratelimit.Chain[string](leased, second)
+			node, err = chain.New[string](leased, second)
 			require.NoError(t, err)
 		}
 		f.nodes = append(f.nodes, node)
@@ -262,7 +263,7 @@ func (f *fleet) check() {
 		st := l.Stats()
 		require.Zero(t, st.Held, "%s: process %d sits on units", f.at, i)
 		lost += int(st.UnitsLost)
-		if c, ok := f.nodes[i].(*ratelimit.Chained[string]); ok {
+		if c, ok := f.nodes[i].(*chain.Limiter[string]); ok {
 			lost += fleetCost * int(c.Stats().FailedGiveBacks)
 		}
 	}

@@ -212,20 +212,20 @@ func TestCallsThatAreUsedAgainAreNotMixed(t *testing.T) {
 
 // lingering is a limiter that goes on with a call when its caller has left, as package failover does.
 type lingering struct {
-	ratelimit.Limiter[*grpclimit.Call]
+	ratelimit.Reserver[*grpclimit.Call]
 	calls chan *grpclimit.Call
 }
 
 func (l lingering) Take(ctx context.Context, c *grpclimit.Call, cost int) (ratelimit.Decision, error) {
 	l.calls <- c
-	return l.Limiter.Take(ctx, c, cost)
+	return l.Reserver.Take(ctx, c, cost)
 }
 
 func TestCallOfALimiterThatMayGoOnIsNotUsedAgain(t *testing.T) {
 	l := lingering{limiterOf(t, nil, ratelimit.Unlimited()), make(chan *grpclimit.Call, 10)}
 	for name, over := range map[string]ratelimit.Limiter[*grpclimit.Call]{
 		"itself": l,
-		"mapped": ratelimit.Map(l, func(c *grpclimit.Call) (*grpclimit.Call, error) { return c, nil }),
+		"mapped": ratelimit.Map[*grpclimit.Call, *grpclimit.Call](l, func(c *grpclimit.Call) (*grpclimit.Call, error) { return c, nil }),
 	} {
 		i := interceptor(t, over, grpclimit.Options{})
 		for _, method := range []string{"/a/b", "/c/d"} {

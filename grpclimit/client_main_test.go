@@ -136,7 +136,7 @@ func byTarget(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*grpclimit
 	t.Helper()
 	l, err := ratelimit.New[string](limit, nil)
 	require.NoError(t, err)
-	return ratelimit.Map(l, grpclimit.ClientTarget).(ratelimit.Reserver[*grpclimit.ClientCall])
+	return ratelimit.Map(l, grpclimit.ClientTarget)
 }
 
 func unlimited(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall] {

@@ -348,7 +348,7 @@ func TestWhatACallHasBookedIsGivenBackWhileTheServerWantsNothing(t *testing.T) {
 		})
 		l, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), nil)
 		require.NoError(t, err)
-		client, _ := pacedInBubble(t, s, ratelimit.Map(l, grpclimit.ClientTarget).(ratelimit.Reserver[*grpclimit.ClientCall]), grpclimit.ClientOptions{})
+		client, _ := pacedInBubble(t, s, ratelimit.Map(l, grpclimit.ClientTarget), grpclimit.ClientOptions{})
 		var wg sync.WaitGroup
 		for range 5 {
 			wg.Go(func() { _ = ways["stream"](t.Context(), client) })

@@ -28,7 +28,7 @@ func ExampleNewClient() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	limiter := ratelimit.MapReserver(perTarget, grpclimit.ClientTarget)
+	limiter := ratelimit.Map(perTarget, grpclimit.ClientTarget)
 	client, err := grpclimit.NewClient(limiter, &grpclimit.ClientOptions{MaxRetries: 1})
 	if err != nil {
 		log.Fatal(err)

@@ -13,15 +13,17 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ban"
+	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
 // banAfter bans a key for an hour after that many failures within 15 minutes.
-func banAfter[K comparable](failures int, name string) *ratelimit.Banned[K] {
+func banAfter[K comparable](failures int, name string) *ban.Limiter[K] {
 	attempts := ratelimit.Must(ratelimit.New[K](ratelimit.FixedWindow(ratelimit.PerMinute(20)).Named(name), nil))
 	strikes := ratelimit.Must(ratelimit.New[K](ratelimit.FixedWindow(ratelimit.Per(failures, 15*time.Minute)), nil))
 	bans := ratelimit.Must(ratelimit.New[K](ratelimit.FixedWindow(ratelimit.Per(1, time.Hour)).Named(name+"-ban"), nil))
-	b, err := ratelimit.Ban(attempts, strikes, bans)
+	b, err := ban.New(attempts, strikes, bans)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -39,7 +41,7 @@ func Example_failedLogins() {
 		}
 		return "", httplimit.ErrNoKey // answered with 400
 	}
-	both, err := ratelimit.Chain(ratelimit.MapReserver(byIP, httplimit.RemoteIP), ratelimit.MapReserver(byAccount, account))
+	both, err := chain.New(ratelimit.Map(byIP, httplimit.RemoteIP), ratelimit.Map(byAccount, account))
 	if err != nil {
 		log.Fatal(err)
 	}

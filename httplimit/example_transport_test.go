@@ -28,7 +28,7 @@ func ExampleNewTransport() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	limiter := ratelimit.MapReserver(perHost, httplimit.TargetHost)
+	limiter := ratelimit.Map(perHost, httplimit.TargetHost)
 	transport, err := httplimit.NewTransport(nil, limiter, &httplimit.TransportOptions{MaxRetries: 1})
 	if err != nil {
 		log.Fatal(err)

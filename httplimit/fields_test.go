@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
@@ -461,9 +462,9 @@ func TestTheNearestQuotaIsToldByStacksAndChainsAlike(t *testing.T) {
 	var chained []ratelimit.Reserver[*http.Request]
 	for _, limit := range limits {
 		l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock}))
-		chained = append(chained, ratelimit.MapReserver(l, everyone))
+		chained = append(chained, ratelimit.Map(l, everyone))
 	}
-	chain, err := ratelimit.Chain(chained...)
+	chain, err := chain.New(chained...)
 	require.NoError(t, err)
 	byChain := middleware(t, chain, httplimit.Options{}).Wrap(ok)
 	byStack := middleware(t, limiterOf(t, clock, limits...), httplimit.Options{}).Wrap(ok)

@@ -90,7 +90,7 @@ func reserver(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*http.Requ
 	t.Helper()
 	l, err := ratelimit.New[string](limit, nil)
 	require.NoError(t, err)
-	return ratelimit.MapReserver(l, httplimit.TargetHost)
+	return ratelimit.Map(l, httplimit.TargetHost)
 }
 
 func client(t testing.TB, base http.RoundTripper, l ratelimit.Reserver[*http.Request], opts httplimit.TransportOptions) (*http.Client, *httplimit.Transport) {
@@ -513,7 +513,7 @@ func TestBookingsAreGivenBackWhileTheServerWantsNothing(t *testing.T) {
 				})
 				l, err := ratelimit.New[string](limit, nil)
 				require.NoError(t, err)
-				c, _ := client(t, b, ratelimit.MapReserver(l, httplimit.TargetHost), httplimit.TransportOptions{})
+				c, _ := client(t, b, ratelimit.Map(l, httplimit.TargetHost), httplimit.TransportOptions{})
 				var wg sync.WaitGroup
 				for i := range 9 {
 					wg.Go(func() { fetch(t, c, fmt.Sprintf("http://a/%d", i)) })
@@ -778,7 +778,7 @@ func full(t *testing.T) ratelimit.Reserver[*http.Request] {
 	l, err := ratelimit.New(ratelimit.LeakyBucket(ratelimit.PerHour(1), 1), &ratelimit.Options[string]{Clock: new(fakeClock)})
 	require.NoError(t, err)
 	require.True(t, l.Allow("http://a", 1))
-	return ratelimit.MapReserver(l, httplimit.TargetHost)
+	return ratelimit.Map(l, httplimit.TargetHost)
 }
 
 func TestBookingsThatCannotBeCancelledAreCounted(t *testing.T) {

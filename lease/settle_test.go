@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ban"
+	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/lease"
 )
 
@@ -143,7 +145,7 @@ func TestALeaseBeforeALimiterThatDeniesSpendsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 50_000))
 		l := leased(t, s, lease.Options[string]{MaxBatch: 20})
-		chain, err := ratelimit.Chain[string](l, denier{})
+		chain, err := chain.New[string](l, denier{})
 		require.NoError(t, err)
 		var wg sync.WaitGroup
 		for range 15 * 5000 {
@@ -353,7 +355,7 @@ func TestABannedKeyIsChargedWhatIsAboveItsBatch(t *testing.T) {
 			return ratelimit.Must(ratelimit.New[string](l, nil))
 		}
 		remote, bans := limit(ratelimit.FixedWindow(ratelimit.PerHour(1000))), limit(ratelimit.FixedWindow(ratelimit.PerHour(1)))
-		b, err := ratelimit.Ban[string](remote, limit(ratelimit.FixedWindow(ratelimit.PerHour(1))), bans)
+		b, err := ban.New[string](remote, limit(ratelimit.FixedWindow(ratelimit.PerHour(1))), bans)
 		require.NoError(t, err)
 		l, err := lease.New[string](b, &lease.Options[string]{MaxBatch: 40})
 		require.NoError(t, err)

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ban"
+	"github.com/weir-go/ratelimit/chain"
 )
 
 var storms = flag.Int("storms", 40, "random runs of a fleet on a network that delays, fails, hangs and loses answers")
@@ -590,9 +592,9 @@ func TestInAStormAChainGivesBackToItsLease(t *testing.T) {
 			second := newStorm(t, ratelimit.TokenBucket(ratelimit.Per(1, 8*time.Hour), []int{20, 300, 5000}[rng.IntN(3)]).Named("second"), stopped{}, rng, true).net
 			var callers, settling sync.WaitGroup
 			for _, node := range s.nodes {
-				chain, err := ratelimit.Chain[string](node, second)
+				chain, err := chain.New[string](node, second)
 				require.NoError(t, err)
-				banned, err := ratelimit.Ban[string](chain, newStorm(t, ratelimit.FixedWindow(ratelimit.PerSecond(20)), bubbleClock{time.Now()}, rng, false).net,
+				banned, err := ban.New[string](chain, newStorm(t, ratelimit.FixedWindow(ratelimit.PerSecond(20)), bubbleClock{time.Now()}, rng, false).net,
 					newStorm(t, ratelimit.FixedWindow(ratelimit.Per(1, 200*time.Millisecond)), bubbleClock{time.Now()}, rng, false).net)
 				require.NoError(t, err)
 				for range 1 + rng.IntN(5) {
@@ -625,7 +627,7 @@ func TestInAStormAChainGivesBackToItsLease(t *testing.T) {
 }
 
 // chained makes one decision of a chain that may ban.
-func (s *stormed) chained(rng *rand.Rand, settling *sync.WaitGroup, l *ratelimit.Banned[string]) {
+func (s *stormed) chained(rng *rand.Rand, settling *sync.WaitGroup, l *ban.Limiter[string]) {
 	key, cost := s.keys[rng.IntN(len(s.keys))], 1+rng.IntN(s.maxBatch+4)
 	if rng.IntN(2) == 0 {
 		cost = 1

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/lease"
 )
 
@@ -24,12 +25,12 @@ func TestAStackWithCostsOfItsOwnIsRefused(t *testing.T) {
 		return s
 	}
 	charging := stack(ratelimit.Shadow(ratelimit.WithCost(plain, one)))
-	chain, err := ratelimit.Chain[string](requests, charging)
+	chain, err := chain.New[string](requests, charging)
 	require.NoError(t, err)
 	for name, remote := range map[string]ratelimit.Reserver[string]{
 		"a stack":    charging,
 		"in a chain": chain,
-		"behind Map": ratelimit.MapReserver(charging, same),
+		"behind Map": ratelimit.Map(charging, same),
 	} {
 		_, err := lease.New(remote, &lease.Options[string]{MaxBatch: 10})
 		require.ErrorContains(t, err, "lease: the remote limiter has layers with a cost of their own", name)

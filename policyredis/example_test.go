@@ -69,7 +69,7 @@ func Example_leases() {
 	if err != nil {
 		panic(err)
 	}
-	remote := ratelimit.MapReserver(policies, func(c caller) (policy.Request, error) { return c, nil })
+	remote := ratelimit.Map(policies, func(c caller) (policy.Request, error) { return c, nil })
 	limiter, err := lease.New(remote, &lease.Options[caller]{MaxBatch: 2})
 	if err != nil {
 		panic(err)

@@ -29,7 +29,6 @@ require (
 	github.com/throttled/throttled/v2 v2.15.0
 	github.com/ulule/limiter/v3 v3.11.2
 	github.com/weir-go/ratelimit v0.1.0
-	github.com/weir-go/ratelimit/failover v0.1.0
 	github.com/weir-go/ratelimit/grpclimit v0.1.0
 	github.com/weir-go/ratelimit/otellimit v0.1.0
 	github.com/weir-go/ratelimit/policy v0.1.0
@@ -129,7 +128,6 @@ require (
 
 replace (
 	github.com/weir-go/ratelimit => ../
-	github.com/weir-go/ratelimit/failover => ../failover
 	github.com/weir-go/ratelimit/grpclimit => ../grpclimit
 	github.com/weir-go/ratelimit/otellimit => ../otellimit
 	github.com/weir-go/ratelimit/policy => ../policy

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
@@ -82,7 +83,7 @@ func TestANewEngineWhoseStoreFailsNowAndThenKeepsThePromises(t *testing.T) {
 func TestMapOfANewEngineReservesAndTellsItsLimit(t *testing.T) {
 	limit := ratelimit.SlidingLog(ratelimit.PerMinute(3)).Named("engine")
 	e, store := newLogEngine(t, limit, new(ratelimittest.Clock))
-	mapped := ratelimit.MapReserver(e, func(n int) (string, error) { return fmt.Sprint(n), nil })
+	mapped := ratelimit.Map(e, func(n int) (string, error) { return fmt.Sprint(n), nil })
 	require.Implements(t, (*ratelimit.Reserver[int])(nil), ratelimit.Map(e, func(n int) (string, error) { return "", nil }))
 
 	res, err := mapped.Reserve(t.Context(), 7, 3, 0)
@@ -95,7 +96,7 @@ func TestMapOfANewEngineReservesAndTellsItsLimit(t *testing.T) {
 	require.NoError(t, res.Settle(1), "only the first call counts")
 	require.False(t, mapped.Allow(7, 1), "what could not be settled stays charged")
 
-	chain, err := ratelimit.Chain(mapped, mapped)
+	chain, err := chain.New(mapped, mapped)
 	require.NoError(t, err)
 	require.True(t, chain.Allow(8, 1))
 	require.False(t, chain.Allow(8, 1), "it would be charged twice, and one is left")
@@ -106,7 +107,7 @@ func TestMapOfANewEngineReservesAndTellsItsLimit(t *testing.T) {
 func TestWaitOnANewEngineBooksItsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, _ := newLogEngine(t, ratelimit.SlidingLog(ratelimit.PerMinute(2)), sinceNow(time.Now()))
-		mapped := ratelimit.MapReserver(e, func(n int) (string, error) { return fmt.Sprint(n), nil })
+		mapped := ratelimit.Map(e, func(n int) (string, error) { return fmt.Sprint(n), nil })
 		began := time.Now()
 		for range 5 { // two now, two in a minute, one in two
 			require.NoError(t, ratelimit.Wait(t.Context(), mapped, 1, 1))

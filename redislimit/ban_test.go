@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ban"
+	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/lease"
 )
 
@@ -49,9 +51,9 @@ func TestABanOnRedisBeginsOnceForTheWholeFleet(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("requests")
 	strikes := ratelimit.FixedWindow(ratelimit.PerHour(5)).Named("strikes")
 	bans := ratelimit.FixedWindow(ratelimit.Per(1, time.Hour)).Named("bans")
-	var fleet []*ratelimit.Banned[string]
+	var fleet []*ban.Limiter[string]
 	for range 4 {
-		b, err := ratelimit.Ban[string](limiterOn(t, client, limit), limiterOn(t, client, strikes), limiterOn(t, client, bans))
+		b, err := ban.New[string](limiterOn(t, client, limit), limiterOn(t, client, strikes), limiterOn(t, client, bans))
 		require.NoError(t, err)
 		fleet = append(fleet, b)
 	}
@@ -104,7 +106,7 @@ func TestBansInMemorySaveTheRoundTrip(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("requests")
 	strikes := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
 	bans := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("bans"), nil))
-	b, err := ratelimit.Ban[string](limiterOn(t, client, limit), strikes, bans)
+	b, err := ban.New[string](limiterOn(t, client, limit), strikes, bans)
 	require.NoError(t, err)
 	require.True(t, b.Allow("k", 1))
 	d, err := b.Take(t.Context(), "k", 1)
@@ -138,7 +140,7 @@ func TestTakeUpToOnRedisGrantsNoMoreThanThereIs(t *testing.T) {
 		require.NoError(t, err)
 		leased, err := lease.New[string](limiterOn(t, client, limit.Named(name+"-leased")), &lease.Options[string]{MaxBatch: 50})
 		require.NoError(t, err)
-		chain, err := ratelimit.Chain[string](ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerDay(1), 2*capacity), nil)), l)
+		chain, err := chain.New[string](ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerDay(1), 2*capacity), nil)), l)
 		require.NoError(t, err)
 		for kind, up := range map[string]ratelimit.Limiter[string]{"limiter": l, "stack": layered, "lease": leased, "chain": chain} {
 			var sum atomic.Int64

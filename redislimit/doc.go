@@ -93,5 +93,5 @@
 // tenants, or for a route, is spent from leases, in the same decision: see [Leased]. A Ring, which has no
 // slots, is checked in each call. Decisions of several callers share calls whatever the slots of their keys: such
 // calls declare no keys, unless [Options.DeclareKeys] is set. Limits of servers that have nothing to do with each other are asked one
-// after the other with ratelimit.Chain.
+// after the other with package chain.
 package redislimit

@@ -111,7 +111,7 @@ func classifyAnswer(err error, text string) error {
 var errOldServer = errors.New("redislimit: the server does not know scripts that begin with #!lua: it must be Redis 7.0 or later, or Valkey")
 
 const whatToDo = "give them one with Options.Slot, spend a limit that all share from leases with Leased, " +
-	"or ask the limiters one after the other with ratelimit.Chain"
+	"or ask the limiters one after the other with package chain"
 
 // errSlots says what to do about keys in several slots.
 var errSlots = errors.New("redislimit: the keys of one decision are in different slots of the cluster: " + whatToDo)

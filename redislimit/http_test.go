@@ -24,7 +24,7 @@ func request(h http.Handler) *http.Response {
 }
 
 // guard wraps a handler in middleware over a limiter whose keys are paths.
-func guard(t *testing.T, l ratelimit.Limiter[string], o httplimit.Options, handler http.HandlerFunc) (*httplimit.Middleware, http.Handler) {
+func guard(t *testing.T, l ratelimit.Reserver[string], o httplimit.Options, handler http.HandlerFunc) (*httplimit.Middleware, http.Handler) {
 	t.Helper()
 	path := func(r *http.Request) (string, error) { return r.URL.Path, nil }
 	m, err := httplimit.New(ratelimit.Map(l, path), &o)

@@ -80,7 +80,7 @@ func newTransport() (*httplimit.Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	return httplimit.NewTransport(nil, ratelimit.MapReserver(perHost, httplimit.TargetHost), &httplimit.TransportOptions{MaxRetries: 3})
+	return httplimit.NewTransport(nil, ratelimit.Map(perHost, httplimit.TargetHost), &httplimit.TransportOptions{MaxRetries: 3})
 }
 
 // tally counts how the calls ended.

@@ -7,7 +7,6 @@ require (
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/stretchr/testify v1.12.1
 	github.com/weir-go/ratelimit v0.1.0
-	github.com/weir-go/ratelimit/failover v0.1.0
 	github.com/weir-go/ratelimit/grpclimit v0.1.0
 	github.com/weir-go/ratelimit/policy v0.1.0
 	github.com/weir-go/ratelimit/redislimit v0.1.0
@@ -32,7 +31,6 @@ require (
 
 replace (
 	github.com/weir-go/ratelimit => ../../
-	github.com/weir-go/ratelimit/failover => ../../failover
 	github.com/weir-go/ratelimit/grpclimit => ../../grpclimit
 	github.com/weir-go/ratelimit/policy => ../../policy
 	github.com/weir-go/ratelimit/redislimit => ../../redislimit

@@ -10,6 +10,14 @@ import (
 // Forever is the time left to a context without a deadline.
 const Forever = time.Duration(math.MaxInt64)
 
+// OrBackground returns the context, or one that never ends if it is nil.
+func OrBackground(ctx context.Context) context.Context {
+	if ctx == nil {
+		return context.Background()
+	}
+	return ctx
+}
+
 // Left returns how long the context lasts, or why it has ended.
 func Left(ctx context.Context) (time.Duration, error) {
 	if err := ctx.Err(); err != nil {

@@ -19,7 +19,7 @@ func limiter(t *testing.T, limit ratelimit.Limit, key func(request string) (stri
 	t.Helper()
 	l, err := ratelimit.New[string](limit, nil)
 	require.NoError(t, err)
-	return ratelimit.Map(l, key).(ratelimit.Reserver[string])
+	return ratelimit.Map(l, key)
 }
 
 // bomb is a key function that panics for one request.

@@ -48,7 +48,7 @@ var clientPeers = []struct {
 		for range 2 {
 			must(l.Reserve(context.Background(), "http://api.example", 1_000_000, time.Minute))
 		}
-		all := ratelimit.Map(l, httplimit.TargetHost).(ratelimit.Reserver[*http.Request])
+		all := ratelimit.Map(l, httplimit.TargetHost)
 		return httplimit.NewTransport(instantly{}, all, nil)
 	}},
 	{"xtime", func() (http.RoundTripper, error) {

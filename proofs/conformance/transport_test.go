@@ -32,7 +32,7 @@ func (a *answer) RoundTrip(r *http.Request) (*http.Response, error) {
 func wait(t *testing.T, field string) time.Duration {
 	l := ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil))
 	a := &answer{field: field}
-	transport, err := httplimit.NewTransport(a, ratelimit.MapReserver(l, httplimit.TargetHost), nil)
+	transport, err := httplimit.NewTransport(a, ratelimit.Map(l, httplimit.TargetHost), nil)
 	require.NoError(t, err)
 	for range 2 {
 		r, err := http.NewRequest("GET", "http://a/", nil)

@@ -59,7 +59,7 @@ func TestTollboothMiddleware(t *testing.T) {
 	}
 }
 
-func twoASecond[K comparable](key func(*http.Request) (K, error)) (ratelimit.Limiter[K], func(*http.Request) (K, error)) {
+func twoASecond[K comparable](key func(*http.Request) (K, error)) (ratelimit.Reserver[K], func(*http.Request) (K, error)) {
 	return ratelimit.Must(ratelimit.New[K](ratelimit.TokenBucket(ratelimit.PerSecond(2), 2), nil)), key
 }
 

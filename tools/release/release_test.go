@@ -71,7 +71,7 @@ func TestARelease(t *testing.T) {
 	assert.Contains(t, out.String(), "would run .ci/run")
 	assert.NotContains(t, out.String(), "checked")
 	push := out.String()[strings.Index(out.String(), "    git push"):]
-	assert.Contains(t, push, "git push --atomic origin main v0.3.0 connectlimit/v0.3.0 failover/v0.3.0")
+	assert.Contains(t, push, "git push --atomic origin main v0.3.0 connectlimit/v0.3.0 grpclimit/v0.3.0")
 
 	out.Reset()
 	require.NoError(t, run(dir, "v0.3.0", false, day, &out))

@@ -1,4 +1,4 @@
-package ratelimit_test
+package ban_test
 
 import (
 	"context"
@@ -15,14 +15,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ban"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// jail is a Banned on limiters in memory.
+// jail is a Limiter on limiters in memory.
 type jail struct {
-	*ratelimit.Banned[string]
+	*ban.Limiter[string]
 	limiter, strikes, bans *ratelimit.Keyed[string]
-	clock                  *testClock
+	clock                  *ratelimittest.Clock
 }
 
 var (
@@ -32,15 +33,15 @@ var (
 
 func newJail(t testing.TB, strikes ratelimit.Limit) jail {
 	t.Helper()
-	clock := new(testClock)
+	clock := new(ratelimittest.Clock)
 	j := jail{limiter: onClock(t, clock, jailLimit), strikes: onClock(t, clock, strikes), bans: onClock(t, clock, banLimit), clock: clock}
-	j.Banned = banOf(t, j.limiter, j.strikes, j.bans)
+	j.Limiter = banOf(t, j.limiter, j.strikes, j.bans)
 	return j
 }
 
-func banOf[K any](t testing.TB, l, strikes, bans ratelimit.Reserver[K]) *ratelimit.Banned[K] {
+func banOf[K any](t testing.TB, l, strikes, bans ratelimit.Reserver[K]) *ban.Limiter[K] {
 	t.Helper()
-	b, err := ratelimit.Ban(l, strikes, bans)
+	b, err := ban.New(l, strikes, bans)
 	require.NoError(t, err)
 	return b
 }
@@ -58,17 +59,17 @@ func TestTheStrikeThatExhaustsStrikesBeginsTheBan(t *testing.T) {
 	own := ratelimit.Decision{Limit: jailLimit, RetryAfter: time.Minute, ResetAfter: time.Minute}
 	require.Equal(t, own, take(t, j, 1))
 	require.Equal(t, own, take(t, j, 1))
-	ban := ratelimit.Decision{Limit: banLimit, RetryAfter: time.Hour, ResetAfter: time.Hour}
-	require.Equal(t, ban, take(t, j, 1), "the third strike tells the ban already")
+	banned := ratelimit.Decision{Limit: banLimit, RetryAfter: time.Hour, ResetAfter: time.Hour}
+	require.Equal(t, banned, take(t, j, 1), "the third strike tells the ban already")
 	require.Equal(t, 3, remaining(t, j.strikes, "k"), "strikes begin anew")
 	require.True(t, j.Allow("another", 1))
 
 	// While the key is banned nothing is asked or written, and the ban does not become longer.
-	j.clock.advance(10 * time.Minute)
-	ban.RetryAfter, ban.ResetAfter = 50*time.Minute, 50*time.Minute
+	j.clock.Advance(10 * time.Minute)
+	banned.RetryAfter, banned.ResetAfter = 50*time.Minute, 50*time.Minute
 	for range 9 {
-		require.Equal(t, ban, take(t, j, 1))
-		require.Equal(t, ban, take(t, j, 99), "nor is the limiter asked for what can never pass")
+		require.Equal(t, banned, take(t, j, 1))
+		require.Equal(t, banned, take(t, j, 99), "nor is the limiter asked for what can never pass")
 		require.NoError(t, j.Strike(t.Context(), "k", 5))
 	}
 	require.Equal(t, 2, remaining(t, j.limiter, "k"))
@@ -76,20 +77,20 @@ func TestTheStrikeThatExhaustsStrikesBeginsTheBan(t *testing.T) {
 	require.True(t, take(t, j, 0).Allowed, "a cost of 0 is always allowed")
 	d, err := j.Peek(t.Context(), "k", 1)
 	require.NoError(t, err)
-	require.Equal(t, ban, d)
+	require.Equal(t, banned, d)
 	granted, d, err := ratelimit.TakeUpTo[string](t.Context(), j, "k", 5)
 	require.NoError(t, err)
 	require.Zero(t, granted)
-	require.Equal(t, ban, d)
+	require.Equal(t, banned, d)
 	r, err := j.Reserve(t.Context(), "k", 1, 24*time.Hour)
 	require.NoError(t, err)
-	require.Equal(t, ban, r.Decision, "a ban is not waited for")
+	require.Equal(t, banned, r.Decision, "a ban is not waited for")
 
-	j.clock.advance(50*time.Minute - 1)
+	j.clock.Advance(50*time.Minute - 1)
 	require.False(t, j.Allow("k", 1))
-	j.clock.advance(1)
+	j.clock.Advance(1)
 	require.True(t, j.Allow("k", 1), "RetryAfter was exact")
-	require.Equal(t, ratelimit.BanStats{Begun: 1}, j.Stats())
+	require.Equal(t, ban.Stats{Begun: 1}, j.Stats())
 }
 
 func TestWhatIsNoStrike(t *testing.T) {
@@ -144,16 +145,16 @@ func TestADenialByALimitThatKeysShareIsNoStrike(t *testing.T) {
 		{name: "the second is", second: func(string) ratelimit.Limit { return shared }, ownStrikes: true},
 		{name: "both are", first: other, second: func(string) ratelimit.Limit { return shared }},
 	} {
-		clock := new(testClock)
-		users := newWith(t, own, ratelimit.Options[string]{Clock: clock, LimitFor: test.first})
-		all := newWith(t, shared, ratelimit.Options[string]{Clock: clock, LimitFor: test.second})
+		clock := new(ratelimittest.Clock)
+		users := limiterWith(t, own, ratelimit.Options[string]{Clock: clock, LimitFor: test.first})
+		all := limiterWith(t, shared, ratelimit.Options[string]{Clock: clock, LimitFor: test.second})
 		strikes, bans := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(9))), onClock(t, clock, banLimit)
 		one := func(string) (string, error) { return "all", nil }
 		stack, err := ratelimit.All(ratelimit.By(users, itself), ratelimit.By(all, one))
 		require.NoError(t, err)
 		for kind, l := range map[string]ratelimit.Reserver[string]{
-			"stack": stack, "chain": chainOf(t, users, ratelimit.MapReserver[string, string](all, one)),
-			"map": ratelimit.MapReserver[string, string](stack, itself),
+			"stack": stack, "chain": chainOf(t, users, ratelimit.Map[string, string](all, one)),
+			"map": ratelimit.Map[string, string](stack, itself),
 		} {
 			for _, k := range []string{"k", "all", "other"} {
 				users.Reset(k)
@@ -180,12 +181,12 @@ func TestADenialByALimitThatKeysShareIsNoStrike(t *testing.T) {
 }
 
 // If two limits of a stack are equal, it is not known which one denies.
-func TestBanWantsTheFirstLimitToBeKnownFromTheOthers(t *testing.T) {
-	clock := new(testClock)
+func TestNewWantsTheFirstLimitToBeKnownFromTheOthers(t *testing.T) {
+	clock := new(ratelimittest.Clock)
 	a, b := onClock(t, clock, jailLimit), onClock(t, clock, jailLimit)
 	bans := onClock(t, clock, banLimit)
-	_, err := ratelimit.Ban[string](chainOf(t, a, b), bans, bans)
-	require.EqualError(t, err, "ratelimit: the limiter of Ban has two limits of "+jailLimit.String()+": give them names, to tell which one denies")
+	_, err := ban.New[string](chainOf(t, a, b), bans, bans)
+	require.EqualError(t, err, "ban: limiter has two limits of "+jailLimit.String()+": give them names, to tell which one denies")
 
 	// Nor if that becomes so later.
 	require.NoError(t, b.SetLimit(jailLimit.Named("shared")))
@@ -221,7 +222,7 @@ func TestStrikesAreReportedByTheCaller(t *testing.T) {
 		require.Equal(t, banLimit, take(t, j, 1).Limit, "%d strikes", n)
 	}
 	require.Equal(t, uint64(4), j.Stats().Begun)
-	blocked, _ := newLimiter(t, ratelimit.Blocked())
+	blocked := onClock(t, j.clock, ratelimit.Blocked())
 	strict := banOf(t, j.limiter, blocked, j.bans)
 	require.NoError(t, strict.Strike(ctx, "zero tolerance", 1))
 	require.Equal(t, banLimit, func() ratelimit.Limit {
@@ -290,10 +291,10 @@ func TestABanBeginsOnce(t *testing.T) {
 		func(r ratelimit.Rate) ratelimit.Limit { return ratelimit.LeakyBucket(r, r.Units) },
 	} {
 		for range 20 {
-			clock := new(testClock)
+			clock := new(ratelimittest.Clock)
 			strikes := onClock(t, clock, algorithm(ratelimit.PerMinute(3)))
 			begun := 0
-			bans := newWith(t, algorithm(ratelimit.Per(1, time.Hour)), ratelimit.Options[string]{Clock: clock, OnDecision: func(e ratelimit.Event[string]) {
+			bans := limiterWith(t, algorithm(ratelimit.Per(1, time.Hour)), ratelimit.Options[string]{Clock: clock, OnDecision: func(e ratelimit.Event[string]) {
 				if e.Spent {
 					begun++ // one at a time, or the race detector would find it
 				}
@@ -314,12 +315,12 @@ func TestABanBeginsOnce(t *testing.T) {
 			}
 			wg.Wait()
 			require.Equal(t, 1, begun)
-			require.Equal(t, ratelimit.BanStats{Begun: 1}, b.Stats())
+			require.Equal(t, ban.Stats{Begun: 1}, b.Stats())
 			d := take(t, b, 1)
 			require.Equal(t, bans.Limits()[0], d.Limit)
-			clock.advance(d.RetryAfter - 1)
+			clock.Advance(d.RetryAfter - 1)
 			require.False(t, b.Allow("k", 1))
-			clock.advance(1)
+			clock.Advance(1)
 			require.True(t, b.Allow("k", 1))
 		}
 	}
@@ -389,8 +390,8 @@ func (f *flakyBans) Take(ctx context.Context, key string, cost int) (ratelimit.D
 	return f.Keyed.Take(ctx, key, cost)
 }
 
-func TestBanRefusesWhatCannotBan(t *testing.T) {
-	l, _ := newLimiter(t, jailLimit)
+func TestNewRefusesWhatCannotBan(t *testing.T) {
+	l := onClock(t, new(ratelimittest.Clock), jailLimit)
 	stack, err := ratelimit.All(ratelimit.By(l, itself))
 	require.NoError(t, err)
 	var none *ratelimit.Keyed[string]
@@ -398,18 +399,17 @@ func TestBanRefusesWhatCannotBan(t *testing.T) {
 		l, strikes, bans ratelimit.Reserver[string]
 		want             string
 	}{
-		{nil, l, l, "ratelimit: Ban was given no limiter"},
-		{none, l, l, "ratelimit: Ban was given no limiter"},
-		{l, nil, l, "ratelimit: Ban was given no strikes"},
-		{l, l, none, "ratelimit: Ban was given no bans"},
-		{l, stack, l, "ratelimit: the strikes of Ban: ratelimit: *ratelimit.Layered[string] has no Reset: unsupported operation"},
-		{l, l, stack, "ratelimit: the bans of Ban: ratelimit: *ratelimit.Layered[string] has no Reset: unsupported operation"},
-		{l, l, &engine{}, "ratelimit: the bans of Ban: ratelimit: *ratelimit_test.engine has no Peek: unsupported operation"},
+		{none, l, l, "ban: limiter is a nil *ratelimit.Keyed[string]: give nil itself to have none"},
+		{l, nil, l, "ban: New was given no strikes"},
+		{l, l, none, "ban: New was given no bans"},
+		{l, stack, l, "ban: strikes: *ratelimit.Layered[string] has no Reset: unsupported operation"},
+		{l, l, stack, "ban: bans: *ratelimit.Layered[string] has no Reset: unsupported operation"},
+		{l, l, &engine{}, "ban: bans: *ban_test.engine has no Peek: unsupported operation"},
 	} {
-		_, err := ratelimit.Ban(test.l, test.strikes, test.bans)
+		_, err := ban.New(test.l, test.strikes, test.bans)
 		require.EqualError(t, err, test.want)
 	}
-	var zero ratelimit.Banned[string]
+	var zero ban.Limiter[string]
 	for name, call := range map[string]func(){
 		"Take":   func() { _, _ = zero.Take(t.Context(), "k", 1) },
 		"Strike": func() { _ = zero.Strike(t.Context(), "k", 1) },
@@ -417,10 +417,10 @@ func TestBanRefusesWhatCannotBan(t *testing.T) {
 		"Limits": func() { zero.Limits() },
 		"Stats":  func() { zero.Stats() },
 	} {
-		require.PanicsWithValue(t, "ratelimit: a Banned that was not made by Ban", call, name)
+		require.PanicsWithValue(t, "ban: a Limiter that was not made by New", call, name)
 	}
 	var noContext context.Context
-	b := banOf[string](t, l, onClock(t, new(testClock), jailLimit), onClock(t, new(testClock), banLimit))
+	b := banOf[string](t, l, onClock(t, new(ratelimittest.Clock), jailLimit), onClock(t, new(ratelimittest.Clock), banLimit))
 	require.NoError(t, b.Strike(noContext, "k", 1))
 	require.NoError(t, b.Wait(noContext, "k", 1))
 	require.NoError(t, b.Lift(noContext, "k"))
@@ -430,7 +430,7 @@ func TestBanRefusesWhatCannotBan(t *testing.T) {
 func TestABanInABanCountsOnlyTheLimitersDenials(t *testing.T) {
 	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
 	strikes := onClock(t, j.clock, ratelimit.FixedWindow(ratelimit.PerDay(2)))
-	outer := banOf[string](t, j.Banned, strikes, onClock(t, j.clock, ratelimit.FixedWindow(ratelimit.PerDay(1)).Named("long-ban")))
+	outer := banOf[string](t, j.Limiter, strikes, onClock(t, j.clock, ratelimit.FixedWindow(ratelimit.PerDay(1)).Named("long-ban")))
 	require.True(t, outer.Allow("k", 2))
 	for range 5 {
 		require.Equal(t, banLimit, take(t, outer, 1).Limit)
@@ -438,8 +438,8 @@ func TestABanInABanCountsOnlyTheLimitersDenials(t *testing.T) {
 	require.Equal(t, 2, remaining(t, strikes, "k"))
 }
 
-// Without strikes a Banned keeps each promise of its limiter.
-func TestABannedThatNeverBansKeepsTheWholeContract(t *testing.T) {
+// Without strikes a Limiter keeps each promise of its limiter.
+func TestALimiterThatNeverBansKeepsTheWholeContract(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	ratelimittest.Run(t, ratelimittest.Config{Clock: clock, Seed: 7, Histories: 3, Want: []string{"Calendar"},
 		New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
@@ -447,7 +447,7 @@ func TestABannedThatNeverBansKeepsTheWholeContract(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return ratelimit.Ban[string](l,
+			return ban.New[string](l,
 				ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil)),
 				ratelimit.Must(ratelimit.New[string](banLimit, nil)))
 		},
@@ -456,7 +456,7 @@ func TestABannedThatNeverBansKeepsTheWholeContract(t *testing.T) {
 
 // While the store of strikes is down, and what stands in denies, nobody is banned for that.
 func TestDegradedStrikesBeginNoBan(t *testing.T) {
-	clock := new(testClock)
+	clock := new(ratelimittest.Clock)
 	bans := onClock(t, clock, banLimit)
 	b := banOf(t, ratelimit.Reserver[string](onClock(t, clock, jailLimit)), denying{onClock(t, clock, jailLimit)}, bans)
 	require.True(t, take(t, b, 2).Allowed)
@@ -478,7 +478,7 @@ func (denying) Take(context.Context, string, int) (ratelimit.Decision, error) {
 
 // A ban that what stands in for bans does not keep is none: strikes stay, and the failure is counted.
 func TestABanThatIsNotKeptIsNone(t *testing.T) {
-	clock := new(testClock)
+	clock := new(ratelimittest.Clock)
 	strikes := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(2)))
 	b := banOf(t, ratelimit.Reserver[string](onClock(t, clock, jailLimit)), strikes, onClock(t, clock, ratelimit.Unlimited()))
 	require.True(t, take(t, b, 2).Allowed)
@@ -498,7 +498,7 @@ func TestAShadowBesideTheLimitsLeavesDenialsStrikes(t *testing.T) {
 	for _, tried := range []ratelimit.Limit{ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("tried"), own, shared} {
 		for at := range 3 {
 			for _, twice := range []bool{false, true} {
-				clock := new(testClock)
+				clock := new(ratelimittest.Clock)
 				users, all, trial := onClock(t, clock, own), onClock(t, clock, shared), onClock(t, clock, tried)
 				layers := []ratelimit.Layer[string]{ratelimit.By(users, itself), ratelimit.By(all, one)}
 				shadow := ratelimit.Shadow(ratelimit.By(trial, itself))
@@ -511,7 +511,7 @@ func TestAShadowBesideTheLimitsLeavesDenialsStrikes(t *testing.T) {
 				onlyShadows := ratelimit.Must(ratelimit.All(shadow))
 				require.Empty(t, onlyShadows.Limits())
 				for kind, l := range map[string]ratelimit.Reserver[string]{
-					"stack": stack, "chain": chainOf(t, onlyShadows, stack), "map": ratelimit.MapReserver[string, string](stack, itself),
+					"stack": stack, "chain": chainOf(t, onlyShadows, stack), "map": ratelimit.Map[string, string](stack, itself),
 				} {
 					what := fmt.Sprintf("%s, %s at %d, twice %v", kind, tried.Name, at, twice)
 					for _, k := range []string{"k", "all", "other"} {
@@ -567,4 +567,42 @@ func TestABannedKeysReservationOfNothingIsSettledAtItsCost(t *testing.T) {
 	cancel()
 	fails.take = func() (ratelimit.Decision, error) { return ratelimit.Decision{}, ratelimit.ErrUnavailable }
 	require.ErrorIs(t, r.Settle(1), ratelimit.ErrUnavailable)
+}
+
+// Without a limit of its own, strikes that the caller reports are all that bans a key.
+func TestWithoutALimitOnlyBansDeny(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	strikes, bans := onClock(t, clock, ratelimit.FixedWindow(ratelimit.Per(5, 15*time.Minute))), onClock(t, clock, banLimit)
+	b, err := ban.New(nil, strikes, bans)
+	require.NoError(t, err)
+	ctx := t.Context()
+	allowed := ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: ratelimit.Unlimited().Capacity()}
+	for range 100 {
+		require.True(t, b.Allow("k", math.MaxInt))
+	}
+	require.False(t, b.Allow("k", -1))
+	_, err = b.Take(ctx, "k", -1)
+	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
+	for range 4 {
+		require.NoError(t, b.Strike(ctx, "k", 1))
+		require.Equal(t, allowed, take(t, b, 1))
+		d, err := b.Peek(ctx, "k", 1)
+		require.NoError(t, err)
+		require.Equal(t, allowed, d)
+		r, err := b.Reserve(ctx, "k", 1, 0)
+		require.NoError(t, err)
+		require.Equal(t, allowed, r.Decision)
+		require.NoError(t, r.Settle(3))
+		require.NoError(t, b.Wait(ctx, "k", 1))
+	}
+	require.NoError(t, b.Strike(ctx, "k", 1))
+	banned := ratelimit.Decision{Limit: banLimit, RetryAfter: time.Hour, ResetAfter: time.Hour}
+	require.Equal(t, banned, take(t, b, 1))
+	require.True(t, b.Allow("other", 1))
+	require.NoError(t, b.Adjust(ctx, "k", 9))
+	require.Equal(t, []ratelimit.Limit{banLimit}, b.Limits())
+	require.False(t, b.BooksAhead())
+	require.False(t, b.ReplacesCost())
+	require.NoError(t, b.Reset(ctx, "k"))
+	require.True(t, b.Allow("k", 1))
 }

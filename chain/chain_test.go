@@ -1,4 +1,4 @@
-package ratelimit_test
+package chain_test
 
 import (
 	"context"
@@ -12,49 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// engine is a limiter of another kind: its answers and errors are set by the test.
-type engine struct {
-	take    func() (ratelimit.Decision, error)
-	settled []int
-	fails   error // of Settle
-}
-
-func (e *engine) Allow(key string, cost int) bool {
-	d, _ := e.Take(context.Background(), key, cost)
-	return d.Allowed
-}
-
-func (e *engine) Take(context.Context, string, int) (ratelimit.Decision, error) { return e.take() }
-
-func (e *engine) Reserve(context.Context, string, int, time.Duration) (*ratelimit.Reservation, error) {
-	d, err := e.take()
-	return ratelimit.NewReservation(d, func(actual int) error {
-		e.settled = append(e.settled, actual)
-		return e.fails
-	}), err
-}
-
-func allows(d ratelimit.Decision) *engine {
-	d.Allowed = true
-	return &engine{take: func() (ratelimit.Decision, error) { return d, nil }}
-}
-
-func fails(err error) *engine {
-	return &engine{take: func() (ratelimit.Decision, error) { return ratelimit.Decision{}, err }}
-}
-
-func chainOf(t testing.TB, limiters ...ratelimit.Reserver[string]) *ratelimit.Chained[string] {
-	t.Helper()
-	c, err := ratelimit.Chain(limiters...)
-	require.NoError(t, err)
-	return c
-}
-
 func TestAChainChargesAllLimitersOrNone(t *testing.T) {
-	clock := new(testClock)
+	clock := new(ratelimittest.Clock)
 	first := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(10), 5).Named("first"))
 	last := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(8)).Named("last"))
 	chain := chainOf(t, first, last)
@@ -62,7 +25,7 @@ func TestAChainChargesAllLimitersOrNone(t *testing.T) {
 	d, err := chain.Take(t.Context(), "ann", 4)
 	require.NoError(t, err)
 	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: chain.Limits()[0], Remaining: 1, ResetAfter: time.Minute}, d)
-	clock.advance(s)
+	clock.Advance(s)
 	d, err = chain.Take(t.Context(), "ann", 5)
 	require.NoError(t, err)
 	assert.Equal(t, ratelimit.Decision{Limit: chain.Limits()[1], Remaining: 4, RetryAfter: 59 * s, ResetAfter: 59 * s}, d)
@@ -74,7 +37,7 @@ func TestAChainChargesAllLimitersOrNone(t *testing.T) {
 }
 
 func TestTheFirstDenialEndsAChain(t *testing.T) {
-	clock := new(testClock)
+	clock := new(ratelimittest.Clock)
 	first := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1).Named("first"))
 	asked := allows(ratelimit.Decision{Remaining: 9})
 	never := &engine{take: func() (ratelimit.Decision, error) { panic("asked") }}
@@ -91,7 +54,7 @@ func TestTheFirstDenialEndsAChain(t *testing.T) {
 }
 
 func TestAnErrorEndsAChainAndGivesBack(t *testing.T) {
-	clock := new(testClock)
+	clock := new(ratelimittest.Clock)
 	first := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)))
 	chain := chainOf(t, first, fails(ratelimit.ErrUnavailable))
 	d, err := chain.Take(t.Context(), "ann", 2)
@@ -112,7 +75,7 @@ func TestAnErrorEndsAChainAndGivesBack(t *testing.T) {
 func TestAnAllowedDecisionWithAnErrorIsNoSuccess(t *testing.T) {
 	odd := errors.New("odd")
 	confused := &engine{take: func() (ratelimit.Decision, error) { return ratelimit.Decision{Allowed: true}, odd }}
-	for _, chain := range []*ratelimit.Chained[string]{chainOf(t, confused), chainOf(t, confused, confused)} {
+	for _, chain := range []*chain.Limiter[string]{chainOf(t, confused), chainOf(t, confused, confused)} {
 		d, err := chain.Take(t.Context(), "ann", 1)
 		require.ErrorIs(t, err, odd)
 		assert.False(t, d.Allowed)
@@ -128,11 +91,11 @@ func TestAFailedGiveBackIsToldBesideAnErrorOfTheSameKind(t *testing.T) {
 	_, err := chain.Reserve(t.Context(), "ann", 1, 0)
 	require.ErrorIs(t, err, lost)
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
-	require.EqualError(t, chain.Stats().LastFailure, "ratelimit: limiter 0 of Chain could not settle: connection lost")
+	require.EqualError(t, chain.Stats().LastFailure, "chain: limiter 0 could not settle: connection lost")
 }
 
 func TestAChainIsSettledInAllLimiters(t *testing.T) {
-	clock := new(testClock)
+	clock := new(ratelimittest.Clock)
 	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 9)
 	a, b, c := onClock(t, clock, limit), allows(ratelimit.Decision{Remaining: 9}), onClock(t, clock, limit)
 	chain := chainOf(t, a, b, c)
@@ -154,7 +117,7 @@ func TestAChainIsSettledInAllLimiters(t *testing.T) {
 }
 
 func TestACostOfZeroThroughAChainSettlesInEach(t *testing.T) {
-	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(9)))
+	l := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(9)))
 	r, err := chainOf(t, l, l).Reserve(t.Context(), "ann", 0, 0)
 	require.NoError(t, err)
 	require.True(t, r.Allowed)
@@ -166,7 +129,7 @@ func TestAChainsDecisionIsMergedAsAStacks(t *testing.T) {
 	a := ratelimit.Decision{Limit: ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("a"), Remaining: 2, ResetAfter: 3 * s, Delay: 2 * s}
 	b := ratelimit.Decision{Limit: ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("b"), Remaining: 1, ResetAfter: 2 * s, Degraded: true}
 	want := ratelimit.Decision{Allowed: true, Limit: b.Limit, Remaining: 1, ResetAfter: 3 * s, Delay: 2 * s, Degraded: true}
-	for _, chain := range []*ratelimit.Chained[string]{chainOf(t, allows(a), allows(b)), chainOf(t, allows(b), allows(a))} {
+	for _, chain := range []*chain.Limiter[string]{chainOf(t, allows(a), allows(b)), chainOf(t, allows(b), allows(a))} {
 		d, err := chain.Take(t.Context(), "ann", 1)
 		require.NoError(t, err)
 		assert.Equal(t, want, d)
@@ -196,38 +159,38 @@ func TestADeniedChainTellsWhatItWouldTake(t *testing.T) {
 }
 
 func TestALimiterThatPanicsLosesNothingOfTheOthers(t *testing.T) {
-	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(3)))
+	l := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(3)))
 	bomb := &engine{take: func() (ratelimit.Decision, error) { panic("bomb") }}
 	require.PanicsWithValue(t, "bomb", func() { chainOf(t, l, bomb).Allow("ann", 2) })
 	require.PanicsWithValue(t, "bomb", func() { _, _ = chainOf(t, l, bomb).Reserve(t.Context(), "ann", 2, 0) })
 	assert.Equal(t, 3, remaining(t, l, "ann"))
 }
 
-func TestChainRefusesWhatCannotBeAsked(t *testing.T) {
-	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(3)))
-	_, err := ratelimit.Chain[string]()
-	require.EqualError(t, err, "ratelimit: Chain needs at least one limiter")
-	_, err = ratelimit.Chain[string](l, nil)
-	require.EqualError(t, err, "ratelimit: limiter 1 of Chain is nil")
+func TestNewRefusesWhatCannotBeAsked(t *testing.T) {
+	l := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(3)))
+	_, err := chain.New[string]()
+	require.EqualError(t, err, "chain: New needs at least one limiter")
+	_, err = chain.New[string](l, nil)
+	require.EqualError(t, err, "chain: limiter 1 is nil")
 	var none *ratelimit.Keyed[string]
-	_, err = ratelimit.Chain[string](none)
-	require.EqualError(t, err, "ratelimit: limiter 0 of Chain is nil")
+	_, err = chain.New[string](none)
+	require.EqualError(t, err, "chain: limiter 0 is nil")
 }
 
-func TestTheZeroChainedSaysWhatIsWrong(t *testing.T) {
-	var zero ratelimit.Chained[string]
-	const want = "ratelimit: a Chained that was not made by Chain"
+func TestTheZeroLimiterSaysWhatIsWrong(t *testing.T) {
+	var zero chain.Limiter[string]
+	const want = "chain: a Limiter that was not made by New"
 	assert.PanicsWithValue(t, want, func() { zero.Allow("k", 1) })
 	assert.PanicsWithValue(t, want, func() { _, _ = zero.Take(t.Context(), "k", 1) })
 	assert.PanicsWithValue(t, want, func() { _, _ = zero.Reserve(t.Context(), "k", 1, 0) })
 	assert.PanicsWithValue(t, want, func() { _ = zero.Wait(t.Context(), "k", 1) })
 	assert.PanicsWithValue(t, want, func() { zero.Limits() })
-	assert.PanicsWithValue(t, want, func() { (*ratelimit.Chained[string])(nil).Allow("k", 1) })
+	assert.PanicsWithValue(t, want, func() { (*chain.Limiter[string])(nil).Allow("k", 1) })
 }
 
 func TestAChainTellsTheLimitsOfAll(t *testing.T) {
-	a := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("a"))
-	b := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("b"))
+	a := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("a"))
+	b := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("b"))
 	chain := chainOf(t, chainOf(t, a, b), allows(ratelimit.Decision{}), b)
 	assert.Equal(t, []ratelimit.Limit{a.Limits()[0], b.Limits()[0], {}, b.Limits()[0]}, chain.Limits())
 }
@@ -282,10 +245,10 @@ func TestAChainKeepsThePromisesOfItsLimiters(t *testing.T) {
 						return nil, err
 					}
 					if !generous {
-						return ratelimit.Chain[string](l)
+						return chain.New[string](l)
 					}
 					guard := ratelimit.Must(ratelimit.New(ratelimit.Unlimited(), &ratelimit.Options[string]{Clock: clock}))
-					return ratelimit.Chain[string](guard, l)
+					return chain.New[string](guard, l)
 				}})
 		})
 	}
@@ -294,11 +257,70 @@ func TestAChainKeepsThePromisesOfItsLimiters(t *testing.T) {
 // A chain allocates for itself once, beside what its limiters do: a Reservation each but the last, and an
 // error that nobody reads.
 func TestAllowOfAChainAllocatesLittle(t *testing.T) {
-	chain, err := ratelimit.Chain[string](
-		newWith(t, ratelimit.TokenBucket(ratelimit.Rate{Units: 1, Per: time.Nanosecond}, 5), ratelimit.Options[string]{}),
-		newWith(t, ratelimit.TokenBucket(ratelimit.Rate{Units: 1, Per: time.Nanosecond}, 3), ratelimit.Options[string]{}))
+	chain, err := chain.New[string](
+		ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.Rate{Units: 1, Per: time.Nanosecond}, 5), nil)),
+		ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.Rate{Units: 1, Per: time.Nanosecond}, 3), nil)))
 	require.NoError(t, err)
 	for cost, most := range map[int]float64{1: 2, 4: 3, 6: 3, -1: 3} {
 		assert.LessOrEqual(t, testing.AllocsPerRun(100, func() { chain.Allow("k", cost) }), most, "cost %d", cost)
 	}
+}
+
+func TestWhatAChainsLimitersCanDoTheChainCanDo(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	first := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 5).Named("first"))
+	last := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(8)).Named("last"))
+	var l ratelimit.Limiter[string] = ratelimit.Map(chainOf(t, chainOf(t, first), last), func(k string) (string, error) {
+		if k == "skip" {
+			return "", ratelimit.SkipLayer
+		}
+		return k, nil
+	})
+	ctx := t.Context()
+	require.True(t, l.Allow("k", 4))
+	for cost := range 6 {
+		want := ratelimit.Decision{Allowed: cost <= 1, Limit: first.Limits()[0], Remaining: 1, ResetAfter: time.Minute}
+		if !want.Allowed {
+			want.RetryAfter, want.ResetAfter = s*time.Duration(cost-1), 4*s
+		}
+		d, err := ratelimit.Peek(ctx, l, "k", cost)
+		require.NoError(t, err)
+		assert.Equal(t, want, d, "cost %d", cost)
+	}
+	_, err := ratelimit.Peek(ctx, l, "k", 6)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	assert.Equal(t, 1, remaining(t, first, "k"), "nothing was spent")
+
+	require.NoError(t, ratelimit.Adjust(ctx, l, "k", -2))
+	assert.Equal(t, 3, remaining(t, first, "k"))
+	assert.Equal(t, 6, remaining(t, last, "k"))
+	require.NoError(t, ratelimit.Reset(ctx, l, "k"))
+	assert.Equal(t, 5, remaining(t, first, "k"))
+	assert.Equal(t, 8, remaining(t, last, "k"))
+
+	require.NoError(t, ratelimit.Reset(ctx, l, "skip"))
+	require.NoError(t, ratelimit.Adjust(ctx, l, "skip", 1))
+	d, err := ratelimit.Peek(ctx, l, "skip", 1)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed)
+}
+
+// adjustable is an engine whose methods take a context.
+type adjustable struct {
+	*engine
+	err error
+	n   int
+}
+
+func (a *adjustable) Adjust(_ context.Context, _ string, delta int) error {
+	a.n += delta
+	return a.err
+}
+
+func TestAChainAdjustsAllAndTellsWhatFailed(t *testing.T) {
+	a, b := &adjustable{engine: allows(ratelimit.Decision{}), err: ratelimit.ErrUnavailable}, &adjustable{engine: allows(ratelimit.Decision{})}
+	err := chainOf(t, a, b).Adjust(t.Context(), "k", 3)
+	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	require.ErrorContains(t, err, "chain: limiter 0")
+	assert.Equal(t, []int{3, 3}, []int{a.n, b.n})
 }

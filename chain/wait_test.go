@@ -1,4 +1,4 @@
-package ratelimit_test
+package chain_test
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
@@ -51,13 +52,13 @@ func (s *starts) most(span time.Duration) (most int) {
 // waited for.
 func TestWhatAChainLetsGoKeepsToEachLimitWhenItGoes(t *testing.T) {
 	window := ratelimit.FixedWindow(ratelimit.Per(100, 10*time.Second))
-	for name, book := range map[string]func(ctx context.Context, chain *ratelimit.Chained[string]) error{
-		"Wait": func(ctx context.Context, chain *ratelimit.Chained[string]) error { return chain.Wait(ctx, "k", 1) },
-		"Wait behind Map": func(ctx context.Context, chain *ratelimit.Chained[string]) error {
-			same := ratelimit.MapReserver[string, string](chain, func(k string) (string, error) { return k, nil })
+	for name, book := range map[string]func(ctx context.Context, chain *chain.Limiter[string]) error{
+		"Wait": func(ctx context.Context, chain *chain.Limiter[string]) error { return chain.Wait(ctx, "k", 1) },
+		"Wait behind Map": func(ctx context.Context, chain *chain.Limiter[string]) error {
+			same := ratelimit.Map[string, string](chain, func(k string) (string, error) { return k, nil })
 			return ratelimit.Wait(ctx, same, "k", 1)
 		},
-		"Reserve ahead": func(ctx context.Context, chain *ratelimit.Chained[string]) error {
+		"Reserve ahead": func(ctx context.Context, chain *chain.Limiter[string]) error {
 			for {
 				r, err := chain.Reserve(ctx, "k", 1, time.Hour)
 				if err != nil || r.Allowed {
@@ -157,7 +158,7 @@ func TestAChainAgreesWithTheStrictestOfItsLimiters(t *testing.T) {
 	denials := 0
 	for seed := range uint64(seeds()) {
 		r := rand.New(rand.NewPCG(seed, 18))
-		clock := new(testClock)
+		clock := new(ratelimittest.Clock)
 		units := 5 + r.IntN(40)
 		strict := ratelimit.TokenBucket(ratelimit.Per(1+r.IntN(20), time.Duration(1+r.IntN(1000))*ms), units)
 		wide := ratelimit.TokenBucket(ratelimit.Per(3*strict.Rate.Units, strict.Rate.Per), 3*units)
@@ -196,7 +197,7 @@ func TestAChainAgreesWithTheStrictestOfItsLimiters(t *testing.T) {
 				}
 			}
 			if r.IntN(3) == 0 {
-				clock.advance(time.Duration(r.IntN(500)) * ms)
+				clock.Advance(time.Duration(r.IntN(500)) * ms)
 			}
 		}
 		told := chain.Stats().FailedGiveBacks
@@ -241,14 +242,14 @@ func (f *failingSettle) Reserve(ctx context.Context, key string, cost int, maxDe
 // reason to answer as if nothing were known of the key, in any of those who ask a chain.
 func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
 	lost := fmt.Errorf("connection lost: %w", ratelimit.ErrUnavailable)
-	full := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(1)))
+	full := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(1)))
 	require.True(t, full.Allow("k", 1))
-	newChain := func() *ratelimit.Chained[string] {
+	newChain := func() *chain.Limiter[string] {
 		first := allows(ratelimit.Decision{Remaining: 9})
 		first.fails = lost
 		return chainOf(t, first, full)
 	}
-	check := func(t *testing.T, chain *ratelimit.Chained[string], d ratelimit.Decision, err error) {
+	check := func(t *testing.T, chain *chain.Limiter[string], d ratelimit.Decision, err error) {
 		t.Helper()
 		require.NoError(t, err)
 		assert.False(t, d.Allowed)
@@ -310,7 +311,7 @@ func TestPeekOfAChainSaysWhatTakeSays(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	leaky := ratelimit.Must(ratelimit.New(ratelimit.LeakyBucket(ratelimit.PerSecond(1), 5), &ratelimit.Options[string]{Clock: clock}))
 	bucket := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(100), 100), &ratelimit.Options[string]{Clock: clock}))
-	chain, err := ratelimit.Chain[string](leaky, bucket)
+	chain, err := chain.New[string](leaky, bucket)
 	require.NoError(t, err)
 	for range 3 {
 		for _, cost := range []int{1, 2, 5} {

@@ -1,0 +1,367 @@
+// Package ban bars keys for a time that go on asking while they are denied, or that fail too often, such as at a login.
+//
+//	requests := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerMinute(100)), nil))
+//	strikes := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerMinute(3)), nil))
+//	bans := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(1, time.Hour)), nil))
+//	limiter, err := ban.New(requests, strikes, bans) // the third denial within a minute bans the key for an hour
+package ban
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
+)
+
+// Limiter is a limiter that bans keys. Make one with [New]. It is safe for concurrent use if the limiters that it is made of
+// are. The methods of the zero Limiter panic.
+type Limiter[K any] struct {
+	limiter, strikes, bans ratelimit.Reserver[K]
+
+	begun, failed atomic.Uint64
+	lastFailure   atomic.Pointer[error]
+}
+
+var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
+
+// New returns a limiter that decides as limiter does, and bans keys that are denied too often. It is made of three limiters,
+// each in memory or on a server:
+//
+//   - limiter is the limit itself. Nil means none: only bans deny, and only [Limiter.Strike] counts strikes.
+//   - strikes is how many strikes a key may have: with FixedWindow(PerMinute(3)), the third within a minute begins a ban.
+//   - bans is how long a ban lasts: with FixedWindow(Per(1, time.Hour)), an hour. Its capacity should be 1. A key is banned
+//     while bans would deny it a cost of 1.
+//
+// A denial by limiter is a strike, unless it is Degraded (see package failover), or is by another limit than the first of
+// limiter's Limits: those behind the first may be shared with other keys. So in a stack or a chain the key's own limit comes
+// first. A denial whose limit may also be one of the others is no strike: give the limits names. An error is no strike.
+//
+// The strike that exhausts strikes begins the ban, and the key's strikes are forgotten. That denial, and each later one until
+// the ban ends, has the Limit and RetryAfter of bans. While a key is banned, limiter is not asked, nothing is written, and
+// the ban does not become longer. Of many calls at once, one begins the ban.
+//
+// If a strike cannot be counted or a ban cannot be begun, the denial stays a denial: see [Limiter.Stats]. If bans fails to
+// answer, the decision fails with its error, and limiter is not asked.
+//
+// Each decision first peeks at bans, which on a server is a round trip. A decision that is allowed writes no strike. A full
+// table in memory may forget bans: see [ratelimit.Options.MaxKeys].
+//
+// It is an error if strikes or bans is nil; if bans has no Peek, or strikes or bans no Reset; if limiter is a nil pointer; and
+// if the first of limiter's limits equals another one.
+func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], error) {
+	if limiter == nil {
+		limiter = unlimited[K]{}
+	}
+	switch {
+	case nilcheck.IsNil(limiter):
+		return nil, fmt.Errorf("ban: limiter is a nil %T: give nil itself to have none", limiter)
+	case nilcheck.IsNil(strikes):
+		return nil, errors.New("ban: New was given no strikes")
+	case !optional.CanReset[K](strikes):
+		return nil, optional.Unsupported("ban: strikes", strikes, "Reset")
+	case nilcheck.IsNil(bans):
+		return nil, errors.New("ban: New was given no bans")
+	case !optional.CanPeek[K, ratelimit.Decision](bans):
+		return nil, optional.Unsupported("ban: bans", bans, "Peek")
+	case !optional.CanReset[K](bans):
+		return nil, optional.Unsupported("ban: bans", bans, "Reset")
+	}
+	limits := optional.Limits[ratelimit.Limit](limiter)
+	if len(limits) > 1 && limits[0] != (ratelimit.Limit{}) && slices.Contains(limits[1:], limits[0]) {
+		return nil, fmt.Errorf("ban: limiter has two limits of %v: give them names, to tell which one denies", limits[0])
+	}
+	return &Limiter[K]{limiter: limiter, strikes: strikes, bans: bans}, nil
+}
+
+// mustBe panics for the zero Limiter.
+func (b *Limiter[K]) mustBe() {
+	if b == nil || b.limiter == nil {
+		panic("ban: a Limiter that was not made by New")
+	}
+}
+
+// banned asks whether the key is banned. If ok, it is not, and the limiter may be asked. Else d and err are the answer.
+func (b *Limiter[K]) banned(ctx context.Context, key K, cost int) (d ratelimit.Decision, ok bool, err error) {
+	b.mustBe()
+	if cost < 0 {
+		return d, false, negative(cost)
+	}
+	d, err = ratelimit.Peek(ctx, ratelimit.Limiter[K](b.bans), key, 1)
+	switch {
+	case err != nil:
+		return ratelimit.Decision{Limit: d.Limit, Degraded: d.Degraded}, false, fmt.Errorf("ban: bans: %w", err)
+	case d.Allowed:
+		return ratelimit.Decision{}, true, nil
+	case cost == 0: // which is always allowed
+		d.Allowed, d.RetryAfter = true, 0
+	}
+	return d, false, nil
+}
+
+func negative(n int) error { return fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, n) }
+
+// Allow spends cost of the key's budget and reports true, or spends nothing and reports false. A denial may be a strike.
+func (b *Limiter[K]) Allow(key K, cost int) bool {
+	d, _ := b.Take(context.Background(), key, cost)
+	return d.Allowed
+}
+
+// Take asks limiter, unless the key is banned: see [New]. The errors are those of limiter and of bans.
+func (b *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
+	ctx = ctxwait.OrBackground(ctx)
+	if d, ok, err := b.banned(ctx, key, cost); !ok {
+		return d, err
+	}
+	d, err := b.limiter.Take(ctx, key, cost)
+	if err == nil && !d.Allowed {
+		b.denied(ctx, key, &d)
+	}
+	return d, err
+}
+
+// Reserve is Take with a charge that can be settled. It may book as far ahead as limiter does, but never waits for a ban's
+// end. A cost of 0 is allowed while the key is banned; its Settle charges limiter.
+func (b *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	ctx = ctxwait.OrBackground(ctx)
+	if d, ok, err := b.banned(ctx, key, cost); !ok {
+		if err != nil || !d.Allowed {
+			return ratelimit.NewReservation(d, nil), err
+		}
+		return ratelimit.NewReservation(d, func(actual int) error { return b.charge(ctx, key, actual) }), nil
+	}
+	r, err := b.limiter.Reserve(ctx, key, cost, maxDelay)
+	if r == nil {
+		r = ratelimit.NewReservation(ratelimit.Decision{}, nil)
+	}
+	if err == nil && !r.Allowed {
+		b.denied(ctx, key, &r.Decision)
+	}
+	return r, err
+}
+
+// charge charges limiter what a reservation of cost 0 has really cost, banned or not.
+func (b *Limiter[K]) charge(ctx context.Context, key K, actual int) error {
+	if actual == 0 {
+		return nil
+	}
+	r, err := b.limiter.Reserve(context.WithoutCancel(ctx), key, 0, 0)
+	if err != nil {
+		return errors.Join(err, r.Cancel())
+	}
+	return r.Settle(actual)
+}
+
+// Wait spends cost of the key's budget and returns nil when its time has come: see [ratelimit.Wait]. If the key is banned, it
+// waits for the ban's end first. It fails at once, with an error that wraps [context.DeadlineExceeded], if the ban ends
+// after the deadline. A Wait that fails is no strike.
+func (b *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
+	ctx = ctxwait.OrBackground(ctx)
+	for {
+		left, err := ctxwait.Left(ctx)
+		if err != nil {
+			return err
+		}
+		d, ok, err := b.banned(ctx, key, cost)
+		switch {
+		case ok:
+			return ratelimit.Wait(ctx, b.limiter, key, cost)
+		case err != nil || d.Allowed:
+			return err
+		case d.RetryAfter > left:
+			return fmt.Errorf("%w: the key is banned for another %v under %v, but the deadline is in %v",
+				context.DeadlineExceeded, d.RetryAfter, d.Limit, left)
+		case d.RetryAfter <= 0:
+			return fmt.Errorf("%w: the key is banned without an end, under %v", ratelimit.ErrLimited, d.Limit)
+		}
+		if err := ctxwait.Sleep(ctx, d.RetryAfter); err != nil {
+			return err
+		}
+	}
+}
+
+// denied counts a denial by limiter as a strike, if it is one. If the key is banned then, the denial becomes that of the ban.
+func (b *Limiter[K]) denied(ctx context.Context, key K, d *ratelimit.Decision) {
+	if d.Degraded || !b.own(d.Limit) {
+		return
+	}
+	ban, err := b.strike(ctx, key, 1)
+	if err != nil {
+		b.failed.Add(1)
+		b.lastFailure.Store(&err)
+	}
+	if ban.Limit != (ratelimit.Limit{}) && !ban.Allowed {
+		*d = ban
+	}
+}
+
+// own reports whether a limit that has denied is surely the first of limiter's: those behind it may be shared.
+func (b *Limiter[K]) own(limit ratelimit.Limit) bool {
+	limits := optional.Limits[ratelimit.Limit](b.limiter)
+	if len(limits) <= 1 {
+		return true
+	}
+	first, others := limits[0], limits[1:]
+	switch {
+	case slices.Contains(others, limit):
+		return false
+	case first == ratelimit.Limit{}:
+		return !slices.Contains(others, ratelimit.Limit{})
+	}
+	return limit == first
+}
+
+// strike counts n strikes of a key that is not banned, and bans it if that exhausts them. If the key is banned after that,
+// it returns how the ban stands, else the zero Decision.
+func (b *Limiter[K]) strike(ctx context.Context, key K, n int) (ban ratelimit.Decision, err error) {
+	d, err := b.strikes.Take(ctx, key, n)
+	switch {
+	case errors.Is(err, ratelimit.ErrExceedsLimit): // more strikes than any key may have
+	case err != nil:
+		return ban, fmt.Errorf("ban: strikes: %w", err)
+	case d.Allowed && d.Remaining > 0:
+		return ban, nil
+	case d.Degraded && !d.Allowed: // their store is down: nobody knows how many there were
+		return ban, fmt.Errorf("ban: strikes: %w: the denial is degraded", ratelimit.ErrUnavailable)
+	}
+	// Of all calls that come here at the same time, bans lets one pass.
+	begun, err := b.bans.Take(ctx, key, 1)
+	if err != nil {
+		return ban, fmt.Errorf("ban: bans: %w", err)
+	}
+	ban = begun
+	if begun.Allowed {
+		if ban, err = ratelimit.Peek(ctx, ratelimit.Limiter[K](b.bans), key, 1); err != nil {
+			return ratelimit.Decision{}, fmt.Errorf("ban: bans: %w", err)
+		}
+		if ban.Allowed { // what stands in for bans allows everything, or its capacity is above 1
+			return ratelimit.Decision{}, fmt.Errorf("ban: bans: %w: they allow a key that was banned just now", ratelimit.ErrUnavailable)
+		}
+		b.begun.Add(1)
+	}
+	if err = ratelimit.Reset(ctx, ratelimit.Limiter[K](b.strikes), key); err != nil {
+		err = fmt.Errorf("ban: strikes: %w", err)
+	}
+	return ban, err
+}
+
+// Strike counts n strikes of a key, such as failed logins. If they exhaust the key's strikes, a ban begins. It does nothing if
+// n is 0 or the key is banned. The errors wrap [ratelimit.ErrNegativeCost] if n is below zero; else they are those of
+// strikes and bans, and part of the work may have been done.
+func (b *Limiter[K]) Strike(ctx context.Context, key K, n int) error {
+	ctx = ctxwait.OrBackground(ctx)
+	d, ok, err := b.banned(ctx, key, n)
+	if err != nil || !ok && !d.Allowed || n == 0 {
+		return err
+	}
+	_, err = b.strike(ctx, key, n)
+	return err
+}
+
+// Lift ends a key's ban, if there is one, and forgets its strikes. It tries both and joins the errors. What the key has spent
+// of limiter's budget stays spent: see [Limiter.Reset].
+func (b *Limiter[K]) Lift(ctx context.Context, key K) error {
+	b.mustBe()
+	ctx = ctxwait.OrBackground(ctx)
+	return errors.Join(
+		ratelimit.Reset(ctx, ratelimit.Limiter[K](b.strikes), key),
+		ratelimit.Reset(ctx, ratelimit.Limiter[K](b.bans), key))
+}
+
+// Peek returns what Take would answer, and is no strike. Where Take would begin a ban, Peek returns limiter's denial. The
+// errors are those of Take; if limiter has no Peek, the error wraps [errors.ErrUnsupported].
+func (b *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
+	ctx = ctxwait.OrBackground(ctx)
+	if d, ok, err := b.banned(ctx, key, cost); !ok {
+		return d, err
+	}
+	return ratelimit.Peek(ctx, ratelimit.Limiter[K](b.limiter), key, cost)
+}
+
+// Adjust corrects what a key has spent of limiter's budget, banned or not: see [ratelimit.Adjust].
+func (b *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
+	b.mustBe()
+	return ratelimit.Adjust(ctxwait.OrBackground(ctx), ratelimit.Limiter[K](b.limiter), key, delta)
+}
+
+// Reset forgets the key in all three limiters. It tries all and joins the errors. If limiter has no Reset, the error wraps
+// [errors.ErrUnsupported].
+func (b *Limiter[K]) Reset(ctx context.Context, key K) error {
+	b.mustBe()
+	ctx = ctxwait.OrBackground(ctx)
+	return errors.Join(ratelimit.Reset(ctx, ratelimit.Limiter[K](b.limiter), key), b.Lift(ctx, key))
+}
+
+// Limits returns the limits of limiter, and those of bans behind them.
+func (b *Limiter[K]) Limits() []ratelimit.Limit {
+	b.mustBe()
+	return optional.LimitsOfAll[ratelimit.Limit](b.limiter, b.bans)
+}
+
+// BooksAhead reports whether limiter's Reserve may charge budget that is still to come.
+func (b *Limiter[K]) BooksAhead() bool {
+	b.mustBe()
+	return optional.BooksAhead(b.limiter)
+}
+
+// ReplacesCost reports whether limiter may charge another cost than the caller's.
+func (b *Limiter[K]) ReplacesCost() bool {
+	b.mustBe()
+	return optional.ReplacesCost(b.limiter)
+}
+
+// Stats counts bans and failures in a [Limiter] since it was made.
+type Stats struct {
+	// Begun counts the bans that this Limiter began. Other processes that share its bans count theirs.
+	Begun uint64
+	// Failed counts the denials whose strike could not be counted, or whose ban could not be begun or read. Failures of
+	// [Limiter.Strike] are not counted.
+	Failed uint64
+	// LastFailure is the error of the last of them, nil if none failed.
+	LastFailure error
+}
+
+// Stats returns the counts.
+func (b *Limiter[K]) Stats() Stats {
+	b.mustBe()
+	s := Stats{Begun: b.begun.Load(), Failed: b.failed.Load()}
+	if err := b.lastFailure.Load(); err != nil {
+		s.LastFailure = *err
+	}
+	return s
+}
+
+// unlimited is the limiter of those who have none: it allows all and keeps nothing.
+type unlimited[K any] struct{}
+
+func (unlimited[K]) Allow(_ K, cost int) bool { return cost >= 0 }
+
+func (unlimited[K]) Take(_ context.Context, _ K, cost int) (ratelimit.Decision, error) {
+	if cost < 0 {
+		return ratelimit.Decision{}, negative(cost)
+	}
+	l := ratelimit.Unlimited()
+	return ratelimit.Decision{Allowed: true, Limit: l, Remaining: l.Capacity()}, nil
+}
+
+func (u unlimited[K]) Reserve(ctx context.Context, key K, cost int, _ time.Duration) (*ratelimit.Reservation, error) {
+	d, err := u.Take(ctx, key, cost)
+	return ratelimit.NewReservation(d, nil), err
+}
+
+func (u unlimited[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
+	return u.Take(ctx, key, cost)
+}
+
+func (unlimited[K]) Adjust(context.Context, K, int) error { return nil }
+func (unlimited[K]) Reset(context.Context, K) error       { return nil }
+func (unlimited[K]) BooksAhead() bool                     { return false }
+
+// Limits returns none, rather than nil, which would mean that they are not known.
+func (unlimited[K]) Limits() []ratelimit.Limit { return []ratelimit.Limit{} }

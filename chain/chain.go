@@ -1,0 +1,374 @@
+// Package chain asks several limiters in turn, and charges all of them or none. It is for limiters that cannot decide
+// together: one in memory in front of one on a server, or two servers.
+//
+//	limiter, err := chain.New[string](local, remote)
+//
+// Within one process [ratelimit.All] is exact and faster: it decides under all locks at once.
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/tally"
+)
+
+// Limiter asks several limiters in turn. Make one with [New]. It is safe for concurrent use if they are. The methods of the
+// zero Limiter panic.
+type Limiter[R any] struct {
+	limiters    []ratelimit.Reserver[R]
+	failed      atomic.Uint64 // give-backs that failed
+	lastFailure atomic.Pointer[error]
+}
+
+var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
+
+// New returns a limiter that asks the limiters in order. The first denial or error ends that, and what the limiters before
+// it charged is given back. A limiter may be in several chains. It is an error if there are no limiters, or if one is nil.
+//
+// A chain admits no more than each limiter alone. Until the last limiter has answered, a request holds budget of the
+// limiters before it, so another request may be denied meanwhile. A limiter gives back what [ratelimit.Reservation.Settle]
+// gives back: a token bucket keeps what it has regained between the charge and the give-back. Put the cheapest limiter first.
+//
+// All limiters but the last are asked by Reserve with a maxDelay of 0. A leaky bucket therefore belongs last: elsewhere
+// it denies what it would delay. Nothing is booked ahead, unless all limiters before the last are [ratelimit.Unlimited].
+//
+// The Decision is merged as in [ratelimit.Layered]. In a denial, Limit and RetryAfter are those of the limiter that denies.
+func New[R any](limiters ...ratelimit.Reserver[R]) (*Limiter[R], error) {
+	if len(limiters) == 0 {
+		return nil, errors.New("chain: New needs at least one limiter")
+	}
+	for i, l := range limiters {
+		if nilcheck.IsNil(l) {
+			return nil, fmt.Errorf("chain: limiter %d is nil", i)
+		}
+	}
+	return &Limiter[R]{limiters: append([]ratelimit.Reserver[R](nil), limiters...)}, nil
+}
+
+// all returns the limiters, and panics for the zero Limiter.
+func (c *Limiter[R]) all() []ratelimit.Reserver[R] {
+	if c == nil || len(c.limiters) == 0 {
+		panic("chain: a Limiter that was not made by New")
+	}
+	return c.limiters
+}
+
+// Limits returns the limits of all limiters in order, the zero Limit for a limiter that has no method Limits.
+func (c *Limiter[R]) Limits() []ratelimit.Limit {
+	return optional.LimitsOfAll[ratelimit.Limit](c.all()...)
+}
+
+// BooksAhead reports whether Reserve may charge budget that is still to come: whether the last limiter may, and all before
+// it are [ratelimit.Unlimited].
+func (c *Limiter[R]) BooksAhead() bool {
+	last := len(c.all()) - 1
+	for _, l := range c.limiters[:last] {
+		limits := optional.Limits[ratelimit.Limit](l)
+		for _, limit := range limits {
+			if limit.Algorithm != ratelimit.AlgorithmUnlimited {
+				return false
+			}
+		}
+		if len(limits) == 0 {
+			return false
+		}
+	}
+	return optional.BooksAhead(c.limiters[last])
+}
+
+// Stats counts what has failed in a [Limiter] since it was made.
+type Stats struct {
+	// FailedGiveBacks counts the charges that a limiter failed to give back after another one had denied the request or had
+	// failed. They stay spent. Failures of the caller's Settle are not counted.
+	FailedGiveBacks uint64
+	// LastFailure is the error of the last of them, nil if none failed.
+	LastFailure error
+}
+
+// Stats returns the counts.
+func (c *Limiter[R]) Stats() Stats {
+	s := Stats{FailedGiveBacks: c.failed.Load()}
+	if err := c.lastFailure.Load(); err != nil {
+		s.LastFailure = *err
+	}
+	return s
+}
+
+// Allow charges the cost to all limiters and reports true, or charges none and reports false. An error counts as a denial.
+func (c *Limiter[R]) Allow(r R, cost int) bool {
+	d, _ := c.Take(context.Background(), r, cost)
+	return d.Allowed
+}
+
+// Take charges the cost to all limiters, or to none. The errors are those of the limiters. If a give-back fails, a denial
+// stays a denial, and an error about the call stays as it is: see [Limiter.Stats]. It is joined with an error that
+// wraps [ratelimit.ErrUnavailable].
+func (c *Limiter[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
+	limiters := c.all()
+	last := len(limiters) - 1
+	p := c.newPass(cost)
+	defer p.giveBack()
+	for _, l := range limiters[:last] {
+		if res, err := l.Reserve(ctx, r, cost, 0); !p.add(res, err) {
+			return p.denied()
+		}
+	}
+	if d, err := limiters[last].Take(ctx, r, cost); !p.merge(&d, err) {
+		return p.denied()
+	}
+	p.done = true
+	return p.d, nil
+}
+
+// Reserve is Take with a charge that can be settled, in all limiters. A leaky bucket that comes last may delay by up to
+// maxDelay. Settle settles all limiters, and joins the errors of those that failed.
+func (c *Limiter[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	limiters := c.all()
+	last := len(limiters) - 1
+	p := c.newPass(cost)
+	defer p.giveBack()
+	for i, l := range limiters {
+		var res *ratelimit.Reservation
+		var err error
+		switch {
+		case i < last || maxDelay <= 0:
+			res, err = l.Reserve(ctx, r, cost, 0)
+		case c.BooksAhead():
+			res, err = l.Reserve(ctx, r, cost, maxDelay)
+		default:
+			res, err = reserveQueued(ctx, l, r, cost, maxDelay)
+		}
+		if !p.add(res, err) {
+			d, err := p.denied()
+			return ratelimit.NewReservation(d, nil), err
+		}
+	}
+	p.done = true
+	return ratelimit.NewReservation(p.d, func(actual int) error { return errors.Join(settleAll(p.charged, actual)...) }), nil
+}
+
+// reserveQueued reserves a cost that a leaky bucket may delay by up to maxDelay, and that no limiter books ahead. If a
+// limiter may book, it first asks without a delay, to learn whether a leaky bucket is what denies.
+func reserveQueued[R any](ctx context.Context, l ratelimit.Reserver[R], r R, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	if !optional.BooksAhead(l) {
+		return l.Reserve(ctx, r, cost, maxDelay)
+	}
+	res, err := l.Reserve(ctx, r, cost, 0)
+	if err == nil && queueDenies(res) {
+		return l.Reserve(ctx, r, cost, maxDelay)
+	}
+	return res, err
+}
+
+// queueDenies reports whether a leaky bucket has denied a reservation.
+func queueDenies(res *ratelimit.Reservation) bool {
+	return res != nil && !res.Allowed && res.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket
+}
+
+// Wait charges the cost to all limiters and returns nil when they allow it. It is not first come, first served: it books
+// nothing ahead, but sleeps for RetryAfter and tries again. A leaky bucket that comes last holds the work while the
+// limiters before it are charged. For a chain of one limiter, Wait is [ratelimit.Wait] on that one.
+//
+// It fails at once with an error that wraps [context.DeadlineExceeded] if a limiter denies the cost until after the
+// deadline; with the context's error when that ends; with [ratelimit.ErrLimited] if a limiter denies without a time to wait
+// for; and with the errors of the limiters. A Wait that fails gives back what it charged.
+func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
+	ctx = ctxwait.OrBackground(ctx)
+	switch {
+	case len(c.all()) == 1:
+		return ratelimit.Wait(ctx, c.limiters[0], r, cost)
+	case c.BooksAhead(): // Reserve books, and so can the package's Wait, which must not find this method
+		return ratelimit.Wait(ctx, ratelimit.Reserver[R](struct{ ratelimit.Reserver[R] }{c}), r, cost)
+	}
+	for {
+		left, err := ctxwait.Left(ctx)
+		if err != nil {
+			return err
+		}
+		res, retry, err := c.reserveInTime(ctx, r, cost, left)
+		if err != nil {
+			return err
+		}
+		if res != nil {
+			return res.Wait(ctx)
+		}
+		if err := ctxwait.Sleep(ctx, retry); err != nil {
+			return err
+		}
+	}
+}
+
+// reserveInTime reserves the cost for a time before the deadline. A nil reservation is a denial, after which to try again.
+func (c *Limiter[R]) reserveInTime(ctx context.Context, r R, cost int, left time.Duration) (*ratelimit.Reservation, time.Duration, error) {
+	res, err := c.Reserve(ctx, r, cost, left)
+	if err != nil || res.Allowed {
+		return res, 0, err
+	}
+	retry := res.RetryAfter
+	if queueDenies(res) && left != ctxwait.Forever {
+		// RetryAfter is when the queue will be as long as what is left now. By then less will be left. Without a
+		// delay, RetryAfter is when the work could leave the queue.
+		if res, err = c.Reserve(ctx, r, cost, 0); err != nil || res.Allowed {
+			return res, 0, err
+		}
+	}
+	switch d := res.RetryAfter; {
+	case d > left:
+		return nil, 0, fmt.Errorf("%w: cost %d must wait for %v under %v, but the deadline is in %v",
+			context.DeadlineExceeded, cost, d, res.Limit, left)
+	case d <= 0:
+		return nil, 0, fmt.Errorf("%w: cost %d is denied under %v, without a time to wait for", ratelimit.ErrLimited, cost, res.Limit)
+	}
+	return nil, retry, nil
+}
+
+// Peek returns what Take would answer, and charges nothing. Remaining and ResetAfter are those before anything is spent. The
+// errors are those of the limiters; of one that has no Peek it wraps [errors.ErrUnsupported].
+func (c *Limiter[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
+	p := c.newPass(0) // which gives nothing back, since it charges nothing
+	for i, l := range c.all() {
+		d, err := ratelimit.Peek(ctx, ratelimit.Limiter[R](l), r, cost)
+		if err != nil {
+			err = fmt.Errorf("chain: limiter %d: %w", i, err)
+		}
+		if i < len(c.limiters)-1 && d.Allowed && d.Delay > 0 { // Take asks it by Reserve, without a delay
+			d.Allowed, d.RetryAfter, d.Delay = false, d.Delay, 0
+		}
+		if !p.merge(&d, err) {
+			return p.denied()
+		}
+	}
+	return p.d, nil
+}
+
+// Adjust adjusts the key in all limiters: see [ratelimit.Adjust]. If one of them has no Adjust, nothing changes, and the error
+// wraps [errors.ErrUnsupported]. Else the errors are joined.
+func (c *Limiter[R]) Adjust(ctx context.Context, r R, delta int) error {
+	return c.each("Adjust", optional.CanAdjust[R], func(l ratelimit.Limiter[R]) error { return ratelimit.Adjust(ctx, l, r, delta) })
+}
+
+// Reset forgets the key in all limiters: see [ratelimit.Reset]. The errors are as those of Adjust.
+func (c *Limiter[R]) Reset(ctx context.Context, r R) error {
+	return c.each("Reset", optional.CanReset[R], func(l ratelimit.Limiter[R]) error { return ratelimit.Reset(ctx, l, r) })
+}
+
+// each does something in all limiters, if all of them can.
+func (c *Limiter[R]) each(what string, can func(any) bool, do func(ratelimit.Limiter[R]) error) error {
+	for i, l := range c.all() {
+		if !can(l) {
+			return optional.Unsupported(fmt.Sprintf("chain: limiter %d", i), l, what)
+		}
+	}
+	var errs []error
+	for i, l := range c.limiters {
+		if err := do(l); err != nil {
+			errs = append(errs, fmt.Errorf("chain: limiter %d: %w", i, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ReplacesCost reports whether one of the limiters may charge another cost than the caller's.
+func (c *Limiter[R]) ReplacesCost() bool {
+	for _, l := range c.all() {
+		if optional.ReplacesCost(l) {
+			return true
+		}
+	}
+	return false
+}
+
+// pass is one pass over the limiters of a chain. Unless it is done when it ends, what it has charged is given back, also
+// if one of the limiters panics.
+type pass[R any] struct {
+	chain   *Limiter[R]
+	cost    int
+	d       ratelimit.Decision         // of all that have allowed the cost
+	sum     tally.Sum[ratelimit.Limit] // which adds it up
+	end     ratelimit.Decision         // of the one that has not
+	err     error                      // that came with it
+	charged []*ratelimit.Reservation
+	few     [4]*ratelimit.Reservation // the memory of charged, for as long as that is enough
+	done    bool
+}
+
+func (c *Limiter[R]) newPass(cost int) *pass[R] {
+	p := &pass[R]{chain: c, cost: cost}
+	p.sum, p.charged = tally.Of((*tally.Decision[ratelimit.Limit])(&p.d), ratelimit.Unlimited()), p.few[:0]
+	return p
+}
+
+// add takes one limiter's reservation in, and reports whether it is allowed.
+func (p *pass[R]) add(res *ratelimit.Reservation, err error) bool {
+	var d ratelimit.Decision
+	if res != nil {
+		d = res.Decision
+		p.charged = append(p.charged, res)
+	}
+	return p.merge(&d, err)
+}
+
+// merge takes one limiter's decision in, and reports whether it allows the cost.
+func (p *pass[R]) merge(d *ratelimit.Decision, err error) bool {
+	if !d.Allowed || err != nil {
+		p.end, p.err = *d, err
+		return false
+	}
+	p.sum.Add((*tally.Decision[ratelimit.Limit])(d), d.Remaining)
+	return true
+}
+
+// denied gives back what was charged, and returns the answer.
+func (p *pass[R]) denied() (ratelimit.Decision, error) {
+	p.done = true
+	d := p.end
+	d.Allowed, d.Delay = false, 0
+	if !p.sum.Empty() {
+		// The limiters before it have room for the cost that they get back.
+		if before := p.d.Remaining; before < d.Remaining-p.cost {
+			d.Remaining = before + p.cost
+		}
+		d.ResetAfter = max(d.ResetAfter, p.d.ResetAfter)
+		d.Degraded = d.Degraded || p.d.Degraded
+	}
+	failures := p.undo()
+	if errors.Is(p.err, ratelimit.ErrUnavailable) {
+		p.err = errors.Join(append([]error{p.err}, failures...)...)
+	}
+	return d, p.err
+}
+
+// giveBack gives back what was charged if a limiter has panicked.
+func (p *pass[R]) giveBack() {
+	if !p.done {
+		p.undo()
+	}
+}
+
+// undo gives back what was charged, and returns what has failed.
+func (p *pass[R]) undo() []error {
+	failures := settleAll(p.charged, 0)
+	for _, err := range failures {
+		p.chain.lastFailure.Store(&err)
+		p.chain.failed.Add(1)
+	}
+	return failures
+}
+
+// settleAll settles what the limiters of a chain have charged, the last first. It tries all of them, and returns the errors.
+func settleAll(charged []*ratelimit.Reservation, actual int) (failures []error) {
+	for i := len(charged) - 1; i >= 0; i-- {
+		if err := charged[i].Settle(actual); err != nil {
+			failures = append(failures, fmt.Errorf("chain: limiter %d could not settle: %w", i, err))
+		}
+	}
+	return failures
+}
