@@ -1,17 +1,43 @@
 package ratelimit
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
-// Layer is one of several limits on a request of type R: a limiter, and how to find in
-// a request the key that it counts. Make one with [By] or [Global], and change it with
-// [WithCost], [WithLimit], [Shadow] and [Observe], in any order. Of two wrappers of the same kind the
-// outer one counts.
+// Layer is one of several limits on a request of type R: a limiter, and how to find in a request the key that it counts. Make
+// one with [By] or [Global]. [WithCost], [WithLimit], [Shadow] and [Observe] change it, in any order. Of two wrappers of one
+// kind the outer one counts.
 type Layer[R any] interface {
-	// limiter returns what must be known to build a stack, and what is missing.
-	limiter() (clock Clock, limit Limit, err error)
-	// join fills in what the layer adds to a stack's member, unless an outer layer has.
-	join(m *member[R])
+	spec() (layer[R], error)
 }
+
+// layer is what By and its wrappers say of a layer.
+type layer[R any] struct {
+	limiter any              // a *Keyed of any type: to know a limiter that is held twice
+	clock   Clock            // the limiter's
+	own     func() Limit     // the limiter's limit; the zero Limit if each key has its own
+	newKey  func() anyKey[R] // for the keys of a stack's requests
+	heard   bool             // the limiter has an OnDecision
+
+	cost   func(R) int    // the layer's own cost, whatever the caller's; or nil
+	limit  func(R) Limit  // the limit of each request, or nil for the limiter's
+	tell   func(Event[R]) // gets each decision; or nil
+	shadow bool           // it never denies
+}
+
+// limits returns the layer's limit, or the zero Limit if each request or key has its own.
+func (y *layer[R]) limits() Limit {
+	if y.limit != nil {
+		return Limit{}
+	}
+	return y.own()
+}
+
+// layerFunc is a Layer by its spec.
+type layerFunc[R any] func() (layer[R], error)
+
+func (f layerFunc[R]) spec() (layer[R], error) { return f() }
 
 // SkipLayer is what a key function returns when its layer does not apply to the
 // request: no key, an internal caller. It may be wrapped.
@@ -24,7 +50,21 @@ var SkipLayer = errors.New("ratelimit: layer does not apply")
 // of it denies the request, charges nothing in any layer, and is returned wrapped;
 // [SkipLayer] leaves the layer out.
 func By[R any, K comparable](l *Keyed[K], key func(R) (K, error)) Layer[R] {
-	return &keyedLayer[R, K]{l: l, key: key}
+	return layerFunc[R](func() (layer[R], error) {
+		switch {
+		case l == nil:
+			return layer[R]{}, errors.New("By was given no limiter")
+		case l.keys == nil:
+			return layer[R]{}, errors.New("By was given a zero Keyed; use New")
+		case key == nil:
+			return layer[R]{}, errors.New("By was given no key function")
+		}
+		return layer[R]{
+			limiter: l, clock: l.clock, heard: l.onDecision != nil,
+			own:    func() Limit { return l.Limits()[0] },
+			newKey: func() anyKey[R] { return &layerKey[R, K]{l: l, keyOf: key} },
+		}, nil
+	})
 }
 
 // Global returns the layer that charges l's one budget for every request: the limit
@@ -37,7 +77,7 @@ func Global[R any](l *Keyed[struct{}]) Layer[R] {
 // for each request beside LLM tokens per minute. Cancel refunds this layer; Settle does not,
 // except at 0, which is to cancel. If the caller's cost is 0, nothing is charged in any layer.
 func WithCost[R any](l Layer[R], cost func(R) int) Layer[R] {
-	return &costLayer[R]{Layer: l, cost: cost}
+	return wrapped(l, "WithCost", cost == nil, "cost function", func(y *layer[R]) { y.cost = cost })
 }
 
 // WithLimit returns the layer with a limit for each request, such as that of the user's
@@ -54,7 +94,7 @@ func WithCost[R any](l Layer[R], cost func(R) int) Layer[R] {
 // first of them that is neither Unlimited nor Blocked; those of [Shadow] come last. To try
 // another limit out beside the one in force, give the shadow a limiter of its own.
 func WithLimit[R any](l Layer[R], limit func(R) Limit) Layer[R] {
-	return &limitLayer[R]{Layer: l, limit: limit}
+	return wrapped(l, "WithLimit", limit == nil, "limit function", func(y *layer[R]) { y.limit = limit })
 }
 
 // Shadow returns the layer as one that never denies: to try a limit out on real
@@ -69,7 +109,9 @@ func WithLimit[R any](l Layer[R], limit func(R) Limit) Layer[R] {
 // The [Options.OnDecision] of the shadow layer's limiter tells what the layer says: the
 // Event's Decision is the layer's own answer, and its Err the layer's own error. If its
 // key function fails, the Event has that error and the zero Key.
-func Shadow[R any](l Layer[R]) Layer[R] { return &shadowLayer[R]{Layer: l} }
+func Shadow[R any](l Layer[R]) Layer[R] {
+	return wrapped(l, "Shadow", false, "", func(y *layer[R]) { y.shadow = true })
+}
 
 // Observe returns the layer with a function that is told of each of its decisions, with the
 // request in place of the key. The Event's Decision is the layer's own answer, and Spent
@@ -78,108 +120,20 @@ func Shadow[R any](l Layer[R]) Layer[R] { return &shadowLayer[R]{Layer: l} }
 // runs in the caller's goroutine, after the decision, outside every lock. It is not called
 // by Peek, nor for a layer that does not apply.
 func Observe[R any](l Layer[R], report func(Event[R])) Layer[R] {
-	return &observedLayer[R]{Layer: l, report: report}
+	return wrapped(l, "Observe", report == nil, "function to report to", func(y *layer[R]) { y.tell = report })
 }
 
-type keyedLayer[R any, K comparable] struct {
-	l   *Keyed[K]
-	key func(R) (K, error)
-}
-
-func (y *keyedLayer[R, K]) limiter() (Clock, Limit, error) {
-	switch {
-	case y.l == nil:
-		return nil, Limit{}, errors.New("By was given no limiter")
-	case y.l.keys == nil:
-		return nil, Limit{}, errors.New("By was given a zero Keyed; use New")
-	case y.key == nil:
-		return nil, Limit{}, errors.New("By was given no key function")
-	}
-	return y.l.clock, y.l.Limits()[0], nil
-}
-
-func (y *keyedLayer[R, K]) join(m *member[R]) {
-	m.key = &layerKey[R, K]{l: y.l, keyOf: y.key}
-	m.watched = y.l.onDecision != nil || m.tell != nil
-}
-
-type costLayer[R any] struct {
-	Layer[R]
-	cost func(R) int
-}
-
-func (c *costLayer[R]) limiter() (Clock, Limit, error) {
-	switch {
-	case c.Layer == nil:
-		return nil, Limit{}, errors.New("WithCost was given no layer")
-	case c.cost == nil:
-		return nil, Limit{}, errors.New("WithCost was given no cost function")
-	}
-	return c.Layer.limiter()
-}
-
-func (c *costLayer[R]) join(m *member[R]) {
-	if m.cost == nil {
-		m.cost = c.cost
-	}
-	c.Layer.join(m)
-}
-
-type limitLayer[R any] struct {
-	Layer[R]
-	limit func(R) Limit
-}
-
-func (y *limitLayer[R]) limiter() (Clock, Limit, error) {
-	switch {
-	case y.Layer == nil:
-		return nil, Limit{}, errors.New("WithLimit was given no layer")
-	case y.limit == nil:
-		return nil, Limit{}, errors.New("WithLimit was given no limit function")
-	}
-	clock, _, err := y.Layer.limiter()
-	return clock, Limit{}, err
-}
-
-func (y *limitLayer[R]) join(m *member[R]) {
-	if m.limit == nil {
-		m.limit = y.limit
-	}
-	y.Layer.join(m)
-}
-
-type shadowLayer[R any] struct{ Layer[R] }
-
-func (y *shadowLayer[R]) limiter() (Clock, Limit, error) {
-	if y.Layer == nil {
-		return nil, Limit{}, errors.New("Shadow was given no layer")
-	}
-	return y.Layer.limiter()
-}
-
-func (y *shadowLayer[R]) join(m *member[R]) {
-	m.shadow = true
-	y.Layer.join(m)
-}
-
-type observedLayer[R any] struct {
-	Layer[R]
-	report func(Event[R])
-}
-
-func (y *observedLayer[R]) limiter() (Clock, Limit, error) {
-	switch {
-	case y.Layer == nil:
-		return nil, Limit{}, errors.New("Observe was given no layer")
-	case y.report == nil:
-		return nil, Limit{}, errors.New("Observe was given no function to report to")
-	}
-	return y.Layer.limiter()
-}
-
-func (y *observedLayer[R]) join(m *member[R]) {
-	if m.tell == nil {
-		m.tell = y.report
-	}
-	y.Layer.join(m)
+// wrapped returns a layer with a change made to it.
+func wrapped[R any](l Layer[R], wrapper string, missing bool, function string, change func(*layer[R])) Layer[R] {
+	return layerFunc[R](func() (layer[R], error) {
+		switch {
+		case l == nil:
+			return layer[R]{}, fmt.Errorf("%s was given no layer", wrapper)
+		case missing:
+			return layer[R]{}, fmt.Errorf("%s was given no %s", wrapper, function)
+		}
+		y, err := l.spec()
+		change(&y)
+		return y, err
+	})
 }

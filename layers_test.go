@@ -225,17 +225,16 @@ type funcClock func() time.Duration
 
 func (f funcClock) Now() time.Duration { return f() }
 
-// All refused one limiter held twice whose clock could not be compared.
-func TestLimitersOfOneClockThatCannotBeComparedMakeAStack(t *testing.T) {
+// A clock that cannot be compared is the same as itself only in one limiter.
+func TestClocksThatCannotBeCompared(t *testing.T) {
+	limit := ratelimit.FixedWindow(ratelimit.PerMinute(9))
 	for _, clock := range []ratelimit.Clock{
-		funcClock(func() time.Duration { return 0 }), oddClock{[]int{1}}, oddClock{math.NaN()}, oddClock{func() {}},
+		funcClock(func() time.Duration { return 0 }), oddClock{[]int{1}}, oddClock{func() {}},
 	} {
-		limit := ratelimit.FixedWindow(ratelimit.PerMinute(9))
 		l, other := onClock(t, clock, limit), onClock(t, clock, limit)
 		for _, layers := range [][]ratelimit.Layer[call]{
 			{ratelimit.By(l, byUser), ratelimit.By(l, byRoute)},
 			{ratelimit.By(l, byUser), ratelimit.Shadow(ratelimit.By(l, byUser))},
-			{ratelimit.By(l, byUser), ratelimit.By(other, byUser)},
 		} {
 			stack, err := ratelimit.All(layers...)
 			require.NoError(t, err)
@@ -243,23 +242,28 @@ func TestLimitersOfOneClockThatCannotBeComparedMakeAStack(t *testing.T) {
 			_, err = ratelimit.AllOf(func(call, []int) []int { return nil }, layers...)
 			require.NoError(t, err)
 		}
+		_, err := ratelimit.All(ratelimit.By(l, byUser), ratelimit.By(other, byUser))
+		require.EqualError(t, err, "ratelimit: layer 1 has another clock than layer 0")
 	}
 }
 
-func TestClocksThatCannotBeComparedAndAreNotOneDiffer(t *testing.T) {
+func TestClocksThatDiffer(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerMinute(9))
-	newClock := func(now time.Duration) ratelimit.Clock {
-		return funcClock(func() time.Duration { return now })
-	}
-	for _, other := range []ratelimit.Clock{newClock(2), oddClock{[]int{1}}, oddClock{1}, new(testClock)} {
-		one, two := onClock(t, newClock(1), limit), onClock(t, other, limit)
+	one := funcClock(func() time.Duration { return 1 })
+	for _, clocks := range [][2]ratelimit.Clock{
+		{one, new(testClock)}, {oddClock{1}, oddClock{2}}, {oddClock{1}, new(testClock)}, {oddClock{math.NaN()}, oddClock{math.NaN()}}, {one, oddClock{1}},
+	} {
+		a, b := onClock(t, clocks[0], limit), onClock(t, clocks[1], limit)
 		for _, layers := range [][]ratelimit.Layer[call]{
-			{ratelimit.By(one, byUser), ratelimit.By(two, byUser)}, {ratelimit.By(two, byUser), ratelimit.By(one, byUser)},
+			{ratelimit.By(a, byUser), ratelimit.By(b, byUser)}, {ratelimit.By(b, byUser), ratelimit.By(a, byUser)},
 		} {
 			_, err := ratelimit.All(layers...)
 			require.EqualError(t, err, "ratelimit: layer 1 has another clock than layer 0")
 		}
 	}
+	a, b := onClock(t, oddClock{1}, limit), onClock(t, oddClock{1}, limit)
+	_, err := ratelimit.All(ratelimit.By(a, byUser), ratelimit.By(b, byUser))
+	require.NoError(t, err)
 }
 
 // A denial must not make the request's own keys pay for it.

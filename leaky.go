@@ -1,12 +1,26 @@
 package ratelimit
 
-// LeakyBucket returns a limit that takes in up to queue at once and lets it out
-// evenly, at the rate. [Decision.Delay] says for how long to hold the work;
-// [Keyed.Wait] does the holding. Over any interval t at most queue + rate·t enters.
+// A leaky bucket in numbers. With LeakyBucket(PerSecond(10), 3), for one key:
 //
-// It is the leaky bucket as a queue, as in traffic shaping. What enters is counted as by a
-// token bucket whose burst is the queue, which proves the bound. Each cost leaves when all
-// that entered before it has drained.
+//	at     take  allowed  remaining  retry after  reset after  delay
+//	0s     1     true     2          0s           100ms        0s
+//	0s     1     true     1          0s           200ms        100ms
+//	0s     1     true     0          0s           300ms        200ms
+//	0s     1     false    0          100ms        300ms        0s
+//	100ms  1     true     0          0s           300ms        200ms
+//	1s     3     true     0          0s           300ms        0s
+//
+// A unit drains in 100ms. Of three units that come at once, the first leaves now, the second after 100ms and the third after
+// 200ms: that is Delay. The fourth finds the queue full. At 100ms the first has drained, so one more may enter; it
+// leaves behind the two before it. At 1s the queue is empty.
+//
+// What enters is counted as by a token bucket whose burst is the queue, which proves the bound. Each cost leaves when all that
+// entered before it has drained. It is counted in internal/meter/leaky.go.
+
+// LeakyBucket returns a limit that takes in up to queue at once and lets it out evenly, at the rate. [Decision.Delay] is how
+// long to hold the work; [Keyed.Wait] holds it. Over any interval t at most queue + rate·t enters.
 func LeakyBucket(r Rate, queue int) Limit {
 	return Limit{Algorithm: AlgorithmLeakyBucket, Rate: r, Burst: queue}
 }
+
+// The figures of a leaky bucket are those of a token bucket, and validateBucket checks them.

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/weir-go/ratelimit/internal/answers"
 	"github.com/weir-go/ratelimit/internal/ctxwait"
@@ -34,13 +33,10 @@ import (
 //
 // The zero Layered cannot be used: its methods panic.
 type Layered[R any] struct {
-	layers []Layer[R]
-	pick   func(R, []int) []int // which layers apply; nil for all
-	clock  Clock
-	stacks sync.Pool // of *stack[R]: what one decision needs, so that it allocates nothing
-
-	enforcing []Layer[R] // those that are no shadows
-	replaces  bool       // one has a cost of its own
+	layers    []layer[R]
+	pick      func(R, []int) []int // which layers apply; nil for all
+	enforcing []int                // the indices of those that are no shadows
+	stacks    sync.Pool            // of *stack[R]: what one decision needs, so that it allocates nothing
 }
 
 var _ Reserver[string] = (*Layered[string])(nil)
@@ -68,42 +64,33 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 	if len(layers) == 0 {
 		return nil, fmt.Errorf("ratelimit: %s needs at least one layer", maker)
 	}
-	l := &Layered[R]{layers: append([]Layer[R](nil), layers...), pick: pick}
+	l := &Layered[R]{layers: make([]layer[R], len(layers)), pick: pick}
 	places := make([]int, len(layers))
-	for i, layer := range layers {
-		if layer == nil {
+	for i, of := range layers {
+		if of == nil {
 			return nil, fmt.Errorf("ratelimit: layer %d is nil", i)
 		}
-		clock, _, err := layer.limiter()
+		y, err := of.spec()
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("ratelimit: layer %d: %w", i, err)
-		case i == 0:
-			l.clock = clock
-		case !sameClock(l.clock, clock):
+		case i > 0 && !sameClock(&l.layers[0], &y):
 			return nil, fmt.Errorf("ratelimit: layer %d has another clock than layer 0", i)
 		}
-		places[i] = len(l.enforcing)
-		var m member[R]
-		if layer.join(&m); !m.shadow {
-			l.enforcing = append(l.enforcing, layer)
+		l.layers[i], places[i] = y, len(l.enforcing)
+		if !y.shadow {
+			l.enforcing = append(l.enforcing, i)
 		}
-		l.replaces = l.replaces || m.cost != nil
 	}
-	l.stacks.New = func() any { return newStack(l.layers, places, l.pick, l.clock) }
+	l.stacks.New = func() any { return newStack(l.layers, places, l.pick) }
 	return l, nil
 }
 
-// sameClock reports whether two clocks are one. A clock that cannot be compared, such as a
-// function, is the same if both are copies of one interface value: these have the same two words,
-// the type and a pointer to data that the interface never changes. So a limiter has the same
-// clock as itself, and as one that was made with the same Options.
-func sameClock(a, b Clock) bool {
-	type words [2]uintptr
-	if *(*words)(unsafe.Pointer(&a)) == *(*words)(unsafe.Pointer(&b)) {
-		return true
-	}
-	return reflect.ValueOf(a).Comparable() && a == b
+// sameClock reports whether two layers have one clock. Clocks that cannot be compared, such as functions, are one only if
+// they are of one limiter.
+func sameClock[R any](a, b *layer[R]) bool {
+	return a.limiter == b.limiter ||
+		reflect.ValueOf(a.clock).Comparable() && reflect.ValueOf(b.clock).Comparable() && a.clock == b.clock
 }
 
 // Limits returns the limit of each layer that is no [Shadow], in order: New's or SetLimit's, or the
@@ -112,7 +99,7 @@ func (l *Layered[R]) Limits() []Limit {
 	l.check()
 	limits := make([]Limit, len(l.enforcing))
 	for i, layer := range l.enforcing {
-		_, limits[i], _ = layer.limiter()
+		limits[i] = l.layers[layer].limits()
 	}
 	return limits
 }
@@ -207,7 +194,7 @@ func (l *Layered[R]) BooksAhead() bool { return false }
 // ReplacesCost reports whether a layer has a cost of its own, by [WithCost].
 func (l *Layered[R]) ReplacesCost() bool {
 	l.check()
-	return l.replaces
+	return slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil })
 }
 
 // Wait charges the cost to all layers and returns nil when they allow it. It is not
@@ -297,7 +284,7 @@ func (l *Layered[R]) sleepOut(ctx context.Context, s *stack[R], cost int) error 
 // charge is what the decision asks of one account: the sum of what several members ask, if
 // their keys are the same key of the same limiter.
 type stack[R any] struct {
-	layers []Layer[R]
+	layers []layer[R]
 	places []int                // of layers in Limits
 	pick   func(R, []int) []int // nil: all layers
 	clock  Clock
@@ -335,8 +322,8 @@ type stack[R any] struct {
 	taker  answers.Taker[Decision] // this one, if it takes answers
 }
 
-func newStack[R any](layers []Layer[R], places []int, pick func(R, []int) []int, clock Clock) *stack[R] {
-	s := &stack[R]{layers: layers, places: places, pick: pick, clock: clock, made: make([]*member[R], len(layers))}
+func newStack[R any](layers []layer[R], places []int, pick func(R, []int) []int) *stack[R] {
+	s := &stack[R]{layers: layers, places: places, pick: pick, clock: layers[0].clock, made: make([]*member[R], len(layers))}
 	_, s.takes = any(*new(R)).(answers.Taker[Decision])
 	if pick == nil { // then all layers are members, once and for all
 		for i := range layers {
@@ -346,13 +333,12 @@ func newStack[R any](layers []Layer[R], places []int, pick func(R, []int) []int,
 	return s
 }
 
-// add makes a layer one of the request. Its member is made once and kept: to make it calls the
-// layer and all its wrappers.
+// add makes a layer one of the request. Its member is made once and kept.
 func (s *stack[R]) add(layer int) {
 	m := s.made[layer]
 	if m == nil {
-		m = &member[R]{layer: layer}
-		s.layers[layer].join(m)
+		y := s.layers[layer]
+		m = &member[R]{layer: y, index: layer, key: y.newKey(), watched: y.heard || y.tell != nil}
 		s.made[layer] = m
 	}
 	m.picked = true
@@ -448,7 +434,7 @@ func (s *stack[R]) areMembers(layers []int) bool {
 		return false
 	}
 	for i, m := range s.members {
-		if m.layer != layers[i] {
+		if m.index != layers[i] {
 			return false
 		}
 	}
@@ -471,7 +457,7 @@ func (s *stack[R]) fail(m *member[R]) error {
 	if s.yesOrNo() {
 		return errUntold
 	}
-	err := &layerError{layer: m.layer, err: m.why()}
+	err := &layerError{layer: m.index, err: m.why()}
 	if s.ask(false); s.told() {
 		_ = s.preview(peek)
 	}
@@ -707,7 +693,7 @@ func (s *stack[R]) never() *charge {
 
 // exceedsError is the error of the first charge that can never be allowed. It knows of the others.
 func (s *stack[R]) exceedsError(first *charge) error {
-	e := &layerError{layer: s.members[first.first].layer, err: first.err(), over: s.overrun(first)}
+	e := &layerError{layer: s.members[first.first].index, err: first.err(), over: s.overrun(first)}
 	for i := range s.firm {
 		if c := &s.firm[i]; c.never && c != first {
 			e.more = append(e.more, s.overrun(c))
@@ -722,7 +708,7 @@ func (s *stack[R]) overrun(c *charge) overrun {
 	if c.overflowed {
 		cost = math.MaxInt
 	}
-	return overrun{s.places[s.members[c.first].layer], int(cost)}
+	return overrun{s.places[s.members[c.first].index], int(cost)}
 }
 
 // commit spends what all enforcing layers have offered. Each account has one charge of them,
@@ -901,7 +887,7 @@ func (s *stack[R]) reportAll(r R, err error) {
 			m.report(r, *d, spent, own)
 		}
 		if s.taker != nil {
-			s.taker.TakeAnswer(m.layer, d, spent, own)
+			s.taker.TakeAnswer(m.index, d, spent, own)
 		}
 	}
 }

@@ -16,15 +16,10 @@ import (
 // Its account is found by load without a lock. It may be dropped, or one may be inserted, until
 // the stack has locked it. From then on it is what the member says.
 type member[R any] struct {
-	// These are the layer's, and do not change. Of two wrappers of one kind the outer one
-	// comes first, and the inner one leaves alone what is set.
-	key     anyKey[R]      // its limiter and, during a decision, the key
-	layer   int            // its index among all layers
-	cost    func(R) int    // the layer's own cost, whatever the caller's; or nil
-	limit   func(R) Limit  // the limit of each request, or nil for the limiter's
-	tell    func(Event[R]) // told of each decision, or nil
-	shadow  bool           // it never denies
-	watched bool           // somebody is told of its decisions: tell, or the limiter's OnDecision
+	layer[R]           // what does not change
+	index    int       // of the layer, among all
+	key      anyKey[R] // its limiter and, during a decision, the key
+	watched  bool      // somebody gets its decisions: tell, or the limiter's OnDecision
 
 	picked bool // it is one of the layers of the request, or of the last one
 

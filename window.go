@@ -1,21 +1,42 @@
 package ratelimit
 
-// FixedWindow returns a limit of r.Units in each window of r.Per. A key's
-// window begins with its first spending, and its next with its first spending
-// after that one's end; so up to twice r.Units may pass around a window's end.
+// A fixed window in numbers. With FixedWindow(PerMinute(10)), for one key:
 //
-// In each window at most r.Units pass, because one count is kept for each. Two windows of a key
-// never overlap, and an interval of length r.Per meets two of them at most.
+//	at     take  allowed  remaining  retry after  reset after
+//	20s    8     true     2          0s           1m0s
+//	50s    5     false    2          30s          30s
+//	1m15s  2     true     0          0s           5s
+//	1m20s  10    true     0          0s           1m0s
+//	3m20s  1     true     9          0s           1m0s
+//
+// The key's first spending at 20s begins a window that ends at 1m20s. Until then 10 units are allowed; at 1m20s the count begins
+// again. From 1m15s to 1m20s, 12 units pass: an interval as long as a window meets two windows at most, so twice
+// r.Units is the bound. The window that began at 1m20s ends at 2m20s, and the next begins with the next spending, at 3m20s.
+// It is counted in internal/meter/fixedwindow.go.
+//
+// A sliding counter in numbers. With SlidingCounter(PerMinute(10)), for one key:
+//
+//	at     take  allowed  remaining  retry after  reset after
+//	0s     6     true     4          0s           2m0s
+//	50s    5     false    4          20s          1m10s
+//	1m0s   4     true     0          0s           2m0s
+//	1m30s  4     false    3          10s          1m30s
+//	1m30s  3     true     0          0s           1m30s
+//	1m50s  2     true     0          0s           1m10s
+//
+// Windows are from 0s to 1m and from 1m to 2m. At 1m all 6 units of the first window still count, and 4 more pass. At 1m30s half
+// of the first window is within the last minute, so 3 of its 6 units count: with the 4 of this window that is 7, and 3
+// remain. At 1m50s a sixth of the first window counts, which is 1 unit, and 7 of this window. A share that is no whole
+// number is rounded up. It is counted in internal/meter/slidingcounter.go.
+
+// FixedWindow returns a limit of r.Units in each window of r.Per. A key's window begins with its first spending, and its next
+// with its first spending after that one's end. So up to twice r.Units may pass around the end of a window.
 func FixedWindow(r Rate) Limit { return Limit{Algorithm: AlgorithmFixedWindow, Rate: r} }
 
-// SlidingCounter returns a limit that approximates a sliding window of length
-// r.Per from the counts of two windows: what was spent in this one, plus what
-// was spent in the one before, in proportion to how much of that still overlaps
-// the last r.Per, stays within r.Units.
-//
-// In each of its windows, which follow each other without a gap while the key is in use, at most
-// r.Units pass. Over the last r.Per at most r.Units pass if what the window before counted
-// was spent evenly; if it was not, up to twice r.Units may.
+// SlidingCounter returns a limit that approximates a sliding window of length r.Per by two counts: what was spent in this
+// window, plus what was spent in the one before, in proportion to how much of that is within the last r.Per, stays
+// within r.Units. In each of its windows at most r.Units pass. Over any r.Per up to twice r.Units may pass, and at most r.Units
+// if what the window before counted was spent evenly.
 func SlidingCounter(r Rate) Limit { return Limit{Algorithm: AlgorithmSlidingCounter, Rate: r} }
 
 // validateWindow is for the limits that count units for each window: the two of this file, and the
