@@ -46,7 +46,7 @@ func regions() []region {
 }
 
 // acrossRegions holds several regions to one limit, whose budget is in a Redis that is far away. It is the recipe of
-// docs/regions.md.
+// docs/fleet.md.
 func acrossRegions(far *redis.Client, limit, share ratelimit.Limit, maxBatch int) (*lease.Limiter[string], *failover.Limiter[string], error) {
 	guarded, err := farGuarded(far, limit, share)
 	if err != nil {

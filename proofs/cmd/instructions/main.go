@@ -1,4 +1,4 @@
-// Instructions counts the instructions that a Redis server executes for one call: the last table of docs/redis.md. They do not
+// Instructions counts the instructions that a Redis server executes for one call: the figures of docs/redis.md. They do not
 // depend on what else the machine does. It needs valgrind. Run it in proofs:
 //
 //	go run ./cmd/instructions            the table, as Markdown: three to six minutes

@@ -42,15 +42,16 @@ func main() {
 	count := flag.Int("count", 5, "rounds to measure; 0 to print only")
 	benchtime := flag.String("benchtime", "1s", "how long to measure each benchmark in each round")
 	names := flag.String("suite", "peers,own,scale", "what to measure and print")
-	out := flag.String("out", "../../docs", "folder of the raw output and the picture")
+	out := flag.String("out", "results", "folder of the raw output")
+	pictures := flag.String("pictures", "../../docs", "folder of the picture")
 	flag.Parse()
-	if err := run(strings.Split(*names, ","), *out, *benchtime, *count); err != nil {
+	if err := run(strings.Split(*names, ","), *out, *pictures, *benchtime, *count); err != nil {
 		fmt.Fprintln(os.Stderr, "table:", err)
 		os.Exit(1)
 	}
 }
 
-func run(names []string, out, benchtime string, count int) error {
+func run(names []string, out, pictures, benchtime string, count int) error {
 	for _, name := range names {
 		s, err := find(name)
 		if err != nil {
@@ -61,7 +62,7 @@ func run(names []string, out, benchtime string, count int) error {
 				return fmt.Errorf("measuring %s: %w", s.name, err)
 			}
 		}
-		if err := s.report(out); err != nil {
+		if err := s.report(out, pictures); err != nil {
 			return err
 		}
 	}
@@ -69,10 +70,10 @@ func run(names []string, out, benchtime string, count int) error {
 }
 
 // file is where the suite's raw output is kept.
-func (s suite) file(out string) string { return filepath.Join(out, "benchmarks", s.name+".txt") }
+func (s suite) file(out string) string { return filepath.Join(out, s.name+".txt") }
 
 // report prints what the suite's file says, and draws it.
-func (s suite) report(out string) error {
+func (s suite) report(out, pictures string) error {
 	r, err := read(s.file(out))
 	if err != nil {
 		return err
@@ -81,7 +82,7 @@ func (s suite) report(out string) error {
 	if s.draw == nil {
 		return nil
 	}
-	return os.WriteFile(filepath.Join(out, s.name+".svg"), []byte(s.draw(r)), 0o666)
+	return os.WriteFile(filepath.Join(pictures, s.name+".svg"), []byte(s.draw(r)), 0o666)
 }
 
 func find(name string) (suite, error) {

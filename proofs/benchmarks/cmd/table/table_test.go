@@ -55,12 +55,12 @@ func TestMedianOfAnEvenNumberIsBetweenTheMiddleTwo(t *testing.T) {
 }
 
 func TestUnknownSuite(t *testing.T) {
-	err := run([]string{"everything"}, t.TempDir(), "1x", 0)
+	err := run([]string{"everything"}, t.TempDir(), t.TempDir(), "1x", 0)
 	assert.ErrorContains(t, err, `"everything"`)
 }
 
 func TestCommittedPictureIsDrawnFromTheCommittedOutput(t *testing.T) {
-	r, err := read("../../../../docs/benchmarks/scale.txt")
+	r, err := read("../../results/scale.txt")
 	require.NoError(t, err)
 	want, err := os.ReadFile("../../../../docs/scale.svg")
 	require.NoError(t, err)
