@@ -41,6 +41,12 @@ var (
 	// slow, full or loading. Nothing is known about the key. The limiters of this
 	// package, which are in memory, never return it.
 	ErrUnavailable = errors.New("ratelimit: unavailable")
+
+	// ErrUnanswered says that a call was sent to an engine's store and not answered: it may
+	// have charged its cost, once, or not, or may do so yet. An error of an engine that does
+	// not wrap it has charged nothing, and never will. The limiters of this package, which are
+	// in memory, never return it.
+	ErrUnanswered = errors.New("ratelimit: sent and not answered, so it may have been charged")
 )
 
 // blockedError is the type of [ErrBlocked], which makes it an [ErrExceedsLimit].

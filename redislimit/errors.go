@@ -13,12 +13,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// ErrUnanswered is wrapped by an error if the decision was sent and not answered: it
-// may have been charged, once, or not, or may be yet. An error that does not wrap it has
-// charged nothing, and never will: what was not written to a connection by the time its caller
-// left is not sent any more. A decision that shares a round trip with others, whose callers
-// still wait, counts as sent as soon as that begins.
-var ErrUnanswered = errors.New("redislimit: sent and not answered, so it may have been charged")
+// ErrUnanswered is [ratelimit.ErrUnanswered]. A call that shares a round trip with others,
+// whose callers still wait, counts as sent as soon as that begins.
+var ErrUnanswered = ratelimit.ErrUnanswered
 
 // ErrForeignState says that a Redis key does not hold what this package has stored. It
 // is a mistake of some program, not [ratelimit.ErrUnavailable]. Nothing was changed.
