@@ -69,11 +69,12 @@ func (c *calendar) spend(s State, at, cost int64) State {
 	return s
 }
 
-// refund gives back what the current window counts. Instants tell that and not windows, since the
-// windows move when the wall clock is set, and a key's instants do not.
+// refund gives back what the current window counts. Where the caller counts on the wall clock's own axis,
+// the ordinal tells that. Else instants do, since windows move on that axis when the wall clock is set, and a
+// key's instants do not.
 func (c *calendar) refund(s State, now int64, sp Spending, actual int64) State {
 	s = c.roll(s, now)
-	if sp.At < s.At {
+	if sp.Part != 0 && sp.Part != s.M || sp.Part == 0 && sp.At < s.At {
 		return s // it no longer counts
 	}
 	return c.forgive(s, now, sp.Cost-actual)

@@ -27,7 +27,7 @@ type detail struct {
 // Spending is a cost and the instant at which it is spent, or leaves a leaky bucket.
 type Spending struct {
 	At   int64
-	Part int64 // if not 0, its place in a leaky bucket's queue begins that many 1/units of a tick after at − 1
+	Part int64 // if not 0: its place in a leaky bucket's queue begins that many 1/units of a tick after at − 1; or the ordinal of a calendar's window
 	Cost int64
 
 	Changed bool // when it is settled: the limit's figures are not those it was spent under

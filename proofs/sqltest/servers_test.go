@@ -162,9 +162,14 @@ func (p *postgres) stop(t testing.TB) {
 	}
 }
 
+// name is what a driver connects by.
+func (p *postgres) name() string {
+	return fmt.Sprintf("host=%s user=test dbname=postgres connect_timeout=2", p.dir)
+}
+
 func (p *postgres) open(t testing.TB) *sql.DB {
 	t.Helper()
-	db, err := sql.Open("pgx", fmt.Sprintf("host=%s user=test dbname=postgres connect_timeout=2", p.dir))
+	db, err := sql.Open("pgx", p.name())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	return db

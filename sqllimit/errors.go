@@ -1,0 +1,99 @@
+package sqllimit
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// unavailable is what the causes of "could not decide" are wrapped in.
+type unavailable struct {
+	cause error
+	sent  bool
+}
+
+func (e *unavailable) Error() string {
+	if e.sent {
+		return fmt.Sprintf("%v: %v: %v", ratelimit.ErrUnavailable, ratelimit.ErrUnanswered, e.cause)
+	}
+	return fmt.Sprintf("%v: %v", ratelimit.ErrUnavailable, e.cause)
+}
+
+func (e *unavailable) Unwrap() []error {
+	if e.sent {
+		return []error{ratelimit.ErrUnavailable, ratelimit.ErrUnanswered, e.cause}
+	}
+	return []error{ratelimit.ErrUnavailable, e.cause}
+}
+
+// ended is the error of a caller whose own context has ended.
+func ended(cause error, sent bool) error {
+	if sent {
+		return fmt.Errorf("sqllimit: %w: %w", ratelimit.ErrUnanswered, cause)
+	}
+	return fmt.Errorf("sqllimit: %w", cause)
+}
+
+// endOf returns why a context has ended: a deadline may have passed before the context's timer fires.
+func endOf(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
+}
+
+// inText is how go-sql-driver/mysql writes an SQLSTATE.
+var inText = regexp.MustCompile(`^Error \d+ \(([0-9A-Z]{5})\)`)
+
+// sqlState returns the SQLSTATE of an error that is the database's answer, "" of any other.
+func sqlState(err error) string {
+	var answer interface{ SQLState() string } // of pgx and lib/pq
+	if errors.As(err, &answer) {
+		return answer.SQLState()
+	}
+	for ; err != nil; err = errors.Unwrap(err) {
+		if m := inText.FindStringSubmatch(err.Error()); m != nil {
+			return m[1]
+		}
+	}
+	return ""
+}
+
+// notDone reports whether an error of a statement says for certain that the statement has had no
+// effect: the database has answered so, or nothing was sent. A server that shuts down may answer after
+// it has committed.
+func notDone(err error) bool {
+	state := sqlState(err)
+	return state != "" && !strings.HasPrefix(state, "57P") && !strings.HasPrefix(state, "08") || errors.Is(err, driver.ErrBadConn)
+}
+
+// conflict reports whether a statement failed because others were at the row. It may be made again.
+func conflict(err error) bool {
+	switch sqlState(err) {
+	case "40001", "40P01": // serialization failure, deadlock
+		return true
+	}
+	return false
+}
+
+// mistakes are the classes of SQLSTATE that stay what they are until somebody changes a program, the schema or
+// rights: others pass.
+var mistakes = map[string]bool{"0A": true, "22": true, "23": true, "28": true, "3D": true, "3F": true, "42": true}
+
+// classify returns the error of a database for a caller.
+func (s *store) classify(err error, sent bool) error {
+	state := sqlState(err)
+	switch {
+	case errors.Is(err, errForeign), errors.Is(err, errSeveral):
+		return fmt.Errorf("sqllimit: table %s: %w", s.table, err)
+	case len(state) == 5 && mistakes[state[:2]]:
+		return fmt.Errorf("sqllimit: table %s, which Schema describes: %w", s.table, err)
+	}
+	return &unavailable{err, sent}
+}

@@ -1,0 +1,349 @@
+package sqllimit
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"hash/maphash"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/ctxwait"
+)
+
+// Limiter is a limiter whose budgets are in a table: one for each key, for all processes that
+// use the same Table and Name. Make one with [New]. It is safe for concurrent use and needs no
+// closing: the goroutines that it starts end with their statements. The database stays the
+// caller's. The zero Limiter cannot be used.
+type Limiter struct {
+	store      store
+	space      string // what its rows' keys begin with
+	limitFor   func(string) ratelimit.Limit
+	timeout    time.Duration // below zero: none
+	onDecision func(ratelimit.Event[string])
+	plan       atomic.Pointer[plan] // New's or SetLimit's
+
+	mu    sync.Mutex       // guards the fields below, and the orders of lines
+	lines map[string]*line // of the keys that are decided on
+
+	contended contended
+	sweeper   sweeper
+}
+
+var (
+	_ ratelimit.Reserver[string] = (*Limiter)(nil)
+	_ ratelimit.Waiter[string]   = (*Limiter)(nil)
+	_ ratelimit.Peeker[string]   = (*Limiter)(nil)
+	_ ratelimit.Adjuster[string] = (*Limiter)(nil)
+	_ ratelimit.Resetter[string] = (*Limiter)(nil)
+	_ ratelimit.LimitLister      = (*Limiter)(nil)
+)
+
+// New returns a limiter that holds each key to the limit. It does not connect. The error
+// wraps [ratelimit.ErrInvalidLimit] if the limit is invalid or cannot be counted exactly at
+// 1 µs: the Per of windows and logs must be whole microseconds, and a sliding log has at most
+// 10,000 units. Else it names the option that is wrong.
+//
+// A key's decision uses one connection of db, and different keys' decisions one each:
+// bound them with [sql.DB.SetMaxOpenConns].
+func New(db *sql.DB, limit ratelimit.Limit, opts *Options) (*Limiter, error) {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if err := o.complete(db, limit); err != nil {
+		return nil, err
+	}
+	p, err := newPlan(limit)
+	if err != nil {
+		return nil, err
+	}
+	l := &Limiter{store: store{db, o.Dialect, o.Table, o.Dialect.statements(o.Table)}, space: o.Name + ":",
+		limitFor: o.LimitFor, timeout: o.Timeout, onDecision: o.OnDecision, lines: make(map[string]*line)}
+	l.contended.seed = maphash.MakeSeed()
+	l.plan.Store(p)
+	return l, nil
+}
+
+func orBackground(ctx context.Context) context.Context {
+	if ctx == nil {
+		return context.Background()
+	}
+	return ctx
+}
+
+// check panics for the zero Limiter.
+func (l *Limiter) check() {
+	if l == nil || l.lines == nil {
+		panic("sqllimit: a Limiter that was not made by New")
+	}
+}
+
+// planFor returns the plan of a key.
+func (l *Limiter) planFor(key string) (*plan, error) {
+	l.check()
+	p := l.plan.Load()
+	if l.limitFor == nil {
+		return p, nil
+	}
+	limit := l.limitFor(key)
+	if limit == (ratelimit.Limit{}) {
+		return p, nil
+	}
+	if limit.Name == "" {
+		limit.Name = p.limit.Name
+	}
+	if limit == p.limit {
+		return p, nil
+	}
+	p, err := newPlan(limit)
+	if err != nil {
+		return nil, fmt.Errorf("LimitFor: %w", err)
+	}
+	p.since.Store(always) // since when it holds for the key is not known
+	return p, nil
+}
+
+// checked returns a context that has not ended, and the plan of a key that a row can have.
+func (l *Limiter) checked(ctx context.Context, key string) (context.Context, *plan, error) {
+	ctx = orBackground(ctx)
+	if err := ctx.Err(); err != nil {
+		l.check()
+		return ctx, nil, ended(err, false)
+	}
+	p, err := l.planFor(key)
+	if err == nil {
+		err = checkKey(key)
+	}
+	return ctx, p, err
+}
+
+// checkKey returns an error if a key is too long for a row.
+func checkKey(key string) error {
+	if len(key) <= maxKey {
+		return nil
+	}
+	return fmt.Errorf("sqllimit: %w: it has %d bytes, want at most %d", ratelimit.ErrInvalidKey, len(key), maxKey)
+}
+
+// decide decides on a cost. It returns the order, for a settlement: nil if nothing was asked.
+func (l *Limiter) decide(ctx context.Context, key string, cost int, o *order) (ratelimit.Decision, *order, error) {
+	var d ratelimit.Decision
+	ctx, p, err := l.checked(ctx, key)
+	if p != nil {
+		d.Limit = p.limit
+	}
+	if err == nil {
+		err = p.check(cost)
+	}
+	if err != nil {
+		return d, nil, err
+	}
+	if !p.tracks() {
+		d.Allowed, d.Remaining = true, p.limit.Capacity()
+		return d, nil, nil
+	}
+	o.do, o.plan, o.cost, o.peek = (*entry).take, p, int64(cost), o.peek || cost == 0
+	if err = l.ask(ctx, key, o); err != nil {
+		return d, o, err
+	}
+	return o.decision, o, nil
+}
+
+func (l *Limiter) report(key string, cost int, d ratelimit.Decision, err error) {
+	if l.onDecision != nil {
+		tracks := d.Limit.Algorithm != ratelimit.AlgorithmUnlimited && d.Limit.Algorithm != ratelimit.AlgorithmBlocked
+		l.onDecision(ratelimit.Event[string]{Key: key, Cost: cost, Decision: d,
+			Spent: d.Allowed && err == nil && cost > 0 && tracks, Err: err})
+	}
+}
+
+// Allow spends cost of the key's budget and reports true; or it spends nothing, as far as is
+// known, and reports false: on any error too. A cost of 0 is allowed without asking the database.
+// On a leaky bucket Allow does not say how long to hold the work; use Take or Wait there.
+func (l *Limiter) Allow(key string, cost int) bool {
+	if cost != 0 {
+		d, _ := l.Take(context.Background(), key, cost)
+		return d.Allowed
+	}
+	var d ratelimit.Decision
+	_, p, err := l.checked(context.Background(), key)
+	if err == nil {
+		d.Allowed, d.Limit = true, p.limit
+	}
+	l.report(key, 0, d, err)
+	return d.Allowed
+}
+
+// Take spends cost of the key's budget, or nothing, and says how the key stands. It takes no
+// longer than [Options.Timeout], or than the context lasts. Callers of one key who ask while a
+// decision on it is under way share the next read and write.
+//
+// The error is nil if the cost was allowed, and if it was denied for now. It wraps
+// [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost] or [ratelimit.ErrInvalidLimit] as in
+// package ratelimit; [ratelimit.ErrInvalidKey] for a key of more than 1,024 bytes;
+// [ratelimit.ErrUnavailable] if the database could not decide; [ratelimit.ErrUnanswered] too if
+// the cost may have been charged all the same; and the context's own error. A missing table,
+// primary key or permission, and a row that this package has not written, are errors that name
+// the table, and not ErrUnavailable.
+func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+	d, _, err := l.decide(ctx, key, cost, &order{ahead: math.MaxInt64})
+	l.report(key, cost, d, err)
+	return d, err
+}
+
+// Peek says what Take would answer, and how the key stands. It writes nothing. The errors are
+// those of Take.
+func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+	d, _, err := l.decide(ctx, key, cost, &order{ahead: math.MaxInt64, peek: true})
+	return d, err
+}
+
+// Reserve is Take, but it may book ahead by up to maxDelay (below zero counts as zero), and
+// what it charged can be settled later: see [ratelimit.Reservation.Settle]. Delay says when the
+// work may begin, and later callers, in whatever process, queue behind it. A denial's RetryAfter
+// is for the same call. A reservation of 0 charges nothing, and to settle it charges the actual
+// cost.
+//
+// To settle takes one decision, within [Options.Timeout], and none if the work has cost what was
+// reserved. If it fails, what was reserved stays charged. The reservation is never nil.
+func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	d, o, err := l.decide(ctx, key, cost, &order{ahead: max(0, int64(maxDelay)) / 1000, keep: true})
+	l.report(key, cost, d, err)
+	return ratelimit.NewReservation(d, l.settler(key, cost, o)), err
+}
+
+// settler returns what settles an order, nil if nothing was asked.
+func (l *Limiter) settler(key string, cost int, spent *order) func(actual int) error {
+	if spent == nil {
+		return nil
+	}
+	return func(actual int) error {
+		if actual == cost {
+			return nil
+		}
+		p, err := l.planFor(key)
+		if err != nil || !p.tracks() {
+			p = spent.plan
+		}
+		o := &order{plan: p, do: (*entry).settle, actual: int64(actual), spending: spent.spending, mark: spent.mark, changes: spent.changes}
+		if cost == 0 {
+			o.do = (*entry).correct
+		}
+		return l.ask(context.Background(), key, o)
+	}
+}
+
+// Wait spends cost of the key's budget and returns nil when its time has come: at once if it
+// fits, else after sleeping. It takes one decision: waiters book their instants as they come, and
+// later callers, in whatever process, queue behind them.
+//
+// A Wait that fails has spent nothing, unless its error says so. It fails at once, with an error
+// that wraps [context.DeadlineExceeded], if the context's deadline comes before its time; with
+// [ratelimit.ErrLimited] if a leaky bucket's queue is full; and with the errors of Take. If the
+// context ends while it sleeps, it gives back what it has booked, within [Options.Timeout], and
+// returns the context's error; if giving back fails, the booking stays, and that error is joined
+// to it. If the context ends while the booking is being written, Wait waits for the answer, for
+// 50 ms at most, to give it back; if there is none, the error wraps [ratelimit.ErrUnanswered].
+func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
+	d, err := l.wait(orBackground(ctx), key, cost)
+	l.report(key, cost, d, err)
+	return err
+}
+
+func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+	left, err := ctxwait.Left(ctx)
+	if err != nil {
+		l.check()
+		return ratelimit.Decision{}, ended(err, false)
+	}
+	d, o, err := l.decide(ctx, key, cost, &order{ahead: int64(left) / 1000, keep: true, undone: true})
+	switch {
+	case err != nil:
+		return d, err
+	case !d.Allowed && (left == ctxwait.Forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining):
+		return d, fmt.Errorf("%w: cost %d cannot be booked for another %v under %v", ratelimit.ErrLimited, cost, d.RetryAfter, d.Limit)
+	case !d.Allowed:
+		return d, fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
+			context.DeadlineExceeded, cost, d.RetryAfter, left, d.Limit)
+	case cost == 0:
+		return d, nil
+	}
+	return d, ratelimit.NewReservation(d, l.settler(key, cost, o)).Wait(ctx)
+}
+
+// Adjust corrects what a key has spent. A positive delta charges it, into debt if need be; debt
+// is capped at what 100 years regain. A negative delta is a grant: it gives back that much of
+// what is spent, never past a fresh key. A delta of 0 does nothing, and so does any under
+// Unlimited and Blocked. The errors are those of Take.
+func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
+	ctx, p, err := l.checked(ctx, key)
+	if err != nil || delta == 0 || !p.tracks() {
+		return err
+	}
+	return l.ask(ctx, key, &order{plan: p, do: (*entry).correct, actual: int64(delta)})
+}
+
+// Reset forgets the key: its next decision is that of a key never seen, and what was reserved
+// before cannot be settled any more. The errors are those of Take.
+func (l *Limiter) Reset(ctx context.Context, key string) error {
+	l.check()
+	ctx = orBackground(ctx)
+	if err := ctx.Err(); err != nil {
+		return ended(err, false)
+	}
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	inner, end := ctx, func() {}
+	if l.timeout >= 0 {
+		inner, end = context.WithTimeout(ctx, l.timeout)
+	}
+	defer end()
+	conn, err := l.store.db.Conn(inner)
+	if err == nil {
+		defer conn.Close()
+		_, err = conn.ExecContext(inner, l.store.sql.reset, []byte(l.space+key), []byte{version, flagReset}, resetStays)
+		if err == nil {
+			return nil
+		}
+	}
+	sent := conn != nil && !notDone(err)
+	if cause := endOf(ctx); cause != nil {
+		return ended(cause, sent)
+	}
+	return l.store.classify(err, sent)
+}
+
+// resetStays is how long a row says that its key was reset, in µs: for as long, what was reserved before is known to
+// be over.
+const resetStays = int64(time.Hour / time.Microsecond)
+
+// SetLimit replaces the limit that New was given, in this process. It sends nothing: keys are
+// under the new limit as of the limiter's next decision, and what was spent stays spent. An
+// invalid limit is refused and changes nothing.
+func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
+	l.check()
+	p, err := newPlan(limit)
+	if err != nil {
+		return err
+	}
+	if old := l.plan.Load(); old.text == p.text {
+		p.since.Store(old.since.Load())
+	}
+	l.plan.Store(p)
+	return nil
+}
+
+// Limits returns the one limit that New or SetLimit was given, or the zero Limit if
+// [Options.LimitFor] gives each key its own.
+func (l *Limiter) Limits() []ratelimit.Limit {
+	l.check()
+	if l.limitFor != nil {
+		return []ratelimit.Limit{{}}
+	}
+	return []ratelimit.Limit{l.plan.Load().limit}
+}

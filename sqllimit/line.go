@@ -1,0 +1,307 @@
+package sqllimit
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/meter"
+)
+
+// order is what one caller asks of a key. The result may be read once done is closed.
+type order struct {
+	do   func(*entry, *order) error
+	plan *plan
+
+	cost, ahead int64
+	keep, peek  bool
+	undone      bool  // if the caller leaves, it gives back what was spent
+	actual      int64 // of a settlement; of an adjustment the delta
+
+	ctx     context.Context
+	expires time.Time // zero: never
+	stage   atomic.Int32
+	done    chan struct{}
+
+	decision ratelimit.Decision
+	err      error
+	spending meter.Spending // with mark and changes: what was spent, or is settled
+	mark     uint32
+	changes  uint64
+
+	// Of the last attempt:
+	answered bool
+	changed  bool // the order changes the key
+	after    bool // another one had changed it before
+}
+
+// The stages of an order.
+const (
+	waiting int32 = iota
+	sent          // its change is being written
+	left          // its caller does not wait any more
+)
+
+// line is the orders of a key that wait for the next decision.
+type line struct{ orders []*order }
+
+// ask has an order carried out, together with others of the key.
+func (l *Limiter) ask(ctx context.Context, key string, o *order) error {
+	o.ctx, o.done = ctx, make(chan struct{})
+	var timer <-chan time.Time
+	if l.timeout >= 0 {
+		o.expires = time.Now().Add(l.timeout)
+		t := time.NewTimer(l.timeout)
+		defer t.Stop()
+		timer = t.C
+	}
+	l.mu.Lock()
+	k := l.lines[key]
+	if k == nil {
+		k = new(line)
+		l.lines[key] = k
+		go l.serve(key, k)
+	}
+	k.orders = append(k.orders, o)
+	l.mu.Unlock()
+	select {
+	case <-o.done:
+	case <-ctx.Done():
+		if !o.answeredSoon() {
+			return ended(ctx.Err(), o.leave())
+		}
+	case <-timer:
+		if was := o.leave(); !o.isDone() {
+			if err := endOf(ctx); err != nil {
+				return ended(err, was)
+			}
+			return &unavailable{fmt.Errorf("no answer within %v (Options.Timeout)", l.timeout), was}
+		}
+	}
+	return o.err
+}
+
+// leave takes note that the caller does not wait any more, and reports whether the order's change was sent.
+func (o *order) leave() bool { return o.stage.Swap(left) == sent }
+
+func (o *order) isDone() bool {
+	select {
+	case <-o.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// lingering is how long a Wait whose context has ended waits for the answer of its booking, to give it back.
+const lingering = 50 * time.Millisecond
+
+// answeredSoon reports whether the answer is there after the caller's context has ended. A Wait whose booking has been sent
+// waits for it a little longer.
+func (o *order) answeredSoon() bool {
+	if !o.undone || o.stage.Load() != sent {
+		return o.isDone()
+	}
+	t := time.NewTimer(lingering)
+	defer t.Stop()
+	select {
+	case <-o.done:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// serve carries out the orders of a key for as long as there are any.
+func (l *Limiter) serve(key string, k *line) {
+	row := []byte(l.space + key)
+	for {
+		l.mu.Lock()
+		orders := k.orders
+		if k.orders = nil; len(orders) == 0 {
+			delete(l.lines, key)
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+		l.together(row, orders)
+	}
+}
+
+// together carries out orders that have come while others were carried out, with one read and one write.
+func (l *Limiter) together(key []byte, orders []*order) {
+	b := &batch{l: l, key: key, orders: orders}
+	ctx, end := b.bounded()
+	defer end()
+	err, sent := b.run(ctx)
+	if err != nil && errors.Is(err, context.DeadlineExceeded) && l.timeout >= 0 {
+		err = fmt.Errorf("no answer within %v (Options.Timeout): %w", l.timeout, err)
+	}
+	for _, o := range orders {
+		switch {
+		case err == nil:
+		case o.answered && !o.changed && !o.after: // nothing that was to be written matters to it
+		default:
+			o.err = l.store.classify(err, sent && o.changed)
+			o.decision = ratelimit.Decision{Limit: o.decision.Limit}
+		}
+		close(o.done)
+	}
+}
+
+// batch is orders of one key that are carried out together.
+type batch struct {
+	l      *Limiter
+	key    []byte
+	orders []*order
+}
+
+// bounded returns a context that ends when the last of the orders has to be answered. One that has no such time ends
+// when no caller waits any more.
+func (b *batch) bounded() (context.Context, func()) {
+	ctx := context.WithoutCancel(b.orders[0].ctx)
+	if b.l.timeout >= 0 {
+		return context.WithDeadline(ctx, b.orders[len(b.orders)-1].expires)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var gone atomic.Int32
+	var stops []func() bool
+	for _, o := range b.orders {
+		stops = append(stops, context.AfterFunc(o.ctx, func() {
+			if int(gone.Add(1)) == len(b.orders) {
+				cancel()
+			}
+		}))
+	}
+	return ctx, func() {
+		cancel()
+		for _, stop := range stops {
+			stop()
+		}
+	}
+}
+
+// run carries out the orders. Sent says of an error whether changes may have been made.
+func (b *batch) run(ctx context.Context) (err error, sent bool) {
+	s := &b.l.store
+	conn, old, err := s.connected(ctx, b.key)
+	if err != nil {
+		return err, false
+	}
+	defer conn.Close()
+	next, reading, err := b.decide(old)
+	if err != nil || next == nil {
+		return err, false
+	}
+	if !b.l.contended.lately(b.key) {
+		ok, err := s.write(ctx, conn, b.key, old, *next)
+		switch {
+		case err == nil && ok:
+			b.l.written(!old.found, reading)
+			return nil, false
+		case err != nil && !conflict(err):
+			return err, !notDone(err)
+		}
+		b.l.contended.note(b.key)
+	}
+	for {
+		b.recall()
+		var inserted bool
+		sent, err := s.transact(ctx, conn.BeginTx, func(tx *sql.Tx) error {
+			old, err := s.readLocked(ctx, tx, b.key)
+			if err != nil {
+				return err
+			}
+			if next, reading, err = b.decide(old); err != nil {
+				return err
+			} else if next == nil {
+				return errNothing
+			}
+			inserted = !old.found
+			ok, err := s.write(ctx, tx, b.key, old, *next)
+			if err == nil && !ok {
+				return errAgain
+			}
+			return err
+		})
+		switch {
+		case err == nil:
+			b.l.written(inserted, reading)
+			return nil, false
+		case err == errNothing:
+			return nil, false
+		case err == errAgain || conflict(err):
+		default:
+			return err, sent
+		}
+		if ctx.Err() != nil {
+			return ctx.Err(), false
+		}
+	}
+}
+
+var (
+	errNothing = errors.New("nothing to write")
+	errAgain   = errors.New("another process was first")
+)
+
+// decide carries out the orders on a row, each after those before it. It returns what the row becomes, nil if nothing
+// changes.
+func (b *batch) decide(old row) (next *row, reading int64, err error) {
+	e, err := open(old, b.orders[0].plan)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, o := range b.orders {
+		if o.peek && o.stage.Load() == left || !o.peek && !o.stage.CompareAndSwap(waiting, sent) {
+			continue // its caller has left
+		}
+		before := e.edits
+		if o.err = o.do(e, o); o.err != nil {
+			o.err = b.l.store.classify(o.err, false)
+		}
+		o.answered, o.after, o.changed = true, before > 0, e.edits > before
+		if !o.changed {
+			o.stage.CompareAndSwap(sent, waiting)
+		}
+	}
+	if e.edits == 0 {
+		return nil, old.reading, nil
+	}
+	r := e.next()
+	return &r, old.reading, nil
+}
+
+// recall takes note that what was decided was not written.
+func (b *batch) recall() {
+	for _, o := range b.orders {
+		o.stage.CompareAndSwap(sent, waiting)
+		o.answered, o.changed = false, false
+	}
+}
+
+// contended remembers which keys other processes have written at the same time. Different keys may share a place.
+type contended struct {
+	seed maphash.Seed
+	last [256]atomic.Int64 // when, in ns since start
+}
+
+const contendedFor = int64(time.Second)
+
+var start = time.Now()
+
+func (c *contended) place(key []byte) *atomic.Int64 {
+	return &c.last[maphash.Bytes(c.seed, key)%uint64(len(c.last))]
+}
+
+func (c *contended) note(key []byte) { c.place(key).Store(int64(time.Since(start))) }
+
+func (c *contended) lately(key []byte) bool {
+	at := c.place(key).Load()
+	return at != 0 && int64(time.Since(start))-at < contendedFor
+}

@@ -1,0 +1,187 @@
+package sqllimit
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/calendar"
+	"github.com/weir-go/ratelimit/internal/meter"
+)
+
+// Times are the database's, in whole microseconds since 1970.
+const (
+	century = 876_600 * 3600 * int64(1e6)
+	most    = math.MaxInt64 / 2 // that a key may owe
+)
+
+// A row is kept after its key is fresh for the time in which the limit's capacity is regained, and in these bounds.
+const (
+	leastKept = 5 * int64(1e6)
+	mostKept  = 24 * 3600 * int64(1e6)
+)
+
+// unset is a since before the first decision, and always one before all readings of a clock.
+const (
+	unset  = math.MinInt64
+	always = math.MinInt64 + 1
+)
+
+var kinds = map[ratelimit.Algorithm]meter.Kind{
+	ratelimit.AlgorithmTokenBucket:    meter.TokenBucket,
+	ratelimit.AlgorithmLeakyBucket:    meter.LeakyBucket,
+	ratelimit.AlgorithmFixedWindow:    meter.FixedWindow,
+	ratelimit.AlgorithmSlidingLog:     meter.SlidingLog,
+	ratelimit.AlgorithmSlidingCounter: meter.SlidingCounter,
+	ratelimit.AlgorithmCalendar:       meter.Calendar,
+}
+
+// plan is a limit made ready: immutable, except since.
+type plan struct {
+	limit ratelimit.Limit
+	text  string // of the limit without its name: rows under equal texts count alike
+	meter meter.Meter
+	keep  int64 // for how long a row is kept after the key is fresh
+
+	// since is the reading from which on the limit holds for keys that were stored under another
+	// one, or after their last change if that is later. So all denials of a key name one instant,
+	// although none of them writes.
+	since atomic.Int64
+}
+
+// tracks reports whether the plan counts anything: neither Unlimited nor Blocked does.
+func (p *plan) tracks() bool { return p.meter.Counts() }
+
+// decided takes note of a decision under the plan. The first one sets since.
+func (p *plan) decided(reading int64) {
+	if p.since.Load() == unset {
+		p.since.CompareAndSwap(unset, reading)
+	}
+}
+
+// newPlan returns the plan of a limit, or why the limit cannot be counted exactly.
+func newPlan(l ratelimit.Limit) (*plan, error) {
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	p := &plan{limit: l, text: l.Named("").String()}
+	p.since.Store(unset)
+	m := meter.Limit{Kind: kinds[l.Algorithm], Units: int64(l.Rate.Units), Burst: int64(l.Burst), Horizon: century, Most: most}
+	switch l.Algorithm {
+	case ratelimit.AlgorithmUnlimited, ratelimit.AlgorithmBlocked:
+		return p, nil
+	case ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket:
+		// Per may be any number of nanoseconds: Per/Units is kept as a fraction.
+		g := meter.GCD(int64(l.Rate.Per), 1000)
+		m.Per = int64(l.Rate.Per) / g
+		units, over := meter.Mul(m.Units, 1000/g)
+		if over {
+			return nil, invalid("Rate.Units is %d, and too many to count at 1 µs in %v", m.Units, p.text)
+		}
+		m.Units = units
+	case ratelimit.AlgorithmCalendar:
+		d, err := datesOf(l.Period)
+		if err != nil {
+			return nil, invalid("Period: %s", err)
+		}
+		m.Per, m.Windows = d.Longest().Microseconds(), d
+	default:
+		m.Per = int64(l.Rate.Per) / 1000
+		if l.Rate.Per%time.Microsecond != 0 {
+			return nil, invalid("Rate.Per is %v, want whole microseconds for %v", l.Rate.Per, l.Algorithm)
+		}
+		if l.Algorithm == ratelimit.AlgorithmSlidingLog && m.Units > maxLog {
+			return nil, invalid("Rate.Units is %d, want at most %d for a sliding log, which is stored in one row", m.Units, maxLog)
+		}
+	}
+	p.meter = meter.New(m) // panics for an algorithm that is not known here
+	p.keep = min(max(l.RefillTime().Microseconds(), leastKept), mostKept)
+	return p, nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("sqllimit: %w: "+format, append([]any{ratelimit.ErrInvalidLimit}, args...)...)
+}
+
+// check returns why a cost can never be spent under the plan, nil if it can.
+func (p *plan) check(cost int) error {
+	switch {
+	case cost < 0:
+		return fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, cost)
+	case cost <= p.limit.Capacity():
+		return nil
+	case p.limit.Algorithm == ratelimit.AlgorithmBlocked:
+		return fmt.Errorf("%w: the limit%s allows no cost above 0", ratelimit.ErrBlocked, p.quoted())
+	}
+	return fmt.Errorf("%w%s: cost %d is above %d, the capacity of %v", ratelimit.ErrExceedsLimit, p.quoted(), cost, p.limit.Capacity(), p.limit)
+}
+
+func (p *plan) quoted() string {
+	if p.limit.Name == "" {
+		return ""
+	}
+	return fmt.Sprintf(" %q", p.limit.Name)
+}
+
+// dates are a calendar's windows in microseconds. Equal periods share one, so that what is spent
+// carries over between their limits.
+type dates struct {
+	*calendar.Calendar
+	last atomic.Pointer[meter.Window] // that was asked for last
+}
+
+var allDates sync.Map // of *dates by Period
+
+func datesOf(p ratelimit.Period) (*dates, error) {
+	if d, ok := allDates.Load(p); ok {
+		return d.(*dates), nil
+	}
+	words := strings.Fields(p.String())
+	unit, _ := calendar.UnitOf(words[0])
+	zone, from, err := calendar.Parse(unit, words[1:])
+	if err != nil {
+		return nil, err
+	}
+	c, err := calendar.New(unit, zone, from)
+	if err != nil {
+		return nil, err
+	}
+	d, _ := allDates.LoadOrStore(p, &dates{Calendar: c})
+	return d.(*dates), nil
+}
+
+// ordinalZero is how many seconds before 1970 ordinals are counted from: those of all windows
+// are above 0.
+const ordinalZero = 1 << 37
+
+func micros(w calendar.Window) meter.Window {
+	return meter.Window{From: w.From * 1e6, To: w.To * 1e6, Ordinal: w.From + ordinalZero}
+}
+
+// At returns the window that an instant lies in.
+func (d *dates) At(instant int64) meter.Window {
+	if w := d.last.Load(); w != nil && w.From <= instant && instant < w.To {
+		return *w
+	}
+	seconds := instant / 1e6
+	if instant%1e6 < 0 {
+		seconds--
+	}
+	w := micros(d.Calendar.At(seconds))
+	d.last.Store(&w)
+	return w
+}
+
+// After returns the k-th window after the one of an ordinal.
+func (d *dates) After(ordinal, k int64) meter.Window {
+	return micros(d.Calendar.After(ordinal-ordinalZero, k))
+}
+
+// Count returns how many windows after the first the second one lies.
+func (d *dates) Count(first, second int64) int64 {
+	return d.Calendar.Count(first-ordinalZero, second-ordinalZero)
+}

@@ -1,0 +1,117 @@
+package sqllimit
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+)
+
+// store is a table.
+type store struct {
+	db      *sql.DB
+	dialect Dialect
+	table   string
+	sql     statements
+}
+
+// querier is a connection or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+var errSeveral = errors.New("one key has several rows: the table lacks its primary key")
+
+// scan reads the one row of a query, and reports whether there was one.
+func scan(ctx context.Context, q querier, query string, key []byte, dest ...any) (bool, error) {
+	rows, err := q.QueryContext(ctx, query, key)
+	if err != nil {
+		return false, err
+	}
+	defer rows.Close()
+	if !rows.Next() {
+		return false, rows.Err()
+	}
+	if err = rows.Scan(dest...); err != nil {
+		return false, err
+	}
+	if rows.Next() {
+		return false, errSeveral
+	}
+	return true, rows.Err()
+}
+
+// read reads a key's row, without a lock.
+func (s *store) read(ctx context.Context, q querier, key []byte) (r row, err error) {
+	var at, expires sql.NullInt64
+	_, err = scan(ctx, q, s.sql.read, key, &r.reading, &at, &r.state, &expires)
+	r.found, r.at, r.expires = at.Valid, at.Int64, expires.Int64
+	return r, err
+}
+
+// readLocked reads a key's row, and locks it until the transaction ends. A row that is not there is not locked.
+func (s *store) readLocked(ctx context.Context, tx *sql.Tx, key []byte) (r row, err error) {
+	r.found, err = scan(ctx, tx, s.sql.lock, key, &r.reading, &r.at, &r.state, &r.expires)
+	if err != nil || r.found {
+		return r, err
+	}
+	return s.read(ctx, tx, key)
+}
+
+// write replaces a row, and reports whether it was as it had been read.
+func (s *store) write(ctx context.Context, q querier, key []byte, old, next row) (bool, error) {
+	var result sql.Result
+	var err error
+	if old.found {
+		result, err = q.ExecContext(ctx, s.sql.update, next.at, next.state, next.expires, key, old.at, old.state)
+	} else {
+		result, err = q.ExecContext(ctx, s.sql.insert, key, next.at, next.state, next.expires)
+	}
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
+}
+
+// stale is how often a connection may turn out to be broken when it is first used: those of a pool are, after the
+// server was restarted.
+const stale = 3
+
+// connected takes a connection, and reads a key's row on it.
+func (s *store) connected(ctx context.Context, key []byte) (conn *sql.Conn, r row, err error) {
+	for tries := 0; ; tries++ {
+		if conn, err = s.db.Conn(ctx); err != nil {
+			return nil, r, err
+		}
+		if r, err = s.read(ctx, conn, key); err == nil {
+			return conn, r, nil
+		}
+		broken := sqlState(err) == "" && !errors.Is(err, errSeveral)
+		if broken { // it may look usable to its driver
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+		}
+		_ = conn.Close()
+		if !broken || tries == stale || ctx.Err() != nil {
+			return nil, r, err
+		}
+	}
+}
+
+// transact runs f in a transaction, and commits it unless f fails. Sent says of an error whether the commit may
+// have been done.
+func (s *store) transact(ctx context.Context, begin func(context.Context, *sql.TxOptions) (*sql.Tx, error), f func(tx *sql.Tx) error) (sent bool, err error) {
+	tx, err := begin(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return false, err
+	}
+	if err = f(tx); err != nil {
+		_ = tx.Rollback()
+		return false, err
+	}
+	if err = tx.Commit(); err != nil {
+		return !notDone(err) && !errors.Is(err, sql.ErrTxDone), err
+	}
+	return false, nil
+}

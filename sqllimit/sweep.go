@@ -1,0 +1,139 @@
+package sqllimit
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+)
+
+// sweeper decides when rows are deleted, and up to when.
+type sweeper struct {
+	mu       sync.Mutex // guards the fields below
+	running  bool
+	began    time.Time // when lowest began to be kept
+	lowest   int64     // reading of the database's clock since then
+	until    int64     // the lowest reading of the whole period before
+	known    bool      // there was such a period
+	more     bool      // there were as many rows to look at as fit
+	inserted int       // rows since the last time
+}
+
+// sweepEach is how often a process looks for rows that it may delete. Deleted is what was over in
+// all readings of as long a time, so that a clock which leaps forward and back deletes nothing.
+const sweepEach = 5 * time.Second
+
+// written takes note of a write at a reading of the database's clock. From time to time it has rows deleted: more
+// often if many were inserted, or if there was more to delete.
+func (l *Limiter) written(inserted bool, reading int64) {
+	s := &l.sweeper
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if inserted {
+		s.inserted++
+	}
+	now := time.Now()
+	if s.began.IsZero() {
+		s.began, s.lowest = now, reading
+	}
+	s.lowest = min(s.lowest, reading)
+	due := now.Sub(s.began) >= sweepEach
+	if due {
+		s.until, s.known = s.lowest, true
+		s.began, s.lowest = now, reading
+	}
+	if s.running || !s.known || !due && !s.more && s.inserted < sweepRows/2 {
+		return
+	}
+	s.running, s.inserted = true, 0
+	go func(until int64) {
+		ctx, end := context.WithTimeout(context.Background(), sweepEach)
+		defer end()
+		n, err := l.sweep(ctx, until)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.running, s.more = false, err == nil && n == sweepRows
+	}(s.until)
+}
+
+// keyRow is a row with its key.
+type keyRow struct {
+	key []byte
+	row
+}
+
+// sweep deletes up to a hundred rows that were over at a reading of the database's clock. It looks at those of the
+// limiter's own name, of which it knows the limits: under a limit that was changed a row may not be over yet. It
+// returns how many it has looked at.
+func (l *Limiter) sweep(ctx context.Context, until int64) (n int, err error) {
+	s := &l.store
+	_, err = s.transact(ctx, s.db.BeginTx, func(tx *sql.Tx) error {
+		due, err := s.rows(ctx, tx, s.sql.due, until, []byte(l.space), behind(l.space))
+		if n = len(due); err != nil || n == 0 {
+			return errors.Join(err, errNothing)
+		}
+		var gone []any
+		for _, d := range due {
+			d.reading = until
+			if ends := l.ends(d); ends <= until {
+				gone = append(gone, d.key)
+			} else if _, err = tx.ExecContext(ctx, s.sql.postpone, ends, d.key); err != nil {
+				return err
+			}
+		}
+		if len(gone) > 0 {
+			_, err = tx.ExecContext(ctx, s.sql.remove+s.dialect.list(len(gone)), gone...)
+		}
+		return err
+	})
+	return n, err
+}
+
+// ends returns when a row that was due at its reading may be deleted: a day later if that is not known.
+func (l *Limiter) ends(r keyRow) int64 {
+	unknown := r.reading + mostKept
+	p, err := l.planFor(strings.TrimPrefix(string(r.key), l.space))
+	if err != nil {
+		return unknown
+	}
+	e, err := open(r.row, p)
+	switch {
+	case err != nil:
+		return unknown
+	case e.plan == nil: // the key was reset
+		return r.reading
+	case !p.tracks(): // what was spent counts again once the limit counts
+		p = e.plan
+	}
+	ends, err := e.ends(p)
+	if err != nil {
+		return unknown
+	}
+	return ends
+}
+
+// behind returns the first key behind all those of a space, which ends with a colon.
+func behind(space string) []byte {
+	b := []byte(space)
+	b[len(b)-1]++
+	return b
+}
+
+// rows runs a query for rows with their keys.
+func (s *store) rows(ctx context.Context, q querier, query string, args ...any) (all []keyRow, err error) {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		r := keyRow{row: row{found: true}}
+		if err = rows.Scan(&r.reading, &r.key, &r.at, &r.state); err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, rows.Err()
+}
