@@ -68,3 +68,14 @@ func ExampleAllowAll() {
 	fmt.Println(limiter.Allow("GET /", 1), limiter.Stats().Unavailable)
 	// Output: true 1
 }
+
+// What each of eight processes enforces alone while Redis is down.
+func ExampleShare() {
+	fmt.Println(failover.Share(ratelimit.TokenBucket(ratelimit.PerSecond(800), 100), 8))
+	fmt.Println(failover.Share(ratelimit.TokenBucket(ratelimit.PerSecond(5), 5), 8))
+	fmt.Println(failover.Share(ratelimit.FixedWindow(ratelimit.PerMinute(100)), 8))
+	// Output:
+	// token-bucket 800/8s burst 12
+	// token-bucket 5/8s burst 1
+	// fixed-window 13/m
+}

@@ -9,7 +9,7 @@ import (
 
 // Local returns a limiter in memory with the settings of l: what stands in for it while Redis
 // is down, in package failover. The share function turns each limit, l's own and those of its
-// LimitFor, into the one that this process enforces alone, such as the limit ÷ processes. It
+// LimitFor, into the one that this process enforces alone: see Share of package failover. It
 // is not called for Unlimited and Blocked. If the result has no name, it gets that of the limit. At
 // most maxKeys keys are tracked; 0 means the default of [ratelimit.Options].
 //

@@ -31,10 +31,8 @@ func guarded(client *redis.Client, nodes int, reg prometheus.Registerer) (*failo
 	if err != nil {
 		return nil, err
 	}
-	share := func(l ratelimit.Limit) ratelimit.Limit { // what one process enforces alone: the same units in nodes times the time
-		return ratelimit.TokenBucket(ratelimit.Per(l.Rate.Units, time.Duration(nodes)*l.Rate.Per), 10)
-	}
-	local, err := shared.Local(share, 0)
+	share := func(l ratelimit.Limit) ratelimit.Limit { return failover.Share(l, nodes) } // what one of nodes processes enforces alone
+	local, err := shared.Local(share, 0)                                                 // 0 keys: the default of ratelimit.Options.MaxKeys
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +60,7 @@ func TestFailoverAnswersWhileRedisIsDown(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, d.Allowed)
 	assert.True(t, d.Degraded)
-	assert.Equal(t, ratelimit.TokenBucket(ratelimit.Per(800, 8*time.Second), 10).Named("api"), d.Limit)
+	assert.Equal(t, ratelimit.TokenBucket(ratelimit.Per(800, 8*time.Second), 100).Named("api"), d.Limit)
 	count, err := testutil.GatherAndCount(reg, "ratelimit_failover_decisions_total")
 	require.NoError(t, err)
 	assert.Equal(t, 2, count)

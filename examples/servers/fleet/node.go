@@ -24,7 +24,7 @@ const nodes = 3
 // alone.
 var (
 	limit = ratelimit.TokenBucket(ratelimit.PerSecond(60), 60).Named("client")
-	share = ratelimit.TokenBucket(ratelimit.Per(60, nodes*time.Second), 60/nodes).Named("client")
+	share = failover.Share(limit, nodes)
 )
 
 // node is one of the servers.

@@ -1,0 +1,51 @@
+package failover
+
+import (
+	"math"
+	"math/big"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Share returns the limit that each of nodes processes enforces alone, to hold all of them together to limit. A bucket has
+// the same units in nodes times the time, and its burst divided by nodes, rounded down, but at least 1. A window or a log
+// has its units divided by nodes, rounded up. [ratelimit.Unlimited], [ratelimit.Blocked] and an invalid limit stay as they
+// are, and so does each limit for fewer than 2 nodes. The name stays.
+//
+// All nodes together pass at most what limit does, plus less than one unit for each node and window. A cost above a share's
+// capacity cannot pass while the share decides.
+func Share(limit ratelimit.Limit, nodes int) ratelimit.Limit {
+	if nodes < 2 || limit.Validate() != nil {
+		return limit
+	}
+	switch limit.Algorithm {
+	case ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket:
+		limit.Burst = max(1, limit.Burst/nodes)
+		limit.Rate = slower(limit.Rate, nodes, limit.Burst)
+	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter, ratelimit.AlgorithmCalendar:
+		limit.Rate.Units = 1 + (limit.Rate.Units-1)/nodes
+	}
+	return limit
+}
+
+// century is the longest time in which a valid bucket regains its burst.
+const century = 876_600 * time.Hour
+
+// slower returns a rate divided by n, or by a little more where no Duration is n times as long. A bucket of that burst is
+// still regained within a century, as each limit must be.
+func slower(r ratelimit.Rate, n, burst int) ratelimit.Rate {
+	units, longest := big.NewInt(int64(r.Units)), big.NewInt(math.MaxInt64)
+	per := new(big.Int).Mul(big.NewInt(int64(r.Per)), big.NewInt(int64(n)))
+	if per.Cmp(longest) > 0 { // as many units as there are in the longest Duration
+		units.Mul(units, longest)
+		units.Div(units, per)
+		r.Units, per = max(1, int(units.Int64())), longest
+	}
+	most := new(big.Int).Mul(big.NewInt(int64(century)), big.NewInt(int64(r.Units))) // burst · per / units ≤ century
+	if most.Div(most, big.NewInt(int64(burst))); most.Cmp(per) < 0 {
+		per = most
+	}
+	r.Per = time.Duration(per.Int64())
+	return r
+}
