@@ -173,10 +173,7 @@ func (l *Limiter[K]) Peek(tenant K, cost int) (d ratelimit.Decision, err error) 
 	defer l.mu.Unlock()
 	defer l.wakeLocked()
 	m := l.advanceLocked(reading)
-	t := l.tenants[tenant]
-	if t == nil {
-		t = newTenant(tenant, weight)
-	}
+	t, _ := l.tenantLocked(tenant, weight, false)
 	err = l.exceedsLocked(cost)
 	d.Allowed = err == nil && (cost == 0 || l.passesLocked(t, m, int64(cost)))
 	l.standingLocked(t, m, &d)
@@ -327,12 +324,12 @@ func (l *Limiter[K]) settle(key K, c charge, actual int64) {
 		// The total is charged even if there is no room to track the tenant.
 		if t, err := l.tenantLocked(key, weight, true); err == nil {
 			l.shares.charge(t, now-before)
-			l.filedLocked(t)
+			l.movedLocked(t)
 		}
 	case now < before:
 		if t := l.tenants[key]; t != nil {
 			l.shares.forgive(t, before-now)
-			l.filedLocked(t)
+			l.movedLocked(t)
 		}
 		l.hurryLocked()
 	}
@@ -416,7 +413,7 @@ func (l *Limiter[K]) tenantLocked(key K, weight uint64, track bool) (*tenant[K],
 	}
 	if t.weight != weight {
 		l.shares.reweigh(t, weight)
-		l.filedLocked(t)
+		l.movedLocked(t)
 	}
 	return t, nil
 }

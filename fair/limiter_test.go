@@ -3,6 +3,7 @@ package fair_test
 import (
 	"context"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -80,6 +81,21 @@ func TestChangedWeightHoldsFromThenOnAndKeepsTheDebt(t *testing.T) {
 	both()
 	spent = both()
 	require.InDelta(t, 3, spent[1]/spent[0], 0.02)
+}
+
+// Peek answers under the weight of now, as Take does.
+func TestPeekKnowsAChangedWeight(t *testing.T) {
+	weight := 1
+	l := newFair(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 1000), &fair.Options[int]{
+		Clock: new(ratelimittest.Clock), Weight: func(key int) int { return map[int]int{1: weight, 2: 5}[key] },
+	})
+	require.True(t, l.Allow(1, 100))
+	require.True(t, l.Allow(2, 100))
+	for _, weight = range []int{9, 1, 4} {
+		peeked, err := l.Peek(1, 700)
+		require.NoError(t, err)
+		require.Equal(t, take(t, l, 1, 0).Remaining, peeked.Remaining)
+	}
 }
 
 func TestOverrunIsOwedByTheTenantAndByTheTotal(t *testing.T) {
@@ -169,13 +185,16 @@ func TestFiguresThatAreWrongAreNamed(t *testing.T) {
 	}{
 		{limit: ratelimit.Limit{}, want: "zero Limit"},
 		{limit: ratelimit.SlidingLog(ratelimit.PerSecond(1)), want: "sliding-log, want a token bucket"},
-		{limit: ratelimit.TokenBucket(ratelimit.PerSecond(1<<40), 1<<40+1), want: "Burst is 1099511627777, want at most 2^40"},
 		{limit: bucket, opts: fair.Options[string]{MaxKeys: -1}, want: "MaxKeys is -1"},
 		{limit: bucket, opts: fair.Options[string]{MaxWaiting: -2}, want: "MaxWaiting is -2"},
 		{limit: bucket, opts: fair.Options[string]{Clock: (*ratelimittest.Clock)(nil)}, want: "Clock is a nil"},
 	} {
 		_, err := fair.New(c.limit, &c.opts)
 		require.ErrorContains(t, err, c.want)
+	}
+	if large := 1 << (bits.UintSize - 24); bits.UintSize == 64 {
+		_, err := fair.New[int](ratelimit.TokenBucket(ratelimit.PerSecond(large), large+1), nil)
+		require.ErrorContains(t, err, "Burst is 1099511627777, want at most 2^40")
 	}
 	l, err := fair.New[any](bucket, nil)
 	require.NoError(t, err)

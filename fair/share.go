@@ -112,11 +112,13 @@ func (s *shares[K]) lead(t *tenant[K], cost int64) uint64 {
 	return min(s.owes(t)+(uint64(cost)<<fractionBits+t.rest)/t.weight, most)
 }
 
-// charge adds an amount to what a tenant owes.
+// charge adds an amount to what a tenant owes. The tag of its first waiter moves with the debt.
 func (s *shares[K]) charge(t *tenant[K], amount uint64) {
 	t.toldCost = 0
 	sum := amount + t.rest
-	s.owe(t, s.virtual+min(s.owes(t)+sum/t.weight, most), sum%t.weight)
+	more := sum / t.weight
+	t.line.tag += more
+	s.owe(t, s.virtual+min(s.owes(t)+more, most), sum%t.weight)
 }
 
 // owe makes a tenant a debtor until a virtual time.
@@ -136,19 +138,25 @@ func (s *shares[K]) owe(t *tenant[K], paid, rest uint64) {
 	}
 }
 
-// forgive takes an amount off what a tenant owes.
+// forgive takes an amount off what a tenant owes. The tag of its first waiter moves with the debt.
 func (s *shares[K]) forgive(t *tenant[K], amount uint64) {
 	if t.place >= 0 {
-		s.owe(t, t.paid-min(amount/t.weight, s.owes(t)), 0)
+		less := min(amount/t.weight, s.owes(t))
+		t.line.tag -= less
+		s.owe(t, t.paid-less, 0)
 	}
 }
 
-// reweigh gives a tenant another weight. What it owes stays.
+// reweigh gives a tenant another weight. What it owes stays, with and without its first waiter.
 func (s *shares[K]) reweigh(t *tenant[K], weight uint64) {
 	owes := product(s.owes(t), t.weight)
 	debtor := t.place >= 0
 	if debtor {
 		s.free(t)
+	}
+	if lead := after(t.line.tag, s.virtual); lead > 0 {
+		lead, _ = product(lead, t.weight).over(weight)
+		t.line.tag = s.virtual + lead
 	}
 	t.weight, t.rest = weight, 0
 	if debtor {

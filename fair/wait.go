@@ -117,6 +117,15 @@ func (l *Limiter[K]) tagLocked(t *tenant[K]) {
 	t.line.tag = l.shares.virtual + l.shares.lead(t, t.line.first.cost)
 }
 
+// movedLocked keeps the tenant's places after what it owes or weighs has changed.
+func (l *Limiter[K]) movedLocked(t *tenant[K]) {
+	l.filedLocked(t)
+	if t.line.first != nil {
+		heap.Fix(&l.lines, t.line.place)
+		l.hurryLocked()
+	}
+}
+
 // await sleeps until a waiter is served or its context ends. The one that comes first of all tenants
 // sleeps on the clock, the others until they are woken.
 func (l *Limiter[K]) await(ctx context.Context, key K, w *waiter, d *ratelimit.Decision) error {

@@ -232,6 +232,49 @@ func TestSettledReservationLetsAWaiterIn(t *testing.T) {
 	})
 }
 
+// What a tenant owes is known although a caller of it waits meanwhile: an overrun is not forgotten when the waiter is
+// served, and a changed weight changes the share, not the debt.
+func TestDebtOfATenantThatWaits(t *testing.T) {
+	for name, c := range map[string]struct {
+		settle, weight int
+		served         time.Duration // after so long its 260 have room
+		paid           time.Duration // so long after that the first of the two debts is paid
+	}{
+		"as it was":        {settle: 150, weight: 1, served: time.Second, paid: 81 * time.Second},         // 405 beside 595
+		"an overrun":       {settle: 350, weight: 1, served: 21 * time.Second, paid: 99 * time.Second},    // 505 beside 495
+		"less than it was": {settle: 140, weight: 1, served: time.Nanosecond, paid: 80 * time.Second},     // 400 beside 600
+		"a larger weight":  {settle: 150, weight: 4, served: time.Second, paid: 50250 * time.Millisecond}, // 402 beside 598
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var weight atomic.Int64
+				l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 1000), &fair.Options[int]{
+					Weight: func(key int) int { return int(weight.Load()) * (2 - key) },
+				})
+				weight.Store(1)
+				require.True(t, l.Allow(2, 600))
+				r, err := l.Reserve(t.Context(), 1, 150, 0)
+				require.NoError(t, err)
+				began := time.Now()
+				var all sync.WaitGroup
+				all.Go(func() { require.NoError(t, l.Wait(t.Context(), 1, 260)) })
+				synctest.Wait()
+				require.Equal(t, 1, l.Stats().Waiting)
+				weight.Store(int64(c.weight))
+				_, err = l.Peek(1, 0)
+				require.NoError(t, err)
+				require.NoError(t, r.Settle(c.settle))
+				all.Wait()
+				require.InDelta(t, c.served, time.Since(began), 1)
+				time.Sleep(c.paid - time.Microsecond)
+				require.Equal(t, 2, l.Stats().InDebt)
+				time.Sleep(2 * time.Microsecond)
+				require.Equal(t, 1, l.Stats().InDebt)
+			})
+		})
+	}
+}
+
 // The sum that a thousand callers who come and go are granted is within the limit, and nothing is left.
 func TestThousandWaitersComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
