@@ -226,3 +226,83 @@ func TestDecisionsAreThoseOfAFluidServer(t *testing.T) {
 	require.Greater(t, allowed, 10_000)
 	require.Greater(t, refused, 10_000)
 }
+
+// The total is exact whatever tenants do: weights that change, a table that is full, a clock that steps back, overruns, what
+// is given back, and limits that change. It is a token bucket's, in exact fractions.
+func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
+	first := rand.Uint64N(1 << 40)
+	allowed, roomless := 0, 0
+	for seed := first; seed < first+300; seed++ {
+		r := rand.New(rand.NewPCG(seed, 11))
+		randomLimit := func() (ratelimit.Limit, *big.Rat) {
+			units, per := 1+r.IntN(50), time.Duration(1+r.Int64N(3e9))
+			return ratelimit.TokenBucket(ratelimit.Per(units, per), 1+r.IntN(200)), big.NewRat(int64(units), int64(per))
+		}
+		limit, rate := randomLimit()
+		total, last := new(big.Rat), time.Duration(0) // what is owed at last
+		clock := new(ratelimittest.Clock)
+		l := newFair(t, limit, &fair.Options[int]{
+			Clock: clock, MaxKeys: 1 + r.IntN(6), Weight: func(int) int { return r.IntN(9) - 2 },
+		})
+		var reserved []*ratelimit.Reservation
+		var at []time.Duration // when they were made
+		var costs []int
+		for range 200 {
+			if step := int64(limit.Rate.Per) / int64(limit.Rate.Units); r.IntN(3) > 0 {
+				clock.Advance(time.Duration(r.Int64N(step*5+1) - step))
+			}
+			if now := clock.Now(); now > last {
+				total = less(total, times(rate, whole(int64(now-last))))
+				last = now
+			}
+			key, cost := r.IntN(9), 1+r.IntN(limit.Burst)
+			switch n := len(reserved); {
+			case r.IntN(50) == 0: // what was spent stays spent, rounded up to a nanosecond of the new rate
+				owed := total
+				if limit, rate = randomLimit(); owed.Sign() > 0 {
+					total = owed
+				}
+				require.NoError(t, l.SetLimit(limit))
+				d := take(t, l, key, 0)
+				exact := times(rate, whole(int64(d.ResetAfter-(last-clock.Now()))))
+				require.GreaterOrEqual(t, exact.Cmp(total), 0, "seed %d: what was spent stays spent", seed)
+				require.Less(t, less(exact, total).Cmp(sum(rate, whole(1))), 0, "seed %d", seed)
+				clock.Advance(d.ResetAfter)
+				require.Zero(t, take(t, l, key, 0).ResetAfter) // begin anew: the fraction that was rounded is not known
+				total, last, reserved, at, costs = new(big.Rat), clock.Now(), nil, nil, nil
+				continue
+			case n > 0 && r.IntN(4) == 0:
+				actual := r.IntN(3 * costs[n-1])
+				require.NoError(t, reserved[n-1].Settle(actual))
+				if over := int64(actual - costs[n-1]); over > 0 {
+					total = sum(total, whole(over))
+				} else {
+					left := less(whole(int64(costs[n-1])), times(rate, whole(int64(last-at[n-1]))))
+					if back := whole(-over); back.Cmp(left) < 0 {
+						left = back
+					}
+					total = less(total, left)
+				}
+				reserved, at, costs = reserved[:n-1], at[:n-1], costs[:n-1]
+				continue
+			}
+			res, err := l.Reserve(context.Background(), key, cost, 0)
+			require.NoError(t, err)
+			room := sum(total, whole(int64(cost))).Cmp(whole(int64(limit.Burst))) <= 0
+			if res.Allowed {
+				require.True(t, room, "seed %d: never more than the burst", seed)
+				total = sum(total, whole(int64(cost)))
+				reserved, at, costs = append(reserved, res), append(at, last), append(costs, cost)
+				allowed++
+			} else if !room {
+				roomless++
+			}
+			reset := new(big.Rat).Quo(total, rate) // rounded up
+			ns := new(big.Int).Add(reset.Num(), new(big.Int).Sub(reset.Denom(), big.NewInt(1)))
+			ns.Quo(ns, reset.Denom())
+			require.Equal(t, time.Duration(ns.Int64())+last-clock.Now(), res.ResetAfter, "seed %d: to the nanosecond", seed)
+		}
+	}
+	require.Greater(t, allowed, 5_000)
+	require.Greater(t, roomless, 5_000)
+}
