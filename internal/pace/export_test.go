@@ -23,3 +23,20 @@ func (l *line) overslept(now time.Time) (n int) {
 	}
 	return n
 }
+
+// Lock holds the locks of keys, until the function that it returns is called.
+func (pc *Pacer[R]) Lock(keys ...string) (unlock func()) {
+	pc.mu.Lock()
+	defer pc.mu.Unlock()
+	var held []*line
+	for _, key := range keys {
+		l := pc.lines[key]
+		l.mu.Lock()
+		held = append(held, l)
+	}
+	return func() {
+		for _, l := range held {
+			l.mu.Unlock()
+		}
+	}
+}

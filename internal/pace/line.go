@@ -29,9 +29,13 @@ import (
 // behind it whose time has come too. So of many that wait for one instant, each wakes once,
 // and takes no lock for that.
 type line struct {
-	pkg   string // the package that the texts of errors name
-	key   string
-	users int // requests that hold the line; guarded by Pacer.mu
+	pkg string // the package that the texts of errors name
+	key string
+
+	// Guarded by Pacer.mu.
+	users int       // requests that hold the line
+	ends  time.Time // if there are none, when what the server has said ends
+	at    int       // and where in Pacer.idle the line is
 
 	mu       sync.Mutex               // guards all below
 	queue    []*Place                 // by ticket
@@ -43,7 +47,8 @@ type line struct {
 	sent     uint64                   // how many requests were sent
 	until    time.Time                // the server has said to send nothing before
 	budgets  []Budget                 // what it has said to be left
-	backoffs int                      // refusals in a row that told no time
+	heard    map[string]uint64        // of each policy, the number of the latest request whose answer told of it
+	refusals refusals                 // in a row
 	backedAt uint64                   // sent at the last of these
 	booking  *Place                   // it is asking the limiter; nil if none is
 	undone   []*ratelimit.Reservation // to be cancelled when the booking place is back
@@ -561,18 +566,17 @@ func (l *line) resetLocked(now time.Time) (reset time.Time) {
 	return reset
 }
 
-// remembers reports whether the server has said anything that still holds.
-func (l *line) remembers(now time.Time) bool {
+// memory returns when what the server has said ends, and whether the line is to be kept until then, or for its window.
+func (l *line) memory(now time.Time) (ends time.Time, keep bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return now.Before(l.until) || !l.resetLocked(now).IsZero()
-}
-
-// isNarrow reports whether the line has a window that still holds.
-func (l *line) isNarrow(now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.window > 0 && now.Before(l.wideAt)
+	ends = l.until
+	for _, b := range l.budgets {
+		if b.Until.After(ends) {
+			ends = b.Until
+		}
+	}
+	return ends, now.Before(ends) || l.window > 0 && now.Before(l.wideAt)
 }
 
 // learn takes note of what the response to a request says. It returns the bookings that
@@ -582,18 +586,19 @@ func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservati
 	defer l.mu.Unlock()
 	f := l.landLocked(seq)
 	before := l.opensLocked()
-	switch {
-	case a.Wait > 0:
+	if a.Wait > 0 { // it is what counts, and more precise than a budget's end
 		l.closeLocked(now.Add(a.Wait))
-		l.budgets = nil // the wait is what counts
-	case a.Refused && !exhausted(a.Budgets, now):
-		l.backOffLocked(seq, now)
+		l.budgets = slices.DeleteFunc(l.budgets, func(b Budget) bool { return b.seq <= seq })
+		a.Budgets = nil
+	}
+	if a.Wait > 0 || a.Refused {
+		l.backOffLocked(seq, a.Wait > 0 || exhausted(a.Budgets, now), now)
 	}
 	l.widenLocked(f, a, now)
 	l.spendLocked(f, a.Budgets)
 	for _, b := range a.Budgets {
 		b.seq, b.sent, b.told = seq, f.at, now
-		l.setLocked(b)
+		l.setLocked(b, f.units)
 	}
 	if l.opensLocked() != before {
 		for _, p := range l.queue {
@@ -612,7 +617,7 @@ func (l *line) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.until, l.budgets, l.window = time.Time{}, nil, 0
-	l.backoffs, l.backedAt = 0, l.sent
+	l.refusals, l.backedAt = refusals{}, l.sent
 	l.wakeLocked(time.Now())
 }
 
@@ -661,7 +666,7 @@ func (l *line) widenLocked(f flight, a Advice, now time.Time) {
 	case a.Refused || a.Wait > 0:
 		l.narrowLocked(now)
 	case a.Answered:
-		l.backoffs = 0
+		l.refusals = refusals{}
 		l.passLocked(f)
 	}
 }
@@ -704,17 +709,37 @@ func (l *line) closeLocked(until time.Time) {
 	}
 }
 
-// maxBackoff bounds the wait after refusals that tell no time.
-const maxBackoff = time.Minute
+// refusals counts those that told a time, and those that told none.
+type refusals struct{ timed, timeless int }
 
-// backOffLocked waits after a refusal that tells no time. Those of requests that were sent
-// before the last one was received count as that one.
-func (l *line) backOffLocked(seq uint64, now time.Time) {
-	if seq > l.backedAt {
-		l.closeLocked(now.Add(min(time.Second<<min(l.backoffs, 10), maxBackoff)))
-		l.backoffs++
-		l.backedAt = l.sent
+// The wait after the first refusal that tells no time, after the second in a row that tells one, and the longest of
+// these. Each further refusal doubles it.
+const (
+	firstBackoff = time.Second
+	leastBackoff = 10 * time.Millisecond
+	maxBackoff   = time.Minute
+)
+
+// backOffLocked waits after a refusal, for at least as long as the server has said. A time that the server tells is
+// obeyed as it is, unless a request that obeyed it is refused again: then the server's times are too short. Refusals of
+// requests that were sent before the last one was received count as that one.
+func (l *line) backOffLocked(seq uint64, told bool, now time.Time) {
+	if seq <= l.backedAt {
+		return
 	}
+	l.backedAt = l.sent
+	wait := time.Duration(0)
+	switch {
+	case !told:
+		wait = firstBackoff << min(l.refusals.timeless, 10)
+		l.refusals.timeless++
+	default:
+		if l.refusals.timed > 0 {
+			wait = leastBackoff << min(l.refusals.timed-1, 20)
+		}
+		l.refusals.timed++
+	}
+	l.closeLocked(now.Add(min(wait, maxBackoff)))
 }
 
 // spendLocked counts a request that is not in flight any more in the budgets of which its
@@ -749,25 +774,58 @@ func (l *line) expireLocked(now time.Time) {
 	l.budgets = slices.DeleteFunc(l.budgets, over)
 }
 
-// setLocked keeps what a response says to be left. Requests overtake each other on their
-// way, and so do responses: one that leaves more counts only if its request was sent after
-// the other response was received.
-func (l *line) setLocked(b Budget) {
+// setLocked keeps what a response says to be left. Requests overtake each other on their way, and so do responses. An
+// answer never replaces that to a request that was sent later. One that leaves more counts only if its request was sent
+// after the other response was received.
+func (l *line) setLocked(b Budget, units int64) {
 	l.expireLocked(b.told)
 	if !b.told.Before(b.Until) {
 		return
 	}
-	for i, old := range l.budgets {
-		if old.Policy == b.Policy {
-			if b.Left <= old.Left || b.sent.After(old.told) {
-				l.budgets[i] = b
-			}
-			return
+	i := slices.IndexFunc(l.budgets, func(old Budget) bool { return old.Policy == b.Policy })
+	switch {
+	case b.seq < l.heard[b.Policy]:
+		if i >= 0 {
+			l.budgets[i].count(b, units)
 		}
-	}
-	if len(l.budgets) < maxBudgets {
+		return
+	case i >= 0:
+		if old := l.budgets[i]; b.Left <= old.Left || b.sent.After(old.told) {
+			l.budgets[i] = b
+		}
+	case len(l.budgets) < maxBudgets:
 		l.budgets = append(l.budgets, b)
 	}
+	l.hearLocked(b)
+}
+
+// count counts a request in what the answer to a later one leaves, if the server may have counted it afterwards.
+func (b *Budget) count(earlier Budget, units int64) {
+	if !earlier.sent.After(b.told.Add(-counted)) || earlier.Left >= b.Left {
+		return
+	}
+	if !b.Units {
+		units = 1
+	}
+	b.Left -= units
+}
+
+// hearLocked notes which request's answer has told of a policy. What it forgets is the policy that was told of first.
+func (l *line) hearLocked(b Budget) {
+	if l.heard == nil {
+		l.heard = map[string]uint64{}
+	}
+	l.heard[b.Policy] = b.seq
+	if len(l.heard) <= maxBudgets {
+		return
+	}
+	oldest := b
+	for policy, seq := range l.heard {
+		if seq < oldest.seq {
+			oldest.Policy, oldest.seq = policy, seq
+		}
+	}
+	delete(l.heard, oldest.Policy)
 }
 
 // unbookLocked takes back the bookings of the places from an index on. It returns those that

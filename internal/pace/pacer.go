@@ -13,6 +13,7 @@ package pace
 
 import (
 	"cmp"
+	"container/heap"
 	"context"
 	"math"
 	"sync"
@@ -43,6 +44,7 @@ type Pacer[R any] struct {
 
 	mu    sync.Mutex
 	lines map[string]*line
+	idle  idleLines // those without users
 }
 
 // New returns a Pacer. The texts of its errors begin with the name of the package it
@@ -152,7 +154,7 @@ func (pc *Pacer[R]) Reset(key string) {
 	pc.mu.Lock()
 	l := pc.lines[key]
 	if l != nil {
-		l.users++
+		pc.useLocked(l)
 	}
 	pc.mu.Unlock()
 	if l == nil {
@@ -187,13 +189,22 @@ func (pc *Pacer[R]) line(key string) *line {
 	l := pc.lines[key]
 	if l == nil {
 		if len(pc.lines) >= pc.opts.MaxKeys {
-			pc.forgetLocked(time.Now())
+			pc.forgetLocked()
 		}
 		l = &line{pkg: pc.pkg, key: key}
 		pc.lines[key] = l
+		l.users++
+		return l
 	}
-	l.users++
+	pc.useLocked(l)
 	return l
+}
+
+// useLocked begins one use of a line.
+func (pc *Pacer[R]) useLocked(l *line) {
+	if l.users++; l.users == 1 {
+		heap.Remove(&pc.idle, l.at)
+	}
 }
 
 // Leave ends what [Pacer.Arrive] began. The line is forgotten if it is not needed any more.
@@ -211,8 +222,14 @@ func (pc *Pacer[R]) quit(l *line) {
 	if l.users--; l.users > 0 {
 		return
 	}
-	if now := time.Now(); !l.remembers(now) && !l.isNarrow(now) {
+	keep := false
+	if l.ends, keep = l.memory(time.Now()); !keep {
 		delete(pc.lines, l.key)
+		return
+	}
+	heap.Push(&pc.idle, l)
+	if len(pc.lines) > pc.opts.MaxKeys { // all were in use
+		pc.forgetLocked()
 	}
 }
 
@@ -226,20 +243,35 @@ func (pc *Pacer[R]) Len() int {
 	return len(pc.lines)
 }
 
-// forgetLocked forgets the lines without users whose servers have nothing more to say,
-// narrow ones too; if there are none, one of the others. The caller holds pc.mu.
-func (pc *Pacer[R]) forgetLocked(now time.Time) {
-	var unused *line
-	for key, l := range pc.lines {
-		switch {
-		case l.users > 0:
-		case l.remembers(now):
-			unused = l
-		default:
-			delete(pc.lines, key)
-		}
+// forgetLocked forgets one line without users: that whose server has nothing more to say, or will have soonest. The
+// caller holds pc.mu.
+func (pc *Pacer[R]) forgetLocked() {
+	if len(pc.idle) > 0 {
+		delete(pc.lines, heap.Pop(&pc.idle).(*line).key)
 	}
-	if len(pc.lines) >= pc.opts.MaxKeys && unused != nil {
-		delete(pc.lines, unused.key)
-	}
+}
+
+// idleLines is a heap of lines, by when what their servers have said ends.
+type idleLines []*line
+
+func (h idleLines) Len() int           { return len(h) }
+func (h idleLines) Less(i, j int) bool { return h[i].ends.Before(h[j].ends) }
+func (h idleLines) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].at, h[j].at = i, j
+}
+
+// Push is for package heap.
+func (h *idleLines) Push(x any) {
+	l := x.(*line)
+	l.at = len(*h)
+	*h = append(*h, l)
+}
+
+// Pop is for package heap.
+func (h *idleLines) Pop() any {
+	last := len(*h) - 1
+	l := (*h)[last]
+	(*h)[last], *h = nil, (*h)[:last]
+	return l
 }

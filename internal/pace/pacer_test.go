@@ -3,6 +3,7 @@ package pace_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -181,4 +182,165 @@ func TestRequestWhoseSenderPanicsIsNotInFlightAnyMore(t *testing.T) {
 		}
 		assert.Equal(t, time.Second, time.Since(begin), "the wait, and then each at once, though one at a time")
 	})
+}
+
+// A time that was obeyed and was too short is not the server's last word.
+func TestServerThatNamesNoWaitIsNotAskedAllTheTime(t *testing.T) {
+	for name, a := range map[string]pace.Advice{
+		"a wait":   {Refused: true, Answered: true, Wait: 1},
+		"a busy":   {Answered: true, Wait: 1},
+		"a budget": {Refused: true, Answered: true, Budgets: []pace.Budget{{Left: 0}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
+				begin := time.Now()
+				var at []time.Duration
+				refuse := func() {
+					p := pc.Arrive(t.Context(), "queue")
+					defer pc.Leave(p)
+					require.NoError(t, pc.Await(p, ""))
+					at = append(at, time.Since(begin).Round(time.Microsecond))
+					if a.Budgets != nil {
+						a.Budgets[0].Until = time.Now().Add(1)
+					}
+					pc.Learn(p, a, time.Now())
+				}
+				for range 6 {
+					refuse()
+				}
+				assert.Equal(t, []time.Duration{0, 0, 10e6, 30e6, 70e6, 150e6}, at)
+				for range 20 {
+					refuse()
+				}
+				assert.Equal(t, time.Minute, at[len(at)-1]-at[len(at)-2], "no longer than a minute")
+				answered(t, pc, "queue", pace.Advice{Answered: true})
+				at, begin = nil, time.Now()
+				refuse()
+				refuse()
+				assert.Equal(t, []time.Duration{0, 0}, at, "an answer begins anew")
+			})
+		})
+	}
+}
+
+// What the server says first of a refusal is obeyed to the nanosecond.
+func TestWaitIsMorePreciseThanABudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
+		begin := time.Now()
+		answered(t, pc, "queue", pace.Advice{Refused: true, Answered: true, Wait: 200 * time.Millisecond,
+			Budgets: []pace.Budget{{Left: 0, Until: begin.Add(time.Second)}}})
+		answered(t, pc, "queue", pace.Advice{Answered: true})
+		assert.Equal(t, 200*time.Millisecond, time.Since(begin))
+	})
+}
+
+// A stream that was opened an hour ago, or a slow answer, says what was left before others were answered.
+func TestAnswerToAnEarlierRequestDoesNotReplaceThatToALaterOne(t *testing.T) {
+	left := func(policy string, n int64, span time.Duration) pace.Advice {
+		return pace.Advice{Answered: true, Budgets: []pace.Budget{{Policy: policy, Left: n, Until: time.Now().Add(span)}}}
+	}
+	for name, row := range map[string]struct {
+		slow  time.Duration // between the later answer and the earlier one
+		early func() pace.Advice
+		want  time.Duration
+	}{
+		"while it holds":       {0, func() pace.Advice { return left("", 0, time.Minute) }, 0},
+		"when it is over":      {2 * time.Second, func() pace.Advice { return left("", 0, time.Minute) }, 0},
+		"of another policy":    {0, func() pace.Advice { return left("other", 0, time.Minute) }, time.Minute},
+		"a refusal for a time": {0, func() pace.Advice { return pace.Advice{Refused: true, Wait: time.Minute} }, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
+				early := pc.Arrive(t.Context(), "queue")
+				defer pc.Leave(early)
+				require.NoError(t, pc.Await(early, ""))
+				answered(t, pc, "queue", left("", 50, time.Second))
+				time.Sleep(row.slow)
+				pc.Learn(early, row.early(), time.Now())
+				begin := time.Now()
+				answered(t, pc, "queue", pace.Advice{Answered: true})
+				assert.Equal(t, row.want, time.Since(begin))
+			})
+		})
+	}
+}
+
+// The server has counted the earlier one of two requests last.
+func TestAnswerToAnEarlierRequestCountsThatRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
+		left := func(n int64) pace.Advice {
+			return pace.Advice{Answered: true, Budgets: []pace.Budget{{Left: n, Until: time.Now().Add(time.Minute)}}}
+		}
+		early := pc.Arrive(t.Context(), "queue")
+		defer pc.Leave(early)
+		require.NoError(t, pc.Await(early, ""))
+		answered(t, pc, "queue", left(1))
+		pc.Learn(early, left(0), time.Now())
+		begin := time.Now()
+		answered(t, pc, "queue", left(1))
+		assert.Equal(t, time.Minute, time.Since(begin))
+	})
+}
+
+// What an earlier refusal says ends no budget that the answer to a later request tells of.
+func TestRefusalOfAnEarlierRequestLeavesWhatALaterAnswerTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
+		early := pc.Arrive(t.Context(), "queue")
+		defer pc.Leave(early)
+		require.NoError(t, pc.Await(early, ""))
+		begin := time.Now()
+		answered(t, pc, "queue", pace.Advice{Answered: true, Budgets: []pace.Budget{{Left: 0, Until: begin.Add(time.Hour)}}})
+		pc.Learn(early, pace.Advice{Refused: true, Wait: time.Second}, begin)
+		answered(t, pc, "queue", pace.Advice{Answered: true})
+		assert.Equal(t, time.Hour, time.Since(begin))
+	})
+}
+
+func TestNewKeyTouchesNoOtherKeyThanTheOneItReplaces(t *testing.T) {
+	pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{MaxKeys: 100})
+	for i := range 100 {
+		answered(t, pc, fmt.Sprint(i), pace.Advice{Refused: true, Wait: time.Hour - time.Duration(i)*time.Minute/10})
+	}
+	var others []string
+	for i := range 99 {
+		others = append(others, fmt.Sprint(i))
+	}
+	defer pc.Lock(others...)()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		pc.Leave(pc.Arrive(context.Background(), "new"))
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it waits for the lock of another key")
+	}
+	assert.Equal(t, 99, pc.Len(), "the one whose wait ends soonest is forgotten, and the new one has nothing to remember")
+}
+
+func TestKeysThatWereAllInUseAreForgottenWhenTheyAreNot(t *testing.T) {
+	pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{MaxKeys: 10})
+	var places []*pace.Place
+	for i := range 50 {
+		p := pc.Arrive(t.Context(), fmt.Sprint(i))
+		require.NoError(t, pc.Await(p, ""))
+		places = append(places, p)
+	}
+	assert.Equal(t, 50, pc.Len())
+	for _, p := range places {
+		pc.Learn(p, pace.Advice{Refused: true, Wait: time.Hour}, time.Now())
+		pc.Leave(p)
+	}
+	assert.Equal(t, 10, pc.Len())
+	pc.Reset("0")
+	for i := range 50 {
+		pc.Reset(fmt.Sprint(i))
+	}
+	assert.Zero(t, pc.Len())
 }
