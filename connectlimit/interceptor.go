@@ -139,13 +139,11 @@ func (i *Interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 		c := streamCall(ctx, conn)
 		if i.opts.SettleResponse == nil {
 			return i.serve(c, nil, func(e *event) (any, error) {
-				i.tell(e, conn.ResponseHeader())
 				return nil, next(ctx, conn)
 			})
 		}
 		s := &countedConn{StreamingHandlerConn: conn}
 		return i.serve(c, s, func(e *event) (any, error) {
-			i.tell(e, conn.ResponseHeader())
 			return nil, next(ctx, s)
 		})
 	}

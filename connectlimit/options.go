@@ -53,10 +53,10 @@ type Options struct {
 	KeyCode connect.Code
 
 	// LimitFields tells clients of their limits by the fields RateLimit-Policy and RateLimit, with what
-	// [httplimit.DialectDraft11] says of these: in the header of each response to a call that is allowed, and
-	// with the answer to one that is not. A unary call whose handler returns an error is not told. The names of the
-	// limits must differ in more than case; if interceptors are inside of others, those of all of them. A stream is told
-	// of its opening. If false, there are no such fields.
+	// [httplimit.DialectDraft11] says of these: in the header of each response to a unary call that is allowed, and
+	// with the answer to a call that is not. A unary call whose handler returns an error is not told. The names of the
+	// limits must differ in more than case; if interceptors are inside of others, those of all of them. A stream that is served
+	// is not told: its first message may come much later. If false, there are no such fields.
 	LimitFields bool
 
 	// QuotaUnit returns the unit that a limit counts, for LimitFields: see [httplimit.Options]. If

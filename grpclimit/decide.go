@@ -37,7 +37,7 @@ func (i *Interceptor) pass(e *event, t trailers) error {
 	if e.Decision.Degraded && i.opts.DegradedTrailer != "" {
 		t.set(func() metadata.MD { return metadata.MD{i.opts.DegradedTrailer: {"true"}} })
 	}
-	if i.opts.LimitTrailers && t.tell && (e.Outcome == edge.Allowed || e.Outcome == edge.Denied || e.Outcome == edge.Exceeds) {
+	if i.opts.LimitTrailers && t.tells(e.Outcome) {
 		t.set(func() metadata.MD { return i.limits(e) })
 	}
 	switch e.Outcome {

@@ -2,6 +2,7 @@ package grpclimit_test
 
 import (
 	"context"
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,39 +59,95 @@ func TestTrailersTellWhatIsLeft(t *testing.T) {
 	assert.Equal(t, []string{policies}, trailer["ratelimit-policy"])
 	assert.Empty(t, trailer["ratelimit"], "the cost can never pass: what is left is not known")
 
-	clock.Advance(60_000_000_000)
-	stream, err := client.FullDuplexCall(t.Context())
-	require.NoError(t, err)
-	require.NoError(t, stream.CloseSend())
-	_, err = stream.Recv()
-	require.Error(t, err)
-	assert.Equal(t, []string{`"minute";r=2;t=60`}, stream.Trailer()["ratelimit"], "a stream")
-
 	two := limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("a"), ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("A"))
-	_, err = grpclimit.New(two, &grpclimit.Options{LimitTrailers: true})
+	_, err := grpclimit.New(two, &grpclimit.Options{LimitTrailers: true})
 	assert.ErrorContains(t, err, "grpclimit: limits ")
 	_, err = grpclimit.New(two, nil)
 	assert.NoError(t, err)
 }
 
+// A stream's trailers come when it ends, which may be an hour after it has opened.
+func TestTrailersOfAStreamTellWhatIsLeftWhenTheyAreWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := interceptor(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(1))), grpclimit.Options{LimitTrailers: true})
+		server := grpc.NewServer(with(i)...)
+		testgrpc.RegisterTestServiceServer(server, new(service))
+		client := inBubble(t, server)
+		served, err := client.FullDuplexCall(context.Background())
+		require.NoError(t, err)
+		synctest.Wait()
+		denied, err := client.FullDuplexCall(context.Background())
+		require.NoError(t, err)
+		_, err = denied.Recv()
+		assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+		assert.Equal(t, []string{`"default";r=0;t=60`}, denied.Trailer()["ratelimit"], "at once, so it is true")
+		time.Sleep(time.Hour)
+		require.NoError(t, served.CloseSend())
+		_, err = served.Recv()
+		require.ErrorIs(t, err, io.EOF)
+		assert.Empty(t, served.Trailer()["ratelimit"])
+		assert.Empty(t, served.Trailer()["ratelimit-policy"])
+	})
+}
+
+// Trailers have whole seconds, and RetryInfo has milliseconds.
+func TestClientWaitsForAsLongAsTheMostPreciseAdviceSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := interceptor(t, limiterOf(t, nil, ratelimit.TokenBucket(ratelimit.PerSecond(5), 1)), grpclimit.Options{LimitTrailers: true})
+		server := grpc.NewServer(with(i)...)
+		testgrpc.RegisterTestServiceServer(server, new(service))
+		require.Equal(t, codes.OK, status.Code(ways["unary"](context.Background(), inBubble(t, server)))) // another client
+		_, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{MaxRetries: 1})
+		client, begin := inBubble(t, server, dialling...), time.Now()
+		ok(context.Background(), t, client, "unary")
+		assert.Equal(t, 200*time.Millisecond, time.Since(begin))
+	})
+}
+
+// An answer to an earlier call does not replace that to a later one.
+func TestSlowAnswerDoesNotStopAClientThatHasBeenToldMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		calls := 0
+		server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			left := "50"
+			if calls++; calls == 1 {
+				<-release
+				left = "0"
+			}
+			_ = grpc.SetTrailer(ctx, metadata.Pairs("ratelimit", `"a";r=`+left+`;t=60`))
+			return handler(ctx, req)
+		}))
+		testgrpc.RegisterTestServiceServer(server, new(service))
+		_, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
+		client := inBubble(t, server, dialling...)
+		slow := make(chan error)
+		go func() { slow <- ways["unary"](context.Background(), client) }()
+		synctest.Wait()
+		ok(context.Background(), t, client, "unary")
+		time.Sleep(time.Second)
+		close(release)
+		require.NoError(t, <-slow)
+		begin := time.Now()
+		ok(context.Background(), t, client, "unary")
+		assert.Zero(t, time.Since(begin))
+	})
+}
+
 // A client that reads what is left is never refused.
 func TestClientKeepsToWhatTrailersTell(t *testing.T) {
-	for way := range ways {
-		t.Run(way, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				i := interceptor(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(3))), grpclimit.Options{LimitTrailers: true})
-				server := grpc.NewServer(with(i)...)
-				testgrpc.RegisterTestServiceServer(server, new(service))
-				c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
-				client := inBubble(t, server, dialling...)
-				begin := time.Now()
-				for range 7 {
-					ok(context.Background(), t, client, way)
-				}
-				assert.Equal(t, 2*time.Minute, time.Since(begin).Truncate(time.Minute))
-				assert.Equal(t, grpclimit.Stats{Allowed: 7}, i.Stats())
-				assert.Equal(t, uint64(2), c.Stats().Waited)
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		i := interceptor(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(3))), grpclimit.Options{LimitTrailers: true})
+		server := grpc.NewServer(with(i)...)
+		testgrpc.RegisterTestServiceServer(server, new(service))
+		c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
+		client := inBubble(t, server, dialling...)
+		begin := time.Now()
+		for range 7 {
+			ok(context.Background(), t, client, "unary")
+		}
+		assert.Equal(t, 2*time.Minute, time.Since(begin).Truncate(time.Minute))
+		assert.Equal(t, grpclimit.Stats{Allowed: 7}, i.Stats())
+		assert.Equal(t, uint64(2), c.Stats().Waited)
+	})
 }

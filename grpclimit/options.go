@@ -100,11 +100,11 @@ type Options struct {
 	// [codes.Unauthenticated]. If zero, [codes.InvalidArgument].
 	KeyCode codes.Code
 
-	// LimitTrailers tells clients of their limits: each call that is decided about, allowed or
-	// not, gets the trailers ratelimit-policy and ratelimit, with what
+	// LimitTrailers tells clients of their limits: each unary call that is decided about, allowed or
+	// not, and each stream that is denied as it opens, gets the trailers ratelimit-policy and ratelimit, with what
 	// [httplimit.DialectDraft11] says of the fields of these names. A [Client] keeps to them. The
 	// names of the limits must differ in more than case; if interceptors are inside of
-	// others, those of all of them. A stream is told of its opening, not of its messages. If
+	// others, those of all of them. A stream that is served gets none: its trailers come when it ends. If
 	// false, there are no such trailers: they cost an allowed call a few allocations.
 	LimitTrailers bool
 

@@ -23,6 +23,12 @@ type trailers struct {
 	tell   bool              // what is left; a message's decision does not
 }
 
+// tells reports whether the trailers tell what is left. Those of a stream that is served are sent when it ends: what was
+// left when it opened says nothing by then.
+func (t trailers) tells(o edge.Outcome) bool {
+	return t.tell && (o == edge.Denied || o == edge.Exceeds || o == edge.Allowed && t.stream == nil)
+}
+
 // set adds the trailers that a function returns, which are not changed. Outside of a server it has
 // no effect.
 func (t trailers) set(md func() metadata.MD) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -73,8 +74,13 @@ func adviceOf(resp *http.Response, now time.Time) (a Advice) {
 		return a // a wait is what counts, before the end of any window
 	}
 	for _, d := range dialectsRead {
-		if a.Budgets = d.read(h, clock); a.Budgets != nil {
+		budgets := d.read(h, clock)
+		if slices.ContainsFunc(budgets, func(b AdviceBudget) bool { return b.Reset > 0 }) {
+			a.Budgets = budgets
 			break
+		}
+		if a.Budgets == nil {
+			a.Budgets = budgets // of which the reset has come
 		}
 	}
 	if resp.StatusCode == http.StatusForbidden { // GitHub's primary limit
@@ -106,8 +112,8 @@ func serversClock(h http.Header, now time.Time) time.Time {
 
 // waitOf reads Retry-After, or the finer field that OpenAI and Azure send beside it.
 func waitOf(h http.Header, clock time.Time) time.Duration {
-	if ms := first(h["Retry-After-Ms"]); isDecimal(ms) {
-		return span(decimal(ms) / 1000)
+	if wait := decimal(first(h["Retry-After-Ms"])) / 1000; wait > 0 {
+		return span(wait)
 	}
 	return retryAfter(first(h["Retry-After"]), clock)
 }
@@ -115,8 +121,8 @@ func waitOf(h http.Header, clock time.Time) time.Duration {
 // retryAfter reads Retry-After (RFC 9110, section 10.2.3), 0 if that says nothing. A
 // fraction of a second is against the standard; some servers send it.
 func retryAfter(value string, clock time.Time) time.Duration {
-	if isDecimal(value) {
-		return span(decimal(value))
+	if wait := decimal(value); wait > 0 {
+		return span(wait)
 	}
 	if date, err := http.ParseTime(value); err == nil {
 		return pace.Clamp(date.Sub(clock))
@@ -124,12 +130,12 @@ func retryAfter(value string, clock time.Time) time.Duration {
 	return 0
 }
 
-// isDecimal reports whether a text has nothing but digits and dots: no sign, exponent or
-// "Infinity".
-func isDecimal(s string) bool { return s != "" && strings.Trim(s, "0123456789.") == "" }
-
-// decimal returns 0 if there are two dots, and infinity if there are too many digits.
+// decimal reads a number of nothing but digits and a dot: no sign, exponent or "Infinity". It returns 0 if it is none, and
+// infinity if there are too many digits.
 func decimal(s string) float64 {
+	if strings.Trim(s, "0123456789.") != "" {
+		return 0
+	}
 	n, _ := strconv.ParseFloat(s, 64)
 	return n
 }

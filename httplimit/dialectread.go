@@ -79,8 +79,8 @@ func (p *plainBudget) read(h http.Header, clock time.Time) (b AdviceBudget, ok b
 	for _, field := range p.names {
 		b.Name = cmp.Or(b.Name, first(h[field]))
 	}
-	if p.after != "" && isDecimal(first(h[p.after])) {
-		b.Reset = span(decimal(first(h[p.after])))
+	if after := decimal(first(h[p.after])); after > 0 {
+		b.Reset = span(after)
 		return b, true
 	}
 	b.Reset, ok = resetOf(strings.TrimSpace(first(h[p.reset])), clock)

@@ -88,6 +88,9 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (
 		return nil, fmt.Errorf("httplimit: InflightOptions.KeyCode is %d, want 400 to 499, or 0 for 400", m.opts.KeyCode)
 	}
 	m.core, m.learns = core, m.opts.Outcome != nil || core.Adapts()
+	if m.opts.Outcome == nil {
+		m.opts.Outcome = InflightOutcome
+	}
 	m.badKey = newBadKey(m.opts.KeyCode)
 	return m, nil
 }
@@ -99,10 +102,7 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (
 // Ignored for a connection that was taken over (status 101), whose time is not the
 // backend's; else Success.
 func InflightOutcome(r *http.Request, status int) inflight.Outcome {
-	return inflightOutcome(r.Context(), status)
-}
-
-func inflightOutcome(ctx context.Context, status int) inflight.Outcome {
+	ctx := r.Context()
 	err := ctx.Err()
 	switch {
 	case refused.Is(ctx):
@@ -152,23 +152,14 @@ func (m *Inflight[K]) serve(w http.ResponseWriter, r *http.Request, next http.Ha
 
 // work serves the request, and gives the permit back whatever becomes of it.
 func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflight.Permit, next http.Handler) {
-	ctx := refused.Watch(r.Context())
-	*r = *r.WithContext(ctx) // not a copy: see watchBody
-	watched, writer := watch(w, r)
+	inner := r.WithContext(refused.Watch(r.Context()))
+	watched, writer := watch(w, inner)
 	status := http.StatusInternalServerError // of a handler that does not return
 	defer permit.Release()                   // if Outcome panics; else it is the second time, and does nothing
-	defer func() { permit.Done(m.outcome(ctx, r, watched.blame(status))) }()
-	next.ServeHTTP(writer, r)
+	defer func() { permit.Done(m.opts.Outcome(inner, watched.blame(status))) }()
+	defer handBack(r, inner)
+	next.ServeHTTP(writer, inner)
 	status = watched.final()
-}
-
-// outcome says how a request has ended. The context is the one that was made for it: a limit inside
-// has put its own into the request.
-func (m *Inflight[K]) outcome(ctx context.Context, r *http.Request, status int) inflight.Outcome {
-	if m.opts.Outcome == nil {
-		return inflightOutcome(ctx, status)
-	}
-	return m.opts.Outcome(r, status)
 }
 
 // refuse answers a request that got no permit.

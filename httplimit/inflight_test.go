@@ -293,6 +293,32 @@ func TestInflightTransportHoldsItsPermitUntilTheBodyEnds(t *testing.T) {
 	}
 }
 
+func TestInflightTransportGivesThePermitBackIfOutcomePanics(t *testing.T) {
+	for name, answer := range map[string]func(r *http.Request) (*http.Response, error){
+		"without a response": func(*http.Request) (*http.Response, error) { return nil, errors.New("down") },
+		"without a body": func(r *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 200, Body: http.NoBody, Request: r}, nil
+		},
+		"with a body": func(r *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("x")), Request: r}, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := inflight.Must(inflight.New[string](1, nil))
+			transport, err := httplimit.NewInflightTransport(roundTripper(answer), l, &httplimit.InflightTransportOptions{
+				Outcome: func(*http.Request, *http.Response, error) inflight.Outcome { panic("outcome") },
+			})
+			require.NoError(t, err)
+			assert.PanicsWithValue(t, "outcome", func() {
+				resp, _ := transport.RoundTrip(httptest.NewRequest(http.MethodGet, "http://a/", nil))
+				_, _ = io.ReadAll(resp.Body)
+			})
+			_, err = l.TryAcquire("http://a", 1)
+			assert.NoError(t, err)
+		})
+	}
+}
+
 func TestInflightTransportLimitsEachHost(t *testing.T) {
 	base := roundTrip(func(r *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("x"))}, nil

@@ -108,7 +108,10 @@ func (t *InflightTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}()
 	resp, err := t.base.RoundTrip(r)
 	sent = true
-	done := func(err error) { permit.Done(t.opts.Outcome(r, resp, err)) }
+	done := func(err error) {
+		defer permit.Done(inflight.Ignored) // if Outcome panics; else it is the second time, and does nothing
+		permit.Done(t.opts.Outcome(r, resp, err))
+	}
 	switch {
 	case err != nil, resp.Body == nil, resp.Body == http.NoBody:
 		done(err)

@@ -1,7 +1,10 @@
 package httplimit_test
 
 import (
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -132,6 +135,53 @@ func TestARefusalInsideDoesNotLowerATenantsLimit(t *testing.T) {
 }
 
 // A multipart form's files are deleted by the server, which looks at its own request.
+// A middleware around this one may watch the request while it is served, and finds it as it was.
+func TestMiddlewareLeavesTheRequestOfItsCallerAlone(t *testing.T) {
+	m, _ := newInflight(t, 1, &inflightOptions{Adaptive: inflight.AIMD()}, nil)
+	limit := httplimit.Must(httplimit.New(ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil)), byTenant),
+		&httplimit.Options{Settle: httplimit.RefundServerErrors}))
+	for name, wrap := range map[string]func(http.Handler) http.Handler{"in flight": m.Wrap, "settling": limit.Wrap} {
+		t.Run(name, func(t *testing.T) {
+			serving, seen := make(chan struct{}), make(chan struct{})
+			h := wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				close(serving)
+				<-seen
+				_, _ = io.ReadAll(r.Body)
+			}))
+			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("body"))
+			r.Header.Set("Tenant", "a")
+			before, done := *r, make(chan struct{})
+			go func() {
+				defer close(done)
+				h.ServeHTTP(httptest.NewRecorder(), r)
+			}()
+			<-serving
+			assert.Equal(t, before.Context(), r.Context())
+			assert.Equal(t, before.Body, r.Body)
+			close(seen)
+			<-done
+			assert.Equal(t, before, *r)
+		})
+	}
+}
+
+// What a handler inside finds out of a request is known around it: the route, and the form, whose files the server removes.
+func TestRouteAndFormAreHandedBack(t *testing.T) {
+	m, _ := newInflight(t, 1, &inflightOptions{Adaptive: inflight.AIMD()}, nil)
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /items/{id}", func(_ http.ResponseWriter, r *http.Request) {
+		assert.NoError(t, r.ParseMultipartForm(1))
+	})
+	r := httptest.NewRequest(http.MethodPost, "/items/1", strings.NewReader("--x\r\nContent-Disposition: form-data; name=a\r\n\r\nb\r\n--x--\r\n"))
+	r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
+	r.Header.Set("Tenant", "a")
+	m.Wrap(mux).ServeHTTP(httptest.NewRecorder(), r)
+	assert.Equal(t, "POST /items/{id}", r.Pattern)
+	assert.Equal(t, []string{"b"}, r.Form["a"])
+	assert.Equal(t, []string{"b"}, r.PostForm["a"])
+	assert.NotNil(t, r.MultipartForm)
+}
+
 func TestInflightLeavesTheRequestToTheServer(t *testing.T) {
 	m, _ := newInflight(t, 1, nil, nil)
 	r := tenantRequest("a")

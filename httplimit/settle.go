@@ -62,13 +62,18 @@ func (m *Middleware) serveAndSettle(w http.ResponseWriter, e *event, res *rateli
 		return
 	}
 	actual = e.Cost // if Settle panics
-	watched, writer := watch(w, e.Request)
+	inner := e.Request
+	if hasBody(inner) {
+		inner = inner.WithContext(inner.Context()) // a copy
+	}
+	watched, writer := watch(w, inner)
 	status := http.StatusInternalServerError // of a handler that does not return
 	defer func() {
 		resp := Response{Status: watched.blame(status), Header: w.Header(), Written: watched.written}
-		actual = m.opts.SettleResponse(e.Request, resp, e.Cost)
+		actual = m.opts.SettleResponse(inner, resp, e.Cost)
 	}()
-	next.ServeHTTP(writer, e.Request)
+	defer handBack(e.Request, inner)
+	next.ServeHTTP(writer, inner)
 	status = watched.final()
 }
 
@@ -92,16 +97,33 @@ type watchedBody struct {
 	failed  atomic.Bool
 }
 
-// watchBody puts a watchedBody into the request, nil if it has no body. The request
-// itself is changed, as http.MaxBytesReader's documentation does it: net/http does not see
-// a copy's multipart form, and would leave its files behind.
-func watchBody(r *http.Request) *watchedBody {
-	if r.Body == nil || r.Body == http.NoBody {
+// watchBody puts a watchedBody into a copy of the caller's request, nil if it has no body.
+func watchBody(inner *http.Request) *watchedBody {
+	if !hasBody(inner) {
 		return nil
 	}
-	b := &watchedBody{ReadCloser: r.Body}
-	r.Body = b
+	b := &watchedBody{ReadCloser: inner.Body}
+	inner.Body = b
 	return b
+}
+
+func hasBody(r *http.Request) bool { return r.Body != nil && r.Body != http.NoBody }
+
+// handBack puts what a handler has found out of a copy of a request into the request: the form, of which the server
+// removes the files, and the route.
+func handBack(r, inner *http.Request) {
+	if r == inner {
+		return
+	}
+	if r.MultipartForm == nil && inner.MultipartForm != nil {
+		r.MultipartForm = inner.MultipartForm
+	}
+	if r.Form == nil && inner.Form != nil {
+		r.Form, r.PostForm = inner.Form, inner.PostForm
+	}
+	if r.Pattern != inner.Pattern {
+		r.Pattern = inner.Pattern
+	}
 }
 
 func (b *watchedBody) Read(p []byte) (int, error) {

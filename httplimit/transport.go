@@ -223,7 +223,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err != nil {
 			return resp, nil
 		}
-		discardBody(resp)
+		discardBody(resp, p.Opens())
 		r = again
 		t.pacer.Again(p)
 	}
@@ -278,10 +278,19 @@ func repeat(r *http.Request) (*http.Request, error) {
 	return again, nil
 }
 
-// discardBody reads what a connection needs to be used again, unless it is much.
-func discardBody(resp *http.Response) {
+// maxDiscarding is how long a refused answer's body is read at most.
+const maxDiscarding = time.Second
+
+// discardBody reads what a connection needs to be used again, unless it is much, or has not come by an instant, when the
+// request may be sent again. Close ends a Read that waits.
+func discardBody(resp *http.Response, until time.Time) {
+	closing := time.AfterFunc(min(time.Until(until), maxDiscarding), func() { _ = resp.Body.Close() })
+	defer func() {
+		if closing.Stop() {
+			_ = resp.Body.Close()
+		}
+	}()
 	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
-	_ = resp.Body.Close()
 }
 
 func closeBody(r *http.Request) {

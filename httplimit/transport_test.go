@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -350,6 +353,10 @@ func TestTransportLearnsFromEachDialect(t *testing.T) {
 		"Retry-After of dots":                                   {503, []string{"Retry-After: ."}, 0},
 		"Retry-After of a cached answer":                        {503, []string{"Age: 120", "Retry-After: 7"}, 7 * time.Second},
 		"Retry-After before t":                                  {429, []string{"Retry-After: 7", `RateLimit: "a";r=0;t=3`}, 7 * time.Second},
+		"Retry-After-Ms":                                        {429, []string{"Retry-After-Ms: 250", "Retry-After: 1"}, 250 * time.Millisecond},
+		"Retry-After-Ms of 0":                                   {429, []string{"Retry-After-Ms: 0", "Retry-After: 30"}, 30 * time.Second},
+		"Retry-After-Ms that cannot be read":                    {429, []string{"Retry-After-Ms: 1.2.3", "Retry-After: 30"}, 30 * time.Second},
+		"Retry-After-Ms that is empty":                          {429, []string{"Retry-After-Ms: ", "Retry-After: 30"}, 30 * time.Second},
 		"429 without a time":                                    {429, nil, time.Second},
 		"429 with Retry-After 0":                                {429, []string{"Retry-After: 0"}, time.Second},
 		"429 with Retry-After below 0":                          {429, []string{"Retry-After: -5"}, time.Second},
@@ -390,6 +397,9 @@ func TestTransportLearnsFromEachDialect(t *testing.T) {
 		"X-RateLimit in Unix time that is past":                 {200, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049000"}, 0},
 		"429, X-RateLimit that is past":                         {429, []string{date, "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049000"}, time.Second},
 		"X-RateLimit, something left":                           {200, []string{"X-RateLimit-Remaining: 4", "X-RateLimit-Reset: 5"}, 0},
+		"X-RateLimit-Reset-After of 0":                          {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset-After: 0", "X-RateLimit-Reset: 5"}, 5 * time.Second},
+		"X-RateLimit-Reset-After that cannot be read":           {200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset-After: 1.2.3", "X-RateLimit-Reset: 5"}, 5 * time.Second},
+		"draft 06 that is past":                                 {200, []string{date, "RateLimit-Remaining: 0", "RateLimit-Reset: 1754049000", "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 5"}, 5 * time.Second},
 		"X-RateLimit without Reset":                             {200, []string{"X-RateLimit-Remaining: 0"}, 0},
 		"X-RateLimit with garbage":                              {200, []string{"X-RateLimit-Remaining: none", "X-RateLimit-Reset: NaN"}, 0},
 		"X-RateLimit below zero":                                {200, []string{"X-RateLimit-Remaining: -1", "X-RateLimit-Reset: 5"}, 0},
@@ -664,6 +674,82 @@ func TestBodyThatCannotBeReadAgainAfterAllLeavesTheRefusal(t *testing.T) {
 		assert.Equal(t, 429, resp.StatusCode)
 		assert.Equal(t, "answer", body(t, resp))
 	})
+}
+
+// stalled is a body of which nothing comes until it is closed.
+type stalled struct{ closed chan struct{} }
+
+func (s *stalled) Read([]byte) (int, error) {
+	<-s.closed
+	return 0, errors.New("closed")
+}
+
+func (s *stalled) Close() error { close(s.closed); return nil }
+
+func TestBodyOfARefusalThatDoesNotComeDelaysNoRetry(t *testing.T) {
+	for name, row := range map[string]struct {
+		header string
+		want   time.Duration
+	}{
+		"until the retry":  {"Retry-After-Ms: 200", 200 * time.Millisecond},
+		"for a long while": {"Retry-After: 30", 30 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin, refusal := time.Now(), &stalled{make(chan struct{})}
+				var sent []time.Duration
+				c, _ := client(t, roundTrip(func(r *http.Request) (*http.Response, error) {
+					sent = append(sent, time.Since(begin))
+					if len(sent) == 1 {
+						return &http.Response{StatusCode: 429, Header: fields(row.header), Body: refusal, Request: r}, nil
+					}
+					return &http.Response{StatusCode: 200, Body: http.NoBody, Request: r}, nil
+				}), reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 1, MaxWait: row.want + 1})
+				assert.Equal(t, 200, fetch(t, c, "http://a/"))
+				assert.Equal(t, []time.Duration{0, row.want}, sent)
+				<-refusal.closed
+			})
+		})
+	}
+}
+
+// A connection is used again if the refusal's body has come, and a server that stalls holds up nobody.
+func TestRetryUsesTheConnectionAgainIfItCan(t *testing.T) {
+	for name, stall := range map[string]bool{"a short body": false, "a body that stalls": true} {
+		t.Run(name, func(t *testing.T) {
+			var conns, requests atomic.Int32
+			gone := make(chan struct{})
+			s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if requests.Add(1) > 1 {
+					return
+				}
+				w.Header().Set("Retry-After-Ms", "100")
+				w.WriteHeader(429)
+				_, _ = w.Write([]byte("wait"))
+				_ = http.NewResponseController(w).Flush()
+				if stall {
+					<-r.Context().Done()
+					close(gone)
+				}
+			}))
+			s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+				if state == http.StateNew {
+					conns.Add(1)
+				}
+			}
+			s.Start()
+			defer s.Close()
+			c, _ := client(t, nil, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 1})
+			assert.Equal(t, 200, fetch(t, c, s.URL))
+			want := int32(1)
+			if stall {
+				want = 2
+				<-gone
+			}
+			assert.Equal(t, want, conns.Load())
+			c.CloseIdleConnections()
+		})
+	}
 }
 
 func TestRetriesEnd(t *testing.T) {

@@ -30,10 +30,10 @@ type watcher struct {
 // watch returns a watcher, and the writer to give to the handler: the watcher, with the
 // optional methods that handlers look for by type and that w itself has. Hijack is also
 // there if only [http.ResponseController] finds it: a hijack through Unwrap would not
-// pass the watcher. The request's body is watched too.
-func watch(w http.ResponseWriter, r *http.Request) (*watcher, http.ResponseWriter) {
-	x := &watcher{ResponseWriter: w, body: watchBody(r)}
-	x.server, _ = r.Context().Value(http.ServerContextKey).(*http.Server)
+// pass the watcher. The body of the request for the handler is watched too.
+func watch(w http.ResponseWriter, inner *http.Request) (*watcher, http.ResponseWriter) {
+	x := &watcher{ResponseWriter: w, body: watchBody(inner)}
+	x.server, _ = inner.Context().Value(http.ServerContextKey).(*http.Server)
 	return x, combinations[optionalMethods(w)](x)
 }
 

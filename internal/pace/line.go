@@ -164,6 +164,13 @@ func (p *Place) Late() bool {
 	return p.isLate(p.line.opensLocked())
 }
 
+// Opens returns the instant before which the server wants nothing to be sent.
+func (p *Place) Opens() time.Time {
+	p.line.mu.Lock()
+	defer p.line.mu.Unlock()
+	return p.line.opensLocked()
+}
+
 // tooLate is the error of a request that may not be sent before its time is over.
 func (p *Place) tooLate(until time.Time) error {
 	now := time.Now()
