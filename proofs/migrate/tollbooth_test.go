@@ -3,6 +3,7 @@ package migrate
 import (
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,21 +128,33 @@ func TestTollboothCountsEachPath(t *testing.T) {
 	assert.Equal(t, []int{200, 429}, append(statuses(ours, 1, a), statuses(ours, 1, b)...))
 }
 
-// TestTollboothTellsNoTime: a reset of a second whatever the rate, and no Retry-After.
-func TestTollboothTellsNoTime(t *testing.T) {
-	lmt := tollbooth.NewLimiter(1./60, nil).SetIPLookup(limiter.IPLookup{Name: "RemoteAddr"})
-	theirs := tollbooth.LimitHandler(lmt, handler)
-	limit := httplimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerMinute(1), 1),
-		&httplimit.Options{Dialect: httplimit.DialectDraft06}))
-	var fields [2]http.Header
-	for i, h := range []http.Handler{theirs, limit.Wrap(handler)} {
-		statuses(h, 1, from("192.0.2.1:1"))
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, from("192.0.2.1:1"))
-		fields[i] = w.Header()
-	}
-	assert.Equal(t, "1", fields[0].Get("RateLimit-Reset"))
-	assert.Empty(t, fields[0].Get("Retry-After"))
-	assert.Equal(t, "60", fields[1].Get("RateLimit-Reset"))
-	assert.Equal(t, "60", fields[1].Get("Retry-After"))
+// TestTollboothFields plays both sides with the same requests.
+func TestTollboothFields(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lmt := tollbooth.NewLimiter(2, nil).SetBurst(5).SetIPLookup(limiter.IPLookup{Name: "RemoteAddr"})
+		theirs := tollbooth.LimitHandler(lmt, handler)
+		limit := httplimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(2), 5), &httplimit.Options{Dialect: httplimit.DialectDraft06}))
+		ours := limit.Wrap(handler)
+		for i := range 7 {
+			fields := func(h http.Handler) http.Header {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, from("192.0.2.1:1"))
+				return w.Header()
+			}
+			a, b := fields(theirs), fields(ours)
+			assert.Equal(t, "2", a.Get("RateLimit-Limit"), "the rate")
+			assert.Equal(t, "5", b.Get("RateLimit-Limit"), "the burst")
+			assert.Equal(t, a.Get("RateLimit-Remaining"), b.Get("RateLimit-Remaining"))
+			assert.Equal(t, strconv.Itoa(max(0, 4-i)), b.Get("RateLimit-Remaining"))
+			assert.Equal(t, "1", a.Get("RateLimit-Reset"), "whatever the time is")
+			assert.Equal(t, "2.00", a.Get("X-Rate-Limit-Limit"))
+			assert.Empty(t, b.Get("X-Rate-Limit-Limit"))
+			assert.Empty(t, a.Get("Retry-After"))
+			if i >= 5 {
+				assert.Equal(t, "1", b.Get("Retry-After"))
+			} else {
+				assert.Equal(t, strconv.Itoa((i+2)/2), b.Get("RateLimit-Reset"), "until the burst is whole")
+			}
+		}
+	})
 }

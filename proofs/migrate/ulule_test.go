@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,17 +133,57 @@ func TestUluleChargesDenials(t *testing.T) {
 	assert.True(t, ours.Allow("ann", 2))
 }
 
-// TestUluleBelievesTheFirstForwardedAddress: the client writes what comes first in the list.
-func TestUluleBelievesTheFirstForwardedAddress(t *testing.T) {
-	theirs := ulule.New(ululeStore(), ulule.Rate{Limit: 1, Period: time.Hour}, ulule.WithTrustForwardHeader(true))
-	clientIP, err := httplimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1})
+// behindProxies are both sides of a limit of one an hour for each client, behind proxies in 10.0.0.0/8.
+func behindProxies(t *testing.T) (theirs, ours http.Handler) {
+	theirs = stdlib.NewMiddleware(ulule.New(ululeStore(), ulule.Rate{Limit: 1, Period: time.Hour}, ulule.WithTrustForwardHeader(true))).Handler(handler)
+	proxies := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	clientIP, err := httplimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: proxies})
 	require.NoError(t, err)
-	r := from("10.0.0.1:1000")
-	r.Header.Set("X-Forwarded-For", "203.0.113.7, 192.0.2.1") // the proxy has added the second one
-	assert.Equal(t, "203.0.113.7", theirs.GetIPKey(r))
-	addr, err := clientIP(r)
+	perHour := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
+	limit, err := httplimit.New(ratelimit.Map(perHour, clientIP), quiet)
 	require.NoError(t, err)
-	assert.Equal(t, "192.0.2.1", addr.String())
+	return theirs, limit.Wrap(handler)
+}
+
+func forwarded(peer, field string) *http.Request {
+	r := from(peer)
+	if field != "" {
+		r.Header.Set("X-Forwarded-For", field)
+	}
+	return r
+}
+
+// TestUluleBehindProxies: with and without the field, from proxies and from elsewhere.
+func TestUluleBehindProxies(t *testing.T) {
+	theirs, ours := behindProxies(t)
+	for _, r := range []*http.Request{
+		forwarded("10.0.0.1:1000", "192.0.2.1"), forwarded("10.0.0.2:1000", "192.0.2.1"), forwarded("10.0.0.1:1000", "192.0.2.2"),
+		forwarded("192.0.2.3:1000", ""), forwarded("192.0.2.3:2000", ""), forwarded("192.0.2.4:1000", ""),
+	} {
+		assert.Equal(t, statuses(theirs, 1, r), statuses(ours, 1, r), "%v from %s", r.Header, r.RemoteAddr)
+	}
+}
+
+// TestUluleBelievesWhatClientsWrite: the first address in the field, from whoever.
+func TestUluleBelievesWhatClientsWrite(t *testing.T) {
+	for name, row := range map[string]struct {
+		requests     []*http.Request
+		theirs, ours []int
+	}{
+		"before the proxy's own entry": {[]*http.Request{forwarded("10.0.0.1:1", "203.0.113.7, 192.0.2.1"), forwarded("10.0.0.1:1", "203.0.113.8, 192.0.2.1")}, []int{200, 200}, []int{200, 429}},
+		"without a proxy":              {[]*http.Request{forwarded("192.0.2.1:1", "203.0.113.7"), forwarded("192.0.2.1:1", "203.0.113.8")}, []int{200, 200}, []int{200, 429}},
+		"a proxy that writes none":     {[]*http.Request{forwarded("10.0.0.1:1", ""), forwarded("10.0.0.1:1", "")}, []int{200, 429}, []int{400, 400}},
+	} {
+		theirs, ours := behindProxies(t)
+		for i, r := range row.requests {
+			assert.Equal(t, row.theirs[i:i+1], statuses(theirs, 1, r), name)
+			assert.Equal(t, row.ours[i:i+1], statuses(ours, 1, r), name)
+		}
+	}
+	hop, err := httplimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1})
+	require.NoError(t, err)
+	_, err = hop(from("192.0.2.1:1"))
+	assert.ErrorIs(t, err, httplimit.ErrNoKey)
 }
 
 type brokenStore struct{ ulule.Store }
