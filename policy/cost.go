@@ -92,11 +92,3 @@ func (c Cost) check() error {
 	}
 	return nil
 }
-
-// costOf reads a cost from text: a number, or else the name of an attribute.
-func costOf(text string) Cost {
-	if n, err := strconv.Atoi(text); err == nil {
-		return Cost{Number: n}
-	}
-	return Cost{Attribute: text}
-}

@@ -7,6 +7,17 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/sketch"
 )
 
+// Denials is how often a rule has denied a key.
+type Denials struct {
+	Rule  string
+	Key   string // of several attributes one text: see [ValuesOf]; "" for a rule without a key
+	Count int64
+	// Error is by how much Count may be too high: see [Policies.Denied].
+	Error int64
+	// Shadow reports that the rule is a shadow: it would have denied.
+	Shadow bool
+}
+
 // Denied returns the keys that the rules in force have denied most often of late, by rule, most denials first, n at
 // most. A rule that is a shadow is told too, with what it would have denied: see [Denials]. Each rule that has
 // denied a request counts it.

@@ -3,11 +3,10 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
 // The errors of this package. Each is returned wrapped; test for them with [errors.Is].
@@ -49,7 +48,7 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, "rule %q: ", e.Rule)
 	}
 	if e.Field != "" {
-		b.WriteString(visible(e.Field) + ": ")
+		b.WriteString(shown.Visible(e.Field) + ": ")
 	}
 	b.WriteString(e.Err.Error())
 	return b.String()
@@ -60,20 +59,3 @@ func (e *Error) Unwrap() []error { return []error{ErrInvalid, e.Err} }
 
 // missing reports whether an error says that an attribute is missing.
 func missing(err error) bool { return errors.Is(err, ErrMissing) }
-
-// visible returns a text in which each character that is not seen, or that changes the order in which others are
-// seen, is escaped as in Go.
-func visible(text string) string {
-	if strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
-		return text
-	}
-	var b strings.Builder
-	for _, r := range text {
-		if unicode.IsPrint(r) {
-			b.WriteRune(r)
-		} else {
-			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
-		}
-	}
-	return b.String()
-}

@@ -1,7 +1,10 @@
 package policy
 
 import (
+	"encoding/json"
+
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
 // Explanation says which rules a request meets, and how they stand.
@@ -82,3 +85,38 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 	}
 	return e, nil
 }
+
+// MarshalJSON returns an object with kill_switch, exempt, error and rules. Times are in seconds. It holds the keys.
+func (ex Explanation) MarshalJSON() ([]byte, error) { return json.Marshal(ex.plain()) }
+
+func (ex Explanation) plain() shown.Explanation {
+	out := shown.Explanation{KillSwitch: ex.KillSwitch, Exempt: ex.Exempt, Rules: []shown.Rule{}}
+	if ex.Err != nil {
+		out.Error = ex.Err.Error()
+	}
+	for _, r := range ex.Rules {
+		out.Rules = append(out.Rules, r.plain())
+	}
+	return out
+}
+
+func (e Explained) plain() shown.Rule {
+	r := shown.Rule{Rule: e.Rule, Shadow: e.Shadow, Skipped: e.Skipped, Key: e.Key, Cost: e.Cost}
+	if e.Limit.Algorithm == 0 {
+		return r
+	}
+	r.Limit, r.Capacity, r.From = e.Limit.String(), e.Limit.Capacity(), "the rule"
+	switch {
+	case e.Override:
+		r.From = "an override"
+	case e.Plan != "":
+		r.From = "plan " + e.Plan
+	}
+	if d := e.Decision; d != nil {
+		r.Now = &shown.Standing{Allowed: d.Allowed, Remaining: d.Remaining, RetryAfter: d.RetryAfter.Seconds(), ResetAfter: d.ResetAfter.Seconds()}
+	}
+	return r
+}
+
+// String returns the explanation as lines of text, one for each rule that matches. It holds the keys.
+func (ex Explanation) String() string { return ex.plain().Text() }

@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
 	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/policy/internal/poll"
 )
 
 // How a file is watched.
@@ -191,7 +193,7 @@ func (w *fileWatch) run(ctx context.Context) {
 			switch {
 			case !since.IsZero():
 			case hashOf(w.file.read()) == w.last:
-				signal(w.changes) // it is loaded again, so that it is known to be the newest
+				poll.Signal(w.changes) // it is loaded again, so that it is known to be the newest
 			default:
 				put(still)
 			}
@@ -215,7 +217,7 @@ func (w *fileWatch) look() {
 	if now := hashOf(w.file.read()); now != w.last {
 		w.last = now
 		w.file.found(now, 0)
-		signal(w.changes)
+		poll.Signal(w.changes)
 	}
 }
 

@@ -149,25 +149,3 @@ func (p *Policies) logger() *slog.Logger {
 	}
 	return slog.Default()
 }
-
-// poll calls look now and then until the context ends.
-func poll(ctx context.Context, every time.Duration, look func()) {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			look()
-		}
-	}
-}
-
-// signal sends on a channel with room for one, unless it is full.
-func signal(changes chan<- struct{}) {
-	select {
-	case changes <- struct{}{}:
-	default:
-	}
-}

@@ -17,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy/internal/jsontree"
 )
 
 // MaxSize is how many bytes a policy file may have: 4 MiB.
@@ -131,7 +132,7 @@ var errNoRules = errors.New(`the field rules is missing; to limit nothing, write
 // tree returns the document's root.
 func (p *parser) tree(data []byte) (*yaml.Node, error) {
 	if p.json {
-		return jsonTree(data)
+		return jsontree.Read(data)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, second yaml.Node

@@ -62,3 +62,11 @@ func TestTablesAreThoseOfTheRulesInForce(t *testing.T) {
 	require.NoError(t, err)
 	assert.Nil(t, p.Tables(), "another engine")
 }
+
+// deaf is an engine that can only decide.
+type deaf struct{ policy.Engine }
+
+func (e deaf) Open(rules []policy.Budget) (policy.Decider, error) {
+	d, err := e.Engine.Open(rules)
+	return struct{ policy.Decider }{d}, err
+}

@@ -28,6 +28,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/redistest"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/sqlsource"
 	"github.com/weir-go/ratelimit/policyredis"
 	"github.com/weir-go/ratelimit/stats"
 )
@@ -129,7 +130,7 @@ func TestEachRuleSaysWhatItAnswered(t *testing.T) {
 	}
 	require.Len(t, told, 11)
 	first, second, last := told[0].Rules, told[1].Rules, told[10].Rules
-	for _, rules := range [][]policy.RuleDecision{first, second, last} {
+	for _, rules := range [][]stats.RuleDecision{first, second, last} {
 		require.Len(t, rules, 2)
 		assert.Equal(t, []string{"api", "trial"}, []string{rules[0].Rule, rules[1].Rule})
 		assert.True(t, rules[0].Told && rules[1].Told)
@@ -422,7 +423,7 @@ func TestAFleetFollowsOneTable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rules.db")
 	db := open(path)
 	defer db.Close()
-	_, err := db.Exec(policy.SQLite.Migration())
+	_, err := db.Exec(sqlsource.SQLite.Migration())
 	require.NoError(t, err)
 	_, err = db.Exec(`INSERT INTO rate_limit_rule (name, key, "limit") VALUES ('api', 'user', 'fixed-window 10/h')`)
 	require.NoError(t, err)
@@ -501,7 +502,7 @@ func child(addr, path string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() {
-		done <- policy.Follow(ctx, p, policy.SQL(open(path), &policy.SQLOptions{Dialect: policy.SQLite, Poll: 50 * time.Millisecond}))
+		done <- policy.Follow(ctx, p, sqlsource.New(open(path), &sqlsource.Options{Dialect: sqlsource.SQLite, Poll: 50 * time.Millisecond}))
 	}()
 	questions := bufio.NewScanner(os.Stdin)
 	for questions.Scan() {

@@ -17,16 +17,18 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/audit"
+	"github.com/weir-go/ratelimit/policy/sqlsource"
 )
 
 // audited returns policies with one rule that denies after 2 requests of a user an hour, and
 // their log.
-func audited(t *testing.T, db *sql.DB, opts policy.AuditOptions) (*policy.Policies, *policy.AuditLog) {
+func audited(t *testing.T, db *sql.DB, opts audit.Options) (*policy.Policies, *audit.Log) {
 	t.Helper()
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	log, err := policy.Audit(db, &opts)
+	log, err := audit.New(db, &opts)
 	require.NoError(t, err)
 	p, err := policy.New(&policy.Set{Rules: []policy.Rule{
 		{Name: "api", Key: []string{"user"}, Limit: ratelimit.FixedWindow(ratelimit.PerHour(2))},
@@ -51,7 +53,7 @@ func TestDenialsAreCountedByRuleKeyAndMinute(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {
 			db := d.migrated(t)
-			p, log := audited(t, db, policy.AuditOptions{Dialect: d.dialect, Every: time.Hour})
+			p, log := audited(t, db, audit.Options{Dialect: d.dialect, Every: time.Hour})
 			for range 7 {
 				p.Allow(request("ann"), 1)
 			}
@@ -80,8 +82,8 @@ func TestDenialsAreCountedByRuleKeyAndMinute(t *testing.T) {
 }
 
 func TestAWaitThatGivesUpIsInTheAudit(t *testing.T) {
-	db := database{policy.SQLite, openSQLite}.migrated(t)
-	p, log := audited(t, db, policy.AuditOptions{Dialect: policy.SQLite, Every: time.Hour})
+	db := database{sqlsource.SQLite, openSQLite}.migrated(t)
+	p, log := audited(t, db, audit.Options{Dialect: sqlsource.SQLite, Every: time.Hour})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(t, p.Wait(ctx, request("ann"), 2))
@@ -103,14 +105,14 @@ func TestTheAuditAnswersQuestions(t *testing.T) {
 			for _, hashed := range [][]byte{nil, secret} {
 				_, err := db.Exec(`DELETE FROM rate_limit_violation`)
 				require.NoError(t, err)
-				p, log := audited(t, db, policy.AuditOptions{Dialect: d.dialect, Every: time.Hour, HashKey: hashed, Keep: 24 * time.Hour})
+				p, log := audited(t, db, audit.Options{Dialect: d.dialect, Every: time.Hour, HashKey: hashed, Keep: 24 * time.Hour})
 				for i, user := range []string{"ann", "bob", "cleo"} {
 					for range 3 + i {
 						p.Allow(request(user), 1)
 					}
 				}
 				l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(1)), &ratelimit.Options[int]{
-					OnDecision: policy.AuditOf(log, "exports", func(id int) string { return fmt.Sprint("id", id) }),
+					OnDecision: audit.Of(log, "exports", func(id int) string { return fmt.Sprint("id", id) }),
 				}))
 				for range 6 {
 					l.Allow(7, 1)
@@ -122,7 +124,7 @@ func TestTheAuditAnswersQuestions(t *testing.T) {
 					if hashed == nil {
 						return key
 					}
-					return policy.Hash(hashed, key)
+					return audit.Hash(hashed, key)
 				}
 				since := time.Now().Add(-time.Hour)
 				top, err := log.Limited(t.Context(), since, 3)
@@ -160,7 +162,7 @@ func TestTheAuditAnswersQuestions(t *testing.T) {
 						_, err := db.Exec(d.sql(statement), places...)
 						require.NoError(t, err)
 					}
-					if hashed != nil && d.dialect == policy.PostgreSQL && i == 50 {
+					if hashed != nil && d.dialect == sqlsource.PostgreSQL && i == 50 {
 						break // one batch is enough there
 					}
 				}
@@ -174,8 +176,8 @@ func TestTheAuditAnswersQuestions(t *testing.T) {
 
 // TestAFloodOfKeysMakesFewRows denies more keys in a minute than there may be rows.
 func TestAFloodOfKeysMakesFewRows(t *testing.T) {
-	db := database{policy.SQLite, openSQLite}.migrated(t)
-	p, log := audited(t, db, policy.AuditOptions{Dialect: policy.SQLite, Every: time.Hour, MaxRows: 5})
+	db := database{sqlsource.SQLite, openSQLite}.migrated(t)
+	p, log := audited(t, db, audit.Options{Dialect: sqlsource.SQLite, Every: time.Hour, MaxRows: 5})
 	for i := range 100 {
 		for range 4 {
 			p.Allow(request(fmt.Sprint("user", i)), 1)
@@ -196,7 +198,7 @@ func TestKeysOfAnyKindAreWritten(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {
 			db := d.migrated(t)
-			p, log := audited(t, db, policy.AuditOptions{Dialect: d.dialect, Every: time.Hour})
+			p, log := audited(t, db, audit.Options{Dialect: d.dialect, Every: time.Hour})
 			for _, user := range []string{"a\x00b", "\xff\xfe", strings.Repeat("é", 500), "'; DROP TABLE rate_limit_rule; --", "日本"} {
 				for range 3 {
 					p.Allow(request(user), 1)
@@ -214,13 +216,13 @@ func TestHashedKeysCanBeLookedUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			db := d.migrated(t)
 			secret := []byte("pepper")
-			p, log := audited(t, db, policy.AuditOptions{Dialect: d.dialect, Every: time.Hour, HashKey: secret})
+			p, log := audited(t, db, audit.Options{Dialect: d.dialect, Every: time.Hour, HashKey: secret})
 			for range 3 {
 				p.Allow(request("ann"), 1)
 			}
 			require.NoError(t, log.Close(t.Context()))
 			assert.Zero(t, count(t, db, d.sql(`WHERE key = 'ann' OR "user" = 'ann' OR ip LIKE '192%'`)))
-			assert.Equal(t, 1, count(t, db, d.sql(`WHERE key = '`+policy.Hash(secret, "ann")+`'`)))
+			assert.Equal(t, 1, count(t, db, d.sql(`WHERE key = '`+audit.Hash(secret, "ann")+`'`)))
 		})
 	}
 }
@@ -230,10 +232,10 @@ func TestHashedKeysCanBeLookedUp(t *testing.T) {
 func TestAFloodWhileTheDatabaseStopsAndStarts(t *testing.T) {
 	server := startPostgres(t)
 	db := server.open(t)
-	_, err := db.Exec(policy.PostgreSQL.Migration())
+	_, err := db.Exec(sqlsource.PostgreSQL.Migration())
 	require.NoError(t, err)
 	var logged bytes.Buffer
-	p, log := audited(t, db, policy.AuditOptions{
+	p, log := audited(t, db, audit.Options{
 		Every: 20 * time.Millisecond, MaxPending: 50, Timeout: 2 * time.Second, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
 	})
 	var wg sync.WaitGroup
@@ -272,10 +274,10 @@ func TestAFloodWhileTheDatabaseStopsAndStarts(t *testing.T) {
 func TestARowThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
 	server := startPostgres(t)
 	db := server.open(t)
-	_, err := db.Exec(policy.PostgreSQL.Migration() + `;
+	_, err := db.Exec(sqlsource.PostgreSQL.Migration() + `;
 		ALTER TABLE rate_limit_violation ADD CHECK (key <> 'mallory')`)
 	require.NoError(t, err)
-	p, log := audited(t, db, policy.AuditOptions{Every: time.Hour})
+	p, log := audited(t, db, audit.Options{Every: time.Hour})
 	for _, user := range []string{"ann", "mallory", "zoe"} {
 		for range 3 {
 			p.Allow(request(user), 1)
@@ -289,7 +291,7 @@ func TestARowThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
 
 func TestNothingIsDroppedWhileTheTableIsMissing(t *testing.T) {
 	db := startPostgres(t).open(t)
-	p, log := audited(t, db, policy.AuditOptions{Every: time.Hour})
+	p, log := audited(t, db, audit.Options{Every: time.Hour})
 	for _, user := range []string{"ann", "bob"} {
 		for range 3 {
 			p.Allow(request(user), 1)
@@ -297,7 +299,7 @@ func TestNothingIsDroppedWhileTheTableIsMissing(t *testing.T) {
 	}
 	require.Error(t, log.Flush(t.Context()))
 	assert.Equal(t, 2, log.Stats().Pending)
-	_, err := db.Exec(policy.PostgreSQL.Migration())
+	_, err := db.Exec(sqlsource.PostgreSQL.Migration())
 	require.NoError(t, err)
 	require.NoError(t, log.Close(t.Context()))
 	assert.Equal(t, 2, count(t, db, ""))
@@ -307,7 +309,7 @@ func TestCloseEndsTheGoroutineAndIsBounded(t *testing.T) {
 	db := openSQLite(t)
 	before := runtime.NumGoroutine()
 	for range 20 {
-		p, log := audited(t, db, policy.AuditOptions{Dialect: policy.SQLite})
+		p, log := audited(t, db, audit.Options{Dialect: sqlsource.SQLite})
 		for range 3 {
 			p.Allow(request("ann"), 1)
 		}
@@ -323,11 +325,11 @@ func TestCloseEndsTheGoroutineAndIsBounded(t *testing.T) {
 }
 
 func TestBadAuditOptions(t *testing.T) {
-	_, err := policy.Audit(nil, nil)
+	_, err := audit.New(nil, nil)
 	require.ErrorContains(t, err, "no database")
-	_, err = policy.Audit(openSQLite(t), &policy.AuditOptions{MaxPending: -1})
+	_, err = audit.New(openSQLite(t), &audit.Options{MaxPending: -1})
 	require.ErrorContains(t, err, "MaxPending is -1")
-	_, err = policy.Audit(openSQLite(t), &policy.AuditOptions{Dialect: 7})
+	_, err = audit.New(openSQLite(t), &audit.Options{Dialect: 7})
 	require.ErrorContains(t, err, "Dialect is 7")
 }
 
@@ -335,7 +337,7 @@ func TestWhomAShadowWouldHaveDenied(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {
 			db := d.migrated(t)
-			p, log := audited(t, db, policy.AuditOptions{Dialect: d.dialect, Every: time.Hour, Shadows: true})
+			p, log := audited(t, db, audit.Options{Dialect: d.dialect, Every: time.Hour, Shadows: true})
 			set := *p.Current()
 			set.Rules = append(set.Rules, policy.Rule{Name: "trial", Key: []string{"user"}, Limit: ratelimit.FixedWindow(ratelimit.PerHour(1)), Shadow: true})
 			require.NoError(t, p.Update(&set))

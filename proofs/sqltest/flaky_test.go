@@ -19,6 +19,8 @@ import (
 
 	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/audit"
+	"github.com/weir-go/ratelimit/policy/sqlsource"
 )
 
 var errLost = errors.New("the connection is lost")
@@ -57,7 +59,7 @@ func openFlaky(t testing.TB) (db, lossy *sql.DB, f *flaky) {
 	name := "file:" + filepath.Join(t.TempDir(), "rules.db") + "?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)"
 	db, err := sql.Open("sqlite", name)
 	require.NoError(t, err)
-	_, err = db.Exec(policy.SQLite.Migration())
+	_, err = db.Exec(sqlsource.SQLite.Migration())
 	require.NoError(t, err)
 	f = &flaky{of: db.Driver(), name: name}
 	lossy = sql.OpenDB(f)
@@ -161,7 +163,7 @@ func TestTheNewestRulesGetInForceWhateverFails(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- policy.Follow(ctx, p, policy.SQL(lossy, &policy.SQLOptions{Dialect: policy.SQLite, Poll: 5 * time.Millisecond}))
+		done <- policy.Follow(ctx, p, sqlsource.New(lossy, &sqlsource.Options{Dialect: sqlsource.SQLite, Poll: 5 * time.Millisecond}))
 	}()
 	exec := func(statement string) {
 		_, err := db.Exec(statement)
@@ -215,10 +217,10 @@ func TestTheNewestRulesGetInForceWhateverFails(t *testing.T) {
 }
 
 // lossyLog returns a log with rows of the users u00, u01 and so on, over connections that fail.
-func lossyLog(t *testing.T, users int) (*sql.DB, *policy.AuditLog, *flaky) {
+func lossyLog(t *testing.T, users int) (*sql.DB, *audit.Log, *flaky) {
 	t.Helper()
 	db, lossy, f := openFlaky(t)
-	p, log := audited(t, lossy, policy.AuditOptions{Dialect: policy.SQLite, Every: time.Hour})
+	p, log := audited(t, lossy, audit.Options{Dialect: sqlsource.SQLite, Every: time.Hour})
 	for u := range users {
 		for range 3 {
 			p.Allow(request(fmt.Sprintf("u%02d", u)), 1)
@@ -319,11 +321,11 @@ func TestNothingIsLostWithoutBeingCounted(t *testing.T) {
 func TestALockedTableHoldsUpAFlushForOneTimeout(t *testing.T) {
 	testsize.Alone(t)
 	db := startPostgres(t).open(t)
-	_, err := db.Exec(policy.PostgreSQL.Migration())
+	_, err := db.Exec(sqlsource.PostgreSQL.Migration())
 	require.NoError(t, err)
 	const timeout = 300 * time.Millisecond
 	var logged bytes.Buffer
-	p, log := audited(t, db, policy.AuditOptions{Every: time.Hour, Timeout: timeout, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	p, log := audited(t, db, audit.Options{Every: time.Hour, Timeout: timeout, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 	for u := range 30 {
 		for range 3 {
 			p.Allow(request(fmt.Sprint(u)), 1)

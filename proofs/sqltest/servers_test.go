@@ -21,21 +21,21 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/weir-go/ratelimit/internal/proc"
-	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/sqlsource"
 )
 
 // database is one that a test may use.
 type database struct {
-	dialect policy.Dialect
+	dialect sqlsource.Dialect
 	open    func(t testing.TB) *sql.DB
 }
 
 // databases are those that the tests run on.
 func databases() map[string]database {
 	return map[string]database{
-		"postgresql": {policy.PostgreSQL, func(t testing.TB) *sql.DB { return startPostgres(t).open(t) }},
-		"mysql":      {policy.MySQL, openMariaDB},
-		"sqlite":     {policy.SQLite, openSQLite},
+		"postgresql": {sqlsource.PostgreSQL, func(t testing.TB) *sql.DB { return startPostgres(t).open(t) }},
+		"mysql":      {sqlsource.MySQL, openMariaDB},
+		"sqlite":     {sqlsource.SQLite, openSQLite},
 	}
 }
 
@@ -43,7 +43,7 @@ func databases() map[string]database {
 func (d database) migrated(t testing.TB) *sql.DB {
 	t.Helper()
 	db := d.open(t)
-	if d.dialect == policy.MySQL { // its statements are for the client, which knows DELIMITER
+	if d.dialect == sqlsource.MySQL { // its statements are for the client, which knows DELIMITER
 		var name string
 		require.NoError(t, db.QueryRow("SELECT DATABASE()").Scan(&name))
 		mariaDB(t).client(t, name, d.dialect.Migration())
@@ -56,7 +56,7 @@ func (d database) migrated(t testing.TB) *sql.DB {
 
 // sql returns a statement in the database's dialect. It is written in PostgreSQL's.
 func (d database) sql(statement string) string {
-	if d.dialect != policy.MySQL {
+	if d.dialect != sqlsource.MySQL {
 		return statement
 	}
 	names := strings.NewReplacer(`"limit"`, "`limit`", `"user"`, "`user`", " key", " `key`", "(key", "(`key`")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/sqlsource"
 )
 
 // soon waits for a condition. How long it may take is no promise: machines may be slow.
@@ -36,7 +37,7 @@ func TestRulesAreReadFromTheTable(t *testing.T) {
 				_, err := db.Exec(d.sql(statement))
 				require.NoError(t, err)
 			}
-			set, err := policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect}).Load(t.Context())
+			set, err := sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect}).Load(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, "sql:5", set.Version)
 			set.Version = ""
@@ -65,7 +66,7 @@ func TestRowsOfEveryKindOfMatch(t *testing.T) {
 			_, err := db.Exec(`INSERT INTO rate_limit_rule (name, match_attributes, match_more, allow, changed_by)
 				VALUES ('probes', '{"ip": "10.0.0.0/8"}', '{"not": {"user": "root"}, "prefix": {"path": ["/health", "/live"]}, "suffix": {"host": ".example"}, "absent": "tenant"}', true, 'ann')`)
 			require.NoError(t, err)
-			set, err := policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect}).Load(t.Context())
+			set, err := sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect}).Load(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, []policy.Rule{{
 				Name: "probes", Allow: true, ChangedBy: "ann",
@@ -79,7 +80,7 @@ func TestRowsOfEveryKindOfMatch(t *testing.T) {
 			}}, set.Rules)
 			_, err = db.Exec(`UPDATE rate_limit_rule SET match_more = '{"regexp": {"user": ".*"}}'`)
 			require.NoError(t, err)
-			_, err = policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect}).Load(t.Context())
+			_, err = sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect}).Load(t.Context())
 			require.ErrorContains(t, err, "rate_limit_rule.match_more: not the JSON")
 		})
 	}
@@ -100,7 +101,7 @@ func TestWhoChangedARuleLast(t *testing.T) {
 			} {
 				_, err := db.Exec(d.sql(change.statement))
 				require.NoError(t, err)
-				set, err := policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect}).Load(t.Context())
+				set, err := sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect}).Load(t.Context())
 				require.NoError(t, err)
 				assert.Equal(t, []string{"", change.by, "zoe"}, []string{set.Rules[0].ChangedBy, set.Rules[1].ChangedBy, set.Rules[2].ChangedBy}, change.statement)
 			}
@@ -112,7 +113,7 @@ func TestABadRowIsRefusedAndNamed(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {
 			db := d.migrated(t)
-			src := policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect})
+			src := sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect})
 			for statement, says := range map[string]string{
 				`INSERT INTO rate_limit_rule (name, "limit") VALUES ('api', 'often')`:                                                  `rule "api": rate_limit_rule.limit: ratelimit: invalid limit`,
 				`INSERT INTO rate_limit_rule (name, plan, "limit") VALUES ('api', 'free', 'blocked')`:                                  `rule "api": rate_limit_rule.plan: `,
@@ -152,7 +153,7 @@ func TestFollowASQLTable(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error)
 			go func() {
-				done <- policy.Follow(ctx, p, policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect, Poll: 20 * time.Millisecond}))
+				done <- policy.Follow(ctx, p, sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Poll: 20 * time.Millisecond}))
 			}()
 			remaining := func() int {
 				d, err := p.Take(t.Context(), policy.Attributes{"user": "ann"}, 0)
@@ -199,7 +200,7 @@ func BenchmarkSQL(b *testing.B) {
 			require.NoError(b, err)
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan error)
-			go func() { done <- policy.Follow(ctx, p, policy.SQL(db, &policy.SQLOptions{Dialect: d.dialect})) }()
+			go func() { done <- policy.Follow(ctx, p, sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect})) }()
 			inForce := func(limit string) {
 				for rules := p.Current().Rules; len(rules) == 0 || rules[0].Limit.String() != limit; rules = p.Current().Rules {
 					time.Sleep(100 * time.Microsecond)
@@ -224,7 +225,7 @@ func BenchmarkSQL(b *testing.B) {
 func TestRulesStayWhileTheDatabaseIsDown(t *testing.T) {
 	server := startPostgres(t)
 	db := server.open(t)
-	_, err := db.Exec(policy.PostgreSQL.Migration())
+	_, err := db.Exec(sqlsource.PostgreSQL.Migration())
 	require.NoError(t, err)
 	_, err = db.Exec(`INSERT INTO rate_limit_rule (name, key, "limit") VALUES ('api', 'user', 'fixed-window 5/h')`)
 	require.NoError(t, err)
@@ -233,7 +234,7 @@ func TestRulesStayWhileTheDatabaseIsDown(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- policy.Follow(ctx, p, policy.SQL(db, &policy.SQLOptions{Poll: 20 * time.Millisecond, Timeout: time.Second}))
+		done <- policy.Follow(ctx, p, sqlsource.New(db, &sqlsource.Options{Poll: 20 * time.Millisecond, Timeout: time.Second}))
 	}()
 	soon(t, func() bool { return len(p.Current().Rules) == 1 }, "the rule is in force")
 	server.stop(t)
@@ -252,17 +253,17 @@ func TestRulesStayWhileTheDatabaseIsDown(t *testing.T) {
 }
 
 func TestSQLWithoutADatabaseOrADialectIsAnError(t *testing.T) {
-	_, err := policy.SQL(nil, nil).Load(t.Context())
+	_, err := sqlsource.New(nil, nil).Load(t.Context())
 	require.ErrorContains(t, err, "no database")
-	_, err = policy.SQL(openSQLite(t), &policy.SQLOptions{Dialect: 9}).Load(t.Context())
+	_, err = sqlsource.New(openSQLite(t), &sqlsource.Options{Dialect: 9}).Load(t.Context())
 	require.ErrorContains(t, err, "Dialect is 9")
-	_, err = policy.SQL(openSQLite(t), &policy.SQLOptions{Dialect: policy.SQLite}).Load(t.Context())
+	_, err = sqlsource.New(openSQLite(t), &sqlsource.Options{Dialect: sqlsource.SQLite}).Load(t.Context())
 	require.ErrorContains(t, err, "rate_limit", "a table is missing")
-	assert.Empty(t, policy.Dialect(9).Migration())
+	assert.Empty(t, sqlsource.Dialect(9).Migration())
 }
 
 func TestTheStatementsForMySQLAreComplete(t *testing.T) {
-	for _, d := range []policy.Dialect{policy.PostgreSQL, policy.MySQL, policy.SQLite} {
+	for _, d := range []sqlsource.Dialect{sqlsource.PostgreSQL, sqlsource.MySQL, sqlsource.SQLite} {
 		for _, table := range []string{"rate_limit_rule", "rate_limit_setting", "rate_limit_violation"} {
 			assert.Contains(t, d.Migration(), "CREATE TABLE "+table, d)
 		}

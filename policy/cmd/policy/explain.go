@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
 // explain prints which rules match a request, and with which limit: those of a file, or of a running service.
@@ -94,13 +95,13 @@ func (t *tool) ask(request policy.Attributes) int {
 	err = json.NewDecoder(io.LimitReader(w.Body, policy.MaxSize)).Decode(&answer)
 	switch {
 	case err != nil:
-		return t.fail(misuse, fmt.Errorf("%s: status %s, and not the answer of policy.Admin", t.service, w.Status))
+		return t.fail(misuse, fmt.Errorf("%s: status %s, and not the answer of package policy/admin", t.service, w.Status))
 	case answer.Failed != "":
 		return t.fail(misuse, fmt.Errorf("%s: status %s: %s", t.service, w.Status, answer.Failed))
 	case len(answer.Explanation) == 0: // such as after a redirect, which makes a POST a GET
 		return t.fail(misuse, fmt.Errorf("%s: status %s, and no explanation: %s %s was answered", t.service, w.Status, w.Request.Method, w.Request.URL))
 	}
-	text, refused, err := policy.ExplanationText(answer.Explanation)
+	text, refused, err := shown.Text(answer.Explanation)
 	if err != nil {
 		return t.fail(misuse, err)
 	}

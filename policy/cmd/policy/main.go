@@ -13,7 +13,7 @@
 //	policy explain rules.yaml method=POST path=/v1/charges user=ann plan=free
 //	policy explain -service http://localhost:8081/admin path=/v1/charges user=ann
 //
-// With -service it asks a running service, at the URL of [policy.Admin], which also says what is left and when to
+// With -service it asks a running service, at the URL of package policy/admin, which also says what is left and when to
 // retry. -header "Name: value" is sent along, as often as it is given, such as for authentication.
 // Budgets on Redis are asked without a service by the command explain of package policyredis. check tells all errors
 // of a file, as file:line:column, and warns of what is valid and hardly meant: see [policy.Warnings].
@@ -68,7 +68,7 @@ func run(args []string, out, errs io.Writer) int {
 	flags.BoolVar(&t.json, "json", false, "print JSON")
 	if args[0] == "explain" {
 		flags.IntVar(&t.cost, "cost", 1, "the caller's cost")
-		flags.StringVar(&t.service, "service", "", "the `URL` of a running service's policy.Admin")
+		flags.StringVar(&t.service, "service", "", "the `URL` of a running service's policy/admin page")
 		flags.Func("header", "a header `field` for the service, such as \"Authorization: Bearer …\"", func(h string) error {
 			if !strings.Contains(h, ":") {
 				return errors.New("want NAME: VALUE")

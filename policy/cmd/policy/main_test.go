@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/admin"
 )
 
 // files writes files into a folder, in which the test then is.
@@ -266,7 +267,7 @@ func TestExplainAsksARunningService(t *testing.T) {
 	ann := policy.Attributes{"path": "/v1/x", "user": "ann"}
 	assert.True(t, p.Allow(ann, 1))
 	for _, show := range []bool{false, true} {
-		page := policy.Admin(p, &policy.AdminOptions{ShowKeys: show})
+		page := admin.New(p, &admin.Options{ShowKeys: show})
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Authorization") != "Bearer x" {
 				w.WriteHeader(http.StatusUnauthorized)

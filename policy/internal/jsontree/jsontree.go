@@ -1,4 +1,5 @@
-package policy
+// Package jsontree reads JSON into the tree that YAML is read into. JSON is not quite a part of YAML, and has escapes of its own.
+package jsontree
 
 import (
 	"bytes"
@@ -10,15 +11,14 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// jsonTree reads JSON into the tree that YAML is read into. JSON is not quite a part of
-// YAML, and has escapes of its own. The data has been found valid.
-func jsonTree(data []byte) (*yaml.Node, error) {
-	t := &jsonReader{dec: json.NewDecoder(bytes.NewReader(data)), data: data, line: 1, column: 1}
+// Read reads JSON that has been found valid. Nodes have their lines and columns.
+func Read(data []byte) (*yaml.Node, error) {
+	t := &reader{dec: json.NewDecoder(bytes.NewReader(data)), data: data, line: 1, column: 1}
 	t.dec.UseNumber()
 	return t.value()
 }
 
-type jsonReader struct {
+type reader struct {
 	dec    *json.Decoder
 	data   []byte
 	at     int // the end of the last token
@@ -29,10 +29,10 @@ type jsonReader struct {
 
 // next returns the next token, and finds out where it begins, from where the last one did: a file may be one long line.
 // No token has a line break in it.
-func (t *jsonReader) next() (json.Token, error) {
+func (t *reader) next() (json.Token, error) {
 	token, err := t.dec.Token()
 	if err != nil {
-		return nil, &Error{Line: t.line, Err: err}
+		return nil, fmt.Errorf("line %d: %w", t.line, err)
 	}
 	between := t.data[t.at:t.dec.InputOffset()]
 	begin := t.at + len(between) - len(bytes.TrimLeft(between, " \t\r\n,:"))
@@ -46,7 +46,7 @@ func (t *jsonReader) next() (json.Token, error) {
 	return token, nil
 }
 
-func (t *jsonReader) value() (*yaml.Node, error) {
+func (t *reader) value() (*yaml.Node, error) {
 	token, err := t.next()
 	if err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (t *jsonReader) value() (*yaml.Node, error) {
 }
 
 // inside reads what a list or a mapping holds, and its end.
-func (t *jsonReader) inside(n *yaml.Node) error {
+func (t *reader) inside(n *yaml.Node) error {
 	for t.dec.More() {
 		v, err := t.value()
 		if err != nil {
@@ -87,8 +87,8 @@ func (t *jsonReader) inside(n *yaml.Node) error {
 	return err
 }
 
-// repeats reports whether a mapping in the tree has a field twice.
-func repeats(n *yaml.Node) bool {
+// Repeats reports whether a mapping in the tree has a field twice.
+func Repeats(n *yaml.Node) bool {
 	seen := map[string]bool{}
 	for i, c := range n.Content {
 		if n.Kind == yaml.MappingNode && i%2 == 0 {
@@ -97,7 +97,7 @@ func repeats(n *yaml.Node) bool {
 			}
 			seen[c.Value] = true
 		}
-		if repeats(c) {
+		if Repeats(c) {
 			return true
 		}
 	}

@@ -1,4 +1,15 @@
-package policy
+// Package sqlsource reads the rules of package policy from the tables rate_limit_rule and rate_limit_setting of a database.
+//
+//	policies, err := policy.New(set, nil)
+//	…
+//	go policy.Follow(ctx, policies, sqlsource.New(db, nil))
+//
+// [Dialect.Migration] has the tables. Each write to a rule gives it a new version, by a trigger. The database is never
+// asked on the way of a decision: while it is down, the last good rules stay.
+//
+// A row with an empty plan is a rule; one with a plan is the limit of that plan. Rules are in the order of their
+// names. The set's version is "sql:" and the highest version of a row.
+package sqlsource
 
 import (
 	"context"
@@ -6,35 +17,32 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/internal/jsontree"
+	"github.com/weir-go/ratelimit/policy/internal/poll"
+	"github.com/weir-go/ratelimit/policy/internal/sqltext"
 )
 
-// SQLOptions are what [SQL] can be told. Nil and the zero SQLOptions mean the defaults.
-type SQLOptions struct {
+// Options are those of [New]. Nil and the zero Options mean the defaults.
+type Options struct {
 	// Dialect is the database's. If zero, PostgreSQL.
 	Dialect Dialect
-	// Poll is how often the version column is looked at. If zero, 1 s.
+	// Poll is how often the versions are looked at. If zero, 1 s. All rules are read every 30 s besides.
 	Poll time.Duration
 	// Timeout bounds each query. If zero, 5 s.
 	Timeout time.Duration
 }
 
-// SQL returns the source that reads the tables rate_limit_rule and rate_limit_setting: see
-// [Dialect.Migration]. Each write to a rule gives it a new version, by a trigger; the source
-// looks at the versions every second, and reads the rules when they have changed, and every 30 s
-// besides. The database is never on the path of a decision: while it is down, the last good
-// rules stay.
-//
-// A row with an empty plan is a rule; one with a plan is the limit of that plan. Rules are
-// in the order of their names. The set's version is "sql:" and the highest version of a row. A rule's ChangedBy is that
-// of its row or its plans', whichever was changed last of those that say who.
-func SQL(db *sql.DB, opts *SQLOptions) Source {
-	s := &sqlSource{db: db}
+// New returns the source that reads rules from a database. Nil and a wrong dialect are errors of its Load.
+func New(db *sql.DB, opts *Options) policy.Source {
+	s := &source{db: db}
 	if opts != nil {
-		s.SQLOptions = *opts
+		s.Options = *opts
 	}
 	if s.Poll <= 0 {
 		s.Poll = time.Second
@@ -45,28 +53,31 @@ func SQL(db *sql.DB, opts *SQLOptions) Source {
 	return s
 }
 
-type sqlSource struct {
+type source struct {
 	db *sql.DB
-	SQLOptions
+	Options
 }
 
-var errNoDB = errors.New("policy: SQL was given no database")
+var errNoDB = errors.New("policy/sqlsource: nil DB")
 
-// sqlReload is how often all rules are read although the versions are the same: they may have been
-// looked at on another replica than the rules.
-const sqlReload = 30 * time.Second
+// reload is how often all rules are read although the versions are the same: they may have been looked at on another replica than the
+// rules.
+const reload = 30 * time.Second
+
+// maxRules is how many rows are read at most: as many as a set may have rules.
+const maxRules = 10_000
 
 // Changes polls the versions. A failure is a change too, so that it is told.
-func (s *sqlSource) Changes(ctx context.Context) <-chan struct{} {
+func (s *source) Changes(ctx context.Context) <-chan struct{} {
 	changes := make(chan struct{}, 1)
 	last, told := s.fingerprint(ctx), time.Now()
 	go func() {
 		defer close(changes)
-		poll(ctx, s.Poll, func() {
+		poll.Every(ctx, s.Poll, func() {
 			now := s.fingerprint(ctx)
-			if ctx.Err() == nil && (now != last || time.Since(told) >= sqlReload) {
+			if ctx.Err() == nil && (now != last || time.Since(told) >= reload) {
 				last, told = now, time.Now()
-				signal(changes)
+				poll.Signal(changes)
 			}
 		})
 	}()
@@ -75,7 +86,7 @@ func (s *sqlSource) Changes(ctx context.Context) <-chan struct{} {
 
 // fingerprint returns a text that is another whenever the rules may be others, or the
 // error of the database.
-func (s *sqlSource) fingerprint(ctx context.Context) string {
+func (s *source) fingerprint(ctx context.Context) string {
 	if s.db == nil {
 		return errNoDB.Error()
 	}
@@ -91,18 +102,18 @@ func (s *sqlSource) fingerprint(ctx context.Context) string {
 }
 
 // Load reads the rules in one transaction, so that they are all of one instant.
-func (s *sqlSource) Load(ctx context.Context) (*Set, error) {
+func (s *source) Load(ctx context.Context) (*policy.Set, error) {
 	if s.db == nil {
 		return nil, errNoDB
 	}
-	if err := s.Dialect.check(); err != nil {
+	if err := sqltext.Check(uint8(s.Dialect)); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	tx, err := s.db.BeginTx(ctx, s.snapshot())
 	if err != nil {
-		return nil, fmt.Errorf("policy: %w", err)
+		return nil, fmt.Errorf("policy/sqlsource: %w", err)
 	}
 	defer tx.Rollback() // it has only read
 	set, err := s.read(ctx, tx)
@@ -116,28 +127,28 @@ func (s *sqlSource) Load(ctx context.Context) (*Set, error) {
 }
 
 // snapshot returns how to read all at one instant. SQLite's transactions do so anyway.
-func (s *sqlSource) snapshot() *sql.TxOptions {
+func (s *source) snapshot() *sql.TxOptions {
 	if s.Dialect == SQLite {
 		return nil
 	}
 	return &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}
 }
 
-func (s *sqlSource) read(ctx context.Context, tx *sql.Tx) (*Set, error) {
-	set := &Set{Rules: []Rule{}}
+func (s *source) read(ctx context.Context, tx *sql.Tx) (*policy.Set, error) {
+	set := &policy.Set{Rules: []policy.Rule{}}
 	var kill sql.NullString
 	err := tx.QueryRowContext(ctx, `SELECT value FROM rate_limit_setting WHERE name = 'kill_switch'`).Scan(&kill)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return nil, fmt.Errorf("policy: rate_limit_setting: %w", err)
+		return nil, fmt.Errorf("policy/sqlsource: rate_limit_setting: %w", err)
 	}
 	if set.KillSwitch, err = killSwitch(kill.String); err != nil {
 		return nil, err
 	}
-	q := s.Dialect.quote
+	q := func(name string) string { return sqltext.Quote(uint8(s.Dialect), name) }
 	rows, err := tx.QueryContext(ctx, `SELECT name, plan, description, match_route, match_attributes, match_more, allow, `+q("key")+`, `+q("limit")+`,
 		overrides, cost, optional, shadow, is_active, changed_by, version FROM rate_limit_rule ORDER BY name, plan`)
 	if err != nil {
-		return nil, fmt.Errorf("policy: rate_limit_rule: %w", err)
+		return nil, fmt.Errorf("policy/sqlsource: rate_limit_rule: %w", err)
 	}
 	defer rows.Close()
 	highest, changed := int64(0), int64(0) // changed: the version of the row that the last rule's ChangedBy is from
@@ -145,7 +156,7 @@ func (s *sqlSource) read(ctx context.Context, tx *sql.Tx) (*Set, error) {
 		var r row
 		if err := rows.Scan(&r.name, &r.plan, &r.description, &r.route, &r.attributes, &r.more, &r.allow, &r.key, &r.limit,
 			&r.overrides, &r.cost, &r.optional, &r.shadow, &r.active, &r.changedBy, &r.version); err != nil {
-			return nil, fmt.Errorf("policy: rate_limit_rule: %w", err)
+			return nil, fmt.Errorf("policy/sqlsource: rate_limit_rule: %w", err)
 		}
 		highest = max(highest, r.version)
 		if err := r.addTo(set); err != nil {
@@ -160,7 +171,7 @@ func (s *sqlSource) read(ctx context.Context, tx *sql.Tx) (*Set, error) {
 	}
 	set.Version = fmt.Sprintf("sql:%d", highest)
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("policy: rate_limit_rule: %w", err)
+		return nil, fmt.Errorf("policy/sqlsource: rate_limit_rule: %w", err)
 	}
 	return set, nil
 }
@@ -172,7 +183,7 @@ func killSwitch(value string) (bool, error) {
 	case "", "false":
 		return false, nil
 	}
-	return false, &Error{Field: "rate_limit_setting.kill_switch", Err: fmt.Errorf("%q, want true or false", value)}
+	return false, &policy.Error{Field: "rate_limit_setting.kill_switch", Err: fmt.Errorf("%q, want true or false", value)}
 }
 
 // row is a row of rate_limit_rule.
@@ -184,14 +195,14 @@ type row struct {
 
 func (r *row) wrong(column string, err error) error {
 	name := r.name
-	if checkName(name) != nil {
+	if len(name) > 128 || ratelimit.Unlimited().Named(name).Validate() != nil { // it may be anything
 		name = ""
 	}
-	return &Error{Rule: name, Field: "rate_limit_rule." + column, Err: err}
+	return &policy.Error{Rule: name, Field: "rate_limit_rule." + column, Err: err}
 }
 
 // addTo adds the row to a set whose last rule, if it has the same name, is the row's rule.
-func (r *row) addTo(s *Set) error {
+func (r *row) addTo(s *policy.Set) error {
 	var limit ratelimit.Limit
 	if !r.allow || r.limit != "" {
 		var err error
@@ -203,9 +214,9 @@ func (r *row) addTo(s *Set) error {
 		return r.addPlan(s, limit)
 	}
 	if len(s.Rules) == maxRules {
-		return &Error{Field: "rate_limit_rule", Err: fmt.Errorf("more than %d rules", maxRules)}
+		return &policy.Error{Field: "rate_limit_rule", Err: fmt.Errorf("more than %d rules", maxRules)}
 	}
-	rule := Rule{
+	rule := policy.Rule{
 		Name: r.name, Description: r.description, Key: listOf(r.key, ","), Allow: r.allow, Limit: limit,
 		Optional: r.optional, Shadow: r.shadow, Disabled: !r.active,
 	}
@@ -218,7 +229,7 @@ func (r *row) addTo(s *Set) error {
 }
 
 // addPlan adds a plan's limit to its rule, which comes before it.
-func (r *row) addPlan(s *Set, limit ratelimit.Limit) error {
+func (r *row) addPlan(s *policy.Set, limit ratelimit.Limit) error {
 	last := len(s.Rules) - 1
 	if last < 0 || s.Rules[last].Name != r.name {
 		return r.wrong("plan", fmt.Errorf("the plan %q is of a rule that has no row with an empty plan", r.plan))
@@ -234,14 +245,14 @@ func (r *row) addPlan(s *Set, limit ratelimit.Limit) error {
 }
 
 // structured reads the columns that hold more than text.
-func (r *row) structured(rule *Rule) error {
+func (r *row) structured(rule *policy.Rule) error {
 	if r.attributes != "" {
 		if err := decode(r.attributes, &rule.Match.Attributes); err != nil {
 			return r.wrong("match_attributes", err)
 		}
 	}
 	if r.more != "" {
-		more := struct{ Not, Prefix, Suffix, Absent any }{&rule.Match.Not, &rule.Match.Prefix, &rule.Match.Suffix, (*Values)(&rule.Match.Absent)}
+		more := struct{ Not, Prefix, Suffix, Absent any }{&rule.Match.Not, &rule.Match.Prefix, &rule.Match.Suffix, (*policy.Values)(&rule.Match.Absent)}
 		if err := decode(r.more, &more); err != nil {
 			return r.wrong("match_more", err)
 		}
@@ -252,8 +263,15 @@ func (r *row) structured(rule *Rule) error {
 		}
 	}
 	if r.cost != "" {
-		rule.Cost = costOf(r.cost)
-		if err := rule.Cost.check(); err != nil {
+		var cost any = r.cost
+		if n, err := strconv.Atoi(r.cost); err == nil {
+			cost = n
+		}
+		text, err := json.Marshal(cost)
+		if err == nil {
+			err = rule.Cost.UnmarshalJSON(text)
+		}
+		if err != nil {
 			return r.wrong("cost", err)
 		}
 	}
@@ -273,8 +291,8 @@ func decode(text string, to any) error {
 	if dec.More() {
 		return fmt.Errorf("more after the JSON, at byte %d", dec.InputOffset())
 	}
-	tree, err := jsonTree([]byte(text))
-	if err != nil || repeats(tree) {
+	tree, err := jsontree.Read([]byte(text))
+	if err != nil || jsontree.Repeats(tree) {
 		return errors.New("a field of the JSON is there twice")
 	}
 	return nil

@@ -1,4 +1,15 @@
-package policy
+// Package audit writes the denials of package policy, and of other limiters, to the table rate_limit_violation of a database.
+//
+//	log, err := audit.New(db, nil)
+//	…
+//	policies, err := policy.New(set, &policy.Options{OnDecision: log.OnDecision, ReuseRules: true})
+//	…
+//	err = log.Close(ctx) // writes what waits
+//
+// There is one row for each rule, key and minute, with a count, and at most MaxRows for each rule and minute. A decision never
+// waits for the database: rows are gathered in memory, and one goroutine writes them. While the database is slow or
+// gone they wait, as many as MaxPending. The method Migration of package sqlsource's Dialect has the table.
+package audit
 
 import (
 	"context"
@@ -14,13 +25,17 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/internal/poll"
+	"github.com/weir-go/ratelimit/policy/internal/sqltext"
+	"github.com/weir-go/ratelimit/policy/sqlsource"
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// AuditOptions are what [Audit] can be told. Nil and the zero AuditOptions mean the defaults.
-type AuditOptions struct {
+// Options are what [New] can be told. Nil and the zero Options mean the defaults.
+type Options struct {
 	// Dialect is the database's. If zero, PostgreSQL.
-	Dialect Dialect
+	Dialect sqlsource.Dialect
 	// Every is how often rows are written. If zero, 1 s.
 	Every time.Duration
 	// MaxPending is how many rows may wait to be written. What comes beyond is dropped,
@@ -47,8 +62,8 @@ type AuditOptions struct {
 	Logger *slog.Logger
 }
 
-// AuditStats tells what has become of denials.
-type AuditStats struct {
+// Stats tells what has become of denials.
+type Stats struct {
 	Denials uint64 // seen, one for each rule that denied
 	Written uint64 // of those, in the database
 	Dropped uint64 // of those, lost: the queue was full, or a row was refused
@@ -57,11 +72,11 @@ type AuditStats struct {
 	LastError error
 }
 
-// AuditLog writes denials to the table rate_limit_violation. Make one with [Audit]. It is safe
+// Log writes denials to the table rate_limit_violation. Make one with [New]. It is safe
 // for concurrent use.
-type AuditLog struct {
+type Log struct {
 	db   *sql.DB
-	opts AuditOptions
+	opts Options
 	stop context.CancelFunc
 	done chan struct{}
 
@@ -71,7 +86,7 @@ type AuditLog struct {
 	mu       sync.Mutex // guards what follows; never held during I/O
 	pending  map[violationKey]*violation
 	inFlight int // rows that are being written; with pending, at most MaxPending
-	stats    AuditStats
+	stats    Stats
 	logged   time.Time
 	closed   bool
 	minute   int64                          // that rows is about
@@ -95,18 +110,18 @@ type violation struct {
 
 func (v *violation) id() violationKey { return violationKey{v.Rule, v.Key, v.minute} }
 
-// Audit starts to write denials to a database: one row for each rule, key and minute, counted
-// up, and as many as MaxRows. Give its OnDecision to [Options.OnDecision], or [AuditOf] it to that
+// New starts to write denials to a database: one row for each rule, key and minute, counted
+// up, and as many as MaxRows. Give its OnDecision to [policy.Options.OnDecision], or [Of] it to that
 // of another limiter. A decision never waits for the database:
-// rows are gathered in memory and written every second by one goroutine, which [AuditLog.Close]
+// rows are gathered in memory and written every second by one goroutine, which [Log.Close]
 // ends. While the database is slow or gone they wait, as many as MaxPending.
-func Audit(db *sql.DB, opts *AuditOptions) (*AuditLog, error) {
-	a := &AuditLog{db: db, pending: map[violationKey]*violation{}, writing: make(chan struct{}, 1), done: make(chan struct{})}
+func New(db *sql.DB, opts *Options) (*Log, error) {
+	a := &Log{db: db, pending: map[violationKey]*violation{}, writing: make(chan struct{}, 1), done: make(chan struct{})}
 	if opts != nil {
 		a.opts = *opts
 	}
 	if db == nil {
-		return nil, errors.New("policy: Audit was given no database")
+		return nil, errors.New("policy/audit: nil DB")
 	}
 	if err := a.opts.complete(); err != nil {
 		return nil, err
@@ -116,7 +131,7 @@ func Audit(db *sql.DB, opts *AuditOptions) (*AuditLog, error) {
 	go func() {
 		defer close(a.done)
 		swept := time.Time{}
-		poll(ctx, a.opts.Every, func() {
+		poll.Every(ctx, a.opts.Every, func() {
 			_ = a.Flush(ctx)
 			if time.Since(swept) >= time.Hour {
 				swept = time.Now()
@@ -129,16 +144,16 @@ func Audit(db *sql.DB, opts *AuditOptions) (*AuditLog, error) {
 	return a, nil
 }
 
-func (o *AuditOptions) complete() error {
+func (o *Options) complete() error {
 	switch {
 	case o.MaxPending < 0:
-		return fmt.Errorf("policy: AuditOptions.MaxPending is %d, want 0 for the default or more", o.MaxPending)
+		return fmt.Errorf("policy/audit: Options.MaxPending is %d, want 0 for the default or more", o.MaxPending)
 	case o.MaxPending == 0:
 		o.MaxPending = 10_000
 	}
 	switch {
 	case o.MaxRows < 0:
-		return fmt.Errorf("policy: AuditOptions.MaxRows is %d, want 0 for the default or more", o.MaxRows)
+		return fmt.Errorf("policy/audit: Options.MaxRows is %d, want 0 for the default or more", o.MaxRows)
 	case o.MaxRows == 0:
 		o.MaxRows = 1000
 	}
@@ -154,12 +169,12 @@ func (o *AuditOptions) complete() error {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	return o.Dialect.check()
+	return sqltext.Check(uint8(o.Dialect))
 }
 
-// OnDecision takes note of a denial, also that of a Wait which has given up. It is what [Options.OnDecision] is set to.
-// It keeps nothing of what it is told, so [Options.ReuseRules] can be set.
-func (a *AuditLog) OnDecision(d Decision) {
+// OnDecision takes note of a denial, also that of a Wait which has given up. It is what [policy.Options.OnDecision] is set to.
+// It keeps nothing of what it is told, so [policy.Options.ReuseRules] can be set.
+func (a *Log) OnDecision(d policy.Decision) {
 	o := d.Outcome()
 	whole := o == stats.Denied || o == stats.Exceeds
 	for i := range d.Rules {
@@ -174,10 +189,10 @@ func (a *AuditLog) OnDecision(d Decision) {
 	}
 }
 
-// AuditOf returns a function for [ratelimit.Options.OnDecision], and for those of other engines: it takes note
+// Of returns a function for [ratelimit.Options.OnDecision], and for those of other engines: it takes note
 // of the denials of a limiter without rules. Their rule is the limiter's name. key returns a key's
 // text.
-func AuditOf[K any](a *AuditLog, limiter string, key func(K) string) func(ratelimit.Event[K]) {
+func Of[K any](a *Log, limiter string, key func(K) string) func(ratelimit.Event[K]) {
 	return func(e ratelimit.Event[K]) {
 		if o := stats.OutcomeOf(e.Decision, e.Err); o != stats.Denied && o != stats.Exceeds {
 			return
@@ -188,7 +203,7 @@ func AuditOf[K any](a *AuditLog, limiter string, key func(K) string) func(rateli
 
 // denied reports whether a rule is one of those because of which a request was denied. If the
 // engine does not tell, that is the rule whose limit the decision names.
-func denied(d Decision, r *RuleDecision) bool {
+func denied(d policy.Decision, r *stats.RuleDecision) bool {
 	if r.Told {
 		return !r.Decision.Allowed
 	}
@@ -199,7 +214,7 @@ func denied(d Decision, r *RuleDecision) bool {
 const shadowPrefix = "shadow:"
 
 // ofRule returns the row of a denial by a rule.
-func (a *AuditLog) ofRule(d Decision, r *RuleDecision) *violation {
+func (a *Log) ofRule(d policy.Decision, r *stats.RuleDecision) *violation {
 	told := r.Decision
 	if !r.Told {
 		told = d.Decision
@@ -212,41 +227,41 @@ func (a *AuditLog) ofRule(d Decision, r *RuleDecision) *violation {
 	v := a.violation(rule, r.Key, r.Cost, told)
 	v.User = a.private(attribute(d.Request, "user"))
 	v.Route = a.routeOf(d.Request)
-	v.IP = a.private(attribute(d.Request, AttrIP))
+	v.IP = a.private(attribute(d.Request, policy.AttrIP))
 	return v
 }
 
 // violation returns the row of a denial, without its time.
-func (a *AuditLog) violation(rule, key string, cost int, d ratelimit.Decision) *violation {
+func (a *Log) violation(rule, key string, cost int, d ratelimit.Decision) *violation {
 	return &violation{Violation: Violation{
-		Denials: Denials{Rule: rule, Key: a.private(key), Count: 1},
+		Denials: policy.Denials{Rule: rule, Key: a.private(key), Count: 1},
 		Cost:    cost, Remaining: d.Remaining, RetryAfter: d.RetryAfter, Degraded: d.Degraded,
 	}}
 }
 
-func attribute(r Request, name string) string {
+func attribute(r policy.Request, name string) string {
 	v, _ := r.Attribute(name)
 	return v
 }
 
 // routeOf returns what is stored of a request's route: the pattern by which it was routed, or else its method and
 // its path, which may hold a key.
-func (a *AuditLog) routeOf(r Request) string {
-	if route := attribute(r, AttrRoute); route != "" {
+func (a *Log) routeOf(r policy.Request) string {
+	if route := attribute(r, policy.AttrRoute); route != "" {
 		return clean(route)
 	}
-	return strings.TrimSpace(clean(attribute(r, AttrMethod)) + " " + a.private(attribute(r, AttrPath)))
+	return strings.TrimSpace(clean(attribute(r, policy.AttrMethod)) + " " + a.private(attribute(r, policy.AttrPath)))
 }
 
 // private returns what is stored of a text that may be private.
-func (a *AuditLog) private(text string) string {
+func (a *Log) private(text string) string {
 	if len(a.opts.HashKey) == 0 || text == "" {
 		return clean(text)
 	}
 	return Hash(a.opts.HashKey, text)
 }
 
-// Hash returns what an [AuditLog] with that HashKey stores for a key, a user or an address, so
+// Hash returns what an [Log] with that HashKey stores for a key, a user or an address, so
 // that it can be looked up.
 func Hash(hashKey []byte, text string) string {
 	h := hmac.New(sha256.New, hashKey)
@@ -268,7 +283,7 @@ func clean(text string) string {
 
 // add counts a violation up, or drops it if too many rows wait. Its time is taken under the lock, so that minutes
 // come one after the other.
-func (a *AuditLog) add(v *violation) {
+func (a *Log) add(v *violation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
@@ -281,7 +296,7 @@ func (a *AuditLog) add(v *violation) {
 }
 
 // hasRowLocked reports whether the key of a violation may have a row of its own in its minute.
-func (a *AuditLog) hasRowLocked(v *violation) bool {
+func (a *Log) hasRowLocked(v *violation) bool {
 	if v.minute != a.minute {
 		a.minute, a.rows, a.keys = v.minute, map[string]map[string]struct{}{}, 0
 	}
@@ -304,7 +319,7 @@ func (a *AuditLog) hasRowLocked(v *violation) bool {
 // mostKeys bounds the memory for the keys of one minute.
 const mostKeys = 100_000
 
-func (a *AuditLog) mergeLocked(v *violation) {
+func (a *Log) mergeLocked(v *violation) {
 	switch row := a.pending[v.id()]; {
 	case row != nil:
 		row.merge(v)
@@ -328,7 +343,7 @@ func (v *violation) merge(w *violation) {
 }
 
 // Stats returns the log's counters.
-func (a *AuditLog) Stats() AuditStats {
+func (a *Log) Stats() Stats {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.stats
@@ -339,7 +354,7 @@ func (a *AuditLog) Stats() AuditStats {
 // Close writes what waits, and ends the log's goroutine. Denials that come later are dropped. It
 // returns why rows could not be written, which are then lost: after an attempt, bounded by Timeout,
 // that has written none.
-func (a *AuditLog) Close(ctx context.Context) error {
+func (a *Log) Close(ctx context.Context) error {
 	a.stop()
 	<-a.done
 	var err error

@@ -1,4 +1,4 @@
-package policy_test
+package admin_test
 
 import (
 	"bytes"
@@ -20,6 +20,8 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/admin"
+	"github.com/weir-go/ratelimit/policy/audit"
 	"github.com/weir-go/ratelimit/stats"
 )
 
@@ -56,15 +58,15 @@ type served struct {
 	log     bytes.Buffer
 }
 
-func serve(t *testing.T, opts policy.AdminOptions) *served {
+func serve(t *testing.T, opts admin.Options) *served {
 	t.Helper()
 	s := &served{t: t, breaker: &breaker{}}
 	log := slog.New(slog.NewJSONHandler(&s.log, nil))
 	var err error
-	s.p, err = policy.New(parsed(t, adminRules), &policy.Options{Logger: log})
+	s.p, err = policy.New(parsed(t, adminRules), nil)
 	require.NoError(t, err)
-	opts.Failovers = map[string]policy.AdminFailover{"redis": s.breaker}
-	s.handler = policy.Admin(s.p, &opts)
+	opts.Logger, opts.Failovers = log, map[string]admin.Failover{"redis": s.breaker}
+	s.handler = admin.New(s.p, &opts)
 	for range 6 {
 		s.p.Allow(policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-eu"}, 1)
 	}
@@ -102,7 +104,7 @@ func (s *served) get(accept string) string {
 }
 
 func TestAdminShowsHowAllStands(t *testing.T) {
-	s := serve(t, policy.AdminOptions{ShowKeys: true})
+	s := serve(t, admin.Options{ShowKeys: true})
 	s.breaker.state = stats.StateOpen
 	require.Error(t, s.p.Update(&policy.Set{Rules: []policy.Rule{{Name: "1"}}}))
 	var v map[string]any
@@ -128,22 +130,21 @@ func TestAdminShowsHowAllStands(t *testing.T) {
 }
 
 func TestAdminIsReadOnlyUnlessToldOtherwise(t *testing.T) {
-	s := serve(t, policy.AdminOptions{ShowKeys: true})
+	s := serve(t, admin.Options{ShowKeys: true})
 	for _, do := range [][]string{{"do", "reset", "rule", "users", "key", "secret-ann"}, {"do", "adjust", "rule", "users", "key", "secret-ann", "delta", "-1"}, {"do", "force", "failover", "redis", "state", "open"}} {
 		assert.Contains(t, s.post(http.StatusForbidden, do...)["failed"], "read-only")
 	}
 	assert.False(t, s.p.Allow(policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-eu"}, 1))
 	assert.False(t, s.breaker.forced)
 	assert.Empty(t, s.log.String())
-	assert.NotNil(t, policy.Admin(s.p), "without options")
-	assert.NotNil(t, policy.Admin(s.p, nil))
+	assert.NotNil(t, admin.New(s.p, nil))
 	for _, method := range []string{http.MethodPut, http.MethodDelete, http.MethodPatch} {
 		assert.Equal(t, http.StatusMethodNotAllowed, s.send(httptest.NewRequest(method, "/", nil)).Code)
 	}
 }
 
 func TestAdminChangesBudgets(t *testing.T) {
-	s := serve(t, policy.AdminOptions{Write: true, ShowKeys: true, By: func(*http.Request) string { return "oncall@example.com" }})
+	s := serve(t, admin.Options{Write: true, ShowKeys: true, By: func(*http.Request) string { return "oncall@example.com" }})
 	ann := policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-eu"}
 	v := s.post(http.StatusOK, "do", "reset", "rule", "users", "key", "secret-ann")
 	assert.Contains(t, v["done"], "2 now")
@@ -179,7 +180,7 @@ func TestAdminChangesBudgets(t *testing.T) {
 
 // TestAdminTakesKeysFromNoURL sends what a form holds in the URL.
 func TestAdminTakesKeysFromNoURL(t *testing.T) {
-	s := serve(t, policy.AdminOptions{Write: true})
+	s := serve(t, admin.Options{Write: true})
 	r := httptest.NewRequest(http.MethodPost, "/?do=reset&rule=users&key=secret-ann", nil)
 	assert.Equal(t, http.StatusBadRequest, s.send(r).Code)
 	r = httptest.NewRequest(http.MethodGet, "/?do=reset&rule=users&key=secret-ann", nil)
@@ -188,7 +189,7 @@ func TestAdminTakesKeysFromNoURL(t *testing.T) {
 }
 
 func TestAdminRefusesOtherOrigins(t *testing.T) {
-	s := serve(t, policy.AdminOptions{Write: true, ShowKeys: true})
+	s := serve(t, admin.Options{Write: true, ShowKeys: true})
 	for header, value := range map[string]string{"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"} {
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("do=reset&rule=users&key=secret-ann"))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -201,7 +202,7 @@ func TestAdminRefusesOtherOrigins(t *testing.T) {
 // TestHiddenKeysAreNowhere does all that can be done while keys are hidden, and looks for them in all that is answered
 // and logged.
 func TestHiddenKeysAreNowhere(t *testing.T) {
-	s := serve(t, policy.AdminOptions{Write: true, HashKey: []byte("k")})
+	s := serve(t, admin.Options{Write: true, HashKey: []byte("k")})
 	var all strings.Builder
 	keep := func(fields ...string) {
 		for _, accept := range []string{"application/json", "text/html"} {
@@ -231,7 +232,7 @@ func TestHiddenKeysAreNowhere(t *testing.T) {
 	keep("do", "key", "key", "a", "cost", "secret-cost")
 	noSecret(t, all.String())
 	noSecret(t, s.log.String())
-	code := policy.Hash([]byte("k"), "secret-ann")
+	code := audit.Hash([]byte("k"), "secret-ann")
 	assert.True(t, strings.Contains(all.String(), code))
 	assert.Contains(t, s.log.String(), code)
 
@@ -276,14 +277,14 @@ func TestHiddenKeysAreInNoErrorOfAnEngine(t *testing.T) {
 	var log bytes.Buffer
 	p, err := policy.New(parsed(t, adminRules), &policy.Options{Engine: leaky{policy.Memory(nil)}})
 	require.NoError(t, err)
-	s := &served{t: t, p: p, handler: policy.Admin(p, &policy.AdminOptions{Write: true, HashKey: []byte("k"), Logger: slog.New(slog.NewTextHandler(&log, nil))})}
+	s := &served{t: t, p: p, handler: admin.New(p, &admin.Options{Write: true, HashKey: []byte("k"), Logger: slog.New(slog.NewTextHandler(&log, nil))})}
 	for range 3 {
 		p.Allow(policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-eu"}, 1)
 	}
 	answers := fmt.Sprint(
 		s.post(http.StatusOK, "do", "key", "key", "secret-ann"), s.post(http.StatusOK, "do", "key", "key", "secret-ann\nsecret-eu", "rule", "pairs"),
 		s.post(http.StatusBadRequest, "do", "reset", "key", "secret-ann", "rule", "users"),
-		s.post(http.StatusBadRequest, "do", "adjust", "delta", "2", "rule", "users", "code", policy.Hash([]byte("k"), "secret-ann")),
+		s.post(http.StatusBadRequest, "do", "adjust", "delta", "2", "rule", "users", "code", audit.Hash([]byte("k"), "secret-ann")),
 		s.post(http.StatusOK, "do", "explain", "request", "path=/v1/x\nuser=secret-ann\nregion=secret-eu"))
 	noSecret(t, answers)
 	noSecret(t, log.String())
@@ -294,7 +295,7 @@ func TestHiddenKeysAreInNoErrorOfAnEngine(t *testing.T) {
 
 // TestAdminReadsForms of both kinds, up to a size.
 func TestAdminReadsForms(t *testing.T) {
-	s := serve(t, policy.AdminOptions{ShowKeys: true})
+	s := serve(t, admin.Options{ShowKeys: true})
 	var body bytes.Buffer
 	w := multipart.NewWriter(&body)
 	require.NoError(t, errors.Join(w.WriteField("do", "key"), w.WriteField("key", "secret-ann"), w.Close()))
@@ -317,7 +318,7 @@ func TestAdminOfAnEngineThatCannotLook(t *testing.T) {
 	p, err := policy.New(parsed(t, adminRules), &policy.Options{Engine: deaf{policy.Memory(nil)}})
 	require.NoError(t, err)
 	var out bytes.Buffer
-	s := &served{t: t, p: p, handler: policy.Admin(p, &policy.AdminOptions{Write: true, Logger: slog.New(slog.NewJSONHandler(&out, nil))})}
+	s := &served{t: t, p: p, handler: admin.New(p, &admin.Options{Write: true, Logger: slog.New(slog.NewJSONHandler(&out, nil))})}
 	assert.Contains(t, s.post(http.StatusOK, "do", "key", "key", "a")["standing"].([]any)[0].(map[string]any)["error"], "cannot look")
 	assert.Contains(t, s.post(http.StatusNotImplemented, "do", "reset", "rule", "users", "key", "a")["failed"], errors.ErrUnsupported.Error())
 	assert.Contains(t, out.String(), `"error":"`)
@@ -325,7 +326,7 @@ func TestAdminOfAnEngineThatCannotLook(t *testing.T) {
 }
 
 func TestThePageShowsCharactersThatAreNotSeen(t *testing.T) {
-	s := serve(t, policy.AdminOptions{ShowKeys: true})
+	s := serve(t, admin.Options{ShowKeys: true})
 	key := "ann\u202egro.elpmaxe\u200d\x1b[2J"
 	for range 4 {
 		s.p.Allow(policy.Attributes{"path": "/v1/x", "user": key, "region": "eu"}, 1)
@@ -334,4 +335,11 @@ func TestThePageShowsCharactersThatAreNotSeen(t *testing.T) {
 	assert.NotContains(t, page, "\u202e")
 	assert.NotContains(t, page, "\x1b")
 	assert.Contains(t, page, `ann\u202egro.elpmaxe\u200d\x1b[2J`)
+}
+
+func parsed(t *testing.T, text string) *policy.Set {
+	t.Helper()
+	set, err := policy.Parse([]byte(text))
+	require.NoError(t, err)
+	return set
 }

@@ -1,4 +1,4 @@
-package policy_test
+package audit_test
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/audit"
 )
 
 // nowhere is a database that is down.
@@ -26,7 +27,7 @@ func (nowhere) Driver() sqldriver.Driver                        { return nil }
 
 // slowRequest takes its time to tell who its user is.
 type slowRequest struct {
-	attrs
+	policy.Attributes
 	takes time.Duration
 }
 
@@ -34,7 +35,7 @@ func (r slowRequest) Attribute(name string) (string, bool) {
 	if name == "user" {
 		time.Sleep(r.takes)
 	}
-	return r.attrs.Attribute(name)
+	return r.Attributes.Attribute(name)
 }
 
 // TestALateDenialMakesNoRoomForRows: a denial that is told late, maybe of the minute before, does not let further keys
@@ -44,12 +45,12 @@ func TestALateDenialMakesNoRoomForRows(t *testing.T) {
 		db := sql.OpenDB(nowhere{})
 		defer db.Close()
 		var out bytes.Buffer
-		log, err := policy.Audit(db, &policy.AuditOptions{MaxRows: 3, Every: time.Hour, Logger: slog.New(slog.NewTextHandler(&out, nil))})
+		log, err := audit.New(db, &audit.Options{MaxRows: 3, Every: time.Hour, Logger: slog.New(slog.NewTextHandler(&out, nil))})
 		require.NoError(t, err)
 		p, err := policy.New(parsed(t, "rules: [{name: api, key: id, limit: blocked}]"), &policy.Options{OnDecision: log.OnDecision})
 		require.NoError(t, err)
 		deny := func(key string, takes time.Duration) {
-			p.Allow(slowRequest{attrs{"id": key, "user": "ann"}, takes}, 1)
+			p.Allow(slowRequest{policy.Attributes{"id": key, "user": "ann"}, takes}, 1)
 		}
 		for i := range 5 {
 			go deny(fmt.Sprint("late", i), time.Duration(i+1)*time.Minute+time.Duration(i)*time.Second)
@@ -100,7 +101,7 @@ func TestAHashKeyKeepsPathsOutOfTheDatabase(t *testing.T) {
 	var stored []string
 	db := sql.OpenDB(paths{stored: &stored})
 	defer db.Close()
-	log, err := policy.Audit(db, &policy.AuditOptions{HashKey: []byte("secret"), Every: time.Hour})
+	log, err := audit.New(db, &audit.Options{HashKey: []byte("secret"), Every: time.Hour})
 	require.NoError(t, err)
 	p, err := policy.New(parsed(t, "rules: [{name: api, key: path, limit: blocked}]"), &policy.Options{OnDecision: log.OnDecision})
 	require.NoError(t, err)
@@ -108,5 +109,12 @@ func TestAHashKeyKeepsPathsOutOfTheDatabase(t *testing.T) {
 	_ = log.Close(t.Context())
 	all := fmt.Sprint(stored)
 	assert.NotContains(t, all, "token-1234")
-	assert.Contains(t, stored, "GET "+policy.Hash([]byte("secret"), "/share/token-1234"))
+	assert.Contains(t, stored, "GET "+audit.Hash([]byte("secret"), "/share/token-1234"))
+}
+
+func parsed(t *testing.T, text string) *policy.Set {
+	t.Helper()
+	set, err := policy.Parse([]byte(text))
+	require.NoError(t, err)
+	return set
 }

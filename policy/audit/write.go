@@ -1,4 +1,4 @@
-package policy
+package audit
 
 import (
 	"cmp"
@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weir-go/ratelimit/policy/sqlsource"
 )
 
 // batch is how many rows one transaction writes.
@@ -19,13 +21,13 @@ const batch = 200
 // end. An error says why some of it could not be written; those rows wait for the next attempt. A
 // row that the database refuses twice, and takes another one in between, is dropped and counted. If
 // a connection is lost while a transaction commits, its rows may count twice.
-func (a *AuditLog) Flush(parent context.Context) error {
+func (a *Log) Flush(parent context.Context) error {
 	ctx, cancel := context.WithTimeout(parent, a.opts.Timeout)
 	defer cancel()
 	select {
 	case a.writing <- struct{}{}:
 	case <-ctx.Done():
-		return fmt.Errorf("policy: audit: another Flush is under way: %w", ctx.Err())
+		return fmt.Errorf("policy/audit: another Flush is under way: %w", ctx.Err())
 	}
 	rows, err := a.take(), error(nil)
 	for len(rows) > 0 && err == nil {
@@ -42,7 +44,7 @@ func (a *AuditLog) Flush(parent context.Context) error {
 
 // take takes out what waits, in the order of its keys: two processes that write the same rows
 // lock them in one order. Rows that were refused come last, so that they hold up no others.
-func (a *AuditLog) take() []*violation {
+func (a *Log) take() []*violation {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	rows := make([]*violation, 0, len(a.pending))
@@ -59,7 +61,7 @@ func (a *AuditLog) take() []*violation {
 
 // giveBack lets those rows wait again that have neither been written nor dropped. Nothing is in flight
 // afterwards.
-func (a *AuditLog) giveBack(rows []*violation) {
+func (a *Log) giveBack(rows []*violation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.inFlight = 0
@@ -71,7 +73,7 @@ func (a *AuditLog) giveBack(rows []*violation) {
 }
 
 // report takes note of how an attempt has ended.
-func (a *AuditLog) report(ctx context.Context, err error) {
+func (a *Log) report(ctx context.Context, err error) {
 	a.mu.Lock()
 	a.stats.LastError = err
 	quiet := err == nil || ctx.Err() != nil || time.Since(a.logged) < time.Second
@@ -88,7 +90,7 @@ func (a *AuditLog) report(ctx context.Context, err error) {
 
 // write writes rows in one transaction. If that fails although the database answers in time, one of
 // them may be to blame: then each is written by itself.
-func (a *AuditLog) write(ctx context.Context, rows []*violation) error {
+func (a *Log) write(ctx context.Context, rows []*violation) error {
 	err := a.insert(ctx, rows)
 	if err == nil {
 		a.finish(rows, &a.stats.Written)
@@ -107,7 +109,7 @@ const hopeless = 10
 // was taken, is to blame and is dropped. The others wait if the database is lost half-way, or
 // refuses all of them from some row on: a full disk, a locked table. Then it returns the error of
 // the whole.
-func (a *AuditLog) writeSingly(ctx context.Context, rows []*violation, whole error) error {
+func (a *Log) writeSingly(ctx context.Context, rows []*violation, whole error) error {
 	var refused []*violation
 	var good violation
 	for run := 0; len(rows) > 0; rows = rows[1:] {
@@ -154,7 +156,7 @@ func (a *AuditLog) writeSingly(ctx context.Context, rows []*violation, whole err
 
 // blame takes note that a row was refused. It drops the row, and reports true, if that is the second
 // time and another was taken in between.
-func (a *AuditLog) blame(v *violation) bool {
+func (a *Log) blame(v *violation) bool {
 	if v.refusedAt == 0 {
 		v.refusedAt = a.taken + 1
 		return false
@@ -167,12 +169,12 @@ func (a *AuditLog) blame(v *violation) bool {
 }
 
 // lost reports whether there is no time left, or the database does not answer.
-func (a *AuditLog) lost(ctx context.Context) bool {
+func (a *Log) lost(ctx context.Context) bool {
 	return ctx.Err() != nil || a.db.PingContext(ctx) != nil
 }
 
 // finish counts rows as written or as dropped.
-func (a *AuditLog) finish(rows []*violation, as *uint64) {
+func (a *Log) finish(rows []*violation, as *uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, v := range rows {
@@ -186,16 +188,16 @@ func (a *AuditLog) finish(rows []*violation, as *uint64) {
 }
 
 // insert adds rows to the table, or counts up those that are there, all or none.
-func (a *AuditLog) insert(ctx context.Context, rows []*violation) error {
+func (a *Log) insert(ctx context.Context, rows []*violation) error {
 	tx, err := a.db.BeginTx(ctx, nil)
 	if err != nil {
-		return fmt.Errorf("policy: audit: %w", err)
+		return fmt.Errorf("policy/audit: %w", err)
 	}
-	if err := insertAll(ctx, tx, upsert(a.opts.Dialect), rows); err != nil {
-		return fmt.Errorf("policy: audit: %w", errors.Join(err, ignoreDone(tx.Rollback())))
+	if err := insertAll(ctx, tx, a.upsert(), rows); err != nil {
+		return fmt.Errorf("policy/audit: %w", errors.Join(err, ignoreDone(tx.Rollback())))
 	}
 	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("policy: audit: %w", err)
+		return fmt.Errorf("policy/audit: %w", err)
 	}
 	return nil
 }
@@ -225,17 +227,17 @@ func insertAll(ctx context.Context, tx *sql.Tx, statement string, rows []*violat
 }
 
 // upsert returns the statement that inserts a row or counts it up.
-func upsert(d Dialect) string {
-	key, user := d.quote("key"), d.quote("user")
+func (a *Log) upsert() string {
+	key, user := a.quote("key"), a.quote("user")
 	places := make([]string, 13)
 	for i := range places {
-		places[i] = d.place(i + 1)
+		places[i] = a.place(i + 1)
 	}
 	s := `INSERT INTO rate_limit_violation (rule, ` + key + `, minute, ` + user + `, route, ip, cost, remaining, retry_after,
 		degraded, first_at, last_at, count) VALUES (` + strings.Join(places, ", ") + `) `
 	of := func(column string) string { return column + ` = excluded.` + column + `, ` }
 	total := `count = rate_limit_violation.count + excluded.count`
-	if d == MySQL {
+	if a.opts.Dialect == sqlsource.MySQL {
 		s += `ON DUPLICATE KEY UPDATE `
 		of = func(column string) string { return column + ` = VALUES(` + column + `), ` }
 		total = `count = count + VALUES(count)`

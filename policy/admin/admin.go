@@ -1,4 +1,7 @@
-package policy
+// Package admin is a page for those who are on call for a service whose limits are those of package policy, and the same as JSON.
+//
+//	http.Handle("/limits", operatorsOnly(admin.New(policies, nil)))
+package admin
 
 import (
 	"bytes"
@@ -11,6 +14,7 @@ import (
 	"html/template"
 	"log/slog"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -18,40 +22,43 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/audit"
+	"github.com/weir-go/ratelimit/policy/internal/shown"
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// AdminOptions are what [Admin] can be told. The zero AdminOptions mean the defaults.
-type AdminOptions struct {
+// Options are what [Admin] can be told. The zero Options mean the defaults.
+type Options struct {
 	// Write allows to reset and adjust budgets, and to force the state of failovers. If false, the handler
 	// only shows.
 	Write bool
 	// ShowKeys shows keys as they are. If false, a key is shown as a code, and keys are in no answer, no error
 	// and no log.
 	ShowKeys bool
-	// HashKey makes the codes of keys those of an [AuditLog] with this HashKey. If empty, they are
+	// HashKey makes the codes of keys those of an audit.Log with this HashKey. If empty, they are
 	// random, and others in each process.
 	HashKey []byte
 	// Failovers are shown with their state, by their names.
-	Failovers map[string]AdminFailover
+	Failovers map[string]Failover
 	// By says who makes a request, for the log of changes. If nil, only the address is logged.
 	By func(*http.Request) string
-	// Logger is told of each change, and what was before. If nil, that of the Policies.
+	// Logger is told of each change, and what was before. If nil, slog.Default().
 	Logger *slog.Logger
 }
 
-// AdminFailover is what a *failover.Limiter is, whatever its keys.
-type AdminFailover interface {
+// Failover is what a *failover.Limiter is, whatever its keys.
+type Failover interface {
 	Stats() stats.Failover
 	Force(stats.State)
 }
 
-// Admin returns a page, and the same as JSON, for whoever is on call: the rules in force, errors of loading them,
+// New returns a page, and the same as JSON, for whoever is on call: the rules in force, errors of loading them,
 // who is denied most of late, one key's standing under each rule, what the rules say about a request, and how
-// failovers stand. The options are the first of opts that is not nil.
+// failovers stand.
 //
 // It has no authentication of its own: whoever reaches it sees what it shows, and with
-// [AdminOptions.Write] changes budgets. Put it behind yours, or on an address that only operators reach.
+// [Options.Write] changes budgets. Put it behind yours, or on an address that only operators reach.
 //
 // It answers at any path, so mount it where you like. GET returns the page, or JSON to those who prefer it
 // (Accept: application/json). POST takes a form with the field "do", and answers in the same two ways:
@@ -64,61 +71,58 @@ type AdminFailover interface {
 //
 // So keys are never in a URL. A POST of a browser from another origin is refused: see
 // [http.CrossOriginProtection]. Each change is logged.
-func Admin(p *Policies, opts ...*AdminOptions) http.Handler {
-	p.mustBeMade()
+func New(p *policy.Policies, opts *Options) http.Handler {
+	p.Stats() // panics here, not at the first request, if p was not made
 	a := &admin{p: p}
-	for _, o := range opts {
-		if o != nil {
-			a.AdminOptions = *o
-			break
-		}
+	if opts != nil {
+		a.Options = *opts
 	}
 	if a.HashKey = slices.Clone(a.HashKey); len(a.HashKey) == 0 {
 		a.HashKey = make([]byte, 32)
 		_, _ = rand.Read(a.HashKey)
 	}
 	if a.Logger == nil {
-		a.Logger = p.logger()
+		a.Logger = slog.Default()
 	}
 	return http.NewCrossOriginProtection().Handler(a)
 }
 
 type admin struct {
-	AdminOptions
-	p *Policies
+	Options
+	p *policy.Policies
 }
 
-// adminView is what is shown: the answer as JSON, and what the page is made of.
-type adminView struct {
-	Version     string          `json:"version"`
-	Generation  uint64          `json:"generation"`
-	LoadedAt    time.Time       `json:"loaded_at"`
-	CheckedAt   time.Time       `json:"checked_at"`
-	KillSwitch  bool            `json:"kill_switch"`
-	Killed      uint64          `json:"killed"`
-	Exempt      uint64          `json:"exempt"`
-	Error       string          `json:"error,omitempty"` // why the newest rules are not in force
-	ErrorAt     *time.Time      `json:"error_at,omitempty"`
-	Rules       []adminRule     `json:"rules"`
-	Denied      []adminDenied   `json:"denied"`
-	Failovers   []adminFailover `json:"failovers"`
-	Write       bool            `json:"write"`
-	KeysHidden  bool            `json:"keys_hidden"`
-	Standing    []adminStanding `json:"standing,omitempty"`    // the answer to do=key
-	Explanation *explainedJSON  `json:"explanation,omitempty"` // the answer to do=explain
-	Done        string          `json:"done,omitempty"`        // what has been changed
-	Failed      string          `json:"failed,omitempty"`      // why a POST has failed
+// view is what is shown: the answer as JSON, and what the page is made of.
+type view struct {
+	Version     string             `json:"version"`
+	Generation  uint64             `json:"generation"`
+	LoadedAt    time.Time          `json:"loaded_at"`
+	CheckedAt   time.Time          `json:"checked_at"`
+	KillSwitch  bool               `json:"kill_switch"`
+	Killed      uint64             `json:"killed"`
+	Exempt      uint64             `json:"exempt"`
+	Error       string             `json:"error,omitempty"` // why the newest rules are not in force
+	ErrorAt     *time.Time         `json:"error_at,omitempty"`
+	Rules       []rule             `json:"rules"`
+	Denied      []denied           `json:"denied"`
+	Failovers   []failover         `json:"failovers"`
+	Write       bool               `json:"write"`
+	KeysHidden  bool               `json:"keys_hidden"`
+	Standing    []standing         `json:"standing,omitempty"`    // the answer to do=key
+	Explanation *shown.Explanation `json:"explanation,omitempty"` // the answer to do=explain
+	Done        string             `json:"done,omitempty"`        // what has been changed
+	Failed      string             `json:"failed,omitempty"`      // why a POST has failed
 
-	form adminForm
+	form fields
 	sent []string // what may be keys in a POST, and what a code stands for
 }
 
 // Form returns what was sent, so that the page keeps it: nothing if keys are hidden.
-func (v *adminView) Form() adminForm { return v.form }
+func (v *view) Form() fields { return v.form }
 
-type adminForm struct{ Rule, Key, Plan, Cost, Request, Delta string }
+type fields struct{ Rule, Key, Plan, Cost, Request, Delta string }
 
-type adminRule struct {
+type rule struct {
 	Name        string   `json:"name"`
 	Description string   `json:"description,omitempty"`
 	For         []string `json:"for,omitempty"` // which requests; none: all
@@ -130,7 +134,7 @@ type adminRule struct {
 	ChangedBy   string   `json:"changed_by,omitempty"`
 }
 
-type adminDenied struct {
+type denied struct {
 	Rule   string `json:"rule"`
 	Key    string `json:"key,omitempty"`
 	Code   string `json:"code,omitempty"`
@@ -140,39 +144,33 @@ type adminDenied struct {
 }
 
 // AtLeast returns the count without what may be too much.
-func (d adminDenied) AtLeast() int64 { return d.Count - d.Error }
+func (d denied) AtLeast() int64 { return d.Count - d.Error }
 
-type adminFailover struct {
+type failover struct {
 	Name          string     `json:"name"`
 	State         string     `json:"state"`
 	Forced        bool       `json:"forced"`
 	DegradedSince *time.Time `json:"degraded_since,omitempty"`
 }
 
-type adminStanding struct {
-	Rule  string        `json:"rule"`
-	Limit string        `json:"limit"`
-	Now   *standingJSON `json:"now,omitempty"`
-	Error string        `json:"error,omitempty"`
+type standing struct {
+	Rule  string          `json:"rule"`
+	Limit string          `json:"limit"`
+	Now   *shown.Standing `json:"now,omitempty"`
+	Error string          `json:"error,omitempty"`
 }
 
-// Text returns how the key stands, as the page shows it.
-func (s standingJSON) Text() string { return s.text() }
-
-// Text returns an explanation's rule, as the page shows it.
-func (r ruleJSON) Text() string { return r.text() }
-
-// adminTop is how many keys are shown.
-const adminTop = 50
+// top is how many keys are shown.
+const top = 50
 
 //go:embed admin.html
-var adminHTML string
+var html string
 
-var adminPage = template.Must(template.New("admin").Funcs(template.FuncMap{
+var page = template.Must(template.New("admin").Funcs(template.FuncMap{
 	"ago":     func(t time.Time) string { return time.Since(t).Round(time.Second).String() },
 	"at":      func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
-	"visible": visible,
-}).Parse(adminHTML))
+	"visible": shown.Visible,
+}).Parse(html))
 
 func (a *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
@@ -180,7 +178,7 @@ func (a *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
-	view, status := &adminView{}, http.StatusOK
+	view, status := &view{}, http.StatusOK
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 	case http.MethodPost:
@@ -201,7 +199,7 @@ func (a *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = enc.Encode(view)
 	} else {
 		h.Set("Content-Type", "text/html; charset=utf-8")
-		if err := adminPage.Execute(&body, view); err != nil {
+		if err := page.Execute(&body, view); err != nil {
 			http.Error(w, "the page cannot be made", http.StatusInternalServerError)
 			return
 		}
@@ -241,7 +239,7 @@ func statusOf(err error) int {
 }
 
 // look fills in how all stands.
-func (a *admin) look(v *adminView) {
+func (a *admin) look(v *view) {
 	s := a.p.Stats()
 	v.Version, v.Generation, v.LoadedAt, v.CheckedAt = s.Version, s.Generation, s.LoadedAt, s.CheckedAt
 	v.KillSwitch, v.Killed, v.Exempt = s.KillSwitch, s.Killed, s.Exempt
@@ -249,16 +247,16 @@ func (a *admin) look(v *adminView) {
 	if s.LastError != nil {
 		v.Error, v.ErrorAt = s.LastError.Error(), &s.LastErrorAt
 	}
-	v.Rules, v.Denied, v.Failovers = []adminRule{}, []adminDenied{}, []adminFailover{}
-	for _, r := range a.p.now().rules {
-		v.Rules = append(v.Rules, a.rule(r))
+	v.Rules, v.Denied, v.Failovers = []rule{}, []denied{}, []failover{}
+	for _, r := range a.p.Current().Complete() {
+		v.Rules = append(v.Rules, a.rule(&r))
 	}
-	for _, d := range a.p.Denied(adminTop) {
-		v.Denied = append(v.Denied, adminDenied{Rule: d.Rule, Key: a.shown(d.Key), Code: a.code(d.Key), Shadow: d.Shadow, Count: d.Count, Error: d.Error})
+	for _, d := range a.p.Denied(top) {
+		v.Denied = append(v.Denied, denied{Rule: d.Rule, Key: a.shown(d.Key), Code: a.code(d.Key), Shadow: d.Shadow, Count: d.Count, Error: d.Error})
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.Failovers)) {
 		f := a.Failovers[name].Stats()
-		each := adminFailover{Name: name, State: f.State.String(), Forced: f.Forced}
+		each := failover{Name: name, State: f.State.String(), Forced: f.Forced}
 		if !f.DegradedSince.IsZero() {
 			each.DegradedSince = &f.DegradedSince
 		}
@@ -267,8 +265,8 @@ func (a *admin) look(v *adminView) {
 }
 
 // rule returns how a rule is shown. Values that it asks for may be keys, and are counted only.
-func (a *admin) rule(r *rule) adminRule {
-	v := adminRule{
+func (a *admin) rule(r *policy.Rule) rule {
+	v := rule{
 		Name: r.Name, Description: r.Description, Key: r.Key, Overrides: len(r.Overrides), ChangedBy: r.ChangedBy, State: "enforcing",
 	}
 	switch {
@@ -288,7 +286,7 @@ func (a *admin) rule(r *rule) adminRule {
 	v.For = append(v.For, r.Match.Route...)
 	for _, asked := range []struct {
 		what   string
-		values map[string]Values
+		values map[string]policy.Values
 	}{{"", r.Match.Attributes}, {"not ", r.Match.Not}, {"prefix of ", r.Match.Prefix}, {"suffix of ", r.Match.Suffix}} {
 		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
 			values := strings.Join(asked.values[name], ", ")
@@ -309,12 +307,12 @@ func (a *admin) code(key string) string {
 	if key == "" {
 		return ""
 	}
-	return Hash(a.HashKey, key)
+	return audit.Hash(a.HashKey, key)
 }
 
 // told returns an error's text. An engine's may hold what was sent as a key: if keys are hidden, that is taken out. Of one
 // or two letters nobody learns a key.
-func (a *admin) told(err error, v *adminView) string {
+func (a *admin) told(err error, v *view) string {
 	text := err.Error()
 	if a.ShowKeys {
 		return text
@@ -340,7 +338,7 @@ func (a *admin) shown(key string) string {
 const maxForm = 64 << 10
 
 // post does what a POST asks for.
-func (a *admin) post(w http.ResponseWriter, r *http.Request, v *adminView) error {
+func (a *admin) post(w http.ResponseWriter, r *http.Request, v *view) error {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	err := r.ParseForm()
 	if err == nil {
@@ -355,7 +353,7 @@ func (a *admin) post(w http.ResponseWriter, r *http.Request, v *adminView) error
 	}
 	form := r.PostForm // never the URL's values
 	if a.ShowKeys {    // else something that is a key may stand in a wrong field
-		v.form = adminForm{
+		v.form = fields{
 			Rule: form.Get("rule"), Key: form.Get("key"), Plan: form.Get("plan"), Cost: form.Get("cost"),
 			Delta: form.Get("delta"), Request: form.Get("request"),
 		}
@@ -403,10 +401,10 @@ func lines(r *http.Request, field string) (all []string) {
 }
 
 // subject returns the budget that a form names.
-func (a *admin) subject(r *http.Request, v *adminView) (Subject, error) {
-	s := Subject{Key: lines(r, "key"), Plan: r.PostForm.Get("plan")}
+func (a *admin) subject(r *http.Request, v *view) (policy.Subject, error) {
+	s := policy.Subject{Key: lines(r, "key"), Plan: r.PostForm.Get("plan")}
 	v.sent = slices.Clone(s.Key)
-	names := a.p.now().names
+	names := a.p.Stats().Names
 	i := slices.IndexFunc(names, func(name string) bool { return strings.EqualFold(name, r.PostForm.Get("rule")) })
 	if i < 0 {
 		return s, refuse(http.StatusNotFound, "rule: none in force has this name")
@@ -416,9 +414,9 @@ func (a *admin) subject(r *http.Request, v *adminView) (Subject, error) {
 	if code == "" {
 		return s, nil
 	}
-	for _, c := range a.p.denials.All() {
+	for _, c := range a.p.Denied(math.MaxInt) {
 		if strings.EqualFold(c.Rule, s.Rule) && a.code(c.Key) == code {
-			s.Key = parted(c.Key, a.p.parts(s.Rule))
+			s.Key = policy.ValuesOf(c.Key, a.parts(s.Rule))
 			v.sent = append(slices.Clone(s.Key), c.Key)
 			return s, nil
 		}
@@ -427,35 +425,35 @@ func (a *admin) subject(r *http.Request, v *adminView) (Subject, error) {
 }
 
 // parts returns of how many attributes a rule's key consists.
-func (p *Policies) parts(name string) int {
-	for _, r := range p.now().rules {
+func (a *admin) parts(name string) int {
+	for _, r := range a.p.Current().Complete() {
 		if strings.EqualFold(r.Name, name) {
-			return len(r.parts)
+			return len(r.Key)
 		}
 	}
 	return 0
 }
 
 // standing answers how a key stands, under one rule or under all whose key has as many values.
-func (a *admin) standing(r *http.Request, v *adminView) error {
+func (a *admin) standing(r *http.Request, v *view) error {
 	cost, err := number(r, "cost", 1)
 	if err != nil {
 		return err
 	}
 	key, name := lines(r, "key"), r.PostForm.Get("rule")
 	v.sent = slices.Clone(key)
-	v.Standing = []adminStanding{}
-	for _, c := range a.p.now().rules {
-		if c.Allow || c.Disabled && name == "" || name == "" && (len(c.parts) != len(key) || len(key) == 0) || name != "" && !strings.EqualFold(name, c.Name) {
+	v.Standing = []standing{}
+	for _, c := range a.p.Current().Complete() {
+		if c.Allow || c.Disabled && name == "" || name == "" && (len(c.Key) != len(key) || len(key) == 0) || name != "" && !strings.EqualFold(name, c.Name) {
 			continue
 		}
-		s := Subject{Rule: c.Name, Key: key, Plan: r.PostForm.Get("plan")}
+		s := policy.Subject{Rule: c.Name, Key: key, Plan: r.PostForm.Get("plan")}
 		d, err := a.p.Peek(r.Context(), s, cost)
-		row := adminStanding{Rule: c.Name, Limit: d.Limit.Named("").String()}
+		row := standing{Rule: c.Name, Limit: d.Limit.Named("").String()}
 		if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
 			row.Limit, row.Error = c.Limit.Named("").String(), a.told(err, v)
 		} else {
-			row.Now = &standingJSON{d.Allowed && err == nil, d.Remaining, d.RetryAfter.Seconds(), d.ResetAfter.Seconds()}
+			row.Now = &shown.Standing{Allowed: d.Allowed && err == nil, Remaining: d.Remaining, RetryAfter: d.RetryAfter.Seconds(), ResetAfter: d.ResetAfter.Seconds()}
 		}
 		v.Standing = append(v.Standing, row)
 	}
@@ -465,12 +463,12 @@ func (a *admin) standing(r *http.Request, v *adminView) error {
 	return nil
 }
 
-func (a *admin) explain(r *http.Request, v *adminView) error {
+func (a *admin) explain(r *http.Request, v *view) error {
 	cost, err := number(r, "cost", 1)
 	if err != nil {
 		return err
 	}
-	request := Attributes{}
+	request := policy.Attributes{}
 	for i, line := range lines(r, "request") {
 		name, value, ok := strings.Cut(line, "=")
 		if !ok || name == "" {
@@ -483,7 +481,12 @@ func (a *admin) explain(r *http.Request, v *adminView) error {
 	if err != nil {
 		return err
 	}
-	out := ex.plain()
+	var out shown.Explanation
+	if text, err := json.Marshal(ex); err != nil {
+		return err
+	} else if err := json.Unmarshal(text, &out); err != nil {
+		return err
+	}
 	if ex.Err != nil {
 		out.Error = a.told(ex.Err, v)
 	}
@@ -497,7 +500,7 @@ func (a *admin) explain(r *http.Request, v *adminView) error {
 }
 
 // change resets or adjusts a budget.
-func (a *admin) change(r *http.Request, v *adminView, do string) error {
+func (a *admin) change(r *http.Request, v *view, do string) error {
 	s, err := a.subject(r, v)
 	if err != nil {
 		return err
@@ -519,7 +522,7 @@ func (a *admin) change(r *http.Request, v *adminView, do string) error {
 	} else {
 		err = a.p.Adjust(r.Context(), s, delta)
 	}
-	key := joined(s.Key)
+	key := policy.KeyOf(s.Key...)
 	if !a.ShowKeys {
 		key = a.code(key)
 	}
@@ -543,7 +546,7 @@ func (a *admin) change(r *http.Request, v *adminView, do string) error {
 }
 
 // force sets a failover's state.
-func (a *admin) force(r *http.Request, v *adminView) error {
+func (a *admin) force(r *http.Request, v *view) error {
 	name, text := r.PostForm.Get("failover"), r.PostForm.Get("state")
 	f, ok := a.Failovers[name]
 	if !ok {

@@ -1,4 +1,4 @@
-package policy_test
+package admin_test
 
 import (
 	"flag"
@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/admin"
 	"github.com/weir-go/ratelimit/stats"
 )
 
@@ -65,7 +66,7 @@ func TestAdminInABrowser(t *testing.T) {
 					}
 				}
 				_ = p.Update(&policy.Set{Rules: []policy.Rule{{Name: "1"}}})
-				page := policy.Admin(p, &policy.AdminOptions{Write: true, ShowKeys: true, Logger: slog.New(slog.DiscardHandler), Failovers: map[string]policy.AdminFailover{"redis": &breaker{}, "standby": &breaker{state: stats.StateOpen}}})
+				page := admin.New(p, &admin.Options{Write: true, ShowKeys: true, Logger: slog.New(slog.DiscardHandler), Failovers: map[string]admin.Failover{"redis": &breaker{}, "standby": &breaker{state: stats.StateOpen}}})
 				mux := http.NewServeMux()
 				mux.HandleFunc("/admin", func(w http.ResponseWriter, r *http.Request) {
 					inner := httptest.NewRecorder()

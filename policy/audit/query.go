@@ -1,0 +1,136 @@
+package audit
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/internal/sqltext"
+	"github.com/weir-go/ratelimit/policy/sqlsource"
+)
+
+// sweepBatch is how many rows one statement deletes, so that none locks the table for long.
+const sweepBatch = 1000
+
+// Sweep deletes the rows that are older than [Options.Keep]. The log does so by itself, once an hour.
+func (a *Log) Sweep(ctx context.Context) error {
+	if a.opts.Keep < 0 {
+		return nil
+	}
+	before := time.Now().Add(-a.opts.Keep).UTC()
+	for {
+		n, err := a.sweep(ctx, before)
+		if err != nil {
+			return fmt.Errorf("policy/audit: %w", err)
+		}
+		if n < sweepBatch {
+			return nil
+		}
+	}
+}
+
+func (a *Log) sweep(ctx context.Context, before time.Time) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.opts.Timeout)
+	defer cancel()
+	where := fmt.Sprintf(` WHERE last_at < %s LIMIT %d`, a.place(1), sweepBatch)
+	statement := `DELETE FROM rate_limit_violation`
+	switch a.opts.Dialect {
+	case sqlsource.MySQL:
+		statement += where
+	case sqlsource.SQLite:
+		statement += ` WHERE rowid IN (SELECT rowid FROM rate_limit_violation` + where + `)`
+	default:
+		statement += ` WHERE ctid IN (SELECT ctid FROM rate_limit_violation` + where + `)`
+	}
+	result, err := a.db.ExecContext(ctx, statement, before)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+// Violation is a row of the audit: the denials of one key by one rule in one minute.
+type Violation struct {
+	policy.Denials
+	User, Route, IP string        // of the last of them
+	Cost, Remaining int           // of the last
+	RetryAfter      time.Duration // of the last
+	Degraded        bool          // of the last
+	FirstAt, LastAt time.Time
+}
+
+// Limited returns who has been denied since a time, most denials first, n at most. What shadows would have denied is
+// among it, if they are noted: see [policy.Denials].
+func (a *Log) Limited(ctx context.Context, since time.Time, n int) ([]policy.Denials, error) {
+	key := a.quote("key")
+	return a.denials(ctx, `SELECT rule, `+key+`, SUM(count) FROM rate_limit_violation WHERE last_at >= `+a.place(1)+
+		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, rule, `+key+` LIMIT `+a.place(2), since.UTC(), max(0, n))
+}
+
+// Shadowed returns whom a rule that is a shadow would have denied since a time, most often first, n at most: see
+// [Options.Shadows].
+func (a *Log) Shadowed(ctx context.Context, rule string, since time.Time, n int) ([]policy.Denials, error) {
+	key := a.quote("key")
+	return a.denials(ctx, `SELECT rule, `+key+`, SUM(count) FROM rate_limit_violation WHERE rule = `+a.place(1)+` AND last_at >= `+a.place(2)+
+		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, `+key+` LIMIT `+a.place(3), shadowPrefix+rule, since.UTC(), max(0, n))
+}
+
+// ByRule returns how often each rule has denied from one time to another, most denials first.
+func (a *Log) ByRule(ctx context.Context, from, to time.Time) ([]policy.Denials, error) {
+	return a.denials(ctx, `SELECT rule, '', SUM(count) FROM rate_limit_violation WHERE last_at >= `+a.place(1)+` AND last_at < `+a.place(2)+
+		` GROUP BY rule ORDER BY SUM(count) DESC, rule`, from.UTC(), to.UTC())
+}
+
+// OfKey returns what happened to a key since a time, the latest first, n rows at most. The key is given as it
+// is, also if keys are hashed; one of several attributes by [policy.KeyOf]. With MySQL the data source needs parseTime=true.
+func (a *Log) OfKey(ctx context.Context, key string, since time.Time, n int) (all []Violation, err error) {
+	q := a.quote
+	err = a.query(ctx, func(rows *sql.Rows) error {
+		var v Violation
+		var retry float64
+		err := rows.Scan(&v.Rule, &v.Key, &v.Count, &v.User, &v.Route, &v.IP, &v.Cost, &v.Remaining, &retry, &v.Degraded, &v.FirstAt, &v.LastAt)
+		v.Rule, v.Shadow = strings.CutPrefix(v.Rule, shadowPrefix)
+		v.RetryAfter = time.Duration(retry * float64(time.Second))
+		all = append(all, v)
+		return err
+	}, `SELECT rule, `+q("key")+`, count, `+q("user")+`, route, ip, cost, remaining, retry_after, degraded, first_at, last_at
+		FROM rate_limit_violation WHERE `+q("key")+` = `+a.place(1)+` AND last_at >= `+a.place(2)+` ORDER BY last_at DESC LIMIT `+a.place(3),
+		a.private(key), since.UTC(), max(0, n))
+	return all, err
+}
+
+func (a *Log) denials(ctx context.Context, query string, args ...any) (all []policy.Denials, err error) {
+	err = a.query(ctx, func(rows *sql.Rows) error {
+		var d policy.Denials
+		err := rows.Scan(&d.Rule, &d.Key, &d.Count)
+		d.Rule, d.Shadow = strings.CutPrefix(d.Rule, shadowPrefix)
+		all = append(all, d)
+		return err
+	}, query, args...)
+	return all, err
+}
+
+func (a *Log) query(ctx context.Context, scan func(*sql.Rows) error, query string, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, a.opts.Timeout)
+	defer cancel()
+	rows, err := a.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return fmt.Errorf("policy/audit: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return fmt.Errorf("policy/audit: %w", err)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("policy/audit: %w", err)
+	}
+	return nil
+}
+
+func (a *Log) quote(name string) string { return sqltext.Quote(uint8(a.opts.Dialect), name) }
+func (a *Log) place(i int) string       { return sqltext.Place(uint8(a.opts.Dialect), i) }

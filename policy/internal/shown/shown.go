@@ -1,0 +1,129 @@
+// Package shown has the texts in which a policy's answers are shown: by the command policy, by the page of package admin, and as JSON.
+package shown
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Explanation is a policy.Explanation as JSON.
+type Explanation struct {
+	KillSwitch bool   `json:"kill_switch"`
+	Exempt     string `json:"exempt,omitempty"` // the rule that exempts the request from all others
+	Error      string `json:"error,omitempty"`
+	Rules      []Rule `json:"rules"`
+}
+
+// Rule is one rule of an explanation.
+type Rule struct {
+	Rule     string    `json:"rule"`
+	Limit    string    `json:"limit,omitempty"`
+	From     string    `json:"from,omitempty"` // where the limit is from
+	Key      string    `json:"key,omitempty"`
+	Hidden   bool      `json:"key_hidden,omitempty"` // there is a key, and the service does not tell it
+	Cost     int       `json:"cost"`
+	Shadow   bool      `json:"shadow,omitempty"`
+	Skipped  string    `json:"skipped,omitempty"`
+	Capacity int       `json:"capacity"`
+	Now      *Standing `json:"now,omitempty"` // absent if the engine cannot tell
+}
+
+// Standing is how a key stands under a rule.
+type Standing struct {
+	Allowed    bool    `json:"allowed"`
+	Remaining  int     `json:"remaining"`
+	RetryAfter float64 `json:"retry_after"` // in seconds; 0 if allowed, and if a retry can never pass
+	ResetAfter float64 `json:"reset_after"` // in seconds
+}
+
+// Text returns the text for the JSON of an explanation, and whether the request would be refused.
+func Text(data []byte) (text string, refused bool, err error) {
+	var ex Explanation
+	if err := json.Unmarshal(data, &ex); err != nil {
+		return "", false, fmt.Errorf("policy: not an explanation: %w", err)
+	}
+	return ex.Text(), ex.Error != "", nil
+}
+
+// Text returns one line for each rule.
+func (ex Explanation) Text() string {
+	var b strings.Builder
+	switch {
+	case ex.KillSwitch:
+		b.WriteString("the kill switch is on: every request passes\n")
+	case ex.Exempt != "":
+		fmt.Fprintf(&b, "rule %s allows it, whatever other rules say\n", ex.Exempt)
+	case len(ex.Rules) == 0:
+		b.WriteString("no rule matches: the request passes\n")
+	}
+	for _, r := range ex.Rules {
+		b.WriteString(r.Text() + "\n")
+	}
+	if ex.Error != "" {
+		fmt.Fprintln(&b, "refused:", ex.Error)
+	}
+	return b.String()
+}
+
+// Text returns one line.
+func (r Rule) Text() string {
+	line := r.Rule + ": "
+	if r.Skipped != "" {
+		line += "cannot decide: " + r.Skipped
+	} else {
+		line += fmt.Sprintf("%s (from %s), ", r.Limit, r.From)
+		switch {
+		case r.Hidden:
+		case r.Key != "":
+			line += fmt.Sprintf("key %q, ", r.Key)
+		default:
+			line += "one budget for all, "
+		}
+		line += fmt.Sprintf("cost %d of %d", r.Cost, r.Capacity)
+	}
+	if r.Shadow {
+		line += ", a shadow: never denies"
+	}
+	if r.Now != nil {
+		line += "; now: " + r.Now.Text()
+	}
+	return line
+}
+
+// Text returns the answer in words.
+func (s Standing) Text() string {
+	switch {
+	case s.Allowed:
+		return fmt.Sprintf("allows it, %d left", s.Remaining)
+	case s.RetryAfter > 0:
+		return fmt.Sprintf("denies it, %d left, retry in %v", s.Remaining, inSeconds(s.RetryAfter))
+	}
+	return fmt.Sprintf("denies it, %d left; a retry never passes", s.Remaining)
+}
+
+// inSeconds returns a time as text, in milliseconds at the finest, rounded up: after it a retry passes.
+func inSeconds(seconds float64) time.Duration {
+	d := time.Duration(seconds * float64(time.Second))
+	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
+}
+
+// Visible returns a text in which each character that is not seen, or that changes the order in which others are
+// seen, is escaped as in Go.
+func Visible(text string) string {
+	if strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,30 @@
+package sqlsource
+
+import "embed"
+
+// Dialect says which database it is.
+type Dialect uint8
+
+// The databases. The zero Dialect is PostgreSQL; MariaDB is MySQL.
+const (
+	PostgreSQL Dialect = iota
+	MySQL
+	SQLite
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Migration returns the statements that make the tables of this package and of package audit, "" for another dialect.
+// Run them once.
+func (d Dialect) Migration() string {
+	files := [...]string{"postgresql.sql", "mysql.sql", "sqlite.sql"}
+	if int(d) >= len(files) {
+		return ""
+	}
+	text, err := migrations.ReadFile("migrations/" + files[d])
+	if err != nil {
+		panic(err) // the file is part of the program
+	}
+	return string(text)
+}
