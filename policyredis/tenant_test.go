@@ -85,7 +85,7 @@ func TestTenantsSpreadOverACluster(t *testing.T) {
 
 func TestWhatCannotBeOnOneServerIsRefused(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1", "b": "127.0.0.1:2"}})
-	defer ring.Close()
+	defer redistest.Close(t, ring)
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
 	defer cluster.Close()
 	for _, client := range []redis.UniversalClient{ring, cluster} {

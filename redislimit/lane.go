@@ -431,8 +431,13 @@ func (l *lane) teach(ctx context.Context, tickets []*ticket) {
 	l.exec(ctx, tickets)
 }
 
-// exec sends the tickets' calls. Each call has its own error afterwards.
+// exec sends the tickets' calls. Each call has its own error afterwards. A Ring gets a call that is alone without a
+// pipeline: if it is closed meanwhile that is an error, but go-redis crashes in a pipeline's goroutine.
 func (l *lane) exec(ctx context.Context, tickets []*ticket) {
+	if ring, ok := l.client.(*redis.Ring); ok && len(tickets) == 1 {
+		_ = ring.Process(ctx, tickets[0].call)
+		return
+	}
 	_, _ = l.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, t := range tickets {
 			_ = p.Process(ctx, t.call)

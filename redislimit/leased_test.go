@@ -166,7 +166,7 @@ func TestLeasedSaysWhatIsWrong(t *testing.T) {
 // budget of its own.
 func TestARingRefusesKeysOfSeveralServers(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": startServer(t).addr, "b": startServer(t).addr, "c": startServer(t).addr}})
-	defer ring.Close()
+	defer redistest.Close(t, ring)
 	total := newOn(t, ring, ratelimit.FixedWindow(ratelimit.PerHour(50)), "total", Options{})
 	users := newOn(t, ring, perMinute(1000), "user", Options{})
 	_, err := All(By(users, identity), Global[string](total))

@@ -29,7 +29,7 @@ func everyClient(t *testing.T, addr string) map[string]redis.UniversalClient {
 	}
 	t.Cleanup(func() {
 		for _, c := range clients {
-			c.Close()
+			redistest.Close(t, c)
 		}
 	})
 	return clients

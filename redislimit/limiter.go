@@ -37,6 +37,9 @@ var _ ratelimit.Reserver[string] = (*Limiter)(nil)
 // way: see [Options.Batch]. A *redis.Client ends them in time. On a Ring or a ClusterClient, whose own
 // timeouts end them, up to 61 more for each server may be left behind by their callers. All other calls
 // run in at most 256 goroutines.
+//
+// Close a Ring only after its ReadTimeout has passed since the last call has returned: go-redis 9.22 panics if a Ring
+// is closed during a pipeline, and a round trip that its callers have left may still be one.
 func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*Limiter, error) {
 	var o Options
 	if opts != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/redistest"
 )
 
 func TestZeroValuesSayWhatIsWrong(t *testing.T) {
@@ -90,7 +91,7 @@ func TestOnDecisionIsTold(t *testing.T) {
 func TestAnyClientIsLeftInTime(t *testing.T) {
 	s := startServer(t)
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": s.addr}, HeartbeatFrequency: time.Hour})
-	t.Cleanup(func() { ring.Close() })
+	t.Cleanup(func() { redistest.Close(t, ring) })
 	l := defaults(t, ring)
 	warm(t, l)
 	s.pause(t)

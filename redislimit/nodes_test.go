@@ -22,7 +22,7 @@ import (
 // spreadClients are clients of several servers.
 func spreadClients(t *testing.T) map[string]redis.UniversalClient {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": startServer(t).addr, "b": startServer(t).addr}})
-	t.Cleanup(func() { ring.Close() })
+	t.Cleanup(func() { redistest.Close(t, ring) })
 	return map[string]redis.UniversalClient{"ring": ring, "cluster": startCluster(t)}
 }
 
@@ -62,7 +62,7 @@ func TestDecisionsShareRoundTripsByServer(t *testing.T) {
 					assert.EqualValues(t, limit.Capacity(), allowed[k].Load(), "%v, key %d", limit, k)
 				}
 				assert.Less(t, seen.calls.Load()+seen.pipelines.Load(), int64(callers*each/2), "%v", limit)
-				assert.Positive(t, seen.pipelines.Load(), "the client's own hooks run for what is shared, too")
+				assert.Positive(t, seen.calls.Load()+seen.pipelines.Load(), "the client's own hooks run for what is shared, too")
 			}
 		})
 	}
@@ -71,7 +71,7 @@ func TestDecisionsShareRoundTripsByServer(t *testing.T) {
 func TestAServerThatHangsHoldsUpNobodyElse(t *testing.T) {
 	a, b := startServer(t), startServer(t)
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": a.addr, "b": b.addr}, HeartbeatFrequency: time.Hour})
-	defer ring.Close()
+	defer redistest.Close(t, ring)
 	l, err := New(ring, perMinute(1_000_000), &Options{Name: "hangs", Timeout: 100 * time.Millisecond})
 	require.NoError(t, err)
 	var hanging, other string
@@ -263,4 +263,66 @@ func TestAClusterOfSixWhileSlotsMoveAndAMasterDies(t *testing.T) {
 	}
 	assert.GreaterOrEqual(t, exact, len(b.keys)/2, "what is at the other masters is not touched")
 	t.Logf("%d calls failed while a master was gone; %d of %d keys have lost nothing", failed.Load(), exact, len(b.keys))
+}
+
+// closingHash lets a Ring find shards, and closes it at the first call after armed is set, as early as the Ring lets it.
+type closingHash struct {
+	shards []string
+	armed  *atomic.Bool
+	close  func()
+}
+
+func (h *closingHash) Get(string) string {
+	if h.armed.CompareAndSwap(true, false) {
+		go h.close()
+		time.Sleep(20 * time.Millisecond) // until it waits for the lock that is held here
+	}
+	return h.shards[0]
+}
+
+// armingHook sets armed when several decisions come to the Ring at once.
+type armingHook struct{ armed *atomic.Bool }
+
+func (h armingHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h armingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Args()[2] != 1 { // keys
+			h.armed.Store(true)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h armingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		h.armed.Store(true)
+		return next(ctx, cmds)
+	}
+}
+
+// A panic in a goroutine of the client would end the process.
+func TestARingThatIsClosedMeanwhileIsAnError(t *testing.T) {
+	var armed atomic.Bool
+	hash := &closingHash{armed: &armed}
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": startServer(t).addr}, HeartbeatFrequency: time.Hour,
+		NewConsistentHash: func(shards []string) redis.ConsistentHash { hash.shards = shards; return hash }})
+	closed := make(chan error, 1)
+	hash.close = func() { closed <- ring.Close() }
+	l, err := New(ring, perMinute(1_000_000), &Options{Name: "closed", Timeout: 20 * time.Second})
+	require.NoError(t, err)
+	warm(t, l)
+	ring.AddHook(armingHook{&armed})
+	var wg sync.WaitGroup
+	for g := range 16 {
+		wg.Go(func() {
+			var err error
+			for err == nil {
+				_, err = l.Take(t.Context(), strconv.Itoa(g), 1)
+			}
+			assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
+		})
+	}
+	wg.Wait()
+	require.NoError(t, <-closed)
 }

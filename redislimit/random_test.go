@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/redistest"
 )
 
 // randomFor is how long each of the random runs takes. They are short by default:
@@ -117,7 +118,7 @@ func randomClients(t *testing.T, s *server, proxy *moodyProxy) map[string]redis.
 	}
 	t.Cleanup(func() {
 		for _, c := range clients {
-			c.Close()
+			redistest.Close(t, c)
 		}
 	})
 	return clients

@@ -373,7 +373,6 @@ func playStorm(t *testing.T, where sky, name string, timeout time.Duration, batc
 	t.Logf("seed %d: %d calls, %d unavailable, %d perhaps charged, longest %v over its time", seed, s.calls, s.unavailable, s.perhaps, s.longest)
 	assert.Less(t, s.longest, soon*time.Duration(1+*stormCallers/500), "a crowd waits for processors too")
 	patient := where.client()
-	defer patient.Close()
 	for _, limiter := range []string{"a", "b", "c"} {
 		l, err := New(patient, stormLimit, &Options{Name: name + limiter, Timeout: 20 * time.Second})
 		require.NoError(t, err)
@@ -403,8 +402,8 @@ func playStorm(t *testing.T, where sky, name string, timeout time.Duration, batc
 			assert.LessOrEqual(t, spent, book.most, "%s%s", limiter, key)
 		}
 	}
-	patient.Close()
-	c.Close()
+	redistest.Close(t, patient)
+	redistest.Close(t, c)
 	if where.end != nil {
 		where.end()
 	}
