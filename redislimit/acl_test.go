@@ -29,12 +29,21 @@ func (f *fixture) restricted(missing string) *redis.Client {
 	return c
 }
 
+// hourlyLimits are five limits under which nothing comes back while a test runs.
+func hourlyLimits() []ratelimit.Limit {
+	limits := fiveLimits()
+	for i := range limits {
+		limits[i].Rate.Per = time.Hour
+	}
+	return limits
+}
+
 // several returns a stack in which commands of all kinds are needed, a log of 150 spendings among
 // the limits.
 func (f *fixture) several(client *redis.Client) *Layered[string] {
 	var layers []Layer[string]
-	for _, limit := range append(fiveLimits(), ratelimit.TokenBucket(ratelimit.PerMinute(20), 20).Named("token2"),
-		ratelimit.SlidingLog(ratelimit.PerHour(1000)).Named("longlog"), ratelimit.FixedWindow(ratelimit.PerMinute(20)).Named("fixed2")) {
+	for _, limit := range append(hourlyLimits(), ratelimit.TokenBucket(ratelimit.PerHour(20), 20).Named("token2"),
+		ratelimit.SlidingLog(ratelimit.PerHour(1000)).Named("longlog"), ratelimit.FixedWindow(ratelimit.PerHour(20)).Named("fixed2")) {
 		l, err := New(client, limit, &Options{Timeout: 10 * time.Second})
 		require.NoError(f.t, err)
 		layers = append(layers, By(l, identity))
@@ -68,12 +77,12 @@ func TestACommandThatAnACLForbidsChargesNothing(t *testing.T) {
 			assert.NotErrorIs(t, err, ratelimit.ErrUnavailable, missing)
 			assert.NotErrorIs(t, err, ErrUnanswered, missing)
 		}
-		for _, limit := range append(fiveLimits(), ratelimit.SlidingLog(ratelimit.PerHour(1000)).Named("longlog")) {
+		for _, limit := range append(hourlyLimits(), ratelimit.SlidingLog(ratelimit.PerHour(1000)).Named("longlog")) {
 			f.inOneCall(client, limit, missing+" is missing: "+limit.Name)
 		}
 	}
 	client := f.restricted("")
-	l, err := New(client, fiveLimits()[0], &Options{Timeout: 10 * time.Second})
+	l, err := New(client, hourlyLimits()[0], &Options{Timeout: 10 * time.Second})
 	require.NoError(t, err)
 	require.NoError(t, l.Reset(t.Context(), "k"))
 	require.NoError(t, l.Adjust(t.Context(), "k", 3))

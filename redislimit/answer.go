@@ -20,7 +20,12 @@ func (s *session) answer(reply string) error {
 		return errOutside
 	case reply[0] >= answerWrongType:
 		return s.failed(failureOf(reply))
-	case len(reply) != 8+digestSize*len(s.charges):
+	}
+	size := 8 + digestSize*len(s.charges)
+	if len(reply) == size+7 && reply[8] == answerFull {
+		s.charges[0].place, reply = get7(reply[size:]), reply[:size]
+	}
+	if len(reply) != size {
 		return errAnswer
 	}
 	s.allowed, s.reading = reply[0] == answerAllowed, get7(reply[1:])
@@ -32,7 +37,7 @@ func (s *session) answer(reply string) error {
 
 // verdict reads what the general case says of a charge.
 func (c *charge) verdict(s string, reading int64) {
-	if c.allowed = s[0] == answerAllowed; s[0] > answerAllowed {
+	if c.allowed = s[0] == answerAllowed; s[0] > answerAllowed && c.place == 0 {
 		c.failed = s[0]
 		return
 	}

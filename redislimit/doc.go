@@ -50,9 +50,8 @@
 //     server answers its time, and the call is made again.
 //   - A cost that can never pass is answered without asking Redis: the Decision has the
 //     limit and no figures.
-//   - Of a key's bookings the newest 128 are told apart. While more are under way, what
-//     earlier spendings have left over is not given back. A leaky bucket gives back at its
-//     queue's end only, and never in the middle.
+//   - A key has at most 1,024 bookings ahead, a sliding log 2,000. More are refused with
+//     [ratelimit.ErrLimited]. A leaky bucket gives back at its queue's end only, and never in the middle.
 //   - After the figures of a bucket or of a calendar have changed, reservations made before give back
 //     nothing; those of a sliding counter, only what the current window counts. What they
 //     have cost beyond their estimate is charged as ever.
@@ -84,7 +83,7 @@
 //
 // Where an ACL restricts the user of the client, it must allow EVAL, EVALSHA, TIME, GET,
 // GETRANGE, STRLEN, SET and APPEND, for Reset also DEL, and each of them for all keys of the
-// limiter alike. If one is missing, a decision is an error that has charged nothing.
+// limiter alike. If one is missing, a decision is an error that has charged nothing. [Limiter.Each] also needs SCAN.
 //
 // # Clusters
 //

@@ -215,3 +215,25 @@ func ExampleLeased() {
 	fmt.Println(len(limiter.Limits()), "limits")
 	// Output: 3 limits
 }
+
+func limited(ctx context.Context, client *redis.Client) error {
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("api")
+	limiter, err := redislimit.New(client, limit, &redislimit.Options{Timeout: time.Second})
+	if err != nil {
+		return err
+	}
+	limiter.Allow("alice", 2)
+	limiter.Allow("bob", 1)
+	return limiter.Each(ctx, func(user string, d ratelimit.Decision) bool {
+		if !d.Allowed {
+			fmt.Println(user, "has to wait for", d.RetryAfter.Round(time.Hour))
+		}
+		return true
+	})
+}
+
+// Who is limited now, by all processes together.
+func ExampleLimiter_Each() {
+	onServer(limited)
+	// Output: alice has to wait for 1h0m0s
+}

@@ -56,6 +56,19 @@ func (n namespace) key(key string) string {
 	return n.begin + separator + safeTag(tag) + "}:" + key
 }
 
+// original returns the key that a Redis key stands for. It reports false if that is of another limiter, or has only
+// the key's hash.
+func (n namespace) original(stored string) (string, bool) {
+	rest, ours := strings.CutPrefix(stored, n.begin+":{")
+	tag, key, closed := strings.Cut(rest, "}")
+	if key == "" {
+		key = tag
+	} else {
+		key = key[1:]
+	}
+	return key, ours && closed && n.key(key) == stored
+}
+
 // hashTag returns what chooses the slot of a key that a namespace has made.
 func hashTag(key string) string {
 	_, rest, _ := strings.Cut(key, "{")

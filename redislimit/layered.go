@@ -93,7 +93,7 @@ func (l *Layered[R]) lease() error {
 			}
 		}
 		var err error
-		if y.leases, err = newLeases(y); err != nil {
+		if y.leases, err = leasesFor(y); err != nil {
 			return fmt.Errorf("redislimit: layer %d: %w", i, err)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/lease"
 )
 
 // Layer is one of several limits on a request of type R: a limiter, and how to find in
@@ -27,7 +26,7 @@ type layer[R any] struct {
 
 	leased   bool // the budget is spent from leases
 	maxBatch int
-	leases   *lease.Limiter[leaseKey] // nil unless leased
+	leases   *leases // nil unless leased
 }
 
 // heard reports whether somebody is told what the layer says.

@@ -49,7 +49,7 @@ const (
 
 // Bounds of what is stored.
 const (
-	maxBooked   = 128  // bookings that are told apart
+	maxBooked   = 1024 // bookings of a key, each of which can be given back
 	maxQueued   = 2000 // spendings of a log that are booked behind a full one
 	maxExpiry   = 1<<32 - 1
 	generations = 1 << 24
@@ -95,7 +95,7 @@ var names = map[string]int64{
 	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_AHEAD": askAhead, "ASK_SIZE": askSize,
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
 	"PEEK": opPeek, "KEEP": opKeep, "ADJUST": opAdjust, "SHADOW": howShadow,
-	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "OUTSIDE": answerOutside,
+	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "FULL": answerFull, "OUTSIDE": answerOutside,
 	"DATES_SIZE": datesSize, "ORDINAL_ZERO": ordinalZero,
 }
 

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"sync"
+	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/lease"
@@ -25,8 +28,10 @@ import (
 // layer denies. As long as a batch lasts that takes no round trip. For the time of the call a request that
 // is about to be denied holds its cost of the lease.
 //
-// The bound of such a layer is that of its limit, plus processes × maxBatch. All processes should lease the
-// layer. A batch is given back after a second; [Layered.Flush] gives all back, on shutdown. To a
+// The bound of such a layer is that of its limit, plus processes × maxBatch: all stacks of a process that lease a
+// limiter share what is held of a key. They must have the same maxBatch. While requests of one key come under several
+// limits of [WithLimit], those under one of them are leased, and each other one takes a round trip. All processes should
+// lease the layer. A batch is given back after a second; [Layered.Flush] gives all back, on shutdown. To a
 // decision a fetch of a batch may add once more the limiter's [Options.Timeout]. An
 // unsettled reservation holds its batch: see [lease.Limiter.Reserve].
 //
@@ -42,47 +47,144 @@ type leaseKey struct {
 	limit ratelimit.Limit
 }
 
-// newLeases returns what a layer's budget is spent from.
-func newLeases[R any](y *layer[R]) (*lease.Limiter[leaseKey], error) {
+// holdFor is how long a batch is held before what is left of it is given back.
+const holdFor = time.Second
+
+// leases are what a process holds of a limiter's budgets, for all stacks that lease it. Under several limits a key
+// would have a batch for each: so it is leased under one at a time, and another one has to wait until nothing can be
+// left of the batches of the first.
+type leases struct {
+	maxBatch int
+	held     *lease.Limiter[leaseKey]
+	remote   *Layered[leaseKey]
+	idle     time.Duration // after this time without a request, a key's batches are given back
+
+	mu     sync.Mutex // guards the fields below
+	limits map[string]*leasedLimit
+	sweep  int // as soon as there are so many keys, idle ones are removed
+}
+
+// leasedLimit is the limit that a key is leased under, and when it was asked for last.
+type leasedLimit struct {
+	limit ratelimit.Limit
+	last  time.Time
+}
+
+const minSweep = 1024
+
+// leasesFor returns what a layer's budget is spent from.
+func leasesFor[R any](y *layer[R]) (*leases, error) {
 	switch {
 	case y.maxBatch < 1:
 		return nil, fmt.Errorf("redislimit: Leased was given a batch of %d, want at least 1", y.maxBatch)
 	case y.limit == nil && y.l.limitFor == nil && y.l.plan.Load().kind == kindLeaky:
 		return nil, errors.New("redislimit: " + leakyText)
 	}
-	source := layer[leaseKey]{l: y.l, quiet: true,
+	return y.l.leases.of(y.l, y.maxBatch)
+}
+
+// sharedLeases has the leases of a limiter, once a stack has leased it.
+type sharedLeases struct {
+	mu     sync.Mutex
+	leases *leases
+}
+
+func (s *sharedLeases) of(l *Limiter, maxBatch int) (*leases, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leases == nil {
+		made, err := newLeases(l, maxBatch)
+		if err != nil {
+			return nil, err
+		}
+		s.leases = made
+	}
+	if s.leases.maxBatch != maxBatch {
+		return nil, fmt.Errorf("redislimit: Leased was given a batch of %d, and another stack of this limiter has %d: they share what is held, want one batch", maxBatch, s.leases.maxBatch)
+	}
+	return s.leases, nil
+}
+
+func newLeases(l *Limiter, maxBatch int) (*leases, error) {
+	source := layer[leaseKey]{l: l, quiet: true,
 		key:   func(k leaseKey) (string, error) { return k.key, nil },
 		limit: func(k leaseKey) ratelimit.Limit { return k.limit }}
 	remote, err := All[leaseKey](layerFunc[leaseKey](func() (layer[leaseKey], error) { return source, nil }))
 	if err != nil {
 		return nil, err
 	}
-	return lease.New(remote, &lease.Options[leaseKey]{MaxBatch: y.maxBatch, Timeout: max(0, y.l.sender.timeout)})
+	timeout := max(0, l.sender.timeout)
+	held, err := lease.New(remote, &lease.Options[leaseKey]{MaxBatch: maxBatch, HoldFor: holdFor, Timeout: timeout})
+	if err != nil {
+		return nil, err
+	}
+	return &leases{maxBatch: maxBatch, held: held, remote: remote, idle: 2*holdFor + timeout,
+		limits: make(map[string]*leasedLimit), sweep: minSweep}, nil
+}
+
+// under reports whether a key is leased under its limit, rather than under another one.
+func (s *leases) under(k leaseKey) bool {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := s.limits[k.key]
+	switch {
+	case at == nil:
+		if len(s.limits) >= s.sweep {
+			maps.DeleteFunc(s.limits, func(_ string, at *leasedLimit) bool { return now.Sub(at.last) > s.idle })
+			s.sweep = max(minSweep, 2*len(s.limits))
+		}
+		at = &leasedLimit{limit: k.limit}
+		s.limits[k.key] = at
+	case at.limit == k.limit:
+	case now.Sub(at.last) > s.idle:
+		at.limit = k.limit
+	default:
+		return false
+	}
+	at.last = now
+	return true
+}
+
+func (s *leases) peek(ctx context.Context, k leaseKey, cost int) (ratelimit.Decision, error) {
+	if s.under(k) {
+		return s.held.Peek(ctx, k, cost)
+	}
+	return s.remote.Peek(ctx, k, cost)
+}
+
+func (s *leases) reserve(ctx context.Context, k leaseKey, cost int) (*ratelimit.Reservation, error) {
+	if s.under(k) {
+		return s.held.Reserve(ctx, k, cost, 0)
+	}
+	return s.remote.Reserve(ctx, k, cost, 0)
 }
 
 const leakyText = "a leaky bucket cannot be leased: each decision has a place in its queue"
 
-// Flush gives back what this process holds of the budgets of [Leased] layers, and waits until that is
-// done: see [lease.Limiter.Flush]. Call it on shutdown. Without such a layer it does nothing.
+// Flush gives back what this process holds of the budgets of [Leased] layers, for other stacks too, and waits until that
+// is done: see [lease.Limiter.Flush]. Call it on shutdown. Without such a layer it does nothing.
 func (l *Layered[R]) Flush(ctx context.Context) error {
 	var errs []error
 	for i := range l.layers {
 		if leases := l.layers[i].leases; leases != nil {
-			errs = append(errs, leases.Flush(ctx))
+			errs = append(errs, leases.held.Flush(ctx))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // leaseOf returns the ask's layer's leases and key, if the layer is leased and its limit counts anything.
-func (s *stack[R]) leaseOf(a *ask) (*lease.Limiter[leaseKey], leaseKey) {
+func (s *stack[R]) leaseOf(a *ask) (*leases, leaseKey) {
 	y := &s.of.layers[a.layer]
 	if y.leases == nil || a.plan == nil || a.plan.kind == 0 {
 		return nil, leaseKey{}
 	}
 	k := leaseKey{key: a.key}
 	if y.limit != nil {
-		k.limit = a.plan.limit
+		if own, err := y.l.planFor(a.key); err != nil || own.limit != a.plan.limit {
+			k.limit = a.plan.limit
+		}
 	}
 	return y.leases, k
 }
@@ -102,9 +204,9 @@ func (s *stack[R]) lease(ctx context.Context, op byte, keep bool) (allowed bool,
 			return false, fmt.Errorf("layer %d: %w", a.layer, err)
 		}
 		if op == opPeek && !keep {
-			a.said, err = leases.Peek(ctx, key, a.cost)
+			a.said, err = leases.peek(ctx, key, a.cost)
 		} else {
-			a.res, err = leases.Reserve(ctx, key, a.cost, 0)
+			a.res, err = leases.reserve(ctx, key, a.cost)
 			a.said = a.res.Decision
 		}
 		if err != nil {
@@ -134,7 +236,7 @@ func (s *stack[R]) leaseShadows(ctx context.Context) {
 			continue
 		}
 		if a.err = a.checkLeased(opTake); a.err == nil {
-			a.res, a.err = leases.Reserve(ctx, key, a.cost, 0)
+			a.res, a.err = leases.reserve(ctx, key, a.cost)
 			a.said, a.asked = a.res.Decision, a.err == nil
 		}
 	}

@@ -412,3 +412,86 @@ func TestRandomHistoriesOfLeasedLayersAddUp(t *testing.T) {
 		}
 	}
 }
+
+// held returns how much of a key is charged beyond what was admitted, of a limit that regains nothing.
+func held(t *testing.T, l *Limiter, key string, admitted int) int {
+	d, err := l.Peek(t.Context(), key, 0)
+	require.NoError(t, err)
+	return d.Limit.Capacity() - d.Remaining - admitted
+}
+
+func TestStacksOfOneProcessShareWhatTheyLease(t *testing.T) {
+	client := startServer(t).client()
+	total := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(1_000_000)), "total", Options{})
+	const batch = 100
+	admitted := 0
+	for range 8 {
+		stack, err := All(Leased(By(total, identity), batch))
+		require.NoError(t, err)
+		for range 300 {
+			d, err := stack.Take(t.Context(), "k", 1)
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+			admitted++
+		}
+		assert.LessOrEqual(t, held(t, total, "k", admitted), batch)
+	}
+	_, err := All(Leased(By(total, identity), batch+1))
+	require.ErrorContains(t, err, "101")
+	require.ErrorContains(t, err, "100")
+}
+
+func TestAKeyUnderSeveralLimitsHoldsOneBatch(t *testing.T) {
+	client := startServer(t).client()
+	l := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(1_000_000)), "plans", Options{})
+	const batch = 100
+	stack, err := All(Leased(WithLimit(By(l, userOf), func(v visit) ratelimit.Limit {
+		return ratelimit.FixedWindow(ratelimit.PerDay(v.cost))
+	}), batch))
+	require.NoError(t, err)
+	admitted := 0
+	for range 300 {
+		for plan := range 8 {
+			d, err := stack.Take(t.Context(), visit{user: "u", cost: 1_000_000 - plan}, 1)
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+			assert.Equal(t, 1_000_000-plan, d.Limit.Capacity())
+			admitted++
+		}
+	}
+	assert.LessOrEqual(t, held(t, l, "/u", admitted), batch)
+	d, err := stack.Take(t.Context(), visit{user: "u", cost: 10}, 1)
+	require.NoError(t, err)
+	assert.False(t, d.Allowed, "what was spent under the others is spent")
+	d, err = stack.Peek(t.Context(), visit{user: "u", cost: 10}, 1)
+	require.NoError(t, err)
+	assert.False(t, d.Allowed)
+	assert.Equal(t, 10, d.Limit.Capacity())
+	d, err = stack.Take(t.Context(), visit{user: "u", cost: 1_000_000}, 1)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed, "no limit's denial is that of another one")
+}
+
+// A plan changes seldom: its requests are leased again as soon as nothing is left of the batches of the one before.
+func TestAKeyIsLeasedUnderItsNewLimitAfterAWhile(t *testing.T) {
+	l := newOn(t, redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), ratelimit.FixedWindow(ratelimit.PerDay(1_000_000)), "plans", Options{Timeout: time.Millisecond})
+	s, err := newLeases(l, 100)
+	require.NoError(t, err)
+	old, fresh := leaseKey{key: "k"}, leaseKey{key: "k", limit: ratelimit.FixedWindow(ratelimit.PerDay(5))}
+	assert.True(t, s.under(old))
+	assert.False(t, s.under(fresh))
+	assert.True(t, s.under(old))
+	s.limits["k"].last = s.limits["k"].last.Add(-s.idle - time.Second)
+	assert.True(t, s.under(fresh))
+	assert.False(t, s.under(old))
+	for i := range minSweep {
+		s.under(leaseKey{key: fmt.Sprint(i)})
+	}
+	for _, at := range s.limits {
+		at.last = at.last.Add(-s.idle - time.Second)
+	}
+	for i := range minSweep {
+		s.under(leaseKey{key: fmt.Sprint("later", i)})
+	}
+	assert.LessOrEqual(t, len(s.limits), minSweep+1, "idle keys are forgotten")
+}

@@ -23,6 +23,7 @@ type Limiter struct {
 	onDecision func(ratelimit.Event[string])
 	maxLog     int
 	plan       atomic.Pointer[plan] // New's or SetLimit's limit
+	leases     sharedLeases
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter)(nil)
@@ -113,7 +114,8 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 // what it charged can be settled later: see [ratelimit.Reservation.Settle]. Delay says when
 // the work may begin, and later callers, in whatever process, queue behind it. A
 // denial's RetryAfter is for the same call. A reservation of 0 charges nothing, and to
-// settle it charges the actual cost.
+// settle it charges the actual cost. A key has at most 1,024 bookings ahead, a sliding log 2,000: more
+// could not be given back, and are refused with [ratelimit.ErrLimited].
 //
 // To settle takes one round trip, within [Options.Timeout], and none if the work has cost what
 // was reserved. If it fails, what was reserved stays charged. The reservation is never nil.
@@ -196,6 +198,9 @@ func (l *Limiter) decide(ctx context.Context, s *session, key string, cost int, 
 	s.one(l, l.space.key(key), p, int64(cost), ahead, op)
 	if err = s.run(ctx, op); err == nil {
 		s.conclude(op, &d)
+		if c := &s.charges[0]; c.place > 0 {
+			err = c.full(s.reading)
+		}
 	}
 	return d, err
 }

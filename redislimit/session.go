@@ -22,9 +22,12 @@ type session struct {
 	oneCharge [1]charge
 }
 
-// one makes the session one of a single charge.
+// one makes the session one of a single charge. Its sender is the limiter's, unless it has one.
 func (s *session) one(l *Limiter, key string, p *plan, cost int64, ahead time.Duration, op byte) {
-	s.remote = l.remote
+	sender := s.sender
+	if s.remote = l.remote; sender != nil {
+		s.sender = sender
+	}
 	s.oneKey[0] = key
 	s.oneCharge[0] = charge{plan: p, cost: cost, shares: 1}
 	s.keys, s.charges = s.oneKey[:], s.oneCharge[:]

@@ -1,6 +1,7 @@
 package redislimit
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -28,6 +29,7 @@ type charge struct {
 	// spendings stay on the server: of it, At is when the cost is spent, and N what counts now.
 	state  meter.State
 	newest int64 // the last booking, of a log the last spending; 0 if there is none
+	place  int64 // if no more can be booked ahead, when there is place for one more; else 0
 	offer  meter.Offer
 }
 
@@ -51,6 +53,21 @@ func (c *charge) weigh(reading int64) {
 			}
 		}
 	}
+	c.offer.Retry = max(c.offer.Retry, c.place)
+}
+
+// full is the error of a cost for whose booking there is no place.
+func (c *charge) full(reading int64) error {
+	return fmt.Errorf("%w: the key has %d bookings ahead, and could not give back one more; there is place in %v, under %v",
+		ratelimit.ErrLimited, c.plan.mostBooked(), between(reading, c.place), c.plan.limit)
+}
+
+// mostBooked returns how many bookings of a key can be given back.
+func (p *plan) mostBooked() int {
+	if p.kind == kindLog {
+		return maxQueued
+	}
+	return maxBooked
 }
 
 // spend makes the state what it is after the cost is spent.

@@ -14,7 +14,8 @@ import (
 //
 // A Wait that fails has spent nothing, unless its error says so. It fails at once, with an error that wraps
 // [context.DeadlineExceeded], if the context's deadline comes before its time; with
-// [ratelimit.ErrLimited] if a leaky bucket's queue is full; and with the errors of
+// [ratelimit.ErrLimited] if a leaky bucket's queue is full, or if the key has 1,024 bookings ahead, a
+// sliding log 2,000, since no more could be given back; and with the errors of
 // Take. If the context ends while it sleeps, it gives back what it has booked, within
 // [Options.Timeout], and returns the context's error; if giving back fails, the
 // booking stays, and that error is joined to it. If the context ends while the booking

@@ -23,6 +23,7 @@ const (
 	answerNotOurs   = 3
 	answerOther     = 4
 	answerOutside   = 5 // the time is not one that the call says anything about
+	answerFull      = 6 // of one key: no more can be booked ahead
 )
 
 // The first byte of an answer in the usual case, in words: the time and states as they are

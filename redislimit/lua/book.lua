@@ -51,10 +51,6 @@ local function book(a, f, s, at, cost)
   end
   a.spend(f, s, at, cost)
   s.newest = at
-  if #s.bookedAts > $MAX_BOOKED then -- the oldest is not told apart any more
-    s.ahead = table.remove(s.bookedAts, 1)
-    a.spend(f, s.base, s.ahead, table.remove(s.bookedCosts, 1))
-  end
 end
 
 -- shrink takes up to n from the i-th booking, and returns how much.

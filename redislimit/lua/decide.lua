@@ -24,6 +24,15 @@ local function asked(i)
   return q
 end
 
+-- place returns nil if a cost can be booked so that it can be given back. Else it returns when a booking has passed.
+local function place(q, s)
+  if q.kind == LOG then
+    if #s.ats >= q.cap + $MAX_QUEUED then return s.ats[1] + q.per end
+  elseif s.base and #s.bookedAts >= $MAX_BOOKED and s.bookedAts[#s.bookedAts] ~= q.at then
+    return s.bookedAts[1]
+  end
+end
+
 -- weigh finds out when a cost is spent, and whether that is in time.
 local function weigh(q, s)
   local a = algorithms[q.kind]
@@ -38,8 +47,6 @@ local function weigh(q, s)
     if q.kind == LEAKY then
       if q.at > s.now then retry = q.at end
       q.at = leaves(q, s, s.now)
-    elseif q.kind == LOG and #s.ats >= q.cap + $MAX_QUEUED and q.at > s.now then
-      q.at = max(q.at, s.ats[1] + q.per + q.ahead) -- no place left to book
     end
     if q.at > s.now and q.ahead < MOST then retry = max(retry, q.at - q.ahead) end
   end
@@ -49,6 +56,10 @@ local function weigh(q, s)
     if q.at > boundary then retry = max(retry, boundary) end
   end
   q.allowed = retry <= reading
+  if q.allowed and q.at > s.now then
+    q.place = place(q, s)
+    q.allowed = not q.place
+  end
   if q.kind == LOG then
     q.digest = pack('>I3BI7I7I7I7I7', s.gen, s.changes, s.now, q.at, log.counts(q, s, s.now), log.newest(q, s), 0)
   else
@@ -99,7 +110,11 @@ local function decide(first, last)
         if weigh(q, s) and allowed and op ~= PEEK then spend(q, s) end
       end
     end
-    if q.digest then parts[i - first + 2] = pack('>B', q.allowed and 1 or 0) .. q.digest end
+    if q.place then -- only a decision on one key books ahead
+      parts[i - first + 2] = pack('>B', $FULL) .. q.digest .. pack('>I7', q.place)
+    elseif q.digest then
+      parts[i - first + 2] = pack('>B', q.allowed and 1 or 0) .. q.digest
+    end
   end
   for k, s in pairs(states) do
     if s.dirty then

@@ -45,12 +45,11 @@ if live > y - x then -- the first one whose passing leaves enough room
   if leaves > at then at = leaves end
 end
 ok = at <= now or x == 0
+body = struct.pack('>BI3BI7I7I7I7I7', $LOG, gen, changes, now, at, live, newest, 0)
 if not ok then
   local ahead = unpack('>I7', ask, pos + $ASK_AHEAD)
-  if size - gone >= y + $MAX_QUEUED then -- no place left to book
-    local first = record(gone + 1) + z + ahead
-    if first > at then at = first end
-  end
   ok = ahead >= $MOST or at - ahead <= reading
+  if ok and size - gone >= y + $MAX_QUEUED then -- the general case's answer
+    return struct.pack('>BI7B', 0, reading, $FULL) .. string.sub(body, 2) .. struct.pack('>I7', record(gone + 1) + z)
+  end
 end
-body = struct.pack('>BI3BI7I7I7I7I7', $LOG, gen, changes, now, at, live, newest, 0)

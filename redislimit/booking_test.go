@@ -1,0 +1,142 @@
+package redislimit
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// bookable are limits of which a key can be booked a thousand times ahead, each time for another instant.
+func bookable() []ratelimit.Limit {
+	return []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerSecond(200), 10).Named("bucket"),
+		ratelimit.FixedWindow(ratelimit.PerSecond(1)).Named("window"),
+		ratelimit.SlidingCounter(ratelimit.PerSecond(1)).Named("counter"),
+		ratelimit.SlidingLog(ratelimit.PerSecond(1)).Named("log"),
+	}
+}
+
+func TestAThousandBookingsCanBeGivenBack(t *testing.T) {
+	verdicts(t)
+	f := newFixture(t)
+	for _, limit := range bookable() {
+		t.Run(limit.Name, func(t *testing.T) {
+			l := f.limiter(limit, limit.Name)
+			for l.Allow("k", 1) {
+			}
+			var booked []*ratelimit.Reservation
+			for range 1000 {
+				r, err := l.Reserve(t.Context(), "k", 1, math.MaxInt64)
+				require.NoError(t, err)
+				require.True(t, r.Allowed)
+				booked = append(booked, r)
+			}
+			before, err := l.Peek(t.Context(), "k", 1)
+			require.NoError(t, err)
+			rand.Shuffle(len(booked), func(i, j int) { booked[i], booked[j] = booked[j], booked[i] })
+			for _, r := range booked {
+				require.NoError(t, r.Cancel())
+			}
+			d, err := l.Peek(t.Context(), "k", 1)
+			require.NoError(t, err)
+			assert.Less(t, d.RetryAfter, 3*time.Second, "it was %v", before.RetryAfter)
+			f.clock.Advance(d.RetryAfter)
+			assert.True(t, l.Allow("k", 1))
+		})
+	}
+}
+
+func TestCallersWhoGiveUpLeaveNothingBooked(t *testing.T) {
+	f := newFixture(t)
+	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 10) // nobody's time comes
+	l := f.limiter(limit, "workers")
+	ctx, cancel := contextWithCancel(t)
+	var wg sync.WaitGroup
+	const callers = 500
+	for range callers + 10 {
+		wg.Go(func() {
+			if err := l.Wait(ctx, "k", 1); err != nil {
+				assert.ErrorIs(t, err, context.Canceled)
+				assert.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+			}
+		})
+	}
+	for {
+		d, err := l.Peek(t.Context(), "k", 1)
+		require.NoError(t, err)
+		if d.RetryAfter > callers*time.Hour {
+			break
+		}
+	}
+	cancel()
+	wg.Wait()
+	d, err := l.Peek(t.Context(), "k", 1)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, d.RetryAfter, time.Hour)
+	f.clock.Advance(10 * time.Hour)
+	assert.Equal(t, 10, f.left(l, "k"))
+}
+
+func TestABookingThatCouldNotBeGivenBackIsRefused(t *testing.T) {
+	verdicts(t)
+	f := newFixture(t)
+	for _, limit := range bookable() {
+		t.Run(limit.Name, func(t *testing.T) {
+			most := maxBooked
+			if limit.Algorithm == ratelimit.AlgorithmSlidingLog {
+				most = maxQueued
+			}
+			l := f.limiter(limit, limit.Name)
+			for l.Allow("k", 1) {
+			}
+			var booked []*ratelimit.Reservation
+			for {
+				r, err := l.Reserve(t.Context(), "k", 1, math.MaxInt64)
+				if err != nil {
+					assert.ErrorIs(t, err, ratelimit.ErrLimited)
+					assert.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+					assert.ErrorContains(t, err, fmt.Sprint(most))
+					assert.ErrorContains(t, err, "give back")
+					assert.False(t, r.Allowed)
+					assert.Positive(t, r.RetryAfter)
+					assert.LessOrEqual(t, r.RetryAfter, 2*time.Second)
+					require.NoError(t, r.Cancel())
+					break
+				}
+				booked = append(booked, r)
+				require.LessOrEqual(t, len(booked), most)
+			}
+			require.Len(t, booked, most)
+
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			for _, ctx := range []context.Context{ctx, t.Context()} {
+				assert.ErrorIs(t, l.Wait(ctx, "k", 1), ratelimit.ErrLimited)
+			}
+			d, err := l.Take(t.Context(), "k", 1)
+			require.NoError(t, err, "who books nothing is denied as ever")
+			assert.False(t, d.Allowed)
+
+			require.NoError(t, booked[most/2].Cancel())
+			_, err = l.Reserve(t.Context(), "k", 1, math.MaxInt64)
+			require.NoError(t, err, "there is place for one more")
+			for range 2 { // a bucket books two for one instant, after one before them was given back
+				_, err = l.Reserve(t.Context(), "k", 1, math.MaxInt64)
+			}
+			require.ErrorIs(t, err, ratelimit.ErrLimited)
+
+			f.clock.Advance(booked[0].Delay)
+			_, err = l.Reserve(t.Context(), "k", 1, math.MaxInt64)
+			require.NoError(t, err, "one has passed")
+		})
+	}
+}

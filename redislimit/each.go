@@ -1,0 +1,202 @@
+package redislimit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/ratelimit"
+)
+
+const (
+	scanCount = 1000 // how many keys of the server one SCAN looks at
+	peekers   = 64   // decisions of a page that are under way at once
+)
+
+// Each calls visit with each key of the limiter that Redis holds, in no order, and with what [Limiter.Peek] says to a
+// cost of 1. It stops if visit returns false. It writes nothing. On a Ring and a ClusterClient it goes over all servers.
+//
+// A key that is there all the time is visited once; one that comes or goes meanwhile, or whose slot moves to another
+// server, once or not at all. A key is kept until some time after it is fresh, so a list of who is limited leaves out
+// those that are Allowed. Keys of more than 200 bytes are left out, since Redis has only their hash.
+//
+// It scans all keys of each server, 1,000 in one call, and remembers 16 bytes of each key that it visits. Each call may
+// take a second, or [Options.Timeout] if that is longer; the context bounds the whole. The errors are those of Peek. If a single key has one,
+// such as [ErrForeignState], the others are visited all the same.
+func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.Decision) bool) error {
+	l.check()
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	if visit == nil {
+		return errors.New("redislimit: Each was given no visit function")
+	}
+	sender := l.sender
+	if sender.timeout >= 0 {
+		sender = sender.within(max(sender.timeout, time.Second))
+	}
+	servers, err := sender.servers(ctx)
+	if err != nil {
+		return err
+	}
+	w := walk{l: l, sender: sender, visit: visit, seen: make(map[[2]uint64]struct{}), seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
+	for _, server := range servers {
+		if more, err := w.scan(ctx, server); err != nil || !more {
+			return err
+		}
+	}
+	return w.failed
+}
+
+// servers returns a client for each server that has keys.
+func (s *sender) servers(ctx context.Context) ([]redis.Cmdable, error) {
+	var servers []redis.Cmdable
+	switch c := s.client.(type) {
+	case *redis.Ring:
+		for _, shard := range c.GetShardClients() {
+			servers = append(servers, shard)
+		}
+		if len(servers) == 0 {
+			return nil, &unavailable{cause: errors.New("no server of the Ring is up")}
+		}
+	case *redis.ClusterClient:
+		var mu sync.Mutex
+		err := s.bounded(ctx, func(ctx context.Context) error {
+			return c.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
+				mu.Lock()
+				defer mu.Unlock()
+				servers = append(servers, master)
+				return nil
+			})
+		})
+		if err != nil {
+			return nil, err
+		}
+	default:
+		servers = append(servers, c)
+	}
+	return servers, nil
+}
+
+// bounded makes a call that changes nothing, and returns when the context ends, or at the timeout.
+func (s *sender) bounded(ctx context.Context, call func(context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return ended(err, false)
+	}
+	within, stop := ctx, func() {}
+	if s.timeout >= 0 {
+		within, stop = context.WithTimeout(ctx, s.timeout)
+	}
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- call(within) }()
+	select {
+	case err := <-done:
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil && within.Err() != nil {
+			err = fmt.Errorf("no answer within %v (Options.Timeout): %w", s.timeout, err)
+		}
+		return classify(ctx, err, false)
+	case <-within.Done():
+		if ctx.Err() != nil {
+			return ended(ctx.Err(), false)
+		}
+		return &unavailable{cause: fmt.Errorf("no answer within %v (Options.Timeout): %w", s.timeout, within.Err())}
+	}
+}
+
+// walk is one Each.
+type walk struct {
+	l      *Limiter
+	sender *sender
+	visit  func(key string, d ratelimit.Decision) bool
+	seen   map[[2]uint64]struct{} // hashes of the keys, of which SCAN may return some several times
+	seeds  [2]maphash.Seed
+	failed error // of the first key that has one
+}
+
+// scan visits the keys of one server. It reports false if visit has.
+func (w *walk) scan(ctx context.Context, server redis.Cmdable) (more bool, err error) {
+	pattern := globs.Replace(w.l.space.begin) + ":{*"
+	for cursor := uint64(0); ; {
+		var page []string
+		err := w.sender.bounded(ctx, func(ctx context.Context) (err error) {
+			page, cursor, err = server.Scan(ctx, cursor, pattern, scanCount).Result()
+			return err
+		})
+		if err != nil {
+			return false, err
+		}
+		if more, err := w.look(ctx, w.fresh(page)); err != nil || !more {
+			return false, err
+		}
+		if cursor == 0 {
+			return true, nil
+		}
+	}
+}
+
+// globs escapes what SCAN takes for a pattern.
+var globs = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
+
+// fresh returns the keys of a page that have not been visited.
+func (w *walk) fresh(page []string) []string {
+	keys := page[:0]
+	for _, stored := range page {
+		key, ok := w.l.space.original(stored)
+		if !ok {
+			continue
+		}
+		hash := [2]uint64{maphash.String(w.seeds[0], key), maphash.String(w.seeds[1], key)}
+		if _, ok := w.seen[hash]; !ok {
+			w.seen[hash] = struct{}{}
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// look visits keys.
+func (w *walk) look(ctx context.Context, keys []string) (more bool, err error) {
+	decisions, errs := make([]ratelimit.Decision, len(keys)), make([]error, len(keys))
+	var next atomic.Int64
+	var callers sync.WaitGroup
+	for range min(peekers, len(keys)) {
+		callers.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(keys)); i = next.Add(1) - 1 {
+				s := &session{remote: remote{sender: w.sender}}
+				if decisions[i], errs[i] = w.l.decide(ctx, s, keys[i], 1, 0, opPeek); ofAll(errs[i]) {
+					next.Store(int64(len(keys)))
+				}
+			}
+		})
+	}
+	callers.Wait()
+	if i := slices.IndexFunc(errs, ofAll); i >= 0 {
+		return false, errs[i]
+	}
+	for i, key := range keys {
+		if err := errs[i]; err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
+			w.failed = cmp.Or(w.failed, err)
+		} else if !w.visit(key, decisions[i]) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// ofAll reports whether an error is not one of a single key.
+func ofAll(err error) bool {
+	return err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) && !errors.Is(err, ErrForeignState) && !errors.Is(err, ratelimit.ErrInvalidLimit)
+}
