@@ -13,39 +13,32 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// Period divides time into the days, weeks or months of a time zone, for [Calendar]. Make one with
-// [Day], [Week] or [Month]. It is a small value and may be compared. The zero Period is invalid.
+// Period divides time into the days, weeks or months of a time zone, for [Calendar]. Make one with [Day], [Week] or
+// [Month]. It may be compared. The zero Period is invalid.
 type Period struct {
 	zone unique.Handle[string]
 	from int32
 	unit calendar.Unit
 }
 
-// Day returns the calendar days of a time zone, from midnight to midnight.
-//
-// The zone is a name of the IANA time zone database, such as "UTC" or "Europe/Berlin": what
-// [time.LoadLocation] finds, but neither "" nor "Local". Where the machine may lack that
-// database, import [time/tzdata]. A Period that is not valid makes its limit invalid: see
-// [Limit.Validate].
-//
-// A day has 23 or 25 hours where clocks are set. It begins with the first instant that has its
-// date: at one o'clock where there is no midnight, and at the first of two midnights.
+// Day returns the days of a time zone, from midnight to midnight. The zone is a name that [time.LoadLocation] finds,
+// but neither "" nor "Local"; where the machine may lack the database of zones, import [time/tzdata]. An invalid
+// Period makes its limit invalid.
 func Day(zone string) Period { return newPeriod(calendar.Day, zone, 0) }
 
-// Week returns the weeks of a time zone that begin on that day: see [Day].
+// Week returns the weeks of a time zone that begin on that day. See [Day].
 func Week(zone string, from time.Weekday) Period { return newPeriod(calendar.Week, zone, int(from)) }
 
-// Month returns the months of a time zone that begin on that day, from 1 to 31: see [Day]. In a
-// month that is too short for that, the day is the last one: from 31, a month begins on
-// January 31, February 28, March 31 and April 30.
+// Month returns the months of a time zone that begin on that day, from 1 to 31; in a shorter month, on its last day.
+// See [Day].
 func Month(zone string, from int) Period { return newPeriod(calendar.Month, zone, from) }
 
 func newPeriod(unit calendar.Unit, zone string, from int) Period {
 	return Period{unique.Make(zone), int32(min(max(from, math.MinInt32), math.MaxInt32)), unit}
 }
 
-// String returns the period as the text of a limit has it: "day UTC", "week UTC from monday",
-// "month Europe/Berlin from 15".
+// String returns the period as it stands in the text of a limit: "day UTC", "week UTC from monday", "month
+// Europe/Berlin from 15".
 func (p Period) String() string {
 	if p == (Period{}) {
 		return "no period"
@@ -56,9 +49,8 @@ func (p Period) String() string {
 // place returns the zone and the anchor.
 func (p Period) place() string { return calendar.Format(p.unit, p.zone.Value(), int(p.from)) }
 
-// Window returns when the window begins and ends that an instant lies in: from is its first
-// instant, and to the first after it. The times are in the period's zone. Both are zero if
-// the Period is invalid.
+// Window returns the first instant of the window that at lies in, and the first after it, in the period's zone. Both
+// are zero if the Period is invalid.
 func (p Period) Window(at time.Time) (from, to time.Time) {
 	c, err := p.calendar()
 	if err != nil {
@@ -76,24 +68,12 @@ func (p Period) calendar() (*calendar.Calendar, error) {
 	return calendar.New(p.unit, p.zone.Value(), int(p.from))
 }
 
-// Calendar returns a limit of units in each calendar day, week or month: a quota. What is left at
-// the end of one expires.
+// Calendar returns a limit of units in each calendar day, week or month: a quota. At the end of a window, what is
+// left expires, and all keys get their units back at one instant. Around a boundary twice the units may pass: put a
+// [TokenBucket] beside it to protect a service. Where no date is needed, use a [FixedWindow].
 //
-// In each window at most that many units pass, because a key's count belongs to one window, and
-// only a later window begins a new count. That holds whatever the clock does. Two windows
-// meet at a boundary, around which twice the units may pass in a short time: put a
-// [TokenBucket] beside it, where that hurts.
-//
-// A calendar needs a clock that tells the wall time: see [WallClock]. Who sets that clock forward
-// over a boundary begins the next window early, and who sets it back prolongs the one that has
-// begun. RetryAfter and ResetAfter hold unless that happens, or the rules of the zone change.
-// The wall clock is looked at when a window ends, and once a minute.
-//
-// All keys get their units back at one instant. Where many clients wait for it they come
-// at once; nothing is spread out here, since an offset for each key would have to be the same in all
-// processes and after a restart. Clients can wait a random while longer than RetryAfter, and
-// [FixedWindow] begins a window for each key when that is first used. Use it too where nobody has
-// to be told a date: it needs no wall clock and no zone.
+// It needs a [Clock] that also has the method Wall() time.Time, as the system's has. A wall clock that is set forward
+// over a boundary begins the next window early; one that is set back prolongs the window. No window is granted twice.
 func Calendar(units int, p Period) Limit {
 	return Limit{Algorithm: AlgorithmCalendar, Rate: Rate{Units: units}, Period: p}
 }
@@ -120,14 +100,10 @@ func (l Limit) longest() time.Duration {
 	return c.Longest()
 }
 
-// WallClock is a [Clock] that also tells the wall time, which a [Calendar] needs. The system's
-// clock is one, and so is that of package ratelimittest. Wall is called as Now is: concurrently,
-// and while locks are held.
-//
-// What a wall time says is a date in the years 1 to 9999. Steps of less than a millisecond between Now and Wall are not noticed.
-type WallClock interface {
+// wallClock is a Clock that can count calendars. Wall is called as Now is: concurrently, and while locks are held. A wall
+// time counts as a date in the years 1 to 9999. Steps of less than a millisecond between Now and Wall are not noticed.
+type wallClock interface {
 	Clock
-	// Wall returns the date and the time of day.
 	Wall() time.Time
 }
 
@@ -142,7 +118,7 @@ func (c *calendars) windows(p Period) (*wallWindows, error) {
 	if w, ok := c.each.Load(p); ok {
 		return w.(*wallWindows), nil
 	}
-	clock, ok := c.clock.(WallClock)
+	clock, ok := c.clock.(wallClock)
 	if !ok {
 		return nil, invalid("a calendar of %v needs a clock that tells the wall time, and Options.Clock is a %T without Wall", p, c.clock)
 	}
@@ -163,7 +139,7 @@ func (c *calendars) windows(p Period) (*wallWindows, error) {
 //
 // Its lock comes after all others. Under it, only the clock is called.
 type wallWindows struct {
-	clock    WallClock
+	clock    wallClock
 	calendar *calendar.Calendar
 	present  atomic.Pointer[present]
 

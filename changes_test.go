@@ -268,7 +268,7 @@ func TestOldErasAreForgotten(t *testing.T) {
 func TestNothingIsLeftOfAChaos(t *testing.T) {
 	limits := append([]ratelimit.Limit{ratelimit.Unlimited(), ratelimit.Blocked()}, everyAlgorithm...)
 	for _, most := range []int{1, 5, 64} {
-		for _, full := range []ratelimit.Overflow{ratelimit.EvictLeastUsed, ratelimit.RefuseNew} {
+		for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
 			c := newChaos(t, most, full)
 			var wg sync.WaitGroup
 			for seed := range uint64(8) {

@@ -8,48 +8,36 @@ import (
 	"github.com/weir-go/ratelimit/internal/tally"
 )
 
-// Decision says what a limiter has decided, and how the key stands after that.
-// Times are spans from the moment of the decision. The zero Decision denies.
+// Decision is the answer of a limiter. Times count from the moment of the decision. The zero Decision denies.
 type Decision struct {
 	// Allowed reports whether the cost was spent.
 	Allowed bool
-	// Limit is the limit that decided. Of several it is the one that binds: see
-	// [Layered].
+	// Limit is the limit that decided; of several, the one that binds: see [Layered].
 	Limit Limit
-	// Remaining is the largest cost that would be allowed at this instant.
+	// Remaining is the largest cost that would be allowed now.
 	Remaining int
-	// RetryAfter is 0 if Allowed, or if an error says that a retry can never pass.
-	// Else, if nothing else is spent, the same call passes after that time, and
-	// not a nanosecond before.
+	// RetryAfter is when the same call passes, if nothing else is spent, and not a nanosecond before. It is 0 if Allowed, or
+	// if an error says that the call can never pass.
 	RetryAfter time.Duration
-	// ResetAfter is the time after which the key is fresh, if nothing else is spent: it has its
-	// full budget again. A nanosecond before, it has not.
+	// ResetAfter is when the key is fresh, if nothing else is spent: when it has its full budget again.
 	ResetAfter time.Duration
-	// Delay is how long to hold the work before passing it on. It is above zero
-	// only in a leaky bucket and for a [Reserver]'s booking.
+	// Delay is how long to hold the work. It is above zero only for a leaky bucket and for a booking of a [Reserver].
 	Delay time.Duration
-	// Degraded reports that the store which several processes share was not asked,
-	// and that what stands in for it has decided: see package failover. It is false
-	// for all limiters of this package.
+	// Degraded reports that a stand-in decided because a shared store was not asked: see package failover.
 	Degraded bool
 }
 
-// Event is one decision, as [Options.OnDecision] gets it.
+// Event is one decision, as [Options.OnDecision] and [Observe] get it.
 type Event[K any] struct {
-	// Key is the key that the decision is about. It may be a secret: think before
-	// you log it.
+	// Key is the key or the request of the decision. It may be a secret: think before you log it.
 	Key K
 	// Cost is the cost that was asked for.
 	Cost int
-	// Decision is the answer. In a stack of layers it is the answer of this layer
-	// alone: its own Limit, Remaining and RetryAfter, and whether it allows the cost.
+	// Decision is the answer; in a stack of layers, that of this layer alone.
 	Decision Decision
-	// Spent reports whether the cost was charged to the key and stays charged. It
-	// is false for a cost of 0 and for limits that track nothing. In a stack it is
-	// false if another layer has denied; after a Wait that failed it is false.
+	// Spent reports whether the cost stays charged: not if another layer denies, if a Wait failed, or if nothing is tracked.
 	Spent bool
-	// Err is the error that was returned, nil for a plain denial. For a [Shadow] layer
-	// it is the layer's own error, which is not returned.
+	// Err is the error that was returned, nil for a denial. For a [Shadow] it is the layer's own, which is not returned.
 	Err error
 }
 

@@ -5,47 +5,35 @@ import (
 	"fmt"
 )
 
-// The errors of this package. Each is returned wrapped, with the figures that
-// caused it; test for them with [errors.Is].
+// The errors of limiters. Each is returned wrapped, with the figures that caused it: test with [errors.Is].
 var (
-	// ErrInvalidLimit says that a [Limit] cannot be enforced exactly. The text
-	// names the field and the figure.
+	// ErrInvalidLimit is for a [Limit] that cannot be enforced exactly. The text names the field and the figure.
 	ErrInvalidLimit = errors.New("ratelimit: invalid limit")
 
-	// ErrExceedsLimit says that a cost is above the limit's [Limit.Capacity], so
-	// that it can never pass: do not retry.
+	// ErrExceedsLimit is for a cost above [Limit.Capacity], which can never pass.
 	ErrExceedsLimit = errors.New("ratelimit: cost exceeds the limit")
 
-	// ErrNegativeCost says that a cost was below zero. To give budget back, use
-	// [Reservation.Settle] or [Keyed.Adjust].
+	// ErrNegativeCost is for a cost below zero. To give budget back, use [Reservation.Settle] or [Keyed.Adjust].
 	ErrNegativeCost = errors.New("ratelimit: negative cost")
 
-	// ErrInvalidKey says that a key does not equal itself (a NaN, or a struct
-	// that holds one) or cannot be compared at all (a slice in an interface), so
-	// that it could never be found again.
+	// ErrInvalidKey is for a key that does not equal itself, such as a NaN, or cannot be compared, such as a slice in an
+	// interface.
 	ErrInvalidKey = errors.New("ratelimit: invalid key")
 
-	// ErrTableFull says that a new key was refused because [Options.MaxKeys]
-	// others are tracked and none of them may be forgotten.
+	// ErrTableFull is for a new key in a full table, if no key in it is fresh: see [RefuseNew].
 	ErrTableFull = errors.New("ratelimit: key table full")
 
-	// ErrLimited says that a Wait gave up although no deadline was in the way: a
-	// leaky bucket's queue is full, or a limiter denies without a time to wait for.
+	// ErrLimited is for a Wait that no deadline ends: a leaky bucket's queue is full, or there is no time to wait for.
 	ErrLimited = errors.New("ratelimit: limited")
 
-	// ErrBlocked says that the key's limit is [Blocked], so that no cost above 0 can
-	// pass. It is an [ErrExceedsLimit] too: errors.Is is true for both.
+	// ErrBlocked is for a cost above 0 under [Blocked]. It is an [ErrExceedsLimit] too.
 	ErrBlocked error = blockedError{}
 
-	// ErrUnavailable says that an engine could not decide: its store is down,
-	// slow, full or loading. Nothing is known about the key. The limiters of this
-	// package, which are in memory, never return it.
+	// ErrUnavailable is for an engine that could not decide: its store is down, slow or full. It never comes from memory.
 	ErrUnavailable = errors.New("ratelimit: unavailable")
 
-	// ErrUnanswered says that a call was sent to an engine's store and not answered: it may
-	// have charged its cost, once, or not, or may do so yet. An error of an engine that does
-	// not wrap it has charged nothing, and never will. The limiters of this package, which are
-	// in memory, never return it.
+	// ErrUnanswered is for a call that an engine's store did not answer, and may have charged or may charge yet. An error that
+	// does not wrap it has charged nothing. It never comes from memory.
 	ErrUnanswered = errors.New("ratelimit: sent and not answered, so it may have been charged")
 )
 

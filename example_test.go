@@ -308,3 +308,49 @@ func ExampleKeyed_Saved() {
 	fmt.Println(d.Remaining)
 	// Output: 40
 }
+
+// A full table that forgets nobody: new keys are denied until an old one is fresh.
+func ExampleOptions_fullTable() {
+	limiter := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(1)), &ratelimit.Options[string]{
+		MaxKeys: 2,
+		OnFull:  ratelimit.RefuseNew,
+	}))
+	for _, phone := range []string{"+1", "+2", "+3"} {
+		_, err := limiter.Take(context.Background(), phone, 1)
+		fmt.Println(phone, err)
+	}
+	fmt.Println(limiter.Len(), "keys")
+	// Output:
+	// +1 <nil>
+	// +2 <nil>
+	// +3 ratelimit: key table full: 2 keys
+	// 2 keys
+}
+
+// Work whose cost is known only afterwards, and cannot be refused any more.
+func ExampleSingle_Adjust() {
+	budget := ratelimit.Must(ratelimit.NewSingle(ratelimit.FixedWindow(ratelimit.PerHour(100)), nil))
+	fmt.Println(budget.Allow(1))
+	fmt.Println(budget.Adjust(59))
+	d, _ := budget.Peek(1)
+	fmt.Println(d.Remaining)
+	// Output:
+	// true
+	// <nil>
+	// 40
+}
+
+// A limiter that has only Allow and Take gets a Reserve that cannot book or settle, so that Map can put it behind a key function.
+type reserving struct{ ratelimit.Limiter[string] }
+
+func (l reserving) Reserve(ctx context.Context, key string, cost int, _ time.Duration) (*ratelimit.Reservation, error) {
+	d, err := l.Take(ctx, key, cost)
+	return ratelimit.NewReservation(d, nil), err
+}
+
+func ExampleMap_limiter() {
+	var plain ratelimit.Limiter[string] = ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
+	byUser := ratelimit.Map(reserving{plain}, func(user int) (string, error) { return fmt.Sprint("user:", user), nil })
+	fmt.Println(byUser.Allow(42, 1), byUser.Allow(42, 1), byUser.Allow(43, 1))
+	// Output: true false true
+}

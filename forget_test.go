@@ -87,7 +87,7 @@ func TestPeekAndTakeAgreeOnAKeyThatWasDropped(t *testing.T) {
 // One reading far in the future locks the keys that were decided at it, and no other: not
 // even keys that were dropped at it.
 func TestOneReadingFarInTheFutureLocksNoOtherKey(t *testing.T) {
-	for _, full := range []ratelimit.Overflow{ratelimit.EvictLeastUsed, ratelimit.RefuseNew} {
+	for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
 		clock := new(testClock)
 		l := newWith(t, ratelimit.FixedWindow(ratelimit.PerSecond(1)), ratelimit.Options[int]{Clock: clock, MaxKeys: 4, OnFull: full})
 		for key := range 4 {
@@ -162,7 +162,7 @@ func heapGrowth(f func()) int64 {
 }
 
 func TestDroppedKeysLeaveNothingBehind(t *testing.T) {
-	for _, full := range []ratelimit.Overflow{ratelimit.EvictLeastUsed, ratelimit.RefuseNew} {
+	for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
 		clock := new(testClock)
 		l := newWith(t, onceADay, ratelimit.Options[int]{Clock: clock, MaxKeys: 10, OnFull: full})
 		other := newWith(t, onceADay, ratelimit.Options[int]{Clock: clock})

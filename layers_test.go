@@ -294,7 +294,7 @@ func TestAStacksWaitIsReportedHoweverItEnds(t *testing.T) {
 }
 
 func TestAStackThatNeedsMoreKeysThanFitIsRefused(t *testing.T) {
-	for _, full := range []ratelimit.Overflow{ratelimit.EvictLeastUsed, ratelimit.RefuseNew} {
+	for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
 		l := newWith(t, ratelimit.FixedWindow(ratelimit.PerMinute(9)),
 			ratelimit.Options[string]{Clock: new(testClock), MaxKeys: 1, OnFull: full})
 		stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(l, byRoute))

@@ -9,9 +9,8 @@ import (
 // maxUnits is the largest rate numerator that is counted exactly: 2^53.
 const maxUnits = 1 << 53
 
-// Rate is a number of units of cost for a span of time, such as 100 a second.
-// Both fields must be positive; the zero Rate is invalid. A Rate is a plain
-// value and may be compared.
+// Rate is a number of units for a span of time, such as 100 a second. Both fields must be positive; the zero Rate is
+// invalid.
 type Rate struct {
 	Units int           // how much may be spent …
 	Per   time.Duration // … in this span of time
@@ -29,32 +28,23 @@ func PerHour(n int) Rate { return Rate{n, time.Hour} }
 // PerDay returns the rate of n units in 24 hours.
 func PerDay(n int) Rate { return Rate{n, 24 * time.Hour} }
 
-// Per returns the rate of n units for each d: Per(7, 11*time.Second). One unit every d, as
-// rate.Every of golang.org/x/time/rate says it, is Per(1, d).
+// Per returns the rate of n units for each d. One unit every d is Per(1, d), as rate.Every of golang.org/x/time/rate.
 func Per(n int, d time.Duration) Rate { return Rate{n, d} }
 
-// Algorithm is the way in which a [Limit] counts. The zero Algorithm is
-// invalid, which makes the zero Limit recognisable as "none given".
+// Algorithm is the way in which a [Limit] counts. The zero Algorithm is invalid.
 type Algorithm uint8
 
-// A Saved has these numbers in it, so a new one comes last.
+// The algorithms, each named as the constructor of its limits.
 const (
-	// AlgorithmTokenBucket lets bursts through and bounds the mean rate.
 	AlgorithmTokenBucket Algorithm = iota + 1
-	// AlgorithmLeakyBucket queues, and lets work out evenly spaced.
 	AlgorithmLeakyBucket
-	// AlgorithmFixedWindow counts in windows that begin with a key's first spending.
 	AlgorithmFixedWindow
-	// AlgorithmSlidingLog remembers each spending and is exact over any window.
 	AlgorithmSlidingLog
-	// AlgorithmSlidingCounter estimates a sliding window from two counts.
 	AlgorithmSlidingCounter
-	// AlgorithmUnlimited allows everything.
 	AlgorithmUnlimited
-	// AlgorithmBlocked allows nothing.
 	AlgorithmBlocked
-	// AlgorithmCalendar counts in calendar days, weeks or months.
 	AlgorithmCalendar
+	// A Saved has these numbers in it, so a new one comes here.
 )
 
 var algorithmNames = [...]string{
@@ -68,8 +58,8 @@ var algorithmNames = [...]string{
 	AlgorithmCalendar:       "calendar",
 }
 
-// String returns the algorithm's name as [ParseLimit] reads it, such as
-// "token-bucket", or "algorithm(9)" for one that does not exist.
+// String returns the algorithm's name as [ParseLimit] reads it, such as "token-bucket", or "algorithm(9)" for an
+// unknown one.
 func (a Algorithm) String() string {
 	if a == 0 || int(a) >= len(algorithmNames) {
 		return fmt.Sprintf("algorithm(%d)", uint8(a))
@@ -77,17 +67,15 @@ func (a Algorithm) String() string {
 	return algorithmNames[a]
 }
 
-// Limit says what is allowed. It is a plain value: it can be compared, printed,
-// parsed, stored and sent. Make one with [TokenBucket], [LeakyBucket],
-// [FixedWindow], [SlidingLog], [SlidingCounter], [Calendar], [Unlimited] or [Blocked]. The
-// zero Limit is invalid, except where it is documented to mean a default.
+// Limit is what is allowed: a plain value that can be compared, printed, parsed and stored. Make one with [TokenBucket],
+// [LeakyBucket], [FixedWindow], [SlidingLog], [SlidingCounter], [Calendar], [Unlimited] or [Blocked]. The zero Limit is
+// invalid, except where it is documented to mean a default.
 type Limit struct {
-	// Name tells this limit from others in a [Decision]. It may be empty.
+	// Name tells this limit from others in a [Decision]. It may be empty: see [Limit.Named].
 	Name string
 	// Algorithm is the way of counting.
 	Algorithm Algorithm
-	// Rate is what is regained in time: at that pace by the buckets, or as so
-	// many units for each window of length Rate.Per. A calendar's Per is zero.
+	// Rate is at what pace a bucket regains, or how many units each window has. A calendar's Per is zero.
 	Rate Rate
 	// Burst is a token bucket's burst or a leaky bucket's queue; else zero.
 	Burst int
@@ -95,24 +83,20 @@ type Limit struct {
 	Period Period
 }
 
-// Unlimited returns a limit that allows every cost and tracks nothing.
+// Unlimited returns a limit that allows every cost.
 func Unlimited() Limit { return Limit{Algorithm: AlgorithmUnlimited} }
 
-// Blocked returns a limit that allows no cost above zero: the answer is
-// [ErrExceedsLimit]. It tracks nothing.
+// Blocked returns a limit that denies every cost above zero with [ErrBlocked].
 func Blocked() Limit { return Limit{Algorithm: AlgorithmBlocked} }
 
-// Named returns a copy of the limit with that name: empty, or a letter followed
-// by letters, digits, "_" and "-", so that an HTTP header can carry it.
-// [Limit.Validate] checks it.
+// Named returns the limit with that name: empty, or a letter followed by letters, digits, "_" and "-".
 func (l Limit) Named(name string) Limit {
 	l.Name = name
 	return l
 }
 
-// Capacity returns the most that can be spent at once: a token bucket's burst, a
-// leaky bucket's queue, a window's units, [math.MaxInt] for [Unlimited], 0 for
-// [Blocked]. A cost above it can never pass.
+// Capacity returns the largest cost that can pass: a token bucket's burst, a leaky bucket's queue, a window's units,
+// [math.MaxInt] for [Unlimited], 0 for [Blocked] and for an invalid limit.
 func (l Limit) Capacity() int {
 	switch l.Algorithm {
 	case AlgorithmTokenBucket, AlgorithmLeakyBucket:
@@ -125,12 +109,9 @@ func (l Limit) Capacity() int {
 	return 0
 }
 
-// RefillTime returns the time in which a key that has spent all of its capacity is
-// fresh again, if nothing else is spent: burst·per/units for the buckets, rounded up
-// to a nanosecond; the window for a fixed window and a sliding log; twice the window for
-// a sliding counter, which counts the window before as well. A calendar's is its longest window:
-// 31 days for a month, and an hour more where clocks are set back by one. It is 0 for [Unlimited]
-// and [Blocked], and for a limit that is invalid.
+// RefillTime returns the time in which a key that has spent its capacity is fresh again: burst·per/units for a
+// bucket, rounded up; the window of a fixed window or a log; twice that of a sliding counter; the longest window of a
+// calendar. It is 0 for [Unlimited], [Blocked] and an invalid limit.
 func (l Limit) RefillTime() time.Duration {
 	if l.Validate() != nil {
 		return 0
@@ -148,10 +129,9 @@ func (l Limit) RefillTime() time.Duration {
 	return 0
 }
 
-// Validate reports whether the limit can be enforced exactly, as [New] does: nil,
-// or an error that wraps [ErrInvalidLimit] and names the field and the figure.
-// Valid is every limit with positive figures, Rate.Units up to 2^53, and a
-// capacity that is regained within 100 years; for a calendar, every Period of a zone that is known.
+// Validate returns nil if the limit can be enforced exactly, else an error that wraps [ErrInvalidLimit] and names the
+// field and the figure. Figures must be positive, Rate.Units at most 2^53, and the capacity regained within 100
+// years.
 func (l Limit) Validate() error {
 	if err := validateName(l.Name); err != nil {
 		return err

@@ -1,5 +1,4 @@
-// Package ratelimit limits how much each key may spend, in one process: exactly, and in
-// bounded memory.
+// Package ratelimit limits how much each key may spend, in one process: exactly, and in bounded memory.
 //
 //	limiter, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10), 20), nil)
 //	…
@@ -7,84 +6,35 @@
 //		// denied
 //	}
 //
-// A [Limit] says how much is allowed, and which algorithm counts it: [TokenBucket], which
-// suits most uses, [LeakyBucket], [FixedWindow], [SlidingLog], [SlidingCounter] or [Calendar].
-// [New] makes a [Keyed] limiter, which gives each key its own budget.
+// [New] makes a [Keyed] limiter, which gives each key its own budget. [Keyed.Allow] answers yes or no; [Keyed.Take]
+// also when to retry; [Keyed.Wait] sleeps until the cost is allowed; [Keyed.Reserve] charges an estimate and corrects
+// it later. [All] charges several limits for one request, or none. Everything is safe for concurrent use unless it
+// says otherwise.
 //
-// What to call on it:
+// # Which limit
 //
-//   - [Keyed.Allow]: yes or no. Most callers need no more.
-//   - [Keyed.Take]: also how much is left, and when to retry. [Keyed.Peek]: the same, without
-//     spending.
-//   - [Keyed.Wait]: sleeps until the cost is allowed.
-//   - [Keyed.Reserve]: charges an estimate, which is settled when the real cost is known.
-//   - [Keyed.Adjust], [Keyed.Reset], [Keyed.SetLimit]: correct a key, or change the limit.
-//   - [Keyed.All], [Keyed.Saved], [Keyed.Restore]: list the keys, and carry what they have spent
-//     over a restart.
-//
-// [TakeUpTo] takes what there is, and package ban shuts out keys that are denied too often, on any
-// limiter.
-//
-// [All] puts several limits on one request: either all of them are charged, or none.
-// Package chain does so for limiters of any kind, [Map] finds the key in a request. Everything
-// here is safe for concurrent use unless it says otherwise.
+//   - [TokenBucket], for most uses: a mean rate, and bursts.
+//   - [LeakyBucket]: work leaves a bounded queue evenly spaced.
+//   - [FixedWindow]: units in a window. Up to twice as many pass around its end.
+//   - [SlidingLog]: units in any window, exactly; it remembers each spending.
+//   - [SlidingCounter]: nearly that, in constant memory.
+//   - [Calendar]: a quota of days, weeks or months in a time zone.
 //
 // # What the answers mean
 //
-// A key is fresh when it has its full budget: all that it has spent has been regained.
+// A key is fresh when it has regained all that it has spent. If nothing else is spent, a denied cost is allowed after
+// RetryAfter and not 1 ns before, a cost of Remaining is allowed and one more is denied, and the key is fresh after
+// ResetAfter. A denial, an error, Peek, a Wait that fails and a cost of 0 charge nothing; [Layered.Wait] names one
+// exception. What [Keyed.Adjust] and [Reservation.Settle] charge above the capacity is a debt, which is regained as
+// well.
 //
-// For all algorithms, to the nanosecond:
+// Each constructor of a limit states its bound. Only a grant, [Keyed.Reset] and eviction allow more. docs/promises.md
+// in the repository has the exact statements.
 //
-//   - If nothing else is spent, a denied cost is allowed after RetryAfter, and not 1 ns
-//     before. A cost of Remaining is allowed now, and one more is denied. After ResetAfter
-//     the key is fresh.
-//   - A denial charges nothing. Nor does a Peek, a cost of 0, an error, or a Wait that fails.
-//     Only a stack's Wait may leave a charge, if it ends while a leaky bucket delays it: see [Layered.Wait].
-//   - Each constructor of a limit states its bound. The bound holds whatever is reserved, settled
-//     and cancelled, from any number of goroutines. Only a grant ([Keyed.Adjust] with a
-//     negative delta), [Keyed.Reset] and eviction allow more.
-//   - What Adjust or Settle charge above the capacity is a debt. It is regained at the
-//     rate, or counted in the windows that follow.
-//   - Budgets are whole numbers. No rate is rounded.
+// # Where the rest is
 //
-// docs/promises.md in the repository has the exact statements, and why each bound holds.
-//
-// # Time
-//
-// A clock that steps back gives no key more to spend: for a key that has seen a later
-// reading, time stands still until the clock has caught up. After a jump forward, a key that was
-// used stays denied until real time catches up, or until [Keyed.Reset]. The default
-// clock is monotonic and does neither.
-//
-// # Calendars
-//
-// A [Calendar] is a quota of a calendar's days, weeks or months in a time zone. It finds the boundaries
-// of its windows by the wall clock: see [WallClock]. A wall clock that is set forward over a boundary
-// begins the next window early. One that is set back prolongs the window that has begun. Neither grants
-// a window twice, to a key that is tracked, to one that was dropped when it was fresh, or to one that was saved and restored.
-//
-// Do not use one where nobody has to be told a date: a [FixedWindow] of a day needs no zone and no wall
-// clock, and its keys do not all begin anew at one instant. Do not use one alone to protect a service:
-// all of a month may be spent in its first second.
-//
-// In a testing/synctest bubble, make the limiter inside the bubble that uses it.
-//
-// # Memory
-//
-// A limiter tracks at most [Options.MaxKeys] keys and starts no goroutine. Fresh keys that
-// have been idle for a minute are dropped as new keys come, which loses nothing.
-//
-// A full table forgets an old key for each new one: a fresh key if there is one among the
-// few that are looked at, else one that was not used lately, and a throttled key (its last
-// decision was a denial) last. What a forgotten key had spent is forgotten with it, so a
-// client that can invent more keys than MaxKeys can get rid of a denial. With [Options.Remember]
-// the limiter remembers what evicted keys have spent, in 16 bytes each: set it where strangers
-// choose the keys. Or choose keys that cost something to get, put a second limit on what the
-// keys have in common (a network, an account), or let the limiter refuse new keys ([RefuseNew]).
-//
-// A decision on a known key does not allocate, if the key's type has no pointers other
-// than those of strings, or is [net/netip.Addr]. The text of string keys, also in the fields of
-// struct keys, is copied when a key is inserted. Strings in interfaces are not copied.
+// In this module: chain, ban, fair, inflight (how many at once), lease and failover (fleets), httplimit,
+// ratelimittest. Beside it: limits on Redis and in SQL, rules in files, gRPC, metrics.
 package ratelimit
 
 import (
@@ -99,16 +49,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// Limiter decides whether a key may spend. Callers should depend on this interface:
-// the limiter in memory, a stack of layers and a remote limiter all implement it.
-// Implementations are safe for concurrent use.
+// Limiter decides whether a key may spend. Callers should depend on this interface. Implementations are safe for
+// concurrent use.
 type Limiter[K any] interface {
-	// Allow spends cost of key's budget and reports true; or it spends nothing
-	// and reports false. On an error it reports false too. A cost of 0 is always allowed.
+	// Allow spends cost of the key's budget and reports true, or spends nothing and reports false. An error counts as
+	// false. A cost of 0 is always allowed.
 	Allow(key K, cost int) bool
 
-	// Take is Allow with the details: how much is left, when to retry, what was
-	// wrong. The context bounds the I/O of a remote limiter. In memory it is not used.
+	// Take is Allow with the details. The context bounds the I/O of a remote limiter; in memory it is not used.
 	Take(ctx context.Context, key K, cost int) (Decision, error)
 }
 
@@ -116,15 +64,17 @@ type Limiter[K any] interface {
 type Reserver[K any] interface {
 	Limiter[K]
 
-	// Reserve is Take, but it may book up to maxDelay ahead, and what it has
-	// charged can be corrected when the real cost is known. The Reservation is
-	// never nil. If it is not Allowed, there is nothing to settle.
+	// Reserve is Take for work that may begin up to maxDelay from now, 0 for now or not at all, with a charge that can be
+	// corrected when the real cost is known. The Reservation is never nil.
 	Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error)
 }
 
-// Keyed is the limiter in memory: one budget for each key. Make one with [New]. It is
-// safe for concurrent use, starts no goroutine and needs no closing. The methods of the
-// zero Keyed panic.
+// Keyed is the limiter in memory: one budget for each key. Make one with [New]. It starts no goroutine and needs no
+// closing. The methods of the zero Keyed panic.
+//
+// A decision on a known key does not allocate, if the key's type has no pointers but those of strings, or is
+// [net/netip.Addr]. The text of keys is copied when a key is inserted, except of strings in interfaces. In a bubble
+// of testing/synctest, make the limiter inside.
 type Keyed[K comparable] struct {
 	clock      Clock
 	generation atomic.Pointer[generation]
@@ -144,9 +94,8 @@ type Keyed[K comparable] struct {
 
 var _ Reserver[string] = (*Keyed[string])(nil)
 
-// New returns a limiter that holds each key to the limit. Nil options are the
-// defaults. If the limit is invalid, the error wraps [ErrInvalidLimit]; if an option is, it
-// names the option and the figure.
+// New returns a limiter that holds each key to the limit. Nil options are the defaults. If the limit is invalid, the
+// error wraps [ErrInvalidLimit]; if an option is, it names the option and the figure.
 func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 	var o Options[K]
 	if opts != nil {
@@ -181,9 +130,8 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 	return l, nil
 }
 
-// Must returns the limiter, or panics if there is an error. Use it for limits that
-// the program itself contains: Must(New[string](TokenBucket(PerSecond(10), 20), nil)). It
-// takes what any constructor of this package returns.
+// Must returns the limiter, or panics if there is an error: for limits that the program itself contains. It takes
+// what any constructor of a limiter returns.
 func Must[L any](l L, err error) L {
 	if err != nil {
 		panic(err)
@@ -191,9 +139,8 @@ func Must[L any](l L, err error) L {
 	return l
 }
 
-// Allow spends cost of the key's budget and reports true; or it spends nothing and
-// reports false. Most callers should use it. It does not say for how long a leaky bucket
-// delays the work; use Take or Wait there.
+// Allow spends cost of the key's budget and reports true, or spends nothing and reports false. An error counts as
+// false. For how long a leaky bucket delays the work, [Keyed.Take] returns.
 func (l *Keyed[K]) Allow(key K, cost int) bool {
 	// The first lines are also those of decide: a call would cost as much as they do.
 	var b *account
@@ -235,13 +182,9 @@ func (l *Keyed[K]) allowSlow(key K, cost int) bool {
 	return d.Allowed
 }
 
-// Take spends cost of the key's budget, or nothing, and says how much is left and when to
-// retry.
-//
-// The error is nil if the cost was allowed, and also if it was denied for now: then see
-// [Decision.RetryAfter]. Else it wraps one of these: [ErrExceedsLimit], if the cost can
-// never be allowed; [ErrNegativeCost]; [ErrInvalidKey]; [ErrInvalidLimit], if LimitFor
-// returned an invalid limit; [ErrTableFull].
+// Take spends cost of the key's budget, or nothing, and returns how much is left and when to retry. The error is nil
+// for a denial too: see [Decision.RetryAfter]. It wraps [ErrExceedsLimit] if the cost can never be allowed,
+// [ErrNegativeCost], [ErrInvalidKey], [ErrInvalidLimit] if LimitFor returned such a limit, or [ErrTableFull].
 func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err error) {
 	var b *account
 	b, _, err = l.decide(key, cost, take, &d)
@@ -395,13 +338,9 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, d *Decision) {
 	p.answer(s, meter.Moment{Reading: now, Now: at}, cost, d)
 }
 
-// Peek says what Take would answer. Allowed, RetryAfter and Delay are for this cost;
-// Remaining and ResetAfter are what they are before anything is spent. It changes nothing,
-// and a key that is not tracked stays so. The errors are those of Take, without [ErrTableFull].
-//
-// After [Keyed.SetLimit], and before the key's next decision, its times are only what Take
-// would say at this instant: any Take puts the key under the new limit, and a
-// Peek leaves it to regain at the old rate.
+// Peek returns what Take would answer, with Remaining and ResetAfter as they are before anything is spent. It changes
+// nothing. The errors are those of Take, without [ErrTableFull]. Between [Keyed.SetLimit] and the key's next decision
+// its times hold for this instant only.
 func (l *Keyed[K]) Peek(key K, cost int) (d Decision, err error) {
 	if err = l.check(key, cost); err != nil {
 		return d, err
@@ -418,12 +357,10 @@ func (l *Keyed[K]) Peek(key K, cost int) (d Decision, err error) {
 	return d, err
 }
 
-// Adjust corrects what a key has spent. A positive delta is charged, even if it does not fit:
-// what is above the capacity is a debt, which is regained at the rate or as the windows
-// pass. Debt is capped at what 100 years regain. A negative delta is a grant: it gives back
-// that much of what is spent, and no more than all of it. A delta of 0 does nothing, nor
-// does any delta under [Unlimited] and [Blocked]. The errors wrap [ErrInvalidKey],
-// [ErrInvalidLimit] or [ErrTableFull]; after an error nothing has changed.
+// Adjust corrects what a key has spent. A positive delta is charged, also above the capacity: that is a debt, of at
+// most what 100 years regain. A negative delta is a grant: it gives back that much of what is spent, at most all.
+// Under [Unlimited] and [Blocked] it does nothing. The errors wrap [ErrInvalidKey], [ErrInvalidLimit] or
+// [ErrTableFull]; then nothing has changed.
 func (l *Keyed[K]) Adjust(key K, delta int) error { return l.charge(key, int64(delta)) }
 
 // charge is Adjust.
@@ -463,17 +400,15 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64) error {
 	return nil
 }
 
-// Reset forgets the key and what it has spent. To settle what was reserved before has
-// no effect any more. It does nothing if the key is not tracked.
+// Reset forgets the key and what it has spent. Reservations made before have no effect any more.
 func (l *Keyed[K]) Reset(key K) {
 	if l.check(key, 0) == nil {
 		l.keys.forget(key)
 	}
 }
 
-// Sweep drops every key that is fresh and has been idle for [Options.IdleTTL], and returns
-// how many it dropped. A key that another call is using at this moment is kept. You need
-// not call it, because old keys are dropped as new ones come. It gives memory back after a peak.
+// Sweep drops each key that is fresh and has been idle for [Options.IdleTTL], and returns how many. It gives memory
+// back after a peak.
 func (l *Keyed[K]) Sweep() int { return l.table().sweep(l.clock) }
 
 // Len returns how many keys are tracked.
@@ -485,17 +420,13 @@ func (l *Keyed[K]) table() *table[K] {
 	return l.keys
 }
 
-// Reserve is Take, but it may book up to maxDelay ahead; a maxDelay below zero counts as
-// zero. Delay says when the work may begin, and later callers queue behind it. On a leaky
-// bucket Delay is the time in the queue, and the cost is denied if that is above maxDelay.
-// The RetryAfter of a denial is for the same call, with this maxDelay. Nothing is booked so
-// far ahead that to regain it would take more than 100 years.
+// Reserve is Take for work that may begin up to maxDelay from now: 0 means now or not at all, and so does a value
+// below 0. Delay is when the work may begin; later callers queue behind it. On a leaky bucket Delay is the time in
+// the queue. RetryAfter is for the same call with the same maxDelay. Nothing is booked more than 100 years ahead.
 //
-// Settle the reservation when the real cost is known, or cancel it. The reservation is never
-// nil. The errors are those of Take.
-//
-// A cost of 0 charges nothing, and is allowed: to settle that reservation charges the
-// actual cost as [Keyed.Adjust] does.
+// Settle the reservation when the real cost is known, or cancel it. A cost of 0 is allowed and charges nothing;
+// Settle then charges the actual cost as [Keyed.Adjust] does. The reservation is never nil. The errors are those of
+// Take.
 func (l *Keyed[K]) Reserve(_ context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error) {
 	x := &keyedReservation[K]{l: l, key: key}
 	r := &x.Reservation
@@ -531,9 +462,7 @@ func (l *Keyed[K]) check(key K, cost int) error {
 	return nil
 }
 
-// Limits returns the limit of New or SetLimit, or the zero Limit if
-// [Options.LimitFor] gives each key its own. An HTTP header can tell it before the
-// first decision.
+// Limits returns the limit of New or SetLimit, or the zero Limit if [Options.LimitFor] gives each key its own.
 func (l *Keyed[K]) Limits() []Limit {
 	l.keys.mustBe()
 	if l.limitFor != nil {

@@ -258,7 +258,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		want string
 	}{
 		{ratelimit.Options[string]{MaxKeys: -1}, "ratelimit: Options.MaxKeys is -1, want 0 for the default or more"},
-		{ratelimit.Options[string]{OnFull: 7}, "ratelimit: Options.OnFull is 7, want EvictLeastUsed or RefuseNew"},
+		{ratelimit.Options[string]{OnFull: 7}, "ratelimit: Options.OnFull is 7, want 0 or RefuseNew"},
 		{ratelimit.Options[string]{IdleTTL: -s}, "ratelimit: Options.IdleTTL is -1s, want 0 or more"},
 		{ratelimit.Options[string]{Clock: (*testClock)(nil)}, "ratelimit: Options.Clock is a nil *ratelimit_test.testClock, want a clock or none"},
 		{ratelimit.Options[string]{Clock: clockFunc(nil)}, "ratelimit: Options.Clock is a nil ratelimit_test.clockFunc, want a clock or none"},

@@ -39,13 +39,7 @@ func (a Algorithm) burstWord() string {
 	return ""
 }
 
-// String returns the limit as [ParseLimit] reads it, without its Name:
-//
-//	token-bucket 100/s burst 200
-//	leaky-bucket 10/s queue 50
-//	sliding-log 100/m
-//	calendar 1000/month Europe/Berlin from 15
-//	unlimited
+// String returns the limit as [ParseLimit] reads it, without its Name.
 func (l Limit) String() string {
 	if l.Algorithm == AlgorithmUnlimited || l.Algorithm == AlgorithmBlocked {
 		return l.Algorithm.String()
@@ -73,12 +67,9 @@ func (l Limit) String() string {
 //	unlimited
 //	blocked
 //
-// The span after the slash is s, m, h or d (24 hours), or a duration such as 90s, 1h30m
-// or 7d: what [time.ParseDuration] reads, and days. It must be a whole number of
-// nanoseconds. A calendar's is day, week or month, and a time zone follows: see [Day]. Without
-// from, a week begins on Monday and a month on the first. For a valid limit, ParseLimit(l.String()) is l
-// without its Name. Every error wraps [ErrInvalidLimit] and says what is wrong
-// where; the result is valid as [Limit.Validate] has it.
+// The span after the slash is s, m, h, d (24 hours) or a duration such as 90s, 1h30m or 7d, in whole nanoseconds.
+// Without from, a week begins on Monday and a month on the first. An error wraps [ErrInvalidLimit] and names the
+// place.
 func ParseLimit(s string) (Limit, error) {
 	words := strings.Fields(s)
 	if len(words) == 0 {
@@ -235,13 +226,8 @@ const (
 	noLimit  = "none"
 )
 
-// MarshalText returns the limit's [Limit.String], followed by its Name if it has one:
-//
-//	token-bucket 100/s burst 200 name api
-//
-// So JSON, YAML, flags and whatever else knows [encoding.TextMarshaler] can write limits.
-// The zero Limit is "none": a [Decision] that comes with an error may have no limit. Any
-// other invalid limit is an error.
+// MarshalText returns [Limit.String], followed by the Name if there is one: "token-bucket 100/s burst 200 name api".
+// The zero Limit is "none". Any other invalid limit is an error.
 func (l Limit) MarshalText() ([]byte, error) {
 	if l == (Limit{}) {
 		return []byte(noLimit), nil
@@ -256,9 +242,7 @@ func (l Limit) MarshalText() ([]byte, error) {
 	return []byte(text), nil
 }
 
-// UnmarshalText sets the limit to what the text says: what [ParseLimit] reads, and after
-// that a name, as MarshalText writes it; or "none", which is the zero Limit. On an error the
-// limit is left as it was.
+// UnmarshalText reads what MarshalText writes. On an error the limit is left as it was.
 func (l *Limit) UnmarshalText(text []byte) error {
 	words := strings.Fields(string(text))
 	if len(words) == 1 && words[0] == noLimit {
@@ -281,8 +265,7 @@ func (l *Limit) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalBinary returns the text of [Limit.MarshalText], for what knows [encoding.BinaryMarshaler]:
-// encoding/gob and net/rpc.
+// MarshalBinary is [Limit.MarshalText], for encoding/gob and net/rpc.
 func (l Limit) MarshalBinary() ([]byte, error) { return l.MarshalText() }
 
 // UnmarshalBinary is [Limit.UnmarshalText].

@@ -17,7 +17,7 @@ var onceADay = ratelimit.TokenBucket(ratelimit.PerDay(1), 1)
 
 func TestExactlyMaxKeysFit(t *testing.T) {
 	for _, most := range []int{1, 2, 3, 100, 4095, 4096, 5000} {
-		for _, full := range []ratelimit.Overflow{ratelimit.EvictLeastUsed, ratelimit.RefuseNew} {
+		for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
 			t.Run(fmt.Sprintf("MaxKeys=%d/OnFull=%d", most, full), func(t *testing.T) {
 				l := newWith(t, onceADay, ratelimit.Options[int]{Clock: new(testClock), MaxKeys: most, OnFull: full})
 				for i := range most {
@@ -57,7 +57,7 @@ func TestUseKeepsAKeyYoung(t *testing.T) {
 }
 
 func TestAFullTableForgetsForNothingFirst(t *testing.T) {
-	for _, full := range []ratelimit.Overflow{ratelimit.EvictLeastUsed, ratelimit.RefuseNew} {
+	for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
 		clock := new(testClock)
 		l := newWith(t, onceADay, ratelimit.Options[string]{Clock: clock, MaxKeys: 1, OnFull: full})
 		require.True(t, l.Allow("a", 1))

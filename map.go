@@ -9,12 +9,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Map returns a limiter of requests of type R that charges l for the key that the function finds in a request. An error of
-// the function denies the request, charges nothing and is returned as it is; [SkipLayer] lets the request pass, by
-// [Unlimited].
+// Map returns a limiter of requests of type R that charges l for the key that the function finds in a request. The
+// function's error denies the request, charges nothing and is returned as it is; [SkipLayer] lets the request pass,
+// by [Unlimited]. If l or key is nil, each call fails.
 //
-// The result has all methods of this package's optional interfaces, from [LimitLister] to [CostReplacer], and answers as l
-// does: where l has no Peek, Adjust or Reset, the error wraps [errors.ErrUnsupported]. If l or key is nil, each call fails.
+// The result has the methods of all optional interfaces, from [LimitLister] to [CostReplacer], and answers as l does.
+// Where l has no Peek, Adjust or Reset, the error wraps [errors.ErrUnsupported].
 func Map[R, K any](l Reserver[K], key func(R) (K, error)) Reserver[R] {
 	// Map has no error to return. A limiter that panics at its first request would be found too late.
 	switch {

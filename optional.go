@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 	"github.com/weir-go/ratelimit/internal/optional"
 )
@@ -11,8 +12,9 @@ import (
 // A limiter may have more methods than [Limiter] and [Reserver]: those of the interfaces in this file. A limiter that stands in
 // front of another one has them too, and answers for that one.
 
-// LimitLister is a [Limiter] that returns its limits: one for each layer of a stack or limiter of a chain, in order, and the
-// zero Limit where each request or key has its own. A [Shadow] is left out. Nil means that they are not known.
+// LimitLister is a [Limiter] that returns its limits: one for each layer or limiter that it is made of, in order,
+// without [Shadow] layers, and the zero Limit where each request or key has its own. Nil means that they are not
+// known.
 type LimitLister interface {
 	Limits() []Limit
 }
@@ -95,4 +97,77 @@ func Reset[K any](ctx context.Context, l Limiter[K], key K) error {
 		return nil
 	}
 	return optional.Unsupported("ratelimit", l, "Reset")
+}
+
+// upToTries is how often TakeUpTo tries to take what it was told remains.
+const upToTries = 4
+
+// TakeUpTo spends as much of a key's budget as there is, up to most, on any limiter, and returns how much: for work
+// that can be done in parts. A most above the capacity is no error. A most of 0 grants 0, and one below zero is an
+// [ErrNegativeCost].
+//
+// The Decision is that of the Take that granted. If nothing is granted, it is a denial: after RetryAfter at least 1
+// is granted. If others are faster, it tries again, at most four times; each denied try counts as a denial. The
+// errors are those of the limiter; [ErrExceedsLimit] means that not even 1 can ever pass.
+func TakeUpTo[K any](ctx context.Context, l Limiter[K], key K, most int) (granted int, d Decision, err error) {
+	if nilcheck.IsNil(l) {
+		return 0, d, errors.New("ratelimit: TakeUpTo was given no limiter")
+	}
+	ctx = ctxwait.OrBackground(ctx)
+	switch {
+	case most < 0:
+		return 0, d, negativeCostError(most)
+	case most == 0:
+		d, err = l.Take(ctx, key, 0)
+		return 0, d, err
+	}
+	n, known := most, true // whether n is what the limiter says that there is
+	if most > 1 {          // else Take says all there is to say
+		switch d, err = Peek(ctx, l, key, 1); {
+		case err == nil:
+			n = d.upTo(most)
+		case errors.Is(err, errors.ErrUnsupported):
+			known = false
+		default:
+			d.Allowed = false
+			return 0, d, err
+		}
+	}
+	for tries := 0; ; {
+		d, err = l.Take(ctx, key, n)
+		switch {
+		case errors.Is(err, ErrExceedsLimit) && n > 1: // there was no Peek, or the limit is another by now
+			n = d.below(n)
+			continue
+		case err != nil:
+			d.Allowed = false
+			return 0, d, err
+		case d.Allowed:
+			return n, d, nil
+		case n == 1:
+			return 0, d, nil
+		}
+		if known {
+			tries++
+		}
+		if known = true; tries == upToTries {
+			return 0, d, nil
+		}
+		n = d.upTo(most)
+	}
+}
+
+// upTo returns what to take of what remains. If nothing does, a cost of 1 finds out when
+// something will.
+func (d *Decision) upTo(most int) int { return min(most, max(1, d.Remaining)) }
+
+// below returns what to take if n is more than can ever be allowed: what the decision says, and
+// else half of it.
+func (d *Decision) below(n int) int {
+	for _, less := range [...]int{d.Remaining, d.Limit.Capacity()} {
+		if 0 < less && less < n {
+			return less
+		}
+	}
+	return n / 2
 }

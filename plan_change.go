@@ -102,22 +102,13 @@ func (g *generation) shared(k planKey) (*plan, error) {
 	return p, nil
 }
 
-// SetLimit replaces the limit that [New] was given. What was spent stays spent. If 40 of
-// 50 are spent, and the limit is raised to 500, 460 remain. If 100 of 500 are spent, and the
-// limit is lowered to 50, nothing remains until enough has been regained.
+// SetLimit replaces the limit of [New]. What was spent stays spent: of 40 spent of 50, a limit of 500 leaves 460; of
+// 100 spent of 500, a limit of 50 leaves nothing until enough is regained. An invalid limit changes nothing, and the
+// error wraps [ErrInvalidLimit].
 //
-// Each key takes the new limit over at its next decision: allowed or denied, with a cost of
-// 0, or above the limit. Until then it regains at the old rate; a Peek leaves it there.
-// What was spent keeps its age, and what was booked keeps its instant. If the algorithm
-// changes, what is spent carries over as exactly as the new one can express it, and is
-// rounded up. A limit that equals the old one changes nothing. An invalid one changes
-// nothing either, and the error wraps [ErrInvalidLimit].
-//
-// The first decision on a key after a change takes time linear in the number of bookings
-// that the key has, and so does each Peek before that.
-//
-// With [Options.LimitFor], all keys ask it again, and keys for which it returns the zero
-// Limit are under the new limit.
+// Each key is under the new limit from its next decision on. What was spent keeps its age, and bookings their
+// instants. For another algorithm, what is spent is rounded up. A key's first decision after a change takes time
+// linear in its bookings. All keys ask [Options.LimitFor] again.
 func (l *Keyed[K]) SetLimit(limit Limit) error {
 	l.keys.mustBe()
 	for {
@@ -136,9 +127,8 @@ func (l *Keyed[K]) SetLimit(limit Limit) error {
 	}
 }
 
-// Refresh makes keys ask [Options.LimitFor] again, each at its next decision. Without
-// keys, and so for an empty slice of keys, all of them do. What was spent stays spent,
-// as with SetLimit.
+// Refresh makes the keys ask [Options.LimitFor] again, each at its next decision; without keys, all do. What was
+// spent stays spent.
 func (l *Keyed[K]) Refresh(keys ...K) {
 	if len(keys) == 0 {
 		l.refreshAll()

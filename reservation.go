@@ -10,10 +10,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
-// Reservation is a charge that can be settled once the real cost is known. It embeds
-// the [Decision] that made it: if that is not Allowed, nothing was charged and there
-// is nothing to settle. Its methods are safe for concurrent use, and may be called
-// on a nil Reservation.
+// Reservation is a charge that can be settled once the real cost is known. If its [Decision] is not Allowed, nothing
+// was charged and there is nothing to settle. Its methods are safe for concurrent use, also on a nil Reservation.
 type Reservation struct {
 	Decision
 	settled atomic.Bool
@@ -54,10 +52,9 @@ func unlessFull(err error) error {
 	return err
 }
 
-// NewReservation returns a reservation for an engine of another kind, as of now: Delay
-// counts from this moment. The first call of Settle or Cancel, if the decision was
-// Allowed, calls settle with the actual cost, which is not negative, and returns its
-// error. A nil settle has nothing to do.
+// NewReservation returns a reservation for an engine of another kind. Delay counts from now. The first Settle or
+// Cancel of an allowed reservation calls settle with the actual cost, which is not negative. A nil settle has nothing
+// to do.
 func NewReservation(d Decision, settle func(actual int) error) *Reservation {
 	r := &Reservation{Decision: d, settle: settle}
 	r.booked()
@@ -71,34 +68,22 @@ func (r *Reservation) booked() {
 	}
 }
 
-// Settle says what the work has really cost; below zero counts as zero. What is
-// above the reserved cost is charged, into debt if need be. What is below it is given
-// back, except what has been regained since, and what later bookings depend on:
+// Settle replaces the reserved cost by the actual one; below zero counts as zero. Only the first call of Settle or
+// Cancel counts. What is above the reserved cost is charged, as a debt if need be. What is below it is given back, as
+// far as the bound allows:
 //
 //   - token bucket: at most cost − rate·(time since it was spent);
 //   - leaky bucket: the same, and only while nothing has entered after it;
-//   - either of them: nothing, if their figures have changed since it was spent;
 //   - windows and log: only while the spending still counts;
-//   - sliding counter: nothing that the window before counts, if its figures have changed.
+//   - if SetLimit has changed the figures: nothing in a bucket, or of a sliding counter's window before.
 //
-// A grant ([Keyed.Adjust] below zero) does not say whose spending it gives back. A booking
-// that it has given back, and whose time has not come, gives back nothing a second time. Of
-// what was spent already, Settle may give back again what the grant gave back, and so what
-// others have spent since. Settle first, or grant less.
+// A grant ([Keyed.Adjust] below zero) may give the same spending back once more: settle first. After [Keyed.Reset]
+// and eviction there is nothing to settle. If a fresh key was dropped, what is above the reserved cost is charged as
+// by [Keyed.Adjust], unless the table is full. It takes time linear in the bookings behind this one.
 //
-// So the last booking, cancelled before its time, leaves no trace, and the limit's
-// bound always holds. Only the first call of Settle or Cancel counts.
-//
-// If the key has left the table meanwhile because it was fresh, what is above the reserved cost is
-// charged as [Keyed.Adjust] does, unless the table has no room for it. After [Keyed.Reset], and after
-// the key was evicted from a full table, there is nothing to settle.
-//
-// To give back what is booked takes time linear in the number of bookings behind it, and in a
-// sliding log in the number of spendings before or behind it, whichever are fewer.
-//
-// In memory the error is nil, except for a reservation of cost 0, which can fail as
-// [Keyed.Adjust] can, and for one of a key that has left the table, if LimitFor returns an invalid limit. A remote engine returns one if it could not settle: then what was
-// reserved stays charged, and a second call does not try again.
+// In memory the error is nil, except that a reservation of cost 0 fails as [Keyed.Adjust] does, and one of a dropped
+// key if LimitFor returns an invalid limit. A remote engine that could not settle returns an error, and the reserved
+// cost stays charged.
 func (r *Reservation) Settle(actual int) error {
 	if r == nil || !r.Allowed || r.settled.Swap(true) {
 		return nil
@@ -116,11 +101,9 @@ func (r *Reservation) Settle(actual int) error {
 // Cancel gives the whole cost back: it is Settle(0).
 func (r *Reservation) Cancel() error { return r.Settle(0) }
 
-// Wait sleeps until Delay is over, in real time and counted from when the reservation
-// was made. If the context's deadline comes before that, it fails at once; if the
-// context ends in the meantime, it fails then. In both cases it cancels the
-// reservation, and returns the context's error, joined with that of Cancel. It returns
-// [ErrLimited] if the reservation is not Allowed, and nil if it is nil or settled.
+// Wait sleeps until Delay is over, in real time from when the reservation was made. If the context ends before, or
+// its deadline comes before, it cancels the reservation, at once if it can, and returns the context's error joined
+// with that of Cancel. It returns [ErrLimited] if the reservation is not Allowed, and nil if it is nil or settled.
 func (r *Reservation) Wait(ctx context.Context) error {
 	switch {
 	case r == nil || r.settled.Load():

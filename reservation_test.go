@@ -380,7 +380,7 @@ func TestSettlingIsTheSameForKeysThatHaveLeftTheTable(t *testing.T) {
 
 // What cannot be charged to a key that has left the table is what docs/promises.md says.
 func TestSettlingForAKeyThatLeftAFullTable(t *testing.T) {
-	for _, full := range []ratelimit.Overflow{ratelimit.EvictLeastUsed, ratelimit.RefuseNew} {
+	for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
 		clock := new(testClock)
 		l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 10), ratelimit.Options[string]{Clock: clock, MaxKeys: 1, OnFull: full})
 		stack := ratelimit.Must(ratelimit.All(ratelimit.By(l, itself)))

@@ -12,13 +12,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// All returns an iterator over the tracked keys, in no order, with what [Keyed.Peek] says to a cost of 1.
-// A key is tracked until some time after it is fresh, so a list of who is throttled or banned leaves out those
-// that are Allowed.
-//
-// No lock is held in the loop's body, which may call the limiter, or break. A key that is tracked
-// during the whole loop appears once, as it is when its turn comes. A key that comes or goes meanwhile appears once
-// or not at all. It takes about a microsecond a key.
+// All returns an iterator over the tracked keys, in no order, with what [Keyed.Peek] answers to a cost of 1. A key is
+// tracked until some time after it is fresh. No lock is held in the loop's body. A key that comes or goes meanwhile
+// appears once or not at all.
 func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 	t := l.table()
 	return func(yield func(K, Decision) bool) {
@@ -34,27 +30,20 @@ func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 	}
 }
 
-// Saved is what one key has spent, as bytes that outlive the program: the limit, its spending, debts and
-// bookings; under a [Calendar], the window of the calendar that they count in. It says nothing of the key, and its instants are relative to when it was saved. The first byte is
-// the version; a later version of this package reads those of earlier ones. See [Keyed.Saved].
+// Saved is what one key has spent, as bytes that outlive the program, without the key. Later versions of this package
+// read it. See [Keyed.Saved].
 type Saved []byte
 
 // savedVersion is the first byte of a Saved.
 const savedVersion = 1
 
-// Saved returns an iterator over the keys that are not fresh, in no order, with what each has spent: to
-// store them when the program ends, and to give them to [Keyed.Restore] when it starts again. Only a fresh key is
-// left out, and what [Options.Remember] remembers of keys that are not tracked: that has no keys, and is lost with the
-// program. A key that was evicted begins anew after a restart.
+// Saved returns an iterator over the keys that are not fresh, in no order, with what each has spent, to be stored for
+// [Keyed.Restore] when the program starts again. Under a [Calendar] one fresh key may be among them. Keys that
+// [Options.Remember] remembers are not saved.
 //
-// Under a [Calendar], what was spent in a window that is over is saved too, and which windows dropped keys may have used:
-// the wall clock may have been ahead, and be right when the program starts again. So one of the keys may be fresh.
-//
-// All instants are counted from the beginning of the loop. Note the wall clock then or later, to tell Restore
-// how much time has passed. No lock is held in the loop's body, which may call the limiter, or break. A key that is
-// tracked during the whole loop appears once, as it is when its turn comes; what it spends after that is not in
-// its Saved, so stop the traffic first. To save a key takes about a microsecond, and 15 to 20 bytes;
-// with bookings, and under a sliding log, 5 to 15 more for each booking or spending; under a calendar, about 60.
+// Instants count from the beginning of the loop: note the wall clock then or later. What a key spends after its turn
+// is not saved, so stop the traffic first. No lock is held in the loop's body. A key takes 15 to 20 bytes, 60 under a
+// calendar, and 5 to 15 for each booking or spending in a log.
 func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 	t := l.table()
 	return func(yield func(K, Saved) bool) {
@@ -170,23 +159,15 @@ func (a Algorithm) isBucket() bool {
 	return a == AlgorithmTokenBucket || a == AlgorithmLeakyBucket
 }
 
-// Restore gives keys back what they had spent, as [Keyed.Saved] said it, when elapsed has passed since. What they
-// have regained in that time is theirs. As long as elapsed is not longer than what has really passed,
-// no key has more than it would have if the program had gone on; shorter is safe, and below zero counts as
-// zero. It is counted to the call; what the loop over seq takes is added.
+// Restore gives keys back what they had spent, as [Keyed.Saved] returned it, when elapsed has passed since; below
+// zero counts as zero. If no more than that has really passed, no key has more than if the program had gone on.
 //
-// Call it before the traffic begins. A key that is tracked already is charged on top, in whole units, as
-// of now. It has regained what it spent here at the same time as what was saved, so it may have more than if
-// the program had gone on. Each call charges anew.
+// Call it before the traffic begins: a tracked key is charged on top, and each call charges anew. What is booked
+// stays booked, but its reservation is over. A key is under its old limit until its next decision: see
+// [Keyed.SetLimit].
 //
-// What is booked stays booked, but its reservation is over. A key is under the limit that it was saved under
-// until its next decision, which puts it under the limiter's own; if that is another one, what was spent carries
-// over as [Keyed.SetLimit] describes. Restored keys make room for themselves as new keys do: see
-// [Options.MaxKeys].
-//
-// A Saved that is cut short, of an unknown version, or no Saved at all is skipped, and so is a key that is
-// invalid or finds no room. The rest is restored. The errors are joined; each says which pair of seq it
-// is about, counted from 0. A Saved has no checksum: where a file may be damaged, add one.
+// A Saved that is damaged or of an unknown version is skipped, and so is a key that is invalid or finds no room. The
+// errors are joined; each names the place of its pair, from 0. A Saved has no checksum.
 func (l *Keyed[K]) Restore(seq iter.Seq2[K, Saved], elapsed time.Duration) error {
 	l.keys.mustBe()
 	if seq == nil {

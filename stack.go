@@ -16,22 +16,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/tally"
 )
 
-// Layered is several limits on one request: all of them allow it, or none is
-// charged. Make one with [All] or [AllOf]. It is safe for concurrent use, and several of them
-// may share limiters in any order, or hold one twice.
+// Layered is several limits on one request: all of them allow it, or none is charged. Make one with [All] or [AllOf].
+// It decides under the locks of all keys, at one reading of the clock. What layers charge to one key of one limiter
+// adds up. The methods of the zero Layered panic.
 //
-// A decision is made under the locks of all the keys, at one reading of the clock. So a
-// denial charges nothing anywhere, not even for an instant that another goroutine could
-// see. What several layers charge to one key of one limiter adds up before it is checked.
-//
-// In the [Decision], Remaining is the largest cost that the whole stack would take;
-// RetryAfter, ResetAfter and Delay are the longest of all layers. Limit is that of the
-// layer that binds: if denied, the one with the longest RetryAfter; if allowed, the one
-// that leaves the least. Of layers that are equal in that, the one with the longer
-// ResetAfter binds, then the one that comes first. If no layer applies, the request is
-// allowed, by [Unlimited]. An [ErrExceedsLimit] names the layer's limit, and Limit is that.
-//
-// The zero Layered cannot be used: its methods panic.
+// In the [Decision], Remaining is the largest cost that all layers would take; RetryAfter, ResetAfter and Delay are
+// the longest. Limit is that of the layer that binds: in a denial, the one with the longest RetryAfter; else the one
+// that leaves the least; of equals, the one with the longer ResetAfter, then the first. If no layer applies, the
+// request is allowed, by [Unlimited].
 type Layered[R any] struct {
 	layers    []layer[R]
 	pick      func(R, []int) []int // which layers apply; nil for all
@@ -41,18 +33,15 @@ type Layered[R any] struct {
 
 var _ Reserver[string] = (*Layered[string])(nil)
 
-// All returns the limiter that holds requests to all the layers. It is an error if
-// there are none, if one is nil, or if their limiters have different clocks.
+// All returns the limiter that holds requests to all the layers. It is an error if there are none, if one is nil, or
+// if their limiters have different clocks. Clocks that cannot be compared, such as functions, count as different
+// unless they are one limiter's.
 func All[R any](layers ...Layer[R]) (*Layered[R], error) { return newLayered("All", nil, layers) }
 
-// AllOf is [All] for requests to which only some of many layers apply. For each request, pick
-// appends the indices of its layers to the slice which, and returns that slice. A decision takes
-// as long as one of the layers that were picked, however many others there are.
-//
-// The decision is that of a stack of these layers, in pick's order; a layer that is picked twice
-// counts once. If none is picked, the request is allowed, by [Unlimited]. An index that is
-// out of range is an error that denies the request and charges nothing. The function
-// runs once for each decision, outside every lock. It must not keep which.
+// AllOf is [All] for requests to which only some of many layers apply. For each decision, pick appends the indices of
+// the request's layers to which, and returns that slice. It runs outside every lock and must not keep which. An index
+// that appears twice counts once. If none is picked, the request is allowed, by [Unlimited]. An index out of range is
+// an error that denies the request.
 func AllOf[R any](pick func(r R, which []int) []int, layers ...Layer[R]) (*Layered[R], error) {
 	if pick == nil {
 		return nil, errors.New("ratelimit: AllOf needs a function that picks layers")
@@ -93,8 +82,8 @@ func sameClock[R any](a, b *layer[R]) bool {
 		reflect.ValueOf(a.clock).Comparable() && reflect.ValueOf(b.clock).Comparable() && a.clock == b.clock
 }
 
-// Limits returns the limit of each layer that is no [Shadow], in order: New's or SetLimit's, or the
-// zero Limit where [WithLimit] or [Options.LimitFor] gives each request or key its own.
+// Limits returns the limit of each layer in order, without [Shadow] layers, and the zero Limit where each request or
+// key has its own.
 func (l *Layered[R]) Limits() []Limit {
 	l.check()
 	limits := make([]Limit, len(l.enforcing))
@@ -104,8 +93,7 @@ func (l *Layered[R]) Limits() []Limit {
 	return limits
 }
 
-// Allow charges the cost to all layers and reports true; or it charges none and
-// reports false.
+// Allow charges the cost to all layers and reports true, or charges none and reports false.
 func (l *Layered[R]) Allow(r R, cost int) bool {
 	s := l.stack()
 	s.brief = true
@@ -116,9 +104,8 @@ func (l *Layered[R]) Allow(r R, cost int) bool {
 	return ok
 }
 
-// Take charges the cost to all layers, or to none, and says how the stack stands.
-// The errors are those of [Keyed.Take], and those of the layers' key functions,
-// wrapped. The context is unused.
+// Take charges the cost to all layers, or to none. The errors are those of [Keyed.Take] and of the layers' key
+// functions, wrapped. The context is not used.
 func (l *Layered[R]) Take(_ context.Context, r R, cost int) (d Decision, err error) {
 	s := l.stack()
 	err = s.take(r, cost, take)
@@ -145,8 +132,7 @@ func (l *Layered[R]) done(s *stack[R]) {
 	l.stacks.Put(s)
 }
 
-// Peek says what Take would answer, and how the stack stands. It changes nothing
-// and tracks nothing.
+// Peek returns what Take would answer, and changes nothing.
 func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
 	s := l.stack()
 	if err = s.load(r, cost); err == nil {
@@ -157,12 +143,9 @@ func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
 	return d, err
 }
 
-// Reserve is Take with a charge that can be settled, in all layers. It takes now or
-// not at all; only what leaky buckets delay may be delayed, by up to maxDelay.
-//
-// With a cost of 0 no layer is charged. To settle that reservation charges the actual
-// cost as [Keyed.Adjust] does, in the layers that charge the caller's cost, but not in
-// those of [WithCost] and [Shadow].
+// Reserve is Take with a charge that can be settled, in all layers. It books nothing ahead: maxDelay is how long
+// leaky buckets may delay the work, 0 for not at all. With a cost of 0 nothing is charged; Settle then charges the
+// actual cost as [Layered.Adjust] does.
 func (l *Layered[R]) Reserve(_ context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
 	s := l.stack()
 	err := s.take(r, cost, queue(maxDelay))
@@ -176,8 +159,7 @@ func (l *Layered[R]) Reserve(_ context.Context, r R, cost int, maxDelay time.Dur
 	return res, err
 }
 
-// Adjust charges delta to all layers, or forgives it if it is negative, whatever they allow: see
-// [Keyed.Adjust]. Layers of [WithCost] and [Shadow] are left out: they do not charge the caller's cost.
+// Adjust is [Keyed.Adjust] in all layers but those of [WithCost] and [Shadow], which do not charge the caller's cost.
 func (l *Layered[R]) Adjust(r R, delta int) error {
 	s := l.stack()
 	defer l.done(s)
@@ -187,8 +169,7 @@ func (l *Layered[R]) Adjust(r R, delta int) error {
 	return s.debit()(delta)
 }
 
-// BooksAhead reports false: Reserve charges no budget that is still to come, whatever its
-// maxDelay. httplimit therefore lets the leaky buckets of a Layered delay requests.
+// BooksAhead reports false: Reserve charges no budget that is still to come.
 func (l *Layered[R]) BooksAhead() bool { return false }
 
 // ReplacesCost reports whether a layer has a cost of its own, by [WithCost].
@@ -197,19 +178,13 @@ func (l *Layered[R]) ReplacesCost() bool {
 	return slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil })
 }
 
-// Wait charges the cost to all layers and returns nil when they allow it. It is not
-// first come, first served: it books nothing ahead, so that one exhausted user does
-// not hold up a layer that many share, but sleeps [Decision.RetryAfter] and tries
-// again. It holds the work for as long as leaky buckets delay it.
+// Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets. It is not
+// first come, first served: it books nothing ahead, but sleeps for RetryAfter and tries again. OnDecision gets one
+// decision for each Wait.
 //
-// It fails at once, with [context.DeadlineExceeded], if the deadline comes before the
-// layers can allow the cost; else with the context's error, or those of Take. If it fails
-// before the layers allow the cost, it has charged nothing. If it fails while a leaky
-// bucket delays the work, it gives back what [Reservation.Cancel] gives back: all that it
-// charged windows and logs, and what has not left the queue of a leaky bucket yet; of what
-// it charged a token bucket, all but rate·(time slept).
-//
-// Each limiter's OnDecision is told of one decision for each Wait, however often it tries.
+// It fails at once with [context.DeadlineExceeded] if the layers cannot allow the cost before the deadline; with the
+// context's error when that ends; and with the errors of Take. A Wait that fails has charged nothing; but if it ends
+// while a leaky bucket delays it, a token bucket keeps what it has regained meanwhile, as with [Reservation.Cancel].
 func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	ctx = ctxwait.OrBackground(ctx)
 	s := l.stack()

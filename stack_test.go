@@ -340,7 +340,7 @@ func TestADenialEvictsNobodyForTheKeysOfTheRequest(t *testing.T) {
 }
 
 func TestTheKeysOfOneRequestDoNotEvictEachOther(t *testing.T) {
-	for _, full := range []ratelimit.Overflow{ratelimit.EvictLeastUsed, ratelimit.RefuseNew} {
+	for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
 		l := newWith(t, ratelimit.FixedWindow(ratelimit.PerMinute(9)),
 			ratelimit.Options[string]{Clock: new(testClock), MaxKeys: 1, OnFull: full})
 		stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(l, byRoute))
@@ -435,7 +435,7 @@ func TestStacksUnderPressureKeepTheirBound(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(units))
 	shared := onClock(t, clock, limit)
 	var small []*ratelimit.Keyed[string]
-	for _, full := range []ratelimit.Overflow{ratelimit.EvictLeastUsed, ratelimit.RefuseNew} {
+	for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
 		small = append(small, newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(1000)),
 			ratelimit.Options[string]{Clock: clock, MaxKeys: 4, OnFull: full, LimitFor: func(string) ratelimit.Limit { return ratelimit.Limit{} }}))
 	}

@@ -10,23 +10,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
-// Wait spends cost of the key's budget and returns nil when its time has come: at
-// once if it fits, else after sleeping. On a leaky bucket it returns when the work may
-// leave the queue, so waiters leave evenly spaced.
+// Wait spends cost of the key's budget and returns nil when its time has come: at once if it fits, else after
+// sleeping in real time. On a leaky bucket it returns when the work may leave the queue. Waiters of one key are
+// served in the order of their calls: each books its instant, and later calls queue behind it.
 //
-// Waiters of one key are served in the order of their calls: each books its instant
-// when it calls, and later callers, of Take and Allow too, queue behind it. Those
-// behind a waiter that gives up keep their instants.
-//
-// A Wait that fails has spent nothing. It fails
-//
-//   - at once, with an error that wraps [context.DeadlineExceeded], if the context's deadline
-//     comes before its time;
-//   - with the context's error when that is cancelled;
-//   - with [ErrLimited] if a leaky bucket's queue is full;
-//   - with the errors of [Keyed.Take].
-//
-// The waiting itself is in real time, whatever the limiter's [Clock].
+// It fails at once with an error that wraps [context.DeadlineExceeded] if the deadline comes before its time; with
+// the context's error when that ends; with [ErrLimited] if a leaky bucket's queue is full; and with the errors of
+// [Keyed.Take]. A Wait that fails has spent nothing.
 func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
 	ctx = ctxwait.OrBackground(ctx)
 	var d Decision
@@ -63,18 +53,13 @@ func tooLate(cost int, wait, left time.Duration, l Limit) error {
 	return fmt.Errorf("%w: cost %d must wait for %v under %v, but the deadline is in %v", context.DeadlineExceeded, cost, wait, l, left)
 }
 
-// Wait spends cost of the key's budget on any limiter, and returns nil when its time has come.
+// Wait spends cost of the key's budget on any limiter, and returns nil when its time has come. It is r's Wait if r is
+// a [Waiter]. Else it reserves the cost as far ahead as the deadline allows, or sleeps for RetryAfter and tries
+// again.
 //
-// If r is a [Waiter], as the limiters of this package are, Wait calls its Wait. Else it reserves
-// the cost, as far ahead as the context's deadline allows, and sleeps out the delay: see
-// [Reservation.Wait]. If that is denied, it reserves once more without a delay, which shows
-// whether r books ahead at all. If the cost is still denied, and can be allowed before the
-// deadline, it sleeps for the first RetryAfter and tries again.
-//
-// A Wait that fails has spent nothing. It fails with the errors of Reserve; with the
-// context's error if that ends; with one that wraps [context.DeadlineExceeded] if the
-// cost is denied until after the deadline; and with one that wraps [ErrLimited] if
-// it is denied and there is no deadline. The waiting is in real time.
+// It fails with the errors of Reserve; with the context's error when that ends; with [context.DeadlineExceeded] if
+// the cost is denied until after the deadline; and with [ErrLimited] if it is denied and there is no deadline. A Wait
+// that fails has spent nothing.
 func Wait[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
 	ctx = ctxwait.OrBackground(ctx)
 	if nilcheck.IsNil(r) {

@@ -16,7 +16,7 @@ type MemoryOptions struct {
 	// [ratelimit.Options.MaxKeys]. If zero, 65536. If it or Remember is wrong, [New] returns an error.
 	MaxKeys int
 	// OnFull says what happens to a new key of a rule that tracks so many. If zero,
-	// [ratelimit.EvictLeastUsed].
+	// the zero [ratelimit.Overflow].
 	OnFull ratelimit.Overflow
 	// Remember is how many keys of each rule are remembered that were evicted while they were not
 	// fresh, in 16 bytes each, which every rule allocates: see [ratelimit.Options.Remember]. Without

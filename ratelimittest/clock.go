@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Clock is a [ratelimit.WallClock] that stands still until it is moved. The zero Clock
+// Clock is a [ratelimit.Clock] with a wall time that stands still until it is moved. The zero Clock
 // reads 0 and is ready for use. Its wall time is that long after the beginning of 1970, in UTC,
 // unless SetWall has set it apart. It is safe for concurrent use; it must not be copied.
 type Clock struct {

@@ -10,7 +10,10 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-var _ ratelimit.WallClock = new(ratelimittest.Clock)
+var _ interface {
+	ratelimit.Clock
+	Wall() time.Time
+} = new(ratelimittest.Clock)
 
 func TestAClocksWallTimeMovesWithIt(t *testing.T) {
 	var clock ratelimittest.Clock
