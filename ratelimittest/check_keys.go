@@ -76,21 +76,24 @@ func playEmptyKey(h *history) {
 	h.newKey().spend(h.limit.Capacity())
 }
 
-// manyKeys is how many keys are spent from at the same time.
+// manyKeys is how many keys are spent from at the same time: an eighth of it where few histories are played.
 const manyKeys = 4096
 
 // playManyKeys spends the capacity of many keys. Each has its own, and remembers it.
 func playManyKeys(h *history) {
-	m := &crowdOfKeys{history: h}
-	for i := range manyKeys {
+	m, keys := &crowdOfKeys{history: h}, manyKeys
+	if h.cfg.Histories < 10 {
+		keys /= 8
+	}
+	for i := range keys {
 		d, err := m.take(i, h.limit.Capacity())
 		h.must(err != nil || d.Allowed, keysAreSeparate, "%d keys have spent all they had, and the next, which was never seen, answers %s", i, described(d, err))
 		if i%16 == 0 {
 			m.remembers(h.rng.IntN(i+1), i+1)
 		}
 	}
-	for i := range manyKeys {
-		m.remembers(i, manyKeys)
+	for i := range keys {
+		m.remembers(i, keys)
 	}
 }
 

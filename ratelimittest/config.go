@@ -96,7 +96,7 @@ type Config struct {
 	NewBounded func(limit ratelimit.Limit, maxKeys int) (ratelimit.Limiter[string], error)
 
 	// Histories is how many random histories are played for each check and each
-	// algorithm: 40, if zero.
+	// algorithm: 40, if zero. Below 10, the check of many keys has an eighth of them.
 	Histories int
 
 	// Seed repeats a run: every failure names the seed that led to it. If zero,

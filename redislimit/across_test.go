@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/redistest"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // scriptCalls counts the commands that run scripts, and how many of them declare no key.
@@ -183,9 +184,7 @@ func (c manySlots) testMovingSlot(t *testing.T) {
 		ratelimit.FixedWindow(ratelimit.PerDay(1 << 30)).Named("fixed"),
 		ratelimit.SlidingLog(ratelimit.PerDay(2000)).Named("log"),
 	}
-	if testing.Short() {
-		limits = limits[:1]
-	}
+	limits = limits[:testsize.Of(1, 2)]
 	for i, limit := range limits {
 		l, err := New(client, limit, &Options{Timeout: 20 * time.Second, Slot: tenant})
 		require.NoError(t, err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/redistest"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // spreadClients are clients of several servers.
@@ -216,10 +217,7 @@ func TestAClusterOfSixWhileSlotsMoveAndAMasterDies(t *testing.T) {
 	}
 
 	wg := run(true)
-	moves := 9
-	if testing.Short() {
-		moves = 4
-	}
+	moves := testsize.Of(4, 9)
 	for i := range moves {
 		slot, err := cluster.Slot("x{" + fmt.Sprintf("%02d", i%tenants) + "}")
 		require.NoError(t, err)

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/redistest"
 )
 
-// randomFor is how long each of the random runs takes. They are short by default:
+// randomFor is how long each of the random runs takes:
 //
 //	go test -race -run Random -random 2m -timeout 0
 var randomFor = flag.Duration("random", 0, "how long each random run takes; 0 means a fifth of a second")

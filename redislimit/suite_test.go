@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -78,13 +79,8 @@ func suiteOf(client redis.UniversalClient, clock *ratelimittest.Clock) ratelimit
 	}
 }
 
-// histories is how many histories the suite plays of each check: fewer with -short.
-func histories(n int) int {
-	if testing.Short() {
-		return max(1, n/3)
-	}
-	return n
-}
+// histories is how many random histories a test plays that plays n at its full size.
+func histories(n int) int { return testsize.Of(max(1, n/4), n) }
 
 func TestSuite(t *testing.T) {
 	verdicts(t)
