@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // op is one call, at one reading of the clock.
@@ -408,13 +409,8 @@ func seeded(seed uint64, n int) []byte {
 	return data
 }
 
-// rounds is how many seeds a property is tried with.
-func rounds(n int) uint64 {
-	if testing.Short() {
-		n /= 10
-	}
-	return uint64(n)
-}
+// rounds is how many seeds a property is tried with that is tried with n at its full size.
+func rounds(n int) uint64 { return uint64(testsize.Of(n/4, 2*n)) }
 
 func TestEveryAnswerIsTheModels(t *testing.T) {
 	for seed := range rounds(10_000) {

@@ -14,10 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-var attacks = flag.Int("attacks", 30_000, "decisions of each attack on a limiter that remembers")
+var attacks = flag.Int("attacks", testsize.Of(10_000, 100_000), "decisions of each attack on a limiter that remembers")
 
 // attackLimits are limits that a key has exhausted soon, one for each algorithm.
 func attackLimits() []ratelimit.Limit {
@@ -75,11 +76,7 @@ func attack(t *testing.T, limit ratelimit.Limit, pace pace, start time.Duration,
 	by := &bystander{Keyed: newWith(t, limit, ratelimit.Options[int]{MaxKeys: 2 * keys, Clock: clock, IdleTTL: 1000 * time.Hour})}
 	r := rand.New(rand.NewPCG(1, uint64(limit.Algorithm)))
 	key := 0
-	decisions := *attacks
-	if testing.Short() {
-		decisions = min(decisions, 10_000)
-	}
-	for range decisions {
+	for range *attacks {
 		if l.Allow(key, 1) {
 			by.sees(key, 1)
 		} else if key++; r.IntN(10) == 0 {
@@ -122,7 +119,7 @@ func TestWhoInventsKeysGetsNoMoreOfAny(t *testing.T) {
 	}
 }
 
-var pasts = flag.Int("pasts", 60, "random histories of each start and algorithm on a limiter that remembers")
+var pasts = flag.Int("pasts", testsize.Of(15, 300), "random histories of each start and algorithm on a limiter that remembers")
 
 // limitOf returns a limit of an algorithm with windows of up to a month.
 func limitOf(r *rand.Rand, a ratelimit.Algorithm) ratelimit.Limit {
@@ -192,9 +189,6 @@ func playPast(t *testing.T, seed uint64, a ratelimit.Algorithm, start time.Durat
 
 func TestWhatIsRecalledIsNoLessThanWasSpent(t *testing.T) {
 	n := *pasts
-	if testing.Short() {
-		n = min(n, 30)
-	}
 	for _, limit := range attackLimits() {
 		for i, start := range firstReadings() {
 			t.Run(fmt.Sprint(limit.Algorithm, start), func(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -487,7 +488,7 @@ func playRestart(t testing.TB, rng *rand.Rand) {
 	}
 }
 
-var restarts = flag.Uint64("restarts", 500, "histories of TestARestoredKeyNeverHasMoreThanOneThatWentOn")
+var restarts = flag.Uint64("restarts", testsize.Of(uint64(150), 5000), "histories of TestARestoredKeyNeverHasMoreThanOneThatWentOn")
 
 func TestARestoredKeyNeverHasMoreThanOneThatWentOn(t *testing.T) {
 	for seed := range *restarts {

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -209,15 +210,10 @@ func TestAChainAgreesWithTheStrictestOfItsLimiters(t *testing.T) {
 	require.NotZero(t, denials)
 }
 
-var chains = flag.Int("chains", 100, "random chains that are compared with one limiter")
+var chains = flag.Int("chains", testsize.Of(30, 1000), "random chains that are compared with one limiter")
 
 // seeds is how many random runs a test makes.
-func seeds() int {
-	if testing.Short() {
-		return min(20, *chains)
-	}
-	return *chains
-}
+func seeds() int { return *chains }
 
 // failingSettle is a limiter that settles, and says now and then that it could not.
 type failingSettle struct {

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 func TestAStoreThatFailsEverySecondCallOpensTheBreaker(t *testing.T) {
@@ -277,15 +278,12 @@ func TestTheLogOfAStoreThatComesAndGoesIsShort(t *testing.T) {
 	})
 }
 
-var histories = flag.Int("histories", 60, "random histories of the breaker")
+var histories = flag.Int("histories", testsize.Of(20, 1000), "random histories of the breaker")
 
 // The breaker, beside a model that keeps every result. The breaker's window moves in steps: where
 // it matters how long the window is to a twentieth, the model does not say.
 func TestTheBreakerAgreesWithAModelThatKeepsEveryResult(t *testing.T) {
 	n := *histories
-	if testing.Short() {
-		n = min(n, 20)
-	}
 	var opened atomic.Int64
 	for seed := range uint64(n) {
 		synctest.Test(t, func(t *testing.T) {

@@ -17,10 +17,11 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/lease"
 )
 
-var fleets = flag.Int("fleets", 60, "random fleets with leases over failovers")
+var fleets = flag.Int("fleets", testsize.Of(15, 600), "random fleets with leases over failovers")
 
 // fleet is some processes with leases over failovers over one store, and what their callers were told.
 type fleet struct {
@@ -200,9 +201,6 @@ type stripped struct{ ratelimit.Limiter[string] }
 // what stands in have charged.
 func TestInAnyWeatherALeaseOverAFailoverKeepsItsPromises(t *testing.T) {
 	n := *fleets
-	if testing.Short() {
-		n = min(n, 15)
-	}
 	degraded := uint64(0)
 	for seed := range uint64(n) {
 		synctest.Test(t, func(t *testing.T) {

@@ -172,9 +172,6 @@ func (h *hanging) one(at string) {
 func TestWithCallsThatHangTheBreakerAndItsTurnsAgreeWithAModel(t *testing.T) {
 	shut, freed := 0, 0
 	n := *histories
-	if testing.Short() {
-		n = min(n, 20)
-	}
 	for seed := range uint64(n) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 37))

@@ -17,9 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
-var outages = flag.Int("outages", 30, "random sequences of outages whose lines are counted")
+var outages = flag.Int("outages", testsize.Of(8, 300), "random sequences of outages whose lines are counted")
 
 // lines is a log that keeps when each line came.
 type lines struct {
@@ -194,9 +195,6 @@ func (g *logged) check(at string) {
 // two lines for an outage, and one each minute.
 func TestAnOutageHasTwoLinesAndOneEachMinute(t *testing.T) {
 	n := *outages
-	if testing.Short() {
-		n = min(n, 8)
-	}
 	for seed := range uint64(n) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 51))

@@ -20,9 +20,10 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
-var storms = flag.Int("storms", 16, "random runs of callers on a primary that answers, fails, hangs, panics and is late by turns")
+var storms = flag.Int("storms", testsize.Of(6, 200), "random runs of callers on a primary that answers, fails, hangs, panics and is late by turns")
 
 var firstStorm = flag.Uint64("first", 0, "the seed of the first of them")
 
@@ -305,9 +306,6 @@ func (s *weathered) one(rng *rand.Rand, settling *sync.WaitGroup) {
 // the primary, with what the documentation says.
 func TestInAnyWeatherCallersAreAnsweredAndTheBreakerKeepsItsRule(t *testing.T) {
 	n := *storms
-	if testing.Short() {
-		n = min(n, 6)
-	}
 	opened := 0
 	for seed := *firstStorm; seed < *firstStorm+uint64(n); seed++ {
 		synctest.Test(t, func(t *testing.T) {

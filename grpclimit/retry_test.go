@@ -21,6 +21,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // retryPolicy is all that the clients of these tests are told. Its own backoff is so short
@@ -185,7 +186,7 @@ func connInBubble(t testing.TB, server *grpc.Server, opts ...grpc.DialOption) *g
 // enough.
 func TestStockClientSucceedsAtItsFirstRetryInRealTime(t *testing.T) {
 	rows := map[time.Duration]int{time.Second / 7: 6, time.Second / 3: 3, 2300 * time.Millisecond: 1}
-	if testing.Short() {
+	if !testsize.Long() {
 		rows = map[time.Duration]int{time.Second / 7: 3, 1300 * time.Millisecond: 1}
 	}
 	for d, denials := range rows {

@@ -17,9 +17,10 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
-var servers = flag.Int("servers", 0, "how many random hostile servers a Transport meets; 0 for a few")
+var servers = flag.Int("servers", testsize.Of(40, 1000), "how many random hostile servers a Transport meets")
 
 // What a server may write, in any field that a Transport reads.
 var (
@@ -78,12 +79,6 @@ func (s *hostile) RoundTrip(r *http.Request) (*http.Response, error) {
 // server is believed, for each attempt, and the waits of those before it in the queue.
 func TestTransportOutlivesHostileServers(t *testing.T) {
 	n := *servers
-	if n == 0 {
-		n = 150
-		if testing.Short() {
-			n = 40
-		}
-	}
 	for seed := range uint64(n) {
 		synctest.Test(t, func(t *testing.T) {
 			s := &hostile{rnd: rand.New(rand.NewPCG(seed, 1))} //nolint:gosec

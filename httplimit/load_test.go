@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // realClock runs on its own, and remembers its first reading and its last.
@@ -102,12 +103,7 @@ func liveHeap() uint64 {
 	return s.HeapAlloc
 }
 
-func loadTime() time.Duration {
-	if testing.Short() {
-		return 200 * time.Millisecond
-	}
-	return 2 * time.Second
-}
+func loadTime() time.Duration { return testsize.Of(200*time.Millisecond, 5*time.Second) }
 
 // assertNoGoroutineLeft waits for those that are on their way out.
 func assertNoGoroutineLeft(t *testing.T, before int) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // witness is a base that notes when requests are sent, and when refusals are received.
@@ -64,10 +65,7 @@ func (w *witness) early() (n int) {
 // the server tells of its limit, all get an answer, and nothing is sent while it wants
 // nothing.
 func TestClientAndServerUnderLoad(t *testing.T) {
-	requests := 80
-	if testing.Short() {
-		requests = 50
-	}
+	requests := testsize.Of(50, 80)
 	for name, dialect := range map[string]httplimit.Dialect{
 		"Retry-After alone": httplimit.DialectNone, "draft 11": httplimit.DialectDraft11, "Unix time": httplimit.DialectXEpoch,
 	} {

@@ -18,9 +18,10 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
-var schedules = flag.Int("schedules", 150, "how many random schedules are played beside a model")
+var schedules = flag.Int("schedules", testsize.Of(50, 3000), "how many random schedules are played beside a model")
 
 // tenantModel is what the model knows of a key.
 type tenantModel struct {

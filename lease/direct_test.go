@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/lease"
 )
 
@@ -238,12 +239,7 @@ func TestALeaseOfOneProcessAgreesWithOneExactLimiter(t *testing.T) {
 	}
 }
 
-var histories = flag.Int("histories", 100, "random runs of each test that compares with a model")
+var histories = flag.Int("histories", testsize.Of(25, 1000), "random runs of each test that compares with a model")
 
 // runs is how many random runs a test makes.
-func runs() int {
-	if testing.Short() {
-		return min(20, *histories)
-	}
-	return *histories
-}
+func runs() int { return *histories }

@@ -16,9 +16,10 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/ban"
 	"github.com/weir-go/ratelimit/chain"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
-var storms = flag.Int("storms", 40, "random runs of a fleet on a network that delays, fails, hangs and loses answers")
+var storms = flag.Int("storms", testsize.Of(12, 500), "random runs of a fleet on a network that delays, fails, hangs and loses answers")
 
 var stormSeed = flag.Int64("storm", -1, "the seed of the only storm to run")
 
@@ -573,9 +574,6 @@ func stormSeeds() (seeds []uint64) {
 		return []uint64{uint64(*stormSeed)}
 	}
 	n := *storms
-	if testing.Short() {
-		n = min(15, n)
-	}
 	for seed := range uint64(n) {
 		seeds = append(seeds, seed)
 	}

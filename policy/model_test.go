@@ -15,20 +15,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-var histories = flag.Int("histories", 150, "random histories of rules that are compared with a model")
+var histories = flag.Int("histories", testsize.Of(30, 2000), "random histories of rules that are compared with a model")
 
 // TestPoliciesAgreeWithAModel plays random requests, changes of rules, and repairs by hand on policies and on a model
 // that evaluates each rule by itself. Time stands still, and all limits are of one kind, so what a key has spent
 // is a number. A longer run: go test . -run AgreeWithAModel -histories 20000.
 func TestPoliciesAgreeWithAModel(t *testing.T) {
 	n := *histories
-	if testing.Short() {
-		n = min(n, 15)
-	}
 	for seed := range n {
 		if play(t, uint64(seed)); t.Failed() {
 			return

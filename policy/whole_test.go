@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/policy"
 )
 
@@ -134,10 +135,7 @@ func alternate(t *testing.T, sets []*policy.Set, r policy.Request, check func(po
 			}
 		})
 	}
-	changes := 400
-	if testing.Short() {
-		changes = 60
-	}
+	changes := testsize.Of(60, 400)
 	for i := 0; i < changes || decisions.Load() < 10*int64(changes); i++ {
 		require.NoError(t, p.Update(sets[i%len(sets)]))
 	}

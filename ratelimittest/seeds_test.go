@@ -6,12 +6,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 var (
 	firstSeed = flag.Uint64("first", 1, "the first seed of TestManySeeds")
-	lastSeed  = flag.Uint64("last", 0, "the last seed of TestManySeeds; 0 skips it")
+	lastSeed  = flag.Uint64("last", testsize.Of(uint64(0), 200), "the last seed of TestManySeeds; 0 skips it")
 	waits     = flag.Bool("waits", false, "TestManySeeds waits too, in real time")
 )
 

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -815,7 +816,7 @@ var wrongPromises = []wrong{
 
 // With a number of seeds each wrong limiter is tried that often, with limits of all algorithms
 // and as many histories as the suite plays without being told.
-var seeds = flag.Int("seeds", 0, "how many seeds each wrong limiter is tried with; 0 for one, and one algorithm")
+var seeds = flag.Int("seeds", testsize.Of(0, 2), "how many seeds each wrong limiter is tried with; 0 for one, and one algorithm")
 
 func TestLimitersThatBreakAPromiseAreFoundOut(t *testing.T) { findAll(t, wrongPromises) }
 

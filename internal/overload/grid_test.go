@@ -11,10 +11,11 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 var (
-	cells = flag.Uint64("cells", 12, "how many cells of the grid to play; 100 take about a minute")
+	cells = flag.Uint64("cells", testsize.Of(uint64(6), 100), "how many cells of the grid to play; 100 take about a minute")
 	first = flag.Uint64("first", 1, "seed of the first one")
 	only  = flag.String("limit", "", "the only limit to play them with")
 	bad   = flag.Bool("bad", false, "print the cells that miss the goal")
@@ -36,15 +37,11 @@ var limits = []struct {
 // documentation says what a large sample of the grid gives.
 func TestAdaptiveLimitsHoldOnAGridOfBackends(t *testing.T) {
 	t.Parallel()
-	play := *cells
-	if testing.Short() {
-		play = min(play, 6)
-	}
 	for _, l := range limits {
 		if *only != "" && *only != l.name {
 			continue
 		}
-		verdicts := PlayAll(Sample, *first, play, func(c Cell) Gated {
+		verdicts := PlayAll(Sample, *first, *cells, func(c Cell) Gated {
 			g := NewLimiter(c.Bound, l.new(c))
 			if *each {
 				g.Trace = func(now time.Duration, s inflight.Sample, limit int) {
@@ -97,10 +94,10 @@ func TestClientsThatLeaveDoNotEmptyTheBackendOfGoodWork(t *testing.T) {
 		} {
 			seeds := uint64(8)
 			if p.Servers > 100 {
-				seeds = 2
-				if testing.Short() {
+				if !testsize.Long() {
 					continue
 				}
+				seeds = 2
 			}
 			sum, least := 0.0, 1.0
 			for seed := range seeds {
@@ -181,15 +178,11 @@ func TestLimitGrowsThoughRequestsComeInBursts(t *testing.T) {
 // Calls that fail, and clients that leave: see Failing. With -cells 1900 each way has a hundred backends; the documentation says what that gives.
 func TestCallsThatFailAndClientsThatLeave(t *testing.T) {
 	t.Parallel()
-	play := *cells
-	if testing.Short() {
-		play = min(play, 6)
-	}
 	for _, l := range limits {
 		if *only != "" && *only != l.name {
 			continue
 		}
-		verdicts := PlayAll(SampleFailing, *first, play, func(c Cell) Gated { return NewLimiter(c.Bound, l.new(c)) })
+		verdicts := PlayAll(SampleFailing, *first, *cells, func(c Cell) Gated { return NewLimiter(c.Bound, l.new(c)) })
 		goodput, n, all := map[string]float64{}, map[string]float64{}, 0.0
 		for _, v := range verdicts {
 			if *bad && !v.Good() {

@@ -14,10 +14,11 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/pace"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 var (
-	runs  = flag.Int("runs", 0, "how many random runs of queues; 0 for a few")
+	runs  = flag.Int("runs", testsize.Of(400, 30_000), "how many random runs of queues")
 	first = flag.Uint64("first", 1, "the seed of the first random run")
 )
 
@@ -29,12 +30,6 @@ var (
 // go test ./internal/pace -run TestRandomQueues -runs 100000 -timeout 0
 func TestRandomQueues(t *testing.T) {
 	n := *runs
-	if n == 0 {
-		n = 3000
-		if testing.Short() {
-			n = 400
-		}
-	}
 	for seed := *first; seed < *first+uint64(n); seed++ {
 		synctest.Test(t, func(t *testing.T) { newWorld(t, seed).run() })
 		if t.Failed() {

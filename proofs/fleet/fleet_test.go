@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/internal/redistest"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 func TestMain(m *testing.M) {
@@ -35,7 +36,7 @@ func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
 	require.NoError(t, err)
 	defer s.close()
 	for i, tr := range trials() {
-		if testing.Short() && i > 0 && !strings.HasPrefix(tr.what, "4 hot") {
+		if !testsize.Long() && i > 0 && !strings.HasPrefix(tr.what, "4 hot") {
 			continue
 		}
 		t.Run(fmt.Sprintf("%s, %s", tr.name, tr.what), func(t *testing.T) {
@@ -58,7 +59,7 @@ func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
 func TestTwoRegionsHoldOneBudget(t *testing.T) {
 	redistest.Program(t)
 	for i, r := range regions() {
-		if i != 5 && (testing.Short() || i != 3) {
+		if i != 5 && (!testsize.Long() || i != 3) {
 			continue
 		}
 		t.Run(fmt.Sprintf("%s, %.1f of the budget, %.0f %% far, cut for %v", r.name, r.load, 100*r.far, r.cut), func(t *testing.T) {
@@ -81,7 +82,7 @@ func TestAFleetGetsOverFaults(t *testing.T) {
 	redistest.Program(t)
 	kinds := []string{"failover", "failover over lease", "lease over failover"}
 	for i, f := range append(strains(), faults()...) {
-		if testing.Short() && i > 1 {
+		if !testsize.Long() && i > 1 {
 			break
 		}
 		t.Run(f.name, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 const (
@@ -70,11 +71,7 @@ func TestConcurrentCallsAreLinearizable(t *testing.T) {
 
 func prove(t *testing.T, limit ratelimit.Limit, table table) {
 	seed, oracle, overlapping, pressed := rand.Uint64(), newOracle(limit), 0, 0
-	histories := histories
-	if testing.Short() {
-		histories /= 10 // the race detector makes each ten times as long
-	}
-	for n := range histories {
+	for n := range testsize.Of(histories/10, histories) {
 		clock, opts := new(yielding), table.opts
 		opts.Clock = clock
 		opts.LimitFor = func(string) (l ratelimit.Limit) { runtime.Gosched(); return l }

@@ -235,7 +235,7 @@ func lossyLog(t *testing.T, users int) (*sql.DB, *audit.Log, *flaky) {
 func TestADatabaseThatIsLostHalfWayLosesNoRow(t *testing.T) {
 	const users = 6
 	for at := range users {
-		if testing.Short() && at%2 == 0 {
+		if !testsize.Long() && at%2 == 0 {
 			continue
 		}
 		for _, answers := range []bool{false, true} { // whether a ping is answered all the same
@@ -284,11 +284,7 @@ func TestADatabaseThatIsLostHalfWayLosesNoRow(t *testing.T) {
 // TestNothingIsLostWithoutBeingCounted makes steps fail at random, for a while. After that all is
 // written but what the database refuses, whatever the steps that have failed.
 func TestNothingIsLostWithoutBeingCounted(t *testing.T) {
-	seeds := 25
-	if testing.Short() {
-		seeds = 6
-	}
-	for seed := range seeds {
+	for seed := range testsize.Of(6, 100) {
 		rnd := rand.New(rand.NewPCG(uint64(seed), 33))
 		db, log, f := lossyLog(t, 1+rnd.IntN(30))
 		often, lost := 1+rnd.IntN(20), 0

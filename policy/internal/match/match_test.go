@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // Attributes is a Request as a map.
@@ -114,10 +116,7 @@ func TestADisabledRuleDoesNotMatch(t *testing.T) {
 // spelled: a rule applies if a mux that knows only its pattern serves the request by it, after it
 // has sent the client to the clean path, if the request's is not.
 func TestRoutesMatchAsTheMuxDoes(t *testing.T) {
-	patterns := 2500
-	if testing.Short() {
-		patterns = 600
-	}
+	patterns := testsize.Of(600, 10_000)
 	r := rand.New(rand.NewPCG(1, 2))
 	pick := func(words ...string) string { return words[r.IntN(len(words))] }
 	path := func(words ...string) (p string) {
