@@ -1,62 +1,35 @@
-// Package failover decides what happens while a limiter cannot decide: its store is
-// down, slow, full or loading.
+// Package failover decides while a limiter's store is down, slow, full or loading.
 //
-//	shared, err := redislimit.New(client, ratelimit.TokenBucket(ratelimit.PerSecond(800), 800), &redislimit.Options{Name: "api"})
+//	shared, err := redislimit.New(client, limit, &redislimit.Options{Name: "api"})
 //	…
-//	local, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(100), 100), nil) // one of eight nodes
+//	local, err := ratelimit.New[string](failover.Share(limit, 8), nil) // one of eight processes
 //	…
 //	limiter, err := failover.New[string](shared, local, nil)
 //
-// A [Limiter] asks the primary. When that fails, the caller is answered at once by what
-// stands in: a local limiter with a share of the limit (fail static, the usual choice),
-// [AllowAll] or [DenyAll]. No caller sees an error because of the primary. Every Decision by what
-// stands in has Degraded set.
-//
-// While the primary fails, a breaker is open: the primary is not asked, until one decision at a time
-// probes it after [Options.OpenFor]. The breaker only saves the calls that would fail. One state is
-// shared by all keys; several primaries, such as shards, take several Limiters.
+// A [Limiter] asks the primary. If that fails, the stand-in answers at once, and the Decision has Degraded set: no
+// caller sees an error of the store. While the primary fails, a breaker is open: one decision at a time probes it,
+// after [Options.OpenFor]. All keys share one breaker.
 //
 // # What is a failure
 //
-// An error for which errors.Is(err, ratelimit.ErrUnavailable), no answer within
-// [Options.Timeout], a panic. Errors about the call, such as ErrExceedsLimit, are answers: they are
-// passed on, and tell the breaker nothing. A failure of a settlement counts too.
+// An error that wraps [ratelimit.ErrUnavailable], no answer within [Options.Timeout], a panic. Other errors are
+// answers. Load is no failure: a caller who gets no turn within Timeout is answered by the stand-in.
 //
-// Load is no failure. At most [Options.MaxCalls] calls are under way, and other callers wait for their
-// turn. A caller waits no longer than Timeout in all; then what stands in answers. A caller that never
-// had its turn tells the breaker nothing. While the breaker is not closed, nobody waits for a turn: the
-// probe needs none, and all others are answered at once.
-//
-// The caller's context ends the waiting, not the call: that runs on for its full Timeout, and what
-// it comes to is judged. A caller whose deadline has passed is answered by what stands in; one
-// that is cancelled gets its context's error. A reservation that arrives too late is cancelled. A
-// Take that arrives too late stays charged. So each failure may have charged the primary; none has
-// charged it twice.
+// A caller whose deadline passes is answered by the stand-in. The call runs on for its Timeout: a reservation that
+// arrives too late is cancelled, a Take stays charged.
 //
 // # When the breaker opens
 //
-// It judges a window of 1 s, or of twice Timeout if that is longer. It opens when [Options.Failures]
-// failures or more are in the window, and they are at least half of all its results; so a pause of a
-// store that is asked often does not open it, and a store that fails every second call does. It
-// also opens when Failures calls in a row have failed, over a window or more, which is what
-// happens where there is little traffic. A result counts only in the state in which its call began.
+// At [Options.Failures] failures that are at least half of the results in a window of 1 s, or of twice Timeout if
+// that is longer; or at as many in a row over a window or more.
 //
 // # The bound
 //
-// A window with one outage in it admits at most the shared limit, plus nodes × the
-// local limit, plus the shared limit once more for each time that the store has lost its
-// data.
+// A window with one outage in it admits at most the shared limit, plus processes × the local limit, plus the shared
+// limit for each time that the store has lost its data. An outage begins with a burst of processes × the local burst:
+// keep that small.
 //
-// A local limiter that was not used for some time is fresh. So an outage begins with a burst of
-// nodes × the local burst, whatever was spent of the shared limit before it. Give the local limiter
-// a rate of rate/nodes, and a burst of no more than is needed: with rate/nodes × 1 s, the
-// first second of an outage admits what two seconds of the shared limit do. If even that is too much,
-// choose a local burst of 1 or a leaky bucket.
-//
-// A cost above the stand-in's capacity, but not above that of the primary, is denied with a
-// RetryAfter of OpenFor: it can pass once the primary is back. If it is above the capacity of one of the primary's
-// layers, it is an ErrExceedsLimit. Layers that do not apply to the request do not count if what stands in is a
-// ratelimit.Layered of the same layers, such as Local of package redislimit makes.
+// A cost above the stand-in's capacity but not the primary's is denied with a RetryAfter of OpenFor.
 package failover
 
 import (
@@ -67,16 +40,19 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/failures"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // noContext is for calls that no caller's context bounds.
 var noContext = context.Background()
 
-// Limiter asks a primary limiter, and another one while that cannot decide. Make one with
-// [New]. It is safe for concurrent use. Each decision of the primary runs on a goroutine of
-// its own, unless [Options.Timeout] is below zero; at most [Options.MaxCalls] and a probe are under way, and others
-// wait for their turn. The zero Limiter cannot be used.
+// late lets package lease find out that a caller whose deadline has passed is answered at once.
+type late = failures.Late
+
+// Limiter asks a primary limiter, and a stand-in while that cannot decide. Make one with [New]. It is safe for
+// concurrent use. The zero Limiter cannot be used.
 type Limiter[K any] struct {
+	late
 	primary  ratelimit.Reserver[K]
 	instead  ratelimit.Reserver[K]
 	timeout  time.Duration
@@ -90,9 +66,8 @@ type Limiter[K any] struct {
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that asks primary, and instead while that cannot decide. The
-// error names the option and the figure if one is invalid, and tells if a limiter is
-// nil.
+// New returns a limiter that asks primary, and instead while that cannot decide. It is an error if one of them is nil
+// or an option is invalid. Nil options are the defaults.
 func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter[K], error) {
 	switch {
 	case nilcheck.IsNil(primary):
@@ -123,22 +98,15 @@ func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter
 	return l, nil
 }
 
-// AnswersLate reports true: a caller whose deadline has passed is answered at once, by what stands
-// in. Package lease asks for it.
-func (l *Limiter[K]) AnswersLate() bool { return true }
-
-// State returns the state of the breaker, or the one it is forced into. An open one becomes
-// half-open when its time has passed.
+// State returns the state of the breaker, or the one that it is forced into.
 func (l *Limiter[K]) State() State {
 	s := l.breaker.standing()
 	l.breaker.announce()
 	return s.state
 }
 
-// Force is for whoever is on call. StateOpen lets what stands in make all decisions, and
-// StateClosed lets the primary make them, until Force is called again; a single failure is
-// answered by what stands in all the same. StateHalfOpen lifts that: the breaker decides again, and
-// if it was open it begins with a probe. Each call is logged.
+// Force makes the stand-in (StateOpen) or the primary (StateClosed) decide until it is called again; a single failure
+// is answered by the stand-in all the same. StateHalfOpen lifts that. Each call is logged.
 func (l *Limiter[K]) Force(to State) {
 	l.breaker.force(to)
 	l.journal.force(to)
@@ -153,7 +121,7 @@ func (l *Limiter[K]) Stats() Stats {
 	return s
 }
 
-// Limits returns the limits of the primary, if it tells them.
+// Limits returns the limits of the primary, nil if it has no method Limits.
 func (l *Limiter[K]) Limits() []ratelimit.Limit {
 	if r, ok := l.primary.(ratelimit.LimitLister); ok {
 		return r.Limits()
@@ -167,9 +135,7 @@ func (l *Limiter[K]) Allow(key K, cost int) bool {
 	return err == nil && d.Allowed
 }
 
-// Take spends cost of the key's budget, or nothing, and says how the key stands. If the
-// primary fails, or does not answer before the context's deadline, the decision is that of what
-// stands in, with Degraded set. The errors are those of the call, and the context's if it is
+// Take spends cost of the key's budget, or nothing. The errors are those about the call, and the context's if it is
 // cancelled.
 func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	a := l.decide(ctx, question[K]{cost: cost, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
@@ -179,11 +145,9 @@ func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return a.decision, a.err
 }
 
-// Reserve is Take, but it may book ahead by up to maxDelay, and what it charged can be
-// corrected. A reservation is settled with the engine that made it, also when the state
-// has changed since. Settling takes no longer than [Options.Timeout], and returns an
-// error if the primary fails: then what was reserved may stay charged. While the breaker is not
-// closed, a settlement is tried only if the last one has not failed; else it is an error at once.
+// Reserve is Take with a charge that can be corrected, and may book up to maxDelay ahead; 0 means now or not at all.
+// The limiter that decided settles it. If the primary fails to settle within [Options.Timeout], or fails already,
+// Settle returns an error, and the cost may stay charged.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	a := l.decide(ctx, question[K]{cost: cost, late: giveBack, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		res, err := engine.Reserve(ctx, key, cost, maxDelay)
@@ -293,7 +257,7 @@ func (l *Limiter[K]) exceeds(err error, cost int) (exceeds bool) {
 		layers.EachOverrun(above)
 		return exceeds
 	}
-	if r, ok := l.primary.(ratelimit.CostReplacer); ok && r.ReplacesCost() {
+	if optional.ReplacesCost(l.primary) {
 		return false
 	}
 	for i := range limits {

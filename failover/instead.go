@@ -9,15 +9,12 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// AllowAll returns a stand-in that allows everything: for what should rather be overrun
-// than turned away, such as an API gateway with limits of its own behind it.
+// AllowAll returns a stand-in that allows everything: for what should be overrun rather than closed.
 func AllowAll[K any]() ratelimit.Reserver[K] {
 	return fixed[K]{ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}}
 }
 
-// DenyAll returns a stand-in that denies every cost above 0, without an error and with a
-// RetryAfter of 1 s: for what should rather be turned away than overrun, such as logins
-// and payments.
+// DenyAll returns a stand-in that denies each cost above 0, with a RetryAfter of 1 s: for logins and payments.
 func DenyAll[K any]() ratelimit.Reserver[K] {
 	return fixed[K]{ratelimit.Decision{RetryAfter: time.Second}}
 }

@@ -6,44 +6,29 @@ import (
 	"time"
 )
 
-// Options are what [New] can be told. Nil and zero fields mean the defaults. Functions
-// in it are called outside every lock.
+// Options are the settings of [New]. Nil and zero fields mean the defaults. Functions are called outside every lock.
 type Options struct {
-	// Timeout bounds each call of the primary, and how long a caller waits for it: for its turn and
-	// for the answer of a decision, or of a settlement. If zero, 50 ms. A caller whose context has
-	// an earlier deadline is answered then. The call itself runs on, for its full Timeout. Below zero
-	// there is no bound: then the primary is called on the caller's goroutine, under the caller's
-	// context, which saves some microseconds, and must bound its calls itself. Give a primary
-	// with a timeout of its own a shorter one, since its errors tell more.
+	// Timeout bounds each call of the primary, and the wait of a caller for its turn and the answer. If zero, 50 ms. Below
+	// zero the primary is called on the caller's goroutine, under the caller's context, and must bound its calls itself.
 	Timeout time.Duration
 
-	// Failures is the number of failures that open the breaker. The window is 1 s, or twice
-	// Timeout if that is longer. The breaker opens if this many calls fail within a window and
-	// are at least half of its results, or if this many fail in a row over a window or more.
-	// If zero, 5.
+	// Failures is how many failures open the breaker: see the package documentation. If zero, 5.
 	Failures int
 
-	// MaxCalls is the highest number of decisions that the primary is asked for at one time, and
-	// likewise of settlements. Others wait for their turn, within Timeout. If zero, 128. A probe needs no turn.
-	// A call that ignores its context keeps its turn after Timeout, until it ends. If such calls hold all
-	// turns when the breaker closes, they lose them, and may be under way beside MaxCalls others. It does not apply
-	// if Timeout is below zero.
+	// MaxCalls is how many decisions are under way at the primary at most, and as many settlements. If zero, 128. It does not
+	// apply if Timeout is below zero. Calls that outlast their Timeout count until they end, or until the breaker closes.
 	MaxCalls int
 
-	// OpenFor is how long the breaker stays open before one decision probes the primary. If
-	// zero, 1 s. Each Limiter draws its own time within ±20 % of it, so that a fleet does
-	// not probe at once.
+	// OpenFor is how long the breaker stays open before one decision probes the primary, ±20 %, drawn for each Limiter. If
+	// zero, 1 s.
 	OpenFor time.Duration
 
-	// OnStateChange is called after each change of state, in order, on the goroutine of one of the
-	// decisions. If it panics, that is logged. If nil, nothing is called.
+	// OnStateChange is called after each change of state, in order, on the goroutine of a decision. A panic is logged. If
+	// nil, nothing is called.
 	OnStateChange func(from, to State)
 
-	// Logger is told of outages: one line when decisions begin to be degraded; one a minute as long as that lasts, of
-	// which the first says that the breaker has opened; and one when the breaker closes, or after a minute without
-	// a degraded decision. Each tells the error, how many decisions were degraded, and for how long. An outage that
-	// comes back within a minute is the same one, so that at most two lines and one for each minute are written of it.
-	// Each call of Force has a line beside that. If nil, slog.Default().
+	// Logger gets a line when decisions begin to be degraded, one a minute while that lasts, one when it ends, and one for
+	// each call of Force. If nil, [slog.Default].
 	Logger *slog.Logger
 }
 

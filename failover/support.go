@@ -6,11 +6,11 @@ import (
 	"fmt"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Peek says what Take would answer, of the primary or of what stands in, and changes nothing. A
-// failure of the primary counts for the breaker. The errors are those of the limiter that
-// answers; if it has no Peek, the error wraps [errors.ErrUnsupported].
+// Peek returns what Take would answer, and changes nothing. A failure counts for the breaker. If the limiter that
+// answers has no Peek, the error wraps [errors.ErrUnsupported].
 func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	a := l.decide(ctx, question[K]{cost: cost, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		d, err := ratelimit.Peek(ctx, ratelimit.Limiter[K](engine), key, cost)
@@ -19,17 +19,16 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return a.decision, a.err
 }
 
-// Adjust corrects what a key has spent with the primary: see [ratelimit.Keyed.Adjust]. What stands
-// in is left alone. It is an error if the primary is not asked or fails, and one that wraps
-// [errors.ErrUnsupported] if it has no Adjust.
+// Adjust corrects what a key has spent with the primary alone: see [ratelimit.Adjust]. It is an error if the primary
+// is not asked or fails.
 func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	return l.tell(ctx, "adjust", func(ctx context.Context, primary ratelimit.Limiter[K]) error {
 		return ratelimit.Adjust(ctx, primary, key, delta)
 	})
 }
 
-// Reset forgets a key and what it has spent, with the primary and with what stands in. Each is tried
-// whatever becomes of the other; the errors are joined, and are those of Adjust.
+// Reset forgets a key with the primary and with the stand-in. It tries both and joins the errors, which are those of
+// Adjust.
 func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	err := l.tell(ctx, "reset", func(ctx context.Context, primary ratelimit.Limiter[K]) error {
 		return ratelimit.Reset(ctx, primary, key)
@@ -60,13 +59,7 @@ func (l *Limiter[K]) tell(ctx context.Context, what string, f func(context.Conte
 	return fmt.Errorf("%w: %w", a.err, ratelimit.ErrUnavailable)
 }
 
-// ReplacesCost reports whether the primary or what stands in may charge another cost than the
-// caller's: see [ratelimit.CostReplacer].
+// ReplacesCost reports whether one of the limiters may charge another cost than the caller's.
 func (l *Limiter[K]) ReplacesCost() bool {
-	for _, engine := range []any{l.primary, l.instead} {
-		if r, ok := engine.(ratelimit.CostReplacer); ok && r.ReplacesCost() {
-			return true
-		}
-	}
-	return false
+	return optional.ReplacesCost(l.primary) || optional.ReplacesCost(l.instead)
 }

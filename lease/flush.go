@@ -3,19 +3,15 @@ package lease
 import (
 	"context"
 	"fmt"
+
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
-// Flush gives all batches back, also those of which reservations are not settled, and waits until
-// the remote limiter has taken them, and until what is being fetched has arrived and been given back as well. Call it on
-// shutdown, once no more decisions are made: those that go on meanwhile fetch anew. The
-// limiter stays usable, and Flush may be called again. A batch that a Wait, or another call which is under
-// way, has spent of is given back when that ends. Else it leaves no goroutine and no
-// timer behind.
-//
-// The error says how many batches could not be given back, and wraps the first cause; or
-// that the context ended first: then giving back goes on in the background.
+// Flush gives all batches back, also those of open reservations, and waits until the remote limiter has taken them.
+// Call it on shutdown, when no more decisions are made; the limiter stays usable. The error says how many batches
+// could not be given back, or that the context ended first: then giving back goes on.
 func (l *Limiter[K]) Flush(ctx context.Context) error {
-	ctx = orBackground(ctx)
+	ctx = ctxwait.OrBackground(ctx)
 	for _, ft := range l.clear() {
 		select {
 		case <-ft.done:

@@ -1,49 +1,30 @@
-// Package lease spends a remote budget in batches: most decisions cost no round trip,
-// at the price of a stated overshoot.
+// Package lease spends a remote budget in batches: most decisions cost no round trip, at the price of a stated
+// overshoot.
 //
-//	shared, err := redislimit.New(client, limit, nil)
-//	…
 //	limiter, err := lease.New(shared, &lease.Options[string]{MaxBatch: 100})
 //	…
 //	defer limiter.Flush(ctx) // on shutdown
 //
-// A [Limiter] reserves a batch of a key's budget with the remote limiter and spends it
-// here. The first decisions of a key are asked for one by one. As long as a batch
-// lasts less than [Options.BatchFor] the next one is twice as large, up to
-// [Options.MaxBatch]. When half of a batch is spent, the next is fetched in the
-// background. What is not used within [Options.HoldFor] is given back.
+// A [Limiter] reserves a batch of a key's budget with the remote limiter and spends it here. Batches grow with the
+// key's traffic, up to [Options.MaxBatch]. When half of one is spent, the next is fetched in the background. What is
+// not used within [Options.HoldFor] is given back.
 //
 // # The bound
 //
-// The remote limiter's own bound, plus processes × MaxBatch. For a token bucket: over
-// any interval t, all processes together admit at most burst + rate·t + processes ×
-// MaxBatch. Everything that is admitted was charged before; but what a process holds at
-// the beginning of the interval was charged before it. Over the whole life of a key nothing is
-// admitted that was not charged. A process that crashes loses at most MaxBatch of a key's
-// budget, and never adds any.
-//
-// When little is left of a budget (less than four batches) batches become smaller, down to
-// single units, and what is not used within twice [Options.BatchFor] is given back. So a process may
-// be denied while another one holds units of the key, up to MaxBatch, but not for long: what was fetched
-// while enough was left comes back within HoldFor, what was fetched after that sooner. Batches that
-// wait for their reservations are an exception, see [Limiter.Reserve].
+// The remote limiter's own bound, plus processes × MaxBatch. Nothing is admitted that was not charged before. A
+// process that crashes loses at most MaxBatch of a key's budget. When less than four batches are left, batches become
+// smaller and are held shorter.
 //
 // # What goes to the remote limiter directly
 //
-// Costs above MaxBatch or above the limit's capacity, costs of 0, keys under a leaky bucket
-// (each decision has a place in the queue), and what is to be booked ahead: Wait, and
-// Reserve with a maxDelay above 0, when the budget at hand is not enough. What is held is spent
-// first, and only the rest is asked for. A key with little
-// traffic costs one round trip a decision, as without leases, and is exact.
+// Costs above MaxBatch or the capacity, costs of 0, keys under a leaky bucket, and what is to be booked ahead. A key
+// with little traffic costs one round trip a decision, and is exact.
 //
 // # What the answers mean
 //
-// Remaining is what this process can tell: what is left of its batch, and what the
-// remote limiter had left when it was last asked. RetryAfter is that of the
-// remote limiter's denial, less the time since. ResetAfter is what it said last, less the
-// time since. If the remote limiter's answers are Degraded (package failover), so are those
-// that are spent of their batches. The errors are the remote limiter's; those that mean that it
-// could not decide satisfy errors.Is(err, ratelimit.ErrUnavailable).
+// Remaining is what this process knows of; RetryAfter and ResetAfter are the remote limiter's last ones, less the
+// time since. What is spent of a batch is Degraded if the answer that brought it was. The errors are the remote
+// limiter's.
 package lease
 
 import (
@@ -54,14 +35,14 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Limiter spends the budget of a remote limiter in batches. Make one with [New]. It is safe
-// for concurrent use. Fetches run on goroutines of their own, one at a time for each
-// key, and end within [Options.Timeout] if the remote limiter heeds its context. The zero Limiter cannot
-// be used.
+// Limiter spends the budget of a remote limiter in batches. Make one with [New]. It is safe for concurrent use. It
+// fetches on goroutines of its own, one at a time for each key. The zero Limiter cannot be used.
 type Limiter[K comparable] struct {
 	remote   *remote[K]
 	table    *table[K]
@@ -75,14 +56,13 @@ type Limiter[K comparable] struct {
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that spends the remote limiter's budget in batches. The error
-// names the option and the figure if one is invalid, and tells if remote is nil, or has layers with a
-// cost of their own (see [ratelimit.CostReplacer]): they would charge it once for a whole batch.
+// New returns a limiter that spends the remote limiter's budget in batches. It is an error if an option is invalid,
+// if remote is nil, or if it has layers with a cost of their own: see [ratelimit.CostReplacer].
 func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*Limiter[K], error) {
 	if nilcheck.IsNil(remoteLimiter) {
 		return nil, errors.New("lease: the remote limiter is nil")
 	}
-	if r, ok := remoteLimiter.(ratelimit.CostReplacer); ok && r.ReplacesCost() {
+	if optional.ReplacesCost(remoteLimiter) {
 		return nil, errors.New("lease: the remote limiter has layers with a cost of their own (WithCost), which would charge a batch as one decision")
 	}
 	if opts == nil {
@@ -110,8 +90,8 @@ func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*
 	return l, nil
 }
 
-// Allow spends cost of the key's budget and reports true, or it spends nothing and reports false,
-// on any error too. When the key has a batch, it makes no call and allocates nothing.
+// Allow spends cost of the key's budget and reports true, or spends nothing and reports false. An error counts as
+// false. From a batch it makes no call and allocates nothing.
 func (l *Limiter[K]) Allow(key K, cost int) bool {
 	if l.onDecision != nil {
 		d, _ := l.Take(context.Background(), key, cost)
@@ -159,14 +139,11 @@ func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
 	return true
 }
 
-// Take spends cost of the key's budget, or nothing, and says how the key stands. The
-// context bounds only how long this caller waits: a batch that arrives later is there
-// for others. The errors are those of the remote limiter, of the context, and
-// [ratelimit.ErrUnavailable] if the remote limiter did not answer within
-// [Options.Timeout].
+// Take spends cost of the key's budget, or nothing. The errors are those of the remote limiter, of the context, and
+// [ratelimit.ErrUnavailable] without an answer within [Options.Timeout].
 func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (d ratelimit.Decision, err error) {
 	if !l.spendHere(key, cost, &d) {
-		d, err = l.take(orBackground(ctx), key, want{cost: cost})
+		d, err = l.take(ctxwait.OrBackground(ctx), key, want{cost: cost})
 	}
 	l.report(key, cost, d, err)
 	return d, err
@@ -187,23 +164,13 @@ func (l *Limiter[K]) take(ctx context.Context, key K, o want) (ratelimit.Decisio
 	return d, err
 }
 
-// Reserve is Take, but what it charged can be corrected once the real cost is known, and
-// it may book ahead by up to maxDelay: that is the remote limiter's to decide, and asked for only if
-// the cost cannot be spent now.
-//
-// A reservation of a key with little traffic is settled with the remote limiter. One that was
-// spent of a batch puts back into it what it did not need. Therefore a batch is kept until all
-// reservations of it are settled: after HoldFor it is not spent any more, and it is given back with the
-// last settlement. After ten times HoldFor it is forfeited: given back as if the open reservations had cost
-// what they reserved, and what these are settled below that is lost ([Stats] counts both). That waits for a Wait, or
-// another call of the remote limiter, which has spent of the batch and may fail. While open
-// reservations take up MaxBatch, other decisions are asked for directly. So reserve from the remote
-// limiter itself if work takes much longer than ten times HoldFor.
-//
-// What is settled above the cost is spent of what is held, and beyond that charged by the remote
-// limiter; the error is that of this charge.
+// Reserve is Take with a charge that can be corrected. If the cost cannot be spent now, the remote limiter may book
+// it up to maxDelay ahead; 0 means now or not at all. What was spent of a batch is settled into it. A batch whose
+// reservations are open for ten times HoldFor is forfeited: they count as reserved, and what they give back later is
+// lost. For such work reserve from the remote limiter itself. What is settled above the cost may have to be charged
+// by the remote limiter, whose error is returned.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	res, err := l.reserve(orBackground(ctx), key, cost, maxDelay)
+	res, err := l.reserve(ctxwait.OrBackground(ctx), key, cost, maxDelay)
 	l.report(key, cost, res.Decision, err)
 	return res, err
 }
@@ -235,11 +202,10 @@ func (l *Limiter[K]) reservation(key K, cost int, out outcome[K]) *ratelimit.Res
 	})
 }
 
-// Wait spends cost of the key's budget and returns nil when its time has come: at once if
-// it can be spent now, else as [ratelimit.Wait] on the remote limiter does. A Wait
-// that fails has spent nothing.
+// Wait spends cost of the key's budget and returns nil when its time has come: at once if it can be spent now, else
+// by [ratelimit.Wait] on the remote limiter. A Wait that fails has spent nothing.
 func (l *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
-	d, err := l.wait(orBackground(ctx), key, cost)
+	d, err := l.wait(ctxwait.OrBackground(ctx), key, cost)
 	l.report(key, cost, d, err)
 	return err
 }
@@ -263,19 +229,12 @@ func (l *Limiter[K]) wait(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return d, err
 }
 
-// Limits returns the limits of the remote limiter, if it tells them.
+// Limits returns the limits of the remote limiter, nil if it has no method Limits.
 func (l *Limiter[K]) Limits() []ratelimit.Limit {
 	if r, ok := l.remote.limiter.(ratelimit.LimitLister); ok {
 		return r.Limits()
 	}
 	return nil
-}
-
-func orBackground(ctx context.Context) context.Context {
-	if ctx == nil {
-		return context.Background()
-	}
-	return ctx
 }
 
 // maxTries is how often a decision starts again because others have spent what was

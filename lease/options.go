@@ -8,46 +8,35 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Options are what [New] is told. MaxBatch is required; zero means the default for
-// all other fields. Options holds no state and may be shared.
+// Options are the settings of [New]. MaxBatch is required; zero means the default for all other fields.
 type Options[K comparable] struct {
-	// MaxBatch is the most that this process holds of one key's budget, in units of
-	// cost: what is left of its batches plus what is being fetched. It is required,
-	// and at least 1. With 1, every allowed decision is a round trip. A larger
-	// one saves round trips and widens the bound: see the package documentation.
+	// MaxBatch is the most that this process holds of one key's budget, what is being fetched included; at least 1. A larger
+	// one saves round trips and widens the bound.
 	MaxBatch int
 
-	// HoldFor is how long a batch is held before what is left of it is given back. If
-	// zero, 1 s. Shorter gives idle budget back to the other processes sooner.
+	// HoldFor is how long a batch is held before what is left of it is given back. If zero, 1 s.
 	HoldFor time.Duration
 
-	// BatchFor is how long a batch should last at the key's present rate, at most HoldFor. If
-	// zero, 50 ms, or half of HoldFor if that is shorter.
+	// BatchFor is how long a batch should last at the key's present rate. If zero, 50 ms, or half of HoldFor if that is
+	// shorter; at most HoldFor.
 	BatchFor time.Duration
 
-	// DenyFor is how long a denial by the remote limiter is repeated without asking
-	// again, and never longer than its RetryAfter. If zero, 100 ms; below zero, the
-	// remote limiter is asked each time.
+	// DenyFor is how long a denial is repeated without asking again, and never longer than its RetryAfter. If zero, 100 ms;
+	// below zero, the remote limiter is asked each time.
 	DenyFor time.Duration
 
-	// Timeout bounds how long a caller waits for a fetch, and each call that goes to the remote
-	// limiter directly, beside the caller's context. If zero, 1 s. The remote limiter has seven
-	// eighths of it for a fetch: what stands in for its store (package failover) can still answer then.
+	// Timeout bounds how long a caller waits for a fetch, and each direct call of the remote limiter. If zero, 1 s. A fetch
+	// has seven eighths of it, so that a failover behind it can still answer.
 	Timeout time.Duration
 
-	// MaxKeys is how many keys are tracked at most. If zero, 65536. A full table drops one of
-	// the least recently used keys for a new one, and gives its batch back. To drop
-	// a key loses no more than its adaptation to the key's rate. A key takes about 270 bytes, one
-	// that holds a batch about 560, and its own text beside that.
+	// MaxKeys is how many keys are tracked at most. If zero, 65536. A full table drops one of the least recently used keys
+	// and gives its batch back. A key takes about 270 bytes besides its own text, 560 with a batch.
 	MaxKeys int
 
-	// OnDecision is called after each decision, on its goroutine and outside every lock: of Allow,
-	// Take, Reserve and Wait. The Decision of a Wait that has waited only says whether it was
-	// allowed. If nil, nothing is called.
+	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.
 	OnDecision func(ratelimit.Event[K])
 
-	// Clock tells the time to size batches and to remember denials by. HoldFor and
-	// Timeout are in real time. If nil, the system's monotonic clock.
+	// Clock sizes batches and times denials. HoldFor and Timeout are in real time. If nil, the system's monotonic clock.
 	Clock ratelimit.Clock
 }
 

@@ -22,8 +22,7 @@ type remote[K any] struct {
 }
 
 func newRemote[K any](limiter ratelimit.Reserver[K], timeout time.Duration) *remote[K] {
-	late, ok := limiter.(interface{ AnswersLate() bool })
-	return &remote[K]{limiter: limiter, timeout: timeout, answersLate: ok && late.AnswersLate()}
+	return &remote[K]{limiter: limiter, timeout: timeout, answersLate: failures.AnswersLate(limiter)}
 }
 
 // take decides one cost, on the caller's goroutine.

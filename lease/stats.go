@@ -5,8 +5,7 @@ import "github.com/weir-go/ratelimit/stats"
 // Stats tells what a [Limiter] has done since it was made.
 type Stats = stats.Lease
 
-// Stats returns the limiter's counters. They are not read at one instant. It looks at
-// each key, so that no decision has to count in a place that all share.
+// Stats returns the counts. They are not read at one instant. It looks at each key.
 func (l *Limiter[K]) Stats() (s Stats) {
 	s.Local = l.table.leftKeys()
 	for _, h := range l.table.all() {

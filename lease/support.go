@@ -4,11 +4,11 @@ import (
 	"context"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
-// Peek says what Take would answer, and spends nothing. It asks the remote limiter for what is not
-// held here. The errors are those of the remote limiter; if it has no Peek, the error wraps
-// [errors.ErrUnsupported].
+// Peek returns what Take would answer, and spends nothing: see [ratelimit.Peek]. It asks the remote limiter for what
+// is not held here.
 func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	if err := l.check(key, cost); err != nil {
 		return ratelimit.Decision{}, err
@@ -21,7 +21,7 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 		}
 		h.mu.Unlock()
 	}
-	bounded, cancel := context.WithTimeout(orBackground(ctx), l.remote.timeout)
+	bounded, cancel := context.WithTimeout(ctxwait.OrBackground(ctx), l.remote.timeout)
 	defer cancel()
 	l.remote.trips.Add(1)
 	d, err := ratelimit.Peek(bounded, ratelimit.Limiter[K](l.remote.limiter), key, max(0, cost-held))
@@ -29,12 +29,11 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 		d.Remaining = add(d.Remaining, held)
 		d.Degraded = d.Degraded || degraded
 	}
-	return d, l.remote.explain(orBackground(ctx), bounded, err)
+	return d, l.remote.explain(ctxwait.OrBackground(ctx), bounded, err)
 }
 
-// Adjust corrects what a key has spent with the remote limiter: see [ratelimit.Keyed.Adjust]. A denial
-// that is remembered here is forgotten; other processes remember theirs for DenyFor at most. If the remote
-// limiter has no Adjust, the error wraps [errors.ErrUnsupported].
+// Adjust corrects what a key has spent with the remote limiter: see [ratelimit.Adjust]. Other processes may repeat a
+// denial for DenyFor.
 func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	err := l.tell(ctx, key, func(ctx context.Context) error {
 		return ratelimit.Adjust(ctx, ratelimit.Limiter[K](l.remote.limiter), key, delta)
@@ -45,10 +44,8 @@ func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	return err
 }
 
-// Reset forgets a key and what it has spent, with the remote limiter and here: batches of before are
-// not spent any more, and a denial is forgotten. Other processes may spend the batches that they hold, and
-// remember a denial for DenyFor at most. If the remote limiter has no Reset, the error
-// wraps [errors.ErrUnsupported].
+// Reset forgets a key with the remote limiter and here: see [ratelimit.Reset]. Other processes may spend the batches
+// that they hold, and repeat a denial for DenyFor.
 func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	err := l.tell(ctx, key, func(ctx context.Context) error {
 		return ratelimit.Reset(ctx, ratelimit.Limiter[K](l.remote.limiter), key)
@@ -66,10 +63,10 @@ func (l *Limiter[K]) tell(ctx context.Context, key K, f func(context.Context) er
 	if err := l.check(key, 0); err != nil {
 		return err
 	}
-	bounded, cancel := context.WithTimeout(orBackground(ctx), l.remote.timeout)
+	bounded, cancel := context.WithTimeout(ctxwait.OrBackground(ctx), l.remote.timeout)
 	defer cancel()
 	l.remote.trips.Add(1)
-	return l.remote.explain(orBackground(ctx), bounded, f(bounded))
+	return l.remote.explain(ctxwait.OrBackground(ctx), bounded, f(bounded))
 }
 
 // forgetLocked forgets all of a key that the remote limiter has forgotten. The batches of before have

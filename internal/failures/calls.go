@@ -22,3 +22,14 @@ func PanicText(p any) string {
 	}
 	return fmt.Sprintf("a %T", p)
 }
+
+// Late marks a limiter that answers a caller whose deadline has passed, instead of failing: what has one embedded.
+type Late struct{}
+
+func (Late) answersLate() {}
+
+// AnswersLate reports whether a limiter has a [Late] embedded.
+func AnswersLate(limiter any) bool {
+	_, ok := limiter.(interface{ answersLate() })
+	return ok
+}
