@@ -167,20 +167,19 @@ func (c *caller) start(ctx context.Context, j job, over <-chan time.Time, t *tur
 		a := guarded(bounded, j.f)
 		r.deliver(a, judge(bounded, a))
 	}()
+	a, o := answer{err: errOverdue(c.timeout)}, overdue
 	select {
 	case v := <-r.answers:
 		return v.answer, v.outcome
 	case <-bounded.Done():
-		return r.overdue(c.timeout)
 	case <-over:
-		if failures.Ended(bounded) {
-			return r.overdue(c.timeout)
+		if !failures.Ended(bounded) {
+			a, o = answer{}, busy
 		}
-		return r.leave(bounded, c.timeout, answer{}, busy)
 	case <-ctx.Done():
-		a, o := leaves(ctx)
-		return r.leave(bounded, c.timeout, a, o)
+		a, o = leaves(ctx)
 	}
+	return r.leave(bounded, c.timeout, a, o)
 }
 
 // judged is an answer, and what it amounts to.
@@ -196,96 +195,94 @@ type run struct {
 	answers chan judged
 
 	mu    sync.Mutex // also held while the call is judged
-	known bool       // what it has come to
-	hangs bool       // it counts among the overdue of its turns
-	left  bool       // the caller has
+	phase phase
 }
+
+// phase is how far a call is. It is judged once, when it begins to hang or when it ends.
+type phase uint8
+
+const (
+	awaited  phase = iota // it runs, and its caller waits
+	deserted              // it runs, and its caller has left
+	hanging               // it runs, and its time is over
+	ended
+)
 
 // deliver takes the call's answer, and ends the call's turn.
 func (r *run) deliver(a answer, o outcome) {
-	r.conclude(o, a.err)
 	r.mu.Lock()
-	left := r.left
-	if !left {
-		r.end()
+	before := r.phase
+	r.phase = ended
+	if before != hanging {
+		r.judge(o, a.err)
+	}
+	if before == awaited {
+		r.endTurn(before)
 		r.answers <- judged{a, o}
 	}
 	r.mu.Unlock()
-	if !left {
-		return
+	switch before {
+	case awaited:
+		return // the caller announces
+	case deserted:
+		r.announce()
 	}
-	defer r.end()
+	defer r.endTurn(before)
 	if r.late != nil {
 		defer func() { _ = recover() }() // the caller was answered long ago
 		r.late(a)
 	}
 }
 
-// end ends the call's turn, if it has one.
-func (r *run) end() {
+// endTurn ends the turn of a call that was in a phase before it ended, if it has a turn.
+func (r *run) endTurn(before phase) {
 	if r.turns == nil {
 		return
 	}
-	if r.hangs {
+	if before == hanging {
 		r.turns.overdue.Add(-1)
 	}
 	<-r.turns.taken
 }
 
-// conclude takes what the call has come to, the first time. Whoever comes later, and so the caller, finds
-// it judged.
-func (r *run) conclude(o outcome, err error) {
-	r.mu.Lock()
-	known, left := r.known, r.left
-	if !known {
-		r.known = true
-		if o == overdue && r.turns != nil {
-			r.hangs = true
-			r.turns.overdue.Add(1)
-		}
-		r.judge(o, err)
-	}
-	r.mu.Unlock()
-	if !known && left { // else the caller does
-		r.announce()
-	}
-}
-
-// leave lets the caller go, unless there is an answer. The call runs on, and is overdue when its
-// own time is over.
+// leave lets the caller go with an outcome of its own, unless there is an answer. The call runs on, and hangs when its own
+// time is over.
 func (r *run) leave(bounded context.Context, timeout time.Duration, a answer, o outcome) (answer, outcome) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	select {
 	case v := <-r.answers: // at the same instant, which is in time
-		return v.answer, v.outcome
-	default:
-	}
-	r.left = true
-	if !r.known {
-		context.AfterFunc(bounded, func() {
-			if errors.Is(bounded.Err(), context.DeadlineExceeded) {
-				r.conclude(overdue, errOverdue(timeout))
-			}
-		})
-	}
-	return a, o
-}
-
-// overdue lets the caller go since the call's time is over, unless there is an answer.
-func (r *run) overdue(timeout time.Duration) (answer, outcome) {
-	r.mu.Lock()
-	select {
-	case v := <-r.answers:
 		r.mu.Unlock()
 		return v.answer, v.outcome
 	default:
 	}
-	r.left = true
+	r.phase = deserted
 	r.mu.Unlock()
-	err := errOverdue(timeout)
-	r.conclude(overdue, err)
-	return answer{err: err}, overdue
+	if o == overdue {
+		r.hang(a.err)
+		return a, o
+	}
+	context.AfterFunc(bounded, func() {
+		if errors.Is(bounded.Err(), context.DeadlineExceeded) {
+			r.hang(errOverdue(timeout))
+		}
+	})
+	return a, o
+}
+
+// hang judges a call whose time is over, if it has not ended.
+func (r *run) hang(err error) {
+	r.mu.Lock()
+	if r.phase == ended {
+		r.mu.Unlock()
+		return
+	}
+	r.phase = hanging
+	if r.turns != nil {
+		r.turns.overdue.Add(1)
+	}
+	r.judge(overdue, err)
+	r.mu.Unlock()
+	r.announce()
 }
 
 func errOverdue(timeout time.Duration) error {

@@ -89,7 +89,7 @@ func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter
 		openFor: o.OpenFor,
 		caller:  newCaller(o.Timeout, o.MaxCalls, 0),
 		settler: newCaller(o.Timeout, o.MaxCalls, settlementsPerCall*int64(o.MaxCalls)),
-		journal: &journal{log: o.logger(), told: o.OnStateChange},
+		journal: &journal{log: o.logger(), onStateChange: o.OnStateChange},
 	}
 	l.breaker = newBreaker(o.Failures, o.Timeout, o.OpenFor, l.journal.changed, func() {
 		l.caller.renew()

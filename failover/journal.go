@@ -24,8 +24,8 @@ const lineEvery = time.Minute
 // the end, so that the last line is never a false alarm. Therefore an outage that comes back soon is told of again
 // only after up to two minutes.
 type journal struct {
-	log  *slog.Logger
-	told func(from, to State) // the user's; may be nil
+	log           *slog.Logger
+	onStateChange func(from, to State) // the user's; may be nil
 
 	mu     sync.Mutex // guards the fields below; the logger is called without it
 	open   bool       // the breaker is not closed
@@ -34,14 +34,30 @@ type journal struct {
 	cause  error      // nil if nothing is known
 	failed time.Time  // when the primary last failed
 
-	began     time.Time // the outage; zero if there is none
+	phase     outage
+	began     time.Time // the outage, if there is one
 	last      time.Time // when something of it was last seen
 	decisions uint64    // degraded in it
 	openings  int       // of the breaker
-	untold    bool      // it has opened, and no line says so
-	lines     int       // written of it
-	warned    bool      // the last of them was not of its end
+	opened    bool      // it has opened since the last line
+	lines     int       // written of the outage
 	timer     *time.Timer
+}
+
+// outage is what the log says of an outage.
+type outage uint8
+
+const (
+	none   outage = iota // there is no outage
+	silent               // it has no line yet, or the last one is that of an end
+	warned               // the last line says that it lasts
+)
+
+// line is one to be written once the lock is released. The zero line is none.
+type line struct {
+	level slog.Level
+	text  string
+	args  []any
 }
 
 // Why decisions are degraded though the primary has not failed.
@@ -62,7 +78,7 @@ func (j *journal) degraded(o outcome) {
 	j.mu.Lock()
 	now := time.Now()
 	if o == shut && !j.open { // the breaker has closed meanwhile: this is of the outage before
-		if !j.began.IsZero() {
+		if j.phase != none {
 			j.decisions++
 		}
 		j.mu.Unlock()
@@ -78,15 +94,15 @@ func (j *journal) degraded(o outcome) {
 	j.beginLocked(now)
 	j.decisions++
 	j.last = now
-	write := j.warnLocked(now)
+	l := j.warnLocked(now)
 	j.mu.Unlock()
-	write()
+	j.write(l)
 }
 
 // beginLocked begins an outage, if there is none.
 func (j *journal) beginLocked(now time.Time) {
-	if j.began.IsZero() {
-		j.began = now
+	if j.phase == none {
+		j.phase, j.began = silent, now
 		j.wakeLocked(lineEvery)
 	}
 }
@@ -103,48 +119,45 @@ func (j *journal) wakeLocked(after time.Duration) {
 // look ends an outage that is over.
 func (j *journal) look() {
 	j.mu.Lock()
-	write := nothing
+	var l line
 	switch left := lineEvery - time.Since(j.last); {
-	case j.open || j.began.IsZero(): // it is looked at again when the breaker has closed
+	case j.open || j.phase == none: // it is looked at again when the breaker has closed
 	case left > 0:
 		j.wakeLocked(left)
 	default:
-		if j.warned {
-			write = j.endLocked(j.last, "failover: the primary limiter decides again")
+		if j.phase == warned {
+			l = j.endLocked(j.last, "failover: the primary limiter decides again")
 		}
-		j.began, j.decisions, j.openings, j.lines, j.cause = time.Time{}, 0, 0, 0, nil
+		j.phase, j.decisions, j.openings, j.lines, j.cause = none, 0, 0, 0, nil
 	}
 	j.mu.Unlock()
-	write()
+	j.write(l)
 }
 
-// nothing is written.
-func nothing() {}
-
-// warnLocked returns how to write a line of an outage that lasts, if it is time for one.
-func (j *journal) warnLocked(now time.Time) (write func()) {
+// warnLocked returns the line of an outage that lasts, if it is time for one.
+func (j *journal) warnLocked(now time.Time) line {
 	if j.lines > int(now.Sub(j.began)/lineEvery) {
-		return nothing
+		return line{}
 	}
 	j.lines++
-	j.warned = true
+	j.phase = warned
 	text := "failover: deciding without the primary limiter"
-	if j.untold {
+	if j.opened {
 		text = "failover: the breaker is open"
-		j.untold = false
+		j.opened = false
 	}
 	return j.lineLocked(slog.LevelWarn, now, text)
 }
 
-// endLocked returns how to write the line of an outage's end.
-func (j *journal) endLocked(now time.Time, text string) (write func()) {
+// endLocked returns the line of an outage's end.
+func (j *journal) endLocked(now time.Time, text string) line {
 	j.lines++
-	j.warned = false
+	j.phase = silent
 	return j.lineLocked(slog.LevelInfo, now, text)
 }
 
-// lineLocked returns how to write a line of the outage as of now.
-func (j *journal) lineLocked(level slog.Level, now time.Time, text string) (write func()) {
+// lineLocked returns a line of the outage as of now.
+func (j *journal) lineLocked(level slog.Level, now time.Time, text string) line {
 	args := []any{"decisions", j.decisions, "after", now.Sub(j.began).Round(time.Millisecond), "opened", j.openings}
 	if j.forced {
 		args = append(args, "forced", true)
@@ -152,22 +165,22 @@ func (j *journal) lineLocked(level slog.Level, now time.Time, text string) (writ
 	if j.cause != nil {
 		args = append(args, "failure", j.kind.String(), "error", j.cause)
 	}
-	return func() { j.write(level, text, args) }
+	return line{level, text, args}
 }
 
 // changed logs a change of state, and tells the user's function of it. Neither may keep the
 // breaker from what comes next: a panic is logged, and goes no further.
 func (j *journal) changed(c change) {
 	j.logChange(c)
-	if j.told == nil {
+	if j.onStateChange == nil {
 		return
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			j.write(slog.LevelError, "failover: OnStateChange panicked", []any{"panic", failures.PanicText(p)})
+			j.write(line{slog.LevelError, "failover: OnStateChange panicked", []any{"panic", failures.PanicText(p)}})
 		}
 	}()
-	j.told(c.from, c.to)
+	j.onStateChange(c.from, c.to)
 }
 
 func (j *journal) logChange(c change) {
@@ -175,12 +188,12 @@ func (j *journal) logChange(c change) {
 		return
 	}
 	now := time.Now()
-	write := nothing
+	var l line
 	j.mu.Lock()
 	j.beginLocked(now)
 	j.last = now
 	j.open = c.to != StateClosed
-	j.untold = j.open && !c.forced
+	j.opened = j.open && !c.forced
 	if j.open {
 		j.openings++
 	} else {
@@ -188,17 +201,21 @@ func (j *journal) logChange(c change) {
 	}
 	switch {
 	case c.forced: // its line is that of Force
-		if j.open != j.warned {
+		phase := silent
+		if j.open {
+			phase = warned
+		}
+		if j.phase != phase {
 			j.lines++
 		}
-		j.warned = j.open
+		j.phase = phase
 	case j.open:
-		write = j.warnLocked(now)
-	case j.warned:
-		write = j.endLocked(now, "failover: the breaker is closed")
+		l = j.warnLocked(now)
+	case j.phase == warned:
+		l = j.endLocked(now, "failover: the breaker is closed")
 	}
 	j.mu.Unlock()
-	write()
+	j.write(l)
 }
 
 // force logs a call of Force.
@@ -210,15 +227,18 @@ func (j *journal) force(to State) {
 	var args []any
 	j.mu.Lock()
 	j.forced = to != StateHalfOpen
-	if !j.began.IsZero() {
+	if j.phase != none {
 		args = []any{"decisions", j.decisions}
 	}
 	j.mu.Unlock()
-	j.write(slog.LevelWarn, text, args)
+	j.write(line{slog.LevelWarn, text, args})
 }
 
-// write writes a line. A logger that panics costs the line, and no decision.
-func (j *journal) write(level slog.Level, text string, args []any) {
+// write writes a line, unless it is none. A logger that panics costs the line, and no decision.
+func (j *journal) write(l line) {
+	if l.text == "" {
+		return
+	}
 	defer func() { _ = recover() }()
-	j.log.Log(context.Background(), level, text, args...)
+	j.log.Log(context.Background(), l.level, l.text, l.args...)
 }
