@@ -170,6 +170,11 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 	return ok
 }
 
+// ordinary reports whether a cost is from 1 to the capacity, as almost all are. That is one
+// comparison instead of two: less 1 and without a sign, 0 and all costs below it are
+// larger than any capacity.
+func (p *plan) ordinary(cost int) bool { return uint64(int64(cost)-1) < uint64(p.capacity) }
+
 // allowSlow is Allow for new keys, for keys that are not tracked, for changed limits, and where
 // OnDecision is to be told.
 func (l *Keyed[K]) allowSlow(key K, cost int) bool {

@@ -89,11 +89,6 @@ func (p *plan) begins(s meter.State) meter.State {
 	return s
 }
 
-// ordinary reports whether a cost is from 1 to the capacity, as almost all are. That is one
-// comparison instead of two: less 1 and without a sign, 0 and all costs below it are
-// larger than any capacity.
-func (p *plan) ordinary(cost int) bool { return uint64(int64(cost)-1) < uint64(p.capacity) }
-
 // exceeds is the error for a cost above the capacity.
 func (p *plan) exceeds(cost int64) error { return &exceedsError{p.limit, cost} }
 

@@ -1,15 +1,6 @@
 package meter
 
-import (
-	"math"
-	"math/bits"
-)
-
-// span is a time of ticks + frac/units ticks, 0 ≤ frac < units. The units are those of
-// the bucket that counts in it, in lowest terms, so no rate needs rounding.
-type span struct{ ticks, frac int64 }
-
-func (d span) less(e span) bool { return d.ticks < e.ticks || d.ticks == e.ticks && d.frac < e.frac }
+import "math/bits"
 
 // GCD returns the greatest common divisor of two numbers above 0.
 func GCD(a, b int64) int64 {
@@ -34,13 +25,4 @@ func MulDiv(a, b, d int64) (q, r int64) {
 	}
 	uq, ur := bits.Div64(hi, lo, uint64(d))
 	return int64(uq), int64(ur)
-}
-
-// Add returns a + b, or the largest number if that overflows. It does not guard against
-// sums below the smallest.
-func Add(a, b int64) int64 {
-	if c := a + b; c >= a || b < 0 {
-		return c
-	}
-	return math.MaxInt64
 }

@@ -182,26 +182,9 @@ func (l *ledger) refold(m *Meter) {
 	l.changed, l.unchanged = 0, 0
 }
 
-// behind returns at, or the instant of the last booking if that is later: what comes
-// later queues behind what is booked. It is for the algorithms that keep a ledger.
-func (s State) behind(at int64) int64 {
-	if s.detail == nil {
-		return at
-	}
-	return max(at, s.ledger.newest())
-}
-
 // Behind returns a state with something booked at a later instant, of which nothing else is
 // known. What comes later queues behind it. It is for the algorithms that keep a ledger.
 func (s State) Behind(at int64) State {
 	s.detail = &detail{ledger: &ledger{base: s, list: []booking{{at: at, after: s}}}}
 	return s
-}
-
-// owed returns how long it still takes to regain what is spent.
-func (s State) owed(now int64) span {
-	if s.At < now {
-		return span{}
-	}
-	return span{s.At - now, s.N}
 }

@@ -273,3 +273,100 @@ func (m *Meter) family() family {
 	}
 	panic("meter: no family of that kind")
 }
+
+// Moment is an instant that the caller has read from a clock, and the instant that it counts
+// as for one key. Now is the later one if the clock has stepped back. What the key may spend
+// follows from Now; how long it has to wait is counted from Reading.
+type Moment struct{ Reading, Now int64 }
+
+// Free returns the offer for a cost of 0.
+func (m Moment) Free() Offer { return Offer{At: m.Now, Retry: m.Reading} }
+
+// Offer says how a cost would be spent that has not been spent yet. It has four fields
+// because the compiler keeps a struct in registers up to that many, and this one is passed
+// around in each decision.
+type Offer struct {
+	At, Part int64 // how the cost would be spent: see Spending
+	Retry    int64 // the first reading at which it would be
+
+	// Changes is left to the caller, who counts how often the limit of the state has changed.
+	Changes uint32
+}
+
+// Denied reports whether the offer is a denial at a reading.
+func (o Offer) Denied(reading int64) bool { return o.Retry > reading }
+
+// Spending returns what is spent if the offer is accepted.
+func (o Offer) Spending(cost int64) Spending {
+	return Spending{At: o.At, Part: o.Part, Cost: cost}
+}
+
+// farAhead is further than anything is booked, and can be taken from any instant.
+const farAhead = math.MaxInt64 / 2
+
+// Offer says how a cost would be spent, if it may be spent that long after the reading. In a
+// leaky bucket that is how long the queue may delay it; when it enters the queue is up to
+// the room there. The cost is from 1 to the capacity.
+func (m *Meter) Offer(s State, mo Moment, cost, ahead int64) Offer {
+	o := Offer{At: m.earliest(s, mo.Now, cost), Retry: mo.Reading}
+	if m.leaky != nil {
+		if o.At > mo.Now {
+			o.Retry = o.At // when the queue has room
+		}
+		o.At, o.Part = m.leaky.leaves(s, mo.Now)
+	}
+	if ahead = min(ahead, m.maxAhead); o.At > mo.Now && ahead < farAhead {
+		o.Retry = max(o.Retry, o.At-ahead)
+	}
+	return o
+}
+
+// algorithm is the contract that the six algorithms meet: arithmetic on what one key has
+// spent, at a time that is given. None holds a lock, reads a clock or knows a key.
+//
+// Costs are from 1 to the capacity. Instants are in ticks. now is never before
+// the state's last instant: a key's time does not go back.
+//
+// Questions leave the state as it is. The others return a new one; only the detail behind
+// its pointer is changed in place, so the old state must not be used again.
+type algorithm interface {
+	// earliest returns the first instant, now or later, at which the cost fits
+	// behind all that is spent and booked.
+	earliest(s State, now, cost int64) int64
+	// spend spends at an instant that earliest has returned, or more than fits, as debt.
+	spend(s State, at, cost int64) State
+	// refund gives back what the cost of a spending exceeds actual by, as far as
+	// that has not been regained in the meantime. What cannot be known it does not
+	// give back: the bound matters more.
+	refund(s State, now int64, sp Spending, actual int64) State
+	// charge spends n at now, whether it fits or not.
+	charge(s State, now, n int64) State
+	// forgive takes n from what is spent, the newest first.
+	forgive(s State, now, n int64) State
+	// advance drops what has been regained by now.
+	advance(s State, now int64) State
+	// remaining returns the largest cost whose earliest is now, 0 if there is none.
+	remaining(s State, now int64) int64
+	// regained returns the first instant at which all is regained, which may be past.
+	regained(s State) int64
+	// spent returns how much is spent and not regained, rounded up.
+	spent(s State, now int64) int64
+}
+
+// behind returns at, or the instant of the last booking if that is later: what comes
+// later queues behind what is booked. It is for the algorithms that keep a ledger.
+func (s State) behind(at int64) int64 {
+	if s.detail == nil {
+		return at
+	}
+	return max(at, s.ledger.newest())
+}
+
+// Add returns a + b, or the largest number if that overflows. It does not guard against
+// sums below the smallest.
+func Add(a, b int64) int64 {
+	if c := a + b; c >= a || b < 0 {
+		return c
+	}
+	return math.MaxInt64
+}

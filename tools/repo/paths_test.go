@@ -1,0 +1,80 @@
+package repo
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestContributingSaysHowManyFilesADecisionRunsThrough holds the table "How far a reader has to go" to what is measured: the
+// files of which code runs in one decision. For HTTP these are the files in front of the limiter.
+func TestContributingSaysHowManyFilesADecisionRunsThrough(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(text), "\n| a decision | files, at most | begins in |\n|---|---|---|\n")
+	require.True(t, found, "CONTRIBUTING.md has no table of decisions")
+	table, _, _ = strings.Cut(table, "\n\n")
+	most := map[string]int{}
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		require.Len(t, cells, 5, line)
+		n, err := strconv.Atoi(strings.TrimSpace(cells[2]))
+		require.NoError(t, err, line)
+		most[strings.TrimSpace(cells[1])] = n
+		assert.FileExists(t, filepath.Join(root, strings.Trim(cells[3], " `")), line)
+	}
+	var files []string
+	all, err := filepath.Glob(filepath.Join(root, "*.go"))
+	require.NoError(t, err)
+	for _, file := range all {
+		if !strings.HasSuffix(file, "_test.go") {
+			files = append(files, filepath.Base(file))
+		}
+	}
+	assert.LessOrEqual(t, len(files), 31, "the root package has %v", files)
+	dir := t.TempDir()
+	program := filepath.Join(dir, "paths")
+	_, err = Run(root, nil, "go", "build", "-cover", "-covermode=atomic", "-coverpkg=./...", "-o", program, "tools/repo/testdata/paths/main.go")
+	require.NoError(t, err)
+	_, err = Run(root, nil, program, dir)
+	require.NoError(t, err)
+	for name, decision := range map[string]string{
+		"known": "`Allow` of a known key", "first": "`Allow` of a new key", "stack": "`Allow` of three layers", "http": "a denied HTTP request",
+	} {
+		bound, found := most[decision]
+		require.True(t, found, "%q is not in the table", decision)
+		files := filesRun(t, filepath.Join(dir, name))
+		if name == "http" {
+			files = slices.DeleteFunc(files, func(file string) bool {
+				return path.Dir(file) == "." || strings.HasPrefix(file, "internal/meter/") || strings.HasPrefix(file, "internal/keys/")
+			})
+		}
+		assert.LessOrEqual(t, len(files), bound, "%s runs through %v", decision, files)
+		assert.Greater(t, len(files), 3, "nothing was measured")
+	}
+}
+
+// filesRun returns the files of the library of which code has run, by what a program built with -cover has written.
+func filesRun(t *testing.T, dir string) (files []string) {
+	t.Helper()
+	profile := filepath.Join(dir, "profile")
+	_, err := Run(root, nil, "go", "tool", "covdata", "textfmt", "-i="+dir, "-o="+profile)
+	require.NoError(t, err)
+	text, err := os.ReadFile(profile)
+	require.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		file, block, _ := strings.Cut(strings.TrimPrefix(line, "github.com/weir-go/ratelimit/"), ":")
+		if strings.HasPrefix(line, "github.com/") && !strings.HasSuffix(strings.TrimSpace(block), " 0") {
+			files = append(files, file)
+		}
+	}
+	slices.Sort(files)
+	return slices.Compact(files)
+}
