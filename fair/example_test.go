@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"net/http"
+	"net/http/httptest"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/fair"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -35,4 +38,35 @@ func ExampleNew() {
 	// alone: 800
 	// another one: true <nil>
 	// the first again: false 3.2s <nil>
+}
+
+// A middleware takes it as any limiter. The tenant is who was authenticated.
+func ExampleLimiter() {
+	limiter, err := fair.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(2), 5), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	tenant := func(r *http.Request) (string, error) {
+		name, _, _ := r.BasicAuth() // which a middleware outside of this one has checked
+		return name, nil
+	}
+	limit, err := httplimit.New(ratelimit.Map(limiter, tenant), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := limit.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {}))
+	for _, name := range []string{"ann", "ann", "ann", "ann", "ann", "bob"} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.SetBasicAuth(name, "secret")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Println(name, w.Code)
+	}
+	// Output:
+	// ann 200
+	// ann 200
+	// ann 200
+	// ann 200
+	// ann 429
+	// bob 200
 }

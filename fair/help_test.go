@@ -64,7 +64,7 @@ func (c *caller) count(d ratelimit.Decision, cost int) {
 }
 
 // polls makes a tenant ask about every 10 ms, whatever it is told.
-func (p *play) polls(t *testing.T, r *rand.Rand, l *fair.Limiter[int], key, cost int, c *caller) {
+func (p *play) polls(t *testing.T, r *rand.Rand, l ratelimit.Limiter[int], key, cost int, c *caller) {
 	p.add(p.clock.Now()+time.Duration(r.Int64N(10e6)), func() time.Duration {
 		d, err := l.Take(context.Background(), key, cost)
 		require.NoError(t, err)
@@ -74,7 +74,7 @@ func (p *play) polls(t *testing.T, r *rand.Rand, l *fair.Limiter[int], key, cost
 }
 
 // asks makes a tenant ask at random, so often a second on average.
-func (p *play) asks(t *testing.T, r *rand.Rand, l *fair.Limiter[int], key, cost int, often float64, c *caller) {
+func (p *play) asks(t *testing.T, r *rand.Rand, l ratelimit.Limiter[int], key, cost int, often float64, c *caller) {
 	pause := func() time.Duration { return 1 + time.Duration(r.ExpFloat64()/often*1e9) }
 	p.add(p.clock.Now()+pause(), func() time.Duration {
 		d, err := l.Take(context.Background(), key, cost)
@@ -84,7 +84,7 @@ func (p *play) asks(t *testing.T, r *rand.Rand, l *fair.Limiter[int], key, cost 
 	})
 }
 
-func take(t *testing.T, l *fair.Limiter[int], key, cost int) ratelimit.Decision {
+func take(t *testing.T, l ratelimit.Limiter[int], key, cost int) ratelimit.Decision {
 	t.Helper()
 	d, err := l.Take(context.Background(), key, cost)
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -102,6 +103,53 @@ func TestWaitersShareByWeightBesideThoseWhoPoll(t *testing.T) {
 			}
 			require.InDelta(t, 60_000, total, 100)
 			require.LessOrEqual(t, late, max(1, len(waits)/100))
+		})
+	}
+}
+
+// A tenant that asks for half of its share hardly waits beside 50 that always have callers in line.
+func TestModestTenantHardlyWaitsBesideFiftyGreedyOnes(t *testing.T) {
+	for _, c := range []struct {
+		burst int
+		p99   time.Duration
+	}{{1000, time.Millisecond}, {100, 3 * 51 * time.Millisecond}} { // its share is one in 51 ms
+		synctest.Test(t, func(t *testing.T) {
+			const greedy = 50
+			l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), c.burst), nil)
+			ctx, stop := context.WithCancel(t.Context())
+			var counts atomic.Bool
+			var served [greedy]int
+			var mu sync.Mutex
+			var all sync.WaitGroup
+			for i := range 2 * greedy {
+				all.Go(func() {
+					for l.Wait(ctx, i%greedy, 1) == nil {
+						mu.Lock()
+						if counts.Load() {
+							served[i%greedy]++
+						}
+						mu.Unlock()
+					}
+				})
+			}
+			time.Sleep(60 * time.Second) // whoever came first had most of the burst, and owes it
+			counts.Store(true)
+			r := rand.New(rand.NewPCG(rand.Uint64(), 4))
+			var waits []time.Duration
+			for began := time.Now(); time.Since(began) < 60*time.Second; {
+				time.Sleep(time.Duration(r.ExpFloat64() * float64(2*(greedy+1)) * 1e6))
+				asked := time.Now()
+				require.NoError(t, l.Wait(t.Context(), greedy, 1))
+				waits = append(waits, time.Since(asked))
+			}
+			counts.Store(false)
+			stop()
+			all.Wait()
+			slices.Sort(waits)
+			p99 := waits[len(waits)*99/100]
+			t.Logf("burst %d: P99 %v of %d, greedy ones %d to %d", c.burst, p99, len(waits), slices.Min(served[:]), slices.Max(served[:]))
+			require.LessOrEqual(t, p99, c.p99)
+			require.Less(t, slices.Max(served[:])-slices.Min(served[:]), slices.Max(served[:])/50)
 		})
 	}
 }

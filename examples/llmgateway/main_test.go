@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+const perMinute = 60_000
+
+// model counts as a provider does: what a request may cost when it comes, and what it has cost when it is answered.
+// It refuses what is above its limit.
+type model struct {
+	budget  *ratelimit.Single
+	refused atomic.Int64
+	charged atomic.Int64 // when requests came
+	used    atomic.Int64
+}
+
+func (m *model) RoundTrip(r *http.Request) (*http.Response, error) {
+	time.Sleep(time.Duration(rand.Int64N(50e6))) // on the way
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	var question struct {
+		MaxTokens int `json:"max_tokens"`
+	}
+	if err := json.Unmarshal(body, &question); err != nil {
+		return nil, err
+	}
+	w := httptest.NewRecorder()
+	prompt := len(body) * (200 + rand.IntN(200)) / 1200 // 3 to 6 characters a token: the gateway's guess is too low at times
+	reserved, err := m.budget.Reserve(r.Context(), prompt+question.MaxTokens, 0)
+	if err != nil {
+		return nil, err
+	}
+	if !reserved.Allowed {
+		m.refused.Add(1)
+		w.WriteHeader(http.StatusTooManyRequests)
+		return w.Result(), nil
+	}
+	m.charged.Add(int64(prompt + question.MaxTokens))
+	time.Sleep(time.Duration(2e8 + rand.Int64N(3e9))) // it thinks
+	tokens := prompt + 1 + rand.IntN(question.MaxTokens)
+	_ = reserved.Settle(tokens)
+	m.used.Add(int64(tokens))
+	time.Sleep(time.Duration(rand.Int64N(50e6)))
+	fmt.Fprintf(w, `{"usage":{"total_tokens":%d}}`, tokens)
+	return w.Result(), nil
+}
+
+func ask(g http.Handler, key string, words, maxTokens int) (status, tokens int) {
+	body := fmt.Sprintf(`{"max_tokens":%d,"messages":[{"role":"user","content":%q}]}`, maxTokens, strings.Repeat("word ", words))
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
+	r.Header.Set("Authorization", "Bearer "+key)
+	w := httptest.NewRecorder()
+	g.ServeHTTP(w, r)
+	var answer struct {
+		Usage struct {
+			TotalTokens int `json:"total_tokens"`
+		} `json:"usage"`
+	}
+	_ = json.NewDecoder(bytes.NewReader(w.Body.Bytes())).Decode(&answer)
+	return w.Code, answer.Usage.TotalTokens
+}
+
+// Two tenants ask for all that they can get, and one for little. The model refuses nothing, hardly a token is left over, and
+// what is used is shared by weight.
+func TestModelRefusesNothingAndTenantsShareByWeight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &model{budget: ratelimit.Must(ratelimit.NewSingle(ratelimit.TokenBucket(ratelimit.PerMinute(perMinute), perMinute), nil))}
+		g, err := newGateway("http://model.example", "key", perMinute, m)
+		require.NoError(t, err)
+		var used [2]atomic.Int64
+		var counts, over atomic.Bool
+		var all sync.WaitGroup
+		for i, key := range []string{"gold-key", "silver-key"} {
+			for range 30 {
+				all.Go(func() {
+					for !over.Load() {
+						_, tokens := ask(g, key, 20+rand.IntN(200), 100+rand.IntN(900))
+						if counts.Load() {
+							used[i].Add(int64(tokens))
+						}
+						time.Sleep(time.Duration(rand.Int64N(1e8)))
+					}
+				})
+			}
+		}
+		var modest, served int
+		all.Go(func() {
+			for !over.Load() {
+				time.Sleep(time.Duration(rand.ExpFloat64() * 5e9))
+				modest++
+				if status, _ := ask(g, "bronze-key", 20, 500); status == http.StatusOK {
+					served++
+				}
+			}
+		})
+		time.Sleep(2 * time.Minute) // the burst is spent
+		counts.Store(true)
+		before := m.charged.Load()
+		time.Sleep(10 * time.Minute)
+		charged := m.charged.Load() - before
+		counts.Store(false)
+		over.Store(true)
+		all.Wait()
+		t.Logf("gold used %d, silver %d; the model charged %d; %d of %d modest ones served", used[0].Load(), used[1].Load(), charged, served, modest)
+		require.Zero(t, m.refused.Load())
+		require.Greater(t, charged, int64(10*perMinute*95/100))
+		require.InDelta(t, 3, float64(used[0].Load())/float64(used[1].Load()), 0.5)
+		require.GreaterOrEqual(t, served, modest*97/100)
+	})
+}
+
+func TestWhatCannotPassIsRefusedAtOnce(t *testing.T) {
+	m := &model{budget: ratelimit.Must(ratelimit.NewSingle(ratelimit.Unlimited(), nil))}
+	g, err := newGateway("http://model.example", "key", perMinute, m)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		key       string
+		maxTokens int
+		want      int
+	}{
+		{"no-key", 1, http.StatusUnauthorized}, {"gold-key", 0, http.StatusBadRequest}, {"gold-key", -1, http.StatusBadRequest},
+		{"gold-key", perMinute, http.StatusBadRequest},
+	} {
+		status, _ := ask(g, c.key, 1, c.maxTokens)
+		require.Equal(t, c.want, status, "%+v", c)
+	}
+	require.Zero(t, m.used.Load())
+}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestCommittedPictureIsWhatTheCommandDraws(t *testing.T) {
+	want, err := os.ReadFile("../../docs/fair.svg")
+	require.NoError(t, err)
+	out := filepath.Join(t.TempDir(), "fair.svg")
+	var text bytes.Buffer
+	require.NoError(t, run(&text, out, 1))
+	assert.Equal(t, 4, strings.Count(text.String(), "\n"))
+	got, err := os.ReadFile(out)
+	require.NoError(t, err)
+	assert.True(t, string(got) == string(want), "docs/fair.svg is out of date: go -C proofs run ./fair -o ../docs/fair.svg")
+}
+
+// What the picture shows is what happens, for a seed that nobody has chosen.
+func TestOnlyFairServesTheModestTenantAndSpendsTheRate(t *testing.T) {
+	seed := rand.Uint64()
+	lanes := play(seed)
+	fairly, each, shared := lanes[0], lanes[1], lanes[2]
+	assert.Less(t, fairly.denied(), 0.005, "seed %d", seed)
+	assert.Greater(t, fairly.spent(0, length), 0.995, "seed %d", seed)
+	assert.Less(t, each.spent(phase, 2*phase), 0.3, "what 40 tenants leave is wasted, seed %d", seed)
+	assert.Greater(t, shared.denied(), 0.7, "seed %d", seed)
+}
