@@ -75,7 +75,7 @@ func ExampleKeyed_Reserve() {
 	limiter := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerMinute(1000), 1000),
 		&ratelimit.Options[string]{Clock: clock}))
 
-	r, err := limiter.Reserve(context.Background(), "team", 400, 0) // what it may cost
+	r, err := limiter.Reserve(context.Background(), "team", 400, 0) // what it may cost; 0: now or not at all
 	if err != nil || !r.Allowed {
 		return
 	}

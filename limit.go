@@ -154,7 +154,7 @@ func (l Limit) Validate() error {
 		return nil
 	}
 	if l == (Limit{}) {
-		return invalid("the zero Limit is none; use TokenBucket, another algorithm, or Unlimited")
+		return invalid("it is the zero Limit; use TokenBucket or another constructor")
 	}
 	return invalid("Algorithm %v does not exist", l.Algorithm)
 }

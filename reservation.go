@@ -118,8 +118,8 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	}
 	delay := r.delayLeft()
 	if delay > left {
-		return also(fmt.Errorf("%w: the delay ends %v after the deadline, under %v",
-			context.DeadlineExceeded, delay-left, r.Limit), r.Cancel())
+		return also(fmt.Errorf("%w: the work must wait for %v under %v, but the deadline is in %v",
+			context.DeadlineExceeded, delay, r.Limit, left), r.Cancel())
 	}
 	if err = ctxwait.Sleep(ctx, delay); err != nil {
 		return also(err, r.Cancel())

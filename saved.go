@@ -265,7 +265,7 @@ func (r *savedState) state(p *plan, reading int64) (s meter.State, last int64, e
 
 var (
 	errSavedShort   = errors.New("it is cut short")
-	errSavedGarbage = errors.New("it is no Saved of this version, or damaged")
+	errSavedGarbage = errors.New("it is damaged, or not a Saved")
 )
 
 // parse returns the plan under which a key was saved, and what is behind that.

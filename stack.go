@@ -488,7 +488,7 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 
 // errKeysGone ends a decision whose keys are reset, or dropped and inserted again, faster
 // than it can lock their accounts.
-var errKeysGone = fmt.Errorf("%w: the keys of a request kept disappearing; gave up after %d tries", ErrTableFull, maxTries)
+var errKeysGone = fmt.Errorf("%w: keys of a request were dropped while it was decided, %d times in a row; Options.MaxKeys has no room for the keys of all requests at once", ErrTableFull, maxTries)
 
 // preview answers without a charge: for Peek, and for a cost of 0. No key is inserted, so it
 // needs no second try once all is locked. A cost of 0 puts keys under a changed limit, as

@@ -37,8 +37,10 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 	switch {
 	case err != nil:
 		return false, err
-	case !d.Allowed && (left == ctxwait.Forever || d.Limit.Algorithm == AlgorithmLeakyBucket && cost > d.Remaining):
-		return false, fmt.Errorf("%w: cost %d has no room in the queue for another %v under %v", ErrLimited, cost, d.RetryAfter, d.Limit)
+	case !d.Allowed && d.Limit.Algorithm == AlgorithmLeakyBucket && cost > d.Remaining:
+		return false, fmt.Errorf("%w: cost %d finds the queue full for another %v under %v", ErrLimited, cost, d.RetryAfter, d.Limit)
+	case !d.Allowed && left == ctxwait.Forever:
+		return false, fmt.Errorf("%w: cost %d would be booked more than 100 years ahead under %v", ErrLimited, cost, d.Limit)
 	case !d.Allowed: // RetryAfter is how much too late the time would be
 		return false, tooLate(cost, between(-int64(left), int64(d.RetryAfter)), left, d.Limit)
 	}

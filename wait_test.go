@@ -295,3 +295,21 @@ func TestWaitersThatComeAndGoNeverShareAnInstant(t *testing.T) {
 		}
 	})
 }
+
+// Who reads the error learns how long the wait would be, and how long the deadline is away.
+func TestTheTextOfAWaitThatIsTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := ratelimit.TokenBucket(ratelimit.PerSecond(5), 1)
+		keyed := ratelimit.Must(ratelimit.New[string](limit, nil))
+		stack := ratelimit.Must(ratelimit.All(ratelimit.By(keyed, itself)))
+		require.True(t, keyed.Allow("ann", 1))
+		ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
+		defer cancel()
+		const want = "context deadline exceeded: cost 1 must wait for 200ms under token-bucket 5/s burst 1, but the deadline is in 50ms"
+		require.EqualError(t, keyed.Wait(ctx, "ann", 1), want)
+		require.EqualError(t, stack.Wait(ctx, "ann", 1), want)
+		r, err := keyed.Reserve(t.Context(), "ann", 1, time.Second)
+		require.NoError(t, err)
+		require.EqualError(t, r.Wait(ctx), "context deadline exceeded: the work must wait for 200ms under token-bucket 5/s burst 1, but the deadline is in 50ms")
+	})
+}
