@@ -31,30 +31,28 @@ type Limiter[K any] struct {
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that decides as limiter does, and bans keys that are denied too often. It is made of three limiters,
-// each in memory or on a server:
+// New returns a limiter that decides as limiter does, and bans keys that are denied too often. It is made of three
+// limiters, each in memory or on a server:
 //
-//   - limiter is the limit itself. Nil means none: only bans deny, and only [Limiter.Strike] counts strikes.
-//   - strikes is how many strikes a key may have: with FixedWindow(PerMinute(3)), the third within a minute begins a ban.
-//   - bans is how long a ban lasts: with FixedWindow(Per(1, time.Hour)), an hour. Its capacity should be 1. A key is banned
-//     while bans would deny it a cost of 1.
+//   - limiter is the limit itself. Nil means none: then only bans deny, and only [Limiter.Strike] counts strikes.
+//   - strikes is how many strikes a key may have: with FixedWindow(PerMinute(3)), the third within a minute begins a
+//     ban.
+//   - bans is how long a ban lasts: with FixedWindow(Per(1, time.Hour)), an hour. Its capacity should be 1.
 //
-// A denial by limiter is a strike, unless it is Degraded (see package failover), or is by another limit than the first of
-// limiter's Limits: those behind the first may be shared with other keys. So in a stack or a chain the key's own limit comes
-// first. A denial whose limit may also be one of the others is no strike: give the limits names. An error is no strike.
+// A denial by limiter is a strike, unless it is Degraded, or may be by another limit than the first of limiter's
+// Limits: the others may be shared with other keys. So in a stack or a chain the key's own limit comes first, and
+// limits that are alike need names. An error is no strike.
 //
-// The strike that exhausts strikes begins the ban, and the key's strikes are forgotten. That denial, and each later one until
-// the ban ends, has the Limit and RetryAfter of bans. While a key is banned, limiter is not asked, nothing is written, and
-// the ban does not become longer. Of many calls at once, one begins the ban.
+// The strike that exhausts strikes begins the ban, and the key's strikes are forgotten. That denial, and each later
+// one until the ban ends, has the Limit and RetryAfter of bans. While a key is banned, limiter is not asked, nothing
+// is written, and the ban does not become longer. Of many calls at once, one begins the ban. If a strike or a ban
+// cannot be written, the denial stays a denial: see [Limiter.Stats]. If bans fails to answer, the decision fails with
+// its error.
 //
-// If a strike cannot be counted or a ban cannot be begun, the denial stays a denial: see [Limiter.Stats]. If bans fails to
-// answer, the decision fails with its error, and limiter is not asked.
+// Each decision first peeks at bans, which on a server is a round trip. A full table in memory may forget bans.
 //
-// Each decision first peeks at bans, which on a server is a round trip. A decision that is allowed writes no strike. A full
-// table in memory may forget bans: see [ratelimit.Options.MaxKeys].
-//
-// It is an error if strikes or bans is nil; if bans has no Peek, or strikes or bans no Reset; if limiter is a nil pointer; and
-// if the first of limiter's limits equals another one.
+// It is an error if strikes or bans is nil, or has no Reset; if bans has no Peek; if limiter is a nil pointer; and if
+// the first of limiter's limits equals another one.
 func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], error) {
 	if limiter == nil {
 		limiter = unlimited[K]{}
@@ -126,8 +124,8 @@ func (b *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return d, err
 }
 
-// Reserve is Take with a charge that can be settled. It may book as far ahead as limiter does, but never waits for a ban's
-// end. A cost of 0 is allowed while the key is banned; its Settle charges limiter.
+// Reserve is Take with a charge that can be settled, and books as far ahead as limiter does, but never waits for a
+// ban's end. A cost of 0 is allowed while the key is banned; its Settle charges limiter.
 func (b *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	ctx = ctxwait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {
@@ -158,9 +156,9 @@ func (b *Limiter[K]) charge(ctx context.Context, key K, actual int) error {
 	return r.Settle(actual)
 }
 
-// Wait spends cost of the key's budget and returns nil when its time has come: see [ratelimit.Wait]. If the key is banned, it
-// waits for the ban's end first. It fails at once, with an error that wraps [context.DeadlineExceeded], if the ban ends
-// after the deadline. A Wait that fails is no strike.
+// Wait spends cost of the key's budget and returns nil when its time has come: see [ratelimit.Wait]. It waits for a
+// ban's end first, or fails at once with [context.DeadlineExceeded] if that is after the deadline. A Wait that fails
+// is no strike.
 func (b *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 	ctx = ctxwait.OrBackground(ctx)
 	for {
@@ -251,9 +249,9 @@ func (b *Limiter[K]) strike(ctx context.Context, key K, n int) (ban ratelimit.De
 	return ban, err
 }
 
-// Strike counts n strikes of a key, such as failed logins. If they exhaust the key's strikes, a ban begins. It does nothing if
-// n is 0 or the key is banned. The errors wrap [ratelimit.ErrNegativeCost] if n is below zero; else they are those of
-// strikes and bans, and part of the work may have been done.
+// Strike counts n strikes of a key, such as failed logins. If they exhaust the key's strikes, a ban begins. It does
+// nothing if n is 0 or the key is banned. The error wraps [ratelimit.ErrNegativeCost] if n is below zero; else it is
+// that of strikes or bans.
 func (b *Limiter[K]) Strike(ctx context.Context, key K, n int) error {
 	ctx = ctxwait.OrBackground(ctx)
 	d, ok, err := b.banned(ctx, key, n)
@@ -264,8 +262,8 @@ func (b *Limiter[K]) Strike(ctx context.Context, key K, n int) error {
 	return err
 }
 
-// Lift ends a key's ban, if there is one, and forgets its strikes. It tries both and joins the errors. What the key has spent
-// of limiter's budget stays spent: see [Limiter.Reset].
+// Lift ends a key's ban and forgets its strikes. It tries both and joins the errors. What the key has spent stays
+// spent.
 func (b *Limiter[K]) Lift(ctx context.Context, key K) error {
 	b.mustBe()
 	ctx = ctxwait.OrBackground(ctx)
@@ -274,8 +272,8 @@ func (b *Limiter[K]) Lift(ctx context.Context, key K) error {
 		ratelimit.Reset(ctx, ratelimit.Limiter[K](b.bans), key))
 }
 
-// Peek returns what Take would answer, and is no strike. Where Take would begin a ban, Peek returns limiter's denial. The
-// errors are those of Take; if limiter has no Peek, the error wraps [errors.ErrUnsupported].
+// Peek returns what Take would answer, and is no strike. The errors are those of Take; if limiter has no Peek, the
+// error wraps [errors.ErrUnsupported].
 func (b *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	ctx = ctxwait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {

@@ -30,17 +30,19 @@ type Limiter[R any] struct {
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that asks the limiters in order. The first denial or error ends that, and what the limiters before
-// it charged is given back. A limiter may be in several chains. It is an error if there are no limiters, or if one is nil.
+// New returns a limiter that asks the limiters in order. The first denial or error ends that, and what the limiters
+// before it charged is given back. A limiter may be in several chains. It is an error if there are no limiters, or if
+// one is nil.
 //
-// A chain admits no more than each limiter alone. Until the last limiter has answered, a request holds budget of the
-// limiters before it, so another request may be denied meanwhile. A limiter gives back what [ratelimit.Reservation.Settle]
-// gives back: a token bucket keeps what it has regained between the charge and the give-back. Put the cheapest limiter first.
+// A chain admits no more than each limiter alone. Until the last has answered, a request holds budget of those before
+// it, so another request may be denied meanwhile. A token bucket keeps what it has regained before the give-back. Put
+// the cheapest limiter first.
 //
-// All limiters but the last are asked by Reserve with a maxDelay of 0. A leaky bucket therefore belongs last: elsewhere
-// it denies what it would delay. Nothing is booked ahead, unless all limiters before the last are [ratelimit.Unlimited].
+// All limiters but the last are asked by Reserve with a maxDelay of 0. So a leaky bucket belongs last: elsewhere it
+// denies what it would delay. Nothing is booked ahead, unless all limiters before the last are [ratelimit.Unlimited].
 //
-// The Decision is merged as in [ratelimit.Layered]. In a denial, Limit and RetryAfter are those of the limiter that denies.
+// The Decision is merged as in [ratelimit.Layered]. In a denial, Limit and RetryAfter are those of the limiter that
+// denies.
 func New[R any](limiters ...ratelimit.Reserver[R]) (*Limiter[R], error) {
 	if len(limiters) == 0 {
 		return nil, errors.New("chain: New needs at least one limiter")
@@ -108,9 +110,8 @@ func (c *Limiter[R]) Allow(r R, cost int) bool {
 	return d.Allowed
 }
 
-// Take charges the cost to all limiters, or to none. The errors are those of the limiters. If a give-back fails, a denial
-// stays a denial, and an error about the call stays as it is: see [Limiter.Stats]. It is joined with an error that
-// wraps [ratelimit.ErrUnavailable].
+// Take charges the cost to all limiters, or to none. The errors are those of the limiters. A failed give-back changes
+// no answer, but is joined to an error that wraps [ratelimit.ErrUnavailable]: see [Limiter.Stats].
 func (c *Limiter[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
 	limiters := c.all()
 	last := len(limiters) - 1
@@ -173,13 +174,13 @@ func queueDenies(res *ratelimit.Reservation) bool {
 	return res != nil && !res.Allowed && res.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket
 }
 
-// Wait charges the cost to all limiters and returns nil when they allow it. It is not first come, first served: it books
-// nothing ahead, but sleeps for RetryAfter and tries again. A leaky bucket that comes last holds the work while the
-// limiters before it are charged. For a chain of one limiter, Wait is [ratelimit.Wait] on that one.
+// Wait charges the cost to all limiters and returns nil when they allow it. It is not first come, first served: it
+// books nothing ahead, but sleeps for RetryAfter and tries again. A leaky bucket that comes last holds the work while
+// the limiters before it are charged.
 //
-// It fails at once with an error that wraps [context.DeadlineExceeded] if a limiter denies the cost until after the
-// deadline; with the context's error when that ends; with [ratelimit.ErrLimited] if a limiter denies without a time to wait
-// for; and with the errors of the limiters. A Wait that fails gives back what it charged.
+// It fails at once with [context.DeadlineExceeded] if a limiter denies the cost until after the deadline; with the
+// context's error when that ends; with [ratelimit.ErrLimited] if there is no time to wait for; and with the errors of
+// the limiters. A Wait that fails gives back what it charged.
 func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
 	ctx = ctxwait.OrBackground(ctx)
 	switch {
