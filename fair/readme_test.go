@@ -1,0 +1,28 @@
+package fair_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/fair"
+)
+
+// The code of README.md.
+func TestTheCodeOfTheReadme(t *testing.T) {
+	ctx, tenant := context.Background(), "gold"
+	plans := map[string]struct{ Weight int }{tenant: {3}}
+	take := func() (ratelimit.Decision, error) {
+		limiter, err := fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000), &fair.Options[string]{
+			Weight: func(tenant string) int { return plans[tenant].Weight }, // if nil, 1 for each
+		})
+		d, err := limiter.Take(ctx, tenant, 1) // at once: yes, or no with a RetryAfter
+		err = limiter.Wait(ctx, tenant, 1)     // in line
+		return d, err
+	}
+	d, err := take()
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+}
