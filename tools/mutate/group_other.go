@@ -1,0 +1,9 @@
+//go:build !unix
+
+package main
+
+import "os/exec"
+
+func group(*exec.Cmd) {}
+
+func end(*exec.Cmd) {}

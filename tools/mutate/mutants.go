@@ -1,0 +1,124 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// mutant is one change of the code of a package.
+type mutant struct {
+	pkg, name string
+	find      []string // lines
+	replace   []string
+	explained string // why no test can notice it
+
+	file  string // relative to the repository
+	text  string // the file, changed
+	plain string // and as it was
+}
+
+// parse reads mutants. Each begins with its package and what it does:
+//
+//	[internal/meter] a fraction is not rounded up
+//	- if rest > 0 {
+//	+ if rest > 1 {
+//	= only if no test can notice it: why
+//
+// The lines after "-" are found in one place of the package, whatever their indentation; what stands after "+" replaces them. Lines
+// that begin with "#" are comments.
+func parse(data string) ([]*mutant, error) {
+	var all []*mutant
+	names := make(map[string]bool)
+	for i, line := range strings.Split(data, "\n") {
+		kind, rest, _ := strings.Cut(strings.TrimRight(line, " \t"), " ")
+		switch {
+		case kind == "" || strings.HasPrefix(kind, "#"):
+			continue
+		case strings.HasPrefix(kind, "["):
+			m := &mutant{pkg: strings.Trim(kind, "[]"), name: rest}
+			if id := m.pkg + " " + m.name; rest == "" || names[id] {
+				return nil, fmt.Errorf("line %d: each mutant of a package needs a name of its own", i+1)
+			} else {
+				names[id] = true
+			}
+			all = append(all, m)
+			continue
+		case len(all) == 0:
+			return nil, fmt.Errorf("line %d: no [package] before it", i+1)
+		}
+		switch m := all[len(all)-1]; kind {
+		case "-":
+			m.find = append(m.find, rest)
+		case "+":
+			m.replace = append(m.replace, rest)
+		case "=":
+			m.explained = strings.TrimSpace(m.explained + " " + rest)
+		default:
+			return nil, fmt.Errorf("line %d begins with %q, want [package], -, + or =", i+1, kind)
+		}
+	}
+	for _, m := range all {
+		if len(m.find) == 0 {
+			return nil, fmt.Errorf("%s: %s: nothing to find", m.pkg, m.name)
+		}
+	}
+	return all, nil
+}
+
+// pattern matches lines whatever their indentation.
+func pattern(lines []string) *regexp.Regexp {
+	quoted := make([]string, len(lines))
+	for i, line := range lines {
+		quoted[i] = regexp.QuoteMeta(strings.TrimSpace(line))
+	}
+	return regexp.MustCompile(strings.Join(quoted, `[ \t]*\n[ \t]*`))
+}
+
+// locate finds the mutants in the files of their packages, and the scripts below. All that is wrong is one error.
+func locate(dir string, all []*mutant) error {
+	files := make(map[string]string)
+	var errs []error
+	for _, m := range all {
+		re := pattern(m.find)
+		var found []string
+		for _, glob := range []string{"*.go", "*/*.lua"} {
+			paths, err := filepath.Glob(filepath.Join(dir, filepath.FromSlash(m.pkg), glob))
+			if err != nil {
+				return err
+			}
+			for _, path := range paths {
+				if strings.HasSuffix(path, "_test.go") {
+					continue
+				}
+				if _, ok := files[path]; !ok {
+					text, err := os.ReadFile(path)
+					if err != nil {
+						return err
+					}
+					files[path] = string(text)
+				}
+				for _, at := range re.FindAllStringIndex(files[path], -1) {
+					found = append(found, path)
+					m.plain = files[path]
+					m.text = m.plain[:at[0]] + strings.Join(m.replace, "\n") + m.plain[at[1]:]
+				}
+			}
+		}
+		if len(found) != 1 {
+			errs = append(errs, fmt.Errorf("%s: %s: found in %d places %v", m.pkg, m.name, len(found), found))
+			continue
+		}
+		file, err := filepath.Rel(dir, found[0])
+		if err != nil {
+			return err
+		}
+		if m.file = file; m.text == m.plain {
+			errs = append(errs, fmt.Errorf("%s: %s: changes nothing", m.pkg, m.name))
+		}
+	}
+	return errors.Join(errs...)
+}

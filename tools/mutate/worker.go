@@ -1,0 +1,242 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// worker tries mutants in a copy of the repository.
+type worker struct {
+	dir    string
+	clean  map[string]time.Duration // what the tests of a package take without a mutant
+	listed map[string][]string      // the packages that depend on one, and have tests
+}
+
+func newWorker(repo string) (*worker, error) {
+	dir, err := os.MkdirTemp("", "mutate")
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{dir: dir, clean: make(map[string]time.Duration), listed: make(map[string][]string)}
+	if err := w.copy(repo); err != nil {
+		w.close()
+		return nil, err
+	}
+	return w, nil
+}
+
+func (w *worker) close() { os.RemoveAll(w.dir) }
+
+// copy copies the files that git knows or would add, as they are now.
+func (w *worker) copy(repo string) error {
+	cmd := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	cmd.Dir = repo
+	names, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("git ls-files: %w", err)
+	}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
+		text, err := os.ReadFile(filepath.Join(repo, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it is deleted, and not yet committed
+		}
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(w.dir, name)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(to, text, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// try runs the tests on a mutant: those of its package with each seed, then those of the packages that depend on it.
+func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err error) {
+	packages := []string{m.pkg}
+	if !o.near {
+		dependants, err := w.dependants(ctx, m.pkg)
+		if err != nil {
+			return f, err
+		}
+		packages = append(packages, dependants...)
+	}
+	path := filepath.Join(w.dir, m.file)
+	defer func() { err = errors.Join(err, os.WriteFile(path, []byte(m.plain), 0o755)) }()
+	begin := time.Now()
+	for i, pkg := range packages {
+		if err := w.measure(ctx, pkg, m); err != nil {
+			return f, err
+		}
+		if err := os.WriteFile(path, []byte(m.text), 0o755); err != nil {
+			return f, err
+		}
+		test, out, err := w.build(ctx, pkg)
+		if err != nil {
+			return f, fmt.Errorf("%s: %s: does not compile: %w\n%s", m.pkg, m.name, err, out)
+		}
+		if test == "" {
+			continue
+		}
+		seeds := o.seeds
+		if i > 0 {
+			seeds = 1
+		}
+		for seed := range seeds {
+			by := w.play(ctx, pkg, test, seed, 3*w.clean[pkg]+5*time.Second)
+			if ctx.Err() != nil {
+				return f, ctx.Err()
+			}
+			if by != "" {
+				if seed > 0 {
+					by += fmt.Sprintf(", with seed %d only", seed)
+				}
+				if i > 0 {
+					by = pkg + " " + by
+				}
+				return fate{by: by, took: time.Since(begin)}, nil
+			}
+		}
+	}
+	return fate{survived: true, took: time.Since(begin)}, nil
+}
+
+// measure runs the tests of a package without a mutant, once: they have to pass.
+func (w *worker) measure(ctx context.Context, pkg string, m *mutant) error {
+	if _, ok := w.clean[pkg]; ok {
+		return nil
+	}
+	if err := os.WriteFile(filepath.Join(w.dir, m.file), []byte(m.plain), 0o755); err != nil {
+		return err
+	}
+	test, out, err := w.build(ctx, pkg)
+	if err != nil {
+		return fmt.Errorf("%s does not compile without a mutant: %w\n%s", pkg, err, out)
+	}
+	begin := time.Now()
+	if test != "" {
+		if by := w.play(ctx, pkg, test, 0, 20*time.Minute); by != "" && ctx.Err() == nil {
+			return fmt.Errorf("%s fails without a mutant: %s", pkg, by)
+		}
+	}
+	w.clean[pkg] = time.Since(begin)
+	return ctx.Err()
+}
+
+// build compiles the tests of a package. It returns no program if there are none.
+func (w *worker) build(ctx context.Context, pkg string) (program string, out []byte, err error) {
+	program = filepath.Join(w.dir, ".test")
+	os.Remove(program)
+	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", program, ".")
+	cmd.Dir = filepath.Join(w.dir, filepath.FromSlash(pkg))
+	if out, err = cmd.CombinedOutput(); err != nil {
+		return "", out, err
+	}
+	if _, err := os.Stat(program); err != nil {
+		return "", nil, nil
+	}
+	return program, nil, nil
+}
+
+var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
+
+// play runs a program of tests, and returns what has failed, or nothing. The bound is for the program, and then for all that
+// it has started.
+func (w *worker) play(ctx context.Context, pkg, program string, seed int, bound time.Duration) string {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "-test.failfast", "-test.timeout=0")
+	cmd.Dir = filepath.Join(w.dir, filepath.FromSlash(pkg))
+	cmd.Env = append(os.Environ(), "RATELIMIT_TEST_SEED="+strconv.Itoa(seed))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.WaitDelay = time.Second // a server that it has started may hold its output open
+	group(cmd)
+	err := cmd.Run()
+	end(cmd)
+	switch test := failed.FindSubmatch(out.Bytes()); {
+	case err == nil || errors.Is(err, exec.ErrWaitDelay):
+		return ""
+	case ctx.Err() != nil:
+		return "a hang"
+	case test != nil:
+		return string(test[1])
+	default:
+		first, _, _ := strings.Cut(strings.TrimSpace(out.String()), "\n")
+		return first + " " + err.Error()
+	}
+}
+
+// dependants returns the packages with tests that depend on one, those of the root module first. Proofs and examples come last.
+func (w *worker) dependants(ctx context.Context, pkg string) ([]string, error) {
+	if list, ok := w.listed[pkg]; ok {
+		return list, nil
+	}
+	const format = `{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{range .Deps}} {{.}}{{end}}{{range .TestImports}} {{.}}{{end}}{{range .XTestImports}} {{.}}{{end}}{{end}}`
+	self, err := w.list(ctx, pkg, "{{.ImportPath}}", ".")
+	if err != nil {
+		return nil, err
+	}
+	var list []string
+	err = filepath.WalkDir(w.dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.Name() != "go.mod" || strings.Contains(path, "testdata") {
+			return err
+		}
+		module, err := filepath.Rel(w.dir, filepath.Dir(path))
+		if err != nil || module == "tools" {
+			return err
+		}
+		out, err := w.list(ctx, module, format, "./...")
+		for line := range strings.Lines(out) {
+			words := strings.Fields(line)
+			if len(words) == 0 || !slices.Contains(words[1:], strings.TrimSpace(self)) {
+				continue
+			}
+			dir, err := filepath.Rel(w.dir, words[0])
+			if err != nil {
+				return err
+			}
+			if dir = filepath.ToSlash(dir); dir != pkg {
+				list = append(list, dir)
+			}
+		}
+		return err
+	})
+	late := func(dir string) int {
+		if strings.HasPrefix(dir, "proofs/") || strings.HasPrefix(dir, "examples/") {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(list, func(a, b string) int { return late(a) - late(b) })
+	w.listed[pkg] = slices.Compact(list)
+	return w.listed[pkg], err
+}
+
+func (w *worker) list(ctx context.Context, dir, format string, packages string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "list", "-f", format, packages)
+	cmd.Dir = filepath.Join(w.dir, filepath.FromSlash(dir))
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, exit.Stderr)
+		}
+		return "", fmt.Errorf("go list in %s: %w", dir, err)
+	}
+	return string(out), nil
+}
