@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // A question is a call that spends nothing and says how the key stands.
@@ -405,7 +406,7 @@ func (q inquiry) short(fails func(inquiry) string) inquiry {
 }
 
 func inquire(t *testing.T, seed uint64, fails func(inquiry) string) {
-	q := randomInquiry(rand.New(rand.NewPCG(seed, 0)))
+	q := randomInquiry(rand.New(rand.NewPCG(testsize.Seed(seed), 0)))
 	if fails(q) != "" {
 		q = q.short(fails)
 		require.Fail(t, fails(q), "%d: %v", seed, q)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // wallClock is a clock whose wall time is set apart from its readings.
@@ -379,7 +380,7 @@ func anyCalendar(r *rand.Rand) ratelimit.Limit {
 }
 
 func playDates(t *testing.T, seed uint64) {
-	r := rand.New(rand.NewPCG(seed, 77))
+	r := rand.New(rand.NewPCG(testsize.Seed(seed), 77))
 	limit := anyCalendar(r)
 	clock := new(wallClock)
 	clock.set(time.Duration(r.Int64N(2*year) - year))
@@ -473,7 +474,7 @@ func TestNoWindowIsGrantedTwice(t *testing.T) {
 		n = *walls
 	}
 	for seed := range n {
-		r := rand.New(rand.NewPCG(seed, 78))
+		r := rand.New(rand.NewPCG(testsize.Seed(seed), 78))
 		limit := anyCalendar(r)
 		p := modelPeriodOf(limit.Period)
 		clock := new(wallClock)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // call is a request as the tests of layers see it: keys by layer, and tokens.
@@ -428,7 +429,7 @@ func TestDecisionsOfEightLayersDoNotAllocate(t *testing.T) {
 // by one, when nobody else is there.
 func TestAStackFollowsFromItsLayers(t *testing.T) {
 	for seed := range uint64(40) {
-		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { followLayers(t, rand.New(rand.NewPCG(seed, 3))) })
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { followLayers(t, rand.New(rand.NewPCG(testsize.Seed(seed), 3))) })
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 var onceADay = ratelimit.TokenBucket(ratelimit.PerDay(1), 1)
@@ -252,7 +253,7 @@ func TestTheTableStaysWithinItsBoundUnderAFlood(t *testing.T) {
 		var wg sync.WaitGroup
 		for seed := range uint64(8) {
 			wg.Go(func() {
-				r := rand.New(rand.NewPCG(seed, 1))
+				r := rand.New(rand.NewPCG(testsize.Seed(seed), 1))
 				for i := range 5000 {
 					l.Allow(r.Uint64N(uint64(3*most)), 1)
 					if n := l.Len(); n > most {

@@ -401,7 +401,7 @@ func history(ops []op) (text string) {
 
 // seeded returns bytes that can be had again from the seed.
 func seeded(seed uint64, n int) []byte {
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := rand.New(rand.NewPCG(testsize.Seed(seed), 0))
 	data := make([]byte, n)
 	for i := range data {
 		data[i] = byte(r.Uint32())

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // fits inserts keys from first until one is refused, and returns how many fit. Each of
@@ -116,7 +117,7 @@ func TestRefuseNewIsExactInAnyHistory(t *testing.T) {
 }
 
 func refuseHistory(t *testing.T, seed uint64) {
-	r := rand.New(rand.NewPCG(seed, 3))
+	r := rand.New(rand.NewPCG(testsize.Seed(seed), 3))
 	limits := []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.Per(1, 10), 5), ratelimit.TokenBucket(ratelimit.Per(1, 3), 4),
 		ratelimit.TokenBucket(ratelimit.Per(2, 50), 9), ratelimit.LeakyBucket(ratelimit.Per(1, 7), 6),

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // Keys are evicted all the time, and the wall clock is set over boundaries, forward and back. What is
@@ -49,7 +50,7 @@ func (k *rememberedKey) at(wall, latest time.Time) {
 }
 
 func playRemembered(t *testing.T, seed uint64) {
-	r := rand.New(rand.NewPCG(seed, 79))
+	r := rand.New(rand.NewPCG(testsize.Seed(seed), 79))
 	limit := ratelimit.Calendar(1+r.IntN(255), modelPeriods[r.IntN(len(modelPeriods))].Period)
 	clock := new(wallClock)
 	clock.set(time.Duration(r.Int64N(2*year) - year))
@@ -190,7 +191,7 @@ func TestRememberedKeysUnderLimitsThatChange(t *testing.T) {
 }
 
 func playChanges(t *testing.T, seed uint64) {
-	r := rand.New(rand.NewPCG(seed, 80))
+	r := rand.New(rand.NewPCG(testsize.Seed(seed), 80))
 	limits := append(slowLimits(), fastLimits()...)
 	for _, p := range modelPeriods {
 		limits = append(limits, ratelimit.Calendar(5, p.Period))

@@ -149,7 +149,7 @@ func limitOf(r *rand.Rand, a ratelimit.Algorithm) ratelimit.Limit {
 // limit's refill time to be regained.
 func playPast(t *testing.T, seed uint64, a ratelimit.Algorithm, start time.Duration) *bystander {
 	t.Helper()
-	r := rand.New(rand.NewPCG(seed, uint64(a)))
+	r := rand.New(rand.NewPCG(testsize.Seed(seed), uint64(a)))
 	limit, keys := limitOf(r, a), 2+r.IntN(30)
 	clock := new(testClock)
 	clock.set(start)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 func TestAReservationOfNothingIsChargedWhatItIsSettledAt(t *testing.T) {
@@ -319,7 +320,7 @@ func TestGlobalIsOneBudgetForAllRequests(t *testing.T) {
 // difference between them: in particular, what they cost above their estimates is charged to keys that have left the table.
 func TestSettlingIsTheSameForKeysThatHaveLeftTheTable(t *testing.T) {
 	for seed := range rounds(3000) {
-		r := rand.New(rand.NewPCG(seed, 83))
+		r := rand.New(rand.NewPCG(testsize.Seed(seed), 83))
 		limits := slices.Concat(slowLimits(), fastLimits(), []ratelimit.Limit{ratelimit.Calendar(5, ratelimit.Day("UTC"))})
 		limit := limits[r.IntN(len(limits))]
 		clock := new(testClock)

@@ -492,7 +492,7 @@ var restarts = flag.Uint64("restarts", testsize.Of(uint64(150), 5000), "historie
 
 func TestARestoredKeyNeverHasMoreThanOneThatWentOn(t *testing.T) {
 	for seed := range *restarts {
-		ok := t.Run("", func(t *testing.T) { playRestart(t, rand.New(rand.NewPCG(seed, 1))) })
+		ok := t.Run("", func(t *testing.T) { playRestart(t, rand.New(rand.NewPCG(testsize.Seed(seed), 1))) })
 		require.True(t, ok, "seed %d", seed)
 	}
 }
@@ -570,7 +570,7 @@ func TestABookingRestoredOnTopOfAFullLogIsNotLost(t *testing.T) {
 // What is restored on top of keys that are booked almost a century ahead is put behind that, and is saved again.
 func TestWhatIsRestoredOnTopOfItselfIsSavedAgain(t *testing.T) {
 	for seed := range rounds(1000) {
-		r := rand.New(rand.NewPCG(seed, 84))
+		r := rand.New(rand.NewPCG(testsize.Seed(seed), 84))
 		per := time.Duration(century) / time.Duration(1+r.IntN(40))
 		if r.IntN(4) == 0 {
 			per = time.Duration(1 + r.Int64N(century))
@@ -658,7 +658,7 @@ func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 // A limiter that is saved and restored grants no window that one which goes on has granted, wherever the wall clock was.
 func TestRestoredCalendarsGrantEachWindowOnce(t *testing.T) {
 	for seed := range rounds(1500) {
-		r := rand.New(rand.NewPCG(seed, 85))
+		r := rand.New(rand.NewPCG(testsize.Seed(seed), 85))
 		limit := ratelimit.Calendar(1+r.IntN(5), modelPeriods[r.IntN(len(modelPeriods))].Period)
 		period, span := modelPeriodOf(limit.Period), int64(spanOf(limit))
 		clock := new(wallClock)

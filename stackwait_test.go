@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // inBubble returns a limiter on the bubble's time.
@@ -105,7 +106,7 @@ func TestAWaitThatFailsAmongOthersIsACancelledReservation(t *testing.T) {
 func manySeeds(t *testing.T, limit ratelimit.Limit, play func(*testing.T, *rand.Rand)) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(limit.Algorithm, " seed=", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { play(t, rand.New(rand.NewPCG(seed, 8))) })
+			synctest.Test(t, func(t *testing.T) { play(t, rand.New(rand.NewPCG(testsize.Seed(seed), 8))) })
 		})
 	}
 }

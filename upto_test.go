@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/chain"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // bare is a limiter without anything but Take.
@@ -257,7 +258,7 @@ func TestTakeUpToOfNilsFails(t *testing.T) {
 // What is left of the present window is granted, and in the next one all of it, to keys that were evicted too.
 func TestTakeUpToOfACalendar(t *testing.T) {
 	for seed := range rounds(300) {
-		r := rand.New(rand.NewPCG(seed, 81))
+		r := rand.New(rand.NewPCG(testsize.Seed(seed), 81))
 		limit := ratelimit.Calendar(1+r.IntN(255), modelPeriods[r.IntN(len(modelPeriods))].Period)
 		clock := new(wallClock)
 		clock.setWall(date(t, "UTC", "2026-03-07 12:00"))

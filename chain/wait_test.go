@@ -158,7 +158,7 @@ func TestAChainsWaitFailsAtOnceIfTheDeadlineComesFirst(t *testing.T) {
 func TestAChainAgreesWithTheStrictestOfItsLimiters(t *testing.T) {
 	denials := 0
 	for seed := range uint64(seeds()) {
-		r := rand.New(rand.NewPCG(seed, 18))
+		r := rand.New(rand.NewPCG(testsize.Seed(seed), 18))
 		clock := new(ratelimittest.Clock)
 		units := 5 + r.IntN(40)
 		strict := ratelimit.TokenBucket(ratelimit.Per(1+r.IntN(20), time.Duration(1+r.IntN(1000))*ms), units)

@@ -287,7 +287,7 @@ func TestTheBreakerAgreesWithAModelThatKeepsEveryResult(t *testing.T) {
 	var opened atomic.Int64
 	for seed := range uint64(n) {
 		synctest.Test(t, func(t *testing.T) {
-			r := rand.New(rand.NewPCG(seed, 23))
+			r := rand.New(rand.NewPCG(testsize.Seed(seed), 23))
 			m := model{failures: 1 + r.IntN(8), window: time.Second}
 			timeout := time.Duration(1+r.IntN(1500)) * time.Millisecond
 			m.window = max(time.Second, 2*timeout)

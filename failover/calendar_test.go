@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // A quota for each day of a time zone, and a smaller one that stands in, while the store comes and goes for hours. A model
@@ -20,7 +21,7 @@ func TestAQuotaByTheCalendarFailsOver(t *testing.T) {
 	require.NoError(t, err)
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
-			r := rand.New(rand.NewPCG(seed, 1))
+			r := rand.New(rand.NewPCG(testsize.Seed(seed), 1))
 			day := ratelimit.Day("America/New_York")
 			time.Sleep(time.Duration(r.Int64N(int64(300 * 24 * time.Hour)))) // some begin before a change of the clocks
 			s := newStore(t, ratelimit.Calendar(most, day).Named("shared"))

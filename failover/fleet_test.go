@@ -48,7 +48,7 @@ const (
 )
 
 func newFleet(t *testing.T, seed uint64) (*fleet, *rand.Rand) {
-	rng := rand.New(rand.NewPCG(seed, 61))
+	rng := rand.New(rand.NewPCG(testsize.Seed(seed), 61))
 	f := &fleet{t: t, at: fmt.Sprintf("seed %d", seed), s: newStore(t, ratelimit.TokenBucket(ratelimit.PerDay(1), fleetShared)),
 		exact: rng.IntN(2) == 0, shares: rng.IntN(3) > 0, admitted: map[string]int{}, perhaps: map[string]int{}}
 	f.s.fail(f.weather)

@@ -197,7 +197,7 @@ func TestAnOutageHasTwoLinesAndOneEachMinute(t *testing.T) {
 	n := *outages
 	for seed := range uint64(n) {
 		synctest.Test(t, func(t *testing.T) {
-			rng := rand.New(rand.NewPCG(seed, 51))
+			rng := rand.New(rand.NewPCG(testsize.Seed(seed), 51))
 			o := failover.Options{
 				Timeout:  []time.Duration{0, 0, 700 * time.Millisecond}[rng.IntN(3)],
 				Failures: rng.IntN(4),

@@ -196,7 +196,7 @@ type weathered struct {
 }
 
 func newWeather(t *testing.T, seed uint64) (*weathered, *rand.Rand) {
-	rng := rand.New(rand.NewPCG(seed, 31))
+	rng := rand.New(rand.NewPCG(testsize.Seed(seed), 31))
 	s := &weathered{t: t, standIn: &calmInstead{}, kept: map[int]int{}, at: fmt.Sprintf("seed %d", seed)}
 	s.o = failover.Options{
 		Timeout:  []time.Duration{7, 50, 800}[rng.IntN(3)] * time.Millisecond,
@@ -210,7 +210,7 @@ func newWeather(t *testing.T, seed uint64) (*weathered, *rand.Rand) {
 			s.moments = append(s.moments, moment{time.Now(), from, to})
 		},
 	}
-	s.w = &weather{t: t, timeout: s.o.Timeout, rng: rand.New(rand.NewPCG(seed, 32)), span: max(1, s.o.Timeout/time.Duration(1+rng.IntN(20))), made: map[int]*promise{}}
+	s.w = &weather{t: t, timeout: s.o.Timeout, rng: rand.New(rand.NewPCG(testsize.Seed(seed), 32)), span: max(1, s.o.Timeout/time.Duration(1+rng.IntN(20))), made: map[int]*promise{}}
 	l, err := failover.New[string](s.w, s.standIn, &s.o)
 	require.NoError(t, err)
 	s.l = l

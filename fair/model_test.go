@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/fair"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -130,7 +131,7 @@ func (s *server) share(key, cost int) float64 {
 
 // history plays random calls of a few tenants on the limiter and on the server.
 func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
-	r := rand.New(rand.NewPCG(seed, 7))
+	r := rand.New(rand.NewPCG(testsize.Seed(seed), 7))
 	units, per := 1+r.IntN(50), time.Duration(1+r.Int64N(3e9))
 	burst := 1 + r.IntN(200)
 	s := &server{
@@ -233,7 +234,7 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 	first := rand.Uint64N(1 << 40)
 	allowed, roomless := 0, 0
 	for seed := first; seed < first+300; seed++ {
-		r := rand.New(rand.NewPCG(seed, 11))
+		r := rand.New(rand.NewPCG(testsize.Seed(seed), 11))
 		randomLimit := func() (ratelimit.Limit, *big.Rat) {
 			units, per := 1+r.IntN(50), time.Duration(1+r.Int64N(3e9))
 			return ratelimit.TokenBucket(ratelimit.Per(units, per), 1+r.IntN(200)), big.NewRat(int64(units), int64(per))

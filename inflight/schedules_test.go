@@ -121,7 +121,7 @@ func (m *scheduleModel) logf(format string, args ...any) {
 }
 
 func newSchedule(t *testing.T, seed uint64) *scheduleModel {
-	rng := rand.New(rand.NewPCG(seed, 22))
+	rng := rand.New(rand.NewPCG(testsize.Seed(seed), 22))
 	m := &scheduleModel{t: t, seed: seed, rng: rng, results: make(chan result, 1000), start: time.Now(), served: map[int]float64{}, total: math.MaxInt, bound: math.MaxInt}
 	m.base, m.maxQueue = 1+rng.IntN(6), 1+rng.IntN(8)
 	o := &options{MaxQueue: m.maxQueue, Clock: new(creeping)}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -23,7 +24,7 @@ import (
 func TestSharesAreOfSlotTime(t *testing.T) {
 	for seed := range uint64(25) {
 		synctest.Test(t, func(t *testing.T) {
-			rng := rand.New(rand.NewPCG(seed, 9))
+			rng := rand.New(rand.NewPCG(testsize.Seed(seed), 9))
 			total := 1 + rng.IntN(10)
 			type worker struct {
 				key    string

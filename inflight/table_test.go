@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 func tracked(l *inflight.Limiter[string]) (keys []string) {
@@ -100,7 +101,7 @@ func TestReleaseAfterTheKeyWasForgotten(t *testing.T) {
 // A plain model of the table: keys in the order in which they became idle.
 func TestTableForgetsAsItsModelDoes(t *testing.T) {
 	for seed := range uint64(200) {
-		rng := rand.New(rand.NewPCG(seed, 7))
+		rng := rand.New(rand.NewPCG(testsize.Seed(seed), 7))
 		most := 1 + rng.IntN(5)
 		l := newLimiter(t, 3, &options{MaxKeys: most})
 		held := map[string][]inflight.Permit{}

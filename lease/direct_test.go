@@ -174,7 +174,7 @@ func TestADenialIsNotToldForAnotherCost(t *testing.T) {
 func TestALeaseOfOneProcessAgreesWithOneExactLimiter(t *testing.T) {
 	for seed := range uint64(runs()) {
 		bubble(t, func(t *testing.T) {
-			r := rand.New(rand.NewPCG(seed, 15))
+			r := rand.New(rand.NewPCG(testsize.Seed(seed), 15))
 			limit := ratelimit.TokenBucket(ratelimit.Per(1+r.IntN(30), time.Duration(1+r.IntN(2000))*time.Millisecond), 2+r.IntN(200))
 			if r.IntN(3) == 0 {
 				limit = ratelimit.SlidingLog(ratelimit.Per(2+r.IntN(200), time.Duration(1+r.IntN(20_000))*time.Millisecond))

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/lease"
 )
 
@@ -23,7 +24,7 @@ func TestWithARemoteLimiterThatIsSlowerThanHoldForAllIsAccountedFor(t *testing.T
 	var failed, waited, lost uint64
 	for seed := range uint64(runs()) {
 		bubble(t, func(t *testing.T) {
-			r := rand.New(rand.NewPCG(seed, 43))
+			r := rand.New(rand.NewPCG(testsize.Seed(seed), 43))
 			var mu sync.Mutex
 			draw := func(n int) int {
 				mu.Lock()

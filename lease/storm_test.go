@@ -496,7 +496,7 @@ func (s *stormed) calm(at string) {
 func TestInAStormUnitsAreAdmittedHeldOrCountedAsLost(t *testing.T) {
 	for _, seed := range stormSeeds() {
 		synctest.Test(t, func(t *testing.T) {
-			rng := rand.New(rand.NewPCG(seed, 23))
+			rng := rand.New(rand.NewPCG(testsize.Seed(seed), 23))
 			s := newStorm(t, ratelimit.TokenBucket(ratelimit.Per(1, 8*time.Hour), []int{200, 3000, 100_000}[rng.IntN(3)]), stopped{}, rng, rng.IntN(4) > 0)
 			s.exact = true
 			at := fmt.Sprintf("seed %d", seed)
@@ -527,7 +527,7 @@ func TestInAStormUnitsAreAdmittedHeldOrCountedAsLost(t *testing.T) {
 func TestInAStormTheBoundHoldsForAnyInterval(t *testing.T) {
 	for _, seed := range stormSeeds() {
 		synctest.Test(t, func(t *testing.T) {
-			rng := rand.New(rand.NewPCG(seed, 24))
+			rng := rand.New(rand.NewPCG(testsize.Seed(seed), 24))
 			limit := ratelimit.TokenBucket(ratelimit.PerSecond(1+rng.IntN(400)), 1+rng.IntN(200))
 			s := newStorm(t, limit, bubbleClock{time.Now()}, rng, rng.IntN(4) > 0)
 			s.net.back = false // what is under way to its caller was charged before
@@ -555,7 +555,7 @@ func TestInAStormTheBoundHoldsForAnyInterval(t *testing.T) {
 func TestInAStormTheSumsHoldBesideResetsAndExcess(t *testing.T) {
 	for _, seed := range stormSeeds() {
 		synctest.Test(t, func(t *testing.T) {
-			rng := rand.New(rand.NewPCG(seed, 25))
+			rng := rand.New(rand.NewPCG(testsize.Seed(seed), 25))
 			limit := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerSecond(200), 100), ratelimit.FixedWindow(ratelimit.PerSecond(100)),
 				ratelimit.SlidingLog(ratelimit.PerSecond(60)), ratelimit.SlidingCounter(ratelimit.PerSecond(60)), ratelimit.LeakyBucket(ratelimit.PerSecond(200), 50),
 				ratelimit.Calendar(100, ratelimit.Day("UTC"))}[rng.IntN(6)]
@@ -585,7 +585,7 @@ func stormSeeds() (seeds []uint64) {
 func TestInAStormAChainGivesBackToItsLease(t *testing.T) {
 	for _, seed := range stormSeeds() {
 		synctest.Test(t, func(t *testing.T) {
-			rng := rand.New(rand.NewPCG(seed, 26))
+			rng := rand.New(rand.NewPCG(testsize.Seed(seed), 26))
 			s := newStorm(t, ratelimit.TokenBucket(ratelimit.Per(1, 8*time.Hour), 5000), stopped{}, rng, false)
 			second := newStorm(t, ratelimit.TokenBucket(ratelimit.Per(1, 8*time.Hour), []int{20, 300, 5000}[rng.IntN(3)]).Named("second"), stopped{}, rng, true).net
 			var callers, settling sync.WaitGroup

@@ -74,7 +74,7 @@ type model struct {
 
 // play plays one history.
 func play(t *testing.T, seed uint64) {
-	rnd := rand.New(rand.NewPCG(seed, 25))
+	rnd := rand.New(rand.NewPCG(testsize.Seed(seed), 25))
 	m := &model{spent: map[budgetOf]int{}, denied: map[policy.Denials]int64{}}
 	calendars := map[string]bool{}
 	var told *policy.Decision

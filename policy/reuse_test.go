@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
@@ -19,7 +20,7 @@ import (
 // used again.
 func TestReusedRulesSayWhatKeptOnesSay(t *testing.T) {
 	for seed := range uint64(200) {
-		rnd := rand.New(rand.NewPCG(seed, 1))
+		rnd := rand.New(rand.NewPCG(testsize.Seed(seed), 1))
 		set := (&model{spent: map[budgetOf]int{}, denied: map[policy.Denials]int64{}}).draw(rnd, map[string]bool{})
 		calls := make([]func(p *policy.Policies), 100)
 		for i := range calls {

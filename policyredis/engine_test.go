@@ -27,6 +27,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/redistest"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/sqlsource"
 	"github.com/weir-go/ratelimit/policyredis"
@@ -538,7 +539,7 @@ func TestEnginesTellTheSame(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	limits := []string{"token-bucket 1/720h burst 5", "fixed-window 4/720h", "sliding-log 6/720h", "sliding-counter 7/720h", "unlimited", "blocked"}
 	for seed := range uint64(30) {
-		rnd := rand.New(rand.NewPCG(seed, 1))
+		rnd := rand.New(rand.NewPCG(testsize.Seed(seed), 1))
 		text := "rules:\n"
 		for i := range 1 + rnd.IntN(4) {
 			text += fmt.Sprintf("- {name: r%d, limit: %s, shadow: %v, optional: true", i, limits[rnd.IntN(len(limits))], rnd.IntN(2) == 0)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -217,7 +218,7 @@ func jobs(t *testing.T, clock *ratelimittest.Clock, l ratelimit.Reserver[string]
 func TestManyBookingsStayWithinTheBound(t *testing.T) {
 	f := newFixture(t)
 	for seed := range 4 {
-		rng := rand.New(rand.NewPCG(uint64(seed), 9))
+		rng := rand.New(rand.NewPCG(testsize.Seed(uint64(seed)), 9))
 		l := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(100), 20), fmt.Sprint("many", seed))
 		judge := &boundJudge{rate: 100, burst: 20}
 		var open []judged

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // changer is a twin whose limit changes, and whose key expires in Redis as it would if the
@@ -34,7 +35,7 @@ func slowLimits() (all []ratelimit.Limit) {
 }
 
 func newChanger(t *testing.T, client *redis.Client, seed uint64) *changer {
-	rng := rand.New(rand.NewPCG(seed, 7))
+	rng := rand.New(rand.NewPCG(testsize.Seed(seed), 7))
 	limits := slowLimits()
 	w := newTwin(t, client, limits[rng.IntN(len(limits))], fmt.Sprintf("changer%d", seed), seed)
 	w.remote.grace = 0

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -68,7 +69,7 @@ type stackTwin struct {
 }
 
 func newStackTwin(t *testing.T, client redis.UniversalClient, seed uint64) *stackTwin {
-	w := &stackTwin{t: t, rng: rand.New(rand.NewPCG(seed, 2)), clock: new(ratelimittest.Clock), shadows: map[int]bool{}}
+	w := &stackTwin{t: t, rng: rand.New(rand.NewPCG(testsize.Seed(seed), 2)), clock: new(ratelimittest.Clock), shadows: map[int]bool{}}
 	pool := twinLimits()
 	var memory []ratelimit.Layer[string]
 	var remote []Layer[string]

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/redistest"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // visit is a request of a tenant's user.
@@ -342,7 +343,7 @@ func TestRandomHistoriesOfLeasedLayersAddUp(t *testing.T) {
 	client := startServer(t).client()
 	begin := time.Now()
 	for seed := uint64(0); seed < 10 || time.Since(begin) < randomDuration(); seed++ {
-		rng := rand.New(rand.NewPCG(seed, 7))
+		rng := rand.New(rand.NewPCG(testsize.Seed(seed), 7))
 		day := func() ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerDay(60 + rng.IntN(200))) }
 		totalLimit, tenantLimit, routeLimit := day(), day(), day()
 		name := fmt.Sprint("history", seed)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -43,7 +44,7 @@ func newTwin(t *testing.T, client redis.UniversalClient, limit ratelimit.Limit, 
 	require.NoError(t, err)
 	remote, err := New(client, limit, &Options{Name: name, Timeout: 10 * time.Second})
 	require.NoError(t, err)
-	return &twin{t: t, rng: rand.New(rand.NewPCG(seed, 1)), clock: clock, memory: memory, remote: onClock(remote, clock), limit: limit, booking: true}
+	return &twin{t: t, rng: rand.New(rand.NewPCG(testsize.Seed(seed), 1)), clock: clock, memory: memory, remote: onClock(remote, clock), limit: limit, booking: true}
 }
 
 func (w *twin) note(format string, args ...any) {

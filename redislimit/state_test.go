@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -381,7 +382,7 @@ func TestAKeyStaysUntilItIsFreshAsTimePasses(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {
 		for seed := range uint64(3) {
-			rng := rand.New(rand.NewPCG(seed, 7))
+			rng := rand.New(rand.NewPCG(testsize.Seed(seed), 7))
 			l := f.limiter(limit, fmt.Sprint(limit.Name, seed))
 			l.grace = 0
 			var open []*ratelimit.Reservation

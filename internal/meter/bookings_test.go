@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // oneByOne is what a ledger's state is by definition: the base with the bookings spent on top.
@@ -101,7 +103,7 @@ func TestAStateIsItsBookingsOneByOne(t *testing.T) {
 		meterOf(SlidingCounter, 7, 50, 0), meterOf(SlidingCounter, 70, 50, 0), meterOf(SlidingCounter, 1, slow, 0),
 	} {
 		for seed := range uint64(15) {
-			b := &booked{m: m, rnd: rand.New(rand.NewPCG(seed, 1))}
+			b := &booked{m: m, rnd: rand.New(rand.NewPCG(testsize.Seed(seed), 1))}
 			b.s.At = b.rnd.Int64N(10)
 			b.base = b.s
 			for step := range 300 {

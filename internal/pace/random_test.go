@@ -84,7 +84,7 @@ type sending struct {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
-		t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 0)), //nolint:gosec
+		t: t, seed: seed, rnd: rand.New(rand.NewPCG(testsize.Seed(seed), 0)), //nolint:gosec
 		undoing: map[string]int{}, closed: map[string]time.Time{}, reset: map[string]time.Time{}, sent: map[string][]sending{},
 	}
 	limit := []ratelimit.Limit{

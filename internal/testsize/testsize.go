@@ -3,7 +3,9 @@
 package testsize
 
 import (
+	"cmp"
 	"os"
+	"strconv"
 	"testing"
 )
 
@@ -11,6 +13,8 @@ import (
 const (
 	// Size is set to "long" by scripts/test -long.
 	Size = "RATELIMIT_TEST_SIZE"
+	// SeedOf moves the seeds of all random histories by a number.
+	SeedOf = "RATELIMIT_TEST_SEED"
 	// Timed is set to "later" while other tests run.
 	Timed = "RATELIMIT_TEST_TIMED"
 )
@@ -27,6 +31,16 @@ func Of[T any](change, long T) T {
 		return long
 	}
 	return change
+}
+
+// Seed returns the seed of one of a test's random histories: the same in each run, unless RATELIMIT_TEST_SEED is set to a number,
+// which scripts/test -long prints.
+func Seed(seed uint64) uint64 {
+	of, err := strconv.ParseUint(cmp.Or(os.Getenv(SeedOf), "0"), 10, 32)
+	if err != nil {
+		panic(SeedOf + " has to be a number below 1<<32: " + err.Error())
+	}
+	return seed ^ of<<32
 }
 
 // Alone is the first call of a test whose result depends on what else the machine does. scripts/test runs it again when all other

@@ -13,6 +13,19 @@ func TestOnlyLongRunsHaveTheFullSize(t *testing.T) {
 	}
 }
 
+func TestSeedsAreTheSameInEachRunUnlessToldOtherwise(t *testing.T) {
+	assert.EqualValues(t, 5, Seed(5))
+	t.Setenv(SeedOf, "0")
+	assert.EqualValues(t, 5, Seed(5))
+	t.Setenv(SeedOf, "20261124")
+	assert.NotEqual(t, Seed(5), Seed(6))
+	assert.NotEqualValues(t, 5, Seed(5))
+	for _, wrong := range []string{"x", "-1", "4294967296"} {
+		t.Setenv(SeedOf, wrong)
+		assert.Panics(t, func() { Seed(5) }, wrong)
+	}
+}
+
 // skipping is a test that notes whether it is skipped.
 type skipping struct {
 	testing.TB
