@@ -15,7 +15,7 @@ import (
 )
 
 // Most defects that were found in limiters sat where two features met. So here all calls are
-// made in one random history, each key beside a model of its own: those of property_test.go,
+// made in one random history, each key beside a model of its own: those of model_property_test.go,
 // and Wait, SetLimit, Refresh, stacks of two keys and a table that is too small. A failure
 // is told by the shortest history that still fails.
 
