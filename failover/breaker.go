@@ -6,21 +6,28 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/weir-go/ratelimit/stats"
 )
 
-// State says whether the primary is asked.
-type State = stats.State
+// State says whether a [Limiter] asks its primary.
+type State uint8
 
+// The states of a breaker. The zero State is StateClosed.
 const (
-	// StateClosed means that the primary is asked for each decision.
-	StateClosed = stats.StateClosed
-	// StateHalfOpen means that one decision at a time is a probe of the primary.
-	StateHalfOpen = stats.StateHalfOpen
-	// StateOpen means that the primary is not asked.
-	StateOpen = stats.StateOpen
+	StateClosed   State = iota // the primary is asked for each decision
+	StateHalfOpen              // one decision at a time is a probe of the primary
+	StateOpen                  // the primary is not asked
 )
+
+// String returns "closed", "half-open" or "open".
+func (s State) String() string {
+	switch s {
+	case StateClosed:
+		return "closed"
+	case StateHalfOpen:
+		return "half-open"
+	}
+	return "open"
+}
 
 // change is a change of state.
 type change struct {

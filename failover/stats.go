@@ -2,12 +2,47 @@ package failover
 
 import (
 	"sync/atomic"
-
-	"github.com/weir-go/ratelimit/stats"
+	"time"
 )
 
-// Stats tell how a [Limiter] stands, and count what it has done since it was made.
-type Stats = stats.Failover
+// Stats tells how a [Limiter] stands, and counts what it has done since it was made. Each count
+// is exact; they are not read at one instant.
+type Stats struct {
+	// State is the breaker's, or the one that it is forced into.
+	State State
+	// Forced reports that [Limiter.Force] has set the state.
+	Forced bool
+	// DegradedSince is when the breaker opened; the zero Time while it is closed.
+	DegradedSince time.Time
+
+	// Primary counts decisions by the primary, errors about the call included.
+	Primary uint64
+	// Instead counts decisions by what stands in: after a failure, because the breaker
+	// was open, because the turn did not come in time, or because the caller's deadline came first.
+	Instead uint64
+	// Cancelled counts callers whose context was cancelled before there was a decision.
+	Cancelled uint64
+
+	// Unavailable, Timeouts and Panics count failures of the primary by kind, of decisions and
+	// settlements: it said that it could not decide, it did not answer within
+	// Options.Timeout, it panicked.
+	Unavailable uint64
+	Timeouts    uint64
+	Panics      uint64
+	// Busy counts decisions by what stands in because Options.MaxCalls were under way, and the
+	// caller's turn did not come in time. They are not failures.
+	Busy uint64
+	// Deadlines counts decisions by what stands in because the caller's own deadline came
+	// first. They are not failures; what the call has come to is counted when it ends.
+	Deadlines uint64
+	// Opened counts how often the breaker has opened, or was forced open.
+	Opened uint64
+
+	// Settling is how many settlements wait for their turn now.
+	Settling int
+	// Unsettled counts settlements of the primary's reservations that returned an error.
+	Unsettled uint64
+}
 
 // counters are behind [Stats].
 type counters struct {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/stats"
 )
 
 // slot is one key's semaphore. Its lock guards all of it, but common, which never changes.
@@ -64,7 +63,7 @@ type common struct {
 	mu    sync.Mutex    // the lock of all keys, if they have one pool
 	idled atomic.Uint64 // the last number of an instant
 	shed  atomic.Uint64
-	waits [len(stats.Inflight{}.Waits)]atomic.Uint64
+	waits [len(Totals{}.Waits)]atomic.Uint64
 }
 
 // mutex returns the lock of the slot and its pool.
@@ -237,7 +236,7 @@ func (s *slot) countShedLocked() {
 
 // waitedLocked notes a wait: the mean of about the last eight.
 func (s *slot) waitedLocked(d, now time.Duration) {
-	i, _ := slices.BinarySearch(stats.WaitBuckets[:], d.Seconds())
+	i, _ := slices.BinarySearch(WaitBuckets[:], d.Seconds())
 	s.common.waits[i].Add(1)
 	if s.wait > 0 {
 		d = s.wait + (d-s.wait)/8

@@ -1,10 +1,6 @@
 package inflight
 
-import (
-	"time"
-
-	"github.com/weir-go/ratelimit/stats"
-)
+import "time"
 
 // Stats say how a key stands.
 type Stats struct {
@@ -57,11 +53,33 @@ func (l *Limiter[K]) Snapshot() map[K]Stats {
 	return all
 }
 
+// WaitBuckets are the upper bounds, in seconds, of the buckets of [Totals].Waits.
+var WaitBuckets = [...]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}
+
+// Totals tells how a [Limiter] stands, over all keys.
+type Totals struct {
+	// InFlight is how many units are in flight now.
+	InFlight int
+	// Limit is how many may be in flight now over all keys: Options.Total, or what Options.Shared has learnt.
+	// 0 if there is no such limit.
+	Limit int
+	// Queued is how many calls of Acquire wait now.
+	Queued int
+	// Keys is how many keys are tracked.
+	Keys int
+	// Shed counts the calls that were refused for lack of room, and those thrown out of a queue. In a dry run,
+	// those that would have been.
+	Shed uint64
+	// Waits counts those who were served from a queue by how long they had waited: in each element those that
+	// waited no longer than the bound of [WaitBuckets], and longer than the bound before; in the last one all others.
+	Waits [len(WaitBuckets) + 1]uint64
+}
+
 // Totals returns how the limiter stands over all keys, for metrics: see packages promlimit and otellimit. The counters
 // count from [New] on, also for keys that were forgotten. It takes time in proportion to the number of keys.
-func (l *Limiter[K]) Totals() stats.Inflight {
+func (l *Limiter[K]) Totals() Totals {
 	all := l.entries(nil)
-	t := stats.Inflight{Keys: len(all), Shed: l.common.shed.Load()}
+	t := Totals{Keys: len(all), Shed: l.common.shed.Load()}
 	for i := range t.Waits {
 		t.Waits[i] = l.common.waits[i].Load()
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/inflight"
-	limiterstats "github.com/weir-go/ratelimit/stats"
 )
 
 func TestTotalsAreThoseOfAllKeysAlsoOfForgottenOnes(t *testing.T) {
@@ -25,7 +24,7 @@ func TestTotalsAreThoseOfAllKeysAlsoOfForgottenOnes(t *testing.T) {
 		}()
 		synctest.Wait()
 		b := take(t, l, "b", 1)
-		want := limiterstats.Inflight{InFlight: 2, Limit: 2, Queued: 1, Keys: 2, Shed: 1}
+		want := inflight.Totals{InFlight: 2, Limit: 2, Queued: 1, Keys: 2, Shed: 1}
 		assert.Equal(t, want, l.Totals())
 		time.Sleep(30 * time.Millisecond)
 		a.Release()
@@ -33,7 +32,7 @@ func TestTotalsAreThoseOfAllKeysAlsoOfForgottenOnes(t *testing.T) {
 		synctest.Wait()
 		take(t, l, "c", 1).Release()
 		take(t, l, "d", 1).Release()
-		want = limiterstats.Inflight{Limit: 2, Keys: 2, Shed: 1}
+		want = inflight.Totals{Limit: 2, Keys: 2, Shed: 1}
 		want.Waits[5] = 1 // 25 to 50 ms
 		assert.Equal(t, want, l.Totals())
 	})
@@ -42,5 +41,5 @@ func TestTotalsAreThoseOfAllKeysAlsoOfForgottenOnes(t *testing.T) {
 func TestTotalsHaveNoLimitIfThereIsNone(t *testing.T) {
 	l := newLimiter(t, 3, &options{MaxWaiting: 5, Adaptive: inflight.Gradient()})
 	take(t, l, "a", 2)
-	assert.Equal(t, limiterstats.Inflight{InFlight: 2, Keys: 1}, l.Totals())
+	assert.Equal(t, inflight.Totals{InFlight: 2, Keys: 1}, l.Totals())
 }

@@ -30,6 +30,8 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/figures"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/stats"
 )
 
@@ -46,7 +48,7 @@ type Metrics struct {
 	duration  metric.Float64Histogram
 	http      metric.Int64Counter
 	grpc      metric.Int64Counter
-	rules     stats.RuleCounts
+	rules     figures.RuleCounts
 }
 
 // New makes the instruments. The error is the meter's, or says that it is nil.
@@ -56,15 +58,15 @@ func New(meter metric.Meter) (*Metrics, error) {
 	}
 	m := &Metrics{meter: meter, registered: map[string]bool{}}
 	var err error
-	for figure, to := range map[*stats.Figure]*metric.Int64Counter{
-		&stats.Decisions: &m.decisions, &stats.Spent: &m.spent, &stats.Degraded: &m.degraded,
-		&stats.HTTPRequests: &m.http, &stats.GRPCCalls: &m.grpc,
+	for figure, to := range map[*figures.Figure]*metric.Int64Counter{
+		&figures.Decisions: &m.decisions, &figures.Spent: &m.spent, &figures.Degraded: &m.degraded,
+		&figures.HTTPRequests: &m.http, &figures.GRPCCalls: &m.grpc,
 	} {
 		c, e := meter.Int64Counter(figure.OpenTelemetry(), metric.WithUnit(figure.Unit), metric.WithDescription(figure.Help))
 		*to, err = c, errors.Join(err, e)
 	}
-	h, e := meter.Float64Histogram(stats.Duration.OpenTelemetry(), metric.WithUnit(stats.Duration.Unit),
-		metric.WithDescription(stats.Duration.Help), metric.WithExplicitBucketBoundaries(stats.Buckets...))
+	h, e := meter.Float64Histogram(figures.Duration.OpenTelemetry(), metric.WithUnit(figures.Duration.Unit),
+		metric.WithDescription(figures.Duration.Help), metric.WithExplicitBucketBoundaries(figures.Buckets...))
 	m.duration, err = h, errors.Join(err, e)
 	if err != nil {
 		return nil, err
@@ -79,15 +81,15 @@ func set(kv ...attribute.KeyValue) metric.MeasurementOption {
 
 // options are the attributes of one limit's instruments.
 type options struct {
-	decisions [stats.Outcomes][]metric.AddOption
+	decisions [outcome.Count][]metric.AddOption
 	spent     []metric.AddOption
 }
 
 func newOptions(limiter, limit string) *options {
 	l, n := attribute.String("limiter", limiter), attribute.String("limit", limit)
 	o := &options{spent: []metric.AddOption{set(l, n)}}
-	for i := range stats.Outcomes {
-		o.decisions[i] = []metric.AddOption{set(l, n, attribute.String("outcome", stats.Outcome(i).String()))}
+	for i := range outcome.Count {
+		o.decisions[i] = []metric.AddOption{set(l, n, attribute.String("outcome", outcome.Outcome(i).String()))}
 	}
 	return o
 }
@@ -105,7 +107,7 @@ func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 			v, _ = known.LoadOrStore(e.Decision.Limit.Name, newOptions(limiter, e.Decision.Limit.Name))
 		}
 		o := v.(*options)
-		m.decisions.Add(ctx, 1, o.decisions[stats.OutcomeOf(e.Decision, e.Err)]...)
+		m.decisions.Add(ctx, 1, o.decisions[outcome.Of(e.Decision, e.Err)]...)
 		if e.Spent {
 			m.spent.Add(ctx, int64(e.Cost), o.spent...)
 		}
@@ -143,8 +145,8 @@ func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) { return m.rules.Count }
 
 // Timed returns a limiter that decides as l does, and measures how long each decision takes, in
-// seconds. It is for limiters whose budgets are remote. A Wait is not measured. See [stats.Timed].
+// seconds. It is for limiters whose budgets are remote. A Wait is not measured.
 func Timed[K any](m *Metrics, limiter string, l ratelimit.Reserver[K]) ratelimit.Reserver[K] {
 	of := set(attribute.String("limiter", limiter))
-	return stats.Timed(l, func(ctx context.Context, took time.Duration) { m.duration.Record(ctx, took.Seconds(), of) })
+	return figures.Timed(l, func(ctx context.Context, took time.Duration) { m.duration.Record(ctx, took.Seconds(), of) })
 }

@@ -14,8 +14,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/lease"
 	"github.com/weir-go/ratelimit/otellimit"
-	"github.com/weir-go/ratelimit/stats"
 )
 
 // values returns the figures of whole numbers, by name and attributes.
@@ -87,7 +87,7 @@ func TestTwoOfOneNameAreRefused(t *testing.T) {
 	require.NoError(t, m.Table("a", table))
 	require.NoError(t, m.Table("b", table))
 	require.ErrorContains(t, m.Table("a", table), "registered already")
-	leases := func() stats.Lease { return stats.Lease{} }
+	leases := func() lease.Stats { return lease.Stats{} }
 	require.NoError(t, m.Lease("a", leases), "another kind")
 	require.Error(t, m.Lease("a", leases))
 	require.Error(t, m.Lease("b", nil))

@@ -9,13 +9,17 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/figures"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/lease"
 	"github.com/weir-go/ratelimit/stats"
 )
 
 // register makes the instruments of a group, under a limiter's name, none if that is empty. A second
 // group of the same kind and name would overwrite the first, so it is an error.
-func (m *Metrics) register(limiter string, of stats.Group) error {
+func (m *Metrics) register(limiter string, of figures.Group) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	name := of.Figures[0].Name + "\x00" + limiter
@@ -49,7 +53,7 @@ func (m *Metrics) register(limiter string, of stats.Group) error {
 }
 
 // observable makes one instrument, and says how to observe it.
-func (m *Metrics) observable(f stats.Figure) (metric.Observable, func(metric.Observer, float64, metric.ObserveOption), error) {
+func (m *Metrics) observable(f figures.Figure) (metric.Observable, func(metric.Observer, float64, metric.ObserveOption), error) {
 	if f.Unit == "s" {
 		g, err := m.meter.Float64ObservableGauge(f.OpenTelemetry(), metric.WithUnit(f.Unit), metric.WithDescription(f.Help))
 		return g, func(o metric.Observer, value float64, of metric.ObserveOption) { o.ObserveFloat64(g, value, of) }, err
@@ -70,60 +74,52 @@ func (m *Metrics) Table(limiter string, read func() ratelimit.Stats) error {
 	if read == nil {
 		return missing("Table", limiter)
 	}
-	return m.register(limiter, stats.OfTable(read))
+	return m.register(limiter, figures.OfTable(read))
 }
 
 // Inflight registers how a limiter of package inflight stands over all keys. read is its method
 // Totals. The error is the meter's, or says that read is nil or the name is taken.
-func (m *Metrics) Inflight(limiter string, read func() stats.Inflight) error {
+func (m *Metrics) Inflight(limiter string, read func() inflight.Totals) error {
 	if read == nil {
 		return missing("Inflight", limiter)
 	}
-	return m.register(limiter, stats.OfInflight(read))
+	return m.register(limiter, figures.OfInflight(read))
 }
-
-// Breaker is what a *failover.Limiter is, whatever its keys.
-type Breaker interface{ Stats() stats.Failover }
 
 // Failover registers how a failover limiter stands: its breaker's state (0 closed, 1 half
 // open, 2 open), who decided, and why the primary did not. The error is the meter's, or says that
 // b is nil or the name is taken.
-func (m *Metrics) Failover(limiter string, b Breaker) error {
+func (m *Metrics) Failover(limiter string, b interface{ Stats() failover.Stats }) error {
 	if nilcheck.IsNil(b) {
 		return missing("Failover", limiter)
 	}
-	return m.register(limiter, stats.OfFailover(b.Stats))
+	return m.register(limiter, figures.OfFailover(b.Stats))
 }
 
 // Lease registers how leases stand. read is the lease limiter's method Stats. The error is
 // the meter's, or says that read is nil or the name is taken.
-func (m *Metrics) Lease(limiter string, read func() stats.Lease) error {
+func (m *Metrics) Lease(limiter string, read func() lease.Stats) error {
 	if read == nil {
 		return missing("Lease", limiter)
 	}
-	return m.register(limiter, stats.OfLease(read))
+	return m.register(limiter, figures.OfLease(read))
 }
-
-// Rules is what a *policy.Policies is.
-type Rules interface{ Stats() stats.Policies }
 
 // RegisterPolicies registers how policies stand, such as the version of the rules that are in force.
 // The error is the meter's, or says that p is nil. A program has one Policies in its metrics: a
 // second is an error.
-func (m *Metrics) RegisterPolicies(p Rules) error {
+func (m *Metrics) RegisterPolicies(p interface {
+	Stats() stats.Policies
+	Tables() map[string]ratelimit.Stats
+}) error {
 	if nilcheck.IsNil(p) {
 		return errors.New("otellimit: nil Policies")
 	}
-	if err := m.register("", stats.OfPolicies(p.Stats)); err != nil {
+	if err := m.register("", figures.OfPolicies(p.Stats)); err != nil {
 		return err
 	}
 	m.rules.Keep(func() []string { return p.Stats().Names })
-	if t, ok := p.(interface {
-		Tables() map[string]ratelimit.Stats
-	}); ok {
-		return m.register("", stats.OfRuleTables(t.Tables))
-	}
-	return nil
+	return m.register("", figures.OfRuleTables(p.Tables))
 }
 
 func missing(what, limiter string) error {

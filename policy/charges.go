@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/stats"
 )
 
 // Charge is what one rule asks of one request.
@@ -22,9 +23,9 @@ type Charges struct {
 	bare bool
 
 	// What the rules have said.
-	told    []RuleDecision // one for each charge, if there is a hook; it may keep them
-	denied  []int          // the charges that a rule, maybe a shadow, has denied
-	shadows bool           // one of the rules is a shadow
+	told    []stats.RuleDecision // one for each charge, if there is a hook; it may keep them
+	denied  []int                // the charges that a rule, maybe a shadow, has denied
+	shadows bool                 // one of the rules is a shadow
 }
 
 // Bare reports that the charges are about budgets as such, whatever their rules charge by themselves and whether

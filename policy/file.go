@@ -37,7 +37,7 @@ const (
 // and made again, or reached by symbolic links of which one is moved, as in a Kubernetes
 // ConfigMap, or current → v1, with the file in the folder v1. Else a change is noticed within
 // 30 s. The content decides: a file that is only touched is not loaded again. Every 30 s it is read all the
-// same, so that [Stats] tells when the set was last seen to be the newest.
+// same, so that [Policies.Stats] tells when the set was last seen to be the newest.
 //
 // Replace the file, if you can: write another one beside it and rename that. A file that is
 // written in place is read when nobody has written to it for half a second. If the writer pauses

@@ -56,12 +56,6 @@ type Options struct {
 // Decision is one decision, as [Options.OnDecision] gets it.
 type Decision = stats.PolicyDecision
 
-// RuleDecision is what one rule said about a request.
-type RuleDecision = stats.RuleDecision
-
-// Stats tells how a [Policies] stands.
-type Stats = stats.Policies
-
 // Policies decides about requests by the rules in force. Make one with [New]. It is safe for
 // concurrent use. A decision uses one set of rules from its beginning to its end. The zero
 // Policies cannot be used.
@@ -119,7 +113,7 @@ func New(set *Set, opts *Options) (*Policies, error) {
 
 // Update puts another set in force, whole, from the next decision on. What was spent stays
 // spent, as far as rules keep their names. A set that is invalid changes nothing: the
-// error says where, and [Stats] tells it. The set must not be changed afterwards.
+// error says where, and [Policies.Stats] reports it. The set must not be changed afterwards.
 func (p *Policies) Update(set *Set) error {
 	p.mustBeMade()
 	p.updating.Lock()
@@ -270,11 +264,11 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 }
 
 // Stats returns how the policies stand.
-func (p *Policies) Stats() Stats {
+func (p *Policies) Stats() stats.Policies {
 	s := p.now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return Stats{
+	return stats.Policies{
 		Version:     s.set.Version,
 		Generation:  s.number,
 		LoadedAt:    s.loadedAt,

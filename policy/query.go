@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/policy/internal/match"
 	"github.com/weir-go/ratelimit/stats"
 )
@@ -24,8 +25,8 @@ type query struct {
 	memory   match.Memory
 
 	// Memory for reports.
-	spare []RuleDecision // what hooks may keep: what was handed out is never used again
-	lent  []RuleDecision // what they must not keep: it is used for the next request
+	spare []stats.RuleDecision // what hooks may keep: what was handed out is never used again
+	lent  []stats.RuleDecision // what they must not keep: it is used for the next request
 }
 
 // clear forgets the request.
@@ -139,7 +140,7 @@ func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
 	if !q.answered() {
 		if d.Allowed && err == nil {
 			p.count(q, true)
-		} else if o := stats.OutcomeOf(*d, err); o == stats.Denied || o == stats.Exceeds {
+		} else if o := outcome.Of(*d, err); o == outcome.Denied || o == outcome.Exceeds {
 			q.blame(d)
 			p.count(q, false)
 		}
@@ -158,7 +159,7 @@ func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
 	}
 	if q.exemptBy != nil {
 		rules = p.room(q, 1)
-		rules[0] = RuleDecision{Rule: q.exemptBy.Name, Cost: q.cost, Decision: *d, Told: true}
+		rules[0] = stats.RuleDecision{Rule: q.exemptBy.Name, Cost: q.cost, Decision: *d, Told: true}
 	}
 	p.onDecision(Decision{
 		Request: q.request, Cost: q.cost, Decision: *d, Err: err,
@@ -171,7 +172,7 @@ const manyRules = 69
 
 // room returns memory for what n rules say. All of it is zero. Unless rules are reused, nobody else
 // ever gets it: whoever is told may keep it.
-func (p *Policies) room(q *query, n int) []RuleDecision {
+func (p *Policies) room(q *query, n int) []stats.RuleDecision {
 	switch {
 	case n == 0:
 		return nil
@@ -180,7 +181,7 @@ func (p *Policies) room(q *query, n int) []RuleDecision {
 		return q.lent
 	}
 	if len(q.spare) < n {
-		q.spare = make([]RuleDecision, max(n, manyRules))
+		q.spare = make([]stats.RuleDecision, max(n, manyRules))
 	}
 	rules := q.spare[:n:n]
 	q.spare = q.spare[n:]

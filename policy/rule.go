@@ -199,7 +199,7 @@ func (n *needed) of(r Request) (string, error) {
 	return v, nil
 }
 
-// KeyOf returns the text of a key, of one value for each attribute of the rule's Key: as [Denials], the [RuleDecision]
+// KeyOf returns the text of a key, of one value for each attribute of the rule's Key: as [Denials], the Rules of a [Decision]
 // and the audit tell it. No two lists of values have one text; a single value is its own.
 func KeyOf(values ...string) string { return joined(values) }
 

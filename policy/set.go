@@ -13,10 +13,10 @@ import (
 // [Policies.Update] put one in force. The zero Set limits nothing. A Set is plain
 // data: it must not be changed while it is in force.
 type Set struct {
-	// Version is any text, at most 256 bytes. It is reported in [Stats] and
+	// Version is any text, at most 256 bytes. It is reported in [Policies.Stats] and
 	// [Decision], and changes nothing.
 	Version string `yaml:"version,omitempty" json:"version,omitempty"`
-	// KillSwitch lets every request pass. Nothing is charged; [Stats] counts the
+	// KillSwitch lets every request pass. Nothing is charged; [Policies.Stats] counts the
 	// requests.
 	KillSwitch bool `yaml:"kill_switch,omitempty" json:"kill_switch,omitempty"`
 	// Defaults are what rules have that leave it out. Nil: nothing.

@@ -26,6 +26,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/redistest"
 	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/policy"
@@ -271,7 +272,7 @@ func TestAWaitThatGivesUpIsADenial(t *testing.T) {
 		ctx, cancel = context.WithCancel(t.Context())
 		time.AfterFunc(50*time.Millisecond, cancel)
 		require.ErrorIs(t, p.Wait(ctx, ann, 1), context.Canceled, name)
-		for patience := 100 * time.Millisecond; told[2].Outcome() == stats.Failed && patience < time.Minute; patience *= 2 { // a busy machine had not yet booked
+		for patience := 100 * time.Millisecond; outcome.Of(told[2].Decision, told[2].Err) == outcome.Failed && patience < time.Minute; patience *= 2 { // a busy machine had not yet booked
 			told = told[:2]
 			ctx, cancel = context.WithCancel(t.Context())
 			time.AfterFunc(patience, cancel)
@@ -279,8 +280,8 @@ func TestAWaitThatGivesUpIsADenial(t *testing.T) {
 		}
 		require.ErrorIs(t, p.Wait(ctx, ann, 1), context.Canceled, name)
 		require.Len(t, told, 4)
-		assert.Equal(t, []stats.Outcome{stats.Allowed, stats.Denied, stats.Denied, stats.Failed},
-			[]stats.Outcome{told[0].Outcome(), told[1].Outcome(), told[2].Outcome(), told[3].Outcome()}, name)
+		assert.Equal(t, []outcome.Outcome{outcome.Allowed, outcome.Denied, outcome.Denied, outcome.Failed},
+			[]outcome.Outcome{outcome.Of(told[0].Decision, told[0].Err), outcome.Of(told[1].Decision, told[1].Err), outcome.Of(told[2].Decision, told[2].Err), outcome.Of(told[3].Decision, told[3].Err)}, name)
 		assert.Equal(t, "narrow", told[0].Decision.Limit.Name, name)
 		for _, d := range told[1:3] {
 			assert.Equal(t, "narrow", d.Decision.Limit.Name, name)
@@ -572,7 +573,7 @@ func TestEnginesTellTheSame(t *testing.T) {
 			}
 			memory, remote := told[0][step], told[1][step]
 			what := fmt.Sprintf("%v: step %d of seed %d, cost %d of %v, under\n%s", remote.Err, step, seed, cost, r, text)
-			assert.Equal(t, memory.Outcome(), remote.Outcome(), what)
+			assert.Equal(t, outcome.Of(memory.Decision, memory.Err), outcome.Of(remote.Decision, remote.Err), what)
 			require.True(t, remote.Err != nil || memory.Decision.Remaining == remote.Decision.Remaining, what)
 			require.Len(t, remote.Rules, len(memory.Rules), what)
 			for i := range memory.Rules {

@@ -24,6 +24,8 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/figures"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/stats"
 )
 
@@ -37,7 +39,7 @@ type Metrics struct {
 	duration  *prometheus.HistogramVec
 	http      *prometheus.CounterVec
 	grpc      *prometheus.CounterVec
-	rules     stats.RuleCounts
+	rules     figures.RuleCounts
 }
 
 // New registers the metrics. The error is the registerer's; one of them is that the metrics
@@ -46,19 +48,19 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 	if reg == nil {
 		return nil, errors.New("promlimit: nil Registerer")
 	}
-	counter := func(f stats.Figure) *prometheus.CounterVec {
+	counter := func(f figures.Figure) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: f.Prometheus(), Help: f.Help}, f.By)
 	}
 	m := &Metrics{
 		reg:       reg,
-		decisions: counter(stats.Decisions),
-		spent:     counter(stats.Spent),
-		degraded:  counter(stats.Degraded),
+		decisions: counter(figures.Decisions),
+		spent:     counter(figures.Spent),
+		degraded:  counter(figures.Degraded),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: stats.Duration.Prometheus(), Help: stats.Duration.Help, Buckets: stats.Buckets,
-		}, stats.Duration.By),
-		http: counter(stats.HTTPRequests),
-		grpc: counter(stats.GRPCCalls),
+			Name: figures.Duration.Prometheus(), Help: figures.Duration.Help, Buckets: figures.Buckets,
+		}, figures.Duration.By),
+		http: counter(figures.HTTPRequests),
+		grpc: counter(figures.GRPCCalls),
 	}
 	for _, c := range []prometheus.Collector{m.decisions, m.spent, m.degraded, m.duration, m.http, m.grpc} {
 		if err := reg.Register(c); err != nil {
@@ -80,7 +82,7 @@ func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 			c, _ = known.LoadOrStore(e.Decision.Limit.Name, m.counters(limiter, e.Decision.Limit.Name))
 		}
 		counters := c.(*counters)
-		counters.decisions[stats.OutcomeOf(e.Decision, e.Err)].Inc()
+		counters.decisions[outcome.Of(e.Decision, e.Err)].Inc()
 		if e.Spent {
 			counters.spent.Add(float64(e.Cost))
 		}
@@ -92,14 +94,14 @@ func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 
 // counters are those of one limit.
 type counters struct {
-	decisions [stats.Outcomes]prometheus.Counter
+	decisions [outcome.Count]prometheus.Counter
 	spent     prometheus.Counter
 }
 
 func (m *Metrics) counters(limiter, limit string) *counters {
 	c := &counters{spent: m.spent.WithLabelValues(limiter, limit)}
-	for o := range stats.Outcomes {
-		c.decisions[o] = m.decisions.WithLabelValues(limiter, limit, stats.Outcome(o).String())
+	for o := range outcome.Count {
+		c.decisions[o] = m.decisions.WithLabelValues(limiter, limit, outcome.Outcome(o).String())
 	}
 	return c
 }
@@ -123,8 +125,8 @@ func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) { return m.rules.Count }
 
 // Timed returns a limiter that measures how long the decisions of another take: of one whose
-// budgets are remote. See [stats.Timed].
+// budgets are remote.
 func Timed[K any](m *Metrics, limiter string, l ratelimit.Reserver[K]) ratelimit.Reserver[K] {
 	seconds := m.duration.WithLabelValues(valid(limiter))
-	return stats.Timed(l, func(_ context.Context, took time.Duration) { seconds.Observe(took.Seconds()) })
+	return figures.Timed(l, func(_ context.Context, took time.Duration) { seconds.Observe(took.Seconds()) })
 }

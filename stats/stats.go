@@ -1,60 +1,79 @@
-// Package stats holds what limiters tell of themselves, as plain values: what metrics show. The
-// packages that count them and those that export them need know no more of each other.
+// Package stats has what package policy tells packages promlimit and otellimit, which do not import it.
 package stats
 
 import (
-	"context"
-	"errors"
+	"time"
 
 	"github.com/weir-go/ratelimit"
 )
 
-// Outcome is what became of one decision.
-type Outcome uint8
-
-// The outcomes. The zero Outcome is Allowed.
-const (
-	Allowed     Outcome = iota
-	Denied              // not now; also a Wait that gave up because its time would come too late
-	Exceeds             // the cost can never pass: [ratelimit.ErrExceedsLimit], [ratelimit.ErrBlocked]
-	Unavailable         // the engine could not decide: [ratelimit.ErrUnavailable]
-	Failed              // another error: of the call, of the key, or the end of the caller's context
-
-	Outcomes = iota // how many there are
-)
-
-var names = [Outcomes]string{"allowed", "denied", "exceeds", "unavailable", "error"}
-
-// String returns "allowed", "denied", "exceeds", "unavailable" or "error".
-func (o Outcome) String() string {
-	if o >= Outcomes {
-		return "error"
+// PolicyDecision is one decision of rules, as package policy tells it.
+type PolicyDecision struct {
+	// Request is the request that it is about.
+	Request interface {
+		Attribute(name string) (value string, ok bool)
 	}
-	return names[o]
+	// Cost is the caller's cost.
+	Cost int
+	// Decision is the answer.
+	Decision ratelimit.Decision
+	// Err is the error that was returned, nil for a plain denial.
+	Err error
+	// Version and Generation tell the set of rules that decided.
+	Version    string
+	Generation uint64
+	// KillSwitch reports that the request passed because the set's kill switch is on.
+	KillSwitch bool
+	// Rules are the rules that applied, in order, and what each said. It is empty if none
+	// applied, and if an attribute was missing or malformed.
+	Rules []RuleDecision
 }
 
-// OutcomeOf returns what became of a decision that was answered by d and err.
-//
-// The end of the caller's context is a denial only if a limiter has denied: a Wait whose time would
-// come after the deadline, or that was waiting for it. A Take that ran into the caller's own
-// deadline has no answer, and so it is Failed. A store that did not answer in its own time
-// is Unavailable, although such an error may wrap [context.DeadlineExceeded] too.
-func OutcomeOf(d ratelimit.Decision, err error) Outcome {
-	switch {
-	case err == nil && d.Allowed:
-		return Allowed
-	case err == nil:
-		return Denied
-	case errors.Is(err, ratelimit.ErrExceedsLimit):
-		return Exceeds
-	case errors.Is(err, ratelimit.ErrUnavailable):
-		return Unavailable
-	case errors.Is(err, ratelimit.ErrLimited):
-		return Denied
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		if !d.Allowed && d.RetryAfter > 0 {
-			return Denied
-		}
-	}
-	return Failed
+// RuleDecision is what one rule said about a request.
+type RuleDecision struct {
+	// Rule is the rule's name.
+	Rule string
+	// Key is the rule's key for the request; of several attributes, it is one text. It
+	// may be a secret.
+	Key string
+	// Plan is the plan whose limit holds, "" if that is the rule's or an override's.
+	Plan string
+	// Cost is what the rule asked for: the caller's cost, or its own.
+	Cost int
+	// Decision is the rule's own answer. If the engine does not tell it, only Limit is
+	// set.
+	Decision ratelimit.Decision
+	// Shadow reports that the rule never denies.
+	Shadow bool
+	// Told reports whether the engine told the rule's own answer. An engine does not
+	// if the decision failed.
+	Told bool
+	// Spent reports whether the rule was charged. It is false if another rule denied.
+	Spent bool
+}
+
+// Policies tells how policies stand: the rules that are in force.
+type Policies struct {
+	// Version is that of the set in force.
+	Version string
+	// Generation counts the sets that were put in force, New's included.
+	Generation uint64
+	// LoadedAt is when the set in force was put in force, and CheckedAt when it was last seen to be
+	// the newest.
+	LoadedAt  time.Time
+	CheckedAt time.Time
+	// Rules is how many rules it has, those that are disabled included, and Names are their names.
+	// Names must not be changed.
+	Rules int
+	Names []string
+	// KillSwitch reports whether the kill switch is on, and Killed counts the requests
+	// that have passed because of it.
+	KillSwitch bool
+	Killed     uint64
+	// Exempt counts the requests that have passed because a rule exempts them.
+	Exempt uint64
+	// LastError is why the newest set could not be put in force, nil if it could, and
+	// LastErrorAt is when.
+	LastError   error
+	LastErrorAt time.Time
 }

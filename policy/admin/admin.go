@@ -22,10 +22,10 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/audit"
 	"github.com/weir-go/ratelimit/policy/internal/shown"
-	"github.com/weir-go/ratelimit/stats"
 )
 
 // Options are what [Admin] can be told. The zero Options mean the defaults.
@@ -49,8 +49,8 @@ type Options struct {
 
 // Failover is what a *failover.Limiter is, whatever its keys.
 type Failover interface {
-	Stats() stats.Failover
-	Force(stats.State)
+	Stats() failover.Stats
+	Force(failover.State)
 }
 
 // New returns a page, and the same as JSON, for whoever is on call: the rules in force, errors of loading them,
@@ -105,7 +105,7 @@ type view struct {
 	ErrorAt     *time.Time         `json:"error_at,omitempty"`
 	Rules       []rule             `json:"rules"`
 	Denied      []denied           `json:"denied"`
-	Failovers   []failover         `json:"failovers"`
+	Failovers   []failoverRow      `json:"failovers"`
 	Write       bool               `json:"write"`
 	KeysHidden  bool               `json:"keys_hidden"`
 	Standing    []standing         `json:"standing,omitempty"`    // the answer to do=key
@@ -146,7 +146,7 @@ type denied struct {
 // AtLeast returns the count without what may be too much.
 func (d denied) AtLeast() int64 { return d.Count - d.Error }
 
-type failover struct {
+type failoverRow struct {
 	Name          string     `json:"name"`
 	State         string     `json:"state"`
 	Forced        bool       `json:"forced"`
@@ -247,7 +247,7 @@ func (a *admin) look(v *view) {
 	if s.LastError != nil {
 		v.Error, v.ErrorAt = s.LastError.Error(), &s.LastErrorAt
 	}
-	v.Rules, v.Denied, v.Failovers = []rule{}, []denied{}, []failover{}
+	v.Rules, v.Denied, v.Failovers = []rule{}, []denied{}, []failoverRow{}
 	for _, r := range a.p.Current().Complete() {
 		v.Rules = append(v.Rules, a.rule(&r))
 	}
@@ -256,7 +256,7 @@ func (a *admin) look(v *view) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.Failovers)) {
 		f := a.Failovers[name].Stats()
-		each := failover{Name: name, State: f.State.String(), Forced: f.Forced}
+		each := failoverRow{Name: name, State: f.State.String(), Forced: f.Forced}
 		if !f.DegradedSince.IsZero() {
 			each.DegradedSince = &f.DegradedSince
 		}
@@ -552,8 +552,8 @@ func (a *admin) force(r *http.Request, v *view) error {
 	if !ok {
 		return refuse(http.StatusNotFound, "failover: none has this name")
 	}
-	states := []stats.State{stats.StateClosed, stats.StateHalfOpen, stats.StateOpen}
-	i := slices.IndexFunc(states, func(s stats.State) bool { return s.String() == text })
+	states := []failover.State{failover.StateClosed, failover.StateHalfOpen, failover.StateOpen}
+	i := slices.IndexFunc(states, func(s failover.State) bool { return s.String() == text })
 	if i < 0 {
 		return refuse(http.StatusBadRequest, "state: none of open, closed and half-open")
 	}

@@ -19,10 +19,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/admin"
 	"github.com/weir-go/ratelimit/policy/audit"
-	"github.com/weir-go/ratelimit/stats"
 )
 
 const adminRules = `version: "2026-11-21.3"
@@ -35,19 +35,19 @@ rules:
 
 // breaker is a failover that can be forced.
 type breaker struct {
-	state  stats.State
+	state  failover.State
 	forced bool
 }
 
-func (b *breaker) Stats() stats.Failover {
-	s := stats.Failover{State: b.state, Forced: b.forced}
-	if b.state != stats.StateClosed {
+func (b *breaker) Stats() failover.Stats {
+	s := failover.Stats{State: b.state, Forced: b.forced}
+	if b.state != failover.StateClosed {
 		s.DegradedSince = time.Now().Add(-time.Minute)
 	}
 	return s
 }
 
-func (b *breaker) Force(to stats.State) { b.state, b.forced = to, true }
+func (b *breaker) Force(to failover.State) { b.state, b.forced = to, true }
 
 // served is a running page, and what it has logged.
 type served struct {
@@ -105,7 +105,7 @@ func (s *served) get(accept string) string {
 
 func TestAdminShowsHowAllStands(t *testing.T) {
 	s := serve(t, admin.Options{ShowKeys: true})
-	s.breaker.state = stats.StateOpen
+	s.breaker.state = failover.StateOpen
 	require.Error(t, s.p.Update(&policy.Set{Rules: []policy.Rule{{Name: "1"}}}))
 	var v map[string]any
 	require.NoError(t, json.Unmarshal([]byte(s.get("application/json")), &v))
@@ -159,7 +159,7 @@ func TestAdminChangesBudgets(t *testing.T) {
 	assert.Len(t, s.post(http.StatusOK, "do", "key", "rule", "Users", "key", "secret-ann")["standing"], 1)
 	s.log.Reset()
 	s.post(http.StatusOK, "do", "force", "failover", "redis", "state", "open")
-	assert.Equal(t, stats.StateOpen, s.breaker.state)
+	assert.Equal(t, failover.StateOpen, s.breaker.state)
 	assert.Contains(t, s.log.String(), `"state":"open","state_before":"closed"`)
 	for _, wrong := range [][]string{
 		{"do", "reset"}, {"do", "reset", "rule", "none"}, {"do", "reset", "rule", "users"}, {"do", "reset", "rule", "users", "key", "a\nb"},

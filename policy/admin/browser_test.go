@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/admin"
-	"github.com/weir-go/ratelimit/stats"
 )
 
 var screenshots = flag.String("screenshots", "", "a folder for screenshots of the admin page")
@@ -66,7 +66,7 @@ func TestAdminInABrowser(t *testing.T) {
 					}
 				}
 				_ = p.Update(&policy.Set{Rules: []policy.Rule{{Name: "1"}}})
-				page := admin.New(p, &admin.Options{Write: true, ShowKeys: true, Logger: slog.New(slog.DiscardHandler), Failovers: map[string]admin.Failover{"redis": &breaker{}, "standby": &breaker{state: stats.StateOpen}}})
+				page := admin.New(p, &admin.Options{Write: true, ShowKeys: true, Logger: slog.New(slog.DiscardHandler), Failovers: map[string]admin.Failover{"redis": &breaker{}, "standby": &breaker{state: failover.StateOpen}}})
 				mux := http.NewServeMux()
 				mux.HandleFunc("/admin", func(w http.ResponseWriter, r *http.Request) {
 					inner := httptest.NewRecorder()

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/internal/poll"
 	"github.com/weir-go/ratelimit/policy/internal/sqltext"
@@ -175,8 +176,8 @@ func (o *Options) complete() error {
 // OnDecision takes note of a denial, also that of a Wait which has given up. It is what [policy.Options.OnDecision] is set to.
 // It keeps nothing of what it is told, so [policy.Options.ReuseRules] can be set.
 func (a *Log) OnDecision(d policy.Decision) {
-	o := d.Outcome()
-	whole := o == stats.Denied || o == stats.Exceeds
+	o := outcome.Of(d.Decision, d.Err)
+	whole := o == outcome.Denied || o == outcome.Exceeds
 	for i := range d.Rules {
 		switch r := &d.Rules[i]; {
 		case r.Shadow:
@@ -194,7 +195,7 @@ func (a *Log) OnDecision(d policy.Decision) {
 // text.
 func Of[K any](a *Log, limiter string, key func(K) string) func(ratelimit.Event[K]) {
 	return func(e ratelimit.Event[K]) {
-		if o := stats.OutcomeOf(e.Decision, e.Err); o != stats.Denied && o != stats.Exceeds {
+		if o := outcome.Of(e.Decision, e.Err); o != outcome.Denied && o != outcome.Exceeds {
 			return
 		}
 		a.add(a.violation(clean(limiter), key(e.Key), e.Cost, e.Decision))

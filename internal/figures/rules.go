@@ -1,15 +1,18 @@
-package stats
+package figures
 
 import (
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
+
+	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/stats"
 )
 
 // RuleCounts counts the decisions of rules. Its zero value can be used. It is safe for concurrent use.
 type RuleCounts struct {
-	requests [Outcomes]atomic.Uint64
+	requests [outcome.Count]atomic.Uint64
 	killed   atomic.Uint64
 
 	mu      sync.RWMutex // guards what follows
@@ -21,18 +24,18 @@ type RuleCounts struct {
 type ruleSeries struct {
 	rule, plan string
 	shadow     bool
-	outcome    Outcome
+	outcome    outcome.Outcome
 }
 
 // Count counts a decision. It is what the Options.OnDecision of package policy is set to.
-func (c *RuleCounts) Count(d PolicyDecision) {
+func (c *RuleCounts) Count(d stats.PolicyDecision) {
 	if d.KillSwitch {
 		c.killed.Add(1)
 		return
 	}
-	c.requests[d.Outcome()].Add(1)
+	c.requests[outcome.Of(d.Decision, d.Err)].Add(1)
 	for i := range d.Rules {
-		if o, ok := d.RuleOutcome(i); ok {
+		if o, ok := outcomeOf(&d, i); ok {
 			r := &d.Rules[i]
 			c.count(ruleSeries{r.Rule, r.Plan, r.Shadow, o})
 		}
@@ -74,7 +77,7 @@ func (c *RuleCounts) Group() Group {
 			}
 			for o := range c.requests {
 				if n := c.requests[o].Load(); n > 0 {
-					add(1, float64(n), Outcome(o).String())
+					add(1, float64(n), outcome.Outcome(o).String())
 				}
 			}
 			if n := c.killed.Load(); n > 0 {
@@ -105,4 +108,17 @@ func (c *RuleCounts) forget() map[ruleSeries]uint64 {
 		left[s] = n.Load()
 	}
 	return left
+}
+
+// outcomeOf returns what became of the decision under its i-th rule. If the engine did not tell that, it
+// is the outcome of the whole, if that is due to this rule; else there is none, and ok is false.
+func outcomeOf(d *stats.PolicyDecision, i int) (o outcome.Outcome, ok bool) {
+	r := &d.Rules[i]
+	switch {
+	case !r.Told:
+		return outcome.Of(d.Decision, d.Err), d.Decision.Limit.Name == r.Rule
+	case !r.Decision.Allowed && r.Cost > r.Decision.Limit.Capacity():
+		return outcome.Exceeds, true
+	}
+	return outcome.Of(r.Decision, nil), true
 }

@@ -1,10 +1,12 @@
-package stats
+// Package figures describes the metrics of limiters, whatever exports them: packages promlimit and otellimit share it.
+package figures
 
 import (
 	"slices"
 	"strings"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/stats"
 )
 
 // Figure describes a metric.
@@ -104,7 +106,7 @@ func addTable(add func(int, float64, ...string), s ratelimit.Stats, labels ...st
 }
 
 // OfPolicies returns the figures of policies. read is their method Stats.
-func OfPolicies(read func() Policies) Group {
+func OfPolicies(read func() stats.Policies) Group {
 	return Group{
 		Figures: []Figure{
 			{Name: "policy.generation", Unit: "{set}", Gauge: true, Help: "How many sets of rules were put in force."},

@@ -1,31 +1,13 @@
-package stats
+package figures
 
-import "strconv"
+import (
+	"strconv"
 
-// WaitBuckets are the upper bounds, in seconds, of the buckets of [Inflight].Waits.
-var WaitBuckets = [...]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}
-
-// Inflight tells how a limiter of package inflight stands, over all keys.
-type Inflight struct {
-	// InFlight is how many units are in flight now.
-	InFlight int
-	// Limit is how many may be in flight now over all keys: Options.Total, or what Options.Shared has learnt.
-	// 0 if there is no such limit.
-	Limit int
-	// Queued is how many calls of Acquire wait now.
-	Queued int
-	// Keys is how many keys are tracked.
-	Keys int
-	// Shed counts the calls that were refused for lack of room, and those thrown out of a queue. In a dry run,
-	// those that would have been.
-	Shed uint64
-	// Waits counts those who were served from a queue by how long they had waited: in each element those that
-	// waited no longer than the bound of [WaitBuckets], and longer than the bound before; in the last one all others.
-	Waits [len(WaitBuckets) + 1]uint64
-}
+	"github.com/weir-go/ratelimit/inflight"
+)
 
 // OfInflight returns the figures of a limiter of package inflight. read is its method Totals.
-func OfInflight(read func() Inflight) Group {
+func OfInflight(read func() inflight.Totals) Group {
 	return Group{
 		Figures: []Figure{
 			{Name: "inflight", Unit: "{unit}", Gauge: true, Help: "Units in flight."},
@@ -46,8 +28,8 @@ func OfInflight(read func() Inflight) Group {
 			for i, n := range s.Waits {
 				waits += n
 				within := "+Inf"
-				if i < len(WaitBuckets) {
-					within = strconv.FormatFloat(WaitBuckets[i], 'g', -1, 64)
+				if i < len(inflight.WaitBuckets) {
+					within = strconv.FormatFloat(inflight.WaitBuckets[i], 'g', -1, 64)
 				}
 				add(5, float64(waits), within)
 			}

@@ -1,0 +1,59 @@
+// Package outcome says what became of a decision, in the words of the metrics.
+package outcome
+
+import (
+	"context"
+	"errors"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Outcome is what became of one decision.
+type Outcome uint8
+
+// The outcomes. The zero Outcome is Allowed.
+const (
+	Allowed     Outcome = iota
+	Denied              // not now; also a Wait that gave up because its time would come too late
+	Exceeds             // the cost can never pass: [ratelimit.ErrExceedsLimit], [ratelimit.ErrBlocked]
+	Unavailable         // the engine could not decide: [ratelimit.ErrUnavailable]
+	Failed              // another error: of the call, of the key, or the end of the caller's context
+
+	Count = iota // how many there are
+)
+
+var names = [Count]string{"allowed", "denied", "exceeds", "unavailable", "error"}
+
+// String returns "allowed", "denied", "exceeds", "unavailable" or "error".
+func (o Outcome) String() string {
+	if o >= Count {
+		return "error"
+	}
+	return names[o]
+}
+
+// Of returns what became of a decision that was answered by d and err.
+//
+// The end of the caller's context is a denial only if a limiter has denied: a Wait whose time would
+// come after the deadline, or that was waiting for it. A Take that ran into the caller's own
+// deadline has no answer, and so it is Failed. A store that did not answer in its own time
+// is Unavailable, although such an error may wrap [context.DeadlineExceeded] too.
+func Of(d ratelimit.Decision, err error) Outcome {
+	switch {
+	case err == nil && d.Allowed:
+		return Allowed
+	case err == nil:
+		return Denied
+	case errors.Is(err, ratelimit.ErrExceedsLimit):
+		return Exceeds
+	case errors.Is(err, ratelimit.ErrUnavailable):
+		return Unavailable
+	case errors.Is(err, ratelimit.ErrLimited):
+		return Denied
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		if !d.Allowed && d.RetryAfter > 0 {
+			return Denied
+		}
+	}
+	return Failed
+}
