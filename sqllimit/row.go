@@ -240,12 +240,17 @@ func (e *entry) adjust(p *plan, delta int64) error {
 // ends returns the instant from which on the row may be deleted, under the limit that the key has now. A row is kept for
 // some time after the key is fresh: without it, a clock that steps back would have the key spend again.
 func (e *entry) ends(p *plan) (int64, error) {
-	s, err := e.under(p)
+	at := e.at // when it was written: what is over since then is not to be advanced
+	s, err := e.asOf(at)
+	if err == nil && p.text != e.plan.text {
+		if s, at, err = e.before(p); err == nil {
+			s = p.meter.Migrate(&e.plan.meter, s, at)
+		}
+	}
 	if err != nil {
 		return 0, err
 	}
-	p.meter.Refresh(s)
-	return meter.Add(max(e.now, p.meter.Regained(*s)), p.keep), nil
+	return meter.Add(max(at, p.meter.Regained(s)), p.keep), nil
 }
 
 // next returns the row that takes the place of the entry's, after a change.
