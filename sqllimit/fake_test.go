@@ -33,9 +33,8 @@ type fakeDB struct {
 }
 
 func newFake(t testing.TB, now func() int64) (*fakeDB, *sql.DB) {
-	f := &fakeDB{sql: PostgreSQL.statements(defaultTable), now: now, rows: map[string]row{}, locked: map[string]*fakeConn{}}
-	f.freed = sync.NewCond(&f.mu)
-	db := sql.OpenDB(f)
+	db := OpenFake(now)
+	f := db.Driver().(*fakeDB)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	return f, db
 }
@@ -84,7 +83,9 @@ func (f *fakeDB) step(name string, do func()) error {
 	return nil
 }
 
-func (f *fakeDB) Driver() driver.Driver { return nil }
+func (f *fakeDB) Driver() driver.Driver { return f }
+
+func (f *fakeDB) Open(string) (driver.Conn, error) { return f.Connect(context.Background()) }
 
 func (f *fakeDB) Connect(context.Context) (driver.Conn, error) {
 	return &fakeConn{f: f}, f.step("connect", func() {})

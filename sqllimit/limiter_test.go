@@ -103,7 +103,11 @@ func TestCallersOfOneKeyShareARoundTrip(t *testing.T) {
 	writes, steps := f.counted()
 	require.Equal(t, 2, writes)
 	require.Equal(t, 5, steps, "connect, read and insert, and read and update: %v", f.asked)
-	require.Empty(t, l.lines)
+	require.Eventually(t, func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.lines) == 0
+	}, 30*time.Second, time.Millisecond, "nothing stays behind")
 }
 
 func TestOrdersAreDecidedAsTheyCame(t *testing.T) {

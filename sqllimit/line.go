@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -130,6 +131,7 @@ func (l *Limiter) serve(key string, k *line) {
 		}
 		l.mu.Unlock()
 		l.together(row, orders)
+		runtime.Gosched() // those who were answered may ask again, and share the next decision
 	}
 }
 

@@ -6,15 +6,24 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
+	"os"
+	"os/exec"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/lease"
 	"github.com/weir-go/ratelimit/ratelimittest"
 	"github.com/weir-go/ratelimit/sqllimit"
 )
@@ -111,7 +120,7 @@ func suiteOf(db *sql.DB, dialect sqllimit.Dialect, clock *ratelimittest.Clock) r
 	return ratelimittest.Config{
 		Clock:      clock,
 		Resolution: time.Microsecond,
-		Histories:  6,
+		Histories:  3,
 		Accepts: func(l ratelimit.Limit) bool {
 			_, err := sqllimit.New(db, l, &sqllimit.Options{Name: "any"})
 			return err == nil
@@ -135,5 +144,328 @@ func suiteOf(db *sql.DB, dialect sqllimit.Dialect, clock *ratelimittest.Clock) r
 			other, err := sqllimit.New(db, limit, o)
 			return hashed{one}, hashed{other}, err
 		},
+	}
+}
+
+// quota is a limit whose budget does not come back while a test runs.
+func quota(units int) ratelimit.Limit {
+	return ratelimit.FixedWindow(ratelimit.PerDay(units)).Named("calls")
+}
+
+func limiterOn(t testing.TB, db *sql.DB, limit ratelimit.Limit, o sqllimit.Options) *sqllimit.Limiter {
+	t.Helper()
+	if o.Timeout == 0 {
+		o.Timeout = time.Minute
+	}
+	l, err := sqllimit.New(db, limit, &o)
+	require.NoError(t, err)
+	return l
+}
+
+// One server serves all of these, because to start one takes seconds.
+func TestLimitsOnPostgreSQL(t *testing.T) {
+	server := startPostgres(t)
+	db := server.open(t)
+	db.SetMaxOpenConns(20)
+	db.SetMaxIdleConns(20)
+	budgetTable(t, db)
+	t.Run("a denial, a Peek and an error write nothing", func(t *testing.T) { nothingIsWritten(t, db) })
+	t.Run("exact over processes", func(t *testing.T) { exactOverProcesses(t, server, db) })
+	t.Run("mistakes name the table", func(t *testing.T) { mistakesNameTheTable(t, server, db) })
+	t.Run("the clock of another database is behind", func(t *testing.T) { anotherClock(t, server, db) })
+	t.Run("rows that are over are deleted", func(t *testing.T) { rowsAreDeleted(t, db) })
+	t.Run("any isolation, any key", func(t *testing.T) { anyIsolation(t, server, db) })
+	t.Run("behind a lease and a failover", func(t *testing.T) { behindLeaseAndFailover(t, server, db) })
+}
+
+// What the server has written is in its log's position, which nobody else moves in this test.
+func nothingIsWritten(t *testing.T, db *sql.DB) {
+	l := limiterOn(t, db, quota(10), sqllimit.Options{Name: "denied"})
+	ctx := t.Context()
+	require.True(t, l.Allow("k", 9))
+	position := func() (at string) {
+		require.NoError(t, db.QueryRow("SELECT xmin::text || ' ' || xmax::text || ' ' || ctid::text FROM rate_limit WHERE key = 'denied:k'").Scan(&at))
+		return at
+	}
+	var before, after int64
+	was := position()
+	require.NoError(t, db.QueryRow("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").Scan(&before))
+	for range 50 {
+		d, err := l.Take(ctx, "k", 2)
+		require.NoError(t, err)
+		require.False(t, d.Allowed)
+		_, err = l.Peek(ctx, "k", 1)
+		require.NoError(t, err)
+		_, err = l.Take(ctx, "k", 11)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+		_, err = l.Take(ctx, "never seen", 0)
+		require.NoError(t, err)
+	}
+	require.NoError(t, l.Each(ctx, func(string, ratelimit.Decision) bool { return true }))
+	require.NoError(t, db.QueryRow("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").Scan(&after))
+	require.Equal(t, before, after, "no transaction got a number, so none has written or locked")
+	require.Equal(t, was, position())
+}
+
+// budgetProcess is what a process does that TestLimitsOnPostgreSQL starts: it spends until ten keys deny, and
+// prints how much it has spent of each.
+func TestBudgetProcess(t *testing.T) {
+	name := os.Getenv("RATELIMIT_BUDGETS")
+	if name == "" {
+		t.Skip("run by TestLimitsOnPostgreSQL")
+	}
+	db, err := sql.Open("pgx", name)
+	require.NoError(t, err)
+	db.SetMaxOpenConns(10)
+	db.SetMaxIdleConns(10)
+	l := limiterOn(t, db, quota(processUnits), sqllimit.Options{})
+	var spent [10]atomic.Int64
+	var wg sync.WaitGroup
+	for caller := range 8 {
+		rng := mathrand.New(mathrand.NewPCG(uint64(os.Getpid()), uint64(caller)))
+		wg.Go(func() {
+			for left := mathrand.Perm(len(spent)); len(left) > 0; {
+				i, cost := rng.IntN(len(left)), 1+rng.IntN(3)
+				r, err := l.Reserve(t.Context(), fmt.Sprint(left[i]), cost, 0)
+				switch {
+				case err != nil:
+					t.Error(err)
+					return
+				case r.Allowed:
+					spent[left[i]].Add(int64(cost))
+					if rng.IntN(8) == 0 && r.Cancel() == nil {
+						spent[left[i]].Add(-int64(cost))
+					}
+				case cost == 1:
+					left = append(left[:i], left[i+1:]...)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for i := range spent {
+		fmt.Println("spent", i, spent[i].Load())
+	}
+}
+
+const processUnits = 200
+
+func exactOverProcesses(t *testing.T, server *postgres, db *sql.DB) {
+	var spent [10]int64
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			cmd := exec.Command(os.Args[0], "-test.run=^TestBudgetProcess$")
+			cmd.Env = append(os.Environ(), "RATELIMIT_BUDGETS="+server.name())
+			out, err := cmd.CombinedOutput()
+			if !assert.NoError(t, err, string(out)) {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for line := range strings.Lines(string(out)) {
+				var key, n int64
+				if read, _ := fmt.Sscanf(line, "spent %d %d", &key, &n); read == 2 {
+					spent[key] += n
+				}
+			}
+		})
+	}
+	wg.Wait()
+	l := limiterOn(t, db, quota(processUnits), sqllimit.Options{})
+	for key := range spent {
+		for l.Allow(fmt.Sprint(key), 1) { // what was given back after the others had gone
+			spent[key]++
+		}
+		require.Equal(t, int64(processUnits), spent[key])
+	}
+}
+
+func mistakesNameTheTable(t *testing.T, server *postgres, db *sql.DB) {
+	for _, statement := range []string{
+		"CREATE TABLE no_index (LIKE rate_limit)",
+		"CREATE TABLE twice (LIKE rate_limit)",
+		"INSERT INTO twice VALUES ('calls:k', 0, '', 0), ('calls:k', 0, '', 0)",
+		"CREATE TABLE other (key bytea PRIMARY KEY, at bigint)",
+		"CREATE ROLE reader LOGIN",
+		"GRANT SELECT ON rate_limit TO reader",
+		"INSERT INTO rate_limit VALUES ('foreign:k', 0, 'something', 0)",
+	} {
+		_, err := db.Exec(statement)
+		require.NoError(t, err)
+	}
+	reader, err := sql.Open("pgx", strings.Replace(server.name(), "user=test", "user=reader", 1))
+	require.NoError(t, err)
+	defer reader.Close()
+	for says, test := range map[string]struct {
+		db *sql.DB
+		o  sqllimit.Options
+	}{
+		`table missing, which Schema describes: ERROR: relation "missing" does not exist`: {db, sqllimit.Options{Table: "missing"}},
+		`table no_index, which Schema describes: ERROR: there is no unique`:               {db, sqllimit.Options{Table: "no_index"}},
+		`table twice: one key has several rows: the table lacks its primary key`:          {db, sqllimit.Options{Table: "twice"}},
+		`table other, which Schema describes: ERROR: column`:                              {db, sqllimit.Options{Table: "other"}},
+		`table rate_limit, which Schema describes: ERROR: permission denied`:              {reader, sqllimit.Options{Name: "unread"}},
+		`table rate_limit: the row's state is not one of this package and version`:        {db, sqllimit.Options{Name: "foreign"}},
+	} {
+		l := limiterOn(t, test.db, quota(10), test.o)
+		d, err := l.Take(t.Context(), "k", 1)
+		require.ErrorContains(t, err, says)
+		require.False(t, d.Allowed)
+		require.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+		require.NotErrorIs(t, err, ratelimit.ErrUnanswered)
+		require.NotContains(t, err.Error(), "something")
+	}
+}
+
+// Two databases' clocks: after a failover the new one may be behind.
+func anotherClock(t *testing.T, server *postgres, db *sql.DB) {
+	now := func() time.Time { return time.Now().Add(-40 * time.Minute) }
+	behind := limiterOn(t, server.openAt(t, now), ratelimit.TokenBucket(ratelimit.PerHour(60), 10).Named("behind"), sqllimit.Options{})
+	ahead := limiterOn(t, db, ratelimit.TokenBucket(ratelimit.PerHour(60), 10).Named("behind"), sqllimit.Options{})
+	require.True(t, ahead.Allow("k", 7))
+	d, err := behind.Take(t.Context(), "k", 4)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+	require.Equal(t, 3, d.Remaining)
+	require.Greater(t, d.RetryAfter, 40*time.Minute)
+	require.True(t, behind.Allow("k", 3))
+	require.False(t, ahead.Allow("k", 1), "what was spent by the slow clock is spent")
+}
+
+func rowsAreDeleted(t *testing.T, db *sql.DB) {
+	l := limiterOn(t, db, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000).Named("swept"), sqllimit.Options{})
+	var wg sync.WaitGroup
+	for i := range 450 {
+		wg.Go(func() { assert.True(t, l.Allow(fmt.Sprint(i), 1)) })
+	}
+	wg.Wait()
+	require.NoError(t, l.Adjust(t.Context(), "debtor", 10_000_000))
+	least := 450
+	require.Eventually(t, func() bool {
+		assert.True(t, l.Allow("hot", 1))
+		var n int
+		assert.NoError(t, db.QueryRow("SELECT count(*) FROM rate_limit WHERE key >= 'swept:' AND key < 'swept;'").Scan(&n))
+		assert.LessOrEqual(t, least-n, 200, "a hundred at a time")
+		least = min(least, n)
+		return n == 2
+	}, time.Minute, 20*time.Millisecond)
+}
+
+func anyIsolation(t *testing.T, server *postgres, db *sql.DB) {
+	strict, err := sql.Open("pgx", server.name()+" default_transaction_isolation=serializable")
+	require.NoError(t, err)
+	defer strict.Close()
+	strict.SetMaxOpenConns(20)
+	var granted atomic.Int64
+	var wg sync.WaitGroup
+	for range 4 {
+		l := limiterOn(t, strict, quota(60), sqllimit.Options{Name: "strict"})
+		for range 4 {
+			wg.Go(func() {
+				for {
+					d, err := l.Take(t.Context(), "caf\xe9 \x00\xff'", 1)
+					if !assert.NoError(t, err) || !d.Allowed {
+						return
+					}
+					granted.Add(1)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	require.Equal(t, int64(60), granted.Load())
+	var keys []string
+	require.NoError(t, limiterOn(t, db, quota(60), sqllimit.Options{Name: "strict"}).Each(t.Context(), func(key string, d ratelimit.Decision) bool {
+		keys = append(keys, key)
+		return !assert.False(t, d.Allowed)
+	}))
+	require.Equal(t, []string{"caf\xe9 \x00\xff'"}, keys)
+}
+
+func behindLeaseAndFailover(t *testing.T, server *postgres, db *sql.DB) {
+	l := limiterOn(t, db, quota(1000), sqllimit.Options{Name: "leased"})
+	leased, err := lease.New(l, &lease.Options[string]{MaxBatch: 50})
+	require.NoError(t, err)
+	for range 600 {
+		require.True(t, leased.Allow("k", 1))
+	}
+	require.NoError(t, leased.Flush(t.Context()))
+	d, err := l.Peek(t.Context(), "k", 1)
+	require.NoError(t, err)
+	require.Equal(t, 400, d.Remaining)
+
+	down, err := sql.Open("pgx", strings.Replace(server.name(), "user=test", "port=1 user=test", 1))
+	require.NoError(t, err)
+	defer down.Close()
+	local, err := ratelimit.New[string](quota(5), nil)
+	require.NoError(t, err)
+	over, err := failover.New(limiterOn(t, down, quota(1000), sqllimit.Options{}), local, nil)
+	require.NoError(t, err)
+	d, err = over.Take(t.Context(), "k", 1)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	require.True(t, d.Degraded)
+	require.Equal(t, 4, d.Remaining)
+}
+
+// The server is killed while callers spend: what was answered is charged, and what was not is charged once or not at all.
+func TestNothingThatWasAnsweredIsLost(t *testing.T) {
+	server := startPostgresWith(t, "-c fsync=on")
+	db := server.open(t)
+	db.SetMaxOpenConns(10)
+	db.SetMaxIdleConns(10)
+	budgetTable(t, db)
+	const units = 1_000_000
+	l := limiterOn(t, db, quota(units), sqllimit.Options{Timeout: 10 * time.Second})
+	var answered, unanswered [4]atomic.Int64
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for key := range answered {
+		for range 4 {
+			wg.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					d, err := l.Take(context.Background(), fmt.Sprint(key), 1)
+					switch {
+					case err == nil && d.Allowed:
+						answered[key].Add(1)
+					case errors.Is(err, ratelimit.ErrUnanswered):
+						unanswered[key].Add(1)
+					case !errors.Is(err, ratelimit.ErrUnavailable):
+						assert.NoError(t, err)
+					}
+				}
+			})
+		}
+	}
+	total := func() (n int64) {
+		for key := range answered {
+			n += answered[key].Load()
+		}
+		return n
+	}
+	for range 3 {
+		before := total()
+		soon(t, func() bool { return total() > before+200 }, "callers spend")
+		server.stop(t)
+		server.start(t)
+	}
+	before := total()
+	soon(t, func() bool { return total() > before+200 }, "callers spend again")
+	close(stop)
+	wg.Wait()
+	for key := range answered {
+		d, err := l.Peek(t.Context(), fmt.Sprint(key), 1)
+		require.NoError(t, err)
+		spent := int64(units - d.Remaining)
+		t.Logf("key %d: %d answered, %d charged, %d not answered", key, answered[key].Load(), spent, unanswered[key].Load())
+		require.GreaterOrEqual(t, spent, answered[key].Load())
+		require.LessOrEqual(t, spent, answered[key].Load()+unanswered[key].Load())
 	}
 }

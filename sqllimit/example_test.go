@@ -1,0 +1,93 @@
+package sqllimit_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log"
+	"strings"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/sqllimit"
+)
+
+// open stands for sql.Open with the driver and the address of your database. Its clock says that it is noon of
+// January 30th.
+func open() *sql.DB {
+	noon := time.Date(2027, 1, 30, 12, 0, 0, 0, time.UTC)
+	return sqllimit.OpenFake(noon.UnixMicro)
+}
+
+func Example() {
+	db := open()
+	limit := ratelimit.Calendar(1000, ratelimit.Month("UTC", 1)).Named("calls")
+	limiter, err := sqllimit.New(db, limit, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	for _, calls := range []int{900, 200, 100} {
+		d, err := limiter.Take(ctx, "customer-42", calls)
+		if err != nil {
+			log.Fatal(err) // ratelimit.ErrUnavailable, for one
+		}
+		fmt.Println(d.Allowed, d.Remaining, d.RetryAfter)
+	}
+	// Output:
+	// true 100 0s
+	// false 100 36h0m0s
+	// true 0 0s
+}
+
+// Reserve an estimate, and settle what the work has cost.
+func ExampleLimiter_Reserve() {
+	limit := ratelimit.Calendar(10_000, ratelimit.Day("UTC")).Named("tokens")
+	limiter, err := sqllimit.New(open(), limit, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	r, err := limiter.Reserve(ctx, "customer-42", 4000, 0)
+	if err != nil || !r.Allowed {
+		log.Fatal(err)
+	}
+	if err := r.Settle(2600); err != nil {
+		log.Fatal(err)
+	}
+	d, err := limiter.Peek(ctx, "customer-42", 1)
+	fmt.Println(d.Remaining, err)
+	// Output: 7400 <nil>
+}
+
+// Who is limited, in all processes.
+func ExampleLimiter_Each() {
+	limiter, err := sqllimit.New(open(), ratelimit.FixedWindow(ratelimit.PerHour(10)).Named("exports"), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter.Allow("anna", 10)
+	limiter.Allow("ben", 9)
+	err = limiter.Each(context.Background(), func(key string, d ratelimit.Decision) bool {
+		if !d.Allowed {
+			fmt.Println(key, d.RetryAfter)
+		}
+		return true
+	})
+	fmt.Println(err)
+	// Output:
+	// anna 1h0m0s
+	// <nil>
+}
+
+func ExampleSchema() {
+	fmt.Print(strings.ReplaceAll(sqllimit.Schema(sqllimit.PostgreSQL, "billing.budgets"), "\t", "  "))
+	// Output:
+	// CREATE TABLE billing.budgets (
+	//   key     bytea  PRIMARY KEY,
+	//   at      bigint NOT NULL,
+	//   state   bytea  NOT NULL,
+	//   expires bigint NOT NULL
+	// );
+	// CREATE INDEX budgets_expires ON billing.budgets (expires);
+}
