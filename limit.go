@@ -58,8 +58,7 @@ var algorithmNames = [...]string{
 	AlgorithmCalendar:       "calendar",
 }
 
-// String returns the algorithm's name as [ParseLimit] reads it, such as "token-bucket", or "algorithm(9)" for an
-// unknown one.
+// String returns the algorithm's name as [ParseLimit] reads it, such as "token-bucket".
 func (a Algorithm) String() string {
 	if a == 0 || int(a) >= len(algorithmNames) {
 		return fmt.Sprintf("algorithm(%d)", uint8(a))

@@ -412,8 +412,7 @@ func (l *Keyed[K]) Reset(key K) {
 	}
 }
 
-// Sweep drops each key that is fresh and has been idle for [Options.IdleTTL], and returns how many. It gives memory
-// back after a peak.
+// Sweep drops each key that is fresh and has been idle for [Options.IdleTTL], and returns how many.
 func (l *Keyed[K]) Sweep() int { return l.table().sweep(l.clock) }
 
 // Len returns how many keys are tracked.

@@ -93,7 +93,7 @@ type Stats struct {
 	EvictedThrottled uint64
 	// Refused counts the decisions that failed with ErrTableFull.
 	Refused uint64
-	// Recalled counts the keys that [Options.Remember] has remembered.
+	// Recalled counts the new keys that began with less, because of [Options.Remember].
 	Recalled uint64
 	// Overflowed counts the keys that [Options.Remember] has forgotten before they were fresh. If it grows, Remember is
 	// too small.

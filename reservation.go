@@ -101,9 +101,10 @@ func (r *Reservation) Settle(actual int) error {
 // Cancel gives the whole cost back: it is Settle(0).
 func (r *Reservation) Cancel() error { return r.Settle(0) }
 
-// Wait sleeps until Delay is over, in real time from when the reservation was made. If the context ends before, or
-// its deadline comes before, it cancels the reservation, at once if it can, and returns the context's error joined
-// with that of Cancel. It returns [ErrLimited] if the reservation is not Allowed, and nil if it is nil or settled.
+// Wait sleeps until Delay is over, in real time from when the reservation was made. If the deadline comes before
+// that, it fails at once; if the context ends, it fails then. It then cancels the reservation and returns the
+// context's error, joined with that of Cancel. It returns [ErrLimited] if the reservation is not Allowed, and nil if
+// it is nil or settled.
 func (r *Reservation) Wait(ctx context.Context) error {
 	switch {
 	case r == nil || r.settled.Load():

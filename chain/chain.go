@@ -129,8 +129,8 @@ func (c *Limiter[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decisio
 	return p.d, nil
 }
 
-// Reserve is Take with a charge that can be settled, in all limiters. A leaky bucket that comes last may delay by up to
-// maxDelay. Settle settles all limiters, and joins the errors of those that failed.
+// Reserve is Take with a charge that can be settled, in all limiters. A leaky bucket that comes last may delay the
+// work by up to maxDelay, 0 for not at all. Settle settles all limiters, and joins their errors.
 func (c *Limiter[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	limiters := c.all()
 	last := len(limiters) - 1

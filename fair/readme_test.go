@@ -1,3 +1,5 @@
+//lint:file-ignore SA4006 The page leaves out what a program does with errors.
+
 package fair_test
 
 import (
