@@ -327,17 +327,23 @@ func ExampleOptions_fullTable() {
 	// 2 keys
 }
 
-// Work whose cost is known only afterwards, and cannot be refused any more.
+// Work whose cost is known only afterwards: reserved if it can be estimated, else charged when it is done.
 func ExampleSingle_Adjust() {
+	ctx := context.Background()
 	budget := ratelimit.Must(ratelimit.NewSingle(ratelimit.FixedWindow(ratelimit.PerHour(100)), nil))
-	fmt.Println(budget.Allow(1))
-	fmt.Println(budget.Adjust(59))
-	d, _ := budget.Peek(1)
-	fmt.Println(d.Remaining)
+	r, _ := budget.Reserve(ctx, 50, 0) // now or not at all
+	fmt.Println(r.Allowed, r.Settle(20))
+	fmt.Println(budget.Adjust(70)) // it cannot be refused any more
+	d, _ := budget.Take(ctx, 20)
+	fmt.Println(d.Allowed, d.Remaining)
+	budget.Reset()
+	d, _ = budget.Take(ctx, 20)
+	fmt.Println(d.Allowed, d.Remaining)
 	// Output:
-	// true
+	// true <nil>
 	// <nil>
-	// 40
+	// false 10
+	// true 80
 }
 
 // A limiter that has only Allow and Take gets a Reserve that cannot book or settle, so that Map can put it behind a key function.
