@@ -32,6 +32,7 @@ func ExampleNew() {
 		}
 	}
 	fmt.Println(limiter.Lift(ctx, "198.51.100.7"), limiter.Allow("198.51.100.7", 1))
+	fmt.Println("bans:", limiter.Stats().Begun)
 	// Output:
 	// true 0s
 	// true 0s
@@ -40,6 +41,7 @@ func ExampleNew() {
 	// false 1h0m0s
 	// 198.51.100.7 is banned for another 50m0s
 	// <nil> true
+	// bans: 1
 }
 
 // A login that bans an account for an hour after three wrong passwords within 15 minutes, and has no other limit.

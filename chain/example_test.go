@@ -26,8 +26,10 @@ func ExampleNew() {
 	d, _ := limiter.Take(context.Background(), "ann", 3)
 	fmt.Println(d.Allowed, d.Limit.Name, d.Remaining, d.RetryAfter)
 	fmt.Println(local.Allow("ann", 10)) // the denial has given back what it charged here
+	fmt.Println(limiter.Stats().FailedGiveBacks)
 	// Output:
 	// true
 	// false remote 2 59s
 	// true
+	// 0
 }
