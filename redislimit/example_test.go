@@ -2,6 +2,7 @@ package redislimit_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -236,4 +237,56 @@ func limited(ctx context.Context, client *redis.Client) error {
 func ExampleLimiter_Each() {
 	onServer(limited)
 	// Output: alice has to wait for 1h0m0s
+}
+
+func acquire(ctx context.Context, client *redis.Client) error {
+	slots, err := redislimit.NewSemaphore(client, 20, &redislimit.SemaphoreOptions{Name: "partner", Hold: 30 * time.Second, Timeout: time.Second})
+	if err != nil {
+		return err
+	}
+	permit, err := slots.Acquire(ctx, "tenant-42", 1) // in line, if all 20 are taken
+	if err != nil {
+		return err
+	}
+	defer permit.Release(ctx)
+	all, err := slots.Snapshot(ctx, "tenant-42")
+	fmt.Println(all.InFlight, "in flight")
+	return err
+}
+
+// A partner allows 20 calls at once, from all processes together.
+func ExampleSemaphore() {
+	onServer(acquire)
+	// Output: 1 in flight
+}
+
+func extend(ctx context.Context, client *redis.Client) error {
+	slots, err := redislimit.NewSemaphore(client, 1, &redislimit.SemaphoreOptions{Name: "jobs", Hold: time.Minute, Timeout: time.Second})
+	if err != nil {
+		return err
+	}
+	permit, err := slots.TryAcquire(ctx, "reindex", 1)
+	if err != nil {
+		return err
+	}
+	defer permit.Release(ctx)
+	_, err = slots.TryAcquire(ctx, "reindex", 1)
+	fmt.Println(errors.Is(err, ratelimit.ErrLimited))
+	for part := range 3 { // each takes less than a minute
+		if err := permit.Extend(ctx); err != nil {
+			return err // if it is ErrLost, another worker may have begun
+		}
+		fmt.Println("part", part)
+	}
+	return nil
+}
+
+// A job that runs on one worker of the fleet, and takes longer than Hold.
+func ExamplePermit_Extend() {
+	onServer(extend)
+	// Output:
+	// true
+	// part 0
+	// part 1
+	// part 2
 }

@@ -231,7 +231,7 @@ func (c clusterFixture) testDifferentSlots(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stack.Take(t.Context(), "x", 1)
 	assert.ErrorContains(t, err, "Slot")
-	assert.ErrorContains(t, err, "Chain")
+	assert.ErrorContains(t, err, "package chain")
 	assert.False(t, errors.Is(err, ratelimit.ErrUnavailable))
 }
 

@@ -96,7 +96,7 @@ var names = map[string]int64{
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
 	"PEEK": opPeek, "KEEP": opKeep, "ADJUST": opAdjust, "SHADOW": howShadow,
 	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "FULL": answerFull, "OUTSIDE": answerOutside,
-	"DATES_SIZE": datesSize, "ORDINAL_ZERO": ordinalZero,
+	"DATES_SIZE": datesSize, "ORDINAL_ZERO": ordinalZero, "ID_LENGTH": idLength,
 }
 
 var name = regexp.MustCompile(`\$\{?([A-Z_]+)\}?`)

@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if isWorker() {
+	if isWorker() || isSlotsWorker() {
 		return
 	}
 	os.Exit(m.Run())
@@ -52,6 +52,24 @@ func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
 				require.Less(t, lasts, 20*time.Second, "%d admitted, bound %d", o.admitted, o.limit)
 			}
 		})
+	}
+}
+
+// The short version of processes that are killed while they have slots.
+func TestSlotsOfKilledProcesses(t *testing.T) {
+	redistest.Program(t)
+	s, err := startServer(t.Context())
+	require.NoError(t, err)
+	defer s.close()
+	for lasts := 2 * time.Second; ; lasts *= 3 { // a busy machine takes long to start a process
+		r, err := killFleet(t.Context(), s, 4, lasts)
+		require.NoError(t, err)
+		require.Zero(t, r.over, "%d in flight of %d", r.most, slots)
+		require.Zero(t, r.left)
+		if len(r.violations()) == 0 {
+			break
+		}
+		require.Less(t, lasts, time.Minute, r.violations())
 	}
 }
 

@@ -1,0 +1,351 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// semaphore returns a semaphore on the test's clock.
+func (f *fixture) semaphore(limit int) *Semaphore {
+	s, err := NewSemaphore(f.client, limit, &SemaphoreOptions{Name: "slots", Timeout: 10 * time.Second})
+	require.NoError(f.t, err)
+	s.clock = func() int64 { return epoch + int64(f.clock.Now())/1000 }
+	s.grace = outlive
+	return s
+}
+
+func (f *fixture) snapshot(s *Semaphore) SemaphoreStats {
+	f.t.Helper()
+	stats, err := s.Snapshot(f.t.Context(), "k")
+	require.NoError(f.t, err)
+	return stats
+}
+
+func TestASemaphoreHoldsItsLimit(t *testing.T) {
+	clients := spreadClients(t)
+	clients["plain"] = startServer(t).client()
+	for kind, client := range clients {
+		t.Run(kind, func(t *testing.T) {
+			const limit, callers = 5, 40
+			var all []*Semaphore // of several processes
+			for range 4 {
+				s, err := NewSemaphore(client, limit, &SemaphoreOptions{Name: "held", Timeout: 10 * time.Second})
+				require.NoError(t, err)
+				all = append(all, s)
+			}
+			var inFlight [2]atomic.Int64
+			var wg sync.WaitGroup
+			for i := range callers {
+				wg.Go(func() {
+					k, n := i%2, 1+i%limit
+					for range 3 {
+						permit, err := all[i%len(all)].Acquire(t.Context(), fmt.Sprint("k", k), n)
+						if !assert.NoError(t, err) {
+							return
+						}
+						assert.LessOrEqual(t, inFlight[k].Add(int64(n)), int64(limit))
+						time.Sleep(rand.N(time.Millisecond))
+						inFlight[k].Add(int64(-n))
+						assert.NoError(t, permit.Release(t.Context()))
+					}
+				})
+			}
+			wg.Wait()
+			for k := range inFlight {
+				stats, err := all[0].Snapshot(t.Context(), fmt.Sprint("k", k))
+				require.NoError(t, err)
+				assert.Zero(t, stats)
+				for _, space := range all[0].spaces {
+					assert.Zero(t, client.Exists(t.Context(), space.key(fmt.Sprint("k", k))).Val(), "nothing stays behind")
+				}
+			}
+		})
+	}
+}
+
+func TestTryAcquireTakesWhatIsFree(t *testing.T) {
+	f := newFixture(t)
+	s := f.semaphore(3)
+	two, err := s.TryAcquire(t.Context(), "k", 2)
+	require.NoError(t, err)
+	_, err = s.TryAcquire(t.Context(), "k", 2)
+	assert.ErrorIs(t, err, ratelimit.ErrLimited)
+	assert.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+	one, err := s.TryAcquire(t.Context(), "k", 1)
+	require.NoError(t, err)
+	_, err = s.TryAcquire(t.Context(), "k", 1)
+	assert.ErrorIs(t, err, ratelimit.ErrLimited)
+	other, err := s.TryAcquire(t.Context(), "other", 3)
+	require.NoError(t, err, "each key has slots of its own")
+	require.NoError(t, other.Release(t.Context()))
+	f.clock.Advance(time.Second)
+	assert.Equal(t, SemaphoreStats{InFlight: 3, Oldest: time.Second}, f.snapshot(s))
+	require.NoError(t, two.Release(t.Context()))
+	require.NoError(t, two.Release(t.Context()))
+	assert.Equal(t, SemaphoreStats{InFlight: 1, Oldest: time.Second}, f.snapshot(s))
+	require.NoError(t, one.Release(t.Context()))
+	assert.Zero(t, f.snapshot(s))
+	_, err = s.TryAcquire(t.Context(), "k", 4)
+	assert.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	for _, n := range []int{0, -1} {
+		_, err = s.Acquire(t.Context(), "k", n)
+		assert.ErrorContains(t, err, fmt.Sprint(n))
+	}
+}
+
+func TestSlotsEndByThemselves(t *testing.T) {
+	f := newFixture(t)
+	s := f.semaphore(3)
+	old, err := s.TryAcquire(t.Context(), "k", 3)
+	require.NoError(t, err)
+	f.clock.Advance(20 * time.Second)
+	require.NoError(t, old.Extend(t.Context()))
+	f.clock.Advance(30*time.Second - time.Microsecond)
+	_, err = s.TryAcquire(t.Context(), "k", 1)
+	require.ErrorIs(t, err, ratelimit.ErrLimited, "Extend has begun Hold anew")
+	f.clock.Advance(time.Microsecond)
+	assert.Zero(t, f.snapshot(s))
+	fresh, err := s.TryAcquire(t.Context(), "k", 2)
+	require.NoError(t, err)
+	assert.ErrorIs(t, old.Extend(t.Context()), ErrLost)
+	require.NoError(t, old.Release(t.Context()))
+	assert.Equal(t, SemaphoreStats{InFlight: 2}, f.snapshot(s), "what is released late is nobody else's")
+	require.NoError(t, fresh.Extend(t.Context()))
+	require.NoError(t, fresh.Release(t.Context()))
+	assert.ErrorIs(t, fresh.Extend(t.Context()), ErrLost)
+	assert.Zero(t, f.snapshot(s))
+}
+
+func TestAClockThatStepsBackGrantsNoSlots(t *testing.T) {
+	f := newFixture(t)
+	s := f.semaphore(1)
+	f.clock.Advance(time.Hour)
+	_, err := s.TryAcquire(t.Context(), "k", 1)
+	require.NoError(t, err)
+	f.clock.Set(0)
+	_, err = s.TryAcquire(t.Context(), "k", 1)
+	assert.ErrorIs(t, err, ratelimit.ErrLimited)
+	assert.Equal(t, SemaphoreStats{InFlight: 1}, f.snapshot(s))
+}
+
+// waiter asks for n slots, and tells when it has them.
+func (f *fixture) waiter(s *Semaphore, n int) <-chan *Permit {
+	before, got := f.snapshot(s).Waiting, make(chan *Permit, 1)
+	go func() {
+		p, err := s.Acquire(f.t.Context(), "k", n)
+		assert.NoError(f.t, err)
+		got <- p
+	}()
+	require.Eventually(f.t, func() bool { return f.snapshot(s).Waiting == before+1 }, 20*time.Second, time.Millisecond)
+	return got
+}
+
+func TestTheLineIsServedInOrder(t *testing.T) {
+	f := newFixture(t)
+	s := f.semaphore(3)
+	var held []*Permit
+	for range 3 {
+		p, err := s.TryAcquire(t.Context(), "k", 1)
+		require.NoError(t, err)
+		held = append(held, p)
+	}
+	large, small, last := f.waiter(s, 3), f.waiter(s, 1), f.waiter(s, 2)
+	for i, p := range held {
+		require.NoError(t, p.Release(t.Context()))
+		if i < 2 {
+			_, err := s.TryAcquire(t.Context(), "k", 1)
+			require.ErrorIs(t, err, ratelimit.ErrLimited, "a free slot is kept for the first in line")
+		}
+	}
+	first := <-large
+	assert.Empty(t, small)
+	assert.Empty(t, last)
+	require.NoError(t, first.Release(t.Context()))
+	second, third := <-small, <-last
+	assert.Equal(t, SemaphoreStats{InFlight: 3}, f.snapshot(s))
+	require.NoError(t, second.Release(t.Context()))
+	require.NoError(t, third.Release(t.Context()))
+}
+
+func TestACallerThatDiesLosesItsPlace(t *testing.T) {
+	f := newFixture(t)
+	s := f.semaphore(2)
+	dead := s.permit("k", 2)
+	held, err := s.TryAcquire(t.Context(), "k", 1)
+	require.NoError(t, err)
+	taken, needed, err := dead.take(t.Context(), 2, placeFor)
+	require.NoError(t, err)
+	assert.False(t, taken)
+	assert.EqualValues(t, 2, needed)
+	_, err = s.TryAcquire(t.Context(), "k", 1)
+	require.ErrorIs(t, err, ratelimit.ErrLimited)
+	f.clock.Advance(placeFor)
+	assert.Equal(t, SemaphoreStats{InFlight: 1, Oldest: placeFor}, f.snapshot(s))
+	_, err = s.TryAcquire(t.Context(), "k", 1)
+	require.NoError(t, err)
+	require.NoError(t, held.Release(t.Context()))
+}
+
+// A call that was not answered may have taken the slots. The next one finds them.
+func TestACallThatIsRepeatedTakesItsSlotsOnce(t *testing.T) {
+	f := newFixture(t)
+	s := f.semaphore(3)
+	p := s.permit("k", 2)
+	for range 3 {
+		taken, _, err := p.take(t.Context(), 3, placeFor)
+		require.NoError(t, err)
+		assert.True(t, taken)
+	}
+	assert.Equal(t, SemaphoreStats{InFlight: 2}, f.snapshot(s))
+	require.NoError(t, p.Release(t.Context()))
+	assert.Zero(t, f.snapshot(s))
+	assert.Len(t, p.id, idLength)
+}
+
+func TestAnAcquireThatEndsLeavesNothing(t *testing.T) {
+	f := newFixture(t)
+	s := f.semaphore(1)
+	held, err := s.TryAcquire(t.Context(), "k", 1)
+	require.NoError(t, err)
+	ctx, cancel := contextWithCancel(t)
+	errs := make(chan error, 50)
+	for range cap(errs) {
+		go func() {
+			_, err := s.Acquire(ctx, "k", 1)
+			errs <- err
+		}()
+	}
+	require.Eventually(t, func() bool { return f.snapshot(s).Waiting == cap(errs) }, 20*time.Second, time.Millisecond)
+	cancel()
+	for range cap(errs) {
+		err := <-errs
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+	}
+	assert.Equal(t, SemaphoreStats{InFlight: 1}, f.snapshot(s))
+	_, err = s.Acquire(ctx, "k", 1)
+	assert.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, held.Release(ctx), "an ended context does not keep the slots")
+	assert.Zero(t, f.snapshot(s))
+	assert.Empty(t, f.dump())
+}
+
+func TestASemaphoreWhoseLimitChanges(t *testing.T) {
+	f := newFixture(t)
+	s := f.semaphore(1)
+	s.limitFor = func(key string) int {
+		switch key {
+		case "large":
+			return 5
+		case "invalid":
+			return -1
+		}
+		return 0
+	}
+	_, err := s.TryAcquire(t.Context(), "large", 5)
+	require.NoError(t, err)
+	_, err = s.TryAcquire(t.Context(), "invalid", 1)
+	assert.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+	_, err = s.TryAcquire(t.Context(), "k", 1)
+	require.NoError(t, err)
+	waiting := f.waiter(s, 1)
+	require.NoError(t, s.SetLimit(4))
+	second := <-waiting
+	require.NoError(t, second.Release(t.Context()))
+	failed := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(t.Context(), "k", 4)
+		failed <- err
+	}()
+	require.Eventually(t, func() bool { return f.snapshot(s).Waiting == 1 }, 20*time.Second, time.Millisecond)
+	for _, limit := range []int{0, -1, maxSlots + 1} {
+		assert.ErrorIs(t, s.SetLimit(limit), ratelimit.ErrInvalidLimit)
+	}
+	require.NoError(t, s.SetLimit(2))
+	assert.ErrorIs(t, <-failed, ratelimit.ErrExceedsLimit)
+	assert.Equal(t, SemaphoreStats{InFlight: 1}, f.snapshot(s))
+}
+
+func TestASemaphoreSaysWhatIsWrong(t *testing.T) {
+	f := newFixture(t)
+	var none *redis.Client
+	for _, c := range []struct {
+		client redis.UniversalClient
+		limit  int
+		o      *SemaphoreOptions
+		want   string
+	}{
+		{none, 1, &SemaphoreOptions{Name: "a"}, "client"},
+		{f.client, 1, nil, "Name"},
+		{f.client, 1, &SemaphoreOptions{Name: "a{"}, "braces"},
+		{f.client, 1, &SemaphoreOptions{Name: "a", Prefix: "}"}, "braces"},
+		{f.client, 0, &SemaphoreOptions{Name: "a"}, "0"},
+		{f.client, maxSlots + 1, &SemaphoreOptions{Name: "a"}, "10001"},
+		{f.client, 1, &SemaphoreOptions{Name: "a", Hold: -time.Second}, "-1s"},
+		{f.client, 1, &SemaphoreOptions{Name: "a", Hold: time.Microsecond}, "1µs"},
+		{f.client, 1, &SemaphoreOptions{Name: "a", Hold: 1<<63 - 1}, "Hold"},
+	} {
+		_, err := NewSemaphore(c.client, c.limit, c.o)
+		assert.ErrorContains(t, err, c.want)
+	}
+	assert.Panics(t, func() { _, _ = new(Semaphore).TryAcquire(t.Context(), "k", 1) })
+	var permit *Permit
+	assert.NoError(t, permit.Release(t.Context()))
+	assert.ErrorIs(t, permit.Extend(t.Context()), ErrLost)
+	s := f.semaphore(1)
+	for _, key := range []string{"", "{", "}", "a}b", strings.Repeat("l", 1000)} {
+		p, err := s.TryAcquire(t.Context(), key, 1)
+		require.NoError(t, err, key)
+		_, err = s.TryAcquire(t.Context(), key, 1)
+		require.ErrorIs(t, err, ratelimit.ErrLimited, key)
+		require.NoError(t, p.Release(t.Context()))
+	}
+	require.NoError(t, f.client.Set(t.Context(), s.spaces[0].key("k"), "x", 0).Err())
+	_, err := s.TryAcquire(t.Context(), "k", 1)
+	assert.ErrorIs(t, err, ErrForeignState)
+	assert.NotErrorIs(t, err, ratelimit.ErrUnavailable)
+}
+
+func TestASemaphoreWithoutAnAnswer(t *testing.T) {
+	server := startServer(t)
+	s, err := NewSemaphore(server.client(), 1, &SemaphoreOptions{Name: "slots", Timeout: 50 * time.Millisecond, Hold: time.Minute})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := s.TryAcquire(t.Context(), "k", 1)
+		return err == nil || errors.Is(err, ratelimit.ErrLimited) // by one that was late
+	}, 20*time.Second, time.Millisecond)
+	server.pause(t)
+	_, err = s.TryAcquire(t.Context(), "k", 1)
+	assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	assert.ErrorIs(t, promptly(t, func() error { _, err := s.Acquire(t.Context(), "k", 1); return err }), ratelimit.ErrUnavailable)
+	server.resume(t)
+	require.Eventually(t, func() bool { // the calls that were left behind have come
+		stats, err := s.Snapshot(t.Context(), "k")
+		return err == nil && stats.InFlight == 1 && stats.Waiting == 0
+	}, 20*time.Second, time.Millisecond)
+
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(t.Context(), "k", 1)
+		waiting <- err
+	}()
+	require.Eventually(t, func() bool {
+		stats, err := s.Snapshot(t.Context(), "k")
+		return err == nil && stats.Waiting == 1
+	}, 20*time.Second, time.Millisecond)
+	server.kill()
+	assert.ErrorIs(t, <-waiting, ratelimit.ErrUnavailable, "it gives up after a while")
+}
