@@ -248,7 +248,7 @@ func TestWaitCallsTheLimitersOwn(t *testing.T) {
 			return "", ratelimit.SkipLayer
 		}
 		return "other", nil
-	}).(ratelimit.Reserver[int])
+	})
 	require.NoError(t, ratelimit.Wait(t.Context(), mapped, 1, 2))
 	assert.Zero(t, remaining(t, l, "other"))
 	require.NoError(t, ratelimit.Wait(t.Context(), mapped, 0, 2))

@@ -47,11 +47,14 @@ import (
 var noContext = context.Background()
 
 // late lets package lease find out that a caller whose deadline has passed is answered at once.
+//
+//lint:ignore U1000 It is found by failures.AnswersLate.
 type late = failures.Late
 
 // Limiter asks a primary limiter, and a stand-in while that cannot decide. Make one with [New]. It is safe for
 // concurrent use. The zero Limiter cannot be used.
 type Limiter[K any] struct {
+	//lint:ignore U1000 It is found by failures.AnswersLate.
 	late
 	primary  ratelimit.Reserver[K]
 	instead  ratelimit.Reserver[K]
