@@ -85,7 +85,7 @@ func locate(dir string, all []*mutant) error {
 	for _, m := range all {
 		re := pattern(m.find)
 		var found []string
-		for _, glob := range []string{"*.go", "*/*.lua"} {
+		for _, glob := range []string{"*.go", "*/*.lua", "*/*/*.lua"} {
 			paths, err := filepath.Glob(filepath.Join(dir, filepath.FromSlash(m.pkg), glob))
 			if err != nil {
 				return err
