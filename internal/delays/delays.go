@@ -2,14 +2,14 @@
 // undone if the delay is in vain.
 package delays
 
-import "github.com/weir-go/ratelimit"
+import (
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
+)
 
 // BooksAhead reports whether a Reserver may book budget that is still to come, as far as
 // is known: unless its method BooksAhead() bool reports false.
-func BooksAhead(reserver any) bool {
-	b, ok := reserver.(ratelimit.Booker)
-	return !ok || b.BooksAhead()
-}
+func BooksAhead(reserver any) bool { return optional.BooksAhead(reserver) }
 
 // May reports whether a limiter may delay what it allows: one of its limits is a leaky
 // bucket, or is not known.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/delays"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Timed returns a limiter that tells how long the decisions of another take. Wait is not measured:
@@ -41,23 +41,13 @@ func (t *timed[K]) Wait(ctx context.Context, key K, cost int) error {
 }
 
 // Limits returns what the limiter's method of that name does, nil if it has none.
-func (t *timed[K]) Limits() []ratelimit.Limit {
-	if l, ok := t.Reserver.(ratelimit.LimitLister); ok {
-		return l.Limits()
-	}
-	return nil
-}
+func (t *timed[K]) Limits() []ratelimit.Limit { return optional.Limits[ratelimit.Limit](t.Reserver) }
 
 // BooksAhead returns what the limiter's method of that name does, true if it has none.
-func (t *timed[K]) BooksAhead() bool {
-	return delays.BooksAhead(t.Reserver)
-}
+func (t *timed[K]) BooksAhead() bool { return optional.BooksAhead(t.Reserver) }
 
 // ReplacesCost returns what the limiter's method of that name does, false if it has none.
-func (t *timed[K]) ReplacesCost() bool {
-	r, ok := t.Reserver.(ratelimit.CostReplacer)
-	return ok && r.ReplacesCost()
-}
+func (t *timed[K]) ReplacesCost() bool { return optional.ReplacesCost(t.Reserver) }
 
 func (t *timed[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	return ratelimit.Peek(ctx, ratelimit.Limiter[K](t.Reserver), key, cost)
