@@ -10,7 +10,7 @@ import (
 // Dialect is the SQL of a kind of database. The zero Dialect is [PostgreSQL].
 type Dialect uint8
 
-// The dialects. MySQL is that of MariaDB too.
+// The dialects. MySQL is that of MySQL 8 and MariaDB 10.6, or later.
 const (
 	PostgreSQL Dialect = iota
 	MySQL

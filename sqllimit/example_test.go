@@ -80,6 +80,28 @@ func ExampleLimiter_Each() {
 	// <nil>
 }
 
+// What was spent stays spent under another limit.
+func ExampleLimiter_SetLimit() {
+	limiter, err := sqllimit.New(open(), ratelimit.FixedWindow(ratelimit.PerHour(10)), &sqllimit.Options{Name: "exports"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter.Allow("anna", 8)
+	if err := limiter.SetLimit(ratelimit.FixedWindow(ratelimit.PerHour(20))); err != nil {
+		log.Fatal(err)
+	}
+	d, err := limiter.Peek(context.Background(), "anna", 1)
+	fmt.Println(d.Remaining, err)
+	// Output: 12 <nil>
+}
+
+// The table for a MySQL or MariaDB database. Its limiters have the same Dialect in their Options.
+func ExampleDialect() {
+	var dialect sqllimit.Dialect = sqllimit.MySQL
+	fmt.Println(strings.Count(sqllimit.Schema(dialect, ""), "INDEX"))
+	// Output: 1
+}
+
 func ExampleSchema() {
 	fmt.Print(strings.ReplaceAll(sqllimit.Schema(sqllimit.PostgreSQL, "billing.budgets"), "\t", "  "))
 	// Output:
