@@ -3,91 +3,272 @@
 package keys
 
 import (
-	"hash/maphash"
-	"net/netip"
-
-	"github.com/puzpuzpuz/xsync/v4"
+	"iter"
+	"math/bits"
+	"sync"
+	"sync/atomic"
 )
 
-// Map finds values by key. Keys with pointers have to be moved to the heap to be
-// hashed; netip.Addr, the one such type that many use, is taken apart instead. It is
-// safe for concurrent use. The zero Map cannot be used.
+// Map is a hash table that grows and shrinks with what it holds. Keys are equal as Go's ==
+// says. A Map is safe for concurrent use. The zero Map cannot be used.
+//
+// To find a key takes no lock: see array. To add or remove one takes the lock of its shard. Shard s
+// owns those buckets of an array whose index is s modulo the number of shards, and
+// a key that finds its bucket full goes on to the next bucket of its shard. So one lock
+// guards all that an addition or a removal writes.
+//
+// If an array is too small or too large, one of another size is linked behind it. A shard
+// that is written to then copies its entries there, and helps one other shard; so no single
+// call copies the whole table. The old array keeps its entries for those who are reading it.
+// A key that is not in an array is looked for in the next one. When all shards have
+// copied their entries, lookups begin at the next array.
+//
+// Invariants. All keys of a shard are in the shard's array. An array to which a shard has
+// not copied its entries has none of that shard. A key that is removed is removed from all
+// arrays. Within an array an entry keeps its slot until it is removed.
 type Map[K comparable, V any] struct {
-	values *xsync.Map[K, V]
-	addrs  *xsync.Map[addr, V] // instead of values, if K is netip.Addr
+	first  atomic.Pointer[array[K, V]] // where lookups begin
+	hasher hasher[K]
+	shards []shard[K, V]
+	link   sync.Mutex // held to link an array; taken after a shard's lock
 }
 
-// addr is a netip.Addr without a pointer.
-type addr struct {
-	ip   [16]byte
-	bits uint8 // 0 for the zero Addr, else 32 or 128
-	zone string
+// shard is a part of the keys, by hash.
+type shard[K comparable, V any] struct {
+	mu     sync.Mutex
+	number int
+	array  *array[K, V] // that has all keys of the shard
+	n      atomic.Int64 // of them; written under the lock
+
+	_ [32]byte // keeps the locks of two shards off one cache line
 }
 
-// grows is how many keys a map may hold that grows as they come. To double it moves all its keys,
-// and all who add or remove one wait for that: a few milliseconds for so many.
-const grows = 1 << 16
+// Entry is a key in a Map and its value. Neither changes.
+type Entry[K comparable, V any] struct {
+	Key   K
+	Value V
+	hash  uint64
+}
 
-// mostMade bounds the room that is made in advance, to 128 MB.
-const mostMade = 1 << 22
+const (
+	// sharded is how many keys a map may have without more than one shard.
+	sharded   = 4096
+	numShards = 64
 
-// NewMap returns an empty Map for up to most keys. For more than a map may hold that grows, it
-// makes room at once, 32 to 64 bytes for each of most: an insertion that doubles a map of a
-// million keys takes hundreds of milliseconds. Of room that is not used, the operating
-// system provides no memory.
-func NewMap[K comparable, V any](most int) Map[K, V] {
-	var room []func(*xsync.MapConfig)
-	if most > grows {
-		room = append(room, xsync.WithPresize(min(most, mostMade)))
+	// fewest is how many buckets of each shard an array has at least that replaces a larger one. With
+	// fewer, a shard could have too many keys for it though all shards together have few.
+	fewest = 4
+)
+
+// NewMap returns an empty Map for up to about most keys. It makes room as keys come.
+func NewMap[K comparable, V any](most int) *Map[K, V] {
+	if most < sharded {
+		return newMap[K, V](1, fewest)
 	}
-	if _, ok := any(*new(K)).(netip.Addr); ok {
-		return Map[K, V]{addrs: xsync.NewMap[addr, V](room...)}
+	return newMap[K, V](numShards, 1)
+}
+
+// newMap returns an empty Map with so many shards and so many buckets for each. Both are powers
+// of two.
+func newMap[K comparable, V any](shards, buckets int) *Map[K, V] {
+	m := &Map[K, V]{hasher: newHasher[K](), shards: make([]shard[K, V], shards)}
+	a := newArray[K, V](shards*buckets, shards)
+	for i := range m.shards {
+		m.shards[i].number, m.shards[i].array = i, a
 	}
-	return Map[K, V]{values: xsync.NewMap[K, V](room...)}
+	m.first.Store(a)
+	return m
 }
 
-// toAddr returns a key that is known to be a netip.Addr as an addr.
-func toAddr[K comparable](key K) addr {
-	a := any(key).(netip.Addr)
-	return addr{ip: a.As16(), bits: uint8(a.BitLen()), zone: a.Zone()}
-}
-
-// Plain returns the map behind this one, if keys are looked up in it as they are; else nil. Where
-// each nanosecond counts, to look up in it saves the call of Find.
-func (m *Map[K, V]) Plain() *xsync.Map[K, V] { return m.values }
+// Hash returns the key's hash. The seed is the map's own.
+func (m *Map[K, V]) Hash(key K) uint64 { return m.hasher.hash(key) }
 
 // Find returns the key's value, or the zero value if there is none.
-func (m *Map[K, V]) Find(key K) V {
-	if m.addrs != nil {
-		v, _ := m.addrs.Load(toAddr(key))
-		return v
+func (m *Map[K, V]) Find(key K) (v V) {
+	if e := m.Lookup(key); e != nil {
+		v = e.Value
 	}
-	v, _ := m.values.Load(key)
 	return v
 }
 
-// Add sets the key's value.
-func (m *Map[K, V]) Add(key K, v V) {
-	if m.addrs != nil {
-		m.addrs.Store(toAddr(key), v)
-		return
+// Lookup returns the key's entry, or nil if there is none.
+func (m *Map[K, V]) Lookup(key K) *Entry[K, V] {
+	hash := m.hasher.hash(key)
+	tag := tagOf(hash)
+	a := m.first.Load()
+	at := hash
+	for {
+		b := a.bucket(at)
+		word := b.word.Load()
+		for same := matches(word, tag); same != 0; same &= same - 1 {
+			e := b.slots[bits.TrailingZeros64(same)/8].Load()
+			if e != nil && e.hash == hash && e.Key == key {
+				return e
+			}
+		}
+		at += a.step
+		if word < overflow || (at-hash)&a.mask == 0 {
+			if a = a.next.Load(); a == nil {
+				return nil
+			}
+			at = hash
+		}
 	}
-	m.values.Store(key, v)
+}
+
+// Add adds a key, and returns its entry and true; or it returns the entry that the key has already.
+func (m *Map[K, V]) Add(key K, v V) (e *Entry[K, V], added bool) {
+	hash := m.hasher.hash(key)
+	s := m.shard(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.makeRoomLocked(s)
+	if e = s.array.find(hash, key); e != nil {
+		return e, false
+	}
+	e = &Entry[K, V]{Key: key, Value: v, hash: hash}
+	s.array.insert(e)
+	s.n.Add(1)
+	return e, true
 }
 
 // Remove removes the key, if it is there.
 func (m *Map[K, V]) Remove(key K) {
-	if m.addrs != nil {
-		m.addrs.Delete(toAddr(key))
-		return
+	if e := m.Lookup(key); e != nil {
+		m.RemoveEntry(e)
 	}
-	m.values.Delete(key)
 }
 
-// Hash returns the key's hash under the seed.
-func (m *Map[K, V]) Hash(seed maphash.Seed, key K) uint64 {
-	if m.addrs != nil {
-		return maphash.Comparable(seed, toAddr(key))
+// RemoveEntry removes an entry of this map, if it is still there.
+func (m *Map[K, V]) RemoveEntry(e *Entry[K, V]) {
+	s := m.shard(e.hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	removed := false
+	for a := m.first.Load(); a != nil; a = a.next.Load() {
+		removed = a.remove(e) || removed
 	}
-	return maphash.Comparable(seed, key)
+	if removed {
+		s.n.Add(-1)
+		m.giveRoomLocked(s)
+	}
+}
+
+// Len returns how many keys there are.
+func (m *Map[K, V]) Len() (n int) {
+	for i := range m.shards {
+		n += int(m.shards[i].n.Load())
+	}
+	return n
+}
+
+// All returns an iterator over the entries, in no order. A key that is in the map all the time is yielded
+// once. What is added or removed meanwhile is yielded once or not at all. No lock is held in
+// the body.
+func (m *Map[K, V]) All() iter.Seq[*Entry[K, V]] {
+	return func(yield func(*Entry[K, V]) bool) {
+		var entries []*Entry[K, V]
+		for i := range m.shards {
+			s := &m.shards[i]
+			s.mu.Lock()
+			entries = s.array.entries(entries[:0], i)
+			s.mu.Unlock()
+			for _, e := range entries {
+				if !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (m *Map[K, V]) shard(hash uint64) *shard[K, V] {
+	return &m.shards[hash&uint64(len(m.shards)-1)]
+}
+
+// makeRoomLocked makes room for one more key in a shard.
+func (m *Map[K, V]) makeRoomLocked(s *shard[K, V]) {
+	if a := s.array; s.n.Load() >= a.limit && a.next.Load() == nil {
+		// Who links an array clears memory for it. Others use the room that is left meanwhile.
+		if m.link.TryLock() {
+			m.linkLocked(a, 2*len(a.buckets))
+			m.link.Unlock()
+		} else if s.n.Load() >= a.full {
+			m.extend(a)
+		}
+	}
+	m.copyLocked(s)
+}
+
+// giveRoomLocked makes the table smaller if it is almost empty, and the shard has lost a key.
+func (m *Map[K, V]) giveRoomLocked(s *shard[K, V]) {
+	a := s.array
+	smaller := len(a.buckets) / 2
+	if s.n.Load() < a.full/8 && smaller >= fewest*len(m.shards) && a.next.Load() == nil &&
+		m.Len() < len(a.buckets)*slotsInBucket/8 && m.link.TryLock() {
+		m.linkLocked(a, smaller)
+		m.link.Unlock()
+	}
+	m.copyLocked(s)
+}
+
+// linkLocked links an array of so many buckets behind a, if there is none.
+func (m *Map[K, V]) linkLocked(a *array[K, V], buckets int) {
+	if a.next.Load() == nil {
+		a.next.Store(newArray[K, V](buckets, len(m.shards)))
+	}
+}
+
+// extend links an array of twice the size behind a, if there is none.
+func (m *Map[K, V]) extend(a *array[K, V]) {
+	m.link.Lock()
+	defer m.link.Unlock()
+	m.linkLocked(a, 2*len(a.buckets))
+}
+
+// copyLocked copies the shard's entries to the last array, and those of one other shard, if that has not
+// been done.
+func (m *Map[K, V]) copyLocked(s *shard[K, V]) {
+	m.copyShardLocked(s)
+	if m.first.Load() == s.array {
+		return
+	}
+	for i := range m.shards {
+		other := &m.shards[i]
+		if other == s || !other.mu.TryLock() {
+			continue
+		}
+		copied := m.copyShardLocked(other)
+		other.mu.Unlock()
+		if copied {
+			return
+		}
+	}
+}
+
+// copyShardLocked copies the shard's entries to the last array, and reports whether it was another one.
+func (m *Map[K, V]) copyShardLocked(s *shard[K, V]) bool {
+	from := s.array
+	to := from
+	for {
+		if next := to.next.Load(); next != nil {
+			to = next
+		} else if to == from || s.n.Load() < to.limit {
+			break
+		} else {
+			m.extend(to) // it was made when there were fewer keys
+		}
+	}
+	if to == from {
+		return false
+	}
+	to.copy(from, s.number)
+	s.array = to
+	for a := from; a != to; a = a.next.Load() {
+		a.left.Add(-1)
+	}
+	for a := m.first.Load(); a.left.Load() == 0; a = m.first.Load() {
+		m.first.CompareAndSwap(a, a.next.Load())
+	}
+	return true
 }

@@ -1,0 +1,343 @@
+package keys
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// check fails the test unless the map has these entries and no others, and its invariants hold.
+func check[K comparable, V any](t *testing.T, m *Map[K, V], want map[K]*Entry[K, V]) {
+	t.Helper()
+	require.Equal(t, len(want), m.Len())
+	for key, e := range want {
+		if m.Lookup(key) != e {
+			require.FailNow(t, "an entry is not found", "key %v", key)
+		}
+	}
+	n := 0
+	for e := range m.All() {
+		if n++; want[e.Key] != e {
+			require.FailNow(t, "an entry is yielded that is not there", "key %v", e.Key)
+		}
+	}
+	require.Equal(t, len(want), n)
+	for a := m.first.Load(); a != nil; a = a.next.Load() {
+		checkArray(t, m, a, want)
+	}
+}
+
+func checkArray[K comparable, V any](t *testing.T, m *Map[K, V], a *array[K, V], want map[K]*Entry[K, V]) {
+	t.Helper()
+	passed := make([]int, len(a.buckets))
+	ofShard := make([]int, len(m.shards))
+	for i := range a.buckets {
+		b := &a.buckets[i]
+		for j := range b.slots {
+			e, tag := b.slots[j].Load(), b.word.Load()>>(8*j)&0xff
+			switch {
+			case e == nil && tag == 0:
+				continue
+			case e == nil || tag != tagOf(e.hash):
+				require.FailNow(t, "a slot has another tag than its entry", "tag %d", tag)
+			case want[e.Key] != e:
+				require.FailNow(t, "an array has an entry that was removed", "key %v", e.Key)
+			case e.hash%a.step != uint64(i)%a.step:
+				require.FailNow(t, "an entry is not in its shard", "key %v", e.Key)
+			}
+			ofShard[uint64(i)%a.step]++
+			for at := e.hash; at&a.mask != uint64(i); at += a.step {
+				passed[at&a.mask]++
+			}
+		}
+	}
+	for i, want := range passed {
+		if n := int(a.buckets[i].word.Load() >> 56); n < most && n != want {
+			require.FailNow(t, "a bucket counts wrongly what went on", "%d, not %d", n, want)
+		}
+	}
+	for i, n := range ofShard {
+		if s := &m.shards[i]; s.array == a {
+			require.Equal(t, int(s.n.Load()), n, "a shard's array has all its keys")
+		}
+	}
+}
+
+func TestMapsOfAllSizesFindWhatTheyHoldThroughGrowthAndShrinking(t *testing.T) {
+	for _, shards := range []int{1, 2, 64} {
+		for _, buckets := range []int{1, 2, 8} {
+			t.Run(fmt.Sprintf("%d shards of %d buckets", shards, buckets), func(t *testing.T) {
+				m, want := newMap[int, int](shards, buckets), map[int]*Entry[int, int]{}
+				for key := range 5000 {
+					e, added := m.Add(key, -key)
+					require.True(t, added)
+					want[key] = e
+					if key&(key-1) == 0 || key == 3000 {
+						check(t, m, want)
+					}
+				}
+				check(t, m, want)
+				largest := len(m.first.Load().buckets)
+				for key := range 5000 {
+					m.Remove(key)
+					delete(want, key)
+					if left := len(want); left&(left-1) == 0 {
+						check(t, m, want)
+					}
+				}
+				for range 3 * shards { // each shard notices when it is written to
+					e, _ := m.Add(rand.Int(), 0)
+					m.RemoveEntry(e)
+				}
+				smallest := len(m.shards[0].array.buckets)
+				assert.Less(t, smallest, largest/4)
+				check(t, m, want)
+			})
+		}
+	}
+}
+
+// An array of the size of what it holds: lookups in a large and almost empty one miss the caches.
+func TestAnArrayIsAsLargeAsWhatItHolds(t *testing.T) {
+	for _, n := range []int{1, 100, 1000, 10_000, 30_000} {
+		m := NewMap[int, int](math.MaxInt)
+		for key := range n {
+			m.Add(key, key)
+		}
+		slots := len(m.first.Load().buckets) * slotsInBucket
+		assert.Less(t, slots, 2*numShards*slotsInBucket+4*n, "%d keys", n)
+		assert.Less(t, n, slots)
+		assert.Nil(t, m.first.Load().next.Load(), "%d keys: one array", n)
+	}
+}
+
+// collide gives the keys of a map the hashes that a function says.
+func collide(m *Map[uint64, int], want map[uint64]*Entry[uint64, int], key, hash uint64) {
+	s := m.shard(hash)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.makeRoomLocked(s)
+	e := &Entry[uint64, int]{Key: key, hash: hash}
+	s.array.insert(e)
+	s.n.Add(1)
+	want[key] = e
+}
+
+// All keys of one bucket: it, and then all buckets of the shard, are full and have passed entries on.
+func TestKeysOfOneHashFillAShardAndASearchEnds(t *testing.T) {
+	for _, buckets := range []int{1, 2, 4} {
+		m := newMap[uint64, int](4, buckets)
+		a := m.first.Load()
+		hash := m.Hash(12345)
+		s := m.shard(hash)
+		// More than the limit, as while another call is linking the next array.
+		m.link.Lock()
+		entries := make([]*Entry[uint64, int], a.full)
+		for i := range entries {
+			s.mu.Lock()
+			m.makeRoomLocked(s)
+			// Some begin at each of the shard's buckets, so that all of these overflow.
+			entries[i] = &Entry[uint64, int]{Key: uint64(i), hash: hash + uint64(i%buckets)*a.step}
+			s.array.insert(entries[i])
+			s.n.Add(1)
+			s.mu.Unlock()
+		}
+		m.link.Unlock()
+		for i := range a.buckets {
+			if uint64(i)%a.step == hash%a.step {
+				b := &a.buckets[i]
+				require.Zero(t, matches(b.word.Load(), 0), "full")
+				for range 300 { // as if many had gone on, and not all have come back
+					if word := b.word.Load(); word>>56 < most {
+						b.word.Store(word + overflow)
+					}
+				}
+			}
+		}
+		require.Nil(t, m.Lookup(12345))
+		require.Nil(t, a.find(hash, 12345))
+		require.False(t, a.remove(&Entry[uint64, int]{Key: 12345, hash: hash}))
+		for _, e := range entries {
+			require.Same(t, e, a.find(e.hash, e.Key))
+		}
+		e, added := m.Add(12345, 1)
+		require.True(t, added)
+		require.Same(t, e, m.Lookup(12345))
+		for _, e := range entries {
+			require.Same(t, e, s.array.find(e.hash, e.Key), "copied")
+			m.RemoveEntry(e)
+			require.Nil(t, s.array.find(e.hash, e.Key))
+		}
+		require.Equal(t, 1, m.Len())
+	}
+}
+
+func TestKeysOfEqualHashesAreKeptApart(t *testing.T) {
+	m, want := newMap[uint64, int](64, 1), map[uint64]*Entry[uint64, int]{}
+	for key := range uint64(500) { // more than are counted as having gone on
+		collide(m, want, key, 77)
+	}
+	find := func(key uint64) *Entry[uint64, int] { return m.shard(77).array.find(77, key) }
+	for key, e := range want {
+		require.Same(t, e, find(key))
+	}
+	for key, e := range want {
+		m.RemoveEntry(e)
+		require.Nil(t, find(key))
+	}
+	require.Zero(t, m.Len())
+}
+
+// Several goroutines add, remove and find keys of their own, and read those of others. What is in the map all the time has
+// to be found at all times, and what its only writer has removed is not.
+func TestRandomHistoriesOfManyGoroutinesAgreeWithAModel(t *testing.T) {
+	for _, size := range []struct{ shards, buckets int }{{1, 1}, {1, 2}, {64, 1}, {64, 2}, {4, 1}} {
+		for _, keys := range []int{40, 2000} {
+			t.Run(fmt.Sprintf("%d shards of %d buckets, %d keys", size.shards, size.buckets, keys), func(t *testing.T) {
+				history(t, newMap[int, int](size.shards, size.buckets), keys)
+			})
+		}
+	}
+}
+
+func history(t *testing.T, m *Map[int, int], keys int) {
+	const writers, rounds, readers = 3, 4, 2
+	stays := make([]*Entry[int, int], keys/4) // from the beginning on
+	for i := range stays {
+		stays[i], _ = m.Add(-1-i, i)
+	}
+	var failed atomic.Bool
+	fail := func(format string, args ...any) {
+		if failed.CompareAndSwap(false, true) {
+			t.Errorf(format, args...)
+		}
+	}
+	models := make([]map[int]*Entry[int, int], writers)
+	var done atomic.Bool
+	var writing, reading sync.WaitGroup
+	for w := range writers {
+		models[w] = map[int]*Entry[int, int]{}
+		writing.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(keys), uint64(w)))
+			for round := range rounds {
+				grow := round%2 == 0
+				for range 2 * keys {
+					key := w + writers*r.IntN(keys)
+					model := models[w]
+					switch e := m.Lookup(key); {
+					case e != model[key]:
+						fail("key %d: found %v, not %v", key, e, model[key])
+						return
+					case e != nil && r.IntN(8) == 0 == grow:
+						if r.IntN(2) == 0 {
+							m.Remove(key)
+						} else {
+							m.RemoveEntry(e)
+						}
+						m.RemoveEntry(e) // a second time does nothing
+						delete(model, key)
+					case e == nil && r.IntN(8) == 0 != grow:
+						e, added := m.Add(key, key)
+						if again, twice := m.Add(key, -1); !added || twice || again != e {
+							fail("key %d is added twice", key)
+						}
+						model[key] = e
+					}
+				}
+			}
+		})
+	}
+	for range readers {
+		reading.Go(func() {
+			r := rand.New(rand.NewPCG(rand.Uint64(), 0))
+			for !done.Load() && !failed.Load() {
+				for range 20 {
+					if i := r.IntN(len(stays)); m.Lookup(-1-i) != stays[i] {
+						fail("key %d is lost", -1-i)
+					}
+				}
+				key := 1 + r.IntN(writers*keys)
+				if v := m.Find(key); v != 0 && v != key {
+					fail("key %d has the value %d of another", key, v)
+				}
+			}
+		})
+	}
+	reading.Go(func() { // each key that is there all the time is yielded once
+		for !done.Load() && !failed.Load() {
+			seen := map[int]int{}
+			for e := range m.All() {
+				seen[e.Key]++
+			}
+			for i := range stays {
+				if seen[-1-i] != 1 {
+					fail("key %d is yielded %d times", -1-i, seen[-1-i])
+				}
+			}
+			for key, n := range seen {
+				if n > 1 {
+					fail("key %d is yielded %d times", key, n)
+				}
+			}
+		}
+	})
+	writing.Wait()
+	done.Store(true)
+	reading.Wait()
+	want := map[int]*Entry[int, int]{}
+	for i, e := range stays {
+		want[-1-i] = e
+	}
+	for _, model := range models {
+		for key, e := range model {
+			want[key] = e
+		}
+	}
+	if !t.Failed() {
+		check(t, m, want)
+	}
+}
+
+// One key, added by all at the same time, has one entry.
+func TestAKeyThatManyAddHasOneEntry(t *testing.T) {
+	m := newMap[int, int](64, 1)
+	for key := range 2000 {
+		var entries [4]*Entry[int, int]
+		var added atomic.Int32
+		var wg sync.WaitGroup
+		for g := range entries {
+			wg.Go(func() {
+				e, first := m.Add(key, g)
+				if entries[g] = e; first {
+					added.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		require.EqualValues(t, 1, added.Load())
+		for _, e := range entries {
+			require.Same(t, m.Lookup(key), e)
+		}
+	}
+}
+
+func TestATagIsNeverThatOfAnEmptySlot(t *testing.T) {
+	assert.EqualValues(t, 1, tagOf(0))
+	assert.EqualValues(t, 0xff, tagOf(math.MaxUint64))
+	for range 10_000 {
+		word, tag := rand.Uint64()&rand.Uint64(), tagOf(rand.Uint64())
+		found := matches(word, tag)
+		for i := range slotsInBucket {
+			if word>>(8*i)&0xff == tag {
+				require.NotZero(t, found>>(8*i)&0x80)
+			}
+		}
+		require.Zero(t, found>>56, "the count is no tag")
+	}
+}
