@@ -27,44 +27,44 @@ type account struct {
 
 // fresh reports whether the key is fresh at a reading: forgetting it then loses nothing.
 // The caller holds the lock.
-func (b *account) fresh(reading int64) bool { return b.freshAt() <= reading }
+func (a *account) fresh(reading int64) bool { return a.freshAt() <= reading }
 
 // freshAt returns the first reading at which the key is fresh. The caller holds the lock.
-func (b *account) freshAt() int64 {
-	b.plan.Refresh(&b.State)
-	return max(b.last, b.plan.Regained(b.State))
+func (a *account) freshAt() int64 {
+	a.plan.Refresh(&a.State)
+	return max(a.last, a.plan.Regained(a.State))
 }
 
 // expired reports whether the key is fresh and has been idle for that long. The caller
 // holds the lock.
-func (b *account) expired(reading, idle int64) bool {
-	return !b.use.isPinned() && b.fresh(reading) && reading-b.last >= idle
+func (a *account) expired(reading, idle int64) bool {
+	return !a.use.isPinned() && a.fresh(reading) && reading-a.last >= idle
 }
 
 // floor returns the time before which the key must not be created anew if it is dropped at
 // a reading. A fresh key may not spend again what it had regained by then. One that is not fresh
 // loses its spending anyway: its floor is its last reading, or the present one if the clock has
 // stepped back since. The caller holds the lock.
-func (b *account) floor(reading int64) int64 {
-	if at := b.freshAt(); at <= reading {
+func (a *account) floor(reading int64) int64 {
+	if at := a.freshAt(); at <= reading {
 		return at
 	}
-	return min(b.last, reading)
+	return min(a.last, reading)
 }
 
 // remembered returns what to remember of the key when it is evicted at a reading. It is what
 // the key has spent, and not that it has seen a later reading: see floor. The caller holds the
 // lock, and has called fresh.
-func (b *account) remembered(reading int64) meter.Remembered {
-	return b.plan.Remember(b.State, max(reading, b.last))
+func (a *account) remembered(reading int64) meter.Remembered {
+	return a.plan.Remember(a.State, max(reading, a.last))
 }
 
 // lockKept locks the account if it is still in the table. If it was dropped, lockKept
 // reports false and leaves it unlocked.
-func (b *account) lockKept() bool {
-	b.mu.Lock()
-	if b.plan == nil {
-		b.mu.Unlock()
+func (a *account) lockKept() bool {
+	a.mu.Lock()
+	if a.plan == nil {
+		a.mu.Unlock()
 		return false
 	}
 	return true
@@ -72,9 +72,9 @@ func (b *account) lockKept() bool {
 
 // eased takes note that the key may be fresh earlier than before, because something was
 // given back or the limit has changed. The caller holds the lock.
-func (b *account) eased() {
-	if d := b.plan.dirty; d != nil && b.use.markDirty() {
-		d.add(b)
+func (a *account) eased() {
+	if d := a.plan.dirty; d != nil && a.use.markDirty() {
+		d.add(a)
 	}
 }
 
@@ -87,105 +87,125 @@ type spending struct {
 // spendingOf returns what is spent when an account accepts its offer.
 func spendingOf(o meter.Offer, cost int64) spending { return spending{o.Spending(cost), o.Changes} }
 
-// decide decides one key's cost at a reading. The caller holds the lock.
-func (b *account) decide(reading, cost int64, q request, d *Decision) meter.Offer {
-	m := meter.Moment{Reading: reading, Now: max(reading, b.last)}
-	b.last = m.Now
-	o := b.plan.Take(&b.State, m, cost, q.ahead(b.plan), q.keep)
-	o.Changes = b.changes
+// at returns the moment as which a reading counts: the key's time never goes back. The caller holds
+// the lock. The clock may have been read before, so that others do not wait for that.
+func (a *account) at(reading int64) meter.Moment {
+	return meter.Moment{Reading: reading, Now: max(reading, a.last)}
+}
+
+// decide decides one key's cost. The caller holds the lock.
+func (a *account) decide(m meter.Moment, cost int64, q request, d *Decision) meter.Offer {
+	a.last = m.Now
+	o := a.plan.Take(&a.State, m, cost, q.ahead(a.plan), q.keep)
+	o.Changes = a.changes
 	d.verdict(m, o)
-	b.use.decided(d.Allowed)
-	b.plan.standing(b.State, m, d)
+	a.use.decided(d.Allowed)
 	return o
+}
+
+// unlock unlocks the account after a decision, and fills in how the key stands. That takes
+// divisions, so it is done with a copy after the lock is released, unless the copy shares memory with
+// the state.
+func (a *account) unlock(p *plan, m meter.Moment, d *Decision) {
+	s := a.State
+	if s.OnHeap() {
+		p.standing(s, m, d)
+		a.mu.Unlock()
+		return
+	}
+	a.mu.Unlock()
+	p.standing(s, m, d)
 }
 
 // arrive records a reading, so that the account's time never goes back, and returns
 // what it counts as. The caller holds the lock.
-func (b *account) arrive(reading int64) meter.Moment {
-	b.last = max(reading, b.last)
-	b.plan.Advance(&b.State, b.last)
-	b.use.touched()
-	return meter.Moment{Reading: reading, Now: b.last}
+func (a *account) arrive(reading int64) meter.Moment {
+	m := a.at(reading)
+	a.last = m.Now
+	a.plan.Advance(&a.State, a.last)
+	a.use.touched()
+	return m
 }
 
 // offer says how a cost would be spent, or when it would be. It spends nothing. The
 // caller holds the lock, and has let the moment arrive.
-func (b *account) offer(m meter.Moment, cost int64, q request) meter.Offer {
-	o := b.plan.Offer(b.State, m, cost, q.ahead(b.plan))
-	o.Changes = b.changes
+func (a *account) offer(m meter.Moment, cost int64, q request) meter.Offer {
+	o := a.plan.Offer(a.State, m, cost, q.ahead(a.plan))
+	o.Changes = a.changes
 	return o
 }
 
 // look answers a cost under the plan, and spends nothing. The caller holds the lock.
-func (b *account) look(p *plan, reading, cost int64, q request, d *Decision) {
-	s, m := b.view(p, reading, q)
+func (a *account) look(p *plan, reading, cost int64, q request, d *Decision) {
+	s, m := a.view(p, reading, q)
 	p.answer(s, m, cost, d)
 }
 
 // view returns what the state is under a plan. What is said of it comes true only if the
 // key regains under that plan from now on. So all but a Peek, which must change nothing,
 // put the key under it. Of a fresh key there is nothing to come true. The caller holds the lock.
-func (b *account) view(p *plan, reading int64, q request) (meter.State, meter.Moment) {
-	m := meter.Moment{Reading: reading, Now: max(reading, b.last)}
-	if b.plan.Refresh(&b.State); !q.peek && b.plan.Regained(b.State) > m.Now {
-		b.adopt(p, reading)
+func (a *account) view(p *plan, reading int64, q request) (meter.State, meter.Moment) {
+	m := a.at(reading)
+	if a.plan.Refresh(&a.State); !q.peek && a.plan.Regained(a.State) > m.Now {
+		a.adopt(p, reading)
 	}
-	if b.plan.equals(p) {
-		return b.State, m
+	if a.plan.equals(p) {
+		return a.State, m
 	}
-	return p.Migrate(&b.plan.Meter, b.State, m.Now), m
+	return p.Migrate(&a.plan.Meter, a.State, m.Now), m
 }
 
 // adjust charges, or forgives, and records the time. The caller holds the lock.
-func (b *account) adjust(now, delta int64) {
-	b.last = now
-	b.use.touched()
-	b.plan.Adjust(&b.State, now, delta)
-	b.eased()
+func (a *account) adjust(now, delta int64) {
+	a.last = now
+	a.use.touched()
+	a.plan.Adjust(&a.State, now, delta)
+	a.eased()
 }
 
 // settleAt settles what was spent at what it actually was. If the key was dropped because it was fresh, there
 // is nothing to give back, and what is still to be charged to it is returned. If it was reset or evicted, there is
 // nothing to settle.
-func (b *account) settleAt(clock Clock, sp spending, actual int64) (late int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.plan == nil {
-		if b.use.isOver() {
+func (a *account) settleAt(clock Clock, sp spending, actual int64) (late int64) {
+	now := reading(clock)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.plan == nil {
+		if a.use.isOver() {
 			return 0
 		}
 		return max(0, actual-sp.Cost)
 	}
-	b.last = max(reading(clock), b.last)
-	sp.Changed = sp.changes != b.changes
-	b.plan.Settle(&b.State, b.last, sp.Spending, actual)
-	b.eased()
+	a.last = max(now, a.last)
+	sp.Changed = sp.changes != a.changes
+	a.plan.Settle(&a.State, a.last, sp.Spending, actual)
+	a.eased()
 	return 0
 }
 
 // adopt puts the key under the plan, unless it has a newer one. What was spent
 // stays spent. If that is expressed in other figures, they are as of now, so this records
 // the time. The caller holds the lock.
-func (b *account) adopt(p *plan, reading int64) {
-	old := b.plan
+func (a *account) adopt(p *plan, reading int64) {
+	old := a.plan
 	if !p.supersedes(old) {
 		return
 	}
 	if !old.equals(p) {
-		b.last = max(reading, b.last)
-		old.Refresh(&b.State)
-		b.State = p.Migrate(&old.Meter, b.State, b.last)
-		b.changes++
+		a.last = max(reading, a.last)
+		old.Refresh(&a.State)
+		a.State = p.Migrate(&old.Meter, a.State, a.last)
+		a.changes++
 	}
-	b.plan = p
-	b.eased()
+	a.plan = p
+	a.eased()
 }
 
 // markStale makes the key's next decision ask for its limit again. The caller holds the lock.
-func (b *account) markStale() {
-	p := *b.plan
+func (a *account) markStale() {
+	p := *a.plan
 	p.seq |= staleBit
-	b.plan = &p
+	a.plan = &p
 }
 
 // request is how a cost may be spent.
@@ -197,20 +217,20 @@ type request struct {
 	brief bool  // the caller needs only the yes or no, and no error
 }
 
-// take is the request of Take and Allow: now, or whenever a leaky bucket lets it out.
-var take = request{queue: math.MaxInt64}
+// takeRequest is the request of Take and Allow: now, or whenever a leaky bucket lets it out.
+var takeRequest = request{queue: math.MaxInt64}
 
-// peek is the request of Peek, which answers as take does.
-var peek = request{queue: math.MaxInt64, peek: true}
+// peekRequest is the request of Peek, which answers as Take does.
+var peekRequest = request{queue: math.MaxInt64, peek: true}
 
-// reserve is the request of Reserve and Wait.
-func reserve(ahead time.Duration) request {
+// reserveRequest is the request of Reserve and Wait.
+func reserveRequest(ahead time.Duration) request {
 	d := max(0, int64(ahead))
 	return request{queue: d, book: d, keep: true}
 }
 
-// queue is the request of a stack's Reserve and Wait: only leaky buckets may delay it.
-func queue(maxDelay time.Duration) request {
+// queueRequest is the request of a stack's Reserve and Wait: only leaky buckets may delay it.
+func queueRequest(maxDelay time.Duration) request {
 	return request{queue: max(0, int64(maxDelay)), keep: true}
 }
 

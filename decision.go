@@ -54,7 +54,7 @@ func (d *Decision) verdict(m meter.Moment, o meter.Offer) {
 func (p *plan) answer(s meter.State, m meter.Moment, cost int64, d *Decision) {
 	o := m.Free()
 	if cost > 0 {
-		o = p.Offer(s, m, cost, take.ahead(p))
+		o = p.Offer(s, m, cost, takeRequest.ahead(p))
 	}
 	d.verdict(m, o)
 	p.standing(s, m, d)

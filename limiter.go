@@ -40,10 +40,9 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
-
-	"github.com/puzpuzpuz/xsync/v4"
 
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/meter"
@@ -83,13 +82,9 @@ type Keyed[K comparable] struct {
 	limitFor   func(K) Limit
 	onDecision func(Event[K])
 
-	// certain says that New was called and that keys hold no interfaces. Else a key may fail
+	// certain is the keys' accounts if New was called and keys hold no interfaces; else nil: a key may fail
 	// to be comparable, and has to be checked before it is looked up.
-	certain bool
-
-	// plain is the keys' map, if certain and if a decision can look a key up in it without
-	// more ado, which saves it a call. Else nil.
-	plain *xsync.Map[K, *account]
+	certain *keys.Map[K, *account]
 }
 
 var _ Reserver[string] = (*Keyed[string])(nil)
@@ -121,10 +116,9 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 		keys:       table,
 		limitFor:   o.LimitFor,
 		onDecision: o.OnDecision,
-		certain:    !keys.HoldInterfaces[K](),
 	}
-	if l.certain {
-		l.plain = table.accounts.Plain()
+	if !keys.HoldInterfaces[K]() {
+		l.certain = table.accounts
 	}
 	l.generation.Store(g)
 	return l, nil
@@ -144,25 +138,24 @@ func Must[L any](l L, err error) L {
 func (l *Keyed[K]) Allow(key K, cost int) bool {
 	// The first lines are also those of decide: a call would cost as much as they do.
 	var b *account
-	if m := l.plain; m != nil {
-		b, _ = m.Load(key)
-	} else if l.certain {
-		b = l.keys.find(key)
+	if m := l.certain; m != nil {
+		b = m.Find(key)
 	}
 	if b == nil || l.onDecision != nil {
-		return l.allowSlow(key, cost)
+		return l.allowSlow(key, cost, unread)
 	}
+	now := reading(l.clock)
 	b.mu.Lock()
 	p := b.plan
 	if p == nil || p.seq != l.generation.Load().seq {
 		b.mu.Unlock()
-		return l.allowSlow(key, cost)
+		return l.allowSlow(key, cost, now)
 	}
 	if !p.ordinary(cost) {
 		b.mu.Unlock()
 		return cost == 0 // a cost below 0 or above the capacity changes nothing
 	}
-	now := max(reading(l.clock), b.last)
+	now = max(now, b.last)
 	b.last = now
 	ok := p.Allow(&b.State, now, int64(cost))
 	b.use.decided(ok)
@@ -177,10 +170,10 @@ func (p *plan) ordinary(cost int) bool { return uint64(int64(cost)-1) < uint64(p
 
 // allowSlow is Allow for new keys, for keys that are not tracked, for changed limits, and where
 // OnDecision is to be told.
-func (l *Keyed[K]) allowSlow(key K, cost int) bool {
+func (l *Keyed[K]) allowSlow(key K, cost int, now int64) bool {
 	var d Decision
 	if l.onDecision == nil {
-		_, _, _ = l.decideSlow(key, cost, request{queue: take.queue, brief: true}, &d)
+		_, _, _ = l.decideSlow(key, cost, request{queue: takeRequest.queue, brief: true}, now, &d)
 	} else {
 		d, _ = l.Take(context.Background(), key, cost)
 	}
@@ -192,7 +185,7 @@ func (l *Keyed[K]) allowSlow(key K, cost int) bool {
 // [ErrNegativeCost], [ErrInvalidKey], [ErrInvalidLimit] if LimitFor returned such a limit, or [ErrTableFull].
 func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err error) {
 	var b *account
-	b, _, err = l.decide(key, cost, take, &d)
+	b, _, err = l.decide(key, cost, takeRequest, &d)
 	if l.onDecision != nil {
 		l.report(key, cost, d, b != nil && d.Allowed, err)
 	}
@@ -202,27 +195,28 @@ func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err err
 // decide decides, and fills in d. If an account was charged, it returns the account and the
 // offer that was accepted.
 func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, o meter.Offer, err error) {
-	if m := l.plain; m != nil {
-		b, _ = m.Load(key)
-	} else if l.certain {
-		b = l.keys.find(key)
+	if m := l.certain; m != nil {
+		b = m.Find(key)
 	}
 	if b == nil {
-		return l.decideSlow(key, cost, q, d)
+		return l.decideSlow(key, cost, q, unread, d)
 	}
+	now := reading(l.clock)
 	b.mu.Lock()
-	if p := b.plan; p == nil || p.seq != l.generation.Load().seq || !p.ordinary(cost) {
+	p := b.plan
+	if p == nil || p.seq != l.generation.Load().seq || !p.ordinary(cost) {
 		b.mu.Unlock()
-		return l.decideSlow(key, cost, q, d)
+		return l.decideSlow(key, cost, q, now, d)
 	}
-	o = b.decide(reading(l.clock), int64(cost), q, d)
-	b.mu.Unlock()
+	m := b.at(now)
+	o = b.decide(m, int64(cost), q, d)
+	b.unlock(p, m, d)
 	return b, o, nil
 }
 
 // decideSlow is decide for new keys, for changed limits, and for costs that are 0 or
-// invalid or above the capacity.
-func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account, meter.Offer, error) {
+// invalid or above the capacity. It decides at a reading of the clock, if that has been read.
+func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision) (*account, meter.Offer, error) {
 	if q.brief && cost < 0 {
 		l.keys.mustBe()
 		return nil, meter.Offer{}, errUntold
@@ -237,7 +231,7 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account
 			return nil, meter.Offer{}, err
 		}
 		if never := int64(cost) > p.capacity; never || cost == 0 || !p.tracks() {
-			l.look(key, p, 0, take, d)
+			l.look(key, p, 0, takeRequest, now, d)
 			switch d.Allowed = !never; {
 			case !never:
 				d.RetryAfter = 0
@@ -248,24 +242,27 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, d *Decision) (*account
 			}
 			return nil, meter.Offer{}, err
 		}
-		b, raw, created, err := l.keys.acquire(key, p, l.clock)
+		b, first, created, err := l.keys.acquire(key, p, l.clock)
 		if err != nil {
 			d.Limit = p.limit
 			return nil, meter.Offer{}, err
 		}
-		if !created {
-			raw = reading(l.clock)
-			b.adopt(p, raw)
+		if created {
+			now = first
+		} else {
+			now = l.reading(now)
+			b.adopt(p, now)
 		}
 		if p = b.plan; int64(cost) > p.capacity {
 			b.mu.Unlock()
 			continue // the limit has changed in the meantime
 		}
-		o := b.decide(raw, int64(cost), q, d)
+		m := b.at(now)
+		o := b.decide(m, int64(cost), q, d)
 		if l.refreshed.Load() != refreshed {
 			b.markStale()
 		}
-		b.mu.Unlock()
+		b.unlock(p, m, d)
 		return b, o, nil
 	}
 }
@@ -323,21 +320,33 @@ func (l *Keyed[K]) given(b *account, limit Limit) (*plan, error) {
 	return g.given(limit)
 }
 
+// unread is in place of a reading of the clock that has not been taken.
+const unread = math.MinInt64
+
+// reading returns a reading of the clock, or the one that has been taken: a decision takes one.
+func (l *Keyed[K]) reading(now int64) int64 {
+	if now == unread {
+		return reading(l.clock)
+	}
+	return now
+}
+
 // look fills in what the key would answer to a cost under the plan. It spends nothing.
-func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, d *Decision) {
+func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, now int64, d *Decision) {
 	if !p.tracks() {
 		d.Allowed, d.Limit, d.Remaining = true, p.limit, p.limit.Capacity()
 		return
 	}
-	if b := l.keys.find(key); b != nil {
+	b := l.keys.find(key)
+	now = l.reading(now)
+	if b != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if b.plan != nil {
-			b.look(p, reading(l.clock), cost, q, d)
+			b.look(p, now, cost, q, d)
 			return
 		}
 	}
-	now := reading(l.clock)
 	u := l.keys.unseen(key)
 	at, s := u.begin(p, now, q.peek)
 	p.answer(s, meter.Moment{Reading: now, Now: at}, cost, d)
@@ -357,7 +366,7 @@ func (l *Keyed[K]) Peek(key K, cost int) (d Decision, err error) {
 	if int64(cost) > p.capacity {
 		err, cost = p.exceeds(int64(cost)), 0
 	}
-	l.look(key, p, int64(cost), peek, &d)
+	l.look(key, p, int64(cost), peekRequest, unread, &d)
 	d.Allowed = d.Allowed && err == nil
 	return d, err
 }
@@ -437,7 +446,7 @@ func (l *Keyed[K]) Reserve(_ context.Context, key K, cost int, maxDelay time.Dur
 	r.keyed = x
 	var err error
 	var o meter.Offer
-	x.b, o, err = l.decide(key, cost, reserve(maxDelay), &r.Decision)
+	x.b, o, err = l.decide(key, cost, reserveRequest(maxDelay), &r.Decision)
 	x.sp = spendingOf(o, int64(cost))
 	r.booked()
 	if l.onDecision != nil {
@@ -457,7 +466,7 @@ func (l *Keyed[K]) check(key K, cost int) error {
 	if cost < 0 {
 		return negativeCostError(cost)
 	}
-	if !l.certain && !keys.CanCompare(key) {
+	if l.certain == nil && !keys.CanCompare(key) {
 		return fmt.Errorf("%w: %T cannot be compared", ErrInvalidKey, key)
 	}
 	if key != key {

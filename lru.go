@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"fmt"
-	"hash/maphash"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -30,11 +29,12 @@ import (
 // inserted and removed under the lock of its key's shard, and because it is marked as
 // dropped (its plan is nil) under its own lock before another one can take its place. A
 // decision that has found an account and then finds it dropped looks the key up again.
+//
+// Keys, their order, and the table share one entry for each key: that of the map.
 type table[K comparable] struct {
-	accounts keys.Map[K, *account] // finds them
+	accounts *keys.Map[K, *account] // finds them
 	cloner   keys.Cloner[K]
 	shards   []shard[K]
-	seed     maphash.Seed
 	max      int64
 	count    atomic.Int64   // of the keys in the table, or about to be
 	ttl      int64          // for how long an idle key is kept if there is room, in nanoseconds
@@ -44,6 +44,9 @@ type table[K comparable] struct {
 
 	expired, evicted, evictedThrottled, refused atomic.Uint64
 }
+
+// entry is a key that is tracked, and its account.
+type entry[K comparable] = keys.Entry[K, *account]
 
 // shard is a part of the keys, by hash. New keys of different shards do not wait for each
 // other. The shards share the room in the table, so that exactly max keys fit, whatever
@@ -90,7 +93,6 @@ func newTable[K comparable](o *Options[K], dates *calendars) *table[K] {
 		accounts: keys.NewMap[K, *account](maxKeys),
 		cloner:   keys.NewCloner[K](),
 		shards:   make([]shard[K], n),
-		seed:     maphash.MakeSeed(),
 		max:      int64(maxKeys),
 		ttl:      int64(o.IdleTTL),
 		full:     fmt.Errorf("%w: %d keys", ErrTableFull, maxKeys),
@@ -121,25 +123,24 @@ func (t *table[K]) mustBe() {
 	}
 }
 
-// hash returns a key's hash. The seed is the table's own, so that nobody can choose keys that
-// all fall into one shard, or on one line of the memory.
-func (t *table[K]) hash(key K) uint64 { return t.accounts.Hash(t.seed, key) }
+// shard returns the shard of the keys of a hash.
+func (t *table[K]) shard(hash uint64) *shard[K] { return &t.shards[hash%uint64(len(t.shards))] }
 
-// shard returns the shard of a key.
-func (t *table[K]) shard(key K) *shard[K] {
+// shardOf returns the shard of a key.
+func (t *table[K]) shardOf(key K) *shard[K] {
 	if len(t.shards) == 1 {
 		return &t.shards[0]
 	}
-	return &t.shards[t.hash(key)%uint64(len(t.shards))]
+	return t.shard(t.accounts.Hash(key))
 }
 
 // unseen returns what is known of a key that is not in the table.
 func (t *table[K]) unseen(key K) unseen {
 	if t.memory == nil {
-		return unseen{floor: t.shard(key).floor.Load()}
+		return unseen{floor: t.shardOf(key).floor.Load()}
 	}
-	hash := t.hash(key)
-	return unseen{t.shards[hash%uint64(len(t.shards))].floor.Load(), t.memory, hash}
+	hash := t.accounts.Hash(key)
+	return unseen{t.shard(hash).floor.Load(), t.memory, hash}
 }
 
 // acquire returns the key's account, locked, and inserts one if there is none. For a
@@ -152,7 +153,7 @@ func (t *table[K]) unseen(key K) unseen {
 // How a new key begins is found out before room is made: what leaves the table for it, and is
 // remembered in its place, changes nothing about it. So it is allowed what a Peek has said.
 func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *account, now int64, created bool, err error) {
-	s := t.shard(key)
+	s := t.shardOf(key)
 	room := false // it is taken for this key
 	var first birth
 	for tries := 0; ; tries++ {
@@ -170,7 +171,7 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *account, now int64, 
 		}
 		now = first.reading
 		t.expireLocked(s, now)
-		var busy place[K]
+		var busy *entry[K]
 		if !room {
 			room, busy = t.makeRoomLocked(s, now)
 		}
@@ -222,7 +223,7 @@ type birth struct {
 func (t *table[K]) birthLocked(s *shard[K], key K, p *plan, now int64) birth {
 	u := unseen{floor: s.floor.Load()}
 	if t.memory != nil {
-		u.memory, u.hash = t.memory, t.hash(key)
+		u.memory, u.hash = t.memory, t.accounts.Hash(key)
 	}
 	x := birth{reading: now, news: s.news}
 	x.last, x.state = u.begin(p, now, false)
@@ -241,11 +242,11 @@ func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *birth) *account 
 	}
 	b.mu.Lock()
 	s.news++
-	s.order.add(place[K]{key, b, x.reading})
+	e, _ := t.accounts.Add(key, b)
+	s.order.add(place[K]{e, x.reading})
 	if t.expiry != nil {
-		t.expiry.insert(key, b, x.last)
+		t.expiry.insert(e, x.last)
 	}
-	t.accounts.Add(key, b)
 	s.mu.Unlock()
 	return b
 }
@@ -254,15 +255,16 @@ func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *birth) *account 
 // the order has been taken. The locks of account and shard are held. The room of the key
 // stays taken, for a key that replaces it. Whoever waits for the account's lock finds its
 // plan to be nil, and the map up to date.
-func (t *table[K]) removeLocked(s *shard[K], key K, b *account, floor int64) {
+func (t *table[K]) removeLocked(s *shard[K], e *entry[K], floor int64) {
+	b := e.Value
 	if w := b.plan.wall; w != nil && floor > -maxReading {
 		if w.dropped(b.State, floor) || w.carrier.Load() == nil {
-			carrier := any(key)
+			carrier := any(e.Key)
 			w.carrier.Store(&carrier)
 		}
 	}
 	b.plan = nil
-	t.accounts.Remove(key)
+	t.accounts.RemoveEntry(e)
 	if t.expiry != nil {
 		t.expiry.remove(b)
 	}
@@ -273,17 +275,18 @@ func (t *table[K]) removeLocked(s *shard[K], key K, b *account, floor int64) {
 
 // removeAnywhereLocked is removeLocked for an account whose place is still in the order,
 // wherever that is. The place becomes a tombstone.
-func (t *table[K]) removeAnywhereLocked(s *shard[K], key K, b *account, floor int64) {
-	t.removeLocked(s, key, b, floor)
-	s.order.addTombstone(func(p place[K]) bool { return t.find(p.key) == p.b })
+func (t *table[K]) removeAnywhereLocked(s *shard[K], e *entry[K], floor int64) {
+	t.removeLocked(s, e, floor)
+	s.order.addTombstone(func(p place[K]) bool { return t.accounts.Lookup(p.entry.Key) == p.entry })
 }
 
 // remove removes a key whose account is locked, and gives its room back.
-func (t *table[K]) remove(key K, b *account, floor int64) {
-	s := t.shard(key)
+func (t *table[K]) remove(key K, floor int64) {
+	e := t.accounts.Lookup(key)
+	s := t.shard(e.Hash())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.removeAnywhereLocked(s, key, b, floor)
+	t.removeAnywhereLocked(s, e, floor)
 	t.count.Add(-1)
 }
 
@@ -311,7 +314,7 @@ func (t *table[K]) forget(key K) {
 		case b.lockKept():
 			defer b.mu.Unlock()
 			t.forgetPast(key) // before the account is gone, so that nobody recalls it
-			t.remove(key, b, -maxReading)
+			t.remove(key, -maxReading)
 			b.use.end()
 			return
 		}
@@ -332,7 +335,7 @@ func (t *table[K]) knows(key K, p *plan, clock Clock) bool {
 // the key has spent less now. While its account is locked, nobody evicts or inserts it.
 func (t *table[K]) forgetPast(key K) {
 	if t.memory != nil {
-		t.memory.takeOut(t.hash(key))
+		t.memory.takeOut(t.accounts.Hash(key))
 	}
 }
 
@@ -356,14 +359,14 @@ func (t *table[K]) remembers(key K, b *account, reading int64) bool {
 // takeOut forgets what is remembered of a key that is not tracked, or reports false because it
 // is tracked now. The lock of the shard keeps it from being inserted or evicted meanwhile.
 func (t *table[K]) takeOut(key K) bool {
-	s := t.shard(key)
+	s := t.shardOf(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.find(key) != nil {
 		return false
 	}
 	s.news++
-	t.memory.takeOut(t.hash(key))
+	t.memory.takeOut(t.accounts.Hash(key))
 	return true
 }
 
@@ -385,5 +388,5 @@ func (t *table[K]) withdraw(key K, b *account, clock Clock) {
 	if b.use.recent() {
 		floor = b.floor(now)
 	}
-	t.remove(key, b, floor)
+	t.remove(key, floor)
 }

@@ -1,8 +1,6 @@
 package ratelimit_test
 
 import (
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,35 +9,6 @@ import (
 
 	"github.com/weir-go/ratelimit"
 )
-
-// stuckClock is a clock of which one reading takes until it is let go. A decision reads
-// the clock under its key's lock, so this is a key that is busy for long.
-type stuckClock struct {
-	testClock
-	stick          atomic.Bool
-	stuck, release chan struct{}
-}
-
-func newStuckClock() *stuckClock {
-	return &stuckClock{stuck: make(chan struct{}), release: make(chan struct{})}
-}
-
-func (c *stuckClock) Now() time.Duration {
-	if c.stick.CompareAndSwap(true, false) {
-		close(c.stuck)
-		<-c.release
-	}
-	return c.testClock.Now()
-}
-
-// keepBusy makes a key busy until the function that it returns is called.
-func (c *stuckClock) keepBusy(l *ratelimit.Keyed[int], key int) (done func()) {
-	var wg sync.WaitGroup
-	c.stick.Store(true)
-	wg.Go(func() { l.Allow(key, 1) })
-	<-c.stuck
-	return func() { close(c.release); wg.Wait() }
-}
 
 // soon fails the test if f has not returned after a time in which it could have done so
 // ten thousand times.
@@ -58,32 +27,32 @@ func TestNothingElseWaitsForABusyKey(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		options ratelimit.Options[int]
-		call    func(t *testing.T, l *ratelimit.Keyed[int], clock *stuckClock)
+		call    func(t *testing.T, l *ratelimit.Keyed[int], clock *testClock)
 	}{
-		{"a new key where there is room", ratelimit.Options[int]{MaxKeys: 100}, func(t *testing.T, l *ratelimit.Keyed[int], _ *stuckClock) {
+		{"a new key where there is room", ratelimit.Options[int]{MaxKeys: 100}, func(t *testing.T, l *ratelimit.Keyed[int], _ *testClock) {
 			assert.True(t, l.Allow(10, 1))
 		}},
-		{"a new key when the busy one might have expired", ratelimit.Options[int]{MaxKeys: 100}, func(t *testing.T, l *ratelimit.Keyed[int], clock *stuckClock) {
+		{"a new key when the busy one might have expired", ratelimit.Options[int]{MaxKeys: 100}, func(t *testing.T, l *ratelimit.Keyed[int], clock *testClock) {
 			clock.advance(time.Hour)
 			assert.True(t, l.Allow(10, 1))
 			assert.True(t, l.Allow(11, 1))
 		}},
-		{"a new key for which another one is evicted", ratelimit.Options[int]{MaxKeys: 2}, func(t *testing.T, l *ratelimit.Keyed[int], _ *stuckClock) {
+		{"a new key for which another one is evicted", ratelimit.Options[int]{MaxKeys: 2}, func(t *testing.T, l *ratelimit.Keyed[int], _ *testClock) {
 			assert.True(t, l.Allow(10, 1))
 			assert.Equal(t, 0, remaining(t, l, 10))
 			assert.Equal(t, 1, remaining(t, l, 1), "evicted")
 		}},
-		{"a new key that is refused", ratelimit.Options[int]{MaxKeys: 2, OnFull: ratelimit.RefuseNew}, func(t *testing.T, l *ratelimit.Keyed[int], clock *stuckClock) {
+		{"a new key that is refused", ratelimit.Options[int]{MaxKeys: 2, OnFull: ratelimit.RefuseNew}, func(t *testing.T, l *ratelimit.Keyed[int], clock *testClock) {
 			assert.False(t, l.Allow(10, 1))
 			clock.advance(24 * time.Hour)
 			assert.True(t, l.Allow(11, 1), "the other one is fresh")
 			assert.False(t, l.Allow(12, 1))
 		}},
-		{"Sweep", ratelimit.Options[int]{}, func(t *testing.T, l *ratelimit.Keyed[int], clock *stuckClock) {
+		{"Sweep", ratelimit.Options[int]{}, func(t *testing.T, l *ratelimit.Keyed[int], clock *testClock) {
 			clock.advance(24 * time.Hour)
 			assert.Equal(t, 1, l.Sweep(), "all but the busy one")
 		}},
-		{"a new key while others wait for the busy one", ratelimit.Options[int]{}, func(t *testing.T, l *ratelimit.Keyed[int], clock *stuckClock) {
+		{"a new key while others wait for the busy one", ratelimit.Options[int]{}, func(t *testing.T, l *ratelimit.Keyed[int], clock *testClock) {
 			require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerDay(2), 2)))
 			for range 4 {
 				go l.Allow(0, 1) // looks the key up again, because its limit has changed
@@ -96,12 +65,12 @@ func TestNothingElseWaitsForABusyKey(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			clock := newStuckClock()
+			clock := new(testClock)
 			test.options.Clock = clock
 			l := newWith(t, onceADay, test.options)
 			require.True(t, l.Allow(0, 1))
 			require.True(t, l.Allow(1, 1))
-			done := clock.keepBusy(l, 0)
+			done := ratelimit.LockKey(l, 0)
 			defer done()
 			soon(t, test.name, func() { test.call(t, l, clock) })
 		})
@@ -111,10 +80,11 @@ func TestNothingElseWaitsForABusyKey(t *testing.T) {
 // If all keys that could make room are busy, a new key waits for one of them, and meanwhile
 // keeps nobody else waiting.
 func TestANewKeyWaitsIfAllOthersAreBusy(t *testing.T) {
-	clock := newStuckClock()
+	clock := new(testClock)
 	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: clock, MaxKeys: 1})
 	require.True(t, l.Allow(0, 1))
-	done := clock.keepBusy(l, 0)
+	require.False(t, l.Allow(0, 1), "throttled")
+	done := ratelimit.LockKey(l, 0)
 	allowed := make(chan bool)
 	go func() { allowed <- l.Allow(1, 1) }()
 	soon(t, "Peek", func() { assert.Equal(t, 1, remaining(t, l, 2)) })

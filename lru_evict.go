@@ -57,21 +57,22 @@ func (t *table[K]) expireLocked(s *shard[K], now int64) {
 // not in use, and its turn comes again with the next insertion. A key that is busy is in use.
 func (t *table[K]) expireOldestLocked(s *shard[K], now, ttl int64) bool {
 	p, _ := s.order.take()
-	if !p.b.mu.TryLock() {
-		s.order.add(place[K]{p.key, p.b, now})
+	b := p.entry.Value
+	if !b.mu.TryLock() {
+		s.order.add(place[K]{p.entry, now})
 		return true
 	}
-	defer p.b.mu.Unlock()
+	defer b.mu.Unlock()
 	switch {
-	case p.b.plan == nil:
+	case b.plan == nil:
 		s.order.tombstones--
-	case p.b.expired(now, ttl):
-		t.removeLocked(s, p.key, p.b, p.b.freshAt())
+	case b.expired(now, ttl):
+		t.removeLocked(s, p.entry, b.freshAt())
 		t.count.Add(-1)
 		t.expired.Add(1)
-	case p.b.use.recent():
-		p.b.use.clearRecent()
-		s.order.add(place[K]{p.key, p.b, now})
+	case b.use.recent():
+		b.use.clearRecent()
+		s.order.add(place[K]{p.entry, now})
 	default:
 		s.order.putBack(p)
 		s.blocked++
@@ -118,7 +119,7 @@ func (t *table[K]) sweepSome(s *shard[K], runs [][]place[K], clock Clock) int {
 func (t *table[K]) sweepLocked(s *shard[K], runs [][]place[K], now, ttl int64) (dropped int) {
 	for _, run := range runs {
 		for _, p := range run {
-			if p.b != nil && t.sweepPlaceLocked(s, p, now, ttl) {
+			if p.entry != nil && t.sweepPlaceLocked(s, p.entry, now, ttl) {
 				dropped++
 			}
 		}
@@ -128,15 +129,16 @@ func (t *table[K]) sweepLocked(s *shard[K], runs [][]place[K], now, ttl int64) (
 
 // sweepPlaceLocked drops a key that is fresh and has been idle for long enough. The place may
 // be a tombstone, or have been left by its key since the runs were read: the account tells.
-func (t *table[K]) sweepPlaceLocked(s *shard[K], p place[K], now, ttl int64) bool {
-	if !p.b.mu.TryLock() {
+func (t *table[K]) sweepPlaceLocked(s *shard[K], e *entry[K], now, ttl int64) bool {
+	b := e.Value
+	if !b.mu.TryLock() {
 		return false
 	}
-	defer p.b.mu.Unlock()
-	if p.b.plan == nil || !p.b.expired(now, ttl) {
+	defer b.mu.Unlock()
+	if b.plan == nil || !b.expired(now, ttl) {
 		return false
 	}
-	t.removeAnywhereLocked(s, p.key, p.b, p.b.freshAt())
+	t.removeAnywhereLocked(s, e, b.freshAt())
 	t.count.Add(-1)
 	t.expired.Add(1)
 	return true
@@ -144,23 +146,23 @@ func (t *table[K]) sweepPlaceLocked(s *shard[K], p place[K], now, ttl int64) boo
 
 // makeRoomLocked takes room for one more key in a shard. If it fails because of a key that
 // is busy, it returns that.
-func (t *table[K]) makeRoomLocked(s *shard[K], now int64) (ok bool, busy place[K]) {
+func (t *table[K]) makeRoomLocked(s *shard[K], now int64) (ok bool, busy *entry[K]) {
 	if t.reserve() {
-		return true, busy
+		return true, nil
 	}
 	if t.expiry != nil {
-		return false, busy
+		return false, nil
 	}
 	return t.evictLocked(s, now)
 }
 
 // makeRoomElsewhere takes room for one more key that the shard s did not give. The caller
 // holds no lock: a busy key is waited for, and other shards are locked.
-func (t *table[K]) makeRoomElsewhere(s *shard[K], busy place[K], now int64) bool {
+func (t *table[K]) makeRoomElsewhere(s *shard[K], busy *entry[K], now int64) bool {
 	switch {
 	case t.expiry != nil:
 		return t.expireDue(now)
-	case busy.b != nil:
+	case busy != nil:
 		return t.evictBusy(s, busy, now)
 	}
 	for i := range t.shards {
@@ -181,13 +183,14 @@ type victim[K comparable] struct {
 // lookLocked finds out what it costs to evict the key at a place. Its account stays locked, unless it
 // is busy. A peek at the time records nothing: what eviction looks at is not in use.
 func (t *table[K]) lookLocked(p place[K], now int64) victim[K] {
-	if !p.b.mu.TryLock() {
+	b := p.entry.Value
+	if !b.mu.TryLock() {
 		return victim[K]{place: p, rank: rankBusy}
 	}
-	if p.b.plan == nil {
+	if b.plan == nil {
 		return victim[K]{place: p, rank: rankTombstone}
 	}
-	return victim[K]{p, p.b.use.rank(p.b.fresh(now)), p.b.last}
+	return victim[K]{p, b.use.rank(b.fresh(now)), b.last}
 }
 
 // evictLocked drops a key of the shard, and the caller takes over its room. Of the few oldest keys
@@ -198,7 +201,7 @@ func (t *table[K]) lookLocked(p place[K], now int64) victim[K] {
 //
 // The accounts of all that are looked at stay locked until one is chosen, so none of them
 // can spend, or be dropped, while they are compared.
-func (t *table[K]) evictLocked(s *shard[K], now int64) (ok bool, busy place[K]) {
+func (t *table[K]) evictLocked(s *shard[K], now int64) (ok bool, busy *entry[K]) {
 	var buf [looks]victim[K]
 	looked := t.lookAtOldestLocked(s, now, buf[:0])
 	best := cheapest(looked)
@@ -207,9 +210,10 @@ func (t *table[K]) evictLocked(s *shard[K], now int64) (ok bool, busy place[K]) 
 		return false, busy
 	}
 	v := &looked[best]
-	defer v.b.mu.Unlock()
-	t.evicting(v.key, v.b, v.rank, now)
-	t.removeLocked(s, v.key, v.b, v.b.floor(now))
+	b := v.entry.Value
+	defer b.mu.Unlock()
+	t.evicting(v.entry, v.rank, now)
+	t.removeLocked(s, v.entry, b.floor(now))
 	return true, busy
 }
 
@@ -224,7 +228,7 @@ func (t *table[K]) lookAtOldestLocked(s *shard[K], now int64, looked []victim[K]
 		v := t.lookLocked(p, now)
 		if v.rank == rankTombstone {
 			s.order.tombstones--
-			p.b.mu.Unlock()
+			p.entry.Value.mu.Unlock()
 			continue
 		}
 		looked = append(looked, v)
@@ -254,10 +258,10 @@ func (v *victim[K]) less(w victim[K]) bool {
 
 // returnLocked gives all victims but the best a place in the order again, and unlocks them. It
 // returns one that was busy, if there is one.
-func (s *shard[K]) returnLocked(looked []victim[K], best int, now int64) (busy place[K]) {
+func (s *shard[K]) returnLocked(looked []victim[K], best int, now int64) (busy *entry[K]) {
 	for i, v := range looked {
 		if v.rank == rankBusy {
-			busy = v.place
+			busy = v.entry
 		}
 		if i != best && v.rank != rankIdle {
 			v.secondChance(s, now)
@@ -266,7 +270,7 @@ func (s *shard[K]) returnLocked(looked []victim[K], best int, now int64) (busy p
 	for i := len(looked) - 1; i >= 0; i-- { // so that the oldest is the oldest again
 		if v := looked[i]; i != best && v.rank == rankIdle {
 			s.order.putBack(v.place)
-			v.b.mu.Unlock()
+			v.entry.Value.mu.Unlock()
 		}
 	}
 	return busy
@@ -275,10 +279,10 @@ func (s *shard[K]) returnLocked(looked []victim[K], best int, now int64) (busy p
 // secondChance gives a key that was looked at the newest place, and unlocks it. That it was
 // used counts once: if it is not used again, it goes when it is the oldest the next time.
 func (v *victim[K]) secondChance(s *shard[K], now int64) {
-	s.order.add(place[K]{v.key, v.b, now})
+	s.order.add(place[K]{v.entry, now})
 	if v.rank != rankBusy {
-		v.b.use.clearRecent()
-		v.b.mu.Unlock()
+		v.entry.Value.use.clearRecent()
+		v.entry.Value.mu.Unlock()
 	}
 }
 
@@ -286,7 +290,8 @@ func (v *victim[K]) secondChance(s *shard[K], now int64) {
 // spent, if anything is remembered. One that was fresh has expired: nothing is forgotten with it.
 // The locks of account and shard are held. Until the account is removed, whoever finds it
 // waits for it; whoever finds it removed finds what is remembered.
-func (t *table[K]) evicting(key K, b *account, r rank, now int64) {
+func (t *table[K]) evicting(e *entry[K], r rank, now int64) {
+	b := e.Value
 	switch r {
 	case rankFresh:
 		t.expired.Add(1)
@@ -311,7 +316,7 @@ func (t *table[K]) evicting(key K, b *account, r rank, now int64) {
 		}
 	}
 	if past.Share > 0 {
-		t.memory.store(t.hash(key), b.plan, past, now)
+		t.memory.store(e.Hash(), b.plan, past, now)
 	}
 }
 
@@ -327,19 +332,20 @@ func (t *table[K]) evictFrom(s *shard[K], now int64) bool {
 // evictBusy makes room where all keys that could go are busy: it waits for one of them,
 // without the shard's lock. By then that key may have been dropped, or pinned, or have
 // become fresh, so it is ranked again.
-func (t *table[K]) evictBusy(s *shard[K], p place[K], now int64) bool {
-	if !p.b.lockKept() {
+func (t *table[K]) evictBusy(s *shard[K], e *entry[K], now int64) bool {
+	b := e.Value
+	if !b.lockKept() {
 		return false
 	}
-	defer p.b.mu.Unlock()
-	r := p.b.use.rank(p.b.fresh(now))
+	defer b.mu.Unlock()
+	r := b.use.rank(b.fresh(now))
 	if r == rankPinned {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.evicting(p.key, p.b, r, now)
-	t.removeAnywhereLocked(s, p.key, p.b, p.b.floor(now))
+	t.evicting(e, r, now)
+	t.removeAnywhereLocked(s, e, b.floor(now))
 	return true
 }
 
@@ -354,23 +360,23 @@ func (t *table[K]) expireDue(now int64) bool {
 		}
 	}()
 	for {
-		key, b, ok := t.expiry.next(now)
-		if !ok {
+		e := t.expiry.next(now)
+		if e == nil {
 			return false
 		}
-		switch dropped, again := t.dropIfFresh(key, b, now); {
+		switch dropped, again := t.dropIfFresh(e, now); {
 		case dropped:
 			return true
 		case again:
-			kept = append(kept, b)
+			kept = append(kept, e.Value)
 		}
 	}
 }
 
 // dropIfFresh drops a key that is fresh, to make room. If it cannot tell because the key is
 // busy, or if the key is pinned, it reports that it has to be called again.
-func (t *table[K]) dropIfFresh(key K, b *account, now int64) (dropped, again bool) {
-	s := t.shard(key)
+func (t *table[K]) dropIfFresh(e *entry[K], now int64) (dropped, again bool) {
+	b, s := e.Value, t.shard(e.Hash())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !b.mu.TryLock() {
@@ -389,7 +395,7 @@ func (t *table[K]) dropIfFresh(key K, b *account, now int64) (dropped, again boo
 		return false, true
 	}
 	t.expired.Add(1)
-	t.removeAnywhereLocked(s, key, b, b.freshAt())
+	t.removeAnywhereLocked(s, e, b.freshAt())
 	return true, false
 }
 
@@ -407,23 +413,23 @@ type expiryHeap[K comparable] struct {
 	dirty dirtyList
 
 	mu      sync.Mutex
-	keys    map[*account]K // that are in the table
-	entries expiryEntries  // of keys in the table, and of some that were dropped
+	keys    map[*account]*entry[K] // that are in the table
+	entries expiryEntries          // of keys in the table, and of some that were dropped
 }
 
 func newExpiryHeap[K comparable]() *expiryHeap[K] {
-	return &expiryHeap[K]{keys: make(map[*account]K)}
+	return &expiryHeap[K]{keys: make(map[*account]*entry[K])}
 }
 
 // insert adds a key that was inserted into the table. It also keeps the heap and the dirty list
 // from growing without bound while there is room and nobody calls next: entries are at most
 // twice the keys and a batch, and the list is emptied into them.
-func (h *expiryHeap[K]) insert(key K, b *account, at int64) {
+func (h *expiryHeap[K]) insert(e *entry[K], at int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.collectLocked()
-	h.keys[b] = key
-	heap.Push(&h.entries, expiryEntry{at, b})
+	h.keys[e.Value] = e
+	heap.Push(&h.entries, expiryEntry{at, e.Value})
 	if len(h.entries) > 2*len(h.keys)+batchSize {
 		h.shrinkLocked()
 	}
@@ -446,18 +452,18 @@ func (h *expiryHeap[K]) add(b *account, at int64) {
 	}
 }
 
-// next removes an entry that is due and returns its key, or false if no key is fresh.
-func (h *expiryHeap[K]) next(now int64) (key K, b *account, ok bool) {
+// next removes an entry that is due and returns its key, or nil if no key is fresh.
+func (h *expiryHeap[K]) next(now int64) *entry[K] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.collectLocked()
 	for len(h.entries) > 0 && h.entries[0].at <= now {
-		b = heap.Pop(&h.entries).(expiryEntry).b
-		if key, ok = h.keys[b]; ok {
-			return key, b, true
+		b := heap.Pop(&h.entries).(expiryEntry).b
+		if e := h.keys[b]; e != nil {
+			return e
 		}
 	}
-	return key, nil, false
+	return nil
 }
 
 // collectLocked makes the keys of the dirty list due at once.

@@ -36,13 +36,12 @@ type order[K comparable] struct {
 
 // place is where a key stands in the order. The zero place is empty.
 type place[K comparable] struct {
-	key   K
-	b     *account
+	entry *entry[K]
 	since int64 // the reading at which the key took the place
 }
 
-// batchSize places of string keys are an allocation of 512 bytes.
-const batchSize = 15
+// batchSize places are an allocation of 512 bytes.
+const batchSize = 31
 
 // batch is a run of places, filled from the first to the last. A full one does not change
 // any more until it is the oldest.
@@ -190,7 +189,7 @@ func (o *order[K]) addTombstone(alive func(place[K]) bool) {
 	*o = order[K]{readers: old.readers} // who reads the old runs still counts itself out here
 	for _, run := range old.runs() {
 		for _, p := range run {
-			if p.b != nil && alive(p) {
+			if p.entry != nil && alive(p) {
 				o.add(p)
 			}
 		}

@@ -7,32 +7,32 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// orderOf returns an order of n accounts, and the accounts by key.
-func orderOf(n int) (*order[int], []*account) {
-	o, accounts := new(order[int]), make([]*account, n)
-	for i := range accounts {
-		accounts[i] = new(account)
-		o.add(place[int]{key: i, b: accounts[i]})
+// orderOf returns an order of n entries, and the entries by key.
+func orderOf(n int) (*order[int], []*entry[int]) {
+	o, entries := new(order[int]), make([]*entry[int], n)
+	for i := range entries {
+		entries[i] = &entry[int]{Key: i}
+		o.add(place[int]{entry: entries[i]})
 	}
-	return o, accounts
+	return o, entries
 }
 
 // bury makes the key's place a tombstone, and returns how many places were looked at for that.
-func bury(o *order[int], accounts []*account, key int) (looks int) {
-	accounts[key] = nil
+func bury(o *order[int], entries []*entry[int], key int) (looks int) {
+	entries[key] = nil
 	o.addTombstone(func(p place[int]) bool {
 		looks++
-		return accounts[p.key] == p.b
+		return entries[p.entry.Key] == p.entry
 	})
 	return looks
 }
 
-// keysIn returns the keys in the runs whose accounts are alive, the oldest first.
-func keysIn(runs [][]place[int], accounts []*account) (found []int) {
+// keysIn returns the keys in the runs whose entries are alive, the oldest first.
+func keysIn(runs [][]place[int], entries []*entry[int]) (found []int) {
 	for _, run := range runs {
 		for _, p := range run {
-			if p.b != nil && accounts[p.key] == p.b {
-				found = append(found, p.key)
+			if p.entry != nil && entries[p.entry.Key] == p.entry {
+				found = append(found, p.entry.Key)
 			}
 		}
 	}
@@ -49,10 +49,10 @@ func TestToBuryAllPlacesIsLinearWork(t *testing.T) {
 		"mixed":        func(i int) int { return i * 7919 % n },
 	} {
 		t.Run(name, func(t *testing.T) {
-			o, accounts := orderOf(n)
+			o, entries := orderOf(n)
 			looks := 0
 			for i := range n {
-				looks += bury(o, accounts, key(i))
+				looks += bury(o, entries, key(i))
 				require.LessOrEqual(t, looks, 10*n, "after %d burials", i+1)
 			}
 			require.LessOrEqual(t, o.n, batchSize+1, "dead places do not stay")
@@ -63,17 +63,17 @@ func TestToBuryAllPlacesIsLinearWork(t *testing.T) {
 // Keys that come and go keep a bounded number of tombstones.
 func TestTombstonesAreFewerThanKeys(t *testing.T) {
 	const n = 1000
-	o, accounts := orderOf(n)
+	o, entries := orderOf(n)
 	looks := 0
 	for i := range 20 * n {
-		looks += bury(o, accounts, i)
-		accounts = append(accounts, new(account))
-		o.add(place[int]{key: n + i, b: accounts[n+i]})
+		looks += bury(o, entries, i)
+		entries = append(entries, &entry[int]{Key: len(entries)})
+		o.add(place[int]{entry: entries[n+i]})
 		require.LessOrEqual(t, o.tombstones, o.n/4+batchSize)
 		require.LessOrEqual(t, o.n, n*4/3+2*batchSize)
 	}
 	require.LessOrEqual(t, looks, 20*n*10)
-	living := keysIn(o.runs(), accounts)
+	living := keysIn(o.runs(), entries)
 	require.Len(t, living, n)
 	require.IsIncreasing(t, living)
 }
@@ -82,25 +82,25 @@ func TestTombstonesAreFewerThanKeys(t *testing.T) {
 // below zero, and the places of the next reader were overwritten under its eyes.
 func TestReadersKeepTheirPlacesWhenTheOrderIsBuiltAnew(t *testing.T) {
 	const n = 20 * batchSize
-	o, accounts := orderOf(n)
+	o, entries := orderOf(n)
 	o.readers++ // a sweep, under way
 	for key := range n / 2 {
-		bury(o, accounts, key)
+		bury(o, entries, key)
 	}
 	require.Less(t, o.n, n, "the order has been built anew")
 	require.Equal(t, 1, o.readers)
 	runs := o.runs()
-	want := keysIn(runs, accounts)
+	want := keysIn(runs, entries)
 	for key := n; key < 2*n; key++ { // evictions, as the sweep lets others in
 		_, ok := o.take()
 		require.True(t, ok)
-		accounts = append(accounts, new(account))
-		o.add(place[int]{key: key, b: accounts[key]})
+		entries = append(entries, &entry[int]{Key: len(entries)})
+		o.add(place[int]{entry: entries[key]})
 	}
-	for _, key := range keysIn(runs[1:], accounts) {
+	for _, key := range keysIn(runs[1:], entries) {
 		require.Contains(t, want, key, "the place of a key that came later is not in the runs")
 	}
-	require.Subset(t, keysIn(runs[1:], accounts), want[2*batchSize:], "no place is lost while it is read")
+	require.Subset(t, keysIn(runs[1:], entries), want[2*batchSize:], "no place is lost while it is read")
 	o.readers--
 	require.Zero(t, o.readers)
 }
@@ -141,8 +141,8 @@ func TestATableRemembersTheBusyKeyInItsWay(t *testing.T) {
 			ok, busy := l.keys.makeRoomLocked(s, 0)
 			s.mu.Unlock()
 			require.False(t, ok, "every key is busy")
-			require.NotNil(t, busy.b)
-			require.Same(t, l.keys.find(busy.key), busy.b)
+			require.NotNil(t, busy)
+			require.Same(t, l.keys.find(busy.Key), busy.Value)
 		}
 		for key := range maxKeys {
 			l.keys.find(key).mu.Unlock()
@@ -151,6 +151,6 @@ func TestATableRemembersTheBusyKeyInItsWay(t *testing.T) {
 		ok, busy := l.keys.makeRoomLocked(s, 0)
 		s.mu.Unlock()
 		require.True(t, ok, "none is busy any more")
-		require.Nil(t, busy.b)
+		require.Nil(t, busy)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/puzpuzpuz/xsync/v4"
+	"github.com/weir-go/ratelimit/internal/keys"
 )
 
 // generation is the limits that are in force between two calls of SetLimit, or of Refresh
@@ -17,12 +17,12 @@ import (
 // key would keep all plans of an old generation in memory.
 type generation struct {
 	seq   uint64
-	dirty *dirtyList                 // for the plans; nil if nobody needs it
-	dates *calendars                 // for the plans that count by the calendar
-	def   *plan                      // of New's or SetLimit's limit
-	first sync.Once                  // makes the next
-	plans *xsync.Map[planKey, *plan] // for limits that LimitFor or WithLimit returned; most limiters have none
-	made  atomic.Int64               // how many plans have been made for these
+	dirty *dirtyList                // for the plans; nil if nobody needs it
+	dates *calendars                // for the plans that count by the calendar
+	def   *plan                     // of New's or SetLimit's limit
+	first sync.Once                 // makes the next
+	plans *keys.Map[planKey, *plan] // for limits that LimitFor or WithLimit returned; most limiters have none
+	made  atomic.Int64              // how many plans have been made for these
 }
 
 // maxPlans bounds how many plans a generation remembers, so that a LimitFor that returns
@@ -89,8 +89,8 @@ type planKey struct {
 // shared returns the plan for a limit, and makes it if there is none. Keys under one limit
 // share one plan, so a plan costs a key 8 bytes, and two plans are compared by address.
 func (g *generation) shared(k planKey) (*plan, error) {
-	g.first.Do(func() { g.plans = xsync.NewMap[planKey, *plan]() })
-	if p, ok := g.plans.Load(k); ok {
+	g.first.Do(func() { g.plans = keys.NewMap[planKey, *plan](maxPlans) })
+	if p := g.plans.Find(k); p != nil {
 		return p, nil
 	}
 	k.limit.Name = strings.Clone(k.limit.Name) // it may be a part of a longer string
@@ -98,8 +98,8 @@ func (g *generation) shared(k planKey) (*plan, error) {
 	if err != nil || g.made.Add(1) > maxPlans {
 		return p, err
 	}
-	p, _ = g.plans.LoadOrStore(k, p)
-	return p, nil
+	e, _ := g.plans.Add(k, p)
+	return e.Value, nil
 }
 
 // SetLimit replaces the limit of [New]. What was spent stays spent: of 40 spent of 50, a limit of 500 leaves 460; of

@@ -18,8 +18,9 @@ import (
 func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 	t := l.table()
 	return func(yield func(K, Decision) bool) {
-		for key, b := range t.accounts.All() {
-			if b = t.lockKept(key, b); b == nil {
+		for e := range t.accounts.All() {
+			key, b := e.Key, t.lockKept(e.Key, e.Value)
+			if b == nil {
 				continue
 			}
 			b.mu.Unlock()
@@ -50,8 +51,9 @@ func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 		now := reading(l.clock)
 		floors := map[*wallWindows]*savedFloor[K]{}
 		var buf []byte
-		for key, b := range t.accounts.All() {
-			if b = t.lockKept(key, b); b == nil {
+		for e := range t.accounts.All() {
+			key, b := e.Key, t.lockKept(e.Key, e.Value)
+			if b == nil {
 				continue
 			}
 			w, reached := b.plan.wall, b.M

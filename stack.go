@@ -97,7 +97,7 @@ func (l *Layered[R]) Limits() []Limit {
 func (l *Layered[R]) Allow(r R, cost int) bool {
 	s := l.stack()
 	s.brief = true
-	err := s.take(r, cost, take)
+	err := s.take(r, cost, takeRequest)
 	s.report(r, err)
 	ok := s.d.Allowed
 	l.done(s)
@@ -108,7 +108,7 @@ func (l *Layered[R]) Allow(r R, cost int) bool {
 // functions, wrapped. The context is not used.
 func (l *Layered[R]) Take(_ context.Context, r R, cost int) (d Decision, err error) {
 	s := l.stack()
-	err = s.take(r, cost, take)
+	err = s.take(r, cost, takeRequest)
 	s.report(r, err)
 	d = s.d
 	l.done(s)
@@ -136,7 +136,7 @@ func (l *Layered[R]) done(s *stack[R]) {
 func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
 	s := l.stack()
 	if err = s.load(r, cost); err == nil {
-		err = s.preview(peek)
+		err = s.preview(peekRequest)
 	}
 	d = s.d
 	l.done(s)
@@ -148,7 +148,7 @@ func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
 // actual cost as [Layered.Adjust] does.
 func (l *Layered[R]) Reserve(_ context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
 	s := l.stack()
-	err := s.take(r, cost, queue(maxDelay))
+	err := s.take(r, cost, queueRequest(maxDelay))
 	var settle func(actual int) error
 	if s.d.Allowed {
 		settle = s.settler(cost)
@@ -202,7 +202,7 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 			return err
 		}
 		s.clear()
-		if err := s.take(r, cost, queue(left)); err != nil {
+		if err := s.take(r, cost, queueRequest(left)); err != nil {
 			return err
 		}
 		if s.d.Allowed {
@@ -434,7 +434,7 @@ func (s *stack[R]) fail(m *member[R]) error {
 	}
 	err := &layerError{layer: m.index, err: m.why()}
 	if s.ask(false); s.told() {
-		_ = s.preview(peek)
+		_ = s.preview(peekRequest)
 	}
 	if s.d = (Decision{}); m.p != nil {
 		s.d.Limit = m.p.limit
@@ -454,7 +454,7 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 		return err
 	}
 	if cost == 0 {
-		return s.preview(take)
+		return s.preview(takeRequest)
 	}
 	for range maxTries {
 		if !s.lock() {
@@ -504,7 +504,7 @@ func (s *stack[R]) preview(q request) error {
 		s.firm[i].preview(s.reading, q)
 	}
 	for i := range s.shadows {
-		s.shadows[i].preview(s.reading, peek)
+		s.shadows[i].preview(s.reading, peekRequest)
 	}
 	if s.asked && !q.peek {
 		s.markStale()

@@ -167,17 +167,17 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 		m.amount = m.cost(r)
 	}
 	// As in Keyed.decide, a key that is found needs no check: what is in the map is valid. If
-	// the map is not plain, keys may fail to be comparable, and are checked before the lookup.
+	// keys may fail to be comparable, they are checked before the lookup.
 	var b *account
-	p := k.l.plain
-	if p != nil {
-		b, _ = p.Load(k.key)
+	accounts := k.l.certain
+	if accounts != nil {
+		b = accounts.Find(k.key)
 	}
 	if b == nil || m.amount < 0 {
 		if err = k.l.check(k.key, m.amount); err != nil {
 			return err
 		}
-		if p == nil {
+		if accounts == nil {
 			b = k.l.keys.find(k.key)
 		}
 	}

@@ -33,7 +33,7 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 	if err != nil {
 		return false, err
 	}
-	b, o, err := l.decide(key, cost, reserve(left), d)
+	b, o, err := l.decide(key, cost, reserveRequest(left), d)
 	switch {
 	case err != nil:
 		return false, err

@@ -2,7 +2,6 @@ package inflight
 
 import (
 	"container/heap"
-	"slices"
 	"sync"
 
 	"github.com/weir-go/ratelimit/internal/keys"
@@ -11,7 +10,7 @@ import (
 // table finds keys' slots, never more of them than max. Finding one takes no lock. The
 // table's lock is taken to insert and remove, and before a key's lock, never after it.
 type table[K comparable] struct {
-	index  keys.Map[K, *entry[K]]
+	index  *keys.Map[K, *entry[K]]
 	cloner keys.Cloner[K]
 	max    int
 
@@ -62,7 +61,10 @@ func (t *table[K]) entriesLocked(of []K) (found []*entry[K]) {
 		return found
 	}
 	found = make([]*entry[K], 0, t.count)
-	return slices.AppendSeq(found, t.index.Values())
+	for e := range t.index.All() {
+		found = append(found, e.Value)
+	}
+	return found
 }
 
 // forgetLocked removes the key that has been idle longest, if any is idle. The heap's

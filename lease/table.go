@@ -10,7 +10,7 @@ import (
 // one leaves is decided by second chance: one that was used since it was last looked
 // at goes to the end of the order.
 type table[K comparable] struct {
-	index   keys.Map[K, *holding[K]]
+	index   *keys.Map[K, *holding[K]]
 	max     int
 	returns *returns
 

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/puzpuzpuz/xsync/v4"
+	"github.com/weir-go/ratelimit/internal/keys"
 )
 
 // maxRecent is how many values a Recent is sure to keep.
@@ -15,39 +15,45 @@ const maxRecent = 16 << 10
 // no lock. Clear it before its first use.
 type Recent[K comparable, V any] struct {
 	mu         sync.Mutex // held to replace the generations
-	young, old atomic.Pointer[xsync.Map[K, V]]
+	young, old atomic.Pointer[keys.Map[K, *atomic.Pointer[V]]]
 }
 
 // Clear forgets all values.
 func (c *Recent[K, V]) Clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.young.Store(xsync.NewMap[K, V]())
-	c.old.Store(xsync.NewMap[K, V]())
+	c.young.Store(keys.NewMap[K, *atomic.Pointer[V]](maxRecent))
+	c.old.Store(keys.NewMap[K, *atomic.Pointer[V]](maxRecent))
 }
 
 // Find returns a value.
 func (c *Recent[K, V]) Find(k K) (v V, ok bool) {
-	if v, ok = c.young.Load().Load(k); ok {
+	if e := c.young.Load().Lookup(k); e != nil {
+		return *e.Value.Load(), true
+	}
+	if e := c.old.Load().Lookup(k); e != nil {
+		v = *e.Value.Load()
+		c.Add(k, v)
 		return v, true
 	}
-	if v, ok = c.old.Load().Load(k); ok {
-		c.Add(k, v)
-	}
-	return v, ok
+	return v, false
 }
 
-// Add keeps a value.
+// Add keeps a value, in place of the one that is there.
 func (c *Recent[K, V]) Add(k K, v V) {
 	young := c.young.Load()
-	young.Store(k, v)
-	if young.Size() <= maxRecent {
+	box := new(atomic.Pointer[V])
+	box.Store(&v)
+	if e, added := young.Add(k, box); !added {
+		e.Value.Store(&v)
+	}
+	if young.Len() <= maxRecent {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.young.Load() == young {
 		c.old.Store(young)
-		c.young.Store(xsync.NewMap[K, V]())
+		c.young.Store(keys.NewMap[K, *atomic.Pointer[V]](maxRecent))
 	}
 }

@@ -50,6 +50,9 @@ type Entry[K comparable, V any] struct {
 	hash  uint64
 }
 
+// Hash returns the key's hash.
+func (e *Entry[K, V]) Hash() uint64 { return e.hash }
+
 const (
 	// sharded is how many keys a map may have without more than one shard.
 	sharded   = 4096
