@@ -110,10 +110,13 @@ func TestAnArrayIsAsLargeAsWhatItHolds(t *testing.T) {
 		for key := range n {
 			m.Add(key, key)
 		}
-		slots := len(m.first.Load().buckets) * slotsInBucket
+		a := m.first.Load()
+		for next := a.next.Load(); next != nil; next = a.next.Load() {
+			a = next // not all shards have been written to since the last one was linked
+		}
+		slots := len(a.buckets) * slotsInBucket
 		assert.Less(t, slots, 2*numShards*slotsInBucket+4*n, "%d keys", n)
 		assert.Less(t, n, slots)
-		assert.Nil(t, m.first.Load().next.Load(), "%d keys: one array", n)
 	}
 }
 
@@ -160,7 +163,7 @@ func TestKeysOfOneHashFillAShardAndASearchEnds(t *testing.T) {
 				}
 			}
 		}
-		require.Nil(t, m.Lookup(12345))
+		require.True(t, m.Lookup(12345) == nil)
 		require.Nil(t, a.find(hash, 12345))
 		require.False(t, a.remove(&Entry[uint64, int]{Key: 12345, hash: hash}))
 		for _, e := range entries {
