@@ -433,6 +433,9 @@ func (l *Limiter[K]) roomLocked() bool {
 		l.dropLocked(t)
 		return true
 	}
+	if len(l.shares.debtors) > 0 {
+		l.shares.first() // comes to the top
+	}
 	for _, t := range l.shares.debtors {
 		if t.line.first == nil {
 			l.shares.free(t)

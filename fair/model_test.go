@@ -220,12 +220,12 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 func TestDecisionsAreThoseOfAFluidServer(t *testing.T) {
 	allowed, refused := 0, 0
 	first := rand.Uint64N(1 << 40)
-	for seed := first; seed < first+200; seed++ {
+	for seed := first; seed < first+testsize.Of[uint64](60, 1000); seed++ {
 		a, r := history(t, seed, 300)
 		allowed, refused = allowed+a, refused+r
 	}
-	require.Greater(t, allowed, 10_000)
-	require.Greater(t, refused, 10_000)
+	require.Greater(t, allowed, 2_500)
+	require.Greater(t, refused, 2_500)
 }
 
 // The total is exact whatever tenants do: weights that change, a table that is full, a clock that steps back, overruns, what
@@ -233,7 +233,7 @@ func TestDecisionsAreThoseOfAFluidServer(t *testing.T) {
 func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 	first := rand.Uint64N(1 << 40)
 	allowed, roomless := 0, 0
-	for seed := first; seed < first+300; seed++ {
+	for seed := first; seed < first+testsize.Of[uint64](100, 1000); seed++ {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 11))
 		randomLimit := func() (ratelimit.Limit, *big.Rat) {
 			units, per := 1+r.IntN(50), time.Duration(1+r.Int64N(3e9))
@@ -304,6 +304,6 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 			require.Equal(t, time.Duration(ns.Int64())+last-clock.Now(), res.ResetAfter, "seed %d: to the nanosecond", seed)
 		}
 	}
-	require.Greater(t, allowed, 5_000)
-	require.Greater(t, roomless, 5_000)
+	require.Greater(t, allowed, 1_500)
+	require.Greater(t, roomless, 1_500)
 }

@@ -23,7 +23,7 @@ type shares[K comparable] struct {
 	now        int64
 	virtual    uint64 // it wraps round: only differences mean something
 
-	debtors []*tenant[K] // a heap by paid; all of them are after virtual
+	debtors []*tenant[K] // a heap by due; all of them are paid after virtual
 	weights uint64       // of the debtors
 
 	restOfTime uint64 // of a division by per
@@ -35,6 +35,7 @@ type tenant[K comparable] struct {
 	key    K
 	weight uint64
 	paid   uint64 // the virtual time at which the debt is paid
+	due    uint64 // when to look whether it is: paid, or earlier if it has spent since
 	rest   uint64 // what was charged and was too little to move paid: below weight
 	place  int    // among the debtors, or −1
 
@@ -72,11 +73,15 @@ func (s *shares[K]) advance(now int64, freed func(*tenant[K])) {
 	paying += s.restOfWork
 	for {
 		first := s.debtors[0]
-		need := product(first.paid-s.virtual, s.weights)
+		need := product(first.due-s.virtual, s.weights)
 		if need.hi > 0 || need.lo > paying {
 			s.virtual += paying / s.weights
 			s.restOfWork = paying % s.weights
 			return
+		}
+		if first.due != first.paid {
+			s.first()
+			continue
 		}
 		paying -= need.lo
 		s.virtual = first.paid
@@ -85,6 +90,18 @@ func (s *shares[K]) advance(now int64, freed func(*tenant[K])) {
 		if len(s.debtors) == 0 {
 			return
 		}
+	}
+}
+
+// first returns the debtor whose debt is paid next.
+func (s *shares[K]) first() *tenant[K] {
+	for {
+		t := s.debtors[0]
+		if t.due == t.paid {
+			return t
+		}
+		t.due = t.paid
+		s.down(0)
 	}
 }
 
@@ -129,12 +146,15 @@ func (s *shares[K]) owe(t *tenant[K], paid, rest uint64) {
 			s.free(t)
 		}
 	case t.place < 0:
-		t.paid, t.rest = paid, rest
+		t.paid, t.due, t.rest = paid, paid, rest
 		s.weights += t.weight
 		s.add(t)
 	default:
 		t.paid, t.rest = paid, rest
-		s.down(s.up(t.place))
+		if after(t.due, paid) > 0 {
+			t.due = paid
+			s.up(t.place)
+		}
 	}
 }
 
@@ -250,9 +270,10 @@ func (s *shares[K]) timeFor(amount uint64) time.Duration {
 	return time.Duration(ns.up(s.units))
 }
 
-// The heap of debtors, the one whose debt is paid next at the top.
+// The heap of debtors, the one to look at next at the top. Who spends stays where it is: to move it each time would cost
+// more than to look at it once too often.
 
-func (s *shares[K]) less(i, j int) bool { return int64(s.debtors[i].paid-s.debtors[j].paid) < 0 }
+func (s *shares[K]) less(i, j int) bool { return int64(s.debtors[i].due-s.debtors[j].due) < 0 }
 
 func (s *shares[K]) swap(i, j int) {
 	s.debtors[i], s.debtors[j] = s.debtors[j], s.debtors[i]

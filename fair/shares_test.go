@@ -104,9 +104,9 @@ func jain(of []*caller) float64 {
 	return sum * sum / (float64(len(of)) * squares)
 }
 
-// seeds plays a load with several seeds, and with one that nobody has chosen.
+// seeds plays a load with one seed, and with one that nobody has chosen.
 func seeds(t *testing.T, f func(t *testing.T, seed uint64)) {
-	for _, seed := range []uint64{1, 2, rand.Uint64()} {
+	for _, seed := range []uint64{1, rand.Uint64()} {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { f(t, seed) })
 	}
 }

@@ -230,7 +230,7 @@ func (l *Limiter[K]) turnLocked(m meter.Moment) time.Duration {
 	lead := after(t.line.tag, s.virtual)
 	amount, _ := s.ifNobodySpends(t, lead, lead, b.free(m.Now))
 	if len(s.debtors) > 0 {
-		amount = min(amount, s.toReach(after(s.debtors[0].paid, s.virtual)))
+		amount = min(amount, s.toReach(after(s.first().paid, s.virtual)))
 	}
 	return max(room, s.timeFor(amount)+time.Duration(m.Now-m.Reading), 1)
 }

