@@ -11,8 +11,8 @@ import (
 
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/clientaddr"
-	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/keytext"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // Call is one call that a limiter decides about: a unary call, or a stream as it opens. A
@@ -56,57 +56,20 @@ func (c *Call) Service() string {
 	return service
 }
 
-// The errors of key functions are those of package httplimit.
-var (
-	ErrNoKey         = httplimit.ErrNoKey         // the call lacks its key
-	ErrMalformedKey  = httplimit.ErrMalformedKey  // no honest client sends such a key
-	ErrMisconfigured = httplimit.ErrMisconfigured // the server is built so that there can be none
-)
-
-// Hash is the SHA-256 of a secret: see [httplimit.Hash].
-type Hash = httplimit.Hash
-
-// HashOf returns the Hash of a secret, to look plans up in [ratelimit.Options].LimitFor.
-func HashOf(secret string) Hash { return httplimit.HashOf(secret) }
-
-// Pair is two keys as one: see [httplimit.Pair].
-type Pair[A, B comparable] = httplimit.Pair[A, B]
-
-// Join returns a key function for both keys together. An error of either is its error, a skipped
-// layer included. For three, Join(a, Join(b, c)).
-func Join[A, B comparable](a func(*Call) (A, error), b func(*Call) (B, error)) func(*Call) (Pair[A, B], error) {
-	return func(c *Call) (k Pair[A, B], err error) {
-		if k.A, err = a(c); err == nil {
-			k.B, err = b(c)
-		}
-		return k, err
-	}
-}
-
-// Optional leaves the layer out ([ratelimit.SkipLayer]) for calls that have no key: see
-// [httplimit.Optional].
-func Optional[K any](key func(*Call) (K, error)) func(*Call) (K, error) { return edge.Optional(key) }
-
-// Unless returns a key function for calls without the key of known, and leaves the layer out for
-// all others: see [httplimit.Unless].
-func Unless[A, K any](known func(*Call) (A, error), key func(*Call) (K, error)) func(*Call) (K, error) {
-	return edge.Unless(known, key)
-}
-
 // Procedure is a key function for the method with its service: "/package.Service/Method".
 func Procedure(c *Call) (string, error) {
 	if c.Procedure == "" {
-		return "", fmt.Errorf("%w: no procedure", ErrNoKey)
+		return "", fmt.Errorf("%w: no procedure", keyfunc.ErrNoKey)
 	}
 	return keytext.Short(c.Procedure, "procedure")
 }
 
-// Service is a key function for the service's full name: "package.Service". It is ErrMalformedKey if
+// Service is a key function for the service's full name: "package.Service". It is keyfunc.ErrMalformedKey if
 // the procedure is not of the form "/package.Service/Method".
 func Service(c *Call) (string, error) {
 	service := c.Service()
 	if service == "" {
-		return "", fmt.Errorf("%w: the procedure has no service", ErrMalformedKey)
+		return "", fmt.Errorf("%w: the procedure has no service", keyfunc.ErrMalformedKey)
 	}
 	return keytext.Short(service, "service")
 }
@@ -127,25 +90,25 @@ func Header(name string) func(*Call) (string, error) {
 
 // APIKey returns a key function for the hash of the secret in a header field: the hash that
 // [httplimit.APIKey] returns. Whether the secret is valid is not checked.
-func APIKey(name string) func(*Call) (Hash, error) {
+func APIKey(name string) func(*Call) (keyfunc.Hash, error) {
 	name = http.CanonicalHeaderKey(name)
-	return func(c *Call) (Hash, error) {
+	return func(c *Call) (keyfunc.Hash, error) {
 		secret, err := keytext.Single(c.Header[name], name)
 		if err != nil {
-			return Hash{}, err
+			return keyfunc.Hash{}, err
 		}
-		return httplimit.HashOf(secret), nil
+		return keyfunc.HashOf(secret), nil
 	}
 }
 
 // BearerToken is a key function for the hash of the token in "Authorization: Bearer token": the hash
 // that [httplimit.BearerToken] returns. Like [APIKey], it checks no token.
-func BearerToken(c *Call) (Hash, error) {
+func BearerToken(c *Call) (keyfunc.Hash, error) {
 	token, err := keytext.Bearer(c.Header["Authorization"])
 	if err != nil {
-		return Hash{}, err
+		return keyfunc.Hash{}, err
 	}
-	return httplimit.HashOf(token), nil
+	return keyfunc.HashOf(token), nil
 }
 
 // ClientIPOptions say how to find a client's address: see [httplimit.ClientIPOptions].
@@ -169,13 +132,6 @@ func ClientIP(opts ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
 		SingleHeader:     opts.SingleHeader,
 		IPv6Bits:         opts.IPv6Bits,
 	}))
-}
-
-// HeaderIP returns a key function for the client's address in a header field that holds exactly
-// one, such as X-Real-IP, by the rules of [httplimit.HeaderIP]: it is believed only from the
-// trusted peers.
-func HeaderIP(name string, trusted []netip.Prefix) (func(*Call) (netip.Addr, error), error) {
-	return keyOf(clientaddr.Single(name, trusted))
 }
 
 func keyOf(f *clientaddr.Finder, err error) (func(*Call) (netip.Addr, error), error) {

@@ -20,6 +20,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/connectlimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -137,7 +138,7 @@ func TestADenialInEachProtocol(t *testing.T) {
 			err = c.say(t.Context(), "a")
 			assert.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(err))
 			assert.NotContains(t, err.Error(), "X-Client")
-			assert.Equal(t, connectlimit.Stats{Allowed: 3, Denied: 1, Failed: 1}, i.Stats())
+			assert.Equal(t, httplimit.Stats{Allowed: 3, Denied: 1, Failed: 1}, i.Stats())
 		})
 	}
 }
@@ -197,21 +198,21 @@ func TestRefusalsAreAnsweredWithoutTheErrorsText(t *testing.T) {
 		limiter ratelimit.Limiter[*connectlimit.Call]
 		opts    *connectlimit.Options
 		code    connect.Code
-		stats   connectlimit.Stats
+		stats   httplimit.Stats
 	}{
-		"down":          {down, nil, connect.CodeUnavailable, connectlimit.Stats{Failed: 1}},
-		"down, open":    {down, &connectlimit.Options{FailOpen: true}, 0, connectlimit.Stats{FailedOpen: 1}},
-		"down, shadow":  {down, &connectlimit.Options{Shadow: true}, 0, connectlimit.Stats{Failed: 1}},
-		"down, skipped": {down, &connectlimit.Options{Skip: func(*connectlimit.Call) bool { return true }}, 0, connectlimit.Stats{Skipped: 1}},
+		"down":          {down, nil, connect.CodeUnavailable, httplimit.Stats{Failed: 1}},
+		"down, open":    {down, &connectlimit.Options{FailOpen: true}, 0, httplimit.Stats{FailedOpen: 1}},
+		"down, shadow":  {down, &connectlimit.Options{Shadow: true}, 0, httplimit.Stats{Failed: 1}},
+		"down, skipped": {down, &connectlimit.Options{Skip: func(*connectlimit.Call) bool { return true }}, 0, httplimit.Stats{Skipped: 1}},
 		"down, replaced": {down, &connectlimit.Options{OnRefused: func(connectlimit.Event, *connect.Error) *connect.Error {
 			return connect.NewError(connect.CodeAborted, errors.New("go away"))
-		}}, connect.CodeAborted, connectlimit.Stats{Failed: 1}},
+		}}, connect.CodeAborted, httplimit.Stats{Failed: 1}},
 		"not replaced": {down, &connectlimit.Options{OnRefused: func(connectlimit.Event, *connect.Error) *connect.Error { return nil }},
-			connect.CodeUnavailable, connectlimit.Stats{Failed: 1}},
+			connect.CodeUnavailable, httplimit.Stats{Failed: 1}},
 		"blocked": {ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.Blocked(), nil)), connectlimit.Procedure), nil,
-			connect.CodeResourceExhausted, connectlimit.Stats{Exceeds: 1}},
-		"no key": {ratelimit.Map(ratelimit.Must(ratelimit.New[connectlimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil)), connectlimit.BearerToken),
-			&connectlimit.Options{KeyCode: connect.CodeUnauthenticated}, connect.CodeUnauthenticated, connectlimit.Stats{Failed: 1}},
+			connect.CodeResourceExhausted, httplimit.Stats{Exceeds: 1}},
+		"no key": {ratelimit.Map(ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil)), connectlimit.BearerToken),
+			&connectlimit.Options{KeyCode: connect.CodeUnauthenticated}, connect.CodeUnauthenticated, httplimit.Stats{Failed: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i, err := connectlimit.New(c.limiter, c.opts)
@@ -242,7 +243,7 @@ func TestALeakyBucketHoldsCalls(t *testing.T) {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerSecond(1), 3), nil))
 		stack, err := ratelimit.All(ratelimit.By(l, connectlimit.Procedure))
 		require.NoError(t, err)
-		i := connectlimit.Must(connectlimit.New(stack, nil))
+		i := ratelimit.Must(connectlimit.New(stack, nil))
 		served := 0
 		call := i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
 			served++
@@ -289,23 +290,23 @@ func TestKeys(t *testing.T) {
 
 	key, err := connectlimit.APIKey("x-api-key")(c)
 	require.NoError(t, err)
-	assert.Equal(t, httplimit.HashOf("secret"), key)
+	assert.Equal(t, keyfunc.HashOf("secret"), key)
 	key, err = connectlimit.BearerToken(c)
 	require.NoError(t, err)
-	assert.Equal(t, httplimit.HashOf("token"), key)
+	assert.Equal(t, keyfunc.HashOf("token"), key)
 	_, err = connectlimit.Header("Twice")(c)
-	require.ErrorIs(t, err, connectlimit.ErrMalformedKey)
+	require.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 	_, err = connectlimit.Header("Long")(c)
-	require.ErrorIs(t, err, connectlimit.ErrMalformedKey)
+	require.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 	_, err = connectlimit.Header("None")(c)
-	require.ErrorIs(t, err, connectlimit.ErrNoKey)
-	_, err = connectlimit.Unless(connectlimit.Header("None"), connectlimit.Procedure)(c)
+	require.ErrorIs(t, err, keyfunc.ErrNoKey)
+	_, err = keyfunc.Unless(connectlimit.Header("None"), connectlimit.Procedure)(c)
 	require.NoError(t, err)
-	_, err = connectlimit.Optional(connectlimit.Header("None"))(c)
+	_, err = keyfunc.Optional(connectlimit.Header("None"))(c)
 	require.ErrorIs(t, err, ratelimit.SkipLayer)
-	pair, err := connectlimit.Join(connectlimit.Procedure, connectlimit.RemoteIP)(c)
+	pair, err := keyfunc.Join(connectlimit.Procedure, connectlimit.RemoteIP)(c)
 	require.NoError(t, err)
-	assert.Equal(t, connectlimit.Pair[string, netip.Addr]{A: echoProcedure, B: netip.MustParseAddr("10.0.0.1")}, pair)
+	assert.Equal(t, keyfunc.Pair[string, netip.Addr]{A: echoProcedure, B: netip.MustParseAddr("10.0.0.1")}, pair)
 
 	behind, err := connectlimit.ClientIP(connectlimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	require.NoError(t, err)
@@ -317,9 +318,9 @@ func TestKeys(t *testing.T) {
 
 	zero := new(connectlimit.Call)
 	_, err = connectlimit.Procedure(zero)
-	require.ErrorIs(t, err, connectlimit.ErrNoKey)
+	require.ErrorIs(t, err, keyfunc.ErrNoKey)
 	_, err = connectlimit.RemoteIP(zero)
-	require.ErrorIs(t, err, connectlimit.ErrMalformedKey)
+	require.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 	require.NoError(t, zero.Context().Err())
 }
 
@@ -337,7 +338,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	assert.Panics(t, func() { new(connectlimit.Interceptor).WrapUnary(nil) })
-	assert.Panics(t, func() { connectlimit.Must(connectlimit.New(nil, nil)) })
+	assert.Panics(t, func() { ratelimit.Must(connectlimit.New(nil, nil)) })
 	assert.Zero(t, new(connectlimit.Interceptor).Stats())
 }
 
@@ -365,7 +366,7 @@ func TestACrowdTakesNoMoreThanTheLimit(t *testing.T) {
 
 // TestClientsAreLeftAlone: an interceptor that is given to a client by mistake decides nothing.
 func TestClientsAreLeftAlone(t *testing.T) {
-	i := connectlimit.Must(connectlimit.PerIP(ratelimit.Blocked(), nil))
+	i := ratelimit.Must(connectlimit.PerIP(ratelimit.Blocked(), nil))
 	open, _ := keyed(t, ratelimit.Unlimited(), connectlimit.Procedure, nil)
 	c := newClient(service(t, open), connect.WithInterceptors(i))
 	require.NoError(t, c.say(t.Context(), "x"))

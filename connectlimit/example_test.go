@@ -11,11 +11,12 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/connectlimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // Each API key may make two calls an hour, whatever protocol its client speaks.
 func Example() {
-	keys, err := ratelimit.New[connectlimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("per-key"), nil)
+	keys, err := ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("per-key"), nil)
 	if err != nil {
 		fmt.Println(err)
 		return

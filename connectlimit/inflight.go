@@ -60,9 +60,6 @@ type Inflight[K comparable] struct {
 	learns bool // somebody wants to know how calls end
 }
 
-// InflightStats count calls, each under what was done with it. They are httplimit's.
-type InflightStats = httplimit.InflightStats
-
 // NewInflight returns an interceptor that takes a permit of the limiter for each call, and
 // gives it back when the handler has returned. The key function is one of this package,
 // such as [RemoteIP] or [Procedure], or one of your own; one that returns [ratelimit.SkipLayer]
@@ -138,11 +135,11 @@ func (i *Inflight[K]) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 }
 
 // Stats returns the counters. Each is exact; they are not read at one instant.
-func (i *Inflight[K]) Stats() InflightStats {
+func (i *Inflight[K]) Stats() httplimit.InflightStats {
 	if i.core == nil {
-		return InflightStats{}
+		return httplimit.InflightStats{}
 	}
-	return InflightStats(i.core.Stats())
+	return httplimit.InflightStats(i.core.Stats())
 }
 
 func (i *Inflight[K]) mustBeMade() {

@@ -73,27 +73,19 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 // The errors are those of [ratelimit.New] and New. It tracks 65,536 addresses, and remembers what as
 // many others have spent: see [ratelimit.Options] under Remember.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
-	l, err := edge.PerIP(limit, RemoteIP)
+	l, err := edge.PerKey(limit, RemoteIP)
 	if err != nil {
 		return nil, err
 	}
 	return New(l, opts)
 }
 
-// Must returns the interceptor, or panics if there is an error.
-func Must(i *Interceptor, err error) *Interceptor {
-	if err != nil {
-		panic(err)
-	}
-	return i
-}
-
 // Stats returns the counters. Each is exact; they are not read at one instant.
-func (i *Interceptor) Stats() Stats {
+func (i *Interceptor) Stats() httplimit.Stats {
 	if i.core == nil {
-		return Stats{}
+		return httplimit.Stats{}
 	}
-	return Stats(i.core.Stats())
+	return httplimit.Stats(i.core.Stats())
 }
 
 // WrapUnary returns what passes on to next the unary calls that the limiter allows, and answers
@@ -191,32 +183,26 @@ func (i *Interceptor) serve(c *Call, s *countedConn, handler func(*event) (any, 
 		return err
 	}
 	e := i.core.Event(c)
-	res := i.core.Decide(&e)
-	actual := 0 // of a call that does not reach its handler
-	if res != nil {
-		defer func() {
-			if actual != e.Cost {
-				i.core.Settle(c, res, actual)
-			}
-		}()
-	}
+	res := i.core.Decide(&e, i.core.Settles)
+	charge := i.core.Charge(&e, res)
+	defer charge.End()
 	if err = i.pass(&e); err != nil {
 		return err
 	}
-	actual = e.Cost // if there is nothing to settle, or if Settle panics
-	if res == nil || i.opts.SettleResponse == nil {
+	charge.Serve()
+	if !i.core.Settles {
 		_, err = handler(&e)
 		return err
 	}
 	got := Response{Err: errPanicked}
-	defer func() {
+	defer charge.Settle(func(cost int) int {
 		if s != nil {
 			got.Sent, got.Message = s.sent()
 		} else if got.Message != nil {
 			got.Sent = 1
 		}
-		actual = i.opts.SettleResponse(c, got, e.Cost)
-	}()
+		return i.opts.SettleResponse(c, got, cost)
+	})
 	got.Message, got.Err = handler(&e)
 	return got.Err
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/edge"
-	"github.com/weir-go/ratelimit/internal/undecided"
 )
 
 // Options are the settings of [New] besides the limiter. Nil and the zero Options are
@@ -25,7 +24,7 @@ type Options struct {
 	Cost func(c *Call) int
 
 	// Skip reports whether a call is exempt, such as a health check: it passes, and the
-	// limiter is not asked. See [SkipServices] and [SkipAny]. If nil, no call is exempt.
+	// limiter is not asked. See [SkipServices]. If nil, no call is exempt.
 	Skip func(c *Call) bool
 
 	// Settle returns what a call has really cost, once its handler has returned. It gets
@@ -148,13 +147,6 @@ func SkipServices(names ...string) func(*Call) bool {
 	return func(c *Call) bool { return slices.Contains(names, c.Service()) }
 }
 
-// SkipAny is for [Options].Skip: what one of the functions exempts is exempt.
-func SkipAny(skips ...func(*Call) bool) func(*Call) bool {
-	return func(c *Call) bool {
-		return slices.ContainsFunc(skips, func(skip func(*Call) bool) bool { return skip(c) })
-	}
-}
-
 // Response is what a handler has answered, for [Options].SettleResponse.
 type Response struct {
 	// Err is the handler's error, nil if it went well: see [Options].Settle.
@@ -178,21 +170,6 @@ type Event struct {
 	Err error
 	// Outcome is what the interceptor does with the call: one of httplimit's.
 	Outcome httplimit.Outcome
-}
-
-// ByClient reports whether the call could not be decided because of what the client did, or
-// may have done: see [httplimit.Event].
-func (e Event) ByClient() bool {
-	return e.Outcome == httplimit.OutcomeFailed && undecided.Why(e.Call.Context(), e.Err).ByClient()
-}
-
-// Stats count calls, each under what was done with it. They are httplimit's.
-type Stats = httplimit.Stats
-
-// OnOutcome returns a function for [Options].OnDecision that tells the outcomes, such as to the
-// function that GRPC of promlimit or otellimit returns.
-func OnOutcome(count func(httplimit.Outcome)) func(Event) {
-	return func(e Event) { count(e.Outcome) }
 }
 
 // RefundServerErrors is for [Options].Settle: a call that ends with unavailable, internal or

@@ -17,7 +17,7 @@ type ClientIPOptions = httplimit.ClientIPOptions
 // RemoteIP is a key function for the address of the connection's other end, an IPv6
 // address cut to its /64, as [httplimit.RemoteIP] has it. It reads no metadata. Behind a
 // proxy it is the proxy's address, the same for all clients: use [ClientIP] there. It is
-// ErrMalformedKey if the connection has no IP address, such as a Unix socket's.
+// keyfunc.ErrMalformedKey if the connection has no IP address, such as a Unix socket's.
 func RemoteIP(c *Call) (netip.Addr, error) { return remoteIP.Find(c.remote(), nil) }
 
 var remoteIP = clientaddr.Remote()
@@ -35,13 +35,6 @@ func ClientIP(opts ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
 		SingleHeader:     opts.SingleHeader,
 		IPv6Bits:         opts.IPv6Bits,
 	}))
-}
-
-// HeaderIP returns a key function for the client's address in metadata that hold exactly
-// one, such as x-real-ip, by the rules of [httplimit.HeaderIP]: they are believed only from
-// the trusted peers.
-func HeaderIP(key string, trusted []netip.Prefix) (func(*Call) (netip.Addr, error), error) {
-	return keyOf(clientaddr.Single(key, trusted))
 }
 
 func keyOf(f *clientaddr.Finder, err error) (func(*Call) (netip.Addr, error), error) {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -66,7 +67,7 @@ func TestAnAllowedUnaryCallAllocatesAtMostOnce(t *testing.T) {
 		"bearer token":            {unaryBy(t, grpclimit.BearerToken, grpclimit.Options{}), 1},
 		"address":                 {unaryBy(t, grpclimit.RemoteIP, grpclimit.Options{}), 0},
 		"address behind a proxy":  {unaryBy(t, behindProxy, grpclimit.Options{}), 1},
-		"method and address":      {unaryBy(t, grpclimit.Join(grpclimit.Method, grpclimit.RemoteIP), grpclimit.Options{}), 0},
+		"method and address":      {unaryBy(t, keyfunc.Join(grpclimit.Method, grpclimit.RemoteIP), grpclimit.Options{}), 0},
 		"method, with OnDecision": {unaryBy(t, grpclimit.Method, grpclimit.Options{OnDecision: func(grpclimit.Event) {}}), 0},
 		"method, skipped":         {unaryBy(t, grpclimit.Method, grpclimit.Options{Skip: grpclimit.SkipServices("grpc.testing.TestService")}), 0},
 	} {

@@ -90,5 +90,5 @@ func (c *Call) split() (service, method string, ok bool) {
 	return full[:i], full[i+1:], true
 }
 
-// Streaming reports whether the call is a stream, of either side or both.
-func (c *Call) Streaming() bool { return c.ClientStream || c.ServerStream }
+// streaming reports whether the call is a stream, of either side or both.
+func (c *Call) streaming() bool { return c.ClientStream || c.ServerStream }

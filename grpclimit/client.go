@@ -19,7 +19,7 @@ type ClientOptions struct {
 	Key func(c *ClientCall) string
 
 	// Cost returns what a call costs in the limiter. If nil, the cost that its context
-	// declares ([WithCost]), else 1.
+	// declares ([httplimit.WithCost]), else 1.
 	Cost func(c *ClientCall) int
 
 	// MaxWait is how long a call may wait before it is sent. One that would have to wait

@@ -24,6 +24,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 func TestClientWaitsForItsOwnLimit(t *testing.T) {
@@ -74,18 +75,14 @@ func TestKeyFunctionsOfClientCalls(t *testing.T) {
 	target, err := grpclimit.ClientTarget(seen)
 	assert.NoError(t, err)
 	assert.Regexp(t, `^dns:///127\.0\.0\.1:\d+$`, target)
-	method, err := grpclimit.ClientMethod(seen)
-	assert.NoError(t, err)
-	assert.Equal(t, target+" /grpc.testing.TestService/UnaryCall", method)
+	assert.Equal(t, "/grpc.testing.TestService/UnaryCall", seen.FullMethod)
 	md, _ := metadata.FromOutgoingContext(seen.Context())
 	assert.Equal(t, []string{"x"}, md["name"])
 
 	zero := new(grpclimit.ClientCall)
 	assert.NotNil(t, zero.Context())
 	_, err = grpclimit.ClientTarget(zero)
-	assert.ErrorIs(t, err, grpclimit.ErrNoKey)
-	_, err = grpclimit.ClientMethod(zero)
-	assert.ErrorIs(t, err, grpclimit.ErrNoKey)
+	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 }
 
 // saying are answers, and for how long they hold up the next call of the key.
@@ -431,7 +428,7 @@ func TestErrorsOfTheLimiterHaveACode(t *testing.T) {
 		"key table full":               {ratelimit.ErrTableFull, ratelimit.ErrTableFull, codes.Unavailable},
 		"cost above the limit":         {ratelimit.ErrExceedsLimit, ratelimit.ErrExceedsLimit, codes.ResourceExhausted},
 		"negative cost":                {ratelimit.ErrNegativeCost, ratelimit.ErrNegativeCost, codes.Internal},
-		"no key":                       {fmt.Errorf("%w: tenant", grpclimit.ErrNoKey), grpclimit.ErrNoKey, codes.InvalidArgument},
+		"no key":                       {fmt.Errorf("%w: tenant", keyfunc.ErrNoKey), keyfunc.ErrNoKey, codes.InvalidArgument},
 		"a status of its own":          {status.Error(codes.PermissionDenied, "no"), nil, codes.PermissionDenied},
 		"a status of its own, wrapped": {fmt.Errorf("key: %w", status.Error(codes.PermissionDenied, "no")), nil, codes.PermissionDenied},
 		"no answer at all":             {nil, ratelimit.ErrLimited, codes.ResourceExhausted},

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc"
+
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // ClientCall is an outgoing call, as the limiter of a [Client] sees it.
@@ -35,8 +37,8 @@ func (c *ClientCall) Context() context.Context {
 	return c.ctx
 }
 
-// Streaming reports whether the call is a stream, of either side or both.
-func (c *ClientCall) Streaming() bool { return c.ClientStream || c.ServerStream }
+// streaming reports whether the call is a stream, of either side or both.
+func (c *ClientCall) streaming() bool { return c.ClientStream || c.ServerStream }
 
 // newClientCall returns a call; without a desc, a unary one.
 func newClientCall(ctx context.Context, cc *grpc.ClientConn, method string, request any, desc *grpc.StreamDesc) *ClientCall {
@@ -56,14 +58,7 @@ func target(c *ClientCall) string { return c.Target }
 // ClientTarget is a key function for outgoing calls: the target of the connection.
 func ClientTarget(c *ClientCall) (string, error) {
 	if c.Target == "" {
-		return "", fmt.Errorf("%w: the connection has no target", ErrNoKey)
+		return "", fmt.Errorf("%w: the connection has no target", keyfunc.ErrNoKey)
 	}
 	return c.Target, nil
-}
-
-// ClientMethod is a key function for outgoing calls: the target of the connection, and the
-// full method.
-func ClientMethod(c *ClientCall) (string, error) {
-	target, err := ClientTarget(c)
-	return target + " " + c.FullMethod, err
 }

@@ -5,26 +5,32 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
-	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/refused"
 )
 
-// enforce is pass, and gives the charge back if the call is not served.
-func (i *Interceptor) enforce(e *event, t trailers, res *ratelimit.Reservation) (err error) {
-	if res == nil {
-		return i.pass(e, t)
+// serve decides about a call or a message, calls next if it may be served, and settles its charge whatever happens. Panics go
+// on after that. The stream is the one whose response is settled, nil for a unary call.
+func (i *Interceptor) serve(e *event, t trailers, s *watchedStream, settles bool, next func() (any, error)) (resp any, err error) {
+	res := i.core.Decide(e, settles)
+	if t.first {
+		i.waitForMessage(e)
 	}
-	served := false
-	defer func() {
-		if !served {
-			i.core.Settle(e.Request, res, 0)
+	if res != nil {
+		charge := i.core.Charge(e, res)
+		defer charge.End()
+		if err = i.pass(e, t); err != nil {
+			return nil, err
 		}
-	}()
-	err = i.pass(e, t)
-	served = err == nil
-	return err
+		charge.Serve()
+		if settles {
+			return i.settled(e, charge, s, next)
+		}
+	} else if err = i.pass(e, t); err != nil {
+		return nil, err
+	}
+	return next()
 }
 
 // pass reports the decision to everyone, and holds the call for as long as it is delayed.

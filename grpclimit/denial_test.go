@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -23,7 +24,7 @@ func TestAUnaryCallBeyondTheLimitIsDenied(t *testing.T) {
 	}
 	a := call(context.Background(), client)
 	assertDenied(t, a, time.Hour)
-	assert.Equal(t, grpclimit.Stats{Allowed: 2, Denied: 1}, limit.Stats())
+	assert.Equal(t, httplimit.Stats{Allowed: 2, Denied: 1}, limit.Stats())
 }
 
 func TestAStreamBeyondTheLimitIsDeniedWhenItOpens(t *testing.T) {
@@ -35,7 +36,7 @@ func TestAStreamBeyondTheLimitIsDeniedWhenItOpens(t *testing.T) {
 	a, echoed = open(context.Background(), client, 5)
 	assertDenied(t, a, time.Hour)
 	assert.Zero(t, echoed)
-	assert.Equal(t, grpclimit.Stats{Allowed: 1, Denied: 1}, limit.Stats())
+	assert.Equal(t, httplimit.Stats{Allowed: 1, Denied: 1}, limit.Stats())
 }
 
 // assertDenied checks everything that a client is told about a denial under the limit
@@ -120,7 +121,7 @@ func TestWhatCanNeverPassIsNotToBeRetried(t *testing.T) {
 				assert.Equal(t, "small", a.quota.Violations[0].Subject)
 				assert.Empty(t, a.header)
 			}
-			assert.Equal(t, grpclimit.Stats{Exceeds: 2}, i.Stats())
+			assert.Equal(t, httplimit.Stats{Exceeds: 2}, i.Stats())
 		})
 	}
 }

@@ -15,7 +15,7 @@
 // For other keys, give [New] a limiter, and a key function such as [APIKey], [SPIFFEID] or
 // [Join]:
 //
-//	perKey, err := ratelimit.New[grpclimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)), nil)
+//	perKey, err := ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)), nil)
 //	...
 //	limit, err := grpclimit.New(ratelimit.Map(perKey, grpclimit.APIKey("x-api-key")), nil)
 //

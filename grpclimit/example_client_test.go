@@ -20,7 +20,7 @@ import (
 // A client that keeps to 10 calls a second to each target, obeys the server's own limit, and
 // sends a refused call again once.
 func ExampleNewClient() {
-	limit := grpclimit.Must(grpclimit.PerIP(ratelimit.SlidingLog(ratelimit.Per(1, 200*time.Millisecond)), nil))
+	limit := ratelimit.Must(grpclimit.PerIP(ratelimit.SlidingLog(ratelimit.Per(1, 200*time.Millisecond)), nil))
 	addr, stop := exampleServer(limit)
 	defer stop()
 
@@ -57,7 +57,7 @@ func ExampleNewClient() {
 // A client of which the library knows nothing: it is told to retry what is denied, and waits for
 // as long as the server says.
 func ExampleInterceptor_retryPolicy() {
-	limit := grpclimit.Must(grpclimit.PerIP(ratelimit.SlidingLog(ratelimit.Per(1, 200*time.Millisecond)), nil))
+	limit := ratelimit.Must(grpclimit.PerIP(ratelimit.SlidingLog(ratelimit.Per(1, 200*time.Millisecond)), nil))
 	addr, stop := exampleServer(limit)
 	defer stop()
 

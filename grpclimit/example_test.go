@@ -22,6 +22,7 @@ import (
 	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -65,7 +66,7 @@ func Example() {
 // A client is told which limit it has exceeded, and when to retry. A client with a retry
 // policy in its service config waits for that long by itself.
 func ExampleNew() {
-	perKey, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("hourly"), &ratelimit.Options[grpclimit.Hash]{
+	perKey, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("hourly"), &ratelimit.Options[keyfunc.Hash]{
 		Clock: new(ratelimittest.Clock), // in a program, leave it out
 	})
 	if err != nil {
@@ -100,7 +101,7 @@ func ExampleNew() {
 
 // Each API key has a budget, under its hash.
 func ExampleAPIKey() {
-	perKey, err := ratelimit.New[grpclimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)), nil)
+	perKey, err := ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)), nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -122,7 +123,7 @@ func ExampleAPIKey() {
 
 // A user's HTTP requests and gRPC calls spend one budget.
 func ExampleNew_oneBudgetForHTTPAndGRPC() {
-	perUser, err := ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil)
+	perUser, err := ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -179,7 +180,7 @@ func ExampleNew_layers() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	limit := grpclimit.Must(grpclimit.New(layers, nil))
+	limit := ratelimit.Must(grpclimit.New(layers, nil))
 	client, stop := connect(grpc.NewServer(grpc.ChainUnaryInterceptor(limit.UnaryServerInterceptor())))
 	defer stop()
 	for _, user := range []string{"ann", "ann", "ann", "bob", "bob"} {
@@ -198,7 +199,7 @@ func ExampleNew_layers() {
 // Only failed logins count.
 func ExampleChargeOnly() {
 	perUser := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(2)), nil))
-	limit := grpclimit.Must(grpclimit.New(ratelimit.Map(perUser, grpclimit.Metadata("user")), &grpclimit.Options{
+	limit := ratelimit.Must(grpclimit.New(ratelimit.Map(perUser, grpclimit.Metadata("user")), &grpclimit.Options{
 		Settle: grpclimit.ChargeOnly(codes.Unauthenticated),
 	}))
 	login := func(_ context.Context, password any) (any, error) {
@@ -226,7 +227,7 @@ func ExampleChargeOnly() {
 func ExampleOptions_chargeMessages() {
 	bytes := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1000)), nil))
 	everyone := func(*grpclimit.Call) (string, error) { return "everyone", nil }
-	limit := grpclimit.Must(grpclimit.New(ratelimit.Map(bytes, everyone), &grpclimit.Options{
+	limit := ratelimit.Must(grpclimit.New(ratelimit.Map(bytes, everyone), &grpclimit.Options{
 		ChargeMessages: true,
 		Cost: func(c *grpclimit.Call) int {
 			m, _ := c.Request.(*testgrpc.StreamingOutputCallRequest)
@@ -275,13 +276,13 @@ func ExampleNewInflight() {
 }
 
 // Try a limit on real traffic first: nothing is denied, and the outcomes are counted.
-func ExampleOnOutcome() {
-	counts := map[grpclimit.Outcome]int{} // or the function that promlimit's Metrics.GRPC returns
-	limit := grpclimit.Must(grpclimit.PerIP(ratelimit.Limit{
+func Example_shadow() {
+	counts := map[httplimit.Outcome]int{}
+	limit := ratelimit.Must(grpclimit.PerIP(ratelimit.Limit{
 		Algorithm: ratelimit.AlgorithmTokenBucket, Rate: ratelimit.Per(1, time.Hour), Burst: 1,
 	}, &grpclimit.Options{
 		Shadow:     true,
-		OnDecision: grpclimit.OnOutcome(func(o grpclimit.Outcome) { counts[o]++ }),
+		OnDecision: func(e grpclimit.Event) { counts[e.Outcome]++ },
 	}))
 	client, stop := connect(grpc.NewServer(grpc.ChainUnaryInterceptor(limit.UnaryServerInterceptor())))
 	for range 3 {
@@ -290,6 +291,6 @@ func ExampleOnOutcome() {
 		}
 	}
 	stop()
-	fmt.Println(counts[grpclimit.OutcomeAllowed], "allowed,", counts[grpclimit.OutcomeDenied], "would have been denied")
+	fmt.Println(counts[httplimit.OutcomeAllowed], "allowed,", counts[httplimit.OutcomeDenied], "would have been denied")
 	// Output: 1 allowed, 2 would have been denied
 }

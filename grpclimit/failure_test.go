@@ -18,10 +18,12 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-var errMisconfigured = fmt.Errorf("%w: %w: no way", grpclimit.ErrMisconfigured, grpclimit.ErrNoKey)
+var errMisconfigured = fmt.Errorf("%w: %w: no way", keyfunc.ErrMisconfigured, keyfunc.ErrNoKey)
 
 const secret = "what-no-client-may-see"
 
@@ -30,38 +32,42 @@ func TestACallThatCannotBeDecidedIsRefused(t *testing.T) {
 		err      error
 		want     codes.Code
 		keyCode  codes.Code
-		byClient bool
+		rejected bool
 		open     bool // FailOpen applies
 	}{
 		"the store is down":              {err: ratelimit.ErrUnavailable, want: codes.Unavailable, open: true},
 		"the limiter fails":              {err: errors.New(secret), want: codes.Unavailable, open: true},
-		"the table is full":              {err: ratelimit.ErrTableFull, want: codes.Unavailable, byClient: true},
-		"the cost is negative":           {err: ratelimit.ErrNegativeCost, want: codes.Internal, byClient: true},
-		"no key":                         {err: grpclimit.ErrNoKey, want: codes.InvalidArgument, byClient: true},
-		"no key, by the caller's choice": {err: grpclimit.ErrNoKey, keyCode: codes.Unauthenticated, want: codes.Unauthenticated, byClient: true},
-		"a malformed key":                {err: grpclimit.ErrMalformedKey, want: codes.InvalidArgument, byClient: true},
-		"a malformed key, by choice":     {err: grpclimit.ErrMalformedKey, keyCode: codes.Unauthenticated, want: codes.Unauthenticated, byClient: true},
-		"an invalid key":                 {err: ratelimit.ErrInvalidKey, want: codes.InvalidArgument, byClient: true},
+		"the table is full":              {err: ratelimit.ErrTableFull, want: codes.Unavailable},
+		"the cost is negative":           {err: ratelimit.ErrNegativeCost, want: codes.Internal},
+		"no key":                         {err: keyfunc.ErrNoKey, want: codes.InvalidArgument, rejected: true},
+		"no key, by the caller's choice": {err: keyfunc.ErrNoKey, keyCode: codes.Unauthenticated, want: codes.Unauthenticated, rejected: true},
+		"a malformed key":                {err: keyfunc.ErrMalformedKey, want: codes.InvalidArgument, rejected: true},
+		"a malformed key, by choice":     {err: keyfunc.ErrMalformedKey, keyCode: codes.Unauthenticated, want: codes.Unauthenticated, rejected: true},
+		"an invalid key":                 {err: ratelimit.ErrInvalidKey, want: codes.InvalidArgument, rejected: true},
 		"a misconfigured server":         {err: errMisconfigured, want: codes.Internal},
 	} {
 		for _, failOpen := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, FailOpen %v", name, failOpen), func(t *testing.T) {
-				var byClient []bool
+				var outcomes []httplimit.Outcome
 				i := interceptor(t, &stub{err: fmt.Errorf("%w: %s", row.err, secret)}, grpclimit.Options{
-					FailOpen: failOpen, KeyCode: row.keyCode, OnDecision: func(e grpclimit.Event) { byClient = append(byClient, e.ByClient()) },
+					FailOpen: failOpen, KeyCode: row.keyCode, OnDecision: func(e grpclimit.Event) { outcomes = append(outcomes, e.Outcome) },
 				})
 				a := call(context.Background(), serve(t, &service{}, with(i)...))
 				if failOpen && row.open {
 					assert.Equal(t, codes.OK, a.code)
-					assert.Equal(t, grpclimit.Stats{FailedOpen: 1}, i.Stats())
+					assert.Equal(t, httplimit.Stats{FailedOpen: 1}, i.Stats())
 					return
 				}
 				assert.Equal(t, row.want, a.code)
 				assert.NotContains(t, a.message, secret)
 				assert.Empty(t, a.pushback, "the client's backoff knows better")
 				assert.Nil(t, a.retry)
-				assert.Equal(t, grpclimit.Stats{Failed: 1}, i.Stats())
-				assert.Equal(t, []bool{row.byClient}, byClient)
+				want, stats := httplimit.OutcomeFailed, httplimit.Stats{Failed: 1}
+				if row.rejected {
+					want, stats = httplimit.OutcomeRejected, httplimit.Stats{Rejected: 1}
+				}
+				assert.Equal(t, stats, i.Stats())
+				assert.Equal(t, []httplimit.Outcome{want}, outcomes)
 			})
 		}
 	}
@@ -84,7 +90,7 @@ func TestACallWhoseContextHasEndedIsNotLetThrough(t *testing.T) {
 		i := interceptor(t, &stub{err: errors.New("the call to the store was cut")}, grpclimit.Options{FailOpen: true})
 		_, err := i.UnaryServerInterceptor()(ctx, nil, &grpc.UnaryServerInfo{}, unreachable(t))
 		assert.Equal(t, want, status.Code(err))
-		assert.Equal(t, grpclimit.Stats{Failed: 1}, i.Stats())
+		assert.Equal(t, httplimit.Stats{Failed: 1}, i.Stats())
 	}
 }
 
@@ -161,7 +167,7 @@ func TestADegradedDecisionIsToldInATrailer(t *testing.T) {
 func TestErrorsAreLoggedOnceASecond(t *testing.T) {
 	var lines strings.Builder
 	now := time.Unix(0, 0)
-	i := interceptor(t, &stub{err: grpclimit.ErrNoKey}, grpclimit.Options{
+	i := interceptor(t, &stub{err: keyfunc.ErrNoKey}, grpclimit.Options{
 		Logger: slog.New(slog.NewTextHandler(&lines, nil)), Now: func() time.Time { return now },
 	})
 	call := func() {
@@ -198,7 +204,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		i, err := grpclimit.New(row.limiter, row.opts)
 		assert.ErrorContains(t, err, strings.TrimSpace(want))
 		assert.Nil(t, i)
-		assert.Panics(t, func() { grpclimit.Must(i, err) })
+		assert.Panics(t, func() { ratelimit.Must(i, err) })
 	}
 	for _, zero := range []*grpclimit.Interceptor{nil, {}} {
 		assert.PanicsWithValue(t, "grpclimit: this Interceptor was not made by New: it has no limiter", func() { zero.UnaryServerInterceptor() })
@@ -218,7 +224,7 @@ func TestOptionsMayBeNil(t *testing.T) {
 
 func TestShadowLetsEverythingPassAndCounts(t *testing.T) {
 	for _, limiter := range []ratelimit.Limiter[*grpclimit.Call]{
-		&stub{}, &stub{err: ratelimit.ErrExceedsLimit}, &stub{err: grpclimit.ErrNoKey},
+		&stub{}, &stub{err: ratelimit.ErrExceedsLimit}, &stub{err: keyfunc.ErrNoKey},
 		&stub{decision: ratelimit.Decision{Allowed: true, Delay: math.MaxInt64}},
 	} {
 		i := interceptor(t, limiter, grpclimit.Options{Shadow: true, ChargeMessages: true, DegradedTrailer: "degraded"})
@@ -241,12 +247,12 @@ func TestSkippedCallsAreNotDecided(t *testing.T) {
 	a, echoed := open(context.Background(), client, 2)
 	assert.Equal(t, codes.OK, a.code)
 	assert.Equal(t, 2, echoed)
-	assert.Equal(t, grpclimit.Stats{Skipped: 2}, i.Stats())
+	assert.Equal(t, httplimit.Stats{Skipped: 2}, i.Stats())
 }
 
 func TestACostOfZeroAlwaysPasses(t *testing.T) {
 	i := hourly(t, 1, grpclimit.Options{Cost: func(c *grpclimit.Call) int {
-		if c.Streaming() {
+		if c.ClientStream || c.ServerStream {
 			return 0
 		}
 		return 1

@@ -45,19 +45,11 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 // [ratelimit.New] and New. It tracks 65,536 addresses, and remembers what as many others have spent:
 // see [ratelimit.Options] under Remember.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
-	l, err := edge.PerIP(limit, RemoteIP)
+	l, err := edge.PerKey(limit, RemoteIP)
 	if err != nil {
 		return nil, err
 	}
 	return New(l, opts)
-}
-
-// Must returns the interceptors, or panics if there is an error.
-func Must(i *Interceptor, err error) *Interceptor {
-	if err != nil {
-		panic(err)
-	}
-	return i
 }
 
 // UnaryServerInterceptor returns what passes on to handlers the unary calls that the

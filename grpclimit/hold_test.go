@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
 )
 
 // pacing is an interceptor that lets one call a second through, and queues ten.
@@ -121,7 +122,7 @@ func TestALoneClientWithAShortDeadlineIsServedAtTheBucketsPace(t *testing.T) {
 					cancel()
 					time.Sleep(time.Second)
 				}
-				assert.Equal(t, grpclimit.Stats{Allowed: 5, Denied: 5}, i.Stats(), "what is refused at once is not allowed")
+				assert.Equal(t, httplimit.Stats{Allowed: 5, Denied: 5}, i.Stats(), "what is refused at once is not allowed")
 			})
 		})
 	}
@@ -161,7 +162,7 @@ func TestACallThatIsRefusedForItsDeadlineIsReportedAsDenied(t *testing.T) {
 		_, err = call(ctx, nil, info, unreachable(t))
 		require.Error(t, err)
 		require.Len(t, seen, 2)
-		assert.Equal(t, grpclimit.OutcomeDenied, seen[1].Outcome)
+		assert.Equal(t, httplimit.OutcomeDenied, seen[1].Outcome)
 		assert.Equal(t, time.Second, seen[1].Decision.Delay)
 	})
 }

@@ -10,16 +10,17 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/weir-go/ratelimit/internal/keytext"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // SPIFFEID is a key function for the SPIFFE ID in the client's verified certificate, such
-// as "spiffe://example.org/billing". It is ErrNoKey if the client has no certificate, or
-// one without a SPIFFE ID, and ErrMalformedKey if the certificate has several URIs, which
+// as "spiffe://example.org/billing". It is keyfunc.ErrNoKey if the client has no certificate, or
+// one without a SPIFFE ID, and keyfunc.ErrMalformedKey if the certificate has several URIs, which
 // the SPIFFE standard (X.509-SVID, section 2) forbids, or the ID has no path or is longer than 1 KiB.
 //
 // Only a certificate that crypto/tls has verified counts:
 // [crypto/tls.RequireAndVerifyClientCert] or [crypto/tls.VerifyClientCertIfGiven]. If there is
-// one that it has not verified, the error is [ErrMisconfigured] too. That includes
+// one that it has not verified, the error is [keyfunc.ErrMisconfigured] too. That includes
 // certificates that only a VerifyPeerCertificate of your own has checked, as go-spiffe's
 // does: ask the library that checked it in a key function of your own, by way of
 // [Call.Context].
@@ -43,20 +44,20 @@ func spiffeID(uris []*url.URL) (string, error) {
 	}
 	switch {
 	case !found:
-		return "", fmt.Errorf("%w: no SPIFFE ID in the certificate", ErrNoKey)
+		return "", fmt.Errorf("%w: no SPIFFE ID in the certificate", keyfunc.ErrNoKey)
 	case len(uris) > 1:
-		return "", fmt.Errorf("%w: %d URIs in a certificate with a SPIFFE ID", ErrMalformedKey, len(uris))
+		return "", fmt.Errorf("%w: %d URIs in a certificate with a SPIFFE ID", keyfunc.ErrMalformedKey, len(uris))
 	}
 	u := uris[0]
 	if u.Host == "" || u.Path == "" || u.Path == "/" || u.Port() != "" || u.User != nil || u.Opaque != "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
-		return "", fmt.Errorf("%w: the certificate's SPIFFE ID is malformed", ErrMalformedKey)
+		return "", fmt.Errorf("%w: the certificate's SPIFFE ID is malformed", keyfunc.ErrMalformedKey)
 	}
 	return u.String(), nil
 }
 
 // CertificateSubject is a key function for the subject of the client's verified
-// certificate, in the form of RFC 2253, such as "CN=billing,O=Example". It is ErrNoKey if
-// the client has no certificate, or one without a subject, and ErrMalformedKey if the
+// certificate, in the form of RFC 2253, such as "CN=billing,O=Example". It is keyfunc.ErrNoKey if
+// the client has no certificate, or one without a subject, and keyfunc.ErrMalformedKey if the
 // subject is longer than 1 KiB. Subjects of different authorities are not told apart. What
 // [SPIFFEID] says about certificates that are not verified holds here too.
 func CertificateSubject(c *Call) (string, error) {
@@ -69,7 +70,7 @@ func CertificateSubject(c *Call) (string, error) {
 		return "", err
 	}
 	if subject == "" {
-		return "", fmt.Errorf("%w: no subject in the certificate", ErrNoKey)
+		return "", fmt.Errorf("%w: no subject in the certificate", keyfunc.ErrNoKey)
 	}
 	return keytext.Short(subject, "certificate's subject")
 }
@@ -82,7 +83,7 @@ func subjectOf(leaf *x509.Certificate) (string, error) {
 		return leaf.Subject.String(), nil // not parsed from a certificate
 	}
 	if rest, err := asn1.Unmarshal(leaf.RawSubject, &names); err != nil || len(rest) > 0 {
-		return "", fmt.Errorf("%w: the certificate's subject is malformed", ErrMalformedKey)
+		return "", fmt.Errorf("%w: the certificate's subject is malformed", keyfunc.ErrMalformedKey)
 	}
 	return names.String(), nil
 }
@@ -91,16 +92,16 @@ func subjectOf(leaf *x509.Certificate) (string, error) {
 func (c *Call) certificate() (*x509.Certificate, error) {
 	p := c.Peer()
 	if p == nil || p.AuthInfo == nil {
-		return nil, fmt.Errorf("%w: the connection has no TLS", ErrNoKey)
+		return nil, fmt.Errorf("%w: the connection has no TLS", keyfunc.ErrNoKey)
 	}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("%w: the connection has no TLS that is known", ErrNoKey)
+		return nil, fmt.Errorf("%w: the connection has no TLS that is known", keyfunc.ErrNoKey)
 	case len(info.State.VerifiedChains) > 0 && len(info.State.VerifiedChains[0]) > 0:
 		return info.State.VerifiedChains[0][0], nil
 	case len(info.State.PeerCertificates) > 0:
-		return nil, fmt.Errorf("%w: %w: the client's certificate is not verified", ErrMisconfigured, ErrNoKey)
+		return nil, fmt.Errorf("%w: %w: the client's certificate is not verified", keyfunc.ErrMisconfigured, keyfunc.ErrNoKey)
 	}
-	return nil, fmt.Errorf("%w: the client has no certificate", ErrNoKey)
+	return nil, fmt.Errorf("%w: the client has no certificate", keyfunc.ErrNoKey)
 }

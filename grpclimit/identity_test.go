@@ -23,6 +23,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // authority signs certificates.
@@ -144,7 +145,7 @@ func TestAnUnverifiedCertificateIsNoIdentity(t *testing.T) {
 	stranger := newAuthority(t).issue(t, "admin", "spiffe://example.org/admin")
 	for _, auth := range []tls.ClientAuthType{tls.RequestClientCert, tls.RequireAnyClientCert} {
 		for name, key := range map[string]func(*grpclimit.Call) (string, error){
-			"SPIFFE ID": grpclimit.SPIFFEID, "subject": grpclimit.CertificateSubject, "optional": grpclimit.Optional(grpclimit.SPIFFEID),
+			"SPIFFE ID": grpclimit.SPIFFEID, "subject": grpclimit.CertificateSubject, "optional": keyfunc.Optional(grpclimit.SPIFFEID),
 		} {
 			s := serveTLS(t, auth, key)
 			assert.Equal(t, codes.Internal, s.call(t, stranger).code, "%s, %v: the server is built wrongly", name, auth)
@@ -156,7 +157,7 @@ func TestAnUnverifiedCertificateIsNoIdentity(t *testing.T) {
 func TestWithoutTLSThereIsNoIdentity(t *testing.T) {
 	for name, call := range map[string]*grpclimit.Call{"no peer": new(grpclimit.Call), "no TLS": callWith()} {
 		_, err := grpclimit.SPIFFEID(call)
-		assert.ErrorIs(t, err, grpclimit.ErrNoKey, name)
-		assert.NotErrorIs(t, err, grpclimit.ErrMisconfigured, name)
+		assert.ErrorIs(t, err, keyfunc.ErrNoKey, name)
+		assert.NotErrorIs(t, err, keyfunc.ErrMisconfigured, name)
 	}
 }

@@ -62,9 +62,6 @@ type Inflight[K comparable] struct {
 	learns bool // somebody wants to know how calls end
 }
 
-// InflightStats count calls, each under what was done with it. They are httplimit's.
-type InflightStats = httplimit.InflightStats
-
 // NewInflight returns interceptors that take a permit of the limiter for each call, and
 // give it back when the handler has returned. The key function is one of this package,
 // such as [RemoteIP] or [Method], or one of your own; one that returns [ratelimit.SkipLayer]
@@ -101,7 +98,7 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 // is a bug and no overload; Ignored for streams that have not failed, or whose client has
 // gone: their time is not the backend's; else Success.
 func InflightOutcome(c *Call, code codes.Code) inflight.Outcome {
-	return edge.OutcomeOfCall(c.Context(), rpcstatus.Code(code), c.Streaming())
+	return edge.OutcomeOfCall(c.Context(), rpcstatus.Code(code), c.streaming())
 }
 
 // UnaryServerInterceptor returns what passes on to handlers the unary calls that the
@@ -143,7 +140,7 @@ func (i *Inflight[K]) mustBeMade() {
 }
 
 // Stats returns the counters. Each is exact; they are not read at one instant.
-func (i *Inflight[K]) Stats() InflightStats { return InflightStats(i.core.Stats()) }
+func (i *Inflight[K]) Stats() httplimit.InflightStats { return httplimit.InflightStats(i.core.Stats()) }
 
 // serve calls next with a permit, or answers the call. The stream is nil for a unary call.
 func (i *Inflight[K]) serve(c *Call, t trailers, s *watchedStream, next func() error) error {

@@ -18,7 +18,9 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 func shedding(t testing.TB, limit int, opts *inflight.Options[string], o *grpclimit.InflightOptions) *grpclimit.Inflight[string] {
@@ -53,7 +55,7 @@ func TestCallsBeyondTheLimitAreShed(t *testing.T) {
 	close(leave)
 	assert.Equal(t, codes.OK, (<-done).code)
 	assert.Equal(t, codes.OK, call(context.Background(), client).code, "the stream has given its permit back")
-	assert.Equal(t, grpclimit.InflightStats{Admitted: 2, Shed: 2}, i.Stats())
+	assert.Equal(t, httplimit.InflightStats{Admitted: 2, Shed: 2}, i.Stats())
 }
 
 func TestAShedCallIsToldHowLongOthersWaited(t *testing.T) {
@@ -99,25 +101,25 @@ func TestInflightRefusals(t *testing.T) {
 		opts    *grpclimit.InflightOptions
 		ctx     context.Context
 		want    codes.Code
-		stats   grpclimit.InflightStats
+		stats   httplimit.InflightStats
 	}{
-		"the table is full":  {full, everyone, nil, nil, codes.Unavailable, grpclimit.InflightStats{Failed: 1}},
-		"more than there is": {one, everyone, &grpclimit.InflightOptions{Units: func(*grpclimit.Call) int { return 2 }}, nil, codes.ResourceExhausted, grpclimit.InflightStats{Failed: 1}},
-		"a blocked key":      {zero, everyone, nil, nil, codes.ResourceExhausted, grpclimit.InflightStats{Failed: 1}},
-		"negative units":     {one, everyone, &grpclimit.InflightOptions{Units: func(*grpclimit.Call) int { return math.MinInt }}, nil, codes.Internal, grpclimit.InflightStats{Failed: 1}},
-		"no key":             {one, failing(grpclimit.ErrNoKey), nil, nil, codes.InvalidArgument, grpclimit.InflightStats{Failed: 1}},
-		"no key, by choice":  {one, failing(grpclimit.ErrNoKey), &grpclimit.InflightOptions{KeyCode: codes.Unauthenticated}, nil, codes.Unauthenticated, grpclimit.InflightStats{Failed: 1}},
-		"misconfigured":      {one, failing(errMisconfigured), nil, nil, codes.Internal, grpclimit.InflightStats{Failed: 1}},
-		"another error":      {one, failing(errors.New(secret)), nil, nil, codes.Internal, grpclimit.InflightStats{Failed: 1}},
-		"the client left":    {one, everyone, nil, cancelled(), codes.Canceled, grpclimit.InflightStats{Shed: 1}},
-		"the deadline":       {one, everyone, nil, expired(t), codes.DeadlineExceeded, grpclimit.InflightStats{Shed: 1}},
-		"left out":           {one, failing(ratelimit.SkipLayer), nil, nil, codes.OK, grpclimit.InflightStats{Skipped: 1}},
-		"skipped":            {one, failing(errors.New("asked")), &grpclimit.InflightOptions{Skip: func(*grpclimit.Call) bool { return true }}, nil, codes.OK, grpclimit.InflightStats{Skipped: 1}},
-		"OnRefused": {one, failing(grpclimit.ErrNoKey), &grpclimit.InflightOptions{OnRefused: func(_ *grpclimit.Call, err error, s *status.Status) *status.Status {
-			assert.ErrorIs(t, err, grpclimit.ErrNoKey)
+		"the table is full":  {full, everyone, nil, nil, codes.Unavailable, httplimit.InflightStats{Failed: 1}},
+		"more than there is": {one, everyone, &grpclimit.InflightOptions{Units: func(*grpclimit.Call) int { return 2 }}, nil, codes.ResourceExhausted, httplimit.InflightStats{Failed: 1}},
+		"a blocked key":      {zero, everyone, nil, nil, codes.ResourceExhausted, httplimit.InflightStats{Failed: 1}},
+		"negative units":     {one, everyone, &grpclimit.InflightOptions{Units: func(*grpclimit.Call) int { return math.MinInt }}, nil, codes.Internal, httplimit.InflightStats{Failed: 1}},
+		"no key":             {one, failing(keyfunc.ErrNoKey), nil, nil, codes.InvalidArgument, httplimit.InflightStats{Failed: 1}},
+		"no key, by choice":  {one, failing(keyfunc.ErrNoKey), &grpclimit.InflightOptions{KeyCode: codes.Unauthenticated}, nil, codes.Unauthenticated, httplimit.InflightStats{Failed: 1}},
+		"misconfigured":      {one, failing(errMisconfigured), nil, nil, codes.Internal, httplimit.InflightStats{Failed: 1}},
+		"another error":      {one, failing(errors.New(secret)), nil, nil, codes.Internal, httplimit.InflightStats{Failed: 1}},
+		"the client left":    {one, everyone, nil, cancelled(), codes.Canceled, httplimit.InflightStats{Shed: 1}},
+		"the deadline":       {one, everyone, nil, expired(t), codes.DeadlineExceeded, httplimit.InflightStats{Shed: 1}},
+		"left out":           {one, failing(ratelimit.SkipLayer), nil, nil, codes.OK, httplimit.InflightStats{Skipped: 1}},
+		"skipped":            {one, failing(errors.New("asked")), &grpclimit.InflightOptions{Skip: func(*grpclimit.Call) bool { return true }}, nil, codes.OK, httplimit.InflightStats{Skipped: 1}},
+		"OnRefused": {one, failing(keyfunc.ErrNoKey), &grpclimit.InflightOptions{OnRefused: func(_ *grpclimit.Call, err error, s *status.Status) *status.Status {
+			assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 			assert.Equal(t, codes.InvalidArgument, s.Code())
 			return status.New(codes.Aborted, "")
-		}}, nil, codes.Aborted, grpclimit.InflightStats{Failed: 1}},
+		}}, nil, codes.Aborted, httplimit.InflightStats{Failed: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i, err := grpclimit.NewInflight(row.limiter(t), row.key, row.opts)

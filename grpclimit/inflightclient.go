@@ -81,12 +81,12 @@ func InflightResponse(c *ClientCall, err error) inflight.Outcome {
 	case errors.Is(err, ratelimit.ErrLimited), errors.Is(err, ratelimit.ErrExceedsLimit), errors.Is(err, ratelimit.ErrTableFull):
 		return inflight.Ignored
 	case code == codes.Canceled, errors.Is(c.Context().Err(), context.Canceled):
-		if c.Streaming() {
+		if c.streaming() {
 			return inflight.Ignored
 		}
 		return inflight.Cancelled
 	}
-	return edge.OutcomeOfCode(rpcstatus.Code(code), c.Streaming())
+	return edge.OutcomeOfCode(rpcstatus.Code(code), c.streaming())
 }
 
 // UnaryClientInterceptor returns the interceptor of unary calls, for

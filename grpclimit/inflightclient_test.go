@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
 )
 
@@ -137,7 +138,7 @@ func TestWhatAClientsAdaptiveLimitLearns(t *testing.T) {
 		{unary, fmt.Errorf("not sent: %w", ratelimit.ErrLimited), inflight.Ignored},
 		{unary, fmt.Errorf("not sent: %w", ratelimit.ErrTableFull), inflight.Ignored},
 	} {
-		assert.Equal(t, row.want, grpclimit.InflightResponse(row.call, row.err), "%v %v", row.call.Streaming(), row.err)
+		assert.Equal(t, row.want, grpclimit.InflightResponse(row.call, row.err), "%v %v", row.call.ClientStream, row.err)
 	}
 }
 
@@ -188,16 +189,16 @@ func TestClientChargesTheDeclaredCost(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newScript(nil)
 				client, _ := pacedInBubble(t, s, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10)), grpclimit.ClientOptions{})
-				first := grpclimit.WithCost(t.Context(), 10)
+				first := httplimit.WithCost(t.Context(), 10)
 				ok(first, t, client, way)
-				require.NoError(t, grpclimit.SettleCost(first, 5))
-				require.NoError(t, grpclimit.SettleCost(first, 0), "only the first counts")
-				ok(grpclimit.WithCost(t.Context(), 10), t, client, way)
+				require.NoError(t, httplimit.SettleCost(first, 5))
+				require.NoError(t, httplimit.SettleCost(first, 0), "only the first counts")
+				ok(httplimit.WithCost(t.Context(), 10), t, client, way)
 				ok(t.Context(), t, client, way)
 				assert.Equal(t, []time.Duration{0, 500 * time.Millisecond, 600 * time.Millisecond}, s.times())
-				assert.NoError(t, grpclimit.SettleCost(t.Context(), 5), "nothing was declared")
-				assert.NoError(t, grpclimit.SettleCost(grpclimit.WithCost(t.Context(), 5), 5), "nothing was sent")
-				err := ways[way](grpclimit.WithCost(t.Context(), -1), client)
+				assert.NoError(t, httplimit.SettleCost(t.Context(), 5), "nothing was declared")
+				assert.NoError(t, httplimit.SettleCost(httplimit.WithCost(t.Context(), 5), 5), "nothing was sent")
+				err := ways[way](httplimit.WithCost(t.Context(), -1), client)
 				assert.Equal(t, codes.Internal, status.Code(err))
 			})
 		})

@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/told"
 )
@@ -19,13 +20,13 @@ type event = edge.Event[*Call]
 
 // public returns an event as functions of users get it.
 func public(e event) Event {
-	return Event{Call: e.Request, Cost: e.Cost, Decision: e.Decision, Err: e.Err, Outcome: Outcome(e.Outcome)}
+	return Event{Call: e.Request, Cost: e.Cost, Decision: e.Decision, Err: e.Err, Outcome: httplimit.Outcome(e.Outcome)}
 }
 
 // Stats returns the counters. Each is exact; they are not read at one instant.
-func (i *Interceptor) Stats() Stats {
+func (i *Interceptor) Stats() httplimit.Stats {
 	if i.core == nil {
-		return Stats{}
+		return httplimit.Stats{}
 	}
-	return Stats(i.core.Stats())
+	return httplimit.Stats(i.core.Stats())
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // callWith is a call with metadata: keys and values in turn.
@@ -31,11 +32,11 @@ func TestMetadataAreAKey(t *testing.T) {
 		call *grpclimit.Call
 		want error
 	}{
-		"missing":                   {callWith(), grpclimit.ErrNoKey},
-		"empty":                     {callWith("x-tenant", ""), grpclimit.ErrNoKey},
-		"several":                   {callWith("x-tenant", "a", "x-tenant", "a"), grpclimit.ErrMalformedKey},
-		"above 1 KiB":               {callWith("x-tenant", strings.Repeat("x", 1025)), grpclimit.ErrMalformedKey},
-		"a call outside of servers": {new(grpclimit.Call), grpclimit.ErrNoKey},
+		"missing":                   {callWith(), keyfunc.ErrNoKey},
+		"empty":                     {callWith("x-tenant", ""), keyfunc.ErrNoKey},
+		"several":                   {callWith("x-tenant", "a", "x-tenant", "a"), keyfunc.ErrMalformedKey},
+		"above 1 KiB":               {callWith("x-tenant", strings.Repeat("x", 1025)), keyfunc.ErrMalformedKey},
+		"a call outside of servers": {new(grpclimit.Call), keyfunc.ErrNoKey},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := tenant(row.call)
@@ -53,7 +54,7 @@ func TestWhiteSpaceAroundAValueIsNoPartOfTheKey(t *testing.T) {
 		assert.Equal(t, "k", key)
 		secret, err := grpclimit.APIKey("x-key")(c)
 		require.NoError(t, err)
-		assert.Equal(t, grpclimit.HashOf("k"), secret)
+		assert.Equal(t, keyfunc.HashOf("k"), secret)
 		got, ok := grpclimit.PolicyRequest(c, nil).Attribute("header:x-key")
 		assert.True(t, ok)
 		assert.Equal(t, "k", got)
@@ -63,7 +64,7 @@ func TestWhiteSpaceAroundAValueIsNoPartOfTheKey(t *testing.T) {
 	}
 	for _, empty := range []string{" ", "\t \t"} {
 		_, err := grpclimit.APIKey("x-key")(callWith("x-key", empty))
-		assert.ErrorIs(t, err, grpclimit.ErrNoKey)
+		assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 	}
 }
 
@@ -79,7 +80,7 @@ func TestBinaryMetadataAreKeptAsTheyAre(t *testing.T) {
 		seen[key] = true
 		secret, err := grpclimit.APIKey("user-bin")(c)
 		require.NoError(t, err)
-		assert.Equal(t, grpclimit.HashOf(value), secret)
+		assert.Equal(t, keyfunc.HashOf(value), secret)
 		got, ok := grpclimit.PolicyRequest(c, nil).Attribute("header:User-Bin")
 		assert.True(t, ok)
 		assert.Equal(t, value, got)
@@ -88,9 +89,9 @@ func TestBinaryMetadataAreKeptAsTheyAre(t *testing.T) {
 		call *grpclimit.Call
 		want error
 	}{
-		"missing": {callWith(), grpclimit.ErrNoKey},
-		"empty":   {callWith("user-bin", ""), grpclimit.ErrNoKey},
-		"several": {callWith("user-bin", "a", "user-bin", "a"), grpclimit.ErrMalformedKey},
+		"missing": {callWith(), keyfunc.ErrNoKey},
+		"empty":   {callWith("user-bin", ""), keyfunc.ErrNoKey},
+		"several": {callWith("user-bin", "a", "user-bin", "a"), keyfunc.ErrMalformedKey},
 	} {
 		_, err := grpclimit.Metadata("user-bin")(row.call)
 		assert.ErrorIs(t, err, row.want, name)
@@ -113,15 +114,15 @@ func TestASecretHasTheSameHashAsOverHTTP(t *testing.T) {
 		token, err := grpclimit.BearerToken(c)
 		require.NoError(t, err)
 		assert.Equal(t, over, token)
-		assert.Equal(t, grpclimit.HashOf(secret), key)
+		assert.Equal(t, keyfunc.HashOf(secret), key)
 		assert.Equal(t, key, token)
 	}
 	_, err := grpclimit.APIKey("x-api-key")(callWith())
-	assert.ErrorIs(t, err, httplimit.ErrNoKey)
+	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 	_, err = grpclimit.BearerToken(callWith("authorization", "Basic abc"))
-	assert.ErrorIs(t, err, httplimit.ErrNoKey)
+	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 	_, err = grpclimit.BearerToken(callWith("authorization", "Bearer a, Bearer b"))
-	assert.ErrorIs(t, err, httplimit.ErrMalformedKey)
+	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 }
 
 func TestMethodsAndServicesAreKeys(t *testing.T) {
@@ -135,39 +136,39 @@ func TestMethodsAndServicesAreKeys(t *testing.T) {
 
 	for _, method := range []string{"", "/", "//", "Service/Method", "/Service", "/Service/", "//Method"} {
 		_, err = grpclimit.Service(&grpclimit.Call{FullMethod: method})
-		assert.ErrorIs(t, err, grpclimit.ErrMalformedKey, method)
+		assert.ErrorIs(t, err, keyfunc.ErrMalformedKey, method)
 	}
 	long := &grpclimit.Call{FullMethod: "/" + strings.Repeat("s", 2000) + "/m"}
 	_, err = grpclimit.Service(long)
-	assert.ErrorIs(t, err, grpclimit.ErrMalformedKey)
+	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 	_, err = grpclimit.Method(long)
-	assert.ErrorIs(t, err, grpclimit.ErrMalformedKey)
+	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 	_, err = grpclimit.Method(new(grpclimit.Call))
-	assert.ErrorIs(t, err, grpclimit.ErrNoKey)
+	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 }
 
 func TestJoinAndOptional(t *testing.T) {
-	both := grpclimit.Join(grpclimit.Metadata("user"), grpclimit.RemoteIP)
+	both := keyfunc.Join(grpclimit.Metadata("user"), grpclimit.RemoteIP)
 	key, err := both(callWith("user", "ann"))
 	require.NoError(t, err)
-	assert.Equal(t, httplimit.Pair[string, netip.Addr]{A: "ann", B: netip.MustParseAddr("192.0.2.1")}, key)
+	assert.Equal(t, keyfunc.Pair[string, netip.Addr]{A: "ann", B: netip.MustParseAddr("192.0.2.1")}, key)
 	_, err = both(callWith())
-	assert.ErrorIs(t, err, grpclimit.ErrNoKey)
+	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 
-	optional := grpclimit.Optional(grpclimit.Metadata("user"))
+	optional := keyfunc.Optional(grpclimit.Metadata("user"))
 	_, err = optional(callWith())
 	assert.ErrorIs(t, err, ratelimit.SkipLayer)
 	_, err = optional(callWith("user", "a", "user", "b"))
-	assert.ErrorIs(t, err, grpclimit.ErrMalformedKey, "a malformed key is not a missing one")
-	anonymous := grpclimit.Unless(grpclimit.Metadata("user"), grpclimit.RemoteIP)
+	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey, "a malformed key is not a missing one")
+	anonymous := keyfunc.Unless(grpclimit.Metadata("user"), grpclimit.RemoteIP)
 	_, err = anonymous(callWith("user", "ann"))
 	assert.ErrorIs(t, err, ratelimit.SkipLayer)
 	addr, err := anonymous(callWith())
 	require.NoError(t, err)
 	assert.Equal(t, netip.MustParseAddr("192.0.2.1"), addr)
-	misconfigured := grpclimit.Optional(func(*grpclimit.Call) (string, error) { return "", errMisconfigured })
+	misconfigured := keyfunc.Optional(func(*grpclimit.Call) (string, error) { return "", errMisconfigured })
 	_, err = misconfigured(callWith())
-	assert.ErrorIs(t, err, grpclimit.ErrMisconfigured)
+	assert.ErrorIs(t, err, keyfunc.ErrMisconfigured)
 }
 
 // TestAddressesAreFoundAsOverHTTP asks both packages about the same connection and header.
@@ -214,7 +215,7 @@ func TestAddressesAreFoundAsOverHTTP(t *testing.T) {
 }
 
 func TestAHeaderWithOneAddressIsBelievedFromTrustedPeersOnly(t *testing.T) {
-	key, err := grpclimit.HeaderIP("X-Real-IP", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})
+	key, err := grpclimit.ClientIP(grpclimit.ClientIPOptions{SingleHeader: "X-Real-IP", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	require.NoError(t, err)
 	for _, row := range []struct {
 		remote, value, want string
@@ -222,8 +223,8 @@ func TestAHeaderWithOneAddressIsBelievedFromTrustedPeersOnly(t *testing.T) {
 	}{
 		{"10.0.0.1:80", "192.0.2.1", "192.0.2.1", nil},
 		{"192.0.2.2:80", "192.0.2.1", "192.0.2.2", nil},
-		{"10.0.0.1:80", "", "", grpclimit.ErrNoKey},
-		{"10.0.0.1:80", "192.0.2.1, 192.0.2.2", "", grpclimit.ErrMalformedKey},
+		{"10.0.0.1:80", "", "", keyfunc.ErrNoKey},
+		{"10.0.0.1:80", "192.0.2.1, 192.0.2.2", "", keyfunc.ErrMalformedKey},
 	} {
 		got, err := key(grpclimit.NewCall(incoming(tcp(row.remote), "x-real-ip", row.value), "", nil))
 		if row.err != nil {
@@ -233,8 +234,8 @@ func TestAHeaderWithOneAddressIsBelievedFromTrustedPeersOnly(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, netip.MustParseAddr(row.want), got)
 	}
-	_, err = grpclimit.HeaderIP("x-forwarded-for", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})
-	assert.EqualError(t, err, "grpclimit: HeaderIP: X-Forwarded-For is a list: use ClientIP")
+	_, err = grpclimit.ClientIP(grpclimit.ClientIPOptions{SingleHeader: "x-forwarded-for", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	assert.ErrorContains(t, err, "grpclimit: ClientIPOptions.SingleHeader")
 	_, err = grpclimit.ClientIP(grpclimit.ClientIPOptions{TrustedHops: -1})
 	assert.EqualError(t, err, "grpclimit: ClientIPOptions.TrustedHops is -1, want 0 or more")
 }
@@ -248,7 +249,7 @@ func TestAConnectionWithoutAnIPAddressHasAMalformedKey(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := grpclimit.RemoteIP(grpclimit.NewCall(ctx, "/a/b", nil))
-			assert.ErrorIs(t, err, grpclimit.ErrMalformedKey)
+			assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 		})
 	}
 	hops, err := grpclimit.ClientIP(grpclimit.ClientIPOptions{TrustedHops: 1})

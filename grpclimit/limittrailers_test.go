@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -147,7 +148,7 @@ func TestClientKeepsToWhatTrailersTell(t *testing.T) {
 			ok(context.Background(), t, client, "unary")
 		}
 		assert.Equal(t, 2*time.Minute, time.Since(begin).Truncate(time.Minute))
-		assert.Equal(t, grpclimit.Stats{Allowed: 7}, i.Stats())
+		assert.Equal(t, httplimit.Stats{Allowed: 7}, i.Stats())
 		assert.Equal(t, uint64(2), c.Stats().Waited)
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
 )
 
 // The retry opens the stream again, and pays for that again. If it were told to wait for its
@@ -37,11 +38,11 @@ func TestStockClientOfChargedMessagesSucceedsAtItsFirstRetry(t *testing.T) {
 							l = limiterOf(t, nil, limit)
 						}
 						denials := 0
-						i := interceptor(t, l, grpclimit.Options{ChargeMessages: true, Settle: settle, OnDecision: grpclimit.OnOutcome(func(o grpclimit.Outcome) {
-							if o != grpclimit.OutcomeAllowed {
+						i := interceptor(t, l, grpclimit.Options{ChargeMessages: true, Settle: settle, OnDecision: func(e grpclimit.Event) {
+							if e.Outcome != httplimit.OutcomeAllowed {
 								denials++
 							}
-						})})
+						}})
 						server := grpc.NewServer(with(i)...)
 						testgrpc.RegisterTestServiceServer(server, new(service))
 						client := inBubble(t, server, grpc.WithDefaultServiceConfig(retryPolicy))

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
@@ -90,10 +89,10 @@ type Options struct {
 	// false, the answer is UNAVAILABLE.
 	//
 	// FailOpen does not apply to errors that a client can cause: a key is missing or
-	// malformed ([ErrNoKey], [ErrMalformedKey], [ratelimit.ErrInvalidKey]), the key table is
+	// malformed ([keyfunc.ErrNoKey], [keyfunc.ErrMalformedKey], [ratelimit.ErrInvalidKey]), the key table is
 	// full ([ratelimit.ErrTableFull]), the cost is below zero, or the call's context has
-	// ended. It does not apply to [ErrMisconfigured] either. A key function of your own
-	// should wrap ErrNoKey if the client has left the key out.
+	// ended. It does not apply to [keyfunc.ErrMisconfigured] either. A key function of your own
+	// should wrap keyfunc.ErrNoKey if the client has left the key out.
 	FailOpen bool
 
 	// KeyCode is the status code of a call whose key is missing or malformed, such as
@@ -144,7 +143,7 @@ type Options struct {
 	// function failed, and FailOpen is false or does not apply. Test e.Err with
 	// [errors.Is]. The given answer holds nothing of the error's text. Its code is KeyCode
 	// for a missing or malformed key; CANCELED or DEADLINE_EXCEEDED if the context has
-	// ended; INTERNAL for a negative cost and [ErrMisconfigured]; else UNAVAILABLE.
+	// ended; INTERNAL for a negative cost and [keyfunc.ErrMisconfigured]; else UNAVAILABLE.
 	OnError func(e Event, answer *status.Status) *status.Status
 
 	// OnDecision is called with each decision, before the call is answered or passed on.
@@ -229,11 +228,4 @@ func SkipServices(names ...string) func(*Call) bool {
 		exempt[name] = true
 	}
 	return func(c *Call) bool { return exempt[c.Service()] }
-}
-
-// SkipAny is for [Options].Skip: what one of the functions exempts is exempt.
-func SkipAny(skips ...func(*Call) bool) func(*Call) bool {
-	return func(c *Call) bool {
-		return slices.ContainsFunc(skips, func(skip func(*Call) bool) bool { return skip(c) })
-	}
 }

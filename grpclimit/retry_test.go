@@ -21,6 +21,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
@@ -43,7 +44,7 @@ func (a *attempts) decided(e grpclimit.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.waits += e.Decision.Delay
-	if e.Outcome == grpclimit.OutcomeDenied {
+	if e.Outcome == httplimit.OutcomeDenied {
 		a.waits += (e.Decision.RetryAfter + time.Millisecond - 1).Truncate(time.Millisecond)
 	}
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -205,7 +206,7 @@ func TestConnectionsThatAgeDoNotChangeTheBudget(t *testing.T) {
 		require.NoError(t, err)
 		calls++
 	}
-	assert.Equal(t, grpclimit.Stats{Allowed: calls}, i.Stats())
+	assert.Equal(t, httplimit.Stats{Allowed: calls}, i.Stats())
 }
 
 func TestLargeMessagesAreChargedBySize(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/edge"
 )
 
 // Response is what a handler has answered, for [Options].SettleResponse.
@@ -56,20 +56,10 @@ func RefundServerErrors(c *Call, code codes.Code, cost int) int {
 	return cost
 }
 
-// settled calls next if the call may be served, and settles its charge whatever happens.
-// Panics go on after that. The stream is nil for a unary call.
-func (i *Interceptor) settled(e *event, t trailers, res *ratelimit.Reservation, s *watchedStream, next func() (any, error)) (resp any, err error) {
-	actual := 0 // of a call that does not reach its handler
-	defer func() { i.core.Settle(e.Request, res, actual) }()
-	if err = i.pass(e, t); err != nil {
-		return nil, err
-	}
-	if res == nil {
-		return next()
-	}
-	actual = e.Cost        // if Settle panics
+// settled calls next, and settles the charge by the response.
+func (i *Interceptor) settled(e *event, charge *edge.Charge[*Call], s *watchedStream, next func() (any, error)) (resp any, err error) {
 	code := codes.Internal // of a handler that does not return
-	defer func() {
+	defer charge.Settle(func(cost int) int {
 		got := Response{Code: s.blame(code, err), Message: resp}
 		switch {
 		case s != nil:
@@ -79,8 +69,8 @@ func (i *Interceptor) settled(e *event, t trailers, res *ratelimit.Reservation, 
 		case resp != nil:
 			got.Sent = 1
 		}
-		actual = i.opts.SettleResponse(e.Request, got, e.Cost)
-	}()
+		return i.opts.SettleResponse(e.Request, got, cost)
+	})
 	resp, err = next()
 	code = codeOf(err)
 	return resp, err

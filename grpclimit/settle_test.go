@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -182,7 +183,7 @@ func TestADeniedCallIsNotSettled(t *testing.T) {
 	client := serve(t, &service{}, with(i)...)
 	assert.Equal(t, codes.OK, call(context.Background(), client).code)
 	assert.Equal(t, codes.ResourceExhausted, call(context.Background(), client).code)
-	assert.Equal(t, grpclimit.Stats{Allowed: 1, Denied: 1}, i.Stats())
+	assert.Equal(t, httplimit.Stats{Allowed: 1, Denied: 1}, i.Stats())
 }
 
 // unsettling is a Reserver whose charges cannot be settled.
@@ -196,7 +197,7 @@ func TestChargesThatCannotBeSettledAreCounted(t *testing.T) {
 	i := interceptor(t, new(unsettling), grpclimit.Options{Settle: grpclimit.ChargeOnly()})
 	_, err := i.UnaryServerInterceptor()(context.Background(), nil, info, answering(nil))
 	require.NoError(t, err)
-	assert.Equal(t, grpclimit.Stats{Allowed: 1, Unsettled: 1}, i.Stats())
+	assert.Equal(t, httplimit.Stats{Allowed: 1, Unsettled: 1}, i.Stats())
 }
 
 func TestAFullStreamIsSettledByItsStatus(t *testing.T) {

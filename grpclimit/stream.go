@@ -11,24 +11,15 @@ func (i *Interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	if i.core.Skips(c) {
 		return handler(srv, ss)
 	}
-	e, t := i.core.Event(c), trailers{stream: ss, tell: true}
-	res := i.core.Decide(&e)
-	if i.opts.SettleResponse == nil && !i.opts.ChargeMessages {
-		if err := i.enforce(&e, t, res); err != nil {
-			return err
-		}
-		return handler(srv, ss)
+	e := i.core.Event(c)
+	if !i.core.Settles && !i.opts.ChargeMessages {
+		_, err := i.serve(&e, trailers{stream: ss, tell: true}, nil, false, func() (any, error) { return nil, handler(srv, ss) })
+		return err
 	}
 	s := &chargedStream{watchedStream: watchedStream{ServerStream: ss}, i: i, call: c}
-	i.waitForMessage(&e)
-	if i.opts.SettleResponse != nil {
-		_, err := i.settled(&e, t, res, &s.watchedStream, func() (any, error) { return nil, s.serve(srv, handler) })
-		return err
-	}
-	if err := i.enforce(&e, t, res); err != nil {
-		return err
-	}
-	return s.serve(srv, handler)
+	t := trailers{stream: ss, tell: true, first: true}
+	_, err := i.serve(&e, t, &s.watchedStream, i.core.Settles, func() (any, error) { return nil, s.serve(srv, handler) })
+	return err
 }
 
 // waitForMessage makes a stream that is denied, as it opens or at its first message, wait
@@ -83,9 +74,6 @@ func (s *chargedStream) charge(m any) error {
 	c := *s.call
 	c.Request = m
 	e := s.i.core.Event(&c)
-	res := s.i.core.DecideUnsettled(&e)
-	if !s.passed {
-		s.i.waitForMessage(&e)
-	}
-	return s.i.enforce(&e, trailers{stream: s.ServerStream}, res)
+	_, err := s.i.serve(&e, trailers{stream: s.ServerStream, first: !s.passed}, nil, false, func() (any, error) { return nil, nil })
+	return err
 }

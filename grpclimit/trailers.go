@@ -21,6 +21,7 @@ type trailers struct {
 	ctx    context.Context   // of a unary call
 	stream grpc.ServerStream // or of none
 	tell   bool              // what is left; a message's decision does not
+	first  bool              // the decision is on a stream as it opens, or on its first message
 }
 
 // tells reports whether the trailers tell what is left. Those of a stream that is served are sent when it ends: what was

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // behindHTTP is an address as grpc-go has it behind net/http.
@@ -31,9 +32,9 @@ func TestTheFileNameOfAUnixSocketsClientIsNoAddress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := grpclimit.NewCall(ctx, "/pkg.Service/Method", nil)
 			_, err := grpclimit.RemoteIP(c)
-			assert.ErrorIs(t, err, grpclimit.ErrMalformedKey)
+			assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 			_, err = behindProxy(c)
-			assert.ErrorIs(t, err, grpclimit.ErrMalformedKey)
+			assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 		})
 	}
 	a, err := grpclimit.RemoteIP(grpclimit.NewCall(incoming(behindHTTP("10.0.0.1:80")), "", nil))

@@ -18,6 +18,8 @@ type Advice struct {
 	// Refused reports that the server has refused the request without doing what it asks
 	// for: it may be sent again, whatever its method is.
 	Refused bool
+	// NoRetry reports that the server wants this request not to be sent again.
+	NoRetry bool
 	// Wait is how long nothing may be sent. If zero, Budgets count, and after a refusal
 	// without any the Transport waits for a second, then for twice as long, up to a minute.
 	Wait time.Duration
@@ -60,6 +62,7 @@ func AdviceOf(resp *http.Response) Advice { return adviceOf(resp, time.Now()) }
 func adviceOf(resp *http.Response, now time.Time) (a Advice) {
 	h := resp.Header
 	clock := serversClock(h, now)
+	a.NoRetry = strings.EqualFold(first(h["X-Should-Retry"]), "false")
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, statusOverloaded:
 		a.Refused = true
@@ -110,12 +113,20 @@ func serversClock(h http.Header, now time.Time) time.Time {
 	return now
 }
 
-// waitOf reads Retry-After, or the finer field that OpenAI and Azure send beside it.
+// waitOf reads when to retry: Retry-After, or the finer fields that OpenAI and Azure send beside it, or what others send in
+// its place. The first that tells a time counts.
 func waitOf(h http.Header, clock time.Time) time.Duration {
-	if wait := decimal(first(h["Retry-After-Ms"])) / 1000; wait > 0 {
-		return span(wait)
+	for _, field := range []string{"Retry-After-Ms", "X-Ms-Retry-After-Ms"} {
+		if wait := decimal(first(h[field])) / 1000; wait > 0 {
+			return span(wait)
+		}
 	}
-	return retryAfter(first(h["Retry-After"]), clock)
+	for _, field := range []string{"Retry-After", "X-Ratelimit-Retry-After"} {
+		if wait := retryAfter(first(h[field]), clock); wait > 0 {
+			return wait
+		}
+	}
+	return 0
 }
 
 // retryAfter reads Retry-After (RFC 9110, section 10.2.3), 0 if that says nothing. A

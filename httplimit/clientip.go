@@ -78,9 +78,9 @@ var remoteIP = clientaddr.Remote()
 // kept as a whole.
 //
 // An entry that is no address, if it is met on the way to the client's, is
-// [ErrMalformedKey]; so is a line of Forwarded with broken syntax or above 16 KiB, and
+// [keyfunc.ErrMalformedKey]; so is a line of Forwarded with broken syntax or above 16 KiB, and
 // a connection without an address, such as a Unix socket's that is not trusted. If the header has only
-// trusted proxies, or fewer entries than TrustedHops, it is [ErrNoKey]: otherwise all
+// trusted proxies, or fewer entries than TrustedHops, it is [keyfunc.ErrNoKey]: otherwise all
 // clients of that proxy would be one.
 func ClientIP(opts ClientIPOptions) (func(*http.Request) (netip.Addr, error), error) {
 	return keyOf(clientaddr.New(clientaddr.Options{
@@ -98,8 +98,8 @@ func ClientIP(opts ClientIPOptions) (func(*http.Request) (netip.Addr, error), er
 // only from the trusted peers. Every other peer is the client itself, and the field is
 // ignored. Addresses are treated as in [ClientIP], IPv6 addresses cut to their /64.
 //
-// From a trusted peer, a field that is missing or empty is [ErrNoKey], and one that
-// holds no address, or several, [ErrMalformedKey]. The trusted peer must set or remove the
+// From a trusted peer, a field that is missing or empty is [keyfunc.ErrNoKey], and one that
+// holds no address, or several, [keyfunc.ErrMalformedKey]. The trusted peer must set or remove the
 // field in every request that it passes on. For lists such as X-Forwarded-For, use
 // ClientIP. For a proxy that connects over a Unix socket, use
 //

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // from is a request from that peer with these lines of that header.
@@ -43,10 +44,10 @@ func assertClient(t *testing.T, want string, r *http.Request, key func(*http.Req
 	got, err := key(r)
 	switch want {
 	case malformed:
-		assert.ErrorIs(t, err, httplimit.ErrMalformedKey)
+		assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 		assert.Equal(t, netip.Addr{}, got)
 	case noKey:
-		assert.ErrorIs(t, err, httplimit.ErrNoKey)
+		assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 		assert.Equal(t, netip.Addr{}, got)
 	default:
 		require.NoError(t, err)
@@ -300,7 +301,7 @@ func FuzzForwarded(f *testing.F) {
 			if err == nil {
 				require.Equal(t, honest, got.String(), "the client's own words are not believed")
 			} else {
-				require.ErrorIs(t, err, httplimit.ErrMalformedKey)
+				require.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 			}
 			got, err = key(from("10.0.0.1:80", "Forwarded", spoof, element))
 			require.NoError(t, err)

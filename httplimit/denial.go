@@ -5,91 +5,84 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/refused"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 	"github.com/weir-go/ratelimit/internal/told"
 )
 
-// deny answers a request that is denied for now.
-func (m *Middleware) deny(w http.ResponseWriter, e *event) {
-	h, slots := w.Header(), new([7]string)
-	v := m.view(h, e)
-	m.setLimits(h, v, &e.Decision, slots[:3])
-	set(h, "Retry-After", strconv.FormatInt(m.retryAfter(e, e.Decision.RetryAfter), 10), slots[3:4:4])
+// refuse answers a request that is not served: it sets the header fields, and answers as the user wants, or in the protocol
+// of the request.
+func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
+	refused.Mark(e.Request.Context())
+	var (
+		h, slots  = w.Header(), new([7]string)
+		wait      = time.Duration(-1) // no Retry-After
+		custom    func(http.ResponseWriter, Event)
+		body      *problem
+		abandoned = e.Err == nil && e.Decision.Allowed // the client has left while it was held, or would be held for too long
+	)
+	switch {
+	case abandoned:
+		if e.Outcome == edge.Denied {
+			m.tellLimits(w, e)
+		}
+		wait, body = e.Decision.Delay, unavailable
+		blameClient(w) // who has filled the queue
+	case e.Outcome == edge.Denied:
+		v := m.view(h, e)
+		m.setLimits(h, v, &e.Decision, slots[:3])
+		wait, custom, body = e.Decision.RetryAfter, m.opts.OnDenied, problemFor(&v.Denied, http.StatusTooManyRequests, v.Name, "")
+	case e.Outcome == edge.Exceeds:
+		custom, body = m.opts.OnExceeds, m.tellNever(h, e, slots[:3])
+	default:
+		reason := e.Reason()
+		if reason.Retryable() {
+			wait = e.Decision.RetryAfter
+		}
+		if reason.ByClient() {
+			blameClient(w)
+		}
+		custom, body = m.opts.OnError, m.problemOf(reason)
+	}
+	if wait >= 0 {
+		m.setRetryAfter(h, e, wait, slots[3:4:4])
+	}
 	set(h, "Cache-Control", "no-store", slots[4:5:5])
-	if m.opts.OnDenied != nil {
-		m.opts.OnDenied(w, public(*e))
-		return
-	}
-	if protocol := rpcOf(e.Request); protocol != noRPC {
+	protocol := rpcOf(e.Request)
+	switch {
+	case custom != nil:
+		custom(w, public(*e))
+	case protocol == noRPC:
+		body.write(w, e.Request, slots[5:])
+	case abandoned:
+		writeRPC(w, e.Request, protocol, rpcstatus.Gone(e.Request.Context()))
+	default:
 		writeRPC(w, e.Request, protocol, m.core.Answer(e, keyCode(m.opts.KeyCode)))
-		return
 	}
-	problemFor(&v.Denied, http.StatusTooManyRequests, v.Name, "").write(w, e.Request, slots[5:])
 }
 
-// exceed answers a request whose cost can never pass. Its decision is an error's, and
-// does not tell how much is left, except where nothing ever is.
-func (m *Middleware) exceed(w http.ResponseWriter, e *event) {
-	h := w.Header()
+// tellNever tells of the limit of a request whose cost can never pass, and returns the answer. Such a decision is an error's,
+// and does not tell how much is left, except where nothing ever is.
+func (m *Middleware) tellNever(h http.Header, e *event, slots []string) *problem {
 	v := m.view(h, e)
 	if v.Limit.Capacity() > 0 {
-		m.setPolicy(h, v, new([1]string)[:])
+		m.setPolicy(h, v, slots[:1:1])
 	} else {
-		m.setLimits(h, v, &e.Decision, new([3]string)[:])
+		m.setLimits(h, v, &e.Decision, slots)
 	}
-	h.Set("Cache-Control", "no-store")
-	if m.opts.OnExceeds != nil {
-		m.opts.OnExceeds(w, public(*e))
-		return
-	}
-	if protocol := rpcOf(e.Request); protocol != noRPC {
-		writeRPC(w, e.Request, protocol, m.core.Answer(e, keyCode(m.opts.KeyCode)))
-		return
-	}
-	sent, detail := &v.Exceeds, rpcstatus.Requests.Exceeds
 	if rpcstatus.IsBlocked(e.Err) {
-		sent, detail = &v.Blocked, rpcstatus.Requests.Blocked
+		return problemFor(&v.Blocked, http.StatusForbidden, v.Name, rpcstatus.Requests.Blocked)
 	}
-	problemFor(sent, http.StatusForbidden, v.Name, detail).write(w, e.Request, new([2]string)[:])
+	return problemFor(&v.Exceeds, http.StatusForbidden, v.Name, rpcstatus.Requests.Exceeds)
 }
 
-// fail answers a request that could not be decided.
-func (m *Middleware) fail(w http.ResponseWriter, e *event) {
-	h, reason := w.Header(), e.Reason()
-	h.Set("Cache-Control", "no-store")
-	if reason.Retryable() {
-		h.Set("Retry-After", strconv.FormatInt(m.retryAfter(e, e.Decision.RetryAfter), 10))
+// setRetryAfter tells a wait in whole seconds, rounded up and at least 1, so that it is never too early, with the client's
+// jitter. With Options.RetryAfterMs it also tells it in milliseconds.
+func (m *Middleware) setRetryAfter(h http.Header, e *event, wait time.Duration, slot []string) {
+	share := m.core.Share(e.Request, wait)
+	set(h, "Retry-After", strconv.FormatInt(max(1, told.Seconds(wait))+int64(share/time.Second), 10), slot)
+	if m.opts.RetryAfterMs {
+		h["Retry-After-Ms"] = []string{strconv.FormatInt(max(1, rpcstatus.Milliseconds(m.core.Spread(e.Request, wait))), 10)}
 	}
-	if reason.ByClient() {
-		blameClient(w)
-	}
-	if m.opts.OnError != nil {
-		m.opts.OnError(w, public(*e))
-		return
-	}
-	if protocol := rpcOf(e.Request); protocol != noRPC {
-		writeRPC(w, e.Request, protocol, m.core.Answer(e, keyCode(m.opts.KeyCode)))
-		return
-	}
-	m.problemOf(reason).write(w, e.Request, new([2]string)[:])
-}
-
-// abandon answers a request that was not held until its delay was over. Without an answer
-// it would be a 200.
-func (m *Middleware) abandon(w http.ResponseWriter, e *event) {
-	h := w.Header()
-	h.Set("Cache-Control", "no-store")
-	h.Set("Retry-After", strconv.FormatInt(m.retryAfter(e, e.Decision.Delay), 10))
-	blameClient(w) // who has filled the queue
-	if protocol := rpcOf(e.Request); protocol != noRPC {
-		writeRPC(w, e.Request, protocol, rpcstatus.Gone(e.Request.Context()))
-		return
-	}
-	unavailable.write(w, e.Request, new([2]string)[:])
-}
-
-// retryAfter is a wait in whole seconds, rounded up and at least 1, so that it is
-// never too early; and the client's jitter.
-func (m *Middleware) retryAfter(e *event, wait time.Duration) int64 {
-	return max(1, told.Seconds(wait)) + int64(m.core.Share(e.Request, wait)/time.Second)
 }

@@ -23,9 +23,12 @@ type dialectRead struct {
 type plainBudget struct {
 	name             string
 	remaining, reset string   // fields
+	resetMs          string   // that tells the reset as a span in milliseconds; or ""
 	after            string   // that tells the reset as a span, and counts before reset; or ""
 	names            []string // fields of which the first that is there has the name
 	costs            bool
+	span             time.Duration // the reset, if no field tells it
+	status           string        // a field that says "rejected" if nothing is left, in place of remaining; or ""
 }
 
 // dialectsRead are the dialects that are read, standards first. Each has an answer of a real API as
@@ -39,13 +42,18 @@ var dialectsRead = []dialectRead{
 	{plain: []plainBudget{
 		{name: "requests", remaining: "X-Ratelimit-Remaining-Requests", reset: "X-Ratelimit-Reset-Requests"},
 		{name: "tokens", remaining: "X-Ratelimit-Remaining-Tokens", reset: "X-Ratelimit-Reset-Tokens", costs: true},
+		{name: "tokens_usage_based", remaining: "X-Ratelimit-Remaining-Tokens_usage_based", reset: "X-Ratelimit-Reset-Tokens_usage_based", costs: true},
 	}},
-	// Anthropic.
+	// Anthropic. Those with a plan get the unified fields, which tell no figure.
 	{plain: []plainBudget{
-		{name: "requests", remaining: "Anthropic-Ratelimit-Requests-Remaining", reset: "Anthropic-Ratelimit-Requests-Reset"},
-		{name: "tokens", remaining: "Anthropic-Ratelimit-Tokens-Remaining", reset: "Anthropic-Ratelimit-Tokens-Reset", costs: true},
-		{name: "input-tokens", remaining: "Anthropic-Ratelimit-Input-Tokens-Remaining", reset: "Anthropic-Ratelimit-Input-Tokens-Reset", costs: true},
-		{name: "output-tokens", remaining: "Anthropic-Ratelimit-Output-Tokens-Remaining", reset: "Anthropic-Ratelimit-Output-Tokens-Reset", costs: true},
+		anthropic("requests", false), anthropic("tokens", true), anthropic("input-tokens", true), anthropic("output-tokens", true),
+		anthropic("priority-input-tokens", true), anthropic("priority-output-tokens", true),
+		{name: "unified", status: "Anthropic-Ratelimit-Unified-Status", reset: "Anthropic-Ratelimit-Unified-Reset"},
+	}},
+	// HubSpot. What is left of a day tells no reset.
+	{plain: []plainBudget{
+		{name: "interval", remaining: "X-Hubspot-Ratelimit-Remaining", resetMs: "X-Hubspot-Ratelimit-Interval-Milliseconds"},
+		{name: "secondly", remaining: "X-Hubspot-Ratelimit-Secondly-Remaining", span: time.Second},
 	}},
 	// GitHub, Discord, Envoy, Reddit, Vercel and many more.
 	{plain: []plainBudget{
@@ -54,6 +62,11 @@ var dialectsRead = []dialectRead{
 	}},
 	// X, Okta.
 	{plain: []plainBudget{{remaining: "X-Rate-Limit-Remaining", reset: "X-Rate-Limit-Reset"}}},
+}
+
+func anthropic(name string, costs bool) plainBudget {
+	prefix := http.CanonicalHeaderKey("Anthropic-Ratelimit-" + name)
+	return plainBudget{name: name, remaining: prefix + "-Remaining", reset: prefix + "-Reset", costs: costs}
 }
 
 // read returns what a response says to be left, nil if it does not say.
@@ -70,14 +83,22 @@ func (d *dialectRead) read(h http.Header, clock time.Time) (budgets []AdviceBudg
 }
 
 func (p *plainBudget) read(h http.Header, clock time.Time) (b AdviceBudget, ok bool) {
-	text := strings.TrimSpace(first(h[p.remaining]))
-	left, err := strconv.ParseFloat(text, 64)
-	if err != nil || !isNumber(text) || !(left >= 0) {
+	b = AdviceBudget{Name: p.name, Costs: p.costs}
+	if p.status == "" {
+		text := strings.TrimSpace(first(h[p.remaining]))
+		left, err := strconv.ParseFloat(text, 64)
+		if err != nil || !isNumber(text) || !(left >= 0) {
+			return b, false
+		}
+		b.Left = int64(min(left, told.MaxInteger))
+	} else if first(h[p.status]) != "rejected" {
 		return b, false
 	}
-	b = AdviceBudget{Name: p.name, Left: int64(min(left, told.MaxInteger)), Costs: p.costs}
 	for _, field := range p.names {
 		b.Name = cmp.Or(b.Name, first(h[field]))
+	}
+	if b.Reset = max(p.span, span(decimal(first(h[p.resetMs]))/1000)); b.Reset > 0 {
+		return b, true
 	}
 	if after := decimal(first(h[p.after])); after > 0 {
 		b.Reset = span(after)

@@ -39,8 +39,8 @@ func preflights(next http.Handler) http.Handler {
 // In front of an API that pages of another origin use: CORS is outside, the limiter inside, and
 // preflights are not charged.
 func ExampleSkipPreflights() {
-	limit := httplimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerMinute(1)), &httplimit.Options{
-		Skip: httplimit.SkipAny(httplimit.SkipPreflights, httplimit.SkipPaths("/healthz")),
+	limit := ratelimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerMinute(1)), &httplimit.Options{
+		Skip: httplimit.SkipPreflights,
 	}))
 	api := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
 	h := cors("https://app.example", limit.Wrap(preflights(api)))

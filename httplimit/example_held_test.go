@@ -28,7 +28,7 @@ func bodyFirst(next http.Handler, most int64) http.Handler {
 // A leaky bucket holds requests. Those whose clients have left give their places back, if their
 // bodies were read before.
 func ExampleMiddleware_Wrap_held() {
-	limit := httplimit.Must(httplimit.PerIP(ratelimit.LeakyBucket(ratelimit.PerSecond(10), 20), nil))
+	limit := ratelimit.Must(httplimit.PerIP(ratelimit.LeakyBucket(ratelimit.PerSecond(10), 20), nil))
 	upload := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)
 		fmt.Fprintln(w, n, "bytes")

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/ban"
 	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // banAfter bans a key for an hour after that many failures within 15 minutes.
@@ -39,13 +40,13 @@ func Example_failedLogins() {
 		if name := r.PostFormValue("name"); name != "" && len(name) <= 100 {
 			return name, nil
 		}
-		return "", httplimit.ErrNoKey // answered with 400
+		return "", keyfunc.ErrNoKey // answered with 400
 	}
 	both, err := chain.New(ratelimit.Map(byIP, httplimit.RemoteIP), ratelimit.Map(byAccount, account))
 	if err != nil {
 		log.Fatal(err)
 	}
-	limit := httplimit.Must(httplimit.New(both, &httplimit.Options{Logger: slog.New(slog.DiscardHandler)}))
+	limit := ratelimit.Must(httplimit.New(both, &httplimit.Options{Logger: slog.New(slog.DiscardHandler)}))
 	login := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.PostFormValue("password") == "right" {
 			return

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // show sends a request and prints the status and some header fields of the response.
@@ -70,18 +71,18 @@ func Example() {
 // API key where there is one, and everybody together.
 func Example_layers() {
 	perIP := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.TokenBucket(ratelimit.PerSecond(10), 20).Named("ip"), nil))
-	perKey := ratelimit.Must(ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5)).Named("key"), nil))
+	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5)).Named("key"), nil))
 	global := ratelimit.Must(ratelimit.New[struct{}](ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000).Named("global"), nil))
 
 	all, err := ratelimit.All(
 		ratelimit.By(perIP, httplimit.RemoteIP),
-		ratelimit.By(perKey, httplimit.Optional(httplimit.APIKey("X-API-Key"))),
+		ratelimit.By(perKey, keyfunc.Optional(httplimit.APIKey("X-API-Key"))),
 		ratelimit.By(global, func(*http.Request) (struct{}, error) { return struct{}{}, nil }),
 	)
 	if err != nil {
 		log.Fatal(err)
 	}
-	limit := httplimit.Must(httplimit.New(all, nil))
+	limit := ratelimit.Must(httplimit.New(all, nil))
 
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /items", func(http.ResponseWriter, *http.Request) {})
@@ -100,22 +101,22 @@ func Example_layers() {
 // given out is answered with 401. The limit around it counts those answers, so that keys cannot be
 // guessed at will.
 func ExampleUnless() {
-	customers := map[httplimit.Hash]bool{httplimit.HashOf("s3cret"): true}
+	customers := map[keyfunc.Hash]bool{keyfunc.HashOf("s3cret"): true}
 	apiKey := httplimit.APIKey("X-API-Key")
-	customer := func(r *http.Request) (httplimit.Hash, error) {
+	customer := func(r *http.Request) (keyfunc.Hash, error) {
 		key, err := apiKey(r)
 		if err == nil && !customers[key] {
-			err = fmt.Errorf("%w: unknown API key", httplimit.ErrMalformedKey)
+			err = fmt.Errorf("%w: unknown API key", keyfunc.ErrMalformedKey)
 		}
 		return key, err
 	}
-	perKey := ratelimit.Must(ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)).Named("key"), nil))
+	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)).Named("key"), nil))
 	perIP := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("anonymous"), nil))
-	limit := httplimit.Must(httplimit.New(ratelimit.Must(ratelimit.All(
-		ratelimit.By(perKey, httplimit.Optional(customer)),
-		ratelimit.By(perIP, httplimit.Unless(customer, httplimit.RemoteIP)),
+	limit := ratelimit.Must(httplimit.New(ratelimit.Must(ratelimit.All(
+		ratelimit.By(perKey, keyfunc.Optional(customer)),
+		ratelimit.By(perIP, keyfunc.Unless(customer, httplimit.RemoteIP)),
 	)), &httplimit.Options{KeyCode: http.StatusUnauthorized, Logger: slog.New(slog.DiscardHandler)}))
-	guesses := httplimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("guesses"),
+	guesses := ratelimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("guesses"),
 		&httplimit.Options{Settle: httplimit.ChargeOnly(http.StatusUnauthorized)}))
 
 	h := guesses.Wrap(limit.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
@@ -163,17 +164,17 @@ func ExampleClientIP() {
 // comes first, and MaxBytesHandler after it: the name is in the body, and nobody can make
 // the server read much of that. PostFormValue reads no query, which logs would keep.
 func ExampleChargeOnly() {
-	perIP := httplimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(5), 20), nil))
-	attempts := ratelimit.Must(ratelimit.New[httplimit.Pair[netip.Addr, string]](
+	perIP := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(5), 20), nil))
+	attempts := ratelimit.Must(ratelimit.New[keyfunc.Pair[netip.Addr, string]](
 		ratelimit.FixedWindow(ratelimit.Per(3, 15*time.Minute)).Named("login"), nil))
 	name := func(r *http.Request) (string, error) {
 		if name := r.PostFormValue("name"); name != "" && len(name) <= 100 {
 			return name, nil
 		}
-		return "", httplimit.ErrNoKey // answered with 400; "" would be one key for all of them
+		return "", keyfunc.ErrNoKey // answered with 400; "" would be one key for all of them
 	}
-	perName := httplimit.Must(httplimit.New(
-		ratelimit.Map(attempts, httplimit.Join(httplimit.RemoteIP, name)),
+	perName := ratelimit.Must(httplimit.New(
+		ratelimit.Map(attempts, keyfunc.Join(httplimit.RemoteIP, name)),
 		&httplimit.Options{Settle: httplimit.ChargeOnly(http.StatusUnauthorized), Logger: slog.New(slog.DiscardHandler)},
 	))
 	login := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -204,14 +205,14 @@ func ExampleChargeOnly() {
 
 // Plans by API key: the table holds hashes, the limiter too.
 func ExampleHashOf() {
-	plans := map[httplimit.Hash]ratelimit.Limit{
-		httplimit.HashOf("s3cret"): ratelimit.FixedWindow(ratelimit.PerHour(5000)).Named("key"),
+	plans := map[keyfunc.Hash]ratelimit.Limit{
+		keyfunc.HashOf("s3cret"): ratelimit.FixedWindow(ratelimit.PerHour(5000)).Named("key"),
 	}
 	perKey := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(60)).Named("key"),
-		&ratelimit.Options[httplimit.Hash]{
-			LimitFor: func(key httplimit.Hash) ratelimit.Limit { return plans[key] },
+		&ratelimit.Options[keyfunc.Hash]{
+			LimitFor: func(key keyfunc.Hash) ratelimit.Limit { return plans[key] },
 		}))
-	limit := httplimit.Must(httplimit.New(ratelimit.Map(perKey, httplimit.BearerToken), nil))
+	limit := ratelimit.Must(httplimit.New(ratelimit.Map(perKey, httplimit.BearerToken), nil))
 	h := limit.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for _, token := range []string{"s3cret", "another"} {
 		r := request("GET", "/")
@@ -225,9 +226,9 @@ func ExampleHashOf() {
 
 // A limit for each route of each address: inside the mux, the pattern is known.
 func ExampleJoin() {
-	perRoute := ratelimit.Must(ratelimit.New[httplimit.Pair[netip.Addr, string]](ratelimit.FixedWindow(ratelimit.PerMinute(2)), nil))
-	limit := httplimit.Must(httplimit.New(
-		ratelimit.Map(perRoute, httplimit.Join(httplimit.RemoteIP, httplimit.Pattern)), nil))
+	perRoute := ratelimit.Must(ratelimit.New[keyfunc.Pair[netip.Addr, string]](ratelimit.FixedWindow(ratelimit.PerMinute(2)), nil))
+	limit := ratelimit.Must(httplimit.New(
+		ratelimit.Map(perRoute, keyfunc.Join(httplimit.RemoteIP, httplimit.Pattern)), nil))
 	done := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	mux := http.NewServeMux()
 	mux.Handle("GET /items/{id}", limit.Wrap(done))
@@ -245,7 +246,7 @@ func ExampleJoin() {
 // A limit is tried on real traffic before it denies anything.
 func ExampleOptions_shadow() {
 	l := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.FixedWindow(ratelimit.PerMinute(1)), nil))
-	limit := httplimit.Must(httplimit.New(ratelimit.Map(l, httplimit.RemoteIP), &httplimit.Options{
+	limit := ratelimit.Must(httplimit.New(ratelimit.Map(l, httplimit.RemoteIP), &httplimit.Options{
 		Shadow: true,
 		OnDecision: func(e httplimit.Event) {
 			fmt.Println(e.Request.URL.Path, e.Outcome)
@@ -266,11 +267,11 @@ func ExampleOptions_shadow() {
 
 // A request without a key is the client's mistake here, and not the server's.
 func ExampleOptions_onError() {
-	l := ratelimit.Must(ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerMinute(60)), nil))
-	limit := httplimit.Must(httplimit.New(ratelimit.Map(l, httplimit.BearerToken), &httplimit.Options{
+	l := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerMinute(60)), nil))
+	limit := ratelimit.Must(httplimit.New(ratelimit.Map(l, httplimit.BearerToken), &httplimit.Options{
 		Logger: slog.New(slog.DiscardHandler), // of this example
 		OnError: func(w http.ResponseWriter, e httplimit.Event) {
-			if errors.Is(e.Err, httplimit.ErrNoKey) {
+			if errors.Is(e.Err, keyfunc.ErrNoKey) {
 				w.Header().Set("WWW-Authenticate", "Bearer")
 				http.Error(w, "a bearer token is needed", http.StatusUnauthorized)
 				return

@@ -17,7 +17,7 @@
 // For other keys, give [New] a limiter, and a key function such as [ClientIP],
 // [APIKey] or [Join]:
 //
-//	perKey, err := ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)), nil)
+//	perKey, err := ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)), nil)
 //	...
 //	limit, err := httplimit.New(ratelimit.Map(perKey, httplimit.APIKey("X-API-Key")), nil)
 //
@@ -40,13 +40,13 @@
 package httplimit
 
 import (
+	"errors"
 	"net/http"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/edge"
-	"github.com/weir-go/ratelimit/internal/refused"
 	"github.com/weir-go/ratelimit/internal/told"
 )
 
@@ -81,33 +81,27 @@ func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, 
 	return m, nil
 }
 
-// PerIP returns middleware with one limit for each client address: the connection's,
-// see [RemoteIP], an IPv6 address cut to its /64. Behind a proxy all clients would share
-// one limit: use [New] with [ClientIP] or [HeaderIP] there. The errors are those of
-// [ratelimit.New] and New.
-//
-// It tracks 65,536 addresses, and remembers what as many others have spent that it had no room
-// for, in 1 MB: see [ratelimit.Options] under Remember. So who has many addresses gets rid of no denial,
-// until as many are to be remembered. What that costs addresses that were never seen:
-//
-//	addresses to remember | forgotten | begin with less | are denied at once
-//	               65,536 |       0 % |         0.013 % |            0.001 %
-//	              131,072 |      53 % |         0.023 % |            0.003 %
-//	              655,360 |   99.97 % |         0.026 % |            0.012 %
+// PerIP returns middleware with one limit for each client address: the connection's, see [RemoteIP]. Behind a proxy all
+// clients would share one limit: use [PerKey] with [ClientIP] there. It is PerKey otherwise.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Middleware, error) {
-	l, err := edge.PerIP(limit, RemoteIP)
+	return PerKey(limit, RemoteIP, opts)
+}
+
+// PerKey returns middleware with one limit for each key that the function finds, such as [APIKey]:
+//
+//	limit, err := httplimit.PerKey(ratelimit.FixedWindow(ratelimit.PerMinute(100)), httplimit.APIKey("X-API-Key"), nil)
+//
+// It tracks 65,536 keys, and remembers what as many others have spent: see [ratelimit.Options] under Remember. The errors
+// are those of [ratelimit.New] and [New].
+func PerKey[K comparable](limit ratelimit.Limit, key func(*http.Request) (K, error), opts *Options) (*Middleware, error) {
+	if key == nil {
+		return nil, errors.New("httplimit: PerKey needs a key function, and got nil")
+	}
+	l, err := edge.PerKey(limit, key)
 	if err != nil {
 		return nil, err
 	}
 	return New(l, opts)
-}
-
-// Must returns the middleware, or panics if there is an error.
-func Must(m *Middleware, err error) *Middleware {
-	if err != nil {
-		panic(err)
-	}
-	return m
 }
 
 // Wrap returns a handler that passes on to next the requests that the limiter allows, and
@@ -151,74 +145,50 @@ func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }
 
+// serve decides about a request, passes it on or answers it, and settles its charge whatever happens. Panics go on after that.
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if m.core.Skips(r) {
 		next.ServeHTTP(w, r)
 		return
 	}
 	e := m.core.Event(r)
-	res := m.core.Decide(&e)
-	switch {
-	case res != nil && m.opts.SettleResponse != nil:
-		m.serveAndSettle(w, &e, res, next)
-	case m.enforce(w, &e, res):
-		next.ServeHTTP(w, r)
-	}
-}
-
-// enforce is passes, and gives the charge back if the request is not served.
-func (m *Middleware) enforce(w http.ResponseWriter, e *event, res *ratelimit.Reservation) (served bool) {
+	res := m.core.Decide(&e, m.core.Settles)
 	if res == nil {
-		return m.passes(w, e)
-	}
-	defer func() {
-		if !served {
-			m.core.Settle(e.Request, res, 0)
+		m.core.Report(&e)
+		if m.opts.Shadow || m.admit(w, &e) {
+			next.ServeHTTP(w, r)
 		}
-	}()
-	return m.passes(w, e)
+		return
+	}
+	charge := m.core.Charge(&e, res)
+	defer charge.End()
+	m.core.Report(&e)
+	if !m.opts.Shadow && !m.admit(w, &e) {
+		return
+	}
+	charge.Serve()
+	if m.opts.SettleResponse == nil {
+		next.ServeHTTP(w, r)
+		return
+	}
+	m.serveAndSettle(w, r, charge, next)
 }
 
-// passes reports the decision to everyone, answers the request if it may not be served,
-// and holds it for as long as it is delayed.
-func (m *Middleware) passes(w http.ResponseWriter, e *event) bool {
-	m.core.Report(e)
-	switch {
-	case m.opts.Shadow:
-		return true
-	case m.admit(w, e):
-		if ctxwait.Sleep(e.Request.Context(), e.Decision.Delay) == nil {
-			return true
-		}
-		m.abandon(w, e)
-	}
-	refused.Mark(e.Request.Context())
-	return false
-}
-
-// admit tells the client, and reports whether the request may be passed on.
+// admit tells the client, holds a request that is delayed, and answers one that is not to be served.
 func (m *Middleware) admit(w http.ResponseWriter, e *event) bool {
 	if e.Decision.Degraded && m.opts.DegradedHeader != "" {
 		w.Header()[m.opts.DegradedHeader] = []string{"true"}
 	}
 	switch e.Outcome {
-	case edge.Allowed:
-		m.tellLimits(w, e)
-		return true
 	case edge.FailedOpen:
 		return true
-	case edge.Denied:
-		if e.Decision.Allowed {
-			m.tellLimits(w, e)
-			m.abandon(w, e)
-			return false
+	case edge.Allowed:
+		m.tellLimits(w, e)
+		if ctxwait.Sleep(e.Request.Context(), e.Decision.Delay) == nil {
+			return true
 		}
-		m.deny(w, e)
-	case edge.Exceeds:
-		m.exceed(w, e)
-	default:
-		m.fail(w, e)
 	}
+	m.refuse(w, e)
 	return false
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 func TestMiddlewareAllowsUpToTheLimitOverTheWire(t *testing.T) {
@@ -133,10 +134,10 @@ func TestFailOpenLetsThroughAndCounts(t *testing.T) {
 }
 
 func TestFailOpenDoesNotApplyToAMissingKey(t *testing.T) {
-	for _, err := range []error{httplimit.ErrNoKey, httplimit.ErrMalformedKey, ratelimit.ErrInvalidKey} {
+	for _, err := range []error{keyfunc.ErrNoKey, keyfunc.ErrMalformedKey, ratelimit.ErrInvalidKey} {
 		m := middleware(t, &stub{err: err}, httplimit.Options{FailOpen: true})
 		assert.Equal(t, http.StatusBadRequest, get(m.Wrap(ok)).StatusCode, err)
-		assert.Equal(t, httplimit.Stats{Failed: 1}, m.Stats())
+		assert.Equal(t, httplimit.Stats{Rejected: 1}, m.Stats())
 	}
 }
 
@@ -157,7 +158,7 @@ func TestFailOpenDoesNotApplyToAClientThatHangsUp(t *testing.T) {
 	send(m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		assert.Fail(t, "the handler works for nobody")
 	})), httptest.NewRequestWithContext(ctx, "GET", "/", nil))
-	assert.Equal(t, httplimit.Stats{Failed: 1}, m.Stats())
+	assert.Equal(t, httplimit.Stats{Rejected: 1}, m.Stats())
 }
 
 func TestFailOpenDoesNotPassWhatIsDenied(t *testing.T) {
@@ -201,7 +202,7 @@ func TestOwnAnswersReplaceTheProblems(t *testing.T) {
 			map[string]string{"Retry-After": "60", "RateLimit": `"five";r=0;t=60`, "Cache-Control": "no-store"}},
 		"exceeds": {&stub{decision: ratelimit.Decision{Limit: limit}, err: ratelimit.ErrExceedsLimit}, 413, "exceeds\n",
 			map[string]string{"Retry-After": "", "RateLimit-Policy": `"five";q=5;w=60`, "Cache-Control": "no-store"}},
-		"failed": {&stub{err: httplimit.ErrNoKey}, 401, "failed\n",
+		"rejected": {&stub{err: keyfunc.ErrNoKey}, 401, "rejected\n",
 			map[string]string{"Retry-After": "", "RateLimit": "", "Cache-Control": "no-store"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -333,13 +334,13 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 			m, err := httplimit.New(row.limiter, &row.opts)
 			assert.ErrorContains(t, err, row.want)
 			assert.Nil(t, m)
-			assert.Panics(t, func() { httplimit.Must(m, err) })
+			assert.Panics(t, func() { ratelimit.Must(m, err) })
 		})
 	}
 }
 
 func TestNilOptionsMeanTheDefaults(t *testing.T) {
-	m := httplimit.Must(httplimit.New(limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerMinute(1))), nil))
+	m := ratelimit.Must(httplimit.New(limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerMinute(1))), nil))
 	h := m.Wrap(ok)
 	assert.Equal(t, http.StatusOK, get(h).StatusCode)
 	assert.Equal(t, http.StatusTooManyRequests, get(h).StatusCode)
@@ -353,6 +354,6 @@ func TestHandlersWrappedByOneMiddlewareShareItsLimits(t *testing.T) {
 
 func TestOutcomeNames(t *testing.T) {
 	assert.Equal(t, "failed-open", httplimit.OutcomeFailedOpen.String())
-	assert.Equal(t, "skipped", httplimit.OutcomeSkipped.String())
+	assert.Equal(t, "rejected", httplimit.OutcomeRejected.String())
 	assert.Equal(t, "none", httplimit.Outcome(77).String())
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 type inflightOptions = inflight.Options[string]
@@ -25,7 +26,7 @@ type inflightOptions = inflight.Options[string]
 func byTenant(r *http.Request) (string, error) {
 	switch tenant := r.Header.Get("Tenant"); tenant {
 	case "":
-		return "", httplimit.ErrNoKey
+		return "", keyfunc.ErrNoKey
 	case "none":
 		return "", ratelimit.SkipLayer
 	case "broken":

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // with is a request with these header lines, each "Name: value".
@@ -36,12 +37,12 @@ func TestHeaderKeys(t *testing.T) {
 		err  error
 	}{
 		"one value":                 {with("X-Tenant: acme"), "acme", nil},
-		"missing":                   {with(), "", httplimit.ErrNoKey},
-		"empty":                     {with("X-Tenant: "), "", httplimit.ErrNoKey},
+		"missing":                   {with(), "", keyfunc.ErrNoKey},
+		"empty":                     {with("X-Tenant: "), "", keyfunc.ErrNoKey},
 		"as long as may be kept":    {with("X-Tenant: " + strings.Repeat("a", 1024)), strings.Repeat("a", 1024), nil},
-		"longer":                    {with("X-Tenant: " + strings.Repeat("a", 1025)), "", httplimit.ErrMalformedKey},
-		"several lines":             {with("X-Tenant: acme", "X-Tenant: other"), "", httplimit.ErrMalformedKey},
-		"an empty and another line": {with("X-Tenant: ", "X-Tenant: other"), "", httplimit.ErrMalformedKey},
+		"longer":                    {with("X-Tenant: " + strings.Repeat("a", 1025)), "", keyfunc.ErrMalformedKey},
+		"several lines":             {with("X-Tenant: acme", "X-Tenant: other"), "", keyfunc.ErrMalformedKey},
+		"an empty and another line": {with("X-Tenant: ", "X-Tenant: other"), "", keyfunc.ErrMalformedKey},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := key(row.r)
@@ -52,32 +53,32 @@ func TestHeaderKeys(t *testing.T) {
 }
 
 func TestSecretsAreKeptAsHashes(t *testing.T) {
-	want := httplimit.Hash(sha256.Sum256([]byte("s3cret")))
-	assert.Equal(t, want, httplimit.HashOf("s3cret"))
+	want := keyfunc.Hash(sha256.Sum256([]byte("s3cret")))
+	assert.Equal(t, want, keyfunc.HashOf("s3cret"))
 	for name, row := range map[string]struct {
-		key func(*http.Request) (httplimit.Hash, error)
+		key func(*http.Request) (keyfunc.Hash, error)
 		r   *http.Request
 		err error
 	}{
 		"API key":                           {httplimit.APIKey("X-API-Key"), with("X-Api-Key: s3cret"), nil},
-		"no API key":                        {httplimit.APIKey("X-API-Key"), with(), httplimit.ErrNoKey},
-		"two API keys":                      {httplimit.APIKey("X-API-Key"), with("X-Api-Key: s3cret", "X-Api-Key: b"), httplimit.ErrMalformedKey},
+		"no API key":                        {httplimit.APIKey("X-API-Key"), with(), keyfunc.ErrNoKey},
+		"two API keys":                      {httplimit.APIKey("X-API-Key"), with("X-Api-Key: s3cret", "X-Api-Key: b"), keyfunc.ErrMalformedKey},
 		"bearer token":                      {httplimit.BearerToken, with("Authorization: Bearer s3cret"), nil},
 		"scheme in another case":            {httplimit.BearerToken, with("Authorization: bEARER s3cret"), nil},
 		"more spaces":                       {httplimit.BearerToken, with("Authorization: Bearer   s3cret"), nil},
-		"another scheme":                    {httplimit.BearerToken, with("Authorization: Basic s3cret"), httplimit.ErrNoKey},
-		"no scheme":                         {httplimit.BearerToken, with("Authorization: s3cret"), httplimit.ErrNoKey},
-		"no token":                          {httplimit.BearerToken, with("Authorization: Bearer"), httplimit.ErrNoKey},
-		"blank token":                       {httplimit.BearerToken, with("Authorization: Bearer  "), httplimit.ErrNoKey},
-		"no Authorization":                  {httplimit.BearerToken, with(), httplimit.ErrNoKey},
-		"token with a comment of one's own": {httplimit.BearerToken, with("Authorization: Bearer s3cret 1"), httplimit.ErrMalformedKey},
-		"tab after the scheme":              {httplimit.BearerToken, with("Authorization: Bearer\ts3cret"), httplimit.ErrMalformedKey},
-		"token with a comma":                {httplimit.BearerToken, with("Authorization: Bearer s3cret,b"), httplimit.ErrMalformedKey},
-		"two credentials":                   {httplimit.BearerToken, with("Authorization: Bearer s3cret", "Authorization: Bearer b"), httplimit.ErrMalformedKey},
+		"another scheme":                    {httplimit.BearerToken, with("Authorization: Basic s3cret"), keyfunc.ErrNoKey},
+		"no scheme":                         {httplimit.BearerToken, with("Authorization: s3cret"), keyfunc.ErrNoKey},
+		"no token":                          {httplimit.BearerToken, with("Authorization: Bearer"), keyfunc.ErrNoKey},
+		"blank token":                       {httplimit.BearerToken, with("Authorization: Bearer  "), keyfunc.ErrNoKey},
+		"no Authorization":                  {httplimit.BearerToken, with(), keyfunc.ErrNoKey},
+		"token with a comment of one's own": {httplimit.BearerToken, with("Authorization: Bearer s3cret 1"), keyfunc.ErrMalformedKey},
+		"tab after the scheme":              {httplimit.BearerToken, with("Authorization: Bearer\ts3cret"), keyfunc.ErrMalformedKey},
+		"token with a comma":                {httplimit.BearerToken, with("Authorization: Bearer s3cret,b"), keyfunc.ErrMalformedKey},
+		"two credentials":                   {httplimit.BearerToken, with("Authorization: Bearer s3cret", "Authorization: Bearer b"), keyfunc.ErrMalformedKey},
 		"cookie":                            {httplimit.Cookie("session"), with("Cookie: a=b; session=s3cret"), nil},
-		"no such cookie":                    {httplimit.Cookie("session"), with("Cookie: a=b"), httplimit.ErrNoKey},
-		"empty cookie":                      {httplimit.Cookie("session"), with("Cookie: session="), httplimit.ErrNoKey},
-		"the cookie twice":                  {httplimit.Cookie("session"), with("Cookie: session=s3cret; session=b"), httplimit.ErrMalformedKey},
+		"no such cookie":                    {httplimit.Cookie("session"), with("Cookie: a=b"), keyfunc.ErrNoKey},
+		"empty cookie":                      {httplimit.Cookie("session"), with("Cookie: session="), keyfunc.ErrNoKey},
+		"the cookie twice":                  {httplimit.Cookie("session"), with("Cookie: session=s3cret; session=b"), keyfunc.ErrMalformedKey},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := row.key(row.r)
@@ -110,15 +111,15 @@ func TestRouteKeys(t *testing.T) {
 
 	outside := httptest.NewRequest("GET", "/tenants/acme/items", nil)
 	_, err = httplimit.Pattern(outside)
-	assert.ErrorIs(t, err, httplimit.ErrNoKey)
-	assert.ErrorIs(t, err, httplimit.ErrMisconfigured)
+	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
+	assert.ErrorIs(t, err, keyfunc.ErrMisconfigured)
 	_, err = httplimit.PathValue("tenant")(outside)
-	assert.ErrorIs(t, err, httplimit.ErrNoKey)
-	assert.ErrorIs(t, err, httplimit.ErrMisconfigured)
+	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
+	assert.ErrorIs(t, err, keyfunc.ErrMisconfigured)
 	outside.Pattern = "/tenants/{tenant...}"
 	_, err = httplimit.PathValue("tenant")(outside)
-	assert.ErrorIs(t, err, httplimit.ErrNoKey)
-	assert.NotErrorIs(t, err, httplimit.ErrMisconfigured, "the client has left it empty")
+	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
+	assert.NotErrorIs(t, err, keyfunc.ErrMisconfigured, "the client has left it empty")
 }
 
 func TestInventedMethodsAreOneKey(t *testing.T) {
@@ -130,7 +131,7 @@ func TestInventedMethodsAreOneKey(t *testing.T) {
 }
 
 func TestJoinedKeysAreUnambiguous(t *testing.T) {
-	key := httplimit.Join(httplimit.Header("X-A"), httplimit.Join(httplimit.Header("X-B"), httplimit.Method))
+	key := keyfunc.Join(httplimit.Header("X-A"), keyfunc.Join(httplimit.Header("X-B"), httplimit.Method))
 	of := func(a, b string) any {
 		k, err := key(with("X-A: "+a, "X-B: "+b))
 		require.NoError(t, err)
@@ -141,25 +142,25 @@ func TestJoinedKeysAreUnambiguous(t *testing.T) {
 }
 
 func TestJoinedKeyNeedsEachPart(t *testing.T) {
-	key := httplimit.Join(httplimit.Header("X-A"), httplimit.Header("X-B"))
+	key := keyfunc.Join(httplimit.Header("X-A"), httplimit.Header("X-B"))
 	for _, r := range []*http.Request{with(), with("X-A: a"), with("X-B: b")} {
 		_, err := key(r)
-		assert.ErrorIs(t, err, httplimit.ErrNoKey)
+		assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 	}
-	_, err := httplimit.Join(httplimit.Header("X-A"), httplimit.Optional(httplimit.Header("X-B")))(with("X-A: a"))
+	_, err := keyfunc.Join(httplimit.Header("X-A"), keyfunc.Optional(httplimit.Header("X-B")))(with("X-A: a"))
 	assert.ErrorIs(t, err, ratelimit.SkipLayer)
 }
 
 func TestOptionalSkipsWhatIsMissingAndNothingElse(t *testing.T) {
 	broken := errors.New("broken")
 	for err, want := range map[error]error{
-		nil:                       nil,
-		httplimit.ErrNoKey:        ratelimit.SkipLayer,
-		httplimit.ErrMalformedKey: httplimit.ErrMalformedKey,
-		errors.Join(httplimit.ErrMisconfigured, httplimit.ErrNoKey): httplimit.ErrMisconfigured,
+		nil:                     nil,
+		keyfunc.ErrNoKey:        ratelimit.SkipLayer,
+		keyfunc.ErrMalformedKey: keyfunc.ErrMalformedKey,
+		errors.Join(keyfunc.ErrMisconfigured, keyfunc.ErrNoKey): keyfunc.ErrMisconfigured,
 		broken: broken,
 	} {
-		_, got := httplimit.Optional(func(*http.Request) (string, error) { return "k", err })(with())
+		_, got := keyfunc.Optional(func(*http.Request) (string, error) { return "k", err })(with())
 		assert.ErrorIs(t, got, want)
 	}
 }
@@ -167,33 +168,33 @@ func TestOptionalSkipsWhatIsMissingAndNothingElse(t *testing.T) {
 func TestUnlessCountsWhatOptionalLeavesOut(t *testing.T) {
 	broken := errors.New("broken")
 	for err, want := range map[error]error{
-		nil:                       ratelimit.SkipLayer,
-		httplimit.ErrNoKey:        nil,
-		ratelimit.SkipLayer:       nil,
-		httplimit.ErrMalformedKey: httplimit.ErrMalformedKey,
-		errors.Join(httplimit.ErrMisconfigured, httplimit.ErrNoKey): httplimit.ErrMisconfigured,
+		nil:                     ratelimit.SkipLayer,
+		keyfunc.ErrNoKey:        nil,
+		ratelimit.SkipLayer:     nil,
+		keyfunc.ErrMalformedKey: keyfunc.ErrMalformedKey,
+		errors.Join(keyfunc.ErrMisconfigured, keyfunc.ErrNoKey): keyfunc.ErrMisconfigured,
 		broken: broken,
 	} {
 		known := func(*http.Request) (int, error) { return 7, err }
-		got, gotErr := httplimit.Unless(known, func(*http.Request) (string, error) { return "k", nil })(with())
+		got, gotErr := keyfunc.Unless(known, func(*http.Request) (string, error) { return "k", nil })(with())
 		assert.ErrorIs(t, gotErr, want)
 		assert.Equal(t, want == nil, got == "k")
-		_, otherErr := httplimit.Optional(known)(with())
+		_, otherErr := keyfunc.Optional(known)(with())
 		assert.False(t, gotErr == nil && otherErr == nil, "both layers count %v", err)
 	}
-	_, err := httplimit.Unless(httplimit.Header("X-A"), httplimit.Header("X-B"))(with())
-	assert.ErrorIs(t, err, httplimit.ErrNoKey, "neither key is there")
+	_, err := keyfunc.Unless(httplimit.Header("X-A"), httplimit.Header("X-B"))(with())
+	assert.ErrorIs(t, err, keyfunc.ErrNoKey, "neither key is there")
 }
 
 // A missing key is an error or a layer left out, and never one bucket for all.
 func TestMissingKeyIsAnErrorOrASkippedLayer(t *testing.T) {
-	limits := func(key func(*http.Request) (httplimit.Hash, error)) http.Handler {
-		perKey, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("key"), &ratelimit.Options[httplimit.Hash]{Clock: new(fakeClock)})
+	limits := func(key func(*http.Request) (keyfunc.Hash, error)) http.Handler {
+		perKey, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("key"), &ratelimit.Options[keyfunc.Hash]{Clock: new(fakeClock)})
 		require.NoError(t, err)
 		return middleware(t, ratelimit.Map(perKey, key), httplimit.Options{}).Wrap(ok)
 	}
 	required := limits(httplimit.APIKey("X-API-Key"))
-	optional := limits(httplimit.Optional(httplimit.APIKey("X-API-Key")))
+	optional := limits(keyfunc.Optional(httplimit.APIKey("X-API-Key")))
 	for range 3 {
 		assert.Equal(t, http.StatusBadRequest, send(required, with()).StatusCode)
 		resp := send(optional, with())

@@ -138,7 +138,7 @@ func TestARefusalInsideDoesNotLowerATenantsLimit(t *testing.T) {
 // A middleware around this one may watch the request while it is served, and finds it as it was.
 func TestMiddlewareLeavesTheRequestOfItsCallerAlone(t *testing.T) {
 	m, _ := newInflight(t, 1, &inflightOptions{Adaptive: inflight.AIMD()}, nil)
-	limit := httplimit.Must(httplimit.New(ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil)), byTenant),
+	limit := ratelimit.Must(httplimit.New(ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil)), byTenant),
 		&httplimit.Options{Settle: httplimit.RefundServerErrors}))
 	for name, wrap := range map[string]func(http.Handler) http.Handler{"in flight": m.Wrap, "settling": limit.Wrap} {
 		t.Run(name, func(t *testing.T) {

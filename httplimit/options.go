@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -23,7 +21,7 @@ type Options struct {
 	Cost func(r *http.Request) int
 
 	// Skip reports whether a request is exempt, such as a health check: it passes,
-	// and the limiter is not asked. See [SkipPaths] and [SkipPreflights]. If nil, no request
+	// and the limiter is not asked. See [SkipPreflights]. If nil, no request
 	// is exempt.
 	Skip func(r *http.Request) bool
 
@@ -66,10 +64,10 @@ type Options struct {
 	// requests. If false, the answer is OnError's.
 	//
 	// FailOpen does not apply to errors that a client can cause: a key is
-	// missing or malformed ([ErrNoKey], [ErrMalformedKey], [ratelimit.ErrInvalidKey]),
+	// missing or malformed ([keyfunc.ErrNoKey], [keyfunc.ErrMalformedKey], [ratelimit.ErrInvalidKey]),
 	// the key table is full ([ratelimit.ErrTableFull]), the cost is below zero, or the
 	// request's context has ended, as it has when the client hangs up. It does not apply to
-	// [ErrMisconfigured] either. A key function of your own should wrap ErrNoKey if the
+	// [keyfunc.ErrMisconfigured] either. A key function of your own should wrap keyfunc.ErrNoKey if the
 	// client has left the key out.
 	FailOpen bool
 
@@ -87,6 +85,10 @@ type Options struct {
 	// rarely, and must return the same unit for the same limit. If nil, all limits count
 	// requests.
 	QuotaUnit func(limit ratelimit.Limit) string
+
+	// RetryAfterMs sends the field Retry-After-Ms beside Retry-After, for clients that read it, such as [Transport]: a limit
+	// of 10 a second is then not paid with whole seconds. If false, there is no such field.
+	RetryAfterMs bool
 
 	// DegradedHeader names a header field that is set to "true" if the decision is
 	// [ratelimit.Decision.Degraded]: decided without the shared store. If empty, there
@@ -115,7 +117,7 @@ type Options struct {
 
 	// OnError answers a request that could not be decided: the limiter or a key
 	// function failed, and FailOpen is false or does not apply. Test e.Err with
-	// [errors.Is], for example to answer an [ErrNoKey] with 401. Cache-Control is set
+	// [errors.Is], for example to answer an [keyfunc.ErrNoKey] with 401. Cache-Control is set
 	// already; so is Retry-After for ErrUnavailable and ErrTableFull.
 	//
 	// If nil, the answer is a problem document that holds nothing of the error's text:
@@ -184,32 +186,9 @@ func (o *Options) core() edge.Options[*http.Request] {
 	return c
 }
 
-// SkipPaths is for [Options].Skip: requests for the paths are exempt, for example for
-// "/healthz". A path that ends in a slash stands for all below it too.
-func SkipPaths(paths ...string) func(*http.Request) bool {
-	exact := make(map[string]bool, len(paths))
-	var trees []string
-	for _, path := range paths {
-		exact[path] = true
-		if strings.HasSuffix(path, "/") {
-			trees = append(trees, path)
-		}
-	}
-	return func(r *http.Request) bool {
-		return exact[r.URL.Path] || slices.ContainsFunc(trees, func(tree string) bool { return strings.HasPrefix(r.URL.Path, tree) })
-	}
-}
-
 // SkipPreflights is for [Options].Skip: the preflight requests of CORS are exempt. Browsers send
 // them by themselves, without credentials, and cannot show a denial to anybody. What answers
 // them must be cheap, since anyone can send them.
 func SkipPreflights(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
-}
-
-// SkipAny is for [Options].Skip: what one of the functions exempts is exempt.
-func SkipAny(skips ...func(*http.Request) bool) func(*http.Request) bool {
-	return func(r *http.Request) bool {
-		return slices.ContainsFunc(skips, func(skip func(*http.Request) bool) bool { return skip(r) })
-	}
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/edge"
-	"github.com/weir-go/ratelimit/internal/undecided"
 )
 
 // Outcome is what the middleware does with a request; in shadow mode, what it would
@@ -13,8 +12,6 @@ import (
 type Outcome uint8
 
 const (
-	// OutcomeSkipped is left out by [Options.Skip].
-	OutcomeSkipped = Outcome(edge.Skipped)
 	// OutcomeAllowed is within the limits. The client may leave while the request is held.
 	OutcomeAllowed = Outcome(edge.Allowed)
 	// OutcomeDenied is denied for now, or would be delayed for too long: see
@@ -22,6 +19,8 @@ const (
 	OutcomeDenied = Outcome(edge.Denied)
 	// OutcomeExceeds costs more than can ever pass.
 	OutcomeExceeds = Outcome(edge.Exceeds)
+	// OutcomeRejected has no key or a malformed one, or its client has gone. It is refused.
+	OutcomeRejected = Outcome(edge.Rejected)
 	// OutcomeFailed could not be decided, and is refused.
 	OutcomeFailed = Outcome(edge.Failed)
 	// OutcomeFailedOpen could not be decided, and is let through.
@@ -46,26 +45,15 @@ type Event struct {
 	Outcome Outcome
 }
 
-// ByClient reports whether the request could not be decided because of what the client
-// did, or may have done: its key is missing or malformed, the cost is negative, the key
-// table is full, or it has hung up. Metrics can tell such requests from failures of
-// the server: both have [OutcomeFailed].
-func (e Event) ByClient() bool {
-	return e.Outcome == OutcomeFailed && undecided.Why(e.Request.Context(), e.Err).ByClient()
-}
-
-// OnOutcome returns a function for [Options].OnDecision that tells the outcomes, for
-// metrics of your own.
-func OnOutcome(count func(Outcome)) func(Event) { return func(e Event) { count(e.Outcome) } }
-
 // Stats count requests since the middleware was made, each under what was done with
-// it: the sum of the first six is the number of requests. In shadow mode they count what
+// it: the sum of the first seven is the number of requests. In shadow mode they count what
 // would have been done.
 type Stats struct {
 	Skipped    uint64 // left out by Options.Skip
 	Allowed    uint64 // within the limits
 	Denied     uint64 // denied for now
 	Exceeds    uint64 // cost more than can ever pass
+	Rejected   uint64 // had no key or a malformed one, or the client had gone; refused
 	Failed     uint64 // could not be decided, refused
 	FailedOpen uint64 // could not be decided, let through by Options.FailOpen
 

@@ -20,6 +20,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // refunding is a middleware that gives server errors back, of 5 an hour, and its limiter.
@@ -205,12 +206,12 @@ func TestBodilessRequestsKeepTheirBody(t *testing.T) {
 // Limits by address, which refund server errors, around a limit whose own refusals a client
 // can bring about: those must not be refunded.
 func TestRefusalsOfAnInnerMiddlewareAreNotRefunded(t *testing.T) {
-	keyed := func(opts *ratelimit.Options[httplimit.Hash]) ratelimit.Limiter[*http.Request] {
+	keyed := func(opts *ratelimit.Options[keyfunc.Hash]) ratelimit.Limiter[*http.Request] {
 		l, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(100)), opts)
 		require.NoError(t, err)
 		return ratelimit.Map(l, httplimit.APIKey("X-Key"))
 	}
-	full := keyed(&ratelimit.Options[httplimit.Hash]{MaxKeys: 1, OnFull: ratelimit.RefuseNew})
+	full := keyed(&ratelimit.Options[keyfunc.Hash]{MaxKeys: 1, OnFull: ratelimit.RefuseNew})
 	send(middleware(t, full, httplimit.Options{}).Wrap(ok), with("X-Key: other"))
 	for name, row := range map[string]struct {
 		inner  ratelimit.Limiter[*http.Request]
@@ -238,7 +239,7 @@ func TestRefusalsOfAnInnerMiddlewareAreNotRefunded(t *testing.T) {
 func TestLeavingTheKeyOutIsNoWayPastTheLimitByAddress(t *testing.T) {
 	perIP, err := httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(3)), &httplimit.Options{Settle: httplimit.RefundServerErrors})
 	require.NoError(t, err)
-	perKey := ratelimit.Must(ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1000)), nil))
+	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1000)), nil))
 	h := perIP.Wrap(middleware(t, ratelimit.Map(perKey, httplimit.APIKey("X-Key")), httplimit.Options{}).Wrap(ok))
 	statuses := map[int]int{}
 	for range 100 {
@@ -256,7 +257,7 @@ func TestDeniedUploadIsNotReadToItsEnd(t *testing.T) {
 		if name := r.PostFormValue("name"); name != "" {
 			return name, nil
 		}
-		return "", httplimit.ErrNoKey
+		return "", keyfunc.ErrNoKey
 	}
 	m := middleware(t, ratelimit.Map(attempts, name), httplimit.Options{Settle: httplimit.ChargeOnly(401)})
 	h := http.MaxBytesHandler(m.Wrap(ok), 4<<10)

@@ -15,12 +15,13 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // A client is told what is wrong with its request, and the operator which field it was.
 func TestARequestWithoutItsKeyIsToldSo(t *testing.T) {
 	const secret = "s3cret"
-	perKey := ratelimit.Must(ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
+	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
 	for name, row := range map[string]struct {
 		limiter ratelimit.Limiter[*http.Request]
 		request *http.Request
@@ -29,7 +30,7 @@ func TestARequestWithoutItsKeyIsToldSo(t *testing.T) {
 		"missing":   {ratelimit.Map(perKey, httplimit.APIKey("X-API-Key")), with(), "no X-Api-Key"},
 		"two":       {ratelimit.Map(perKey, httplimit.APIKey("X-API-Key")), with("X-API-Key: "+secret, "X-API-Key: "+secret), "2 values of X-Api-Key"},
 		"two parts": {ratelimit.Map(perKey, httplimit.BearerToken), with("Authorization: Bearer " + secret + " x"), "bearer token with spaces"},
-		"of others": {&stub{err: fmt.Errorf("%w: no tenant", httplimit.ErrNoKey)}, with(), "no tenant"},
+		"of others": {&stub{err: fmt.Errorf("%w: no tenant", keyfunc.ErrNoKey)}, with(), "no tenant"},
 		"a NaN":     {&stub{err: fmt.Errorf("layer 1: %w", ratelimit.ErrInvalidKey)}, with(), "layer 1: ratelimit: invalid key"},
 	} {
 		for status, title := range map[int]string{0: "Bad Request", 401: "Unauthorized", 428: "Precondition Required"} {
@@ -51,7 +52,7 @@ func TestARequestWithoutItsKeyIsToldSo(t *testing.T) {
 }
 
 func TestOnErrorIsToldWhichKeyIsMissing(t *testing.T) {
-	perKey := ratelimit.Must(ratelimit.New[httplimit.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
+	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
 	m := middleware(t, ratelimit.Map(perKey, httplimit.Cookie("session")), httplimit.Options{OnError: func(w http.ResponseWriter, e httplimit.Event) {
 		w.WriteHeader(http.StatusTeapot)
 		assert.ErrorContains(t, e.Err, "no cookie session")

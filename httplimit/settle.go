@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/edge"
 )
 
 // Response is what a handler has answered, for [Options].SettleResponse.
@@ -53,26 +53,18 @@ func RefundServerErrors(r *http.Request, status, cost int) int {
 	return cost
 }
 
-// serveAndSettle passes an allowed request on, and settles its charge whatever
-// happens. Panics go on after that.
-func (m *Middleware) serveAndSettle(w http.ResponseWriter, e *event, res *ratelimit.Reservation, next http.Handler) {
-	actual := 0 // of a request that does not reach its handler
-	defer func() { m.core.Settle(e.Request, res, actual) }()
-	if !m.passes(w, e) {
-		return
-	}
-	actual = e.Cost // if Settle panics
-	inner := e.Request
-	if hasBody(inner) {
-		inner = inner.WithContext(inner.Context()) // a copy
+// serveAndSettle passes a request on, and settles its charge by the response.
+func (m *Middleware) serveAndSettle(w http.ResponseWriter, r *http.Request, charge *edge.Charge[*http.Request], next http.Handler) {
+	inner := r
+	if hasBody(r) {
+		inner = r.WithContext(r.Context()) // a copy
 	}
 	watched, writer := watch(w, inner)
 	status := http.StatusInternalServerError // of a handler that does not return
-	defer func() {
-		resp := Response{Status: watched.blame(status), Header: w.Header(), Written: watched.written}
-		actual = m.opts.SettleResponse(inner, resp, e.Cost)
-	}()
-	defer handBack(e.Request, inner)
+	defer charge.Settle(func(cost int) int {
+		return m.opts.SettleResponse(inner, Response{Status: watched.blame(status), Header: w.Header(), Written: watched.written}, cost)
+	})
+	defer handBack(r, inner)
 	next.ServeHTTP(writer, inner)
 	status = watched.final()
 }

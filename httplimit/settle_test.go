@@ -181,8 +181,6 @@ func TestOptionalMethodsAreThoseOfTheServersWriter(t *testing.T) {
 		assert.True(t, flushes)
 		assert.Equal(t, r.ProtoMajor == 1, hijacks)
 		assert.True(t, reads)
-		_, pushes := w.(http.Pusher)
-		assert.Equal(t, r.ProtoMajor == 2, pushes)
 		if r.ProtoMajor == 2 {
 			assert.ErrorIs(t, http.NewResponseController(w).EnableFullDuplex(), nil)
 			_, _, err := http.NewResponseController(w).Hijack()

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/pace"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // TransportOptions are the settings of [NewTransport] besides the limiter. Nil and the
@@ -141,7 +142,7 @@ func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], o
 // a request goes to, such as "https://api.example.com". A default port is left out.
 func TargetHost(r *http.Request) (string, error) {
 	if r.URL == nil || r.URL.Host == "" {
-		return "", fmt.Errorf("%w: no host in the URL", ErrNoKey)
+		return "", fmt.Errorf("%w: no host in the URL", keyfunc.ErrNoKey)
 	}
 	return targetHost(r), nil
 }
@@ -250,7 +251,7 @@ func (t *Transport) learn(p *pace.Place, resp *http.Response) (a Advice) {
 // repeatable reports whether the server has refused the request, and whether it is safe
 // to send it again.
 func repeatable(r *http.Request, resp *http.Response, a Advice) bool {
-	if r.Body != nil && r.Body != http.NoBody && r.GetBody == nil {
+	if a.NoRetry || hasBody(r) && r.GetBody == nil {
 		return false
 	}
 	return a.Refused || resp.StatusCode == http.StatusServiceUnavailable && a.Wait > 0 && idempotent(r)
@@ -266,7 +267,7 @@ func idempotent(r *http.Request) bool {
 
 // repeat returns the request with its body from the beginning.
 func repeat(r *http.Request) (*http.Request, error) {
-	if r.Body == nil || r.Body == http.NoBody {
+	if !hasBody(r) {
 		return r, nil
 	}
 	b, err := r.GetBody()

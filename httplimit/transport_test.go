@@ -22,6 +22,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // backend is a RoundTripper that notes what is sent when, and answers what it is told to.
@@ -357,6 +358,16 @@ func TestTransportLearnsFromEachDialect(t *testing.T) {
 		"Retry-After-Ms of 0":                                   {429, []string{"Retry-After-Ms: 0", "Retry-After: 30"}, 30 * time.Second},
 		"Retry-After-Ms that cannot be read":                    {429, []string{"Retry-After-Ms: 1.2.3", "Retry-After: 30"}, 30 * time.Second},
 		"Retry-After-Ms that is empty":                          {429, []string{"Retry-After-Ms: ", "Retry-After: 30"}, 30 * time.Second},
+		"x-ms-retry-after-ms":                                   {429, []string{"x-ms-retry-after-ms: 1500", "Retry-After: 2"}, 1500 * time.Millisecond},
+		"X-RateLimit-Retry-After":                               {429, []string{"X-RateLimit-Retry-After: 7"}, 7 * time.Second},
+		"X-RateLimit-Retry-After beside Retry-After":            {429, []string{"X-RateLimit-Retry-After: 7", "Retry-After: 3"}, 3 * time.Second},
+		"tokens_usage_based":                                    {200, []string{"x-ratelimit-remaining-tokens_usage_based: 0", "x-ratelimit-reset-tokens_usage_based: 6m0s"}, 6 * time.Minute},
+		"Anthropic priority":                                    {200, []string{date, "anthropic-priority-input-tokens-remaining: 0", "anthropic-ratelimit-priority-input-tokens-remaining: 0", "anthropic-ratelimit-priority-input-tokens-reset: 2025-08-01T12:00:05Z"}, 5 * time.Second},
+		"Anthropic unified":                                     {429, []string{date, "anthropic-ratelimit-unified-status: rejected", "anthropic-ratelimit-unified-reset: 1754049605"}, 5 * time.Second},
+		"Anthropic unified, allowed":                            {200, []string{date, "anthropic-ratelimit-unified-status: allowed_warning", "anthropic-ratelimit-unified-reset: 1754049605"}, 0},
+		"HubSpot":                                               {200, []string{"X-HubSpot-RateLimit-Remaining: 0", "X-HubSpot-RateLimit-Interval-Milliseconds: 10000"}, 10 * time.Second},
+		"HubSpot, secondly":                                     {200, []string{"X-HubSpot-RateLimit-Secondly-Remaining: 0", "X-HubSpot-RateLimit-Secondly: 10"}, time.Second},
+		"HubSpot, daily":                                        {200, []string{"X-HubSpot-RateLimit-Daily-Remaining: 0"}, 0},
 		"429 without a time":                                    {429, nil, time.Second},
 		"429 with Retry-After 0":                                {429, []string{"Retry-After: 0"}, time.Second},
 		"429 with Retry-After below 0":                          {429, []string{"Retry-After: -5"}, time.Second},
@@ -752,6 +763,17 @@ func TestRetryUsesTheConnectionAgainIfItCan(t *testing.T) {
 	}
 }
 
+func TestServerCanForbidARetry(t *testing.T) {
+	for value, want := range map[string]int{"false": 1, "FALSE": 1, "true": 2, "": 2} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBackend(once(429, fields("Retry-After: 1", "x-should-retry: "+value)))
+			c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 1})
+			fetch(t, c, "http://a/")
+			assert.Len(t, b.times(), want, value)
+		})
+	}
+}
+
 func TestRetriesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for retries := range 4 {
@@ -931,9 +953,9 @@ func TestTargetHost(t *testing.T) {
 		assert.Equal(t, want, got)
 	}
 	_, err := httplimit.TargetHost(with())
-	assert.ErrorIs(t, err, httplimit.ErrNoKey)
+	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 	_, err = httplimit.TargetHost(new(http.Request))
-	assert.ErrorIs(t, err, httplimit.ErrNoKey)
+	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 }
 
 // A server, or somebody in its place, asks for a century.

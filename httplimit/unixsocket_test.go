@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // boundTo returns a client of the Unix socket "s" whose own end is a file of that name.
@@ -34,9 +35,9 @@ func TestTheFileNameOfAUnixSocketsClientIsNoAddress(t *testing.T) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		seen <- r.RemoteAddr
 		_, err := httplimit.RemoteIP(r)
-		assert.ErrorIs(t, err, httplimit.ErrMalformedKey)
+		assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 		_, err = behindProxy(r)
-		assert.ErrorIs(t, err, httplimit.ErrMalformedKey)
+		assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 	}))
 	require.NoError(t, s.Listener.Close())
 	s.Listener = lis
@@ -110,7 +111,7 @@ func TestClientBehindAProxyOnAUnixSocketHasItsOwnLimit(t *testing.T) {
 	key := clientIP(t, httplimit.ClientIPOptions{SingleHeader: "X-Real-IP", TrustUnixSockets: true})
 	perIP, err := ratelimit.New[netip.Addr](ratelimit.TokenBucket(ratelimit.PerHour(1), 1), nil)
 	require.NoError(t, err)
-	limit := httplimit.Must(httplimit.New(ratelimit.Map(perIP, key), nil))
+	limit := ratelimit.Must(httplimit.New(ratelimit.Map(perIP, key), nil))
 	s := httptest.NewUnstartedServer(limit.Wrap(http.NotFoundHandler()))
 	require.NoError(t, s.Listener.Close())
 	s.Listener = lis

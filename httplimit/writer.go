@@ -3,6 +3,7 @@ package httplimit
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"errors"
 	"io"
 	"log"
@@ -20,11 +21,12 @@ import (
 // writer has: each falls back, or answers with an error.
 type watcher struct {
 	http.ResponseWriter
-	server      *http.Server // to log to; nil if unknown
-	body        *watchedBody // of the request; nil if it has none
-	status      int          // 0 until it is known
-	written     int64        // bytes of the body
-	clientFault atomic.Bool  // an inner middleware refused what the client did
+	ctx         context.Context // of the request
+	server      *http.Server    // to log to; nil if unknown
+	body        *watchedBody    // of the request; nil if it has none
+	status      int             // 0 until it is known
+	written     int64           // bytes of the body
+	clientFault atomic.Bool     // an inner middleware refused what the client did
 }
 
 // watch returns a watcher, and the writer to give to the handler: the watcher, with the
@@ -32,9 +34,10 @@ type watcher struct {
 // there if only [http.ResponseController] finds it: a hijack through Unwrap would not
 // pass the watcher. The body of the request for the handler is watched too.
 func watch(w http.ResponseWriter, inner *http.Request) (*watcher, http.ResponseWriter) {
-	x := &watcher{ResponseWriter: w, body: watchBody(inner)}
+	x := &watcher{ResponseWriter: w, ctx: inner.Context(), body: watchBody(inner)}
 	x.server, _ = inner.Context().Value(http.ServerContextKey).(*http.Server)
-	return x, combinations[optionalMethods(w)](x)
+	_, flush := w.(http.Flusher)
+	return x, withOptional(x, flush, reachesHijacker(w))
 }
 
 // Unwrap is for http.ResponseController.
@@ -143,33 +146,19 @@ func (w *watcher) EnableFullDuplex() error {
 	return http.NewResponseController(w.ResponseWriter).EnableFullDuplex()
 }
 
-// The optional methods that a handler takes for a promise if they are there: gin uses
-// Hijack and CloseNotify unasked, http.Pusher means HTTP/2. So a writer must have
-// exactly those of the server's writer.
-const (
-	hasFlush = 1 << iota
-	hasHijack
-	hasPush
-	hasCloseNotify
-)
+// Push is that of the server's writer.
+func (w *watcher) Push(target string, opts *http.PushOptions) error {
+	if p, ok := w.ResponseWriter.(http.Pusher); ok {
+		return p.Push(target, opts)
+	}
+	return http.ErrNotSupported
+}
 
-// closeNotifier is http.CloseNotifier, which is deprecated and in use.
-type closeNotifier interface{ CloseNotify() <-chan bool }
-
-func optionalMethods(w http.ResponseWriter) (set int) {
-	if _, ok := w.(http.Flusher); ok {
-		set |= hasFlush
-	}
-	if reachesHijacker(w) {
-		set |= hasHijack
-	}
-	if _, ok := w.(http.Pusher); ok {
-		set |= hasPush
-	}
-	if _, ok := w.(closeNotifier); ok {
-		set |= hasCloseNotify
-	}
-	return set
+// CloseNotify is what gin's Context.Stream calls without asking for it.
+func (w *watcher) CloseNotify() <-chan bool {
+	gone := make(chan bool, 1)
+	context.AfterFunc(w.ctx, func() { gone <- true })
+	return gone
 }
 
 // reachesHijacker reports whether http.ResponseController finds one.
@@ -205,16 +194,4 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		h.w.note(http.StatusSwitchingProtocols)
 	}
 	return conn, rw, err
-}
-
-type pusher struct{ w *watcher }
-
-func (p pusher) Push(target string, opts *http.PushOptions) error {
-	return p.w.ResponseWriter.(http.Pusher).Push(target, opts)
-}
-
-type notifier struct{ w *watcher }
-
-func (n notifier) CloseNotify() <-chan bool {
-	return n.w.ResponseWriter.(closeNotifier).CloseNotify()
 }

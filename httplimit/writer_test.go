@@ -3,7 +3,7 @@ package httplimit_test
 import (
 	"bufio"
 	"bytes"
-	"fmt"
+	"context"
 	"io"
 	"log"
 	"net"
@@ -24,10 +24,9 @@ type calls struct {
 }
 
 type (
-	flush       struct{ c calls }
-	hijack      struct{ c calls }
-	push        struct{ c calls }
-	closeNotify struct{ c calls }
+	flush  struct{ c calls }
+	hijack struct{ c calls }
+	push   struct{ c calls }
 )
 
 func (f flush) Flush() { *f.c.made = append(*f.c.made, "flush") }
@@ -39,132 +38,76 @@ func (p push) Push(target string, _ *http.PushOptions) error {
 	*p.c.made = append(*p.c.made, "push "+target)
 	return nil
 }
-func (n closeNotify) CloseNotify() <-chan bool {
-	*n.c.made = append(*n.c.made, "close")
-	return nil
-}
 
-// writers are server's writers with each set of optional methods: bit 0 is Flush, 1
-// Hijack, 2 Push, 3 CloseNotify.
-func writers(c calls) []http.ResponseWriter {
-	f, h, p, n := flush{c}, hijack{c}, push{c}, closeNotify{c}
-	return []http.ResponseWriter{
-		struct{ calls }{c},
-		struct {
-			calls
-			flush
-		}{c, f},
-		struct {
-			calls
-			hijack
-		}{c, h},
-		struct {
-			calls
-			flush
-			hijack
-		}{c, f, h},
-		struct {
-			calls
-			push
-		}{c, p},
-		struct {
-			calls
-			flush
-			push
-		}{c, f, p},
-		struct {
-			calls
-			hijack
-			push
-		}{c, h, p},
-		struct {
-			calls
-			flush
-			hijack
-			push
-		}{c, f, h, p},
-		struct {
-			calls
-			closeNotify
-		}{c, n},
-		struct {
-			calls
-			flush
-			closeNotify
-		}{c, f, n},
-		struct {
-			calls
-			hijack
-			closeNotify
-		}{c, h, n},
-		struct {
-			calls
-			flush
-			hijack
-			closeNotify
-		}{c, f, h, n},
-		struct {
-			calls
-			push
-			closeNotify
-		}{c, p, n},
-		struct {
-			calls
-			flush
-			push
-			closeNotify
-		}{c, f, p, n},
-		struct {
-			calls
-			hijack
-			push
-			closeNotify
-		}{c, h, p, n},
-		struct {
-			calls
-			flush
-			hijack
-			push
-			closeNotify
-		}{c, f, h, p, n},
-	}
-}
-
-// use calls the optional methods that a writer has, and returns which those are.
-func use(w http.ResponseWriter) (set int) {
-	if f, ok := w.(http.Flusher); ok {
+// use calls Flush and Hijack if a writer has them, and returns which it has.
+func use(w http.ResponseWriter) (flushes, hijacks bool) {
+	f, flushes := w.(http.Flusher)
+	if flushes {
 		f.Flush()
-		set |= 1
 	}
-	if h, ok := w.(http.Hijacker); ok {
+	h, hijacks := w.(http.Hijacker)
+	if hijacks {
 		_, _, _ = h.Hijack()
-		set |= 2
 	}
-	if p, ok := w.(http.Pusher); ok {
-		_ = p.Push("/style.css", nil)
-		set |= 4
-	}
-	if n, ok := w.(interface{ CloseNotify() <-chan bool }); ok {
-		n.CloseNotify()
-		set |= 8
-	}
-	return set
+	return flushes, hijacks
 }
 
 func TestEachSetOfOptionalMethodsIsKept(t *testing.T) {
-	for set := range 1 << 4 {
-		t.Run(fmt.Sprintf("%04b", set), func(t *testing.T) {
-			var made []string
-			w := writers(calls{httptest.NewRecorder(), &made})[set]
-			require.Equal(t, set, use(w), "this test's own table")
+	var made []string
+	c := calls{httptest.NewRecorder(), &made}
+	for name, w := range map[string]http.ResponseWriter{
+		"none": struct{ calls }{c},
+		"flush": struct {
+			calls
+			flush
+		}{c, flush{c}},
+		"hijack": struct {
+			calls
+			hijack
+		}{c, hijack{c}},
+		"both": struct {
+			calls
+			flush
+			hijack
+		}{c, flush{c}, hijack{c}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			made = nil
+			flushes, hijacks := use(w)
 			want := made
 			made = nil
-			h, statuses := settled(t, func(w http.ResponseWriter, _ *http.Request) { assert.Equal(t, set, use(w)) })
+			h, statuses := settled(t, func(w http.ResponseWriter, _ *http.Request) {
+				gotFlushes, gotHijacks := use(w)
+				assert.Equal(t, []bool{flushes, hijacks}, []bool{gotFlushes, gotHijacks})
+			})
 			h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 			assert.Equal(t, want, made, "each call reaches the server's writer")
 			<-statuses
 		})
 	}
+}
+
+// A handler may push where the server can, and gin's Context.Stream asks for CloseNotify whatever the writer has.
+func TestPushAndCloseNotifyAreAlwaysThere(t *testing.T) {
+	var made []string
+	c := calls{httptest.NewRecorder(), &made}
+	pushes := struct {
+		calls
+		push
+	}{c, push{c}}
+	for want, w := range map[error]http.ResponseWriter{nil: pushes, http.ErrNotSupported: httptest.NewRecorder()} {
+		ctx, leave := context.WithCancel(t.Context())
+		h, statuses := settled(t, func(w http.ResponseWriter, _ *http.Request) {
+			assert.Equal(t, want, w.(http.Pusher).Push("/style.css", nil))
+			gone := w.(interface{ CloseNotify() <-chan bool }).CloseNotify()
+			assert.Empty(t, gone)
+			leave()
+			assert.True(t, <-gone)
+		})
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil).WithContext(ctx))
+		<-statuses
+	}
+	assert.Equal(t, []string{"push /style.css"}, made)
 }
 
 func TestMethodsThatFallBackAreAlwaysThere(t *testing.T) {

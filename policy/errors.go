@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
@@ -16,14 +16,14 @@ var (
 	ErrInvalid = errors.New("policy: invalid")
 
 	// ErrMissing says that a request lacks an attribute that a rule needs, and that the
-	// rule is not optional. It is an [httplimit.ErrNoKey] too, which httplimit answers
+	// rule is not optional. It is an [keyfunc.ErrNoKey] too, which httplimit answers
 	// with status 400.
-	ErrMissing = fmt.Errorf("policy: the request lacks an attribute: %w", httplimit.ErrNoKey)
+	ErrMissing = fmt.Errorf("policy: the request lacks an attribute: %w", keyfunc.ErrNoKey)
 
 	// ErrMalformed says that a request has an attribute that a rule needs, but in a form
 	// that the rule cannot use: above 1 KiB, or a cost that is not a whole number of at
-	// least 0. It is an [httplimit.ErrMalformedKey] too.
-	ErrMalformed = fmt.Errorf("policy: the request has an attribute of a wrong form: %w", httplimit.ErrMalformedKey)
+	// least 0. It is an [keyfunc.ErrMalformedKey] too.
+	ErrMalformed = fmt.Errorf("policy: the request has an attribute of a wrong form: %w", keyfunc.ErrMalformedKey)
 )
 
 // Error says what is wrong with a set, and where. It wraps [ErrInvalid] and, for a

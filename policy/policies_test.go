@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
@@ -184,13 +185,13 @@ func TestNoRequestEvadesARuleByLeavingAnAttributeOut(t *testing.T) {
 	for name, request := range map[string]attrs{"missing": {}, "empty": {"user": ""}} {
 		d, err := p.Take(t.Context(), request, 1)
 		require.ErrorIs(t, err, policy.ErrMissing, name)
-		require.ErrorIs(t, err, httplimit.ErrNoKey)
+		require.ErrorIs(t, err, keyfunc.ErrNoKey)
 		assert.False(t, d.Allowed)
 		assert.False(t, p.Allow(request, 0))
 	}
 	_, err := p.Take(t.Context(), attrs{"user": string(make([]byte, 1025))}, 1)
 	require.ErrorIs(t, err, policy.ErrMalformed)
-	require.ErrorIs(t, err, httplimit.ErrMalformedKey)
+	require.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 	require.ErrorIs(t, (*told)[len(*told)-1].Err, policy.ErrMalformed)
 	assert.True(t, p.Allow(attrs{"user": "ann"}, 1), "an optional rule does not apply")
 	assert.True(t, p.Allow(attrs{"user": "bob", "tenant": "t"}, 1))

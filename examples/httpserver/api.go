@@ -12,14 +12,15 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 //go:embed index.html
 var page []byte
 
 // plans are the limits of the API keys that are known, by the hash of the key.
-var plans = map[httplimit.Hash]ratelimit.Limit{
-	httplimit.HashOf("gold-key"): ratelimit.FixedWindow(ratelimit.PerMinute(8)).Named("key"),
+var plans = map[keyfunc.Hash]ratelimit.Limit{
+	keyfunc.HashOf("gold-key"): ratelimit.FixedWindow(ratelimit.PerMinute(8)).Named("key"),
 }
 
 // clientKey finds a client's address in a request.
@@ -62,8 +63,8 @@ func apiLimit(client clientKey) (*httplimit.Middleware, error) {
 	if err != nil {
 		return nil, err
 	}
-	perKey, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("key"), &ratelimit.Options[httplimit.Hash]{
-		LimitFor: func(key httplimit.Hash) ratelimit.Limit { return plans[key] },
+	perKey, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("key"), &ratelimit.Options[keyfunc.Hash]{
+		LimitFor: func(key keyfunc.Hash) ratelimit.Limit { return plans[key] },
 	})
 	if err != nil {
 		return nil, err
@@ -74,7 +75,7 @@ func apiLimit(client clientKey) (*httplimit.Middleware, error) {
 	}
 	layers, err := ratelimit.All(
 		ratelimit.By(perIP, client),
-		ratelimit.By(perKey, httplimit.Optional(httplimit.APIKey("X-API-Key"))),
+		ratelimit.By(perKey, keyfunc.Optional(httplimit.APIKey("X-API-Key"))),
 		ratelimit.Global[*http.Request](global),
 	)
 	if err != nil {
@@ -90,7 +91,7 @@ func apiLimit(client clientKey) (*httplimit.Middleware, error) {
 // read the body for the name: the limit by address comes before it, and MaxBytesHandler
 // bounds what is read. A form without a name is answered with 400.
 func loginLimit(client clientKey) (*httplimit.Middleware, error) {
-	failures, err := ratelimit.New[httplimit.Pair[netip.Addr, string]](ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("login"), nil)
+	failures, err := ratelimit.New[keyfunc.Pair[netip.Addr, string]](ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("login"), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -98,9 +99,9 @@ func loginLimit(client clientKey) (*httplimit.Middleware, error) {
 		if name := r.PostFormValue("name"); name != "" {
 			return name, nil
 		}
-		return "", fmt.Errorf("%w: no name to log in", httplimit.ErrNoKey)
+		return "", fmt.Errorf("%w: no name to log in", keyfunc.ErrNoKey)
 	}
-	return httplimit.New(ratelimit.Map(failures, httplimit.Join(client, name)), &httplimit.Options{
+	return httplimit.New(ratelimit.Map(failures, keyfunc.Join(client, name)), &httplimit.Options{
 		Settle: httplimit.ChargeOnly(http.StatusUnauthorized),
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/ratelimit/internal/keytext"
-	"github.com/weir-go/ratelimit/internal/undecided"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // The header fields that are lists, by Options.Header.
@@ -164,7 +164,7 @@ func (f *Finder) Find(peer Peer, lines func() []string) (netip.Addr, error) {
 	case f.hops > 0 && len(f.trusted) == 0 && !f.unix: // whoever connects is believed
 	case f.unix && peer.Unix:
 	case peer.Unix || !peer.Addr.IsValid():
-		return netip.Addr{}, fmt.Errorf("%w: the connection has no IP address", undecided.ErrMalformedKey)
+		return netip.Addr{}, fmt.Errorf("%w: the connection has no IP address", keyfunc.ErrMalformedKey)
 	case !f.trusts(peer.Addr):
 		return f.group(peer.Addr), nil
 	}
@@ -204,9 +204,9 @@ func (f *Finder) claimed(name string, lines []string) (client netip.Addr, err er
 
 // What can be wrong with the header of a trusted peer. The texts hold nothing of it.
 var (
-	errNotAnAddress = fmt.Errorf("%w: the client's entry is no address", undecided.ErrMalformedKey)
-	errBrokenSyntax = fmt.Errorf("%w: broken syntax, or above %d bytes,", undecided.ErrMalformedKey, maxForwarded)
-	errNoClient     = fmt.Errorf("%w: no client", undecided.ErrNoKey)
+	errNotAnAddress = fmt.Errorf("%w: the client's entry is no address", keyfunc.ErrMalformedKey)
+	errBrokenSyntax = fmt.Errorf("%w: broken syntax, or above %d bytes,", keyfunc.ErrMalformedKey, maxForwarded)
+	errNoClient     = fmt.Errorf("%w: no client", keyfunc.ErrNoKey)
 )
 
 // only returns the address in the field that holds one.
@@ -217,7 +217,7 @@ func only(name string, lines []string) (netip.Addr, error) {
 	}
 	client, ok := parseHop(strings.Trim(value, " \t"))
 	if !ok {
-		return netip.Addr{}, fmt.Errorf("%w: %s is no address", undecided.ErrMalformedKey, name)
+		return netip.Addr{}, fmt.Errorf("%w: %s is no address", keyfunc.ErrMalformedKey, name)
 	}
 	return client, nil
 }

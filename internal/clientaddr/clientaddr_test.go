@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/internal/clientaddr"
-	"github.com/weir-go/ratelimit/internal/undecided"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 var proxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
@@ -41,14 +41,14 @@ func TestABrokenElementSpoilsItsLineOfForwarded(t *testing.T) {
 	} {
 		for _, line := range []string{broken + ", for=198.51.100.9", "for=198.51.100.9, " + broken, broken, "for=198.51.100.9, " + broken + ", for=10.0.0.2"} {
 			a, err := behind(f, line)
-			assert.ErrorIs(t, err, undecided.ErrMalformedKey, line)
+			assert.ErrorIs(t, err, keyfunc.ErrMalformedKey, line)
 			assert.Equal(t, netip.Addr{}, a, line)
 		}
 		a, err := behind(f, broken, "for=198.51.100.9")
 		require.NoError(t, err, "an own line of the client, which is not read: %s", broken)
 		assert.Equal(t, "198.51.100.9", a.String(), broken)
 		_, err = behind(f, "for=198.51.100.9", broken)
-		assert.ErrorIs(t, err, undecided.ErrMalformedKey, broken)
+		assert.ErrorIs(t, err, keyfunc.ErrMalformedKey, broken)
 	}
 }
 
@@ -62,7 +62,7 @@ func TestAnEntryThatIsNoAddressIsNotSkipped(t *testing.T) {
 	} {
 		for _, line := range []string{bad + ", 10.0.0.2", "6.6.6.6, " + bad, "6.6.6.6," + bad + ",10.0.0.2"} {
 			_, err := behind(list, line)
-			assert.ErrorIs(t, err, undecided.ErrMalformedKey, line)
+			assert.ErrorIs(t, err, keyfunc.ErrMalformedKey, line)
 		}
 		a, err := behind(list, bad+", 198.51.100.9")
 		require.NoError(t, err, "the client has written what comes before it: %s", bad)
@@ -71,7 +71,7 @@ func TestAnEntryThatIsNoAddressIsNotSkipped(t *testing.T) {
 		quoted := `for="` + bad + `"`
 		for _, line := range []string{quoted + ", for=10.0.0.2", "for=6.6.6.6, " + quoted} {
 			_, err := behind(forwarded, line)
-			assert.ErrorIs(t, err, undecided.ErrMalformedKey, line)
+			assert.ErrorIs(t, err, keyfunc.ErrMalformedKey, line)
 		}
 		a, err = behind(forwarded, quoted+", for=198.51.100.9")
 		require.NoError(t, err, quoted)
@@ -90,11 +90,11 @@ func TestFieldsOfOneAddressHoldOneAddress(t *testing.T) {
 	}
 	for _, lines := range [][]string{{"x, 198.51.100.9"}, {"x 198.51.100.9"}, {"198.51.100.9, x"}, {"x", "198.51.100.9"}, {"198.51.100.9", "198.51.100.9"}, {" "}} {
 		_, err := behind(f, lines...)
-		assert.ErrorIs(t, err, undecided.ErrMalformedKey, lines)
+		assert.ErrorIs(t, err, keyfunc.ErrMalformedKey, lines)
 	}
 	for _, lines := range [][]string{nil, {""}} {
 		_, err := behind(f, lines...)
-		assert.ErrorIs(t, err, undecided.ErrNoKey, lines)
+		assert.ErrorIs(t, err, keyfunc.ErrNoKey, lines)
 	}
 }
 
@@ -104,7 +104,7 @@ func TestHeaderOfAPeerThatIsNotTrustedIsNotAskedFor(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, "2001:db8:1:2::", a.String())
 		_, err = f.Find(clientaddr.Peer{}, func() []string { panic("asked") })
-		assert.ErrorIs(t, err, undecided.ErrMalformedKey)
+		assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestPeersOfUnixSockets(t *testing.T) {
 				require.NoError(t, err, name)
 				assert.Equal(t, "198.51.100.9", a.String(), name)
 			} else {
-				assert.ErrorIs(t, err, undecided.ErrMalformedKey, name)
+				assert.ErrorIs(t, err, keyfunc.ErrMalformedKey, name)
 			}
 		}
 	}

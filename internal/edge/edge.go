@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -129,21 +128,19 @@ func wholeKey(pkg, thing, instead string) error {
 	return fmt.Errorf("%s: this limiter's key is the %s itself, so that each %s has a budget of its own: %s", pkg, thing, thing, instead)
 }
 
-// addresses is how many client addresses PerIP tracks, and how many of those that it has no
-// room for it remembers: strangers choose them.
-const addresses = 1 << 16
+// tracked is how many keys PerKey tracks, and how many of those that it has no room for it remembers: strangers choose them.
+const tracked = 1 << 16
 
-// PerIP returns a limiter of each client address. A leaky bucket is a stack of one layer,
-// which can give a delayed request's charge back.
-func PerIP[R Request](limit ratelimit.Limit, address func(R) (netip.Addr, error)) (ratelimit.Limiter[R], error) {
-	l, err := ratelimit.New(limit, &ratelimit.Options[netip.Addr]{MaxKeys: addresses, Remember: addresses})
+// PerKey returns a limiter of each key. A leaky bucket is a stack of one layer, which can give a delayed request's charge back.
+func PerKey[R Request, K comparable](limit ratelimit.Limit, key func(R) (K, error)) (ratelimit.Limiter[R], error) {
+	l, err := ratelimit.New(limit, &ratelimit.Options[K]{MaxKeys: tracked, Remember: tracked})
 	switch {
 	case err != nil:
 		return nil, err
 	case limit.Algorithm == ratelimit.AlgorithmLeakyBucket:
-		return ratelimit.All(ratelimit.By(l, address))
+		return ratelimit.All(ratelimit.By(l, key))
 	}
-	return ratelimit.Map(l, address), nil
+	return ratelimit.Map(l, key), nil
 }
 
 // DropsRequests reports whether a request may be used again for another once it is answered. It may
@@ -169,18 +166,9 @@ func (c *Core[R]) Event(r R) Event[R] {
 }
 
 // Decide asks the limiter. The reservation is nil if nothing was charged, or if what was
-// charged stays.
-func (c *Core[R]) Decide(e *Event[R]) *ratelimit.Reservation {
-	if c.Settles {
-		return c.reserve(e)
-	}
-	return c.DecideUnsettled(e)
-}
-
-// DecideUnsettled is Decide for what is never settled. Its charge is given back if it is
-// held in vain.
-func (c *Core[R]) DecideUnsettled(e *Event[R]) *ratelimit.Reservation {
-	if c.holds {
+// charged stays. If it is never settled by an outcome, a charge is given back that is held in vain.
+func (c *Core[R]) Decide(e *Event[R], settles bool) *ratelimit.Reservation {
+	if settles || c.holds {
 		return c.reserve(e)
 	}
 	e.Decision, e.Err = c.limiter.Take(e.Request.Context(), e.Request, e.Cost)
@@ -210,7 +198,7 @@ func (c *Core[R]) WaitFor(e *Event[R], cost int) {
 	if err == nil && !res.Allowed {
 		e.Decision.RetryAfter = max(e.Decision.RetryAfter, res.RetryAfter)
 	}
-	c.Settle(e.Request, res, 0) // if it has just become free
+	c.settle(e.Request, res, 0) // if it has just become free
 }
 
 func (c *Core[R]) outcome(e *Event[R]) Outcome {
@@ -221,7 +209,12 @@ func (c *Core[R]) outcome(e *Event[R]) Outcome {
 		return Denied
 	case errors.Is(e.Err, ratelimit.ErrExceedsLimit):
 		return Exceeds
-	case c.FailOpen && e.Reason().FailsOpen():
+	}
+	switch reason := e.Reason(); {
+	case reason.Rejected():
+		e.Err = undecided.Plain(e.Err)
+		return Rejected
+	case c.FailOpen && reason.FailsOpen():
 		return FailedOpen
 	}
 	return Failed
@@ -247,8 +240,39 @@ func (c *Core[R]) Report(e *Event[R]) {
 	}
 }
 
-// Settle settles a charge, and counts and logs a failure to do so.
-func (c *Core[R]) Settle(r R, res *ratelimit.Reservation, actual int) {
+// Charge is what a request was charged. The zero Charge is nothing.
+type Charge[R Request] struct {
+	core   *Core[R]
+	event  *Event[R]
+	res    *ratelimit.Reservation
+	actual int
+}
+
+// Charge returns the charge of a decision. Defer End at once: until [Charge.Serve] is called, the request does not
+// reach its handler, and End gives all back.
+func (c *Core[R]) Charge(e *Event[R], res *ratelimit.Reservation) *Charge[R] {
+	return &Charge[R]{core: c, event: e, res: res}
+}
+
+// Serve says that the request reaches its handler: the cost stays charged, unless its outcome is settled.
+func (c *Charge[R]) Serve() { c.actual = c.event.Cost }
+
+// Settle says what a request has really cost whose handler has returned or panicked, if anything was charged.
+func (c *Charge[R]) Settle(actual func(cost int) int) {
+	if c.res != nil {
+		c.actual = actual(c.event.Cost)
+	}
+}
+
+// End settles the charge.
+func (c *Charge[R]) End() {
+	if c.res != nil && (c.actual != c.event.Cost || c.core.Settles) {
+		c.core.settle(c.event.Request, c.res, c.actual)
+	}
+}
+
+// settle settles a charge, and counts and logs a failure to do so.
+func (c *Core[R]) settle(r R, res *ratelimit.Reservation, actual int) {
 	if err := res.Settle(actual); err != nil {
 		c.unsettled.Add(1)
 		c.settleLog.Line(r.Context(), c.Logger, c.Now(), slog.LevelWarn, c.Package+": charge not settled", "error", err)
@@ -297,29 +321,4 @@ func (c *Core[R]) Share(r R, wait time.Duration) time.Duration {
 		return 0
 	}
 	return c.seed.Share(c.JitterBy(r), c.Now(), wait, span)
-}
-
-// Optional returns a key function that leaves the layer out for requests without a key.
-func Optional[R, K any](key func(R) (K, error)) func(R) (K, error) {
-	return func(r R) (K, error) {
-		k, err := key(r)
-		if errors.Is(err, undecided.ErrNoKey) && !errors.Is(err, undecided.ErrMisconfigured) {
-			err = ratelimit.SkipLayer
-		}
-		return k, err
-	}
-}
-
-// Unless returns a key function that leaves the layer out for requests that have the key of known.
-func Unless[R, A, K any](known func(R) (A, error), key func(R) (K, error)) func(R) (K, error) {
-	known = Optional(known)
-	return func(r R) (k K, err error) {
-		switch _, err = known(r); {
-		case err == nil:
-			return k, ratelimit.SkipLayer
-		case errors.Is(err, ratelimit.SkipLayer):
-			return key(r)
-		}
-		return k, err
-	}
 }

@@ -11,11 +11,12 @@ const (
 	Exceeds
 	Failed
 	FailedOpen
+	Rejected
 
 	outcomes = iota + 1
 )
 
-var outcomeNames = [outcomes]string{"none", "skipped", "allowed", "denied", "exceeds", "failed", "failed-open"}
+var outcomeNames = [outcomes]string{"none", "skipped", "allowed", "denied", "exceeds", "failed", "failed-open", "rejected"}
 
 // String returns the outcome as a word.
 func (o Outcome) String() string {
@@ -27,7 +28,7 @@ func (o Outcome) String() string {
 
 // Stats are httplimit.Stats.
 type Stats struct {
-	Skipped, Allowed, Denied, Exceeds, Failed, FailedOpen uint64
+	Skipped, Allowed, Denied, Exceeds, Rejected, Failed, FailedOpen uint64
 
 	Degraded, Unsettled uint64
 }
@@ -39,6 +40,7 @@ func (c *Core[R]) Stats() Stats {
 		Allowed:    c.counts[Allowed].Load(),
 		Denied:     c.counts[Denied].Load(),
 		Exceeds:    c.counts[Exceeds].Load(),
+		Rejected:   c.counts[Rejected].Load(),
 		Failed:     c.counts[Failed].Load(),
 		FailedOpen: c.counts[FailedOpen].Load(),
 		Degraded:   c.degraded.Load(),

@@ -7,21 +7,21 @@ import (
 	"net"
 	"strings"
 
-	"github.com/weir-go/ratelimit/internal/undecided"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // Raw returns the only value there is.
 func Raw(values []string, what string) (string, error) {
 	switch {
 	case len(values) > 1:
-		return "", fmt.Errorf("%w: %d values of %s", undecided.ErrMalformedKey, len(values), what)
+		return "", fmt.Errorf("%w: %d values of %s", keyfunc.ErrMalformedKey, len(values), what)
 	case len(values) == 0 || values[0] == "":
 		return "", missing(what)
 	}
 	return values[0], nil
 }
 
-func missing(what string) error { return fmt.Errorf("%w: no %s", undecided.ErrNoKey, what) }
+func missing(what string) error { return fmt.Errorf("%w: no %s", keyfunc.ErrNoKey, what) }
 
 // Single returns the only value there is, without white space around it: that is no part of a
 // field's value (RFC 9110, section 5.5), but only HTTP/1 servers remove it. Else a client
@@ -41,7 +41,7 @@ const maxKept = 1 << 10
 // Short returns a text that is short enough to be kept as a key.
 func Short(value, what string) (string, error) {
 	if len(value) > maxKept {
-		return "", fmt.Errorf("%w: %d bytes of %s, above %d", undecided.ErrMalformedKey, len(value), what, maxKept)
+		return "", fmt.Errorf("%w: %d bytes of %s, above %d", keyfunc.ErrMalformedKey, len(value), what, maxKept)
 	}
 	return value, nil
 }
@@ -58,11 +58,11 @@ func Bearer(values []string) (token string, err error) {
 	}
 	switch {
 	case !strings.EqualFold(scheme, "Bearer"):
-		return "", fmt.Errorf("%w: no bearer token in Authorization", undecided.ErrNoKey)
+		return "", fmt.Errorf("%w: no bearer token in Authorization", keyfunc.ErrNoKey)
 	case token == "":
-		return "", fmt.Errorf("%w: empty bearer token", undecided.ErrNoKey)
+		return "", fmt.Errorf("%w: empty bearer token", keyfunc.ErrNoKey)
 	case strings.ContainsAny(token, " \t,"):
-		return "", fmt.Errorf("%w: bearer token with spaces or commas", undecided.ErrMalformedKey)
+		return "", fmt.Errorf("%w: bearer token with spaces or commas", keyfunc.ErrMalformedKey)
 	}
 	return token, nil
 }

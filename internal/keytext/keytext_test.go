@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/weir-go/ratelimit/internal/keytext"
-	"github.com/weir-go/ratelimit/internal/undecided"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 func TestThereIsOneValueOrNone(t *testing.T) {
@@ -19,11 +19,11 @@ func TestThereIsOneValueOrNone(t *testing.T) {
 		"one":              {[]string{"k"}, "k", "k", nil, nil},
 		"white space":      {[]string{" \tk k\t"}, " \tk k\t", "k k", nil, nil},
 		"other space":      {[]string{"\nk\u00a0"}, "\nk\u00a0", "\nk\u00a0", nil, nil},
-		"white space only": {[]string{" \t"}, " \t", "", nil, undecided.ErrNoKey},
-		"empty":            {[]string{""}, "", "", undecided.ErrNoKey, undecided.ErrNoKey},
-		"none":             {nil, "", "", undecided.ErrNoKey, undecided.ErrNoKey},
-		"two":              {[]string{"s3cret", "s3cret"}, "", "", undecided.ErrMalformedKey, undecided.ErrMalformedKey},
-		"empty, and one":   {[]string{"", "s3cret"}, "", "", undecided.ErrMalformedKey, undecided.ErrMalformedKey},
+		"white space only": {[]string{" \t"}, " \t", "", nil, keyfunc.ErrNoKey},
+		"empty":            {[]string{""}, "", "", keyfunc.ErrNoKey, keyfunc.ErrNoKey},
+		"none":             {nil, "", "", keyfunc.ErrNoKey, keyfunc.ErrNoKey},
+		"two":              {[]string{"s3cret", "s3cret"}, "", "", keyfunc.ErrMalformedKey, keyfunc.ErrMalformedKey},
+		"empty, and one":   {[]string{"", "s3cret"}, "", "", keyfunc.ErrMalformedKey, keyfunc.ErrMalformedKey},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := keytext.Raw(row.values, "field")
@@ -56,7 +56,7 @@ func TestLongTextsAreNotKept(t *testing.T) {
 	}
 	got, err := keytext.Short(strings.Repeat("s3cret", 171), "field") // 1026 bytes
 	assert.Empty(t, got)
-	check(t, undecided.ErrMalformedKey, err)
+	check(t, keyfunc.ErrMalformedKey, err)
 	assert.ErrorContains(t, err, "1026 bytes")
 }
 
@@ -69,10 +69,10 @@ func TestBearerTokens(t *testing.T) {
 		assert.Equal(t, want, got)
 	}
 	for value, want := range map[string]error{
-		"": undecided.ErrNoKey, "Bearer": undecided.ErrNoKey, "Bearer ": undecided.ErrNoKey, "Basic s3cret": undecided.ErrNoKey,
-		"s3cret": undecided.ErrNoKey, "Bearers3cret": undecided.ErrNoKey, "Bearer,s3cret": undecided.ErrNoKey, ", Bearer s3cret": undecided.ErrNoKey,
-		"Basic x, Bearer s3cret": undecided.ErrNoKey, "Bearer s3cret, Basic x": undecided.ErrMalformedKey, "Bearer x,s3cret": undecided.ErrMalformedKey,
-		"Bearer x s3cret": undecided.ErrMalformedKey, "Bearer x\ts3cret": undecided.ErrMalformedKey, "Bearer\ts3cret": undecided.ErrMalformedKey,
+		"": keyfunc.ErrNoKey, "Bearer": keyfunc.ErrNoKey, "Bearer ": keyfunc.ErrNoKey, "Basic s3cret": keyfunc.ErrNoKey,
+		"s3cret": keyfunc.ErrNoKey, "Bearers3cret": keyfunc.ErrNoKey, "Bearer,s3cret": keyfunc.ErrNoKey, ", Bearer s3cret": keyfunc.ErrNoKey,
+		"Basic x, Bearer s3cret": keyfunc.ErrNoKey, "Bearer s3cret, Basic x": keyfunc.ErrMalformedKey, "Bearer x,s3cret": keyfunc.ErrMalformedKey,
+		"Bearer x s3cret": keyfunc.ErrMalformedKey, "Bearer x\ts3cret": keyfunc.ErrMalformedKey, "Bearer\ts3cret": keyfunc.ErrMalformedKey,
 	} {
 		got, err := keytext.Bearer([]string{value})
 		assert.ErrorIs(t, err, want, value)
@@ -80,7 +80,7 @@ func TestBearerTokens(t *testing.T) {
 		assert.NotContains(t, err.Error(), "s3cret")
 	}
 	_, err := keytext.Bearer([]string{"Bearer x", "Bearer s3cret"})
-	assert.ErrorIs(t, err, undecided.ErrMalformedKey)
+	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 }
 
 func TestTokensAreNamesOfFields(t *testing.T) {

@@ -6,15 +6,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 
 	"github.com/weir-go/ratelimit"
-)
-
-// The errors of key functions. httplimit exports and documents them.
-var (
-	ErrNoKey         = errors.New("httplimit: request has no key")
-	ErrMalformedKey  = errors.New("httplimit: request has a malformed key")
-	ErrMisconfigured = errors.New("httplimit: server is misconfigured")
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // Reason is why a request could not be decided. It says who is to blame, and what the
@@ -39,9 +34,9 @@ var causes = []struct {
 	err    error
 	reason Reason
 }{
-	{ErrMisconfigured, Misconfigured},
-	{ErrNoKey, Key},
-	{ErrMalformedKey, Key},
+	{keyfunc.ErrMisconfigured, Misconfigured},
+	{keyfunc.ErrNoKey, Key},
+	{keyfunc.ErrMalformedKey, Key},
 	{ratelimit.ErrInvalidKey, Key},
 	{ratelimit.ErrNegativeCost, Cost},
 	{ratelimit.ErrTableFull, TableFull},
@@ -71,12 +66,35 @@ func (r Reason) FailsOpen() bool { return r == Other || r == Unavailable }
 // ByClient reports whether the client can have brought the error about.
 func (r Reason) ByClient() bool { return !r.FailsOpen() && r != Misconfigured }
 
+// Rejected reports whether the client alone has brought the error about: it has sent no key that counts, or has gone.
+func (r Reason) Rejected() bool { return r == Key || r == Gone }
+
 // Level is that of the log line.
 func (r Reason) Level() slog.Level {
-	if r == Key {
-		return slog.LevelWarn
+	switch {
+	case r == Gone:
+		return slog.LevelDebug
+	case r.Rejected():
+		return slog.LevelInfo
 	}
 	return slog.LevelError
+}
+
+// Plain returns the error of a key function as that has returned it: without the number of the layer, which stacks of layers
+// put before it.
+func Plain(err error) error {
+	for !errors.Is(err, ratelimit.ErrInvalidKey) { // which says nothing without the layer
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err
+		}
+		prefix, ok := strings.CutSuffix(err.Error(), ": "+inner.Error())
+		if !ok || prefix != "key" && !strings.HasSuffix(prefix, ": key") && !strings.Contains(prefix, "layer ") {
+			return err
+		}
+		err = inner
+	}
+	return err
 }
 
 // Retryable reports whether the same request may be decided a little later.

@@ -157,7 +157,7 @@ func TestListsOfNestedMiddlewareAreOneList(t *testing.T) {
 	h := http.Handler(http.NotFoundHandler())
 	for _, name := range []string{"login", "api"} {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named(name), nil))
-		h = httplimit.Must(httplimit.New(ratelimit.Map(l, func(*http.Request) (string, error) { return "k", nil }), nil)).Wrap(h)
+		h = ratelimit.Must(httplimit.New(ratelimit.Map(l, func(*http.Request) (string, error) { return "k", nil }), nil)).Wrap(h)
 	}
 	s := httptest.NewServer(h)
 	defer s.Close()

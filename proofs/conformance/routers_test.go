@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // failures is middleware that counts failed logins only, of 5 an hour, and what is left.
@@ -103,8 +104,8 @@ func TestChiUsesTheMiddleware(t *testing.T) {
 
 // chi tells its pattern and its path values as net/http does, inside the routes.
 func TestChiTellsItsPattern(t *testing.T) {
-	l := ratelimit.Must(ratelimit.New[httplimit.Pair[string, string]](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
-	m, err := httplimit.New(ratelimit.Map(l, httplimit.Join(httplimit.Pattern, httplimit.PathValue("tenant"))), nil)
+	l := ratelimit.Must(ratelimit.New[keyfunc.Pair[string, string]](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
+	m, err := httplimit.New(ratelimit.Map(l, keyfunc.Join(httplimit.Pattern, httplimit.PathValue("tenant"))), nil)
 	require.NoError(t, err)
 	r := chi.NewRouter()
 	r.With(m.Wrap).Get("/tenants/{tenant}", func(http.ResponseWriter, *http.Request) {})

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 func byIP(r *http.Request) (string, error) {
@@ -69,8 +70,8 @@ func TestHTTPRateMiddleware(t *testing.T) {
 		"by address and path": func() (theirs, ours func(http.Handler) http.Handler, err error) {
 			theirs = httprate.LimitBy(3, time.Hour, httprate.JoinKeys(byIP, httprate.KeyByEndpoint))
 			path := func(r *http.Request) (string, error) { return r.URL.Path, nil }
-			both := perHour[httplimit.Pair[string, string]](3)
-			limit, err := httplimit.New(ratelimit.Map(both, httplimit.Join(byIP, path)), nil)
+			both := perHour[keyfunc.Pair[string, string]](3)
+			limit, err := httplimit.New(ratelimit.Map(both, keyfunc.Join(byIP, path)), nil)
 			return theirs, limit.Wrap, err
 		},
 	} {
@@ -199,7 +200,7 @@ func TestHTTPRateJoinsKeysWithAColon(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, one, two)
 
-	assert.NotEqual(t, httplimit.Pair[string, string]{A: "a:b", B: "c"}, httplimit.Pair[string, string]{A: "a", B: "b:c"})
+	assert.NotEqual(t, keyfunc.Pair[string, string]{A: "a:b", B: "c"}, keyfunc.Pair[string, string]{A: "a", B: "b:c"})
 }
 
 // TestHTTPRateForgetsEverybodyForOneLateIncrement: an increment that comes after the window's end

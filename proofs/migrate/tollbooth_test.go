@@ -22,19 +22,19 @@ func TestTollboothMiddleware(t *testing.T) {
 		"by address": func() (theirs, ours http.Handler) {
 			lmt := tollbooth.NewLimiter(2, nil).SetIPLookup(limiter.IPLookup{Name: "RemoteAddr"}).SetIgnoreURL(true)
 			theirs = tollbooth.LimitHandler(lmt, handler)
-			limit := httplimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(2), 2), nil))
+			limit := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(2), 2), nil))
 			return theirs, limit.Wrap(handler)
 		},
 		"a burst": func() (theirs, ours http.Handler) {
 			lmt := tollbooth.NewLimiter(2, nil).SetBurst(5).SetIPLookup(limiter.IPLookup{Name: "RemoteAddr"})
 			theirs = tollbooth.LimitHandler(lmt, handler)
-			limit := httplimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(2), 5), nil))
+			limit := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(2), 5), nil))
 			return theirs, limit.Wrap(handler)
 		},
 		"less than one a second": func() (theirs, ours http.Handler) {
 			lmt := tollbooth.NewLimiter(0.25, nil).SetIPLookup(limiter.IPLookup{Name: "RemoteAddr"})
 			theirs = tollbooth.LimitHandler(lmt, handler)
-			limit := httplimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.Per(1, 4*time.Second), 1), nil))
+			limit := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.Per(1, 4*time.Second), 1), nil))
 			return theirs, limit.Wrap(handler)
 		},
 		"behind a proxy": func() (theirs, ours http.Handler) {
@@ -42,7 +42,7 @@ func TestTollboothMiddleware(t *testing.T) {
 			theirs = tollbooth.LimitHandler(lmt, handler)
 			clientIP, err := httplimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1})
 			require.NoError(t, err)
-			limit := httplimit.Must(httplimit.New(ratelimit.Map(twoASecond(clientIP)), nil))
+			limit := ratelimit.Must(httplimit.New(ratelimit.Map(twoASecond(clientIP)), nil))
 			return theirs, limit.Wrap(handler)
 		},
 	} {
@@ -85,7 +85,7 @@ func TestTollboothKeys(t *testing.T) {
 func TestTollboothMethods(t *testing.T) {
 	lmt := tollbooth.NewLimiter(1, nil).SetIPLookup(limiter.IPLookup{Name: "RemoteAddr"}).SetMethods([]string{"POST"})
 	theirs := tollbooth.LimitHandler(lmt, handler)
-	limit := httplimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), &httplimit.Options{
+	limit := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), &httplimit.Options{
 		Skip: func(r *http.Request) bool { return r.Method != "POST" },
 	}))
 	ours := limit.Wrap(handler)
@@ -103,7 +103,7 @@ func TestTollboothWithoutAnAddressSource(t *testing.T) {
 
 	clientIP, err := httplimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1})
 	require.NoError(t, err)
-	ours := httplimit.Must(httplimit.New(ratelimit.Map(twoASecond(clientIP)), quiet)).Wrap(handler)
+	ours := ratelimit.Must(httplimit.New(ratelimit.Map(twoASecond(clientIP)), quiet)).Wrap(handler)
 	assert.Equal(t, []int{400}, statuses(ours, 1, from("192.0.2.1:1")), "no address in the field that should have one")
 }
 
@@ -111,7 +111,7 @@ func TestTollboothWithoutAnAddressSource(t *testing.T) {
 func TestTollboothTakesMappedAddressesForOne(t *testing.T) {
 	lmt := tollbooth.NewLimiter(1, nil).SetIPLookup(limiter.IPLookup{Name: "RemoteAddr"})
 	theirs := tollbooth.LimitHandler(lmt, handler)
-	ours := httplimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), nil)).Wrap(handler)
+	ours := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), nil)).Wrap(handler)
 	a, b := from("[::ffff:192.0.2.1]:1"), from("[::ffff:198.51.100.7]:1")
 	assert.Equal(t, []int{200, 429}, append(statuses(theirs, 1, a), statuses(theirs, 1, b)...))
 	assert.Equal(t, []int{200, 200}, append(statuses(ours, 1, a), statuses(ours, 1, b)...))
@@ -121,7 +121,7 @@ func TestTollboothTakesMappedAddressesForOne(t *testing.T) {
 func TestTollboothCountsEachPath(t *testing.T) {
 	lmt := tollbooth.NewLimiter(1, nil).SetIPLookup(limiter.IPLookup{Name: "RemoteAddr"})
 	theirs := tollbooth.LimitHandler(lmt, handler)
-	ours := httplimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), nil)).Wrap(handler)
+	ours := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), nil)).Wrap(handler)
 	a, b := from("192.0.2.1:1"), from("192.0.2.1:1")
 	b.URL.Path = "/x"
 	assert.Equal(t, []int{200, 200}, append(statuses(theirs, 1, a), statuses(theirs, 1, b)...))
@@ -133,7 +133,7 @@ func TestTollboothFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lmt := tollbooth.NewLimiter(2, nil).SetBurst(5).SetIPLookup(limiter.IPLookup{Name: "RemoteAddr"})
 		theirs := tollbooth.LimitHandler(lmt, handler)
-		limit := httplimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(2), 5), &httplimit.Options{Dialect: httplimit.DialectDraft06}))
+		limit := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(2), 5), &httplimit.Options{Dialect: httplimit.DialectDraft06}))
 		ours := limit.Wrap(handler)
 		for i := range 7 {
 			fields := func(h http.Handler) http.Header {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // ululeStore is a store without the goroutine that drops old keys.
@@ -183,7 +184,7 @@ func TestUluleBelievesWhatClientsWrite(t *testing.T) {
 	hop, err := httplimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1})
 	require.NoError(t, err)
 	_, err = hop(from("192.0.2.1:1"))
-	assert.ErrorIs(t, err, httplimit.ErrNoKey)
+	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 }
 
 type brokenStore struct{ ulule.Store }

@@ -109,7 +109,7 @@ func routers(limit *httplimit.Middleware) map[string]http.Handler {
 
 func TestEachRouterIsLimited(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
-	for name := range routers(httplimit.Must(httplimit.PerIP(ratelimit.Unlimited(), nil))) {
+	for name := range routers(ratelimit.Must(httplimit.PerIP(ratelimit.Unlimited(), nil))) {
 		limit, err := httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(2)), nil)
 		require.NoError(t, err)
 		h := routers(limit)[name]

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // memory prints by how much the heap grows for each key.
@@ -33,7 +33,7 @@ func memory(_ context.Context, out io.Writer, p plan) error {
 	row("token-bucket", "string, 40 bytes", heap(p, bucket, 1, func(i int) string { return fmt.Sprintf("%040d", i) }))
 	row("token-bucket", "int", heap(p, bucket, 1, func(i int) int { return i }))
 	row("token-bucket", "netip.Addr", heap(p, bucket, 1, address))
-	row("token-bucket", "httplimit.Hash", heap(p, bucket, 1, func(i int) httplimit.Hash { return httplimit.HashOf(text(i)) }))
+	row("token-bucket", "keyfunc.Hash", heap(p, bucket, 1, func(i int) keyfunc.Hash { return keyfunc.HashOf(text(i)) }))
 	keys.print(out)
 	return nil
 }
