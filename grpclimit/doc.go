@@ -13,7 +13,7 @@
 //	)
 //
 // For other keys, give [New] a limiter, and a key function such as [APIKey], [SPIFFEID] or
-// [Join]:
+// [keyfunc.Join]:
 //
 //	perKey, err := ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)), nil)
 //	...

@@ -41,7 +41,7 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 
 // PerIP returns interceptors with one limit for each client address: the connection's, see
 // [RemoteIP], an IPv6 address cut to its /64. Behind a proxy all clients would share one
-// limit: use [New] with [ClientIP] or [HeaderIP] there. The errors are those of
+// limit: use [New] with [ClientIP] there. The errors are those of
 // [ratelimit.New] and New. It tracks 65,536 addresses, and remembers what as many others have spent:
 // see [ratelimit.Options] under Remember.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {

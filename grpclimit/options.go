@@ -151,7 +151,7 @@ type Options struct {
 	OnDecision func(Event)
 
 	// Logger gets the errors of calls that could not be decided, at most one line a second
-	// for each kind: at Warn if the call has no key or a malformed one, else at Error. It
+	// for each kind: at Info if the call has no key or a malformed one, at Debug if its client has gone, else at Error. It
 	// also gets failed settlements, at Warn and at most one line a second. If nil,
 	// [slog.Default].
 	Logger *slog.Logger

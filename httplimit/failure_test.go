@@ -82,7 +82,7 @@ func TestFullTableOpensNoLayer(t *testing.T) {
 	assert.Equal(t, map[int]int{200: 10, 503: 90}, statuses)
 }
 
-func TestMissingKeysAreLoggedAtWarnAndHideNoError(t *testing.T) {
+func TestMissingKeysAreLoggedAtInfoAndHideNoError(t *testing.T) {
 	log, limiter := new(bytes.Buffer), &stub{err: keyfunc.ErrNoKey}
 	m := middleware(t, limiter, httplimit.Options{Logger: slog.New(slog.NewTextHandler(log, nil)), Now: new(fakeClock).wall})
 	h := m.Wrap(ok)
@@ -92,7 +92,7 @@ func TestMissingKeysAreLoggedAtWarnAndHideNoError(t *testing.T) {
 	limiter.err = ratelimit.ErrUnavailable
 	get(h)
 	assert.Equal(t, 2, bytes.Count(log.Bytes(), []byte("\n")))
-	assert.Contains(t, log.String(), "level=WARN")
+	assert.Contains(t, log.String(), "level=INFO")
 	assert.Contains(t, log.String(), "level=ERROR")
 }
 

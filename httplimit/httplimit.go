@@ -15,14 +15,14 @@
 // has groups of routes, echo, fiber and others.
 //
 // For other keys, give [New] a limiter, and a key function such as [ClientIP],
-// [APIKey] or [Join]:
+// [APIKey] or [keyfunc.Join]:
 //
 //	perKey, err := ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)), nil)
 //	...
 //	limit, err := httplimit.New(ratelimit.Map(perKey, httplimit.APIKey("X-API-Key")), nil)
 //
-// For several limits on one request, give New a [ratelimit.All] of layers. [Optional] and
-// [Unless] count known clients by one key and all others by another.
+// For several limits on one request, give New a [ratelimit.All] of layers. [keyfunc.Optional] and
+// [keyfunc.Unless] count known clients by one key and all others by another.
 //
 // A gRPC, gRPC-Web or Connect call that is refused is answered in its own protocol, with the code,
 // RetryInfo and QuotaFailure of package grpclimit: so one middleware may stand before a port that

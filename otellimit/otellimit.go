@@ -125,10 +125,10 @@ func (m *Metrics) HTTP(limiter string) func(httplimit.Event) {
 	}
 }
 
-// GRPC returns a function that counts calls by outcome, such as "denied". Give it to OnOutcome of
-// package grpclimit or connectlimit, and what that returns to their Options.OnDecision:
+// GRPC returns a function that counts calls by outcome, such as "denied". Call it in Options.OnDecision of
+// package grpclimit or connectlimit:
 //
-//	grpclimit.Options{OnDecision: grpclimit.OnOutcome(metrics.GRPC("api"))}
+//	grpclimit.Options{OnDecision: func(e grpclimit.Event) { count(e.Outcome) }}
 //
 // So this package does not depend on gRPC. Calls that Options.Skip exempts are not counted.
 func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {

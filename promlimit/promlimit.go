@@ -113,7 +113,7 @@ func (m *Metrics) HTTP(limiter string) func(httplimit.Event) {
 }
 
 // GRPC returns what counts outcomes for packages grpclimit and connectlimit: set their
-// Options.OnDecision to OnOutcome(metrics.GRPC("api")). So this package does not depend on gRPC.
+// Options.OnDecision to func(e grpclimit.Event) { count(e.Outcome) }. So this package does not depend on gRPC.
 func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 	limiter = valid(limiter)
 	return func(o httplimit.Outcome) { m.grpc.WithLabelValues(limiter, o.String()).Inc() }

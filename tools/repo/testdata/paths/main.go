@@ -24,7 +24,7 @@ func main() {
 		ratelimit.By(ips, func(c call) (string, error) { return c.ip, nil }),
 		ratelimit.By(routes, func(c call) (string, error) { return c.route, nil })))
 	known := call{"known", "known", "known"}
-	perIP := httplimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerDay(1)), nil)).Wrap(http.NotFoundHandler())
+	perIP := ratelimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerDay(1)), nil)).Wrap(http.NotFoundHandler())
 	request := httptest.NewRequest(http.MethodGet, "/", nil)
 	serve := func() { perIP.ServeHTTP(httptest.NewRecorder(), request) }
 	serve()
