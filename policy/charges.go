@@ -69,9 +69,7 @@ func (c *Charges) Of(rule int) *Charge {
 	return nil
 }
 
-// Tell takes note of what a rule said.
-func (c *Charges) Tell(rule int, d ratelimit.Decision, spent bool) { c.tell(rule, &d, spent) }
-
+// tell takes note of what a rule said.
 func (c *Charges) tell(rule int, d *ratelimit.Decision, spent bool) {
 	i, ok := c.position(rule)
 	if !ok {
@@ -86,7 +84,7 @@ func (c *Charges) tell(rule int, d *ratelimit.Decision, spent bool) {
 	}
 }
 
-// TellEvent is Tell with what a layer of a stack tells of a decision.
+// TellEvent takes note of what a rule said: an engine calls it with what a layer of a stack tells of a decision.
 func (c *Charges) TellEvent(rule int, e ratelimit.Event[*Charges]) {
 	c.TakeAnswer(rule, &e.Decision, e.Spent, e.Err)
 }

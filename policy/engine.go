@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"context"
 	"slices"
 	"strings"
 
@@ -21,7 +20,7 @@ type Engine interface {
 
 // Budget is what an engine needs to know of a rule.
 type Budget struct {
-	// Name is the rule's name.
+	// Name is the rule's name. Budgets are those of a name, whatever its case.
 	Name string
 	// Key names the attributes of which the rule's keys are made. It must not be changed.
 	Key []string
@@ -35,13 +34,12 @@ type Budget struct {
 	OwnCost bool
 	// Shadow reports that the rule never denies.
 	Shadow bool
-	// Tell reports that somebody wants to know what the rule says: see [Charges.Tell]. It is
+	// Tell reports that somebody wants to know what the rule says: see [Charges.TellEvent]. It is
 	// always set.
 	Tell bool
 }
 
-// ID returns the identity of the rule's budgets: its name in lower case.
-func (b Budget) ID() string { return strings.ToLower(b.Name) }
+func (b Budget) id() string { return strings.ToLower(b.Name) }
 
 // ValueIn returns what an attribute is in one of the rule's keys: that of a [Charge]. It reports false if the
 // key has no such attribute.
@@ -49,26 +47,13 @@ func (b Budget) ValueIn(key, attribute string) (value string, ok bool) {
 	return valueIn(key, len(b.Key), slices.Index(b.Key, attribute))
 }
 
-// Fixed reports whether every charge brings the same limit.
-func (b Budget) Fixed() bool { return len(b.Others) == 0 }
+// fixed reports whether every charge brings the same limit.
+func (b Budget) fixed() bool { return len(b.Others) == 0 }
 
-// Decider charges all that a request asks for, or nothing. It is safe for concurrent use. Its
-// Allow and its Take charge the same.
+// Decider charges all that a request asks for, or nothing. It is safe for concurrent use. Its Allow and its Take charge the
+// same. It may have the methods of a [ratelimit.Peeker], [ratelimit.Adjuster] and [ratelimit.Resetter] besides: if the
+// charges are bare, they are about budgets, whatever the rules charge by themselves and whether they are shadows. And it may
+// have a method that lists keys, for [Policies.Each]:
+//
+//	Each(ctx context.Context, rule int, limitFor func(key string) ratelimit.Limit, visit func(key string, d ratelimit.Decision) bool) error
 type Decider = ratelimit.Reserver[*Charges]
-
-// Peeker is what a [Decider] may have besides: it says what Take would answer to some charges, or if they
-// are bare, what their rules would say to the cost, whatever they charge by themselves and whether
-// they are shadows or not. It charges nothing.
-type Peeker interface {
-	Peek(c *Charges, cost int) (ratelimit.Decision, error)
-}
-
-// Keeper is what a [Decider] may have besides: it changes what has been spent, whatever the limits
-// allow.
-type Keeper interface {
-	// Adjust charges delta to the budgets of some charges, or forgives it if it is negative:
-	// see [ratelimit.Layered.Adjust]. If the charges are bare, no rule is left out.
-	Adjust(ctx context.Context, c *Charges, delta int) error
-	// Reset forgets what the budgets of some charges have spent: see [ratelimit.Keyed.Reset].
-	Reset(ctx context.Context, c *Charges) error
-}

@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy/internal/shown"
@@ -77,13 +79,24 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 	}
 	e.Key, e.Plan, e.Limit, e.Cost = ch.Key, ch.Plan, *ch.Limit, ch.Cost
 	_, e.Override = rule.overrides[ch.Key]
-	if peeker, ok := g.decider.(Peeker); ok {
-		ch.Rule = i
-		d, err := peeker.Peek(&Charges{list: []Charge{ch}, bare: true}, ch.Cost)
-		e.Decision = &d
-		return e, err
+	ch.Rule = i
+	d, err := ratelimit.Peek(context.Background(), ratelimit.Limiter[*Charges](g.decider), &Charges{list: []Charge{ch}, bare: true}, ch.Cost)
+	if errors.Is(err, errors.ErrUnsupported) && unable(g.decider) {
+		return e, nil
 	}
-	return e, nil
+	e.Decision = &d
+	return e, err
+}
+
+// unable reports whether a decider has no Peek.
+func unable(d Decider) bool {
+	switch d.(type) {
+	case ratelimit.Peeker[*Charges], interface {
+		Peek(*Charges, int) (ratelimit.Decision, error)
+	}:
+		return false
+	}
+	return true
 }
 
 // MarshalJSON returns an object with kill_switch, exempt, error and rules. Times are in seconds. It holds the keys.

@@ -58,7 +58,7 @@ func (e *memory) Open(rules []Budget) (Decider, error) {
 		if err != nil {
 			return nil, fmt.Errorf("rule %q: %w", r.Name, err)
 		}
-		limiters[r.ID()] = l
+		limiters[r.id()] = l
 		byRule[i] = l
 		bare[i] = bareLayer(i, r, l)
 		layers[i] = wrapped(i, r, bare[i])
@@ -77,10 +77,10 @@ func (e *memory) Open(rules []Budget) (Decider, error) {
 func (e *memory) keep(rules []Budget, limiters map[string]*ratelimit.Keyed[string]) {
 	last := make(map[string]Budget, len(rules))
 	for _, r := range rules {
-		if old, ok := e.last[r.ID()]; ok && (old.Limit != r.Limit || !slices.Equal(old.Others, r.Others)) {
-			limiters[r.ID()].Refresh()
+		if old, ok := e.last[r.id()]; ok && (old.Limit != r.Limit || !slices.Equal(old.Others, r.Others)) {
+			limiters[r.id()].Refresh()
 		}
-		last[r.ID()] = r
+		last[r.id()] = r
 	}
 	e.limiters, e.last = limiters, last
 }
@@ -128,9 +128,24 @@ func (d *memoryDecider) Reset(_ context.Context, c *Charges) error {
 	return nil
 }
 
+// Each visits the keys of a rule that are tracked.
+func (d *memoryDecider) Each(ctx context.Context, rule int, limitFor func(key string) ratelimit.Limit, visit func(key string, d ratelimit.Decision) bool) error {
+	for key := range d.limiters[rule].All() {
+		limit := limitFor(key)
+		said, err := d.bare.Peek(&Charges{list: []Charge{{Rule: rule, Key: key, Cost: 1, Limit: &limit}}, bare: true}, 1)
+		if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
+			return err
+		}
+		if ctx.Err() != nil || !visit(key, said) {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
 // limiter returns the rule's limiter: the one that it has, or a new one.
 func (e *memory) limiter(r Budget) (*ratelimit.Keyed[string], error) {
-	if l := e.limiters[r.ID()]; l != nil {
+	if l := e.limiters[r.id()]; l != nil {
 		return l, nil
 	}
 	opts := e.opts
@@ -147,7 +162,7 @@ func bareLayer(i int, r Budget, l *ratelimit.Keyed[string]) ratelimit.Layer[*Cha
 		}
 		return ch.Key, nil
 	})
-	if r.Fixed() && r.Limit == l.Limits()[0] {
+	if r.fixed() && r.Limit == l.Limits()[0] {
 		return y
 	}
 	return ratelimit.WithLimit(y, func(c *Charges) ratelimit.Limit { return *c.Of(i).Limit })

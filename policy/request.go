@@ -52,18 +52,18 @@ func (h *httpRequest) Attribute(name string) (string, bool) {
 		}
 	}
 	switch name {
-	case AttrMethod:
+	case attrMethod:
 		return h.r.Method, h.r.Method != ""
-	case AttrHost:
+	case attrHost:
 		return match.Host(h.r.Method, h.r.Host), h.r.Host != ""
-	case AttrPath:
+	case attrPath:
 		return h.r.URL.EscapedPath(), true
-	case AttrRoute:
+	case attrRoute:
 		return h.route()
-	case AttrIP:
+	case attrIP:
 		return h.ip()
 	}
-	if field, ok := strings.CutPrefix(name, AttrHeader); ok {
+	if field, ok := strings.CutPrefix(name, attrHeader); ok {
 		return h.header(field)
 	}
 	return "", false

@@ -43,7 +43,7 @@ func need(attribute string, bits int) needed {
 func newRule(r *Rule) *rule {
 	c := &rule{
 		Rule:      r,
-		id:        Budget{Name: r.Name}.ID(),
+		id:        Budget{Name: r.Name}.id(),
 		limit:     r.Limit.Named(r.Name),
 		plans:     make(map[string]*ratelimit.Limit, len(r.Plans)),
 		overrides: make(map[string]*ratelimit.Limit, len(r.Overrides)),
@@ -159,7 +159,7 @@ func (c *rule) limitOf(r Request, key string) (limit *ratelimit.Limit, plan stri
 		return l, ""
 	}
 	if len(c.plans) > 0 {
-		plan, _ = r.Attribute(AttrPlan)
+		plan, _ = r.Attribute(attrPlan)
 		if l, ok := c.plans[plan]; ok {
 			return l, plan
 		}
@@ -281,9 +281,9 @@ func cutIP(v string, bits int) (string, bool) {
 // ipBits returns the attribute of a part of a key, and to how many bits an IPv4 address is cut: 0 if it is
 // not.
 func ipBits(part string) (attribute string, bits int) {
-	if rest, ok := strings.CutPrefix(part, AttrIP+"/"); ok {
+	if rest, ok := strings.CutPrefix(part, attrIP+"/"); ok {
 		if n, err := strconv.Atoi(rest); err == nil && 1 <= n && n <= 32 && rest == strconv.Itoa(n) {
-			return AttrIP, n
+			return attrIP, n
 		}
 	}
 	return part, 0

@@ -188,11 +188,11 @@ type Override struct {
 
 // The attributes that [HTTP] knows, and that rules read with a fixed meaning.
 const (
-	AttrMethod = "method"  // the request's method; routes read it
-	AttrHost   = "host"    // the host, without a port unless the method is CONNECT; routes read it
-	AttrPath   = "path"    // the path, still escaped; routes read it
-	AttrRoute  = "route"   // the pattern of the mux that serves the request
-	AttrIP     = "ip"      // the client's address
-	AttrPlan   = "plan"    // the key's plan; [Rule.Plans] reads it
-	AttrHeader = "header:" // followed by a name: a header field's value
+	attrMethod = "method"
+	attrHost   = "host"
+	attrPath   = "path"
+	attrRoute  = "route"
+	attrIP     = "ip"
+	attrPlan   = "plan"
+	attrHeader = "header:"
 )

@@ -25,7 +25,7 @@ type Subject struct {
 
 // Attribute returns the plan, and nothing else.
 func (s Subject) Attribute(name string) (string, bool) {
-	return s.Plan, name == AttrPlan && s.Plan != ""
+	return s.Plan, name == attrPlan && s.Plan != ""
 }
 
 // Peek says what Take would answer, and charges nothing; of a [Subject], what its rule by itself would
@@ -33,16 +33,17 @@ func (s Subject) Attribute(name string) (string, bool) {
 // errors are those of Take, [errors.ErrUnsupported] if the engine cannot look, and that a subject's rule is not
 // in force or its key is wrong. [ratelimit.ErrTableFull] is not among them: a key that is not tracked is looked at
 // as if there were room for it.
-func (p *Policies) Peek(_ context.Context, r Request, cost int) (ratelimit.Decision, error) {
+func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Decision, error) {
 	q := p.about(r, cost, true)
 	defer p.free(q)
 	if q.answered() {
 		return q.decision, q.err
 	}
-	if e, ok := q.in.decider.(Peeker); ok {
-		return e.Peek(&q.charges, cost)
+	d, err := ratelimit.Peek(ctx, ratelimit.Limiter[*Charges](q.in.decider), &q.charges, cost)
+	if errors.Is(err, errors.ErrUnsupported) {
+		err = fmt.Errorf("policy: the engine cannot look: %w", err)
 	}
-	return ratelimit.Decision{}, fmt.Errorf("policy: the engine cannot look: %w", errors.ErrUnsupported)
+	return d, err
 }
 
 // Adjust charges delta to the budgets of a [Subject], or gives it back if it is negative, whatever the limits
@@ -50,13 +51,13 @@ func (p *Policies) Peek(_ context.Context, r Request, cost int) (ratelimit.Decis
 // shadows and those with a cost of their own, and charges nothing while the kill switch is on. It is not told
 // to [Options.OnDecision]. The errors are those of Peek.
 func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
-	return p.keep(r, delta > 0, func(k Keeper, c *Charges) error { return k.Adjust(ctx, c, delta) })
+	return p.keep(r, delta > 0, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Adjust(ctx, l, c, delta) })
 }
 
 // Reset gives the key of a [Subject] its full budget: what it has spent is forgotten. With any other request,
 // it does so in all rules that match. The errors are those of Peek.
 func (p *Policies) Reset(ctx context.Context, r Request) error {
-	return p.keep(r, false, func(k Keeper, c *Charges) error { return k.Reset(ctx, c) })
+	return p.keep(r, false, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Reset(ctx, l, c) })
 }
 
 // ReplacesCost reports whether a rule in force has a cost of its own: see [ratelimit.CostReplacer].
@@ -64,17 +65,47 @@ func (p *Policies) ReplacesCost() bool {
 	return slices.ContainsFunc(p.now().rules, func(r *rule) bool { return r.ownCost && !r.Disabled })
 }
 
-// keep does what a [Keeper] does to the budgets that r names.
-func (p *Policies) keep(r Request, charges bool, do func(Keeper, *Charges) error) error {
+// keep changes what was spent of the budgets that r names.
+func (p *Policies) keep(r Request, charges bool, do func(ratelimit.Limiter[*Charges], *Charges) error) error {
 	q := p.about(r, 1, charges)
 	defer p.free(q)
 	if q.answered() {
 		return q.err
 	}
-	if k, ok := q.in.decider.(Keeper); ok {
-		return do(k, &q.charges)
+	err := do(q.in.decider, &q.charges)
+	if errors.Is(err, errors.ErrUnsupported) {
+		err = fmt.Errorf("policy: the engine cannot change what was spent: %w", err)
 	}
-	return fmt.Errorf("policy: the engine cannot change what was spent: %w", errors.ErrUnsupported)
+	return err
+}
+
+// Each calls visit with the keys of a rule that the engine holds, in no order, and with what the rule by itself would answer to a
+// cost of 1. It stops if visit returns false. With an engine on Redis they are the keys of all processes. Limits are the
+// rule's and those of overrides: the plan of a key is not known. The error is that of the engine, wraps
+// [errors.ErrUnsupported] if the engine cannot list keys, or says that no such rule is in force.
+func (p *Policies) Each(ctx context.Context, rule string, visit func(key []string, d ratelimit.Decision) bool) error {
+	g := p.now()
+	i := g.find(rule)
+	if i < 0 {
+		return fmt.Errorf("policy: no rule %q with a limit is in force", rule)
+	}
+	l, ok := g.decider.(interface {
+		Each(context.Context, int, func(string) ratelimit.Limit, func(string, ratelimit.Decision) bool) error
+	})
+	if !ok {
+		return fmt.Errorf("policy: the engine cannot list keys: %w", errors.ErrUnsupported)
+	}
+	r := g.rules[i]
+	limitFor := func(key string) ratelimit.Limit {
+		limit, _ := r.limitOf(Subject{}, key)
+		return *limit
+	}
+	return l.Each(ctx, i, limitFor, func(key string, d ratelimit.Decision) bool { return visit(parted(key, len(r.parts)), d) })
+}
+
+// find returns the index of a rule with a limit, -1 if none has the name.
+func (g *generation) find(name string) int {
+	return slices.IndexFunc(g.rules, func(r *rule) bool { return !r.Allow && strings.EqualFold(r.Name, name) })
 }
 
 // about returns the query of a question that is no decision: it is not counted as one. Where the answer is to be
@@ -107,8 +138,8 @@ func (q *query) about(s Subject) {
 
 // charge adds the charge of a subject to c.
 func (g *generation) charge(s Subject, c *Charges) error {
-	i := slices.IndexFunc(g.rules, func(r *rule) bool { return strings.EqualFold(r.Name, s.Rule) })
-	if i < 0 || g.rules[i].Allow {
+	i := g.find(s.Rule)
+	if i < 0 {
 		return fmt.Errorf("policy: no rule %q with a limit is in force", s.Rule)
 	}
 	key, err := g.rules[i].keyOf(s.Key)

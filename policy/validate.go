@@ -234,7 +234,7 @@ func (r *Rule) checkMatch(tree *match.Tree, report reporter) {
 			}
 			checkValues(asked.field+"."+name, asked.values[name], func(v string) error {
 				switch {
-				case name == AttrIP && asked.networks:
+				case name == attrIP && asked.networks:
 					return checkIP(v)
 				case !asked.networks && v == "":
 					return errors.New("nothing, which every value begins and ends with")
@@ -267,7 +267,7 @@ func pattern(route string) (match.Pattern, error) {
 	case err != nil:
 		err = fmt.Errorf("%w; %q, maybe", err, instead)
 	default:
-		err = fmt.Errorf("%q begins with a host, and has no dot in it: write %q for the path; a host without a dot can be matched by the attribute %s", route, instead, AttrHost)
+		err = fmt.Errorf("%q begins with a host, and has no dot in it: write %q for the path; a host without a dot can be matched by the attribute %s", route, instead, attrHost)
 	}
 	return p, err
 }
@@ -351,7 +351,7 @@ func (r *Rule) checkKey(report reporter) {
 	for j, name := range r.Key {
 		attribute, _ := ipBits(name)
 		err := checkAttribute(attribute)
-		if strings.HasPrefix(attribute, AttrIP+"/") {
+		if strings.HasPrefix(attribute, attrIP+"/") {
 			err = fmt.Errorf("%q, want ip/1 to ip/32", name)
 		}
 		if err == nil && slices.Index(r.Key, name) < j {

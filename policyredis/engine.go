@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -189,7 +190,7 @@ func (e *engine) limiter(r policy.Budget) (*redislimit.Limiter, error) {
 }
 
 func (e *engine) options(r policy.Budget) *redislimit.Options {
-	o := &redislimit.Options{Name: r.ID(), Prefix: e.opts.Prefix, Timeout: e.opts.Timeout, Slot: e.opts.Slot, Hooks: e.opts.Hooks}
+	o := &redislimit.Options{Name: strings.ToLower(r.Name), Prefix: e.opts.Prefix, Timeout: e.opts.Timeout, Slot: e.opts.Slot, Hooks: e.opts.Hooks}
 	if e.opts.Tenant != "" && slices.Contains(r.Key, e.opts.Tenant) {
 		o.Slot = func(key string) string {
 			tenant, _ := r.ValueIn(key, e.opts.Tenant)
@@ -211,7 +212,7 @@ func bareLayer(i int, r policy.Budget, l *redislimit.Limiter) redislimit.Layer[*
 		}
 		return ch.Key, nil
 	})
-	if r.Fixed() {
+	if len(r.Others) == 0 {
 		return y
 	}
 	return redislimit.WithLimit(y, func(c *policy.Charges) ratelimit.Limit { return *c.Of(i).Limit })
@@ -249,21 +250,21 @@ func newDecider(layers, bare []redislimit.Layer[*policy.Charges]) (d decider, er
 	return d, err
 }
 
-// Peek is what [policy.Peeker] asks for. The round trip is bounded by the limiters' Timeout.
-func (d decider) Peek(c *policy.Charges, cost int) (ratelimit.Decision, error) {
+// Peek is what a [ratelimit.Peeker] has. The round trip is bounded by the limiters' Timeout.
+func (d decider) Peek(ctx context.Context, c *policy.Charges, cost int) (ratelimit.Decision, error) {
 	if !c.Bare() {
-		return d.Layered.Peek(context.Background(), c, cost)
+		return d.Layered.Peek(ctx, c, cost)
 	}
-	said, err := d.bare.Peek(context.Background(), c, cost)
+	said, err := d.bare.Peek(ctx, c, cost)
 	if errors.Is(err, ratelimit.ErrExceedsLimit) { // Redis was not asked, and somebody wants to know what is left
-		if now, failed := d.bare.Peek(context.Background(), c, 0); failed == nil {
+		if now, failed := d.bare.Peek(ctx, c, 0); failed == nil {
 			said.Remaining, said.ResetAfter = now.Remaining, now.ResetAfter
 		}
 	}
 	return said, err
 }
 
-// Adjust is what [policy.Keeper] asks for.
+// Adjust is what a [ratelimit.Adjuster] has.
 func (d decider) Adjust(ctx context.Context, c *policy.Charges, delta int) error {
 	return d.each(c, func(l *redislimit.Limiter, r policy.Budget, key string) error {
 		if !c.Bare() && (r.OwnCost || r.Shadow) {
@@ -273,7 +274,7 @@ func (d decider) Adjust(ctx context.Context, c *policy.Charges, delta int) error
 	})
 }
 
-// Reset is what [policy.Keeper] asks for.
+// Reset is what a [ratelimit.Resetter] has.
 func (d decider) Reset(ctx context.Context, c *policy.Charges) error {
 	return d.each(c, func(l *redislimit.Limiter, _ policy.Budget, key string) error { return l.Reset(ctx, key) })
 }
@@ -291,4 +292,16 @@ func (d decider) each(c *policy.Charges, do func(l *redislimit.Limiter, r policy
 		}
 	}
 	return nil
+}
+
+// Each visits the keys of a rule on all servers.
+func (d decider) Each(ctx context.Context, rule int, limitFor func(key string) ratelimit.Limit, visit func(key string, d ratelimit.Decision) bool) error {
+	r := d.rules[rule]
+	opts := d.engine.options(r)
+	opts.LimitFor = limitFor
+	l, err := redislimit.New(d.engine.client, r.Limit, opts)
+	if err != nil {
+		return err
+	}
+	return l.Each(ctx, visit)
 }

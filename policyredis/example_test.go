@@ -57,7 +57,7 @@ func (c caller) Attribute(name string) (string, bool) {
 	switch name {
 	case "user":
 		return c.user, true
-	case policy.AttrPlan:
+	case "plan":
 		return c.plan, true
 	}
 	return "", false

@@ -6,6 +6,7 @@ package admin
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/rand"
 	_ "embed"
 	"encoding/json"
@@ -64,6 +65,7 @@ type Failover interface {
 // (Accept: application/json). POST takes a form with the field "do", and answers in the same two ways:
 //
 //   - key: how a key stands. "key" holds its values, one in a line; "rule", "plan" and "cost" may be given.
+//   - limited: which keys are denied now, of "rule" or of all rules, 50 at most: with an engine on Redis, in the whole fleet.
 //   - explain: what the rules say about a request. "request" holds ATTRIBUTE=VALUE in each line; "cost" may be given.
 //   - reset, adjust (by "delta"): of "rule" and "key", or of "code" as a hidden key is shown. Only with Write.
 //   - force: "failover" to "state": open, closed, or half-open, which lets it decide by itself again. Only with
@@ -108,6 +110,7 @@ type view struct {
 	Failovers   []failoverRow      `json:"failovers"`
 	Write       bool               `json:"write"`
 	KeysHidden  bool               `json:"keys_hidden"`
+	Limited     []limited          `json:"limited,omitempty"`     // the answer to do=limited
 	Standing    []standing         `json:"standing,omitempty"`    // the answer to do=key
 	Explanation *shown.Explanation `json:"explanation,omitempty"` // the answer to do=explain
 	Done        string             `json:"done,omitempty"`        // what has been changed
@@ -116,6 +119,9 @@ type view struct {
 	form fields
 	sent []string // what may be keys in a POST, and what a code stands for
 }
+
+// Listed reports whether keys were looked through.
+func (v *view) Listed() bool { return v.Limited != nil }
 
 // Form returns what was sent, so that the page keeps it: nothing if keys are hidden.
 func (v *view) Form() fields { return v.form }
@@ -141,6 +147,15 @@ type denied struct {
 	Shadow bool   `json:"shadow,omitempty"`
 	Count  int64  `json:"count"`
 	Error  int64  `json:"error"`
+}
+
+// limited is a key that a rule denies now.
+type limited struct {
+	Rule  string          `json:"rule"`
+	Key   string          `json:"key,omitempty"`
+	Code  string          `json:"code,omitempty"`
+	Limit string          `json:"limit"`
+	Now   *shown.Standing `json:"now"`
 }
 
 // AtLeast returns the count without what may be too much.
@@ -364,9 +379,11 @@ func (a *admin) post(w http.ResponseWriter, r *http.Request, v *view) error {
 		return a.standing(r, v)
 	case "explain":
 		return a.explain(r, v)
+	case "limited":
+		return a.limited(r, v)
 	case "reset", "adjust", "force":
 	default:
-		return refuse(http.StatusBadRequest, `the field "do" is none of key, explain, reset, adjust and force`)
+		return refuse(http.StatusBadRequest, `the field "do" is none of key, limited, explain, reset, adjust and force`)
 	}
 	if !a.Write {
 		return refuse(http.StatusForbidden, "read-only: nothing is changed here")
@@ -421,7 +438,67 @@ func (a *admin) subject(r *http.Request, v *view) (policy.Subject, error) {
 			return s, nil
 		}
 	}
-	return s, refuse(http.StatusNotFound, "code: no such key has been denied of late")
+	ctx, cancel := context.WithTimeout(r.Context(), listTime)
+	defer cancel()
+	found := false
+	err := a.p.Each(ctx, s.Rule, func(key []string, _ ratelimit.Decision) bool {
+		if found = a.code(policy.KeyOf(key...)) == code; found {
+			s.Key, v.sent = key, append(slices.Clone(key), policy.KeyOf(key...))
+		}
+		return !found
+	})
+	switch {
+	case found:
+		return s, nil
+	case err != nil && !errors.Is(err, errors.ErrUnsupported):
+		return s, err
+	}
+	return s, refuse(http.StatusNotFound, "code: no such key is held or has been denied of late")
+}
+
+// listTime bounds how long keys are looked through.
+const listTime = 5 * time.Second
+
+// limited answers which keys are denied now, of one rule or of all: those that wait longest, top of them at most.
+func (a *admin) limited(r *http.Request, v *view) error {
+	ctx, cancel := context.WithTimeout(r.Context(), listTime)
+	defer cancel()
+	name, found := r.PostForm.Get("rule"), false
+	v.Limited = []limited{}
+	for _, c := range a.p.Current().Complete() {
+		if c.Allow || c.Disabled && name == "" || name != "" && !strings.EqualFold(name, c.Name) {
+			continue
+		}
+		found = true
+		err := a.p.Each(ctx, c.Name, func(key []string, d ratelimit.Decision) bool {
+			if d.Allowed {
+				return true
+			}
+			text := policy.KeyOf(key...)
+			v.sent = append(v.sent, text)
+			v.Limited = append(v.Limited, limited{c.Name, a.shown(text), a.code(text), d.Limit.Named("").String(),
+				&shown.Standing{Remaining: d.Remaining, RetryAfter: d.RetryAfter.Seconds(), ResetAfter: d.ResetAfter.Seconds()}})
+			if len(v.Limited) >= 2*top {
+				longest(v)
+			}
+			return true
+		})
+		if err != nil {
+			longest(v)
+			return err
+		}
+	}
+	longest(v)
+	if !found {
+		return refuse(http.StatusNotFound, "rule: none in force has this name")
+	}
+	return nil
+}
+
+// longest keeps the keys that wait longest. One that can never pass, such as a blocked key, is last: it is known.
+func longest(v *view) {
+	slices.SortStableFunc(v.Limited, func(a, b limited) int { return cmp.Compare(b.Now.RetryAfter, a.Now.RetryAfter) })
+	v.Limited = v.Limited[:min(len(v.Limited), top)]
 }
 
 // parts returns of how many attributes a rule's key consists.

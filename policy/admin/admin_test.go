@@ -343,3 +343,26 @@ func parsed(t *testing.T, text string) *policy.Set {
 	require.NoError(t, err)
 	return set
 }
+
+func TestThePageListsWhoIsLimitedNowAndResetsAKey(t *testing.T) {
+	for _, show := range []bool{false, true} {
+		s := serve(t, admin.Options{Write: true, ShowKeys: show})
+		v := s.post(http.StatusOK, "do", "limited")
+		require.Len(t, v["limited"], 2, "of users and of the shadow trial; pairs has budget left")
+		users := v["limited"].([]any)[0].(map[string]any)
+		if users["rule"] != "users" {
+			users = v["limited"].([]any)[1].(map[string]any)
+		}
+		assert.Equal(t, "fixed-window 2/h", users["limit"])
+		assert.Equal(t, show, users["key"] == "secret-ann")
+		assert.Positive(t, users["now"].(map[string]any)["retry_after"])
+		assert.Len(t, s.post(http.StatusOK, "do", "limited", "rule", "USERS")["limited"], 1)
+		s.post(http.StatusNotFound, "do", "limited", "rule", "probes")
+		s.post(http.StatusOK, "do", "reset", "rule", "users", "code", users["code"].(string))
+		assert.Nil(t, s.post(http.StatusOK, "do", "limited", "rule", "users")["limited"])
+	}
+	p, err := policy.New(parsed(t, adminRules), &policy.Options{Engine: deaf{policy.Memory(nil)}})
+	require.NoError(t, err)
+	s := &served{t: t, p: p, handler: admin.New(p, nil)}
+	assert.Contains(t, s.post(http.StatusNotImplemented, "do", "limited")["failed"], "cannot list keys")
+}

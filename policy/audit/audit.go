@@ -228,7 +228,7 @@ func (a *Log) ofRule(d policy.Decision, r *stats.RuleDecision) *violation {
 	v := a.violation(rule, r.Key, r.Cost, told)
 	v.User = a.private(attribute(d.Request, "user"))
 	v.Route = a.routeOf(d.Request)
-	v.IP = a.private(attribute(d.Request, policy.AttrIP))
+	v.IP = a.private(attribute(d.Request, "ip"))
 	return v
 }
 
@@ -248,10 +248,10 @@ func attribute(r policy.Request, name string) string {
 // routeOf returns what is stored of a request's route: the pattern by which it was routed, or else its method and
 // its path, which may hold a key.
 func (a *Log) routeOf(r policy.Request) string {
-	if route := attribute(r, policy.AttrRoute); route != "" {
+	if route := attribute(r, "route"); route != "" {
 		return clean(route)
 	}
-	return strings.TrimSpace(clean(attribute(r, policy.AttrMethod)) + " " + a.private(attribute(r, policy.AttrPath)))
+	return strings.TrimSpace(clean(attribute(r, "method")) + " " + a.private(attribute(r, "path")))
 }
 
 // private returns what is stored of a text that may be private.
