@@ -16,8 +16,8 @@ type Charge struct {
 	Limit *ratelimit.Limit // in force for the key; it must not be changed
 }
 
-// Charges is what a request asks for: one charge for each rule that applies, in the order
-// of the rules. A Decider reads it, and may tell what each rule said.
+// Charges is what a request asks for: one charge for each rule that applies, in the order of the rules. A [Decider] reads it,
+// and notes in it what each rule said.
 type Charges struct {
 	list []Charge
 	bare bool
@@ -28,8 +28,7 @@ type Charges struct {
 	shadows bool                 // one of the rules is a shadow
 }
 
-// Bare reports that the charges are about budgets as such, whatever their rules charge by themselves and whether
-// they are shadows.
+// Bare reports that the charges are about budgets, whatever their rules charge and whether they are shadows.
 func (c *Charges) Bare() bool { return c.bare }
 
 // clear forgets the request.

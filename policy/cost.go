@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Cost is what a rule charges for a request. In a file it is a number, the name of an attribute, or "" for
-// Caller. The zero Cost is that of the defaults, or without one the caller's.
+// Cost is what a rule charges for a request: in a file a number, the name of an attribute, or "" for Caller. The zero Cost is that
+// of the defaults, or the caller's.
 type Cost struct {
 	// Number is a fixed cost, if it is above 0.
 	Number int
@@ -21,8 +21,7 @@ type Cost struct {
 	Caller bool
 }
 
-// IsZero reports whether the cost is left out, so that it is that of the defaults. Without defaults it is the
-// caller's.
+// IsZero reports whether the cost is left out.
 func (c Cost) IsZero() bool { return c == Cost{} }
 
 // own reports whether the cost is not the caller's.

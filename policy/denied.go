@@ -18,16 +18,9 @@ type Denials struct {
 	Shadow bool
 }
 
-// Denied returns the keys that the rules in force have denied most often of late, by rule, most denials first, n at
-// most. A rule that is a shadow is told too, with what it would have denied: see [Denials]. Each rule that has
-// denied a request counts it.
-//
-// Of late means in the 5 minutes that run and the 5 before. They are counted in bounded memory, some hundred KiB,
-// whatever the keys: a count is at most [Denials.Error] too high, and never too low. As long as no more than 256
-// keys are denied, it is exact. Error is at most 1 in 256 of all denials of late, and each key with more
-// denials than that is listed: a flood of rotating keys cannot hide one that is denied often.
-//
-// An engine that does not tell what each rule has said lets a denial count for the rule whose limit the answer names.
+// Denied returns the keys that the rules in force have denied most in the last 5 to 10 minutes, most denials first, n at most.
+// Shadows are among them, with what they would have denied. The memory is bounded: a count may be too high by Error, which
+// is at most 1 in 256 of all denials, and a key with more denials than that is never missing.
 func (p *Policies) Denied(n int) []Denials {
 	g := p.now()
 	var all []Denials

@@ -7,14 +7,11 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Engine holds the budgets of rules: in memory ([Memory]), or in a store that several
-// processes share (module policyredis). Give each [Policies] an engine of its own.
+// Engine holds the budgets of rules: [Memory], or module policyredis. Give each [Policies] its own.
 type Engine interface {
-	// Open returns what decides under a set of rules. The budgets of a rule stay for as
-	// long as its name, whatever the case, is among the rules of each Open; those of a
-	// rule that is gone are freed. With an error nothing has changed. What an earlier
-	// Open returned may be in use for a while yet. Open is not called concurrently. If
-	// there are no rules, the Decider may be nil: it is not asked.
+	// Open returns what decides under a set of rules. Budgets stay while the rule's name is among the rules of each Open; those of
+	// other names are freed. An error changes nothing. What an earlier Open returned may be in use for a while. Open is
+	// not called concurrently. Without rules, the Decider may be nil.
 	Open(rules []Budget) (Decider, error)
 }
 
@@ -41,8 +38,7 @@ type Budget struct {
 
 func (b Budget) id() string { return strings.ToLower(b.Name) }
 
-// ValueIn returns what an attribute is in one of the rule's keys: that of a [Charge]. It reports false if the
-// key has no such attribute.
+// ValueIn returns an attribute of the key of a [Charge], and false if the key has no such attribute.
 func (b Budget) ValueIn(key, attribute string) (value string, ok bool) {
 	return valueIn(key, len(b.Key), slices.Index(b.Key, attribute))
 }

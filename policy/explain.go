@@ -37,8 +37,8 @@ type Explained struct {
 	Decision *ratelimit.Decision
 }
 
-// Explain says which rules a request meets, with which limit and key, and what each of them
-// would say, as Peek answers it. It charges nothing. The error is that of an invalid cost or a nil request.
+// Explain returns which rules a request meets, with limit and key, and what each would answer now. It charges nothing. The error is
+// that of an invalid cost or a nil request.
 func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 	g := p.now()
 	if err := check(r, cost); err != nil {

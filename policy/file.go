@@ -32,18 +32,12 @@ const (
 	atMost = 10 * time.Second
 )
 
-// File returns the source that reads a policy file: see [Parse]. Where the operating system tells
-// of changes, they are noticed within 100 ms, whether the file is replaced (renamed over), deleted
-// and made again, or reached by symbolic links of which one is moved, as in a Kubernetes
-// ConfigMap, or current → v1, with the file in the folder v1. Else a change is noticed within
-// 30 s. The content decides: a file that is only touched is not loaded again. Every 30 s it is read all the
-// same, so that [Policies.Stats] tells when the set was last seen to be the newest.
+// File returns the source that reads a policy file: see [Parse]. A change is noticed within 100 ms where the operating system
+// reports changes, else within 30 s. The file may be replaced, deleted and made again, or reached by symbolic links that
+// move, as in a Kubernetes ConfigMap.
 //
-// Replace the file, if you can: write another one beside it and rename that. A file that is
-// written in place is read when nobody has written to it for half a second. If the writer pauses
-// for longer than that, at the end of a rule, the file with fewer rules is put in force, and
-// the budgets of the rules that are missing are freed. A file that is broken or has no field
-// rules is refused, and read again when the rest is there.
+// Replace a file by renaming another one. A file that is written in place is read when nobody has written to it for half
+// a second: a writer that pauses for longer may put half of the rules in force.
 func File(path string) Source { return &file{path: path, watch: fsnotify.NewWatcher} }
 
 type file struct {

@@ -8,16 +8,13 @@ import (
 	"time"
 )
 
-// Source is where sets come from: a [File], a table ([SQL]), or anything else.
+// Source is where sets come from: a [File], package sqlsource, or your own.
 type Source interface {
 	// Load returns the set as it is now, or why there is none. It is bounded in time.
 	Load(ctx context.Context) (*Set, error)
 
-	// Changes returns a channel that receives when there may be something new to load,
-	// a fault among it. One that has not been received yet stands for all since. It is
-	// closed some time after the context has ended. It is called once, before Load, so
-	// that nothing is missed in between. A change need not be told again if Load fails:
-	// [Follow] tries again by itself.
+	// Changes returns a channel that receives when there may be something new to load. It is closed some time after the context
+	// has ended. It is called once, before Load.
 	Changes(ctx context.Context) <-chan struct{}
 }
 
@@ -27,12 +24,9 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-// Follow keeps p up to date with a source until the context ends, and returns the
-// context's error. It loads at once, and then whenever the source tells of a change. A set
-// that cannot be loaded or is invalid changes nothing: the last good one stays in force, the
-// error is logged and told by [Policies.Stats], and Follow tries again at the next change,
-// and without one after 100 ms at first, and every 5 s at the end. It never blocks a decision. Run one for each Policies,
-// in a goroutine of its own.
+// Follow keeps p up to date with a source until the context ends, and returns the context's error. A set that cannot be loaded or
+// is invalid changes nothing: the error is logged and in [Policies.Stats], and Follow tries again at the next change, after
+// 100 ms at first and every 5 s at the end. It never delays a decision. Run one for each Policies.
 func Follow(ctx context.Context, p *Policies, src Source) error {
 	p.mustBeMade()
 	if src == nil {

@@ -9,18 +9,14 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// MemoryOptions are what [Memory] can be told. Nil and the zero MemoryOptions mean the
-// defaults.
+// MemoryOptions are those of [Memory]. Nil and the zero MemoryOptions mean the defaults.
 type MemoryOptions struct {
-	// MaxKeys is how many keys each rule tracks at most: see
-	// [ratelimit.Options.MaxKeys]. If zero, 65536. If it or Remember is wrong, [New] returns an error.
+	// MaxKeys is how many keys each rule tracks at most: see [ratelimit.Options]. If zero, 65536.
 	MaxKeys int
 	// OnFull says what happens to a new key of a rule that tracks so many. If zero,
 	// the zero [ratelimit.Overflow].
 	OnFull ratelimit.Overflow
-	// Remember is how many keys of each rule are remembered that were evicted while they were not
-	// fresh, in 16 bytes each, which every rule allocates: see [ratelimit.Options.Remember]. Without
-	// it, who invents keys gets rid of denials. If zero, none.
+	// Remember is how many evicted keys of each rule are remembered: see [ratelimit.Options]. If zero, none.
 	Remember int
 	// Clock tells the time. If nil, the system's monotonic clock.
 	Clock ratelimit.Clock

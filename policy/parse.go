@@ -23,13 +23,9 @@ import (
 // MaxSize is how many bytes a policy file may have: 4 MiB.
 const MaxSize = 4 << 20
 
-// Parse reads a set of rules from YAML or JSON. It is strict: an unknown field, a field
-// that is there twice, two rules with one name (whatever the case), a limit that cannot be
-// enforced, a value of the wrong kind are errors, and so are anchors, aliases and a second
-// document. The error is an [*Error] with the line, the rule and the figure.
-//
-// A file without the field rules, an empty one above all, is an error too: it may be half of
-// a file that is being written. To limit nothing, write "rules: []".
+// Parse reads a set of rules from YAML or JSON. Unknown fields, duplicates, anchors, aliases, a second document, values of a wrong
+// kind and invalid limits are errors. The error is an [*Error]. A file without the field rules is an error too, since it may be
+// half written; "rules: []" limits nothing.
 func Parse(data []byte) (*Set, error) {
 	set, _, all := parse(data, false)
 	if len(all) > 0 {
@@ -38,8 +34,7 @@ func Parse(data []byte) (*Set, error) {
 	return set, nil
 }
 
-// Check is [Parse] that returns all errors, 100 at most, in the order of the file. The set is nil if there are any.
-// What cannot be read as YAML or JSON at all is one error.
+// Check is [Parse] that returns all errors, 100 at most, in the order of the file. With errors the set is nil.
 func Check(data []byte) (*Set, []*Error) {
 	set, _, all := parse(data, true)
 	if len(all) > 0 {

@@ -1,5 +1,5 @@
-// Package policy limits requests by rules that are data: by plan, endpoint and tenant,
-// read from a file or a database, and changed while in use.
+// Package policy limits requests by rules that are data: by plan, endpoint and tenant, read from a file or a database, and
+// changed while in use.
 //
 //	set, err := policy.Parse(data) // YAML or JSON
 //	…
@@ -7,14 +7,9 @@
 //	…
 //	d, err := policies.Take(ctx, policy.HTTP(r, policy.Attributes{"user": user, "plan": plan}), 1)
 //
-// A [Set] holds rules. Each [Rule] says which requests it is for, which attributes of a
-// request are its key, and which limit holds for a key: the rule's, a plan's, or that of
-// a single key. All rules that match a request are charged, or none is. [Policies.Update]
-// puts another set in force, and what was spent stays spent. [Follow] keeps the rules up
-// to date with a [File] or a table in a database ([SQL]).
-//
-// *[Policies] is a [ratelimit.Reserver] of requests, so it works with httplimit, leases and
-// metrics as any limiter does.
+// All rules that match a request are charged, or none is. What was spent stays spent when rules change. *[Policies] is a
+// [ratelimit.Reserver] of requests. Package admin is a page for operators, package audit stores denials, package sqlsource
+// reads rules from a database.
 package policy
 
 import (
@@ -31,34 +26,24 @@ import (
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// Options are what [New] can be told beyond the rules. Nil and the zero Options mean the
-// defaults.
+// Options are those of [New]. Nil and the zero Options mean the defaults.
 type Options struct {
 	// Engine holds the budgets. If nil, Memory(nil).
 	Engine Engine
-	// OnDecision is told of each decision, with every rule that applied and what it
-	// said. It runs in the caller's goroutine, outside every lock, after the decision:
-	// it should be fast, and it is called by many goroutines at once. It is not told of Explain,
-	// Peek, Adjust and Reset. It may keep the Decision, unless ReuseRules is set. The Rules of many
-	// decisions share memory: who keeps few of many should copy them, with [slices.Clone]. If nil,
-	// nothing is told.
+	// OnDecision is called after each decision, outside all locks, in the caller's goroutine. Explain, Peek, Adjust and Reset are no
+	// decisions. It may keep the Decision, but not its Rules if ReuseRules is set. If nil, nothing is called.
 	OnDecision func(Decision)
-	// ReuseRules makes a decision take no memory for what OnDecision is told: the Rules of a Decision
-	// are valid until OnDecision returns, and whoever keeps them must copy them, with [slices.Clone].
-	// The hooks of promlimit and otellimit and that of an [AuditLog] keep none. If false, each rule of
-	// each decision takes 176 bytes, which the garbage collector has to free.
+	// ReuseRules lets OnDecision keep the Rules of a Decision no longer than it runs, and saves 176 bytes for each rule of a
+	// decision. The hooks of promlimit, otellimit and package audit keep none.
 	ReuseRules bool
-	// Logger is told by [Follow] of new rules, and of those that could not be put in
-	// force. If nil, slog.Default().
+	// Logger is for [Follow]: it logs new rules, and why rules could not be put in force. If nil, slog.Default().
 	Logger *slog.Logger
 }
 
 // Decision is one decision, as [Options.OnDecision] gets it.
 type Decision = stats.PolicyDecision
 
-// Policies decides about requests by the rules in force. Make one with [New]. It is safe for
-// concurrent use. A decision uses one set of rules from its beginning to its end. The zero
-// Policies cannot be used.
+// Policies decides about requests by the rules in force. Make one with [New]. It is safe for concurrent use.
 type Policies struct {
 	engine     Engine
 	onDecision func(Decision)
@@ -92,8 +77,7 @@ type generation struct {
 	memory   *memoryDecider // the decider, if it is that of Memory
 }
 
-// New returns what decides by the rules of a set. A nil set is the zero Set, which limits
-// nothing. The error is that of [Set.Validate], or of the engine.
+// New returns the policies of a set. A nil set limits nothing. The error is that of [Set.Validate], or of the engine.
 func New(set *Set, opts *Options) (*Policies, error) {
 	p := &Policies{denials: sketch.New()}
 	if opts != nil {
@@ -111,9 +95,8 @@ func New(set *Set, opts *Options) (*Policies, error) {
 	return p, nil
 }
 
-// Update puts another set in force, whole, from the next decision on. What was spent stays
-// spent, as far as rules keep their names. A set that is invalid changes nothing: the
-// error says where, and [Policies.Stats] reports it. The set must not be changed afterwards.
+// Update puts another set in force from the next decision on. What was spent of rules that keep their names stays spent. An
+// invalid set changes nothing. The set must not be changed afterwards.
 func (p *Policies) Update(set *Set) error {
 	p.mustBeMade()
 	p.updating.Lock()
@@ -192,8 +175,8 @@ func (p *Policies) mustBeMade() {
 	}
 }
 
-// Allow charges the cost to all rules that match the request and reports true; or it charges
-// none and reports false, on any error too.
+// Allow charges the cost to all rules that match the request and reports true, or charges none and reports false. An error
+// counts as false.
 func (p *Policies) Allow(r Request, cost int) bool {
 	if m := p.now().memory; m == nil || p.onDecision != nil || cost == 0 { // an engine may allow a cost of 0 without looking
 		d, err := p.Take(context.Background(), r, cost)
@@ -209,10 +192,8 @@ func (p *Policies) Allow(r Request, cost int) bool {
 	return allowed
 }
 
-// Take charges the cost to all rules that match the request, or to none, and says how they
-// stand: see [ratelimit.Layered] for how several answers become one. A request that no rule
-// matches is allowed, by [ratelimit.Unlimited]. The errors are the engine's, [ErrMissing],
-// and [ErrMalformed]; after an error nothing is charged.
+// Take charges the cost to all rules that match the request, or to none: see [ratelimit.Layered.Take]. A request that no rule
+// matches is allowed. The errors are the engine's, [ErrMissing] and [ErrMalformed]; after an error nothing is charged.
 func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.Decision, err error) {
 	q := p.ask(r, cost)
 	if q.answered() {
@@ -227,9 +208,8 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	return d, err
 }
 
-// Reserve is Take with a charge that can be settled, in all rules: see
-// [ratelimit.Layered.Reserve]. What rules with a cost of their own have charged stays,
-// unless the reservation is cancelled.
+// Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. What rules with a cost of their own have
+// charged only Cancel gives back.
 func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	q := p.ask(r, cost)
 	if q.answered() {
@@ -245,8 +225,8 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	return res, err
 }
 
-// Wait charges the cost to all rules that match the request and returns nil when they allow
-// it: see [ratelimit.Wait]. It keeps to the set that was in force when it was called.
+// Wait charges the cost to all rules that match the request when they allow it: see [ratelimit.Wait]. It keeps to the set that
+// was in force when it was called.
 func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	q := p.ask(r, cost)
 	defer p.free(q)

@@ -9,10 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// Request is what rules know of a request: its attributes. Attribute returns the
-// attribute's value, and false if the request does not have it. An empty value counts as
-// missing where a rule needs it for its key. A Request must give the same answers for as
-// long as one decision takes.
+// Request is what rules know of a request: its attributes. Attribute reports false for an attribute that the request does not
+// have; where a key needs it, an empty value counts as missing. The answers must not change during a decision.
 type Request interface {
 	Attribute(name string) (value string, ok bool)
 }
@@ -26,17 +24,13 @@ func (a Attributes) Attribute(name string) (string, bool) {
 	return v, ok
 }
 
-// HTTP returns the attributes of an HTTP request, and more, which win where both have a
-// name: the user, the plan, or the address that a trusted proxy has told. more may be
-// nil. These are known:
+// HTTP returns the attributes of an HTTP request, and more, which wins where both have a name and may be nil:
 //
-//   - method, host (in lower case, without a port, but with it for CONNECT, as a mux has it) and path
-//     (escaped, as it was sent);
-//   - route: the pattern that the request was routed by, if the mux is in front; if it is behind, see [RouteOf];
-//   - ip: the address of the connection's other end, an IPv6 address cut to its /64, as
-//     [httplimit.RemoteIP] has it. Behind a proxy that is the proxy's: give the one
-//     that [httplimit.ClientIP] finds as "ip" in more;
-//   - header:NAME: a header field that is there exactly once and is not empty.
+//   - method, host (in lower case, without a port except for CONNECT) and path (escaped);
+//   - route: the pattern of the mux in front of the limiter; if the mux is behind it, see [RouteOf];
+//   - ip: the address of the connection's other end, an IPv6 address cut to its /64. Behind a proxy, give the address of
+//     [httplimit.ClientIP] as "ip" in more;
+//   - header:NAME: a header field that occurs once and is not empty.
 func HTTP(r *http.Request, more Request) Request { return &httpRequest{r: r, more: more} }
 
 type httpRequest struct {
@@ -84,10 +78,7 @@ func (h *httpRequest) header(field string) (string, bool) {
 	return v, err == nil
 }
 
-// RouteOf returns a function that is [HTTP], with the route by which a mux will serve the request. Use it
-// where rules have "route" in their key and decide before the mux has run, as with
-// limit.Wrap(mux). Requests that the mux serves by no pattern have the route "none" together. What
-// more says of "route" wins.
+// RouteOf returns [HTTP] for a limiter in front of a mux: "route" is the pattern by which the mux will serve the request, or "none".
 func RouteOf(mux *http.ServeMux) func(r *http.Request, more Request) Request {
 	return func(r *http.Request, more Request) Request {
 		return &httpRequest{r: r, more: more, mux: mux}

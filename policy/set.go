@@ -9,9 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Set is a set of rules: what a policy file holds. [Parse] reads one, and [New] and
-// [Policies.Update] put one in force. The zero Set limits nothing. A Set is plain
-// data: it must not be changed while it is in force.
+// Set is a set of rules: what a policy file holds. The zero Set limits nothing. A Set must not be changed while it is in force.
 type Set struct {
 	// Version is any text, at most 256 bytes. It is reported in [Policies.Stats] and
 	// [Decision], and changes nothing.
@@ -26,9 +24,8 @@ type Set struct {
 	Rules []Rule `yaml:"rules" json:"rules"`
 }
 
-// Defaults are fields of a [Rule]. A rule that leaves one of them out has it from here, whole: its plans are
-// not added to those of the defaults. What a file gives empty, such as "match: {}", "key: []" or 'cost: ""', is not left out. A
-// rule with [Rule.Allow] has nothing but Match from here.
+// Defaults are fields of a [Rule] that leaves them out. A field is taken as a whole. What a file gives empty, such as "match: {}",
+// "key: []" or 'cost: ""', is not left out. A rule with Allow takes only Match.
 type Defaults struct {
 	Match Match                      `yaml:"match,omitempty" json:"match,omitzero"`
 	Key   []string                   `yaml:"key,omitempty" json:"key,omitempty"`
@@ -80,39 +77,30 @@ func (s *Set) Complete() []Rule {
 
 // Rule is one limit, and the requests that it is for.
 type Rule struct {
-	// Name tells the rule from others: a letter, then letters, digits, "_" and "-",
-	// at most 128 in all, unique in its set whatever the case. It is the identity
-	// of the rule's budgets: while the name stays, what was spent stays, whatever
-	// else of the rule changes.
+	// Name is a letter, then letters, digits, "_" and "-", 128 at most, unique in its set whatever the case. Budgets belong to
+	// the name: while it stays, what was spent stays.
 	Name string `yaml:"name" json:"name"`
 	// Description is for people.
 	Description string `yaml:"description,omitempty" json:"description,omitempty"`
 	// Match says which requests the rule is for; the zero Match is for every request.
 	Match Match `yaml:"match,omitempty" json:"match,omitzero"`
-	// Key names the attributes whose values have a budget of their own: several are
-	// one key together. If there are none, all requests share one budget.
-	// "ip/24" is the attribute "ip" with an IPv4 address cut to its first 24 bits, or any
-	// other number from 1 to 32; an IPv6 address is what "ip" says.
+	// Key names the attributes whose values have a budget of their own; several are one key together. If there are none, all
+	// requests share one budget. "ip/24" cuts an IPv4 address to 24 bits, or any number from 1 to 32.
 	Key []string `yaml:"key,omitempty" json:"key,omitzero"`
-	// Allow exempts the requests that the rule matches from every rule: they pass, and
-	// nothing is charged. Such a rule has a Match, and may have a Description; all
-	// other fields but Disabled are empty. Match on what a client cannot choose. Without a Match
-	// it exempts every request; [Follow] logs that as a warning.
+	// Allow lets the requests that the rule matches pass, whatever other rules say, and charges nothing. Such a rule has only a
+	// Match, and may have a Description and Disabled.
 	Allow bool `yaml:"allow,omitempty" json:"allow,omitempty"`
 	// Limit is the limit of each key that has no other. Its Name is ignored: a
 	// decision tells the rule's.
 	Limit ratelimit.Limit `yaml:"limit,omitempty" json:"limit,omitzero"`
-	// Plans are the limits for values of the attribute "plan". If that is missing,
-	// empty, or not listed here, Limit applies. A budget belongs to the rule and the key,
-	// never to the plan: an upgrade keeps what was spent.
+	// Plans are the limits for values of the attribute "plan"; for others Limit applies. A change of plan keeps what was spent.
 	Plans map[string]ratelimit.Limit `yaml:"plans,omitempty" json:"plans,omitzero"`
 	// Overrides are limits of single keys. They win over plans.
 	Overrides []Override `yaml:"overrides,omitempty" json:"overrides,omitempty"`
 	// Cost replaces the caller's cost. The zero Cost is that of the defaults, or without one the caller's. A caller's
 	// cost of 0 charges nothing, whatever is given here.
 	Cost Cost `yaml:"cost,omitempty" json:"cost,omitzero"`
-	// Optional lets a request pass that lacks an attribute of Key, or that of Cost. If
-	// false, such a request is an error: nobody evades a rule by leaving something out.
+	// Optional lets a request pass that lacks an attribute of Key or Cost. If false, such a request is an error.
 	Optional bool `yaml:"optional,omitempty" json:"optional,omitempty"`
 	// Shadow makes the rule decide, count and report, and never deny.
 	Shadow bool `yaml:"shadow,omitempty" json:"shadow,omitempty"`
@@ -146,15 +134,10 @@ type Match struct {
 	// attributes method, host and path. Overlaps and duplicates are fine, and
 	// precedence plays no part.
 	Route []string `yaml:"route,omitempty" json:"route,omitempty"`
-	// Attributes lists for each named attribute the values of which it must have one.
-	// A request without the attribute does not match. A value of "ip" may be a network:
-	// 10.0.0.0/8. An address is the same however it is spelt, also as an IPv4 address in IPv6.
-	// [HTTP] cuts IPv6 addresses to their /64, so ask for networks that are no smaller: ::/64
-	// for the machine itself.
+	// Attributes lists for each attribute the values of which it must have one. For "ip", values may be networks; [HTTP] cuts IPv6
+	// addresses to their /64, so smaller networks match nothing.
 	Attributes map[string]Values `yaml:"attributes,omitempty" json:"attributes,omitempty"`
-	// Not lists for each named attribute values of which it must have none, with
-	// networks for "ip". A request without the attribute matches, so that nobody
-	// evades a rule by leaving it out.
+	// Not lists for each attribute values of which it must have none. A request without the attribute matches.
 	Not map[string]Values `yaml:"not,omitempty" json:"not,omitempty"`
 	// Prefix and Suffix list for each named attribute texts of which it must begin with
 	// one, or end with one. A request without the attribute does not match.

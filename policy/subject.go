@@ -10,16 +10,14 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Subject names one budget: that of one key of a rule. It stands for a request in [Policies.Peek],
-// [Policies.Adjust] and [Policies.Reset].
+// Subject names the budget of one key of a rule. In [Policies.Peek], [Policies.Adjust] and [Policies.Reset] it is used as a request.
 type Subject struct {
 	// Rule is the rule's name, whatever the case.
 	Rule string
 	// Key holds one value for each attribute of the rule's Key. For "ip/24" that is an address or
 	// its network.
 	Key []string
-	// Plan is the plan that the key is on. It says which limit holds, as the attribute "plan" of a
-	// request does. If empty, the rule's, unless the key has an override.
+	// Plan is the key's plan, which says which limit holds. If empty, the rule's, unless the key has an override.
 	Plan string
 }
 
@@ -28,11 +26,9 @@ func (s Subject) Attribute(name string) (string, bool) {
 	return s.Plan, name == attrPlan && s.Plan != ""
 }
 
-// Peek says what Take would answer, and charges nothing; of a [Subject], what its rule by itself would
-// answer to a cost, whatever the rule charges, whether it is a shadow, and whether the kill switch is on. The
-// errors are those of Take, [errors.ErrUnsupported] if the engine cannot look, and that a subject's rule is not
-// in force or its key is wrong. [ratelimit.ErrTableFull] is not among them: a key that is not tracked is looked at
-// as if there were room for it.
+// Peek returns what Take would answer, and charges nothing; for a [Subject], what its rule by itself would answer to the cost,
+// also if it is a shadow or the kill switch is on. The errors are those of Take, [errors.ErrUnsupported] if the engine
+// cannot look, and that no such rule is in force or the key is wrong.
 func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Decision, error) {
 	q := p.about(r, cost, true)
 	defer p.free(q)
@@ -46,16 +42,14 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Adjust charges delta to the budgets of a [Subject], or gives it back if it is negative, whatever the limits
-// allow: a charge may leave a debt. With any other request, it does so in all rules that match, but for
-// shadows and those with a cost of their own, and charges nothing while the kill switch is on. It is not told
-// to [Options.OnDecision]. The errors are those of Peek.
+// Adjust charges delta to the budget of a [Subject], or gives it back if it is negative, whatever the limit allows. Another request
+// means all rules that match it, except shadows and those with a cost of their own, and nothing while the kill switch is
+// on. The errors are those of Peek.
 func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
 	return p.keep(r, delta > 0, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Adjust(ctx, l, c, delta) })
 }
 
-// Reset gives the key of a [Subject] its full budget: what it has spent is forgotten. With any other request,
-// it does so in all rules that match. The errors are those of Peek.
+// Reset gives the key of a [Subject], or of all rules that match another request, its full budget. The errors are those of Peek.
 func (p *Policies) Reset(ctx context.Context, r Request) error {
 	return p.keep(r, false, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Reset(ctx, l, c) })
 }

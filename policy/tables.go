@@ -2,9 +2,8 @@ package policy
 
 import "github.com/weir-go/ratelimit"
 
-// Tables returns how the tables of keys stand that rules have in memory, by the names of the rules in force: how many
-// keys they track, and how many were evicted. They count since the rule was first in force. It returns nil if
-// the engine is not [Memory]. The RegisterPolicies of promlimit and otellimit exports it.
+// Tables returns how the tables of keys stand, by the names of the rules in force. The counts begin when a rule was first in
+// force. It is nil if the engine is not [Memory].
 func (p *Policies) Tables() map[string]ratelimit.Stats {
 	p.mustBeMade()
 	in := p.now()

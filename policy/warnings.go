@@ -8,9 +8,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Warnings returns what is valid in a file and was hardly meant, with line and column: a fixed cost above the
-// capacity of a limit that is not blocked, so that no request can ever pass. It returns nothing for a file that is not
-// valid: see [Check].
+// Warnings returns what is valid in a file and surely a mistake: a fixed cost above the capacity of a limit, so that no request can
+// pass. It returns nothing for an invalid file.
 func Warnings(data []byte) (all []*Error) {
 	set, p, errs := parse(data, false)
 	if len(errs) > 0 {
