@@ -85,7 +85,7 @@ func report(in io.Reader, out io.Writer) (*result, error) {
 		case json.Unmarshal(line, &e) != nil || e.Action == "":
 			fmt.Fprintf(out, "%s", line)
 		case e.Action == "build-output", e.Action == "output" && e.Test == "":
-			if e.Output != "PASS\n" && !strings.HasPrefix(e.Output, "?   \t") {
+			if e.Output != "PASS\n" && e.Output != "testing: warning: no tests to run\n" && !strings.HasPrefix(e.Output, "?   \t") {
 				fmt.Fprint(out, e.Output)
 			}
 		case e.Action == "output" && strings.HasPrefix(e.Output, "=== "): // RUN, PAUSE, CONT, NAME
