@@ -132,7 +132,7 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 //
 // Remaining is the largest cost that would pass now. RetryAfter supposes that the others go on as
 // they do, and is kept: when the tenant comes back then, with a cost that is not larger, it need not
-// fit its share again, only the burst. It is exact for a tenant that is alone. The RetryAfter of a
+// fit its share again; twice the cost must be free of the burst. It is exact for a tenant that is alone. The RetryAfter of a
 // cost that can pass only when others pause supposes that they do: such a cost should Wait, which
 // holds its place. After ResetAfter the whole burst is free again, if nobody spends.
 //
