@@ -57,5 +57,18 @@ func (e *Error) Error() string {
 // Unwrap returns the cause and [ErrInvalid].
 func (e *Error) Unwrap() []error { return []error{ErrInvalid, e.Err} }
 
+// requestError says in one text what is wrong with a request. It wraps [ErrMissing] or [ErrMalformed].
+type requestError struct {
+	kind error
+	text string
+}
+
+func (e *requestError) Error() string { return e.text }
+func (e *requestError) Unwrap() error { return e.kind }
+
+func malformed(format string, args ...any) error {
+	return &requestError{ErrMalformed, fmt.Sprintf(format, args...)}
+}
+
 // missing reports whether an error says that an attribute is missing.
 func missing(err error) bool { return errors.Is(err, ErrMissing) }

@@ -273,7 +273,7 @@ func TestAShadowRuleThatLacksAnAttributeDeniesNothing(t *testing.T) {
 	ex, err := p.Explain(attrs{}, 1)
 	require.NoError(t, err)
 	require.NoError(t, ex.Err)
-	assert.Contains(t, ex.Rules[0].Skipped, "lacks an attribute")
+	assert.Contains(t, ex.Rules[0].Skipped, "the request has no")
 }
 
 func TestTheKillSwitchLetsEverythingPass(t *testing.T) {
@@ -544,4 +544,17 @@ func (f *fickle) Open(rules []policy.Budget) (policy.Decider, error) {
 		return nil, f.err
 	}
 	return f.Engine.Open(rules)
+}
+
+func TestAnErrorAboutARequestIsOneText(t *testing.T) {
+	p, err := policy.New(parsed(t, "rules: [{name: api, key: user, limit: fixed-window 1/h, cost: weight}]"), nil)
+	require.NoError(t, err)
+	_, err = p.Take(t.Context(), attrs{}, 1)
+	assert.EqualError(t, err, `policy: rule "api": the request has no "user"`)
+	assert.ErrorIs(t, err, policy.ErrMissing)
+	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
+	_, err = p.Take(t.Context(), attrs{"user": "ann", "weight": "x"}, 1)
+	assert.EqualError(t, err, `policy: rule "api": "weight" is not a whole number of at least 0`)
+	assert.ErrorIs(t, err, policy.ErrMalformed)
+	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 }

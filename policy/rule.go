@@ -36,7 +36,7 @@ type needed struct {
 }
 
 func need(attribute string, bits int) needed {
-	return needed{attribute, bits, fmt.Errorf("%w: %q", ErrMissing, attribute)}
+	return needed{attribute, bits, &requestError{ErrMissing, fmt.Sprintf("the request has no %q", attribute)}}
 }
 
 // newRule makes a rule ready. It is valid.
@@ -124,7 +124,7 @@ func (c *rule) charge(r Request, cost int, ch *Charge) (applies bool, err error)
 		if missing(err) && c.Optional {
 			return false, nil
 		}
-		return false, fmt.Errorf("rule %q: %w", c.Name, err)
+		return false, fmt.Errorf("policy: rule %q: %w", c.Name, err)
 	}
 	if ch.Limit = &c.limit; c.varies {
 		ch.Limit, ch.Plan = c.limitOf(r, ch.Key)
@@ -144,7 +144,7 @@ func (c *rule) key(r Request) (string, error) {
 		if part.bits > 0 {
 			var ok bool
 			if v, ok = cutIP(v, part.bits); !ok {
-				return "", fmt.Errorf("%w: %q is not an IP address", ErrMalformed, part.attribute)
+				return "", malformed("%q is not an IP address", part.attribute)
 			}
 		}
 		values[i] = v
@@ -182,7 +182,7 @@ func (c *rule) cost(r Request, cost int) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%w: %q is not a whole number of at least 0", ErrMalformed, c.Cost.Attribute)
+		return 0, malformed("%q is not a whole number of at least 0", c.Cost.Attribute)
 	}
 	return n, nil
 }
@@ -194,7 +194,7 @@ func (n *needed) of(r Request) (string, error) {
 	case !ok || v == "":
 		return "", n.missing
 	case len(v) > maxText:
-		return "", fmt.Errorf("%w: %q has %d bytes, want at most %d", ErrMalformed, n.attribute, len(v), maxText)
+		return "", malformed("%q has %d bytes, want at most %d", n.attribute, len(v), maxText)
 	}
 	return v, nil
 }

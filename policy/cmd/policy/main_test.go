@@ -91,7 +91,7 @@ rule gone: removed; its budgets are freed fixed-window 1/s (every request)
 			"api: token-bucket 10/s burst 20 (from the rule), key \"ann\", cost 30 of 20\ngone: fixed-window 1/s (from the rule), one budget for all, cost 30 of 1\n" +
 				"refused: layer 0: ratelimit: cost exceeds the limit \"api\": cost 30 is above 20, the capacity of token-bucket 10/s burst 20\n", ""},
 		{"explain of a request that lacks something", []string{"explain", "old", "path=/v1/"}, 1,
-			"api: cannot decide: rule \"api\": policy: the request lacks an attribute: httplimit: request has no key: \"user\"\ngone: fixed-window 1/s (from the rule), one budget for all, cost 1 of 1\nrefused: rule \"api\": policy: the request lacks an attribute: httplimit: request has no key: \"user\"\n", ""},
+			"api: cannot decide: policy: rule \"api\": the request has no \"user\"\ngone: fixed-window 1/s (from the rule), one budget for all, cost 1 of 1\nrefused: policy: rule \"api\": the request has no \"user\"\n", ""},
 		{"explain of a request that no rule is for", []string{"explain", "empty"}, 0, "no rule matches: the request passes\n", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
