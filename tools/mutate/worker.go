@@ -181,7 +181,7 @@ func (w *worker) play(ctx context.Context, pkg, program string, seed int, bound 
 	}
 }
 
-// dependants returns the packages with tests that depend on one, those of the root module first. Proofs and examples come last.
+// dependants returns the packages with tests that depend on one, those of the root module first. What has no tags is left out.
 func (w *worker) dependants(ctx context.Context, pkg string) ([]string, error) {
 	if list, ok := w.listed[pkg]; ok {
 		return list, nil
@@ -197,7 +197,7 @@ func (w *worker) dependants(ctx context.Context, pkg string) ([]string, error) {
 			return err
 		}
 		module, err := filepath.Rel(w.dir, filepath.Dir(path))
-		if err != nil || module == "tools" {
+		if err != nil || slices.Contains([]string{"tools", "proofs", "examples/servers"}, module) {
 			return err
 		}
 		out, err := w.list(ctx, module, format, "./...")
@@ -210,19 +210,12 @@ func (w *worker) dependants(ctx context.Context, pkg string) ([]string, error) {
 			if err != nil {
 				return err
 			}
-			if dir = filepath.ToSlash(dir); dir != pkg {
+			if dir = filepath.ToSlash(dir); dir != pkg && !strings.HasPrefix(dir, "examples/") {
 				list = append(list, dir)
 			}
 		}
 		return err
 	})
-	late := func(dir string) int {
-		if strings.HasPrefix(dir, "proofs/") || strings.HasPrefix(dir, "examples/") {
-			return 1
-		}
-		return 0
-	}
-	slices.SortStableFunc(list, func(a, b string) int { return late(a) - late(b) })
 	w.listed[pkg] = slices.Compact(list)
 	return w.listed[pkg], err
 }
