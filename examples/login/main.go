@@ -1,0 +1,93 @@
+// Login guards a login against guessed passwords: five wrong ones for an account from one address within 15 minutes, and that
+// address is banned from that account for an hour. An address that fails 50 times, whatever the accounts, is banned too. So
+// others cannot lock the owner of an account out.
+//
+//	go run ./examples/login
+//	curl -d name=ann -d password=guess http://127.0.0.1:8080/login
+package main
+
+import (
+	"fmt"
+	"log"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ban"
+	"github.com/weir-go/ratelimit/chain"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
+)
+
+func main() {
+	handler, err := newLogin(func(name, password string) bool { return name == "ann" && password == "correct horse" })
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := &http.Server{Addr: "127.0.0.1:8080", Handler: handler, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second}
+	log.Fatal(server.ListenAndServe())
+}
+
+// guess is an account from an address.
+type guess = keyfunc.Pair[string, netip.Addr]
+
+// banAfter returns a limiter of failures in 15 minutes. The attempt after these is denied, and bans the key for an hour.
+func banAfter[K comparable](failures int, name string) (*ban.Limiter[K], error) {
+	attempts, err := ratelimit.New[K](ratelimit.FixedWindow(ratelimit.Per(failures, 15*time.Minute)).Named(name), nil)
+	if err != nil {
+		return nil, err
+	}
+	strikes := ratelimit.Must(ratelimit.New[K](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
+	bans := ratelimit.Must(ratelimit.New[K](ratelimit.FixedWindow(ratelimit.PerHour(1)).Named(name+"-ban"), nil))
+	return ban.New[K](attempts, strikes, bans)
+}
+
+// newLogin returns the handler. Each attempt is charged before the password is checked, so that of many at once no more are
+// checked than one after the other. Settle gives back what did not fail.
+func newLogin(check func(name, password string) bool) (http.Handler, error) {
+	guesses, err := banAfter[guess](5, "account")
+	if err != nil {
+		return nil, err
+	}
+	addresses, err := banAfter[netip.Addr](50, "address")
+	if err != nil {
+		return nil, err
+	}
+	guessOf := keyfunc.Join(account, httplimit.RemoteIP)
+	both, err := chain.New(ratelimit.Map(addresses, httplimit.RemoteIP), ratelimit.Map(guesses, guessOf))
+	if err != nil {
+		return nil, err
+	}
+	limit, err := httplimit.New(both, &httplimit.Options{Settle: httplimit.ChargeOnly(http.StatusUnauthorized)})
+	if err != nil {
+		return nil, err
+	}
+	login := limit.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !check(r.PostFormValue("name"), r.PostFormValue("password")) {
+			http.Error(w, "wrong name or password", http.StatusUnauthorized)
+			return
+		}
+		if key, err := guessOf(r); err == nil {
+			if err := guesses.Reset(r.Context(), key); err != nil { // a success forgets the failures
+				log.Print(err)
+			}
+		}
+		fmt.Fprintln(w, "welcome")
+	}))
+	mux := http.NewServeMux()
+	mux.Handle("POST /login", http.MaxBytesHandler(login, 4<<10)) // the name is in the body
+	return mux, nil
+}
+
+// account is a key function for the account that a client wants to enter.
+func account(r *http.Request) (string, error) {
+	name := r.PostFormValue("name")
+	switch {
+	case name == "":
+		return "", fmt.Errorf("%w: no name", keyfunc.ErrNoKey)
+	case len(name) > 100:
+		return "", fmt.Errorf("%w: a name of %d bytes", keyfunc.ErrMalformedKey, len(name))
+	}
+	return name, nil
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// attempt sends a login from an address, and returns the answer.
+func attempt(h http.Handler, ip, name, password string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPost, "/login", strings.NewReader("name="+name+"&password="+password))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.RemoteAddr = ip + ":1234"
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func TestFiveOfFortyWrongPasswordsAtOnceAreChecked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var checked atomic.Int32
+		h, err := newLogin(func(_, password string) bool {
+			checked.Add(1)
+			time.Sleep(100 * time.Millisecond) // a hash of the password takes as long
+			return password == "right"
+		})
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		for range 40 {
+			all.Go(func() { attempt(h, "192.0.2.1", "ann", "wrong") })
+		}
+		all.Wait()
+		assert.Equal(t, int32(5), checked.Load())
+
+		banned := attempt(h, "192.0.2.1", "ann", "right")
+		assert.Equal(t, http.StatusTooManyRequests, banned.Code, "the right one too")
+		assert.Equal(t, "3600", banned.Header().Get("Retry-After"))
+		assert.Equal(t, http.StatusOK, attempt(h, "192.0.2.2", "ann", "right").Code, "the owner, elsewhere")
+		assert.Equal(t, http.StatusOK, attempt(h, "192.0.2.1", "bob", "right").Code, "another account")
+		time.Sleep(time.Hour)
+		assert.Equal(t, http.StatusOK, attempt(h, "192.0.2.1", "ann", "right").Code, "after the ban")
+	})
+}
+
+func TestSuccessForgetsTheFailures(t *testing.T) {
+	h, err := newLogin(func(_, password string) bool { return password == "right" })
+	require.NoError(t, err)
+	for range 10 {
+		for range 4 {
+			assert.Equal(t, http.StatusUnauthorized, attempt(h, "192.0.2.1", "ann", "wrong").Code)
+		}
+		assert.Equal(t, http.StatusOK, attempt(h, "192.0.2.1", "ann", "right").Code)
+	}
+}
+
+func TestAnAddressThatTriesManyAccountsIsBanned(t *testing.T) {
+	h, err := newLogin(func(_, password string) bool { return password == "right" })
+	require.NoError(t, err)
+	for i := range 50 {
+		assert.Equal(t, http.StatusUnauthorized, attempt(h, "192.0.2.1", strings.Repeat("x", i+1), "wrong").Code)
+	}
+	assert.Equal(t, http.StatusTooManyRequests, attempt(h, "192.0.2.1", "ann", "right").Code)
+	assert.Equal(t, http.StatusOK, attempt(h, "192.0.2.2", "ann", "right").Code)
+	assert.Equal(t, http.StatusBadRequest, attempt(h, "192.0.2.2", "", "right").Code)
+}
