@@ -138,7 +138,7 @@ func TestADenialInEachProtocol(t *testing.T) {
 			err = c.say(t.Context(), "a")
 			assert.Equal(t, connect.CodeInvalidArgument, connect.CodeOf(err))
 			assert.NotContains(t, err.Error(), "X-Client")
-			assert.Equal(t, httplimit.Stats{Allowed: 3, Denied: 1, Failed: 1}, i.Stats())
+			assert.Equal(t, httplimit.Stats{Allowed: 3, Denied: 1, Rejected: 1}, i.Stats())
 		})
 	}
 }
@@ -212,7 +212,7 @@ func TestRefusalsAreAnsweredWithoutTheErrorsText(t *testing.T) {
 		"blocked": {ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.Blocked(), nil)), connectlimit.Procedure), nil,
 			connect.CodeResourceExhausted, httplimit.Stats{Exceeds: 1}},
 		"no key": {ratelimit.Map(ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil)), connectlimit.BearerToken),
-			&connectlimit.Options{KeyCode: connect.CodeUnauthenticated}, connect.CodeUnauthenticated, httplimit.Stats{Failed: 1}},
+			&connectlimit.Options{KeyCode: connect.CodeUnauthenticated}, connect.CodeUnauthenticated, httplimit.Stats{Rejected: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i, err := connectlimit.New(c.limiter, c.opts)

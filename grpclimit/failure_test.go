@@ -90,7 +90,7 @@ func TestACallWhoseContextHasEndedIsNotLetThrough(t *testing.T) {
 		i := interceptor(t, &stub{err: errors.New("the call to the store was cut")}, grpclimit.Options{FailOpen: true})
 		_, err := i.UnaryServerInterceptor()(ctx, nil, &grpc.UnaryServerInfo{}, unreachable(t))
 		assert.Equal(t, want, status.Code(err))
-		assert.Equal(t, httplimit.Stats{Failed: 1}, i.Stats())
+		assert.Equal(t, httplimit.Stats{Rejected: 1}, i.Stats())
 	}
 }
 
@@ -177,7 +177,7 @@ func TestErrorsAreLoggedOnceASecond(t *testing.T) {
 		call()
 	}
 	assert.Equal(t, 1, strings.Count(lines.String(), "\n"))
-	assert.Contains(t, lines.String(), "level=WARN")
+	assert.Contains(t, lines.String(), "level=INFO")
 	assert.Contains(t, lines.String(), "method=/pkg.Service/Method")
 	now = now.Add(time.Second)
 	call()
@@ -236,7 +236,7 @@ func TestShadowLetsEverythingPassAndCounts(t *testing.T) {
 		assert.Equal(t, codes.OK, streamed.code)
 		assert.Equal(t, 3, echoed)
 		s := i.Stats()
-		assert.EqualValues(t, 5, s.Allowed+s.Denied+s.Exceeds+s.Failed, "a call, a stream, and its messages")
+		assert.EqualValues(t, 5, s.Allowed+s.Denied+s.Exceeds+s.Rejected+s.Failed, "a call, a stream, and its messages")
 	}
 }
 

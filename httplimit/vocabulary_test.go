@@ -2,6 +2,7 @@ package httplimit_test
 
 import (
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -88,4 +89,42 @@ func TestResponseTellsTheCost(t *testing.T) {
 		SettleResponse: func(*http.Request, httplimit.Response, int) int { return 0 },
 	})
 	assert.EqualError(t, err, "httplimit: Options.Settle and Options.SettleResponse are both given")
+}
+
+// A client's fault is no failure of the server: it has an outcome of its own, and one plain text.
+func TestARequestWithoutAKeyIsRejectedInPlainWords(t *testing.T) {
+	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
+	all := ratelimit.Must(ratelimit.All(ratelimit.By(perKey, httplimit.APIKey("X-API-Key"))))
+	log := new(strings.Builder)
+	var seen httplimit.Event
+	m := middleware(t, all, httplimit.Options{
+		Logger: slog.New(slog.NewTextHandler(log, nil)), OnDecision: func(e httplimit.Event) { seen = e },
+	})
+	assert.Equal(t, http.StatusBadRequest, get(m.Wrap(unreachable(t))).StatusCode)
+	assert.Equal(t, httplimit.OutcomeRejected, seen.Outcome)
+	assert.EqualError(t, seen.Err, "no key: no X-Api-Key")
+	assert.Equal(t, httplimit.Stats{Rejected: 1}, m.Stats())
+	assert.Contains(t, log.String(), `level=INFO msg="httplimit: request not decided" outcome=rejected error="no key: no X-Api-Key"`)
+}
+
+func TestPerKey(t *testing.T) {
+	m, err := httplimit.PerKey(ratelimit.FixedWindow(ratelimit.PerMinute(1)), httplimit.Header("X-Tenant"), nil)
+	require.NoError(t, err)
+	for _, want := range []int{200, 429} {
+		assert.Equal(t, want, send(m.Wrap(ok), with("X-Tenant: a")).StatusCode)
+	}
+	assert.Equal(t, 200, send(m.Wrap(ok), with("X-Tenant: b")).StatusCode)
+	_, err = httplimit.PerKey[string](ratelimit.FixedWindow(ratelimit.PerMinute(1)), nil, nil)
+	assert.EqualError(t, err, "httplimit: PerKey needs a key function, and got nil")
+	_, err = httplimit.PerKey(ratelimit.Limit{}, httplimit.Header("X-Tenant"), nil)
+	assert.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+}
+
+func TestRetryAfterInMilliseconds(t *testing.T) {
+	d := ratelimit.Decision{Limit: ratelimit.TokenBucket(ratelimit.PerSecond(10), 1), RetryAfter: 99_000_001}
+	for ms, want := range map[bool]string{false: "", true: "100"} {
+		resp := get(middleware(t, &stub{decision: d}, httplimit.Options{RetryAfterMs: ms}).Wrap(ok))
+		assert.Equal(t, "1", resp.Header.Get("Retry-After"))
+		assert.Equal(t, want, resp.Header.Get("Retry-After-Ms"))
+	}
 }
