@@ -67,6 +67,8 @@ type Inflight[K comparable] struct {
 // such as [RemoteIP] or [Method], or one of your own; one that returns [ratelimit.SkipLayer]
 // lets the call pass without a permit. The error names the option that is wrong. A limiter whose
 // keys are whole calls limits nothing, and is refused.
+//
+// The limiter's limit is that of one key. For a limit of the whole server, set [inflight.Options].Total.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Inflight[K], error) {
 	i := new(Inflight[K])
 	if opts != nil {

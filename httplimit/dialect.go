@@ -29,6 +29,9 @@ const (
 	//	                  t  after a denial, the wait; of a fixed window or a calendar, what is left of it; of a
 	//	                     sliding counter, the time until the key is fresh, and at least w; else w
 	//
+	// The draft in progress calls r and t a and w, and has a field RateLimit-Partition and a parameter c, the cost of the
+	// request. A [Transport] reads a and w.
+	//
 	// So r in t seconds never invites more than the rate. There is no RateLimit if it is not known
 	// how much is left: a cost can never pass, or the layer that binds has a cost of its own
 	// ([ratelimit.WithCost]).

@@ -73,6 +73,8 @@ type InflightStats struct {
 // such as [RemoteIP] or [PathValue], or one of your own; one that returns
 // [ratelimit.SkipLayer] lets the request pass without a permit. A limiter whose keys are whole
 // requests limits nothing, and is refused.
+//
+// The limiter's limit is that of one key. For a limit of the whole server, set [inflight.Options].Total.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (K, error), opts *InflightOptions) (*Inflight[K], error) {
 	m := new(Inflight[K])
 	if opts != nil {
