@@ -82,21 +82,6 @@ func Example() {
 	// Output: true 19
 }
 
-func takeAtOnce(ctx context.Context, client *redis.Client) error {
-	limiter := redislimit.On(client)
-	d, err := limiter.Take(ctx, "user:42", 1, ratelimit.PerSecond(10))
-	if err != nil {
-		return err
-	}
-	fmt.Println(d.Allowed, d.Remaining)
-	return nil
-}
-
-func ExampleOn() {
-	onServer(takeAtOnce)
-	// Output: true 9
-}
-
 type request struct{ tenant, user string }
 
 func takeBoth(ctx context.Context, client *redis.Client) error {

@@ -14,8 +14,7 @@ import (
 
 // Limiter is a limiter whose budgets are kept in Redis: one for each key, for all the
 // processes that use the same Redis, Prefix and Name. Make one with [New]. It is safe for
-// concurrent use and needs no closing: a goroutine that it starts ends with the calls that it
-// sends. The client stays the caller's. The zero Limiter cannot be used.
+// concurrent use and needs no closing. The client stays the caller's. The zero Limiter cannot be used.
 type Limiter struct {
 	remote
 	space      namespace
@@ -33,14 +32,8 @@ var _ ratelimit.Reserver[string] = (*Limiter)(nil)
 // numbers at 1 µs: its figures must be 2^52 at most, and the Per of windows and logs whole
 // microseconds. Else it names the option that is wrong.
 //
-// A call returns when its context ends, whatever the client does. With a Timeout that is not below
-// zero, decisions under way at once share round trips to one server, of which three at most are under
-// way: see [Options.Batch]. A *redis.Client ends them in time. On a Ring or a ClusterClient, whose own
-// timeouts end them, up to 61 more for each server may be left behind by their callers. All other calls
-// run in at most 256 goroutines.
-//
-// Close a Ring only after its ReadTimeout has passed since the last call has returned: go-redis 9.22 panics if a Ring
-// is closed during a pipeline, and a round trip that its callers have left may still be one.
+// On a Ring or a ClusterClient a round trip may outlive its callers, until the client's own timeouts end it. Close a Ring
+// only after that: go-redis 9.22 panics if a Ring is closed during a pipeline.
 func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*Limiter, error) {
 	var o Options
 	if opts != nil {

@@ -48,22 +48,18 @@ type Options struct {
 	// keys share a slot.
 	Slot func(key string) string
 
-	// Batch is how many decisions that are under way at once may share a round trip. Those
-	// of them that are on one key each, and of one algorithm, share a script call too, in
-	// which each is decided by itself. On a Ring and a ClusterClient that is so for each
-	// server. If zero, 32; 1 means that each decision has a round trip and a call of its own. Behind a proxy that spreads keys over several servers it
-	// must be 1: such a proxy sends all keys of a call to the server of the first.
+	// Batch is how many decisions that are under way at once may share a round trip to one server. If zero, 32;
+	// 1 means that each has its own. Behind a proxy that spreads keys over several servers it must be 1: such a
+	// proxy sends all keys of a call to the server of the first.
 	Batch int
 
-	// DeclareKeys has each script call declare all its keys, as Redis advises. Without it, in a cluster decisions on
-	// keys of several slots share a call that declares none, once their server has shown that it refuses to a script
-	// what it does not serve. With it they share round trips only, which takes more of the server's time.
+	// DeclareKeys has each script call declare all its keys. Without it, in a cluster, decisions on keys of several slots
+	// share a call that declares none, once the server has shown that it refuses keys that it does not serve. With it
+	// they share round trips only, which takes more of the server's time.
 	DeclareKeys bool
 
-	// Hooks run for the calls of this limiter on a *redis.Client without
-	// ContextTimeoutEnabled, whose own hooks do not: such a client would not heed the
-	// Timeout, so the limiter works on a clone of it, which has none. All other clients run
-	// their own hooks, and these are not used. A Layered has those of its first layer.
+	// Hooks run for the calls of this limiter on a *redis.Client without ContextTimeoutEnabled, whose own hooks do not.
+	// All other clients run their own hooks, and these are not used. A Layered has those of its first layer.
 	Hooks []redis.Hook
 
 	// OnDecision is called after each Allow, Take, Reserve and Wait, with what was
