@@ -226,7 +226,7 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision
 	}
 	for {
 		refreshed := l.refreshed.Load() // before LimitFor is asked: see Keyed.Refresh
-		p, err := l.planFor(key)
+		p, err := l.planOfKey(key)
 		if err != nil {
 			return nil, meter.Offer{}, err
 		}
@@ -267,17 +267,17 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision
 	}
 }
 
-// planFor returns the plan of the key's limit. It may call LimitFor.
-func (l *Keyed[K]) planFor(key K) (*plan, error) {
+// planOfKey returns the plan of the key's limit. It may call LimitFor.
+func (l *Keyed[K]) planOfKey(key K) (*plan, error) {
 	var b *account
 	if l.limitFor != nil {
 		b = l.keys.find(key)
 	}
-	return l.planOf(key, b)
+	return l.planOfAccount(key, b)
 }
 
-// planOf is planFor for a key whose account is b, if it has one.
-func (l *Keyed[K]) planOf(key K, b *account) (*plan, error) {
+// planOfAccount is planOfKey for a key whose account is b, if it has one.
+func (l *Keyed[K]) planOfAccount(key K, b *account) (*plan, error) {
 	g := l.generation.Load()
 	if l.limitFor == nil {
 		return g.def, nil
@@ -290,19 +290,19 @@ func (l *Keyed[K]) planOf(key K, b *account) (*plan, error) {
 			return p, nil
 		}
 	}
-	p, err := g.plan(l.limitFor(key))
+	p, err := g.planOfLimit(l.limitFor(key))
 	if err != nil {
 		return nil, fmt.Errorf("ratelimit: Options.LimitFor: %w", err)
 	}
 	return p, nil
 }
 
-// given returns the plan for a limit that a request brings along, for a key whose
+// planOfRequest returns the plan for a limit that a request brings along, for a key whose
 // account is b, if it has one. The plan of the key's last decision is the likely one:
 // then the cost does not depend on how many plans there are.
-func (l *Keyed[K]) given(b *account, limit Limit) (*plan, error) {
+func (l *Keyed[K]) planOfRequest(b *account, limit Limit) (*plan, error) {
 	g := l.generation.Load()
-	limit = g.named(limit)
+	limit = g.withName(limit)
 	if l.limitFor == nil && limit == g.def.limit {
 		return g.def, nil // a call without a limit would be decided under it too
 	}
@@ -310,14 +310,14 @@ func (l *Keyed[K]) given(b *account, limit Limit) (*plan, error) {
 		b.mu.Lock()
 		p := b.plan
 		b.mu.Unlock()
-		if p != nil && p.seq == g.seq|givenBit && p.limit == limit {
+		if p != nil && p.seq == g.seq|requestBit && p.limit == limit {
 			return p, nil
 		}
 	}
 	if m := l.keys.memory; m != nil {
 		m.mixed.Store(true)
 	}
-	return g.given(limit)
+	return g.planOfRequest(limit)
 }
 
 // unread is in place of a reading of the clock that has not been taken.
@@ -359,7 +359,7 @@ func (l *Keyed[K]) Peek(key K, cost int) (d Decision, err error) {
 	if err = l.check(key, cost); err != nil {
 		return d, err
 	}
-	p, err := l.planFor(key)
+	p, err := l.planOfKey(key)
 	if err != nil {
 		return d, err
 	}
@@ -383,7 +383,7 @@ func (l *Keyed[K]) charge(key K, delta int64) error {
 		return err
 	}
 	refreshed := l.refreshed.Load()
-	p, err := l.planFor(key)
+	p, err := l.planOfKey(key)
 	if err != nil {
 		return err
 	}

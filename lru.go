@@ -11,8 +11,8 @@ import (
 )
 
 // table maps keys to accounts, and never has more than max of them. This file finds,
-// inserts and removes keys. lru_order.go keeps the order in which they leave, lru_usage.go what is
-// known of their use, and lru_evict.go chooses the key that leaves.
+// inserts and removes keys. lru_order.go keeps the order in which they leave, lru_usage.go says what it costs
+// to drop one, and lru_evict.go chooses the key that leaves.
 //
 // To find a known key takes no lock and moves nothing. Keys stand in the order in which they
 // were inserted; eviction looks at the oldest, and gives those that were used since a second
@@ -389,4 +389,31 @@ func (t *table[K]) withdraw(key K, b *account, clock Clock) {
 		floor = b.floor(now)
 	}
 	t.remove(key, floor)
+}
+
+// expireLocked drops one or two of the oldest keys, if they are fresh and have been idle for
+// long: two, so that the table shrinks while keys come. A key that is not fresh may stay the
+// oldest and keep others behind it. So it is counted how often that happens, and once it has
+// happened so often that a look at all keys costs each insertion little, all of them are
+// looked at.
+func (t *table[K]) expireLocked(s *shard[K], now int64) {
+	ttl := max(t.ttl, minIdle)
+	for range 2 {
+		oldest := s.order.peek()
+		if oldest == nil {
+			return
+		}
+		// Below zero, the clock has stepped back. Then a key's age is not known, and it is
+		// looked at.
+		if age := now - oldest.since; 0 <= age && age < ttl {
+			return
+		}
+		if !t.expireOldestLocked(s, now, ttl) {
+			break
+		}
+	}
+	if s.blocked > s.order.n/4 {
+		s.blocked = 0
+		t.sweepLocked(s, s.order.runs(), now, ttl)
+	}
 }

@@ -25,33 +25,6 @@ import (
 // high rates would come and go all the time.
 const minIdle = int64(time.Minute)
 
-// expireLocked drops one or two of the oldest keys, if they are fresh and have been idle for
-// long: two, so that the table shrinks while keys come. A key that is not fresh may stay the
-// oldest and keep others behind it. So it is counted how often that happens, and once it has
-// happened so often that a look at all keys costs each insertion little, all of them are
-// looked at.
-func (t *table[K]) expireLocked(s *shard[K], now int64) {
-	ttl := max(t.ttl, minIdle)
-	for range 2 {
-		oldest := s.order.peek()
-		if oldest == nil {
-			return
-		}
-		// Below zero, the clock has stepped back. Then a key's age is not known, and it is
-		// looked at.
-		if age := now - oldest.since; 0 <= age && age < ttl {
-			return
-		}
-		if !t.expireOldestLocked(s, now, ttl) {
-			break
-		}
-	}
-	if s.blocked > s.order.n/4 {
-		s.blocked = 0
-		t.sweepLocked(s, s.order.runs(), now, ttl)
-	}
-}
-
 // expireOldestLocked drops the oldest key, or gives it a second chance if it is in use. It
 // reports false if it has done neither, so that the key stays the oldest: it is not fresh and
 // not in use, and its turn comes again with the next insertion. A key that is busy is in use.

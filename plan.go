@@ -102,18 +102,18 @@ func (p *plan) equals(q *plan) bool {
 // one of them differs from its generation in seq, so the next decision asks for the key's
 // limit again. That is the one comparison that a decision makes on its shortest path.
 const (
-	staleBit = 1 << 63 // Refresh was called for the key
-	givenBit = 1 << 62 // the limit is a request's
+	staleBit   = 1 << 63 // Refresh was called for the key
+	requestBit = 1 << 62 // the limit is a request's
 )
 
 // stale reports whether a key under the plan is to ask for its limit again.
 func (p *plan) stale() bool { return p.seq&staleBit != 0 }
 
-// given reports whether the limit is a request's, rather than the limiter's for the key.
-func (p *plan) given() bool { return p.seq&givenBit != 0 }
+// ofRequest reports whether the limit is a request's, rather than the limiter's for the key.
+func (p *plan) ofRequest() bool { return p.seq&requestBit != 0 }
 
 // generation returns the number of the generation that the plan was made in.
-func (p *plan) generation() uint64 { return p.seq &^ (staleBit | givenBit) }
+func (p *plan) generation() uint64 { return p.seq &^ (staleBit | requestBit) }
 
 // supersedes reports whether a decision under the plan puts a key under it that is under
 // the old one. Of two plans of the limiter the one of the later generation stays: a decision
@@ -122,7 +122,7 @@ func (p *plan) supersedes(old *plan) bool {
 	switch {
 	case p == old:
 		return false
-	case p.given() || old.given():
+	case p.ofRequest() || old.ofRequest():
 		return true
 	}
 	return p.generation() > old.generation() || p.generation() == old.generation() && old.stale()

@@ -41,12 +41,12 @@ func (g *generation) next(limit Limit) (*generation, error) {
 
 func newGeneration(limit Limit, seq uint64, dirty *dirtyList, dates *calendars) (_ *generation, err error) {
 	g := &generation{seq: seq, dirty: dirty, dates: dates}
-	g.def, err = g.make(planKey{limit, seq})
+	g.def, err = g.newPlan(planKey{limit, seq})
 	return g, err
 }
 
-// make returns a new plan.
-func (g *generation) make(k planKey) (*plan, error) {
+// newPlan returns a plan of this generation that is not in its cache.
+func (g *generation) newPlan(k planKey) (*plan, error) {
 	p, err := newPlan(k.limit, k.seq, g.dates)
 	if err == nil {
 		p.dirty = g.dirty
@@ -54,26 +54,26 @@ func (g *generation) make(k planKey) (*plan, error) {
 	return p, err
 }
 
-// plan returns the one plan of this generation for a key's limit. The zero Limit is the default.
-func (g *generation) plan(limit Limit) (*plan, error) {
+// planOfLimit returns the one plan of this generation for a key's limit. The zero Limit is the default.
+func (g *generation) planOfLimit(limit Limit) (*plan, error) {
 	if limit == (Limit{}) {
 		return g.def, nil
 	}
-	if limit = g.named(limit); limit == g.def.limit {
+	if limit = g.withName(limit); limit == g.def.limit {
 		return g.def, nil
 	}
-	return g.shared(planKey{limit, g.seq})
+	return g.cachedPlan(planKey{limit, g.seq})
 }
 
-// given returns the one plan of this generation for a limit that a request brings along. Its
+// planOfRequest returns the one plan of this generation for a limit that a request brings along. Its
 // number differs from the generation's, so a later call without a limit does not take it
 // for the limiter's own plan.
-func (g *generation) given(limit Limit) (*plan, error) {
-	return g.shared(planKey{limit, g.seq | givenBit})
+func (g *generation) planOfRequest(limit Limit) (*plan, error) {
+	return g.cachedPlan(planKey{limit, g.seq | requestBit})
 }
 
-// named returns a limit with the default's name, if it has none.
-func (g *generation) named(limit Limit) Limit {
+// withName returns a limit with the default's name, if it has none.
+func (g *generation) withName(limit Limit) Limit {
 	if limit.Name == "" {
 		limit.Name = g.def.limit.Name
 	}
@@ -86,15 +86,15 @@ type planKey struct {
 	seq   uint64
 }
 
-// shared returns the plan for a limit, and makes it if there is none. Keys under one limit
+// cachedPlan returns the plan for a limit, and makes it if there is none. Keys under one limit
 // share one plan, so a plan costs a key 8 bytes, and two plans are compared by address.
-func (g *generation) shared(k planKey) (*plan, error) {
+func (g *generation) cachedPlan(k planKey) (*plan, error) {
 	g.first.Do(func() { g.plans = keys.NewMap[planKey, *plan](maxPlans) })
 	if p := g.plans.Find(k); p != nil {
 		return p, nil
 	}
 	k.limit.Name = strings.Clone(k.limit.Name) // it may be a part of a longer string
-	p, err := g.make(k)
+	p, err := g.newPlan(k)
 	if err != nil || g.made.Add(1) > maxPlans {
 		return p, err
 	}

@@ -346,5 +346,5 @@ func (l *Keyed[K]) savedPlan(limit Limit) (*plan, error) {
 		return g.def, nil
 	}
 	l.keys.limitChanged()
-	return g.given(limit)
+	return g.planOfRequest(limit)
 }

@@ -201,7 +201,7 @@ func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
 	l := k.l
 	if m.limit != nil {
 		if limit := m.limit(r); limit != (Limit{}) {
-			p, err := l.given(m.b, limit)
+			p, err := l.planOfRequest(m.b, limit)
 			if err != nil {
 				return nil, fmt.Errorf("WithLimit: %w", err)
 			}
@@ -211,7 +211,7 @@ func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
 	if l.limitFor != nil {
 		m.refreshed, m.before = &l.refreshed, l.refreshed.Load()
 	}
-	return l.planOf(k.key, m.b)
+	return l.planOfAccount(k.key, m.b)
 }
 
 func (k *layerKey[R, K]) find() *account { return k.l.keys.find(k.key) }
@@ -239,7 +239,7 @@ func (k *layerKey[R, K]) withdraw(b *account, clock Clock) { k.l.keys.withdraw(k
 
 func (k *layerKey[R, K]) debit(p *plan) func(n int64) error {
 	l, key := k.l, k.key
-	if !p.given() {
+	if !p.ofRequest() {
 		return func(n int64) error { return l.charge(key, n) }
 	}
 	return func(n int64) error { return l.adjust(key, p, n, l.refreshed.Load()) }

@@ -17,9 +17,6 @@ type State struct {
 	*detail // nil for the algorithms that keep sums, unless something is booked
 }
 
-// OnHeap reports whether a copy of the state shares memory with it.
-func (s *State) OnHeap() bool { return s.detail != nil }
-
 // detail is what a state keeps on the heap: the spendings of a sliding log, or the
 // bookings of another algorithm. Only one of the two is ever in use.
 type detail struct {

@@ -370,3 +370,6 @@ func Add(a, b int64) int64 {
 	}
 	return math.MaxInt64
 }
+
+// OnHeap reports whether a copy of the state shares memory with it.
+func (s *State) OnHeap() bool { return s.detail != nil }
