@@ -71,7 +71,8 @@ func TestConcurrentCallsAreLinearizable(t *testing.T) {
 
 func prove(t *testing.T, limit ratelimit.Limit, table table) {
 	seed, oracle, overlapping, pressed := rand.Uint64(), newOracle(limit), 0, 0
-	for n := range testsize.Of(histories/10, histories) {
+	played := testsize.Of(histories/10, histories)
+	for n := range played {
 		clock, opts := new(yielding), table.opts
 		opts.Clock = clock
 		opts.LimitFor = func(string) (l ratelimit.Limit) { runtime.Gosched(); return l }
@@ -86,9 +87,9 @@ func prove(t *testing.T, limit ratelimit.Limit, table table) {
 		model := oracle.model(table.evictions(l.Stats()))
 		require.True(t, porcupine.CheckOperations(model, ops), "seed %d, history %d:\n%s", seed, n, told(model, ops))
 	}
-	t.Logf("%d histories, %d with calls that overlap on one key, %d with keys evicted or refused", histories, overlapping, pressed)
-	assert.Greater(t, overlapping, histories/10, "nothing is proved by calls that come one after the other")
-	assert.Equal(t, table.opts.MaxKeys > 0, pressed > histories/10, "%d histories had keys evicted or refused", pressed)
+	t.Logf("%d histories, %d with calls that overlap on one key, %d with keys evicted or refused", played, overlapping, pressed)
+	assert.Greater(t, overlapping, played/10, "nothing is proved by calls that come one after the other")
+	assert.Equal(t, table.opts.MaxKeys > 0, pressed > played/10, "%d histories had keys evicted or refused", pressed)
 }
 
 // record plays one history.
