@@ -326,7 +326,7 @@ func TestCloseEndsTheGoroutineAndIsBounded(t *testing.T) {
 
 func TestBadAuditOptions(t *testing.T) {
 	_, err := audit.New(nil, nil)
-	require.ErrorContains(t, err, "no database")
+	require.ErrorContains(t, err, "nil DB")
 	_, err = audit.New(openSQLite(t), &audit.Options{MaxPending: -1})
 	require.ErrorContains(t, err, "MaxPending is -1")
 	_, err = audit.New(openSQLite(t), &audit.Options{Dialect: 7})
