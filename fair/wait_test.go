@@ -112,7 +112,7 @@ func TestModestTenantHardlyWaitsBesideFiftyGreedyOnes(t *testing.T) {
 	for _, c := range []struct {
 		burst int
 		p99   time.Duration
-	}{{1000, time.Millisecond}, {100, 3 * 51 * time.Millisecond}} { // its share is one in 51 ms
+	}{{1000, 51 * time.Millisecond}, {100, 3 * 51 * time.Millisecond}} { // its share is one in 51 ms, and its calls come at random
 		synctest.Test(t, func(t *testing.T) {
 			const greedy = 50
 			l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), c.burst), nil)
@@ -136,7 +136,7 @@ func TestModestTenantHardlyWaitsBesideFiftyGreedyOnes(t *testing.T) {
 			counts.Store(true)
 			r := rand.New(rand.NewPCG(rand.Uint64(), 4))
 			var waits []time.Duration
-			for began := time.Now(); time.Since(began) < 20*time.Second; {
+			for began := time.Now(); time.Since(began) < 60*time.Second; {
 				time.Sleep(time.Duration(r.ExpFloat64() * float64(2*(greedy+1)) * 1e6))
 				asked := time.Now()
 				require.NoError(t, l.Wait(t.Context(), greedy, 1))
