@@ -39,7 +39,7 @@ func TestShareOfALimit(t *testing.T) {
 		{ratelimit.FixedWindow(ratelimit.PerMinute(100)), 1, ratelimit.FixedWindow(ratelimit.PerMinute(100))},
 		{ratelimit.FixedWindow(ratelimit.PerMinute(100)), 0, ratelimit.FixedWindow(ratelimit.PerMinute(100))},
 		{ratelimit.FixedWindow(ratelimit.PerMinute(100)), math.MinInt, ratelimit.FixedWindow(ratelimit.PerMinute(100))},
-		{ratelimit.FixedWindow(ratelimit.PerMinute(1 << 53)), math.MaxInt, ratelimit.FixedWindow(ratelimit.PerMinute(1))},
+		{ratelimit.FixedWindow(ratelimit.PerMinute(math.MaxInt32)), math.MaxInt, ratelimit.FixedWindow(ratelimit.PerMinute(1))},
 	} {
 		assert.Equal(t, c.want, failover.Share(c.limit, c.nodes), "%v for %d", c.limit, c.nodes)
 	}

@@ -63,8 +63,8 @@ func BenchmarkLimits(b *testing.B) {
 		most int
 		keys int64
 	}{
-		{"one key, allowed", 1 << 40, 1},
-		{"1000 keys, allowed", 1 << 40, 1000},
+		{"one key, allowed", 1 << 30, 1},
+		{"1000 keys, allowed", 1 << 30, 1000},
 		{"one key, denied", 1, 1},
 	} {
 		limit := ratelimit.TokenBucket(ratelimit.Per(test.most, 24*time.Hour), test.most).Named(fmt.Sprintf("b%d-%d", test.most, test.keys))
