@@ -49,12 +49,13 @@ func TestErrorsAreCountedByWhatTheyAre(t *testing.T) {
 		hook(ratelimit.Event[string]{Key: "k", Cost: 1, Err: fmt.Errorf("x: %w", err)})
 	}
 	assert.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP ratelimit_decisions_total Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable or error.
+# HELP ratelimit_decisions_total Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable, rejected or error.
 # TYPE ratelimit_decisions_total counter
 ratelimit_decisions_total{limit="",limiter="redis",outcome="allowed"} 0
 ratelimit_decisions_total{limit="",limiter="redis",outcome="denied"} 0
 ratelimit_decisions_total{limit="",limiter="redis",outcome="error"} 3
 ratelimit_decisions_total{limit="",limiter="redis",outcome="exceeds"} 2
+ratelimit_decisions_total{limit="",limiter="redis",outcome="rejected"} 0
 ratelimit_decisions_total{limit="",limiter="redis",outcome="unavailable"} 2
 `), "ratelimit_decisions_total"))
 }

@@ -42,7 +42,7 @@ func (f Figure) Prometheus() string {
 // The counters that count decisions as they are taken.
 var (
 	Decisions = Figure{Name: "decisions", Unit: "{decision}", By: []string{"limiter", "limit", "outcome"},
-		Help: "Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable or error."}
+		Help: "Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable, rejected or error."}
 	Spent         = Figure{Name: "spent", Unit: "{unit}", By: []string{"limiter", "limit"}, Help: "Cost that was charged."}
 	Degraded      = Figure{Name: "degraded_decisions", Unit: "{decision}", By: []string{"limiter"}, Help: "Decisions taken without the shared store, as OnDecision tells them: those of a lease over a failover."}
 	HTTPRequests  = Figure{Name: "http.requests", Unit: "{request}", By: []string{"limiter", "outcome"}, Help: "HTTP requests, by what the middleware did with them."}

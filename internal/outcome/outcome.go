@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // Outcome is what became of one decision.
@@ -17,14 +18,15 @@ const (
 	Denied              // not now; also a Wait that gave up because its time would come too late
 	Exceeds             // the cost can never pass: [ratelimit.ErrExceedsLimit], [ratelimit.ErrBlocked]
 	Unavailable         // the engine could not decide: [ratelimit.ErrUnavailable]
-	Failed              // another error: of the call, of the key, or the end of the caller's context
+	Rejected            // the client's request has no key that counts: [keyfunc.ErrNoKey], [keyfunc.ErrMalformedKey]
+	Failed              // another error: of the call, or the end of the caller's context
 
 	Count = iota // how many there are
 )
 
-var names = [Count]string{"allowed", "denied", "exceeds", "unavailable", "error"}
+var names = [Count]string{"allowed", "denied", "exceeds", "unavailable", "rejected", "error"}
 
-// String returns "allowed", "denied", "exceeds", "unavailable" or "error".
+// String returns "allowed", "denied", "exceeds", "unavailable", "rejected" or "error".
 func (o Outcome) String() string {
 	if o >= Count {
 		return "error"
@@ -44,6 +46,10 @@ func Of(d ratelimit.Decision, err error) Outcome {
 		return Allowed
 	case err == nil:
 		return Denied
+	case errors.Is(err, keyfunc.ErrMisconfigured): // the server's fault, although it is an ErrNoKey too
+		return Failed
+	case errors.Is(err, keyfunc.ErrNoKey), errors.Is(err, keyfunc.ErrMalformedKey), errors.Is(err, ratelimit.ErrInvalidKey):
+		return Rejected
 	case errors.Is(err, ratelimit.ErrExceedsLimit):
 		return Exceeds
 	case errors.Is(err, ratelimit.ErrUnavailable):

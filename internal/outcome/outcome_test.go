@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 func TestWhatBecameOfADecision(t *testing.T) {
@@ -39,7 +40,11 @@ func TestWhatBecameOfADecision(t *testing.T) {
 		{"a full queue", denied, fmt.Errorf("x: %w", ratelimit.ErrLimited), outcome.Denied},
 		{"a full table", ratelimit.Decision{}, ratelimit.ErrTableFull, outcome.Failed},
 		{"a negative cost", ratelimit.Decision{}, ratelimit.ErrNegativeCost, outcome.Failed},
-		{"a key that fails", ratelimit.Decision{}, errors.New("no key"), outcome.Failed},
+		{"a key function that fails", ratelimit.Decision{}, errors.New("no key"), outcome.Failed},
+		{"a request without a key", ratelimit.Decision{}, fmt.Errorf("x: %w", keyfunc.ErrNoKey), outcome.Rejected},
+		{"a malformed key", ratelimit.Decision{}, keyfunc.ErrMalformedKey, outcome.Rejected},
+		{"an invalid key", ratelimit.Decision{}, ratelimit.ErrInvalidKey, outcome.Rejected},
+		{"a key function in the wrong place", ratelimit.Decision{}, fmt.Errorf("%w: %w", keyfunc.ErrMisconfigured, keyfunc.ErrNoKey), outcome.Failed},
 	} {
 		assert.Equal(t, test.want, outcome.Of(test.d, test.err), test.name)
 	}

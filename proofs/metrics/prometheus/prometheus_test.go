@@ -95,12 +95,13 @@ func (failingReserver) Take(context.Context, string, int) (ratelimit.Decision, e
 func TestEveryKindOfLimiterIsMeasured(t *testing.T) {
 	reg := program(t)
 	assert.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP ratelimit_decisions_total Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable or error.
+# HELP ratelimit_decisions_total Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable, rejected or error.
 # TYPE ratelimit_decisions_total counter
 ratelimit_decisions_total{limit="hourly",limiter="api",outcome="allowed"} 4
 ratelimit_decisions_total{limit="hourly",limiter="api",outcome="denied"} 2
 ratelimit_decisions_total{limit="hourly",limiter="api",outcome="error"} 0
 ratelimit_decisions_total{limit="hourly",limiter="api",outcome="exceeds"} 1
+ratelimit_decisions_total{limit="hourly",limiter="api",outcome="rejected"} 0
 ratelimit_decisions_total{limit="hourly",limiter="api",outcome="unavailable"} 0
 # HELP ratelimit_spent_units_total Cost that was charged.
 # TYPE ratelimit_spent_units_total counter
@@ -122,7 +123,7 @@ ratelimit_policy_rule_decisions_total{outcome="denied",plan="",rule="trial",shad
 # TYPE ratelimit_policy_requests_total counter
 ratelimit_policy_requests_total{outcome="allowed"} 2
 ratelimit_policy_requests_total{outcome="denied"} 1
-ratelimit_policy_requests_total{outcome="error"} 1
+ratelimit_policy_requests_total{outcome="rejected"} 1
 # HELP ratelimit_breaker_state The breaker's state: 0 closed, 1 half open, 2 open.
 # TYPE ratelimit_breaker_state gauge
 ratelimit_breaker_state{limiter="shared"} 2
