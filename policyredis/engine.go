@@ -23,35 +23,28 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// Options are what [New] can be told. Nil and the zero Options mean the defaults.
+// Options are those of [New]. Nil and the zero Options mean the defaults.
 type Options struct {
-	// Prefix begins all Redis keys. If empty, "policy:". Processes that share budgets
-	// have the same.
+	// Prefix begins all Redis keys. If empty, "policy:". Processes that share budgets have the same.
 	Prefix string
-	// Timeout bounds a decision: see [redislimit.Options.Timeout]. If zero, 50 ms.
+	// Timeout bounds a decision. If zero, 50 ms.
 	Timeout time.Duration
-	// Slot says which keys share a slot of a Redis Cluster, or a server of a Ring: see
-	// [redislimit.Options.Slot]. All keys of one request must: a constant does that, and puts all
-	// on one server.
+	// Slot is [redislimit.Options.Slot]. All keys of one request must share a slot.
 	Slot func(key string) string
-	// Tenant names the attribute that spreads requests over the servers of a cluster or a Ring, in
-	// the place of Slot. The keys of rules with that attribute are where the tenant's are, and decided in one
-	// call. All other rules, such as one for all requests or for a route, are spent from leases of at most MaxBatch
-	// units, in the same decision: see [redislimit.Leased]. Their bound is the rule's, plus processes ×
-	// MaxBatch. They cannot be leaky buckets. Call [Flush] on shutdown.
+	// Tenant names the attribute that spreads requests over the servers of a cluster or a Ring. Rules with that attribute in
+	// their key are decided on the tenant's server. Other rules are spent from leases: their bound is the rule's plus processes ×
+	// MaxBatch, and they cannot be leaky buckets. It excludes Slot. Call [Flush] on shutdown.
 	Tenant string
-	// MaxBatch is how many units of a key a process leases at most, of rules without the Tenant. If zero, 100.
+	// MaxBatch bounds the units that a process leases for a key. If zero, 100.
 	MaxBatch int
-	// Hooks run for calls on a client whose own do not: see [redislimit.Options.Hooks].
+	// Hooks is [redislimit.Options.Hooks].
 	Hooks []redis.Hook
 }
 
 const defaultMaxBatch = 100
 
-// New returns an engine whose budgets are in Redis. The name of a rule, in lower case, is the
-// name of its budgets there: rules of one name in several processes share them. The budgets of
-// a rule that is gone expire by themselves, at the latest at twice the time in which they are
-// regained; if the rule comes back before that, so do they.
+// New returns an engine on Redis. Rules of the same name, whatever the case, share budgets. The budgets of a removed rule
+// expire by themselves.
 func New(client redis.UniversalClient, opts *Options) policy.Engine {
 	e := &engine{client: client}
 	if opts != nil {
@@ -72,9 +65,8 @@ type engine struct {
 	opened atomic.Pointer[decider] // the last one, nil for none
 }
 
-// Flush gives back what an engine of this package has leased for the rules without [Options.Tenant], and waits until that
-// is done. Call it on shutdown, when no more decisions are made. What earlier sets of rules have leased is given back
-// by itself, within a second. For other engines, and without Tenant, it does nothing.
+// Flush gives back what e has leased and waits until that is done. Call it after the last decision. Without Tenant, and for
+// other engines, it does nothing.
 func Flush(ctx context.Context, e policy.Engine) error {
 	mine, ok := e.(*engine)
 	if !ok {

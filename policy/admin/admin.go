@@ -1,4 +1,4 @@
-// Package admin is a page for those who are on call for a service whose limits are those of package policy, and the same as JSON.
+// Package admin is a web page for operators of package policy, with the same as JSON.
 //
 //	http.Handle("/limits", operatorsOnly(admin.New(policies, nil)))
 package admin
@@ -29,50 +29,38 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
-// Options are what [Admin] can be told. The zero Options mean the defaults.
+// Options are those of [New]. Nil and the zero Options mean the defaults.
 type Options struct {
-	// Write allows to reset and adjust budgets, and to force the state of failovers. If false, the handler
-	// only shows.
+	// Write allows changes to budgets and failovers.
 	Write bool
-	// ShowKeys shows keys as they are. If false, a key is shown as a code, and keys are in no answer, no error
-	// and no log.
+	// ShowKeys shows keys as they are. If false, answers, errors and logs hold codes instead.
 	ShowKeys bool
-	// HashKey makes the codes of keys those of an audit.Log with this HashKey. If empty, they are
-	// random, and others in each process.
+	// HashKey makes the codes those of an audit.Log with this HashKey. If empty, they are random in each process.
 	HashKey []byte
-	// Failovers are shown with their state, by their names.
+	// Failovers are shown by these names.
 	Failovers map[string]Failover
-	// By says who makes a request, for the log of changes. If nil, only the address is logged.
+	// By names the operator in the log of changes. If nil, only the address is logged.
 	By func(*http.Request) string
-	// Logger is told of each change, and what was before. If nil, slog.Default().
+	// Logger logs each change. If nil, slog.Default().
 	Logger *slog.Logger
 }
 
-// Failover is what a *failover.Limiter is, whatever its keys.
+// Failover is a *failover.Limiter with any keys.
 type Failover interface {
 	Stats() failover.Stats
 	Force(failover.State)
 }
 
-// New returns a page, and the same as JSON, for whoever is on call: the rules in force, errors of loading them,
-// who is denied most of late, one key's standing under each rule, what the rules say about a request, and how
-// failovers stand.
+// New returns the page. It has no authentication: put it behind yours. It answers at any path. GET returns the page, or JSON for
+// Accept: application/json. POST takes a form with the field "do":
 //
-// It has no authentication of its own: whoever reaches it sees what it shows, and with
-// [Options.Write] changes budgets. Put it behind yours, or on an address that only operators reach.
+//   - key: how a key stands. "key" holds its values, one in a line; "rule", "plan" and "cost" are optional.
+//   - limited: the keys that are denied now, of "rule" or all rules, 50 at most.
+//   - explain: what the rules say about "request", with ATTRIBUTE=VALUE in each line; "cost" is optional.
+//   - reset, adjust (by "delta"): of "rule" and "key", or of "code". Only with [Options.Write].
+//   - force: "failover" to "state": open, closed or half-open. Only with [Options.Write].
 //
-// It answers at any path, so mount it where you like. GET returns the page, or JSON to those who prefer it
-// (Accept: application/json). POST takes a form with the field "do", and answers in the same two ways:
-//
-//   - key: how a key stands. "key" holds its values, one in a line; "rule", "plan" and "cost" may be given.
-//   - limited: which keys are denied now, of "rule" or of all rules, 50 at most: with an engine on Redis, in the whole fleet.
-//   - explain: what the rules say about a request. "request" holds ATTRIBUTE=VALUE in each line; "cost" may be given.
-//   - reset, adjust (by "delta"): of "rule" and "key", or of "code" as a hidden key is shown. Only with Write.
-//   - force: "failover" to "state": open, closed, or half-open, which lets it decide by itself again. Only with
-//     Write.
-//
-// So keys are never in a URL. A POST of a browser from another origin is refused: see
-// [http.CrossOriginProtection]. Each change is logged.
+// A browser's POST from another origin is refused: see [http.CrossOriginProtection].
 func New(p *policy.Policies, opts *Options) http.Handler {
 	p.Stats() // panics here, not at the first request, if p was not made
 	a := &admin{p: p}

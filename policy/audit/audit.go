@@ -1,14 +1,12 @@
-// Package audit writes the denials of package policy, and of other limiters, to the table rate_limit_violation of a database.
+// Package audit writes denials to the table rate_limit_violation of a database, which [sqlsource.Dialect.Migration] makes.
 //
 //	log, err := audit.New(db, nil)
 //	…
 //	policies, err := policy.New(set, &policy.Options{OnDecision: log.OnDecision, ReuseRules: true})
 //	…
-//	err = log.Close(ctx) // writes what waits
+//	err = log.Close(ctx) // writes the rows that wait
 //
-// There is one row for each rule, key and minute, with a count, and at most MaxRows for each rule and minute. A decision never
-// waits for the database: rows are gathered in memory, and one goroutine writes them. While the database is slow or
-// gone they wait, as many as MaxPending. The method Migration of package sqlsource's Dialect has the table.
+// There is one row, with a count, for each rule, key and minute. A decision never waits for the database.
 package audit
 
 import (
@@ -33,43 +31,36 @@ import (
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// Options are what [New] can be told. Nil and the zero Options mean the defaults.
+// Options are those of [New]. Nil and the zero Options mean the defaults.
 type Options struct {
 	// Dialect is the database's. If zero, PostgreSQL.
 	Dialect sqlsource.Dialect
 	// Every is how often rows are written. If zero, 1 s.
 	Every time.Duration
-	// MaxPending is how many rows may wait to be written. What comes beyond is dropped,
-	// and counted. If zero, 10000.
+	// MaxPending is how many rows may wait to be written; further ones are dropped and counted. If zero, 10000.
 	MaxPending int
-	// Timeout bounds each attempt to write all that waits. If zero, 5 s.
+	// Timeout bounds each attempt to write all rows that wait. If zero, 5 s.
 	Timeout time.Duration
-	// HashKey, if it is not empty, keeps keys, users, addresses and paths out of the database:
-	// what is written is the first 32 hex digits of their HMAC-SHA256 with this key, or
-	// [Hash] of it. Equal ones stay equal.
+	// HashKey, if not empty, replaces keys, users, addresses and paths in the database by [Hash] of them.
 	HashKey []byte
-	// MaxRows is how many rows there are at most for each rule and minute, and process: a flood of
-	// keys that rotate would make one for each. The denials of further keys count in one row
-	// for the rule and the minute, whose key is empty. If zero, 1000.
+	// MaxRows bounds the rows of each rule, minute and process. The denials of further keys count in one row without a
+	// key. If zero, 1000.
 	MaxRows int
-	// Keep is how long rows are kept. Older ones are deleted, once an hour, a thousand in one
-	// statement. If zero, 30 days; below zero, for ever.
+	// Keep is how long rows are kept. If zero, 30 days; below zero, for ever.
 	Keep time.Duration
-	// Shadows makes the log take note of what rules that are shadows would have denied, too: their rows have
-	// "shadow:" before the rule's name.
+	// Shadows also writes what shadow rules would have denied, with "shadow:" before the rule's name.
 	Shadows bool
-	// Logger is told, at most once a second, what could not be written. If nil,
-	// slog.Default().
+	// Logger logs write errors, at most one a second. If nil, slog.Default().
 	Logger *slog.Logger
 }
 
-// Stats tells what has become of denials.
+// Stats are the counters of a [Log].
 type Stats struct {
 	Denials uint64 // seen, one for each rule that denied
 	Written uint64 // of those, in the database
 	Dropped uint64 // of those, lost: the queue was full, or a row was refused
 	Pending int    // rows that wait to be written, and those that are being written
-	// LastError is why rows could not be written the last time, nil if they could.
+	// LastError is the last write's error, nil if it succeeded.
 	LastError error
 }
 
@@ -111,11 +102,7 @@ type violation struct {
 
 func (v *violation) id() violationKey { return violationKey{v.Rule, v.Key, v.minute} }
 
-// New starts to write denials to a database: one row for each rule, key and minute, counted
-// up, and as many as MaxRows. Give its OnDecision to [policy.Options.OnDecision], or [Of] it to that
-// of another limiter. A decision never waits for the database:
-// rows are gathered in memory and written every second by one goroutine, which [Log.Close]
-// ends. While the database is slow or gone they wait, as many as MaxPending.
+// New starts a goroutine that writes denials to db. [Log.Close] ends it.
 func New(db *sql.DB, opts *Options) (*Log, error) {
 	a := &Log{db: db, pending: map[violationKey]*violation{}, writing: make(chan struct{}, 1), done: make(chan struct{})}
 	if opts != nil {

@@ -15,7 +15,7 @@ import (
 // sweepBatch is how many rows one statement deletes, so that none locks the table for long.
 const sweepBatch = 1000
 
-// Sweep deletes the rows that are older than [Options.Keep]. The log does so by itself, once an hour.
+// Sweep deletes the rows that are older than [Options.Keep]. The log does this once an hour.
 func (a *Log) Sweep(ctx context.Context) error {
 	if a.opts.Keep < 0 {
 		return nil
@@ -52,7 +52,7 @@ func (a *Log) sweep(ctx context.Context, before time.Time) (int64, error) {
 	return result.RowsAffected()
 }
 
-// Violation is a row of the audit: the denials of one key by one rule in one minute.
+// Violation is a row: the denials of one key by one rule in one minute.
 type Violation struct {
 	policy.Denials
 	User, Route, IP string        // of the last of them
@@ -62,15 +62,14 @@ type Violation struct {
 	FirstAt, LastAt time.Time
 }
 
-// Limited returns who has been denied since a time, most denials first, n at most. What shadows would have denied is
-// among it, if they are noted: see [policy.Denials].
+// Limited returns the keys denied since a time, most denials first, n at most. Noted shadows are among them.
 func (a *Log) Limited(ctx context.Context, since time.Time, n int) ([]policy.Denials, error) {
 	key := a.quote("key")
 	return a.denials(ctx, `SELECT rule, `+key+`, SUM(count) FROM rate_limit_violation WHERE last_at >= `+a.place(1)+
 		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, rule, `+key+` LIMIT `+a.place(2), since.UTC(), max(0, n))
 }
 
-// Shadowed returns whom a rule that is a shadow would have denied since a time, most often first, n at most: see
+// Shadowed returns the keys that a shadow rule would have denied since a time, most denials first, n at most: see
 // [Options.Shadows].
 func (a *Log) Shadowed(ctx context.Context, rule string, since time.Time, n int) ([]policy.Denials, error) {
 	key := a.quote("key")
@@ -78,14 +77,14 @@ func (a *Log) Shadowed(ctx context.Context, rule string, since time.Time, n int)
 		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, `+key+` LIMIT `+a.place(3), shadowPrefix+rule, since.UTC(), max(0, n))
 }
 
-// ByRule returns how often each rule has denied from one time to another, most denials first.
+// ByRule returns how often each rule has denied between two times, most denials first.
 func (a *Log) ByRule(ctx context.Context, from, to time.Time) ([]policy.Denials, error) {
 	return a.denials(ctx, `SELECT rule, '', SUM(count) FROM rate_limit_violation WHERE last_at >= `+a.place(1)+` AND last_at < `+a.place(2)+
 		` GROUP BY rule ORDER BY SUM(count) DESC, rule`, from.UTC(), to.UTC())
 }
 
-// OfKey returns what happened to a key since a time, the latest first, n rows at most. The key is given as it
-// is, also if keys are hashed; one of several attributes by [policy.KeyOf]. With MySQL the data source needs parseTime=true.
+// OfKey returns the rows of a key since a time, latest first, n at most. Pass the key unhashed; for several attributes
+// use [policy.KeyOf]. With MySQL the data source needs parseTime=true.
 func (a *Log) OfKey(ctx context.Context, key string, since time.Time, n int) (all []Violation, err error) {
 	q := a.quote
 	err = a.query(ctx, func(rows *sql.Rows) error {

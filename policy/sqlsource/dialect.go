@@ -2,10 +2,10 @@ package sqlsource
 
 import "embed"
 
-// Dialect says which database it is.
+// Dialect is a kind of database. The zero Dialect is PostgreSQL; MariaDB is MySQL.
 type Dialect uint8
 
-// The databases. The zero Dialect is PostgreSQL; MariaDB is MySQL.
+// The dialects.
 const (
 	PostgreSQL Dialect = iota
 	MySQL
@@ -15,8 +15,7 @@ const (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migration returns the statements that make the tables of this package and of package audit, "" for another dialect.
-// Run them once.
+// Migration returns the statements that make the tables of this package and of package audit. Run them once.
 func (d Dialect) Migration() string {
 	files := [...]string{"postgresql.sql", "mysql.sql", "sqlite.sql"}
 	if int(d) >= len(files) {

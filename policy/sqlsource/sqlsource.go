@@ -1,14 +1,9 @@
 // Package sqlsource reads the rules of package policy from the tables rate_limit_rule and rate_limit_setting of a database.
 //
-//	policies, err := policy.New(set, nil)
-//	…
 //	go policy.Follow(ctx, policies, sqlsource.New(db, nil))
 //
-// [Dialect.Migration] has the tables. Each write to a rule gives it a new version, by a trigger. The database is never
-// asked on the way of a decision: while it is down, the last good rules stay.
-//
-// A row with an empty plan is a rule; one with a plan is the limit of that plan. Rules are in the order of their
-// names. The set's version is "sql:" and the highest version of a row.
+// [Dialect.Migration] has the tables. A row with an empty plan is a rule; one with a plan is the limit of that plan. Rules are in
+// the order of their names. While the database is down, the last good rules stay.
 package sqlsource
 
 import (
@@ -32,13 +27,13 @@ import (
 type Options struct {
 	// Dialect is the database's. If zero, PostgreSQL.
 	Dialect Dialect
-	// Poll is how often the versions are looked at. If zero, 1 s. All rules are read every 30 s besides.
+	// Poll is how often versions are read. If zero, 1 s. All rules are read every 30 s.
 	Poll time.Duration
 	// Timeout bounds each query. If zero, 5 s.
 	Timeout time.Duration
 }
 
-// New returns the source that reads rules from a database. Nil and a wrong dialect are errors of its Load.
+// New returns the source. A nil db and a wrong dialect are errors of its Load.
 func New(db *sql.DB, opts *Options) policy.Source {
 	s := &source{db: db}
 	if opts != nil {
