@@ -200,6 +200,29 @@ func keyType[K comparable](b *testing.B, name string, key func(int) K) {
 	}
 }
 
+// BenchmarkSparse has 10,000 keys in limiters that have room for them alone, for 65,536 (the default) and for 4 million. With
+// text=built each call builds its key's text, as a server does; with text=kept the texts are there.
+func BenchmarkSparse(b *testing.B) {
+	keys := stringKeys()[:10_000]
+	order := picks(load{}, manyKeys(len(keys), intKey))
+	for _, room := range []int{len(keys), 1 << 16, 4_000_000} {
+		l := ratelimit.Must(ratelimit.New(openLimits()[0], &ratelimit.Options[string]{MaxKeys: room}))
+		for _, key := range keys {
+			l.Allow(key, 1)
+		}
+		runtime.GC()
+		kept := func(i int) { l.Allow(keys[i], 1) }
+		built := func(i int) {
+			var text [16]byte
+			l.Allow(string(append(text[:0], keys[i]...)), 1)
+		}
+		b.Run(fmt.Sprintf("room=%d/text=kept/run=serial", room), func(b *testing.B) { serial(b, order, kept) })
+		b.Run(fmt.Sprintf("room=%d/text=kept/run=parallel", room), func(b *testing.B) { parallel(b, order, kept) })
+		b.Run(fmt.Sprintf("room=%d/text=built/run=serial", room), func(b *testing.B) { serial(b, order, built) })
+		b.Run(fmt.Sprintf("room=%d/text=built/run=parallel", room), func(b *testing.B) { parallel(b, order, built) })
+	}
+}
+
 // BenchmarkNewKey has only keys that were never seen. With mix=growing an operation
 // is one of the million keys that a new limiter gets; with mix=full the limiter
 // has no room, and forgets a key for each.
