@@ -249,8 +249,8 @@ func (a *Log) private(text string) string {
 	return Hash(a.opts.HashKey, text)
 }
 
-// Hash returns what an [Log] with that HashKey stores for a key, a user or an address, so
-// that it can be looked up.
+// Hash returns the first 32 hex digits of the HMAC-SHA256 of text under hashKey. A [Log] with that HashKey stores it in place of
+// a key, a user, an address or a path, so equal texts stay equal.
 func Hash(hashKey []byte, text string) string {
 	h := hmac.New(sha256.New, hashKey)
 	h.Write([]byte(text))
