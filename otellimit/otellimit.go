@@ -7,16 +7,12 @@
 //	})
 //	err = metrics.Table("api", limiter.Stats)
 //
-// Functions such as OnDecision and HTTP count what happens, as options of limiters and
-// middleware. Methods such as Table and Lease register a method Stats, which is read when the
-// metrics are collected. Each has a name for its limiter, the attribute "limiter": choose one
-// for each limiter, such as "api".
+// The attribute limiter is the name that each function takes.
 //
-// Attributes name limiters, limits, rules and plans, which whoever runs the program has named.
-// No key, user or address is ever an attribute. The instruments are those of package promlimit
-// under dotted names: docs/metrics.md in the repository lists them, with their units.
+// No key, user or address is ever an attribute. The instruments are those of package promlimit under dotted names: docs/metrics.md
+// lists them.
 //
-// All functions are safe for concurrent use; what they return may be called from any goroutine.
+// All functions, and those that they return, are safe for concurrent use.
 package otellimit
 
 import (
@@ -94,9 +90,8 @@ func newOptions(limiter, limit string) *options {
 	return o
 }
 
-// OnDecision returns a function for [ratelimit.Options.OnDecision], and for the options of that
-// name of other engines, such as redislimit's. It counts decisions by limit and outcome, the cost
-// that was spent, and the decisions that were degraded. The limiter is the attribute's value.
+// OnDecision returns a function for [ratelimit.Options.OnDecision], and for those of other engines. It counts decisions by
+// limit and outcome, and the cost that was spent.
 func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 	var known sync.Map // the limit's name → *options
 	of := []metric.AddOption{set(attribute.String("limiter", limiter))}

@@ -68,8 +68,7 @@ func (m *Metrics) observable(f figures.Figure) (metric.Observable, func(metric.O
 	return i, func(o metric.Observer, value float64, of metric.ObserveOption) { o.ObserveInt64(i, int64(value), of) }, err
 }
 
-// Table registers how a limiter's table of keys stands. read is its method Stats. The error
-// is the meter's, or says that read is nil or the name is taken.
+// Table registers the figures of a limiter's table of keys. The error is the meter's, or says that the argument is nil or the name is taken.
 func (m *Metrics) Table(limiter string, read func() ratelimit.Stats) error {
 	if read == nil {
 		return missing("Table", limiter)
@@ -77,8 +76,7 @@ func (m *Metrics) Table(limiter string, read func() ratelimit.Stats) error {
 	return m.register(limiter, figures.OfTable(read))
 }
 
-// Inflight registers how a limiter of package inflight stands over all keys. read is its method
-// Totals. The error is the meter's, or says that read is nil or the name is taken.
+// Inflight registers an in-flight limiter's figures over all keys. It fails as [Metrics.Table] does.
 func (m *Metrics) Inflight(limiter string, read func() inflight.Totals) error {
 	if read == nil {
 		return missing("Inflight", limiter)
@@ -86,9 +84,8 @@ func (m *Metrics) Inflight(limiter string, read func() inflight.Totals) error {
 	return m.register(limiter, figures.OfInflight(read))
 }
 
-// Failover registers how a failover limiter stands: its breaker's state (0 closed, 1 half
-// open, 2 open), who decided, and why the primary did not. The error is the meter's, or says that
-// b is nil or the name is taken.
+// Failover registers a failover limiter's figures: its breaker's state (0 closed, 1 half open, 2 open), who decided, and why
+// the primary did not. It fails as [Metrics.Table] does.
 func (m *Metrics) Failover(limiter string, b interface{ Stats() failover.Stats }) error {
 	if nilcheck.IsNil(b) {
 		return missing("Failover", limiter)
@@ -96,8 +93,7 @@ func (m *Metrics) Failover(limiter string, b interface{ Stats() failover.Stats }
 	return m.register(limiter, figures.OfFailover(b.Stats))
 }
 
-// Lease registers how leases stand. read is the lease limiter's method Stats. The error is
-// the meter's, or says that read is nil or the name is taken.
+// Lease registers the figures of leases. It fails as [Metrics.Table] does.
 func (m *Metrics) Lease(limiter string, read func() lease.Stats) error {
 	if read == nil {
 		return missing("Lease", limiter)
@@ -105,9 +101,8 @@ func (m *Metrics) Lease(limiter string, read func() lease.Stats) error {
 	return m.register(limiter, figures.OfLease(read))
 }
 
-// RegisterPolicies registers how policies stand, such as the version of the rules that are in force.
-// The error is the meter's, or says that p is nil. A program has one Policies in its metrics: a
-// second is an error.
+// RegisterPolicies registers the figures of policies, such as the version in force. A program registers one Policies: a
+// second is an error. Otherwise it fails as [Metrics.Table] does.
 func (m *Metrics) RegisterPolicies(p interface {
 	Stats() stats.Policies
 	Tables() map[string]ratelimit.Stats

@@ -7,11 +7,10 @@
 //	})
 //	metrics.Table("api", limiter.Stats)
 //
-// Labels name limiters, limits, rules and plans, which whoever runs the program has named.
 // No key, user or address is ever a label.
 //
-// A metric's label limiter is the name that each function here is given. All functions are
-// safe for concurrent use; what they return may be called from any goroutine.
+// The label limiter is the name that each function takes. All functions, and those that they return, are safe for concurrent use.
+// docs/metrics.md lists the metrics.
 package promlimit
 
 import (

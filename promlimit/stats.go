@@ -54,8 +54,7 @@ func (m *Metrics) register(limiter string, of figures.Group) error {
 	return m.reg.Register(g)
 }
 
-// Table registers how a limiter's table of keys stands. read is its method Stats. The error
-// is the registerer's, or says that read is nil.
+// Table registers the figures of a limiter's table of keys. The error is the registerer's, or says that the argument is nil.
 func (m *Metrics) Table(limiter string, read func() ratelimit.Stats) error {
 	if read == nil {
 		return missing("Table", limiter)
@@ -63,8 +62,7 @@ func (m *Metrics) Table(limiter string, read func() ratelimit.Stats) error {
 	return m.register(limiter, figures.OfTable(read))
 }
 
-// Inflight registers how a limiter of package inflight stands over all keys. read is its method Totals. The error is the registerer's, or
-// says that read is nil.
+// Inflight registers an in-flight limiter's figures over all keys. It fails as [Metrics.Table] does.
 func (m *Metrics) Inflight(limiter string, read func() inflight.Totals) error {
 	if read == nil {
 		return missing("Inflight", limiter)
@@ -72,9 +70,8 @@ func (m *Metrics) Inflight(limiter string, read func() inflight.Totals) error {
 	return m.register(limiter, figures.OfInflight(read))
 }
 
-// Failover registers how a failover limiter stands: its breaker's state (0 closed, 1 half
-// open, 2 open), who decided, and why the primary did not. The error is the registerer's, or
-// says that b is nil.
+// Failover registers a failover limiter's figures: its breaker's state (0 closed, 1 half open, 2 open), who decided, and why
+// the primary did not. It fails as [Metrics.Table] does.
 func (m *Metrics) Failover(limiter string, b interface{ Stats() failover.Stats }) error {
 	if nilcheck.IsNil(b) {
 		return missing("Failover", limiter)
@@ -82,8 +79,7 @@ func (m *Metrics) Failover(limiter string, b interface{ Stats() failover.Stats }
 	return m.register(limiter, figures.OfFailover(b.Stats))
 }
 
-// Lease registers how leases stand. read is the lease limiter's method Stats. The error is the
-// registerer's, or says that read is nil.
+// Lease registers the figures of leases. It fails as [Metrics.Table] does.
 func (m *Metrics) Lease(limiter string, read func() lease.Stats) error {
 	if read == nil {
 		return missing("Lease", limiter)
@@ -91,9 +87,8 @@ func (m *Metrics) Lease(limiter string, read func() lease.Stats) error {
 	return m.register(limiter, figures.OfLease(read))
 }
 
-// RegisterPolicies registers how policies stand: the version of the rules in force among it. The error is the
-// registerer's, or says that p is nil. A program has one Policies in its metrics: a second is an
-// error.
+// RegisterPolicies registers the figures of policies, such as the version in force. A program registers one Policies: a
+// second is an error. Otherwise it fails as [Metrics.Table] does.
 func (m *Metrics) RegisterPolicies(p interface {
 	Stats() stats.Policies
 	Tables() map[string]ratelimit.Stats
