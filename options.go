@@ -30,11 +30,10 @@ type Options[K comparable] struct {
 	LimitFor func(key K) Limit
 
 	// MaxKeys is how many keys are tracked at most. If zero, 65536. A key with a short text takes about 150 bytes, 75 more
-	// with RefuseNew, and a sliding log its spendings. Room for keys that are not there costs nothing: the table grows with
-	// its keys. One insertion may then take some milliseconds, above a million keys about 25.
+	// with RefuseNew, and a sliding log its spendings. The table grows with its keys: an insertion may then
+	// take milliseconds, above a million keys about 25.
 	//
-	// A client that can invent more keys gets its denials forgotten: against that set Remember or RefuseNew, or a second
-	// limit on what the keys have in common.
+	// A client that invents more keys gets its denials forgotten: set Remember or RefuseNew, or a second limit.
 	MaxKeys int
 
 	// OnFull is what happens to a new key when MaxKeys are tracked. If zero, another key is dropped.
@@ -49,11 +48,11 @@ type Options[K comparable] struct {
 	// some thousands of new keys begins with less. See docs/promises.md.
 	Remember int
 
-	// IdleTTL is how long idle keys are kept at least, while there is room. If zero, until they are fresh. A key that is not
-	// fresh is never dropped for being idle.
+	// IdleTTL is how long idle keys are kept at least, while there is room. If zero, until they are fresh. Others
+	// are never dropped for being idle.
 	IdleTTL time.Duration
 
-	// Clock tells the time. If nil, it is the system's monotonic clock.
+	// Clock tells the time. If nil, the system's monotonic clock.
 	Clock Clock
 
 	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.

@@ -39,6 +39,7 @@ func TestASemaphoreHoldsItsLimit(t *testing.T) {
 	clients["plain"] = startServer(t).client()
 	for kind, client := range clients {
 		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
 			const limit, callers = 5, 40
 			var all []*Semaphore // of several processes
 			for range 4 {

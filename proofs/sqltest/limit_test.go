@@ -337,12 +337,12 @@ func anotherClock(t *testing.T, server *postgres, db *sql.DB) {
 func rowsAreDeleted(t *testing.T, db *sql.DB) {
 	l := limiterOn(t, db, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000).Named("swept"), sqllimit.Options{})
 	var wg sync.WaitGroup
-	for i := range 450 {
+	for i := range 150 {
 		wg.Go(func() { assert.True(t, l.Allow(fmt.Sprint(i), 1)) })
 	}
 	wg.Wait()
 	require.NoError(t, l.Adjust(t.Context(), "debtor", 10_000_000))
-	least := 450
+	least := 150
 	require.Eventually(t, func() bool {
 		assert.True(t, l.Allow("hot", 1))
 		var n int

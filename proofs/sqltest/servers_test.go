@@ -109,10 +109,39 @@ func startPostgresWith(t testing.TB, options string) *postgres {
 		uid, gid := p.account(t)
 		require.NoError(t, os.Chown(dir, uid, gid))
 	}
-	p.run(t, "initdb", "-D", p.data(), "-U", "test", "-A", "trust", "-N", "-E", "UTF8")
+	p.initialize(t)
 	p.start(t)
 	t.Cleanup(func() { p.stop(t) })
 	return p
+}
+
+// pristine is a folder with the data of a server that was never started. Each server begins with a copy, since initdb takes seconds.
+var pristine struct {
+	sync.Mutex
+	dir string
+}
+
+func (p *postgres) initialize(t testing.TB) {
+	t.Helper()
+	pristine.Lock()
+	defer pristine.Unlock()
+	if pristine.dir == "" {
+		p.run(t, "initdb", "-D", p.data(), "-U", "test", "-A", "trust", "-N", "-E", "UTF8")
+		dir, err := os.MkdirTemp("", "pristine")
+		require.NoError(t, err)
+		ended = append(ended, func() { _ = os.RemoveAll(dir) })
+		copied(t, p.data(), filepath.Join(dir, "data"))
+		pristine.dir = dir
+		return
+	}
+	copied(t, filepath.Join(pristine.dir, "data"), p.data())
+}
+
+// copied copies a folder with its owners and modes.
+func copied(t testing.TB, from, to string) {
+	t.Helper()
+	out, err := exec.Command("cp", "-a", from, to).CombinedOutput()
+	require.NoError(t, err, string(out))
 }
 
 func (p *postgres) data() string { return filepath.Join(p.dir, "data") }
