@@ -30,7 +30,7 @@ type Options[K comparable] struct {
 	LimitFor func(key K) Limit
 
 	// MaxKeys is how many keys are tracked at most. If zero, 65536. A key with a short text takes about 150 bytes, 75 more
-	// with RefuseNew, and a sliding log its spendings. The table grows with its keys: an insertion may then
+	// with RefuseNew, and a sliding log its spendings. The table grows with its keys: an insertion may
 	// take milliseconds, above a million keys about 25.
 	//
 	// A client that invents more keys gets its denials forgotten: set Remember or RefuseNew, or a second limit.
