@@ -1,25 +1,27 @@
 package inflight
 
+import "time"
+
 // configureLocked puts a configuration into force. An adaptive limit keeps what it has
-// learnt, within the bound. The caller then calls Limiter.changed.
-func (s *slot) configureLocked(cfg config, base int) {
+// learnt, within the bound. The caller then calls Limiter.changedLocked.
+func (s *slot) configureLocked(cfg config, base int, now time.Duration) {
 	if cfg.asked < s.asked {
 		return
 	}
 	s.asked, s.told = cfg.asked, cfg.limit
 	if s.common.timed {
-		s.pool().advanceLocked(s, s.common.clock.Now()) // by the old weight
+		s.pool().advanceLocked(s, s.pool().atLocked(now)) // by the old weight
 	}
 	s.weight = weightOf(cfg.weight)
 	if s.priority != cfg.priority {
 		s.pool().moveLocked(s, cfg.priority)
 	}
-	s.boundLocked(cfg.bound(base))
+	s.boundLocked(cfg.bound(base), now)
 }
 
 // boundLocked changes the upper bound, and ends the waiters that are above it now. The caller then calls
-// Limiter.changed.
-func (s *slot) boundLocked(bound int) {
+// Limiter.changedLocked.
+func (s *slot) boundLocked(bound int, now time.Duration) {
 	limit := bound
 	if s.common.adaptive != nil { // a shared limit is no key's own
 		limit = s.learner.limit(bound)
@@ -28,7 +30,7 @@ func (s *slot) boundLocked(bound int) {
 	s.expelLocked()
 	s.limitLocked(limit)
 	if s.at >= 0 {
-		s.pool().placeLocked(s, s.common.clock.Now()) // out, if that is its own limit now
+		s.pool().placeLocked(s, now) // out, if that is its own limit now
 	}
 }
 

@@ -18,6 +18,7 @@ func (s *slot) learn() {
 	l, p := s.learner, s.pool()
 	limit := l.at
 	defer func() {
+		reading := s.common.reading(true)
 		s.mutex().Lock()
 		busy := !s.idleLocked()
 		l.at, l.updating = max(1, limit), false
@@ -25,7 +26,7 @@ func (s *slot) learn() {
 		if p.learner != nil {
 			now = &p.total
 		}
-		old, at := *now, s.common.clock.Now()
+		old, at := *now, p.atLocked(reading)
 		if p.learner != nil {
 			bound := int(p.bound.Load())
 			p.setLocked(l.limit(bound), bound)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/refused"
@@ -72,11 +73,11 @@ func checkLimit(limit int) error {
 //
 // An n of 0 always gets a permit, which holds nothing and teaches nothing.
 func (l *Limiter[K]) TryAcquire(key K, n int) (Permit, error) {
-	s, err := l.enter(key, n)
+	s, now, err := l.enter(key, n, l.made().timed)
 	if s == nil {
 		return Permit{}, err
 	}
-	return s.tryLocked(n, errNoRoom)
+	return s.tryUnlock(n, now, errNoRoom)
 }
 
 // Acquire is TryAcquire that waits for room, first come, first served among the key's
@@ -96,48 +97,54 @@ func (l *Limiter[K]) acquire(ctx context.Context, key K, n int) (Permit, error) 
 	if ctx.Err() != nil {
 		return Permit{}, errGaveUp(ctx)
 	}
-	s, err := l.enter(key, n)
-	if s == nil {
-		return Permit{}, err
+	for timed := l.made().timed; ; timed = true {
+		s, now, err := l.enter(key, n, timed)
+		if s == nil {
+			return Permit{}, err
+		}
+		if s.common.shadow || s.freeLocked(n) || s.queued >= s.common.maxQueue || s.possibleLocked(n) != nil {
+			return s.tryUnlock(n, now, errQueueFull)
+		}
+		if timed {
+			return s.awaitUnlock(ctx, n, now)
+		}
+		s.mutex().Unlock() // who waits needs a reading, and no clock is read under a lock
 	}
-	if s.common.shadow || s.freeLocked(n) || s.queued >= s.common.maxQueue || s.possibleLocked(n) != nil {
-		return s.tryLocked(n, errQueueFull)
-	}
-	return s.awaitLocked(ctx, n)
 }
 
-// enter returns the key's slot, locked, or nil if n is 0.
-func (l *Limiter[K]) enter(key K, n int) (*slot, error) {
-	t := l.made()
+// enter returns the key's slot, locked, or nil if n is 0; and what the clock read before that, if
+// timed.
+func (l *Limiter[K]) enter(key K, n int, timed bool) (*slot, time.Duration, error) {
 	if n <= 0 || n > l.common.most() && !l.common.shadow {
-		return nil, l.common.checkUnits(n)
+		return nil, 0, l.common.checkUnits(n)
 	}
 	if l.keys.odd { // else a key that is found is a good one
 		if err := l.keys.err(key); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
-	return l.slotOf(t, key)
+	return l.slotOf(key, timed)
 }
 
-// slotOf returns the key's slot, locked.
-func (l *Limiter[K]) slotOf(t *table[K], key K) (*slot, error) {
-	if e := t.find(key); e != nil {
+// slotOf returns the key's slot, locked, and what the clock read before that, if timed.
+func (l *Limiter[K]) slotOf(key K, timed bool) (*slot, time.Duration, error) {
+	if e := l.table.find(key); e != nil {
+		now := l.common.reading(timed)
 		e.mutex().Lock()
 		if !e.dead {
-			return &e.slot, nil
+			return &e.slot, now, nil
 		}
 		e.mutex().Unlock()
 	}
-	return l.create(key)
+	return l.create(key, timed)
 }
 
 // create is slotOf for a key that is not in the table, or leaves it just now. User code is
 // asked before the table is locked. Should a Refresh have come in between, it is asked
 // again once the key is in the table, where each further Refresh finds it.
-func (l *Limiter[K]) create(key K) (*slot, error) {
+func (l *Limiter[K]) create(key K, timed bool) (*slot, time.Duration, error) {
 	if err := l.keys.err(key); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	e := &entry[K]{key: l.table.cloner.Clone(key)}
 	var report func(old, new int)
@@ -146,25 +153,26 @@ func (l *Limiter[K]) create(key K) (*slot, error) {
 	}
 	e.init(l.common, report)
 	cfg := l.configOf(key)
+	now := l.common.reading(timed)
 	l.table.mu.Lock()
 	if old := l.table.find(key); old != nil { // not dead, as dead ones leave under this lock
 		old.mutex().Lock()
 		l.table.mu.Unlock()
-		return &old.slot, nil
+		return &old.slot, now, nil
 	}
-	s, err := l.insertLocked(e, cfg)
+	s, err := l.insertUnlock(e, cfg, now)
 	if s == nil || cfg.asked > l.refreshed.Load() {
-		return s, err
+		return s, now, err
 	}
 	s.mutex().Unlock()
 	l.reconfigure(e)
 	l.allChanged()
-	return l.slotOf(l.table, key)
+	return l.slotOf(key, timed)
 }
 
-// insertLocked publishes a new key's slot locked, so that nobody forgets it
+// insertUnlock publishes a new key's slot locked, so that nobody forgets it
 // before it is used. It lets go of the table.
-func (l *Limiter[K]) insertLocked(e *entry[K], cfg config) (*slot, error) {
+func (l *Limiter[K]) insertUnlock(e *entry[K], cfg config, now time.Duration) (*slot, error) {
 	defer l.table.mu.Unlock()
 	if !l.table.roomLocked() {
 		if l.common.shadow {
@@ -173,7 +181,8 @@ func (l *Limiter[K]) insertLocked(e *entry[K], cfg config) (*slot, error) {
 		return nil, errFull(l.table.max)
 	}
 	e.mutex().Lock()
-	e.configureLocked(cfg, int(l.base.Load()))
+	e.until = now
+	e.configureLocked(cfg, int(l.base.Load()), now)
 	l.table.publishLocked(e)
 	return &e.slot, nil
 }
@@ -186,12 +195,12 @@ func (l *Limiter[K]) configOf(key K) config {
 	return cfg
 }
 
-// made returns the table of a limiter that New has made.
-func (l *Limiter[K]) made() *table[K] {
-	if l == nil || l.table == nil {
+// made returns what all keys share of a limiter that New has made.
+func (l *Limiter[K]) made() *common {
+	if l == nil || l.common == nil {
 		panic("inflight: a nil or zero Limiter cannot be used: make one with New")
 	}
-	return l.table
+	return l.common
 }
 
 // Adapts reports whether limits of it follow outcomes: whether it was made with [Options.Adaptive] or
@@ -202,4 +211,4 @@ func (l *Limiter[K]) Adapts() bool {
 }
 
 // Len returns how many keys are tracked.
-func (l *Limiter[K]) Len() int { return l.made().len() }
+func (l *Limiter[K]) Len() int { l.made(); return l.table.len() }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // SetLimit replaces New's limit, for the keys that have none of their own. Where it is
@@ -20,11 +21,13 @@ func (l *Limiter[K]) SetLimit(limit int) error {
 	defer l.setting.Unlock()
 	l.base.Store(int64(limit))
 	for _, e := range l.entries(nil) {
+		now := l.common.reading(true)
 		e.mutex().Lock()
 		busy := !e.idleLocked()
 		if e.told == 0 {
-			e.boundLocked(limit)
-			l.changed(e)
+			now = e.pool().atLocked(now)
+			e.boundLocked(limit, now)
+			l.changedLocked(e, now)
 		}
 		e.unlockAfter(busy)
 	}
@@ -47,6 +50,7 @@ func (l *Limiter[K]) SetTotal(n int) error {
 	}
 	l.setting.Lock()
 	defer l.setting.Unlock()
+	now := l.common.reading(true)
 	l.common.mu.Lock()
 	defer l.common.mu.Unlock()
 	total := n
@@ -54,11 +58,10 @@ func (l *Limiter[K]) SetTotal(n int) error {
 		total = p.learner.limit(n)
 	}
 	p.setLocked(total, n)
-	now := l.common.clock.Now()
 	for _, s := range p.waitersLocked() {
 		s.expelLocked()
 	}
-	p.changedLocked(now)
+	p.changedLocked(p.atLocked(now))
 	return nil
 }
 
@@ -73,18 +76,19 @@ func (l *Limiter[K]) Refresh(keys ...K) {
 	l.allChanged()
 }
 
-// changed lets in who fits after a key has changed. If all keys have one pool, allChanged does that once all of them have
-// changed: else the first one would take what belongs to a later one.
-func (l *Limiter[K]) changed(e *entry[K]) {
+// changedLocked lets in who fits after a key has changed. If all keys have one pool, allChanged does that once all of
+// them have changed: else the first one would take what belongs to a later one.
+func (l *Limiter[K]) changedLocked(e *entry[K], now time.Duration) {
 	if l.common.pool == nil {
-		e.handOnLocked(l.common.clock.Now())
+		e.handOnLocked(now)
 	}
 }
 
 func (l *Limiter[K]) allChanged() {
 	if p := l.common.pool; p != nil {
+		now := l.common.reading(true)
 		l.common.mu.Lock()
-		p.changedLocked(l.common.clock.Now())
+		p.changedLocked(p.atLocked(now))
 		l.common.mu.Unlock()
 	}
 }
@@ -92,23 +96,25 @@ func (l *Limiter[K]) allChanged() {
 // reconfigure asks again what holds for a key, and puts it into force.
 func (l *Limiter[K]) reconfigure(e *entry[K]) {
 	cfg := l.configOf(e.key)
+	now := l.common.reading(true)
 	e.mutex().Lock()
 	busy := !e.idleLocked()
-	e.configureLocked(cfg, int(l.base.Load()))
-	l.changed(e)
+	now = e.pool().atLocked(now)
+	e.configureLocked(cfg, int(l.base.Load()), now)
+	l.changedLocked(e, now)
 	e.unlockAfter(busy)
 }
 
 // entries returns those of the keys, or of all if there are none, that are tracked.
 func (l *Limiter[K]) entries(keys []K) []*entry[K] {
-	t := l.made()
+	l.made()
 	if len(keys) > 0 {
 		keys = slices.DeleteFunc(slices.Clone(keys), func(key K) bool { return l.keys.err(key) != nil })
 		if len(keys) == 0 {
 			return nil
 		}
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.entriesLocked(keys)
+	l.table.mu.Lock()
+	defer l.table.mu.Unlock()
+	return l.table.entriesLocked(keys)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -75,8 +76,7 @@ type Options[K comparable] struct {
 	MaxKeys int
 
 	// Clock tells the time, for adaptive limits, waits and Stats. If nil, the
-	// system's monotonic clock. It is read under a lock, so it must not call the
-	// limiter.
+	// system's monotonic clock.
 	Clock ratelimit.Clock
 }
 
@@ -117,7 +117,7 @@ func (o *Options[K]) common() *common {
 	c.timed = o.Adaptive != nil || o.Total > 0 || o.MaxWaiting > 0
 	if o.Total > 0 || o.MaxWaiting > 0 {
 		bound := cmp.Or(o.Total, noTotal)
-		c.pool = new(pool)
+		c.pool = &pool{last: math.MinInt64}
 		c.pool.setLocked(bound, bound)
 		if o.Shared != nil {
 			c.pool.learner = newLearner(o.Shared())

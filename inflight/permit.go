@@ -28,27 +28,31 @@ func (p Permit) Done(o Outcome) {
 		return
 	}
 	s.mu.Lock() // what is not timed has a lock of its own
+	var now time.Duration
+	if s.first != nil {
+		s.mu.Unlock()
+		now = s.common.reading(true)
+		s.mu.Lock()
+		now = s.own.atLocked(now)
+	}
 	n := s.works.end(p.place, p.serial)
 	if n == 0 {
 		s.mu.Unlock()
 		return
-	}
-	var now time.Duration
-	if s.first != nil {
-		now = s.common.clock.Now()
 	}
 	s.releasedLocked(n, now)
 	s.unlockVacated()
 }
 
 func (s *slot) doneTimed(p Permit, o Outcome) {
-	now := s.common.clock.Now()
+	now := s.common.reading(true)
 	s.mutex().Lock()
 	w := s.endLocked(p)
 	if w.n == 0 {
 		s.mutex().Unlock()
 		return
 	}
+	now = s.pool().atLocked(now)
 	s.chargeLocked(&w, now)
 	due := s.learner != nil && s.learner.ended(now, &w, o)
 	if due {
@@ -61,17 +65,16 @@ func (s *slot) doneTimed(p Permit, o Outcome) {
 	}
 }
 
-// tryLocked takes n units or says why not, and lets go of the lock.
-func (s *slot) tryLocked(n int, why error) (Permit, error) {
+// tryUnlock takes n units or says why not, and lets go of the lock.
+func (s *slot) tryUnlock(n int, now time.Duration, why error) (Permit, error) {
 	if !s.freeLocked(n) {
 		if !s.common.shadow {
-			return Permit{}, s.shedLocked(n, why)
+			return Permit{}, s.shedUnlock(n, why)
 		}
 		s.countShedLocked()
 	}
-	var now time.Duration
 	if s.common.timed {
-		now = s.common.clock.Now()
+		now = s.pool().atLocked(now)
 	}
 	p := s.takeLocked(n, now)
 	s.mutex().Unlock()

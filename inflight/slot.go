@@ -42,7 +42,7 @@ type slot struct {
 	shed     uint64
 	wait     time.Duration // recent waits of those who were served from the queue
 	waited   time.Duration // when the last of them was served, or gave up
-	_        [24]byte      // a key takes six lines of the cache then, and begins on one
+	_        [16]byte      // a key takes six lines of the cache then, and begins on one
 }
 
 // common is what all keys of a limiter share.
@@ -86,7 +86,7 @@ func (s *slot) pool() *pool {
 func (s *slot) init(c *common, report func(old, new int)) {
 	s.common, s.at, s.busyAt = c, -1, -1
 	s.weight = 1 // until it is configured
-	s.own.total = noTotal
+	s.own.total, s.own.last = noTotal, math.MinInt64
 	s.own.bound.Store(noTotal)
 	switch {
 	case s.pool().learner != nil:
@@ -96,9 +96,22 @@ func (s *slot) init(c *common, report func(old, new int)) {
 		s.learner.report = report
 		s.learner.each = s.works.each
 	}
-	if c.timed {
-		s.until = c.clock.Now()
+}
+
+// reading returns what the clock reads, if timed, else 0. No lock is held.
+func (c *common) reading(timed bool) time.Duration {
+	if !timed {
+		return 0
 	}
+	const most = math.MaxInt64 / 4 // differences do not overflow
+	return min(max(c.clock.Now(), -most), most)
+}
+
+// atLocked returns the instant as which a reading counts: time never goes back. The clock is read
+// before the lock, so readings come in any order.
+func (p *pool) atLocked(reading time.Duration) time.Duration {
+	p.last = max(p.last, reading)
+	return p.last
 }
 
 // most is how many units can be in flight over all keys.
@@ -145,7 +158,7 @@ func (s *slot) freeLocked(n int) bool {
 	return p == nil || p.fitsLocked(n) && !p.passedLocked(s.priority)
 }
 
-// takeLocked takes n units, which are free. Now is the time if the limiter is timed.
+// takeLocked takes n units, which are free.
 func (s *slot) takeLocked(n int, now time.Duration) Permit {
 	if s.common.timed {
 		return s.takeTimedLocked(n, now)
@@ -256,8 +269,8 @@ func (s *slot) agedLocked(now time.Duration) time.Duration {
 // limitLocked changes how many units may be in flight now.
 func (s *slot) limitLocked(limit int) { s.limit = min(max(limit, min(1, s.bound)), s.bound) }
 
-// shedLocked counts a call that is refused, lets go of the lock and returns why.
-func (s *slot) shedLocked(n int, why error) error {
+// shedUnlock counts a call that is refused, lets go of the lock and returns why.
+func (s *slot) shedUnlock(n int, why error) error {
 	defer s.mutex().Unlock()
 	if err := s.possibleLocked(n); err != nil {
 		return err
@@ -266,7 +279,7 @@ func (s *slot) shedLocked(n int, why error) error {
 	return why
 }
 
-// unlockVacated lets go of the lock's lock after something has left the slot, and notes
+// unlockVacated lets go of the lock after something has left the slot, and notes
 // if that was the last.
 func (s *slot) unlockVacated() {
 	var unpark func()

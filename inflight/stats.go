@@ -29,11 +29,11 @@ type Stats struct {
 
 // Stats returns how a key stands, and whether it is tracked.
 func (l *Limiter[K]) Stats(key K) (Stats, bool) {
-	t := l.made()
+	l.made()
 	if l.keys.err(key) != nil {
 		return Stats{}, false
 	}
-	e := t.find(key)
+	e := l.table.find(key)
 	if e == nil {
 		return Stats{}, false
 	}
@@ -99,9 +99,9 @@ func (l *Limiter[K]) Totals() Totals {
 
 // stats returns how the slot stands, unless it was forgotten.
 func (s *slot) stats() (Stats, bool) {
+	now := s.common.reading(true)
 	s.mutex().Lock()
 	defer s.mutex().Unlock()
-	now := s.common.clock.Now()
 	return Stats{
 		Limit: s.limit, Bound: s.bound, InFlight: s.inFlight, Queued: s.queued,
 		Weight: int(s.weight), Shed: s.shed, Wait: s.agedLocked(now), Oldest: s.works.oldest(now),

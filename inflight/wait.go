@@ -1,11 +1,13 @@
 package inflight
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // quitLocked takes out a waiter that gives up. One that was served at the same instant
 // gives its permit back, so that it goes to the next.
-func (s *slot) quitLocked(w *waiter) {
-	now := s.common.clock.Now()
+func (s *slot) quitLocked(w *waiter, now time.Duration) {
 	if !w.done {
 		s.pool().leaveLocked(s, w)
 		s.waited = now
@@ -22,12 +24,12 @@ func (s *slot) quitLocked(w *waiter) {
 	}
 }
 
-// awaitLocked waits in the key's queue. It lets go of the lock.
-func (s *slot) awaitLocked(ctx context.Context, n int) (p Permit, err error) {
+// awaitUnlock waits in the key's queue. It lets go of the lock.
+func (s *slot) awaitUnlock(ctx context.Context, n int, now time.Duration) (p Permit, err error) {
 	if most := s.common.maxWaiting; most > 0 && s.pool().waiting >= most && !s.pool().shedLocked(s.priority) {
-		return s.tryLocked(n, errTooManyWait)
+		return s.tryUnlock(n, now, errTooManyWait)
 	}
-	now := s.common.clock.Now()
+	now = s.pool().atLocked(now)
 	w := &waiter{slot: s, n: n, ready: make(chan struct{}), since: now}
 	s.pool().joinLocked(s, w)
 	s.handOnLocked(now)
@@ -39,8 +41,9 @@ func (s *slot) awaitLocked(ctx context.Context, n int) (p Permit, err error) {
 			s.unlockVacated()
 		}
 	case <-ctx.Done():
+		now := s.common.reading(true)
 		s.mutex().Lock()
-		s.quitLocked(w)
+		s.quitLocked(w, s.pool().atLocked(now))
 		s.unlockVacated()
 		return Permit{}, errGaveUp(ctx)
 	}

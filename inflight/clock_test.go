@@ -1,0 +1,152 @@
+package inflight
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
+)
+
+// lockCheck is a clock that fails the test if it is read while a lock of the limiter is held. Only one
+// goroutine runs at a time.
+type lockCheck struct {
+	t     *testing.T
+	l     *Limiter[string]
+	reads int
+}
+
+func (c *lockCheck) Now() time.Duration {
+	c.reads++
+	if c.l == nil { // New has not returned
+		return 0
+	}
+	if assert.True(c.t, c.l.table.mu.TryLock(), "the table is locked") {
+		entries := c.l.table.entriesLocked(nil)
+		c.l.table.mu.Unlock()
+		for _, e := range entries {
+			if assert.True(c.t, e.mutex().TryLock(), "key %s is locked", e.key) {
+				e.mutex().Unlock()
+			}
+		}
+	}
+	return time.Duration(c.reads) * time.Millisecond
+}
+
+func TestTheClockIsReadUnderNoLock(t *testing.T) {
+	for name, o := range map[string]Options[string]{
+		"fixed":      {},
+		"adaptive":   {Adaptive: AIMD(Window(1))},
+		"Total":      {Total: 2},
+		"Shared":     {Total: 2, Shared: AIMD(Start(2), Window(1))},
+		"MaxWaiting": {MaxWaiting: 1, Priority: func(key string) int { return int(key[0]) }},
+		"Shadow":     {Total: 1, Shadow: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				clock := &lockCheck{t: t}
+				o.Clock, o.MaxQueue, o.MaxKeys = clock, 2, 2
+				l := Must(New(2, &o))
+				clock.l = l
+				ctx, cancel := context.WithCancel(context.Background())
+				held := permitOf(l.TryAcquire("a", 2))
+				got := make(chan error, 3)
+				wait := func(ctx context.Context, key string) {
+					go func() {
+						p, err := l.Acquire(ctx, key, 1)
+						p.Done(Dropped)
+						got <- err
+					}()
+					synctest.Wait()
+				}
+				wait(context.Background(), "a")
+				wait(ctx, "a")
+				wait(context.Background(), "b")
+				_, _ = l.TryAcquire("a", 1)
+				cancel()
+				synctest.Wait()
+				require.NoError(t, l.SetLimit(2))
+				if o.Total > 0 {
+					require.NoError(t, l.SetTotal(2))
+				}
+				l.Refresh()
+				l.Stats("a")
+				l.Snapshot()
+				l.Totals()
+				held.Release()
+				for range 3 {
+					if err := <-got; err != nil && !errors.Is(err, context.Canceled) {
+						require.ErrorIs(t, err, ratelimit.ErrLimited)
+					}
+				}
+				for _, key := range []string{"c", "d", "a"} { // forgets others
+					p := permitOf(l.TryAcquire(key, 1))
+					p.Done(Success)
+				}
+				assert.NotZero(t, clock.reads)
+			})
+		})
+	}
+}
+
+// permitOf returns the permit, and panics if there is an error.
+func permitOf(p Permit, err error) Permit {
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+// scripted is a clock whose readings come in any order, as those of calls that wait for a lock do.
+type scripted struct {
+	rng *rand.Rand
+	at  time.Duration
+}
+
+func (c *scripted) Now() time.Duration {
+	c.at += time.Duration(c.rng.IntN(2000)) * time.Microsecond
+	return c.at - time.Duration(c.rng.IntN(3))*time.Second*time.Duration(c.rng.IntN(2))
+}
+
+// Work that begins later never counts as begun earlier.
+func TestAReadingThatIsOlderThanTheLastCountsAsThat(t *testing.T) {
+	for seed := range uint64(testsize.Of(50, 500)) {
+		rng := rand.New(rand.NewPCG(testsize.Seed(seed), 41))
+		clock := &scripted{rng: rng}
+		o := Options[string]{Clock: clock, Total: 4, Shared: Gradient(Window(1)), MaxQueue: 3}
+		if seed%2 == 1 {
+			o = Options[string]{Clock: clock, Adaptive: Gradient(Window(1)), MaxQueue: 3}
+		}
+		l := Must(New(3, &o))
+		var held []Permit
+		latest := map[*learner]time.Duration{}
+		for range 200 {
+			key := []string{"a", "b"}[rng.IntN(2)]
+			if len(held) > 0 && rng.IntN(2) == 0 {
+				i := rng.IntN(len(held))
+				held[i].Done(Outcome(rng.IntN(4)))
+				held = append(held[:i], held[i+1:]...)
+				continue
+			}
+			p, err := l.TryAcquire(key, 1+rng.IntN(2))
+			if err != nil {
+				continue
+			}
+			held = append(held, p)
+			learner, start := p.slot.learner, p.slot.works.begunAt(p.place).start
+			if last, ok := latest[learner]; ok {
+				require.GreaterOrEqual(t, start, last, "seed %d", seed)
+			}
+			require.GreaterOrEqual(t, start, p.slot.until, "seed %d: its slot-time", seed)
+			require.GreaterOrEqual(t, start, learner.window.since, "seed %d: its window", seed)
+			latest[learner] = start
+		}
+	}
+}
