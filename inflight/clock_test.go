@@ -57,12 +57,15 @@ func TestTheClockIsReadUnderNoLock(t *testing.T) {
 				clock.l = l
 				ctx, cancel := context.WithCancel(context.Background())
 				held := permitOf(l.TryAcquire("a", 2))
-				got := make(chan error, 3)
+				type result struct {
+					permit Permit
+					err    error
+				}
+				got := make(chan result, 3)
 				wait := func(ctx context.Context, key string) {
 					go func() {
 						p, err := l.Acquire(ctx, key, 1)
-						p.Done(Dropped)
-						got <- err
+						got <- result{p, err}
 					}()
 					synctest.Wait()
 				}
@@ -82,9 +85,12 @@ func TestTheClockIsReadUnderNoLock(t *testing.T) {
 				l.Totals()
 				held.Release()
 				for range 3 {
-					if err := <-got; err != nil && !errors.Is(err, context.Canceled) {
-						require.ErrorIs(t, err, ratelimit.ErrLimited)
+					synctest.Wait()
+					r := <-got
+					if r.err != nil && !errors.Is(r.err, context.Canceled) {
+						require.ErrorIs(t, r.err, ratelimit.ErrLimited)
 					}
+					r.permit.Done(Dropped)
 				}
 				for _, key := range []string{"c", "d", "a"} { // forgets others
 					p := permitOf(l.TryAcquire(key, 1))

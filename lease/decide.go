@@ -53,8 +53,10 @@ const (
 // decide decides from what is held, or waits for a fetch: its own, or that of another
 // caller, after which it starts again.
 func (f *fetcher[K]) decide(ctx context.Context, h *holding[K], o want) outcome[K] {
+	now := reading(f.clock)
 	h.mu.Lock()
-	out, ok := f.offerLocked(h, o)
+	now = h.atLocked(now)
+	out, ok := f.offerLocked(h, o, now)
 	if ok {
 		h.mu.Unlock()
 		return out
@@ -72,13 +74,13 @@ func (f *fetcher[K]) decide(ctx context.Context, h *holding[K], o want) outcome[
 		h.mu.Unlock()
 		return outcome[K]{todo: direct}
 	}
-	ft := f.fetchLocked(ctx, h, o, reading(f.clock))
+	ft := f.fetchLocked(ctx, h, o, now)
 	h.mu.Unlock()
 	return f.await(ctx, h, ft)
 }
 
 // offerLocked decides without a fetch, if it can.
-func (f *fetcher[K]) offerLocked(h *holding[K], o want) (out outcome[K], ok bool) {
+func (f *fetcher[K]) offerLocked(h *holding[K], o want, now time.Duration) (out outcome[K], ok bool) {
 	if h.dropped {
 		return outcome[K]{todo: again}, true
 	}
@@ -86,11 +88,10 @@ func (f *fetcher[K]) offerLocked(h *holding[K], o want) (out outcome[K], ok bool
 		return outcome[K]{todo: direct}, true
 	}
 	h.used = true
-	now := reading(f.clock)
 	if o.cost <= h.left {
 		out = h.allowedLocked(o, now)
 		if h.left <= h.low {
-			f.prefetchLocked(h)
+			f.prefetchLocked(h, now)
 		}
 		return h.localLocked(out), true
 	}

@@ -62,13 +62,23 @@ func (f *fetcher[K]) fetchLocked(ctx context.Context, h *holding[K], o want, now
 	return ft
 }
 
+// prefetch starts a fetch ahead of need, if little is left.
+func (f *fetcher[K]) prefetch(h *holding[K]) {
+	now := reading(f.clock)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.left <= h.low && !h.dropped {
+		f.prefetchLocked(h, h.atLocked(now))
+	}
+}
+
 // prefetchLocked starts a fetch ahead of need.
-func (f *fetcher[K]) prefetchLocked(h *holding[K]) {
+func (f *fetcher[K]) prefetchLocked(h *holding[K], now time.Duration) {
 	h.low = -1
 	if h.fetch != nil || h.roomLocked(f.pace.most) < 2 || f.ahead.Load() >= maxAhead {
 		return
 	}
-	if n := f.amountLocked(h, 1, reading(f.clock)); n > 1 {
+	if n := f.amountLocked(h, 1, now); n > 1 {
 		f.ahead.Add(1)
 		f.startLocked(context.Background(), h, &fetch[K]{n: n})
 	}
@@ -101,6 +111,7 @@ func (f *fetcher[K]) run(h *holding[K], ft *fetch[K]) {
 	if ft.need == 0 {
 		f.ahead.Add(-1)
 	}
+	now := reading(f.clock)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.fetch, ft.arrived = nil, true
@@ -111,7 +122,7 @@ func (f *fetcher[K]) run(h *holding[K], ft *fetch[K]) {
 			f.returns.give(&batch{res: res, size: n, left: n})
 		}
 	case err == nil:
-		f.arriveLocked(h, ft, res, n, asked)
+		f.arriveLocked(h, ft, res, n, asked, h.atLocked(now))
 	default:
 		f.failLocked(ft, n, err)
 	}
@@ -140,8 +151,7 @@ func refused(res *ratelimit.Reservation, err error) bool {
 // before all others, so that they cannot take away what was fetched for it. A batch that
 // is no larger than the caller's cost is the caller's, and not held: so a
 // reservation of a key with little traffic is settled exactly.
-func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Reservation, n int, asked time.Duration) {
-	now := reading(f.clock)
+func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Reservation, n int, asked, now time.Duration) {
 	f.hearLocked(h, res.Decision, now)
 	switch {
 	case res.Allowed && n == ft.cost && !ft.abandoned:
@@ -182,7 +192,7 @@ func (f *fetcher[K]) serveLocked(h *holding[K], ft *fetch[K], now time.Duration)
 	}
 	ft.out = h.allowedLocked(ft.want, now)
 	if h.left <= h.low {
-		f.prefetchLocked(h)
+		f.prefetchLocked(h, now)
 	}
 }
 

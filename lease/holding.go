@@ -3,6 +3,7 @@ package lease
 import (
 	"slices"
 	"sync"
+	"time"
 )
 
 // holding is what this process holds of one key's budget, and what it knows of the key.
@@ -11,8 +12,8 @@ import (
 // fetched, is at most Options.MaxBatch. What is left of a retired batch is not counted: it is
 // spent no more.
 //
-// Lock order: the table's lock, a holding's, that of the returns. No user code but a
-// Clock runs under any of them.
+// Lock order: the table's lock, a holding's, that of the returns. No user code runs under any of
+// them.
 type holding[K comparable] struct {
 	key        K
 	next, prev *holding[K] // in the order of eviction; guarded by the table's lock
@@ -30,9 +31,21 @@ type holding[K comparable] struct {
 	fetch   *fetch[K]  // the fetch that is under way, or nil
 	demand  int64      // units that callers want who wait for it along with its own
 	told    told
-	denial  *denial // nil for none
+	last    time.Duration // the latest reading that was used
+	denial  *denial       // nil for none
 	sizer   sizer
 	returns *returns
+}
+
+// atLocked returns the instant as which a reading counts. The clock is read before the lock, so readings
+// come in any order, and one that is older than the last counts as that. If it is older by a second or more,
+// the clock has stepped back, and time goes on from there.
+func (h *holding[K]) atLocked(reading time.Duration) time.Duration {
+	if h.last-reading >= time.Second {
+		h.last = reading
+	}
+	h.last = max(h.last, reading)
+	return h.last
 }
 
 // spendLocked spends cost of what is held, and reports whether it has; else it has spent nothing.

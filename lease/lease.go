@@ -122,19 +122,25 @@ func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
 	if h == nil {
 		return false
 	}
+	var now time.Duration
+	if d != nil {
+		now = reading(l.fetcher.clock)
+	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	degraded := d != nil && h.degradedLocked(cost)
 	if !h.spendLocked(cost) {
+		h.mu.Unlock()
 		return false
 	}
 	h.local++
 	if d != nil {
-		h.told.fill(d, h.left, reading(l.fetcher.clock))
+		h.told.fill(d, h.left, h.atLocked(now))
 		d.Degraded = degraded
 	}
-	if h.left <= h.low {
-		l.fetcher.prefetchLocked(h)
+	low := h.left <= h.low
+	h.mu.Unlock()
+	if low {
+		l.fetcher.prefetch(h)
 	}
 	return true
 }
@@ -310,7 +316,7 @@ func (l *Limiter[K]) hear(key K, d ratelimit.Decision, err error) {
 	if h := l.table.find(key); h != nil {
 		now := reading(l.fetcher.clock)
 		h.mu.Lock()
-		l.fetcher.hearLocked(h, d, now)
+		l.fetcher.hearLocked(h, d, h.atLocked(now))
 		h.mu.Unlock()
 	}
 }

@@ -176,6 +176,13 @@ func TestADenialIsRememberedForItsCostAndByAllowForLargerOnes(t *testing.T) {
 		require.Equal(t, 3, d.Remaining)
 		s.heard(&s.asked)
 
+		s.clock.Advance(-time.Millisecond)
+		d = take(t, l, 4)
+		require.False(t, d.Allowed)
+		require.Equal(t, time.Second, d.RetryAfter, "a reading that is older than the last counts as that")
+		require.Empty(t, s.heard(&s.asked), "remembered")
+		s.clock.Advance(time.Millisecond)
+
 		s.clock.Advance(99 * time.Millisecond)
 		d = take(t, l, 4)
 		require.False(t, d.Allowed)

@@ -102,6 +102,7 @@ func (systemClock) Now() time.Duration { return time.Since(origin) }
 
 // reading is the clock's time, with room to add or subtract any span of decades.
 func reading(c ratelimit.Clock) time.Duration {
-	const most = math.MaxInt64 / 4
-	return min(max(c.Now(), -most), most)
+	return min(max(c.Now(), -maxReading), maxReading)
 }
+
+const maxReading = math.MaxInt64 / 4

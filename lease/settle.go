@@ -21,14 +21,14 @@ func (f *fetcher[K]) spendMore(h *holding[K], most int) int {
 		return 0
 	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	n := min(most, h.left)
-	if n == 0 {
-		return 0
+	if n > 0 {
+		h.spendLocked(n)
 	}
-	h.spendLocked(n)
-	if h.left <= h.low {
-		f.prefetchLocked(h)
+	low := n > 0 && h.left <= h.low
+	h.mu.Unlock()
+	if low {
+		f.prefetch(h)
 	}
 	return n
 }

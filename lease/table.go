@@ -57,7 +57,7 @@ func (t *table[K]) add(key K, known told) *holding[K] {
 	if t.len >= t.max && !t.evictLocked() {
 		return nil
 	}
-	h := &holding[K]{key: key, low: -1, told: known, returns: t.returns}
+	h := &holding[K]{key: key, low: -1, told: known, last: -maxReading, returns: t.returns}
 	t.pushLocked(h)
 	t.index.Add(key, h)
 	return h

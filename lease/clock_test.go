@@ -1,0 +1,90 @@
+package lease
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// lockCheck is a clock that fails the test if it is read while a lock of the limiter is held. Only one
+// goroutine runs at a time.
+type lockCheck struct {
+	t     *testing.T
+	l     *Limiter[string]
+	reads int
+}
+
+func (c *lockCheck) Now() time.Duration {
+	c.reads++
+	if assert.True(c.t, c.l.table.mu.TryLock(), "the table is locked") {
+		c.l.table.mu.Unlock()
+		for _, h := range c.l.table.all() {
+			if assert.True(c.t, h.mu.TryLock(), "key %s is locked", h.key) {
+				h.mu.Unlock()
+			}
+		}
+	}
+	return time.Duration(c.reads) * time.Millisecond
+}
+
+// slow is a remote limiter whose answers come when nobody else runs.
+type slow struct{ ratelimit.Reserver[string] }
+
+func (s slow) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	time.Sleep(time.Millisecond)
+	return s.Reserver.Reserve(ctx, key, cost, maxDelay)
+}
+
+func TestTheClockIsReadUnderNoLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		remote := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerHour(1), 60), nil))
+		clock := &lockCheck{t: t}
+		l, err := New[string](slow{remote}, &Options[string]{MaxBatch: 20, HoldFor: time.Hour, MaxKeys: 2, Clock: clock})
+		require.NoError(t, err)
+		clock.l = l
+		allowed := 0
+		for i := range 100 {
+			key, cost := []string{"a", "b", "c"}[i/10%3], 1+i%3
+			switch i % 5 {
+			case 0:
+				l.Allow(key, cost)
+			case 1, 2:
+				d, err := l.Take(context.Background(), key, cost)
+				require.NoError(t, err)
+				if d.Allowed {
+					allowed++
+				}
+			case 3:
+				res, err := l.Reserve(context.Background(), key, cost, 0)
+				require.NoError(t, err)
+				require.NoError(t, res.Settle(2*cost))
+			case 4:
+				ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+				_ = l.Wait(ctx, key, cost)
+				cancel()
+			}
+			time.Sleep(time.Second) // what was fetched ahead arrives
+		}
+		assert.NotZero(t, allowed)
+		assert.Less(t, allowed, 40, "some are denied")
+		assert.Greater(t, clock.reads, 100)
+		require.NoError(t, l.Flush(context.Background()))
+	})
+}
+
+func TestAReadingThatIsOlderThanTheLastCountsAsThat(t *testing.T) {
+	h := &holding[string]{last: -maxReading}
+	for _, row := range [][2]time.Duration{ // what is read, what it counts as
+		{-5 * time.Second, -5 * time.Second}, {time.Second, time.Second}, {900 * time.Millisecond, time.Second}, {1, time.Second},
+		{2 * time.Second, 2 * time.Second}, {time.Second, time.Second}, {1500 * time.Millisecond, 1500 * time.Millisecond},
+		{maxReading, maxReading}, {-maxReading, -maxReading},
+	} {
+		require.Equal(t, row[1], h.atLocked(row[0]), "%v", row[0])
+	}
+}
