@@ -4,6 +4,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/told"
 )
@@ -85,4 +86,45 @@ func (i *Interceptor) mustBeMade() {
 	if i == nil || i.core == nil {
 		panic("grpclimit: this Interceptor was not made by New: it has no limiter")
 	}
+}
+
+// Interceptor holds the calls of servers to a limiter. Make one with [New] or [PerIP]. It
+// is safe for concurrent use, and may serve any number of servers, which then share its
+// limits. The zero Interceptor cannot be used: its interceptors panic.
+type Interceptor struct {
+	core  *edge.Core[*Call]
+	opts  Options
+	views told.Views // of Options.LimitTrailers
+}
+
+// event is an [Event] as package edge has it.
+type event = edge.Event[*Call]
+
+// public returns an event as functions of users get it.
+func public(e event) Event {
+	return Event{Call: e.Request, Cost: e.Cost, Decision: e.Decision, Err: e.Err, Outcome: httplimit.Outcome(e.Outcome)}
+}
+
+// Stats returns the counters. Each is exact; they are not read at one instant.
+func (i *Interceptor) Stats() httplimit.Stats {
+	if i.core == nil {
+		return httplimit.Stats{}
+	}
+	return httplimit.Stats(i.core.Stats())
+}
+
+// Event is one decision. It is valid during the call that gets it.
+type Event struct {
+	// Call is the call as the interceptor got it; in decisions on messages, with the
+	// message in Call.Request.
+	Call *Call
+	// Cost is what the call or message costs.
+	Cost int
+	// Decision is the limiter's answer. Its field Degraded reports a decision that was
+	// taken without the shared store.
+	Decision ratelimit.Decision
+	// Err is the limiter's error, nil if the call is allowed or denied.
+	Err error
+	// Outcome is what the interceptor does with the call.
+	Outcome httplimit.Outcome
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -191,4 +192,18 @@ func (o *Options) core() edge.Options[*http.Request] {
 // them must be cheap, since anyone can send them.
 func SkipPreflights(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
+}
+
+// peerAndCredentials tells clients apart well enough to spread them. It may be spoofed: a
+// client that invents another identity waits as long as before, or longer.
+func peerAndCredentials(r *http.Request) string {
+	host := r.RemoteAddr
+	if i := strings.LastIndexByte(host, ':'); i >= 0 {
+		host = host[:i] // the port changes with each connection
+	}
+	parts := []string{host}
+	for _, name := range []string{"X-Forwarded-For", "Forwarded", "Authorization"} {
+		parts = append(parts, r.Header[name]...)
+	}
+	return strings.Join(parts, "\n")
 }

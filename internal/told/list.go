@@ -1,10 +1,7 @@
-// Package told says how limits are told to clients: by the fields RateLimit-Policy and RateLimit of
-// draft-ietf-httpapi-ratelimit-headers-11, over HTTP in its header and over gRPC in trailers.
 package told
 
 import (
 	"fmt"
-	"math"
 	"math/bits"
 	"slices"
 	"strconv"
@@ -14,23 +11,6 @@ import (
 
 	"github.com/weir-go/ratelimit"
 )
-
-// View is how a limit is written in header fields: everything that does not change from
-// request to request.
-type View struct {
-	Limit  ratelimit.Limit
-	Name   string // of the policy; empty if there is nothing to tell
-	quoted string
-	Quota  string // its capacity
-	window int64  // seconds, 0 if there is none
-	until  int64  // of a calendar: when the window ends whose length window is, in Unix seconds; else 0
-	rest   string // of the item of RateLimit-Policy: its parameters
-	list   *list
-
-	// Denied, Exceeds and Blocked are for whoever answers requests: what it has last answered to one
-	// that this limit has denied.
-	Denied, Exceeds, Blocked atomic.Value
-}
 
 // list is the views of limits that are listed together in RateLimit-Policy.
 type list struct {
@@ -80,9 +60,6 @@ func (l *list) bound() {
 	}
 }
 
-// over reports whether a window has ended whose length is told.
-func (l *list) over() bool { return l.until > 0 && time.Now().Unix() >= l.until }
-
 // items writes RateLimit-Policy.
 func (l *list) items() string {
 	var items []string
@@ -119,16 +96,6 @@ func (w writer) view(l ratelimit.Limit) *View {
 	return v
 }
 
-// find returns the view of that very limit, or nil.
-func (l *list) find(limit *ratelimit.Limit) *View {
-	for _, v := range l.views {
-		if v.Limit == *limit {
-			return v
-		}
-	}
-	return nil
-}
-
 // same reports whether the list is of these limits.
 func (l *list) same(limits []ratelimit.Limit) bool {
 	return slices.EqualFunc(l.views, limits, func(v *View, limit ratelimit.Limit) bool { return v.Limit == limit })
@@ -152,9 +119,6 @@ func (l *list) with(limit ratelimit.Limit, w writer) *View {
 	v.list.policies = v.list.items()
 	return v
 }
-
-// Policies returns the value of RateLimit-Policy.
-func (v *View) Policies() string { return v.list.policies }
 
 // After returns the view as it is written after the lines of an outer middleware, of which names
 // returns the policies' names. Those that are in use there get a number: in one response, a name
@@ -270,41 +234,13 @@ func quote(s string) string { return `"` + escaper.Replace(s) + `"` }
 
 var escaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// Standing returns the item of RateLimit: how much is left.
-func (v *View) Standing(d *ratelimit.Decision) string {
-	b := append(make([]byte, 0, 64), v.quoted...)
-	b = append(b, ";r="...)
-	b = strconv.AppendInt(b, Clamp(int64(d.Remaining)), 10)
-	if t := v.effective(d); t > 0 {
-		b = append(b, ";t="...)
-		b = strconv.AppendInt(b, t, 10)
+// check reports why header fields cannot tell of the limits.
+func (v *Views) check(limits []ratelimit.Limit) error {
+	if !v.named {
+		return nil
 	}
-	return string(b)
-}
-
-// effective is the window within which no more than Remaining can be used. A sliding
-// counter regains in up to two windows; less than one would invite more than the rate.
-func (v *View) effective(d *ratelimit.Decision) int64 {
-	switch left := Clamp(Seconds(d.ResetAfter)); {
-	case !d.Allowed && (d.RetryAfter > 0 || v.window > 0):
-		return max(1, Clamp(Seconds(d.RetryAfter))) // as Retry-After: that must not come before
-	case v.Limit.Algorithm == ratelimit.AlgorithmFixedWindow && left > 0:
-		return min(left, v.window)
-	case v.Limit.Algorithm == ratelimit.AlgorithmCalendar:
-		if left == 0 { // what a fresh key has left expires with the window
-			left = v.until - time.Now().Unix()
-		}
-		return max(1, min(left, v.window))
-	case v.Limit.Algorithm == ratelimit.AlgorithmSlidingCounter:
-		return max(v.window, min(left, v.Refill()))
+	if err := checkNames(limits); err != nil {
+		return err
 	}
-	return v.window
-}
-
-// Refill is the seconds after which a key that has spent everything is fresh.
-func (v *View) Refill() int64 {
-	if v.Limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
-		return Clamp(Seconds(2 * min(v.Limit.Rate.Per, math.MaxInt64/2)))
-	}
-	return v.window
+	return v.checkUnits(limits)
 }
