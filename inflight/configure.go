@@ -10,7 +10,7 @@ func (s *slot) configureLocked(cfg config, base int, now time.Duration) {
 	}
 	s.asked, s.told = cfg.asked, cfg.limit
 	if s.common.timed {
-		s.pool().advanceLocked(s, s.pool().atLocked(now)) // by the old weight
+		s.pool().advanceLocked(s, s.atLocked(now)) // by the old weight
 	}
 	s.weight = weightOf(cfg.weight)
 	if s.priority != cfg.priority {

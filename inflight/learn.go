@@ -26,7 +26,7 @@ func (s *slot) learn() {
 		if p.learner != nil {
 			now = &p.total
 		}
-		old, at := *now, p.atLocked(reading)
+		old, at := *now, s.atLocked(reading)
 		if p.learner != nil {
 			bound := int(p.bound.Load())
 			p.setLocked(l.limit(bound), bound)

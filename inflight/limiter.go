@@ -181,7 +181,6 @@ func (l *Limiter[K]) insertUnlock(e *entry[K], cfg config, now time.Duration) (*
 		return nil, errFull(l.table.max)
 	}
 	e.mutex().Lock()
-	e.until = now
 	e.configureLocked(cfg, int(l.base.Load()), now)
 	l.table.publishLocked(e)
 	return &e.slot, nil

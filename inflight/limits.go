@@ -25,7 +25,7 @@ func (l *Limiter[K]) SetLimit(limit int) error {
 		e.mutex().Lock()
 		busy := !e.idleLocked()
 		if e.told == 0 {
-			now = e.pool().atLocked(now)
+			now = e.atLocked(now)
 			e.boundLocked(limit, now)
 			l.changedLocked(e, now)
 		}
@@ -61,7 +61,7 @@ func (l *Limiter[K]) SetTotal(n int) error {
 	for _, s := range p.waitersLocked() {
 		s.expelLocked()
 	}
-	p.changedLocked(p.atLocked(now))
+	p.changedLocked(l.common.atLocked(now))
 	return nil
 }
 
@@ -88,7 +88,7 @@ func (l *Limiter[K]) allChanged() {
 	if p := l.common.pool; p != nil {
 		now := l.common.reading(true)
 		l.common.mu.Lock()
-		p.changedLocked(p.atLocked(now))
+		p.changedLocked(l.common.atLocked(now))
 		l.common.mu.Unlock()
 	}
 }
@@ -99,7 +99,7 @@ func (l *Limiter[K]) reconfigure(e *entry[K]) {
 	now := l.common.reading(true)
 	e.mutex().Lock()
 	busy := !e.idleLocked()
-	now = e.pool().atLocked(now)
+	now = e.atLocked(now)
 	e.configureLocked(cfg, int(l.base.Load()), now)
 	l.changedLocked(e, now)
 	e.unlockAfter(busy)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -113,11 +112,11 @@ func (o *Options[K]) defaults() {
 }
 
 func (o *Options[K]) common() *common {
-	c := &common{clock: o.Clock, maxQueue: o.MaxQueue, maxWaiting: o.MaxWaiting, adaptive: o.Adaptive, shadow: o.Shadow}
+	c := &common{last: -maxReading, clock: o.Clock, maxQueue: o.MaxQueue, maxWaiting: o.MaxWaiting, adaptive: o.Adaptive, shadow: o.Shadow}
 	c.timed = o.Adaptive != nil || o.Total > 0 || o.MaxWaiting > 0
 	if o.Total > 0 || o.MaxWaiting > 0 {
 		bound := cmp.Or(o.Total, noTotal)
-		c.pool = &pool{last: math.MinInt64}
+		c.pool = new(pool)
 		c.pool.setLocked(bound, bound)
 		if o.Shared != nil {
 			c.pool.learner = newLearner(o.Shared())

@@ -33,7 +33,7 @@ func (p Permit) Done(o Outcome) {
 		s.mu.Unlock()
 		now = s.common.reading(true)
 		s.mu.Lock()
-		now = s.own.atLocked(now)
+		now = s.atLocked(now)
 	}
 	n := s.works.end(p.place, p.serial)
 	if n == 0 {
@@ -52,7 +52,7 @@ func (s *slot) doneTimed(p Permit, o Outcome) {
 		s.mutex().Unlock()
 		return
 	}
-	now = s.pool().atLocked(now)
+	now = s.atLocked(now)
 	s.chargeLocked(&w, now)
 	due := s.learner != nil && s.learner.ended(now, &w, o)
 	if due {
@@ -74,7 +74,7 @@ func (s *slot) tryUnlock(n int, now time.Duration, why error) (Permit, error) {
 		s.countShedLocked()
 	}
 	if s.common.timed {
-		now = s.pool().atLocked(now)
+		now = s.atLocked(now)
 	}
 	p := s.takeLocked(n, now)
 	s.mutex().Unlock()

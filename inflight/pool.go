@@ -12,8 +12,7 @@ import (
 // for each. What guards its slots guards it: with one pool all keys have one lock, so that a decision takes
 // one in either case, and keys and Total have no lock order between them.
 type pool struct {
-	total    int           // units that may be in flight now, or noTotal
-	last     time.Duration // the latest reading that was used
+	total    int // units that may be in flight now, or noTotal
 	inFlight int
 	bound    atomic.Int64 // units that may ever be in flight; changed under the lock
 	waiting  int          // callers

@@ -42,7 +42,7 @@ type slot struct {
 	shed     uint64
 	wait     time.Duration // recent waits of those who were served from the queue
 	waited   time.Duration // when the last of them was served, or gave up
-	_        [16]byte      // a key takes six lines of the cache then, and begins on one
+	_        [24]byte      // a key takes six lines of the cache then, and begins on one
 }
 
 // common is what all keys of a limiter share.
@@ -61,6 +61,7 @@ type common struct {
 
 	_     [64]byte      // what changes is on no line of the cache with what is only read
 	mu    sync.Mutex    // the lock of all keys, if they have one pool
+	last  time.Duration // the latest reading that was used under it
 	idled atomic.Uint64 // the last number of an instant
 	shed  atomic.Uint64
 	waits [len(Totals{}.Waits)]atomic.Uint64
@@ -85,8 +86,8 @@ func (s *slot) pool() *pool {
 // init prepares a slot, which has no configuration yet. It calls the caller's Adaptive.
 func (s *slot) init(c *common, report func(old, new int)) {
 	s.common, s.at, s.busyAt = c, -1, -1
-	s.weight = 1 // until it is configured
-	s.own.total, s.own.last = noTotal, math.MinInt64
+	s.weight, s.until = 1, -maxReading // until it is configured
+	s.own.total = noTotal
 	s.own.bound.Store(noTotal)
 	switch {
 	case s.pool().learner != nil:
@@ -103,15 +104,25 @@ func (c *common) reading(timed bool) time.Duration {
 	if !timed {
 		return 0
 	}
-	const most = math.MaxInt64 / 4 // differences do not overflow
-	return min(max(c.clock.Now(), -most), most)
+	return min(max(c.clock.Now(), -maxReading), maxReading)
 }
+
+const maxReading = math.MaxInt64 / 4 // differences do not overflow
 
 // atLocked returns the instant as which a reading counts: time never goes back. The clock is read
 // before the lock, so readings come in any order.
-func (p *pool) atLocked(reading time.Duration) time.Duration {
-	p.last = max(p.last, reading)
-	return p.last
+func (s *slot) atLocked(reading time.Duration) time.Duration {
+	if s.common.pool != nil {
+		return s.common.atLocked(reading)
+	}
+	s.advance(s.inFlight, reading)
+	return s.until
+}
+
+// atLocked is that of a slot, if all keys have one pool.
+func (c *common) atLocked(reading time.Duration) time.Duration {
+	c.last = max(c.last, reading)
+	return c.last
 }
 
 // most is how many units can be in flight over all keys.

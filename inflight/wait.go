@@ -29,7 +29,7 @@ func (s *slot) awaitUnlock(ctx context.Context, n int, now time.Duration) (p Per
 	if most := s.common.maxWaiting; most > 0 && s.pool().waiting >= most && !s.pool().shedLocked(s.priority) {
 		return s.tryUnlock(n, now, errTooManyWait)
 	}
-	now = s.pool().atLocked(now)
+	now = s.atLocked(now)
 	w := &waiter{slot: s, n: n, ready: make(chan struct{}), since: now}
 	s.pool().joinLocked(s, w)
 	s.handOnLocked(now)
@@ -43,7 +43,7 @@ func (s *slot) awaitUnlock(ctx context.Context, n int, now time.Duration) (p Per
 	case <-ctx.Done():
 		now := s.common.reading(true)
 		s.mutex().Lock()
-		s.quitLocked(w, s.pool().atLocked(now))
+		s.quitLocked(w, s.atLocked(now))
 		s.unlockVacated()
 		return Permit{}, errGaveUp(ctx)
 	}
