@@ -162,10 +162,10 @@ func TestWhatAnAdaptiveLimitLearns(t *testing.T) {
 }
 
 func TestMistakesOfInflightAreRefused(t *testing.T) {
-	whole := inflight.Must(inflight.New[*connectlimit.Call](1, nil))
+	whole := ratelimit.Must(inflight.New[*connectlimit.Call](1, nil))
 	_, wrong := connectlimit.NewInflight(whole, func(c *connectlimit.Call) (*connectlimit.Call, error) { return c, nil }, nil)
 	assert.ErrorContains(t, wrong, "connectlimit: this limiter's key is the call itself")
-	l := inflight.Must(inflight.New[string](1, nil))
+	l := ratelimit.Must(inflight.New[string](1, nil))
 	_, err := connectlimit.NewInflight(nil, everyone, nil)
 	assert.ErrorContains(t, err, "connectlimit: NewInflight needs a limiter")
 	_, err = connectlimit.NewInflight(l, everyone, &connectlimit.InflightOptions{MaxWait: -1})

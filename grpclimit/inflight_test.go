@@ -89,9 +89,9 @@ func TestInflightRefusals(t *testing.T) {
 		return l
 	}
 	zero := func(*testing.T) *inflight.Limiter[string] {
-		return inflight.Must(inflight.New(1, &inflight.Options[string]{LimitFor: func(string) int { return -1 }}))
+		return ratelimit.Must(inflight.New(1, &inflight.Options[string]{LimitFor: func(string) int { return -1 }}))
 	}
-	one := func(t *testing.T) *inflight.Limiter[string] { return inflight.Must(inflight.New[string](1, nil)) }
+	one := func(t *testing.T) *inflight.Limiter[string] { return ratelimit.Must(inflight.New[string](1, nil)) }
 	failing := func(err error) func(*grpclimit.Call) (string, error) {
 		return func(*grpclimit.Call) (string, error) { return "", err }
 	}
@@ -201,12 +201,12 @@ func TestWhatAnAdaptiveLimitLearns(t *testing.T) {
 }
 
 func TestMistakesOfInflightAreRefused(t *testing.T) {
-	l := inflight.Must(inflight.New[string](1, nil))
+	l := ratelimit.Must(inflight.New[string](1, nil))
 	_, err := grpclimit.NewInflight(nil, everyone, nil)
 	assert.EqualError(t, err, "grpclimit: NewInflight needs a limiter and a key function, and got nil")
 	_, err = grpclimit.NewInflight(l, nil, nil)
 	assert.Error(t, err)
-	whole := inflight.Must(inflight.New[*grpclimit.Call](1, nil))
+	whole := ratelimit.Must(inflight.New[*grpclimit.Call](1, nil))
 	_, err = grpclimit.NewInflight(whole, func(c *grpclimit.Call) (*grpclimit.Call, error) { return c, nil }, nil)
 	assert.ErrorContains(t, err, "grpclimit: this limiter's key is the call itself")
 	_, err = grpclimit.NewInflight(l, everyone, &grpclimit.InflightOptions{MaxWait: -1})

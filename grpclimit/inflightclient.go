@@ -65,7 +65,7 @@ func NewInflightClient(l *inflight.Limiter[string], opts *InflightClientOptions)
 		c.opts.Outcome = InflightResponse
 	}
 	if l == nil {
-		c.limiter = inflight.Must(inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Gradient(), MaxQueue: 1000}))
+		c.limiter = ratelimit.Must(inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Gradient(), MaxQueue: 1000}))
 	}
 	return c, nil
 }

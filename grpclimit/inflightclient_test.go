@@ -143,7 +143,7 @@ func TestWhatAClientsAdaptiveLimitLearns(t *testing.T) {
 }
 
 func TestAClientsPermitIsGivenBackWhateverPanics(t *testing.T) {
-	l := inflight.Must(inflight.New[string](1, nil))
+	l := ratelimit.Must(inflight.New[string](1, nil))
 	for name, opts := range map[string]*grpclimit.InflightClientOptions{
 		"the call": nil,
 		"Outcome":  {Outcome: func(*grpclimit.ClientCall, error) inflight.Outcome { panic("now") }},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
 )
@@ -15,7 +16,7 @@ import (
 func inflightCalls(t testing.TB) map[string]func() {
 	calls := make(map[string]func())
 	for name, o := range map[string]*inflightOptions{"fixed": nil, "adaptive": {Adaptive: inflight.Gradient()}} {
-		m, err := httplimit.NewInflight(inflight.Must(inflight.New(10, o)), byTenant, nil)
+		m, err := httplimit.NewInflight(ratelimit.Must(inflight.New(10, o)), byTenant, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -245,12 +245,12 @@ func TestInflightSkipAndOnRefused(t *testing.T) {
 }
 
 func TestInflightNeedsALimiterAndAKey(t *testing.T) {
-	l := inflight.Must(inflight.New[string](1, nil))
+	l := ratelimit.Must(inflight.New[string](1, nil))
 	_, err := httplimit.NewInflight(nil, byTenant, nil)
 	assert.ErrorContains(t, err, "httplimit: NewInflight needs")
 	_, err = httplimit.NewInflight[string](l, nil, nil)
 	assert.ErrorContains(t, err, "httplimit: NewInflight needs")
-	whole := inflight.Must(inflight.New[*http.Request](1, nil))
+	whole := ratelimit.Must(inflight.New[*http.Request](1, nil))
 	_, err = httplimit.NewInflight(whole, func(r *http.Request) (*http.Request, error) { return r, nil }, nil)
 	assert.ErrorContains(t, err, "httplimit: this limiter's key is the request itself")
 	_, err = httplimit.NewInflight(l, byTenant, &httplimit.InflightOptions{MaxWait: -1})
@@ -268,7 +268,7 @@ func TestInflightTransportHoldsItsPermitUntilTheBodyEnds(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	l := inflight.Must(inflight.New(1, &inflightOptions{MaxQueue: 1}))
+	l := ratelimit.Must(inflight.New(1, &inflightOptions{MaxQueue: 1}))
 	transport, err := httplimit.NewInflightTransport(nil, l, &httplimit.InflightTransportOptions{MaxWait: 20 * time.Millisecond})
 	require.NoError(t, err)
 	client := &http.Client{Transport: transport}
@@ -305,7 +305,7 @@ func TestInflightTransportGivesThePermitBackIfOutcomePanics(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := inflight.Must(inflight.New[string](1, nil))
+			l := ratelimit.Must(inflight.New[string](1, nil))
 			transport, err := httplimit.NewInflightTransport(roundTripper(answer), l, &httplimit.InflightTransportOptions{
 				Outcome: func(*http.Request, *http.Response, error) inflight.Outcome { panic("outcome") },
 			})
@@ -324,7 +324,7 @@ func TestInflightTransportLimitsEachHost(t *testing.T) {
 	base := roundTrip(func(r *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("x"))}, nil
 	})
-	l := inflight.Must(inflight.New[string](1, nil))
+	l := ratelimit.Must(inflight.New[string](1, nil))
 	transport, err := httplimit.NewInflightTransport(base, l, nil)
 	require.NoError(t, err)
 	send := func(url string) (*http.Response, error) {
@@ -350,7 +350,7 @@ func TestInflightTransportGivesThePermitBackHoweverARequestEnds(t *testing.T) {
 		}
 		return resp, fail
 	})
-	l := inflight.Must(inflight.New[string](1, nil))
+	l := ratelimit.Must(inflight.New[string](1, nil))
 	transport, err := httplimit.NewInflightTransport(base, l, nil)
 	require.NoError(t, err)
 	send := func() { _, _ = transport.RoundTrip(httptest.NewRequest("GET", "http://a.example", nil)) }

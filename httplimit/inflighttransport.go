@@ -62,7 +62,7 @@ func NewInflightTransport(base http.RoundTripper, l *inflight.Limiter[string], o
 		t.opts.Outcome = InflightResponse
 	}
 	if l == nil {
-		t.limiter = inflight.Must(inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Gradient(), MaxQueue: 1000}))
+		t.limiter = ratelimit.Must(inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Gradient(), MaxQueue: 1000}))
 	}
 	return t, nil
 }

@@ -38,13 +38,13 @@ func TestStatusOfAMissingKeyIsChosen(t *testing.T) {
 	resp := send(m.Wrap(unreachable(t)), httptest.NewRequest("GET", "/", nil))
 	assert.Equal(t, http.StatusUnauthorized, resp.StatusCode)
 	assert.Equal(t, `{"type":"about:blank","title":"Unauthorized","status":401,"detail":"The key that requests are limited by is missing or malformed."}`+"\n", body(t, resp))
-	i, err := httplimit.NewInflight(inflight.Must(inflight.New[keyfunc.Hash](1, nil)), httplimit.BearerToken, &httplimit.InflightOptions{KeyCode: 422})
+	i, err := httplimit.NewInflight(ratelimit.Must(inflight.New[keyfunc.Hash](1, nil)), httplimit.BearerToken, &httplimit.InflightOptions{KeyCode: 422})
 	require.NoError(t, err)
 	assert.Equal(t, 422, send(i.Wrap(unreachable(t)), httptest.NewRequest("GET", "/", nil)).StatusCode)
 	for _, code := range []int{-1, 1, 200, 399, 500} {
 		_, err = httplimit.New(ratelimit.Map(l, httplimit.BearerToken), &httplimit.Options{KeyCode: code})
 		assert.ErrorContains(t, err, "httplimit: Options.KeyCode is")
-		_, err = httplimit.NewInflight(inflight.Must(inflight.New[keyfunc.Hash](1, nil)), httplimit.BearerToken, &httplimit.InflightOptions{KeyCode: code})
+		_, err = httplimit.NewInflight(ratelimit.Must(inflight.New[keyfunc.Hash](1, nil)), httplimit.BearerToken, &httplimit.InflightOptions{KeyCode: code})
 		assert.ErrorContains(t, err, "httplimit: InflightOptions.KeyCode is")
 	}
 }

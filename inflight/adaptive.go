@@ -5,49 +5,38 @@ import (
 	"time"
 )
 
-// Sample is what a window has shown: the work that began and ended within it.
+// Sample is what a window has shown: the work that began and ended within it. A figure of 0 is not known.
 type Sample struct {
-	// RTT is the mean time of the work that succeeded, from the permit to Done. Work that is still under way takes at least as
-	// long as it has lasted: it raises the mean, and never lowers it. So does what was [Cancelled] or [Dropped] after more time than all
-	// that succeeded took: its client did not wait, or a deadline has ended. 0 if nothing succeeded, and there is nothing of these.
+	// RTT is the mean time of the work that succeeded, from the permit to Done. Longer work that has not ended,
+	// was [Cancelled] or was [Dropped] raises it.
 	RTT time.Duration
-	// Deviation is the standard deviation of the times whose mean is RTT, and Ended how many of them
-	// are known in full. So Deviation / √Ended is about how far RTT may be off. 0 if it is not known.
+	// Deviation is the standard deviation of these times, and Ended how many are known in full.
 	Deviation time.Duration
 	Ended     int
-	// InFlight is the most units that were in flight in the window.
+	// InFlight is the most units in flight.
 	InFlight int
-	// Mean is how many units were in flight on average. 0 if it is not known.
+	// Mean is the mean of the units in flight over time.
 	Mean float64
-	// Crowd is how many units were in flight on average while a unit was in flight: the mean over the units' time, where Mean is
-	// that over all time. Where work comes in bursts, Mean is mostly that of the pauses. 0 if it is not known.
+	// Crowd is their mean over the time of each unit: without pauses.
 	Crowd float64
-	// Cancelled is the share of outcomes, 0 to 1, whose clients did not wait any longer: those [Cancelled], or [Dropped] by a
-	// deadline, after more time than all that succeeded in this window and the one before took. What fails for another reason is
-	// now and then the longest too: how often follows from what was Cancelled sooner, and is taken off. Where fewer than one in
-	// five succeed, all that was Cancelled counts, but not what took less than half of the usual. Where the share is not small, the
+	// Cancelled is the share of outcomes, 0 to 1, whose clients did not wait any longer. Where it is not small, the
 	// true mean time is longer than RTT.
 	Cancelled float64
-	// Dropped says that at least one in four of the window's outcomes were [Dropped], or that
-	// Cancelled is more than half.
+	// Dropped says that at least a quarter of the outcomes were [Dropped], or that Cancelled is more than half.
 	Dropped bool
-	// Max is the upper bound of the limit at present. 0 means that there is none.
+	// Max is the upper bound of the limit; 0 for none.
 	Max int
 }
 
-// Algorithm finds a limit from samples. It is a state machine that reads no clock and
-// knows no key: the same samples give the same limits. Update is called once for each
-// window of a key's samples, from one goroutine at a time and under no lock, and
-// returns the limit from now on. It must not call the limiter. A limit below 1 counts
-// as 1, and one above the key's upper bound as that.
+// Algorithm finds a limit from samples. Update is called once for each window, from one goroutine at a time, and
+// returns the limit from now on, which counts as at least 1 and at most the key's upper bound. It must not call the
+// limiter.
 type Algorithm interface {
 	Update(s Sample) (limit int)
 }
 
-// Adaptive makes an Algorithm for a key. It is called for each key that is first seen, and
-// once by [New]. An Algorithm with a method Limit() int says by it where it starts;
-// others start at 20. One with a method Window() int says by it how many outcomes a window
-// has at least; those of others have 20.
+// Adaptive makes an Algorithm for a key when that is first seen, and one in [New]. Optional methods of the Algorithm
+// are Limit() int, where it starts, and Window() int, how many outcomes a window has at least: else 20 each.
 type Adaptive func() Algorithm
 
 // startLimit is where an algorithm starts that says nothing else.

@@ -2,21 +2,15 @@ package inflight
 
 import "time"
 
-// AIMD raises the limit step by step while all is well and lowers it by a tenth in each
-// window that is [Dropped], as TCP does (V. Jacobson, "Congestion avoidance and control",
-// SIGCOMM 1988; the factor is Netflix's, concurrency-limits 0.5.4). It needs no baseline,
-// but must be told what is too slow: by outcomes of Dropped, or by a [Timeout].
-//
-// The step is 1, or a twentieth of the limit if that is more. Until the first Dropped window,
-// and below half the limit at which the last fall began, it is a quarter: so the limit is
-// found, and found again, within some 20 windows.
-//
-// It has the options [Min], [Max], [Start], [Window] and [Timeout].
+// AIMD raises the limit step by step while all is well, and lowers it by a tenth in each window that is
+// Dropped. It has to be told what is too slow: by outcomes of Dropped, or by [Timeout].
 func AIMD(opts ...Option) Adaptive {
 	t := tune("AIMD", opts)
 	return func() Algorithm { return &aimd{level: newLevel(t)} }
 }
 
+// aimd is that of V. Jacobson, "Congestion avoidance and control", SIGCOMM 1988, with the factor of Netflix's
+// concurrency-limits 0.5.4. The limit is found, and found again, within some 20 windows.
 type aimd struct {
 	level
 	falling int     // bad windows in a row

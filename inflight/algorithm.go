@@ -5,46 +5,38 @@ import (
 	"time"
 )
 
-// Option changes how an algorithm behaves. Bad values, and options that an algorithm
-// does not have, are errors of [New].
+// Option changes an algorithm. A bad value, or an option that the algorithm does not have, is an error of
+// [New].
 type Option func(*tuning)
 
-// Min is the limit below which an algorithm does not go. If not given, 1. The key's upper
-// bound is stronger.
+// Min is the limit below which an algorithm does not go, except for the key's upper bound. If not given, 1.
 func Min(limit int) Option { return func(t *tuning) { t.min = limit } }
 
-// Max is the limit above which an algorithm does not go, beside the key's upper bound. If
-// not given, there is none but that.
-func Max(limit int) Option { return func(t *tuning) { t.max = limit } }
-
-// Start is the limit that an algorithm starts with. If not given, 20. The key's upper
-// bound is stronger.
+// Start is the limit that an algorithm starts with. If not given, 20.
 func Start(limit int) Option { return func(t *tuning) { t.start = limit } }
 
-// Timeout makes a window whose mean time is above d count as Dropped. [AIMD] alone has it:
-// it does not look at latency otherwise. If not given, none does.
+// Timeout makes [AIMD] count a window whose mean time is above d as Dropped. If not given, none does.
 func Timeout(d time.Duration) Option { return func(t *tuning) { t.timeout = &d } }
 
-// Tolerance is how many times its baseline a latency may be before [Gradient] lowers the
-// limit. It alone has it. If not given, 1.5.
+// Tolerance is how many times its baseline a latency may be before [Gradient] lowers the limit. If not given,
+// 1.5.
 func Tolerance(ratio float64) Option { return func(t *tuning) { t.tolerance = &ratio } }
 
-// Headroom is the shortest queue that [Gradient] allows in the backend, in units. It alone
-// has it. If not given, 4.
+// Headroom is the shortest queue that [Gradient] allows in the backend, in units. If not given, 4.
 func Headroom(n int) Option { return func(t *tuning) { t.headroom = &n } }
 
-// Window is how many outcomes a window has at least. More of them make the limit steadier, and
-// slower. If not given, 20.
+// Window is how many outcomes a window has at least. More make the limit steadier, and slower. If not given,
+// 20.
 func Window(count int) Option { return func(t *tuning) { t.window = count } }
 
 // tuning is what the options say.
 type tuning struct {
-	algorithm       string
-	min, max, start int
-	window          int
-	timeout         *time.Duration
-	tolerance       *float64
-	headroom        *int
+	algorithm  string
+	min, start int
+	window     int
+	timeout    *time.Duration
+	tolerance  *float64
+	headroom   *int
 }
 
 func tune(algorithm string, opts []Option) tuning {
@@ -70,8 +62,6 @@ func (t *tuning) has(timeout, tolerance bool) error {
 		return fmt.Errorf("inflight: %s's Window is %d, want 1 or more", t.algorithm, t.window)
 	case t.min < 1:
 		return fmt.Errorf("inflight: %s's Min is %d, want 1 or more", t.algorithm, t.min)
-	case t.max < 0 || t.max != 0 && t.max < t.min:
-		return fmt.Errorf("inflight: %s's Max is %d, want 0 for none, or Min (%d) or more", t.algorithm, t.max, t.min)
 	case t.start < 1:
 		return fmt.Errorf("inflight: %s's Start is %d, want 1 or more", t.algorithm, t.start)
 	}
@@ -98,19 +88,16 @@ func (l *level) Limit() int { return int(l.limit + 0.5) }
 
 // set moves the limit, to within its bounds and the key's, and returns it.
 func (l *level) set(limit float64, bound int) int {
-	limit = max(limit, float64(l.min))
-	for _, m := range [...]int{l.max, bound} {
-		if m > 0 {
-			limit = min(limit, float64(m))
-		}
+	l.limit = max(limit, float64(l.min))
+	if bound > 0 {
+		l.limit = min(l.limit, float64(bound))
 	}
-	l.limit = limit
 	return l.Limit()
 }
 
 // stuck reports whether the limit is at its upper bound.
 func (l *level) stuck(s Sample) bool {
-	return s.Max > 0 && l.limit >= float64(s.Max) || l.max > 0 && l.limit >= float64(l.max)
+	return s.Max > 0 && l.limit >= float64(s.Max)
 }
 
 // idle reports whether the callers, and not the backend, bound what is in flight: then

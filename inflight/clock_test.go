@@ -64,7 +64,7 @@ func TestTheClockIsReadUnderNoLock(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				clock := &lockCheck{t: t}
 				o.Clock, o.MaxQueue, o.MaxKeys = clock, 2, 2
-				l := Must(New(2, &o))
+				l := ratelimit.Must(New(2, &o))
 				clock.l = l
 				ctx, cancel := context.WithCancel(context.Background())
 				held := permitOf(l.TryAcquire("a", 2))
@@ -141,7 +141,7 @@ func TestAReadingThatIsOlderThanTheLastCountsAsThat(t *testing.T) {
 		if seed%2 == 1 {
 			o = Options[string]{Clock: clock, Adaptive: Gradient(Window(1)), MaxQueue: 3}
 		}
-		l := Must(New(3, &o))
+		l := ratelimit.Must(New(3, &o))
 		var held []Permit
 		latest := map[*learner]time.Duration{}
 		for range 200 {

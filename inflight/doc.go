@@ -1,6 +1,5 @@
 // Package inflight limits how many units of work are in flight at the same time: for
-// each key, over all keys together, or both. Package ratelimit limits how many there
-// are per time.
+// each key, over all keys together, or both.
 //
 //	limiter, err := inflight.New[string](10, &inflight.Options[string]{MaxQueue: 100})
 //	…
@@ -10,52 +9,23 @@
 //	}
 //	defer permit.Release()
 //
-// Most callers need [Limiter.TryAcquire], which sheds what does not fit now, or
-// [Limiter.Acquire], which waits in a bounded queue. With [Options.Adaptive] the limit
-// follows what the backend can do: see [AIMD], [Vegas] and [Gradient].
+// [Limiter.TryAcquire] refuses what does not fit now. [Limiter.Acquire] waits in a bounded
+// queue.
 //
 // # What is promised
 //
-// A unit is in flight from when a permit for it was given until its [Permit.Release] or
-// [Permit.Done].
-//
-//   - Limits. A key never has more units in flight than its limit, and all keys together
-//     never more than Total. One exception: a request above an adaptive limit that is low for
-//     now is let in when nothing else of its key is in flight, if it is not above the upper bound.
-//   - Order. Callers of one key are served first come, first served. TryAcquire does not
-//     overtake: it fails while others of its key wait. It fails too while a key of its priority
-//     or a higher one waits that only lacks room in Total.
-//   - Shares. Keys that wait for Total share slot-time by their weights. Slot-time is units ×
-//     the time for which they are held; each unit counts for 1 µs at least. While two keys both
-//     wait and have room within their own limits, each gets slot-time in proportion to its
-//     weight, give or take one request and what was in flight when the other began to wait. It
-//     does not matter what other keys do, how many callers wait, or how long their work takes. A
-//     key that comes back begins level with the waiting key that has used least. A key at its own
-//     limit is passed over, if that limit is below Total. One whose limit is Total or more has no limit
-//     of its own: it waits for Total alone. A large request whose turn it is keeps what becomes free until it fits.
-//   - Priority. With [Options.Priority], a higher level goes before a lower one. The lower
-//     one can starve, also while a large request of it collects what becomes free. So give a page
-//     1 and its background jobs 0. Let the page [Limiter.Acquire], with a short deadline:
-//     [Limiter.TryAcquire] gets only what no waiter of any level takes.
-//   - Giving up. A wait that fails holds nothing. A caller leaves the queue in constant time,
-//     and what it was given at the same instant goes to the next.
-//   - Changes. A lowered limit ends no work that is in flight. A raised one lets waiters in.
-//     Waiters who want more than the new bound get an error at once. A changed weight holds from
-//     then on.
-//   - Release. To release a permit twice does nothing the second time, also after its key was
-//     forgotten.
-//   - Concurrency. Calls on one key are linearizable: they have the effect of the same calls
-//     one after the other.
-//   - Memory. At most MaxKeys keys are tracked. A key with something in flight or somebody
-//     waiting is never forgotten.
-//
-// The caller must release each permit, on every path: defer it. Stats shows how long the oldest
-// permit has been held.
+//   - A key never has more units in flight than its limit, and all keys together never more than
+//     Total. One exception: a request above an adaptive limit, but not above its upper bound, is let
+//     in when nothing else of its key is in flight.
+//   - Callers of one key are served first come, first served. TryAcquire fails while others of its
+//     key wait, or a key of its priority or a higher one waits for Total alone.
+//   - Keys that wait for Total get slot-time, units × the time for which they are held, in proportion to
+//     their weights. A key at its own limit, if below Total, is passed over. A large request whose turn it
+//     is keeps what becomes free until it fits.
+//   - A lowered limit ends no work. Waiters who want more than it get an error.
 //
 // # Cost
 //
-// TryAcquire and Done on a known key with a fixed limit take its lock twice, touch one line
-// of the processor's cache beside the table, read no clock and allocate nothing. Adaptive limits and Total read the clock twice in addition. With Total
-// or MaxWaiting all keys share one lock. A refusal allocates nothing. A key with an adaptive
-// limit of its own takes about 3 kB more.
+// TryAcquire and Done on a known key with a fixed limit read no clock and allocate nothing. With
+// Total or MaxWaiting all keys share one lock. A key with an adaptive limit takes about 3 kB more.
 package inflight

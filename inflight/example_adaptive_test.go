@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
 )
 
 // The limit follows what the backend can do, between 1 and 200, and starts at 20.
 func ExampleGradient() {
-	limiter := inflight.Must(inflight.New(200, &inflight.Options[string]{Adaptive: inflight.Gradient()}))
+	limiter := ratelimit.Must(inflight.New(200, &inflight.Options[string]{Adaptive: inflight.Gradient()}))
 	permit, err := limiter.TryAcquire("backend", 1)
 	if err != nil {
 		return // shed
@@ -23,6 +24,23 @@ func ExampleGradient() {
 	stats, _ := limiter.Stats("backend")
 	fmt.Println(stats.Limit, "of", stats.Bound)
 	// Output: 20 of 200
+}
+
+// For a backend whose latency varies by itself: windows of 100 outcomes, latency up to twice its
+// baseline, and never fewer than 5 at once.
+func ExampleWindow() {
+	adaptive := inflight.Gradient(
+		inflight.Window(100), inflight.Tolerance(2), inflight.Headroom(8), inflight.Min(5), inflight.Start(50),
+	)
+	limiter := ratelimit.Must(inflight.New(200, &inflight.Options[string]{Adaptive: adaptive}))
+	permit, err := limiter.TryAcquire("backend", 1)
+	if err != nil {
+		return // shed
+	}
+	defer permit.Release()
+	stats, _ := limiter.Stats("backend")
+	fmt.Println(stats.Limit, "of", stats.Bound)
+	// Output: 50 of 200
 }
 
 // AIMD has to be told what is too slow.
@@ -49,7 +67,7 @@ func (h *halving) Update(s inflight.Sample) int {
 }
 
 func ExampleAlgorithm() {
-	limiter := inflight.Must(inflight.New(100, &inflight.Options[string]{
+	limiter := ratelimit.Must(inflight.New(100, &inflight.Options[string]{
 		Adaptive: func() inflight.Algorithm { return &halving{20} },
 	}))
 	_, err := limiter.TryAcquire("backend", 1)

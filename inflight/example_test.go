@@ -12,7 +12,7 @@ import (
 
 // Two at once for each tenant; what does not fit now is refused.
 func ExampleLimiter_TryAcquire() {
-	limiter := inflight.Must(inflight.New[string](2, nil))
+	limiter := ratelimit.Must(inflight.New[string](2, nil))
 	for i := range 3 {
 		permit, err := limiter.TryAcquire("tenant-42", 1)
 		if errors.Is(err, ratelimit.ErrLimited) {
@@ -30,7 +30,7 @@ func ExampleLimiter_TryAcquire() {
 
 // One at a time, and up to 10 callers wait for their turn.
 func ExampleLimiter_Acquire() {
-	limiter := inflight.Must(inflight.New(1, &inflight.Options[string]{MaxQueue: 10}))
+	limiter := ratelimit.Must(inflight.New(1, &inflight.Options[string]{MaxQueue: 10}))
 	work := func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -48,7 +48,7 @@ func ExampleLimiter_Acquire() {
 // At most 10 units in flight over all tenants, of which each may have all while it is
 // alone. When they wait for each other, a paying one gets three times as much.
 func ExampleOptions_total() {
-	limiter := inflight.Must(inflight.New(10, &inflight.Options[string]{
+	limiter := ratelimit.Must(inflight.New(10, &inflight.Options[string]{
 		Total:    10,
 		MaxQueue: 100,
 		Weight: func(tenant string) int {
@@ -72,7 +72,7 @@ func ExampleOptions_total() {
 
 // A limit that is lowered cuts nobody off.
 func ExampleLimiter_SetLimit() {
-	limiter := inflight.Must(inflight.New[string](2, nil))
+	limiter := ratelimit.Must(inflight.New[string](2, nil))
 	first, _ := limiter.TryAcquire("a", 2)
 	limiter.SetLimit(1)
 	stats, _ := limiter.Stats("a")
@@ -83,4 +83,30 @@ func ExampleLimiter_SetLimit() {
 	// Output:
 	// 2 in flight, limit 1
 	// true
+}
+
+// Plans change: keys that are known get their new limit by Refresh, and a server's total by SetTotal.
+func ExampleLimiter_Refresh() {
+	plans := map[string]int{"a": 1}
+	limiter := ratelimit.Must(inflight.New(5, &inflight.Options[string]{
+		Total:    8,
+		LimitFor: func(tenant string) int { return plans[tenant] }, // 0 for others: the limit of New
+	}))
+	for _, tenant := range []string{"a", "b"} {
+		permit, _ := limiter.TryAcquire(tenant, 1)
+		defer permit.Release()
+	}
+	plans["a"] = 3
+	limiter.Refresh("a")
+	fmt.Println(limiter.SetTotal(4))
+	all := limiter.Snapshot()
+	fmt.Println("a:", all["a"].InFlight, "of", all["a"].Limit)
+	fmt.Println("b:", all["b"].InFlight, "of", all["b"].Limit)
+	totals := limiter.Totals()
+	fmt.Println("all:", totals.InFlight, "of", totals.Limit)
+	// Output:
+	// <nil>
+	// a: 1 of 3
+	// b: 1 of 5
+	// all: 2 of 4
 }

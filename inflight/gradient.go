@@ -1,11 +1,7 @@
 package inflight
 
-// Gradient lets latency be about 1.9 times its baseline, or keeps a queue of 4 where that is
-// longer: the limit goes to limit × baseline / latency, which is what the backend works on
-// at once, and the queue on top. It is the default to choose where latency matters and
-// the backend's capacity is unknown.
-//
-// It has the options [Min], [Max], [Start], [Window], [Tolerance] and [Headroom].
+// Gradient lets latency be about 1.9 times its baseline, or keeps a queue of 4 where that is longer. Choose it
+// where latency matters and the backend's capacity is unknown.
 func Gradient(opts ...Option) Adaptive {
 	t := tune("Gradient", opts)
 	return func() Algorithm {
@@ -20,6 +16,8 @@ func Gradient(opts ...Option) Adaptive {
 	}
 }
 
+// gradient sets the limit to limit × baseline / latency, which is what the backend works on at once, and the queue
+// on top.
 type gradient struct {
 	level
 	base      baseline

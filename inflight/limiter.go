@@ -28,8 +28,8 @@ type Limiter[K comparable] struct {
 	refreshed atomic.Uint64 // what was asked before that is out of date
 }
 
-// New returns a limiter that lets limit units of each key be in flight at once. The
-// error names what is wrong: a limit below 1, an option out of range.
+// New returns a limiter that lets limit units of each key be in flight at once. It is an error if the
+// limit is below 1, or an option is invalid.
 func New[K comparable](limit int, opts *Options[K]) (*Limiter[K], error) {
 	var o Options[K]
 	if opts != nil {
@@ -47,14 +47,6 @@ func New[K comparable](limit int, opts *Options[K]) (*Limiter[K], error) {
 	return l, nil
 }
 
-// Must returns the limiter, or panics if there is an error.
-func Must[K comparable](l *Limiter[K], err error) *Limiter[K] {
-	if err != nil {
-		panic(err)
-	}
-	return l
-}
-
 func checkLimit(limit int) error {
 	if limit < 1 {
 		return fmt.Errorf("inflight: the limit is %d, want 1 or more", limit)
@@ -62,16 +54,16 @@ func checkLimit(limit int) error {
 	return nil
 }
 
-// TryAcquire takes n units of the key if they are free now, and does not wait. The
-// caller calls [Permit.Release] or [Permit.Done] when the work is over. Errors wrap
+// TryAcquire takes n units of the key if they are free now. The caller must give the permit back,
+// on every path: defer [Permit.Release]. Errors wrap
 //
 //   - [ratelimit.ErrLimited]: no room now, or others wait for it;
 //   - [ratelimit.ErrExceedsLimit]: n is above the key's limit, or its upper bound if
-//     adaptive, or above Total, so that it never fits. Do not retry;
-//   - [ratelimit.ErrTableFull]: a new key, and [Options.MaxKeys] others are busy;
-//   - [ratelimit.ErrNegativeCost] and [ratelimit.ErrInvalidKey].
+//     adaptive, or above Total. It never fits;
+//   - [ratelimit.ErrBlocked], [ratelimit.ErrNegativeCost] and [ratelimit.ErrInvalidKey];
+//   - [ratelimit.ErrTableFull]: a new key, and [Options.MaxKeys] others are busy.
 //
-// An n of 0 always gets a permit, which holds nothing and teaches nothing.
+// An n of 0 always gets a permit, which holds nothing.
 func (l *Limiter[K]) TryAcquire(key K, n int) (Permit, error) {
 	s, now, err := l.enter(key, n, l.made().timed)
 	if s == nil {
@@ -80,11 +72,10 @@ func (l *Limiter[K]) TryAcquire(key K, n int) (Permit, error) {
 	return s.tryUnlock(n, now, errNoRoom)
 }
 
-// Acquire is TryAcquire that waits for room, first come, first served among the key's
-// callers, until the context ends. If [Options.MaxQueue] callers of the key wait
-// already, it fails with [ratelimit.ErrLimited]. If the context has ended, or ends first,
-// the error wraps what [context.Context.Err] says. If the limit falls below n meanwhile,
-// it wraps [ratelimit.ErrExceedsLimit]. An Acquire that fails holds nothing.
+// Acquire is TryAcquire that waits for room until the context ends, whose error it then wraps. If
+// [Options.MaxQueue] callers of the key wait already, or a higher priority takes its place, it fails
+// with [ratelimit.ErrLimited]. If the limit falls below n meanwhile, the error wraps
+// [ratelimit.ErrExceedsLimit].
 func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (Permit, error) {
 	p, err := l.acquire(ctx, key, n)
 	if err != nil {
@@ -202,12 +193,8 @@ func (l *Limiter[K]) made() *common {
 	return l.common
 }
 
-// Adapts reports whether limits of it follow outcomes: whether it was made with [Options.Adaptive] or
-// [Options.Shared]. Where it does not, nothing is learnt from what Done is told.
+// Adapts reports whether limits follow outcomes: whether there is [Options.Adaptive] or [Options.Shared].
 func (l *Limiter[K]) Adapts() bool {
 	l.made()
 	return l.common.adaptive != nil || l.common.pool != nil && l.common.pool.learner != nil
 }
-
-// Len returns how many keys are tracked.
-func (l *Limiter[K]) Len() int { l.made(); return l.table.len() }

@@ -7,11 +7,8 @@ import (
 	"time"
 )
 
-// SetLimit replaces New's limit, for the keys that have none of their own. Where it is
-// raised, those who wait are let in. Where it is lowered below what is in flight, nobody
-// is cut off, and nobody let in until it fits; those who wait for more than the
-// new limit get [ratelimit.ErrExceedsLimit]. It takes time in proportion to the number
-// of keys. The error says that the limit is below 1, and nothing has changed then.
+// SetLimit replaces New's limit, for the keys that have none of their own. It takes time in proportion
+// to the number of keys. It is an error, and changes nothing, if the limit is below 1.
 func (l *Limiter[K]) SetLimit(limit int) error {
 	l.made()
 	if err := checkLimit(limit); err != nil {
@@ -35,10 +32,8 @@ func (l *Limiter[K]) SetLimit(limit int) error {
 	return nil
 }
 
-// SetTotal replaces [Options.Total]; with [Options.Shared] that is the upper bound of the shared
-// limit. Where it is lowered below what is in flight, nobody is cut off; those who wait for
-// more than the new total get [ratelimit.ErrExceedsLimit]. It takes time in proportion to the number of
-// waiters. The error says that the limiter has no Total, or that it is below 1; nothing has changed then.
+// SetTotal replaces [Options.Total]. It is an error, and changes nothing, if the limiter has no Total, or
+// n is below 1.
 func (l *Limiter[K]) SetTotal(n int) error {
 	l.made()
 	p := l.common.pool
@@ -65,8 +60,8 @@ func (l *Limiter[K]) SetTotal(n int) error {
 	return nil
 }
 
-// Refresh asks [Options.LimitFor], [Options.Weight] and [Options.Priority] again, for some keys, or for all if
-// none is given. What they say is in force when it returns, as by [Limiter.SetLimit].
+// Refresh calls [Options.LimitFor], [Options.Weight] and [Options.Priority] again, for some keys, or for all if
+// none is given. The results are in force when it returns.
 func (l *Limiter[K]) Refresh(keys ...K) {
 	l.made()
 	l.refreshed.Store(l.asked.Add(1))

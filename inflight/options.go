@@ -9,73 +9,55 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Options are what [New] can be told beyond the limit. Nil and the zero Options mean
-// the defaults. Functions in it are called concurrently, under no lock, and may call
-// the limiter.
+// Options are the settings of [New] besides the limit. Nil and the zero Options mean the defaults. Functions are
+// called concurrently, and may call the limiter; LimitFor, Weight and Priority when a key is first seen, and by
+// [Limiter.Refresh].
 type Options[K comparable] struct {
-	// LimitFor returns the limit of a key, in units; 0 means New's limit, and less
-	// than 0 that the key is blocked ([ratelimit.ErrBlocked]). It is asked when a key
-	// is first seen, again after the key was forgotten, and by [Limiter.Refresh]. If
-	// nil, all keys have New's limit.
+	// LimitFor returns the limit of a key; 0 means New's limit, and less than 0 that the key is blocked
+	// ([ratelimit.ErrBlocked]). If nil, all keys have New's limit.
 	LimitFor func(key K) int
 
-	// Total is how many units are in flight at most, over all keys together. Keys
-	// that wait for it share its slot-time fairly, by Weight. All keys share one lock then. If
+	// Total is how many units are in flight at most over all keys. Keys that wait for it share it by Weight. If
 	// zero, there is no such limit.
 	Total int
 
-	// Shared makes the limit over all keys adapt: one limit for one backend that many tenants
-	// use. Total, which it needs, is its upper bound. What is above it for now, but not above
-	// Total, waits. It does not go together with Adaptive. If nil, Total is fixed.
+	// Shared makes the limit over all keys adapt. It needs Total, its upper bound, and excludes Adaptive. If nil,
+	// Total is fixed.
 	Shared Adaptive
 
-	// Weight is a key's share of Total while several keys wait for it: a key of
-	// weight 3 gets three times as much slot-time as one of weight 1. Below 1 counts as
-	// 1, and above 2^20 as 2^20. It is asked when LimitFor is. If nil, all keys
+	// Weight is a key's share of Total while several keys wait for it, at least 1 and at most 2^20. If nil, all keys
 	// weigh 1.
 	Weight func(key K) int
 
-	// Priority is a key's level when Total is contended: all that becomes free goes to the highest
-	// level with waiters, so a low one can starve; within a level keys share by Weight. What becomes
-	// free goes to a waiter, of whatever level, before a TryAcquire sees it. So a high level whose callers
-	// do not wait gets nothing while a low one waits: let them Acquire with a short deadline. It is asked
-	// when LimitFor is. If nil, all keys are alike.
+	// Priority is a key's level when Total is contended: what becomes free goes to the highest level with waiters,
+	// so a low one can starve. TryAcquire gets only what no waiter of any level takes, so let high levels Acquire with
+	// a short deadline. If nil, all keys are alike.
 	Priority func(key K) int
 
-	// MaxWaiting is how many calls of Acquire may wait over all keys, beside MaxQueue. When
-	// it is reached, the newest waiter of the lowest level makes room for a caller of a
-	// higher one, and gets [ErrShed]; other callers are refused. All keys share one lock then.
-	// If zero, there is no such bound.
+	// MaxWaiting is how many calls of Acquire may wait over all keys. When it is reached, a caller takes the place
+	// of the newest waiter of the lowest level below its own; others are refused. If zero, there is no such bound.
 	MaxWaiting int
 
-	// OnLimit is called when an adaptive limit has changed. The key is the zero value for the limit
-	// that is Shared. Calls for one limit come one after the other.
+	// OnLimit is called when an adaptive limit has changed, in order for each limit. The key is zero for that of
+	// Shared. If nil, nothing is called.
 	OnLimit func(key K, old, new int)
 
-	// Shadow makes a dry run: all is counted, and what would be refused or would wait counts
-	// in Stats.Shed, but passes at once.
+	// Shadow makes a dry run: what would be refused or would wait counts in Stats.Shed, and passes at once.
 	Shadow bool
 
-	// MaxQueue is how many calls of Acquire may wait for each key. Further ones fail
-	// with [ratelimit.ErrLimited], so a key that floods only fills its own queue. If
-	// zero, none waits: Acquire fails at once, as TryAcquire does.
+	// MaxQueue is how many calls of Acquire may wait for each key. Further ones fail with [ratelimit.ErrLimited]. If
+	// zero, none waits.
 	MaxQueue int
 
-	// Adaptive makes each key's limit follow the latency of its work: [AIMD],
-	// [Vegas], [Gradient] or one of your own. The limit given by New or LimitFor is
-	// then the upper bound. If nil, limits are fixed.
+	// Adaptive makes each key's limit follow the latency of its work: [AIMD], [Vegas], [Gradient] or one of your own.
+	// The limit given by New or LimitFor is then the upper bound. If nil, limits are fixed.
 	Adaptive Adaptive
 
-	// MaxKeys is how many keys are tracked at most. Only a full table forgets a key:
-	// the one that has been idle (nothing in flight, nobody waiting) for longest. An
-	// adaptive key then loses what it has learnt. If all are busy, a new key gets
-	// [ratelimit.ErrTableFull]. In a table of more than 1024 keys, the order of idle
-	// keys is kept once it is half full; keys that were not used since then count as
-	// idle for longest, oldest first. If zero, 65536.
+	// MaxKeys is how many keys are tracked at most. If zero, 65536. A full table forgets the key that has been idle
+	// for longest, and what its limit has learnt; if none is idle, a new key gets [ratelimit.ErrTableFull].
 	MaxKeys int
 
-	// Clock tells the time, for adaptive limits, waits and Stats. If nil, the
-	// system's monotonic clock.
+	// Clock times adaptive limits, shares, waits and Stats. If nil, the system's monotonic clock.
 	Clock ratelimit.Clock
 }
 

@@ -1,21 +1,18 @@
 package inflight
 
-// Outcome says how the work under a permit has ended. Adaptive limits learn from it;
-// fixed ones do not.
+// Outcome says how the work under a permit has ended. Adaptive limits learn from it.
 type Outcome uint8
 
 const (
-	// Success is work that was done: its time counts.
+	// Success is work that was done.
 	Success Outcome = iota
-	// Dropped is work that failed because there is too much of it: a timeout, or a
-	// backend that says that it is overloaded.
+	// Dropped is work that failed because there is too much of it: a timeout, an overloaded backend.
 	Dropped
-	// Ignored is work that says nothing of the backend's load, such as an invalid
-	// request or a hit of a cache. Unknown outcomes count as Ignored.
+	// Ignored is work that says nothing of the backend's load, such as an invalid request. Unknown
+	// outcomes count as Ignored.
 	Ignored
-	// Cancelled is work that its client no longer waits for, or that failed for another
-	// reason than load. If it took longer than all that succeeded, that can show that latency
-	// is high, never that it is low.
+	// Cancelled is work that its client no longer waits for, or that failed for another reason than
+	// load. It can only show that latency is high.
 	Cancelled
 )
 

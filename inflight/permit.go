@@ -2,22 +2,18 @@ package inflight
 
 import "time"
 
-// Permit is what [Limiter.TryAcquire] and [Limiter.Acquire] give: units that are in
-// flight until Release or Done is called. Only the first such call counts, from
-// whatever goroutine and on whatever copy; further ones do nothing. The zero Permit holds
-// nothing, and its methods do nothing.
+// Permit is units that are in flight until Release or Done is called. Only the first such call counts, on
+// whatever goroutine and copy. The methods of the zero Permit do nothing.
 type Permit struct {
 	slot   *slot
 	place  uint32 // of its work
 	serial uint64
 }
 
-// Release gives the permit back after work that was done: it is Done(Success). Defer
-// it right after the permit was got, so that a panic does not keep it.
+// Release is Done(Success).
 func (p Permit) Release() { p.Done(Success) }
 
-// Done gives the permit back and says how the work has ended. The units are free when
-// it returns, or handed on to those who wait for them.
+// Done gives the permit back and says how the work ended.
 func (p Permit) Done(o Outcome) {
 	s := p.slot
 	if s == nil {

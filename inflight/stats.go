@@ -1,28 +1,26 @@
 package inflight
 
-import "time"
+import (
+	"time"
+
+	"github.com/weir-go/ratelimit/internal/waits"
+)
 
 // Stats say how a key stands.
 type Stats struct {
 	Limit    int // units that may be in flight now; of a blocked key 0
 	Bound    int // what an adaptive Limit cannot rise above; else equal to Limit
-	InFlight int // units in flight
+	InFlight int // units
 	Queued   int // calls of Acquire that wait
 	Weight   int // of the key's share of Total
 
-	// Shed counts the calls that were refused with ErrLimited since the key was first
-	// seen. Those who gave up, and those who asked for more than can ever fit,
-	// are not counted.
+	// Shed counts the calls that were refused with ErrLimited since the key was first seen.
 	Shed uint64
 
-	// Wait is how long those waited who were served from the queue of late: a mean in
-	// which each wait weighs 1/8, and older ones less and less. While nobody waits, half of it is
-	// left after each such time, and after a second at least. 0 if none ever waited.
+	// Wait is the mean of about the last eight waits in the queue. It decays while nobody waits. 0 if none waited.
 	Wait time.Duration
 
-	// Oldest is for how long the oldest permit has been held since the first call of Stats
-	// or Snapshot that found it in flight. No clock is read for single permits, so ask
-	// regularly, as a metrics scraper does. One that grows without end is a permit that was
+	// Oldest is how long the oldest permit has been held since Stats or Snapshot first saw it: without end, it was
 	// never released. 0 if nothing is in flight.
 	Oldest time.Duration
 }
@@ -41,8 +39,7 @@ func (l *Limiter[K]) Stats(key K) (Stats, bool) {
 	return s, ok
 }
 
-// Snapshot returns the Stats of all tracked keys. Each is consistent; they are not read at
-// one instant.
+// Snapshot returns the Stats of all tracked keys, which are not read at one instant.
 func (l *Limiter[K]) Snapshot() map[K]Stats {
 	all := make(map[K]Stats)
 	for _, e := range l.entries(nil) {
@@ -53,30 +50,24 @@ func (l *Limiter[K]) Snapshot() map[K]Stats {
 	return all
 }
 
-// WaitBuckets are the upper bounds, in seconds, of the buckets of [Totals].Waits.
-var WaitBuckets = [...]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}
-
-// Totals tells how a [Limiter] stands, over all keys.
+// Totals says how a [Limiter] stands over all keys. Its counters count from [New] on.
 type Totals struct {
-	// InFlight is how many units are in flight now.
-	InFlight int
-	// Limit is how many may be in flight now over all keys: Options.Total, or what Options.Shared has learnt.
-	// 0 if there is no such limit.
-	Limit int
-	// Queued is how many calls of Acquire wait now.
-	Queued int
-	// Keys is how many keys are tracked.
-	Keys int
-	// Shed counts the calls that were refused for lack of room, and those thrown out of a queue. In a dry run,
-	// those that would have been.
+	InFlight int // units
+	Limit    int // Options.Total, or what Options.Shared has learnt; 0 if there is none
+	Queued   int // calls of Acquire
+	Keys     int // tracked
+
+	// Shed counts the calls that were refused for lack of room, or in a dry run would have been.
 	Shed uint64
-	// Waits counts those who were served from a queue by how long they had waited: in each element those that
-	// waited no longer than the bound of [WaitBuckets], and longer than the bound before; in the last one all others.
-	Waits [len(WaitBuckets) + 1]uint64
+	// Waits counts the calls that were served from a queue by their waits: up to 1, 2.5, 5, 10, 25, 50, 100, 250 and
+	// 500 ms, 1, 2.5 and 10 s, and longer.
+	Waits [13]uint64
 }
 
-// Totals returns how the limiter stands over all keys, for metrics: see packages promlimit and otellimit. The counters
-// count from [New] on, also for keys that were forgotten. It takes time in proportion to the number of keys.
+var _ [len(waits.Buckets) + 1]uint64 = Totals{}.Waits
+
+// Totals returns how the limiter stands over all keys, for metrics. It takes time in proportion to the number of
+// keys.
 func (l *Limiter[K]) Totals() Totals {
 	all := l.entries(nil)
 	t := Totals{Keys: len(all), Shed: l.common.shed.Load()}

@@ -115,13 +115,6 @@ func (t *table[K]) unpark(e *entry[K]) {
 	heap.Push(&t.idle, e)
 }
 
-// len returns how many keys there are.
-func (t *table[K]) len() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.count
-}
-
 // idleHeap is a heap of keys, the one that has been idle longest first.
 type idleHeap[K comparable] []*entry[K]
 

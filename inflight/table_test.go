@@ -32,7 +32,7 @@ func TestFullTableForgetsTheLongestIdle(t *testing.T) {
 	}
 	take(t, l, "d", 1).Release()
 	assert.Equal(t, []string{"a", "c", "d"}, tracked(l))
-	assert.Equal(t, 3, l.Len())
+	assert.Equal(t, 3, l.Totals().Keys)
 	take(t, l, "e", 1).Release()
 	assert.Equal(t, []string{"c", "d", "e"}, tracked(l))
 	l.Stats("c")
@@ -170,7 +170,7 @@ func TestUserCodeMayCallTheLimiter(t *testing.T) {
 	l = newLimiter(t, 2, &options{
 		Total:    5,
 		LimitFor: func(key string) int { l.Stats("x"); l.Refresh("x"); return len(key) },
-		Weight:   func(string) int { l.Len(); l.Snapshot(); return -5 },
+		Weight:   func(string) int { l.Totals(); l.Snapshot(); return -5 },
 	})
 	take(t, l, "abc", 3).Release()
 	l.Refresh()
@@ -219,7 +219,7 @@ func TestInvariantsUnderLoad(t *testing.T) {
 				sum, whole := now[i].Add(int64(n)), all.Add(int64(n))
 				assert.LessOrEqual(t, sum, int64(limit))
 				assert.True(t, total == 0 || whole <= int64(total))
-				assert.LessOrEqual(t, l.Len(), most)
+				assert.LessOrEqual(t, l.Totals().Keys, most)
 				now[i].Add(int64(-n))
 				all.Add(int64(-n))
 				outcome := inflight.Outcome(rng.IntN(3))
@@ -271,7 +271,7 @@ func TestLookUpsOfWhatIsNotThere(t *testing.T) {
 	l := newLimiter(t, 2, &options{MaxKeys: 1})
 	absent := func(key string) {
 		t.Helper()
-		before := l.Len()
+		before := l.Totals().Keys
 		s, ok := l.Stats(key)
 		assert.False(t, ok, "never seen, or forgotten")
 		assert.Zero(t, s)
@@ -280,7 +280,7 @@ func TestLookUpsOfWhatIsNotThere(t *testing.T) {
 		_, ok = l.Stats(key)
 		assert.False(t, ok, "neither Stats nor Refresh nor SetLimit makes a key")
 		assert.NotContains(t, l.Snapshot(), key)
-		assert.Equal(t, before, l.Len())
+		assert.Equal(t, before, l.Totals().Keys)
 	}
 	absent("a")
 	assert.Empty(t, l.Snapshot())

@@ -2,20 +2,16 @@ package inflight
 
 import "math"
 
-// Vegas estimates how much of what is in flight is a queue: limit × (1 − baseline / latency). It
-// keeps that between 3 and 5 times log10(limit). So the queue and latency are lower than with
-// [Gradient], and there is less reserve for latency that varies by itself. From L. S. Brakmo et
-// al., "TCP Vegas", SIGCOMM 1994, with the thresholds of Netflix's concurrency-limits 0.5.4.
-//
-// Where the queue is far too long, each window lowers the limit by a fourth of the excess instead
-// of log10(limit). The baseline is not the lowest latency ever seen, but probed, as Gradient's is.
-//
-// It has the options [Min], [Max], [Start] and [Window].
+// Vegas keeps a queue of 3 to 5 times log10(limit) in the backend: a shorter one than [Gradient], with less
+// reserve for latency that varies by itself.
 func Vegas(opts ...Option) Adaptive {
 	t := tune("Vegas", opts)
 	return func() Algorithm { return &vegas{level: newLevel(t)} }
 }
 
+// vegas estimates the queue as limit × (1 − baseline / latency). It is that of L. S. Brakmo et al., "TCP Vegas",
+// SIGCOMM 1994, with the thresholds of Netflix's concurrency-limits 0.5.4, but where the queue is far too long, each
+// window lowers the limit by a fourth of the excess, and the baseline is probed.
 type vegas struct {
 	level
 	base baseline

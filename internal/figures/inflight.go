@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/waits"
 )
 
 // OfInflight returns the figures of a limiter of package inflight. read is its method Totals.
@@ -24,14 +25,14 @@ func OfInflight(read func() inflight.Totals) Group {
 					add(i, v)
 				}
 			}
-			waits := uint64(0)
+			sum := uint64(0)
 			for i, n := range s.Waits {
-				waits += n
+				sum += n
 				within := "+Inf"
-				if i < len(inflight.WaitBuckets) {
-					within = strconv.FormatFloat(inflight.WaitBuckets[i], 'g', -1, 64)
+				if i < len(waits.Buckets) {
+					within = strconv.FormatFloat(waits.Buckets[i], 'g', -1, 64)
 				}
-				add(5, float64(waits), within)
+				add(5, float64(sum), within)
 			}
 		},
 	}

@@ -3,6 +3,7 @@ package overload
 import (
 	"time"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
 )
 
@@ -35,7 +36,7 @@ type Limiter struct {
 // NewLimiter returns a gate whose limit adapts, up to a bound.
 func NewLimiter(bound int, a inflight.Adaptive) *Limiter {
 	g := &Limiter{}
-	g.l = inflight.Must(inflight.New(bound, &inflight.Options[string]{
+	g.l = ratelimit.Must(inflight.New(bound, &inflight.Options[string]{
 		Clock:    g,
 		Adaptive: func() inflight.Algorithm { return &counted{a(), g} },
 	}))

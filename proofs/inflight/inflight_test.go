@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
 )
 
@@ -114,7 +115,7 @@ func (bound) Limit() int                 { return most }
 func (bound) Update(inflight.Sample) int { return most }
 
 func (s setup) limiter() *inflight.Limiter[string] {
-	return inflight.Must(inflight.New(most, &inflight.Options[string]{
+	return ratelimit.Must(inflight.New(most, &inflight.Options[string]{
 		Total: s.total, MaxQueue: 3, MaxKeys: 2, Clock: new(yielding),
 		Adaptive: func() inflight.Algorithm { return bound{} }, // or no clock would be read
 	}))

@@ -55,7 +55,7 @@ func collected(t *testing.T) metricdata.ResourceMetrics {
 	}
 	leased, err := lease.New[string](limiter, &lease.Options[string]{MaxBatch: 10})
 	require.NoError(t, err)
-	require.NoError(t, m.Inflight("backend", inflight.Must(inflight.New(1, &inflight.Options[string]{Total: 10})).Totals))
+	require.NoError(t, m.Inflight("backend", ratelimit.Must(inflight.New(1, &inflight.Options[string]{Total: 10})).Totals))
 	require.NoError(t, m.Lease("leased", leased.Stats))
 	leased.Allow("another-"+secret, 1)
 	require.NoError(t, leased.Flush(t.Context()))
