@@ -46,9 +46,9 @@ func (c *Call) Context() context.Context {
 	return c.ctx
 }
 
-// Service returns the service's full name: "package.Service". It is empty if Procedure is not of
+// service returns the service's full name: "package.Service". It is empty if Procedure is not of
 // the form "/package.Service/Method".
-func (c *Call) Service() string {
+func (c *Call) service() string {
 	service, method, ok := strings.Cut(strings.TrimPrefix(c.Procedure, "/"), "/")
 	if !ok || method == "" || c.Procedure[0] != '/' {
 		return ""
@@ -67,7 +67,7 @@ func Procedure(c *Call) (string, error) {
 // Service is a key function for the service's full name: "package.Service". It is keyfunc.ErrMalformedKey if
 // the procedure is not of the form "/package.Service/Method".
 func Service(c *Call) (string, error) {
-	service := c.Service()
+	service := c.service()
 	if service == "" {
 		return "", fmt.Errorf("%w: the procedure has no service", keyfunc.ErrMalformedKey)
 	}
@@ -111,9 +111,6 @@ func BearerToken(c *Call) (keyfunc.Hash, error) {
 	return keyfunc.HashOf(token), nil
 }
 
-// ClientIPOptions say how to find a client's address: see [httplimit.ClientIPOptions].
-type ClientIPOptions = httplimit.ClientIPOptions
-
 // RemoteIP is a key function for the address of the connection's other end, an IPv6 address cut
 // to its /64, as [httplimit.RemoteIP] has it. Behind a proxy it is the proxy's address, the
 // same for all clients: use [ClientIP] there.
@@ -123,13 +120,12 @@ var remoteIP = clientaddr.Remote()
 
 // ClientIP returns a key function for the client's address behind proxies, by the rules of
 // [httplimit.ClientIP]. The error names the option that is wrong.
-func ClientIP(opts ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
+func ClientIP(opts httplimit.ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
 	return keyOf(clientaddr.New(clientaddr.Options{
 		TrustedProxies:   opts.TrustedProxies,
 		TrustUnixSockets: opts.TrustUnixSockets,
 		TrustedHops:      opts.TrustedHops,
-		Header:           uint8(opts.Header),
-		SingleHeader:     opts.SingleHeader,
+		Header:           opts.Header,
 		IPv6Bits:         opts.IPv6Bits,
 	}))
 }

@@ -308,12 +308,12 @@ func TestKeys(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, keyfunc.Pair[string, netip.Addr]{A: echoProcedure, B: netip.MustParseAddr("10.0.0.1")}, pair)
 
-	behind, err := connectlimit.ClientIP(connectlimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	behind, err := connectlimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	require.NoError(t, err)
 	ip, err := behind(c)
 	require.NoError(t, err)
 	assert.Equal(t, netip.MustParseAddr("203.0.113.9"), ip)
-	_, err = connectlimit.ClientIP(connectlimit.ClientIPOptions{TrustedHops: -1})
+	_, err = connectlimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: -1})
 	require.ErrorContains(t, err, "connectlimit: ")
 
 	zero := new(connectlimit.Call)

@@ -33,7 +33,7 @@ type InflightOptions struct {
 	// if it went well, and its context. A handler that panics counts as one that returned
 	// an error of [connect.CodeInternal]. If nil, [InflightOutcome], which is asked only if the
 	// limiter adapts.
-	Outcome func(c *Call, err error) inflight.Outcome
+	Outcome func(c *Call, err error, usual inflight.Outcome) inflight.Outcome
 
 	// KeyCode is the code of a call whose key is missing or malformed, such as
 	// [connect.CodeUnauthenticated]. If zero, [connect.CodeInvalidArgument].
@@ -85,19 +85,19 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 	if i.opts.KeyCode == 0 {
 		i.opts.KeyCode = connect.CodeInvalidArgument
 	}
-	if i.opts.Outcome == nil {
-		i.opts.Outcome = InflightOutcome
-	}
 	return i, nil
 }
 
-// InflightOutcome is how a call has ended for an adaptive limit: Ignored if a limiter of
-// this library has refused it, or a call for it, inside of this one; Dropped with
-// deadline_exceeded, unavailable or resource_exhausted, and after the call's deadline; Cancelled
-// if the client has gone, and with internal, unknown or data_loss, as an error that comes at once
-// is a bug and no overload; Ignored for streams that have not failed, or whose client has
-// gone: their time is not the backend's; else Success.
-func InflightOutcome(c *Call, err error) inflight.Outcome {
+// outcome returns what an adaptive limit is to learn from a call.
+func (i *Inflight[K]) outcome(c *Call, err error) inflight.Outcome {
+	usual := usualOutcome(c, err)
+	if i.opts.Outcome == nil {
+		return usual
+	}
+	return i.opts.Outcome(c, err, usual)
+}
+
+func usualOutcome(c *Call, err error) inflight.Outcome {
 	code := connect.Code(0)
 	if err != nil {
 		code = connect.CodeOf(err)
@@ -171,7 +171,7 @@ func (i *Inflight[K]) serve(c *Call, next func() error) (err error) {
 	}
 	defer permit.Release() // if Outcome panics; else it is the second time, and does nothing
 	ended := errPanicked
-	defer func() { permit.Done(i.opts.Outcome(c, ended)) }()
+	defer func() { permit.Done(i.outcome(c, ended)) }()
 	ended = next()
 	return ended
 }

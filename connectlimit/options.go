@@ -144,7 +144,7 @@ func peerAndCredentials(c *Call) string {
 // SkipServices is for [Options].Skip: calls to the services are exempt, for example to
 // "grpc.health.v1.Health".
 func SkipServices(names ...string) func(*Call) bool {
-	return func(c *Call) bool { return slices.Contains(names, c.Service()) }
+	return func(c *Call) bool { return slices.Contains(names, c.service()) }
 }
 
 // Response is what a handler has answered, for [Options].SettleResponse.

@@ -38,7 +38,7 @@ func TestServicesAreSkipped(t *testing.T) {
 }
 
 func TestHeaderHoldsTheAddress(t *testing.T) {
-	key, err := connectlimit.ClientIP(connectlimit.ClientIPOptions{SingleHeader: "x-real-ip", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	key, err := connectlimit.ClientIP(httplimit.ClientIPOptions{Header: "x-real-ip", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	require.NoError(t, err)
 	c := connectlimit.NewCall(t.Context(), "/a/b", http.Header{"X-Real-Ip": {"192.0.2.7"}}, nil)
 	c.Peer = connect.Peer{Addr: "10.1.2.3:4711"}
@@ -49,7 +49,7 @@ func TestHeaderHoldsTheAddress(t *testing.T) {
 	addr, err = key(c)
 	require.NoError(t, err)
 	assert.Equal(t, "198.51.100.1", addr.String(), "not trusted")
-	_, err = connectlimit.ClientIP(connectlimit.ClientIPOptions{TrustedHops: -1})
+	_, err = connectlimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: -1})
 	assert.ErrorContains(t, err, "connectlimit: ")
 }
 
@@ -98,9 +98,9 @@ func TestCallsBeyondTheInflightLimitAreRefused(t *testing.T) {
 			var learnt []error
 			i, err := connectlimit.NewInflight(l, everyone, &connectlimit.InflightOptions{
 				Skip: connectlimit.SkipServices("test.Health"),
-				Outcome: func(c *connectlimit.Call, err error) inflight.Outcome {
+				Outcome: func(_ *connectlimit.Call, err error, usual inflight.Outcome) inflight.Outcome {
 					learnt = append(learnt, err)
-					return connectlimit.InflightOutcome(c, err)
+					return usual
 				},
 			})
 			require.NoError(t, err)
@@ -157,7 +157,7 @@ func TestWhatAnAdaptiveLimitLearns(t *testing.T) {
 		if row.code > 0 {
 			err = connect.NewError(row.code, nil)
 		}
-		assert.Equal(t, row.want, connectlimit.InflightOutcome(c, err), "%v %v", row.stream, row.code)
+		assert.Equal(t, row.want, connectlimit.UsualOutcome(c, err), "%v %v", row.stream, row.code)
 	}
 }
 

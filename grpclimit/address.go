@@ -10,10 +10,6 @@ import (
 	"github.com/weir-go/ratelimit/internal/clientaddr"
 )
 
-// ClientIPOptions say how to find a client's address: see [httplimit.ClientIPOptions]. Its
-// headers are metadata here: x-forwarded-for and forwarded.
-type ClientIPOptions = httplimit.ClientIPOptions
-
 // RemoteIP is a key function for the address of the connection's other end, an IPv6
 // address cut to its /64, as [httplimit.RemoteIP] has it. It reads no metadata. Behind a
 // proxy it is the proxy's address, the same for all clients: use [ClientIP] there. It is
@@ -26,13 +22,12 @@ var remoteIP = clientaddr.Remote()
 // [httplimit.ClientIP]: x-forwarded-for or forwarded is read from its end, and believed
 // only as far as the proxies that wrote it are trusted. The error names the option that is
 // wrong.
-func ClientIP(opts ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
+func ClientIP(opts httplimit.ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
 	return keyOf(clientaddr.New(clientaddr.Options{
 		TrustedProxies:   opts.TrustedProxies,
 		TrustUnixSockets: opts.TrustUnixSockets,
 		TrustedHops:      opts.TrustedHops,
-		Header:           uint8(opts.Header),
-		SingleHeader:     opts.SingleHeader,
+		Header:           opts.Header,
 		IPv6Bits:         opts.IPv6Bits,
 	}))
 }
@@ -43,13 +38,13 @@ func keyOf(f *clientaddr.Finder, err error) (func(*Call) (netip.Addr, error), er
 	}
 	key := strings.ToLower(f.Name())
 	return func(c *Call) (netip.Addr, error) {
-		return f.Find(c.remote(), func() []string { return c.Metadata(key) })
+		return f.Find(c.remote(), func() []string { return c.values(key) })
 	}, nil
 }
 
 // remote returns the other end of the connection.
 func (c *Call) remote() clientaddr.Peer {
-	p := c.Peer()
+	p := c.peer()
 	if p == nil || p.Addr == nil {
 		return clientaddr.Peer{}
 	}

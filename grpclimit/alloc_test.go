@@ -21,6 +21,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
@@ -49,7 +50,7 @@ func TestAnAllowedUnaryCallAllocatesAtMostOnce(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	behindProxy, err := grpclimit.ClientIP(grpclimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	behindProxy, err := grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	require.NoError(t, err)
 	var request any = new(int)
 	ctx := incoming(tcp("10.0.0.1:4711"), "x-forwarded-for", "2001:db8::1, 10.0.0.9", "x-api-key", "a-rather-long-secret-of-a-client-0123456789",
@@ -174,7 +175,7 @@ func TestCallsThatAreUsedAgainAreNotMixed(t *testing.T) {
 	require.NoError(t, err)
 	check := func(c *grpclimit.Call) {
 		assert.Equal(t, "/"+c.Request.(string)+"/Call", c.FullMethod)
-		assert.Equal(t, []string{c.Request.(string)}, c.Metadata("key"))
+		assert.Equal(t, []string{c.Request.(string)}, metadata.ValueFromIncomingContext(c.Context(), "key"))
 	}
 	call := interceptor(t, ratelimit.Map(l, grpclimit.Metadata("key")), grpclimit.Options{
 		Cost:       func(c *grpclimit.Call) int { check(c); return 1 },

@@ -23,6 +23,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
 )
 
 // A key function or a cost that panics ends its own call, and no other.
@@ -145,7 +146,7 @@ func TestServerThatIsGoneRefusesNothing(t *testing.T) {
 	for way, do := range ways {
 		assert.Equal(t, codes.Unavailable, status.Code(do(t.Context(), client)), way)
 	}
-	assert.Equal(t, grpclimit.ClientStats{Sent: 2}, c.Stats())
+	assert.Equal(t, httplimit.TransportStats{Sent: 2}, c.Stats())
 	assert.Zero(t, c.Keys())
 }
 
@@ -155,6 +156,6 @@ func TestErrorWithoutAStatusIsNoRefusal(t *testing.T) {
 		s := newScript(once(reply{err: plain}))
 		client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{MaxRetries: 3})
 		assert.Equal(t, codes.Unknown, status.Code(ways["unary"](t.Context(), client)))
-		assert.Equal(t, grpclimit.ClientStats{Sent: 1}, c.Stats())
+		assert.Equal(t, httplimit.TransportStats{Sent: 1}, c.Stats())
 	})
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 func TestAPanicInAHookEndsOneCallOnly(t *testing.T) {
@@ -123,13 +124,16 @@ func TestAHandlerThatHidesTheDenialInItsOwnErrorKeepsTheCode(t *testing.T) {
 func TestTheZeroCallAnswersEverything(t *testing.T) {
 	c := new(grpclimit.Call)
 	assert.NotNil(t, c.Context())
-	assert.Nil(t, c.Peer())
-	assert.Empty(t, c.Metadata("x"))
-	assert.Empty(t, c.Service())
+	_, err := grpclimit.RemoteIP(c)
+	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
+	_, err = grpclimit.Metadata("x")(c)
+	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
+	_, err = grpclimit.Service(c)
+	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 	assert.False(t, c.ClientStream || c.ServerStream)
 	i := interceptor(t, &stub{err: ratelimit.ErrExceedsLimit}, grpclimit.Options{})
 	var none context.Context
-	_, err := i.UnaryServerInterceptor()(none, nil, &grpc.UnaryServerInfo{}, unreachable(t))
+	_, err = i.UnaryServerInterceptor()(none, nil, &grpc.UnaryServerInfo{}, unreachable(t))
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
 	err = i.StreamServerInterceptor()(nil, &fakeStream{received: []error{io.EOF}}, &grpc.StreamServerInfo{}, nil)
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err))

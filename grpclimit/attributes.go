@@ -6,33 +6,33 @@ import (
 	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
-// Attributes are what rules know of a call. Package policy calls it a Request: a value of
-// this type is a policy.Request.
-type Attributes interface {
-	Attribute(name string) (value string, ok bool)
-}
-
-// PolicyRequest returns the attributes of a call, for limits by the rules of package
-// policy, and more, which win where both have a name: the user, the plan, or the address
-// that a trusted proxy has told. more may be nil.
+// PolicyRequest returns what the rules of package policy ask of a call, as a policy.Request. Attributes in more, which may
+// be nil, win:
 //
 //	limiter := ratelimit.Map(policies, func(c *grpclimit.Call) (policy.Request, error) {
 //		return grpclimit.PolicyRequest(c, policy.Attributes{"user": userOf(c)}), nil
 //	})
 //
-// The attributes are those of the HTTP/2 request that a call is, so that one rule can hold
-// for both:
+// The attributes are those of the HTTP/2 request:
 //
-//   - method, which is POST; host (of :authority, in lower case, without a port); path
-//     and route: the full method, "/package.Service/Method". A rule's route may be
-//     "/package.Service/", for all methods of a service;
-//   - ip: the address of the connection's other end, as [RemoteIP] has it;
-//   - header:NAME: a metadata value that is there exactly once and is not empty.
-func PolicyRequest(c *Call, more Attributes) Attributes { return &attributes{c, more} }
+//   - method: POST
+//   - host: of :authority, in lower case, without a port
+//   - path and route: the full method; a rule's route "/package.Service/" matches all methods of a service
+//   - ip: as [RemoteIP]
+//   - header:NAME: a metadata value that is there exactly once and not empty
+func PolicyRequest(c *Call, more interface {
+	Attribute(name string) (value string, ok bool)
+}) interface {
+	Attribute(name string) (value string, ok bool)
+} {
+	return &attributes{c, more}
+}
 
 type attributes struct {
 	call *Call
-	more Attributes
+	more interface {
+		Attribute(name string) (value string, ok bool)
+	}
 }
 
 func (a *attributes) Attribute(name string) (string, bool) {

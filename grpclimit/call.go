@@ -58,22 +58,20 @@ func (c *Call) Context() context.Context {
 	return c.ctx
 }
 
-// Peer returns the other end of the connection: its address, and what TLS knows of it.
-// It is nil if the context has none. It must not be changed.
-func (c *Call) Peer() *peer.Peer {
+// peer returns the other end of the connection, nil if the context has none.
+func (c *Call) peer() *peer.Peer {
 	p, _ := peer.FromContext(c.Context())
 	return p
 }
 
-// Metadata returns the values that the client has sent under a key, in upper or lower
-// case. It is nil if there are none.
-func (c *Call) Metadata(key string) []string {
+// values returns what the client has sent under a key.
+func (c *Call) values(key string) []string {
 	return metadata.ValueFromIncomingContext(c.Context(), key)
 }
 
-// Service returns the service's full name: "package.Service". It is empty if FullMethod is
+// service returns the service's full name: "package.Service". It is empty if FullMethod is
 // not of the form "/package.Service/Method".
-func (c *Call) Service() string {
+func (c *Call) service() string {
 	service, _, ok := c.split()
 	if !ok {
 		return ""

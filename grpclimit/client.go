@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/pace"
 )
@@ -126,23 +127,13 @@ func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client,
 	return c, nil
 }
 
-// ClientStats count calls since the Client was made.
-type ClientStats struct {
-	Sent      uint64 // sent, repetitions included
-	Waited    uint64 // had to wait before that
-	Refused   uint64 // were refused by the server, which told how long to wait
-	Retried   uint64 // were sent again
-	Failed    uint64 // were never sent: the limiter's error, or no time to wait
-	Unsettled uint64 // had a booking that could not be cancelled
-}
-
 // Stats returns the counters. Each is exact; they are not read at one instant. Those of a
 // zero Client are zero.
-func (c *Client) Stats() ClientStats {
+func (c *Client) Stats() httplimit.TransportStats {
 	if !c.isMade() {
-		return ClientStats{}
+		return httplimit.TransportStats{}
 	}
-	return ClientStats(c.pacer.Stats())
+	return httplimit.TransportStats(c.pacer.Stats())
 }
 
 // Reset forgets what the server of a key has said: calls that wait for it are sent as the

@@ -24,6 +24,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
@@ -41,7 +42,7 @@ func TestClientWaitsForItsOwnLimit(t *testing.T) {
 				wg.Wait()
 				assert.Equal(t, []time.Duration{0, 0, 500 * time.Millisecond, time.Second, 1500 * time.Millisecond}, s.times())
 				assert.Equal(t, []string{"0", "1", "2", "3", "4"}, s.names())
-				assert.Equal(t, grpclimit.ClientStats{Sent: 5, Waited: 3}, c.Stats())
+				assert.Equal(t, httplimit.TransportStats{Sent: 5, Waited: 3}, c.Stats())
 			})
 		})
 	}
@@ -172,7 +173,7 @@ func TestClientRetriesEnd(t *testing.T) {
 			assert.Equal(t, codes.ResourceExhausted, status.Code(ways["unary"](t.Context(), client)))
 			assert.Len(t, s.times(), 1+retries)
 			assert.Equal(t, 2*time.Second*time.Duration(retries), time.Since(s.begin))
-			assert.Equal(t, grpclimit.ClientStats{
+			assert.Equal(t, httplimit.TransportStats{
 				Sent: 1 + uint64(retries), Waited: uint64(retries), Refused: 1 + uint64(retries), Retried: uint64(retries),
 			}, c.Stats())
 		})
@@ -331,7 +332,7 @@ func TestAfterARefusalNothingIsSentBeforeItsTimeAndOrderIsKept(t *testing.T) {
 		for i, later := range []int{1, 2, 2, 3, 3, 3, 3} { // one at a time first, then two, then four
 			assert.Equal(t, told+10*time.Second+time.Duration(later-1)*30*time.Millisecond, times[early+i])
 		}
-		assert.Equal(t, grpclimit.ClientStats{Sent: 51, Waited: c.Stats().Waited, Refused: 1, Retried: 1}, c.Stats())
+		assert.Equal(t, httplimit.TransportStats{Sent: 51, Waited: c.Stats().Waited, Refused: 1, Retried: 1}, c.Stats())
 	})
 }
 
@@ -446,7 +447,7 @@ func TestErrorsOfTheLimiterHaveACode(t *testing.T) {
 					assert.ErrorIs(t, err, row.is)
 				}
 				assert.Empty(t, s.times())
-				assert.Equal(t, grpclimit.ClientStats{Failed: 3}, c.Stats())
+				assert.Equal(t, httplimit.TransportStats{Failed: 3}, c.Stats())
 				assert.Zero(t, c.Keys())
 			})
 		})
@@ -508,7 +509,7 @@ func TestStreamThatIsDeniedMidWayHoldsUpTheNextCall(t *testing.T) {
 		begin := time.Now()
 		ok(t.Context(), t, client, "unary")
 		assert.Equal(t, time.Second, time.Since(begin))
-		assert.Equal(t, grpclimit.ClientStats{Sent: 2, Waited: 1, Refused: 1}, c.Stats())
+		assert.Equal(t, httplimit.TransportStats{Sent: 2, Waited: 1, Refused: 1}, c.Stats())
 	})
 }
 
@@ -617,7 +618,7 @@ func TestStreamThatCannotBeOpenedLeavesNothingBehind(t *testing.T) {
 		_, err := testgrpc.NewTestServiceClient(conn).FullDuplexCall(t.Context())
 		assert.Equal(t, codes.Canceled, status.Code(err))
 		assert.Zero(t, c.Keys())
-		assert.Equal(t, grpclimit.ClientStats{Sent: 1}, c.Stats())
+		assert.Equal(t, httplimit.TransportStats{Sent: 1}, c.Stats())
 	})
 }
 
@@ -678,7 +679,7 @@ func TestClientWithARetryPolicyBeneath(t *testing.T) {
 		client := inBubble(t, s.server(), append(dialling, grpc.WithDefaultServiceConfig(retryPolicy))...)
 		ok(t.Context(), t, client, "unary")
 		assert.Equal(t, []time.Duration{0, 2 * time.Second}, s.times())
-		assert.Equal(t, grpclimit.ClientStats{Sent: 1}, c.Stats())
+		assert.Equal(t, httplimit.TransportStats{Sent: 1}, c.Stats())
 	})
 }
 

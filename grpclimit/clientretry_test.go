@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
 )
 
 // A denial comes without headers. A handler that has sent some has begun its work.
@@ -82,7 +83,7 @@ func TestCallerGetsTheRefusalIfTheRetryRunsOutOfTime(t *testing.T) {
 				assert.Equal(t, row.want, time.Since(s.begin))
 				assert.Len(t, s.times(), row.sent)
 				sent := uint64(row.sent)
-				assert.Equal(t, grpclimit.ClientStats{Sent: sent, Waited: c.Stats().Waited, Refused: sent, Retried: sent - 1}, c.Stats(), "none failed: it was sent")
+				assert.Equal(t, httplimit.TransportStats{Sent: sent, Waited: c.Stats().Waited, Refused: sent, Retried: sent - 1}, c.Stats(), "none failed: it was sent")
 			})
 		})
 	}

@@ -20,7 +20,7 @@ func TestTenantsOfAServerShareOneRate(t *testing.T) {
 	shared, err := fair.New[string](ratelimit.TokenBucket(ratelimit.PerDay(1), 5), nil)
 	require.NoError(t, err)
 	limit, err := grpclimit.New(ratelimit.Map(shared, func(c *grpclimit.Call) (string, error) {
-		return c.Metadata("tenant")[0], nil
+		return metadata.ValueFromIncomingContext(c.Context(), "tenant")[0], nil
 	}), nil)
 	require.NoError(t, err)
 	client, stop := connect(grpc.NewServer(grpc.ChainUnaryInterceptor(limit.UnaryServerInterceptor())))

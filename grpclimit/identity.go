@@ -90,7 +90,7 @@ func subjectOf(leaf *x509.Certificate) (string, error) {
 
 // certificate returns the client's verified certificate.
 func (c *Call) certificate() (*x509.Certificate, error) {
-	p := c.Peer()
+	p := c.peer()
 	if p == nil || p.AuthInfo == nil {
 		return nil, fmt.Errorf("%w: the connection has no TLS", keyfunc.ErrNoKey)
 	}

@@ -35,7 +35,7 @@ type InflightOptions struct {
 	// its context. A handler that panics counts as Internal, and a server error as
 	// InvalidArgument if the client has caused it: see [Options].Settle. If nil,
 	// [InflightOutcome], which is asked only if the limiter adapts.
-	Outcome func(c *Call, code codes.Code) inflight.Outcome
+	Outcome func(c *Call, code codes.Code, usual inflight.Outcome) inflight.Outcome
 
 	// KeyCode is the status code of a call whose key is missing or malformed, such as
 	// [codes.Unauthenticated]. If zero, [codes.InvalidArgument].
@@ -87,19 +87,19 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 	if i.opts.KeyCode == codes.OK {
 		i.opts.KeyCode = codes.InvalidArgument
 	}
-	if i.opts.Outcome == nil {
-		i.opts.Outcome = InflightOutcome
-	}
 	return i, nil
 }
 
-// InflightOutcome is how a call has ended for an adaptive limit: Ignored if a limiter of
-// this library has refused it, or a call for it, inside of this one; Dropped with
-// DeadlineExceeded, Unavailable or ResourceExhausted, and after the call's deadline; Cancelled
-// if the client has gone, and with Internal, Unknown or DataLoss, as an error that comes at once
-// is a bug and no overload; Ignored for streams that have not failed, or whose client has
-// gone: their time is not the backend's; else Success.
-func InflightOutcome(c *Call, code codes.Code) inflight.Outcome {
+// outcome returns what an adaptive limit is to learn from a call.
+func (i *Inflight[K]) outcome(c *Call, code codes.Code) inflight.Outcome {
+	usual := usualOutcome(c, code)
+	if i.opts.Outcome == nil {
+		return usual
+	}
+	return i.opts.Outcome(c, code, usual)
+}
+
+func usualOutcome(c *Call, code codes.Code) inflight.Outcome {
 	return edge.OutcomeOfCall(c.Context(), rpcstatus.Code(code), c.streaming())
 }
 
@@ -161,7 +161,7 @@ func (i *Inflight[K]) serve(c *Call, t trailers, s *watchedStream, next func() e
 func (i *Inflight[K]) work(c *Call, permit inflight.Permit, s *watchedStream, next func() error) (err error) {
 	defer permit.Release() // if Outcome panics; else it is the second time, and does nothing
 	code := codes.Internal // of a handler that does not return
-	defer func() { permit.Done(i.opts.Outcome(c, s.blame(code, err))) }()
+	defer func() { permit.Done(i.outcome(c, s.blame(code, err))) }()
 	err = next()
 	code = codeOf(err)
 	return err

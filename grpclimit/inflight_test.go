@@ -154,8 +154,8 @@ func TestMaxWaitBoundsTheQueue(t *testing.T) {
 
 func TestAPermitIsGivenBackWhateverPanics(t *testing.T) {
 	var outcomes []inflight.Outcome
-	i := shedding(t, 1, nil, &grpclimit.InflightOptions{Outcome: func(c *grpclimit.Call, code codes.Code) inflight.Outcome {
-		outcomes = append(outcomes, grpclimit.InflightOutcome(c, code))
+	i := shedding(t, 1, nil, &grpclimit.InflightOptions{Outcome: func(_ *grpclimit.Call, code codes.Code, usual inflight.Outcome) inflight.Outcome {
+		outcomes = append(outcomes, usual)
 		if code == codes.NotFound {
 			panic("Outcome")
 		}
@@ -196,7 +196,7 @@ func TestWhatAnAdaptiveLimitLearns(t *testing.T) {
 	} {
 		c := grpclimit.NewCall(row.ctx, "", nil)
 		c.ServerStream = row.stream
-		assert.Equal(t, row.want, grpclimit.InflightOutcome(c, row.code), "%v, stream %v", row.code, row.stream)
+		assert.Equal(t, row.want, grpclimit.UsualOutcome(c, row.code), "%v, stream %v", row.code, row.stream)
 	}
 }
 

@@ -30,7 +30,7 @@ type InflightClientOptions struct {
 
 	// Outcome says what an adaptive limit is to learn from a call that has ended with that
 	// error, nil if it went well. If nil, [InflightResponse].
-	Outcome func(c *ClientCall, err error) inflight.Outcome
+	Outcome func(c *ClientCall, err error, usual inflight.Outcome) inflight.Outcome
 }
 
 // InflightClient makes interceptors for client connections that limit how many calls to each
@@ -61,21 +61,22 @@ func NewInflightClient(l *inflight.Limiter[string], opts *InflightClientOptions)
 	if c.opts.Key == nil {
 		c.opts.Key = target
 	}
-	if c.opts.Outcome == nil {
-		c.opts.Outcome = InflightResponse
-	}
 	if l == nil {
 		c.limiter = ratelimit.Must(inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Gradient(), MaxQueue: 1000}))
 	}
 	return c, nil
 }
 
-// InflightResponse is how a call has ended for an adaptive limit of a client: Ignored if a limiter
-// below this one refused it; Cancelled if the caller has cancelled it, and with Internal, Unknown
-// or DataLoss, as an error that comes at once is a bug and no overload; Dropped with
-// DeadlineExceeded, Unavailable or ResourceExhausted; Ignored for streams that have not failed, or
-// were cancelled: their time is not the server's; else Success.
-func InflightResponse(c *ClientCall, err error) inflight.Outcome {
+// outcome returns what an adaptive limit is to learn from a call.
+func (c *InflightClient) outcome(call *ClientCall, err error) inflight.Outcome {
+	usual := responseOutcome(call, err)
+	if c.opts.Outcome == nil {
+		return usual
+	}
+	return c.opts.Outcome(call, err, usual)
+}
+
+func responseOutcome(c *ClientCall, err error) inflight.Outcome {
 	code := codeOf(err)
 	switch {
 	case errors.Is(err, ratelimit.ErrLimited), errors.Is(err, ratelimit.ErrExceedsLimit), errors.Is(err, ratelimit.ErrTableFull):
@@ -101,7 +102,7 @@ func (c *InflightClient) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 		}
 		defer permit.Done(inflight.Ignored) // if something panics; else it is the second time, and does nothing
 		err = invoker(ctx, method, req, reply, cc, opts...)
-		permit.Done(c.opts.Outcome(call, err))
+		permit.Done(c.outcome(call, err))
 		return err
 	}
 }
@@ -121,7 +122,7 @@ func (c *InflightClient) StreamClientInterceptor() grpc.StreamClientInterceptor 
 		end := func(err error) {
 			once.Do(func() {
 				defer permit.Done(inflight.Ignored) // if Outcome panics
-				permit.Done(c.opts.Outcome(call, err))
+				permit.Done(c.outcome(call, err))
 			})
 		}
 		opened := false

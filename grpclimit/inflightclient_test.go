@@ -138,7 +138,7 @@ func TestWhatAClientsAdaptiveLimitLearns(t *testing.T) {
 		{unary, fmt.Errorf("not sent: %w", ratelimit.ErrLimited), inflight.Ignored},
 		{unary, fmt.Errorf("not sent: %w", ratelimit.ErrTableFull), inflight.Ignored},
 	} {
-		assert.Equal(t, row.want, grpclimit.InflightResponse(row.call, row.err), "%v %v", row.call.ClientStream, row.err)
+		assert.Equal(t, row.want, grpclimit.ResponseOutcome(row.call, row.err), "%v %v", row.call.ClientStream, row.err)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestAClientsPermitIsGivenBackWhateverPanics(t *testing.T) {
 	l := ratelimit.Must(inflight.New[string](1, nil))
 	for name, opts := range map[string]*grpclimit.InflightClientOptions{
 		"the call": nil,
-		"Outcome":  {Outcome: func(*grpclimit.ClientCall, error) inflight.Outcome { panic("now") }},
+		"Outcome":  {Outcome: func(*grpclimit.ClientCall, error, inflight.Outcome) inflight.Outcome { panic("now") }},
 	} {
 		c, err := grpclimit.NewInflightClient(l, opts)
 		require.NoError(t, err)

@@ -29,9 +29,9 @@ func Metadata(key string) func(*Call) (string, error) {
 // bytes, of which none is white space.
 func (c *Call) single(key string) (string, error) {
 	if strings.HasSuffix(key, "-bin") {
-		return keytext.Raw(c.Metadata(key), key)
+		return keytext.Raw(c.values(key), key)
 	}
-	return keytext.Single(c.Metadata(key), key)
+	return keytext.Single(c.values(key), key)
 }
 
 // APIKey returns a key function for the hash of a secret that the client has sent under a
@@ -56,7 +56,7 @@ func APIKey(key string) func(*Call) (keyfunc.Hash, error) {
 // It is keyfunc.ErrNoKey if there is no such value or another scheme in it. Like [APIKey], it checks
 // no token. It is the hash that [httplimit.BearerToken] returns for the same token.
 func BearerToken(c *Call) (keyfunc.Hash, error) {
-	token, err := keytext.Bearer(c.Metadata("authorization"))
+	token, err := keytext.Bearer(c.values("authorization"))
 	if err != nil {
 		return keyfunc.Hash{}, err
 	}
@@ -77,7 +77,7 @@ func Method(c *Call) (string, error) {
 // keyfunc.ErrMalformedKey if the method is not of the form "/package.Service/Method", or the name is
 // longer than 1 KiB.
 func Service(c *Call) (string, error) {
-	service := c.Service()
+	service := c.service()
 	if service == "" {
 		return "", fmt.Errorf("%w: the method has no service", keyfunc.ErrMalformedKey)
 	}

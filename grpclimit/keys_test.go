@@ -179,7 +179,7 @@ func TestAddressesAreFoundAsOverHTTP(t *testing.T) {
 		"proxies":         {TrustedProxies: proxies},
 		"hops":            {TrustedHops: 2},
 		"both":            {TrustedProxies: proxies, TrustedHops: 1},
-		"forwarded":       {TrustedProxies: proxies, Header: httplimit.Forwarded},
+		"forwarded":       {TrustedProxies: proxies, Header: "Forwarded"},
 		"whole addresses": {TrustedProxies: proxies, IPv6Bits: 128},
 	}
 	peers := []string{"10.0.0.1:80", "[fd00::1]:80", "192.0.2.7:1234", "[2001:db8:1:2:3::4]:1", "[::ffff:10.0.0.1]:80", "[::ffff:192.0.2.9]:80", "[fe80::1%eth0]:80"}
@@ -215,7 +215,7 @@ func TestAddressesAreFoundAsOverHTTP(t *testing.T) {
 }
 
 func TestAHeaderWithOneAddressIsBelievedFromTrustedPeersOnly(t *testing.T) {
-	key, err := grpclimit.ClientIP(grpclimit.ClientIPOptions{SingleHeader: "X-Real-IP", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	key, err := grpclimit.ClientIP(httplimit.ClientIPOptions{Header: "X-Real-IP", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	require.NoError(t, err)
 	for _, row := range []struct {
 		remote, value, want string
@@ -234,9 +234,9 @@ func TestAHeaderWithOneAddressIsBelievedFromTrustedPeersOnly(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, netip.MustParseAddr(row.want), got)
 	}
-	_, err = grpclimit.ClientIP(grpclimit.ClientIPOptions{SingleHeader: "x-forwarded-for", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
-	assert.ErrorContains(t, err, "grpclimit: ClientIPOptions.SingleHeader")
-	_, err = grpclimit.ClientIP(grpclimit.ClientIPOptions{TrustedHops: -1})
+	_, err = grpclimit.ClientIP(httplimit.ClientIPOptions{Header: "x real ip", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	assert.ErrorContains(t, err, "grpclimit: ClientIPOptions.Header")
+	_, err = grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: -1})
 	assert.EqualError(t, err, "grpclimit: ClientIPOptions.TrustedHops is -1, want 0 or more")
 }
 
@@ -252,7 +252,7 @@ func TestAConnectionWithoutAnIPAddressHasAMalformedKey(t *testing.T) {
 			assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 		})
 	}
-	hops, err := grpclimit.ClientIP(grpclimit.ClientIPOptions{TrustedHops: 1})
+	hops, err := grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1})
 	require.NoError(t, err)
 	got, err := hops(grpclimit.NewCall(incoming(&net.UnixAddr{}, "x-forwarded-for", "192.0.2.1"), "", nil))
 	require.NoError(t, err, "a proxy on the same machine")

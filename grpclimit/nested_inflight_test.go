@@ -51,8 +51,8 @@ func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []inflight.Outcome
-			outer := shedding(t, 1, nil, &grpclimit.InflightOptions{Outcome: func(c *grpclimit.Call, code codes.Code) inflight.Outcome {
-				got = append(got, grpclimit.InflightOutcome(c, code))
+			outer := shedding(t, 1, nil, &grpclimit.InflightOptions{Outcome: func(_ *grpclimit.Call, _ codes.Code, usual inflight.Outcome) inflight.Outcome {
+				got = append(got, usual)
 				return got[0]
 			}})
 			_, _ = busy.UnaryServerInterceptor()(context.Background(), nil, info, func(ctx context.Context, _ any) (any, error) {
@@ -70,8 +70,8 @@ func TestOtherCallsTeachTheLimitAroundAsBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		outcomes := make(chan inflight.Outcome, 3)
 		inner := shedding(t, 1, nil, nil).UnaryServerInterceptor()
-		outer := shedding(t, 10, nil, &grpclimit.InflightOptions{Outcome: func(c *grpclimit.Call, code codes.Code) inflight.Outcome {
-			outcomes <- grpclimit.InflightOutcome(c, code)
+		outer := shedding(t, 10, nil, &grpclimit.InflightOptions{Outcome: func(_ *grpclimit.Call, _ codes.Code, usual inflight.Outcome) inflight.Outcome {
+			outcomes <- usual
 			return inflight.Success
 		}}).UnaryServerInterceptor()
 		for range 3 {

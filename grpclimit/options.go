@@ -227,7 +227,7 @@ func SkipServices(names ...string) func(*Call) bool {
 	for _, name := range names {
 		exempt[name] = true
 	}
-	return func(c *Call) bool { return exempt[c.Service()] }
+	return func(c *Call) bool { return exempt[c.service()] }
 }
 
 // peerAndCredentials tells clients apart well enough to spread them. It may be spoofed: a
@@ -235,7 +235,7 @@ func SkipServices(names ...string) func(*Call) bool {
 func peerAndCredentials(c *Call) string {
 	parts := []string{c.remote().Addr.String()} // without a port, which changes with each connection
 	for _, key := range []string{"x-forwarded-for", "forwarded", "authorization"} {
-		parts = append(parts, c.Metadata(key)...)
+		parts = append(parts, c.values(key)...)
 	}
 	return strings.Join(parts, "\n")
 }

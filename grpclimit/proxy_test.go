@@ -22,6 +22,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -70,7 +71,7 @@ func proxy(t *testing.T, backend string) (addr string) {
 // perClient limits each client behind a proxy on this machine.
 func perClient(t *testing.T, n int, opts grpclimit.Options) *grpclimit.Interceptor {
 	t.Helper()
-	key, err := grpclimit.ClientIP(grpclimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
+	key, err := grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
 	require.NoError(t, err)
 	l, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(n)).Named("hourly"), &ratelimit.Options[netip.Addr]{Clock: new(ratelimittest.Clock)})
 	require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
@@ -22,7 +23,7 @@ func (n behindHTTP) String() string { return string(n) }
 
 func TestTheFileNameOfAUnixSocketsClientIsNoAddress(t *testing.T) {
 	socket := &net.UnixAddr{Name: "s", Net: "unix"}
-	behindProxy, err := grpclimit.ClientIP(grpclimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	behindProxy, err := grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	require.NoError(t, err)
 	for name, ctx := range map[string]context.Context{
 		"grpc's own server": incoming(&net.UnixAddr{Name: "10.0.0.1", Net: "unix"}, "x-forwarded-for", "203.0.113.1"),
@@ -44,9 +45,9 @@ func TestTheFileNameOfAUnixSocketsClientIsNoAddress(t *testing.T) {
 
 func TestPeersOfAUnixSocketMayBeTrusted(t *testing.T) {
 	socket := &net.UnixAddr{Net: "unix"}
-	single, err := grpclimit.ClientIP(grpclimit.ClientIPOptions{TrustUnixSockets: true, SingleHeader: "x-real-ip"})
+	single, err := grpclimit.ClientIP(httplimit.ClientIPOptions{TrustUnixSockets: true, Header: "x-real-ip"})
 	require.NoError(t, err)
-	list, err := grpclimit.ClientIP(grpclimit.ClientIPOptions{TrustUnixSockets: true})
+	list, err := grpclimit.ClientIP(httplimit.ClientIPOptions{TrustUnixSockets: true})
 	require.NoError(t, err)
 	for name, ctx := range map[string]context.Context{
 		"grpc's own server": incoming(socket, "x-real-ip", "203.0.113.1", "x-forwarded-for", "6.6.6.6, 203.0.113.1"),

@@ -53,8 +53,8 @@ func TestAnAdaptiveLimitLearnsNothingFromAClientThatDoesNotTakeTheAnswer(t *test
 		for _, hidden := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				var learnt []inflight.Outcome
-				i := shedding(t, 1, nil, &grpclimit.InflightOptions{Outcome: func(c *grpclimit.Call, code codes.Code) inflight.Outcome {
-					learnt = append(learnt, grpclimit.InflightOutcome(c, code))
+				i := shedding(t, 1, nil, &grpclimit.InflightOptions{Outcome: func(_ *grpclimit.Call, _ codes.Code, usual inflight.Outcome) inflight.Outcome {
+					learnt = append(learnt, usual)
 					return learnt[0]
 				}})
 				ss := &fakeStream{sending: row.err}
@@ -71,8 +71,8 @@ func TestAnAdaptiveLimitLearnsNothingFromAClientThatDoesNotTakeTheAnswer(t *test
 
 func TestAnAdaptiveLimitLearnsNothingFromABrokenMessage(t *testing.T) {
 	var learnt []inflight.Outcome
-	i := shedding(t, 1, nil, &grpclimit.InflightOptions{Outcome: func(c *grpclimit.Call, code codes.Code) inflight.Outcome {
-		learnt = append(learnt, grpclimit.InflightOutcome(c, code))
+	i := shedding(t, 1, nil, &grpclimit.InflightOptions{Outcome: func(_ *grpclimit.Call, _ codes.Code, usual inflight.Outcome) inflight.Outcome {
+		learnt = append(learnt, usual)
 		return learnt[0]
 	}})
 	broken := status.Error(codes.Internal, "cannot unmarshal")

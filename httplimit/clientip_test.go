@@ -136,7 +136,7 @@ func TestSpoofedForwardedForIsSeenThrough(t *testing.T) {
 }
 
 func TestSpoofedForwardedIsSeenThrough(t *testing.T) {
-	key := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: prefixes(t, trusted...), Header: httplimit.Forwarded})
+	key := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: prefixes(t, trusted...), Header: "Forwarded"})
 	for name, row := range map[string]struct {
 		want  string
 		lines []string
@@ -185,7 +185,7 @@ func TestHeaderThatProxiesDoNotWriteIsNotRead(t *testing.T) {
 	assertClient(t, noKey, from("10.0.0.1:80", "Forwarded", "for=6.6.6.6"),
 		clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies}))
 	assertClient(t, noKey, from("10.0.0.1:80", "X-Forwarded-For", "6.6.6.6"),
-		clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies, Header: httplimit.Forwarded}))
+		clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies, Header: "Forwarded"}))
 	assertClient(t, noKey, from("10.0.0.1:80", "X-Real-Ip", "6.6.6.6"),
 		clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies}))
 }
@@ -211,7 +211,6 @@ func TestClientIPRefusesWhatCannotBeMeant(t *testing.T) {
 	for want, opts := range map[string]httplimit.ClientIPOptions{
 		"IPv6Bits is -1":                       {IPv6Bits: -1},
 		"IPv6Bits is 129":                      {IPv6Bits: 129},
-		"Header is 2":                          {Header: 2},
 		"TrustedProxies[1]: invalid Prefix is": {TrustedProxies: append(prefixes(t, "10.0.0.0/8"), netip.Prefix{})},
 		"0.0.0.0/0 trusts everybody":           {TrustedProxies: prefixes(t, "0.0.0.0/0")},
 		"::/0 trusts everybody":                {TrustedProxies: prefixes(t, "::/0")},
@@ -226,7 +225,7 @@ func TestClientIPRefusesWhatCannotBeMeant(t *testing.T) {
 func TestIPKeysAllocateNothing(t *testing.T) {
 	proxies := prefixes(t, trusted...)
 	xff := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies})
-	fwd := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies, Header: httplimit.Forwarded})
+	fwd := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies, Header: "Forwarded"})
 	for name, row := range map[string]struct {
 		key func(*http.Request) (netip.Addr, error)
 		r   *http.Request
@@ -291,7 +290,7 @@ func FuzzForwarded(f *testing.F) {
 		f.Add(s)
 	}
 	proxies := prefixes(f, "10.0.0.0/8", "fd00::/8")
-	key := clientIP(f, httplimit.ClientIPOptions{TrustedProxies: proxies, Header: httplimit.Forwarded, IPv6Bits: 128})
+	key := clientIP(f, httplimit.ClientIPOptions{TrustedProxies: proxies, Header: "Forwarded", IPv6Bits: 128})
 	f.Fuzz(func(t *testing.T, spoof string) {
 		got, err := key(from("10.0.0.1:80", "Forwarded", spoof))
 		checkKey(t, got, err, proxies)
@@ -364,31 +363,30 @@ func TestTranslatedAddressOfAProxyIsNotTrusted(t *testing.T) {
 func TestHopsAreCountedFromTheEnd(t *testing.T) {
 	for name, row := range map[string]struct {
 		hops   int
-		header httplimit.ProxyHeader
+		header string
 		want   string
 		lines  []string
 	}{
-		"one proxy":                             {1, 0, "203.0.113.7", []string{"6.6.6.6, 203.0.113.7"}},
-		"two proxies":                           {2, 0, "203.0.113.7", []string{"6.6.6.6, 203.0.113.7, 198.51.100.1"}},
-		"over lines":                            {2, 0, "203.0.113.7", []string{"6.6.6.6, 203.0.113.7", "198.51.100.1"}},
-		"as many as there are":                  {2, 0, "203.0.113.7", []string{"203.0.113.7, 198.51.100.1"}},
-		"more than there are":                   {3, 0, noKey, []string{"203.0.113.7, 198.51.100.1"}},
-		"no header":                             {1, 0, noKey, nil},
-		"garbage after the client is a proxy's": {2, 0, "203.0.113.7", []string{"203.0.113.7, unknown"}},
-		"garbage for the client":                {2, 0, malformed, []string{"6.6.6.6, unknown, 198.51.100.1"}},
-		"empty entry counts":                    {2, 0, malformed, []string{"6.6.6.6, , 198.51.100.1"}},
-		"Forwarded, one proxy":                  {1, httplimit.Forwarded, "203.0.113.7", []string{"for=6.6.6.6, for=203.0.113.7"}},
-		"Forwarded, two proxies":                {2, httplimit.Forwarded, "203.0.113.7", []string{`for=6.6.6.6, for=203.0.113.7;host="a,b", for="[2001:db8::1]"`}},
-		"Forwarded, over lines":                 {2, httplimit.Forwarded, "203.0.113.7", []string{"for=6.6.6.6, for=203.0.113.7", "for=198.51.100.1"}},
-		"Forwarded, more than there are":        {3, httplimit.Forwarded, noKey, []string{"for=203.0.113.7", "for=198.51.100.1"}},
-		"Forwarded, client without for":         {2, httplimit.Forwarded, malformed, []string{"for=6.6.6.6, proto=http, for=198.51.100.1"}},
-		"Forwarded, broken line after":          {2, httplimit.Forwarded, malformed, []string{"for=203.0.113.7", `for="`}},
-		"Forwarded, pair without equals sign":   {1, httplimit.Forwarded, malformed, []string{"for=6.6.6.6, for=203.0.113.7, junk"}},
+		"one proxy":                             {1, "X-Forwarded-For", "203.0.113.7", []string{"6.6.6.6, 203.0.113.7"}},
+		"two proxies":                           {2, "X-Forwarded-For", "203.0.113.7", []string{"6.6.6.6, 203.0.113.7, 198.51.100.1"}},
+		"over lines":                            {2, "X-Forwarded-For", "203.0.113.7", []string{"6.6.6.6, 203.0.113.7", "198.51.100.1"}},
+		"as many as there are":                  {2, "X-Forwarded-For", "203.0.113.7", []string{"203.0.113.7, 198.51.100.1"}},
+		"more than there are":                   {3, "X-Forwarded-For", noKey, []string{"203.0.113.7, 198.51.100.1"}},
+		"no header":                             {1, "X-Forwarded-For", noKey, nil},
+		"garbage after the client is a proxy's": {2, "X-Forwarded-For", "203.0.113.7", []string{"203.0.113.7, unknown"}},
+		"garbage for the client":                {2, "X-Forwarded-For", malformed, []string{"6.6.6.6, unknown, 198.51.100.1"}},
+		"empty entry counts":                    {2, "X-Forwarded-For", malformed, []string{"6.6.6.6, , 198.51.100.1"}},
+		"Forwarded, one proxy":                  {1, "Forwarded", "203.0.113.7", []string{"for=6.6.6.6, for=203.0.113.7"}},
+		"Forwarded, two proxies":                {2, "Forwarded", "203.0.113.7", []string{`for=6.6.6.6, for=203.0.113.7;host="a,b", for="[2001:db8::1]"`}},
+		"Forwarded, over lines":                 {2, "Forwarded", "203.0.113.7", []string{"for=6.6.6.6, for=203.0.113.7", "for=198.51.100.1"}},
+		"Forwarded, more than there are":        {3, "Forwarded", noKey, []string{"for=203.0.113.7", "for=198.51.100.1"}},
+		"Forwarded, client without for":         {2, "Forwarded", malformed, []string{"for=6.6.6.6, proto=http, for=198.51.100.1"}},
+		"Forwarded, broken line after":          {2, "Forwarded", malformed, []string{"for=203.0.113.7", `for="`}},
+		"Forwarded, pair without equals sign":   {1, "Forwarded", malformed, []string{"for=6.6.6.6, for=203.0.113.7, junk"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			key := clientIP(t, httplimit.ClientIPOptions{TrustedHops: row.hops, Header: row.header})
-			field := []string{"X-Forwarded-For", "Forwarded"}[row.header]
-			assertClient(t, row.want, from("192.0.2.1:80", field, row.lines...), key)
+			assertClient(t, row.want, from("192.0.2.1:80", row.header, row.lines...), key)
 		})
 	}
 }
@@ -407,14 +405,14 @@ func TestHopsAreCountedForTrustedPeersAlone(t *testing.T) {
 }
 
 func TestPairWithoutEqualsSignIsMalformed(t *testing.T) {
-	key := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: prefixes(t, trusted...), Header: httplimit.Forwarded})
+	key := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: prefixes(t, trusted...), Header: "Forwarded"})
 	for _, line := range []string{"for=6.6.6.6, junk", "for=6.6.6.6;junk", "junk, for=203.0.113.7", "for=6.6.6.6, for"} {
 		assertClient(t, malformed, from("10.0.0.1:80", "Forwarded", line), key)
 	}
 }
 
 func TestHeaderIsBelievedFromTrustedPeersAlone(t *testing.T) {
-	key, err := httplimit.HeaderIP("cf-connecting-ip", prefixes(t, trusted...))
+	key, err := httplimit.ClientIP(httplimit.ClientIPOptions{Header: "cf-connecting-ip", TrustedProxies: prefixes(t, trusted...)})
 	require.NoError(t, err)
 	const field = "Cf-Connecting-Ip"
 	for name, row := range map[string]struct {
@@ -438,33 +436,14 @@ func TestHeaderIsBelievedFromTrustedPeersAlone(t *testing.T) {
 	}
 }
 
-func TestHeaderIPRefusesWhatCannotBeMeant(t *testing.T) {
-	some := prefixes(t, "10.0.0.0/8")
-	for want, row := range map[string]struct {
-		header  string
-		trusted []netip.Prefix
-	}{
-		"the name of a header field":           {"", some},
-		"needs the name":                       {"X Real IP", some},
-		"X-Forwarded-For is a list":            {"x-forwarded-for", some},
-		"Forwarded is a list":                  {"forwarded", some},
-		"needs the peers from which X-Real-Ip": {"X-Real-IP", nil},
-		"trusted[0]: 0.0.0.0/0 trusts":         {"X-Real-IP", prefixes(t, "0.0.0.0/0")},
-	} {
-		key, err := httplimit.HeaderIP(row.header, row.trusted)
-		assert.ErrorContains(t, err, want)
-		assert.Nil(t, key)
-	}
-}
-
 // A key may be personal data: the errors of key functions are logged.
 func TestErrorsHoldNothingOfTheRequest(t *testing.T) {
 	proxies := prefixes(t, trusted...)
-	real, err := httplimit.HeaderIP("X-Real-IP", proxies)
+	real, err := httplimit.ClientIP(httplimit.ClientIPOptions{Header: "X-Real-IP", TrustedProxies: proxies})
 	require.NoError(t, err)
 	for field, key := range map[string]func(*http.Request) (netip.Addr, error){
 		"X-Forwarded-For": clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies}),
-		"Forwarded":       clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies, Header: httplimit.Forwarded}),
+		"Forwarded":       clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies, Header: "Forwarded"}),
 		"X-Real-Ip":       real,
 	} {
 		for _, peer := range []string{"10.0.0.1:80", "s3cret"} {

@@ -32,7 +32,7 @@ type InflightOptions struct {
 	// its context. A handler that panics counts as status 500, and a server error that the
 	// client has caused as 400: see [Options].Settle. If nil, [InflightOutcome], which is asked
 	// only if the limiter adapts: with a fixed limit a request costs no allocation.
-	Outcome func(r *http.Request, status int) inflight.Outcome
+	Outcome func(r *http.Request, status int, usual inflight.Outcome) inflight.Outcome
 
 	// KeyCode is the status of a request whose key is missing or malformed, such as
 	// [http.StatusUnauthorized], from 400 to 499. If zero, [http.StatusBadRequest].
@@ -90,20 +90,20 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (
 		return nil, fmt.Errorf("httplimit: InflightOptions.KeyCode is %d, want 400 to 499, or 0 for 400", m.opts.KeyCode)
 	}
 	m.core, m.learns = core, m.opts.Outcome != nil || core.Adapts()
-	if m.opts.Outcome == nil {
-		m.opts.Outcome = InflightOutcome
-	}
 	m.badKey = newBadKey(m.opts.KeyCode)
 	return m, nil
 }
 
-// InflightOutcome is how a request has ended for an adaptive limit: Ignored if a limiter of
-// this library has refused it, or a request for it, inside of this one; Dropped after the deadline
-// of its context, and with status 503 or 504; Cancelled if the client has left, and with any
-// other status of 500 or above, as an error that comes at once is a bug and no overload;
-// Ignored for a connection that was taken over (status 101), whose time is not the
-// backend's; else Success.
-func InflightOutcome(r *http.Request, status int) inflight.Outcome {
+// outcome returns what an adaptive limit is to learn from a request.
+func (m *Inflight[K]) outcome(r *http.Request, status int) inflight.Outcome {
+	usual := usualOutcome(r, status)
+	if m.opts.Outcome == nil {
+		return usual
+	}
+	return m.opts.Outcome(r, status, usual)
+}
+
+func usualOutcome(r *http.Request, status int) inflight.Outcome {
 	ctx := r.Context()
 	err := ctx.Err()
 	switch {
@@ -158,7 +158,7 @@ func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflig
 	watched, writer := watch(w, inner)
 	status := http.StatusInternalServerError // of a handler that does not return
 	defer permit.Release()                   // if Outcome panics; else it is the second time, and does nothing
-	defer func() { permit.Done(m.opts.Outcome(inner, watched.blame(status))) }()
+	defer func() { permit.Done(m.outcome(inner, watched.blame(status))) }()
 	defer handBack(r, inner)
 	next.ServeHTTP(writer, inner)
 	status = watched.final()

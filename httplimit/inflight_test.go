@@ -307,7 +307,7 @@ func TestInflightTransportGivesThePermitBackIfOutcomePanics(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := ratelimit.Must(inflight.New[string](1, nil))
 			transport, err := httplimit.NewInflightTransport(roundTripper(answer), l, &httplimit.InflightTransportOptions{
-				Outcome: func(*http.Request, *http.Response, error) inflight.Outcome { panic("outcome") },
+				Outcome: func(*http.Request, *http.Response, error, inflight.Outcome) inflight.Outcome { panic("outcome") },
 			})
 			require.NoError(t, err)
 			assert.PanicsWithValue(t, "outcome", func() {
@@ -373,16 +373,16 @@ func TestInflightResponses(t *testing.T) {
 	cancel()
 	gone := ok.WithContext(ctx)
 	status := func(code int) *http.Response { return &http.Response{StatusCode: code} }
-	assert.Equal(t, inflight.Success, httplimit.InflightResponse(ok, status(404), nil))
-	assert.Equal(t, inflight.Dropped, httplimit.InflightResponse(ok, status(429), nil))
-	assert.Equal(t, inflight.Dropped, httplimit.InflightResponse(ok, status(503), nil))
-	assert.Equal(t, inflight.Dropped, httplimit.InflightResponse(ok, nil, context.DeadlineExceeded))
-	assert.Equal(t, inflight.Cancelled, httplimit.InflightResponse(ok, nil, io.ErrUnexpectedEOF))
-	assert.Equal(t, inflight.Cancelled, httplimit.InflightResponse(ok, status(500), nil))
-	assert.Equal(t, inflight.Dropped, httplimit.InflightResponse(ok, status(504), nil))
-	assert.Equal(t, inflight.Cancelled, httplimit.InflightResponse(gone, status(200), nil))
-	assert.Equal(t, inflight.Cancelled, httplimit.InflightResponse(gone, nil, context.Canceled))
-	assert.Equal(t, inflight.Ignored, httplimit.InflightResponse(ok, nil, ratelimit.ErrLimited), "refused by a limiter of ours")
+	assert.Equal(t, inflight.Success, httplimit.ResponseOutcome(ok, status(404), nil))
+	assert.Equal(t, inflight.Dropped, httplimit.ResponseOutcome(ok, status(429), nil))
+	assert.Equal(t, inflight.Dropped, httplimit.ResponseOutcome(ok, status(503), nil))
+	assert.Equal(t, inflight.Dropped, httplimit.ResponseOutcome(ok, nil, context.DeadlineExceeded))
+	assert.Equal(t, inflight.Cancelled, httplimit.ResponseOutcome(ok, nil, io.ErrUnexpectedEOF))
+	assert.Equal(t, inflight.Cancelled, httplimit.ResponseOutcome(ok, status(500), nil))
+	assert.Equal(t, inflight.Dropped, httplimit.ResponseOutcome(ok, status(504), nil))
+	assert.Equal(t, inflight.Cancelled, httplimit.ResponseOutcome(gone, status(200), nil))
+	assert.Equal(t, inflight.Cancelled, httplimit.ResponseOutcome(gone, nil, context.Canceled))
+	assert.Equal(t, inflight.Ignored, httplimit.ResponseOutcome(ok, nil, ratelimit.ErrLimited), "refused by a limiter of ours")
 }
 
 func TestInflightTransportIsAdaptiveByDefault(t *testing.T) {

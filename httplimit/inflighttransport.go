@@ -28,7 +28,7 @@ type InflightTransportOptions struct {
 
 	// Outcome says what an adaptive limit is to learn from a response, nil if there is
 	// none because of the error. If nil, [InflightResponse].
-	Outcome func(r *http.Request, resp *http.Response, err error) inflight.Outcome
+	Outcome func(r *http.Request, resp *http.Response, err error, usual inflight.Outcome) inflight.Outcome
 }
 
 // InflightTransport is an [http.RoundTripper] that limits how many requests to each host are
@@ -58,20 +58,14 @@ func NewInflightTransport(base http.RoundTripper, l *inflight.Limiter[string], o
 	if t.opts.Key == nil {
 		t.opts.Key = targetHost
 	}
-	if t.opts.Outcome == nil {
-		t.opts.Outcome = InflightResponse
-	}
 	if l == nil {
 		t.limiter = ratelimit.Must(inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Gradient(), MaxQueue: 1000}))
 	}
 	return t, nil
 }
 
-// InflightResponse is how a request has ended for an adaptive limit: Ignored if a limiter below
-// this one refused it; Cancelled if the caller cancelled it, and if it failed for another
-// reason than load; Dropped after a deadline, and with status 429, 503 or 504; Cancelled
-// with any other status of 500 or above; else Success.
-func InflightResponse(r *http.Request, resp *http.Response, err error) inflight.Outcome {
+// responseOutcome is what an adaptive limit usually learns: see InflightTransportOptions.Outcome.
+func responseOutcome(r *http.Request, resp *http.Response, err error) inflight.Outcome {
 	switch {
 	case errors.Is(err, ratelimit.ErrLimited), errors.Is(err, ratelimit.ErrExceedsLimit), errors.Is(err, ratelimit.ErrTableFull):
 		return inflight.Ignored
@@ -110,7 +104,11 @@ func (t *InflightTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	sent = true
 	done := func(err error) {
 		defer permit.Done(inflight.Ignored) // if Outcome panics; else it is the second time, and does nothing
-		permit.Done(t.opts.Outcome(r, resp, err))
+		outcome := responseOutcome(r, resp, err)
+		if t.opts.Outcome != nil {
+			outcome = t.opts.Outcome(r, resp, err, outcome)
+		}
+		permit.Done(outcome)
 	}
 	switch {
 	case err != nil, resp.Body == nil, resp.Body == http.NoBody:

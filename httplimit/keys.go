@@ -3,7 +3,6 @@ package httplimit
 import (
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/weir-go/ratelimit/internal/keytext"
@@ -61,19 +60,6 @@ func BearerToken(r *http.Request) (keyfunc.Hash, error) { return bearer(r) }
 
 var bearer = hashed(func(r *http.Request) (string, error) { return keytext.Bearer(r.Header["Authorization"]) })
 
-// Cookie returns a key function for the hash of a cookie's value, such as a session. It
-// is keyfunc.ErrNoKey if the cookie is missing or empty, and keyfunc.ErrMalformedKey if it is there
-// twice. Like [APIKey], it checks no session.
-func Cookie(name string) func(*http.Request) (keyfunc.Hash, error) {
-	return hashed(func(r *http.Request) (string, error) {
-		var values []string
-		for _, c := range r.CookiesNamed(name) {
-			values = append(values, c.Value)
-		}
-		return keytext.Single(values, "cookie "+name)
-	})
-}
-
 // PathValue returns a key function for a wildcard of the route's pattern, such as
 // "tenant" in "/tenants/{tenant}/". It is keyfunc.ErrMalformedKey if it is longer than 1 KiB,
 // and keyfunc.ErrNoKey if it is empty. If the request has no pattern yet, because the middleware
@@ -99,21 +85,4 @@ func Pattern(r *http.Request) (string, error) {
 		return "", fmt.Errorf("%w: %w: no route pattern before routing: wrap the handlers in the mux", keyfunc.ErrMisconfigured, keyfunc.ErrNoKey)
 	}
 	return r.Pattern, nil
-}
-
-// Method is a key function for the request's method. Methods that net/http has no
-// name for are all "OTHER", so that a client does not get another budget by inventing one.
-func Method(r *http.Request) (string, error) {
-	if r.Method == "" {
-		return http.MethodGet, nil // so net/http reads it
-	}
-	if i := slices.Index(methods, r.Method); i >= 0 {
-		return methods[i], nil // r.Method is a part of the request line, and would keep all of it
-	}
-	return "OTHER", nil
-}
-
-var methods = []string{
-	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
-	http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace,
 }

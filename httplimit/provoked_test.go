@@ -119,7 +119,7 @@ func TestAnAdaptiveLimitLearnsNothingFromWhatAClientProvokes(t *testing.T) {
 			l, err := inflight.New[string](1, nil)
 			require.NoError(t, err)
 			m, err := httplimit.NewInflight(l, func(*http.Request) (string, error) { return "all", nil }, &httplimit.InflightOptions{
-				Outcome: func(_ *http.Request, status int) inflight.Outcome {
+				Outcome: func(_ *http.Request, status int, _ inflight.Outcome) inflight.Outcome {
 					statuses <- status
 					return inflight.Ignored
 				},

@@ -53,9 +53,9 @@ func TestARequestWithoutItsKeyIsToldSo(t *testing.T) {
 
 func TestOnErrorIsToldWhichKeyIsMissing(t *testing.T) {
 	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
-	m := middleware(t, ratelimit.Map(perKey, httplimit.Cookie("session")), httplimit.Options{OnError: func(w http.ResponseWriter, e httplimit.Event) {
+	m := middleware(t, ratelimit.Map(perKey, httplimit.APIKey("X-Session")), httplimit.Options{OnError: func(w http.ResponseWriter, e httplimit.Event) {
 		w.WriteHeader(http.StatusTeapot)
-		assert.ErrorContains(t, e.Err, "no cookie session")
+		assert.ErrorContains(t, e.Err, "no X-Session")
 	}})
 	assert.Equal(t, http.StatusTeapot, get(m.Wrap(unreachable(t))).StatusCode)
 }

@@ -59,8 +59,8 @@ func TestTheFileNameOfAUnixSocketsClientIsNoAddress(t *testing.T) {
 func TestPeersOfAUnixSocketMayBeTrusted(t *testing.T) {
 	list := httplimit.ClientIPOptions{TrustUnixSockets: true, TrustedProxies: prefixes(t, "10.0.0.0/8")}
 	hops := httplimit.ClientIPOptions{TrustUnixSockets: true, TrustedHops: 2}
-	single := httplimit.ClientIPOptions{TrustUnixSockets: true, SingleHeader: "x-real-ip", IPv6Bits: 56}
-	forwarded := httplimit.ClientIPOptions{TrustUnixSockets: true, Header: httplimit.Forwarded}
+	single := httplimit.ClientIPOptions{TrustUnixSockets: true, Header: "x-real-ip", IPv6Bits: 56}
+	forwarded := httplimit.ClientIPOptions{TrustUnixSockets: true, Header: "Forwarded"}
 	unix := func(r *http.Request) *http.Request {
 		r.RemoteAddr = "@"
 		return r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.UnixAddr{Name: "s", Net: "unix"}))
@@ -89,14 +89,13 @@ func TestPeersOfAUnixSocketMayBeTrusted(t *testing.T) {
 	}
 }
 
-func TestSingleHeaderRefusesWhatCannotBeMeant(t *testing.T) {
+func TestAHeaderWithOneAddressRefusesWhatCannotBeMeant(t *testing.T) {
 	proxies := prefixes(t, "10.0.0.0/8")
 	for want, opts := range map[string]httplimit.ClientIPOptions{
-		"ClientIPOptions.SingleHeader needs the peers": {SingleHeader: "X-Real-IP"},
-		"X-Forwarded-For is a list":                    {SingleHeader: "x-forwarded-for", TrustedProxies: proxies},
-		"the name of a header field":                   {SingleHeader: "X Real IP", TrustedProxies: proxies},
-		"neither Header nor TrustedHops":               {SingleHeader: "X-Real-IP", TrustedProxies: proxies, TrustedHops: 1},
-		"SingleHeader is no list":                      {SingleHeader: "X-Real-IP", TrustedProxies: proxies, Header: httplimit.Forwarded},
+		"ClientIPOptions.Header: X-Real-Ip needs":  {Header: "X-Real-IP"},
+		"TrustedProxies[0]: 0.0.0.0/0 trusts":      {Header: "X-Real-IP", TrustedProxies: prefixes(t, "0.0.0.0/0")},
+		"not the name of a header field":           {Header: "X Real IP", TrustedProxies: proxies},
+		"TrustedHops: X-Real-Ip holds one address": {Header: "X-Real-IP", TrustedProxies: proxies, TrustedHops: 1},
 	} {
 		_, err := httplimit.ClientIP(opts)
 		assert.ErrorContains(t, err, want)
@@ -108,7 +107,7 @@ func TestClientBehindAProxyOnAUnixSocketHasItsOwnLimit(t *testing.T) {
 	t.Chdir(t.TempDir())
 	lis, err := net.Listen("unix", "s")
 	require.NoError(t, err)
-	key := clientIP(t, httplimit.ClientIPOptions{SingleHeader: "X-Real-IP", TrustUnixSockets: true})
+	key := clientIP(t, httplimit.ClientIPOptions{Header: "X-Real-IP", TrustUnixSockets: true})
 	perIP, err := ratelimit.New[netip.Addr](ratelimit.TokenBucket(ratelimit.PerHour(1), 1), nil)
 	require.NoError(t, err)
 	limit := ratelimit.Must(httplimit.New(ratelimit.Map(perIP, key), nil))

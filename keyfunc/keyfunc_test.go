@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -17,12 +18,12 @@ import (
 // Known clients are counted by their key, and all others by their address: each request by one of the two.
 func Example() {
 	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerMinute(2)), nil))
-	perIP := ratelimit.Must(ratelimit.New[keyfunc.Pair[string, string]](ratelimit.FixedWindow(ratelimit.PerMinute(1)), nil))
+	perIP := ratelimit.Must(ratelimit.New[keyfunc.Pair[string, netip.Addr]](ratelimit.FixedWindow(ratelimit.PerMinute(1)), nil))
 	apiKey := httplimit.APIKey("X-API-Key")
 	byHost := func(r *http.Request) (string, error) { return r.Host, nil }
 	limit := ratelimit.Must(ratelimit.All(
 		ratelimit.By(perKey, keyfunc.Optional(apiKey)),
-		ratelimit.By(perIP, keyfunc.Unless(apiKey, keyfunc.Join(byHost, httplimit.Method))),
+		ratelimit.By(perIP, keyfunc.Unless(apiKey, keyfunc.Join(byHost, httplimit.RemoteIP))),
 	))
 	known, anonymous := httptest.NewRequest("GET", "/", nil), httptest.NewRequest("GET", "/", nil)
 	known.Header.Set("X-API-Key", "secret")

@@ -1,6 +1,6 @@
 // Package clientaddr finds the address of a client behind proxies, for HTTP requests and
-// gRPC calls alike. [Options] and the functions New and Single are those of httplimit's
-// ClientIPOptions, ClientIP and HeaderIP, where the rules are documented.
+// gRPC calls alike. [Options] and [New] are httplimit's ClientIPOptions
+// and ClientIP, where the rules are documented.
 package clientaddr
 
 import (
@@ -11,30 +11,24 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/weir-go/ratelimit/internal/keytext"
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// The header fields that are lists, by Options.Header.
+// The header fields that are lists.
 const (
-	ForwardedFor = iota
-	Forwarded
-
-	lists = iota
+	forwardedFor = "X-Forwarded-For"
+	forwarded    = "Forwarded"
 )
-
-var listNames = [lists]string{"X-Forwarded-For", "Forwarded"}
 
 // Options are httplimit.ClientIPOptions.
 type Options struct {
 	TrustedProxies   []netip.Prefix
 	TrustUnixSockets bool
 	TrustedHops      int
-	Header           uint8
-	SingleHeader     string
+	Header           string
 	IPv6Bits         int
 }
 
@@ -44,8 +38,7 @@ const defaultIPv6Bits = 64
 type Finder struct {
 	trusted []netip.Prefix // normalised
 	unix    bool           // peers that connect over a Unix socket are trusted
-	header  uint8
-	single  string // the field that holds one address, instead of header
+	header  string // the field that is read, in canonical form
 	hops    int    // how many entries count as trusted; 0 if they are compared
 	bits    int
 }
@@ -53,66 +46,39 @@ type Finder struct {
 // Remote finds the address of the connection's other end, and reads no header.
 func Remote() *Finder { return &Finder{bits: defaultIPv6Bits} }
 
-// New returns what reads a list that proxies have written, or a field that holds one
-// address. Its errors have no prefix.
+// New returns what reads a header field that proxies have written. Its errors have no prefix.
 func New(o Options) (*Finder, error) {
+	f := &Finder{
+		unix: o.TrustUnixSockets, hops: o.TrustedHops,
+		header: http.CanonicalHeaderKey(cmp.Or(o.Header, forwardedFor)), bits: cmp.Or(o.IPv6Bits, defaultIPv6Bits),
+	}
 	switch {
-	case o.Header >= lists:
-		return nil, fmt.Errorf("ClientIPOptions.Header is %d, which does not exist", o.Header)
+	case !keytext.IsToken(f.header):
+		return nil, errors.New("ClientIPOptions.Header is not the name of a header field")
 	case o.IPv6Bits < 0 || o.IPv6Bits > 128:
 		return nil, fmt.Errorf("ClientIPOptions.IPv6Bits is %d, want 1 to 128, or 0 for %d", o.IPv6Bits, defaultIPv6Bits)
 	case o.TrustedHops < 0:
 		return nil, fmt.Errorf("ClientIPOptions.TrustedHops is %d, want 0 or more", o.TrustedHops)
-	case o.SingleHeader != "" && (o.Header != 0 || o.TrustedHops > 0):
-		return nil, errors.New("ClientIPOptions.SingleHeader is no list: it goes with neither Header nor TrustedHops")
 	}
-	f := &Finder{unix: o.TrustUnixSockets, header: o.Header, bits: cmp.Or(o.IPv6Bits, defaultIPv6Bits), hops: o.TrustedHops}
-	if err := f.trust("ClientIPOptions.TrustedProxies", o.TrustedProxies); err != nil {
-		return nil, err
-	}
-	if o.SingleHeader != "" {
-		if err := f.read("ClientIPOptions.SingleHeader", o.SingleHeader); err != nil {
-			return nil, err
+	for i, p := range o.TrustedProxies {
+		n, err := normalizePrefix(p)
+		if err != nil {
+			return nil, fmt.Errorf("ClientIPOptions.TrustedProxies[%d]: %w", i, err)
 		}
+		f.trusted = append(f.trusted, n)
+	}
+	switch {
+	case f.isList():
+	case o.TrustedHops > 0:
+		return nil, fmt.Errorf("ClientIPOptions.TrustedHops: %s holds one address, so that no entries can be counted", f.header)
+	case len(f.trusted) == 0 && !f.unix:
+		return nil, fmt.Errorf("ClientIPOptions.Header: %s needs TrustedProxies or TrustUnixSockets, since from others anyone can write it", f.header)
 	}
 	return f, nil
 }
 
-// Single returns what reads a field that holds one address. Its errors have no prefix.
-func Single(header string, trusted []netip.Prefix) (*Finder, error) {
-	f := &Finder{bits: defaultIPv6Bits}
-	if err := f.trust("HeaderIP: trusted", trusted); err != nil {
-		return nil, err
-	}
-	return f, f.read("HeaderIP", header)
-}
-
-// read makes f read a field that holds one address, which is an argument or option of that
-// name.
-func (f *Finder) read(name, header string) error {
-	f.single = http.CanonicalHeaderKey(header)
-	switch {
-	case !keytext.IsToken(header):
-		return fmt.Errorf("%s needs the name of a header field", name)
-	case slices.Contains(listNames[:], f.single):
-		return fmt.Errorf("%s: %s is a list: use ClientIP", name, f.single)
-	case len(f.trusted) == 0 && !f.unix:
-		return fmt.Errorf("%s needs the peers from which %s is believed: from others, anyone can write it", name, f.single)
-	}
-	return nil
-}
-
-// trust adds the prefixes, which are an argument or option of that name.
-func (f *Finder) trust(name string, prefixes []netip.Prefix) error {
-	for i, p := range prefixes {
-		n, err := normalizePrefix(p)
-		if err != nil {
-			return fmt.Errorf("%s[%d]: %w", name, i, err)
-		}
-		f.trusted = append(f.trusted, n)
-	}
-	return nil
-}
+// isList reports whether the header field is a list.
+func (f *Finder) isList() bool { return f.header == forwardedFor || f.header == forwarded }
 
 // normalizePrefix brings a prefix into the form that addresses are compared in.
 func normalizePrefix(p netip.Prefix) (netip.Prefix, error) {
@@ -176,22 +142,17 @@ func (f *Finder) Find(peer Peer, lines func() []string) (netip.Addr, error) {
 }
 
 // Name is the canonical name of the header field that is read.
-func (f *Finder) Name() string {
-	if f.single != "" {
-		return f.single
-	}
-	return listNames[f.header]
-}
+func (f *Finder) Name() string { return f.header }
 
 // claimed returns the client that a trusted peer tells of.
 func (f *Finder) claimed(name string, lines []string) (client netip.Addr, err error) {
-	switch {
-	case f.single != "":
-		return only(name, lines)
-	case f.header == Forwarded:
+	switch name {
+	case forwarded:
 		client, err = f.inForwarded(lines)
-	default:
+	case forwardedFor:
 		client, err = f.inForwardedFor(lines)
+	default:
+		return only(name, lines)
 	}
 	if err == nil && !client.IsValid() {
 		err = errNotAnAddress

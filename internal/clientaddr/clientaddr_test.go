@@ -33,7 +33,7 @@ func behind(f *clientaddr.Finder, lines ...string) (netip.Addr, error) {
 // Where a line of Forwarded is broken anywhere, it is unknown what is quoted. So it is not
 // believed, wherever the valid element stands.
 func TestABrokenElementSpoilsItsLineOfForwarded(t *testing.T) {
-	f := finder(t, clientaddr.Options{TrustedProxies: proxies, Header: clientaddr.Forwarded})
+	f := finder(t, clientaddr.Options{TrustedProxies: proxies, Header: "Forwarded"})
 	for _, broken := range []string{
 		"=x", `="x"`, "=", "x", "for", "for x=y", "for =1.2.3.4", "for= 1.2.3.4", `fo"r=1.2.3.4`, `"for"=1.2.3.4`, `for="1.2.3.4`,
 		`for="1.2.3.4\`, `for="1.2.3.4"x`, `for=1.2.3.4"`, "for=1.2.3.4 x", "for=1.2.3.4;for=1.2.3.4", "for=1.2.3.4;FOR=x", "a=b;=c",
@@ -55,7 +55,7 @@ func TestABrokenElementSpoilsItsLineOfForwarded(t *testing.T) {
 // An entry that is no address is believed to be neither the client nor a proxy.
 func TestAnEntryThatIsNoAddressIsNotSkipped(t *testing.T) {
 	list := finder(t, clientaddr.Options{TrustedProxies: proxies})
-	forwarded := finder(t, clientaddr.Options{TrustedProxies: proxies, Header: clientaddr.Forwarded})
+	forwarded := finder(t, clientaddr.Options{TrustedProxies: proxies, Header: "Forwarded"})
 	for _, bad := range []string{
 		"", "unknown", "_hidden", "1.2.3", "1.2.3.4.5", "01.2.3.4", "1.2.3.256", "10.0.0.1%eth0", "[10.0.0.1]", "10.0.0.1:", "10.0.0.1:x",
 		"10.0.0.1:123456", "::1:80:", "[::1", "::1]", "[::1]80", "[::1]:", "fe80::1%", "1.2.3.4 5.6.7.8",
@@ -80,7 +80,7 @@ func TestAnEntryThatIsNoAddressIsNotSkipped(t *testing.T) {
 }
 
 func TestFieldsOfOneAddressHoldOneAddress(t *testing.T) {
-	f, err := clientaddr.Single("x-real-ip", proxies)
+	f, err := clientaddr.New(clientaddr.Options{Header: "x-real-ip", TrustedProxies: proxies})
 	require.NoError(t, err)
 	assert.Equal(t, "X-Real-Ip", f.Name())
 	for _, lines := range [][]string{{"198.51.100.9"}, {" 198.51.100.9\t"}, {"198.51.100.9:80"}, {"::ffff:c633:6409"}} {
@@ -152,7 +152,7 @@ func FuzzForwarded(f *testing.F) {
 	for _, line := range []string{`for=1.2.3.4, for="[::1]:80";by=x`, `for="a\"b"`, "=x, for=198.51.100.9", ";;=,"} {
 		f.Add(line, "for=10.0.0.2")
 	}
-	o := clientaddr.Options{TrustedProxies: proxies, Header: clientaddr.Forwarded}
+	o := clientaddr.Options{TrustedProxies: proxies, Header: "Forwarded"}
 	f.Fuzz(func(t *testing.T, first, second string) {
 		a, err := behind(finder(t, o), first, second)
 		if err == nil {
