@@ -15,25 +15,20 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Call is one call that a limiter decides about: a unary call, or a stream as it opens. A
-// Call must not be changed, and key functions must not keep it.
+// Call is a unary call, or a stream that opens. It must not be changed or kept.
 type Call struct {
-	// Procedure is the method with its service: "/package.Service/Method".
+	// Procedure is "/package.Service/Method".
 	Procedure string
-	// Request is the request message of a unary call, and nil for a stream.
-	Request any
-	// Header is what the client has sent. It must not be changed.
-	Header http.Header
-	// Peer is the other end of the connection.
-	Peer connect.Peer
-	// StreamType says which side may send several messages.
+	// Request is the message of a unary call, nil for a stream.
+	Request    any
+	Header     http.Header
+	Peer       connect.Peer
 	StreamType connect.StreamType
 
 	ctx context.Context
 }
 
-// NewCall returns a call, for tests of key functions and for interceptors of your own. Nil for
-// the header means none.
+// NewCall returns a call, for tests of key functions.
 func NewCall(ctx context.Context, procedure string, header http.Header, request any) *Call {
 	return &Call{Procedure: procedure, Request: request, Header: header, ctx: ctx}
 }
@@ -56,7 +51,7 @@ func (c *Call) service() string {
 	return service
 }
 
-// Procedure is a key function for the method with its service: "/package.Service/Method".
+// Procedure is a key function for the method, "/package.Service/Method".
 func Procedure(c *Call) (string, error) {
 	if c.Procedure == "" {
 		return "", fmt.Errorf("%w: no procedure", keyfunc.ErrNoKey)
@@ -64,8 +59,7 @@ func Procedure(c *Call) (string, error) {
 	return keytext.Short(c.Procedure, "procedure")
 }
 
-// Service is a key function for the service's full name: "package.Service". It is keyfunc.ErrMalformedKey if
-// the procedure is not of the form "/package.Service/Method".
+// Service is a key function for the service, "package.Service". The error is [keyfunc.ErrMalformedKey] without one.
 func Service(c *Call) (string, error) {
 	service := c.service()
 	if service == "" {
@@ -74,8 +68,7 @@ func Service(c *Call) (string, error) {
 	return keytext.Short(service, "service")
 }
 
-// Header returns a key function for the value of a header field, by the rules of
-// [httplimit.Header]. For secrets, use [APIKey].
+// Header is [httplimit.Header] for calls.
 func Header(name string) func(*Call) (string, error) {
 	name = http.CanonicalHeaderKey(name)
 	return func(c *Call) (string, error) {
@@ -88,8 +81,7 @@ func Header(name string) func(*Call) (string, error) {
 	}
 }
 
-// APIKey returns a key function for the hash of the secret in a header field: the hash that
-// [httplimit.APIKey] returns. Whether the secret is valid is not checked.
+// APIKey is [httplimit.APIKey] for calls, with the same hash.
 func APIKey(name string) func(*Call) (keyfunc.Hash, error) {
 	name = http.CanonicalHeaderKey(name)
 	return func(c *Call) (keyfunc.Hash, error) {
@@ -101,8 +93,7 @@ func APIKey(name string) func(*Call) (keyfunc.Hash, error) {
 	}
 }
 
-// BearerToken is a key function for the hash of the token in "Authorization: Bearer token": the hash
-// that [httplimit.BearerToken] returns. Like [APIKey], it checks no token.
+// BearerToken is [httplimit.BearerToken] for calls, with the same hash.
 func BearerToken(c *Call) (keyfunc.Hash, error) {
 	token, err := keytext.Bearer(c.Header["Authorization"])
 	if err != nil {
@@ -111,15 +102,12 @@ func BearerToken(c *Call) (keyfunc.Hash, error) {
 	return keyfunc.HashOf(token), nil
 }
 
-// RemoteIP is a key function for the address of the connection's other end, an IPv6 address cut
-// to its /64, as [httplimit.RemoteIP] has it. Behind a proxy it is the proxy's address, the
-// same for all clients: use [ClientIP] there.
+// RemoteIP is [httplimit.RemoteIP] for calls. Behind a proxy use [ClientIP].
 func RemoteIP(c *Call) (netip.Addr, error) { return remoteIP.Find(c.remote(), nil) }
 
 var remoteIP = clientaddr.Remote()
 
-// ClientIP returns a key function for the client's address behind proxies, by the rules of
-// [httplimit.ClientIP]. The error names the option that is wrong.
+// ClientIP is [httplimit.ClientIP] for calls.
 func ClientIP(opts httplimit.ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
 	return keyOf(clientaddr.New(clientaddr.Options{
 		TrustedProxies:   opts.TrustedProxies,

@@ -14,59 +14,39 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// InflightOptions are the settings of [NewInflight] besides the limiter and the key. Nil
-// and the zero InflightOptions mean the defaults.
+// InflightOptions are the settings of [NewInflight]. Zero values mean the defaults.
 type InflightOptions struct {
-	// Units is how many units of the limiter a call takes. Below zero is an error, and 0
-	// always passes. If nil, 1.
+	// Units returns how many units a call takes. If nil, 1.
 	Units func(c *Call) int
 
-	// Skip says which calls are left out, such as health checks: see [SkipServices]. If
-	// nil, none.
+	// Skip reports whether a call passes without a permit.
 	Skip func(c *Call) bool
 
-	// MaxWait is how long a call may wait in its key's queue, if the limiter has one
-	// ([inflight.Options].MaxQueue). If zero, as long as its context allows.
+	// MaxWait is how long a call may wait in its key's queue. If zero, as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome says what an adaptive limit is to learn from a call: the handler's error, nil
-	// if it went well, and its context. A handler that panics counts as one that returned
-	// an error of [connect.CodeInternal]. If nil, [InflightOutcome], which is asked only if the
-	// limiter adapts.
+	// Outcome is that of grpclimit's InflightOptions, with the handler's error. If nil, the usual outcome.
 	Outcome func(c *Call, err error, usual inflight.Outcome) inflight.Outcome
 
-	// KeyCode is the code of a call whose key is missing or malformed, such as
-	// [connect.CodeUnauthenticated]. If zero, [connect.CodeInvalidArgument].
+	// KeyCode is the code of a call whose key is missing or malformed. If zero, [connect.CodeInvalidArgument].
 	KeyCode connect.Code
 
-	// OnRefused may replace the answer to a call that was refused because of the error. If it
-	// returns nil, or is nil, the given answer is sent: see [Inflight].
+	// OnRefused returns the answer to a refused call, given the usual one, which is sent for nil.
 	OnRefused func(c *Call, err error, answer *connect.Error) *connect.Error
 }
 
-// Inflight is an interceptor that limits how many calls are served at the same time; a stream
-// counts for as long as it is open. Make one with [NewInflight], and give it to
-// [connect.WithInterceptors]. It is safe for concurrent use, and may serve any number of
-// handlers, which then share its limits. It passes the calls of clients on as they are. The
-// zero Inflight cannot be used: it panics.
-//
-// A call that finds no room is answered with unavailable, and with the RetryInfo of the key's
-// recent wait, if calls of that key have waited. So is one for which the table of keys is
-// full. One that needs more units than there ever are gets resource_exhausted; one whose key is
-// missing or malformed InflightOptions.KeyCode; other errors of the key function internal.
+// Inflight is an interceptor that limits how many calls are served at the same time, a stream while it is open. Make
+// one with [NewInflight]. It is safe for concurrent use. Calls of clients pass. Refusals have the codes of
+// grpclimit's Inflight.
 type Inflight[K comparable] struct {
 	core   *edge.Inflight[*Call, K]
 	opts   InflightOptions
 	learns bool // somebody wants to know how calls end
 }
 
-// NewInflight returns an interceptor that takes a permit of the limiter for each call, and
-// gives it back when the handler has returned. The key function is one of this package,
-// such as [RemoteIP] or [Procedure], or one of your own; one that returns [ratelimit.SkipLayer]
-// lets the call pass without a permit. The error names the option that is wrong. A limiter whose
-// keys are whole calls limits nothing, and is refused.
-//
-// The limiter's limit is that of one key. For a limit of the whole server, set [inflight.Options].Total.
+// NewInflight returns an interceptor that holds a permit while a call is served. A key function that returns
+// [ratelimit.SkipLayer] lets the call pass without one. The limiter's limit is that of one key: for a limit of the
+// whole server set [inflight.Options].Total.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Inflight[K], error) {
 	i := new(Inflight[K])
 	if opts != nil {
@@ -105,8 +85,7 @@ func usualOutcome(c *Call, err error) inflight.Outcome {
 	return edge.OutcomeOfCall(c.Context(), rpcstatus.Code(code), c.StreamType != connect.StreamTypeUnary)
 }
 
-// WrapUnary returns what passes on to next the unary calls that the limiter lets in, and answers
-// the others.
+// WrapUnary is for [connect.WithInterceptors]. It panics if the Inflight is zero.
 func (i *Inflight[K]) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	i.mustBeMade()
 	return func(ctx context.Context, req connect.AnyRequest) (resp connect.AnyResponse, err error) {
@@ -136,7 +115,7 @@ func (i *Inflight[K]) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 	}
 }
 
-// Stats returns the counters. Each is exact; they are not read at one instant.
+// Stats returns the counters.
 func (i *Inflight[K]) Stats() httplimit.InflightStats {
 	if i.core == nil {
 		return httplimit.InflightStats{}

@@ -20,10 +20,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/told"
 )
 
-// Interceptor holds the calls of handlers to a limiter. Make one with [New] or [PerIP], and give it
-// to [connect.WithInterceptors]. It is safe for concurrent use, and may serve any number of
-// handlers, which then share its limits. It passes the calls of clients on as they are.
-// The zero Interceptor cannot be used: it panics.
+// Interceptor limits the calls of handlers. Make one with [New] or [PerIP], and give it to
+// [connect.WithInterceptors]. It is safe for concurrent use. Calls of clients pass.
 type Interceptor struct {
 	core  *edge.Core[*Call]
 	opts  Options
@@ -39,11 +37,8 @@ func public(e event) Event {
 	return Event{Call: e.Request, Cost: e.Cost, Decision: e.Decision, Err: e.Err, Outcome: httplimit.Outcome(e.Outcome)}
 }
 
-// New returns an interceptor that decides with the limiter. The error names the option and what
-// is wrong with it.
-//
-// A limiter whose keys are whole calls limits nothing, and is refused: see [ratelimit.Map]. In
-// answers, a limit without a name is called "default" (see [ratelimit.Limit.Named]).
+// New returns an interceptor that decides with the limiter. The error names the option that is wrong. A limiter whose
+// keys are whole calls is an error: see [ratelimit.Map].
 func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) {
 	if err := edge.Check("connectlimit", "New", "call", limiter); err != nil {
 		return nil, err
@@ -68,10 +63,8 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 	return i, nil
 }
 
-// PerIP returns an interceptor with one limit for each client address: the connection's, see
-// [RemoteIP]. Behind a proxy all clients would share one limit: use [New] with [ClientIP] there.
-// The errors are those of [ratelimit.New] and New. It tracks 65,536 addresses, and remembers what as
-// many others have spent: see [ratelimit.Options] under Remember.
+// PerIP returns an interceptor with one limit for each address: see [RemoteIP]. It tracks 65,536 addresses, and
+// remembers as many others. The errors are those of [ratelimit.New] and New.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
 	l, err := edge.PerKey(limit, RemoteIP)
 	if err != nil {
@@ -80,7 +73,7 @@ func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
 	return New(l, opts)
 }
 
-// Stats returns the counters. Each is exact; they are not read at one instant.
+// Stats returns the counters.
 func (i *Interceptor) Stats() httplimit.Stats {
 	if i.core == nil {
 		return httplimit.Stats{}
@@ -88,9 +81,8 @@ func (i *Interceptor) Stats() httplimit.Stats {
 	return httplimit.Stats(i.core.Stats())
 }
 
-// WrapUnary returns what passes on to next the unary calls that the limiter allows, and answers
-// the others. A call that a leaky bucket delays is held for that long; if its context
-// ends before that, its charge is given back.
+// WrapUnary is for [connect.WithInterceptors]. It panics if the Interceptor is zero. A call that a leaky bucket
+// delays is held.
 func (i *Interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	i.mustBeMade()
 	return func(ctx context.Context, req connect.AnyRequest) (resp connect.AnyResponse, err error) {
@@ -124,7 +116,7 @@ func (i *Interceptor) WrapStreamingClient(next connect.StreamingClientFunc) conn
 	return next
 }
 
-// WrapStreamingHandler is WrapUnary for streams. A stream is charged when it opens.
+// WrapStreamingHandler is WrapUnary for streams, which are charged when they open.
 func (i *Interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	i.mustBeMade()
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {

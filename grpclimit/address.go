@@ -10,18 +10,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/clientaddr"
 )
 
-// RemoteIP is a key function for the address of the connection's other end, an IPv6
-// address cut to its /64, as [httplimit.RemoteIP] has it. It reads no metadata. Behind a
-// proxy it is the proxy's address, the same for all clients: use [ClientIP] there. It is
-// keyfunc.ErrMalformedKey if the connection has no IP address, such as a Unix socket's.
+// RemoteIP is a key function for the address of the connection's other end, with an IPv6 address cut to its /64.
+// Behind a proxy it is the proxy's: use [ClientIP] there. The error is [keyfunc.ErrMalformedKey] without an IP
+// address.
 func RemoteIP(c *Call) (netip.Addr, error) { return remoteIP.Find(c.remote(), nil) }
 
 var remoteIP = clientaddr.Remote()
 
-// ClientIP returns a key function for the client's address behind proxies, by the rules of
-// [httplimit.ClientIP]: x-forwarded-for or forwarded is read from its end, and believed
-// only as far as the proxies that wrote it are trusted. The error names the option that is
-// wrong.
+// ClientIP is [httplimit.ClientIP]; the header is metadata.
 func ClientIP(opts httplimit.ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
 	return keyOf(clientaddr.New(clientaddr.Options{
 		TrustedProxies:   opts.TrustedProxies,

@@ -6,20 +6,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
-// PolicyRequest returns what the rules of package policy ask of a call, as a policy.Request. Attributes in more, which may
-// be nil, win:
+// PolicyRequest returns a call as a request of package policy: method (POST), host, path and route (the full method),
+// ip, and header:NAME for a metadata value that is there exactly once. Attributes in more, which may be nil, win:
 //
 //	limiter := ratelimit.Map(policies, func(c *grpclimit.Call) (policy.Request, error) {
 //		return grpclimit.PolicyRequest(c, policy.Attributes{"user": userOf(c)}), nil
 //	})
-//
-// The attributes are those of the HTTP/2 request:
-//
-//   - method: POST
-//   - host: of :authority, in lower case, without a port
-//   - path and route: the full method; a rule's route "/package.Service/" matches all methods of a service
-//   - ip: as [RemoteIP]
-//   - header:NAME: a metadata value that is there exactly once and not empty
 func PolicyRequest(c *Call, more interface {
 	Attribute(name string) (value string, ok bool)
 }) interface {

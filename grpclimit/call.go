@@ -9,26 +9,20 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Call is one gRPC call, or one message of a stream, that a limiter decides about. What
-// the context holds is read when it is asked for. The zero Call has no method, no peer and
-// no metadata. A Call must not be changed, nor used after the function that gets it has
-// returned: interceptors use it again for other calls. Its methods are safe for concurrent use.
+// Call is a call, or a message of a stream, that a limiter decides about. It must not be changed, nor used after the
+// function that gets it has returned. Its methods are safe for concurrent use.
 type Call struct {
-	// FullMethod is the method with its service: "/package.Service/Method".
+	// FullMethod is "/package.Service/Method".
 	FullMethod string
-	// Request is the request message of a unary call. Of a stream it is nil when the
-	// stream opens, and the received message in decisions on messages: see
-	// [Options].ChargeMessages.
+	// Request is the message of a unary call, nil for a stream that opens, or a message of [Options].ChargeMessages.
 	Request any
-	// ClientStream and ServerStream report whether the client, or the server, may send
-	// several messages. Both are false for a unary call.
+	// ClientStream and ServerStream report whether the client, or the server, may send several messages.
 	ClientStream, ServerStream bool
 
 	ctx context.Context
 }
 
-// NewCall returns a call to a method, for tests of key functions and for interceptors of
-// your own. The context is a server's: with a peer and incoming metadata.
+// NewCall returns a call, for tests of key functions. The context has a peer and incoming metadata.
 func NewCall(ctx context.Context, fullMethod string, request any) *Call {
 	return &Call{FullMethod: fullMethod, Request: request, ctx: ctx}
 }
@@ -50,7 +44,7 @@ func (c *Call) release() {
 	calls.Put(c)
 }
 
-// Context returns the call's context, which is never nil.
+// Context returns the call's context, which is never nil and has the peer and the incoming metadata.
 func (c *Call) Context() context.Context {
 	if c.ctx == nil {
 		return context.Background()

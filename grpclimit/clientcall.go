@@ -9,27 +9,24 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// ClientCall is an outgoing call, as the limiter of a [Client] sees it.
+// ClientCall is an outgoing call.
 type ClientCall struct {
-	// FullMethod is the method, such as "/package.Service/Method".
+	// FullMethod is "/package.Service/Method".
 	FullMethod string
 
-	// Target is what the connection was made for, in its canonical form, such as
-	// "dns:///api.example.com:443". It is empty only without a connection, in tests.
+	// Target is the connection's canonical target, such as "dns:///api.example.com:443".
 	Target string
 
-	// Request is the message of a unary call. It is nil for a stream.
+	// Request is the message of a unary call, nil for a stream.
 	Request any
 
-	// ClientStream and ServerStream report whether the client, or the server, may send
-	// several messages. Both are false for a unary call.
+	// ClientStream and ServerStream report whether the client, or the server, may send several messages.
 	ClientStream, ServerStream bool
 
 	ctx context.Context
 }
 
-// Context returns the call's context, never nil. Outgoing metadata is in it: see
-// [google.golang.org/grpc/metadata.FromOutgoingContext].
+// Context returns the call's context, never nil, with the outgoing metadata.
 func (c *ClientCall) Context() context.Context {
 	if c.ctx == nil {
 		return context.Background()
@@ -55,7 +52,7 @@ func newClientCall(ctx context.Context, cc *grpc.ClientConn, method string, requ
 // target is what calls are grouped by if nothing else is said.
 func target(c *ClientCall) string { return c.Target }
 
-// ClientTarget is a key function for outgoing calls: the target of the connection.
+// ClientTarget is a key function for the connection's target.
 func ClientTarget(c *ClientCall) (string, error) {
 	if c.Target == "" {
 		return "", fmt.Errorf("%w: the connection has no target", keyfunc.ErrNoKey)

@@ -13,10 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// StreamClientInterceptor returns the interceptor of streams, for
-// [grpc.WithChainStreamInterceptor]. A stream waits before it is opened. What the server says when
-// it ends the stream, at opening or later, holds for the key's next calls. It panics as
-// [Client.UnaryClientInterceptor] does, and its own errors are those of that.
+// StreamClientInterceptor is for [grpc.WithChainStreamInterceptor]. A stream waits before it is opened.
 func (c *Client) StreamClientInterceptor() grpc.StreamClientInterceptor {
 	c.mustBeMade()
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {

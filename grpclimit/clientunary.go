@@ -9,22 +9,10 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// UnaryClientInterceptor returns the interceptor of unary calls, for [grpc.WithChainUnaryInterceptor]. It
-// panics if the Client was not made by [NewClient]. Interceptors before this one see a call
-// once, with its waiting; those after it see each repetition. So do the caller's options:
-// [grpc.OnFinish] runs once for each attempt, and [grpc.Header], [grpc.Trailer] and
-// [grpc.Peer] are those of the last one.
-//
-// Its own errors mean that the call was not sent. They have these codes:
-//
-//   - DeadlineExceeded or Canceled, and wrap the context's error: the context ended, or
-//     its deadline comes before the call's time;
-//   - ResourceExhausted, and wrap [ratelimit.ErrLimited] or [ratelimit.ErrExceedsLimit]:
-//     MaxWait is too short, a leaky bucket's queue is full, or the cost is above the limit;
-//   - InvalidArgument: a key function of the limiter found no key, or a malformed one;
-//   - Internal: the cost is negative;
-//   - Unavailable: the limiter could not decide, for another reason;
-//   - that of the error, with its details, if the limiter's error has a status other than OK.
+// UnaryClientInterceptor is for [grpc.WithChainUnaryInterceptor]. It panics if the Client is zero. Calls that were
+// not sent fail with DeadlineExceeded or Canceled and the context's error; ResourceExhausted and
+// [ratelimit.ErrLimited] or [ratelimit.ErrExceedsLimit]; InvalidArgument without a valid key; Internal for a negative
+// cost; else the status of the limiter's error, or Unavailable.
 func (c *Client) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	c.mustBeMade()
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {

@@ -1,9 +1,4 @@
-// Package grpclimit limits gRPC calls: interceptors for servers, over any
-// [ratelimit.Limiter] of calls.
-//
-// A call that is denied gets RESOURCE_EXHAUSTED, a google.rpc.RetryInfo and the trailer
-// grpc-retry-pushback-ms of gRFC A6: a client with a retry policy then waits for as long as
-// it should, and no longer. One limit for each client address is one line:
+// Package grpclimit limits gRPC calls, by interceptors for servers and for clients.
 //
 //	limit, err := grpclimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(10), 20), nil)
 //	...
@@ -12,20 +7,11 @@
 //		grpc.ChainStreamInterceptor(limit.StreamServerInterceptor()),
 //	)
 //
-// For other keys, give [New] a limiter, and a key function such as [APIKey], [SPIFFEID] or
-// [keyfunc.Join]:
+// A denied call gets RESOURCE_EXHAUSTED, a RetryInfo and the trailer grpc-retry-pushback-ms, which a client with a
+// retry policy obeys. [New] takes any limiter of calls, such as a [ratelimit.Map] by [APIKey] or a [ratelimit.All] of
+// several limits. Keys have the types of package httplimit: an HTTP request and a call of one user can share a
+// budget.
 //
-//	perKey, err := ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)), nil)
-//	...
-//	limit, err := grpclimit.New(ratelimit.Map(perKey, grpclimit.APIKey("x-api-key")), nil)
-//
-// For several limits on one call, give New a [ratelimit.All] of layers. Keys have the types
-// that package httplimit uses for them. So a user's HTTP requests and gRPC calls spend one
-// budget, if both limiters are made of the same [ratelimit.Keyed].
-//
-// [NewInflight] limits how many calls are served at the same time. [NewClient] is for
-// clients: interceptors whose calls wait for a limit of the client's own, and for the time that
-// a server has told. [NewInflightClient] limits how many calls a client has in flight.
-//
-// This package starts no goroutine.
+// [NewInflight] limits the calls served at the same time. [NewClient] and [NewInflightClient] are for clients. No
+// goroutine is started.
 package grpclimit

@@ -13,17 +13,9 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// SPIFFEID is a key function for the SPIFFE ID in the client's verified certificate, such
-// as "spiffe://example.org/billing". It is keyfunc.ErrNoKey if the client has no certificate, or
-// one without a SPIFFE ID, and keyfunc.ErrMalformedKey if the certificate has several URIs, which
-// the SPIFFE standard (X.509-SVID, section 2) forbids, or the ID has no path or is longer than 1 KiB.
-//
-// Only a certificate that crypto/tls has verified counts:
-// [crypto/tls.RequireAndVerifyClientCert] or [crypto/tls.VerifyClientCertIfGiven]. If there is
-// one that it has not verified, the error is [keyfunc.ErrMisconfigured] too. That includes
-// certificates that only a VerifyPeerCertificate of your own has checked, as go-spiffe's
-// does: ask the library that checked it in a key function of your own, by way of
-// [Call.Context].
+// SPIFFEID is a key function for the SPIFFE ID in the client's certificate. The error is [keyfunc.ErrNoKey] without
+// one, [keyfunc.ErrMalformedKey] for several URIs, an ID without a path, or above 1 KiB, and
+// [keyfunc.ErrMisconfigured] for a certificate that crypto/tls has not verified itself.
 func SPIFFEID(c *Call) (string, error) {
 	leaf, err := c.certificate()
 	if err != nil {
@@ -55,11 +47,8 @@ func spiffeID(uris []*url.URL) (string, error) {
 	return u.String(), nil
 }
 
-// CertificateSubject is a key function for the subject of the client's verified
-// certificate, in the form of RFC 2253, such as "CN=billing,O=Example". It is keyfunc.ErrNoKey if
-// the client has no certificate, or one without a subject, and keyfunc.ErrMalformedKey if the
-// subject is longer than 1 KiB. Subjects of different authorities are not told apart. What
-// [SPIFFEID] says about certificates that are not verified holds here too.
+// CertificateSubject is [SPIFFEID] for the certificate's subject, such as "CN=billing,O=Example". It does not tell
+// authorities apart.
 func CertificateSubject(c *Call) (string, error) {
 	leaf, err := c.certificate()
 	if err != nil {

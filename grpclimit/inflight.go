@@ -16,59 +16,45 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// InflightOptions are the settings of [NewInflight] besides the limiter and the key. Nil
-// and the zero InflightOptions mean the defaults. Functions in it are called concurrently.
+// InflightOptions are the settings of [NewInflight]. Zero values mean the defaults. Functions are called
+// concurrently.
 type InflightOptions struct {
-	// Units is how many units of the limiter a call takes. Below zero is an error, and 0
-	// always passes. If nil, 1.
+	// Units returns how many units a call takes. If nil, 1.
 	Units func(c *Call) int
 
-	// Skip says which calls are left out, such as health checks: see [SkipServices]. If
-	// nil, none.
+	// Skip reports whether a call passes without a permit. If nil, none does.
 	Skip func(c *Call) bool
 
-	// MaxWait is how long a call may wait in its key's queue, if the limiter has one
-	// ([inflight.Options].MaxQueue). If zero, as long as its context allows.
+	// MaxWait is how long a call may wait in its key's queue. If zero, as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome says what an adaptive limit is to learn from a call: its status code, and
-	// its context. A handler that panics counts as Internal, and a server error as
-	// InvalidArgument if the client has caused it: see [Options].Settle. If nil,
-	// [InflightOutcome], which is asked only if the limiter adapts.
+	// Outcome returns what an adaptive limit is to learn from a call, given its code as in [Options].Settle, and the
+	// usual outcome: Ignored if a limiter of this library inside refused it, and for streams that have not failed;
+	// Dropped for DeadlineExceeded, Unavailable and ResourceExhausted; Cancelled if the client has gone and for
+	// Internal, Unknown and DataLoss; else Success. If nil, the usual one.
 	Outcome func(c *Call, code codes.Code, usual inflight.Outcome) inflight.Outcome
 
-	// KeyCode is the status code of a call whose key is missing or malformed, such as
-	// [codes.Unauthenticated]. If zero, [codes.InvalidArgument].
+	// KeyCode is the code of a call whose key is missing or malformed. If zero, [codes.InvalidArgument].
 	KeyCode codes.Code
 
-	// OnRefused returns the answer to a call that was refused because of the error. It gets
-	// the answer that is sent if it is nil: see [Inflight]. If it returns nil or OK, the
-	// given answer is sent. The trailer grpc-retry-pushback-ms is set in any case.
+	// OnRefused returns the answer to a refused call, given the usual one, which is sent for nil or OK.
 	OnRefused func(c *Call, err error, answer *status.Status) *status.Status
 }
 
-// Inflight limits how many calls are served at the same time; a stream counts for as long
-// as it is open. Make one with [NewInflight]. It is safe for concurrent use, and may serve
-// any number of servers, which then share its limits.
+// Inflight limits how many calls are served at the same time, a stream while it is open. Make one with [NewInflight].
+// It is safe for concurrent use.
 //
-// A call that finds no room is answered with UNAVAILABLE, with a RetryInfo and the trailer
-// grpc-retry-pushback-ms of the key's recent wait, if calls of that key have waited. So is
-// one for which the table of keys is full. One that needs more units than there ever are
-// gets RESOURCE_EXHAUSTED and should not be repeated; one whose key is missing or malformed
-// InflightOptions.KeyCode; other errors of the key function INTERNAL.
+// Without room, or with a full key table, the answer is UNAVAILABLE with the key's recent wait; RESOURCE_EXHAUSTED if
+// a call needs more than there ever is; KeyCode without a valid key; else INTERNAL.
 type Inflight[K comparable] struct {
 	core   *edge.Inflight[*Call, K]
 	opts   InflightOptions
 	learns bool // somebody wants to know how calls end
 }
 
-// NewInflight returns interceptors that take a permit of the limiter for each call, and
-// give it back when the handler has returned. The key function is one of this package,
-// such as [RemoteIP] or [Method], or one of your own; one that returns [ratelimit.SkipLayer]
-// lets the call pass without a permit. The error names the option that is wrong. A limiter whose
-// keys are whole calls limits nothing, and is refused.
-//
-// The limiter's limit is that of one key. For a limit of the whole server, set [inflight.Options].Total.
+// NewInflight returns interceptors that hold a permit while a call is served. A key function that returns
+// [ratelimit.SkipLayer] lets the call pass without one. The limiter's limit is that of one key: for a limit of the
+// whole server set [inflight.Options].Total.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Inflight[K], error) {
 	i := new(Inflight[K])
 	if opts != nil {
@@ -103,8 +89,7 @@ func usualOutcome(c *Call, code codes.Code) inflight.Outcome {
 	return edge.OutcomeOfCall(c.Context(), rpcstatus.Code(code), c.streaming())
 }
 
-// UnaryServerInterceptor returns what passes on to handlers the unary calls that the
-// limiter lets in, and answers the others. It is for [grpc.ChainUnaryInterceptor].
+// UnaryServerInterceptor is for [grpc.ChainUnaryInterceptor]. It panics if the Inflight is zero.
 func (i *Inflight[K]) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	i.mustBeMade()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
@@ -121,8 +106,7 @@ func (i *Inflight[K]) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	}
 }
 
-// StreamServerInterceptor is UnaryServerInterceptor for streams, for
-// [grpc.ChainStreamInterceptor].
+// StreamServerInterceptor is for [grpc.ChainStreamInterceptor].
 func (i *Inflight[K]) StreamServerInterceptor() grpc.StreamServerInterceptor {
 	i.mustBeMade()
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -141,7 +125,7 @@ func (i *Inflight[K]) mustBeMade() {
 	}
 }
 
-// Stats returns the counters. Each is exact; they are not read at one instant.
+// Stats returns the counters.
 func (i *Inflight[K]) Stats() httplimit.InflightStats { return httplimit.InflightStats(i.core.Stats()) }
 
 // serve calls next with a permit, or answers the call. The stream is nil for a unary call.

@@ -17,39 +17,31 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// InflightClientOptions are the settings of [NewInflightClient] besides the limiter. Nil and
-// the zero InflightClientOptions mean the defaults.
+// InflightClientOptions are the settings of [NewInflightClient]. Zero values mean the defaults.
 type InflightClientOptions struct {
-	// Key groups calls: those of one key share a limit. If nil, the target of the connection.
+	// Key returns the key whose limit a call shares. If nil, the target.
 	Key func(c *ClientCall) string
 
-	// MaxWait is how long a call may wait for its permit. One that waits longer fails with the
-	// code DeadlineExceeded, and an error that wraps [context.DeadlineExceeded]. If zero, as
-	// long as its context allows.
+	// MaxWait is how long a call may wait for its permit. If zero, as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome says what an adaptive limit is to learn from a call that has ended with that
-	// error, nil if it went well. If nil, [InflightResponse].
+	// Outcome returns what an adaptive limit is to learn from a call that ended with that error, given the usual
+	// outcome: as in InflightOptions, by the caller's context. If nil, the usual one.
 	Outcome func(c *ClientCall, err error, usual inflight.Outcome) inflight.Outcome
 }
 
-// InflightClient makes interceptors for client connections that limit how many calls to each
-// target are in flight: a stream from its opening until it has ended. Make one with
-// [NewInflightClient], and give both of its interceptors to the connection, as those of a
-// [Client]. It is safe for concurrent use, may serve any number of connections, and starts no
-// goroutine. The zero InflightClient cannot be used: its interceptors panic.
+// InflightClient makes interceptors that limit how many calls to each target are in flight, a stream until it has
+// ended. Make one with [NewInflightClient]. It is safe for concurrent use, and may serve any number of connections.
 //
-// A call that gets no permit is not sent. Its code is ResourceExhausted, and the error wraps
-// [ratelimit.ErrLimited], if the queue is full. It is DeadlineExceeded or Canceled if the context
-// ended first.
+// A call without a permit is not sent. It fails with ResourceExhausted and [ratelimit.ErrLimited] if the queue is
+// full, with DeadlineExceeded after MaxWait, or with the code of its context's error.
 type InflightClient struct {
 	limiter *inflight.Limiter[string]
 	opts    InflightClientOptions
 }
 
-// NewInflightClient returns interceptors that send calls as the limiter lets them. If the limiter
-// is nil, each target has an adaptive limit: [inflight.Gradient] with an upper bound of 1000,
-// and a queue of 1000. The error names the option that is wrong.
+// NewInflightClient returns interceptors that send calls as the limiter allows. If it is nil, each target has an
+// adaptive limit ([inflight.Gradient]) of at most 1000, and a queue of 1000.
 func NewInflightClient(l *inflight.Limiter[string], opts *InflightClientOptions) (*InflightClient, error) {
 	c := &InflightClient{limiter: l}
 	if opts != nil {
@@ -90,8 +82,7 @@ func responseOutcome(c *ClientCall, err error) inflight.Outcome {
 	return edge.OutcomeOfCode(rpcstatus.Code(code), c.streaming())
 }
 
-// UnaryClientInterceptor returns the interceptor of unary calls, for
-// [grpc.WithChainUnaryInterceptor].
+// UnaryClientInterceptor is for [grpc.WithChainUnaryInterceptor].
 func (c *InflightClient) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	c.mustBeMade()
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -107,9 +98,7 @@ func (c *InflightClient) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	}
 }
 
-// StreamClientInterceptor returns the interceptor of streams, for
-// [grpc.WithChainStreamInterceptor]. As gRPC has it, a stream ends when RecvMsg returns an error,
-// when its context ends, or when the connection is closed.
+// StreamClientInterceptor is for [grpc.WithChainStreamInterceptor].
 func (c *InflightClient) StreamClientInterceptor() grpc.StreamClientInterceptor {
 	c.mustBeMade()
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {

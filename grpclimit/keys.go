@@ -8,12 +8,9 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Metadata returns a key function for the value that the client has sent under a key. It
-// is keyfunc.ErrNoKey if the value is missing or empty, and keyfunc.ErrMalformedKey if it is longer than
-// 1 KiB, or if there are several, since another program may read another one of them.
-// White space around the value is no part of it, except in binary metadata, whose keys end
-// in "-bin". Clients send what they like: use it if a proxy or another interceptor has set
-// or checked the value, or beside a limit by address. For secrets, use [APIKey].
+// Metadata returns a key function for the value under a metadata key that a proxy or another interceptor sets or
+// checks: clients can send any value. The error is [keyfunc.ErrNoKey] without a value, and [keyfunc.ErrMalformedKey]
+// above 1 KiB or with several values. For secrets use [APIKey].
 func Metadata(key string) func(*Call) (string, error) {
 	key = strings.ToLower(key)
 	return func(c *Call) (string, error) {
@@ -34,13 +31,8 @@ func (c *Call) single(key string) (string, error) {
 	return keytext.Single(c.values(key), key)
 }
 
-// APIKey returns a key function for the hash of a secret that the client has sent under a
-// key, such as x-api-key. The errors are those of [Metadata], but it may be of any length.
-// Whether the secret is valid is not checked: put it behind what does, or beside a limit by
-// address. For authorization, whose value can be written in several ways, use
-// [BearerToken].
-//
-// It is the hash that [httplimit.APIKey] returns for the same secret.
+// APIKey returns a key function for the hash of a secret under a metadata key: the hash of [httplimit.APIKey]. It
+// does not check the secret. The errors are those of [Metadata], but it may be of any length.
 func APIKey(key string) func(*Call) (keyfunc.Hash, error) {
 	key = strings.ToLower(key)
 	return func(c *Call) (keyfunc.Hash, error) {
@@ -52,9 +44,7 @@ func APIKey(key string) func(*Call) (keyfunc.Hash, error) {
 	}
 }
 
-// BearerToken is a key function for the hash of the token in "authorization: Bearer token".
-// It is keyfunc.ErrNoKey if there is no such value or another scheme in it. Like [APIKey], it checks
-// no token. It is the hash that [httplimit.BearerToken] returns for the same token.
+// BearerToken is [APIKey] for the token in "authorization: Bearer token".
 func BearerToken(c *Call) (keyfunc.Hash, error) {
 	token, err := keytext.Bearer(c.values("authorization"))
 	if err != nil {
@@ -63,9 +53,8 @@ func BearerToken(c *Call) (keyfunc.Hash, error) {
 	return keyfunc.HashOf(token), nil
 }
 
-// Method is a key function for the full method: "/package.Service/Method". It is
-// keyfunc.ErrMalformedKey if it is longer than 1 KiB: with [grpc.UnknownServiceHandler], clients can
-// call what they like.
+// Method is a key function for the full method, "/package.Service/Method". The error is [keyfunc.ErrMalformedKey]
+// above 1 KiB.
 func Method(c *Call) (string, error) {
 	if c.FullMethod == "" {
 		return "", fmt.Errorf("%w: no method", keyfunc.ErrNoKey)
@@ -73,9 +62,8 @@ func Method(c *Call) (string, error) {
 	return keytext.Short(c.FullMethod, "method")
 }
 
-// Service is a key function for the service's full name: "package.Service". It is
-// keyfunc.ErrMalformedKey if the method is not of the form "/package.Service/Method", or the name is
-// longer than 1 KiB.
+// Service is a key function for the service, "package.Service". The error is [keyfunc.ErrMalformedKey] above 1 KiB or
+// without a service.
 func Service(c *Call) (string, error) {
 	service := c.service()
 	if service == "" {

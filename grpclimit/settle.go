@@ -10,20 +10,18 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Response is what a handler has answered, for [Options].SettleResponse.
+// Response is a handler's response, for [Options].SettleResponse.
 type Response struct {
-	// Code is the status code by which the call is judged: see [Options].Settle.
+	// Code is the code that [Options].Settle gets.
 	Code codes.Code
-	// Message is the response message of a unary call, nil if there is none, and of a
-	// stream the last message that was sent.
+	// Message is the response of a unary call, or the last message of a stream. It may be nil.
 	Message any
-	// Sent is how many messages the handler has sent.
+	// Sent is how many messages were sent.
 	Sent int
 }
 
-// ChargeOnly is for [Options.Settle]: only calls that end with one of the codes are
-// charged, all others are given back. ChargeOnly(codes.Unauthenticated) counts failed
-// logins.
+// ChargeOnly is for [Options].Settle: only calls that end with these codes are charged.
+// ChargeOnly(codes.Unauthenticated) counts failed logins.
 func ChargeOnly(charged ...codes.Code) func(c *Call, code codes.Code, cost int) int {
 	return func(_ *Call, code codes.Code, cost int) int {
 		if slices.Contains(charged, code) {
@@ -33,19 +31,8 @@ func ChargeOnly(charged ...codes.Code) func(c *Call, code codes.Code, cost int) 
 	}
 }
 
-// RefundServerErrors is for [Options.Settle]: a call that ends with Unavailable, Internal or
-// DataLoss is given back, since the client is not to blame.
-//
-// Codes that a client can provoke are charged: otherwise it could have work done for
-// free. A client cancels its call, and sets its deadline, which may be a millisecond. So
-// Canceled and DeadlineExceeded are charged, and so is every code once the call's context has
-// ended. It closes its connection: a message that could not be sent for that reason makes a
-// server error an InvalidArgument, as [Options.Settle] says. That is charged also if it was
-// the server that closed the connection: the two cannot be told apart.
-//
-// Unknown is the code of a plain Go error, also of one that only says what is wrong with the
-// request. So it is charged as well. Handlers should answer what is wrong with a request with
-// InvalidArgument, and a timeout of their own with Unavailable.
+// RefundServerErrors is for [Options].Settle: Unavailable, Internal and DataLoss are not charged, unless the call's
+// context has ended. Unknown is charged, since it is the code of any Go error without a status.
 func RefundServerErrors(c *Call, code codes.Code, cost int) int {
 	switch code {
 	case codes.Unavailable, codes.Internal, codes.DataLoss:

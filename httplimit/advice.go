@@ -12,31 +12,26 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// Advice is what a response says about when the next requests may be sent: see
-// [TransportOptions].Advice. The zero Advice says nothing.
+// Advice is what a response says about the next requests.
 type Advice struct {
-	// Refused reports that the server has refused the request without doing what it asks
-	// for: it may be sent again, whatever its method is.
+	// Refused reports that the server did not process the request: any method may be sent again.
 	Refused bool
-	// NoRetry reports that the server wants this request not to be sent again.
+	// NoRetry reports that the request must not be sent again.
 	NoRetry bool
-	// Wait is how long nothing may be sent. If zero, Budgets count, and after a refusal
-	// without any the Transport waits for a second, then for twice as long, up to a minute.
-	Wait time.Duration
-	// Budgets are what the server leaves.
+	// Wait is how long nothing may be sent. If zero, Budgets count.
+	Wait    time.Duration
 	Budgets []AdviceBudget
 }
 
 // AdviceBudget is how much a server leaves until a reset.
 type AdviceBudget struct {
-	// Name tells the budgets of one server apart. It may be empty.
+	// Name tells the budgets of a server apart.
 	Name string
-	// Left is how many requests may be sent until the reset, or what they may cost.
+	// Left is how many requests may be sent, or what they may cost.
 	Left int64
-	// Reset is the time until the reset. A budget without one says nothing.
+	// Reset is the time until the reset, above 0.
 	Reset time.Duration
-	// Costs reports that a request counts as its cost ([WithCost]), such as the tokens of
-	// a language model, and not as one.
+	// Costs reports that a request counts as its cost ([WithCost]).
 	Costs bool
 }
 
@@ -54,9 +49,7 @@ func (a Advice) pace(now time.Time) pace.Advice {
 // statusOverloaded is what some servers answer that have too much to do, such as Anthropic's.
 const statusOverloaded = 529
 
-// AdviceOf is how a [Transport] reads a response without an Advice function of its own, or
-// where that knows nothing: the fields that [Transport] names. The times are those
-// from when the response was received, which is now.
+// AdviceOf returns how a [Transport] without an Advice function reads a response received now.
 func AdviceOf(resp *http.Response) Advice { return adviceOf(resp, time.Now()) }
 
 func adviceOf(resp *http.Response, now time.Time) (a Advice) {

@@ -14,45 +14,36 @@ import (
 	"github.com/weir-go/ratelimit/internal/told"
 )
 
-// InflightOptions are the settings of [NewInflight] besides the limiter and the key. Nil
-// and the zero InflightOptions mean the defaults.
+// InflightOptions are the settings of [NewInflight].
 type InflightOptions struct {
-	// Units is how many units of the limiter a request takes. Below zero is an error, and
-	// 0 always passes. If nil, 1.
+	// Units returns how many units a request takes. If nil, 1.
 	Units func(r *http.Request) int
 
-	// Skip says which requests are left out, such as health checks. If nil, none.
+	// Skip reports whether a request passes without a permit.
 	Skip func(r *http.Request) bool
 
-	// MaxWait is how long a request may wait in its key's queue, if the limiter has one
-	// ([inflight.Options].MaxQueue). If zero, as long as its context allows.
+	// MaxWait is how long a request may wait in its key's queue. If zero, as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome says what an adaptive limit is to learn from a request: its status, and
-	// its context. A handler that panics counts as status 500, and a server error that the
-	// client has caused as 400: see [Options].Settle. If nil, [InflightOutcome], which is asked
-	// only if the limiter adapts: with a fixed limit a request costs no allocation.
+	// Outcome returns what an adaptive limit is to learn from a request, given its status as in [Options].Settle, and
+	// the usual outcome: Ignored if a limiter of this library inside refused it, or for 101; Dropped after a deadline
+	// and for 503 and 504; Cancelled if the client has gone and for other server errors; else Success. If nil, the
+	// usual one.
 	Outcome func(r *http.Request, status int, usual inflight.Outcome) inflight.Outcome
 
-	// KeyCode is the status of a request whose key is missing or malformed, such as
-	// [http.StatusUnauthorized], from 400 to 499. If zero, [http.StatusBadRequest].
+	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. If zero, 400.
 	KeyCode int
 
-	// OnRefused answers a request that was refused because of the error. Header fields
-	// are set already, Retry-After among them if it makes sense; the status is not. If nil,
-	// a problem document: see [Inflight].
+	// OnRefused answers a refused request. Cache-Control and Retry-After are set; the status is not. If nil, a
+	// problem document.
 	OnRefused func(w http.ResponseWriter, r *http.Request, err error)
 }
 
-// Inflight is middleware that limits how many requests are served at the same time. Make
-// one with [NewInflight]. It is safe for concurrent use, and may wrap any number of
-// handlers, which then share its limits.
+// Inflight is middleware that limits how many requests are served at the same time. Make one with [NewInflight]. It
+// is safe for concurrent use. The handlers that it wraps share its limits.
 //
-// A request that finds no room is answered with 503, a problem document of the type
-// temporary-reduced-capacity and a Retry-After: the key's recent wait, in whole seconds,
-// and 1 at least. So is one for which the table of keys is full. One that needs more
-// units than there ever are is answered with 403 and should not be repeated; one whose
-// key is missing or malformed with InflightOptions.KeyCode; other errors of the key function with 500.
+// Without room, or with a full key table, the answer is 503 with a Retry-After of the key's recent wait; 403 if a
+// request needs more than there ever is; KeyCode without a valid key; else 500.
 type Inflight[K comparable] struct {
 	core   *edge.Inflight[*http.Request, K]
 	opts   InflightOptions
@@ -60,21 +51,17 @@ type Inflight[K comparable] struct {
 	learns bool // somebody wants to know how requests end
 }
 
-// InflightStats count requests, each under what was done with it.
+// InflightStats count requests.
 type InflightStats struct {
-	Skipped  uint64 // left out by InflightOptions.Skip, or by a key function with ratelimit.SkipLayer
+	Skipped  uint64 // by Skip or ratelimit.SkipLayer
 	Admitted uint64 // passed on to the handler
-	Shed     uint64 // no room, or the client left while it waited
+	Shed     uint64 // had no room, or the client left
 	Failed   uint64 // could not be decided, or can never pass
 }
 
-// NewInflight returns middleware that takes a permit of the limiter for each request, and
-// gives it back when the handler has returned. The key function is one of this package,
-// such as [RemoteIP] or [PathValue], or one of your own; one that returns
-// [ratelimit.SkipLayer] lets the request pass without a permit. A limiter whose keys are whole
-// requests limits nothing, and is refused.
-//
-// The limiter's limit is that of one key. For a limit of the whole server, set [inflight.Options].Total.
+// NewInflight returns middleware that holds a permit while a request is served. A key function that returns
+// [ratelimit.SkipLayer] lets the request pass without one. The limiter's limit is that of one key: for a limit of the
+// whole server set [inflight.Options].Total.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (K, error), opts *InflightOptions) (*Inflight[K], error) {
 	m := new(Inflight[K])
 	if opts != nil {
@@ -130,13 +117,12 @@ func outcomeOf(status int) inflight.Outcome {
 	return inflight.Success
 }
 
-// Wrap returns a handler that passes on to next what the limiter lets in, and answers the
-// rest.
+// Wrap returns a handler that passes requests with a permit to next, and answers the others.
 func (m *Inflight[K]) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }
 
-// Stats returns the counters. Each is exact; they are not read at one instant.
+// Stats returns the counters.
 func (m *Inflight[K]) Stats() InflightStats { return InflightStats(m.core.Stats()) }
 
 func (m *Inflight[K]) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {

@@ -15,38 +15,32 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// InflightTransportOptions are the settings of [NewInflightTransport] besides the
-// limiter. Nil and the zero InflightTransportOptions mean the defaults.
+// InflightTransportOptions are the settings of [NewInflightTransport].
 type InflightTransportOptions struct {
-	// Key groups requests: those of one key share a limit. If nil, [TargetHost].
+	// Key returns the key whose limit a request shares. If nil, [TargetHost].
 	Key func(r *http.Request) string
 
-	// MaxWait is how long a request may wait for its permit. One that waits longer fails
-	// with an error that wraps [context.DeadlineExceeded]. If zero, as long as its
-	// context allows.
+	// MaxWait is how long a request may wait for its permit. If zero, as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome says what an adaptive limit is to learn from a response, nil if there is
-	// none because of the error. If nil, [InflightResponse].
+	// Outcome returns what an adaptive limit is to learn from a response or error, given the usual outcome: that of
+	// InflightOptions, and Dropped for 429. If nil, the usual one.
 	Outcome func(r *http.Request, resp *http.Response, err error, usual inflight.Outcome) inflight.Outcome
 }
 
-// InflightTransport is an [http.RoundTripper] that limits how many requests to each host are
-// in flight. A request is, until its response's body was read to the end or closed. Make
-// one with [NewInflightTransport]. It is safe for concurrent use, and starts no
-// goroutine.
+// InflightTransport is an [http.RoundTripper] that limits how many requests to each host are in flight, until the
+// response's body is read or closed. Make one with [NewInflightTransport]. It is safe for concurrent use.
 //
-// A request that gets no permit is not sent. Its error wraps [ratelimit.ErrLimited] if the
-// queue is full, or what the context's Err says if that ended first.
+// A request without a permit is not sent. Its error wraps [ratelimit.ErrLimited] if the queue is full,
+// [context.DeadlineExceeded] after MaxWait, or the context's error.
 type InflightTransport struct {
 	base    http.RoundTripper
 	limiter *inflight.Limiter[string]
 	opts    InflightTransportOptions
 }
 
-// NewInflightTransport returns a transport that sends with base, if nil with
-// [http.DefaultTransport], as the limiter lets it. If the limiter is nil, each host has an
-// adaptive limit: [inflight.Gradient] with an upper bound of 1000, and a queue of 1000.
+// NewInflightTransport returns a transport that sends with base, if nil with [http.DefaultTransport]. A nil limiter
+// is an adaptive limit ([inflight.Gradient]) of at most 1000 for each host, with a queue of 1000.
 func NewInflightTransport(base http.RoundTripper, l *inflight.Limiter[string], opts *InflightTransportOptions) (*InflightTransport, error) {
 	t := &InflightTransport{base: cmp.Or(base, http.DefaultTransport), limiter: l}
 	if opts != nil {
@@ -81,8 +75,7 @@ func responseOutcome(r *http.Request, resp *http.Response, err error) inflight.O
 	return outcomeOf(resp.StatusCode)
 }
 
-// CloseIdleConnections is that of the base RoundTripper, if it has one. It is what
-// [http.Client.CloseIdleConnections] calls.
+// CloseIdleConnections is that of the base RoundTripper, if it has one.
 func (t *InflightTransport) CloseIdleConnections() { closeIdleConnections(t.base) }
 
 // RoundTrip sends the request when it has a permit.

@@ -9,11 +9,9 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Header returns a key function for the value of a header field. It is keyfunc.ErrNoKey if
-// the field is missing or empty, and keyfunc.ErrMalformedKey if it is longer than 1 KiB, or if
-// there are several lines, since another program may read another one of them. Clients
-// write what they like in a header: use it if a proxy or other middleware has set or
-// checked the field, or beside a limit by address. For secrets, use [APIKey].
+// Header returns a key function for the value of a header field that a proxy or another middleware sets or checks:
+// clients can send any value. The error is [keyfunc.ErrNoKey] without a value, and [keyfunc.ErrMalformedKey] above 1
+// KiB or with several values. For secrets use [APIKey].
 func Header(name string) func(*http.Request) (string, error) {
 	name = http.CanonicalHeaderKey(name)
 	return func(r *http.Request) (string, error) {
@@ -43,27 +41,21 @@ func hashed(secret func(*http.Request) (string, error)) func(*http.Request) (key
 	}
 }
 
-// APIKey returns a key function for the hash of a header field that holds a secret,
-// such as X-API-Key. The errors are those of [Header], but it may be of any length.
-// Whether the secret is valid is not checked: put it behind what does, or beside a
-// limit by address. For Authorization, whose value can be written in several ways,
-// use [BearerToken].
+// APIKey returns a key function for the hash of a secret of any length in a header field. It does not check the
+// secret. The errors are those of [Header].
 func APIKey(name string) func(*http.Request) (keyfunc.Hash, error) {
 	name = http.CanonicalHeaderKey(name)
 	return hashed(func(r *http.Request) (string, error) { return keytext.Single(r.Header[name], name) })
 }
 
-// BearerToken is a key function for the hash of the token in "Authorization: Bearer
-// token". It is keyfunc.ErrNoKey if there is no such field or another scheme in it. Like
-// [APIKey], it checks no token.
+// BearerToken is [APIKey] for the token in "Authorization: Bearer token".
 func BearerToken(r *http.Request) (keyfunc.Hash, error) { return bearer(r) }
 
 var bearer = hashed(func(r *http.Request) (string, error) { return keytext.Bearer(r.Header["Authorization"]) })
 
-// PathValue returns a key function for a wildcard of the route's pattern, such as
-// "tenant" in "/tenants/{tenant}/". It is keyfunc.ErrMalformedKey if it is longer than 1 KiB,
-// and keyfunc.ErrNoKey if it is empty. If the request has no pattern yet, because the middleware
-// wraps the mux and not the handlers in it, the error is [keyfunc.ErrMisconfigured] too.
+// PathValue returns a key function for a wildcard of the route's pattern. The error is [keyfunc.ErrNoKey] if it is
+// empty, [keyfunc.ErrMalformedKey] above 1 KiB, and [keyfunc.ErrMisconfigured] if there is no pattern yet: wrap the
+// handlers in the mux, not the mux.
 func PathValue(name string) func(*http.Request) (string, error) {
 	return func(r *http.Request) (string, error) {
 		if v := r.PathValue(name); v != "" {
@@ -76,10 +68,8 @@ func PathValue(name string) func(*http.Request) (string, error) {
 	}
 }
 
-// Pattern is a key function for the route's pattern, such as "GET /items/{id}", as
-// [http.ServeMux] found it: a key for each route, however many paths it has. It is
-// [keyfunc.ErrMisconfigured] and keyfunc.ErrNoKey if there is none, because the middleware wraps the mux
-// and not the handlers in it.
+// Pattern is a key function for the route's pattern, such as "GET /items/{id}". The error is
+// [keyfunc.ErrMisconfigured] if there is none yet, as for [PathValue].
 func Pattern(r *http.Request) (string, error) {
 	if r.Pattern == "" {
 		return "", fmt.Errorf("%w: %w: no route pattern before routing: wrap the handlers in the mux", keyfunc.ErrMisconfigured, keyfunc.ErrNoKey)

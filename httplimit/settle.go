@@ -11,20 +11,17 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Response is what a handler has answered, for [Options].SettleResponse.
+// Response is a handler's response, for [Options].SettleResponse.
 type Response struct {
-	// Status is the status by which the request is judged: see [Options].Settle.
+	// Status is the status that [Options].Settle gets.
 	Status int
-	// Header is the response's header.
 	Header http.Header
-	// Written is how many bytes of a body the handler has written, whether or not they
-	// were sent.
+	// Written is how many bytes of a body the handler has written.
 	Written int64
 }
 
-// ChargeOnly is for [Options.Settle]: only responses with one of the statuses are
-// charged, all others are given back. ChargeOnly(401, 403) counts failed logins. The
-// middleware must see the status: see [Middleware.Wrap] about echo.
+// ChargeOnly is for [Options].Settle: only responses with these statuses are charged. ChargeOnly(401, 403) counts
+// failed logins.
 func ChargeOnly(statuses ...int) func(r *http.Request, status, cost int) int {
 	return func(_ *http.Request, status, cost int) int {
 		if slices.Contains(statuses, status) {
@@ -34,17 +31,8 @@ func ChargeOnly(statuses ...int) func(r *http.Request, status, cost int) int {
 	}
 }
 
-// RefundServerErrors is for [Options.Settle]: a response with a status of 500 or above
-// is given back, since the client is not to blame. A client that hangs up before
-// the end pays: otherwise it could have work done for free.
-//
-// A server error that a client can provoke is free, so handlers should answer what
-// is wrong with a request with 4xx. The middleware sees a request body that is malformed,
-// ends early or comes too slowly, as it can make [net/http/httputil.ReverseProxy] answer
-// 502 and [http.TimeoutHandler] 503: these are charged. It cannot see other causes. An
-// example is [http.FileServer], which answers 500 to a name that is too long for the file
-// system (255 bytes in most): refuse such paths before it, or write a Settle function
-// that gives back 503 only.
+// RefundServerErrors is for [Options].Settle: a status of 500 or above is not charged, unless the client has gone or
+// caused it by its body. Answer other bad requests with 4xx.
 func RefundServerErrors(r *http.Request, status, cost int) int {
 	gone := errors.Is(r.Context().Err(), context.Canceled)
 	if status >= http.StatusInternalServerError && !gone {

@@ -1,11 +1,8 @@
-// Package keyfunc combines key functions. A key function returns the key of a request, by which a limit counts. Its type is
-// the one that [ratelimit.By] and [ratelimit.Map] take, for whatever a request is: an *http.Request, a *grpclimit.Call or a
-// *connectlimit.Call. Packages httplimit, grpclimit and connectlimit have key functions of these.
+// Package keyfunc combines key functions: functions that return the key of a request, for [ratelimit.By] and
+// [ratelimit.Map]. A request may be an *http.Request or a call of grpclimit or connectlimit, whose packages have key
+// functions.
 //
 //	logins := ratelimit.By(limiter, keyfunc.Join(httplimit.RemoteIP, httplimit.PathValue("account")))
-//
-// No key function returns a key that means "no key". If the key is missing it returns an error, or leaves the layer out if it
-// is wrapped in [Optional].
 package keyfunc
 
 import (
@@ -20,15 +17,15 @@ import (
 //
 //	fmt.Errorf("%w: no tenant", keyfunc.ErrNoKey)
 var (
-	// ErrNoKey says that a request lacks its key: a header field is missing, for example.
+	// ErrNoKey is that of a request without a key.
 	ErrNoKey = errors.New("no key")
 
-	// ErrMalformedKey says that a request has a key in a form that no honest client or proxy sends: an address that
-	// cannot be parsed, two values instead of one, or a text above 1 KiB.
+	// ErrMalformedKey is that of a key in a form that no honest client sends, such as two values or a text above 1
+	// KiB.
 	ErrMalformedKey = errors.New("malformed key")
 
-	// ErrMisconfigured says that a key function cannot work, whatever the client sends: it asks for a route pattern
-	// before routing. The middlewares answer it as a fault of the server. [Optional] does not skip it.
+	// ErrMisconfigured is that of a key function that can never work, a fault of the server. [Optional] does not skip
+	// it.
 	ErrMisconfigured = errors.New("misconfigured server")
 )
 
@@ -38,8 +35,8 @@ type Pair[A, B comparable] struct {
 	B B
 }
 
-// Join returns a key function for both keys together. An error of either is its error, a skipped layer included. For three,
-// Join(a, Join(b, c)).
+// Join returns a key function for both keys together. An error of either is its error. For three, Join(a, Join(b,
+// c)).
 func Join[R any, A, B comparable](a func(R) (A, error), b func(R) (B, error)) func(R) (Pair[A, B], error) {
 	return func(r R) (k Pair[A, B], err error) {
 		if k.A, err = a(r); err == nil {
@@ -49,8 +46,8 @@ func Join[R any, A, B comparable](a func(R) (A, error), b func(R) (B, error)) fu
 	}
 }
 
-// Optional returns a key function that leaves the layer out ([ratelimit.SkipLayer]) for requests without a key. Let another
-// layer count those: see [Unless]. A malformed key is still an error.
+// Optional returns a key function that leaves the layer out ([ratelimit.SkipLayer]) for requests without a key: see
+// [Unless]. A malformed key stays an error.
 func Optional[R, K any](key func(R) (K, error)) func(R) (K, error) {
 	return func(r R) (K, error) {
 		k, err := key(r)
@@ -61,9 +58,8 @@ func Optional[R, K any](key func(R) (K, error)) func(R) (K, error) {
 	}
 }
 
-// Unless returns a key function for requests that have no key of known, such as anonymous ones. For all others it leaves
-// the layer out ([ratelimit.SkipLayer]). Beside a layer of Optional(known), each request has exactly one of the two. An
-// error of known other than a missing key is its error.
+// Unless returns a key function for requests without a known key. It leaves the layer out for all others
+// ([ratelimit.SkipLayer]). Beside a layer of Optional(known), each request has exactly one of the two.
 func Unless[R, A, K any](known func(R) (A, error), key func(R) (K, error)) func(R) (K, error) {
 	known = Optional(known)
 	return func(r R) (k K, err error) {
@@ -77,8 +73,7 @@ func Unless[R, A, K any](known func(R) (A, error), key func(R) (K, error)) func(
 	}
 }
 
-// Hash is the SHA-256 of a secret, such as an API key, to be a key in its place. It is the same in every process. It does not
-// protect a secret that can be guessed.
+// Hash is the SHA-256 of a secret, as a key in its place. It does not protect a secret that can be guessed.
 type Hash [sha256.Size]byte
 
 // HashOf returns the Hash of a secret.

@@ -135,13 +135,16 @@ func (v *Views) Fields(d *ratelimit.Decision, exceeds bool) (policies, standing 
 // Policies returns the value of RateLimit-Policy.
 func (v *View) Policies() string { return v.list.policies }
 
+// The parameters of RateLimit: those of draft 11. In the draft in progress they are ";a=" and ";w=".
+const leftIs, timeIs = ";r=", ";t="
+
 // Standing returns the item of RateLimit: how much is left.
 func (v *View) Standing(d *ratelimit.Decision) string {
 	b := append(make([]byte, 0, 64), v.quoted...)
-	b = append(b, ";r="...)
+	b = append(b, leftIs...)
 	b = strconv.AppendInt(b, Clamp(int64(d.Remaining)), 10)
 	if t := v.effective(d); t > 0 {
-		b = append(b, ";t="...)
+		b = append(b, timeIs...)
 		b = strconv.AppendInt(b, t, 10)
 	}
 	return string(b)
