@@ -38,8 +38,8 @@ const defaultIPv6Bits = 64
 type Finder struct {
 	trusted []netip.Prefix // normalised
 	unix    bool           // peers that connect over a Unix socket are trusted
-	header  string // the field that is read, in canonical form
-	hops    int    // how many entries count as trusted; 0 if they are compared
+	header  string         // the field that is read, in canonical form
+	hops    int            // how many entries count as trusted; 0 if they are compared
 	bits    int
 }
 
