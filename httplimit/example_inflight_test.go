@@ -25,7 +25,10 @@ func ExampleNewInflight() {
 	}
 	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") })
 	show(limit.Wrap(hello), request("GET", "/"))
-	// Output: 200
+	fmt.Println(limit.Stats().Admitted, "served,", limit.Stats().Shed, "without room")
+	// Output:
+	// 200
+	// 1 served, 0 without room
 }
 
 // A client that has as many requests in flight to each host as that can take, and no more.

@@ -67,6 +67,33 @@ func Example() {
 	// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,"violated-policies":["ip"]}
 }
 
+// Each API key has a budget. A request without a key is charged to its address, so that its 401 is limited too.
+func Example_withoutKey() {
+	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)).Named("key"), nil))
+	perIP := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("anonymous"), nil))
+	apiKey := httplimit.APIKey("X-API-Key")
+	limit := ratelimit.Must(httplimit.New(ratelimit.Must(ratelimit.All(
+		ratelimit.By(perKey, keyfunc.Optional(apiKey)),
+		ratelimit.By(perIP, keyfunc.Unless(apiKey, httplimit.RemoteIP)),
+	)), nil))
+	h := limit.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-API-Key") != "s3cret" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	for range 3 {
+		show(h, request("GET", "/"))
+	}
+	known := request("GET", "/")
+	known.Header.Set("X-API-Key", "s3cret")
+	show(h, known)
+	// Output:
+	// 401
+	// 401
+	// 429
+	// 200
+}
+
 // Three limits on one request, of which all are charged or none: each address, each
 // API key where there is one, and everybody together.
 func Example_layers() {
@@ -100,7 +127,7 @@ func Example_layers() {
 // Customers have a budget for each API key, all others one for each address. A key that nobody has
 // given out is answered with 401. The limit around it counts those answers, so that keys cannot be
 // guessed at will.
-func ExampleUnless() {
+func Example_unknownKeys() {
 	customers := map[keyfunc.Hash]bool{keyfunc.HashOf("s3cret"): true}
 	apiKey := httplimit.APIKey("X-API-Key")
 	customer := func(r *http.Request) (keyfunc.Hash, error) {
@@ -204,7 +231,7 @@ func ExampleChargeOnly() {
 }
 
 // Plans by API key: the table holds hashes, the limiter too.
-func ExampleHashOf() {
+func ExampleBearerToken() {
 	plans := map[keyfunc.Hash]ratelimit.Limit{
 		keyfunc.HashOf("s3cret"): ratelimit.FixedWindow(ratelimit.PerHour(5000)).Named("key"),
 	}
@@ -225,7 +252,7 @@ func ExampleHashOf() {
 }
 
 // A limit for each route of each address: inside the mux, the pattern is known.
-func ExampleJoin() {
+func ExamplePattern() {
 	perRoute := ratelimit.Must(ratelimit.New[keyfunc.Pair[netip.Addr, string]](ratelimit.FixedWindow(ratelimit.PerMinute(2)), nil))
 	limit := ratelimit.Must(httplimit.New(
 		ratelimit.Map(perRoute, keyfunc.Join(httplimit.RemoteIP, httplimit.Pattern)), nil))

@@ -1,0 +1,166 @@
+package grpclimit_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"log"
+	"net"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/keyfunc"
+)
+
+// The whole server has 100 calls in flight, each address 10 of them, and each address may call each method twice a minute.
+// The in-flight limit comes first: what the rate limit denies gives its permit back at once.
+func ExampleInterceptor_methodsAndCallsInFlight() {
+	permits, err := inflight.New(10, &inflight.Options[netip.Addr]{Total: 100})
+	if err != nil {
+		log.Fatal(err)
+	}
+	inFlight, err := grpclimit.NewInflight(permits, grpclimit.RemoteIP, &grpclimit.InflightOptions{MaxWait: time.Second})
+	if err != nil {
+		log.Fatal(err)
+	}
+	perMethod := ratelimit.Must(ratelimit.New[keyfunc.Pair[string, netip.Addr]](ratelimit.FixedWindow(ratelimit.PerMinute(2)), nil))
+	rate, err := grpclimit.New(ratelimit.Map(perMethod, keyfunc.Join(grpclimit.Method, grpclimit.RemoteIP)), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	client, stop := connect(grpc.NewServer(
+		grpc.ChainUnaryInterceptor(inFlight.UnaryServerInterceptor(), rate.UnaryServerInterceptor()),
+		grpc.ChainStreamInterceptor(inFlight.StreamServerInterceptor(), rate.StreamServerInterceptor()),
+	))
+	for range 3 {
+		_, err := client.UnaryCall(context.Background(), new(testgrpc.SimpleRequest))
+		fmt.Println(status.Code(err))
+	}
+	_, err = client.EmptyCall(context.Background(), new(testgrpc.Empty))
+	fmt.Println(status.Code(err), "by the server, which has no such method")
+	stop()
+	fmt.Println(inFlight.Stats().Admitted, "admitted,", permits.Totals().InFlight, "in flight")
+	// Output:
+	// OK
+	// OK
+	// ResourceExhausted
+	// Unimplemented by the server, which has no such method
+	// 4 admitted, 0 in flight
+}
+
+// A client with at most 1000 calls in flight to each server, and fewer if that answers more slowly under load.
+func ExampleNewInflightClient() {
+	limit, err := grpclimit.NewInflightClient(nil, &grpclimit.InflightClientOptions{MaxWait: time.Second})
+	if err != nil {
+		log.Fatal(err)
+	}
+	addr, stop := exampleServer(ratelimit.Must(grpclimit.PerIP(ratelimit.Unlimited(), nil)))
+	defer stop()
+	conn, err := grpc.NewClient(addr,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithChainUnaryInterceptor(limit.UnaryClientInterceptor()),
+		grpc.WithChainStreamInterceptor(limit.StreamClientInterceptor()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = testgrpc.NewTestServiceClient(conn).UnaryCall(context.Background(), new(testgrpc.SimpleRequest))
+	fmt.Println(status.Code(err))
+	// Output: OK
+}
+
+// A server has asked for an hour by mistake. An operator has the client forget that.
+func ExampleClient_Reset() {
+	unlimited := ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil))
+	client, err := grpclimit.NewClient(ratelimit.Map(unlimited, func(c *grpclimit.ClientCall) (string, error) { return c.Target, nil }),
+		&grpclimit.ClientOptions{Key: func(*grpclimit.ClientCall) string { return "the server" }})
+	if err != nil {
+		log.Fatal(err)
+	}
+	answer, err := status.New(codes.ResourceExhausted, "later").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Hour)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	call := func(answer error) {
+		err := client.UnaryClientInterceptor()(ctx, "/a.Service/Method", nil, nil, nil,
+			func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return answer })
+		fmt.Println(status.Code(err))
+	}
+	call(answer.Err())
+	call(nil)
+	client.Reset("the server")
+	call(nil)
+	// Output:
+	// ResourceExhausted
+	// DeadlineExceeded
+	// OK
+}
+
+// Key functions are tested without a server.
+func ExampleNewCall() {
+	clientIP, err := grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := peer.NewContext(context.Background(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4711}})
+	ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("x-forwarded-for", "203.0.113.7"))
+	call := grpclimit.NewCall(ctx, "/shop.Orders/List", nil)
+	fmt.Println(clientIP(call))
+	fmt.Println(grpclimit.Service(call))
+	// Output:
+	// 203.0.113.7 <nil>
+	// shop.Orders <nil>
+}
+
+// The keys of clients that show a certificate, which crypto/tls has verified.
+func ExampleSPIFFEID() {
+	id, err := url.Parse("spiffe://example.org/billing")
+	if err != nil {
+		log.Fatal(err)
+	}
+	verified := &x509.Certificate{URIs: []*url.URL{id}, Subject: pkix.Name{CommonName: "billing", Organization: []string{"Example"}}}
+	call := grpclimit.NewCall(peer.NewContext(context.Background(), &peer.Peer{
+		AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{verified}}}},
+	}), "/shop.Orders/List", nil)
+	fmt.Println(grpclimit.SPIFFEID(call))
+	fmt.Println(grpclimit.CertificateSubject(call))
+	// Output:
+	// spiffe://example.org/billing <nil>
+	// CN=billing,O=Example <nil>
+}
+
+// Calls that fail because of the server are not charged.
+func ExampleRefundServerErrors() {
+	limit := ratelimit.Must(grpclimit.New(
+		ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil)), grpclimit.Service),
+		&grpclimit.Options{Settle: grpclimit.RefundServerErrors}))
+	for _, code := range []codes.Code{codes.Unavailable, codes.NotFound, codes.OK} {
+		_, err := limit.UnaryServerInterceptor()(context.Background(), nil, &grpc.UnaryServerInfo{FullMethod: "/shop.Orders/List"},
+			func(context.Context, any) (any, error) { return nil, status.Error(code, "") })
+		fmt.Println(status.Code(err))
+	}
+	// Output:
+	// Unavailable
+	// NotFound
+	// ResourceExhausted
+}
