@@ -46,10 +46,11 @@ func ExampleInterceptor_methodsAndCallsInFlight() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	client, stop := connect(grpc.NewServer(
+	server := grpc.NewServer(
 		grpc.ChainUnaryInterceptor(inFlight.UnaryServerInterceptor(), rate.UnaryServerInterceptor()),
 		grpc.ChainStreamInterceptor(inFlight.StreamServerInterceptor(), rate.StreamServerInterceptor()),
-	))
+	)
+	client, stop := connect(server)
 	for range 3 {
 		_, err := client.UnaryCall(context.Background(), new(testgrpc.SimpleRequest))
 		fmt.Println(status.Code(err))
