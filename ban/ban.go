@@ -1,9 +1,6 @@
-// Package ban bars keys for a time that go on asking while they are denied, or that fail too often, such as at a login.
+// Package ban bars keys that go on asking while they are denied, or that fail too often, such as at a login.
 //
-//	requests := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerMinute(100)), nil))
-//	strikes := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerMinute(3)), nil))
-//	bans := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(1, time.Hour)), nil))
-//	limiter, err := ban.New(requests, strikes, bans) // the third denial within a minute bans the key for an hour
+//	limiter, err := ban.New(requests, strikes, bans)
 package ban
 
 import (
@@ -20,8 +17,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Limiter is a limiter that bans keys. Make one with [New]. It is safe for concurrent use if the limiters that it is made of
-// are. The methods of the zero Limiter panic.
+// Limiter bans keys. Make one with [New]. It is as safe for concurrent use as its limiters. Methods of the zero Limiter
+// panic.
 type Limiter[K any] struct {
 	limiter, strikes, bans ratelimit.Reserver[K]
 
@@ -31,28 +28,18 @@ type Limiter[K any] struct {
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that decides as limiter does, and bans keys that are denied too often. It is made of three
-// limiters, each in memory or on a server:
+// New returns a limiter that decides as limiter does, and bans keys that are denied too often:
 //
-//   - limiter is the limit itself. Nil means none: then only bans deny, and only [Limiter.Strike] counts strikes.
-//   - strikes is how many strikes a key may have: with FixedWindow(PerMinute(3)), the third within a minute begins a
-//     ban.
+//   - limiter is the limit itself. Nil means none: then only [Limiter.Strike] counts strikes.
+//   - strikes is how many strikes a key may have: with FixedWindow(PerMinute(3)), the third within a minute begins a ban.
 //   - bans is how long a ban lasts: with FixedWindow(Per(1, time.Hour)), an hour. Its capacity should be 1.
 //
-// A denial by limiter is a strike, unless it is Degraded, or may be by another limit than the first of limiter's
-// Limits: the others may be shared with other keys. So in a stack or a chain the key's own limit comes first, and
-// limits that are alike need names. An error is no strike.
+// A denial by the first of limiter's Limits is a strike, unless it is Degraded: so in a stack or a chain the key's own
+// limit comes first. A ban has the Limit and RetryAfter of bans, and further calls do not prolong it. If bans fails, the
+// decision does; other failures are counted in Stats. A full table in memory may forget bans.
 //
-// The strike that exhausts strikes begins the ban, and the key's strikes are forgotten. That denial, and each later
-// one until the ban ends, has the Limit and RetryAfter of bans. While a key is banned, limiter is not asked, nothing
-// is written, and the ban does not become longer. Of many calls at once, one begins the ban. If a strike or a ban
-// cannot be written, the denial stays a denial: see [Limiter.Stats]. If bans fails to answer, the decision fails with
-// its error.
-//
-// Each decision first peeks at bans, which on a server is a round trip. A full table in memory may forget bans.
-//
-// It is an error if strikes or bans is nil, or has no Reset; if bans has no Peek; if limiter is a nil pointer; and if
-// the first of limiter's limits equals another one.
+// It is an error if strikes or bans is nil or has no Reset, if bans has no Peek, or if limiter's first limit equals
+// another one.
 func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], error) {
 	if limiter == nil {
 		limiter = unlimited[K]{}
@@ -105,13 +92,13 @@ func (b *Limiter[K]) banned(ctx context.Context, key K, cost int) (d ratelimit.D
 
 func negative(n int) error { return fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, n) }
 
-// Allow spends cost of the key's budget and reports true, or spends nothing and reports false. A denial may be a strike.
+// Allow is Take without details. An error counts as a denial.
 func (b *Limiter[K]) Allow(key K, cost int) bool {
 	d, _ := b.Take(context.Background(), key, cost)
 	return d.Allowed
 }
 
-// Take asks limiter, unless the key is banned: see [New]. The errors are those of limiter and of bans.
+// Take asks limiter, unless the key is banned. The errors are those of limiter and bans.
 func (b *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	ctx = ctxwait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {
@@ -124,8 +111,7 @@ func (b *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return d, err
 }
 
-// Reserve is Take with a charge that can be settled, and books as far ahead as limiter does, but never waits for a
-// ban's end. A cost of 0 is allowed while the key is banned; its Settle charges limiter.
+// Reserve is Take with a charge that can be settled. It books as far ahead as limiter does, but not past a ban.
 func (b *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	ctx = ctxwait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {
@@ -156,9 +142,7 @@ func (b *Limiter[K]) charge(ctx context.Context, key K, actual int) error {
 	return r.Settle(actual)
 }
 
-// Wait spends cost of the key's budget and returns nil when its time has come: see [ratelimit.Wait]. It waits for a
-// ban's end first, or fails at once with [context.DeadlineExceeded] if that is after the deadline. A Wait that fails
-// is no strike.
+// Wait waits until the cost can be spent, and for a ban's end: see [ratelimit.Wait]. Its failure is no strike.
 func (b *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 	ctx = ctxwait.OrBackground(ctx)
 	for {
@@ -249,9 +233,7 @@ func (b *Limiter[K]) strike(ctx context.Context, key K, n int) (ban ratelimit.De
 	return ban, err
 }
 
-// Strike counts n strikes of a key, such as failed logins. If they exhaust the key's strikes, a ban begins. It does
-// nothing if n is 0 or the key is banned. The error wraps [ratelimit.ErrNegativeCost] if n is below zero; else it is
-// that of strikes or bans.
+// Strike counts n strikes of a key, unless it is banned. An n below zero is [ratelimit.ErrNegativeCost].
 func (b *Limiter[K]) Strike(ctx context.Context, key K, n int) error {
 	ctx = ctxwait.OrBackground(ctx)
 	d, ok, err := b.banned(ctx, key, n)
@@ -262,8 +244,7 @@ func (b *Limiter[K]) Strike(ctx context.Context, key K, n int) error {
 	return err
 }
 
-// Lift ends a key's ban and forgets its strikes. It tries both and joins the errors. What the key has spent stays
-// spent.
+// Lift ends a key's ban and forgets its strikes.
 func (b *Limiter[K]) Lift(ctx context.Context, key K) error {
 	b.mustBe()
 	ctx = ctxwait.OrBackground(ctx)
@@ -272,8 +253,7 @@ func (b *Limiter[K]) Lift(ctx context.Context, key K) error {
 		ratelimit.Reset(ctx, ratelimit.Limiter[K](b.bans), key))
 }
 
-// Peek returns what Take would answer, and is no strike. The errors are those of Take; if limiter has no Peek, the
-// error wraps [errors.ErrUnsupported].
+// Peek returns what Take would answer, and is no strike: see [ratelimit.Peek].
 func (b *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	ctx = ctxwait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {
@@ -282,14 +262,13 @@ func (b *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return ratelimit.Peek(ctx, ratelimit.Limiter[K](b.limiter), key, cost)
 }
 
-// Adjust corrects what a key has spent of limiter's budget, banned or not: see [ratelimit.Adjust].
+// Adjust corrects what a key has spent of limiter's budget.
 func (b *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	b.mustBe()
 	return ratelimit.Adjust(ctxwait.OrBackground(ctx), ratelimit.Limiter[K](b.limiter), key, delta)
 }
 
-// Reset forgets the key in all three limiters. It tries all and joins the errors. If limiter has no Reset, the error wraps
-// [errors.ErrUnsupported].
+// Reset forgets the key in all three limiters.
 func (b *Limiter[K]) Reset(ctx context.Context, key K) error {
 	b.mustBe()
 	ctx = ctxwait.OrBackground(ctx)
@@ -302,7 +281,7 @@ func (b *Limiter[K]) Limits() []ratelimit.Limit {
 	return optional.LimitsOfAll[ratelimit.Limit](b.limiter, b.bans)
 }
 
-// BooksAhead reports whether limiter's Reserve may charge budget that is still to come.
+// BooksAhead reports whether limiter's Reserve may book ahead.
 func (b *Limiter[K]) BooksAhead() bool {
 	b.mustBe()
 	return optional.BooksAhead(b.limiter)
@@ -314,15 +293,11 @@ func (b *Limiter[K]) ReplacesCost() bool {
 	return optional.ReplacesCost(b.limiter)
 }
 
-// Stats counts bans and failures in a [Limiter] since it was made.
+// Stats counts bans and failures since a [Limiter] was made.
 type Stats struct {
-	// Begun counts the bans that this Limiter began. Other processes that share its bans count theirs.
-	Begun uint64
-	// Failed counts the denials whose strike could not be counted, or whose ban could not be begun or read. Failures of
-	// [Limiter.Strike] are not counted.
-	Failed uint64
-	// LastFailure is the error of the last of them, nil if none failed.
-	LastFailure error
+	Begun       uint64 // bans that this Limiter began
+	Failed      uint64 // denials whose strike or ban could not be written or read
+	LastFailure error  // of the last of them
 }
 
 // Stats returns the counts.

@@ -1,9 +1,7 @@
-// Package chain asks several limiters in turn, and charges all of them or none. It is for limiters that cannot decide
-// together: one in memory in front of one on a server, or two servers.
+// Package chain asks several limiters in turn, and charges all of them or none: one in memory in front of one on a server,
+// or two servers. Within one process [ratelimit.All] is exact and faster.
 //
 //	limiter, err := chain.New[string](local, remote)
-//
-// Within one process [ratelimit.All] is exact and faster: it decides under all locks at once.
 package chain
 
 import (
@@ -20,8 +18,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/tally"
 )
 
-// Limiter asks several limiters in turn. Make one with [New]. It is safe for concurrent use if they are. The methods of the
-// zero Limiter panic.
+// Limiter asks several limiters in turn. Make one with [New]. It is safe for concurrent use if they are. Methods of the zero
+// Limiter panic.
 type Limiter[R any] struct {
 	limiters    []ratelimit.Reserver[R]
 	failed      atomic.Uint64 // give-backs that failed
@@ -30,19 +28,11 @@ type Limiter[R any] struct {
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that asks the limiters in order. The first denial or error ends that, and what the limiters
-// before it charged is given back. A limiter may be in several chains. It is an error if there are no limiters, or if
-// one is nil.
+// New returns a limiter that asks the limiters in order. The first denial or error ends that, and what was charged before is
+// given back; until then other requests may be denied for lack of it. It is an error if there are no limiters, or one is
+// nil.
 //
-// A chain admits no more than each limiter alone. Until the last has answered, a request holds budget of those before
-// it, so another request may be denied meanwhile. A token bucket keeps what it has regained before the give-back. Put
-// the cheapest limiter first.
-//
-// All limiters but the last are asked by Reserve with a maxDelay of 0. So a leaky bucket belongs last: elsewhere it
-// denies what it would delay. Nothing is booked ahead, unless all limiters before the last are [ratelimit.Unlimited].
-//
-// The Decision is merged as in [ratelimit.Layered]. In a denial, Limit and RetryAfter are those of the limiter that
-// denies.
+// A leaky bucket belongs last: elsewhere it denies what it would delay. The Decision is merged as in [ratelimit.Layered].
 func New[R any](limiters ...ratelimit.Reserver[R]) (*Limiter[R], error) {
 	if len(limiters) == 0 {
 		return nil, errors.New("chain: New needs at least one limiter")
@@ -63,13 +53,12 @@ func (c *Limiter[R]) all() []ratelimit.Reserver[R] {
 	return c.limiters
 }
 
-// Limits returns the limits of all limiters in order, the zero Limit for a limiter that has no method Limits.
+// Limits returns the limits of all limiters in order, the zero Limit for one without Limits.
 func (c *Limiter[R]) Limits() []ratelimit.Limit {
 	return optional.LimitsOfAll[ratelimit.Limit](c.all()...)
 }
 
-// BooksAhead reports whether Reserve may charge budget that is still to come: whether the last limiter may, and all before
-// it are [ratelimit.Unlimited].
+// BooksAhead reports whether the last limiter may book ahead, and all before it are [ratelimit.Unlimited].
 func (c *Limiter[R]) BooksAhead() bool {
 	last := len(c.all()) - 1
 	for _, l := range c.limiters[:last] {
@@ -86,13 +75,10 @@ func (c *Limiter[R]) BooksAhead() bool {
 	return optional.BooksAhead(c.limiters[last])
 }
 
-// Stats counts what has failed in a [Limiter] since it was made.
+// Stats counts what has failed since a [Limiter] was made.
 type Stats struct {
-	// FailedGiveBacks counts the charges that a limiter failed to give back after another one had denied the request or had
-	// failed. They stay spent. Failures of the caller's Settle are not counted.
-	FailedGiveBacks uint64
-	// LastFailure is the error of the last of them, nil if none failed.
-	LastFailure error
+	FailedGiveBacks uint64 // charges that could not be given back, and stay spent
+	LastFailure     error  // of the last of them
 }
 
 // Stats returns the counts.
@@ -104,14 +90,13 @@ func (c *Limiter[R]) Stats() Stats {
 	return s
 }
 
-// Allow charges the cost to all limiters and reports true, or charges none and reports false. An error counts as a denial.
+// Allow is Take without details. An error counts as a denial.
 func (c *Limiter[R]) Allow(r R, cost int) bool {
 	d, _ := c.Take(context.Background(), r, cost)
 	return d.Allowed
 }
 
-// Take charges the cost to all limiters, or to none. The errors are those of the limiters. A failed give-back changes
-// no answer, but is joined to an error that wraps [ratelimit.ErrUnavailable]: see [Limiter.Stats].
+// Take charges the cost to all limiters, or to none. The errors are those of the limiters.
 func (c *Limiter[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
 	limiters := c.all()
 	last := len(limiters) - 1
@@ -129,8 +114,8 @@ func (c *Limiter[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decisio
 	return p.d, nil
 }
 
-// Reserve is Take with a charge that can be settled, in all limiters. A leaky bucket that comes last may delay the
-// work by up to maxDelay, 0 for not at all. Settle settles all limiters, and joins their errors.
+// Reserve is Take with a charge that can be settled, in all limiters. A leaky bucket that comes last may delay the work by up
+// to maxDelay, 0 for not at all.
 func (c *Limiter[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	limiters := c.all()
 	last := len(limiters) - 1
@@ -174,13 +159,10 @@ func queueDenies(res *ratelimit.Reservation) bool {
 	return res != nil && !res.Allowed && res.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket
 }
 
-// Wait charges the cost to all limiters and returns nil when they allow it. It is not first come, first served: it
-// books nothing ahead, but sleeps for RetryAfter and tries again. A leaky bucket that comes last holds the work while
-// the limiters before it are charged.
-//
-// It fails at once with [context.DeadlineExceeded] if a limiter denies the cost until after the deadline; with the
-// context's error when that ends; with [ratelimit.ErrLimited] if there is no time to wait for; and with the errors of
-// the limiters. A Wait that fails gives back what it charged.
+// Wait charges the cost to all limiters when they allow it. It sleeps for RetryAfter and tries again, not first come, first
+// served. It fails with [context.DeadlineExceeded], at once if a limiter denies the cost for longer; with the context's
+// error; with [ratelimit.ErrLimited] if no time would help; and with the limiters' errors. It then gives back what it has
+// charged.
 func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
 	ctx = ctxwait.OrBackground(ctx)
 	switch {
@@ -231,8 +213,7 @@ func (c *Limiter[R]) reserveInTime(ctx context.Context, r R, cost int, left time
 	return nil, retry, nil
 }
 
-// Peek returns what Take would answer, and charges nothing. Remaining and ResetAfter are those before anything is spent. The
-// errors are those of the limiters; of one that has no Peek it wraps [errors.ErrUnsupported].
+// Peek returns what Take would answer, and charges nothing: see [ratelimit.Peek].
 func (c *Limiter[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
 	p := c.newPass(0) // which gives nothing back, since it charges nothing
 	for i, l := range c.all() {
@@ -250,13 +231,13 @@ func (c *Limiter[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decisio
 	return p.d, nil
 }
 
-// Adjust adjusts the key in all limiters: see [ratelimit.Adjust]. If one of them has no Adjust, nothing changes, and the error
-// wraps [errors.ErrUnsupported]. Else the errors are joined.
+// Adjust adjusts the key in all limiters. If one has no Adjust, nothing changes, and the error wraps
+// [errors.ErrUnsupported].
 func (c *Limiter[R]) Adjust(ctx context.Context, r R, delta int) error {
 	return c.each("Adjust", optional.CanAdjust[R], func(l ratelimit.Limiter[R]) error { return ratelimit.Adjust(ctx, l, r, delta) })
 }
 
-// Reset forgets the key in all limiters: see [ratelimit.Reset]. The errors are as those of Adjust.
+// Reset forgets the key in all limiters. The errors are as those of Adjust.
 func (c *Limiter[R]) Reset(ctx context.Context, r R) error {
 	return c.each("Reset", optional.CanReset[R], func(l ratelimit.Limiter[R]) error { return ratelimit.Reset(ctx, l, r) })
 }
@@ -277,7 +258,7 @@ func (c *Limiter[R]) each(what string, can func(any) bool, do func(ratelimit.Lim
 	return errors.Join(errs...)
 }
 
-// ReplacesCost reports whether one of the limiters may charge another cost than the caller's.
+// ReplacesCost reports whether a limiter may charge another cost than the caller's.
 func (c *Limiter[R]) ReplacesCost() bool {
 	for _, l := range c.all() {
 		if optional.ReplacesCost(l) {

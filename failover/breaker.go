@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// State says whether a [Limiter] asks its primary.
+// State says whether a [Limiter] asks its primary. The zero State is StateClosed.
 type State uint8
 
-// The states of a breaker. The zero State is StateClosed.
+// The states of a breaker.
 const (
-	StateClosed   State = iota // the primary is asked for each decision
-	StateHalfOpen              // one decision at a time is a probe of the primary
+	StateClosed   State = iota // the primary is asked
+	StateHalfOpen              // one decision at a time is a probe
 	StateOpen                  // the primary is not asked
 )
 

@@ -1,35 +1,15 @@
 // Package failover decides while a limiter's store is down, slow, full or loading.
 //
-//	shared, err := redislimit.New(client, limit, &redislimit.Options{Name: "api"})
-//	…
-//	local, err := ratelimit.New[string](failover.Share(limit, 8), nil) // one of eight processes
-//	…
 //	limiter, err := failover.New[string](shared, local, nil)
 //
-// A [Limiter] asks the primary. If that fails, the stand-in answers at once, and the Decision has Degraded set: no
-// caller sees an error of the store. While the primary fails, a breaker is open: one decision at a time probes it,
-// after [Options.OpenFor]. All keys share one breaker.
+// A [Limiter] asks the primary. If that fails, the stand-in answers, and the Decision is Degraded. While the primary
+// fails, a breaker for all keys is open: one decision at a time probes it, after [Options.OpenFor].
 //
-// # What is a failure
+// A failure is an error that wraps [ratelimit.ErrUnavailable], no answer within [Options.Timeout], or a panic. Other
+// errors are answers. A caller whose own deadline passes gets the stand-in's answer; a Take that is under way stays
+// charged.
 //
-// An error that wraps [ratelimit.ErrUnavailable], no answer within [Options.Timeout], a panic. Other errors are
-// answers. Load is no failure: a caller who gets no turn within Timeout is answered by the stand-in.
-//
-// A caller whose deadline passes is answered by the stand-in. The call runs on for its Timeout: a reservation that
-// arrives too late is cancelled, a Take stays charged.
-//
-// # When the breaker opens
-//
-// At [Options.Failures] failures that are at least half of the results in a window of 1 s, or of twice Timeout if
-// that is longer; or at as many in a row over a window or more.
-//
-// # The bound
-//
-// A window with one outage in it admits at most the shared limit, plus processes × the local limit, plus the shared
-// limit for each time that the store has lost its data. An outage begins with a burst of processes × the local burst:
-// keep that small.
-//
-// A cost above the stand-in's capacity but not the primary's is denied with a RetryAfter of OpenFor.
+// https://github.com/weir-go/ratelimit/blob/main/docs/fleet.md says when the breaker opens, and what an outage admits.
 package failover
 
 import (
@@ -51,8 +31,8 @@ var noContext = context.Background()
 //lint:ignore U1000 It is found by failures.AnswersLate.
 type late = failures.Late
 
-// Limiter asks a primary limiter, and a stand-in while that cannot decide. Make one with [New]. It is safe for
-// concurrent use. The zero Limiter cannot be used.
+// Limiter asks a primary limiter or a stand-in. Make one with [New]. It is safe for concurrent use. The zero Limiter cannot
+// be used.
 type Limiter[K any] struct {
 	//lint:ignore U1000 It is found by failures.AnswersLate.
 	late
@@ -69,8 +49,8 @@ type Limiter[K any] struct {
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that asks primary, and instead while that cannot decide. It is an error if one of them is nil
-// or an option is invalid. Nil options are the defaults.
+// New returns a limiter that asks primary, and instead while that cannot decide. It is an error if one is nil or an option
+// is invalid.
 func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter[K], error) {
 	switch {
 	case nilcheck.IsNil(primary):
@@ -101,22 +81,22 @@ func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter
 	return l, nil
 }
 
-// State returns the state of the breaker, or the one that it is forced into.
+// State returns the state of the breaker.
 func (l *Limiter[K]) State() State {
 	s := l.breaker.standing()
 	l.breaker.announce()
 	return s.state
 }
 
-// Force makes the stand-in (StateOpen) or the primary (StateClosed) decide until it is called again; a single failure
-// is answered by the stand-in all the same. StateHalfOpen lifts that. Each call is logged.
+// Force makes the stand-in (StateOpen) or the primary (StateClosed) decide; StateHalfOpen lifts that. Single failures are
+// answered by the stand-in in any state.
 func (l *Limiter[K]) Force(to State) {
 	l.breaker.force(to)
 	l.journal.force(to)
 	l.breaker.announce()
 }
 
-// Stats returns the counters.
+// Stats returns the counts.
 func (l *Limiter[K]) Stats() Stats {
 	s := l.counters.report(l.breaker.standing())
 	s.Settling = int(l.settler.waiting.Load())
@@ -124,7 +104,7 @@ func (l *Limiter[K]) Stats() Stats {
 	return s
 }
 
-// Limits returns the limits of the primary, nil if it has no method Limits.
+// Limits returns the primary's limits, if it has a method Limits.
 func (l *Limiter[K]) Limits() []ratelimit.Limit {
 	if r, ok := l.primary.(ratelimit.LimitLister); ok {
 		return r.Limits()
@@ -132,7 +112,7 @@ func (l *Limiter[K]) Limits() []ratelimit.Limit {
 	return nil
 }
 
-// Allow is Take, and reports only whether the cost was spent.
+// Allow is Take without details. An error counts as false.
 func (l *Limiter[K]) Allow(key K, cost int) bool {
 	d, err := l.Take(noContext, key, cost)
 	return err == nil && d.Allowed
@@ -148,9 +128,8 @@ func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return a.decision, a.err
 }
 
-// Reserve is Take with a charge that can be corrected, and may book up to maxDelay ahead; 0 means now or not at all.
-// The limiter that decided settles it. If the primary fails to settle within [Options.Timeout], or fails already,
-// Settle returns an error, and the cost may stay charged.
+// Reserve is Take with a charge that can be corrected, and may book up to maxDelay ahead; 0 means now or not at all. If
+// the primary cannot settle in time, Settle returns an error, and the cost may stay charged.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	a := l.decide(ctx, question[K]{cost: cost, late: giveBack, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		res, err := engine.Reserve(ctx, key, cost, maxDelay)

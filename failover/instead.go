@@ -9,12 +9,12 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// AllowAll returns a stand-in that allows everything: for what should be overrun rather than closed.
+// AllowAll returns a stand-in that allows everything.
 func AllowAll[K any]() ratelimit.Reserver[K] {
 	return fixed[K]{ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}}
 }
 
-// DenyAll returns a stand-in that denies each cost above 0, with a RetryAfter of 1 s: for logins and payments.
+// DenyAll returns a stand-in that denies each cost above 0.
 func DenyAll[K any]() ratelimit.Reserver[K] {
 	return fixed[K]{ratelimit.Decision{RetryAfter: time.Second}}
 }

@@ -6,29 +6,26 @@ import (
 	"time"
 )
 
-// Options are the settings of [New]. Nil and zero fields mean the defaults. Functions are called outside every lock.
+// Options are the settings of [New]. Nil and zero fields mean the defaults.
 type Options struct {
-	// Timeout bounds each call of the primary, and the wait of a caller for its turn and the answer. If zero, 50 ms. Below
-	// zero the primary is called on the caller's goroutine, under the caller's context, and must bound its calls itself.
+	// Timeout bounds a decision of the primary, the wait for a turn included. If zero, 50 ms. Below zero the primary is called
+	// on the caller's goroutine and context, and must bound its calls itself.
 	Timeout time.Duration
 
-	// Failures is how many failures open the breaker: see the package documentation. If zero, 5.
+	// Failures is how many failures open the breaker. If zero, 5.
 	Failures int
 
-	// MaxCalls is how many decisions are under way at the primary at most, and as many settlements. If zero, 128. It does not
-	// apply if Timeout is below zero. Calls that outlast their Timeout count until they end, or until the breaker closes.
+	// MaxCalls is how many decisions, and how many settlements, are under way at the primary at most. If zero, 128. It does
+	// not apply if Timeout is below zero.
 	MaxCalls int
 
-	// OpenFor is how long the breaker stays open before one decision probes the primary, ±20 %, drawn for each Limiter. If
-	// zero, 1 s.
+	// OpenFor is how long the breaker stays open before a probe, ±20 %. If zero, 1 s.
 	OpenFor time.Duration
 
-	// OnStateChange is called after each change of state, in order, on the goroutine of a decision. A panic is logged. If
-	// nil, nothing is called.
+	// OnStateChange is called after each change of state, in order. If nil, nothing is called.
 	OnStateChange func(from, to State)
 
-	// Logger gets a line when decisions begin to be degraded, one a minute while that lasts, one when it ends, and one for
-	// each call of Force. If nil, [slog.Default].
+	// Logger gets the beginning and the end of an outage, a line a minute between them, and each Force. If nil, [slog.Default].
 	Logger *slog.Logger
 }
 

@@ -8,10 +8,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Share returns the limit that each of nodes processes enforces alone, to hold all of them together to limit. A
-// bucket has the same units in nodes times the time, and its burst divided by nodes, rounded down, at least 1. A
-// window or a log has its units divided by nodes, rounded up. Other limits stay as they are, and so do all for fewer
-// than 2 nodes. All nodes together pass at most what limit does, plus less than one unit for each node and window.
+// Share returns limit divided by nodes, for processes that decide alone: of a bucket the rate and the burst, at least 1; of
+// a window or a log the units, rounded up.
 func Share(limit ratelimit.Limit, nodes int) ratelimit.Limit {
 	if nodes < 2 || limit.Validate() != nil {
 		return limit

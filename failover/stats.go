@@ -5,43 +5,25 @@ import (
 	"time"
 )
 
-// Stats tells how a [Limiter] stands, and counts what it has done since it was made. Each count
-// is exact; they are not read at one instant.
+// Stats says how a [Limiter] stands and what it has done.
 type Stats struct {
-	// State is the breaker's, or the one that it is forced into.
-	State State
-	// Forced reports that [Limiter.Force] has set the state.
-	Forced bool
-	// DegradedSince is when the breaker opened; the zero Time while it is closed.
-	DegradedSince time.Time
+	State         State
+	Forced        bool
+	DegradedSince time.Time // when the breaker opened; zero while it is closed
 
-	// Primary counts decisions by the primary, errors about the call included.
-	Primary uint64
-	// Instead counts decisions by what stands in: after a failure, because the breaker
-	// was open, because the turn did not come in time, or because the caller's deadline came first.
-	Instead uint64
-	// Cancelled counts callers whose context was cancelled before there was a decision.
-	Cancelled uint64
+	Primary   uint64 // decisions by the primary
+	Instead   uint64 // decisions by the stand-in
+	Cancelled uint64 // calls whose context was cancelled first
 
-	// Unavailable, Timeouts and Panics count failures of the primary by kind, of decisions and
-	// settlements: it said that it could not decide, it did not answer within
-	// Options.Timeout, it panicked.
-	Unavailable uint64
-	Timeouts    uint64
+	Unavailable uint64 // failures: ErrUnavailable
+	Timeouts    uint64 // no answer within Timeout
 	Panics      uint64
-	// Busy counts decisions by what stands in because Options.MaxCalls were under way, and the
-	// caller's turn did not come in time. They are not failures.
-	Busy uint64
-	// Deadlines counts decisions by what stands in because the caller's own deadline came
-	// first. They are not failures; what the call has come to is counted when it ends.
-	Deadlines uint64
-	// Opened counts how often the breaker has opened, or was forced open.
-	Opened uint64
+	Busy        uint64 // of Instead: no turn came in time
+	Deadlines   uint64 // of Instead: the caller's own deadline came first
+	Opened      uint64 // openings of the breaker
 
-	// Settling is how many settlements wait for their turn now.
-	Settling int
-	// Unsettled counts settlements of the primary's reservations that returned an error.
-	Unsettled uint64
+	Settling  int    // settlements that wait for their turn now
+	Unsettled uint64 // settlements with the primary that failed
 }
 
 // counters are behind [Stats].

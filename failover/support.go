@@ -9,8 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Peek returns what Take would answer, and changes nothing. A failure counts for the breaker. If the limiter that
-// answers has no Peek, the error wraps [errors.ErrUnsupported].
+// Peek returns what Take would answer, and changes nothing.
 func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	a := l.decide(ctx, question[K]{cost: cost, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		d, err := ratelimit.Peek(ctx, ratelimit.Limiter[K](engine), key, cost)
@@ -19,16 +18,14 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return a.decision, a.err
 }
 
-// Adjust corrects what a key has spent with the primary alone: see [ratelimit.Adjust]. It is an error if the primary
-// is not asked or fails.
+// Adjust corrects what a key has spent with the primary. It is an error if that is not asked or fails.
 func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	return l.tell(ctx, "adjust", func(ctx context.Context, primary ratelimit.Limiter[K]) error {
 		return ratelimit.Adjust(ctx, primary, key, delta)
 	})
 }
 
-// Reset forgets a key with the primary and with the stand-in. It tries both and joins the errors, which are those of
-// Adjust.
+// Reset forgets a key with the primary and the stand-in, and joins the errors.
 func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	err := l.tell(ctx, "reset", func(ctx context.Context, primary ratelimit.Limiter[K]) error {
 		return ratelimit.Reset(ctx, primary, key)
@@ -59,7 +56,7 @@ func (l *Limiter[K]) tell(ctx context.Context, what string, f func(context.Conte
 	return fmt.Errorf("%w: %w", a.err, ratelimit.ErrUnavailable)
 }
 
-// ReplacesCost reports whether one of the limiters may charge another cost than the caller's.
+// ReplacesCost reports whether a limiter may charge another cost than the caller's.
 func (l *Limiter[K]) ReplacesCost() bool {
 	return optional.ReplacesCost(l.primary) || optional.ReplacesCost(l.instead)
 }

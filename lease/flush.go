@@ -7,9 +7,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
-// Flush gives all batches back, also those of open reservations, and waits until the remote limiter has taken them.
-// Call it on shutdown, when no more decisions are made; the limiter stays usable. The error says how many batches
-// could not be given back, or that the context ended first: then giving back goes on.
+// Flush gives all batches back, also those of open reservations, and waits until the remote limiter has them. The limiter
+// stays usable. The error says what could not be given back, or that the context ended.
 func (l *Limiter[K]) Flush(ctx context.Context) error {
 	ctx = ctxwait.OrBackground(ctx)
 	for _, ft := range l.clear() {

@@ -1,30 +1,16 @@
-// Package lease spends a remote budget in batches: most decisions cost no round trip, at the price of a stated
-// overshoot.
+// Package lease spends a remote budget in batches: most decisions cost no round trip.
 //
 //	limiter, err := lease.New(shared, &lease.Options[string]{MaxBatch: 100})
 //	…
 //	defer limiter.Flush(ctx) // on shutdown
 //
-// A [Limiter] reserves a batch of a key's budget with the remote limiter and spends it here. Batches grow with the
-// key's traffic, up to [Options.MaxBatch]. When half of one is spent, the next is fetched in the background. What is
-// not used within [Options.HoldFor] is given back.
+// A [Limiter] reserves batches of a key's budget, and gives back what is not used within [Options.HoldFor]. It admits at
+// most what the remote limiter alone would, plus processes × MaxBatch. A process that crashes loses at most MaxBatch of
+// each key. Costs of 0, costs above MaxBatch or the capacity, leaky buckets, and what is booked ahead go to the remote
+// limiter directly.
 //
-// # The bound
-//
-// The remote limiter's own bound, plus processes × MaxBatch. Nothing is admitted that was not charged before. A
-// process that crashes loses at most MaxBatch of a key's budget. When less than four batches are left, batches become
-// smaller and are held shorter.
-//
-// # What goes to the remote limiter directly
-//
-// Costs above MaxBatch or the capacity, costs of 0, keys under a leaky bucket, and what is to be booked ahead. A key
-// with little traffic costs one round trip a decision, and is exact.
-//
-// # What the answers mean
-//
-// Remaining is what this process knows of; RetryAfter and ResetAfter are the remote limiter's last ones, less the
-// time since. What is spent of a batch is Degraded if the answer that brought it was. The errors are the remote
-// limiter's.
+// Remaining is what this process knows of. RetryAfter and ResetAfter are the remote limiter's last ones, less the time
+// since. Degraded is that of the answer that brought the batch.
 package lease
 
 import (
@@ -41,8 +27,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Limiter spends the budget of a remote limiter in batches. Make one with [New]. It is safe for concurrent use. It
-// fetches on goroutines of its own, one at a time for each key. The zero Limiter cannot be used.
+// Limiter spends a remote limiter's budget in batches. Make one with [New]. It is safe for concurrent use. The zero
+// Limiter cannot be used.
 type Limiter[K comparable] struct {
 	remote   *remote[K]
 	table    *table[K]
@@ -56,8 +42,8 @@ type Limiter[K comparable] struct {
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that spends the remote limiter's budget in batches. It is an error if an option is invalid,
-// if remote is nil, or if it has layers with a cost of their own: see [ratelimit.CostReplacer].
+// New returns a limiter that spends remoteLimiter's budget. It is an error if that is nil or has layers with a cost of
+// their own, or an option is invalid.
 func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*Limiter[K], error) {
 	if nilcheck.IsNil(remoteLimiter) {
 		return nil, errors.New("lease: the remote limiter is nil")
@@ -90,8 +76,7 @@ func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*
 	return l, nil
 }
 
-// Allow spends cost of the key's budget and reports true, or spends nothing and reports false. An error counts as
-// false. From a batch it makes no call and allocates nothing.
+// Allow is Take without details. An error counts as false.
 func (l *Limiter[K]) Allow(key K, cost int) bool {
 	if l.onDecision != nil {
 		d, _ := l.Take(context.Background(), key, cost)
@@ -145,8 +130,8 @@ func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
 	return true
 }
 
-// Take spends cost of the key's budget, or nothing. The errors are those of the remote limiter, of the context, and
-// [ratelimit.ErrUnavailable] without an answer within [Options.Timeout].
+// Take spends cost of the key's budget, or nothing. The errors are those of the remote limiter and the context, and
+// [ratelimit.ErrUnavailable] without an answer in time.
 func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (d ratelimit.Decision, err error) {
 	if !l.spendHere(key, cost, &d) {
 		d, err = l.take(ctxwait.OrBackground(ctx), key, want{cost: cost})
@@ -170,11 +155,9 @@ func (l *Limiter[K]) take(ctx context.Context, key K, o want) (ratelimit.Decisio
 	return d, err
 }
 
-// Reserve is Take with a charge that can be corrected. If the cost cannot be spent now, the remote limiter may book
-// it up to maxDelay ahead; 0 means now or not at all. What was spent of a batch is settled into it. A batch whose
-// reservations are open for ten times HoldFor is forfeited: they count as reserved, and what they give back later is
-// lost. For such work reserve from the remote limiter itself. What is settled above the cost may have to be charged
-// by the remote limiter, whose error is returned.
+// Reserve is Take with a charge that can be corrected. The remote limiter may book it up to maxDelay ahead; 0 means now or
+// not at all. After ten times HoldFor a reservation counts as used: for longer work reserve from the remote limiter.
+// Settle may return that limiter's error.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	res, err := l.reserve(ctxwait.OrBackground(ctx), key, cost, maxDelay)
 	l.report(key, cost, res.Decision, err)
@@ -208,8 +191,7 @@ func (l *Limiter[K]) reservation(key K, cost int, out outcome[K]) *ratelimit.Res
 	})
 }
 
-// Wait spends cost of the key's budget and returns nil when its time has come: at once if it can be spent now, else
-// by [ratelimit.Wait] on the remote limiter. A Wait that fails has spent nothing.
+// Wait waits until cost can be spent, and spends it: see [ratelimit.Wait].
 func (l *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 	d, err := l.wait(ctxwait.OrBackground(ctx), key, cost)
 	l.report(key, cost, d, err)
@@ -235,7 +217,7 @@ func (l *Limiter[K]) wait(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return d, err
 }
 
-// Limits returns the limits of the remote limiter, nil if it has no method Limits.
+// Limits returns the remote limiter's limits, if it has a method Limits.
 func (l *Limiter[K]) Limits() []ratelimit.Limit {
 	if r, ok := l.remote.limiter.(ratelimit.LimitLister); ok {
 		return r.Limits()

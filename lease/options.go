@@ -8,29 +8,26 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Options are the settings of [New]. MaxBatch is required; zero means the default for all other fields.
+// Options are the settings of [New]. MaxBatch is required; for all others zero means the default.
 type Options[K comparable] struct {
-	// MaxBatch is the most that this process holds of one key's budget, what is being fetched included; at least 1. A larger
-	// one saves round trips and widens the bound.
+	// MaxBatch is the most units that this process holds of one key's budget; at least 1.
 	MaxBatch int
 
 	// HoldFor is how long a batch is held before what is left of it is given back. If zero, 1 s.
 	HoldFor time.Duration
 
-	// BatchFor is how long a batch should last at the key's present rate. If zero, 50 ms, or half of HoldFor if that is
-	// shorter; at most HoldFor.
+	// BatchFor is how long a batch should last; at most HoldFor. If zero, 50 ms, or half of HoldFor if that is shorter.
 	BatchFor time.Duration
 
-	// DenyFor is how long a denial is repeated without asking again, and never longer than its RetryAfter. If zero, 100 ms;
-	// below zero, the remote limiter is asked each time.
+	// DenyFor is how long a denial is repeated without asking again, up to its RetryAfter. If zero, 100 ms; below zero, not at
+	// all.
 	DenyFor time.Duration
 
-	// Timeout bounds how long a caller waits for a fetch, and each direct call of the remote limiter. If zero, 1 s. A fetch
-	// has seven eighths of it, so that a failover behind it can still answer.
+	// Timeout bounds each call of the remote limiter. If zero, 1 s.
 	Timeout time.Duration
 
-	// MaxKeys is how many keys are tracked at most. If zero, 65536. A full table drops one of the least recently used keys
-	// and gives its batch back. A key takes about 270 bytes besides its own text, 560 with a batch.
+	// MaxKeys is how many keys are tracked at most; a key takes about 270 bytes besides its text, 560 with a batch. If zero,
+	// 65536.
 	MaxKeys int
 
 	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.

@@ -1,35 +1,21 @@
 package lease
 
-// Stats tells what a [Limiter] has done since it was made.
+// Stats says what a [Limiter] has done since it was made.
 type Stats struct {
-	// Decisions counts all decisions: Allow, Take, Reserve and Wait.
-	Decisions uint64
-	// Local counts those of Decisions for which the remote limiter was not asked:
-	// allowed from a batch, or denied by a denial that was remembered.
-	Local uint64
-	// RoundTrips counts the calls of the remote limiter, of whatever kind: fetches, decisions
-	// asked for directly, settlements.
-	RoundTrips uint64
-	// BatchesGivenBack counts batches of which something was left and given back.
-	BatchesGivenBack uint64
-	// UnitsGivenBack counts what was left of them. The remote limiter takes back no
-	// more than has not been regained since.
-	UnitsGivenBack uint64
-	// UnitsLost counts units that were charged and neither used nor given back: the
-	// remote limiter failed to take them, or a reservation was settled below its
-	// cost after its batch was gone.
-	UnitsLost uint64
-	// BatchesForfeited counts batches that were given back although reservations of them were not
-	// settled: after ten times HoldFor, or by Flush.
-	BatchesForfeited uint64
-	// Keys is how many keys are tracked now.
-	Keys int
-	// Held is how many units are held now, with those that wait to be given back until all
-	// reservations of their batch are settled.
-	Held int
+	Decisions  uint64 // calls of Allow, Take, Reserve and Wait
+	Local      uint64 // those that did not ask the remote limiter
+	RoundTrips uint64 // calls of the remote limiter, of any kind
+
+	BatchesGivenBack uint64 // batches of which something was left
+	UnitsGivenBack   uint64 // what was left of them
+	UnitsLost        uint64 // units that were charged, and neither used nor given back
+	BatchesForfeited uint64 // batches given back before all their reservations were settled
+
+	Keys int // tracked now
+	Held int // units held now
 }
 
-// Stats returns the counts. They are not read at one instant. It looks at each key.
+// Stats returns the counts. It takes time in proportion to the number of keys.
 func (l *Limiter[K]) Stats() (s Stats) {
 	s.Local = l.table.leftKeys()
 	for _, h := range l.table.all() {

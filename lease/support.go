@@ -7,8 +7,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
-// Peek returns what Take would answer, and spends nothing: see [ratelimit.Peek]. It asks the remote limiter for what
-// is not held here.
+// Peek asks the remote limiter what Take would answer, and spends nothing.
 func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	if err := l.check(key, cost); err != nil {
 		return ratelimit.Decision{}, err
@@ -32,8 +31,7 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return d, l.remote.explain(ctxwait.OrBackground(ctx), bounded, err)
 }
 
-// Adjust corrects what a key has spent with the remote limiter: see [ratelimit.Adjust]. Other processes may repeat a
-// denial for DenyFor.
+// Adjust corrects what a key has spent with the remote limiter.
 func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	err := l.tell(ctx, key, func(ctx context.Context) error {
 		return ratelimit.Adjust(ctx, ratelimit.Limiter[K](l.remote.limiter), key, delta)
@@ -44,8 +42,7 @@ func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	return err
 }
 
-// Reset forgets a key with the remote limiter and here: see [ratelimit.Reset]. Other processes may spend the batches
-// that they hold, and repeat a denial for DenyFor.
+// Reset forgets a key with the remote limiter and here. Other processes may spend what they hold.
 func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	err := l.tell(ctx, key, func(ctx context.Context) error {
 		return ratelimit.Reset(ctx, ratelimit.Limiter[K](l.remote.limiter), key)
