@@ -14,30 +14,24 @@ import (
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
-// Options are the settings of [New] besides the limit. Nil and the zero Options are the defaults. Its
-// functions are called concurrently, under no lock.
+// Options are the settings of [New] besides the limit. Nil and the zero Options are the defaults. Functions are called
+// concurrently, under no lock.
 type Options[K comparable] struct {
-	// Weight is a tenant's share: one of weight 3 gets three times as much as one of weight 1. Below
-	// 1 counts as 1, and above 2^20 as 2^20. It is called for each decision, so a new weight holds
-	// from then on. If nil, all tenants weigh 1.
+	// Weight is a tenant's share, at least 1 and at most 2^20. It is called for each decision. If nil, all tenants weigh 1.
 	Weight func(tenant K) int
 
-	// MaxKeys is how many tenants are tracked at most. If zero, 65536. When it is reached, a
-	// new tenant takes the place of one that owes nothing, or of the one whose debt would be paid
-	// soonest. The total stays exact. If callers of all tenants wait, the new one gets
-	// [ratelimit.ErrTableFull].
+	// MaxKeys is how many tenants are tracked at most. A full one drops a tenant that owes nothing, or whose debt would be paid
+	// soonest; if callers of all tenants wait, a new one gets [ratelimit.ErrTableFull]. If zero, 65536.
 	MaxKeys int
 
-	// MaxWaiting is how many callers may wait in Wait, over all tenants. Further ones fail with
-	// [ratelimit.ErrLimited]. If zero, 1000.
+	// MaxWaiting is how many callers may wait, over all tenants. Further ones fail with [ratelimit.ErrLimited]. If
+	// zero, 1000.
 	MaxWaiting int
 
-	// Clock tells the time. If nil, it is the system's monotonic clock. Wait sleeps in real time,
-	// whatever the Clock.
+	// Clock tells the time. Wait sleeps in real time. If nil, the system's monotonic clock.
 	Clock ratelimit.Clock
 
-	// OnDecision is called after each Allow, Take, Reserve and Wait with what was decided, in the
-	// caller's goroutine. If nil, nothing is called.
+	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.
 	OnDecision func(ratelimit.Event[K])
 }
 
@@ -62,8 +56,8 @@ func (o *Options[K]) validate() error {
 	return nil
 }
 
-// Limiter shares one rate among tenants. Make one with [New]. It is safe for concurrent use, starts
-// no goroutine and needs no closing. The zero Limiter cannot be used: its methods panic.
+// Limiter shares one rate among tenants. Make one with [New]. It is safe for concurrent use. Methods of the zero Limiter
+// panic.
 type Limiter[K comparable] struct {
 	opts   Options[K]
 	odd    bool // keys hold interfaces, and so values that may not be comparable
@@ -81,9 +75,8 @@ type Limiter[K comparable] struct {
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that shares a limit among tenants. The limit is a token bucket of at most
-// 2^40 units. If it is not, the error wraps [ratelimit.ErrInvalidLimit]. Nil options are the
-// defaults.
+// New returns a limiter that shares a limit among tenants. If that is no token bucket of at most 2^40 units, the error wraps
+// [ratelimit.ErrInvalidLimit].
 func New[K comparable](limit ratelimit.Limit, opts *Options[K]) (*Limiter[K], error) {
 	var o Options[K]
 	if opts != nil {
@@ -118,7 +111,7 @@ func New[K comparable](limit ratelimit.Limit, opts *Options[K]) (*Limiter[K], er
 	return l, nil
 }
 
-// Allow spends cost of the tenant's share and reports true; or it spends nothing and reports false.
+// Allow is Take without details. An error counts as a denial.
 func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 	if l.opts.OnDecision != nil {
 		d, _ := l.Take(context.Background(), tenant, cost)
@@ -128,16 +121,13 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 	return ok
 }
 
-// Take spends cost of the tenant's share, or nothing, and says how much is left and when to retry.
+// Take spends cost of the tenant's share, or nothing. Remaining is the largest cost that would pass now.
 //
-// Remaining is the largest cost that would pass now. RetryAfter supposes that the others go on as
-// they do, and is kept: when the tenant comes back then, with a cost that is not larger, it need not
-// fit its share again; twice the cost must be free of the burst. It is exact for a tenant that is alone. The RetryAfter of a
-// cost that can pass only when others pause supposes that they do: such a cost should Wait, which
-// holds its place. After ResetAfter the whole burst is free again, if nobody spends.
+// RetryAfter supposes that the others go on as they do. A tenant that comes back then, with a cost that is not larger, need
+// not fit its share again; twice the cost must be free of the burst. For a tenant that is alone it is exact. For a cost that
+// can pass only when others pause it supposes that they do: such a cost should Wait.
 //
-// The error is nil if the cost was allowed, and also if it was denied for now. Else it wraps
-// [ratelimit.ErrExceedsLimit], if the cost is above the burst, [ratelimit.ErrNegativeCost],
+// Errors wrap [ratelimit.ErrExceedsLimit], if the cost is above the burst, [ratelimit.ErrNegativeCost],
 // [ratelimit.ErrInvalidKey] or [ratelimit.ErrTableFull]. The context is not used.
 func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.Decision, err error) {
 	_, _, err = l.decide(tenant, cost, &d)
@@ -145,11 +135,8 @@ func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.De
 	return d, err
 }
 
-// Reserve is Take with a charge that can be settled later. It books nothing ahead, so maxDelay is not
-// used. To settle above the cost charges the rest to the tenant, as a debt if need be. To settle below
-// gives back what the rate has not given back since, to the burst and to the tenant alike. A cost of 0
-// is allowed, and settled at what it was. The reservation is never nil, and the errors are those of
-// [Limiter.Take].
+// Reserve is Take with a charge that can be settled. It books nothing ahead. To settle above the
+// cost charges the tenant, as a debt if need be. To settle below gives back what the rate has not given back since.
 func (l *Limiter[K]) Reserve(_ context.Context, tenant K, cost int, _ time.Duration) (*ratelimit.Reservation, error) {
 	var d ratelimit.Decision
 	_, spent, err := l.decide(tenant, cost, &d)
@@ -160,10 +147,10 @@ func (l *Limiter[K]) Reserve(_ context.Context, tenant K, cost int, _ time.Durat
 	}), err
 }
 
-// BooksAhead reports false: Reserve never charges budget that is still to come.
+// BooksAhead reports false: Reserve books nothing ahead.
 func (l *Limiter[K]) BooksAhead() bool { return false }
 
-// Peek says what Take would answer, and changes nothing.
+// Peek returns what Take would answer, and changes nothing.
 func (l *Limiter[K]) Peek(tenant K, cost int) (d ratelimit.Decision, err error) {
 	if err := l.check(tenant, cost); err != nil {
 		return d, err
@@ -207,12 +194,12 @@ func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
 	return nil
 }
 
-// Stats is what a limiter counts.
+// Stats says how a [Limiter] stands.
 type Stats struct {
 	Tracked int    // tenants in the table
-	InDebt  int    // tenants that owe something: who shares the rate now
+	InDebt  int    // tenants that owe something
 	Waiting int    // callers in Wait
-	Evicted uint64 // tenants that were dropped because the table was full, and that owed something
+	Evicted uint64 // tenants dropped from a full table that owed something
 }
 
 // Stats returns the counts.

@@ -205,7 +205,10 @@ func (s *shares[K]) alone(t *tenant[K]) bool {
 
 // fits reports whether a tag that is lead after the virtual time is within the tenant's share, with
 // so much free of the burst. That is the rule of dynamic thresholds (Choudhury and Hahne 1998):
-// nobody holds more, for its weight, than is free.
+// nobody holds more, for its weight, than is free. With B the burst, Q the sum of all debts, w the
+// tenant's weight, n and W the number and the weights of the debtors, a cost c passes if
+//
+//	Q + c ≤ B   and   (debt + c) / w × W ≤ (B − Q) × max(n, 4)
 func (s *shares[K]) fits(t *tenant[K], lead, free uint64) bool {
 	n, weights := s.among(t)
 	return !product(free, n).less(product(lead, weights))

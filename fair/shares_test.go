@@ -137,6 +137,21 @@ func TestModestTenantIsServedBesideGreedyOnes(t *testing.T) {
 	}
 }
 
+// Calls that come at random come too close together now and then: of half of its share, a tenant with a bucket of its own
+// and that part of the burst is denied nearly as much.
+func TestBucketOfItsOwnDeniesAModestTenantToo(t *testing.T) {
+	for costs, part := range map[int]float64{1: 1. / 3, 2: 0.096, 8: 0.0001} {
+		p := play{clock: new(ratelimittest.Clock)}
+		limit := ratelimit.TokenBucket(ratelimit.Per(1000, 51*time.Second), costs)
+		own, err := ratelimit.New(limit, &ratelimit.Options[int]{Clock: p.clock})
+		require.NoError(t, err)
+		var c caller
+		p.asks(t, rand.New(rand.NewPCG(rand.Uint64(), 1)), own, 1, 1, 0.5*1000/51, &c)
+		p.until(6 * time.Hour)
+		require.InDelta(t, part, denied([]*caller{&c}), 0.01, "of %d calls, %d costs", c.asked, costs)
+	}
+}
+
 func TestGreedyTenantGetsWhatModestOnesLeave(t *testing.T) {
 	seeds(t, func(t *testing.T, seed uint64) {
 		l := newLoad(t, seed, 201*8, nil)

@@ -30,16 +30,12 @@ type waiter struct {
 	wake       chan struct{} // that it is served, or has come first of all
 }
 
-// Wait spends cost of the tenant's share and returns nil when its time has come.
+// Wait spends cost of the tenant's share and returns nil when its time has come. Callers of one tenant are served first come,
+// first served, and tenants by their shares. While a tenant has a caller in line, its Allow and Take are denied.
 //
-// Callers of one tenant are served first come, first served. Tenants who wait are served by their
-// shares, and before those who poll: while a tenant has a caller in line, its Allow and Take are
-// denied. A large cost gets its turn as small ones do.
-//
-// A Wait that fails has spent nothing. It fails with an error that wraps [context.DeadlineExceeded],
-// at once if the burst cannot have room before the deadline; with the context's error when that
-// ends; with [ratelimit.ErrLimited] if [Options.MaxWaiting] callers wait; and with the errors of
-// [Limiter.Take]. It sleeps in real time, whatever the Clock.
+// A Wait that fails has spent nothing. Its error wraps [context.DeadlineExceeded], at once if the burst cannot have room
+// before the deadline; the context's error when that ends; [ratelimit.ErrLimited] if [Options.MaxWaiting] callers wait; or
+// is one of Take's.
 func (l *Limiter[K]) Wait(ctx context.Context, tenant K, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()
