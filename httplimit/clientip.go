@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -54,6 +55,18 @@ func ClientIP(opts ClientIPOptions) (func(*http.Request) (netip.Addr, error), er
 		Header:           opts.Header,
 		IPv6Bits:         opts.IPv6Bits,
 	}))
+}
+
+// HeaderIP is [ClientIP] for a field that holds exactly one address, such as CF-Connecting-IP or X-Real-IP, and that the
+// trusted peers set or remove in every request.
+func HeaderIP(header string, trusted []netip.Prefix) (func(*http.Request) (netip.Addr, error), error) {
+	switch name := http.CanonicalHeaderKey(header); name {
+	case "":
+		return nil, errors.New("httplimit: HeaderIP needs the name of a header field")
+	case "X-Forwarded-For", "Forwarded":
+		return nil, fmt.Errorf("httplimit: HeaderIP: %s is a list: use ClientIP", name)
+	}
+	return ClientIP(ClientIPOptions{Header: header, TrustedProxies: trusted})
 }
 
 func keyOf(f *clientaddr.Finder, err error) (func(*http.Request) (netip.Addr, error), error) {

@@ -313,12 +313,9 @@ func ExampleOptions_onError() {
 
 // Behind Cloudflare, the client's address is in a field of its own. It is believed from
 // Cloudflare's addresses only; these two stand for the list that Cloudflare publishes.
-func ExampleClientIP_cloudflare() {
-	clientIP, err := httplimit.ClientIP(httplimit.ClientIPOptions{
-		Header: "CF-Connecting-IP",
-		TrustedProxies: []netip.Prefix{
-			netip.MustParsePrefix("173.245.48.0/20"), netip.MustParsePrefix("2400:cb00::/32"),
-		},
+func ExampleHeaderIP() {
+	clientIP, err := httplimit.HeaderIP("CF-Connecting-IP", []netip.Prefix{
+		netip.MustParsePrefix("173.245.48.0/20"), netip.MustParsePrefix("2400:cb00::/32"),
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -73,8 +73,8 @@ func (l *Limiter[K]) TryAcquire(key K, n int) (Permit, error) {
 }
 
 // Acquire is TryAcquire that waits for room until the context ends, whose error it then wraps. If
-// [Options.MaxQueue] callers of the key wait already, or a higher priority takes its place, it fails
-// with [ratelimit.ErrLimited]. If the limit falls below n meanwhile, the error wraps
+// [Options.MaxQueue] callers of the key wait already, it fails with [ratelimit.ErrLimited]; if a
+// higher priority takes its place, with [ErrShed]. If the limit falls below n meanwhile, the error wraps
 // [ratelimit.ErrExceedsLimit].
 func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (Permit, error) {
 	p, err := l.acquire(ctx, key, n)

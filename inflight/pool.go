@@ -281,7 +281,7 @@ func (p *pool) shedLocked(priority int) bool {
 	s := w.slot
 	p.leaveLocked(s, w)
 	s.countShedLocked()
-	w.end(errThrownOut)
+	w.end(ErrShed)
 	p.placeLocked(s, s.until)
 	return true
 }

@@ -400,7 +400,7 @@ func (m *scheduleModel) check(before []*tenantModel, errs map[int]error) {
 		case r.err == nil || !failed:
 			m.failf("call %d: got %v, want %v", r.id, r.err, want)
 		default:
-			if !errors.Is(r.err, want) || want == ratelimit.ErrLimited && errors.Is(r.err, inflight.ErrThrownOut) {
+			if !errors.Is(r.err, want) || want == ratelimit.ErrLimited && errors.Is(r.err, inflight.ErrShed) {
 				m.failf("call %d: got %v, want %v", r.id, r.err, want)
 			}
 			delete(errs, r.id)
@@ -511,7 +511,7 @@ func (m *scheduleModel) acquire() {
 			errs[w.id], k.shed = ratelimit.ErrLimited, k.shed+1
 			break
 		}
-		errs[lowest.id] = inflight.ErrThrownOut
+		errs[lowest.id] = inflight.ErrShed
 		lowest.who.shed++
 		m.drop(lowest)
 		waits = true

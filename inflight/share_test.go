@@ -149,12 +149,12 @@ func TestFullQueueShedsTheNewestOfTheLowestPriority(t *testing.T) {
 			first, second, third := q.send("first", "0", 1), q.send("second", "0", 1), q.send("third", "1", 1)
 			same := q.send("same", "0", 1)
 			assert.ErrorIs(t, same.err, ratelimit.ErrLimited, "nobody makes room for an equal")
-			assert.NotErrorIs(t, same.err, inflight.ErrThrownOut)
+			assert.NotErrorIs(t, same.err, inflight.ErrShed)
 			four := q.send("four", "2", 1)
-			assert.ErrorIs(t, second.err, inflight.ErrThrownOut)
+			assert.ErrorIs(t, second.err, inflight.ErrShed)
 			assert.ErrorIs(t, second.err, ratelimit.ErrLimited)
 			five := q.send("five", "1", 1)
-			assert.ErrorIs(t, first.err, inflight.ErrThrownOut)
+			assert.ErrorIs(t, first.err, inflight.ErrShed)
 			six := q.send("six", "1", 1)
 			assert.ErrorIs(t, six.err, ratelimit.ErrLimited)
 			assert.False(t, third.done || four.done || five.done)
@@ -270,7 +270,7 @@ func TestMistakesOfNewOptionsAreNamed(t *testing.T) {
 		_, err := inflight.New(1, o)
 		assert.ErrorContains(t, err, text)
 	}
-	assert.True(t, errors.Is(inflight.ErrThrownOut, ratelimit.ErrLimited))
+	assert.True(t, errors.Is(inflight.ErrShed, ratelimit.ErrLimited))
 }
 
 func TestASharedLimitIsNoKeysOwn(t *testing.T) {
@@ -318,7 +318,7 @@ func TestWaitersMoveToTheirNewPriorityAndKeepTheirAge(t *testing.T) {
 		level["page"] = 0
 		l.Refresh("page")
 		third := q.send("third", "third", 1)
-		assert.ErrorIs(t, job.err, inflight.ErrThrownOut, "the newest by the time at which it came")
+		assert.ErrorIs(t, job.err, inflight.ErrShed, "the newest by the time at which it came")
 		level["low"] = 3
 		l.Refresh()
 		for _, c := range []*caller{low, third, page} {
