@@ -172,8 +172,8 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *account, now int64, 
 		now = first.reading
 		t.expireLocked(s, now)
 		var busy *entry[K]
-		if !room {
-			room, busy = t.makeRoomLocked(s, now)
+		if room = room || t.reserve(); !room && t.expiry == nil {
+			room, busy = t.evictLocked(s, now)
 		}
 		if room {
 			return t.insertLocked(s, key, p, &first), now, true, nil

@@ -117,18 +117,6 @@ func (t *table[K]) sweepPlaceLocked(s *shard[K], e *entry[K], now, ttl int64) bo
 	return true
 }
 
-// makeRoomLocked takes room for one more key in a shard. If it fails because of a key that
-// is busy, it returns that.
-func (t *table[K]) makeRoomLocked(s *shard[K], now int64) (ok bool, busy *entry[K]) {
-	if t.reserve() {
-		return true, nil
-	}
-	if t.expiry != nil {
-		return false, nil
-	}
-	return t.evictLocked(s, now)
-}
-
 // makeRoomElsewhere takes room for one more key that the shard s did not give. The caller
 // holds no lock: a busy key is waited for, and other shards are locked.
 func (t *table[K]) makeRoomElsewhere(s *shard[K], busy *entry[K], now int64) bool {

@@ -138,7 +138,7 @@ func TestATableRemembersTheBusyKeyInItsWay(t *testing.T) {
 		s := &l.keys.shards[0]
 		for range 3 {
 			s.mu.Lock()
-			ok, busy := l.keys.makeRoomLocked(s, 0)
+			ok, busy := l.keys.evictLocked(s, 0)
 			s.mu.Unlock()
 			require.False(t, ok, "every key is busy")
 			require.NotNil(t, busy)
@@ -148,7 +148,7 @@ func TestATableRemembersTheBusyKeyInItsWay(t *testing.T) {
 			l.keys.find(key).mu.Unlock()
 		}
 		s.mu.Lock()
-		ok, busy := l.keys.makeRoomLocked(s, 0)
+		ok, busy := l.keys.evictLocked(s, 0)
 		s.mu.Unlock()
 		require.True(t, ok, "none is busy any more")
 		require.Nil(t, busy)
