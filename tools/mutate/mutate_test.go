@@ -85,6 +85,11 @@ func mutants(t *testing.T, dir, text string) []*mutant {
 	return all
 }
 
+// A change of the code that a mutant no longer fits says so at once, and not in the next mutation run.
+func TestEachMutantIsInTheCode(t *testing.T) {
+	mutants(t, "../..", data)
+}
+
 func TestWhatNoTestNoticesSurvives(t *testing.T) {
 	if testing.Short() {
 		t.Skip("go test compiles for seconds")
