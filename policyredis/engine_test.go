@@ -3,7 +3,6 @@ package policyredis_test
 import (
 	"bufio"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -23,14 +22,12 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	_ "modernc.org/sqlite"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/redistest"
 	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/policy"
-	"github.com/weir-go/ratelimit/policy/sqlsource"
 	"github.com/weir-go/ratelimit/policyredis"
 	"github.com/weir-go/ratelimit/stats"
 )
@@ -418,17 +415,16 @@ func TestWhatRedisCannotDo(t *testing.T) {
 	assert.True(t, p.Allow(policy.Attributes{}, 1), "no rule, no server")
 }
 
-// TestAFleetFollowsOneTable runs two processes that share budgets on one Redis and follow the
-// rules in one database.
-func TestAFleetFollowsOneTable(t *testing.T) {
+// TestAFleetFollowsOneFile runs two processes that share budgets on one Redis and follow the rules in one file.
+func TestAFleetFollowsOneFile(t *testing.T) {
 	addr := server(t)
-	path := filepath.Join(t.TempDir(), "rules.db")
-	db := open(path)
-	defer db.Close()
-	_, err := db.Exec(sqlsource.SQLite.Migration())
-	require.NoError(t, err)
-	_, err = db.Exec(`INSERT INTO rate_limit_rule (name, key, "limit") VALUES ('api', 'user', 'fixed-window 10/h')`)
-	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	limit := func(limit string) {
+		text := "rules:\n- {name: api, key: [user], limit: " + limit + "}\n"
+		require.NoError(t, os.WriteFile(path+".new", []byte(text), 0o600))
+		require.NoError(t, os.Rename(path+".new", path))
+	}
+	limit("fixed-window 10/h")
 	fleet := []*process{start(t, addr, path), start(t, addr, path)}
 	follow := func(limit string) {
 		for _, p := range fleet {
@@ -445,18 +441,9 @@ func TestAFleetFollowsOneTable(t *testing.T) {
 	}
 	follow("fixed-window 10/h")
 	assert.Equal(t, 10, take(), "one budget for both")
-	_, err = db.Exec(`UPDATE rate_limit_rule SET "limit" = 'fixed-window 25/h'`)
-	require.NoError(t, err)
+	limit("fixed-window 25/h")
 	follow("fixed-window 25/h")
 	assert.Equal(t, 15, take(), "the limit was raised, and what was spent stays spent")
-}
-
-func open(path string) *sql.DB {
-	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
-	if err != nil {
-		panic(err)
-	}
-	return db
 }
 
 // process is one of the fleet: this test's program, told to be a child.
@@ -490,7 +477,7 @@ func (p *process) ask(t *testing.T, question string) string {
 	return p.out.Text()
 }
 
-// child follows the table and answers what it is asked, a line each, until its input ends.
+// child follows the file and answers what it is asked, a line each, until its input ends.
 func child(addr, path string) {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer client.Close()
@@ -504,7 +491,7 @@ func child(addr, path string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() {
-		done <- policy.Follow(ctx, p, sqlsource.New(open(path), &sqlsource.Options{Dialect: sqlsource.SQLite, Poll: 50 * time.Millisecond}))
+		done <- policy.Follow(ctx, p, policy.File(path))
 	}()
 	questions := bufio.NewScanner(os.Stdin)
 	for questions.Scan() {
