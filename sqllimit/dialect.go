@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Dialect is the SQL of a kind of database. The zero Dialect is [PostgreSQL].
+// Dialect is the SQL of a kind of database.
 type Dialect uint8
 
-// The dialects. MySQL is that of MySQL 8 and MariaDB 10.6, or later.
+// MySQL is for MySQL 8 and MariaDB 10.6 or later.
 const (
 	PostgreSQL Dialect = iota
 	MySQL
@@ -18,13 +18,8 @@ const (
 	dialects
 )
 
-// Schema returns the statements that create a table of budgets and its index, for your own
-// migrations. If the table is "", it is rate_limit. Schema returns "" for a name that is none, see
-// [Options.Table], and for an unknown dialect.
-//
-// A row is a key's budget. Its columns are key, with the limiter's name before it; at, the
-// database's time of the last change, and expires, before which the row is not deleted, in
-// microseconds since 1970; and state, which only this package reads.
+// Schema returns the statements that create a table and its index, for your migrations; "" means rate_limit. It returns ""
+// for an invalid name, see [Options.Table], or dialect.
 func Schema(dialect Dialect, table string) string {
 	if table == "" {
 		table = defaultTable

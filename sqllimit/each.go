@@ -8,13 +8,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Each visits the keys that have a row, with what [Limiter.Peek] says to a cost of 1, until visit returns false.
-// It reads a thousand rows at a time, writes nothing, and holds no connection while visit runs. A key that comes or
-// goes meanwhile is visited once or not at all. A fresh key keeps its row for some time, so a list of who is limited
-// leaves out those that are Allowed.
-//
-// The error is that of the database, or of the context. If the limit of a key is invalid, or its row is not one
-// of this package, Each goes on, and returns the first such error at the end.
+// Each calls visit with each key that has a row, and what [Limiter.Peek] returns for a cost of 1, until visit returns
+// false. Some are fresh. It writes nothing and holds no connection meanwhile. A key that comes or goes appears once or not
+// at all. A key with an invalid limit or a damaged row is left out; Each then returns the first such error at the end.
 func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.Decision) bool) error {
 	l.check()
 	ctx = orBackground(ctx)

@@ -14,10 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
-// Limiter is a limiter whose budgets are in a table: one for each key, for all processes that
-// use the same Table and Name. Make one with [New]. It is safe for concurrent use and needs no
-// closing: the goroutines that it starts end with their statements. The database stays the
-// caller's. The zero Limiter cannot be used.
+// Limiter holds each key to a limit. Make one with [New]. It is safe for concurrent use and needs no closing. The zero
+// Limiter cannot be used.
 type Limiter struct {
 	store      store
 	space      string // what its rows' keys begin with
@@ -42,13 +40,10 @@ var (
 	_ ratelimit.LimitLister      = (*Limiter)(nil)
 )
 
-// New returns a limiter that holds each key to the limit. It does not connect. The error
-// wraps [ratelimit.ErrInvalidLimit] if the limit is invalid or cannot be counted exactly at
-// 1 µs: the Per of windows and logs must be whole microseconds, and a sliding log has at most
-// 10,000 units. Else it names the option that is wrong.
+// New returns a limiter. It does not connect. The error names an invalid option, or wraps [ratelimit.ErrInvalidLimit]:
+// windows must be whole microseconds long, and a sliding log has at most 10,000 units.
 //
-// A key's decision uses one connection of db, and different keys' decisions one each:
-// bound them with [sql.DB.SetMaxOpenConns].
+// Decisions on different keys use one connection each: bound them with [sql.DB.SetMaxOpenConns].
 func New(db *sql.DB, limit ratelimit.Limit, opts *Options) (*Limiter, error) {
 	var o Options
 	if opts != nil {
@@ -161,9 +156,7 @@ func (l *Limiter) report(key string, cost int, d ratelimit.Decision, err error) 
 	}
 }
 
-// Allow spends cost of the key's budget and reports true; or it spends nothing, as far as is
-// known, and reports false: on any error too. A cost of 0 is allowed without asking the database.
-// On a leaky bucket Allow does not say how long to hold the work; use Take or Wait there.
+// Allow is Take without details. An error counts as false. A cost of 0 is allowed without asking the database.
 func (l *Limiter) Allow(key string, cost int) bool {
 	if cost != 0 {
 		d, _ := l.Take(context.Background(), key, cost)
@@ -178,38 +171,26 @@ func (l *Limiter) Allow(key string, cost int) bool {
 	return d.Allowed
 }
 
-// Take spends cost of the key's budget, or nothing, and says how the key stands. It takes no
-// longer than [Options.Timeout], or than the context lasts. Callers of one key who ask while a
-// decision on it is under way share the next read and write.
-//
-// The error is nil if the cost was allowed, and if it was denied for now. It wraps
-// [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost] or [ratelimit.ErrInvalidLimit] as in
-// package ratelimit; [ratelimit.ErrInvalidKey] for a key of more than 1,024 bytes;
-// [ratelimit.ErrUnavailable] if the database could not decide; [ratelimit.ErrUnanswered] too if
-// the cost may have been charged all the same; and the context's own error. A missing table,
-// primary key or permission, and a row that this package has not written, are errors that name
-// the table, and not ErrUnavailable.
+// Take spends cost of the key's budget, or nothing, and returns how much is left and when to retry. The error is nil for a
+// denial too. It wraps [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost] or [ratelimit.ErrInvalidLimit] as in package
+// ratelimit; [ratelimit.ErrInvalidKey] for a key of more than 1,024 bytes; [ratelimit.ErrUnavailable] if the database
+// could not decide, with [ratelimit.ErrUnanswered] if the cost may be charged all the same; or the context's error. A
+// missing table, primary key or permission and a damaged row are none of these: the error names the table.
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	d, _, err := l.decide(ctx, key, cost, &order{ahead: math.MaxInt64})
 	l.report(key, cost, d, err)
 	return d, err
 }
 
-// Peek says what Take would answer, and how the key stands. It writes nothing. The errors are
-// those of Take.
+// Peek returns what Take would answer, with Remaining and ResetAfter as they are now. The errors are those of Take.
 func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	d, _, err := l.decide(ctx, key, cost, &order{ahead: math.MaxInt64, peek: true})
 	return d, err
 }
 
-// Reserve is Take, but it may book ahead by up to maxDelay (below zero counts as zero), and
-// what it charged can be settled later: see [ratelimit.Reservation.Settle]. Delay says when the
-// work may begin, and later callers, in whatever process, queue behind it. A denial's RetryAfter
-// is for the same call. A reservation of 0 charges nothing, and to settle it charges the actual
-// cost.
-//
-// To settle takes one decision, within [Options.Timeout], and none if the work has cost what was
-// reserved. If it fails, what was reserved stays charged. The reservation is never nil.
+// Reserve is Take for work that may begin up to maxDelay from now, with a charge that can be corrected: see
+// [ratelimit.Keyed.Reserve]. To settle takes one decision within [Options.Timeout], and none if the cost is the reserved one. If
+// it fails, that stays charged. The reservation is never nil.
 func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	d, o, err := l.decide(ctx, key, cost, &order{ahead: max(0, int64(maxDelay)) / 1000, keep: true})
 	l.report(key, cost, d, err)
@@ -237,17 +218,10 @@ func (l *Limiter) settler(key string, cost int, spent *order) func(actual int) e
 	}
 }
 
-// Wait spends cost of the key's budget and returns nil when its time has come: at once if it
-// fits, else after sleeping. It takes one decision: waiters book their instants as they come, and
-// later callers, in whatever process, queue behind them.
-//
-// A Wait that fails has spent nothing, unless its error says so. It fails at once, with an error
-// that wraps [context.DeadlineExceeded], if the context's deadline comes before its time; with
-// [ratelimit.ErrLimited] if a leaky bucket's queue is full; and with the errors of Take. If the
-// context ends while it sleeps, it gives back what it has booked, within [Options.Timeout], and
-// returns the context's error; if giving back fails, the booking stays, and that error is joined
-// to it. If the context ends while the booking is being written, Wait waits for the answer, for
-// 50 ms at most, to give it back; if there is none, the error wraps [ratelimit.ErrUnanswered].
+// Wait books its instant with one decision, sleeps until then, and returns nil: see [ratelimit.Keyed.Wait]. Later callers of
+// all processes queue behind it. If the context ends meanwhile, Wait gives the booking back, within [Options.Timeout], and
+// returns the context's error; if that fails, its error is joined, and the cost stays charged. If the context ends while
+// the booking is written, Wait goes on for up to 50 ms to give it back; then the error wraps [ratelimit.ErrUnanswered].
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	d, err := l.wait(orBackground(ctx), key, cost)
 	l.report(key, cost, d, err)
@@ -275,10 +249,7 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 	return d, ratelimit.NewReservation(d, l.settler(key, cost, o)).Wait(ctx)
 }
 
-// Adjust corrects what a key has spent. A positive delta charges it, into debt if need be; debt
-// is capped at what 100 years regain. A negative delta is a grant: it gives back that much of
-// what is spent, never past a fresh key. A delta of 0 does nothing, and so does any under
-// Unlimited and Blocked. The errors are those of Take.
+// Adjust corrects what a key has spent: see [ratelimit.Keyed.Adjust]. The errors are those of Take.
 func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	ctx, p, err := l.checked(ctx, key)
 	if err != nil || delta == 0 || !p.tracks() {
@@ -287,8 +258,8 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	return l.ask(ctx, key, &order{plan: p, do: (*entry).correct, actual: int64(delta)})
 }
 
-// Reset forgets the key: its next decision is that of a key never seen, and what was reserved
-// before cannot be settled any more. The errors are those of Take.
+// Reset forgets the key and what it has spent. Reservations made before have no effect any more. The errors are those of
+// Take.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	l.check()
 	ctx = orBackground(ctx)
@@ -322,9 +293,9 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 // be over.
 const resetStays = int64(time.Hour / time.Microsecond)
 
-// SetLimit replaces the limit that New was given, in this process. It sends nothing: keys are
-// under the new limit as of the limiter's next decision, and what was spent stays spent. An
-// invalid limit is refused and changes nothing.
+// SetLimit replaces the limit that New was given, in this process, and writes nothing. What was spent stays spent. A key
+// is under the new limit from the limiter's next decision on, or from its own last change if that is later. An invalid limit
+// is refused.
 func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	l.check()
 	p, err := newPlan(limit)
@@ -338,8 +309,7 @@ func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	return nil
 }
 
-// Limits returns the one limit that New or SetLimit was given, or the zero Limit if
-// [Options.LimitFor] gives each key its own.
+// Limits returns the limit of New or SetLimit, or the zero Limit if [Options.LimitFor] gives each key its own.
 func (l *Limiter) Limits() []ratelimit.Limit {
 	l.check()
 	if l.limitFor != nil {

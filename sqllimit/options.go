@@ -11,33 +11,26 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Options are optional settings of [New]. Nil and the zero Options mean the defaults, but Name
-// is required if the limit has no name. Functions in it are called concurrently, under no lock.
+// Options are the settings of [New]. Nil means the zero Options. Its functions are called concurrently.
 type Options struct {
 	// Dialect is the database's. If zero, [PostgreSQL].
 	Dialect Dialect
 
-	// Table is the table of budgets: letters, digits and underscores, and at most one
-	// point behind the name of a schema. If empty, "rate_limit". See [Schema].
+	// Table is letters, digits and underscores, with the schema's name and a point before it if need be. If empty, "rate_limit".
 	Table string
 
-	// Name names the budgets in the table: a row's key begins with it and a colon. Limiters of
-	// one Name and Table share their budgets, whatever their limits. If empty, the limit's Name.
-	// It has at most 200 bytes and no colon.
+	// Name is what the key of a row begins with, before a colon. Limiters of one Name and Table share their budgets. At most
+	// 200 bytes without a colon. If empty, the limit's Name; one of the two is required.
 	Name string
 
-	// LimitFor returns the limit of a key; the zero Limit means New's or SetLimit's. A
-	// limit without a name gets the name of that one. It is called for each decision.
-	// If it returns an invalid limit, the key is denied with
-	// [ratelimit.ErrInvalidLimit]. If nil, all keys have New's limit.
+	// LimitFor returns the limit of a key, for each decision; the zero Limit means New's or SetLimit's, whose name a limit
+	// without a name gets. If nil, all keys have that one.
 	LimitFor func(key string) ratelimit.Limit
 
-	// Timeout bounds one call, beside its context: waiting for a connection and all round
-	// trips together. If zero, 1 s; below zero there is no bound but the context's.
+	// Timeout bounds one call, with the wait for a connection. If zero, 1 s; below zero, only the context does.
 	Timeout time.Duration
 
-	// OnDecision is called after each Allow, Take, Reserve and Wait, with what was
-	// decided, in the caller's goroutine. It is not called by Peek. If nil, nothing is.
+	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.
 	OnDecision func(ratelimit.Event[string])
 }
 
