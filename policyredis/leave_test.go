@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/redistest"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policyredis"
-	"github.com/weir-go/ratelimit/redislimit"
 )
 
 // Callers of a server that pauses leave at random moments. Each key has its own cost: a key whose
@@ -44,7 +44,7 @@ func TestWhoeverLeavesChargesNobodyElse(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.Background(), rand.N(6*time.Millisecond))
 				d, err := hasty.Take(ctx, policy.Attributes{"user": strconv.Itoa(i)}, costs[i])
 				cancel()
-				if d.Allowed || errors.Is(err, redislimit.ErrUnanswered) {
+				if d.Allowed || errors.Is(err, ratelimit.ErrUnanswered) {
 					charged[i].Add(int64(costs[i]))
 				}
 			}

@@ -75,7 +75,7 @@ func TestACommandThatAnACLForbidsChargesNothing(t *testing.T) {
 			}
 			assert.True(t, maps.Equal(before, f.dump()), missing)
 			assert.NotErrorIs(t, err, ratelimit.ErrUnavailable, missing)
-			assert.NotErrorIs(t, err, ErrUnanswered, missing)
+			assert.NotErrorIs(t, err, ratelimit.ErrUnanswered, missing)
 		}
 		for _, limit := range append(hourlyLimits(), ratelimit.SlidingLog(ratelimit.PerHour(1000)).Named("longlog")) {
 			f.inOneCall(client, limit, missing+" is missing: "+limit.Name)

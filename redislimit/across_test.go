@@ -166,7 +166,7 @@ func (c manySlots) testKeysThatFail(t *testing.T) {
 		for i, a := range all {
 			allowed, err := a.decided(t.Context())
 			if i < 2 {
-				assert.ErrorIs(t, err, ErrForeignState, limit.Name)
+				assert.ErrorIs(t, err, errForeignState, limit.Name)
 				assert.ErrorContains(t, err, limit.Name)
 				continue
 			}
@@ -280,7 +280,7 @@ func (c manySlots) testRefused(t *testing.T) {
 	on.pipeline(t.Context(), p)
 	_, err = a.decided(t.Context())
 	assert.ErrorContains(t, err, "Unexpected flag")
-	assert.NotErrorIs(t, err, ErrUnanswered)
+	assert.NotErrorIs(t, err, ratelimit.ErrUnanswered)
 	assert.Equal(t, shareSlot, sharing(on.share.Load()))
 	seen.undeclared = 0
 	assert.Equal(t, 5, inOneTrip(t, l, on, 1, keys...), "from then on keys are declared")

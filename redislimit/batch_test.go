@@ -88,7 +88,7 @@ func TestWhatIsUnusualDisturbsNoOtherDecisionInTheCall(t *testing.T) {
 			together(t.Context(), l, all...)
 			for _, i := range []int{0, 2} {
 				_, err := all[i].decided(t.Context())
-				assert.ErrorIs(t, err, ErrForeignState)
+				assert.ErrorIs(t, err, errForeignState)
 				assert.ErrorContains(t, err, limit.Name)
 			}
 			wants(t, []*asking{all[1], all[3], all[4]}, true, false, false)

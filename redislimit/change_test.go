@@ -35,18 +35,18 @@ func TestErrorsSayWhetherToRetry(t *testing.T) {
 		err := classify(t.Context(), cause, false)
 		assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
 		assert.ErrorIs(t, err, cause)
-		assert.NotErrorIs(t, err, ErrUnanswered, "%v", cause)
+		assert.NotErrorIs(t, err, ratelimit.ErrUnanswered, "%v", cause)
 	}
 	for _, cause := range []error{os.ErrDeadlineExceeded, net.ErrClosed} {
 		err := classify(t.Context(), cause, true)
 		assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
-		assert.ErrorIs(t, err, ErrUnanswered)
+		assert.ErrorIs(t, err, ratelimit.ErrUnanswered)
 	}
 	for _, cause := range []error{answered("WRONGTYPE Operation"), answered("ERR user_script:7: attempt to"), answered("NOAUTH Authentication"),
 		answered("NOPERM this user"), answered("WRONGPASS invalid"), answered("CROSSSLOT Keys in")} {
 		err := classify(t.Context(), cause, true)
 		assert.NotErrorIs(t, err, ratelimit.ErrUnavailable, "%v is a mistake", cause)
-		assert.NotErrorIs(t, err, ErrUnanswered)
+		assert.NotErrorIs(t, err, ratelimit.ErrUnanswered)
 		assert.ErrorIs(t, err, cause)
 	}
 	old := answered("ERR Error compiling script (new function): user_script:1: unexpected symbol near '#'") // of Redis 6.0.16
@@ -57,7 +57,7 @@ func TestErrorsSayWhetherToRetry(t *testing.T) {
 	err := classify(ended, &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, false)
 	assert.ErrorIs(t, err, context.Canceled)
 	assert.NotErrorIs(t, err, ratelimit.ErrUnavailable)
-	assert.NotErrorIs(t, err, ErrUnanswered)
+	assert.NotErrorIs(t, err, ratelimit.ErrUnanswered)
 }
 
 func TestAPasswordThatIsMissingIsAMistake(t *testing.T) {

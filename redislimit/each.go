@@ -31,7 +31,7 @@ const (
 //
 // It scans all keys of each server, 1,000 in one call, and remembers 16 bytes of each key that it visits. Each call may
 // take a second, or [Options.Timeout] if that is longer; the context bounds the whole. The errors are those of Peek. If a single key has one,
-// such as [ErrForeignState], the others are visited all the same.
+// such as [errForeignState], the others are visited all the same.
 func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.Decision) bool) error {
 	l.check()
 	if ctx == nil {
@@ -198,5 +198,5 @@ func (w *walk) look(ctx context.Context, keys []string) (more bool, err error) {
 
 // ofAll reports whether an error is not one of a single key.
 func ofAll(err error) bool {
-	return err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) && !errors.Is(err, ErrForeignState) && !errors.Is(err, ratelimit.ErrInvalidLimit)
+	return err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) && !errors.Is(err, errForeignState) && !errors.Is(err, ratelimit.ErrInvalidLimit)
 }

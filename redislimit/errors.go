@@ -13,13 +13,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// ErrUnanswered is [ratelimit.ErrUnanswered]. A call that shares a round trip with others,
-// whose callers still wait, counts as sent as soon as that begins.
-var ErrUnanswered = ratelimit.ErrUnanswered
-
-// ErrForeignState says that a Redis key does not hold what this package has stored. It
-// is a mistake of some program, not [ratelimit.ErrUnavailable]. Nothing was changed.
-var ErrForeignState = errors.New("redislimit: the Redis key holds something else")
+// errForeignState is for a Redis key that does not hold what this package has stored. Nothing was changed.
+var errForeignState = errors.New("redislimit: the Redis key holds something else")
 
 // unavailable is what the causes of "could not decide" are wrapped in.
 type unavailable struct {
@@ -29,14 +24,14 @@ type unavailable struct {
 
 func (e *unavailable) Error() string {
 	if e.sent {
-		return fmt.Sprintf("%v: %v: %v", ratelimit.ErrUnavailable, ErrUnanswered, e.cause)
+		return fmt.Sprintf("%v: %v: %v", ratelimit.ErrUnavailable, ratelimit.ErrUnanswered, e.cause)
 	}
 	return fmt.Sprintf("%v: %v", ratelimit.ErrUnavailable, e.cause)
 }
 
 func (e *unavailable) Unwrap() []error {
 	if e.sent {
-		return []error{ratelimit.ErrUnavailable, ErrUnanswered, e.cause}
+		return []error{ratelimit.ErrUnavailable, ratelimit.ErrUnanswered, e.cause}
 	}
 	return []error{ratelimit.ErrUnavailable, e.cause}
 }
@@ -72,7 +67,7 @@ func endOf(ctx context.Context) error {
 // ended is the error of a caller whose own context has ended.
 func ended(cause error, sent bool) error {
 	if sent {
-		return fmt.Errorf("redislimit: %w: %w", ErrUnanswered, cause)
+		return fmt.Errorf("redislimit: %w: %w", ratelimit.ErrUnanswered, cause)
 	}
 	return fmt.Errorf("redislimit: %w", cause)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/internal/proc"
 	"github.com/weir-go/ratelimit/redislimit"
 )
@@ -146,14 +147,9 @@ func ExampleLayered_Local() {
 		return
 	}
 
-	const processes = 8
-	local, err := shared.Local(func(l ratelimit.Limit) ratelimit.Limit {
-		l.Rate.Units = max(1, l.Rate.Units/processes)
-		if l.Burst > 0 {
-			l.Burst = max(1, l.Burst/processes)
-		}
-		return l
-	}, 0)
+	const nodes = 8
+	share := func(l ratelimit.Limit) ratelimit.Limit { return failover.Share(l, nodes) }
+	local, err := shared.Local(share, 0) // 0 keys: the default of ratelimit.Options.MaxKeys
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -162,7 +158,7 @@ func ExampleLayered_Local() {
 		fmt.Println(l.Name, l)
 	}
 	// Output:
-	// user token-bucket 10/s burst 5
+	// user token-bucket 80/8s burst 5
 	// service fixed-window 12500/h
 }
 
@@ -258,8 +254,12 @@ func extend(ctx context.Context, client *redis.Client) error {
 	_, err = slots.TryAcquire(ctx, "reindex", 1)
 	fmt.Println(errors.Is(err, ratelimit.ErrLimited))
 	for part := range 3 { // each takes less than a minute
-		if err := permit.Extend(ctx); err != nil {
-			return err // if it is ErrLost, another worker may have begun
+		err := permit.Extend(ctx)
+		if errors.Is(err, redislimit.ErrLost) { // another worker may have begun
+			return err
+		}
+		if err != nil { // Redis did not answer: the slot is held until Hold is over
+			fmt.Println(err)
 		}
 		fmt.Println("part", part)
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // FuzzState stores any bytes where a state should be. Every call answers: with a
-// decision if that is a state, else with ErrForeignState; and an error changes nothing.
+// decision if that is a state, else with errForeignState; and an error changes nothing.
 func FuzzState(f *testing.F) {
 	client := startServer(f).client()
 	limits := fiveLimits()
@@ -69,7 +69,7 @@ func fuzzCalls(t *testing.T, client *redis.Client, l *Limiter, state []byte, cos
 			assert.GreaterOrEqual(t, len(state), 44, "%q was taken for a state", state)
 			continue
 		}
-		assert.ErrorIs(t, err, ErrForeignState, "%q", state)
+		assert.ErrorIs(t, err, errForeignState, "%q", state)
 		after, _ := client.Get(ctx, key).Bytes()
 		assert.Equal(t, state, after)
 	}

@@ -300,7 +300,7 @@ func TestShadowErrorsStayWithTheShadow(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, r.Allowed)
 	require.Len(t, events, 1)
-	assert.ErrorIs(t, events[0].Err, ErrForeignState)
+	assert.ErrorIs(t, events[0].Err, errForeignState)
 	require.NoError(t, r.Cancel())
 	assert.Equal(t, 5, f.left(wide, "k"))
 	// Costs above a shadow's capacity are its own affair too.

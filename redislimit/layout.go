@@ -22,7 +22,7 @@ const (
 	kindLog     = 0xFB
 	kindCounter = 0xFC
 
-	// What this version adds. A version that does not know it refuses it with ErrForeignState.
+	// What this version adds. A version that does not know it refuses it with errForeignState.
 	kindCalendar = 0xFD
 )
 

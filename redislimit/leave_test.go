@@ -114,7 +114,7 @@ func notSentInTime(t *testing.T, l, direct *Limiter, key string) {
 	var callers sync.WaitGroup
 	for range 5 {
 		callers.Go(func() {
-			if _, err := l.Take(ctx, key, 1); err == nil || errors.Is(err, ErrUnanswered) {
+			if _, err := l.Take(ctx, key, 1); err == nil || errors.Is(err, ratelimit.ErrUnanswered) {
 				charged.Add(1)
 			}
 		})
@@ -191,7 +191,7 @@ func TestAServerThatCannotBeDialledHasChargedNothing(t *testing.T) {
 				for _, call := range calls {
 					err := call(ctx)
 					require.Error(t, err)
-					assert.NotErrorIs(t, err, ErrUnanswered)
+					assert.NotErrorIs(t, err, ratelimit.ErrUnanswered)
 					if timeout > 0 {
 						unavailableUnsent(t, call(context.Background()))
 					}

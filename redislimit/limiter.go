@@ -85,8 +85,8 @@ func (l *Limiter) allowNothing(key string) bool {
 // The error is nil if the cost was allowed, and if it was denied for now. It wraps
 // [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost] or [ratelimit.ErrInvalidLimit] as
 // in package ratelimit, and then nothing was sent; [ratelimit.ErrUnavailable] if Redis
-// could not decide, and [ErrUnanswered] if the cost may have been charged all the same;
-// [ErrForeignState] if the Redis key holds something else; and the context's own error.
+// could not decide, and [ratelimit.ErrUnanswered] if the cost may have been charged all the same;
+// [errForeignState] if the Redis key holds something else; and the context's own error.
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	s := new(session)
 	d, err := l.decide(ctx, s, key, cost, math.MaxInt64, opTake)

@@ -7,22 +7,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Local returns a limiter in memory with the settings of l: what stands in for it while Redis
-// is down, in package failover. The share function turns each limit, l's own and those of its
-// LimitFor, into the one that this process enforces alone: see Share of package failover. It
-// is not called for Unlimited and Blocked. If the result has no name, it gets that of the limit. At
-// most maxKeys keys are tracked; 0 means the default of [ratelimit.Options].
-//
-// The limiter has the limit that l has now: a later SetLimit of l does not change it. Its
-// decisions are told to l's OnDecision. The error is that of [ratelimit.New], or says what
-// is missing.
-func (l *Limiter) Local(share func(ratelimit.Limit) ratelimit.Limit, maxKeys int) (*ratelimit.Keyed[string], error) {
-	if l == nil || l.sender == nil {
-		return nil, errors.New("redislimit: Local of a Limiter that New has not made")
-	}
-	if share == nil {
-		return nil, errors.New("redislimit: Local was given no share function")
-	}
+// local returns a limiter in memory with the settings of l.
+func (l *Limiter) local(share func(ratelimit.Limit) ratelimit.Limit, maxKeys int) (*ratelimit.Keyed[string], error) {
 	o := &ratelimit.Options[string]{MaxKeys: maxKeys, OnDecision: l.onDecision}
 	if l.limitFor != nil {
 		o.LimitFor = func(key string) ratelimit.Limit { return shared(share, l.limitFor(key)) }
@@ -43,13 +29,18 @@ func shared(share func(ratelimit.Limit) ratelimit.Limit, limit ratelimit.Limit) 
 	return local
 }
 
-// Local returns a stack in memory of the same layers: what stands in for l while Redis is
-// down, so that the layers are written once. Each layer's limiter is that of [Limiter.Local];
-// layers that share a limiter share it there too. A limit of [WithLimit] is shared as the
-// others are; keys, costs and the functions of [Observe] are the same.
+// Local returns a stack in memory of the same layers, for package failover. The share function returns the part of a limit that
+// this process enforces alone, such as that of failover.Share. It is not called for Unlimited and Blocked. A result without a
+// name gets that of the limit. A later SetLimit of a layer's limiter does not change the stack.
+//
+// Each limiter tracks at most maxKeys keys; 0 means the default of [ratelimit.Options]. The error is that of [ratelimit.New],
+// or says what is missing.
 func (l *Layered[R]) Local(share func(ratelimit.Limit) ratelimit.Limit, maxKeys int) (*ratelimit.Layered[R], error) {
 	if l == nil || len(l.layers) == 0 {
 		return nil, errors.New("redislimit: Local of a Layered that neither All nor AllOf has made")
+	}
+	if share == nil {
+		return nil, errors.New("redislimit: Local was given no share function")
 	}
 	limiters := make(map[*Limiter]*ratelimit.Keyed[string])
 	layers := make([]ratelimit.Layer[R], len(l.layers))
@@ -57,7 +48,7 @@ func (l *Layered[R]) Local(share func(ratelimit.Limit) ratelimit.Limit, maxKeys 
 		local := limiters[y.l]
 		if local == nil {
 			var err error
-			if local, err = y.l.Local(share, maxKeys); err != nil {
+			if local, err = y.l.local(share, maxKeys); err != nil {
 				return nil, fmt.Errorf("redislimit: layer %d: %w", i, err)
 			}
 			limiters[y.l] = local

@@ -149,7 +149,7 @@ func (b *books) note(key string, cost int, d ratelimit.Decision, err error) {
 	switch {
 	case d.Allowed:
 		k.allowed++
-	case errors.Is(err, ErrUnanswered):
+	case errors.Is(err, ratelimit.ErrUnanswered):
 		k.perhaps++
 	}
 }

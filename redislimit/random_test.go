@@ -209,7 +209,7 @@ func randomCall(rng *rand.Rand, l *Limiter, stack *Layered[string], all []*told)
 	switch {
 	case d.Allowed:
 		k.allowed++
-	case errors.Is(err, ErrUnanswered):
+	case errors.Is(err, ratelimit.ErrUnanswered):
 		k.perhaps++
 	}
 }

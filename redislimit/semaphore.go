@@ -139,7 +139,7 @@ func (s *Semaphore) limitOf(key string, n int) (int64, error) {
 //
 // If the slots are not free, the error wraps [ratelimit.ErrLimited]. It wraps [ratelimit.ErrExceedsLimit] if n is above
 // the limit; [ratelimit.ErrUnavailable] if Redis could not decide; else it is the context's. If it also wraps
-// [ErrUnanswered], the slots may have been taken, and end after Hold. The permit is nil if there is an error.
+// [ratelimit.ErrUnanswered], the slots may have been taken, and end after Hold. The permit is nil if there is an error.
 func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit, error) {
 	if ctx == nil {
 		ctx = context.Background()
@@ -183,7 +183,7 @@ func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, er
 			return p, nil
 		case err == nil:
 			answered = time.Now()
-		case answered.IsZero() && ctx.Err() == nil && !errors.Is(err, ErrUnanswered):
+		case answered.IsZero() && ctx.Err() == nil && !errors.Is(err, ratelimit.ErrUnanswered):
 			return nil, err // it has left nothing in Redis
 		case ctx.Err() != nil || !errors.Is(err, ratelimit.ErrUnavailable) || time.Since(answered) > patience:
 			return nil, p.leave(ctx, err)
@@ -297,7 +297,7 @@ func (s *Semaphore) ask(ctx context.Context, t *ticket, keys []string, size int,
 	reply, err := s.sender.eval(ctx, t)
 	switch {
 	case err != nil && strings.Contains(answerOf(err), "WRONGTYPE"):
-		return "", fmt.Errorf("%w: a value of another type: %w", ErrForeignState, err)
+		return "", fmt.Errorf("%w: a value of another type: %w", errForeignState, err)
 	case err == nil && len(reply) != size:
 		return "", errAnswer
 	}

@@ -316,7 +316,7 @@ func TestASemaphoreSaysWhatIsWrong(t *testing.T) {
 	}
 	require.NoError(t, f.client.Set(t.Context(), s.spaces[0].key("k"), "x", 0).Err())
 	_, err := s.TryAcquire(t.Context(), "k", 1)
-	assert.ErrorIs(t, err, ErrForeignState)
+	assert.ErrorIs(t, err, errForeignState)
 	assert.NotErrorIs(t, err, ratelimit.ErrUnavailable)
 }
 

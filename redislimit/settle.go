@@ -192,9 +192,9 @@ func (f failure) err(limit string) error {
 	}
 	switch f.code {
 	case answerWrongType:
-		return fmt.Errorf("%w: a value of another type%s", ErrForeignState, limit)
+		return fmt.Errorf("%w: a value of another type%s", errForeignState, limit)
 	case answerNotOurs:
-		return fmt.Errorf("%w: a string that is no state of this version%s", ErrForeignState, limit)
+		return fmt.Errorf("%w: a string that is no state of this version%s", errForeignState, limit)
 	}
 	return classifyAnswer(fmt.Errorf("redis: %s%s", f.text, limit), f.text)
 }

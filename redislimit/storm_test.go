@@ -85,13 +85,13 @@ func (s *stormed) outcome(limiters, key string, unit, delta int, began time.Time
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if done && (s.losing || began.Before(s.lost)) {
-		done, err = false, ErrUnanswered
+		done, err = false, ratelimit.ErrUnanswered
 	}
 	least, most := 0, 0
 	switch {
 	case done:
 		least, most = delta, delta
-	case errors.Is(err, ErrUnanswered):
+	case errors.Is(err, ratelimit.ErrUnanswered):
 		least, most = min(0, delta), max(0, delta)
 	}
 	for _, l := range limiters {
@@ -125,7 +125,7 @@ func (s *stormed) class(ctx context.Context, err error, took time.Duration, call
 	if err == nil {
 		return
 	}
-	if errors.Is(err, ErrUnanswered) {
+	if errors.Is(err, ratelimit.ErrUnanswered) {
 		s.perhaps++
 	}
 	if errors.Is(err, ratelimit.ErrUnavailable) {
@@ -204,7 +204,7 @@ func (s *stormed) one(rng *rand.Rand) {
 // unsure makes an error of a Wait that has failed to give back one that says so.
 func unsure(err error) error {
 	if errors.Is(err, ratelimit.ErrUnavailable) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
-		return ErrUnanswered
+		return ratelimit.ErrUnanswered
 	}
 	return err
 }
@@ -221,7 +221,7 @@ func (s *stormed) settle(rng *rand.Rand, r *ratelimit.Reservation, reserved time
 	err := r.Settle(actual)
 	s.class(context.Background(), err, time.Since(began), 4)
 	if err != nil && limiters == "ac" { // of a limiter and leases: either may have failed
-		err = ErrUnanswered
+		err = ratelimit.ErrUnanswered
 	}
 	s.outcome(limiters, key, unit, actual-cost, reserved, err == nil, err)
 }
@@ -286,7 +286,7 @@ func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 }
 
 // TestInAStormCallersKnowWhatTheyWereCharged plays all calls at once on servers in trouble: nobody is charged twice
-// or for another one, an error that does not wrap ErrUnanswered has charged nothing, nobody waits much longer than
+// or for another one, an error that does not wrap ratelimit.ErrUnanswered has charged nothing, nobody waits much longer than
 // the timeout, and nothing is left behind.
 func TestInAStormCallersKnowWhatTheyWereCharged(t *testing.T) {
 	for _, kind := range []string{"plain", "cut", "ring", "losing", "cluster", "moving"} {

@@ -53,7 +53,7 @@ func defaults(t *testing.T, client redis.UniversalClient) *Limiter {
 func unavailableUnsent(t *testing.T, err error) {
 	t.Helper()
 	assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
-	assert.NotErrorIs(t, err, ErrUnanswered)
+	assert.NotErrorIs(t, err, ratelimit.ErrUnanswered)
 }
 
 func (s *server) pause(t *testing.T) {
@@ -76,7 +76,7 @@ func unanswered(t *testing.T, s *server, l *Limiter, call func() error) error {
 	t.Helper()
 	for range 20 {
 		s.pause(t)
-		if err := promptly(t, call); errors.Is(err, ErrUnanswered) {
+		if err := promptly(t, call); errors.Is(err, ratelimit.ErrUnanswered) {
 			return err
 		}
 		s.resume(t)
@@ -245,7 +245,7 @@ func TestABusyServerIsUnavailable(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		_, err := l.Take(context.Background(), "k", 1)
-		return errors.Is(err, ratelimit.ErrUnavailable) && !errors.Is(err, ErrUnanswered)
+		return errors.Is(err, ratelimit.ErrUnavailable) && !errors.Is(err, ratelimit.ErrUnanswered)
 	}, 20*time.Second, 10*time.Millisecond)
 	require.NoError(t, f.client.ScriptKill(context.Background()).Err())
 	<-done
@@ -361,7 +361,7 @@ func TestAnAnswerThatIsLostIsChargedOnce(t *testing.T) {
 			wg.Go(func() {
 				_, err := l.Take(context.Background(), "k", 1)
 				assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
-				if errors.Is(err, ErrUnanswered) { // else its connection broke before it was sent
+				if errors.Is(err, ratelimit.ErrUnanswered) { // else its connection broke before it was sent
 					unanswered.Add(1)
 				}
 			})
@@ -472,7 +472,7 @@ func crowded(t *testing.T, f *fixture, name string, timeout time.Duration, conte
 				switch {
 				case d.Allowed:
 					allowed.Add(1)
-				case errors.Is(err, ErrUnanswered):
+				case errors.Is(err, ratelimit.ErrUnanswered):
 					unknown.Add(1)
 				default:
 					assert.True(t, errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, ratelimit.ErrUnavailable), err)
@@ -483,7 +483,7 @@ func crowded(t *testing.T, f *fixture, name string, timeout time.Duration, conte
 	wg.Wait()
 	spent := int64(1_000_000-1) - int64(f.left(patient, "k"))
 	assert.GreaterOrEqual(t, spent, allowed.Load())
-	assert.LessOrEqual(t, spent, allowed.Load()+unknown.Load(), "an error that is not ErrUnanswered has charged nothing")
+	assert.LessOrEqual(t, spent, allowed.Load()+unknown.Load(), "an error that is not ratelimit.ErrUnanswered has charged nothing")
 	c := l.sender.lane
 	require.Eventually(t, func() bool { // the last timer has fired
 		c.mu.Lock()

@@ -38,9 +38,9 @@ func TestAStateOfALaterVersionIsLeftAlone(t *testing.T) {
 		later[0] -= 0x10
 		require.NoError(t, f.client.Set(t.Context(), l.space.key("k"), later, time.Hour).Err())
 		_, err := l.Take(t.Context(), "k", 1)
-		assert.ErrorIs(t, err, ErrForeignState)
+		assert.ErrorIs(t, err, errForeignState)
 		assert.ErrorContains(t, err, "version")
-		assert.ErrorIs(t, l.Adjust(t.Context(), "k", 1), ErrForeignState)
+		assert.ErrorIs(t, l.Adjust(t.Context(), "k", 1), errForeignState)
 		assert.Equal(t, string(later), f.client.Get(t.Context(), l.space.key("k")).Val())
 	}
 }

@@ -20,7 +20,7 @@ import (
 // [Options.Timeout], and returns the context's error; if giving back fails, the
 // booking stays, and that error is joined to it. If the context ends while the booking
 // is being made, Wait waits for the answer, for 50 ms at most, to give it back; if there is
-// none, the error wraps [ErrUnanswered], and the booking may stay.
+// none, the error wraps [ratelimit.ErrUnanswered], and the booking may stay.
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()

@@ -172,7 +172,7 @@ func TestRedisRateChargesTwiceForALostAnswer(t *testing.T) {
 	require.NoError(t, err)
 	proxy.drop.Store(true)
 	_, err = ours.Take(ctx, "ann", 1)
-	require.ErrorIs(t, err, redislimit.ErrUnanswered)
+	require.ErrorIs(t, err, ratelimit.ErrUnanswered)
 	d, err := ours.Peek(ctx, "ann", 1)
 	require.NoError(t, err)
 	assert.Equal(t, 8, d.Remaining, "two calls, two charges")

@@ -31,8 +31,7 @@ func guarded(client *redis.Client, nodes int, reg prometheus.Registerer) (*failo
 	if err != nil {
 		return nil, err
 	}
-	share := func(l ratelimit.Limit) ratelimit.Limit { return failover.Share(l, nodes) } // what one of nodes processes enforces alone
-	local, err := shared.Local(share, 0)                                                 // 0 keys: the default of ratelimit.Options.MaxKeys
+	local, err := ratelimit.New[string](failover.Share(limit, nodes), nil) // what one of nodes processes enforces alone
 	if err != nil {
 		return nil, err
 	}
