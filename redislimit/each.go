@@ -22,16 +22,14 @@ const (
 	peekers   = 64   // decisions of a page that are under way at once
 )
 
-// Each calls visit with each key of the limiter that Redis holds, in no order, and with what [Limiter.Peek] says to a
-// cost of 1. It stops if visit returns false. It writes nothing. On a Ring and a ClusterClient it goes over all servers.
+// Each calls visit with each key of the limiter that Redis holds, on all servers, and with what [Limiter.Peek] says to a cost of
+// 1, until visit returns false. It writes nothing. A key that comes or goes meanwhile, or whose slot moves, is visited once or not
+// at all. Keys of more than 200 bytes are left out. A fresh key stays for some time: who lists the limited leaves out those
+// that are Allowed.
 //
-// A key that is there all the time is visited once; one that comes or goes meanwhile, or whose slot moves to another
-// server, once or not at all. A key is kept until some time after it is fresh, so a list of who is limited leaves out
-// those that are Allowed. Keys of more than 200 bytes are left out, since Redis has only their hash.
-//
-// It scans all keys of each server, 1,000 in one call, and remembers 16 bytes of each key that it visits. Each call may
-// take a second, or [Options.Timeout] if that is longer; the context bounds the whole. The errors are those of Peek. If a single key has one,
-// such as [errForeignState], the others are visited all the same.
+// It scans all keys of each server, 1,000 a call, and remembers 16 bytes for each visited key. A call may take a second, or
+// [Options.Timeout] if that is longer. The errors are those of Peek. After an error of a single key Each goes on, and returns the
+// first of these at the end.
 func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.Decision) bool) error {
 	l.check()
 	if ctx == nil {

@@ -14,15 +14,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
-// Layered is several limits on one request: all of them allow it, or none is charged.
-// One script call decides, but for [Leased] layers. Make one with [All] or [AllOf]. It is safe for concurrent use.
+// Layered is several limits on one request: all allow it, or none is charged. Make one with [All] or [AllOf]. It is safe for
+// concurrent use. The zero Layered cannot be used.
 //
-// The [ratelimit.Decision] is that of the layer that binds: if denied, the one with the
-// longest RetryAfter; if allowed, the one that leaves the least. Remaining is the
-// largest cost that the whole stack would take, ResetAfter and Delay are the longest
-// of all. What several layers charge to one key adds up before it is checked.
-//
-// The zero Layered cannot be used.
+// The [ratelimit.Decision] is that of the layer that binds: if denied, the one with the longest RetryAfter; if allowed, the one
+// that leaves the least. Remaining is the largest cost that all layers would allow, ResetAfter and Delay are the longest of all.
+// Costs of several layers for one key add up.
 type Layered[R any] struct {
 	layers []layer[R]
 	remote
@@ -35,18 +32,15 @@ var _ ratelimit.Reserver[string] = (*Layered[string])(nil)
 // maxLayers is how many layers one decision may have, since a call counts them in a byte.
 const maxLayers = 255
 
-// All returns the limiter that holds requests to all the layers, in one round trip. It
-// sends by the first layer's client; that all of them reach one server is the caller's
-// promise. In a cluster the keys of one decision must share a slot: see [Options.Slot].
-// Its Timeout is the shortest of the layers'. On a Ring or a ClusterClient it refuses a [Global] layer that would be
-// on another server than those beside it.
+// All returns a limiter that decides on all layers in one script call. The call goes to the first layer's client: all layers must
+// reach the same server, and in a cluster their keys the same slot (see [Options.Slot]). Its Timeout is the shortest of the
+// layers'. On a Ring or a ClusterClient it refuses a [Global] layer whose key would be on another server.
 func All[R any](layers ...Layer[R]) (*Layered[R], error) {
 	return newLayered("All", nil, layers)
 }
 
-// AllOf is All over those layers whose indices pick appends to which, for each request:
-// a thousand layers of which three apply cost three. A layer that is picked twice counts
-// once.
+// AllOf is All over the layers whose indices pick appends to which, for each request. Only these cost time. A layer that is
+// picked twice counts once.
 func AllOf[R any](pick func(r R, which []int) []int, layers ...Layer[R]) (*Layered[R], error) {
 	if pick == nil {
 		return nil, errors.New("redislimit: AllOf was given no pick function")
@@ -139,8 +133,8 @@ func (l *Layered[R]) shortest() *sender {
 	return s.within(timeout)
 }
 
-// Limits returns the limit of each layer that is no [Shadow], in order: New's or SetLimit's, or the
-// zero Limit where LimitFor or [WithLimit] gives each key or request its own.
+// Limits returns the limit of each layer that is no [Shadow], in order; the zero Limit where LimitFor or [WithLimit] gives each
+// key or request its own.
 func (l *Layered[R]) Limits() []ratelimit.Limit {
 	limits := make([]ratelimit.Limit, 0, len(l.layers))
 	for i := range l.layers {
@@ -157,8 +151,7 @@ func (l *Layered[R]) Limits() []ratelimit.Limit {
 	return limits
 }
 
-// Allow charges the cost to all layers and reports true; or it charges none, as far as is
-// known, and reports false: on any error too. A cost of 0 is allowed without asking Redis.
+// Allow is Take without details. An error counts as false. A cost of 0 is allowed without asking Redis.
 func (l *Layered[R]) Allow(r R, cost int) bool {
 	if cost == 0 {
 		s := l.stack()
@@ -171,8 +164,7 @@ func (l *Layered[R]) Allow(r R, cost int) bool {
 	return d.Allowed
 }
 
-// Take charges the cost to all layers, or to none, and says how the stack stands. The
-// errors are those of [Limiter.Take], and those of the layers' key functions, wrapped.
+// Take charges the cost to all layers, or to none. The errors are those of [Limiter.Take] and of the layers' key functions.
 func (l *Layered[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
 	s := l.stack()
 	defer l.done(s)
@@ -181,7 +173,7 @@ func (l *Layered[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decisio
 	return s.d, err
 }
 
-// Peek says what Take would answer, and how the stack stands. It changes nothing.
+// Peek says what Take would answer. It writes nothing.
 func (l *Layered[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
 	s := l.stack()
 	defer l.done(s)
@@ -189,9 +181,8 @@ func (l *Layered[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decisio
 	return s.d, err
 }
 
-// Reserve is Take with a charge that can be settled, in all layers with one round trip. It
-// takes now or not at all; only what leaky buckets delay may be delayed, by up to
-// maxDelay.
+// Reserve is Take with a charge that can be settled, in all layers with one round trip. It books nothing ahead; only leaky
+// buckets may delay, by up to maxDelay.
 func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	s := l.stack()
 	defer l.done(s)
@@ -200,8 +191,7 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	return ratelimit.NewReservation(s.d, s.settler(cost)), err
 }
 
-// BooksAhead reports false, as that of [ratelimit.Layered]: Reserve charges no budget that
-// is still to come.
+// BooksAhead reports false: Reserve charges no budget that is still to come.
 func (l *Layered[R]) BooksAhead() bool { return false }
 
 // ReplacesCost reports whether a layer has a cost of its own, by [WithCost].
@@ -209,16 +199,12 @@ func (l *Layered[R]) ReplacesCost() bool {
 	return slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil })
 }
 
-// Wait charges the cost to all layers and returns nil when they allow it. It books
-// nothing ahead, so that one exhausted user does not hold up a layer that many share,
-// but sleeps RetryAfter and tries again. It holds the work for as long as leaky buckets
-// delay it.
+// Wait charges the cost to all layers and returns nil when they allow it and leaky buckets have delayed the work. Until then it
+// sleeps RetryAfter and tries again; it books nothing ahead.
 //
-// It fails at once, with [context.DeadlineExceeded], if the deadline comes before the
-// layers can allow the cost; else with the context's error, or those of Take. If it fails
-// before the layers allow the cost, it has charged nothing. If it fails while a leaky
-// bucket delays the work, it gives back what Cancel gives back: of what it charged a
-// token bucket, all but rate·(time slept).
+// It fails at once, with [context.DeadlineExceeded], if the deadline is too early; else with the context's error, or those of
+// Take. Before the layers allow the cost, a Wait that fails has charged nothing. After that it gives back what Cancel gives
+// back: of a token bucket all but rate·(time slept).
 func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()

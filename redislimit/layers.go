@@ -7,8 +7,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Layer is one of several limits on a request of type R: a limiter, and how to find in
-// a request the key that it counts. Make one with [By] or [Global].
+// Layer is one of several limits on a request of type R. Make one with [By] or [Global].
 type Layer[R any] interface {
 	spec() (layer[R], error)
 }
@@ -37,10 +36,8 @@ type layerFunc[R any] func() (layer[R], error)
 
 func (f layerFunc[R]) spec() (layer[R], error) { return f() }
 
-// By returns the layer that charges l for the key that the function finds in a request.
-// The function runs once for each decision. An error of it denies the request, charges
-// nothing in any layer, and is returned wrapped; [ratelimit.SkipLayer] leaves the layer
-// out.
+// By returns the layer that charges l for the key that the function finds in a request. It runs once for each decision. Its error
+// denies the request, charges nothing in any layer, and is returned wrapped. [ratelimit.SkipLayer] leaves the layer out.
 func By[R any](l *Limiter, key func(R) (string, error)) Layer[R] {
 	return layerFunc[R](func() (layer[R], error) {
 		switch {
@@ -53,46 +50,34 @@ func By[R any](l *Limiter, key func(R) (string, error)) Layer[R] {
 	})
 }
 
-// Global returns the layer that charges l's one budget for every request: that of the
-// key "".
-//
-// On a Ring or a ClusterClient its key is on one server, and those of others on any: there the limiter needs a
+// Global returns the layer that charges l's key "" for every request. On a Ring or a ClusterClient the limiter needs an
 // [Options.Slot], or the layer is [Leased].
 func Global[R any](l *Limiter) Layer[R] {
 	return wrapped(By(l, func(R) (string, error) { return "", nil }), "Global", false, "", func(y *layer[R]) { y.global = true })
 }
 
-// WithCost returns the layer with a cost of its own for each request, whatever the
-// caller's. Cancel refunds this layer; Settle does not, except at 0, which is to cancel. If the
-// caller's cost is 0, nothing is charged in any layer.
+// WithCost returns the layer with a cost of its own for each request. If the caller's cost is 0, nothing is charged in any layer.
+// Cancel and Settle(0) refund this layer; another Settle does not.
 func WithCost[R any](l Layer[R], cost func(R) int) Layer[R] {
 	return wrapped(l, "WithCost", cost == nil, "cost", func(y *layer[R]) { y.cost = cost })
 }
 
-// WithLimit returns the layer with a limit of its own for each request, such as that of
-// the client's plan; the zero Limit means the limiter's. A key has one budget whatever
-// the limit: one that differs from the key's last carries over what was spent, as
-// [Limiter.SetLimit] does. It has the limiter's name if it has none. Layers that meet at one
-// key are decided under the limit of the first of them that is neither Unlimited nor Blocked;
-// those of [Shadow] come last.
+// WithLimit returns the layer with a limit of its own for each request; the zero Limit means the limiter's. A key has one budget:
+// after another limit, what was spent carries over, as in [Limiter.SetLimit]. A limit without a name has the limiter's. Layers
+// with one key are decided under the limit of the first that is neither Unlimited, Blocked nor a [Shadow].
 func WithLimit[R any](l Layer[R], limit func(R) ratelimit.Limit) Layer[R] {
 	return wrapped(l, "WithLimit", limit == nil, "limit", func(y *layer[R]) { y.limit = limit })
 }
 
-// Shadow returns the layer as one that is tried out: it is charged if the cost fits, and
-// reports its answer to OnDecision, but it never denies. It adds nothing to a
-// decision, not even an error. If it is [Leased], it is asked only for what the other layers have
-// charged, and reports nothing else. To try another limit out beside the one in force, give the
-// shadow a limiter of its own.
+// Shadow returns the layer as one that never denies: it is charged if the cost fits, and reports its answer and its errors to
+// OnDecision only. A [Leased] shadow is asked only for what the other layers have charged.
 func Shadow[R any](l Layer[R]) Layer[R] {
 	return wrapped(l, "Shadow", false, "", func(y *layer[R]) { y.shadow = true })
 }
 
-// Observe returns the layer with a function that is told of each of its decisions, with the
-// request in place of the key: what the layer itself has said, and whether it was charged. The
-// limiter's [Options.OnDecision] is told as well. The function runs in the caller's
-// goroutine, after the decision. It is not called by Peek, nor for a layer that does not
-// apply. Of two functions the outer one is called.
+// Observe returns the layer with a function that is called after each of its decisions, with the request as the key, on the
+// caller's goroutine. [Options.OnDecision] is called too. Peek and a layer that does not apply call neither. Of two functions
+// the outer one is called.
 func Observe[R any](l Layer[R], report func(ratelimit.Event[R])) Layer[R] {
 	return wrapped(l, "Observe", report == nil, "report", func(y *layer[R]) { y.watch = report })
 }

@@ -13,29 +13,14 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// Leased returns the layer as one whose budget is not charged in the call that decides on the
-// other layers, but spent from leases (package lease), of at most maxBatch units of a key in this process.
-// Therefore its keys need not be on the server of the others: on a Ring or in a cluster, that is how a limit
-// for all tenants, or for a route, stands beside those of a tenant, which share a slot.
+// Leased returns the layer as one that is spent from leases (package lease), of at most maxBatch units of a key in this process,
+// instead of the stack's call. So its keys may be on another server than those beside it. All processes should lease the layer, and
+// all stacks of a process with one maxBatch. A leaky bucket cannot be leased.
 //
-//	redislimit.All(
-//		redislimit.By(perTenant, tenantOf),
-//		redislimit.By(perUser, userOf), // Options.Slot of both returns the tenant
-//		redislimit.Leased(redislimit.Global[request](total), 100),
-//	)
-//
-// The decision is all or nothing still: the leases are asked first, and what they gave is put back if another
-// layer denies. As long as a batch lasts that takes no round trip. For the time of the call a request that
-// is about to be denied holds its cost of the lease.
-//
-// The bound of such a layer is that of its limit, plus processes × maxBatch: all stacks of a process that lease a
-// limiter share what is held of a key. They must have the same maxBatch. While requests of one key come under several
-// limits of [WithLimit], those under one of them are leased, and each other one takes a round trip. All processes should
-// lease the layer. A batch is given back after a second; [Layered.Flush] gives all back, on shutdown. To a
-// decision a fetch of a batch may add once more the limiter's [Options.Timeout]. An
-// unsettled reservation holds its batch: see [lease.Limiter.Reserve].
-//
-// A leaky bucket cannot be leased, since each decision has a place in its queue.
+// A stack is all or nothing still: leases are asked first, and get back their cost if another layer denies. The layer's bound is its
+// limit's plus processes × maxBatch. To fetch a batch takes up to the limiter's [Options.Timeout] more. A batch is given back
+// after a second, and by [Layered.Flush]; an unsettled reservation holds it: see [lease.Limiter.Reserve]. Of several limits of
+// [WithLimit] for one key, one is leased at a time; a request under another takes a round trip.
 func Leased[R any](l Layer[R], maxBatch int) Layer[R] {
 	return wrapped(l, "Leased", false, "", func(y *layer[R]) { y.leased, y.maxBatch = true, maxBatch })
 }
@@ -162,8 +147,8 @@ func (s *leases) reserve(ctx context.Context, k leaseKey, cost int) (*ratelimit.
 
 const leakyText = "a leaky bucket cannot be leased: each decision has a place in its queue"
 
-// Flush gives back what this process holds of the budgets of [Leased] layers, for other stacks too, and waits until that
-// is done: see [lease.Limiter.Flush]. Call it on shutdown. Without such a layer it does nothing.
+// Flush gives back what this process holds of [Leased] layers, for other stacks too, and waits until that is done: see
+// [lease.Limiter.Flush]. Call it on shutdown.
 func (l *Layered[R]) Flush(ctx context.Context) error {
 	var errs []error
 	for i := range l.layers {

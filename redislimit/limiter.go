@@ -12,9 +12,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Limiter is a limiter whose budgets are kept in Redis: one for each key, for all the
-// processes that use the same Redis, Prefix and Name. Make one with [New]. It is safe for
-// concurrent use and needs no closing. The client stays the caller's. The zero Limiter cannot be used.
+// Limiter keeps one budget for each key in Redis. Processes with the same Redis, Prefix and Name share it. Make one with [New].
+// It is safe for concurrent use and needs no closing. The client stays the caller's. The zero Limiter cannot be used.
 type Limiter struct {
 	remote
 	space      namespace
@@ -27,13 +26,12 @@ type Limiter struct {
 
 var _ ratelimit.Reserver[string] = (*Limiter)(nil)
 
-// New returns a limiter that holds each key to the limit. It does not connect. The error
-// wraps [ratelimit.ErrInvalidLimit] if the limit is invalid, or cannot be counted in whole
-// numbers at 1 µs: its figures must be 2^52 at most, and the Per of windows and logs whole
-// microseconds. Else it names the option that is wrong.
+// New returns a limiter that holds each key to the limit. It does not connect. The error wraps [ratelimit.ErrInvalidLimit] if
+// the limit is invalid or cannot be counted exactly at 1 µs: its figures must be 2^52 at most, and the Per of windows and logs
+// whole microseconds. Else it names the option that is wrong.
 //
-// On a Ring or a ClusterClient a round trip may outlive its callers, until the client's own timeouts end it. Close a Ring
-// only after that: go-redis 9.22 panics if a Ring is closed during a pipeline.
+// Close a Ring only after the client's own timeouts have ended all calls: go-redis 9.22 panics if a Ring is closed during a
+// pipeline.
 func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*Limiter, error) {
 	var o Options
 	if opts != nil {
@@ -56,10 +54,8 @@ func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*L
 	return l, nil
 }
 
-// Allow spends cost of the key's budget and reports true; or it spends nothing, as far as
-// is known, and reports false: on any error too. A cost of 0 is allowed without asking
-// Redis. On a leaky bucket Allow does not say how long to hold the work; use Take or
-// Wait there.
+// Allow is Take without details. An error counts as false. A cost of 0 is allowed without asking Redis. On a leaky bucket use
+// Take or Wait, which say or wait out the delay.
 func (l *Limiter) Allow(key string, cost int) bool {
 	if cost == 0 {
 		return l.allowNothing(key)
@@ -79,14 +75,12 @@ func (l *Limiter) allowNothing(key string) bool {
 	return d.Allowed
 }
 
-// Take spends cost of the key's budget, or nothing, and says how the key stands. It
-// takes no longer than [Options.Timeout], or than the context lasts.
+// Take spends cost of the key's budget, or nothing, and says how the key stands. It takes no longer than [Options.Timeout] or
+// the context.
 //
-// The error is nil if the cost was allowed, and if it was denied for now. It wraps
-// [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost] or [ratelimit.ErrInvalidLimit] as
-// in package ratelimit, and then nothing was sent; [ratelimit.ErrUnavailable] if Redis
-// could not decide, and [ratelimit.ErrUnanswered] if the cost may have been charged all the same;
-// [errForeignState] if the Redis key holds something else; and the context's own error.
+// A denial is no error. The error wraps [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost] or
+// [ratelimit.ErrInvalidLimit], and then nothing was sent; or [ratelimit.ErrUnavailable] if Redis could not decide, and
+// [ratelimit.ErrUnanswered] too if the cost may have been charged.
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	s := new(session)
 	d, err := l.decide(ctx, s, key, cost, math.MaxInt64, opTake)
@@ -94,24 +88,20 @@ func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Peek says what Take would answer, and how the key stands: Allowed, RetryAfter and Delay
-// are for this cost, Remaining and ResetAfter are as they are now. It writes nothing. The
-// errors are those of Take.
+// Peek says what Take would answer. Remaining and ResetAfter are as they are now. It writes nothing. The errors are those of Take.
 func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	s := new(session)
 	d, err := l.decide(ctx, s, key, cost, math.MaxInt64, opPeek)
 	return d, err
 }
 
-// Reserve is Take, but it may book ahead by up to maxDelay (below zero counts as zero), and
-// what it charged can be settled later: see [ratelimit.Reservation.Settle]. Delay says when
-// the work may begin, and later callers, in whatever process, queue behind it. A
-// denial's RetryAfter is for the same call. A reservation of 0 charges nothing, and to
-// settle it charges the actual cost. A key has at most 1,024 bookings ahead, a sliding log 2,000: more
-// could not be given back, and are refused with [ratelimit.ErrLimited].
+// Reserve is Take that may book ahead by up to maxDelay; below zero counts as zero. What it charged can be settled: see
+// [ratelimit.Reservation.Settle]. Delay says when the work may begin. A denial's RetryAfter is for the same call. A
+// reservation of 0 charges nothing until it is settled. If the key has 1,024 bookings ahead, a sliding log 2,000, the error
+// wraps [ratelimit.ErrLimited].
 //
-// To settle takes one round trip, within [Options.Timeout], and none if the work has cost what
-// was reserved. If it fails, what was reserved stays charged. The reservation is never nil.
+// Settle takes one round trip, within [Options.Timeout], and none if the work has cost what was reserved. If it fails, what was
+// reserved stays charged. The reservation is never nil.
 func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	s := new(session)
 	d, err := l.decide(ctx, s, key, cost, max(0, maxDelay), opKeep)
@@ -210,10 +200,9 @@ func (l *Limiter) planOfCost(key string, cost int) (*plan, error) {
 	return p, p.check(int64(cost))
 }
 
-// Adjust corrects what a key has spent. A positive delta charges it, into debt if need
-// be; debt is capped at what 100 years regain, and at 2^52. A negative delta is a grant: it
-// gives back that much of what is spent, never past a fresh key. A delta of 0 does
-// nothing, and so does any under Unlimited and Blocked.
+// Adjust corrects what a key has spent. A positive delta charges it, into debt if need be, at most what 100 years regain and
+// 2^52. A negative delta gives back spending, never past a fresh key. A delta of 0 does nothing, and so does any under Unlimited
+// and Blocked. The errors are those of Take.
 func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	if ctx == nil {
 		ctx = context.Background()
@@ -228,8 +217,7 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	return l.adjust(ctx, []string{l.space.key(key)}, correction{plan: p, delta: int64(delta)})
 }
 
-// Reset forgets the key: its next decision is that of a key never seen, and what was
-// reserved before cannot be settled any more.
+// Reset makes the key fresh. What was reserved before settles nothing. The errors are those of Take.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	l.check()
 	if ctx == nil {
@@ -239,10 +227,8 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return err
 }
 
-// SetLimit replaces the limit that New was given, in this process. It sends nothing: keys
-// are put under the new limit as of the limiter's next decision, and what was spent stays
-// spent. The package's documentation says what that means for RetryAfter. An invalid limit
-// is refused and changes nothing.
+// SetLimit replaces New's limit, in this process, from the next decision on. It sends nothing. What was spent stays spent. An
+// invalid limit is refused and changes nothing.
 func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	l.check()
 	p, err := newPlan(limit, l.maxLog)
@@ -268,8 +254,7 @@ func (l *Limiter) use(p *plan) {
 	l.plan.Store(p)
 }
 
-// Limits returns the one limit that New or SetLimit was given, or the zero Limit if
-// [Options.LimitFor] gives each key its own.
+// Limits returns the one limit of New or SetLimit, or the zero Limit if there is a [Options.LimitFor].
 func (l *Limiter) Limits() []ratelimit.Limit {
 	l.check()
 	if l.limitFor != nil {

@@ -32,14 +32,14 @@ const (
 	placeFor = time.Second
 )
 
-// ErrLost says that the slots of a [Permit] have ended before they were extended.
+// ErrLost says that a [Permit] cannot be extended: its slots have ended.
 var ErrLost = errors.New("redislimit: the permit's slots have ended")
 
-// Semaphore caps what is in flight for each key in a fleet. Make one with [NewSemaphore]. It is safe for concurrent
-// use, starts no goroutine of its own, and needs no closing. The zero Semaphore cannot be used.
+// Semaphore caps what is in flight for each key in a fleet. Make one with [NewSemaphore]. It is safe for concurrent use and needs
+// no closing. The zero Semaphore cannot be used.
 //
-// There is never more work in flight than the limit, except for work that goes on after its slots have ended: see
-// [SemaphoreOptions.Hold]. A failover of Redis that loses writes loses slots.
+// More work than the limit is in flight only if work goes on after its slots have ended (see [SemaphoreOptions.Hold]), or if a
+// failover of Redis loses slots.
 type Semaphore struct {
 	remote
 	spaces   [4]namespace
@@ -48,29 +48,26 @@ type Semaphore struct {
 	limit    atomic.Int64
 }
 
-// SemaphoreOptions are the options of [NewSemaphore]. Name is required.
+// SemaphoreOptions are the settings of [NewSemaphore]. Name is required.
 type SemaphoreOptions struct {
-	// Name is a part of the Redis keys. Semaphores of one Name, Prefix and server share their slots. It must not
-	// contain braces.
+	// Name is a part of the Redis keys. Semaphores of one Name, Prefix and server share slots. It must not contain braces.
 	Name string
 
-	// Prefix is what all Redis keys begin with. If empty, "ratelimit:". It must not contain braces.
+	// Prefix begins all Redis keys. If empty, "ratelimit:". It must not contain braces.
 	Prefix string
 
-	// Hold is how long a slot lasts, by the server's clock, unless it is released or extended. A process that dies
-	// gives its slots back after this time. If zero, 30 s; at least 1 ms.
+	// Hold is how long a slot lasts unless it is released or extended. If zero, 30 s; at least 1 ms.
 	Hold time.Duration
 
 	// LimitFor returns the limit of a key; 0 means NewSemaphore's or SetLimit's. If nil, all keys have that one.
 	LimitFor func(key string) int
 
-	// Timeout bounds each call to Redis: see [Options.Timeout]. If zero, 50 ms; below zero there is no bound but
-	// the context's and the client's own.
+	// Timeout bounds each call, as [Options.Timeout] does. If zero, 50 ms.
 	Timeout time.Duration
 }
 
-// NewSemaphore returns a semaphore that gives each key so many slots, 1 to 10,000. It does not connect. The error names
-// the option and the figure that is wrong, and wraps [ratelimit.ErrInvalidLimit] if that is the limit.
+// NewSemaphore returns a semaphore that gives each key limit slots, 1 to 10,000. It does not connect. The error names what is
+// wrong, and wraps [ratelimit.ErrInvalidLimit] if that is the limit.
 func NewSemaphore(client redis.UniversalClient, limit int, opts *SemaphoreOptions) (*Semaphore, error) {
 	var o SemaphoreOptions
 	if opts != nil {
@@ -102,8 +99,8 @@ func NewSemaphore(client redis.UniversalClient, limit int, opts *SemaphoreOption
 	return s, s.SetLimit(limit)
 }
 
-// SetLimit replaces the limit that NewSemaphore was given, in this process. It sends nothing. Permits stay; if there are
-// more than the new limit, nobody gets one until enough are released. An invalid limit is refused and changes nothing.
+// SetLimit replaces NewSemaphore's limit, in this process. It sends nothing. Permits stay, also above the new limit. An invalid
+// limit is refused and changes nothing.
 func (s *Semaphore) SetLimit(limit int) error {
 	if limit < 1 || limit > maxSlots {
 		return fmt.Errorf("redislimit: %w: the semaphore's limit is %d, want 1 to %d", ratelimit.ErrInvalidLimit, limit, maxSlots)
@@ -134,12 +131,12 @@ func (s *Semaphore) limitOf(key string, n int) (int64, error) {
 	return limit, nil
 }
 
-// TryAcquire takes n slots of the key if they are free, beside those that callers in line wait for. It makes one call, and takes no longer
-// than [SemaphoreOptions.Timeout], or than the context lasts.
+// TryAcquire takes n slots of the key if they are free and no caller in line waits for them. It takes no longer than
+// [SemaphoreOptions.Timeout] or the context.
 //
-// If the slots are not free, the error wraps [ratelimit.ErrLimited]. It wraps [ratelimit.ErrExceedsLimit] if n is above
-// the limit; [ratelimit.ErrUnavailable] if Redis could not decide; else it is the context's. If it also wraps
-// [ratelimit.ErrUnanswered], the slots may have been taken, and end after Hold. The permit is nil if there is an error.
+// The error wraps [ratelimit.ErrLimited] if they are not free; [ratelimit.ErrExceedsLimit] if n is above the limit;
+// [ratelimit.ErrUnavailable] if Redis could not decide, and [ratelimit.ErrUnanswered] too if the slots may have been taken, which
+// then end after Hold. With an error the permit is nil.
 func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit, error) {
 	if ctx == nil {
 		ctx = context.Background()
@@ -158,14 +155,12 @@ func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit,
 	return p, nil
 }
 
-// Acquire takes n slots of the key as soon as they are free, and no caller of any process who came earlier waits for them:
-// a caller who wants many is not starved by others who want few. It keeps its place in line by asking, after 5 ms at
-// first and after 250 ms later, and loses it if Redis is not asked for a second.
+// Acquire waits until n slots of the key are free and all earlier callers of any process have been served, and takes them. It asks
+// Redis every 5 to 250 ms, and loses its place in line if it has not asked for a second.
 //
-// The errors are those of TryAcquire, but for ErrLimited. If the first call fails, Acquire fails at once; later it asks
-// again until Redis has not answered for a second. If the context ends, Acquire gives back its place and what it may have
-// taken, within [SemaphoreOptions.Timeout]; if that fails, the error says so, the place ends after a second, and
-// the slots after Hold.
+// The errors are those of TryAcquire but for ErrLimited: at once if the first call fails, later after a second without an answer.
+// If the context ends, Acquire gives back its place and what it may have taken, within [SemaphoreOptions.Timeout]. If that
+// fails, the error says so; the place ends after a second, the slots after Hold.
 func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, error) {
 	if ctx == nil {
 		ctx = context.Background()
@@ -208,7 +203,7 @@ func (p *Permit) leave(ctx context.Context, cause error) error {
 	return cause
 }
 
-// Permit is a number of slots that were acquired. It is safe for concurrent use.
+// Permit is a number of acquired slots. It is safe for concurrent use.
 type Permit struct {
 	of       *Semaphore
 	keys     []string
@@ -235,8 +230,8 @@ func (p *Permit) take(ctx context.Context, limit int64, patience time.Duration) 
 	return reply[0] == 1, get7(reply[1:]), nil
 }
 
-// Extend begins Hold anew. The error is [ErrLost] if the slots have ended or were released; it wraps
-// [ratelimit.ErrUnavailable] if Redis could not tell; else it is the context's.
+// Extend begins Hold anew. The error is [ErrLost] if the slots have ended or were released; it wraps [ratelimit.ErrUnavailable] if
+// Redis did not say; else it is the context's.
 func (p *Permit) Extend(ctx context.Context) error {
 	if p == nil || p.released.Load() {
 		return ErrLost
@@ -248,9 +243,8 @@ func (p *Permit) Extend(ctx context.Context) error {
 	return err
 }
 
-// Release gives the slots back, also if the context has ended, within [SemaphoreOptions.Timeout]. Once it has returned
-// nil, it does nothing. If it fails, the slots end after Hold. To release slots that have ended does no harm, and a nil
-// permit has none.
+// Release gives the slots back, also if the context has ended, within [SemaphoreOptions.Timeout]. If it fails, they end after
+// Hold. Once it has returned nil, it does nothing; nor does it if the slots have ended, or the permit is nil.
 func (p *Permit) Release(ctx context.Context) error {
 	if p == nil || p.released.Load() {
 		return nil
@@ -265,14 +259,14 @@ func (p *Permit) Release(ctx context.Context) error {
 	return err
 }
 
-// SemaphoreStats says how a key of a [Semaphore] stands, in the whole fleet.
+// SemaphoreStats says how a key of a [Semaphore] stands in the fleet.
 type SemaphoreStats struct {
 	InFlight int           // slots that are taken
 	Waiting  int           // callers in line
-	Oldest   time.Duration // since when the oldest permit is held; 0 if there is none
+	Oldest   time.Duration // age of the oldest permit; 0 if there is none
 }
 
-// Snapshot says how a key stands. It writes nothing. The errors are those of TryAcquire.
+// Snapshot returns how a key stands. It writes nothing. The errors are those of TryAcquire.
 func (s *Semaphore) Snapshot(ctx context.Context, key string) (SemaphoreStats, error) {
 	if _, err := s.limitOf(key, 1); err != nil {
 		return SemaphoreStats{}, err

@@ -8,19 +8,15 @@ import (
 	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
-// Wait spends cost of the key's budget and returns nil when its time has come: at
-// once if it fits, else after sleeping. It costs one round trip: waiters book their
-// instants as they come, and later callers, in whatever process, queue behind them.
+// Wait spends cost of the key's budget and returns nil when its time has come. It books its time in one round trip, and sleeps.
+// Later callers, in any process, queue behind it.
 //
 // A Wait that fails has spent nothing, unless its error says so. It fails at once, with an error that wraps
-// [context.DeadlineExceeded], if the context's deadline comes before its time; with
-// [ratelimit.ErrLimited] if a leaky bucket's queue is full, or if the key has 1,024 bookings ahead, a
-// sliding log 2,000, since no more could be given back; and with the errors of
-// Take. If the context ends while it sleeps, it gives back what it has booked, within
-// [Options.Timeout], and returns the context's error; if giving back fails, the
-// booking stays, and that error is joined to it. If the context ends while the booking
-// is being made, Wait waits for the answer, for 50 ms at most, to give it back; if there is
-// none, the error wraps [ratelimit.ErrUnanswered], and the booking may stay.
+// [context.DeadlineExceeded] if the deadline comes before its time; [ratelimit.ErrLimited] if a leaky bucket's queue is full or
+// the key has too many bookings, as in Reserve; or with the errors of Take. If the context ends first, Wait gives back its
+// booking within [Options.Timeout] and returns the context's error. If that fails, the error says so, and the booking stays. If
+// the context ends before Redis has answered, Wait returns up to 50 ms later; if there is no answer by then, the error wraps
+// [ratelimit.ErrUnanswered].
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()
