@@ -6,7 +6,8 @@
 //	…
 //	d, err := limiter.Take(ctx, "user:42", 1)
 //
-// [All] puts several limits on one request. [NewSemaphore] caps what is in flight.
+// [All] puts several limits on one request. [NewSemaphore] caps what is in flight. Names that package ratelimit has too mean the
+// same as there.
 //
 // # Errors
 //

@@ -24,12 +24,10 @@ const (
 
 // Each calls visit with each key of the limiter that Redis holds, on all servers, and with what [Limiter.Peek] says to a cost of
 // 1, until visit returns false. It writes nothing. A key that comes or goes meanwhile, or whose slot moves, is visited once or not
-// at all. Keys of more than 200 bytes are left out. A fresh key stays for some time: who lists the limited leaves out those
-// that are Allowed.
+// at all. Keys of more than 200 bytes are left out. A fresh key stays for some time, and is Allowed.
 //
-// It scans all keys of each server, 1,000 a call, and remembers 16 bytes for each visited key. A call may take a second, or
-// [Options.Timeout] if that is longer. The errors are those of Peek. After an error of a single key Each goes on, and returns the
-// first of these at the end.
+// It scans all keys of each server, 1,000 a call, and remembers 16 bytes for each visited key. A call takes up to a second, or
+// [Options.Timeout] if that is longer. The errors are those of Peek; one of a single key is returned at the end.
 func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.Decision) bool) error {
 	l.check()
 	if ctx == nil {

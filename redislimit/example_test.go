@@ -275,3 +275,71 @@ func ExamplePermit_Extend() {
 	// part 1
 	// part 2
 }
+
+// completion is a request to a language model.
+type completion struct {
+	user, plan string
+	tokens     int
+}
+
+func completions(ctx context.Context, client *redis.Client) error {
+	options := &redislimit.Options{Timeout: time.Second, Slot: func(user string) string { return user }}
+	calls, err := redislimit.New(client, ratelimit.TokenBucket(ratelimit.PerHour(10), 2).Named("calls"), options)
+	if err != nil {
+		return err
+	}
+	tokens, err := redislimit.New(client, ratelimit.FixedWindow(ratelimit.PerHour(1_000)).Named("tokens"), options)
+	if err != nil {
+		return err
+	}
+	stricter, err := redislimit.New(client, ratelimit.FixedWindow(ratelimit.PerHour(500)).Named("stricter"), options)
+	if err != nil {
+		return err
+	}
+	user := func(c completion) (string, error) { return c.user, nil }
+	used := func(c completion) int { return c.tokens }
+	byPlan := func(c completion) ratelimit.Limit {
+		if c.plan == "team" {
+			return ratelimit.TokenBucket(ratelimit.PerHour(100), 20)
+		}
+		return ratelimit.Limit{} // that of calls
+	}
+	tried := func(e ratelimit.Event[completion]) {
+		fmt.Println("half of the tokens would do for", e.Key.user+":", e.Decision.Allowed)
+	}
+	limiter, err := redislimit.AllOf(
+		func(c completion, which []int) []int {
+			if c.tokens == 0 { // such as a list of models
+				return append(which, 0)
+			}
+			return append(which, 0, 1, 2)
+		},
+		redislimit.WithLimit(redislimit.By(calls, user), byPlan),
+		redislimit.WithCost(redislimit.By(tokens, user), used),
+		redislimit.Observe(redislimit.Shadow(redislimit.WithCost(redislimit.By(stricter, user), used)), tried),
+	)
+	if err != nil {
+		return err
+	}
+	for _, c := range []completion{{"ann", "", 400}, {"ann", "", 300}, {"ann", "", 0}, {"bob", "team", 900}} {
+		d, err := limiter.Take(ctx, c, 1)
+		if err != nil {
+			return err
+		}
+		fmt.Println(c.user, d.Allowed, d.Limit.Name)
+	}
+	return nil
+}
+
+// Calls and tokens of each user, in one round trip, and a stricter limit that is tried out beside them.
+func ExampleAllOf() {
+	onServer(completions)
+	// Output:
+	// half of the tokens would do for ann: true
+	// ann true calls
+	// half of the tokens would do for ann: false
+	// ann true calls
+	// ann false calls
+	// half of the tokens would do for bob: false
+	// bob true tokens
+}

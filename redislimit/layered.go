@@ -14,12 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
-// Layered is several limits on one request: all allow it, or none is charged. Make one with [All] or [AllOf]. It is safe for
-// concurrent use. The zero Layered cannot be used.
-//
-// The [ratelimit.Decision] is that of the layer that binds: if denied, the one with the longest RetryAfter; if allowed, the one
-// that leaves the least. Remaining is the largest cost that all layers would allow, ResetAfter and Delay are the longest of all.
-// Costs of several layers for one key add up.
+// Layered is several limits on one request: all allow it, or none is charged. Its Decision is made up as that of
+// [ratelimit.Layered]. Make one with [All] or [AllOf]. It is safe for concurrent use. The zero Layered cannot be used.
 type Layered[R any] struct {
 	layers []layer[R]
 	remote
@@ -32,9 +28,9 @@ var _ ratelimit.Reserver[string] = (*Layered[string])(nil)
 // maxLayers is how many layers one decision may have, since a call counts them in a byte.
 const maxLayers = 255
 
-// All returns a limiter that decides on all layers in one script call. The call goes to the first layer's client: all layers must
-// reach the same server, and in a cluster their keys the same slot (see [Options.Slot]). Its Timeout is the shortest of the
-// layers'. On a Ring or a ClusterClient it refuses a [Global] layer whose key would be on another server.
+// All returns a limiter that decides on all layers in one script call, within the shortest of their Timeouts. The call goes to the
+// first layer's client. All layers must reach the same server; in a cluster their keys must share a slot. On a Ring or a
+// ClusterClient it refuses a [Global] layer whose key would be on another server.
 func All[R any](layers ...Layer[R]) (*Layered[R], error) {
 	return newLayered("All", nil, layers)
 }
@@ -199,12 +195,8 @@ func (l *Layered[R]) ReplacesCost() bool {
 	return slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil })
 }
 
-// Wait charges the cost to all layers and returns nil when they allow it and leaky buckets have delayed the work. Until then it
-// sleeps RetryAfter and tries again; it books nothing ahead.
-//
-// It fails at once, with [context.DeadlineExceeded], if the deadline is too early; else with the context's error, or those of
-// Take. Before the layers allow the cost, a Wait that fails has charged nothing. After that it gives back what Cancel gives
-// back: of a token bucket all but rate·(time slept).
+// Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets. Until then it sleeps
+// RetryAfter and tries again. It fails as [ratelimit.Layered.Wait] does, or with the errors of Take.
 func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()

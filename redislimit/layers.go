@@ -36,8 +36,8 @@ type layerFunc[R any] func() (layer[R], error)
 
 func (f layerFunc[R]) spec() (layer[R], error) { return f() }
 
-// By returns the layer that charges l for the key that the function finds in a request. It runs once for each decision. Its error
-// denies the request, charges nothing in any layer, and is returned wrapped. [ratelimit.SkipLayer] leaves the layer out.
+// By returns the layer that charges l for the key that the function finds in a request. Its error denies the request, charges
+// nothing in any layer, and is returned wrapped. [ratelimit.SkipLayer] leaves the layer out.
 func By[R any](l *Limiter, key func(R) (string, error)) Layer[R] {
 	return layerFunc[R](func() (layer[R], error) {
 		switch {
@@ -56,28 +56,25 @@ func Global[R any](l *Limiter) Layer[R] {
 	return wrapped(By(l, func(R) (string, error) { return "", nil }), "Global", false, "", func(y *layer[R]) { y.global = true })
 }
 
-// WithCost returns the layer with a cost of its own for each request. If the caller's cost is 0, nothing is charged in any layer.
-// Cancel and Settle(0) refund this layer; another Settle does not.
+// WithCost returns the layer with a cost of its own for each request: see [ratelimit.WithCost].
 func WithCost[R any](l Layer[R], cost func(R) int) Layer[R] {
 	return wrapped(l, "WithCost", cost == nil, "cost", func(y *layer[R]) { y.cost = cost })
 }
 
-// WithLimit returns the layer with a limit of its own for each request; the zero Limit means the limiter's. A key has one budget:
-// after another limit, what was spent carries over, as in [Limiter.SetLimit]. A limit without a name has the limiter's. Layers
-// with one key are decided under the limit of the first that is neither Unlimited, Blocked nor a [Shadow].
+// WithLimit returns the layer with a limit of its own for each request; the zero Limit means the limiter's. See
+// [ratelimit.WithLimit].
 func WithLimit[R any](l Layer[R], limit func(R) ratelimit.Limit) Layer[R] {
 	return wrapped(l, "WithLimit", limit == nil, "limit", func(y *layer[R]) { y.limit = limit })
 }
 
-// Shadow returns the layer as one that never denies: it is charged if the cost fits, and reports its answer and its errors to
-// OnDecision only. A [Leased] shadow is asked only for what the other layers have charged.
+// Shadow returns the layer as one that never denies: see [ratelimit.Shadow]. A [Leased] shadow reports only what the other layers
+// have charged.
 func Shadow[R any](l Layer[R]) Layer[R] {
 	return wrapped(l, "Shadow", false, "", func(y *layer[R]) { y.shadow = true })
 }
 
-// Observe returns the layer with a function that is called after each of its decisions, with the request as the key, on the
-// caller's goroutine. [Options.OnDecision] is called too. Peek and a layer that does not apply call neither. Of two functions
-// the outer one is called.
+// Observe returns the layer with a function that gets each of its decisions, with the request as the key: see [ratelimit.Observe].
+// Of two functions the outer one is called.
 func Observe[R any](l Layer[R], report func(ratelimit.Event[R])) Layer[R] {
 	return wrapped(l, "Observe", report == nil, "report", func(y *layer[R]) { y.watch = report })
 }

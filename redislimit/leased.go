@@ -13,14 +13,12 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// Leased returns the layer as one that is spent from leases (package lease), of at most maxBatch units of a key in this process,
-// instead of the stack's call. So its keys may be on another server than those beside it. All processes should lease the layer, and
-// all stacks of a process with one maxBatch. A leaky bucket cannot be leased.
+// Leased returns the layer as one that is spent from leases (package lease), of at most maxBatch units of a key in this process.
+// So its keys may be on another server than those beside it. Its bound is the limit's plus processes × maxBatch, if all
+// processes lease it. All stacks of a process must have the same maxBatch. A leaky bucket cannot be leased.
 //
-// A stack is all or nothing still: leases are asked first, and get back their cost if another layer denies. The layer's bound is its
-// limit's plus processes × maxBatch. To fetch a batch takes up to the limiter's [Options.Timeout] more. A batch is given back
-// after a second, and by [Layered.Flush]; an unsettled reservation holds it: see [lease.Limiter.Reserve]. Of several limits of
-// [WithLimit] for one key, one is leased at a time; a request under another takes a round trip.
+// The stack is all or nothing still. To fetch a batch takes up to the limiter's [Options.Timeout] more. A batch is given back
+// after a second, and by [Layered.Flush]; an unsettled reservation holds it, as in [lease.Limiter.Reserve].
 func Leased[R any](l Layer[R], maxBatch int) Layer[R] {
 	return wrapped(l, "Leased", false, "", func(y *layer[R]) { y.leased, y.maxBatch = true, maxBatch })
 }

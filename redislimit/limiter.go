@@ -29,9 +29,6 @@ var _ ratelimit.Reserver[string] = (*Limiter)(nil)
 // New returns a limiter that holds each key to the limit. It does not connect. The error wraps [ratelimit.ErrInvalidLimit] if
 // the limit is invalid or cannot be counted exactly at 1 µs: its figures must be 2^52 at most, and the Per of windows and logs
 // whole microseconds. Else it names the option that is wrong.
-//
-// Close a Ring only after the client's own timeouts have ended all calls: go-redis 9.22 panics if a Ring is closed during a
-// pipeline.
 func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*Limiter, error) {
 	var o Options
 	if opts != nil {
@@ -55,7 +52,7 @@ func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*L
 }
 
 // Allow is Take without details. An error counts as false. A cost of 0 is allowed without asking Redis. On a leaky bucket use
-// Take or Wait, which say or wait out the delay.
+// Take or Wait: the work may have to be delayed.
 func (l *Limiter) Allow(key string, cost int) bool {
 	if cost == 0 {
 		return l.allowNothing(key)
@@ -95,10 +92,8 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Reserve is Take that may book ahead by up to maxDelay; below zero counts as zero. What it charged can be settled: see
-// [ratelimit.Reservation.Settle]. Delay says when the work may begin. A denial's RetryAfter is for the same call. A
-// reservation of 0 charges nothing until it is settled. If the key has 1,024 bookings ahead, a sliding log 2,000, the error
-// wraps [ratelimit.ErrLimited].
+// Reserve is Take that may book ahead by up to maxDelay: see [ratelimit.Keyed.Reserve]. If the key has 1,024 bookings ahead, a
+// sliding log 2,000, the error wraps [ratelimit.ErrLimited].
 //
 // Settle takes one round trip, within [Options.Timeout], and none if the work has cost what was reserved. If it fails, what was
 // reserved stays charged. The reservation is never nil.
@@ -200,9 +195,8 @@ func (l *Limiter) planOfCost(key string, cost int) (*plan, error) {
 	return p, p.check(int64(cost))
 }
 
-// Adjust corrects what a key has spent. A positive delta charges it, into debt if need be, at most what 100 years regain and
-// 2^52. A negative delta gives back spending, never past a fresh key. A delta of 0 does nothing, and so does any under Unlimited
-// and Blocked. The errors are those of Take.
+// Adjust corrects what a key has spent: see [ratelimit.Keyed.Adjust]. A debt is at most 2^52. A delta of 0 does nothing. The
+// errors are those of Take.
 func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	if ctx == nil {
 		ctx = context.Background()

@@ -29,10 +29,9 @@ func shared(share func(ratelimit.Limit) ratelimit.Limit, limit ratelimit.Limit) 
 	return local
 }
 
-// Local returns a stack in memory of the same layers, for package failover. The share function returns the part of a limit that this
-// process enforces alone, such as failover.Share; without a name it gets the limit's. It is not called for Unlimited and
-// Blocked. A later SetLimit does not change the stack. Each limiter tracks at most maxKeys keys; 0 means the default of
-// [ratelimit.Options]. The error is that of [ratelimit.New], or says what is missing.
+// Local returns a stack in memory of the same layers, for package failover. The share function returns the part of a limit that
+// this process enforces alone, such as failover.Share; Unlimited and Blocked stay. A later SetLimit does not change the stack.
+// Each limiter tracks at most maxKeys keys; 0 means the default of [ratelimit.Options]. The error names the layer that is wrong.
 func (l *Layered[R]) Local(share func(ratelimit.Limit) ratelimit.Limit, maxKeys int) (*ratelimit.Layered[R], error) {
 	if l == nil || len(l.layers) == 0 {
 		return nil, errors.New("redislimit: Local of a Layered that neither All nor AllOf has made")

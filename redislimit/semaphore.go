@@ -36,10 +36,8 @@ const (
 var ErrLost = errors.New("redislimit: the permit's slots have ended")
 
 // Semaphore caps what is in flight for each key in a fleet. Make one with [NewSemaphore]. It is safe for concurrent use and needs
-// no closing. The zero Semaphore cannot be used.
-//
-// More work than the limit is in flight only if work goes on after its slots have ended (see [SemaphoreOptions.Hold]), or if a
-// failover of Redis loses slots.
+// no closing. The zero Semaphore cannot be used. Only work that goes on after its slots have ended exceeds the limit, and work
+// whose slots a failover of Redis has lost.
 type Semaphore struct {
 	remote
 	spaces   [4]namespace
@@ -131,12 +129,10 @@ func (s *Semaphore) limitOf(key string, n int) (int64, error) {
 	return limit, nil
 }
 
-// TryAcquire takes n slots of the key if they are free and no caller in line waits for them. It takes no longer than
-// [SemaphoreOptions.Timeout] or the context.
-//
-// The error wraps [ratelimit.ErrLimited] if they are not free; [ratelimit.ErrExceedsLimit] if n is above the limit;
-// [ratelimit.ErrUnavailable] if Redis could not decide, and [ratelimit.ErrUnanswered] too if the slots may have been taken, which
-// then end after Hold. With an error the permit is nil.
+// TryAcquire takes n slots of the key, within [SemaphoreOptions.Timeout]. The error wraps [ratelimit.ErrLimited] if they are not
+// free, or earlier callers wait for them; [ratelimit.ErrExceedsLimit] if n is above the limit; [ratelimit.ErrUnavailable] if
+// Redis could not decide, and [ratelimit.ErrUnanswered] too if the slots may have been taken, which then end after Hold. With an
+// error the permit is nil.
 func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit, error) {
 	if ctx == nil {
 		ctx = context.Background()
@@ -155,8 +151,8 @@ func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit,
 	return p, nil
 }
 
-// Acquire waits until n slots of the key are free and all earlier callers of any process have been served, and takes them. It asks
-// Redis every 5 to 250 ms, and loses its place in line if it has not asked for a second.
+// Acquire takes n slots of the key as soon as they are free and earlier callers of all processes have been served. It asks Redis
+// every 5 to 250 ms, and loses its place in line after a second without asking.
 //
 // The errors are those of TryAcquire but for ErrLimited: at once if the first call fails, later after a second without an answer.
 // If the context ends, Acquire gives back its place and what it may have taken, within [SemaphoreOptions.Timeout]. If that

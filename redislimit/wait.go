@@ -9,14 +9,12 @@ import (
 )
 
 // Wait spends cost of the key's budget and returns nil when its time has come. It books its time in one round trip, and sleeps.
-// Later callers, in any process, queue behind it.
+// Later callers, in any process, queue behind it. It fails as [ratelimit.Keyed.Wait] does, with ErrLimited also if the key has too
+// many bookings, or with the errors of Take.
 //
-// A Wait that fails has spent nothing, unless its error says so. It fails at once, with an error that wraps
-// [context.DeadlineExceeded] if the deadline comes before its time; [ratelimit.ErrLimited] if a leaky bucket's queue is full or
-// the key has too many bookings, as in Reserve; or with the errors of Take. If the context ends first, Wait gives back its
-// booking within [Options.Timeout] and returns the context's error. If that fails, the error says so, and the booking stays. If
-// the context ends before Redis has answered, Wait returns up to 50 ms later; if there is no answer by then, the error wraps
-// [ratelimit.ErrUnanswered].
+// A Wait that fails has spent nothing, unless its error says so. If the context ends, Wait gives back its booking within
+// [Options.Timeout]; if that fails, the booking stays, and the error says so. Before Redis has answered that takes up to 50 ms; if
+// there is no answer by then, the error wraps [ratelimit.ErrUnanswered].
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()
