@@ -21,8 +21,9 @@ var (
 	ErrMissing = fmt.Errorf("policy: the request lacks an attribute: %w", keyfunc.ErrNoKey)
 
 	// ErrMalformed says that a request has an attribute that a rule needs, but in a form
-	// that the rule cannot use: above 1 KiB, or a cost that is not a whole number of at
-	// least 0. It is an [keyfunc.ErrMalformedKey] too.
+	// that the rule cannot use: above 1 KiB, no IP address, or a header field that is a cost and
+	// no whole number of at least 0. It is an [keyfunc.ErrMalformedKey] too. Another cost of a wrong
+	// form is the server's fault, a [keyfunc.ErrMisconfigured].
 	ErrMalformed = fmt.Errorf("policy: the request has an attribute of a wrong form: %w", keyfunc.ErrMalformedKey)
 )
 
@@ -57,7 +58,8 @@ func (e *Error) Error() string {
 // Unwrap returns the cause and [ErrInvalid].
 func (e *Error) Unwrap() []error { return []error{ErrInvalid, e.Err} }
 
-// requestError says in one text what is wrong with a request. It wraps [ErrMissing] or [ErrMalformed].
+// requestError says in one text what is wrong with a request. It wraps [ErrMissing], [ErrMalformed] or
+// [keyfunc.ErrMisconfigured].
 type requestError struct {
 	kind error
 	text string
@@ -65,10 +67,6 @@ type requestError struct {
 
 func (e *requestError) Error() string { return e.text }
 func (e *requestError) Unwrap() error { return e.kind }
-
-func malformed(format string, args ...any) error {
-	return &requestError{ErrMalformed, fmt.Sprintf(format, args...)}
-}
 
 // missing reports whether an error says that an attribute is missing.
 func missing(err error) bool { return errors.Is(err, ErrMissing) }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
@@ -100,7 +101,7 @@ func play(t *testing.T, seed uint64) {
 			want := m.take(r, cost)
 			got, err := decideBy(rnd.IntN(3), p, r, cost)
 			require.Equal(t, want.allowed, got, "%s: %v costs %d: %v\n%+v", where, r, cost, err, m.rules)
-			for _, is := range []error{policy.ErrMissing, policy.ErrMalformed, ratelimit.ErrExceedsLimit} {
+			for _, is := range []error{policy.ErrMissing, policy.ErrMalformed, keyfunc.ErrMisconfigured, ratelimit.ErrExceedsLimit} {
 				if err != nil || want.err == nil {
 					require.Equal(t, want.err == is, errors.Is(err, is), "%s: %v costs %d: %v\n%+v", where, r, cost, err, m.rules)
 				}
@@ -421,7 +422,7 @@ func (rule modelRule) asks(r attrs, cost int) (a asked, applies bool, err error)
 			case r[rule.Cost.Attribute] == "":
 				fail(policy.ErrMissing)
 			case wrong != nil || n < 0:
-				fail(policy.ErrMalformed)
+				fail(keyfunc.ErrMisconfigured)
 			}
 			a.cost = n
 		}

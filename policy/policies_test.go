@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/ratelimittest"
@@ -222,7 +225,7 @@ rules:
 	assert.Equal(t, map[string]int{"requests": 98, "heavy": 80, "tokens": 700, "bytes": 2999}, standing())
 	for _, bad := range []string{"many", "-1", "1.5", "99999999999999999999"} {
 		_, err := p.Take(t.Context(), attrs{"tokens": bad}, 1)
-		require.ErrorIs(t, err, policy.ErrMalformed, bad)
+		require.ErrorIs(t, err, keyfunc.ErrMisconfigured, bad)
 		assert.NotContains(t, err.Error(), bad)
 	}
 	_, err := p.Take(t.Context(), attrs{}, 1)
@@ -555,6 +558,33 @@ func TestAnErrorAboutARequestIsOneText(t *testing.T) {
 	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 	_, err = p.Take(t.Context(), attrs{"user": "ann", "weight": "x"}, 1)
 	assert.EqualError(t, err, `policy: rule "api": "weight" is not a whole number of at least 0`)
-	assert.ErrorIs(t, err, policy.ErrMalformed)
-	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
+	assert.ErrorIs(t, err, keyfunc.ErrMisconfigured)
+}
+
+func TestACostOfAWrongFormIsTheFaultOfWhoeverSetIt(t *testing.T) {
+	for attribute, want := range map[string]struct {
+		err     error
+		outcome outcome.Outcome
+		status  int
+	}{
+		"tokens":        {keyfunc.ErrMisconfigured, outcome.Failed, http.StatusInternalServerError},
+		"header:X-Size": {keyfunc.ErrMalformedKey, outcome.Rejected, http.StatusBadRequest},
+	} {
+		p, _, told := inForce(t, "rules: [{name: api, limit: fixed-window 9/h, cost: "+attribute+"}]")
+		limit, err := httplimit.New(ratelimit.Map(p, func(r *http.Request) (policy.Request, error) {
+			return policy.HTTP(r, policy.Attributes{"tokens": r.Header.Get("X-Size")}), nil
+		}), &httplimit.Options{Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		for _, wrong := range []string{"1.5", "-1", strings.Repeat("1", 1025)} {
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
+			r.Header.Set("X-Size", wrong)
+			w := httptest.NewRecorder()
+			limit.Wrap(http.NotFoundHandler()).ServeHTTP(w, r)
+			assert.Equal(t, want.status, w.Code, attribute)
+			last := (*told)[len(*told)-1]
+			require.ErrorIs(t, last.Err, want.err, attribute)
+			assert.Equal(t, want.outcome, outcome.Of(last.Decision, last.Err), attribute)
+		}
+		assert.Equal(t, 9, ruleLeft(t, p, "api"), "nothing is charged")
+	}
 }

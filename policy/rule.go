@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
@@ -33,10 +34,25 @@ type needed struct {
 	attribute string
 	bits      int   // to which an IPv4 address is cut, 0 if it is not
 	missing   error // what to say of a request that lacks it, made beforehand: an optional rule says it often
+	malformed error // the kind of the error about a value of a wrong form
 }
 
 func need(attribute string, bits int) needed {
-	return needed{attribute, bits, &requestError{ErrMissing, fmt.Sprintf("the request has no %q", attribute)}}
+	return needed{attribute, bits, &requestError{ErrMissing, fmt.Sprintf("the request has no %q", attribute)}, ErrMalformed}
+}
+
+// needCost is need for a cost. A wrong one is the server's fault, unless the client has sent it.
+func needCost(attribute string) needed {
+	n := need(attribute, 0)
+	if !strings.HasPrefix(attribute, attrHeader) {
+		n.malformed = keyfunc.ErrMisconfigured
+	}
+	return n
+}
+
+// wrong returns the error about a value of a wrong form.
+func (n *needed) wrong(format string, args ...any) error {
+	return &requestError{n.malformed, fmt.Sprintf("%q "+format, append([]any{n.attribute}, args...)...)}
 }
 
 // newRule makes a rule ready. It is valid.
@@ -59,7 +75,7 @@ func newRule(r *Rule) *rule {
 	}
 	c.plain = len(c.parts) == 1 && c.parts[0].bits == 0
 	if r.Cost.Attribute != "" {
-		c.weight = need(r.Cost.Attribute, 0)
+		c.weight = needCost(r.Cost.Attribute)
 	}
 	for plan, limit := range r.Plans {
 		named := limit.Named(r.Name)
@@ -144,7 +160,7 @@ func (c *rule) key(r Request) (string, error) {
 		if part.bits > 0 {
 			var ok bool
 			if v, ok = cutIP(v, part.bits); !ok {
-				return "", malformed("%q is not an IP address", part.attribute)
+				return "", part.wrong("is not an IP address")
 			}
 		}
 		values[i] = v
@@ -182,7 +198,7 @@ func (c *rule) cost(r Request, cost int) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
-		return 0, malformed("%q is not a whole number of at least 0", c.Cost.Attribute)
+		return 0, c.weight.wrong("is not a whole number of at least 0")
 	}
 	return n, nil
 }
@@ -194,7 +210,7 @@ func (n *needed) of(r Request) (string, error) {
 	case !ok || v == "":
 		return "", n.missing
 	case len(v) > maxText:
-		return "", malformed("%q has %d bytes, want at most %d", n.attribute, len(v), maxText)
+		return "", n.wrong("has %d bytes, want at most %d", len(v), maxText)
 	}
 	return v, nil
 }
