@@ -244,55 +244,37 @@ func (p *parser) told(name string) string {
 
 // unknown is the error about a field that is not known. It suggests the one that was meant, if one is like it.
 func unknown(field, told string, known []string) error {
-	best, least := "", 3
-	for _, k := range known {
-		if d := distance(strings.ToLower(field), k); d < least {
-			best, least = k, d
+	for changes := range 3 {
+		for _, k := range known {
+			if alike(strings.ToLower(field), k, changes) {
+				return fmt.Errorf("unknown %s; %q, maybe", told, k)
+			}
 		}
 	}
-	switch {
-	case best != "":
-		return fmt.Errorf("unknown %s; %q, maybe", told, best)
-	case slices.Contains(known, "match") && slices.Contains(matchFields, field):
+	if slices.Contains(known, "match") && slices.Contains([]string{"route", "attributes", "not", "prefix", "suffix", "absent"}, field) {
 		return fmt.Errorf("unknown %s; %q, maybe", told, "match."+field)
 	}
 	return fmt.Errorf("unknown %s, want one of %s", told, strings.Join(known, ", "))
 }
 
-// matchFields are the fields of a match, which are easily written beside it.
-var matchFields = []string{"route", "attributes", "not", "prefix", "suffix", "absent"}
+// alike reports whether so many changes make a word another one. The first letters of a word are one change from it.
+func alike(a, b string, changes int) bool {
+	if min(len(a), len(b)) < 3 || changes > 1 && max(len(a), len(b)) < 6 { // too much of a short word
+		return a == b
+	}
+	return changes == 1 && (strings.HasPrefix(a, b) || strings.HasPrefix(b, a)) || reaches(a, b, changes)
+}
 
-// distance returns how many letters of a word are to be changed, added, left out, or to change places with the
-// next, until it is another. It is 3 or more for words that are not alike, and 1 for the first part of a word.
-func distance(a, b string) int {
-	if short, long := min(len(a), len(b)), max(len(a), len(b)); short > 2 && a[:short] == b[:short] {
-		return min(1, long-short)
-	} else if long > 32 || short < 3 && a != b {
-		return 3
+// reaches is alike for words of any length. A change is a letter more, less or another, or two that swap places.
+func reaches(a, b string, changes int) bool {
+	for a != "" && b != "" && a[0] == b[0] {
+		a, b = a[1:], b[1:]
 	}
-	rows := make([][]int, len(a)+1)
-	for i := range rows {
-		rows[i] = make([]int, len(b)+1)
-		for j := range rows[i] {
-			if i == 0 || j == 0 {
-				rows[i][j] = i + j
-				continue
-			}
-			change := 1
-			if a[i-1] == b[j-1] {
-				change = 0
-			}
-			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+change)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
-			}
-		}
+	if a == "" || b == "" || changes == 0 {
+		return len(a)+len(b) <= changes
 	}
-	d := rows[len(a)][len(b)]
-	if d == 2 && max(len(a), len(b)) < 6 {
-		return 3 // too much of a short word
-	}
-	return d
+	return reaches(a[1:], b, changes-1) || reaches(a, b[1:], changes-1) || reaches(a[1:], b[1:], changes-1) ||
+		len(a) > 1 && len(b) > 1 && a[:2] == b[1:2]+b[:1] && reaches(a[2:], b[2:], changes-1)
 }
 
 // pairs calls read for each pair of a mapping.
