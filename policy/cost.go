@@ -21,14 +21,11 @@ type Cost struct {
 	Caller bool
 }
 
-// IsZero reports whether the cost is left out.
-func (c Cost) IsZero() bool { return c == Cost{} }
-
 // own reports whether the cost is not the caller's.
 func (c Cost) own() bool { return c.Number != 0 || c.Attribute != "" }
 
-// String returns the cost as a file has it, "" for the caller's.
-func (c Cost) String() string {
+// text returns the cost as a file has it, "" for the caller's.
+func (c Cost) text() string {
 	if c.Number != 0 {
 		return strconv.Itoa(c.Number)
 	}
@@ -79,7 +76,7 @@ func (c Cost) check() error {
 	case c.Number != 0 && c.Attribute != "":
 		return fmt.Errorf("both the number %d and the attribute %q", c.Number, c.Attribute)
 	case c.Caller && c.own():
-		return fmt.Errorf("both the caller's and %s", c)
+		return fmt.Errorf("both the caller's and %s", c.text())
 	case c.Number < 0:
 		return fmt.Errorf("%d, want at least 1", c.Number)
 	case c == Cost{}:

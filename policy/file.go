@@ -111,7 +111,7 @@ func (f *file) read() ([]byte, error) {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
 	defer r.Close()
-	data, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
+	data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
 	if err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}

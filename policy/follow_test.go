@@ -142,7 +142,7 @@ func TestFileFollowsEveryWayOfChangingAFile(t *testing.T) {
 
 	write(t, path, "version: v4\nrules:\n- name: api\n  limit: fixed-win")
 	require.Eventually(t, func() bool { return p.Stats().LastError != nil }, 20*time.Second, time.Millisecond)
-	require.ErrorIs(t, p.Stats().LastError, policy.ErrInvalid)
+	require.ErrorAs(t, p.Stats().LastError, new(*policy.Error))
 	assert.Equal(t, "v3", p.Stats().Version, "the last good set stays")
 	write(t, path, versioned("v4"))
 	becomes(t, p, "v4")

@@ -19,6 +19,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy"
 )
 
@@ -169,7 +170,7 @@ rules:
 	_, err = p.Take(t.Context(), attrs{"path": "/v1", "user": "ann", "ip": "192.0.2.1"}, 1)
 	require.ErrorIs(t, err, ratelimit.ErrBlocked, "a disabled exemption exempts nobody")
 	_, err = p.Take(t.Context(), attrs{"path": "/v1"}, 1)
-	require.ErrorIs(t, err, policy.ErrMissing)
+	require.ErrorIs(t, err, keyfunc.ErrNoKey)
 	assert.EqualValues(t, 3, p.Stats().Exempt)
 	require.Len(t, (*told)[0].Rules, 1)
 	assert.Equal(t, "health", (*told)[0].Rules[0].Rule)
@@ -199,9 +200,9 @@ func TestAKeyOfIPv4Networks(t *testing.T) {
 		assert.Equal(t, test.want, p.Allow(attrs{"ip": test.ip}, 1), test.ip)
 	}
 	_, err := p.Take(t.Context(), attrs{"ip": "nobody"}, 1)
-	require.ErrorIs(t, err, policy.ErrMalformed)
+	require.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 	_, err = p.Take(t.Context(), attrs{}, 1)
-	require.ErrorIs(t, err, policy.ErrMissing)
+	require.ErrorIs(t, err, keyfunc.ErrNoKey)
 }
 
 func TestWhatMatchesMayNotSay(t *testing.T) {
@@ -218,7 +219,7 @@ func TestWhatMatchesMayNotSay(t *testing.T) {
 		"rules:\n- {name: x, allow: true, plans: {a: blocked}}\n":                  "the rule allows what it matches",
 	} {
 		_, err := policy.Parse([]byte(text))
-		require.ErrorIs(t, err, policy.ErrInvalid, text)
+		require.ErrorAs(t, err, new(*policy.Error), text)
 		assert.ErrorContains(t, err, says, text)
 	}
 }
@@ -370,7 +371,7 @@ func TestPatternsThatCrossAreRefused(t *testing.T) {
 	}
 	require.NoError(t, crossing(8).Validate())
 	err := crossing(13).Validate()
-	require.ErrorIs(t, err, policy.ErrInvalid)
+	require.ErrorAs(t, err, new(*policy.Error))
 	assert.ErrorContains(t, err, "the patterns of the routes cross each other")
 	many := &policy.Set{}
 	for i := range 10_000 { // an ordinary large service

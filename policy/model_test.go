@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,7 +102,7 @@ func play(t *testing.T, seed uint64) {
 			want := m.take(r, cost)
 			got, err := decideBy(rnd.IntN(3), p, r, cost)
 			require.Equal(t, want.allowed, got, "%s: %v costs %d: %v\n%+v", where, r, cost, err, m.rules)
-			for _, is := range []error{policy.ErrMissing, policy.ErrMalformed, keyfunc.ErrMisconfigured, ratelimit.ErrExceedsLimit} {
+			for _, is := range []error{keyfunc.ErrNoKey, keyfunc.ErrMalformedKey, keyfunc.ErrMisconfigured, ratelimit.ErrExceedsLimit} {
 				if err != nil || want.err == nil {
 					require.Equal(t, want.err == is, errors.Is(err, is), "%s: %v costs %d: %v\n%+v", where, r, cost, err, m.rules)
 				}
@@ -231,7 +232,7 @@ func (m *model) draw(rnd *rand.Rand, calendars map[string]bool) *policy.Set {
 func (m *model) add(set *policy.Set, c, defaults modelRule) {
 	set.Rules = append(set.Rules, c.Rule)
 	if d := set.Defaults; d != nil {
-		if c.Match.IsZero() {
+		if reflect.DeepEqual(c.Match, policy.Match{}) {
 			c.Match = d.Match
 		}
 		if !c.Allow {
@@ -241,7 +242,7 @@ func (m *model) add(set *policy.Set, c, defaults modelRule) {
 			if c.Plans == nil {
 				c.Plans, c.plans = d.Plans, defaults.plans
 			}
-			if c.Cost.IsZero() {
+			if c.Cost == (policy.Cost{}) {
 				c.Cost = d.Cost
 			}
 		}
@@ -393,19 +394,19 @@ func (rule modelRule) asks(r attrs, cost int) (a asked, applies bool, err error)
 		if err == nil && !missing {
 			err = is
 		}
-		missing = missing || is == policy.ErrMissing
+		missing = missing || is == keyfunc.ErrNoKey
 	}
 	for _, part := range rule.Key {
 		name, bits, cut := strings.Cut(part, "/")
 		v := r[name]
 		if v == "" {
-			fail(policy.ErrMissing)
+			fail(keyfunc.ErrNoKey)
 			break
 		}
 		if cut {
 			addr, wrong := netip.ParseAddr(v)
 			if wrong != nil {
-				fail(policy.ErrMalformed)
+				fail(keyfunc.ErrMalformedKey)
 				break
 			}
 			if n, _ := strconv.Atoi(bits); addr.Unmap().Is4() {
@@ -420,7 +421,7 @@ func (rule modelRule) asks(r attrs, cost int) (a asked, applies bool, err error)
 			n, wrong := strconv.Atoi(r[rule.Cost.Attribute])
 			switch {
 			case r[rule.Cost.Attribute] == "":
-				fail(policy.ErrMissing)
+				fail(keyfunc.ErrNoKey)
 			case wrong != nil || n < 0:
 				fail(keyfunc.ErrMisconfigured)
 			}
@@ -428,7 +429,7 @@ func (rule modelRule) asks(r attrs, cost int) (a asked, applies bool, err error)
 		}
 	}
 	if err != nil {
-		if err == policy.ErrMissing && rule.Optional {
+		if err == keyfunc.ErrNoKey && rule.Optional {
 			return a, false, nil
 		}
 		return a, false, err

@@ -20,11 +20,11 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/jsontree"
 )
 
-// MaxSize is how many bytes a policy file may have: 4 MiB.
-const MaxSize = 4 << 20
+// maxSize is how many bytes a policy file may have.
+const maxSize = 4 << 20
 
 // Parse reads a set of rules from YAML or JSON. Unknown fields, duplicates, anchors, aliases, a second document, values of a wrong
-// kind and invalid limits are errors. The error is an [*Error]. A file without the field rules is an error too, since it may be
+// kind, invalid limits and a file above 4 MiB are errors. The error is an [*Error]. A file without the field rules is an error too, since it may be
 // half written; "rules: []" limits nothing.
 func Parse(data []byte) (*Set, error) {
 	set, _, all := parse(data, false)
@@ -51,8 +51,8 @@ func sortErrors(all []*Error) {
 
 // parse reads a set up to the first error, or all of it. The parser knows where its fields are.
 func parse(data []byte, all bool) (*Set, *parser, []*Error) {
-	if len(data) > MaxSize {
-		return nil, nil, []*Error{{Err: fmt.Errorf("%d bytes, want at most %d", len(data), MaxSize)}}
+	if len(data) > maxSize {
+		return nil, nil, []*Error{{Err: fmt.Errorf("%d bytes, want at most %d", len(data), maxSize)}}
 	}
 	p := &parser{at: map[string]*yaml.Node{}, json: isJSON(data), all: all}
 	root, err := p.tree(data)
@@ -503,7 +503,7 @@ func valueOf(n *yaml.Node, field string) *yaml.Node {
 
 func (p *parser) match(m *Match) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
-		if len(n.Content) == 0 { // it is given, so that of the defaults does not hold: see [Match.IsZero]
+		if len(n.Content) == 0 { // it is given, so that of the defaults does not hold: see [Match.leftOut]
 			m.Attributes = map[string]Values{}
 		}
 		return p.mapping(n, field, fields{

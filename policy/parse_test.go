@@ -95,7 +95,7 @@ func TestASetSurvivesJSONAndYAML(t *testing.T) {
 func TestHalfAFileIsNotASetThatLimitsNothing(t *testing.T) {
 	for _, text := range []string{"", "\n", "# nothing yet\n", "---\n", "{}", "version: 1\n", "version: 1\nrules:\n", "null", "[]"} {
 		set, err := policy.Parse([]byte(text))
-		require.ErrorIs(t, err, policy.ErrInvalid, "%q", text)
+		require.ErrorAs(t, err, new(*policy.Error), "%q", text)
 		assert.Nil(t, set)
 	}
 	for _, text := range []string{"rules: []\n", `{"rules": []}`, `{"rules": null}`} {
@@ -186,7 +186,7 @@ func TestErrorsSayWhereAndWhat(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			set, err := policy.Parse([]byte(test.text))
-			require.ErrorIs(t, err, policy.ErrInvalid)
+			require.ErrorAs(t, err, new(*policy.Error))
 			assert.Nil(t, set)
 			var e *policy.Error
 			require.ErrorAs(t, err, &e)
@@ -240,7 +240,7 @@ func TestLargeAndHostileFilesAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := policy.Parse([]byte(text))
-			require.ErrorIs(t, err, policy.ErrInvalid)
+			require.ErrorAs(t, err, new(*policy.Error))
 			assert.Less(t, len(err.Error()), 2000)
 		})
 	}
@@ -268,7 +268,7 @@ func TestTenThousandRulesAreRead(t *testing.T) {
 
 func TestValidateChecksSetsMadeByHand(t *testing.T) {
 	require.NoError(t, new(policy.Set).Validate())
-	require.ErrorIs(t, (*policy.Set)(nil).Validate(), policy.ErrInvalid)
+	require.ErrorAs(t, (*policy.Set)(nil).Validate(), new(*policy.Error))
 	require.NoError(t, wholeSet().Validate())
 	for name, spoil := range map[string]func(*policy.Rule){
 		"a cost of both kinds":    func(r *policy.Rule) { r.Cost = policy.Cost{Number: 1, Attribute: "x"} },
@@ -281,7 +281,7 @@ func TestValidateChecksSetsMadeByHand(t *testing.T) {
 		set := wholeSet()
 		spoil(&set.Rules[0])
 		err := set.Validate()
-		require.ErrorIs(t, err, policy.ErrInvalid, name)
+		require.ErrorAs(t, err, new(*policy.Error), name)
 		assert.Contains(t, err.Error(), "rules[0].", name)
 	}
 	named := wholeSet()
@@ -299,7 +299,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		set, err := policy.Parse(data)
 		if err != nil {
-			require.ErrorIs(t, err, policy.ErrInvalid)
+			require.ErrorAs(t, err, new(*policy.Error))
 			return
 		}
 		require.NoError(t, set.Validate())

@@ -193,7 +193,10 @@ func (p *Policies) Allow(r Request, cost int) bool {
 }
 
 // Take charges the cost to all rules that match the request, or to none: see [ratelimit.Layered.Take]. A request that no rule
-// matches is allowed. The errors are the engine's, [ErrMissing] and [ErrMalformed]; after an error nothing is charged.
+// matches is allowed. After an error nothing is charged.
+// The errors are the engine's and those of package keyfunc: ErrNoKey for an attribute that a rule needs and the request lacks,
+// ErrMalformedKey for one above 1 KiB or no IP address, and ErrMisconfigured for a cost that is no whole number of at least 0
+// (ErrMalformedKey if a header field holds it).
 func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.Decision, err error) {
 	q := p.ask(r, cost)
 	if q.answered() {

@@ -187,15 +187,15 @@ func TestNoRequestEvadesARuleByLeavingAnAttributeOut(t *testing.T) {
 	p, _, told := inForce(t, "rules:\n- {name: a, key: user, limit: fixed-window 1/h}\n- {name: b, key: tenant, optional: true, limit: fixed-window 1/h}")
 	for name, request := range map[string]attrs{"missing": {}, "empty": {"user": ""}} {
 		d, err := p.Take(t.Context(), request, 1)
-		require.ErrorIs(t, err, policy.ErrMissing, name)
+		require.ErrorIs(t, err, keyfunc.ErrNoKey, name)
 		require.ErrorIs(t, err, keyfunc.ErrNoKey)
 		assert.False(t, d.Allowed)
 		assert.False(t, p.Allow(request, 0))
 	}
 	_, err := p.Take(t.Context(), attrs{"user": string(make([]byte, 1025))}, 1)
-	require.ErrorIs(t, err, policy.ErrMalformed)
 	require.ErrorIs(t, err, keyfunc.ErrMalformedKey)
-	require.ErrorIs(t, (*told)[len(*told)-1].Err, policy.ErrMalformed)
+	require.ErrorIs(t, err, keyfunc.ErrMalformedKey)
+	require.ErrorIs(t, (*told)[len(*told)-1].Err, keyfunc.ErrMalformedKey)
 	assert.True(t, p.Allow(attrs{"user": "ann"}, 1), "an optional rule does not apply")
 	assert.True(t, p.Allow(attrs{"user": "bob", "tenant": "t"}, 1))
 	assert.False(t, p.Allow(attrs{"user": "cleo", "tenant": "t"}, 1))
@@ -229,7 +229,7 @@ rules:
 		assert.NotContains(t, err.Error(), bad)
 	}
 	_, err := p.Take(t.Context(), attrs{}, 1)
-	require.ErrorIs(t, err, policy.ErrMissing)
+	require.ErrorIs(t, err, keyfunc.ErrNoKey)
 	_, err = p.Take(t.Context(), attrs{"tokens": "1"}, -1)
 	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
 	_, err = p.Take(t.Context(), nil, 1)
@@ -356,15 +356,15 @@ func TestAnInvalidSetChangesNothing(t *testing.T) {
 		"no limit":    {Rules: []policy.Rule{{Name: "a"}}},
 		"second rule": {Rules: []policy.Rule{{Name: "a", Limit: ratelimit.Blocked()}, {Name: "b"}}},
 	} {
-		require.ErrorIs(t, p.Update(set), policy.ErrInvalid, name)
+		require.ErrorAs(t, p.Update(set), new(*policy.Error), name)
 		s := p.Stats()
 		assert.Equal(t, "good", s.Version)
 		assert.Equal(t, uint64(1), s.Generation)
-		require.ErrorIs(t, s.LastError, policy.ErrInvalid)
+		require.ErrorAs(t, s.LastError, new(*policy.Error))
 		assert.Equal(t, 2, left(t, p, attrs{}))
 	}
 	_, err := policy.New(&policy.Set{Rules: []policy.Rule{{}}}, nil)
-	require.ErrorIs(t, err, policy.ErrInvalid)
+	require.ErrorAs(t, err, new(*policy.Error))
 	_, err = policy.New(parsed(t, "rules:\n- {name: a, limit: blocked}"), &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{MaxKeys: -1})})
 	require.ErrorContains(t, err, "MaxKeys is -1")
 }
@@ -554,7 +554,6 @@ func TestAnErrorAboutARequestIsOneText(t *testing.T) {
 	require.NoError(t, err)
 	_, err = p.Take(t.Context(), attrs{}, 1)
 	assert.EqualError(t, err, `policy: rule "api": the request has no "user"`)
-	assert.ErrorIs(t, err, policy.ErrMissing)
 	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 	_, err = p.Take(t.Context(), attrs{"user": "ann", "weight": "x"}, 1)
 	assert.EqualError(t, err, `policy: rule "api": "weight" is not a whole number of at least 0`)

@@ -38,7 +38,7 @@ type needed struct {
 }
 
 func need(attribute string, bits int) needed {
-	return needed{attribute, bits, &requestError{ErrMissing, fmt.Sprintf("the request has no %q", attribute)}, ErrMalformed}
+	return needed{attribute, bits, &requestError{keyfunc.ErrNoKey, fmt.Sprintf("the request has no %q", attribute)}, keyfunc.ErrMalformedKey}
 }
 
 // needCost is need for a cost. A wrong one is the server's fault, unless the client has sent it.

@@ -34,9 +34,8 @@ type Defaults struct {
 	Cost  Cost                       `yaml:"cost,omitempty" json:"cost,omitzero"`
 }
 
-// IsZero reports whether the match is left out, so that it is that of the defaults: all its fields are nil. Without
-// defaults it is for every request.
-func (m Match) IsZero() bool {
+// leftOut reports whether the match is that of the defaults: all its fields are nil. Without defaults it is for every request.
+func (m Match) leftOut() bool {
 	return m.Route == nil && m.Attributes == nil && m.Not == nil && m.Prefix == nil && m.Suffix == nil && m.Absent == nil
 }
 
@@ -111,13 +110,16 @@ type Rule struct {
 	ChangedBy string `yaml:"changed_by,omitempty" json:"changed_by,omitempty"`
 }
 
-// MarshalYAML returns the rule's fields. A Key and Plans that are empty, and not nil, are among them: they hold in the
-// place of the defaults.
+// MarshalYAML returns the rule's fields. A Match, Key and Plans that are empty, and not nil, are among them: they hold in
+// the place of the defaults.
 func (r Rule) MarshalYAML() (any, error) {
 	type fields Rule
 	n := new(yaml.Node)
 	if err := n.Encode(fields(r)); err != nil {
 		return nil, err
+	}
+	if r.Match.all() && !r.Match.leftOut() {
+		n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "match"}, &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle})
 	}
 	if r.Key != nil && len(r.Key) == 0 {
 		n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "key"}, &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle})

@@ -120,7 +120,7 @@ func firstOf(field string) string {
 func (r *Rule) leavesOut(field string) bool {
 	switch field {
 	case "match":
-		return r.Match.IsZero()
+		return r.Match.leftOut()
 	case "key":
 		return r.Key == nil
 	case "limit":
@@ -128,7 +128,7 @@ func (r *Rule) leavesOut(field string) bool {
 	case "plans":
 		return r.Plans == nil
 	case "cost":
-		return r.Cost.IsZero()
+		return r.Cost == Cost{}
 	}
 	return false
 }
@@ -178,7 +178,7 @@ func (r *Rule) checkAllow(report reporter) {
 		given bool
 	}{
 		{"limit", r.Limit != ratelimit.Limit{}}, {"key", len(r.Key) > 0}, {"plans", r.Plans != nil}, {"overrides", r.Overrides != nil},
-		{"cost", !r.Cost.IsZero()}, {"optional", r.Optional}, {"shadow", r.Shadow},
+		{"cost", r.Cost != Cost{}}, {"optional", r.Optional}, {"shadow", r.Shadow},
 	} {
 		if f.given {
 			report(f.name, errors.New("the rule allows what it matches, whatever the limits: it has a match only"))
@@ -198,7 +198,7 @@ func (r *Rule) checkLimit() error {
 }
 
 func (r *Rule) checkCost() error {
-	if r.Cost.IsZero() {
+	if r.Cost == (Cost{}) {
 		return nil
 	}
 	return r.Cost.check()

@@ -27,6 +27,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/redistest"
 	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policyredis"
 	"github.com/weir-go/ratelimit/stats"
@@ -361,7 +362,7 @@ rules:
 			require.NoError(t, err)
 			assert.True(t, d.Allowed, name)
 			_, err = p.Peek(t.Context(), policy.Attributes{}, 5)
-			require.ErrorIs(t, err, policy.ErrMissing)
+			require.ErrorIs(t, err, keyfunc.ErrNoKey)
 			assert.True(t, p.ReplacesCost())
 			_, err = p.Peek(t.Context(), all, -1)
 			require.ErrorIs(t, err, ratelimit.ErrNegativeCost)

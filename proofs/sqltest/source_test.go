@@ -128,7 +128,7 @@ func TestABadRowIsRefusedAndNamed(t *testing.T) {
 				_, err := db.Exec(d.sql(statement))
 				require.NoError(t, err, statement)
 				set, err := src.Load(t.Context())
-				require.ErrorIs(t, err, policy.ErrInvalid, statement)
+				require.ErrorAs(t, err, new(*policy.Error), statement)
 				assert.Nil(t, set)
 				assert.Contains(t, err.Error(), says)
 				assert.NotContains(t, err.Error(), "secret")

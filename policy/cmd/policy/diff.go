@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -235,10 +236,10 @@ func keyText(r *policy.Rule) string {
 }
 
 func costText(c policy.Cost) string {
-	if text := c.String(); text != "" {
-		return text
+	if c.Number != 0 {
+		return strconv.Itoa(c.Number)
 	}
-	return "the caller's"
+	return cmp.Or(c.Attribute, "the caller's")
 }
 
 // names returns all keys of two maps, in order.

@@ -92,7 +92,7 @@ func (t *tool) ask(request policy.Attributes) int {
 		Failed      string          `json:"failed"`
 		Explanation json.RawMessage `json:"explanation"`
 	}
-	err = json.NewDecoder(io.LimitReader(w.Body, policy.MaxSize)).Decode(&answer)
+	err = json.NewDecoder(io.LimitReader(w.Body, maxRead)).Decode(&answer)
 	switch {
 	case err != nil:
 		return t.fail(misuse, fmt.Errorf("%s: status %s, and not the answer of package policy/admin", t.service, w.Status))

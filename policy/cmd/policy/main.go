@@ -111,13 +111,16 @@ func (t *tool) load(path string) (set *policy.Set, status int, err error) {
 	return set, fine, nil
 }
 
+// maxRead bounds what is read of a file or an answer: more than policy.Parse takes.
+const maxRead = 8 << 20
+
 func (t *tool) read(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, policy.MaxSize+1))
+	return io.ReadAll(io.LimitReader(f, maxRead))
 }
 
 // fail reports an error that ends the command.

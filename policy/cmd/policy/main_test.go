@@ -309,7 +309,7 @@ func TestCheckAlwaysTellsLineAndColumn(t *testing.T) {
 		"a byte that is not text":  {"rules:\n- name: é\xff", "2:10"},
 		"nothing":                  {"", "1:1"},
 		"no rules":                 {"version: v1", "1:1"},
-		"too large":                {strings.Repeat("#", policy.MaxSize+1), "1:1"},
+		"too large":                {strings.Repeat("#", 4<<20+1), "1:1"},
 		"JSON":                     {"{\"rules\": [\n  {\"name\": \"a\", \"limit\": \"often\"}]}", "2:26"},
 		"half of JSON":             {"{\"rules\": [", "2:1"},
 	} {
