@@ -16,11 +16,12 @@ type Charge struct {
 	Limit *ratelimit.Limit // in force for the key; it must not be changed
 }
 
-// Charges is what a request asks for: one charge for each rule that applies, in the order of the rules. A [Decider] reads it,
-// and notes in it what each rule said.
+// Charges is what a request asks for. An engine calls TellEvent for the answer of each rule.
 type Charges struct {
-	list []Charge
-	bare bool
+	// List has a charge for each rule that applies, in the order of the rules. It must not be changed.
+	List []Charge
+	// Bare reports that rules' own costs and shadows play no part: the charges are about budgets.
+	Bare bool
 
 	// What the rules have said.
 	told    []stats.RuleDecision // one for each charge, if there is a hook; it may keep them
@@ -28,42 +29,31 @@ type Charges struct {
 	shadows bool                 // one of the rules is a shadow
 }
 
-// Bare reports that the charges are about budgets, whatever their rules charge and whether they are shadows.
-func (c *Charges) Bare() bool { return c.bare }
-
 // clear forgets the request.
 func (c *Charges) clear() {
-	clear(c.list)
-	c.list, c.told, c.denied, c.shadows, c.bare = c.list[:0], nil, c.denied[:0], false, false
+	clear(c.List)
+	c.List, c.told, c.denied, c.shadows, c.Bare = c.List[:0], nil, c.denied[:0], false, false
 }
 
 // add adds a charge for a rule, and returns it. What lies behind the list is zero.
 func (c *Charges) add(rule int) *Charge {
-	n := len(c.list)
-	c.list = slices.Grow(c.list, 1)[:n+1]
-	c.list[n].Rule = rule
-	return &c.list[n]
+	n := len(c.List)
+	c.List = slices.Grow(c.List, 1)[:n+1]
+	c.List[n].Rule = rule
+	return &c.List[n]
 }
 
 // drop takes the last charge out.
 func (c *Charges) drop() {
-	n := len(c.list) - 1
-	c.list[n] = Charge{}
-	c.list = c.list[:n]
+	n := len(c.List) - 1
+	c.List[n] = Charge{}
+	c.List = c.List[:n]
 }
 
-// Append appends the indices of the rules that apply.
-func (c *Charges) Append(which []int) []int {
-	for i := range c.list {
-		which = append(which, c.list[i].Rule)
-	}
-	return which
-}
-
-// Of returns the charge of a rule that applies, nil for another.
-func (c *Charges) Of(rule int) *Charge {
+// of returns the charge of a rule that applies, nil for another.
+func (c *Charges) of(rule int) *Charge {
 	if i, ok := c.position(rule); ok {
-		return &c.list[i]
+		return &c.List[i]
 	}
 	return nil
 }
@@ -83,34 +73,31 @@ func (c *Charges) tell(rule int, d *ratelimit.Decision, spent bool) {
 	}
 }
 
-// TellEvent takes note of what a rule said: an engine calls it with what a layer of a stack tells of a decision.
+// TellEvent takes note of what a rule said: of a layer's event.
 func (c *Charges) TellEvent(rule int, e ratelimit.Event[*Charges]) {
-	c.TakeAnswer(rule, &e.Decision, e.Spent, e.Err)
+	c.answer(rule, &e.Decision, e.Spent, e.Err)
 }
 
-// WantsAnswers is for [ratelimit.Layered], which tells what each rule has said only if it is asked to.
-func (c *Charges) WantsAnswers(allowed bool) bool { return c.told != nil || c.shadows || !allowed }
-
-// TakeAnswer is for [ratelimit.Layered]. An error is told of all rules: if a rule has not answered because of it,
+// answer takes note of a layer's answer. An error is told of all rules: if a rule has not answered because of it,
 // nothing is noted. That the cost is above the capacity of the rule's own limit is an answer.
-func (c *Charges) TakeAnswer(rule int, d *ratelimit.Decision, spent bool, err error) {
+func (c *Charges) answer(rule int, d *ratelimit.Decision, spent bool, err error) {
 	if err == nil || d.Allowed || d.RetryAfter > 0 || c.exceeds(rule, d.Limit) {
 		c.tell(rule, d, spent)
 	}
 }
 
 func (c *Charges) exceeds(rule int, limit ratelimit.Limit) bool {
-	ch := c.Of(rule)
+	ch := c.of(rule)
 	return ch != nil && ch.Cost > limit.Capacity()
 }
 
 // position returns where the charge of a rule is.
 func (c *Charges) position(rule int) (int, bool) {
-	if len(c.list) > fewCharges {
-		return slices.BinarySearchFunc(c.list, rule, func(ch Charge, rule int) int { return ch.Rule - rule })
+	if len(c.List) > fewCharges {
+		return slices.BinarySearchFunc(c.List, rule, func(ch Charge, rule int) int { return ch.Rule - rule })
 	}
-	for i := range c.list {
-		if c.list[i].Rule == rule {
+	for i := range c.List {
+		if c.List[i].Rule == rule {
 			return i, true
 		}
 	}

@@ -38,7 +38,7 @@ func (p *Policies) Denied(n int) []Denials {
 // count counts which keys a decision has denied.
 func (p *Policies) count(q *query, allowed bool) {
 	for _, i := range q.charges.denied {
-		ch := &q.charges.list[i]
+		ch := &q.charges.List[i]
 		if r := q.in.rules[ch.Rule]; r.Shadow || !allowed {
 			p.denials.Add(sketch.ID{Rule: r.id, Key: ch.Key, Shadow: r.Shadow})
 		}
@@ -52,8 +52,8 @@ func (q *query) blame(d *ratelimit.Decision) {
 		return
 	}
 	enforcing, last := 0, 0
-	for i := range q.charges.list {
-		r := q.in.rules[q.charges.list[i].Rule]
+	for i := range q.charges.List {
+		r := q.in.rules[q.charges.List[i].Rule]
 		switch {
 		case r.Shadow:
 			continue

@@ -107,7 +107,7 @@ type quiet struct {
 	limit ratelimit.Limit
 }
 
-func (e quiet) Open([]policy.Budget) (policy.Decider, error) { return e, nil }
+func (e quiet) Open([]policy.Budget) (ratelimit.Reserver[*policy.Charges], error) { return e, nil }
 
 func (e quiet) Take(context.Context, *policy.Charges, int) (ratelimit.Decision, error) {
 	return ratelimit.Decision{Limit: e.limit, RetryAfter: time.Second}, nil

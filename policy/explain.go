@@ -80,7 +80,7 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 	e.Key, e.Plan, e.Limit, e.Cost = ch.Key, ch.Plan, *ch.Limit, ch.Cost
 	_, e.Override = rule.overrides[ch.Key]
 	ch.Rule = i
-	d, err := ratelimit.Peek(context.Background(), ratelimit.Limiter[*Charges](g.decider), &Charges{list: []Charge{ch}, bare: true}, ch.Cost)
+	d, err := ratelimit.Peek(context.Background(), ratelimit.Limiter[*Charges](g.decider), &Charges{List: []Charge{ch}, Bare: true}, ch.Cost)
 	if errors.Is(err, errors.ErrUnsupported) && unable(g.decider) {
 		return e, nil
 	}
@@ -89,7 +89,7 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 }
 
 // unable reports whether a decider has no Peek.
-func unable(d Decider) bool {
+func unable(d ratelimit.Reserver[*Charges]) bool {
 	switch d.(type) {
 	case ratelimit.Peeker[*Charges], interface {
 		Peek(*Charges, int) (ratelimit.Decision, error)

@@ -408,7 +408,7 @@ type heldEngine struct {
 	open func()
 }
 
-func (e *heldEngine) Open(rules []policy.Budget) (policy.Decider, error) {
+func (e *heldEngine) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
 	if e.open != nil {
 		e.open()
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/weir-go/ratelimit"
 )
@@ -40,15 +41,15 @@ type memory struct {
 	last     map[string]Budget                   // that each was opened with last
 }
 
-func (e *memory) Open(rules []Budget) (Decider, error) {
+func (e *memory) Open(rules []Budget) (ratelimit.Reserver[*Charges], error) {
 	if len(rules) == 0 {
 		e.limiters, e.last = nil, nil
 		return nil, nil
 	}
 	limiters := make(map[string]*ratelimit.Keyed[string], len(rules))
 	byRule := make([]*ratelimit.Keyed[string], len(rules))
-	layers := make([]ratelimit.Layer[*Charges], len(rules))
-	bare := make([]ratelimit.Layer[*Charges], len(rules))
+	layers := make([]ratelimit.Layer[*asked], len(rules))
+	bare := make([]ratelimit.Layer[*asked], len(rules))
 	for i, r := range rules {
 		l, err := e.limiter(r)
 		if err != nil {
@@ -81,45 +82,76 @@ func (e *memory) keep(rules []Budget, limiters map[string]*ratelimit.Keyed[strin
 	e.limiters, e.last = limiters, last
 }
 
+// asked is [Charges] that take the answers of a [ratelimit.Layered] themselves: see package answers.
+type asked Charges
+
+func (a *asked) of(rule int) *Charge { return (*Charges)(a).of(rule) }
+
+func (a *asked) append(which []int) []int {
+	for i := range a.List {
+		which = append(which, a.List[i].Rule)
+	}
+	return which
+}
+
+func (a *asked) WantsAnswers(allowed bool) bool { return a.told != nil || a.shadows || !allowed }
+
+func (a *asked) TakeAnswer(rule int, d *ratelimit.Decision, spent bool, err error) {
+	(*Charges)(a).answer(rule, d, spent, err)
+}
+
 // memoryDecider decides by one stack, and looks and adjusts by another, whose layers charge what they
 // are asked and are no shadows.
 type memoryDecider struct {
-	*ratelimit.Layered[*Charges]
-	bare     *ratelimit.Layered[*Charges]
-	limiters []*ratelimit.Keyed[string] // by rule
+	stack, bare *ratelimit.Layered[*asked]
+	limiters    []*ratelimit.Keyed[string] // by rule
 }
 
-func memoryDeciderOf(rules []Budget, layers, bare []ratelimit.Layer[*Charges]) (d *memoryDecider, err error) {
+func memoryDeciderOf(rules []Budget, layers, bare []ratelimit.Layer[*asked]) (d *memoryDecider, err error) {
 	d = new(memoryDecider)
-	if d.Layered, err = ratelimit.AllOf((*Charges).Append, layers...); err != nil {
+	if d.stack, err = ratelimit.AllOf((*asked).append, layers...); err != nil {
 		return d, err
 	}
-	d.bare = d.Layered
-	if slices.ContainsFunc(rules, func(r Budget) bool { return r.OwnCost || r.Shadow || r.Tell }) {
-		d.bare, err = ratelimit.AllOf((*Charges).Append, bare...)
+	d.bare = d.stack
+	if slices.ContainsFunc(rules, func(r Budget) bool { return r.OwnCost || r.Shadow }) {
+		d.bare, err = ratelimit.AllOf((*asked).append, bare...)
 	}
 	return d, err
 }
 
+func (d *memoryDecider) Allow(c *Charges, cost int) bool { return d.stack.Allow((*asked)(c), cost) }
+
+func (d *memoryDecider) Take(ctx context.Context, c *Charges, cost int) (ratelimit.Decision, error) {
+	return d.stack.Take(ctx, (*asked)(c), cost)
+}
+
+func (d *memoryDecider) Reserve(ctx context.Context, c *Charges, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	return d.stack.Reserve(ctx, (*asked)(c), cost, maxDelay)
+}
+
+func (d *memoryDecider) Wait(ctx context.Context, c *Charges, cost int) error {
+	return d.stack.Wait(ctx, (*asked)(c), cost)
+}
+
 func (d *memoryDecider) Peek(c *Charges, cost int) (ratelimit.Decision, error) {
-	return d.of(c).Peek(c, cost)
+	return d.of(c).Peek((*asked)(c), cost)
 }
 
 // of returns the stack that some charges are about.
-func (d *memoryDecider) of(c *Charges) *ratelimit.Layered[*Charges] {
-	if c.Bare() {
+func (d *memoryDecider) of(c *Charges) *ratelimit.Layered[*asked] {
+	if c.Bare {
 		return d.bare
 	}
-	return d.Layered
+	return d.stack
 }
 
 func (d *memoryDecider) Adjust(_ context.Context, c *Charges, delta int) error {
-	return d.of(c).Adjust(c, delta)
+	return d.of(c).Adjust((*asked)(c), delta)
 }
 
 func (d *memoryDecider) Reset(_ context.Context, c *Charges) error {
-	for i := range c.list {
-		d.limiters[c.list[i].Rule].Reset(c.list[i].Key)
+	for i := range c.List {
+		d.limiters[c.List[i].Rule].Reset(c.List[i].Key)
 	}
 	return nil
 }
@@ -128,7 +160,7 @@ func (d *memoryDecider) Reset(_ context.Context, c *Charges) error {
 func (d *memoryDecider) Each(ctx context.Context, rule int, limitFor func(key string) ratelimit.Limit, visit func(key string, d ratelimit.Decision) bool) error {
 	for key := range d.limiters[rule].All() {
 		limit := limitFor(key)
-		said, err := d.bare.Peek(&Charges{list: []Charge{{Rule: rule, Key: key, Cost: 1, Limit: &limit}}, bare: true}, 1)
+		said, err := d.bare.Peek(&asked{List: []Charge{{Rule: rule, Key: key, Cost: 1, Limit: &limit}}, Bare: true}, 1)
 		if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
 			return err
 		}
@@ -150,9 +182,9 @@ func (e *memory) limiter(r Budget) (*ratelimit.Keyed[string], error) {
 
 // bareLayer returns the rule's layer. The limiter's own limit never changes: it is that of the first set
 // that had the rule. A rule that has this limit and no other need not bring it, which is faster.
-func bareLayer(i int, r Budget, l *ratelimit.Keyed[string]) ratelimit.Layer[*Charges] {
-	y := ratelimit.By(l, func(c *Charges) (string, error) {
-		ch := c.Of(i)
+func bareLayer(i int, r Budget, l *ratelimit.Keyed[string]) ratelimit.Layer[*asked] {
+	y := ratelimit.By(l, func(c *asked) (string, error) {
+		ch := c.of(i)
 		if ch == nil {
 			return "", errNotCharged
 		}
@@ -161,13 +193,13 @@ func bareLayer(i int, r Budget, l *ratelimit.Keyed[string]) ratelimit.Layer[*Cha
 	if r.fixed() && r.Limit == l.Limits()[0] {
 		return y
 	}
-	return ratelimit.WithLimit(y, func(c *Charges) ratelimit.Limit { return *c.Of(i).Limit })
+	return ratelimit.WithLimit(y, func(c *asked) ratelimit.Limit { return *c.of(i).Limit })
 }
 
-// wrapped returns the layer with what the rule says besides. [Charges] take the answers themselves.
-func wrapped(i int, r Budget, y ratelimit.Layer[*Charges]) ratelimit.Layer[*Charges] {
+// wrapped returns the layer with what the rule says besides. An [asked] takes the answers itself.
+func wrapped(i int, r Budget, y ratelimit.Layer[*asked]) ratelimit.Layer[*asked] {
 	if r.OwnCost {
-		y = ratelimit.WithCost(y, func(c *Charges) int { return c.Of(i).Cost })
+		y = ratelimit.WithCost(y, func(c *asked) int { return c.of(i).Cost })
 	}
 	if r.Shadow {
 		y = ratelimit.Shadow(y)

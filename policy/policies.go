@@ -73,7 +73,7 @@ type generation struct {
 	rules    []*rule
 	names    []string
 	index    *match.Index // finds the rules, by their numbers
-	decider  Decider
+	decider  ratelimit.Reserver[*Charges]
 	memory   *memoryDecider // the decider, if it is that of Memory
 }
 
@@ -126,7 +126,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		next.rules = append(next.rules, newRule(r))
 		budgets[i] = Budget{
 			Name: r.Name, Key: r.Key, Limit: next.rules[i].limit, Others: next.rules[i].others(),
-			OwnCost: r.Cost.own(), Shadow: r.Shadow, Tell: true,
+			OwnCost: r.Cost.own(), Shadow: r.Shadow,
 		}
 	}
 	matches := make([]*match.Rule, len(rules))
@@ -202,7 +202,7 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	if q.answered() {
 		d, err = q.decision, q.err
 	} else if m := q.in.memory; m != nil { // asked directly: an interface's method would copy the answer twice more
-		d, err = m.Layered.Take(ctx, &q.charges, cost)
+		d, err = m.stack.Take(ctx, (*asked)(&q.charges), cost)
 	} else {
 		d, err = q.in.decider.Take(ctx, &q.charges, cost)
 	}
@@ -238,7 +238,7 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 		return q.err
 	}
 	if q.charges.told == nil {
-		q.charges.told = p.room(q, len(q.charges.list)) // without it, what the rules have said is not known afterwards
+		q.charges.told = p.room(q, len(q.charges.List)) // without it, what the rules have said is not known afterwards
 	}
 	err := ratelimit.Wait(ctx, q.in.decider, &q.charges, cost)
 	d := q.waited(err)

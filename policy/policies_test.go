@@ -542,7 +542,7 @@ type fickle struct {
 	err error
 }
 
-func (f *fickle) Open(rules []policy.Budget) (policy.Decider, error) {
+func (f *fickle) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
 	if f.err != nil {
 		return nil, f.err
 	}

@@ -70,7 +70,7 @@ func (p *Policies) ask(r Request, cost int) *query {
 		}
 	}
 	if p.onDecision != nil {
-		q.charges.told = p.room(q, len(q.charges.list))
+		q.charges.told = p.room(q, len(q.charges.List))
 	}
 	return q
 }
@@ -124,7 +124,7 @@ func (q *query) load() {
 	switch {
 	case q.err != nil:
 		q.charges.clear()
-	case len(q.charges.list) == 0:
+	case len(q.charges.List) == 0:
 		q.pass()
 	}
 }
@@ -150,7 +150,7 @@ func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
 	}
 	rules := q.charges.told
 	for i := range rules {
-		ch, rd := &q.charges.list[i], &rules[i]
+		ch, rd := &q.charges.List[i], &rules[i]
 		r := q.in.rules[ch.Rule]
 		rd.Rule, rd.Key, rd.Plan, rd.Shadow, rd.Cost = r.Name, ch.Key, ch.Plan, r.Shadow, ch.Cost
 		if !rd.Told {
@@ -195,7 +195,7 @@ func (q *query) waited(err error) (d ratelimit.Decision) {
 	known := false
 	for i := range q.charges.told {
 		a := &q.charges.told[i]
-		if !a.Told || q.in.rules[q.charges.list[i].Rule].Shadow {
+		if !a.Told || q.in.rules[q.charges.List[i].Rule].Shadow {
 			continue
 		}
 		switch more := a.Decision; {

@@ -241,27 +241,6 @@ func joined(values []string) string {
 	return b.String()
 }
 
-// valueIn returns the i-th of the n values that a key was joined of.
-func valueIn(key string, n, i int) (string, bool) {
-	if i < 0 || i >= n {
-		return "", false
-	}
-	if n == 1 {
-		return key, true
-	}
-	for ; ; i-- {
-		length, rest, ok := strings.Cut(key, ":")
-		size, err := strconv.Atoi(length)
-		if !ok || err != nil || size < 0 || size > len(rest) {
-			return "", false
-		}
-		if i == 0 {
-			return rest[:size], true
-		}
-		key = rest[size:]
-	}
-}
-
 // parted returns the n values of which a key was joined.
 func parted(key string, n int) (values []string) {
 	if n == 0 {

@@ -126,7 +126,7 @@ func (p *Policies) about(r Request, cost int, asDecided bool) *query {
 
 // about makes the query that of a subject's budget.
 func (q *query) about(s Subject) {
-	q.charges.bare = true
+	q.charges.Bare = true
 	q.err = q.in.charge(s, &q.charges)
 }
 

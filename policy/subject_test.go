@@ -125,3 +125,12 @@ func TestALongLineOfJSON(t *testing.T) {
 	}
 	t.Error("a long line takes five times as long, each time")
 }
+
+func TestAKeyTellsItsValues(t *testing.T) {
+	assert.Equal(t, []string{"a:b", "", "3:x"}, policy.ValuesOf("3:a:b0:3:3:x", 3))
+	assert.Equal(t, []string{"7:a"}, policy.ValuesOf("7:a", 1))
+	assert.Empty(t, policy.ValuesOf("", 0))
+	for _, garbage := range []string{"", "x", "9:a", "-1:a", "1:a"} {
+		assert.Less(t, len(policy.ValuesOf(garbage, 3)), 3, garbage)
+	}
+}

@@ -66,7 +66,9 @@ func TestTablesAreThoseOfTheRulesInForce(t *testing.T) {
 // deaf is an engine that can only decide.
 type deaf struct{ policy.Engine }
 
-func (e deaf) Open(rules []policy.Budget) (policy.Decider, error) {
+func (e deaf) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
 	d, err := e.Engine.Open(rules)
-	return struct{ policy.Decider }{d}, err
+	return struct {
+		ratelimit.Reserver[*policy.Charges]
+	}{d}, err
 }

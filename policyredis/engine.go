@@ -79,7 +79,7 @@ func Flush(ctx context.Context, e policy.Engine) error {
 }
 
 // Open makes a limiter for each rule. Nothing is sent: limiters know no state but their limit.
-func (e *engine) Open(rules []policy.Budget) (policy.Decider, error) {
+func (e *engine) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
 	if e.client == nil {
 		return nil, errors.New("policyredis: nil client")
 	}
@@ -185,8 +185,10 @@ func (e *engine) options(r policy.Budget) *redislimit.Options {
 	o := &redislimit.Options{Name: strings.ToLower(r.Name), Prefix: e.opts.Prefix, Timeout: e.opts.Timeout, Slot: e.opts.Slot, Hooks: e.opts.Hooks}
 	if e.opts.Tenant != "" && slices.Contains(r.Key, e.opts.Tenant) {
 		o.Slot = func(key string) string {
-			tenant, _ := r.ValueIn(key, e.opts.Tenant)
-			return tenant
+			if values := policy.ValuesOf(key, len(r.Key)); len(values) == len(r.Key) { // whatever Redis lists as a key
+				return values[slices.Index(r.Key, e.opts.Tenant)]
+			}
+			return ""
 		}
 	}
 	return o
@@ -194,11 +196,28 @@ func (e *engine) options(r policy.Budget) *redislimit.Options {
 
 var errNotCharged = errors.New("policyredis: the rule does not apply to this request")
 
+// chargeOf returns the charge of a rule that applies, nil for another.
+func chargeOf(c *policy.Charges, rule int) *policy.Charge {
+	i, ok := slices.BinarySearchFunc(c.List, rule, func(ch policy.Charge, rule int) int { return ch.Rule - rule })
+	if !ok {
+		return nil
+	}
+	return &c.List[i]
+}
+
+// applying appends the indices of the rules that apply.
+func applying(c *policy.Charges, which []int) []int {
+	for _, ch := range c.List {
+		which = append(which, ch.Rule)
+	}
+	return which
+}
+
 // bareLayer returns the rule's layer. If the rule has more than one limit, each charge brings
 // its own.
 func bareLayer(i int, r policy.Budget, l *redislimit.Limiter) redislimit.Layer[*policy.Charges] {
 	y := redislimit.By(l, func(c *policy.Charges) (string, error) {
-		ch := c.Of(i)
+		ch := chargeOf(c, i)
 		if ch == nil {
 			return "", errNotCharged
 		}
@@ -207,19 +226,16 @@ func bareLayer(i int, r policy.Budget, l *redislimit.Limiter) redislimit.Layer[*
 	if len(r.Others) == 0 {
 		return y
 	}
-	return redislimit.WithLimit(y, func(c *policy.Charges) ratelimit.Limit { return *c.Of(i).Limit })
+	return redislimit.WithLimit(y, func(c *policy.Charges) ratelimit.Limit { return *chargeOf(c, i).Limit })
 }
 
 // wrapped returns the layer with what the rule says besides.
 func wrapped(i int, r policy.Budget, y redislimit.Layer[*policy.Charges]) redislimit.Layer[*policy.Charges] {
 	if r.OwnCost {
-		y = redislimit.WithCost(y, func(c *policy.Charges) int { return c.Of(i).Cost })
+		y = redislimit.WithCost(y, func(c *policy.Charges) int { return chargeOf(c, i).Cost })
 	}
 	if r.Shadow {
 		y = redislimit.Shadow(y)
-	}
-	if !r.Tell {
-		return y
 	}
 	return redislimit.Observe(y, func(e ratelimit.Event[*policy.Charges]) { e.Key.TellEvent(i, e) })
 }
@@ -235,16 +251,16 @@ type decider struct {
 }
 
 func newDecider(layers, bare []redislimit.Layer[*policy.Charges]) (d decider, err error) {
-	if d.Layered, err = redislimit.AllOf((*policy.Charges).Append, layers...); err != nil {
+	if d.Layered, err = redislimit.AllOf(applying, layers...); err != nil {
 		return d, err
 	}
-	d.bare, err = redislimit.AllOf((*policy.Charges).Append, bare...)
+	d.bare, err = redislimit.AllOf(applying, bare...)
 	return d, err
 }
 
 // Peek is what a [ratelimit.Peeker] has. The round trip is bounded by the limiters' Timeout.
 func (d decider) Peek(ctx context.Context, c *policy.Charges, cost int) (ratelimit.Decision, error) {
-	if !c.Bare() {
+	if !c.Bare {
 		return d.Layered.Peek(ctx, c, cost)
 	}
 	said, err := d.bare.Peek(ctx, c, cost)
@@ -259,7 +275,7 @@ func (d decider) Peek(ctx context.Context, c *policy.Charges, cost int) (ratelim
 // Adjust is what a [ratelimit.Adjuster] has.
 func (d decider) Adjust(ctx context.Context, c *policy.Charges, delta int) error {
 	return d.each(c, func(l *redislimit.Limiter, r policy.Budget, key string) error {
-		if !c.Bare() && (r.OwnCost || r.Shadow) {
+		if !c.Bare && (r.OwnCost || r.Shadow) {
 			return nil
 		}
 		return l.Adjust(ctx, key, delta)
@@ -273,13 +289,12 @@ func (d decider) Reset(ctx context.Context, c *policy.Charges) error {
 
 // each calls do for each charge, with a limiter of the charge's limit on the rule's budgets.
 func (d decider) each(c *policy.Charges, do func(l *redislimit.Limiter, r policy.Budget, key string) error) error {
-	for _, i := range c.Append(nil) {
-		ch := c.Of(i)
-		l, err := redislimit.New(d.engine.client, *ch.Limit, d.engine.options(d.rules[i]))
+	for _, ch := range c.List {
+		l, err := redislimit.New(d.engine.client, *ch.Limit, d.engine.options(d.rules[ch.Rule]))
 		if err != nil {
 			return err
 		}
-		if err := do(l, d.rules[i], ch.Key); err != nil {
+		if err := do(l, d.rules[ch.Rule], ch.Key); err != nil {
 			return err
 		}
 	}

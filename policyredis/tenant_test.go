@@ -111,22 +111,3 @@ func TestWhatCannotBeOnOneServerIsRefused(t *testing.T) {
 		}
 	}
 }
-
-func TestAKeyTellsItsValues(t *testing.T) {
-	b := policy.Budget{Key: []string{"tenant", "user", "route"}}
-	for _, c := range []struct {
-		attribute, want string
-		ok              bool
-	}{{"tenant", "a:b", true}, {"user", "", true}, {"route", "3:x", true}, {"other", "", false}} {
-		v, ok := b.ValueIn("3:a:b0:3:3:x", c.attribute)
-		assert.Equal(t, c.ok, ok)
-		assert.Equal(t, c.want, v)
-	}
-	for _, garbage := range []string{"", "x", "9:a", "-1:a", "1:a"} {
-		_, ok := b.ValueIn(garbage, "route")
-		assert.False(t, ok)
-	}
-	v, ok := policy.Budget{Key: []string{"tenant"}}.ValueIn("7:a", "tenant")
-	assert.True(t, ok)
-	assert.Equal(t, "7:a", v)
-}

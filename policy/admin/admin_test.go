@@ -254,9 +254,11 @@ func noSecret(t *testing.T, text string) {
 // leaky is an engine whose errors hold keys.
 type leaky struct{ policy.Engine }
 
-type leakyDecider struct{ policy.Decider }
+type leakyDecider struct {
+	ratelimit.Reserver[*policy.Charges]
+}
 
-func (e leaky) Open(rules []policy.Budget) (policy.Decider, error) {
+func (e leaky) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
 	d, err := e.Engine.Open(rules)
 	return leakyDecider{d}, err
 }
@@ -309,9 +311,11 @@ func TestAdminReadsForms(t *testing.T) {
 // deaf is an engine that can only decide.
 type deaf struct{ policy.Engine }
 
-func (e deaf) Open(rules []policy.Budget) (policy.Decider, error) {
+func (e deaf) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
 	d, err := e.Engine.Open(rules)
-	return struct{ policy.Decider }{d}, err
+	return struct {
+		ratelimit.Reserver[*policy.Charges]
+	}{d}, err
 }
 
 func TestAdminOfAnEngineThatCannotLook(t *testing.T) {
