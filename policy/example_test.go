@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log"
@@ -75,7 +76,8 @@ func userOf(r *http.Request) string {
 	return user
 }
 
-func ExampleRouteOf() {
+// The mux is behind the limiter, and has not routed the request yet.
+func ExampleHTTP_route() {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /charges/{id}", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /search", func(http.ResponseWriter, *http.Request) {})
@@ -87,9 +89,9 @@ func ExampleRouteOf() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	attributes := policy.RouteOf(mux)
 	limit, err := httplimit.New(ratelimit.Map(policies, func(r *http.Request) (policy.Request, error) {
-		return attributes(r, policy.Attributes{"user": userOf(r)}), nil
+		_, route := mux.Handler(r) // the pattern by which it will serve r
+		return policy.HTTP(r, policy.Attributes{"user": userOf(r), "route": cmp.Or(route, "none")}), nil
 	}), nil)
 	if err != nil {
 		log.Fatal(err)

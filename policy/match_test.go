@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -333,8 +334,10 @@ func TestTheRouteOfAMuxThatHasNotRunYet(t *testing.T) {
 	mux.Handle("POST /v1/charges", served)
 	p, err := policy.New(parsed(t, "rules:\n- {name: a, key: route, limit: fixed-window 2/h}"), nil)
 	require.NoError(t, err)
-	attributes := policy.RouteOf(mux)
-	limit, err := httplimit.New(ratelimit.Map(p, func(r *http.Request) (policy.Request, error) { return attributes(r, nil), nil }), nil)
+	limit, err := httplimit.New(ratelimit.Map(p, func(r *http.Request) (policy.Request, error) {
+		_, route := mux.Handler(r)
+		return policy.HTTP(r, policy.Attributes{"route": cmp.Or(route, "none")}), nil
+	}), nil)
 	require.NoError(t, err)
 	handler := limit.Wrap(mux)
 	for _, test := range []struct {

@@ -34,11 +34,14 @@ func Parse(data []byte) (*Set, error) {
 	return set, nil
 }
 
-// Check is [Parse] that returns all errors, 100 at most, in the order of the file. With errors the set is nil.
+// Check is [Parse] that returns all errors, 100 at most, in the order of the file. With errors the set is nil. Without, it returns
+// warnings: a fixed cost above the capacity of a limit, with which no request can pass.
 func Check(data []byte) (*Set, []*Error) {
-	set, _, all := parse(data, true)
+	set, p, all := parse(data, true)
 	if len(all) > 0 {
 		set = nil
+	} else {
+		all = p.warnings(set)
 	}
 	sortErrors(all)
 	return set, all

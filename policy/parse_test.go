@@ -356,3 +356,13 @@ func TestACostThatBeginsAsANumberIsNotTakenForAnAttribute(t *testing.T) {
 		assert.ErrorContains(t, err, fmt.Sprintf("rules[0].cost: %q, want a whole number from 1 to ", cost))
 	}
 }
+
+func TestACheckOfAValidFileReturnsItsSetAndWarnings(t *testing.T) {
+	set, warnings := policy.Check([]byte("rules:\n- {name: a, limit: fixed-window 9/s}\n- {name: b, limit: fixed-window 9/s, cost: 10}\n"))
+	require.Len(t, set.Rules, 2)
+	require.Len(t, warnings, 1)
+	assert.Equal(t, []any{3, "b", "rules[1].cost"}, []any{warnings[0].Line, warnings[0].Rule, warnings[0].Field})
+	set, warnings = policy.Check([]byte("rules: []"))
+	assert.NotNil(t, set)
+	assert.Empty(t, warnings)
+}

@@ -27,7 +27,8 @@ func (a Attributes) Attribute(name string) (string, bool) {
 // HTTP returns the attributes of an HTTP request, and more, which wins where both have a name and may be nil:
 //
 //   - method, host (in lower case, without a port except for CONNECT) and path (escaped);
-//   - route: the pattern of the mux in front of the limiter; if the mux is behind it, see [RouteOf];
+//   - route: the pattern by which a mux in front of the limiter has routed it. With the mux behind, give that of its Handler method
+//     as "route" in more;
 //   - ip: the address of the connection's other end, an IPv6 address cut to its /64. Behind a proxy, give the address of
 //     [httplimit.ClientIP] as "ip" in more;
 //   - header:NAME: a header field that occurs once and is not empty.
@@ -36,7 +37,6 @@ func HTTP(r *http.Request, more Request) Request { return &httpRequest{r: r, mor
 type httpRequest struct {
 	r    *http.Request
 	more Request
-	mux  *http.ServeMux // that will route the request, or nil
 }
 
 func (h *httpRequest) Attribute(name string) (string, bool) {
@@ -53,7 +53,7 @@ func (h *httpRequest) Attribute(name string) (string, bool) {
 	case attrPath:
 		return h.r.URL.EscapedPath(), true
 	case attrRoute:
-		return h.route()
+		return h.r.Pattern, h.r.Pattern != ""
 	case attrIP:
 		return h.ip()
 	}
@@ -76,22 +76,4 @@ func (h *httpRequest) ip() (string, bool) {
 func (h *httpRequest) header(field string) (string, bool) {
 	v, err := keytext.Single(h.r.Header.Values(field), field)
 	return v, err == nil
-}
-
-// RouteOf returns [HTTP] for a limiter in front of a mux: "route" is the pattern by which the mux will serve the request, or "none".
-func RouteOf(mux *http.ServeMux) func(r *http.Request, more Request) Request {
-	return func(r *http.Request, more Request) Request {
-		return &httpRequest{r: r, more: more, mux: mux}
-	}
-}
-
-// route returns the pattern by which the request was routed, or else will be.
-func (h *httpRequest) route() (string, bool) {
-	if h.mux == nil {
-		return h.r.Pattern, h.r.Pattern != ""
-	}
-	if _, pattern := h.mux.Handler(h.r); pattern != "" {
-		return pattern, true
-	}
-	return "none", true
 }

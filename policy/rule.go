@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/keyfunc"
+	"github.com/weir-go/ratelimit/policy/internal/joined"
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
@@ -83,7 +84,7 @@ func newRule(r *Rule) *rule {
 	}
 	for _, o := range r.Overrides {
 		named := o.Limit.Named(r.Name)
-		c.overrides[joined(o.Key)] = &named
+		c.overrides[joined.Key(o.Key)] = &named
 	}
 	c.match = matchOf(r)
 	return c
@@ -119,7 +120,7 @@ func (c *rule) others() (limits []ratelimit.Limit) {
 		limits = append(limits, *c.plans[plan])
 	}
 	for _, o := range c.Overrides {
-		limits = append(limits, *c.overrides[joined(o.Key)])
+		limits = append(limits, *c.overrides[joined.Key(o.Key)])
 	}
 	return limits
 }
@@ -165,7 +166,7 @@ func (c *rule) key(r Request) (string, error) {
 		}
 		values[i] = v
 	}
-	return joined(values), nil
+	return joined.Key(values), nil
 }
 
 // limitOf returns the limit of a key: its override, that of the request's plan, or the rule's;
@@ -215,50 +216,9 @@ func (n *needed) of(r Request) (string, error) {
 	return v, nil
 }
 
-// KeyOf returns the text of a key, of one value for each attribute of the rule's Key: as [Denials], the Rules of a [Decision]
-// and the audit tell it. No two lists of values have one text; a single value is its own.
-func KeyOf(values ...string) string { return joined(values) }
-
-// ValuesOf is the reverse of [KeyOf]: it returns the values of a key, as a [Subject] has them. Attributes is how many
-// attributes the rule's Key has. If the text is not such a key, it returns fewer values.
-func ValuesOf(key string, attributes int) []string { return parted(key, attributes) }
-
-// joined returns one key for several values, such that no two lists of values share one.
-// A single value is its own key.
-func joined(values []string) string {
-	switch len(values) {
-	case 0:
-		return ""
-	case 1:
-		return values[0]
-	}
-	var b strings.Builder
-	for _, v := range values {
-		b.WriteString(strconv.Itoa(len(v)))
-		b.WriteByte(':')
-		b.WriteString(v)
-	}
-	return b.String()
-}
-
-// parted returns the n values of which a key was joined.
-func parted(key string, n int) (values []string) {
-	if n == 0 {
-		return nil
-	}
-	if n == 1 {
-		return []string{key}
-	}
-	for range n {
-		length, rest, _ := strings.Cut(key, ":")
-		bytes, err := strconv.Atoi(length)
-		if err != nil || bytes < 0 || bytes > len(rest) {
-			return values
-		}
-		values, key = append(values, rest[:bytes]), rest[bytes:]
-	}
-	return values
-}
+// ValuesOf returns the values in a key's text, as the Rules of a [Decision] and [Denials] have it: as many as the rule's Key has
+// attributes. If the text is not such a key, it returns fewer.
+func ValuesOf(key string, attributes int) []string { return joined.Values(key, attributes) }
 
 // cutIP returns an IPv4 address cut to its first bits, as a network. Another address stays as it is.
 func cutIP(v string, bits int) (string, bool) {

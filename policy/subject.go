@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy/internal/joined"
 )
 
 // Subject names the budget of one key of a rule. In [Policies.Peek], [Policies.Adjust] and [Policies.Reset] it is used as a request.
@@ -94,7 +95,7 @@ func (p *Policies) Each(ctx context.Context, rule string, visit func(key []strin
 		limit, _ := r.limitOf(Subject{}, key)
 		return *limit
 	}
-	return l.Each(ctx, i, limitFor, func(key string, d ratelimit.Decision) bool { return visit(parted(key, len(r.parts)), d) })
+	return l.Each(ctx, i, limitFor, func(key string, d ratelimit.Decision) bool { return visit(joined.Values(key, len(r.parts)), d) })
 }
 
 // find returns the index of a rule with a limit, -1 if none has the name.
@@ -164,5 +165,5 @@ func (c *rule) keyOf(values []string) (string, error) {
 			}
 		}
 	}
-	return joined(values), nil
+	return joined.Key(values), nil
 }

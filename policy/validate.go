@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy/internal/joined"
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
@@ -386,10 +387,10 @@ func (r *Rule) checkOverrides(report reporter) {
 	for j, o := range r.Overrides {
 		err := r.checkOverride(o)
 		if err == nil {
-			if first, ok := seen[joined(o.Key)]; ok {
+			if first, ok := seen[joined.Key(o.Key)]; ok {
 				err = fmt.Errorf("overrides[%d] has the same key", first)
 			} else {
-				seen[joined(o.Key)] = j
+				seen[joined.Key(o.Key)] = j
 			}
 		}
 		if err != nil {

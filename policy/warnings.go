@@ -8,13 +8,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Warnings returns what is valid in a file and surely a mistake: a fixed cost above the capacity of a limit, so that no request can
-// pass. It returns nothing for an invalid file.
-func Warnings(data []byte) (all []*Error) {
-	set, p, errs := parse(data, false)
-	if len(errs) > 0 {
-		return nil
-	}
+// warnings returns what is valid in a set and surely a mistake.
+func (p *parser) warnings(set *Set) (all []*Error) {
 	rules := set.Complete()
 	for i := range rules {
 		r := &rules[i]
@@ -24,7 +19,6 @@ func Warnings(data []byte) (all []*Error) {
 			}
 		})
 	}
-	sortErrors(all)
 	return all
 }
 

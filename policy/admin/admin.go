@@ -26,6 +26,7 @@ import (
 	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/audit"
+	"github.com/weir-go/ratelimit/policy/internal/joined"
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
@@ -430,8 +431,8 @@ func (a *admin) subject(r *http.Request, v *view) (policy.Subject, error) {
 	defer cancel()
 	found := false
 	err := a.p.Each(ctx, s.Rule, func(key []string, _ ratelimit.Decision) bool {
-		if found = a.code(policy.KeyOf(key...)) == code; found {
-			s.Key, v.sent = key, append(slices.Clone(key), policy.KeyOf(key...))
+		if found = a.code(joined.Key(key)) == code; found {
+			s.Key, v.sent = key, append(slices.Clone(key), joined.Key(key))
 		}
 		return !found
 	})
@@ -462,7 +463,7 @@ func (a *admin) limited(r *http.Request, v *view) error {
 			if d.Allowed {
 				return true
 			}
-			text := policy.KeyOf(key...)
+			text := joined.Key(key)
 			v.sent = append(v.sent, text)
 			v.Limited = append(v.Limited, limited{c.Name, a.shown(text), a.code(text), d.Limit.Named("").String(),
 				&shown.Standing{Remaining: d.Remaining, RetryAfter: d.RetryAfter.Seconds(), ResetAfter: d.ResetAfter.Seconds()}})
@@ -587,7 +588,7 @@ func (a *admin) change(r *http.Request, v *view, do string) error {
 	} else {
 		err = a.p.Adjust(r.Context(), s, delta)
 	}
-	key := policy.KeyOf(s.Key...)
+	key := joined.Key(s.Key)
 	if !a.ShowKeys {
 		key = a.code(key)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/internal/joined"
 	"github.com/weir-go/ratelimit/policy/internal/sqltext"
 	"github.com/weir-go/ratelimit/policy/sqlsource"
 )
@@ -83,9 +84,9 @@ func (a *Log) ByRule(ctx context.Context, from, to time.Time) ([]policy.Denials,
 		` GROUP BY rule ORDER BY SUM(count) DESC, rule`, from.UTC(), to.UTC())
 }
 
-// OfKey returns the rows of a key since a time, latest first, n at most. Pass the key unhashed; for several attributes
-// use [policy.KeyOf]. With MySQL the data source needs parseTime=true.
-func (a *Log) OfKey(ctx context.Context, key string, since time.Time, n int) (all []Violation, err error) {
+// OfKey returns the rows of a key since a time, latest first, n at most. The key has one value for each attribute of the rule's
+// Key, unhashed. With MySQL the data source needs parseTime=true.
+func (a *Log) OfKey(ctx context.Context, key []string, since time.Time, n int) (all []Violation, err error) {
 	q := a.quote
 	err = a.query(ctx, func(rows *sql.Rows) error {
 		var v Violation
@@ -97,7 +98,7 @@ func (a *Log) OfKey(ctx context.Context, key string, since time.Time, n int) (al
 		return err
 	}, `SELECT rule, `+q("key")+`, count, `+q("user")+`, route, ip, cost, remaining, retry_after, degraded, first_at, last_at
 		FROM rate_limit_violation WHERE `+q("key")+` = `+a.place(1)+` AND last_at >= `+a.place(2)+` ORDER BY last_at DESC LIMIT `+a.place(3),
-		a.private(key), since.UTC(), max(0, n))
+		a.private(joined.Key(key)), since.UTC(), max(0, n))
 	return all, err
 }
 

@@ -41,8 +41,7 @@ func (t *tool) check(files []string) (status int) {
 		if err != nil {
 			status, c.Error = misuse, err.Error()
 		} else {
-			set, errs := policy.Check(data)
-			c.see(set, errs, policy.Warnings(data))
+			c.see(policy.Check(data))
 		}
 		if c.Valid = c.Error == ""; !c.Valid {
 			status = max(status, differ)
@@ -71,12 +70,12 @@ func (t *tool) check(files []string) (status int) {
 }
 
 // see takes note of what was found in the file.
-func (c *checked) see(set *policy.Set, errs, warnings []*policy.Error) {
-	c.Errors, c.Warnings = listed(errs), listed(warnings)
-	if len(errs) == 0 {
-		c.Version, c.Rules = set.Version, len(set.Rules)
+func (c *checked) see(set *policy.Set, found []*policy.Error) {
+	if set != nil {
+		c.Version, c.Rules, c.Warnings = set.Version, len(set.Rules), listed(found)
 		return
 	}
+	c.Errors = listed(found)
 	first := c.Errors[0]
 	c.Line, c.Column, c.Rule, c.Error = first.Line, first.Column, first.Rule, c.File+": "+first.Error
 }

@@ -16,7 +16,7 @@
 // With -service it asks a running service, at the URL of package policy/admin, which also says what is left and when to
 // retry. -header "Name: value" is sent along, as often as it is given, such as for authentication.
 // Budgets on Redis are asked without a service by the command explain of package policyredis. check tells all errors
-// of a file, as file:line:column, and warns of what is valid and hardly meant: see [policy.Warnings].
+// of a file, as file:line:column, and warns of what is valid and hardly meant: see [policy.Check].
 package main
 
 import (

@@ -1,0 +1,45 @@
+// Package joined makes one text of the values of a key, and takes it apart. It is a package because packages policy, admin and
+// audit share it.
+package joined
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Key returns one text for several values, such that no two lists of values share one.
+// A single value is its own.
+func Key(values []string) string {
+	switch len(values) {
+	case 0:
+		return ""
+	case 1:
+		return values[0]
+	}
+	var b strings.Builder
+	for _, v := range values {
+		b.WriteString(strconv.Itoa(len(v)))
+		b.WriteByte(':')
+		b.WriteString(v)
+	}
+	return b.String()
+}
+
+// Values returns the n values of which a key was joined, or fewer if it was not.
+func Values(key string, n int) (values []string) {
+	if n == 0 {
+		return nil
+	}
+	if n == 1 {
+		return []string{key}
+	}
+	for range n {
+		length, rest, _ := strings.Cut(key, ":")
+		bytes, err := strconv.Atoi(length)
+		if err != nil || bytes < 0 || bytes > len(rest) {
+			return values
+		}
+		values, key = append(values, rest[:bytes]), rest[bytes:]
+	}
+	return values
+}
