@@ -61,9 +61,11 @@ func ExampleKeyed_Wait() {
 	}
 	fmt.Println("three calls took at least 20ms:", time.Since(start) >= 20*time.Millisecond)
 
-	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	hourly := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
+	hourly.Allow("partner", 1)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	err := limiter.Wait(ctx, "partner", 1)
+	err := hourly.Wait(ctx, "partner", 1)
 	fmt.Println("a deadline that cannot be met fails at once:", errors.Is(err, context.DeadlineExceeded))
 	// Output:
 	// three calls took at least 20ms: true
