@@ -50,7 +50,7 @@ func (p packed) env() ([]string, error) {
 	proxies := []string{fileURL(p.proxy()), fileURL(filepath.Join(lines[1], "cache", "download")), lines[0]}
 	return []string{
 		"GOPROXY=" + strings.Join(proxies, ","), "GOMODCACHE=" + filepath.Join(p.dir, "cache"),
-		"GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=", "GOFLAGS=-mod=mod", "GOWORK=off",
+		"GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=", "GOFLAGS=-mod=mod -trimpath", "GOWORK=off",
 		"GODEBUG=goindex=0", // an index of modules that the build cache keeps from another run hides their packages
 	}, nil
 }
