@@ -7,21 +7,19 @@ import (
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// Charge is what one rule asks of one request.
+// Charge is what a rule asks of a request.
 type Charge struct {
 	Rule  int              // the index of its Budget
-	Key   string           // of the budget; it may be a secret
-	Plan  string           // the plan that the limit comes from, else ""
+	Key   string           // the budget's key; it may be a secret
+	Plan  string           // the plan that the limit is of, else ""
 	Cost  int              // what to charge
-	Limit *ratelimit.Limit // in force for the key; it must not be changed
+	Limit *ratelimit.Limit // the key's limit; it must not be changed
 }
 
-// Charges is what a request asks for. An engine calls TellEvent for the answer of each rule.
+// Charges are what a request asks of the rules that apply.
 type Charges struct {
-	// List has a charge for each rule that applies, in the order of the rules. It must not be changed.
-	List []Charge
-	// Bare reports that rules' own costs and shadows play no part: the charges are about budgets.
-	Bare bool
+	List []Charge // in the order of the rules; it must not be changed
+	Bare bool     // the rules' own costs and shadows play no part
 
 	// What the rules have said.
 	told    []stats.RuleDecision // one for each charge, if there is a hook; it may keep them
@@ -73,7 +71,7 @@ func (c *Charges) tell(rule int, d *ratelimit.Decision, spent bool) {
 	}
 }
 
-// TellEvent takes note of what a rule said: of a layer's event.
+// TellEvent takes the answer of a rule. An engine calls it for each that applies.
 func (c *Charges) TellEvent(rule int, e ratelimit.Event[*Charges]) {
 	c.answer(rule, &e.Decision, e.Spent, e.Err)
 }

@@ -9,16 +9,12 @@ import (
 	"strings"
 )
 
-// Cost is what a rule charges for a request: in a file a number, the name of an attribute, or "" for Caller. The zero Cost is that
-// of the defaults, or the caller's.
+// Cost is what a rule charges: in a file a number, an attribute's name, or "" for Caller. The zero Cost is that of the
+// defaults, or the caller's.
 type Cost struct {
-	// Number is a fixed cost, if it is above 0.
-	Number int
-	// Attribute names the attribute that holds the cost, a whole number that is not
-	// negative, if it is not empty.
-	Attribute string
-	// Caller is the caller's cost, also where the defaults have another.
-	Caller bool
+	Number    int    // a fixed cost, if above 0
+	Attribute string // the attribute that holds the cost: a whole number from 0
+	Caller    bool   // the caller's cost, whatever the defaults
 }
 
 // own reports whether the cost is not the caller's.
@@ -32,7 +28,7 @@ func (c Cost) text() string {
 	return c.Attribute
 }
 
-// MarshalJSON returns a number, the name of an attribute, "" for the caller's, or null if the cost is left out.
+// MarshalJSON returns what a file has, and null for the zero Cost.
 func (c Cost) MarshalJSON() ([]byte, error) {
 	switch {
 	case c.Number != 0:

@@ -9,18 +9,15 @@ import (
 
 // Denials is how often a rule has denied a key.
 type Denials struct {
-	Rule  string
-	Key   string // of several attributes one text: see [ValuesOf]; "" for a rule without a key
-	Count int64
-	// Error is by how much Count may be too high: see [Policies.Denied].
-	Error int64
-	// Shadow reports that the rule is a shadow: it would have denied.
-	Shadow bool
+	Rule   string
+	Key    string // several values are one text: see [ValuesOf]
+	Count  int64
+	Error  int64 // how much Count may be too high
+	Shadow bool  // it would have denied
 }
 
-// Denied returns the keys that the rules in force have denied most in the last 5 to 10 minutes, most denials first, n at most.
-// Shadows are among them, with what they would have denied. The memory is bounded: a count may be too high by Error, which
-// is at most 1 in 256 of all denials, and a key with more denials than that is never missing.
+// Denied returns the keys, n at most, that the rules in force and their shadows have denied most in the last 5 to 10
+// minutes. A key with more than 1 in 256 of all denials is never missing.
 func (p *Policies) Denied(n int) []Denials {
 	g := p.now()
 	var all []Denials

@@ -9,17 +9,16 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
-// Error says what is wrong with a [Set], and where. For a limit it wraps [ratelimit.ErrInvalidLimit]. Its text holds no key.
+// Error says what is wrong with a [Set]. For a limit it wraps [ratelimit.ErrInvalidLimit]. Its text holds no key.
 type Error struct {
-	Line   int    // in the file, from 1; 0 if the set was not read from one
-	Column int    // in the line, in characters from 1; 0 if the line is
-	Rule   string // the rule's name, "" if it is not about a rule, or the rule has none
-	Field  string // such as "rules[2].plans.free", "" for the whole
+	Line   int    // from 1; 0 without a file
+	Column int    // in characters, from 1
+	Rule   string // if it has a name
+	Field  string // such as "rules[2].plans.free"
 	Err    error
 }
 
-// Error returns the text, such as
-// policy: line 12: rule "api": rules[2].limit: ratelimit: invalid limit: ….
+// Error returns a text such as policy: line 12: rule "api": rules[2].limit: ….
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("policy: ")

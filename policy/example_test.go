@@ -8,10 +8,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 func Example() {
@@ -132,4 +134,42 @@ func ExamplePolicies_Explain() {
 	// Output:
 	// user token-bucket 100/s burst 200 200
 	// trial token-bucket 10/s burst 10 10
+}
+
+// A test of rules moves the clock itself.
+func ExampleMemory() {
+	set, err := policy.Parse([]byte("rules: [{name: exports, key: user, limit: fixed-window 1/d}]"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	clock := new(ratelimittest.Clock)
+	policies, err := policy.New(set, &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{MaxKeys: 1_000_000, Clock: clock})})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ann := policy.Attributes{"user": "ann"}
+	fmt.Println(policies.Allow(ann, 1), policies.Allow(ann, 1))
+	clock.Advance(24 * time.Hour)
+	fmt.Println(policies.Allow(ann, 1))
+	// Output:
+	// true false
+	// true
+}
+
+// Rules that a program makes itself, or gets from a store that has no Source.
+func ExamplePolicies_Update() {
+	limit := func(n int) *policy.Set {
+		return &policy.Set{Rules: []policy.Rule{{Name: "api", Key: []string{"user"}, Limit: ratelimit.FixedWindow(ratelimit.PerHour(n))}}}
+	}
+	policies, err := policy.New(limit(2), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ann := policy.Attributes{"user": "ann"}
+	policies.Allow(ann, 2)
+	if err := policies.Update(limit(5)); err != nil { // an invalid set changes nothing
+		log.Fatal(err)
+	}
+	fmt.Println(policies.Allow(ann, 3), policies.Allow(ann, 1)) // 2 of 5 were spent before
+	// Output: true false
 }

@@ -9,36 +9,29 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
-// Explanation says which rules a request meets, and how they stand.
+// Explanation says which rules a request meets.
 type Explanation struct {
-	KillSwitch bool        // the kill switch is on: no rule is asked
-	Exempt     string      // the rule that exempts the request from all others, "" if none does
-	Rules      []Explained // the rules that match, in order
-	Err        error       // why the request would be refused whatever is left, else nil
+	KillSwitch bool
+	Exempt     string      // the rule that exempts the request
+	Rules      []Explained // that match, in order
+	Err        error       // why the request is refused, whatever is left
 }
 
-// Explained is one rule that matches a request.
+// Explained is a rule that matches a request.
 type Explained struct {
-	Rule   string
-	Shadow bool
-	// Skipped says why the rule cannot decide all the same: an attribute is missing or
-	// malformed. If the rule is neither optional nor a shadow, that refuses the request.
-	Skipped string
-	// Key is the rule's key for the request. It may be a secret.
-	Key string
-	// Plan is the plan whose limit holds; Override reports that an override does.
-	Plan     string
-	Override bool
-	// Limit is the limit that holds, and Cost what the rule charges.
-	Limit ratelimit.Limit
-	Cost  int
-	// Decision is what the rule by itself would say now, nil if the engine cannot tell
-	// without charging.
-	Decision *ratelimit.Decision
+	Rule     string
+	Shadow   bool
+	Skipped  string          // why the rule cannot decide, such as a missing attribute
+	Key      string          // it may be a secret
+	Plan     string          // whose limit holds
+	Override bool            // an override's limit holds
+	Limit    ratelimit.Limit // that holds
+	Cost     int
+	Decision *ratelimit.Decision // the rule's own; nil if the engine cannot look
 }
 
-// Explain returns which rules a request meets, with limit and key, and what each would answer now. It charges nothing. The error is
-// that of an invalid cost or a nil request.
+// Explain returns which rules a request meets, and what each would answer now. It charges nothing. A negative cost and a
+// nil request are errors.
 func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 	g := p.now()
 	if err := check(r, cost); err != nil {
@@ -99,7 +92,7 @@ func unable(d ratelimit.Reserver[*Charges]) bool {
 	return true
 }
 
-// MarshalJSON returns an object with kill_switch, exempt, error and rules. Times are in seconds. It holds the keys.
+// MarshalJSON returns kill_switch, exempt, error and rules, with keys, and times in seconds.
 func (ex Explanation) MarshalJSON() ([]byte, error) { return json.Marshal(ex.plain()) }
 
 func (ex Explanation) plain() shown.Explanation {
@@ -131,5 +124,5 @@ func (e Explained) plain() shown.Rule {
 	return r
 }
 
-// String returns the explanation as lines of text, one for each rule that matches. It holds the keys.
+// String returns a line for each rule, with keys.
 func (ex Explanation) String() string { return ex.plain().Text() }

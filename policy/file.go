@@ -32,12 +32,9 @@ const (
 	atMost = 10 * time.Second
 )
 
-// File returns the source that reads a policy file: see [Parse]. A change is noticed within 100 ms where the operating system
-// reports changes, else within 30 s. The file may be replaced, deleted and made again, or reached by symbolic links that
-// move, as in a Kubernetes ConfigMap.
-//
-// Replace a file by renaming another one. A file that is written in place is read when nobody has written to it for half
-// a second: a writer that pauses for longer may put half of the rules in force.
+// File returns the source that reads a policy file. It sees a change within 100 ms, or 30 s where the operating system
+// reports none. The file may be replaced, or reached by links that move, as in a Kubernetes ConfigMap. One written in
+// place is read after half a second without a change, maybe half written.
 func File(path string) Source { return &file{path: path, watch: fsnotify.NewWatcher} }
 
 type file struct {

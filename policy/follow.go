@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Source is where sets come from: a [File], package sqlsource, or your own.
+// Source is where sets come from.
 type Source interface {
-	// Load returns the set as it is now, or why there is none. It is bounded in time.
+	// Load returns the newest set, or an error after a bounded time.
 	Load(ctx context.Context) (*Set, error)
 
-	// Changes returns a channel that receives when there may be something new to load. It is closed some time after the context
-	// has ended. It is called once, before Load.
+	// Changes returns a channel that receives when there may be a new set, and is closed after the context has ended. It is called
+	// once, before Load.
 	Changes(ctx context.Context) <-chan struct{}
 }
 
@@ -24,9 +24,9 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-// Follow keeps p up to date with a source until the context ends, and returns the context's error. A set that cannot be loaded or
-// is invalid changes nothing: the error is logged and in [Policies.Stats], and Follow tries again at the next change, after
-// 100 ms at first and every 5 s at the end. It never delays a decision. Run one for each Policies.
+// Follow puts the sets of a source in force until the context ends, and returns its error. A set that is invalid or
+// cannot be loaded changes nothing: the error is logged and in [Policies.Stats], and Follow tries again after 100 ms,
+// later every 5 s. Run one for each Policies.
 func Follow(ctx context.Context, p *Policies, src Source) error {
 	p.mustBeMade()
 	if src == nil {

@@ -10,20 +10,15 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// MemoryOptions are those of [Memory]. Nil and the zero MemoryOptions mean the defaults.
+// MemoryOptions are the [ratelimit.Options] of each rule.
 type MemoryOptions struct {
-	// MaxKeys is how many keys each rule tracks at most: see [ratelimit.Options]. If zero, 65536.
-	MaxKeys int
-	// OnFull says what happens to a new key of a rule that tracks so many. If zero,
-	// the zero [ratelimit.Overflow].
-	OnFull ratelimit.Overflow
-	// Remember is how many evicted keys of each rule are remembered: see [ratelimit.Options]. If zero, none.
+	MaxKeys  int
+	OnFull   ratelimit.Overflow
 	Remember int
-	// Clock tells the time. If nil, the system's monotonic clock.
-	Clock ratelimit.Clock
+	Clock    ratelimit.Clock
 }
 
-// Memory returns an engine that holds budgets in this process's memory.
+// Memory returns an engine in this process's memory.
 func Memory(opts *MemoryOptions) Engine {
 	e := &memory{limiters: map[string]*ratelimit.Keyed[string]{}}
 	if opts != nil {

@@ -23,9 +23,9 @@ import (
 // maxSize is how many bytes a policy file may have.
 const maxSize = 4 << 20
 
-// Parse reads a set of rules from YAML or JSON. Unknown fields, duplicates, anchors, aliases, a second document, values of a wrong
-// kind, invalid limits and a file above 4 MiB are errors. The error is an [*Error]. A file without the field rules is an error too, since it may be
-// half written; "rules: []" limits nothing.
+// Parse reads YAML or JSON, 4 MiB at most. Unknown fields, duplicates, anchors, aliases and a second document are
+// errors. So is a file without the field rules, maybe half written; "rules: []" limits nothing. The error is an
+// [*Error].
 func Parse(data []byte) (*Set, error) {
 	set, _, all := parse(data, false)
 	if len(all) > 0 {
@@ -34,8 +34,8 @@ func Parse(data []byte) (*Set, error) {
 	return set, nil
 }
 
-// Check is [Parse] that returns all errors, 100 at most, in the order of the file. With errors the set is nil. Without, it returns
-// warnings: a fixed cost above the capacity of a limit, with which no request can pass.
+// Check is [Parse] that returns all errors, 100 at most, in the order of the file. With errors the set is nil. Without,
+// it returns warnings: a fixed cost above a limit's capacity.
 func Check(data []byte) (*Set, []*Error) {
 	set, p, all := parse(data, true)
 	if len(all) > 0 {

@@ -1,15 +1,11 @@
-// Package policy limits requests by rules that are data: by plan, endpoint and tenant, read from a file or a database, and
-// changed while in use.
+// Package policy limits requests by rules that are data, read from a file or a database, and changed while in use.
 //
 //	set, err := policy.Parse(data) // YAML or JSON
-//	…
 //	policies, err := policy.New(set, nil)
-//	…
 //	d, err := policies.Take(ctx, policy.HTTP(r, policy.Attributes{"user": user, "plan": plan}), 1)
 //
-// All rules that match a request are charged, or none is. What was spent stays spent when rules change. *[Policies] is a
-// [ratelimit.Reserver] of requests. Package admin is a page for operators, package audit stores denials, package sqlsource
-// reads rules from a database.
+// All rules that match a request are charged, or none is. What was spent stays spent when rules change. Package admin is a
+// page for operators, package audit stores denials, package sqlsource reads rules from a database.
 package policy
 
 import (
@@ -30,20 +26,18 @@ import (
 type Options struct {
 	// Engine holds the budgets. If nil, Memory(nil).
 	Engine Engine
-	// OnDecision is called after each decision, outside all locks, in the caller's goroutine. Explain, Peek, Adjust and Reset are no
-	// decisions. It may keep the Decision, but not its Rules if ReuseRules is set. If nil, nothing is called.
+	// OnDecision is called after each decision, under no lock, in the caller's goroutine.
 	OnDecision func(Decision)
-	// ReuseRules lets OnDecision keep the Rules of a Decision no longer than it runs, and saves 176 bytes for each rule of a
-	// decision. The hooks of promlimit, otellimit and package audit keep none.
+	// ReuseRules saves 176 bytes for each rule of a decision: OnDecision must not keep the Rules.
 	ReuseRules bool
-	// Logger is for [Follow]: it logs new rules, and why rules could not be put in force. If nil, slog.Default().
+	// Logger logs what [Follow] does. If nil, slog.Default().
 	Logger *slog.Logger
 }
 
-// Decision is one decision, as [Options.OnDecision] gets it.
+// Decision is what [Options.OnDecision] gets.
 type Decision = stats.PolicyDecision
 
-// Policies decides about requests by the rules in force. Make one with [New]. It is safe for concurrent use.
+// Policies decides by the rules in force. Make one with [New]. It is safe for concurrent use.
 type Policies struct {
 	engine     Engine
 	onDecision func(Decision)
@@ -77,7 +71,7 @@ type generation struct {
 	memory   *memoryDecider // the decider, if it is that of Memory
 }
 
-// New returns the policies of a set. A nil set limits nothing. The error is that of [Set.Validate], or of the engine.
+// New returns the policies of a set; nil limits nothing. The error is that of [Set.Validate], or the engine's.
 func New(set *Set, opts *Options) (*Policies, error) {
 	p := &Policies{denials: sketch.New()}
 	if opts != nil {
@@ -95,8 +89,8 @@ func New(set *Set, opts *Options) (*Policies, error) {
 	return p, nil
 }
 
-// Update puts another set in force from the next decision on. What was spent of rules that keep their names stays spent. An
-// invalid set changes nothing. The set must not be changed afterwards.
+// Update puts another set in force from the next decision on. Rules that keep their names keep what was spent. An
+// invalid set changes nothing.
 func (p *Policies) Update(set *Set) error {
 	p.mustBeMade()
 	p.updating.Lock()
@@ -155,7 +149,7 @@ func (p *Policies) fault(err error) {
 	}
 }
 
-// Current returns the set in force. It must not be changed.
+// Current returns the set in force.
 func (p *Policies) Current() *Set {
 	p.mustBeMade()
 	return p.now().set
@@ -175,8 +169,7 @@ func (p *Policies) mustBeMade() {
 	}
 }
 
-// Allow charges the cost to all rules that match the request and reports true, or charges none and reports false. An error
-// counts as false.
+// Allow is Take that reports whether the cost was charged.
 func (p *Policies) Allow(r Request, cost int) bool {
 	if m := p.now().memory; m == nil || p.onDecision != nil || cost == 0 { // an engine may allow a cost of 0 without looking
 		d, err := p.Take(context.Background(), r, cost)
@@ -192,11 +185,10 @@ func (p *Policies) Allow(r Request, cost int) bool {
 	return allowed
 }
 
-// Take charges the cost to all rules that match the request, or to none: see [ratelimit.Layered.Take]. A request that no rule
-// matches is allowed. After an error nothing is charged.
-// The errors are the engine's and those of package keyfunc: ErrNoKey for an attribute that a rule needs and the request lacks,
-// ErrMalformedKey for one above 1 KiB or no IP address, and ErrMisconfigured for a cost that is no whole number of at least 0
-// (ErrMalformedKey if a header field holds it).
+// Take charges the cost to all rules that match the request, or to none: see [ratelimit.Layered.Take]. If no rule
+// matches, the request is allowed. After an error nothing is charged. The errors are the engine's, [keyfunc.ErrNoKey]
+// for a missing attribute, [keyfunc.ErrMalformedKey] for one above 1 KiB or no IP address, and
+// [keyfunc.ErrMisconfigured] for a cost that is no whole number, unless a header field holds it.
 func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.Decision, err error) {
 	q := p.ask(r, cost)
 	if q.answered() {
@@ -211,8 +203,8 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	return d, err
 }
 
-// Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. What rules with a cost of their own have
-// charged only Cancel gives back.
+// Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. Only Cancel gives back what rules
+// with a Cost have charged.
 func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	q := p.ask(r, cost)
 	if q.answered() {
@@ -228,8 +220,8 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	return res, err
 }
 
-// Wait charges the cost to all rules that match the request when they allow it: see [ratelimit.Wait]. It keeps to the set that
-// was in force when it was called.
+// Wait is Take that waits until the rules allow the cost: see [ratelimit.Wait]. It keeps to the set in force when
+// called.
 func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	q := p.ask(r, cost)
 	defer p.free(q)

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// Request is what rules know of a request: its attributes. Attribute reports false for an attribute that the request does not
-// have; where a key needs it, an empty value counts as missing. The answers must not change during a decision.
+// Request is the attributes of a request. Attribute reports false for a missing one; in a key, an empty one counts as
+// missing. The answers must not change during a decision.
 type Request interface {
 	Attribute(name string) (value string, ok bool)
 }
@@ -24,13 +24,11 @@ func (a Attributes) Attribute(name string) (string, bool) {
 	return v, ok
 }
 
-// HTTP returns the attributes of an HTTP request, and more, which wins where both have a name and may be nil:
+// HTTP returns the attributes of an HTTP request, and those of more, which win. More may be nil.
 //
-//   - method, host (in lower case, without a port except for CONNECT) and path (escaped);
-//   - route: the pattern by which a mux in front of the limiter has routed it. With the mux behind, give that of its Handler method
-//     as "route" in more;
-//   - ip: the address of the connection's other end, an IPv6 address cut to its /64. Behind a proxy, give the address of
-//     [httplimit.ClientIP] as "ip" in more;
+//   - method, path (escaped) and host (in lower case; the port for CONNECT only);
+//   - route: the pattern of a mux in front of the limiter. If the mux is behind, give "route" in more, by its Handler method;
+//   - ip: the other end of the connection, an IPv6 address cut to its /64. Behind a proxy, give "ip" in more, by [httplimit.ClientIP];
 //   - header:NAME: a header field that occurs once and is not empty.
 func HTTP(r *http.Request, more Request) Request { return &httpRequest{r: r, more: more} }
 

@@ -216,8 +216,8 @@ func (n *needed) of(r Request) (string, error) {
 	return v, nil
 }
 
-// ValuesOf returns the values in a key's text, as the Rules of a [Decision] and [Denials] have it: as many as the rule's Key has
-// attributes. If the text is not such a key, it returns fewer.
+// ValuesOf returns the values in a key's text, as [Denials] and a [Decision] have it: one for each attribute of the
+// rule's Key, or fewer if it is no such key.
 func ValuesOf(key string, attributes int) []string { return joined.Values(key, attributes) }
 
 // cutIP returns an IPv4 address cut to its first bits, as a network. Another address stays as it is.

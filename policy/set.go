@@ -9,23 +9,18 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Set is a set of rules: what a policy file holds. The zero Set limits nothing. A Set must not be changed while it is in force.
+// Set is what a policy file holds. The zero Set limits nothing. A Set in force must not be changed.
 type Set struct {
-	// Version is any text, at most 256 bytes. It is reported in [Policies.Stats] and
-	// [Decision], and changes nothing.
+	// Version is any text up to 256 bytes.
 	Version string `yaml:"version,omitempty" json:"version,omitempty"`
-	// KillSwitch lets every request pass. Nothing is charged; [Policies.Stats] counts the
-	// requests.
-	KillSwitch bool `yaml:"kill_switch,omitempty" json:"kill_switch,omitempty"`
-	// Defaults are what rules have that leave it out. Nil: nothing.
-	Defaults *Defaults `yaml:"defaults,omitempty" json:"defaults,omitempty"`
-	// Rules are the rules, in the order in which they are charged and reported. All
-	// that match a request apply to it.
+	// KillSwitch lets every request pass, uncharged.
+	KillSwitch bool      `yaml:"kill_switch,omitempty" json:"kill_switch,omitempty"`
+	Defaults   *Defaults `yaml:"defaults,omitempty" json:"defaults,omitempty"`
+	// Rules apply in this order: all that match a request.
 	Rules []Rule `yaml:"rules" json:"rules"`
 }
 
-// Defaults are fields of a [Rule] that leaves them out. A field is taken as a whole. What a file gives empty, such as "match: {}",
-// "key: []" or 'cost: ""', is not left out. A rule with Allow takes only Match.
+// Defaults are the fields of a [Rule] that leaves them out. A rule with Allow takes only Match.
 type Defaults struct {
 	Match Match                      `yaml:"match,omitempty" json:"match,omitzero"`
 	Key   []string                   `yaml:"key,omitempty" json:"key,omitempty"`
@@ -74,44 +69,34 @@ func (s *Set) Complete() []Rule {
 	return rules
 }
 
-// Rule is one limit, and the requests that it is for.
+// Rule is a limit, and the requests that it is for.
 type Rule struct {
-	// Name is a letter, then letters, digits, "_" and "-", 128 at most, unique in its set whatever the case. Budgets belong to
-	// the name: while it stays, what was spent stays.
-	Name string `yaml:"name" json:"name"`
-	// Description is for people.
+	// Name is a letter, then letters, digits, "_" and "-", 128 at most; unique, whatever the case. Budgets belong to it.
+	Name        string `yaml:"name" json:"name"`
 	Description string `yaml:"description,omitempty" json:"description,omitempty"`
-	// Match says which requests the rule is for; the zero Match is for every request.
-	Match Match `yaml:"match,omitempty" json:"match,omitzero"`
-	// Key names the attributes whose values have a budget of their own; several are one key together. If there are none, all
-	// requests share one budget. "ip/24" cuts an IPv4 address to 24 bits, or any number from 1 to 32.
+	Match       Match  `yaml:"match,omitempty" json:"match,omitzero"`
+	// Key names the attributes of a key. Without any, all requests share one budget. "ip/24" cuts IPv4 addresses to 24 bits.
 	Key []string `yaml:"key,omitempty" json:"key,omitzero"`
-	// Allow lets the requests that the rule matches pass, whatever other rules say, and charges nothing. Such a rule has only a
-	// Match, and may have a Description and Disabled.
+	// Allow lets the requests pass uncharged, whatever other rules say. Such a rule has a Match only.
 	Allow bool `yaml:"allow,omitempty" json:"allow,omitempty"`
-	// Limit is the limit of each key that has no other. Its Name is ignored: a
-	// decision tells the rule's.
+	// Limit is that of keys without another. Its Name is ignored.
 	Limit ratelimit.Limit `yaml:"limit,omitempty" json:"limit,omitzero"`
-	// Plans are the limits for values of the attribute "plan"; for others Limit applies. A change of plan keeps what was spent.
+	// Plans are limits by the attribute "plan". A change of plan keeps what was spent.
 	Plans map[string]ratelimit.Limit `yaml:"plans,omitempty" json:"plans,omitzero"`
 	// Overrides are limits of single keys. They win over plans.
 	Overrides []Override `yaml:"overrides,omitempty" json:"overrides,omitempty"`
-	// Cost replaces the caller's cost. The zero Cost is that of the defaults, or without one the caller's. A caller's
-	// cost of 0 charges nothing, whatever is given here.
+	// Cost replaces the caller's cost, unless that is 0.
 	Cost Cost `yaml:"cost,omitempty" json:"cost,omitzero"`
-	// Optional lets a request pass that lacks an attribute of Key or Cost. If false, such a request is an error.
+	// Optional lets a request pass that lacks an attribute of Key or Cost; else that is an error.
 	Optional bool `yaml:"optional,omitempty" json:"optional,omitempty"`
-	// Shadow makes the rule decide, count and report, and never deny.
+	// Shadow makes the rule count and report, and never deny.
 	Shadow bool `yaml:"shadow,omitempty" json:"shadow,omitempty"`
-	// Disabled takes the rule out of force. What was spent is kept for when it comes
-	// back.
-	Disabled bool `yaml:"disabled,omitempty" json:"disabled,omitempty"`
-	// ChangedBy says who changed the rule last, for people.
+	// Disabled takes the rule out of force, and keeps what was spent.
+	Disabled  bool   `yaml:"disabled,omitempty" json:"disabled,omitempty"`
 	ChangedBy string `yaml:"changed_by,omitempty" json:"changed_by,omitempty"`
 }
 
-// MarshalYAML returns the rule's fields. A Match, Key and Plans that are empty, and not nil, are among them: they hold in
-// the place of the defaults.
+// MarshalYAML returns the fields, also a Match, Key and Plans that are empty and not nil.
 func (r Rule) MarshalYAML() (any, error) {
 	type fields Rule
 	n := new(yaml.Node)
@@ -130,27 +115,22 @@ func (r Rule) MarshalYAML() (any, error) {
 	return n, nil
 }
 
-// Match says which requests a rule is for. All that is given has to match.
+// Match says which requests a rule is for: all that is given has to match. The zero Match is for every request.
 type Match struct {
-	// Route lists patterns of [net/http.ServeMux]; one of them has to match the
-	// attributes method, host and path. Overlaps and duplicates are fine, and
-	// precedence plays no part.
+	// Route lists patterns of [net/http.ServeMux], of which one has to match method, host and path.
 	Route []string `yaml:"route,omitempty" json:"route,omitempty"`
-	// Attributes lists for each attribute the values of which it must have one. For "ip", values may be networks; [HTTP] cuts IPv6
-	// addresses to their /64, so smaller networks match nothing.
+	// Attributes lists the values that an attribute may have; for "ip", networks too.
 	Attributes map[string]Values `yaml:"attributes,omitempty" json:"attributes,omitempty"`
-	// Not lists for each attribute values of which it must have none. A request without the attribute matches.
+	// Not lists the values that an attribute must not have. It may be missing.
 	Not map[string]Values `yaml:"not,omitempty" json:"not,omitempty"`
-	// Prefix and Suffix list for each named attribute texts of which it must begin with
-	// one, or end with one. A request without the attribute does not match.
+	// Prefix and Suffix list how an attribute may begin or end.
 	Prefix map[string]Values `yaml:"prefix,omitempty" json:"prefix,omitempty"`
 	Suffix map[string]Values `yaml:"suffix,omitempty" json:"suffix,omitempty"`
-	// Absent lists attributes that the request must not have, or have empty.
+	// Absent lists attributes that must be missing or empty.
 	Absent []string `yaml:"absent,omitempty" json:"absent,omitempty"`
 }
 
-// Values are the values that an attribute may have. In a file a single one may be
-// written without brackets.
+// Values are those of an attribute. In a file a single one needs no brackets.
 type Values []string
 
 // UnmarshalJSON reads a value, or a list of them.
@@ -165,9 +145,7 @@ func (v *Values) UnmarshalJSON(data []byte) error {
 
 // Override is the limit of a single key.
 type Override struct {
-	// Key holds the key's values, one for each attribute of the rule's Key.
-	Key Values `yaml:"key" json:"key"`
-	// Limit is the key's limit.
+	Key   Values          `yaml:"key" json:"key"` // one for each attribute of the rule's Key
 	Limit ratelimit.Limit `yaml:"limit" json:"limit"`
 }
 

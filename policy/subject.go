@@ -11,25 +11,21 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/joined"
 )
 
-// Subject names the budget of one key of a rule. In [Policies.Peek], [Policies.Adjust] and [Policies.Reset] it is used as a request.
+// Subject names one key of a rule, as a request of [Policies.Peek], [Policies.Adjust] and [Policies.Reset].
 type Subject struct {
-	// Rule is the rule's name, whatever the case.
-	Rule string
-	// Key holds one value for each attribute of the rule's Key. For "ip/24" that is an address or
-	// its network.
-	Key []string
-	// Plan is the key's plan, which says which limit holds. If empty, the rule's, unless the key has an override.
-	Plan string
+	Rule string   // the rule's name, whatever the case
+	Key  []string // a value for each attribute of the rule's Key; for "ip/24" an address or its network
+	Plan string   // the key's plan, if it has one
 }
 
-// Attribute returns the plan, and nothing else.
+// Attribute returns the plan.
 func (s Subject) Attribute(name string) (string, bool) {
 	return s.Plan, name == attrPlan && s.Plan != ""
 }
 
-// Peek returns what Take would answer, and charges nothing; for a [Subject], what its rule by itself would answer to the cost,
-// also if it is a shadow or the kill switch is on. The errors are those of Take, [errors.ErrUnsupported] if the engine
-// cannot look, and that no such rule is in force or the key is wrong.
+// Peek returns what Take would answer, and charges nothing. For a [Subject] its rule alone answers, also a shadow or
+// under the kill switch. The errors are those of Take, [errors.ErrUnsupported] if the engine cannot look, and for a
+// Subject that no such rule or key exists.
 func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Decision, error) {
 	q := p.about(r, cost, true)
 	defer p.free(q)
@@ -43,19 +39,20 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Adjust charges delta to the budget of a [Subject], or gives it back if it is negative, whatever the limit allows. Another request
-// means all rules that match it, except shadows and those with a cost of their own, and nothing while the kill switch is
-// on. The errors are those of Peek.
+// Adjust charges delta to the budget of a [Subject], or gives it back if negative, whatever the limit. Another request
+// means all rules that match, but for shadows and those with a Cost, and none under the kill switch. The errors are
+// those of Peek.
 func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
 	return p.keep(r, delta > 0, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Adjust(ctx, l, c, delta) })
 }
 
-// Reset gives the key of a [Subject], or of all rules that match another request, its full budget. The errors are those of Peek.
+// Reset gives the key of a [Subject], or of all rules that match another request, its full budget. The errors are those
+// of Peek.
 func (p *Policies) Reset(ctx context.Context, r Request) error {
 	return p.keep(r, false, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Reset(ctx, l, c) })
 }
 
-// ReplacesCost reports whether a rule in force has a cost of its own: see [ratelimit.CostReplacer].
+// ReplacesCost is that of a [ratelimit.CostReplacer].
 func (p *Policies) ReplacesCost() bool {
 	return slices.ContainsFunc(p.now().rules, func(r *rule) bool { return r.ownCost && !r.Disabled })
 }
@@ -74,10 +71,9 @@ func (p *Policies) keep(r Request, charges bool, do func(ratelimit.Limiter[*Char
 	return err
 }
 
-// Each calls visit with the keys of a rule that the engine holds, in no order, and with what the rule by itself would answer to a
-// cost of 1. It stops if visit returns false. With an engine on Redis they are the keys of all processes. Limits are the
-// rule's and those of overrides: the plan of a key is not known. The error is that of the engine, wraps
-// [errors.ErrUnsupported] if the engine cannot list keys, or says that no such rule is in force.
+// Each calls visit with the keys of a rule, and what the rule without plans would answer to a cost of 1, until visit
+// returns false. On Redis these are the keys of all processes. The error is the engine's, wraps [errors.ErrUnsupported]
+// if it cannot list keys, or says that no such rule is in force.
 func (p *Policies) Each(ctx context.Context, rule string, visit func(key []string, d ratelimit.Decision) bool) error {
 	g := p.now()
 	i := g.find(rule)

@@ -2,8 +2,8 @@ package policy
 
 import "github.com/weir-go/ratelimit"
 
-// Tables returns how the tables of keys stand, by the names of the rules in force. The counts begin when a rule was first in
-// force. It is nil if the engine is not [Memory].
+// Tables returns the figures of each rule's table of keys, since it was first in force; nil if the engine is not
+// [Memory].
 func (p *Policies) Tables() map[string]ratelimit.Stats {
 	p.mustBeMade()
 	in := p.now()
