@@ -1,10 +1,8 @@
-// Package policyredis keeps the budgets of package policy on Redis, so that a fleet of
-// processes shares them:
+// Package policyredis keeps the budgets of package policy on Redis, so that a fleet of processes shares them:
 //
 //	policies, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, nil)})
 //
-// All rules that match a request are decided in one round trip, all or nothing: see package
-// redislimit, whose promises hold here.
+// All rules that match a request are decided in one round trip, all or nothing. What package redislimit promises holds here.
 package policyredis
 
 import (
@@ -31,9 +29,9 @@ type Options struct {
 	Timeout time.Duration
 	// Slot is [redislimit.Options.Slot]. All keys of one request must share a slot.
 	Slot func(key string) string
-	// Tenant names the attribute that spreads requests over the servers of a cluster or a Ring. Rules with that attribute in
-	// their key are decided on the tenant's server. Other rules are spent from leases: their bound is the rule's plus processes ×
-	// MaxBatch, and they cannot be leaky buckets. It excludes Slot. Call [Flush] on shutdown.
+	// Tenant names the attribute that spreads requests over the servers of a cluster or a Ring. Rules without it in their key are spent
+	// from leases: their bound is the rule's plus processes × MaxBatch, and they cannot be leaky buckets. It excludes Slot. Call [Flush]
+	// on shutdown.
 	Tenant string
 	// MaxBatch bounds the units that a process leases for a key. If zero, 100.
 	MaxBatch int
@@ -43,8 +41,7 @@ type Options struct {
 
 const defaultMaxBatch = 100
 
-// New returns an engine on Redis. Rules of the same name, whatever the case, share budgets. The budgets of a removed rule
-// expire by themselves.
+// New returns an engine on Redis. The case of rules' names plays no part.
 func New(client redis.UniversalClient, opts *Options) policy.Engine {
 	e := &engine{client: client}
 	if opts != nil {
@@ -65,8 +62,8 @@ type engine struct {
 	opened atomic.Pointer[decider] // the last one, nil for none
 }
 
-// Flush gives back what e has leased and waits until that is done. Call it after the last decision. Without Tenant, and for
-// other engines, it does nothing.
+// Flush gives back what e has leased. Call it after the last decision. Without Tenant, and for other engines, it does
+// nothing.
 func Flush(ctx context.Context, e policy.Engine) error {
 	mine, ok := e.(*engine)
 	if !ok {

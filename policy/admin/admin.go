@@ -34,13 +34,13 @@ import (
 type Options struct {
 	// Write allows changes to budgets and failovers.
 	Write bool
-	// ShowKeys shows keys as they are. If false, answers, errors and logs hold codes instead.
+	// ShowKeys shows keys. Otherwise answers, errors and logs hold codes.
 	ShowKeys bool
-	// HashKey makes the codes those of an audit.Log with this HashKey. If empty, they are random in each process.
+	// HashKey makes them the codes of an audit.Log with this HashKey. If empty, they are random in each process.
 	HashKey []byte
 	// Failovers are shown by these names.
 	Failovers map[string]Failover
-	// By names the operator in the log of changes. If nil, only the address is logged.
+	// By names the operator in the log. If nil, the address is logged.
 	By func(*http.Request) string
 	// Logger logs each change. If nil, slog.Default().
 	Logger *slog.Logger
@@ -52,8 +52,8 @@ type Failover interface {
 	Force(failover.State)
 }
 
-// New returns the page. It has no authentication: put it behind yours. It answers at any path. GET returns the page, or JSON for
-// Accept: application/json. POST takes a form with the field "do":
+// New returns the page. It has no authentication: put it behind yours. At any path, GET returns it, or JSON for Accept:
+// application/json. POST takes a form with the field "do":
 //
 //   - key: how a key stands. "key" holds its values, one in a line; "rule", "plan" and "cost" are optional.
 //   - limited: the keys that are denied now, of "rule" or all rules, 50 at most.

@@ -1,7 +1,6 @@
 // Package audit writes denials to the table rate_limit_violation of a database, which [sqlsource.Dialect.Migration] makes.
 //
 //	log, err := audit.New(db, nil)
-//	…
 //	policies, err := policy.New(set, &policy.Options{OnDecision: log.OnDecision, ReuseRules: true})
 //	…
 //	err = log.Close(ctx) // writes the rows that wait
@@ -37,14 +36,13 @@ type Options struct {
 	Dialect sqlsource.Dialect
 	// Every is how often rows are written. If zero, 1 s.
 	Every time.Duration
-	// MaxPending is how many rows may wait to be written; further ones are dropped and counted. If zero, 10000.
+	// MaxPending bounds the rows that wait; further ones are dropped and counted. If zero, 10000.
 	MaxPending int
-	// Timeout bounds each attempt to write all rows that wait. If zero, 5 s.
+	// Timeout bounds each attempt to write, and each query. If zero, 5 s.
 	Timeout time.Duration
-	// HashKey, if not empty, replaces keys, users, addresses and paths in the database by [Hash] of them.
+	// HashKey, if not empty, replaces keys, users, addresses and paths by their [Hash].
 	HashKey []byte
-	// MaxRows bounds the rows of each rule, minute and process. The denials of further keys count in one row without a
-	// key. If zero, 1000.
+	// MaxRows bounds the rows of each rule, minute and process. Further keys count in one row without a key. If zero, 1000.
 	MaxRows int
 	// Keep is how long rows are kept. If zero, 30 days; below zero, for ever.
 	Keep time.Duration
@@ -56,16 +54,14 @@ type Options struct {
 
 // Stats are the counters of a [Log].
 type Stats struct {
-	Denials uint64 // seen, one for each rule that denied
-	Written uint64 // of those, in the database
-	Dropped uint64 // of those, lost: the queue was full, or a row was refused
-	Pending int    // rows that wait to be written, and those that are being written
-	// LastError is the last write's error, nil if it succeeded.
-	LastError error
+	Denials   uint64 // seen, one for each rule that denied
+	Written   uint64 // of those
+	Dropped   uint64 // of those: the queue was full, or a row was refused
+	Pending   int    // rows that are not written yet
+	LastError error  // the last write's, nil if it succeeded
 }
 
-// Log writes denials to the table rate_limit_violation. Make one with [New]. It is safe
-// for concurrent use.
+// Log writes denials to a database. Make one with [New]. It is safe for concurrent use.
 type Log struct {
 	db   *sql.DB
 	opts Options
@@ -123,7 +119,7 @@ func New(db *sql.DB, opts *Options) (*Log, error) {
 			_ = a.Flush(ctx)
 			if time.Since(swept) >= time.Hour {
 				swept = time.Now()
-				if err := a.Sweep(ctx); err != nil && ctx.Err() == nil {
+				if err := a.sweep(ctx); err != nil && ctx.Err() == nil {
 					a.opts.Logger.Warn("policy: old denials could not be deleted", slog.Any("error", err))
 				}
 			}
@@ -160,8 +156,8 @@ func (o *Options) complete() error {
 	return sqltext.Check(uint8(o.Dialect))
 }
 
-// OnDecision takes note of a denial, also that of a Wait which has given up. It is what [policy.Options.OnDecision] is set to.
-// It keeps nothing of what it is told, so [policy.Options.ReuseRules] can be set.
+// OnDecision notes denials, also that of a Wait which has given up: it is for [policy.Options.OnDecision]. It keeps no
+// Rules, so ReuseRules can be set.
 func (a *Log) OnDecision(d policy.Decision) {
 	o := outcome.Of(d.Decision, d.Err)
 	whole := o == outcome.Denied || o == outcome.Exceeds
@@ -177,9 +173,8 @@ func (a *Log) OnDecision(d policy.Decision) {
 	}
 }
 
-// Of returns a function for [ratelimit.Options.OnDecision], and for those of other engines: it takes note
-// of the denials of a limiter without rules. Their rule is the limiter's name. key returns a key's
-// text.
+// Of returns a function for [ratelimit.Options.OnDecision], and those of other engines: it notes the denials of a
+// limiter without rules. The limiter's name stands for the rule, and key returns the text of a key.
 func Of[K any](a *Log, limiter string, key func(K) string) func(ratelimit.Event[K]) {
 	return func(e ratelimit.Event[K]) {
 		if o := outcome.Of(e.Decision, e.Err); o != outcome.Denied && o != outcome.Exceeds {
@@ -249,8 +244,7 @@ func (a *Log) private(text string) string {
 	return Hash(a.opts.HashKey, text)
 }
 
-// Hash returns the first 32 hex digits of the HMAC-SHA256 of text under hashKey. A [Log] with that HashKey stores it in place of
-// a key, a user, an address or a path, so equal texts stay equal.
+// Hash returns the first 32 hex digits of the HMAC-SHA256 of a text.
 func Hash(hashKey []byte, text string) string {
 	h := hmac.New(sha256.New, hashKey)
 	h.Write([]byte(text))
@@ -339,9 +333,8 @@ func (a *Log) Stats() Stats {
 	return s
 }
 
-// Close writes what waits, and ends the log's goroutine. Denials that come later are dropped. It
-// returns why rows could not be written, which are then lost: after an attempt, bounded by Timeout,
-// that has written none.
+// Close writes what waits, and ends the log's goroutine. It gives up after an attempt that writes nothing: its error
+// says why those rows are lost. Later denials are dropped.
 func (a *Log) Close(ctx context.Context) error {
 	a.stop()
 	<-a.done

@@ -47,3 +47,45 @@ func ExampleNew() {
 	fmt.Println(denials.Stats().Written, "denials written")
 	// Output: 3 denials written
 }
+
+// What support asks: who is limited, what happened to a customer, and which rule denies most.
+func ExampleLog_Limited() {
+	db, err := sql.Open("pgx", "postgres://app@db/app") // with your driver
+	if err != nil {
+		log.Fatal(err)
+	}
+	denials, err := audit.New(db, &audit.Options{Shadows: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	since := time.Now().Add(-24 * time.Hour)
+	err = denials.Flush(ctx) // this process's denials of the last second
+	if err != nil {
+		log.Fatal(err)
+	}
+	keys, err := denials.Limited(ctx, since, 20)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, k := range keys {
+		fmt.Println(k.Rule, k.Key, k.Count)
+	}
+	rows, err := denials.OfKey(ctx, []string{"ann"}, since, 20)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, v := range rows {
+		fmt.Println(v.Rule, v.Route, v.LastAt, v.Count)
+	}
+	rules, err := denials.ByRule(ctx, since, time.Now())
+	if err != nil {
+		log.Fatal(err)
+	}
+	would, err := denials.Shadowed(ctx, "api-tighter", since, 20)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(rules, would)
+}

@@ -13,30 +13,30 @@ import (
 	"github.com/weir-go/ratelimit/policy/sqlsource"
 )
 
-// sweepBatch is how many rows one statement deletes, so that none locks the table for long.
-const sweepBatch = 1000
+// sweepRows is how many rows one statement deletes, so that none locks the table for long.
+const sweepRows = 1000
 
-// Sweep deletes the rows that are older than [Options.Keep]. The log does this once an hour.
-func (a *Log) Sweep(ctx context.Context) error {
+// sweep deletes the rows that are older than [Options.Keep].
+func (a *Log) sweep(ctx context.Context) error {
 	if a.opts.Keep < 0 {
 		return nil
 	}
 	before := time.Now().Add(-a.opts.Keep).UTC()
 	for {
-		n, err := a.sweep(ctx, before)
+		n, err := a.sweepBatch(ctx, before)
 		if err != nil {
 			return fmt.Errorf("policy/audit: %w", err)
 		}
-		if n < sweepBatch {
+		if n < sweepRows {
 			return nil
 		}
 	}
 }
 
-func (a *Log) sweep(ctx context.Context, before time.Time) (int64, error) {
+func (a *Log) sweepBatch(ctx context.Context, before time.Time) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.opts.Timeout)
 	defer cancel()
-	where := fmt.Sprintf(` WHERE last_at < %s LIMIT %d`, a.place(1), sweepBatch)
+	where := fmt.Sprintf(` WHERE last_at < %s LIMIT %d`, a.place(1), sweepRows)
 	statement := `DELETE FROM rate_limit_violation`
 	switch a.opts.Dialect {
 	case sqlsource.MySQL:
@@ -53,24 +53,25 @@ func (a *Log) sweep(ctx context.Context, before time.Time) (int64, error) {
 	return result.RowsAffected()
 }
 
-// Violation is a row: the denials of one key by one rule in one minute.
+// Violation is a row: the denials of a key by a rule in one minute.
 type Violation struct {
 	policy.Denials
-	User, Route, IP string        // of the last of them
-	Cost, Remaining int           // of the last
-	RetryAfter      time.Duration // of the last
-	Degraded        bool          // of the last
 	FirstAt, LastAt time.Time
+	// Of the last denial.
+	User, Route, IP string
+	Cost, Remaining int
+	RetryAfter      time.Duration
+	Degraded        bool
 }
 
-// Limited returns the keys denied since a time, most denials first, n at most. Noted shadows are among them.
+// Limited returns the keys denied since a time, also by shadows, most denials first, n at most.
 func (a *Log) Limited(ctx context.Context, since time.Time, n int) ([]policy.Denials, error) {
 	key := a.quote("key")
 	return a.denials(ctx, `SELECT rule, `+key+`, SUM(count) FROM rate_limit_violation WHERE last_at >= `+a.place(1)+
 		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, rule, `+key+` LIMIT `+a.place(2), since.UTC(), max(0, n))
 }
 
-// Shadowed returns the keys that a shadow rule would have denied since a time, most denials first, n at most: see
+// Shadowed returns the keys that a shadow rule would have denied since a time, most denials first, n at most. It needs
 // [Options.Shadows].
 func (a *Log) Shadowed(ctx context.Context, rule string, since time.Time, n int) ([]policy.Denials, error) {
 	key := a.quote("key")
@@ -84,8 +85,8 @@ func (a *Log) ByRule(ctx context.Context, from, to time.Time) ([]policy.Denials,
 		` GROUP BY rule ORDER BY SUM(count) DESC, rule`, from.UTC(), to.UTC())
 }
 
-// OfKey returns the rows of a key since a time, latest first, n at most. The key has one value for each attribute of the rule's
-// Key, unhashed. With MySQL the data source needs parseTime=true.
+// OfKey returns the rows of a key since a time, latest first, n at most. The key has a value for each attribute of the
+// rule's Key, unhashed. With MySQL the data source needs parseTime=true.
 func (a *Log) OfKey(ctx context.Context, key []string, since time.Time, n int) (all []Violation, err error) {
 	q := a.quote
 	err = a.query(ctx, func(rows *sql.Rows) error {

@@ -17,10 +17,8 @@ import (
 // batch is how many rows one transaction writes.
 const batch = 200
 
-// Flush writes what waits, for as long as Timeout at most, in which it also waits for another Flush to
-// end. An error says why some of it could not be written; those rows wait for the next attempt. A
-// row that the database refuses twice, and takes another one in between, is dropped and counted. If
-// a connection is lost while a transaction commits, its rows may count twice.
+// Flush writes what waits, for Timeout at most. After an error, the other rows wait for the next attempt. A row that the
+// database refuses twice, and takes another one in between, is dropped.
 func (a *Log) Flush(parent context.Context) error {
 	ctx, cancel := context.WithTimeout(parent, a.opts.Timeout)
 	defer cancel()

@@ -2,7 +2,7 @@ package sqlsource
 
 import "embed"
 
-// Dialect is a kind of database. The zero Dialect is PostgreSQL; MariaDB is MySQL.
+// Dialect is a kind of database. The zero Dialect is PostgreSQL. MariaDB is MySQL.
 type Dialect uint8
 
 // The dialects.
@@ -15,7 +15,7 @@ const (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migration returns the statements that make the tables of this package and of package audit. Run them once.
+// Migration returns the statements that make the tables of packages sqlsource and audit. Run them once.
 func (d Dialect) Migration() string {
 	files := [...]string{"postgresql.sql", "mysql.sql", "sqlite.sql"}
 	if int(d) >= len(files) {

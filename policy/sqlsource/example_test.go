@@ -19,8 +19,8 @@ func ExampleNew() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	rules := sqlsource.New(db, nil) // MySQL: &sqlsource.Options{Dialect: sqlsource.MySQL}
-	set, err := rules.Load(ctx)     // a service without rules should not start
+	rules := sqlsource.New(db, &sqlsource.Options{Dialect: sqlsource.PostgreSQL})
+	set, err := rules.Load(ctx) // a service without rules should not start
 	if err != nil {
 		log.Fatal(err)
 	}
