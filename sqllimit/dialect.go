@@ -10,7 +10,7 @@ import (
 // Dialect is the SQL of a kind of database.
 type Dialect uint8
 
-// MySQL is for MySQL 8 and MariaDB 10.6 or later.
+// MySQL is for MariaDB 10.6 or later; MySQL 8 is untested.
 const (
 	PostgreSQL Dialect = iota
 	MySQL

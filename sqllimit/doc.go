@@ -1,4 +1,4 @@
-// Package sqllimit keeps budgets in a table of a PostgreSQL, MySQL or MariaDB database, shared by all processes: for
+// Package sqllimit keeps budgets in a table of a PostgreSQL or MariaDB database, shared by all processes: for
 // quotas that are billed and must not be lost.
 //
 //	limit := ratelimit.Calendar(100_000, ratelimit.Month("UTC", 1)).Named("calls")

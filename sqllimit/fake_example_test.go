@@ -95,7 +95,7 @@ func ExampleLimiter_SetLimit() {
 	// Output: 12 <nil>
 }
 
-// The table for a MySQL or MariaDB database. Its limiters have the same Dialect in their Options.
+// The table for a MariaDB database. Its limiters have the same Dialect in their Options.
 func ExampleDialect() {
 	var dialect sqllimit.Dialect = sqllimit.MySQL
 	fmt.Println(strings.Count(sqllimit.Schema(dialect, ""), "INDEX"))

@@ -276,6 +276,9 @@ func (b *batch) decide(old row) (next *row, reading int64, err error) {
 		return nil, old.reading, nil
 	}
 	r := e.next()
+	if r.equals(old) { // MySQL does not count it as written, which would look like a conflict
+		return nil, old.reading, nil
+	}
 	return &r, old.reading, nil
 }
 

@@ -1,6 +1,7 @@
 package sqllimit
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"math"
@@ -18,6 +19,11 @@ type row struct {
 	at      int64 // of the last change
 	state   []byte
 	expires int64 // when to look whether the row is fresh
+}
+
+// equals reports whether the database has the row already.
+func (r row) equals(old row) bool {
+	return old.found && r.at == old.at && r.expires == old.expires && bytes.Equal(r.state, old.state)
 }
 
 // A row's state is

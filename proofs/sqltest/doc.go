@@ -1,4 +1,3 @@
-// Package sqltest tests package policy on real databases: a PostgreSQL server that the tests
-// start, and SQLite. It is in this module so that nobody who uses policies has to
-// require the drivers.
+// Package sqltest tests the packages policy and sqllimit on real databases: PostgreSQL and MariaDB servers that the tests start,
+// and SQLite. It is in this module so that their users need not require the drivers.
 package sqltest

@@ -212,6 +212,11 @@ type maria struct {
 
 func (m *maria) socket() string { return filepath.Join(m.dir, "socket") }
 
+// dsn is what the driver connects to a database by.
+func (m *maria) dsn(database string) string {
+	return "root@unix(" + m.socket() + ")/" + database + "?parseTime=true&multiStatements=true"
+}
+
 // startMariaDB starts the server, nil if there is none.
 var startMariaDB = sync.OnceValues(func() (m *maria, err error) {
 	for _, program := range []string{"mariadbd", "mariadb-install-db", "mariadb"} {
@@ -302,7 +307,7 @@ func openMariaDB(t testing.TB) *sql.DB {
 	m := mariaDB(t)
 	name := fmt.Sprint("test", m.databases.Add(1))
 	m.client(t, "", "CREATE DATABASE "+name)
-	db, err := sql.Open("mysql", "root@unix("+m.socket()+")/"+name+"?parseTime=true&multiStatements=true")
+	db, err := sql.Open("mysql", m.dsn(name))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	return db
