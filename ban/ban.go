@@ -1,4 +1,4 @@
-// Package ban bars keys that go on asking while they are denied, or that fail too often, such as at a login.
+// Package ban bars a key for a time after too many denials, or other strikes such as failed logins.
 //
 //	limiter, err := ban.New(requests, strikes, bans)
 package ban

@@ -9,20 +9,19 @@
 //	}
 //	defer permit.Release()
 //
-// [Limiter.TryAcquire] refuses what does not fit now. [Limiter.Acquire] waits in a bounded
+// [Limiter.TryAcquire] fails if there is no room now. [Limiter.Acquire] waits in a bounded
 // queue.
 //
-// # What is promised
+// # Promises
 //
 //   - A key never has more units in flight than its limit, and all keys together never more than
-//     Total. One exception: a request above an adaptive limit, but not above its upper bound, is let
-//     in when nothing else of its key is in flight.
+//     Total. One exception: if nothing else of a key is in flight, a request above its adaptive limit passes, up
+//     to the upper bound.
 //   - Callers of one key are served first come, first served. TryAcquire fails while others of its
 //     key wait, or a key of its priority or a higher one waits for Total alone.
-//   - Keys that wait for Total get slot-time, units × the time for which they are held, in proportion to
-//     their weights. A key at its own limit, if below Total, is passed over. A large request whose turn it
-//     is keeps what becomes free until it fits.
-//   - A lowered limit ends no work. Waiters who want more than it get an error.
+//   - Keys that wait for Total get units × time in proportion to their weights. A key at its own limit, if
+//     below Total, is passed over. A large request at its turn keeps freed units until it fits.
+//   - A lowered limit ends no work. A waiter for more than the new limit gets an error.
 //
 // # Cost
 //

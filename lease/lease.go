@@ -4,13 +4,13 @@
 //	…
 //	defer limiter.Flush(ctx) // on shutdown
 //
-// A [Limiter] reserves batches of a key's budget, and gives back what is not used within [Options.HoldFor]. It admits at
-// most what the remote limiter alone would, plus processes × MaxBatch. A process that crashes loses at most MaxBatch of
-// each key. Costs of 0, costs above MaxBatch or the capacity, leaky buckets, and what is booked ahead go to the remote
+// A [Limiter] reserves batches of a key's budget, and gives unused units back after [Options.HoldFor]. It admits at
+// most the remote limiter's bound plus processes × MaxBatch. A process that crashes loses at most MaxBatch of
+// each key. Costs of 0, costs above MaxBatch or the capacity, leaky buckets and bookings ahead go to the remote
 // limiter directly.
 //
-// Remaining is what this process knows of. RetryAfter and ResetAfter are the remote limiter's last ones, less the time
-// since. Degraded is that of the answer that brought the batch.
+// Remaining is the budget that this process knows of. RetryAfter and ResetAfter are the remote limiter's last ones, less
+// the time since. Degraded is that of the batch's answer.
 package lease
 
 import (

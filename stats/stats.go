@@ -1,4 +1,4 @@
-// Package stats has what package policy tells packages promlimit and otellimit, which do not import it.
+// Package stats has the types that package policy passes to promlimit and otellimit, which do not import policy.
 package stats
 
 import (
