@@ -6,8 +6,8 @@
 //	…
 //	d, err := limiter.Take(ctx, "user:42", 1)
 //
-// [All] puts several limits on one request. [NewSemaphore] caps what is in flight. Names that package ratelimit has too mean the
-// same as there.
+// [All] puts several limits on one request. [NewSemaphore] caps calls in flight. Names that are also in package ratelimit mean
+// the same.
 //
 // # Errors
 //
