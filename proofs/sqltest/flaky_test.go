@@ -57,7 +57,7 @@ func (f *flaky) at(step string) error {
 func openFlaky(t testing.TB) (db, lossy *sql.DB, f *flaky) {
 	t.Helper()
 	name := "file:" + filepath.Join(t.TempDir(), "rules.db") + "?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)"
-	db, err := sql.Open("sqlite", name)
+	db, err := sql.Open("sqlite3", name)
 	require.NoError(t, err)
 	_, err = db.Exec(sqlsource.SQLite.Migration())
 	require.NoError(t, err)
@@ -102,11 +102,15 @@ func (c *flakyConn) QueryContext(ctx context.Context, query string, args []drive
 	if err := c.f.at("query"); err != nil {
 		return nil, err
 	}
-	rows, err := c.Conn.(driver.QueryerContext).QueryContext(ctx, query, args)
+	st, err := c.Conn.Prepare(query)
 	if err != nil {
 		return nil, err
 	}
-	return &flakyRows{rows, c.f}, nil
+	rows, err := st.(driver.StmtQueryContext).QueryContext(ctx, args)
+	if err != nil {
+		return nil, errors.Join(err, st.Close())
+	}
+	return &flakyRows{rows, st, c.f}, nil
 }
 
 func (c *flakyConn) Prepare(query string) (driver.Stmt, error) {
@@ -143,8 +147,11 @@ func (x *flakyTx) Commit() error {
 
 type flakyRows struct {
 	driver.Rows
-	f *flaky
+	st driver.Stmt
+	f  *flaky
 }
+
+func (r *flakyRows) Close() error { return errors.Join(r.Rows.Close(), r.st.Close()) }
 
 func (r *flakyRows) Next(dest []driver.Value) error {
 	if err := r.f.at("row"); err != nil {
