@@ -8,7 +8,7 @@ func OfFailover(read func() failover.Stats) Group {
 		Figures: []Figure{
 			{Name: "breaker.state", Unit: "1", Gauge: true, Help: "The breaker's state: 0 closed, 1 half open, 2 open."},
 			{Name: "breaker.opened", Unit: "{time}", Help: "How often the breaker has opened."},
-			{Name: "failover.decisions", Unit: "{decision}", By: []string{"by"}, Help: "Decisions, by who took them."},
+			{Name: "failover.decisions", Unit: "{decision}", By: []string{"by"}, Help: "Decisions, by the limiter that took them."},
 			{Name: "failover.failures", Unit: "{failure}", By: []string{"kind"}, Help: "Calls of the primary that failed, by kind."},
 			{Name: "breaker.forced", Unit: "1", Gauge: true, Help: "Whether an operator has forced the breaker's state: 1 if so."},
 			{Name: "failover.degraded_since", Unit: "s", Gauge: true, Help: "When the breaker opened, in seconds since 1970; 0 while it is closed."},

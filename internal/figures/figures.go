@@ -44,11 +44,11 @@ var (
 	Decisions = Figure{Name: "decisions", Unit: "{decision}", By: []string{"limiter", "limit", "outcome"},
 		Help: "Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable, rejected or error."}
 	Spent         = Figure{Name: "spent", Unit: "{unit}", By: []string{"limiter", "limit"}, Help: "Cost that was charged."}
-	Degraded      = Figure{Name: "degraded_decisions", Unit: "{decision}", By: []string{"limiter"}, Help: "Decisions taken without the shared store, as OnDecision tells them: those of a lease over a failover."}
-	HTTPRequests  = Figure{Name: "http.requests", Unit: "{request}", By: []string{"limiter", "outcome"}, Help: "HTTP requests, by what the middleware did with them."}
-	GRPCCalls     = Figure{Name: "grpc.calls", Unit: "{call}", By: []string{"limiter", "outcome"}, Help: "gRPC calls, and messages that were decided about, by what the interceptors did with them."}
+	Degraded      = Figure{Name: "degraded_decisions", Unit: "{decision}", By: []string{"limiter"}, Help: "Decisions without the shared store that OnDecision has counted, such as those of a lease over a failover."}
+	HTTPRequests  = Figure{Name: "http.requests", Unit: "{request}", By: []string{"limiter", "outcome"}, Help: "HTTP requests, by outcome."}
+	GRPCCalls     = Figure{Name: "grpc.calls", Unit: "{call}", By: []string{"limiter", "outcome"}, Help: "gRPC calls, and messages of streams, by outcome."}
 	RuleDecisions = Figure{Name: "policy.rule.decisions", Unit: "{decision}", By: []string{"rule", "plan", "shadow", "outcome"},
-		Help: "Decisions of single rules, by rule, plan and outcome; with shadow rules, what they would have said."}
+		Help: "Decisions of single rules, also of shadow rules, by rule, plan and outcome."}
 	PolicyRequests = Figure{Name: "policy.requests", Unit: "{request}", By: []string{"outcome"},
 		Help: "Requests decided by policies, by outcome: those of decisions, or killed by the kill switch."}
 )
@@ -90,10 +90,10 @@ func ofTables(name string, by ...string) []Figure {
 	return []Figure{
 		{Name: name, Unit: "{key}", Gauge: true, By: by, Help: "Keys that are tracked."},
 		{Name: name + ".expired", Unit: "{key}", By: by, Help: "Keys dropped as fresh: nothing was forgotten."},
-		{Name: name + ".evicted", Unit: "{key}", By: by, Help: "Keys dropped to make room, with what they had spent."},
+		{Name: name + ".evicted", Unit: "{key}", By: by, Help: "Keys dropped to make room before they were fresh."},
 		{Name: name + ".evicted_throttled", Unit: "{key}", By: by, Help: "Keys dropped to make room while they were throttled, and not remembered."},
 		{Name: name + ".refused", Unit: "{key}", By: by, Help: "New keys refused because the table was full."},
-		{Name: name + ".recalled", Unit: "{key}", By: by, Help: "New keys that began with less, because what they had spent was remembered."},
+		{Name: name + ".recalled", Unit: "{key}", By: by, Help: "New keys that began with less, because their spending was remembered."},
 		{Name: name + ".overflowed", Unit: "{key}", By: by, Help: "Remembered keys forgotten before they were fresh, because too many were to be remembered."},
 	}
 }

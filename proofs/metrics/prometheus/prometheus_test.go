@@ -106,13 +106,13 @@ ratelimit_decisions_total{limit="hourly",limiter="api",outcome="unavailable"} 0
 # HELP ratelimit_spent_units_total Cost that was charged.
 # TYPE ratelimit_spent_units_total counter
 ratelimit_spent_units_total{limit="hourly",limiter="api"} 4
-# HELP ratelimit_http_requests_total HTTP requests, by what the middleware did with them.
+# HELP ratelimit_http_requests_total HTTP requests, by outcome.
 # TYPE ratelimit_http_requests_total counter
 ratelimit_http_requests_total{limiter="web",outcome="denied"} 1
-# HELP ratelimit_grpc_calls_total gRPC calls, and messages that were decided about, by what the interceptors did with them.
+# HELP ratelimit_grpc_calls_total gRPC calls, and messages of streams, by outcome.
 # TYPE ratelimit_grpc_calls_total counter
 ratelimit_grpc_calls_total{limiter="rpc",outcome="failed-open"} 1
-# HELP ratelimit_policy_rule_decisions_total Decisions of single rules, by rule, plan and outcome; with shadow rules, what they would have said.
+# HELP ratelimit_policy_rule_decisions_total Decisions of single rules, also of shadow rules, by rule, plan and outcome.
 # TYPE ratelimit_policy_rule_decisions_total counter
 ratelimit_policy_rule_decisions_total{outcome="allowed",plan="",rule="users",shadow="false"} 1
 ratelimit_policy_rule_decisions_total{outcome="denied",plan="",rule="users",shadow="false"} 1
@@ -130,7 +130,7 @@ ratelimit_breaker_state{limiter="shared"} 2
 # HELP ratelimit_breaker_forced Whether an operator has forced the breaker's state: 1 if so.
 # TYPE ratelimit_breaker_forced gauge
 ratelimit_breaker_forced{limiter="shared"} 0
-# HELP ratelimit_failover_decisions_total Decisions, by who took them.
+# HELP ratelimit_failover_decisions_total Decisions, by the limiter that took them.
 # TYPE ratelimit_failover_decisions_total counter
 ratelimit_failover_decisions_total{by="instead",limiter="shared"} 3
 ratelimit_failover_decisions_total{by="primary",limiter="shared"} 0
