@@ -1,5 +1,5 @@
-// Package chain asks several limiters in turn, and charges all of them or none: one in memory in front of one on a server,
-// or two servers. Within one process [ratelimit.All] is exact and faster.
+// Package chain asks several limiters in turn, such as one in memory and one on a server, and charges all of them or
+// none. Within one process [ratelimit.All] is exact and faster.
 //
 //	limiter, err := chain.New[string](local, remote)
 package chain

@@ -1,4 +1,4 @@
-// Package otellimit counts the decisions of limiters, and how they stand, for OpenTelemetry.
+// Package otellimit exports metrics of limiters for OpenTelemetry.
 //
 //	metrics, err := otellimit.New(otel.Meter("myapp"))
 //	…

@@ -4,7 +4,7 @@
 //	policies, err := policy.New(set, nil)
 //	d, err := policies.Take(ctx, policy.HTTP(r, policy.Attributes{"user": user, "plan": plan}), 1)
 //
-// All rules that match a request are charged, or none is. What was spent stays spent when rules change. Package admin is a
+// All rules that match a request are charged, or none is. Spending stays when rules change. Package admin is a
 // page for operators, package audit stores denials, package sqlsource reads rules from a database.
 package policy
 

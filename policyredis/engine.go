@@ -1,8 +1,8 @@
-// Package policyredis keeps the budgets of package policy on Redis, so that a fleet of processes shares them:
+// Package policyredis keeps the budgets of package policy on Redis, for a fleet of processes.
 //
 //	policies, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, nil)})
 //
-// All rules that match a request are decided in one round trip, all or nothing. What package redislimit promises holds here.
+// One round trip decides all rules of a request, all or nothing. The promises of package redislimit hold.
 package policyredis
 
 import (

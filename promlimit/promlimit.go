@@ -1,4 +1,4 @@
-// Package promlimit counts the decisions of limiters, and how they stand, for Prometheus.
+// Package promlimit exports metrics of limiters for Prometheus.
 //
 //	metrics, err := promlimit.New(prometheus.DefaultRegisterer)
 //	…

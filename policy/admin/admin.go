@@ -1,4 +1,4 @@
-// Package admin is a web page for operators of package policy, with the same as JSON.
+// Package admin is a web page for operators of package policy, also as JSON.
 //
 //	http.Handle("/limits", operatorsOnly(admin.New(policies, nil)))
 package admin

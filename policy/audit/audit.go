@@ -1,11 +1,11 @@
-// Package audit writes denials to the table rate_limit_violation of a database, which [sqlsource.Dialect.Migration] makes.
+// Package audit writes denials to the table rate_limit_violation of a database, of [sqlsource.Dialect.Migration].
 //
 //	log, err := audit.New(db, nil)
 //	policies, err := policy.New(set, &policy.Options{OnDecision: log.OnDecision, ReuseRules: true})
 //	…
-//	err = log.Close(ctx) // writes the rows that wait
+//	err = log.Close(ctx) // writes waiting rows
 //
-// There is one row, with a count, for each rule, key and minute. A decision never waits for the database.
+// Each rule, key and minute has one row, with a count. A decision never waits for the database.
 package audit
 
 import (

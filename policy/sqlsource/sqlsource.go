@@ -2,7 +2,7 @@
 //
 //	go policy.Follow(ctx, policies, sqlsource.New(db, nil))
 //
-// [Dialect.Migration] has the tables. A row with an empty plan is a rule; one with a plan is the limit of that plan. Rules are in
+// [Dialect.Migration] returns the statements of the tables. A row with an empty plan is a rule; one with a plan is the limit of that plan. Rules are in
 // the order of their names. While the database is down, the last good rules stay.
 package sqlsource
 
