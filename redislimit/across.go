@@ -27,9 +27,8 @@ var guarded = acrossSlots(blocks{luaFiles}.lua("guarded"))
 // askEvery is how often a server is asked that has not said yes.
 const askEvery = 10 * time.Second
 
-// ask returns the ticket that asks the server, nil if there is no need to. The answer comes with those of the
-// trip.
-func (l *lane) ask(p *trip, calls int) *ticket {
+// ask returns the ticket that asks the server, nil if there is no need to. It is sent with the batch.
+func (l *lane) ask(b *batch, calls int) *ticket {
 	if calls < 2 || l.elsewhere == nil || sharing(l.share.Load()) == shareNode {
 		return nil
 	}
@@ -37,12 +36,12 @@ func (l *lane) ask(p *trip, calls int) *ticket {
 	if now.UnixNano() < at || !l.askAt.CompareAndSwap(at, now.Add(askEvery).UnixNano()) {
 		return nil
 	}
-	own := p.tickets[0].keys[0]
+	own := b.tickets[0].keys[0]
 	other := l.elsewhere(own)
 	if other == "" {
 		return nil
 	}
-	return &ticket{trip: p, script: guarded, keys: []string{own, other}}
+	return &ticket{batch: b, script: guarded, keys: []string{own, other}}
 }
 
 // learn takes note of what the server has said.

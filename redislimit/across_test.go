@@ -77,17 +77,17 @@ func tenant(key string) string {
 	return name
 }
 
-// inOneTrip sends one decision on each key in a round trip, and returns the costs that were charged.
-func inOneTrip(t *testing.T, l *Limiter, on *lane, cost int64, keys ...string) (allowed int) {
+// inOneBatch sends one decision on each key in a round trip, and returns the costs that were charged.
+func inOneBatch(t *testing.T, l *Limiter, on *lane, cost int64, keys ...string) (allowed int) {
 	t.Helper()
 	var all []*asking
-	p := &trip{staying: len(keys)}
+	b := &batch{staying: len(keys)}
 	for _, key := range keys {
 		a := newAsking(l, key, cost)
-		a.ticket.trip = p
-		all, p.tickets = append(all, a), append(p.tickets, &a.ticket)
+		a.ticket.batch = b
+		all, b.tickets = append(all, a), append(b.tickets, &a.ticket)
 	}
-	on.pipeline(t.Context(), p)
+	on.pipeline(t.Context(), b)
 	for i, a := range all {
 		ok, err := a.decided(t.Context())
 		require.NoError(t, err, keys[i])
@@ -120,11 +120,11 @@ func (c manySlots) testShareACall(t *testing.T) {
 			l, err := New(client, limit, &Options{Name: fmt.Sprint(limit.Name, declare), Timeout: 20 * time.Second, DeclareKeys: declare})
 			require.NoError(t, err)
 			on, keys := oneNode(t, l, 6)
-			assert.Equal(t, 6, inOneTrip(t, l, on, 4, keys...), "the first ones ask the server")
-			assert.Equal(t, 6, inOneTrip(t, l, on, 1, keys...), "and these teach it the script")
+			assert.Equal(t, 6, inOneBatch(t, l, on, 4, keys...), "the first ones ask the server")
+			assert.Equal(t, 6, inOneBatch(t, l, on, 1, keys...), "and these teach it the script")
 			seen.calls, seen.undeclared = 0, 0
-			assert.Equal(t, 6, inOneTrip(t, l, on, 4, keys...))
-			assert.Zero(t, inOneTrip(t, l, on, 4, keys...))
+			assert.Equal(t, 6, inOneBatch(t, l, on, 4, keys...))
+			assert.Zero(t, inOneBatch(t, l, on, 4, keys...))
 			if declare {
 				assert.Equal(t, 12, seen.calls, limit.Name)
 				assert.Zero(t, seen.undeclared)
@@ -149,20 +149,20 @@ func (c manySlots) testKeysThatFail(t *testing.T) {
 		l, err := New(client, limit, &Options{Name: "fails-" + limit.Name, Timeout: 20 * time.Second})
 		require.NoError(t, err)
 		on, keys := oneNode(t, l, 5)
-		inOneTrip(t, l, on, 1, keys...)
+		inOneBatch(t, l, on, 1, keys...)
 		require.Equal(t, shareNode, sharing(on.share.Load()))
 		require.NoError(t, client.Del(t.Context(), l.space.key(keys[0])).Err())
 		require.NoError(t, client.LPush(t.Context(), l.space.key(keys[0]), "7").Err())
 		require.NoError(t, client.Set(t.Context(), l.space.key(keys[1]), "7", 0).Err())
 		require.NoError(t, l.Adjust(t.Context(), keys[2], 25))
 		var all []*asking
-		p := &trip{staying: len(keys)}
+		b := &batch{staying: len(keys)}
 		for _, key := range keys {
 			a := newAsking(l, key, 4)
-			a.ticket.trip = p
-			all, p.tickets = append(all, a), append(p.tickets, &a.ticket)
+			a.ticket.batch = b
+			all, b.tickets = append(all, a), append(b.tickets, &a.ticket)
 		}
-		on.pipeline(t.Context(), p)
+		on.pipeline(t.Context(), b)
 		for i, a := range all {
 			allowed, err := a.decided(t.Context())
 			if i < 2 {
@@ -198,7 +198,7 @@ func (c manySlots) testMovingSlot(t *testing.T) {
 		charge := func() {
 			for i := range keys { // each key comes first in a call once
 				turned := append(append([]string(nil), keys[i:]...), keys[:i]...)
-				require.Equal(t, len(keys), inOneTrip(t, l, on, 3, turned...))
+				require.Equal(t, len(keys), inOneBatch(t, l, on, 3, turned...))
 				for _, key := range turned {
 					told[key] += 3
 				}
@@ -244,12 +244,12 @@ func TestAServerThatRefusesNoKeyGetsDeclaredKeys(t *testing.T) {
 	require.NoError(t, err)
 	on, keys := oneNode(t, l, 5)
 	for range 3 {
-		assert.Equal(t, 5, inOneTrip(t, l, on, 1, keys...))
+		assert.Equal(t, 5, inOneBatch(t, l, on, 1, keys...))
 	}
 	assert.Equal(t, shareSlot, sharing(on.share.Load()))
 	assert.Equal(t, 2, seen.undeclared, "the server is asked once, in two calls because it did not know the script")
 	on.askAt.Store(0)
-	assert.Equal(t, 5, inOneTrip(t, l, on, 1, keys...))
+	assert.Equal(t, 5, inOneBatch(t, l, on, 1, keys...))
 	assert.Equal(t, 3, seen.undeclared, "and later once more")
 }
 
@@ -266,24 +266,24 @@ func (c manySlots) testRefused(t *testing.T) {
 	l, err := New(client, perMinute(10), &Options{Name: "refused", Timeout: 20 * time.Second})
 	require.NoError(t, err)
 	on, keys := oneNode(t, l, 5)
-	assert.Equal(t, 5, inOneTrip(t, l, on, 1, keys...))
+	assert.Equal(t, 5, inOneBatch(t, l, on, 1, keys...))
 	require.Equal(t, shareNode, sharing(on.share.Load()))
 
 	seen.refuse = answer("READONLY You can't write against a read only replica.")
-	assert.Equal(t, 5, inOneTrip(t, l, on, 1, keys...), "by themselves they are told where to go")
+	assert.Equal(t, 5, inOneBatch(t, l, on, 1, keys...), "by themselves they are told where to go")
 	assert.Equal(t, shareNode, sharing(on.share.Load()))
 
 	seen.refuse = answer("ERR Unexpected flag in script shebang: allow-cross-slot-keys")
 	a, b := newAsking(l, keys[0], 1), newAsking(l, keys[1], 1)
-	p := &trip{staying: 2, tickets: []*ticket{&a.ticket, &b.ticket}}
-	a.ticket.trip, b.ticket.trip = p, p
-	on.pipeline(t.Context(), p)
+	both := &batch{staying: 2, tickets: []*ticket{&a.ticket, &b.ticket}}
+	a.ticket.batch, b.ticket.batch = both, both
+	on.pipeline(t.Context(), both)
 	_, err = a.decided(t.Context())
 	assert.ErrorContains(t, err, "Unexpected flag")
 	assert.NotErrorIs(t, err, ratelimit.ErrUnanswered)
 	assert.Equal(t, shareSlot, sharing(on.share.Load()))
 	seen.undeclared = 0
-	assert.Equal(t, 5, inOneTrip(t, l, on, 1, keys...), "from then on keys are declared")
+	assert.Equal(t, 5, inOneBatch(t, l, on, 1, keys...), "from then on keys are declared")
 	assert.Zero(t, seen.undeclared)
 	d, err := l.Peek(t.Context(), keys[0], 0)
 	require.NoError(t, err)

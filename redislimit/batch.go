@@ -1,90 +1,37 @@
 package redislimit
 
-// A batch is several decisions of one kind, each on one key, in one call of a script. Each is
-// decided by itself, but the call and the clock, which take Redis longer than a decision,
-// are there once.
+import "sync/atomic"
 
-// maxMembers is how many decisions share a call at most: an index is a byte.
-const maxMembers = 255
-
-// sharing says which keys can be in one call.
-type sharing byte
+// batch is what goes to a server at once, in one round trip. Its calls are written, or they are taken back: whichever
+// comes first excludes the other. So it is known of a caller who leaves whether the server may
+// have received the call, now or later.
+type batch struct {
+	tickets []*ticket
+	staying int  // of the tickets, those whose callers still wait; the lane's lock guards it
+	stuck   bool // nobody waits, and the lane does not count it any more; the lane's lock guards it
+	state   atomic.Uint32
+}
 
 const (
-	shareAll  sharing = iota // all
-	shareSlot                // those of one slot
-	shareNode                // all, but those of several slots must not be declared
+	batchPending uint32 = iota
+	batchWritten
+	batchTakenBack
 )
 
-// gather returns the tickets to send for a trip: those that can share a call do.
-func gather(p *trip, s sharing) (sends []*ticket) {
-	for _, t := range p.tickets {
-		if t.script.batch == nil || t.test != nil {
-			sends = append(sends, t)
-			continue
-		}
-		tag := ""
-		if s != shareAll {
-			tag = hashTag(t.keys[0])
-		}
-		b := batchFor(sends, t.script, tag, s)
-		if b == nil {
-			n := len(p.tickets)
-			b = &ticket{
-				trip:    p,
-				tag:     tag,
-				script:  t.script.batch,
-				payload: head(make([]byte, 0, headSize+askSize*n), opTake, 0),
-				keys:    make([]string, 0, n),
-				members: make([]*ticket, 0, n),
-			}
-			sends = append(sends, b)
-		}
-		if b.tag != tag {
-			b.script = t.script.across
-		}
-		b.join(t)
-	}
-	for i, t := range sends {
-		if len(t.members) == 1 {
-			sends[i] = t.members[0]
-		}
-	}
-	return sends
+// write reports whether the calls may be written, and takes note that they are.
+func (b *batch) write() bool {
+	return b.state.CompareAndSwap(batchPending, batchWritten) || b.written()
 }
 
-// batchFor returns the batch that has room for what a script decides, nil if there is none.
-func batchFor(sends []*ticket, sc *script, tag string, s sharing) *ticket {
-	for _, t := range sends {
-		if (t.script == sc.batch || t.script == sc.across) && (t.tag == tag || s == shareNode) && len(t.members) < maxMembers {
-			return t
-		}
-	}
-	return nil
-}
+// written reports whether calls may have reached the server.
+func (b *batch) written() bool { return b.state.Load() == batchWritten }
 
-// join adds what a ticket asks on its one key.
-func (t *ticket) join(member *ticket) {
-	at := len(t.payload)
-	t.members = append(t.members, member)
-	t.keys = append(t.keys, member.keys[0])
-	t.payload = append(t.payload, member.payload[headSize:]...)
-	t.payload[at] = byte(len(t.members))
-}
+// mayArrive reports whether the server may receive the calls, or have received them. While
+// somebody waits for them it may. When nobody does they are taken back, if there is still time.
+// The lane's lock guards it. A ticket without a batch has not been sent.
+func (b *batch) mayArrive() bool { return b != nil && (b.staying > 0 || !b.takeBack()) }
 
-// handOut gives the members their answers. It returns those that have none, because a command on their key has
-// failed. They have charged nothing.
-func (t *ticket) handOut() (undecided []*ticket) {
-	answers, _ := t.reply.([]any)
-	for i, m := range t.members {
-		m.err = t.err
-		if i >= len(answers) {
-			continue
-		}
-		if text, _ := answers[i].(string); text == "" || text[0] == answerOther {
-			undecided = append(undecided, m)
-		}
-		m.reply = answers[i]
-	}
-	return undecided
+// takeBack reports whether the calls have not been written, and never will be.
+func (b *batch) takeBack() bool {
+	return b.state.CompareAndSwap(batchPending, batchTakenBack) || b.state.Load() == batchTakenBack
 }

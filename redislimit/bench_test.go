@@ -96,11 +96,11 @@ func BenchmarkFleet(b *testing.B) {
 		"background": func() (context.Context, context.CancelFunc) { return context.Background(), func() {} },
 		"request":    func() (context.Context, context.CancelFunc) { return context.WithCancel(context.Background()) },
 	}
-	for _, batch := range []int{1, 64} {
+	for _, batchSize := range []int{1, 64} {
 		for _, goroutines := range []int{1, 16, 128} {
 			for name, contextOf := range contexts {
-				b.Run(fmt.Sprintf("batch=%d/goroutines=%d/context=%s", batch, goroutines, name), func(b *testing.B) {
-					l, err := New(client, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1_000_000), &Options{Name: "fleet", Timeout: 10 * time.Second, Batch: batch})
+				b.Run(fmt.Sprintf("batch=%d/goroutines=%d/context=%s", batchSize, goroutines, name), func(b *testing.B) {
+					l, err := New(client, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1_000_000), &Options{Name: "fleet", Timeout: 10 * time.Second, Batch: batchSize})
 					require.NoError(b, err)
 					l.Allow("k", 1)
 					b.ReportAllocs()

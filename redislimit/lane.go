@@ -13,7 +13,7 @@ import (
 // maxTrips is how many round trips of a lane are under way at once, as long as calls wait to
 // share the next one: the server works on one while another's answers are read and a third is
 // being made.
-const maxTrips = 3
+const maxBatches = 3
 
 // maxStuck is how many more round trips a lane may have that nobody waits for any more.
 const maxStuck = 61
@@ -32,26 +32,26 @@ const maxStuck = 61
 // trip that all callers have left is stuck: it does not count any more, so that those who come
 // later are sent, and it ends with the client's own timeouts. With 61 stuck ones more have to wait.
 type lane struct {
-	client redis.UniversalClient
-	batch  int
-	heeds  bool          // the client heeds the deadline of each call
-	share  atomic.Uint32 // which keys share a call: a sharing
+	client    redis.UniversalClient
+	batchSize int
+	heeds     bool          // the client heeds the deadline of each call
+	share     atomic.Uint32 // which keys share a call: a sharing
 
 	// elsewhere returns a key beside another one that another server of the cluster serves, "" if there is
 	// none. It is nil if keys of several slots are never to share a call.
 	elsewhere func(key string) string
 	askAt     atomic.Int64 // not before this time, in ns, the server is asked whether they may
 
-	mu    sync.Mutex // guards the fields below, and those of the tickets and trips that say so
-	trips int        // under way, and not stuck
-	stuck int
-	line  line
-	timer *time.Timer // wakes callers whose deadlines have passed
-	armed bool
+	mu      sync.Mutex // guards the fields below, and those of the tickets and batches that say so
+	batches int        // under way, and not stuck
+	stuck   int
+	line    line
+	timer   *time.Timer // wakes callers whose deadlines have passed
+	armed   bool
 }
 
-func newLane(client redis.UniversalClient, batch int, heeds bool) *lane {
-	return &lane{client: client, batch: batch, heeds: heeds}
+func newLane(client redis.UniversalClient, batchSize int, heeds bool) *lane {
+	return &lane{client: client, batchSize: batchSize, heeds: heeds}
 }
 
 // waiting is what a lane has to know of a ticket whose caller waits. The lane's lock guards it,
@@ -68,9 +68,9 @@ type waiting struct {
 type waitState byte
 
 const (
-	isOut    waitState = iota // in no line: it was never put there, or its caller has left
-	isQueued                  // it has not been sent
-	isFlying                  // it is a part of a trip
+	isOut     waitState = iota // in no line: it was never put there, or its caller has left
+	isQueued                   // it has not been sent
+	isInBatch                  // it is in a batch
 	isAnswered
 	isLate // its deadline has passed
 )
@@ -124,18 +124,18 @@ func (q *line) remove(t *ticket) {
 	t.prev, t.next = nil, nil
 }
 
-// take makes a trip of those that have waited longest.
-func (q *line) take(most int) *trip {
+// take makes a batch of those that have waited longest.
+func (q *line) take(most int) *batch {
 	n := min(q.queued, most)
-	p := &trip{tickets: make([]*ticket, 0, n), staying: n}
+	b := &batch{tickets: make([]*ticket, 0, n), staying: n}
 	for ; n > 0; n-- {
 		t := q.unsent
 		q.unsent = t.next
 		q.queued--
-		t.state, t.trip = isFlying, p
-		p.tickets = append(p.tickets, t)
+		t.state, t.batch = isInBatch, b
+		b.tickets = append(b.tickets, t)
 	}
-	return p
+	return b
 }
 
 // run runs a ticket's script, alone or with others. It returns when the ticket is answered, at
@@ -143,26 +143,26 @@ func (q *line) take(most int) *trip {
 // received the ticket, or still may.
 func (l *lane) run(t *ticket) (reply any, err error, sent bool) {
 	l.mu.Lock()
-	atOnce := l.trips < maxTrips
+	atOnce := l.batches < maxBatches
 	if atOnce {
-		l.trips++
+		l.batches++
 	}
 	if atOnce && l.heeds && t.ctx.Done() == nil {
 		l.mu.Unlock()
-		defer l.land()
+		defer l.done()
 		return t.here(l.client)
 	}
 	t.wake = make(chan struct{}, 1)
 	if atOnce && l.line.first == nil {
-		t.state, t.trip = isFlying, &t.alone
+		t.state, t.batch = isInBatch, &t.alone
 		t.self[0] = t
 		t.alone.tickets, t.alone.staying = t.self[:], 1
 		l.line.push(t)
-		go l.fly(t.trip)
+		go l.sendAll(t.batch)
 	} else {
 		l.line.enqueue(t)
 		if atOnce {
-			go l.fly(nil)
+			go l.sendAll(nil)
 		}
 	}
 	if !l.armed {
@@ -188,14 +188,14 @@ func (l *lane) await(t *ticket) (reply any, err error, sent bool) {
 	if t.state == isLate {
 		return nil, context.DeadlineExceeded, t.sent
 	}
-	return t.reply, t.err, t.trip.written()
+	return t.reply, t.err, t.batch.written()
 }
 
 // linger waits a little longer for the answer of a ticket that is to be taken back when its
 // context ends, if it has been sent. It reports whether there is one.
 func (l *lane) linger(t *ticket) bool {
 	l.mu.Lock()
-	flying := t.state == isFlying
+	flying := t.state == isInBatch
 	l.mu.Unlock()
 	return flying && t.answeredSoon(t.wake)
 }
@@ -204,47 +204,47 @@ func (l *lane) linger(t *ticket) bool {
 func (l *lane) leave(t *ticket) (left, sent bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t.state != isQueued && t.state != isFlying {
+	if t.state != isQueued && t.state != isInBatch {
 		return false, false
 	}
 	l.removeLocked(t)
 	t.state = isOut
 	l.startLocked()
-	return true, t.trip.mayArrive()
+	return true, t.batch.mayArrive()
 }
 
 // removeLocked takes a ticket out whose caller does not wait for the answer.
 func (l *lane) removeLocked(t *ticket) {
 	l.line.remove(t)
-	p := t.trip
-	if p == nil {
+	b := t.batch
+	if b == nil {
 		return
 	}
-	if p.staying--; p.staying == 0 && !l.heeds && l.stuck < maxStuck {
-		p.stuck = true
+	if b.staying--; b.staying == 0 && !l.heeds && l.stuck < maxStuck {
+		b.stuck = true
 		l.stuck++
-		l.trips--
+		l.batches--
 	}
 }
 
 // startLocked makes round trips for those that wait, in the places of what has got stuck.
 func (l *lane) startLocked() {
-	for !l.heeds && l.trips < maxTrips && l.line.queued > 0 {
-		l.trips++
-		go l.fly(l.line.take(l.batch))
+	for !l.heeds && l.batches < maxBatches && l.line.queued > 0 {
+		l.batches++
+		go l.sendAll(l.line.take(l.batchSize))
 	}
 }
 
-// land ends a round trip that a caller has made, and lets the next one start.
-func (l *lane) land() {
-	if p := l.next(nil); p != nil {
-		go l.fly(p)
+// done ends a round trip that a caller has made, and lets the next one start.
+func (l *lane) done() {
+	if b := l.next(nil); b != nil {
+		go l.sendAll(b)
 	}
 }
 
 // next returns what a round trip that has ended is followed by, nil if nothing waits. What was stuck
 // is followed by nothing: its place was taken.
-func (l *lane) next(ended *trip) *trip {
+func (l *lane) next(ended *batch) *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -252,56 +252,56 @@ func (l *lane) next(ended *trip) *trip {
 		l.stuck--
 		return nil
 	case l.line.queued == 0:
-		l.trips--
+		l.batches--
 		return nil
 	}
-	return l.line.take(l.batch)
+	return l.line.take(l.batchSize)
 }
 
-// fly makes round trips until nothing waits, the first one of what is given, or of what waits.
+// sendAll makes round trips until nothing waits, the first one of what is given, or of what waits.
 //
 // Before it takes what waits, it lets goroutines run that are ready to: callers who have just been answered
 // often ask again, and each of them would make a round trip of its own.
-func (l *lane) fly(p *trip) {
-	if p == nil {
+func (l *lane) sendAll(b *batch) {
+	if b == nil {
 		runtime.Gosched()
-		p = l.next(nil)
+		b = l.next(nil)
 	}
-	for ; p != nil; p = l.next(p) {
-		l.carry(p)
-		l.arrive(p)
-		if len(p.tickets) > 1 {
+	for ; b != nil; b = l.next(b) {
+		l.sendBatch(b)
+		l.wakeAnswered(b)
+		if len(b.tickets) > 1 {
 			runtime.Gosched()
 		}
 	}
 }
 
-// carry sends a trip's tickets.
-func (l *lane) carry(p *trip) {
-	if len(p.tickets) == 1 {
-		t := p.tickets[0]
+// sendBatch sends a batch's tickets.
+func (l *lane) sendBatch(b *batch) {
+	if len(b.tickets) == 1 {
+		t := b.tickets[0]
 		ctx, stop := t.bounded()
 		defer stop()
 		t.run(ctx, l.client)
 		return
 	}
 	var last time.Time // the latest deadline: no caller's own bounds another one
-	for _, t := range p.tickets {
+	for _, t := range b.tickets {
 		if end := t.end(); end.After(last) {
 			last = end
 		}
 	}
 	ctx, stop := withDeadline(context.Background(), last)
 	defer stop()
-	l.pipeline(ctx, p)
+	l.pipeline(ctx, b)
 }
 
-// arrive wakes the callers that still wait.
-func (l *lane) arrive(p *trip) {
-	woken := p.tickets[:0]
+// wakeAnswered wakes the callers that still wait.
+func (l *lane) wakeAnswered(b *batch) {
+	woken := b.tickets[:0]
 	l.mu.Lock()
-	for _, t := range p.tickets {
-		if t.state == isFlying {
+	for _, t := range b.tickets {
+		if t.state == isInBatch {
 			l.line.remove(t)
 			t.state = isAnswered
 			woken = append(woken, t)
@@ -340,8 +340,8 @@ func (l *lane) wakeLate() {
 		t.state = isLate
 		late = append(late, t)
 	}
-	for _, t := range late { // after all have left their trips
-		t.sent = t.trip.mayArrive()
+	for _, t := range late { // after all have left their batches
+		t.sent = t.batch.mayArrive()
 		t.wake <- struct{}{}
 	}
 	l.startLocked()
@@ -350,9 +350,9 @@ func (l *lane) wakeLate() {
 // pipeline sends several tickets in one round trip, in as few calls as can be. A call on keys of
 // several decisions may be refused, whole or in part, because of where the keys are: what has not
 // been decided is sent once more, each decision by itself.
-func (l *lane) pipeline(ctx context.Context, p *trip) {
-	sends := gather(p, sharing(l.share.Load()))
-	asked := l.ask(p, len(sends))
+func (l *lane) pipeline(ctx context.Context, b *batch) {
+	sends := gather(b, sharing(l.share.Load()))
+	asked := l.ask(b, len(sends))
 	if asked != nil {
 		sends = append(sends, asked)
 	}

@@ -47,9 +47,9 @@ func TestACancelledContextEndsACallAtOnce(t *testing.T) {
 	s := startSole(t)
 	for kind, client := range everyClient(t, s.addr) {
 		for _, timeout := range []time.Duration{time.Minute, -1} {
-			for _, batch := range []int{1, 8} {
-				t.Run(fmt.Sprintf("%s, timeout %v, batch %d", kind, timeout, batch), func(t *testing.T) {
-					l, err := New(client, perMinute(1000), &Options{Name: "cancelled", Timeout: timeout, Batch: batch})
+			for _, batchSize := range []int{1, 8} {
+				t.Run(fmt.Sprintf("%s, timeout %v, batch %d", kind, timeout, batchSize), func(t *testing.T) {
+					l, err := New(client, perMinute(1000), &Options{Name: "cancelled", Timeout: timeout, Batch: batchSize})
 					require.NoError(t, err)
 					warm(t, l)
 					stack, err := All(By(l, identity))
@@ -96,11 +96,11 @@ func TestACallThatIsNotSentInTimeIsNeverSent(t *testing.T) {
 	addr := newSlowProxy(t, s.addr, 150*time.Millisecond).Addr().String()
 	var all sync.WaitGroup
 	for _, timeout := range []time.Duration{30 * time.Millisecond, -1} {
-		for _, batch := range []int{1, 8} {
+		for _, batchSize := range []int{1, 8} {
 			for kind, client := range everyClient(t, addr) {
-				l, err := New(client, perMinute(10), &Options{Name: "same", Timeout: timeout, Batch: batch})
+				l, err := New(client, perMinute(10), &Options{Name: "same", Timeout: timeout, Batch: batchSize})
 				require.NoError(t, err)
-				all.Go(func() { notSentInTime(t, l, direct, fmt.Sprintf("%s, timeout %v, batch %d", kind, timeout, batch)) })
+				all.Go(func() { notSentInTime(t, l, direct, fmt.Sprintf("%s, timeout %v, batch %d", kind, timeout, batchSize)) })
 			}
 		}
 	}
@@ -205,7 +205,7 @@ func TestLeavingAQueueDoesNotDependOnItsLength(t *testing.T) {
 	testsize.Alone(t)
 	const callers = 200_000
 	l := newLane(nil, 8, true)
-	l.trips = maxTrips
+	l.batches = maxBatches
 	tickets := make([]*ticket, callers)
 	for i := range tickets {
 		tickets[i] = &ticket{}
@@ -235,7 +235,7 @@ func TestALineKeepsItsOrder(t *testing.T) {
 	first := l.line.take(3)
 	assert.Equal(t, []*ticket{tickets[1], tickets[2], tickets[3]}, first.tickets)
 	first.staying = 3
-	l.leave(tickets[2]) // of the trip
+	l.leave(tickets[2]) // of the batch
 	assert.Equal(t, 2, first.staying)
 	l.leave(tickets[5]) // the first of those that wait
 	assert.Equal(t, []*ticket{tickets[6], tickets[7], tickets[8]}, l.line.take(3).tickets)
@@ -312,10 +312,10 @@ func TestAClientThatHeedsDeadlinesIsBounded(t *testing.T) {
 
 // Who leaves takes a call back only if nobody else waits for what is sent with it.
 func TestACallerThatLeavesTakesNothingFromThoseWhoStay(t *testing.T) {
-	shared := &trip{staying: 1}
+	shared := &batch{staying: 1}
 	assert.True(t, shared.mayArrive())
 	assert.True(t, shared.write(), "somebody waits for it")
-	deserted := new(trip)
+	deserted := new(batch)
 	assert.False(t, deserted.mayArrive())
 	assert.False(t, deserted.write(), "nobody does")
 }
@@ -323,13 +323,13 @@ func TestACallerThatLeavesTakesNothingFromThoseWhoStay(t *testing.T) {
 // Where the server has slots, decisions share a call only if their keys share a slot: others would be refused
 // together, and sent again.
 func TestDecisionsOfOneSlotShareACall(t *testing.T) {
-	p := new(trip)
+	b := new(batch)
 	for _, key := range []string{"x{a}", "x{b}", "y{a}"} {
-		p.tickets = append(p.tickets, &ticket{script: current.one[kindToken].take, keys: []string{key}, payload: make([]byte, headSize+askSize)})
+		b.tickets = append(b.tickets, &ticket{script: current.one[kindToken].take, keys: []string{key}, payload: make([]byte, headSize+askSize)})
 	}
-	sends := gather(p, shareSlot)
+	sends := gather(b, shareSlot)
 	require.Len(t, sends, 2)
 	assert.Equal(t, []string{"x{a}", "y{a}"}, sends[0].keys)
 	assert.Equal(t, []string{"x{b}"}, sends[1].keys)
-	assert.Len(t, gather(p, shareAll), 1)
+	assert.Len(t, gather(b, shareAll), 1)
 }

@@ -17,9 +17,9 @@ import (
 // The calls of a lane are sent by the Ring or the ClusterClient itself, so its hooks run, and a
 // ClusterClient goes where a slot has moved.
 type nodes struct {
-	client  redis.UniversalClient
-	batch   int
-	declare bool // all keys are declared
+	client    redis.UniversalClient
+	batchSize int
+	declare   bool // all keys are declared
 
 	// find returns a key's server, without waiting.
 	find func(key string) (*redis.Client, error)
@@ -36,8 +36,8 @@ type nodes struct {
 
 // newNodes returns the servers behind a client, nil if it has but one, or is of a type that does
 // not tell them apart.
-func newNodes(client redis.UniversalClient, batch int, declare bool) *nodes {
-	n := &nodes{client: client, batch: batch, declare: declare}
+func newNodes(client redis.UniversalClient, batchSize int, declare bool) *nodes {
+	n := &nodes{client: client, batchSize: batchSize, declare: declare}
 	switch c := client.(type) {
 	case *redis.Ring:
 		n.find = c.GetShardClientForKey
@@ -63,7 +63,7 @@ func (n *nodes) lane(key string) *lane {
 	if l, ok := n.lanes.Load(addr); ok {
 		return l.(*lane)
 	}
-	fresh := newLane(n.client, n.batch, false)
+	fresh := newLane(n.client, n.batchSize, false)
 	if n.cluster != nil {
 		fresh.share.Store(uint32(shareSlot))
 		if !n.declare {

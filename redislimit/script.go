@@ -56,7 +56,7 @@ func (f blocks) lua(names ...string) string {
 // script is a text that Redis knows by its hash once it has run it.
 type script struct {
 	text, sha       string
-	batch           *script // does for several decisions what this one does for one; nil if none does
+	shared          *script // does for several decisions what this one does for one; nil if none does
 	across          *script // does so for keys of several slots, which are not declared
 	undeclared      bool    // its keys are words like others
 	textArg, shaArg any     // text and sha, as arguments of a command
@@ -114,8 +114,8 @@ func (f blocks) deciderOne(kind byte) *decider {
 		return f.decider(func(byte) string { return "" })
 	}
 	d, u := f.decider(f.quickOne(kind)), f.usual(kind)
-	text := []string{f.lua("clock"), fill(f.quick("batch"), "JUDGE", u.judge, "SPEND", u.spend, "STORE", f.quick("store")), f.general("batch")}
-	d.take.batch = newScript("", text...)
+	text := []string{f.lua("clock"), fill(f.quick("shared"), "JUDGE", u.judge, "SPEND", u.spend, "STORE", f.quick("store")), f.general("shared")}
+	d.take.shared = newScript("", text...)
 	d.take.across = acrossSlots(text...)
 	return d
 }

@@ -15,17 +15,17 @@ import (
 
 // sender runs scripts on a client, each within a timeout of its own.
 type sender struct {
-	user    redis.UniversalClient // as New got it
-	client  redis.UniversalClient
-	timeout time.Duration // below zero: none
-	batch   int           // how many calls share a round trip at most
-	declare bool          // each call declares its keys
-	direct  bool          // the client ends its calls at their deadlines by itself
-	hooks   []redis.Hook  // of the clone
-	lane    *lane         // of a client of one server; nil if its calls do not share round trips
-	nodes   *nodes        // of a client of several servers; nil if its calls do not share round trips
-	skew    atomic.Int64  // µs by which the server's clock is ahead of ours, as far as that was noticed
-	slots   chan struct{} // bounds the goroutines of calls that have no lane
+	user      redis.UniversalClient // as New got it
+	client    redis.UniversalClient
+	timeout   time.Duration // below zero: none
+	batchSize int           // how many calls share a round trip at most
+	declare   bool          // each call declares its keys
+	direct    bool          // the client ends its calls at their deadlines by itself
+	hooks     []redis.Hook  // of the clone
+	lane      *lane         // of a client of one server; nil if its calls do not share round trips
+	nodes     *nodes        // of a client of several servers; nil if its calls do not share round trips
+	skew      atomic.Int64  // µs by which the server's clock is ahead of ours, as far as that was noticed
+	slots     chan struct{} // bounds the goroutines of calls that have no lane
 }
 
 // lingering is how long a Wait whose context has ended waits for the answer of its booking, to
@@ -66,15 +66,15 @@ const maxGoroutines = 256
 // say how long a call blocks. A clone has no hooks, but those that are given here. Calls share
 // round trips on this client, and on those of several servers; of what other types do with a
 // pipeline nothing is known.
-func newSender(client redis.UniversalClient, timeout time.Duration, batch int, declare bool, hooks []redis.Hook) *sender {
-	s := &sender{user: client, client: client, timeout: timeout, batch: batch, declare: declare, hooks: hooks, slots: make(chan struct{}, maxGoroutines)}
+func newSender(client redis.UniversalClient, timeout time.Duration, batchSize int, declare bool, hooks []redis.Hook) *sender {
+	s := &sender{user: client, client: client, timeout: timeout, batchSize: batchSize, declare: declare, hooks: hooks, slots: make(chan struct{}, maxGoroutines)}
 	if timeout < 0 {
 		return s
 	}
 	c, ok := client.(*redis.Client)
 	if !ok {
-		if batch > 1 {
-			s.nodes = newNodes(client, batch, declare)
+		if batchSize > 1 {
+			s.nodes = newNodes(client, batchSize, declare)
 		}
 		return s
 	}
@@ -86,8 +86,8 @@ func newSender(client redis.UniversalClient, timeout time.Duration, batch int, d
 		}
 	}
 	s.client, s.direct = c, true
-	if batch > 1 {
-		s.lane = newLane(c, batch, true)
+	if batchSize > 1 {
+		s.lane = newLane(c, batchSize, true)
 	}
 	return s
 }
@@ -97,7 +97,7 @@ func (s *sender) within(timeout time.Duration) *sender {
 	if timeout == s.timeout {
 		return s
 	}
-	return newSender(s.user, timeout, s.batch, s.declare, s.hooks)
+	return newSender(s.user, timeout, s.batchSize, s.declare, s.hooks)
 }
 
 // eval runs a ticket's script within the timeout, in one round trip if the server knows it. It
@@ -187,16 +187,16 @@ func (s *sender) run(t *ticket) (reply any, err error, sent bool) {
 
 // here runs a ticket on the caller's goroutine, for as long as the client takes.
 func (t *ticket) here(client processor) (reply any, err error, sent bool) {
-	t.trip = &t.alone
+	t.batch = &t.alone
 	ctx, stop := t.bounded()
 	defer stop()
 	t.run(ctx, client)
-	return t.reply, t.err, t.trip.written()
+	return t.reply, t.err, t.batch.written()
 }
 
 // aside runs a ticket in a goroutine, since the client may take longer than the caller.
 func (s *sender) aside(t *ticket) (reply any, err error, sent bool) {
-	t.trip = &t.alone
+	t.batch = &t.alone
 	ctx, stop := t.bounded()
 	select {
 	case s.slots <- struct{}{}:
@@ -215,8 +215,8 @@ func (s *sender) aside(t *ticket) (reply any, err error, sent bool) {
 	case <-done:
 	case <-ctx.Done():
 		if !t.answeredSoon(done) {
-			return nil, ctx.Err(), t.trip.mayArrive()
+			return nil, ctx.Err(), t.batch.mayArrive()
 		}
 	}
-	return t.reply, t.err, t.trip.written()
+	return t.reply, t.err, t.batch.written()
 }

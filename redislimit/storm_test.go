@@ -51,9 +51,9 @@ var stormCallers = flag.Int("callers", 64, "goroutines that call at once in a st
 
 var stormLimit = ratelimit.FixedWindow(ratelimit.PerDay(math.MaxInt32)) // of which nothing comes back
 
-func newStormed(t *testing.T, client redis.UniversalClient, name string, timeout time.Duration, batch int) *stormed {
+func newStormed(t *testing.T, client redis.UniversalClient, name string, timeout time.Duration, batchSize int) *stormed {
 	limiter := func(which string) *Limiter {
-		l, err := New(client, stormLimit, &Options{Name: name + which, Timeout: timeout, Batch: batch})
+		l, err := New(client, stormLimit, &Options{Name: name + which, Timeout: timeout, Batch: batchSize})
 		require.NoError(t, err)
 		return l
 	}
@@ -293,11 +293,11 @@ func TestInAStormCallersKnowWhatTheyWereCharged(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			where := stormServers(t, kind)
 			for _, timeout := range []time.Duration{4 * time.Millisecond, 60 * time.Millisecond} {
-				for _, batch := range []int{1, 5, 64} {
-					if *randomFor == 0 && (batch == 1 || (batch == 64) == (timeout > 10*time.Millisecond)) {
+				for _, batchSize := range []int{1, 5, 64} {
+					if *randomFor == 0 && (batchSize == 1 || (batchSize == 64) == (timeout > 10*time.Millisecond)) {
 						continue // a short run plays two of them
 					}
-					t.Run(fmt.Sprint(timeout, batch), func(t *testing.T) { playStorm(t, where, fmt.Sprint("storm", timeout, batch), timeout, batch) })
+					t.Run(fmt.Sprint(timeout, batchSize), func(t *testing.T) { playStorm(t, where, fmt.Sprint("storm", timeout, batchSize), timeout, batchSize) })
 				}
 			}
 		})
@@ -339,12 +339,12 @@ func stormServers(t *testing.T, kind string) (where sky) {
 	return where
 }
 
-func playStorm(t *testing.T, where sky, name string, timeout time.Duration, batch int) {
+func playStorm(t *testing.T, where sky, name string, timeout time.Duration, batchSize int) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))
 	before := runtime.NumGoroutine()
 	c := where.client()
-	s := newStormed(t, c, name, timeout, batch)
+	s := newStormed(t, c, name, timeout, batchSize)
 	warmAll(t, s)
 	var stop atomic.Bool
 	var callers, troubles sync.WaitGroup

@@ -3,7 +3,6 @@ package redislimit
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -22,12 +21,12 @@ type ticket struct {
 	reply any
 	err   error
 
-	trip    *trip
-	alone   trip // of a ticket that is sent by itself
+	batch   *batch
+	alone   batch // of a ticket that is sent by itself
 	self    [1]*ticket
 	call    *call
-	members []*ticket // of a batch, which share the call
-	tag     string    // of a batch, where keys that share a call must share a slot: what chooses it
+	members []*ticket // of a shared call
+	tag     string    // of a shared call whose keys must share a slot: what chooses it
 
 	waiting
 }
@@ -64,7 +63,7 @@ func (t *ticket) byText(ctx context.Context) *call { return t.newCall(ctx, eval,
 var evalsha, eval any = "evalsha", "eval"
 
 func (t *ticket) newCall(ctx context.Context, verb, script any) *call {
-	c := &call{payload: packed{t.payload, t.trip}}
+	c := &call{payload: packed{t.payload, t.batch}}
 	declared := len(t.keys)
 	if t.script.undeclared {
 		declared = 0
@@ -100,12 +99,12 @@ func (c *call) NoRetry() bool { return true }
 // it writes the call to a connection, and not before.
 type packed struct {
 	bytes []byte
-	trip  *trip
+	batch *batch
 }
 
 // MarshalBinary returns the bytes, unless the calls of the round trip have been taken back.
 func (p *packed) MarshalBinary() ([]byte, error) {
-	if !p.trip.write() {
+	if !p.batch.write() {
 		return nil, errTakenBack
 	}
 	return p.bytes, nil
@@ -117,37 +116,3 @@ func (p *packed) String() string { return "(packed)" }
 // errTakenBack ends the writing of a call that nobody waits for. The client closes the
 // connection, on which a part of the call may be.
 var errTakenBack = errors.New("redislimit: the call was taken back before it was sent")
-
-// trip is what one round trip carries. Its calls are written, or they are taken back: whichever
-// comes first excludes the other. So it is known of a caller who leaves whether the server may
-// have received the call, now or later.
-type trip struct {
-	tickets []*ticket
-	staying int  // of the tickets, those whose callers still wait; the lane's lock guards it
-	stuck   bool // nobody waits, and the lane does not count it any more; the lane's lock guards it
-	state   atomic.Uint32
-}
-
-const (
-	tripPending uint32 = iota
-	tripWritten
-	tripTakenBack
-)
-
-// write reports whether the calls may be written, and takes note that they are.
-func (p *trip) write() bool {
-	return p.state.CompareAndSwap(tripPending, tripWritten) || p.written()
-}
-
-// written reports whether calls may have reached the server.
-func (p *trip) written() bool { return p.state.Load() == tripWritten }
-
-// mayArrive reports whether the server may receive the calls, or have received them. While
-// somebody waits for them it may. When nobody does they are taken back, if there is still time.
-// The lane's lock guards it. A ticket without a trip has not been sent.
-func (p *trip) mayArrive() bool { return p != nil && (p.staying > 0 || !p.takeBack()) }
-
-// takeBack reports whether the calls have not been written, and never will be.
-func (p *trip) takeBack() bool {
-	return p.state.CompareAndSwap(tripPending, tripTakenBack) || p.state.Load() == tripTakenBack
-}

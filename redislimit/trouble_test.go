@@ -156,8 +156,8 @@ func TestATimeoutSaysWhichOne(t *testing.T) {
 		"a context that never ends": func() (context.Context, context.CancelFunc) { return context.Background(), func() {} },
 		"one that may":              func() (context.Context, context.CancelFunc) { return context.WithCancel(context.Background()) },
 	} {
-		for _, batch := range []int{0, 1} {
-			l, err := New(refused, perMinute(5).Named("late"), &Options{Batch: batch, Timeout: 20 * time.Millisecond})
+		for _, batchSize := range []int{0, 1} {
+			l, err := New(refused, perMinute(5).Named("late"), &Options{Batch: batchSize, Timeout: 20 * time.Millisecond})
 			require.NoError(t, err)
 			ctx, cancel := ctx()
 			_, err = l.Take(ctx, "k", 1)
@@ -347,10 +347,10 @@ func (p *deafProxy) serve(c net.Conn, addr string) {
 func TestAnAnswerThatIsLostIsChargedOnce(t *testing.T) {
 	f := newFixture(t)
 	proxy := newDeafProxy(t, f.server.addr)
-	for _, batch := range []int{1, 64} {
+	for _, batchSize := range []int{1, 64} {
 		client := redis.NewClient(&redis.Options{Addr: proxy.Addr().String(), MaxRetries: 5})
 		defer client.Close()
-		l, err := New(client, ratelimit.FixedWindow(ratelimit.PerDay(1000)), &Options{Name: fmt.Sprint("lost", batch), Timeout: 10 * time.Second, Batch: batch})
+		l, err := New(client, ratelimit.FixedWindow(ratelimit.PerDay(1000)), &Options{Name: fmt.Sprint("lost", batchSize), Timeout: 10 * time.Second, Batch: batchSize})
 		require.NoError(t, err)
 		require.True(t, l.Allow("k", 1))
 		proxy.deaf.Store(true)
@@ -488,15 +488,15 @@ func crowded(t *testing.T, f *fixture, name string, timeout time.Duration, conte
 	require.Eventually(t, func() bool { // the last timer has fired
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.trips == 0 && c.line == line{} && !c.armed
+		return c.batches == 0 && c.line == line{} && !c.armed
 	}, 20*time.Second, time.Millisecond)
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+5 }, 20*time.Second, 10*time.Millisecond)
 }
 
 func TestEveryCallerOfACrowdIsAnswered(t *testing.T) {
 	f := newFixture(t)
-	for _, batch := range []int{1, 2, 64} {
-		l, err := New(f.client, ratelimit.TokenBucket(ratelimit.PerHour(1), 1000), &Options{Name: fmt.Sprint("crowd", batch), Timeout: 20 * time.Second, Batch: batch})
+	for _, batchSize := range []int{1, 2, 64} {
+		l, err := New(f.client, ratelimit.TokenBucket(ratelimit.PerHour(1), 1000), &Options{Name: fmt.Sprint("crowd", batchSize), Timeout: 20 * time.Second, Batch: batchSize})
 		require.NoError(t, err)
 		var allowed atomic.Int64
 		var wg sync.WaitGroup

@@ -1,7 +1,7 @@
 -- One decision over several keys: all are read and checked first, and written last.
 local PEEK, KEEP = $PEEK, $KEEP
 
--- A batch has no count, and nothing that counts by a calendar.
+-- A shared call has no count, and nothing that counts by a calendar.
 local outside = count > 0 and readDates($HEAD_SIZE + 1 + $ASK_SIZE * count)
 local states = {}
 

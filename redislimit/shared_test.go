@@ -26,7 +26,7 @@ func newAsking(l *Limiter, key string, cost int64) *asking {
 // decided reads the answer.
 func (a *asking) decided(ctx context.Context) (allowed bool, err error) {
 	if err := a.ticket.err; err != nil {
-		return false, classify(ctx, err, a.ticket.trip.written())
+		return false, classify(ctx, err, a.ticket.batch.written())
 	}
 	text, _ := a.ticket.reply.(string)
 	err = a.answer(text)
@@ -35,12 +35,12 @@ func (a *asking) decided(ctx context.Context) (allowed bool, err error) {
 
 // together sends decisions as a lane does with those that wait.
 func together(ctx context.Context, l *Limiter, all ...*asking) {
-	p := &trip{staying: len(all)}
+	b := &batch{staying: len(all)}
 	for _, a := range all {
-		a.ticket.trip = p
-		p.tickets = append(p.tickets, &a.ticket)
+		a.ticket.batch = b
+		b.tickets = append(b.tickets, &a.ticket)
 	}
-	l.sender.lane.pipeline(ctx, p)
+	l.sender.lane.pipeline(ctx, b)
 }
 
 // wants holds the answers of decisions against verdicts.
