@@ -397,14 +397,14 @@ func (l *lane) refusedTogether(t *ticket) bool {
 // the first is, or the context ends.
 func (l *lane) send(ctx context.Context, tickets []*ticket) {
 	for _, t := range tickets {
-		t.call = t.bySHA(ctx)
+		t.command = t.bySHA(ctx)
 	}
 	l.exec(ctx, tickets)
 	for again := unknown(tickets); len(again) > 0; again = unknown(again) {
 		l.teach(ctx, again)
 	}
 	for _, t := range tickets {
-		t.reply, t.err = t.call.Val(), t.call.Err()
+		t.reply, t.err = t.command.Val(), t.command.Err()
 	}
 }
 
@@ -422,9 +422,9 @@ func (l *lane) teach(ctx context.Context, tickets []*ticket) {
 	known := make(map[*script]bool, 1)
 	for _, t := range tickets {
 		if known[t.script] {
-			t.call = t.bySHA(ctx)
+			t.command = t.bySHA(ctx)
 		} else {
-			t.call = t.byText(ctx)
+			t.command = t.byText(ctx)
 		}
 		known[t.script] = true
 	}
@@ -435,12 +435,12 @@ func (l *lane) teach(ctx context.Context, tickets []*ticket) {
 // pipeline: if it is closed meanwhile that is an error, but go-redis crashes in a pipeline's goroutine.
 func (l *lane) exec(ctx context.Context, tickets []*ticket) {
 	if ring, ok := l.client.(*redis.Ring); ok && len(tickets) == 1 {
-		_ = ring.Process(ctx, tickets[0].call)
+		_ = ring.Process(ctx, tickets[0].command)
 		return
 	}
 	_, _ = l.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, t := range tickets {
-			_ = p.Process(ctx, t.call)
+			_ = p.Process(ctx, t.command)
 		}
 		return nil
 	})

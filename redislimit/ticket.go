@@ -24,7 +24,7 @@ type ticket struct {
 	batch   *batch
 	alone   batch // of a ticket that is sent by itself
 	self    [1]*ticket
-	call    *call
+	command    *command
 	members []*ticket // of a shared call
 	tag     string    // of a shared call whose keys must share a slot: what chooses it
 
@@ -51,49 +51,49 @@ func (t *ticket) run(ctx context.Context, client processor) {
 	}
 }
 
-func (t *ticket) process(ctx context.Context, client processor, c *call) {
-	t.call = c
-	t.err = client.Process(ctx, c)
-	t.reply = c.Val()
+func (t *ticket) process(ctx context.Context, client processor, cmd *command) {
+	t.command = cmd
+	t.err = client.Process(ctx, cmd)
+	t.reply = cmd.Val()
 }
 
-func (t *ticket) bySHA(ctx context.Context) *call  { return t.newCall(ctx, evalsha, t.script.shaArg) }
-func (t *ticket) byText(ctx context.Context) *call { return t.newCall(ctx, eval, t.script.textArg) }
+func (t *ticket) bySHA(ctx context.Context) *command  { return t.newCall(ctx, evalsha, t.script.shaArg) }
+func (t *ticket) byText(ctx context.Context) *command { return t.newCall(ctx, eval, t.script.textArg) }
 
 var evalsha, eval any = "evalsha", "eval"
 
-func (t *ticket) newCall(ctx context.Context, verb, script any) *call {
-	c := &call{payload: packed{t.payload, t.batch}}
+func (t *ticket) newCall(ctx context.Context, verb, script any) *command {
+	cmd := &command{payload: packed{t.payload, t.batch}}
 	declared := len(t.keys)
 	if t.script.undeclared {
 		declared = 0
 	}
-	args := append(c.words[:0], verb, script, declared)
+	args := append(cmd.words[:0], verb, script, declared)
 	for i := range t.keys {
 		args = append(args, t.keys[i])
 	}
-	args = append(append(args, &c.payload), t.test...)
-	c.Cmd = *redis.NewCmd(ctx, args...)
-	c.SetFirstKeyPos(3) // what chooses the node, declared or not
-	return c
+	args = append(append(args, &cmd.payload), t.test...)
+	cmd.Cmd = *redis.NewCmd(ctx, args...)
+	cmd.SetFirstKeyPos(3) // what chooses the node, declared or not
+	return cmd
 }
 
 // unknown reports whether the server does not know the ticket's script.
 func (t *ticket) unknown() bool {
-	err := t.call.Err()
+	err := t.command.Err()
 	return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
 }
 
 // call is one command that go-redis must not send twice: an answer that is late may
 // have been charged.
-type call struct {
+type command struct {
 	redis.Cmd
 	payload packed
 	words   [5]any // of a call on one key
 }
 
 // NoRetry tells go-redis not to repeat the command.
-func (c *call) NoRetry() bool { return true }
+func (cmd *command) NoRetry() bool { return true }
 
 // packed is the last word of a call, and of a round trip. Every client asks for its bytes when
 // it writes the call to a connection, and not before.
