@@ -27,8 +27,8 @@ var guarded = acrossSlots(blocks{luaFiles}.lua("guarded"))
 // askEvery is how often a server is asked that has not said yes.
 const askEvery = 10 * time.Second
 
-// ask returns the ticket that asks the server, nil if there is no need to. It is sent with the batch.
-func (l *lane) ask(b *batch, calls int) *ticket {
+// ask returns the call that asks the server, nil if there is no need to. It is sent with the batch.
+func (l *lane) ask(b *batch, calls int) *call {
 	if calls < 2 || l.elsewhere == nil || sharing(l.share.Load()) == shareNode {
 		return nil
 	}
@@ -36,16 +36,16 @@ func (l *lane) ask(b *batch, calls int) *ticket {
 	if now.UnixNano() < at || !l.askAt.CompareAndSwap(at, now.Add(askEvery).UnixNano()) {
 		return nil
 	}
-	own := b.tickets[0].keys[0]
+	own := b.calls[0].keys[0]
 	other := l.elsewhere(own)
 	if other == "" {
 		return nil
 	}
-	return &ticket{batch: b, script: guarded, keys: []string{own, other}}
+	return &call{batch: b, script: guarded, keys: []string{own, other}}
 }
 
 // learn takes note of what the server has said.
-func (l *lane) learn(asked *ticket) {
+func (l *lane) learn(asked *call) {
 	if said, ok := asked.reply.(int64); ok && said == 1 {
 		l.share.Store(uint32(shareNode))
 	}

@@ -84,8 +84,8 @@ func inOneBatch(t *testing.T, l *Limiter, on *lane, cost int64, keys ...string) 
 	b := &batch{staying: len(keys)}
 	for _, key := range keys {
 		a := newAsking(l, key, cost)
-		a.ticket.batch = b
-		all, b.tickets = append(all, a), append(b.tickets, &a.ticket)
+		a.call.batch = b
+		all, b.calls = append(all, a), append(b.calls, &a.call)
 	}
 	on.pipeline(t.Context(), b)
 	for i, a := range all {
@@ -159,8 +159,8 @@ func (c manySlots) testKeysThatFail(t *testing.T) {
 		b := &batch{staying: len(keys)}
 		for _, key := range keys {
 			a := newAsking(l, key, 4)
-			a.ticket.batch = b
-			all, b.tickets = append(all, a), append(b.tickets, &a.ticket)
+			a.call.batch = b
+			all, b.calls = append(all, a), append(b.calls, &a.call)
 		}
 		on.pipeline(t.Context(), b)
 		for i, a := range all {
@@ -275,8 +275,8 @@ func (c manySlots) testRefused(t *testing.T) {
 
 	seen.refuse = answer("ERR Unexpected flag in script shebang: allow-cross-slot-keys")
 	a, b := newAsking(l, keys[0], 1), newAsking(l, keys[1], 1)
-	both := &batch{staying: 2, tickets: []*ticket{&a.ticket, &b.ticket}}
-	a.ticket.batch, b.ticket.batch = both, both
+	both := &batch{staying: 2, calls: []*call{&a.call, &b.call}}
+	a.call.batch, b.call.batch = both, both
 	on.pipeline(t.Context(), both)
 	_, err = a.decided(t.Context())
 	assert.ErrorContains(t, err, "Unexpected flag")

@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// end returns when a ticket's answer is of no use any more: at its timeout, or at its caller's
+// end returns when a call's answer is of no use any more: at its timeout, or at its caller's
 // own deadline. Zero means never.
-func (t *ticket) end() time.Time {
-	own, ok := t.ctx.Deadline()
-	if ok && (t.deadline.IsZero() || own.Before(t.deadline)) {
+func (c *call) end() time.Time {
+	own, ok := c.ctx.Deadline()
+	if ok && (c.deadline.IsZero() || own.Before(c.deadline)) {
 		return own
 	}
-	return t.deadline
+	return c.deadline
 }
 
 // bounded returns the caller's context with the timeout, and what ends that.
-func (t *ticket) bounded() (context.Context, func()) {
-	if t.deadline.IsZero() {
-		return t.ctx, func() {}
+func (c *call) bounded() (context.Context, func()) {
+	if c.deadline.IsZero() {
+		return c.ctx, func() {}
 	}
-	return withDeadline(t.ctx, t.deadline)
+	return withDeadline(c.ctx, c.deadline)
 }
 
 // deadline is a context with a deadline of its own, above a context that never ends.

@@ -42,7 +42,7 @@ type lane struct {
 	elsewhere func(key string) string
 	askAt     atomic.Int64 // not before this time, in ns, the server is asked whether they may
 
-	mu      sync.Mutex // guards the fields below, and those of the tickets and batches that say so
+	mu      sync.Mutex // guards the fields below, and those of the calls and batches that say so
 	batches int        // under way, and not stuck
 	stuck   int
 	line    line
@@ -54,17 +54,7 @@ func newLane(client redis.UniversalClient, batchSize int, heeds bool) *lane {
 	return &lane{client: client, batchSize: batchSize, heeds: heeds}
 }
 
-// waiting is what a lane has to know of a ticket whose caller waits. The lane's lock guards it,
-// but ctx, deadline and wake stay as they are.
-type waiting struct {
-	ctx        context.Context // the caller's
-	deadline   time.Time       // the timeout's; zero if there is none
-	wake       chan struct{}   // has one element as soon as the ticket is answered, or late
-	state      waitState
-	sent       bool // of one that is late: it may have been sent
-	prev, next *ticket
-}
-
+// waitState says where a call is whose caller waits.
 type waitState byte
 
 const (
@@ -75,148 +65,148 @@ const (
 	isLate // its deadline has passed
 )
 
-// line is the tickets whose callers wait, in the order in which they came. Their deadlines are
+// line is the calls whose callers wait, in the order in which they came. Their deadlines are
 // in that order too, because the timeout is one for all. Those that are sent come before those
 // that are not.
 type line struct {
-	first, last *ticket
-	unsent      *ticket // the first one that has not been sent
-	queued      int     // how many have not been sent
+	first, last *call
+	unsent      *call // the first one that has not been sent
+	queued      int   // how many have not been sent
 }
 
-func (q *line) push(t *ticket) {
-	t.prev = q.last
+func (q *line) push(c *call) {
+	c.prev = q.last
 	if q.last != nil {
-		q.last.next = t
+		q.last.next = c
 	} else {
-		q.first = t
+		q.first = c
 	}
-	q.last = t
+	q.last = c
 }
 
-// enqueue puts a ticket at the end, to be sent later.
-func (q *line) enqueue(t *ticket) {
-	q.push(t)
-	t.state = isQueued
+// enqueue puts a call at the end, to be sent later.
+func (q *line) enqueue(c *call) {
+	q.push(c)
+	c.state = isQueued
 	if q.queued++; q.unsent == nil {
-		q.unsent = t
+		q.unsent = c
 	}
 }
 
-// remove takes a ticket out, wherever it is.
-func (q *line) remove(t *ticket) {
-	if t.state == isQueued {
+// remove takes a call out, wherever it is.
+func (q *line) remove(c *call) {
+	if c.state == isQueued {
 		q.queued--
 	}
-	if q.unsent == t {
-		q.unsent = t.next
+	if q.unsent == c {
+		q.unsent = c.next
 	}
-	if t.prev != nil {
-		t.prev.next = t.next
+	if c.prev != nil {
+		c.prev.next = c.next
 	} else {
-		q.first = t.next
+		q.first = c.next
 	}
-	if t.next != nil {
-		t.next.prev = t.prev
+	if c.next != nil {
+		c.next.prev = c.prev
 	} else {
-		q.last = t.prev
+		q.last = c.prev
 	}
-	t.prev, t.next = nil, nil
+	c.prev, c.next = nil, nil
 }
 
 // take makes a batch of those that have waited longest.
 func (q *line) take(most int) *batch {
 	n := min(q.queued, most)
-	b := &batch{tickets: make([]*ticket, 0, n), staying: n}
+	b := &batch{calls: make([]*call, 0, n), staying: n}
 	for ; n > 0; n-- {
-		t := q.unsent
-		q.unsent = t.next
+		c := q.unsent
+		q.unsent = c.next
 		q.queued--
-		t.state, t.batch = isInBatch, b
-		b.tickets = append(b.tickets, t)
+		c.state, c.batch = isInBatch, b
+		b.calls = append(b.calls, c)
 	}
 	return b
 }
 
-// run runs a ticket's script, alone or with others. It returns when the ticket is answered, at
+// run runs a call's script, alone or with others. It returns when the call is answered, at
 // its deadline, or when its context ends; sent says of an error whether the server may have
-// received the ticket, or still may.
-func (l *lane) run(t *ticket) (reply any, err error, sent bool) {
+// received the call, or still may.
+func (l *lane) run(c *call) (reply any, err error, sent bool) {
 	l.mu.Lock()
 	atOnce := l.batches < maxBatches
 	if atOnce {
 		l.batches++
 	}
-	if atOnce && l.heeds && t.ctx.Done() == nil {
+	if atOnce && l.heeds && c.ctx.Done() == nil {
 		l.mu.Unlock()
 		defer l.done()
-		return t.here(l.client)
+		return c.here(l.client)
 	}
-	t.wake = make(chan struct{}, 1)
+	c.wake = make(chan struct{}, 1)
 	if atOnce && l.line.first == nil {
-		t.state, t.batch = isInBatch, &t.alone
-		t.self[0] = t
-		t.alone.tickets, t.alone.staying = t.self[:], 1
-		l.line.push(t)
-		go l.sendAll(t.batch)
+		c.state, c.batch = isInBatch, &c.alone
+		c.self[0] = c
+		c.alone.calls, c.alone.staying = c.self[:], 1
+		l.line.push(c)
+		go l.sendAll(c.batch)
 	} else {
-		l.line.enqueue(t)
+		l.line.enqueue(c)
 		if atOnce {
 			go l.sendAll(nil)
 		}
 	}
 	if !l.armed {
-		l.armLocked(t.deadline)
+		l.armLocked(c.deadline)
 	}
 	l.mu.Unlock()
-	return l.await(t)
+	return l.await(c)
 }
 
-// await waits for a ticket's answer.
-func (l *lane) await(t *ticket) (reply any, err error, sent bool) {
+// await waits for a call's answer.
+func (l *lane) await(c *call) (reply any, err error, sent bool) {
 	select {
-	case <-t.wake:
-	case <-t.ctx.Done():
-		if l.linger(t) {
+	case <-c.wake:
+	case <-c.ctx.Done():
+		if l.linger(c) {
 			break
 		}
-		if left, sent := l.leave(t); left {
-			return nil, t.ctx.Err(), sent
+		if left, sent := l.leave(c); left {
+			return nil, c.ctx.Err(), sent
 		}
-		<-t.wake // it has been answered meanwhile
+		<-c.wake // it has been answered meanwhile
 	}
-	if t.state == isLate {
-		return nil, context.DeadlineExceeded, t.sent
+	if c.state == isLate {
+		return nil, context.DeadlineExceeded, c.sent
 	}
-	return t.reply, t.err, t.batch.written()
+	return c.reply, c.err, c.batch.written()
 }
 
-// linger waits a little longer for the answer of a ticket that is to be taken back when its
+// linger waits a little longer for the answer of a call that is to be taken back when its
 // context ends, if it has been sent. It reports whether there is one.
-func (l *lane) linger(t *ticket) bool {
+func (l *lane) linger(c *call) bool {
 	l.mu.Lock()
-	flying := t.state == isInBatch
+	flying := c.state == isInBatch
 	l.mu.Unlock()
-	return flying && t.answeredSoon(t.wake)
+	return flying && c.answeredSoon(c.wake)
 }
 
-// leave takes a ticket out whose context has ended, unless its caller is being woken.
-func (l *lane) leave(t *ticket) (left, sent bool) {
+// leave takes a call out whose context has ended, unless its caller is being woken.
+func (l *lane) leave(c *call) (left, sent bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t.state != isQueued && t.state != isInBatch {
+	if c.state != isQueued && c.state != isInBatch {
 		return false, false
 	}
-	l.removeLocked(t)
-	t.state = isOut
+	l.removeLocked(c)
+	c.state = isOut
 	l.startLocked()
-	return true, t.batch.mayArrive()
+	return true, c.batch.mayArrive()
 }
 
-// removeLocked takes a ticket out whose caller does not wait for the answer.
-func (l *lane) removeLocked(t *ticket) {
-	l.line.remove(t)
-	b := t.batch
+// removeLocked takes a call out whose caller does not wait for the answer.
+func (l *lane) removeLocked(c *call) {
+	l.line.remove(c)
+	b := c.batch
 	if b == nil {
 		return
 	}
@@ -270,24 +260,24 @@ func (l *lane) sendAll(b *batch) {
 	for ; b != nil; b = l.next(b) {
 		l.sendBatch(b)
 		l.wakeAnswered(b)
-		if len(b.tickets) > 1 {
+		if len(b.calls) > 1 {
 			runtime.Gosched()
 		}
 	}
 }
 
-// sendBatch sends a batch's tickets.
+// sendBatch sends a batch's calls.
 func (l *lane) sendBatch(b *batch) {
-	if len(b.tickets) == 1 {
-		t := b.tickets[0]
-		ctx, stop := t.bounded()
+	if len(b.calls) == 1 {
+		c := b.calls[0]
+		ctx, stop := c.bounded()
 		defer stop()
-		t.run(ctx, l.client)
+		c.run(ctx, l.client)
 		return
 	}
 	var last time.Time // the latest deadline: no caller's own bounds another one
-	for _, t := range b.tickets {
-		if end := t.end(); end.After(last) {
+	for _, c := range b.calls {
+		if end := c.end(); end.After(last) {
 			last = end
 		}
 	}
@@ -298,18 +288,18 @@ func (l *lane) sendBatch(b *batch) {
 
 // wakeAnswered wakes the callers that still wait.
 func (l *lane) wakeAnswered(b *batch) {
-	woken := b.tickets[:0]
+	woken := b.calls[:0]
 	l.mu.Lock()
-	for _, t := range b.tickets {
-		if t.state == isInBatch {
-			l.line.remove(t)
-			t.state = isAnswered
-			woken = append(woken, t)
+	for _, c := range b.calls {
+		if c.state == isInBatch {
+			l.line.remove(c)
+			c.state = isAnswered
+			woken = append(woken, c)
 		}
 	}
 	l.mu.Unlock()
-	for _, t := range woken {
-		t.wake <- struct{}{}
+	for _, c := range woken {
+		c.wake <- struct{}{}
 	}
 }
 
@@ -330,24 +320,24 @@ func (l *lane) wakeLate() {
 	defer l.mu.Unlock()
 	l.armed = false
 	now := time.Now()
-	var late []*ticket
-	for t := l.line.first; t != nil; t = l.line.first {
-		if t.deadline.After(now) {
-			l.armLocked(t.deadline)
+	var late []*call
+	for c := l.line.first; c != nil; c = l.line.first {
+		if c.deadline.After(now) {
+			l.armLocked(c.deadline)
 			break
 		}
-		l.removeLocked(t)
-		t.state = isLate
-		late = append(late, t)
+		l.removeLocked(c)
+		c.state = isLate
+		late = append(late, c)
 	}
-	for _, t := range late { // after all have left their batches
-		t.sent = t.batch.mayArrive()
-		t.wake <- struct{}{}
+	for _, c := range late { // after all have left their batches
+		c.sent = c.batch.mayArrive()
+		c.wake <- struct{}{}
 	}
 	l.startLocked()
 }
 
-// pipeline sends several tickets in one round trip, in as few calls as can be. A call on keys of
+// pipeline sends several calls in one round trip, in as few calls as can be. A call on keys of
 // several decisions may be refused, whole or in part, because of where the keys are: what has not
 // been decided is sent once more, each decision by itself.
 func (l *lane) pipeline(ctx context.Context, b *batch) {
@@ -357,15 +347,15 @@ func (l *lane) pipeline(ctx context.Context, b *batch) {
 		sends = append(sends, asked)
 	}
 	l.send(ctx, sends)
-	var alone []*ticket
-	for _, t := range sends {
+	var alone []*call
+	for _, c := range sends {
 		switch {
-		case t == asked:
-			l.learn(t)
-		case t.err != nil && len(t.members) > 0 && l.refusedTogether(t):
-			alone = append(alone, t.members...)
+		case c == asked:
+			l.learn(c)
+		case c.err != nil && len(c.members) > 0 && l.refusedTogether(c):
+			alone = append(alone, c.members...)
 		default:
-			alone = append(alone, t.handOut()...)
+			alone = append(alone, c.handOut()...)
 		}
 	}
 	if len(alone) > 0 {
@@ -374,16 +364,16 @@ func (l *lane) pipeline(ctx context.Context, b *batch) {
 }
 
 // refusedTogether reports whether nothing of a call was run that may be run if each decision is sent by itself.
-func (l *lane) refusedTogether(t *ticket) bool {
+func (l *lane) refusedTogether(c *call) bool {
 	switch {
-	case redis.HasErrorPrefix(t.err, "CROSSSLOT"):
+	case redis.HasErrorPrefix(c.err, "CROSSSLOT"):
 		l.share.Store(uint32(shareSlot))
 		return true
-	case redis.HasErrorPrefix(t.err, "TRYAGAIN"): // a slot is being moved, and has some of the keys here and some there
+	case redis.HasErrorPrefix(c.err, "TRYAGAIN"): // a slot is being moved, and has some of the keys here and some there
 		return true
-	case !t.script.undeclared || answerOf(t.err) == "":
+	case !c.script.undeclared || answerOf(c.err) == "":
 		return false
-	case refused(answerOf(t.err)): // with its key declared each learns who serves it now
+	case refused(answerOf(c.err)): // with its key declared each learns who serves it now
 		return true
 	}
 	l.share.Store(uint32(shareSlot)) // a server of another kind has taken this one's place
@@ -395,52 +385,52 @@ func (l *lane) refusedTogether(t *ticket) bool {
 // the first of each carries the text. A pipeline is not atomic: scripts can be forgotten again
 // in the middle of it, so it is repeated for those that were not run. Each time at least
 // the first is, or the context ends.
-func (l *lane) send(ctx context.Context, tickets []*ticket) {
-	for _, t := range tickets {
-		t.command = t.bySHA(ctx)
+func (l *lane) send(ctx context.Context, calls []*call) {
+	for _, c := range calls {
+		c.command = c.bySHA(ctx)
 	}
-	l.exec(ctx, tickets)
-	for again := unknown(tickets); len(again) > 0; again = unknown(again) {
+	l.exec(ctx, calls)
+	for again := unknown(calls); len(again) > 0; again = unknown(again) {
 		l.teach(ctx, again)
 	}
-	for _, t := range tickets {
-		t.reply, t.err = t.command.Val(), t.command.Err()
+	for _, c := range calls {
+		c.reply, c.err = c.command.Val(), c.command.Err()
 	}
 }
 
-// unknown returns the tickets whose scripts the server did not know.
-func unknown(tickets []*ticket) (again []*ticket) {
-	for _, t := range tickets {
-		if t.unknown() {
-			again = append(again, t)
+// unknown returns the calls whose scripts the server did not know.
+func unknown(calls []*call) (again []*call) {
+	for _, c := range calls {
+		if c.unknown() {
+			again = append(again, c)
 		}
 	}
 	return again
 }
 
-func (l *lane) teach(ctx context.Context, tickets []*ticket) {
+func (l *lane) teach(ctx context.Context, calls []*call) {
 	known := make(map[*script]bool, 1)
-	for _, t := range tickets {
-		if known[t.script] {
-			t.command = t.bySHA(ctx)
+	for _, c := range calls {
+		if known[c.script] {
+			c.command = c.bySHA(ctx)
 		} else {
-			t.command = t.byText(ctx)
+			c.command = c.byText(ctx)
 		}
-		known[t.script] = true
+		known[c.script] = true
 	}
-	l.exec(ctx, tickets)
+	l.exec(ctx, calls)
 }
 
-// exec sends the tickets' calls. Each call has its own error afterwards. A Ring gets a call that is alone without a
+// exec sends the calls' calls. Each call has its own error afterwards. A Ring gets a call that is alone without a
 // pipeline: if it is closed meanwhile that is an error, but go-redis crashes in a pipeline's goroutine.
-func (l *lane) exec(ctx context.Context, tickets []*ticket) {
-	if ring, ok := l.client.(*redis.Ring); ok && len(tickets) == 1 {
-		_ = ring.Process(ctx, tickets[0].command)
+func (l *lane) exec(ctx context.Context, calls []*call) {
+	if ring, ok := l.client.(*redis.Ring); ok && len(calls) == 1 {
+		_ = ring.Process(ctx, calls[0].command)
 		return
 	}
 	_, _ = l.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, t := range tickets {
-			_ = p.Process(ctx, t.command)
+		for _, c := range calls {
+			_ = p.Process(ctx, c.command)
 		}
 		return nil
 	})

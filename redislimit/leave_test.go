@@ -206,14 +206,14 @@ func TestLeavingAQueueDoesNotDependOnItsLength(t *testing.T) {
 	const callers = 200_000
 	l := newLane(nil, 8, true)
 	l.batches = maxBatches
-	tickets := make([]*ticket, callers)
-	for i := range tickets {
-		tickets[i] = &ticket{}
-		l.line.enqueue(tickets[i])
+	calls := make([]*call, callers)
+	for i := range calls {
+		calls[i] = &call{}
+		l.line.enqueue(calls[i])
 	}
 	begin := time.Now()
-	for i := range tickets {
-		left, sent := l.leave(tickets[(i*7919)%callers])
+	for i := range calls {
+		left, sent := l.leave(calls[(i*7919)%callers])
 		require.True(t, left)
 		require.False(t, sent)
 	}
@@ -221,28 +221,28 @@ func TestLeavingAQueueDoesNotDependOnItsLength(t *testing.T) {
 	assert.Equal(t, line{}, l.line)
 }
 
-// The tickets of a line stay in order whoever leaves it, and only those that wait are sent.
+// The calls of a line stay in order whoever leaves it, and only those that wait are sent.
 func TestALineKeepsItsOrder(t *testing.T) {
 	l := newLane(nil, 3, true)
-	var tickets []*ticket
+	var calls []*call
 	for range 10 {
-		tickets = append(tickets, &ticket{})
-		l.line.enqueue(tickets[len(tickets)-1])
+		calls = append(calls, &call{})
+		l.line.enqueue(calls[len(calls)-1])
 	}
 	for _, i := range []int{0, 4, 9} {
-		l.leave(tickets[i])
+		l.leave(calls[i])
 	}
 	first := l.line.take(3)
-	assert.Equal(t, []*ticket{tickets[1], tickets[2], tickets[3]}, first.tickets)
+	assert.Equal(t, []*call{calls[1], calls[2], calls[3]}, first.calls)
 	first.staying = 3
-	l.leave(tickets[2]) // of the batch
+	l.leave(calls[2]) // of the batch
 	assert.Equal(t, 2, first.staying)
-	l.leave(tickets[5]) // the first of those that wait
-	assert.Equal(t, []*ticket{tickets[6], tickets[7], tickets[8]}, l.line.take(3).tickets)
+	l.leave(calls[5]) // the first of those that wait
+	assert.Equal(t, []*call{calls[6], calls[7], calls[8]}, l.line.take(3).calls)
 	assert.Zero(t, l.line.queued)
 	assert.Nil(t, l.line.unsent)
 	for _, i := range []int{6, 1, 8, 3, 7} {
-		l.leave(tickets[i])
+		l.leave(calls[i])
 	}
 	assert.Equal(t, line{}, l.line)
 }
@@ -325,7 +325,7 @@ func TestACallerThatLeavesTakesNothingFromThoseWhoStay(t *testing.T) {
 func TestDecisionsOfOneSlotShareACall(t *testing.T) {
 	b := new(batch)
 	for _, key := range []string{"x{a}", "x{b}", "y{a}"} {
-		b.tickets = append(b.tickets, &ticket{script: current.one[kindToken].take, keys: []string{key}, payload: make([]byte, headSize+askSize)})
+		b.calls = append(b.calls, &call{script: current.one[kindToken].take, keys: []string{key}, payload: make([]byte, headSize+askSize)})
 	}
 	sends := gather(b, shareSlot)
 	require.Len(t, sends, 2)

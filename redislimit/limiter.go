@@ -217,7 +217,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	_, err := l.sender.eval(ctx, &ticket{script: l.scripts.reset, keys: []string{l.space.key(key)}})
+	_, err := l.sender.eval(ctx, &call{script: l.scripts.reset, keys: []string{l.space.key(key)}})
 	return err
 }
 

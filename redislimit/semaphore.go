@@ -218,8 +218,8 @@ func (s *Semaphore) permit(key string, n int) *Permit {
 
 // take asks for the slots, and for a place in line if there is patience. It returns how many slots would have to be free.
 func (p *Permit) take(ctx context.Context, limit int64, patience time.Duration) (taken bool, needed int64, err error) {
-	t := &ticket{script: slotScripts.take, undone: true}
-	reply, err := p.of.ask(ctx, t, p.keys, 1+7, p.id, int64(p.n), limit, inMicros(p.of.hold), inMicros(patience))
+	c := &call{script: slotScripts.take, undone: true}
+	reply, err := p.of.ask(ctx, c, p.keys, 1+7, p.id, int64(p.n), limit, inMicros(p.of.hold), inMicros(patience))
 	if err != nil {
 		return false, 0, err
 	}
@@ -232,7 +232,7 @@ func (p *Permit) Extend(ctx context.Context) error {
 	if p == nil || p.released.Load() {
 		return ErrLost
 	}
-	reply, err := p.of.ask(ctx, &ticket{script: slotScripts.extend}, p.keys, 1, p.id, int64(p.n), inMicros(p.of.hold))
+	reply, err := p.of.ask(ctx, &call{script: slotScripts.extend}, p.keys, 1, p.id, int64(p.n), inMicros(p.of.hold))
 	if err == nil && reply[0] == 0 {
 		return ErrLost
 	}
@@ -248,7 +248,7 @@ func (p *Permit) Release(ctx context.Context) error {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	_, err := p.of.ask(context.WithoutCancel(ctx), &ticket{script: slotScripts.release}, p.keys, 1, p.id, int64(p.n))
+	_, err := p.of.ask(context.WithoutCancel(ctx), &call{script: slotScripts.release}, p.keys, 1, p.id, int64(p.n))
 	if err == nil {
 		p.released.Store(true)
 	}
@@ -267,7 +267,7 @@ func (s *Semaphore) Snapshot(ctx context.Context, key string) (SemaphoreStats, e
 	if _, err := s.limitOf(key, 1); err != nil {
 		return SemaphoreStats{}, err
 	}
-	reply, err := s.ask(ctx, &ticket{script: slotScripts.look}, s.permit(key, 0).keys, 3*7, "")
+	reply, err := s.ask(ctx, &call{script: slotScripts.look}, s.permit(key, 0).keys, 3*7, "")
 	if err != nil {
 		return SemaphoreStats{}, err
 	}
@@ -275,16 +275,16 @@ func (s *Semaphore) Snapshot(ctx context.Context, key string) (SemaphoreStats, e
 }
 
 // ask runs a script with figures and an id, and returns its answer, of so many bytes.
-func (s *Semaphore) ask(ctx context.Context, t *ticket, keys []string, size int, id string, figures ...int64) (string, error) {
+func (s *Semaphore) ask(ctx context.Context, c *call, keys []string, size int, id string, figures ...int64) (string, error) {
 	if ctx == nil {
 		ctx = context.Background()
 	}
 	for _, n := range figures {
-		t.payload = put7(t.payload, n)
+		c.payload = put7(c.payload, n)
 	}
-	t.payload = append(t.payload, id...)
-	t.keys, t.test = keys, s.testWords()
-	reply, err := s.sender.eval(ctx, t)
+	c.payload = append(c.payload, id...)
+	c.keys, c.test = keys, s.testWords()
+	reply, err := s.sender.eval(ctx, c)
 	switch {
 	case err != nil && strings.Contains(answerOf(err), "WRONGTYPE"):
 		return "", fmt.Errorf("%w: a value of another type: %w", errForeignState, err)

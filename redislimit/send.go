@@ -32,10 +32,10 @@ type sender struct {
 // give it back.
 const lingering = 50 * time.Millisecond
 
-// answeredSoon waits for an answer after a ticket's context has ended: not at all, unless the
-// ticket is to be taken back.
-func (t *ticket) answeredSoon(answered <-chan struct{}) bool {
-	if !t.undone {
+// answeredSoon waits for an answer after a call's context has ended: not at all, unless the
+// call is to be taken back.
+func (c *call) answeredSoon(answered <-chan struct{}) bool {
+	if !c.undone {
 		select {
 		case <-answered:
 			return true
@@ -44,8 +44,8 @@ func (t *ticket) answeredSoon(answered <-chan struct{}) bool {
 		}
 	}
 	left := lingering
-	if !t.deadline.IsZero() {
-		left = min(left, time.Until(t.deadline))
+	if !c.deadline.IsZero() {
+		left = min(left, time.Until(c.deadline))
 	}
 	timer := time.NewTimer(left)
 	defer timer.Stop()
@@ -100,21 +100,21 @@ func (s *sender) within(timeout time.Duration) *sender {
 	return newSender(s.user, timeout, s.batchSize, s.declare, s.hooks)
 }
 
-// eval runs a ticket's script within the timeout, in one round trip if the server knows it. It
+// eval runs a call's script within the timeout, in one round trip if the server knows it. It
 // returns when the context ends, or at the timeout. What has not been sent by then is not sent
 // any more; what has been sent goes on without the caller.
-func (s *sender) eval(ctx context.Context, t *ticket) (string, error) {
+func (s *sender) eval(ctx context.Context, c *call) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", ended(err, false)
 	}
-	t.ctx = ctx
+	c.ctx = ctx
 	if s.timeout >= 0 {
-		t.deadline = time.Now().Add(s.timeout)
+		c.deadline = time.Now().Add(s.timeout)
 	}
-	reply, err, sent := s.run(t)
-	for ; err != nil && redis.HasErrorPrefix(err, "TRYAGAIN"); reply, err, sent = s.run(t) {
+	reply, err, sent := s.run(c)
+	for ; err != nil && redis.HasErrorPrefix(err, "TRYAGAIN"); reply, err, sent = s.run(c) {
 		// The slot of these keys is being moved, and has some here and some there. That passes soon.
-		if t = t.again(); ctxwait.Sleep(t.ctx, tryAgainAfter) != nil || !t.deadline.IsZero() && time.Until(t.deadline) < tryAgainAfter {
+		if c = c.again(); ctxwait.Sleep(c.ctx, tryAgainAfter) != nil || !c.deadline.IsZero() && time.Until(c.deadline) < tryAgainAfter {
 			break
 		}
 	}
@@ -122,7 +122,7 @@ func (s *sender) eval(ctx context.Context, t *ticket) (string, error) {
 		s.nodes.heard(err)
 	}
 	if err != nil {
-		return "", classify(ctx, s.late(t, err), sent)
+		return "", classify(ctx, s.late(c, err), sent)
 	}
 	text, ok := reply.(string)
 	if !ok {
@@ -131,10 +131,10 @@ func (s *sender) eval(ctx context.Context, t *ticket) (string, error) {
 	return text, nil
 }
 
-// late returns the error of a ticket, which says so if it was the timeout that ended it: what the client
+// late returns the error of a call, which says so if it was the timeout that ended it: what the client
 // says then is an ended context, whatever the client was waiting for.
-func (s *sender) late(t *ticket, err error) error {
-	if t.deadline.IsZero() || time.Now().Before(t.deadline) || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
+func (s *sender) late(c *call, err error) error {
+	if c.deadline.IsZero() || time.Now().Before(c.deadline) || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
 	}
 	return fmt.Errorf("no answer within %v (Options.Timeout): %w", s.timeout, err)
@@ -166,38 +166,38 @@ func (s *sender) together(keys []string) error {
 // tryAgainAfter is how long to wait until keys are sent again of which a part is being moved.
 const tryAgainAfter = 2 * time.Millisecond
 
-// laneOf returns the lane that a ticket's round trips are shared in, nil if there is none.
-func (s *sender) laneOf(t *ticket) *lane {
+// laneOf returns the lane that a call's round trips are shared in, nil if there is none.
+func (s *sender) laneOf(c *call) *lane {
 	if s.nodes != nil {
-		return s.nodes.lane(t.keys[0])
+		return s.nodes.lane(c.keys[0])
 	}
 	return s.lane
 }
 
-// run runs a ticket. Sent says of an error whether the server may have received it, or still may.
-func (s *sender) run(t *ticket) (reply any, err error, sent bool) {
-	if l := s.laneOf(t); l != nil {
-		return l.run(t)
+// run runs a call. Sent says of an error whether the server may have received it, or still may.
+func (s *sender) run(c *call) (reply any, err error, sent bool) {
+	if l := s.laneOf(c); l != nil {
+		return l.run(c)
 	}
-	if t.ctx.Done() == nil && (s.direct || s.timeout < 0) {
-		return t.here(s.client)
+	if c.ctx.Done() == nil && (s.direct || s.timeout < 0) {
+		return c.here(s.client)
 	}
-	return s.aside(t)
+	return s.aside(c)
 }
 
-// here runs a ticket on the caller's goroutine, for as long as the client takes.
-func (t *ticket) here(client processor) (reply any, err error, sent bool) {
-	t.batch = &t.alone
-	ctx, stop := t.bounded()
+// here runs a call on the caller's goroutine, for as long as the client takes.
+func (c *call) here(client processor) (reply any, err error, sent bool) {
+	c.batch = &c.alone
+	ctx, stop := c.bounded()
 	defer stop()
-	t.run(ctx, client)
-	return t.reply, t.err, t.batch.written()
+	c.run(ctx, client)
+	return c.reply, c.err, c.batch.written()
 }
 
-// aside runs a ticket in a goroutine, since the client may take longer than the caller.
-func (s *sender) aside(t *ticket) (reply any, err error, sent bool) {
-	t.batch = &t.alone
-	ctx, stop := t.bounded()
+// aside runs a call in a goroutine, since the client may take longer than the caller.
+func (s *sender) aside(c *call) (reply any, err error, sent bool) {
+	c.batch = &c.alone
+	ctx, stop := c.bounded()
 	select {
 	case s.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -208,15 +208,15 @@ func (s *sender) aside(t *ticket) (reply any, err error, sent bool) {
 	go func() {
 		defer func() { <-s.slots }()
 		defer stop()
-		t.run(ctx, s.client)
+		c.run(ctx, s.client)
 		close(done)
 	}()
 	select {
 	case <-done:
 	case <-ctx.Done():
-		if !t.answeredSoon(done) {
-			return nil, ctx.Err(), t.batch.mayArrive()
+		if !c.answeredSoon(done) {
+			return nil, ctx.Err(), c.batch.mayArrive()
 		}
 	}
-	return t.reply, t.err, t.batch.written()
+	return c.reply, c.err, c.batch.written()
 }

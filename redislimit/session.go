@@ -11,7 +11,7 @@ import (
 // may be read after the caller has left: a session serves once, and is never used again.
 type session struct {
 	remote
-	ticket  ticket
+	call    call
 	keys    []string
 	charges []charge
 	test    []any // what a test adds to the call
@@ -41,10 +41,10 @@ func (s *session) run(ctx context.Context, op byte) error {
 	if err := s.sender.together(s.keys); err != nil {
 		return err
 	}
-	for t, tries := &s.ticket, 0; ; tries++ {
+	for c, tries := &s.call, 0; ; tries++ {
 		s.test = s.testWords()
-		s.prepare(t, op)
-		reply, err := s.sender.eval(ctx, t)
+		s.prepare(c, op)
+		reply, err := s.sender.eval(ctx, c)
 		if err != nil {
 			return err
 		}
@@ -52,17 +52,17 @@ func (s *session) run(ctx context.Context, op byte) error {
 			return err
 		}
 		s.learn(reply)
-		t = &ticket{undone: t.undone}
+		c = &call{undone: c.undone}
 	}
 }
 
-// prepare makes the ticket, from which on the keys stay as they are.
-func (s *session) prepare(t *ticket, op byte) {
+// prepare makes the call, from which on the keys stay as they are.
+func (s *session) prepare(c *call, op byte) {
 	if len(s.charges) == 1 && s.charges[0].cost == 0 { // nothing is written: the key stays under the limit that it is under
 		op = opPeek
 	}
-	t.script, t.keys, t.test = s.scriptFor(op), s.keys, s.test
-	b := t.room[:0]
+	c.script, c.keys, c.test = s.scriptFor(op), s.keys, s.test
+	b := c.room[:0]
 	if len(s.charges) > 1 {
 		b = make([]byte, 0, headSize+askSize*len(s.charges))
 	}
@@ -74,7 +74,7 @@ func (s *session) prepare(t *ticket, op byte) {
 	for i := range s.charges {
 		b, now = s.charges[i].plan.putDates(b, &s.remote, now)
 	}
-	t.payload = b
+	c.payload = b
 }
 
 // conclude fills in the decision on a single key.

@@ -92,7 +92,7 @@ func (r *remote) settle(keys []string, items []settlement, actual int64) error {
 func (r *remote) correct(ctx context.Context, keys []string, payload []byte, dates func(b []byte, now int64) []byte) error {
 	for tries := 0; ; tries++ {
 		asked := dates(slices.Clip(payload), 0)
-		reply, err := r.sender.eval(ctx, &ticket{script: r.scripts.settle, keys: keys, payload: asked, test: r.testWords()})
+		reply, err := r.sender.eval(ctx, &call{script: r.scripts.settle, keys: keys, payload: asked, test: r.testWords()})
 		switch {
 		case err != nil || len(reply) < 2 || reply[0] < answerWrongType:
 			return err

@@ -15,68 +15,68 @@ const (
 	shareNode                // all, but those of several slots must not be declared
 )
 
-// gather returns the tickets to send for a batch: those that can share a call do.
-func gather(b *batch, s sharing) (sends []*ticket) {
-	for _, t := range b.tickets {
-		if t.script.shared == nil || t.test != nil {
-			sends = append(sends, t)
+// gather returns the calls to send for a batch: those that can share a call do.
+func gather(b *batch, s sharing) (sends []*call) {
+	for _, c := range b.calls {
+		if c.script.shared == nil || c.test != nil {
+			sends = append(sends, c)
 			continue
 		}
 		tag := ""
 		if s != shareAll {
-			tag = hashTag(t.keys[0])
+			tag = hashTag(c.keys[0])
 		}
-		shared := sharedFor(sends, t.script, tag, s)
+		shared := sharedFor(sends, c.script, tag, s)
 		if shared == nil {
-			n := len(b.tickets)
-			shared = &ticket{
+			n := len(b.calls)
+			shared = &call{
 				batch:   b,
 				tag:     tag,
-				script:  t.script.shared,
+				script:  c.script.shared,
 				payload: head(make([]byte, 0, headSize+askSize*n), opTake, 0),
 				keys:    make([]string, 0, n),
-				members: make([]*ticket, 0, n),
+				members: make([]*call, 0, n),
 			}
 			sends = append(sends, shared)
 		}
 		if shared.tag != tag {
-			shared.script = t.script.across
+			shared.script = c.script.across
 		}
-		shared.join(t)
+		shared.join(c)
 	}
-	for i, t := range sends {
-		if len(t.members) == 1 {
-			sends[i] = t.members[0]
+	for i, c := range sends {
+		if len(c.members) == 1 {
+			sends[i] = c.members[0]
 		}
 	}
 	return sends
 }
 
 // sharedFor returns the shared call that has room for what a script decides, nil if there is none.
-func sharedFor(sends []*ticket, sc *script, tag string, s sharing) *ticket {
-	for _, t := range sends {
-		if (t.script == sc.shared || t.script == sc.across) && (t.tag == tag || s == shareNode) && len(t.members) < maxMembers {
-			return t
+func sharedFor(sends []*call, sc *script, tag string, s sharing) *call {
+	for _, c := range sends {
+		if (c.script == sc.shared || c.script == sc.across) && (c.tag == tag || s == shareNode) && len(c.members) < maxMembers {
+			return c
 		}
 	}
 	return nil
 }
 
-// join adds what a ticket asks on its one key.
-func (t *ticket) join(member *ticket) {
-	at := len(t.payload)
-	t.members = append(t.members, member)
-	t.keys = append(t.keys, member.keys[0])
-	t.payload = append(t.payload, member.payload[headSize:]...)
-	t.payload[at] = byte(len(t.members))
+// join adds what a call asks on its one key.
+func (c *call) join(member *call) {
+	at := len(c.payload)
+	c.members = append(c.members, member)
+	c.keys = append(c.keys, member.keys[0])
+	c.payload = append(c.payload, member.payload[headSize:]...)
+	c.payload[at] = byte(len(c.members))
 }
 
 // handOut gives the members their answers. It returns those that have none, because a command on their key has
 // failed. They have charged nothing.
-func (t *ticket) handOut() (undecided []*ticket) {
-	answers, _ := t.reply.([]any)
-	for i, m := range t.members {
-		m.err = t.err
+func (c *call) handOut() (undecided []*call) {
+	answers, _ := c.reply.([]any)
+	for i, m := range c.members {
+		m.err = c.err
 		if i >= len(answers) {
 			continue
 		}

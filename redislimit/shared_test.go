@@ -19,16 +19,16 @@ type asking struct {
 func newAsking(l *Limiter, key string, cost int64) *asking {
 	var a asking
 	a.session.one(l, l.space.key(key), l.plan.Load(), cost, ctxwait.Forever, opTake)
-	a.prepare(&a.ticket, opTake)
+	a.prepare(&a.call, opTake)
 	return &a
 }
 
 // decided reads the answer.
 func (a *asking) decided(ctx context.Context) (allowed bool, err error) {
-	if err := a.ticket.err; err != nil {
-		return false, classify(ctx, err, a.ticket.batch.written())
+	if err := a.call.err; err != nil {
+		return false, classify(ctx, err, a.call.batch.written())
 	}
-	text, _ := a.ticket.reply.(string)
+	text, _ := a.call.reply.(string)
 	err = a.answer(text)
 	return a.allowed, err
 }
@@ -37,8 +37,8 @@ func (a *asking) decided(ctx context.Context) (allowed bool, err error) {
 func together(ctx context.Context, l *Limiter, all ...*asking) {
 	b := &batch{staying: len(all)}
 	for _, a := range all {
-		a.ticket.batch = b
-		b.tickets = append(b.tickets, &a.ticket)
+		a.call.batch = b
+		b.calls = append(b.calls, &a.call)
 	}
 	l.sender.lane.pipeline(ctx, b)
 }

@@ -399,7 +399,7 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 		}
 		s.clear()
 		s.session = new(session)
-		s.session.ticket.undone = true // if the context ends, what may have been charged is given back
+		s.session.call.undone = true // if the context ends, what may have been charged is given back
 		if err := s.take(ctx, r, cost, left, opKeep); err != nil {
 			return err
 		}

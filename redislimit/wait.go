@@ -30,7 +30,7 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 		return ratelimit.Decision{}, ended(err, false)
 	}
 	s := new(session)
-	s.ticket.undone = true
+	s.call.undone = true
 	d, err := l.decide(ctx, s, key, cost, left, opKeep)
 	switch {
 	case err != nil:
