@@ -45,9 +45,15 @@ type lane struct {
 	mu      sync.Mutex // guards the fields below, and those of the calls and batches that say so
 	batches int        // under way, and not stuck
 	stuck   int
-	line    line
-	timer   *time.Timer // wakes callers whose deadlines have passed
-	armed   bool
+
+	// The calls whose callers wait, in the order in which they came. Their deadlines are in that order too, because the
+	// timeout is one for all. Those that are sent come before those that are not.
+	first, last *call
+	unsent      *call // the first one that has not been sent
+	queued      int   // how many have not been sent
+
+	timer *time.Timer // wakes callers whose deadlines have passed
+	armed bool
 }
 
 func newLane(client redis.UniversalClient, batchSize int, heeds bool) *lane {
@@ -58,70 +64,62 @@ func newLane(client redis.UniversalClient, batchSize int, heeds bool) *lane {
 type waitState byte
 
 const (
-	isOut     waitState = iota // in no line: it was never put there, or its caller has left
+	isOut     waitState = iota // in no lane: it was never put there, or its caller has left
 	isQueued                   // it has not been sent
 	isInBatch                  // it is in a batch
 	isAnswered
 	isLate // its deadline has passed
 )
 
-// line is the calls whose callers wait, in the order in which they came. Their deadlines are
-// in that order too, because the timeout is one for all. Those that are sent come before those
-// that are not.
-type line struct {
-	first, last *call
-	unsent      *call // the first one that has not been sent
-	queued      int   // how many have not been sent
-}
-
-func (q *line) push(c *call) {
-	c.prev = q.last
-	if q.last != nil {
-		q.last.next = c
+// push puts a call at the end. It and the three after it are called under the lock.
+func (l *lane) push(c *call) {
+	c.prev = l.last
+	if l.last != nil {
+		l.last.next = c
 	} else {
-		q.first = c
+		l.first = c
 	}
-	q.last = c
+	l.last = c
 }
 
 // enqueue puts a call at the end, to be sent later.
-func (q *line) enqueue(c *call) {
-	q.push(c)
+func (l *lane) enqueue(c *call) {
+	l.push(c)
 	c.state = isQueued
-	if q.queued++; q.unsent == nil {
-		q.unsent = c
+	if l.queued++; l.unsent == nil {
+		l.unsent = c
 	}
 }
 
 // remove takes a call out, wherever it is.
-func (q *line) remove(c *call) {
+func (l *lane) remove(c *call) {
 	if c.state == isQueued {
-		q.queued--
+		l.queued--
 	}
-	if q.unsent == c {
-		q.unsent = c.next
+	if l.unsent == c {
+		l.unsent = c.next
 	}
 	if c.prev != nil {
 		c.prev.next = c.next
 	} else {
-		q.first = c.next
+		l.first = c.next
 	}
 	if c.next != nil {
 		c.next.prev = c.prev
 	} else {
-		q.last = c.prev
+		l.last = c.prev
 	}
 	c.prev, c.next = nil, nil
 }
 
 // take makes a batch of those that have waited longest.
-func (q *line) take(most int) *batch {
-	n := min(q.queued, most)
+func (l *lane) take() *batch {
+	n := min(l.queued, l.batchSize)
 	b := &batch{calls: make([]*call, 0, n), staying: n}
 	for ; n > 0; n-- {
-		c := q.unsent
-		q.unsent = c.next
-		q.queued--
+		c := l.unsent
+		l.unsent = c.next
+		l.queued--
 		c.state, c.batch = isInBatch, b
 		b.calls = append(b.calls, c)
 	}
@@ -143,14 +141,14 @@ func (l *lane) run(c *call) (reply any, err error, sent bool) {
 		return c.here(l.client)
 	}
 	c.wake = make(chan struct{}, 1)
-	if atOnce && l.line.first == nil {
+	if atOnce && l.first == nil {
 		c.state, c.batch = isInBatch, &c.alone
 		c.self[0] = c
 		c.alone.calls, c.alone.staying = c.self[:], 1
-		l.line.push(c)
+		l.push(c)
 		go l.sendAll(c.batch)
 	} else {
-		l.line.enqueue(c)
+		l.enqueue(c)
 		if atOnce {
 			go l.sendAll(nil)
 		}
@@ -185,9 +183,9 @@ func (l *lane) await(c *call) (reply any, err error, sent bool) {
 // context ends, if it has been sent. It reports whether there is one.
 func (l *lane) linger(c *call) bool {
 	l.mu.Lock()
-	flying := c.state == isInBatch
+	sent := c.state == isInBatch
 	l.mu.Unlock()
-	return flying && c.answeredSoon(c.wake)
+	return sent && c.answeredSoon(c.wake)
 }
 
 // leave takes a call out whose context has ended, unless its caller is being woken.
@@ -205,7 +203,7 @@ func (l *lane) leave(c *call) (left, sent bool) {
 
 // removeLocked takes a call out whose caller does not wait for the answer.
 func (l *lane) removeLocked(c *call) {
-	l.line.remove(c)
+	l.remove(c)
 	b := c.batch
 	if b == nil {
 		return
@@ -219,9 +217,9 @@ func (l *lane) removeLocked(c *call) {
 
 // startLocked makes round trips for those that wait, in the places of what has got stuck.
 func (l *lane) startLocked() {
-	for !l.heeds && l.batches < maxBatches && l.line.queued > 0 {
+	for !l.heeds && l.batches < maxBatches && l.queued > 0 {
 		l.batches++
-		go l.sendAll(l.line.take(l.batchSize))
+		go l.sendAll(l.take())
 	}
 }
 
@@ -241,11 +239,11 @@ func (l *lane) next(ended *batch) *batch {
 	case ended != nil && ended.stuck:
 		l.stuck--
 		return nil
-	case l.line.queued == 0:
+	case l.queued == 0:
 		l.batches--
 		return nil
 	}
-	return l.line.take(l.batchSize)
+	return l.take()
 }
 
 // sendAll makes round trips until nothing waits, the first one of what is given, or of what waits.
@@ -292,7 +290,7 @@ func (l *lane) wakeAnswered(b *batch) {
 	l.mu.Lock()
 	for _, c := range b.calls {
 		if c.state == isInBatch {
-			l.line.remove(c)
+			l.remove(c)
 			c.state = isAnswered
 			woken = append(woken, c)
 		}
@@ -321,7 +319,7 @@ func (l *lane) wakeLate() {
 	l.armed = false
 	now := time.Now()
 	var late []*call
-	for c := l.line.first; c != nil; c = l.line.first {
+	for c := l.first; c != nil; c = l.first {
 		if c.deadline.After(now) {
 			l.armLocked(c.deadline)
 			break

@@ -209,7 +209,7 @@ func TestLeavingAQueueDoesNotDependOnItsLength(t *testing.T) {
 	calls := make([]*call, callers)
 	for i := range calls {
 		calls[i] = &call{}
-		l.line.enqueue(calls[i])
+		l.enqueue(calls[i])
 	}
 	begin := time.Now()
 	for i := range calls {
@@ -218,33 +218,38 @@ func TestLeavingAQueueDoesNotDependOnItsLength(t *testing.T) {
 		require.False(t, sent)
 	}
 	assert.Less(t, time.Since(begin), 5*time.Second, "by a search it would be a minute")
-	assert.Equal(t, line{}, l.line)
+	assert.True(t, l.isEmpty())
 }
 
-// The calls of a line stay in order whoever leaves it, and only those that wait are sent.
-func TestALineKeepsItsOrder(t *testing.T) {
+// isEmpty reports whether nobody waits.
+func (l *lane) isEmpty() bool {
+	return l.first == nil && l.last == nil && l.unsent == nil && l.queued == 0
+}
+
+// The calls of a lane stay in order whoever leaves it, and only those that wait are sent.
+func TestALaneKeepsItsOrder(t *testing.T) {
 	l := newLane(nil, 3, true)
 	var calls []*call
 	for range 10 {
 		calls = append(calls, &call{})
-		l.line.enqueue(calls[len(calls)-1])
+		l.enqueue(calls[len(calls)-1])
 	}
 	for _, i := range []int{0, 4, 9} {
 		l.leave(calls[i])
 	}
-	first := l.line.take(3)
+	first := l.take()
 	assert.Equal(t, []*call{calls[1], calls[2], calls[3]}, first.calls)
 	first.staying = 3
 	l.leave(calls[2]) // of the batch
 	assert.Equal(t, 2, first.staying)
 	l.leave(calls[5]) // the first of those that wait
-	assert.Equal(t, []*call{calls[6], calls[7], calls[8]}, l.line.take(3).calls)
-	assert.Zero(t, l.line.queued)
-	assert.Nil(t, l.line.unsent)
+	assert.Equal(t, []*call{calls[6], calls[7], calls[8]}, l.take().calls)
+	assert.Zero(t, l.queued)
+	assert.Nil(t, l.unsent)
 	for _, i := range []int{6, 1, 8, 3, 7} {
 		l.leave(calls[i])
 	}
-	assert.Equal(t, line{}, l.line)
+	assert.True(t, l.isEmpty())
 }
 
 // counting is a hook that counts what it sees.

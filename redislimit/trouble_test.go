@@ -488,7 +488,7 @@ func crowded(t *testing.T, f *fixture, name string, timeout time.Duration, conte
 	require.Eventually(t, func() bool { // the last timer has fired
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.batches == 0 && c.line == line{} && !c.armed
+		return c.batches == 0 && c.isEmpty() && !c.armed
 	}, 20*time.Second, time.Millisecond)
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+5 }, 20*time.Second, 10*time.Millisecond)
 }
