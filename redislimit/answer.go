@@ -10,27 +10,27 @@ import (
 var errAnswer = errors.New("redislimit: the script's answer cannot be read")
 
 // answer reads what the script that decides has answered.
-func (s *session) answer(reply string) error {
+func (r *request) answer(reply string) error {
 	switch {
 	case len(reply) < 2:
 		return errAnswer
 	case reply[0] == quickAllowed || reply[0] == quickDenied:
-		return s.quick(reply)
+		return r.quick(reply)
 	case reply[0] == answerOutside:
 		return errOutside
 	case reply[0] >= answerWrongType:
-		return s.failed(failureOf(reply))
+		return r.failed(failureOf(reply))
 	}
-	size := 8 + digestSize*len(s.charges)
+	size := 8 + digestSize*len(r.charges)
 	if len(reply) == size+7 && reply[8] == answerFull {
-		s.charges[0].place, reply = get7(reply[size:]), reply[:size]
+		r.charges[0].place, reply = get7(reply[size:]), reply[:size]
 	}
 	if len(reply) != size {
 		return errAnswer
 	}
-	s.allowed, s.reading = reply[0] == answerAllowed, get7(reply[1:])
-	for i := range s.charges {
-		s.charges[i].verdict(reply[8+i*digestSize:], s.reading)
+	r.allowed, r.reading = reply[0] == answerAllowed, get7(reply[1:])
+	for i := range r.charges {
+		r.charges[i].verdict(reply[8+i*digestSize:], r.reading)
 	}
 	return nil
 }
@@ -46,34 +46,34 @@ func (c *charge) verdict(s string, reading int64) {
 }
 
 // quick reads the answer of the usual case. With several charges, each has its own verdict.
-func (s *session) quick(reply string) (err error) {
-	s.allowed = reply[0] == quickAllowed
+func (r *request) quick(reply string) (err error) {
+	r.allowed = reply[0] == quickAllowed
 	var rest string
-	if s.reading, rest, err = readTime(reply[1:]); err != nil {
+	if r.reading, rest, err = readTime(reply[1:]); err != nil {
 		return err
 	}
-	for i := range s.charges {
-		c := &s.charges[i]
-		if c.allowed = s.allowed; len(s.charges) > 1 {
+	for i := range r.charges {
+		c := &r.charges[i]
+		if c.allowed = r.allowed; len(r.charges) > 1 {
 			if rest == "" {
 				return errAnswer
 			}
 			c.allowed, rest = rest[0] == quickAllowed, rest[1:]
 		}
-		if rest, err = c.stored(rest, s.reading, s.mark()); err != nil {
+		if rest, err = c.stored(rest, r.reading, r.mark()); err != nil {
 			return err
 		}
-		c.check(s.reading)
+		c.check(r.reading)
 	}
 	return nil
 }
 
 // mark is what a key was marked with that the decision has created.
-func (s *session) mark() uint32 {
-	if s.test != nil {
-		return s.test[3].(uint32)
+func (r *request) mark() uint32 {
+	if r.test != nil {
+		return r.test[3].(uint32)
 	}
-	return uint32(s.reading & 0xFFFFFF)
+	return uint32(r.reading & 0xFFFFFF)
 }
 
 // readTime reads the seconds and the microseconds of Redis's TIME, with a point between

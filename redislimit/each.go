@@ -171,8 +171,8 @@ func (w *walk) look(ctx context.Context, keys []string) (more bool, err error) {
 	for range min(peekers, len(keys)) {
 		callers.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(keys)); i = next.Add(1) - 1 {
-				s := &session{remote: remote{sender: w.sender}}
-				if decisions[i], errs[i] = w.l.decide(ctx, s, keys[i], 1, 0, opPeek); ofAll(errs[i]) {
+				r := &request{remote: remote{sender: w.sender}}
+				if decisions[i], errs[i] = w.l.decide(ctx, r, keys[i], 1, 0, opPeek); ofAll(errs[i]) {
 					next.Store(int64(len(keys)))
 				}
 			}

@@ -17,7 +17,7 @@ import (
 )
 
 // request is sent straight to the handler, and comes from the address 192.0.2.1.
-func request(h http.Handler) *http.Response {
+func get(h http.Handler) *http.Response {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	return w.Result()
@@ -43,13 +43,13 @@ func TestHTTPTellsOfAllLimitsBeforeTheFirstDecision(t *testing.T) {
 	m, err := httplimit.New(stack, nil)
 	require.NoError(t, err)
 	h := m.Wrap(http.HandlerFunc(answerOK))
-	resp := request(h)
+	resp := get(h)
 	assert.Equal(t, `"path";q=10;w=60, "total";q=12;w=3600`, resp.Header.Get("RateLimit-Policy"), "the limit that does not bind is known without a decision")
 	assert.Equal(t, `"path";r=9;t=60`, resp.Header.Get("RateLimit"))
 	for range 9 {
-		assert.Equal(t, http.StatusOK, request(h).StatusCode)
+		assert.Equal(t, http.StatusOK, get(h).StatusCode)
 	}
-	resp = request(h)
+	resp = get(h)
 	assert.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
 	assert.Equal(t, "6", resp.Header.Get("Retry-After"))
 	assert.Equal(t, httplimit.Stats{Allowed: 10, Denied: 1}, m.Stats())
@@ -58,7 +58,7 @@ func TestHTTPTellsOfAllLimitsBeforeTheFirstDecision(t *testing.T) {
 func TestHTTPTellsWhenToRetryWhileRedisIsDown(t *testing.T) {
 	l := unreachable(t, perMinute(10).Named("api"), nil)
 	m, h := guard(t, l, httplimit.Options{Logger: slog.New(slog.DiscardHandler)}, answerOK)
-	resp := request(h)
+	resp := get(h)
 	assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 	assert.Equal(t, "1", resp.Header.Get("Retry-After"))
 	assert.Empty(t, resp.Header.Values("RateLimit"), "how much is left is not known")
@@ -70,11 +70,11 @@ func TestHTTPSettlesOverTheNetwork(t *testing.T) {
 	l := f.limiter(perMinute(10), "settled")
 	status := http.StatusInternalServerError
 	_, h := guard(t, l, httplimit.Options{Settle: httplimit.RefundServerErrors}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
-	request(h)
+	get(h)
 	assert.Equal(t, 10, f.left(l, "/"), "a server error is given back")
 	status = http.StatusOK
 	f.resetStats()
-	request(h)
+	get(h)
 	assert.Equal(t, 1, f.stats()["evalsha"], "a request that has cost what it was charged needs no second call")
 	assert.Equal(t, 9, f.left(l, "/"))
 }
@@ -88,7 +88,7 @@ func TestLeakyBucketsDelayRequestsThatAreSettled(t *testing.T) {
 	require.NoError(t, err)
 	h := m.Wrap(http.HandlerFunc(answerOK))
 	for range 3 { // the limiter's clock stands still, so the second and the third are held
-		assert.Equal(t, http.StatusOK, request(h).StatusCode)
+		assert.Equal(t, http.StatusOK, get(h).StatusCode)
 	}
 	assert.Equal(t, httplimit.Stats{Allowed: 3}, m.Stats())
 	assert.Equal(t, 2, f.left(leaky, "/"))
@@ -110,14 +110,14 @@ func TestAFailedSettlementIsReportedOnceASecondAndTheChargeStays(t *testing.T) {
 		w.WriteHeader(http.StatusInternalServerError)
 	})
 	for range 5 {
-		assert.Equal(t, http.StatusInternalServerError, request(h).StatusCode, "the handler's answer stands")
+		assert.Equal(t, http.StatusInternalServerError, get(h).StatusCode, "the handler's answer stands")
 		memory("0")
 	}
 	assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("\n")), "%s", log)
 	assert.Contains(t, log.String(), "charge not settled")
 	assert.Contains(t, log.String(), "unlogged=0")
 	now = now.Add(time.Second)
-	request(h)
+	get(h)
 	memory("0")
 	assert.Contains(t, log.String(), "unlogged=4")
 	assert.Equal(t, httplimit.Stats{Allowed: 6, Unsettled: 6}, m.Stats())
@@ -146,9 +146,9 @@ func TestHTTPFailsOpenOrClosedWhenTheServerIsKilled(t *testing.T) {
 				Logger:     slog.New(slog.DiscardHandler),
 				OnDecision: func(e httplimit.Event) { causes = append(causes, e.Err) },
 			}, func(http.ResponseWriter, *http.Request) { s.kill() })
-			assert.Equal(t, http.StatusOK, request(h).StatusCode)
+			assert.Equal(t, http.StatusOK, get(h).StatusCode)
 			for range 3 {
-				assert.Equal(t, row.status, request(h).StatusCode)
+				assert.Equal(t, row.status, get(h).StatusCode)
 			}
 			require.Len(t, causes, 4)
 			assert.NoError(t, causes[0])

@@ -214,7 +214,7 @@ func (l *Layered[R]) stack() *stack[R] {
 		panic("redislimit: a Layered that was not made by All or AllOf")
 	}
 	s := l.stacks.Get().(*stack[R])
-	s.session = new(session)
+	s.request = new(request)
 	return s
 }
 

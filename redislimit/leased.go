@@ -276,7 +276,7 @@ func (s *stack[R]) closeLeases(spent bool) {
 
 // settler returns how to settle what the stack has charged.
 func (s *stack[R]) settler(cost int) func(actual int) error {
-	charged, leased := s.session.settlerFor(cost), s.leaseSettler()
+	charged, leased := s.request.settlerFor(cost), s.leaseSettler()
 	switch {
 	case leased == nil:
 		return charged

@@ -79,16 +79,16 @@ func (l *Limiter) allowNothing(key string) bool {
 // [ratelimit.ErrInvalidLimit], and then nothing was sent; or [ratelimit.ErrUnavailable] if Redis could not decide, and
 // [ratelimit.ErrUnanswered] too if the cost may have been charged.
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
-	s := new(session)
-	d, err := l.decide(ctx, s, key, cost, math.MaxInt64, opTake)
+	r := new(request)
+	d, err := l.decide(ctx, r, key, cost, math.MaxInt64, opTake)
 	l.report(key, cost, d, err)
 	return d, err
 }
 
 // Peek says what Take would answer. Remaining and ResetAfter are as they are now. It writes nothing. The errors are those of Take.
 func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
-	s := new(session)
-	d, err := l.decide(ctx, s, key, cost, math.MaxInt64, opPeek)
+	r := new(request)
+	d, err := l.decide(ctx, r, key, cost, math.MaxInt64, opPeek)
 	return d, err
 }
 
@@ -98,11 +98,11 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 // Settle takes one round trip, within [Options.Timeout], and none if the work has cost what was reserved. If it fails, what was
 // reserved stays charged. The reservation is never nil.
 func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	s := new(session)
-	d, err := l.decide(ctx, s, key, cost, max(0, maxDelay), opKeep)
-	r := ratelimit.NewReservation(d, s.settlerFor(cost))
+	r := new(request)
+	d, err := l.decide(ctx, r, key, cost, max(0, maxDelay), opKeep)
+	res := ratelimit.NewReservation(d, r.settlerFor(cost))
 	l.report(key, cost, d, err)
-	return r, err
+	return res, err
 }
 
 func (l *Limiter) report(key string, cost int, d ratelimit.Decision, err error) {
@@ -152,7 +152,7 @@ func (l *Limiter) planOf(limit ratelimit.Limit, function string, otherwise func(
 }
 
 // decide decides on one key.
-func (l *Limiter) decide(ctx context.Context, s *session, key string, cost int, ahead time.Duration, op byte) (d ratelimit.Decision, err error) {
+func (l *Limiter) decide(ctx context.Context, r *request, key string, cost int, ahead time.Duration, op byte) (d ratelimit.Decision, err error) {
 	if ctx == nil {
 		ctx = context.Background()
 	}
@@ -173,11 +173,11 @@ func (l *Limiter) decide(ctx context.Context, s *session, key string, cost int, 
 	if cost == 0 {
 		op = opPeek
 	}
-	s.one(l, l.space.key(key), p, int64(cost), ahead, op)
-	if err = s.run(ctx, op); err == nil {
-		s.conclude(op, &d)
-		if c := &s.charges[0]; c.place > 0 {
-			err = c.full(s.reading)
+	r.one(l, l.space.key(key), p, int64(cost), ahead, op)
+	if err = r.run(ctx, op); err == nil {
+		r.conclude(op, &d)
+		if c := &r.charges[0]; c.place > 0 {
+			err = c.full(r.reading)
 		}
 	}
 	return d, err

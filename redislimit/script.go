@@ -186,15 +186,15 @@ func fill(text string, places ...string) string {
 }
 
 // scriptFor returns the script for a decision.
-func (s *session) scriptFor(op byte) *script {
-	d := s.scripts.many
-	if len(s.charges) == 1 && !s.charges[0].shadow {
-		d = s.scripts.one[s.charges[0].plan.kind]
+func (r *request) scriptFor(op byte) *script {
+	d := r.scripts.many
+	if len(r.charges) == 1 && !r.charges[0].shadow {
+		d = r.scripts.one[r.charges[0].plan.kind]
 	}
 	switch {
 	case op == opPeek:
 		return d.peek
-	case op == opKeep && s.charges[0].ahead > 0:
+	case op == opKeep && r.charges[0].ahead > 0:
 		return d.keep
 	}
 	return d.take

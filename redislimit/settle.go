@@ -30,12 +30,12 @@ type settlement struct {
 
 // settler returns how to settle what a decision has charged. It has no context but the
 // sender's own timeout.
-func (s *session) settler() func(actual int) error {
-	r := s.remote
+func (r *request) settler() func(actual int) error {
+	store := r.remote
 	var keys []string
 	var items []settlement
-	for i := range s.charges {
-		c := &s.charges[i]
+	for i := range r.charges {
+		c := &r.charges[i]
 		if !c.allowed || c.cost == 0 {
 			continue
 		}
@@ -43,10 +43,10 @@ func (s *session) settler() func(actual int) error {
 		if c.plan.kind == kindCalendar {
 			item.Part = c.state.M // the window that it was spent in
 		}
-		keys, item.key = withKey(keys, s.keys[c.key])
+		keys, item.key = withKey(keys, r.keys[c.key])
 		items = append(items, item)
 	}
-	return func(actual int) error { return r.settle(keys, items, int64(actual)) }
+	return func(actual int) error { return store.settle(keys, items, int64(actual)) }
 }
 
 // withKey returns the keys with one more, unless it is there, and its index.
@@ -157,9 +157,9 @@ func (r *remote) adjust(ctx context.Context, keys []string, items ...correction)
 
 // adjuster returns how to settle a reservation of 0: by charging the enforcing layers of the
 // caller's cost.
-func (s *session) adjuster() func(actual int) error {
-	r, keys := s.remote, append([]string(nil), s.keys...)
-	charges := append([]charge(nil), s.charges...)
+func (r *request) adjuster() func(actual int) error {
+	store, keys := r.remote, append([]string(nil), r.keys...)
+	charges := append([]charge(nil), r.charges...)
 	return func(actual int) error {
 		var items []correction
 		for i := range charges {
@@ -170,7 +170,7 @@ func (s *session) adjuster() func(actual int) error {
 		if len(items) == 0 {
 			return nil
 		}
-		return r.adjust(context.Background(), keys, items...)
+		return store.adjust(context.Background(), keys, items...)
 	}
 }
 

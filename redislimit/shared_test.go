@@ -13,12 +13,12 @@ import (
 
 // asking is a decision that is about to be sent together with others.
 type asking struct {
-	session
+	request
 }
 
 func newAsking(l *Limiter, key string, cost int64) *asking {
 	var a asking
-	a.session.one(l, l.space.key(key), l.plan.Load(), cost, ctxwait.Forever, opTake)
+	a.request.one(l, l.space.key(key), l.plan.Load(), cost, ctxwait.Forever, opTake)
 	a.prepare(&a.call, opTake)
 	return &a
 }

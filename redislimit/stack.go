@@ -31,10 +31,10 @@ import (
 // The leases come before the call, because what they gave can be given back without a round trip, and
 // what the call has charged cannot.
 //
-// The session is not kept: its memory may be read by a round trip that the caller has left.
+// The request is not kept: its memory may be read by a round trip that the caller has left.
 type stack[R any] struct {
 	of         *Layered[R]
-	session    *session           // of this one decision
+	request    *request           // of this one decision
 	asks       []ask              // of the layers that apply: those that enforce, then the shadow layers
 	which      []int              // the indices of the layers that were picked
 	d          ratelimit.Decision // of all layers that enforce
@@ -46,7 +46,7 @@ type stack[R any] struct {
 func (s *stack[R]) clear() {
 	clear(s.asks)
 	s.asks, s.which = s.asks[:0], s.which[:0]
-	s.session = nil
+	s.request = nil
 	s.d = ratelimit.Decision{}
 	s.spent, s.refused, s.failedWait = false, false, false
 }
@@ -71,9 +71,9 @@ func (s *stack[R]) take(ctx context.Context, r R, cost int, ahead time.Duration,
 	}
 	allowed, err := s.lease(ctx, op, keep)
 	s.refused = !allowed
-	if err == nil && allowed && len(s.session.charges) > 0 {
-		err = s.session.run(ctx, op)
-		allowed = s.session.allowed
+	if err == nil && allowed && len(s.request.charges) > 0 {
+		err = s.request.run(ctx, op)
+		allowed = s.request.allowed
 		if err != nil && ctx.Err() == nil && s.shadowsFail(err) {
 			allowed, err = true, nil
 		}
@@ -167,7 +167,7 @@ func (s *stack[R]) loadOne(i int, r R, cost int) error {
 // layer that asks it, because a stored state is counted under one limit at a time. An error here is one of
 // a cost that can never pass, or of sums that are too large, so nothing is sent either.
 func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
-	s.session.remote = s.of.remote
+	s.request.remote = s.of.remote
 	for i := range s.asks {
 		a := &s.asks[i]
 		if a.err != nil || a.plan.kind == 0 {
@@ -187,9 +187,9 @@ func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 			}
 		}
 		if a.charge = s.asks[first].charge; first == i || y.shadow {
-			a.charge = s.session.addCharge(a.redis, a.plan, y.shadow)
+			a.charge = s.request.addCharge(a.redis, a.plan, y.shadow)
 		}
-		if err := s.session.charges[a.charge].add(a, ahead); err != nil {
+		if err := s.request.charges[a.charge].add(a, ahead); err != nil {
 			s.d.Limit = a.plan.limit
 			return fmt.Errorf("layer %d: %w", a.layer, err)
 		}
@@ -208,11 +208,11 @@ func (s *stack[R]) firstOf(i int) int {
 }
 
 // addCharge adds a charge of a key, and returns its index.
-func (s *session) addCharge(key string, p *plan, shadow bool) int {
+func (r *request) addCharge(key string, p *plan, shadow bool) int {
 	var k int
-	s.keys, k = withKey(s.keys, key)
-	s.charges = append(s.charges, charge{plan: p, key: k, shadow: shadow})
-	return len(s.charges) - 1
+	r.keys, k = withKey(r.keys, key)
+	r.charges = append(r.charges, charge{plan: p, key: k, shadow: shadow})
+	return len(r.charges) - 1
 }
 
 // add adds a layer's cost to a charge. What a shadow layer can never allow is not charged: its key is only looked at.
@@ -234,7 +234,7 @@ func (c *charge) add(a *ask, ahead time.Duration) error {
 
 // shadowsFail makes an error of the call that of its layers, if all of them are shadows. Else it reports false.
 func (s *stack[R]) shadowsFail(err error) bool {
-	if slices.ContainsFunc(s.session.charges, func(c charge) bool { return !c.shadow }) {
+	if slices.ContainsFunc(s.request.charges, func(c charge) bool { return !c.shadow }) {
 		return false
 	}
 	for i := range s.asks {
@@ -242,14 +242,14 @@ func (s *stack[R]) shadowsFail(err error) bool {
 			a.charge, a.err = -1, cmp.Or(a.err, err)
 		}
 	}
-	s.session.charges = nil
+	s.request.charges = nil
 	return true
 }
 
 // conclude fills in the decision from what the script has answered.
 func (s *stack[R]) conclude(cost int, allowed bool) {
-	for i := range s.session.charges {
-		if c := &s.session.charges[i]; c.failed == 0 && c.allowed && s.spent {
+	for i := range s.request.charges {
+		if c := &s.request.charges[i]; c.failed == 0 && c.allowed && s.spent {
 			c.spend()
 		}
 	}
@@ -280,7 +280,7 @@ func (s *stack[R]) answer(allowed bool) {
 		case a.plan.kind == 0: // Unlimited or Blocked: nothing is stored
 			sum.Add(summand(&ratelimit.Decision{Allowed: true, Limit: a.plan.limit}), a.room())
 		case s.firstOf(i) == i:
-			c := &s.session.charges[a.charge]
+			c := &s.request.charges[a.charge]
 			var d ratelimit.Decision
 			s.decide(a.charge, &d)
 			sum.Add(summand(&d), tally.Room(int64(d.Remaining), c.own, c.shares))
@@ -294,15 +294,15 @@ func (s *stack[R]) answer(allowed bool) {
 // decide fills in what a charge has to say. How its key stands is told by the last charge of
 // the key that was spent: a shadow layer's comes after the others.
 func (s *stack[R]) decide(i int, d *ratelimit.Decision) {
-	charges := s.session.charges
+	charges := s.request.charges
 	c := &charges[i]
-	c.decide(s.session.reading, d)
+	c.decide(s.request.reading, d)
 	if !s.spent {
 		return
 	}
 	for j := len(charges) - 1; j > i; j-- {
 		if last := &charges[j]; last.key == c.key && last.allowed && last.failed == 0 {
-			last.standing(s.session.reading, d)
+			last.standing(s.request.reading, d)
 			return
 		}
 	}
@@ -353,7 +353,7 @@ func (s *stack[R]) unheard(i int, err error) bool {
 
 // answered reports whether the server has told how a layer's key stands.
 func (s *stack[R]) answered(a *ask) bool {
-	return a.charge >= 0 && a.charge < len(s.session.charges) && s.session.reading != 0 && s.session.charges[a.charge].failed == 0
+	return a.charge >= 0 && a.charge < len(s.request.charges) && s.request.reading != 0 && s.request.charges[a.charge].failed == 0
 }
 
 // event is what a layer's own limiter and observer are told. Without an answer of the server it tells only
@@ -368,18 +368,18 @@ func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
 			s.decide(a.charge, &e.Decision)
 			e.Decision.Allowed = false
 		}
-	case err != nil && !shadow && !(s.failedWait && s.session.reading != 0): // there is no answer
+	case err != nil && !shadow && !(s.failedWait && s.request.reading != 0): // there is no answer
 	case a.plan != nil && a.plan.kind == 0:
 		e.Decision = ratelimit.Decision{Allowed: true, Limit: a.plan.limit, Remaining: a.plan.limit.Capacity()}
 	case a.asked:
 		e.Decision = a.leasedDecision(s.spent)
 		e.Spent = s.spent && a.said.Allowed && a.cost > 0 && !s.failedWait
-	case a.charge >= 0 && a.charge < len(s.session.charges) && s.session.charges[a.charge].failed != 0:
-		e.Err = failure{code: s.session.charges[a.charge].failed}.err(a.plan.limit.Name)
+	case a.charge >= 0 && a.charge < len(s.request.charges) && s.request.charges[a.charge].failed != 0:
+		e.Err = failure{code: s.request.charges[a.charge].failed}.err(a.plan.limit.Name)
 	case !s.answered(a):
 		e.Decision.Allowed = err == nil // it was not asked, since nothing is to be charged
 	default:
-		c := &s.session.charges[a.charge]
+		c := &s.request.charges[a.charge]
 		s.decide(a.charge, &e.Decision)
 		e.Spent = s.spent && c.allowed && a.cost > 0 && !s.failedWait
 	}
@@ -398,8 +398,8 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 			return ended(err, false)
 		}
 		s.clear()
-		s.session = new(session)
-		s.session.call.undone = true // if the context ends, what may have been charged is given back
+		s.request = new(request)
+		s.request.call.undone = true // if the context ends, what may have been charged is given back
 		if err := s.take(ctx, r, cost, left, opKeep); err != nil {
 			return err
 		}
@@ -429,9 +429,9 @@ func (s *stack[R]) due() (due time.Duration) {
 			due = max(due, a.said.RetryAfter)
 		}
 	}
-	for i := range s.session.charges {
-		if c := &s.session.charges[i]; !c.shadow {
-			due = max(due, between(s.session.reading, max(c.offer.At, c.offer.Retry)))
+	for i := range s.request.charges {
+		if c := &s.request.charges[i]; !c.shadow {
+			due = max(due, between(s.request.reading, max(c.offer.At, c.offer.Retry)))
 		}
 	}
 	return due

@@ -29,9 +29,9 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 	if err != nil {
 		return ratelimit.Decision{}, ended(err, false)
 	}
-	s := new(session)
-	s.call.undone = true
-	d, err := l.decide(ctx, s, key, cost, left, opKeep)
+	r := new(request)
+	r.call.undone = true
+	d, err := l.decide(ctx, r, key, cost, left, opKeep)
 	switch {
 	case err != nil:
 		return d, err
@@ -42,5 +42,5 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 		return d, fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
 			context.DeadlineExceeded, cost, d.RetryAfter, left, d.Limit)
 	}
-	return d, ratelimit.NewReservation(d, s.settlerFor(max(cost, 1))).Wait(ctx)
+	return d, ratelimit.NewReservation(d, r.settlerFor(max(cost, 1))).Wait(ctx)
 }
