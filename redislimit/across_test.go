@@ -59,7 +59,7 @@ func oneNode(t *testing.T, l *Limiter, n int) (*lane, []string) {
 		var mine *lane
 		require.Eventually(t, func() bool {
 			_, err := l.Peek(t.Context(), key, 0)
-			mine = l.sender.nodes.lane(l.space.key(key))
+			mine = l.store.nodes.lane(l.space.key(key))
 			return err == nil && mine != nil
 		}, 20*time.Second, 10*time.Millisecond)
 		if all == nil {

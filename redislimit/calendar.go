@@ -109,12 +109,12 @@ func (d *dates) Count(first, second int64) int64 {
 // put appends what a script has to know of a calendar: the windows of now, and the one in which a change of limit
 // lies, by which keys are put under another limit long after it. It returns what the time is thought to be as
 // well: now, or if that is 0, by the machine's clock.
-func (d *dates) put(b []byte, r *remote, now, since int64) ([]byte, int64) {
+func (d *dates) put(b []byte, s *store, now, since int64) ([]byte, int64) {
 	if d == nil {
 		return b, now
 	}
 	if now == 0 {
-		now = r.guess()
+		now = s.guess()
 	}
 	w := d.two(now)
 	var changed calendar.Window
@@ -130,26 +130,21 @@ func (d *dates) put(b []byte, r *remote, now, since int64) ([]byte, int64) {
 
 // putDates appends what a script has to know of the plan's calendar, and of the one that the
 // limiter had before, under which a key may still be.
-func (p *plan) putDates(b []byte, r *remote, now int64) ([]byte, int64) {
+func (p *plan) putDates(b []byte, s *store, now int64) ([]byte, int64) {
 	since := p.since.Load()
-	b, now = p.dates.put(b, r, now, since)
-	return p.former.put(b, r, now, since)
+	b, now = p.dates.put(b, s, now, since)
+	return p.former.put(b, s, now, since)
 }
 
 // guess returns what the server's time is thought to be, in microseconds.
-func (r *remote) guess() int64 {
-	if r.clock != nil {
-		return r.clock() + r.skew
-	}
-	return time.Now().UnixMicro() + r.sender.skew.Load()
-}
+func (s *store) guess() int64 { return s.now() + s.skew.Load() }
 
 // learn takes note of the server's time, in an answer that says it.
-func (r *remote) learn(reply string) {
-	now := get7(reply[1:])
-	if r.clock != nil {
-		r.skew = now - r.clock()
-		return
+func (s *store) learn(reply string) { s.skew.Store(get7(reply[1:]) - s.now()) }
+
+func (s *store) now() int64 {
+	if s.clock != nil {
+		return s.clock()
 	}
-	r.sender.skew.Store(now - time.Now().UnixMicro())
+	return time.Now().UnixMicro()
 }

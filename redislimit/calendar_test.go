@@ -91,13 +91,17 @@ func TestTheServersTimeChoosesTheWindow(t *testing.T) {
 	verdicts(t)
 	l, _ := datedPair(t, ratelimit.Calendar(10, ratelimit.Day("UTC")), time.Date(2026, 5, 20, 18, 0, 0, 0, time.UTC))
 	for _, skew := range []time.Duration{0, -5 * time.Hour, 5 * time.Hour, -24 * time.Hour, 24 * time.Hour, -1000 * time.Hour, 100_000 * time.Hour} {
-		l.skew = skew.Microseconds()
+		wrong := func() { l.store.skew.Store(skew.Microseconds()) }
+		wrong()
 		d, err := l.Take(t.Context(), "k", 1)
 		require.NoError(t, err, skew)
 		assert.Equal(t, 6*time.Hour, d.ResetAfter, skew)
+		wrong()
 		r, err := l.Reserve(t.Context(), "k", 1, 0)
 		require.NoError(t, err, skew)
+		wrong()
 		require.NoError(t, r.Cancel(), skew)
+		wrong()
 		require.NoError(t, l.Adjust(t.Context(), "k", 1), skew)
 		require.NoError(t, l.Adjust(t.Context(), "k", -2), skew)
 	}
@@ -110,13 +114,13 @@ func TestACalendarByTheServersOwnTime(t *testing.T) {
 	p := ratelimit.Month("UTC", 1)
 	l, err := New(startServer(t).client(), ratelimit.Calendar(5, p), &Options{Name: "real", Timeout: 10 * time.Second})
 	require.NoError(t, err)
-	l.sender.skew.Store((1000 * time.Hour).Microseconds())
+	l.store.skew.Store((1000 * time.Hour).Microseconds())
 	d, err := l.Take(t.Context(), "k", 5)
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
 	_, to := p.Window(time.Now())
 	assert.InDelta(t, time.Until(to), d.ResetAfter, float64(time.Minute))
-	assert.InDelta(t, 0, l.sender.skew.Load(), 1e6)
+	assert.InDelta(t, 0, l.store.skew.Load(), 1e6)
 }
 
 // Limits change from one calendar to another, and to and from windows and buckets. What is spent

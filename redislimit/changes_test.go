@@ -38,7 +38,7 @@ func newChanger(t *testing.T, client *redis.Client, seed uint64) *changer {
 	rng := rand.New(rand.NewPCG(testsize.Seed(seed), 7))
 	limits := slowLimits()
 	w := newTwin(t, client, limits[rng.IntN(len(limits))], fmt.Sprintf("changer%d", seed), seed)
-	w.remote.grace = 0
+	w.remote.store.grace = 0
 	c := &changer{twin: w, client: client}
 	w.booking = false
 	c.clock.Set(time.Since(time.UnixMicro(epoch)).Truncate(time.Second)) // so that the server does not take keys for expired
@@ -50,7 +50,7 @@ func (c *changer) expire() {
 	key := c.remote.space.key(twinKey)
 	raw, err := c.client.GetRange(context.Background(), key, stateExpiry, stateSize-1).Bytes()
 	require.NoError(c.t, err)
-	if len(raw) == 4 && c.remote.clock() >= (int64(binary.BigEndian.Uint32(raw))+1)*1e6 {
+	if len(raw) == 4 && c.remote.store.clock() >= (int64(binary.BigEndian.Uint32(raw))+1)*1e6 {
 		c.note("the key expires")
 		c.open = nil // they would settle nothing in Redis
 		require.NoError(c.t, c.client.Del(context.Background(), key).Err())

@@ -36,15 +36,15 @@ func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.D
 	if visit == nil {
 		return errors.New("redislimit: Each was given no visit function")
 	}
-	sender := l.sender
-	if sender.timeout >= 0 {
-		sender = sender.within(max(sender.timeout, time.Second))
+	store := l.store
+	if store.timeout >= 0 {
+		store = store.within(max(store.timeout, time.Second))
 	}
-	servers, err := sender.servers(ctx)
+	servers, err := store.servers(ctx)
 	if err != nil {
 		return err
 	}
-	w := walk{l: l, sender: sender, visit: visit, seen: make(map[[2]uint64]struct{}), seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
+	w := walk{l: l, store: store, visit: visit, seen: make(map[[2]uint64]struct{}), seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
 	for _, server := range servers {
 		if more, err := w.scan(ctx, server); err != nil || !more {
 			return err
@@ -54,7 +54,7 @@ func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.D
 }
 
 // servers returns a client for each server that has keys.
-func (s *sender) servers(ctx context.Context) ([]redis.Cmdable, error) {
+func (s *store) servers(ctx context.Context) ([]redis.Cmdable, error) {
 	var servers []redis.Cmdable
 	switch c := s.client.(type) {
 	case *redis.Ring:
@@ -84,7 +84,7 @@ func (s *sender) servers(ctx context.Context) ([]redis.Cmdable, error) {
 }
 
 // bounded makes a call that changes nothing, and returns when the context ends, or at the timeout.
-func (s *sender) bounded(ctx context.Context, call func(context.Context) error) error {
+func (s *store) bounded(ctx context.Context, call func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return ended(err, false)
 	}
@@ -115,7 +115,7 @@ func (s *sender) bounded(ctx context.Context, call func(context.Context) error) 
 // walk is one Each.
 type walk struct {
 	l      *Limiter
-	sender *sender
+	store  *store
 	visit  func(key string, d ratelimit.Decision) bool
 	seen   map[[2]uint64]struct{} // hashes of the keys, of which SCAN may return some several times
 	seeds  [2]maphash.Seed
@@ -127,7 +127,7 @@ func (w *walk) scan(ctx context.Context, server redis.Cmdable) (more bool, err e
 	pattern := globs.Replace(w.l.space.begin) + ":{*"
 	for cursor := uint64(0); ; {
 		var page []string
-		err := w.sender.bounded(ctx, func(ctx context.Context) (err error) {
+		err := w.store.bounded(ctx, func(ctx context.Context) (err error) {
 			page, cursor, err = server.Scan(ctx, cursor, pattern, scanCount).Result()
 			return err
 		})
@@ -171,7 +171,7 @@ func (w *walk) look(ctx context.Context, keys []string) (more bool, err error) {
 	for range min(peekers, len(keys)) {
 		callers.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(keys)); i = next.Add(1) - 1 {
-				r := &request{remote: remote{sender: w.sender}}
+				r := &request{store: w.store}
 				if decisions[i], errs[i] = w.l.decide(ctx, r, keys[i], 1, 0, opPeek); ofAll(errs[i]) {
 					next.Store(int64(len(keys)))
 				}

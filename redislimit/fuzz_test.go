@@ -40,7 +40,7 @@ func FuzzState(f *testing.F) {
 		l, err := New(client, limits[int(which)%5], &Options{Name: "fuzz", Timeout: 10 * time.Second})
 		require.NoError(t, err)
 		at := time.Now().UnixMicro() + later%century
-		l.clock, l.grace = func() int64 { return max(1, at) }, outlive
+		l.store.clock, l.store.grace = func() int64 { return max(1, at) }, outlive
 		fuzzCalls(t, client, l, state, int(cost)%11)
 	})
 }
@@ -94,7 +94,7 @@ func FuzzLimits(f *testing.F) {
 		}
 		verdicts(t)
 		now := int64(1_750_000_000_000_000)
-		l.clock, l.grace = func() int64 { return now }, outlive
+		l.store.clock, l.store.grace = func() int64 { return now }, outlive
 		key := strconv.FormatUint(rand.Uint64(), 36)
 		defer client.Del(context.Background(), l.space.key(key))
 		for range 6 {

@@ -18,7 +18,7 @@ import (
 // [ratelimit.Layered]. Make one with [All] or [AllOf]. It is safe for concurrent use. The zero Layered cannot be used.
 type Layered[R any] struct {
 	layers []layer[R]
-	remote
+	store  *store
 	pick   func(r R, which []int) []int
 	stacks sync.Pool // of *stack[R]
 }
@@ -64,8 +64,7 @@ func newLayered[R any](name string, pick func(R, []int) []int, layers []Layer[R]
 	if err := l.checkGlobals(); err != nil && pick == nil {
 		return nil, err
 	}
-	l.remote = l.layers[0].l.remote
-	l.sender = l.shortest()
+	l.store = l.shortest()
 	l.stacks.New = func() any { return &stack[R]{of: l} }
 	return l, nil
 }
@@ -95,7 +94,7 @@ func (l *Layered[R]) lease() error {
 func (l *Layered[R]) checkGlobals() error {
 	for i := range l.layers {
 		y := &l.layers[i]
-		if !y.global || y.leased || y.l.space.slot != nil || !severalServers(y.l.sender.user) {
+		if !y.global || y.leased || y.l.space.slot != nil || !severalServers(y.l.store.user) {
 			continue
 		}
 		for j := range l.layers {
@@ -117,12 +116,12 @@ func severalServers(client redis.UniversalClient) bool {
 	return false
 }
 
-// shortest returns the first layer's sender with the shortest timeout of all.
-func (l *Layered[R]) shortest() *sender {
-	s := l.layers[0].l.sender
+// shortest returns the first layer's store with the shortest timeout of all.
+func (l *Layered[R]) shortest() *store {
+	s := l.layers[0].l.store
 	timeout := s.timeout
 	for i := range l.layers {
-		if t := l.layers[i].l.sender.timeout; t >= 0 && (timeout < 0 || t < timeout) {
+		if t := l.layers[i].l.store.timeout; t >= 0 && (timeout < 0 || t < timeout) {
 			timeout = t
 		}
 	}

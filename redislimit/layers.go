@@ -41,7 +41,7 @@ func (f layerFunc[R]) spec() (layer[R], error) { return f() }
 func By[R any](l *Limiter, key func(R) (string, error)) Layer[R] {
 	return layerFunc[R](func() (layer[R], error) {
 		switch {
-		case l == nil || l.sender == nil:
+		case l == nil || l.store == nil:
 			return layer[R]{}, errors.New("By was given no limiter")
 		case key == nil:
 			return layer[R]{}, errors.New("By was given no key function")

@@ -96,7 +96,7 @@ func newLeases(l *Limiter, maxBatch int) (*leases, error) {
 	if err != nil {
 		return nil, err
 	}
-	timeout := max(0, l.sender.timeout)
+	timeout := max(0, l.store.timeout)
 	held, err := lease.New(remote, &lease.Options[leaseKey]{MaxBatch: maxBatch, HoldFor: holdFor, Timeout: timeout})
 	if err != nil {
 		return nil, err

@@ -15,7 +15,7 @@ import (
 // Limiter keeps one budget for each key in Redis. Processes with the same Redis, Prefix and Name share it. Make one with [New].
 // It is safe for concurrent use and needs no closing. The client stays the caller's. The zero Limiter cannot be used.
 type Limiter struct {
-	remote
+	store      *store
 	space      namespace
 	limitFor   func(string) ratelimit.Limit
 	onDecision func(ratelimit.Event[string])
@@ -45,7 +45,7 @@ func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*L
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{remote: remote{sender: newSender(client, o.Timeout, o.Batch, o.DeclareKeys, o.Hooks), scripts: current}, space: space, limitFor: o.LimitFor,
+	l := &Limiter{store: newStore(client, o.Timeout, o.Batch, o.DeclareKeys, o.Hooks), space: space, limitFor: o.LimitFor,
 		onDecision: o.OnDecision, maxLog: o.MaxLog}
 	l.use(p)
 	return l, nil
@@ -116,7 +116,7 @@ func tracks(l ratelimit.Limit) bool { return kinds[l.Algorithm] != 0 }
 
 // check panics for the zero Limiter.
 func (l *Limiter) check() {
-	if l == nil || l.sender == nil {
+	if l == nil || l.store == nil {
 		panic("redislimit: a Limiter that was not made by New")
 	}
 }
@@ -208,7 +208,7 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	if err != nil || delta == 0 || p.kind == 0 {
 		return err
 	}
-	return l.adjust(ctx, []string{l.space.key(key)}, correction{plan: p, delta: int64(delta)})
+	return l.store.adjust(ctx, []string{l.space.key(key)}, correction{plan: p, delta: int64(delta)})
 }
 
 // Reset makes the key fresh. What was reserved before settles nothing. The errors are those of Take.
@@ -217,7 +217,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	_, err := l.sender.eval(ctx, &call{script: l.scripts.reset, keys: []string{l.space.key(key)}})
+	_, err := l.store.eval(ctx, &call{script: l.store.scripts.reset, keys: []string{l.space.key(key)}})
 	return err
 }
 

@@ -120,7 +120,7 @@ func TestAServerThatHangsHoldsUpNobodyElse(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	for _, addr := range []string{a.addr, b.addr} {
-		n, ok := l.sender.nodes.lanes.Load(addr)
+		n, ok := l.store.nodes.lanes.Load(addr)
 		require.True(t, ok)
 		n.(*lane).mu.Lock()
 		assert.LessOrEqual(t, n.(*lane).stuck, maxStuck)

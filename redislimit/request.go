@@ -10,7 +10,7 @@ import (
 // request is what a caller asks, one decision, and what was answered. What is sent refers to it, and
 // may be read after the caller has left: a request serves once, and is never used again.
 type request struct {
-	remote
+	store   *store
 	call    call
 	keys    []string
 	charges []charge
@@ -22,11 +22,10 @@ type request struct {
 	oneCharge [1]charge
 }
 
-// one makes the request one of a single charge. Its sender is the limiter's, unless it has one.
+// one makes the request one of a single charge. Its store is the limiter's, unless it has one.
 func (r *request) one(l *Limiter, key string, p *plan, cost int64, ahead time.Duration, op byte) {
-	sender := r.sender
-	if r.remote = l.remote; sender != nil {
-		r.sender = sender
+	if r.store == nil {
+		r.store = l.store
 	}
 	r.oneKey[0] = key
 	r.oneCharge[0] = charge{plan: p, cost: cost, shares: 1}
@@ -38,20 +37,20 @@ func (r *request) one(l *Limiter, key string, p *plan, cost int64, ahead time.Du
 
 // run sends the decision, and reads the answer.
 func (r *request) run(ctx context.Context, op byte) error {
-	if err := r.sender.together(r.keys); err != nil {
+	if err := r.store.together(r.keys); err != nil {
 		return err
 	}
 	for c, tries := &r.call, 0; ; tries++ {
-		r.test = r.testWords()
+		r.test = r.store.testWords()
 		r.prepare(c, op)
-		reply, err := r.sender.eval(ctx, c)
+		reply, err := r.store.eval(ctx, c)
 		if err != nil {
 			return err
 		}
 		if err = r.answer(reply); err != errOutside || tries == maxOutside {
 			return err
 		}
-		r.learn(reply)
+		r.store.learn(reply)
 		c = &call{undone: c.undone}
 	}
 }
@@ -72,7 +71,7 @@ func (r *request) prepare(c *call, op byte) {
 	}
 	now := int64(0)
 	for i := range r.charges {
-		b, now = r.charges[i].plan.putDates(b, &r.remote, now)
+		b, now = r.charges[i].plan.putDates(b, r.store, now)
 	}
 	c.payload = b
 }

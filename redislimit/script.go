@@ -187,9 +187,9 @@ func fill(text string, places ...string) string {
 
 // scriptFor returns the script for a decision.
 func (r *request) scriptFor(op byte) *script {
-	d := r.scripts.many
+	d := r.store.scripts.many
 	if len(r.charges) == 1 && !r.charges[0].shadow {
-		d = r.scripts.one[r.charges[0].plan.kind]
+		d = r.store.scripts.one[r.charges[0].plan.kind]
 	}
 	switch {
 	case op == opPeek:

@@ -39,7 +39,7 @@ var ErrLost = errors.New("redislimit: the permit's slots have ended")
 // no closing. The zero Semaphore cannot be used. Only work that goes on after its slots have ended exceeds the limit, and work
 // whose slots a failover of Redis has lost.
 type Semaphore struct {
-	remote
+	store    *store
 	spaces   [4]namespace
 	hold     time.Duration
 	limitFor func(key string) int
@@ -87,7 +87,7 @@ func NewSemaphore(client redis.UniversalClient, limit int, opts *SemaphoreOption
 	case o.Hold < time.Millisecond || int64(o.Hold/time.Microsecond) > century:
 		return nil, fmt.Errorf("redislimit: SemaphoreOptions.Hold is %v, want 1 ms to 100 years", o.Hold)
 	}
-	s := &Semaphore{remote: remote{sender: newSender(client, o.Timeout, defaultBatch, false, nil)}, hold: o.Hold, limitFor: o.LimitFor}
+	s := &Semaphore{store: newStore(client, o.Timeout, defaultBatch, false, nil), hold: o.Hold, limitFor: o.LimitFor}
 	for i, set := range [...]string{"!slots", "!since", "!line", "!places"} {
 		var err error
 		if s.spaces[i], err = newNamespace(o.Prefix, o.Name+set, nil); err != nil {
@@ -109,7 +109,7 @@ func (s *Semaphore) SetLimit(limit int) error {
 
 // limitOf returns the key's limit, or why n slots of it can never be had.
 func (s *Semaphore) limitOf(key string, n int) (int64, error) {
-	if s == nil || s.sender == nil {
+	if s == nil || s.store == nil {
 		panic("redislimit: a Semaphore that was not made by NewSemaphore")
 	}
 	limit := s.limit.Load()
@@ -165,7 +165,7 @@ func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, er
 	if err != nil {
 		return nil, err
 	}
-	p, patience := s.permit(key, n), placeFor+max(0, s.sender.timeout)
+	p, patience := s.permit(key, n), placeFor+max(0, s.store.timeout)
 	var answered time.Time // when Redis has answered last
 	for interval := firstAsk; ; interval = min(2*interval, lastAsk) {
 		taken, needed, err := p.take(ctx, limit, patience)
@@ -283,8 +283,8 @@ func (s *Semaphore) ask(ctx context.Context, c *call, keys []string, size int, i
 		c.payload = put7(c.payload, n)
 	}
 	c.payload = append(c.payload, id...)
-	c.keys, c.test = keys, s.testWords()
-	reply, err := s.sender.eval(ctx, c)
+	c.keys, c.test = keys, s.store.testWords()
+	reply, err := s.store.eval(ctx, c)
 	switch {
 	case err != nil && strings.Contains(answerOf(err), "WRONGTYPE"):
 		return "", fmt.Errorf("%w: a value of another type: %w", errForeignState, err)

@@ -22,8 +22,8 @@ import (
 func (f *fixture) semaphore(limit int) *Semaphore {
 	s, err := NewSemaphore(f.client, limit, &SemaphoreOptions{Name: "slots", Timeout: 10 * time.Second})
 	require.NoError(f.t, err)
-	s.clock = func() int64 { return epoch + int64(f.clock.Now())/1000 }
-	s.grace = outlive
+	s.store.clock = func() int64 { return epoch + int64(f.clock.Now())/1000 }
+	s.store.grace = outlive
 	return s
 }
 

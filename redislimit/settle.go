@@ -8,16 +8,6 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// remote is what is needed to run scripts for one limiter or stack.
-type remote struct {
-	sender  *sender
-	scripts *scripts
-
-	clock func() int64 // in tests only: the time in µs, above 0, instead of the server's
-	grace int64        // in tests only: µs that keys live longer, since that clock is not Redis's
-	skew  int64        // in tests only: µs by which the caller is wrong about the time
-}
-
 // settlement is what is needed to settle one charge.
 type settlement struct {
 	key     int
@@ -29,9 +19,9 @@ type settlement struct {
 }
 
 // settler returns how to settle what a decision has charged. It has no context but the
-// sender's own timeout.
+// store's own timeout.
 func (r *request) settler() func(actual int) error {
-	store := r.remote
+	store := r.store
 	var keys []string
 	var items []settlement
 	for i := range r.charges {
@@ -62,7 +52,7 @@ func withKey(keys []string, key string) ([]string, int) {
 // settle sends what has to be corrected: nothing if all has cost what was charged. To cancel
 // begins with the last charge, because a leaky bucket gives back only at its queue's end: then
 // all that one decision has charged to a key comes back.
-func (r *remote) settle(keys []string, items []settlement, actual int64) error {
+func (s *store) settle(keys []string, items []settlement, actual int64) error {
 	b, n := make([]byte, headSize, headSize+settleSize*len(items)), 0
 	for i := range items {
 		item := &items[i]
@@ -77,11 +67,11 @@ func (r *remote) settle(keys []string, items []settlement, actual int64) error {
 		return nil
 	}
 	head(b[:0], opSettle, n)
-	return r.correct(context.Background(), keys, b, func(b []byte, now int64) []byte {
+	return s.correct(context.Background(), keys, b, func(b []byte, now int64) []byte {
 		for i := range items {
 			p := items[i].plan
-			if b, now = p.putDates(b, r, now); p.latest() != p {
-				b, now = p.latest().putDates(b, r, now)
+			if b, now = p.putDates(b, s, now); p.latest() != p {
+				b, now = p.latest().putDates(b, s, now)
 			}
 		}
 		return b
@@ -89,10 +79,10 @@ func (r *remote) settle(keys []string, items []settlement, actual int64) error {
 }
 
 // correct runs the script that settles and adjusts. It is told what it has to know of calendars.
-func (r *remote) correct(ctx context.Context, keys []string, payload []byte, dates func(b []byte, now int64) []byte) error {
+func (s *store) correct(ctx context.Context, keys []string, payload []byte, dates func(b []byte, now int64) []byte) error {
 	for tries := 0; ; tries++ {
 		asked := dates(slices.Clip(payload), 0)
-		reply, err := r.sender.eval(ctx, &call{script: r.scripts.settle, keys: keys, payload: asked, test: r.testWords()})
+		reply, err := s.eval(ctx, &call{script: s.scripts.settle, keys: keys, payload: asked, test: s.testWords()})
 		switch {
 		case err != nil || len(reply) < 2 || reply[0] < answerWrongType:
 			return err
@@ -101,7 +91,7 @@ func (r *remote) correct(ctx context.Context, keys []string, payload []byte, dat
 		case tries == maxOutside:
 			return errOutside
 		}
-		r.learn(reply)
+		s.learn(reply)
 	}
 }
 
@@ -141,15 +131,15 @@ func (c *correction) pack(b []byte) []byte {
 	return b
 }
 
-func (r *remote) adjust(ctx context.Context, keys []string, items ...correction) error {
+func (s *store) adjust(ctx context.Context, keys []string, items ...correction) error {
 	b := make([]byte, 0, headSize+adjustSize*len(items))
 	b = head(b, opAdjust, len(items))
 	for i := range items {
 		b = items[i].pack(b)
 	}
-	return r.correct(ctx, keys, b, func(b []byte, now int64) []byte {
+	return s.correct(ctx, keys, b, func(b []byte, now int64) []byte {
 		for i := range items {
-			b, now = items[i].plan.putDates(b, r, now)
+			b, now = items[i].plan.putDates(b, s, now)
 		}
 		return b
 	})
@@ -158,7 +148,7 @@ func (r *remote) adjust(ctx context.Context, keys []string, items ...correction)
 // adjuster returns how to settle a reservation of 0: by charging the enforcing layers of the
 // caller's cost.
 func (r *request) adjuster() func(actual int) error {
-	store, keys := r.remote, append([]string(nil), r.keys...)
+	store, keys := r.store, append([]string(nil), r.keys...)
 	charges := append([]charge(nil), r.charges...)
 	return func(actual int) error {
 		var items []correction

@@ -40,7 +40,7 @@ func together(ctx context.Context, l *Limiter, all ...*asking) {
 		a.call.batch = b
 		b.calls = append(b.calls, &a.call)
 	}
-	l.sender.lane.pipeline(ctx, b)
+	l.store.lane.pipeline(ctx, b)
 }
 
 // wants holds the answers of decisions against verdicts.
@@ -143,7 +143,7 @@ func TestASoleServerWithSlotsDecidesOnKeysOfSeveralSlots(t *testing.T) {
 		all := []*asking{newAsking(l, "a", 4), newAsking(l, "b", 4), newAsking(l, "c", 4)}
 		together(t.Context(), l, all...)
 		wants(t, all, true, true, true)
-		assert.True(t, sharing(l.sender.lane.share.Load()) == shareSlot)
+		assert.True(t, sharing(l.store.lane.share.Load()) == shareSlot)
 	}
 	for _, key := range []string{"a", "b", "c"} {
 		d, err := l.Peek(t.Context(), key, 0)

@@ -167,7 +167,7 @@ func (s *stack[R]) loadOne(i int, r R, cost int) error {
 // layer that asks it, because a stored state is counted under one limit at a time. An error here is one of
 // a cost that can never pass, or of sums that are too large, so nothing is sent either.
 func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
-	s.request.remote = s.of.remote
+	s.request.store = s.of.store
 	for i := range s.asks {
 		a := &s.asks[i]
 		if a.err != nil || a.plan.kind == 0 {

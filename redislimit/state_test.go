@@ -384,7 +384,7 @@ func TestAKeyStaysUntilItIsFreshAsTimePasses(t *testing.T) {
 		for seed := range uint64(3) {
 			rng := rand.New(rand.NewPCG(testsize.Seed(seed), 7))
 			l := f.limiter(limit, fmt.Sprint(limit.Name, seed))
-			l.grace = 0
+			l.store.grace = 0
 			var open []*ratelimit.Reservation
 			for range 150 {
 				f.clock.Advance(time.Duration(rng.IntN(20_000)) * time.Millisecond)

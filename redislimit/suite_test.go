@@ -25,8 +25,8 @@ const outlive = int64(time.Hour / time.Microsecond)
 
 // onClock makes a limiter read a test's clock instead of the server's.
 func onClock(l *Limiter, clock ratelimit.Clock) *Limiter {
-	l.clock = func() int64 { return epoch + int64(clock.Now())/1000 }
-	l.grace = outlive
+	l.store.clock = func() int64 { return epoch + int64(clock.Now())/1000 }
+	l.store.grace = outlive
 	return l
 }
 
@@ -73,7 +73,7 @@ func suiteOf(client redis.UniversalClient, clock *ratelimittest.Clock) ratelimit
 				return nil, err
 			}
 			onClock(l, clock)
-			l.clock = func() int64 { return clock.Wall().UnixMicro() } // a server has one time for all
+			l.store.clock = func() int64 { return clock.Wall().UnixMicro() } // a server has one time for all
 			return l, nil
 		},
 	}

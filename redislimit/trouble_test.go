@@ -484,7 +484,7 @@ func crowded(t *testing.T, f *fixture, name string, timeout time.Duration, conte
 	spent := int64(1_000_000-1) - int64(f.left(patient, "k"))
 	assert.GreaterOrEqual(t, spent, allowed.Load())
 	assert.LessOrEqual(t, spent, allowed.Load()+unknown.Load(), "an error that is not ratelimit.ErrUnanswered has charged nothing")
-	c := l.sender.lane
+	c := l.store.lane
 	require.Eventually(t, func() bool { // the last timer has fired
 		c.mu.Lock()
 		defer c.mu.Unlock()

@@ -51,12 +51,12 @@ func head(b []byte, op byte, items int) []byte { return append(b, op, byte(items
 // testWords returns what a test adds to a call: its time, in the form of Redis's TIME, by how
 // much keys outlive theirs, and the mark of those that are created, which tells them from keys
 // of the same name before. In use that is of the server's time.
-func (r *remote) testWords() []any {
-	if r.clock == nil {
+func (s *store) testWords() []any {
+	if s.clock == nil {
 		return nil
 	}
-	now := r.clock()
-	return []any{now / 1e6, now % 1e6, r.grace, rand.Uint32() & 0xFFFFFF}
+	now := s.clock()
+	return []any{now / 1e6, now % 1e6, s.grace, rand.Uint32() & 0xFFFFFF}
 }
 
 // How the usual case tells charges apart: by kind, or as not its business.

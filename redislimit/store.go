@@ -13,8 +13,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
-// sender runs scripts on a client, each within a timeout of its own.
-type sender struct {
+// store is where a limiter's calls go, each within the timeout.
+type store struct {
 	user      redis.UniversalClient // as New got it
 	client    redis.UniversalClient
 	timeout   time.Duration // below zero: none
@@ -26,6 +26,11 @@ type sender struct {
 	nodes     *nodes        // of a client of several servers; nil if its calls do not share round trips
 	skew      atomic.Int64  // µs by which the server's clock is ahead of ours, as far as that was noticed
 	slots     chan struct{} // bounds the goroutines of calls that have no lane
+	scripts   *scripts
+
+	// In tests only:
+	clock func() int64 // the time in µs, above 0, instead of the server's
+	grace int64        // µs that keys live longer, since that clock is not Redis's
 }
 
 // lingering is how long a Wait whose context has ended waits for the answer of its booking, to
@@ -61,13 +66,13 @@ func (c *call) answeredSoon(answered <-chan struct{}) bool {
 // later wait, within their own timeout.
 const maxGoroutines = 256
 
-// newSender prepares a client. A *redis.Client that does not heed the deadline of each call is
+// newStore prepares a client. A *redis.Client that does not heed the deadline of each call is
 // told to, on a clone that shares its connections: without that it would be its own options that
 // say how long a call blocks. A clone has no hooks, but those that are given here. Calls share
 // round trips on this client, and on those of several servers; of what other types do with a
 // pipeline nothing is known.
-func newSender(client redis.UniversalClient, timeout time.Duration, batchSize int, declare bool, hooks []redis.Hook) *sender {
-	s := &sender{user: client, client: client, timeout: timeout, batchSize: batchSize, declare: declare, hooks: hooks, slots: make(chan struct{}, maxGoroutines)}
+func newStore(client redis.UniversalClient, timeout time.Duration, batchSize int, declare bool, hooks []redis.Hook) *store {
+	s := &store{user: client, client: client, timeout: timeout, batchSize: batchSize, declare: declare, hooks: hooks, slots: make(chan struct{}, maxGoroutines), scripts: current}
 	if timeout < 0 {
 		return s
 	}
@@ -92,18 +97,20 @@ func newSender(client redis.UniversalClient, timeout time.Duration, batchSize in
 	return s
 }
 
-// within returns a sender on the same connections with another timeout.
-func (s *sender) within(timeout time.Duration) *sender {
+// within returns a store on the same connections with another timeout.
+func (s *store) within(timeout time.Duration) *store {
 	if timeout == s.timeout {
 		return s
 	}
-	return newSender(s.user, timeout, s.batchSize, s.declare, s.hooks)
+	other := newStore(s.user, timeout, s.batchSize, s.declare, s.hooks)
+	other.scripts, other.clock, other.grace = s.scripts, s.clock, s.grace
+	return other
 }
 
 // eval runs a call's script within the timeout, in one round trip if the server knows it. It
 // returns when the context ends, or at the timeout. What has not been sent by then is not sent
 // any more; what has been sent goes on without the caller.
-func (s *sender) eval(ctx context.Context, c *call) (string, error) {
+func (s *store) eval(ctx context.Context, c *call) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", ended(err, false)
 	}
@@ -133,7 +140,7 @@ func (s *sender) eval(ctx context.Context, c *call) (string, error) {
 
 // late returns the error of a call, which says so if it was the timeout that ended it: what the client
 // says then is an ended context, whatever the client was waiting for.
-func (s *sender) late(c *call, err error) error {
+func (s *store) late(c *call, err error) error {
 	if c.deadline.IsZero() || time.Now().Before(c.deadline) || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
 	}
@@ -142,7 +149,7 @@ func (s *sender) late(c *call, err error) error {
 
 // together returns an error if the keys of one decision are on several servers of a Ring, which would ask the
 // server of the first for all of them. A cluster refuses such a call by itself.
-func (s *sender) together(keys []string) error {
+func (s *store) together(keys []string) error {
 	ring, ok := s.user.(*redis.Ring)
 	if !ok || len(keys) < 2 {
 		return nil
@@ -167,7 +174,7 @@ func (s *sender) together(keys []string) error {
 const tryAgainAfter = 2 * time.Millisecond
 
 // laneOf returns the lane that a call's round trips are shared in, nil if there is none.
-func (s *sender) laneOf(c *call) *lane {
+func (s *store) laneOf(c *call) *lane {
 	if s.nodes != nil {
 		return s.nodes.lane(c.keys[0])
 	}
@@ -175,7 +182,7 @@ func (s *sender) laneOf(c *call) *lane {
 }
 
 // run runs a call. Sent says of an error whether the server may have received it, or still may.
-func (s *sender) run(c *call) (reply any, err error, sent bool) {
+func (s *store) run(c *call) (reply any, err error, sent bool) {
 	if l := s.laneOf(c); l != nil {
 		return l.run(c)
 	}
@@ -195,7 +202,7 @@ func (c *call) here(client processor) (reply any, err error, sent bool) {
 }
 
 // aside runs a call in a goroutine, since the client may take longer than the caller.
-func (s *sender) aside(c *call) (reply any, err error, sent bool) {
+func (s *store) aside(c *call) (reply any, err error, sent bool) {
 	c.batch = &c.alone
 	ctx, stop := c.bounded()
 	select {
