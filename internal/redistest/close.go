@@ -32,7 +32,7 @@ func onRing() bool {
 		stacks = make([]byte, 2*len(stacks))
 		n = runtime.Stack(stacks, true)
 	}
-	for _, frame := range []string{"redis/v9.(*Ring).process", "redis/v9.(*Ring).generalProcessPipeline", "redislimit.(*lane).fly", "redislimit.(*sender).aside.func"} {
+	for _, frame := range []string{"redis/v9.(*Ring).process", "redis/v9.(*Ring).generalProcessPipeline", "redislimit.(*lane).sendAll", "redislimit.(*store).aside.func"} {
 		if bytes.Contains(stacks[:n], []byte(frame)) {
 			return true
 		}
