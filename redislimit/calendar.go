@@ -128,14 +128,6 @@ func (d *dates) put(b []byte, s *store, now, since int64) ([]byte, int64) {
 	return b, now
 }
 
-// putDates appends what a script has to know of the plan's calendar, and of the one that the
-// limiter had before, under which a key may still be.
-func (p *plan) putDates(b []byte, s *store, now int64) ([]byte, int64) {
-	since := p.since.Load()
-	b, now = p.dates.put(b, s, now, since)
-	return p.former.put(b, s, now, since)
-}
-
 // guess returns what the server's time is thought to be, in microseconds.
 func (s *store) guess() int64 { return s.now() + s.skew.Load() }
 

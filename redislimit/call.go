@@ -3,6 +3,8 @@ package redislimit
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -48,7 +50,7 @@ type processor interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
-// run runs the script in a round trip of its own; in two, if the server does not know it.
+// run sends the call by itself; twice, if the server does not know the script.
 func (c *call) run(ctx context.Context, client processor) {
 	c.process(ctx, client, c.bySHA(ctx))
 	if c.unknown() {
@@ -101,14 +103,14 @@ type command struct {
 // NoRetry tells go-redis not to repeat the command.
 func (cmd *command) NoRetry() bool { return true }
 
-// packed is the last word of a call, and of a round trip. Every client asks for its bytes when
-// it writes the call to a connection, and not before.
+// packed is the payload as an argument of a command. Every client asks for its bytes when
+// it writes the command to a connection, and not before.
 type packed struct {
 	bytes []byte
 	batch *batch
 }
 
-// MarshalBinary returns the bytes, unless the calls of the round trip have been taken back.
+// MarshalBinary returns the bytes, unless the batch has been taken back.
 func (p *packed) MarshalBinary() ([]byte, error) {
 	if !p.batch.write() {
 		return nil, errTakenBack
@@ -122,3 +124,104 @@ func (p *packed) String() string { return "(packed)" }
 // errTakenBack ends the writing of a call that nobody waits for. The client closes the
 // connection, on which a part of the call may be.
 var errTakenBack = errors.New("redislimit: the call was taken back before it was sent")
+
+// batch is what goes to a server at once, in one round trip. It is written, or it is taken back: whichever
+// comes first excludes the other. So a caller who leaves knows whether the server may have received the call.
+type batch struct {
+	calls   []*call
+	staying int  // of the calls, those whose callers still wait; the lane's lock guards it
+	stuck   bool // nobody waits, and the lane does not count it any more; the lane's lock guards it
+	state   atomic.Uint32
+}
+
+const (
+	batchPending uint32 = iota
+	batchWritten
+	batchTakenBack
+)
+
+// write reports whether the calls may be written, and takes note that they are.
+func (b *batch) write() bool {
+	return b.state.CompareAndSwap(batchPending, batchWritten) || b.written()
+}
+
+// written reports whether calls may have reached the server.
+func (b *batch) written() bool { return b.state.Load() == batchWritten }
+
+// mayArrive reports whether the server may receive the calls, or have received them. While
+// somebody waits for them it may. When nobody does they are taken back, if there is still time.
+// The lane's lock guards it. A call without a batch has not been sent.
+func (b *batch) mayArrive() bool { return b != nil && (b.staying > 0 || !b.takeBack()) }
+
+// takeBack reports whether the calls have not been written, and never will be.
+func (b *batch) takeBack() bool {
+	return b.state.CompareAndSwap(batchPending, batchTakenBack) || b.state.Load() == batchTakenBack
+}
+
+// end returns when a call's answer is of no use any more: at its timeout, or at its caller's
+// own deadline. Zero means never.
+func (c *call) end() time.Time {
+	own, ok := c.ctx.Deadline()
+	if ok && (c.deadline.IsZero() || own.Before(c.deadline)) {
+		return own
+	}
+	return c.deadline
+}
+
+// bounded returns the caller's context with the timeout, and what ends that.
+func (c *call) bounded() (context.Context, func()) {
+	if c.deadline.IsZero() {
+		return c.ctx, func() {}
+	}
+	return withDeadline(c.ctx, c.deadline)
+}
+
+// deadline is a context with a deadline of its own, above a context that never ends.
+// It does what context.WithDeadline does, with fewer allocations.
+type deadline struct {
+	context.Context
+	at time.Time
+
+	mu    sync.Mutex // guards the fields below
+	done  chan struct{}
+	timer *time.Timer
+}
+
+func withDeadline(parent context.Context, at time.Time) (context.Context, func()) {
+	if parent.Done() != nil {
+		return context.WithDeadline(parent, at)
+	}
+	d := &deadline{Context: parent, at: at}
+	return d, d.stop
+}
+
+func (d *deadline) Deadline() (time.Time, bool) { return d.at, true }
+
+// Done returns a channel that is closed at the deadline. The timer starts when it is
+// first asked for.
+func (d *deadline) Done() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.done == nil {
+		d.done = make(chan struct{})
+		d.timer = time.AfterFunc(time.Until(d.at), func() { close(d.done) })
+	}
+	return d.done
+}
+
+// Err is never nil once Done is closed: the timer fires at the deadline, not before.
+func (d *deadline) Err() error {
+	if time.Now().Before(d.at) {
+		return nil
+	}
+	return context.DeadlineExceeded
+}
+
+// stop ends the timer. The call is over: nobody waits for Done any more.
+func (d *deadline) stop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+}

@@ -10,26 +10,24 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// maxTrips is how many round trips of a lane are under way at once, as long as calls wait to
-// share the next one: the server works on one while another's answers are read and a third is
-// being made.
+// maxBatches is how many batches of a lane are under way at once, while calls wait for the next one:
+// the server works on one while another's answers are read and a third is being made.
 const maxBatches = 3
 
-// maxStuck is how many more round trips a lane may have that nobody waits for any more.
+// maxStuck is how many more batches a lane may have that nobody waits for any more.
 const maxStuck = 61
 
-// lane lets calls that are under way at once share round trips to one server. No call waits for
-// company: one that comes while fewer than three round trips are under way is sent at once, with those
-// who are ready to ask at the same moment. The others queue. Whenever a round trip ends, the next one carries the whole queue, up to the
-// batch size, as one pipeline.
+// lane is the queue of calls to one server. No call waits for company: one that comes while fewer than three batches are
+// under way is sent at once, with those who are ready to ask at the same moment. The others queue. Whenever a batch
+// is answered, the next one has the whole queue, up to the batch size, as one pipeline.
 //
 // A call whose context never ends is sent by its caller, if it is sent at once and the client ends
 // it in time. All others are sent by a goroutine, so that their callers can leave when their
 // contexts end. There are at most three, and each ends when the queue is empty: nothing has to be
 // closed.
 //
-// None outlives the deadlines of what it sends, if the client heeds them. If it does not, a round
-// trip that all callers have left is stuck: it does not count any more, so that those who come
+// None outlives the deadlines of what it sends, if the client heeds them. If it does not, a batch
+// that all callers have left is stuck: it does not count any more, so that those who come
 // later are sent, and it ends with the client's own timeouts. With 61 stuck ones more have to wait.
 type lane struct {
 	client    redis.UniversalClient
@@ -215,7 +213,7 @@ func (l *lane) removeLocked(c *call) {
 	}
 }
 
-// startLocked makes round trips for those that wait, in the places of what has got stuck.
+// startLocked sends what waits, in the places of batches that have got stuck.
 func (l *lane) startLocked() {
 	for !l.heeds && l.batches < maxBatches && l.queued > 0 {
 		l.batches++
@@ -223,15 +221,15 @@ func (l *lane) startLocked() {
 	}
 }
 
-// done ends a round trip that a caller has made, and lets the next one start.
+// done ends a batch of one call that its caller has sent, and lets the next one start.
 func (l *lane) done() {
 	if b := l.next(nil); b != nil {
 		go l.sendAll(b)
 	}
 }
 
-// next returns what a round trip that has ended is followed by, nil if nothing waits. What was stuck
-// is followed by nothing: its place was taken.
+// next returns the batch that follows one that has ended, nil if nothing waits. What was stuck is followed by
+// nothing: its place was taken.
 func (l *lane) next(ended *batch) *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -246,10 +244,10 @@ func (l *lane) next(ended *batch) *batch {
 	return l.take()
 }
 
-// sendAll makes round trips until nothing waits, the first one of what is given, or of what waits.
+// sendAll sends batches until nothing waits: first the one that is given, if any.
 //
 // Before it takes what waits, it lets goroutines run that are ready to: callers who have just been answered
-// often ask again, and each of them would make a round trip of its own.
+// often ask again, and each of them would have a batch of its own.
 func (l *lane) sendAll(b *batch) {
 	if b == nil {
 		runtime.Gosched()
@@ -335,7 +333,7 @@ func (l *lane) wakeLate() {
 	l.startLocked()
 }
 
-// pipeline sends several calls in one round trip, in as few calls as can be. A call on keys of
+// pipeline sends a batch of several calls, in as few calls as can be. A call on keys of
 // several decisions may be refused, whole or in part, because of where the keys are: what has not
 // been decided is sent once more, each decision by itself.
 func (l *lane) pipeline(ctx context.Context, b *batch) {
@@ -379,7 +377,7 @@ func (l *lane) refusedTogether(c *call) bool {
 	return false
 }
 
-// send sends calls in one round trip; in two, if the server does not know the scripts. Then
+// send sends calls at once; twice, if the server does not know the scripts. Then
 // the first of each carries the text. A pipeline is not atomic: scripts can be forgotten again
 // in the middle of it, so it is repeated for those that were not run. Each time at least
 // the first is, or the context ends.

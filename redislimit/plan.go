@@ -176,3 +176,14 @@ func (p *plan) quoted() string {
 func (p *plan) clampAhead(maxDelay time.Duration) int64 {
 	return min(max(0, int64(maxDelay))/1000, p.meter.MaxAhead(), most)
 }
+
+// putDates appends what a script has to know of the plan's calendar, and of the one that the
+// limiter had before, under which a key may still be.
+func (p *plan) putDates(b []byte, s *store, now int64) ([]byte, int64) {
+	if p.dates == nil && p.former == nil {
+		return b, now
+	}
+	since := p.since.Load()
+	b, now = p.dates.put(b, s, now, since)
+	return p.former.put(b, s, now, since)
+}

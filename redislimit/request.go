@@ -5,6 +5,20 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/meter"
+)
+
+// The first byte of a call, for the script that decides …
+const (
+	opTake = 0 // what is booked ahead is not to be given back
+	opPeek = 2
+	opKeep = 4 // what is booked ahead may be given back
+)
+
+// … and for the one that settles.
+const (
+	opSettle = 0
+	opAdjust = 1
 )
 
 // request is what a caller asks, one decision, and what was answered. What is sent refers to it, and
@@ -20,6 +34,30 @@ type request struct {
 
 	oneKey    [1]string
 	oneCharge [1]charge
+}
+
+// charge is what one decision asks of one Redis key, and what that has answered.
+type charge struct {
+	plan   *plan
+	key    int   // which of the call's keys
+	cost   int64 // to be spent
+	own    int64 // the part of it that does not depend on the caller's cost
+	shares int64 // how many layers charge the caller's cost
+	ahead  int64 // how far ahead may be booked
+	shadow bool  // it is charged if it fits, and denies nothing
+
+	failed  byte // why the key could not be read, of a shadow charge only
+	allowed bool // as the script says
+	gen     uint32
+	changes byte
+	now     int64 // what the reading counts as
+
+	// What the script has said about the key, as of now: its state before the decision. A log's
+	// spendings stay on the server: of it, At is when the cost is spent, and N what counts now.
+	state  meter.State
+	newest int64 // the last booking, of a log the last spending; 0 if there is none
+	place  int64 // if no more can be booked ahead, when there is place for one more; else 0
+	offer  meter.Offer
 }
 
 // one makes the request one of a single charge. Its store is the limiter's, unless it has one.
@@ -106,3 +144,70 @@ func (r *request) settlerFor(cost int) func(int) error {
 	}
 	return r.adjuster()
 }
+
+// scriptFor returns the script for a decision.
+func (r *request) scriptFor(op byte) *script {
+	d := r.store.scripts.many
+	if len(r.charges) == 1 && !r.charges[0].shadow {
+		d = r.store.scripts.one[r.charges[0].plan.kind]
+	}
+	switch {
+	case op == opPeek:
+		return d.peek
+	case op == opKeep && r.charges[0].ahead > 0:
+		return d.keep
+	}
+	return d.take
+}
+
+// How the usual case tells charges apart: by kind, or as not its business.
+const (
+	howNothing = 0 // a charge of 0 beside others
+	howShadow  = 9 // a shadow layer's
+)
+
+var hows = [...]byte{kindToken & 7: 1, kindLeaky & 7: 2, kindFixed & 7: 3, kindLog & 7: 4, kindCounter & 7: 5, kindCalendar & 7: 6}
+
+// ask appends what a charge asks. What the usual case needs comes first: which key, how, what
+// a usual state begins with, and five figures of the kind's own.
+func (c *charge) ask(b []byte, op byte) []byte {
+	p, how := c.plan, hows[c.plan.kind&7]
+	if c.shadow {
+		how = howShadow
+	} else if c.cost == 0 && op != opPeek {
+		how = howNothing
+	}
+	b = append(b, byte(c.key+1), how, p.kind)
+	b = put7(put7(b, p.units), p.per)
+	figures := [5]int64{c.cost, p.units, p.per}
+	if p.isBucket() {
+		figures = p.bucketFigures(c.cost)
+	}
+	for _, n := range figures {
+		b = put7(b, n)
+	}
+	return put7(put7(put7(put7(b, c.cost), c.ahead), p.capacity), p.since.Load())
+}
+
+// bucketFigures are how much may be owed for a cost to fit, and its price. A cost of 0 always
+// fits.
+func (p *plan) bucketFigures(cost int64) [5]int64 {
+	if cost == 0 {
+		return [5]int64{2 * most, 0, p.units}
+	}
+	price, part := p.meter.Price(cost)
+	room, frac := p.meter.Price(p.capacity)
+	if room, frac = room-price, frac-part; frac < 0 {
+		room, frac = room-1, frac+p.units
+	}
+	return [5]int64{room, frac, p.units, price, part}
+}
+
+// head begins a call.
+func head(b []byte, op byte, items int) []byte { return append(b, op, byte(items)) }
+
+func put7(b []byte, n int64) []byte {
+	return append(b, byte(n>>48), byte(n>>40), byte(n>>32), byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
+}
+
+func put3(b []byte, n uint32) []byte { return append(b, byte(n>>16), byte(n>>8), byte(n)) }

@@ -184,18 +184,3 @@ func fill(text string, places ...string) string {
 	}
 	return text
 }
-
-// scriptFor returns the script for a decision.
-func (r *request) scriptFor(op byte) *script {
-	d := r.store.scripts.many
-	if len(r.charges) == 1 && !r.charges[0].shadow {
-		d = r.store.scripts.one[r.charges[0].plan.kind]
-	}
-	switch {
-	case op == opPeek:
-		return d.peek
-	case op == opKeep && r.charges[0].ahead > 0:
-		return d.keep
-	}
-	return d.take
-}

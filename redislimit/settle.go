@@ -112,6 +112,21 @@ func times(a, b int64) int64 {
 	return a * b
 }
 
+// pack appends what is needed to settle a charge.
+func (s *settlement) pack(b []byte, actual int64) []byte {
+	b = append(b, byte(s.key+1), s.plan.kind, s.changes)
+	b = put3(b, s.gen)
+	for _, n := range [...]int64{s.Cost, min(actual, most), s.At, s.Part} {
+		b = put7(b, n)
+	}
+	p := s.plan.latest()
+	b = append(b, p.kind)
+	for _, n := range [...]int64{p.units, p.per, p.since.Load()} {
+		b = put7(b, n)
+	}
+	return b
+}
+
 // correction is a change of what one key has spent, whatever that is.
 type correction struct {
 	key   int

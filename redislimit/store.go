@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"sync/atomic"
 	"time"
@@ -173,7 +174,7 @@ func (s *store) together(keys []string) error {
 // tryAgainAfter is how long to wait until keys are sent again of which a part is being moved.
 const tryAgainAfter = 2 * time.Millisecond
 
-// laneOf returns the lane that a call's round trips are shared in, nil if there is none.
+// laneOf returns the lane to a call's server, nil if there is none.
 func (s *store) laneOf(c *call) *lane {
 	if s.nodes != nil {
 		return s.nodes.lane(c.keys[0])
@@ -226,4 +227,15 @@ func (s *store) aside(c *call) (reply any, err error, sent bool) {
 		}
 	}
 	return c.reply, c.err, c.batch.written()
+}
+
+// testWords returns what a test adds to a call: its time, in the form of Redis's TIME, by how
+// much keys outlive theirs, and the mark of those that are created, which tells them from keys
+// of the same name before. In use that is of the server's time.
+func (s *store) testWords() []any {
+	if s.clock == nil {
+		return nil
+	}
+	now := s.clock()
+	return []any{now / 1e6, now % 1e6, s.grace, rand.Uint32() & 0xFFFFFF}
 }

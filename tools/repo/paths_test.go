@@ -1,7 +1,9 @@
 package repo
 
 import (
+	"cmp"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -16,20 +18,7 @@ import (
 // TestContributingSaysHowManyFilesADecisionRunsThrough holds the table "How far a reader has to go" to what is measured: the
 // files of which code runs in one decision. For HTTP these are the files in front of the limiter.
 func TestContributingSaysHowManyFilesADecisionRunsThrough(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
-	require.NoError(t, err)
-	_, table, found := strings.Cut(string(text), "\n| a decision | files, at most | begins in |\n|---|---|---|\n")
-	require.True(t, found, "CONTRIBUTING.md has no table of decisions")
-	table, _, _ = strings.Cut(table, "\n\n")
-	most := map[string]int{}
-	for line := range strings.Lines(table) {
-		cells := strings.Split(line, "|")
-		require.Len(t, cells, 5, line)
-		n, err := strconv.Atoi(strings.TrimSpace(cells[2]))
-		require.NoError(t, err, line)
-		most[strings.TrimSpace(cells[1])] = n
-		assert.FileExists(t, filepath.Join(root, strings.Trim(cells[3], " `")), line)
-	}
+	most := filesAtMost(t)
 	var files []string
 	all, err := filepath.Glob(filepath.Join(root, "*.go"))
 	require.NoError(t, err)
@@ -59,6 +48,52 @@ func TestContributingSaysHowManyFilesADecisionRunsThrough(t *testing.T) {
 		assert.LessOrEqual(t, len(files), bound, "%s runs through %v", decision, files)
 		assert.Greater(t, len(files), 3, "nothing was measured")
 	}
+}
+
+func TestContributingSaysHowManyFilesADecisionOnRedisRunsThrough(t *testing.T) {
+	path, err := exec.LookPath(cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server"))
+	if err != nil && os.Getenv("CI") != "true" {
+		t.Skip("apt-get install redis-server, or name a server by REDIS_SERVER")
+	}
+	require.NoError(t, err)
+	dir := t.TempDir()
+	server := exec.Command(path, "--port", "0", "--unixsocket", "socket", "--save", "", "--appendonly", "no")
+	server.Dir = dir
+	require.NoError(t, server.Start())
+	defer func() {
+		_ = server.Process.Kill()
+		_ = server.Wait() // it was killed
+	}()
+	program := filepath.Join(dir, "paths")
+	const source = "../tools/repo/testdata/paths/redis"
+	_, err = Run(filepath.Join(root, "redislimit"), nil, "go", "build", "-cover", "-covermode=atomic",
+		"-coverpkg=./...,github.com/weir-go/ratelimit/...,"+source, "-o", program, source+"/main.go")
+	require.NoError(t, err)
+	_, err = Run(dir, nil, program, dir, "socket")
+	require.NoError(t, err)
+	files := filesRun(t, dir)
+	assert.LessOrEqual(t, len(files), filesAtMost(t)["`Allow` on Redis"], "it runs through %v", files)
+	assert.Greater(t, len(files), 3, "nothing was measured")
+}
+
+// filesAtMost returns the table of decisions in CONTRIBUTING.md.
+func filesAtMost(t *testing.T) map[string]int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(text), "\n| a decision | files, at most | begins in |\n|---|---|---|\n")
+	require.True(t, found, "CONTRIBUTING.md has no table of decisions")
+	table, _, _ = strings.Cut(table, "\n\n")
+	most := map[string]int{}
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		require.Len(t, cells, 5, line)
+		n, err := strconv.Atoi(strings.TrimSpace(cells[2]))
+		require.NoError(t, err, line)
+		most[strings.TrimSpace(cells[1])] = n
+		assert.FileExists(t, filepath.Join(root, strings.Trim(cells[3], " `")), line)
+	}
+	return most
 }
 
 // filesRun returns the files of the library of which code has run, by what a program built with -cover has written.
