@@ -270,6 +270,7 @@ func TestADeadlineOfTheCallerThatHasPassedIsTheCallersBeforeItsTimerFires(t *tes
 		require.NoError(t, err)
 		require.True(t, d.Degraded)
 		require.Equal(t, failover.StateClosed, l.State())
+		require.EqualValues(t, 1, l.Stats().Deadlines)
 	}
 }
 
