@@ -174,6 +174,14 @@ func TestBadOptionsOfAlgorithmsAreNamed(t *testing.T) {
 		_, err := inflight.New(10, &options{Adaptive: adaptive})
 		assert.ErrorContains(t, err, "inflight: "+text)
 	}
+	for name, adaptive := range map[string]inflight.Adaptive{
+		"the least":    inflight.Gradient(inflight.Tolerance(1), inflight.Headroom(1), inflight.Window(1), inflight.Min(1), inflight.Start(1)),
+		"the most":     inflight.Gradient(inflight.Tolerance(1000)),
+		"a nanosecond": inflight.AIMD(inflight.Timeout(1)),
+	} {
+		_, err := inflight.New(10, &options{Adaptive: adaptive})
+		assert.NoError(t, err, name)
+	}
 }
 
 // scripted is an algorithm that says what it is told to.
