@@ -253,9 +253,14 @@ func TestWaitAgesWhileNobodyWaits(t *testing.T) {
 		assert.Equal(t, 8*time.Second, stats(t, l, "a").Wait)
 		time.Sleep(8 * time.Second)
 		assert.Equal(t, 4*time.Second, stats(t, l, "a").Wait)
+		second := q.send("second", "a", 1)
+		time.Sleep(8 * time.Second)
+		assert.Equal(t, 4*time.Second, stats(t, l, "a").Wait, "somebody waits")
+		first.release()
+		assert.Equal(t, 4500*time.Millisecond, stats(t, l, "a").Wait)
 		time.Sleep(time.Hour)
 		assert.Zero(t, stats(t, l, "a").Wait)
-		first.release()
+		second.release()
 	})
 }
 
