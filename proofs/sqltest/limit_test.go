@@ -30,8 +30,9 @@ import (
 
 // clocked opens connections on which a clock of the test stands in for the server's.
 type clocked struct {
-	name string
-	now  func() time.Time
+	name  string
+	now   func() time.Time
+	asked func(query string) // is called before each query, if not nil
 }
 
 func (c *clocked) Connect(context.Context) (driver.Conn, error) {
@@ -47,7 +48,7 @@ func (c *clocked) Driver() driver.Driver { return stdlib.GetDefaultDriver() }
 // openAt opens a database whose clock is the test's.
 func (p *postgres) openAt(t testing.TB, now func() time.Time) *sql.DB {
 	t.Helper()
-	db := sql.OpenDB(&clocked{p.name(), now})
+	db := sql.OpenDB(&clocked{p.name(), now, nil})
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	return db
 }
@@ -68,6 +69,9 @@ func (c *clockedConn) at(query string, args []driver.NamedValue) (string, []driv
 }
 
 func (c *clockedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if c.c.asked != nil {
+		c.c.asked(query)
+	}
 	query, args = c.at(query, args)
 	return c.Conn.QueryContext(ctx, query, args)
 }
@@ -176,6 +180,11 @@ func TestLimitsOnPostgreSQL(t *testing.T) {
 	t.Run("rows that are over are deleted", func(t *testing.T) { rowsAreDeleted(t, db) })
 	t.Run("any isolation, any key", func(t *testing.T) { anyIsolation(t, server, db) })
 	t.Run("behind a lease and a failover", func(t *testing.T) { behindLeaseAndFailover(t, server, db) })
+	t.Run("a fleet", func(t *testing.T) {
+		f := startFleet(t, server, new(ratelimittest.Clock), 3)
+		t.Run("suite", func(t *testing.T) { suiteOverProcesses(t, f) })
+		t.Run("histories", func(t *testing.T) { randomHistories(t, f) })
+	})
 }
 
 // What the server has written is in its log's position, which nobody else moves in this test.
