@@ -46,8 +46,8 @@ var dialectsRead = []dialectRead{
 	}},
 	// Anthropic. Those with a plan get the unified fields, which tell no figure.
 	{plain: []plainBudget{
-		anthropic("requests", false), anthropic("tokens", true), anthropic("input-tokens", true), anthropic("output-tokens", true),
-		anthropic("priority-input-tokens", true), anthropic("priority-output-tokens", true),
+		anthropic("ratelimit-requests", false), anthropic("ratelimit-tokens", true), anthropic("ratelimit-input-tokens", true),
+		anthropic("ratelimit-output-tokens", true), anthropic("priority-input-tokens", true), anthropic("priority-output-tokens", true),
 		{name: "unified", status: "Anthropic-Ratelimit-Unified-Status", reset: "Anthropic-Ratelimit-Unified-Reset"},
 	}},
 	// HubSpot. What is left of a day tells no reset.
@@ -64,9 +64,9 @@ var dialectsRead = []dialectRead{
 	{plain: []plainBudget{{remaining: "X-Rate-Limit-Remaining", reset: "X-Rate-Limit-Reset"}}},
 }
 
-func anthropic(name string, costs bool) plainBudget {
-	prefix := http.CanonicalHeaderKey("Anthropic-Ratelimit-" + name)
-	return plainBudget{name: name, remaining: prefix + "-Remaining", reset: prefix + "-Reset", costs: costs}
+func anthropic(fields string, costs bool) plainBudget {
+	prefix := http.CanonicalHeaderKey("Anthropic-" + fields)
+	return plainBudget{name: strings.TrimPrefix(fields, "ratelimit-"), remaining: prefix + "-Remaining", reset: prefix + "-Reset", costs: costs}
 }
 
 // read returns what a response says to be left, nil if it does not say.
@@ -124,7 +124,7 @@ func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789.eE+
 func resetOf(value string, clock time.Time) (time.Duration, bool) {
 	// A number may be more than a float holds.
 	if at, err := strconv.ParseFloat(value, 64); isNumber(value) && (err == nil || math.IsInf(at, 0)) {
-		switch unix := float64(clock.UnixNano()) / float64(time.Second); {
+		switch unix := float64(clock.Unix()) + float64(clock.Nanosecond())/1e9; { // UnixNano has no year 9999
 		case !(at > 0):
 			return 0, false
 		case at >= minUnixMillis:
