@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"time"
 
@@ -49,7 +50,7 @@ func TestShareOfALimit(t *testing.T) {
 func randomLimit(r *rand.Rand) ratelimit.Limit {
 	size := func(most float64) int64 { return 1 + int64(math.Exp(r.Float64()*math.Log(most))) }
 	for {
-		rate := ratelimit.Per(int(size(1<<52)), time.Duration(size(3e18)))
+		rate := ratelimit.Per(int(size(min(1<<52, math.MaxInt))), time.Duration(size(3e18)))
 		if r.IntN(2) == 0 {
 			rate = ratelimit.Per(int(size(1000)), time.Duration(size(1e13)))
 		}
@@ -71,7 +72,7 @@ func TestSharesAddUpToTheLimit(t *testing.T) {
 	r := rand.New(rand.NewPCG(38, 7))
 	shared := 0
 	for range 20000 {
-		limit, nodes := randomLimit(r), 2+r.IntN(1+r.IntN(1<<r.IntN(40)))
+		limit, nodes := randomLimit(r), 2+r.IntN(1+r.IntN(1<<r.IntN(min(40, strconv.IntSize-1))))
 		share := failover.Share(limit, nodes)
 		at := fmt.Sprintf("%v for %d: %v", limit, nodes, share)
 		require.NoError(t, share.Validate(), at)
