@@ -1,6 +1,6 @@
 // Login guards a login against guessed passwords: five wrong ones for an account from one address within 15 minutes, and that
-// address is banned from that account for an hour. An address that fails 50 times, whatever the accounts, is banned too. So
-// others cannot lock the owner of an account out.
+// address is banned from that account for an hour. So others cannot lock the owner of an account out. An address that fails
+// 50 times, whatever the accounts, is denied until the 15 minutes are over.
 //
 //	go run ./examples/login
 //	curl -d name=ann -d password=guess http://127.0.0.1:8080/login
@@ -32,28 +32,23 @@ func main() {
 // guess is an account from an address.
 type guess = keyfunc.Pair[string, netip.Addr]
 
-// banAfter returns a limiter of failures in 15 minutes. The attempt after these is denied, and bans the key for an hour.
-func banAfter[K comparable](failures int, name string) (*ban.Limiter[K], error) {
-	attempts, err := ratelimit.New[K](ratelimit.FixedWindow(ratelimit.Per(failures, 15*time.Minute)).Named(name), nil)
-	if err != nil {
-		return nil, err
-	}
-	strikes := ratelimit.Must(ratelimit.New[K](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
-	bans := ratelimit.Must(ratelimit.New[K](ratelimit.FixedWindow(ratelimit.PerHour(1)).Named(name+"-ban"), nil))
-	return ban.New[K](attempts, strikes, bans)
+// banAfterFive returns a limiter of failures in 15 minutes. The attempt after five is denied, and bans the key for an hour.
+func banAfterFive() (*ban.Limiter[guess], error) {
+	attempts := ratelimit.Must(ratelimit.New[guess](ratelimit.FixedWindow(ratelimit.Per(5, 15*time.Minute)).Named("account"), nil))
+	strikes := ratelimit.Must(ratelimit.New[guess](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
+	bans := ratelimit.Must(ratelimit.New[guess](ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("ban"), nil))
+	return ban.New[guess](attempts, strikes, bans)
 }
 
 // newLogin returns the handler. Each attempt is charged before the password is checked, so that of many at once no more are
 // checked than one after the other. Settle gives back what did not fail.
 func newLogin(check func(name, password string) bool) (http.Handler, error) {
-	guesses, err := banAfter[guess](5, "account")
+	guesses, err := banAfterFive()
 	if err != nil {
 		return nil, err
 	}
-	addresses, err := banAfter[netip.Addr](50, "address")
-	if err != nil {
-		return nil, err
-	}
+	// No ban: many who share an address may log in at once.
+	addresses := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.FixedWindow(ratelimit.Per(50, 15*time.Minute)).Named("address"), nil))
 	guessOf := keyfunc.Join(account, httplimit.RemoteIP)
 	both, err := chain.New(ratelimit.Map(addresses, httplimit.RemoteIP), ratelimit.Map(guesses, guessOf))
 	if err != nil {

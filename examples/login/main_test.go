@@ -61,7 +61,23 @@ func TestSuccessForgetsTheFailures(t *testing.T) {
 	}
 }
 
-func TestAnAddressThatTriesManyAccountsIsBanned(t *testing.T) {
+func TestManyRightPasswordsAtOnceFromOneAddressBanNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, err := newLogin(func(_, password string) bool {
+			time.Sleep(100 * time.Millisecond)
+			return password == "right"
+		})
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		for i := range 60 {
+			all.Go(func() { attempt(h, "192.0.2.1", strings.Repeat("x", i+1), "right") })
+		}
+		all.Wait()
+		assert.Equal(t, http.StatusOK, attempt(h, "192.0.2.1", "ann", "right").Code)
+	})
+}
+
+func TestAnAddressThatTriesManyAccountsIsDenied(t *testing.T) {
 	h, err := newLogin(func(_, password string) bool { return password == "right" })
 	require.NoError(t, err)
 	for i := range 50 {
