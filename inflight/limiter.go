@@ -28,8 +28,8 @@ type Limiter[K comparable] struct {
 	refreshed atomic.Uint64 // what was asked before that is out of date
 }
 
-// New returns a limiter that lets limit units of each key be in flight at once. It is an error if the
-// limit is below 1, or an option is invalid.
+// New returns a limiter that lets limit units of each key be in flight at once. For a whole server set [Options].Total. It is
+// an error if the limit is below 1, or an option is invalid.
 func New[K comparable](limit int, opts *Options[K]) (*Limiter[K], error) {
 	var o Options[K]
 	if opts != nil {

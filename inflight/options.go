@@ -17,8 +17,7 @@ type Options[K comparable] struct {
 	// ([ratelimit.ErrBlocked]). If nil, all keys have New's limit.
 	LimitFor func(key K) int
 
-	// Total is how many units are in flight at most over all keys. Keys that wait for it share it by Weight. If
-	// zero, there is no such limit.
+	// Total bounds the units in flight over all keys. Keys that wait for it share it by Weight. If zero, nothing does.
 	Total int
 
 	// Shared makes the limit over all keys adapt. It needs Total, its upper bound, and excludes Adaptive. If nil,
