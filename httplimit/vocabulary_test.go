@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ban"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/keyfunc"
@@ -105,6 +106,11 @@ func TestARequestWithoutAKeyIsRejectedInPlainWords(t *testing.T) {
 	assert.EqualError(t, seen.Err, "no key: no X-Api-Key")
 	assert.Equal(t, httplimit.Stats{Rejected: 1}, m.Stats())
 	assert.Contains(t, log.String(), `level=INFO msg="httplimit: request not decided" outcome=rejected error="no key: no X-Api-Key"`)
+
+	mapped := ratelimit.Map(perKey, httplimit.APIKey("X-API-Key"))
+	m = middleware(t, ratelimit.Must(ban.New(nil, mapped, mapped)), httplimit.Options{OnDecision: func(e httplimit.Event) { seen = e }})
+	assert.Equal(t, http.StatusBadRequest, get(m.Wrap(unreachable(t))).StatusCode)
+	assert.EqualError(t, seen.Err, "no key: no X-Api-Key", "the bans, which are asked first, have the same key")
 }
 
 func TestPerKey(t *testing.T) {

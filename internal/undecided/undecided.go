@@ -81,7 +81,7 @@ func (r Reason) Level() slog.Level {
 }
 
 // Plain returns the error of a key function as that has returned it: without the number of the layer, which stacks of layers
-// put before it.
+// put before it, and without the part of a ban.
 func Plain(err error) error {
 	for !errors.Is(err, ratelimit.ErrInvalidKey) { // which says nothing without the layer
 		inner := errors.Unwrap(err)
@@ -89,7 +89,7 @@ func Plain(err error) error {
 			return err
 		}
 		prefix, ok := strings.CutSuffix(err.Error(), ": "+inner.Error())
-		if !ok || prefix != "key" && !strings.HasSuffix(prefix, ": key") && !strings.Contains(prefix, "layer ") {
+		if !ok || prefix != "key" && prefix != "ban: bans" && !strings.HasSuffix(prefix, ": key") && !strings.Contains(prefix, "layer ") {
 			return err
 		}
 		err = inner
