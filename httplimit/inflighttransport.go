@@ -75,7 +75,7 @@ func responseOutcome(r *http.Request, resp *http.Response, err error) inflight.O
 	return outcomeOf(resp.StatusCode)
 }
 
-// CloseIdleConnections is that of the base RoundTripper, if it has one.
+// CloseIdleConnections is that of a [Transport].
 func (t *InflightTransport) CloseIdleConnections() { closeIdleConnections(t.base) }
 
 // RoundTrip sends the request when it has a permit.

@@ -50,7 +50,8 @@ type Options struct {
 	// for one limit. If nil or "", requests.
 	QuotaUnit func(limit ratelimit.Limit) string
 
-	// RetryAfterMs sends Retry-After-Ms, in milliseconds, beside Retry-After.
+	// RetryAfterMs sends Retry-After-Ms beside Retry-After. Clients that obey RateLimit wait for whole seconds all the
+	// same: use [DialectNone].
 	RetryAfterMs bool
 
 	// DegradedHeader names a field that is "true" if [ratelimit.Decision].Degraded is. If empty, none.

@@ -33,7 +33,7 @@ type Event struct {
 	Outcome Outcome
 }
 
-// Stats count requests. The sum of the first seven is the number of requests.
+// Stats count requests: the first seven, each once.
 type Stats struct {
 	Skipped    uint64 // by Options.Skip
 	Allowed    uint64 // within the limits

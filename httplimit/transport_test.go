@@ -1010,3 +1010,25 @@ func TestResetForgetsWhatTheServerHasSaid(t *testing.T) {
 	}
 	new(httplimit.Transport).Reset("http://a") // does nothing
 }
+
+// A server of 10 a second that sends milliseconds, and no RateLimit, is not paid with whole seconds.
+func TestMillisecondsOfAServerAreWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(10), 1),
+			&httplimit.Options{RetryAfterMs: true, Dialect: httplimit.DialectNone}))
+		server := m.Wrap(ok)
+		over := roundTrip(func(r *http.Request) (*http.Response, error) {
+			w := httptest.NewRecorder()
+			arrives := r.Clone(r.Context())
+			arrives.RemoteAddr = "192.0.2.1:1"
+			server.ServeHTTP(w, arrives)
+			return w.Result(), nil
+		})
+		c, _ := client(t, over, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 1})
+		start := time.Now()
+		for range 11 {
+			assert.Equal(t, 200, fetch(t, c, "http://a/"))
+		}
+		assert.Equal(t, time.Second, time.Since(start))
+	})
+}
