@@ -39,6 +39,7 @@ type call struct {
 	N        int // cost, actual cost or delta
 	Ahead    time.Duration
 	Deadline time.Duration // how long the context lasts; 0 if it has none
+	Ended    bool          // the context was cancelled before the call
 	Of       int           // the call that is settled, or whose context ends
 	Together []call        // that share one read and one write
 }
@@ -173,6 +174,9 @@ func TestFleetProcess(t *testing.T) {
 		ctx, end := context.WithCancel(context.Background())
 		if c.Deadline != 0 {
 			ctx, end = context.WithTimeout(ctx, c.Deadline)
+		}
+		if c.Ended {
+			end()
 		}
 		p.mu.Lock()
 		p.ends[c.ID] = end
@@ -395,6 +399,7 @@ func (f *fleet) ask(ctx context.Context, m *member, c *call) result {
 			c.Deadline = left
 		}
 	}
+	c.Ended = errors.Is(ctx.Err(), context.Canceled)
 	w := m.send(f.made(c))
 	select {
 	case r, ok := <-w:
