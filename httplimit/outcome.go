@@ -33,7 +33,7 @@ type Event struct {
 	Outcome Outcome
 }
 
-// Stats count requests: the first seven, each once.
+// Stats count requests. Each counts in one of the first seven.
 type Stats struct {
 	Skipped    uint64 // by Options.Skip
 	Allowed    uint64 // within the limits

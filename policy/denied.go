@@ -12,7 +12,7 @@ type Denials struct {
 	Rule   string
 	Key    string // several values are one text: see [ValuesOf]
 	Count  int64
-	Error  int64 // how much Count may be too high
+	Error  int64 // how much Count may be too high: at most 1/256 of all denials
 	Shadow bool  // it would have denied
 }
 

@@ -20,7 +20,7 @@ type Engine interface {
 
 // Budget is what an engine knows of a rule.
 type Budget struct {
-	Name    string            // whatever its case
+	Name    string            // its case does not matter
 	Key     []string          // the attributes of its keys; it must not be changed
 	Limit   ratelimit.Limit   // with the rule's Name
 	Others  []ratelimit.Limit // those of plans and overrides

@@ -260,7 +260,7 @@ func unknown(field, told string, known []string) error {
 	return fmt.Errorf("unknown %s, want one of %s", told, strings.Join(known, ", "))
 }
 
-// alike reports whether so many changes make a word another one. The first letters of a word are one change from it.
+// alike reports whether two words differ by at most so many changes. A word and its first letters differ by one.
 func alike(a, b string, changes int) bool {
 	if min(len(a), len(b)) < 3 || changes > 1 && max(len(a), len(b)) < 6 { // too much of a short word
 		return a == b
@@ -268,7 +268,7 @@ func alike(a, b string, changes int) bool {
 	return changes == 1 && (strings.HasPrefix(a, b) || strings.HasPrefix(b, a)) || reaches(a, b, changes)
 }
 
-// reaches is alike for words of any length. A change is a letter more, less or another, or two that swap places.
+// reaches is alike for words of any length. One change adds, removes or replaces a letter, or swaps two neighbours.
 func reaches(a, b string, changes int) bool {
 	for a != "" && b != "" && a[0] == b[0] {
 		a, b = a[1:], b[1:]

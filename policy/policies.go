@@ -26,7 +26,7 @@ import (
 type Options struct {
 	// Engine holds the budgets. If nil, Memory(nil).
 	Engine Engine
-	// OnDecision is called after each decision, under no lock, in the caller's goroutine.
+	// OnDecision is called after each decision, under no lock, in the caller's goroutine: not by Explain, Peek, Adjust or Reset.
 	OnDecision func(Decision)
 	// ReuseRules saves 176 bytes for each rule of a decision: OnDecision must not keep the Rules.
 	ReuseRules bool

@@ -123,7 +123,7 @@ type Match struct {
 	Attributes map[string]Values `yaml:"attributes,omitempty" json:"attributes,omitempty"`
 	// Not lists the values that an attribute must not have. It may be missing.
 	Not map[string]Values `yaml:"not,omitempty" json:"not,omitempty"`
-	// Prefix and Suffix list how an attribute may begin or end.
+	// Prefix and Suffix list how an attribute may begin or end. It must not be missing.
 	Prefix map[string]Values `yaml:"prefix,omitempty" json:"prefix,omitempty"`
 	Suffix map[string]Values `yaml:"suffix,omitempty" json:"suffix,omitempty"`
 	// Absent lists attributes that must be missing or empty.

@@ -39,9 +39,9 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Adjust charges delta to the budget of a [Subject], or gives it back if negative, whatever the limit. Another request
-// means all rules that match, but for shadows and those with a Cost, and none under the kill switch. The errors are
-// those of Peek.
+// Adjust charges delta to the budget of a [Subject], or gives it back if negative, whatever the limit. For another
+// request it adjusts all rules that match, except shadows and rules with a Cost; under the kill switch, none. The errors
+// are those of Peek.
 func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
 	return p.keep(r, delta > 0, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Adjust(ctx, l, c, delta) })
 }
@@ -52,7 +52,7 @@ func (p *Policies) Reset(ctx context.Context, r Request) error {
 	return p.keep(r, false, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Reset(ctx, l, c) })
 }
 
-// ReplacesCost is that of a [ratelimit.CostReplacer].
+// ReplacesCost reports whether a rule in force has a cost of its own: see [ratelimit.CostReplacer].
 func (p *Policies) ReplacesCost() bool {
 	return slices.ContainsFunc(p.now().rules, func(r *rule) bool { return r.ownCost && !r.Disabled })
 }

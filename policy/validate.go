@@ -26,7 +26,7 @@ const (
 	maxPlaces  = 1000 // in which the routes of one request are looked up: about 20 µs
 )
 
-// Validate returns nil, or an [*Error] about the first that [New] would refuse.
+// Validate returns nil, or an [*Error] about the first mistake for which [New] would refuse the set.
 func (s *Set) Validate() error {
 	if all := s.problems(); len(all) > 0 {
 		return all[0]

@@ -13,10 +13,9 @@
 //		})
 //	}
 //
-// The example NewEngine is a complete engine. Begin with Allow and Take; the suite also tests the limiter's other
-// methods, and [Run] logs them. An engine that takes its time from a server has no Clock, and gives Advance or
-// TryAdvance instead. Only the suite moves time. So limiters under test must not share the suite's clock with
-// other tests.
+// The example NewEngine is a complete engine. Begin with Allow and Take. An engine that takes its time from a server
+// has no Clock, and gives Advance or TryAdvance instead. Only the suite moves time. So limiters under test must not
+// share the suite's clock with other tests.
 //
 // The suite finds methods with and without a context: Peek(key, cost) and Peek(ctx, key, cost),
 // Adjust, Reset (with or without an error) and SetLimit likewise. Config.Want makes sure that
@@ -81,9 +80,7 @@
 // # Method
 //
 // The suite asks one unit of time before the promised instant, and again at it. It also compares all figures with
-// those of a plain model, in big integers. Limits are random, or known to make limiters fail; calls, costs and pauses
-// are random. Every failure names the promise, the limit, the calls and answers before it, and the seed that
-// repeats them.
+// those of a plain model, in big integers.
 //
 // The suite does not test that a remote engine recovers from a lost
 // connection, or that goroutines and memory stay bounded.

@@ -72,8 +72,8 @@ func (l *Limiter) allowNothing(key string) bool {
 	return d.Allowed
 }
 
-// Take spends cost of the key's budget, or nothing, and says how the key stands. It takes no longer than [Options.Timeout] or
-// the context.
+// Take spends cost of the key's budget, or nothing, and returns how much is left and when to retry. It takes no longer
+// than [Options.Timeout] or the context.
 //
 // A denial is no error. The error wraps [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost] or
 // [ratelimit.ErrInvalidLimit], and then nothing was sent; or [ratelimit.ErrUnavailable] if Redis could not decide, and
@@ -211,7 +211,7 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	return l.store.adjust(ctx, []string{l.space.key(key)}, correction{plan: p, delta: int64(delta)})
 }
 
-// Reset makes the key fresh. What was reserved before settles nothing. The errors are those of Take.
+// Reset makes the key fresh. Reservations made before have no effect any more. The errors are those of Take.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	l.check()
 	if ctx == nil {
@@ -248,7 +248,7 @@ func (l *Limiter) use(p *plan) {
 	l.plan.Store(p)
 }
 
-// Limits returns the one limit of New or SetLimit, or the zero Limit if there is a [Options.LimitFor].
+// Limits returns the one limit of New or SetLimit, or the zero Limit if there is an [Options.LimitFor].
 func (l *Limiter) Limits() []ratelimit.Limit {
 	l.check()
 	if l.limitFor != nil {

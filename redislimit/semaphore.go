@@ -154,9 +154,9 @@ func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit,
 // Acquire takes n slots of the key as soon as they are free and earlier callers of all processes have been served. It asks Redis
 // every 5 to 250 ms, and loses its place in line after a second without asking.
 //
-// The errors are those of TryAcquire but for ErrLimited: at once if the first call fails, later after a second without an answer.
-// If the context ends, Acquire gives back its place and what it may have taken, within [SemaphoreOptions.Timeout]. If that
-// fails, the error says so; the place ends after a second, the slots after Hold.
+// The errors are those of TryAcquire, without ErrLimited. If the first call fails, Acquire returns its error at once; later it
+// fails after a second without an answer. If the context ends, Acquire gives back its place and what it may have taken, within
+// [SemaphoreOptions.Timeout]. If that fails, the error says so; the place ends after a second, the slots after Hold.
 func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, error) {
 	if ctx == nil {
 		ctx = context.Background()
