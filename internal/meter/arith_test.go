@@ -94,6 +94,9 @@ func TestConvertedDebtIsAtMostACentury(t *testing.T) {
 	from = bucketOf(3, 7, 5) // so that a fraction of a unit is left
 	s = to.convert(&from, State{At: century - 1}, 0)
 	assert.Equal(t, State{At: century}, s)
+	from, to = bucketOf(1, 2, 5), bucketOf(5, 7, 5) // 0.7 of what was owed: a century and 0.3 ns
+	s = to.convert(&from, State{At: (century/7*10 + century%7*10/7) + 1}, 0)
+	assert.Equal(t, State{At: century}, s)
 }
 
 func TestAWindowThatIsBookedCountsWhatIsBeforeItAsFull(t *testing.T) {

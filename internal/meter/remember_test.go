@@ -106,3 +106,10 @@ func TestWhatIsRecalledIsCapped(t *testing.T) {
 		}
 	}
 }
+
+// A capacity that takes 714 2/7 ticks: what is full again after 714 is not made a fraction of a tick later.
+func TestABucketIsRecalledToTheTick(t *testing.T) {
+	m := New(Limit{Kind: TokenBucket, Units: 7, Per: 1000, Burst: 5, Horizon: 1 << 50, Most: 1 << 60})
+	require.Equal(t, State{At: 714}, m.Recall(Remembered{714, 1, false}, 0))
+	require.Equal(t, State{At: 714, N: 2}, m.Recall(Remembered{715, 1, false}, 0))
+}

@@ -101,7 +101,7 @@ func (p packed) fetch(m repo.Module, env []string) ([]string, error) {
 // beginning. All are in one module, so that the modules of others are compiled once.
 func (p packed) build(packages map[string][]string, env []string, out io.Writer) error {
 	dir := filepath.Join(p.dir, "build")
-	edit, want, all := []string{"mod", "edit"}, []string(nil), []string{"./..."}
+	edit, want, all := []string{"mod", "edit"}, []string(nil), []string(nil)
 	for _, m := range p.modules {
 		edit = append(edit, "-dropreplace="+m.Path())
 		want = append(want, m.Path()+"@"+p.version)
@@ -131,9 +131,12 @@ func (p packed) build(packages map[string][]string, env []string, out io.Writer)
 			examples += n
 		}
 	}
-	// This compiles tests too, and links nothing.
-	if _, err := repo.Run(dir, env, "go", append([]string{"list", "-export", "-test", "-f", "{{.Export}}"}, all...)...); err != nil {
-		return err
+	// This links nothing. Tests that are no examples run in the repository.
+	export := []string{"list", "-export", "-f", "{{.Export}}"}
+	for _, args := range [][]string{append(all, "./..."), {"-test", "./examples/..."}} {
+		if _, err := repo.Run(dir, env, "go", append(export, args...)...); err != nil {
+			return err
+		}
 	}
 	_, err := fmt.Fprintf(out, "all packages, %s and examples/servers are built\n", count(examples, "file")+" of examples")
 	return err
