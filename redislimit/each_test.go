@@ -153,6 +153,12 @@ func TestEachEndsWithItsContextAndWithItsServer(t *testing.T) {
 	err := l.Each(ctx, func(string, ratelimit.Decision) bool { visits++; cancel(); return true })
 	assert.True(t, err == nil || errors.Is(err, context.Canceled), err)
 	assert.Positive(t, visits)
+	hurried := newOn(t, s.client(), ratelimit.FixedWindow(ratelimit.PerHour(5)), "ends", Options{Timeout: time.Nanosecond})
+	require.Eventually(t, func() bool {
+		visits = 0
+		return hurried.Each(t.Context(), func(string, ratelimit.Decision) bool { visits++; return true }) == nil
+	}, 20*time.Second, time.Millisecond, "a call of Each has a second")
+	assert.Equal(t, 100, visits)
 	s.pause(t)
 	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()

@@ -71,6 +71,14 @@ func TestALeasedLayerIsAllOrNothingWithTheOthers(t *testing.T) {
 	require.NoError(t, r.Settle(4))
 	assert.Equal(t, 89, left(), "what was reserved as 0 is charged when it is settled")
 
+	free, err := All(By(tenants, tenantOf), WithCost(Leased(Global[visit](total), 10), func(visit) int { return 0 }))
+	require.NoError(t, err)
+	r, err = free.Reserve(t.Context(), visit{tenant: "f"}, 1, 0)
+	require.NoError(t, err)
+	require.NoError(t, r.Settle(3))
+	require.NoError(t, free.Flush(t.Context()))
+	assert.Equal(t, 89, left(), "a layer whose cost is 0 stays at that, whatever the caller's cost is")
+
 	require.NoError(t, total.Adjust(t.Context(), "", 89))
 	time.Sleep(150 * time.Millisecond) // no denial is remembered for longer
 	d, err = stack.Take(t.Context(), visit{tenant: "d"}, 1)
