@@ -23,3 +23,31 @@ func TestHowMuchTimesVaryIsLearntFromWindows(t *testing.T) {
 		assert.InDelta(t, want, b.varies, 1e-6, "windows without an answer say nothing")
 	}
 }
+
+// Latency of 71 where a queue alone would leave 50 may be noise: a step of the probe lasts for three windows, and then it has found the baseline.
+func TestANoisyProbeLooksAtThreeWindows(t *testing.T) {
+	b := baseline{probing: true, before: measure{limit: 8, rtt: 100}, cut: 4, noise: 0.1}
+	for n := 1; n < most; n++ {
+		assert.EqualValues(t, 4, b.next(71, 100, false, nil))
+		assert.Equal(t, n, b.n)
+	}
+	b.next(71, 100, false, func(load) float64 { return 4 })
+	assert.False(t, b.probing)
+	assert.InDelta(t, 71, b.rtt, 1e-9)
+}
+
+// By Kaplan and Meier, what lasts exactly as long as other work took is at risk when that ends: of three a third has ended, not half of two.
+func TestWhatLastsAsLongAsOtherWorkTookCountsBesideIt(t *testing.T) {
+	const d = 1024 * time.Millisecond
+	var x times
+	x.reset(d)
+	for range 3 {
+		x.entered(0)
+	}
+	x.ended(d)
+	x.lasts(d)
+	x.ended(2 * d)
+	mean, _, ended := x.moments()
+	assert.InDelta(t, (d/3 + 2*d*2/3).Seconds(), mean.Seconds(), 1e-6)
+	assert.Equal(t, 2, ended)
+}
