@@ -21,8 +21,8 @@ func (p *testedKey) waiting(ctx context.Context, cost int) error {
 	defer late.Stop()
 	err := p.has.wait(ctx, p.key, cost)
 	p.note("Wait(%s, %d): %v", p.name, cost, err)
-	p.reached(err)
 	p.must(!errors.Is(context.Cause(ctx), errHung), waitIsTrue, "Wait for cost %d does not return", cost)
+	p.reached(err)
 	return err
 }
 
@@ -69,7 +69,7 @@ func playWaitDeadline(h *history) {
 }
 
 // tooSoon is a deadline that comes long before the cost's time, and long after the call has to fail.
-const tooSoon = 10 * time.Second
+const tooSoon = 30 * time.Second
 
 // deadline waits in vain: the call fails at once, and says why.
 func (h *history) deadline(p *testedKey) {
@@ -181,6 +181,9 @@ type waits struct {
 // milliseconds ahead to return. Both take a millisecond or less where nothing is wrong.
 const soon = 2 * time.Second
 
+// looks is how often, at least, a key is looked at meanwhile: a machine may stop for longer than soon.
+const looks = 200
+
 // startWait begins to wait, and returns once the key shows that the cost is booked.
 func (p *testedKey) startWait(cost int) *waits {
 	ctx, stop := context.WithCancel(p.ctx())
@@ -201,7 +204,8 @@ func (p *testedKey) startWait(cost int) *waits {
 
 // hasBooked returns once a key's figures differ from what they were before a Wait.
 func (p *testedKey) hasBooked(w *waits, was ratelimit.Decision) {
-	for began := time.Now(); time.Since(began) < soon; time.Sleep(100 * time.Microsecond) {
+	began := time.Now()
+	for n := 0; n < looks || time.Since(began) < soon; n++ {
 		if d, err := p.lim.Take(p.ctx(), p.key, 0); err == nil && d != was {
 			return
 		}
@@ -211,6 +215,7 @@ func (p *testedKey) hasBooked(w *waits, was ratelimit.Decision) {
 			p.fail(waitIsTrue, "Wait for cost %d has to wait for hours, and has returned: %v", w.cost, err)
 		default:
 		}
+		time.Sleep(100 * time.Microsecond)
 	}
 	w.stop()
 	p.fail(waitIsTrue, "Wait for cost %d has to wait, and after %v it has not booked its place: others get in first", w.cost, soon)
@@ -287,12 +292,18 @@ func (h *history) booksFar() bool {
 // all are much longer. Time stands still for the limiter, so a Wait that asks again and
 // again instead of booking its place never comes to an end.
 func playWaitLength(h *history) {
+	ended := 0
 	for gap := 10 * time.Millisecond; ; gap *= 2 {
 		l, ok := h.paced(gap)
 		if !ok {
 			return
 		}
-		took, due := h.timed(l, h.up(gap))
+		took, due, err := h.timed(l, h.up(gap))
+		if err != nil { // a machine may stop for so long, but not each time
+			ended++
+			h.must(took >= soon && ended < 2, waitIsTrue, "the time of a cost of 1 comes after %v, and Wait, which may take %v, fails: %v", due, soon, err)
+			continue
+		}
 		h.must(took >= due, waitIsTrue, "the time of a cost of 1 comes after %v, and Wait returns after %v", due, took)
 		if took < due+due*3/4 {
 			return
@@ -310,7 +321,7 @@ func (h *history) paced(gap time.Duration) (ratelimit.Limit, bool) {
 
 // timed waits for a cost of 1 under a limit that was spent, and returns how long that took and
 // how long it had to.
-func (h *history) timed(l ratelimit.Limit, gap time.Duration) (took, due time.Duration) {
+func (h *history) timed(l ratelimit.Limit, gap time.Duration) (took, due time.Duration, err error) {
 	h.limit = l
 	h.use(h.newLimiter(l))
 	if isCalendar(l) { // its next window begins after the gap
@@ -333,12 +344,11 @@ func (h *history) timed(l ratelimit.Limit, gap time.Duration) (took, due time.Du
 	ctx, stop := context.WithTimeout(h.ctx(), soon)
 	defer stop()
 	began := time.Now()
-	err := a.waiting(ctx, 1)
+	err = a.waiting(ctx, 1)
 	took = time.Since(began)
-	h.must(err == nil, waitIsTrue, "the time of a cost of 1 comes after %v, and Wait, which may take %v, fails: %v", due, soon, err)
-	if b.has.reserver != nil {
+	if err == nil && b.has.reserver != nil {
 		b.reserve(1, due)
 		h.alike(waitIsTrue, a, b, "one has waited for what the other has booked")
 	}
-	return took, due
+	return took, due, err
 }

@@ -98,9 +98,10 @@ type enough struct{}
 // the key any more: the call may have charged it.
 type unavailable struct{ err error }
 
-// reached ends the history if a call failed because the engine could not decide.
+// reached ends the history if a call failed because the engine could not decide, or without telling what it has charged: a
+// booking whose context ends while it is written.
 func (h *history) reached(err error) {
-	if errors.Is(err, ratelimit.ErrUnavailable) {
+	if errors.Is(err, ratelimit.ErrUnavailable) || errors.Is(err, ratelimit.ErrUnanswered) {
 		panic(unavailable{err})
 	}
 }

@@ -189,6 +189,32 @@ func TestErrorsOfARemoteEngineAreNoViolations(t *testing.T) {
 	}
 }
 
+// deserted is an engine one of whose bookings is not answered before the context of its Wait ends: it stays.
+type deserted struct {
+	keyed
+	waits *atomic.Int64
+}
+
+func (l deserted) Wait(ctx context.Context, key string, cost int) error {
+	err := l.keyed.Wait(ctx, key, cost)
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil && cost > 0 && l.waits.Add(1)%3 == 0 {
+		return errors.Join(l.Adjust(key, cost), fmt.Errorf("%w: %w", ratelimit.ErrUnanswered, err))
+	}
+	return err
+}
+
+func TestAWaitWhoseBookingIsNotAnsweredIsNoViolation(t *testing.T) {
+	config, waits := ours(), new(atomic.Int64)
+	config.NewBounded, config.NewFloat = nil, nil
+	config.Histories = 5
+	config.New = func(limit ratelimit.Limit) (limiter, error) {
+		l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: config.Clock})
+		return deserted{l, waits}, err
+	}
+	assert.NoError(t, ratelimittest.Check(config))
+	assert.Greater(t, waits.Load(), int64(3))
+}
+
 // A wrong engine is found although its calls fail now and then.
 func TestAWrongEngineIsFoundThoughItsCallsFail(t *testing.T) {
 	k := &link{every: 100}
