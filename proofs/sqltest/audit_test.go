@@ -28,6 +28,9 @@ func audited(t *testing.T, db *sql.DB, opts audit.Options) (*policy.Policies, *a
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
+	if opts.Timeout == 0 {
+		opts.Timeout = time.Minute // that no busy machine meets
+	}
 	log, err := audit.New(db, &opts)
 	require.NoError(t, err)
 	p, err := policy.New(&policy.Set{Rules: []policy.Rule{
@@ -236,7 +239,7 @@ func TestAFloodWhileTheDatabaseStopsAndStarts(t *testing.T) {
 	require.NoError(t, err)
 	var logged bytes.Buffer
 	p, log := audited(t, db, audit.Options{
-		Every: 20 * time.Millisecond, MaxPending: 50, Timeout: 2 * time.Second, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+		Every: 20 * time.Millisecond, MaxPending: 50, Timeout: 20 * time.Second, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
 	})
 	var wg sync.WaitGroup
 	stop := make(chan struct{})

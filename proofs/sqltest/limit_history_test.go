@@ -1,6 +1,7 @@
 package sqltest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -244,7 +245,7 @@ func (w *twin) together(key string) {
 			}
 			a.d = r.Decision
 		case 3:
-			s.Do, s.N = "Adjust", w.delta()
+			s.Do, s.N = "Adjust", cmp.Or(w.delta(), 1) // one by 0 reads nothing
 			a.err = w.memory.Adjust(key, s.N)
 		}
 		a.what = fmt.Sprintf("together: %s(%q, %d, %v)", s.Do, key, s.N, s.Ahead)

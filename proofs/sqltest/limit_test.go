@@ -32,7 +32,7 @@ import (
 type clocked struct {
 	name  string
 	now   func() time.Time
-	asked func(query string) // is called before each query, if not nil
+	asked func(query string) error // is called before each query, if not nil
 }
 
 func (c *clocked) Connect(context.Context) (driver.Conn, error) {
@@ -70,7 +70,9 @@ func (c *clockedConn) at(query string, args []driver.NamedValue) (string, []driv
 
 func (c *clockedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	if c.c.asked != nil {
-		c.c.asked(query)
+		if err := c.c.asked(query); err != nil {
+			return nil, err
+		}
 	}
 	query, args = c.at(query, args)
 	return c.Conn.QueryContext(ctx, query, args)
@@ -132,7 +134,7 @@ func suiteOf(db *sql.DB, dialect sqllimit.Dialect, clock *ratelimittest.Clock) r
 		Want: []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit", "Calendar"},
 		New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
 			made++
-			l, err := sqllimit.New(db, limit, &sqllimit.Options{Dialect: dialect, Name: fmt.Sprint("suite", made), Timeout: 20 * time.Second})
+			l, err := sqllimit.New(db, limit, &sqllimit.Options{Dialect: dialect, Name: fmt.Sprint("suite", made), Timeout: time.Minute})
 			if err != nil {
 				return nil, err
 			}
@@ -140,7 +142,7 @@ func suiteOf(db *sql.DB, dialect sqllimit.Dialect, clock *ratelimittest.Clock) r
 		},
 		NewPair: func(limit ratelimit.Limit) (a, b ratelimit.Limiter[string], err error) {
 			made++
-			o := &sqllimit.Options{Dialect: dialect, Name: fmt.Sprint("pair", made), Timeout: 20 * time.Second}
+			o := &sqllimit.Options{Dialect: dialect, Name: fmt.Sprint("pair", made), Timeout: time.Minute}
 			one, err := sqllimit.New(db, limit, o)
 			if err != nil {
 				return nil, nil, err
@@ -395,7 +397,7 @@ func anyIsolation(t *testing.T, server *postgres, db *sql.DB) {
 
 func behindLeaseAndFailover(t *testing.T, server *postgres, db *sql.DB) {
 	l := limiterOn(t, db, quota(1000), sqllimit.Options{Name: "leased"})
-	leased, err := lease.New(l, &lease.Options[string]{MaxBatch: 50})
+	leased, err := lease.New(l, &lease.Options[string]{MaxBatch: 50, Timeout: time.Minute})
 	require.NoError(t, err)
 	for range 600 {
 		require.True(t, leased.Allow("k", 1))

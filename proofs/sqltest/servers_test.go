@@ -194,7 +194,7 @@ func (p *postgres) stop(t testing.TB) {
 
 // name is what a driver connects by.
 func (p *postgres) name() string {
-	return fmt.Sprintf("host=%s user=test dbname=postgres connect_timeout=2", p.dir)
+	return fmt.Sprintf("host=%s user=test dbname=postgres connect_timeout=60", p.dir)
 }
 
 func (p *postgres) open(t testing.TB) *sql.DB {

@@ -37,7 +37,7 @@ func TestRulesAreReadFromTheTable(t *testing.T) {
 				_, err := db.Exec(d.sql(statement))
 				require.NoError(t, err)
 			}
-			set, err := sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect}).Load(t.Context())
+			set, err := sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Timeout: time.Minute}).Load(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, "sql:5", set.Version)
 			set.Version = ""
@@ -66,7 +66,7 @@ func TestRowsOfEveryKindOfMatch(t *testing.T) {
 			_, err := db.Exec(`INSERT INTO rate_limit_rule (name, match_attributes, match_more, allow, changed_by)
 				VALUES ('probes', '{"ip": "10.0.0.0/8"}', '{"not": {"user": "root"}, "prefix": {"path": ["/health", "/live"]}, "suffix": {"host": ".example"}, "absent": "tenant"}', true, 'ann')`)
 			require.NoError(t, err)
-			set, err := sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect}).Load(t.Context())
+			set, err := sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Timeout: time.Minute}).Load(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, []policy.Rule{{
 				Name: "probes", Allow: true, ChangedBy: "ann",
@@ -80,7 +80,7 @@ func TestRowsOfEveryKindOfMatch(t *testing.T) {
 			}}, set.Rules)
 			_, err = db.Exec(`UPDATE rate_limit_rule SET match_more = '{"regexp": {"user": ".*"}}'`)
 			require.NoError(t, err)
-			_, err = sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect}).Load(t.Context())
+			_, err = sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Timeout: time.Minute}).Load(t.Context())
 			require.ErrorContains(t, err, "rate_limit_rule.match_more: not the JSON")
 		})
 	}
@@ -101,7 +101,7 @@ func TestWhoChangedARuleLast(t *testing.T) {
 			} {
 				_, err := db.Exec(d.sql(change.statement))
 				require.NoError(t, err)
-				set, err := sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect}).Load(t.Context())
+				set, err := sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Timeout: time.Minute}).Load(t.Context())
 				require.NoError(t, err)
 				assert.Equal(t, []string{"", change.by, "zoe"}, []string{set.Rules[0].ChangedBy, set.Rules[1].ChangedBy, set.Rules[2].ChangedBy}, change.statement)
 			}
@@ -113,7 +113,7 @@ func TestABadRowIsRefusedAndNamed(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {
 			db := d.migrated(t)
-			src := sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect})
+			src := sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Timeout: time.Minute})
 			for statement, says := range map[string]string{
 				`INSERT INTO rate_limit_rule (name, "limit") VALUES ('api', 'often')`:                                                  `rule "api": rate_limit_rule.limit: ratelimit: invalid limit`,
 				`INSERT INTO rate_limit_rule (name, plan, "limit") VALUES ('api', 'free', 'blocked')`:                                  `rule "api": rate_limit_rule.plan: `,
