@@ -338,3 +338,68 @@ func TestDecisionsOfOneSlotShareACall(t *testing.T) {
 	assert.Equal(t, []string{"x{b}"}, sends[1].keys)
 	assert.Len(t, gather(b, shareAll), 1)
 }
+
+// silentConn is a connection that answers nothing any more once something is written while its server is silent.
+type silentConn struct {
+	net.Conn
+	silent *atomic.Bool
+	asked  chan<- struct{} // a value for each write that is not answered
+	end    <-chan struct{}
+	dead   atomic.Bool
+}
+
+func (c *silentConn) Write(b []byte) (int, error) {
+	if c.silent.Load() && !c.dead.Swap(true) {
+		c.asked <- struct{}{}
+	}
+	if c.dead.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *silentConn) Read(b []byte) (int, error) {
+	if c.dead.Load() {
+		<-c.end
+		return 0, net.ErrClosed
+	}
+	return c.Conn.Read(b)
+}
+
+// A client that does not heed deadlines goes on with calls that nobody waits for any more. Those who come later are sent all the same.
+func TestCallsThatAllHaveLeftHoldUpNobody(t *testing.T) {
+	s := startServer(t)
+	var silent atomic.Bool
+	asked := make(chan struct{}, maxBatches)
+	end := make(chan struct{})
+	client := redis.NewRing(&redis.RingOptions{
+		Addrs: map[string]string{"a": s.addr}, HeartbeatFrequency: time.Hour, MaxRetries: -1, ReadTimeout: time.Hour,
+		Dialer: func(_ context.Context, network, addr string) (net.Conn, error) {
+			conn, err := net.Dial(network, addr)
+			return &silentConn{Conn: conn, silent: &silent, asked: asked, end: end}, err
+		},
+	})
+	defer redistest.Close(t, client)
+	defer close(end)
+	l, err := New(client, perMinute(1000), &Options{Name: "left", Timeout: time.Minute})
+	require.NoError(t, err)
+	warm(t, l)
+	ctx, leave := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	silent.Store(true)
+	for range maxBatches {
+		wg.Go(func() {
+			_, err := l.Take(ctx, "k", 1)
+			assert.ErrorIs(t, err, context.Canceled)
+		})
+		<-asked
+	}
+	silent.Store(false)
+	wg.Go(func() {
+		d, err := l.Take(t.Context(), "k", 1)
+		assert.NoError(t, err)
+		assert.True(t, d.Allowed)
+	})
+	leave()
+	wg.Wait()
+}
