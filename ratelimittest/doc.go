@@ -14,8 +14,8 @@
 //	}
 //
 // The example NewEngine is a complete engine. Begin with Allow and Take. An engine that takes its time from a server
-// has no Clock, and gives Advance or TryAdvance instead. Only the suite moves time. So limiters under test must not
-// share the suite's clock with other tests.
+// has no Clock, and gives Advance or TryAdvance instead. Only the suite moves time: limiters under test must not
+// share its clock with other tests.
 //
 // The suite finds methods with and without a context: Peek(key, cost) and Peek(ctx, key, cost),
 // Adjust, Reset (with or without an error) and SetLimit likewise. Config.Want makes sure that
@@ -80,9 +80,8 @@
 //
 // # Method
 //
-// The suite asks one unit of time before the promised instant, and again at it. It also compares all figures with
-// those of a plain model, in big integers.
+// The suite asks one unit of time before each promised instant and at it, and compares all figures with those of a
+// model in big integers.
 //
-// The suite does not test that a remote engine recovers from a lost
-// connection, or that goroutines and memory stay bounded.
+// It does not test recovery from a lost connection, or bounds of goroutines and memory.
 package ratelimittest
