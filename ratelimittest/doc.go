@@ -69,10 +69,9 @@
 // # Engines that do I/O
 //
 // A call may fail with [ratelimit.ErrUnavailable], if it allows nothing, has no RetryAfter, and has charged all of
-// its cost or nothing. A denial is no such failure. With Config.Retries the suite
-// repeats such calls. An engine that fails ten times in a row
-// fails the run. A Wait that is cancelled while it books may fail with [ratelimit.ErrUnanswered]. Config.NewPair tests two
-// clients of one store.
+// its cost or nothing. A denial is no such failure. With Config.Retries the suite repeats such calls. An engine that
+// fails ten times running fails the run. A Wait that is cancelled while it books may fail with
+// [ratelimit.ErrUnanswered]. Config.NewPair tests two clients of one store.
 //
 // The context of Reserve bounds that call alone. Settle and Cancel have no context: they work
 // after Reserve's has ended, within the engine's own timeout. The suite ends the
