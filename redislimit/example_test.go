@@ -5,9 +5,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -32,18 +32,17 @@ func init() {
 
 // onServer runs an example on a redis-server of its own.
 func onServer(example func(context.Context, *redis.Client) error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		panic(err)
-	}
-	addr := l.Addr().String()
-	_ = l.Close() // only its port was wanted
-	_, port, _ := net.SplitHostPort(addr)
 	path, err := proc.RedisServer()
 	if err != nil {
 		panic(err)
 	}
-	cmd := exec.Command(path, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
+	dir, err := os.MkdirTemp("", "redis") // short, for the socket's path
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "socket")
+	cmd := exec.Command(path, "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no", "--dir", dir)
 	if err := cmd.Start(); err != nil {
 		panic(err)
 	}
@@ -51,7 +50,7 @@ func onServer(example func(context.Context, *redis.Client) error) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
 	}()
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
 	defer client.Close()
 	for try := 0; client.Ping(context.Background()).Err() != nil; try++ {
 		if try == 500 {

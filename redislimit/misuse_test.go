@@ -138,7 +138,7 @@ func TestWaitersOfAFleetLeaveInLine(t *testing.T) {
 	for range 3 {
 		require.NoError(t, stack.Wait(t.Context(), "w", 1))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	assert.ErrorIs(t, stack.Wait(ctx, "w", 1), context.DeadlineExceeded)
 	assert.NoError(t, ctx.Err(), "at once")

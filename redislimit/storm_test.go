@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/redistest"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // ledger is what a key must have spent by what its callers were told: between two figures, and of a multiple of
@@ -34,6 +35,7 @@ type ledger struct {
 type stormed struct {
 	t       *testing.T
 	timeout time.Duration
+	running *testsize.Running
 	a, b    *Limiter
 	stack   *Layered[string] // of both
 	leased  *Layered[string] // a, and c from leases
@@ -57,7 +59,7 @@ func newStormed(t *testing.T, client redis.UniversalClient, name string, timeout
 		require.NoError(t, err)
 		return l
 	}
-	s := &stormed{t: t, timeout: timeout, a: limiter("a"), b: limiter("b"), c: limiter("c"), books: map[string]*ledger{}}
+	s := &stormed{t: t, timeout: timeout, running: testsize.StartRunning(), a: limiter("a"), b: limiter("b"), c: limiter("c"), books: map[string]*ledger{}}
 	var err error
 	s.stack, err = All(By(s.a, identity), By(s.b, identity))
 	require.NoError(t, err)
@@ -152,24 +154,24 @@ func (s *stormed) one(rng *rand.Rand) {
 	i := rng.IntN(len(stormUnits))
 	unit, key := stormUnits[i], strconv.Itoa(i)
 	cost := unit * (1 + rng.IntN(3))
-	began := time.Now()
+	began, ran := time.Now(), s.running.Now()
 	switch rng.IntN(9) {
 	case 0, 1:
 		d, err := s.a.Take(ctx, key, cost)
-		s.class(ctx, err, time.Since(began), 1)
+		s.class(ctx, err, s.running.Now()-ran, 1)
 		s.outcome("a", key, unit, cost, began, d.Allowed, err)
 	case 2:
 		d, err := s.stack.Take(ctx, key, cost)
-		s.class(ctx, err, time.Since(began), 1)
+		s.class(ctx, err, s.running.Now()-ran, 1)
 		s.outcome("ab", key, unit, cost, began, d.Allowed, err)
 	case 3:
 		r, err := s.b.Reserve(ctx, key, cost, time.Hour)
-		s.class(ctx, err, time.Since(began), 1)
+		s.class(ctx, err, s.running.Now()-ran, 1)
 		s.outcome("b", key, unit, cost, began, r.Allowed, err)
 		s.settle(rng, r, began, "b", key, unit, cost)
 	case 4:
 		r, err := s.stack.Reserve(ctx, key, cost, 0)
-		s.class(ctx, err, time.Since(began), 1)
+		s.class(ctx, err, s.running.Now()-ran, 1)
 		s.outcome("ab", key, unit, cost, began, r.Allowed, err)
 		s.settle(rng, r, began, "ab", key, unit, cost)
 	case 5:
@@ -178,24 +180,24 @@ func (s *stormed) one(rng *rand.Rand) {
 			limiters, wait = "ab", s.stack.Wait
 		}
 		err := wait(ctx, key, cost)
-		s.class(ctx, err, time.Since(began), 2)
+		s.class(ctx, err, s.running.Now()-ran, 2)
 		s.outcome(limiters, key, unit, cost, began, err == nil, unsure(err))
 	case 6:
 		err := s.b.Adjust(ctx, key, unit)
-		s.class(ctx, err, time.Since(began), 1)
+		s.class(ctx, err, s.running.Now()-ran, 1)
 		s.outcome("b", key, unit, unit, began, err == nil, err)
 	case 7:
 		_, err := s.a.Peek(ctx, key, cost)
-		s.class(ctx, err, time.Since(began), 1)
+		s.class(ctx, err, s.running.Now()-ran, 1)
 	case 8:
 		if rng.IntN(2) == 0 {
 			d, err := s.leased.Take(ctx, key, cost)
-			s.class(ctx, err, time.Since(began), 3)
+			s.class(ctx, err, s.running.Now()-ran, 3)
 			s.outcome("ac", key, unit, cost, began, d.Allowed, err)
 			return
 		}
 		r, err := s.leased.Reserve(ctx, key, cost, 0)
-		s.class(ctx, err, time.Since(began), 3)
+		s.class(ctx, err, s.running.Now()-ran, 3)
 		s.outcome("ac", key, unit, cost, began, r.Allowed, err)
 		s.settle(rng, r, began, "ac", key, unit, cost)
 	}
@@ -217,9 +219,9 @@ func (s *stormed) settle(rng *rand.Rand, r *ratelimit.Reservation, reserved time
 		time.Sleep(time.Duration(rng.IntN(3000)) * time.Microsecond)
 	}
 	actual := unit * rng.IntN(5)
-	began := time.Now()
+	ran := s.running.Now()
 	err := r.Settle(actual)
-	s.class(context.Background(), err, time.Since(began), 4)
+	s.class(context.Background(), err, s.running.Now()-ran, 4)
 	if err != nil && limiters == "ac" { // of a limiter and leases: either may have failed
 		err = ratelimit.ErrUnanswered
 	}
@@ -366,6 +368,7 @@ func playStorm(t *testing.T, where sky, name string, timeout time.Duration, batc
 		})
 	}
 	callers.Wait()
+	s.running.Stop()
 	stop.Store(true)
 	troubles.Wait()
 	assert.Eventually(t, func() bool { return s.leased.Flush(t.Context()) == nil }, 20*time.Second, 20*time.Millisecond)

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // soon is what a call of 50 ms may take on a machine that is busy with other things.
@@ -27,9 +28,10 @@ const soon = 4 * time.Second
 // itself, go-redis takes 5 s and more in all of these cases.
 func promptly(t *testing.T, call func() error) error {
 	t.Helper()
-	begin := time.Now()
+	running := testsize.StartRunning()
+	defer running.Stop()
 	err := call()
-	assert.Less(t, time.Since(begin), soon)
+	assert.Less(t, running.Now(), soon)
 	return err
 }
 
@@ -200,9 +202,10 @@ func TestAFullPoolEndsInTime(t *testing.T) {
 func TestAClosedClientIsUnavailable(t *testing.T) {
 	s := startServer(t)
 	client := redis.NewClient(&redis.Options{Addr: s.addr})
-	l := defaults(t, client)
+	l, err := New(client, perMinute(1000), &Options{Name: "closed", Timeout: 20 * time.Second})
+	require.NoError(t, err)
 	require.NoError(t, client.Close())
-	err := promptly(t, taking(l))
+	err = promptly(t, taking(l))
 	unavailableUnsent(t, err)
 	assert.ErrorIs(t, err, redis.ErrClosed)
 }
@@ -417,11 +420,20 @@ func TestWaitSaysIfItCouldNotGiveBack(t *testing.T) {
 func TestACancelledWaitGivesBack(t *testing.T) {
 	f := newFixture(t)
 	l := f.real(ratelimit.TokenBucket(ratelimit.PerHour(10), 10))
-	require.True(t, l.Allow("k", 10))
-	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(30*time.Millisecond, cancel)
-	assert.ErrorIs(t, l.Wait(ctx, "k", 5), context.Canceled)
-	r, err := l.Reserve(t.Context(), "k", 5, time.Hour)
+	var key string
+	for try := 0; ; try++ {
+		key = fmt.Sprint("k", try)
+		require.True(t, l.Allow(key, 10))
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(30*time.Millisecond, cancel)
+		err := l.Wait(ctx, key, 5)
+		require.ErrorIs(t, err, context.Canceled)
+		if !errors.Is(err, ratelimit.ErrUnanswered) {
+			break
+		}
+		require.Less(t, try, 20, "a busy machine may be too late to answer, but not each time: %v", err)
+	}
+	r, err := l.Reserve(t.Context(), key, 5, time.Hour)
 	require.NoError(t, err)
 	assert.True(t, r.Allowed, "the next in line has its place")
 	assert.InDelta(t, 30, r.Delay.Minutes(), 1)

@@ -176,7 +176,7 @@ func (c *Cluster) Move(slot, from, to int, during func()) error {
 		if keys == "" {
 			break
 		}
-		if _, err := a.Do("MIGRATE", host, port, keys, "0", "5000"); err != nil {
+		if _, err := a.Do("MIGRATE", host, port, keys, "0", "30000"); err != nil {
 			return err
 		}
 		if during != nil {

@@ -88,7 +88,7 @@ func start(t testing.TB, path, port string, args []string) *Server {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Kill)
-	for range 500 {
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		// The server of another process, which took the port first, answers too.
 		info, err := s.Do("INFO", "server")
 		mine := err == nil && strings.Contains(info, fmt.Sprintf("process_id:%d\r\n", s.cmd.Process.Pid))
@@ -100,7 +100,6 @@ func start(t testing.TB, path, port string, args []string) *Server {
 				return s
 			}
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	s.Kill()
 	return nil
@@ -125,13 +124,13 @@ func (s *Server) Do(args ...string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn == nil {
-		conn, err := net.DialTimeout("tcp", s.Addr, time.Second)
+		conn, err := net.DialTimeout("tcp", s.Addr, 10*time.Second)
 		if err != nil {
 			return "", err
 		}
 		s.conn, s.read = conn, bufio.NewReader(conn)
 	}
-	_ = s.conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = s.conn.SetDeadline(time.Now().Add(30 * time.Second)) // longer than a machine stops
 	answer, err := s.doLocked(args)
 	var refused refusal
 	if err != nil && !errors.As(err, &refused) {

@@ -2,6 +2,8 @@ package testsize
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 )
@@ -42,4 +44,17 @@ func TestWhatBoundsATimeIsSkippedWhileOthersRun(t *testing.T) {
 		Alone(&s)
 		assert.Equal(t, want, s.skipped, "%q", value)
 	}
+}
+
+func TestTheTimeInWhichAProcessStopsDoesNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := StartRunning()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		assert.Equal(t, 10*time.Second, r.Now())
+		r.Stop()
+		synctest.Wait()
+		r.tick(time.Now().Add(20 * time.Second))
+		assert.Equal(t, 10*time.Second+late, r.Now())
+	})
 }
