@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -31,18 +32,27 @@ func startServer(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
+	for range 5 { // another process may take a port first
+		var l net.Listener
+		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return nil, err
+		}
+		s := &server{program: program, addr: l.Addr().String()}
+		_, s.port, _ = net.SplitHostPort(s.addr)
+		_ = l.Close() // only its port was wanted
+		if s.dir, err = os.MkdirTemp("", "fleet"); err != nil {
+			return nil, err
+		}
+		s.admin = redis.NewClient(&redis.Options{Addr: s.addr, ReadTimeout: 30 * time.Second})
+		if err = s.start(ctx); err == nil {
+			return s, nil
+		}
+		if s.cmd.Process == nil {
+			return nil, err
+		}
+		s.close()
 	}
-	s := &server{program: program, addr: l.Addr().String()}
-	_, s.port, _ = net.SplitHostPort(s.addr)
-	_ = l.Close() // only its port was wanted
-	if s.dir, err = os.MkdirTemp("", "fleet"); err != nil {
-		return nil, err
-	}
-	s.admin = redis.NewClient(&redis.Options{Addr: s.addr, ReadTimeout: 5 * time.Second})
-	return s, s.start(ctx)
+	return nil, err
 }
 
 // start starts the server, empty, and waits until it answers.
@@ -52,9 +62,14 @@ func (s *server) start(ctx context.Context) error {
 	if err := s.cmd.Start(); err != nil {
 		return err
 	}
+	mine := fmt.Sprintf("process_id:%d\r\n", s.cmd.Process.Pid)
 	for range 500 {
-		if s.admin.Ping(ctx).Err() == nil {
+		info, err := s.admin.Info(ctx, "server").Result()
+		if strings.Contains(info, mine) {
 			return nil
+		}
+		if err == nil {
+			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

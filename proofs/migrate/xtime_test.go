@@ -213,10 +213,10 @@ func TestXTimeCancelAfterItsTime(t *testing.T) {
 }
 
 func TestXTimeWaitErrors(t *testing.T) {
-	theirs, ours := rate.NewLimiter(1, 1), single(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1))
+	theirs, ours := rate.NewLimiter(rate.Every(time.Hour), 1), single(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 1))
 	theirs.Allow()
 	ours.Allow(1)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // which does not end before they are asked
 	defer cancel()
 	err := theirs.Wait(ctx)
 	require.Error(t, err)

@@ -127,13 +127,24 @@ func TestTheLoadIsBounded(t *testing.T) {
 
 func TestRunServesUntilItIsStopped(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := l.Addr().String()
-	require.NoError(t, l.Close())
+	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- run(ctx, addr, true) }()
+	var addr string
+	start := func() {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		addr = l.Addr().String()
+		require.NoError(t, l.Close())
+		go func() { done <- run(ctx, addr, true) }()
+	}
+	start()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		select {
+		case err := <-done: // another process was first to take the port
+			require.ErrorContains(t, err, addr)
+			start()
+		default:
+		}
 		resp, err := http.Get("http://" + addr)
 		if err == nil {
 			require.NoError(t, resp.Body.Close())

@@ -103,14 +103,25 @@ func TestItRunsWithoutArguments(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	t.Setenv("TMP", dir) // on Windows
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := l.Addr().String()
-	require.NoError(t, l.Close())
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- run(ctx, addr, "", "") }()
+	var addr string
+	start := func() {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		addr = l.Addr().String()
+		require.NoError(t, l.Close())
+		go func() { done <- run(ctx, addr, "", "") }()
+	}
+	start()
 	require.Eventually(t, func() bool {
+		select {
+		case err := <-done: // another process was first to take the port
+			assert.ErrorContains(t, err, addr)
+			start()
+		default:
+		}
 		resp, err := http.Get("http://" + addr)
 		if err != nil {
 			return false

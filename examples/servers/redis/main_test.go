@@ -7,6 +7,7 @@ import (
 	"os"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,7 +51,20 @@ func bounded(t *testing.T, out string) {
 	most, err := strconv.ParseFloat(string(bytes.TrimSpace(figure)), 64)
 	require.NoError(t, err)
 	require.LessOrEqual(t, float64(total), most+0.05, "more than the bound, which is printed to a tenth:\n%s", out)
-	require.GreaterOrEqual(t, total, limit.Burst, out)
+	require.Positive(t, total, out)
+}
+
+// share has processes share the limit until they have spent its burst: a machine may stop while they ask.
+func share(t *testing.T, addr string, embedded bool) string {
+	for lasts := time.Second; ; lasts *= 3 {
+		var out bytes.Buffer
+		require.NoError(t, run(context.Background(), addr, embedded, lasts, &out))
+		bounded(t, out.String())
+		if _, total := admitted(t, out.String()); total >= limit.Burst {
+			return out.String()
+		}
+		require.Less(t, lasts, 20*time.Second, out.String())
+	}
 }
 
 func TestThreeProcessesShareTheLimit(t *testing.T) {
@@ -59,10 +73,7 @@ func TestThreeProcessesShareTheLimit(t *testing.T) {
 			if !embedded {
 				redistest.Program(t)
 			}
-			var out bytes.Buffer
-			require.NoError(t, run(context.Background(), "", embedded, time.Second, &out))
-			bounded(t, out.String())
-			require.Equal(t, embedded, bytes.Contains(out.Bytes(), []byte("miniredis")), "it says what it runs on")
+			require.Equal(t, embedded, strings.Contains(share(t, "", embedded), "miniredis"), "it says what it runs on")
 		})
 	}
 }
@@ -71,18 +82,12 @@ func TestTheAddressIsUsed(t *testing.T) {
 	s, err := store.Start(true)
 	require.NoError(t, err)
 	defer s.Close()
-	var out bytes.Buffer
-	require.NoError(t, run(context.Background(), s.Addr(), false, time.Second, &out))
-	bounded(t, out.String())
-	require.Contains(t, out.String(), "Redis: "+s.Addr())
+	require.Contains(t, share(t, s.Addr(), false), "Redis: "+s.Addr())
 }
 
 func TestFailuresArePrinted(t *testing.T) {
-	s, err := store.Start(true)
-	require.NoError(t, err)
-	s.Close()
 	var out bytes.Buffer
-	require.NoError(t, run(context.Background(), s.Addr(), false, time.Second, &out))
+	require.NoError(t, run(context.Background(), "127.0.0.1:1", false, time.Second, &out))
 	require.Contains(t, out.String(), "the last failure: ")
 	_, total := admitted(t, out.String())
 	require.Zero(t, total)

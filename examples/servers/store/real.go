@@ -3,9 +3,11 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,21 +20,33 @@ type real struct {
 }
 
 func startReal(path string) (Store, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	dir, err := os.MkdirTemp("", "redis")
 	if err != nil {
 		return nil, err
 	}
-	r := &real{path: path}
-	r.host, r.port, _ = net.SplitHostPort(l.Addr().String())
-	_ = l.Close() // only its port was wanted
-	if r.dir, err = os.MkdirTemp("", "redis"); err != nil {
-		return nil, err
+	r := &real{path: path, dir: dir}
+	for range 5 { // another process may take a port first
+		if err = r.choosePort(); err != nil {
+			break
+		}
+		if err = r.Revive(); err == nil {
+			return r, nil
+		}
+		if r.cmd.Process != nil {
+			_ = r.Kill() // it may have ended by itself
+		}
 	}
-	if err := r.Revive(); err != nil {
-		r.Close()
-		return nil, err
+	_ = os.RemoveAll(dir)
+	return nil, err
+}
+
+func (r *real) choosePort() error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
 	}
-	return r, nil
+	r.host, r.port, err = net.SplitHostPort(l.Addr().String())
+	return errors.Join(err, l.Close()) // only its port was wanted
 }
 
 func (r *real) Name() string { return "a redis-server of our own, on port " + r.port }
@@ -54,9 +68,14 @@ func (r *real) Revive() error {
 	}
 	client := redis.NewClient(&redis.Options{Addr: r.Addr()})
 	defer client.Close()
+	mine := fmt.Sprintf("process_id:%d\r\n", r.cmd.Process.Pid)
 	for range 500 {
-		if client.Ping(context.Background()).Err() == nil {
+		info, err := client.Info(context.Background(), "server").Result()
+		if strings.Contains(info, mine) {
 			return nil
+		}
+		if err == nil {
+			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

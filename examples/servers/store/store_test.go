@@ -31,19 +31,27 @@ func TestTheEmbeddedServerRunsTheScripts(t *testing.T) {
 			t.Parallel()
 			l, err := redislimit.New(client, limit, &redislimit.Options{Name: limit.String(), Timeout: 10 * time.Second})
 			require.NoError(t, err)
-			d, err := l.Take(t.Context(), "k", 5)
-			require.NoError(t, err)
-			require.True(t, d.Allowed)
-			require.Zero(t, d.Remaining)
-			d, err = l.Take(t.Context(), "k", 5)
-			require.NoError(t, err)
+			key := "k"
+			var d ratelimit.Decision
+			for began := time.Now(); ; began = time.Now() {
+				d, err = l.Take(t.Context(), key, 5)
+				require.NoError(t, err)
+				require.True(t, d.Allowed)
+				require.Zero(t, d.Remaining)
+				d, err = l.Take(t.Context(), key, 5)
+				require.NoError(t, err)
+				if !d.Allowed || time.Since(began) < per {
+					break
+				}
+				key += "k" // the machine had stopped until all was regained
+			}
 			require.False(t, d.Allowed)
 			require.Positive(t, d.RetryAfter)
 			require.LessOrEqual(t, d.RetryAfter, 2*limit.Rate.Per)
 			if limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-				require.ErrorIs(t, l.Wait(t.Context(), "k", 1), ratelimit.ErrLimited, "its queue is full")
+				require.ErrorIs(t, l.Wait(t.Context(), key, 1), ratelimit.ErrLimited, "its queue is full")
 			} else {
-				require.NoError(t, l.Wait(t.Context(), "k", 1))
+				require.NoError(t, l.Wait(t.Context(), key, 1))
 			}
 			r, err := l.Reserve(t.Context(), "other", 4, 0)
 			require.NoError(t, err)
