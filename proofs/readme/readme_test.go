@@ -1,6 +1,7 @@
 package readme
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -71,6 +72,10 @@ func leased(client *redis.Client) (*lease.Limiter[string], error) {
 	return lease.New[string](shared, &lease.Options[string]{MaxBatch: 1000})
 }
 
+func stop(ctx context.Context, limiter *lease.Limiter[string]) error {
+	return limiter.Flush(ctx)
+}
+
 func TestALeaseSavesRoundTrips(t *testing.T) {
 	limiter, err := leased(redisserver.Start(t))
 	require.NoError(t, err)
@@ -79,7 +84,7 @@ func TestALeaseSavesRoundTrips(t *testing.T) {
 			require.Less(t, try, 20)
 		}
 	}
-	require.Eventually(t, func() bool { return limiter.Flush(t.Context()) == nil }, 30*time.Second, time.Millisecond) // on shutdown
+	require.Eventually(t, func() bool { return stop(t.Context(), limiter) == nil }, 30*time.Second, time.Millisecond)
 	stats := limiter.Stats()
 	assert.Less(t, stats.RoundTrips, stats.Decisions/100)
 }
