@@ -115,7 +115,8 @@ func TestAnArrayIsAsLargeAsWhatItHolds(t *testing.T) {
 			a = next // not all shards have been written to since the last one was linked
 		}
 		slots := len(a.buckets) * slotsInBucket
-		assert.Less(t, slots, 2*numShards*slotsInBucket+4*n, "%d keys", n)
+		// One shard that by chance has many of few keys doubles the array for all.
+		assert.Less(t, slots, 5*(numShards*slotsInBucket+n), "%d keys", n)
 		assert.Less(t, n, slots)
 	}
 }
