@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/fair"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 func TestWaitersShareByWeightBesideThoseWhoPoll(t *testing.T) {
@@ -31,8 +32,10 @@ func TestWaitersShareByWeightBesideThoseWhoPoll(t *testing.T) {
 			var counts atomic.Bool
 			var spent [128]atomic.Int64
 			var all sync.WaitGroup
+			seed := testsize.Seed(1)
 			run := func(f func(r *rand.Rand)) {
-				r := rand.New(rand.NewPCG(rand.Uint64(), 3))
+				seed++
+				r := rand.New(rand.NewPCG(seed, 3))
 				all.Go(func() {
 					for ctx.Err() == nil {
 						f(r)
@@ -134,7 +137,7 @@ func TestModestTenantHardlyWaitsBesideFiftyGreedyOnes(t *testing.T) {
 			}
 			time.Sleep(45 * time.Second) // whoever came first had most of the burst, and owes it
 			counts.Store(true)
-			r := rand.New(rand.NewPCG(rand.Uint64(), 4))
+			r := rand.New(rand.NewPCG(testsize.Seed(1), 4))
 			var waits []time.Duration
 			for began := time.Now(); time.Since(began) < 60*time.Second; {
 				time.Sleep(time.Duration(r.ExpFloat64() * float64(2*(greedy+1)) * 1e6))
@@ -331,7 +334,7 @@ func TestThousandWaitersComeAndGo(t *testing.T) {
 		began := time.Now()
 		var all sync.WaitGroup
 		for i := range 1000 {
-			r := rand.New(rand.NewPCG(uint64(i), rand.Uint64()))
+			r := rand.New(rand.NewPCG(testsize.Seed(uint64(i)), 5))
 			all.Go(func() {
 				for range 30 {
 					cost := 1 + r.IntN(20)
