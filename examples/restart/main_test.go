@@ -59,11 +59,13 @@ func TestNothingIsMintedByARestart(t *testing.T) {
 			}
 		}
 	}
-	left := 17
+	left := 20
 	for range 4 {
+		if left -= 3; left < 0 {
+			break // the signals came late: the example has gone on for as long as the machine has held them up
+		}
 		cmd, lines, seen := start(t, path, fmt.Sprintf("bob allowed: true left: %d", left))
 		count(seen...)
-		left -= 3
 		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 		last := ""
 		for lines.Scan() {
