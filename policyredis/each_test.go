@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -25,11 +26,11 @@ func TestWhoIsLimitedInTheFleet(t *testing.T) {
 - {name: Pairs, key: [user, region], limit: fixed-window 2/h, overrides: [{key: [big, eu], limit: fixed-window 100/h}, {key: [small, eu], limit: fixed-window 1/h}]}`
 	set, err := policy.Parse([]byte(rules))
 	require.NoError(t, err)
-	client := redis.NewClient(&redis.Options{Addr: redistest.Start(t).Addr})
+	client := redis.NewClient(&redis.Options{Addr: redistest.Start(t).Addr, ReadTimeout: time.Minute})
 	defer client.Close()
 	var fleet []*policy.Policies
 	for range 2 {
-		p, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, nil)})
+		p, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, &policyredis.Options{Timeout: time.Minute})})
 		require.NoError(t, err)
 		fleet = append(fleet, p)
 	}

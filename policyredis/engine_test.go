@@ -54,12 +54,12 @@ func parsed(t *testing.T, text string) *policy.Set {
 	return set
 }
 
-// shared returns policies over a server. Decisions have ten seconds: machines may be slow.
+// shared returns policies over a server. Decisions have a minute, and are sent once: machines may be slow.
 func shared(t *testing.T, addr, text string) *policy.Policies {
 	t.Helper()
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	p, err := policy.New(parsed(t, text), &policy.Options{Engine: policyredis.New(client, &policyredis.Options{Timeout: 10 * time.Second})})
+	p, err := policy.New(parsed(t, text), &policy.Options{Engine: policyredis.New(client, &policyredis.Options{Timeout: time.Minute})})
 	require.NoError(t, err)
 	return p
 }
@@ -115,11 +115,11 @@ func TestAllRulesAreChargedOrNone(t *testing.T) {
 
 func TestEachRuleSaysWhatItAnswered(t *testing.T) {
 	addr := server(t)
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
 	t.Cleanup(func() { _ = client.Close() })
 	var told []policy.Decision
 	p, err := policy.New(parsed(t, rules), &policy.Options{
-		Engine:     policyredis.New(client, &policyredis.Options{Timeout: 10 * time.Second}),
+		Engine:     policyredis.New(client, &policyredis.Options{Timeout: time.Minute}),
 		OnDecision: func(d policy.Decision) { told = append(told, d) },
 	})
 	require.NoError(t, err)
@@ -153,7 +153,7 @@ func TestEachRuleSaysWhatItAnswered(t *testing.T) {
 // are told in memory, with a rule that blocks or is exceeded in each place among others.
 func TestOnlyTheRuleThatCanNeverAllowIsToldDenied(t *testing.T) {
 	addr := server(t)
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	others := []string{
 		"{name: a, key: user, limit: fixed-window 10/h}",
@@ -174,7 +174,7 @@ func TestOnlyTheRuleThatCanNeverAllowIsToldDenied(t *testing.T) {
 			hook := func(d policy.Decision) { told = append(told, d) }
 			for _, e := range []policy.Engine{
 				policy.Memory(nil),
-				policyredis.New(client, &policyredis.Options{Prefix: fmt.Sprintf("%d-%d:", n, at), Timeout: 10 * time.Second}),
+				policyredis.New(client, &policyredis.Options{Prefix: fmt.Sprintf("%d-%d:", n, at), Timeout: time.Minute}),
 			} {
 				p, err := policy.New(parsed(t, text), &policy.Options{Engine: e, OnDecision: hook})
 				require.NoError(t, err)
@@ -202,7 +202,7 @@ func TestOnlyTheRuleThatCanNeverAllowIsToldDenied(t *testing.T) {
 // allow, or tell a limit of the other set.
 func TestADecisionUsesOneSetWhole(t *testing.T) {
 	addr := server(t)
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	sets := [2]*policy.Set{}
 	for i, text := range []string{
@@ -214,7 +214,7 @@ func TestADecisionUsesOneSetWhole(t *testing.T) {
 	var wrong atomic.Pointer[string]
 	var decisions atomic.Int64
 	p, err := policy.New(sets[0], &policy.Options{
-		Engine: policyredis.New(client, &policyredis.Options{Timeout: 10 * time.Second}),
+		Engine: policyredis.New(client, &policyredis.Options{Timeout: time.Minute}),
 		OnDecision: func(d policy.Decision) {
 			decisions.Add(1)
 			units := map[string]int{"v1": 1_000_001, "v2": 1_000_002}[d.Version]
@@ -255,10 +255,10 @@ func TestADecisionUsesOneSetWhole(t *testing.T) {
 // TestAWaitThatGivesUpIsADenial compares what is told of a Wait on Redis and in memory.
 func TestAWaitThatGivesUpIsADenial(t *testing.T) {
 	addr := server(t)
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	const text = "rules:\n- {name: wide, limit: fixed-window 100/h}\n- {name: narrow, key: user, limit: token-bucket 1/h burst 1}\n- {name: trial, shadow: true, limit: fixed-window 1/h}"
-	for name, e := range map[string]policy.Engine{"memory": policy.Memory(nil), "redis": policyredis.New(client, &policyredis.Options{Timeout: 10 * time.Second})} {
+	for name, e := range map[string]policy.Engine{"memory": policy.Memory(nil), "redis": policyredis.New(client, &policyredis.Options{Timeout: time.Minute})} {
 		var told []policy.Decision
 		p, err := policy.New(parsed(t, text), &policy.Options{Engine: e, OnDecision: func(d policy.Decision) { told = append(told, d) }})
 		require.NoError(t, err)
@@ -295,7 +295,7 @@ func TestAWaitThatGivesUpIsADenial(t *testing.T) {
 // TestSupportFreesAndFinanceCharges looks at single budgets and changes them, on Redis and in memory.
 func TestSupportFreesAndFinanceCharges(t *testing.T) {
 	addr := server(t)
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	const text = `
 rules:
@@ -304,7 +304,7 @@ rules:
 - {name: all, limit: fixed-window 1000/h}
 - {name: probes, allow: true, match: {route: /health}}
 `
-	for name, e := range map[string]policy.Engine{"memory": policy.Memory(nil), "redis": policyredis.New(client, &policyredis.Options{Timeout: 10 * time.Second})} {
+	for name, e := range map[string]policy.Engine{"memory": policy.Memory(nil), "redis": policyredis.New(client, &policyredis.Options{Timeout: time.Minute})} {
 		for _, hook := range []func(policy.Decision){nil, func(policy.Decision) {}} {
 			p, err := policy.New(parsed(t, text), &policy.Options{Engine: e, OnDecision: hook})
 			require.NoError(t, err)
@@ -373,7 +373,7 @@ rules:
 func TestADecisionIsOneRoundTrip(t *testing.T) {
 	addr := server(t)
 	p := shared(t, addr, rules)
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
 	defer client.Close()
 	require.True(t, p.Allow(policy.Attributes{"user": "ann", "tokens": "1"}, 1)) // loads the script
 	calls := func() int {
@@ -480,10 +480,10 @@ func (p *process) ask(t *testing.T, question string) string {
 
 // child follows the file and answers what it is asked, a line each, until its input ends.
 func child(addr, path string) {
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
 	defer client.Close()
 	p, err := policy.New(nil, &policy.Options{
-		Engine: policyredis.New(client, &policyredis.Options{Timeout: 10 * time.Second}),
+		Engine: policyredis.New(client, &policyredis.Options{Timeout: time.Minute}),
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -524,7 +524,7 @@ func answer(p *policy.Policies, question string) string {
 // TestEnginesTellTheSame plays random requests against random rules, shadows among them, in memory and on Redis. Costs are
 // 0, above a capacity, or of the rule's own. Nothing is regained meanwhile.
 func TestEnginesTellTheSame(t *testing.T) {
-	client := redis.NewClient(&redis.Options{Addr: server(t)})
+	client := redis.NewClient(&redis.Options{Addr: server(t), ReadTimeout: time.Minute})
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	limits := []string{"token-bucket 1/720h burst 5", "fixed-window 4/720h", "sliding-log 6/720h", "sliding-counter 7/720h", "unlimited", "blocked"}
 	for seed := range uint64(30) {
@@ -538,7 +538,7 @@ func TestEnginesTellTheSame(t *testing.T) {
 		}
 		var told [2][]policy.Decision
 		var policies [2]*policy.Policies
-		for i, e := range []policy.Engine{policy.Memory(nil), policyredis.New(client, &policyredis.Options{Prefix: fmt.Sprint(seed, ":"), Timeout: 10 * time.Second})} {
+		for i, e := range []policy.Engine{policy.Memory(nil), policyredis.New(client, &policyredis.Options{Prefix: fmt.Sprint(seed, ":"), Timeout: time.Minute})} {
 			var err error
 			policies[i], err = policy.New(parsed(t, text), &policy.Options{Engine: e, OnDecision: func(d policy.Decision) { told[i] = append(told[i], d) }})
 			require.NoError(t, err)
@@ -580,7 +580,7 @@ func TestEnginesTellTheSame(t *testing.T) {
 
 // TestAShadowOnADeadServerDeniesNothing: where shadows are all that matches, an outage is no reason to refuse anybody.
 func TestAShadowOnADeadServerDeniesNothing(t *testing.T) {
-	client := redis.NewClient(&redis.Options{Addr: server(t)})
+	client := redis.NewClient(&redis.Options{Addr: server(t), ReadTimeout: time.Minute})
 	var told []policy.Decision
 	p, err := policy.New(parsed(t, `
 rules:

@@ -24,7 +24,7 @@ import (
 // spending is no multiple of that was charged for a request of another key.
 func TestWhoeverLeavesChargesNobodyElse(t *testing.T) {
 	store := redistest.Start(t)
-	client := redis.NewClient(&redis.Options{Addr: store.Addr})
+	client := redis.NewClient(&redis.Options{Addr: store.Addr, ReadTimeout: time.Minute})
 	t.Cleanup(func() { client.Close() })
 	const text = `{rules: [{name: one, key: user, limit: fixed-window 1000000/d}]}`
 	policies := func(timeout time.Duration) *policy.Policies {
@@ -32,7 +32,7 @@ func TestWhoeverLeavesChargesNobodyElse(t *testing.T) {
 		require.NoError(t, err)
 		return p
 	}
-	hasty, patient := policies(3*time.Millisecond), policies(20*time.Second)
+	hasty, patient := policies(3*time.Millisecond), policies(time.Minute)
 	costs := []int{3, 5, 7, 11, 13, 17, 19, 23}
 	var charged [8]atomic.Int64 // perhaps
 	end := time.Now().Add(300 * time.Millisecond)

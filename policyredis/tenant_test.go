@@ -30,9 +30,9 @@ func TestTenantsSpreadOverACluster(t *testing.T) {
 	var all []*policy.Policies
 	var engines []policy.Engine
 	for range processes {
-		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
+		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), ReadTimeout: time.Minute})
 		t.Cleanup(func() { client.Close() })
-		engine := policyredis.New(client, &policyredis.Options{Tenant: "tenant", MaxBatch: batch, Timeout: 10 * time.Second})
+		engine := policyredis.New(client, &policyredis.Options{Tenant: "tenant", MaxBatch: batch, Timeout: time.Minute})
 		p, err := policy.New(parsed(t, tenantRules), &policy.Options{Engine: engine})
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {

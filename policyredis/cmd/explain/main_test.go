@@ -21,11 +21,11 @@ func TestExplainTellsWhatIsLeftOnRedis(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rules.yaml")
 	const rules = "rules:\n- {name: users, key: user, limit: fixed-window 2/h, plans: {pro: fixed-window 9/h}}\n- {name: trial, shadow: true, limit: fixed-window 1/h}\n"
 	require.NoError(t, os.WriteFile(file, []byte(rules), 0o600))
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
 	defer client.Close()
 	set, err := policy.Parse([]byte(rules))
 	require.NoError(t, err)
-	service, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, &policyredis.Options{Prefix: "p:", Timeout: 20 * time.Second})})
+	service, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, &policyredis.Options{Prefix: "p:", Timeout: time.Minute})})
 	require.NoError(t, err)
 	for range 3 {
 		service.Allow(policy.Attributes{"user": "ann"}, 1)
@@ -61,11 +61,11 @@ func TestExplainOfTenants(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rules.yaml")
 	const rules = "rules:\n- {name: users, key: [tenant, user], limit: fixed-window 5/h}\n- {name: all, limit: fixed-window 100/h}\n"
 	require.NoError(t, os.WriteFile(file, []byte(rules), 0o600))
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
 	defer client.Close()
 	set, err := policy.Parse([]byte(rules))
 	require.NoError(t, err)
-	engine := policyredis.New(client, &policyredis.Options{Tenant: "tenant", MaxBatch: 10, Timeout: 20 * time.Second})
+	engine := policyredis.New(client, &policyredis.Options{Tenant: "tenant", MaxBatch: 10, Timeout: time.Minute})
 	service, err := policy.New(set, &policy.Options{Engine: engine})
 	require.NoError(t, err)
 	for range 3 {
@@ -84,11 +84,11 @@ func TestExplainOnACluster(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rules.yaml")
 	const rules = "rules:\n- {name: users, key: [tenant, user], limit: fixed-window 5/h}\n"
 	require.NoError(t, os.WriteFile(file, []byte(rules), 0o600))
-	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), ReadTimeout: time.Minute})
 	defer client.Close()
 	set, err := policy.Parse([]byte(rules))
 	require.NoError(t, err)
-	service, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, &policyredis.Options{Tenant: "tenant", Timeout: 20 * time.Second})})
+	service, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, &policyredis.Options{Tenant: "tenant", Timeout: time.Minute})})
 	require.NoError(t, err)
 	for i := range 8 {
 		tenant := "tenant=" + string(rune('a'+i))
