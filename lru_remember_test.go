@@ -378,7 +378,7 @@ func TestALimitOfTheRequestReadsWhatIsRemembered(t *testing.T) {
 // that have spent no more than is remembered of them leave again.
 func TestAStackTakesBackKeysThatItRecalled(t *testing.T) {
 	clock := new(testClock)
-	users := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(10), 10), ratelimit.Options[string]{Clock: clock, MaxKeys: 2, Remember: 100})
+	users := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(10), 10), ratelimit.Options[string]{Clock: clock, MaxKeys: 2, Remember: 1 << 16})
 	full := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(100)), ratelimit.Options[string]{Clock: clock, MaxKeys: 1, OnFull: ratelimit.RefuseNew})
 	key := func(r string) (string, error) { return r, nil }
 	stack, err := ratelimit.All(ratelimit.By(users, key), ratelimit.By(full, key))
@@ -634,7 +634,7 @@ func TestASmallStepOfTheWallLocksNoRememberedKey(t *testing.T) {
 		clock := new(ratelimittest.Clock)
 		clock.SetWall(time.Date(2026, 11, 10, 23, 0, 0, 0, time.UTC))
 		l := ratelimit.Must(ratelimit.New(ratelimit.Calendar(5, ratelimit.Month("UTC", 11)),
-			&ratelimit.Options[int]{Clock: clock, MaxKeys: 1, Remember: 1000}))
+			&ratelimit.Options[int]{Clock: clock, MaxKeys: 1, Remember: 1 << 16}))
 		require.True(t, l.Allow(0, 5))
 		require.True(t, l.Allow(1, 5), "and evicts the other key")
 		clock.SetWall(clock.Wall().Add(step))

@@ -114,7 +114,8 @@ func TestAThrottledKeyGoesWhenAllAreThrottled(t *testing.T) {
 // TestAThrottledKeyThatIsRememberedIsNotForgotten: who watches EvictedThrottled and Overflowed sees what is forgotten,
 // and nothing else.
 func TestAThrottledKeyThatIsRememberedIsNotForgotten(t *testing.T) {
-	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: new(testClock), MaxKeys: 5, Remember: 100})
+	// With few places, two of these keys would be taken for one in a run of a thousand.
+	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: new(testClock), MaxKeys: 5, Remember: 1 << 18})
 	for i := range 50 {
 		require.True(t, l.Allow(i, 1))
 		require.False(t, l.Allow(i, 1))

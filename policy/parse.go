@@ -260,7 +260,7 @@ func unknown(field, told string, known []string) error {
 	return fmt.Errorf("unknown %s, want one of %s", told, strings.Join(known, ", "))
 }
 
-// alike reports whether two words differ by at most so many changes. A word and its first letters differ by one.
+// alike reports whether two words differ by no more than this number of changes. A word that is cut short differs by one.
 func alike(a, b string, changes int) bool {
 	if min(len(a), len(b)) < 3 || changes > 1 && max(len(a), len(b)) < 6 { // too much of a short word
 		return a == b
