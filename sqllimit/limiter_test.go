@@ -484,6 +484,27 @@ func TestACalendarGivesBackInItsWindow(t *testing.T) {
 	require.Equal(t, 5, d.Remaining, "what was spent yesterday is not given back today")
 }
 
+// Monday and its week begin at the same time. What was spent on Monday is regained on Tuesday, and not part of the week's count.
+func TestACalendarGivesBackNothingOfAnotherPeriod(t *testing.T) {
+	clock := newClock()
+	_, db := newFake(t, clock.now)
+	for time.UnixMicro(clock.now()).UTC().Weekday() != time.Monday {
+		clock.advance(time.Hour)
+	}
+	l := newLimiter(t, db, ratelimit.Calendar(10, ratelimit.Day("UTC")), patient)
+	r, err := l.Reserve(t.Context(), "k", 10, 0)
+	require.NoError(t, err)
+	clock.advance(24 * time.Hour)
+	require.True(t, l.Allow("k", 1))
+	clock.advance(24 * time.Hour)
+	require.NoError(t, l.SetLimit(ratelimit.Calendar(10, ratelimit.Week("UTC", time.Monday))))
+	require.True(t, l.Allow("k", 1))
+	require.NoError(t, r.Cancel())
+	d, err := l.Peek(t.Context(), "k", 1)
+	require.NoError(t, err)
+	require.Equal(t, 9, d.Remaining)
+}
+
 func TestResetEndsReservationsAndDeletionDoesNot(t *testing.T) {
 	clock := newClock()
 	f, db := newFake(t, clock.now)

@@ -70,11 +70,11 @@ func (c *calendar) spend(s State, at, cost int64) State {
 }
 
 // refund gives back what the current window counts. Where the caller counts on the wall clock's own axis,
-// the ordinal tells that. Else instants do, since windows move on that axis when the wall clock is set, and a
-// key's instants do not.
+// the ordinal tells that, unless the limit has changed: a window of another calendar may have begun at the same time. Else
+// instants do, since windows move on that axis when the wall clock is set, and a key's instants do not.
 func (c *calendar) refund(s State, now int64, sp Spending, actual int64) State {
 	s = c.roll(s, now)
-	if sp.Part != 0 && sp.Part != s.M || sp.Part == 0 && sp.At < s.At {
+	if sp.Part != 0 && (sp.Changed || sp.Part != s.M) || sp.Part == 0 && sp.At < s.At {
 		return s // it no longer counts
 	}
 	return c.forgive(s, now, sp.Cost-actual)
