@@ -24,10 +24,10 @@ import (
 )
 
 // ledger is what a key must have spent by what its callers were told: between two figures, and of a multiple of
-// its own unit, so that what was charged for another key shows.
+// its own unit, so that what was charged for another key shows. Late is what calls without an answer may charge at any time.
 type ledger struct {
-	unit        int
-	least, most int
+	unit              int
+	least, most, late int
 }
 
 // stormed is callers of everything that limiters and stacks offer, on servers that are paused, cut off, full, read-only
@@ -70,8 +70,8 @@ func newStormed(t *testing.T, client redis.UniversalClient, name string, timeout
 
 var stormUnits = []int{3, 5, 7, 11, 13, 17, 19, 23}
 
-// bookLocked takes note that a key may have spent between least and most more.
-func (s *stormed) bookLocked(limiter, key string, unit, least, most int) {
+// bookLocked takes note that a key may have spent between least and most more, and late of it later.
+func (s *stormed) bookLocked(limiter, key string, unit, least, most, late int) {
 	l := s.books[limiter+key]
 	if l == nil {
 		l = &ledger{unit: unit}
@@ -79,6 +79,7 @@ func (s *stormed) bookLocked(limiter, key string, unit, least, most int) {
 	}
 	l.least += least
 	l.most += most
+	l.late += late
 }
 
 // outcome books a call that charges, in each limiter. Began is when what it charges was asked for: servers may have lost
@@ -89,22 +90,27 @@ func (s *stormed) outcome(limiters, key string, unit, delta int, began time.Time
 	if done && (s.losing || began.Before(s.lost)) {
 		done, err = false, ratelimit.ErrUnanswered
 	}
-	least, most := 0, 0
+	least, most, late := 0, 0, 0
 	switch {
 	case done:
 		least, most = delta, delta
 	case errors.Is(err, ratelimit.ErrUnanswered):
 		least, most = min(0, delta), max(0, delta)
+		late = most
 	}
 	for _, l := range limiters {
-		s.bookLocked(string(l), key, unit, least, most)
+		s.bookLocked(string(l), key, unit, least, most, late)
 	}
 }
 
-// lose makes the servers lose all that they hold. What is charged meanwhile may be lost or not.
+// lose makes the servers lose all that they hold. What is charged meanwhile may be lost or not, and a call that was left before
+// may be charged after it.
 func (s *stormed) lose(servers []*redistest.Server) {
 	s.mu.Lock()
-	s.losing, s.books = true, map[string]*ledger{}
+	s.losing = true
+	for _, l := range s.books {
+		l.least, l.most = 0, l.late
+	}
 	s.mu.Unlock()
 	for _, server := range servers {
 		assert.Eventually(s.t, func() bool { // it may be read-only for now
@@ -291,6 +297,7 @@ func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 // or for another one, an error that does not wrap ratelimit.ErrUnanswered has charged nothing, nobody waits much longer than
 // the timeout, and nothing is left behind.
 func TestInAStormCallersKnowWhatTheyWereCharged(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"plain", "cut", "ring", "losing", "cluster", "moving"} {
 		t.Run(kind, func(t *testing.T) {
 			where := stormServers(t, kind)
