@@ -27,6 +27,7 @@ func visited(t *testing.T, l *Limiter) map[string]ratelimit.Decision {
 }
 
 func TestEachVisitsEveryKeyOnceWithWhatPeekSays(t *testing.T) {
+	t.Parallel()
 	clients := spreadClients(t)
 	clients["plain"] = startServer(t).client()
 	for kind, client := range clients {
@@ -138,6 +139,7 @@ func TestEachGoesOnBehindAKeyThatHasAnError(t *testing.T) {
 }
 
 func TestEachEndsWithItsContextAndWithItsServer(t *testing.T) {
+	t.Parallel()
 	s := startServer(t)
 	l := newOn(t, s.client(), ratelimit.FixedWindow(ratelimit.PerHour(5)), "ends", Options{Timeout: 50 * time.Millisecond})
 	for i := range 100 {

@@ -174,6 +174,7 @@ func clusterClient(t testing.TB, cluster *redistest.Cluster) *redis.ClusterClien
 }
 
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	c := clusterFixture{startCluster(t)}
 	t.Run("keys are spread, and each has its budget", c.testSpread)
 	t.Run("limiters with equal keys share a slot", c.testEqualKeys)

@@ -230,6 +230,7 @@ func TestARingRefusesKeysOfSeveralServers(t *testing.T) {
 // Several processes with tenants in slots of their own, a total and a limit for each route from leases, on
 // a real cluster of six, while slots move and a master dies.
 func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, true)
 	const processes, tenants, batch = 4, 60, 50
 	const totalLimit, routeLimit, tenantLimit = 12_000, 8000, 400

@@ -44,6 +44,7 @@ func startSole(t *testing.T) *server {
 }
 
 func TestACancelledContextEndsACallAtOnce(t *testing.T) {
+	t.Parallel()
 	s := startSole(t)
 	for kind, client := range everyClient(t, s.addr) {
 		for _, timeout := range []time.Duration{time.Minute, -1} {
@@ -92,6 +93,7 @@ func TestACancelledContextEndsACallAtOnce(t *testing.T) {
 // A call whose caller has left before it was sent is not sent any more, and so can say that it
 // has charged nothing.
 func TestACallThatIsNotSentInTimeIsNeverSent(t *testing.T) {
+	t.Parallel()
 	s := startSole(t)
 	direct := defaultsFor(t, s)
 	addr := newSlowProxy(t, s.addr, 150*time.Millisecond).Addr().String()

@@ -31,6 +31,7 @@ func spreadClients(t *testing.T) map[string]redis.UniversalClient {
 type hooked interface{ AddHook(redis.Hook) }
 
 func TestDecisionsShareRoundTripsByServer(t *testing.T) {
+	t.Parallel()
 	for kind, client := range spreadClients(t) {
 		t.Run(kind, func(t *testing.T) {
 			var seen counting
@@ -157,6 +158,7 @@ func (b *books) note(key string, cost int, d ratelimit.Decision, err error) {
 // Slots move while callers decide, and then a master dies. No decision is charged twice, and none is
 // lost but what the replica of the dead master had not received.
 func TestAClusterOfSixWhileSlotsMoveAndAMasterDies(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, true)
 	client := clusterClient(t, cluster)
 	limit := ratelimit.FixedWindow(ratelimit.PerDay(1 << 30))

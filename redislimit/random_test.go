@@ -135,6 +135,7 @@ type told struct {
 // another one, and one that has spent more than its callers know of was charged behind a
 // caller's back.
 func TestRandomTimeoutsChargeEachCallerItsOwn(t *testing.T) {
+	t.Parallel()
 	s := startSole(t)
 	proxy := newMoodyProxy(t, s.addr, 8*time.Millisecond)
 	limit := ratelimit.FixedWindow(ratelimit.PerDay(math.MaxInt32)) // of which nothing comes back meanwhile

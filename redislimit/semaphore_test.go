@@ -35,6 +35,7 @@ func (f *fixture) snapshot(s *Semaphore) SemaphoreStats {
 }
 
 func TestASemaphoreHoldsItsLimit(t *testing.T) {
+	t.Parallel()
 	clients := spreadClients(t)
 	clients["plain"] = startServer(t).client()
 	for kind, client := range clients {
@@ -321,6 +322,7 @@ func TestASemaphoreSaysWhatIsWrong(t *testing.T) {
 }
 
 func TestASemaphoreWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
 	server := startServer(t)
 	s, err := NewSemaphore(server.client(), 1, &SemaphoreOptions{Name: "slots", Timeout: 50 * time.Millisecond, Hold: time.Minute})
 	require.NoError(t, err)

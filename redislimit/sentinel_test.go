@@ -67,6 +67,7 @@ func answers(t *testing.T, port, pid int) bool {
 // With a client that asks Sentinel who the master is, a failover takes some seconds of ErrUnavailable, and loses what was not
 // replicated: here nothing.
 func TestAFailoverBySentinelKeepsWhatWasReplicated(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("some seconds, until Sentinel has found out")
 	}

@@ -133,6 +133,7 @@ func TestOutOfMemoryRefusesEveryDecisionInTheCall(t *testing.T) {
 // A *redis.Client may be that of a server with slots, where keys of several decisions cannot
 // be in one call.
 func TestASoleServerWithSlotsDecidesOnKeysOfSeveralSlots(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, "--cluster-enabled", "yes")
 	client := s.client()
 	require.NoError(t, client.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())

@@ -71,6 +71,7 @@ func (c *mariaConn) ExecContext(ctx context.Context, query string, args []driver
 }
 
 func TestSuiteOnMariaDB(t *testing.T) {
+	t.Parallel()
 	plain := openMariaDB(t)
 	_, err := plain.Exec(sqllimit.Schema(sqllimit.MySQL, ""))
 	require.NoError(t, err)
@@ -97,6 +98,7 @@ func TestSuiteOnMariaDB(t *testing.T) {
 }
 
 func TestLimitsOnMariaDB(t *testing.T) {
+	t.Parallel()
 	db := openMariaDB(t)
 	db.SetMaxOpenConns(20)
 	db.SetMaxIdleConns(20)

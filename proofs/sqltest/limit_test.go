@@ -112,6 +112,7 @@ func (l hashed) Peek(ctx context.Context, key string, cost int) (ratelimit.Decis
 }
 
 func TestSuiteOnPostgreSQL(t *testing.T) {
+	t.Parallel()
 	clock := new(ratelimittest.Clock)
 	server := startPostgres(t)
 	db := server.openAt(t, clock.Wall)
@@ -170,6 +171,7 @@ func limiterOn(t testing.TB, db *sql.DB, limit ratelimit.Limit, o sqllimit.Optio
 
 // One server serves all of these, because to start one takes seconds.
 func TestLimitsOnPostgreSQL(t *testing.T) {
+	t.Parallel()
 	server := startPostgres(t)
 	db := server.open(t)
 	db.SetMaxOpenConns(20)
@@ -423,6 +425,7 @@ func behindLeaseAndFailover(t *testing.T, server *postgres, db *sql.DB) {
 
 // The server is killed while callers spend: what was answered is charged, and what was not is charged once or not at all.
 func TestNothingThatWasAnsweredIsLost(t *testing.T) {
+	t.Parallel()
 	server := startPostgresWith(t, "-c fsync=on")
 	db := server.open(t)
 	db.SetMaxOpenConns(10)

@@ -130,7 +130,7 @@ func (p *postgres) initialize(t testing.TB) {
 		p.run(t, "initdb", "-D", p.data(), "-U", "test", "-A", "trust", "-N", "-E", "UTF8")
 		dir, err := os.MkdirTemp("", "pristine")
 		require.NoError(t, err)
-		ended = append(ended, func() { _ = os.RemoveAll(dir) })
+		atEnd(func() { _ = os.RemoveAll(dir) })
 		copied(t, p.data(), filepath.Join(dir, "data"))
 		pristine.dir = dir
 		return
@@ -252,7 +252,7 @@ var startMariaDB = sync.OnceValues(func() (m *maria, err error) {
 	if err := server.Start(); err != nil {
 		return nil, err
 	}
-	ended = append(ended, func() {
+	atEnd(func() {
 		_ = server.Process.Kill()
 		_ = server.Wait()
 		_ = os.RemoveAll(m.dir)
@@ -270,13 +270,22 @@ var startMariaDB = sync.OnceValues(func() (m *maria, err error) {
 	}
 })
 
-// ended is what ends the servers that tests share.
-var ended []func()
+// atEnd calls f when all tests have ended, for a server that tests share.
+func atEnd(f func()) {
+	ended.Lock()
+	defer ended.Unlock()
+	ended.calls = append(ended.calls, f)
+}
+
+var ended struct {
+	sync.Mutex
+	calls []func()
+}
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	for _, end := range ended {
-		end()
+	for _, f := range ended.calls {
+		f()
 	}
 	os.Exit(code)
 }
