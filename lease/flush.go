@@ -11,6 +11,8 @@ import (
 // stays usable. The error says what could not be given back, or that the context ended.
 func (l *Limiter[K]) Flush(ctx context.Context) error {
 	ctx = ctxwait.OrBackground(ctx)
+	returns := l.fetcher.returns
+	batches, failed, _ := returns.ended()
 	for _, ft := range l.clear() {
 		select {
 		case <-ft.done:
@@ -20,7 +22,19 @@ func (l *Limiter[K]) Flush(ctx context.Context) error {
 	}
 	l.clear()
 	l.fetcher.timers.prune()
-	return awaitReturns(ctx, l.fetcher.returns.all())
+	all := returns.all()
+	for i, g := range all {
+		select {
+		case <-g.done:
+		case <-ctx.Done():
+			return fmt.Errorf("lease: Flush: up to %d batches are still being given back: %w", len(all)-i, ctx.Err())
+		}
+	}
+	given, lost, failure := returns.ended() // some may have ended before all was asked for
+	if given, lost = given-batches, lost-failed; lost > 0 {
+		return fmt.Errorf("lease: Flush: %d of %d batches could not be given back: %w", lost, given+lost, failure)
+	}
+	return nil
 }
 
 // clear gives back what all keys hold, and returns the fetches that are under way.
@@ -41,26 +55,4 @@ func (f *fetcher[K]) clear(h *holding[K]) *fetch[K] {
 	h.retireLocked(all)
 	h.forfeitLocked(all)
 	return h.fetch
-}
-
-// awaitReturns waits until all is given back.
-func awaitReturns(ctx context.Context, all []*returned) error {
-	failed := 0
-	var first error
-	for i, g := range all {
-		select {
-		case <-g.done:
-		case <-ctx.Done():
-			return fmt.Errorf("lease: Flush: up to %d batches are still being given back: %w", len(all)-i, ctx.Err())
-		}
-		if g.err != nil {
-			if failed++; first == nil {
-				first = g.err
-			}
-		}
-	}
-	if failed > 0 {
-		return fmt.Errorf("lease: Flush: %d of %d batches could not be given back: %w", failed, len(all), first)
-	}
-	return nil
 }

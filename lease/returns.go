@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"errors"
 	"sync"
 
 	"github.com/weir-go/ratelimit"
@@ -25,6 +26,8 @@ type returns struct {
 	workers  int
 	batches  uint64 // given back, ever
 	units    uint64
+	failed   uint64 // batches that could not be given back, ever
+	failure  error  // why the last of them could not
 	lost     uint64 // units that could not be given back, or put back
 	forfeits uint64 // batches whose claims were not waited for any longer
 	waits    int    // units left of batches that wait for their claims
@@ -34,15 +37,16 @@ type returns struct {
 type returned struct {
 	batch *batch
 	done  chan struct{} // closed when the remote limiter has answered
-	err   error         // may be read then
 }
+
+var errFull = errors.New("too many batches wait to be given back")
 
 // give gives a batch back. Nobody may change it any more.
 func (r *returns) give(b *batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.waiting) >= maxReturns {
-		r.lost += uint64(b.left)
+		r.failLocked(b, errFull)
 		return
 	}
 	g := &returned{batch: b, done: make(chan struct{})}
@@ -82,8 +86,7 @@ func (r *returns) lose(n int) {
 // work gives batches back until none is waiting.
 func (r *returns) work() {
 	for g := r.next(); g != nil; g = r.next() {
-		g.err = r.settleOne(g.batch)
-		r.finish(g)
+		r.finish(g, r.settleOne(g.batch))
 	}
 }
 
@@ -106,17 +109,30 @@ func (r *returns) settleOne(b *batch) (err error) {
 	return r.settle(b.res, b.spent())
 }
 
-func (r *returns) finish(g *returned) {
+func (r *returns) finish(g *returned, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.underWay, g)
-	if g.err == nil {
+	if err == nil {
 		r.batches++
 		r.units += uint64(g.batch.left)
 	} else {
-		r.lost += uint64(g.batch.left)
+		r.failLocked(g.batch, err)
 	}
 	close(g.done)
+}
+
+func (r *returns) failLocked(b *batch, err error) {
+	r.failed++
+	r.failure = err
+	r.lost += uint64(b.left)
+}
+
+// ended returns how many batches were given back, how many could not be, and why the last of these could not.
+func (r *returns) ended() (batches, failed uint64, failure error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.batches, r.failed, r.failure
 }
 
 // all returns what is on its way back.

@@ -274,6 +274,29 @@ func TestAFailureToGiveBackIsCountedAndTold(t *testing.T) {
 	})
 }
 
+// What fails while Flush still waits for something else is told, too.
+func TestFlushTellsOfAFailureThatCameEarly(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, plenty)
+		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
+		held := holding(t, l)
+		answer := make(chan struct{})
+		s.fail(func(context.Context) error { <-answer; return nil })
+		go l.Allow("other", 1)
+		synctest.Wait()
+		s.fail(func(context.Context) error { return errDown })
+		flushed := make(chan error)
+		go func() { flushed <- l.Flush(context.Background()) }()
+		synctest.Wait()
+		require.EqualValues(t, held, l.Stats().UnitsLost)
+		s.fail(nil)
+		close(answer)
+		err := <-flushed
+		require.ErrorIs(t, err, errDown)
+		require.ErrorContains(t, err, "lease: Flush: 1 of ")
+	})
+}
+
 // Reservations fetch ahead of need as other decisions do: the last of them finds the next batch there.
 func TestReservationsFetchAheadOfNeed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
