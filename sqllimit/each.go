@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"strings"
+	"time"
 
 	"github.com/weir-go/ratelimit"
 )
@@ -16,7 +17,7 @@ func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.D
 	ctx = orBackground(ctx)
 	var first error
 	for from, more := []byte(l.space), true; more; {
-		page, err := l.store.rows(ctx, l.store.db, l.store.sql.page, from, behind(l.space))
+		page, err := l.page(ctx, from)
 		if err != nil {
 			if cause := endOf(ctx); cause != nil {
 				return ended(cause, false)
@@ -45,6 +46,16 @@ func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.D
 		}
 	}
 	return first
+}
+
+// page reads rows from a key on.
+func (l *Limiter) page(ctx context.Context, from []byte) ([]keyRow, error) {
+	if l.timeout >= 0 {
+		var end context.CancelFunc
+		ctx, end = context.WithTimeout(ctx, max(l.timeout, time.Second))
+		defer end()
+	}
+	return l.store.rows(ctx, l.store.db, l.store.sql.page, from, behind(l.space))
 }
 
 // standing returns what Peek says of a row to a cost of 1.

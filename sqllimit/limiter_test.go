@@ -890,3 +890,34 @@ func TestMisuse(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, d.Allowed)
 }
+
+// Other units of the same period leave a calendar's windows as they are.
+func TestACalendarGivesBackUnderOtherUnitsOfItsPeriod(t *testing.T) {
+	clock := newClock()
+	_, db := newFake(t, clock.now)
+	day := ratelimit.Day("UTC")
+	l := newLimiter(t, db, ratelimit.Calendar(10, day), patient)
+	r, err := l.Reserve(t.Context(), "k", 5, 0)
+	require.NoError(t, err)
+	require.NoError(t, l.SetLimit(ratelimit.Calendar(15, day)))
+	require.True(t, l.Allow("k", 1))
+	require.NoError(t, r.Cancel())
+	d, err := l.Peek(t.Context(), "k", 1)
+	require.NoError(t, err)
+	require.Equal(t, 14, d.Remaining)
+}
+
+func TestEachWaitsForAConnectionForItsTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := newClock()
+		_, db := newFake(t, clock.now)
+		db.SetMaxOpenConns(1)
+		l := newLimiter(t, db, ratelimit.Calendar(10, ratelimit.Day("UTC")), &Options{Timeout: 5 * time.Second})
+		conn, err := db.Conn(t.Context())
+		require.NoError(t, err)
+		defer conn.Close()
+		began := time.Now()
+		require.ErrorIs(t, l.Each(context.Background(), func(string, ratelimit.Decision) bool { return true }), ratelimit.ErrUnavailable)
+		require.Equal(t, 5*time.Second, time.Since(began))
+	})
+}

@@ -155,8 +155,8 @@ func (e *entry) change(p *plan, s *meter.State) {
 	if s != &e.meters {
 		if e.plan == nil {
 			e.mark = rand.Uint32()
-		} else {
-			e.changes++
+		} else if a, b := e.plan.limit, p.limit; a.Algorithm != ratelimit.AlgorithmCalendar || b.Algorithm != a.Algorithm || a.Period != b.Period {
+			e.changes++ // under other units of its period, a calendar's windows are the same
 		}
 		e.meters, e.otherState = *s, meter.State{}
 	}
