@@ -287,8 +287,12 @@ func (l *Limiter[K]) withinLocked(t *tenant[K], m meter.Moment, lead uint64, cos
 // chargeLocked spends a cost for which there is room.
 func (l *Limiter[K]) chargeLocked(t *tenant[K], m meter.Moment, cost int64) charge {
 	l.budget.Allow(&l.budget.state, m.Now, cost)
+	fresh := t.place < 0
 	l.shares.charge(t, uint64(cost)<<fractionBits)
 	l.filedLocked(t)
+	if fresh { // one more to share with, which may make a tenant of a larger share due
+		l.hurryLocked()
+	}
 	return charge{meter.Spending{At: m.Now, Cost: cost}, l.budget.changes}
 }
 
@@ -318,8 +322,8 @@ func (l *Limiter[K]) settle(key K, c charge, actual int64) {
 			l.shares.forgive(t, before-now)
 			l.movedLocked(t)
 		}
-		l.hurryLocked()
 	}
+	l.hurryLocked()
 }
 
 // standingLocked fills in how much is left.
@@ -401,6 +405,7 @@ func (l *Limiter[K]) tenantLocked(key K, weight uint64, track bool) (*tenant[K],
 	if t.weight != weight {
 		l.shares.reweigh(t, weight)
 		l.movedLocked(t)
+		l.hurryLocked() // the others' shares have changed
 	}
 	return t, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/fair"
 	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 func TestWaitersShareByWeightBesideThoseWhoPoll(t *testing.T) {
@@ -367,4 +368,41 @@ func TestThousandWaitersComeAndGo(t *testing.T) {
 		require.Zero(t, l.Stats().InDebt)
 		require.True(t, l.Allow(1, 500))
 	})
+}
+
+// Whoever waits is due earlier when another tenant's weight falls, and when there is one more to share with.
+func TestAWaitEndsWhenOthersMakeItDue(t *testing.T) {
+	var heavy atomic.Int64
+	due := func(burst, first, cost int, before, after func(l *fair.Limiter[string])) {
+		synctest.Test(t, func(t *testing.T) {
+			heavy.Store(1000)
+			clock := new(ratelimittest.Clock)
+			l, err := fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), burst), &fair.Options[string]{Clock: clock, Weight: func(key string) int {
+				if key == "heavy" {
+					return int(heavy.Load())
+				}
+				return 1
+			}})
+			require.NoError(t, err)
+			before(l)
+			require.True(t, l.Allow("heavy", first))
+			served := make(chan error, 1)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() { served <- l.Wait(ctx, "light", cost) }()
+			synctest.Wait()
+			require.Empty(t, served)
+			after(l)
+			synctest.Wait()
+			require.Len(t, served, 1)
+			require.NoError(t, <-served)
+		})
+	}
+	none := func(*fair.Limiter[string]) {}
+	due(100, 60, 30, none, func(l *fair.Limiter[string]) {
+		heavy.Store(1)
+		l.Allow("heavy", 0)
+	})
+	three := func(l *fair.Limiter[string]) { l.Allow("c", 1); l.Allow("d", 1); l.Allow("e", 1) }
+	due(1000, 500, 3, three, func(l *fair.Limiter[string]) { l.Allow("f", 1); l.Allow("g", 1) })
 }
