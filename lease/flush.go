@@ -13,11 +13,13 @@ func (l *Limiter[K]) Flush(ctx context.Context) error {
 	ctx = ctxwait.OrBackground(ctx)
 	returns := l.fetcher.returns
 	batches, failed, _ := returns.ended()
-	for _, ft := range l.clear() {
-		select {
-		case <-ft.done:
-		case <-ctx.Done():
-			return fmt.Errorf("lease: Flush: a fetch is still under way: %w", ctx.Err())
+	for range 2 { // a fetch for a caller may be followed by one ahead of need
+		for _, ft := range l.clear() {
+			select {
+			case <-ft.done:
+			case <-ctx.Done():
+				return fmt.Errorf("lease: Flush: a fetch is still under way: %w", ctx.Err())
+			}
 		}
 	}
 	l.clear()

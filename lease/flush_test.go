@@ -104,3 +104,28 @@ func TestFlushWhileDecisionsGoOn(t *testing.T) {
 	require.NoError(t, l.Flush(context.Background()))
 	require.EqualValues(t, s.total(), used.Load()+int64(l.Stats().UnitsLost))
 }
+
+// A fetch that Flush has waited for may be followed by one ahead of need.
+func TestFlushGivesBackWhatIsFetchedAheadMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newServer(t, plenty)
+		l := leased(t, s, lease.Options[string]{MaxBatch: 100})
+		require.True(t, l.Allow("k", 1))
+		require.True(t, l.Allow("k", 3))
+		s.fail(func(context.Context) error { time.Sleep(100 * time.Millisecond); return nil })
+		go l.Allow("k", 4)
+		synctest.Wait()
+		s.heard(&s.asked)
+		require.NoError(t, l.Flush(context.Background()))
+		require.Len(t, s.heard(&s.asked), 1, "a batch was fetched ahead")
+		require.Zero(t, l.Stats().Held)
+	})
+}
+
+func TestStatsCountAWaitWhoseContextHasEnded(t *testing.T) {
+	l := leased(t, newServer(t, plenty), lease.Options[string]{MaxBatch: 40})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorIs(t, l.Wait(ctx, "k", 1), context.Canceled)
+	require.EqualValues(t, 1, l.Stats().Decisions)
+}

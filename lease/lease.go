@@ -200,6 +200,7 @@ func (l *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 
 func (l *Limiter[K]) wait(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	if err := ctx.Err(); err != nil {
+		l.asked.Add(1)
 		return ratelimit.Decision{}, err
 	}
 	out := l.decide(ctx, key, want{cost: cost, patient: true})

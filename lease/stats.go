@@ -17,8 +17,9 @@ type Stats struct {
 
 // Stats returns the counts. It takes time in proportion to the number of keys.
 func (l *Limiter[K]) Stats() (s Stats) {
-	s.Local = l.table.leftKeys()
-	for _, h := range l.table.all() {
+	all, left := l.table.standing()
+	s.Local = left
+	for _, h := range all {
 		h.mu.Lock()
 		s.Local += h.local
 		s.Held += h.left

@@ -95,20 +95,16 @@ func (t *table[K]) dropLocked(h *holding[K]) bool {
 	return true
 }
 
-// all returns all holdings, oldest first.
-func (t *table[K]) all() []*holding[K] {
+// all returns all holdings, oldest first, and how many decisions were made by those that have left.
+func (t *table[K]) all() []*holding[K] { all, _ := t.standing(); return all }
+
+// standing returns all holdings, and how many decisions were made by those that have left by then.
+func (t *table[K]) standing() (all []*holding[K], left uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make([]*holding[K], 0, t.len)
+	all = make([]*holding[K], 0, t.len)
 	for h := t.order.next; h != &t.order; h = h.next {
 		all = append(all, h)
 	}
-	return all
-}
-
-// leftKeys returns how many decisions were made by holdings that have left.
-func (t *table[K]) leftKeys() uint64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.local
+	return all, t.local
 }
