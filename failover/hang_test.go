@@ -209,3 +209,65 @@ func TestWithCallsThatHangTheBreakerAndItsTurnsAgreeWithAModel(t *testing.T) {
 	require.NotZero(t, shut)
 	require.NotZero(t, freed)
 }
+
+// slowAdjust is a store whose Adjust takes 30 ms.
+type slowAdjust struct {
+	*store
+	adjusted int
+}
+
+func (s *slowAdjust) Adjust(context.Context, string, int) error {
+	time.Sleep(30 * time.Millisecond)
+	s.adjusted++
+	return nil
+}
+
+func TestAnAdjustThatIsUnderWayIsNotSaidToBeUnasked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slowAdjust{store: newStore(t, wide)}
+		l := over(t, s, failover.AllowAll[string](), failover.Options{MaxCalls: 1})
+		s.fail(takes(40 * time.Millisecond))
+		var wg sync.WaitGroup
+		wg.Go(func() { take(t, l, 1) })
+		synctest.Wait()
+		err := l.Adjust(context.Background(), "k", 5)
+		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+		require.NotContains(t, err.Error(), "was not asked")
+		wg.Wait()
+		time.Sleep(time.Second)
+		require.Equal(t, 1, s.adjusted)
+	})
+}
+
+// Fewer calls than Failures hang and hold all turns, or calls that hung while the breaker was forced closed. The store works again.
+func TestHungCallsThatHoldAllTurnsOpenTheBreaker(t *testing.T) {
+	for _, calls := range []int{3, 6} {
+		for _, forced := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStore(t, wide)
+				l := over(t, s, failover.AllowAll[string](), failover.Options{MaxCalls: calls})
+				if forced {
+					l.Force(failover.StateClosed)
+				}
+				s.fail(takes(24 * time.Hour))
+				for range calls {
+					take(t, l, 1)
+				}
+				s.fail(nil)
+				if forced {
+					l.Force(failover.StateHalfOpen)
+				}
+				time.Sleep(time.Minute)
+				degraded := 0
+				for range 100 {
+					if take(t, l, 1).Degraded {
+						degraded++
+					}
+					time.Sleep(time.Minute)
+				}
+				time.Sleep(48 * time.Hour)
+				require.LessOrEqual(t, degraded, 5, "%d calls, forced: %v", calls, forced)
+			})
+		}
+	}
+}

@@ -48,7 +48,7 @@ func (l *Limiter[K]) tell(ctx context.Context, what string, f func(context.Conte
 	switch {
 	case o == answered:
 		return nil
-	case o == busy, o == shut:
+	case o == busy && a.err == nil, o == shut:
 		return fmt.Errorf("failover: the primary was not asked to %s (%s): %w", what, o, ratelimit.ErrUnavailable)
 	case errors.Is(a.err, ratelimit.ErrUnavailable), !o.instead():
 		return a.err
