@@ -73,7 +73,8 @@ type Log struct {
 
 	mu       sync.Mutex // guards what follows; never held during I/O
 	pending  map[violationKey]*violation
-	inFlight int // rows that are being written; with pending, at most MaxPending
+	finished uint64 // rows that a Flush has written or dropped
+	inFlight int    // rows that are being written; with pending, at most MaxPending
 	stats    Stats
 	logged   time.Time
 	closed   bool
@@ -340,10 +341,9 @@ func (a *Log) Close(ctx context.Context) error {
 	<-a.done
 	var err error
 	for {
-		before := a.Stats()
+		before := a.progress()
 		err = a.Flush(ctx)
-		now := a.Stats()
-		if err == nil || ctx.Err() != nil || now.Written == before.Written && now.Dropped == before.Dropped {
+		if err == nil || ctx.Err() != nil || a.progress() == before {
 			break
 		}
 	}
@@ -355,4 +355,10 @@ func (a *Log) Close(ctx context.Context) error {
 	}
 	clear(a.pending)
 	return err
+}
+
+func (a *Log) progress() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.finished
 }

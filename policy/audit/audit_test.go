@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/audit"
 )
@@ -117,4 +118,55 @@ func parsed(t *testing.T, text string) *policy.Set {
 	set, err := policy.Parse([]byte(text))
 	require.NoError(t, err)
 	return set
+}
+
+func TestFlushAfterItsContextHasEndedBlamesNoOther(t *testing.T) {
+	db := sql.OpenDB(nowhere{})
+	defer db.Close()
+	log, err := audit.New(db, &audit.Options{Every: time.Hour, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	defer log.Close(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 50 {
+		require.NoError(t, log.Flush(ctx), "nothing waits")
+	}
+}
+
+// slowlyDown is a database that is down, which takes a second to find out.
+type slowlyDown struct{ attempts *int }
+
+func (d slowlyDown) Connect(context.Context) (sqldriver.Conn, error) {
+	*d.attempts++
+	time.Sleep(time.Second)
+	return nil, errors.New("down")
+}
+func (slowlyDown) Driver() sqldriver.Driver { return nil }
+
+// Denials go on while the log is closed, and find no place.
+func TestCloseGivesUpWhileDenialsGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		attempts := 0
+		db := sql.OpenDB(slowlyDown{&attempts})
+		defer db.Close()
+		log, err := audit.New(db, &audit.Options{MaxPending: 1, Every: time.Hour, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		limiter, err := ratelimit.New(ratelimit.Blocked(), &ratelimit.Options[string]{OnDecision: audit.Of(log, "logins", func(key string) string { return key })})
+		require.NoError(t, err)
+		closed := make(chan struct{})
+		go func() {
+			for i := range 600 {
+				select {
+				case <-closed:
+					return
+				case <-time.After(100 * time.Millisecond):
+				}
+				limiter.Allow(fmt.Sprint(i), 1)
+			}
+		}()
+		time.Sleep(time.Second)
+		require.Error(t, log.Close(context.Background()))
+		close(closed)
+		require.Equal(t, 1, attempts)
+	})
 }

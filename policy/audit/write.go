@@ -24,8 +24,12 @@ func (a *Log) Flush(parent context.Context) error {
 	defer cancel()
 	select {
 	case a.writing <- struct{}{}:
-	case <-ctx.Done():
-		return fmt.Errorf("policy/audit: another Flush is under way: %w", ctx.Err())
+	default:
+		select {
+		case a.writing <- struct{}{}:
+		case <-ctx.Done():
+			return fmt.Errorf("policy/audit: another Flush is under way: %w", ctx.Err())
+		}
 	}
 	rows, err := a.take(), error(nil)
 	for len(rows) > 0 && err == nil {
@@ -180,6 +184,7 @@ func (a *Log) finish(rows []*violation, as *uint64) {
 		*as += uint64(v.Count)
 	}
 	a.inFlight -= len(rows)
+	a.finished += uint64(len(rows))
 	if as == &a.stats.Written {
 		a.taken += uint64(len(rows))
 	}
