@@ -48,7 +48,7 @@ func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.D
 	return first
 }
 
-// page reads rows from a key on.
+// page reads rows from a key on. It takes longer than a decision, and so has a second at least.
 func (l *Limiter) page(ctx context.Context, from []byte) ([]keyRow, error) {
 	if l.timeout >= 0 {
 		var end context.CancelFunc

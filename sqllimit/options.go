@@ -27,8 +27,7 @@ type Options struct {
 	// without a name gets. If nil, all keys have that one.
 	LimitFor func(key string) ratelimit.Limit
 
-	// Timeout bounds one call, with the wait for a connection. If zero, 1 s; below zero, only the context does. Each takes at least
-	// a second for 1,000 rows.
+	// Timeout bounds one call, with the wait for a connection. If zero, 1 s; below zero, only the context does.
 	Timeout time.Duration
 
 	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.
