@@ -70,6 +70,7 @@ type Log struct {
 
 	writing chan struct{} // has room for one, who writes
 	taken   uint64        // rows that the database has taken; whoever writes owns it
+	blamed  error         // why a row was dropped that the database had refused; whoever writes owns it
 
 	mu       sync.Mutex // guards what follows; never held during I/O
 	pending  map[violationKey]*violation

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,4 +170,43 @@ func TestCloseGivesUpWhileDenialsGoOn(t *testing.T) {
 		close(closed)
 		require.Equal(t, 1, attempts)
 	})
+}
+
+// choosy is a database that refuses the key "bad".
+type choosy struct{}
+
+func (c choosy) Connect(context.Context) (sqldriver.Conn, error) { return c, nil }
+func (choosy) Driver() sqldriver.Driver                          { return nil }
+func (choosy) Close() error                                      { return nil }
+func (c choosy) Begin() (sqldriver.Tx, error)                    { return c, nil }
+func (choosy) Commit() error                                     { return nil }
+func (choosy) Rollback() error                                   { return nil }
+func (c choosy) Prepare(string) (sqldriver.Stmt, error)          { return c, nil }
+func (choosy) NumInput() int                                     { return -1 }
+func (choosy) Query([]sqldriver.Value) (sqldriver.Rows, error)   { return nil, errors.ErrUnsupported }
+func (choosy) Exec(args []sqldriver.Value) (_ sqldriver.Result, err error) {
+	if slices.Contains(args, sqldriver.Value("bad")) {
+		return nil, errors.New("value out of range")
+	}
+	return sqldriver.RowsAffected(1), nil
+}
+
+func TestWhyARowWasDroppedIsTold(t *testing.T) {
+	db := sql.OpenDB(choosy{})
+	defer db.Close()
+	var out bytes.Buffer
+	log, err := audit.New(db, &audit.Options{Every: time.Hour, Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	require.NoError(t, err)
+	limiter, err := ratelimit.New(ratelimit.Blocked(), &ratelimit.Options[string]{OnDecision: audit.Of(log, "logins", func(key string) string { return key })})
+	require.NoError(t, err)
+	for _, key := range []string{"ann", "bad", "bob"} {
+		limiter.Allow(key, 1)
+	}
+	require.NoError(t, log.Flush(t.Context()), "the others are written")
+	stats := log.Stats()
+	require.EqualValues(t, 2, stats.Written)
+	require.EqualValues(t, 1, stats.Dropped)
+	require.ErrorContains(t, stats.LastError, "value out of range")
+	require.NoError(t, log.Close(t.Context()))
+	require.Contains(t, out.String(), "value out of range")
 }

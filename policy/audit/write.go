@@ -39,8 +39,11 @@ func (a *Log) Flush(parent context.Context) error {
 		}
 	}
 	a.giveBack(rows)
+	why := cmp.Or(err, a.blamed)
+	a.blamed = nil
+	a.note(why)
 	<-a.writing
-	a.report(parent, err)
+	a.report(parent, why)
 	return err
 }
 
@@ -74,10 +77,16 @@ func (a *Log) giveBack(rows []*violation) {
 	}
 }
 
-// report takes note of how an attempt has ended.
+// note takes note of how an attempt has ended, before the next one begins.
+func (a *Log) note(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.stats.LastError = err
+}
+
+// report logs how an attempt has ended.
 func (a *Log) report(ctx context.Context, err error) {
 	a.mu.Lock()
-	a.stats.LastError = err
 	quiet := err == nil || ctx.Err() != nil || time.Since(a.logged) < time.Second
 	if !quiet {
 		a.logged = time.Now()
@@ -116,7 +125,8 @@ func (a *Log) writeSingly(ctx context.Context, rows []*violation, whole error) e
 	var good violation
 	for run := 0; len(rows) > 0; rows = rows[1:] {
 		v := rows[0]
-		if a.insert(ctx, []*violation{v}) == nil {
+		err := a.insert(ctx, []*violation{v})
+		if err == nil {
 			a.finish([]*violation{v}, &a.stats.Written)
 			good, run = *v, 0
 			continue
@@ -124,7 +134,7 @@ func (a *Log) writeSingly(ctx context.Context, rows []*violation, whole error) e
 		if a.lost(ctx) {
 			return whole
 		}
-		if !a.blame(v) {
+		if !a.blame(v, err) {
 			refused = append(refused, v)
 		}
 		if run++; run == hopeless {
@@ -139,15 +149,17 @@ func (a *Log) writeSingly(ctx context.Context, rows []*violation, whole error) e
 	}
 	waiting := false
 	for _, v := range refused {
-		switch {
-		case v.refusedAt > a.taken:
+		if v.refusedAt > a.taken {
 			waiting = true // nothing was taken since
-		case a.insert(ctx, []*violation{v}) == nil:
+			continue
+		}
+		switch err := a.insert(ctx, []*violation{v}); {
+		case err == nil:
 			a.finish([]*violation{v}, &a.stats.Written)
 		case a.lost(ctx):
 			return whole
 		default:
-			a.blame(v)
+			a.blame(v, err)
 		}
 	}
 	if waiting {
@@ -157,8 +169,8 @@ func (a *Log) writeSingly(ctx context.Context, rows []*violation, whole error) e
 }
 
 // blame takes note that a row was refused. It drops the row, and reports true, if that is the second
-// time and another was taken in between.
-func (a *Log) blame(v *violation) bool {
+// time and another was taken in between. The error says why: the other rows are written, and nothing else would tell.
+func (a *Log) blame(v *violation, err error) bool {
 	if v.refusedAt == 0 {
 		v.refusedAt = a.taken + 1
 		return false
@@ -167,6 +179,7 @@ func (a *Log) blame(v *violation) bool {
 		return false
 	}
 	a.finish([]*violation{v}, &a.stats.Dropped)
+	a.blamed = err
 	return true
 }
 
