@@ -2,6 +2,7 @@ package failover_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -270,4 +271,21 @@ func TestHungCallsThatHoldAllTurnsOpenTheBreaker(t *testing.T) {
 			})
 		}
 	}
+}
+
+// late is a store whose reservations cannot be settled in time, as its own client says.
+type late struct{ *store }
+
+func (s late) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	r, err := s.store.Reserve(ctx, key, cost, maxDelay)
+	return ratelimit.NewReservation(r.Decision, func(int) error { return fmt.Errorf("read: %w", context.DeadlineExceeded) }), err
+}
+
+func TestWithoutATimeoutASettlementKeepsThePrimarysError(t *testing.T) {
+	l := over(t, late{newStore(t, wide)}, failover.AllowAll[string](), failover.Options{Timeout: -1})
+	r, err := l.Reserve(t.Context(), "k", 1, 0)
+	require.NoError(t, err)
+	err = r.Cancel()
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 }

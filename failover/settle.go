@@ -69,6 +69,9 @@ func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 	case answered:
 		return nil
 	case overdue:
+		if l.timeout < 0 { // it is the primary's own error
+			return fmt.Errorf("failover: the primary did not settle: %w: %w", a.err, ratelimit.ErrUnavailable)
+		}
 		return fmt.Errorf("failover: the primary did not settle within %v: %w", l.timeout, ratelimit.ErrUnavailable)
 	case busy:
 		return fmt.Errorf("failover: %d settlements are under way, and %d wait: %w",

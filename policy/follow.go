@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"reflect"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 )
 
 // Source is where sets come from.
@@ -32,7 +34,7 @@ func Follow(ctx context.Context, p *Policies, src Source) error {
 	if src == nil {
 		return errors.New("policy: Follow was given no Source")
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctxwait.OrBackground(ctx))
 	defer cancel()
 	changes := src.Changes(ctx)
 	defer drain(changes)
