@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -172,27 +173,55 @@ func TestCloseGivesUpWhileDenialsGoOn(t *testing.T) {
 	})
 }
 
-// choosy is a database that refuses the key "bad".
-type choosy struct{}
+// choosy is a database that refuses the key "bad", and has old rows, of which it deletes a thousand in 100 ms.
+type choosy struct {
+	old       *int
+	statement string
+}
 
 func (c choosy) Connect(context.Context) (sqldriver.Conn, error) { return c, nil }
-func (choosy) Driver() sqldriver.Driver                          { return nil }
-func (choosy) Close() error                                      { return nil }
+func (c choosy) Driver() sqldriver.Driver                        { return nil }
+func (c choosy) Close() error                                    { return nil }
 func (c choosy) Begin() (sqldriver.Tx, error)                    { return c, nil }
-func (choosy) Commit() error                                     { return nil }
-func (choosy) Rollback() error                                   { return nil }
-func (c choosy) Prepare(string) (sqldriver.Stmt, error)          { return c, nil }
-func (choosy) NumInput() int                                     { return -1 }
-func (choosy) Query([]sqldriver.Value) (sqldriver.Rows, error)   { return nil, errors.ErrUnsupported }
-func (choosy) Exec(args []sqldriver.Value) (_ sqldriver.Result, err error) {
-	if slices.Contains(args, sqldriver.Value("bad")) {
+func (c choosy) Commit() error                                   { return nil }
+func (c choosy) Rollback() error                                 { return nil }
+func (c choosy) Prepare(statement string) (sqldriver.Stmt, error) {
+	return choosy{c.old, statement}, nil
+}
+func (c choosy) NumInput() int                                   { return -1 }
+func (c choosy) Query([]sqldriver.Value) (sqldriver.Rows, error) { return nil, errors.ErrUnsupported }
+func (c choosy) Exec(args []sqldriver.Value) (sqldriver.Result, error) {
+	switch {
+	case strings.HasPrefix(c.statement, "DELETE"):
+		time.Sleep(100 * time.Millisecond)
+		n := min(*c.old, 1000)
+		*c.old -= n
+		return sqldriver.RowsAffected(n), nil
+	case slices.Contains(args, sqldriver.Value("bad")):
 		return nil, errors.New("value out of range")
 	}
 	return sqldriver.RowsAffected(1), nil
 }
 
+func TestRowsAreWrittenWhileOldOnesAreDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := 10_000_000
+		db := sql.OpenDB(choosy{old: &old})
+		defer db.Close()
+		log, err := audit.New(db, &audit.Options{Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		limiter, err := ratelimit.New(ratelimit.Blocked(), &ratelimit.Options[string]{OnDecision: audit.Of(log, "logins", func(key string) string { return key })})
+		require.NoError(t, err)
+		time.Sleep(2 * time.Second)
+		limiter.Allow("ann", 1)
+		time.Sleep(3 * time.Second)
+		require.Positive(t, log.Stats().Written)
+		require.NoError(t, log.Close(t.Context()))
+	})
+}
+
 func TestWhyARowWasDroppedIsTold(t *testing.T) {
-	db := sql.OpenDB(choosy{})
+	db := sql.OpenDB(choosy{old: new(int)})
 	defer db.Close()
 	var out bytes.Buffer
 	log, err := audit.New(db, &audit.Options{Every: time.Hour, Logger: slog.New(slog.NewTextHandler(&out, nil))})

@@ -21,7 +21,8 @@ func (a *Log) sweep(ctx context.Context) error {
 	if a.opts.Keep < 0 {
 		return nil
 	}
-	before := time.Now().Add(-a.opts.Keep).UTC()
+	flushed := time.Now()
+	before := flushed.Add(-a.opts.Keep).UTC()
 	for {
 		n, err := a.sweepBatch(ctx, before)
 		if err != nil {
@@ -29,6 +30,10 @@ func (a *Log) sweep(ctx context.Context) error {
 		}
 		if n < sweepRows {
 			return nil
+		}
+		if time.Since(flushed) >= a.opts.Every { // to delete millions takes long, and new rows do not wait for it
+			_ = a.Flush(ctx)
+			flushed = time.Now()
 		}
 	}
 }
