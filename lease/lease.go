@@ -5,7 +5,7 @@
 //	defer limiter.Flush(ctx) // on shutdown
 //
 // A [Limiter] reserves batches of a key's budget, and gives unused units back after [Options.HoldFor]. It admits at
-// most the remote limiter's bound plus processes × MaxBatch. A process that crashes loses at most MaxBatch of
+// most the remote limiter's bound plus processes × MaxBatch. A process that crashes loses what it holds of
 // each key. Costs of 0, costs above MaxBatch or the capacity, leaky buckets and bookings ahead go to the remote
 // limiter directly.
 //

@@ -10,23 +10,23 @@ import (
 
 // Options are the settings of [New]. MaxBatch is required; for all others zero means the default.
 type Options[K comparable] struct {
-	// MaxBatch is the most units that this process holds of one key's budget; at least 1.
+	// MaxBatch is the most units held of one key's budget, but for those that wait for open reservations; at least 1.
 	MaxBatch int
 
-	// HoldFor is how long a batch is held before what is left of it is given back. If zero, 1 s.
+	// HoldFor is how long a batch is held before its rest is given back. If zero, 1 s.
 	HoldFor time.Duration
 
-	// BatchFor is how long a batch should last; at most HoldFor. If zero, 50 ms, or half of HoldFor if that is shorter.
+	// BatchFor is how long a batch should last; at most HoldFor. If zero, 50 ms, or half of HoldFor if shorter.
 	BatchFor time.Duration
 
 	// DenyFor is how long a denial is repeated without asking again, up to its RetryAfter. If zero, 100 ms; below zero, not at
 	// all.
 	DenyFor time.Duration
 
-	// Timeout bounds each call of the remote limiter. If zero, 1 s.
+	// Timeout bounds each call of the remote limiter but Settle and Wait. If zero, 1 s.
 	Timeout time.Duration
 
-	// MaxKeys is how many keys are tracked at most; a key takes about 270 bytes besides its text, 560 with a batch. If zero,
+	// MaxKeys is how many keys are tracked at most; a key takes 270 bytes besides its text, 560 with a batch. If zero,
 	// 65536.
 	MaxKeys int
 

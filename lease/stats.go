@@ -8,8 +8,8 @@ type Stats struct {
 
 	BatchesGivenBack uint64 // batches of which something was left
 	UnitsGivenBack   uint64 // what was left of them
-	UnitsLost        uint64 // units that were charged, and neither used nor given back
-	BatchesForfeited uint64 // batches given back before all their reservations were settled
+	UnitsLost        uint64 // units charged, and neither used nor given back
+	BatchesForfeited uint64 // batches given back before all reservations were settled
 
 	Keys int // tracked now
 	Held int // units held now
