@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -214,12 +215,12 @@ func TestWithCallsThatHangTheBreakerAndItsTurnsAgreeWithAModel(t *testing.T) {
 // slowAdjust is a store whose Adjust takes 30 ms.
 type slowAdjust struct {
 	*store
-	adjusted int
+	adjusted atomic.Int64
 }
 
 func (s *slowAdjust) Adjust(context.Context, string, int) error {
 	time.Sleep(30 * time.Millisecond)
-	s.adjusted++
+	s.adjusted.Add(1)
 	return nil
 }
 
@@ -236,7 +237,7 @@ func TestAnAdjustThatIsUnderWayIsNotSaidToBeUnasked(t *testing.T) {
 		require.NotContains(t, err.Error(), "was not asked")
 		wg.Wait()
 		time.Sleep(time.Second)
-		require.Equal(t, 1, s.adjusted)
+		require.EqualValues(t, 1, s.adjusted.Load())
 	})
 }
 
