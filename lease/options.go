@@ -10,7 +10,7 @@ import (
 
 // Options are the settings of [New]. MaxBatch is required; for all others zero means the default.
 type Options[K comparable] struct {
-	// MaxBatch is the most units held of one key's budget, but for those that wait for open reservations; at least 1.
+	// MaxBatch is the most units held of one key's budget; at least 1. Units waiting for open reservations do not count.
 	MaxBatch int
 
 	// HoldFor is how long a batch is held before its rest is given back. If zero, 1 s.

@@ -95,10 +95,13 @@ func (t *table[K]) dropLocked(h *holding[K]) bool {
 	return true
 }
 
-// all returns all holdings, oldest first, and how many decisions were made by those that have left.
-func (t *table[K]) all() []*holding[K] { all, _ := t.standing(); return all }
+// all returns all holdings, oldest first.
+func (t *table[K]) all() []*holding[K] {
+	all, _ := t.standing()
+	return all
+}
 
-// standing returns all holdings, and how many decisions were made by those that have left by then.
+// standing is all, and how many decisions were made by the holdings that have left by then.
 func (t *table[K]) standing() (all []*holding[K], left uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

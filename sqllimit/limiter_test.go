@@ -505,6 +505,22 @@ func TestACalendarGivesBackNothingOfAnotherPeriod(t *testing.T) {
 	require.Equal(t, 9, d.Remaining)
 }
 
+// Other units of the same period leave a calendar's windows as they are.
+func TestACalendarGivesBackUnderOtherUnitsOfItsPeriod(t *testing.T) {
+	clock := newClock()
+	_, db := newFake(t, clock.now)
+	day := ratelimit.Day("UTC")
+	l := newLimiter(t, db, ratelimit.Calendar(10, day), patient)
+	r, err := l.Reserve(t.Context(), "k", 5, 0)
+	require.NoError(t, err)
+	require.NoError(t, l.SetLimit(ratelimit.Calendar(15, day)))
+	require.True(t, l.Allow("k", 1))
+	require.NoError(t, r.Cancel())
+	d, err := l.Peek(t.Context(), "k", 1)
+	require.NoError(t, err)
+	require.Equal(t, 14, d.Remaining)
+}
+
 func TestResetEndsReservationsAndDeletionDoesNot(t *testing.T) {
 	clock := newClock()
 	f, db := newFake(t, clock.now)
@@ -889,22 +905,6 @@ func TestMisuse(t *testing.T) {
 	d, err := l.Peek(t.Context(), "k", 1)
 	require.NoError(t, err)
 	require.False(t, d.Allowed)
-}
-
-// Other units of the same period leave a calendar's windows as they are.
-func TestACalendarGivesBackUnderOtherUnitsOfItsPeriod(t *testing.T) {
-	clock := newClock()
-	_, db := newFake(t, clock.now)
-	day := ratelimit.Day("UTC")
-	l := newLimiter(t, db, ratelimit.Calendar(10, day), patient)
-	r, err := l.Reserve(t.Context(), "k", 5, 0)
-	require.NoError(t, err)
-	require.NoError(t, l.SetLimit(ratelimit.Calendar(15, day)))
-	require.True(t, l.Allow("k", 1))
-	require.NoError(t, r.Cancel())
-	d, err := l.Peek(t.Context(), "k", 1)
-	require.NoError(t, err)
-	require.Equal(t, 14, d.Remaining)
 }
 
 func TestEachWaitsForAConnectionForItsTimeout(t *testing.T) {
