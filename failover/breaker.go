@@ -135,7 +135,7 @@ func (b *breaker) enter(turn bool) (t ticket, e entry, shut <-chan struct{}) {
 	switch b.lookLocked() {
 	case StateClosed:
 		if !turn {
-			return ticket{era: b.era}, needsTurn, b.shut
+			return t, needsTurn, b.shut
 		}
 		return ticket{era: b.era}, entered, nil
 	case StateHalfOpen:

@@ -99,8 +99,6 @@ type job struct {
 	begin func(turn bool) (e entry, shut <-chan struct{})
 	judge func(outcome, error) // told once what the call has come to, unless it was not made
 
-	starved func() // told that calls of which the time is over hold all turns
-
 	announce func() // tells what follows from the judgement
 }
 
@@ -134,9 +132,6 @@ func (c *caller) call(ctx context.Context, j job) (answer, outcome) {
 		c.waiting.Add(-1)
 		return c.startInTurn(ctx, j, timer.C, t)
 	case <-timer.C:
-		if t.overdue.Load() == int64(c.calls) { // none of them may ever end: only a probe tells whether the primary works
-			j.starved()
-		}
 	case <-shutting:
 		o = shut
 	case <-ctx.Done():

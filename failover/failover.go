@@ -187,7 +187,6 @@ func (l *Limiter[K]) askPrimary(ctx context.Context, q question[K]) (answer, out
 			l.failed(o, err)
 			l.breaker.done(t, o.health())
 		},
-		starved:  func() { l.breaker.done(t, failure) },
 		announce: l.breaker.announce,
 	}
 	if l.timeout >= 0 {

@@ -241,39 +241,6 @@ func TestAnAdjustThatIsUnderWayIsNotSaidToBeUnasked(t *testing.T) {
 	})
 }
 
-// Fewer calls than Failures hang and hold all turns, or calls that hung while the breaker was forced closed. The store works again.
-func TestHungCallsThatHoldAllTurnsOpenTheBreaker(t *testing.T) {
-	for _, calls := range []int{3, 6} {
-		for _, forced := range []bool{false, true} {
-			synctest.Test(t, func(t *testing.T) {
-				s := newStore(t, wide)
-				l := over(t, s, failover.AllowAll[string](), failover.Options{MaxCalls: calls})
-				if forced {
-					l.Force(failover.StateClosed)
-				}
-				s.fail(takes(24 * time.Hour))
-				for range calls {
-					take(t, l, 1)
-				}
-				s.fail(nil)
-				if forced {
-					l.Force(failover.StateHalfOpen)
-				}
-				time.Sleep(time.Minute)
-				degraded := 0
-				for range 100 {
-					if take(t, l, 1).Degraded {
-						degraded++
-					}
-					time.Sleep(time.Minute)
-				}
-				time.Sleep(48 * time.Hour)
-				require.LessOrEqual(t, degraded, 5, "%d calls, forced: %v", calls, forced)
-			})
-		}
-	}
-}
-
 // late is a store whose reservations cannot be settled in time, as its own client says.
 type late struct{ *store }
 

@@ -62,7 +62,7 @@ func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 		o = judgeBy(noContext, a)
 		judge(o, a.err)
 	} else {
-		a, o = l.settler.call(noContext, job{f: f, begin: begin, judge: judge, starved: func() { l.breaker.settled(era, failure) }, announce: l.breaker.announce})
+		a, o = l.settler.call(noContext, job{f: f, begin: begin, judge: judge, announce: l.breaker.announce})
 	}
 	l.breaker.announce()
 	switch o {
