@@ -36,9 +36,9 @@ func (c *lockCheck) Now() time.Duration {
 	return time.Duration(n) * time.Millisecond
 }
 
-// free reports whether nobody holds a lock. Another goroutine lets go of it soon; who reads the clock does not.
+// free reports whether nobody holds a lock. Another goroutine lets go of it soon, once it runs again; who reads the clock does not.
 func free(mu *sync.Mutex) bool {
-	for range 10_000 {
+	for range 2_000_000 { // for 0.4 s at least
 		if mu.TryLock() {
 			mu.Unlock()
 			return true
