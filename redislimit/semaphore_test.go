@@ -341,11 +341,18 @@ func TestASemaphoreWithoutAnAnswer(t *testing.T) {
 	}, 20*time.Second, time.Millisecond)
 
 	waiting := make(chan error, 1)
-	go func() {
+	wait := func() {
 		_, err := s.Acquire(t.Context(), "k", 1)
 		waiting <- err
-	}()
+	}
+	go wait()
 	require.Eventually(t, func() bool {
+		select {
+		case err := <-waiting: // its first call had no answer in time
+			assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
+			go wait()
+		default:
+		}
 		stats, err := s.Snapshot(t.Context(), "k")
 		return err == nil && stats.Waiting == 1
 	}, 20*time.Second, time.Millisecond)

@@ -295,9 +295,8 @@ func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 
 // TestInAStormCallersKnowWhatTheyWereCharged plays all calls at once on servers in trouble: nobody is charged twice
 // or for another one, an error that does not wrap ratelimit.ErrUnanswered has charged nothing, nobody waits much longer than
-// the timeout, and nothing is left behind.
+// the timeout, and nothing is left behind. It counts goroutines, and so no test runs beside it.
 func TestInAStormCallersKnowWhatTheyWereCharged(t *testing.T) {
-	t.Parallel()
 	for _, kind := range []string{"plain", "cut", "ring", "losing", "cluster", "moving"} {
 		t.Run(kind, func(t *testing.T) {
 			where := stormServers(t, kind)
