@@ -345,12 +345,16 @@ func (p *pass[R]) undo() []error {
 	return failures
 }
 
-// settleAll settles what the limiters of a chain have charged, the last first. It tries all of them, and returns the errors.
+// settleAll settles what the limiters of a chain have charged, the last first. It tries all of them, also if one panics, and
+// returns the errors.
 func settleAll(charged []*ratelimit.Reservation, actual int) (failures []error) {
-	for i := len(charged) - 1; i >= 0; i-- {
-		if err := charged[i].Settle(actual); err != nil {
-			failures = append(failures, fmt.Errorf("chain: limiter %d could not settle: %w", i, err))
-		}
+	last := len(charged) - 1
+	if last < 0 {
+		return nil
+	}
+	defer func() { failures = append(failures, settleAll(charged[:last], actual)...) }()
+	if err := charged[last].Settle(actual); err != nil {
+		failures = append(failures, fmt.Errorf("chain: limiter %d could not settle: %w", last, err))
 	}
 	return failures
 }

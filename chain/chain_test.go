@@ -166,6 +166,24 @@ func TestALimiterThatPanicsLosesNothingOfTheOthers(t *testing.T) {
 	assert.Equal(t, 3, remaining(t, l, "ann"))
 }
 
+// unsettling is a limiter whose reservations cannot be settled.
+type unsettling struct{ *engine }
+
+func (unsettling) Reserve(context.Context, string, int, time.Duration) (*ratelimit.Reservation, error) {
+	return ratelimit.NewReservation(ratelimit.Decision{Allowed: true}, func(int) error { panic("bomb") }), nil
+}
+
+func TestAPanicOfASettlementKeepsNoneFromTheOthers(t *testing.T) {
+	l := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(3)))
+	bomb, denies := unsettling{}, &engine{take: func() (d ratelimit.Decision, err error) { return d, nil }}
+	require.PanicsWithValue(t, "bomb", func() { chainOf(t, l, bomb, denies).Allow("ann", 2) })
+	assert.Equal(t, 3, remaining(t, l, "ann"))
+	res, err := chainOf(t, l, bomb).Reserve(t.Context(), "ann", 3, 0)
+	require.NoError(t, err)
+	require.PanicsWithValue(t, "bomb", func() { _ = res.Settle(1) })
+	assert.Equal(t, 2, remaining(t, l, "ann"))
+}
+
 func TestNewRefusesWhatCannotBeAsked(t *testing.T) {
 	l := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(3)))
 	_, err := chain.New[string]()

@@ -91,10 +91,10 @@ type breaker struct {
 	queued  atomic.Int64
 }
 
-func newBreaker(failures int, timeout, openFor time.Duration, tell func(change), renew func()) *breaker {
+func newBreaker(failures int, window, openFor time.Duration, tell func(change), renew func()) *breaker {
 	return &breaker{
 		failures: failures,
-		window:   max(time.Second, times(2, timeout)),
+		window:   window,
 		// Each breaker draws a time within ±20 %, so that a fleet does not probe at once.
 		openFor: max(1, times(0.8+0.4*rand.Float64(), openFor)),
 		origin:  time.Now(),

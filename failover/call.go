@@ -60,32 +60,54 @@ func (o outcome) health() health {
 //
 // A caller waits for its turn and for the answer no longer than timeout in all, and no longer than
 // its own context. A call has the whole timeout from when it starts. It runs on when its
-// caller leaves, and what it comes to is judged then. It holds its turn until it ends. If
-// overdue calls hold all turns when the breaker closes, they lose them: the primary works again.
+// caller leaves, and what it comes to is judged then. It holds its turn until it ends. Overdue
+// calls that hold all turns lose them when the breaker closes, since the primary works again, and after
+// patience, since they may never end.
 type caller struct {
-	timeout time.Duration
-	calls   int
-	turns   atomic.Pointer[turns]
-	waiting atomic.Int64 // callers that wait for their turn
-	most    int64        // of those; 0 for any number
+	timeout  time.Duration
+	patience time.Duration
+	calls    int
+	turns    atomic.Pointer[turns]
+	waiting  atomic.Int64 // callers that wait for their turn
+	most     int64        // of those; 0 for any number
 }
 
 // turns are those of calls under way.
 type turns struct {
-	taken   chan struct{} // holds one for each
-	overdue atomic.Int64  // of which the time is over
+	taken chan struct{} // holds one for each
+
+	mu      sync.Mutex // guards the fields below
+	overdue int        // of which the time is over
+	since   time.Time  // when the last of them became so
 }
 
-func newCaller(timeout time.Duration, calls int, most int64) *caller {
-	c := &caller{timeout: timeout, calls: calls, most: most}
-	c.turns.Store(&turns{taken: make(chan struct{}, calls)})
+// count takes note of one overdue call more, or of one less.
+func (t *turns) count(delta int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.overdue += delta
+	t.since = time.Now()
+}
+
+// held reports whether overdue calls have held all turns for a time.
+func (t *turns) held(d time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.overdue == cap(t.taken) && time.Since(t.since) >= d
+}
+
+func newCaller(timeout, patience time.Duration, calls int, most int64) *caller {
+	c := &caller{timeout: timeout, patience: patience, calls: calls, most: most}
+	c.turns.Store(c.newTurns())
 	return c
 }
 
-// renew makes the turns free for those who come from now on, if overdue calls hold all of them.
-func (c *caller) renew() {
-	if c.turns.Load().overdue.Load() == int64(c.calls) {
-		c.turns.Store(&turns{taken: make(chan struct{}, c.calls)})
+func (c *caller) newTurns() *turns { return &turns{taken: make(chan struct{}, c.calls)} }
+
+// renew makes the turns free for those who come from now on, if overdue calls have held all of them for a time.
+func (c *caller) renew(d time.Duration) {
+	if t := c.turns.Load(); t.held(d) {
+		c.turns.CompareAndSwap(t, c.newTurns())
 	}
 }
 
@@ -120,25 +142,40 @@ func (c *caller) call(ctx context.Context, j job) (answer, outcome) {
 		return c.startInTurn(ctx, j, nil, t)
 	default:
 	}
+	c.renew(c.patience)
 	if n := c.waiting.Add(1); c.most > 0 && n > c.most {
 		c.waiting.Add(-1)
 		return answer{}, busy
 	}
 	timer := time.NewTimer(c.timeout)
 	defer timer.Stop()
-	a, o := answer{}, busy
-	select {
-	case t.taken <- struct{}{}:
-		c.waiting.Add(-1)
-		return c.startInTurn(ctx, j, timer.C, t)
-	case <-timer.C:
-	case <-shutting:
-		o = shut
-	case <-ctx.Done():
-		a, o = leaves(ctx)
-	}
+	t, a, o := c.await(ctx, timer.C, shutting)
 	c.waiting.Add(-1)
-	return a, o
+	if t == nil {
+		return a, o
+	}
+	return c.startInTurn(ctx, j, timer.C, t)
+}
+
+// await waits for a turn, and returns the turns that it is of, or nil and what becomes of the caller.
+func (c *caller) await(ctx context.Context, over <-chan time.Time, shutting <-chan struct{}) (*turns, answer, outcome) {
+	for {
+		t := c.turns.Load()
+		select {
+		case t.taken <- struct{}{}:
+			if t == c.turns.Load() {
+				return t, answer{}, answered
+			}
+			<-t.taken // these turns were lost meanwhile
+		case <-over:
+			return nil, answer{}, busy
+		case <-shutting:
+			return nil, answer{}, shut
+		case <-ctx.Done():
+			a, o := leaves(ctx)
+			return nil, a, o
+		}
+	}
 }
 
 // leaves says what becomes of a caller whose context has ended.
@@ -240,7 +277,7 @@ func (r *run) endTurn(before phase) {
 		return
 	}
 	if before == hanging {
-		r.turns.overdue.Add(-1)
+		r.turns.count(-1)
 	}
 	<-r.turns.taken
 }
@@ -278,7 +315,7 @@ func (r *run) hang(err error) {
 	}
 	r.phase = hanging
 	if r.turns != nil {
-		r.turns.overdue.Add(1)
+		r.turns.count(1)
 	}
 	r.judge(overdue, err)
 	r.mu.Unlock()

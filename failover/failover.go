@@ -65,18 +65,19 @@ func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter
 	if err != nil {
 		return nil, err
 	}
+	window := max(time.Second, times(2, o.Timeout))
 	l := &Limiter[K]{
 		primary: primary,
 		instead: instead,
 		timeout: o.Timeout,
 		openFor: o.OpenFor,
-		caller:  newCaller(o.Timeout, o.MaxCalls, 0),
-		settler: newCaller(o.Timeout, o.MaxCalls, settlementsPerCall*int64(o.MaxCalls)),
+		caller:  newCaller(o.Timeout, window, o.MaxCalls, 0),
+		settler: newCaller(o.Timeout, window, o.MaxCalls, settlementsPerCall*int64(o.MaxCalls)),
 		journal: &journal{log: o.logger(), onStateChange: o.OnStateChange},
 	}
-	l.breaker = newBreaker(o.Failures, o.Timeout, o.OpenFor, l.journal.changed, func() {
-		l.caller.renew()
-		l.settler.renew()
+	l.breaker = newBreaker(o.Failures, window, o.OpenFor, l.journal.changed, func() {
+		l.caller.renew(0)
+		l.settler.renew(0)
 	})
 	return l, nil
 }

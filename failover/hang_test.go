@@ -127,18 +127,23 @@ func (h *hanging) enter(context.Context) error {
 func (h *hanging) changed(_, to failover.State) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if to != failover.StateClosed {
-		return
-	}
-	for _, b := range h.inTurn {
-		if time.Since(b) < h.timeout {
-			return
-		}
-	}
-	if len(h.inTurn) == h.calls {
-		h.inTurn = nil
+	if to == failover.StateClosed && h.free(0) {
 		h.freed++
 	}
+}
+
+// free frees the turns if hung calls have held all of them for a time, and reports whether it has.
+func (h *hanging) free(d time.Duration) bool {
+	for _, b := range h.inTurn {
+		if time.Since(b) < h.timeout+d {
+			return false
+		}
+	}
+	if len(h.inTurn) < h.calls {
+		return false
+	}
+	h.inTurn = nil
+	return true
 }
 
 func (h *hanging) one(at string) {
@@ -146,6 +151,9 @@ func (h *hanging) one(at string) {
 	h.mu.Lock()
 	probes := state == failover.StateHalfOpen && !h.probing
 	h.probing = h.probing || probes
+	if state == failover.StateClosed {
+		h.free(max(time.Second, 2*h.timeout))
+	}
 	free := state == failover.StateClosed && len(h.inTurn) < h.calls
 	if state != failover.StateClosed && !probes {
 		h.shutOnce++
@@ -239,6 +247,38 @@ func TestAnAdjustThatIsUnderWayIsNotSaidToBeUnasked(t *testing.T) {
 		time.Sleep(time.Second)
 		require.EqualValues(t, 1, s.adjusted.Load())
 	})
+}
+
+// Fewer calls than Failures hang for ever and hold all turns, or calls that hung while the breaker was forced closed. The store works again.
+func TestHungCallsThatHoldAllTurnsLoseThem(t *testing.T) {
+	for _, row := range []struct {
+		calls  int
+		forced bool
+	}{{3, false}, {3, true}, {6, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStore(t, wide)
+			l := over(t, s, failover.AllowAll[string](), failover.Options{MaxCalls: row.calls})
+			if row.forced {
+				l.Force(failover.StateClosed)
+			}
+			s.fail(takes(24 * time.Hour))
+			for range row.calls {
+				take(t, l, 1)
+			}
+			s.fail(nil)
+			if row.forced {
+				l.Force(failover.StateHalfOpen)
+			}
+			time.Sleep(900 * time.Millisecond)
+			require.True(t, take(t, l, 1).Degraded, "they may still end")
+			time.Sleep(100 * time.Millisecond)
+			for range 100 {
+				require.False(t, take(t, l, 1).Degraded, "%+v", row)
+			}
+			require.Equal(t, failover.StateClosed, l.State())
+			time.Sleep(48 * time.Hour)
+		})
+	}
 }
 
 // late is a store whose reservations cannot be settled in time, as its own client says.
