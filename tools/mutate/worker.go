@@ -18,9 +18,10 @@ import (
 
 // worker tries mutants in a copy of the repository.
 type worker struct {
-	dir    string
-	clean  map[string]time.Duration // what the tests of a package take without a mutant
-	listed map[string][]string      // the packages that depend on one, and have tests
+	dir     string
+	clean   map[string]time.Duration // what the tests of a package take without a mutant
+	listed  map[string][]string      // the packages that depend on one, and have tests
+	killers map[string][]string      // the tests of a package that have killed its mutants
 }
 
 func newWorker(repo string) (*worker, error) {
@@ -28,7 +29,7 @@ func newWorker(repo string) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &worker{dir: dir, clean: make(map[string]time.Duration), listed: make(map[string][]string)}
+	w := &worker{dir: dir, clean: make(map[string]time.Duration), listed: make(map[string][]string), killers: make(map[string][]string)}
 	if err := w.copy(repo); err != nil {
 		w.close()
 		return nil, err
@@ -65,7 +66,8 @@ func (w *worker) copy(repo string) error {
 	return nil
 }
 
-// try runs the tests on a mutant: those of its package with each seed, then those of the packages that depend on it.
+// try runs the tests on a mutant: those of its package that have killed others, all of its package with each seed, then those of
+// the packages that depend on it.
 func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err error) {
 	packages := []string{m.pkg}
 	if !o.near {
@@ -92,24 +94,31 @@ func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err err
 		if test == "" {
 			continue
 		}
-		seeds := o.seeds
-		if i > 0 {
-			seeds = 1
+		bound := 3*w.clean[pkg] + 5*time.Second
+		seeds, by := 1, ""
+		if i == 0 {
+			seeds = o.seeds
+			if first := w.killers[pkg]; len(first) > 0 {
+				by = w.play(ctx, pkg, test, 0, bound, "-test.run=^("+strings.Join(first, "|")+")$")
+			}
 		}
-		for seed := range seeds {
-			by := w.play(ctx, pkg, test, seed, 3*w.clean[pkg]+5*time.Second)
-			if ctx.Err() != nil {
-				return f, ctx.Err()
+		for seed := 0; seed < seeds && by == "" && ctx.Err() == nil; seed++ {
+			by = w.play(ctx, pkg, test, seed, bound)
+			if name, _, _ := strings.Cut(by, "/"); i == 0 && strings.HasPrefix(name, "Test") {
+				w.killers[pkg] = append(w.killers[pkg], name)
 			}
-			if by != "" {
-				if seed > 0 {
-					by += fmt.Sprintf(", with seed %d only", seed)
-				}
-				if i > 0 {
-					by = pkg + " " + by
-				}
-				return fate{by: by, took: time.Since(begin)}, nil
+			if by != "" && seed > 0 {
+				by += fmt.Sprintf(", with seed %d only", seed)
 			}
+		}
+		if ctx.Err() != nil {
+			return f, ctx.Err()
+		}
+		if by != "" {
+			if i > 0 {
+				by = pkg + " " + by
+			}
+			return fate{by: by, took: time.Since(begin)}, nil
 		}
 	}
 	return fate{survived: true, took: time.Since(begin)}, nil
@@ -159,11 +168,11 @@ func (w *worker) build(ctx context.Context, pkg string) (program string, out []b
 var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
 // play runs a program of tests, and returns what has failed, or nothing. The bound is for the program, and then for all that
-// it has started.
-func (w *worker) play(ctx context.Context, pkg, program string, seed int, bound time.Duration) string {
+// it has started. Arguments are the program's.
+func (w *worker) play(ctx context.Context, pkg, program string, seed int, bound time.Duration, args ...string) string {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "-test.failfast", "-test.timeout=0")
+	cmd := exec.CommandContext(ctx, program, append([]string{"-test.failfast", "-test.timeout=0"}, args...)...)
 	cmd.Dir = filepath.Join(w.dir, filepath.FromSlash(pkg))
 	cmd.Env = append(os.Environ(), "RATELIMIT_TEST_SEED="+strconv.Itoa(seed))
 	var out bytes.Buffer
