@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -93,6 +94,40 @@ func TestCallersWhoGiveUpLeaveNothingBooked(t *testing.T) {
 	assert.LessOrEqual(t, d.RetryAfter, time.Hour+stay)
 	f.clock.Advance(10*time.Hour + stay)
 	assert.Equal(t, 10, f.left(l, "k"))
+}
+
+// A caller leaves while its booking is under way, and the answer comes soon after.
+func TestABookingThatIsAnsweredSoonAfterItsCallerHasLeftIsGivenBack(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	l, err := New(s.client(), ratelimit.TokenBucket(ratelimit.PerHour(1), 10), &Options{Name: "left", Timeout: 20 * time.Second})
+	require.NoError(t, err)
+	stack, err := All(By(l, identity))
+	require.NoError(t, err)
+	for i, wait := range []func(context.Context, string, int) error{l.Wait, stack.Wait} {
+		key, givenBack := strconv.Itoa(i), 0
+		require.NoError(t, wait(t.Context(), key, 1)) // the server knows the script from here on
+		require.NoError(t, l.Reset(t.Context(), key))
+		for range 50 { // a busy machine is not always quick enough
+			ctx, cancel := context.WithCancel(t.Context())
+			s.pause(t)
+			time.AfterFunc(10*time.Millisecond, cancel)
+			resumed := make(chan struct{})
+			time.AfterFunc(20*time.Millisecond, func() { s.resume(t); close(resumed) })
+			err := wait(ctx, key, 1)
+			<-resumed
+			require.ErrorIs(t, err, context.Canceled)
+			if errors.Is(err, ratelimit.ErrUnanswered) {
+				require.NoError(t, l.Reset(t.Context(), key))
+			} else if givenBack++; givenBack == 5 {
+				break
+			}
+		}
+		assert.Equal(t, 5, givenBack)
+		d, err := l.Peek(t.Context(), key, 0)
+		require.NoError(t, err)
+		assert.Equal(t, 10, d.Remaining)
+	}
 }
 
 func TestABookingThatCouldNotBeGivenBackIsRefused(t *testing.T) {

@@ -143,6 +143,12 @@ func TestLeasedLayersTakeTheOthersOptions(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 65, d.Remaining)
 
+	alone, err := All(Leased(Global[visit](trial), 2))
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	assert.ErrorIs(t, promptly(t, func() error { return alone.Wait(ctx, visit{}, 1) }), context.DeadlineExceeded, "it is denied for longer")
+
 	r, err := stack.Reserve(t.Context(), visit{tenant: "a", user: "vip", cost: 100}, 1, 0)
 	require.NoError(t, err)
 	assert.True(t, r.Allowed, "its own limit")

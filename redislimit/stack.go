@@ -424,10 +424,8 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 // due returns when the cost could be passed on, if nothing else is spent: when the last of the enforcing layers
 // would let it out. That may be later than RetryAfter, which a leaky bucket's queue comes on top of.
 func (s *stack[R]) due() (due time.Duration) {
-	for i := range s.asks {
-		if a := &s.asks[i]; a.asked && !s.of.layers[a.layer].shadow {
-			due = max(due, a.said.RetryAfter)
-		}
+	for i := range s.asks { // of leases: those that are shadows were not asked
+		due = max(due, s.asks[i].said.RetryAfter)
 	}
 	for i := range s.request.charges {
 		if c := &s.request.charges[i]; !c.shadow {
