@@ -78,7 +78,7 @@ type turns struct {
 
 	mu      sync.Mutex // guards the fields below
 	overdue int        // of which the time is over
-	since   time.Time  // when the last of them became so
+	since   time.Time  // when that changed last
 }
 
 // count takes note of one overdue call more, or of one less.

@@ -1,14 +1,14 @@
 // Mutate changes the code in small ways, one at a time, and runs the tests: a change that they let pass is a hole in them.
 //
-//	go -C tools run ./mutate                         all mutants: an hour on two cores
+//	go -C tools run ./mutate                         all mutants: up to 2½ hours on two cores
 //	go -C tools run ./mutate -pkg lease -seeds 3     those of one package; what survives one seed is tried with the next
 //	go -C tools run ./mutate -only 'rounded'         those whose names match
 //	go -C tools run ./mutate -list                   says where each is, and runs nothing
 //
 // The mutants are in mutants.txt. It works in copies of the repository, as its files are now, and never in the checkout. The tests of
-// the mutant's own package come first, with -failfast: at first those that have killed others. What survives them with all seeds meets the tests of all packages that
-// depend on it, but for proofs and examples. A run that takes three times as long as without a mutant is a kill. The exit status is 1 if one survives, and if
-// a mutant's text is not found, or is found twice, or does not compile.
+// the mutant's own package come first, with -failfast: at first those that have killed others. What survives them with all seeds
+// meets the tests of all packages that depend on it, but for proofs and examples. A run that takes three times as long as without a
+// mutant is a kill. The exit status is 1 if one survives, and if a mutant's text is not found, or is found twice, or does not compile.
 package main
 
 import (
