@@ -250,13 +250,13 @@ func TestNoChargeIsLostToSweepsAndEvictions(t *testing.T) {
 
 func TestTheTableStaysWithinItsBoundUnderAFlood(t *testing.T) {
 	for _, most := range []int{1, 7, 4096} {
-		l := newWith(t, onceADay, ratelimit.Options[uint64]{Clock: new(testClock), MaxKeys: most})
+		l := newWith(t, onceADay, ratelimit.Options[int]{Clock: new(testClock), MaxKeys: most})
 		var wg sync.WaitGroup
 		for seed := range uint64(8) {
 			wg.Go(func() {
 				r := rand.New(rand.NewPCG(testsize.Seed(seed), 1))
 				for i := range 5000 {
-					l.Allow(r.Uint64N(uint64(3*most)), 1)
+					l.Allow(r.IntN(3*most), 1)
 					if n := l.Len(); n > most {
 						t.Errorf("%d keys of %d after %d", n, most, i)
 						return
