@@ -89,6 +89,7 @@ type fate struct {
 func (o options) run(ctx context.Context, all []*mutant, out io.Writer) (int, error) {
 	tried := slices.DeleteFunc(slices.Clone(all), func(m *mutant) bool { return m.explained != "" })
 	queue := make(chan *mutant)
+	killers := &killers{tests: make(map[string][]string)}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var (
@@ -114,7 +115,7 @@ func (o options) run(ctx context.Context, all []*mutant, out io.Writer) (int, er
 	)
 	for range min(o.together, len(tried)) {
 		wg.Go(func() {
-			w, err := newWorker(o.dir)
+			w, err := newWorker(o.dir, killers)
 			if err != nil {
 				result(nil, fate{}, err)
 			}

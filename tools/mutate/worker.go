@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -21,15 +22,39 @@ type worker struct {
 	dir     string
 	clean   map[string]time.Duration // what the tests of a package take without a mutant
 	listed  map[string][]string      // the packages that depend on one, and have tests
-	killers map[string][]string      // the tests of a package that have killed its mutants
+	killers *killers
 }
 
-func newWorker(repo string) (*worker, error) {
+// killers are the tests of a package that have killed its mutants. All workers share them.
+type killers struct {
+	mu    sync.Mutex
+	tests map[string][]string
+}
+
+func (k *killers) add(pkg, test string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !slices.Contains(k.tests[pkg], test) {
+		k.tests[pkg] = append(k.tests[pkg], test)
+	}
+}
+
+// of returns a pattern of the package's tests, or nothing if it has none yet.
+func (k *killers) of(pkg string) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.tests[pkg]) == 0 {
+		return ""
+	}
+	return "^(" + strings.Join(k.tests[pkg], "|") + ")$"
+}
+
+func newWorker(repo string, killers *killers) (*worker, error) {
 	dir, err := os.MkdirTemp("", "mutate")
 	if err != nil {
 		return nil, err
 	}
-	w := &worker{dir: dir, clean: make(map[string]time.Duration), listed: make(map[string][]string), killers: make(map[string][]string)}
+	w := &worker{dir: dir, clean: make(map[string]time.Duration), listed: make(map[string][]string), killers: killers}
 	if err := w.copy(repo); err != nil {
 		w.close()
 		return nil, err
@@ -98,14 +123,14 @@ func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err err
 		seeds, by := 1, ""
 		if i == 0 {
 			seeds = o.seeds
-			if first := w.killers[pkg]; len(first) > 0 {
-				by = w.play(ctx, pkg, test, 0, bound, "-test.run=^("+strings.Join(first, "|")+")$")
+			if first := w.killers.of(pkg); first != "" {
+				by = w.play(ctx, pkg, test, 0, bound, "-test.run="+first)
 			}
 		}
 		for seed := 0; seed < seeds && by == "" && ctx.Err() == nil; seed++ {
 			by = w.play(ctx, pkg, test, seed, bound)
 			if name, _, _ := strings.Cut(by, "/"); i == 0 && strings.HasPrefix(name, "Test") {
-				w.killers[pkg] = append(w.killers[pkg], name)
+				w.killers.add(pkg, name)
 			}
 			if by != "" && seed > 0 {
 				by += fmt.Sprintf(", with seed %d only", seed)
