@@ -8,7 +8,7 @@
 // The mutants are in mutants.txt. It works in copies of the repository, as its files are now, and never in the checkout. The tests of
 // the mutant's own package come first, with -failfast: at first those that have killed others. What survives them with all seeds
 // meets the tests of all packages that depend on it, but for proofs and examples. A run that takes three times as long as without a
-// mutant is a kill. The exit status is 1 if one survives, and if a mutant's text is not found, or is found twice, or does not compile.
+// mutant is a kill. The exit status is 1 if one survives or does not compile, and if a mutant's text is not found, or is found twice.
 package main
 
 import (
@@ -81,7 +81,7 @@ type options struct {
 // fate is what became of a mutant.
 type fate struct {
 	survived bool
-	by       string // what killed it
+	by       string // what killed it, or why no test can
 	took     time.Duration
 }
 
@@ -108,7 +108,7 @@ func (o options) run(ctx context.Context, all []*mutant, out io.Writer) (int, er
 			fates[m] = f
 			word := "killed by " + f.by
 			if f.survived {
-				word = "SURVIVED"
+				word = "SURVIVED" + f.by
 			}
 			fmt.Fprintf(out, "%4d of %d  %4.0fs  %s: %s: %s\n", len(fates), len(tried), f.took.Seconds(), m.pkg, m.name, word)
 		}

@@ -175,7 +175,9 @@ func TestAMutantThatCannotBeTriedIsAnError(t *testing.T) {
 		return
 	}
 	all := mutants(t, dir, "[core] no Go\n- return 7\n+ return nothing")
-	if _, err := (options{dir: dir, seeds: 1, near: true, together: 1}).run(context.Background(), all, new(bytes.Buffer)); err == nil || !strings.Contains(err.Error(), "core: no Go: does not compile") {
-		t.Error(err)
+	var out bytes.Buffer
+	survived, err := options{dir: dir, seeds: 1, near: true, together: 1}.run(context.Background(), all, &out)
+	if want := "core: no Go: SURVIVED, as it does not compile"; err != nil || survived != 1 || !strings.Contains(out.String(), want) {
+		t.Error(survived, err, out.String())
 	}
 }

@@ -114,7 +114,7 @@ func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err err
 		}
 		test, out, err := w.build(ctx, pkg)
 		if err != nil {
-			return f, fmt.Errorf("%s: %s: does not compile: %w\n%s", m.pkg, m.name, err, out)
+			return fate{survived: true, by: fmt.Sprintf(", as it does not compile: %v\n%s", err, out), took: time.Since(begin)}, ctx.Err()
 		}
 		if test == "" {
 			continue
