@@ -83,6 +83,7 @@ type Stats struct {
 
 // Stats returns the counts.
 func (c *Limiter[R]) Stats() Stats {
+	c.all() // panics for the zero Limiter
 	s := Stats{FailedGiveBacks: c.failed.Load()}
 	if err := c.lastFailure.Load(); err != nil {
 		s.LastFailure = *err

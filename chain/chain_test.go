@@ -203,6 +203,7 @@ func TestTheZeroLimiterSaysWhatIsWrong(t *testing.T) {
 	assert.PanicsWithValue(t, want, func() { _, _ = zero.Reserve(t.Context(), "k", 1, 0) })
 	assert.PanicsWithValue(t, want, func() { _ = zero.Wait(t.Context(), "k", 1) })
 	assert.PanicsWithValue(t, want, func() { zero.Limits() })
+	assert.PanicsWithValue(t, want, func() { zero.Stats() })
 	assert.PanicsWithValue(t, want, func() { (*chain.Limiter[string])(nil).Allow("k", 1) })
 }
 

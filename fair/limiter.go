@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
-// Options are the settings of [New] besides the limit. Nil and the zero Options are the defaults. Functions are called
+// Options are the settings of [New] besides the limit. Nil and zero mean the defaults. Functions are called
 // concurrently, under no lock.
 type Options[K comparable] struct {
 	// Weight is a tenant's share, at least 1 and at most 2^20. It is called for each decision. If nil, all tenants weigh 1.
@@ -123,9 +123,9 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 
 // Take spends cost of the tenant's share, or nothing. Remaining is the largest cost that would pass now.
 //
-// RetryAfter supposes that the others go on as they do. A tenant that comes back then, with a cost that is not larger, need
-// not fit its share again; twice the cost must be free of the burst. For a tenant that is alone it is exact. For a cost that
-// can pass only when others pause it supposes that they do: such a cost should Wait.
+// RetryAfter supposes that the others go on as they do. A tenant that comes back then, with no larger cost, need
+// not fit its share again; twice the cost must be free of the burst. For a tenant alone, with no callers in Wait, it is
+// exact. For a cost that can pass only when others pause, it supposes so.
 //
 // Errors wrap [ratelimit.ErrExceedsLimit], if the cost is above the burst, [ratelimit.ErrNegativeCost],
 // [ratelimit.ErrInvalidKey] or [ratelimit.ErrTableFull]. The context is not used.
@@ -135,7 +135,7 @@ func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.De
 	return d, err
 }
 
-// Reserve is Take with a charge that can be settled. It books nothing ahead. To settle above the
+// Reserve is Take with a charge that can be settled. To settle above the
 // cost charges the tenant, as a debt if need be. To settle below gives back what the rate has not given back since.
 func (l *Limiter[K]) Reserve(_ context.Context, tenant K, cost int, _ time.Duration) (*ratelimit.Reservation, error) {
 	var d ratelimit.Decision
@@ -353,7 +353,7 @@ func (l *Limiter[K]) retryLocked(t *tenant[K], m meter.Moment, cost int64) (time
 		ahead += l.lines[0].line.first.cost // it has the room first
 	}
 	if t.line.first != nil {
-		lead = after(t.line.tag, s.virtual) + uint64(t.line.costs+cost)<<fractionBits/t.weight
+		lead = after(t.line.tag, s.virtual) + uint64(min(t.line.costs+cost, 1<<43))<<fractionBits/t.weight
 	}
 	alone, free := s.alone(t), b.free(m.Now)
 	amount, virtual, ok := s.ifOthersSpend(t, lead, free)

@@ -344,8 +344,9 @@ func TestInflightTransportLimitsEachHost(t *testing.T) {
 func TestInflightTransportGivesThePermitBackHoweverARequestEnds(t *testing.T) {
 	var resp *http.Response
 	var fail error
+	broken := true
 	base := roundTrip(func(*http.Request) (*http.Response, error) {
-		if resp == nil && fail == nil {
+		if broken {
 			panic("base")
 		}
 		return resp, fail
@@ -355,6 +356,8 @@ func TestInflightTransportGivesThePermitBackHoweverARequestEnds(t *testing.T) {
 	require.NoError(t, err)
 	send := func() { _, _ = transport.RoundTrip(httptest.NewRequest("GET", "http://a.example", nil)) }
 	assert.Panics(t, send)
+	broken = false
+	assert.NotPanics(t, send, "no response and no error")
 	fail = errors.New("connection refused")
 	send()
 	fail, resp = nil, &http.Response{StatusCode: 200}

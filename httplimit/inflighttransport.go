@@ -67,7 +67,7 @@ func responseOutcome(r *http.Request, resp *http.Response, err error) inflight.O
 		return inflight.Cancelled
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return inflight.Dropped
-	case err != nil:
+	case err != nil, resp == nil:
 		return inflight.Cancelled
 	case resp.StatusCode == http.StatusTooManyRequests:
 		return inflight.Dropped
@@ -104,7 +104,7 @@ func (t *InflightTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		permit.Done(outcome)
 	}
 	switch {
-	case err != nil, resp.Body == nil, resp.Body == http.NoBody:
+	case err != nil, resp == nil, resp.Body == nil, resp.Body == http.NoBody: // no response and no error: the http.Client says so
 		done(err)
 	case resp.StatusCode == http.StatusSwitchingProtocols:
 		permit.Done(inflight.Ignored) // the connection is the caller's now

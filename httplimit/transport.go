@@ -174,7 +174,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		resp, err := t.base.RoundTrip(r)
 		a := t.learn(p, resp)
-		if err != nil || retries == t.opts.MaxRetries || !repeatable(r, resp, a) || p.Late() {
+		if err != nil || resp == nil || retries == t.opts.MaxRetries || !repeatable(r, resp, a) || p.Late() {
 			return resp, err
 		}
 		again, err := repeat(r)

@@ -1032,3 +1032,11 @@ func TestMillisecondsOfAServerAreWaitedFor(t *testing.T) {
 		assert.Equal(t, time.Second, time.Since(start))
 	})
 }
+
+func TestATransportHandsOnThatThereIsNoResponseAndNoError(t *testing.T) {
+	none := roundTrip(func(*http.Request) (*http.Response, error) { return nil, nil })
+	_, transport := client(t, none, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 1})
+	resp, err := transport.RoundTrip(httptest.NewRequest("GET", "http://a.example", nil))
+	require.NoError(t, err)
+	require.Nil(t, resp)
+}

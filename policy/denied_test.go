@@ -132,3 +132,31 @@ func TestDenialsOfARuleOutliveAnotherCaseOfItsName(t *testing.T) {
 	p.Allow(policy.Attributes{"user": "ann"}, 1)
 	assert.Equal(t, []policy.Denials{{Rule: "Users", Key: "ann", Count: 2}}, p.Denied(10))
 }
+
+// keeper is an engine that goes on with a request's charges when its caller has left.
+type keeper struct {
+	quiet
+	kept *[]*policy.Charges
+}
+
+func (k keeper) Open([]policy.Budget) (ratelimit.Reserver[*policy.Charges], error) { return k, nil }
+
+func (k keeper) Take(_ context.Context, c *policy.Charges, _ int) (ratelimit.Decision, error) {
+	*k.kept = append(*k.kept, c)
+	return ratelimit.Decision{}, ratelimit.ErrUnavailable
+}
+
+func TestAnEngineThatIsLateChargesNoOtherRequest(t *testing.T) {
+	var kept []*policy.Charges
+	p, err := policy.New(parsed(t, deniedRules), &policy.Options{Engine: keeper{kept: &kept}})
+	require.NoError(t, err)
+	users := []string{"ann", "bob", "cid"}
+	for _, user := range users {
+		_, err := p.Take(t.Context(), policy.Attributes{"user": user}, 1)
+		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	}
+	for i, c := range kept {
+		require.Len(t, c.List, 3)
+		assert.Equal(t, users[i], c.List[0].Key)
+	}
+}

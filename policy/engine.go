@@ -8,8 +8,8 @@ import (
 
 // Engine holds the budgets of rules: [Memory], or one of module policyredis. Each [Policies] needs its own.
 //
-// Its limiters charge all that a request asks for, or nothing, in Allow as in Take. They may be a [ratelimit.Peeker],
-// [ratelimit.Adjuster] and [ratelimit.Resetter] too, and list keys for [Policies.Each]:
+// Its limiters charge all that a request asks for, or nothing, in Allow as in Take, before they return. They may be a
+// [ratelimit.Peeker], [ratelimit.Adjuster] and [ratelimit.Resetter] too, and list keys for [Policies.Each]:
 //
 //	Each(ctx context.Context, rule int, limitFor func(key string) ratelimit.Limit, visit func(key string, d ratelimit.Decision) bool) error
 type Engine interface {

@@ -129,8 +129,12 @@ func (q *query) load() {
 	}
 }
 
-// free forgets a query, and keeps its memory for the next one.
+// free forgets a query, and keeps its memory for the next one, unless another engine than Memory has got its charges: what goes on
+// with them when its caller has left, as a limiter of package failover does, must not charge another request's key.
 func (p *Policies) free(q *query) {
+	if !q.answered() && q.in.memory == nil {
+		return
+	}
 	q.clear()
 	p.queries.Put(q)
 }

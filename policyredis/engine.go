@@ -25,7 +25,7 @@ import (
 type Options struct {
 	// Prefix begins all Redis keys. If empty, "policy:". Processes that share budgets have the same.
 	Prefix string
-	// Timeout bounds a decision. If zero, 50 ms.
+	// Timeout bounds a decision, and each lease for it. If zero, 50 ms.
 	Timeout time.Duration
 	// Slot is [redislimit.Options.Slot]. All keys of one request must share a slot.
 	Slot func(key string) string

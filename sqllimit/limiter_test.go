@@ -921,3 +921,26 @@ func TestEachWaitsForAConnectionForItsTimeout(t *testing.T) {
 		require.Equal(t, 5*time.Second, time.Since(began))
 	})
 }
+
+// A sweep meets keys of other programs, which LimitFor may not be made for. Its panic would end the program.
+func TestAPanicOfLimitForEndsNoSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, db := newFake(t, func() int64 { return time.Now().UnixMicro() })
+		old := newLimiter(t, db, ratelimit.FixedWindow(ratelimit.PerSecond(10)), patient)
+		require.True(t, old.Allow("strange", 1))
+		l := newLimiter(t, db, ratelimit.FixedWindow(ratelimit.PerSecond(10)), &Options{Timeout: time.Minute, LimitFor: func(key string) ratelimit.Limit {
+			if key == "strange" {
+				panic(key)
+			}
+			return ratelimit.Limit{}
+		}})
+		require.True(t, l.Allow("gone", 1))
+		for range 3 {
+			time.Sleep(sweepEach)
+			require.True(t, l.Allow("hot", 1))
+		}
+		synctest.Wait()
+		require.Contains(t, f.rows, "calls:strange")
+		require.NotContains(t, f.rows, "calls:gone")
+	})
+}

@@ -91,9 +91,15 @@ func (l *Limiter) sweep(ctx context.Context, until int64) (n int, err error) {
 	return n, err
 }
 
-// ends returns when a row that was due at its reading may be deleted: a day later if that is not known.
-func (l *Limiter) ends(r keyRow) int64 {
+// ends returns when a row that was due at its reading may be deleted: a day later if that is not known, or if LimitFor panics, whose
+// panic no caller could recover here.
+func (l *Limiter) ends(r keyRow) (at int64) {
 	unknown := r.reading + mostKept
+	defer func() {
+		if recover() != nil {
+			at = unknown
+		}
+	}()
 	p, err := l.planFor(strings.TrimPrefix(string(r.key), l.space))
 	if err != nil {
 		return unknown
