@@ -76,6 +76,10 @@ func report(in io.Reader, out io.Writer) (*result, error) {
 		fmt.Fprint(out, strings.Join(written[t], ""))
 		delete(written, t)
 	}
+	unended := func(pkg string) []test { // benchmarks, and tests that a crash has kept from ending
+		names := slices.DeleteFunc(slices.Collect(maps.Keys(written)), func(t test) bool { return t.pkg != pkg })
+		return slices.SortedFunc(slices.Values(names), func(a, b test) int { return strings.Compare(a.name, b.name) })
+	}
 	lines := bufio.NewReader(in)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -97,12 +101,10 @@ func report(in io.Reader, out io.Writer) (*result, error) {
 				r.failures = append(r.failures, e.Test)
 			}
 			tell(test{e.Package, e.Test})
-		case e.Action == "fail": // perhaps before a test could end
-			for _, t := range slices.SortedFunc(maps.Keys(written), func(a, b test) int { return strings.Compare(a.name, b.name) }) {
-				if t.pkg == e.Package {
-					r.failures = append(r.failures, t.name)
-					tell(t)
-				}
+		case e.Action == "fail":
+			for _, t := range unended(e.Package) {
+				r.failures = append(r.failures, t.name)
+				tell(t)
 			}
 		case e.Action == "skip" && e.Test != "":
 			t := test{e.Package, e.Test}
@@ -116,8 +118,12 @@ func report(in io.Reader, out io.Writer) (*result, error) {
 				r.skipped.count(t.pkg, why, 1)
 			}
 			delete(written, t)
-		case e.Action == "pass":
+		case e.Action == "pass" && e.Test != "":
 			delete(written, test{e.Package, e.Test})
+		case e.Action == "pass":
+			for _, t := range unended(e.Package) {
+				tell(t)
+			}
 		}
 		if err == io.EOF {
 			return r, nil
@@ -128,9 +134,9 @@ func report(in io.Reader, out io.Writer) (*result, error) {
 	}
 }
 
-// reason returns what a skipped test said of it.
+// reason returns what a skipped test said last.
 func reason(written []string) string {
-	for _, line := range written {
+	for _, line := range slices.Backward(written) {
 		if p := place.FindString(line); p != "" {
 			return strings.TrimSpace(strings.TrimPrefix(line, p))
 		}

@@ -13,6 +13,7 @@ func TestReport(t *testing.T) {
 {"Action":"start","Package":"p"}
 {"Action":"run","Package":"p","Test":"TestA"}
 {"Action":"output","Package":"p","Test":"TestA","Output":"=== RUN   TestA\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:2: a message\n"}
 {"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:3: no server here\n"}
 {"Action":"output","Package":"p","Test":"TestA","Output":"--- SKIP: TestA (0.00s)\n"}
 {"Action":"skip","Package":"p","Test":"TestA"}
@@ -24,6 +25,7 @@ func TestReport(t *testing.T) {
 {"Action":"output","Package":"p","Test":"TestG","Output":"    g_test.go:3: it bounds a time, and runs alone after all others\n"}
 {"Action":"skip","Package":"p","Test":"TestG"}
 {"Action":"output","Package":"none","Output":"?   \tnone\t[no test files]\n"}
+{"Action":"output","Package":"p","Test":"BenchmarkH","Output":"BenchmarkH-2 1 7 ns/op\n"}
 {"Action":"output","Package":"p","Output":"PASS\n"}
 {"Action":"output","Package":"p","Output":"ok  \tp\t0.1s\n"}
 {"Action":"pass","Package":"p"}
@@ -40,6 +42,7 @@ func TestReport(t *testing.T) {
 	r.skipped.print(&out)
 	assert.Equal(t, `== ./redislimit
 ok  	p	0.1s
+BenchmarkH-2 1 7 ns/op
 r.go:1: no
 --- FAIL: TestE
 FAIL	q

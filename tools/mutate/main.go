@@ -24,6 +24,7 @@ import (
 	"regexp"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -53,13 +54,16 @@ func main() {
 	if err := locate(o.dir, all); err != nil {
 		log.Fatal(err)
 	}
+	if len(all) == 0 || o.seeds < 1 || o.together < 1 {
+		log.Fatal("no mutant of that package and name, or no seeds, or none at a time: nothing would be tried")
+	}
 	if *list {
 		for _, m := range all {
 			fmt.Printf("%s: %s\n", m.file, m.name)
 		}
 		return
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	survived, err := o.run(ctx, all, os.Stdout)
 	if err != nil {
