@@ -149,9 +149,9 @@ func TestADeniedChainTellsWhatItWouldTake(t *testing.T) {
 		{first: math.MaxInt, last: math.MaxInt, cost: math.MaxInt, want: math.MaxInt},
 	} {
 		denies := &engine{take: func() (ratelimit.Decision, error) {
-			return ratelimit.Decision{Remaining: test.last, RetryAfter: s, Delay: s}, nil
+			return ratelimit.Decision{Remaining: test.last, RetryAfter: s, Delay: s, Degraded: test.cost == 5}, nil
 		}}
-		d, err := chainOf(t, allows(ratelimit.Decision{Remaining: test.first, ResetAfter: 2 * s, Degraded: true}), denies).
+		d, err := chainOf(t, allows(ratelimit.Decision{Remaining: test.first, ResetAfter: 2 * s, Degraded: test.cost != 5}), denies).
 			Take(t.Context(), "ann", test.cost)
 		require.NoError(t, err)
 		assert.Equal(t, ratelimit.Decision{Remaining: test.want, RetryAfter: s, ResetAfter: 2 * s, Degraded: true}, d)
