@@ -1,6 +1,6 @@
 // Mutate changes the code in small ways, one at a time, and runs the tests: a change that they let pass is a hole in them.
 //
-//	go -C tools run ./mutate                         all mutants: up to 2½ hours on two cores
+//	go -C tools run ./mutate                         all mutants: an hour on two cores
 //	go -C tools run ./mutate -pkg lease -seeds 3     those of one package; what survives one seed is tried with the next
 //	go -C tools run ./mutate -only 'rounded'         those whose names match
 //	go -C tools run ./mutate -list                   says where each is, and runs nothing
