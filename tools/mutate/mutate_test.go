@@ -15,11 +15,14 @@ var files = map[string]string{
 	"go.mod": "module m\n\ngo 1.25\n",
 	"core/core.go": `package core
 
+import "time"
+
 func Max(a, b int) int {
 	if a > b {
 		return a
 	}
 	for i := 0; i < 1; i++ {
+		time.Sleep(1)
 	}
 	return b
 }
@@ -104,9 +107,9 @@ func TestWhatNoTestNoticesSurvives(t *testing.T) {
 + if a >= b {
 [core] for ever
 - for i := 0; i < 1; i++ {
-- }
+- time.Sleep(1)
 + for i := 0; i < 1; {
-+ }
++ time.Sleep(time.Second)
 [core] a third
 - half := a / 2
 + half := a / 3

@@ -108,6 +108,7 @@ func TestARelease(t *testing.T) {
 }
 
 func TestWhatIsNotReleased(t *testing.T) {
+	first := scratch(t, "")
 	for name, test := range map[string]struct {
 		ci, version string
 		spoil       func(t *testing.T, dir string)
@@ -134,7 +135,8 @@ func TestWhatIsNotReleased(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := scratch(t, "")
+			dir := t.TempDir()
+			require.NoError(t, os.CopyFS(dir, os.DirFS(first)))
 			write(t, filepath.Join(dir, ".ci/run"), strings.ReplaceAll(test.ci, "%s", dir))
 			do(t, dir, "commit", "-q", "--allow-empty", "-am", "ci")
 			if test.spoil != nil {
