@@ -73,6 +73,7 @@ func openSQLite(t testing.TB) *sql.DB {
 	db, err := sql.Open("sqlite3", "file:"+filepath.Join(t.TempDir(), "rules.db")+"?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	require.NoError(t, db.Ping(), "the first connection compiles SQLite, which may take longer than the timeout of what is tested")
 	return db
 }
 
