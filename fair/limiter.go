@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
-// Options are the settings of [New] besides the limit. Nil and zero mean the defaults. Functions are called
-// concurrently, under no lock.
+// Options are the settings of [New] besides the limit. Nil and zero mean the defaults. Functions are called concurrently,
+// under no lock.
 type Options[K comparable] struct {
 	// Weight is a tenant's share, at least 1 and at most 2^20. It is called for each decision. If nil, all tenants weigh 1.
 	Weight func(tenant K) int
@@ -123,9 +123,9 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 
 // Take spends cost of the tenant's share, or nothing. Remaining is the largest cost that would pass now.
 //
-// RetryAfter supposes that the others go on as they do. A tenant that comes back then, with no larger cost, need
-// not fit its share again; twice the cost must be free of the burst. For a tenant alone, with no callers in Wait, it is
-// exact. For a cost that can pass only when others pause, it supposes so.
+// RetryAfter supposes that the others go on as they do. A tenant that comes back then, with no larger cost, need not fit its
+// share again; twice the cost must be free of the burst. For a tenant alone, with no callers in Wait, it is exact. For a
+// cost that can pass only when others pause, it supposes that they do.
 //
 // Errors wrap [ratelimit.ErrExceedsLimit], if the cost is above the burst, [ratelimit.ErrNegativeCost],
 // [ratelimit.ErrInvalidKey] or [ratelimit.ErrTableFull]. The context is not used.
@@ -135,8 +135,8 @@ func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.De
 	return d, err
 }
 
-// Reserve is Take with a charge that can be settled. To settle above the
-// cost charges the tenant, as a debt if need be. To settle below gives back what the rate has not given back since.
+// Reserve is Take with a charge that can be settled. To settle above the cost charges the tenant, as a debt if need be. To
+// settle below gives back what the rate has not given back since.
 func (l *Limiter[K]) Reserve(_ context.Context, tenant K, cost int, _ time.Duration) (*ratelimit.Reservation, error) {
 	var d ratelimit.Decision
 	_, spent, err := l.decide(tenant, cost, &d)
@@ -352,7 +352,7 @@ func (l *Limiter[K]) retryLocked(t *tenant[K], m meter.Moment, cost int64) (time
 	if len(l.lines) > 0 {
 		ahead += l.lines[0].line.first.cost // it has the room first
 	}
-	if t.line.first != nil {
+	if t.line.first != nil { // the bound on costs keeps the shift from overflowing
 		lead = after(t.line.tag, s.virtual) + uint64(min(t.line.costs+cost, 1<<43))<<fractionBits/t.weight
 	}
 	alone, free := s.alone(t), b.free(m.Now)

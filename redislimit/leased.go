@@ -17,8 +17,8 @@ import (
 // So its keys may be on another server than those beside it. Its bound is the limit's plus processes × maxBatch, if all
 // processes lease it. All stacks of a process must have the same maxBatch. A leaky bucket cannot be leased.
 //
-// The stack is all or nothing still. Each batch that is fetched takes up to [Options.Timeout] more; below zero, 1 s. A batch is given back
-// after a second, and by [Layered.Flush]; an unsettled reservation holds it, as in [lease.Limiter.Reserve].
+// The stack is all or nothing still. Each batch that is fetched takes up to [Options.Timeout] more; below zero, 1 s. A batch is
+// given back after a second, and by [Layered.Flush]; an unsettled reservation holds it, as in [lease.Limiter.Reserve].
 func Leased[R any](l Layer[R], maxBatch int) Layer[R] {
 	return wrapped(l, "Leased", false, "", func(y *layer[R]) { y.leased, y.maxBatch = true, maxBatch })
 }

@@ -6,9 +6,10 @@
 //	go -C tools run ./mutate -list                   says where each is, and runs nothing
 //
 // The mutants are in mutants.txt. It works in copies of the repository, as its files are now, and never in the checkout. The tests of
-// the mutant's own package come first, with -failfast: at first those that have killed others. What survives them with all seeds
-// meets the tests of all packages that depend on it, but for proofs and examples. A run that takes three times as long as without a
-// mutant is a kill. The exit status is 1 if one survives or does not compile, and if a mutant's text is not found, or is found twice.
+// the mutant's own package come first, with -failfast: at first those that have killed others. What survives them with all seeds is
+// tried with the tests of all packages that depend on it, except proofs and examples. A test has to fail twice. A run that takes
+// three times as long as without a mutant is a kill. The exit status is 1 if a mutant survives or does not compile, and if its text
+// is not found, or is found twice.
 package main
 
 import (
