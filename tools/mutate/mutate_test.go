@@ -122,7 +122,7 @@ func TestWhatNoTestNoticesSurvives(t *testing.T) {
 = it is the same
 `)
 	var out bytes.Buffer
-	survived, err := options{dir: dir, seeds: 2, together: 2}.run(context.Background(), all, &out)
+	survived, err := options{dir: dir, seeds: 2, together: 1}.run(context.Background(), all, &out)
 	if err != nil {
 		t.Fatal(err)
 	}

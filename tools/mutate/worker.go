@@ -190,7 +190,7 @@ func (w *worker) build(ctx context.Context, pkg string) (program string, out []b
 	if pkg == "." { // these take the compiler longest: without inlining, two thirds of that
 		inlining += "github.com/weir-go/...=-l"
 	}
-	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", inlining, "-o", program, ".")
+	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", inlining, "-o", program, ".")
 	cmd.Dir = filepath.Join(w.dir, filepath.FromSlash(pkg))
 	if out, err = cmd.CombinedOutput(); err != nil {
 		return "", out, err

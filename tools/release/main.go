@@ -143,11 +143,16 @@ func (r *release) commit(now time.Time) (string, error) {
 		if len(siblings) == 0 {
 			continue
 		}
-		edit := []string{"mod", "edit"}
 		for _, s := range siblings {
-			edit = append(edit, "-require="+s.Mod.Path+"@"+r.version)
+			if err := m.Mod.AddRequire(s.Mod.Path, r.version); err != nil {
+				return "", err
+			}
 		}
-		if _, err := repo.Run(filepath.Join(r.clone, filepath.FromSlash(m.Dir)), nil, "go", edit...); err != nil {
+		text, err := m.Mod.Format()
+		if err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(filepath.Join(r.clone, filepath.FromSlash(m.Dir), "go.mod"), text, 0o666); err != nil {
 			return "", err
 		}
 	}
