@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/big"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -122,6 +123,7 @@ func newJudge(l ratelimit.Limit) *judge {
 }
 
 func (j *judge) do(o op) (a answer) {
+	j.blurry = j.blurry || o.raw < j.sweptAt
 	switch o.kind {
 	case opTake, opAllow:
 		a.d, _, a.err = j.take(o.raw, o.n, -1, true)
@@ -151,7 +153,9 @@ func (j *judge) change(o op, a *answer) {
 		j.reset()
 		j.blurry = false
 	case opSweep:
-		a.swept = j.sweep(o.raw)
+		if !j.blurry { // else the limiter's answer counts
+			a.swept = j.sweep(o.raw)
+		}
 	}
 }
 
@@ -348,8 +352,10 @@ func (s *script) run(t testing.TB, maxOps int) {
 
 // accepts holds the limiter's answer against the model's, unless the model has none.
 func (j *judge) accepts(o op, got, want answer) bool {
-	j.blurry = j.blurry || o.raw < j.sweptAt
 	if j.blurry {
+		if o.kind == opReserve {
+			j.reserved(o, got)
+		}
 		if got.swept > 0 {
 			j.forget()
 			j.blurry, j.sweptAt = false, o.raw
@@ -363,6 +369,16 @@ func (j *judge) accepts(o op, got, want answer) bool {
 		got.d.Delay, want.d.Delay = 0, 0 // of nothing
 	}
 	return got.d == want.d && sameError(got.err, want.err) && got.swept == want.swept && got.len == want.len
+}
+
+// reserved takes note of what the limiter reserved while the model does not know what is spent: if it is settled once the key has been
+// dropped as fresh, the model knows that again.
+func (j *judge) reserved(o op, got answer) {
+	if !got.d.Allowed {
+		j.made[o.id] = nil
+	} else if j.made[o.id] == nil {
+		j.made[o.id] = &receipt{booking: &booking{at: o.raw, pos: new(big.Int), cost: int64(o.n)}, life: j.life}
+	}
 }
 
 // outcome is what a decision with an error has to say.

@@ -47,6 +47,9 @@ func (b *booked) do() {
 		if b.m.leaky != nil {
 			b.m.Advance(&b.s, b.now)
 			b.pass()
+			if len(b.list) == 0 {
+				b.m.Advance(&b.base, b.now)
+			}
 			if sp.At, sp.Part = b.m.leaky.leaves(b.s, b.now); sp.At-b.now > century {
 				return // no queue is as long as that
 			}
