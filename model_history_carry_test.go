@@ -144,11 +144,12 @@ func (s *modelCounter) spent(now int64) int64 {
 }
 
 // keepReceipts is what becomes of reservations when the limit's figures change. A booking
-// can be cancelled until its time. Of what is spent, buckets give nothing back, and what windows do is not told.
+// can be cancelled until its time. Of what is spent, buckets give nothing back, and what windows do is not told. What was reserved before
+// the key was dropped as fresh knows nothing of its limit.
 func (j *judge) keepReceipts() {
 	for id, r := range j.made {
 		switch {
-		case r == nil || r.free:
+		case r == nil || r.free || r.life != j.life:
 		case slices.Contains(j.ahead, r.booking) || j.limit.Algorithm <= ratelimit.AlgorithmLeakyBucket:
 			r.changed = true
 		default:

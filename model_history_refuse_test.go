@@ -25,7 +25,10 @@ func (w *world) refusal(m move, got answer) (text string, refused bool) {
 		}
 		err = ratelimit.ErrTableFull // nothing else denies a fresh key
 	}
-	return w.full(m.raw, []string{m.key}, err)
+	if text, refused = w.full(m.raw, []string{m.key}, err); refused && m.kind == opSettle {
+		w.judge(m.key).made[m.id].settled = true // only the first call counts
+	}
+	return text, refused
 }
 
 // needsRoom reports whether the call inserts its key if that is new.

@@ -194,6 +194,9 @@ func (w *world) differs(j *judge, m move, got answer) string {
 	j.adopts(w.now, m.op)
 	want := j.withLimit(w.now, m.op)
 	if j.blurry {
+		if m.kind == opReserve {
+			j.reserved(m.op, got)
+		}
 		return ""
 	}
 	if w.keys > 1 {
