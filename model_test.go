@@ -468,6 +468,9 @@ func (m *model) plan(raw, now, cost, ahead int64) (b *booking, retry int64) {
 		from = max(from, m.ahead[n-1].at) // behind whatever is booked
 	}
 	b = &booking{at: s.earliest(from, cost), cost: cost}
+	if span := mul(b.at-raw, int64(m.limit.Rate.Units)); ahead > 0 && span.Cmp(mul(1<<61, int64(spanOf(m.limit)))) > 0 {
+		m.blurry = true // too many units come free until then to be counted: how far ahead is booked is not told
+	}
 	if retry = raw; b.at > now {
 		retry = max(raw, b.at-max(0, ahead))
 	}
