@@ -57,9 +57,17 @@ func (w *twin) same(what string, memory, remote ratelimit.Decision, err1, err2 e
 	if err1 != nil && err2 != nil {
 		return
 	}
-	if memory != remote || (err1 == nil) != (err2 == nil) {
+	if inMicroseconds(memory) != remote || (err1 == nil) != (err2 == nil) {
 		w.t.Fatalf("%v: %s answers in Redis\n%+v, %v\nafter\n%s", w.limit, what, remote, err2, tail(w.log))
 	}
+}
+
+// inMicroseconds rounds times up as in Redis: after a change of limits a share of a window may be no whole number of them.
+func inMicroseconds(d ratelimit.Decision) ratelimit.Decision {
+	for _, x := range []*time.Duration{&d.RetryAfter, &d.ResetAfter, &d.Delay} {
+		*x = (*x + time.Microsecond - 1).Truncate(time.Microsecond)
+	}
+	return d
 }
 
 func tail(log []string) (s string) {
@@ -82,6 +90,9 @@ func (w *twin) step(n int) {
 		d, err := w.memory.Take(ctx, twinKey, cost)
 		e, err2 := w.remote.Take(ctx, twinKey, cost)
 		w.same(fmt.Sprintf("Take(%d)", cost), d, e, err, err2)
+		if d.Allowed && cost > 0 {
+			w.entered()
+		}
 	case 2:
 		d, err := w.memory.Peek(twinKey, cost)
 		e, err2 := w.remote.Peek(ctx, twinKey, cost)
@@ -133,6 +144,16 @@ func (w *twin) settle() {
 	w.note("settle the one due at %v of %d at %d", o.due, o.cost, actual)
 	require.NoError(w.t, o.memory.Settle(actual))
 	require.NoError(w.t, o.remote.Settle(actual))
+	if actual > o.cost {
+		w.entered()
+	}
+}
+
+// entered takes note of what entered a queue and stays: what was reserved before is not at the queue's end any more.
+func (w *twin) entered() {
+	if w.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+		w.open = nil
+	}
 }
 
 func (w *twin) adjust() {
@@ -140,8 +161,9 @@ func (w *twin) adjust() {
 	w.note("adjust by %d", delta)
 	require.NoError(w.t, w.memory.Adjust(twinKey, delta))
 	require.NoError(w.t, w.remote.Adjust(context.Background(), twinKey, delta))
-	if w.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-		w.open = nil // they are not at the queue's end any more
+	w.entered()
+	if delta < 0 && w.limit.Algorithm == ratelimit.AlgorithmCalendar {
+		w.open = nil // whether a booking that the grant gave back is given back once more is not told
 	}
 }
 
