@@ -80,7 +80,7 @@ func (i *Inflight[K]) outcome(c *Call, err error) inflight.Outcome {
 func usualOutcome(c *Call, err error) inflight.Outcome {
 	code := connect.Code(0)
 	if err != nil {
-		code = connect.CodeOf(err)
+		code = codeOf(err)
 	}
 	return edge.OutcomeOfCall(c.Context(), rpcstatus.Code(code), c.StreamType != connect.StreamTypeUnary)
 }

@@ -1,9 +1,11 @@
 package connectlimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -150,7 +152,7 @@ func RefundServerErrors(c *Call, err error, cost int) int {
 	if err == nil || c.Context().Err() != nil {
 		return cost
 	}
-	switch connect.CodeOf(err) {
+	switch codeOf(err) {
 	case connect.CodeUnavailable, connect.CodeInternal, connect.CodeDataLoss:
 		return 0
 	}
@@ -161,12 +163,27 @@ func RefundServerErrors(c *Call, err error, cost int) int {
 func ChargeOnly(charged ...connect.Code) func(c *Call, err error, cost int) int {
 	return func(_ *Call, err error, cost int) int {
 		for _, code := range charged {
-			if err != nil && connect.CodeOf(err) == code {
+			if err != nil && codeOf(err) == code {
 				return cost
 			}
 		}
 		return 0
 	}
+}
+
+// codeOf is the code with which a call that ends with this error is answered: connect turns a context's error into its code only after
+// the interceptors.
+func codeOf(err error) connect.Code {
+	own := new(connect.Error)
+	switch {
+	case errors.As(err, &own):
+		return own.Code()
+	case errors.Is(err, context.Canceled):
+		return connect.CodeCanceled
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return connect.CodeDeadlineExceeded
+	}
+	return connect.CodeOf(err)
 }
 
 var errNotMade = errors.New("connectlimit: this Interceptor was not made by New: it has no limiter")

@@ -3,8 +3,10 @@ package connectlimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -174,4 +176,31 @@ func TestMistakesOfInflightAreRefused(t *testing.T) {
 	assert.ErrorContains(t, err, "connectlimit: InflightOptions.KeyCode is 99")
 	assert.Panics(t, func() { new(connectlimit.Inflight[string]).WrapUnary(nil) })
 	assert.Zero(t, new(connectlimit.Inflight[string]).Stats())
+}
+
+// A handler may return a context's error as it is: connect gives it its code when the interceptors are done.
+func TestAContextsErrorHasTheCodeOfItsAnswer(t *testing.T) {
+	charge := connectlimit.ChargeOnly(connect.CodeDeadlineExceeded, connect.CodeCanceled)
+	for err, cost := range map[error]int{
+		fmt.Errorf("backend: %w", context.DeadlineExceeded): 3, os.ErrDeadlineExceeded: 3, context.Canceled: 3, errors.New("bug"): 0,
+		connect.NewError(connect.CodeInternal, context.Canceled): 0,
+	} {
+		assert.Equal(t, cost, charge(nil, err, 3), err)
+	}
+	l, err := inflight.New[string](1, &inflight.Options[string]{Adaptive: inflight.AIMD()})
+	require.NoError(t, err)
+	var learnt []inflight.Outcome
+	i, err := connectlimit.NewInflight(l, everyone, &connectlimit.InflightOptions{
+		Outcome: func(_ *connectlimit.Call, _ error, usual inflight.Outcome) inflight.Outcome {
+			learnt = append(learnt, usual)
+			return usual
+		},
+	})
+	require.NoError(t, err)
+	call := i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
+		return nil, context.DeadlineExceeded
+	})
+	_, err = call(t.Context(), connect.NewRequest(wrapperspb.String("")))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.Equal(t, []inflight.Outcome{inflight.Dropped}, learnt)
 }

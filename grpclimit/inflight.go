@@ -126,7 +126,12 @@ func (i *Inflight[K]) mustBeMade() {
 }
 
 // Stats returns the counters.
-func (i *Inflight[K]) Stats() httplimit.InflightStats { return httplimit.InflightStats(i.core.Stats()) }
+func (i *Inflight[K]) Stats() httplimit.InflightStats {
+	if i.core == nil {
+		return httplimit.InflightStats{}
+	}
+	return httplimit.InflightStats(i.core.Stats())
+}
 
 // serve calls next with a permit, or answers the call. The stream is nil for a unary call.
 func (i *Inflight[K]) serve(c *Call, t trailers, s *watchedStream, next func() error) error {

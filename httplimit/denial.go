@@ -59,7 +59,7 @@ func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 		custom(w, public(*e))
 	case protocol == noRPC:
 		body.write(w, e.Request, slots[5:])
-	case abandoned:
+	case abandoned && e.Outcome != edge.Denied: // denied for now is one whose delay would be too long
 		writeRPC(w, e.Request, protocol, rpcstatus.Gone(e.Request.Context()))
 	default:
 		writeRPC(w, e.Request, protocol, m.core.Answer(e, keyCode(m.opts.KeyCode)))

@@ -231,6 +231,10 @@ func TestRequestIsNotHeldPastTheServersWriteTimeout(t *testing.T) {
 		assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 		assert.Equal(t, "2", resp.Header.Get("Retry-After"), "the two before it, which are held, and no more")
 		assert.Zero(t, time.Since(begin), "at once")
+		call := r.Clone(r.Context())
+		call.Method, call.ProtoMajor = "POST", 2
+		call.Header.Set("Content-Type", "application/grpc")
+		assert.Equal(t, "8", send(h, call).Header.Get("Grpc-Status"), "and no call is told that it was cancelled")
 		time.Sleep(time.Minute)
 		assert.Equal(t, int32(2), served.Load())
 	})
@@ -242,6 +246,9 @@ func TestZeroMiddlewareSaysWhatItLacks(t *testing.T) {
 	}
 	m := middleware(t, new(stub), httplimit.Options{})
 	assert.PanicsWithValue(t, "httplimit: Wrap needs a handler, and got nil", func() { m.Wrap(nil) })
+	inflight := new(httplimit.Inflight[string])
+	assert.PanicsWithValue(t, "httplimit: this Inflight was not made by NewInflight: it has no limiter", func() { inflight.Wrap(ok) })
+	assert.Zero(t, inflight.Stats())
 }
 
 func TestPerIPIsOneLimitForEachAddress(t *testing.T) {

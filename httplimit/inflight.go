@@ -119,11 +119,22 @@ func outcomeOf(status int) inflight.Outcome {
 
 // Wrap returns a handler that passes requests with a permit to next, and answers the others.
 func (m *Inflight[K]) Wrap(next http.Handler) http.Handler {
+	switch {
+	case m == nil || m.core == nil:
+		panic("httplimit: this Inflight was not made by NewInflight: it has no limiter")
+	case next == nil:
+		panic("httplimit: Wrap needs a handler, and got nil")
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }
 
 // Stats returns the counters.
-func (m *Inflight[K]) Stats() InflightStats { return InflightStats(m.core.Stats()) }
+func (m *Inflight[K]) Stats() InflightStats {
+	if m.core == nil {
+		return InflightStats{}
+	}
+	return InflightStats(m.core.Stats())
+}
 
 func (m *Inflight[K]) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	permit, watched, why := m.core.Admit(r)

@@ -61,12 +61,16 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		http: counter(figures.HTTPRequests),
 		grpc: counter(figures.GRPCCalls),
 	}
-	for _, c := range []prometheus.Collector{m.decisions, m.spent, m.degraded, m.duration, m.http, m.grpc} {
+	all := []prometheus.Collector{m.decisions, m.spent, m.degraded, m.duration, m.http, m.grpc, newGroup("", m.rules.Group())}
+	for i, c := range all {
 		if err := reg.Register(c); err != nil {
+			for _, done := range all[:i] { // so that New can be called again
+				reg.Unregister(done)
+			}
 			return nil, err
 		}
 	}
-	return m, m.register("", m.rules.Group())
+	return m, nil
 }
 
 // OnDecision returns a function for [ratelimit.Options.OnDecision], and for those of other

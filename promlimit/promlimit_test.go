@@ -32,6 +32,29 @@ func TestNewTellsWhatTheRegistererSays(t *testing.T) {
 	require.Error(t, err)
 }
 
+// refusing registers so many collectors.
+type refusing struct {
+	prometheus.Registerer
+	left int
+}
+
+func (r *refusing) Register(c prometheus.Collector) error {
+	if r.left--; r.left < 0 {
+		return errors.New("no more")
+	}
+	return r.Registerer.Register(c)
+}
+
+func TestNewThatFailsLeavesNothingRegistered(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	for n := range 7 {
+		_, err := promlimit.New(&refusing{reg, n})
+		require.EqualError(t, err, "no more")
+	}
+	_, err := promlimit.New(&refusing{reg, 7})
+	require.NoError(t, err)
+}
+
 func TestErrorsAreCountedByWhatTheyAre(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m, err := promlimit.New(reg)

@@ -43,6 +43,10 @@ func (g *group) Collect(ch chan<- prometheus.Metric) {
 
 // register registers a group under a limiter's name, none if that is empty.
 func (m *Metrics) register(limiter string, of figures.Group) error {
+	return m.reg.Register(newGroup(limiter, of))
+}
+
+func newGroup(limiter string, of figures.Group) *group {
 	labels := prometheus.Labels{}
 	if limiter != "" {
 		labels["limiter"] = valid(limiter)
@@ -51,7 +55,7 @@ func (m *Metrics) register(limiter string, of figures.Group) error {
 	for _, f := range of.Figures {
 		g.descs = append(g.descs, prometheus.NewDesc(f.Prometheus(), f.Help, f.By, labels))
 	}
-	return m.reg.Register(g)
+	return g
 }
 
 // Table registers the figures of a limiter's table of keys. The error is the registerer's, or says that the argument is nil.
