@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -298,4 +299,32 @@ func TestACostOfNothingUnderASlowerLimit(t *testing.T) {
 			assert.Equal(t, stored.Capacity()-2, f.left(l, "k"))
 		}
 	}
+}
+
+// A limit that was a calendar sends its windows' dates with each key, for states of that time. Such calls are not shared.
+func TestManyNewKeysAfterAChangeFromACalendar(t *testing.T) {
+	l, err := New(startServer(t).client(), ratelimit.Calendar(10, ratelimit.Day("UTC")), &Options{Name: "former", Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	for name, limit := range map[string]ratelimit.Limit{
+		"bucket": ratelimit.TokenBucket(ratelimit.PerHour(50), 20), "window": ratelimit.FixedWindow(ratelimit.PerHour(20)),
+	} {
+		require.NoError(t, l.SetLimit(limit))
+		var callers sync.WaitGroup
+		for i := range 300 {
+			callers.Go(func() { assert.True(t, l.Allow(fmt.Sprint(name, i), 1)) })
+		}
+		callers.Wait()
+		for i := range 300 {
+			d, err := l.Peek(t.Context(), fmt.Sprint(name, i), 1)
+			require.NoError(t, err)
+			require.Equal(t, 19, d.Remaining)
+		}
+	}
+}
+
+func TestEachSaysWhatPeekSaysOfAQueue(t *testing.T) {
+	l, err := New(startServer(t).client(), ratelimit.LeakyBucket(ratelimit.PerHour(1), 10), &Options{Name: "queue", Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	require.True(t, l.Allow("k", 3))
+	assert.True(t, visited(t, l)["k"].Allowed, "it may enter, and waits there")
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -172,7 +173,7 @@ func (w *walk) look(ctx context.Context, keys []string) (more bool, err error) {
 		callers.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(keys)); i = next.Add(1) - 1 {
 				r := &request{store: w.store}
-				if decisions[i], errs[i] = w.l.decide(ctx, r, keys[i], 1, 0, opPeek); ofAll(errs[i]) {
+				if decisions[i], errs[i] = w.l.decide(ctx, r, keys[i], 1, math.MaxInt64, opPeek); ofAll(errs[i]) {
 					next.Store(int64(len(keys)))
 				}
 			}

@@ -18,7 +18,7 @@ const (
 // gather returns the calls to send for a batch: those that can share a call do.
 func gather(b *batch, s sharing) (sends []*call) {
 	for _, c := range b.calls {
-		if c.script.shared == nil || c.test != nil {
+		if c.script.shared == nil || c.test != nil || len(c.payload) != headSize+askSize { // dates follow what is asked
 			sends = append(sends, c)
 			continue
 		}
