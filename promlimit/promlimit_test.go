@@ -32,7 +32,7 @@ func TestNewTellsWhatTheRegistererSays(t *testing.T) {
 	require.Error(t, err)
 }
 
-// refusing registers so many collectors.
+// refusing is a Registerer that registers as many collectors as are left, and refuses all others.
 type refusing struct {
 	prometheus.Registerer
 	left int
