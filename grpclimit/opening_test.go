@@ -103,6 +103,30 @@ func TestAnOpeningStaysChargedIfAMessageIsDenied(t *testing.T) {
 	}
 }
 
+// A denied stream is one denial of the limiter, although the time that it is told lets a message pass too.
+func TestADeniedStreamIsDeniedOnce(t *testing.T) {
+	for name, limit := range map[string]ratelimit.Limit{
+		"bucket": ratelimit.TokenBucket(ratelimit.PerMinute(1), 2), "leaky bucket": ratelimit.LeakyBucket(ratelimit.PerMinute(1), 2),
+	} {
+		t.Run(name, func(t *testing.T) {
+			denials := 0
+			keyed, err := ratelimit.New(limit, &ratelimit.Options[string]{OnDecision: func(e ratelimit.Event[string]) {
+				if !e.Decision.Allowed {
+					denials++
+				}
+			}})
+			require.NoError(t, err)
+			_, err = keyed.Take(t.Context(), "everyone", 2)
+			require.NoError(t, err)
+			var told time.Duration
+			i := interceptor(t, ratelimit.Map(keyed, everyone), grpclimit.Options{ChargeMessages: true, OnDecision: func(e grpclimit.Event) { told = e.Decision.RetryAfter }})
+			require.Error(t, i.StreamServerInterceptor()(nil, &fakeStream{}, &grpc.StreamServerInfo{}, func(any, grpc.ServerStream) error { return nil }))
+			assert.Equal(t, 1, denials)
+			assert.InDelta(t, 2*time.Minute, told, float64(time.Second)) // until two pass
+		})
+	}
+}
+
 // A client that does not wait opens no more streams than the budget has openings: there
 // are no handler runs for nothing.
 func TestHandlersRunNoMoreOftenThanTheBudgetAllows(t *testing.T) {

@@ -70,7 +70,6 @@ type Core[R Request] struct {
 	maxDelay time.Duration         // of the reserver
 
 	holds bool // a request may be held in vain, which can be undone
-	plain bool // the reserver denies what Take denies
 
 	counts    [outcomes]atomic.Uint64
 	degraded  atomic.Uint64
@@ -105,7 +104,7 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 		return c, nil
 	}
 	ahead, may := delays.BooksAhead(r), delays.May(r)
-	c.reserver, c.holds, c.plain = r, may && !ahead, !may || !ahead
+	c.reserver, c.holds = r, may && !ahead
 	if !ahead {
 		c.maxDelay = century // this is as far as Take goes
 	}
@@ -189,16 +188,14 @@ func (c *Core[R]) reserve(e *Event[R]) (res *ratelimit.Reservation) {
 }
 
 // WaitFor makes a denied request wait until a higher cost would pass. It has no effect if
-// the limiter cannot be asked for that.
+// the limiter has no Peek.
 func (c *Core[R]) WaitFor(e *Event[R], cost int) {
-	if !c.plain || c.reserver == nil || e.Outcome != Denied || e.Decision.Allowed {
+	if e.Outcome != Denied || e.Decision.Allowed {
 		return
 	}
-	res, err := c.reserver.Reserve(e.Request.Context(), e.Request, cost, c.maxDelay)
-	if err == nil && !res.Allowed {
-		e.Decision.RetryAfter = max(e.Decision.RetryAfter, res.RetryAfter)
+	if d, err := ratelimit.Peek(e.Request.Context(), c.limiter, e.Request, cost); err == nil {
+		e.Decision.RetryAfter = max(e.Decision.RetryAfter, d.RetryAfter)
 	}
-	c.settle(e.Request, res, 0) // if it has just become free
 }
 
 func (c *Core[R]) outcome(e *Event[R]) Outcome {
