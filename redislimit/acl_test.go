@@ -1,6 +1,8 @@
 package redislimit
 
 import (
+	"context"
+	"errors"
 	"maps"
 	"testing"
 	"time"
@@ -15,8 +17,11 @@ import (
 // commands are those that an ACL must allow, beside "eval", and "del" for Reset.
 var commands = []string{"evalsha", "time", "get", "getrange", "strlen", "set", "append"}
 
+// slotCommands are those that a semaphore needs, beside "eval".
+var slotCommands = []string{"evalsha", "time", "zadd", "zrem", "zcard", "zscore", "zrank", "zrange", "zrangebyscore", "zremrangebyscore", "pttl", "pexpire"}
+
 // restricted returns a client of a user who may run the commands, but one of them.
-func (f *fixture) restricted(missing string) *redis.Client {
+func (f *fixture) restricted(commands []string, missing string) *redis.Client {
 	rules := []any{"acl", "setuser", "few", "reset", "on", ">secret", "~*", "+hello", "+client", "+ping", "+del", "+eval"}
 	for _, c := range commands {
 		if c != missing {
@@ -60,9 +65,9 @@ func TestACommandThatAnACLForbidsChargesNothing(t *testing.T) {
 	for range 150 {
 		require.True(t, long.Allow("k", 1))
 	}
-	require.True(t, f.several(f.restricted("")).Allow("k", 1), "these commands are enough")
+	require.True(t, f.several(f.restricted(commands, "")).Allow("k", 1), "these commands are enough")
 	for _, missing := range commands {
-		client := f.restricted(missing)
+		client := f.restricted(commands, missing)
 		for _, call := range []func() error{
 			func() error { _, err := f.several(client).Take(t.Context(), "k", 1); return err },
 			func() error { _, err := f.several(client).Reserve(t.Context(), "k", 1, time.Hour); return err },
@@ -81,12 +86,52 @@ func TestACommandThatAnACLForbidsChargesNothing(t *testing.T) {
 			f.inOneCall(client, limit, missing+" is missing: "+limit.Name)
 		}
 	}
-	client := f.restricted("")
+	client := f.restricted(commands, "")
 	l, err := New(client, hourlyLimits()[0], &Options{Timeout: 10 * time.Second})
 	require.NoError(t, err)
 	require.NoError(t, l.Reset(t.Context(), "k"))
 	require.NoError(t, l.Adjust(t.Context(), "k", 3))
 	assert.Equal(t, 7, f.left(l, "k"))
+}
+
+func TestACommandThatAnACLForbidsLeavesNoSlot(t *testing.T) {
+	f := newFixture(t)
+	semaphore := func(missing string, limit int) *Semaphore {
+		s, err := NewSemaphore(f.restricted(slotCommands, missing), limit, &SemaphoreOptions{Name: "slots", Timeout: 10 * time.Second})
+		require.NoError(t, err)
+		return s
+	}
+	call := func(missing string, limit int) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := semaphore(missing, limit).Acquire(ctx, "k", 2)
+		return err
+	}
+	for _, waits := range []bool{false, true} { // in line
+		for _, missing := range slotCommands {
+			require.NoError(t, f.client.FlushAll(t.Context()).Err())
+			limit := 5
+			if waits {
+				_, err := semaphore("", limit).TryAcquire(t.Context(), "k", 4)
+				require.NoError(t, err)
+			}
+			before := f.client.DBSize(t.Context()).Val()
+			err := call(missing, limit)
+			if err == nil || errors.Is(err, context.DeadlineExceeded) && before == f.client.DBSize(t.Context()).Val() {
+				continue // it did not need the command, or gave its place back
+			}
+			assert.NotErrorIs(t, err, ratelimit.ErrUnavailable, missing)
+			for _, key := range f.client.Keys(t.Context(), "*").Val() {
+				assert.Positive(t, f.client.PTTL(t.Context(), key).Val(), "%s is missing: %s", missing, key)
+			}
+		}
+	}
+	for range 2 {
+		p, err := semaphore("", 2).Acquire(t.Context(), "k2", 2)
+		require.NoError(t, err, "these commands are enough")
+		require.NoError(t, p.Extend(t.Context()))
+		require.NoError(t, p.Release(t.Context()))
+	}
 }
 
 // inOneCall has two decisions share a call, and checks that they have charged what they say.

@@ -151,12 +151,12 @@ func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit,
 	return p, nil
 }
 
-// Acquire takes n slots of the key as soon as they are free and earlier callers of all processes have been served. It asks Redis
-// every 5 to 250 ms, and loses its place in line after a second without asking.
+// Acquire takes n slots of the key once they are free and earlier callers of all processes have been served. It asks Redis
+// every 5 to 250 ms, and loses its place in line after a second and [SemaphoreOptions.Timeout] without asking.
 //
 // The errors are those of TryAcquire, without ErrLimited. If the first call fails, Acquire returns its error at once; later it
-// fails after a second without an answer. If the context ends, Acquire gives back its place and what it may have taken, within
-// [SemaphoreOptions.Timeout]. If that fails, the error says so; the place ends after a second, the slots after Hold.
+// fails after as long without an answer. If the context ends, Acquire gives back its place and what it may have taken, within
+// Timeout. If that fails, the error says so; the place ends after as long, the slots after Hold.
 func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, error) {
 	if ctx == nil {
 		ctx = context.Background()
@@ -165,8 +165,9 @@ func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, er
 	if err != nil {
 		return nil, err
 	}
-	p, patience := s.permit(key, n), placeFor+max(0, s.store.timeout)
-	var answered time.Time // when Redis has answered last
+	p := s.permit(key, n)
+	patience := placeFor + min(max(0, s.store.timeout), time.Hour) // which cannot overflow
+	var answered time.Time                                         // when Redis has answered last
 	for interval := firstAsk; ; interval = min(2*interval, lastAsk) {
 		taken, needed, err := p.take(ctx, limit, patience)
 		switch {

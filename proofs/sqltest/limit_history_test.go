@@ -162,6 +162,14 @@ func (w *twin) adjust(key string, delta int) {
 	w.note("Adjust(%q, %d)", key, delta)
 	require.NoError(w.t, w.memory.Adjust(key, delta))
 	require.NoError(w.t, w.fleet.Adjust(context.Background(), key, delta))
+	w.granted(delta)
+}
+
+// granted takes note of a grant: whether a booking of a calendar that it gave back is given back once more is not told.
+func (w *twin) granted(delta int) {
+	if delta < 0 && w.limit.Algorithm == ratelimit.AlgorithmCalendar {
+		w.open = nil
+	}
 }
 
 func (w *twin) reserve(key string) {
@@ -261,6 +269,7 @@ func (w *twin) together(key string) {
 		if c.Together[i].Do == "Adjust" {
 			w.note("%s", a.what)
 			w.sameErr(a.what, a.err, err)
+			w.granted(c.Together[i].N)
 			continue
 		}
 		w.same(a.what, a.d, e, a.err, err)

@@ -11,6 +11,14 @@ local function keep(key, instant)
   if call('PTTL', key) < ttl then call('PEXPIRE', key, ttl) end
 end
 
+-- add adds to a set that then lives until an instant, at least. What an ACL may forbid comes first: a set without a
+-- time to live would stay.
+local function add(key, instant, ...)
+  keep(key, instant)
+  call('ZADD', key, ...)
+  keep(key, instant)
+end
+
 -- tidy removes what has ended.
 local function tidy()
   local ended = call('ZRANGEBYSCORE', slots, '-inf', reading)

@@ -6,10 +6,9 @@ tidy()
 local function take()
   call('ZREM', line, me)
   call('ZREM', places, me)
-  for i = 1, n do call('ZADD', slots, reading + hold, id .. ':' .. i) end
-  call('ZADD', since, 'NX', reading, id)
-  keep(slots, reading + hold)
-  keep(since, reading + hold)
+  add(since, reading + hold, 'NX', reading, id)
+  add(slots, reading + hold, reading + hold, id .. ':1')
+  for i = 2, n do call('ZADD', slots, reading + hold, id .. ':' .. i) end
   return pack('>BI7', 1, 0)
 end
 
@@ -26,10 +25,9 @@ if ahead + n <= free then return take() end
 if patience > 0 then
   if not rank then
     local last = call('ZRANGE', line, -1, -1, 'WITHSCORES')[2]
-    call('ZADD', line, math.max(reading, (tonumber(last) or 0) + 1), me)
+    add(line, reading + patience, math.max(reading, (tonumber(last) or 0) + 1), me)
   end
-  call('ZADD', places, reading + patience, me)
   keep(line, reading + patience)
-  keep(places, reading + patience)
+  add(places, reading + patience, reading + patience, me)
 end
 return pack('>BI7', 0, math.min(ahead + n, 2 ^ 52))
