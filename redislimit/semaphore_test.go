@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -221,7 +220,6 @@ func TestACallThatIsRepeatedTakesItsSlotsOnce(t *testing.T) {
 func TestAnAcquireThatEndsLeavesNothing(t *testing.T) {
 	f := newFixture(t)
 	s := f.semaphore(1)
-	s.store.timeout = math.MaxInt64 // the place lasts as long, and does not overflow
 	held, err := s.TryAcquire(t.Context(), "k", 1)
 	require.NoError(t, err)
 	ctx, cancel := contextWithCancel(t)
