@@ -1,11 +1,14 @@
 package redislimit
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -108,6 +111,50 @@ func TestTheServersTimeChoosesTheWindow(t *testing.T) {
 	d, err := l.Peek(t.Context(), "k", 1)
 	require.NoError(t, err)
 	assert.Equal(t, 10, d.Remaining)
+}
+
+// Options.Timeout bounds a decision and a settlement, however often they ask.
+func TestAskingAgainHasNoTimeoutOfItsOwn(t *testing.T) {
+	for _, heeds := range []bool{false, true} {
+		client := redis.NewClient(&redis.Options{Addr: startServer(t).addr, ContextTimeoutEnabled: heeds})
+		t.Cleanup(func() { client.Close() })
+		var seen deadlines
+		if heeds {
+			client.AddHook(&seen)
+		}
+		l, err := New(client, ratelimit.Calendar(10, ratelimit.Day("UTC")), &Options{Name: "again", Timeout: 10 * time.Second, Hooks: []redis.Hook{&seen}})
+		require.NoError(t, err)
+		for _, call := range []func() error{
+			func() error { _, err := l.Take(t.Context(), "k", 1); return err },
+			func() error { return l.Adjust(t.Context(), "k", 1) },
+		} {
+			require.NoError(t, call()) // the server knows the scripts
+			l.store.skew.Store((1000 * time.Hour).Microseconds())
+			seen = nil
+			require.NoError(t, call())
+			require.Len(t, seen, 2)
+			assert.Equal(t, seen[0], seen[1])
+		}
+	}
+}
+
+// deadlines is a hook that takes note of when each call must have ended.
+type deadlines []time.Time
+
+func (h *deadlines) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *deadlines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h *deadlines) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			at, _ := ctx.Deadline()
+			*h = append(*h, at)
+		}
+		return next(ctx, cmd)
+	}
 }
 
 func TestACalendarByTheServersOwnTime(t *testing.T) {

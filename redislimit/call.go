@@ -45,6 +45,12 @@ func (c *call) again() *call {
 	return &call{script: c.script, keys: c.keys, payload: c.payload, test: c.test, undone: c.undone, ctx: c.ctx, deadline: c.deadline}
 }
 
+// hurry ends the context of a call at its deadline. One that is asked again is in its lane behind calls whose deadlines are later.
+func (c *call) hurry() (stop func()) {
+	c.ctx, stop = c.bounded()
+	return stop
+}
+
 // processor is what a call needs of a client.
 type processor interface {
 	Process(ctx context.Context, cmd redis.Cmder) error

@@ -89,7 +89,7 @@ func (r *request) run(ctx context.Context, op byte) error {
 			return err
 		}
 		r.store.learn(reply)
-		c = &call{undone: c.undone}
+		c = &call{undone: c.undone, deadline: c.deadline}
 	}
 }
 

@@ -80,9 +80,10 @@ func (s *store) settle(keys []string, items []settlement, actual int64) error {
 
 // correct runs the script that settles and adjusts. It is told what it has to know of calendars.
 func (s *store) correct(ctx context.Context, keys []string, payload []byte, dates func(b []byte, now int64) []byte) error {
+	c := new(call)
 	for tries := 0; ; tries++ {
-		asked := dates(slices.Clip(payload), 0)
-		reply, err := s.eval(ctx, &call{script: s.scripts.settle, keys: keys, payload: asked, test: s.testWords()})
+		c = &call{script: s.scripts.settle, keys: keys, payload: dates(slices.Clip(payload), 0), test: s.testWords(), deadline: c.deadline}
+		reply, err := s.eval(ctx, c)
 		switch {
 		case err != nil || len(reply) < 2 || reply[0] < answerWrongType:
 			return err

@@ -116,13 +116,21 @@ func (s *store) eval(ctx context.Context, c *call) (string, error) {
 		return "", ended(err, false)
 	}
 	c.ctx = ctx
-	if s.timeout >= 0 {
+	again := !c.deadline.IsZero()
+	if again {
+		defer c.hurry()()
+	} else if s.timeout >= 0 {
 		c.deadline = time.Now().Add(s.timeout)
 	}
 	reply, err, sent := s.run(c)
 	for ; err != nil && redis.HasErrorPrefix(err, "TRYAGAIN"); reply, err, sent = s.run(c) {
 		// The slot of these keys is being moved, and has some here and some there. That passes soon.
-		if c = c.again(); ctxwait.Sleep(c.ctx, tryAgainAfter) != nil || !c.deadline.IsZero() && time.Until(c.deadline) < tryAgainAfter {
+		c = c.again()
+		if !again {
+			again = true
+			defer c.hurry()()
+		}
+		if ctxwait.Sleep(c.ctx, tryAgainAfter) != nil {
 			break
 		}
 	}
