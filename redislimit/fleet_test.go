@@ -25,34 +25,50 @@ import (
 // TestMain runs the tests, or one process of the fleet if it is told to.
 func TestMain(m *testing.M) {
 	if addr := os.Getenv("REDISLIMIT_TEST_FLEET"); addr != "" {
-		fmt.Println(worker(addr, os.Getenv("REDISLIMIT_TEST_LIMIT")))
+		worker(addr)
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// worker takes from one key, from several goroutines, until denied, and returns how much
-// it was allowed.
-func worker(addr, text string) int {
-	limit, err := ratelimit.ParseLimit(text)
-	if err != nil {
-		panic(err)
-	}
+// fleetCapacity is what the processes of a fleet may spend together under each limit.
+const fleetCapacity = 500
+
+// fleetLimits regain so slowly that nothing is regained meanwhile.
+func fleetLimits() []ratelimit.Limit {
+	r := ratelimit.Per(fleetCapacity, 24*time.Hour)
+	return []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerDay(20), fleetCapacity), ratelimit.LeakyBucket(ratelimit.PerDay(20), fleetCapacity),
+		ratelimit.FixedWindow(r), ratelimit.SlidingLog(r), ratelimit.SlidingCounter(r)}
+}
+
+// worker takes from one key of each limit, from several goroutines, until denied, and prints how much it was allowed. For each
+// limit it waits for the other processes.
+func worker(addr string) {
 	client := redis.NewClient(&redis.Options{Addr: addr})
-	l, err := New(client, limit, &Options{Name: "fleet", Timeout: 30 * time.Second})
-	if err != nil {
-		panic(err)
+	for _, limit := range fleetLimits() {
+		name := limit.Algorithm.String()
+		l, err := New(client, limit, &Options{Name: name, Timeout: 30 * time.Second})
+		if err != nil {
+			panic(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		for n := client.Incr(ctx, "ready for "+name).Val(); n < processes; n, err = client.Get(ctx, "ready for "+name).Int64() {
+			if err != nil {
+				panic(err)
+			}
+		}
+		cancel()
+		allowed := make(chan int)
+		const goroutines = 4
+		for range goroutines {
+			go func() { allowed <- takeAll(l) }()
+		}
+		sum := 0
+		for range goroutines {
+			sum += <-allowed
+		}
+		fmt.Println(sum)
 	}
-	allowed := make(chan int)
-	const goroutines = 4
-	for range goroutines {
-		go func() { allowed <- takeAll(l) }()
-	}
-	sum := 0
-	for range goroutines {
-		sum += <-allowed
-	}
-	return sum
 }
 
 func takeAll(l *Limiter) (sum int) {
@@ -70,40 +86,36 @@ func takeAll(l *Limiter) (sum int) {
 	return sum
 }
 
+// processes is how many share a fleet's budgets.
+const processes = 8
+
 func TestEightProcessesShareOneBudgetExactly(t *testing.T) {
 	s := startServer(t)
-	const capacity = 500
-	r := ratelimit.Per(capacity, 24*time.Hour) // so long that nothing is regained meanwhile
-	for _, limit := range []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerDay(20), capacity), ratelimit.LeakyBucket(ratelimit.PerDay(20), capacity),
-		ratelimit.FixedWindow(r), ratelimit.SlidingLog(r), ratelimit.SlidingCounter(r)} {
-		t.Run(limit.Algorithm.String(), func(t *testing.T) {
-			require.NoError(t, s.client().FlushAll(t.Context()).Err())
-			assert.Equal(t, capacity, fleet(t, s.addr, limit))
-		})
-	}
-}
-
-// fleet runs 8 processes and returns how much they were allowed together.
-func fleet(t *testing.T, addr string, limit ratelimit.Limit) (sum int) {
 	self, err := os.Executable()
 	require.NoError(t, err)
-	var outputs []*strings.Builder
+	var outputs [processes]strings.Builder
 	var all []*exec.Cmd
-	for range 8 {
-		var out strings.Builder
+	for i := range processes {
 		c := exec.CommandContext(t.Context(), self)
-		c.Env = append(os.Environ(), "REDISLIMIT_TEST_FLEET="+addr, "REDISLIMIT_TEST_LIMIT="+limit.String())
-		c.Stdout, c.Stderr = &out, os.Stderr
+		c.Env = append(os.Environ(), "REDISLIMIT_TEST_FLEET="+s.addr)
+		c.Stdout, c.Stderr = &outputs[i], os.Stderr
 		require.NoError(t, c.Start())
-		all, outputs = append(all, c), append(outputs, &out)
+		all = append(all, c)
 	}
+	sums := make([]int, len(fleetLimits()))
 	for i, c := range all {
 		require.NoError(t, c.Wait())
-		n, err := strconv.Atoi(strings.TrimSpace(outputs[i].String()))
-		require.NoError(t, err)
-		sum += n
+		counts := strings.Fields(outputs[i].String())
+		require.Len(t, counts, len(sums))
+		for j := range sums {
+			n, err := strconv.Atoi(counts[j])
+			require.NoError(t, err)
+			sums[j] += n
+		}
 	}
-	return sum
+	for j, limit := range fleetLimits() {
+		assert.Equal(t, fleetCapacity, sums[j], limit)
+	}
 }
 
 func TestAClockBehindMintsNothingAfterAFailover(t *testing.T) {
