@@ -70,6 +70,7 @@ type Limiter[K comparable] struct {
 	idle    tenant[K] // the list of those that owe nothing and have no waiters, the oldest first
 	lines   lines[K]
 	waiting int
+	sleeper *waiter // that has come first of all, and sleeps on the clock until its time
 	evicted uint64
 }
 

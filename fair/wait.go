@@ -26,7 +26,6 @@ type waiter struct {
 	next, prev *waiter
 	served     bool
 	err        error         // why it will never be served
-	sleeps     bool          // it is the one that sleeps on the clock
 	wake       chan struct{} // that it is served, or has come first of all
 }
 
@@ -129,10 +128,10 @@ func (l *Limiter[K]) await(ctx context.Context, key K, w *waiter, d *ratelimit.D
 		reading := l.reading()
 		l.mu.Lock()
 		m := l.advanceLocked(reading)
-		w.sleeps = len(l.lines) > 0 && l.lines[0].line.first == w
 		var timer <-chan time.Time
-		if w.sleeps {
+		if len(l.lines) > 0 && l.lines[0].line.first == w {
 			timer = time.After(l.turnLocked(m))
+			l.sleeper = w
 		}
 		l.wakeLocked()
 		t := l.tenants[key]
@@ -234,16 +233,16 @@ func (l *Limiter[K]) turnLocked(m meter.Moment) time.Duration {
 // wakeLocked wakes the first waiter of all, if it does not sleep on the clock yet. It ends each
 // critical section in which that may have changed.
 func (l *Limiter[K]) wakeLocked() {
-	if len(l.lines) > 0 && !l.lines[0].line.first.sleeps {
+	if len(l.lines) > 0 && l.lines[0].line.first != l.sleeper {
+		l.sleeper = nil // what was its time may change until it comes first again
 		wake(l.lines[0].line.first)
 	}
 }
 
 // hurryLocked wakes the first waiter of all, since its time may come earlier than it sleeps.
 func (l *Limiter[K]) hurryLocked() {
-	if len(l.lines) > 0 {
-		wake(l.lines[0].line.first)
-	}
+	l.sleeper = nil
+	l.wakeLocked()
 }
 
 // refuseLocked ends the waits of all whose cost is above the burst.

@@ -406,3 +406,36 @@ func TestAWaitEndsWhenOthersMakeItDue(t *testing.T) {
 	three := func(l *fair.Limiter[string]) { l.Allow("c", 1); l.Allow("d", 1); l.Allow("e", 1) }
 	due(1000, 500, 3, three, func(l *fair.Limiter[string]) { l.Allow("f", 1); l.Allow("g", 1) })
 }
+
+// A waiter whom another has overtaken sleeps no longer than until its own time, whatever has changed while the other came first.
+func TestAWaiterThatWasOvertakenComesInTime(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(l *fair.Limiter[int], r *ratelimit.Reservation) error
+		takes  time.Duration
+	}{
+		"another limit": {func(l *fair.Limiter[int], _ *ratelimit.Reservation) error {
+			return l.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(1), 20))
+		}, 17 * time.Second}, // 37 are spent of 20
+		"a cancelled reservation": {func(_ *fair.Limiter[int], r *ratelimit.Reservation) error { return r.Cancel() }, time.Hour}, // 21 of 20
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newFair(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 20), nil)
+				r, err := l.Reserve(t.Context(), 1, 16, 0)
+				require.NoError(t, err)
+				var first, second error
+				var all sync.WaitGroup
+				all.Go(func() { first = l.Wait(t.Context(), 2, 12) })
+				synctest.Wait()
+				all.Go(func() { second = l.Wait(t.Context(), 3, 9) })
+				synctest.Wait()
+				require.NoError(t, c.change(l, r))
+				began := time.Now()
+				all.Wait()
+				require.NoError(t, first)
+				require.NoError(t, second)
+				require.Equal(t, c.takes, time.Since(began))
+			})
+		})
+	}
+}
