@@ -3,6 +3,8 @@ package inflight
 import (
 	"fmt"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
 // Sample is what a window has shown: the work that began and ended within it. A figure of 0 is not known.
@@ -48,7 +50,7 @@ func (a Adaptive) validate(option string) error {
 		return nil
 	}
 	alg := a()
-	if alg == nil {
+	if nilcheck.IsNil(alg) {
 		return fmt.Errorf("inflight: Options.%s returns nil", option)
 	}
 	if v, ok := alg.(interface{ validate() error }); ok {

@@ -2,6 +2,7 @@ package inflight
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -84,7 +85,7 @@ func newLevel(t tuning) level {
 func (l *level) Window() int { return l.window }
 
 // Limit returns the limit in whole units.
-func (l *level) Limit() int { return int(l.limit + 0.5) }
+func (l *level) Limit() int { return int(min(l.limit+0.5, math.MaxInt/2)) }
 
 // set moves the limit, to within its bounds and the key's, and returns it.
 func (l *level) set(limit float64, bound int) int {

@@ -21,7 +21,7 @@ func (s *slot) learn() {
 		reading := s.common.reading(true)
 		s.mutex().Lock()
 		busy := !s.idleLocked()
-		l.at, l.updating = max(1, limit), false
+		l.at = max(1, limit)
 		now := &s.limit
 		if p.learner != nil {
 			now = &p.total
@@ -37,8 +37,15 @@ func (s *slot) learn() {
 		}
 		limit = *now
 		l.changed(at, old, limit)
+		l.updating = limit != old && l.report != nil // reports come one after the other
+		tells := l.updating
 		s.unlockAfter(busy)
-		if limit != old && l.report != nil {
+		if tells {
+			defer func() {
+				s.mutex().Lock()
+				l.updating = false
+				s.mutex().Unlock()
+			}()
 			l.report(old, limit)
 		}
 	}()

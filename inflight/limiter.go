@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/refused"
 )
@@ -23,7 +24,7 @@ type Limiter[K comparable] struct {
 	hasTotal bool
 
 	base      atomic.Int64 // New's limit, or SetLimit's
-	setting   sync.Mutex   // one SetLimit at a time
+	setting   sync.Mutex   // one SetLimit, SetTotal or number of a Refresh at a time
 	asked     atomic.Uint64
 	refreshed atomic.Uint64 // what was asked before that is out of date
 }
@@ -77,6 +78,7 @@ func (l *Limiter[K]) TryAcquire(key K, n int) (Permit, error) {
 // higher priority takes its place, with [ErrShed]. If the limit falls below n meanwhile, the error wraps
 // [ratelimit.ErrExceedsLimit].
 func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (Permit, error) {
+	ctx = ctxwait.OrBackground(ctx)
 	p, err := l.acquire(ctx, key, n)
 	if err != nil {
 		refused.Mark(ctx)
@@ -106,8 +108,8 @@ func (l *Limiter[K]) acquire(ctx context.Context, key K, n int) (Permit, error) 
 // enter returns the key's slot, locked, or nil if n is 0; and what the clock read before that, if
 // timed.
 func (l *Limiter[K]) enter(key K, n int, timed bool) (*slot, time.Duration, error) {
-	if n <= 0 || n > l.common.most() && !l.common.shadow {
-		return nil, 0, l.common.checkUnits(n)
+	if most := l.common.most(); n <= 0 || n > most {
+		return nil, 0, checkUnits(n, most)
 	}
 	if l.keys.odd { // else a key that is found is a good one
 		if err := l.keys.err(key); err != nil {

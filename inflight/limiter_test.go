@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -189,6 +190,9 @@ func TestBadOptionsAreNamed(t *testing.T) {
 		{"MaxKeys", "Options.MaxKeys is -3", 1, &options{MaxKeys: -3}},
 		{"an Adaptive that makes nothing", "Options.Adaptive returns nil", 1,
 			&options{Adaptive: func() inflight.Algorithm { return nil }}},
+		{"an Adaptive that makes a nil pointer", "Options.Adaptive returns nil", 1,
+			&options{Adaptive: func() inflight.Algorithm { return (*scripted)(nil) }}},
+		{"Clock", "Options.Clock is a nil *ratelimittest.Clock", 1, &options{Clock: (*ratelimittest.Clock)(nil)}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			l, err := inflight.New(test.limit, test.opts)
@@ -350,4 +354,41 @@ func TestOldestIsThatOfTheOldestPermitStillInFlight(t *testing.T) {
 			require.Equal(t, want, stats(t, l, "a").Oldest)
 		}
 	}
+}
+
+// Limits as high as can be hold, and what is without a Total has none.
+func TestTheHighestLimitsHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, math.MaxInt, &options{MaxQueue: 5})
+		held := take(t, l, "a", math.MaxInt)
+		refused(t, l, "a", 1)
+		q := &line{l: l}
+		waits := q.send("one", "a", 1)
+		assert.False(t, waits.done)
+		held.Release()
+		synctest.Wait()
+		assert.True(t, waits.done)
+		assert.Equal(t, 1, stats(t, l, "a").InFlight)
+		waits.release()
+	})
+	l := newLimiter(t, math.MaxInt, &options{MaxQueue: 5, MaxWaiting: 5})
+	take(t, l, "a", math.MaxInt)
+	take(t, l, "b", math.MaxInt)
+	refused(t, l, "b", 1)
+	take(t, l, "c", 1)
+	for _, adaptive := range []inflight.Adaptive{inflight.Gradient(inflight.Start(math.MaxInt)), inflight.AIMD(inflight.Min(math.MaxInt))} {
+		l := newLimiter(t, 100, &options{Adaptive: adaptive})
+		take(t, l, "a", 1)
+		assert.Equal(t, 100, stats(t, l, "a").Limit)
+	}
+}
+
+func TestAcquireWithoutAContext(t *testing.T) {
+	l := newLimiter(t, 1, nil)
+	var none context.Context
+	p, err := l.Acquire(none, "a", 1)
+	require.NoError(t, err)
+	_, err = l.Acquire(none, "a", 1)
+	assert.ErrorIs(t, err, ratelimit.ErrLimited)
+	p.Release()
 }

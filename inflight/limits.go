@@ -64,7 +64,9 @@ func (l *Limiter[K]) SetTotal(n int) error {
 // none is given. The results are in force when it returns.
 func (l *Limiter[K]) Refresh(keys ...K) {
 	l.made()
-	l.refreshed.Store(l.asked.Add(1))
+	l.setting.Lock()
+	l.refreshed.Store(l.asked.Add(1)) // it never falls
+	l.setting.Unlock()
 	for _, e := range l.entries(keys) {
 		l.reconfigure(e)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
 // Options are the settings of [New] besides the limit. Nil and the zero Options mean the defaults. Functions are
@@ -34,10 +35,10 @@ type Options[K comparable] struct {
 	Priority func(key K) int
 
 	// MaxWaiting is how many calls of Acquire may wait over all keys. When it is reached, a caller takes the place
-	// of the newest waiter of the lowest level below its own; others are refused. If zero, there is no such bound.
+	// of the newest waiter of the lowest level below its own; others are refused. If zero, there is no bound.
 	MaxWaiting int
 
-	// OnLimit is called when an adaptive limit has changed, in order for each limit. The key is zero for that of
+	// OnLimit is called when an algorithm has changed a limit, in order for each limit. The key is zero for that of
 	// Shared. If nil, nothing is called.
 	OnLimit func(key K, old, new int)
 
@@ -76,6 +77,8 @@ func (o *Options[K]) validate() error {
 		return errors.New("inflight: Options.Shared and Options.Adaptive do not go together")
 	case o.MaxKeys < 0:
 		return fmt.Errorf("inflight: Options.MaxKeys is %d, want 0 for the default or more", o.MaxKeys)
+	case o.Clock != nil && nilcheck.IsNil(o.Clock):
+		return fmt.Errorf("inflight: Options.Clock is a nil %T, want a clock or none", o.Clock)
 	}
 	if err := o.Adaptive.validate("Adaptive"); err != nil {
 		return err

@@ -52,7 +52,7 @@ func (p *pool) levelLocked(priority int) *tier {
 // fitsLocked reports whether n units fit. What is above a shared limit that is low for now,
 // but not above its bound, goes alone.
 func (p *pool) fitsLocked(n int) bool {
-	return n <= p.total-p.inFlight || p.inFlight == 0 && int64(n) <= p.bound.Load()
+	return p.total == noTotal || n <= p.total-p.inFlight || p.inFlight == 0 && int64(n) <= p.bound.Load()
 }
 
 // passedLocked reports whether a caller of that priority would pass somebody.
@@ -163,12 +163,12 @@ func (p *pool) outLocked(s *slot, l *tier) {
 }
 
 // placeLocked puts a slot among those that wait for Total, or takes it out, if nobody waits or it
-// is at its own limit. A key that begins to wait is level with the one that has used least
+// is at its own limit. Without a total nobody waits for it. A key that begins to wait is level with the one that has used least
 // of those that wait; one that was at its own limit keeps what it has used, and has saved up
 // nothing.
 func (p *pool) placeLocked(s *slot, now time.Duration) {
 	w := s.first
-	if w == nil || !s.fitsLocked(w.n) && int64(s.limit) < p.bound.Load() {
+	if w == nil || !s.fitsLocked(w.n) && (p.total == noTotal || int64(s.limit) < p.bound.Load()) {
 		if s.at >= 0 {
 			p.outLocked(s, p.levelLocked(s.priority))
 		}
@@ -225,7 +225,7 @@ func (l *tier) first(now time.Duration) *slot {
 // dispatchLocked gives permits to those whose turn it is, until the next one does not fit: that
 // one collects what becomes free, until it fits or somebody of a higher level comes.
 func (p *pool) dispatchLocked(now time.Duration) {
-	for p.inFlight < p.total {
+	for p.total == noTotal || p.inFlight < p.total {
 		s := p.nextLocked(now)
 		if s == nil {
 			return

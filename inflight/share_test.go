@@ -219,6 +219,44 @@ func TestOnLimitNamesTheKey(t *testing.T) {
 	assert.Equal(t, []string{"a5 3 3"}, changes)
 }
 
+// OnLimit is not called anew until it has returned, or panicked. The limit stays meanwhile.
+func TestOnLimitIsCalledInOrder(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	adaptive, _ := script(10, 9, 8, 7, 6, 5)
+	var l *inflight.Limiter[string]
+	var changes []string
+	inside := false
+	l = newLimiter(t, 10, &options{Adaptive: adaptive, Clock: clock, OnLimit: func(key string, old, new int) {
+		changes = append(changes, fmt.Sprint(old, new))
+		assert.False(t, inside)
+		inside = true
+		defer func() { inside = false }()
+		switch len(changes) {
+		case 1:
+			for range 30 {
+				finish(t, l, clock, new, 100*time.Millisecond, inflight.Success)
+			}
+		case 2:
+			panic("of a test")
+		}
+	}})
+	var panics int
+	for range 100 {
+		func() {
+			p := take(t, l, "a", 1)
+			clock.Advance(100 * time.Millisecond)
+			defer func() {
+				if recover() != nil {
+					panics++
+				}
+			}()
+			p.Done(inflight.Success)
+		}()
+	}
+	assert.Equal(t, []string{"10 9", "9 8", "8 7", "7 6", "6 5"}, changes)
+	assert.Equal(t, 1, panics)
+}
+
 func TestShadowCountsAndRefusesNothing(t *testing.T) {
 	l := newLimiter(t, 1, &options{Shadow: true, Total: 2, MaxKeys: 2, MaxQueue: 5, LimitFor: func(key string) int {
 		if key == "blocked" {

@@ -128,19 +128,19 @@ func (c *common) atLocked(reading time.Duration) time.Duration {
 
 // most is how many units can be in flight over all keys.
 func (c *common) most() int {
-	if c.pool == nil {
+	if c.pool == nil || c.shadow {
 		return noTotal
 	}
 	return int(c.pool.bound.Load())
 }
 
-// checkUnits returns what is wrong with n whatever the key, if anything.
-func (c *common) checkUnits(n int) error {
+// checkUnits returns what is wrong with n whatever the key, if anything. The total may change at any time.
+func checkUnits(n, total int) error {
 	switch {
 	case n < 0:
 		return errNegative(n)
-	case n > c.most() && !c.shadow:
-		return errExceeds(n, c.most(), "total")
+	case n > total:
+		return errExceeds(n, total, "total")
 	}
 	return nil
 }
@@ -157,7 +157,7 @@ func (s *slot) possibleLocked(n int) error {
 	if n > s.bound {
 		return errExceeds(n, s.bound, "key's limit")
 	}
-	return s.common.checkUnits(n)
+	return checkUnits(n, s.common.most())
 }
 
 // freeLocked reports whether n units may be taken now: there is room, and nobody waits

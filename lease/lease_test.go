@@ -38,6 +38,7 @@ func TestNewNamesWhatIsInvalid(t *testing.T) {
 		{"negative BatchFor", &lease.Options[string]{MaxBatch: 1, BatchFor: -1}, "lease: Options.BatchFor is -1ns, want 0 for the default or more"},
 		{"BatchFor beyond HoldFor", &lease.Options[string]{MaxBatch: 1, BatchFor: 2 * time.Second}, "lease: Options.BatchFor is 2s, want at most HoldFor, 1s"},
 		{"negative Timeout", &lease.Options[string]{MaxBatch: 1, Timeout: -1}, "lease: Options.Timeout is -1ns, want 0 for the default or more"},
+		{"a clock that is nil", &lease.Options[string]{MaxBatch: 1, Clock: (*ratelimittest.Clock)(nil)}, "lease: Options.Clock is a nil *ratelimittest.Clock, want a clock or none"},
 		{"negative MaxKeys", &lease.Options[string]{MaxBatch: 1, MaxKeys: -1}, "lease: Options.MaxKeys is -1, want 0 for the default or more"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
