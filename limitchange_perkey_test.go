@@ -234,3 +234,56 @@ func TestALimitThatEqualsTheDefaultIsNotTheLimitOfTheKey(t *testing.T) {
 	assert.True(t, peeked.Allowed)
 	assert.True(t, stack.Allow(call{user: "bob"}, 1))
 }
+
+// Only a decision puts a key under a request's limit, or ends that: a correction comes whenever it comes.
+func TestACorrectionLeavesTheKeyUnderTheLimitOfItsLastDecision(t *testing.T) {
+	ctx := context.Background()
+	old, pro := perHour(10), ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000)
+	for name, correct := range map[string]func(l *ratelimit.Keyed[string], late *ratelimit.Reservation) error{
+		"a reservation of 0": func(_ *ratelimit.Keyed[string], late *ratelimit.Reservation) error { return late.Settle(5) },
+		"a charge":           func(l *ratelimit.Keyed[string], _ *ratelimit.Reservation) error { return l.Adjust("ann", 5) },
+		"a grant":            func(l *ratelimit.Keyed[string], _ *ratelimit.Reservation) error { return l.Adjust("ann", -1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := new(testClock)
+			l := onClock(t, clock, perHour(10))
+			stack := limitedTo(t, l)
+			late, err := stack.Reserve(ctx, planned{"ann", old}, 0, 0)
+			require.NoError(t, err)
+			require.True(t, stack.Allow(planned{"ann", pro}, 1000))
+			require.NoError(t, correct(l, late))
+			clock.advance(time.Minute)
+			d, err := stack.Take(ctx, planned{"ann", pro}, 500)
+			require.NoError(t, err)
+			assert.True(t, d.Allowed)
+			assert.Equal(t, 500, d.Remaining, "the minute was regained under the limit of the decision before")
+		})
+	}
+}
+
+// A Refresh that comes while a decision asks for the limit is not lost, whatever that decision costs.
+func TestARefreshWhileADecisionAsksIsNotLost(t *testing.T) {
+	for _, cost := range []int{0, 1, 100} {
+		plan := perHour(10)
+		var during func()
+		l, err := ratelimit.New(plan, &ratelimit.Options[string]{Clock: new(testClock), LimitFor: func(string) ratelimit.Limit {
+			is := plan
+			if f := during; f != nil {
+				during = nil
+				f()
+			}
+			return is
+		}})
+		require.NoError(t, err)
+		require.True(t, l.Allow("ann", 5))
+		l.Refresh("ann")
+		during = func() {
+			plan = perHour(50)
+			l.Refresh("ann")
+		}
+		_, _ = l.Take(context.Background(), "ann", cost)
+		d, err := l.Take(context.Background(), "ann", 1)
+		require.NoError(t, err)
+		assert.Equal(t, 50, d.Limit.Capacity(), cost)
+	}
+}

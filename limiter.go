@@ -235,6 +235,9 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision
 		}
 		if never := int64(cost) > p.capacity; never || cost == 0 || !p.tracks() {
 			l.look(key, p, 0, takeRequest, now, d)
+			if l.refreshed.Load() != refreshed {
+				l.markStale(key)
+			}
 			switch d.Allowed = !never; {
 			case !never:
 				d.RetryAfter = 0
@@ -405,7 +408,9 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64) error {
 	defer b.mu.Unlock()
 	if !created {
 		now = reading(l.clock)
-		b.adopt(p, now)
+		if !p.ofRequest() && !b.plan.ofRequest() { // only a decision puts a key under a request's limit, and ends that
+			b.adopt(p, now)
+		}
 	}
 	b.adjust(max(now, b.last), delta)
 	if delta < 0 {

@@ -182,7 +182,7 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *account, now int64, 
 		if room = t.makeRoomElsewhere(s, busy, now); room {
 			continue
 		}
-		if t.expiry != nil || tries == maxTries {
+		if t.expiry != nil || tries >= maxTries {
 			t.refused.Add(1)
 			return nil, 0, false, t.full
 		}

@@ -155,6 +155,11 @@ func (l *Keyed[K]) refreshAll() {
 // before and has not finished either sees the count, or its account is marked here.
 func (l *Keyed[K]) refresh(key K) {
 	l.refreshed.Add(1)
+	l.markStale(key)
+}
+
+// markStale makes the key's next decision ask for its limit again.
+func (l *Keyed[K]) markStale(key K) {
 	if b := l.keys.find(key); b != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()

@@ -8,8 +8,10 @@
 package calendar
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"path"
 	"sort"
 	"strconv"
 	"strings"
@@ -200,11 +202,15 @@ func load(name string) (*zone, error) {
 	if z, ok := zones.Load(name); ok {
 		return z.(*zone), nil
 	}
-	// What these two mean is up to the machine, and a quota must not be.
-	if name == "" || name == "Local" {
+	// What these mean is up to the machine, and a quota must not be.
+	switch name {
+	case "", "Local", "localtime", "posixrules":
 		return nil, fmt.Errorf("the zone is %q, want a name such as UTC or Europe/Berlin", name)
 	}
 	loc, err := time.LoadLocation(name)
+	if err == nil && path.Clean(name) != name { // else a zone has any number of names
+		err = errors.New("it is no clean path")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the zone %q is not known: want a name of the IANA time zone database, such as UTC or Europe/Berlin; "+
 			"on a machine without that database, the program has to import _ \"time/tzdata\" (%w)", name, err)
