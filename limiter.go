@@ -422,7 +422,7 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64) error {
 	return nil
 }
 
-// Reset forgets the key and what it has spent. Reservations made before have no effect any more.
+// Reset forgets the key and what it has spent. Reservations that hold a charge lose their effect.
 func (l *Keyed[K]) Reset(key K) {
 	if l.check(key, 0) == nil {
 		l.keys.forget(key)

@@ -253,7 +253,7 @@ func (b *Limiter[K]) Lift(ctx context.Context, key K) error {
 		ratelimit.Reset(ctx, ratelimit.Limiter[K](b.bans), key))
 }
 
-// Peek returns what Take would answer, and is no strike: see [ratelimit.Peek].
+// Peek returns what Take answers if it begins no ban: see [ratelimit.Peek].
 func (b *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	ctx = ctxwait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {

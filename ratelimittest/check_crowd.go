@@ -129,16 +129,22 @@ func (h *history) settleAtOnce(p *testedKey, n, actual int) {
 }
 
 // atOnce runs a crowd, and returns when all are done. They begin at one time, as far as there
-// are processors.
+// are processors. If some panic, the first one's panic goes on in the caller.
 func (h *history) atOnce(do func(i int)) {
 	var ready atomic.Int64
 	var wg sync.WaitGroup
+	var panicked atomic.Pointer[any]
 	if h.cfg.Clock != nil {
 		h.cfg.Clock.yields.Store(true)
 		defer h.cfg.Clock.yields.Store(false)
 	}
 	for i := range crowd {
 		wg.Go(func() {
+			defer func() {
+				if e := recover(); e != nil {
+					panicked.CompareAndSwap(nil, &e)
+				}
+			}()
 			for ready.Add(1); ready.Load() < crowd; {
 				runtime.Gosched()
 			}
@@ -146,4 +152,7 @@ func (h *history) atOnce(do func(i int)) {
 		})
 	}
 	wg.Wait()
+	if e := panicked.Load(); e != nil {
+		panic(*e)
+	}
 }

@@ -130,7 +130,7 @@ const flood = 8
 func playFlood(h *history) {
 	l, err := h.cfg.NewBounded(h.limit, flood)
 	h.must(err == nil, exact, "NewBounded refuses a limit that it has to know: %v", err)
-	p := h.newKeyOf(l)
+	p := h.newKeyOf(h.keep(l))
 	p.spend(h.limit.Capacity())
 	d, _ := p.take(1)
 	h.must(!d.Allowed, boundHolds, "all was spent, and 1 more is allowed")

@@ -36,6 +36,27 @@ func TestOurLimiterKeepsThePromises(t *testing.T) {
 	ratelimittest.Run(t, config)
 }
 
+func TestEachLimiterIsClosed(t *testing.T) {
+	config := ours()
+	config.Histories = 2
+	made, bounded := 0, config.NewBounded
+	config.NewBounded = func(limit ratelimit.Limit, maxKeys int) (ratelimit.Limiter[string], error) {
+		made++
+		return bounded(limit, maxKeys)
+	}
+	one := config.New
+	config.New = func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
+		l, err := one(limit)
+		if err == nil {
+			made++
+		}
+		return l, err
+	}
+	config.Close = func(ratelimit.Limiter[string]) error { made--; return nil }
+	assert.NoError(t, ratelimittest.Check(config))
+	assert.Zero(t, made, "limiters that were not closed")
+}
+
 // A bubble does not end while a goroutine is left in it.
 func TestOurLimiterLeavesNoGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,6 +53,21 @@ func (l negativeMints) Take(ctx context.Context, key string, cost int) (ratelimi
 		l.Adjust(key, cost)
 		return l.keyed.Take(ctx, key, 0)
 	}
+	return l.keyed.Take(ctx, key, cost)
+}
+
+// panicsTogether panics, as a map does, if two calls are inside.
+type panicsTogether struct {
+	keyed
+	inside *atomic.Int32
+}
+
+func (l panicsTogether) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+	defer l.inside.Add(-1)
+	if l.inside.Add(1) > 1 {
+		panic("panic of two calls")
+	}
+	runtime.Gosched()
 	return l.keyed.Take(ctx, key, cost)
 }
 
@@ -421,6 +437,10 @@ var wrongs = []wrong{
 		build: func(l ratelimit.Limit, _ *ratelimittest.Clock) limiter {
 			return losesCharges{new(sync.Mutex), l, make(map[string]*int)}
 		}},
+	{name: "two calls at once are a panic", promise: "no call panics", says: "panic of two calls",
+		build: put(func(k keyed, _ ratelimit.Limit, _ *ratelimittest.Clock) limiter {
+			return panicsTogether{k, new(atomic.Int32)}
+		})},
 	{name: "a cancelled wait keeps its permits", promise: "the promise of Wait", says: "until its context was cancelled",
 		build: put(func(k keyed, _ ratelimit.Limit, _ *ratelimittest.Clock) limiter { return waitKeeps{k} })},
 	{name: "a wait does not look at its deadline", promise: "the promise of Wait", says: "the deadline comes first",
