@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/internal/figures"
 	"github.com/weir-go/ratelimit/lease"
 )
 
@@ -173,11 +174,22 @@ func TestALeaseOverAFailoverHidesThePrimarysFailuresWhateverTheTimeouts(t *testi
 }
 
 func TestALeaseOverAFailoverAnswersCallersWithShortDeadlines(t *testing.T) {
+	t.Run("as it is", func(t *testing.T) {
+		answersShortDeadlines(t, func(l ratelimit.Reserver[string]) ratelimit.Reserver[string] { return l })
+	})
+	t.Run("timed", func(t *testing.T) {
+		answersShortDeadlines(t, func(l ratelimit.Reserver[string]) ratelimit.Reserver[string] {
+			return figures.Timed(l, func(context.Context, time.Duration) {})
+		})
+	})
+}
+
+func answersShortDeadlines(t *testing.T, around func(ratelimit.Reserver[string]) ratelimit.Reserver[string]) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
 		s.fail(takes(time.Minute))
 		guarded := over(t, s, newLocal(t, wide), failover.Options{Failures: 1000})
-		l, err := lease.New(guarded, &lease.Options[string]{MaxBatch: 10})
+		l, err := lease.New(around(guarded), &lease.Options[string]{MaxBatch: 10})
 		require.NoError(t, err)
 		for i := range 60 {
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)

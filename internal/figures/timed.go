@@ -5,13 +5,24 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/failures"
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Timed returns a limiter that tells how long the decisions of another take. Wait is not measured:
 // most of it is sleep. What else the other can do, the result can do too.
 func Timed[K any](l ratelimit.Reserver[K], took func(context.Context, time.Duration)) ratelimit.Reserver[K] {
-	return &timed[K]{l, took}
+	t := &timed[K]{l, took}
+	if failures.AnswersLate(l) {
+		return late[K]{timed: t}
+	}
+	return t
+}
+
+// late is timed of a limiter that answers late.
+type late[K any] struct {
+	*timed[K]
+	failures.Late
 }
 
 type timed[K any] struct {
