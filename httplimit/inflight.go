@@ -26,9 +26,9 @@ type InflightOptions struct {
 	MaxWait time.Duration
 
 	// Outcome returns what an adaptive limit is to learn from a request, given its status as in [Options].Settle, and
-	// the usual outcome: Ignored if a limiter of this library inside refused it, or for 101; Dropped after a deadline
-	// and for 503 and 504; Cancelled if the client has gone and for other server errors; else Success. If nil, the
-	// usual one.
+	// the usual outcome: Ignored for 101, a refusal of a limiter inside, and a failed upload; Dropped after a
+	// deadline and for 503 and 504; Cancelled if the client has gone and for other server errors; else Success. If nil,
+	// the usual one.
 	Outcome func(r *http.Request, status int, usual inflight.Outcome) inflight.Outcome
 
 	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. If zero, 400.
@@ -82,8 +82,12 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (
 }
 
 // outcome returns what an adaptive limit is to learn from a request.
-func (m *Inflight[K]) outcome(r *http.Request, status int) inflight.Outcome {
+func (m *Inflight[K]) outcome(r *http.Request, w *watcher, final int) inflight.Outcome {
+	status := w.blame(final)
 	usual := usualOutcome(r, status)
+	if status != final && usual == inflight.Success { // a client that fails to send its body, or is slow, says nothing about the load
+		usual = inflight.Ignored
+	}
 	if m.opts.Outcome == nil {
 		return usual
 	}
@@ -155,7 +159,7 @@ func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflig
 	watched, writer := watch(w, inner)
 	status := http.StatusInternalServerError // of a handler that does not return
 	defer permit.Release()                   // if Outcome panics; else it is the second time, and does nothing
-	defer func() { permit.Done(m.outcome(inner, watched.blame(status))) }()
+	defer func() { permit.Done(m.outcome(inner, watched, status)) }()
 	defer handBack(r, inner)
 	next.ServeHTTP(writer, inner)
 	status = watched.final()

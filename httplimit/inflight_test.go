@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -421,4 +422,26 @@ func TestIdleConnectionsAreThoseOfTheBase(t *testing.T) {
 	require.NoError(t, err)
 	(&http.Client{Transport: limited}).CloseIdleConnections()
 	new(httplimit.InflightTransport).CloseIdleConnections()
+}
+
+func TestAZeroInflightTransportReturnsAnError(t *testing.T) {
+	for _, transport := range []*httplimit.InflightTransport{nil, {}} {
+		_, err := transport.RoundTrip(httptest.NewRequest("GET", "http://a.example", nil))
+		assert.ErrorContains(t, err, "was not made by NewInflightTransport")
+		transport.CloseIdleConnections()
+	}
+	(*httplimit.Transport)(nil).CloseIdleConnections()
+}
+
+// That a lookup of the key took too long is not that there is no room.
+func TestInflightSaysThatAKeyCouldNotBeLookedUp(t *testing.T) {
+	l, err := inflight.New[string](1, nil)
+	require.NoError(t, err)
+	m, err := httplimit.NewInflight(l, func(*http.Request) (string, error) {
+		return "", fmt.Errorf("lookup: %w", context.DeadlineExceeded)
+	}, nil)
+	require.NoError(t, err)
+	w := send(m.Wrap(unreachable(t)), with())
+	assert.Equal(t, 500, w.StatusCode)
+	assert.Equal(t, httplimit.InflightStats{Failed: 1}, m.Stats())
 }

@@ -76,15 +76,21 @@ func responseOutcome(r *http.Request, resp *http.Response, err error) inflight.O
 }
 
 // CloseIdleConnections is that of a [Transport].
-func (t *InflightTransport) CloseIdleConnections() { closeIdleConnections(t.base) }
+func (t *InflightTransport) CloseIdleConnections() {
+	if t != nil {
+		closeIdleConnections(t.base)
+	}
+}
 
 // RoundTrip sends the request when it has a permit.
 func (t *InflightTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if t == nil || t.limiter == nil {
+		closeBody(r)
+		return nil, errors.New("httplimit: this InflightTransport was not made by NewInflightTransport: it has no limiter")
+	}
 	permit, err := t.acquire(r)
 	if err != nil {
-		if r.Body != nil {
-			_ = r.Body.Close() // as an http.RoundTripper must
-		}
+		closeBody(r) // as an http.RoundTripper must
 		return nil, err
 	}
 	sent := false

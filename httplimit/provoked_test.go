@@ -119,8 +119,9 @@ func TestAnAdaptiveLimitLearnsNothingFromWhatAClientProvokes(t *testing.T) {
 			l, err := inflight.New[string](1, nil)
 			require.NoError(t, err)
 			m, err := httplimit.NewInflight(l, func(*http.Request) (string, error) { return "all", nil }, &httplimit.InflightOptions{
-				Outcome: func(_ *http.Request, status int, _ inflight.Outcome) inflight.Outcome {
+				Outcome: func(_ *http.Request, status int, usual inflight.Outcome) inflight.Outcome {
 					statuses <- status
+					assert.Equal(t, status == 400, usual == inflight.Ignored, "what a client provokes says nothing about the load")
 					return inflight.Ignored
 				},
 			})
@@ -180,18 +181,37 @@ func TestTimeoutWhileTheBodyIsAwaitedIsTheClientsDoing(t *testing.T) {
 func TestServerErrorsOfTheServerAreRefundedWhateverTheBody(t *testing.T) {
 	m, limiter := refunding(t)
 	h := m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, err := io.ReadAll(r.Body)
+		_, err := io.ReadFull(r.Body, make([]byte, 1))
 		assert.NoError(t, err)
 		_ = r.Body.Close()
 		_, err = r.Body.Read(make([]byte, 1))
 		assert.Error(t, err, "this handler's own mistake")
 		w.WriteHeader(http.StatusInternalServerError)
 	}))
-	s := httptest.NewServer(h)
-	defer s.Close()
-	resp, err := s.Client().Post(s.URL, "text/plain", strings.NewReader("hello"))
-	require.NoError(t, err)
-	body(t, resp)
+	for _, http2 := range []bool{false, true} {
+		s := httptest.NewUnstartedServer(h)
+		s.EnableHTTP2 = http2
+		s.StartTLS()
+		defer s.Close()
+		resp, err := s.Client().Post(s.URL, "text/plain", strings.NewReader("hello"))
+		require.NoError(t, err)
+		assert.Equal(t, http2, resp.ProtoMajor == 2)
+		body(t, resp)
+		assert.Equal(t, 5, left(t, limiter), http2)
+	}
+}
+
+// A status that there is not is a panic, and sends nothing: what recovers it can answer.
+func TestAHandlersPanicForItsStatusCanBeAnswered(t *testing.T) {
+	m, limiter := refunding(t)
+	w := send(m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		defer func() {
+			assert.NotNil(t, recover())
+			w.WriteHeader(http.StatusInternalServerError)
+		}()
+		w.WriteHeader(1000)
+	})), with())
+	assert.Equal(t, 500, w.StatusCode)
 	assert.Equal(t, 5, left(t, limiter))
 }
 

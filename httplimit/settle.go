@@ -75,6 +75,7 @@ type watchedBody struct {
 	io.ReadCloser
 	reading atomic.Int32 // calls of Read that have not returned
 	failed  atomic.Bool
+	closed  atomic.Bool // by the handler, whose own fault it is if it reads on
 }
 
 // watchBody puts a watchedBody into a copy of the caller's request, nil if it has no body.
@@ -110,10 +111,15 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	b.reading.Add(1)
 	defer b.reading.Add(-1)
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF && !errors.Is(err, http.ErrBodyReadAfterClose) {
+	if err != nil && err != io.EOF && !b.closed.Load() {
 		b.failed.Store(true)
 	}
 	return n, err
+}
+
+func (b *watchedBody) Close() error {
+	b.closed.Store(true)
+	return b.ReadCloser.Close()
 }
 
 // clientFault reports whether the body could not be read, or is still awaited.

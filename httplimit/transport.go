@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -150,7 +151,11 @@ func (t *Transport) Reset(key string) {
 }
 
 // CloseIdleConnections is that of the base RoundTripper, if it has one.
-func (t *Transport) CloseIdleConnections() { closeIdleConnections(t.base) }
+func (t *Transport) CloseIdleConnections() {
+	if t != nil {
+		closeIdleConnections(t.base)
+	}
+}
 
 func closeIdleConnections(base http.RoundTripper) {
 	if c, ok := base.(interface{ CloseIdleConnections() }); ok {
@@ -167,9 +172,13 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	p := t.pacer.Arrive(r.Context(), t.opts.Key(r))
 	defer t.pacer.Leave(p)
+	var refusal *http.Response // the last one
 	for retries := 0; ; retries++ {
 		if err := t.pacer.Await(p, r); err != nil {
 			closeBody(r)
+			if refusal != nil && r.Context().Err() == nil { // its own limit leaves no time
+				return refusal, nil
+			}
 			return nil, err
 		}
 		resp, err := t.base.RoundTrip(r)
@@ -181,8 +190,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err != nil {
 			return resp, nil
 		}
-		discardBody(resp, p.Opens())
-		r = again
+		holdBody(resp, p.Opens())
+		refusal, r = resp, again
 		t.pacer.Again(p)
 	}
 }
@@ -236,20 +245,34 @@ func repeat(r *http.Request) (*http.Request, error) {
 	return again, nil
 }
 
-// maxDiscarding is how long a refused answer's body is read at most.
-const maxDiscarding = time.Second
+// maxHolding is how long a refused answer's body is read at most.
+const maxHolding = time.Second
 
-// discardBody reads what a connection needs to be used again, unless it is much, or has not come by an instant, when the
-// request may be sent again. Close ends a Read that waits.
-func discardBody(resp *http.Response, until time.Time) {
-	closing := time.AfterFunc(min(time.Until(until), maxDiscarding), func() { _ = resp.Body.Close() })
+// holdBody reads a body, so that its connection can be used again, unless it is much, or has not come by an instant, when the
+// request may be sent again. Close ends a Read that waits. The response keeps what was read.
+func holdBody(resp *http.Response, until time.Time) {
+	if resp.Body == nil {
+		return
+	}
+	body := resp.Body
+	closing := time.AfterFunc(min(time.Until(until), maxHolding), func() { _ = body.Close() })
 	defer func() {
 		if closing.Stop() {
-			_ = resp.Body.Close()
+			_ = body.Close()
 		}
 	}()
-	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
+	var held bytes.Buffer
+	_, err := io.CopyN(&held, body, 64<<10)
+	resp.Body = io.NopCloser(&held)
+	if err != io.EOF {
+		resp.Body = io.NopCloser(io.MultiReader(&held, cutOff{}))
+	}
 }
+
+// cutOff is in place of the rest of a body.
+type cutOff struct{}
+
+func (cutOff) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 func closeBody(r *http.Request) {
 	if r.Body != nil {

@@ -1040,3 +1040,38 @@ func TestATransportHandsOnThatThereIsNoResponseAndNoError(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, resp)
 }
+
+// A request that is to be sent again, and may not be because of the client's own limit, ends with what the server said.
+func TestTheCallerGetsTheRefusalIfItsOwnLimitLeavesNoTime(t *testing.T) {
+	long := strings.Repeat("a", 100<<10)
+	for name, row := range map[string]struct {
+		opts     httplimit.TransportOptions
+		deadline time.Duration
+		body     io.ReadCloser
+		text     string
+		err      error
+	}{
+		"MaxWait":      {httplimit.TransportOptions{MaxRetries: 1, MaxWait: 2 * time.Second}, time.Hour, io.NopCloser(strings.NewReader("why")), "why", nil},
+		"the deadline": {httplimit.TransportOptions{MaxRetries: 1}, 3 * time.Second, io.NopCloser(strings.NewReader("why")), "why", nil},
+		"a long body":  {httplimit.TransportOptions{MaxRetries: 1}, 3 * time.Second, io.NopCloser(strings.NewReader(long)), long[:64<<10], io.ErrUnexpectedEOF},
+		"no body":      {httplimit.TransportOptions{MaxRetries: 1}, 3 * time.Second, nil, "", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), row.deadline)
+				defer cancel()
+				c, _ := client(t, roundTrip(func(*http.Request) (*http.Response, error) {
+					return &http.Response{StatusCode: 429, Header: fields("Retry-After-Ms: 10"), Body: row.body}, nil
+				}), reserver(t, ratelimit.FixedWindow(ratelimit.PerHour(1))), row.opts)
+				r, err := http.NewRequestWithContext(ctx, "GET", "http://a.example", nil)
+				require.NoError(t, err)
+				resp, err := c.Do(r)
+				require.NoError(t, err)
+				assert.Equal(t, 429, resp.StatusCode)
+				text, err := io.ReadAll(resp.Body)
+				assert.Equal(t, row.err, err)
+				assert.Equal(t, row.text, string(text))
+			})
+		})
+	}
+}

@@ -70,8 +70,8 @@ func (w *watcher) WriteHeader(status int) {
 		w.logSuperfluous()
 		return
 	}
+	w.ResponseWriter.WriteHeader(status) // which panics if there is no such status: then nothing was sent
 	w.note(status)
-	w.ResponseWriter.WriteHeader(status)
 }
 
 func (w *watcher) logSuperfluous() {

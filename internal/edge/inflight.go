@@ -113,7 +113,8 @@ func (i *Inflight[R, K]) Admit(r R) (permit inflight.Permit, watched bool, why R
 		return permit, false, why
 	}
 	key, err := i.key(r)
-	if err == nil {
+	asked := err == nil
+	if asked {
 		permit, err = i.acquire(r, key)
 	}
 	switch {
@@ -124,7 +125,7 @@ func (i *Inflight[R, K]) Admit(r R) (permit inflight.Permit, watched bool, why R
 		i.skipped.Add(1)
 		return permit, false, why
 	}
-	return permit, false, i.refuse(r, key, err)
+	return permit, false, i.refuse(r, key, err, asked)
 }
 
 func (i *Inflight[R, K]) acquire(r R, key K) (inflight.Permit, error) {
@@ -140,10 +141,10 @@ func (i *Inflight[R, K]) acquire(r R, key K) (inflight.Permit, error) {
 	return i.limiter.Acquire(ctx, key, units)
 }
 
-// refuse says why, and counts.
-func (i *Inflight[R, K]) refuse(r R, key K, err error) Refusal {
+// refuse says why, and counts. The error is the limiter's if that was asked, else of the key function.
+func (i *Inflight[R, K]) refuse(r R, key K, err error, asked bool) Refusal {
 	refused.Mark(r.Context())
-	why, count := Refusal{Err: err, Kind: kind(r, err)}, &i.failed
+	why, count := Refusal{Err: err, Kind: kind(r, err, asked)}, &i.failed
 	switch why.Kind {
 	case NoRoom, Left:
 		count = &i.shed
@@ -156,12 +157,12 @@ func (i *Inflight[R, K]) refuse(r R, key K, err error) Refusal {
 	return why
 }
 
-func kind[R Request](r R, err error) RefusalKind {
+func kind[R Request](r R, err error, asked bool) RefusalKind {
 	is := func(target error) bool { return errors.Is(err, target) }
 	switch {
 	case r.Context().Err() != nil:
 		return Left
-	case is(ratelimit.ErrLimited), is(context.DeadlineExceeded), is(context.Canceled):
+	case asked && (is(ratelimit.ErrLimited) || is(context.DeadlineExceeded) || is(context.Canceled)):
 		return NoRoom
 	case is(ratelimit.ErrTableFull):
 		return TableFull
