@@ -81,14 +81,13 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "cannot read the body", http.StatusBadRequest)
 		return
 	}
-	var question struct {
-		MaxTokens int `json:"max_tokens"`
-	}
-	if err := json.Unmarshal(body, &question); err != nil || question.MaxTokens < 1 {
+	var question map[string]json.RawMessage // a struct would take MAX_TOKENS too, which the backend does not
+	maxTokens := 0
+	if json.Unmarshal(body, &question) != nil || json.Unmarshal(question["max_tokens"], &maxTokens) != nil || maxTokens < 1 {
 		http.Error(w, "max_tokens is missing: want 1 or more", http.StatusBadRequest)
 		return
 	}
-	most := len(body)/4 + min(question.MaxTokens, math.MaxInt32) // of English, 4 characters are about a token
+	most := len(body)/4 + min(maxTokens, math.MaxInt32) // of English, 4 characters are about a token
 	reserved, err := g.reserve(r.Context(), t, most)
 	switch {
 	case errors.Is(err, ratelimit.ErrExceedsLimit):
@@ -146,7 +145,7 @@ func (g *gateway) forward(w http.ResponseWriter, r *http.Request, body []byte, r
 		} `json:"usage"`
 	}
 	switch {
-	case response.StatusCode >= 400:
+	case response.StatusCode >= 400 && response.StatusCode < 500: // refused; what a failure has cost is not known
 		reserved.Cancel()
 	case json.Unmarshal(answer, &cost) == nil && cost.Usage.TotalTokens > 0:
 		reserved.Settle(cost.Usage.TotalTokens)

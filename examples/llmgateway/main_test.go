@@ -145,3 +145,16 @@ func TestWhatCannotPassIsRefusedAtOnce(t *testing.T) {
 	}
 	require.Zero(t, m.used.Load())
 }
+
+// The gateway reserves for what the model will read.
+func TestOnlyTheNameThatTheModelReadsCounts(t *testing.T) {
+	g, err := newGateway("http://model.example", "key", perMinute, &model{budget: ratelimit.Must(ratelimit.NewSingle(ratelimit.Unlimited(), nil))})
+	require.NoError(t, err)
+	for _, body := range []string{`{"max_tokens":2000000000,"MAX_TOKENS":1}`, `{"MAX_TOKENS":1}`, `{"max_tokens":0}`, `{`, ``, `[]`, `{"max_tokens":"1"}`} {
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
+		r.Header.Set("Authorization", "Bearer gold-key")
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, r)
+		require.Equal(t, http.StatusBadRequest, w.Code, body)
+	}
+}
