@@ -38,8 +38,8 @@ type ClientOptions struct {
 //
 // Calls of one key wait in a queue. A call whose deadline comes before its time fails at once with DeadlineExceeded.
 // A Client obeys RetryInfo and the trailer grpc-retry-pushback-ms of RESOURCE_EXHAUSTED and UNAVAILABLE, whichever is
-// later, and in any answer the fields that a [httplimit.Transport] reads, as metadata. A refusal without a time holds
-// up nobody.
+// later, and in any answer RateLimit and X-RateLimit fields that a [httplimit.Transport] reads. A refusal
+// without a time holds up nobody.
 //
 // After a refusal, calls are sent one at a time first, and one more in flight with each that is served, for a minute
 // at most. Use either MaxRetries or a retry policy, whose attempts do not wait in the queue.
