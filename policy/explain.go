@@ -74,10 +74,14 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 	_, e.Override = rule.overrides[ch.Key]
 	ch.Rule = i
 	d, err := ratelimit.Peek(context.Background(), ratelimit.Limiter[*Charges](g.decider), &Charges{List: []Charge{ch}, Bare: true}, ch.Cost)
-	if errors.Is(err, errors.ErrUnsupported) && unable(g.decider) {
+	switch {
+	case err == nil || errors.Is(err, ratelimit.ErrExceedsLimit):
+		e.Decision = &d
+	case errors.Is(err, errors.ErrUnsupported) && unable(g.decider):
 		return e, nil
+	default:
+		e.Skipped = "the engine has no answer" // its error may hold a key
 	}
-	e.Decision = &d
 	return e, err
 }
 

@@ -37,7 +37,9 @@ func Follow(ctx context.Context, p *Policies, src Source) error {
 	ctx, cancel := context.WithCancel(ctxwait.OrBackground(ctx))
 	defer cancel()
 	changes := src.Changes(ctx)
-	defer drain(changes)
+	if changes != nil {
+		defer drain(changes)
+	}
 	defer cancel()
 	f := follower{p: p, src: src}
 	for retry := firstRetry; ; {

@@ -234,6 +234,8 @@ rules:
 	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
 	_, err = p.Take(t.Context(), nil, 1)
 	require.ErrorContains(t, err, "nil Request")
+	_, err = p.Peek(t.Context(), (*policy.Subject)(nil), 1)
+	require.ErrorContains(t, err, "nil Subject")
 	assert.Equal(t, map[string]int{"requests": 98, "heavy": 80, "tokens": 700, "bytes": 2999}, standing())
 }
 

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 
 	"go.yaml.in/yaml/v4"
@@ -135,12 +136,23 @@ type Values []string
 
 // UnmarshalJSON reads a value, or a list of them.
 func (v *Values) UnmarshalJSON(data []byte) error {
-	var one string
-	if err := json.Unmarshal(data, &one); err == nil {
-		*v = Values{one}
+	var one *string
+	if err := json.Unmarshal(data, &one); err == nil && one != nil {
+		*v = Values{*one}
 		return nil
 	}
-	return json.Unmarshal(data, (*[]string)(v))
+	var list []*string
+	if err := json.Unmarshal(data, &list); err != nil {
+		return err
+	}
+	if list == nil || slices.Contains(list, nil) {
+		return errors.New("policy: null is no value")
+	}
+	*v = make(Values, len(list))
+	for i, value := range list {
+		(*v)[i] = *value
+	}
+	return nil
 }
 
 // Override is the limit of a single key.

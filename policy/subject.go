@@ -39,8 +39,8 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Adjust charges delta to the budget of a [Subject], or gives it back if negative, whatever the limit. For another
-// request it adjusts all rules that match, except shadows and rules with a Cost; under the kill switch, none. The errors
+// Adjust charges delta to a [Subject]'s budget, or gives it back if negative, whatever the limit. For another
+// request it adjusts all rules that match, except shadows and rules with a Cost; under the kill switch it only gives back. The errors
 // are those of Peek.
 func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
 	return p.keep(r, delta > 0, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Adjust(ctx, l, c, delta) })
@@ -110,6 +110,10 @@ func (p *Policies) about(r Request, cost int, asDecided bool) *query {
 	case Subject:
 		q.about(s)
 	case *Subject:
+		if s == nil {
+			q.err = errors.New("policy: nil Subject")
+			return q
+		}
 		q.about(*s)
 	default:
 		if asDecided && q.in.set.KillSwitch {

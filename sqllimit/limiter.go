@@ -258,7 +258,7 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	return l.ask(ctx, key, &order{plan: p, do: (*entry).correct, actual: int64(delta)})
 }
 
-// Reset forgets the key and what it has spent. Reservations made before have no effect any more. The errors are those of
+// Reset forgets the key and what it has spent. Reservations made before lose their effect. The errors are those of
 // Take.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	l.check()
@@ -274,7 +274,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 		inner, end = context.WithTimeout(ctx, l.timeout)
 	}
 	defer end()
-	conn, err := l.store.db.Conn(inner)
+	conn, _, err := l.store.connected(inner, []byte(l.space+key))
 	if err == nil {
 		defer conn.Close()
 		_, err = conn.ExecContext(inner, l.store.sql.reset, []byte(l.space+key), []byte{version, flagReset}, resetStays)

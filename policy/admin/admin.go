@@ -56,7 +56,7 @@ type Failover interface {
 // application/json. POST takes a form with the field "do":
 //
 //   - key: how a key stands. "key" holds its values, one in a line; "rule", "plan" and "cost" are optional.
-//   - limited: the keys that are denied now, of "rule" or all rules, 50 at most.
+//   - limited: the keys denied now, as without plans, of "rule" or all, 50 at most.
 //   - explain: what the rules say about "request", with ATTRIBUTE=VALUE in each line; "cost" is optional.
 //   - reset, adjust (by "delta"): of "rule" and "key", or of "code". Only with [Options.Write].
 //   - force: "failover" to "state": open, closed or half-open. Only with [Options.Write].
@@ -421,9 +421,11 @@ func (a *admin) subject(r *http.Request, v *view) (policy.Subject, error) {
 		return s, nil
 	}
 	for _, c := range a.p.Denied(math.MaxInt) {
-		if strings.EqualFold(c.Rule, s.Rule) && a.code(c.Key) == code {
-			s.Key = policy.ValuesOf(c.Key, a.parts(s.Rule))
-			v.sent = append(slices.Clone(s.Key), c.Key)
+		if !strings.EqualFold(c.Rule, s.Rule) || a.code(c.Key) != code {
+			continue
+		}
+		if values := policy.ValuesOf(c.Key, a.parts(s.Rule)); joined.Key(values) == c.Key { // else the rule had another Key then
+			s.Key, v.sent = values, append(slices.Clone(values), c.Key)
 			return s, nil
 		}
 	}

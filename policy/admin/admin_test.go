@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -242,6 +243,20 @@ func TestHiddenKeysAreNowhere(t *testing.T) {
 	keep("do", "reset", "rule", "users", "code", code)
 	assert.True(t, s.p.Allow(policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-us"}, 1), "a code stands for its key")
 	noSecret(t, all.String())
+}
+
+// A code is that of a key of the rule as it was when it denied that.
+func TestACodeOfAnotherKeyOfTheRuleResetsNothing(t *testing.T) {
+	s := serve(t, admin.Options{Write: true, HashKey: []byte("k")})
+	set := s.p.Current()
+	set.Rules = slices.Clone(set.Rules)
+	set.Rules[0].Key, set.Rules[0].Plans, set.Rules[0].Overrides = nil, nil, nil
+	require.NoError(t, s.p.Update(set))
+	s.p.Allow(policy.Attributes{"path": "/v1/x", "user": "secret-bob", "region": "secret-us"}, 1)
+	s.post(http.StatusNotFound, "do", "reset", "rule", "users", "code", audit.Hash([]byte("k"), "secret-ann"))
+	d, err := s.p.Peek(t.Context(), policy.Subject{Rule: "users"}, 1)
+	require.NoError(t, err)
+	assert.Equal(t, 1, d.Remaining)
 }
 
 func noSecret(t *testing.T, text string) {

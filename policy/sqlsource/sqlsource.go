@@ -12,9 +12,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
@@ -248,12 +251,12 @@ func (r *row) structured(rule *policy.Rule) error {
 	}
 	if r.more != "" {
 		more := struct{ Not, Prefix, Suffix, Absent any }{&rule.Match.Not, &rule.Match.Prefix, &rule.Match.Suffix, (*policy.Values)(&rule.Match.Absent)}
-		if err := decode(r.more, &more); err != nil {
+		if err := decode(r.more, &more, "not", "prefix", "suffix", "absent"); err != nil {
 			return r.wrong("match_more", err)
 		}
 	}
 	if r.overrides != "" {
-		if err := decode(r.overrides, &rule.Overrides); err != nil {
+		if err := decode(r.overrides, &rule.Overrides, "key", "limit"); err != nil {
 			return r.wrong("overrides", err)
 		}
 	}
@@ -273,8 +276,8 @@ func (r *row) structured(rule *policy.Rule) error {
 	return nil
 }
 
-// decode reads JSON strictly. Its errors do not hold what the JSON holds: there may be keys.
-func decode(text string, to any) error {
+// decode reads JSON strictly, whose objects have fields of these names. Its errors do not hold what the JSON holds: there may be keys.
+func decode(text string, to any, fields ...string) error {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(to); err != nil {
@@ -287,10 +290,33 @@ func decode(text string, to any) error {
 		return fmt.Errorf("more after the JSON, at byte %d", dec.InputOffset())
 	}
 	tree, err := jsontree.Read([]byte(text))
-	if err != nil || jsontree.Repeats(tree) {
+	switch {
+	case err != nil || jsontree.Repeats(tree):
 		return errors.New("a field of the JSON is there twice")
+	case jsontree.HasNull(tree):
+		return errors.New("the JSON has a null, which is no value")
+	case len(fields) > 0 && !hasOnly(tree, fields):
+		return fmt.Errorf("a field of the JSON is none of %s", strings.Join(fields, ", "))
 	}
 	return nil
+}
+
+// hasOnly reports whether the fields of an object, or of each in a list, have exactly these names. Package json goes by
+// names without regard to case.
+func hasOnly(n *yaml.Node, fields []string) bool {
+	for i, c := range n.Content {
+		switch n.Kind {
+		case yaml.SequenceNode:
+			if !hasOnly(c, fields) {
+				return false
+			}
+		case yaml.MappingNode:
+			if i%2 == 0 && !slices.Contains(fields, c.Value) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // listOf splits a text, "" into nothing.

@@ -179,6 +179,7 @@ func TestLimitsOnPostgreSQL(t *testing.T) {
 	budgetTable(t, db)
 	t.Run("a denial, a Peek and an error write nothing", func(t *testing.T) { nothingIsWritten(t, db) })
 	t.Run("exact over processes", func(t *testing.T) { exactOverProcesses(t, server, db) })
+	t.Run("connections that are broken", func(t *testing.T) { brokenConnections(t, server) })
 	t.Run("mistakes name the table", func(t *testing.T) { mistakesNameTheTable(t, server, db) })
 	t.Run("the clock of another database is behind", func(t *testing.T) { anotherClock(t, server, db) })
 	t.Run("rows that are over are deleted", func(t *testing.T) { rowsAreDeleted(t, db) })
@@ -192,6 +193,25 @@ func TestLimitsOnPostgreSQL(t *testing.T) {
 }
 
 // What the server has written is in its log's position, which nobody else moves in this test.
+// brokenConnections ends those of a pool, as a restart of the server does, before each call.
+func brokenConnections(t *testing.T, server *postgres) {
+	db := server.open(t)
+	db.SetMaxOpenConns(1)
+	ended := server.open(t)
+	l := limiterOn(t, db, quota(10), sqllimit.Options{Name: "broken"})
+	for name, call := range map[string]func() error{
+		"Take":  func() error { _, err := l.Take(t.Context(), "k", 1); return err },
+		"Reset": func() error { return l.Reset(t.Context(), "k") },
+		"Each":  func() error { return l.Each(t.Context(), func(string, ratelimit.Decision) bool { return true }) },
+	} {
+		var pid int
+		require.NoError(t, db.QueryRow("SELECT pg_backend_pid()").Scan(&pid))
+		_, err := ended.Exec("SELECT pg_terminate_backend($1, 10000)", pid)
+		require.NoError(t, err)
+		require.NoError(t, call(), name)
+	}
+}
+
 func nothingIsWritten(t *testing.T, db *sql.DB) {
 	l := limiterOn(t, db, quota(10), sqllimit.Options{Name: "denied"})
 	ctx := t.Context()

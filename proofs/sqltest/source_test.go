@@ -82,6 +82,20 @@ func TestRowsOfEveryKindOfMatch(t *testing.T) {
 			require.NoError(t, err)
 			_, err = sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Timeout: time.Minute}).Load(t.Context())
 			require.ErrorContains(t, err, "rate_limit_rule.match_more: not the JSON")
+			for _, wrong := range []struct{ column, text, says string }{
+				{"match_more", `{"prefix": null}`, "null"}, {"match_more", `null`, "null"}, {"match_more", `{"absent": null}`, "null"},
+				{"match_attributes", `null`, "null"}, {"match_attributes", `{"region": null}`, ""}, {"match_attributes", `{"region": ["eu", null]}`, ""},
+				{"match_more", `{"prefix": {"region": ["us"]}, "PREFIX": {"region": ["e"]}}`, "none of not, prefix, suffix, absent"},
+				{"overrides", `null`, "null"}, {"overrides", `[{"key": "ann", "limit": "blocked", "LIMIT": "unlimited"}]`, "none of key, limit"},
+			} {
+				_, err = db.Exec(`UPDATE rate_limit_rule SET match_more = '', match_attributes = '', overrides = ''`)
+				require.NoError(t, err)
+				_, err = db.Exec(`UPDATE rate_limit_rule SET ` + wrong.column + ` = '` + wrong.text + `'`)
+				require.NoError(t, err)
+				_, err = sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Timeout: time.Minute}).Load(t.Context())
+				require.ErrorContains(t, err, "rate_limit_rule."+wrong.column+": ", wrong.text)
+				require.ErrorContains(t, err, wrong.says)
+			}
 		})
 	}
 }

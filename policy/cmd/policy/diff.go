@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
 // change is one difference between two sets.
@@ -67,7 +68,7 @@ func (t *tool) show(changes []change) {
 		if c.By != "" {
 			c.Whom += "; changed by " + c.By
 		}
-		fmt.Fprintf(t.out, "%s (%s)\n", line, c.Whom)
+		fmt.Fprintln(t.out, shown.Visible(fmt.Sprintf("%s (%s)", line, c.Whom)))
 	}
 }
 

@@ -7,7 +7,7 @@
 //	policy explain [-cost N] -service URL [ATTRIBUTE=VALUE]…
 //
 // Each takes -json for output that scripts read. The exit status is 0 if all is well; 1 if a
-// file is invalid, the files differ, or the request would be refused whatever is left; 2 if the
+// file that is checked is invalid, the files differ, or the request would be refused whatever is left; 2 if the
 // call is wrong or a file cannot be read.
 //
 //	policy explain rules.yaml method=POST path=/v1/charges user=ann plan=free
@@ -26,6 +26,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/weir-go/ratelimit/policy"
@@ -57,7 +58,7 @@ func run(args []string, out, errs io.Writer) int {
 	commands := map[string]func([]string) int{"check": t.check, "diff": t.diff, "explain": t.explain}
 	command, ok := commands[args[0]]
 	if !ok {
-		if args[0] == "help" || strings.HasPrefix(strings.TrimLeft(args[0], "-"), "h") {
+		if slices.Contains([]string{"h", "help"}, strings.TrimLeft(args[0], "-")) {
 			t.usage("")
 			return fine
 		}

@@ -82,6 +82,8 @@ rule api: cost the caller's → 2 (requests to /v1/, /v2/, each user)
 rule api: shadow false → true (requests to /v1/, /v2/, each user)
 rule gone: removed; its budgets are freed fixed-window 1/s (every request)
 `, ""},
+		{"diff of a name that would move the cursor", []string{"diff", "empty", "forged"}, 1,
+			"rule a: added blocked (every request; changed by ann\\x1b[2K\\rno difference)\n", ""},
 		{"diff with an invalid file", []string{"diff", "old", "bad"}, 2, "", "bad: policy: line 2: rule \"a\": rules[0].limit: ratelimit: invalid limit: \"often\": unknown algorithm \"often\", want one of token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-counter, unlimited, blocked, calendar\n"},
 		{"explain", []string{"explain", "old", "path=/v1/x", "user=ann", "plan=pro"}, 0,
 			"api: token-bucket 100/s burst 200 (from plan pro), key \"ann\", cost 1 of 200\ngone: fixed-window 1/s (from the rule), one budget for all, cost 1 of 1\n", ""},
@@ -95,7 +97,7 @@ rule gone: removed; its budgets are freed fixed-window 1/s (every request)
 		{"explain of a request that no rule is for", []string{"explain", "empty"}, 0, "no rule matches: the request passes\n", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			files(t, map[string]string{"old": old, "new": changed, "bad": "rules:\n- {name: a, limit: often}\n", "empty": "rules: []\n"})
+			files(t, map[string]string{"old": old, "new": changed, "bad": "rules:\n- {name: a, limit: often}\n", "empty": "rules: []\n", "forged": `rules: [{name: a, limit: blocked, changed_by: "ann\e[2K\rno difference"}]`})
 			var out, errs bytes.Buffer
 			assert.Equal(t, test.status, run(test.args, &out, &errs))
 			assert.Equal(t, test.out, out.String())
@@ -108,7 +110,7 @@ func TestWrongCalls(t *testing.T) {
 	files(t, map[string]string{"old": old})
 	for _, args := range [][]string{
 		nil, {"chek"}, {"check"}, {"diff", "old"}, {"diff", "old", "old", "old"}, {"explain"}, {"explain", "old", "user"},
-		{"explain", "old", "=x"}, {"check", "-nosuchflag", "old"}, {"explain", "-cost", "-1", "old"},
+		{"explain", "old", "=x"}, {"check", "-nosuchflag", "old"}, {"explain", "-cost", "-1", "old"}, {"hcheck", "old"},
 	} {
 		var out, errs bytes.Buffer
 		assert.Equal(t, 2, run(args, &out, &errs), "%v", args)

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -86,6 +87,9 @@ func (t *reader) inside(n *yaml.Node) error {
 	_, err := t.next()
 	return err
 }
+
+// HasNull reports whether a value in the tree is null.
+func HasNull(n *yaml.Node) bool { return n.Tag == "!!null" || slices.ContainsFunc(n.Content, HasNull) }
 
 // Repeats reports whether a mapping in the tree has a field twice.
 func Repeats(n *yaml.Node) bool {

@@ -61,10 +61,10 @@ func (ex Explanation) Text() string {
 		b.WriteString("no rule matches: the request passes\n")
 	}
 	for _, r := range ex.Rules {
-		b.WriteString(r.Text() + "\n")
+		b.WriteString(Visible(r.Text()) + "\n")
 	}
 	if ex.Error != "" {
-		fmt.Fprintln(&b, "refused:", ex.Error)
+		fmt.Fprintln(&b, "refused:", Visible(ex.Error))
 	}
 	return b.String()
 }

@@ -42,18 +42,18 @@ CREATE TABLE rate_limit_setting (
 );
 
 CREATE TABLE rate_limit_violation (
-	rule        VARCHAR(160) NOT NULL,
+	rule        VARCHAR(255) NOT NULL,
 	`key`       VARCHAR(255) NOT NULL,            -- of the budget; a hash if keys are hashed, or long
-	minute      TIMESTAMP NOT NULL,               -- in which the denials were
+	minute      DATETIME NOT NULL,                -- in which the denials were, in UTC as the other times
 	`user`      VARCHAR(1024) NOT NULL DEFAULT '', -- the attribute "user" of the last of them
 	route       VARCHAR(1024) NOT NULL DEFAULT '', -- the endpoint
-	ip          VARCHAR(64) NOT NULL DEFAULT '',
+	ip          VARCHAR(255) NOT NULL DEFAULT '',
 	cost        BIGINT NOT NULL,                  -- of the last
 	remaining   BIGINT NOT NULL,                  -- what was left at the last
 	retry_after DOUBLE NOT NULL,                  -- seconds, at the last
 	degraded    BOOLEAN NOT NULL DEFAULT false,
-	first_at    TIMESTAMP(6) NOT NULL,
-	last_at     TIMESTAMP(6) NOT NULL,
+	first_at    DATETIME(6) NOT NULL,
+	last_at     DATETIME(6) NOT NULL,
 	count       BIGINT NOT NULL,
 	PRIMARY KEY (rule, `key`, minute),
 	INDEX rate_limit_violation_last (last_at),    -- who is being limited now

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,7 +59,8 @@ func run(args []string, out, errs io.Writer) int {
 	} else {
 		fmt.Fprint(out, ex)
 	}
-	if errors.Is(ex.Err, ratelimit.ErrUnavailable) {
+	unanswered := func(e policy.Explained) bool { return e.Limit.Algorithm != 0 && e.Decision == nil }
+	if errors.Is(ex.Err, ratelimit.ErrUnavailable) || slices.ContainsFunc(ex.Rules, unanswered) {
 		return 2
 	}
 	if ex.Err != nil {

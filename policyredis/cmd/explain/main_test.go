@@ -51,6 +51,10 @@ func TestExplainTellsWhatIsLeftOnRedis(t *testing.T) {
 	}
 	var out, errs bytes.Buffer
 	assert.Equal(t, 2, run([]string{"-redis", "redis://127.0.0.1:1", file, "user=ann"}, &out, &errs))
+	out.Reset()
+	require.NoError(t, os.WriteFile(file, []byte("rules:\n- {name: trial, shadow: true, limit: fixed-window 1/h}\n"), 0o600))
+	assert.Equal(t, 2, run([]string{"-redis", "redis://127.0.0.1:1", file, "user=ann"}, &out, &errs), "also of a shadow's budget")
+	assert.Equal(t, "trial: cannot decide: the engine has no answer, a shadow: never denies\n", out.String())
 	assert.Equal(t, 2, run([]string{"-redis", ":secret", file, "user=ann"}, &out, &errs))
 	assert.NotContains(t, errs.String(), "secret")
 }
