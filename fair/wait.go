@@ -234,7 +234,7 @@ func (l *Limiter[K]) turnLocked(m meter.Moment) time.Duration {
 // critical section in which that may have changed.
 func (l *Limiter[K]) wakeLocked() {
 	if len(l.lines) > 0 && l.lines[0].line.first != l.sleeper {
-		l.sleeper = nil // what was its time may change until it comes first again
+		l.sleeper = nil // its time may change before it comes first again
 		wake(l.lines[0].line.first)
 	}
 }

@@ -24,7 +24,7 @@ type Limiter[K comparable] struct {
 	hasTotal bool
 
 	base      atomic.Int64 // New's limit, or SetLimit's
-	setting   sync.Mutex   // one SetLimit, SetTotal or number of a Refresh at a time
+	setting   sync.Mutex   // one SetLimit, SetTotal or beginning of a Refresh at a time
 	asked     atomic.Uint64
 	refreshed atomic.Uint64 // what was asked before that is out of date
 }

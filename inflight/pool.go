@@ -163,9 +163,9 @@ func (p *pool) outLocked(s *slot, l *tier) {
 }
 
 // placeLocked puts a slot among those that wait for Total, or takes it out, if nobody waits or it
-// is at its own limit. Without a total nobody waits for it. A key that begins to wait is level with the one that has used least
-// of those that wait; one that was at its own limit keeps what it has used, and has saved up
-// nothing.
+// is at its own limit. Without a Total none waits for it. A key that begins to wait is level with
+// the one that has used least of those that wait; one that was at its own limit keeps what it has
+// used, and has saved up nothing.
 func (p *pool) placeLocked(s *slot, now time.Duration) {
 	w := s.first
 	if w == nil || !s.fitsLocked(w.n) && (p.total == noTotal || int64(s.limit) < p.bound.Load()) {
