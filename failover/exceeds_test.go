@@ -103,7 +103,7 @@ func TestACostThatOneLayerCanNeverPassIsAnErrorWhateverStandsIn(t *testing.T) {
 func TestWhatCanNeverPassIsAnErrorWithAndWithoutThePrimary(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 41))
 	never, forNow := 0, 0
-	for range 3000 {
+	for range 800 {
 		parts := make([]part, 1+r.IntN(4))
 		for i := range parts {
 			p := part{most: 1 + r.IntN(60), shadow: r.IntN(4) == 0, skips: r.IntN(4) == 0}
@@ -127,6 +127,6 @@ func TestWhatCanNeverPassIsAnErrorWithAndWithoutThePrimary(t *testing.T) {
 			forNow++
 		}
 	}
-	require.Greater(t, never, 500)
-	require.Greater(t, forNow, 100)
+	require.Greater(t, never, 100)
+	require.Greater(t, forNow, 20)
 }

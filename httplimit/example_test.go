@@ -213,7 +213,7 @@ func ExampleChargeOnly() {
 
 	for _, form := range []string{"name=alice&password=right", "name=alice&password=a", "name=alice&password=b",
 		"name=alice&password=c", "name=alice&password=right", "name=bob&password=right", "password=right",
-		"name=" + strings.Repeat("x", 64<<20)} {
+		"name=" + strings.Repeat("x", 8<<10)} {
 		r := request("POST", "/login")
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.Body = io.NopCloser(strings.NewReader(form))

@@ -94,7 +94,7 @@ func testNoisyTenant(t *testing.T, inner http.Handler) {
 	require.NoError(t, err)
 	h := outer.Wrap(inner)
 	var shed, served atomic.Int32
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(8 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		go func() {
 			if serve(h, tenantRequest("noisy")).Code != 200 {
 				shed.Add(1)
@@ -109,8 +109,8 @@ func testNoisyTenant(t *testing.T, inner http.Handler) {
 		}
 	}
 	time.Sleep(time.Minute)
-	assert.Greater(t, shed.Load(), int32(10_000))
-	assert.EqualValues(t, 400, served.Load())
+	assert.Greater(t, shed.Load(), int32(4000))
+	assert.EqualValues(t, 160, served.Load())
 }
 
 // The other way round: tenants' own limits around the adaptive one, whose refusals are not theirs.

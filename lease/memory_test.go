@@ -15,7 +15,7 @@ import (
 
 // bytesPerKey returns what a key takes in a lease that is used by warm.
 func bytesPerKey(t *testing.T, holdFor time.Duration, warm func(l *lease.Limiter[string], key string)) float64 {
-	const n = 60_000
+	const n = 20_000
 	names := make([]string, n)
 	for i := range names {
 		names[i] = fmt.Sprintf("tenant:%09d", i)

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/admin"
 )
@@ -45,13 +46,16 @@ frame.onload = () => {
 
 // TestAdminInABrowser uses the page in Chromium, where it is installed: light and dark, wide and on a telephone.
 func TestAdminInABrowser(t *testing.T) {
+	if !testsize.Long() {
+		t.Skip("runs with scripts/test -long")
+	}
 	browser := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if path, err := exec.LookPath(name); err == nil {
 			browser = path
 		}
 	}
-	if browser == "" || testing.Short() {
+	if browser == "" {
 		t.Skip("needs Chromium")
 	}
 	for _, width := range []int{375, 1200} {

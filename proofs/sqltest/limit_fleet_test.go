@@ -541,7 +541,6 @@ func suiteOverProcesses(t *testing.T, f *fleet) {
 	}
 	c := suiteOf(db, sqllimit.PostgreSQL, f.clock)
 	if accepts := c.Accepts; !testsize.Long() {
-		c.Histories = 1
 		c.Accepts = func(l ratelimit.Limit) bool { return l.Algorithm == ratelimit.AlgorithmTokenBucket && accepts(l) }
 		c.Want = c.Want[:len(c.Want)-1] // all but Calendar
 	}
