@@ -80,7 +80,7 @@ func suiteOf(client redis.UniversalClient, clock *ratelimittest.Clock) ratelimit
 }
 
 // histories is how many random histories a test plays that plays n at its full size.
-func histories(n int) int { return testsize.Of(max(1, n/4), n) }
+func histories(n int) int { return testsize.Of(max(1, n/12), n) }
 
 func TestSuite(t *testing.T) {
 	verdicts(t)
