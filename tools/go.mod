@@ -11,6 +11,7 @@ tool (
 
 require (
 	github.com/stretchr/testify v1.12.1
+	github.com/weir-go/ratelimit v0.1.0
 	golang.org/x/mod v0.42.0
 	golang.org/x/tools v0.52.0
 )
@@ -36,3 +37,5 @@ require (
 	golang.org/x/vuln v1.8.0 // indirect
 	honnef.co/go/tools v0.8.2 // indirect
 )
+
+replace github.com/weir-go/ratelimit => ../

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // files are those of a repository with two modules, of which one requires the other.
@@ -52,6 +54,9 @@ func TestModulesThatOthersCanUse(t *testing.T) {
 
 // TestModulesThatOthersCannotUse: each change breaks no build in the repository.
 func TestModulesThatOthersCannotUse(t *testing.T) {
+	if !testsize.Long() {
+		t.Skip("runs in CI, and with scripts/test -long")
+	}
 	t.Setenv("GOPROXY", "off")
 	for name, test := range map[string]struct{ file, text, says string }{
 		"a version that is no release":                      {"nested/go.mod", "module example.org/root/nested\n\ngo 1.25.0\n\nrequire example.org/root v0.0.0\n", "requires"},

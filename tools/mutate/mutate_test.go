@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 var files = map[string]string{
@@ -94,8 +96,8 @@ func TestEachMutantIsInTheCode(t *testing.T) {
 }
 
 func TestWhatNoTestNoticesSurvives(t *testing.T) {
-	if testing.Short() {
-		t.Skip("go test compiles for seconds")
+	if !testsize.Long() {
+		t.Skip("runs in CI, and with scripts/test -long")
 	}
 	dir := repository(t)
 	all := mutants(t, dir, `

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/tools/txtar"
+
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // The most that the repository may have. Figures only fall: lower a bound when a change has made room below it.
@@ -18,6 +20,9 @@ import (
 var bounds string
 
 func TestPublicNamesAndTheirDocumentationDoNotGrow(t *testing.T) {
+	if !testsize.Long() {
+		t.Skip("runs in CI, and with scripts/test -long")
+	}
 	c, err := count("../..")
 	require.NoError(t, err)
 	require.NoError(t, c.exempt(exemptions))

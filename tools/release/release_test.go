@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/tools/repo"
 )
 
@@ -109,6 +110,9 @@ func TestARelease(t *testing.T) {
 }
 
 func TestWhatIsNotReleased(t *testing.T) {
+	if !testsize.Long() {
+		t.Skip("runs in CI, and with scripts/test -long")
+	}
 	first := scratch(t, "")
 	for name, test := range map[string]struct {
 		ci, version string

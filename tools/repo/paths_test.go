@@ -13,11 +13,16 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // TestContributingSaysHowManyFilesADecisionRunsThrough holds the table "How far a reader has to go" to what is measured: the
 // files of which code runs in one decision. For HTTP these are the files in front of the limiter.
 func TestContributingSaysHowManyFilesADecisionRunsThrough(t *testing.T) {
+	if !testsize.Long() {
+		t.Skip("runs in CI, and with scripts/test -long")
+	}
 	most := filesAtMost(t)
 	var files []string
 	all, err := filepath.Glob(filepath.Join(root, "*.go"))
@@ -51,6 +56,9 @@ func TestContributingSaysHowManyFilesADecisionRunsThrough(t *testing.T) {
 }
 
 func TestContributingSaysHowManyFilesADecisionOnRedisRunsThrough(t *testing.T) {
+	if !testsize.Long() {
+		t.Skip("runs in CI, and with scripts/test -long")
+	}
 	path, err := exec.LookPath(cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server"))
 	if err != nil && os.Getenv("CI") != "true" {
 		t.Skip("apt-get install redis-server, or name a server by REDIS_SERVER")
