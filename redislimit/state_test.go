@@ -485,3 +485,18 @@ func TestCorrectionsRecordNoEarlierTime(t *testing.T) {
 		}
 	}
 }
+
+// The sum that a log carries on begins anew before it is more than a script can count.
+func TestALogThatIsNeverIdleCountsOn(t *testing.T) {
+	verdicts(t)
+	f := newFixture(t)
+	l, err := New(f.client, ratelimit.SlidingLog(ratelimit.Per(1<<52, 20*time.Millisecond)), &Options{Name: "large", MaxLog: 1 << 52, Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	onClock(l, f.clock)
+	for i := range 20 {
+		d, err := l.Take(t.Context(), "k", 1<<51)
+		require.NoError(t, err, "%d", i)
+		require.True(t, d.Allowed, "%d", i)
+		f.clock.Advance(12 * time.Millisecond)
+	}
+}

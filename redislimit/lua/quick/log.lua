@@ -32,7 +32,7 @@ if size > 0 and record(1) <= now - z then -- the last one that is past
   gone, _, before = low, record(low)
 end
 local live = sum - before
-if live < 0 or base > sum or sum > $TOP or newest > $TOP or now > $LATEST then break end
+if live < 0 or base > sum or sum + x > $TOP or newest > $TOP or now > $LATEST then break end
 at = newest > now and newest or now -- behind what is booked
 if live > y - x then -- the first one whose passing leaves enough room
   local low, high = gone + 1, size
