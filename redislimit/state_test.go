@@ -3,6 +3,7 @@ package redislimit
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -490,11 +491,12 @@ func TestCorrectionsRecordNoEarlierTime(t *testing.T) {
 func TestALogThatIsNeverIdleCountsOn(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
-	l, err := New(f.client, ratelimit.SlidingLog(ratelimit.Per(1<<52, 20*time.Millisecond)), &Options{Name: "large", MaxLog: 1 << 52, Timeout: 10 * time.Second})
+	units := int(min(int64(1)<<52, math.MaxInt)) // with an int of 32 bits the sum stays small
+	l, err := New(f.client, ratelimit.SlidingLog(ratelimit.Per(units, 20*time.Millisecond)), &Options{Name: "large", MaxLog: units, Timeout: 10 * time.Second})
 	require.NoError(t, err)
 	onClock(l, f.clock)
 	for i := range 20 {
-		d, err := l.Take(t.Context(), "k", 1<<51)
+		d, err := l.Take(t.Context(), "k", units/2)
 		require.NoError(t, err, "%d", i)
 		require.True(t, d.Allowed, "%d", i)
 		f.clock.Advance(12 * time.Millisecond)
