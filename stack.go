@@ -16,9 +16,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/tally"
 )
 
-// Layered is several limits on one request: all of them allow it, or none is charged. Make one with [All] or [AllOf].
-// It decides under the locks of all keys, at one reading of the clock. What layers charge to one key of one limiter
-// adds up. The methods of the zero Layered panic.
+// Layered is several limits on one request: all of them allow it, or none is charged. [All] and [AllOf] make one, for
+// all requests. It decides under the locks of all keys, at one reading of the clock. What layers charge to one key of
+// one limiter adds up. The methods of the zero Layered panic.
 //
 // In the [Decision], Remaining is the largest cost that all layers would take; RetryAfter, ResetAfter and Delay are
 // the longest. Limit is that of the layer that binds: in a denial, the one with the longest RetryAfter; else the one
@@ -104,7 +104,7 @@ func (l *Layered[R]) Allow(r R, cost int) bool {
 	return ok
 }
 
-// Take charges the cost to all layers, or to none. The errors are those of [Keyed.Take] and of the layers' key
+// Take charges the cost to all layers, or none. The errors are those of [Keyed.Take] and of the layers' key
 // functions, wrapped. The context is not used.
 func (l *Layered[R]) Take(_ context.Context, r R, cost int) (d Decision, err error) {
 	s := l.stack()
@@ -145,7 +145,7 @@ func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
 
 // Reserve is Take with a charge that can be settled, in all layers. It books nothing ahead: maxDelay is how long
 // leaky buckets may delay the work, 0 for not at all. With a cost of 0 nothing is charged; Settle then charges the
-// actual cost as [Layered.Adjust] does.
+// cost as [Layered.Adjust] does.
 func (l *Layered[R]) Reserve(_ context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
 	s := l.stack()
 	err := s.take(r, cost, queueRequest(maxDelay))
