@@ -829,7 +829,7 @@ func findAll(t *testing.T, all []wrong) {
 				t.Skip("an int of 32 bits cannot hold what cannot be counted")
 			}
 			if *seeds == 0 {
-				w.histories, w.accepts = cmp.Or(w.histories, 16), w.one()
+				w.histories, w.accepts = cmp.Or(w.histories, 10), w.one()
 			}
 			for seed := range max(1, *seeds) {
 				w.isFound(t, uint64(1+seed))

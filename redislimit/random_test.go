@@ -24,13 +24,13 @@ import (
 // randomFor is how long each of the random runs takes:
 //
 //	go test -race -run Random -random 2m -timeout 0
-var randomFor = flag.Duration("random", 0, "how long each random run takes; 0 means a fifth of a second")
+var randomFor = flag.Duration("random", 0, "how long each random run takes; 0 means an eighth of a second")
 
 func randomDuration() time.Duration {
 	if *randomFor > 0 {
 		return *randomFor
 	}
-	return 200 * time.Millisecond
+	return time.Second / 8
 }
 
 // moodyProxy passes everything on to a server, but in both directions it pauses at random, and

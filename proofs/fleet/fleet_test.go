@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The short version of the proof: real processes on a real server, for a second each, or longer on a machine
+// The short version of the proof: real processes on a real server, for half a second each, or longer on a machine
 // that is busy. How much of its bound a fleet reaches, and how fast, is left to the command.
 func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
 	redistest.Program(t)
@@ -42,7 +42,7 @@ func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
 		t.Run(fmt.Sprintf("%s, %s", tr.name, tr.what), func(t *testing.T) {
 			change := tr.change
 			tr.change = func(s *setup) { change(s); s.Nodes, s.Demand = 4, min(s.Demand, 20_000) }
-			for lasts := 800 * time.Millisecond; ; lasts *= 3 {
+			for lasts := 400 * time.Millisecond; ; lasts *= 3 {
 				o, err := runTrial(t.Context(), s, tr, lasts)
 				require.NoError(t, err)
 				require.Zero(t, o.over, "%d admitted, bound %d", o.admitted, o.limit)
@@ -61,7 +61,7 @@ func TestSlotsOfKilledProcesses(t *testing.T) {
 	s, err := startServer(t.Context())
 	require.NoError(t, err)
 	defer s.close()
-	for lasts := 2 * time.Second; ; lasts *= 3 { // a busy machine takes long to start a process
+	for lasts := 1500 * time.Millisecond; ; lasts *= 3 { // a busy machine takes long to start a process
 		r, err := killFleet(t.Context(), s, 4, lasts)
 		require.NoError(t, err)
 		require.Zero(t, r.over, "%d in flight of %d", r.most, slots)
@@ -106,7 +106,7 @@ func TestAFleetGetsOverFaults(t *testing.T) {
 			break
 		}
 		t.Run(f.name, func(t *testing.T) {
-			p := phases{300 * time.Millisecond, 1500 * time.Millisecond}
+			p := phases{100 * time.Millisecond, 1500 * time.Millisecond}
 			f.calm = false                                                     // how calm it is on a busy machine is left to the command
 			for f.lasts = min(f.lasts, 500*time.Millisecond); ; f.lasts *= 3 { // a machine may stop for as long
 				o, err := brave(t.Context(), kinds[i%len(kinds)], f, p, func(s *setup) { s.Nodes, s.Goroutines, s.Demand = 4, 16, 100 })

@@ -278,8 +278,7 @@ func TestAFloodWhileTheDatabaseStopsAndStarts(t *testing.T) {
 }
 
 func TestARowThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
-	server := startPostgres(t)
-	db := server.open(t)
+	db := openPostgres(t)
 	_, err := db.Exec(sqlsource.PostgreSQL.Migration() + `;
 		ALTER TABLE rate_limit_violation ADD CHECK (key <> 'mallory')`)
 	require.NoError(t, err)
@@ -296,7 +295,7 @@ func TestARowThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
 }
 
 func TestNothingIsDroppedWhileTheTableIsMissing(t *testing.T) {
-	db := startPostgres(t).open(t)
+	db := openPostgres(t)
 	p, log := audited(t, db, audit.Options{Every: time.Hour})
 	for _, user := range []string{"ann", "bob"} {
 		for range 3 {

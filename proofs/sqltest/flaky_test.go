@@ -323,7 +323,7 @@ func TestNothingIsLostWithoutBeingCounted(t *testing.T) {
 // why; what it had taken out counts as pending all the while.
 func TestALockedTableHoldsUpAFlushForOneTimeout(t *testing.T) {
 	testsize.Alone(t)
-	db := startPostgres(t).open(t)
+	db := openPostgres(t)
 	_, err := db.Exec(sqlsource.PostgreSQL.Migration())
 	require.NoError(t, err)
 	const timeout = time.Second

@@ -329,7 +329,7 @@ func startFleet(t *testing.T, server *postgres, clock *ratelimittest.Clock, proc
 	f := &fleet{clock: clock, rng: rand.New(rand.NewPCG(testsize.Seed(1), 3))}
 	for range processes {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestFleetProcess$")
-		cmd.Env = append(os.Environ(), "RATELIMIT_FLEET="+server.name())
+		cmd.Env = append(os.Environ(), "RATELIMIT_FLEET="+server.name("postgres"))
 		cmd.Stderr = os.Stderr
 		in, err := cmd.StdinPipe()
 		require.NoError(t, err)

@@ -168,5 +168,5 @@ func TestLimitsOnMariaDB(t *testing.T) {
 		var n int
 		assert.NoError(t, db.QueryRow("SELECT count(*) FROM rate_limit WHERE `key` >= 'swept:' AND `key` < 'swept;'").Scan(&n))
 		return n == 1
-	}, time.Minute, 20*time.Millisecond)
+	}, time.Minute, 200*time.Millisecond)
 }

@@ -8,6 +8,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,7 +35,7 @@ type database struct {
 // databases are those that the tests run on.
 func databases() map[string]database {
 	return map[string]database{
-		"postgresql": {sqlsource.PostgreSQL, func(t testing.TB) *sql.DB { return startPostgres(t).open(t) }},
+		"postgresql": {sqlsource.PostgreSQL, openPostgres},
 		"mysql":      {sqlsource.MySQL, openMariaDB},
 		"sqlite":     {sqlsource.SQLite, openSQLite},
 	}
@@ -81,6 +82,45 @@ func openSQLite(t testing.TB) *sql.DB {
 // of its own.
 type postgres struct {
 	bin, dir, options string
+	databases         atomic.Int32
+}
+
+// sharedPostgres is the server of the tests that need only a database.
+var sharedPostgres struct {
+	sync.Mutex
+	*postgres
+}
+
+// lasting is a test whose cleanup is that of all tests.
+type lasting struct{ testing.TB }
+
+func (lasting) Cleanup(f func()) { atEnd(f) }
+
+// openPostgres opens a new database of the server that tests share. One that stops its server, or reads what all of a server has
+// written, starts its own.
+func openPostgres(t testing.TB) *sql.DB {
+	t.Helper()
+	sharedPostgres.Lock()
+	defer sharedPostgres.Unlock()
+	if sharedPostgres.postgres == nil {
+		sharedPostgres.postgres = startPostgres(lasting{t})
+	}
+	p := sharedPostgres.postgres
+	name := fmt.Sprint("test", p.databases.Add(1))
+	postgres, err := sql.Open("pgx", p.name("postgres"))
+	require.NoError(t, err)
+	defer postgres.Close()
+	_, err = postgres.Exec("CREATE DATABASE " + name)
+	require.NoError(t, err)
+	return opened(t, p.name(name))
+}
+
+func opened(t testing.TB, name string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("pgx", name)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
 }
 
 // startPostgres starts a server, and stops it with the test. Where there is none, the test is
@@ -194,17 +234,14 @@ func (p *postgres) stop(t testing.TB) {
 	}
 }
 
-// name is what a driver connects by.
-func (p *postgres) name() string {
-	return fmt.Sprintf("host=%s user=test dbname=postgres connect_timeout=60", p.dir)
+// name is what a driver connects to a database by.
+func (p *postgres) name(database string) string {
+	return fmt.Sprintf("host=%s user=test dbname=%s connect_timeout=60", p.dir, database)
 }
 
 func (p *postgres) open(t testing.TB) *sql.DB {
 	t.Helper()
-	db, err := sql.Open("pgx", p.name())
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	return db
+	return opened(t, p.name("postgres"))
 }
 
 // maria is a MariaDB server that all tests share. It listens on a socket in a folder of its own.
@@ -272,7 +309,7 @@ var startMariaDB = sync.OnceValues(func() (m *maria, err error) {
 	}
 })
 
-// atEnd calls f when all tests have ended, for a server that tests share.
+// atEnd calls f when all tests have ended, for a server that tests share. The last f comes first.
 func atEnd(f func()) {
 	ended.Lock()
 	defer ended.Unlock()
@@ -286,7 +323,7 @@ var ended struct {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	for _, f := range ended.calls {
+	for _, f := range slices.Backward(ended.calls) {
 		f()
 	}
 	os.Exit(code)
