@@ -105,9 +105,10 @@ func jain(of []*caller) float64 {
 	return sum * sum / (float64(len(of)) * squares)
 }
 
-// seeds plays a load with two seeds: the same in each run, unless the seeds of all random histories are moved.
+// seeds plays a load with one seed, or two: the same in each run, unless the seeds of all random histories are moved.
 func seeds(t *testing.T, f func(t *testing.T, seed uint64)) {
-	for _, seed := range []uint64{testsize.Seed(1), testsize.Seed(2)} {
+	for i := range testsize.Of[uint64](1, 2) {
+		seed := testsize.Seed(1 + i)
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { f(t, seed) })
 	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 const root = "../.."
@@ -24,6 +26,9 @@ func uses(t *testing.T, dir string, packages ...string) []string {
 
 // TestContributingSaysWhatEachModuleRequires compares the table of modules in CONTRIBUTING.md with the go.mod files.
 func TestContributingSaysWhatEachModuleRequires(t *testing.T) {
+	if !testsize.Long() {
+		t.Skip("runs in CI, and with scripts/test -long")
+	}
 	all, err := Modules(root)
 	require.NoError(t, err)
 	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
@@ -62,6 +67,9 @@ func TestContributingSaysWhatEachModuleRequires(t *testing.T) {
 
 // TestMetricsNeedTheirClientOnly: who exports metrics of a counter in memory gets the root module, the client and what that needs.
 func TestMetricsNeedTheirClientOnly(t *testing.T) {
+	if !testsize.Long() {
+		t.Skip("runs in CI, and with scripts/test -long")
+	}
 	const library = "github.com/weir-go/ratelimit"
 	for dir, client := range map[string][]string{
 		"promlimit": {"github.com/prometheus/client_golang/prometheus"},

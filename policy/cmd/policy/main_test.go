@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/admin"
 )
@@ -183,7 +184,7 @@ func TestDiffTellsWhatDecidesOtherwise(t *testing.T) {
 		}
 		return s
 	}
-	same, pairs := 0, 20_000
+	same, pairs := 0, testsize.Of(5000, 20_000)
 	if testing.Short() {
 		pairs = 2000
 	}
