@@ -282,7 +282,7 @@ func TestADebtIsRegainedThoughNothingIsSpentAfterAChangeToACalendar(t *testing.T
 	verdicts(t)
 	day, month := ratelimit.Calendar(100, ratelimit.Day("UTC")), ratelimit.Calendar(5, ratelimit.Month("UTC", 31))
 	_, to := month.Period.Window(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	for start := range 12 {
+	for start := range testsize.Of(4, 12) {
 		at := to.Add(-2 * time.Hour)
 		_, to = month.Period.Window(to)
 		for _, first := range []ratelimit.Limit{day, ratelimit.FixedWindow(ratelimit.PerDay(100))} {
