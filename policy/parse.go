@@ -34,8 +34,8 @@ func Parse(data []byte) (*Set, error) {
 	return set, nil
 }
 
-// Check is [Parse] that returns all errors, 100 at most, in the order of the file. With errors the set is nil. Without,
-// it returns warnings: a fixed cost above a limit's capacity.
+// Check is [Parse] with all errors, 100 at most, in the file's order. With errors the set is nil. Without, it returns
+// warnings: a fixed cost above the capacity, an ip no request has.
 func Check(data []byte) (*Set, []*Error) {
 	set, p, all := parse(data, true)
 	if len(all) > 0 {

@@ -362,6 +362,17 @@ func TestACheckOfAValidFileReturnsItsSetAndWarnings(t *testing.T) {
 	require.Len(t, set.Rules, 2)
 	require.Len(t, warnings, 1)
 	assert.Equal(t, []any{3, "b", "rules[1].cost"}, []any{warnings[0].Line, warnings[0].Rule, warnings[0].Field})
+	set, warnings = policy.Check([]byte(`rules:
+- {name: a, limit: blocked, match: {attributes: {ip: [192.0.2.1, 192.0.2.0/24, 300.1.1.1, "2001:db8::", "2001:db8::5", "2001:db8::/32", "::ffff:1.2.3.4", "1:2", unknown, 10.0.0]}}}
+- {name: b, limit: fixed-window 9/s, match: {not: {ip: ["2001:db8:0:1:2::"]}}, key: [user, ip], overrides: [{key: [ann, "fe80::1"], limit: unlimited}]}
+`))
+	require.NotNil(t, set)
+	var fields []string
+	for _, w := range warnings {
+		fields = append(fields, w.Field)
+	}
+	assert.Equal(t, []string{"rules[0].match.attributes.ip[2]", "rules[0].match.attributes.ip[4]", "rules[0].match.attributes.ip[7]",
+		"rules[0].match.attributes.ip[9]", "rules[1].match.not.ip[0]", "rules[1].overrides[0]"}, fields)
 	set, warnings = policy.Check([]byte("rules: []"))
 	assert.NotNil(t, set)
 	assert.Empty(t, warnings)
