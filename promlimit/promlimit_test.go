@@ -26,7 +26,9 @@ func TestNewTellsWhatTheRegistererSays(t *testing.T) {
 	var already prometheus.AlreadyRegisteredError
 	require.ErrorAs(t, err, &already)
 	require.NoError(t, m.Table("a", func() ratelimit.Stats { return ratelimit.Stats{} }))
-	require.Error(t, m.Table("a", func() ratelimit.Stats { return ratelimit.Stats{} }), "one name, twice")
+	err = m.Table("a", func() ratelimit.Stats { return ratelimit.Stats{} })
+	require.ErrorContains(t, err, `of limiter "a"`)
+	require.ErrorAs(t, err, &already)
 	require.NoError(t, m.Table("b", func() ratelimit.Stats { return ratelimit.Stats{} }))
 	_, err = promlimit.New(nil)
 	require.Error(t, err)

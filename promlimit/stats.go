@@ -43,7 +43,10 @@ func (g *group) Collect(ch chan<- prometheus.Metric) {
 
 // register registers a group under a limiter's name, none if that is empty.
 func (m *Metrics) register(limiter string, of figures.Group) error {
-	return m.reg.Register(newGroup(limiter, of))
+	if err := m.reg.Register(newGroup(limiter, of)); err != nil {
+		return fmt.Errorf("promlimit: %s of limiter %q: %w", of.Figures[0].Prometheus(), limiter, err)
+	}
+	return nil
 }
 
 func newGroup(limiter string, of figures.Group) *group {

@@ -542,6 +542,9 @@ func (a *admin) explain(r *http.Request, v *view) error {
 		if !ok || name == "" {
 			return refuse(http.StatusBadRequest, "request: line %d is not ATTRIBUTE=VALUE", i+1)
 		}
+		if _, twice := request[name]; twice {
+			return refuse(http.StatusBadRequest, "request: line %d gives an attribute twice", i+1)
+		}
 		request[name] = value
 		v.sent = append(v.sent, value)
 	}

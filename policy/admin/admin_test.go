@@ -166,7 +166,7 @@ func TestAdminChangesBudgets(t *testing.T) {
 		{"do", "reset"}, {"do", "reset", "rule", "none"}, {"do", "reset", "rule", "users"}, {"do", "reset", "rule", "users", "key", "a\nb"},
 		{"do", "reset", "rule", "users", "code", "0"}, {"do", "adjust", "rule", "users", "key", "a"}, {"do", "adjust", "rule", "users", "key", "a", "delta", "x"},
 		{"do", "force", "failover", "none", "state", "open"}, {"do", "force", "failover", "redis", "state", "ajar"}, {"do", "drop"}, {},
-		{"do", "key", "key", "a\nb\nc"}, {"do", "key", "key", "a", "cost", "1.5"}, {"do", "explain", "request", "user"},
+		{"do", "key", "key", "a\nb\nc"}, {"do", "key", "key", "a", "cost", "1.5"}, {"do", "explain", "request", "user"}, {"do", "explain", "request", "user=a\nuser=b"},
 	} {
 		r := httptest.NewRequest(http.MethodPost, "/", nil)
 		r.PostForm = url.Values{}

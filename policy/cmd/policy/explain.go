@@ -30,6 +30,9 @@ func (t *tool) explain(args []string) int {
 		if !ok || name == "" || strings.ContainsAny(arg, "\r\n") {
 			return t.usage(fmt.Sprintf("%q is not ATTRIBUTE=VALUE", arg))
 		}
+		if _, twice := request[name]; twice {
+			return t.usage(fmt.Sprintf("attribute %s is given twice", name))
+		}
 		request[name] = value
 	}
 	if t.service != "" {

@@ -111,7 +111,7 @@ func TestWrongCalls(t *testing.T) {
 	files(t, map[string]string{"old": old})
 	for _, args := range [][]string{
 		nil, {"chek"}, {"check"}, {"diff", "old"}, {"diff", "old", "old", "old"}, {"explain"}, {"explain", "old", "user"},
-		{"explain", "old", "=x"}, {"check", "-nosuchflag", "old"}, {"explain", "-cost", "-1", "old"}, {"hcheck", "old"},
+		{"explain", "old", "=x"}, {"explain", "old", "user=a", "user=b"}, {"check", "-nosuchflag", "old"}, {"explain", "-cost", "-1", "old"}, {"hcheck", "old"},
 	} {
 		var out, errs bytes.Buffer
 		assert.Equal(t, 2, run(args, &out, &errs), "%v", args)

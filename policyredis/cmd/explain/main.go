@@ -79,6 +79,9 @@ func explain(args []string, cost int, address string, cluster bool, opts *policy
 		if !ok || name == "" {
 			return ex, fmt.Errorf("%q is not ATTRIBUTE=VALUE", arg)
 		}
+		if _, twice := request[name]; twice {
+			return ex, fmt.Errorf("attribute %s is given twice", name)
+		}
 		request[name] = value
 	}
 	data, err := os.ReadFile(args[0])

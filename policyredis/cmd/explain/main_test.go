@@ -42,6 +42,7 @@ func TestExplainTellsWhatIsLeftOnRedis(t *testing.T) {
 		{[]string{"-prefix", "p:", "-json", file, "user=ann"}, 0, `"retry_after": 3`},
 		{[]string{"-prefix", "p:", file}, 1, "refused: "},
 		{[]string{file, "user"}, 2, ""},
+		{[]string{file, "user=a", "user=b"}, 2, ""},
 		{[]string{"none"}, 2, ""},
 		{nil, 2, ""},
 	} {
