@@ -33,7 +33,7 @@ import (
 // The whole server has 100 calls in flight, each address 10 of them, and each address may call each method twice a minute.
 // The in-flight limit comes first: what the rate limit denies gives its permit back at once.
 func ExampleInterceptor_methodsAndCallsInFlight() {
-	permits, err := inflight.New(10, &inflight.Options[netip.Addr]{Total: 100})
+	permits, err := inflight.New(10, &inflight.Options[netip.Addr]{Total: 100, MaxQueue: 5})
 	if err != nil {
 		log.Fatal(err)
 	}

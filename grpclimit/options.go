@@ -17,7 +17,7 @@ import (
 // Options are the settings of [New]. The zero Options are safe: each call costs 1, and one that cannot be decided is
 // refused. Functions are called concurrently.
 type Options struct {
-	// Cost returns what a call costs, or with ChargeMessages a message: 0 always passes, and below 0 is an error. If
+	// Cost returns what a call costs, or with ChargeMessages a message: 0 passes any limit, below 0 is an error. If
 	// nil, 1.
 	Cost func(c *Call) int
 

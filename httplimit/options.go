@@ -16,7 +16,7 @@ import (
 // Options are the settings of [New]. The zero Options are safe: each request costs 1, and one that cannot be decided
 // is refused. Functions are called concurrently.
 type Options struct {
-	// Cost returns what a request costs: 0 always passes, and below 0 is an error. If nil, 1.
+	// Cost returns what a request costs: 0 passes any limit, below 0 is an error. If nil, 1.
 	Cost func(r *http.Request) int
 
 	// Skip reports whether a request passes without a decision. If nil, none does.
