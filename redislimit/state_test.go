@@ -366,7 +366,7 @@ func TestAGeneralDecisionIsTheQuickOne(t *testing.T) {
 	config := suiteOf(startServer(t).client(), new(ratelimittest.Clock))
 	config.Histories = histories(6)
 	config.Accepts = func(l ratelimit.Limit) bool { // stacks, which have the general case only, play the others
-		some := l.Algorithm == ratelimit.AlgorithmTokenBucket || l.Algorithm == ratelimit.AlgorithmSlidingLog || l.Algorithm == ratelimit.AlgorithmCalendar
+		some := l.Algorithm == ratelimit.AlgorithmSlidingLog || l.Algorithm == ratelimit.AlgorithmCalendar
 		return (some || testsize.Long()) && accepts(l)
 	}
 	ratelimittest.Run(t, config)

@@ -7,9 +7,9 @@
 //
 // The mutants are in mutants.txt. It works in copies of the repository, as its files are now, and never in the checkout. The tests of
 // the mutant's own package come first, with -failfast: at first those that have killed others. What survives them with all seeds is
-// tried with the tests of all packages that depend on it, except proofs and examples. A test has to fail twice. A run that takes
-// three times as long as without a mutant is a kill. The exit status is 1 if a mutant survives or does not compile, and if its text
-// is not found, or is found twice.
+// tried with the tests of all packages that depend on it, except proofs and examples. A test has to fail twice, and so has a run
+// that takes three times as long as without a mutant. What fails with one seed only must pass without the mutant. The exit status is
+// 1 if a mutant survives or does not compile, and if its text is not found, or is found twice.
 package main
 
 import (

@@ -149,6 +149,49 @@ func TestWhatNoTestNoticesSurvives(t *testing.T) {
 	}
 }
 
+// A test that fails only beside others hides nothing that fails behind it, and a test that fails with a seed kills nothing if it does
+// so without the mutant.
+func TestAFailureThatNeedsNoMutantKillsNothing(t *testing.T) {
+	if !testsize.Long() {
+		t.Skip("runs in CI, and with scripts/test -long")
+	}
+	dir := repository(t)
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mark := filepath.Join(t.TempDir(), "mark")
+	write("core/before_test.go", `package core
+
+import (
+	"os"
+	"testing"
+)
+
+func TestABadDay(t *testing.T) { // the first time that the mutant is there
+	if _, err := os.Stat("`+mark+`"); err != nil && Max(1, 2) != 2 {
+		os.WriteFile("`+mark+`", nil, 0o600)
+		t.Fatal("a bad day")
+	}
+}
+`)
+	var out bytes.Buffer
+	play := func(text string) (int, error) {
+		return options{dir: dir, seeds: 2, near: true, together: 1}.run(context.Background(), mutants(t, dir, text), &out)
+	}
+	if survived, err := play("[core] the smaller\n- if a > b {\n+ if a < b {"); err != nil || survived != 0 || !strings.Contains(out.String(), "killed by TestMax\n") {
+		t.Error(survived, err, out.String())
+	}
+	write("core/before_test.go", strings.Replace(files["core/core_test.go"], "Half(4) != 2", "Half(4) == 2", 1))
+	if err := os.Remove(filepath.Join(dir, "core/core_test.go")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := play("[core] eight\n- return 7\n+ return 8"); err == nil || !strings.Contains(err.Error(), "core fails without a mutant with seed 1: TestHalf") {
+		t.Error(err, out.String())
+	}
+}
+
 func TestAMutantThatCannotBeTriedIsAnError(t *testing.T) {
 	dir := repository(t)
 	for text, want := range map[string]string{
