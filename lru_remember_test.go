@@ -541,7 +541,7 @@ func TestRememberIsChecked(t *testing.T) {
 	}
 }
 
-var newcomers = flag.Int("newcomers", 100_000, "keys never seen before, beside as many as are remembered and more")
+var newcomers = flag.Int("newcomers", testsize.Of(100_000, 500_000), "keys never seen before, beside as many as are remembered and more")
 
 // flood has more and more strangers come, each of whom spends all it may, while load × remember
 // keys are to be remembered at any time. It returns the shares of newcomers that begin with less than

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // part is how one layer of a stack is made, of the primary as of what stands in.
@@ -103,7 +104,7 @@ func TestACostThatOneLayerCanNeverPassIsAnErrorWhateverStandsIn(t *testing.T) {
 func TestWhatCanNeverPassIsAnErrorWithAndWithoutThePrimary(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 41))
 	never, forNow := 0, 0
-	for range 800 {
+	for range testsize.Of(800, 3000) {
 		parts := make([]part, 1+r.IntN(4))
 		for i := range parts {
 			p := part{most: 1 + r.IntN(60), shadow: r.IntN(4) == 0, skips: r.IntN(4) == 0}

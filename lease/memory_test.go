@@ -10,12 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/lease"
 )
 
 // bytesPerKey returns what a key takes in a lease that is used by warm.
 func bytesPerKey(t *testing.T, holdFor time.Duration, warm func(l *lease.Limiter[string], key string)) float64 {
-	const n = 20_000
+	n := testsize.Of(20_000, 60_000)
 	names := make([]string, n)
 	for i := range names {
 		names[i] = fmt.Sprintf("tenant:%09d", i)
@@ -31,7 +32,7 @@ func bytesPerKey(t *testing.T, holdFor time.Duration, warm func(l *lease.Limiter
 	after := heap()
 	require.Equal(t, n, l.Stats().Keys)
 	runtime.KeepAlive(names)
-	return float64(after-before) / n
+	return float64(after-before) / float64(n)
 }
 
 func heap() uint64 {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // visited returns what Each visits, each key once.
@@ -41,7 +42,7 @@ func TestEachVisitsEveryKeyOnceWithWhatPeekSays(t *testing.T) {
 				similar = append(similar, other)
 			}
 			require.Eventually(t, func() bool { _, err := l.Peek(t.Context(), "k", 1); return err == nil }, 30*time.Second, 10*time.Millisecond)
-			const n = 1500 // of which a SCAN looks at a thousand
+			n := testsize.Of(1500, 5000) // a SCAN looks at a thousand
 			var wg sync.WaitGroup
 			for first := range 50 { // who ask at a time, and share round trips
 				wg.Go(func() {

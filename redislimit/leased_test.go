@@ -239,7 +239,8 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, true)
 	const processes, tenants, batch = 4, 60, 50
-	const totalLimit, routeLimit, tenantLimit = 6000, 4000, 200
+	size := testsize.Of(1, 2)
+	totalLimit, routeLimit, tenantLimit := 6000*size, 4000*size, 200*size
 	slot := Options{Slot: func(key string) string { return key[:3] }}
 	var stacks []*Layered[visit]
 	for range processes {
@@ -299,7 +300,7 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 	}
 
 	before, start := serverCalls(t, cluster), time.Now()
-	run(125).Wait()
+	run(125 * size).Wait()
 	// A batch lasts for 50 ms, so a slow machine fetches more of them for a decision: for each process the
 	// total's and two routes'.
 	fetches := max(0.1*float64(calls.Load()), 3*processes*time.Since(start).Seconds()/0.05)
@@ -320,7 +321,7 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 		require.NoError(t, cluster.Move(s, from, (from+1)%3, nil))
 	}
 	assert.Zero(t, failed.Load(), "nobody sees that slots move")
-	require.Eventually(t, func() bool { return allowed.Load() >= totalLimit*9/10 }, 2*time.Minute, 10*time.Millisecond, "the budget is used")
+	require.Eventually(t, func() bool { return int(allowed.Load()) >= totalLimit*9/10 }, 2*time.Minute, 10*time.Millisecond, "the budget is used")
 	calling.Lock()
 	require.NoError(t, cluster.Replicated(0)) // else what is lost would be admitted once more
 	cluster.Kill(t, 0)

@@ -19,18 +19,19 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/redistest"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // randomFor is how long each of the random runs takes:
 //
 //	go test -race -run Random -random 2m -timeout 0
-var randomFor = flag.Duration("random", 0, "how long each random run takes; 0 means an eighth of a second")
+var randomFor = flag.Duration("random", 0, "how long each random run takes; 0 means an eighth of a second, or a second at full size")
 
 func randomDuration() time.Duration {
 	if *randomFor > 0 {
 		return *randomFor
 	}
-	return time.Second / 8
+	return testsize.Of(time.Second/8, time.Second)
 }
 
 // moodyProxy passes everything on to a server, but in both directions it pauses at random, and

@@ -7,10 +7,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // windows says for how many windows the long test goes on: -windows 150000.
-var windows = flag.Int64("windows", 2000, "windows of each calendar that are looked at")
+var windows = flag.Int64("windows", testsize.Of[int64](2000, 20_000), "windows of each calendar that are looked at")
 
 // strange are zones with steps at midnight, of half an hour and of a day, beside ordinary ones.
 var strange = []string{

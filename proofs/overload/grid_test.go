@@ -18,10 +18,11 @@ import (
 
 	"github.com/weir-go/ratelimit/inflight"
 	grid "github.com/weir-go/ratelimit/internal/overload"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 var (
-	cells = flag.Uint64("cells", 2, "how many cells of the grid to play; 100 take some minutes")
+	cells = flag.Uint64("cells", testsize.Of(uint64(2), 20), "how many cells of the grid to play; 100 take some minutes")
 	first = flag.Uint64("first", 1, "seed of the first one")
 	only  = flag.String("limit", "", "the only limit to play them with")
 )

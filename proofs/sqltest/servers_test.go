@@ -324,7 +324,15 @@ var ended struct {
 func TestMain(m *testing.M) {
 	code := m.Run()
 	for _, f := range slices.Backward(ended.calls) {
-		f()
+		func() {
+			defer func() {
+				if problem := recover(); problem != nil { // a server that does not end fails a test that is over
+					fmt.Fprintln(os.Stderr, problem)
+					code = 1
+				}
+			}()
+			f()
+		}()
 	}
 	os.Exit(code)
 }

@@ -11,9 +11,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
-var rounds = flag.Int("rounds", 4, "how many random floods are compared with an exact count")
+var rounds = flag.Int("rounds", testsize.Of(4, 100), "how many random floods are compared with an exact count")
 
 // TestAgreesWithAnExactCount draws floods of keys, of any skew and with pauses, and compares them with exact counts
 // for each window.
