@@ -502,3 +502,22 @@ func TestALogThatIsNeverIdleCountsOn(t *testing.T) {
 		f.clock.Advance(12 * time.Millisecond)
 	}
 }
+
+// What is owed and what is asked for may each end in a part of a microsecond, and both together in more than one.
+func TestPartsOfAMicrosecondAddUp(t *testing.T) {
+	f := newFixture(t)
+	l := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(7), 7), "sevenths")
+	const wait = 714286 * time.Microsecond // five sevenths of a second, rounded up
+	require.True(t, l.Allow("k", 6))
+	d, err := l.Take(t.Context(), "k", 6)
+	require.NoError(t, err)
+	require.Equal(t, wait, d.RetryAfter)
+	r, err := l.Reserve(t.Context(), "k", 6, wait-time.Microsecond)
+	require.NoError(t, err)
+	require.False(t, r.Allowed)
+	require.Equal(t, time.Microsecond, r.RetryAfter)
+	r, err = l.Reserve(t.Context(), "k", 6, wait)
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+	require.Equal(t, wait, r.Delay)
+}
