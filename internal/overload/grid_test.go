@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	cells = flag.Uint64("cells", testsize.Of(uint64(6), 100), "how many cells of the grid to play; 100 take about a minute")
+	cells = flag.Uint64("cells", testsize.Of(uint64(4), 100), "how many cells of the grid to play; 100 take about a minute")
 	first = flag.Uint64("first", 1, "seed of the first one")
 	only  = flag.String("limit", "", "the only limit to play them with")
 	bad   = flag.Bool("bad", false, "print the cells that miss the goal")

@@ -43,6 +43,9 @@ func repository(t *testing.T, files map[string]string) string {
 }
 
 func TestModulesThatOthersCanUse(t *testing.T) {
+	if !testsize.Long() {
+		t.Skip("runs in CI, and with scripts/test -long")
+	}
 	t.Setenv("GOPROXY", "off") // for what comes after our own
 	var out bytes.Buffer
 	require.NoError(t, run(repository(t, files()), false, &out))

@@ -219,7 +219,7 @@ func TestAMutantThatCannotBeTriedIsAnError(t *testing.T) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
-	if testing.Short() {
+	if !testsize.Long() {
 		return
 	}
 	all := mutants(t, dir, "[core] no Go\n- return 7\n+ return nothing")

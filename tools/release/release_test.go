@@ -64,6 +64,9 @@ func state(t *testing.T, dir string) string {
 }
 
 func TestARelease(t *testing.T) {
+	if !testsize.Long() {
+		t.Skip("runs in CI, and with scripts/test -long")
+	}
 	dir := scratch(t, "echo checked; grep -c 'ratelimit.* v0.3.0' redislimit/go.mod; git tag --list")
 	before := state(t, dir)
 

@@ -56,7 +56,7 @@ func bounded(t *testing.T, out string) {
 
 // share has processes share the limit until they have spent its burst: a machine may stop while they ask.
 func share(t *testing.T, addr string, embedded bool) string {
-	for lasts := time.Second; ; lasts *= 3 {
+	for lasts := 500 * time.Millisecond; ; lasts *= 3 {
 		var out bytes.Buffer
 		require.NoError(t, run(context.Background(), addr, embedded, lasts, &out))
 		bounded(t, out.String())

@@ -12,12 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // short is a soak of little more than one check for each algorithm.
 func short() setup {
-	return setup{limit: limits[0], lasts: 200 * time.Millisecond, keys: 10_000, maxKeys: 1 << 10, workers: 4,
-		every: 50 * time.Millisecond, calm: 50, out: new(bytes.Buffer), make: ours}
+	return setup{limit: limits[0], lasts: testsize.Of[time.Duration](100, 200) * time.Millisecond, keys: 10_000, maxKeys: 1 << 10, workers: 4,
+		every: 25 * time.Millisecond, calm: 50, out: new(bytes.Buffer), make: ours}
 }
 
 func TestOurLimiterSoaks(t *testing.T) {
