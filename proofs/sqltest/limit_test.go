@@ -201,7 +201,6 @@ func TestLimitsOnPostgreSQL(t *testing.T) {
 	})
 }
 
-// What the server has written is in its log's position, which nobody else moves in this test.
 // brokenConnections ends those of a pool, as a restart of the server does, before each call.
 func brokenConnections(t *testing.T, server *postgres) {
 	db := server.open(t)

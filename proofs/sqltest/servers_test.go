@@ -82,13 +82,13 @@ func openSQLite(t testing.TB) *sql.DB {
 // of its own.
 type postgres struct {
 	bin, dir, options string
-	databases         atomic.Int32
 }
 
 // sharedPostgres is the server of the tests that need only a database.
 var sharedPostgres struct {
 	sync.Mutex
 	*postgres
+	databases int
 }
 
 // lasting is a test whose cleanup is that of all tests.
@@ -106,7 +106,8 @@ func openPostgres(t testing.TB) *sql.DB {
 		sharedPostgres.postgres = startPostgres(lasting{t})
 	}
 	p := sharedPostgres.postgres
-	name := fmt.Sprint("test", p.databases.Add(1))
+	sharedPostgres.databases++
+	name := fmt.Sprint("test", sharedPostgres.databases)
 	postgres, err := sql.Open("pgx", p.name("postgres"))
 	require.NoError(t, err)
 	defer postgres.Close()

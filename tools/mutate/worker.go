@@ -235,7 +235,8 @@ var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 const tries = 3
 
 // play runs a program of tests, and returns what has failed, or nothing. What does not fail when it runs once more has not failed:
-// then all run again, since those behind it have not. Arguments are the program's.
+// then all run again, since those behind it have not. A program of which something fails in all tries has failed. Arguments are the
+// program's.
 func (w *worker) play(ctx context.Context, pkg, program string, seed int, bound time.Duration, args ...string) (by string, err error) {
 	for range tries {
 		if by, err = w.once(ctx, pkg, program, seed, bound, args...); by == "" || err != nil {
