@@ -176,10 +176,15 @@ func TestKeysOfAnyComparableType(t *testing.T) {
 func testKeys[K comparable](t *testing.T, keys ...K) {
 	t.Run(fmt.Sprintf("%T", *new(K)), func(t *testing.T) {
 		l := newWith(t, ratelimit.TokenBucket(ratelimit.PerDay(1), 1), ratelimit.Options[K]{Clock: new(testClock)})
+		stack := ratelimit.Must(ratelimit.All(ratelimit.By(l, func(key K) (K, error) { return key, nil })))
 		for range 2 {
 			for i, key := range keys {
 				require.True(t, l.Allow(key, 1), "key %d", i)
 				require.False(t, l.Allow(key, 1), "key %d", i)
+				require.False(t, stack.Allow(key, 1), "key %d", i)
+				d, err := stack.Peek(key, 1)
+				require.NoError(t, err)
+				require.False(t, d.Allowed, "key %d", i)
 			}
 			require.Equal(t, len(keys), l.Len())
 			for _, key := range keys {
@@ -219,6 +224,15 @@ func refuses[K comparable](t *testing.T, l *ratelimit.Keyed[K], key K) {
 	l.Reset(key)
 	l.Refresh(key)
 	require.Zero(t, l.Len())
+
+	total := newWith(t, ratelimit.FixedWindow(ratelimit.PerDay(1)), ratelimit.Options[struct{}]{})
+	stack := ratelimit.Must(ratelimit.All(ratelimit.Global[K](total), ratelimit.By(l, func(key K) (K, error) { return key, nil })))
+	_, err = stack.Take(t.Context(), key, 1)
+	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+	_, err = stack.Peek(key, 1)
+	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+	require.Zero(t, l.Len())
+	require.Zero(t, total.Len(), "charged")
 }
 
 func TestUnlimitedAllowsAllAndTracksNothing(t *testing.T) {
