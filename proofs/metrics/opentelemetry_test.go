@@ -1,7 +1,6 @@
-package opentelemetry
+package metrics
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -25,14 +24,6 @@ import (
 	"github.com/weir-go/ratelimit/otellimit"
 	"github.com/weir-go/ratelimit/policy"
 )
-
-const secret = "a-key-that-must-not-be-seen"
-
-type failingReserver struct{ ratelimit.Reserver[string] }
-
-func (failingReserver) Take(context.Context, string, int) (ratelimit.Decision, error) {
-	return ratelimit.Decision{}, fmt.Errorf("%w: refused", ratelimit.ErrUnavailable)
-}
 
 // collected runs a program with one limiter of each kind, and returns what is exported.
 func collected(t *testing.T) metricdata.ResourceMetrics {
@@ -99,7 +90,7 @@ func values(out metricdata.ResourceMetrics) map[string]int64 {
 	return all
 }
 
-func TestEveryKindOfLimiterIsMeasured(t *testing.T) {
+func TestEveryKindOfLimiterIsMeasuredByOpenTelemetry(t *testing.T) {
 	out := collected(t)
 	got := values(out)
 	for name, want := range map[string]int64{
@@ -130,8 +121,8 @@ func TestEveryKindOfLimiterIsMeasured(t *testing.T) {
 	assert.NotContains(t, string(text), secret)
 }
 
-// TestTheVersionIsOneSeries changes the rules. Only the version in force is exported.
-func TestTheVersionIsOneSeries(t *testing.T) {
+// TestTheVersionIsOneSeriesByOpenTelemetry changes the rules. Only the version in force is exported.
+func TestTheVersionIsOneSeriesByOpenTelemetry(t *testing.T) {
 	reader := sdk.NewManualReader()
 	m, err := otellimit.New(sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test"))
 	require.NoError(t, err)
@@ -157,7 +148,7 @@ func TestTheVersionIsOneSeries(t *testing.T) {
 // TestNamesAreThoseOfPrometheus compares what is exported with docs/metrics.md, which lists what promlimit exports: each metric
 // has the name there that the conventions of both give it, and the same kind and labels.
 func TestNamesAreThoseOfPrometheus(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/metrics.md")
+	text, err := os.ReadFile("../../docs/metrics.md")
 	require.NoError(t, err)
 	page := map[string]string{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `(ratelimit_\\w+)` \\| (.*?) \\| (.*?) \\|").FindAllStringSubmatch(string(text), -1) {
@@ -205,8 +196,8 @@ func TestNamesAreThoseOfPrometheus(t *testing.T) {
 	assert.Equal(t, page, exported)
 }
 
-// TestSeriesOfRemovedRulesDisappear takes a rule out of force.
-func TestSeriesOfRemovedRulesDisappear(t *testing.T) {
+// TestSeriesOfRemovedRulesDisappearByOpenTelemetry takes a rule out of force.
+func TestSeriesOfRemovedRulesDisappearByOpenTelemetry(t *testing.T) {
 	reader := sdk.NewManualReader()
 	m, err := otellimit.New(sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test"))
 	require.NoError(t, err)
