@@ -290,7 +290,7 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 							failed.Add(1)
 						}
 						if !admitted {
-							time.Sleep(time.Millisecond) // the end of the test is denials and waiting for a new master
+							time.Sleep(testsize.Of[time.Duration](5, 1) * time.Millisecond) // the end of the test is denials and waiting for a new master
 						}
 					}
 				})

@@ -41,7 +41,7 @@ func TestNoKeyIsAdmittedBeyondItsBound(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("%s, %s", tr.name, tr.what), func(t *testing.T) {
 			change := tr.change
-			tr.change = func(s *setup) { change(s); s.Nodes, s.Demand = 4, min(s.Demand, 20_000) }
+			tr.change = func(s *setup) { change(s); s.Nodes, s.Demand = 4, min(s.Demand, 5_000) }
 			for lasts := 400 * time.Millisecond; ; lasts *= 3 {
 				o, err := runTrial(t.Context(), s, tr, lasts)
 				require.NoError(t, err)

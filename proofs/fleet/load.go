@@ -35,8 +35,7 @@ type tally struct {
 	latency     histogram
 	first, last time.Time // of degraded decisions
 	firstErr    error
-	picks       []int
-	next        int
+	picks       *rand.Zipf // of keys
 	owed        float64
 }
 
@@ -49,21 +48,10 @@ func newLoad(s setup, e engine) *load {
 		l.tallies = append(l.tallies, &tally{
 			admitted: make([]int64, s.Keys),
 			byKey:    make([]int64, s.Keys),
-			picks:    picks(s, uint64(g)),
+			picks:    rand.NewZipf(rand.New(rand.NewPCG(s.Seed, uint64(g))), s.Skew, 1, uint64(s.Keys-1)),
 		})
 	}
 	return l
-}
-
-// picks draws keys by Zipf's law.
-func picks(s setup, g uint64) []int {
-	r := rand.New(rand.NewPCG(s.Seed, g))
-	z := rand.NewZipf(r, s.Skew, 1, uint64(s.Keys-1))
-	all := make([]int, 1<<16)
-	for i := range all {
-		all[i] = int(z.Uint64())
-	}
-	return all
 }
 
 // run makes demand decisions a second from the start to the end.
@@ -93,8 +81,7 @@ func (l *load) runOne(t *tally, perTick float64, at, end time.Time) {
 
 // decide makes one decision, and counts.
 func (l *load) decide(t *tally) {
-	key := t.picks[t.next%len(t.picks)]
-	t.next++
+	key := t.picks.Uint64()
 	ctx := context.Background()
 	if l.deadline > 0 {
 		var cancel context.CancelFunc

@@ -184,10 +184,7 @@ func TestDiffTellsWhatDecidesOtherwise(t *testing.T) {
 		}
 		return s
 	}
-	same, pairs := 0, testsize.Of(5000, 20_000)
-	if testing.Short() {
-		pairs = 2000
-	}
+	same, pairs := 0, testsize.Of(2000, 20_000)
 	for range pairs {
 		a := set()
 		b := set()
