@@ -106,6 +106,40 @@ func TestChargesToOneBucketAddUp(t *testing.T) {
 	assert.Equal(t, 1, l.Len())
 }
 
+// A call between the lookups of two layers inserts their key, or takes it away.
+func TestAKeyThatComesOrGoesBetweenTwoLayersIsOne(t *testing.T) {
+	for name, between := range map[string]func(l *ratelimit.Keyed[string]) error{
+		"comes": func(l *ratelimit.Keyed[string]) error { return l.Adjust("ann", 3) },
+		"goes":  func(l *ratelimit.Keyed[string]) error { l.Reset("ann"); return l.Adjust("ann", 3) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerDay(4)))
+			asked := false
+			stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(l, func(c call) (string, error) {
+				if !asked {
+					asked = true
+					require.NoError(t, between(l))
+				}
+				return c.user, nil
+			}))
+			for what, ask := range map[string]func() (ratelimit.Decision, error){
+				"Peek": func() (ratelimit.Decision, error) { return stack.Peek(call{user: "ann"}, 1) },
+				"Take": func() (ratelimit.Decision, error) { return stack.Take(t.Context(), call{user: "ann"}, 1) },
+			} {
+				l.Reset("ann")
+				if name == "goes" {
+					require.True(t, l.Allow("ann", 1))
+				}
+				asked = false
+				d, err := ask()
+				require.NoError(t, err, what)
+				assert.False(t, d.Allowed, "%s: 1 is left, and 2 are asked for", what)
+				assert.Equal(t, 1, remaining(t, l, "ann"), what)
+			}
+		})
+	}
+}
+
 func TestALayerMayChargeACostOfItsOwn(t *testing.T) {
 	clock := new(testClock)
 	requests := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"))
