@@ -7,3 +7,9 @@ func LockKey[K comparable](l *Keyed[K], key K) (unlock func()) {
 	b.mu.Lock()
 	return b.mu.Unlock
 }
+
+// PinKey makes a key that is tracked stay, as a stack does that inserts other keys.
+func PinKey[K comparable](l *Keyed[K], key K) {
+	defer LockKey(l, key)()
+	l.keys.find(key).use.pin()
+}

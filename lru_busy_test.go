@@ -1,6 +1,8 @@
 package ratelimit_test
 
 import (
+	"bytes"
+	"runtime"
 	"testing"
 	"time"
 
@@ -80,15 +82,32 @@ func TestNothingElseWaitsForABusyKey(t *testing.T) {
 // If all keys that could make room are busy, a new key waits for one of them, and meanwhile
 // keeps nobody else waiting.
 func TestANewKeyWaitsIfAllOthersAreBusy(t *testing.T) {
+	l, allowed := newKeyThatWaits(t, false)
+	assert.True(t, <-allowed)
+	assert.Equal(t, ratelimit.Stats{Keys: 1, Evicted: 1, EvictedThrottled: 1}, l.Stats())
+}
+
+func TestANewKeyThatHasWaitedForAPinnedOneIsRefused(t *testing.T) {
+	l, allowed := newKeyThatWaits(t, true)
+	assert.False(t, <-allowed)
+	assert.Equal(t, ratelimit.Stats{Keys: 1, Refused: 1}, l.Stats())
+}
+
+// newKeyThatWaits returns a limiter with one key, which was busy until a new key waited for it, and what the new key is told.
+func newKeyThatWaits(t *testing.T, pinned bool) (*ratelimit.Keyed[int], <-chan bool) {
 	clock := new(testClock)
 	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: clock, MaxKeys: 1})
 	require.True(t, l.Allow(0, 1))
 	require.False(t, l.Allow(0, 1), "throttled")
+	if pinned {
+		ratelimit.PinKey(l, 0)
+	}
 	done := ratelimit.LockKey(l, 0)
-	allowed := make(chan bool)
+	defer done()
+	allowed := make(chan bool, 1)
 	go func() { allowed <- l.Allow(1, 1) }()
+	stacks := make([]byte, 1<<20)
+	require.Eventually(t, func() bool { return bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte(".evictBusy(")) }, 20*time.Second, time.Millisecond)
 	soon(t, "Peek", func() { assert.Equal(t, 1, remaining(t, l, 2)) })
-	done()
-	assert.True(t, <-allowed)
-	assert.Equal(t, ratelimit.Stats{Keys: 1, Evicted: 1, EvictedThrottled: 1}, l.Stats())
+	return l, allowed
 }
