@@ -209,6 +209,10 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 	if w := p.wall; w != nil {
 		if floors[w] = max(floors[w], r.floor); fresh {
 			floors[w] = max(floors[w], s.M)
+			if w.carrier.Load() == nil { // the floor is saved again, though no key is
+				carrier := any(key)
+				w.carrier.Store(&carrier)
+			}
 		}
 	}
 	if fresh {

@@ -608,6 +608,18 @@ func TestWhatIsRestoredOnTopOfItselfIsSavedAgain(t *testing.T) {
 	}
 }
 
+func TestALargeBookingIsRestored(t *testing.T) {
+	clock, limit := new(testClock), ratelimit.LeakyBucket(ratelimit.Per(math.MaxInt>>10, time.Hour), math.MaxInt)
+	l := onClock(t, clock, limit)
+	require.True(t, l.Allow("k", math.MaxInt>>2))
+	r, err := l.Reserve(t.Context(), "k", math.MaxInt/2+2, math.MaxInt64)
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+	next := onClock(t, clock, limit)
+	require.NoError(t, next.Restore(l.Saved(), 0))
+	sameAnswers(t, l, next, "k", "after a restart")
+}
+
 // The wall clock was ahead when the program ended, and is right when it starts again: no key is granted the window that it
 // has spent, whether it was in the table at the end or had left it.
 func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
@@ -624,7 +636,7 @@ func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 			l.Allow("x", 1)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		restart := func(t *testing.T, again bool) {
 			clock := new(wallClock)
 			clock.setWall(march)
 			o := ratelimit.Options[string]{Clock: clock}
@@ -643,6 +655,11 @@ func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 			clock.advance(time.Minute)
 			next := newWith(t, limit, o)
 			require.NoError(t, next.Restore(maps.All(saved), time.Minute))
+			if again {
+				before := next
+				next = newWith(t, limit, o)
+				require.NoError(t, next.Restore(before.Saved(), 0))
+			}
 			d, err := next.Take(t.Context(), "k", 5)
 			require.NoError(t, err)
 			if d.Allowed { // of April
@@ -651,7 +668,9 @@ func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 			clock.setWall(april)
 			clock.advance(time.Minute)
 			require.Equal(t, !d.Allowed, next.Allow("k", 5), "in April it has what it has not spent of that")
-		})
+		}
+		t.Run(name, func(t *testing.T) { restart(t, false) })
+		t.Run(name+", and started twice", func(t *testing.T) { restart(t, true) })
 	}
 }
 
@@ -675,9 +694,11 @@ func TestRestoredCalendarsGrantEachWindowOnce(t *testing.T) {
 			case 1:
 				l.Sweep()
 			case 2:
-				next := newWith(t, limit, o)
-				require.NoError(t, next.Restore(l.Saved(), 0))
-				l = next
+				for range 1 + r.IntN(2) {
+					next := newWith(t, limit, o)
+					require.NoError(t, next.Restore(l.Saved(), 0))
+					l = next
+				}
 			}
 			windows[period.begins(clock.Wall().In(period.zone))] = true
 			key := r.IntN(len(granted))

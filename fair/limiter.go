@@ -265,8 +265,7 @@ func (l *Limiter[K]) passesLocked(t *tenant[K], m meter.Moment, cost int64) bool
 		return false
 	}
 	free, lead := l.budget.free(m.Now), l.shares.lead(t, cost)
-	kept := t.toldCost >= cost && after(t.told, l.shares.virtual) == 0 && free >= 2*uint64(cost)<<fractionBits
-	if !kept && !l.withinLocked(t, m, lead, cost, free) {
+	if cost > l.keptLocked(t, free) && !l.withinLocked(t, m, lead, cost, free) {
 		return false
 	}
 	if len(l.lines) == 0 {
@@ -275,6 +274,14 @@ func (l *Limiter[K]) passesLocked(t *tenant[K], m meter.Moment, cost int64) bool
 	first := l.lines[0]
 	tag := after(first.line.tag, l.shares.virtual)
 	return lead <= tag || !l.withinLocked(first, m, tag, first.line.first.cost, free)
+}
+
+// keptLocked returns the largest cost that was denied and has been told to come now, if half of the room is enough for it.
+func (l *Limiter[K]) keptLocked(t *tenant[K], free uint64) int64 {
+	if after(t.told, l.shares.virtual) > 0 {
+		return 0
+	}
+	return min(t.toldCost, int64(free>>fractionBits/2))
 }
 
 // withinLocked reports whether a tag is within the tenant's share.
@@ -335,11 +342,12 @@ func (l *Limiter[K]) standingLocked(t *tenant[K], m meter.Moment, d *ratelimit.D
 	if t.line.first != nil {
 		return
 	}
+	free := b.free(m.Now)
 	own := b.largestAlone(m.Now)
 	if !l.shares.alone(t) {
-		own = l.shares.largest(t, b.free(m.Now))
+		own = l.shares.largest(t, free)
 	}
-	d.Remaining = int(min(own, b.Remaining(b.state, m.Now)))
+	d.Remaining = int(min(max(own, l.keptLocked(t, free)), b.Remaining(b.state, m.Now)))
 	if d.Remaining > 0 && !l.passesLocked(t, m, int64(d.Remaining)) {
 		d.Remaining = 0 // somebody waits for the room
 	}

@@ -58,6 +58,31 @@ func TestRetryAfterIsExactForATenantAlone(t *testing.T) {
 	}
 }
 
+// Also of a tenant that has been denied a cost and comes when it was told to.
+func TestRemainingIsTheLargestCostThatPasses(t *testing.T) {
+	r := rand.New(rand.NewPCG(testsize.Seed(1), 6))
+	for range 50 {
+		clock := new(ratelimittest.Clock)
+		limit := ratelimit.TokenBucket(ratelimit.PerSecond(1+r.IntN(5)), 1+r.IntN(40))
+		l := newFair(t, limit, &fair.Options[int]{Clock: clock, Weight: func(key int) int { return 1 + key }})
+		for range 100 {
+			key := r.IntN(3)
+			said, err := l.Peek(key, 1)
+			require.NoError(t, err)
+			for cost := max(1, said.Remaining); cost <= min(said.Remaining+1, limit.Burst); cost++ {
+				d, err := l.Peek(key, cost)
+				require.NoError(t, err)
+				require.Equal(t, cost <= said.Remaining, d.Allowed, "%v, cost %d", limit, cost)
+			}
+			if d := take(t, l, key, 1+r.IntN(limit.Burst)); r.IntN(2) == 0 {
+				clock.Advance(d.RetryAfter)
+			} else {
+				clock.Advance(time.Duration(r.Int64N(2e9)))
+			}
+		}
+	}
+}
+
 func TestChangedWeightHoldsFromThenOnAndKeepsTheDebt(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	weight := 1

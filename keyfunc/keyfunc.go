@@ -35,15 +35,25 @@ type Pair[A, B comparable] struct {
 	B B
 }
 
-// Join returns a key function for both keys together. An error of either is its error. For three, Join(a, Join(b,
-// c)).
+// Join returns a key function for both keys together. An error of either is its error, [ErrNoKey] last. For three,
+// Join(a, Join(b, c)).
 func Join[R any, A, B comparable](a func(R) (A, error), b func(R) (B, error)) func(R) (Pair[A, B], error) {
 	return func(r R) (k Pair[A, B], err error) {
-		if k.A, err = a(r); err == nil {
-			k.B, err = b(r)
+		if k.A, err = a(r); err != nil && !skippable(err) {
+			return k, err
+		}
+		// A client that leaves a key out must not escape the error of the other.
+		var other error
+		if k.B, other = b(r); err == nil || other != nil && !skippable(other) {
+			err = other
 		}
 		return k, err
 	}
+}
+
+// skippable reports whether a layer may be left out for an error.
+func skippable(err error) bool {
+	return errors.Is(err, ratelimit.SkipLayer) || errors.Is(err, ErrNoKey) && !errors.Is(err, ErrMisconfigured)
 }
 
 // Optional returns a key function that leaves the layer out ([ratelimit.SkipLayer]) for requests without a key: see
@@ -51,7 +61,7 @@ func Join[R any, A, B comparable](a func(R) (A, error), b func(R) (B, error)) fu
 func Optional[R, K any](key func(R) (K, error)) func(R) (K, error) {
 	return func(r R) (K, error) {
 		k, err := key(r)
-		if errors.Is(err, ErrNoKey) && !errors.Is(err, ErrMisconfigured) {
+		if skippable(err) {
 			err = ratelimit.SkipLayer
 		}
 		return k, err

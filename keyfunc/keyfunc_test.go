@@ -68,6 +68,17 @@ func TestErrorsOfCombinedKeys(t *testing.T) {
 			}
 			_, err = keyfunc.Join(good, key)("")
 			assert.ErrorIs(t, err, row.join)
+			// Who leaves a key out does not escape what the other one is refused for.
+			for _, none := range []error{keyfunc.ErrNoKey, ratelimit.SkipLayer} {
+				missing, want := of("", none), row.err
+				if row.optional == nil || row.optional == ratelimit.SkipLayer {
+					want = ratelimit.SkipLayer
+				}
+				_, err = keyfunc.Optional(keyfunc.Join(missing, key))("")
+				assert.ErrorIs(t, err, want)
+				_, err = keyfunc.Optional(keyfunc.Join(key, missing))("")
+				assert.ErrorIs(t, err, want)
+			}
 		})
 	}
 }

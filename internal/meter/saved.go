@@ -134,7 +134,7 @@ func (r *reader) sums(m *Meter) State {
 	at := int64(0)
 	for range r.count(2) {
 		at += r.number(1, r.horizon-at)
-		b := booking{at: r.instant(at), cost: r.number(1, m.most)}
+		b := booking{at: r.instant(at), cost: r.number(1, max(m.most, m.maxDebt))}
 		if m.leaky != nil {
 			b.part = r.number(0, mostN)
 		}
