@@ -60,3 +60,8 @@ func (l *Limiter[K]) tell(ctx context.Context, what string, f func(context.Conte
 func (l *Limiter[K]) ReplacesCost() bool {
 	return optional.ReplacesCost(l.primary) || optional.ReplacesCost(l.instead)
 }
+
+// BooksAhead reports whether a limiter's Reserve may charge budget that is still to come.
+func (l *Limiter[K]) BooksAhead() bool {
+	return optional.BooksAhead(l.primary) || optional.BooksAhead(l.instead)
+}

@@ -373,6 +373,11 @@ func TestACheckOfAValidFileReturnsItsSetAndWarnings(t *testing.T) {
 	}
 	assert.Equal(t, []string{"rules[0].match.attributes.ip[2]", "rules[0].match.attributes.ip[4]", "rules[0].match.attributes.ip[7]",
 		"rules[0].match.attributes.ip[9]", "rules[1].match.not.ip[0]", "rules[1].overrides[0]"}, fields)
+	_, warnings = policy.Check([]byte("rules:\n- {name: a, limit: unlimited, key: ip, overrides: [{key: 192.0.2.0/24, limit: blocked}]}\n" +
+		"- {name: b, limit: unlimited, key: ip/24, overrides: [{key: 192.0.2.0/24, limit: blocked}, {key: \"2001:db8::5\", limit: blocked}]}"))
+	require.Len(t, warnings, 2)
+	assert.ErrorContains(t, warnings[0], "a network, and the key is a single ip")
+	assert.Equal(t, "rules[1].overrides[1]", warnings[1].Field)
 	set, warnings = policy.Check([]byte("rules: []"))
 	assert.NotNil(t, set)
 	assert.Empty(t, warnings)

@@ -86,6 +86,11 @@ func newRule(r *Rule) *rule {
 		named := o.Limit.Named(r.Name)
 		c.overrides[joined.Key(o.Key)] = &named
 	}
+	for _, o := range r.Overrides { // an address or a host is the same however it is spelt there
+		if key := r.spelt(o); c.overrides[key] == nil {
+			c.overrides[key] = c.overrides[joined.Key(o.Key)]
+		}
+	}
 	c.match = matchOf(r)
 	return c
 }
@@ -112,6 +117,16 @@ func matchOf(r *Rule) match.Rule {
 		m.Conditions = append(m.Conditions, match.NewCondition(match.Absent, name, nil))
 	}
 	return m
+}
+
+// spelt returns the key that an override is for, as it is in a request of [HTTP].
+func (r *Rule) spelt(o Override) string {
+	values := slices.Clone(o.Key)
+	for i, name := range r.Key {
+		attribute, _ := ipBits(name)
+		values[i] = match.Spelt(attribute, values[i])
+	}
+	return joined.Key(values)
 }
 
 // others returns the limits of plans and overrides, always in the same order.

@@ -57,6 +57,9 @@ func (p *Policies) ReplacesCost() bool {
 	return slices.ContainsFunc(p.now().rules, func(r *rule) bool { return r.ownCost && !r.Disabled })
 }
 
+// BooksAhead reports false: Reserve charges no budget that is still to come.
+func (p *Policies) BooksAhead() bool { return false }
+
 // keep changes what was spent of the budgets that r names.
 func (p *Policies) keep(r Request, charges bool, do func(ratelimit.Limiter[*Charges], *Charges) error) error {
 	q := p.about(r, 1, charges)

@@ -41,11 +41,16 @@ func (r *Rule) neverCome(report reporter) {
 		check(fmt.Sprintf("match.not.ip[%d]", j), v)
 	}
 	for k, name := range r.Key {
-		if name != attrIP {
+		attribute, bits := ipBits(name)
+		if attribute != attrIP {
 			continue
 		}
 		for j, o := range r.Overrides {
-			check(fmt.Sprintf("overrides[%d]", j), o.Key[k])
+			field := fmt.Sprintf("overrides[%d]", j)
+			if _, err := netip.ParsePrefix(o.Key[k]); err == nil && bits == 0 {
+				report(field, errors.New("a network, and the key is a single ip: no request has it"))
+			}
+			check(field, o.Key[k])
 		}
 	}
 }

@@ -19,7 +19,7 @@ type Condition struct {
 type Kind uint8
 
 // The kinds of conditions. If the attribute is "ip", a network among the values of OneOf and NoneOf stands for
-// the addresses in it, and an address is the same however it is spelt.
+// the addresses in it. An address and a host are the same however they are spelt: see [Spelt].
 const (
 	OneOf      Kind = iota // the value is one of those given
 	NoneOf                 // it is none of them, or the request does not have the attribute
@@ -33,21 +33,18 @@ const fewValues = 8
 
 // NewCondition returns a condition on a named attribute. [Absent] takes no values.
 func NewCondition(kind Kind, name string, values []string) Condition {
-	c := Condition{name: name, kind: kind, values: values}
-	if kind != OneOf && kind != NoneOf {
-		return c
-	}
-	if name == attrIP {
-		c.values = nil
-		for _, v := range values {
-			if network, err := netip.ParsePrefix(v); err == nil {
-				c.networks = append(c.networks, network.Masked())
-			} else {
-				c.values = append(c.values, address(v))
-			}
+	c := Condition{name: name, kind: kind}
+	single := kind == OneOf || kind == NoneOf
+	for _, v := range values {
+		if network, err := netip.ParsePrefix(v); err == nil && single && name == attrIP {
+			c.networks = append(c.networks, network.Masked())
+		} else if single || name == attrHost {
+			c.values = append(c.values, Spelt(name, v))
+		} else {
+			c.values = append(c.values, v)
 		}
 	}
-	if len(c.values) > fewValues {
+	if len(c.values) > fewValues && single {
 		c.set = make(map[string]bool, len(c.values))
 		for _, v := range c.values {
 			c.set[v] = true
@@ -73,12 +70,26 @@ func (c *Condition) holds(r Request) bool {
 	if !ok {
 		return false
 	}
+	if c.name == attrHost {
+		v = Spelt(attrHost, v)
+	}
 	for _, part := range c.values {
 		if c.kind == BeginsWith && strings.HasPrefix(v, part) || c.kind == EndsWith && strings.HasSuffix(v, part) {
 			return true
 		}
 	}
 	return false
+}
+
+// Spelt returns the one spelling of an attribute's value that others are compared by. Hosts are in lower case.
+func Spelt(attribute, v string) string {
+	switch attribute {
+	case attrHost:
+		return strings.ToLower(v)
+	case attrIP:
+		return address(v)
+	}
+	return v
 }
 
 // address returns the one spelling of an address that others are compared by: an IPv4 address in IPv6 is the IPv4
@@ -100,9 +111,7 @@ func address(v string) string {
 
 // among reports whether v is one of the values, or in one of the networks.
 func (c *Condition) among(v string) bool {
-	if c.name == attrIP {
-		v = address(v)
-	}
+	v = Spelt(c.name, v)
 	if c.set != nil {
 		if c.set[v] {
 			return true

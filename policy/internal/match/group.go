@@ -82,10 +82,7 @@ func (g *group) find(r Request, found []int) []int {
 	for i := range g.by {
 		a := &g.by[i]
 		if v, ok := r.Attribute(a.name); ok {
-			if a.name == attrIP {
-				v = address(v)
-			}
-			found = append(found, a.values[v]...)
+			found = append(found, a.values[Spelt(a.name, v)]...)
 		}
 	}
 	return found
