@@ -73,7 +73,7 @@ func Global[R any](l *Keyed[struct{}]) Layer[R] {
 
 // WithCost returns the layer with a cost of its own for each request, whatever the caller's: 1 for each request
 // beside LLM tokens per minute. Settle does not change it, except at 0, which is Cancel. If the caller's cost is 0,
-// nothing is charged in any layer.
+// nothing is charged in any layer, and Remaining is that of the others.
 func WithCost[R any](l Layer[R], cost func(R) int) Layer[R] {
 	return wrapped(l, "WithCost", cost == nil, "cost function", func(y *layer[R]) { y.cost = cost })
 }

@@ -108,7 +108,7 @@ func (g *generation) cachedPlan(k planKey) (*plan, error) {
 //
 // Each key is under the new limit from its next decision on. What was spent keeps its age, and bookings their
 // instants. For another algorithm, what is spent is rounded up. A key's first decision after a change takes time
-// linear in its bookings. All keys ask [Options.LimitFor] again.
+// linear in its bookings. A change makes all keys ask [Options.LimitFor] again.
 func (l *Keyed[K]) SetLimit(limit Limit) error {
 	l.keys.mustBe()
 	for {

@@ -169,7 +169,7 @@ func (l *Layered[R]) Adjust(r R, delta int) error {
 	return s.debit()(delta)
 }
 
-// BooksAhead reports false: Reserve charges no budget that is still to come.
+// BooksAhead reports false: see [Booker].
 func (l *Layered[R]) BooksAhead() bool { return false }
 
 // ReplacesCost reports whether a layer has a cost of its own, by [WithCost].
@@ -179,8 +179,7 @@ func (l *Layered[R]) ReplacesCost() bool {
 }
 
 // Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets. It is not
-// first come, first served: it books nothing ahead, but sleeps for RetryAfter and tries again. OnDecision gets one
-// decision for each Wait.
+// first come, first served: it books nothing ahead, but sleeps for RetryAfter and tries again.
 //
 // It fails at once with [context.DeadlineExceeded] if the layers cannot allow the cost before the deadline; with the
 // context's error when that ends; and with the errors of Take. A Wait that fails has charged nothing; but if it ends

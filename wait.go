@@ -16,7 +16,7 @@ import (
 //
 // It fails at once with an error that wraps [context.DeadlineExceeded] if the deadline comes before its time; with
 // the context's error when that ends; with [ErrLimited] if a leaky bucket's queue is full; and with the errors of
-// [Keyed.Take]. A Wait that fails has spent nothing.
+// [Keyed.Take]. A Wait that fails has spent nothing, as after [Reservation.Cancel].
 func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
 	ctx = ctxwait.OrBackground(ctx)
 	var d Decision

@@ -71,6 +71,18 @@ func TestWithoutFailuresThePrimaryDecides(t *testing.T) {
 	require.Equal(t, []ratelimit.Limit{shared}, l.Limits())
 }
 
+// A failover books ahead if one of its limiters does: stacks do not.
+func TestItBooksAheadAsItsLimitersDo(t *testing.T) {
+	keyed := newLocal(t, local)
+	stack := ratelimit.Must(ratelimit.All(ratelimit.By(keyed, func(key string) (string, error) { return key, nil })))
+	for _, c := range []struct {
+		primary, instead ratelimit.Reserver[string]
+		want             bool
+	}{{keyed, keyed, true}, {keyed, stack, true}, {stack, keyed, true}, {stack, stack, false}} {
+		require.Equal(t, c.want, ratelimit.Must(failover.New(c.primary, c.instead, nil)).BooksAhead())
+	}
+}
+
 func TestAHealthyFailoverKeepsTheWholeContract(t *testing.T) {
 	for name, timeout := range map[string]time.Duration{"on a goroutine": 10 * time.Second, "on the caller's": -1} {
 		t.Run(name, func(t *testing.T) {

@@ -61,7 +61,7 @@ func (l *Limiter[K]) ReplacesCost() bool {
 	return optional.ReplacesCost(l.primary) || optional.ReplacesCost(l.instead)
 }
 
-// BooksAhead reports whether a limiter's Reserve may charge budget that is still to come.
+// BooksAhead reports whether one of the limiters may book ahead: see [ratelimit.Booker].
 func (l *Limiter[K]) BooksAhead() bool {
 	return optional.BooksAhead(l.primary) || optional.BooksAhead(l.instead)
 }

@@ -148,7 +148,7 @@ func (l *Limiter[K]) Reserve(_ context.Context, tenant K, cost int, _ time.Durat
 	}), err
 }
 
-// BooksAhead reports false: Reserve books nothing ahead.
+// BooksAhead reports false: see [ratelimit.Booker].
 func (l *Limiter[K]) BooksAhead() bool { return false }
 
 // Peek returns what Take would answer, and changes nothing.

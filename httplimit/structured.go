@@ -264,13 +264,13 @@ func (p *parser) display() bool {
 	return false
 }
 
-// bytes reads a Byte Sequence.
+// bytes reads a Byte Sequence, which may lack its padding.
 func (p *parser) bytes() bool {
 	end := strings.IndexByte(p.s[1:], ':')
 	if end < 0 {
 		return false
 	}
-	_, err := base64.StdEncoding.DecodeString(p.s[1 : end+1])
+	_, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(p.s[1:end+1], "="))
 	p.s = p.s[end+2:]
 	return err == nil
 }

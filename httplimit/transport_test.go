@@ -377,7 +377,7 @@ func TestTransportLearnsFromEachDialect(t *testing.T) {
 		"429 with garbage":                                      {429, []string{"Retry-After: soon"}, time.Second},
 		"503 without a time":                                    {503, nil, 0},
 		"draft 11":                                              {200, []string{`RateLimit: "a";r=0;t=5`}, 5 * time.Second},
-		"draft 11, two policies":                                {200, []string{`RateLimit: "a";r=0;t=5, "b";r=0;t=9;pk=:YQ==:`}, 9 * time.Second},
+		"draft 11, bytes without padding":                       {200, []string{`RateLimit: "a";r=0;t=5, "b";r=0;t=9;pk=:YQ==:, "c";r=1;t=1;pk=:YQ:`}, 9 * time.Second},
 		"draft 11, two lines":                                   {200, []string{`RateLimit: "a";r=0;t=5`, `RateLimit: "b";r=0;t=9`}, 9 * time.Second},
 		"draft 11, name as a Token":                             {200, []string{`RateLimit: a;r=0;t=5`}, 5 * time.Second},
 		"draft 11, w of the policy":                             {200, []string{`RateLimit-Policy: "b";q=1;w=3, "A";q=10;w=6`, `RateLimit: "a";r=0`}, 6 * time.Second},

@@ -35,8 +35,8 @@ type Pair[A, B comparable] struct {
 	B B
 }
 
-// Join returns a key function for both keys together. An error of either is its error, [ErrNoKey] last. For three,
-// Join(a, Join(b, c)).
+// Join returns a key function for both keys together. An error of either is its error, [ErrNoKey] last. For three, Join(a, Join(b,
+// c)).
 func Join[R any, A, B comparable](a func(R) (A, error), b func(R) (B, error)) func(R) (Pair[A, B], error) {
 	return func(r R) (k Pair[A, B], err error) {
 		if k.A, err = a(r); err != nil && !skippable(err) {

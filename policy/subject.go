@@ -57,7 +57,7 @@ func (p *Policies) ReplacesCost() bool {
 	return slices.ContainsFunc(p.now().rules, func(r *rule) bool { return r.ownCost && !r.Disabled })
 }
 
-// BooksAhead reports false: Reserve charges no budget that is still to come.
+// BooksAhead reports false: see [ratelimit.Booker].
 func (p *Policies) BooksAhead() bool { return false }
 
 // keep changes what was spent of the budgets that r names.

@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -59,7 +59,9 @@ func New(client redis.UniversalClient, opts *Options) policy.Engine {
 type engine struct {
 	client redis.UniversalClient
 	opts   Options
-	opened atomic.Pointer[decider] // the last one, nil for none
+
+	mu     sync.Mutex
+	opened [2]*decider // the last one, and the one before, which may hold leases still; nil for none
 }
 
 // Flush gives back what e has leased. Call it after the last decision. Without Tenant, and for other engines, it does
@@ -69,10 +71,16 @@ func Flush(ctx context.Context, e policy.Engine) error {
 	if !ok {
 		return nil
 	}
-	if d := mine.opened.Load(); d != nil {
-		return d.Flush(ctx)
+	mine.mu.Lock()
+	opened := mine.opened
+	mine.mu.Unlock()
+	var errs []error
+	for _, d := range opened {
+		if d != nil {
+			errs = append(errs, d.Flush(ctx))
+		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Open makes a limiter for each rule. Nothing is sent: limiters know no state but their limit.
@@ -103,7 +111,9 @@ func (e *engine) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges
 		return nil, err
 	}
 	d.engine, d.rules = e, rules
-	e.opened.Store(&d)
+	e.mu.Lock()
+	e.opened = [2]*decider{&d, e.opened[0]}
+	e.mu.Unlock()
 	return d, nil
 }
 

@@ -83,6 +83,29 @@ func TestTenantsSpreadOverACluster(t *testing.T) {
 	assert.Equal(t, 40, d.Remaining)
 }
 
+func TestFlushGivesBackWhatWasLeasedBeforeAReload(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: redistest.Start(t).Addr})
+	defer redistest.Close(t, client)
+	engine := policyredis.New(client, &policyredis.Options{Tenant: "tenant", Timeout: time.Minute})
+	set := parsed(t, tenantRules)
+	p, err := policy.New(set, &policy.Options{Engine: engine})
+	require.NoError(t, err)
+	take := func(n int) {
+		for i := range n {
+			require.True(t, p.Allow(policy.Attributes{"tenant": fmt.Sprint(i), "user": "u", "route": "r"}, 1))
+		}
+	}
+	take(60)
+	next := *set
+	next.Version = "next"
+	require.NoError(t, p.Update(&next))
+	take(1)
+	require.NoError(t, policyredis.Flush(t.Context(), engine))
+	d, err := p.Peek(t.Context(), policy.Subject{Rule: "all"}, 0)
+	require.NoError(t, err)
+	assert.Equal(t, 2000-61, d.Remaining)
+}
+
 func TestWhatCannotBeOnOneServerIsRefused(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1", "b": "127.0.0.1:2"}})
 	defer redistest.Close(t, ring)

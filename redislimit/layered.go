@@ -186,7 +186,7 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	return ratelimit.NewReservation(s.d, s.settler(cost)), err
 }
 
-// BooksAhead reports false: Reserve charges no budget that is still to come.
+// BooksAhead reports false: see [ratelimit.Booker].
 func (l *Layered[R]) BooksAhead() bool { return false }
 
 // ReplacesCost reports whether a layer has a cost of its own, by [WithCost].
