@@ -60,7 +60,7 @@ type engine struct {
 	client redis.UniversalClient
 	opts   Options
 
-	mu     sync.Mutex
+	mu     sync.Mutex  // guards opened
 	opened [2]*decider // the last one, and the one before, which may hold leases still; nil for none
 }
 
