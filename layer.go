@@ -19,6 +19,7 @@ type layer[R any] struct {
 	own     func() Limit     // the limiter's limit; the zero Limit if each key has its own
 	newKey  func() anyKey[R] // for the keys of a stack's requests
 	heard   bool             // the limiter has an OnDecision
+	meets   bool             // another layer of the stack has the same limiter
 
 	cost   func(R) int    // the layer's own cost, whatever the caller's; or nil
 	limit  func(R) Limit  // the limit of each request, or nil for the limiter's

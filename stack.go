@@ -55,11 +55,12 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 	}
 	l := &Layered[R]{layers: make([]layer[R], len(layers)), pick: pick}
 	places := make([]int, len(layers))
-	for i, of := range layers {
-		if of == nil {
+	of := make(map[any]int, len(layers)) // how many layers a limiter has
+	for i, given := range layers {
+		if given == nil {
 			return nil, fmt.Errorf("ratelimit: layer %d is nil", i)
 		}
-		y, err := of.spec()
+		y, err := given.spec()
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("ratelimit: layer %d: %w", i, err)
@@ -70,6 +71,10 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 		if !y.shadow {
 			l.enforcing = append(l.enforcing, i)
 		}
+		of[y.limiter]++
+	}
+	for i := range l.layers {
+		l.layers[i].meets = of[l.layers[i].limiter] > 1
 	}
 	l.stacks.New = func() any { return newStack(l.layers, places, l.pick) }
 	return l, nil
@@ -583,35 +588,19 @@ func (s *stack[R]) enter(i int, m *member[R]) {
 	s.exceeds = s.exceeds || !m.shadow && c.exceeds()
 }
 
-// chargeOf returns the first charge of the member's account, or none, and finds out what is mixed. While all keys are tracked,
-// the account says which key it is, so no keys have to be compared. [Unlimited] and
+// chargeOf returns the first charge of the member's key, or none. Only layers of one limiter can meet at a key. [Unlimited] and
 // [Blocked] count nothing, so each of them stands for itself.
 //
-// A key that is not tracked has no account to be told by, and has to be compared. Another
-// call may insert it between the lookups of two members: then one of them has the account and
-// the other does not, which is mixed. All are looked up again until they agree.
+// Another call may insert a key between the lookups of two members: then one of them has the account and the other does
+// not, which is mixed. All are looked up again until they agree.
 func (s *stack[R]) chargeOf(m *member[R]) int {
-	if m.b != nil && !s.absent {
-		for i := range s.charges {
-			if s.charges[i].b == m.b {
-				return i
-			}
-		}
-		return none
-	}
-	if !m.p.tracks() {
+	if !m.meets || !m.p.tracks() {
 		return none
 	}
 	for i := range s.charges {
 		c := &s.charges[i]
-		if c.b != nil && m.b != nil {
-			if c.b == m.b {
-				return i
-			}
-			continue
-		}
 		if c.p.tracks() && m.key.same(s.members[c.first].key) {
-			s.mixed = s.mixed || c.b != m.b // it was inserted between the lookups
+			s.mixed = s.mixed || c.b != m.b
 			return i
 		}
 	}
