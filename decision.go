@@ -50,23 +50,6 @@ func (d *Decision) verdict(m meter.Moment, o meter.Offer) {
 	}
 }
 
-// answer fills in what a state says to a cost.
-func (p *plan) answer(s meter.State, m meter.Moment, cost int64, d *Decision) {
-	o := m.Free()
-	if cost > 0 {
-		o = p.Offer(s, m, cost, takeRequest.ahead(p))
-	}
-	d.verdict(m, o)
-	p.standing(s, m, d)
-}
-
-// standing fills in how much a state leaves.
-func (p *plan) standing(s meter.State, m meter.Moment, d *Decision) {
-	d.Limit = p.limit
-	d.Remaining = int(p.Remaining(s, m.Now))
-	d.ResetAfter = between(m.Reading, max(p.Regained(s), m.Now))
-}
-
 // between returns the time from one instant to a later one, at most the longest Duration.
 func between(from, to int64) time.Duration {
 	d := to - from

@@ -294,3 +294,30 @@ func (m *memory) takeOut(hash uint64) {
 		}
 	}
 }
+
+// unseen is what is known of a key that is not tracked.
+type unseen struct {
+	floor  int64   // the time before which it may not be created
+	memory *memory // nil if nothing is remembered
+	hash   uint64  // if something is
+}
+
+// begin returns the instant at which the key begins at a reading, and its state. Only a look at it leaves what
+// is remembered as it is.
+func (u *unseen) begin(p *plan, reading int64, look bool) (now int64, s meter.State) {
+	now = max(reading, u.floor)
+	if u.memory == nil || !p.tracks() {
+		return now, p.begins(meter.State{At: now})
+	}
+	r := u.memory.recall(u.hash, p, now)
+	if r.Share == 0 {
+		return now, p.begins(meter.State{At: now})
+	}
+	if s = p.Recall(r, now); p.wall != nil {
+		s = p.wall.recalled(s, r.Until)
+	}
+	if m := u.memory; !look && m.shortens() {
+		m.shorten(u.hash, p.Remember(s, now), now)
+	}
+	return now, p.begins(s)
+}

@@ -29,3 +29,80 @@ func (u usage) rank(fresh bool) rank {
 	}
 	return rankIdle
 }
+
+// usage is what eviction wants to know about a key besides what it has spent: whether
+// it is in use, denied, or pinned. The zero usage is that of a new key.
+//
+// The key's lock guards it. A decision records into it what happened, and only eviction
+// reads it, so a decision on a known key moves nothing in the list of keys.
+type usage uint8
+
+const (
+	usageCreated usage = 1 << iota // the decision that the key was created for has been taken
+	usageRecent                    // another one has been taken since eviction last looked
+	usageDenied                    // the last decision was a denial
+	usagePinned                    // a decision on several keys needs the key to stay
+	usageDirty                     // it is on the dirty list
+	usageOver                      // it was dropped although it was not fresh
+)
+
+// touched records a decision. The one that creates the key does not count as use, so
+// that keys of one request each are the first to go: the first touch sets usageCreated, and
+// each later one finds it set and shifts it into usageRecent, which is the bit above.
+func (u *usage) touched() { *u |= usageCreated | (*u&usageCreated)<<1 }
+
+// allowed and denied record how the last decision ended. A key that was denied stays longer
+// than others: to forget it is what a client gains most by who invents keys.
+func (u *usage) allowed() { *u &^= usageDenied }
+
+func (u *usage) denied() { *u |= usageDenied }
+
+// decided is touched, and then allowed or denied. It is on the shortest path of all, and
+// most decisions on a key in use change nothing here, so it compares before it writes.
+func (u *usage) decided(allowed bool) {
+	after := usageCreated | usageRecent
+	if !allowed {
+		after |= usageDenied
+	}
+	if *u != after {
+		u.decidedSlow(allowed)
+	}
+}
+
+func (u *usage) decidedSlow(allowed bool) {
+	if u.touched(); allowed {
+		u.allowed()
+	} else {
+		u.denied()
+	}
+}
+
+// pin keeps the key from being dropped until unpin. The keys of one request are pinned while
+// those that are missing are inserted: else they could make room for each other.
+func (u *usage) pin() { *u |= usagePinned }
+
+func (u *usage) unpin() { *u &^= usagePinned }
+
+func (u usage) isPinned() bool { return u&usagePinned != 0 }
+
+// recent reports whether the key was used since eviction last looked.
+func (u usage) recent() bool { return u&usageRecent != 0 }
+
+// clearRecent records that eviction has looked. The key has to be used again to count as recent.
+func (u *usage) clearRecent() { *u &^= usageRecent }
+
+// end records that the key is dropped whether it is fresh or not, which ends its reservations.
+func (u *usage) end() { *u |= usageOver }
+
+func (u usage) isOver() bool { return u&usageOver != 0 }
+
+// markDirty records that the key is on the dirty list, and reports false if it was on it before.
+// So what is given back to one key time and again does not make the list longer.
+func (u *usage) markDirty() bool {
+	listed := *u&usageDirty != 0
+	*u |= usageDirty
+	return !listed
+}
+
+// clearDirty records that the expiry heap has looked at the key.
+func (u *usage) clearDirty() { *u &^= usageDirty }

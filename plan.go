@@ -127,3 +127,25 @@ func (p *plan) supersedes(old *plan) bool {
 	}
 	return p.generation() > old.generation() || p.generation() == old.generation() && old.stale()
 }
+
+// answer fills in what a state says to a cost.
+func (p *plan) answer(s meter.State, m meter.Moment, cost int64, d *Decision) {
+	o := m.Free()
+	if cost > 0 {
+		o = p.Offer(s, m, cost, takeRequest.ahead(p))
+	}
+	d.verdict(m, o)
+	p.standing(s, m, d)
+}
+
+// standing fills in how much a state leaves.
+func (p *plan) standing(s meter.State, m meter.Moment, d *Decision) {
+	d.Limit = p.limit
+	d.Remaining = int(p.Remaining(s, m.Now))
+	d.ResetAfter = between(m.Reading, max(p.Regained(s), m.Now))
+}
+
+// ordinary reports whether a cost is from 1 to the capacity, as almost all are. That is one
+// comparison instead of two: less 1 and without a sign, 0 and all costs below it are
+// larger than any capacity.
+func (p *plan) ordinary(cost int) bool { return uint64(int64(cost)-1) < uint64(p.capacity) }

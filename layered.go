@@ -1,0 +1,230 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weir-go/ratelimit/internal/ctxwait"
+)
+
+// Layered is several limits on one request: all of them allow it, or none is charged. [All] and [AllOf] make one, for
+// all requests. It decides under the locks of all keys, at one reading of the clock. What layers charge to one key of
+// one limiter adds up. The methods of the zero Layered panic.
+//
+// In the [Decision], Remaining is the largest cost that all layers would take; RetryAfter, ResetAfter and Delay are
+// the longest. Limit is that of the layer that binds: in a denial, the one with the longest RetryAfter; else the one
+// that leaves the least; of equals, the one with the longer ResetAfter, then the first. If no layer applies, the
+// request is allowed, by [Unlimited].
+type Layered[R any] struct {
+	layers    []layer[R]
+	pick      func(R, []int) []int // which layers apply; nil for all
+	enforcing []int                // the indices of those that are no shadows
+	stacks    sync.Pool            // of *stack[R]: what one decision needs, so that it allocates nothing
+}
+
+var _ Reserver[string] = (*Layered[string])(nil)
+
+// All returns the limiter that holds requests to all the layers. It is an error if there are none, if one is nil, or
+// if their limiters have different clocks. Clocks that cannot be compared, such as functions, count as different
+// unless they are one limiter's.
+func All[R any](layers ...Layer[R]) (*Layered[R], error) { return newLayered("All", nil, layers) }
+
+// AllOf is [All] for requests to which only some of many layers apply. For each decision, pick appends the indices of
+// the request's layers to which, and returns that slice. It runs outside every lock and must not keep which. An index
+// that appears twice counts once. If none is picked, the request is allowed, by [Unlimited]. An index out of range is
+// an error that denies the request.
+func AllOf[R any](pick func(r R, which []int) []int, layers ...Layer[R]) (*Layered[R], error) {
+	if pick == nil {
+		return nil, errors.New("ratelimit: AllOf needs a function that picks layers")
+	}
+	return newLayered("AllOf", pick, layers)
+}
+
+func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R]) (*Layered[R], error) {
+	if len(layers) == 0 {
+		return nil, fmt.Errorf("ratelimit: %s needs at least one layer", maker)
+	}
+	l := &Layered[R]{layers: make([]layer[R], len(layers)), pick: pick}
+	places := make([]int, len(layers))
+	of := make(map[any]int, len(layers)) // how many layers a limiter has
+	for i, given := range layers {
+		if given == nil {
+			return nil, fmt.Errorf("ratelimit: layer %d is nil", i)
+		}
+		y, err := given.spec()
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("ratelimit: layer %d: %w", i, err)
+		case i > 0 && !sameClock(&l.layers[0], &y):
+			return nil, fmt.Errorf("ratelimit: layer %d has another clock than layer 0", i)
+		}
+		l.layers[i], places[i] = y, len(l.enforcing)
+		if !y.shadow {
+			l.enforcing = append(l.enforcing, i)
+		}
+		of[y.limiter]++
+	}
+	for i := range l.layers {
+		l.layers[i].meets = of[l.layers[i].limiter] > 1
+	}
+	l.stacks.New = func() any { return newStack(l.layers, places, l.pick) }
+	return l, nil
+}
+
+// sameClock reports whether two layers have one clock. Clocks that cannot be compared, such as functions, are one only if
+// they are of one limiter.
+func sameClock[R any](a, b *layer[R]) bool {
+	return a.limiter == b.limiter ||
+		reflect.ValueOf(a.clock).Comparable() && reflect.ValueOf(b.clock).Comparable() && a.clock == b.clock
+}
+
+// Limits returns the limit of each layer in order, without [Shadow] layers, and the zero Limit where each request or
+// key has its own.
+func (l *Layered[R]) Limits() []Limit {
+	l.check()
+	limits := make([]Limit, len(l.enforcing))
+	for i, layer := range l.enforcing {
+		limits[i] = l.layers[layer].limits()
+	}
+	return limits
+}
+
+// Allow charges the cost to all layers and reports true, or charges none and reports false.
+func (l *Layered[R]) Allow(r R, cost int) bool {
+	s := l.stack()
+	s.brief = true
+	err := s.take(r, cost, takeRequest)
+	s.report(r, err)
+	ok := s.d.Allowed
+	l.done(s)
+	return ok
+}
+
+// Take charges the cost to all layers, or none. The errors are those of [Keyed.Take] and of the layers' key
+// functions, wrapped. The context is not used.
+func (l *Layered[R]) Take(_ context.Context, r R, cost int) (d Decision, err error) {
+	s := l.stack()
+	err = s.take(r, cost, takeRequest)
+	s.report(r, err)
+	d = s.d
+	l.done(s)
+	return d, err
+}
+
+func (l *Layered[R]) stack() *stack[R] {
+	l.check()
+	return l.stacks.Get().(*stack[R])
+}
+
+// check panics for the zero Layered.
+func (l *Layered[R]) check() {
+	if l == nil || l.stacks.New == nil {
+		panic("ratelimit: a Layered that was not made by All or AllOf")
+	}
+}
+
+func (l *Layered[R]) done(s *stack[R]) {
+	s.clear()
+	l.stacks.Put(s)
+}
+
+// Peek returns what Take would answer, and changes nothing.
+func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
+	s := l.stack()
+	if err = s.load(r, cost); err == nil {
+		err = s.preview(peekRequest)
+	}
+	d = s.d
+	l.done(s)
+	return d, err
+}
+
+// Reserve is Take with a charge that can be settled, in all layers. It books nothing ahead: maxDelay is how long
+// leaky buckets may delay the work, 0 for not at all. With a cost of 0 nothing is charged; Settle then charges the
+// cost as [Layered.Adjust] does.
+func (l *Layered[R]) Reserve(_ context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
+	s := l.stack()
+	err := s.take(r, cost, queueRequest(maxDelay))
+	var settle func(actual int) error
+	if s.d.Allowed {
+		settle = s.settler(cost)
+	}
+	res := NewReservation(s.d, settle)
+	s.report(r, err)
+	l.done(s)
+	return res, err
+}
+
+// Adjust is [Keyed.Adjust] in all layers but those of [WithCost] and [Shadow], which do not charge the caller's cost.
+func (l *Layered[R]) Adjust(r R, delta int) error {
+	s := l.stack()
+	defer l.done(s)
+	if err := s.load(r, 0); err != nil {
+		return err
+	}
+	return s.debit()(delta)
+}
+
+// BooksAhead reports false: see [Booker].
+func (l *Layered[R]) BooksAhead() bool { return false }
+
+// ReplacesCost reports whether a layer has a cost of its own, by [WithCost].
+func (l *Layered[R]) ReplacesCost() bool {
+	l.check()
+	return slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil })
+}
+
+// Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets. It is not
+// first come, first served: it books nothing ahead, but sleeps for RetryAfter and tries again.
+//
+// It fails at once with [context.DeadlineExceeded] if the layers cannot allow the cost before the deadline; with the
+// context's error when that ends; and with the errors of Take. A Wait that fails has charged nothing; but if it ends
+// while a leaky bucket delays it, a token bucket keeps what it has regained meanwhile, as with [Reservation.Cancel].
+func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
+	ctx = ctxwait.OrBackground(ctx)
+	s := l.stack()
+	defer l.done(s)
+	err := l.wait(ctx, s, r, cost)
+	s.report(r, err)
+	return err
+}
+
+// wait takes the cost as soon as that is possible, and sleeps out the delay.
+func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error {
+	for {
+		left, err := ctxwait.Left(ctx)
+		if err != nil {
+			return err
+		}
+		s.clear()
+		if err := s.take(r, cost, queueRequest(left)); err != nil {
+			return err
+		}
+		if s.d.Allowed {
+			return l.sleepOut(ctx, s, cost)
+		}
+		if wait := s.wait(); wait > left {
+			return tooLate(cost, wait, left, s.d.Limit)
+		}
+		if err := ctxwait.Sleep(ctx, s.d.RetryAfter); err != nil {
+			return err
+		}
+	}
+}
+
+// sleepOut sleeps for the delay, and cancels what was charged if the context ends first.
+func (l *Layered[R]) sleepOut(ctx context.Context, s *stack[R], cost int) error {
+	if s.d.Delay == 0 {
+		return nil
+	}
+	err := ctxwait.Sleep(ctx, s.d.Delay)
+	if err != nil {
+		_ = s.settler(cost)(0) // in memory there is no error of it
+	}
+	return err
+}

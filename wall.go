@@ -1,0 +1,243 @@
+package ratelimit
+
+import (
+	"iter"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit/internal/calendar"
+	"github.com/weir-go/ratelimit/internal/meter"
+)
+
+// wallClock is a Clock that can count calendars. Wall is called as Now is: concurrently, and while locks are held. A wall
+// time counts as a date in the years 1 to 9999. Steps of less than a millisecond between Now and Wall are not noticed.
+type wallClock interface {
+	Clock
+	Wall() time.Time
+}
+
+// calendars are the calendars of one limiter's limits, on its clock.
+type calendars struct {
+	clock Clock
+	each  sync.Map // of *wallWindows by Period
+}
+
+// windows returns the windows of a valid period.
+func (c *calendars) windows(p Period) (*wallWindows, error) {
+	if w, ok := c.each.Load(p); ok {
+		return w.(*wallWindows), nil
+	}
+	clock, ok := c.clock.(wallClock)
+	if !ok {
+		return nil, invalid("a calendar of %v needs a clock that tells the wall time, and Options.Clock is a %T without Wall", p, c.clock)
+	}
+	made, err := p.calendar()
+	if err != nil {
+		return nil, err
+	}
+	w, _ := c.each.LoadOrStore(p, &wallWindows{clock: clock, calendar: made})
+	return w.(*wallWindows), nil
+}
+
+// wallWindows are a calendar's windows, as readings of a limiter's clock. Where a window ends is
+// found from the wall time, and kept as a reading: a decision then takes no more than a
+// comparison. It is found again when that reading comes, and a minute after the last time, so that
+// it is noticed when the wall clock is set, or when the machine has slept.
+//
+// A window's ordinal is its beginning in Unix seconds, counted from an instant before all windows.
+//
+// Its lock comes after all others. Under it, only the clock is called.
+type wallWindows struct {
+	clock    wallClock
+	calendar *calendar.Calendar
+	present  atomic.Pointer[present]
+
+	// floor is the ordinal below which no key is created anew: that of the window that a dropped
+	// key could have spent in. latest is that of the latest window which the wall has shown,
+	// or that an evicted key has reached. Both only rise.
+	floor, latest atomic.Int64
+	carrier       atomic.Pointer[any] // a key that was dropped, under which the floor is saved
+
+	mu sync.Mutex // held by who looks at the wall
+}
+
+// present is what was known at one look at the wall. It is immutable.
+type present struct {
+	meter.Window              // that the reading lies in
+	next         meter.Window // that follows it
+	looked       int64        // when the wall was looked at
+	at           int64        // a reading …
+	wall         time.Time    // … and the wall time then
+}
+
+const (
+	lookAgain   = int64(time.Minute)
+	ordinalZero = 1 << 37 // seconds before 1970 that ordinals are counted from: 4355 years
+)
+
+// At returns the window that an instant lies in.
+func (w *wallWindows) At(instant int64) meter.Window {
+	p := w.present.Load()
+	if p == nil || instant >= p.looked+lookAgain || !p.holds(instant) {
+		if p = w.look(); !p.holds(instant) {
+			return p.of(w.calendar.At(p.unix(instant)))
+		}
+	}
+	return p.Window
+}
+
+// After returns the k-th window after the one of an ordinal. It looks at the clock itself,
+// because a key may be asked when it is fresh long after its last decision.
+func (w *wallWindows) After(ordinal, k int64) meter.Window {
+	p := w.look()
+	if ordinal == p.Ordinal && k == 1 {
+		return p.next
+	}
+	return p.of(w.calendar.After(ordinal-ordinalZero, k))
+}
+
+// Count returns how many windows after the first the second one lies.
+func (w *wallWindows) Count(first, second int64) int64 {
+	return w.calendar.Count(first-ordinalZero, second-ordinalZero)
+}
+
+// recalled returns a state that a key is recalled to be in: what was spent before the window of an ordinal, which may be
+// that of another period, is spent in the last window before it, but in none that the wall has not shown
+// yet. It is over if keys that were dropped may have used a later window.
+func (w *wallWindows) recalled(s meter.State, ordinal int64) meter.State {
+	last := w.before(ordinal)
+	if last < max(s.M, w.floor.Load()) {
+		return meter.State{At: s.At}
+	}
+	s.M = max(s.M, min(last, w.latest.Load()))
+	return s
+}
+
+// before returns the ordinal of the last window before that of another one, perhaps of another period.
+func (w *wallWindows) before(ordinal int64) int64 {
+	return w.calendar.At(ordinal-1-ordinalZero).From + ordinalZero
+}
+
+// follows reports whether the window before the one of an ordinal has begun, and not before that of the other
+// ordinal.
+func (w *wallWindows) follows(ordinal, other int64) bool {
+	before := w.before(ordinal)
+	return other <= before && before <= w.latest.Load()
+}
+
+// instant returns the reading at which windows begin that have this ordinal, by what was last seen of
+// the wall.
+func (c *calendars) instant(ordinal, now int64) int64 {
+	at := int64(-maxReading)
+	for _, w := range c.each.Range {
+		w := w.(*wallWindows)
+		w.At(now) // so that a wall clock that was set is noticed
+		if p := w.present.Load(); p != nil {
+			at = max(at, min(p.reading(ordinal-ordinalZero), maxReading))
+		}
+	}
+	return at
+}
+
+// all returns the calendars by period.
+func (c *calendars) all() iter.Seq2[Period, *wallWindows] {
+	return func(yield func(Period, *wallWindows) bool) {
+		c.each.Range(func(p, w any) bool { return yield(p.(Period), w.(*wallWindows)) })
+	}
+}
+
+// passed takes note that it may be forgotten what keys have spent in the windows that are over: no key
+// is created anew before the present ones.
+func (c *calendars) passed(now int64) {
+	for _, w := range c.each.Range {
+		w := w.(*wallWindows)
+		raise(&w.floor, w.At(now).Ordinal)
+	}
+}
+
+// raise raises an ordinal that only rises, and reports whether it did.
+func raise(x *atomic.Int64, ordinal int64) bool {
+	for old := x.Load(); ordinal > old; old = x.Load() {
+		if x.CompareAndSwap(old, ordinal) {
+			return true
+		}
+	}
+	return false
+}
+
+// look returns what is known at this reading of the clock.
+func (w *wallWindows) look() *present {
+	now := reading(w.clock)
+	if p := w.present.Load(); p != nil && p.current(now) {
+		return p
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.present.Load()
+	if p != nil && p.current(now) {
+		return p
+	}
+	p = w.found(p)
+	w.present.Store(p)
+	return p
+}
+
+// found looks at the wall. As long as that agrees with what it said before, to a millisecond, it
+// is not asked for more: the two clocks are not read at one instant.
+func (w *wallWindows) found(before *present) *present {
+	wall := w.clock.Wall().Round(0)
+	now := reading(w.clock) // after the wall, so that a boundary is late rather than early
+	p := &present{looked: now, at: now, wall: wall}
+	if before != nil {
+		if off := wall.Sub(before.wallAt(now)); -time.Millisecond < off && off < time.Millisecond {
+			p.at, p.wall = before.at, before.wall
+		}
+	}
+	unix := p.unix(now)
+	p.Window = p.of(w.calendar.At(unix))
+	p.next = p.of(w.calendar.After(unix, 1))
+	raise(&w.latest, p.Ordinal)
+	return p
+}
+
+// holds reports whether an instant lies in the window.
+func (p *present) holds(instant int64) bool { return p.From <= instant && instant < p.To }
+
+// current reports whether the wall need not be looked at again.
+func (p *present) current(now int64) bool {
+	return p.looked <= now && now < p.looked+lookAgain && p.holds(now)
+}
+
+// wallAt returns the wall time at a reading.
+func (p *present) wallAt(instant int64) time.Time { return p.wall.Add(time.Duration(instant - p.at)) }
+
+// unix returns the wall time at a reading, in seconds.
+func (p *present) unix(instant int64) int64 { return p.wallAt(instant).Unix() }
+
+// of returns a window as readings.
+func (p *present) of(w calendar.Window) meter.Window {
+	return meter.Window{From: p.reading(w.From), To: p.reading(w.To), Ordinal: w.From + ordinalZero}
+}
+
+// reading returns the reading at a wall time. What is further away than the clock can tell is as
+// far as that.
+func (p *present) reading(unix int64) int64 {
+	d := int64(time.Unix(unix, 0).Sub(p.wall))
+	if d < 0 && p.at < math.MinInt64-d {
+		return math.MinInt64
+	}
+	return meter.Add(p.at, d)
+}
+
+// dropped takes note that a key was dropped as of a reading. It may have spent in the window
+// that this lies in, or have been granted that, so no key is created anew in an earlier one. It reports
+// whether nobody knew.
+func (w *wallWindows) dropped(s meter.State, floor int64) bool {
+	ordinal := w.At(floor).Ordinal
+	if s.N == 0 { // what it has spent in its window was given back
+		ordinal = max(ordinal, s.M)
+	}
+	return raise(&w.floor, ordinal)
+}
