@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 // planned is a request with the limit of its user's plan.
@@ -149,7 +150,7 @@ func TestDecisionsUnderTenThousandPlansDoNotAllocate(t *testing.T) {
 		requests[i] = planned{fmt.Sprint("user ", i), perHour(1_000_000 + i)}
 		require.True(t, stack.Allow(requests[i], 1))
 	}
-	if raceEnabled {
+	if testsize.Race {
 		return // sync.Pool drops things at random under the race detector
 	}
 	i := 0

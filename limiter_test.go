@@ -11,8 +11,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/chain"
+	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
 const (
@@ -349,5 +350,285 @@ func doNotAllocate[K comparable](t *testing.T, key K) {
 		decide()
 		assert.Zero(t, testing.AllocsPerRun(1000, decide), "%v, key %T", limit, key)
 		assert.Positive(t, allowed)
+	}
+}
+
+func TestAZeroKeyedSaysWhatToUseInstead(t *testing.T) {
+	for name, call := range map[string]func(l *ratelimit.Keyed[string]){
+		"Allow":    func(l *ratelimit.Keyed[string]) { l.Allow("k", 1) },
+		"Take":     func(l *ratelimit.Keyed[string]) { _, _ = l.Take(t.Context(), "k", 1) },
+		"Peek":     func(l *ratelimit.Keyed[string]) { _, _ = l.Peek("k", 1) },
+		"Reserve":  func(l *ratelimit.Keyed[string]) { _, _ = l.Reserve(t.Context(), "k", 1, 0) },
+		"Wait":     func(l *ratelimit.Keyed[string]) { _ = l.Wait(t.Context(), "k", 1) },
+		"Adjust":   func(l *ratelimit.Keyed[string]) { _ = l.Adjust("k", 1) },
+		"Reset":    func(l *ratelimit.Keyed[string]) { l.Reset("k") },
+		"Refresh":  func(l *ratelimit.Keyed[string]) { l.Refresh("k") },
+		"Refresh0": func(l *ratelimit.Keyed[string]) { l.Refresh() },
+		"SetLimit": func(l *ratelimit.Keyed[string]) { _ = l.SetLimit(onceADay) },
+		"Sweep":    func(l *ratelimit.Keyed[string]) { l.Sweep() },
+		"Len":      func(l *ratelimit.Keyed[string]) { l.Len() },
+		"Stats":    func(l *ratelimit.Keyed[string]) { l.Stats() },
+		"Limits":   func(l *ratelimit.Keyed[string]) { l.Limits() },
+	} {
+		assert.PanicsWithValue(t, "ratelimit: zero Keyed; use New", func() { call(new(ratelimit.Keyed[string])) }, name)
+	}
+}
+
+func TestAStackRefusesAZeroKeyed(t *testing.T) {
+	_, err := ratelimit.All(ratelimit.By(new(ratelimit.Keyed[string]), func(key string) (string, error) { return key, nil }))
+	assert.EqualError(t, err, "ratelimit: layer 0: By was given a zero Keyed; use New")
+}
+
+// remote is an engine of another package, as little of it as a nil pointer needs.
+type remote struct{ ratelimit.Reserver[string] }
+
+// Constructors that return an error refuse a nil argument, and one whose first call would panic.
+func TestConstructorsRefuseWhatIsNil(t *testing.T) {
+	var noKeyed *ratelimit.Keyed[string]
+	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerMinute(9)), ratelimit.Options[string]{})
+	layer := ratelimit.By(l, byUser)
+	pick := func(_ call, which []int) []int { return which }
+	all := func(layers ...ratelimit.Layer[call]) error {
+		_, err := ratelimit.All(layers...)
+		return err
+	}
+	_, errAllOf := ratelimit.AllOf(nil, layer)
+	_, errAllOfLayer := ratelimit.AllOf(pick, nil)
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{all(layer, nil), "ratelimit: layer 1 is nil"},
+		{all(ratelimit.By(noKeyed, byUser)), "ratelimit: layer 0: By was given no limiter"},
+		{all(ratelimit.By(new(ratelimit.Keyed[string]), byUser)), "ratelimit: layer 0: By was given a zero Keyed; use New"},
+		{all(ratelimit.By[call](l, nil)), "ratelimit: layer 0: By was given no key function"},
+		{all(ratelimit.WithCost(nil, func(call) int { return 1 })), "ratelimit: layer 0: WithCost was given no layer"},
+		{all(ratelimit.WithCost(layer, nil)), "ratelimit: layer 0: WithCost was given no cost function"},
+		{all(ratelimit.WithLimit(nil, func(call) ratelimit.Limit { return ratelimit.Limit{} })), "ratelimit: layer 0: WithLimit was given no layer"},
+		{all(ratelimit.WithLimit(layer, nil)), "ratelimit: layer 0: WithLimit was given no limit function"},
+		{all(ratelimit.Shadow[call](nil)), "ratelimit: layer 0: Shadow was given no layer"},
+		{all(ratelimit.Observe(nil, func(ratelimit.Event[call]) {})), "ratelimit: layer 0: Observe was given no layer"},
+		{all(ratelimit.Observe(layer, nil)), "ratelimit: layer 0: Observe was given no function to report to"},
+		{errAllOf, "ratelimit: AllOf needs a function that picks layers"},
+		{errAllOfLayer, "ratelimit: layer 0 is nil"},
+	} {
+		assert.EqualError(t, test.err, test.want)
+	}
+}
+
+// What returns no error when it is made fails at each call, and does not panic.
+func TestALimiterMadeOfNilFailsAtEachCall(t *testing.T) {
+	var noKeyed *ratelimit.Keyed[string]
+	var noRemote *remote
+	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerMinute(9)), ratelimit.Options[string]{})
+	for _, test := range []struct {
+		l    ratelimit.Reserver[call]
+		want string
+	}{
+		{ratelimit.Map(nil, byUser), "ratelimit: Map was given no limiter"},
+		{ratelimit.Map[call](ratelimit.Reserver[string](noKeyed), byUser), "ratelimit: Map was given no limiter"},
+		{ratelimit.Map[call](ratelimit.Reserver[string](noRemote), byUser), "ratelimit: Map was given no limiter"},
+		{ratelimit.Map[call, string](l, nil), "ratelimit: Map was given no key function"},
+	} {
+		for cost := range 2 {
+			assert.False(t, test.l.Allow(call{}, cost))
+			d, err := test.l.Take(t.Context(), call{}, cost)
+			assert.Equal(t, ratelimit.Decision{}, d)
+			assert.EqualError(t, err, test.want)
+		}
+		if teller, ok := test.l.(interface{ Limits() []ratelimit.Limit }); assert.True(t, ok) {
+			assert.NotPanics(t, func() { teller.Limits() })
+		}
+		res, err := test.l.Reserve(t.Context(), call{}, 1, time.Second)
+		assert.EqualError(t, err, test.want)
+		assert.False(t, res.Allowed)
+		assert.NoError(t, res.Cancel())
+		assert.EqualError(t, ratelimit.Wait(t.Context(), test.l, call{}, 1), test.want)
+		chain, err := chain.New(test.l)
+		require.NoError(t, err)
+		_, err = chain.Take(t.Context(), call{}, 1)
+		assert.EqualError(t, err, test.want)
+	}
+}
+
+func TestFunctionsThatAreGivenNoLimiterFail(t *testing.T) {
+	var noKeyed *ratelimit.Keyed[string]
+	var noRemote *remote
+	for _, r := range []ratelimit.Reserver[string]{nil, noKeyed, noRemote} {
+		assert.EqualError(t, ratelimit.Wait(t.Context(), r, "ann", 1), "ratelimit: Wait was given no limiter")
+		_, err := ratelimit.Peek(t.Context(), ratelimit.Limiter[string](r), "ann", 1)
+		assert.EqualError(t, err, "ratelimit: Peek was given no limiter")
+		assert.EqualError(t, ratelimit.Adjust(t.Context(), ratelimit.Limiter[string](r), "ann", 1), "ratelimit: Adjust was given no limiter")
+		assert.EqualError(t, ratelimit.Reset(t.Context(), ratelimit.Limiter[string](r), "ann"), "ratelimit: Reset was given no limiter")
+	}
+}
+
+// A nil context is one that never ends, in every function that sleeps.
+func TestANilContextNeverEnds(t *testing.T) {
+	var none context.Context
+	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1), ratelimit.Options[string]{})
+	stack := stackOf(t, ratelimit.By(l, byUser))
+	chain, err := chain.New[string](l)
+	require.NoError(t, err)
+	for range 2 {
+		require.NoError(t, l.Wait(none, "ann", 1))
+		require.NoError(t, ratelimit.Wait(none, ratelimit.Reserver[string](l), "ann", 1))
+		require.NoError(t, stack.Wait(none, call{user: "ann"}, 1))
+		require.NoError(t, chain.Wait(none, "ann", 1))
+		require.NoError(t, ratelimit.Map[call](l, byUser).(interface {
+			Wait(context.Context, call, int) error
+		}).Wait(none, call{user: "ann"}, 1))
+		r, err := l.Reserve(none, "ann", 1, time.Second)
+		require.NoError(t, err)
+		require.NoError(t, r.Wait(none))
+	}
+}
+
+// refusals are the ways in which a call is refused for good, and what Take says to each.
+func refusals() []refusal {
+	big := whole(1 << 40)
+	bucket, blocked := ratelimit.TokenBucket(ratelimit.PerSecond(10), 20).Named("plan"), ratelimit.Blocked()
+	return []refusal{
+		{"above the capacity", bucket, 21, ratelimit.ErrExceedsLimit},
+		{"far above the capacity", ratelimit.SlidingLog(ratelimit.PerSecond(10)), big, ratelimit.ErrExceedsLimit},
+		{"blocked", blocked, 1, ratelimit.ErrBlocked},
+		{"blocked and named", blocked.Named("banned"), big, ratelimit.ErrBlocked},
+		{"above a queue", ratelimit.LeakyBucket(ratelimit.PerSecond(10), 5), 6, ratelimit.ErrExceedsLimit},
+		{"below zero", bucket, -1, ratelimit.ErrNegativeCost},
+		{"below zero and blocked", blocked, -big, ratelimit.ErrNegativeCost},
+	}
+}
+
+type refusal struct {
+	name  string
+	limit ratelimit.Limit
+	cost  int
+	err   error
+}
+
+// A client that is banned, or that asks for more than can ever pass, must not cost more than
+// one that is denied: Allow allocates for neither.
+func TestAllowAllocatesNothingForWhatIsRefusedForGood(t *testing.T) {
+	if testsize.Race {
+		t.Skip("the race detector makes pools allocate")
+	}
+	for _, test := range refusals() {
+		for _, known := range []bool{false, true} {
+			l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 100), ratelimit.Options[string]{})
+			if known {
+				require.True(t, l.Allow("ann", 1))
+			}
+			require.NoError(t, l.SetLimit(test.limit))
+			name := fmt.Sprintf("%s, known: %v", test.name, known)
+			allocatesNothing(t, name, func() { l.Allow("ann", test.cost) })
+			for n := 1; n <= 3; n++ {
+				open := newWith(t, ratelimit.Unlimited(), ratelimit.Options[string]{})
+				layers := []ratelimit.Layer[call]{ratelimit.By(open, byUser), ratelimit.By(l, byUser), ratelimit.By(open, byRoute)}
+				stack := stackOf(t, layers[3-n:]...)
+				if n == 1 {
+					stack = stackOf(t, layers[1])
+				}
+				allocatesNothing(t, fmt.Sprintf("%s, %d layers", name, n), func() { stack.Allow(call{user: "ann"}, test.cost) })
+				_, err := stack.Take(t.Context(), call{user: "ann"}, test.cost)
+				require.ErrorIs(t, err, test.err)
+				if !known { // else the key is not under the new limit yet, and what it has spent is converted
+					allocs := testing.AllocsPerRun(100, func() { _, _ = stack.Take(t.Context(), call{user: "ann"}, test.cost) })
+					require.LessOrEqual(t, allocs, 2.0, "Take allocates its error and no text: %s", name)
+				}
+			}
+			_, err := l.Take(t.Context(), "ann", test.cost)
+			require.ErrorIs(t, err, test.err)
+			require.False(t, l.Allow("ann", test.cost))
+		}
+	}
+}
+
+func allocatesNothing(t *testing.T, name string, f func()) {
+	t.Helper()
+	f()
+	assert.Zero(t, testing.AllocsPerRun(100, f), name)
+}
+
+// The same holds for other ways to be refused: a full table, and a key function that fails.
+func TestAllowAllocatesNothingForErrors(t *testing.T) {
+	if testsize.Race {
+		t.Skip("the race detector makes pools allocate")
+	}
+	full := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 5), ratelimit.Options[string]{MaxKeys: 1, OnFull: ratelimit.RefuseNew})
+	require.True(t, full.Allow("ann", 1))
+	other := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 5), ratelimit.Options[string]{})
+	require.True(t, other.Allow("", 1)) // it is not inserted for what is denied
+	boom := errors.New("boom")
+	stacks := map[string]*ratelimit.Layered[call]{
+		"a full table": stackOf(t, ratelimit.By(other, byRoute), ratelimit.By(full, byUser)),
+		"no key":       stackOf(t, ratelimit.By(other, byRoute), ratelimit.By(full, func(call) (string, error) { return "", boom })),
+		"no shadow's key": stackOf(t, ratelimit.By(full, func(call) (string, error) { return "ann", nil }),
+			ratelimit.Shadow(ratelimit.By(other, func(call) (string, error) { return "", boom }))),
+	}
+	for name, stack := range stacks {
+		require.Equal(t, name == "no shadow's key", stack.Allow(call{user: "bob"}, 1), name)
+		allocatesNothing(t, name, func() { stack.Allow(call{user: "bob"}, 1) })
+	}
+	allocatesNothing(t, "a full table, alone", func() { full.Allow("bob", 1) })
+	_, err := stacks["a full table"].Take(t.Context(), call{user: "bob"}, 1)
+	require.EqualError(t, err, "layer 1: ratelimit: key table full: 1 keys")
+	_, err = stacks["no key"].Take(t.Context(), call{user: "bob"}, 1)
+	require.EqualError(t, err, "layer 1: key: boom")
+	require.ErrorIs(t, err, boom)
+}
+
+// Allow says what Take says, also to costs that can never pass and to keys of no limit.
+func TestAllowAnswersAsTakeDoesToAnyCost(t *testing.T) {
+	for _, limit := range append(everyAlgorithm[:len(everyAlgorithm):len(everyAlgorithm)], ratelimit.Unlimited(), ratelimit.Blocked()) {
+		for _, known := range []bool{false, true} {
+			for _, cost := range []int{-whole(1 << 62), -1, 0, 1, limit.Capacity(), whole(1 << 62)} {
+				a, _ := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 1000))
+				b, _ := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 1000))
+				for _, l := range []*ratelimit.Keyed[string]{a, b} {
+					if known {
+						require.True(t, l.Allow("ann", 1))
+					}
+					require.NoError(t, l.SetLimit(limit))
+					if known { // so that it is decided under the new limit
+						l.Allow("ann", 1)
+					}
+				}
+				d, err := a.Take(t.Context(), "ann", cost)
+				require.Equal(t, d.Allowed, b.Allow("ann", cost), "%v: cost %d, known: %v: %v", limit, cost, known, err)
+				want, err := a.Peek("ann", 0)
+				require.NoError(t, err)
+				got, err := b.Peek("ann", 0)
+				require.NoError(t, err)
+				require.Equal(t, want, got)
+			}
+		}
+	}
+}
+
+func BenchmarkRefused(b *testing.B) {
+	for _, test := range append(refusals(), refusal{name: "denied", limit: ratelimit.TokenBucket(ratelimit.PerHour(1), 20), cost: 20}) {
+		l := ratelimit.Must(ratelimit.New[string](test.limit, nil))
+		l.Allow("ann", 1)
+		open := ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil))
+		b.Run(fmt.Sprintf("by=%s/layers=0/call=Allow", test.name), func(b *testing.B) {
+			serial(b, []string{"ann"}, func(key string) { l.Allow(key, test.cost) })
+		})
+		b.Run(fmt.Sprintf("by=%s/layers=0/call=Take", test.name), func(b *testing.B) {
+			serial(b, []string{"ann"}, func(key string) { _, _ = l.Take(b.Context(), key, test.cost) })
+		})
+		for n := 1; n <= 3; n++ {
+			stack, err := ratelimit.All([]ratelimit.Layer[call]{
+				ratelimit.By(l, byUser), ratelimit.By(open, byUser), ratelimit.By(open, byUser),
+			}[:n]...)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Run(fmt.Sprintf("by=%s/layers=%d/call=Allow", test.name, n), func(b *testing.B) {
+				serial(b, []call{{user: "ann"}}, func(c call) { stack.Allow(c, test.cost) })
+			})
+			b.Run(fmt.Sprintf("by=%s/layers=%d/call=Take", test.name, n), func(b *testing.B) {
+				serial(b, []call{{user: "ann"}}, func(c call) { _, _ = stack.Take(b.Context(), c, test.cost) })
+			})
+		}
 	}
 }

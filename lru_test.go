@@ -1,15 +1,20 @@
 package ratelimit_test
 
 import (
+	"bytes"
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
+	"weak"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/testsize"
 )
@@ -298,4 +303,406 @@ func TestRefuseNewFindsWhatItMayForget(t *testing.T) {
 	}
 	clock.set(2 * s)
 	assert.True(t, l.Allow(20, 1), "four keys are fresh, behind four that are not")
+}
+
+// heavy is a limiter with one key that has n spendings to its name, each at an instant of its
+// own: in the window of a sliding log, or booked ahead.
+type heavy struct {
+	l     *ratelimit.Keyed[string]
+	clock *testClock
+	all   []*ratelimit.Reservation
+}
+
+func spentHeavily(t testing.TB, n int) *heavy {
+	h := newHeavy(t, ratelimit.SlidingLog(ratelimit.PerDay(n)))
+	for range n {
+		h.clock.now.Add(int64(time.Microsecond))
+		require.True(t, h.l.Allow("k", 1))
+	}
+	return h
+}
+
+func bookedHeavily(t testing.TB, limit ratelimit.Limit, n int) *heavy {
+	h := newHeavy(t, limit)
+	for range n {
+		h.all = append(h.all, h.book(t))
+	}
+	return h
+}
+
+func newHeavy(t testing.TB, limit ratelimit.Limit) *heavy {
+	clock := &testClock{}
+	l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
+	require.NoError(t, err)
+	return &heavy{l: l, clock: clock}
+}
+
+// book books one cost behind the others.
+func (h *heavy) book(t testing.TB) *ratelimit.Reservation {
+	r, err := h.l.Reserve(t.Context(), "k", 1, math.MaxInt64)
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+	return r
+}
+
+// manyBooked are limits that book one cost after the other, each at an instant of its own.
+func manyBooked() []ratelimit.Limit {
+	return []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerSecond(1), 3),
+		ratelimit.LeakyBucket(ratelimit.PerSecond(1), 1_000_000_000),
+		ratelimit.FixedWindow(ratelimit.PerSecond(1)),
+		ratelimit.SlidingLog(ratelimit.PerSecond(1)),
+		ratelimit.SlidingCounter(ratelimit.PerSecond(1)),
+	}
+}
+
+// BenchmarkGrowth shows what a call under a key's lock costs against the number of that key's
+// spendings. SetLimit is linear, and so is a cancel, in the bookings behind it; the others are
+// not: benchstat -row /entries -col /call.
+func BenchmarkGrowth(b *testing.B) {
+	for n := 100; n <= most(); n *= 10 {
+		growLog(b, n)
+		for _, limit := range manyBooked() {
+			growBookings(b, limit, n)
+		}
+	}
+}
+
+func growLog(b *testing.B, n int) {
+	h := spentHeavily(b, n)
+	run := func(call string, f func()) {
+		b.Run(fmt.Sprintf("call=%s/entries=%d", call, n), func(b *testing.B) {
+			for b.Loop() {
+				f()
+			}
+		})
+	}
+	run("deny", func() { _, _ = h.l.Take(b.Context(), "k", n) })
+	run("allow", func() {
+		h.clock.now.Add(int64(24 * time.Hour / time.Duration(n)))
+		h.l.Allow("k", 1)
+	})
+	h = spentHeavily(b, n)
+	h.clock.now.Add(int64(24*time.Hour) - int64(n/2)*int64(time.Microsecond))
+	run("peekHalfExpired", func() { _, _ = h.l.Peek("k", n) })
+	h.clock.now.Add(int64(48 * time.Hour))
+	run("peekExpired", func() { _, _ = h.l.Peek("k", n) })
+}
+
+func growBookings(b *testing.B, limit ratelimit.Limit, n int) {
+	h := bookedHeavily(b, limit, n)
+	name := func(call string) string {
+		return fmt.Sprintf("call=%s/algorithm=%v/entries=%d", call, limit.Algorithm, n)
+	}
+	cancel := func(call string, pick func(i int) int) {
+		b.Run(name(call), func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				r := &h.all[pick(i)]
+				_ = (*r).Cancel()
+				*r = h.book(b)
+			}
+		})
+	}
+	cancel("cancelFirst", func(i int) int { return i % n })
+	cancel("cancelMiddle", func(i int) int { return (n/2 + i) % n })
+	cancel("cancelLast", func(int) int { return n - 1 })
+	h = bookedHeavily(b, limit, n)
+	b.Run(name("setLimit"), func(b *testing.B) {
+		for i := 0; b.Loop(); i++ {
+			limit.Rate.Units = 2 + i%2
+			_ = h.l.SetLimit(limit)
+			h.l.Allow("k", 1)
+		}
+	})
+}
+
+// soon fails the test if f has not returned after a time in which it could have done so
+// ten thousand times.
+func soon(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		require.FailNow(t, "waits for the busy key", what)
+	}
+}
+
+func TestNothingElseWaitsForABusyKey(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		options ratelimit.Options[int]
+		call    func(t *testing.T, l *ratelimit.Keyed[int], clock *testClock)
+	}{
+		{"a new key where there is room", ratelimit.Options[int]{MaxKeys: 100}, func(t *testing.T, l *ratelimit.Keyed[int], _ *testClock) {
+			assert.True(t, l.Allow(10, 1))
+		}},
+		{"a new key when the busy one might have expired", ratelimit.Options[int]{MaxKeys: 100}, func(t *testing.T, l *ratelimit.Keyed[int], clock *testClock) {
+			clock.advance(time.Hour)
+			assert.True(t, l.Allow(10, 1))
+			assert.True(t, l.Allow(11, 1))
+		}},
+		{"a new key for which another one is evicted", ratelimit.Options[int]{MaxKeys: 2}, func(t *testing.T, l *ratelimit.Keyed[int], _ *testClock) {
+			assert.True(t, l.Allow(10, 1))
+			assert.Equal(t, 0, remaining(t, l, 10))
+			assert.Equal(t, 1, remaining(t, l, 1), "evicted")
+		}},
+		{"a new key that is refused", ratelimit.Options[int]{MaxKeys: 2, OnFull: ratelimit.RefuseNew}, func(t *testing.T, l *ratelimit.Keyed[int], clock *testClock) {
+			assert.False(t, l.Allow(10, 1))
+			clock.advance(24 * time.Hour)
+			assert.True(t, l.Allow(11, 1), "the other one is fresh")
+			assert.False(t, l.Allow(12, 1))
+		}},
+		{"Sweep", ratelimit.Options[int]{}, func(t *testing.T, l *ratelimit.Keyed[int], clock *testClock) {
+			clock.advance(24 * time.Hour)
+			assert.Equal(t, 1, l.Sweep(), "all but the busy one")
+		}},
+		{"a new key while others wait for the busy one", ratelimit.Options[int]{}, func(t *testing.T, l *ratelimit.Keyed[int], clock *testClock) {
+			require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerDay(2), 2)))
+			for range 4 {
+				go l.Allow(0, 1) // looks the key up again, because its limit has changed
+				go l.Reset(0)
+				go func() { _ = l.Adjust(0, 1) }()
+			}
+			for key := range 1000 {
+				assert.True(t, l.Allow(10+key, 1))
+			}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			clock := new(testClock)
+			test.options.Clock = clock
+			l := newWith(t, onceADay, test.options)
+			require.True(t, l.Allow(0, 1))
+			require.True(t, l.Allow(1, 1))
+			done := ratelimit.LockKey(l, 0)
+			defer done()
+			soon(t, test.name, func() { test.call(t, l, clock) })
+		})
+	}
+}
+
+// If all keys that could make room are busy, a new key waits for one of them, and meanwhile
+// keeps nobody else waiting.
+func TestANewKeyWaitsIfAllOthersAreBusy(t *testing.T) {
+	l, allowed := newKeyThatWaits(t, false)
+	assert.True(t, <-allowed)
+	assert.Equal(t, ratelimit.Stats{Keys: 1, Evicted: 1, EvictedThrottled: 1}, l.Stats())
+}
+
+func TestANewKeyThatHasWaitedForAPinnedOneIsRefused(t *testing.T) {
+	l, allowed := newKeyThatWaits(t, true)
+	assert.False(t, <-allowed)
+	assert.Equal(t, ratelimit.Stats{Keys: 1, Refused: 1}, l.Stats())
+}
+
+// newKeyThatWaits returns a limiter with one key, which was busy until a new key waited for it, and what the new key is told.
+func newKeyThatWaits(t *testing.T, pinned bool) (*ratelimit.Keyed[int], <-chan bool) {
+	clock := new(testClock)
+	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: clock, MaxKeys: 1})
+	require.True(t, l.Allow(0, 1))
+	require.False(t, l.Allow(0, 1), "throttled")
+	if pinned {
+		ratelimit.PinKey(l, 0)
+	}
+	done := ratelimit.LockKey(l, 0)
+	defer done()
+	allowed := make(chan bool, 1)
+	go func() { allowed <- l.Allow(1, 1) }()
+	stacks := make([]byte, 1<<20)
+	require.Eventually(t, func() bool { return bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte(".evictBusy(")) }, 20*time.Second, time.Millisecond)
+	soon(t, "Peek", func() { assert.Equal(t, 1, remaining(t, l, 2)) })
+	return l, allowed
+}
+
+// A clock that swings must not let a key spend its budget twice because the table has
+// dropped the key in between, at the far end of the swing.
+func TestAClockThatSwingsMintsNothingByWayOfForgetting(t *testing.T) {
+	allow := func(l *ratelimit.Keyed[int], key int) int {
+		if l.Allow(key, 1) {
+			return 1
+		}
+		return 0
+	}
+	for _, test := range []struct {
+		name    string
+		options ratelimit.Options[int]
+		far     time.Duration
+		forget  func(l *ratelimit.Keyed[int], i int) // at the far end
+	}{
+		{"Sweep", ratelimit.Options[int]{}, ms, func(l *ratelimit.Keyed[int], _ int) { l.Sweep() }},
+		{"expiry", ratelimit.Options[int]{MaxKeys: 5000}, time.Hour, func(l *ratelimit.Keyed[int], i int) {
+			for key := range 200 {
+				l.Allow(1+1000*i+key, 1)
+			}
+		}},
+		{"eviction", ratelimit.Options[int]{MaxKeys: 2}, ms, func(l *ratelimit.Keyed[int], i int) {
+			_ = l.Adjust(-1-i, 1)
+			_ = l.Adjust(-1-i, -1) // a fresh key
+			l.Allow(1, 1)
+			l.Reset(1)
+		}},
+		{"refusal", ratelimit.Options[int]{MaxKeys: 1, OnFull: ratelimit.RefuseNew}, ms, func(l *ratelimit.Keyed[int], i int) {
+			l.Allow(1, 1)
+			l.Reset(1)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			clock := new(testClock)
+			test.options.Clock = clock
+			l := newWith(t, ratelimit.TokenBucket(ratelimit.Per(1, test.far), 1), test.options)
+			admitted := 0
+			for i := range 100 {
+				clock.set(0)
+				admitted += allow(l, 0)
+				clock.set(test.far)
+				test.forget(l, i)
+			}
+			assert.Equal(t, 2, admitted, "one at once, and one that is regained by the far end")
+			assert.NotZero(t, l.Stats().Expired)
+		})
+	}
+}
+
+func TestPeekAndTakeAgreeOnAKeyThatWasDropped(t *testing.T) {
+	clock := new(testClock)
+	limit := ratelimit.FixedWindow(ratelimit.PerSecond(3))
+	l := newWith(t, limit, ratelimit.Options[int]{Clock: clock})
+	stack, err := ratelimit.All(byKey(l))
+	require.NoError(t, err)
+	require.True(t, l.Allow(0, 3))
+	clock.set(5 * s)
+	require.Equal(t, 1, l.Sweep())
+	clock.set(0)
+	d, err := l.Peek(0, 0)
+	require.NoError(t, err)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: limit, Remaining: 3, ResetAfter: s}, d, "fresh as of 1 s")
+	inStack, err := stack.Peek(0, 0)
+	require.NoError(t, err)
+	assert.Equal(t, d, inStack)
+	d, err = l.Take(t.Context(), 0, 3)
+	require.NoError(t, err)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: limit, ResetAfter: 2 * s}, d)
+}
+
+// One reading far in the future locks the keys that were decided at it, and no other: not
+// even keys that were dropped at it.
+func TestOneReadingFarInTheFutureLocksNoOtherKey(t *testing.T) {
+	for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
+		clock := new(testClock)
+		l := newWith(t, ratelimit.FixedWindow(ratelimit.PerSecond(1)), ratelimit.Options[int]{Clock: clock, MaxKeys: 4, OnFull: full})
+		for key := range 4 {
+			require.True(t, l.Allow(key, 1))
+		}
+		clock.set(100 * 365 * 24 * time.Hour)
+		require.True(t, l.Allow(4, 1))
+		l.Sweep()
+		require.Equal(t, 1, l.Len())
+		clock.set(2 * s)
+		for range 3 {
+			for key := range 3 {
+				require.True(t, l.Allow(key, 1))
+			}
+			clock.advance(s)
+		}
+		require.False(t, l.Allow(4, 1))
+		l.Reset(4)
+		require.True(t, l.Allow(4, 1))
+		clock.advance(s)
+		require.True(t, l.Allow(4, 1))
+	}
+}
+
+type tenant string
+
+type nested struct {
+	n     int
+	names [2]struct{ first, last tenant }
+	ok    bool
+}
+
+// keepsWhole reports whether a limiter that knows the key keeps all of the string
+// that the key's text was cut from.
+func keepsWhole[K comparable](t *testing.T, cut func(text string) K) bool {
+	t.Helper()
+	whole := []byte(strings.Repeat("x", 1<<20))
+	key := cut(unsafe.String(&whole[100], 9))
+	w := weak.Make(&whole[0])
+	l := ratelimit.Must(ratelimit.New[K](onceADay, nil))
+	require.True(t, l.Allow(key, 1))
+	require.False(t, l.Allow(key, 1), "the clone is the same key")
+	key, whole = *new(K), nil
+	runtime.GC()
+	kept := w.Value() != nil
+	runtime.KeepAlive(l)
+	return kept
+}
+
+func TestAKeyDoesNotKeepTheStringItWasCutFrom(t *testing.T) {
+	assert.False(t, keepsWhole(t, func(text string) string { return text }))
+	assert.False(t, keepsWhole(t, func(text string) tenant { return tenant(text) }))
+	assert.False(t, keepsWhole(t, func(text string) nested {
+		k := nested{n: 7, ok: true}
+		k.names[1].last = tenant(text)
+		return k
+	}))
+	assert.True(t, keepsWhole(t, func(text string) any { return text }), "as the documentation says")
+}
+
+// heapGrowth returns by how many bytes f makes the heap grow.
+func heapGrowth(f func()) int64 {
+	used := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := used()
+	f()
+	return used() - before
+}
+
+func TestDroppedKeysLeaveNothingBehind(t *testing.T) {
+	for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
+		clock := new(testClock)
+		l := newWith(t, onceADay, ratelimit.Options[int]{Clock: clock, MaxKeys: 10, OnFull: full})
+		other := newWith(t, onceADay, ratelimit.Options[int]{Clock: clock})
+		stack, err := ratelimit.All(byKey(l), ratelimit.By(other, func(int) (int, error) { return 0, nil }))
+		require.NoError(t, err)
+		require.True(t, other.Allow(0, 1))
+		grown := heapGrowth(func() {
+			for key := range 50_000 {
+				require.True(t, l.Allow(key, 1))
+				l.Reset(key)
+				r, err := l.Reserve(t.Context(), -key, 1, 0)
+				require.NoError(t, err)
+				require.NoError(t, r.Cancel())
+				require.Equal(t, 1, l.Sweep())
+				require.False(t, stack.Allow(key, 1))
+			}
+		})
+		require.Zero(t, l.Len())
+		assert.Less(t, grown, int64(1<<20), "OnFull=%d", full)
+		runtime.KeepAlive(l)
+	}
+}
+
+// A key that is evicted takes what it has spent with it. The readings that it has seen
+// count for the keys that follow, as far as the clock still shows them.
+func TestEvictionKeepsTheTimeButNotAReadingFromTheFuture(t *testing.T) {
+	clock := new(testClock)
+	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerSecond(1)), ratelimit.Options[int]{Clock: clock, MaxKeys: 1})
+	clock.set(100 * 365 * 24 * time.Hour)
+	require.True(t, l.Allow(0, 1))
+	clock.set(5 * s)
+	require.True(t, l.Allow(1, 1), "key 0 is evicted")
+	clock.advance(s)
+	require.True(t, l.Allow(1, 1), "its time does not stand still")
+	require.True(t, l.Allow(2, 1), "key 1 is evicted")
+	require.Equal(t, ratelimit.Stats{Keys: 1, Evicted: 2}, l.Stats())
+	clock.set(0)
+	d, err := l.Peek(1, 0)
+	require.NoError(t, err)
+	require.Equal(t, 6*s, d.ResetAfter)
 }

@@ -1,11 +1,123 @@
 package ratelimit
 
 import (
+	"math"
+	"math/rand/v2"
 	"testing"
 	"time"
+	"unsafe"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/weir-go/ratelimit/internal/meter"
 )
+
+// Whoever adds an algorithm has to say how it is counted. Where it is forgotten, this test
+// panics.
+func TestEveryAlgorithmHasAPlan(t *testing.T) {
+	for a := range algorithmNames {
+		l := Limit{Algorithm: Algorithm(a), Rate: PerSecond(10)}
+		switch l.Algorithm {
+		case 0:
+			continue
+		case AlgorithmTokenBucket, AlgorithmLeakyBucket:
+			l.Burst = 10
+		case AlgorithmUnlimited, AlgorithmBlocked:
+			l.Rate = Rate{}
+		case AlgorithmCalendar:
+			l = Calendar(10, Day("UTC"))
+		}
+		p, err := newPlan(l, 0, &calendars{clock: systemClock{}})
+		require.NoError(t, err, l)
+		untracked := l.Algorithm == AlgorithmUnlimited || l.Algorithm == AlgorithmBlocked
+		require.Equal(t, !untracked, p.tracks(), l)
+	}
+}
+
+func TestAnOrdinaryCostIsFromOneToTheCapacity(t *testing.T) {
+	for _, capacity := range []int64{1, 5, math.MaxInt} {
+		p := &plan{capacity: capacity}
+		for _, cost := range []int{math.MinInt, -5, -1, 0, 1, 2, 4, 5, 6, math.MaxInt - 1, math.MaxInt} {
+			assert.Equal(t, cost >= 1 && int64(cost) <= capacity, p.ordinary(cost), "%d of %d", cost, capacity)
+		}
+	}
+}
+
+func TestAnAccountIsACacheLine(t *testing.T) {
+	if unsafe.Sizeof(uintptr(0)) == 8 {
+		assert.EqualValues(t, 64, unsafe.Sizeof(account{}))
+	}
+}
+
+// Two keys of which nothing tells them apart share a slot. It says no less than either has spent.
+func TestKeysThatShareASlotAreBothRemembered(t *testing.T) {
+	p, err := newPlan(FixedWindow(PerMinute(100)), 0, nil)
+	require.NoError(t, err)
+	const hash = 0x1234_5678_9abc_def0
+	for _, start := range []int64{-int64(10 * time.Hour), 0, maxReading, -maxReading} {
+		m := newMemory(100, start, nil)
+		one := meter.Remembered{Until: start + int64(20*time.Second), Share: 200}
+		other := meter.Remembered{Until: start + int64(30*time.Second), Share: 10}
+		m.store(hash, p, one, start)
+		require.Equal(t, one, m.recall(hash, p, start))
+		m.store(hash, p, other, start)
+		require.Equal(t, meter.Remembered{Until: other.Until, Share: 200}, m.recall(hash, p, start))
+		m.store(hash, p, one, start)
+		require.Equal(t, meter.Remembered{Until: other.Until, Share: 200}, m.recall(hash, p, start))
+		require.Zero(t, m.recall(hash^1<<50, p, start), "another tag")
+		require.Zero(t, m.recall(hash, p, other.Until), "it is over")
+		m.takeOut(hash)
+		require.Zero(t, m.recall(hash, p, start))
+	}
+}
+
+// Whatever is in the slots, and whatever the clock says, no call fails, and what was stored last is
+// remembered or has been counted as forgotten.
+func TestAMemoryOfGarbage(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	dates := &calendars{clock: systemClock{}}
+	p, err := newPlan(SlidingCounter(PerMinute(100)), 0, dates)
+	require.NoError(t, err)
+	dated, err := newPlan(Calendar(100, Day("America/New_York")), 0, dates)
+	require.NoError(t, err)
+	any64 := func() int64 { return int64(r.Uint64()) >> r.IntN(64) }
+	for range 3000 {
+		m := newMemory(1+r.IntN(20), max(-maxReading, min(any64(), maxReading)), dates)
+		for i := range m.lines {
+			for j := range m.lines[i] {
+				m.lines[i][j].Store(r.Uint64() >> r.IntN(40))
+			}
+		}
+		now := max(-maxReading, min(any64(), maxReading-1)) // at the very last reading nothing is still to come
+		hash := r.Uint64()
+		past := meter.Remembered{Until: max(now, m.start) + 1 + r.Int64N(1<<r.IntN(50)), Share: uint8(1 + r.IntN(255))}
+		before := m.overflowed.Load()
+		m.store(hash, p, past, now)
+		if m.overflowed.Load() == before {
+			require.True(t, p.Covers(m.recall(hash, p, now), m.unpack(m.pack(past, 0))), "%+v at %d, from %d on", past, now, m.start)
+		}
+		m.changed.Store(true)
+		for _, p := range []*plan{p, dated} {
+			u := unseen{floor: now, memory: m, hash: hash}
+			at, s := u.begin(p, now, false)
+			require.Equal(t, now, at)
+			require.True(t, p.wall != nil || p.Regained(s) <= max(now, min(now+int64(p.limit.RefillTime()), maxReading)))
+		}
+		m.takeOut(hash)
+		require.Zero(t, m.recall(hash, p, now))
+	}
+}
+
+func TestSlotsTellInstantsRoundedUp(t *testing.T) {
+	m := newMemory(1, 0, nil)
+	for until, want := range map[int64]int64{
+		1: slotTick, slotTick: slotTick, slotTick + 1: 2 * slotTick,
+		(slotNever - 1) * slotTick: (slotNever - 1) * slotTick, (slotNever-1)*slotTick + 1: maxReading, math.MaxInt64: maxReading,
+	} {
+		require.Equal(t, meter.Remembered{Until: want, Share: 7}, m.unpack(m.pack(meter.Remembered{Until: until, Share: 7}, 3)))
+	}
+	require.Zero(t, m.pack(meter.Remembered{Until: 0, Share: 7}, 3))
+}
 
 // orderOf returns an order of n entries, and the entries by key.
 func orderOf(n int) (*order[int], []*entry[int]) {

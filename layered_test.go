@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/testsize"
 )
@@ -453,7 +453,7 @@ func TestDecisionsOfEightLayersDoNotAllocate(t *testing.T) {
 		_, _ = stack.Peek(call{user: "ann", route: "/"}, 1)
 	}
 	decide()
-	if raceEnabled {
+	if testsize.Race {
 		return // sync.Pool drops things at random under the race detector
 	}
 	assert.Zero(t, testing.AllocsPerRun(1000, decide))
@@ -682,3 +682,173 @@ func TestAdjustOfAStackAdjustsEachLayer(t *testing.T) {
 }
 
 var errBad = errors.New("bad")
+
+// choice is a request with the layers that apply to it.
+type choice []int
+
+func thePicked(c choice, which []int) []int { return append(which, c...) }
+
+// many returns a stack of n layers, each with a limiter of its own, of which layer i
+// has a capacity of i + 1, and a count of the key functions that ran.
+func many(t testing.TB, n int) (stack *ratelimit.Layered[choice], ran *int) {
+	t.Helper()
+	clock, ran := new(testClock), new(int)
+	layers := make([]ratelimit.Layer[choice], n)
+	for i := range layers {
+		l := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(i+1)).Named(fmt.Sprint("layer", i)))
+		layers[i] = ratelimit.By(l, func(choice) (string, error) { *ran++; return "ann", nil })
+	}
+	stack, err := ratelimit.AllOf(thePicked, layers...)
+	require.NoError(t, err)
+	return stack, ran
+}
+
+func TestOnlyThePickedLayersCount(t *testing.T) {
+	stack, ran := many(t, 1000)
+	assert.Len(t, stack.Limits(), 1000)
+	d, err := stack.Take(t.Context(), choice{9, 7, 999}, 6)
+	require.NoError(t, err)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: stack.Limits()[7], Remaining: 2, ResetAfter: time.Minute}, d)
+	assert.Equal(t, 3, *ran)
+	d, err = stack.Take(t.Context(), choice{9, 999}, 5)
+	require.NoError(t, err)
+	assert.Equal(t, "layer9", d.Limit.Name)
+	assert.False(t, d.Allowed)
+	assert.True(t, stack.Allow(choice{999}, 994), "a denial charges none of the picked")
+	assert.False(t, stack.Allow(choice{999}, 1))
+	assert.True(t, stack.Allow(choice{0}, 1))
+}
+
+func TestALayerPickedTwiceCountsOnce(t *testing.T) {
+	stack, ran := many(t, 4)
+	d, err := stack.Take(t.Context(), choice{3, 2, 3, 2}, 1)
+	require.NoError(t, err)
+	assert.Equal(t, 2, d.Remaining)
+	assert.Equal(t, 2, *ran)
+}
+
+func TestARequestThatPicksNothingIsAllowed(t *testing.T) {
+	stack, _ := many(t, 4)
+	for range 2 {
+		d, err := stack.Take(t.Context(), nil, 9)
+		require.NoError(t, err)
+		assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}, d)
+	}
+	require.NoError(t, stack.Wait(t.Context(), nil, 1))
+}
+
+func TestAnIndexThatIsOutOfRangeIsAnError(t *testing.T) {
+	stack, _ := many(t, 4)
+	for _, i := range []int{4, -1, math.MaxInt, math.MinInt} {
+		d, err := stack.Take(t.Context(), choice{3, i}, 1)
+		require.EqualError(t, err, fmt.Sprintf("ratelimit: AllOf was told to pick layer %d of 4", i))
+		assert.Equal(t, ratelimit.Decision{}, d)
+		_, err = stack.Peek(choice{i}, 1)
+		require.Error(t, err)
+		_, err = stack.Reserve(t.Context(), choice{i}, 1, 0)
+		require.Error(t, err)
+		require.Error(t, stack.Wait(t.Context(), choice{i}, 1))
+	}
+	assert.True(t, stack.Allow(choice{3}, 4), "nothing was charged")
+	_, err := stack.Take(t.Context(), choice{3}, -1)
+	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
+}
+
+func TestThePicksOrderIsTheLayersOrder(t *testing.T) {
+	clock := new(testClock)
+	limit := ratelimit.FixedWindow(ratelimit.PerMinute(1))
+	var layers []ratelimit.Layer[choice]
+	for _, name := range []string{"a", "b", "c"} {
+		layers = append(layers, ratelimit.By(onClock(t, clock, limit.Named(name)), func(choice) (string, error) { return "ann", nil }))
+	}
+	stack, err := ratelimit.AllOf(thePicked, layers...)
+	require.NoError(t, err)
+	for range 20 {
+		for _, order := range []choice{{2, 0}, {1, 2}, {0, 1}} {
+			d, err := stack.Peek(order, 1)
+			require.NoError(t, err)
+			assert.Equal(t, stack.Limits()[order[0]], d.Limit)
+		}
+	}
+}
+
+func TestAllOfRefusesWhatCannotBeAStack(t *testing.T) {
+	_, err := ratelimit.AllOf[choice](nil)
+	require.EqualError(t, err, "ratelimit: AllOf needs a function that picks layers")
+	_, err = ratelimit.AllOf(thePicked)
+	require.EqualError(t, err, "ratelimit: AllOf needs at least one layer")
+	_, err = ratelimit.AllOf(thePicked, nil)
+	require.EqualError(t, err, "ratelimit: layer 0 is nil")
+}
+
+func TestPickedLayersDoNotAllocate(t *testing.T) {
+	stack, _ := many(t, 1000)
+	few, all := choice{998, 997, 999}, make(choice, 1000)
+	for i := range all {
+		all[i] = i
+	}
+	slices.Reverse(all)
+	decide := func() {
+		stack.Allow(few, 1)
+		stack.Allow(all, 1)
+		_, _ = stack.Take(context.Background(), few, 1)
+		_, _ = stack.Peek(few, 1)
+	}
+	decide()
+	if testsize.Race {
+		return // sync.Pool drops things at random under the race detector
+	}
+	assert.Zero(t, testing.AllocsPerRun(50, decide))
+}
+
+func TestObserveTellsWhatEachLayerSaidOfARequest(t *testing.T) {
+	type request struct{ user, route string }
+	clock := new(testClock)
+	var events []ratelimit.Event[string]
+	users := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("user"), ratelimit.Options[string]{
+		Clock: clock, OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) },
+	})
+	routes := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(9)).Named("route"), ratelimit.Options[string]{Clock: clock})
+	told := map[string][]ratelimit.Event[request]{}
+	watch := func(name string, l ratelimit.Layer[request]) ratelimit.Layer[request] {
+		return ratelimit.Observe(l, func(e ratelimit.Event[request]) { told[name] = append(told[name], e) })
+	}
+	stack, err := ratelimit.All(
+		watch("user", ratelimit.By(users, func(r request) (string, error) { return r.user, nil })),
+		ratelimit.Shadow(watch("route", ratelimit.WithCost(
+			ratelimit.By(routes, func(r request) (string, error) { return r.route, nil }), func(request) int { return 5 }))),
+	)
+	require.NoError(t, err)
+	ann, bob := request{"ann", "/a"}, request{"bob", "/a"}
+	require.True(t, stack.Allow(ann, 1))
+	require.False(t, stack.Allow(ann, 1))
+	require.True(t, stack.Allow(bob, 1))
+	_, err = stack.Peek(bob, 1)
+	require.NoError(t, err)
+
+	require.Len(t, told["user"], 3)
+	require.Len(t, told["route"], 3)
+	for i, want := range []struct {
+		r                        request
+		user, route, spent, shad bool
+	}{{ann, true, true, true, true}, {ann, false, false, false, false}, {bob, true, false, true, false}} {
+		user, route := told["user"][i], told["route"][i]
+		assert.Equal(t, want.r, user.Key)
+		assert.Equal(t, want.r, route.Key)
+		assert.Equal(t, want.user, user.Decision.Allowed)
+		assert.Equal(t, want.route, route.Decision.Allowed)
+		assert.Equal(t, want.spent, user.Spent)
+		assert.Equal(t, want.shad, route.Spent)
+		assert.Equal(t, 5, route.Cost)
+		assert.Equal(t, "route", route.Decision.Limit.Name)
+	}
+	assert.Len(t, events, 3, "the limiter's own OnDecision is told as well")
+}
+
+func TestObserveNeedsALayerAndAFunction(t *testing.T) {
+	_, err := ratelimit.All(ratelimit.Observe[string](nil, func(ratelimit.Event[string]) {}))
+	require.ErrorContains(t, err, "Observe was given no layer")
+	l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerHour(1)))
+	_, err = ratelimit.All(ratelimit.Observe(ratelimit.By(l, func(s string) (string, error) { return s, nil }), nil))
+	require.ErrorContains(t, err, "Observe was given no function")
+}

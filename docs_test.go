@@ -1,0 +1,245 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+var goBlock = regexp.MustCompile("(?s)```go\n(.*?)```")
+
+// squeeze takes out what a document may change about code that it copies: indentation.
+func squeeze(code string) string {
+	var lines []string
+	for line := range strings.Lines(code) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// compiled returns all Go code of the repository that is not the library's own: its
+// examples, proofs and tests.
+func compiled(t *testing.T) string {
+	var code strings.Builder
+	require.NoError(t, filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" {
+			return err
+		}
+		if strings.HasSuffix(path, "_test.go") || strings.Contains(path, "examples") || strings.Contains(path, "proofs") {
+			text, err := os.ReadFile(path)
+			code.WriteString(squeeze(string(text)) + "\n")
+			return err
+		}
+		return nil
+	}))
+	return code.String()
+}
+
+// TestCodeInDocumentsIsCompiled holds README.md and the documents to code that is
+// compiled and run elsewhere, to the letter.
+func TestCodeInDocumentsIsCompiled(t *testing.T) {
+	documents, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	modules, err := filepath.Glob("*/README.md")
+	require.NoError(t, err)
+	code := compiled(t)
+	blocks := 0
+	for _, document := range append(append(documents, modules...), "README.md") {
+		text, err := os.ReadFile(document)
+		require.NoError(t, err)
+		for _, block := range goBlock.FindAllStringSubmatch(string(text), -1) {
+			blocks++
+			assert.True(t, strings.Contains(code, squeeze(block[1])), "%s has code that is not in any example or test:\n%s", document, block[1])
+		}
+	}
+	assert.Positive(t, blocks)
+}
+
+// TestReadmeIsShort holds README.md to what a reader takes in within a minute.
+func TestReadmeIsShort(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	assert.LessOrEqual(t, len(strings.Fields(string(text))), 1100)
+}
+
+var (
+	anyCode = regexp.MustCompile("(?s)```.*?```|`[^`]*`")
+	link    = regexp.MustCompile(`\]\(([^)#:]+)\)`)
+)
+
+// TestLinksInDocumentsLeadSomewhere checks links within the repository.
+func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
+	require.NoError(t, filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".md" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range link.FindAllStringSubmatch(anyCode.ReplaceAllString(string(text), ""), -1) {
+			_, err := os.Stat(filepath.Join(filepath.Dir(path), m[1]))
+			assert.NoError(t, err, "a link in %s", path)
+		}
+		return err
+	}))
+}
+
+// The code of docs/recipes.md.
+
+func Example_pacing() {
+	ctx := context.Background()
+	pace := ratelimit.Must(ratelimit.NewSingle(ratelimit.TokenBucket(ratelimit.PerSecond(100), 1), nil))
+	start := time.Now()
+	for range 4 { // the steps of the job
+		if err := pace.Wait(ctx, 1); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	fmt.Println("four steps took at least 30ms:", time.Since(start) >= 30*time.Millisecond)
+	// Output: four steps took at least 30ms: true
+}
+
+func Example_boundedQueue() {
+	ctx := context.Background()
+	backend := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerMinute(1), 2), nil))
+	fmt.Println(backend.Wait(ctx, "backend", 1)) // in service for a minute
+	fmt.Println(backend.Allow("backend", 1))     // the only one that may wait
+	err := backend.Wait(ctx, "backend", 1)
+	fmt.Println(errors.Is(err, ratelimit.ErrLimited))
+	// Output:
+	// <nil>
+	// true
+	// true
+}
+
+// Signup is code that uses a limiter: it takes it as an interface.
+type Signup struct {
+	Limit ratelimit.Limiter[string]
+}
+
+func (s *Signup) SendCode(phone string) error {
+	if !s.Limit.Allow(phone, 1) {
+		return errors.New("try again later")
+	}
+	return nil
+}
+
+func TestSignupSendsThreeCodesAnHour(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	limit, err := ratelimit.New(ratelimit.SlidingLog(ratelimit.PerHour(3)), &ratelimit.Options[string]{Clock: clock})
+	require.NoError(t, err)
+	signup := &Signup{Limit: limit}
+
+	for range 3 {
+		require.NoError(t, signup.SendCode("555-0100"))
+	}
+	require.Error(t, signup.SendCode("555-0100"))
+	clock.Advance(time.Hour)
+	require.NoError(t, signup.SendCode("555-0100"))
+}
+
+func TestAnExportWritesTenRowsASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10), 1), nil))
+		start := time.Now()
+		for range 101 {
+			require.NoError(t, limit.Wait(t.Context(), "export", 1))
+		}
+		assert.Equal(t, 10*time.Second, time.Since(start)) // exactly, and at once
+	})
+}
+
+// admitted returns how many of a greedy key's requests pass in the first minute, and at most in any other.
+func admitted(limit ratelimit.Limit) (first, most int) {
+	clock := new(ratelimittest.Clock)
+	l := ratelimit.Must(ratelimit.NewSingle(limit, &ratelimit.Options[struct{}]{Clock: clock}))
+	var passed []time.Duration
+	for clock.Now() < 10*time.Minute {
+		for l.Allow(1) {
+			passed = append(passed, clock.Now())
+		}
+		clock.Advance(10 * time.Millisecond)
+	}
+	for i, begin := range passed {
+		n := 0
+		for _, at := range passed[i:] {
+			if at-begin < time.Minute {
+				n++
+			}
+		}
+		if i == 0 {
+			first = n
+		}
+		most = max(most, n)
+	}
+	return first, most
+}
+
+// The figures of docs/recipes.md, "Choose a burst".
+func TestHowManyPassInAMinute(t *testing.T) {
+	for _, row := range []struct {
+		limit       ratelimit.Limit
+		first, most int
+	}{
+		{ratelimit.TokenBucket(ratelimit.PerMinute(100), 100), 199, 199},
+		{ratelimit.TokenBucket(ratelimit.PerMinute(50), 50), 99, 99},
+		{ratelimit.TokenBucket(ratelimit.PerMinute(91), 10), 100, 100},
+		{ratelimit.TokenBucket(ratelimit.PerMinute(100), 1), 100, 100},
+		{ratelimit.SlidingLog(ratelimit.PerMinute(100)), 100, 100},
+		{ratelimit.FixedWindow(ratelimit.PerMinute(100)), 100, 100},
+	} {
+		first, most := admitted(row.limit)
+		assert.Equal(t, row.first, first, "%v", row.limit)
+		assert.Equal(t, row.most, most, "%v", row.limit)
+	}
+}
+
+// TestErrorsInLogsHaveOneName: whoever searches the log of a service for an error has one attribute to
+// ask for, whichever package has written the line.
+func TestErrorsInLogsHaveOneName(t *testing.T) {
+	const name, others = `"error"`, ` "err" "cause" "Error" "failure_cause" `
+	found := 0
+	require.NoError(t, filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		files := token.NewFileSet()
+		file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			for _, arg := range call.Args {
+				if lit, ok := arg.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					assert.NotContains(t, others, " "+lit.Value+" ", "%s: an error's name in logs is %s", files.Position(lit.Pos()), name)
+					if lit.Value == name {
+						found++
+					}
+				}
+			}
+			return true
+		})
+		return nil
+	}))
+	assert.GreaterOrEqual(t, found, 8, "the lines of edge, failover and policy")
+}
