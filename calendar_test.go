@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/model"
 	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
@@ -39,7 +40,7 @@ func at(t testing.TB, limit ratelimit.Limit, name, text string) (*ratelimit.Keye
 
 func date(t testing.TB, name, text string) time.Time {
 	t.Helper()
-	at, err := time.ParseInLocation("2006-01-02 15:04", text, zone(name))
+	at, err := time.ParseInLocation("2006-01-02 15:04", text, model.Zone(name))
 	require.NoError(t, err)
 	return at
 }
@@ -326,11 +327,11 @@ type datedKey struct {
 
 // roll brings a key to a wall time.
 func (k *datedKey) roll(wall time.Time) {
-	p := modelPeriodOf(k.limit.Period)
-	now := p.begins(wall.In(p.zone))
+	p := model.PeriodOf(k.limit.Period)
+	now := p.Begins(wall.In(p.Location))
 	for k.used > 0 && k.window.Before(now) {
 		k.used = max(0, k.used-k.limit.Rate.Units)
-		k.window = p.next(k.window)
+		k.window = p.Next(k.window)
 		k.windows++
 	}
 	if k.window.Before(now) {
@@ -346,17 +347,17 @@ func (k *datedKey) adopt(l ratelimit.Limit, wall time.Time) {
 	}
 	k.roll(wall)
 	if k.limit.Period != l.Period {
-		p := modelPeriodOf(l.Period)
-		k.window = p.begins(wall.In(p.zone))
+		p := model.PeriodOf(l.Period)
+		k.window = p.Begins(wall.In(p.Location))
 	}
 	k.limit = l
 }
 
 // free returns the window in which a cost fits.
 func (k *datedKey) free(cost int) time.Time {
-	p, window := modelPeriodOf(k.limit.Period), k.window
+	p, window := model.PeriodOf(k.limit.Period), k.window
 	for used := k.used; used+cost > k.limit.Rate.Units; used = max(0, used-k.limit.Rate.Units) {
-		window = p.next(window)
+		window = p.Next(window)
 	}
 	return window
 }
@@ -364,7 +365,7 @@ func (k *datedKey) free(cost int) time.Time {
 // Clocks are set forward and back, over boundaries and steps of daylight saving time, while keys
 // spend, settle, owe and change their limits. No answer differs from the model's.
 func TestCalendarsAnswerAsTheModelWhateverTheWallClockDoes(t *testing.T) {
-	n := rounds(1500)
+	n := model.Rounds(1500)
 	if *walls > 0 {
 		n = *walls
 	}
@@ -376,14 +377,14 @@ func TestCalendarsAnswerAsTheModelWhateverTheWallClockDoes(t *testing.T) {
 }
 
 func anyCalendar(r *rand.Rand) ratelimit.Limit {
-	return ratelimit.Calendar(1+r.IntN(10), modelPeriods[r.IntN(len(modelPeriods))].Period)
+	return ratelimit.Calendar(1+r.IntN(10), model.Periods[r.IntN(len(model.Periods))].Period)
 }
 
 func playDates(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(testsize.Seed(seed), 77))
 	limit := anyCalendar(r)
 	clock := new(wallClock)
-	clock.set(time.Duration(r.Int64N(2*year) - year))
+	clock.set(time.Duration(r.Int64N(2*model.Year) - model.Year))
 	clock.setWall(time.Date(1990+r.IntN(80), time.Month(1+r.IntN(12)), 1+r.IntN(31), r.IntN(24), r.IntN(60), r.IntN(60), r.IntN(1e9), time.UTC))
 	l := newWith(t, limit, ratelimit.Options[string]{Clock: clock, IdleTTL: math.MaxInt64}) // no key is dropped
 	keys := map[string]*datedKey{}
@@ -396,7 +397,7 @@ func playDates(t *testing.T, seed uint64) {
 	var made []reserved
 	for step := range 60 {
 		key := string(rune('a' + r.IntN(3)))
-		span := int64(spanOf(limit))
+		span := int64(model.Span(limit))
 		switch r.IntN(6) {
 		case 0:
 			clock.advance(time.Duration(r.Int64N(span)))
@@ -456,9 +457,9 @@ func playDates(t *testing.T, seed uint64) {
 			}
 			require.Equal(t, max(0, limit.Rate.Units-k.used), res.Remaining, what)
 			if k.used > 0 {
-				p, end := modelPeriodOf(limit.Period), k.window
+				p, end := model.PeriodOf(limit.Period), k.window
 				for used := k.used; used > 0; used -= limit.Rate.Units {
-					end = p.next(end)
+					end = p.Next(end)
 				}
 				require.Equal(t, end.Sub(wall), res.ResetAfter, what)
 			}
@@ -469,14 +470,14 @@ func playDates(t *testing.T, seed uint64) {
 // However the clocks jump, and whatever is dropped in the meantime, or evicted and remembered, no more passes than
 // the units of each window that the wall clock has shown.
 func TestNoWindowIsGrantedTwice(t *testing.T) {
-	n := rounds(1000)
+	n := model.Rounds(1000)
 	if *walls > 0 {
 		n = *walls
 	}
 	for seed := range n {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 78))
 		limit := anyCalendar(r)
-		p := modelPeriodOf(limit.Period)
+		p := model.PeriodOf(limit.Period)
 		clock := new(wallClock)
 		clock.setWall(time.Date(2026, 3, 1+r.IntN(60), r.IntN(24), 0, 0, 0, time.UTC))
 		opts := ratelimit.Options[string]{Clock: clock, MaxKeys: 4}
@@ -486,7 +487,7 @@ func TestNoWindowIsGrantedTwice(t *testing.T) {
 		l := newWith(t, limit, opts)
 		seen, passed, latest := map[time.Time]bool{}, map[string]int{}, time.Duration(0)
 		for range 200 {
-			span := int64(spanOf(limit))
+			span := int64(model.Span(limit))
 			switch r.IntN(5) {
 			case 0:
 				clock.advance(time.Duration(r.Int64N(2*span) - span/2)) // all clocks, back too
@@ -500,7 +501,7 @@ func TestNoWindowIsGrantedTwice(t *testing.T) {
 			// A key that has seen a later reading is still there.
 			latest = max(latest, clock.Now())
 			for _, wall := range []time.Time{clock.Wall(), clock.Wall().Add(latest - clock.Now())} {
-				seen[p.begins(wall.In(p.zone))] = true
+				seen[p.Begins(wall.In(p.Location))] = true
 			}
 			key := string(rune('a' + r.IntN(3)))
 			if n := 1 + r.IntN(limit.Rate.Units); l.Allow(key, n) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/model"
 )
 
 // storm runs f in n goroutines at once, and returns when all are done.
@@ -48,7 +49,7 @@ func hammered(t *testing.T, l ratelimit.Limit, o ratelimit.Options[string]) (*ra
 }
 
 func TestThousandGoroutinesOnOneKeyGetTheCapacityExactly(t *testing.T) {
-	for _, l := range five(ratelimit.PerSecond(777)) {
+	for _, l := range model.Five(ratelimit.PerSecond(777)) {
 		t.Run(l.Algorithm.String(), func(t *testing.T) {
 			limiter, clock := hammered(t, l, ratelimit.Options[string]{})
 			for range 3 { // each fresh
@@ -91,7 +92,7 @@ func TestThousandGoroutinesOnManyKeysGetEachCapacityExactly(t *testing.T) {
 // Other limiters free live quota when they sweep, or lose what is charged to an entry that
 // was found before the sweep.
 func TestSweepAndPeekLoseNoCharge(t *testing.T) {
-	for _, l := range five(ratelimit.PerDay(500)) {
+	for _, l := range model.Five(ratelimit.PerDay(500)) {
 		t.Run(l.Algorithm.String(), func(t *testing.T) {
 			limiter, _ := hammered(t, l, ratelimit.Options[string]{})
 			defer meanwhile(func() { limiter.Sweep() })()
@@ -208,7 +209,7 @@ func TestBoundHoldsWhileTheClockMovesAndKeysAreSwept(t *testing.T) {
 
 // Bookings, settlements and cancels from all sides leave what their sum leaves.
 func TestSettlingFromAllSidesAddsUp(t *testing.T) {
-	for _, l := range five(ratelimit.PerDay(10_000)) {
+	for _, l := range model.Five(ratelimit.PerDay(10_000)) {
 		if l.Algorithm == ratelimit.AlgorithmLeakyBucket {
 			continue // what has left a queue does not come back
 		}
@@ -241,7 +242,7 @@ type swinging struct{ n atomic.Int64 }
 func (c *swinging) Now() time.Duration { return time.Duration(c.n.Add(1)%2) * time.Millisecond }
 
 func TestReadingsThatStepBackMintNothing(t *testing.T) {
-	for _, l := range five(ratelimit.PerSecond(1000)) {
+	for _, l := range model.Five(ratelimit.PerSecond(1000)) {
 		t.Run(l.Algorithm.String(), func(t *testing.T) {
 			limiter, err := ratelimit.New(l, &ratelimit.Options[string]{Clock: &swinging{}})
 			require.NoError(t, err)
@@ -260,7 +261,7 @@ func TestReadingsThatStepBackMintNothing(t *testing.T) {
 }
 
 func TestNegativeCostMintsNothing(t *testing.T) {
-	for _, l := range five(ratelimit.PerDay(10)) {
+	for _, l := range model.Five(ratelimit.PerDay(10)) {
 		r := newRig(t, l)
 		require.True(t, r.limiter.Allow("k", 10))
 		for _, cost := range []int{-1, -5, -10, -1 << 31} {
@@ -275,7 +276,7 @@ func TestNegativeCostMintsNothing(t *testing.T) {
 }
 
 func TestFastRateAdmitsItsBurstAtOneInstant(t *testing.T) {
-	r := newRig(t, ratelimit.TokenBucket(ratelimit.PerSecond(whole(1e12)), 1))
+	r := newRig(t, ratelimit.TokenBucket(ratelimit.PerSecond(model.Whole(1e12)), 1))
 	require.True(t, r.limiter.Allow("k", 1))
 	require.False(t, r.limiter.Allow("k", 1))
 	r.clock.now.Add(1)
@@ -284,7 +285,7 @@ func TestFastRateAdmitsItsBurstAtOneInstant(t *testing.T) {
 }
 
 func TestLargeBurstIsNotOffByOne(t *testing.T) {
-	burst := whole(1<<53 + 2)
+	burst := model.Whole(1<<53 + 2)
 	r := newRig(t, ratelimit.TokenBucket(ratelimit.PerSecond(burst/1000), burst))
 	require.True(t, r.limiter.Allow("k", burst-1))
 	require.True(t, r.limiter.Allow("k", 1))
@@ -292,8 +293,8 @@ func TestLargeBurstIsNotOffByOne(t *testing.T) {
 }
 
 func TestCostFarAboveTheCapacityIsNever(t *testing.T) {
-	for _, l := range five(ratelimit.PerDay(1)) {
-		for _, cost := range []int{2, 213_504, 1<<31 - 1, whole(1 << 62)} {
+	for _, l := range model.Five(ratelimit.PerDay(1)) {
+		for _, cost := range []int{2, 213_504, 1<<31 - 1, model.Whole(1 << 62)} {
 			r := newRig(t, l)
 			d, err := r.limiter.Take(context.Background(), "k", cost)
 			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
@@ -324,7 +325,7 @@ func TestPeekingNeverConsumes(t *testing.T) {
 }
 
 func TestIdleKeyKeepsItsDailyQuota(t *testing.T) {
-	for _, l := range five(ratelimit.PerDay(2)) {
+	for _, l := range model.Five(ratelimit.PerDay(2)) {
 		limiter, clock := hammered(t, l, ratelimit.Options[string]{IdleTTL: time.Millisecond})
 		require.True(t, limiter.Allow("k", 2))
 		clock.now.Store(int64(time.Hour))
@@ -337,7 +338,7 @@ func TestIdleKeyKeepsItsDailyQuota(t *testing.T) {
 }
 
 func TestDeniedCostIsNotCharged(t *testing.T) {
-	for _, l := range five(ratelimit.PerDay(10)) {
+	for _, l := range model.Five(ratelimit.PerDay(10)) {
 		r := newRig(t, l)
 		require.True(t, r.limiter.Allow("k", 7))
 		for range 100 {
@@ -349,7 +350,7 @@ func TestDeniedCostIsNotCharged(t *testing.T) {
 
 func TestInventedKeysDoNotFlushAThrottledOne(t *testing.T) {
 	for _, capacity := range []int{1, 5} {
-		for _, l := range five(ratelimit.PerDay(capacity)) {
+		for _, l := range model.Five(ratelimit.PerDay(capacity)) {
 			limiter, clock := hammered(t, l, ratelimit.Options[string]{MaxKeys: 64})
 			require.True(t, limiter.Allow("attacker", capacity))
 			require.False(t, limiter.Allow("attacker", 1))
@@ -472,7 +473,7 @@ func TestNothingIsBookedFurtherAheadThanAskedByAClockThatSteppedBack(t *testing.
 
 // How much of an old debt has been regained meanwhile may be above MaxInt64.
 func TestNewDebtInASlidingLogIsChargedHoweverMuchOfAnOldOneIsOver(t *testing.T) {
-	r := newRig(t, ratelimit.SlidingLog(ratelimit.Per(whole(1<<53), 1)))
+	r := newRig(t, ratelimit.SlidingLog(ratelimit.Per(model.Whole(1<<53), 1)))
 	require.NoError(t, r.limiter.Adjust("k", math.MaxInt))
 	r.clock.now.Store(2000)
 	require.NoError(t, r.limiter.Adjust("k", math.MaxInt))

@@ -97,3 +97,14 @@ func allows(d ratelimit.Decision) *engine {
 func fails(err error) *engine {
 	return &engine{take: func() (ratelimit.Decision, error) { return ratelimit.Decision{}, err }}
 }
+
+// rig is a limiter and the clock that it is on.
+type rig struct {
+	limiter *ratelimit.Keyed[string]
+	clock   *testClock
+}
+
+func newRig(t testing.TB, limit ratelimit.Limit) rig {
+	l, clock := newLimiter(t, limit)
+	return rig{l, clock}
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/model"
 	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
@@ -425,7 +426,7 @@ func FuzzAsking(f *testing.F) {
 // the limit has changed before. Only a Peek is not held to that: until the key is under its new
 // limit, it tells what Take would say at this instant.
 func TestWhatWasToldComesTrueAfterAnyChangeOfLimit(t *testing.T) {
-	for seed := range rounds(5_000) {
+	for seed := range model.Rounds(5_000) {
 		inquire(t, seed, func(q inquiry) string { return q.toldComesTrue(t) })
 	}
 }
@@ -480,7 +481,7 @@ func (q inquiry) freshAt(t *testing.T, told ratelimit.Decision) string {
 // To ask never changes what is answered later, once the key is under the limit that it is
 // asked under. A Peek never does.
 func TestAskingChangesNothingThatIsPaidLater(t *testing.T) {
-	for seed := range rounds(5_000) {
+	for seed := range model.Rounds(5_000) {
 		inquire(t, seed, func(q inquiry) string { return q.askingChangesNothing(t) })
 	}
 }

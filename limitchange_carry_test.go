@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/model"
 )
 
 // A sliding counter's previous window was counted in the window's length of that time. What
@@ -140,8 +141,8 @@ func TestPeekBeforeAChangeHasReachedTheKeySaysWhatTakeDoes(t *testing.T) {
 
 // Instants and debts together are above 2^63 ns on a clock past 92 years.
 func TestASlowLimitDeniesOnAClockFarFromItsOrigin(t *testing.T) {
-	for _, limit := range append(saturated(), edgeLimits()...) {
-		for _, raw := range []int64{90 * year, 93 * year, 120 * year, 146 * year, math.MaxInt64} {
+	for _, limit := range append(model.Saturated(), model.EdgeLimits()...) {
+		for _, raw := range []int64{90 * model.Year, 93 * model.Year, 120 * model.Year, 146 * model.Year, math.MaxInt64} {
 			r := newRig(t, limit)
 			r.clock.now.Store(raw)
 			require.True(t, r.limiter.Allow("k", limit.Capacity()), "%v at %d", limit, raw)
@@ -155,10 +156,10 @@ func TestASlowLimitDeniesOnAClockFarFromItsOrigin(t *testing.T) {
 
 // The same for what is booked ahead, and then is worth far more under a slower limit.
 func TestBookingsAreNotForgottenOnAClockFarFromItsOrigin(t *testing.T) {
-	slow := five(ratelimit.Per(1, time.Duration(century)))
-	for _, from := range five(ratelimit.Per(1, time.Duration(10*year))) {
+	slow := model.Five(ratelimit.Per(1, time.Duration(model.Century)))
+	for _, from := range model.Five(ratelimit.Per(1, time.Duration(10*model.Year))) {
 		for _, to := range slow {
-			for _, raw := range []int64{0, 93 * year, 146 * year, math.MaxInt64} {
+			for _, raw := range []int64{0, 93 * model.Year, 146 * model.Year, math.MaxInt64} {
 				r := newRig(t, from)
 				r.clock.now.Store(raw)
 				for range 9 {
@@ -172,7 +173,7 @@ func TestBookingsAreNotForgottenOnAClockFarFromItsOrigin(t *testing.T) {
 				}
 				d, err := r.limiter.Peek("k", 1)
 				require.NoError(t, err)
-				require.GreaterOrEqual(t, d.RetryAfter, time.Duration(9*year), "%v to %v at %d", from, to, raw)
+				require.GreaterOrEqual(t, d.RetryAfter, time.Duration(9*model.Year), "%v to %v at %d", from, to, raw)
 				require.GreaterOrEqual(t, d.ResetAfter, d.RetryAfter, "%v to %v at %d", from, to, raw)
 			}
 		}

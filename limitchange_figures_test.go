@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/model"
 	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
@@ -104,7 +105,7 @@ func runHistory(t testing.TB, seed uint64, a, b ratelimit.Limit) *changed {
 	r := rand.New(rand.NewPCG(testsize.Seed(seed), 1))
 	h := &changed{}
 	h.l, h.clock = newLimiter(t, a)
-	per := int64(spanOf(a))
+	per := int64(model.Span(a))
 	step := func() {
 		h.clock.now.Add(r.Int64N(per/2 + 1))
 		n := 1 + r.IntN(a.Capacity())
@@ -128,7 +129,7 @@ func runHistory(t testing.TB, seed uint64, a, b ratelimit.Limit) *changed {
 	require.NoError(t, h.l.SetLimit(b))
 	a = b
 	h.l.Allow("k", 1)
-	per = int64(spanOf(b))
+	per = int64(model.Span(b))
 	for range r.IntN(3) {
 		step()
 	}
@@ -138,7 +139,7 @@ func runHistory(t testing.TB, seed uint64, a, b ratelimit.Limit) *changed {
 // Whatever came before and after a change of limit, the figures are true to the
 // nanosecond.
 func TestFiguresAreTrueAfterAChangeOfLimit(t *testing.T) {
-	for seed := range rounds(6_000) {
+	for seed := range model.Rounds(6_000) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 2))
 		probeChange(t, seed, r, anyLimit(r), anyLimit(r))
 	}
@@ -148,7 +149,7 @@ func TestFiguresAreTrueAfterAChangeOfLimit(t *testing.T) {
 func anyLimit(r *rand.Rand) ratelimit.Limit {
 	l := everyAlgorithm[r.IntN(len(everyAlgorithm))]
 	if l.Rate.Units = 1 + r.IntN(12); l.Algorithm == ratelimit.AlgorithmCalendar {
-		l.Period = modelPeriods[r.IntN(len(modelPeriods))].Period
+		l.Period = model.Periods[r.IntN(len(model.Periods))].Period
 		return l
 	}
 	l.Rate.Per = time.Duration(1 + r.Int64N(100))

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/chain"
+	"github.com/weir-go/ratelimit/internal/model"
 	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
@@ -486,7 +487,7 @@ func TestANilContextNeverEnds(t *testing.T) {
 
 // refusals are the ways in which a call is refused for good, and what Take says to each.
 func refusals() []refusal {
-	big := whole(1 << 40)
+	big := model.Whole(1 << 40)
 	bucket, blocked := ratelimit.TokenBucket(ratelimit.PerSecond(10), 20).Named("plan"), ratelimit.Blocked()
 	return []refusal{
 		{"above the capacity", bucket, 21, ratelimit.ErrExceedsLimit},
@@ -581,7 +582,7 @@ func TestAllowAllocatesNothingForErrors(t *testing.T) {
 func TestAllowAnswersAsTakeDoesToAnyCost(t *testing.T) {
 	for _, limit := range append(everyAlgorithm[:len(everyAlgorithm):len(everyAlgorithm)], ratelimit.Unlimited(), ratelimit.Blocked()) {
 		for _, known := range []bool{false, true} {
-			for _, cost := range []int{-whole(1 << 62), -1, 0, 1, limit.Capacity(), whole(1 << 62)} {
+			for _, cost := range []int{-model.Whole(1 << 62), -1, 0, 1, limit.Capacity(), model.Whole(1 << 62)} {
 				a, _ := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 1000))
 				b, _ := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 1000))
 				for _, l := range []*ratelimit.Keyed[string]{a, b} {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/model"
 	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
@@ -16,7 +17,7 @@ import (
 // remembered of a calendar's key is a window of the calendar: each answer is that of a model
 // that forgets no key.
 func TestARememberedCalendarAnswersAsTheModelWhateverTheWallClockDoes(t *testing.T) {
-	n := rounds(500)
+	n := model.Rounds(500)
 	if *walls > 0 {
 		n = *walls
 	}
@@ -43,7 +44,7 @@ func (k *rememberedKey) at(wall, latest time.Time) {
 	if k.loose = k.loose && !k.window.After(k.until); !k.loose {
 		k.until, k.left = k.window, k.limit.Rate.Units-k.used
 	}
-	for ; k.until.Before(latest); k.until = modelPeriodOf(k.limit.Period).next(k.until) {
+	for ; k.until.Before(latest); k.until = model.PeriodOf(k.limit.Period).Next(k.until) {
 		k.loose = true
 		k.left += k.limit.Rate.Units
 	}
@@ -51,12 +52,12 @@ func (k *rememberedKey) at(wall, latest time.Time) {
 
 func playRemembered(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(testsize.Seed(seed), 79))
-	limit := ratelimit.Calendar(1+r.IntN(255), modelPeriods[r.IntN(len(modelPeriods))].Period)
+	limit := ratelimit.Calendar(1+r.IntN(255), model.Periods[r.IntN(len(model.Periods))].Period)
 	clock := new(wallClock)
-	clock.set(time.Duration(r.Int64N(2*year) - year))
+	clock.set(time.Duration(r.Int64N(2*model.Year) - model.Year))
 	clock.setWall(time.Date(1990+r.IntN(80), time.Month(1+r.IntN(12)), 1+r.IntN(31), r.IntN(24), r.IntN(60), r.IntN(60), r.IntN(1e9), time.UTC))
 	l := newWith(t, limit, ratelimit.Options[int]{Clock: clock, MaxKeys: 1 + r.IntN(3), Remember: 1 << 12})
-	keys, span, units := map[int]*rememberedKey{}, int64(spanOf(limit)), limit.Rate.Units
+	keys, span, units := map[int]*rememberedKey{}, int64(model.Span(limit)), limit.Rate.Units
 	latest := &datedKey{limit: limit} // the latest window that was ever shown
 	for step := range 60 {
 		switch r.IntN(5) {
@@ -78,7 +79,7 @@ func playRemembered(t *testing.T, seed uint64) {
 		what := fmt.Sprintf("step %d: %v, %v, key %d: %+v", step, limit, wall, key, *k)
 		d, err := l.Take(t.Context(), key, cost)
 		require.NoError(t, err, what)
-		require.LessOrEqual(t, d.ResetAfter, modelPeriodOf(limit.Period).next(latest.window).Sub(wall), what)
+		require.LessOrEqual(t, d.ResetAfter, model.PeriodOf(limit.Period).Next(latest.window).Sub(wall), what)
 		if k.loose {
 			if d.Allowed {
 				k.left -= cost
@@ -181,7 +182,7 @@ func TestWhatMayBeTrueIsNotShortened(t *testing.T) {
 // under calendars, the units of each window are granted once; and no key waits for longer than to the end of the latest
 // window that was ever shown.
 func TestRememberedKeysUnderLimitsThatChange(t *testing.T) {
-	n := rounds(500)
+	n := model.Rounds(500)
 	if *walls > 0 {
 		n = *walls
 	}
@@ -193,10 +194,10 @@ func TestRememberedKeysUnderLimitsThatChange(t *testing.T) {
 func playChanges(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(testsize.Seed(seed), 80))
 	limits := append(slowLimits(), fastLimits()...)
-	for _, p := range modelPeriods {
+	for _, p := range model.Periods {
 		limits = append(limits, ratelimit.Calendar(5, p.Period))
 	}
-	limit, period := limits[len(limits)-1], modelPeriods[len(modelPeriods)-1]
+	limit, period := limits[len(limits)-1], model.Periods[len(model.Periods)-1]
 	clock := new(wallClock)
 	clock.setWall(time.Date(2026, 3, 1+r.IntN(60), r.IntN(24), 0, 0, 0, time.UTC))
 	l := newWith(t, limit, ratelimit.Options[int]{Clock: clock, MaxKeys: 1 + r.IntN(3), Remember: 1 << 12})
@@ -211,16 +212,16 @@ func playChanges(t *testing.T, seed uint64) {
 	for step := range 100 {
 		switch r.IntN(8) {
 		case 0:
-			clock.advance(time.Duration(r.Int64N(int64(spanOf(limit)))))
+			clock.advance(time.Duration(r.Int64N(int64(model.Span(limit)))))
 		case 1:
-			clock.setWall(clock.Wall().Add(time.Duration(r.Int64N(4*int64(spanOf(limit))) - 2*int64(spanOf(limit)))))
+			clock.setWall(clock.Wall().Add(time.Duration(r.Int64N(4*int64(model.Span(limit))) - 2*int64(model.Span(limit)))))
 			clock.advance(time.Minute + time.Nanosecond)
 		case 2:
 			limit = limits[r.IntN(len(limits))]
 			require.NoError(t, l.SetLimit(limit))
 			keys = [len(keys)]key{}
 			if limit.Algorithm == ratelimit.AlgorithmCalendar {
-				period = modelPeriodOf(limit.Period)
+				period = model.PeriodOf(limit.Period)
 			}
 		}
 		i := r.IntN(len(keys))
@@ -235,8 +236,8 @@ func playChanges(t *testing.T, seed uint64) {
 			require.LessOrEqual(t, d.ResetAfter, limit.RefillTime(), what)
 			continue
 		}
-		window, last := period.begins(wall.In(period.zone)), period.begins(latest.In(period.zone))
-		require.LessOrEqual(t, d.ResetAfter, period.next(last).Sub(wall), what)
+		window, last := period.Begins(wall.In(period.Location)), period.Begins(latest.In(period.Location))
+		require.LessOrEqual(t, d.ResetAfter, period.Next(last).Sub(wall), what)
 		if !k.dated || k.window.Before(window) {
 			// All that was spent before is over, but for one window that an old limit may have left behind.
 			shut := k.shut

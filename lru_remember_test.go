@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/model"
 	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
@@ -139,7 +140,7 @@ func limitOf(r *rand.Rand, a ratelimit.Algorithm) ratelimit.Limit {
 	case ratelimit.AlgorithmSlidingLog:
 		return ratelimit.SlidingLog(rate)
 	case ratelimit.AlgorithmCalendar:
-		return ratelimit.Calendar(units, modelPeriods[r.IntN(len(modelPeriods))].Period)
+		return ratelimit.Calendar(units, model.Periods[r.IntN(len(model.Periods))].Period)
 	}
 	return ratelimit.SlidingCounter(rate)
 }

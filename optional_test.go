@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/chain"
+	"github.com/weir-go/ratelimit/internal/model"
 	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
@@ -281,16 +282,16 @@ func TestTakeUpToOfNilsFails(t *testing.T) {
 
 // What is left of the present window is granted, and in the next one all of it, to keys that were evicted too.
 func TestTakeUpToOfACalendar(t *testing.T) {
-	for seed := range rounds(300) {
+	for seed := range model.Rounds(300) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 81))
-		limit := ratelimit.Calendar(1+r.IntN(255), modelPeriods[r.IntN(len(modelPeriods))].Period)
+		limit := ratelimit.Calendar(1+r.IntN(255), model.Periods[r.IntN(len(model.Periods))].Period)
 		clock := new(wallClock)
 		clock.setWall(date(t, "UTC", "2026-03-07 12:00"))
 		l := newWith(t, limit, ratelimit.Options[int]{Clock: clock, MaxKeys: 2, Remember: 1 << 12})
 		keys := map[int]*datedKey{}
 		for range 50 {
 			if r.IntN(2) == 0 {
-				clock.advance(time.Duration(r.Int64N(int64(spanOf(limit)))))
+				clock.advance(time.Duration(r.Int64N(int64(model.Span(limit)))))
 			}
 			i, most := r.IntN(4), r.IntN(2*limit.Rate.Units)
 			k := keys[i]
@@ -311,16 +312,16 @@ func TestTakeUpToOfACalendar(t *testing.T) {
 // Keys come to a table that is full or nearly so, while wall clocks are set, limits change and more is evicted than is
 // remembered. What Take does to the other keys, to make room, changes nothing about the key that it is asked for.
 func TestATakeAnswersAsThePeekBeforeIt(t *testing.T) {
-	for seed := range rounds(3000) {
+	for seed := range model.Rounds(3000) {
 		playPeeks(t, seed)
 	}
 }
 
 func playPeeks(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(testsize.Seed(seed), 81))
-	limits := []ratelimit.Limit{ratelimit.Calendar(5, modelPeriods[r.IntN(len(modelPeriods))].Period)}
+	limits := []ratelimit.Limit{ratelimit.Calendar(5, model.Periods[r.IntN(len(model.Periods))].Period)}
 	if r.IntN(2) == 0 {
-		limits = append(limits, slowLimits()[r.IntN(5)], fastLimits()[r.IntN(5)], ratelimit.Calendar(3, modelPeriods[r.IntN(len(modelPeriods))].Period))
+		limits = append(limits, slowLimits()[r.IntN(5)], fastLimits()[r.IntN(5)], ratelimit.Calendar(3, model.Periods[r.IntN(len(model.Periods))].Period))
 	}
 	limit := limits[r.IntN(len(limits))]
 	clock := new(wallClock)
@@ -336,7 +337,7 @@ func playPeeks(t *testing.T, seed uint64) {
 	stack := ratelimit.Must(ratelimit.All(ratelimit.By(l, itself)))
 	keys := 1 + r.IntN(40)
 	for step := range 100 {
-		span := int64(spanOf(limit))
+		span := int64(model.Span(limit))
 		switch r.IntN(5) {
 		case 0:
 			clock.advance(time.Duration(r.Int64N(span)))
@@ -388,7 +389,7 @@ func playPeeks(t *testing.T, seed uint64) {
 // Two worlds see the same decisions. In one of them there are also peeks, and calls that fail because a later layer has no
 // key, and all is observed. That changes nothing.
 func TestPeeksAndFailuresOfAnObservedStackChangeNothing(t *testing.T) {
-	for seed := range rounds(2000) {
+	for seed := range model.Rounds(2000) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 82))
 		clock := new(wallClock)
 		clock.setWall(time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC))

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/model"
 	"github.com/weir-go/ratelimit/internal/testsize"
 )
 
@@ -319,7 +320,7 @@ func TestGlobalIsOneBudgetForAllRequests(t *testing.T) {
 // One limiter drops its keys whenever they are fresh, the other one never does. What reservations are settled at makes no
 // difference between them: in particular, what they cost above their estimates is charged to keys that have left the table.
 func TestSettlingIsTheSameForKeysThatHaveLeftTheTable(t *testing.T) {
-	for seed := range rounds(3000) {
+	for seed := range model.Rounds(3000) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 83))
 		limits := slices.Concat(slowLimits(), fastLimits(), []ratelimit.Limit{ratelimit.Calendar(5, ratelimit.Day("UTC"))})
 		limit := limits[r.IntN(len(limits))]
@@ -344,7 +345,7 @@ func TestSettlingIsTheSameForKeysThatHaveLeftTheTable(t *testing.T) {
 			case 0:
 				clock.advance(time.Duration(r.Int64N(int64(time.Minute))))
 			case 1:
-				clock.advance(time.Duration(r.Int64N(4 * int64(spanOf(limit)))))
+				clock.advance(time.Duration(r.Int64N(4 * int64(model.Span(limit)))))
 				drops.Sweep()
 			case 2:
 				if r.IntN(4) == 0 {

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/model"
 	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
@@ -569,13 +570,13 @@ func TestABookingRestoredOnTopOfAFullLogIsNotLost(t *testing.T) {
 
 // What is restored on top of keys that are booked almost a century ahead is put behind that, and is saved again.
 func TestWhatIsRestoredOnTopOfItselfIsSavedAgain(t *testing.T) {
-	for seed := range rounds(1000) {
+	for seed := range model.Rounds(1000) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 84))
-		per := time.Duration(century) / time.Duration(1+r.IntN(40))
+		per := time.Duration(model.Century) / time.Duration(1+r.IntN(40))
 		if r.IntN(4) == 0 {
-			per = time.Duration(1 + r.Int64N(century))
+			per = time.Duration(1 + r.Int64N(model.Century))
 		}
-		limits := append(five(ratelimit.Per(1+r.IntN(5), per)), ratelimit.Calendar(1+r.IntN(5), ratelimit.Month("UTC", 1)))
+		limits := append(model.Five(ratelimit.Per(1+r.IntN(5), per)), ratelimit.Calendar(1+r.IntN(5), ratelimit.Month("UTC", 1)))
 		limit := limits[r.IntN(len(limits))]
 		if limit.Validate() != nil {
 			continue
@@ -584,9 +585,9 @@ func TestWhatIsRestoredOnTopOfItselfIsSavedAgain(t *testing.T) {
 		l := onClock(t, clock, limit)
 		for range 1 + r.IntN(30) {
 			if r.IntN(8) == 0 {
-				clock.advance(time.Duration(r.Int64N(int64(spanOf(limit))/20 + 1)))
+				clock.advance(time.Duration(r.Int64N(int64(model.Span(limit))/20 + 1)))
 			}
-			_, err := l.Reserve(t.Context(), "k", 1+r.IntN(limit.Capacity()), time.Duration(r.Int64N(century)))
+			_, err := l.Reserve(t.Context(), "k", 1+r.IntN(limit.Capacity()), time.Duration(r.Int64N(model.Century)))
 			require.NoError(t, err)
 		}
 		for range 5 {
@@ -676,10 +677,10 @@ func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 
 // A limiter that is saved and restored grants no window that one which goes on has granted, wherever the wall clock was.
 func TestRestoredCalendarsGrantEachWindowOnce(t *testing.T) {
-	for seed := range rounds(1500) {
+	for seed := range model.Rounds(1500) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 85))
-		limit := ratelimit.Calendar(1+r.IntN(5), modelPeriods[r.IntN(len(modelPeriods))].Period)
-		period, span := modelPeriodOf(limit.Period), int64(spanOf(limit))
+		limit := ratelimit.Calendar(1+r.IntN(5), model.Periods[r.IntN(len(model.Periods))].Period)
+		period, span := model.PeriodOf(limit.Period), int64(model.Span(limit))
 		clock := new(wallClock)
 		clock.setWall(time.Date(2026, 3, 1+r.IntN(60), r.IntN(24), 0, 0, 0, time.UTC))
 		o := ratelimit.Options[int]{Clock: clock}
@@ -700,7 +701,7 @@ func TestRestoredCalendarsGrantEachWindowOnce(t *testing.T) {
 					l = next
 				}
 			}
-			windows[period.begins(clock.Wall().In(period.zone))] = true
+			windows[period.Begins(clock.Wall().In(period.Location))] = true
 			key := r.IntN(len(granted))
 			if cost := 1 + r.IntN(limit.Rate.Units); l.Allow(key, cost) {
 				granted[key] += cost

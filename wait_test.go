@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/model"
 )
 
 // bubble runs a test on synctest's time, with a limiter that was built in it.
@@ -133,7 +134,7 @@ func TestThoseBehindACancelledWaiterKeepTheirInstants(t *testing.T) {
 }
 
 func TestDeadlineThatComesFirstIsRefusedAtOnce(t *testing.T) {
-	for _, l := range five(ratelimit.PerSecond(1)) {
+	for _, l := range model.Five(ratelimit.PerSecond(1)) {
 		t.Run(l.Algorithm.String(), func(t *testing.T) {
 			bubble(t, l, func(t *testing.T, w *waiters) {
 				w.wait(t.Context(), "first", 1)

@@ -1,4 +1,4 @@
-package ratelimit_test
+package model
 
 import "testing"
 

@@ -1,4 +1,4 @@
-package ratelimit_test
+package model
 
 import (
 	"cmp"
@@ -61,7 +61,7 @@ func (e *spent) settle(r *rig, o op) {
 }
 
 func TestTheBoundHoldsWhateverIsSettledAndCancelled(t *testing.T) {
-	for seed := range rounds(2_000) {
+	for seed := range Rounds(2_000) {
 		l, all := trace(t, seeded(2<<32|seed, 500))
 		slices.SortStableFunc(all, func(a, b *spent) int { return cmp.Compare(a.at, b.at) })
 		for i := range all {
@@ -90,7 +90,7 @@ func within(l ratelimit.Limit, sum, d int64) bool {
 }
 
 func TestLeakyBucketSpacesWhatItLetsOut(t *testing.T) {
-	for seed := range rounds(2_000) {
+	for seed := range Rounds(2_000) {
 		data := seeded(3<<32|seed, 500)
 		data[0] = byte(ratelimit.AlgorithmLeakyBucket - 1)
 		l, all := trace(t, data)
@@ -106,7 +106,7 @@ func TestLeakyBucketSpacesWhatItLetsOut(t *testing.T) {
 }
 
 func TestNothingIsBookedFurtherAheadThanAsked(t *testing.T) {
-	for seed := range rounds(2_000) {
+	for seed := range Rounds(2_000) {
 		s := &script{data: seeded(4<<32|seed, 300), onward: true}
 		s.pickLimit()
 		r := newRig(t, s.limit)

@@ -1,4 +1,4 @@
-package ratelimit_test
+package model
 
 import (
 	"context"
@@ -25,9 +25,6 @@ type op struct {
 	ahead time.Duration // of a Reserve
 	id    int           // of the reservation that is made or settled
 }
-
-// year is a hundredth of the 100 years of the documentation.
-const year = int64(8766 * time.Hour)
 
 type opKind int
 
@@ -159,9 +156,6 @@ func (j *judge) change(o op, a *answer) {
 	}
 }
 
-// whole is n as an int, or the largest there is where an int has 32 bits.
-func whole(n int64) int { return int(min(n, math.MaxInt)) }
-
 // script turns bytes into ops, so that a seed or a fuzzer can write them. It looks at
 // the answers, to aim at the instants and the costs that matter.
 type script struct {
@@ -190,7 +184,7 @@ func (s *script) word() int { return s.byte()<<8 | s.byte() }
 
 // scriptRates are rates that do not divide well, fast ones and slow ones.
 var scriptRates = []ratelimit.Rate{
-	ratelimit.PerSecond(3), ratelimit.Per(7, 11*time.Second), ratelimit.PerDay(999_983), ratelimit.PerSecond(whole(3_000_000_019)),
+	ratelimit.PerSecond(3), ratelimit.Per(7, 11*time.Second), ratelimit.PerDay(999_983), ratelimit.PerSecond(Whole(3_000_000_019)),
 	ratelimit.PerDay(1), ratelimit.PerMinute(100), ratelimit.PerHour(123_457), ratelimit.PerSecond(1_000_000_000),
 }
 
@@ -208,7 +202,7 @@ func (s *script) pickLimit() {
 	}
 	s.limit = ratelimit.Limit{Algorithm: algorithm, Rate: rate}
 	if algorithm == ratelimit.AlgorithmCalendar {
-		s.limit = ratelimit.Calendar(1+s.byte()%20, modelPeriods[s.byte()%len(modelPeriods)].Period)
+		s.limit = ratelimit.Calendar(1+s.byte()%20, Periods[s.byte()%len(Periods)].Period)
 	}
 	if algorithm <= ratelimit.AlgorithmLeakyBucket {
 		s.limit.Burst = 1 + s.byte()%20
@@ -220,16 +214,16 @@ func (s *script) pickLimit() {
 
 // step moves the clock: not at all, a little, to an instant that was told, far, or back.
 func (s *script) step() {
-	least, most := -140*year, 140*year // readings further from 0 count as 146 years
+	least, most := -140*Year, 140*Year // readings further from 0 count as 146 years
 	if s.edge {
-		least, most = -20*year, 40*year
+		least, most = -20*Year, 40*Year
 	}
 	defer func() { s.raw = min(max(s.raw, least), most) }()
 	b := s.byte()
 	if s.onward {
 		b %= 228
 	}
-	per := float64(spanOf(s.limit))
+	per := float64(Span(s.limit))
 	switch {
 	case b < 60:
 	case b < 90:
@@ -309,7 +303,7 @@ func (s *script) aheadBy() time.Duration {
 	case b < 60:
 		return 0
 	case b < 200:
-		return time.Duration(float64(spanOf(s.limit)) * float64(b) / 50)
+		return time.Duration(float64(Span(s.limit)) * float64(b) / 50)
 	case b < 220:
 		return s.last.RetryAfter - time.Duration(b%2)
 	case b < 250:
@@ -425,17 +419,8 @@ func seeded(seed uint64, n int) []byte {
 	return data
 }
 
-// rounds is how many seeds a property is tried with: n at its full size, a quarter of it for each change, and with -short still fewer,
-// for variants that count by the same arithmetic.
-func rounds(n int) uint64 {
-	if testing.Short() {
-		return uint64(n / 20)
-	}
-	return uint64(testsize.Of(n/4, n))
-}
-
 func TestEveryAnswerIsTheModels(t *testing.T) {
-	for seed := range rounds(10_000) {
+	for seed := range Rounds(10_000) {
 		if !t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { runScript(t, seeded(seed, 300), 80) }) {
 			return
 		}
@@ -445,7 +430,7 @@ func TestEveryAnswerIsTheModels(t *testing.T) {
 // Each of a few keys has a model of its own. The clock only goes on, as a key that is
 // forgotten when others come forgets the time it has seen.
 func TestKeysShareNoBudget(t *testing.T) {
-	for seed := range rounds(1_000) {
+	for seed := range Rounds(1_000) {
 		s := &script{data: seeded(7<<32|seed, 600), onward: true, only: []opKind{opTake, opAllow, opPeek, opReserve, opSettle, opCancel, opAdjust, opReset}}
 		s.pickLimit()
 		rig := newRig(t, s.limit)

@@ -1,4 +1,4 @@
-package ratelimit_test
+package model
 
 import (
 	"slices"
@@ -29,14 +29,14 @@ func (m *model) adopt(l ratelimit.Limit, now int64) {
 }
 
 // canCarry reports whether it is told what the new limit makes of the old one's figures.
-// It is not where a debt is capped at a century or takes very many windows, where a queue has to be put in order
+// It is not where a debt is capped at a Century or takes very many windows, where a queue has to be put in order
 // anew, and where a log finds a debt before or in a booking.
 func (m *model) canCarry(old, l ratelimit.Limit, now int64) bool {
 	owed := m.base.spent(now)
 	for _, b := range m.ahead {
 		owed += b.cost
 	}
-	if mul(owed, int64(spanOf(l))).Cmp(mul(90*year, int64(l.Rate.Units))) > 0 {
+	if mul(owed, int64(Span(l))).Cmp(mul(90*Year, int64(l.Rate.Units))) > 0 {
 		return false
 	}
 	if l.Algorithm > ratelimit.AlgorithmLeakyBucket && owed/int64(l.Rate.Units) > 20 {
@@ -121,7 +121,7 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// spent is what counts now, in whole units: with it, another algorithm begins.
+// spent is what counts now, in Whole units: with it, another algorithm begins.
 
 func (s *modelBucket) spent(now int64) int64 {
 	return max(0, ceilDiv(sub(s.full, mul(now, s.units)), s.per))

@@ -1,4 +1,4 @@
-package ratelimit_test
+package model
 
 import (
 	"context"
@@ -389,7 +389,7 @@ func (d *drawn) another() ratelimit.Limit {
 		l.Rate.Units = 1 + d.byte()%30
 	case 2:
 		if l.Period != (ratelimit.Period{}) {
-			l.Period = modelPeriods[d.byte()%len(modelPeriods)].Period
+			l.Period = Periods[d.byte()%len(Periods)].Period
 		} else {
 			l.Rate.Per = time.Duration(1 + d.byte())
 		}
@@ -398,8 +398,8 @@ func (d *drawn) another() ratelimit.Limit {
 		other.pickLimit()
 		l = other.limit
 	}
-	if l.Validate() != nil || int64(l.RefillTime()) > year/2 {
-		return d.script.limit // no model knows what is capped at a century
+	if l.Validate() != nil || int64(l.RefillTime()) > Year/2 {
+		return d.script.limit // no model knows what is capped at a Century
 	}
 	d.script.limit = l
 	return l
@@ -456,7 +456,7 @@ func listed(moves []move) string {
 }
 
 func TestAllCallsTogetherAnswerAsTheModels(t *testing.T) {
-	for seed := range rounds(3_000) {
+	for seed := range Rounds(3_000) {
 		if !t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { playHistory(t, seeded(9<<32|seed, 500), 100) }) {
 			return
 		}

@@ -1,4 +1,4 @@
-package ratelimit_test
+package model
 
 import (
 	"context"
@@ -35,17 +35,17 @@ func regained(r ratelimit.Rate, t int64) *big.Int {
 }
 
 func TestGreedyCallerGetsBurstAndRate(t *testing.T) {
-	huge := ratelimit.PerSecond(whole(3_000_000_019))
+	huge := ratelimit.PerSecond(Whole(3_000_000_019))
 	for _, l := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerSecond(3), 200),
 		ratelimit.TokenBucket(ratelimit.Per(7, 11*time.Second), 70),
 		ratelimit.TokenBucket(ratelimit.PerDay(999_983), 999_983),
-		ratelimit.TokenBucket(huge, whole(3600*int64(huge.Units))),
+		ratelimit.TokenBucket(huge, Whole(3600*int64(huge.Units))),
 	} {
 		t.Run(l.String(), func(t *testing.T) {
 			// All but one of the burst are regained in a step, so that nothing is lost.
 			step := floorDiv(mul(int64(l.Burst-1), int64(l.Rate.Per)), int64(l.Rate.Units))
-			for _, end := range []int64{int64(time.Minute), year} {
+			for _, end := range []int64{int64(time.Minute), Year} {
 				if end/step > 10_000_000 {
 					t.Skip("too many steps, where an int has 32 bits")
 				}
@@ -56,7 +56,7 @@ func TestGreedyCallerGetsBurstAndRate(t *testing.T) {
 	}
 }
 
-// A burst of 1 cannot be held to the bound and to the whole rate as well, as the clock
+// A burst of 1 cannot be held to the bound and to the Whole rate as well, as the clock
 // tells no thirds of a nanosecond; from 2 on it can.
 func TestGreedyCallerWithASmallBurstLosesNothing(t *testing.T) {
 	tests := []struct {
@@ -86,42 +86,10 @@ func TestGreedyCallerGetsTheUnitsOfEachWindow(t *testing.T) {
 	}
 }
 
-func windows(r ratelimit.Rate) []ratelimit.Limit {
-	return []ratelimit.Limit{ratelimit.FixedWindow(r), ratelimit.SlidingLog(r), ratelimit.SlidingCounter(r)}
-}
-
-// five returns one limit of each algorithm, with the same rate and capacity.
-func five(r ratelimit.Rate) []ratelimit.Limit {
-	return append(windows(r), ratelimit.TokenBucket(r, r.Units), ratelimit.LeakyBucket(r, r.Units))
-}
-
-const century = 100 * year
-
-// edgeLimits are the last that New accepts on some side.
-func edgeLimits() []ratelimit.Limit {
-	units, span := whole(1<<53), time.Duration(century)
-	limits := []ratelimit.Limit{
-		ratelimit.TokenBucket(ratelimit.Per(units, 1), math.MaxInt),
-		ratelimit.TokenBucket(ratelimit.PerSecond(1), whole(century/int64(time.Second))),
-		ratelimit.TokenBucket(ratelimit.PerDay(1), 36_525),
-		ratelimit.TokenBucket(ratelimit.Per(3, math.MaxInt64), 1),
-		ratelimit.TokenBucket(ratelimit.Per(units, span), units-1),
-		ratelimit.TokenBucket(ratelimit.Per(units-1, span), 1),
-		ratelimit.LeakyBucket(ratelimit.Per(units, 1), math.MaxInt),
-		ratelimit.LeakyBucket(ratelimit.Per(3, math.MaxInt64), 1),
-	}
-	for _, r := range []ratelimit.Rate{
-		ratelimit.Per(units, span), ratelimit.Per(1, span), ratelimit.Per(units, 1), ratelimit.Per(1, 1), ratelimit.Per(2, span),
-	} {
-		limits = append(limits, five(r)...)
-	}
-	return limits
-}
-
 func TestEdgesOfWhatNewAcceptsAreExact(t *testing.T) {
-	for i, l := range edgeLimits() {
+	for i, l := range EdgeLimits() {
 		t.Run(l.String(), func(t *testing.T) {
-			for seed := range rounds(200) {
+			for seed := range Rounds(200) {
 				s := &script{data: seeded(uint64(6+i)<<32|seed, 200), limit: l, edge: true}
 				s.only = []opKind{opTake, opTake, opAllow, opPeek, opReserve, opReserve, opCancel, opSweep}
 				s.run(t, 60)
@@ -131,7 +99,7 @@ func TestEdgesOfWhatNewAcceptsAreExact(t *testing.T) {
 }
 
 func TestBeyondTheEdgesIsRefused(t *testing.T) {
-	over := time.Duration(century + 1)
+	over := time.Duration(Century + 1)
 	limits := map[string]ratelimit.Limit{
 		"capacity regained in a day more": ratelimit.TokenBucket(ratelimit.PerDay(1), 36_526),
 		"capacity regained in 1 ns more":  ratelimit.TokenBucket(ratelimit.Per(1, over), 1),
@@ -141,10 +109,10 @@ func TestBeyondTheEdgesIsRefused(t *testing.T) {
 		"sliding log 1 ns longer":         ratelimit.SlidingLog(ratelimit.Per(5, over)),
 		"sliding counter 1 ns longer":     ratelimit.SlidingCounter(ratelimit.Per(5, over)),
 	}
-	if n := int64(1<<53 + 1); whole(n) == math.MaxInt {
-		limits["one unit more"] = ratelimit.FixedWindow(ratelimit.PerSecond(whole(n)))
+	if n := int64(1<<53 + 1); Whole(n) == math.MaxInt {
+		limits["one unit more"] = ratelimit.FixedWindow(ratelimit.PerSecond(Whole(n)))
 	} else {
-		for _, l := range five(ratelimit.PerSecond(whole(n))) {
+		for _, l := range Five(ratelimit.PerSecond(Whole(n))) {
 			limits["one unit more, "+l.Algorithm.String()] = l
 		}
 	}
@@ -160,31 +128,20 @@ func TestBeyondTheEdgesIsRefused(t *testing.T) {
 	}
 }
 
-// saturated are limits for debts without end: ordinary, fast, slow and extreme ones.
-func saturated() (limits []ratelimit.Limit) {
-	for _, r := range []ratelimit.Rate{
-		ratelimit.PerSecond(10), ratelimit.PerDay(1), ratelimit.PerSecond(whole(3_000_000_019)), ratelimit.Per(7, 11*time.Second),
-		ratelimit.Per(whole(1<<53), 1), ratelimit.Per(2, time.Duration(century/4)), ratelimit.Per(4, 1),
-	} {
-		limits = append(limits, five(r)...)
-	}
-	return limits
-}
-
 func TestDebtWithoutEndIsCapped(t *testing.T) {
 	tests := map[string][]op{
 		"charged once":             {{kind: opAdjust, n: math.MaxInt}},
 		"charged again and again":  {{kind: opAdjust, n: math.MaxInt}, {kind: opAdjust, n: math.MaxInt}, {kind: opAdjust, n: math.MaxInt}},
 		"charged after spending":   {{kind: opTake, n: 1}, {kind: opAdjust, n: math.MaxInt}},
-		"charged again later":      {{kind: opAdjust, n: math.MaxInt}, {kind: opAdjust, raw: year, n: math.MaxInt}, {kind: opAdjust, raw: year, n: 1}},
+		"charged again later":      {{kind: opAdjust, n: math.MaxInt}, {kind: opAdjust, raw: Year, n: math.MaxInt}, {kind: opAdjust, raw: Year, n: 1}},
 		"settled":                  {{kind: opReserve, n: 1}, {kind: opSettle, n: math.MaxInt}},
 		"charged behind a booking": {{kind: opTake, n: 1}, {kind: opReserve, n: 1, ahead: time.Hour, id: 1}, {kind: opAdjust, n: math.MaxInt}},
 		"booked behind":            {{kind: opAdjust, n: math.MaxInt}, {kind: opReserve, n: 1, ahead: math.MaxInt64}},
-		"booked behind by a year":  {{kind: opAdjust, n: math.MaxInt}, {kind: opReserve, n: 1, ahead: time.Duration(year)}},
+		"booked behind by a Year":  {{kind: opAdjust, n: math.MaxInt}, {kind: opReserve, n: 1, ahead: time.Duration(Year)}},
 	}
 	for name, ops := range tests {
 		t.Run(name, func(t *testing.T) {
-			for _, l := range saturated() {
+			for _, l := range Saturated() {
 				checkDebt(t, l, ops)
 			}
 		})
@@ -195,7 +152,7 @@ func checkDebt(t *testing.T, l ratelimit.Limit, ops []op) {
 	peek := op{kind: opPeek, raw: ops[len(ops)-1].raw, n: 1}
 	ops = append(ops[:len(ops):len(ops)], peek)
 	p := &probe{T: t, limit: l, ops: ops, last: peek, d: replay(t, l, ops).do(peek).d}
-	most := add(big.NewInt(century), mul(2, int64(l.Rate.Per))) // windows end when they end
+	most := add(big.NewInt(Century), mul(2, int64(l.Rate.Per))) // windows end when they end
 	require.GreaterOrEqual(t, p.d.RetryAfter, time.Duration(0), p)
 	require.Positive(t, p.d.ResetAfter, p)
 	require.Zero(t, p.d.Remaining, p)
@@ -206,7 +163,7 @@ func checkDebt(t *testing.T, l ratelimit.Limit, ops []op) {
 }
 
 func TestGrantWithoutEndIsAFreshKey(t *testing.T) {
-	for _, l := range saturated() {
+	for _, l := range Saturated() {
 		r := newRig(t, l)
 		r.do(op{kind: opAdjust, n: math.MaxInt})
 		for range 4 {
@@ -220,8 +177,8 @@ func TestGrantWithoutEndIsAFreshKey(t *testing.T) {
 }
 
 func TestAnyReadingOfTheClockWillDo(t *testing.T) {
-	readings := []int64{math.MinInt64, math.MinInt64 + 1, -1 << 62, -century, -1, 0, 1, century, 1<<62 - 1, 1 << 62, math.MaxInt64 - 1, math.MaxInt64}
-	for _, l := range saturated() {
+	readings := []int64{math.MinInt64, math.MinInt64 + 1, -1 << 62, -Century, -1, 0, 1, Century, 1<<62 - 1, 1 << 62, math.MaxInt64 - 1, math.MaxInt64}
+	for _, l := range Saturated() {
 		for _, raw := range readings {
 			r := newRig(t, l)
 			r.clock.now.Store(raw)

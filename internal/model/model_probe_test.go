@@ -1,4 +1,4 @@
-package ratelimit_test
+package model
 
 import (
 	"fmt"
@@ -63,7 +63,7 @@ func (p *probe) resetAfter() {
 	known := used.limiter.Len() == 1
 	capacity := p.limit.Capacity()
 	for i, n := range []int{0, 1, capacity/2 + 1, capacity/3 + 1, 1, capacity} {
-		o := op{kind: opTake, raw: at + int64(i)*int64(spanOf(p.limit))/4, n: n}
+		o := op{kind: opTake, raw: at + int64(i)*int64(Span(p.limit))/4, n: n}
 		want := fresh.do(o)
 		require.Equal(p, want.d, used.do(o).d, "ResetAfter: not as a key never seen\n%s", p)
 	}
@@ -84,7 +84,7 @@ func (p *probe) String() string { return fmt.Sprintf("limit: %v\n%s%+v", p.limit
 // TestEveryFigureIsTrueToTheNanosecond needs no model, so it covers histories for which
 // the model has no answer too.
 func TestEveryFigureIsTrueToTheNanosecond(t *testing.T) {
-	for seed := range rounds(600) {
+	for seed := range Rounds(600) {
 		if !t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { probeScript(t, seeded(1<<32|seed, 200)) }) {
 			return
 		}

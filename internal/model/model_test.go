@@ -1,4 +1,4 @@
-package ratelimit_test
+package model
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 )
 
 // This file is the judge of the property and fuzz tests: a limiter of one key that is
-// slow, plain and sequential. It counts in whole numbers of any size, and keeps each
+// slow, plain and sequential. It counts in Whole numbers of any size, and keeps each
 // spending that lies ahead as itself: what a booking or its cancelling leads to is
 // found by spending the others anew, at their own instants and in their order.
 
@@ -34,7 +34,7 @@ type spending interface {
 	spend(b *booking)
 	// charge is for debt, which need not fit into one window.
 	charge(now, cost int64)
-	// spent is what counts now, in whole units, rounded up.
+	// spent is what counts now, in Whole units, rounded up.
 	spent(now int64) int64
 	// refund gives back some of a spending that is in the past.
 	refund(now int64, b *booking, amount int64)
@@ -58,7 +58,7 @@ func newSpending(l ratelimit.Limit) spending {
 	case ratelimit.AlgorithmSlidingLog:
 		return &modelLog{units: units, per: per}
 	case ratelimit.AlgorithmCalendar:
-		return &modelCalendar{units: units, period: modelPeriodOf(l.Period)}
+		return &modelCalendar{units: units, period: PeriodOf(l.Period)}
 	}
 	return &modelCounter{units: units, per: per}
 }
@@ -468,7 +468,7 @@ func (m *model) plan(raw, now, cost, ahead int64) (b *booking, retry int64) {
 		from = max(from, m.ahead[n-1].at) // behind whatever is booked
 	}
 	b = &booking{at: s.earliest(from, cost), cost: cost}
-	if span := mul(b.at-raw, int64(m.limit.Rate.Units)); ahead > 0 && span.Cmp(mul(1<<61, int64(spanOf(m.limit)))) > 0 {
+	if span := mul(b.at-raw, int64(m.limit.Rate.Units)); ahead > 0 && span.Cmp(mul(1<<61, int64(Span(m.limit)))) > 0 {
 		m.blurry = true // too many units come free until then to be counted: how far ahead is booked is not told
 	}
 	if retry = raw; b.at > now {
@@ -560,11 +560,11 @@ func (m *model) giveBack(b *booking, amount int64) {
 
 // charge spends what need not fit. Where bookings lie ahead, it is not said which of
 // both comes first. A debt of very many windows takes too long to count, and one of a
-// century is capped.
+// Century is capped.
 func (m *model) charge(cost int64) {
-	units, per := int64(m.limit.Rate.Units), int64(spanOf(m.limit))
+	units, per := int64(m.limit.Rate.Units), int64(Span(m.limit))
 	windows := m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket && cost/units > 1000 // which would be spent one by one
-	if len(m.ahead) > 0 || windows || mul(cost, per).Cmp(mul(90*year, units)) > 0 {
+	if len(m.ahead) > 0 || windows || mul(cost, per).Cmp(mul(90*Year, units)) > 0 {
 		m.blurry = true
 		return
 	}
@@ -620,7 +620,7 @@ func sameError(got, want error) bool {
 	return errors.Is(got, want)
 }
 
-// ---- whole numbers ----
+// ---- Whole numbers ----
 
 func add(a, b *big.Int) *big.Int { return new(big.Int).Add(a, b) }
 func sub(a, b *big.Int) *big.Int { return new(big.Int).Sub(a, b) }
@@ -640,7 +640,7 @@ func earlier(a, b *big.Int) *big.Int {
 	return b
 }
 
-// floorDiv divides by a positive number and rounds down. What no int64 holds is as far
+// floorDiv divides by a positive number and Rounds down. What no int64 holds is as far
 // away as one can say.
 func floorDiv(a *big.Int, b int64) int64 {
 	q := new(big.Int).Div(a, big.NewInt(b))

@@ -1,0 +1,88 @@
+package model
+
+import (
+	"strings"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Period is a period that a model can count in.
+type Period struct {
+	ratelimit.Period
+	Location *time.Location
+	Begins   func(at time.Time) time.Time // the window that an instant lies in
+	Next     func(from time.Time) time.Time
+}
+
+func Zone(name string) *time.Location {
+	loc, err := time.LoadLocation(name)
+	if err != nil {
+		panic(err)
+	}
+	return loc
+}
+
+func midnight(y int, m time.Month, d int, loc *time.Location) time.Time {
+	return time.Date(y, m, d, 0, 0, 0, 0, loc)
+}
+
+func modelDay(name string) Period {
+	loc := Zone(name)
+	begins := func(at time.Time) time.Time {
+		y, m, d := at.Date()
+		return midnight(y, m, d, loc)
+	}
+	return Period{ratelimit.Day(name), loc, begins, func(from time.Time) time.Time { return from.AddDate(0, 0, 1) }}
+}
+
+func modelWeek(name string, first time.Weekday) Period {
+	loc := Zone(name)
+	begins := func(at time.Time) time.Time {
+		for at.Weekday() != first {
+			at = at.AddDate(0, 0, -1)
+		}
+		y, m, d := at.Date()
+		return midnight(y, m, d, loc)
+	}
+	return Period{ratelimit.Week(name, first), loc, begins, func(from time.Time) time.Time { return from.AddDate(0, 0, 7) }}
+}
+
+func modelMonth(name string, first int) Period {
+	loc := Zone(name)
+	of := func(y int, m time.Month) time.Time {
+		last := midnight(y, m+1, 0, loc).Day()
+		return midnight(y, m, min(first, last), loc)
+	}
+	begins := func(at time.Time) time.Time {
+		y, m, _ := at.Date()
+		if from := of(y, m); !from.After(at) {
+			return from
+		}
+		return of(y, m-1)
+	}
+	return Period{ratelimit.Month(name, first), loc, begins, func(from time.Time) time.Time { return of(from.Year(), from.Month()+1) }}
+}
+
+var Periods = []Period{
+	modelDay("UTC"), modelDay("America/New_York"), modelWeek("America/New_York", time.Monday), modelWeek("UTC", time.Sunday),
+	modelMonth("UTC", 1), modelMonth("America/New_York", 31), modelMonth("UTC", 15),
+}
+
+func PeriodOf(p ratelimit.Period) Period {
+	for _, m := range Periods {
+		if m.Period == p {
+			return m
+		}
+	}
+	panic("no model of " + p.String())
+}
+
+// Span returns how long a limit's windows are, or about that.
+func Span(l ratelimit.Limit) time.Duration {
+	if l.Algorithm == ratelimit.AlgorithmCalendar {
+		days := map[string]time.Duration{"day": 1, "week": 7, "month": 31}[strings.Fields(l.Period.String())[0]]
+		return days * 24 * time.Hour
+	}
+	return l.Rate.Per
+}
