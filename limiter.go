@@ -188,20 +188,8 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision
 		if err != nil {
 			return nil, meter.Offer{}, err
 		}
-		if never := int64(cost) > p.capacity; never || cost == 0 || !p.tracks() {
-			l.look(key, p, 0, takeRequest, now, d)
-			if l.refreshed.Load() != refreshed {
-				l.markStale(key)
-			}
-			switch d.Allowed = !never; {
-			case !never:
-				d.RetryAfter = 0
-			case q.brief:
-				err = errUntold
-			default:
-				err = p.exceeds(int64(cost))
-			}
-			return nil, meter.Offer{}, err
+		if cost == 0 || int64(cost) > p.capacity || !p.tracks() {
+			return nil, meter.Offer{}, l.decideUncharged(key, p, cost, q, now, refreshed, d)
 		}
 		b, first, created, err := l.keys.acquire(key, p, l.clock)
 		if err != nil {
@@ -226,6 +214,21 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision
 		b.unlock(p, m, d)
 		return b, o, nil
 	}
+}
+
+// decideUncharged decides a cost that charges nothing: 0, above the capacity, or under a limit that counts nothing.
+func (l *Keyed[K]) decideUncharged(key K, p *plan, cost int, q request, now int64, refreshed uint64, d *Decision) error {
+	l.look(key, p, 0, takeRequest, now, d)
+	if l.refreshed.Load() != refreshed {
+		l.markStale(key)
+	}
+	switch d.Allowed = int64(cost) <= p.capacity; {
+	case d.Allowed:
+		return nil
+	case q.brief:
+		return errUntold
+	}
+	return p.exceeds(int64(cost))
 }
 
 // planOfKey returns the plan of the key's limit. It may call LimitFor.
