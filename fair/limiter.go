@@ -11,50 +11,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/meter"
-	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
-
-// Options are the settings of [New] besides the limit. Nil and zero mean the defaults. Functions are called concurrently,
-// under no lock.
-type Options[K comparable] struct {
-	// Weight is a tenant's share, at least 1 and at most 2^20. It is called for each decision. If nil, all tenants weigh 1.
-	Weight func(tenant K) int
-
-	// MaxKeys is how many tenants are tracked at most. A full one drops a tenant that owes nothing, or whose debt would be paid
-	// soonest; if callers of all tenants wait, a new one gets [ratelimit.ErrTableFull]. If zero, 65536.
-	MaxKeys int
-
-	// MaxWaiting is how many callers may wait, over all tenants. Further ones fail with [ratelimit.ErrLimited]. If
-	// zero, 1000.
-	MaxWaiting int
-
-	// Clock tells the time. Wait sleeps in real time. If nil, the system's monotonic clock.
-	Clock ratelimit.Clock
-
-	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.
-	OnDecision func(ratelimit.Event[K])
-}
-
-const (
-	defaultMaxKeys    = 65536
-	defaultMaxWaiting = 1000
-	mostWeight        = 1 << 20
-
-	// idle is for how long a tenant that owes nothing is kept at least, while there is room.
-	idle = int64(time.Minute)
-)
-
-func (o *Options[K]) validate() error {
-	switch {
-	case o.MaxKeys < 0:
-		return fmt.Errorf("fair: Options.MaxKeys is %d, want 0 for the default or more", o.MaxKeys)
-	case o.MaxWaiting < 0:
-		return fmt.Errorf("fair: Options.MaxWaiting is %d, want 0 for the default or more", o.MaxWaiting)
-	case o.Clock != nil && nilcheck.IsNil(o.Clock):
-		return fmt.Errorf("fair: Options.Clock is a nil %T, want a clock or none", o.Clock)
-	}
-	return nil
-}
 
 // Limiter shares one rate among tenants. Make one with [New]. It is safe for concurrent use. Methods of the zero Limiter
 // panic.
@@ -392,88 +349,6 @@ func (l *Limiter[K]) advanceLocked(reading int64) meter.Moment {
 	return m
 }
 
-func newTenant[K comparable](key K, weight uint64) *tenant[K] {
-	return &tenant[K]{key: key, weight: weight, place: -1}
-}
-
-// tenantLocked returns the tenant, with its weight of now. One that is not tracked is put into the
-// table, if it has to be.
-func (l *Limiter[K]) tenantLocked(key K, weight uint64, track bool) (*tenant[K], error) {
-	t := l.tenants[key]
-	if t == nil {
-		if !track {
-			return newTenant(key, weight), nil
-		}
-		if !l.roomLocked() {
-			return nil, fmt.Errorf("fair: %w: callers of all %d tenants wait", ratelimit.ErrTableFull, len(l.tenants))
-		}
-		t = newTenant(l.cloner.Clone(key), weight)
-		l.tenants[t.key] = t
-		l.filedLocked(t)
-	}
-	if t.weight != weight {
-		l.shares.reweigh(t, weight)
-		l.movedLocked(t)
-		l.hurryLocked() // the others' shares have changed
-	}
-	return t, nil
-}
-
-// roomLocked makes room for one more tenant, and reports whether it could. It also drops up to two
-// that have been idle for long, so that memory falls after a peak.
-func (l *Limiter[K]) roomLocked() bool {
-	for range 2 {
-		if t := l.idle.next; t != &l.idle && l.shares.now-t.idleSince >= idle {
-			l.dropLocked(t)
-		}
-	}
-	if len(l.tenants) < l.opts.MaxKeys {
-		return true
-	}
-	if t := l.idle.next; t != &l.idle {
-		l.dropLocked(t)
-		return true
-	}
-	if len(l.shares.debtors) > 0 {
-		l.shares.first() // comes to the top
-	}
-	for _, t := range l.shares.debtors {
-		if t.line.first == nil {
-			l.shares.free(t)
-			l.dropLocked(t)
-			l.evicted++
-			return true
-		}
-	}
-	return false
-}
-
-func (l *Limiter[K]) dropLocked(t *tenant[K]) {
-	l.unlistLocked(t)
-	delete(l.tenants, t.key)
-}
-
-// filedLocked keeps the list of idle tenants true after a tenant has changed.
-func (l *Limiter[K]) filedLocked(t *tenant[K]) {
-	idle := t.place < 0 && t.line.first == nil
-	switch listed := t.next != nil; {
-	case idle && !listed:
-		t.idleSince = l.shares.now
-		last := l.idle.prev
-		t.prev, t.next = last, &l.idle
-		last.next, l.idle.prev = t, t
-	case !idle:
-		l.unlistLocked(t)
-	}
-}
-
-func (l *Limiter[K]) unlistLocked(t *tenant[K]) {
-	if t.next != nil {
-		t.prev.next, t.next.prev = t.next, t.prev
-		t.next, t.prev = nil, nil
-	}
-}
-
 // check returns what is wrong with the key or the cost under any limit.
 func (l *Limiter[K]) check(key K, cost int) error {
 	if cost < 0 {
@@ -522,31 +397,5 @@ type systemClock struct{}
 var origin = time.Now()
 
 func (systemClock) Now() time.Duration { return time.Since(origin) }
-
-// lines are the tenants whose callers wait: a heap by the tags of their first ones.
-type lines[K comparable] []*tenant[K]
-
-func (h lines[K]) Len() int { return len(h) }
-
-func (h lines[K]) Less(i, j int) bool { return int64(h[i].line.tag-h[j].line.tag) < 0 }
-
-func (h lines[K]) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].line.place, h[j].line.place = i, j
-}
-
-func (h *lines[K]) Push(x any) {
-	t := x.(*tenant[K])
-	t.line.place = len(*h)
-	*h = append(*h, t)
-}
-
-func (h *lines[K]) Pop() any {
-	last := len(*h) - 1
-	t := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	return t
-}
 
 var _ heap.Interface = (*lines[string])(nil)

@@ -263,3 +263,29 @@ func wake(w *waiter) {
 	default:
 	}
 }
+
+// lines are the tenants whose callers wait: a heap by the tags of their first ones.
+type lines[K comparable] []*tenant[K]
+
+func (h lines[K]) Len() int { return len(h) }
+
+func (h lines[K]) Less(i, j int) bool { return int64(h[i].line.tag-h[j].line.tag) < 0 }
+
+func (h lines[K]) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].line.place, h[j].line.place = i, j
+}
+
+func (h *lines[K]) Push(x any) {
+	t := x.(*tenant[K])
+	t.line.place = len(*h)
+	*h = append(*h, t)
+}
+
+func (h *lines[K]) Pop() any {
+	last := len(*h) - 1
+	t := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return t
+}

@@ -1,0 +1,179 @@
+package keys
+
+import (
+	"math/bits"
+	"sync/atomic"
+)
+
+// array is the buckets of a Map, a power of two of them. The low bits of a key's hash choose its bucket. If that is
+// full, the key goes into the next one of its shard that has room.
+type array[K comparable, V any] struct {
+	buckets []bucket[K, V]
+	mask    uint64                      // len(buckets) − 1
+	step    uint64                      // from a bucket to the next one of its shard: the number of shards
+	next    atomic.Pointer[array[K, V]] // that replaces this one, or nil
+	left    atomic.Int64                // shards that have this array, or one before it
+	limit   int64                       // keys of one shard from which on the array is too small
+	full    int64                       // slots of one shard
+}
+
+// slotsInBucket makes a bucket a line of the cache of a 64-bit processor.
+const slotsInBucket = 7
+
+// bucket is up to seven entries. The lowest seven bytes of word are the tags of the slots, a part of the
+// entry's hash each, 0 for an empty slot. The highest byte counts the entries that went
+// on to another bucket because they found this one full. From 255 on it stays as it is:
+// such a bucket leads lookups to the next one for ever.
+//
+// A slot is written before its tag, and emptied after it. So who finds a tag finds its entry, or one that has come
+// after it, or none; and that is looked at.
+type bucket[K comparable, V any] struct {
+	word  atomic.Uint64
+	slots [slotsInBucket]atomic.Pointer[Entry[K, V]]
+}
+
+const (
+	lows     = 0x01_01_01_01_01_01_01 // the lowest bit of each tag
+	overflow = 1 << 56                // one entry that went on
+	most     = 0xff                   // of them are counted
+)
+
+// tagOf returns the part of a hash by which the entries of a bucket are told apart. It is not 0.
+func tagOf(hash uint64) uint64 { return max(hash>>56, 1) }
+
+// matches returns a number with the highest bit of each byte set that is a tag of the word. It may set that of
+// a higher byte too.
+func matches(word, tag uint64) uint64 {
+	x := word ^ tag*lows
+	return (x - lows) &^ x & (lows << 7)
+}
+
+func newArray[K comparable, V any](buckets, shards int) *array[K, V] {
+	full := int64(buckets / shards * slotsInBucket)
+	a := &array[K, V]{
+		buckets: make([]bucket[K, V], buckets),
+		mask:    uint64(buckets - 1),
+		step:    uint64(shards),
+		limit:   full * 3 / 4,
+		full:    full,
+	}
+	a.left.Store(int64(shards))
+	return a
+}
+
+// bucket returns the bucket for a hash, or for a hash and some steps.
+func (a *array[K, V]) bucket(at uint64) *bucket[K, V] { return &a.buckets[at&a.mask] }
+
+// find returns the entry of a key, or nil. Map.Lookup does the same with a chain of arrays.
+func (a *array[K, V]) find(hash uint64, key K) *Entry[K, V] {
+	for at := hash; ; {
+		b := a.bucket(at)
+		word := b.word.Load()
+		for same := matches(word, tagOf(hash)); same != 0; same &= same - 1 {
+			e := b.slots[bits.TrailingZeros64(same)/8].Load()
+			if e != nil && e.hash == hash && e.Key == key {
+				return e
+			}
+		}
+		at += a.step
+		if word < overflow || (at-hash)&a.mask == 0 {
+			return nil
+		}
+	}
+}
+
+// insert puts an entry that is not in the array into it. The shard's lock is held, and one of its slots is
+// empty.
+func (a *array[K, V]) insert(e *Entry[K, V]) { a.insertHashed(e, e.hash) }
+
+// insertHashed is insert for a hash that has been read.
+func (a *array[K, V]) insertHashed(e *Entry[K, V], hash uint64) {
+	for at := hash; ; at += a.step {
+		b := a.bucket(at)
+		word := b.word.Load()
+		empty := matches(word, 0)
+		if empty == 0 {
+			if word>>56 < most {
+				b.word.Store(word + overflow)
+			}
+			continue
+		}
+		// The lowest one: a higher one may be wrong.
+		i := bits.TrailingZeros64(empty) / 8
+		b.slots[i].Store(e)
+		b.word.Store(word | tagOf(hash)<<(8*i))
+		return
+	}
+}
+
+// remove removes an entry, and reports whether it was there. The shard's lock is held.
+func (a *array[K, V]) remove(e *Entry[K, V]) bool {
+	for at := e.hash; ; {
+		b := a.bucket(at)
+		word := b.word.Load()
+		for same := matches(word, tagOf(e.hash)); same != 0; same &= same - 1 {
+			i := bits.TrailingZeros64(same) / 8
+			if b.slots[i].Load() != e {
+				continue
+			}
+			b.word.Store(word &^ (0xff << (8 * i)))
+			b.slots[i].Store(nil)
+			for ; at != e.hash; at -= a.step {
+				a.bucket(at - a.step).passedBack()
+			}
+			return true
+		}
+		at += a.step
+		if word < overflow || (at-e.hash)&a.mask == 0 {
+			return false
+		}
+	}
+}
+
+// passedBack counts one entry less that went on.
+func (b *bucket[K, V]) passedBack() {
+	if word := b.word.Load(); word>>56 < most {
+		b.word.Store(word - overflow)
+	}
+}
+
+// entries appends the entries of a shard. The shard's lock is held.
+func (a *array[K, V]) entries(to []*Entry[K, V], shard int) []*Entry[K, V] {
+	for at := uint64(shard); at <= a.mask; at += a.step {
+		b := a.bucket(at)
+		for i := range b.slots {
+			if e := b.slots[i].Load(); e != nil {
+				to = append(to, e)
+			}
+		}
+	}
+	return to
+}
+
+// copy copies the entries of a shard from another array. The shard's lock is held. It reads the hashes of some
+// entries before it inserts these, so that the processor can wait for all of them at once.
+func (a *array[K, V]) copy(from *array[K, V], shard int) {
+	var (
+		buf     [8 * slotsInBucket]*Entry[K, V]
+		hashes  [len(buf)]uint64
+		entries = buf[:0]
+	)
+	for at := uint64(shard); at <= from.mask; at += from.step {
+		b := from.bucket(at)
+		for i := range b.slots {
+			if e := b.slots[i].Load(); e != nil {
+				entries = append(entries, e)
+			}
+		}
+		if len(entries) <= len(buf)-slotsInBucket && at+from.step <= from.mask {
+			continue
+		}
+		for i, e := range entries {
+			hashes[i] = e.hash
+		}
+		for i, e := range entries {
+			a.insertHashed(e, hashes[i])
+		}
+		entries = buf[:0]
+	}
+}

@@ -1,0 +1,194 @@
+package admin
+
+import (
+	_ "embed"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/audit"
+	"github.com/weir-go/ratelimit/policy/internal/shown"
+)
+
+// view is what is shown: the answer as JSON, and what the page is made of.
+type view struct {
+	Version     string             `json:"version"`
+	Generation  uint64             `json:"generation"`
+	LoadedAt    time.Time          `json:"loaded_at"`
+	CheckedAt   time.Time          `json:"checked_at"`
+	KillSwitch  bool               `json:"kill_switch"`
+	Killed      uint64             `json:"killed"`
+	Exempt      uint64             `json:"exempt"`
+	Error       string             `json:"error,omitempty"` // why the newest rules are not in force
+	ErrorAt     *time.Time         `json:"error_at,omitempty"`
+	Rules       []rule             `json:"rules"`
+	Denied      []denied           `json:"denied"`
+	Failovers   []failoverRow      `json:"failovers"`
+	Write       bool               `json:"write"`
+	KeysHidden  bool               `json:"keys_hidden"`
+	Limited     []limited          `json:"limited,omitempty"`     // the answer to do=limited
+	Standing    []standing         `json:"standing,omitempty"`    // the answer to do=key
+	Explanation *shown.Explanation `json:"explanation,omitempty"` // the answer to do=explain
+	Done        string             `json:"done,omitempty"`        // what has been changed
+	Failed      string             `json:"failed,omitempty"`      // why a POST has failed
+
+	form fields
+	sent []string // what may be keys in a POST, and what a code stands for
+}
+
+// Listed reports whether keys were looked through.
+func (v *view) Listed() bool { return v.Limited != nil }
+
+// Form returns what was sent, so that the page keeps it: nothing if keys are hidden.
+func (v *view) Form() fields { return v.form }
+
+type fields struct{ Rule, Key, Plan, Cost, Request, Delta string }
+
+type rule struct {
+	Name        string   `json:"name"`
+	Description string   `json:"description,omitempty"`
+	For         []string `json:"for,omitempty"` // which requests; none: all
+	Key         []string `json:"key,omitempty"`
+	Limit       string   `json:"limit,omitempty"`
+	Plans       []string `json:"plans,omitempty"`
+	Overrides   int      `json:"overrides,omitempty"`
+	State       string   `json:"state"` // enforcing, shadow, disabled or allow
+	ChangedBy   string   `json:"changed_by,omitempty"`
+}
+
+type denied struct {
+	Rule   string `json:"rule"`
+	Key    string `json:"key,omitempty"`
+	Code   string `json:"code,omitempty"`
+	Shadow bool   `json:"shadow,omitempty"`
+	Count  int64  `json:"count"`
+	Error  int64  `json:"error"`
+}
+
+// limited is a key that a rule denies now.
+type limited struct {
+	Rule  string          `json:"rule"`
+	Key   string          `json:"key,omitempty"`
+	Code  string          `json:"code,omitempty"`
+	Limit string          `json:"limit"`
+	Now   *shown.Standing `json:"now"`
+}
+
+// AtLeast returns the count without what may be too much.
+func (d denied) AtLeast() int64 { return d.Count - d.Error }
+
+type failoverRow struct {
+	Name          string     `json:"name"`
+	State         string     `json:"state"`
+	Forced        bool       `json:"forced"`
+	DegradedSince *time.Time `json:"degraded_since,omitempty"`
+}
+
+type standing struct {
+	Rule  string          `json:"rule"`
+	Limit string          `json:"limit"`
+	Now   *shown.Standing `json:"now,omitempty"`
+	Error string          `json:"error,omitempty"`
+}
+
+// top is how many keys are shown.
+const top = 50
+
+// look fills in how all stands.
+func (a *admin) look(v *view) {
+	s := a.p.Stats()
+	v.Version, v.Generation, v.LoadedAt, v.CheckedAt = s.Version, s.Generation, s.LoadedAt, s.CheckedAt
+	v.KillSwitch, v.Killed, v.Exempt = s.KillSwitch, s.Killed, s.Exempt
+	v.Write, v.KeysHidden = a.Write, !a.ShowKeys
+	if s.LastError != nil {
+		v.Error, v.ErrorAt = s.LastError.Error(), &s.LastErrorAt
+	}
+	v.Rules, v.Denied, v.Failovers = []rule{}, []denied{}, []failoverRow{}
+	for _, r := range a.p.Current().Complete() {
+		v.Rules = append(v.Rules, a.rule(&r))
+	}
+	for _, d := range a.p.Denied(top) {
+		v.Denied = append(v.Denied, denied{Rule: d.Rule, Key: a.shown(d.Key), Code: a.code(d.Key), Shadow: d.Shadow, Count: d.Count, Error: d.Error})
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.Failovers)) {
+		f := a.Failovers[name].Stats()
+		each := failoverRow{Name: name, State: f.State.String(), Forced: f.Forced}
+		if !f.DegradedSince.IsZero() {
+			each.DegradedSince = &f.DegradedSince
+		}
+		v.Failovers = append(v.Failovers, each)
+	}
+}
+
+// rule returns how a rule is shown. Values that it asks for may be keys, and are counted only.
+func (a *admin) rule(r *policy.Rule) rule {
+	v := rule{
+		Name: r.Name, Description: r.Description, Key: r.Key, Overrides: len(r.Overrides), ChangedBy: r.ChangedBy, State: "enforcing",
+	}
+	switch {
+	case r.Disabled:
+		v.State = "disabled"
+	case r.Allow:
+		v.State = "allow"
+	case r.Shadow:
+		v.State = "shadow"
+	}
+	if !r.Allow {
+		v.Limit = r.Limit.Named("").String()
+	}
+	for _, plan := range slices.Sorted(maps.Keys(r.Plans)) {
+		v.Plans = append(v.Plans, plan+": "+r.Plans[plan].Named("").String())
+	}
+	v.For = append(v.For, r.Match.Route...)
+	for _, asked := range []struct {
+		what   string
+		values map[string]policy.Values
+	}{{"", r.Match.Attributes}, {"not ", r.Match.Not}, {"prefix of ", r.Match.Prefix}, {"suffix of ", r.Match.Suffix}} {
+		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
+			values := strings.Join(asked.values[name], ", ")
+			if !a.ShowKeys {
+				values = fmt.Sprintf("%d values", len(asked.values[name]))
+			}
+			v.For = append(v.For, asked.what+name+": "+values)
+		}
+	}
+	for _, name := range r.Match.Absent {
+		v.For = append(v.For, "without "+name)
+	}
+	return v
+}
+
+// code returns what stands for a key.
+func (a *admin) code(key string) string {
+	if key == "" {
+		return ""
+	}
+	return audit.Hash(a.HashKey, key)
+}
+
+// told returns an error's text. An engine's may hold what was sent as a key: if keys are hidden, that is taken out. Of one
+// or two letters nobody learns a key.
+func (a *admin) told(err error, v *view) string {
+	text := err.Error()
+	if a.ShowKeys {
+		return text
+	}
+	slices.SortFunc(v.sent, func(s, t string) int { return len(t) - len(s) }) // one may be a part of another
+	for _, s := range v.sent {
+		if len(s) > 2 {
+			text = strings.ReplaceAll(text, s, "…")
+		}
+	}
+	return text
+}
+
+// shown returns a key, if it may be seen.
+func (a *admin) shown(key string) string {
+	if a.ShowKeys {
+		return key
+	}
+	return ""
+}
