@@ -54,7 +54,7 @@ func NewInflightClient(l *inflight.Limiter[string], opts *InflightClientOptions)
 		c.opts.Key = target
 	}
 	if l == nil {
-		c.limiter = ratelimit.Must(inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Gradient(), MaxQueue: 1000}))
+		c.limiter = ratelimit.Must(inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Gradient(nil), MaxQueue: 1000}))
 	}
 	return c, nil
 }

@@ -53,7 +53,7 @@ func NewInflightTransport(base http.RoundTripper, l *inflight.Limiter[string], o
 		t.opts.Key = targetHost
 	}
 	if l == nil {
-		t.limiter = ratelimit.Must(inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Gradient(), MaxQueue: 1000}))
+		t.limiter = ratelimit.Must(inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Gradient(nil), MaxQueue: 1000}))
 	}
 	return t, nil
 }

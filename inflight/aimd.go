@@ -1,18 +1,43 @@
 package inflight
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
-// AIMD raises the limit step by step while all is well, and lowers it by a tenth in each window that is
-// Dropped. It has to be told what is too slow: by outcomes of Dropped, or by [Timeout].
-func AIMD(opts ...Option) Adaptive {
-	t := tune("AIMD", opts)
-	return func() Algorithm { return &aimd{level: newLevel(t)} }
+// AIMDOptions are the settings of [AIMD]. Nil and the zero AIMDOptions mean the defaults. An invalid value is an error of
+// [New].
+type AIMDOptions struct {
+	// Min is the limit below which the algorithm does not go, unless the key's upper bound is lower. It defaults to 1.
+	Min int
+
+	// Start is the initial limit. It defaults to 20.
+	Start int
+
+	// Window is the minimum number of outcomes in a window. A larger window makes the limit steadier and slower to
+	// adapt. It defaults to 20.
+	Window int
+
+	// Timeout is the mean latency above which a window counts as Dropped. If zero, latency does not count.
+	Timeout time.Duration
+}
+
+// AIMD raises the limit step by step while the backend copes, and lowers it by a tenth in each window that is Dropped.
+// It needs a definition of too slow: report [Dropped] outcomes, or set Timeout.
+func AIMD(opts *AIMDOptions) Adaptive {
+	var o AIMDOptions
+	if opts != nil {
+		o = *opts
+	}
+	t := newTuning("AIMD", o.Min, o.Start, o.Window)
+	return func() Algorithm { return &aimd{level: newLevel(t), timeout: o.Timeout} }
 }
 
 // aimd is that of V. Jacobson, "Congestion avoidance and control", SIGCOMM 1988, with the factor of Netflix's
 // concurrency-limits 0.5.4. The limit is found, and found again, within some 20 windows.
 type aimd struct {
 	level
+	timeout time.Duration
 	falling int     // bad windows in a row
 	high    float64 // the limit at which the last fall began; 0 if there was none
 }
@@ -31,17 +56,17 @@ const (
 )
 
 func (a *aimd) validate() error {
-	if err := a.has(true, false); err != nil {
-		return err
+	if a.timeout < 0 {
+		return fmt.Errorf("inflight: AIMDOptions.Timeout is %v, want 0 for none or more", a.timeout)
 	}
-	return checkTimeout(a.timeout)
+	return a.tuning.validate()
 }
 
 // Update returns the limit after a window.
 func (a *aimd) Update(s Sample) int {
 	slow := 0.0 // latency, in timeouts
-	if a.timeout != nil {
-		slow = float64(s.RTT) / float64(*a.timeout)
+	if a.timeout > 0 {
+		slow = float64(s.RTT) / float64(a.timeout)
 	}
 	if s.Dropped || slow > 1 {
 		if a.falling++; a.falling == 1 {
@@ -73,11 +98,4 @@ func (a *aimd) step(slow float64) float64 {
 		return max(1, a.limit*fastStep)
 	}
 	return max(1, a.limit*smallStep)
-}
-
-func checkTimeout(d *time.Duration) error {
-	if d != nil && *d <= 0 {
-		return errTimeout(*d)
-	}
-	return nil
 }

@@ -16,9 +16,9 @@ import (
 const service = 100 * time.Millisecond
 
 var adaptives = map[string]inflight.Adaptive{
-	"AIMD":     inflight.AIMD(inflight.Timeout(2 * service)),
-	"Vegas":    inflight.Vegas(),
-	"Gradient": inflight.Gradient(),
+	"AIMD":     inflight.AIMD(&inflight.AIMDOptions{Timeout: 2 * service}),
+	"Vegas":    inflight.Vegas(nil),
+	"Gradient": inflight.Gradient(nil),
 }
 
 // loop is a backend with a constant service time, and callers that use the whole limit.
@@ -111,14 +111,18 @@ func TestDroppedWindowsLowerTheLimit(t *testing.T) {
 }
 
 func TestTimeoutCountsAsDropped(t *testing.T) {
-	alg := inflight.AIMD(inflight.Timeout(time.Second))()
+	alg := inflight.AIMD(&inflight.AIMDOptions{Timeout: time.Second})()
 	assert.Equal(t, 18, alg.Update(inflight.Sample{RTT: time.Second + 1, InFlight: 20}))
 	assert.Greater(t, alg.Update(inflight.Sample{RTT: time.Second, InFlight: 20}), 18)
 }
 
 func TestLimitStaysWithinItsBounds(t *testing.T) {
-	for _, make := range []func(...inflight.Option) inflight.Adaptive{inflight.AIMD, inflight.Vegas, inflight.Gradient} {
-		alg := make(inflight.Min(15), inflight.Start(18))()
+	for _, adaptive := range []inflight.Adaptive{
+		inflight.AIMD(&inflight.AIMDOptions{Min: 15, Start: 18}),
+		inflight.Vegas(&inflight.VegasOptions{Min: 15, Start: 18}),
+		inflight.Gradient(&inflight.GradientOptions{Min: 15, Start: 18}),
+	} {
+		alg := adaptive()
 		rng := rand.New(rand.NewPCG(1, 1))
 		for range 1000 {
 			limit := alg.Update(inflight.Sample{
@@ -158,29 +162,41 @@ func TestSameSamplesGiveTheSameLimits(t *testing.T) {
 
 func TestBadOptionsOfAlgorithmsAreNamed(t *testing.T) {
 	for text, adaptive := range map[string]inflight.Adaptive{
-		"AIMD's Min is 0":                inflight.AIMD(inflight.Min(0)),
-		"AIMD's Start is -5":             inflight.AIMD(inflight.Start(-5)),
-		"AIMD's Timeout is 0s":           inflight.AIMD(inflight.Timeout(0)),
-		"Vegas has no option Timeout":    inflight.Vegas(inflight.Timeout(time.Second)),
-		"AIMD has no option Tolerance":   inflight.AIMD(inflight.Tolerance(2)),
-		"Gradient's Tolerance is 0.9":    inflight.Gradient(inflight.Tolerance(0.9)),
-		"Gradient's Tolerance is NaN":    inflight.Gradient(inflight.Tolerance(math.NaN())),
-		"Gradient's Tolerance is +Inf":   inflight.Gradient(inflight.Tolerance(math.Inf(1))),
-		"AIMD has no option Headroom":    inflight.AIMD(inflight.Headroom(1)),
-		"Gradient's Headroom is 0":       inflight.Gradient(inflight.Headroom(0)),
-		"Vegas's Window is 0":            inflight.Vegas(inflight.Window(0)),
-		"Gradient has no option Timeout": inflight.Gradient(inflight.Timeout(time.Second)),
+		"AIMDOptions.Min is -1, want 0 for the default or more":                 inflight.AIMD(&inflight.AIMDOptions{Min: -1}),
+		"AIMDOptions.Start is -5, want 0 for the default or more":               inflight.AIMD(&inflight.AIMDOptions{Start: -5}),
+		"AIMDOptions.Timeout is -1s, want 0 for none or more":                   inflight.AIMD(&inflight.AIMDOptions{Timeout: -time.Second}),
+		"GradientOptions.Tolerance is 0.9, want 0 for the default or 1 to 1000": inflight.Gradient(&inflight.GradientOptions{Tolerance: 0.9}),
+		"GradientOptions.Tolerance is NaN":                                      inflight.Gradient(&inflight.GradientOptions{Tolerance: math.NaN()}),
+		"GradientOptions.Tolerance is +Inf":                                     inflight.Gradient(&inflight.GradientOptions{Tolerance: math.Inf(1)}),
+		"GradientOptions.Headroom is -1, want 0 for the default or more":        inflight.Gradient(&inflight.GradientOptions{Headroom: -1}),
+		"GradientOptions.Min is -2, want 0 for the default or more":             inflight.Gradient(&inflight.GradientOptions{Min: -2}),
+		"VegasOptions.Window is -1, want 0 for the default or more":             inflight.Vegas(&inflight.VegasOptions{Window: -1}),
 	} {
 		_, err := inflight.New(10, &options{Adaptive: adaptive})
 		assert.ErrorContains(t, err, "inflight: "+text)
 	}
 	for name, adaptive := range map[string]inflight.Adaptive{
-		"the least":    inflight.Gradient(inflight.Tolerance(1), inflight.Headroom(1), inflight.Window(1), inflight.Min(1), inflight.Start(1)),
-		"the most":     inflight.Gradient(inflight.Tolerance(1000)),
-		"a nanosecond": inflight.AIMD(inflight.Timeout(1)),
+		"the least":    inflight.Gradient(&inflight.GradientOptions{Tolerance: 1, Headroom: 1, Window: 1, Min: 1, Start: 1}),
+		"the most":     inflight.Gradient(&inflight.GradientOptions{Tolerance: 1000}),
+		"a nanosecond": inflight.AIMD(&inflight.AIMDOptions{Timeout: 1}),
 	} {
 		_, err := inflight.New(10, &options{Adaptive: adaptive})
 		assert.NoError(t, err, name)
+	}
+}
+
+// A caller may reuse its struct: what an Adaptive makes does not follow it.
+func TestOptionsAreCopiedAndZeroMeansTheDefaults(t *testing.T) {
+	o := &inflight.AIMDOptions{Start: 30}
+	adaptive := inflight.AIMD(o)
+	o.Start = 40
+	assert.Equal(t, 30, adaptive().(interface{ Limit() int }).Limit())
+	for name, pair := range map[string][2]inflight.Adaptive{
+		"AIMD":     {inflight.AIMD(nil), inflight.AIMD(&inflight.AIMDOptions{Min: 1, Start: 20, Window: 20})},
+		"Vegas":    {inflight.Vegas(new(inflight.VegasOptions)), inflight.Vegas(&inflight.VegasOptions{Min: 1, Start: 20, Window: 20})},
+		"Gradient": {inflight.Gradient(nil), inflight.Gradient(&inflight.GradientOptions{Min: 1, Start: 20, Window: 20, Tolerance: 1.5, Headroom: 4})},
+	} {
+		assert.Equal(t, pair[1](), pair[0](), name)
 	}
 }
 
@@ -302,7 +318,7 @@ func TestAlgorithmThatPanicsKeepsTheLimit(t *testing.T) {
 
 func TestEachKeyLearnsForItself(t *testing.T) {
 	clock := new(ratelimittest.Clock)
-	l := newLimiter(t, 100, &options{Adaptive: inflight.AIMD(), Clock: clock})
+	l := newLimiter(t, 100, &options{Adaptive: inflight.AIMD(nil), Clock: clock})
 	for range 5 {
 		finish(t, l, clock, 10, time.Second, inflight.Dropped)
 	}
@@ -313,7 +329,7 @@ func TestEachKeyLearnsForItself(t *testing.T) {
 }
 
 func TestAdaptiveLimiterUnderLoad(t *testing.T) {
-	l := newLimiter(t, 50, &options{Adaptive: inflight.Gradient(), MaxQueue: 100, Total: 30})
+	l := newLimiter(t, 50, &options{Adaptive: inflight.Gradient(nil), MaxQueue: 100, Total: 30})
 	inParallel(16, func(i int) {
 		for j := range 300 {
 			p, err := l.Acquire(t.Context(), string(rune('a'+i%3)), 1+j%2)
@@ -424,7 +440,7 @@ func TestWorkThatFailsAtOnceIsNoSignOfOverload(t *testing.T) {
 
 func TestWindowOptionSaysHowManyOutcomesAWindowHas(t *testing.T) {
 	clock := new(ratelimittest.Clock)
-	l := newLimiter(t, 100, &options{Adaptive: inflight.AIMD(inflight.Window(3)), Clock: clock})
+	l := newLimiter(t, 100, &options{Adaptive: inflight.AIMD(&inflight.AIMDOptions{Window: 3}), Clock: clock})
 	finish(t, l, clock, 2, time.Second, inflight.Dropped)
 	assert.Equal(t, 20, stats(t, l, "a").Limit)
 	finish(t, l, clock, 1, time.Second, inflight.Dropped)
@@ -434,7 +450,7 @@ func TestWindowOptionSaysHowManyOutcomesAWindowHas(t *testing.T) {
 // A probe that was misled has proven a baseline that is one of a queue. Latency then never rises above it, as the limit is at its bound. A
 // later probe finds out.
 func TestBaselineOfAQueueIsFoundOut(t *testing.T) {
-	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(), "Vegas": inflight.Vegas()} {
+	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(nil), "Vegas": inflight.Vegas(nil)} {
 		a, limit := adaptive(), 20
 		for window := range 60 {
 			rtt := time.Duration(limit) * 10 * time.Millisecond // one server

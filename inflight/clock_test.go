@@ -54,9 +54,9 @@ func free(mu *sync.Mutex) bool {
 func TestTheClockIsReadUnderNoLock(t *testing.T) {
 	for name, o := range map[string]Options[string]{
 		"fixed":      {},
-		"adaptive":   {Adaptive: AIMD(Window(1))},
+		"adaptive":   {Adaptive: AIMD(&AIMDOptions{Window: 1})},
 		"Total":      {Total: 2},
-		"Shared":     {Total: 2, Shared: AIMD(Start(2), Window(1))},
+		"Shared":     {Total: 2, Shared: AIMD(&AIMDOptions{Start: 2, Window: 1})},
 		"MaxWaiting": {MaxWaiting: 1, Priority: func(key string) int { return int(key[0]) }},
 		"Shadow":     {Total: 1, Shadow: true},
 	} {
@@ -137,9 +137,9 @@ func TestAReadingThatIsOlderThanTheLastCountsAsThat(t *testing.T) {
 	for seed := range uint64(testsize.Of(50, 500)) {
 		rng := rand.New(rand.NewPCG(testsize.Seed(seed), 41))
 		clock := &scripted{rng: rng}
-		o := Options[string]{Clock: clock, Total: 4, Shared: Gradient(Window(1)), MaxQueue: 3}
+		o := Options[string]{Clock: clock, Total: 4, Shared: Gradient(&GradientOptions{Window: 1}), MaxQueue: 3}
 		if seed%2 == 1 {
-			o = Options[string]{Clock: clock, Adaptive: Gradient(Window(1)), MaxQueue: 3}
+			o = Options[string]{Clock: clock, Adaptive: Gradient(&GradientOptions{Window: 1}), MaxQueue: 3}
 		}
 		l := ratelimit.Must(New(3, &o))
 		var held []Permit

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"time"
 
 	"github.com/weir-go/ratelimit"
 )
@@ -55,12 +54,4 @@ func errGaveUp(ctx context.Context) error {
 		return fmt.Errorf("inflight: gave up: %w", err)
 	}
 	return fmt.Errorf("inflight: gave up: %w: %w", err, cause)
-}
-
-func errTimeout(d time.Duration) error {
-	return fmt.Errorf("inflight: AIMD's Timeout is %v, want above 0", d)
-}
-
-func errTolerance(ratio float64) error {
-	return fmt.Errorf("inflight: Gradient's Tolerance is %v, want 1 or more", ratio)
 }

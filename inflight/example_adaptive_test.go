@@ -10,7 +10,7 @@ import (
 
 // The limit follows what the backend can do, between 1 and 200, and starts at 20.
 func ExampleGradient() {
-	limiter := ratelimit.Must(inflight.New(200, &inflight.Options[string]{Adaptive: inflight.Gradient()}))
+	limiter := ratelimit.Must(inflight.New(200, &inflight.Options[string]{Adaptive: inflight.Gradient(nil)}))
 	permit, err := limiter.TryAcquire("backend", 1)
 	if err != nil {
 		return // shed
@@ -28,10 +28,8 @@ func ExampleGradient() {
 
 // For a backend whose latency varies by itself: windows of 100 outcomes, latency up to twice its
 // baseline, and never fewer than 5 at once.
-func ExampleWindow() {
-	adaptive := inflight.Gradient(
-		inflight.Window(100), inflight.Tolerance(2), inflight.Headroom(8), inflight.Min(5), inflight.Start(50),
-	)
+func ExampleGradientOptions() {
+	adaptive := inflight.Gradient(&inflight.GradientOptions{Window: 100, Tolerance: 2, Headroom: 8, Min: 5, Start: 50})
 	limiter := ratelimit.Must(inflight.New(200, &inflight.Options[string]{Adaptive: adaptive}))
 	permit, err := limiter.TryAcquire("backend", 1)
 	if err != nil {
@@ -43,9 +41,9 @@ func ExampleWindow() {
 	// Output: 50 of 200
 }
 
-// AIMD has to be told what is too slow.
+// A window whose mean latency is above 500 ms is too slow.
 func ExampleAIMD() {
-	algorithm := inflight.AIMD(inflight.Timeout(500*time.Millisecond), inflight.Start(10))()
+	algorithm := inflight.AIMD(&inflight.AIMDOptions{Timeout: 500 * time.Millisecond, Start: 10})()
 	for _, rtt := range []time.Duration{100, 100, 900, 900} {
 		sample := inflight.Sample{RTT: rtt * time.Millisecond, InFlight: 10}
 		fmt.Print(algorithm.Update(sample), " ")

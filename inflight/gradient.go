@@ -1,19 +1,40 @@
 package inflight
 
+import (
+	"cmp"
+	"fmt"
+)
+
+// GradientOptions are the settings of [Gradient]. Nil and the zero GradientOptions mean the defaults. An invalid value is
+// an error of [New].
+type GradientOptions struct {
+	// Min is the limit below which the algorithm does not go, unless the key's upper bound is lower. It defaults to 1.
+	Min int
+
+	// Start is the initial limit. It defaults to 20.
+	Start int
+
+	// Window is the minimum number of outcomes in a window. A larger window makes the limit steadier and slower to
+	// adapt. It defaults to 20.
+	Window int
+
+	// Tolerance is the ratio of latency to its baseline above which the limit falls, from 1 to 1000. It defaults to 1.5.
+	Tolerance float64
+
+	// Headroom is the length of the shortest queue that is allowed in the backend, in units. It defaults to 4.
+	Headroom int
+}
+
 // Gradient lets latency be about 1.9 times its baseline, or keeps a queue of 4 where that is longer. Choose it
 // where latency matters and the backend's capacity is unknown.
-func Gradient(opts ...Option) Adaptive {
-	t := tune("Gradient", opts)
-	return func() Algorithm {
-		g := &gradient{level: newLevel(t), tolerated: defaultTolerance, headroom: leastQueue}
-		if t.tolerance != nil {
-			g.tolerated = *t.tolerance
-		}
-		if t.headroom != nil {
-			g.headroom = float64(*t.headroom)
-		}
-		return g
+func Gradient(opts *GradientOptions) Adaptive {
+	var o GradientOptions
+	if opts != nil {
+		o = *opts
 	}
+	t := newTuning("Gradient", o.Min, o.Start, o.Window)
+	tolerance, headroom := cmp.Or(o.Tolerance, defaultTolerance), float64(cmp.Or(o.Headroom, leastQueue))
+	return func() Algorithm { return &gradient{level: newLevel(t), tolerance: tolerance, headroom: headroom} }
 }
 
 // gradient sets the limit to limit × baseline / latency, which is what the backend works on at once, and the queue
@@ -21,7 +42,7 @@ func Gradient(opts ...Option) Adaptive {
 type gradient struct {
 	level
 	base      baseline
-	tolerated float64 // latency, in baselines
+	tolerance float64 // the allowed ratio of latency to its baseline
 	headroom  float64 // the shortest queue
 }
 
@@ -32,13 +53,13 @@ const (
 )
 
 func (g *gradient) validate() error {
-	if err := g.has(false, true); err != nil {
-		return err
+	switch {
+	case !(g.tolerance >= 1 && g.tolerance <= maxTolerance):
+		return fmt.Errorf("inflight: GradientOptions.Tolerance is %v, want 0 for the default or 1 to %d", g.tolerance, maxTolerance)
+	case g.headroom < 1:
+		return fmt.Errorf("inflight: GradientOptions.Headroom is %v, want 0 for the default or more", g.headroom)
 	}
-	if !(g.tolerated >= 1) || g.tolerated > maxTolerance {
-		return errTolerance(g.tolerated)
-	}
-	return nil
+	return g.tuning.validate()
 }
 
 const maxTolerance = 1000
@@ -46,7 +67,7 @@ const maxTolerance = 1000
 // target is the limit that latency and headroom allow: what was not used of it, what the backend
 // works on at once, and the queue.
 func (g *gradient) target(l load) float64 {
-	return l.free() + l.busy + l.bears(max(g.headroom, l.busy*(g.tolerated/(1-queueShare)-1)))
+	return l.free() + l.busy + l.bears(max(g.headroom, l.busy*(g.tolerance/(1-queueShare)-1)))
 }
 
 // Update returns the limit after a window.

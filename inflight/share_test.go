@@ -304,11 +304,11 @@ func TestWaitAgesWhileNobodyWaits(t *testing.T) {
 
 func TestMistakesOfNewOptionsAreNamed(t *testing.T) {
 	for text, o := range map[string]*options{
-		"Shared needs Options.Total":                             {Shared: inflight.Gradient()},
-		"Options.Shared and Options.Adaptive do not go together": {Total: 1, Shared: inflight.Gradient(), Adaptive: inflight.AIMD()},
+		"Shared needs Options.Total":                             {Shared: inflight.Gradient(nil)},
+		"Options.Shared and Options.Adaptive do not go together": {Total: 1, Shared: inflight.Gradient(nil), Adaptive: inflight.AIMD(nil)},
 		"Options.Shared returns nil":                             {Total: 1, Shared: func() inflight.Algorithm { return nil }},
 		"Options.MaxWaiting is -1":                               {MaxWaiting: -1},
-		"Vegas has no option Timeout":                            {Total: 1, Shared: inflight.Vegas(inflight.Timeout(1))},
+		"VegasOptions.Min is -1":                                 {Total: 1, Shared: inflight.Vegas(&inflight.VegasOptions{Min: -1})},
 	} {
 		_, err := inflight.New(1, o)
 		assert.ErrorContains(t, err, text)

@@ -2,10 +2,28 @@ package inflight
 
 import "math"
 
+// VegasOptions are the settings of [Vegas]. Nil and the zero VegasOptions mean the defaults. An invalid value is an error
+// of [New].
+type VegasOptions struct {
+	// Min is the limit below which the algorithm does not go, unless the key's upper bound is lower. It defaults to 1.
+	Min int
+
+	// Start is the initial limit. It defaults to 20.
+	Start int
+
+	// Window is the minimum number of outcomes in a window. A larger window makes the limit steadier and slower to
+	// adapt. It defaults to 20.
+	Window int
+}
+
 // Vegas keeps a queue of 3 to 5 times log10(limit) in the backend: a shorter one than [Gradient], with less
 // reserve for latency that varies by itself.
-func Vegas(opts ...Option) Adaptive {
-	t := tune("Vegas", opts)
+func Vegas(opts *VegasOptions) Adaptive {
+	var o VegasOptions
+	if opts != nil {
+		o = *opts
+	}
+	t := newTuning("Vegas", o.Min, o.Start, o.Window)
 	return func() Algorithm { return &vegas{level: newLevel(t)} }
 }
 
@@ -25,7 +43,7 @@ const (
 	mostShare  = 0.12
 )
 
-func (v *vegas) validate() error { return v.has(false, false) }
+func (v *vegas) validate() error { return v.tuning.validate() }
 
 // target is the limit with a queue of the right length.
 func (v *vegas) target(l load) float64 {

@@ -28,9 +28,11 @@ var limits = []struct {
 	most float64
 	new  func(c Cell) inflight.Adaptive
 }{
-	{"Gradient", 34, func(Cell) inflight.Adaptive { return inflight.Gradient() }},
-	{"Vegas", 34, func(Cell) inflight.Adaptive { return inflight.Vegas() }},
-	{"AIMD", 34, func(c Cell) inflight.Adaptive { return inflight.AIMD(inflight.Timeout(5 * c.Service / 2)) }},
+	{"Gradient", 34, func(Cell) inflight.Adaptive { return inflight.Gradient(nil) }},
+	{"Vegas", 34, func(Cell) inflight.Adaptive { return inflight.Vegas(nil) }},
+	{"AIMD", 34, func(c Cell) inflight.Adaptive {
+		return inflight.AIMD(&inflight.AIMDOptions{Timeout: 5 * c.Service / 2})
+	}},
 }
 
 // The goal of the adaptive limits over a grid of backends: see Sample and Verdict.Good. The
@@ -66,7 +68,7 @@ func TestAdaptiveLimitsHoldOnAGridOfBackends(t *testing.T) {
 // that is taken from these is half of the true one, and the limit then leaves the backend idle.
 func TestWindowsThatLackTheSlowRequestsDoNotEmptyTheBackend(t *testing.T) {
 	t.Parallel()
-	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(), "Vegas": inflight.Vegas()} {
+	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(nil), "Vegas": inflight.Vegas(nil)} {
 		sum, least := 0.0, 1.0
 		const seeds = 12
 		for seed := range uint64(seeds) {
@@ -86,7 +88,7 @@ func TestWindowsThatLackTheSlowRequestsDoNotEmptyTheBackend(t *testing.T) {
 // that nobody waits for.
 func TestClientsThatLeaveDoNotEmptyTheBackendOfGoodWork(t *testing.T) {
 	t.Parallel()
-	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(), "Vegas": inflight.Vegas()} {
+	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(nil), "Vegas": inflight.Vegas(nil)} {
 		for _, p := range []Phase{
 			{Servers: 1, Service: 40 * time.Millisecond, Spread: Constant, Load: 2.5, Queue: 20},
 			{Servers: 2, Service: 100 * time.Millisecond, Spread: Exponential, Load: 3, Queue: 100},
@@ -143,7 +145,7 @@ func TestFailedWorkDoesNotShrinkTheLimit(t *testing.T) {
 // A deadline that ends is a client that has left, whatever the outcome is called: the backend goes on with what nobody waits for.
 func TestDeadlinesShrinkTheQueueUntilFewEnd(t *testing.T) {
 	t.Parallel()
-	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(), "Vegas": inflight.Vegas()} {
+	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(nil), "Vegas": inflight.Vegas(nil)} {
 		sum, cells := 0.0, 0
 		for _, p := range []Phase{
 			{Servers: 8, Service: 143 * time.Millisecond, Leave: 300 * time.Millisecond, Load: 3, Deadline: true},
@@ -164,7 +166,7 @@ func TestDeadlinesShrinkTheQueueUntilFewEnd(t *testing.T) {
 // In front of a backend that has far more servers, a limit that is hit in each burst grows, though little is in flight on average over time.
 func TestLimitGrowsThoughRequestsComeInBursts(t *testing.T) {
 	t.Parallel()
-	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(), "Vegas": inflight.Vegas()} {
+	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(nil), "Vegas": inflight.Vegas(nil)} {
 		p := Phase{Servers: 100, Service: 1200 * time.Millisecond, Spread: Exponential, Load: 12, Each: 5 * time.Second, Burst: 500 * time.Millisecond}
 		g := NewLimiter(1000, adaptive)
 		w := NewWorld(g, 1)

@@ -36,7 +36,9 @@ type inflightPeer struct {
 // most programs have them.
 var inflightPeers = []inflightPeer{
 	{"inflight", func(units int) inflightSubject { return newInflight(units, nil) }},
-	{"inflight-Gradient", func(units int) inflightSubject { return newInflight(units, inflight.Gradient(inflight.Start(units))) }},
+	{"inflight-Gradient", func(units int) inflightSubject {
+		return newInflight(units, inflight.Gradient(&inflight.GradientOptions{Start: units}))
+	}},
 	{"semaphore-map+Mutex", func(units int) inflightSubject {
 		return subjectOf(func() *semaphore.Weighted { return semaphore.NewWeighted(int64(units)) },
 			func(s *semaphore.Weighted) (*semaphore.Weighted, bool) { return s, s.TryAcquire(1) },
