@@ -26,7 +26,9 @@ func (a Attributes) Attribute(name string) (string, bool) {
 
 // HTTP returns the attributes of an HTTP request, and those of more, which win. More may be nil.
 //
-//   - method, path (escaped) and host (in lower case; the port for CONNECT only);
+//   - method, and host (in lower case; the port for CONNECT only);
+//   - path, escaped as it was sent. Rules that limit match a route if a server might read the path so: split before or after it
+//     is decoded, cleaned or not. Rules with Allow need all of these readings. Conditions and keys use the decoded and cleaned path;
 //   - route: the pattern of a mux in front of the limiter. If the mux is behind, give "route" in more, by its Handler method;
 //   - ip: the other end of the connection, an IPv6 address cut to its /64. Behind a proxy, give "ip" in more, by [httplimit.ClientIP];
 //   - header:NAME: a header field that occurs once and is not empty.

@@ -86,7 +86,7 @@ func newRule(r *Rule) *rule {
 		named := o.Limit.Named(r.Name)
 		c.overrides[joined.Key(o.Key)] = &named
 	}
-	for _, o := range r.Overrides { // an address or a host is the same however it is spelt there
+	for _, o := range r.Overrides { // an address, a host or a path is the same however it is spelt there
 		if key := r.spelt(o); c.overrides[key] == nil {
 			c.overrides[key] = c.overrides[joined.Key(o.Key)]
 		}
@@ -97,7 +97,7 @@ func newRule(r *Rule) *rule {
 
 // matchOf returns which requests a rule is for. The rule is valid.
 func matchOf(r *Rule) match.Rule {
-	m := match.Rule{Disabled: r.Disabled}
+	m := match.Rule{Disabled: r.Disabled, Exempts: r.Allow}
 	for _, route := range r.Match.Route {
 		p, err := match.ParsePattern(route)
 		if err != nil {
@@ -222,6 +222,9 @@ func (c *rule) cost(r Request, cost int) (int, error) {
 // of returns the attribute of a request.
 func (n *needed) of(r Request) (string, error) {
 	v, ok := r.Attribute(n.attribute)
+	if n.attribute == attrPath {
+		v = match.Spelt(attrPath, v)
+	}
 	switch {
 	case !ok || v == "":
 		return "", n.missing

@@ -40,6 +40,8 @@ func NewCondition(kind Kind, name string, values []string) Condition {
 			c.networks = append(c.networks, network.Masked())
 		} else if single || name == attrHost {
 			c.values = append(c.values, Spelt(name, v))
+		} else if name == attrPath {
+			c.values = append(c.values, unescape(v)) // a part of a path cannot be cleaned
 		} else {
 			c.values = append(c.values, v)
 		}
@@ -59,6 +61,20 @@ func (c *Condition) exact() bool { return c.kind == OneOf && len(c.networks) == 
 // holds reports whether a request has what the condition asks for.
 func (c *Condition) holds(r Request) bool {
 	v, ok := r.Attribute(c.name)
+	if c.kind == OneOf || c.kind == NoneOf || c.name != attrIP { // parts of addresses are compared as they are written
+		v = Spelt(c.name, v)
+	}
+	return c.holdsOf(v, ok)
+}
+
+// holdsUncleaned is holds for the path that a server sees which decodes paths and does not clean them.
+func (c *Condition) holdsUncleaned(r Request) bool {
+	v, ok := r.Attribute(c.name)
+	return c.holdsOf(unescape(v), ok)
+}
+
+// holdsOf is holds for the value of a request, in the spelling that others are compared by.
+func (c *Condition) holdsOf(v string, ok bool) bool {
 	switch c.kind {
 	case OneOf:
 		return ok && c.among(v)
@@ -70,9 +86,6 @@ func (c *Condition) holds(r Request) bool {
 	if !ok {
 		return false
 	}
-	if c.name == attrHost {
-		v = Spelt(attrHost, v)
-	}
 	for _, part := range c.values {
 		if c.kind == BeginsWith && strings.HasPrefix(v, part) || c.kind == EndsWith && strings.HasSuffix(v, part) {
 			return true
@@ -81,13 +94,16 @@ func (c *Condition) holds(r Request) bool {
 	return false
 }
 
-// Spelt returns the one spelling of an attribute's value that others are compared by. Hosts are in lower case.
+// Spelt returns the one spelling of an attribute's value that others are compared by. Hosts are in lower case, and paths
+// are decoded and cleaned.
 func Spelt(attribute, v string) string {
 	switch attribute {
 	case attrHost:
 		return strings.ToLower(v)
 	case attrIP:
 		return address(v)
+	case attrPath:
+		return plainPath(v)
 	}
 	return v
 }
@@ -109,9 +125,8 @@ func address(v string) string {
 	return v
 }
 
-// among reports whether v is one of the values, or in one of the networks.
+// among reports whether v, spelt as the values are, is one of them or in one of the networks.
 func (c *Condition) among(v string) bool {
-	v = Spelt(c.name, v)
 	if c.set != nil {
 		if c.set[v] {
 			return true

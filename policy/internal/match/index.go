@@ -3,6 +3,8 @@
 // rules ask of a request, and nothing of limits.
 package match
 
+import "slices"
+
 // Request is what rules know of a request: see package policy.
 type Request interface {
 	Attribute(name string) (value string, ok bool)
@@ -21,6 +23,7 @@ type Rule struct {
 	Patterns   []Pattern
 	Conditions []Condition
 	Disabled   bool // it matches nothing
+	Exempts    bool // every reading of a path has to match, instead of one of them: see [readings]
 }
 
 // Holds reports whether a request meets the rule's conditions. Its patterns are not looked at. It is short, so
@@ -31,7 +34,7 @@ func (r *Rule) Holds(request Request) bool {
 
 func (r *Rule) holdsAll(request Request) bool {
 	for i := range r.Conditions {
-		if !r.Conditions[i].holds(request) {
+		if c := &r.Conditions[i]; !c.holds(request) || r.Exempts && c.name == attrPath && !c.holdsUncleaned(request) {
 			return false
 		}
 	}
@@ -104,8 +107,9 @@ func (x *Index) Match(r Request) (matching []int) {
 // Memory is what one search needs, so that it allocates nothing. Its zero value can be used. It is not safe for
 // concurrent use.
 type Memory struct {
-	rules  []int
-	places []*place
+	rules   []int
+	places  []*place
+	several []int // rules found by several readings of a path
 }
 
 // Candidates returns rules in order, each once. All that match the request are among them. Others
@@ -121,6 +125,9 @@ func (x *Index) Candidates(r Request, memory *Memory) []int {
 	}
 	method, _ := r.Attribute(attrMethod)
 	host := x.tree.ofHost(r)
+	if !isPlain(path) {
+		return x.ofReadings(r, host, method, path, memory)
+	}
 	if host == nil {
 		if m := x.paths[path]; m != nil {
 			return m.of(method).Candidates(r, memory)
@@ -129,6 +136,31 @@ func (x *Index) Candidates(r Request, memory *Memory) []int {
 	memory.places = x.tree.find(host, method, path, memory.places[:0])
 	found := x.among(memory.places, r, method, memory)
 	clear(memory.places) // they need not outlive the index
+	return found
+}
+
+// ofReadings is Candidates for a path that can be read in several ways. A rule is found if one reading matches its
+// patterns; one that exempts requests, if all do.
+func (x *Index) ofReadings(r Request, host *node, method, path string, memory *Memory) []int {
+	several, n := memory.several[:0], 0
+	for reading := range readings(path) {
+		memory.places = x.tree.walkBoth(host, reading, memory.places[:0])
+		several = append(several, x.among(memory.places, r, method, memory)...)
+		n++
+		clear(memory.places)
+	}
+	slices.Sort(several)
+	found := several[:0]
+	for i := 0; i < len(several); {
+		rule, times := several[i], 0
+		for ; i < len(several) && several[i] == rule; i++ {
+			times++
+		}
+		if times == n || !x.rules[rule].Exempts {
+			found = append(found, rule)
+		}
+	}
+	memory.several = several
 	return found
 }
 

@@ -104,7 +104,7 @@ func (g *merger) paths(rules []*Rule, x *Tree) map[string]*merged {
 	ready := map[string]*merged{} // nil where it is too much
 	for _, r := range rules {
 		for _, p := range r.Patterns {
-			if p.path == "" || p.host != "" || r.Disabled {
+			if !isPlain(p.path) || p.host != "" || r.Disabled {
 				continue
 			}
 			if _, done := ready[p.path]; done {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"path"
 	"slices"
 	"strings"
 
@@ -89,15 +88,18 @@ func toSegment(text string, last bool) segment {
 }
 
 // firstSegment returns the first segment of a path that begins with a slash, decoded, and what follows
-// it. For a slash at the end that is a slash, and so it is for %2F: the mux does not tell the two
+// it. Unless the path is decoded already, it decodes the segment. For a slash at the end that is a slash, and so it is for %2F: the mux does not tell the two
 // from each other. Wildcards do not match it.
-func firstSegment(p string) (segment, after string) {
+func firstSegment(p string, decoded bool) (segment, after string) {
 	if p == "/" {
 		return "/", ""
 	}
 	segment = p[1:]
 	if i := strings.IndexByte(segment, '/'); i >= 0 {
 		segment, after = segment[:i], segment[i:]
+	}
+	if decoded {
+		return segment, after
 	}
 	return unescape(segment), after
 }
@@ -120,34 +122,4 @@ func Host(method, host string) string {
 		return strings.ToLower(strings.TrimSuffix(host, "."))
 	}
 	return keytext.Host(host)
-}
-
-// cleanPath returns the path that a mux would serve: without empty segments, "." and
-// "..". So a detour of that kind does not evade a rule.
-func cleanPath(p string) string {
-	if p == "" {
-		return "/"
-	}
-	if p[0] != '/' {
-		p = "/" + p
-	}
-	if isClean(p) {
-		return p
-	}
-	clean := path.Clean(p)
-	if p[len(p)-1] == '/' && clean != "/" {
-		clean += "/"
-	}
-	return clean
-}
-
-// isClean reports whether a path begins with a slash and has no segment but the last that is
-// empty, and none that begins with a dot.
-func isClean(p string) bool {
-	for i := 1; i < len(p); i++ {
-		if p[i-1] == '/' && (p[i] == '/' || p[i] == '.') {
-			return false
-		}
-	}
-	return p != "" && p[0] == '/'
 }

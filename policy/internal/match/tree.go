@@ -198,31 +198,36 @@ func (x *Tree) ofHost(r Request) *node {
 	return x.hosts[Host(method, host)]
 }
 
-// find appends the places of the patterns that match a request: those for all hosts and those
-// for its own. Which of the methods match is not looked at.
+// find appends the places of the patterns that match a request, by the reading of its path that a mux has. The methods
+// of the patterns are not compared.
 func (x *Tree) find(host *node, method, p string, places []*place) []*place {
 	if method != "CONNECT" {
 		p = cleanPath(p)
 	}
-	if p == "" || p[0] != '/' {
+	return x.walkBoth(host, reading{path: p}, places)
+}
+
+// walkBoth appends the places on a path: those for all hosts and those for the request's own, if it is not nil.
+func (x *Tree) walkBoth(host *node, r reading, places []*place) []*place {
+	if r.path == "" || r.path[0] != '/' {
 		return places
 	}
-	places = x.allHosts.walk(p, places)
+	places = x.allHosts.walk(r.path, r.decoded, places)
 	if host != nil {
-		places = host.walk(p, places)
+		places = host.walk(r.path, r.decoded, places)
 	}
 	return places
 }
 
 // walk appends what there is on the rest of a path, which is empty or begins with a slash.
-func (n *node) walk(p string, places []*place) []*place {
+func (n *node) walk(p string, decoded bool, places []*place) []*place {
 	for n != nil && p != "" {
 		if n.rest != nil {
 			places = append(places, n.rest)
 		}
-		segment, after := firstSegment(p)
+		segment, after := firstSegment(p, decoded)
 		if n.wild != nil && segment != "/" {
-			places = n.wild.walk(after, places)
+			places = n.wild.walk(after, decoded, places)
 		}
 		n, p = n.next.get(segment), after
 	}

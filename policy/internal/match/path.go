@@ -1,0 +1,76 @@
+package match
+
+import (
+	"iter"
+	"path"
+	"strings"
+)
+
+// reading is a path as a server may read it.
+type reading struct {
+	path    string
+	decoded bool // its segments are not escaped
+}
+
+// readings returns the ways in which servers read a path that is not plain. Some split it into segments before they
+// decode it and others decode it first, and some route it as it is sent and others clean it first. A server that
+// does not read a path as its rules do could be reached by a spelling for which the rules have no limit.
+func readings(escaped string) iter.Seq[reading] {
+	return func(yield func(reading) bool) {
+		decoded := unescape(escaped)
+		for _, r := range [...]reading{{escaped, false}, {decoded, true}} {
+			if r.decoded && decoded == escaped {
+				return // the segments are those that the other reading has
+			}
+			clean := cleanPath(r.path)
+			if !yield(reading{clean, r.decoded}) {
+				return
+			}
+			if clean != r.path && strings.HasPrefix(r.path, "/") && !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// isPlain reports whether a path has one reading.
+func isPlain(p string) bool { return isClean(p) && strings.IndexByte(p, '%') < 0 }
+
+// plainPath returns the path that conditions and keys see: decoded, and then cleaned. A text that is no path stays as
+// it is.
+func plainPath(p string) string {
+	if isPlain(p) || !strings.HasPrefix(p, "/") {
+		return p
+	}
+	return cleanPath(unescape(p))
+}
+
+// cleanPath returns the path that a mux would serve: without empty segments, "." and
+// "..". So a detour of that kind does not evade a rule.
+func cleanPath(p string) string {
+	if p == "" {
+		return "/"
+	}
+	if p[0] != '/' {
+		p = "/" + p
+	}
+	if isClean(p) {
+		return p
+	}
+	clean := path.Clean(p)
+	if p[len(p)-1] == '/' && clean != "/" {
+		clean += "/"
+	}
+	return clean
+}
+
+// isClean reports whether a path begins with a slash and has no segment but the last that is
+// empty, and none that begins with a dot.
+func isClean(p string) bool {
+	for i := 1; i < len(p); i++ {
+		if p[i-1] == '/' && (p[i] == '/' || p[i] == '.') {
+			return false
+		}
+	}
+	return p != "" && p[0] == '/'
+}
