@@ -18,8 +18,9 @@ type ClientOptions struct {
 	// Cost returns what a call costs in the limiter. If nil, the cost of [httplimit.WithCost], else 1.
 	Cost func(c *ClientCall) int
 
-	// MaxWait is how long a call may wait. One that would wait longer fails at once with ResourceExhausted and
-	// [ratelimit.ErrLimited]. If zero, as long as its context allows.
+	// MaxWait bounds the time for which a call may wait. A call that would wait longer fails at once with
+	// ResourceExhausted, [ratelimit.ErrLimited] and the wait. If zero, one minute; if negative, as long as its context
+	// allows.
 	MaxWait time.Duration
 
 	// MaxServerWait bounds a wait that a server asks for. If zero, ten years.
@@ -60,8 +61,6 @@ func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client,
 	}
 	o := &c.opts
 	switch {
-	case o.MaxWait < 0:
-		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxWait is %v, want 0 or more", o.MaxWait)
 	case o.MaxServerWait < 0:
 		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxServerWait is %v, want 0 or more", o.MaxServerWait)
 	case o.MaxRetries < 0:
@@ -75,7 +74,7 @@ func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client,
 	if o.Cost == nil {
 		o.Cost = func(c *ClientCall) int { return pace.DeclaredCost(c.Context()) }
 	}
-	c.pacer = pace.New("grpclimit", l, pace.Options[*ClientCall]{Cost: o.Cost, Units: pace.DeclaredCost, MaxWait: o.MaxWait, MaxKeys: o.MaxKeys, Longest: o.MaxServerWait})
+	c.pacer = pace.New("grpclimit", l, pace.Options[*ClientCall]{Cost: o.Cost, Units: pace.DeclaredCost, MaxWait: pace.Bound(o.MaxWait), MaxKeys: o.MaxKeys, Longest: o.MaxServerWait})
 	return c, nil
 }
 

@@ -147,6 +147,9 @@ func unlimited(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall] {
 // paced returns a Client and what connects with it.
 func paced(t testing.TB, l ratelimit.Reserver[*grpclimit.ClientCall], opts grpclimit.ClientOptions) (*grpclimit.Client, []grpc.DialOption) {
 	t.Helper()
+	if opts.MaxWait == 0 {
+		opts.MaxWait = -1 // what a server says is waited for to the end
+	}
 	c, err := grpclimit.NewClient(l, &opts)
 	require.NoError(t, err)
 	return c, []grpc.DialOption{

@@ -269,6 +269,27 @@ func TestClientMaxWaitIsADeadlineOfItsOwn(t *testing.T) {
 	})
 }
 
+func TestACallWaitsForAMinuteAtMostByDefault(t *testing.T) {
+	for maxWait, want := range map[time.Duration]error{0: ratelimit.ErrLimited, 76 * time.Hour: ratelimit.ErrLimited, 78 * time.Hour: nil, -1: nil} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newScript(once(denial(77 * time.Hour)))
+			c, err := grpclimit.NewClient(unlimited(t), &grpclimit.ClientOptions{MaxWait: maxWait})
+			require.NoError(t, err)
+			client := inBubble(t, s.server(), grpc.WithChainUnaryInterceptor(c.UnaryClientInterceptor()))
+			_, err = client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
+			require.Error(t, err)
+			start := time.Now()
+			_, err = client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
+			require.ErrorIs(t, err, want)
+			if want != nil {
+				assert.ErrorContains(t, err, "77h0m0s, and MaxWait")
+				assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+				assert.Zero(t, time.Since(start))
+			}
+		})
+	}
+}
+
 // A server that says to wait for centuries holds up those that have no deadline, and fails
 // the others at once. No figure overflows.
 func TestHugeFiguresAreWaitedForByNobody(t *testing.T) {
@@ -725,7 +746,6 @@ func TestNewClientRefusesWhatCannotWork(t *testing.T) {
 		"NewClient needs a limiter, and got nil": {nil, grpclimit.ClientOptions{}},
 		"limiter, and got nil":                   {none, grpclimit.ClientOptions{}},
 		"the call itself":                        {ratelimit.Must(ratelimit.New[*grpclimit.ClientCall](ratelimit.Unlimited(), nil)), grpclimit.ClientOptions{}},
-		"ClientOptions.MaxWait is -1s":           {good, grpclimit.ClientOptions{MaxWait: -time.Second}},
 		"ClientOptions.MaxRetries is -1":         {good, grpclimit.ClientOptions{MaxRetries: -1}},
 		"ClientOptions.MaxKeys is -1":            {good, grpclimit.ClientOptions{MaxKeys: -1}},
 	} {

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"net/http"
@@ -18,14 +19,16 @@ type Advice struct {
 	Refused bool
 	// NoRetry reports that the request must not be sent again.
 	NoRetry bool
-	// Wait is how long nothing may be sent. If zero, Budgets count.
+	// Wait is the time for which nothing may be sent. If zero, the response tells none, and Budgets count. A response
+	// that says to retry at once has a Wait of one nanosecond.
 	Wait    time.Duration
 	Budgets []AdviceBudget
 }
 
 // AdviceBudget is how much a server leaves until a reset.
 type AdviceBudget struct {
-	// Name tells the budgets of a server apart.
+	// Name tells the budgets of a server apart. Of two budgets of one name the stricter counts. Of names above 64 bytes
+	// a [Transport] keeps a hash.
 	Name string
 	// Left is how many requests may be sent, or what they may cost.
 	Left int64
@@ -70,7 +73,7 @@ func adviceOf(resp *http.Response, now time.Time) (a Advice) {
 		return a // a wait is what counts, before the end of any window
 	}
 	for _, d := range dialectsRead {
-		budgets := d.read(h, clock)
+		budgets := strictest(d.read(h, clock))
 		if slices.ContainsFunc(budgets, func(b AdviceBudget) bool { return b.Reset > 0 }) {
 			a.Budgets = budgets
 			break
@@ -87,6 +90,41 @@ func adviceOf(resp *http.Response, now time.Time) (a Advice) {
 	return a
 }
 
+// strictest returns the budgets without those that another one of the same name makes superfluous: it leaves no more,
+// for at least as long.
+func strictest(budgets []AdviceBudget) []AdviceBudget {
+	if len(budgets) < 2 {
+		return budgets
+	}
+	order := make([]int, len(budgets))
+	for i := range order {
+		order[i] = i
+	}
+	costs := func(b AdviceBudget) int {
+		if b.Costs {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(order, func(i, j int) int {
+		a, b := budgets[i], budgets[j]
+		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(costs(a), costs(b)), cmp.Compare(a.Left, b.Left), cmp.Compare(b.Reset, a.Reset))
+	})
+	binding := order[:1]
+	for _, i := range order[1:] {
+		b, last := budgets[i], budgets[binding[len(binding)-1]]
+		if b.Name != last.Name || b.Costs != last.Costs || b.Reset > last.Reset {
+			binding = append(binding, i)
+		}
+	}
+	slices.Sort(binding)
+	kept := make([]AdviceBudget, len(binding))
+	for at, i := range binding {
+		kept[at] = budgets[i]
+	}
+	return kept
+}
+
 // isCached reports whether a cache has answered, by Age (RFC 9111, section 5.1). What it says
 // to be left was left when it got the answer: it is ignored.
 func isCached(h http.Header) bool {
@@ -95,53 +133,143 @@ func isCached(h http.Header) bool {
 	return seconds > 0 && (err == nil || errors.Is(err, strconv.ErrRange))
 }
 
-// serversClock returns what the server's clock said when it answered, to compare the
-// server's other dates with: it may differ from the client's.
+// serversClock returns the server's clock as of its answer, to compare the server's other dates with: it may differ from
+// the client's.
 func serversClock(h http.Header, now time.Time) time.Time {
-	if text := first(h["Date"]); text != "" {
-		if date, err := http.ParseTime(text); err == nil {
-			return date
-		}
+	if date, ok := dateOf(first(h["Date"])); ok {
+		return date
 	}
 	return now
 }
 
-// waitOf reads when to retry: Retry-After, or the finer fields that OpenAI and Azure send beside it, or what others send in
-// its place. The first that tells a time counts.
-func waitOf(h http.Header, clock time.Time) time.Duration {
-	for _, field := range []string{"Retry-After-Ms", "X-Ms-Retry-After-Ms"} {
-		if wait := decimal(first(h[field])) / 1000; wait > 0 {
-			return span(wait)
-		}
-	}
-	for _, field := range []string{"Retry-After", "X-Ratelimit-Retry-After"} {
-		if wait := retryAfter(first(h[field]), clock); wait > 0 {
-			return wait
-		}
-	}
-	return 0
+// retryFields are the fields that say when to retry: Retry-After, the finer fields that OpenAI and Azure send beside it,
+// and those that others send in its place. The first that tells a time to come counts.
+var retryFields = []struct {
+	name string
+	read func(value string, clock time.Time) (time.Duration, bool)
+}{
+	{"Retry-After-Ms", retryAfterMs},
+	{"X-Ms-Retry-After-Ms", retryAfterMs},
+	{"Retry-After", retryAfter},
+	{"X-Ratelimit-Retry-After", retryAfter},
 }
 
-// retryAfter reads Retry-After (RFC 9110, section 10.2.3), 0 if that says nothing. A
-// fraction of a second is against the standard; some servers send it.
-func retryAfter(value string, clock time.Time) time.Duration {
-	if wait := decimal(value); wait > 0 {
-		return span(wait)
+// waitOf returns the time until a retry, 0 if no field tells one. A time that has come is a nanosecond, since a Wait of
+// zero means that there is none.
+func waitOf(h http.Header, clock time.Time) (wait time.Duration) {
+	for _, f := range retryFields {
+		d, ok := longest(h[f.name], func(value string) (time.Duration, bool) { return f.read(value, clock) })
+		switch {
+		case d > 0:
+			return d
+		case ok:
+			wait = 1
+		}
 	}
-	if date, err := http.ParseTime(value); err == nil {
-		return pace.Clamp(date.Sub(clock))
-	}
-	return 0
+	return wait
 }
 
-// decimal reads a number of nothing but digits and a dot: no sign, exponent or "Infinity". It returns 0 if it is none, and
-// infinity if there are too many digits.
-func decimal(s string) float64 {
+// longest reads all values of a field, and returns the longest of the times. A proxy may have joined several lines into
+// a list. Since a date has a comma as well, a part that cannot be read is read together with the next one.
+func longest(lines []string, read func(value string) (time.Duration, bool)) (longest time.Duration, ok bool) {
+	for _, line := range lines {
+		if len(line) > maxStructured {
+			continue
+		}
+		parts := strings.Split(line, ",")
+		for i := 0; i < len(parts); i++ {
+			d, known := read(strings.TrimSpace(parts[i]))
+			if !known && i+1 < len(parts) {
+				if d, known = read(strings.TrimSpace(parts[i] + "," + parts[i+1])); known {
+					i++
+				}
+			}
+			if known {
+				longest, ok = max(longest, d), true
+			}
+		}
+	}
+	return longest, ok
+}
+
+// retryAfter reads Retry-After (RFC 9110, section 10.2.3): seconds or a date. Against the standard, some servers send a
+// fraction of a second, a Unix time, a span such as "30s" or a date in another form.
+func retryAfter(value string, clock time.Time) (time.Duration, bool) {
+	if n, ok := decimal(value); ok {
+		return fromNow(n, clock), true
+	}
+	if d, err := time.ParseDuration(value); err == nil {
+		return pace.Clamp(d), d >= 0
+	}
+	return untilDate(value, clock)
+}
+
+// retryAfterMs reads a number of milliseconds.
+func retryAfterMs(value string, clock time.Time) (time.Duration, bool) {
+	n, ok := decimal(value)
+	if n >= minUnix*1e3 {
+		return fromNow(n, clock), ok
+	}
+	return span(n / 1000), ok
+}
+
+// minUnix is the smallest figure that is a Unix time, in seconds: September 2001. As a span it would be 31 years.
+const minUnix = 1e9
+
+// fromNow converts a figure that is a span in seconds, or a Unix time in seconds, milliseconds, microseconds or
+// nanoseconds. The units are told apart by the figure: each has a range of its own between 1973 and 5138.
+func fromNow(n float64, clock time.Time) time.Duration {
+	unit := 1.0
+	switch {
+	case n < minUnix:
+		return span(n)
+	case n >= 1e17:
+		unit = 1e9
+	case n >= 1e14:
+		unit = 1e6
+	case n >= 1e11:
+		unit = 1e3
+	}
+	return span(n/unit - (float64(clock.Unix()) + float64(clock.Nanosecond())/1e9)) // UnixNano has no year 9999
+}
+
+// dateLayouts are the forms of dates that are read: those of RFC 9110, section 5.6.7, also with the zone UTC or a
+// numeric zone, and those of RFC 3339.
+var dateLayouts = []string{
+	http.TimeFormat, "Mon, 2 Jan 2006 15:04:05 MST", "Mon, 2 Jan 2006 15:04:05 -0700", time.RFC850, time.ANSIC,
+	time.RFC3339, "2006-01-02T15:04Z07:00", // fractions of a second too
+}
+
+// dateOf reads a date. A zone whose offset is unknown makes it unreadable.
+func dateOf(value string) (at time.Time, ok bool) {
+	for _, layout := range dateLayouts {
+		at, err := time.Parse(layout, value)
+		if err != nil {
+			continue
+		}
+		name, offset := at.Zone()
+		named := strings.HasSuffix(layout, "MST")
+		return at, !named || offset != 0 || name == "UTC" || name == "GMT"
+	}
+	return at, false
+}
+
+func untilDate(value string, clock time.Time) (time.Duration, bool) {
+	at, ok := dateOf(value)
+	if !ok {
+		return 0, false
+	}
+	return pace.Clamp(at.Sub(clock)), true
+}
+
+// decimal reads a number of nothing but digits and a dot: no sign, exponent or "Infinity". It is infinity if there are
+// too many digits.
+func decimal(s string) (n float64, ok bool) {
 	if strings.Trim(s, "0123456789.") != "" {
-		return 0
+		return 0, false
 	}
-	n, _ := strconv.ParseFloat(s, 64)
-	return n
+	n, err := strconv.ParseFloat(s, 64)
+	return n, err == nil || math.IsInf(n, 0)
 }
 
 // span converts seconds.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,10 +45,11 @@ var dialectsRead = []dialectRead{
 		{name: "tokens", remaining: "X-Ratelimit-Remaining-Tokens", reset: "X-Ratelimit-Reset-Tokens", costs: true},
 		{name: "tokens_usage_based", remaining: "X-Ratelimit-Remaining-Tokens_usage_based", reset: "X-Ratelimit-Reset-Tokens_usage_based", costs: true},
 	}},
-	// Anthropic. Those with a plan get the unified fields, which tell no figure.
+	// Anthropic. Those with a plan get the unified fields, which tell no figure. The fields of the priority tier are not
+	// read: requests beyond that tier are served as usual.
 	{plain: []plainBudget{
 		anthropic("ratelimit-requests", false), anthropic("ratelimit-tokens", true), anthropic("ratelimit-input-tokens", true),
-		anthropic("ratelimit-output-tokens", true), anthropic("priority-input-tokens", true), anthropic("priority-output-tokens", true),
+		anthropic("ratelimit-output-tokens", true),
 		{name: "unified", status: "Anthropic-Ratelimit-Unified-Status", reset: "Anthropic-Ratelimit-Unified-Reset"},
 	}},
 	// HubSpot. What is left of a day tells no reset.
@@ -75,48 +77,83 @@ func (d *dialectRead) read(h http.Header, clock time.Time) (budgets []AdviceBudg
 		return d.structured(h)
 	}
 	for _, p := range d.plain {
-		if b, ok := p.read(h, clock); ok {
-			budgets = append(budgets, b)
-		}
+		budgets = append(budgets, p.read(h, clock)...)
 	}
 	return budgets
 }
 
-func (p *plainBudget) read(h http.Header, clock time.Time) (b AdviceBudget, ok bool) {
-	b = AdviceBudget{Name: p.name, Costs: p.costs}
+// read returns the budget that the fields tell. Where proxies or nested limiters have made lists of the fields, there
+// are as many budgets, if each has its reset; else one that leaves the least for the longest.
+func (p *plainBudget) read(h http.Header, clock time.Time) []AdviceBudget {
+	b := AdviceBudget{Name: p.name, Costs: p.costs}
+	lefts := []int64{0}
 	if p.status == "" {
-		text := strings.TrimSpace(first(h[p.remaining]))
-		left, err := strconv.ParseFloat(text, 64)
-		if err != nil || !isNumber(text) || !(left >= 0) {
-			return b, false
-		}
-		b.Left = int64(min(left, told.MaxInteger))
+		lefts = leftsOf(h[p.remaining])
 	} else if first(h[p.status]) != "rejected" {
-		return b, false
+		return nil
+	}
+	if len(lefts) == 0 {
+		return nil
 	}
 	for _, field := range p.names {
 		b.Name = cmp.Or(b.Name, first(h[field]))
 	}
-	if b.Reset = max(p.span, span(decimal(first(h[p.resetMs]))/1000)); b.Reset > 0 {
-		return b, true
+	resets := p.resets(h, clock)
+	if len(resets) == 0 {
+		return nil
 	}
-	if after := decimal(first(h[p.after])); after > 0 {
-		b.Reset = span(after)
-		return b, true
+	if len(lefts) != len(resets) {
+		lefts, resets = []int64{slices.Min(lefts)}, []time.Duration{slices.Max(resets)}
 	}
-	b.Reset, ok = resetOf(strings.TrimSpace(first(h[p.reset])), clock)
-	return b, ok
+	budgets := make([]AdviceBudget, len(lefts))
+	for i := range budgets {
+		b.Left, b.Reset = lefts[i], resets[i]
+		budgets[i] = b
+	}
+	return budgets
 }
 
-// The smallest Reset that is a time of the Unix clock, in seconds and in milliseconds:
-// September 2001 and March 1973. As a span they would be 31 and 3168 years.
-const (
-	minUnixSeconds = 1e9
-	minUnixMillis  = 1e11
-)
+// leftsOf reads the numbers of a field, of which one is usual. It returns nil if a value is no number of 0 or more.
+func leftsOf(lines []string) (lefts []int64) {
+	for _, line := range lines {
+		if len(line) > maxStructured {
+			return nil
+		}
+		for text := range strings.SplitSeq(line, ",") {
+			text = strings.TrimSpace(text)
+			left, err := strconv.ParseFloat(text, 64)
+			if err != nil || !isNumber(text) || !(left >= 0) {
+				return nil
+			}
+			lefts = append(lefts, int64(min(left, told.MaxInteger)))
+		}
+	}
+	return lefts
+}
+
+// resets returns the times until the reset, nil if no field tells one.
+func (p *plainBudget) resets(h http.Header, clock time.Time) []time.Duration {
+	ms, _ := decimal(first(h[p.resetMs]))
+	if reset := max(p.span, span(ms/1000)); reset > 0 {
+		return []time.Duration{reset}
+	}
+	if after, _ := decimal(first(h[p.after])); after > 0 {
+		return []time.Duration{span(after)}
+	}
+	var resets []time.Duration
+	read := func(value string) (time.Duration, bool) {
+		reset, ok := resetOf(value, clock)
+		if ok {
+			resets = append(resets, reset)
+		}
+		return reset, ok
+	}
+	longest(h[p.reset], read)
+	return resets
+}
 
 // isNumber reports whether a text can be a number in JSON's form. "Infinity" and "NaN" are none: a
-// server that says so has made a mistake, and must not close a host for years.
+// server that says so has a bug, and must not close a host for years.
 func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789.eE+-") == "" }
 
 // resetOf reads a reset in any habit: seconds from now, Unix time, a span such as "6m0s", or a
@@ -124,28 +161,12 @@ func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789.eE+
 func resetOf(value string, clock time.Time) (time.Duration, bool) {
 	// A number may be more than a float holds.
 	if at, err := strconv.ParseFloat(value, 64); isNumber(value) && (err == nil || math.IsInf(at, 0)) {
-		switch unix := float64(clock.Unix()) + float64(clock.Nanosecond())/1e9; { // UnixNano has no year 9999
-		case !(at > 0):
-			return 0, false
-		case at >= minUnixMillis:
-			at = at/1000 - unix
-		case at >= minUnixSeconds:
-			at -= unix
-		}
-		return span(at), true
+		return fromNow(at, clock), at > 0
 	}
 	if d, err := time.ParseDuration(value); err == nil {
 		return pace.Clamp(d), d > 0
 	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04Z07:00"} { // fractions of a second too
-		if at, err := time.Parse(layout, value); err == nil {
-			return pace.Clamp(at.Sub(clock)), true
-		}
-	}
-	if at, err := http.ParseTime(value); err == nil {
-		return pace.Clamp(at.Sub(clock)), true
-	}
-	return 0, false
+	return untilDate(value, clock)
 }
 
 // draft11 reads RateLimit, and where that has no window, the w of RateLimit-Policy. The
@@ -177,15 +198,15 @@ func draft11(h http.Header) (budgets []AdviceBudget) {
 	return budgets
 }
 
-// policyWindow returns the w of the policy of that name, 0 if there is none.
-func policyWindow(policies []item, name string) int64 {
+// policyWindow returns the w of the policy of that name, the longest if there are several, 0 if there is none.
+func policyWindow(policies []item, name string) (longest int64) {
 	for _, p := range policies {
 		if strings.EqualFold(p.name, name) {
 			w, _ := p.get("w")
-			return w
+			longest = max(longest, w)
 		}
 	}
-	return 0
+	return longest
 }
 
 // draft07 reads RateLimit as a Dictionary: "limit=100, remaining=0, reset=5". Members of

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"context"
 	"net/http"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -313,5 +315,88 @@ func TestWhatIsNoNumberClosesNobody(t *testing.T) {
 		require.Len(t, told(" 0 ", " 60 "), 1, "%v", fields)
 		assert.Equal(t, time.Minute, told("0", "60")[0].Reset)
 		require.Len(t, told("0.5", "1.5"), 1, "%v", fields)
+	}
+}
+
+// TestAServersNamesFillNoMemory: a server names its budgets as it likes, in fields of up to the client's maximum.
+func TestAServersNamesFillNoMemory(t *testing.T) {
+	const answers, size = 40, 1 << 20
+	name := func(n int) string { return strconv.Itoa(n) + strings.Repeat("x", size) }
+	for how, opts := range map[string]httplimit.TransportOptions{
+		"long names": {},
+		"short names that are a part of something long": {Advice: func(resp *http.Response) (httplimit.Advice, bool) {
+			part := resp.Header.Get("X-RateLimit-Resource")[:8]
+			return httplimit.Advice{Budgets: []httplimit.AdviceBudget{{Name: part, Left: 1 << 20, Reset: time.Hour}}}, true
+		}},
+		"many names": {Advice: func(*http.Response) (a httplimit.Advice, known bool) {
+			for i := range 1000 {
+				a.Budgets = append(a.Budgets, httplimit.AdviceBudget{Name: strconv.Itoa(i) + strings.Repeat("x", 2000), Left: 1 << 20, Reset: time.Hour})
+			}
+			return a, true
+		}},
+	} {
+		t.Run(how, func(t *testing.T) {
+			c, transport := client(t, roundTrip(func(r *http.Request) (*http.Response, error) {
+				n, _ := strconv.Atoi(r.URL.Path[1:])
+				return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Header: http.Header{
+					"X-Ratelimit-Resource": {name(n)}, "X-Ratelimit-Remaining": {"1000000"}, "X-Ratelimit-Reset": {"3600"},
+				}}, nil
+			}), reserver(t, ratelimit.Unlimited()), opts)
+			before := heap()
+			for n := range answers {
+				fetch(t, c, "http://a/"+strconv.Itoa(10_000_000+n))
+			}
+			assert.Less(t, heap()-before, int64(256<<10))
+			transport.Reset("http://a")
+		})
+	}
+}
+
+// heap returns the number of bytes in use.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestLongNamesOfBudgetsAreToldApart though only a part of them is kept.
+func TestLongNamesOfBudgetsAreToldApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		long := strings.Repeat("x", 1000)
+		b := newBackend(func(n int, _ *http.Request) (int, http.Header) {
+			switch n {
+			case 1:
+				return 200, fields("X-RateLimit-Resource: "+long+"a", "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 60")
+			case 2:
+				return 200, fields("X-RateLimit-Resource: "+long+"b", "X-RateLimit-Remaining: 5", "X-RateLimit-Reset: 60")
+			}
+			return 200, nil
+		})
+		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
+		ended := make(chan int, 2)
+		for range 2 { // the second is in flight when the first is answered
+			go func() { ended <- fetch(t, c, "http://a/") }()
+		}
+		<-ended
+		<-ended
+		fetch(t, c, "http://a/")
+		assert.Equal(t, time.Minute, b.times()[2])
+	})
+}
+
+// TestOfTwoBudgetsOfOneNameTheStricterIsRead as long as one of them is the stricter in both respects.
+func TestOfTwoBudgetsOfOneNameTheStricterIsRead(t *testing.T) {
+	for line, want := range map[string][]httplimit.AdviceBudget{
+		`"a";r=5;t=60, "a";r=9;t=60`:                {{Name: "a", Left: 5, Reset: time.Minute}},
+		`"a";r=9;t=60, "A";r=5;t=60`:                {{Name: "a", Left: 5, Reset: time.Minute}},
+		`"a";r=5;t=60, "a";r=5;t=60`:                {{Name: "a", Left: 5, Reset: time.Minute}},
+		`"a";r=5;t=6, "a";r=5;t=60`:                 {{Name: "a", Left: 5, Reset: time.Minute}},
+		`"a";r=5;t=6, "a";r=9;t=60`:                 {{Name: "a", Left: 5, Reset: 6 * time.Second}, {Name: "a", Left: 9, Reset: time.Minute}},
+		`"b";r=5;t=6, "a";r=9;t=60, "b";r=1;t=6`:    {{Name: "a", Left: 9, Reset: time.Minute}, {Name: "b", Left: 1, Reset: 6 * time.Second}},
+		`"a";r=3;t=9, "a";r=3;t=1000, "a";r=4;t=10`: {{Name: "a", Left: 3, Reset: 1000 * time.Second}},
+	} {
+		assert.Equal(t, want, httplimit.AdviceOf(&http.Response{StatusCode: 200, Header: http.Header{"Ratelimit": {line}}}).Budgets, line)
 	}
 }

@@ -31,8 +31,9 @@ type TransportOptions struct {
 	// [AdviceOf] does.
 	Advice func(resp *http.Response) (Advice, bool)
 
-	// MaxWait is how long a request may wait, else it fails at once with [ratelimit.ErrLimited]. If zero, as long as
-	// its context allows.
+	// MaxWait bounds the time for which a request may wait, for its own limiter or because a server says so. A request
+	// that would wait longer fails at once with [ratelimit.ErrLimited] and the wait. If zero, one minute; if negative, as
+	// long as its context allows.
 	MaxWait time.Duration
 
 	// MaxServerWait bounds a wait that a server asks for. If zero, ten years. See [Transport.Reset].
@@ -54,7 +55,8 @@ type TransportOptions struct {
 // Requests of one key wait in a queue. One whose deadline comes before its time fails at once with an error that
 // wraps [context.DeadlineExceeded]. A Transport obeys:
 //
-//   - Retry-After, X-RateLimit-Retry-After, Retry-After-Ms and x-ms-retry-after-ms of a 403, 429, 503 or 529.
+//   - Retry-After, X-RateLimit-Retry-After, Retry-After-Ms and x-ms-retry-after-ms of a 403, 429, 503 or 529: seconds,
+//     0 included, a span such as "30s", a date or a Unix time; of several the longest.
 //   - x-should-retry: false.
 //   - What is left until a reset: RateLimit (drafts 07 to 11, and a and w of the next), RateLimit-Remaining, the fields of
 //     OpenAI, Anthropic, HubSpot, GitHub, Discord, X and Okta. Where tokens are left, a request counts as its cost
@@ -82,8 +84,6 @@ func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], o
 	}
 	o := &t.opts
 	switch {
-	case o.MaxWait < 0:
-		return nil, fmt.Errorf("httplimit: TransportOptions.MaxWait is %v, want 0 or more", o.MaxWait)
 	case o.MaxServerWait < 0:
 		return nil, fmt.Errorf("httplimit: TransportOptions.MaxServerWait is %v, want 0 or more", o.MaxServerWait)
 	case o.MaxRetries < 0:
@@ -97,7 +97,7 @@ func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], o
 	if o.Cost == nil {
 		o.Cost = func(r *http.Request) int { return pace.DeclaredCost(r.Context()) }
 	}
-	t.pacer = pace.New("httplimit", l, pace.Options[*http.Request]{Cost: o.Cost, Units: pace.DeclaredCost, MaxWait: o.MaxWait, MaxKeys: o.MaxKeys, Longest: o.MaxServerWait})
+	t.pacer = pace.New("httplimit", l, pace.Options[*http.Request]{Cost: o.Cost, Units: pace.DeclaredCost, MaxWait: pace.Bound(o.MaxWait), MaxKeys: o.MaxKeys, Longest: o.MaxServerWait})
 	return t, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -99,6 +100,9 @@ func reserver(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*http.Requ
 
 func client(t testing.TB, base http.RoundTripper, l ratelimit.Reserver[*http.Request], opts httplimit.TransportOptions) (*http.Client, *httplimit.Transport) {
 	t.Helper()
+	if opts.MaxWait == 0 {
+		opts.MaxWait = -1 // what a server says is waited for to the end
+	}
 	transport, err := httplimit.NewTransport(base, l, &opts)
 	require.NoError(t, err)
 	return &http.Client{Transport: transport}, transport
@@ -286,6 +290,80 @@ func TestMaxWaitIsADeadlineOfItsOwn(t *testing.T) {
 	})
 }
 
+// TestARequestWaitsForAMinuteAtMostByDefault: a server that tells a long wait, by whatever field, fails requests at once.
+func TestARequestWaitsForAMinuteAtMostByDefault(t *testing.T) {
+	for name, row := range map[string]struct {
+		maxWait time.Duration
+		lines   []string
+		fails   string // part of the error; or ""
+	}{
+		"a minute":                 {0, []string{"Retry-After: 60"}, ""},
+		"more than a minute":       {0, []string{"Retry-After: 61"}, "1m1s, and MaxWait leaves this one 1m0s"},
+		"77 hours":                 {0, []string{"Retry-After: 277200"}, "77h0m0s, and MaxWait"},
+		"a window of 77 hours":     {0, []string{`RateLimit: "a";r=0;t=277200`}, "77h0m0s, and MaxWait"},
+		"a longer bound":           {78 * time.Hour, []string{"Retry-After: 277200"}, ""},
+		"no bound":                 {-1, []string{"Retry-After: 277200"}, ""},
+		"no bound, in other words": {math.MinInt64, []string{"Retry-After: 277200"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackend(once(429, fields(row.lines...)))
+				transport, err := httplimit.NewTransport(b, reserver(t, ratelimit.Unlimited()), &httplimit.TransportOptions{MaxWait: row.maxWait})
+				require.NoError(t, err)
+				c := &http.Client{Transport: transport}
+				fetch(t, c, "http://a/")
+				start := time.Now()
+				_, err = c.Get("http://a/")
+				if row.fails == "" {
+					assert.NoError(t, err)
+					return
+				}
+				assert.ErrorIs(t, err, ratelimit.ErrLimited)
+				assert.ErrorContains(t, err, row.fails)
+				assert.Zero(t, time.Since(start))
+			})
+		})
+	}
+	t.Run("its own limit", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			transport, err := httplimit.NewTransport(newBackend(nil), reserver(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 1)), nil)
+			require.NoError(t, err)
+			c := &http.Client{Transport: transport}
+			fetch(t, c, "http://a/")
+			_, err = c.Get("http://a/")
+			assert.ErrorIs(t, err, ratelimit.ErrLimited)
+			assert.ErrorContains(t, err, "1h0m0s")
+		})
+	})
+}
+
+// TestEachBudgetOfANameBinds: a burst of 2 in a second and 3 in a minute, told under one name in either order.
+func TestEachBudgetOfANameBinds(t *testing.T) {
+	for _, line := range []string{`RateLimit: "a";r=0;t=1, "a";r=1;t=60`, `RateLimit: "a";r=1;t=60, "a";r=0;t=1`} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBackend(once(200, fields(line)))
+			c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
+			for range 3 {
+				fetch(t, c, "http://a/")
+			}
+			assert.Equal(t, []time.Duration{0, time.Second, time.Minute}, b.times(), line)
+		})
+	}
+}
+
+// TestAServerThatSaysToRetryAtOnceIsRetriedAtOnce, and no faster with each refusal.
+func TestAServerThatSaysToRetryAtOnceIsRetriedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend(func(int, *http.Request) (int, http.Header) { return 429, fields("Retry-After: 0") })
+		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 5})
+		assert.Equal(t, 429, fetch(t, c, "http://a/"))
+		ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+		for i, want := range []time.Duration{0, 0, ms(10), ms(30), ms(70), ms(150)} {
+			assert.InDelta(t, want, b.times()[i], 1000)
+		}
+	})
+}
+
 // hanging is a base whose requests to /slow are answered when it is told so.
 type hanging struct {
 	*backend
@@ -336,34 +414,65 @@ func TestTransportLearnsFromEachDialect(t *testing.T) {
 		lines  []string
 		want   time.Duration
 	}{
-		"Retry-After in seconds":                                {429, []string{"Retry-After: 7"}, 7 * time.Second},
-		"Retry-After of a 503":                                  {503, []string{"Retry-After: 7"}, 7 * time.Second},
-		"Retry-After of another status":                         {200, []string{"Retry-After: 7"}, 0},
-		"Retry-After as a date":                                 {429, []string{date, "Retry-After: Fri, 01 Aug 2025 12:00:08 GMT"}, 8 * time.Second},
-		"Retry-After as a date of RFC 850":                      {503, []string{date, "Retry-After: Friday, 01-Aug-25 12:00:08 GMT"}, 8 * time.Second},
-		"date without the server's own":                         {429, []string{"Retry-After: Sat, 01 Jan 2000 00:00:09 GMT"}, 9 * time.Second}, // the bubble's clock
-		"date that is past":                                     {503, []string{date, "Retry-After: Fri, 01 Aug 2025 11:00:00 GMT"}, 0},
-		"Retry-After with a fraction":                           {429, []string{"Retry-After: 1.5"}, 1500 * time.Millisecond},
-		"Retry-After that is no number":                         {429, []string{"Retry-After: Infinity"}, time.Second},
-		"Retry-After NaN":                                       {429, []string{"Retry-After: NaN"}, time.Second},
-		"Retry-After with an exponent":                          {429, []string{"Retry-After: 1e1"}, time.Second},
-		"Retry-After in hex":                                    {503, []string{"Retry-After: 0x10p0"}, 0},
-		"Retry-After with underscores":                          {503, []string{"Retry-After: 1_0"}, 0},
-		"Retry-After with a sign":                               {503, []string{"Retry-After: +7"}, 0},
-		"Retry-After that is two":                               {503, []string{"Retry-After: 7, 8"}, 0},
-		"Retry-After of dots":                                   {503, []string{"Retry-After: ."}, 0},
-		"Retry-After of a cached answer":                        {503, []string{"Age: 120", "Retry-After: 7"}, 7 * time.Second},
-		"Retry-After before t":                                  {429, []string{"Retry-After: 7", `RateLimit: "a";r=0;t=3`}, 7 * time.Second},
-		"Retry-After-Ms":                                        {429, []string{"Retry-After-Ms: 250", "Retry-After: 1"}, 250 * time.Millisecond},
-		"Retry-After-Ms of 0":                                   {429, []string{"Retry-After-Ms: 0", "Retry-After: 30"}, 30 * time.Second},
-		"Retry-After-Ms that cannot be read":                    {429, []string{"Retry-After-Ms: 1.2.3", "Retry-After: 30"}, 30 * time.Second},
-		"Retry-After-Ms that is empty":                          {429, []string{"Retry-After-Ms: ", "Retry-After: 30"}, 30 * time.Second},
-		"x-ms-retry-after-ms":                                   {429, []string{"x-ms-retry-after-ms: 1500", "Retry-After: 2"}, 1500 * time.Millisecond},
-		"X-RateLimit-Retry-After":                               {429, []string{"X-RateLimit-Retry-After: 7"}, 7 * time.Second},
-		"X-RateLimit-Retry-After beside Retry-After":            {429, []string{"X-RateLimit-Retry-After: 7", "Retry-After: 3"}, 3 * time.Second},
-		"tokens_usage_based":                                    {200, []string{"x-ratelimit-remaining-tokens_usage_based: 0", "x-ratelimit-reset-tokens_usage_based: 6m0s"}, 6 * time.Minute},
-		"Anthropic priority":                                    {200, []string{date, "anthropic-priority-input-tokens-remaining: 0", "anthropic-priority-input-tokens-reset: 2025-08-01T12:00:05Z"}, 5 * time.Second},
-		"Anthropic priority, output":                            {200, []string{date, "anthropic-ratelimit-output-tokens-remaining: 9", "anthropic-ratelimit-output-tokens-reset: 2025-08-01T12:00:09Z", "anthropic-priority-output-tokens-remaining: 0", "anthropic-priority-output-tokens-reset: 2025-08-01T12:00:05Z"}, 5 * time.Second},
+		"Retry-After in seconds":                            {429, []string{"Retry-After: 7"}, 7 * time.Second},
+		"Retry-After of a 503":                              {503, []string{"Retry-After: 7"}, 7 * time.Second},
+		"Retry-After of another status":                     {200, []string{"Retry-After: 7"}, 0},
+		"Retry-After as a date":                             {429, []string{date, "Retry-After: Fri, 01 Aug 2025 12:00:08 GMT"}, 8 * time.Second},
+		"Retry-After as a date of RFC 850":                  {503, []string{date, "Retry-After: Friday, 01-Aug-25 12:00:08 GMT"}, 8 * time.Second},
+		"date without the server's own":                     {429, []string{"Retry-After: Sat, 01 Jan 2000 00:00:09 GMT"}, 9 * time.Second}, // the bubble's clock
+		"date that is past":                                 {503, []string{date, "Retry-After: Fri, 01 Aug 2025 11:00:00 GMT"}, 0},
+		"Retry-After with a fraction":                       {429, []string{"Retry-After: 1.5"}, 1500 * time.Millisecond},
+		"Retry-After that is no number":                     {429, []string{"Retry-After: Infinity"}, time.Second},
+		"Retry-After NaN":                                   {429, []string{"Retry-After: NaN"}, time.Second},
+		"Retry-After with an exponent":                      {429, []string{"Retry-After: 1e1"}, time.Second},
+		"Retry-After in hex":                                {503, []string{"Retry-After: 0x10p0"}, 0},
+		"Retry-After with underscores":                      {503, []string{"Retry-After: 1_0"}, 0},
+		"Retry-After with a sign":                           {503, []string{"Retry-After: +7"}, 0},
+		"Retry-After that is two":                           {503, []string{"Retry-After: 7, 8"}, 8 * time.Second},
+		"Retry-After that is twice the same":                {429, []string{"Retry-After: 30, 30"}, 30 * time.Second},
+		"Retry-After in two lines":                          {429, []string{"Retry-After: 9", "Retry-After: 3"}, 9 * time.Second},
+		"Retry-After that is two dates":                     {429, []string{date, "Retry-After: Fri, 01 Aug 2025 12:00:08 GMT, Fri, 01 Aug 2025 12:00:06 GMT"}, 8 * time.Second},
+		"Retry-After beside what cannot be read":            {429, []string{"Retry-After: soon, 5"}, 5 * time.Second},
+		"Retry-After with a unit":                           {429, []string{"Retry-After: 30s"}, 30 * time.Second},
+		"Retry-After with two units":                        {429, []string{"Retry-After: 1m30s"}, 90 * time.Second},
+		"Retry-After below zero, with a unit":               {503, []string{"Retry-After: -30s"}, 0},
+		"Retry-After in Unix seconds":                       {429, []string{date, "Retry-After: 1754049610"}, 10 * time.Second},
+		"Retry-After in Unix milliseconds":                  {429, []string{date, "Retry-After: 1754049610500"}, 10500 * time.Millisecond},
+		"Retry-After in Unix microseconds":                  {429, []string{date, "Retry-After: 1754049610500000"}, 10500 * time.Millisecond},
+		"Retry-After in Unix nanoseconds":                   {429, []string{date, "Retry-After: 1754049610500000000"}, 10500 * time.Millisecond},
+		"Retry-After in Unix seconds that are past":         {429, []string{date, "Retry-After: 1754049600"}, 0},
+		"Retry-After-Ms in Unix milliseconds":               {429, []string{date, "Retry-After-Ms: 1754049610500"}, 10500 * time.Millisecond},
+		"Retry-After as a date in the zone UTC":             {429, []string{date, "Retry-After: Fri, 01 Aug 2025 12:00:08 UTC"}, 8 * time.Second},
+		"Retry-After as a date of RFC 850 in the zone UTC":  {429, []string{date, "Retry-After: Friday, 01-Aug-25 12:00:08 UTC"}, 8 * time.Second},
+		"Retry-After as a date with an offset":              {429, []string{date, "Retry-After: Fri, 01 Aug 2025 14:00:08 +0200"}, 8 * time.Second},
+		"Retry-After as a date with a day of one digit":     {429, []string{date, "Retry-After: Fri, 1 Aug 2025 12:00:08 GMT"}, 8 * time.Second},
+		"Retry-After as a date in a zone of unknown offset": {503, []string{date, "Retry-After: Fri, 01 Aug 2025 12:00:08 EST"}, 0},
+		"Retry-After as a date of RFC 3339":                 {429, []string{date, "Retry-After: 2025-08-01T12:00:08Z"}, 8 * time.Second},
+		"Retry-After as a date of RFC 3339 with an offset":  {429, []string{date, "Retry-After: 2025-08-01T14:00:08.5+02:00"}, 8500 * time.Millisecond},
+		"Date in the zone UTC":                              {429, []string{"Date: Fri, 01 Aug 2025 12:00:00 UTC", "Retry-After: 1754049610"}, 10 * time.Second},
+		"Retry-After of 0 beside a window":                  {429, []string{"Retry-After: 0", `RateLimit: "a";r=0;t=5`}, 0},
+		"two budgets of one name, the stricter first":       {200, []string{`RateLimit: "a";r=0;t=5, "a";r=9;t=5`}, 5 * time.Second},
+		"two budgets of one name, the stricter last":        {200, []string{`RateLimit: "a";r=9;t=5, "A";r=0;t=5`}, 5 * time.Second},
+		"two budgets of one name, of one window each":       {200, []string{`RateLimit: "a";r=0;t=60, "a";r=0;t=5`}, 60 * time.Second},
+		"two budgets of one name, in two lines":             {200, []string{`RateLimit: "a";r=0;t=60`, `RateLimit: "a";r=0;t=5`}, 60 * time.Second},
+		"two policies of one name":                          {200, []string{`RateLimit-Policy: "a";q=10;w=1, "a";q=90;w=60`, `RateLimit: "a";r=0`}, 60 * time.Second},
+		"X-RateLimit of nested limiters":                    {200, []string{"X-RateLimit-Remaining: 4", "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1", "X-RateLimit-Reset: 5"}, 5 * time.Second},
+		"X-RateLimit of nested limiters, joined":            {200, []string{"X-RateLimit-Remaining: 0, 4", "X-RateLimit-Reset: 5, 60"}, 5 * time.Second},
+		"X-RateLimit of nested limiters, with one reset":    {200, []string{"X-RateLimit-Remaining: 4, 0", "X-RateLimit-Reset: 5"}, 5 * time.Second},
+		"Retry-After of dots":                               {503, []string{"Retry-After: ."}, 0},
+		"Retry-After of a cached answer":                    {503, []string{"Age: 120", "Retry-After: 7"}, 7 * time.Second},
+		"Retry-After before t":                              {429, []string{"Retry-After: 7", `RateLimit: "a";r=0;t=3`}, 7 * time.Second},
+		"Retry-After-Ms":                                    {429, []string{"Retry-After-Ms: 250", "Retry-After: 1"}, 250 * time.Millisecond},
+		"Retry-After-Ms of 0":                               {429, []string{"Retry-After-Ms: 0", "Retry-After: 30"}, 30 * time.Second},
+		"Retry-After-Ms that cannot be read":                {429, []string{"Retry-After-Ms: 1.2.3", "Retry-After: 30"}, 30 * time.Second},
+		"Retry-After-Ms that is empty":                      {429, []string{"Retry-After-Ms: ", "Retry-After: 30"}, 30 * time.Second},
+		"x-ms-retry-after-ms":                               {429, []string{"x-ms-retry-after-ms: 1500", "Retry-After: 2"}, 1500 * time.Millisecond},
+		"X-RateLimit-Retry-After":                           {429, []string{"X-RateLimit-Retry-After: 7"}, 7 * time.Second},
+		"X-RateLimit-Retry-After beside Retry-After":        {429, []string{"X-RateLimit-Retry-After: 7", "Retry-After: 3"}, 3 * time.Second},
+		"tokens_usage_based":                                {200, []string{"x-ratelimit-remaining-tokens_usage_based: 0", "x-ratelimit-reset-tokens_usage_based: 6m0s"}, 6 * time.Minute},
+		"Anthropic's priority tier": {200, []string{date, "anthropic-priority-input-tokens-remaining: 0", "anthropic-priority-input-tokens-reset: 2025-08-01T12:00:05Z",
+			"anthropic-priority-output-tokens-remaining: 0", "anthropic-priority-output-tokens-reset: 2025-08-01T12:00:05Z",
+			"anthropic-ratelimit-output-tokens-remaining: 9", "anthropic-ratelimit-output-tokens-reset: 2025-08-01T12:00:09Z"}, 0},
 		"Anthropic unified":                                     {429, []string{date, "anthropic-ratelimit-unified-status: rejected", "anthropic-ratelimit-unified-reset: 1754049605"}, 5 * time.Second},
 		"Anthropic unified, allowed":                            {200, []string{date, "anthropic-ratelimit-unified-status: allowed_warning", "anthropic-ratelimit-unified-reset: 1754049605"}, 0},
 		"a Date far from now":                                   {200, []string{"Date: Fri, 31 Dec 9999 23:59:59 GMT", "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1754049605"}, 0},
@@ -372,7 +481,7 @@ func TestTransportLearnsFromEachDialect(t *testing.T) {
 		"HubSpot, secondly":                                     {200, []string{"X-HubSpot-RateLimit-Secondly-Remaining: 0", "X-HubSpot-RateLimit-Secondly: 10"}, time.Second},
 		"HubSpot, daily":                                        {200, []string{"X-HubSpot-RateLimit-Daily-Remaining: 0"}, 0},
 		"429 without a time":                                    {429, nil, time.Second},
-		"429 with Retry-After 0":                                {429, []string{"Retry-After: 0"}, time.Second},
+		"429 with Retry-After 0":                                {429, []string{"Retry-After: 0"}, 0},
 		"429 with Retry-After below 0":                          {429, []string{"Retry-After: -5"}, time.Second},
 		"429 with garbage":                                      {429, []string{"Retry-After: soon"}, time.Second},
 		"503 without a time":                                    {503, nil, 0},
@@ -927,7 +1036,6 @@ func TestNewTransportRefusesWhatCannotWork(t *testing.T) {
 	}{
 		"NewTransport needs a limiter, and got nil": {nil, httplimit.TransportOptions{}},
 		"the request itself":                        {ratelimit.Must(ratelimit.New[*http.Request](ratelimit.Unlimited(), nil)), httplimit.TransportOptions{}},
-		"TransportOptions.MaxWait is -1s":           {good, httplimit.TransportOptions{MaxWait: -time.Second}},
 		"TransportOptions.MaxRetries is -1":         {good, httplimit.TransportOptions{MaxRetries: -1}},
 		"TransportOptions.MaxKeys is -1":            {good, httplimit.TransportOptions{MaxKeys: -1}},
 	} {

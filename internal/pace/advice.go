@@ -1,7 +1,10 @@
 package pace
 
 import (
+	"cmp"
+	"crypto/sha256"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -24,25 +27,71 @@ type Budget struct {
 	Units  bool // a request counts as its units, such as tokens, and not as one
 	Until  time.Time
 
+	name budgetName
 	seq  uint64    // of the request whose answer said so
 	sent time.Time // when that was sent
 	told time.Time // when that was received
 }
 
-// capped returns the advice with no wait longer than that, from now.
-func (a Advice) capped(longest time.Duration, now time.Time) Advice {
+// budgetName tells the budgets of a server apart. Those of one policy are numbered in the order of their ends.
+type budgetName struct {
+	policy string
+	units  bool
+	number int
+}
+
+// kept returns the name as it may be kept: its text is not a part of a long header.
+func (n budgetName) kept() budgetName {
+	n.policy = strings.Clone(n.policy)
+	return n
+}
+
+// maxBudgets bounds the number of policies of one server that are kept.
+const maxBudgets = 16
+
+// maxName bounds the length of a policy's name that is kept. Servers choose the names.
+const maxName = 64
+
+// bounded returns the advice with no wait longer than that, from now, and with no more and no longer names than are kept:
+// the budgets that leave least, of longer names a hash. Each budget has a name of its own: of several budgets of one name
+// all bind, and one of units is another than one of requests.
+func (a Advice) bounded(longest time.Duration, now time.Time) Advice {
 	a.Wait = min(a.Wait, longest)
 	a.Budgets = slices.Clone(a.Budgets)
-	for i, b := range a.Budgets {
+	if len(a.Budgets) > maxBudgets {
+		slices.SortStableFunc(a.Budgets, func(b, c Budget) int { return cmp.Compare(b.Left, c.Left) })
+		a.Budgets = slices.Clone(a.Budgets[:maxBudgets])
+	}
+	for i := range a.Budgets {
+		b := &a.Budgets[i]
 		if end := now.Add(longest); b.Until.After(end) {
-			a.Budgets[i].Until = end
+			b.Until = end
+		}
+		if len(b.Policy) > maxName {
+			sum := sha256.Sum256([]byte(b.Policy))
+			b.Policy = string(sum[:])
+		}
+	}
+	for i := range a.Budgets {
+		b := &a.Budgets[i]
+		b.name = budgetName{b.Policy, b.Units, 0}
+		for j, other := range a.Budgets {
+			if other.Policy == b.Policy && other.Units == b.Units && (other.Until.Before(b.Until) || other.Until.Equal(b.Until) && j < i) {
+				b.name.number++
+			}
 		}
 	}
 	return a
 }
 
-// MaxWait is the longest wait that is believed. Nobody means more.
+// MaxWait is the longest wait that is believed.
 const MaxWait = 10 * 365 * 24 * time.Hour
+
+// DefaultMaxWait bounds the time for which a request may wait where a user's options set no bound.
+const DefaultMaxWait = time.Minute
+
+// Bound returns the MaxWait of [Options] for that of a user's options: [DefaultMaxWait] for 0, none for a negative one.
+func Bound(maxWait time.Duration) time.Duration { return max(0, cmp.Or(maxWait, DefaultMaxWait)) }
 
 // Clamp brings a wait into the range that is believed.
 func Clamp(d time.Duration) time.Duration { return min(max(0, d), MaxWait) }

@@ -127,7 +127,7 @@ func exhausted(budgets []Budget, now time.Time) bool {
 func (l *line) spendLocked(f flight, told []Budget) {
 	for i := range l.budgets {
 		b := &l.budgets[i]
-		same := func(t Budget) bool { return t.Policy == b.Policy }
+		same := func(t Budget) bool { return t.name == b.name }
 		if f.seq <= b.seq || slices.ContainsFunc(told, same) {
 			continue
 		}
@@ -138,9 +138,6 @@ func (l *line) spendLocked(f flight, told []Budget) {
 		}
 	}
 }
-
-// maxBudgets bounds how many policies of one server are kept.
-const maxBudgets = 16
 
 // expireLocked forgets budgets whose time is over. What the server leaves after one that was
 // used up, its next response tells.
@@ -162,9 +159,15 @@ func (l *line) setLocked(b Budget, units int64) {
 	if !b.told.Before(b.Until) {
 		return
 	}
-	i := slices.IndexFunc(l.budgets, func(old Budget) bool { return old.Policy == b.Policy })
+	i := slices.IndexFunc(l.budgets, func(old Budget) bool { return old.name == b.name })
+	if i >= 0 {
+		b.name = l.budgets[i].name
+	} else {
+		b.name = b.name.kept()
+	}
+	b.Policy = b.name.policy
 	switch {
-	case b.seq < l.heard[b.Policy]:
+	case b.seq < l.heard[b.name]:
 		if i >= 0 {
 			l.budgets[i].count(b, units)
 		}
@@ -193,17 +196,17 @@ func (b *Budget) count(earlier Budget, units int64) {
 // hearLocked notes which request's answer has told of a policy. What it forgets is the policy that was told of first.
 func (l *line) hearLocked(b Budget) {
 	if l.heard == nil {
-		l.heard = map[string]uint64{}
+		l.heard = map[budgetName]uint64{}
 	}
-	l.heard[b.Policy] = b.seq
+	l.heard[b.name] = b.seq
 	if len(l.heard) <= maxBudgets {
 		return
 	}
 	oldest := b
-	for policy, seq := range l.heard {
+	for name, seq := range l.heard {
 		if seq < oldest.seq {
-			oldest.Policy, oldest.seq = policy, seq
+			oldest.name, oldest.seq = name, seq
 		}
 	}
-	delete(l.heard, oldest.Policy)
+	delete(l.heard, oldest.name)
 }

@@ -47,7 +47,7 @@ type line struct {
 	sent     uint64                   // how many requests were sent
 	until    time.Time                // the server has said to send nothing before
 	budgets  []Budget                 // what it has said to be left
-	heard    map[string]uint64        // of each policy, the number of the latest request whose answer told of it
+	heard    map[budgetName]uint64    // of each policy, the number of the latest request whose answer told of it
 	refusals refusals                 // in a row
 	backedAt uint64                   // sent at the last of these
 	booking  *Place                   // it is asking the limiter; nil if none is
@@ -170,8 +170,12 @@ func (p *Place) tooLate(until time.Time) error {
 	if d, ok := p.ctx.Deadline(); ok && !p.deadline.Before(d) {
 		reason = context.DeadlineExceeded
 	}
-	return fmt.Errorf("%s: %w: the next request may be sent in %v, and this one can wait for %v",
-		p.line.pkg, reason, until.Sub(now).Round(time.Millisecond), max(0, p.left(now)).Round(time.Millisecond))
+	whose := "this one can wait for"
+	if reason == ratelimit.ErrLimited {
+		whose = "MaxWait leaves this one"
+	}
+	return fmt.Errorf("%s: %w: the next request may be sent in %v, and %s %v",
+		p.line.pkg, reason, until.Sub(now).Round(time.Millisecond), whose, max(0, p.left(now)).Round(time.Millisecond))
 }
 
 // sleep waits until the place is woken, or the instant has come, or the context ends. It may

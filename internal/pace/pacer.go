@@ -16,6 +16,7 @@ import (
 	"container/heap"
 	"context"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -140,7 +141,7 @@ func (pc *Pacer[R]) Learn(p *Place, a Advice, now time.Time) {
 	if a.Refused || a.Wait > 0 {
 		pc.stats.refused.Add(1)
 	}
-	bookings := p.line.learn(p.seq, a.capped(pc.opts.Longest, now), now)
+	bookings := p.line.learn(p.seq, a.bounded(pc.opts.Longest, now), now)
 	p.landed.Store(true)
 	pc.cancel(p.line, bookings)
 }
@@ -191,8 +192,8 @@ func (pc *Pacer[R]) line(key string) *line {
 		if len(pc.lines) >= pc.opts.MaxKeys {
 			pc.forgetLocked()
 		}
-		l = &line{pkg: pc.pkg, key: key}
-		pc.lines[key] = l
+		l = &line{pkg: pc.pkg, key: strings.Clone(key)} // not a part of something long
+		pc.lines[l.key] = l
 		l.users++
 		return l
 	}
