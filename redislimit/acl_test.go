@@ -18,7 +18,7 @@ import (
 var commands = []string{"evalsha", "time", "get", "getrange", "strlen", "set", "append"}
 
 // slotCommands are those that a semaphore needs, beside "eval".
-var slotCommands = []string{"evalsha", "time", "zadd", "zrem", "zcard", "zscore", "zrank", "zrange", "zrangebyscore", "zremrangebyscore", "pttl", "pexpire"}
+var slotCommands = []string{"evalsha", "time", "zadd", "zrem", "zcard", "zscore", "zmscore", "zrange", "zrangebyscore", "zrevrangebyscore", "pexpire"}
 
 // restricted returns a client of a user who may run the commands, but one of them.
 func (f *fixture) restricted(commands []string, missing string) *redis.Client {

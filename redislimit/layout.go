@@ -96,7 +96,13 @@ var names = map[string]int64{
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
 	"PEEK": opPeek, "KEEP": opKeep, "ADJUST": opAdjust, "SHADOW": howShadow,
 	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "FULL": answerFull, "OUTSIDE": answerOutside,
-	"DATES_SIZE": datesSize, "ORDINAL_ZERO": ordinalZero, "ID_LENGTH": idLength,
+	"DATES_SIZE": datesSize, "ORDINAL_ZERO": ordinalZero,
+
+	"PROCESS": processSize, "ATTEMPT": attemptSize, "REQUEST": slotRequestSize, "LINE": lineOffset, "SINCE": sinceOffset, "TICK": 1 << 16, "COUNT": 1 << 14,
+	"PLACE_FOR": inMicros(placeFor), "CLAIM_FOR": inMicros(claimFor), "FRESH": inMicros(freshFor), "REVOKED_FOR": inMicros(revokedFor),
+	"GRANTS": maxGrants, "DROPS": maxDrops, "TRY": howTry, "POLL": howPoll, "LISTEN": howListen,
+	"WAITING": slotsWaiting, "TAKEN": slotsTaken, "LOST": slotsLost, "REVOKED": slotsRevoked, "LATE": slotsLate,
+	"SILENT": channelSilent, "HEARD": channelHeard, "FORBIDDEN": channelForbidden,
 }
 
 var name = regexp.MustCompile(`\$\{?([A-Z_]+)\}?`)

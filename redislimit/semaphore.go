@@ -5,67 +5,76 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
+	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
 const (
 	defaultHold = 30 * time.Second
-	maxSlots    = 10_000 // of a key: a script goes over the slots of a permit
-	idLength    = 26     // of a permit's id
-
-	// A caller in line asks at intervals that grow from the first to the last. The next callers to be served ask
-	// more often.
-	firstAsk = 5 * time.Millisecond
-	nextAsk  = 50 * time.Millisecond
-	lastAsk  = 250 * time.Millisecond
-
-	// placeFor is how long a place in line lasts without asking, beside a call's timeout.
-	placeFor = time.Second
+	maxSlots    = 10_000
 )
 
-// ErrLost says that a [Permit] cannot be extended: its slots have ended.
-var ErrLost = errors.New("redislimit: the permit's slots have ended")
-
-// Semaphore caps what is in flight for each key in a fleet. Make one with [NewSemaphore]. It is safe for concurrent use and needs
-// no closing. The zero Semaphore cannot be used. Only work that goes on after its slots have ended exceeds the limit, and work
-// whose slots a failover of Redis has lost.
+// Semaphore limits the number of calls or jobs in flight for each key, in a fleet. Make one with [NewSemaphore]. It is safe for
+// concurrent use and needs no closing. The zero Semaphore cannot be used.
+//
+// Waiting callers are served first come, first served, in the order in which their calls arrive at Redis. The limit is exceeded only
+// by work that goes on after its slots have ended, and by work whose slots a failover of Redis has lost.
 type Semaphore struct {
 	store    *store
-	spaces   [4]namespace
+	space    namespace
 	hold     time.Duration
 	limitFor func(key string) int
+	logger   *slog.Logger
 	limit    atomic.Int64
+	process  string        // the id of this Semaphore, which differs from others of the same program too
+	silence  time.Duration // the longest time without a call, after which it loses its places in line
+	leads    sync.Map      // the lead of each server's clock, by address: string → *atomic.Int64
+	warned   atomic.Bool   // the log has the warning about messages
+
+	mu         sync.Mutex // guards the fields below, and all in them
+	lines      map[string]*localLine
+	subs       subscriptions
+	unreleased []*Permit // permits to be released again, because a call failed
+	releasing  bool      // a goroutine releases them
 }
 
 // SemaphoreOptions are the settings of [NewSemaphore]. Name is required.
 type SemaphoreOptions struct {
-	// Name is a part of the Redis keys. Semaphores of one Name, Prefix and server share slots. It must not contain braces.
+	// Name is a part of the Redis keys and of the channels. Semaphores with the same Name, Prefix and server share slots. It must
+	// not contain braces.
 	Name string
 
-	// Prefix begins all Redis keys. If empty, "ratelimit:". It must not contain braces.
+	// Prefix begins all Redis keys and channels. It defaults to "ratelimit:". It must not contain braces.
 	Prefix string
 
-	// Hold is how long a slot lasts unless it is released or extended. If zero, 30 s; at least 1 ms.
+	// Hold is the time after which a slot ends unless it is released or extended. It defaults to 30 s; the minimum is 1 ms.
+	// It should be longer than the work: a slot that ends earlier lets another caller begin.
 	Hold time.Duration
 
-	// LimitFor returns the limit of a key; 0 means NewSemaphore's or SetLimit's. If nil, all keys have that one.
+	// LimitFor returns the limit of a key, or 0 for the default, which is NewSemaphore's or SetLimit's. If nil, all keys have the
+	// default. It is called from several goroutines.
 	LimitFor func(key string) int
 
-	// Timeout bounds each call, as [Options.Timeout] does. If zero, 50 ms.
+	// Timeout is the maximum duration of each call to Redis, as [Options.Timeout] is. It defaults to 50 ms.
 	Timeout time.Duration
+
+	// Logger receives one warning if Redis forbids the semaphore's messages, or they do not arrive. It defaults to slog's default
+	// logger.
+	Logger *slog.Logger
 }
 
-// NewSemaphore returns a semaphore that gives each key limit slots, 1 to 10,000. It does not connect. The error names what is
-// wrong, and wraps [ratelimit.ErrInvalidLimit] if that is the limit.
+// NewSemaphore returns a semaphore that gives each key limit slots, 1 to 10,000. It does not connect. The error names the invalid
+// argument, and wraps [ratelimit.ErrInvalidLimit] if that is the limit.
+//
+// While callers wait, the semaphore keeps one connection and one goroutine for each server that has their keys, and until 5 to 10 s after the last of them.
 func NewSemaphore(client redis.UniversalClient, limit int, opts *SemaphoreOptions) (*Semaphore, error) {
 	var o SemaphoreOptions
 	if opts != nil {
@@ -84,30 +93,40 @@ func NewSemaphore(client redis.UniversalClient, limit int, opts *SemaphoreOption
 		return nil, errors.New("redislimit: SemaphoreOptions.Name is empty: it names the slots in Redis")
 	case strings.ContainsAny(o.Prefix+o.Name, "{}"):
 		return nil, fmt.Errorf("redislimit: SemaphoreOptions.Prefix and Name are %q and %q, want no braces", o.Prefix, o.Name)
-	case o.Hold < time.Millisecond || int64(o.Hold/time.Microsecond) > century:
+	case o.Hold < time.Millisecond || inMicros(o.Hold) > century:
 		return nil, fmt.Errorf("redislimit: SemaphoreOptions.Hold is %v, want 1 ms to 100 years", o.Hold)
 	}
-	s := &Semaphore{store: newStore(client, o.Timeout, defaultBatch, false, nil), hold: o.Hold, limitFor: o.LimitFor}
-	for i, set := range [...]string{"!slots", "!since", "!line", "!places"} {
-		var err error
-		if s.spaces[i], err = newNamespace(o.Prefix, o.Name+set, nil); err != nil {
-			return nil, err
-		}
+	s := &Semaphore{store: newStore(client, o.Timeout, defaultBatch, false, nil), hold: o.Hold, limitFor: o.LimitFor, logger: o.Logger,
+		silence: placeFor + min(max(0, o.Timeout), time.Hour), lines: make(map[string]*localLine)}
+	s.subs.of = s
+	s.process = string(put7([]byte(randomBytes(processSize-7)), inMicros(s.silence)))
+	var err error
+	if s.space, err = newNamespace(o.Prefix, o.Name+"!sem", nil); err != nil {
+		return nil, err
 	}
 	return s, s.SetLimit(limit)
 }
 
-// SetLimit replaces NewSemaphore's limit, in this process. It sends nothing. Permits stay, also above the new limit. An invalid
-// limit is refused and changes nothing.
+func randomBytes(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // which never fails
+	return string(b)
+}
+
+// SetLimit replaces NewSemaphore's limit, in this process. Permits stay, even above the new limit. An invalid limit is refused and
+// changes nothing. A raised limit serves this process's waiting callers at once. Each call to Redis applies the limit of its own
+// process, so while processes differ the largest limit holds.
 func (s *Semaphore) SetLimit(limit int) error {
 	if limit < 1 || limit > maxSlots {
 		return fmt.Errorf("redislimit: %w: the semaphore's limit is %d, want 1 to %d", ratelimit.ErrInvalidLimit, limit, maxSlots)
 	}
-	s.limit.Store(int64(limit))
+	if s.limit.Swap(int64(limit)) != int64(limit) {
+		s.limitChanged()
+	}
 	return nil
 }
 
-// limitOf returns the key's limit, or why n slots of it can never be had.
+// limitOf returns the key's limit, or an error if n slots of it can never be taken.
 func (s *Semaphore) limitOf(key string, n int) (int64, error) {
 	if s == nil || s.store == nil {
 		panic("redislimit: a Semaphore that was not made by NewSemaphore")
@@ -120,7 +139,7 @@ func (s *Semaphore) limitOf(key string, n int) (int64, error) {
 	}
 	switch {
 	case n < 1:
-		return 0, fmt.Errorf("redislimit: %d slots were asked for, want at least 1", n)
+		return 0, fmt.Errorf("redislimit: the number of slots is %d, want at least 1", n)
 	case limit < 1 || limit > maxSlots:
 		return 0, fmt.Errorf("redislimit: %w: LimitFor returned %d, want 0 for the default, or 1 to %d", ratelimit.ErrInvalidLimit, limit, maxSlots)
 	case int64(n) > limit:
@@ -131,8 +150,8 @@ func (s *Semaphore) limitOf(key string, n int) (int64, error) {
 
 // TryAcquire takes n slots of the key, within [SemaphoreOptions.Timeout]. The error wraps [ratelimit.ErrLimited] if they are not
 // free, or earlier callers wait for them; [ratelimit.ErrExceedsLimit] if n is above the limit; [ratelimit.ErrUnavailable] if
-// Redis could not decide, and [ratelimit.ErrUnanswered] too if the slots may have been taken, which then end after Hold. With an
-// error the permit is nil.
+// Redis could not decide, and also [ratelimit.ErrUnanswered] if the slots may have been taken. Such slots are given back in the
+// background as soon as Redis answers, or end after Hold. With an error the permit is nil.
 func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit, error) {
 	if ctx == nil {
 		ctx = context.Background()
@@ -142,167 +161,107 @@ func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit,
 		return nil, err
 	}
 	p := s.permit(key, n)
-	switch taken, _, err := p.take(ctx, limit, 0); {
+	switch state, err := p.take(ctx, limit, howTry); {
 	case err != nil:
+		if p.unanswered.Load() {
+			s.releaseLater(p)
+		}
 		return nil, err
-	case !taken:
+	case state != slotsTaken:
 		return nil, fmt.Errorf("%w: %d of the semaphore's %d slots are not free", ratelimit.ErrLimited, n, limit)
+	}
+	if err := p.inTime(); err != nil {
+		return nil, err
 	}
 	return p, nil
 }
 
-// Acquire takes n slots of the key once they are free and earlier callers of all processes have been served. It asks Redis
-// every 5 to 250 ms, and loses its place in line after a second and [SemaphoreOptions.Timeout] without asking.
+// Acquire takes n slots of the key once they are free and earlier callers of all processes have been served. When slots are
+// granted to a waiting caller, Redis sends its process a message. Every 300 ms the process also polls, once for all of its callers that wait for the
+// key. It loses its places in line after one second and [SemaphoreOptions.Timeout] without a call.
 //
-// The errors are those of TryAcquire, without ErrLimited. If the first call fails, Acquire returns its error at once; later it
-// fails after as long without an answer. If the context ends, Acquire gives back its place and what it may have taken, within
-// Timeout. If that fails, the error says so; the place ends after as long, the slots after Hold.
+// The errors are those of TryAcquire, except ErrLimited. If the first call fails, Acquire returns its error at once; later it
+// fails after one second and Timeout without an answer. If the context ends, Acquire gives back its place and the slots that it may have
+// taken, within Timeout. If that fails, the error says so, and it is tried again in the background.
 func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, error) {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	limit, err := s.limitOf(key, n)
-	if err != nil {
-		return nil, err
-	}
 	p := s.permit(key, n)
-	patience := placeFor + min(max(0, s.store.timeout), time.Hour) // which cannot overflow
-	var answered time.Time                                         // when Redis has answered last
-	for interval := firstAsk; ; interval = min(2*interval, lastAsk) {
-		taken, needed, err := p.take(ctx, limit, patience)
+	for late := 1; ; late++ {
+		err := p.acquire(ctx)
 		switch {
-		case taken:
-			return p, nil
 		case err == nil:
-			answered = time.Now()
-		case answered.IsZero() && ctx.Err() == nil && !errors.Is(err, ratelimit.ErrUnanswered):
-			return nil, err // it has left nothing in Redis
-		case ctx.Err() != nil || !errors.Is(err, ratelimit.ErrUnavailable) || time.Since(answered) > patience:
-			return nil, p.leave(ctx, err)
+			return p, nil
+		case !errors.Is(err, errLate) || late == maxLate:
+			return nil, err
 		}
-		if err == nil && needed <= limit {
-			interval = min(interval, nextAsk)
-		}
-		if err := ctxwait.Sleep(ctx, interval*3/4+mathrand.N(interval/2)); err != nil {
-			return nil, p.leave(ctx, ended(err, false))
-		}
-		if limit, err = s.limitOf(key, n); err != nil {
-			return nil, p.leave(ctx, err)
-		}
+		next := s.permit(key, n)
+		next.ticket = p.ticket // its place in line
+		p = next
 	}
 }
 
-// leave gives back the place in line, and slots that may have been taken.
-func (p *Permit) leave(ctx context.Context, cause error) error {
-	if err := p.Release(ctx); err != nil {
-		return errors.Join(cause, fmt.Errorf("redislimit: the place in line was not given back: %w", err))
-	}
-	return cause
-}
+// maxLate is the number of attempts of an Acquire, if each time the slots have ended before the answer arrives.
+const maxLate = 3
 
-// Permit is a number of acquired slots. It is safe for concurrent use.
-type Permit struct {
-	of       *Semaphore
-	keys     []string
-	id       string
-	n        int
-	released atomic.Bool
-}
-
-func (s *Semaphore) permit(key string, n int) *Permit {
-	p := &Permit{of: s, n: n, id: rand.Text()}
-	for i := range s.spaces {
-		p.keys = append(p.keys, s.spaces[i].key(key))
+// Reset ends all permits of the key, and all places in line. Callers that wait enter the line again, in the same order. Work that has
+// lost its slots goes on, so until it is done the limit can be exceeded. The errors are those of TryAcquire.
+func (s *Semaphore) Reset(ctx context.Context, key string) error {
+	if _, err := s.limitOf(key, 1); err != nil {
+		return err
 	}
-	return p
-}
-
-// take asks for the slots, and for a place in line if there is patience. It returns how many slots would have to be free.
-func (p *Permit) take(ctx context.Context, limit int64, patience time.Duration) (taken bool, needed int64, err error) {
-	c := &call{script: slotScripts.take, undone: true}
-	reply, err := p.of.ask(ctx, c, p.keys, 1+7, p.id, int64(p.n), limit, inMicros(p.of.hold), inMicros(patience))
-	if err != nil {
-		return false, 0, err
-	}
-	return reply[0] == 1, get7(reply[1:]), nil
-}
-
-// Extend begins Hold anew. The error is [ErrLost] if the slots have ended or were released; it wraps [ratelimit.ErrUnavailable] if
-// Redis did not say; else it is the context's.
-func (p *Permit) Extend(ctx context.Context) error {
-	if p == nil || p.released.Load() {
-		return ErrLost
-	}
-	reply, err := p.of.ask(ctx, &call{script: slotScripts.extend}, p.keys, 1, p.id, int64(p.n), inMicros(p.of.hold))
-	if err == nil && reply[0] == 0 {
-		return ErrLost
-	}
+	_, err := s.ask(ctx, &call{script: slotScripts.reset}, s.space.key(key))
 	return err
 }
 
-// Release gives the slots back, also if the context has ended, within [SemaphoreOptions.Timeout]. If it fails, they end after
-// Hold. Once it has returned nil, it does nothing; nor does it if the slots have ended, or the permit is nil.
-func (p *Permit) Release(ctx context.Context) error {
-	if p == nil || p.released.Load() {
-		return nil
-	}
-	if ctx == nil {
-		ctx = context.Background()
-	}
-	_, err := p.of.ask(context.WithoutCancel(ctx), &call{script: slotScripts.release}, p.keys, 1, p.id, int64(p.n))
-	if err == nil {
-		p.released.Store(true)
-	}
-	return err
-}
-
-// SemaphoreStats says how a key of a [Semaphore] stands in the fleet.
+// SemaphoreStats is the state of a key of a [Semaphore] in the fleet.
 type SemaphoreStats struct {
-	InFlight int           // slots that are taken
-	Waiting  int           // callers in line
-	Oldest   time.Duration // age of the oldest permit; 0 if there is none
+	InFlight int           // the number of slots in use
+	Waiting  int           // the number of callers in line
+	Oldest   time.Duration // the age of the oldest permit; 0 if there is none
 }
 
-// Snapshot returns how a key stands. It writes nothing. The errors are those of TryAcquire.
+// Snapshot returns the state of a key. It writes nothing, and takes time in proportion to the number of permits and waiting
+// callers. The errors are those of TryAcquire.
 func (s *Semaphore) Snapshot(ctx context.Context, key string) (SemaphoreStats, error) {
 	if _, err := s.limitOf(key, 1); err != nil {
 		return SemaphoreStats{}, err
 	}
-	reply, err := s.ask(ctx, &call{script: slotScripts.look}, s.permit(key, 0).keys, 3*7, "")
+	reply, err := s.ask(ctx, &call{script: slotScripts.look}, s.space.key(key))
+	if err == nil && len(reply) != 3*7 {
+		err = errAnswer
+	}
 	if err != nil {
 		return SemaphoreStats{}, err
 	}
 	return SemaphoreStats{int(get7(reply)), int(get7(reply[7:])), between(0, get7(reply[14:]))}, nil
 }
 
-// ask runs a script with figures and an id, and returns its answer, of so many bytes.
-func (s *Semaphore) ask(ctx context.Context, c *call, keys []string, size int, id string, figures ...int64) (string, error) {
+// ask runs a script and returns its answer.
+func (s *Semaphore) ask(ctx context.Context, c *call, redisKey string) (string, error) {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	for _, n := range figures {
-		c.payload = put7(c.payload, n)
-	}
-	c.payload = append(c.payload, id...)
-	c.keys, c.test = keys, s.store.testWords()
+	c.keys, c.test = []string{redisKey}, s.store.testWords()
 	reply, err := s.store.eval(ctx, c)
-	switch {
-	case err != nil && strings.Contains(answerOf(err), "WRONGTYPE"):
+	if err != nil && strings.Contains(answerOf(err), "WRONGTYPE") {
 		return "", fmt.Errorf("%w: a value of another type: %w", errForeignState, err)
-	case err == nil && len(reply) != size:
-		return "", errAnswer
 	}
 	return reply, err
 }
 
 func inMicros(d time.Duration) int64 { return int64(d / time.Microsecond) }
 
-// slotScripts are what a semaphore runs.
-var slotScripts = func() (s struct{ take, extend, release, look *script }) {
+// slotScripts are the scripts of a semaphore. Only a request for slots needs memory that Redis may not have.
+var slotScripts = func() (s struct{ take, extend, release, beat, look, reset *script }) {
 	b := blocks{luaFiles}
-	s.take = newScript("", b.lua("clock", "slots", "slots_take"))
-	s.extend = newScript(allowOOM, b.lua("clock", "slots", "slots_extend"))
-	s.release = newScript(allowOOM, b.lua("clock", "slots", "slots_release"))
-	s.look = newScript(noWrites, b.lua("clock", "slots", "slots_look"))
+	text := func(last string) string { return b.lua("clock", "slots", last) }
+	s.take = newScript("", text("slots_take"))
+	s.extend = newScript(allowOOM, text("slots_extend"))
+	s.release = newScript(allowOOM, text("slots_release"))
+	s.beat = newScript(allowOOM, text("slots_beat"))
+	s.look = newScript(noWrites, text("slots_look"))
+	s.reset = newScript(allowOOM, text("slots_reset"))
 	return s
 }()

@@ -70,9 +70,7 @@ func TestASemaphoreHoldsItsLimit(t *testing.T) {
 				stats, err := all[0].Snapshot(t.Context(), fmt.Sprint("k", k))
 				require.NoError(t, err)
 				assert.Zero(t, stats)
-				for _, space := range all[0].spaces {
-					assert.Zero(t, client.Exists(t.Context(), space.key(fmt.Sprint("k", k))).Val(), "nothing stays behind")
-				}
+				assert.Zero(t, client.Exists(t.Context(), all[0].space.key(fmt.Sprint("k", k))).Val(), "nothing stays behind")
 			}
 		})
 	}
@@ -185,17 +183,16 @@ func TestTheLineIsServedInOrder(t *testing.T) {
 func TestACallerThatDiesLosesItsPlace(t *testing.T) {
 	f := newFixture(t)
 	s := f.semaphore(2)
-	dead := s.permit("k", 2)
+	dead := f.semaphore(2).permit("k", 2)
 	held, err := s.TryAcquire(t.Context(), "k", 1)
 	require.NoError(t, err)
-	taken, needed, err := dead.take(t.Context(), 2, placeFor)
+	state, err := dead.take(t.Context(), 2, howPoll)
 	require.NoError(t, err)
-	assert.False(t, taken)
-	assert.EqualValues(t, 2, needed)
+	assert.EqualValues(t, slotsWaiting, state)
 	_, err = s.TryAcquire(t.Context(), "k", 1)
 	require.ErrorIs(t, err, ratelimit.ErrLimited)
-	f.clock.Advance(placeFor)
-	assert.Equal(t, SemaphoreStats{InFlight: 1, Oldest: placeFor}, f.snapshot(s))
+	f.clock.Advance(s.silence)
+	assert.Equal(t, SemaphoreStats{InFlight: 1, Oldest: s.silence}, f.snapshot(s))
 	_, err = s.TryAcquire(t.Context(), "k", 1)
 	require.NoError(t, err)
 	require.NoError(t, held.Release(t.Context()))
@@ -207,14 +204,14 @@ func TestACallThatIsRepeatedTakesItsSlotsOnce(t *testing.T) {
 	s := f.semaphore(3)
 	p := s.permit("k", 2)
 	for range 3 {
-		taken, _, err := p.take(t.Context(), 3, placeFor)
+		state, err := p.take(t.Context(), 3, howPoll)
 		require.NoError(t, err)
-		assert.True(t, taken)
+		assert.EqualValues(t, slotsTaken, state)
 	}
 	assert.Equal(t, SemaphoreStats{InFlight: 2}, f.snapshot(s))
 	require.NoError(t, p.Release(t.Context()))
 	assert.Zero(t, f.snapshot(s))
-	assert.Len(t, p.id, idLength)
+	assert.Len(t, p.request, slotRequestSize)
 }
 
 func TestAnAcquireThatEndsLeavesNothing(t *testing.T) {
@@ -315,7 +312,7 @@ func TestASemaphoreSaysWhatIsWrong(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrLimited, key)
 		require.NoError(t, p.Release(t.Context()))
 	}
-	require.NoError(t, f.client.Set(t.Context(), s.spaces[0].key("k"), "x", 0).Err())
+	require.NoError(t, f.client.Set(t.Context(), s.space.key("k"), "x", 0).Err())
 	_, err := s.TryAcquire(t.Context(), "k", 1)
 	assert.ErrorIs(t, err, errForeignState)
 	assert.NotErrorIs(t, err, ratelimit.ErrUnavailable)
@@ -358,4 +355,60 @@ func TestASemaphoreWithoutAnAnswer(t *testing.T) {
 	}, 20*time.Second, time.Millisecond)
 	server.kill()
 	assert.ErrorIs(t, <-waiting, ratelimit.ErrUnavailable, "it gives up after a while")
+}
+
+// A call that comes after its own undoing takes nothing.
+func TestACallThatComesAfterItsReleaseTakesNothing(t *testing.T) {
+	f := newFixture(t)
+	s := f.semaphore(1)
+	p := s.permit("k", 1)
+	p.unanswered.Store(true) // as after a call that was not answered
+	require.NoError(t, p.Release(t.Context()))
+	for _, how := range []byte{howTry, howPoll, howListen} {
+		_, err := p.take(t.Context(), 1, how)
+		assert.ErrorIs(t, err, ErrLost)
+	}
+	assert.Zero(t, f.snapshot(s))
+	f.clock.Advance(revokedFor)
+	_, err := s.TryAcquire(t.Context(), "k", 1)
+	require.NoError(t, err)
+}
+
+// A key that is lost, as in a failover, has its line again.
+func TestALostLineComesBack(t *testing.T) {
+	f := newFixture(t)
+	s, other := f.semaphore(1), f.semaphore(1)
+	held, err := s.TryAcquire(t.Context(), "k", 1)
+	require.NoError(t, err)
+	var all sync.WaitGroup
+	for i := range 4 {
+		got := f.waiter([]*Semaphore{s, other}[i%2], 1)
+		all.Go(func() { assert.NoError(t, (<-got).Release(t.Context())) })
+	}
+	require.NoError(t, s.Reset(t.Context(), "k"))
+	all.Wait()
+	require.NoError(t, held.Release(t.Context()))
+	assert.Zero(t, f.snapshot(s))
+}
+
+// Of two processes each has the callers of both in line, and gives its slot to the next one of all.
+func TestALineOfTwoProcessesIsServedInOrder(t *testing.T) {
+	f := newFixture(t)
+	both := []*Semaphore{f.semaphore(1), f.semaphore(1)}
+	held, err := both[0].TryAcquire(t.Context(), "k", 1)
+	require.NoError(t, err)
+	var all []<-chan *Permit
+	for i := range 6 {
+		all = append(all, f.waiter(both[i/2%2], 1))
+	}
+	begin := time.Now()
+	for i, got := range all {
+		require.NoError(t, held.Release(t.Context()))
+		held = <-got
+		for _, later := range all[i+1:] {
+			assert.Empty(t, later)
+		}
+	}
+	t.Log(time.Since(begin))
+	require.NoError(t, held.Release(t.Context()))
 }

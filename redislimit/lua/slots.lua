@@ -1,32 +1,173 @@
--- A semaphore's key is four sorted sets: each slot that is taken, by when it ends; each permit, by when it
--- was taken; each caller in line, by the order in which they came; and each of these, by when its place ends.
--- A slot is the permit's id and a number, a caller in line the id and how many slots it wants.
-local slots, since, line, places = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- The semaphore of a key is one sorted set. The first byte of a member is its kind, on which the score depends:
+--
+--   w  a waiting request: its ticket - $LINE, so that the line comes first
+--   s  an extended permit: the time of its grant - $SINCE
+--   u  the summary: minus (the time of the last call, in units of $TICK µs, * $COUNT + the number of slots in use)
+--   p  a permit: the time at which it ends
+--   g  slots reserved for a waiting request: the time until which its process can claim them
+--   o  a waiting process that receives messages, q one that polls: the time at which it counts as dead
+--   x  a revoked request: the time until which it may still arrive
+--
+-- The rest of w, s, p, g and x is the request: the process ($PROCESS bytes, the last 7 of which are the time for which it
+-- may be silent), the attempt ($ATTEMPT bytes), the number of slots, and Hold. The rest of o and q is the process.
+--
+-- The summary is removed before a set is changed and stored as the last change, so a script that fails midway leaves none.
+-- Then, and if the clock has stepped back, the next script counts the slots and bounds the ends.
+local key = KEYS[1]
 local grace = tonumber(argv[4] or 0)
-local pack, unpack, call = struct.pack, struct.unpack, redis.call
+local pack, unpack, sub, floor, call = struct.pack, struct.unpack, string.sub, math.floor, redis.call
+local exists, used = false, 0
 
--- keep makes a set live until an instant, at least.
-local function keep(key, instant)
-  local ttl = math.ceil((instant - reading + grace) / 1000)
-  if call('PTTL', key) < ttl then call('PEXPIRE', key, ttl) end
+local function process_of(request) return sub(request, 1, $PROCESS) end
+local function attempt_of(request) return sub(request, $PROCESS + 1, $PROCESS + $ATTEMPT) end
+local function slots_of(request) return (unpack('>I7', sub(request, $PROCESS + $ATTEMPT + 1))) end
+local function hold_of(request) return (unpack('>I7', sub(request, $PROCESS + $ATTEMPT + 8))) end
+local function silence_of(process) return (unpack('>I7', sub(process, $PROCESS - 6))) end
+local function claimable(process) return silence_of(process) - $PLACE_FOR + $CLAIM_FOR end
+
+-- The longest time for which a member of a kind may last.
+local function lasts(kind, rest)
+  if kind == 'p' then return hold_of(rest) end
+  if kind == 'g' then return claimable(process_of(rest)) end
+  if kind == 'x' then return $REVOKED_FOR end
+  return silence_of(rest)
 end
 
--- add adds to a set that then lives until an instant, at least. What an ACL may forbid comes first: a set without a
--- time to live would stay.
-local function add(key, instant, ...)
-  keep(key, instant)
-  call('ZADD', key, ...)
-  keep(key, instant)
+-- repair counts the slots in use. It moves ends that are too far ahead, which a clock has set that stepped back since.
+local function repair()
+  used = 0
+  local members = call('ZRANGEBYSCORE', key, '(0', '+inf', 'WITHSCORES')
+  for i = 1, #members, 2 do
+    local kind, rest = sub(members[i], 1, 1), sub(members[i], 2)
+    local latest = reading + lasts(kind, rest)
+    if tonumber(members[i + 1]) > latest then call('ZADD', key, latest, members[i]) end
+    if kind == 'p' or kind == 'g' then used = used + slots_of(rest) end
+  end
 end
 
--- tidy removes what has ended.
-local function tidy()
-  local ended = call('ZRANGEBYSCORE', slots, '-inf', reading)
-  for i = 1, #ended do call('ZREM', since, string.sub(ended[i], 1, $ID_LENGTH)) end
-  if #ended > 0 then call('ZREMRANGEBYSCORE', slots, '-inf', reading) end
-  local gone = call('ZRANGEBYSCORE', places, '-inf', reading)
-  for i = 1, #gone do call('ZREM', line, gone[i]) end
-  if #gone > 0 then call('ZREMRANGEBYSCORE', places, '-inf', reading) end
+-- open reads the number of slots in use, and removes the members that have ended.
+local function open()
+  local summary = tonumber(call('ZSCORE', key, 'u') or nil)
+  if not summary and call('ZCARD', key) == 0 then return end
+  if summary then
+    call('ZREM', key, 'u')
+    used = -summary % $COUNT
+  end
+  if not summary or floor(-summary / $COUNT) > floor(reading / $TICK) then repair() end
+  for _, member in ipairs(call('ZRANGEBYSCORE', key, '(0', reading)) do
+    local kind, rest = sub(member, 1, 1), sub(member, 2)
+    call('ZREM', key, member)
+    if kind == 'p' or kind == 'g' then
+      used = used - slots_of(rest)
+      call('ZREM', key, 's' .. rest)
+    end
+    -- A process that has not claimed its slots has stopped. If it goes on, it comes into the line again.
+    if kind == 'g' then call('ZREM', key, 'o' .. process_of(rest), 'q' .. process_of(rest)) end
+  end
+  exists = call('ZCARD', key) > 0
 end
 
-local function wanted(caller) return tonumber(string.sub(caller, $ID_LENGTH + 2)) end
+-- live lets the key live while it is of use.
+local function live(ends) call('PEXPIRE', key, math.ceil((ends - reading + grace) / 1000) + 1000) end
+
+-- add adds a member that ends. Of a new set, a command that an ACL may forbid comes first: without PEXPIRE the set would stay.
+local function add(ends, member)
+  if not exists then live(ends) end
+  call('ZADD', key, ends, member)
+  if not exists then live(ends) end
+  exists = true
+end
+
+-- first returns the first member of the line, nil if the line is empty.
+local function first()
+  local member = call('ZRANGE', key, 0, 0)[1]
+  return member and sub(member, 1, 1) == 'w' and member or nil
+end
+
+-- unused reports whether the set has nothing to keep.
+local function unused()
+  if used > 0 or first() then return false end
+  if call('ZCARD', key) > 16 then return false end -- of processes that have just stopped waiting: they end soon
+  for _, member in ipairs(call('ZRANGE', key, 0, -1)) do
+    if sub(member, 1, 1) == 'x' then return false end
+  end
+  return true
+end
+
+-- close stores the summary.
+local function close()
+  if not exists then return end
+  local ends = tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2] or 0)
+  if ends <= 0 or unused() then
+    call('DEL', key)
+  else
+    call('ZADD', key, -(floor(reading / $TICK) * $COUNT + used), 'u')
+    live(ends)
+  end
+end
+
+-- reach returns how a process gets slots: 'p' at once, 'g' by a claim after a message, 'q' by a claim when it polls, false
+-- if it is dead. A process that has been silent for a moment has to claim, since it may have stopped.
+local function reach(process, own)
+  if process == own then return 'p' end
+  local ends = call('ZSCORE', key, 'o' .. process)
+  if ends then return ends - silence_of(process) >= reading - $FRESH and 'p' or 'g' end
+  return call('ZSCORE', key, 'q' .. process) and 'q' or false
+end
+
+-- serve grants free slots in the order of the line, while they suffice for the first request. It returns the attempts of
+-- the calling process that were granted slots. Other processes receive a message; one that nobody receives reveals that the process is
+-- dead or no longer listens, and its requests leave the line. A living process enters them again.
+local function serve(limit, own)
+  local mine, reached = {}, {}
+  local grants, drops = 0, 0
+  while grants < $GRANTS and drops < $DROPS do
+    local member = first()
+    if not member then break end
+    local request = sub(member, 2)
+    local process, n = process_of(request), slots_of(request)
+    local kind = reached[process]
+    if kind == nil then kind = reach(process, own) end
+    if kind and used + n > limit then break end
+    if kind and process == own then
+      mine[#mine + 1] = attempt_of(request)
+    elseif kind == 'p' or kind == 'g' then
+      local receivers = redis.pcall('SPUBLISH', key .. '!' .. process, kind .. pack('>I7', reading) .. attempt_of(request))
+      if type(receivers) ~= 'number' then -- an ACL forbids messages
+        kind = 'q'
+      elseif receivers == 0 then
+        kind = false
+        call('ZREM', key, 'o' .. process)
+      end
+    end
+    reached[process] = kind
+    call('ZREM', key, member)
+    if kind then
+      if kind == 'p' then
+        add(reading + hold_of(request), 'p' .. request)
+      else
+        add(reading + claimable(process), 'g' .. request)
+      end
+      used = used + n
+      grants = grants + 1
+    else
+      drops = drops + 1
+    end
+  end
+  return table.concat(mine)
+end
+
+-- present records that a process waits, and whether it receives messages.
+local function present(process, listens)
+  add(reading + silence_of(process), (listens and 'o' or 'q') .. process)
+  call('ZREM', key, (listens and 'q' or 'o') .. process)
+end
+
+-- claim makes a permit of reserved slots, or begins the hold of a permit anew. It reports whether there was either.
+local function claim(request)
+  local scores = call('ZMSCORE', key, 'p' .. request, 'g' .. request)
+  if not scores[1] and not scores[2] then return false end
+  call('ZADD', key, reading + hold_of(request), 'p' .. request)
+  if scores[2] then call('ZREM', key, 'g' .. request) end
+  return true
+end

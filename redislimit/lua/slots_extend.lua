@@ -1,8 +1,9 @@
-local n, hold = unpack('>I7I7', ask)
-local id = string.sub(ask, 15)
-tidy()
-if not call('ZSCORE', since, id) then return pack('>B', 0) end
-for i = 1, n do call('ZADD', slots, reading + hold, id .. ':' .. i) end
-keep(slots, reading + hold)
-keep(since, reading + hold)
-return pack('>B', 1)
+local request = ask
+open()
+local ends = exists and call('ZSCORE', key, 'p' .. request)
+if ends then
+  call('ZADD', key, 'NX', ends - hold_of(request) - $SINCE, 's' .. request)
+  call('ZADD', key, reading + hold_of(request), 'p' .. request)
+end
+close()
+return pack('>BI7', ends and 1 or 0, reading)

@@ -1,15 +1,19 @@
-local after = '(' .. string.format('%.0f', reading)
-local taken, waiting = call('ZCOUNT', slots, after, '+inf'), call('ZCOUNT', places, after, '+inf')
-local oldest = 0
-local i = 0
-while taken > 0 do -- the first permit that has not ended
-  local permit = call('ZRANGE', since, i, i, 'WITHSCORES')
-  if not permit[1] then break end
-  local ends = call('ZSCORE', slots, permit[1] .. ':1')
-  if ends and tonumber(ends) > reading then
-    oldest = math.max(0, reading - tonumber(permit[2]))
-    break
+-- It writes nothing, so it counts, and leaves out the members that have ended.
+local waiting, oldest, alive = 0, reading, {}
+local members = call('ZRANGE', key, 0, -1, 'WITHSCORES')
+for i = 1, #members, 2 do
+  local kind, rest, score = sub(members[i], 1, 1), sub(members[i], 2), tonumber(members[i + 1])
+  if score > reading then
+    if kind == 'o' or kind == 'q' then alive[rest] = true end
+    if kind == 'p' or kind == 'g' then used = used + slots_of(rest) end
+    if kind == 'p' then
+      local since = call('ZSCORE', key, 's' .. rest)
+      oldest = math.min(oldest, since and since + $SINCE or score - hold_of(rest))
+    end
   end
-  i = i + 1
 end
-return pack('>I7I7I7', taken, waiting, oldest)
+for i = 1, #members, 2 do
+  if sub(members[i], 1, 1) ~= 'w' then break end
+  if alive[process_of(sub(members[i], 2))] then waiting = waiting + 1 end
+end
+return pack('>I7I7I7', used, waiting, math.max(0, reading - oldest))

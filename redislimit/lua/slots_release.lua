@@ -1,9 +1,15 @@
-local n = unpack('>I7', ask)
-local id = string.sub(ask, 8)
-local me = id .. ':' .. string.format('%.0f', n)
-call('ZREM', line, me)
-call('ZREM', places, me)
-if call('ZREM', since, id) == 1 then
-  for i = 1, n do call('ZREM', slots, id .. ':' .. i) end
+-- A request gives back its slots, or leaves the line. If it is revoked, calls for it that arrive later take nothing.
+local revoked, limit = unpack('>BI7', ask)
+local request = sub(ask, 9)
+open()
+local mine = ''
+if exists then
+  call('ZADD', key, 'XX', reading + silence_of(process_of(request)), 'o' .. process_of(request))
+  if call('ZREM', key, 'p' .. request, 'g' .. request) > 0 then used = used - slots_of(request) end
+  call('ZREM', key, 'w' .. request, 's' .. request)
+  exists = call('ZCARD', key) > 0
 end
-return pack('>B', 1)
+if revoked == 1 then add(reading + $REVOKED_FOR, 'x' .. request) end
+if exists then mine = serve(limit, process_of(request)) end
+close()
+return pack('>BI7', 1, reading) .. mine

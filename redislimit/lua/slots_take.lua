@@ -1,33 +1,34 @@
-local n, limit, hold, patience = unpack('>I7I7I7I7', ask)
-local id = string.sub(ask, 29)
-local me = id .. ':' .. string.format('%.0f', n)
-tidy()
-
-local function take()
-  call('ZREM', line, me)
-  call('ZREM', places, me)
-  add(since, reading + hold, 'NX', reading, id)
-  add(slots, reading + hold, reading + hold, id .. ':1')
-  for i = 2, n do call('ZADD', slots, reading + hold, id .. ':' .. i) end
-  return pack('>BI7', 1, 0)
-end
-
-if call('ZSCORE', since, id) then return take() end -- it has taken them already, in a call that was not answered
-local free = limit - call('ZCARD', slots)
-local rank = patience > 0 and call('ZRANK', line, me)
-local before = rank or call('ZCARD', line)
-local ahead = before
-if before > 0 and before < limit then
-  ahead = 0
-  for _, caller in ipairs(call('ZRANGE', line, 0, before - 1)) do ahead = ahead + wanted(caller) end
-end
-if ahead + n <= free then return take() end
-if patience > 0 then
-  if not rank then
-    local last = call('ZRANGE', line, -1, -1, 'WITHSCORES')[2]
-    add(line, reading + patience, math.max(reading, (tonumber(last) or 0) + 1), me)
+-- A request for slots. How is $TRY, or $POLL or $LISTEN if the caller waits; ticket is that of its place in line, 0 without
+-- one. After latest, if that is not 0, the caller has gone.
+local how, limit, ticket, latest = unpack('>BI7I7I7', ask)
+local request = sub(ask, 23)
+if latest > 0 and reading > latest then return pack('>BI7I7', $LATE, reading, 0) end
+open()
+local state, mine = $WAITING, ''
+if exists and call('ZSCORE', key, 'x' .. request) then
+  state = $REVOKED
+elseif exists and claim(request) then
+  state = $TAKEN
+else
+  local process = process_of(request)
+  local place = exists and call('ZSCORE', key, 'w' .. request)
+  if not place and first() then mine = serve(limit, process) end
+  if place then
+    ticket = place + $LINE
+  elseif used + slots_of(request) <= limit and not first() then
+    add(reading + hold_of(request), 'p' .. request)
+    used = used + slots_of(request)
+    state = $TAKEN
+  elseif how ~= $TRY and ticket == 0 then
+    local last = call('ZREVRANGEBYSCORE', key, -$LINE / 2, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    ticket = math.max(reading, last and last + $LINE + 1 or 0)
   end
-  keep(line, reading + patience)
-  add(places, reading + patience, reading + patience, me)
+  if state == $WAITING and how ~= $TRY then
+    present(process, how == $LISTEN)
+    call('ZADD', key, ticket - $LINE, 'w' .. request)
+    mine = mine .. serve(limit, process)
+    if call('ZSCORE', key, 'p' .. request) then state = $TAKEN end
+  end
 end
-return pack('>BI7', 0, math.min(ahead + n, 2 ^ 52))
+close()
+return pack('>BI7I7', state, reading, ticket) .. mine

@@ -1,0 +1,389 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// The format of a request for slots, and the times in it. lua/slots.lua describes the format of the set.
+const (
+	processSize     = 8 + 7 // random bytes, and the time in µs for which the process may be silent
+	attemptSize     = 12
+	slotRequestSize = processSize + attemptSize + 7 + 7 // the number of slots, and Hold
+
+	lineOffset  = 9_000_000_000_000_000 // with it scores order the set: places in line, permits' first times, ends
+	sinceOffset = 5_000_000_000_000_000
+
+	// placeFor is the time for which a waiting process may be silent, in addition to Timeout.
+	placeFor = time.Second
+
+	// claimFor is the time for which slots are reserved for a waiting request, in addition to Timeout.
+	claimFor = 200 * time.Millisecond
+
+	// freshFor is the time after a call for which a waiting process gets slots without a claim. If it stops within that time, it
+	// keeps these slots for Hold.
+	freshFor = 50 * time.Millisecond
+
+	// revokedFor is the time for which Redis refuses calls for a request that was revoked.
+	revokedFor = 15 * time.Second
+
+	// maxGrants is the maximum number of requests that a call serves, and maxDrops of requests of dead processes that it passes by.
+	maxGrants = 128
+	maxDrops  = 1024
+)
+
+// The ways of taking slots.
+const (
+	howTry    = iota // without waiting
+	howPoll          // waiting, without messages
+	howListen        // waiting for a message
+)
+
+// The states of a request, as scripts return them.
+const (
+	slotsWaiting = iota
+	slotsTaken
+	slotsLost    // it has neither slots nor a place in line
+	slotsRevoked // it was given back before
+	slotsLate    // the call arrived after its caller had gone
+)
+
+// ErrLost is the error of [Permit.Extend] if the permit's slots have ended.
+var ErrLost = errors.New("redislimit: the permit's slots have ended")
+
+// errLate is the cause of an error if the answer came when the slots had ended.
+var errLate = errors.New("redislimit: the answer came after Hold")
+
+// Permit is a number of acquired slots. It is safe for concurrent use.
+type Permit struct {
+	of         *Semaphore
+	key        string
+	redisKey   string
+	request    string // as Redis stores it
+	n          int
+	limit      atomic.Int64 // the limit of the last call
+	ticket     int64        // of its place in line; 0 if it has none
+	ends       time.Time    // not after its slots end; of use until it is returned
+	unanswered atomic.Bool  // a request for the slots was not answered, and may still arrive
+	released   atomic.Bool
+	retried    atomic.Bool // it is among Semaphore.unreleased
+}
+
+func (s *Semaphore) permit(key string, n int) *Permit {
+	b := append(make([]byte, 0, slotRequestSize), s.process...)
+	b = append(b, randomBytes(attemptSize)...)
+	b = put7(put7(b, int64(n)), inMicros(s.hold))
+	return &Permit{of: s, key: key, redisKey: s.space.key(key), request: string(b), n: n}
+}
+
+func (p *Permit) attempt() string { return p.request[processSize : processSize+attemptSize] }
+
+// inTime returns an error, and releases the slots, if they have ended before they could be used.
+func (p *Permit) inTime() error {
+	if time.Now().Before(p.ends) {
+		return nil
+	}
+	p.of.releaseLater(p)
+	return &unavailable{errLate, false}
+}
+
+// take asks for the slots, and for a place in line if the caller waits.
+//
+// A call that is late is of no use, so it carries the server's time at which its caller has gone. If the server's clock has stepped, or a key
+// has moved to another server, this time is wrong: the call is then repeated without it.
+func (p *Permit) take(ctx context.Context, limit int64, how byte) (state byte, err error) {
+	p.limit.Store(limit)
+	sent := time.Now()
+	state, err = p.takeBefore(ctx, limit, how, sent, p.of.latest(ctx, p.redisKey, sent))
+	if err == nil && state == slotsLate {
+		sent = time.Now()
+		state, err = p.takeBefore(ctx, limit, how, sent, 0)
+	}
+	switch {
+	case err != nil:
+		if errors.Is(err, ratelimit.ErrUnanswered) {
+			p.unanswered.Store(true)
+		}
+		return 0, err
+	case state == slotsRevoked:
+		return 0, ErrLost
+	}
+	p.ends = sent.Add(p.of.hold)
+	return state, nil
+}
+
+func (p *Permit) takeBefore(ctx context.Context, limit int64, how byte, sent time.Time, latest int64) (state byte, err error) {
+	c := &call{script: slotScripts.take, undone: true}
+	c.payload = put7(put7(put7(append(c.payload, how), limit), p.ticket), latest)
+	c.payload = append(c.payload, p.request...)
+	reply, err := p.of.ask(ctx, c, p.redisKey)
+	if err == nil && len(reply) < 1+7+7 {
+		err = errAnswer
+	}
+	if err != nil {
+		return 0, err
+	}
+	if state = reply[0]; state == slotsWaiting {
+		p.ticket = get7(reply[8:])
+	}
+	p.of.answered(p, sent, get7(reply[1:]), reply[15:])
+	return state, nil
+}
+
+// acquire takes the slots once they are free. Any error leaves nothing in Redis, or says so.
+func (p *Permit) acquire(ctx context.Context) error {
+	s := p.of
+	limit, err := s.limitOf(p.key, p.n)
+	if err != nil {
+		return err
+	}
+	w := &waiter{p: p, wake: make(chan struct{}, 1)}
+	l := s.join(w)
+	defer s.depart(l, w)
+	state, err := p.take(ctx, limit, l.how())
+	switch {
+	case err != nil && !p.unanswered.Load():
+		return err
+	case err != nil:
+		return p.leave(ctx, err)
+	case state == slotsTaken:
+		return p.inTime()
+	}
+	s.enter(l, w)
+	for lastAnswer := time.Now(); ; {
+		select {
+		case <-w.wake:
+		case <-ctx.Done():
+			return p.leave(ctx, ended(ctx.Err(), false))
+		}
+		event := s.takeEvent(w)
+		switch {
+		case !event.granted.IsZero():
+			p.ends = event.granted.Add(s.hold)
+			return p.inTime()
+		case event.failed != nil:
+			return p.leave(ctx, event.failed)
+		}
+		if limit, err = s.limitOf(p.key, p.n); err != nil {
+			return p.leave(ctx, err)
+		}
+		if !event.again {
+			continue
+		}
+		switch state, err = p.take(ctx, limit, l.how()); {
+		case err == nil && state == slotsTaken:
+			return p.inTime()
+		case err == nil:
+			lastAnswer = time.Now()
+			s.enter(l, w)
+		case ctx.Err() != nil || !errors.Is(err, ratelimit.ErrUnavailable) || time.Since(lastAnswer) > s.silence:
+			return p.leave(ctx, err)
+		}
+	}
+}
+
+// leave gives back the place in line, and slots that may have been taken.
+func (p *Permit) leave(ctx context.Context, cause error) error {
+	if err := p.Release(ctx); err != nil {
+		return errors.Join(cause, fmt.Errorf("redislimit: the place in line was not given back: %w", err))
+	}
+	return cause
+}
+
+// Extend begins Hold anew. The error is [ErrLost] if the slots have ended or were released; it wraps [ratelimit.ErrUnavailable] if
+// Redis did not answer; otherwise it is the context's.
+func (p *Permit) Extend(ctx context.Context) error {
+	if p == nil || p.released.Load() {
+		return ErrLost
+	}
+	sent := time.Now()
+	c := &call{script: slotScripts.extend, payload: []byte(p.request)}
+	reply, err := p.of.ask(ctx, c, p.redisKey)
+	if err == nil && len(reply) != 1+7 {
+		err = errAnswer
+	}
+	if err == nil && (reply[0] == 0 || time.Since(sent) >= p.of.hold) {
+		return ErrLost
+	}
+	return err
+}
+
+// Release gives the slots back and so serves the next callers in line. It works even if the context has ended, within
+// [SemaphoreOptions.Timeout]. If Redis does not answer, it is repeated in the background until the slots end. After it has returned
+// nil, further calls do nothing. It does nothing either if the slots have ended, or the permit is nil.
+func (p *Permit) Release(ctx context.Context) error {
+	if p == nil || p.released.Load() {
+		return nil
+	}
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	err := p.release(context.WithoutCancel(ctx))
+	if errors.Is(err, ratelimit.ErrUnavailable) {
+		p.of.releaseLater(p)
+	}
+	return err
+}
+
+func (p *Permit) release(ctx context.Context) error {
+	limit, err := p.of.limitOf(p.key, 1)
+	if err != nil {
+		limit = p.limit.Load()
+	}
+	revoked := byte(0)
+	if p.unanswered.Load() {
+		revoked = 1
+	}
+	sent := time.Now()
+	c := &call{script: slotScripts.release}
+	c.payload = append(put7(append(c.payload, revoked), limit), p.request...)
+	reply, err := p.of.ask(ctx, c, p.redisKey)
+	if err == nil && len(reply) < 1+7 {
+		err = errAnswer
+	}
+	if err != nil {
+		return err
+	}
+	p.released.Store(true)
+	p.of.answered(p, sent, get7(reply[1:]), reply[8:])
+	return nil
+}
+
+const (
+	maxUnreleased    = 10_000 // permits to be released again; the slots of others end after Hold
+	releasesAtOnce   = 32
+	firstReleaseWait = 20 * time.Millisecond // before releases are repeated, then twice as long each time
+	lastReleaseWait  = time.Second
+)
+
+// releaseLater releases a permit in the background, until Redis answers or the slots have ended.
+func (s *Semaphore) releaseLater(p *Permit) {
+	if !p.retried.CompareAndSwap(false, true) {
+		return
+	}
+	p.ends = time.Now().Add(s.hold + max(0, s.store.timeout))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.unreleased) >= maxUnreleased {
+		return
+	}
+	s.unreleased = append(s.unreleased, p)
+	if !s.releasing {
+		s.releasing = true
+		go s.releaseAll()
+	}
+}
+
+// releaseAll releases the permits of releaseLater. It ends when there are none.
+func (s *Semaphore) releaseAll() {
+	for wait := time.Duration(0); ; time.Sleep(wait) {
+		s.mu.Lock()
+		all := s.unreleased
+		s.unreleased = nil
+		s.releasing = len(all) > 0
+		s.mu.Unlock()
+		if len(all) == 0 {
+			return
+		}
+		failed := s.releaseEach(all)
+		if len(failed) == 0 {
+			wait = 0
+			continue
+		}
+		wait = min(max(2*wait, firstReleaseWait), lastReleaseWait)
+		s.mu.Lock()
+		s.unreleased = append(failed, s.unreleased...)
+		s.mu.Unlock()
+	}
+}
+
+// releaseEach releases permits, several at once. It returns those that have to be released again.
+func (s *Semaphore) releaseEach(all []*Permit) (failed []*Permit) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	next := make(chan *Permit)
+	for range min(releasesAtOnce, len(all)) {
+		wg.Go(func() {
+			for p := range next {
+				if p.released.Load() || !time.Now().Before(p.ends) {
+					continue
+				}
+				if err := p.release(context.Background()); errors.Is(err, ratelimit.ErrUnavailable) {
+					mu.Lock()
+					failed = append(failed, p)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for _, p := range all {
+		next <- p
+	}
+	close(next)
+	wg.Wait()
+	return failed
+}
+
+// began is the time from which a process counts, so that a step of its wall clock has no effect.
+var began = time.Now()
+
+// leadOf returns the lead of a server's clock over this process's, in µs since began: an upper bound, 0 if it is not known yet. It
+// is nil if the server of the key is not known.
+func (s *Semaphore) leadOf(redisKey string) *atomic.Int64 {
+	addr := ""
+	if n := s.store.nodes; n != nil {
+		if n.cluster != nil && !n.loaded.Load() {
+			return nil
+		}
+		node, err := n.find(redisKey)
+		if err != nil {
+			return nil
+		}
+		addr = node.Options().Addr
+	} else if _, one := s.store.user.(*redis.Client); !one {
+		return nil
+	}
+	lead, ok := s.leads.Load(addr)
+	if !ok {
+		lead, _ = s.leads.LoadOrStore(addr, new(atomic.Int64))
+	}
+	return lead.(*atomic.Int64)
+}
+
+// latest returns the server's time in µs at which a caller will have gone, 0 if that is not known.
+func (s *Semaphore) latest(ctx context.Context, redisKey string, now time.Time) int64 {
+	if s.store.timeout < 0 {
+		return 0
+	}
+	lead := s.leadOf(redisKey)
+	if lead == nil || lead.Load() == 0 {
+		return 0
+	}
+	end := now.Add(s.store.timeout)
+	if own, ok := ctx.Deadline(); ok && own.Add(lingering).Before(end) {
+		end = own.Add(lingering)
+	}
+	return max(0, inMicros(end.Sub(began))+lead.Load())
+}
+
+// answered records the server's time in an answer, and hands granted slots to callers of this process. The server read its clock
+// after the call was sent, so the difference is an upper bound of its lead, and the slots do not end before sent + Hold.
+func (s *Semaphore) answered(p *Permit, sent time.Time, server int64, granted string) {
+	lead := server - inMicros(sent.Sub(began))
+	if of := s.leadOf(p.redisKey); of != nil {
+		of.Store(lead)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.lines[p.key]; l != nil {
+		l.answered(sent, lead, granted)
+	}
+}

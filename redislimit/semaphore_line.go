@@ -1,0 +1,313 @@
+package redislimit
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+const (
+	beatEvery    = 300 * time.Millisecond // between the beats of a process that receives messages
+	firstPoll    = 5 * time.Millisecond   // between the beats of one that does not, and then twice as long each time
+	lastPoll     = 50 * time.Millisecond
+	maxBeatAsked = 32 // requests of a beat
+)
+
+// The states of a channel, as a beat returns them.
+const (
+	channelSilent    = iota // no one receives its messages
+	channelHeard            // this process does
+	channelForbidden        // an ACL forbids messages
+)
+
+// localLine is the part of a key's line that waits in this process. It exists while there are callers. Semaphore.mu guards it.
+//
+// Its beats keep the places in Redis, serve the line there if slots have ended, and find what messages have not brought.
+type localLine struct {
+	s        *Semaphore
+	key      string
+	redisKey string
+	callers  map[string]*waiter // by attempt
+	order    []*waiter          // those that Redis has in line, by arrival; also some that have gone
+	timer    *time.Timer        // of the next beat
+	pending  bool               // a beat is due or under way
+	again    bool               // another beat is to follow the one under way at once
+	poll     time.Duration      // until the next beat, without messages
+	lastSeen time.Time          // when Redis has answered last
+	listens  bool               // messages arrive
+	lead     int64              // of the server's clock, as Semaphore.leadOf
+}
+
+// waiter is a caller of Acquire that waits. Semaphore.mu guards its fields.
+type waiter struct {
+	p       *Permit
+	wake    chan struct{} // has an element if there may be an event
+	entered bool          // it is in localLine.order
+	gone    bool
+	waiterEvent
+}
+
+// waiterEvent is what has happened to a waiter since it last looked.
+type waiterEvent struct {
+	granted time.Time // the slots are granted, and Hold begins not before this time
+	again   bool      // it has to ask again: slots are reserved for it, or it has lost its place
+	failed  error     // it has to give up
+}
+
+func (w *waiter) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// takeEvent returns a waiter's events, and clears them.
+func (s *Semaphore) takeEvent(w *waiter) waiterEvent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := w.waiterEvent
+	w.waiterEvent = waiterEvent{}
+	return e
+}
+
+// join adds a caller before its first call: slots may be granted to it before it has the answer.
+func (s *Semaphore) join(w *waiter) *localLine {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.lines[w.p.key]
+	if l == nil {
+		l = &localLine{s: s, key: w.p.key, redisKey: w.p.redisKey, callers: make(map[string]*waiter), poll: firstPoll,
+			listens: s.subs.use(w.p.redisKey)}
+		s.lines[l.key] = l
+	}
+	l.callers[w.p.attempt()] = w
+	return l
+}
+
+// depart removes a caller, and the line with the last one.
+func (s *Semaphore) depart(l *localLine, w *waiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(l.callers, w.p.attempt())
+	w.gone = true
+	for len(l.order) > 0 && l.order[0].gone {
+		l.order[0] = nil
+		l.order = l.order[1:]
+	}
+	if len(l.callers) == 0 {
+		delete(s.lines, l.key)
+		if l.timer != nil {
+			l.timer.Stop()
+		}
+		s.subs.disuse(l.redisKey)
+	}
+}
+
+func (l *localLine) how() byte {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	return l.howLocked()
+}
+
+func (l *localLine) howLocked() byte {
+	if l.listens {
+		return howListen
+	}
+	return howPoll
+}
+
+// enter records that Redis has a place in line for a caller.
+func (s *Semaphore) enter(l *localLine, w *waiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.lastSeen = time.Now()
+	if !w.entered {
+		w.entered = true
+		if len(l.order) > 2*len(l.callers)+maxBeatAsked {
+			l.order = slices.DeleteFunc(l.order, func(w *waiter) bool { return w.gone })
+		}
+		l.order = append(l.order, w)
+	}
+	if !l.listens {
+		s.subs.want(l)
+	}
+	l.schedule()
+}
+
+// schedule sets the timer of the next beat, unless one is pending.
+func (l *localLine) schedule() {
+	if l.pending {
+		return
+	}
+	l.pending = true
+	wait := beatEvery
+	if !l.listens {
+		wait = l.poll
+		l.poll = min(2*l.poll, lastPoll)
+	}
+	l.timer = time.AfterFunc(wait*3/4+rand.N(wait/2), l.beat)
+}
+
+// hurry starts a beat at once.
+func (l *localLine) hurry() {
+	switch {
+	case !l.pending:
+		l.pending = true
+		go l.beat()
+	case l.timer != nil && l.timer.Stop():
+		go l.beat()
+	default:
+		l.again = true
+	}
+}
+
+// listen records whether messages arrive. A change has to reach Redis at once.
+func (l *localLine) listen(listens bool) {
+	if l.listens != listens {
+		l.listens, l.poll = listens, firstPoll
+		l.hurry()
+	}
+}
+
+// limitChanged has all waiting callers look at the limit, and Redis serve them by it.
+func (s *Semaphore) limitChanged() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.lines {
+		for _, w := range l.callers {
+			w.signal()
+		}
+		l.hurry()
+	}
+}
+
+// beat asks Redis about the requests that have waited longest.
+func (l *localLine) beat() {
+	s := l.s
+	limit, limitErr := s.limitOf(l.key, 1)
+	s.mu.Lock()
+	how := l.howLocked()
+	c := &call{script: slotScripts.beat}
+	c.payload = append(put7(append(c.payload, how), limit), s.process...) // an invalid limit is 0, which serves none
+	asked := l.oldest()
+	for _, w := range asked {
+		c.payload = append(c.payload, w.p.request...)
+	}
+	for _, w := range l.callers {
+		if limitErr != nil || int64(w.p.n) > limit {
+			w.signal() // it finds that it can never be served
+		}
+	}
+	if len(asked) == 0 {
+		l.pending, l.again = false, false
+		s.mu.Unlock()
+		return
+	}
+	s.mu.Unlock()
+	sent := time.Now()
+	reply, err := s.ask(context.Background(), c, l.redisKey)
+	const head = 1 + 7
+	if err == nil && len(reply) < head+len(asked) {
+		err = errAnswer
+	}
+	if err == nil {
+		s.answered(asked[0].p, sent, get7(reply[1:]), reply[head+len(asked):])
+		if reply[0] == channelForbidden {
+			s.warn("Redis forbids its user SPUBLISH on the semaphore's channels")
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.pending = false
+	if err == nil {
+		l.lastSeen = time.Now()
+		if how == howListen && reply[0] != channelHeard {
+			s.subs.failed(l.redisKey)
+			l.listens, l.poll = false, firstPoll
+		}
+		l.found(asked, reply[head:], sent)
+	} else if time.Since(l.lastSeen) > s.silence {
+		for _, w := range l.order {
+			w.failed = err
+			w.signal()
+		}
+	}
+	if len(l.callers) == 0 {
+		return
+	}
+	if !l.listens {
+		s.subs.want(l)
+	}
+	l.schedule()
+	if l.again {
+		l.again = false
+		l.hurry()
+	}
+}
+
+// oldest returns the callers that have waited longest.
+func (l *localLine) oldest() (asked []*waiter) {
+	for _, w := range l.order {
+		if !w.gone && w.granted.IsZero() && len(asked) < maxBeatAsked {
+			asked = append(asked, w)
+		}
+	}
+	return asked
+}
+
+// found hands on the states of requests that a beat has returned. If one has lost its place all have: Redis took this process for
+// dead, or lost the key.
+func (l *localLine) found(asked []*waiter, states string, sent time.Time) {
+	taken, lost := 0, false
+	for i, w := range asked {
+		switch {
+		case states[i] == slotsTaken:
+			taken++
+			l.poll = firstPoll
+			if !w.gone {
+				w.granted = sent
+				w.signal()
+			}
+		case states[i] == slotsLost && !w.gone && w.granted.IsZero():
+			lost = true
+		}
+	}
+	l.again = l.again || taken == maxBeatAsked
+	for _, w := range l.order {
+		if lost && !w.gone && w.granted.IsZero() {
+			w.again = true
+			w.signal()
+		}
+	}
+}
+
+// answered records the lead of the server's clock, and hands out slots that were granted not before a time, by attempts.
+func (l *localLine) answered(since time.Time, lead int64, granted string) {
+	l.lead = lead
+	for ; len(granted) >= attemptSize; granted = granted[attemptSize:] {
+		if w := l.callers[granted[:attemptSize]]; w != nil {
+			w.granted = since
+			w.signal()
+		}
+	}
+}
+
+// message hands on a message: a waiter has its slots since a time of the server's clock, or has to claim them. The lead is an upper
+// bound, so they do not end earlier than this process believes.
+func (l *localLine) message(m string) {
+	if len(m) != 1+7+attemptSize {
+		return // of a beat that tests the channel
+	}
+	w := l.callers[m[1+7:]]
+	if w == nil {
+		return
+	}
+	since := began.Add(time.Duration(get7(m[1:])-l.lead) * time.Microsecond)
+	if m[0] == 'p' && time.Since(since) < l.s.hold {
+		w.granted = since
+	} else {
+		w.again = true
+	}
+	w.signal()
+}
