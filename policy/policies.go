@@ -203,8 +203,8 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	return d, err
 }
 
-// Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. Only Cancel gives back what rules
-// with a Cost have charged.
+// Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. Only Cancel refunds the charges of rules
+// with a Cost. The reservation holds the keys of its charges, and not the request.
 func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	q := p.ask(r, cost)
 	if q.answered() {
@@ -216,7 +216,8 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	if res == nil {
 		res = ratelimit.NewReservation(ratelimit.Decision{}, nil)
 	}
-	p.report(q, &res.Decision, err) // and keep q: the reservation may know its charges
+	p.report(q, &res.Decision, err)
+	q.request = nil // the reservation keeps the charges, and with them q
 	return res, err
 }
 

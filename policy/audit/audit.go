@@ -80,9 +80,9 @@ type Log struct {
 	stats    Stats
 	logged   time.Time
 	closed   bool
-	minute   int64                          // that rows is about
-	rows     map[string]map[string]struct{} // by rule, the keys that have a row in this minute
-	keys     int                            // in rows, of all rules
+	minute   int64                        // that rows is about
+	rows     map[string]map[string]string // by rule, the keys that have a row in this minute, each by itself
+	keys     int                          // in rows, of all rules
 }
 
 // violationKey tells one row from others.
@@ -277,26 +277,43 @@ func (a *Log) add(v *violation) {
 	if !a.hasRowLocked(v) {
 		v.Key, v.User, v.Route, v.IP = "", "", "", ""
 	}
+	var before Violation
+	if row := a.pending[v.id()]; row != nil {
+		before = row.Violation
+	}
+	v.User, v.Route, v.IP = owned(v.User, before.User), owned(v.Route, before.Route), owned(v.IP, before.IP)
 	a.mergeLocked(v)
 }
 
-// hasRowLocked reports whether the key of a violation may have a row of its own in its minute.
+// owned returns a copy of a text, or before if that is equal. A text may be a part of a request's header, which would be
+// kept with it.
+func owned(text, before string) string {
+	if text == before {
+		return before
+	}
+	return strings.Clone(text)
+}
+
+// hasRowLocked reports whether the key of a violation may have a row of its own in its minute. Then it replaces the key
+// by a copy of its own.
 func (a *Log) hasRowLocked(v *violation) bool {
 	if v.minute != a.minute {
-		a.minute, a.rows, a.keys = v.minute, map[string]map[string]struct{}{}, 0
+		a.minute, a.rows, a.keys = v.minute, map[string]map[string]string{}, 0
 	}
 	keys := a.rows[v.Rule]
-	if _, ok := keys[v.Key]; ok {
+	if key, ok := keys[v.Key]; ok {
+		v.Key = key
 		return true
 	}
 	if len(keys) >= a.opts.MaxRows || a.keys >= mostKeys {
 		return false
 	}
 	if keys == nil {
-		keys = map[string]struct{}{}
+		keys = map[string]string{}
 		a.rows[v.Rule] = keys
 	}
-	keys[v.Key] = struct{}{}
+	v.Key = strings.Clone(v.Key)
+	keys[v.Key] = v.Key
 	a.keys++
 	return true
 }

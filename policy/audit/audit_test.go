@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -239,4 +240,37 @@ func TestWhyARowWasDroppedIsTold(t *testing.T) {
 	//lint:ignore SA1012 a nil context is one that never ends
 	require.NoError(t, log.Close(nil))
 	require.Contains(t, out.String(), "value out of range")
+}
+
+func TestPendingRowsKeepNoneOfTheirRequests(t *testing.T) {
+	part := func(text string) string { // of a request line of a megabyte
+		line := make([]byte, 1<<20)
+		n := copy(line, text)
+		return string(line)[:n]
+	}
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	db := sql.OpenDB(nowhere{})
+	defer db.Close()
+	log, err := audit.New(db, &audit.Options{Every: time.Hour, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	p, err := policy.New(parsed(t, "rules: [{name: api, key: tenant, limit: blocked}]"), &policy.Options{OnDecision: log.OnDecision})
+	require.NoError(t, err)
+	of := audit.Of(log, "search", func(key string) string { return key })
+	before := heap()
+	for range 2 {
+		for i := range 100 {
+			tenant := fmt.Sprint("tenant", i)
+			p.Allow(policy.Attributes{"tenant": part(tenant), "user": part("ann"), "route": part("/v1"), "ip": part("192.0.2.1")}, 1)
+			of(ratelimit.Event[string]{Key: part(tenant)})
+		}
+	}
+	assert.Less(t, heap()-before, uint64(20<<20), "bytes for 200 rows")
+	assert.Equal(t, 200, log.Stats().Pending)
+	require.Error(t, log.Close(t.Context()))
 }

@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"hash/maphash"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -30,6 +31,12 @@ const (
 type ID struct {
 	Rule, Key string
 	Shadow    bool
+}
+
+// owned returns the ID with a copy of its key, which may be a part of a much longer text, such as a request's header.
+func (id ID) owned() ID {
+	id.Key = strings.Clone(id.Key)
+	return id
 }
 
 // Count is how often a key was met: Count at most, and at least Count-Error.
@@ -166,13 +173,13 @@ func (s *summary) add(id ID) {
 	case c != nil:
 	case len(s.heap) < Counters:
 		c = s.counter()
-		c.ID = id
-		s.at[id] = c
+		c.ID = id.owned()
+		s.at[c.ID] = c
 	default:
 		c = s.heap[0]
 		delete(s.at, c.ID)
-		c.ID, c.Error = id, c.Count.Count
-		s.at[id] = c
+		c.ID, c.Error = id.owned(), c.Count.Count
+		s.at[c.ID] = c
 	}
 	c.Count.Count++
 	s.sink(c)
