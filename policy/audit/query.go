@@ -41,21 +41,31 @@ func (a *Log) sweep(ctx context.Context) error {
 func (a *Log) sweepBatch(ctx context.Context, before time.Time) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.opts.Timeout)
 	defer cancel()
-	where := fmt.Sprintf(` WHERE last_at < %s LIMIT %d`, a.place(1), sweepRows)
+	old := ` WHERE last_at < ` + a.place(1)
+	some := fmt.Sprint(old, ` LIMIT `, sweepRows)
 	statement := `DELETE FROM rate_limit_violation`
 	switch a.opts.Dialect {
 	case sqlsource.MySQL:
-		statement += where
+		statement += some
 	case sqlsource.SQLite:
-		statement += ` WHERE rowid IN (SELECT rowid FROM rate_limit_violation` + where + `)`
-	default:
-		statement += ` WHERE ctid IN (SELECT ctid FROM rate_limit_violation` + where + `)`
+		statement += ` WHERE rowid IN (SELECT rowid FROM rate_limit_violation` + some + `)`
+	default: // in a partitioned table, rows of several partitions have one ctid
+		statement += old + ` AND ctid IN (SELECT ctid FROM rate_limit_violation` + some + `)`
 	}
-	result, err := a.db.ExecContext(ctx, statement, before)
+	tx, err := a.db.BeginTx(ctx, nil) // it is committed without autocommit too
 	if err != nil {
 		return 0, err
 	}
-	return result.RowsAffected()
+	defer tx.Rollback()
+	result, err := tx.ExecContext(ctx, statement, before)
+	if err != nil {
+		return 0, err
+	}
+	n, err := result.RowsAffected()
+	if err != nil {
+		return 0, err
+	}
+	return n, tx.Commit()
 }
 
 // Violation is a row: the denials of a key by a rule in one minute.
@@ -122,7 +132,12 @@ func (a *Log) denials(ctx context.Context, query string, args ...any) (all []pol
 func (a *Log) query(ctx context.Context, scan func(*sql.Rows) error, query string, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, a.opts.Timeout)
 	defer cancel()
-	rows, err := a.db.QueryContext(ctx, query, args...)
+	tx, err := a.db.BeginTx(ctx, nil) // without autocommit, a query by itself would begin a transaction that never ends
+	if err != nil {
+		return fmt.Errorf("policy/audit: %w", err)
+	}
+	defer tx.Rollback() // it has only read
+	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
 		return fmt.Errorf("policy/audit: %w", err)
 	}

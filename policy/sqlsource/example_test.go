@@ -32,14 +32,18 @@ func ExampleNew() {
 }
 
 func ExampleDialect_Migration() {
-	for line := range strings.Lines(sqlsource.SQLite.Migration()) {
-		if strings.HasPrefix(line, "CREATE TABLE") {
-			fmt.Print(line)
-		}
+	for _, statement := range sqlsource.SQLite.Migration() { // each is for db.ExecContext
+		line, _, _ := strings.Cut(statement, "\n")
+		fmt.Println(line)
 	}
 	// Output:
 	// CREATE TABLE rate_limit_counter (n INTEGER NOT NULL);
+	// INSERT INTO rate_limit_counter VALUES (0);
 	// CREATE TABLE rate_limit_rule (
+	// CREATE TRIGGER rate_limit_rule_insert AFTER INSERT ON rate_limit_rule BEGIN
+	// CREATE TRIGGER rate_limit_rule_update AFTER UPDATE OF name, plan, description, match_route, match_attributes, match_more, allow, key, "limit",
 	// CREATE TABLE rate_limit_setting (
 	// CREATE TABLE rate_limit_violation (
+	// CREATE INDEX rate_limit_violation_last ON rate_limit_violation (last_at);      -- who is being limited now
+	// CREATE INDEX rate_limit_violation_key ON rate_limit_violation (key, last_at);  -- what happened to this key
 }

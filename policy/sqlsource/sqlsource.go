@@ -90,8 +90,13 @@ func (s *source) fingerprint(ctx context.Context) string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
+	tx, err := s.db.BeginTx(ctx, s.snapshot()) // without autocommit, a statement by itself would begin a transaction that never ends
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	defer tx.Rollback() // it has only read
 	var rows, highest, sum, kill sql.NullString
-	err := s.db.QueryRowContext(ctx, `SELECT COUNT(*), MAX(version), SUM(version),
+	err = tx.QueryRowContext(ctx, `SELECT COUNT(*), MAX(version), SUM(version),
 		(SELECT value FROM rate_limit_setting WHERE name = 'kill_switch') FROM rate_limit_rule`).Scan(&rows, &highest, &sum, &kill)
 	if err != nil {
 		return "error: " + err.Error()

@@ -238,8 +238,7 @@ func TestHashedKeysCanBeLookedUp(t *testing.T) {
 func TestAFloodWhileTheDatabaseStopsAndStarts(t *testing.T) {
 	server := startPostgres(t)
 	db := server.open(t)
-	_, err := db.Exec(sqlsource.PostgreSQL.Migration())
-	require.NoError(t, err)
+	migrate(t, db, sqlsource.PostgreSQL)
 	var logged bytes.Buffer
 	p, log := audited(t, db, audit.Options{
 		Every: 20 * time.Millisecond, MaxPending: 50, Timeout: 20 * time.Second, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
@@ -279,8 +278,8 @@ func TestAFloodWhileTheDatabaseStopsAndStarts(t *testing.T) {
 
 func TestARowThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
 	db := openPostgres(t)
-	_, err := db.Exec(sqlsource.PostgreSQL.Migration() + `;
-		ALTER TABLE rate_limit_violation ADD CHECK (key <> 'mallory')`)
+	migrate(t, db, sqlsource.PostgreSQL)
+	_, err := db.Exec(`ALTER TABLE rate_limit_violation ADD CHECK (key <> 'mallory')`)
 	require.NoError(t, err)
 	p, log := audited(t, db, audit.Options{Every: time.Hour})
 	for _, user := range []string{"ann", "mallory", "zoe"} {
@@ -304,8 +303,7 @@ func TestNothingIsDroppedWhileTheTableIsMissing(t *testing.T) {
 	}
 	require.Error(t, log.Flush(t.Context()))
 	assert.Equal(t, 2, log.Stats().Pending)
-	_, err := db.Exec(sqlsource.PostgreSQL.Migration())
-	require.NoError(t, err)
+	migrate(t, db, sqlsource.PostgreSQL)
 	require.NoError(t, log.Close(t.Context()))
 	assert.Equal(t, 2, count(t, db, ""))
 }

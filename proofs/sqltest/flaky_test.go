@@ -59,8 +59,7 @@ func openFlaky(t testing.TB) (db, lossy *sql.DB, f *flaky) {
 	name := "file:" + filepath.Join(t.TempDir(), "rules.db") + "?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)"
 	db, err := sql.Open("sqlite3", name)
 	require.NoError(t, err)
-	_, err = db.Exec(sqlsource.SQLite.Migration())
-	require.NoError(t, err)
+	migrate(t, db, sqlsource.SQLite)
 	f = &flaky{of: db.Driver(), name: name}
 	lossy = sql.OpenDB(f)
 	t.Cleanup(func() {
@@ -324,8 +323,7 @@ func TestNothingIsLostWithoutBeingCounted(t *testing.T) {
 func TestALockedTableHoldsUpAFlushForOneTimeout(t *testing.T) {
 	testsize.Alone(t)
 	db := openPostgres(t)
-	_, err := db.Exec(sqlsource.PostgreSQL.Migration())
-	require.NoError(t, err)
+	migrate(t, db, sqlsource.PostgreSQL)
 	const timeout = time.Second
 	var logged bytes.Buffer
 	p, log := audited(t, db, audit.Options{Every: time.Hour, Timeout: timeout, Logger: slog.New(slog.NewTextHandler(&logged, nil))})

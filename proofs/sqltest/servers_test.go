@@ -45,15 +45,17 @@ func databases() map[string]database {
 func (d database) migrated(t testing.TB) *sql.DB {
 	t.Helper()
 	db := d.open(t)
-	if d.dialect == sqlsource.MySQL { // its statements are for the client, which knows DELIMITER
-		var name string
-		require.NoError(t, db.QueryRow("SELECT DATABASE()").Scan(&name))
-		mariaDB(t).client(t, name, d.dialect.Migration())
-		return db
-	}
-	_, err := db.Exec(d.dialect.Migration())
-	require.NoError(t, err)
+	migrate(t, db, d.dialect)
 	return db
+}
+
+// migrate creates the tables, one statement after the other.
+func migrate(t testing.TB, db *sql.DB, dialect sqlsource.Dialect) {
+	t.Helper()
+	for _, statement := range dialect.Migration() {
+		_, err := db.Exec(statement)
+		require.NoError(t, err, statement)
+	}
 }
 
 // sql returns a statement in the database's dialect. It is written in PostgreSQL's.

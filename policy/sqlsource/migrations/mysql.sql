@@ -1,6 +1,8 @@
--- The tables of package policy, for MySQL 8.0 and later. Run it once.
+-- The tables of package policy, for MySQL 8.0.17, MariaDB 10.2.2 and later. Run it once. Each statement ends with a blank line. The
+-- collations, one for each of the two, tell apart texts that differ in spaces at their end.
 
 CREATE TABLE rate_limit_counter (n BIGINT NOT NULL);
+
 INSERT INTO rate_limit_counter VALUES (0);
 
 CREATE TABLE rate_limit_rule (
@@ -23,23 +25,24 @@ CREATE TABLE rate_limit_rule (
 	created_at       TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
 	updated_at       TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
 	PRIMARY KEY (name, plan)
-) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+) CHARACTER SET utf8mb4 /*!80017 COLLATE utf8mb4_0900_bin */ /*M!100202 COLLATE utf8mb4_nopad_bin */;
 
-DELIMITER //
-CREATE TRIGGER rate_limit_rule_insert BEFORE INSERT ON rate_limit_rule FOR EACH ROW BEGIN
-	UPDATE rate_limit_counter SET n = LAST_INSERT_ID(n + 1);
-	SET NEW.version = LAST_INSERT_ID();
-END//
-CREATE TRIGGER rate_limit_rule_update BEFORE UPDATE ON rate_limit_rule FOR EACH ROW BEGIN
-	UPDATE rate_limit_counter SET n = LAST_INSERT_ID(n + 1);
-	SET NEW.version = LAST_INSERT_ID();
-END//
-DELIMITER ;
+CREATE TRIGGER rate_limit_rule_insert BEFORE INSERT ON rate_limit_rule FOR EACH ROW
+	UPDATE rate_limit_counter SET n = n + 1;
+
+CREATE TRIGGER rate_limit_rule_insert_version BEFORE INSERT ON rate_limit_rule FOR EACH ROW FOLLOWS rate_limit_rule_insert
+	SET NEW.version = (SELECT n FROM rate_limit_counter);
+
+CREATE TRIGGER rate_limit_rule_update BEFORE UPDATE ON rate_limit_rule FOR EACH ROW
+	UPDATE rate_limit_counter SET n = n + 1;
+
+CREATE TRIGGER rate_limit_rule_update_version BEFORE UPDATE ON rate_limit_rule FOR EACH ROW FOLLOWS rate_limit_rule_update
+	SET NEW.version = (SELECT n FROM rate_limit_counter);
 
 CREATE TABLE rate_limit_setting (
 	name  VARCHAR(128) PRIMARY KEY, -- 'kill_switch'
 	value VARCHAR(255) NOT NULL     -- 'true' lets every request pass
-);
+) CHARACTER SET utf8mb4 /*!80017 COLLATE utf8mb4_0900_bin */ /*M!100202 COLLATE utf8mb4_nopad_bin */;
 
 CREATE TABLE rate_limit_violation (
 	rule        VARCHAR(255) NOT NULL,
@@ -58,4 +61,4 @@ CREATE TABLE rate_limit_violation (
 	PRIMARY KEY (rule, `key`, minute),
 	INDEX rate_limit_violation_last (last_at),    -- who is being limited now
 	INDEX rate_limit_violation_key (`key`, last_at) -- what happened to this key
-) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+) CHARACTER SET utf8mb4 /*!80017 COLLATE utf8mb4_0900_bin */ /*M!100202 COLLATE utf8mb4_nopad_bin */;

@@ -1,4 +1,4 @@
--- The tables of package policy, for PostgreSQL 12 and later. Run it once.
+-- The tables of package policy, for PostgreSQL 12 and later. Run it once. Each statement ends with a blank line.
 
 CREATE SEQUENCE rate_limit_version;
 
@@ -57,4 +57,5 @@ CREATE TABLE rate_limit_violation (
 );
 
 CREATE INDEX rate_limit_violation_last ON rate_limit_violation (last_at);      -- who is being limited now
+
 CREATE INDEX rate_limit_violation_key ON rate_limit_violation (key, last_at);  -- what happened to this key

@@ -1,6 +1,7 @@
--- The tables of package policy, for SQLite 3.35 and later. Run it once.
+-- The tables of package policy, for SQLite 3.35 and later. Run it once. Each statement ends with a blank line.
 
 CREATE TABLE rate_limit_counter (n INTEGER NOT NULL);
+
 INSERT INTO rate_limit_counter VALUES (0);
 
 CREATE TABLE rate_limit_rule (
@@ -61,4 +62,5 @@ CREATE TABLE rate_limit_violation (
 );
 
 CREATE INDEX rate_limit_violation_last ON rate_limit_violation (last_at);      -- who is being limited now
+
 CREATE INDEX rate_limit_violation_key ON rate_limit_violation (key, last_at);  -- what happened to this key

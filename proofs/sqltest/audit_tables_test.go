@@ -1,0 +1,143 @@
+package sqltest
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/audit"
+	"github.com/weir-go/ratelimit/policy/sqlsource"
+)
+
+// In a partitioned table, the first row of each partition has the same ctid.
+func TestTheSweepOfAPartitionedTableKeepsCurrentRows(t *testing.T) {
+	db := openPostgres(t)
+	migrate(t, db, sqlsource.PostgreSQL)
+	for _, statement := range []string{
+		`ALTER TABLE rate_limit_violation RENAME TO plain`,
+		`CREATE TABLE rate_limit_violation (LIKE plain INCLUDING DEFAULTS, PRIMARY KEY (rule, key, minute)) PARTITION BY RANGE (minute)`,
+		`CREATE TABLE old PARTITION OF rate_limit_violation FOR VALUES FROM (MINVALUE) TO ('2020-01-01')`,
+		`CREATE TABLE new PARTITION OF rate_limit_violation FOR VALUES FROM ('2020-01-01') TO (MAXVALUE)`,
+		`INSERT INTO rate_limit_violation (rule, key, minute, cost, remaining, retry_after, first_at, last_at, count)
+			SELECT 'api', 'old' || i, '2019-01-01', 1, 0, 1, '2019-01-01', '2019-01-01', 1 FROM generate_series(1, 1500) i`,
+		`INSERT INTO rate_limit_violation (rule, key, minute, cost, remaining, retry_after, first_at, last_at, count)
+			SELECT 'api', 'new' || i, now(), 1, 0, 1, now(), now(), 1 FROM generate_series(1, 1500) i`,
+	} {
+		_, err := db.Exec(statement)
+		require.NoError(t, err, statement)
+	}
+	_, sweeping := audited(t, db, audit.Options{Every: time.Millisecond})
+	soon(t, func() bool { return count(t, db, `WHERE key LIKE 'old%'`) == 0 }, "old rows are deleted")
+	require.NoError(t, sweeping.Close(t.Context()))
+	assert.Equal(t, 1500, count(t, db, ""))
+}
+
+// openPlainMariaDB opens a new database as a program does, with neither several statements at once nor more than these options.
+func openPlainMariaDB(t *testing.T, options string) *sql.DB {
+	t.Helper()
+	m := mariaDB(t)
+	name := fmt.Sprint("test", m.databases.Add(1))
+	m.client(t, "", "CREATE DATABASE "+name)
+	db, err := sql.Open("mysql", "root@unix("+m.socket()+")/"+name+"?parseTime=true"+options)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+func TestTheMigrationForMySQLRunsOneByOneAndInItsClient(t *testing.T) {
+	db := openPlainMariaDB(t, "")
+	migrate(t, db, sqlsource.MySQL)
+	for i := range 3 {
+		_, err := db.Exec("INSERT INTO rate_limit_rule (name, `limit`) VALUES (?, 'blocked')", fmt.Sprint("r", i))
+		require.NoError(t, err)
+	}
+	_, err := db.Exec("UPDATE rate_limit_rule SET shadow = true WHERE name <> 'r0'")
+	require.NoError(t, err)
+	var versions string
+	require.NoError(t, db.QueryRow("SELECT GROUP_CONCAT(version ORDER BY name) FROM rate_limit_rule").Scan(&versions))
+	assert.Equal(t, "1,4,5", versions)
+
+	m := mariaDB(t)
+	m.client(t, "", "CREATE DATABASE by_hand")
+	for _, statement := range sqlsource.MySQL.Migration() {
+		m.client(t, "by_hand", statement)
+	}
+}
+
+func TestTextsThatDifferInSpacesAtTheirEndAreTwo(t *testing.T) {
+	for name, d := range databases() {
+		t.Run(name, func(t *testing.T) {
+			db := d.migrated(t)
+			p, log := audited(t, db, audit.Options{Dialect: d.dialect, Every: time.Hour})
+			for _, user := range []string{"acme", "acme ", "acme  "} {
+				for range 3 {
+					p.Allow(request(user), 1)
+				}
+			}
+			require.NoError(t, log.Flush(t.Context()))
+			for _, user := range []string{"acme", "acme ", "acme  "} {
+				rows, err := log.OfKey(t.Context(), []string{user}, time.Now().Add(-time.Hour), 10)
+				require.NoError(t, err)
+				require.NotEmpty(t, rows)
+				assert.Equal(t, user, rows[0].Key)
+				assert.Equal(t, user, rows[0].User)
+			}
+			limited, err := log.Limited(t.Context(), time.Now().Add(-time.Hour), 10)
+			require.NoError(t, err)
+			assert.Len(t, limited, 3)
+			require.NoError(t, log.Close(t.Context()))
+
+			for _, plan := range []string{"", "pro", "pro "} {
+				_, err := db.Exec(d.sql(`INSERT INTO rate_limit_rule (name, plan, "limit") VALUES ('api', '` + plan + `', 'blocked')`))
+				require.NoError(t, err)
+			}
+			set, err := sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Timeout: time.Minute}).Load(t.Context())
+			require.NoError(t, err)
+			assert.Len(t, set.Rules[0].Plans, 2)
+		})
+	}
+}
+
+// A session that does not commit by itself reads one state of the database until its transaction ends.
+func TestWithoutAutocommitRulesAreFollowedAndOldRowsDeleted(t *testing.T) {
+	db := openPlainMariaDB(t, "&autocommit=0")
+	migrate(t, db, sqlsource.MySQL)
+	write := func(statement string) {
+		tx, err := db.Begin()
+		require.NoError(t, err)
+		_, err = tx.Exec(statement)
+		require.NoError(t, err)
+		require.NoError(t, tx.Commit())
+	}
+	write("INSERT INTO rate_limit_rule (name, `limit`) VALUES ('api', 'fixed-window 1/h')")
+	p, err := policy.New(nil, &policy.Options{Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- policy.Follow(ctx, p, sqlsource.New(db, &sqlsource.Options{Dialect: sqlsource.MySQL, Poll: 10 * time.Millisecond, Timeout: time.Minute}))
+	}()
+	for units := 2; units < 6; units++ {
+		write(fmt.Sprintf("UPDATE rate_limit_rule SET `limit` = 'fixed-window %d/h'", units))
+		soon(t, func() bool { r := p.Current().Rules; return len(r) == 1 && r[0].Limit.Rate.Units == units }, "the change is in force")
+	}
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+
+	write("INSERT INTO rate_limit_violation (rule, `key`, minute, cost, remaining, retry_after, first_at, last_at, count) VALUES ('api', 'old', '2019-01-01', 1, 0, 1, '2019-01-01', '2019-01-01', 1)")
+	_, log := audited(t, db, audit.Options{Dialect: sqlsource.MySQL, Every: 10 * time.Millisecond})
+	var name string
+	require.NoError(t, db.QueryRow("SELECT DATABASE()").Scan(&name))
+	other, err := sql.Open("mysql", mariaDB(t).dsn(name))
+	require.NoError(t, err)
+	defer other.Close()
+	soon(t, func() bool { return count(t, other, "") == 0 }, "the deletion is committed")
+	require.NoError(t, log.Close(t.Context()))
+}
