@@ -1,11 +1,13 @@
 package ratelimit
 
 import (
+	"context"
 	"math"
 	"sync"
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // account is one key's lock and spending. It is exactly a cache line long on 64-bit
@@ -85,7 +87,11 @@ type spending struct {
 }
 
 // spendingOf returns what is spent when an account accepts its offer.
-func spendingOf(o meter.Offer, cost int64) spending { return spending{o.Spending(cost), o.Changes} }
+func spendingOf(o meter.Offer, cost int64, keep meter.Keep) spending {
+	sp := o.Spending(cost)
+	sp.Open = keep == meter.Open
+	return spending{sp, o.Changes}
+}
 
 // at returns the moment as which a reading counts: the key's time never goes back. The caller holds
 // the lock. The clock may have been read before, so that others do not wait for that.
@@ -212,9 +218,10 @@ func (a *account) markStale() {
 type request struct {
 	queue int64 // for how long a leaky bucket may delay what it takes in
 	book  int64 // how far ahead the other algorithms may book
-	keep  bool  // what is spent ahead can be taken out again as if it had never been, until its time
-	peek  bool  // to change nothing: the key stays under the limit that it is under
-	brief bool  // the caller needs only the yes or no, and no error
+	keep  meter.Keep
+	delay bool // keep counts only if a leaky bucket delays the work
+	peek  bool // to change nothing: the key stays under the limit that it is under
+	brief bool // the caller needs only the yes or no, and no error
 }
 
 // takeRequest is the request of Take and Allow: now, or whenever a leaky bucket lets it out.
@@ -224,14 +231,22 @@ var takeRequest = request{queue: math.MaxInt64}
 var peekRequest = request{queue: math.MaxInt64, peek: true}
 
 // reserveRequest is the request of Reserve and Wait.
-func reserveRequest(ahead time.Duration) request {
+func reserveRequest(ahead time.Duration, keep meter.Keep) request {
 	d := max(0, int64(ahead))
-	return request{queue: d, book: d, keep: true}
+	return request{queue: d, book: d, keep: keep}
 }
 
 // queueRequest is the request of a stack's Reserve and Wait: only leaky buckets may delay it.
-func queueRequest(maxDelay time.Duration) request {
-	return request{queue: max(0, int64(maxDelay)), keep: true}
+func queueRequest(maxDelay time.Duration, keep meter.Keep) request {
+	return request{queue: max(0, int64(maxDelay)), keep: keep}
+}
+
+// keepFor returns the part of a Reserve's spending that may still change.
+func keepFor(ctx context.Context) meter.Keep {
+	if optional.IsPassing(ctx) {
+		return meter.Booked
+	}
+	return meter.Open
 }
 
 // ahead returns how long after now the cost may be spent under a plan.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/meter"
 )
 
 // Layered is several limits on one request: all of them allow it, or none is charged. [All] and [AllOf] make one, for
@@ -147,9 +148,9 @@ func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
 // Reserve is Take with a charge that can be settled, in all layers. It books nothing ahead: maxDelay is how long
 // leaky buckets may delay the work, 0 for not at all. With a cost of 0 nothing is charged; Settle then charges the
 // cost as [Layered.Adjust] does.
-func (l *Layered[R]) Reserve(_ context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
+func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
 	s := l.stack()
-	err := s.take(r, cost, queueRequest(maxDelay))
+	err := s.take(r, cost, queueRequest(maxDelay, keepFor(ctx)))
 	var settle func(actual int) error
 	if s.d.Allowed {
 		settle = s.settler(cost)
@@ -183,8 +184,8 @@ func (l *Layered[R]) ReplacesCost() bool {
 // first come, first served: it books nothing ahead, but sleeps for RetryAfter and tries again.
 //
 // It fails at once with [context.DeadlineExceeded] if the layers cannot allow the cost before the deadline; with the
-// context's error when that ends; and with the errors of Take. A Wait that fails has charged nothing; but if it ends
-// while a leaky bucket delays it, a token bucket keeps what it has regained meanwhile, as with [Reservation.Cancel].
+// context's error when that ends; and with the errors of Take. A Wait that fails has charged nothing, except that a
+// leaky bucket gives back no more than with [Reservation.Cancel].
 func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	ctx = ctxwait.OrBackground(ctx)
 	s := l.stack()
@@ -202,7 +203,9 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 			return err
 		}
 		s.clear()
-		if err := s.take(r, cost, queueRequest(left)); err != nil {
+		q := queueRequest(left, meter.Open)
+		q.delay = true // without a delay there is nothing left to settle
+		if err := s.take(r, cost, q); err != nil {
 			return err
 		}
 		if s.d.Allowed {
@@ -223,8 +226,10 @@ func (l *Layered[R]) sleepOut(ctx context.Context, s *stack[R], cost int) error 
 		return nil
 	}
 	err := ctxwait.Sleep(ctx, s.d.Delay)
+	actual := cost
 	if err != nil {
-		_ = s.settler(cost)(0) // in memory there is no error of it
+		actual = 0
 	}
+	_ = s.settler(cost)(actual) // in memory it cannot fail
 	return err
 }

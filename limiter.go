@@ -406,14 +406,15 @@ func (l *Keyed[K]) table() *table[K] {
 // Settle the reservation when the real cost is known, or cancel it. A cost of 0 is allowed and charges nothing;
 // Settle then charges the actual cost as [Keyed.Adjust] does. The reservation is never nil. The errors are those of
 // Take.
-func (l *Keyed[K]) Reserve(_ context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error) {
+func (l *Keyed[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error) {
 	x := &keyedReservation[K]{l: l, key: key}
 	r := &x.Reservation
 	r.keyed = x
+	q := reserveRequest(maxDelay, keepFor(ctx))
 	var err error
 	var o meter.Offer
-	x.b, o, err = l.decide(key, cost, reserveRequest(maxDelay), &r.Decision)
-	x.sp = spendingOf(o, int64(cost))
+	x.b, o, err = l.decide(key, cost, q, &r.Decision)
+	x.sp = spendingOf(o, int64(cost), q.keep)
 	r.booked()
 	if l.onDecision != nil {
 		l.report(key, cost, r.Decision, x.b != nil && r.Allowed, err)

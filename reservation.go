@@ -72,12 +72,13 @@ func (r *Reservation) booked() {
 // Cancel counts. What is above the reserved cost is charged, as a debt if need be. What is below it is given back, as
 // far as the bound allows:
 //
-//   - token bucket: at most cost − rate·(time since it was spent);
-//   - leaky bucket: the same, and only while nothing has entered after it;
+//   - token bucket: as if the real cost had been charged at the beginning. That is all of the difference, unless less
+//     was spent at some moment since: then that much;
+//   - leaky bucket: at most cost − rate·(time since it was spent), and only while nothing has entered after it;
 //   - windows and log: only while the spending still counts;
 //   - if SetLimit has changed the figures: nothing in a bucket, or of a sliding counter's window before.
 //
-// A grant ([Keyed.Adjust] below zero) may give the same spending back once more: settle first. After [Keyed.Reset]
+// Except in a token bucket, a grant ([Keyed.Adjust] below zero) may give the same spending back once more: settle first. After [Keyed.Reset]
 // and eviction there is nothing to settle. If a fresh key was dropped, what is above the reserved cost is charged as
 // by [Keyed.Adjust], unless the table is full. It takes time linear in the bookings behind this one.
 //

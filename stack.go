@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/answers"
+	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/tally"
 )
 
@@ -458,6 +459,9 @@ func (s *stack[R]) overrun(c *charge) overrun {
 // are checked and charged one after the other, on what is left: two of them may meet at
 // one account. The accounts are locked.
 func (s *stack[R]) commit(q request) {
+	if q.delay && !s.delayed() {
+		q.keep = meter.Final
+	}
 	for i := range s.firm {
 		s.firm[i].commit(q)
 	}
@@ -469,6 +473,16 @@ func (s *stack[R]) commit(q request) {
 	}
 	s.ask(true)
 	s.finish(true)
+}
+
+// delayed reports whether a leaky bucket delays the work.
+func (s *stack[R]) delayed() bool {
+	for i := range s.firm {
+		if c := &s.firm[i]; c.o.At > c.m.Now {
+			return true
+		}
+	}
+	return false
 }
 
 // refuse spends nothing. The accounts that denied take note of it, because eviction keeps

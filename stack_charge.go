@@ -35,6 +35,7 @@ type charge struct {
 	never   bool         // the cost can never be spent
 	checked bool         // the offer is the account's, and m is recorded; else it is a preview
 	spent   bool         // the account has spent it
+	keep    meter.Keep   // the part of the spending that may still change
 	viewed  meter.State  // the state that preview looked at
 }
 
@@ -133,7 +134,7 @@ func (c *charge) commit(q request) {
 	}
 	c.b.plan.Accept(&c.b.State, c.m.Now, c.o, c.cost, q.keep)
 	c.b.use.allowed()
-	c.spent = true
+	c.spent, c.keep = true, q.keep
 }
 
 // refuse tells the account if it was the one that denied: the key is throttled. The others had
@@ -187,7 +188,7 @@ func (c *charge) wait() time.Duration { return between(c.m.Reading, max(c.o.At, 
 
 // settlement returns what is needed to settle the charge, if debit charges its key.
 func (c *charge) settlement(debit func(int64) error) settlement {
-	return settlement{c.b, spendingOf(c.o, c.cost), c.shares, c.own, debit}
+	return settlement{c.b, spendingOf(c.o, c.cost, c.keep), c.shares, c.own, debit}
 }
 
 // settlement is what is left of a charge until it is settled: what was spent, and how much of it

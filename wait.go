@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Wait spends cost of the key's budget and returns nil when its time has come: at once if it fits, else after
@@ -33,7 +35,7 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 	if err != nil {
 		return false, err
 	}
-	b, o, err := l.decide(key, cost, reserveRequest(left), d)
+	b, o, err := l.decide(key, cost, reserveRequest(left, meter.Booked), d)
 	switch {
 	case err != nil:
 		return false, err
@@ -45,7 +47,7 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 		return false, tooLate(cost, between(-int64(left), int64(d.RetryAfter)), left, d.Limit)
 	}
 	if err = ctxwait.Sleep(ctx, d.Delay); err != nil {
-		b.settleAt(l.clock, spendingOf(o, int64(cost)), 0)
+		b.settleAt(l.clock, spendingOf(o, int64(cost), meter.Booked), 0)
 	}
 	return b != nil, err
 }
@@ -111,7 +113,7 @@ func reserveWithin[K any](ctx context.Context, r Reserver[K], key K, cost int, l
 // reserveOnce reserves a cost with a delay. It is an error if that is denied until after the deadline. The reservation is
 // not nil without an error.
 func reserveOnce[K any](ctx context.Context, r Reserver[K], key K, cost int, delay, left time.Duration) (*Reservation, error) {
-	res, err := r.Reserve(ctx, key, cost, delay)
+	res, err := r.Reserve(new(optional.Passing).From(ctx), key, cost, delay)
 	switch {
 	case err != nil:
 		return nil, also(err, res.Cancel())

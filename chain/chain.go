@@ -103,8 +103,9 @@ func (c *Limiter[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decisio
 	last := len(limiters) - 1
 	p := c.newPass(cost)
 	defer p.giveBack()
+	passing := p.passing.From(ctx)
 	for _, l := range limiters[:last] {
-		if res, err := l.Reserve(ctx, r, cost, 0); !p.add(res, err) {
+		if res, err := l.Reserve(passing, r, cost, 0); !p.add(res, err) {
 			return p.denied()
 		}
 	}
@@ -177,7 +178,7 @@ func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
 		if err != nil {
 			return err
 		}
-		res, retry, err := c.reserveInTime(ctx, r, cost, left)
+		res, retry, err := c.reserveInTime(new(optional.Passing).From(ctx), r, cost, left)
 		if err != nil {
 			return err
 		}
@@ -280,6 +281,7 @@ type pass[R any] struct {
 	err     error                      // that came with it
 	charged []*ratelimit.Reservation
 	few     [4]*ratelimit.Reservation // the memory of charged, for as long as that is enough
+	passing optional.Passing          // the context of the reservations that are given back only here
 	done    bool
 }
 

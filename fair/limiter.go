@@ -75,7 +75,7 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 		d, _ := l.Take(context.Background(), tenant, cost)
 		return d.Allowed
 	}
-	ok, _, _ := l.decide(tenant, cost, nil)
+	ok, _, _ := l.decide(tenant, cost, meter.Final, nil)
 	return ok
 }
 
@@ -88,7 +88,7 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 // Errors wrap [ratelimit.ErrExceedsLimit], if the cost is above the burst, [ratelimit.ErrNegativeCost],
 // [ratelimit.ErrInvalidKey] or [ratelimit.ErrTableFull]. The context is not used.
 func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.Decision, err error) {
-	_, _, err = l.decide(tenant, cost, &d)
+	_, _, err = l.decide(tenant, cost, meter.Final, &d)
 	l.report(tenant, cost, d, d.Allowed && cost > 0, err)
 	return d, err
 }
@@ -97,7 +97,7 @@ func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.De
 // settle below gives back what the rate has not given back since.
 func (l *Limiter[K]) Reserve(_ context.Context, tenant K, cost int, _ time.Duration) (*ratelimit.Reservation, error) {
 	var d ratelimit.Decision
-	_, spent, err := l.decide(tenant, cost, &d)
+	_, spent, err := l.decide(tenant, cost, meter.Open, &d)
 	l.report(tenant, cost, d, d.Allowed && cost > 0, err)
 	return ratelimit.NewReservation(d, func(actual int) error {
 		l.settle(tenant, spent, int64(actual))
@@ -177,7 +177,7 @@ type charge struct {
 }
 
 // decide spends a cost or denies it, and fills in d, if it is not nil.
-func (l *Limiter[K]) decide(key K, cost int, d *ratelimit.Decision) (ok bool, c charge, err error) {
+func (l *Limiter[K]) decide(key K, cost int, keep meter.Keep, d *ratelimit.Decision) (ok bool, c charge, err error) {
 	if err := l.check(key, cost); err != nil {
 		return false, c, err
 	}
@@ -201,7 +201,7 @@ func (l *Limiter[K]) decide(key K, cost int, d *ratelimit.Decision) (ok bool, c 
 	}
 	if ok = cost == 0; !ok {
 		if ok = l.passesLocked(t, m, int64(cost)); ok {
-			c = l.chargeLocked(t, m, int64(cost))
+			c = l.chargeLocked(t, m, int64(cost), keep)
 		}
 	}
 	if d != nil {
@@ -250,15 +250,15 @@ func (l *Limiter[K]) withinLocked(t *tenant[K], m meter.Moment, lead uint64, cos
 }
 
 // chargeLocked spends a cost for which there is room.
-func (l *Limiter[K]) chargeLocked(t *tenant[K], m meter.Moment, cost int64) charge {
-	l.budget.Allow(&l.budget.state, m.Now, cost)
+func (l *Limiter[K]) chargeLocked(t *tenant[K], m meter.Moment, cost int64, keep meter.Keep) charge {
+	l.budget.Accept(&l.budget.state, m.Now, meter.Offer{At: m.Now}, cost, keep)
 	fresh := t.place < 0
 	l.shares.charge(t, uint64(cost)<<fractionBits)
 	l.filedLocked(t)
 	if fresh { // one more to share with, which may make a tenant of a larger share due
 		l.hurryLocked()
 	}
-	return charge{meter.Spending{At: m.Now, Cost: cost}, l.budget.changes}
+	return charge{meter.Spending{At: m.Now, Cost: cost, Open: keep == meter.Open}, l.budget.changes}
 }
 
 // settle charges the difference between what a tenant was charged and what it was in truth.
@@ -283,10 +283,14 @@ func (l *Limiter[K]) settle(key K, c charge, actual int64) {
 			l.movedLocked(t)
 		}
 	case now < before:
+		back := before - now
 		if t := l.tenants[key]; t != nil {
-			l.shares.forgive(t, before-now)
+			own, _ := product(l.shares.owes(t), t.weight).over(1)
+			l.shares.forgive(t, min(back, own))
 			l.movedLocked(t)
+			back -= min(back, own)
 		}
+		l.shares.pay(back, l.filedLocked) // the server has paid that to the tenant, instead of the others
 	}
 	l.hurryLocked()
 }

@@ -22,6 +22,13 @@ type server struct {
 	debts       map[int]*big.Rat
 	weights     map[int]int64
 	now         time.Duration
+	events      []*event
+}
+
+// event is a cost that was charged.
+type event struct {
+	at   time.Duration
+	cost *big.Rat
 }
 
 func whole(n int64) *big.Rat { return new(big.Rat).SetInt64(n) }
@@ -60,6 +67,11 @@ func (s *server) advance(now time.Duration) {
 	if s.total = less(s.total, pay); s.total.Sign() == 0 {
 		clear(s.debts)
 	}
+	s.pay(pay)
+}
+
+// pay lowers the tenants' debts.
+func (s *server) pay(pay *big.Rat) {
 	for pay.Sign() > 0 && len(s.debts) > 0 {
 		w := s.sumOfWeights()
 		first := -1
@@ -92,19 +104,43 @@ func (s *server) debt(key int) *big.Rat {
 	return new(big.Rat)
 }
 
-func (s *server) charge(key int, n *big.Rat) {
+func (s *server) charge(key int, n *big.Rat) *event {
+	e := &event{s.now, n}
+	s.events = append(s.events, e)
 	s.total = sum(s.total, n)
 	s.debts[key] = sum(s.debt(key), n)
+	return e
 }
 
-func (s *server) forgive(key int, n *big.Rat) {
-	if n.Cmp(s.total) > 0 {
-		n = s.total
+// settle lowers the cost of an event to what it was in truth, as if that had been charged at the beginning. The tenant
+// gets back what it still owes of that, and the server pays the rest to the others.
+func (s *server) settle(key int, e *event, cost *big.Rat) {
+	e.cost = cost
+	before := s.total
+	s.total = s.replayed()
+	back := less(before, s.total)
+	if s.total.Sign() == 0 {
+		clear(s.debts)
+		return
 	}
-	s.total = less(s.total, n)
-	if s.debts[key] = less(s.debt(key), n); s.debts[key].Sign() == 0 {
+	own := s.debt(key)
+	if back.Cmp(own) < 0 {
+		own = back
+	}
+	if s.debts[key] = less(s.debt(key), own); s.debts[key].Sign() == 0 {
 		delete(s.debts, key)
 	}
+	s.pay(less(back, own))
+}
+
+// replayed returns the total of all events.
+func (s *server) replayed() *big.Rat {
+	total, last := new(big.Rat), time.Duration(0)
+	for _, e := range s.events {
+		total = sum(less(total, times(s.rate, whole(int64(e.at-last)))), e.cost)
+		last = e.at
+	}
+	return less(total, times(s.rate, whole(int64(s.now-last))))
 }
 
 // room reports whether the burst has room for a cost. It is exact.
@@ -149,7 +185,7 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 	type open struct {
 		*ratelimit.Reservation
 		key, cost int
-		at        time.Duration
+		spent     *event
 	}
 	var reserved []open
 	one := time.Duration(int64(per) / int64(units))
@@ -170,11 +206,7 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 			} else if over > 0 {
 				s.charge(o.key, whole(int64(over)))
 			} else {
-				left := less(whole(int64(o.cost)), times(s.rate, whole(int64(clock.Now()-o.at))))
-				if back := whole(int64(-over)); back.Cmp(left) < 0 {
-					left = back
-				}
-				s.forgive(o.key, left)
+				s.settle(o.key, o.spent, whole(int64(actual)))
 			}
 			continue
 		}
@@ -191,12 +223,13 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 			require.False(t, fits.Allowed, "one more does not, seed %d", seed)
 		}
 		// A denial by Reserve would promise a time, and then the share is waived.
-		ok := false
+		ok, asked := false, false
 		if peeked.Allowed && r.IntN(2) == 0 {
 			res, err := l.Reserve(context.Background(), key, cost, 0)
 			require.NoError(t, err)
 			ok = res.Allowed
-			reserved = append(reserved, open{res, key, cost, clock.Now()})
+			reserved = append(reserved, open{res, key, cost, nil})
+			asked = true
 		} else {
 			ok = l.Allow(key, cost)
 		}
@@ -206,7 +239,9 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 			allowed++
 			require.True(t, room, "never more than the burst, seed %d", seed)
 			require.Greater(t, share, -1e-3, "within the share, seed %d", seed)
-			s.charge(key, whole(int64(cost)))
+			if e := s.charge(key, whole(int64(cost))); asked {
+				reserved[len(reserved)-1].spent = e
+			}
 		} else {
 			refused++
 			require.False(t, room && share > 1e-3, "no room, or above the share, seed %d: %v", seed, share)
@@ -232,6 +267,9 @@ func TestDecisionsAreThoseOfAFluidServer(t *testing.T) {
 func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 	allowed, roomless := 0, 0
 	for seed := range testsize.Of[uint64](100, 1000) {
+		type spending struct{ at, cost int64 }
+		var events []spending
+		var which []int
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 11))
 		randomLimit := func() (ratelimit.Limit, *big.Rat) {
 			units, per := 1+r.IntN(50), time.Duration(1+r.Int64N(3e9))
@@ -269,19 +307,31 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 				clock.Advance(d.ResetAfter)
 				require.Zero(t, take(t, l, key, 0).ResetAfter) // begin anew: the fraction that was rounded is not known
 				total, last, reserved, at, costs = new(big.Rat), clock.Now(), nil, nil, nil
+				events, which = nil, nil
 				continue
 			case n > 0 && r.IntN(4) == 0:
 				actual := r.IntN(3 * costs[n-1])
 				require.NoError(t, reserved[n-1].Settle(actual))
 				if over := int64(actual - costs[n-1]); over > 0 {
-					total = sum(total, whole(over))
+					events = append(events, spending{int64(last), over})
 				} else {
-					left := less(whole(int64(costs[n-1])), times(rate, whole(int64(last-at[n-1]))))
-					if back := whole(-over); back.Cmp(left) < 0 {
-						left = back
-					}
-					total = less(total, left)
+					events[which[n-1]].cost = int64(actual)
 				}
+				total = new(big.Rat)
+				for i, e := range events { // as if the real cost had been charged at the beginning
+					if i > 0 {
+						if total = less(total, times(rate, whole(e.at-events[i-1].at))); total.Sign() < 0 {
+							total = new(big.Rat)
+						}
+					}
+					total = sum(total, whole(e.cost))
+				}
+				if k := len(events); k > 0 {
+					if total = less(total, times(rate, whole(int64(last)-events[k-1].at))); total.Sign() < 0 {
+						total = new(big.Rat)
+					}
+				}
+				which = which[:n-1]
 				reserved, at, costs = reserved[:n-1], at[:n-1], costs[:n-1]
 				continue
 			}
@@ -292,6 +342,7 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 				require.True(t, room, "seed %d: never more than the burst", seed)
 				total = sum(total, whole(int64(cost)))
 				reserved, at, costs = append(reserved, res), append(at, last), append(costs, cost)
+				which, events = append(which, len(events)), append(events, spending{int64(last), int64(cost)})
 				allowed++
 			} else if !room {
 				roomless++

@@ -70,6 +70,14 @@ func (s *shares[K]) advance(now int64, freed func(*tenant[K])) {
 	}
 	paying, rest := product(elapsed, s.units).parts().plus(s.restOfTime).over(s.per)
 	s.restOfTime = rest
+	s.pay(paying, freed)
+}
+
+// pay lets the server pay an amount.
+func (s *shares[K]) pay(paying uint64, freed func(*tenant[K])) {
+	if len(s.debtors) == 0 {
+		return
+	}
 	paying += s.restOfWork
 	for {
 		first := s.debtors[0]

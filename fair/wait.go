@@ -78,7 +78,7 @@ func (l *Limiter[K]) joinLocked(key K, weight uint64, reading, cost int64, left 
 	}
 	if d.Allowed = cost == 0 || l.passesLocked(t, m, cost); d.Allowed {
 		if cost > 0 {
-			l.chargeLocked(t, m, cost)
+			l.chargeLocked(t, m, cost, meter.Final)
 		}
 		l.standingLocked(t, m, d)
 		return nil, nil

@@ -238,7 +238,11 @@ func (c *charge) spend() {
 		}
 		return
 	}
-	p.meter.Accept(&c.state, c.now, c.offer, c.cost, !p.meter.Delays())
+	keep := meter.Final
+	if !p.meter.Delays() {
+		keep = meter.Booked
+	}
+	p.meter.Accept(&c.state, c.now, c.offer, c.cost, keep)
 	if !p.meter.Delays() && at > c.now {
 		c.newest = at
 	}

@@ -189,7 +189,11 @@ func (e *entry) take(o *order) error {
 		d.Delay = between(e.reading, offer.At)
 	}
 	if d.Allowed && o.cost > 0 && !o.peek {
-		p.meter.Accept(s, e.now, offer, o.cost, o.keep)
+		keep := meter.Final
+		if o.keep {
+			keep = meter.Booked
+		}
+		p.meter.Accept(s, e.now, offer, o.cost, keep)
 		o.spending = offer.Spending(o.cost)
 		if p.limit.Algorithm == ratelimit.AlgorithmCalendar {
 			o.spending.Part = s.M

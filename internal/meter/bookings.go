@@ -6,12 +6,15 @@ import "math"
 // nothing of bookings but the instant of the last one, except the sliding log: its bookings
 // are entries like all others.
 
-// bookings returns the ledger of a state, nil if it has none.
+// bookings returns the ledger of a state, nil if nothing is booked.
 func (m *Meter) bookings(s State) *ledger {
 	if s.detail == nil || m.log {
 		return nil
 	}
-	return s.ledger
+	if l := s.ledger; len(l.list) > 0 || l.stale() {
+		return l
+	}
+	return nil
 }
 
 // book spends at an instant after now, in such a way that it can be given back.
@@ -22,6 +25,8 @@ func (m *Meter) book(s State, sp Spending) State {
 	// From the first booking on, the state is a fold: the base is what it was before.
 	if s.detail == nil {
 		s.detail = &detail{ledger: &ledger{base: s}}
+	} else if m.bookings(s) == nil {
+		s.ledger.base = s.alone()
 	}
 	s = m.spend(s, sp.At, sp.Cost)
 	s.ledger.add(sp, s)
@@ -61,9 +66,12 @@ func (m *Meter) popDue(s State, now int64) State {
 	if k := l.search(now + 1); k > 0 { // all of it may have been given back
 		l.popFront(k)
 	}
-	if len(l.list) == 0 {
-		s.detail = nil // the state itself, and not the base: a calendar's may have come to a later window
-	}
+	return m.trimmed(s) // the state itself, and not the base: a calendar's may have come to a later window
+}
+
+// alone returns the state without its detail.
+func (s State) alone() State {
+	s.detail = nil
 	return s
 }
 
@@ -74,17 +82,20 @@ func (m *Meter) refold(s State) State {
 	if l == nil || !l.stale() {
 		return s
 	}
-	if l.refold(m); len(l.list) == 0 {
-		return l.base
+	after := &l.base
+	if l.refold(m); len(l.list) > 0 {
+		after = &l.list[len(l.list)-1].after
 	}
-	after := l.list[len(l.list)-1].after
-	after.detail = s.detail
-	return after
+	s.At, s.N, s.M = after.At, after.N, after.M
+	return m.trimmed(s)
 }
 
 // settle makes good the difference between the cost that was spent and what it
 // actually was. The state may be stale, and is so after a cost was given back.
 func (m *Meter) settle(s State, now int64, sp Spending, actual int64) State {
+	if m.token != nil && !sp.Changed {
+		return m.settleToken(s, now, sp, actual)
+	}
 	l := m.bookings(s)
 	switch {
 	case actual > sp.Cost: // what was not foreseen need not fit
@@ -104,7 +115,7 @@ func (m *Meter) settle(s State, now int64, sp Spending, actual int64) State {
 // bookings, all of them after now. What is not among them is in the base.
 func (m *Meter) giveBack(l *ledger, now int64, sp Spending, actual int64) {
 	if sp.At > now {
-		l.reduce(sp.At, sp.Cost-actual)
+		l.reduce(sp.At, sp.Cost-actual, false)
 		return
 	}
 	l.base = m.refund(l.base, now, sp, actual)
@@ -115,13 +126,20 @@ func (m *Meter) giveBack(l *ledger, now int64, sp Spending, actual int64) {
 // may be in debt.
 func (m *Meter) owe(s State, now, n int64) State {
 	s = m.refold(s)
-	n = min(n, m.maxDebt-m.spent(s, now))
+	if most := m.maxDebt - m.spent(s, now); n > most {
+		if n = most; m.token != nil && s.detail != nil {
+			s.ledger.granted(now, span{})
+		}
+	}
 	switch l := m.bookings(s); {
 	case n <= 0:
 		return s
 	case l != nil:
 		// At the last booking's instant, so that no booking is pushed back.
 		return m.book(s, Spending{At: max(now, l.newest()), Cost: n})
+	}
+	if m.token != nil {
+		return m.spendNow(s, now, n, Final)
 	}
 	return m.charge(s, now, n)
 }
@@ -130,10 +148,16 @@ func (m *Meter) owe(s State, now, n int64) State {
 func (m *Meter) grant(s State, now, n int64) State {
 	l := m.bookings(s)
 	if l == nil {
-		return m.forgive(s, now, n)
+		if s = m.forgive(s, now, n); m.token != nil && s.detail != nil {
+			s.ledger.granted(now, s.owed(now))
+		}
+		return m.trimmed(s)
 	}
 	if n -= l.reduceNewest(n); n > 0 {
 		l.base = m.forgive(l.base, now, n) // there are no bookings left
+		if m.token != nil {
+			l.granted(now, l.base.owed(now))
+		}
 	}
 	return s
 }

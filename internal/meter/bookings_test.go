@@ -88,8 +88,8 @@ func (b *booked) do() {
 		if b.rnd.IntN(2) == 0 {
 			n = b.list[i].cost
 		}
-		l.reduce(b.list[i].at, n)
-		l.reduce(b.list[i].at+1, 0)
+		l.reduce(b.list[i].at, n, false)
+		l.reduce(b.list[i].at+1, 0, false)
 		if b.list[i].cost -= n; b.list[i].cost == 0 {
 			b.list = slices.Delete(b.list, i, i+1)
 		}
@@ -158,7 +158,7 @@ func TestABookingBeginsAtAWholeTickUnderAnotherLimit(t *testing.T) {
 	from, to := meterOf(LeakyBucket, 7, 11, 20), meterOf(LeakyBucket, 2, 3, 20)
 	var s State
 	for range 3 {
-		o := from.Take(&s, Moment{}, 1, 100, true)
+		o := from.Take(&s, Moment{}, 1, 100, Booked)
 		require.False(t, o.Denied(0))
 	}
 	require.NotZero(t, from.bookings(s).list[1].part)

@@ -59,7 +59,7 @@ func TestWhatWasSpentBeforeTheWallClockWasSetIsNotOfTheNewWindow(t *testing.T) {
 	wall := &shifted{even: even(100)}
 	m := New(Limit{Kind: Calendar, Units: 10, Per: 100, Windows: wall, Horizon: 1 << 40, Most: 1 << 40})
 	s := State{At: 90}
-	o := m.Take(&s, Moment{90, 90}, 10, 0, true)
+	o := m.Take(&s, Moment{90, 90}, 10, 0, Booked)
 	wall.by = 20
 	assert.True(t, m.Allow(&s, 91, 10))
 	m.Settle(&s, 92, o.Spending(10), 0)

@@ -27,10 +27,11 @@ type detail struct {
 // Spending is a cost and the instant at which it is spent, or leaves a leaky bucket.
 type Spending struct {
 	At   int64
-	Part int64 // if not 0: its place in a leaky bucket's queue begins that many 1/units of a tick after at − 1; or the ordinal of a calendar's window
+	Part int64 // token bucket: see open; else, if not 0: its place in a leaky bucket's queue begins that many 1/units of a tick after at − 1; or the ordinal of a calendar's window
 	Cost int64
 
 	Changed bool // when it is settled: the limit's figures are not those it was spent under
+	Open    bool // its real cost follows: see Keep
 }
 
 // begin returns the spending's instant before it was rounded up.
@@ -59,11 +60,14 @@ type ledger struct {
 	// Of the bookings from changed on, to before unchanged, the cost may have changed, and no
 	// state from there on shows it yet. If unchanged is 0, all is up to date.
 	changed, unchanged int
+
+	opens []open // token bucket: the open reservations by now, the oldest first; their least debts rise
 }
 
 // booking is what is booked for one instant.
 type booking struct {
 	at, part, cost int64 // see Spending
+	open           int   // the number of open reservations
 	after          State // of the key; it has no detail
 }
 
@@ -87,12 +91,17 @@ func (l *ledger) newest() int64 {
 // queue begins with the first.
 func (l *ledger) add(sp Spending, after State) {
 	after.detail = nil
+	open := 0
+	if sp.Open {
+		open = 1
+	}
 	if n := len(l.list); n > 0 && l.list[n-1].at == sp.At {
 		l.list[n-1].cost += sp.Cost
+		l.list[n-1].open += open
 		l.list[n-1].after = after
 		return
 	}
-	l.list = append(l.list, booking{sp.At, sp.Part, sp.Cost, after})
+	l.list = append(l.list, booking{sp.At, sp.Part, sp.Cost, open, after})
 }
 
 // search returns the index of the first booking at that instant or later.
@@ -114,10 +123,16 @@ func (l *ledger) touch(i int) {
 // reduce gives back up to n of what is booked for that instant. If nothing is left there, the
 // booking stays with a cost of 0 until refold, which passes by anyway; only the newest has
 // a cost at all times.
-func (l *ledger) reduce(at, n int64) {
+func (l *ledger) reduce(at, n int64, open bool) {
 	i := l.search(at)
 	if i == len(l.list) || l.list[i].at != at {
 		return // a grant has given it back before
+	}
+	if open && l.list[i].open > 0 {
+		l.list[i].open--
+	}
+	if n == 0 {
+		return
 	}
 	l.list[i].cost -= min(n, l.list[i].cost)
 	l.touch(i)
@@ -148,10 +163,23 @@ func (l *ledger) trim() {
 
 // popFront forgets the oldest k bookings. The base is the state after them.
 func (l *ledger) popFront(k int) {
+	l.due(l.list[:k])
 	l.base = l.list[k-1].after
 	l.list = l.list[k:]
 	if l.gone += k; l.gone > len(l.list) { // those that are gone still take memory
 		l.list, l.gone = slices.Clone(l.list), 0
+	}
+}
+
+// due samples the debts at bookings that are past, and opens their open reservations.
+func (l *ledger) due(list []booking) {
+	s := &l.base
+	for i := range list {
+		b := &list[i]
+		if l.sample(b.at, s.owed(b.at)); b.open > 0 {
+			l.opened(b.at, b.open)
+		}
+		s = &b.after
 	}
 }
 

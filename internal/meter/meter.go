@@ -180,17 +180,17 @@ func (m *Meter) allow(s *State, now, cost int64) bool {
 	if m.leaky != nil {
 		o.At, o.Part = m.leaky.leaves(*s, now)
 	}
-	m.Accept(s, now, o, cost, false)
+	m.Accept(s, now, o, cost, Final)
 	return true
 }
 
 // Take is Advance, Offer, and Accept if the offer is not a denial.
-func (m *Meter) Take(s *State, mo Moment, cost, ahead int64, keep bool) Offer {
+func (m *Meter) Take(s *State, mo Moment, cost, ahead int64, keep Keep) Offer {
 	m.Advance(s, mo.Now)
 	o := m.Offer(*s, mo, cost, ahead)
 	switch {
 	case o.Denied(mo.Reading):
-	case s.detail == nil && !keep: // as Accept has it: most decisions save the call
+	case s.detail == nil && keep == Final: // the first case of Accept: most decisions save the call
 		*s = m.spend(*s, o.At, cost)
 	default:
 		m.Accept(s, mo.Now, o, cost, keep)
@@ -199,13 +199,20 @@ func (m *Meter) Take(s *State, mo Moment, cost, ahead int64, keep bool) Offer {
 }
 
 // Accept spends a cost as was offered, in a state that has been advanced to now. No other
-// call may come in between. With keep, what is spent later than now is booked, so that all of it can
-// be given back until then.
-func (m *Meter) Accept(s *State, now int64, o Offer, cost int64, keep bool) {
-	if s.detail == nil && !(keep && o.At > now) {
+// call may come in between. Unless keep is Final, a spending later than now is booked, so that all of it can be given
+// back until then.
+func (m *Meter) Accept(s *State, now int64, o Offer, cost int64, keep Keep) {
+	switch {
+	case m.log, s.detail == nil && keep == Final:
 		*s = m.spend(*s, o.At, cost)
-	} else {
-		*s = m.book(*s, o.Spending(cost))
+	case o.At > now && (keep != Final || m.bookings(*s) != nil):
+		sp := o.Spending(cost)
+		sp.Open = keep == Open
+		*s = m.book(*s, sp)
+	case m.token != nil && o.At <= now:
+		*s = m.spendNow(*s, now, cost, keep)
+	default:
+		*s = m.spend(*s, o.At, cost)
 	}
 }
 
@@ -314,6 +321,9 @@ func (m *Meter) Offer(s State, mo Moment, cost, ahead int64) Offer {
 			o.Retry = o.At // when the queue has room
 		}
 		o.At, o.Part = m.leaky.leaves(s, mo.Now)
+	}
+	if m.token != nil && s.detail != nil && o.At == mo.Now {
+		o.Part = s.ledger.part(mo.Now)
 	}
 	if ahead = min(ahead, m.maxAhead); o.At > mo.Now && ahead < farAhead {
 		o.Retry = max(o.Retry, o.At-ahead)

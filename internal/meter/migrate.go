@@ -35,7 +35,7 @@ func (m *Meter) split(s State, now int64) (base State, booked []booking) {
 	base, booked = m.parted(s, now)
 	booked = slices.Clone(booked)
 	for i := range booked {
-		booked[i].part = 0
+		booked[i].part, booked[i].open = 0, 0
 	}
 	return base, booked
 }
@@ -45,6 +45,9 @@ func (m *Meter) split(s State, now int64) (base State, booked []booking) {
 func (m *Meter) parted(s State, now int64) (base State, booked []booking) {
 	l := m.bookings(s)
 	if l == nil {
+		if !m.log {
+			s.detail = nil
+		}
 		return s, nil
 	}
 	k := l.search(now + 1) // the first that is not due

@@ -36,7 +36,7 @@ func TestWhatIsRecalledAdmitsNoMore(t *testing.T) {
 		for range 100 {
 			s, now := State{At: -5000}, int64(-5000)
 			for range r.IntN(8) {
-				m.Take(&s, Moment{now, now}, 1+r.Int64N(m.capacity()), 0, false)
+				m.Take(&s, Moment{now, now}, 1+r.Int64N(m.capacity()), 0, Final)
 				now += r.Int64N(700)
 			}
 			past := m.Remember(s, now)
@@ -98,7 +98,7 @@ func TestWhatIsRecalledIsCapped(t *testing.T) {
 						if until > now && l.Kind != Calendar {
 							require.Greater(t, m.Regained(s), now)
 						}
-						o := m.Take(&s, Moment{now, now}, 1, 0, false)
+						o := m.Take(&s, Moment{now, now}, 1, 0, Final)
 						require.LessOrEqual(t, o.Retry, now+refill)
 					})
 				}

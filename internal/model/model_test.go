@@ -68,27 +68,64 @@ func newSpending(l ratelimit.Limit) spending {
 type modelBucket struct {
 	units, per, burst int64
 	full              *big.Int // units × the instant at which all is regained
+
+	before *big.Int      // full, before all that has happened
+	events []modelCharge // all of it
 }
 
-func (s *modelBucket) clone() spending { c := *s; return &c }
+// modelCharge is what was charged, or granted if the cost is below 0.
+type modelCharge struct {
+	at, cost int64
+	b        *booking // nil if it was no spending
+}
+
+func (s *modelBucket) clone() spending {
+	c := *s
+	c.events = slices.Clone(s.events)
+	return &c
+}
 
 func (s *modelBucket) earliest(t, cost int64) int64 {
 	return max(t, ceilDiv(add(s.full, mul(cost-s.burst, s.per)), s.units))
 }
 
-func (s *modelBucket) spend(b *booking) { s.charge(b.at, b.cost) }
+func (s *modelBucket) spend(b *booking) { s.happen(modelCharge{b.at, b.cost, b}) }
 
-func (s *modelBucket) charge(now, cost int64) {
-	s.full = add(later(s.full, mul(now, s.units)), mul(cost, s.per))
+func (s *modelBucket) charge(now, cost int64) { s.happen(modelCharge{now, cost, nil}) }
+
+func (s *modelBucket) happen(e modelCharge) {
+	if s.before == nil {
+		s.before = s.full
+	}
+	s.events = append(s.events, e)
+	s.replay(e)
 }
 
-func (s *modelBucket) refund(now int64, b *booking, amount int64) {
-	kept := sub(mul(b.cost, s.per), mul(now-b.at, s.units)) // what has not been regained
-	s.full = sub(s.full, later(new(big.Int), earlier(mul(amount, s.per), kept)))
+func (s *modelBucket) replay(e modelCharge) {
+	if now := mul(e.at, s.units); e.cost >= 0 {
+		s.full = add(later(s.full, now), mul(e.cost, s.per))
+	} else if s.full.Cmp(now) > 0 {
+		s.full = later(now, add(s.full, mul(e.cost, s.per)))
+	}
 }
 
-func (s *modelBucket) grant(_, amount int64) bool {
-	s.full = sub(s.full, mul(amount, s.per))
+// refund is as if the spending had cost less from the beginning.
+func (s *modelBucket) refund(_ int64, b *booking, amount int64) {
+	for i := range s.events {
+		if e := &s.events[i]; e.b == b {
+			e.cost -= amount
+		}
+	}
+	if s.before != nil {
+		s.full = s.before
+	}
+	for _, e := range s.events {
+		s.replay(e)
+	}
+}
+
+func (s *modelBucket) grant(now, amount int64) bool {
+	s.happen(modelCharge{now, -amount, nil})
 	return true
 }
 
@@ -105,6 +142,15 @@ type modelQueue struct{ modelBucket }
 
 func (s *modelQueue) clone() spending { c := *s; return &c }
 
+func (s *modelQueue) charge(now, cost int64) {
+	s.full = add(later(s.full, mul(now, s.units)), mul(cost, s.per))
+}
+
+func (s *modelQueue) grant(_, amount int64) bool {
+	s.full = sub(s.full, mul(amount, s.per))
+	return true
+}
+
 func (s *modelQueue) spend(b *booking) { s.full = add(later(s.full, b.pos), mul(b.cost, s.per)) }
 
 // enter returns what a cost would book that enters now.
@@ -115,7 +161,8 @@ func (s *modelQueue) enter(now, cost int64) *booking {
 
 func (s *modelQueue) refund(now int64, b *booking, amount int64) {
 	if s.full.Cmp(b.end(s.per)) == 0 { // nothing has entered after it
-		s.modelBucket.refund(now, b, amount)
+		kept := sub(mul(b.cost, s.per), mul(now-b.at, s.units)) // what has not been regained
+		s.full = sub(s.full, later(new(big.Int), earlier(mul(amount, s.per), kept)))
 	}
 }
 

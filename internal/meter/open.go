@@ -1,0 +1,271 @@
+package meter
+
+import (
+	"math"
+	"slices"
+)
+
+// This file keeps a token bucket's open reservations: those whose real cost is not known yet.
+//
+// To settle one below its cost gives back the amount that the key would owe less if the real cost had been charged
+// at the beginning. That debt and the actual one differ by the price of the difference at first. Passing time lowers
+// both alike, and brings them closer only while the smaller one is at zero. So they still differ by the least debt
+// since the reservation, and by no more than that price. Each open reservation therefore keeps the least debt since,
+// which is sampled just before each spending, after each grant, and at the settlement.
+//
+// The amount given back lowers the debt at each instant since the reservation, as if it had never been charged, and
+// so the least debts of the other open reservations. The state is then always the one in which each settled
+// reservation has been charged its real cost from the beginning. That state is never above the one in which a cost
+// was admitted, so the bound holds for the real costs. To give back less is the same as a larger real cost, and
+// keeps the bound too: a list of bounded length may lower a least debt, and never raises one.
+
+// Keep is the part of a spending that may still change.
+type Keep uint8
+
+const (
+	Final  Keep = iota // nothing may change
+	Booked             // if it is spent later than now, it can be taken out until then, as if it had never been
+	Open               // as Booked, and its real cost follows in a call of Settle
+)
+
+// open is one open reservation, or several with the same least debt, or with one that counts as the same.
+type open struct {
+	from  int64 // the instant of the oldest of them; all are before the next element's
+	part  int64 // the number of grants before it in that instant while others of the instant were open
+	count int
+	least span // the least debt since, at any instant after from; unsampled if there was none yet
+}
+
+// unsampled is more than can be owed.
+var unsampled = span{ticks: math.MaxInt64}
+
+// maxOpens is the number of elements of a list. One more merges the two that differ least.
+var maxOpens = 32
+
+// sample records the debt just before a spending, or a change of the state. The reservations with a higher least
+// debt become one with this one. Within an instant nothing is regained, so its own reservations are left alone.
+func (l *ledger) sample(at int64, owed span) {
+	n := len(l.opens)
+	if n == 0 || l.opens[n-1].from == at {
+		return
+	}
+	if l.opens[0].least == (span{}) {
+		l.opens = slices.Delete(l.opens, 0, 1)
+		n--
+	}
+	l.lower(n, owed)
+}
+
+// part returns the part of an instant in which a reservation lies: grants divide an instant.
+func (l *ledger) part(at int64) int64 {
+	n := len(l.opens)
+	switch {
+	case n == 0 || l.opens[n-1].from < at:
+		return 0
+	case l.opens[n-1].least == unsampled:
+		return l.opens[n-1].part
+	}
+	return l.opens[n-1].part + 1
+}
+
+// lower lowers the least debts of the oldest n to at most owed. Reservations that give back nothing any more are
+// dropped.
+func (l *ledger) lower(n int, owed span) {
+	i, count := n, 0
+	for i > 0 && !l.opens[i-1].least.less(owed) {
+		i--
+		count += l.opens[i].count
+	}
+	switch {
+	case i == n:
+	case owed == (span{}):
+		l.opens = slices.Delete(l.opens, 0, n) // i is 0, or the least debt before it is 0 too
+	default:
+		l.opens[i].least, l.opens[i].count = owed, count
+		l.opens = slices.Delete(l.opens, i+1, n)
+	}
+}
+
+// granted is sample after a grant, which counts for the reservations of its instant too. The last of these stay even
+// if they give back nothing, so that later ones of the instant get another part.
+func (l *ledger) granted(at int64, owed span) {
+	n := len(l.opens)
+	if n > 0 && l.opens[n-1].from == at {
+		n--
+		if owed.less(l.opens[n].least) {
+			l.opens[n].least = owed
+		}
+	}
+	l.lower(n, owed)
+}
+
+// opened adds n reservations of an instant, for which sample has been called.
+func (l *ledger) opened(at int64, n int) {
+	part := l.part(at)
+	if k := len(l.opens); k > 0 && l.opens[k-1].from == at && l.opens[k-1].part == part {
+		l.opens[k-1].count += n
+		return
+	}
+	if len(l.opens) == maxOpens {
+		l.merge()
+	}
+	l.opens = append(l.opens, open{from: at, part: part, count: n, least: unsampled})
+}
+
+// merge makes one of the two neighbours whose least debts differ least.
+func (l *ledger) merge() {
+	best, least := 1, int64(math.MaxInt64)
+	for i := 1; i < len(l.opens); i++ {
+		if d := l.opens[i].least.ticks - l.opens[i-1].least.ticks; d < least {
+			best, least = i, d
+		}
+	}
+	l.opens[best-1].count += l.opens[best].count
+	l.opens = slices.Delete(l.opens, best, best+1)
+}
+
+// openAt returns the index of the element with a reservation, or −1 if there is none: then all that was charged for
+// it is regained.
+func (l *ledger) openAt(sp Spending) int {
+	i := len(l.opens) - 1
+	for i >= 0 && (l.opens[i].from > sp.At || l.opens[i].from == sp.At && l.opens[i].part > sp.Part) {
+		i--
+	}
+	return i
+}
+
+// gaveBack lowers the least debts after an amount was given back of a reservation in the i-th element, or before all
+// elements if i is −1. An earlier reservation has at most the i-th one's.
+func (l *ledger) gaveBack(t *tokenBucket, i int, back span) {
+	for k := max(i, 0); k < len(l.opens); k++ {
+		if p := &l.opens[k].least; *p != unsampled {
+			if *p = t.minus(*p, back); p.ticks < 0 {
+				*p = span{}
+			}
+		}
+	}
+	if i >= 0 && l.opens[i].least != unsampled {
+		l.lower(i+1, l.opens[i].least)
+	}
+}
+
+// closed removes one settled reservation from the i-th element.
+func (l *ledger) closed(i int) {
+	if l.opens[i].count--; l.opens[i].count == 0 {
+		l.opens = slices.Delete(l.opens, i, i+1)
+	}
+}
+
+// spendNow spends at now under a token bucket without bookings, and keeps the list of open reservations.
+func (m *Meter) spendNow(s State, now, cost int64, keep Keep) State {
+	if s.detail != nil {
+		owed := s.owed(now)
+		s.ledger.sample(now, owed)
+		s = m.token.spend(s, now, cost)
+		if m.token.minus(s.owed(now), owed) != m.token.price(cost) {
+			s.ledger.granted(now, span{}) // cut at the horizon: the difference of the two debts is unknown
+		}
+	} else {
+		s = m.token.spend(s, now, cost)
+	}
+	if keep == Open {
+		if s.detail == nil {
+			s.detail = newOpens()
+		}
+		s.ledger.opened(now, 1)
+	}
+	return m.trimmed(s)
+}
+
+// newOpens returns a detail with room for a few open reservations, in one allocation.
+func newOpens() *detail {
+	x := new(struct {
+		detail
+		ledger
+		room [2]open
+	})
+	x.detail.ledger = &x.ledger
+	x.ledger.opens = x.room[:0]
+	return &x.detail
+}
+
+// trimmed drops a detail that says nothing any more.
+func (m *Meter) trimmed(s State) State {
+	if s.detail != nil && !m.log && s.ledger.empty() {
+		s.detail = nil
+	}
+	return s
+}
+
+// empty reports whether nothing is booked or open.
+func (l *ledger) empty() bool { return len(l.list) == 0 && !l.stale() && len(l.opens) == 0 }
+
+// settleToken settles a token bucket's spending under the limit that it was spent under.
+func (m *Meter) settleToken(s State, now int64, sp Spending, actual int64) State {
+	switch l := m.bookings(s); {
+	case sp.At <= now:
+		s = m.settleSpent(s, now, sp, actual)
+	case l != nil:
+		l.reduce(sp.At, max(0, sp.Cost-actual), sp.Open)
+	}
+	if actual > sp.Cost {
+		return m.owe(s, now, actual-sp.Cost)
+	}
+	return s
+}
+
+// settleSpent gives back the excess of the cost of a token bucket's spending over actual, as far as the key would
+// owe less. The spending's instant is not after now. A cost above the spending's is not charged here.
+func (m *Meter) settleSpent(s State, now int64, sp Spending, actual int64) State {
+	if actual >= sp.Cost && !sp.Open || s.detail == nil && sp.Open {
+		return s
+	}
+	if s.detail == nil {
+		return m.token.refund(s, now, sp, actual)
+	}
+	l, base := s.ledger, s
+	booked := m.bookings(s) != nil
+	if booked {
+		base = l.base
+	}
+	owed := base.owed(now)
+	i := l.openAt(sp)
+	if back := m.token.refundable(l, i, owed, now, sp, actual); back != (span{}) {
+		base = m.token.regain(base, now, back)
+		l.gaveBack(m.token, i, back)
+		if booked {
+			l.base = base
+			l.touch(0)
+		} else {
+			s = base
+		}
+	}
+	if i = l.openAt(sp); i >= 0 && sp.Open {
+		l.closed(i)
+	}
+	return m.trimmed(s)
+}
+
+// refundable returns the amount to give back of a spending in the i-th element.
+func (t *tokenBucket) refundable(l *ledger, i int, owed span, now int64, sp Spending, actual int64) span {
+	back := t.price(max(0, sp.Cost-actual))
+	most := owed
+	switch {
+	case !sp.Open:
+		most = t.minus(t.price(sp.Cost), span{ticks: max(0, now-sp.At)})
+	case i < 0:
+		return span{}
+	case l.opens[i].least.less(most):
+		most = l.opens[i].least
+	}
+	if most.less(back) {
+		back = most
+	}
+	if owed.less(back) {
+		back = owed
+	}
+	if back.ticks < 0 {
+		return span{}
+	}
+	return back
+}

@@ -1,0 +1,216 @@
+package meter
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/testsize"
+)
+
+// charged is one event of a key's past, with what it counts now.
+type charged struct {
+	at       int64
+	cost     int64 // what was admitted
+	real     int64 // what it cost; of a grant below 0
+	admitted bool
+	sp       Spending
+}
+
+// past is a token bucket's key whose reservations are settled, and all that has happened to it.
+type past struct {
+	m      Meter
+	s      State
+	now    int64
+	events []*charged // in the order of their instants
+	open   []*charged
+	rnd    *rand.Rand
+	grants bool
+}
+
+// replayed is the state of a key for which each settled reservation has cost what it really cost, from the beginning.
+func (p *past) replayed() span {
+	s := State{}
+	for _, e := range p.events {
+		if e.at > p.now {
+			break
+		}
+		switch {
+		case e.real > 0:
+			s = p.m.token.spend(s, e.at, e.real)
+		case e.real < 0:
+			s = p.m.token.forgive(s, e.at, -e.real)
+		}
+	}
+	return s.owed(p.now)
+}
+
+func (p *past) add(e *charged) {
+	i := len(p.events)
+	for i > 0 && p.events[i-1].at > e.at {
+		i--
+	}
+	p.events = slices.Insert(p.events, i, e)
+}
+
+// base returns what is spent by now.
+func (p *past) base() span {
+	p.m.Advance(&p.s, p.now)
+	if l := p.m.bookings(p.s); l != nil {
+		return l.base.owed(p.now)
+	}
+	return p.s.owed(p.now)
+}
+
+func (p *past) do() {
+	switch p.rnd.IntN(4) {
+	case 0:
+		p.now += p.rnd.Int64N(5)
+	case 1:
+		p.now += p.rnd.Int64N(2*p.m.token.one.ticks + 2)
+	case 2:
+		if p.rnd.IntN(8) == 0 {
+			p.now += p.rnd.Int64N(p.m.token.full.ticks + 2)
+		}
+	}
+	switch op := p.rnd.IntN(20); {
+	case op < 5:
+		if n := 1 + p.rnd.Int64N(p.m.token.capacity); p.m.Allow(&p.s, p.now, n) {
+			p.add(&charged{at: p.now, cost: n, real: n, admitted: true})
+		}
+	case op < 11:
+		n, ahead := 1+p.rnd.Int64N(p.m.token.capacity), int64(0)
+		if p.rnd.IntN(3) == 0 {
+			ahead = p.rnd.Int64N(3*p.m.token.full.ticks + 1)
+		}
+		o := p.m.Take(&p.s, Moment{p.now, p.now}, n, ahead, Open)
+		if o.Denied(p.now) {
+			return
+		}
+		e := &charged{at: o.At, cost: n, real: n, admitted: true, sp: o.Spending(n)}
+		e.sp.Open = true
+		p.add(e)
+		p.open = append(p.open, e)
+	case op < 18 && len(p.open) > 0:
+		i := p.rnd.IntN(len(p.open))
+		e := p.open[i]
+		p.open = slices.Delete(p.open, i, i+1)
+		switch p.rnd.IntN(12) {
+		case 0: // never settled
+			return
+		case 1: // more: that is charged now, or behind all that is booked
+			p.m.Advance(&p.s, p.now)
+			over := 1 + p.rnd.Int64N(p.m.token.capacity)
+			p.add(&charged{at: max(p.now, p.s.behind(p.now)), real: over})
+			p.m.Settle(&p.s, p.now, e.sp, e.cost+over)
+			return
+		case 2:
+			p.m.Settle(&p.s, p.now, e.sp, e.cost)
+			return
+		}
+		e.real = p.rnd.Int64N(e.cost + 1)
+		p.m.Settle(&p.s, p.now, e.sp, e.real)
+	case op == 18 && p.grants:
+		if p.m.Advance(&p.s, p.now); p.m.bookings(p.s) != nil {
+			return // takes from what is booked, and not from what is spent
+		}
+		n := 1 + p.rnd.Int64N(p.m.token.capacity)
+		p.m.Adjust(&p.s, p.now, -n)
+		p.add(&charged{at: p.now, real: -n})
+	case op == 19:
+		n := 1 + p.rnd.Int64N(p.m.token.capacity)
+		p.m.Advance(&p.s, p.now)
+		p.add(&charged{at: max(p.now, p.s.behind(p.now)), real: n})
+		p.m.Adjust(&p.s, p.now, n)
+	}
+}
+
+func newPast(rnd *rand.Rand, grants bool) *past {
+	units, per := 1+rnd.Int64N(7), 1+rnd.Int64N(20)
+	m := New(Limit{Kind: TokenBucket, Units: units, Per: per, Burst: 1 + rnd.Int64N(12), Horizon: 1 << 40, Most: 1 << 50})
+	return &past{m: m, rnd: rnd, grants: grants}
+}
+
+func (p *past) String() (text string) {
+	for _, e := range p.events {
+		text += fmt.Sprintf("at %d: %d, in truth %d\n", e.at, e.cost, e.real)
+	}
+	return fmt.Sprintf("%d/%d, burst %d, now %d\n%s%+v", p.m.token.units, p.m.token.per, p.m.token.capacity, p.now, text, p.s)
+}
+
+// bound: over any interval no more is really spent than was admitted to be.
+func (p *past) bound(t *testing.T) {
+	for i, first := range p.events {
+		var sum int64
+		for _, e := range p.events[i:] {
+			if !e.admitted {
+				continue
+			}
+			sum += e.real
+			// sum ≤ burst + d·units/per
+			require.LessOrEqual(t, (sum-p.m.token.capacity)*p.m.token.per, (e.at-first.at)*p.m.token.units, "%v", p)
+		}
+	}
+}
+
+func TestASettledStateIsTheOneOfTheRealCosts(t *testing.T) {
+	for seed := range uint64(testsize.Of(20_000, 400_000)) {
+		p := newPast(rand.New(rand.NewPCG(seed, 5)), seed%2 == 1)
+		for range 60 {
+			p.do()
+			require.Equal(t, p.replayed(), p.base(), "seed %d: %v", seed, p)
+		}
+		if !p.grants {
+			p.bound(t)
+		}
+		for _, e := range p.open { // in any order
+			p.m.Settle(&p.s, p.now, e.sp, 0)
+			e.real = 0
+		}
+		require.Equal(t, p.replayed(), p.base(), "seed %d: %v", seed, p)
+	}
+}
+
+func TestFewOpensGiveBackNoMoreThanMany(t *testing.T) {
+	defer func(n int) { maxOpens = n }(maxOpens)
+	for seed := range uint64(testsize.Of(20_000, 400_000)) {
+		maxOpens = 2 + int(seed%3)
+		p := newPast(rand.New(rand.NewPCG(seed, 6)), seed%2 == 1)
+		for range 60 {
+			p.do()
+			require.False(t, p.base().less(p.replayed()), "seed %d: %v", seed, p)
+			if l := p.s.detail; l != nil {
+				require.LessOrEqual(t, len(l.ledger.opens), maxOpens)
+			}
+		}
+		if !p.grants {
+			p.bound(t)
+		}
+	}
+}
+
+func TestNothingStaysOfWhatIsSettledOrRegained(t *testing.T) {
+	m := New(Limit{Kind: TokenBucket, Units: 1, Per: 10, Burst: 100, Horizon: 1 << 40, Most: 1 << 50})
+	var s State
+	reserve := func(now int64) Spending {
+		o := m.Take(&s, Moment{now, now}, 10, 0, Open)
+		require.False(t, o.Denied(now))
+		sp := o.Spending(10)
+		sp.Open = true
+		return sp
+	}
+	a, b := reserve(1), reserve(2)
+	m.Settle(&s, 3, b, 10)
+	require.True(t, s.OnHeap())
+	m.Settle(&s, 3, a, 12)
+	require.False(t, s.OnHeap())
+
+	reserve(4) // is never settled
+	require.True(t, m.Allow(&s, 5, 1))
+	require.True(t, s.OnHeap())
+	require.True(t, m.Allow(&s, m.Regained(s), 1))
+	require.False(t, s.OnHeap(), "all is regained")
+}
