@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
@@ -184,6 +185,44 @@ func BenchmarkTake(b *testing.B) {
 	decisions(b, func(l *ratelimit.Keyed[string]) func(string) {
 		return func(key string) { _, _ = l.Take(ctx, key, 1) }
 	})
+}
+
+// BenchmarkReservation shows the price of open reservations, to their own calls and to others of their key.
+func BenchmarkReservation(b *testing.B) {
+	ctx := context.Background()
+	for _, open := range []int{0, 1, 32} {
+		clock := new(testClock)
+		limit := ratelimit.TokenBucket(ratelimit.PerSecond(1e9), math.MaxInt32)
+		l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
+		require.NoError(b, err)
+		require.True(b, l.Allow("k", math.MaxInt32/2))
+		for range open {
+			_, err := l.Reserve(ctx, "k", 1, 0)
+			require.NoError(b, err)
+			clock.advance(1)
+			require.True(b, l.Allow("k", 1000))
+		}
+		b.Run(fmt.Sprintf("call=allow/open=%d", open), func(b *testing.B) {
+			for b.Loop() {
+				l.Allow("k", 1)
+				clock.advance(1)
+			}
+		})
+		b.Run(fmt.Sprintf("call=take/open=%d", open), func(b *testing.B) {
+			for b.Loop() {
+				_, _ = l.Take(ctx, "k", 1)
+				clock.advance(1)
+			}
+		})
+		b.Run(fmt.Sprintf("call=settle/open=%d", open), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				r, _ := l.Reserve(ctx, "k", 2, 0)
+				clock.advance(1)
+				_ = r.Settle(1)
+			}
+		})
+	}
 }
 
 func BenchmarkKeyType(b *testing.B) {

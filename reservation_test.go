@@ -16,6 +16,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/model"
 	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 func TestAReservationOfNothingIsChargedWhatItIsSettledAt(t *testing.T) {
@@ -424,4 +425,65 @@ func TestAReservationOfAKeyThatWasResetIsOver(t *testing.T) {
 		require.Equal(t, 9, remaining(t, l, "k"))
 		l.Reset("k")
 	}
+}
+
+func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	used := func(l ratelimit.Reserver[string]) int { return model.Overlap(t, clock, l, "tenant") }
+	keyed := func() *ratelimit.Keyed[string] {
+		return newWith(t, model.TokensPerMinute, ratelimit.Options[string]{Clock: clock})
+	}
+	assert.InDelta(t, 100_000, used(keyed()), 5000)
+
+	l := keyed()
+	layered, err := ratelimit.All(ratelimit.By(l, func(r string) (string, error) { return r, nil }))
+	require.NoError(t, err)
+	assert.InDelta(t, 100_000, used(layered), 5000, "Layered")
+}
+
+func TestOpenReservationsLeaveNothingBehind(t *testing.T) {
+	clock := new(testClock)
+	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), ratelimit.Options[string]{Clock: clock})
+	for range 100 { // none of them is ever settled
+		r, err := l.Reserve(t.Context(), "k", 1, 0)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		clock.advance(100 * time.Millisecond)
+	}
+	assert.Equal(t, 10, remaining(t, l, "k"))
+	require.True(t, l.Allow("k", 1))
+	assert.Zero(t, testing.AllocsPerRun(100, func() {
+		clock.advance(100 * time.Millisecond)
+		l.Allow("k", 1)
+	}))
+}
+
+func TestAReservationIsSettledAsIfItsRealCostHadBeenCharged(t *testing.T) {
+	clock := new(testClock)
+	limit := ratelimit.TokenBucket(ratelimit.PerSecond(10), 100)
+	a := newWith(t, limit, ratelimit.Options[string]{Clock: clock})
+	b := newWith(t, limit, ratelimit.Options[string]{Clock: clock})
+	reserve := func(cost int) *ratelimit.Reservation {
+		r, err := a.Reserve(t.Context(), "k", cost, 0)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		return r
+	}
+	r := reserve(50)
+	require.True(t, b.Allow("k", 10))
+	clock.advance(2 * time.Second) // 20 are regained of one, and 10 of the other
+	require.True(t, a.Allow("k", 40))
+	require.True(t, b.Allow("k", 40))
+	clock.advance(3 * time.Second)
+	require.Equal(t, 60, remaining(t, a, "k"))
+	require.NoError(t, r.Settle(10))
+	assert.Equal(t, 90, remaining(t, a, "k"))
+	assert.Equal(t, remaining(t, b, "k"), remaining(t, a, "k"))
+
+	// All was regained in between: nothing is left to give back.
+	r = reserve(50)
+	clock.advance(time.Minute)
+	require.True(t, a.Allow("k", 30))
+	require.NoError(t, r.Settle(0))
+	assert.Equal(t, 70, remaining(t, a, "k"))
 }

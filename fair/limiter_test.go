@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/fair"
+	"github.com/weir-go/ratelimit/internal/model"
 	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
@@ -238,4 +239,10 @@ func TestFiguresThatAreWrongAreNamed(t *testing.T) {
 	require.Zero(t, l.Stats().Tracked)
 	require.Equal(t, []ratelimit.Limit{bucket}, l.Limits())
 	require.False(t, l.BooksAhead())
+}
+
+func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	l := newFair(t, model.TokensPerMinute, &fair.Options[int]{Clock: clock})
+	require.InDelta(t, 100_000, model.Overlap(t, clock, l, 1), 5000)
 }
