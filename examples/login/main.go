@@ -1,12 +1,14 @@
-// Login guards a login against guessed passwords: five wrong ones for an account from one address within 15 minutes, and that
-// address is banned from that account for an hour. So others cannot lock the owner of an account out. An address that fails
-// 50 times, whatever the accounts, is denied until the 15 minutes are over.
+// Login guards a login against guessed passwords. The fifth wrong password for an account from one address within 15 minutes
+// bans that address from that account for an hour, so other clients cannot lock the owner of an account out. An address that
+// fails 50 times, whatever the accounts, is denied until the 15 minutes are over.
 //
 //	go run ./examples/login
 //	curl -d name=ann -d password=guess http://127.0.0.1:8080/login
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
@@ -32,41 +34,49 @@ func main() {
 // guess is an account from an address.
 type guess = keyfunc.Pair[string, netip.Addr]
 
-// banAfterFive returns a limiter of failures in 15 minutes. The attempt after five is denied, and bans the key for an hour.
+// banAfterFive returns a limiter that bans a key for an hour at the fifth strike within any 15 minutes. It has no limit of its
+// own: each wrong password is a strike.
 func banAfterFive() (*ban.Limiter[guess], error) {
-	attempts := ratelimit.Must(ratelimit.New[guess](ratelimit.FixedWindow(ratelimit.Per(5, 15*time.Minute)).Named("account"), nil))
-	strikes := ratelimit.Must(ratelimit.New[guess](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
+	strikes := ratelimit.Must(ratelimit.New[guess](ratelimit.SlidingLog(ratelimit.Per(5, 15*time.Minute)), nil))
 	bans := ratelimit.Must(ratelimit.New[guess](ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("ban"), nil))
-	return ban.New[guess](attempts, strikes, bans)
+	return ban.New[guess](nil, strikes, bans)
 }
 
 // newLogin returns the handler. Each attempt is charged before the password is checked, so that of many at once no more are
-// checked than one after the other. Settle gives back what did not fail.
+// checked than one after the other. Settle refunds the attempts that did not fail.
 func newLogin(check func(name, password string) bool) (http.Handler, error) {
 	guesses, err := banAfterFive()
 	if err != nil {
 		return nil, err
 	}
-	// No ban: many who share an address may log in at once.
+	attempts := ratelimit.Must(ratelimit.New[guess](ratelimit.SlidingLog(ratelimit.Per(5, 15*time.Minute)).Named("account"), nil))
+	// No ban: many users who share an address may log in at once.
 	addresses := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.FixedWindow(ratelimit.Per(50, 15*time.Minute)).Named("address"), nil))
 	guessOf := keyfunc.Join(account, httplimit.RemoteIP)
-	both, err := chain.New(ratelimit.Map(addresses, httplimit.RemoteIP), ratelimit.Map(guesses, guessOf))
+	all, err := chain.New(ratelimit.Map(addresses, httplimit.RemoteIP), ratelimit.Map(guesses, guessOf), ratelimit.Map(attempts, guessOf))
 	if err != nil {
 		return nil, err
 	}
-	limit, err := httplimit.New(both, &httplimit.Options{Settle: httplimit.ChargeOnly(http.StatusUnauthorized)})
+	limit, err := httplimit.New(all, &httplimit.Options{Settle: httplimit.ChargeOnly(http.StatusUnauthorized)})
 	if err != nil {
 		return nil, err
 	}
 	login := limit.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		key, err := guessOf(r)
+		if err != nil {
+			http.Error(w, "no name", http.StatusBadRequest)
+			return
+		}
+		ctx := context.WithoutCancel(r.Context()) // a client that hangs up is not spared the strike
 		if !check(r.PostFormValue("name"), r.PostFormValue("password")) {
+			if err := guesses.Strike(ctx, key, 1); err != nil {
+				log.Print(err)
+			}
 			http.Error(w, "wrong name or password", http.StatusUnauthorized)
 			return
 		}
-		if key, err := guessOf(r); err == nil {
-			if err := guesses.Reset(r.Context(), key); err != nil { // a success forgets the failures
-				log.Print(err)
-			}
+		if err := errors.Join(guesses.Reset(ctx, key), ratelimit.Reset(ctx, attempts, key)); err != nil { // a success forgets the failures
+			log.Print(err)
 		}
 		fmt.Fprintln(w, "welcome")
 	}))

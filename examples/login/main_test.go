@@ -87,3 +87,40 @@ func TestAnAddressThatTriesManyAccountsIsDenied(t *testing.T) {
 	assert.Equal(t, http.StatusOK, attempt(h, "192.0.2.2", "ann", "right").Code)
 	assert.Equal(t, http.StatusBadRequest, attempt(h, "192.0.2.2", "", "right").Code)
 }
+
+// A day of guesses at one account, from one address. Without a ban, five each quarter of an hour would be 480.
+func TestADayOfGuessesChecksFivePasswordsAnHour(t *testing.T) {
+	for name, every := range map[string]time.Duration{"five each quarter of an hour": 0, "one each ten seconds": 10 * time.Second, "one each three minutes": 3 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				checked := 0
+				h, err := newLogin(func(_, password string) bool {
+					if password == "right" {
+						return true
+					}
+					checked++
+					return false
+				})
+				require.NoError(t, err)
+				var bannedAt time.Time
+				for begin, i := time.Now(), 0; time.Since(begin) < 24*time.Hour; i++ {
+					code := attempt(h, "192.0.2.1", "ann", "wrong").Code
+					if code == http.StatusTooManyRequests && bannedAt.IsZero() {
+						bannedAt = time.Now()
+						assert.Equal(t, 5, checked, "wrong passwords before the first ban")
+					}
+					switch {
+					case every > 0:
+						time.Sleep(every)
+					case i%5 == 4:
+						assert.Equal(t, http.StatusOK, attempt(h, "192.0.2.9", "ann", "right").Code, "the owner, elsewhere")
+						time.Sleep(15 * time.Minute)
+					}
+				}
+				assert.False(t, bannedAt.IsZero(), "the address is banned")
+				assert.LessOrEqual(t, checked, 24*5)
+				assert.GreaterOrEqual(t, checked, 95, "bans end")
+			})
+		})
+	}
+}
