@@ -327,6 +327,11 @@ func (l *Keyed[K]) Peek(key K, cost int) (d Decision, err error) {
 	if err != nil {
 		return d, err
 	}
+	return l.peek(key, p, cost)
+}
+
+// peek is Peek under a plan.
+func (l *Keyed[K]) peek(key K, p *plan, cost int) (d Decision, err error) {
 	if int64(cost) > p.capacity {
 		err, cost = p.exceeds(int64(cost)), 0
 	}

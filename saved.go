@@ -12,9 +12,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// All returns an iterator over the tracked keys, in no order, with what [Keyed.Peek] answers to a cost of 1. A key is
-// tracked until some time after it is fresh. No lock is held in the loop's body. A key that comes or goes meanwhile
-// appears once or not at all.
+// All returns an iterator over the tracked keys, in no order, with the answer of [Keyed.Peek] to a cost of 1. A key whose last
+// decision brought a limit, as a layer with a limit for each request does, is judged by that limit. A key is tracked until some
+// time after it is fresh. No lock is held in the loop's body. A key that comes or goes during the loop appears once or not
+// at all.
 func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 	t := l.table()
 	return func(yield func(K, Decision) bool) {
@@ -23,8 +24,15 @@ func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 			if b == nil {
 				continue
 			}
+			p := b.plan
 			b.mu.Unlock()
-			if d, _ := l.Peek(key, 1); !yield(key, d) { // an error means that no cost of 1 passes, as d says
+			var d Decision // without the error, by which no cost of 1 passes, as d says
+			if p.ofRequest() {
+				d, _ = l.peek(key, p, 1)
+			} else {
+				d, _ = l.Peek(key, 1)
+			}
+			if !yield(key, d) {
 				return
 			}
 		}

@@ -710,3 +710,22 @@ func TestRestoredCalendarsGrantEachWindowOnce(t *testing.T) {
 		}
 	}
 }
+
+func TestAllJudgesAKeyByTheLimitThatItsLastDecisionBrought(t *testing.T) {
+	l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(10)), nil))
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(100))
+	s := ratelimit.Must(ratelimit.All(ratelimit.WithLimit(ratelimit.By(l, func(k string) (string, error) { return k, nil }), func(string) ratelimit.Limit { return limit })))
+	_, err := s.Take(t.Context(), "ann", 40)
+	require.NoError(t, err)
+	only := func() (only ratelimit.Decision) {
+		for _, d := range l.All() {
+			only = d
+		}
+		return only
+	}
+	assert.Equal(t, []any{true, 60, limit}, []any{only().Allowed, only().Remaining, only().Limit})
+	l.Refresh()
+	assert.Equal(t, []any{true, 60, limit}, []any{only().Allowed, only().Remaining, only().Limit})
+	l.Allow("ann", 1)
+	assert.Equal(t, []any{false, 0, 10}, []any{only().Allowed, only().Remaining, only().Limit.Rate.Units}, "the limiter's own limit again")
+}

@@ -151,13 +151,16 @@ func (d *memoryDecider) Reset(_ context.Context, c *Charges) error {
 	return nil
 }
 
-// Each visits the keys of a rule that are tracked.
-func (d *memoryDecider) Each(ctx context.Context, rule int, limitFor func(key string) ratelimit.Limit, visit func(key string, d ratelimit.Decision) bool) error {
-	for key := range d.limiters[rule].All() {
-		limit := limitFor(key)
-		said, err := d.bare.Peek(&asked{List: []Charge{{Rule: rule, Key: key, Cost: 1, Limit: &limit}}, Bare: true}, 1)
-		if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
-			return err
+// each visits the tracked keys of a rule, under the limit that limitFor returns for a key and the limit of its last
+// decision.
+func (d *memoryDecider) each(ctx context.Context, rule int, limitFor func(key string, last ratelimit.Limit) ratelimit.Limit, visit func(key string, d ratelimit.Decision) bool) error {
+	for key, said := range d.limiters[rule].All() {
+		if limit := limitFor(key, said.Limit); limit != said.Limit {
+			var err error
+			said, err = d.bare.Peek(&asked{List: []Charge{{Rule: rule, Key: key, Cost: 1, Limit: &limit}}, Bare: true}, 1)
+			if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
+				return err
+			}
 		}
 		if ctx.Err() != nil || !visit(key, said) {
 			return ctx.Err()

@@ -109,8 +109,12 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		return nil, err
 	}
 	next := &generation{set: set, number: 1, loadedAt: time.Now()}
+	before := map[string]*rule{}
 	if last := p.current.Load(); last != nil {
 		next.number = last.number + 1
+		for _, r := range last.rules {
+			before[r.id] = r
+		}
 	}
 	rules := set.Complete()
 	budgets := make([]Budget, len(rules))
@@ -118,6 +122,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		r := &rules[i]
 		next.names = append(next.names, r.Name)
 		next.rules = append(next.rules, newRule(r))
+		next.rules[i].succeeds(before[next.rules[i].id])
 		budgets[i] = Budget{
 			Name: r.Name, Key: r.Key, Limit: next.rules[i].limit, Others: next.rules[i].others(),
 			OwnCost: r.Cost.own(), Shadow: r.Shadow,

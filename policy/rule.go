@@ -21,6 +21,7 @@ type rule struct {
 	limit     ratelimit.Limit // with the rule's name
 	plans     map[string]*ratelimit.Limit
 	overrides map[string]*ratelimit.Limit // by the joined key
+	planOf    map[ratelimit.Limit]string  // the plan of a limit, also of limits that plans had in earlier sets
 	match     match.Rule                  // which requests it is for
 
 	parts   []needed // the attributes of its key
@@ -197,6 +198,34 @@ func (c *rule) limitOf(r Request, key string) (limit *ratelimit.Limit, plan stri
 		}
 	}
 	return &c.limit, ""
+}
+
+// maxPlanLimits bounds the limits of plans that are known of one rule, with those of earlier sets.
+const maxPlanLimits = 10_000
+
+// succeeds makes the rule know the limits that its plans had before, by the rule of that name in the last set, if there was one.
+func (c *rule) succeeds(last *rule) {
+	c.planOf = make(map[ratelimit.Limit]string, len(c.plans))
+	if last != nil {
+		for limit, plan := range last.planOf {
+			if len(c.planOf) < maxPlanLimits {
+				c.planOf[limit] = plan
+			}
+		}
+	}
+	for plan, limit := range c.plans {
+		c.planOf[limit.Named("")] = plan
+	}
+}
+
+// limitAfter returns the limit of a key whose last decision was under the limit last.
+func (c *rule) limitAfter(key string, last ratelimit.Limit) ratelimit.Limit {
+	plan := ""
+	if last.Named("") != c.Limit.Named("") {
+		plan = c.planOf[last.Named("")]
+	}
+	limit, _ := c.limitOf(Subject{Plan: plan}, key)
+	return *limit
 }
 
 // cost returns what the rule charges where the caller's cost is cost. The rule has a cost of

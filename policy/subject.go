@@ -74,14 +74,20 @@ func (p *Policies) keep(r Request, charges bool, do func(ratelimit.Limiter[*Char
 	return err
 }
 
-// Each calls visit with the keys of a rule, and what the rule without plans would answer to a cost of 1, until visit
-// returns false. On Redis these are the keys of all processes. The error is the engine's, wraps [errors.ErrUnsupported]
-// if it cannot list keys, or says that no such rule is in force.
+// Each calls visit with the keys of a rule, and the answer to a cost of 1, until visit returns false. In memory a key is judged by
+// the limit of the plan that it had at its last decision; on Redis, where the keys are those of all processes, by the limit
+// of the rule without plans. The error is the engine's, wraps [errors.ErrUnsupported] if it cannot list keys, or says that no
+// such rule is in force.
 func (p *Policies) Each(ctx context.Context, rule string, visit func(key []string, d ratelimit.Decision) bool) error {
 	g := p.now()
 	i := g.find(rule)
 	if i < 0 {
 		return fmt.Errorf("policy: no rule %q with a limit is in force", rule)
+	}
+	r := g.rules[i]
+	show := func(key string, d ratelimit.Decision) bool { return visit(joined.Values(key, len(r.parts)), d) }
+	if g.memory != nil {
+		return g.memory.each(ctx, i, r.limitAfter, show)
 	}
 	l, ok := g.decider.(interface {
 		Each(context.Context, int, func(string) ratelimit.Limit, func(string, ratelimit.Decision) bool) error
@@ -89,12 +95,11 @@ func (p *Policies) Each(ctx context.Context, rule string, visit func(key []strin
 	if !ok {
 		return fmt.Errorf("policy: the engine cannot list keys: %w", errors.ErrUnsupported)
 	}
-	r := g.rules[i]
 	limitFor := func(key string) ratelimit.Limit {
 		limit, _ := r.limitOf(Subject{}, key)
 		return *limit
 	}
-	return l.Each(ctx, i, limitFor, func(key string, d ratelimit.Decision) bool { return visit(joined.Values(key, len(r.parts)), d) })
+	return l.Each(ctx, i, limitFor, show)
 }
 
 // find returns the index of a rule with a limit, -1 if none has the name.

@@ -49,7 +49,8 @@ type Failover interface {
 // application/json. POST takes a form with the field "do":
 //
 //   - key: how a key stands. "key" holds its values, one in a line; "rule", "plan" and "cost" are optional.
-//   - limited: the keys denied now, as without plans, of "rule" or all, 50 at most.
+//   - limited: the keys denied now, of "rule" or all, 50 at most, by the plans of their last decisions. Without an engine in
+//     memory, where plans of keys are not known, "without_plans" lists the rules that judge all keys by their own limit.
 //   - explain: what the rules say about "request", with ATTRIBUTE=VALUE in each line; "cost" is optional.
 //   - reset, adjust (by "delta"): of "rule" and "key", or of "code". Only with [Options.Write].
 //   - force: "failover" to "state": open, closed or half-open. Only with [Options.Write].

@@ -385,3 +385,64 @@ func TestThePageListsWhoIsLimitedNowAndResetsAKey(t *testing.T) {
 	s := &served{t: t, p: p, handler: admin.New(p, nil)}
 	assert.Contains(t, s.post(http.StatusNotImplemented, "do", "limited")["failed"], "cannot list keys")
 }
+
+// unplanned is an engine that lists its keys and does not know their plans, as Redis.
+type unplanned struct {
+	policy.Engine
+	keys []string
+}
+
+func (e unplanned) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
+	d, err := e.Engine.Open(rules)
+	return listing{d, e.keys}, err
+}
+
+type listing struct {
+	ratelimit.Reserver[*policy.Charges]
+	keys []string
+}
+
+func (l listing) Each(_ context.Context, _ int, limitFor func(string) ratelimit.Limit, visit func(string, ratelimit.Decision) bool) error {
+	for _, key := range l.keys {
+		if !visit(key, ratelimit.Decision{Limit: limitFor(key), RetryAfter: time.Second}) {
+			break
+		}
+	}
+	return nil
+}
+
+func TestTheLimitedKeysAreJudgedByTheirPlans(t *testing.T) {
+	const rules = `rules: [{name: api, key: user, limit: fixed-window 40/h, plans: {free: fixed-window %d/h, pro: fixed-window %d/h}, overrides: [{key: vip, limit: fixed-window %d/h}]}]`
+	p, err := policy.New(parsed(t, fmt.Sprintf(rules, 10, 100, 90)), nil)
+	require.NoError(t, err)
+	s := &served{t: t, p: p, handler: admin.New(p, &admin.Options{ShowKeys: true})}
+	for user, plan := range map[string]string{"free": "free", "pro": "pro", "none": "", "vip": "free", "was-free": "free"} {
+		for range 60 {
+			p.Allow(policy.Attributes{"user": user, "plan": plan}, 1)
+		}
+	}
+	p.Allow(policy.Attributes{"user": "was-free", "plan": "pro"}, 1)
+	limited := func() (all []string) {
+		v := s.post(http.StatusOK, "do", "limited")
+		assert.NotContains(t, v, "without_plans")
+		list, _ := v["limited"].([]any)
+		for _, l := range list {
+			all = append(all, fmt.Sprint(l.(map[string]any)["key"], " ", l.(map[string]any)["limit"]))
+		}
+		slices.Sort(all)
+		return all
+	}
+	assert.Equal(t, []string{"free fixed-window 10/h", "none fixed-window 40/h"}, limited(), "40 of pro's 100 are left, and 30 of vip's 90")
+	require.NoError(t, p.Update(parsed(t, fmt.Sprintf(rules, 70, 50, 95))))
+	assert.Equal(t, []string{"none fixed-window 40/h", "pro fixed-window 50/h"}, limited(), "the plans' new limits hold for those that had the old ones")
+	require.NoError(t, p.Update(parsed(t, fmt.Sprintf(rules, 9, 99, 9))))
+	assert.Equal(t, []string{"free fixed-window 9/h", "none fixed-window 40/h", "vip fixed-window 9/h"}, limited())
+
+	p, err = policy.New(parsed(t, fmt.Sprintf(rules, 10, 100, 90)), &policy.Options{Engine: unplanned{policy.Memory(nil), []string{"ann"}}})
+	require.NoError(t, err)
+	s = &served{t: t, p: p, handler: admin.New(p, &admin.Options{ShowKeys: true})}
+	v := s.post(http.StatusOK, "do", "limited")
+	assert.Equal(t, []any{"api"}, v["without_plans"])
+	assert.Len(t, v["limited"], 1)
+	assert.Contains(t, s.get("text/html"), "judge all keys by their own limit: api.")
+}

@@ -29,11 +29,12 @@ type view struct {
 	Failovers   []failoverRow      `json:"failovers"`
 	Write       bool               `json:"write"`
 	KeysHidden  bool               `json:"keys_hidden"`
-	Limited     []limited          `json:"limited,omitempty"`     // the answer to do=limited
-	Standing    []standing         `json:"standing,omitempty"`    // the answer to do=key
-	Explanation *shown.Explanation `json:"explanation,omitempty"` // the answer to do=explain
-	Done        string             `json:"done,omitempty"`        // what has been changed
-	Failed      string             `json:"failed,omitempty"`      // why a POST has failed
+	Limited     []limited          `json:"limited,omitempty"`       // the answer to do=limited
+	Without     []string           `json:"without_plans,omitempty"` // the rules that judge all keys by their own limit in do=limited
+	Standing    []standing         `json:"standing,omitempty"`      // the answer to do=key
+	Explanation *shown.Explanation `json:"explanation,omitempty"`   // the answer to do=explain
+	Done        string             `json:"done,omitempty"`          // what has been changed
+	Failed      string             `json:"failed,omitempty"`        // why a POST has failed
 
 	form fields
 	sent []string // what may be keys in a POST, and what a code stands for
@@ -41,6 +42,10 @@ type view struct {
 
 // Listed reports whether keys were looked through.
 func (v *view) Listed() bool { return v.Limited != nil }
+
+// WithoutPlans returns the rules that judge keys without their plans in the list of limited keys: in an engine in which keys
+// have no plans.
+func (v *view) WithoutPlans() []string { return v.Without }
 
 // Form returns what was sent, so that the page keeps it: nothing if keys are hidden.
 func (v *view) Form() fields { return v.form }
@@ -107,8 +112,12 @@ func (a *admin) look(v *view) {
 		v.Error, v.ErrorAt = s.LastError.Error(), &s.LastErrorAt
 	}
 	v.Rules, v.Denied, v.Failovers = []rule{}, []denied{}, []failoverRow{}
+	inMemory := a.p.Tables() != nil
 	for _, r := range a.p.Current().Complete() {
 		v.Rules = append(v.Rules, a.rule(&r))
+		if !inMemory && len(r.Plans) > 0 {
+			v.Without = append(v.Without, r.Name)
+		}
 	}
 	for _, d := range a.p.Denied(top) {
 		v.Denied = append(v.Denied, denied{Rule: d.Rule, Key: a.shown(d.Key), Code: a.code(d.Key), Shadow: d.Shadow, Count: d.Count, Error: d.Error})
