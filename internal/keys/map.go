@@ -203,16 +203,28 @@ func (m *Map[K, V]) makeRoomLocked(s *shard[K, V]) {
 	m.copyLocked(s)
 }
 
-// giveRoomLocked makes the table smaller if it is almost empty, and the shard has lost a key.
+// giveRoomLocked makes the table smaller if it is almost empty, and the shard has lost a key. Each shard has to fit with
+// room to spare: keys may be removed shard by shard, and then the last shards are full when most of the table is
+// empty. An array that is too small for one of them would be replaced by a larger one at once, time and again.
 func (m *Map[K, V]) giveRoomLocked(s *shard[K, V]) {
 	a := s.array
 	smaller := len(a.buckets) / 2
 	if s.n.Load() < a.full/8 && smaller >= fewest*len(m.shards) && a.next.Load() == nil &&
-		m.Len() < len(a.buckets)*slotsInBucket/8 && m.link.TryLock() {
+		m.Len() < len(a.buckets)*slotsInBucket/8 && m.allBelow(a.full/4) && m.link.TryLock() {
 		m.linkLocked(a, smaller)
 		m.link.Unlock()
 	}
 	m.copyLocked(s)
+}
+
+// allBelow reports whether each shard has fewer keys than that.
+func (m *Map[K, V]) allBelow(keys int64) bool {
+	for i := range m.shards {
+		if m.shards[i].n.Load() >= keys {
+			return false
+		}
+	}
+	return true
 }
 
 // linkLocked links an array of so many buckets behind a, if there is none.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -103,6 +105,47 @@ func TestMapsOfAllSizesFindWhatTheyHoldThroughGrowthAndShrinking(t *testing.T) {
 	}
 }
 
+// Sweep and a loop over All remove keys shard by shard: the last shards are full when most of the map is empty.
+func TestRemovalInAnyOrderMakesArraysOfNoMoreThanTheMapsSize(t *testing.T) {
+	for _, order := range []string{"by shard", "as they were added", "at random", "by shard, while keys are added"} {
+		t.Run(order, func(t *testing.T) {
+			m := NewMap[int, int](math.MaxInt)
+			var entries []*Entry[int, int]
+			for key := range 50_000 {
+				e, _ := m.Add(key, key)
+				entries = append(entries, e)
+			}
+			if strings.HasPrefix(order, "by shard") {
+				entries = slices.Collect(m.All())
+			} else if order == "at random" {
+				rand.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
+			}
+			last := newest(m)
+			largest, made := len(last.buckets), 0
+			for i, e := range entries {
+				m.RemoveEntry(e)
+				if a := newest(m); a != last {
+					last = a
+					made += len(a.buckets)
+				}
+				if i%50 == 0 && strings.HasSuffix(order, "are added") {
+					m.Add(-1-i, i)
+				}
+			}
+			require.LessOrEqual(t, made, largest, "each array is half as large as the one before")
+		})
+	}
+}
+
+// newest returns the last array of a map.
+func newest[K comparable, V any](m *Map[K, V]) *array[K, V] {
+	a := m.first.Load()
+	for next := a.next.Load(); next != nil; next = a.next.Load() {
+		a = next
+	}
+	return a
+}
+
 // An array of the size of what it holds: lookups in a large and almost empty one miss the caches.
 func TestAnArrayIsAsLargeAsWhatItHolds(t *testing.T) {
 	for _, n := range []int{1, 100, 1000, 10_000, 30_000} {
@@ -110,10 +153,7 @@ func TestAnArrayIsAsLargeAsWhatItHolds(t *testing.T) {
 		for key := range n {
 			m.Add(key, key)
 		}
-		a := m.first.Load()
-		for next := a.next.Load(); next != nil; next = a.next.Load() {
-			a = next // not all shards have been written to since the last one was linked
-		}
+		a := newest(m) // not all shards may have been written to since it was linked
 		slots := len(a.buckets) * slotsInBucket
 		// One shard that by chance has many of few keys doubles the array for all.
 		assert.Less(t, slots, 5*(numShards*slotsInBucket+n), "%d keys", n)
