@@ -54,11 +54,23 @@ func (a *account) floor(reading int64) int64 {
 	return min(a.last, reading)
 }
 
-// remembered returns what to remember of the key when it is evicted at a reading. It is what
+// remembered returns what to remember of the key when it is evicted at a reading from a shard with this floor. It is what
 // the key has spent, and not that it has seen a later reading: see floor. The caller holds the
 // lock, and has called fresh.
-func (a *account) remembered(reading int64) meter.Remembered {
-	return a.plan.Remember(a.State, max(reading, a.last))
+//
+// When the key comes back, its time is not before the floor. If the key's time is, since the clock has stepped back behind
+// a drop, its spending moves there with it: else that would count as regained.
+func (a *account) remembered(reading, floor int64) meter.Remembered {
+	now := max(reading, a.last)
+	r := a.plan.Remember(a.State, now)
+	switch w := a.plan.wall; {
+	case r.Share == 0 || floor <= now:
+	case w == nil:
+		r.Until += floor - now
+	default:
+		r.Until = max(r.Until, w.After(max(w.floor.Load(), w.At(floor).Ordinal), 1).Ordinal)
+	}
+	return r
 }
 
 // lockKept locks the account if it is still in the table. If it was dropped, lockKept

@@ -204,6 +204,9 @@ func (t *table[K]) reserve() bool {
 	}
 }
 
+// hasRoom reports whether one more key fits without another being dropped.
+func (t *table[K]) hasRoom() bool { return t.count.Load() < t.max }
+
 // release gives room back that was taken and is not needed.
 func (t *table[K]) release(room bool) {
 	if room {
@@ -353,7 +356,7 @@ func (t *table[K]) remembers(key K, b *account, reading int64) bool {
 	}
 	u := t.unseen(key)
 	now, s := u.begin(b.plan, reading, true)
-	return b.plan.Covers(b.plan.Remember(s, now), b.remembered(reading))
+	return b.plan.Covers(b.plan.Remember(s, now), b.remembered(reading, u.floor))
 }
 
 // takeOut forgets what is remembered of a key that is not tracked, or reports false because it

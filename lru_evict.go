@@ -162,7 +162,7 @@ func (t *table[K]) evictLocked(s *shard[K], now int64) (ok bool, busy *entry[K])
 	v := &looked[best]
 	b := v.entry.Value
 	defer b.mu.Unlock()
-	t.evicting(v.entry, v.rank, now)
+	t.evicting(v.entry, v.rank, now, s.floor.Load())
 	t.removeLocked(s, v.entry, b.floor(now))
 	return true, busy
 }
@@ -238,9 +238,9 @@ func (v *victim[K]) secondChance(s *shard[K], now int64) {
 
 // evicting counts a key that is about to be dropped to make room, and remembers what it has
 // spent, if anything is remembered. One that was fresh has expired: nothing is forgotten with it.
-// The locks of account and shard are held. Until the account is removed, whoever finds it
+// The locks of account and shard are held, and floor is the shard's. Until the account is removed, whoever finds it
 // waits for it; whoever finds it removed finds what is remembered.
-func (t *table[K]) evicting(e *entry[K], r rank, now int64) {
+func (t *table[K]) evicting(e *entry[K], r rank, now, floor int64) {
 	b := e.Value
 	switch r {
 	case rankFresh:
@@ -256,7 +256,7 @@ func (t *table[K]) evicting(e *entry[K], r rank, now int64) {
 		return
 	}
 	// A key may be not fresh only because the clock has stepped back. Then there is nothing to remember.
-	past := b.remembered(now)
+	past := b.remembered(now, floor)
 	if w := b.plan.wall; w != nil {
 		at := max(now, b.last)
 		// At a later reading, the key may have seen windows that the wall has not shown.
@@ -294,7 +294,7 @@ func (t *table[K]) evictBusy(s *shard[K], e *entry[K], now int64) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.evicting(e, r, now)
+	t.evicting(e, r, now, s.floor.Load())
 	t.removeAnywhereLocked(s, e, b.floor(now))
 	return true
 }

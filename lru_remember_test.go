@@ -645,3 +645,38 @@ func TestASmallStepOfTheWallLocksNoRememberedKey(t *testing.T) {
 		require.True(t, d.Allowed, "%v: retry after %v", step, d.RetryAfter)
 	}
 }
+
+// While the clock was ahead, another key was dropped as fresh, so no key of its shard begins before that reading. A key
+// that lives in the time before, and is evicted there, has not regained by then what it spends.
+func TestAStepBackBehindADropGivesARememberedKeyNothing(t *testing.T) {
+	for _, limit := range append(everyAlgorithm, ratelimit.TokenBucket(ratelimit.Per(1, time.Hour), 5), ratelimit.Calendar(5, ratelimit.Month("UTC", 1))) {
+		for _, ahead := range []time.Duration{700 * ms, time.Minute, 50 * time.Hour} {
+			for _, cost := range []int{5, 1} {
+				t.Run(fmt.Sprint(limit, ahead, cost), func(t *testing.T) {
+					clock := new(testClock)
+					clock.set(time.Hour)
+					l := newWith(t, limit, ratelimit.Options[int]{Clock: clock, MaxKeys: 2, Remember: 1 << 10, IdleTTL: 100 * time.Hour})
+					require.NoError(t, l.Adjust(1, 1))
+					require.True(t, l.Allow(0, 1))
+					clock.advance(ahead)
+					require.NoError(t, l.Adjust(1, -1), "it is fresh as of now")
+					require.True(t, l.Allow(2, 1))
+					require.EqualValues(t, 1, int(l.Stats().Expired), "the fresh key, and not the one that the test is about")
+					clock.advance(-ahead)
+					passed := 1
+					for round := range 30 {
+						for l.Allow(0, cost) {
+							passed += cost
+						}
+						require.LessOrEqual(t, passed, 5, "at one instant, in round %d", round)
+						for other := 10 * (1 + round); other < 10*(1+round)+3; other++ { // throttled as it is, they evict it
+							require.True(t, l.Allow(other, 5))
+							require.False(t, l.Allow(other, 1))
+						}
+					}
+					require.NotZero(t, l.Stats().Recalled)
+				})
+			}
+		}
+	}
+}
