@@ -215,10 +215,17 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 	}
 	fresh := max(last, p.Regained(s)) <= now
 	if w := p.wall; w != nil {
-		if floors[w] = max(floors[w], r.floor); fresh {
-			floors[w] = max(floors[w], s.M)
+		floors[w] = max(floors[w], r.floor)
+		// A window that is over counts again if the wall clock is ahead and is set back. While there is room, the key
+		// is kept, so that no other key has to begin in a later window.
+		if fresh && s.N > 0 && s.M >= w.floor.Load() && l.keys.hasRoom() {
+			fresh = false
+		} else if fresh {
+			if floors[w] = max(floors[w], s.M); s.N > 0 {
+				floors[w] = max(floors[w], w.At(now).Ordinal)
+			}
 			if w.carrier.Load() == nil { // the floor is saved again, though no key is
-				carrier := any(key)
+				carrier := any(l.keys.cloner.Clone(key))
 				w.carrier.Store(&carrier)
 			}
 		}

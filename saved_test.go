@@ -637,7 +637,7 @@ func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 			l.Allow("x", 1)
 		},
 	} {
-		restart := func(t *testing.T, again bool) {
+		restart := func(t *testing.T, again, ahead bool) {
 			clock := new(wallClock)
 			clock.setWall(march)
 			o := ratelimit.Options[string]{Clock: clock}
@@ -652,7 +652,9 @@ func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 				n++
 			}
 			require.Len(t, saved, n, "each key once")
-			clock.setWall(march)
+			if !ahead {
+				clock.setWall(march)
+			}
 			clock.advance(time.Minute)
 			next := newWith(t, limit, o)
 			require.NoError(t, next.Restore(maps.All(saved), time.Minute))
@@ -661,8 +663,15 @@ func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 				next = newWith(t, limit, o)
 				require.NoError(t, next.Restore(before.Saved(), 0))
 			}
+			if ahead { // and the wall is put right only now
+				clock.setWall(march)
+				clock.advance(time.Minute)
+			}
 			d, err := next.Take(t.Context(), "k", 5)
 			require.NoError(t, err)
+			if !l.Allow("k", 5) {
+				require.False(t, d.Allowed, "it has no more than if the program had gone on")
+			}
 			if d.Allowed { // of April
 				require.Equal(t, date(t, "UTC", "2026-05-01 00:00").Sub(clock.Wall()), d.ResetAfter)
 			}
@@ -670,9 +679,52 @@ func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 			clock.advance(time.Minute)
 			require.Equal(t, !d.Allowed, next.Allow("k", 5), "in April it has what it has not spent of that")
 		}
-		t.Run(name, func(t *testing.T) { restart(t, false) })
-		t.Run(name+", and started twice", func(t *testing.T) { restart(t, true) })
+		t.Run(name, func(t *testing.T) { restart(t, false, false) })
+		t.Run(name+", and started twice", func(t *testing.T) { restart(t, true, false) })
+		t.Run(name+", and ahead at the restart too", func(t *testing.T) { restart(t, false, true) })
+		t.Run(name+", and ahead and started twice", func(t *testing.T) { restart(t, true, true) })
 	}
+}
+
+// A restored key has no more than if the program had gone on, wherever the wall clock was at the save, at the restore and
+// after both.
+func TestARestoredCalendarHasNoMoreThanOneThatWentOn(t *testing.T) {
+	restarts, denied := 0, 0
+	for seed := range model.Rounds(1500) {
+		r := rand.New(rand.NewPCG(testsize.Seed(seed), 51))
+		limit := ratelimit.Calendar(1+r.IntN(5), model.Periods[r.IntN(len(model.Periods))].Period)
+		span := int64(model.Span(limit))
+		clock := new(wallClock)
+		clock.setWall(time.Date(2026, 3, 1+r.IntN(60), r.IntN(24), 0, 0, 0, time.UTC))
+		o := ratelimit.Options[int]{Clock: clock, IdleTTL: 1 << 62}
+		wentOn, l := newWith(t, limit, o), newWith(t, limit, o)
+		setWall := func() {
+			if r.IntN(2) == 0 {
+				clock.setWall(clock.Wall().Add(time.Duration(r.Int64N(4*span) - 2*span)))
+				clock.advance(time.Minute + time.Nanosecond)
+			}
+		}
+		for step := range 40 {
+			if setWall(); r.IntN(5) == 0 {
+				saved := maps.Collect(l.Saved())
+				setWall()
+				l = newWith(t, limit, o)
+				require.NoError(t, l.Restore(maps.All(saved), 0))
+				setWall()
+				restarts++
+			}
+			// A key spends all of a window, so that none has a part of a window left which another one has not.
+			key, cost := r.IntN(3), limit.Rate.Units
+			if !wentOn.Allow(key, cost) {
+				require.False(t, l.Allow(key, cost), "seed %d, step %d, %v: key %d", seed, step, limit, key)
+				denied++
+			} else {
+				l.Allow(key, cost)
+			}
+		}
+	}
+	require.NotZero(t, restarts)
+	require.NotZero(t, denied)
 }
 
 // A limiter that is saved and restored grants no window that one which goes on has granted, wherever the wall clock was.

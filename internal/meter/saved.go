@@ -84,7 +84,8 @@ func (l *slidingLog) append(buf []byte, s State, now int64) []byte {
 }
 
 // ReadState reads what AppendState has written. The state is brought to now, which is the instant of
-// writing and the ticks that have passed since. It returns what follows in data. The error is [ErrShort] or
+// writing and the ticks that have passed since; only a calendar's spending stays in its window, though that may be over, because
+// the wall clock may be ahead. It returns what follows in data. The error is [ErrShort] or
 // [ErrGarbage].
 func (m *Meter) ReadState(data []byte, now, passed int64) (State, []byte, error) {
 	r := reader{data: data, horizon: m.horizon, now: now, passed: passed}
@@ -97,7 +98,11 @@ func (m *Meter) ReadState(data []byte, now, passed int64) (State, []byte, error)
 	if r.err != nil {
 		return State{}, nil, r.err
 	}
-	m.Advance(&s, now)
+	if m.kind != Calendar {
+		m.Advance(&s, now)
+	} else if s.detail != nil {
+		s = m.catchUp(s, now)
+	}
 	return s, r.data, nil
 }
 
