@@ -110,6 +110,7 @@ func (e *entry) asOf(at int64) (meter.State, error) {
 	if err != nil || len(rest) > 0 {
 		return s, errForeign
 	}
+	e.plan.meter.Advance(&s, at) // the database tells the wall time, so a window that is over stays so
 	return s, nil
 }
 
