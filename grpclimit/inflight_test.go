@@ -107,8 +107,8 @@ func TestInflightRefusals(t *testing.T) {
 		"more than there is": {one, everyone, &grpclimit.InflightOptions{Units: func(*grpclimit.Call) int { return 2 }}, nil, codes.ResourceExhausted, httplimit.InflightStats{Failed: 1}},
 		"a blocked key":      {zero, everyone, nil, nil, codes.ResourceExhausted, httplimit.InflightStats{Failed: 1}},
 		"negative units":     {one, everyone, &grpclimit.InflightOptions{Units: func(*grpclimit.Call) int { return math.MinInt }}, nil, codes.Internal, httplimit.InflightStats{Failed: 1}},
-		"no key":             {one, failing(keyfunc.ErrNoKey), nil, nil, codes.InvalidArgument, httplimit.InflightStats{Failed: 1}},
-		"no key, by choice":  {one, failing(keyfunc.ErrNoKey), &grpclimit.InflightOptions{KeyCode: codes.Unauthenticated}, nil, codes.Unauthenticated, httplimit.InflightStats{Failed: 1}},
+		"no key":             {one, failing(keyfunc.ErrNoKey), nil, nil, codes.InvalidArgument, httplimit.InflightStats{Rejected: 1}},
+		"no key, by choice":  {one, failing(keyfunc.ErrNoKey), &grpclimit.InflightOptions{KeyCode: codes.Unauthenticated}, nil, codes.Unauthenticated, httplimit.InflightStats{Rejected: 1}},
 		"misconfigured":      {one, failing(errMisconfigured), nil, nil, codes.Internal, httplimit.InflightStats{Failed: 1}},
 		"another error":      {one, failing(errors.New(secret)), nil, nil, codes.Internal, httplimit.InflightStats{Failed: 1}},
 		"the client left":    {one, everyone, nil, cancelled(), codes.Canceled, httplimit.InflightStats{Shed: 1}},
@@ -119,7 +119,7 @@ func TestInflightRefusals(t *testing.T) {
 			assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 			assert.Equal(t, codes.InvalidArgument, s.Code())
 			return status.New(codes.Aborted, "")
-		}}, nil, codes.Aborted, httplimit.InflightStats{Failed: 1}},
+		}}, nil, codes.Aborted, httplimit.InflightStats{Rejected: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i, err := grpclimit.NewInflight(row.limiter(t), row.key, row.opts)

@@ -47,13 +47,16 @@ func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 		if reason.ByClient() {
 			blameClient(w)
 		}
+		if reason == undecided.Key {
+			challenge(h, m.opts.Challenge)
+		}
 		custom, body = m.opts.OnError, m.problemOf(reason)
 	}
 	if wait >= 0 {
 		m.setRetryAfter(h, e, wait, slots[3:4:4])
 	}
 	set(h, "Cache-Control", "no-store", slots[4:5:5])
-	protocol := rpcOf(e.Request)
+	protocol := protocolOf(e.Request, m.opts.PlainHTTP)
 	switch {
 	case custom != nil:
 		custom(w, public(*e))
@@ -164,6 +167,13 @@ func (m *Middleware) problemOf(r undecided.Reason) *problem {
 		return reducedCapacity
 	}
 	return internalError
+}
+
+// challenge sets WWW-Authenticate, which a 401 must have (RFC 9110, section 15.5.2), unless there is one.
+func challenge(h http.Header, value string) {
+	if value != "" && len(h["Www-Authenticate"]) == 0 {
+		h["Www-Authenticate"] = []string{value}
+	}
 }
 
 // newBadKey returns the answer to a request whose key is missing or malformed. If the status is

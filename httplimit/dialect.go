@@ -37,3 +37,21 @@ var legacyFields = [dialects][3]string{
 	DialectXEpoch:  {"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset"},
 	DialectXDelta:  {"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset"},
 }
+
+// fieldNames are the names of the fields that a middleware sets for requests that pass: up to three of its dialect, then
+// that of Options.DegradedHeader, "" for none.
+type fieldNames struct {
+	names [4]string
+	lists bool // middleware inside adds lines to the fields, and does not replace them
+}
+
+func fieldsOf(o *Options) *fieldNames {
+	f := &fieldNames{lists: o.Dialect == DialectDraft11}
+	if f.lists {
+		f.names = [4]string{fieldPolicy, fieldLimit}
+	} else {
+		copy(f.names[:], legacyFields[o.Dialect][:])
+	}
+	f.names[3] = o.DegradedHeader
+	return f
+}

@@ -108,9 +108,10 @@ func set(h http.Header, name, value string, slot []string) {
 	h[name] = slot
 }
 
-// add adds a line to a list: middleware may be inside other middleware.
+// add adds a line to a list: middleware may be inside other middleware. The slot gets the value in any case.
 func add(h http.Header, name, value string, slot []string) {
 	if lines := h[name]; len(lines) > 0 {
+		slot[0] = value
 		h[name] = append(lines, value)
 		return
 	}

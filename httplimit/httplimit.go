@@ -5,7 +5,7 @@
 //	http.Handle("/", limit.Wrap(handler))
 //
 // A denied request gets 429, Retry-After and a problem document; gRPC, gRPC-Web and Connect calls are refused in
-// their own protocol. [PerKey] limits by another key. [New] takes any limiter, such as a [ratelimit.All] of several
+// their own protocol, unless [Options].PlainHTTP is set. [PerKey] limits by another key. [New] takes any limiter, such as a [ratelimit.All] of several
 // limits. The package's example charges requests without a key to their address, by [keyfunc.Unless].
 //
 // Frameworks are in docs/frameworks.md. No goroutine is started.
@@ -44,7 +44,7 @@ func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, 
 	if err := m.views.Init(limiter, told.Options{Package: "httplimit", Unit: m.opts.QuotaUnit, Named: m.opts.Dialect == DialectDraft11}); err != nil {
 		return nil, err
 	}
-	m.core, m.badKey = core, newBadKey(m.opts.KeyCode)
+	m.core, m.badKey, m.fields = core, newBadKey(m.opts.KeyCode), fieldsOf(&m.opts)
 	return m, nil
 }
 
@@ -74,7 +74,8 @@ func PerKey[K comparable](limit ratelimit.Limit, key func(*http.Request) (K, err
 // use [PerKey], or a [ratelimit.All] of one layer. Over HTTP/1, net/http notices that a client has gone only after
 // the body was read: read it before the limiter.
 //
-// With [Options].Settle, next gets a ResponseWriter with the optional methods of the server's. A framework that
+// Under a server of net/http, next gets a ResponseWriter with the optional methods of the server's. It keeps the header fields across informational
+// responses, after which [net/http/httputil.ReverseProxy] clears the header. With [Options].Settle, a framework that
 // writes a status after its middleware, as echo does, must be wrapped as a whole.
 func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	switch {
@@ -96,41 +97,65 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	res := m.core.Decide(&e, m.core.Settles)
 	if res == nil {
 		m.core.Report(&e)
-		if m.opts.Shadow || m.admit(w, &e) {
+		if watched, w, ok := m.admit(w, &e); ok {
 			next.ServeHTTP(w, r)
+			watched.restore()
 		}
 		return
 	}
 	charge := m.core.Charge(&e, res)
 	defer charge.End()
 	m.core.Report(&e)
-	if !m.opts.Shadow && !m.admit(w, &e) {
+	watched, w, ok := m.admit(w, &e)
+	if !ok {
 		return
 	}
 	charge.Serve()
 	if m.opts.SettleResponse == nil {
 		next.ServeHTTP(w, r)
+		watched.restore()
 		return
 	}
-	m.serveAndSettle(w, r, charge, next)
+	m.serveAndSettle(watched, w, r, charge, next)
 }
 
-// admit tells the client, holds a request that is delayed, and answers one that is not to be served.
-func (m *Middleware) admit(w http.ResponseWriter, e *event) bool {
-	if e.Decision.Degraded && m.opts.DegradedHeader != "" {
-		w.Header()[m.opts.DegradedHeader] = []string{"true"}
+// admit sets the header fields of a request that passes, holds one that is delayed, and answers one that is not to be
+// served. It returns the writer for the handler, and its watcher, nil if there are no fields to watch over.
+func (m *Middleware) admit(w http.ResponseWriter, e *event) (watched *watcher, writer http.ResponseWriter, ok bool) {
+	if m.opts.Shadow {
+		return nil, w, true
 	}
-	switch e.Outcome {
-	case edge.FailedOpen:
-		return true
-	case edge.Allowed:
-		m.tellLimits(w, e)
-		if ctxwait.Sleep(e.Request.Context(), e.Decision.Delay) == nil {
-			return true
+	degraded := e.Decision.Degraded && m.opts.DegradedHeader != ""
+	if e.Outcome != edge.Allowed && e.Outcome != edge.FailedOpen {
+		if degraded {
+			w.Header()[m.opts.DegradedHeader] = []string{"true"}
+		}
+		m.refuse(w, e)
+		return nil, nil, false
+	}
+	tells := e.Outcome == edge.Allowed && m.opts.Dialect != DialectNone
+	writer = w
+	if degraded || tells {
+		var values *[4]string
+		if serverOf(e.Request) == nil {
+			values = new([4]string) // the writer of another server, or of a test, which has no informational responses
+		} else {
+			watched, writer = watch(w, e.Request)
+			watched.fields, values = m.fields, &watched.values
+		}
+		h := w.Header()
+		if degraded {
+			set(h, m.opts.DegradedHeader, "true", values[3:])
+		}
+		if tells {
+			m.setLimits(h, m.view(h, e), &e.Decision, values[:3])
 		}
 	}
-	m.refuse(w, e)
-	return false
+	if e.Outcome == edge.Allowed && ctxwait.Sleep(e.Request.Context(), e.Decision.Delay) != nil {
+		m.refuse(w, e)
+		return nil, nil, false
+	}
+	return watched, writer, true
 }
 
 func (m *Middleware) tellLimits(w http.ResponseWriter, e *event) {
@@ -140,8 +165,14 @@ func (m *Middleware) tellLimits(w http.ResponseWriter, e *event) {
 
 // tooLate reports whether the request can no longer be answered when its delay is over.
 func tooLate(r *http.Request, delay time.Duration) bool {
-	s, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
-	return ok && s.WriteTimeout > 0 && delay >= s.WriteTimeout
+	s := serverOf(r)
+	return s != nil && s.WriteTimeout > 0 && delay >= s.WriteTimeout
+}
+
+// serverOf returns the server of net/http that has received the request, or nil.
+func serverOf(r *http.Request) *http.Server {
+	s, _ := r.Context().Value(http.ServerContextKey).(*http.Server)
+	return s
 }
 
 // Middleware limits requests. Make one with [New], [PerIP] or [PerKey]. It is safe for concurrent use. The handlers
@@ -150,6 +181,7 @@ type Middleware struct {
 	core   *edge.Core[*http.Request]
 	opts   Options
 	views  told.Views
+	fields *fieldNames
 	badKey *problem
 }
 

@@ -3,7 +3,6 @@ package httplimit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -34,8 +33,14 @@ type InflightOptions struct {
 	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. If zero, 400.
 	KeyCode int
 
-	// OnRefused answers a refused request. Cache-Control and Retry-After are set; the status is not. If nil, a
-	// problem document.
+	// Challenge is that of [Options].
+	Challenge string
+
+	// PlainHTTP is that of [Options].
+	PlainHTTP bool
+
+	// OnRefused answers a refused request. Cache-Control, Retry-After and WWW-Authenticate are set; the status is not. If
+	// nil, a problem document.
 	OnRefused func(w http.ResponseWriter, r *http.Request, err error)
 }
 
@@ -57,6 +62,7 @@ type InflightStats struct {
 	Admitted uint64 // passed on to the handler
 	Shed     uint64 // had no room, or the client left
 	Failed   uint64 // could not be decided, or can never pass
+	Rejected uint64 // without a valid key
 }
 
 // NewInflight returns middleware that holds a permit while a request is served. A key function that returns
@@ -73,8 +79,8 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (
 	if err != nil {
 		return nil, err
 	}
-	if !isKeyCode(m.opts.KeyCode) {
-		return nil, fmt.Errorf("httplimit: InflightOptions.KeyCode is %d, want 400 to 499, or 0 for 400", m.opts.KeyCode)
+	if err := checkKeyCode("InflightOptions", m.opts.KeyCode, &m.opts.Challenge); err != nil {
+		return nil, err
 	}
 	m.core, m.learns = core, m.opts.Outcome != nil || core.Adapts()
 	m.badKey = newBadKey(m.opts.KeyCode)
@@ -157,6 +163,7 @@ func (m *Inflight[K]) serve(w http.ResponseWriter, r *http.Request, next http.Ha
 func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflight.Permit, next http.Handler) {
 	inner := r.WithContext(refused.Watch(r.Context()))
 	watched, writer := watch(w, inner)
+	watched.body = watchBody(r, inner)
 	status := http.StatusInternalServerError // of a handler that does not return
 	defer permit.Release()                   // if Outcome panics; else it is the second time, and does nothing
 	defer func() { permit.Done(m.outcome(inner, watched, status)) }()
@@ -179,6 +186,7 @@ func (m *Inflight[K]) refuse(w http.ResponseWriter, r *http.Request, why edge.Re
 		answer = blocked
 	case edge.BadKey:
 		answer = m.badKey
+		challenge(h, m.opts.Challenge)
 	}
 	if why.ByClient() {
 		blameClient(w)
@@ -187,7 +195,7 @@ func (m *Inflight[K]) refuse(w http.ResponseWriter, r *http.Request, why edge.Re
 		m.opts.OnRefused(w, r, why.Err)
 		return
 	}
-	if protocol := rpcOf(r); protocol != noRPC {
+	if protocol := protocolOf(r, m.opts.PlainHTTP); protocol != noRPC {
 		writeRPC(w, r, protocol, why.Answer(r.Context(), keyCode(m.opts.KeyCode)))
 		return
 	}

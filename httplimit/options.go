@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -43,6 +44,14 @@ type Options struct {
 	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. If zero, 400.
 	KeyCode int
 
+	// Challenge is the value of WWW-Authenticate where KeyCode is 401, such as `Basic realm="api"`. If empty, "Bearer".
+	Challenge string
+
+	// PlainHTTP refuses RPC requests as it refuses others: by the HTTP status and a problem document. Set it where the
+	// status is what counts, such as in front of a handler that answers the sub-requests of a gateway: a refusal in the
+	// protocol of gRPC has the status 200.
+	PlainHTTP bool
+
 	// Dialect selects the header fields. If zero, [DialectDraft11].
 	Dialect Dialect
 
@@ -73,7 +82,7 @@ type Options struct {
 	OnExceeds func(w http.ResponseWriter, e Event)
 
 	// OnError is OnDenied for a request that could not be decided because of e.Err. Retry-After is set only for
-	// ErrUnavailable and ErrTableFull. If nil, KeyCode without a valid key, 503 with Retry-After, else 500.
+	// ErrUnavailable and ErrTableFull, WWW-Authenticate only where KeyCode is 401. If nil, KeyCode without a valid key, 503 with Retry-After, else 500.
 	OnError func(w http.ResponseWriter, e Event)
 
 	// OnDecision is called with each decision before the request is answered or served.
@@ -94,12 +103,29 @@ func (o *Options) validate() error {
 		return fmt.Errorf("httplimit: Options.Dialect is %d, which does not exist", o.Dialect)
 	case o.Settle != nil && o.SettleResponse != nil:
 		return errors.New("httplimit: Options.Settle and Options.SettleResponse are both given")
-	case !isKeyCode(o.KeyCode):
-		return fmt.Errorf("httplimit: Options.KeyCode is %d, want 400 to 499, or 0 for 400", o.KeyCode)
 	case o.Jitter < 0:
 		return fmt.Errorf("httplimit: Options.Jitter is %v, want 0 or more", o.Jitter)
 	case o.DegradedHeader != "" && !keytext.IsToken(o.DegradedHeader):
 		return fmt.Errorf("httplimit: Options.DegradedHeader is %q, which is no header field's name", o.DegradedHeader)
+	}
+	return checkKeyCode("Options", o.KeyCode, &o.Challenge)
+}
+
+// checkKeyCode checks the status of a request without a valid key, and completes its challenge, which no status but 401
+// has.
+func checkKeyCode(options string, code int, challenge *string) error {
+	switch {
+	case code != 0 && (code < 400 || code > 499):
+		return fmt.Errorf("httplimit: %s.KeyCode is %d, want 400 to 499, or 0 for 400", options, code)
+	case code != http.StatusUnauthorized && *challenge != "":
+		return fmt.Errorf("httplimit: %s.Challenge is given, and KeyCode is %d, want 401", options, code)
+	case code == http.StatusUnauthorized:
+		*challenge = cmp.Or(*challenge, "Bearer")
+	}
+	for i, c := range *challenge {
+		if c < ' ' || c > '~' {
+			return fmt.Errorf("httplimit: %s.Challenge has %q at position %d, which a header field cannot carry", options, c, i)
+		}
 	}
 	return nil
 }
@@ -118,8 +144,6 @@ func (o *Options) defaults() {
 		o.SettleResponse = func(r *http.Request, resp Response, cost int) int { return settle(r, resp.Status, cost) }
 	}
 }
-
-func isKeyCode(code int) bool { return code == 0 || 400 <= code && code < 500 }
 
 // core returns the options that package edge knows.
 func (o *Options) core() edge.Options[*http.Request] {

@@ -24,6 +24,14 @@ const (
 	connectStream
 )
 
+// protocolOf returns the protocol in which a request is refused.
+func protocolOf(r *http.Request, plain bool) rpc {
+	if plain {
+		return noRPC
+	}
+	return rpcOf(r)
+}
+
 // rpcOf returns the protocol of a request: by its content type, or for Connect's unary calls by
 // what their specification asks clients to send.
 func rpcOf(r *http.Request) rpc {

@@ -41,19 +41,24 @@ func RefundServerErrors(r *http.Request, status, cost int) int {
 	return cost
 }
 
-// serveAndSettle passes a request on, and settles its charge by the response.
-func (m *Middleware) serveAndSettle(w http.ResponseWriter, r *http.Request, charge *edge.Charge[*http.Request], next http.Handler) {
+// serveAndSettle passes a request on, and settles its charge by the response. The watcher is of w, nil if there is none
+// yet.
+func (m *Middleware) serveAndSettle(watched *watcher, w http.ResponseWriter, r *http.Request, charge *edge.Charge[*http.Request], next http.Handler) {
 	inner := r
 	if hasBody(r) {
 		inner = r.WithContext(r.Context()) // a copy
 	}
-	watched, writer := watch(w, inner)
+	if watched == nil {
+		watched, w = watch(w, inner)
+	}
+	watched.request, watched.body = inner, watchBody(r, inner)
 	status := http.StatusInternalServerError // of a handler that does not return
 	defer charge.Settle(func(cost int) int {
 		return m.opts.SettleResponse(inner, Response{Status: watched.blame(status), Header: w.Header(), Written: watched.written}, cost)
 	})
 	defer handBack(r, inner)
-	next.ServeHTTP(writer, inner)
+	next.ServeHTTP(w, inner)
+	watched.restore()
 	status = watched.final()
 }
 
@@ -70,22 +75,33 @@ func blameClient(w http.ResponseWriter) {
 
 func (w *watcher) blameClient() { w.clientFault.Store(true) }
 
-// watchedBody is a request's body that notes whether the client failed to send it.
+// watchedBody is a request's body that notes whether the client failed to send it. Since net/http puts the trailers that
+// come after a body into the request that it was read from, the body hands them to the handler's copy.
 type watchedBody struct {
 	io.ReadCloser
-	reading atomic.Int32 // calls of Read that have not returned
+	from    *http.Request // of the server
+	to      *http.Request // of the handler
+	reading atomic.Int32  // calls of Read that have not returned
 	failed  atomic.Bool
 	closed  atomic.Bool // by the handler, whose own fault it is if it reads on
 }
 
-// watchBody puts a watchedBody into a copy of the caller's request, nil if it has no body.
-func watchBody(inner *http.Request) *watchedBody {
-	if !hasBody(inner) {
+// watchBody puts a watchedBody into a copy of the caller's request, and returns it, nil if the request has no body.
+func watchBody(from, to *http.Request) *watchedBody {
+	if !hasBody(to) {
 		return nil
 	}
-	b := &watchedBody{ReadCloser: inner.Body}
-	inner.Body = b
+	b := &watchedBody{ReadCloser: to.Body, from: from, to: to}
+	to.Body = b
 	return b
+}
+
+// handTrailer gives the handler the trailers, which are there at the end of the body. If the client has announced them,
+// both requests have one map.
+func (b *watchedBody) handTrailer() {
+	if b.to.Trailer == nil {
+		b.to.Trailer = b.from.Trailer
+	}
 }
 
 func hasBody(r *http.Request) bool { return r.Body != nil && r.Body != http.NoBody }
@@ -111,7 +127,10 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	b.reading.Add(1)
 	defer b.reading.Add(-1)
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF && !b.closed.Load() {
+	switch {
+	case err == io.EOF:
+		b.handTrailer()
+	case err != nil && !b.closed.Load():
 		b.failed.Store(true)
 	}
 	return n, err
@@ -119,7 +138,9 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 
 func (b *watchedBody) Close() error {
 	b.closed.Store(true)
-	return b.ReadCloser.Close()
+	err := b.ReadCloser.Close() // which reads what is left
+	b.handTrailer()
+	return err
 }
 
 // clientFault reports whether the body could not be read, or is still awaited.

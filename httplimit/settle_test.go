@@ -312,6 +312,7 @@ func TestFileIsServedThroughTheServersReadFrom(t *testing.T) {
 	})
 }
 
+// TestWithoutSettleTheHandlerGetsTheServersOwnWriter where the server is not one of net/http.
 func TestWithoutSettleTheHandlerGetsTheServersOwnWriter(t *testing.T) {
 	m := middleware(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(1))), httplimit.Options{})
 	w := httptest.NewRecorder()

@@ -11,44 +11,114 @@ import (
 	"net/http"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 )
 
-// watcher is the ResponseWriter that a handler gets with [Options].Settle. It notes the
-// final status. Its own methods are those that are safe to have whatever the server's
-// writer has: each falls back, or answers with an error.
+// watcher is the ResponseWriter that a handler gets. It keeps the header fields of the middleware across informational
+// responses, and with [Options].Settle it notes the final status. Its own methods are those that are safe to have
+// whatever the server's writer has: each falls back, or answers with an error.
 type watcher struct {
 	http.ResponseWriter
-	ctx         context.Context // of the request
-	server      *http.Server    // to log to; nil if unknown
-	body        *watchedBody    // of the request; nil if it has none
-	status      int             // 0 until it is known
-	written     int64           // bytes of the body
-	clientFault atomic.Bool     // an inner middleware refused what the client did
+	request     *http.Request
+	body        *watchedBody // of the request; nil if it has none, or is not watched
+	status      int          // 0 until it is known
+	written     int64        // bytes of the body
+	clientFault atomic.Bool  // an inner middleware refused what the client did
+	informed    bool         // an informational response was sent
+	fields      *fieldNames
+	values      [4]string // of the fields that the middleware has set, "" of others
 }
 
-// watch returns a watcher, and the writer to give to the handler: the watcher, with the
-// optional methods that handlers look for by type and that w itself has. Hijack is also
-// there if only [http.ResponseController] finds it: a hijack through Unwrap would not
-// pass the watcher. The body of the request for the handler is watched too.
-func watch(w http.ResponseWriter, inner *http.Request) (*watcher, http.ResponseWriter) {
-	x := &watcher{ResponseWriter: w, ctx: inner.Context(), body: watchBody(inner)}
-	x.server, _ = inner.Context().Value(http.ServerContextKey).(*http.Server)
+// watch returns the watcher of a request: a ResponseWriter with the optional methods that handlers look for by type and
+// that w itself has. Hijack is also there if only [http.ResponseController] finds it: a hijack through Unwrap would not
+// pass the watcher. A method set is fixed when a program is compiled, so each needs a type.
+func watch(w http.ResponseWriter, r *http.Request) (*watcher, http.ResponseWriter) {
 	_, flush := w.(http.Flusher)
-	return x, withOptional(x, flush, reachesHijacker(w))
+	switch hijack := reachesHijacker(w); {
+	case flush && hijack:
+		x := &flushingHijacker{watcher{ResponseWriter: w, request: r}}
+		return &x.watcher, x
+	case flush:
+		x := &flusher{watcher{ResponseWriter: w, request: r}}
+		return &x.watcher, x
+	case hijack:
+		x := &hijacker{watcher{ResponseWriter: w, request: r}}
+		return &x.watcher, x
+	}
+	x := &watcher{ResponseWriter: w, request: r}
+	return x, x
+}
+
+type (
+	flusher          struct{ watcher }
+	hijacker         struct{ watcher }
+	flushingHijacker struct{ watcher }
+)
+
+// Flush is that of the server's writer. http.Flusher returns no error.
+func (w *flusher) Flush() { _ = w.FlushError() }
+
+// Flush is that of the server's writer.
+func (w *flushingHijacker) Flush() { _ = w.FlushError() }
+
+// Hijack is that of the server's writer.
+func (w *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
+
+// Hijack is that of the server's writer.
+func (w *flushingHijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
+
+// hijack is Hijack where the server's writer has it.
+func (w *watcher) hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil {
+		w.note(http.StatusSwitchingProtocols)
+	}
+	return conn, rw, err
 }
 
 // Unwrap is for http.ResponseController.
 func (w *watcher) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// Header returns the header of the response that comes next.
+func (w *watcher) Header() http.Header {
+	w.restore()
+	return w.ResponseWriter.Header()
+}
+
+// restore sets the fields of the middleware again if they are gone after an informational response.
+// [net/http/httputil.ReverseProxy] clears the header after each.
+func (w *watcher) restore() {
+	if w == nil || !w.informed || w.status != 0 || w.fields == nil {
+		return
+	}
+	h := w.ResponseWriter.Header() // in which a middleware around this one restores its own first
+	for i, value := range w.values {
+		if value != "" && slices.Contains(h[w.fields.names[i]], value) {
+			return
+		}
+	}
+	for i, value := range w.values {
+		switch name := w.fields.names[i]; {
+		case value == "":
+		case w.fields.lists:
+			h[name] = append(h[name], value)
+		default:
+			h[name] = []string{value}
+		}
+	}
+}
+
 // note keeps the final status. Informational statuses come before it.
 func (w *watcher) note(status int) {
-	if w.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
+	if w.status == 0 && isFinal(status) {
 		w.status = status
 	}
 }
+
+func isFinal(status int) bool { return status >= 200 || status == http.StatusSwitchingProtocols }
 
 // final returns the status that the client gets if nothing more is written. A framework may
 // write later: then this is not what it gets, but the response must be.
@@ -70,14 +140,16 @@ func (w *watcher) WriteHeader(status int) {
 		w.logSuperfluous()
 		return
 	}
+	w.restore()
 	w.ResponseWriter.WriteHeader(status) // which panics if there is no such status: then nothing was sent
 	w.note(status)
+	w.informed = w.informed || !isFinal(status)
 }
 
 func (w *watcher) logSuperfluous() {
 	printf := log.Printf
-	if w.server != nil && w.server.ErrorLog != nil {
-		printf = w.server.ErrorLog.Printf
+	if server := serverOf(w.request); server != nil && server.ErrorLog != nil {
+		printf = server.ErrorLog.Printf
 	}
 	f := handlerFrame()
 	printf("http: superfluous response.WriteHeader call from %s (%s:%d)", f.Function, path.Base(f.File), f.Line)
@@ -90,14 +162,21 @@ func handlerFrame() (f runtime.Frame) {
 	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers[:])])
 	for more := true; more; {
 		f, more = frames.Next()
-		if !strings.HasPrefix(f.Function, "net/http.") && !strings.Contains(f.Function, "httplimit.(*watcher).") && f.File != "<autogenerated>" {
+		if !strings.HasPrefix(f.Function, "net/http.") && !isWriter(f.Function) && f.File != "<autogenerated>" {
 			return f
 		}
 	}
 	return f
 }
 
+// isWriter reports whether a function is a method of the writers in this file.
+func isWriter(function string) bool {
+	return strings.Contains(function, "httplimit.(*watcher).") || strings.Contains(function, "httplimit.(*flusher).") ||
+		strings.Contains(function, "httplimit.(*hijacker).") || strings.Contains(function, "httplimit.(*flushingHijacker).")
+}
+
 func (w *watcher) Write(b []byte) (int, error) {
+	w.restore()
 	w.note(http.StatusOK)
 	n, err := w.ResponseWriter.Write(b)
 	w.written += int64(n)
@@ -106,6 +185,7 @@ func (w *watcher) Write(b []byte) (int, error) {
 
 // WriteString is what io.WriteString calls.
 func (w *watcher) WriteString(s string) (int, error) {
+	w.restore()
 	w.note(http.StatusOK)
 	n, err := io.WriteString(w.ResponseWriter, s)
 	w.written += int64(n)
@@ -114,6 +194,7 @@ func (w *watcher) WriteString(s string) (int, error) {
 
 // ReadFrom is what io.Copy calls. It uses that of the server's writer, if there is one.
 func (w *watcher) ReadFrom(r io.Reader) (int64, error) {
+	w.restore()
 	n, err := io.Copy(w.ResponseWriter, r)
 	if n > 0 {
 		w.note(http.StatusOK)
@@ -124,6 +205,7 @@ func (w *watcher) ReadFrom(r io.Reader) (int64, error) {
 
 // FlushError is what http.ResponseController calls.
 func (w *watcher) FlushError() error {
+	w.restore()
 	err := http.NewResponseController(w.ResponseWriter).Flush()
 	if !errors.Is(err, errors.ErrUnsupported) {
 		w.note(http.StatusOK)
@@ -157,12 +239,15 @@ func (w *watcher) Push(target string, opts *http.PushOptions) error {
 // CloseNotify is what gin's Context.Stream calls without asking for it.
 func (w *watcher) CloseNotify() <-chan bool {
 	gone := make(chan bool, 1)
-	context.AfterFunc(w.ctx, func() { gone <- true })
+	context.AfterFunc(w.request.Context(), func() { gone <- true })
 	return gone
 }
 
 // reachesHijacker reports whether http.ResponseController finds one.
 func reachesHijacker(w http.ResponseWriter) (found bool) {
+	if _, found = w.(http.Hijacker); found {
+		return true
+	}
 	eachWriter(w, func(w http.ResponseWriter) bool {
 		_, found = w.(http.Hijacker)
 		return !found
@@ -180,42 +265,4 @@ func eachWriter(w http.ResponseWriter, visit func(http.ResponseWriter) bool) {
 		}
 		w = u.Unwrap()
 	}
-}
-
-type flusher struct{ w *watcher }
-
-func (f flusher) Flush() { _ = f.w.FlushError() } // http.Flusher returns no error
-
-type hijacker struct{ w *watcher }
-
-func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, rw, err := http.NewResponseController(h.w.ResponseWriter).Hijack()
-	if err == nil {
-		h.w.note(http.StatusSwitchingProtocols)
-	}
-	return conn, rw, err
-}
-
-// withOptional returns the watcher with those of Flush and Hijack that the server's writer has. A method set is fixed when a
-// program is compiled, so each needs a type.
-func withOptional(x *watcher, flush, hijack bool) http.ResponseWriter {
-	switch {
-	case flush && hijack:
-		return &struct {
-			*watcher
-			flusher
-			hijacker
-		}{x, flusher{x}, hijacker{x}}
-	case flush:
-		return &struct {
-			*watcher
-			flusher
-		}{x, flusher{x}}
-	case hijack:
-		return &struct {
-			*watcher
-			hijacker
-		}{x, hijacker{x}}
-	}
-	return x
 }

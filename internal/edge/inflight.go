@@ -29,7 +29,7 @@ type Inflight[R Request, K comparable] struct {
 	limiter *inflight.Limiter[K]
 	key     func(R) (K, error)
 
-	skipped, admitted, shed, failed atomic.Uint64
+	skipped, admitted, shed, failed, rejected atomic.Uint64
 }
 
 // NewInflight refuses what can only be a mistake.
@@ -54,11 +54,11 @@ func isWhole[R Request](limiter any) bool {
 func (i *Inflight[R, K]) Adapts() bool { return i.limiter.Adapts() }
 
 // InflightStats are httplimit.InflightStats.
-type InflightStats struct{ Skipped, Admitted, Shed, Failed uint64 }
+type InflightStats struct{ Skipped, Admitted, Shed, Failed, Rejected uint64 }
 
 // Stats returns the counters. Each is exact; they are not read at one instant.
 func (i *Inflight[R, K]) Stats() InflightStats {
-	return InflightStats{Skipped: i.skipped.Load(), Admitted: i.admitted.Load(), Shed: i.shed.Load(), Failed: i.failed.Load()}
+	return InflightStats{Skipped: i.skipped.Load(), Admitted: i.admitted.Load(), Shed: i.shed.Load(), Failed: i.failed.Load(), Rejected: i.rejected.Load()}
 }
 
 // Refusal is why a request got no permit. The zero Refusal is none.
@@ -152,6 +152,8 @@ func (i *Inflight[R, K]) refuse(r R, key K, err error, asked bool) Refusal {
 	case TableFull:
 		stats, _ := i.limiter.Stats(key)
 		why.Wait = stats.Wait
+	case BadKey:
+		count = &i.rejected
 	}
 	count.Add(1)
 	return why
