@@ -37,7 +37,7 @@ func ExampleNew() {
 	// Output:
 	// alone: 800
 	// another one: true <nil>
-	// the first again: false 3.2s <nil>
+	// the first again: false 900ms <nil>
 }
 
 // A middleware takes it as any limiter. The tenant is who was authenticated.

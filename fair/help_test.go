@@ -97,3 +97,7 @@ func newFair(t *testing.T, limit ratelimit.Limit, opts *fair.Options[int]) *fair
 	require.NoError(t, err)
 	return l
 }
+
+func perSecond(rate, burst int) ratelimit.Limit {
+	return ratelimit.TokenBucket(ratelimit.PerSecond(rate), burst)
+}

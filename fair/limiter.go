@@ -1,14 +1,15 @@
 package fair
 
 import (
-	"container/heap"
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/meter"
 )
@@ -24,11 +25,20 @@ type Limiter[K comparable] struct {
 	budget  budget
 	shares  shares[K]
 	tenants map[K]*tenant[K]
-	idle    tenant[K] // the list of those that owe nothing and have no waiters, the oldest first
-	lines   lines[K]
-	waiting int
-	sleeper *waiter // that has come first of all, and sleeps on the clock until its time
+	idle    tenant[K] // the list of tenants that do not count and have no waiters, the oldest first
 	evicted uint64
+
+	waiters   heap[K] // tenants with callers in Wait, by tag
+	places    heap[K] // tenants with a place whose turn has not come, by tag
+	deadlines heap[K] // tenants that count until an instant, by look
+	ahead     int64   // the costs that tenants in both lines are in line for
+	strangers int     // the number of places of tenants that have called only once
+
+	kept        uint64 // the room that is kept for tenants whose turn has come, in fractions of a unit
+	keptWeights uint64 // their weights
+
+	waiting int     // callers in Wait
+	sleeper *waiter // the first of them, which sleeps on the clock until its time
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
@@ -62,6 +72,12 @@ func New[K comparable](limit ratelimit.Limit, opts *Options[K]) (*Limiter[K], er
 		tenants: make(map[K]*tenant[K]),
 	}
 	l.idle.next, l.idle.prev = &l.idle, &l.idle
+	byTag, inLine := func(t *tenant[K]) uint64 { return t.tag }, func(t *tenant[K]) *int { return &t.at }
+	l.waiters, l.places = heap[K]{by: byTag, index: inLine}, heap[K]{by: byTag, index: inLine}
+	l.deadlines.by = func(t *tenant[K]) uint64 { return uint64(t.spot.look) }
+	l.deadlines.index = func(t *tenant[K]) *int { return &t.spot.slot }
+	l.shares.debtors.by = func(t *tenant[K]) uint64 { return t.due }
+	l.shares.debtors.index = func(t *tenant[K]) *int { return &t.place }
 	now := l.reading()
 	l.budget.set(limit, now)
 	l.budget.state.At = now
@@ -93,11 +109,23 @@ func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.De
 	return d, err
 }
 
-// Reserve is Take with a charge that can be settled. To settle above the cost charges the tenant, as a debt if need be. To
-// settle below gives back what the rate has not given back since.
-func (l *Limiter[K]) Reserve(_ context.Context, tenant K, cost int, _ time.Duration) (*ratelimit.Reservation, error) {
+// Reserve is like Take, but returns a charge that can be settled when the real cost is known. With a maxDelay above 0 it
+// waits in line like [Limiter.Wait], for at most that time: estimate, wait and settle in one call. It returns when the work
+// may start, so the reservation's Delay is 0. A call that is not served in time, or finds no room in line, is denied.
+//
+// A cost settled below the estimate is refunded. One above it is an overrun: the total takes as much of it as empties the
+// burst, and the rest bars the tenant alone, until its share would have paid for it.
+//
+// The errors are those of Take, and the context's when that ends.
+func (l *Limiter[K]) Reserve(ctx context.Context, tenant K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	var d ratelimit.Decision
-	_, spent, err := l.decide(tenant, cost, meter.Open, &d)
+	var spent charge
+	var err error
+	if maxDelay > 0 {
+		spent, err = l.reserveInLine(ctxwait.OrBackground(ctx), tenant, cost, maxDelay, &d)
+	} else {
+		_, spent, err = l.decide(tenant, cost, meter.Open, &d)
+	}
 	l.report(tenant, cost, d, d.Allowed && cost > 0, err)
 	return ratelimit.NewReservation(d, func(actual int) error {
 		l.settle(tenant, spent, int64(actual))
@@ -118,12 +146,12 @@ func (l *Limiter[K]) Peek(tenant K, cost int) (d ratelimit.Decision, err error) 
 	defer l.mu.Unlock()
 	defer l.wakeLocked()
 	m := l.advanceLocked(reading)
-	t, _ := l.tenantLocked(tenant, weight, false)
+	t := l.tenantLocked(tenant, weight)
 	err = l.exceedsLocked(cost)
 	d.Allowed = err == nil && (cost == 0 || l.passesLocked(t, m, int64(cost)))
 	l.standingLocked(t, m, &d)
 	if !d.Allowed && err == nil {
-		d.RetryAfter, _ = l.retryLocked(t, m, int64(cost))
+		d.RetryAfter = l.retryLocked(t, m, int64(cost))
 	}
 	return d, err
 }
@@ -148,6 +176,12 @@ func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
 	l.budget.set(limit, m.Now)
 	l.shares.units, l.shares.per, l.shares.restOfTime = l.budget.units, l.budget.per, 0
 	l.refuseLocked()
+	for _, t := range slices.Clone(l.deadlines.items) {
+		if t.spot.cost > l.mostKept() {
+			l.losePlaceLocked(t)
+			l.lingerLocked(t, t.spot.expires)
+		}
+	}
 	l.hurryLocked()
 	return nil
 }
@@ -167,190 +201,7 @@ func (l *Limiter[K]) Stats() Stats {
 	defer l.mu.Unlock()
 	defer l.wakeLocked()
 	l.advanceLocked(reading)
-	return Stats{Tracked: len(l.tenants), InDebt: len(l.shares.debtors), Waiting: l.waiting, Evicted: l.evicted}
-}
-
-// charge is what a tenant was charged, as it is settled later.
-type charge struct {
-	meter.Spending
-	changes uint32 // the budget's when it was spent
-}
-
-// decide spends a cost or denies it, and fills in d, if it is not nil.
-func (l *Limiter[K]) decide(key K, cost int, keep meter.Keep, d *ratelimit.Decision) (ok bool, c charge, err error) {
-	if err := l.check(key, cost); err != nil {
-		return false, c, err
-	}
-	weight, reading := l.weight(key), l.reading()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.wakeLocked()
-	m := l.advanceLocked(reading)
-	if err := l.exceedsLocked(cost); err != nil {
-		if d != nil {
-			l.standingLocked(newTenant(key, weight), m, d)
-		}
-		return false, c, err
-	}
-	t, err := l.tenantLocked(key, weight, cost > 0)
-	if err != nil {
-		if d != nil {
-			d.Limit = l.budget.limit
-		}
-		return false, c, err
-	}
-	if ok = cost == 0; !ok {
-		if ok = l.passesLocked(t, m, int64(cost)); ok {
-			c = l.chargeLocked(t, m, int64(cost), keep)
-		}
-	}
-	if d != nil {
-		d.Allowed = ok
-		l.standingLocked(t, m, d)
-		if !ok {
-			d.RetryAfter, t.told = l.retryLocked(t, m, int64(cost))
-			t.toldCost = int64(cost)
-		}
-	}
-	return ok, c, nil
-}
-
-// passesLocked reports whether a cost passes now: there is room for it, it is within the tenant's
-// share or the tenant was told to come now, and nobody waits for the room who comes before it.
-func (l *Limiter[K]) passesLocked(t *tenant[K], m meter.Moment, cost int64) bool {
-	if t.line.first != nil || l.budget.retry(m, cost) > 0 {
-		return false
-	}
-	free, lead := l.budget.free(m.Now), l.shares.lead(t, cost)
-	if cost > l.keptLocked(t, free) && !l.withinLocked(t, m, lead, cost, free) {
-		return false
-	}
-	if len(l.lines) == 0 {
-		return true
-	}
-	first := l.lines[0]
-	tag := after(first.line.tag, l.shares.virtual)
-	return lead <= tag || !l.withinLocked(first, m, tag, first.line.first.cost, free)
-}
-
-// keptLocked returns the largest cost that was denied and has been told to come now, if half of the room is enough for it.
-func (l *Limiter[K]) keptLocked(t *tenant[K], free uint64) int64 {
-	if after(t.told, l.shares.virtual) > 0 {
-		return 0
-	}
-	return min(t.toldCost, int64(free>>fractionBits/2))
-}
-
-// withinLocked reports whether a tag is within the tenant's share.
-func (l *Limiter[K]) withinLocked(t *tenant[K], m meter.Moment, lead uint64, cost int64, free uint64) bool {
-	if l.shares.alone(t) {
-		return l.budget.beyondAlone(m.Now, cost) == wide{}
-	}
-	return l.shares.fits(t, lead, free)
-}
-
-// chargeLocked spends a cost for which there is room.
-func (l *Limiter[K]) chargeLocked(t *tenant[K], m meter.Moment, cost int64, keep meter.Keep) charge {
-	l.budget.Accept(&l.budget.state, m.Now, meter.Offer{At: m.Now}, cost, keep)
-	fresh := t.place < 0
-	l.shares.charge(t, uint64(cost)<<fractionBits)
-	l.filedLocked(t)
-	if fresh { // one more to share with, which may make a tenant of a larger share due
-		l.hurryLocked()
-	}
-	return charge{meter.Spending{At: m.Now, Cost: cost, Open: keep == meter.Open}, l.budget.changes}
-}
-
-// settle charges the difference between what a tenant was charged and what it was in truth.
-func (l *Limiter[K]) settle(key K, c charge, actual int64) {
-	weight, reading := l.weight(key), l.reading()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.wakeLocked()
-	m := l.advanceLocked(reading)
-	before := l.budget.owedParts(m.Now)
-	if c.Cost == 0 {
-		l.budget.Adjust(&l.budget.state, m.Now, actual)
-	} else {
-		c.Changed = c.changes != l.budget.changes
-		l.budget.Settle(&l.budget.state, m.Now, c.Spending, actual)
-	}
-	switch now := l.budget.owedParts(m.Now); {
-	case now > before:
-		// The total is charged even if there is no room to track the tenant.
-		if t, err := l.tenantLocked(key, weight, true); err == nil {
-			l.shares.charge(t, now-before)
-			l.movedLocked(t)
-		}
-	case now < before:
-		back := before - now
-		if t := l.tenants[key]; t != nil {
-			own, _ := product(l.shares.owes(t), t.weight).over(1)
-			l.shares.forgive(t, min(back, own))
-			l.movedLocked(t)
-			back -= min(back, own)
-		}
-		l.shares.pay(back, l.filedLocked) // the server has paid that to the tenant, instead of the others
-	}
-	l.hurryLocked()
-}
-
-// standingLocked fills in how much is left.
-func (l *Limiter[K]) standingLocked(t *tenant[K], m meter.Moment, d *ratelimit.Decision) {
-	b := &l.budget
-	d.Limit = b.limit
-	d.ResetAfter = time.Duration(max(b.Regained(b.state), m.Now) - m.Reading)
-	if t.line.first != nil {
-		return
-	}
-	free := b.free(m.Now)
-	own := b.largestAlone(m.Now)
-	if !l.shares.alone(t) {
-		own = l.shares.largest(t, free)
-	}
-	d.Remaining = int(min(max(own, l.keptLocked(t, free)), b.Remaining(b.state, m.Now)))
-	if d.Remaining > 0 && !l.passesLocked(t, m, int64(d.Remaining)) {
-		d.Remaining = 0 // somebody waits for the room
-	}
-}
-
-// retryLocked returns the time after which a denied cost passes, and the virtual time of then. It
-// supposes that the others go on as they do, or pause if it cannot pass else.
-func (l *Limiter[K]) retryLocked(t *tenant[K], m meter.Moment, cost int64) (time.Duration, uint64) {
-	b, s := &l.budget, &l.shares
-	ahead, lead := cost, s.lead(t, cost)
-	if len(l.lines) > 0 {
-		ahead += l.lines[0].line.first.cost // it has the room first
-	}
-	if t.line.first != nil { // the bound on costs keeps the shift from overflowing
-		lead = after(t.line.tag, s.virtual) + uint64(min(t.line.costs+cost, 1<<43))<<fractionBits/t.weight
-	}
-	alone, free := s.alone(t), b.free(m.Now)
-	amount, virtual, ok := s.ifOthersSpend(t, lead, free)
-	if alone || !ok {
-		amount, virtual = s.ifNobodySpends(t, lead, s.owes(t), free)
-	}
-	own := s.timeFor(amount)
-	if alone {
-		own = b.retryAlone(m.Now, cost)
-	}
-	return max(b.retry(m, ahead), own+time.Duration(m.Now-m.Reading), 1), virtual
-}
-
-// advanceLocked lets time pass: debts are paid, and waiters whose turn has come are served.
-func (l *Limiter[K]) advanceLocked(reading int64) meter.Moment {
-	m := meter.Moment{Reading: reading, Now: max(reading, l.shares.now)}
-	l.shares.advance(m.Now, l.filedLocked)
-	if l.budget.fresh(m.Now) {
-		// What was given back to a tenant that did not owe it any more was taken from the others.
-		for len(l.shares.debtors) > 0 {
-			t := l.shares.debtors[len(l.shares.debtors)-1]
-			l.shares.free(t)
-			l.filedLocked(t)
-		}
-	}
-	l.serveLocked(m)
-	return m
+	return Stats{Tracked: len(l.tenants), InDebt: l.shares.count, Waiting: l.waiting, Evicted: l.evicted}
 }
 
 // check returns what is wrong with the key or the cost under any limit.
@@ -401,5 +252,3 @@ type systemClock struct{}
 var origin = time.Now()
 
 func (systemClock) Now() time.Duration { return time.Since(origin) }
-
-var _ heap.Interface = (*lines[string])(nil)

@@ -2,74 +2,111 @@ package fair
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/weir-go/ratelimit"
 )
 
-func newTenant[K comparable](key K, weight uint64) *tenant[K] {
-	return &tenant[K]{key: key, weight: weight, place: -1}
-}
-
-// tenantLocked returns the tenant, with its weight of now. One that is not tracked is put into the
-// table, if it has to be.
-func (l *Limiter[K]) tenantLocked(key K, weight uint64, track bool) (*tenant[K], error) {
+// tenantLocked returns the tenant, with its weight of now. One that is not tracked is not put into the table.
+func (l *Limiter[K]) tenantLocked(key K, weight uint64) *tenant[K] {
 	t := l.tenants[key]
 	if t == nil {
-		if !track {
-			return newTenant(key, weight), nil
-		}
-		if !l.roomLocked() {
-			return nil, fmt.Errorf("fair: %w: callers of all %d tenants wait", ratelimit.ErrTableFull, len(l.tenants))
-		}
-		t = newTenant(l.cloner.Clone(key), weight)
-		l.tenants[t.key] = t
-		l.filedLocked(t)
+		return newTenant(key, weight)
 	}
 	if t.weight != weight {
-		l.shares.reweigh(t, weight)
-		l.movedLocked(t)
-		l.hurryLocked() // the others' shares have changed
+		l.reweighLocked(t, weight)
 	}
-	return t, nil
+	return t
 }
 
-// roomLocked makes room for one more tenant, and reports whether it could. It also drops up to two
-// that have been idle for long, so that memory falls after a peak.
-func (l *Limiter[K]) roomLocked() bool {
+func (l *Limiter[K]) reweighLocked(t *tenant[K], weight uint64) {
+	kept, room := t.spot.kept, l.collectable(t)
+	if kept {
+		l.unkeepLocked(t)
+	}
+	l.shares.reweigh(t, weight)
+	if kept {
+		l.keepLocked(t, room)
+	}
+	l.movedLocked(t)
+	l.hurryLocked() // the others' shares have changed
+}
+
+// trackLocked puts a tenant into the table. A full table drops another tenant for it: an idle one, or one with a debt or a
+// place if evict is set. It fails if there is none.
+func (l *Limiter[K]) trackLocked(t *tenant[K], evict bool) error {
+	if t.tracked {
+		return nil
+	}
+	l.expireLocked()
+	if len(l.tenants) >= l.opts.MaxKeys && !l.dropIdleLocked() && !(evict && l.evictLocked()) {
+		return fmt.Errorf("fair: %w: callers of all %d tenants wait", ratelimit.ErrTableFull, len(l.tenants))
+	}
+	t.tracked = true
+	t.key = l.cloner.Clone(t.key)
+	l.tenants[t.key] = t
+	l.filedLocked(t)
+	return nil
+}
+
+// expireLocked drops up to two tenants that have been idle for long, so that memory falls after a peak.
+func (l *Limiter[K]) expireLocked() {
 	for range 2 {
-		if t := l.idle.next; t != &l.idle && l.shares.now-t.idleSince >= idle {
+		t := l.idle.next
+		switch {
+		case t == &l.idle || l.shares.now-t.idleSince < idle:
+			return
+		case l.shares.isBarred(t):
+			l.unlistLocked(t)
+			l.filedLocked(t)
+		default:
 			l.dropLocked(t)
 		}
 	}
-	if len(l.tenants) < l.opts.MaxKeys {
-		return true
+}
+
+// dropIdleLocked drops the tenant that has been idle for the longest time. Up to two that an overrun bars stay.
+func (l *Limiter[K]) dropIdleLocked() bool {
+	for range 2 {
+		if t := l.idle.next; t != &l.idle && l.shares.isBarred(t) {
+			l.unlistLocked(t)
+			l.filedLocked(t)
+		}
 	}
 	if t := l.idle.next; t != &l.idle {
 		l.dropLocked(t)
 		return true
 	}
-	if len(l.shares.debtors) > 0 {
-		l.shares.first() // comes to the top
-	}
-	for _, t := range l.shares.debtors {
-		if t.line.first == nil {
-			l.shares.free(t)
-			l.dropLocked(t)
-			l.evicted++
-			return true
-		}
-	}
 	return false
+}
+
+// evictLocked drops the tenant whose debt is paid soonest, or else one that is in line without a caller in Wait.
+func (l *Limiter[K]) evictLocked() bool {
+	t := l.shares.soonest()
+	if t == nil {
+		i := slices.IndexFunc(l.deadlines.items, func(t *tenant[K]) bool { return t.line.first == nil })
+		if i < 0 {
+			return false
+		}
+		t = l.deadlines.items[i]
+	}
+	l.lapseLocked(t)
+	l.shares.leave(t)
+	l.dropLocked(t)
+	l.evicted++
+	l.hurryLocked() // the others' shares are larger
+	return true
 }
 
 func (l *Limiter[K]) dropLocked(t *tenant[K]) {
 	l.unlistLocked(t)
 	delete(l.tenants, t.key)
+	t.tracked = false
 }
 
-// filedLocked keeps the list of idle tenants true after a tenant has changed.
+// filedLocked updates the list of idle tenants after a tenant has changed.
 func (l *Limiter[K]) filedLocked(t *tenant[K]) {
-	idle := t.place < 0 && t.line.first == nil
+	idle := t.tracked && !t.counts && !t.inLine()
 	switch listed := t.next != nil; {
 	case idle && !listed:
 		t.idleSince = l.shares.now

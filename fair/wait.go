@@ -1,8 +1,8 @@
 package fair
 
 import (
-	"container/heap"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -12,113 +12,157 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// line is a tenant's callers who wait, first come, first served.
+// line is the queue of a tenant's callers in Wait, first come, first served.
 type line struct {
 	first, last *waiter
-	tag         uint64 // of the first: the virtual time at which the debt is paid after it; it keeps it
-	costs       int64  // of those behind the first
-	place       int    // among the lines
+	costs       int64 // of the callers behind the first
+	waiting     int   // the number of callers
 }
 
-// waiter is a caller who waits.
+// waiter is a caller in Wait.
 type waiter struct {
 	cost       int64
 	next, prev *waiter
+	keep       meter.Keep
 	served     bool
+	charge     charge
 	err        error         // why it will never be served
-	wake       chan struct{} // that it is served, or has come first of all
+	wake       chan struct{} // receives a value when the waiter is served, fails, or comes first of all
 }
 
 // Wait spends cost of the tenant's share and returns nil when its time has come. Callers of one tenant are served first come,
 // first served, and tenants by their shares. While a tenant has a caller in line, its Allow and Take are denied.
 //
 // A Wait that fails has spent nothing. Its error wraps [context.DeadlineExceeded], at once if the burst cannot have room
-// before the deadline; the context's error when that ends; [ratelimit.ErrLimited] if [Options.MaxWaiting] callers wait; or
-// is one of Take's.
+// before the deadline; the context's error when that ends; [ratelimit.ErrLimited] if there is no room in line, see
+// [Options.MaxWaiting]; or is one of Take's.
 func (l *Limiter[K]) Wait(ctx context.Context, tenant K, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()
 	}
 	d := ratelimit.Decision{}
-	err := l.wait(ctx, tenant, cost, &d)
+	_, err := l.wait(ctx, tenant, cost, meter.Final, &d)
 	l.report(tenant, cost, d, err == nil && cost > 0, err)
 	return err
 }
 
-func (l *Limiter[K]) wait(ctx context.Context, key K, cost int, d *ratelimit.Decision) error {
+func (l *Limiter[K]) wait(ctx context.Context, key K, cost int, keep meter.Keep, d *ratelimit.Decision) (charge, error) {
 	left, err := ctxwait.Left(ctx)
 	if err != nil {
-		return err
+		return charge{}, err
 	}
 	if err := l.check(key, cost); err != nil {
-		return err
+		return charge{}, err
 	}
 	weight, reading := l.weight(key), l.reading()
 	l.mu.Lock()
-	w, err := l.joinLocked(key, weight, reading, int64(cost), left, d)
+	w, c, err := l.joinLocked(key, weight, reading, int64(cost), left, keep, d)
 	l.wakeLocked()
 	l.mu.Unlock()
 	if w == nil {
-		return err
+		return c, err
 	}
-	return l.await(ctx, key, w, d)
+	if err := l.await(ctx, key, w, d); err != nil {
+		return charge{}, err
+	}
+	return w.charge, nil
+}
+
+// reserveInLine waits in line for at most maxDelay. A call that is not served by then is denied like one of Take.
+func (l *Limiter[K]) reserveInLine(ctx context.Context, key K, cost int, maxDelay time.Duration, d *ratelimit.Decision) (charge, error) {
+	inTime, stop := context.WithTimeout(ctx, maxDelay)
+	defer stop()
+	c, err := l.wait(inTime, key, cost, meter.Open, d)
+	late := errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
+	if deadline, ok := ctx.Deadline(); late && ok && time.Until(deadline) <= maxDelay {
+		late = false // the context would end first
+	}
+	if !late && !errors.Is(err, ratelimit.ErrLimited) {
+		return c, err
+	}
+	*d = ratelimit.Decision{}
+	_, c, err = l.decide(key, cost, meter.Open, d)
+	return c, err
 }
 
 // joinLocked spends the cost at once, or puts a waiter in line.
-func (l *Limiter[K]) joinLocked(key K, weight uint64, reading, cost int64, left time.Duration, d *ratelimit.Decision) (*waiter, error) {
+func (l *Limiter[K]) joinLocked(key K, weight uint64, reading, cost int64, left time.Duration, keep meter.Keep, d *ratelimit.Decision) (w *waiter, c charge, err error) {
 	m := l.advanceLocked(reading)
 	if err := l.exceedsLocked(int(cost)); err != nil {
 		l.standingLocked(newTenant(key, weight), m, d)
-		return nil, err
+		return nil, c, err
 	}
-	t, err := l.tenantLocked(key, weight, cost > 0)
-	if err != nil {
-		d.Limit = l.budget.limit
-		return nil, err
-	}
-	if d.Allowed = cost == 0 || l.passesLocked(t, m, cost); d.Allowed {
+	t := l.tenantLocked(key, weight)
+	if cost == 0 || l.passesLocked(t, m, cost) {
 		if cost > 0 {
-			l.chargeLocked(t, m, cost, meter.Final)
+			if err := l.trackLocked(t, true); err != nil {
+				d.Limit = l.budget.limit
+				return nil, c, err
+			}
+			c = l.chargeLocked(t, m, cost, keep)
 		}
+		d.Allowed = true
 		l.standingLocked(t, m, d)
-		return nil, nil
+		return nil, c, nil
 	}
 	l.standingLocked(t, m, d)
-	d.RetryAfter, _ = l.retryLocked(t, m, cost)
-	if room := l.budget.retry(m, cost); room > left {
-		return nil, fmt.Errorf("fair: %w: there is no room for cost %d before %v, and the deadline is in %v",
+	d.RetryAfter = l.retryLocked(t, m, cost)
+	switch room, free := l.budget.retry(m, cost), l.opts.MaxWaiting-l.waiting; {
+	case room > left:
+		return nil, c, fmt.Errorf("fair: %w: there is no room for cost %d before %v, and the deadline is in %v",
 			context.DeadlineExceeded, cost, room, left)
+	case free <= 0:
+		return nil, c, fmt.Errorf("fair: %w: %d callers wait, as many as Options.MaxWaiting allows", ratelimit.ErrLimited, l.waiting)
+	case t.line.waiting > 0 && t.line.waiting >= free:
+		return nil, c, fmt.Errorf("fair: %w: %d callers of the tenant wait, and the %d places that Options.MaxWaiting leaves are for others",
+			ratelimit.ErrLimited, t.line.waiting, free)
 	}
-	if l.waiting >= l.opts.MaxWaiting {
-		return nil, fmt.Errorf("fair: %w: %d callers wait, as many as Options.MaxWaiting allows", ratelimit.ErrLimited, l.waiting)
+	if err := l.trackLocked(t, true); err != nil {
+		return nil, c, err
 	}
-	w := &waiter{cost: cost, wake: make(chan struct{}, 1)}
+	w = &waiter{cost: cost, keep: keep, wake: make(chan struct{}, 1)}
 	l.waiting++
-	if t.line.first == nil {
-		t.line.first, t.line.last = w, w
-		l.filedLocked(t)
-		l.tagLocked(t)
-		heap.Push(&l.lines, t)
-	} else {
+	t.line.waiting++
+	if t.line.first != nil {
 		w.prev, t.line.last.next = t.line.last, w
 		t.line.last = w
 		t.line.costs += cost
+		return w, c, nil
 	}
-	return w, nil
+	l.acquaintLocked(t)
+	l.losePlaceLocked(t)
+	t.line.first, t.line.last = w, w
+	if !l.shares.isBarred(t) {
+		if !t.counts {
+			l.hurryLocked() // one more to share with
+		}
+		l.shares.enter(t)
+	}
+	t.tag = l.shares.tag(t, cost)
+	l.ahead += cost
+	l.waiters.add(t)
+	l.filedLocked(t)
+	return w, c, nil
 }
 
-// tagLocked gives a line's first waiter its tag.
-func (l *Limiter[K]) tagLocked(t *tenant[K]) {
-	t.line.tag = l.shares.virtual + l.shares.lead(t, t.line.first.cost)
-}
-
-// movedLocked keeps the tenant's places after what it owes or weighs has changed.
+// movedLocked restores the order of the line after what a tenant owes or weighs has changed.
 func (l *Limiter[K]) movedLocked(t *tenant[K]) {
 	l.filedLocked(t)
-	if t.line.first != nil {
-		heap.Fix(&l.lines, t.line.place)
+	switch {
+	case t.line.first != nil:
+		l.waiters.fix(t)
 		l.hurryLocked()
+	case t.at >= 0:
+		l.places.fix(t)
 	}
+}
+
+// cost returns the cost that a tenant is in line for.
+func (t *tenant[K]) cost() int64 {
+	if t.line.first != nil {
+		return t.line.first.cost
+	}
+	return t.spot.cost
 }
 
 // await sleeps until a waiter is served or its context ends. The one that comes first of all tenants
@@ -129,7 +173,7 @@ func (l *Limiter[K]) await(ctx context.Context, key K, w *waiter, d *ratelimit.D
 		l.mu.Lock()
 		m := l.advanceLocked(reading)
 		var timer <-chan time.Time
-		if len(l.lines) > 0 && l.lines[0].line.first == w {
+		if first := l.waiters.first(); first != nil && first.line.first == w {
 			timer = time.After(l.turnLocked(m))
 			l.sleeper = w
 		}
@@ -176,66 +220,92 @@ func (l *Limiter[K]) quit(key K, w *waiter) bool {
 // leaveLocked removes a waiter from its tenant's line.
 func (l *Limiter[K]) leaveLocked(t *tenant[K], w *waiter) {
 	l.waiting--
+	t.line.waiting--
 	if w.next != nil {
 		w.next.prev = w.prev
 	} else {
 		t.line.last = w.prev
 	}
-	if w.prev != nil { // it is not the first, so its cost is among those behind it
+	if w.prev != nil { // it is not the first, so its cost is among those behind the first
 		w.prev.next = w.next
 		t.line.costs -= w.cost
 		return
 	}
-	if t.line.first = w.next; w.next == nil {
-		heap.Remove(&l.lines, t.line.place)
-		l.filedLocked(t)
+	l.ahead -= w.cost
+	if t.line.first = w.next; w.next != nil {
+		t.line.costs -= w.next.cost
+		l.ahead += w.next.cost
+		t.tag = l.shares.tag(t, w.next.cost)
+		l.waiters.fix(t)
 		return
 	}
-	t.line.costs -= w.next.cost
-	l.tagLocked(t)
-	heap.Fix(&l.lines, t.line.place)
+	l.waiters.remove(t)
+	if w.served {
+		l.lingerLocked(t, l.shares.now+patience)
+	} else {
+		l.lapseLocked(t)
+	}
 }
 
-// serveLocked lets all waiters spend whose time has come.
+// needsLocked returns the free part of the burst that the turn of a tenant in line needs. That of a place needs no more than
+// can be kept, so that a client that does not come back holds up no other.
+func (l *Limiter[K]) needsLocked(t *tenant[K]) int64 {
+	if t.line.first != nil {
+		return l.withKeptLocked(t, t.cost())
+	}
+	kept := int64((l.keptLocked(t) + fraction - 1) >> fractionBits)
+	return min(kept+t.spot.cost, l.mostKept())
+}
+
+// serveLocked serves all tenants in line whose turn has come: waiters spend, and room is kept for places.
 func (l *Limiter[K]) serveLocked(m meter.Moment) {
-	for len(l.lines) > 0 {
-		t := l.lines[0]
-		w := t.line.first
-		lead := after(t.line.tag, l.shares.virtual)
-		if l.budget.retry(m, w.cost) > 0 || !l.withinLocked(t, m, lead, w.cost, l.budget.free(m.Now)) {
+	for {
+		t := l.firstLocked(nil)
+		if t == nil || l.budget.retry(m, l.needsLocked(t)) > 0 || !l.dueLocked(t, m) {
 			return
 		}
-		l.budget.Allow(&l.budget.state, m.Now, w.cost)
-		l.shares.owe(t, t.line.tag, 0)
-		w.served = true
+		w := t.line.first
+		if w == nil {
+			l.places.remove(t)
+			l.ahead -= t.spot.cost
+			l.keepLocked(t, uint64(t.spot.cost)<<fractionBits)
+			continue
+		}
+		w.served, w.charge = true, l.spendLocked(m, w.cost, w.keep)
+		l.shares.charge(t, uint64(w.cost)<<fractionBits)
 		wake(w)
 		l.leaveLocked(t, w)
 	}
 }
 
-// turnLocked returns how long the first waiter of all sleeps: until it may be served, if nobody
-// else spends, or until the first debt is paid, which makes the others' shares larger.
+// turnLocked returns the time that the first waiter sleeps: until the first tenant in line may be served if nothing is spent,
+// or until a tenant stops counting, which makes the others' shares larger.
 func (l *Limiter[K]) turnLocked(m meter.Moment) time.Duration {
-	t := l.lines[0]
-	cost, b, s := t.line.first.cost, &l.budget, &l.shares
-	room := b.retry(m, cost)
-	if s.alone(t) {
-		return max(room, b.retryAlone(m.Now, cost)+time.Duration(m.Now-m.Reading), 1)
+	t := l.firstLocked(nil)
+	b, s := &l.budget, &l.shares
+	late := time.Duration(m.Now - m.Reading)
+	room := b.retry(m, l.needsLocked(t))
+	turn := b.retryAlone(m.Now, t.cost())
+	if !l.aloneLocked(t) {
+		turn = s.timeFor(s.untilFits(t, s.lead(t.tag), l.freeLocked(t, m)))
 	}
-	lead := after(t.line.tag, s.virtual)
-	amount, _ := s.ifNobodySpends(t, lead, lead, b.free(m.Now))
-	if len(s.debtors) > 0 {
-		amount = min(amount, s.toReach(after(s.first().paid, s.virtual)))
+	turn = min(turn, time.Duration(max(b.Regained(b.state), m.Now)-m.Now))
+	if next := s.soonest(); next != nil {
+		turn = min(turn, s.timeFor(s.toReach(after(next.finish, s.virtual))))
 	}
-	return max(room, s.timeFor(amount)+time.Duration(m.Now-m.Reading), 1)
+	turn = max(room, turn+late)
+	if next := l.nextDeadlineLocked(); next != nil {
+		turn = min(turn, time.Duration(next.spot.expires-m.Reading))
+	}
+	return max(turn, 1)
 }
 
 // wakeLocked wakes the first waiter of all, if it does not sleep on the clock yet. It ends each
 // critical section in which that may have changed.
 func (l *Limiter[K]) wakeLocked() {
-	if len(l.lines) > 0 && l.lines[0].line.first != l.sleeper {
+	if t := l.waiters.first(); t != nil && t.line.first != l.sleeper {
 		l.sleeper = nil // its time may change before it comes first again
-		wake(l.lines[0].line.first)
+		wake(t.line.first)
 	}
 }
 
@@ -247,7 +317,7 @@ func (l *Limiter[K]) hurryLocked() {
 
 // refuseLocked ends the waits of all whose cost is above the burst.
 func (l *Limiter[K]) refuseLocked() {
-	for _, t := range slices.Clone(l.lines) {
+	for _, t := range slices.Clone(l.waiters.items) {
 		for w := t.line.first; w != nil; w = w.next {
 			if w.err = l.exceedsLocked(int(w.cost)); w.err != nil {
 				l.leaveLocked(t, w)
@@ -262,30 +332,4 @@ func wake(w *waiter) {
 	case w.wake <- struct{}{}:
 	default:
 	}
-}
-
-// lines are the tenants whose callers wait: a heap by the tags of their first ones.
-type lines[K comparable] []*tenant[K]
-
-func (h lines[K]) Len() int { return len(h) }
-
-func (h lines[K]) Less(i, j int) bool { return int64(h[i].line.tag-h[j].line.tag) < 0 }
-
-func (h lines[K]) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].line.place, h[j].line.place = i, j
-}
-
-func (h *lines[K]) Push(x any) {
-	t := x.(*tenant[K])
-	t.line.place = len(*h)
-	*h = append(*h, t)
-}
-
-func (h *lines[K]) Pop() any {
-	last := len(*h) - 1
-	t := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	return t
 }

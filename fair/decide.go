@@ -1,0 +1,256 @@
+package fair
+
+import (
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/meter"
+)
+
+// decide spends a cost or denies it, and fills in d unless it is nil.
+func (l *Limiter[K]) decide(key K, cost int, keep meter.Keep, d *ratelimit.Decision) (ok bool, c charge, err error) {
+	if err := l.check(key, cost); err != nil {
+		return false, c, err
+	}
+	weight, reading := l.weight(key), l.reading()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.wakeLocked()
+	m := l.advanceLocked(reading)
+	return l.decideLocked(key, weight, m, cost, keep, d)
+}
+
+func (l *Limiter[K]) decideLocked(key K, weight uint64, m meter.Moment, cost int, keep meter.Keep, d *ratelimit.Decision) (ok bool, c charge, err error) {
+	if err := l.exceedsLocked(cost); err != nil {
+		if d != nil {
+			l.standingLocked(newTenant(key, weight), m, d)
+		}
+		return false, c, err
+	}
+	t := l.tenantLocked(key, weight)
+	if ok = cost == 0 || l.passesLocked(t, m, int64(cost)); ok && cost > 0 {
+		if err := l.trackLocked(t, true); err != nil {
+			if d != nil {
+				d.Limit = l.budget.limit
+			}
+			return false, c, err
+		}
+		c = l.chargeLocked(t, m, int64(cost), keep)
+	}
+	if d != nil {
+		d.Allowed = ok
+		l.standingLocked(t, m, d)
+	}
+	if !ok {
+		retry := l.retryLocked(t, m, int64(cost))
+		if d != nil {
+			d.RetryAfter = retry
+		}
+		l.placeLocked(t, m, int64(cost), retry)
+	}
+	return ok, c, nil
+}
+
+// advanceLocked lets time pass: debts are paid, places lapse, and tenants in line whose turn has come are served.
+func (l *Limiter[K]) advanceLocked(reading int64) meter.Moment {
+	m := meter.Moment{Reading: reading, Now: max(reading, l.shares.now)}
+	for t := l.nextDeadlineLocked(); t != nil && t.spot.expires <= m.Now; t = l.nextDeadlineLocked() {
+		l.elapseLocked(t.spot.expires)
+		if t.spot.slot >= 0 {
+			l.lapseLocked(t)
+		}
+	}
+	l.elapseLocked(m.Now)
+	l.serveLocked(m)
+	if l.budget.fresh(m.Now) && l.keptWeights == 0 && l.waiters.len() == 0 && l.places.len() == 0 {
+		l.forgetLocked()
+	}
+	return m
+}
+
+// forgetLocked ends all debts and savings, since the total owes nothing.
+func (l *Limiter[K]) forgetLocked() {
+	for l.shares.count > 0 {
+		t := l.deadlines.first()
+		if t == nil {
+			t = l.shares.debtors.items[l.shares.debtors.len()-1]
+		} else {
+			l.deadlines.remove(t)
+		}
+		l.shares.leave(t)
+		l.filedLocked(t)
+	}
+	for l.deadlines.len() > 0 { // of barred tenants
+		t := l.deadlines.first()
+		l.deadlines.remove(t)
+		l.filedLocked(t)
+	}
+}
+
+// passesLocked reports whether a cost passes now: its room is kept; or there is room for it, it is within the tenant's share,
+// and no tenant in line that has room comes before it.
+func (l *Limiter[K]) passesLocked(t *tenant[K], m meter.Moment, cost int64) bool {
+	if t.line.first != nil {
+		return false
+	}
+	if uint64(cost)<<fractionBits <= l.collectable(t) && l.budget.retry(m, cost) == 0 {
+		return true
+	}
+	if l.budget.retry(m, l.withKeptLocked(t, cost)) > 0 {
+		return false
+	}
+	tag := l.shares.tag(t, cost)
+	return l.withinLocked(t, m, tag, cost) && l.beforeLocked(t, m, tag) == nil
+}
+
+// beforeLocked returns the tenant in line that takes the room before a tag, or nil.
+func (l *Limiter[K]) beforeLocked(t *tenant[K], m meter.Moment, tag uint64) *tenant[K] {
+	first := l.firstLocked(t)
+	if first == nil || after(tag, first.tag) == 0 || !l.dueLocked(first, m) {
+		return nil
+	}
+	return first
+}
+
+// firstLocked returns the first tenant in line other than t, or nil.
+func (l *Limiter[K]) firstLocked(t *tenant[K]) *tenant[K] {
+	a, b := l.waiters.first(), l.places.first()
+	switch t {
+	case nil:
+	case a:
+		a = l.waiters.second()
+	case b:
+		b = l.places.second()
+	}
+	if a == nil || b != nil && after(a.tag, b.tag) > 0 {
+		return b
+	}
+	return a
+}
+
+// dueLocked reports whether a tenant in line lacks nothing but room.
+func (l *Limiter[K]) dueLocked(t *tenant[K], m meter.Moment) bool {
+	return l.withinLocked(t, m, t.tag, t.cost())
+}
+
+// withinLocked reports whether a cost and its tag are within the tenant's share. All is, while the burst is full.
+func (l *Limiter[K]) withinLocked(t *tenant[K], m meter.Moment, tag uint64, cost int64) bool {
+	switch {
+	case l.budget.fresh(m.Now):
+		return true
+	case l.aloneLocked(t):
+		return l.budget.beyondAlone(m.Now, cost) == wide{}
+	}
+	return l.shares.fits(t, l.shares.lead(tag), l.freeLocked(t, m))
+}
+
+// aloneLocked reports whether no other tenant counts or is in line.
+func (l *Limiter[K]) aloneLocked(t *tenant[K]) bool {
+	return l.shares.alone(t) && (l.waiters.len() == 0 || l.waiters.len() == 1 && l.waiters.first() == t)
+}
+
+// chargeLocked spends a cost that passes.
+func (l *Limiter[K]) chargeLocked(t *tenant[K], m meter.Moment, cost int64, keep meter.Keep) charge {
+	c := l.spendLocked(m, cost, keep)
+	joins := !t.counts || t.spot.cost > 0
+	l.acquaintLocked(t)
+	l.shares.charge(t, uint64(cost)<<fractionBits)
+	if t.spot.slot >= 0 {
+		l.collectLocked(t, m, cost)
+	} else {
+		l.filedLocked(t)
+	}
+	if joins { // one more to share with, or one less in line, which may make another tenant due
+		l.hurryLocked()
+	}
+	return c
+}
+
+// spendLocked charges the total for a cost that has room.
+func (l *Limiter[K]) spendLocked(m meter.Moment, cost int64, keep meter.Keep) charge {
+	l.budget.Accept(&l.budget.state, m.Now, meter.Offer{At: m.Now}, cost, keep)
+	return charge{meter.Spending{At: m.Now, Cost: cost, Open: keep == meter.Open}, l.budget.changes}
+}
+
+// standingLocked fills in the figures of a decision besides RetryAfter.
+func (l *Limiter[K]) standingLocked(t *tenant[K], m meter.Moment, d *ratelimit.Decision) {
+	b := &l.budget
+	d.Limit = b.limit
+	d.ResetAfter = time.Duration(max(b.Regained(b.state), m.Now) - m.Reading)
+	if t.line.first == nil {
+		d.Remaining = int(l.remainingLocked(t, m))
+	}
+}
+
+// remainingLocked returns the largest cost that passes now.
+func (l *Limiter[K]) remainingLocked(t *tenant[K], m meter.Moment) int64 {
+	b := &l.budget
+	left := b.Remaining(b.state, m.Now)
+	kept := int64((l.keptLocked(t) + fraction - 1) >> fractionBits)
+	room := max(0, left-kept)
+	lead := l.shares.threshold(t, l.freeLocked(t, m))
+	if first := l.firstLocked(t); first != nil && l.dueLocked(first, m) {
+		lead = min(lead, l.shares.lead(first.tag))
+	}
+	switch {
+	case b.fresh(m.Now): // no tenant in line lacks room
+		room = left
+	case l.aloneLocked(t):
+		room = min(room, b.largestAlone(m.Now))
+	default:
+		room = min(room, l.shares.largest(t, lead))
+	}
+	return max(room, min(int64(l.collectable(t)>>fractionBits), left), 0)
+}
+
+// retryLocked returns the time after which a denied cost is likely to pass. It assumes that the others keep their pace. It is
+// not later than the time at which the burst is full, if nothing is spent.
+func (l *Limiter[K]) retryLocked(t *tenant[K], m meter.Moment, cost int64) time.Duration {
+	b, s := &l.budget, &l.shares
+	late := time.Duration(m.Now - m.Reading)
+	if uint64(cost)<<fractionBits <= l.collectable(t) {
+		return max(b.retry(m, cost), 1)
+	}
+	room := b.retry(m, l.withKeptLocked(t, cost))
+	if l.aloneLocked(t) {
+		return max(room, b.retryAlone(m.Now, cost)+late, 1)
+	}
+	tag := s.tag(t, cost)
+	if t.line.first != nil { // behind the callers in line; the bound on costs keeps the shift from overflowing
+		tag = t.tag + uint64(min(t.line.costs+cost, 1<<43))<<fractionBits/t.weight
+	} else if first := l.beforeLocked(t, m, tag); first != nil {
+		room = max(room, b.retry(m, l.needsLocked(first)+cost))
+	}
+	lead := s.lead(tag)
+	likely := max(min(l.untilTurnLocked(t, m, cost), l.untilPaidLocked(t, lead)), l.untilWithinLocked(t, m, lead, cost))
+	full := time.Duration(max(b.Regained(b.state), m.Now) - m.Reading)
+	return max(room, min(s.timeFor(likely)+late, full), 1)
+}
+
+// untilTurnLocked returns the amount that the rate gives until all in line have had their turn, and then the cost.
+func (l *Limiter[K]) untilTurnLocked(t *tenant[K], m meter.Moment, cost int64) uint64 {
+	line := l.ahead
+	if t.spot.cost > 0 && !t.spot.kept {
+		line -= t.spot.cost
+	}
+	need := uint64(min(line+l.withKeptLocked(t, cost), 1<<42)) << fractionBits
+	free := l.budget.free(m.Now)
+	return max(need, free) - free
+}
+
+// untilPaidLocked returns the amount that the rate gives until the tenant's share has paid for a tag, as far as it is not
+// within the burst.
+func (l *Limiter[K]) untilPaidLocked(t *tenant[K], lead uint64) uint64 {
+	_, weights := l.shares.among(t)
+	burst := l.budget.burst << fractionBits
+	return product(lead, weights).minus(wide{lo: burst - min(burst, l.keptLocked(t))}).up(1)
+}
+
+// untilWithinLocked returns the amount that the rate gives until a tag is within the tenant's share, if what is free stays as
+// it is. Since that comes and goes, it supposes an eighth less: coming late loses nothing, as the place is kept.
+func (l *Limiter[K]) untilWithinLocked(t *tenant[K], m meter.Moment, lead uint64, cost int64) uint64 {
+	n, weights := l.shares.among(t)
+	free := l.freeLocked(t, m)
+	free = max(free-free/8, uint64(cost)<<fractionBits)
+	return product(lead, weights).minus(product(free, n)).up(1)
+}

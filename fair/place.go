@@ -1,0 +1,229 @@
+package fair
+
+import (
+	"time"
+
+	"github.com/weir-go/ratelimit/internal/meter"
+)
+
+// spot is a tenant's place in line after a denial: the line keeps the tenant's turn for it as it does for a caller in Wait,
+// until the place lapses. When its turn comes, room of the burst is kept for the tenant. The room grows by the tenant's share
+// until it is collected, since a client that comes back after whole seconds takes more than one cost at a time.
+type spot struct {
+	cost     int64  // the cost that was denied, or 0 for none
+	kept     bool   // its turn has come
+	room     uint64 // what was kept for it at the virtual time since, in fractions of a unit
+	since    uint64
+	stranger bool // the tenant had not been known
+
+	// A tenant with a deadline counts until then: for its place, or since it has savings and may have more calls.
+	expires int64
+	look    int64 // its order among the deadlines: expires, or less if that has been put off
+	slot    int   // among the deadlines, or −1
+}
+
+const (
+	// patience is the time for which a place is kept after RetryAfter: a client is given whole seconds, rounded up, and its
+	// call takes some time.
+	patience = int64(1500 * time.Millisecond)
+
+	// strangersPart bounds the places of tenants that have called only once: one of so many tenants that count. Names that
+	// never come back would slow down all others.
+	strangersPart = 8
+)
+
+// mostKept returns the largest cost that has a place, and the most of the burst that is kept.
+func (l *Limiter[K]) mostKept() int64 { return int64(l.budget.burst / 2) }
+
+// collectable returns the room that is kept for a tenant, in fractions of a unit.
+func (l *Limiter[K]) collectable(t *tenant[K]) uint64 {
+	if !t.spot.kept {
+		return 0
+	}
+	grown, _ := product(l.shares.virtual-t.spot.since, t.weight).over(1)
+	return min(t.spot.room+grown, most)
+}
+
+// keptLocked returns the room that is kept for tenants other than t, in fractions of a unit.
+func (l *Limiter[K]) keptLocked(t *tenant[K]) uint64 {
+	own := l.collectable(t)
+	return min(max(l.kept, own)-own, uint64(l.mostKept())<<fractionBits)
+}
+
+// withKeptLocked returns the free part of the burst that a cost needs: room kept for others stays, as far as it leaves the
+// burst to the cost.
+func (l *Limiter[K]) withKeptLocked(t *tenant[K], cost int64) int64 {
+	kept := int64((l.keptLocked(t) + fraction - 1) >> fractionBits)
+	return max(cost, min(cost+kept, int64(l.budget.burst)))
+}
+
+// freeLocked returns the free part of the burst that is not kept for others, in fractions of a unit.
+func (l *Limiter[K]) freeLocked(t *tenant[K], m meter.Moment) uint64 {
+	free, kept := l.budget.free(m.Now), l.keptLocked(t)
+	return max(free, kept) - kept
+}
+
+// placeLocked gives a tenant a place in line for a cost that is denied and may pass after so long.
+func (l *Limiter[K]) placeLocked(t *tenant[K], m meter.Moment, cost int64, retry time.Duration) {
+	if t.line.first != nil || l.shares.isBarred(t) {
+		return
+	}
+	if t.tracked {
+		l.acquaintLocked(t)
+	} else if l.trackLocked(t, false) != nil {
+		return
+	}
+	if cost > l.mostKept() || !t.known && l.strangers*strangersPart > l.shares.count {
+		return
+	}
+	expires := m.Now + min(int64(retry), century) + patience
+	if cost <= t.spot.cost || uint64(cost)<<fractionBits <= l.collectable(t) {
+		l.deadlineLocked(t, max(t.spot.expires, expires))
+		return
+	}
+	joins := !t.counts
+	l.losePlaceLocked(t)
+	l.shares.enter(t)
+	t.tag = l.shares.tag(t, cost)
+	t.spot.cost, t.spot.stranger = cost, !t.known
+	if t.spot.stranger {
+		l.strangers++
+	}
+	l.ahead += cost
+	l.places.add(t)
+	l.deadlineLocked(t, expires)
+	l.filedLocked(t)
+	if joins { // one more to share with, which may make a tenant of a larger share due
+		l.hurryLocked()
+	}
+}
+
+// acquaintLocked notes that a tenant is no stranger.
+func (l *Limiter[K]) acquaintLocked(t *tenant[K]) {
+	t.known = true
+	if t.spot.stranger {
+		t.spot.stranger = false
+		l.strangers--
+	}
+}
+
+// deadlineLocked makes a tenant count until an instant.
+func (l *Limiter[K]) deadlineLocked(t *tenant[K], expires int64) {
+	t.spot.expires = expires
+	switch {
+	case t.spot.slot < 0:
+		t.spot.look = expires
+		l.deadlines.add(t)
+	case t.spot.look > expires:
+		t.spot.look = expires
+		l.deadlines.fix(t)
+	}
+}
+
+// losePlaceLocked takes a tenant's place and the room that is kept for it. The tenant still counts until its deadline.
+func (l *Limiter[K]) losePlaceLocked(t *tenant[K]) {
+	switch {
+	case t.spot.kept:
+		l.unkeepLocked(t)
+	case t.spot.cost > 0:
+		l.places.remove(t)
+		l.ahead -= t.spot.cost
+	}
+	if t.spot.stranger {
+		l.strangers--
+	}
+	t.spot.cost, t.spot.stranger = 0, false
+}
+
+// keepLocked keeps room for a tenant.
+func (l *Limiter[K]) keepLocked(t *tenant[K], room uint64) {
+	t.spot.kept, t.spot.room, t.spot.since = true, room, l.shares.virtual
+	l.kept = min(l.kept+room, most)
+	l.keptWeights += t.weight
+}
+
+func (l *Limiter[K]) unkeepLocked(t *tenant[K]) {
+	own := l.collectable(t)
+	l.kept = max(l.kept, own) - own
+	if l.keptWeights -= t.weight; l.keptWeights == 0 {
+		l.kept = 0
+	}
+	t.spot.kept = false
+}
+
+// collectLocked notes that a tenant in line has been granted a cost. If it has savings, room for them is kept a little
+// longer: its next call may come at once.
+func (l *Limiter[K]) collectLocked(t *tenant[K], m meter.Moment, cost int64) {
+	switch {
+	case t.spot.kept:
+		amount, left := uint64(cost)<<fractionBits, l.collectable(t)
+		saved, _ := product(after(l.shares.virtual, t.finish), t.weight).over(1)
+		left = min(max(left, amount)-amount, saved)
+		if l.unkeepLocked(t); left >= fraction {
+			l.keepLocked(t, left)
+		}
+		t.spot.cost = 0
+	case t.spot.cost > 0 && cost < t.spot.cost:
+		l.places.fix(t) // its tag has moved
+		return
+	default:
+		l.losePlaceLocked(t)
+	}
+	l.lingerLocked(t, min(t.spot.expires, m.Now+patience))
+}
+
+// lingerLocked lets a tenant that was served in line count on until an instant if it has savings.
+func (l *Limiter[K]) lingerLocked(t *tenant[K], until int64) {
+	switch {
+	case t.line.first != nil:
+	case t.counts && after(l.shares.virtual, t.finish) > 0 && !l.shares.isBarred(t):
+		l.deadlineLocked(t, until)
+	default:
+		l.losePlaceLocked(t)
+		if t.spot.slot >= 0 {
+			l.deadlines.remove(t)
+		}
+	}
+	l.shares.settleIn(t)
+	l.filedLocked(t)
+}
+
+// lapseLocked ends a tenant's place and its savings.
+func (l *Limiter[K]) lapseLocked(t *tenant[K]) {
+	l.losePlaceLocked(t)
+	if t.spot.slot >= 0 {
+		l.deadlines.remove(t)
+	}
+	l.shares.settleIn(t)
+	l.filedLocked(t)
+	l.hurryLocked() // the others' shares are larger
+}
+
+// elapseLocked lets time pass while no place lapses: debts are paid, and kept room grows.
+func (l *Limiter[K]) elapseLocked(now int64) {
+	if now > l.shares.now {
+		l.grownLocked(func() { l.shares.advance(now, l.filedLocked) })
+	}
+}
+
+// grownLocked lets kept room grow while debts are paid.
+func (l *Limiter[K]) grownLocked(pay func()) {
+	before := l.shares.virtual
+	pay()
+	if l.keptWeights > 0 {
+		grown, _ := product(l.shares.virtual-before, l.keptWeights).over(1)
+		l.kept = min(l.kept+grown, most)
+	}
+}
+
+// nextDeadlineLocked returns the tenant whose deadline is next, or nil.
+func (l *Limiter[K]) nextDeadlineLocked() *tenant[K] {
+	for {
+		t := l.deadlines.first()
+		if t == nil || t.spot.look == t.spot.expires {
+			return t
+		}
+		t.spot.look = t.spot.expires
+		l.deadlines.fix(t)
+	}
+}

@@ -1,0 +1,147 @@
+package fair
+
+import (
+	"math"
+
+	"github.com/weir-go/ratelimit/internal/meter"
+)
+
+// charge is the cost that a tenant was charged, for its settlement.
+type charge struct {
+	meter.Spending
+	changes uint32 // of the budget, when it was spent
+}
+
+// mostPrivate bounds an overrun that bars a tenant, in units.
+const mostPrivate = 2 * mostBurst
+
+// Adjust corrects a tenant's spending. A positive delta is charged like an overrun in [Limiter.Reserve]: the total takes as
+// much as empties the burst, and the rest bars the tenant alone. A negative delta refunds up to that much: first of the part
+// that bars the tenant, and then of its debt, also in the total. The errors are those of Take.
+func (l *Limiter[K]) Adjust(tenant K, delta int) error {
+	if err := l.check(tenant, 0); err != nil {
+		return err
+	}
+	weight, reading := l.weight(tenant), l.reading()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.hurryLocked()
+	m := l.advanceLocked(reading)
+	switch {
+	case delta < 0:
+		if t := l.tenants[tenant]; t != nil {
+			l.refundLocked(t, m, -max(int64(delta), -math.MaxInt64))
+		}
+	case delta > 0:
+		t := l.tenantLocked(tenant, weight)
+		if err := l.trackLocked(t, true); err != nil {
+			return err
+		}
+		l.overrunLocked(t, m, int64(delta))
+	}
+	return nil
+}
+
+// Reset forgets a tenant's debt, also in the total, its overruns and its place in line. Its callers in Wait stay in line.
+func (l *Limiter[K]) Reset(tenant K) {
+	if l.check(tenant, 0) != nil {
+		return
+	}
+	reading := l.reading()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.hurryLocked()
+	m := l.advanceLocked(reading)
+	if t := l.tenants[tenant]; t != nil {
+		l.refundLocked(t, m, math.MaxInt64)
+		if t.spot.slot >= 0 {
+			l.lapseLocked(t)
+		}
+	}
+}
+
+// settle replaces a charge by its real cost.
+func (l *Limiter[K]) settle(key K, c charge, actual int64) {
+	weight, reading := l.weight(key), l.reading()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.hurryLocked()
+	m := l.advanceLocked(reading)
+	before := l.budget.owedParts(m.Now)
+	c.Changed = c.changes != l.budget.changes
+	l.budget.Settle(&l.budget.state, m.Now, c.Spending, min(actual, c.Cost))
+	l.repayLocked(l.tenants[key], before-l.budget.owedParts(m.Now))
+	if actual > c.Cost {
+		if t := l.tenantLocked(key, weight); l.trackLocked(t, true) == nil {
+			l.overrunLocked(t, m, actual-c.Cost)
+		} else { // the total is exact although there is no room to track the tenant
+			l.chargeTotalLocked(m, actual-c.Cost)
+		}
+	}
+}
+
+// overrunLocked charges a cost that was spent without asking. The rest that the total does not take bars the tenant from its
+// share until the share would have paid for it. It slows down no other tenant: they wait at most until the burst has room.
+func (l *Limiter[K]) overrunLocked(t *tenant[K], m meter.Moment, over int64) {
+	charged := l.chargeTotalLocked(m, over)
+	if charged > 0 {
+		l.shares.charge(t, uint64(charged)<<fractionBits)
+	}
+	if rest := min(over-charged, mostPrivate); rest > 0 {
+		base := l.shares.base(t)
+		more := (uint64(rest) << fractionBits) / t.weight
+		t.barred, t.barredTo = true, base+min(more, most-min(l.shares.lead(base), most))
+		t.tag += t.barredTo - base
+		if t.spot.slot >= 0 {
+			l.lapseLocked(t)
+		}
+		l.shares.settleIn(t)
+	}
+	l.movedLocked(t)
+}
+
+// chargeTotalLocked charges the total with as much of an overrun as empties the burst, and returns it: the bucket of an
+// upstream is never emptier than empty.
+func (l *Limiter[K]) chargeTotalLocked(m meter.Moment, over int64) int64 {
+	charged := min(over, max(0, l.budget.Remaining(l.budget.state, m.Now)))
+	if charged > 0 {
+		l.budget.Adjust(&l.budget.state, m.Now, charged)
+	}
+	return charged
+}
+
+// refundLocked takes an amount off the rest that bars a tenant, and then off its debt.
+func (l *Limiter[K]) refundLocked(t *tenant[K], m meter.Moment, amount int64) {
+	parts := uint64(min(amount, 2*mostPrivate)) << fractionBits
+	if l.shares.isBarred(t) {
+		from := l.shares.virtual
+		if t.counts && after(t.finish, from) > 0 {
+			from = t.finish
+		}
+		bar := after(t.barredTo, from)
+		less := min(bar, parts/t.weight)
+		t.barredTo -= less
+		t.barred = less < bar
+		t.tag -= less
+		parts -= less * t.weight
+	}
+	if units := min(parts, l.shares.owes(t)*t.weight+t.rest) >> fractionBits; units > 0 {
+		before := l.budget.owedParts(m.Now)
+		l.budget.Adjust(&l.budget.state, m.Now, -int64(units))
+		l.repayLocked(t, before-l.budget.owedParts(m.Now))
+	}
+	l.movedLocked(t)
+}
+
+// repayLocked takes an amount that the total has got back off a tenant's debt. The server has paid the part that the tenant
+// does not owe to the tenant instead of the others: it pays that to them now.
+func (l *Limiter[K]) repayLocked(t *tenant[K], amount uint64) {
+	if amount == 0 {
+		return
+	}
+	if t != nil {
+		amount -= l.shares.forgive(t, amount)
+		l.movedLocked(t)
+	}
+	l.grownLocked(func() { l.shares.pay(amount, l.filedLocked) })
+}
