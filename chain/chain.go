@@ -106,11 +106,11 @@ func (c *Limiter[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decisio
 	passing := p.passing.From(ctx)
 	for _, l := range limiters[:last] {
 		if res, err := l.Reserve(passing, r, cost, 0); !p.add(res, err) {
-			return p.denied()
+			return p.denied(ctx, r)
 		}
 	}
 	if d, err := limiters[last].Take(ctx, r, cost); !p.merge(&d, err) {
-		return p.denied()
+		return p.denied(ctx, r)
 	}
 	p.done = true
 	return p.d, nil
@@ -135,7 +135,7 @@ func (c *Limiter[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 			res, err = reserveQueued(ctx, l, r, cost, maxDelay)
 		}
 		if !p.add(res, err) {
-			d, err := p.denied()
+			d, err := p.denied(ctx, r)
 			return ratelimit.NewReservation(d, nil), err
 		}
 	}
@@ -227,7 +227,7 @@ func (c *Limiter[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decisio
 			d.Allowed, d.RetryAfter, d.Delay = false, d.Delay, 0
 		}
 		if !p.merge(&d, err) {
-			return p.denied()
+			return p.denied(ctx, r)
 		}
 	}
 	return p.d, nil
@@ -280,7 +280,9 @@ type pass[R any] struct {
 	end     ratelimit.Decision         // of the one that has not
 	err     error                      // that came with it
 	charged []*ratelimit.Reservation
+	resets  []time.Duration           // of the limiters that have allowed the cost, the ResetAfter
 	few     [4]*ratelimit.Reservation // the memory of charged, for as long as that is enough
+	times   [4]time.Duration          // the memory of resets
 	passing optional.Passing          // the context of the reservations that are given back only here
 	done    bool
 }
@@ -288,6 +290,7 @@ type pass[R any] struct {
 func (c *Limiter[R]) newPass(cost int) *pass[R] {
 	p := &pass[R]{chain: c, cost: cost}
 	p.sum, p.charged = tally.Of((*tally.Decision[ratelimit.Limit])(&p.d), ratelimit.Unlimited()), p.few[:0]
+	p.resets = p.times[:0]
 	return p
 }
 
@@ -308,27 +311,44 @@ func (p *pass[R]) merge(d *ratelimit.Decision, err error) bool {
 		return false
 	}
 	p.sum.Add((*tally.Decision[ratelimit.Limit])(d), d.Remaining)
+	p.resets = append(p.resets, d.ResetAfter)
 	return true
 }
 
 // denied gives back what was charged, and returns the answer.
-func (p *pass[R]) denied() (ratelimit.Decision, error) {
+func (p *pass[R]) denied(ctx context.Context, r R) (ratelimit.Decision, error) {
 	p.done = true
 	d := p.end
 	d.Allowed, d.Delay = false, 0
+	failures := p.undo()
 	if !p.sum.Empty() {
 		// The limiters before it have room for the cost that they get back.
 		if before := p.d.Remaining; before < d.Remaining-p.cost {
 			d.Remaining = before + p.cost
 		}
-		d.ResetAfter = max(d.ResetAfter, p.d.ResetAfter)
+		d.ResetAfter = p.resetAfter(ctx, r)
 		d.Degraded = d.Degraded || p.d.Degraded
 	}
-	failures := p.undo()
 	if errors.Is(p.err, ratelimit.ErrUnavailable) {
 		p.err = errors.Join(append([]error{p.err}, failures...)...)
 	}
 	return d, p.err
+}
+
+// resetAfter returns the time until all budgets are full, of the limiters up to the one that has denied. The answers of
+// those before it counted the charge that they have got back. Where that may matter, they are asked again; one that
+// cannot be asked keeps its answer, which is no earlier than the time.
+func (p *pass[R]) resetAfter(ctx context.Context, r R) time.Duration {
+	reset := p.end.ResetAfter
+	for i, with := range p.resets {
+		if with > reset && len(p.charged) > 0 {
+			if d, err := ratelimit.Peek(ctx, ratelimit.Limiter[R](p.chain.limiters[i]), r, 0); err == nil {
+				with = min(with, d.ResetAfter)
+			}
+		}
+		reset = max(reset, with)
+	}
+	return reset
 }
 
 // giveBack gives back what was charged if a limiter has panicked.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -342,4 +343,59 @@ func TestAChainAdjustsAllAndTellsWhatFailed(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 	require.ErrorContains(t, err, "chain: limiter 0")
 	assert.Equal(t, []int{3, 3}, []int{a.n, b.n})
+}
+
+// TestADenialTellsWhenTheBudgetsAreFull as they are after it: a limiter that comes before the one that denies has got its
+// charge back.
+func TestADenialTellsWhenTheBudgetsAreFull(t *testing.T) {
+	limits := []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerMinute(6), 12), ratelimit.FixedWindow(ratelimit.PerMinute(15)), ratelimit.SlidingLog(ratelimit.PerMinute(14)),
+		ratelimit.SlidingCounter(ratelimit.PerMinute(13)), ratelimit.TokenBucket(ratelimit.PerSecond(1), 5), ratelimit.FixedWindow(ratelimit.PerHour(300)),
+	}
+	denials := 0
+	for seed := range uint64(100) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		clock := new(ratelimittest.Clock)
+		var links []*ratelimit.Keyed[string]
+		var reservers []ratelimit.Reserver[string]
+		for i, at := range random.Perm(len(limits))[:2+random.IntN(2)] {
+			links = append(links, onClock(t, clock, limits[at].Named(string(rune('a'+i)))))
+			reservers = append(reservers, links[i])
+		}
+		chained := chainOf(t, reservers...)
+		for range 60 {
+			clock.Advance(time.Duration(random.Int64N(int64(4 * s))))
+			cost := random.IntN(6)
+			looked, err := chained.Peek(t.Context(), "ann", cost)
+			require.NoError(t, err)
+			got, err := chained.Take(t.Context(), "ann", cost)
+			require.NoError(t, err)
+			if got.Allowed {
+				continue
+			}
+			denials++
+			assert.Equal(t, looked, got, "Peek")
+			var want time.Duration
+			for _, l := range links { // those after the one that has denied were not asked
+				d, err := l.Peek("ann", 0)
+				require.NoError(t, err)
+				want = max(want, d.ResetAfter)
+				if l.Limits()[0].Name == got.Limit.Name {
+					break
+				}
+			}
+			assert.Equal(t, want, got.ResetAfter, "%v, cost %d", chained.Limits(), cost)
+		}
+	}
+	assert.Greater(t, denials, 1000)
+}
+
+// TestALimiterThatCannotBeAskedKeepsItsAnswer, which counts the charge: it is no earlier than the budget is full.
+func TestALimiterThatCannotBeAskedKeepsItsAnswer(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	last := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1))
+	require.True(t, last.Allow("ann", 1))
+	d, err := chainOf(t, allows(ratelimit.Decision{Remaining: 9, ResetAfter: time.Hour}), last).Take(t.Context(), "ann", 1)
+	require.NoError(t, err)
+	assert.Equal(t, time.Hour, d.ResetAfter)
 }

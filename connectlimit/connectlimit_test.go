@@ -33,9 +33,9 @@ const (
 
 // service is an echo, and a stream that repeats what it got three times. The text "fail" is
 // answered with unavailable, "panic" panics.
-func service(t *testing.T, i *connectlimit.Interceptor) *httptest.Server {
+func service(t *testing.T, i ...connect.Interceptor) *httptest.Server {
 	mux := http.NewServeMux()
-	with := connect.WithInterceptors(i)
+	with := connect.WithInterceptors(i...)
 	mux.Handle(echoProcedure, connect.NewUnaryHandler(echoProcedure, func(_ context.Context, r *connect.Request[text]) (*connect.Response[text], error) {
 		switch r.Msg.Value {
 		case "fail":

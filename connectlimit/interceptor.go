@@ -91,10 +91,11 @@ func (i *Interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			return next(ctx, req)
 		}
 		err = i.serve(unaryCall(ctx, req), nil, func(e *event) (any, error) {
+			told, ctx := i.fields(ctx, e)
 			if resp, err = next(ctx, req); err != nil || resp == nil {
 				return nil, err
 			}
-			i.tell(e, resp.Header())
+			told.add(resp.Header())
 			return resp.Any(), nil
 		})
 		return resp, err
@@ -222,7 +223,8 @@ func (i *Interceptor) pass(e *event) error {
 	}
 	refused.Mark(ctx)
 	answer := errorOf(i.core.Answer(e, rpcstatus.Code(i.opts.KeyCode)))
-	i.tell(e, answer.Meta())
+	told, _ := i.fields(ctx, e)
+	told.add(answer.Meta())
 	if i.opts.OnRefused != nil {
 		if other := i.opts.OnRefused(public(*e), answer); other != nil {
 			answer = other
@@ -231,15 +233,23 @@ func (i *Interceptor) pass(e *event) error {
 	return answer
 }
 
-// tell tells the client of its limits, if it is to be told.
-func (i *Interceptor) tell(e *event, h http.Header) {
+// limitFields are the values of RateLimit-Policy and RateLimit, "" for those that are not sent.
+type limitFields struct{ policies, standing string }
+
+// fields returns the fields of an event, none of a call that is exempt, and the context for interceptors inside.
+func (i *Interceptor) fields(ctx context.Context, e *event) (limitFields, context.Context) {
 	if e == nil || !i.opts.LimitFields || i.opts.Shadow || e.Outcome != edge.Allowed && e.Outcome != edge.Denied && e.Outcome != edge.Exceeds {
-		return
+		return limitFields{}, ctx
 	}
-	policies, standing := i.views.Fields(&e.Decision, e.Outcome == edge.Exceeds)
-	for name, value := range map[string]string{"Ratelimit-Policy": policies, "Ratelimit": standing} {
+	policies, standing, inner := i.views.Fields(ctx, &e.Decision, e.Outcome == edge.Exceeds)
+	return limitFields{policies, standing}, inner
+}
+
+// add adds the fields before those of interceptors inside, which have answered first.
+func (f limitFields) add(h http.Header) {
+	for name, value := range map[string]string{"Ratelimit-Policy": f.policies, "Ratelimit": f.standing} {
 		if value != "" {
-			h.Add(name, value)
+			h[name] = append([]string{value}, h[name]...)
 		}
 	}
 }

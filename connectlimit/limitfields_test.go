@@ -74,3 +74,29 @@ func TestLimitFieldsAreLeftOut(t *testing.T) {
 	_, err = connectlimit.New(twice, &connectlimit.Options{LimitFields: true})
 	assert.ErrorContains(t, err, "the same policy name")
 }
+
+// TestNestedInterceptorsTellEachNameOnce, whichever of them answers: a name is one policy in one response, and the same one
+// in all.
+func TestNestedInterceptorsTellEachNameOnce(t *testing.T) {
+	for protocol, options := range protocols {
+		t.Run(protocol, func(t *testing.T) {
+			per := func(n int) *connectlimit.Interceptor {
+				l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(n)), &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
+				i, err := connectlimit.New(ratelimit.Map(l, connectlimit.Procedure), &connectlimit.Options{LimitFields: true})
+				require.NoError(t, err)
+				return i
+			}
+			c := newClient(service(t, per(9), per(3), per(4)), options...)
+			told := func(h http.Header) []string { return append(h.Values("RateLimit-Policy"), h.Values("RateLimit")...) }
+			resp, err := c.echo.CallUnary(t.Context(), connect.NewRequest(wrapperspb.String("x")))
+			require.NoError(t, err)
+			assert.Equal(t, []string{`"default";q=9;w=60`, `"default-2";q=3;w=60`, `"default-3";q=4;w=60`,
+				`"default";r=8;t=60`, `"default-2";r=2;t=60`, `"default-3";r=3;t=60`}, told(resp.Header()))
+			require.NoError(t, c.say(t.Context(), "x"))
+			require.NoError(t, c.say(t.Context(), "x"))
+			err = c.say(t.Context(), "x")
+			assert.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
+			assert.Equal(t, []string{`"default-2";q=3;w=60`, `"default-2";r=0;t=60`}, told(meta(err)))
+		})
+	}
+}

@@ -44,7 +44,8 @@ type Options struct {
 	KeyCode connect.Code
 
 	// LimitFields sends RateLimit-Policy and RateLimit, as [httplimit.DialectDraft11] has them, with unary calls that
-	// return no error and with calls that are denied.
+	// return no error and with calls that are denied. A name that an interceptor outside uses gets a number; so give other
+	// names than middleware of httplimit outside.
 	LimitFields bool
 
 	// QuotaUnit is that of [httplimit.Options].

@@ -44,7 +44,7 @@ func (i *Interceptor) pass(e *event, t trailers) error {
 		t.set(func() metadata.MD { return metadata.MD{i.opts.DegradedTrailer: {"true"}} })
 	}
 	if i.opts.LimitTrailers && t.tells(e.Outcome) {
-		t.set(func() metadata.MD { return i.limits(e) })
+		t.set(func() metadata.MD { return i.limits(e, t) })
 	}
 	switch e.Outcome {
 	case edge.Allowed:

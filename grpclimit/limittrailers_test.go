@@ -152,3 +152,27 @@ func TestClientKeepsToWhatTrailersTell(t *testing.T) {
 		assert.Equal(t, uint64(2), c.Stats().Waited)
 	})
 }
+
+// TestNestedInterceptorsTellEachNameOnce: a name is one policy in one response.
+func TestNestedInterceptorsTellEachNameOnce(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	per := func(n int) *grpclimit.Interceptor {
+		return interceptor(t, limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(n))), grpclimit.Options{LimitTrailers: true})
+	}
+	a, b, c := per(9), per(3), per(4)
+	client := serve(t, new(service), grpc.ChainUnaryInterceptor(a.UnaryServerInterceptor(), b.UnaryServerInterceptor(), c.UnaryServerInterceptor()))
+	say := func() (codes.Code, []string) {
+		var trailer metadata.MD
+		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}, grpc.Trailer(&trailer))
+		return status.Code(err), append(trailer["ratelimit-policy"], trailer["ratelimit"]...)
+	}
+	code, told := say()
+	assert.Equal(t, codes.OK, code)
+	assert.Equal(t, []string{`"default";q=9;w=60`, `"default-2";q=3;w=60`, `"default-3";q=4;w=60`,
+		`"default";r=8;t=60`, `"default-2";r=2;t=60`, `"default-3";r=3;t=60`}, told)
+	say()
+	say()
+	code, told = say()
+	assert.Equal(t, codes.ResourceExhausted, code)
+	assert.Equal(t, []string{`"default";q=9;w=60`, `"default-2";q=3;w=60`, `"default";r=5;t=60`, `"default-2";r=0;t=60`}, told)
+}

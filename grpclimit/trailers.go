@@ -21,6 +21,7 @@ type trailers struct {
 	ctx    context.Context   // of a unary call
 	stream grpc.ServerStream // or of none
 	tell   bool              // what is left; a message's decision does not
+	inner  *context.Context  // that the handler of a unary call gets; nil if the trailers say nothing to interceptors inside
 	first  bool              // the decision is on a stream as it opens, or on its first message
 }
 
@@ -41,10 +42,13 @@ func (t trailers) set(md func() metadata.MD) {
 }
 
 // limits tells the client of the limit that has decided.
-func (i *Interceptor) limits(e *event) metadata.MD {
-	policies, standing := i.views.Fields(&e.Decision, e.Outcome == edge.Exceeds)
+func (i *Interceptor) limits(e *event, t trailers) metadata.MD {
+	policies, standing, inner := i.views.Fields(e.Request.Context(), &e.Decision, e.Outcome == edge.Exceeds)
 	if policies == "" {
 		return nil
+	}
+	if t.inner != nil {
+		*t.inner = inner
 	}
 	md := metadata.MD{policyKey: {policies}}
 	if standing != "" {

@@ -22,5 +22,9 @@ func (i *Interceptor) call(c *Call, handler grpc.UnaryHandler) (any, error) {
 		return handler(ctx, req)
 	}
 	e := i.core.Event(c)
+	if i.opts.LimitTrailers {
+		inner := ctx
+		return i.serve(&e, trailers{ctx: c.Context(), tell: true, inner: &inner}, nil, i.core.Settles, func() (any, error) { return handler(inner, req) })
+	}
 	return i.serve(&e, trailers{ctx: c.Context(), tell: true}, nil, i.core.Settles, func() (any, error) { return handler(ctx, req) })
 }

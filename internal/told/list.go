@@ -132,6 +132,17 @@ func (v *View) After(outer []string, names func(lines []string) []string) *View 
 	return n.list.views[slices.Index(v.list.views, v)]
 }
 
+// names returns the names of the list after those.
+func (l *list) names(after []string) []string {
+	names := slices.Clip(after)
+	for _, v := range l.views {
+		if v.Name != "" {
+			names = append(names, v.Name)
+		}
+	}
+	return names
+}
+
 // renamed returns the list with names that are not in use, ignoring case.
 func (l *list) renamed(used []string) *list {
 	taken := make(map[string]bool, len(used))

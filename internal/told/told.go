@@ -3,6 +3,7 @@
 package told
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"strconv"
@@ -118,18 +119,26 @@ func (v *Views) refresh() {
 	v.plans.Clear()
 }
 
-// Fields returns the values of RateLimit-Policy and RateLimit for a decision, "" for what is not told. The decision of a
-// cost that exceeds its limit does not tell how much is left, except where nothing ever is; nor does that of a layer with a
-// cost of its own.
-func (v *Views) Fields(d *ratelimit.Decision, exceeds bool) (policies, standing string) {
+// outerKey is the key of the names that interceptors around have used, in the context of a call.
+type outerKey struct{}
+
+// Fields returns the values of RateLimit-Policy and RateLimit for a decision, "" for those that are not sent. The decision of
+// a cost that exceeds its limit does not tell how much is left, except where nothing ever is; nor does that of a layer with
+// a cost of its own. In one response a name is one policy: names that interceptors around have used get a number. The
+// context that Fields returns is for interceptors inside.
+func (v *Views) Fields(ctx context.Context, d *ratelimit.Decision, exceeds bool) (policies, standing string, inner context.Context) {
 	w := v.Of(&d.Limit)
 	if w.Name == "" {
-		return "", ""
+		return "", "", ctx
+	}
+	outer, _ := ctx.Value(outerKey{}).([]string)
+	if len(outer) > 0 {
+		w = w.After(outer, func(names []string) []string { return names })
 	}
 	if capacity := w.Limit.Capacity(); d.Remaining <= capacity && (!exceeds || capacity == 0) {
 		standing = w.Standing(d)
 	}
-	return w.Policies(), standing
+	return w.Policies(), standing, context.WithValue(ctx, outerKey{}, w.list.names(outer))
 }
 
 // Policies returns the value of RateLimit-Policy.
