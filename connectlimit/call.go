@@ -93,7 +93,7 @@ func APIKey(name string) func(*Call) (keyfunc.Hash, error) {
 	}
 }
 
-// BearerToken is [httplimit.BearerToken] for calls, with the same hash.
+// BearerToken is [httplimit.BearerToken] for calls, with the same hash. It is for opaque tokens, not for JWTs.
 func BearerToken(c *Call) (keyfunc.Hash, error) {
 	token, err := keytext.Bearer(c.Header["Authorization"])
 	if err != nil {

@@ -44,7 +44,8 @@ func APIKey(key string) func(*Call) (keyfunc.Hash, error) {
 	}
 }
 
-// BearerToken is [APIKey] for the token in "authorization: Bearer token".
+// BearerToken is [APIKey] for the token in "authorization: Bearer token". It is for opaque tokens, not for JWTs: see
+// [httplimit.BearerToken].
 func BearerToken(c *Call) (keyfunc.Hash, error) {
 	token, err := keytext.Bearer(c.values("authorization"))
 	if err != nil {

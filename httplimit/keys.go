@@ -48,7 +48,9 @@ func APIKey(name string) func(*http.Request) (keyfunc.Hash, error) {
 	return hashed(func(r *http.Request) (string, error) { return keytext.Single(r.Header[name], name) })
 }
 
-// BearerToken is [APIKey] for the token in "Authorization: Bearer token".
+// BearerToken is [APIKey] for the token in "Authorization: Bearer token". It is for opaque tokens. A JWT has several spellings that
+// verifiers accept, such as 16 that differ in the last character of the signature, and a budget for each: key by a
+// verified claim instead, after authentication.
 func BearerToken(r *http.Request) (keyfunc.Hash, error) { return bearer(r) }
 
 var bearer = hashed(func(r *http.Request) (string, error) { return keytext.Bearer(r.Header["Authorization"]) })

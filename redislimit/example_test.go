@@ -5,6 +5,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/proc"
 	"github.com/weir-go/ratelimit/redislimit"
 )
@@ -341,4 +344,35 @@ func ExampleAllOf() {
 	// ann false calls
 	// half of the tokens would do for bob: false
 	// bob true tokens
+}
+
+func byAddress(shared *redislimit.Limiter) (*httplimit.Middleware, error) {
+	return httplimit.New(ratelimit.Map(shared, func(r *http.Request) (string, error) {
+		addr, err := httplimit.RemoteIP(r) // a netip.Addr
+		return addr.String(), err
+	}), nil)
+}
+
+// httplimit's key functions for addresses return a netip.Addr, and the keys of a shared budget are strings.
+func ExampleNew_http() {
+	onServer(func(ctx context.Context, client *redis.Client) error {
+		shared, err := redislimit.New(client, ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("http"), &redislimit.Options{Timeout: time.Second})
+		if err != nil {
+			return err
+		}
+		limit, err := byAddress(shared)
+		if err != nil {
+			return err
+		}
+		h := limit.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		for range 2 {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			fmt.Println(w.Code)
+		}
+		return nil
+	})
+	// Output:
+	// 200
+	// 429
 }

@@ -248,3 +248,27 @@ func TestHTTPRateAsksItsStoreForOneRequestAtATime(t *testing.T) {
 	<-first
 	<-second
 }
+
+// A client that sends a request each second for an hour is what docs/migrate.md has figures of.
+func TestHTTPRateAdmitsMoreOfASmallLimit(t *testing.T) {
+	for n, want := range map[int][2]int{1: {60, 30}, 3: {180, 121}, 100: {6000, 5941}} {
+		synctest.Test(t, func(t *testing.T) {
+			limit, err := httplimit.PerIP(ratelimit.SlidingCounter(ratelimit.PerMinute(n)), quiet)
+			require.NoError(t, err)
+			a, b := router(httprate.LimitBy(n, time.Minute, byIP)), router(limit.Wrap)
+			pause := time.Second
+			if n == 100 {
+				pause /= 10 // more than the limit
+			}
+			var got [2]int
+			for begin := time.Now(); time.Since(begin) < time.Hour; time.Sleep(pause) {
+				for i, h := range []http.Handler{a, b} {
+					if statuses(h, 1, from("192.0.2.1:1"))[0] == http.StatusOK {
+						got[i]++
+					}
+				}
+			}
+			assert.Equal(t, want, got, "%d a minute", n)
+		})
+	}
+}
