@@ -96,13 +96,14 @@ func (a *account) eased() {
 type spending struct {
 	meter.Spending
 	changes uint32 // the account's when it was spent
+	turn    *turn  // of a call that waits, or has waited, for its instant; guarded by the account's lock
 }
 
 // spendingOf returns what is spent when an account accepts its offer.
 func spendingOf(o meter.Offer, cost int64, keep meter.Keep) spending {
 	sp := o.Spending(cost)
 	sp.Open = keep == meter.Open
-	return spending{sp, o.Changes}
+	return spending{Spending: sp, changes: o.Changes}
 }
 
 // at returns the moment as which a reading counts: the key's time never goes back. The caller holds
@@ -184,10 +185,14 @@ func (a *account) adjust(now, delta int64) {
 // settleAt settles what was spent at what it actually was. If the key was dropped because it was fresh, there
 // is nothing to give back, and what is still to be charged to it is returned. If it was reset or evicted, there is
 // nothing to settle.
-func (a *account) settleAt(clock Clock, sp spending, actual int64) (late int64) {
+func (a *account) settleAt(clock Clock, charged *spending, actual int64) (late int64) {
 	now := reading(clock)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if charged.turn != nil && a.settleTurn(now, charged, actual) {
+		return 0
+	}
+	sp := *charged
 	if a.plan == nil {
 		if a.use.isOver() {
 			return 0
@@ -212,7 +217,11 @@ func (a *account) adopt(p *plan, reading int64) {
 	if !old.equals(p) {
 		a.last = max(reading, a.last)
 		old.Refresh(&a.State)
+		line := a.State.Line()
 		a.State = p.Migrate(&old.Meter, a.State, a.last)
+		if line != nil {
+			p.Attach(&a.State, line)
+		}
 		a.changes++
 	}
 	a.plan = p
@@ -234,6 +243,9 @@ type request struct {
 	delay bool // keep counts only if a leaky bucket delays the work
 	peek  bool // to change nothing: the key stays under the limit that it is under
 	brief bool // the caller needs only the yes or no, and no error
+
+	// turn is set by Wait. If the cost is booked for later, its turn in the key's line is stored there.
+	turn **turn
 }
 
 // takeRequest is the request of Take and Allow: now, or whenever a leaky bucket lets it out.

@@ -132,8 +132,8 @@ func ExampleKeyed_Stats() {
 	limiter.Sweep()
 	fmt.Printf("%+v\n", limiter.Stats())
 	// Output:
-	// {Keys:2 Expired:0 Evicted:1 EvictedThrottled:0 Refused:0 Recalled:0 Overflowed:0}
-	// {Keys:0 Expired:2 Evicted:1 EvictedThrottled:0 Refused:0 Recalled:0 Overflowed:0}
+	// {Keys:2 Expired:0 Evicted:1 EvictedThrottled:0 Refused:0 Recalled:0 Overflowed:0 Waiting:0}
+	// {Keys:0 Expired:2 Evicted:1 EvictedThrottled:0 Refused:0 Recalled:0 Overflowed:0 Waiting:0}
 }
 
 // A client who invents keys cannot get rid of what one of them has spent.

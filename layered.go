@@ -151,11 +151,7 @@ func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
 func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
 	s := l.stack()
 	err := s.take(r, cost, queueRequest(maxDelay, keepFor(ctx)))
-	var settle func(actual int) error
-	if s.d.Allowed {
-		settle = s.settler(cost)
-	}
-	res := NewReservation(s.d, settle)
+	res := s.reservation(cost)
 	s.report(r, err)
 	l.done(s)
 	return res, err
@@ -181,7 +177,8 @@ func (l *Layered[R]) ReplacesCost() bool {
 }
 
 // Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets. It is not
-// first come, first served: it books nothing ahead, but sleeps for RetryAfter and tries again.
+// first come, first served: it books nothing ahead, but sleeps for RetryAfter and tries again. Only in the queues of leaky
+// buckets, once it has been admitted, it is served as by [Keyed.Wait].
 //
 // It fails at once with [context.DeadlineExceeded] if the layers cannot allow the cost before the deadline; with the
 // context's error when that ends; and with the errors of Take. A Wait that fails has charged nothing, except that a
@@ -220,16 +217,13 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 	}
 }
 
-// sleepOut sleeps for the delay, and cancels what was charged if the context ends first.
+// sleepOut awaits the request's turn in leaky buckets, and cancels what was charged if the context ends first.
 func (l *Layered[R]) sleepOut(ctx context.Context, s *stack[R], cost int) error {
 	if s.d.Delay == 0 {
 		return nil
 	}
-	err := ctxwait.Sleep(ctx, s.d.Delay)
-	actual := cost
-	if err != nil {
-		actual = 0
-	}
-	_ = s.settler(cost)(actual) // in memory it cannot fail
+	res := s.reservation(cost)
+	err := res.Wait(ctx)
+	_ = res.Settle(cost) // unless it was cancelled; in memory it cannot fail
 	return err
 }

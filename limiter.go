@@ -48,6 +48,8 @@ type Keyed[K comparable] struct {
 	// certain is the keys' accounts if New was called and keys hold no interfaces; else nil: a key may fail
 	// to be comparable, and has to be checked before it is looked up.
 	certain *keys.Map[K, *account]
+
+	waiting waitingRoom
 }
 
 var _ Reserver[string] = (*Keyed[string])(nil)
@@ -79,6 +81,7 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 		keys:       table,
 		limitFor:   o.LimitFor,
 		onDecision: o.OnDecision,
+		waiting:    waitingRoom{max: int64(o.MaxWaiting)},
 	}
 	if !keys.HoldInterfaces[K]() {
 		l.certain = table.accounts
@@ -167,7 +170,11 @@ func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, 
 		return l.decideSlow(key, cost, q, now, d)
 	}
 	m := b.at(now)
-	o = b.decide(m, int64(cost), q, d)
+	if q.turn == nil {
+		o = b.decide(m, int64(cost), q, d)
+	} else {
+		o = b.decideTurn(l.clock, &l.waiting, m, int64(cost), q, d)
+	}
 	b.unlock(p, m, d)
 	return b, o, nil
 }
@@ -207,7 +214,12 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision
 			continue // the limit has changed in the meantime
 		}
 		m := b.at(now)
-		o := b.decide(m, int64(cost), q, d)
+		var o meter.Offer
+		if q.turn == nil {
+			o = b.decide(m, int64(cost), q, d)
+		} else {
+			o = b.decideTurn(l.clock, &l.waiting, m, int64(cost), q, d)
+		}
 		if l.refreshed.Load() != refreshed {
 			b.markStale()
 		}
@@ -414,7 +426,7 @@ func (l *Keyed[K]) table() *table[K] {
 func (l *Keyed[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error) {
 	x := &keyedReservation[K]{l: l, key: key}
 	r := &x.Reservation
-	r.keyed = x
+	r.local = x
 	q := reserveRequest(maxDelay, keepFor(ctx))
 	var err error
 	var o meter.Offer

@@ -266,6 +266,9 @@ func (t *table[K]) removeLocked(s *shard[K], e *entry[K], floor int64) {
 			w.carrier.Store(&carrier)
 		}
 	}
+	if b.State.Line() != nil {
+		b.plan.Refresh(&b.State) // so that all who wait know when
+	}
 	b.plan = nil
 	t.accounts.RemoveEntry(e)
 	if t.expiry != nil {

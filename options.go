@@ -52,6 +52,11 @@ type Options[K comparable] struct {
 	// are never dropped for being idle.
 	IdleTTL time.Duration
 
+	// MaxWaiting is the maximum number of calls that wait at one time, for all keys together: each holds a goroutine. A
+	// further [Keyed.Wait] or [Reservation.Wait] that would have to wait fails at once with ErrLimited. If zero, any
+	// number may wait.
+	MaxWaiting int
+
 	// Clock tells the time. If nil, the system's monotonic clock.
 	Clock Clock
 
@@ -75,6 +80,8 @@ func (o *Options[K]) validate() error {
 		return fmt.Errorf("ratelimit: Options.Remember is %d with RefuseNew, which forgets no key that is not fresh; want 0", o.Remember)
 	case o.IdleTTL < 0:
 		return fmt.Errorf("ratelimit: Options.IdleTTL is %v, want 0 or more", o.IdleTTL)
+	case o.MaxWaiting < 0:
+		return fmt.Errorf("ratelimit: Options.MaxWaiting is %d, want 0 for no maximum or more", o.MaxWaiting)
 	case o.Clock != nil && nilcheck.IsNil(o.Clock):
 		return fmt.Errorf("ratelimit: Options.Clock is a nil %T, want a clock or none", o.Clock)
 	}
@@ -98,6 +105,8 @@ type Stats struct {
 	// Overflowed counts the keys that [Options.Remember] has forgotten before they were fresh. If it grows, Remember is
 	// too small.
 	Overflowed uint64
+	// Waiting is the number of calls that wait now for budget that is booked for them: see [Options.MaxWaiting].
+	Waiting int
 }
 
 // Stats returns the counts. Each is exact, but they are not read at one instant.
@@ -105,6 +114,7 @@ func (l *Keyed[K]) Stats() Stats {
 	t := l.table()
 	s := Stats{
 		Keys:             l.Len(),
+		Waiting:          int(l.waiting.n.Load()),
 		Expired:          t.expired.Load(),
 		Evicted:          t.evicted.Load(),
 		EvictedThrottled: t.evictedThrottled.Load(),

@@ -18,7 +18,16 @@ type Reservation struct {
 	settle  func(actual int) error // of another engine or of a stack, else nil
 	made    time.Time              // by the monotonic clock, if there is a delay
 
-	keyed interface{ settleKey(actual int64) error } // of a Keyed, else nil
+	local local // of a limiter in memory, else nil
+}
+
+// local is a charge in memory.
+type local interface {
+	// settleLocal replaces the cost that was charged.
+	settleLocal(actual int64) error
+	// await sleeps until the work may begin, which is no later than the given instant, and returns nil; or it returns an
+	// error if the context ends before that, or there is no room for one more that waits.
+	await(ctx context.Context, latest time.Time) error
 }
 
 // keyedReservation is a reservation of a Keyed. It has the key, which may have left the table before the
@@ -31,10 +40,14 @@ type keyedReservation[K comparable] struct {
 	sp  spending
 }
 
-func (x *keyedReservation[K]) settleKey(actual int64) error {
+func (x *keyedReservation[K]) await(ctx context.Context, latest time.Time) error {
+	return awaitAll(ctx, x.l.clock, latest, awaited{x.b, &x.sp, &x.l.waiting})
+}
+
+func (x *keyedReservation[K]) settleLocal(actual int64) error {
 	switch {
 	case x.b != nil:
-		if late := x.b.settleAt(x.l.clock, x.sp, actual); late > 0 {
+		if late := x.b.settleAt(x.l.clock, &x.sp, actual); late > 0 {
 			return unlessFull(x.l.charge(x.key, late))
 		}
 	case x.sp.Cost == 0:
@@ -93,8 +106,8 @@ func (r *Reservation) Settle(actual int) error {
 	if r.settle != nil {
 		return r.settle(actual)
 	}
-	if r.keyed != nil {
-		return r.keyed.settleKey(int64(actual))
+	if r.local != nil {
+		return r.local.settleLocal(int64(actual))
 	}
 	return nil
 }
@@ -102,10 +115,13 @@ func (r *Reservation) Settle(actual int) error {
 // Cancel gives the whole cost back: it is Settle(0).
 func (r *Reservation) Cancel() error { return r.Settle(0) }
 
-// Wait sleeps until Delay is over, in real time from when the reservation was made. If the deadline comes before
-// that, it fails at once; if the context ends, it fails then. It then cancels the reservation and returns the
-// context's error, joined with that of Cancel. It returns [ErrLimited] if the reservation is not Allowed, and nil if
-// it is nil or settled.
+// Wait sleeps until the work may begin, at the latest until Delay is over, in real time from when the reservation was
+// made. In memory it has a place among the waiters of [Keyed.Wait] and returns earlier if one before it leaves.
+//
+// If the deadline comes before Delay is over, it fails at once; if the context ends, it fails then; and it fails with
+// [ErrLimited] if [Options.MaxWaiting] calls wait. It then cancels the reservation and returns the error, joined with
+// that of Cancel. It returns [ErrLimited] if the reservation is not Allowed, and nil if it is nil or settled, also while
+// it sleeps.
 func (r *Reservation) Wait(ctx context.Context) error {
 	switch {
 	case r == nil || r.settled.Load():
@@ -123,7 +139,15 @@ func (r *Reservation) Wait(ctx context.Context) error {
 		return also(fmt.Errorf("%w: the work must wait for %v under %v, but the deadline is in %v",
 			context.DeadlineExceeded, delay, r.Limit, left), r.Cancel())
 	}
-	if err = ctxwait.Sleep(ctx, delay); err != nil {
+	switch {
+	case delay <= 0:
+		return nil
+	case r.local != nil:
+		err = r.local.await(ctx, r.made.Add(r.Delay))
+	default:
+		err = ctxwait.Sleep(ctx, delay)
+	}
+	if err != nil {
 		return also(err, r.Cancel())
 	}
 	return nil

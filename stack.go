@@ -672,26 +672,29 @@ func (s *stack[R]) wait() time.Duration {
 	return longest
 }
 
-// settler returns how to settle what the decision has charged. It keeps no more of the stack
-// than that, because the stack goes back to its pool and serves other requests.
-func (s *stack[R]) settler(cost int) func(actual int) error {
-	if cost == 0 {
-		return s.debit()
+// reservation returns what the decision has charged. It keeps no more of the stack than that, because the stack goes back
+// to its pool and serves other requests.
+func (s *stack[R]) reservation(cost int) *Reservation {
+	switch {
+	case !s.d.Allowed:
+		return NewReservation(s.d, nil)
+	case cost == 0:
+		return NewReservation(s.d, s.debit())
 	}
-	var spent []settlement
+	x := &stackReservation{clock: s.clock}
 	for i := range s.charges {
 		if c := &s.charges[i]; c.spent {
-			spent = append(spent, c.settlement(s.members[c.first].key.debit(c.p)))
+			key := s.members[c.first].key
+			spent := c.settlement(key.debit(c.p))
+			if i < len(s.firm) {
+				spent.room = key.waiting()
+			}
+			x.spent = append(x.spent, spent)
 		}
 	}
-	clock := s.clock
-	return func(actual int) error {
-		var errs []error
-		for i := range spent {
-			errs = append(errs, spent[i].settle(clock, int64(actual)))
-		}
-		return errors.Join(errs...)
-	}
+	x.Decision, x.local = s.d, x
+	x.booked()
+	return &x.Reservation
 }
 
 // debit returns how to charge the layers of the caller's cost, for a reservation of

@@ -1,6 +1,8 @@
 package ratelimit
 
 import (
+	"context"
+	"errors"
 	"math"
 	"time"
 
@@ -188,7 +190,7 @@ func (c *charge) wait() time.Duration { return between(c.m.Reading, max(c.o.At, 
 
 // settlement returns what is needed to settle the charge, if debit charges its key.
 func (c *charge) settlement(debit func(int64) error) settlement {
-	return settlement{c.b, spendingOf(c.o, c.cost, c.keep), c.shares, c.own, debit}
+	return settlement{b: c.b, sp: spendingOf(c.o, c.cost, c.keep), shares: c.shares, own: c.own, debit: debit}
 }
 
 // settlement is what is left of a charge until it is settled: what was spent, and how much of it
@@ -199,6 +201,7 @@ type settlement struct {
 	sp          spending
 	shares, own int64
 	debit       func(int64) error
+	room        *waitingRoom // of an enforcing layer; nil for a shadow, which the work does not wait for
 }
 
 // settle settles the charge at what the caller's cost really was. The layer's own cost
@@ -212,8 +215,33 @@ func (x *settlement) settle(clock Clock, actual int64) error {
 	if actual > 0 {
 		cost = meter.Add(cost, x.own)
 	}
-	if late := x.b.settleAt(clock, x.sp, cost); late > 0 {
+	if late := x.b.settleAt(clock, &x.sp, cost); late > 0 {
 		return unlessFull(x.debit(late))
 	}
 	return nil
+}
+
+// stackReservation is a reservation of what several accounts were charged.
+type stackReservation struct {
+	Reservation
+	clock Clock
+	spent []settlement
+}
+
+func (x *stackReservation) settleLocal(actual int64) error {
+	var errs []error
+	for i := range x.spent {
+		errs = append(errs, x.spent[i].settle(x.clock, actual))
+	}
+	return errors.Join(errs...)
+}
+
+func (x *stackReservation) await(ctx context.Context, latest time.Time) error {
+	var all []awaited
+	for i := range x.spent {
+		if c := &x.spent[i]; c.room != nil {
+			all = append(all, awaited{c.b, &c.sp, c.room})
+		}
+	}
+	return awaitAll(ctx, x.clock, latest, all...)
 }

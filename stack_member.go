@@ -68,6 +68,8 @@ type anyKey[R any] interface {
 	withdraw(b *account, clock Clock)
 	// debit returns how to charge the key later, when it may not be tracked.
 	debit(p *plan) func(n int64) error
+	// waiting counts the calls that wait in the limiter.
+	waiting() *waitingRoom
 	// report tells the limiter's OnDecision, if there is one.
 	report(cost int, d Decision, spent bool, err error)
 	// clear forgets the key.
@@ -244,6 +246,8 @@ func (k *layerKey[R, K]) debit(p *plan) func(n int64) error {
 	}
 	return func(n int64) error { return l.adjust(key, p, n, l.refreshed.Load()) }
 }
+
+func (k *layerKey[R, K]) waiting() *waitingRoom { return &k.l.waiting }
 
 func (k *layerKey[R, K]) report(cost int, d Decision, spent bool, err error) {
 	if f := k.l.onDecision; f != nil {

@@ -2,8 +2,13 @@ package ratelimit_test
 
 import (
 	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,18 +123,18 @@ func TestCancelledWaiterGivesBackWhatItBooked(t *testing.T) {
 	}
 }
 
-func TestThoseBehindACancelledWaiterKeepTheirInstants(t *testing.T) {
+func TestThoseBehindACancelledWaiterMoveUp(t *testing.T) {
 	bubble(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), func(t *testing.T, w *waiters) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w.wait(t.Context(), "at 0", 1)
 		w.wait(ctx, "gone", 1)
+		w.wait(t.Context(), "at 1", 1)
 		w.wait(t.Context(), "at 2", 1)
-		w.wait(t.Context(), "at 3", 1)
 		cancel()
-		w.wait(t.Context(), "at 4", 1)
+		w.wait(t.Context(), "at 3", 1)
 		w.wg.Wait()
-		require.Equal(t, []string{"at 0", "at 2", "at 3", "at 4"}, w.served)
-		require.Equal(t, seconds(0, 2, 3, 4), w.at)
+		require.Equal(t, []string{"at 0", "at 1", "at 2", "at 3"}, w.served)
+		require.Equal(t, seconds(0, 1, 2, 3), w.at)
 	})
 }
 
@@ -313,4 +318,294 @@ func TestTheTextOfAWaitThatIsTooLate(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualError(t, r.Wait(ctx), "context deadline exceeded: the work must wait for 200ms under token-bucket 5/s burst 1, but the deadline is in 50ms")
 	})
+}
+
+// oracle knows when each waiter of a key is served: it replays on a new limiter all that was spent, and books the
+// waiters anew, in the order in which they came.
+type oracle struct {
+	t       *testing.T
+	limit   ratelimit.Limit
+	start   time.Time
+	spent   []*oracleWaiter // by at
+	line    []*oracleWaiter
+	limiter *ratelimit.Keyed[string] // as of the last call of now
+}
+
+type oracleWaiter struct {
+	cost   int
+	at     time.Time // when it is served
+	told   time.Time // when it was to be served, as of when it came
+	gone   time.Time // when it left
+	served time.Time // in truth
+	failed time.Time
+}
+
+// handClock is a clock that is set by hand, also that of a calendar.
+type handClock struct{ now time.Time }
+
+func (c *handClock) Now() time.Duration { return c.now.Sub(time.Unix(0, 0)) }
+func (c *handClock) Wall() time.Time    { return c.now }
+
+// now computes everything as of the present: the waiters that are served by now, and the instants of the others.
+func (o *oracle) now() {
+	now := time.Now()
+	for len(o.line) > 0 && !o.line[0].at.IsZero() && !o.line[0].at.After(now) {
+		o.spent, o.line = append(o.spent, o.line[0]), o.line[1:]
+	}
+	clock := &handClock{o.start}
+	limiter, err := ratelimit.New(o.limit, &ratelimit.Options[string]{Clock: clock})
+	require.NoError(o.t, err)
+	for _, w := range o.spent {
+		clock.now = w.at
+		require.True(o.t, limiter.Allow("k", w.cost), "the oracle denies what was spent")
+	}
+	clock.now = now
+	for _, w := range o.line {
+		r, err := limiter.Reserve(o.t.Context(), "k", w.cost, math.MaxInt64)
+		require.NoError(o.t, err)
+		require.True(o.t, r.Allowed)
+		w.at = now.Add(r.Delay)
+		require.False(o.t, !w.told.IsZero() && w.at.After(w.told), "later than when it came")
+	}
+	o.limiter = limiter
+}
+
+// lineLimits are all algorithms, with fractions of a nanosecond where these do not depend on who comes when.
+func lineLimits() []ratelimit.Limit {
+	odd := ratelimit.Rate{Units: 7, Per: time.Second}
+	return []ratelimit.Limit{
+		ratelimit.TokenBucket(odd, 5), ratelimit.TokenBucket(odd, 1), ratelimit.LeakyBucket(ratelimit.PerSecond(8), 40),
+		ratelimit.FixedWindow(odd), ratelimit.SlidingLog(odd), ratelimit.SlidingCounter(odd), ratelimit.Calendar(7, ratelimit.Day("UTC")),
+	}
+}
+
+func TestWaitersAreServedAsIfThoseWhoLeftHadNeverCome(t *testing.T) {
+	seeds := 60
+	if testing.Short() {
+		seeds = 12
+	}
+	for _, limit := range lineLimits() {
+		for _, mixed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v/mixed=%v", limit.Algorithm, mixed), func(t *testing.T) {
+				served, peeks := 0, 0
+				for seed := range seeds {
+					synctest.Test(t, func(t *testing.T) { playLine(t, limit, mixed, uint64(seed), &served, &peeks) })
+				}
+				require.Greater(t, served, 10*seeds)
+				t.Log(served, "served at the exact nanosecond,", peeks, "Peeks equal")
+			})
+		}
+	}
+}
+
+func playLine(t *testing.T, limit ratelimit.Limit, mixed bool, seed uint64, served, peeks *int) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	unit := time.Second
+	if limit.Algorithm == ratelimit.AlgorithmCalendar {
+		unit = 24 * time.Hour
+	}
+	o := &oracle{t: t, limit: limit, start: time.Now()}
+	limiter := ratelimit.Must(ratelimit.New[string](limit, nil))
+	require.True(t, limiter.Allow("k", 1), "the key is known from now on")
+	o.spent = []*oracleWaiter{{cost: 1, at: o.start}}
+	cost := 1 + rng.IntN(3)
+	var all []*oracleWaiter
+	for range 80 {
+		time.Sleep(time.Duration(rng.Int64N(int64(unit) / int64(1+rng.IntN(12)))))
+		synctest.Wait()
+		o.now()
+		if mixed {
+			cost = 1 + rng.IntN(min(4, limit.Capacity()))
+		}
+		switch cost := min(cost, limit.Capacity()); {
+		case rng.IntN(6) == 0 && limit.Algorithm != ratelimit.AlgorithmLeakyBucket:
+			if limiter.Allow("k", cost) {
+				require.Empty(t, o.line, "Allow has overtaken the line")
+				o.spent = append(o.spent, &oracleWaiter{cost: cost, at: time.Now()})
+			}
+		case rng.IntN(6) == 0:
+			want, err := o.limiter.Peek("k", 1)
+			require.NoError(t, err)
+			got, err := limiter.Peek("k", 1)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+			*peeks++
+		default:
+			w := &oracleWaiter{cost: cost}
+			o.line = append(o.line, w)
+			if limit.Algorithm == ratelimit.AlgorithmLeakyBucket && !o.limiter.Allow("k", cost) {
+				o.line = o.line[:len(o.line)-1] // the queue is full
+				require.ErrorIs(t, limiter.Wait(t.Context(), "k", cost), ratelimit.ErrLimited)
+				continue
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if rng.IntN(3) > 0 {
+				patience := time.Duration(rng.Int64N(4 * int64(unit)))
+				w.gone = time.Now().Add(patience)
+				time.AfterFunc(patience, func() {
+					o.now()
+					if i := slices.Index(o.line, w); i >= 0 {
+						o.line = slices.Delete(o.line, i, i+1)
+					}
+					cancel()
+					synctest.Wait()
+					o.now()
+				})
+			}
+			go func() {
+				if limiter.Wait(ctx, "k", cost) != nil {
+					w.failed = time.Now()
+				} else {
+					w.served = time.Now()
+				}
+			}()
+			synctest.Wait()
+			o.now()
+			w.told, all = w.at, append(all, w)
+		}
+	}
+	for len(o.line) > 0 {
+		time.Sleep(max(1, time.Until(o.line[0].at)))
+		synctest.Wait()
+		o.now()
+	}
+	for i, w := range all {
+		if w.failed.IsZero() {
+			require.Equal(t, w.at, w.served, "waiter %d", i)
+			*served++
+		} else {
+			require.Equal(t, w.gone, w.failed, "waiter %d", i)
+			require.True(t, w.at.After(w.gone), "waiter %d has left although it was served", i)
+		}
+	}
+	require.Zero(t, limiter.Stats().Waiting)
+}
+
+// served returns the cost that is served in a second, of callers that come evenly, at a multiple of the limit of 20 a second,
+// and leave after 2 s. Beside them are calls that do not wait.
+func served(t *testing.T, limit ratelimit.Limit, unit time.Duration, offered float64, mixed bool) (perUnit float64) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := ratelimit.Must(ratelimit.New[string](limit, nil))
+		var passed atomic.Int64
+		rng := rand.New(rand.NewPCG(1, 1))
+		const warm, span = 5, 20
+		begin, end := time.Now().Add(warm*unit), time.Now().Add((warm+span)*unit)
+		count := func(cost int) {
+			if now := time.Now(); !now.Before(begin) && now.Before(end) {
+				passed.Add(int64(cost))
+			}
+		}
+		done := t.Context()
+		mean := 1.0
+		if mixed {
+			mean = 2
+		}
+		gap := time.Duration(float64(unit) / 20 * mean / offered)
+		for i := 0; time.Now().Before(end); i++ {
+			cost := 1
+			if mixed {
+				cost = 1 + rng.IntN(3)
+			}
+			go func() {
+				ctx, cancel := context.WithCancel(done)
+				defer time.AfterFunc(2*unit, cancel).Stop()
+				defer cancel()
+				if limiter.Wait(ctx, "k", cost) == nil {
+					count(cost)
+				}
+			}()
+			if i%7 == 0 && limit.Algorithm != ratelimit.AlgorithmLeakyBucket && limiter.Allow("k", 1) {
+				count(1)
+			}
+			time.Sleep(gap)
+		}
+		time.Sleep(3 * unit)
+		synctest.Wait()
+		require.Zero(t, limiter.Stats().Waiting)
+		perUnit = float64(passed.Load()) / span
+	})
+	return perUnit
+}
+
+func TestTheRateIsServedWhateverLeaves(t *testing.T) {
+	second := ratelimit.PerSecond(20)
+	for _, tt := range []struct {
+		limit ratelimit.Limit
+		unit  time.Duration
+		least float64 // of the rate, for equal costs
+		mixed float64
+	}{
+		{ratelimit.TokenBucket(second, 1), time.Second, .95, 0}, // of which no cost above 1 is a part
+		{ratelimit.TokenBucket(second, 5), time.Second, .95, .95},
+		{ratelimit.TokenBucket(second, 100), time.Second, .95, .95},
+		{ratelimit.LeakyBucket(second, 100), time.Second, .95, .95},
+		{ratelimit.SlidingCounter(second), time.Second, .95, .90},
+		{ratelimit.FixedWindow(second), time.Second, .90, .90},
+		{ratelimit.SlidingLog(second), time.Second, .90, .90},
+		{ratelimit.Calendar(20, ratelimit.Day("UTC")), 24 * time.Hour, .90, .90},
+	} {
+		for _, offered := range []float64{1.05, 1.5, 2, 10} {
+			for _, mixed := range []bool{false, true} {
+				least := tt.least
+				if mixed {
+					least = tt.mixed
+				}
+				if least == 0 || testing.Short() && offered != 2 {
+					continue
+				}
+				t.Run(fmt.Sprintf("%v, burst %d/%v×/mixed=%v", tt.limit.Algorithm, tt.limit.Burst, offered, mixed), func(t *testing.T) {
+					got := served(t, tt.limit, tt.unit, offered, mixed)
+					t.Logf("%.2f of 20", got)
+					require.GreaterOrEqual(t, got, least*20)
+				})
+			}
+		}
+	}
+}
+
+func TestAStormThatLeavesDelaysNobody(t *testing.T) {
+	bubble(t, ratelimit.TokenBucket(ratelimit.PerSecond(20), 1), func(t *testing.T, w *waiters) {
+		storm, leave := context.WithCancel(t.Context())
+		for range 1000 {
+			w.wg.Go(func() { _ = w.limiter.Wait(storm, "k", 1) })
+		}
+		time.Sleep(2 * time.Second)
+		leave()
+		for i := range 5 {
+			w.wait(t.Context(), strconv.Itoa(i), 1)
+		}
+		w.wg.Wait()
+		require.Equal(t, []time.Duration{2050 * ms, 2100 * ms, 2150 * ms, 2200 * ms, 2250 * ms}, w.at)
+	})
+}
+
+func TestDebtsAndReservationsAmongTheWaitersKeepTheirInstants(t *testing.T) {
+	for _, limit := range []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerSecond(4), 4), ratelimit.SlidingLog(ratelimit.PerSecond(4)),
+		ratelimit.FixedWindow(ratelimit.PerSecond(4)), ratelimit.SlidingCounter(ratelimit.PerSecond(4)),
+	} {
+		t.Run(limit.Algorithm.String(), func(t *testing.T) {
+			bubble(t, limit, func(t *testing.T, w *waiters) {
+				gone, leave := context.WithCancel(t.Context())
+				w.wait(t.Context(), "first", 4)
+				w.wait(gone, "gone", 3)
+				w.wait(t.Context(), "before", 2)
+				before, err := w.limiter.Peek("k", 1)
+				require.NoError(t, err)
+				r, err := w.limiter.Reserve(t.Context(), "k", 3, time.Hour)
+				require.NoError(t, err)
+				require.NoError(t, w.limiter.Adjust("k", 2))
+				w.wait(t.Context(), "behind", 1)
+				booked, err := w.limiter.Peek("k", 1)
+				require.NoError(t, err)
+				leave()
+				w.wg.Wait()
+				require.Equal(t, []string{"first", "before", "behind"}, w.served)
+				require.Less(t, w.at[1], before.RetryAfter, "the one before the reservation has moved up")
+				require.GreaterOrEqual(t, w.at[2], r.Delay, "the one behind it has not overtaken it")
+				require.LessOrEqual(t, w.at[2], booked.RetryAfter)
+			})
+		})
+	}
 }

@@ -58,11 +58,14 @@ func (m *Meter) catchUp(s State, now int64) State {
 // popDue moves the bookings that are past into the base. What the state says stays the
 // same, and if it is stale and nothing is past, it is that still.
 func (m *Meter) popDue(s State, now int64) State {
+	if line := s.Line(); line != nil && line.lastSlot() <= now {
+		s = m.refold(s) // while the line's turns without slots can be booked behind those slots
+	}
 	l := m.bookings(s)
 	if l == nil || l.oldest() > now {
 		return s
 	}
-	s = m.refold(s)
+	s = m.closeGaps(s)
 	if k := l.search(now + 1); k > 0 { // all of it may have been given back
 		l.popFront(k)
 	}
@@ -75,9 +78,12 @@ func (s State) alone() State {
 	return s
 }
 
-// refold brings the state up to date if bookings have been given back. The ledger stays with
+// refold brings the state up to date: bookings that were given back are gone, and all turns of its line are booked.
+func (m *Meter) refold(s State) State { return m.lineUp(m.closeGaps(s)) }
+
+// closeGaps brings the state up to date if bookings have been given back. The ledger stays with
 // it as long as there are bookings.
-func (m *Meter) refold(s State) State {
+func (m *Meter) closeGaps(s State) State {
 	l := m.bookings(s)
 	if l == nil || !l.stale() {
 		return s

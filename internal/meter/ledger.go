@@ -55,6 +55,7 @@ func (sp Spending) begin() span {
 type ledger struct {
 	base State     // before the oldest booking; it has no detail
 	list []booking // the oldest first
+	line *Line     // who waits; nil if nobody does. A log has a ledger for this only
 	gone int       // how many have been popped since list was copied last
 
 	// Of the bookings from changed on, to before unchanged, the cost may have changed, and no

@@ -136,6 +136,8 @@ func (m *Meter) Advance(s *State, now int64) {
 func (m *Meter) advanceTo(s *State, now int64) {
 	if s.detail != nil && !m.log {
 		*s = m.catchUp(*s, now)
+	} else if s.detail != nil {
+		*s = m.lineUp(*s)
 	}
 	if m.advances {
 		*s = m.advance(*s, now)
