@@ -80,7 +80,7 @@ const (
 	shrunk        = 0.5  // a limit that has fallen that far is probed
 	queued        = 1.4  // latency this many times what a queue alone would leave is no queue
 	half          = 0.5  // latency that has fallen that far in two windows is no noise
-	confirmed     = 0.88 // of a proven baseline, latency in a probe: with a queue it would be below
+	confirming    = 0.88 // of a proven baseline, latency in a probe: with a queue it would be below
 	fallen        = 0.8  // latency that has fallen that far is a lower baseline
 	noisy         = 0.02 // variance from which windows are smoothed
 	guess         = 0.03 // of the noise, at first
@@ -242,41 +242,76 @@ func (b *baseline) step(before measure, to float64) float64 {
 	return b.cut
 }
 
-// next takes in a window of the probe, and returns the limit from now on.
+// verdict is the result of a step of a probe.
+type verdict int
+
+const (
+	undecided verdict = iota // the step needs more windows
+	queueing                 // latency fell in proportion to the limit: there was a queue, and there may still be one
+	confirmed                // latency is that of the known baseline
+	replaced                 // latency is that of a backend without a queue, and differs from the baseline
+)
+
+// next adds a window to the step of the probe, and returns the limit from now on.
 func (b *baseline) next(rtt, ended float64, left bool, target func(load) float64) float64 {
 	b.n++
 	b.ended += ended
+	b.sum += rtt * ended
 	if left {
 		b.left++
 	}
-	b.sum += rtt * ended
-	r := b.sum / b.ended
-	doubt := b.varies / b.ended
-	// What latency is now, beside what it would be with nothing but a queue.
-	ratio := r / (b.before.rtt * b.cut / b.before.limit)
-	known := !b.before.left && 2*b.left <= b.n // latency, and not how long clients wait
-	d := math.Log(ratio / queued)
-	higher := ratio >= queued && r > longer*b.rtt
-	if b.cut > 1 && (b.noise > noisy/4 && b.n < 2 || b.n < most && (d*d*float64(b.n) < 2*b.noise || higher && b.noise > noisy/4)) {
+	mean, doubt := b.sum/b.ended, b.varies/b.ended
+	switch b.judge(mean, doubt) {
+	case undecided:
 		return b.cut
-	}
-	found := b.cut <= 1 || known && ratio >= queued
-	// A queue would have let latency fall further; how far it may fall by chance is known.
-	same := b.proven && r <= longer*b.rtt && r > b.rtt*min(confirmed, math.Exp(-2*math.Sqrt(doubt+b.doubt)))
-	if b.cut > 1 && (found || same || b.proven) && doubt > precise*precise && b.n < most {
-		return b.cut
-	}
-	switch {
-	case same, found && b.proven && math.Abs(math.Log(r/b.rtt)) < 2*clear: // the backend has become smaller, or nothing has changed
+	case queueing:
+		return b.step(measure{b.cut, mean, 2*b.left > b.n}, b.cut/2)
+	case confirmed:
 		before := max(b.doubt, surest)
 		part := before / (before + max(doubt, surest)) // two measurements of one baseline have less noise
-		b.rtt *= math.Pow(r/b.rtt, part)
+		b.rtt *= math.Pow(mean/b.rtt, part)
 		b.doubt = before * (1 - part)
-	case found:
-		b.rtt, b.doubt, b.every = r, doubt, 0
-	default:
-		return b.step(measure{b.cut, r, 2*b.left > b.n}, b.cut/2)
+	case replaced:
+		b.rtt, b.doubt, b.every = mean, doubt, 0
 	}
+	return b.finish(target)
+}
+
+// judge decides on the step of a probe, given its mean latency and the variance of the mean's logarithm.
+func (b *baseline) judge(mean, doubt float64) verdict {
+	// A queue alone would have let latency fall in proportion to the limit, to a ratio of 1.
+	ratio := mean / (b.before.rtt * b.cut / b.before.limit)
+	near := math.Abs(math.Log(mean/b.rtt)) < 2*clear
+	// With a queue, latency would have fallen further than chance explains.
+	same := b.proven && mean <= longer*b.rtt && mean > b.rtt*min(confirming, math.Exp(-2*math.Sqrt(doubt+b.doubt)))
+	measured := !b.before.left && 2*b.left <= b.n // the latency of the backend, not the patience of the clients
+	flat := b.cut <= 1 || measured && ratio >= queued
+	switch {
+	case b.cut > 1 && b.needsMore(mean, ratio, doubt, flat || same || b.proven):
+		return undecided
+	case same, flat && b.proven && near: // the backend has become smaller, or nothing has changed
+		return confirmed
+	case flat:
+		return replaced
+	}
+	return queueing
+}
+
+// needsMore reports whether more windows are to be averaged before the step is judged. If conclusive, the mean may become
+// the baseline, so it has to be precise.
+func (b *baseline) needsMore(mean, ratio, doubt float64, conclusive bool) bool {
+	unsteady := b.noise > noisy/4
+	if unsteady && b.n < 2 {
+		return true
+	}
+	d := math.Log(ratio / queued)
+	borderline := d*d*float64(b.n) < 2*b.noise
+	higher := ratio >= queued && mean > longer*b.rtt
+	return b.n < most && (borderline || higher && unsteady || conclusive && doubt > precise*precise)
+}
+
+// finish ends a probe that has found a baseline, and returns the limit from now on.
+func (b *baseline) finish(target func(load) float64) float64 {
 	b.probing, b.proven, b.since, b.last, b.trend = false, true, 0, 0, 0
 	b.low, b.found = b.rtt, b.cut
 	switch {
