@@ -149,7 +149,7 @@ func TestWhatAnAdaptiveLimitLearns(t *testing.T) {
 		{t.Context(), connect.StreamTypeBidi, connect.CodeUnavailable, inflight.Dropped},
 		{t.Context(), connect.StreamTypeUnary, connect.CodeInternal, inflight.Cancelled},
 		{t.Context(), connect.StreamTypeUnary, connect.CodeCanceled, inflight.Cancelled},
-		{late, connect.StreamTypeUnary, 0, inflight.Dropped},
+		{late, connect.StreamTypeUnary, 0, inflight.Cancelled},
 		{gone, connect.StreamTypeUnary, 0, inflight.Cancelled},
 		{gone, connect.StreamTypeServer, 0, inflight.Ignored},
 	} {

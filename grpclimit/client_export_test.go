@@ -1,5 +1,7 @@
 package grpclimit
 
+import "context"
+
 // Keys returns how many keys the Client remembers.
 func (c *Client) Keys() int { return c.pacer.Len() }
 
@@ -8,3 +10,8 @@ var (
 	UsualOutcome    = usualOutcome
 	ResponseOutcome = responseOutcome
 )
+
+// NewClientCall returns a call of a client, or a stream of its server.
+func NewClientCall(ctx context.Context, stream bool) *ClientCall {
+	return &ClientCall{ServerStream: stream, ctx: ctx}
+}

@@ -106,6 +106,13 @@ func expired(t *testing.T) context.Context {
 	return ctx
 }
 
+// hurried returns a context whose deadline has not ended yet.
+func hurried(t *testing.T) context.Context {
+	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(time.Hour))
+	t.Cleanup(cancel)
+	return ctx
+}
+
 func unreachable(t *testing.T) grpc.UnaryHandler {
 	return func(context.Context, any) (any, error) {
 		t.Error("the handler was called")

@@ -28,10 +28,11 @@ type InflightOptions struct {
 	// MaxWait is how long a call may wait in its key's queue. If zero, as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome returns what an adaptive limit is to learn from a call, given its code as in [Options].Settle, and the
-	// usual outcome: Ignored if a limiter of this library inside refused it, and for streams that have not failed;
-	// Dropped for DeadlineExceeded, Unavailable and ResourceExhausted; Cancelled if the client has gone and for
-	// Internal, Unknown and DataLoss; else Success. If nil, the usual one.
+	// Outcome returns the outcome of a call for an adaptive limit, given its code as in [Options].Settle, and the default
+	// outcome: Ignored if a limiter of this library inside refused the call, and for streams that have not failed;
+	// Cancelled if the client has gone, if the deadline that the client chose has ended, and for Internal, Unknown and
+	// DataLoss; Dropped for Unavailable, ResourceExhausted and any other DeadlineExceeded; else Success. If nil, the
+	// default outcome is used.
 	Outcome func(c *Call, code codes.Code, usual inflight.Outcome) inflight.Outcome
 
 	// KeyCode is the code of a call whose key is missing or malformed. If zero, [codes.InvalidArgument].

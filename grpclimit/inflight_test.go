@@ -190,7 +190,12 @@ func TestWhatAnAdaptiveLimitLearns(t *testing.T) {
 		{code: codes.ResourceExhausted, want: inflight.Dropped},
 		{code: codes.Canceled, want: inflight.Cancelled},
 		{ctx: cancelled(), code: codes.Unavailable, want: inflight.Cancelled},
-		{ctx: expired(t), code: codes.OK, want: inflight.Dropped},
+		{ctx: expired(t), code: codes.DeadlineExceeded, want: inflight.Cancelled},
+		{ctx: expired(t), code: codes.OK, want: inflight.Cancelled},
+		{ctx: hurried(t), code: codes.DeadlineExceeded, want: inflight.Cancelled}, // a callee gave up a little earlier
+		{ctx: hurried(t), code: codes.Unavailable, want: inflight.Dropped},
+		{ctx: hurried(t), code: codes.OK, want: inflight.Success},
+		{ctx: expired(t), stream: true, code: codes.DeadlineExceeded, want: inflight.Ignored},
 		{stream: true, code: codes.OK, want: inflight.Ignored},
 		{stream: true, code: codes.Unavailable, want: inflight.Dropped},
 	} {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
@@ -25,8 +24,8 @@ type InflightClientOptions struct {
 	// MaxWait is how long a call may wait for its permit. If zero, as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome returns what an adaptive limit is to learn from a call that ended with that error, given the usual
-	// outcome: as in InflightOptions, by the caller's context. If nil, the usual one.
+	// Outcome returns the outcome of a call that ended with that error for an adaptive limit, given the default outcome:
+	// that of InflightOptions, by the caller's context. If nil, the default outcome is used.
 	Outcome func(c *ClientCall, err error, usual inflight.Outcome) inflight.Outcome
 }
 
@@ -69,17 +68,10 @@ func (c *InflightClient) outcome(call *ClientCall, err error) inflight.Outcome {
 }
 
 func responseOutcome(c *ClientCall, err error) inflight.Outcome {
-	code := codeOf(err)
-	switch {
-	case errors.Is(err, ratelimit.ErrLimited), errors.Is(err, ratelimit.ErrExceedsLimit), errors.Is(err, ratelimit.ErrTableFull):
+	if errors.Is(err, ratelimit.ErrLimited) || errors.Is(err, ratelimit.ErrExceedsLimit) || errors.Is(err, ratelimit.ErrTableFull) {
 		return inflight.Ignored
-	case code == codes.Canceled, errors.Is(c.Context().Err(), context.Canceled):
-		if c.streaming() {
-			return inflight.Ignored
-		}
-		return inflight.Cancelled
 	}
-	return edge.OutcomeOfCode(rpcstatus.Code(code), c.streaming())
+	return edge.OutcomeOfCode(c.Context(), rpcstatus.Code(codeOf(err)), c.streaming())
 }
 
 // UnaryClientInterceptor is for [grpc.WithChainUnaryInterceptor].

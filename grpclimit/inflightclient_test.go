@@ -119,6 +119,7 @@ func TestCallsOfAClientWaitForAPermitNoLongerThanMaxWait(t *testing.T) {
 
 func TestWhatAClientsAdaptiveLimitLearns(t *testing.T) {
 	unary, stream := &grpclimit.ClientCall{}, &grpclimit.ClientCall{ServerStream: true}
+	hurriedUnary, hurriedStream := grpclimit.NewClientCall(hurried(t), false), grpclimit.NewClientCall(hurried(t), true)
 	for _, row := range []struct {
 		call *grpclimit.ClientCall
 		err  error
@@ -131,6 +132,10 @@ func TestWhatAClientsAdaptiveLimitLearns(t *testing.T) {
 		{stream, status.Error(codes.ResourceExhausted, ""), inflight.Dropped},
 		{unary, status.Error(codes.Unavailable, ""), inflight.Dropped},
 		{unary, status.Error(codes.DeadlineExceeded, ""), inflight.Dropped},
+		{hurriedUnary, status.Error(codes.DeadlineExceeded, ""), inflight.Cancelled}, // also if the server reports it first
+		{hurriedStream, status.Error(codes.DeadlineExceeded, ""), inflight.Ignored},
+		{hurriedUnary, status.Error(codes.Unavailable, ""), inflight.Dropped},
+		{grpclimit.NewClientCall(expired(t), false), status.Error(codes.Unavailable, ""), inflight.Cancelled},
 		{unary, status.Error(codes.Internal, ""), inflight.Cancelled},
 		{unary, errors.New("no status"), inflight.Cancelled},
 		{unary, status.Error(codes.Canceled, ""), inflight.Cancelled},

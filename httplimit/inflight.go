@@ -24,10 +24,10 @@ type InflightOptions struct {
 	// MaxWait is how long a request may wait in its key's queue. If zero, as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome returns what an adaptive limit is to learn from a request, given its status as in [Options].Settle, and
-	// the usual outcome: Ignored for 101, a refusal of a limiter inside, and a failed upload; Dropped after a
-	// deadline and for 503 and 504; Cancelled if the client has gone and for other server errors; else Success. If nil,
-	// the usual one.
+	// Outcome returns the outcome of a request for an adaptive limit, given its status as in [Options].Settle, and the
+	// default outcome: Ignored for 101, a refusal of a limiter inside, and a failed upload; Dropped for 503 and 504, and
+	// after a deadline of the request's context, which no client of net/http can set; Cancelled if the client has gone
+	// and for other server errors; else Success, also for 429. If nil, the default outcome is used.
 	Outcome func(r *http.Request, status int, usual inflight.Outcome) inflight.Outcome
 
 	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. If zero, 400.

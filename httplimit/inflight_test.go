@@ -387,6 +387,36 @@ func TestWhatAnInflightTransportLearns(t *testing.T) {
 	assert.Equal(t, inflight.Cancelled, httplimit.ResponseOutcome(gone, status(200), nil))
 	assert.Equal(t, inflight.Cancelled, httplimit.ResponseOutcome(gone, nil, context.Canceled))
 	assert.Equal(t, inflight.Ignored, httplimit.ResponseOutcome(ok, nil, ratelimit.ErrLimited), "refused by a limiter of ours")
+
+	late, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
+	defer cancel()
+	assert.Equal(t, inflight.Cancelled, httplimit.ResponseOutcome(ok.WithContext(late), nil, context.DeadlineExceeded), "the caller has chosen that deadline")
+	assert.Equal(t, inflight.Cancelled, httplimit.ResponseOutcome(ok.WithContext(late), status(503), nil))
+}
+
+// The Timeout of an http.Client is its caller's patience, and that of an http.Transport a bound on the backend.
+func TestATimeoutOfTheClientIsCancelledAndOneOfTheTransportIsDropped(t *testing.T) {
+	block := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-block }))
+	defer server.Close()
+	defer close(block)
+	for want, client := range map[inflight.Outcome]*http.Client{
+		inflight.Cancelled: {Timeout: 20 * time.Millisecond, Transport: new(http.Transport)},
+		inflight.Dropped:   {Transport: &http.Transport{ResponseHeaderTimeout: 20 * time.Millisecond}},
+	} {
+		learnt := make(chan inflight.Outcome, 1)
+		transport, err := httplimit.NewInflightTransport(client.Transport, nil, &httplimit.InflightTransportOptions{
+			Outcome: func(_ *http.Request, _ *http.Response, _ error, usual inflight.Outcome) inflight.Outcome {
+				learnt <- usual
+				return usual
+			},
+		})
+		require.NoError(t, err)
+		client.Transport = transport
+		_, err = client.Get(server.URL)
+		require.Error(t, err)
+		assert.Equal(t, want, <-learnt)
+	}
 }
 
 func TestInflightTransportIsAdaptiveByDefault(t *testing.T) {

@@ -23,8 +23,10 @@ type InflightTransportOptions struct {
 	// MaxWait is how long a request may wait for its permit. If zero, as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome returns what an adaptive limit is to learn from a response or error, given the usual outcome: that of
-	// InflightOptions, and Dropped for 429. If nil, the usual one.
+	// Outcome returns the outcome of a request for an adaptive limit, given its response or error and the default
+	// outcome: that of InflightOptions, except that a deadline of the request's context, and so the Timeout of an
+	// http.Client, is Cancelled, a timeout of the base transport is Dropped, and 429 is Dropped. If nil, the default
+	// outcome is used.
 	Outcome func(r *http.Request, resp *http.Response, err error, usual inflight.Outcome) inflight.Outcome
 }
 
@@ -63,7 +65,7 @@ func responseOutcome(r *http.Request, resp *http.Response, err error) inflight.O
 	switch {
 	case errors.Is(err, ratelimit.ErrLimited), errors.Is(err, ratelimit.ErrExceedsLimit), errors.Is(err, ratelimit.ErrTableFull):
 		return inflight.Ignored
-	case errors.Is(err, context.Canceled), errors.Is(r.Context().Err(), context.Canceled):
+	case errors.Is(err, context.Canceled), r.Context().Err() != nil: // also a deadline that the caller has chosen
 		return inflight.Cancelled
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return inflight.Dropped

@@ -2,31 +2,33 @@ package edge
 
 import (
 	"context"
-	"errors"
 
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/refused"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// OutcomeOfCall is how a call has ended for an adaptive limit of its server. The context is the call's,
-// and the code 0 if it went well.
+// OutcomeOfCall is the outcome of a call that a server has answered with a code, 0 if it succeeded. The context is the
+// call's.
 func OutcomeOfCall(ctx context.Context, code rpcstatus.Code, streaming bool) inflight.Outcome {
-	switch err := ctx.Err(); {
-	case refused.Is(ctx):
+	if refused.Is(ctx) {
 		return inflight.Ignored
-	case errors.Is(err, context.DeadlineExceeded):
-		return inflight.Dropped
-	case (err != nil || code == rpcstatus.Canceled) && streaming:
-		return inflight.Ignored // it has lasted for as long as the client liked
-	case err != nil, code == rpcstatus.Canceled:
-		return inflight.Cancelled
 	}
-	return OutcomeOfCode(code, streaming)
+	return OutcomeOfCode(ctx, code, streaming)
 }
 
-// OutcomeOfCode is what a status code says about load.
-func OutcomeOfCode(code rpcstatus.Code, streaming bool) inflight.Outcome {
+// OutcomeOfCode is the outcome of a call that ended with a code. The caller has chosen the deadline of the call: if it is
+// shorter than calls take, that says nothing about load, and many such calls are no reason to serve other callers less. A
+// call that has a deadline and ends with DeadlineExceeded counts as such before the deadline, too: whoever has worked on
+// the call may have subtracted a margin from the deadline, or have an earlier clock.
+func OutcomeOfCode(ctx context.Context, code rpcstatus.Code, streaming bool) inflight.Outcome {
+	_, deadline := ctx.Deadline()
+	switch gone := ctx.Err() != nil || code == rpcstatus.Canceled || deadline && code == rpcstatus.DeadlineExceeded; {
+	case gone && streaming:
+		return inflight.Ignored // it has lasted for as long as the caller liked
+	case gone:
+		return inflight.Cancelled
+	}
 	switch code {
 	case rpcstatus.DeadlineExceeded, rpcstatus.Unavailable, rpcstatus.ResourceExhausted:
 		return inflight.Dropped
