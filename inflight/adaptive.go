@@ -26,8 +26,23 @@ type Sample struct {
 	Cancelled float64
 	// Dropped says that at least a quarter of the outcomes were [Dropped], or that Cancelled is more than half.
 	Dropped bool
+	// Drops is the share of outcomes, 0 to 1, that were [Dropped], and Outcomes is the number of outcomes.
+	Drops    float64
+	Outcomes int
+	// Goodput is the number of successes per second.
+	Goodput float64
+	// Served is the mean time of the successes alone, including work that began before the window.
+	Served time.Duration
 	// Max is the upper bound of the limit; 0 for none.
 	Max int
+}
+
+// served is the mean time of the successes, or of all work if nothing succeeded.
+func (s *Sample) served() time.Duration {
+	if s.Served > 0 {
+		return s.Served
+	}
+	return s.RTT
 }
 
 // Algorithm finds a limit from samples. Update is called once for each window, from one goroutine at a time, and

@@ -1,9 +1,6 @@
 package inflight
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // AIMDOptions are the settings of [AIMD]. Nil and the zero AIMDOptions mean the defaults. An invalid value is an error of
 // [New].
@@ -18,7 +15,7 @@ type AIMDOptions struct {
 	// adapt. It defaults to 20.
 	Window int
 
-	// Timeout is the mean latency above which a window counts as Dropped. If zero, latency does not count.
+	// Timeout is the mean latency of successes above which a window counts as Dropped. If zero, latency does not count.
 	Timeout time.Duration
 }
 
@@ -29,15 +26,14 @@ func AIMD(opts *AIMDOptions) Adaptive {
 	if opts != nil {
 		o = *opts
 	}
-	t := newTuning("AIMD", o.Min, o.Start, o.Window)
-	return func() Algorithm { return &aimd{level: newLevel(t), timeout: o.Timeout} }
+	t := newTuning("AIMD", o.Min, o.Start, o.Window, o.Timeout)
+	return func() Algorithm { return &aimd{level: newLevel(t)} }
 }
 
 // aimd is that of V. Jacobson, "Congestion avoidance and control", SIGCOMM 1988, with the factor of Netflix's
 // concurrency-limits 0.5.4. The limit is found, and found again, within some 20 windows.
 type aimd struct {
 	level
-	timeout time.Duration
 	falling int     // bad windows in a row
 	high    float64 // the limit at which the last fall began; 0 if there was none
 }
@@ -55,20 +51,17 @@ const (
 	beyond    = 1.2 // times high: above it, the backend has grown
 )
 
-func (a *aimd) validate() error {
-	if a.timeout < 0 {
-		return fmt.Errorf("inflight: AIMDOptions.Timeout is %v, want 0 for none or more", a.timeout)
-	}
-	return a.tuning.validate()
-}
+func (a *aimd) validate() error { return a.tuning.validate() }
 
 // Update returns the limit after a window.
 func (a *aimd) Update(s Sample) int {
-	slow := 0.0 // latency, in timeouts
+	slow := 0.0 // latency of successes, in timeouts
 	if a.timeout > 0 {
-		slow = float64(s.RTT) / float64(a.timeout)
+		slow = float64(s.served()) / float64(a.timeout)
 	}
-	if s.Dropped || slow > 1 {
+	lower, restore := a.drops.add(s, a.limit)
+	switch {
+	case lower, slow > 1, s.Cancelled > mostly:
 		if a.falling++; a.falling == 1 {
 			a.high = a.limit
 		}
@@ -77,12 +70,15 @@ func (a *aimd) Update(s Sample) int {
 			to = max(leastCut, min(to, 1/slow))
 		}
 		return a.set(a.limit*to, s.Max)
+	case restore > 0:
+		a.falling = 0
+		return a.set(restore, s.Max)
 	}
 	a.falling = 0
 	if a.idle(s) {
 		return a.set(a.limit, s.Max)
 	}
-	return a.set(a.limit+a.step(slow), s.Max)
+	return a.set(a.drops.grow(a.limit, a.limit+a.step(slow)), s.Max)
 }
 
 // step is by how much the limit grows after a good window.

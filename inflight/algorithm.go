@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"time"
 )
 
 // tuning holds the options of an algorithm, with their defaults filled in.
@@ -11,11 +12,12 @@ type tuning struct {
 	algorithm  string
 	min, start int
 	window     int
+	timeout    time.Duration // 0 for none
 }
 
 // newTuning fills in the defaults.
-func newTuning(algorithm string, least, start, window int) tuning {
-	return tuning{algorithm, cmp.Or(least, 1), cmp.Or(start, startLimit), cmp.Or(window, minSamples)}
+func newTuning(algorithm string, least, start, window int, timeout time.Duration) tuning {
+	return tuning{algorithm, cmp.Or(least, 1), cmp.Or(start, startLimit), cmp.Or(window, minSamples), timeout}
 }
 
 func (t *tuning) validate() error {
@@ -26,6 +28,8 @@ func (t *tuning) validate() error {
 		return fmt.Errorf("inflight: %sOptions.Start is %d, want 0 for the default or more", t.algorithm, t.start)
 	case t.window < 1:
 		return fmt.Errorf("inflight: %sOptions.Window is %d, want 0 for the default or more", t.algorithm, t.window)
+	case t.timeout < 0:
+		return fmt.Errorf("inflight: %sOptions.Timeout is %v, want 0 for none or more", t.algorithm, t.timeout)
 	}
 	return nil
 }
@@ -34,10 +38,11 @@ func (t *tuning) validate() error {
 type level struct {
 	tuning
 	limit float64
+	drops drops
 }
 
 func newLevel(t tuning) level {
-	l := level{tuning: t, limit: float64(t.start)}
+	l := level{tuning: t, limit: float64(t.start), drops: drops{trust: firstTrust}}
 	l.set(l.limit, 0)
 	return l
 }

@@ -170,6 +170,8 @@ func TestBadOptionsOfAlgorithmsAreNamed(t *testing.T) {
 		"GradientOptions.Tolerance is +Inf":                                     inflight.Gradient(&inflight.GradientOptions{Tolerance: math.Inf(1)}),
 		"GradientOptions.Headroom is -1, want 0 for the default or more":        inflight.Gradient(&inflight.GradientOptions{Headroom: -1}),
 		"GradientOptions.Min is -2, want 0 for the default or more":             inflight.Gradient(&inflight.GradientOptions{Min: -2}),
+		"GradientOptions.Timeout is -1s, want 0 for none or more":               inflight.Gradient(&inflight.GradientOptions{Timeout: -time.Second}),
+		"VegasOptions.Timeout is -1ns, want 0 for none or more":                 inflight.Vegas(&inflight.VegasOptions{Timeout: -1}),
 		"VegasOptions.Window is -1, want 0 for the default or more":             inflight.Vegas(&inflight.VegasOptions{Window: -1}),
 	} {
 		_, err := inflight.New(10, &options{Adaptive: adaptive})
@@ -246,14 +248,14 @@ func TestWindowIsOverAfterTwentyOutcomesAndATenthOfASecond(t *testing.T) {
 	assert.Empty(t, *samples, "the time is up, but what is ignored does not tell")
 	finish(t, l, clock, 1, 70*time.Millisecond, inflight.Success)
 	require.Len(t, *samples, 1)
-	assert.Equal(t, inflight.Sample{RTT: 11935484, Deviation: 10601081, Ended: 31, InFlight: 30, Mean: 2370. / 1180, Crowd: (1000 + 30*30*10 + 10*10*100 + 70) / 2370., Max: 100}, (*samples)[0], "of 31: 30 for 10 ms, 1 for 70 ms; in flight from the first one on: 1 × 1 s, 30 × 10 ms, 10 × 100 ms, 1 × 70 ms")
+	assert.Equal(t, inflight.Sample{RTT: 11935484, Deviation: 10601081, Ended: 31, InFlight: 30, Mean: 2370. / 1180, Crowd: (1000 + 30*30*10 + 10*10*100 + 70) / 2370., Outcomes: 31, Goodput: 31 / (1180 * time.Millisecond).Seconds(), Served: 11935483, Max: 100}, (*samples)[0], "of 31: 30 for 10 ms, 1 for 70 ms; in flight from the first one on: 1 × 1 s, 30 × 10 ms, 10 × 100 ms, 1 × 70 ms")
 	assert.Equal(t, 40, stats(t, l, "a").Limit)
 
 	finish(t, l, clock, 19, 200*time.Millisecond, inflight.Dropped)
 	assert.Len(t, *samples, 1, "time enough, and an outcome too few")
 	finish(t, l, clock, 1, time.Millisecond, inflight.Dropped)
 	require.Len(t, *samples, 2)
-	assert.Equal(t, inflight.Sample{RTT: 200 * time.Millisecond, InFlight: 19, Mean: (19*200 + 1) / 201., Crowd: (19*19*200 + 1) / (19*200 + 1.), Cancelled: 0.95, Dropped: true, Max: 100}, (*samples)[1], "19 deadlines after more than all that had succeeded")
+	assert.Equal(t, inflight.Sample{RTT: 200 * time.Millisecond, InFlight: 19, Mean: (19*200 + 1) / 201., Crowd: (19*19*200 + 1) / (19*200 + 1.), Cancelled: 0.95, Dropped: true, Drops: 1, Outcomes: 20, Max: 100}, (*samples)[1], "19 deadlines after more than all that had succeeded")
 
 	finish(t, l, clock, 15, 10*time.Millisecond, inflight.Success)
 	finish(t, l, clock, 5, 100*time.Millisecond, inflight.Dropped)
@@ -361,7 +363,7 @@ func TestWindowLearnsOnlyFromWorkThatBeganWithinIt(t *testing.T) {
 	}
 	finish(t, l, clock, 20, 100*time.Millisecond, inflight.Success)
 	require.Len(t, *samples, 2)
-	assert.Equal(t, inflight.Sample{RTT: 100 * time.Millisecond, Ended: 39, InFlight: 30, Mean: 20, Crowd: 20, Max: 100}, (*samples)[1], "19 ended in this window that began in the one before: of these it has seen how long they take")
+	assert.Equal(t, inflight.Sample{RTT: 100 * time.Millisecond, Ended: 39, InFlight: 30, Mean: 20, Crowd: 20, Outcomes: 20, Goodput: 390, Served: 100 * time.Millisecond, Max: 100}, (*samples)[1], "19 ended in this window that began in the one before: of these it has seen how long they take")
 }
 
 // What is cancelled or still under way has taken at least so long.

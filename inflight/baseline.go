@@ -88,6 +88,7 @@ const (
 	clear         = 0.2  // a change that is not noise, as a logarithm
 	jump          = 0.5  // a change of latency, as a logarithm, that is one of the backend
 	leaving       = 0.2  // a part of clients that leave, from which on a window's latency is how long they wait, not the backend's
+	mostly        = 0.5  // a share of clients that leave, above which a window counts as dropped
 	leastPatience = 0.25 // part of the allowed queue, however many leave
 	tolerated     = 0.02 // the part of clients that may leave: more shrink the queue, fewer let it grow again
 	nearly        = 0.8  // of its target: a limit that far does not fall by itself
@@ -329,13 +330,17 @@ func (b *baseline) finish(target func(load) float64) float64 {
 // update moves the limit after a window to where the target is. Slope is the part of the limit
 // that is no queue.
 func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
-	rtt, ended, left := float64(s.RTT), max(1, float64(s.Ended)), s.Cancelled > leaving
+	rtt, ended, left, gone := float64(s.RTT), max(1, float64(s.Ended)), s.Cancelled > leaving, s.Cancelled > mostly
+	slow := l.timeout > 0 && s.served() > l.timeout
 	if s.Ended <= 0 {
 		ended = float64(l.window)
 	}
 	b.vary(s)
 	if b.rtt == 0 {
 		b.patience = 1
+	}
+	if b.probing && slow { // its latency must not become the baseline
+		b.probing, b.last, b.trend = false, 0, 0
 	}
 	if b.probing && rtt > 0 {
 		return l.set(b.next(rtt, ended, left, target), s.Max)
@@ -353,10 +358,15 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	}
 	b.bears(s.Cancelled, target(x) >= nearly*l.limit)
 	x.patience = b.patience
+	lower, restore := l.drops.add(s, l.limit)
+	if restore > 0 && !slow { // the fall says nothing about the backend
+		b.lost, b.dropping, b.high = math.Inf(1), false, 0
+		return l.set(restore, s.Max)
+	}
 	switch {
-	case left && b.dropping && !b.proven && rtt > 0: // the baseline may be that of a queue, in which clients did not wait longer
+	case left && !slow && b.dropping && !b.proven && rtt > 0: // the baseline may be that of a queue, in which clients did not wait longer
 		return l.set(b.begin(l.limit, rtt, left), s.Max)
-	case s.Dropped:
+	case lower, gone, slow:
 		if left { // what the limit has spare is not needed
 			x.limit = min(x.limit, x.inFlight)
 		}
@@ -372,5 +382,5 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	if b.due(l.limit, rtt, s.InFlight >= l.Limit() && x.inFlight >= inUse*l.limit, l.stuck(s)) {
 		return l.set(b.begin(l.limit, rtt, left), s.Max)
 	}
-	return l.set(b.toward(target(x), l.limit, rtt > longer*b.rtt, l.idle(s)), s.Max)
+	return l.set(l.drops.grow(l.limit, b.toward(target(x), l.limit, rtt > longer*b.rtt, l.idle(s))), s.Max)
 }

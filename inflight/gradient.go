@@ -3,6 +3,7 @@ package inflight
 import (
 	"cmp"
 	"fmt"
+	"time"
 )
 
 // GradientOptions are the settings of [Gradient]. Nil and the zero GradientOptions mean the defaults. An invalid value is
@@ -18,6 +19,10 @@ type GradientOptions struct {
 	// adapt. It defaults to 20.
 	Window int
 
+	// Timeout is the mean latency of successes above which a window counts as Dropped. Such a latency never becomes the
+	// baseline. If zero, there is none.
+	Timeout time.Duration
+
 	// Tolerance is the ratio of latency to its baseline above which the limit falls, from 1 to 1000. It defaults to 1.5.
 	Tolerance float64
 
@@ -32,7 +37,7 @@ func Gradient(opts *GradientOptions) Adaptive {
 	if opts != nil {
 		o = *opts
 	}
-	t := newTuning("Gradient", o.Min, o.Start, o.Window)
+	t := newTuning("Gradient", o.Min, o.Start, o.Window, o.Timeout)
 	tolerance, headroom := cmp.Or(o.Tolerance, defaultTolerance), float64(cmp.Or(o.Headroom, leastQueue))
 	return func() Algorithm { return &gradient{level: newLevel(t), tolerance: tolerance, headroom: headroom} }
 }

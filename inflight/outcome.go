@@ -6,7 +6,9 @@ type Outcome uint8
 const (
 	// Success is work that was done.
 	Success Outcome = iota
-	// Dropped is work that failed because there is too much of it: a timeout, an overloaded backend.
+	// Dropped is work that failed as it does under overload: the backend refused it, or a timeout ended it. Many such
+	// outcomes lower the limit, but only if there are fewer of them at a lower limit: a dead replica lowers it for a
+	// moment.
 	Dropped
 	// Ignored is work that says nothing of the backend's load, such as an invalid request. Unknown
 	// outcomes count as Ignored.

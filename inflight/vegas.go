@@ -1,6 +1,9 @@
 package inflight
 
-import "math"
+import (
+	"math"
+	"time"
+)
 
 // VegasOptions are the settings of [Vegas]. Nil and the zero VegasOptions mean the defaults. An invalid value is an error
 // of [New].
@@ -14,6 +17,10 @@ type VegasOptions struct {
 	// Window is the minimum number of outcomes in a window. A larger window makes the limit steadier and slower to
 	// adapt. It defaults to 20.
 	Window int
+
+	// Timeout is the mean latency of successes above which a window counts as Dropped. Such a latency never becomes the
+	// baseline. If zero, there is none.
+	Timeout time.Duration
 }
 
 // Vegas keeps a queue of 3 to 5 times log10(limit) in the backend: a shorter one than [Gradient], with less
@@ -23,7 +30,7 @@ func Vegas(opts *VegasOptions) Adaptive {
 	if opts != nil {
 		o = *opts
 	}
-	t := newTuning("Vegas", o.Min, o.Start, o.Window)
+	t := newTuning("Vegas", o.Min, o.Start, o.Window, o.Timeout)
 	return func() Algorithm { return &vegas{level: newLevel(t)} }
 }
 

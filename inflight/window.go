@@ -39,6 +39,8 @@ type window struct {
 	open    bool          // start is set
 	quick   int           // of its first work, as much as count, has ended
 	done    int           // succeeded
+	good    int           // the same, including work that began before it
+	served  time.Duration // total time of good
 	total   time.Duration // of done
 	longest time.Duration // of what succeeded, also of what began before it
 	known   time.Duration // the longest in the window before
@@ -94,6 +96,10 @@ func (w *window) lasts(now time.Duration, inFlight int) {
 // all work of the learner.
 func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 	rtt := min(max(0, now-start), longest)
+	if o == Success {
+		w.good++
+		w.served += rtt
+	}
 	if order <= w.before {
 		switch {
 		case start < w.from:
@@ -172,10 +178,14 @@ func (w *window) sample(now time.Duration, each eachWork) Sample {
 	n, left := w.done+w.late+w.unsure+w.dropped, w.cancelled()
 	s := Sample{InFlight: w.peak, Dropped: w.dropped*dropShare >= n || 2*left > float64(n)}
 	if n > 0 {
-		s.Cancelled = left / float64(n)
+		s.Cancelled, s.Drops, s.Outcomes = left/float64(n), float64(w.dropped)/float64(n), n
 	}
 	if now > w.begun {
 		s.Mean = w.held / float64(now-w.begun)
+		s.Goodput = float64(w.good) / (now - w.begun).Seconds()
+	}
+	if w.good > 0 {
+		s.Served = w.served / time.Duration(w.good)
 	}
 	if w.held > 0 {
 		s.Crowd = w.crowd / w.held
