@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/model"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/model"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // wallClock is a clock whose wall time is set apart from its readings.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/model"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 )
 
 // storm runs f in n goroutines at once, and returns when all are done.

@@ -4,8 +4,8 @@ import (
 	"math"
 	"time"
 
+	"github.com/weir-go/ratelimit/internal/merge"
 	"github.com/weir-go/ratelimit/internal/meter"
-	"github.com/weir-go/ratelimit/internal/tally"
 )
 
 // Decision is the answer of a limiter. Times count from the moment of the decision. The zero Decision denies.
@@ -60,6 +60,6 @@ func between(from, to int64) time.Duration {
 }
 
 // sumOf returns the sum of no decision at all, kept in d.
-func sumOf(d *Decision) tally.Sum[Limit] {
-	return tally.Of((*tally.Decision[Limit])(d), Limit{Algorithm: AlgorithmUnlimited})
+func sumOf(d *Decision) merge.Sum[Limit] {
+	return merge.Of((*merge.Decision[Limit])(d), Limit{Algorithm: AlgorithmUnlimited})
 }

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/wait"
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
@@ -184,7 +184,7 @@ func (l *Layered[R]) ReplacesCost() bool {
 // context's error when that ends; and with the errors of Take. A Wait that fails has charged nothing, except that a
 // leaky bucket gives back no more than with [Reservation.Cancel].
 func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
-	ctx = ctxwait.OrBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	s := l.stack()
 	defer l.done(s)
 	err := l.wait(ctx, s, r, cost)
@@ -195,7 +195,7 @@ func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 // wait takes the cost as soon as that is possible, and sleeps out the delay.
 func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error {
 	for {
-		left, err := ctxwait.Left(ctx)
+		left, err := wait.Left(ctx)
 		if err != nil {
 			return err
 		}
@@ -211,7 +211,7 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 		if wait := s.wait(); wait > left {
 			return tooLate(cost, wait, left, s.d.Limit)
 		}
-		if err := ctxwait.Sleep(ctx, s.d.RetryAfter); err != nil {
+		if err := wait.Sleep(ctx, s.d.RetryAfter); err != nil {
 			return err
 		}
 	}

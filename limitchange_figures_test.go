@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/model"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/model"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // What is spent under a generous limit is more than a tight one counts in a

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/model"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 )
 
 // makers makes a limit of each algorithm: n an hour, all of them at once.

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/chain"
-	"github.com/weir-go/ratelimit/internal/model"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/model"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 const (

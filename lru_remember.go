@@ -186,7 +186,7 @@ func (m *memory) tryStore(a, b *line, x slot, p *plan, now int64) bool {
 					free[i] = &l[j]
 				}
 			case same:
-				both := m.pack(merge(p, m.unpack(x), m.unpack(y), now), x.tag())
+				both := m.pack(mergeRemembered(p, m.unpack(x), m.unpack(y), now), x.tag())
 				return both == y || l[j].CompareAndSwap(uint64(y), uint64(both))
 			case until < least:
 				first, least, soonest = y, until, &l[j]
@@ -214,8 +214,8 @@ func (m *memory) tryStore(a, b *line, x slot, p *plan, now int64) bool {
 	return true
 }
 
-// merge returns what says no less than a and b, of which one may be what a key had spent before the other.
-func merge(p *plan, a, b meter.Remembered, now int64) meter.Remembered {
+// mergeRemembered returns what says no less than a and b, of which one may be what a key had spent before the other.
+func mergeRemembered(p *plan, a, b meter.Remembered, now int64) meter.Remembered {
 	if p.wall != nil && a.Dated && b.Dated {
 		// The wall clock may have been set back. Then a key that has spent in a later window begins in that, and
 		// what it had spent before makes no difference.
@@ -235,7 +235,7 @@ func (m *memory) recall(hash uint64, p *plan, now int64) (r meter.Remembered) {
 	for _, l := range [...]*line{a, b} {
 		for j := range l {
 			if x := slot(l[j].Load()); x.tag() == tagOf(hash) {
-				r = merge(p, r, m.read(x, p, now), now)
+				r = mergeRemembered(p, r, m.read(x, p, now), now)
 			}
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/model"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/model"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // Keys are evicted all the time, and the wall clock is set over boundaries, forward and back. What is

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 
-	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // A limiter may have more methods than [Limiter] and [Reserver]: those of the interfaces in this file. A limiter that stands in
@@ -113,7 +113,7 @@ func TakeUpTo[K any](ctx context.Context, l Limiter[K], key K, most int) (grante
 	if nilcheck.IsNil(l) {
 		return 0, d, errors.New("ratelimit: TakeUpTo was given no limiter")
 	}
-	ctx = ctxwait.OrBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	switch {
 	case most < 0:
 		return 0, d, negativeCostError(most)

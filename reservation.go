@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Reservation is a charge that can be settled once the real cost is known. If its [Decision] is not Allowed, nothing
@@ -129,8 +129,8 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	case !r.Allowed:
 		return fmt.Errorf("%w: the reservation was denied, under %v", ErrLimited, r.Limit)
 	}
-	ctx = ctxwait.OrBackground(ctx)
-	left, err := ctxwait.Left(ctx)
+	ctx = wait.OrBackground(ctx)
+	left, err := wait.Left(ctx)
 	if err != nil {
 		return also(err, r.Cancel())
 	}
@@ -145,7 +145,7 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	case r.local != nil:
 		err = r.local.await(ctx, r.made.Add(r.Delay))
 	default:
-		err = ctxwait.Sleep(ctx, delay)
+		err = wait.Sleep(ctx, delay)
 	}
 	if err != nil {
 		return also(err, r.Cancel())

@@ -10,7 +10,7 @@ import (
 
 	"github.com/weir-go/ratelimit/internal/answers"
 	"github.com/weir-go/ratelimit/internal/meter"
-	"github.com/weir-go/ratelimit/internal/tally"
+	"github.com/weir-go/ratelimit/internal/merge"
 )
 
 // stack is the working memory of one decision over several layers. One goroutine uses
@@ -76,14 +76,26 @@ type stack[R any] struct {
 	err     error    // why no offer can ever fit
 	d       Decision // the answer of the stack
 
-	takes  bool                    // requests take answers themselves
-	wanted bool                    // this one wants them
-	taker  answers.Taker[Decision] // this one, if it takes answers
+	takes  bool        // requests take answers themselves
+	wanted bool        // this one wants them
+	taker  answerTaker // this one, if it takes answers
+}
+
+// answerTaker is implemented by requests of a stack that take the decisions of all layers themselves, as those of
+// package policy do. It takes half the time of an observer on each layer.
+type answerTaker interface {
+	// WantsAnswers reports whether the request takes the decisions, given the result of the whole. It is called under
+	// locks, so it must be quick and must not call the limiter.
+	WantsAnswers(allowed bool) bool
+
+	// TakeAnswer receives the decision of a layer that applies, whether the layer was charged, and the error of the
+	// layer or of the whole decision. It is called after the decision, under no lock. It must not keep d.
+	TakeAnswer(layer int, d *Decision, spent bool, err error)
 }
 
 func newStack[R any](layers []layer[R], places []int, pick func(R, []int) []int) *stack[R] {
 	s := &stack[R]{layers: layers, places: places, pick: pick, clock: layers[0].clock, made: make([]*member[R], len(layers))}
-	_, s.takes = any(*new(R)).(answers.Taker[Decision])
+	_, s.takes = any(*new(R)).(answerTaker)
 	if pick == nil { // then all layers are members, once and for all
 		for i := range layers {
 			s.add(i)
@@ -165,7 +177,7 @@ func (s *stack[R]) load(r R, cost int) error {
 // layers, so those of the last request stay members if they are picked again.
 func (s *stack[R]) choose(r R) error {
 	if s.takes {
-		s.taker, _ = any(r).(answers.Taker[Decision])
+		s.taker, _ = any(r).(answerTaker)
 	}
 	s.which = s.pick(r, s.which[:0])
 	if s.areMembers(s.which) {
@@ -603,7 +615,7 @@ func (s *stack[R]) answer(allowed bool) {
 		var d Decision
 		c := &s.charges[i]
 		if c.decision(&d); i < len(s.firm) {
-			sum.Add((*tally.Decision[Limit])(&d), c.room(d.Remaining))
+			sum.Add((*merge.Decision[Limit])(&d), c.room(d.Remaining))
 		}
 		if s.told() {
 			s.answers[i] = d

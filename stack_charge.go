@@ -6,8 +6,8 @@ import (
 	"math"
 	"time"
 
+	"github.com/weir-go/ratelimit/internal/merge"
 	"github.com/weir-go/ratelimit/internal/meter"
-	"github.com/weir-go/ratelimit/internal/tally"
 )
 
 // charge is what one decision asks of one account, and the offer that the account makes.
@@ -178,7 +178,7 @@ func (c *charge) decision(d *Decision) {
 // room returns the largest cost of the caller that fits into what remains: the largest x with
 // own + shares·x ≤ remaining. If no layer charges the caller's cost, any fits.
 func (c *charge) room(remaining int) int {
-	return tally.Room(int64(remaining), c.own, c.shares)
+	return merge.Room(int64(remaining), c.own, c.shares)
 }
 
 // clear drops what keeps users' data alive.

@@ -598,7 +598,7 @@ func TestADenialAfterKeysWereInsertedTakesThemOutAgain(t *testing.T) {
 	require.True(t, stack.Allow(call{user: "ann", route: "/"}, 1))
 }
 
-// taking is a request that takes the answers of all layers itself: see package answers.
+// taking is a request that takes the answers of all layers itself: see answerTaker.
 type taking struct {
 	key     string
 	which   []int

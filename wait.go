@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/wait"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 	"github.com/weir-go/ratelimit/internal/optional"
@@ -26,7 +26,7 @@ import (
 // the context's error when that ends; with [ErrLimited] if a leaky bucket's queue is full, or [Options.MaxWaiting] calls
 // wait; and with the errors of [Keyed.Take]. A Wait that fails has spent nothing, as after [Reservation.Cancel].
 func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
-	ctx = ctxwait.OrBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	var d Decision
 	spent, err := l.wait(ctx, key, cost, &d)
 	if l.onDecision != nil {
@@ -37,7 +37,7 @@ func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
 
 // wait is Wait without the report. It also says whether it has charged anything.
 func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spent bool, err error) {
-	left, err := ctxwait.Left(ctx)
+	left, err := wait.Left(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -52,14 +52,14 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 		return false, l.waiting.full(cost)
 	case !d.Allowed && d.Limit.Algorithm == AlgorithmLeakyBucket && cost > d.Remaining:
 		return false, fmt.Errorf("%w: cost %d finds the queue full for another %v under %v", ErrLimited, cost, d.RetryAfter, d.Limit)
-	case !d.Allowed && left == ctxwait.Forever:
+	case !d.Allowed && left == wait.Forever:
 		return false, fmt.Errorf("%w: cost %d would be booked more than 100 years ahead under %v", ErrLimited, cost, d.Limit)
 	case !d.Allowed: // RetryAfter is how much too late the time would be
 		return false, tooLate(cost, between(-int64(left), int64(d.RetryAfter)), left, d.Limit)
 	}
 	if t != nil {
 		err = await(ctx, l.clock, t)
-	} else if err = ctxwait.Sleep(ctx, d.Delay); err != nil { // the clock was set back
+	} else if err = wait.Sleep(ctx, d.Delay); err != nil { // the clock was set back
 		sp := spendingOf(o, int64(cost), meter.Booked)
 		b.settleAt(l.clock, &sp, 0)
 	}
@@ -79,7 +79,7 @@ func tooLate(cost int, wait, left time.Duration, l Limit) error {
 // the cost is denied until after the deadline; and with [ErrLimited] if it is denied and there is no deadline. A Wait
 // that fails has spent nothing.
 func Wait[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
-	ctx = ctxwait.OrBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	if nilcheck.IsNil(r) {
 		return errors.New("ratelimit: Wait was given no limiter")
 	}
@@ -92,7 +92,7 @@ func Wait[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
 // waitByReserve is Wait for a limiter without a Wait of its own.
 func waitByReserve[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
 	for {
-		left, err := ctxwait.Left(ctx)
+		left, err := wait.Left(ctx)
 		if err != nil {
 			return err
 		}
@@ -103,7 +103,7 @@ func waitByReserve[K any](ctx context.Context, r Reserver[K], key K, cost int) e
 		if res != nil {
 			return res.Wait(ctx)
 		}
-		if err := ctxwait.Sleep(ctx, retry); err != nil {
+		if err := wait.Sleep(ctx, retry); err != nil {
 			return err
 		}
 	}
@@ -137,7 +137,7 @@ func reserveOnce[K any](ctx context.Context, r Reserver[K], key K, cost int, del
 		return res, nil
 	}
 	switch {
-	case left == ctxwait.Forever:
+	case left == wait.Forever:
 		return nil, fmt.Errorf("%w: cost %d is denied under %v, and there is no deadline to wait for", ErrLimited, cost, res.Limit)
 	case res.RetryAfter <= 0:
 		return nil, fmt.Errorf("%w: cost %d is denied under %v, without a time to wait for", context.DeadlineExceeded, cost, res.Limit)
@@ -410,7 +410,7 @@ func awaitAll(ctx context.Context, clock Clock, latest time.Time, all ...awaited
 		}
 	}
 	if sleeps {
-		return ctxwait.Sleep(ctx, time.Until(latest))
+		return wait.Sleep(ctx, time.Until(latest))
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/model"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 )
 
 // bubble runs a test on synctest's time, with a limiter that was built in it.

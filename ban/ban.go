@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Limiter bans keys. Make one with [New]. It is as safe for concurrent use as its limiters. Methods of the zero Limiter
@@ -100,7 +100,7 @@ func (b *Limiter[K]) Allow(key K, cost int) bool {
 
 // Take asks limiter, unless the key is banned. The errors are those of limiter and bans.
 func (b *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
-	ctx = ctxwait.OrBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {
 		return d, err
 	}
@@ -113,7 +113,7 @@ func (b *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decis
 
 // Reserve is Take with a charge that can be settled. It books as far ahead as limiter does, but not past a ban.
 func (b *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	ctx = ctxwait.OrBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {
 		if err != nil || !d.Allowed {
 			return ratelimit.NewReservation(d, nil), err
@@ -144,9 +144,9 @@ func (b *Limiter[K]) charge(ctx context.Context, key K, actual int) error {
 
 // Wait waits until the cost can be spent, and for a ban's end: see [ratelimit.Wait]. Its failure is no strike.
 func (b *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
-	ctx = ctxwait.OrBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	for {
-		left, err := ctxwait.Left(ctx)
+		left, err := wait.Left(ctx)
 		if err != nil {
 			return err
 		}
@@ -162,7 +162,7 @@ func (b *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 		case d.RetryAfter <= 0:
 			return fmt.Errorf("%w: the key is banned without an end, under %v", ratelimit.ErrLimited, d.Limit)
 		}
-		if err := ctxwait.Sleep(ctx, d.RetryAfter); err != nil {
+		if err := wait.Sleep(ctx, d.RetryAfter); err != nil {
 			return err
 		}
 	}
@@ -235,7 +235,7 @@ func (b *Limiter[K]) strike(ctx context.Context, key K, n int) (ban ratelimit.De
 
 // Strike counts n strikes of a key, unless it is banned. An n below zero is [ratelimit.ErrNegativeCost].
 func (b *Limiter[K]) Strike(ctx context.Context, key K, n int) error {
-	ctx = ctxwait.OrBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	d, ok, err := b.banned(ctx, key, n)
 	if err != nil || !ok && !d.Allowed || n == 0 {
 		return err
@@ -247,7 +247,7 @@ func (b *Limiter[K]) Strike(ctx context.Context, key K, n int) error {
 // Lift ends a key's ban and forgets its strikes.
 func (b *Limiter[K]) Lift(ctx context.Context, key K) error {
 	b.mustBe()
-	ctx = ctxwait.OrBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	return errors.Join(
 		ratelimit.Reset(ctx, ratelimit.Limiter[K](b.strikes), key),
 		ratelimit.Reset(ctx, ratelimit.Limiter[K](b.bans), key))
@@ -255,7 +255,7 @@ func (b *Limiter[K]) Lift(ctx context.Context, key K) error {
 
 // Peek returns what Take answers if it begins no ban: see [ratelimit.Peek].
 func (b *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
-	ctx = ctxwait.OrBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {
 		return d, err
 	}
@@ -265,13 +265,13 @@ func (b *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 // Adjust corrects what a key has spent of limiter's budget.
 func (b *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	b.mustBe()
-	return ratelimit.Adjust(ctxwait.OrBackground(ctx), ratelimit.Limiter[K](b.limiter), key, delta)
+	return ratelimit.Adjust(wait.OrBackground(ctx), ratelimit.Limiter[K](b.limiter), key, delta)
 }
 
 // Reset forgets the key in all three limiters.
 func (b *Limiter[K]) Reset(ctx context.Context, key K) error {
 	b.mustBe()
-	ctx = ctxwait.OrBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	return errors.Join(ratelimit.Reset(ctx, ratelimit.Limiter[K](b.limiter), key), b.Lift(ctx, key))
 }
 

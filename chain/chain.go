@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/merge"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 	"github.com/weir-go/ratelimit/internal/optional"
-	"github.com/weir-go/ratelimit/internal/tally"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Limiter asks several limiters in turn. Make one with [New]. It is safe for concurrent use if they are. Methods of the zero
@@ -166,7 +166,7 @@ func queueDenies(res *ratelimit.Reservation) bool {
 // error; with [ratelimit.ErrLimited] if no time would help; and with the limiters' errors. It then gives back what it has
 // charged.
 func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
-	ctx = ctxwait.OrBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	switch {
 	case len(c.all()) == 1:
 		return ratelimit.Wait(ctx, c.limiters[0], r, cost)
@@ -174,7 +174,7 @@ func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
 		return ratelimit.Wait(ctx, ratelimit.Reserver[R](struct{ ratelimit.Reserver[R] }{c}), r, cost)
 	}
 	for {
-		left, err := ctxwait.Left(ctx)
+		left, err := wait.Left(ctx)
 		if err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
 		if res != nil {
 			return res.Wait(ctx)
 		}
-		if err := ctxwait.Sleep(ctx, retry); err != nil {
+		if err := wait.Sleep(ctx, retry); err != nil {
 			return err
 		}
 	}
@@ -198,7 +198,7 @@ func (c *Limiter[R]) reserveInTime(ctx context.Context, r R, cost int, left time
 		return res, 0, err
 	}
 	retry := res.RetryAfter
-	if queueDenies(res) && left != ctxwait.Forever {
+	if queueDenies(res) && left != wait.Forever {
 		// RetryAfter is when the queue will be as long as what is left now. By then less will be left. Without a
 		// delay, RetryAfter is when the work could leave the queue.
 		if res, err = c.Reserve(ctx, r, cost, 0); err != nil || res.Allowed {
@@ -276,7 +276,7 @@ type pass[R any] struct {
 	chain   *Limiter[R]
 	cost    int
 	d       ratelimit.Decision         // of all that have allowed the cost
-	sum     tally.Sum[ratelimit.Limit] // which adds it up
+	sum     merge.Sum[ratelimit.Limit] // which adds it up
 	end     ratelimit.Decision         // of the one that has not
 	err     error                      // that came with it
 	charged []*ratelimit.Reservation
@@ -289,7 +289,7 @@ type pass[R any] struct {
 
 func (c *Limiter[R]) newPass(cost int) *pass[R] {
 	p := &pass[R]{chain: c, cost: cost}
-	p.sum, p.charged = tally.Of((*tally.Decision[ratelimit.Limit])(&p.d), ratelimit.Unlimited()), p.few[:0]
+	p.sum, p.charged = merge.Of((*merge.Decision[ratelimit.Limit])(&p.d), ratelimit.Unlimited()), p.few[:0]
 	p.resets = p.times[:0]
 	return p
 }
@@ -310,7 +310,7 @@ func (p *pass[R]) merge(d *ratelimit.Decision, err error) bool {
 		p.end, p.err = *d, err
 		return false
 	}
-	p.sum.Add((*tally.Decision[ratelimit.Limit])(d), d.Remaining)
+	p.sum.Add((*merge.Decision[ratelimit.Limit])(d), d.Remaining)
 	p.resets = append(p.resets, d.ResetAfter)
 	return true
 }

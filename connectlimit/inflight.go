@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
-	"github.com/weir-go/ratelimit/internal/refused"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
@@ -133,7 +133,7 @@ func (i *Inflight[K]) mustBeMade() {
 // somebody wants to know how calls end.
 func (i *Inflight[K]) watched(ctx context.Context) context.Context {
 	if i.learns {
-		return refused.Watch(ctx)
+		return outcome.WatchRefusals(ctx)
 	}
 	return ctx
 }

@@ -13,11 +13,11 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
-	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/edge"
-	"github.com/weir-go/ratelimit/internal/refused"
+	"github.com/weir-go/ratelimit/internal/limitfields"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
-	"github.com/weir-go/ratelimit/internal/told"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Interceptor limits the calls of handlers. Make one with [New] or [PerIP], and give it to
@@ -25,7 +25,7 @@ import (
 type Interceptor struct {
 	core  *edge.Core[*Call]
 	opts  Options
-	views told.Views // of Options.LimitFields
+	views limitfields.Views // of Options.LimitFields
 }
 
 var _ connect.Interceptor = (*Interceptor)(nil)
@@ -55,7 +55,7 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 		return nil, err
 	}
 	if i.opts.LimitFields {
-		if err := i.views.Init(limiter, told.Options{Package: "connectlimit", Unit: i.opts.QuotaUnit, Named: true}); err != nil {
+		if err := i.views.Init(limiter, limitfields.Options{Package: "connectlimit", Unit: i.opts.QuotaUnit, Named: true}); err != nil {
 			return nil, err
 		}
 	}
@@ -215,13 +215,13 @@ func (i *Interceptor) pass(e *event) error {
 	case edge.FailedOpen:
 		return nil
 	case edge.Allowed:
-		if ctxwait.Sleep(ctx, e.Decision.Delay) == nil {
+		if wait.Sleep(ctx, e.Decision.Delay) == nil {
 			return nil
 		}
-		refused.Mark(ctx)
+		outcome.MarkRefused(ctx)
 		return errorOf(rpcstatus.Gone(ctx))
 	}
-	refused.Mark(ctx)
+	outcome.MarkRefused(ctx)
 	answer := errorOf(i.core.Answer(e, rpcstatus.Code(i.opts.KeyCode)))
 	told, _ := i.fields(ctx, e)
 	told.add(answer.Meta())

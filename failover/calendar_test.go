@@ -10,7 +10,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // A quota for each day of a time zone, and a smaller one that stands in, while the store comes and goes for hours. A model

@@ -20,7 +20,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 var storms = flag.Int("storms", testsize.Of(6, 200), "random runs of callers on a primary that answers, fails, hangs, panics and is late by turns")

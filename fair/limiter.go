@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/wait"
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/meter"
 )
@@ -122,7 +122,7 @@ func (l *Limiter[K]) Reserve(ctx context.Context, tenant K, cost int, maxDelay t
 	var spent charge
 	var err error
 	if maxDelay > 0 {
-		spent, err = l.reserveInLine(ctxwait.OrBackground(ctx), tenant, cost, maxDelay, &d)
+		spent, err = l.reserveInLine(wait.OrBackground(ctx), tenant, cost, maxDelay, &d)
 	} else {
 		_, spent, err = l.decide(tenant, cost, meter.Open, &d)
 	}

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // line is the queue of a tenant's callers in Wait, first come, first served.
@@ -47,7 +47,7 @@ func (l *Limiter[K]) Wait(ctx context.Context, tenant K, cost int) error {
 }
 
 func (l *Limiter[K]) wait(ctx context.Context, key K, cost int, keep meter.Keep, d *ratelimit.Decision) (charge, error) {
-	left, err := ctxwait.Left(ctx)
+	left, err := wait.Left(ctx)
 	if err != nil {
 		return charge{}, err
 	}

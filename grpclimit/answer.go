@@ -41,7 +41,7 @@ func (i *Interceptor) refuse(e *event, t trailers) error {
 	if e.Err == nil && answer == r.status {
 		return &r.refusal
 	}
-	return &refusal{answer, e.Err, e.Err != nil && e.Reason().ByClient()}
+	return &refusal{answer, e.Err, e.Err != nil && e.Cause().ByClient()}
 }
 
 // gone is the answer to a call whose context has ended.

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/undecided"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 // unsentError is the error of a call that was not sent. It has a status, as all errors of
@@ -53,14 +53,14 @@ func unsentCode(ctx context.Context, reason error) codes.Code {
 	if errors.Is(reason, ratelimit.ErrLimited) || errors.Is(reason, ratelimit.ErrExceedsLimit) {
 		return codes.ResourceExhausted
 	}
-	switch undecided.Why(ctx, reason) {
-	case undecided.Gone:
+	switch outcome.CauseOf(ctx, reason) {
+	case outcome.CauseGone:
 		return status.FromContextError(ctx.Err()).Code()
-	case undecided.Key:
+	case outcome.CauseKey:
 		return codes.InvalidArgument
-	case undecided.Cost, undecided.Misconfigured:
+	case outcome.CauseCost, outcome.CauseMisconfigured:
 		return codes.Internal
-	case undecided.Other:
+	case outcome.CauseOther:
 		if errors.Is(reason, context.DeadlineExceeded) {
 			return codes.DeadlineExceeded
 		}

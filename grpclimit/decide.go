@@ -5,9 +5,9 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
-	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/edge"
-	"github.com/weir-go/ratelimit/internal/refused"
+	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // serve decides about a call or a message, calls next if it may be served, and settles its charge whatever happens. Panics go
@@ -48,15 +48,15 @@ func (i *Interceptor) pass(e *event, t trailers) error {
 	}
 	switch e.Outcome {
 	case edge.Allowed:
-		if ctx := e.Request.Context(); ctxwait.Sleep(ctx, e.Decision.Delay) != nil {
-			refused.Mark(ctx)
+		if ctx := e.Request.Context(); wait.Sleep(ctx, e.Decision.Delay) != nil {
+			outcome.MarkRefused(ctx)
 			return gone(ctx)
 		}
 		return nil
 	case edge.FailedOpen:
 		return nil
 	}
-	refused.Mark(e.Request.Context())
+	outcome.MarkRefused(e.Request.Context())
 	return i.refuse(e, t)
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/edge"
-	"github.com/weir-go/ratelimit/internal/told"
+	"github.com/weir-go/ratelimit/internal/limitfields"
 )
 
 // New returns interceptors that decide with the limiter. The error names the option that is wrong. A limiter whose
@@ -28,7 +28,7 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 		return nil, err
 	}
 	if i.opts.LimitTrailers {
-		if err := i.views.Init(limiter, told.Options{Package: "grpclimit", Unit: i.opts.QuotaUnit, Named: true}); err != nil {
+		if err := i.views.Init(limiter, limitfields.Options{Package: "grpclimit", Unit: i.opts.QuotaUnit, Named: true}); err != nil {
 			return nil, err
 		}
 	}
@@ -76,7 +76,7 @@ func (i *Interceptor) mustBeMade() {
 type Interceptor struct {
 	core  *edge.Core[*Call]
 	opts  Options
-	views told.Views // of Options.LimitTrailers
+	views limitfields.Views // of Options.LimitTrailers
 }
 
 // event is an [Event] as package edge has it.

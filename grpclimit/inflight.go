@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
-	"github.com/weir-go/ratelimit/internal/refused"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
@@ -95,7 +95,7 @@ func (i *Inflight[K]) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	i.mustBeMade()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 		if i.learns {
-			ctx = refused.Watch(ctx)
+			ctx = outcome.WatchRefusals(ctx)
 		}
 		c := newCall(ctx, info.FullMethod, req)
 		err = i.serve(c, trailers{ctx: c.Context()}, nil, func() (err error) {
@@ -114,7 +114,7 @@ func (i *Inflight[K]) StreamServerInterceptor() grpc.StreamServerInterceptor {
 		if !i.learns {
 			return i.serve(callOf(ss, info), trailers{stream: ss}, nil, func() error { return handler(srv, ss) })
 		}
-		ctx := refused.Watch(ss.Context())
+		ctx := outcome.WatchRefusals(ss.Context())
 		s := &watchedStream{ServerStream: ss, ctx: ctx}
 		return i.serve(callOf(s, info), trailers{stream: ss}, s, func() error { return handler(srv, s) })
 	}

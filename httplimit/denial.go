@@ -9,16 +9,15 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/edge"
-	"github.com/weir-go/ratelimit/internal/refused"
+	"github.com/weir-go/ratelimit/internal/limitfields"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
-	"github.com/weir-go/ratelimit/internal/told"
-	"github.com/weir-go/ratelimit/internal/undecided"
 )
 
 // refuse answers a request that is not served: it sets the header fields, and answers as the user wants, or in the protocol
 // of the request.
 func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
-	refused.Mark(e.Request.Context())
+	outcome.MarkRefused(e.Request.Context())
 	var (
 		h, slots  = w.Header(), new([7]string)
 		wait      = time.Duration(-1) // no Retry-After
@@ -40,14 +39,14 @@ func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 	case e.Outcome == edge.Exceeds:
 		custom, body = m.opts.OnExceeds, m.tellNever(h, e, slots[:3])
 	default:
-		reason := e.Reason()
+		reason := e.Cause()
 		if reason.Retryable() {
 			wait = e.Decision.RetryAfter
 		}
 		if reason.ByClient() {
 			blameClient(w)
 		}
-		if reason == undecided.Key {
+		if reason == outcome.CauseKey {
 			challenge(h, m.opts.Challenge)
 		}
 		custom, body = m.opts.OnError, m.problemOf(reason)
@@ -88,7 +87,7 @@ func (m *Middleware) tellNever(h http.Header, e *event, slots []string) *problem
 // jitter. With Options.RetryAfterMs it also tells it in milliseconds.
 func (m *Middleware) setRetryAfter(h http.Header, e *event, wait time.Duration, slot []string) {
 	share := m.core.Share(e.Request, wait)
-	set(h, "Retry-After", strconv.FormatInt(max(1, told.Seconds(wait))+int64(share/time.Second), 10), slot)
+	set(h, "Retry-After", strconv.FormatInt(max(1, limitfields.Seconds(wait))+int64(share/time.Second), 10), slot)
 	if m.opts.RetryAfterMs {
 		h["Retry-After-Ms"] = []string{strconv.FormatInt(max(1, rpcstatus.Milliseconds(m.core.Spread(e.Request, wait))), 10)}
 	}
@@ -159,9 +158,9 @@ func problemFor(sent *atomic.Value, status int, policy, detail string) *problem 
 }
 
 // problemOf returns the answer to a request that could not be decided.
-func (m *Middleware) problemOf(r undecided.Reason) *problem {
+func (m *Middleware) problemOf(r outcome.Cause) *problem {
 	switch {
-	case r == undecided.Key:
+	case r == outcome.CauseKey:
 		return m.badKey
 	case r.Retryable():
 		return reducedCapacity

@@ -23,7 +23,7 @@ const (
 	dialects = iota
 )
 
-// The draft in progress renames r and t, which are one line of constants in package told. It also has a field
+// The draft in progress renames r and t, which are one line of constants in package limitfields. It also has a field
 // RateLimit-Partition, the key whose budget the fields tell of, and a parameter c, the cost of the request. Neither is sent.
 
 // The names of the fields in the form that http.Header keeps them in.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-go/ratelimit/internal/limitfields"
 	"github.com/weir-go/ratelimit/internal/pace"
-	"github.com/weir-go/ratelimit/internal/told"
 )
 
 // dialectRead is one way in which servers tell what is left. In a response, the first one of
@@ -125,7 +125,7 @@ func leftsOf(lines []string) (lefts []int64) {
 			if err != nil || !isNumber(text) || !(left >= 0) {
 				return nil
 			}
-			lefts = append(lefts, int64(min(left, told.MaxInteger)))
+			lefts = append(lefts, int64(min(left, limitfields.MaxInteger)))
 		}
 	}
 	return lefts

@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/told"
+	"github.com/weir-go/ratelimit/internal/limitfields"
 )
 
 // setLimits writes the fields that tell how much is left. The values are kept in slots,
 // of which it uses up to three. If a layer with a cost of its own binds, the decision
 // does not tell how much is left: Remaining is above the limit's capacity then, and is
 // not written.
-func (m *Middleware) setLimits(h http.Header, v *told.View, d *ratelimit.Decision, slots []string) {
+func (m *Middleware) setLimits(h http.Header, v *limitfields.View, d *ratelimit.Decision, slots []string) {
 	known := v.Name != "" && d.Remaining <= v.Limit.Capacity()
 	switch {
 	case m.opts.Dialect == DialectDraft11:
@@ -30,9 +30,9 @@ func (m *Middleware) setLimits(h http.Header, v *told.View, d *ratelimit.Decisio
 
 // setLegacy writes the three fields of an older dialect. They have room for one limit: of
 // this middleware and those around it, the stricter is told, or the one that denies.
-func (m *Middleware) setLegacy(h http.Header, v *told.View, d *ratelimit.Decision, slots []string) {
+func (m *Middleware) setLegacy(h http.Header, v *limitfields.View, d *ratelimit.Decision, slots []string) {
 	names := &legacyFields[m.opts.Dialect]
-	left, reset := told.Clamp(int64(d.Remaining)), m.reset(v, d)
+	left, reset := limitfields.Clamp(int64(d.Remaining)), m.reset(v, d)
 	if d.Allowed && stricter(h, names, left, reset) {
 		return
 	}
@@ -61,7 +61,7 @@ func first(lines []string) string {
 
 // setPolicy writes the field that tells what the limit is. In the older dialects it leaves
 // what a middleware around this one has told, so that the three fields are of one limit.
-func (m *Middleware) setPolicy(h http.Header, v *told.View, slot []string) {
+func (m *Middleware) setPolicy(h http.Header, v *limitfields.View, slot []string) {
 	switch {
 	case v.Name == "" || m.opts.Dialect == DialectNone:
 	case m.opts.Dialect == DialectDraft11:
@@ -74,13 +74,13 @@ func (m *Middleware) setPolicy(h http.Header, v *told.View, slot []string) {
 // reset is when the quota is there again, as the older dialects tell it: when the
 // same request passes if it was denied, else when the key is fresh. Of several limits
 // ResetAfter is the longest, so this one's own figure bounds it.
-func (m *Middleware) reset(v *told.View, d *ratelimit.Decision) int64 {
-	left := min(d.ResetAfter, time.Duration(min(v.Refill(), told.MaxSeconds))*time.Second)
+func (m *Middleware) reset(v *limitfields.View, d *ratelimit.Decision) int64 {
+	left := min(d.ResetAfter, time.Duration(min(v.Refill(), limitfields.MaxSeconds))*time.Second)
 	if !d.Allowed && d.RetryAfter > 0 {
 		left = d.RetryAfter
 	}
 	if m.opts.Dialect != DialectXEpoch {
-		return told.Clamp(told.Seconds(left))
+		return limitfields.Clamp(limitfields.Seconds(left))
 	}
 	at := m.opts.Now().Add(left)
 	if at.Nanosecond() > 0 {
@@ -90,7 +90,7 @@ func (m *Middleware) reset(v *told.View, d *ratelimit.Decision) int64 {
 }
 
 // view returns how the limit that has decided is written in this response.
-func (m *Middleware) view(h http.Header, e *event) *told.View {
+func (m *Middleware) view(h http.Header, e *event) *limitfields.View {
 	v := m.views.Of(&e.Decision.Limit)
 	if len(h) == 0 || m.opts.Dialect != DialectDraft11 {
 		return v

@@ -17,7 +17,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 var servers = flag.Int("servers", testsize.Of(40, 1000), "how many random hostile servers a Transport meets")

@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/edge"
-	"github.com/weir-go/ratelimit/internal/told"
+	"github.com/weir-go/ratelimit/internal/limitfields"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // New returns middleware that decides with the limiter. The error names the option that is wrong. A limiter whose
@@ -41,7 +41,7 @@ func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, 
 	if err != nil {
 		return nil, err
 	}
-	if err := m.views.Init(limiter, told.Options{Package: "httplimit", Unit: m.opts.QuotaUnit, Named: m.opts.Dialect == DialectDraft11}); err != nil {
+	if err := m.views.Init(limiter, limitfields.Options{Package: "httplimit", Unit: m.opts.QuotaUnit, Named: m.opts.Dialect == DialectDraft11}); err != nil {
 		return nil, err
 	}
 	m.core, m.badKey, m.fields = core, newBadKey(m.opts.KeyCode), fieldsOf(&m.opts)
@@ -151,7 +151,7 @@ func (m *Middleware) admit(w http.ResponseWriter, e *event) (watched *watcher, w
 			m.setLimits(h, m.view(h, e), &e.Decision, values[:3])
 		}
 	}
-	if e.Outcome == edge.Allowed && ctxwait.Sleep(e.Request.Context(), e.Decision.Delay) != nil {
+	if e.Outcome == edge.Allowed && wait.Sleep(e.Request.Context(), e.Decision.Delay) != nil {
 		m.refuse(w, e)
 		return nil, nil, false
 	}
@@ -180,7 +180,7 @@ func serverOf(r *http.Request) *http.Server {
 type Middleware struct {
 	core   *edge.Core[*http.Request]
 	opts   Options
-	views  told.Views
+	views  limitfields.Views
 	fields *fieldNames
 	badKey *problem
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
-	"github.com/weir-go/ratelimit/internal/refused"
-	"github.com/weir-go/ratelimit/internal/told"
+	"github.com/weir-go/ratelimit/internal/limitfields"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 // InflightOptions are the settings of [NewInflight].
@@ -104,7 +104,7 @@ func usualOutcome(r *http.Request, status int) inflight.Outcome {
 	ctx := r.Context()
 	err := ctx.Err()
 	switch {
-	case refused.Is(ctx):
+	case outcome.WasRefused(ctx):
 		return inflight.Ignored
 	case errors.Is(err, context.DeadlineExceeded):
 		return inflight.Dropped
@@ -161,7 +161,7 @@ func (m *Inflight[K]) serve(w http.ResponseWriter, r *http.Request, next http.Ha
 
 // work serves the request, and gives the permit back whatever becomes of it.
 func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflight.Permit, next http.Handler) {
-	inner := r.WithContext(refused.Watch(r.Context()))
+	inner := r.WithContext(outcome.WatchRefusals(r.Context()))
 	watched, writer := watch(w, inner)
 	watched.body = watchBody(r, inner)
 	status := http.StatusInternalServerError // of a handler that does not return
@@ -179,7 +179,7 @@ func (m *Inflight[K]) refuse(w http.ResponseWriter, r *http.Request, why edge.Re
 	switch why.Kind {
 	case edge.NoRoom, edge.Left, edge.TableFull:
 		answer = reducedCapacity
-		h.Set("Retry-After", strconv.FormatInt(max(1, told.Seconds(why.Wait)), 10))
+		h.Set("Retry-After", strconv.FormatInt(max(1, limitfields.Seconds(why.Wait)), 10))
 	case edge.TooLarge:
 		answer = tooLarge
 	case edge.Blocked:

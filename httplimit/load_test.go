@@ -18,7 +18,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // realClock runs on its own, and remembers its first reading and its last.

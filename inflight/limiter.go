@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/keys"
-	"github.com/weir-go/ratelimit/internal/refused"
+	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Limiter holds each key to a number of units in flight. Make one with [New]. It is
@@ -78,10 +78,10 @@ func (l *Limiter[K]) TryAcquire(key K, n int) (Permit, error) {
 // higher priority takes its place, with [ErrShed]. If the limit falls below n meanwhile, the error wraps
 // [ratelimit.ErrExceedsLimit].
 func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (Permit, error) {
-	ctx = ctxwait.OrBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	p, err := l.acquire(ctx, key, n)
 	if err != nil {
-		refused.Mark(ctx)
+		outcome.MarkRefused(ctx)
 	}
 	return p, err
 }

@@ -18,7 +18,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 var schedules = flag.Int("schedules", testsize.Of(50, 3000), "how many random schedules are played beside a model")

@@ -15,7 +15,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 

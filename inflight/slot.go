@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/waits"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // slot is one key's semaphore. Its lock guards all of it, but common, which never changes.
@@ -65,7 +65,7 @@ type common struct {
 	last  time.Duration // the latest reading that was used under it
 	idled atomic.Uint64 // the last number of an instant
 	shed  atomic.Uint64
-	waits [len(waits.Buckets) + 1]atomic.Uint64
+	waits [len(wait.Buckets) + 1]atomic.Uint64
 }
 
 // mutex returns the lock of the slot and its pool.
@@ -261,7 +261,7 @@ func (s *slot) countShedLocked() {
 
 // waitedLocked notes a wait: the mean of about the last eight.
 func (s *slot) waitedLocked(d, now time.Duration) {
-	i, _ := slices.BinarySearch(waits.Buckets[:], d.Seconds())
+	i, _ := slices.BinarySearch(wait.Buckets[:], d.Seconds())
 	s.common.waits[i].Add(1)
 	if s.wait > 0 {
 		d = s.wait + (d-s.wait)/8

@@ -3,7 +3,7 @@ package inflight
 import (
 	"time"
 
-	"github.com/weir-go/ratelimit/internal/waits"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Stats say how a key stands.
@@ -64,7 +64,7 @@ type Totals struct {
 	Waits [13]uint64
 }
 
-var _ [len(waits.Buckets) + 1]uint64 = Totals{}.Waits
+var _ [len(wait.Buckets) + 1]uint64 = Totals{}.Waits
 
 // Totals returns how the limiter stands over all keys, for metrics. It takes time in proportion to the number of
 // keys.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 func tracked(l *inflight.Limiter[string]) (keys []string) {

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Flush gives all batches back, also those of open reservations, and waits until the remote limiter has them. The limiter
 // stays usable. The error says what could not be given back, or that the context ended.
 func (l *Limiter[K]) Flush(ctx context.Context) error {
-	ctx = ctxwait.OrBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	returns := l.fetcher.returns
 	batches, failed, _ := returns.ended()
 	for range 2 { // a fetch for a caller may be followed by one ahead of need

@@ -21,10 +21,10 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Limiter spends a remote limiter's budget in batches. Make one with [New]. It is safe for concurrent use. The zero
@@ -134,7 +134,7 @@ func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
 // [ratelimit.ErrUnavailable] without an answer in time.
 func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (d ratelimit.Decision, err error) {
 	if !l.spendHere(key, cost, &d) {
-		d, err = l.take(ctxwait.OrBackground(ctx), key, want{cost: cost})
+		d, err = l.take(wait.OrBackground(ctx), key, want{cost: cost})
 	}
 	l.report(key, cost, d, err)
 	return d, err
@@ -159,7 +159,7 @@ func (l *Limiter[K]) take(ctx context.Context, key K, o want) (ratelimit.Decisio
 // not at all. After ten times HoldFor a reservation counts as used: for longer work reserve from the remote limiter.
 // Settle may return that limiter's error.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	res, err := l.reserve(ctxwait.OrBackground(ctx), key, cost, maxDelay)
+	res, err := l.reserve(wait.OrBackground(ctx), key, cost, maxDelay)
 	l.report(key, cost, res.Decision, err)
 	return res, err
 }
@@ -193,7 +193,7 @@ func (l *Limiter[K]) reservation(key K, cost int, out outcome[K]) *ratelimit.Res
 
 // Wait waits until cost can be spent, and spends it: see [ratelimit.Wait].
 func (l *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
-	d, err := l.wait(ctxwait.OrBackground(ctx), key, cost)
+	d, err := l.wait(wait.OrBackground(ctx), key, cost)
 	l.report(key, cost, d, err)
 	return err
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/ban"
 	"github.com/weir-go/ratelimit/chain"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 var storms = flag.Int("storms", testsize.Of(12, 500), "random runs of a fleet on a network that delays, fails, hangs and loses answers")

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Peek asks the remote limiter what Take would answer, and spends nothing.
@@ -20,7 +20,7 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 		}
 		h.mu.Unlock()
 	}
-	bounded, cancel := context.WithTimeout(ctxwait.OrBackground(ctx), l.remote.timeout)
+	bounded, cancel := context.WithTimeout(wait.OrBackground(ctx), l.remote.timeout)
 	defer cancel()
 	l.remote.trips.Add(1)
 	d, err := ratelimit.Peek(bounded, ratelimit.Limiter[K](l.remote.limiter), key, max(0, cost-held))
@@ -28,7 +28,7 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 		d.Remaining = add(d.Remaining, held)
 		d.Degraded = d.Degraded || degraded
 	}
-	return d, l.remote.explain(ctxwait.OrBackground(ctx), bounded, err)
+	return d, l.remote.explain(wait.OrBackground(ctx), bounded, err)
 }
 
 // Adjust corrects what a key has spent with the remote limiter.
@@ -60,10 +60,10 @@ func (l *Limiter[K]) tell(ctx context.Context, key K, f func(context.Context) er
 	if err := l.check(key, 0); err != nil {
 		return err
 	}
-	bounded, cancel := context.WithTimeout(ctxwait.OrBackground(ctx), l.remote.timeout)
+	bounded, cancel := context.WithTimeout(wait.OrBackground(ctx), l.remote.timeout)
 	defer cancel()
 	l.remote.trips.Add(1)
-	return l.remote.explain(ctxwait.OrBackground(ctx), bounded, f(bounded))
+	return l.remote.explain(wait.OrBackground(ctx), bounded, f(bounded))
 }
 
 // forgetLocked forgets all of a key that the remote limiter has forgotten. The batches of before have

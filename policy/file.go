@@ -14,7 +14,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/wait"
 	"github.com/weir-go/ratelimit/policy/internal/poll"
 )
 
@@ -57,7 +57,7 @@ func (f *file) Load(ctx context.Context) (*Set, error) {
 		if f.isKnown(now) {
 			break
 		}
-		if ctxwait.Sleep(ctx, still) != nil {
+		if wait.Sleep(ctx, still) != nil {
 			return nil, ctx.Err()
 		}
 		if data, err = f.read(); hashOf(data, err) == now {

@@ -7,7 +7,7 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Source is where sets come from.
@@ -34,7 +34,7 @@ func Follow(ctx context.Context, p *Policies, src Source) error {
 	if src == nil {
 		return errors.New("policy: Follow was given no Source")
 	}
-	ctx, cancel := context.WithCancel(ctxwait.OrBackground(ctx))
+	ctx, cancel := context.WithCancel(wait.OrBackground(ctx))
 	defer cancel()
 	changes := src.Changes(ctx)
 	if changes != nil {

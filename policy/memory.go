@@ -77,7 +77,7 @@ func (e *memory) keep(rules []Budget, limiters map[string]*ratelimit.Keyed[strin
 	e.limiters, e.last = limiters, last
 }
 
-// asked is [Charges] that take the answers of a [ratelimit.Layered] themselves: see package answers.
+// asked is [Charges] that take the answers of a [ratelimit.Layered] themselves: see answerTaker in its stack.go.
 type asked Charges
 
 func (a *asked) of(rule int) *Charge { return (*Charges)(a).of(rule) }

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/redistest"
+	"github.com/weir-go/ratelimit/internal/dev/redistest"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/admin"
 	"github.com/weir-go/ratelimit/policyredis"

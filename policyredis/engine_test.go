@@ -24,9 +24,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/redistest"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/internal/outcome"
-	"github.com/weir-go/ratelimit/internal/redistest"
-	"github.com/weir-go/ratelimit/internal/testsize"
 	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policyredis"

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/httplimit"
-	"github.com/weir-go/ratelimit/internal/proc"
+	"github.com/weir-go/ratelimit/internal/dev/proc"
 	"github.com/weir-go/ratelimit/redislimit"
 )
 

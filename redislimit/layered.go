@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Layered is several limits on one request: all allow it, or none is charged. Its Decision is made up as that of
@@ -163,7 +163,7 @@ func (l *Layered[R]) Allow(r R, cost int) bool {
 func (l *Layered[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
 	s := l.stack()
 	defer l.done(s)
-	err := s.take(ctx, r, cost, ctxwait.Forever, opTake)
+	err := s.take(ctx, r, cost, wait.Forever, opTake)
 	s.report(r, err)
 	return s.d, err
 }
@@ -172,7 +172,7 @@ func (l *Layered[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decisio
 func (l *Layered[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
 	s := l.stack()
 	defer l.done(s)
-	err := s.take(ctx, r, cost, ctxwait.Forever, opPeek)
+	err := s.take(ctx, r, cost, wait.Forever, opPeek)
 	return s.d, err
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/redistest"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/redistest"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // everyClient are clients of every type on one server.

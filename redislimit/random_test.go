@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/redistest"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/redistest"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // randomFor is how long each of the random runs takes:

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 const (

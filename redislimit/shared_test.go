@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // asking is a decision that is about to be sent together with others.
@@ -18,7 +18,7 @@ type asking struct {
 
 func newAsking(l *Limiter, key string, cost int64) *asking {
 	var a asking
-	a.request.one(l, l.space.key(key), l.plan.Load(), cost, ctxwait.Forever, opTake)
+	a.request.one(l, l.space.key(key), l.plan.Load(), cost, wait.Forever, opTake)
 	a.prepare(&a.call, opTake)
 	return &a
 }

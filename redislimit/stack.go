@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/merge"
 	"github.com/weir-go/ratelimit/internal/meter"
-	"github.com/weir-go/ratelimit/internal/tally"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // stack is what one decision over several layers works with. One goroutine uses it at a time; in
@@ -259,15 +259,15 @@ func (s *stack[R]) conclude(cost int, allowed bool) {
 	}
 }
 
-// summand is the same Decision, as tally adds it up: the two have the same fields.
-func summand(d *ratelimit.Decision) *tally.Decision[ratelimit.Limit] {
-	return (*tally.Decision[ratelimit.Limit])(d)
+// summand is the same Decision, as package merge adds it up: the two have the same fields.
+func summand(d *ratelimit.Decision) *merge.Decision[ratelimit.Limit] {
+	return (*merge.Decision[ratelimit.Limit])(d)
 }
 
 // answer merges the answers of the layers that enforce. A key that several of them ask is one summand, that
 // of its first ask.
 func (s *stack[R]) answer(allowed bool) {
-	sum := tally.Of(summand(&s.d), ratelimit.Unlimited())
+	sum := merge.Of(summand(&s.d), ratelimit.Unlimited())
 	for i := range s.asks {
 		a := &s.asks[i]
 		switch {
@@ -276,14 +276,14 @@ func (s *stack[R]) answer(allowed bool) {
 		case a.asked: // of a lease
 			d := a.leasedDecision(s.spent)
 			own, shares := a.ownCost()
-			sum.Add(summand(&d), tally.Room(int64(d.Remaining), own, shares))
+			sum.Add(summand(&d), merge.Room(int64(d.Remaining), own, shares))
 		case a.plan.kind == 0: // Unlimited or Blocked: nothing is stored
 			sum.Add(summand(&ratelimit.Decision{Allowed: true, Limit: a.plan.limit}), a.room())
 		case s.firstOf(i) == i:
 			c := &s.request.charges[a.charge]
 			var d ratelimit.Decision
 			s.decide(a.charge, &d)
-			sum.Add(summand(&d), tally.Room(int64(d.Remaining), c.own, c.shares))
+			sum.Add(summand(&d), merge.Room(int64(d.Remaining), c.own, c.shares))
 		}
 	}
 	if !allowed {
@@ -393,7 +393,7 @@ func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
 // try again, and others may be quicker. So a stack's Wait is not first come, first served.
 func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 	for {
-		left, err := ctxwait.Left(ctx)
+		left, err := wait.Left(ctx)
 		if err != nil {
 			return ended(err, false)
 		}
@@ -415,7 +415,7 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 			return fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
 				context.DeadlineExceeded, cost, due-left, left, d.Limit)
 		}
-		if err := ctxwait.Sleep(ctx, d.RetryAfter); err != nil {
+		if err := wait.Sleep(ctx, d.RetryAfter); err != nil {
 			return ended(err, false)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // store is where a limiter's calls go, each within the timeout.
@@ -130,7 +130,7 @@ func (s *store) eval(ctx context.Context, c *call) (string, error) {
 			again = true
 			defer c.hurry()()
 		}
-		if ctxwait.Sleep(c.ctx, tryAgainAfter) != nil {
+		if wait.Sleep(c.ctx, tryAgainAfter) != nil {
 			break
 		}
 	}

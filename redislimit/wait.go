@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Wait spends cost of the key's budget and returns nil when its time has come. It books its time in one round trip, and sleeps.
@@ -25,7 +25,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 }
 
 func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
-	left, err := ctxwait.Left(ctx)
+	left, err := wait.Left(ctx)
 	if err != nil {
 		return ratelimit.Decision{}, ended(err, false)
 	}
@@ -35,7 +35,7 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 	switch {
 	case err != nil:
 		return d, err
-	case !d.Allowed && (left == ctxwait.Forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining):
+	case !d.Allowed && (left == wait.Forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining):
 		return d, fmt.Errorf("%w: cost %d cannot be booked for another %v under %v",
 			ratelimit.ErrLimited, cost, d.RetryAfter, d.Limit)
 	case !d.Allowed:

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Limiter holds each key to a limit. Make one with [New]. It is safe for concurrent use and needs no closing. The zero
@@ -229,7 +229,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 }
 
 func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
-	left, err := ctxwait.Left(ctx)
+	left, err := wait.Left(ctx)
 	if err != nil {
 		l.check()
 		return ratelimit.Decision{}, ended(err, false)
@@ -238,7 +238,7 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 	switch {
 	case err != nil:
 		return d, err
-	case !d.Allowed && (left == ctxwait.Forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining):
+	case !d.Allowed && (left == wait.Forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining):
 		return d, fmt.Errorf("%w: cost %d cannot be booked for another %v under %v", ratelimit.ErrLimited, cost, d.RetryAfter, d.Limit)
 	case !d.Allowed:
 		return d, fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/inflight"
-	"github.com/weir-go/ratelimit/internal/chart"
-	"github.com/weir-go/ratelimit/internal/overload"
+	"github.com/weir-go/ratelimit/internal/dev/chart"
+	"github.com/weir-go/ratelimit/internal/dev/overload"
 )
 
 // The picture's measures, in pixels and time.

@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/inflight"
-	"github.com/weir-go/ratelimit/internal/overload"
+	"github.com/weir-go/ratelimit/internal/dev/overload"
 )
 
 func main() {

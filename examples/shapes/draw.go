@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/chart"
+	"github.com/weir-go/ratelimit/internal/dev/chart"
 )
 
 // The picture's measures, in pixels and time.

@@ -1,19 +1,12 @@
-// Package delays tells whether a limiter may delay what it allows, and whether that can be
-// undone if the delay is in vain.
-package delays
+package edge
 
 import (
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// BooksAhead reports whether a Reserver may book budget that is still to come, as far as
-// is known: unless its method BooksAhead() bool reports false.
-func BooksAhead(reserver any) bool { return optional.BooksAhead(reserver) }
-
-// May reports whether a limiter may delay what it allows: one of its limits is a leaky
+// mayDelay reports whether a limiter may delay what it allows: one of its limits is a leaky
 // bucket, or is not known.
-func May(limiter any) bool {
+func mayDelay(limiter any) bool {
 	l, ok := limiter.(ratelimit.LimitLister)
 	if !ok {
 		return true

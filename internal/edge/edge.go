@@ -12,13 +12,11 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/ctxwait"
-	"github.com/weir-go/ratelimit/internal/delays"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
-	"github.com/weir-go/ratelimit/internal/spread"
-	"github.com/weir-go/ratelimit/internal/throttled"
-	"github.com/weir-go/ratelimit/internal/undecided"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Request is what is decided about.
@@ -36,8 +34,8 @@ type Event[R Request] struct {
 	Outcome  Outcome
 }
 
-// Reason returns why an event has an error.
-func (e *Event[R]) Reason() undecided.Reason { return undecided.Why(e.Request.Context(), e.Err) }
+// Cause returns the cause of the event's error.
+func (e *Event[R]) Cause() outcome.Cause { return outcome.CauseOf(e.Request.Context(), e.Err) }
 
 // Options are those that both middlewares have, with their defaults filled in.
 type Options[R Request] struct {
@@ -74,9 +72,9 @@ type Core[R Request] struct {
 	counts    [outcomes]atomic.Uint64
 	degraded  atomic.Uint64
 	unsettled atomic.Uint64
-	logs      [undecided.Reasons]throttled.Log
-	settleLog throttled.Log
-	seed      spread.Seed                                   // of the jitter
+	logs      [outcome.Causes]throttledLog
+	settleLog throttledLog
+	seed      jitterSeed                                    // of the jitter
 	drops     bool                                          // no request is used any more when it is decided
 	texts     Recent[ratelimit.Limit, *rpcstatus.LimitText] // of limits that have denied
 }
@@ -88,7 +86,7 @@ const century = 876_600 * time.Hour
 // cannot delay a request as Take does, so that only settling asks it for what may be
 // delayed.
 func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error) {
-	c := &Core[R]{Options: o, limiter: limiter, seed: spread.New()}
+	c := &Core[R]{Options: o, limiter: limiter, seed: newJitterSeed()}
 	c.texts.Clear()
 	switch l := limiter.(type) {
 	case *ratelimit.Layered[R]:
@@ -103,7 +101,7 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 	case !ok:
 		return c, nil
 	}
-	ahead, may := delays.BooksAhead(r), delays.May(r)
+	ahead, may := optional.BooksAhead(r), mayDelay(r)
 	c.reserver, c.holds = r, may && !ahead
 	if !ahead {
 		c.maxDelay = century // this is as far as Take goes
@@ -207,11 +205,11 @@ func (c *Core[R]) outcome(e *Event[R]) Outcome {
 	case errors.Is(e.Err, ratelimit.ErrExceedsLimit):
 		return Exceeds
 	}
-	switch reason := e.Reason(); {
-	case reason.Rejected():
-		e.Err = undecided.Plain(e.Err)
+	switch cause := e.Cause(); {
+	case cause.Rejected():
+		e.Err = outcome.Plain(e.Err)
 		return Rejected
-	case c.FailOpen && reason.FailsOpen():
+	case c.FailOpen && cause.FailsOpen():
 		return FailedOpen
 	}
 	return Failed
@@ -224,12 +222,12 @@ func (c *Core[R]) Report(e *Event[R]) {
 		c.degraded.Add(1)
 	}
 	if e.Outcome >= Failed {
-		reason := e.Reason()
+		cause := e.Cause()
 		var about []any
 		if c.About != nil {
 			about = c.About(e.Request)
 		}
-		c.logs[reason].Line(e.Request.Context(), c.Logger, c.Now(), reason.Level(), c.Package+": "+c.Thing+" not decided",
+		c.logs[cause].line(e.Request.Context(), c.Logger, c.Now(), cause.Level(), c.Package+": "+c.Thing+" not decided",
 			append(about, "outcome", e.Outcome, "error", e.Err)...)
 	}
 	if c.OnDecision != nil {
@@ -272,14 +270,14 @@ func (c *Charge[R]) End() {
 func (c *Core[R]) settle(r R, res *ratelimit.Reservation, actual int) {
 	if err := res.Settle(actual); err != nil {
 		c.unsettled.Add(1)
-		c.settleLog.Line(r.Context(), c.Logger, c.Now(), slog.LevelWarn, c.Package+": charge not settled", "error", err)
+		c.settleLog.line(r.Context(), c.Logger, c.Now(), slog.LevelWarn, c.Package+": charge not settled", "error", err)
 	}
 }
 
 // Answer returns the answer to a request that is refused, in the words of gRPC.
 func (c *Core[R]) Answer(e *Event[R], keyCode rpcstatus.Code) rpcstatus.Answer {
 	if e.Outcome != Denied && e.Outcome != Exceeds {
-		return rpcstatus.Undecided(e.Request.Context(), e.Reason(), keyCode, c.Spread(e.Request, e.Decision.RetryAfter))
+		return rpcstatus.Undecided(e.Request.Context(), e.Cause(), keyCode, c.Spread(e.Request, e.Decision.RetryAfter))
 	}
 	text := c.textOf(&e.Decision.Limit)
 	a := rpcstatus.Answer{Code: rpcstatus.ResourceExhausted, Limit: text}
@@ -307,8 +305,8 @@ func (c *Core[R]) textOf(limit *ratelimit.Limit) *rpcstatus.LimitText {
 }
 
 // Spread adds the client's share of the jitter to a wait.
-func (c *Core[R]) Spread(r R, wait time.Duration) time.Duration {
-	return wait + min(c.Share(r, wait), ctxwait.Forever-wait)
+func (c *Core[R]) Spread(r R, d time.Duration) time.Duration {
+	return d + min(c.Share(r, d), wait.Forever-d)
 }
 
 // Share returns the client's share of the jitter, which is to be added to a wait.
@@ -317,5 +315,5 @@ func (c *Core[R]) Share(r R, wait time.Duration) time.Duration {
 	if span <= 0 {
 		return 0
 	}
-	return c.seed.Share(c.JitterBy(r), c.Now(), wait, span)
+	return c.seed.share(c.JitterBy(r), c.Now(), wait, span)
 }

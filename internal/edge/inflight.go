@@ -9,9 +9,8 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
-	"github.com/weir-go/ratelimit/internal/refused"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
-	"github.com/weir-go/ratelimit/internal/undecided"
 )
 
 // InflightOptions are those that both middlewares have.
@@ -143,7 +142,7 @@ func (i *Inflight[R, K]) acquire(r R, key K) (inflight.Permit, error) {
 
 // refuse says why, and counts. The error is the limiter's if that was asked, else of the key function.
 func (i *Inflight[R, K]) refuse(r R, key K, err error, asked bool) Refusal {
-	refused.Mark(r.Context())
+	outcome.MarkRefused(r.Context())
 	why, count := Refusal{Err: err, Kind: kind(r, err, asked)}, &i.failed
 	switch why.Kind {
 	case NoRoom, Left:
@@ -172,7 +171,7 @@ func kind[R Request](r R, err error, asked bool) RefusalKind {
 		return Blocked
 	case is(ratelimit.ErrExceedsLimit):
 		return TooLarge
-	case undecided.Why(r.Context(), err) == undecided.Key:
+	case outcome.CauseOf(r.Context(), err) == outcome.CauseKey:
 		return BadKey
 	}
 	return Undecidable

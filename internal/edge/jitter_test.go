@@ -1,4 +1,4 @@
-package spread_test
+package edge
 
 import (
 	"fmt"
@@ -7,23 +7,21 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-
-	"github.com/weir-go/ratelimit/internal/spread"
 )
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 func TestShareIsWithinTheSpan(t *testing.T) {
-	s := spread.New()
+	s := newJitterSeed()
 	for _, span := range []time.Duration{1, 2, 3, time.Second, math.MaxInt64} {
 		for i := range 200 {
-			share := s.Share(fmt.Sprint(i), noon, time.Minute, span)
+			share := s.share(fmt.Sprint(i), noon, time.Minute, span)
 			assert.GreaterOrEqual(t, share, time.Duration(0))
 			assert.Less(t, share, span)
 		}
 	}
 	for _, none := range []time.Duration{0, -1, math.MinInt64} {
-		assert.Zero(t, s.Share("client", noon, time.Minute, none))
+		assert.Zero(t, s.share("client", noon, time.Minute, none))
 	}
 }
 
@@ -31,10 +29,10 @@ func TestShareIsWithinTheSpan(t *testing.T) {
 // 6 standard deviations from it.
 func TestSharesAreSpreadEvenly(t *testing.T) {
 	const clients = 20_000
-	s := spread.New()
+	s := newJitterSeed()
 	var parts [10]int
 	for i := range clients {
-		parts[s.Share(fmt.Sprint(i), noon, time.Minute, 10)]++
+		parts[s.share(fmt.Sprint(i), noon, time.Minute, 10)]++
 	}
 	for _, n := range parts {
 		assert.InDelta(t, clients/10, n, 6*math.Sqrt(clients*0.1*0.9))
@@ -43,22 +41,22 @@ func TestSharesAreSpreadEvenly(t *testing.T) {
 
 // While a client waits, the end of its wait stays where it is, and so does its share.
 func TestShareStaysTheSameWhileTheClientWaits(t *testing.T) {
-	s := spread.New()
-	begin := s.Share("client", noon, 5*time.Minute, time.Hour)
+	s := newJitterSeed()
+	begin := s.share("client", noon, 5*time.Minute, time.Hour)
 	for waited := range 5 {
 		at := time.Duration(waited) * time.Minute
-		assert.Equal(t, begin, s.Share("client", noon.Add(at), 5*time.Minute-at, time.Hour))
+		assert.Equal(t, begin, s.share("client", noon.Add(at), 5*time.Minute-at, time.Hour))
 	}
 }
 
 func TestShareChangesEveryTenMinutesAndWithTheClientAndTheSeed(t *testing.T) {
-	s := spread.New()
-	share := func(s spread.Seed, client string, at time.Duration) time.Duration {
-		return s.Share(client, noon.Add(at), 0, math.MaxInt64)
+	s := newJitterSeed()
+	share := func(s jitterSeed, client string, at time.Duration) time.Duration {
+		return s.share(client, noon.Add(at), 0, math.MaxInt64)
 	}
 	one := share(s, "client", 0)
 	assert.Equal(t, one, share(s, "client", 10*time.Minute-1))
 	assert.NotEqual(t, one, share(s, "client", 10*time.Minute))
 	assert.NotEqual(t, one, share(s, "clienu", 0))
-	assert.NotEqual(t, one, share(spread.New(), "client", 0))
+	assert.NotEqual(t, one, share(newJitterSeed(), "client", 0))
 }

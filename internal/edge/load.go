@@ -4,14 +4,14 @@ import (
 	"context"
 
 	"github.com/weir-go/ratelimit/inflight"
-	"github.com/weir-go/ratelimit/internal/refused"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
 // OutcomeOfCall is the outcome of a call that a server has answered with a code, 0 if it succeeded. The context is the
 // call's.
 func OutcomeOfCall(ctx context.Context, code rpcstatus.Code, streaming bool) inflight.Outcome {
-	if refused.Is(ctx) {
+	if outcome.WasRefused(ctx) {
 		return inflight.Ignored
 	}
 	return OutcomeOfCode(ctx, code, streaming)

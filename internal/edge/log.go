@@ -1,5 +1,4 @@
-// Package throttled writes few log lines, whatever happens.
-package throttled
+package edge
 
 import (
 	"context"
@@ -8,16 +7,16 @@ import (
 	"time"
 )
 
-// Log writes at most one line a second, so that a flood of malformed requests is not
-// one of log lines too. The zero Log is ready. It is safe for concurrent use.
-type Log struct {
+// throttledLog writes at most one line a second, so that a flood of malformed requests is not
+// one of log lines too. The zero throttledLog is ready. It is safe for concurrent use.
+type throttledLog struct {
 	next    atomic.Int64 // Unix nanoseconds: no line before
 	dropped atomic.Uint64
 }
 
-// Line writes a line, unless it is less than a second after the last one. A nil Logger
+// line writes a line, unless it is less than a second after the last one. A nil Logger
 // is slog's default.
-func (l *Log) Line(ctx context.Context, to *slog.Logger, now time.Time, level slog.Level, msg string, args ...any) {
+func (l *throttledLog) line(ctx context.Context, to *slog.Logger, now time.Time, level slog.Level, msg string, args ...any) {
 	at, next := now.UnixNano(), l.next.Load()
 	// Readings of one time may come in another order. One that is more than a second before
 	// the last line's is of a clock that was set back.

@@ -1,4 +1,4 @@
-package throttled_test
+package edge
 
 import (
 	"bytes"
@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-
-	"github.com/weir-go/ratelimit/internal/throttled"
 )
 
 // written collects lines without their time.
@@ -25,13 +23,11 @@ func written() (*slog.Logger, *bytes.Buffer) {
 	}})), &b
 }
 
-var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
-
 func TestOneLineASecondSaysHowManyWereLeftOut(t *testing.T) {
 	to, lines := written()
-	var l throttled.Log
+	var l throttledLog
 	for _, at := range []time.Duration{0, 1, 999_999_999, 1e9, 1e9 + 1, 2e9 - 1, 5e9, 6e9 - 1, 6e9} {
-		l.Line(context.Background(), to, noon.Add(at), slog.LevelWarn, "m", "at", at)
+		l.line(context.Background(), to, noon.Add(at), slog.LevelWarn, "m", "at", at)
 	}
 	assert.Equal(t, `level=WARN msg=m at=0s unlogged=0
 level=WARN msg=m at=1s unlogged=2
@@ -44,9 +40,9 @@ level=WARN msg=m at=6s unlogged=1
 // again.
 func TestClockSetBackDoesNotSilenceTheLog(t *testing.T) {
 	to, lines := written()
-	var l throttled.Log
+	var l throttledLog
 	for _, at := range []time.Duration{0, -1, -time.Hour, -time.Hour + 1, -time.Hour + time.Second} {
-		l.Line(context.Background(), to, noon.Add(at), slog.LevelError, "m", "at", at)
+		l.line(context.Background(), to, noon.Add(at), slog.LevelError, "m", "at", at)
 	}
 	assert.Equal(t, `level=ERROR msg=m at=0s unlogged=0
 level=ERROR msg=m at=-1h0m0s unlogged=1
@@ -56,14 +52,14 @@ level=ERROR msg=m at=-59m59s unlogged=1
 
 func TestCrowdAtOneInstantWritesOneLine(t *testing.T) {
 	to, lines := written()
-	var l throttled.Log
+	var l throttledLog
 	var crowd sync.WaitGroup
 	for range 100 {
-		crowd.Go(func() { l.Line(context.Background(), to, noon, slog.LevelWarn, "m") })
+		crowd.Go(func() { l.line(context.Background(), to, noon, slog.LevelWarn, "m") })
 	}
 	crowd.Wait()
 	assert.Equal(t, 1, strings.Count(lines.String(), "msg=m"))
-	l.Line(context.Background(), to, noon.Add(time.Second), slog.LevelWarn, "m")
+	l.line(context.Background(), to, noon.Add(time.Second), slog.LevelWarn, "m")
 	assert.Equal(t, 2, strings.Count(lines.String(), "msg=m"))
 }
 
@@ -72,7 +68,7 @@ func TestNilLoggerIsTheDefaultOne(t *testing.T) {
 	defer slog.SetDefault(before)
 	to, lines := written()
 	slog.SetDefault(to)
-	var l throttled.Log
-	l.Line(context.Background(), nil, noon, slog.LevelWarn, "m")
+	var l throttledLog
+	l.line(context.Background(), nil, noon, slog.LevelWarn, "m")
 	assert.Equal(t, "level=WARN msg=m unlogged=0\n", lines.String())
 }

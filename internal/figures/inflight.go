@@ -4,7 +4,7 @@ import (
 	"strconv"
 
 	"github.com/weir-go/ratelimit/inflight"
-	"github.com/weir-go/ratelimit/internal/waits"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // OfInflight returns the figures of a limiter of package inflight. read is its method Totals.
@@ -29,8 +29,8 @@ func OfInflight(read func() inflight.Totals) Group {
 			for i, n := range s.Waits {
 				sum += n
 				within := "+Inf"
-				if i < len(waits.Buckets) {
-					within = strconv.FormatFloat(waits.Buckets[i], 'g', -1, 64)
+				if i < len(wait.Buckets) {
+					within = strconv.FormatFloat(wait.Buckets[i], 'g', -1, 64)
 				}
 				add(5, float64(sum), within)
 			}

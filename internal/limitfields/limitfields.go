@@ -1,6 +1,6 @@
 // Package told says how limits are told to clients: by the fields RateLimit-Policy and RateLimit of
 // draft-ietf-httpapi-ratelimit-headers-11, over HTTP in its header and over gRPC in trailers.
-package told
+package limitfields
 
 import (
 	"context"

@@ -1,5 +1,5 @@
-// Package tally adds up what several limiters say to one cost.
-package tally
+// Package merge combines the decisions of several limiters about one cost into one decision.
+package merge
 
 import (
 	"math"

@@ -1,6 +1,4 @@
-// Package undecided tells why a request or a call could not be decided: who is to blame,
-// and whether it may be let through. The middlewares for HTTP and gRPC share it.
-package undecided
+package outcome
 
 import (
 	"context"
@@ -12,69 +10,68 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Reason is why a request could not be decided. It says who is to blame, and what the
-// answer is.
-type Reason uint8
+// Cause is the cause of a failed decision: the side at fault, from which the middlewares derive the answer.
+type Cause uint8
 
 const (
-	Other         Reason = iota // the limiter or a key function failed
-	Unavailable                 // the limiter's store is down
-	TableFull                   // clients have brought too many keys
-	Key                         // the client's key is missing or malformed
-	Cost                        // the cost is negative, which a client may have caused
-	Gone                        // the request's context has ended: the client hung up
-	Misconfigured               // the server is built wrongly
+	CauseOther         Cause = iota // the limiter or a key function failed
+	CauseUnavailable                // the limiter's store is down
+	CauseTableFull                  // clients have brought too many keys
+	CauseKey                        // the client's key is missing or malformed
+	CauseCost                       // the cost is negative, which a client may have caused
+	CauseGone                       // the request's context has ended: the client hung up
+	CauseMisconfigured              // the server is built wrongly
 
-	Reasons = iota
+	Causes = iota // the number of causes
 )
 
-// causes tells reasons by their errors. The first that matches counts: a misconfigured
+// causes maps errors to causes. The first match counts: a misconfigured
 // key function's error is an ErrNoKey as well.
 var causes = []struct {
-	err    error
-	reason Reason
+	err   error
+	cause Cause
 }{
-	{keyfunc.ErrMisconfigured, Misconfigured},
-	{keyfunc.ErrNoKey, Key},
-	{keyfunc.ErrMalformedKey, Key},
-	{ratelimit.ErrInvalidKey, Key},
-	{ratelimit.ErrNegativeCost, Cost},
-	{ratelimit.ErrTableFull, TableFull},
+	{keyfunc.ErrMisconfigured, CauseMisconfigured},
+	{keyfunc.ErrNoKey, CauseKey},
+	{keyfunc.ErrMalformedKey, CauseKey},
+	{ratelimit.ErrInvalidKey, CauseKey},
+	{ratelimit.ErrNegativeCost, CauseCost},
+	{ratelimit.ErrTableFull, CauseTableFull},
 }
 
-// Why returns the reason of an error, given the request's context. A client that hangs
+// CauseOf returns the cause of an error, given the request's context. A client that hangs
 // up makes the call of a remote limiter fail, with whatever error.
-func Why(ctx context.Context, err error) Reason {
+func CauseOf(ctx context.Context, err error) Cause {
 	for _, c := range causes {
 		if errors.Is(err, c.err) {
-			return c.reason
+			return c.cause
 		}
 	}
 	switch {
 	case ctx.Err() != nil:
-		return Gone
+		return CauseGone
 	case errors.Is(err, ratelimit.ErrUnavailable):
-		return Unavailable
+		return CauseUnavailable
 	}
-	return Other
+	return CauseOther
 }
 
 // FailsOpen reports whether the option FailOpen applies. Where a client can bring the
 // error about, it would be a way past every limit.
-func (r Reason) FailsOpen() bool { return r == Other || r == Unavailable }
+func (c Cause) FailsOpen() bool { return c == CauseOther || c == CauseUnavailable }
 
 // ByClient reports whether the client can have brought the error about.
-func (r Reason) ByClient() bool { return !r.FailsOpen() && r != Misconfigured }
+func (c Cause) ByClient() bool { return !c.FailsOpen() && c != CauseMisconfigured }
 
 // Rejected reports whether the client alone has brought the error about: it has sent no key that counts, or has gone.
-func (r Reason) Rejected() bool { return r == Key || r == Gone }
+func (c Cause) Rejected() bool { return c == CauseKey || c == CauseGone }
 
 // Level is that of the log line.
-func (r Reason) Level() slog.Level {
+func (c Cause) Level() slog.Level {
 	switch {
-	case r == Gone:
+	case c == CauseGone:
 		return slog.LevelDebug
-	case r.Rejected():
+	case c.Rejected():
 		return slog.LevelInfo
 	}
 	return slog.LevelError
@@ -98,4 +95,4 @@ func Plain(err error) error {
 }
 
 // Retryable reports whether the same request may be decided a little later.
-func (r Reason) Retryable() bool { return r == Unavailable || r == TableFull }
+func (c Cause) Retryable() bool { return c == CauseUnavailable || c == CauseTableFull }

@@ -1,47 +1,47 @@
-// Package refused marks requests that a limiter of this library has refused, in their contexts. A limit
-// around it that adapts must not take that for an overload of the backend.
-package refused
+package outcome
 
 import (
 	"context"
 	"sync/atomic"
 )
 
-type key struct{}
+type refusalKey struct{}
 
-// mark is the context of what is inside a limit that watches.
-type mark struct {
+// refusalMark is the context of the requests inside an adaptive limit. A limiter of this library that refuses such a request
+// marks it: the limit around it must not count the refusal as an overload of the backend.
+type refusalMark struct {
 	context.Context
 	set   atomic.Bool
-	outer *mark // of the limit around that one
+	outer *refusalMark // of the limit around that one
 }
 
 // Value finds the mark itself.
-func (m *mark) Value(k any) any {
-	if _, ok := k.(key); ok {
+func (m *refusalMark) Value(k any) any {
+	if _, ok := k.(refusalKey); ok {
 		return m
 	}
 	return m.Context.Value(k)
 }
 
-func of(ctx context.Context) *mark {
-	m, _ := ctx.Value(key{}).(*mark)
+func refusalMarkOf(ctx context.Context) *refusalMark {
+	m, _ := ctx.Value(refusalKey{}).(*refusalMark)
 	return m
 }
 
-// Watch returns a context for what is inside a limit.
-func Watch(ctx context.Context) context.Context { return &mark{Context: ctx, outer: of(ctx)} }
+// WatchRefusals returns a context for requests inside a limit, which [WasRefused] reports on.
+func WatchRefusals(ctx context.Context) context.Context {
+	return &refusalMark{Context: ctx, outer: refusalMarkOf(ctx)}
+}
 
-// Mark notes that a limiter has refused a request with this context, or another one that was made
-// for it.
-func Mark(ctx context.Context) {
-	for m := of(ctx); m != nil; m = m.outer {
+// MarkRefused marks a request as refused by a limiter, for all limits that watch its context.
+func MarkRefused(ctx context.Context) {
+	for m := refusalMarkOf(ctx); m != nil; m = m.outer {
 		m.set.Store(true)
 	}
 }
 
-// Is reports whether a limiter inside the one that watches has refused the request.
-func Is(ctx context.Context) bool {
-	m := of(ctx)
+// WasRefused reports whether a limiter refused the request inside the innermost limit that watches its context.
+func WasRefused(ctx context.Context) bool {
+	m := refusalMarkOf(ctx)
 	return m != nil && m.set.Load()
 }

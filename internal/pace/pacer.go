@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/refused"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 // Options are the settings of [New].
@@ -131,7 +131,7 @@ func (pc *Pacer[R]) failed(p *Place, err error) error {
 	if !p.repeated {
 		pc.stats.failed.Add(1)
 	}
-	refused.Mark(p.ctx)
+	outcome.MarkRefused(p.ctx)
 	return err
 }
 

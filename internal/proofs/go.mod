@@ -1,4 +1,4 @@
-module github.com/weir-go/ratelimit/proofs
+module github.com/weir-go/ratelimit/internal/proofs
 
 go 1.26.0
 
@@ -124,10 +124,10 @@ require (
 )
 
 replace (
-	github.com/weir-go/ratelimit => ../
-	github.com/weir-go/ratelimit/grpclimit => ../grpclimit
-	github.com/weir-go/ratelimit/otellimit => ../otellimit
-	github.com/weir-go/ratelimit/policy => ../policy
-	github.com/weir-go/ratelimit/promlimit => ../promlimit
-	github.com/weir-go/ratelimit/redislimit => ../redislimit
+	github.com/weir-go/ratelimit => ../../
+	github.com/weir-go/ratelimit/grpclimit => ../../grpclimit
+	github.com/weir-go/ratelimit/otellimit => ../../otellimit
+	github.com/weir-go/ratelimit/policy => ../../policy
+	github.com/weir-go/ratelimit/promlimit => ../../promlimit
+	github.com/weir-go/ratelimit/redislimit => ../../redislimit
 )

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/undecided"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 // Code is a status code of gRPC.
@@ -111,13 +111,13 @@ func describe(limit *ratelimit.Limit) string {
 
 // Undecided returns the answer to a call that could not be decided. It holds nothing of the error's
 // text.
-func Undecided(ctx context.Context, why undecided.Reason, keyCode Code, wait time.Duration) Answer {
+func Undecided(ctx context.Context, why outcome.Cause, keyCode Code, wait time.Duration) Answer {
 	switch why {
-	case undecided.Key:
+	case outcome.CauseKey:
 		return BadKey(keyCode)
-	case undecided.Gone:
+	case outcome.CauseGone:
 		return Gone(ctx)
-	case undecided.Cost, undecided.Misconfigured:
+	case outcome.CauseCost, outcome.CauseMisconfigured:
 		return Undecidable
 	}
 	return Answer{Code: Unavailable, Message: "the rate limiter is not available", Wait: wait}

@@ -1,4 +1,4 @@
-module github.com/weir-go/ratelimit/tools
+module github.com/weir-go/ratelimit/internal/tools
 
 go 1.26.0
 
@@ -38,4 +38,4 @@ require (
 	honnef.co/go/tools v0.8.2 // indirect
 )
 
-replace github.com/weir-go/ratelimit => ../
+replace github.com/weir-go/ratelimit => ../../

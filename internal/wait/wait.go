@@ -1,5 +1,5 @@
-// Package ctxwait sleeps no longer than a context lasts.
-package ctxwait
+// Package wait sleeps within contexts, and has the bounds by which waits are counted.
+package wait
 
 import (
 	"context"

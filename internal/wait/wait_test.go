@@ -1,4 +1,4 @@
-package ctxwait_test
+package wait_test
 
 import (
 	"context"
@@ -8,21 +8,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 func TestSleepEndsWithTheDelayOrTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		require.NoError(t, ctxwait.Sleep(t.Context(), time.Second))
+		require.NoError(t, wait.Sleep(t.Context(), time.Second))
 		require.Equal(t, time.Second, time.Since(start))
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.ErrorIs(t, ctxwait.Sleep(ctx, time.Minute), context.DeadlineExceeded)
+		require.ErrorIs(t, wait.Sleep(ctx, time.Minute), context.DeadlineExceeded)
 		require.Equal(t, 2*time.Second, time.Since(start))
-		require.NoError(t, ctxwait.Sleep(ctx, 0), "nothing to wait for")
-		require.NoError(t, ctxwait.Sleep(ctx, -1))
+		require.NoError(t, wait.Sleep(ctx, 0), "nothing to wait for")
+		require.NoError(t, wait.Sleep(ctx, -1))
 		require.Equal(t, 2*time.Second, time.Since(start))
 	})
 }
@@ -32,7 +32,7 @@ func TestASleepThatEndsWithTheContextWasInTime(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			require.NoError(t, ctxwait.Sleep(ctx, time.Second))
+			require.NoError(t, wait.Sleep(ctx, time.Second))
 		})
 	}
 }
@@ -44,19 +44,19 @@ func (late) Deadline() (time.Time, bool) { return time.Now().Add(-time.Nanosecon
 
 func TestWhatIsLeftOfAContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		left, err := ctxwait.Left(context.Background())
+		left, err := wait.Left(context.Background())
 		require.NoError(t, err)
-		require.Equal(t, ctxwait.Forever, left)
+		require.Equal(t, wait.Forever, left)
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		left, err = ctxwait.Left(ctx)
+		left, err = wait.Left(ctx)
 		require.NoError(t, err)
 		require.Equal(t, time.Second, left)
 		cancel()
-		_, err = ctxwait.Left(ctx)
+		_, err = wait.Left(ctx)
 		require.ErrorIs(t, err, context.Canceled)
 
-		_, err = ctxwait.Left(late{context.Background()})
+		_, err = wait.Left(late{context.Background()})
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
 }

@@ -22,8 +22,8 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/ctxwait"
 	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/internal/wait"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/internal/poll"
 	"github.com/weir-go/ratelimit/policy/internal/sqltext"
@@ -356,7 +356,7 @@ func (a *Log) Stats() Stats {
 // Close writes what waits, and ends the log's goroutine. It gives up after an attempt that writes nothing: its error
 // says why those rows are lost. Later denials are dropped.
 func (a *Log) Close(ctx context.Context) error {
-	ctx = ctxwait.OrBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	a.stop()
 	<-a.done
 	var err error

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/ratelimit/internal/ctxwait"
+	"github.com/weir-go/ratelimit/internal/wait"
 	"github.com/weir-go/ratelimit/policy/sqlsource"
 )
 
@@ -21,7 +21,7 @@ const batch = 200
 // Flush writes what waits, for Timeout at most. After an error, the other rows wait for the next attempt. A row that the
 // database refuses twice, and takes another one in between, is dropped.
 func (a *Log) Flush(parent context.Context) error {
-	parent = ctxwait.OrBackground(parent)
+	parent = wait.OrBackground(parent)
 	ctx, cancel := context.WithTimeout(parent, a.opts.Timeout)
 	defer cancel()
 	select {

@@ -2,7 +2,7 @@
 // where none is installed, a server embedded in the process.
 package store
 
-import "github.com/weir-go/ratelimit/internal/proc"
+import "github.com/weir-go/ratelimit/internal/dev/proc"
 
 // Store is a server that was started for an example. It keeps nothing on disk. Its methods
 // are not safe for concurrent use, except Name and Addr.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 func windows(r ratelimit.Rate) []ratelimit.Limit {

@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/ratelimit/internal/proc"
+	"github.com/weir-go/ratelimit/internal/dev/proc"
 )
 
 // Server is a server's process, which ends with the test. It saves nothing.

@@ -19,7 +19,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // together is how many modules run at a time.

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // result is what one go test said.

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-go/ratelimit/proofs/internal/redisserver"
+	"github.com/weir-go/ratelimit/internal/proofs/internal/redisserver"
 )
 
 func hostPort(addr string) (string, uint16) {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weir-go/ratelimit/internal/chart"
+	"github.com/weir-go/ratelimit/internal/dev/chart"
 )
 
 // The picture's measures, in pixels.

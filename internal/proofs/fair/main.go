@@ -1,7 +1,7 @@
 // Fair shows 50 greedy tenants and a modest one under one bucket that all share, under a bucket for each, and
 // under package fair. It prints what became of them, and draws docs/fair.svg:
 //
-//	go -C proofs run ./fair -o ../docs/fair.svg
+//	go -C internal/proofs run ./fair -o ../../docs/fair.svg
 package main
 
 import (

@@ -13,7 +13,7 @@ import (
 )
 
 func TestCommittedPictureIsWhatTheCommandDraws(t *testing.T) {
-	want, err := os.ReadFile("../../docs/fair.svg")
+	want, err := os.ReadFile("../../../docs/fair.svg")
 	require.NoError(t, err)
 	out := filepath.Join(t.TempDir(), "fair.svg")
 	var text bytes.Buffer
@@ -21,7 +21,7 @@ func TestCommittedPictureIsWhatTheCommandDraws(t *testing.T) {
 	assert.Equal(t, 4, strings.Count(text.String(), "\n"))
 	got, err := os.ReadFile(out)
 	require.NoError(t, err)
-	assert.True(t, string(got) == string(want), "docs/fair.svg is out of date: go -C proofs run ./fair -o ../docs/fair.svg")
+	assert.True(t, string(got) == string(want), "docs/fair.svg is out of date: go -C internal/proofs run ./fair -o ../../docs/fair.svg")
 }
 
 // What the picture shows is what happens, for a seed that nobody has chosen.

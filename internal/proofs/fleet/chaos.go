@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/proc"
+	"github.com/weir-go/ratelimit/internal/dev/proc"
 )
 
 // weather is what faults are made of.

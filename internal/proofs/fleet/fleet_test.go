@@ -17,8 +17,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-go/ratelimit/internal/redistest"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/redistest"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 func TestMain(m *testing.M) {

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/httplimit"
-	"github.com/weir-go/ratelimit/internal/redistest"
+	"github.com/weir-go/ratelimit/internal/dev/redistest"
 	"github.com/weir-go/ratelimit/redislimit"
 )
 

@@ -2,12 +2,12 @@
 // weather. It starts a redis-server of its own (or the program that REDIS_SERVER names) and eight processes of this very
 // program, and shows its progress:
 //
-//	go -C proofs run ./fleet              all of it, in about eight minutes
-//	go -C proofs run ./fleet -only bounds how much is admitted, at how many round trips
-//	go -C proofs run ./fleet -only chaos  what happens while Redis fails
-//	go -C proofs run ./fleet -only regions two regions 80 ms apart with one budget
-//	go -C proofs run ./fleet -only slots  processes that share slots are killed in the middle of their work
-//	go -C proofs run ./fleet -only picture -file ../docs/fleet.svg
+//	go -C internal/proofs run ./fleet              all of it, in about eight minutes
+//	go -C internal/proofs run ./fleet -only bounds how much is admitted, at how many round trips
+//	go -C internal/proofs run ./fleet -only chaos  what happens while Redis fails
+//	go -C internal/proofs run ./fleet -only regions two regions 80 ms apart with one budget
+//	go -C internal/proofs run ./fleet -only slots  processes that share slots are killed in the middle of their work
+//	go -C internal/proofs run ./fleet -only picture -file ../../docs/fleet.svg
 //
 // It prints tables in Markdown, and exits with status 1 if anything was violated.
 package main

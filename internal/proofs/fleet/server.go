@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/ratelimit/internal/proc"
+	"github.com/weir-go/ratelimit/internal/dev/proc"
 )
 
 // server is a Redis server of our own, that saves nothing.

@@ -12,11 +12,11 @@ import (
 
 // TestAlertsAskForMetricsThatExist compares docs/alerts.yml with what a program exports, and with the runbook.
 func TestAlertsAskForMetricsThatExist(t *testing.T) {
-	alerts, err := os.ReadFile("../../docs/alerts.yml")
+	alerts, err := os.ReadFile("../../../docs/alerts.yml")
 	require.NoError(t, err)
-	runbook, err := os.ReadFile("../../docs/runbook.md")
+	runbook, err := os.ReadFile("../../../docs/runbook.md")
 	require.NoError(t, err)
-	cases, err := os.ReadFile("../../docs/alerts_test.yml")
+	cases, err := os.ReadFile("../../../docs/alerts_test.yml")
 	require.NoError(t, err)
 	families, err := program(t).Gather()
 	require.NoError(t, err)
@@ -44,6 +44,6 @@ func TestAlertsFire(t *testing.T) {
 	if err != nil {
 		t.Skip("promtool is not installed: install the package prometheus to run this")
 	}
-	out, err := exec.Command(promtool, "test", "rules", "../../docs/alerts_test.yml").CombinedOutput()
+	out, err := exec.Command(promtool, "test", "rules", "../../../docs/alerts_test.yml").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }

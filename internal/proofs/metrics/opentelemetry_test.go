@@ -148,7 +148,7 @@ func TestTheVersionIsOneSeriesByOpenTelemetry(t *testing.T) {
 // TestNamesAreThoseOfPrometheus compares what is exported with docs/metrics.md, which lists what promlimit exports: each metric
 // has the name there that the conventions of both give it, and the same kind and labels.
 func TestNamesAreThoseOfPrometheus(t *testing.T) {
-	text, err := os.ReadFile("../../docs/metrics.md")
+	text, err := os.ReadFile("../../../docs/metrics.md")
 	require.NoError(t, err)
 	page := map[string]string{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `(ratelimit_\\w+)` \\| (.*?) \\| (.*?) \\|").FindAllStringSubmatch(string(text), -1) {

@@ -20,7 +20,7 @@ import (
 // TestTheMetricsPageListsAllMetrics compares docs/metrics.md with what is exported: names, kinds, labels and
 // what they mean.
 func TestTheMetricsPageListsAllMetrics(t *testing.T) {
-	text, err := os.ReadFile("../../docs/metrics.md")
+	text, err := os.ReadFile("../../../docs/metrics.md")
 	require.NoError(t, err)
 	page := map[string]string{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `(ratelimit_\\w+)` (\\|.*)$").FindAllStringSubmatch(string(text), -1) {

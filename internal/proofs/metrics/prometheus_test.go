@@ -194,7 +194,7 @@ func TestNothingIsRegisteredOfNil(t *testing.T) {
 // TestTheDashboardAsksForMetricsThatExist compares docs/grafana-dashboard.json with what a
 // program exports.
 func TestTheDashboardAsksForMetricsThatExist(t *testing.T) {
-	text, err := os.ReadFile("../../docs/grafana-dashboard.json")
+	text, err := os.ReadFile("../../../docs/grafana-dashboard.json")
 	require.NoError(t, err)
 	var dashboard struct {
 		Panels []struct {

@@ -24,7 +24,7 @@ func TestTheCallsOfThePageAreCompiled(t *testing.T) {
 		require.NoError(t, err)
 		tests.Write(text)
 	}
-	page, err := os.ReadFile("../../docs/migrate.md")
+	page, err := os.ReadFile("../../../docs/migrate.md")
 	require.NoError(t, err)
 	calls, inside := 0, false
 	for line := range strings.Lines(string(page)) {

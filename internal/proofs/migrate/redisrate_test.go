@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/proofs/internal/redisserver"
+	"github.com/weir-go/ratelimit/internal/proofs/internal/redisserver"
 	"github.com/weir-go/ratelimit/redislimit"
 )
 

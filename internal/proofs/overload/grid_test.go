@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/inflight"
-	grid "github.com/weir-go/ratelimit/internal/overload"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	grid "github.com/weir-go/ratelimit/internal/dev/overload"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 var (

@@ -18,9 +18,9 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/proofs/internal/redisserver"
 	"github.com/weir-go/ratelimit/lease"
 	"github.com/weir-go/ratelimit/promlimit"
-	"github.com/weir-go/ratelimit/proofs/internal/redisserver"
 	"github.com/weir-go/ratelimit/redislimit"
 )
 

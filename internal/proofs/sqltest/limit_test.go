@@ -24,7 +24,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/lease"
 	"github.com/weir-go/ratelimit/ratelimittest"
 	"github.com/weir-go/ratelimit/sqllimit"

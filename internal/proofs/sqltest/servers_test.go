@@ -22,7 +22,7 @@ import (
 	_ "github.com/ncruces/go-sqlite3/embed"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-go/ratelimit/internal/proc"
+	"github.com/weir-go/ratelimit/internal/dev/proc"
 	"github.com/weir-go/ratelimit/policy/sqlsource"
 )
 

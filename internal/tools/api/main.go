@@ -22,7 +22,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-go/ratelimit/tools/repo"
+	"github.com/weir-go/ratelimit/internal/tools/repo"
 )
 
 func main() {
@@ -31,7 +31,7 @@ func main() {
 	dir := flag.String("dir", ".", "folder of the repository")
 	write := flag.Bool("write", false, "write the file, instead of comparing it")
 	flag.Parse()
-	file := filepath.Join(*dir, "tools", "api", "api.txt")
+	file := filepath.Join(*dir, "internal", "tools", "api", "api.txt")
 	lines, err := describe(*dir)
 	if err != nil {
 		log.Fatal(err)
@@ -50,7 +50,7 @@ func main() {
 		fmt.Println(strings.Join(changes, "\n"))
 		log.Fatalf("the API has %d changes: scripts/api -write records them", len(changes))
 	}
-	fmt.Printf("the API is that of tools/api/api.txt, %d lines\n", len(lines))
+	fmt.Printf("the API is that of internal/tools/api/api.txt, %d lines\n", len(lines))
 }
 
 // compare returns what is gone, each line with a minus, and what is new, with a plus. Both lists are sorted.

@@ -52,8 +52,8 @@ func New(
 	write(t, dir+"/cmd/main.go", "package main\n\nfunc Exported() {}\n")
 	write(t, dir+"/nested/go.mod", "module m/nested\n")
 	write(t, dir+"/nested/n.go", "package nested\n\nimport _ \"m/internal/shared\"\n\nfunc F() {}\n")
-	write(t, dir+"/proofs/go.mod", "module m/proofs\n")
-	write(t, dir+"/proofs/p.go", "package proofs\n\nimport _ \"m/internal/own\"\n\nfunc F() {}\n")
+	write(t, dir+"/internal/proofs/go.mod", "module m/internal/proofs\n")
+	write(t, dir+"/internal/proofs/p.go", "package proofs\n\nimport _ \"m/internal/own\"\n\nfunc F() {}\n")
 	lines, err := describe(dir)
 	require.NoError(t, err)
 	assert.Equal(t, []string{

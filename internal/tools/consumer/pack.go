@@ -11,7 +11,7 @@ import (
 	"golang.org/x/mod/module"
 	"golang.org/x/mod/zip"
 
-	"github.com/weir-go/ratelimit/tools/repo"
+	"github.com/weir-go/ratelimit/internal/tools/repo"
 )
 
 // packed is a file proxy with the published modules.

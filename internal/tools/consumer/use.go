@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/weir-go/ratelimit/tools/repo"
+	"github.com/weir-go/ratelimit/internal/tools/repo"
 )
 
 // use fetches each module by name from an empty module, and builds what the repository shows.

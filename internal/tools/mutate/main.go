@@ -1,9 +1,9 @@
 // Mutate changes the code in small ways, one at a time, and runs the tests: a change that they let pass is a hole in them.
 //
-//	go -C tools run ./mutate                         all mutants: an hour on two cores
-//	go -C tools run ./mutate -pkg lease -seeds 3     those of one package; what survives one seed is tried with the next
-//	go -C tools run ./mutate -only 'rounded'         those whose names match
-//	go -C tools run ./mutate -list                   says where each is, and runs nothing
+//	go -C internal/tools run ./mutate                         all mutants: an hour on two cores
+//	go -C internal/tools run ./mutate -pkg lease -seeds 3     those of one package; what survives one seed is tried with the next
+//	go -C internal/tools run ./mutate -only 'rounded'         those whose names match
+//	go -C internal/tools run ./mutate -list                   says where each is, and runs nothing
 //
 // The mutants are in mutants.txt. It works in copies of the repository, as its files are now, and never in the checkout. The tests of
 // the mutant's own package come first, with -failfast: at first those that have killed others. What survives them with all seeds is
@@ -38,7 +38,7 @@ func main() {
 	pkg := flag.String("pkg", "", "the folder of the only package to change")
 	only := flag.String("only", "", "a regular expression for the names of the only mutants")
 	list := flag.Bool("list", false, "say where each mutant is")
-	flag.StringVar(&o.dir, "dir", "..", "the repository")
+	flag.StringVar(&o.dir, "dir", "../..", "the repository")
 	flag.IntVar(&o.seeds, "seeds", 3, "how many seeds of random tests a mutant has to survive")
 	flag.BoolVar(&o.near, "near", false, "run no tests of other packages")
 	flag.IntVar(&o.together, "together", 2, "how many mutants are tried at a time, each in a copy of its own")

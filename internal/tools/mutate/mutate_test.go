@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 var files = map[string]string{
@@ -92,7 +92,7 @@ func mutants(t *testing.T, dir, text string) []*mutant {
 
 // A change of the code that a mutant no longer fits says so at once, and not in the next mutation run.
 func TestEachMutantIsInTheCode(t *testing.T) {
-	mutants(t, "../..", data)
+	mutants(t, "../../..", data)
 }
 
 func TestWhatNoTestNoticesSurvives(t *testing.T) {

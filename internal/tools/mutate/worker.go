@@ -296,7 +296,7 @@ func (w *worker) dependants(ctx context.Context, pkg string) ([]string, error) {
 			return err
 		}
 		module, err := filepath.Rel(w.dir, filepath.Dir(path))
-		if !slices.Contains([]string{".", "tools", "proofs", "examples/servers"}, module) {
+		if !slices.Contains([]string{".", "internal/tools", "internal/proofs", "examples/servers"}, module) {
 			modules = append(modules, module)
 		}
 		return err

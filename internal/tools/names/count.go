@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-go/ratelimit/tools/repo"
+	"github.com/weir-go/ratelimit/internal/tools/repo"
 )
 
 // shown says where a name is used outside of its own package.
@@ -74,7 +74,7 @@ func count(root string) (*counted, error) {
 		return nil, err
 	}
 	c := &counted{byKey: map[string]*name{}, module: modules[0].Path(), dirs: map[string]string{}}
-	modules = slices.DeleteFunc(modules, func(m repo.Module) bool { return m.Dir == "proofs" || m.Dir == "tools" }) // they show nothing to users
+	modules = slices.DeleteFunc(modules, func(m repo.Module) bool { return m.Dir == "internal/proofs" || m.Dir == "internal/tools" }) // they show nothing to users
 	all, tests, foreign, err := load(root, modules)
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func public(short string) bool {
 		return false
 	}
 	for _, part := range strings.Split(short, "/") {
-		if slices.Contains([]string{"internal", "cmd", "examples", "proofs", "tools"}, part) {
+		if slices.Contains([]string{"internal", "cmd", "examples"}, part) {
 			return false
 		}
 	}

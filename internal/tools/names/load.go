@@ -18,7 +18,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-go/ratelimit/tools/repo"
+	"github.com/weir-go/ratelimit/internal/tools/repo"
 )
 
 // loaded is a package of the repository, or the external tests of one.

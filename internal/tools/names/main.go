@@ -1,8 +1,8 @@
 // Names counts the public names of all packages and the words of their documentation, and lists the names that nothing shows.
 //
-//	go -C tools run ./names -dir ..             # a table of packages
-//	go -C tools run ./names -dir .. -unshown    # and the names that nothing shows
-//	go -C tools run ./names -dir .. -list       # and all names
+//	go -C internal/tools run ./names -dir ../..             # a table of packages
+//	go -C internal/tools run ./names -dir ../.. -unshown    # and the names that nothing shows
+//	go -C internal/tools run ./names -dir ../.. -list       # and all names
 package main
 
 import (

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/tools/txtar"
 
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // The most that the repository may have. Figures only fall: lower a bound when a change has made room below it.
@@ -23,7 +23,7 @@ func TestPublicNamesAndTheirDocumentationDoNotGrow(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")
 	}
-	c, err := count("../..")
+	c, err := count("../../..")
 	require.NoError(t, err)
 	require.NoError(t, c.exempt(exemptions))
 	var root figures

@@ -1,7 +1,7 @@
 // Platforms checks that all packages and tests of all modules compile on other platforms. It checks types from source, and so needs no
 // compiled standard library for each platform.
 //
-//	go -C tools run ./platforms -dir .. windows/amd64 darwin/arm64 linux/386
+//	go -C internal/tools run ./platforms -dir ../.. windows/amd64 darwin/arm64 linux/386
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/tools/go/packages"
 
-	"github.com/weir-go/ratelimit/tools/repo"
+	"github.com/weir-go/ratelimit/internal/tools/repo"
 )
 
 func main() {

@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/mod/semver"
 
-	"github.com/weir-go/ratelimit/tools/repo"
+	"github.com/weir-go/ratelimit/internal/tools/repo"
 )
 
 func main() {

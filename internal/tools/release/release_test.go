@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-go/ratelimit/internal/testsize"
-	"github.com/weir-go/ratelimit/tools/repo"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
+	"github.com/weir-go/ratelimit/internal/tools/repo"
 )
 
 var day = time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
@@ -22,10 +22,10 @@ var day = time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
 func scratch(t *testing.T, ci string) string {
 	t.Helper()
 	dir := t.TempDir()
-	all, err := repo.Modules("../..")
+	all, err := repo.Modules("../../..")
 	require.NoError(t, err)
 	for _, m := range all {
-		write(t, filepath.Join(dir, m.Dir, "go.mod"), read(t, filepath.Join("../..", m.Dir, "go.mod")))
+		write(t, filepath.Join(dir, m.Dir, "go.mod"), read(t, filepath.Join("../../..", m.Dir, "go.mod")))
 	}
 	write(t, filepath.Join(dir, "CHANGELOG.md"), "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- a thing\n")
 	write(t, filepath.Join(dir, ".ci/run"), ci)

@@ -28,7 +28,7 @@ func (m Module) Path() string { return m.Mod.Module.Mod.Path }
 
 // Published tells whether others can require the module: it gets a tag of its own with each release.
 func (m Module) Published() bool {
-	return !slices.Contains([]string{"proofs", "examples/servers", "tools"}, m.Dir)
+	return !slices.Contains([]string{"internal/proofs", "examples/servers", "internal/tools"}, m.Dir)
 }
 
 // Tag is the name of the module's tag for a version.

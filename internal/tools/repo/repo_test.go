@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-go/ratelimit/internal/testsize"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-const root = "../.."
+const root = "../../.."
 
 // uses returns the modules that packages without their tests come from, with those of all that they import.
 func uses(t *testing.T, dir string, packages ...string) []string {

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/proofs/internal/redisserver"
+	"github.com/weir-go/ratelimit/internal/proofs/internal/redisserver"
 	"github.com/weir-go/ratelimit/redislimit"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/ratelimit/internal/proc"
-	"github.com/weir-go/ratelimit/internal/redistest"
+	"github.com/weir-go/ratelimit/internal/dev/proc"
+	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
 // Run starts a server in a folder, that saves nothing, and returns a client with default options and

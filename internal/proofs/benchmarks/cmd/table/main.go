@@ -32,7 +32,7 @@ type suite struct {
 
 var suites = []suite{
 	{"peers", ".", "Peers|NewKey|Memory", peersReport, nil},
-	{"own", "../..", ".", ownReport, nil},
+	{"own", "../../..", ".", ownReport, nil},
 	{"scale", ".", "Scale", scaleReport, drawScale},
 	{"redis", ".", "Redis", redisReport, nil},
 	{"grpc", ".", "GRPC", grpcReport, nil},
@@ -43,7 +43,7 @@ func main() {
 	benchtime := flag.String("benchtime", "1s", "how long to measure each benchmark in each round")
 	names := flag.String("suite", "peers,own,scale", "what to measure and print")
 	out := flag.String("out", "results", "folder of the raw output")
-	pictures := flag.String("pictures", "../../docs", "folder of the picture")
+	pictures := flag.String("pictures", "../../../docs", "folder of the picture")
 	flag.Parse()
 	if err := run(strings.Split(*names, ","), *out, *pictures, *benchtime, *count); err != nil {
 		fmt.Fprintln(os.Stderr, "table:", err)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/weir-go/ratelimit/internal/chart"
+	"github.com/weir-go/ratelimit/internal/dev/chart"
 )
 
 const million = 1_000_000

@@ -62,7 +62,7 @@ func TestUnknownSuite(t *testing.T) {
 func TestCommittedPictureIsDrawnFromTheCommittedOutput(t *testing.T) {
 	r, err := read("../../results/scale.txt")
 	require.NoError(t, err)
-	want, err := os.ReadFile("../../../../docs/scale.svg")
+	want, err := os.ReadFile("../../../../../docs/scale.svg")
 	require.NoError(t, err)
 	assert.True(t, drawScale(r) == string(want), "docs/scale.svg is out of date: go run ./cmd/table -suite scale -count 0")
 }
