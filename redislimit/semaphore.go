@@ -15,7 +15,6 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
-	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 const (
