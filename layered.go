@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/ratelimit/internal/wait"
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Layered is several limits on one request: all of them allow it, or none is charged. [All] and [AllOf] make one, for

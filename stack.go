@@ -8,9 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-go/ratelimit/internal/answers"
-	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/merge"
+	"github.com/weir-go/ratelimit/internal/meter"
 )
 
 // stack is the working memory of one decision over several layers. One goroutine uses
