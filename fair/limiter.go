@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/wait"
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Limiter shares one rate among tenants. Make one with [New]. It is safe for concurrent use. Methods of the zero Limiter
