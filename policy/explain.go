@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy/internal/shown"
@@ -21,10 +22,12 @@ type Explanation struct {
 type Explained struct {
 	Rule     string
 	Shadow   bool
-	Skipped  string          // why the rule cannot decide, such as a missing attribute
+	Skipped  string          // why the rule does not decide: a missing attribute, or a rule that takes its place
+	Instead  string          // the rule that takes its place
 	Key      string          // it may be a secret
 	Plan     string          // whose limit holds
 	Override bool            // an override's limit holds
+	Given    string          // the attribute of LimitFrom, if its limit holds
 	Limit    ratelimit.Limit // that holds
 	Cost     int
 	Decision *ratelimit.Decision // the rule's own; nil if the engine cannot look
@@ -38,7 +41,11 @@ func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 		return Explanation{}, err
 	}
 	ex := Explanation{KillSwitch: g.set.KillSwitch}
-	matching := g.index.Match(r)
+	all := g.index.Match(r)
+	matching := all
+	if n := slices.IndexFunc(all, func(i int) bool { return i >= len(g.rules) }); n >= 0 {
+		matching = all[:n] // the rest are replacements
+	}
 	for _, i := range matching {
 		if rule := g.rules[i]; rule.Allow && ex.Exempt == "" {
 			ex.Exempt = rule.Name
@@ -46,6 +53,10 @@ func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 	}
 	for _, i := range matching {
 		if g.rules[i].Allow {
+			continue
+		}
+		if by := g.replacedBy(i, r, cost, all); by != nil {
+			ex.Rules = append(ex.Rules, Explained{Rule: g.rules[i].Name, Shadow: g.rules[i].Shadow, Instead: by.Name, Skipped: "rule " + by.Name + " takes its place"})
 			continue
 		}
 		e, err := g.explain(i, r, cost)
@@ -72,6 +83,9 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 	}
 	e.Key, e.Plan, e.Limit, e.Cost = ch.Key, ch.Plan, *ch.Limit, ch.Cost
 	_, e.Override = rule.overrides[ch.Key]
+	if v, ok := r.Attribute(rule.LimitFrom); rule.given != nil && ok && v != "" && !e.Override && ch.Limit != &rule.limit {
+		e.Given = rule.LimitFrom
+	}
 	ch.Rule = i
 	d, err := ratelimit.Peek(context.Background(), ratelimit.Limiter[*Charges](g.decider), &Charges{List: []Charge{ch}, Bare: true}, ch.Cost)
 	switch {
@@ -111,7 +125,7 @@ func (ex Explanation) plain() shown.Explanation {
 }
 
 func (e Explained) plain() shown.Rule {
-	r := shown.Rule{Rule: e.Rule, Shadow: e.Shadow, Skipped: e.Skipped, Key: e.Key, Cost: e.Cost}
+	r := shown.Rule{Rule: e.Rule, Shadow: e.Shadow, Skipped: e.Skipped, Instead: e.Instead, Key: e.Key, Cost: e.Cost}
 	if e.Limit.Algorithm == 0 {
 		return r
 	}
@@ -119,6 +133,8 @@ func (e Explained) plain() shown.Rule {
 	switch {
 	case e.Override:
 		r.From = "an override"
+	case e.Given != "":
+		r.From = "the attribute " + e.Given
 	case e.Plan != "":
 		r.From = "plan " + e.Plan
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/weir-go/ratelimit/internal/wait"
+	"github.com/weir-go/ratelimit/policy/internal/mark"
 	"github.com/weir-go/ratelimit/policy/internal/poll"
 )
 
@@ -73,6 +74,9 @@ func (f *file) Load(ctx context.Context) (*Set, error) {
 	}
 	return set, nil
 }
+
+// Validated says that Load validates what it returns.
+func (*file) Validated() (m mark.Validated) { return m }
 
 func (f *file) watched() bool {
 	f.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/wait"
+	"github.com/weir-go/ratelimit/policy/internal/mark"
 )
 
 // Source is where sets come from.
@@ -101,7 +102,8 @@ func (f *follower) reload(ctx context.Context) bool {
 		f.logged = ""
 		return true
 	}
-	if err := p.Update(set); err != nil {
+	_, validated := f.src.(interface{ Validated() mark.Validated })
+	if err := p.update(set, validated); err != nil {
 		f.failed("policy: the rules are invalid; the last good ones stay", err)
 		return false
 	}

@@ -35,7 +35,7 @@ func Parse(data []byte) (*Set, error) {
 }
 
 // Check is [Parse] with all errors, 100 at most, in the file's order. With errors the set is nil. Without, it returns
-// warnings: a fixed cost above the capacity, an ip no request has.
+// warnings: a fixed cost above the capacity, an ip no request has, an attribute that nothing supplies.
 func Check(data []byte) (*Set, []*Error) {
 	set, p, all := parse(data, true)
 	if len(all) > 0 {
@@ -443,6 +443,7 @@ func (p *parser) set(n *yaml.Node, s *Set) error {
 	return p.mapping(n, "", fields{
 		"version":     p.text(&s.Version, p.version),
 		"kill_switch": p.flag(&s.KillSwitch),
+		"attributes":  p.texts(&s.Attributes, p.word),
 		"defaults": func(n *yaml.Node, field string) error {
 			d := new(Defaults)
 			s.Defaults = d
@@ -475,8 +476,11 @@ func (p *parser) readRule(n *yaml.Node, field string, r *Rule) error {
 		"match":       p.match(&r.Match),
 		"key":         p.texts(&r.Key, p.word),
 		"allow":       p.flag(&r.Allow),
+		"instead":     p.texts(&r.Instead, p.word),
 		"limit":       p.limit(&r.Limit),
 		"plans":       p.plans(&r.Plans),
+		"limit_from":  p.text(&r.LimitFrom, p.word),
+		"notify":      p.texts(&r.Notify, p.word),
 		"overrides":   p.overrides(r),
 		"cost":        p.cost(&r.Cost),
 		"optional":    p.flag(&r.Optional),
@@ -510,7 +514,7 @@ func (p *parser) match(m *Match) func(*yaml.Node, string) error {
 			m.Attributes = map[string]Values{}
 		}
 		return p.mapping(n, field, fields{
-			"route": p.texts(&m.Route, p.word), "attributes": p.values(&m.Attributes), "not": p.values(&m.Not),
+			"route": p.texts(&m.Route, p.word), "attributes": p.values(&m.Attributes), "not": p.not(&m.Not),
 			"prefix": p.values(&m.Prefix), "suffix": p.values(&m.Suffix), "absent": p.texts(&m.Absent, p.word),
 		})
 	}
@@ -523,6 +527,40 @@ func (p *parser) values(to *map[string]Values) func(*yaml.Node, string) error {
 		return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
 			var values []string
 			err := p.texts(&values, p.plain)(value, inner)
+			(*to)[key.Value] = values
+			return err
+		})
+	}
+}
+
+// not reads lists of values by the names of attributes, and in prefix and suffix further ones: see [Match.Not].
+func (p *parser) not(to *map[string]Values) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		*to = map[string]Values{}
+		return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
+			if key.Value+":" == notPrefix || key.Value+":" == notSuffix {
+				if len(value.Content) == 0 && value.Kind == yaml.MappingNode {
+					return p.wrong(value, inner, errors.New("an empty mapping, which says nothing"))
+				}
+				parts := map[string]Values{}
+				err := p.values(&parts)(value, inner)
+				for name, values := range parts {
+					if (*to)[key.Value+":"+name] != nil {
+						return p.wrong(value, inner, fmt.Errorf("the attribute %q is there twice", name))
+					}
+					(*to)[key.Value+":"+name] = values
+				}
+				return err
+			}
+			check := p.plain
+			if key.Value == attrRoute {
+				check = p.word
+			}
+			if (*to)[key.Value] != nil {
+				return p.wrong(value, inner, fmt.Errorf("the attribute %q is there twice", key.Value))
+			}
+			var values []string
+			err := p.texts(&values, check)(value, inner)
 			(*to)[key.Value] = values
 			return err
 		})

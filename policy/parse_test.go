@@ -213,7 +213,7 @@ func TestAFieldThatWasMeantIsSuggested(t *testing.T) {
 		assert.Equal(t, []int{5, 3}, []int{e.Line, e.Column})
 	}
 	_, err := policy.Parse([]byte("limits: []\n"))
-	assert.ErrorContains(t, err, `unknown field "limits", want one of defaults, kill_switch, rules, version`)
+	assert.ErrorContains(t, err, `unknown field "limits", want one of attributes, defaults, kill_switch, rules, version`)
 }
 
 func TestLargeAndHostileFilesAreRefused(t *testing.T) {

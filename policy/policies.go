@@ -45,6 +45,7 @@ type Policies struct {
 	log        *slog.Logger
 	current    atomic.Pointer[generation]
 	killed     atomic.Uint64
+	badLimits  atomic.Uint64
 	exempt     atomic.Uint64
 	denials    *sketch.Sketch
 	queries    sync.Pool // of *query, so that a decision allocates nothing
@@ -66,7 +67,8 @@ type generation struct {
 	loadedAt time.Time
 	rules    []*rule
 	names    []string
-	index    *match.Index // finds the rules, by their numbers
+	index    *match.Index  // finds the rules by their numbers, and behind them the replacements
+	replaces []replacement // in the order of the rules
 	decider  ratelimit.Reserver[*Charges]
 	memory   *memoryDecider // the decider, if it is that of Memory
 }
@@ -93,9 +95,21 @@ func New(set *Set, opts *Options) (*Policies, error) {
 // invalid set changes nothing.
 func (p *Policies) Update(set *Set) error {
 	p.mustBeMade()
+	return p.update(set, false)
+}
+
+// update is Update of a set that may have been validated.
+func (p *Policies) update(set *Set, validated bool) error {
 	p.updating.Lock()
 	defer p.updating.Unlock()
-	next, err := p.open(set)
+	var next *generation
+	var err error
+	if !validated {
+		err = set.Validate()
+	}
+	if err == nil {
+		next, err = p.open(set)
+	}
 	if err == nil {
 		p.current.Store(next)
 	}
@@ -103,11 +117,8 @@ func (p *Policies) Update(set *Set) error {
 	return err
 }
 
-// open makes a set ready. p.updating is held.
+// open makes a valid set ready. p.updating is held.
 func (p *Policies) open(set *Set) (*generation, error) {
-	if err := set.Validate(); err != nil {
-		return nil, err
-	}
 	next := &generation{set: set, number: 1, loadedAt: time.Now()}
 	before := map[string]*rule{}
 	if last := p.current.Load(); last != nil {
@@ -123,14 +134,19 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		next.names = append(next.names, r.Name)
 		next.rules = append(next.rules, newRule(r))
 		next.rules[i].succeeds(before[next.rules[i].id])
+		next.rules[i].badLimits = &p.badLimits
 		budgets[i] = Budget{
 			Name: r.Name, Key: r.Key, Limit: next.rules[i].limit, Others: next.rules[i].others(),
-			OwnCost: r.Cost.own(), Shadow: r.Shadow,
+			AnyLimit: r.LimitFrom != "", OwnCost: r.Cost.own(), Shadow: r.Shadow,
 		}
 	}
 	matches := make([]*match.Rule, len(rules))
 	for i, r := range next.rules {
 		matches[i] = &r.match
+	}
+	next.replaces = replacementsOf(next.rules)
+	for _, r := range next.replaces {
+		matches = append(matches, &r.match)
 	}
 	next.index = match.New(matches)
 	var err error
@@ -138,6 +154,11 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
 	next.memory, _ = next.decider.(*memoryDecider)
+	if c, ok := next.decider.(interface{ CheckLimit(ratelimit.Limit) error }); ok {
+		for _, r := range next.rules {
+			r.countable = c.CheckLimit
+		}
+	}
 	return next, nil
 }
 
@@ -259,6 +280,7 @@ func (p *Policies) Stats() stats.Policies {
 		KillSwitch:  s.set.KillSwitch,
 		Killed:      p.killed.Load(),
 		Exempt:      p.exempt.Load(),
+		BadLimits:   p.badLimits.Load(),
 		LastError:   p.failed,
 		LastErrorAt: p.failedT,
 	}

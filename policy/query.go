@@ -18,6 +18,7 @@ type query struct {
 	cost    int
 	charges Charges
 
+	replaced []int // the rules that others take the place of
 	kill     bool
 	exemptBy *rule              // that exempts the request from all others; nil if none does
 	decision ratelimit.Decision // if no rule is asked
@@ -33,6 +34,7 @@ type query struct {
 func (q *query) clear() {
 	q.charges.clear()
 	q.in, q.request, q.err, q.kill, q.exemptBy = nil, nil, nil, false, nil
+	q.replaced = q.replaced[:0]
 	clear(q.lent)
 	q.lent = q.lent[:0]
 	if q.decision.Allowed {
@@ -97,9 +99,16 @@ func check(r Request, cost int) error {
 // load finds out what each rule that applies asks for. It answers the request if none does, or if one cannot
 // decide: unless another exempts the request, the first that cannot is an error.
 func (q *query) load() {
-	for _, i := range q.in.index.Candidates(q.request, &q.memory) {
+	candidates := q.in.index.Candidates(q.request, &q.memory)
+	if len(q.in.replaces) > 0 {
+		q.replaced = q.in.replaced(q.request, q.cost, candidates, q.replaced[:0])
+	}
+	for _, i := range candidates {
+		if i >= len(q.in.rules) {
+			break // the rest are replacements
+		}
 		r := q.in.rules[i]
-		if !r.match.Holds(q.request) {
+		if !r.match.Holds(q.request) || len(q.replaced) > 0 && slices.Contains(q.replaced, i) {
 			continue
 		}
 		if r.Allow {

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/weir-go/ratelimit/httplimit"
@@ -31,7 +32,9 @@ func (a Attributes) Attribute(name string) (string, bool) {
 //     is decoded, cleaned or not. Rules with Allow need all of these readings. Conditions and keys use the decoded and cleaned path;
 //   - route: the pattern of a mux in front of the limiter. If the mux is behind, give "route" in more, by its Handler method;
 //   - ip: the other end of the connection, an IPv6 address cut to its /64. Behind a proxy, give "ip" in more, by [httplimit.ClientIP];
-//   - header:NAME: a header field that occurs once and is not empty.
+//   - header:NAME: a header field that occurs once and is not empty;
+//   - query:NAME and cookie:NAME: a parameter of the URL's query or a cookie, as header:NAME. In a key, its [keyfunc.Hash] stands
+//     for the value, which may be a secret.
 func HTTP(r *http.Request, more Request) Request { return &httpRequest{r: r, more: more} }
 
 type httpRequest struct {
@@ -60,7 +63,38 @@ func (h *httpRequest) Attribute(name string) (string, bool) {
 	if field, ok := strings.CutPrefix(name, attrHeader); ok {
 		return h.header(field)
 	}
+	if field, ok := strings.CutPrefix(name, attrQuery); ok {
+		return h.query(field)
+	}
+	if field, ok := strings.CutPrefix(name, attrCookie); ok {
+		return h.cookie(field)
+	}
 	return "", false
+}
+
+// query returns a parameter's only value in the query of the URL. Pairs that cannot be read count as none, as in
+// [net/url.URL.Query].
+func (h *httpRequest) query(name string) (string, bool) {
+	if !strings.Contains(h.r.URL.RawQuery, "=") {
+		return "", false
+	}
+	v, err := keytext.Raw(h.r.URL.Query()[name], name)
+	return v, err == nil
+}
+
+// cookie returns the only value of a cookie.
+func (h *httpRequest) cookie(name string) (string, bool) {
+	cookies := h.r.CookiesNamed(name)
+	if len(cookies) != 1 || cookies[0].Value == "" {
+		return "", false
+	}
+	return cookies[0].Value, true
+}
+
+// sentByClient reports whether a client chooses an attribute's value: [HTTP] reads it from a field, a query or a cookie.
+func sentByClient(attribute string) bool {
+	return strings.HasPrefix(attribute, attrHeader) || strings.HasPrefix(attribute, attrQuery) || strings.HasPrefix(attribute, attrCookie) ||
+		slices.Contains([]string{attrMethod, attrHost, attrPath, attrRoute, attrIP}, attribute)
 }
 
 func (h *httpRequest) ip() (string, bool) {

@@ -1,12 +1,14 @@
 package policy
 
 import (
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/keyfunc"
@@ -24,6 +26,10 @@ type rule struct {
 	planOf    map[ratelimit.Limit]string  // the plan of a limit, also of limits that plans had in earlier sets
 	match     match.Rule                  // which requests it is for
 
+	given     *limitCache                 // of LimitFrom, nil without
+	countable func(ratelimit.Limit) error // what the engine says of a limit, nil if it counts all
+	badLimits *atomic.Uint64
+
 	parts   []needed // the attributes of its key
 	plain   bool     // the key is one attribute, and whole
 	weight  needed   // the attribute that holds its cost
@@ -34,19 +40,22 @@ type rule struct {
 // needed is an attribute that a rule cannot do without.
 type needed struct {
 	attribute string
-	bits      int   // to which an IPv4 address is cut, 0 if it is not
+	cut       cut   // how an address is cut
+	hash      bool  // a hash stands for the value, which may be a secret
 	missing   error // what to say of a request that lacks it, made beforehand: an optional rule says it often
 	malformed error // the kind of the error about a value of a wrong form
 }
 
-func need(attribute string, bits int) needed {
-	return needed{attribute, bits, &requestError{keyfunc.ErrNoKey, fmt.Sprintf("the request has no %q", attribute)}, keyfunc.ErrMalformedKey}
+func need(attribute string, c cut) needed {
+	hash := strings.HasPrefix(attribute, attrQuery) || strings.HasPrefix(attribute, attrCookie)
+	return needed{attribute, c, hash, &requestError{keyfunc.ErrNoKey, fmt.Sprintf("the request has no %q", attribute)}, keyfunc.ErrMalformedKey}
 }
 
 // needCost is need for a cost. A wrong one is the server's fault, unless the client has sent it.
 func needCost(attribute string) needed {
-	n := need(attribute, 0)
-	if !strings.HasPrefix(attribute, attrHeader) {
+	n := need(attribute, cut{})
+	n.hash = false
+	if !sentByClient(attribute) {
 		n.malformed = keyfunc.ErrMisconfigured
 	}
 	return n
@@ -66,16 +75,19 @@ func newRule(r *Rule) *rule {
 		plans:     make(map[string]*ratelimit.Limit, len(r.Plans)),
 		overrides: make(map[string]*ratelimit.Limit, len(r.Overrides)),
 		ownCost:   r.Cost.own(),
-		varies:    len(r.Plans)+len(r.Overrides) > 0,
+		varies:    len(r.Plans)+len(r.Overrides) > 0 || r.LimitFrom != "",
+	}
+	if r.LimitFrom != "" {
+		c.given = newLimitCache()
 	}
 	if r.Allow {
 		c.limit = ratelimit.Unlimited().Named(r.Name)
 	}
 	for _, name := range r.Key {
-		attribute, bits := ipBits(name)
-		c.parts = append(c.parts, need(attribute, bits))
+		attribute, cut := ipBits(name)
+		c.parts = append(c.parts, need(attribute, cut))
 	}
-	c.plain = len(c.parts) == 1 && c.parts[0].bits == 0
+	c.plain = len(c.parts) == 1 && c.parts[0].cut == (cut{})
 	if r.Cost.Attribute != "" {
 		c.weight = needCost(r.Cost.Attribute)
 	}
@@ -99,19 +111,24 @@ func newRule(r *Rule) *rule {
 // matchOf returns which requests a rule is for. The rule is valid.
 func matchOf(r *Rule) match.Rule {
 	m := match.Rule{Disabled: r.Disabled, Exempts: r.Allow}
-	for _, route := range r.Match.Route {
-		p, err := match.ParsePattern(route)
-		if err != nil {
-			panic("policy: a rule that has not been validated: " + err.Error())
-		}
-		m.Patterns = append(m.Patterns, p)
-	}
+	m.Patterns = patternsOf(r.Match.Route)
 	for _, asked := range []struct {
 		kind   match.Kind
 		values map[string]Values
 	}{{match.OneOf, r.Match.Attributes}, {match.NoneOf, r.Match.Not}, {match.BeginsWith, r.Match.Prefix}, {match.EndsWith, r.Match.Suffix}} {
 		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
-			m.Conditions = append(m.Conditions, match.NewCondition(asked.kind, name, asked.values[name]))
+			kind, attribute := asked.kind, name
+			if kind == match.NoneOf {
+				kind, attribute = splitNot(name)
+			}
+			if name == attrRoute && kind == match.NoneOf {
+				m.Except = new(match.Tree)
+				for _, p := range patternsOf(asked.values[name]) {
+					m.Except.Add(p)
+				}
+				continue
+			}
+			m.Conditions = append(m.Conditions, match.NewCondition(kind, attribute, asked.values[name]))
 		}
 	}
 	for _, name := range r.Match.Absent {
@@ -120,12 +137,25 @@ func matchOf(r *Rule) match.Rule {
 	return m
 }
 
+// patternsOf reads the patterns of a rule that is valid.
+func patternsOf(routes []string) (patterns []match.Pattern) {
+	for _, route := range routes {
+		p, err := match.ParsePattern(route)
+		if err != nil {
+			panic("policy: a rule that has not been validated: " + err.Error())
+		}
+		patterns = append(patterns, p)
+	}
+	return patterns
+}
+
 // spelt returns the key that an override is for, as it is in a request of [HTTP].
 func (r *Rule) spelt(o Override) string {
 	values := slices.Clone(o.Key)
 	for i, name := range r.Key {
-		attribute, _ := ipBits(name)
-		values[i] = match.Spelt(attribute, values[i])
+		attribute, c := ipBits(name)
+		part := need(attribute, c)
+		values[i] = part.textOf(match.Spelt(attribute, values[i]))
 	}
 	return joined.Key(values)
 }
@@ -174,9 +204,9 @@ func (c *rule) key(r Request) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if part.bits > 0 {
+		if part.cut != (cut{}) {
 			var ok bool
-			if v, ok = cutIP(v, part.bits); !ok {
+			if v, ok = part.cut.of(v); !ok {
 				return "", part.wrong("is not an IP address")
 			}
 		}
@@ -185,11 +215,21 @@ func (c *rule) key(r Request) (string, error) {
 	return joined.Key(values), nil
 }
 
-// limitOf returns the limit of a key: its override, that of the request's plan, or the rule's;
-// and the plan if its limit holds.
+// limitOf returns the limit of a key: its override, that of the attribute of LimitFrom, that of the request's plan, or the
+// rule's; and the plan if its limit holds.
 func (c *rule) limitOf(r Request, key string) (limit *ratelimit.Limit, plan string) {
 	if l, ok := c.overrides[key]; ok {
 		return l, ""
+	}
+	if c.given != nil {
+		if text, ok := r.Attribute(c.LimitFrom); ok && text != "" {
+			l := c.given.get(text, c.givenLimit)
+			if l == nil {
+				c.badLimits.Add(1)
+				l = &c.limit
+			}
+			return l, ""
+		}
 	}
 	if len(c.plans) > 0 {
 		plan, _ = r.Attribute(attrPlan)
@@ -220,11 +260,14 @@ func (c *rule) succeeds(last *rule) {
 
 // limitAfter returns the limit of a key whose last decision was under the limit last.
 func (c *rule) limitAfter(key string, last ratelimit.Limit) ratelimit.Limit {
-	plan := ""
-	if last.Named("") != c.Limit.Named("") {
-		plan = c.planOf[last.Named("")]
+	plan, known := "", last.Named("") == c.Limit.Named("")
+	if !known {
+		plan, known = c.planOf[last.Named("")]
 	}
 	limit, _ := c.limitOf(Subject{Plan: plan}, key)
+	if _, override := c.overrides[key]; c.given != nil && !known && !override {
+		return last // that of its attribute
+	}
 	return *limit
 }
 
@@ -257,36 +300,83 @@ func (n *needed) of(r Request) (string, error) {
 	switch {
 	case !ok || v == "":
 		return "", n.missing
+	case n.hash:
+		return hashOfSecret(v), nil
 	case len(v) > maxText:
 		return "", n.wrong("has %d bytes, want at most %d", len(v), maxText)
 	}
 	return v, nil
 }
 
+// hashOfSecret returns the text that stands for a value in a key.
+func hashOfSecret(v string) string {
+	h := keyfunc.HashOf(v)
+	return hex.EncodeToString(h[:])
+}
+
+// textOf returns a value of a key, as a person writes it, as it is in the keys of requests. A value that looks like a hash is
+// taken for one: that of a key that was listed.
+func (n *needed) textOf(v string) string {
+	if n.cut != (cut{}) {
+		if network, err := netip.ParsePrefix(v); err == nil {
+			return network.String()
+		}
+		if network, ok := n.cut.of(v); ok {
+			return network
+		}
+	}
+	if n.hash && (len(v) != 2*len(keyfunc.Hash{}) || strings.Trim(v, "0123456789abcdef") != "") {
+		return hashOfSecret(v)
+	}
+	return v
+}
+
 // ValuesOf returns the values in a key's text, as [Denials] and a [Decision] have it: one for each attribute of the
 // rule's Key, or fewer if it is no such key.
 func ValuesOf(key string, attributes int) []string { return joined.Values(key, attributes) }
 
-// cutIP returns an IPv4 address cut to its first bits, as a network. Another address stays as it is.
-func cutIP(v string, bits int) (string, bool) {
+// cut is how many bits are left of an address of each family. 0 cuts nothing.
+type cut struct{ v4, v6 int }
+
+// of returns an address cut to its network. An address of a family that is not cut, or not shortened, stays as it is.
+func (c cut) of(v string) (string, bool) {
 	addr, err := netip.ParseAddr(v)
 	if err != nil {
 		return "", false
 	}
-	if addr = addr.Unmap(); !addr.Is4() {
-		return v, true
+	addr = addr.Unmap()
+	bits := c.v6
+	if addr.Is4() {
+		bits = c.v4
 	}
-	network, err := addr.Prefix(bits)
+	switch {
+	case bits == 0:
+		return v, true
+	case bits == addr.BitLen() && c.v6 > 0: // "ip/32" has always had networks of one address
+		return addr.WithZone("").String(), true
+	}
+	network, err := addr.WithZone("").Prefix(bits)
 	return network.String(), err == nil
 }
 
-// ipBits returns the attribute of a part of a key, and to how many bits an IPv4 address is cut: 0 if it is
-// not.
-func ipBits(part string) (attribute string, bits int) {
-	if rest, ok := strings.CutPrefix(part, attrIP+"/"); ok {
-		if n, err := strconv.Atoi(rest); err == nil && 1 <= n && n <= 32 && rest == strconv.Itoa(n) {
-			return attrIP, n
-		}
+// ipBits returns the attribute of a part of a key, and how an address is cut: "ip/24" cuts IPv4 addresses, and "ip/24/56" both
+// families.
+func ipBits(part string) (attribute string, c cut) {
+	rest, ok := strings.CutPrefix(part, attrIP+"/")
+	if !ok {
+		return part, cut{}
 	}
-	return part, 0
+	v4, v6, both := strings.Cut(rest, "/")
+	if c.v4, ok = bitsOf(v4, 32); ok && both {
+		c.v6, ok = bitsOf(v6, 128)
+	}
+	if !ok {
+		return part, cut{}
+	}
+	return attrIP, c
+}
+
+func bitsOf(text string, most int) (int, bool) {
+	n, err := strconv.Atoi(text)
+	return n, err == nil && 1 <= n && n <= most && text == strconv.Itoa(n)
 }

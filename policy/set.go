@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
 // Set is what a policy file holds. The zero Set limits nothing. A Set in force must not be changed.
@@ -15,7 +17,9 @@ type Set struct {
 	// Version is any text up to 256 bytes.
 	Version string `yaml:"version,omitempty" json:"version,omitempty"`
 	// KillSwitch lets every request pass, uncharged.
-	KillSwitch bool      `yaml:"kill_switch,omitempty" json:"kill_switch,omitempty"`
+	KillSwitch bool `yaml:"kill_switch,omitempty" json:"kill_switch,omitempty"`
+	// Attributes names the attributes that the program supplies. With them, [Check] warns of others.
+	Attributes []string  `yaml:"attributes,omitempty" json:"attributes,omitempty"`
 	Defaults   *Defaults `yaml:"defaults,omitempty" json:"defaults,omitempty"`
 	// Rules apply in this order: all that match a request.
 	Rules []Rule `yaml:"rules" json:"rules"`
@@ -80,11 +84,20 @@ type Rule struct {
 	Key []string `yaml:"key,omitempty" json:"key,omitzero"`
 	// Allow lets the requests pass uncharged, whatever other rules say. Such a rule has a Match only.
 	Allow bool `yaml:"allow,omitempty" json:"allow,omitempty"`
+	// Instead names rules that do not apply to the requests to which this rule applies: it takes their place. The rule applies to
+	// a request if it matches in all readings of the path, is no shadow, and, if Optional, has its attributes.
+	Instead []string `yaml:"instead,omitempty" json:"instead,omitempty"`
 	// Limit is that of keys without another. Its Name is ignored.
 	Limit ratelimit.Limit `yaml:"limit,omitempty" json:"limit,omitzero"`
 	// Plans are limits by the attribute "plan". A change of plan keeps what was spent.
 	Plans map[string]ratelimit.Limit `yaml:"plans,omitempty" json:"plans,omitzero"`
-	// Overrides are limits of single keys. They win over plans.
+	// LimitFrom names an attribute with the limit of a request's key: a limit's text, or a number that replaces the units of
+	// Limit. It wins over Plans. Where the attribute is missing, Plans and Limit hold. A value that is no limit means Limit,
+	// and is counted in [Policies.Stats]. Only the program may supply the attribute: it is no header, query or cookie.
+	LimitFrom string `yaml:"limit_from,omitempty" json:"limit_from,omitempty"`
+	// Notify lists shares of the limit, such as "80%", at which [Options.OnThreshold] is called.
+	Notify []string `yaml:"notify,omitempty" json:"notify,omitempty"`
+	// Overrides are limits of single keys. They win over plans and LimitFrom.
 	Overrides []Override `yaml:"overrides,omitempty" json:"overrides,omitempty"`
 	// Cost replaces the caller's cost, unless that is 0.
 	Cost Cost `yaml:"cost,omitempty" json:"cost,omitzero"`
@@ -122,7 +135,8 @@ type Match struct {
 	Route []string `yaml:"route,omitempty" json:"route,omitempty"`
 	// Attributes lists the values that an attribute may have; for "ip", networks too.
 	Attributes map[string]Values `yaml:"attributes,omitempty" json:"attributes,omitempty"`
-	// Not lists the values that an attribute must not have. It may be missing.
+	// Not lists the values that an attribute must not have. It may be missing. "route" lists patterns that must not match, and
+	// "prefix:NAME" and "suffix:NAME" how the attribute NAME must not begin or end: in a file, prefix: {NAME: …}.
 	Not map[string]Values `yaml:"not,omitempty" json:"not,omitempty"`
 	// Prefix and Suffix list how an attribute may begin or end. It must not be missing.
 	Prefix map[string]Values `yaml:"prefix,omitempty" json:"prefix,omitempty"`
@@ -170,4 +184,23 @@ const (
 	attrIP     = "ip"
 	attrPlan   = "plan"
 	attrHeader = "header:"
+	attrQuery  = "query:"
+	attrCookie = "cookie:"
 )
+
+// The parts of [Match.Not] that are no attributes.
+const (
+	notPrefix = "prefix:"
+	notSuffix = "suffix:"
+)
+
+// splitNot returns how the values of a part of [Match.Not] are compared, and the attribute.
+func splitNot(name string) (kind match.Kind, attribute string) {
+	if attribute, ok := strings.CutPrefix(name, notPrefix); ok {
+		return match.NoneBegin, attribute
+	}
+	if attribute, ok := strings.CutPrefix(name, notSuffix); ok {
+		return match.NoneEnd, attribute
+	}
+	return match.NoneOf, name
+}

@@ -14,7 +14,7 @@ import (
 // Subject names one key of a rule, as a request of [Policies.Peek], [Policies.Adjust] and [Policies.Reset].
 type Subject struct {
 	Rule string   // the rule's name, whatever the case
-	Key  []string // a value for each attribute of the rule's Key; for "ip/24" an address or its network
+	Key  []string // a value for each attribute of the rule's Key; for "ip/24" an address or its network, for "query:" and "cookie:" the value or its hash
 	Plan string   // the key's plan, if it has one
 }
 
@@ -165,13 +165,13 @@ func (c *rule) keyOf(values []string) (string, error) {
 		if values[i] == "" || len(values[i]) > maxText {
 			return "", fmt.Errorf("policy: rule %q: %q has %d bytes, want 1 to %d", c.Name, part.attribute, len(values[i]), maxText)
 		}
-		if part.bits > 0 {
-			if network, ok := cutIP(values[i], part.bits); ok {
-				values[i] = network
-			} else if err := checkNetwork(values[i], part.bits); err != nil {
+		text := part.textOf(values[i])
+		if _, isAddress := part.cut.of(text); part.cut != (cut{}) && !isAddress {
+			if err := part.cut.check(text); err != nil {
 				return "", fmt.Errorf("policy: rule %q: %q is %w", c.Name, part.attribute, err)
 			}
 		}
+		values[i] = text
 	}
 	return joined.Key(values), nil
 }

@@ -23,6 +23,7 @@ const (
 	maxVersion = 256
 	maxText    = 1024 // a description, a value, a route
 	maxList    = 10_000
+	maxPercent = 1000 // of a limit
 	maxPlaces  = 1000 // in which the routes of one request are looked up: about 20 µs
 )
 
@@ -50,6 +51,15 @@ func (s *Set) problems() (all []*Error) {
 	if len(s.Version) > maxVersion {
 		report(&Error{Field: "version", Err: fmt.Errorf("%d bytes, want at most %d", len(s.Version), maxVersion)})
 	}
+	if len(s.Attributes) > maxList {
+		report(&Error{Field: "attributes", Err: fmt.Errorf("%d attributes, want at most %d", len(s.Attributes), maxList)})
+	} else {
+		for i, name := range s.Attributes {
+			if err := checkAttribute(name); err != nil {
+				report(&Error{Field: fmt.Sprintf("attributes[%d]", i), Err: err})
+			}
+		}
+	}
 	if len(s.Rules) > maxRules {
 		report(&Error{Field: "rules", Err: fmt.Errorf("%d rules, want at most %d", len(s.Rules), maxRules)})
 		return all
@@ -75,11 +85,95 @@ func (s *Set) problems() (all []*Error) {
 			return all
 		}
 	}
+	checkInstead(rules, names, report)
 	if n := tree.Worst(); n > maxPlaces {
-		report(&Error{Field: "rules", Err: fmt.Errorf("the patterns of the routes cross each other: a request may have to be looked up in %d places, want at most %d. "+
-			"Patterns that have wildcards and words in many combinations do that: use fewer wildcards, or several rules' attributes", n, maxPlaces)})
+		report(&Error{Field: "rules", Err: crossing(n)})
 	}
 	return all
+}
+
+// checkInstead checks the rules that others take the place of. names has the rules' numbers, by their names in lower case.
+func checkInstead(rules []Rule, names map[string]int, report func(*Error)) {
+	all := slices.Sorted(maps.Keys(names))
+	instead := make([][]int, len(rules))
+	for i := range rules {
+		r := &rules[i]
+		if len(r.Instead) > maxList {
+			report(r.wrong(i, "instead", fmt.Errorf("%d rules, want at most %d", len(r.Instead), maxList)))
+			continue
+		}
+		for j, name := range r.Instead {
+			other, ok := names[strings.ToLower(name)]
+			var err error
+			switch {
+			case len(name) > maxName:
+				err = fmt.Errorf("a name of %d bytes, want 1 to %d", len(name), maxName)
+			case !ok:
+				err = noRule(name, all)
+			case other == i:
+				err = errors.New("the rule itself")
+			case rules[other].Allow:
+				err = fmt.Errorf("the rule %q exempts requests, and has no limit to take the place of", rules[other].Name)
+			default:
+				instead[i] = append(instead[i], other)
+			}
+			if err != nil {
+				report(r.wrong(i, fmt.Sprintf("instead[%d]", j), err))
+			}
+		}
+	}
+	if cycle := cycleIn(instead); cycle != nil {
+		text := make([]string, len(cycle))
+		for i, rule := range cycle {
+			text[i] = rules[rule].Name
+		}
+		first := cycle[0]
+		report(rules[first].wrong(first, "instead", fmt.Errorf("a cycle, in which each rule takes the place of the next: %s, %s", strings.Join(text, ", "), text[0])))
+	}
+}
+
+// noRule is the error about a name that no rule has. It suggests a name that is like it.
+func noRule(name string, all []string) error {
+	for changes := range 3 {
+		for _, known := range all {
+			if alike(strings.ToLower(name), known, changes) {
+				return fmt.Errorf("no rule %q; %q, maybe", name, known)
+			}
+		}
+	}
+	return fmt.Errorf("no rule %q", name)
+}
+
+// cycleIn returns the rules of a cycle, nil if there is none.
+func cycleIn(next [][]int) []int {
+	const onPath, done = 1, 2
+	state := make([]int, len(next))
+	var path []int
+	var visit func(i int) []int
+	visit = func(i int) []int {
+		state[i] = onPath
+		path = append(path, i)
+		for _, j := range next[i] {
+			if state[j] == onPath {
+				return path[slices.Index(path, j):]
+			}
+			if state[j] == 0 {
+				if cycle := visit(j); cycle != nil {
+					return cycle
+				}
+			}
+		}
+		path, state[i] = path[:len(path)-1], done
+		return nil
+	}
+	for i := range next {
+		if state[i] == 0 {
+			if cycle := visit(i); cycle != nil {
+				return cycle
+			}
+		}
+	}
+	return nil
 }
 
 // validate tells what is wrong with the defaults by themselves, whether rules have them from there or not. It returns
@@ -160,6 +254,7 @@ func (r *Rule) validate(tree *match.Tree, report reporter) {
 		{"changed_by", checkText(r.ChangedBy)},
 		{"cost", r.checkCost()},
 		{"limit", r.checkLimit()},
+		{"limit_from", r.checkLimitFrom()},
 	} {
 		if check.err != nil {
 			report(check.field, check.err)
@@ -168,7 +263,45 @@ func (r *Rule) validate(tree *match.Tree, report reporter) {
 	r.checkMatch(tree, report)
 	r.checkKey(report)
 	r.checkPlans(report)
+	r.checkNotify(report)
 	r.checkOverrides(report)
+}
+
+// checkLimitFrom refuses the attributes that a client chooses.
+func (r *Rule) checkLimitFrom() error {
+	switch name := r.LimitFrom; {
+	case name == "":
+		return nil
+	case sentByClient(name):
+		return fmt.Errorf("%q is sent by the client, which would choose its limit: want an attribute that the program supplies", name)
+	default:
+		return checkAttribute(name)
+	}
+}
+
+// checkNotify checks the shares of a limit.
+func (r *Rule) checkNotify(report reporter) {
+	seen := map[int]int{}
+	for j, text := range r.Notify {
+		percent, err := percentOf(text)
+		if first, twice := seen[percent]; err == nil && twice {
+			err = fmt.Errorf("notify[%d] is the same", first)
+		}
+		if err != nil {
+			report(fmt.Sprintf("notify[%d]", j), err)
+			continue
+		}
+		seen[percent] = j
+	}
+}
+
+// percentOf reads a share of a limit, such as 80%.
+func percentOf(text string) (int, error) {
+	digits, ok := strings.CutSuffix(text, "%")
+	if n, err := strconv.Atoi(digits); ok && err == nil && 1 <= n && n <= maxPercent && digits == strconv.Itoa(n) {
+		return n, nil
+	}
+	return 0, fmt.Errorf("%q, want 1%% to %d%%", text, maxPercent)
 }
 
 // checkAllow checks that a rule which exempts requests does nothing else.
@@ -178,7 +311,8 @@ func (r *Rule) checkAllow(report reporter) {
 		given bool
 	}{
 		{"limit", r.Limit != ratelimit.Limit{}}, {"key", len(r.Key) > 0}, {"plans", r.Plans != nil}, {"overrides", r.Overrides != nil},
-		{"cost", r.Cost != Cost{}}, {"optional", r.Optional}, {"shadow", r.Shadow},
+		{"cost", r.Cost != Cost{}}, {"optional", r.Optional}, {"shadow", r.Shadow}, {"instead", len(r.Instead) > 0},
+		{"limit_from", r.LimitFrom != ""}, {"notify", len(r.Notify) > 0},
 	} {
 		if f.given {
 			report(f.name, errors.New("the rule allows what it matches, whatever the limits: it has a match only"))
@@ -206,18 +340,8 @@ func (r *Rule) checkCost() error {
 
 // checkMatch also enters the patterns into a tree.
 func (r *Rule) checkMatch(tree *match.Tree, report reporter) {
-	if n := len(r.Match.Route); r.Match.Route != nil && n == 0 {
-		report("match.route", errors.New("an empty list, which no request matches"))
-	} else if n > maxList {
-		report("match.route", fmt.Errorf("%d patterns, want at most %d", n, maxList))
-	}
-	for j, route := range r.Match.Route[:min(len(r.Match.Route), maxList)] {
-		p, err := pattern(route)
-		if err != nil {
-			report(fmt.Sprintf("match.route[%d]", j), err)
-			continue
-		}
-		tree.Add(p)
+	if r.Match.Route != nil {
+		checkRoutes("match.route", r.Match.Route, tree, report)
 	}
 	for _, asked := range []struct {
 		field    string
@@ -228,15 +352,28 @@ func (r *Rule) checkMatch(tree *match.Tree, report reporter) {
 		{"match.prefix", r.Match.Prefix, false}, {"match.suffix", r.Match.Suffix, false},
 	} {
 		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
-			if err := checkAttribute(name); err != nil {
+			attribute, whole := name, asked.networks
+			if asked.field == "match.not" {
+				if name == attrRoute {
+					except := new(match.Tree)
+					if checkRoutes("match.not.route", asked.values[name], except, report); except.Worst() > maxPlaces {
+						report("match.not.route", crossing(except.Worst()))
+					}
+					continue
+				}
+				var kind match.Kind
+				kind, attribute = splitNot(name)
+				whole = kind == match.NoneOf
+			}
+			if err := checkAttribute(attribute); err != nil {
 				report(asked.field, err)
 				continue
 			}
-			checkValues(asked.field+"."+name, asked.values[name], func(v string) error {
+			checkValues(asked.field+"."+notField(name, attribute), asked.values[name], func(v string) error {
 				switch {
-				case name == attrIP && asked.networks:
+				case attribute == attrIP && whole:
 					return checkIP(v)
-				case !asked.networks && v == "":
+				case !whole && v == "":
 					return errors.New("nothing, which every value begins and ends with")
 				}
 				return nil
@@ -254,6 +391,37 @@ func (r *Rule) checkMatch(tree *match.Tree, report reporter) {
 			report(fmt.Sprintf("match.absent[%d]", j), err)
 		}
 	}
+}
+
+// notField returns the part of a field for an attribute: prefix.path for "prefix:path" under not.
+func notField(name, attribute string) string {
+	if name == attribute {
+		return name
+	}
+	return strings.TrimSuffix(name, ":"+attribute) + "." + attribute
+}
+
+// checkRoutes checks patterns, and enters them into a tree.
+func checkRoutes(field string, routes []string, tree *match.Tree, report reporter) {
+	if n := len(routes); n == 0 {
+		report(field, errors.New("an empty list, which no request matches"))
+	} else if n > maxList {
+		report(field, fmt.Errorf("%d patterns, want at most %d", n, maxList))
+	}
+	for j, route := range routes[:min(len(routes), maxList)] {
+		p, err := pattern(route)
+		if err != nil {
+			report(fmt.Sprintf("%s[%d]", field, j), err)
+			continue
+		}
+		tree.Add(p)
+	}
+}
+
+// crossing is the error about patterns that need n look-ups.
+func crossing(n int) error {
+	return fmt.Errorf("the patterns of the routes cross each other: a request may have to be looked up in %d places, want at most %d. "+
+		"Patterns that have wildcards and words in many combinations do that: use fewer wildcards, or several rules' attributes", n, maxPlaces)
 }
 
 // pattern reads the pattern of a route.
@@ -307,23 +475,36 @@ func checkIP(v string) error {
 	return nil
 }
 
-// checkNetwork returns what is wrong with a key that stands for addresses of which IPv4 ones are cut: no request
-// would have it. The error does not tell the key.
-func checkNetwork(v string, bits int) error {
-	if network, err := netip.ParsePrefix(v); err == nil && network.Addr().Is4() {
+// check returns what is wrong with a key that stands for addresses that are cut: no request would have it. The error does
+// not hold the key.
+func (c cut) check(v string) error {
+	if network, err := netip.ParsePrefix(v); err == nil {
+		bits := c.v6
+		if network.Addr().Is4() {
+			bits = c.v4
+		}
 		switch {
+		case bits == 0:
+			return errors.New("an IPv6 network, and the key has IPv6 addresses")
 		case network.Bits() != bits:
 			return fmt.Errorf("a network of %d bits, want %d", network.Bits(), bits)
 		case network != network.Masked():
 			return fmt.Errorf("no network of %d bits: bits are set behind these", bits)
+		case bits == network.Addr().BitLen() && c.v6 > 0:
+			return errors.New("a network of one address, want the address")
 		}
 		return nil
 	}
-	switch addr, err := netip.ParseAddr(v); {
+	addr, err := netip.ParseAddr(v)
+	switch {
+	case err != nil && c.v6 > 0:
+		return fmt.Errorf("neither an IPv4 network of %d bits nor an IPv6 network of %d", c.v4, c.v6)
 	case err != nil:
-		return fmt.Errorf("neither an IPv4 network of %d bits nor an IPv6 address", bits)
-	case addr.Unmap().Is4():
-		return fmt.Errorf("an IPv4 address, want its network of %d bits", bits)
+		return fmt.Errorf("neither an IPv4 network of %d bits nor an IPv6 address", c.v4)
+	case addr.Unmap().Is4() && (c.v4 < 32 || c.v6 == 0):
+		return fmt.Errorf("an IPv4 address, want its network of %d bits", c.v4)
+	case addr.Unmap().Is6() && c.v6 > 0 && c.v6 < 128:
+		return fmt.Errorf("an IPv6 address, want its network of %d bits", c.v6)
 	}
 	return nil
 }
@@ -352,7 +533,7 @@ func (r *Rule) checkKey(report reporter) {
 		attribute, _ := ipBits(name)
 		err := checkAttribute(attribute)
 		if strings.HasPrefix(attribute, attrIP+"/") {
-			err = fmt.Errorf("%q, want ip/1 to ip/32", name)
+			err = fmt.Errorf("%q, want ip/1 to ip/32, or with the bits of IPv6 such as ip/24/56", name)
 		}
 		if err == nil && slices.Index(r.Key, name) < j {
 			err = fmt.Errorf("the attribute %q is there twice", name)
@@ -407,8 +588,8 @@ func (r *Rule) checkOverride(o Override) error {
 		if v == "" || len(v) > maxText {
 			return fmt.Errorf("key[%d] has %d bytes, want 1 to %d", j, len(v), maxText)
 		}
-		if _, bits := ipBits(r.Key[j]); bits > 0 {
-			if err := checkNetwork(v, bits); err != nil {
+		if _, c := ipBits(r.Key[j]); c != (cut{}) {
+			if err := c.check(v); err != nil {
 				return fmt.Errorf("key[%d] is %w", j, err)
 			}
 		}

@@ -23,8 +23,103 @@ func (p *parser) warnings(set *Set) (all []*Error) {
 		}
 		r.neverPasses(report)
 		r.neverCome(report)
+		r.unsupplied(set, report)
+		r.addressesInHeaders(report)
 	}
 	return all
+}
+
+// supplied is the list of attributes in warnings.
+const supplied = "policy.HTTP supplies method, host, path, route, ip, header:NAME, query:NAME and cookie:NAME"
+
+// unsupplied reports attributes that no request has: if the file declares those of the program, all others that are not of
+// [HTTP], and else those that look like one of HTTP.
+func (r *Rule) unsupplied(set *Set, report reporter) {
+	seen := map[string]bool{}
+	check := func(field, name string) {
+		switch {
+		case seen[name] || sentByClient(name) || slices.Contains(set.Attributes, name):
+			return
+		case len(set.Attributes) > 0:
+			report(field, fmt.Errorf("the attribute %q is not among the file's attributes, and %s", name, supplied))
+		default:
+			meant := looksLike(name)
+			if meant == "" {
+				return
+			}
+			report(field, fmt.Errorf("the attribute %q; %q, maybe: %s. Attributes of the program can be declared by the field attributes", name, meant, supplied))
+		}
+		seen[name] = true
+	}
+	for _, asked := range []struct {
+		field  string
+		values map[string]Values
+	}{{"attributes", r.Match.Attributes}, {"not", r.Match.Not}, {"prefix", r.Match.Prefix}, {"suffix", r.Match.Suffix}} {
+		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
+			attribute := name
+			if asked.field == "not" {
+				_, attribute = splitNot(name)
+			}
+			check("match."+asked.field+"."+notField(name, attribute), attribute)
+		}
+	}
+	for j, name := range r.Match.Absent {
+		check(fmt.Sprintf("match.absent[%d]", j), name)
+	}
+	for j, name := range r.Key {
+		attribute, _ := ipBits(name)
+		check(fmt.Sprintf("key[%d]", j), attribute)
+	}
+	if r.Cost.Attribute != "" {
+		check("cost", r.Cost.Attribute)
+	}
+	if r.LimitFrom != "" {
+		check("limit_from", r.LimitFrom)
+	}
+	if len(r.Plans) > 0 {
+		check("plans", attrPlan)
+	}
+}
+
+// looksLike returns the attribute of [HTTP] that a name looks like, "" if it looks like none.
+func looksLike(name string) string {
+	lower := strings.ToLower(name)
+	for _, own := range []string{attrMethod, attrHost, attrPath, attrRoute, attrIP} {
+		if lower == own || lower == own+"s" || len(own) > 4 && alike(lower, own, 1) {
+			return own
+		}
+	}
+	word := lower[:strings.IndexAny(lower+":", ":.")]
+	if len(word) == len(lower) {
+		return ""
+	}
+	for own, likes := range map[string][]string{
+		attrHeader: {"header", "headers", "field", "fields"},
+		attrQuery:  {"query", "queries", "param", "params", "parameter", "arg", "args"},
+		attrCookie: {"cookie", "cookies"},
+	} {
+		if slices.Contains(likes, word) || len(word) > 4 && alike(word, likes[0], 1) {
+			return own + name[len(word)+1:]
+		}
+	}
+	return ""
+}
+
+// addressFields are the header fields in which proxies pass on the client's address.
+var addressFields = []string{
+	"cf-connecting-ip", "cf-connecting-ipv6", "client-ip", "fastly-client-ip", "fly-client-ip", "forwarded", "true-client-ip", "x-appengine-user-ip",
+	"x-azure-clientip", "x-azure-socketip", "x-client-ip", "x-cluster-client-ip", "x-envoy-external-address", "x-forwarded", "x-forwarded-for",
+	"x-original-forwarded-for", "x-real-ip",
+}
+
+// addressesInHeaders reports keys of header fields with an address, which no rule cuts to its network.
+func (r *Rule) addressesInHeaders(report reporter) {
+	for j, name := range r.Key {
+		if field, ok := strings.CutPrefix(name, attrHeader); ok && slices.Contains(addressFields, strings.ToLower(field)) {
+			report(fmt.Sprintf("key[%d]", j), fmt.Errorf("%q holds an address that a client may write itself, and that is not cut: one with an IPv6 /64 has 2^64 budgets. "+
+				`Use the key "ip", and give policy.HTTP the attribute ip by httplimit.ClientIP or httplimit.HeaderIP`, name))
+		}
+	}
 }
 
 // neverCome reports single addresses that no request has whose ip is that of [HTTP] or of httplimit.ClientIP.
@@ -41,13 +136,13 @@ func (r *Rule) neverCome(report reporter) {
 		check(fmt.Sprintf("match.not.ip[%d]", j), v)
 	}
 	for k, name := range r.Key {
-		attribute, bits := ipBits(name)
+		attribute, c := ipBits(name)
 		if attribute != attrIP {
 			continue
 		}
 		for j, o := range r.Overrides {
 			field := fmt.Sprintf("overrides[%d]", j)
-			if _, err := netip.ParsePrefix(o.Key[k]); err == nil && bits == 0 {
+			if _, err := netip.ParsePrefix(o.Key[k]); err == nil && c == (cut{}) {
 				report(field, errors.New("a network, and the key is a single ip: no request has it"))
 			}
 			check(field, o.Key[k])

@@ -230,7 +230,7 @@ func bareLayer(i int, r policy.Budget, l *redislimit.Limiter) redislimit.Layer[*
 		}
 		return ch.Key, nil
 	})
-	if len(r.Others) == 0 {
+	if len(r.Others) == 0 && !r.AnyLimit {
 		return y
 	}
 	return redislimit.WithLimit(y, func(c *policy.Charges) ratelimit.Limit { return *chargeOf(c, i).Limit })
@@ -263,6 +263,15 @@ func newDecider(layers, bare []redislimit.Layer[*policy.Charges]) (d decider, er
 	}
 	d.bare, err = redislimit.AllOf(applying, bare...)
 	return d, err
+}
+
+// CheckLimit returns an error for a limit that Redis cannot count, or not from leases.
+func (d decider) CheckLimit(limit ratelimit.Limit) error {
+	if d.engine.opts.Tenant != "" && limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+		return errors.New("policyredis: a leaky bucket might have to be spent from leases")
+	}
+	_, err := redislimit.New(d.engine.client, limit, &redislimit.Options{Name: "check"})
+	return err
 }
 
 // Peek is what a [ratelimit.Peeker] has. The round trip is bounded by the limiters' Timeout.

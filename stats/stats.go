@@ -72,6 +72,8 @@ type Policies struct {
 	Killed     uint64
 	// Exempt counts the requests that have passed because a rule exempts them.
 	Exempt uint64
+	// BadLimits counts the values of a rule's limit_from that were no limit.
+	BadLimits uint64
 	// LastError is why the newest set could not be put in force, nil if it could, and
 	// LastErrorAt is when.
 	LastError   error

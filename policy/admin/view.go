@@ -57,7 +57,10 @@ type rule struct {
 	Description string   `json:"description,omitempty"`
 	For         []string `json:"for,omitempty"` // which requests; none: all
 	Key         []string `json:"key,omitempty"`
+	Instead     []string `json:"instead,omitempty"` // the rules that it takes the place of
 	Limit       string   `json:"limit,omitempty"`
+	LimitFrom   string   `json:"limit_from,omitempty"`
+	Notify      []string `json:"notify,omitempty"`
 	Plans       []string `json:"plans,omitempty"`
 	Overrides   int      `json:"overrides,omitempty"`
 	State       string   `json:"state"` // enforcing, shadow, disabled or allow
@@ -135,7 +138,7 @@ func (a *admin) look(v *view) {
 // rule returns how a rule is shown. Values that it asks for may be keys, and are counted only.
 func (a *admin) rule(r *policy.Rule) rule {
 	v := rule{
-		Name: r.Name, Description: r.Description, Key: r.Key, Overrides: len(r.Overrides), ChangedBy: r.ChangedBy, State: "enforcing",
+		Name: r.Name, Description: r.Description, Key: r.Key, Instead: r.Instead, LimitFrom: r.LimitFrom, Notify: r.Notify, Overrides: len(r.Overrides), ChangedBy: r.ChangedBy, State: "enforcing",
 	}
 	switch {
 	case r.Disabled:
@@ -158,7 +161,7 @@ func (a *admin) rule(r *policy.Rule) rule {
 	}{{"", r.Match.Attributes}, {"not ", r.Match.Not}, {"prefix of ", r.Match.Prefix}, {"suffix of ", r.Match.Suffix}} {
 		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
 			values := strings.Join(asked.values[name], ", ")
-			if !a.ShowKeys {
+			if !a.ShowKeys && name != "route" {
 				values = fmt.Sprintf("%d values", len(asked.values[name]))
 			}
 			v.For = append(v.For, asked.what+name+": "+values)

@@ -52,20 +52,19 @@ func (a *Log) sweepBatch(ctx context.Context, before time.Time) (int64, error) {
 	default: // in a partitioned table, rows of several partitions have one ctid
 		statement += old + ` AND ctid IN (SELECT ctid FROM rate_limit_violation` + some + `)`
 	}
-	tx, err := a.db.BeginTx(ctx, nil) // it is committed without autocommit too
+	conn, err := a.db.Conn(ctx)
 	if err != nil {
 		return 0, err
 	}
-	defer tx.Rollback()
-	result, err := tx.ExecContext(ctx, statement, before)
+	defer conn.Close()
+	result, err := conn.ExecContext(ctx, statement, before)
+	if err == nil && a.opts.Dialect == sqlsource.MySQL { // whose sessions may be without autocommit
+		_, err = conn.ExecContext(ctx, `COMMIT`)
+	}
 	if err != nil {
 		return 0, err
 	}
-	n, err := result.RowsAffected()
-	if err != nil {
-		return 0, err
-	}
-	return n, tx.Commit()
+	return result.RowsAffected()
 }
 
 // Violation is a row: the denials of a key by a rule in one minute.

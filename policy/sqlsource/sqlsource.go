@@ -22,6 +22,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/internal/jsontree"
+	"github.com/weir-go/ratelimit/policy/internal/mark"
 	"github.com/weir-go/ratelimit/policy/internal/poll"
 	"github.com/weir-go/ratelimit/policy/internal/sqltext"
 )
@@ -55,6 +56,9 @@ type source struct {
 	db *sql.DB
 	Options
 }
+
+// Validated says that Load validates what it returns.
+func (*source) Validated() (m mark.Validated) { return m }
 
 var errNoDB = errors.New("policy/sqlsource: nil DB")
 
@@ -149,7 +153,7 @@ func (s *source) read(ctx context.Context, tx *sql.Tx) (*policy.Set, error) {
 	}
 	q := func(name string) string { return sqltext.Quote(uint8(s.Dialect), name) }
 	rows, err := tx.QueryContext(ctx, `SELECT name, plan, description, match_route, match_attributes, match_more, allow, `+q("key")+`, `+q("limit")+`,
-		overrides, cost, optional, shadow, is_active, changed_by, version FROM rate_limit_rule ORDER BY name, plan`)
+		overrides, instead, limit_from, notify, cost, optional, shadow, is_active, changed_by, version FROM rate_limit_rule ORDER BY name, plan`)
 	if err != nil {
 		return nil, fmt.Errorf("policy/sqlsource: rate_limit_rule: %w", err)
 	}
@@ -158,7 +162,7 @@ func (s *source) read(ctx context.Context, tx *sql.Tx) (*policy.Set, error) {
 	for rows.Next() {
 		var r row
 		if err := rows.Scan(&r.name, &r.plan, &r.description, &r.route, &r.attributes, &r.more, &r.allow, &r.key, &r.limit,
-			&r.overrides, &r.cost, &r.optional, &r.shadow, &r.active, &r.changedBy, &r.version); err != nil {
+			&r.overrides, &r.instead, &r.limitFrom, &r.notify, &r.cost, &r.optional, &r.shadow, &r.active, &r.changedBy, &r.version); err != nil {
 			return nil, fmt.Errorf("policy/sqlsource: rate_limit_rule: %w", err)
 		}
 		highest = max(highest, r.version)
@@ -191,9 +195,9 @@ func killSwitch(value string) (bool, error) {
 
 // row is a row of rate_limit_rule.
 type row struct {
-	name, plan, description, route, attributes, more, key, limit, overrides, cost, changedBy string
-	allow, optional, shadow, active                                                          bool
-	version                                                                                  int64
+	name, plan, description, route, attributes, more, key, limit, overrides, instead, limitFrom, notify, cost, changedBy string
+	allow, optional, shadow, active                                                                                      bool
+	version                                                                                                              int64
 }
 
 func (r *row) wrong(column string, err error) error {
@@ -221,6 +225,7 @@ func (r *row) addTo(s *policy.Set) error {
 	}
 	rule := policy.Rule{
 		Name: r.name, Description: r.description, Key: listOf(r.key, ","), Allow: r.allow, Limit: limit,
+		Instead: listOf(r.instead, ","), LimitFrom: r.limitFrom, Notify: listOf(r.notify, ","),
 		Optional: r.optional, Shadow: r.shadow, Disabled: !r.active,
 	}
 	rule.Match.Route = listOf(r.route, "\n")
@@ -255,9 +260,15 @@ func (r *row) structured(rule *policy.Rule) error {
 		}
 	}
 	if r.more != "" {
-		more := struct{ Not, Prefix, Suffix, Absent any }{&rule.Match.Not, &rule.Match.Prefix, &rule.Match.Suffix, (*policy.Values)(&rule.Match.Absent)}
+		var not map[string]notValues
+		more := struct{ Not, Prefix, Suffix, Absent any }{&not, &rule.Match.Prefix, &rule.Match.Suffix, (*policy.Values)(&rule.Match.Absent)}
 		if err := decode(r.more, &more, "not", "prefix", "suffix", "absent"); err != nil {
 			return r.wrong("match_more", err)
+		}
+		for name, values := range not {
+			if err := values.addTo(&rule.Match, name); err != nil {
+				return r.wrong("match_more", err)
+			}
 		}
 	}
 	if r.overrides != "" {
@@ -277,6 +288,36 @@ func (r *row) structured(rule *policy.Rule) error {
 		if err != nil {
 			return r.wrong("cost", err)
 		}
+	}
+	return nil
+}
+
+// notValues are the values of an attribute under not, or in prefix and suffix those of several attributes.
+type notValues struct {
+	values policy.Values
+	parts  map[string]policy.Values
+}
+
+func (v *notValues) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] == '{' {
+		return json.Unmarshal(data, &v.parts)
+	}
+	return v.values.UnmarshalJSON(data)
+}
+
+// addTo adds the values to a match, as [policy.Match.Not] holds them.
+func (v *notValues) addTo(m *policy.Match, name string) error {
+	if m.Not == nil {
+		m.Not = map[string]policy.Values{}
+	}
+	if parts := name == "prefix" || name == "suffix"; parts != (v.parts != nil) {
+		return errors.New("not has prefix or suffix without attributes, or attributes in another field")
+	}
+	if v.parts == nil {
+		m.Not[name] = v.values
+	}
+	for attribute, values := range v.parts {
+		m.Not[name+":"+attribute] = values
 	}
 	return nil
 }

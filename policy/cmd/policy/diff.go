@@ -174,6 +174,9 @@ func compareRules(o, r *policy.Rule) (changes []change) {
 		from, to := before[key], after[key]
 		add(from != to, "override of "+key, limitText(from), limitText(to), key)
 	}
+	add(!sameSet(lower(o.Instead), lower(r.Instead)), "instead of", insteadText(o), insteadText(r), all)
+	add(o.LimitFrom != r.LimitFrom, "limit_from", cmp.Or(o.LimitFrom, "no attribute"), cmp.Or(r.LimitFrom, "no attribute"), all)
+	add(!sameSet(o.Notify, r.Notify), "notify", cmp.Or(texts(o.Notify, ", "), "never"), cmp.Or(texts(r.Notify, ", "), "never"), all)
 	add(costText(o.Cost) != costText(r.Cost), "cost", costText(o.Cost), costText(r.Cost), all)
 	for _, f := range []struct {
 		name     string
@@ -234,6 +237,17 @@ func keyText(r *policy.Rule) string {
 		return "one budget for all"
 	}
 	return strings.Join(r.Key, " and ")
+}
+
+// insteadText lists the rules that a rule takes the place of.
+func insteadText(r *policy.Rule) string { return cmp.Or(texts(r.Instead, ", "), "no rule") }
+
+func lower(names []string) []string {
+	out := make([]string, len(names))
+	for i, name := range names {
+		out[i] = strings.ToLower(name)
+	}
+	return out
 }
 
 func costText(c policy.Cost) string {

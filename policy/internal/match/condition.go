@@ -26,6 +26,8 @@ const (
 	BeginsWith             // it begins with one of them
 	EndsWith               // it ends with one of them
 	Absent                 // the request does not have the attribute, or it is empty
+	NoneBegin              // it begins with none of them, or the request does not have the attribute
+	NoneEnd                // it ends with none of them, or the request does not have the attribute
 )
 
 // fewValues is how many values are compared one by one.
@@ -82,16 +84,14 @@ func (c *Condition) holdsOf(v string, ok bool) bool {
 		return !ok || !c.among(v)
 	case Absent:
 		return !ok || v == ""
+	case BeginsWith:
+		return ok && slices.ContainsFunc(c.values, func(part string) bool { return strings.HasPrefix(v, part) })
+	case EndsWith:
+		return ok && slices.ContainsFunc(c.values, func(part string) bool { return strings.HasSuffix(v, part) })
+	case NoneBegin:
+		return !ok || !slices.ContainsFunc(c.values, func(part string) bool { return strings.HasPrefix(v, part) })
 	}
-	if !ok {
-		return false
-	}
-	for _, part := range c.values {
-		if c.kind == BeginsWith && strings.HasPrefix(v, part) || c.kind == EndsWith && strings.HasSuffix(v, part) {
-			return true
-		}
-	}
-	return false
+	return !ok || !slices.ContainsFunc(c.values, func(part string) bool { return strings.HasSuffix(v, part) })
 }
 
 // Spelt returns the one spelling of an attribute's value that others are compared by. Hosts are in lower case, and paths

@@ -18,18 +18,20 @@ const (
 	attrIP     = "ip"
 )
 
-// Rule is what one rule asks of a request: one of its patterns, if it has any, and all of its conditions.
+// Rule is the condition of one rule for requests: one of its patterns, if it has any, all of its conditions, and no pattern of
+// Except.
 type Rule struct {
 	Patterns   []Pattern
 	Conditions []Condition
-	Disabled   bool // it matches nothing
-	Exempts    bool // every reading of a path has to match, instead of one of them: see [readings]
+	Except     *Tree // nil if it excepts no pattern
+	Disabled   bool  // it matches nothing
+	Exempts    bool  // every reading of a path has to match, instead of one of them: see [readings]
 }
 
 // Holds reports whether a request meets the rule's conditions. Its patterns are not looked at. It is short, so
 // that the compiler spares the call for rules that have none.
 func (r *Rule) Holds(request Request) bool {
-	return len(r.Conditions) == 0 || r.holdsAll(request)
+	return len(r.Conditions) == 0 && r.Except == nil || r.holdsAll(request)
 }
 
 func (r *Rule) holdsAll(request Request) bool {
@@ -38,7 +40,27 @@ func (r *Rule) holdsAll(request Request) bool {
 			return false
 		}
 	}
-	return true
+	return r.Except == nil || !r.excepts(request)
+}
+
+// excepts reports whether a request matches a pattern of Except. The rule limits a request unless all readings of its path
+// are excepted, and exempts it only if none is.
+func (r *Rule) excepts(request Request) bool {
+	path, ok := request.Attribute(attrPath)
+	if !ok {
+		return false
+	}
+	method, _ := request.Attribute(attrMethod)
+	host := r.Except.ofHost(request)
+	if isPlain(path) {
+		return r.Except.serves(host, method, reading{path: path})
+	}
+	for each := range readings(path) {
+		if served := r.Except.serves(host, method, each); served == r.Exempts {
+			return served
+		}
+	}
+	return !r.Exempts
 }
 
 // Index finds rules. Make one with [New]. It does not change, and is safe for concurrent use.

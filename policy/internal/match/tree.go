@@ -46,7 +46,10 @@ func (x byMethod) of(method string) *group {
 }
 
 // Add adds a pattern.
-func (x *Tree) Add(p Pattern) { x.enter(p) }
+func (x *Tree) Add(p Pattern) {
+	at, _ := x.enter(p)
+	at.groupOf(p.method)
+}
 
 // enter returns the place of a pattern, and whether it is new.
 func (x *Tree) enter(p Pattern) (found *place, isNew bool) {
@@ -217,6 +220,22 @@ func (x *Tree) walkBoth(host *node, r reading, places []*place) []*place {
 		places = host.walk(r.path, r.decoded, places)
 	}
 	return places
+}
+
+// serves reports whether one of the patterns matches a path by its reading, and the method.
+func (x *Tree) serves(host *node, method string, r reading) bool {
+	var memory [8]*place
+	for _, p := range x.walkBoth(host, r, memory[:0]) {
+		if p.all != nil {
+			return true
+		}
+		for i := range p.by {
+			if p.by[i].serves(method) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // walk appends what there is on the rest of a path, which is empty or begins with a slash.

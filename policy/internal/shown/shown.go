@@ -28,6 +28,7 @@ type Rule struct {
 	Cost     int       `json:"cost"`
 	Shadow   bool      `json:"shadow,omitempty"`
 	Skipped  string    `json:"skipped,omitempty"`
+	Instead  string    `json:"instead,omitempty"` // the rule that takes its place
 	Capacity int       `json:"capacity"`
 	Now      *Standing `json:"now,omitempty"` // absent if the engine cannot tell
 }
@@ -72,7 +73,9 @@ func (ex Explanation) Text() string {
 // Text returns one line.
 func (r Rule) Text() string {
 	line := r.Rule + ": "
-	if r.Skipped != "" {
+	if r.Instead != "" {
+		line += "does not apply: " + r.Skipped
+	} else if r.Skipped != "" {
 		line += "cannot decide: " + r.Skipped
 	} else {
 		line += fmt.Sprintf("%s (from %s), ", r.Limit, r.From)

@@ -11,11 +11,14 @@ CREATE TABLE rate_limit_rule (
 	description      VARCHAR(1024) NOT NULL DEFAULT '',
 	match_route      TEXT NOT NULL DEFAULT (''),       -- patterns of net/http's ServeMux, one a line; '' is every request
 	match_attributes TEXT NOT NULL DEFAULT (''),       -- JSON: {"region": ["eu", "us"]}; '' is every request
-	match_more       TEXT NOT NULL DEFAULT (''), -- JSON: {"not": {"region": ["eu"]}, "prefix": {...}, "suffix": {...}, "absent": ["user"]}
+	match_more       TEXT NOT NULL DEFAULT (''), -- JSON: {"not": {"region": ["eu"], "route": ["/bulk/"]}, "prefix": {...}, "suffix": {...}, "absent": ["user"]}
 	allow            BOOLEAN NOT NULL DEFAULT false, -- exempts what it matches from all rules; "limit" is '' then
 	`key`            VARCHAR(1024) NOT NULL DEFAULT '', -- attributes, with commas: 'user', 'ip', 'route,user'; '' is one budget for all
 	`limit`          VARCHAR(255) NOT NULL DEFAULT '',          -- 'token-bucket 100/s burst 200'
 	overrides        MEDIUMTEXT NOT NULL DEFAULT (''), -- JSON: [{"key": ["acme"], "limit": "blocked"}]
+	instead          VARCHAR(1024) NOT NULL DEFAULT '', -- rules that it takes the place of, with commas: 'api, service'
+	limit_from       VARCHAR(128) NOT NULL DEFAULT '', -- the attribute that holds a key's limit
+	notify           VARCHAR(255) NOT NULL DEFAULT '', -- shares of the limit to notify of, with commas: '80%, 100%'
 	cost             VARCHAR(128) NOT NULL DEFAULT '', -- '' is the caller's; else a number or an attribute
 	optional         BOOLEAN NOT NULL DEFAULT false,   -- does not apply where a key's attribute is missing
 	shadow           BOOLEAN NOT NULL DEFAULT false,   -- decides and reports, and denies nothing

@@ -8,11 +8,14 @@ CREATE TABLE rate_limit_rule (
 	description      text NOT NULL DEFAULT '',
 	match_route      text NOT NULL DEFAULT '',       -- patterns of net/http's ServeMux, one a line; '' is every request
 	match_attributes text NOT NULL DEFAULT '',       -- JSON: {"region": ["eu", "us"]}; '' is every request
-	match_more       text NOT NULL DEFAULT '', -- JSON: {"not": {"region": ["eu"]}, "prefix": {...}, "suffix": {...}, "absent": ["user"]}
+	match_more       text NOT NULL DEFAULT '', -- JSON: {"not": {"region": ["eu"], "route": ["/bulk/"]}, "prefix": {...}, "suffix": {...}, "absent": ["user"]}
 	allow            boolean NOT NULL DEFAULT false, -- exempts what it matches from all rules; "limit" is '' then
 	key              text NOT NULL DEFAULT '',       -- attributes, with commas: 'user', 'ip', 'route,user'; '' is one budget for all
 	"limit"          text NOT NULL DEFAULT '',               -- 'token-bucket 100/s burst 200'
 	overrides        text NOT NULL DEFAULT '',       -- JSON: [{"key": ["acme"], "limit": "blocked"}]
+	instead          text NOT NULL DEFAULT '', -- rules that it takes the place of, with commas: 'api, service'
+	limit_from       text NOT NULL DEFAULT '', -- the attribute that holds a key's limit
+	notify           text NOT NULL DEFAULT '', -- shares of the limit to notify of, with commas: '80%, 100%'
 	cost             text NOT NULL DEFAULT '',       -- '' is the caller's; else a number or an attribute
 	optional         boolean NOT NULL DEFAULT false, -- does not apply where a key's attribute is missing
 	shadow           boolean NOT NULL DEFAULT false, -- decides and reports, and denies nothing

@@ -10,11 +10,14 @@ CREATE TABLE rate_limit_rule (
 	description      TEXT NOT NULL DEFAULT '',
 	match_route      TEXT NOT NULL DEFAULT '',  -- patterns of net/http's ServeMux, one a line; '' is every request
 	match_attributes TEXT NOT NULL DEFAULT '',  -- JSON: {"region": ["eu", "us"]}; '' is every request
-	match_more       TEXT NOT NULL DEFAULT '', -- JSON: {"not": {"region": ["eu"]}, "prefix": {...}, "suffix": {...}, "absent": ["user"]}
+	match_more       TEXT NOT NULL DEFAULT '', -- JSON: {"not": {"region": ["eu"], "route": ["/bulk/"]}, "prefix": {...}, "suffix": {...}, "absent": ["user"]}
 	allow            BOOLEAN NOT NULL DEFAULT false, -- exempts what it matches from all rules; "limit" is '' then
 	key              TEXT NOT NULL DEFAULT '',  -- attributes, with commas: 'user', 'ip', 'route,user'; '' is one budget for all
 	"limit"          TEXT NOT NULL DEFAULT '',          -- 'token-bucket 100/s burst 200'
 	overrides        TEXT NOT NULL DEFAULT '',  -- JSON: [{"key": ["acme"], "limit": "blocked"}]
+	instead          TEXT NOT NULL DEFAULT '', -- rules that it takes the place of, with commas: 'api, service'
+	limit_from       TEXT NOT NULL DEFAULT '', -- the attribute that holds a key's limit
+	notify           TEXT NOT NULL DEFAULT '', -- shares of the limit to notify of, with commas: '80%, 100%'
 	cost             TEXT NOT NULL DEFAULT '',  -- '' is the caller's; else a number or an attribute
 	optional         BOOLEAN NOT NULL DEFAULT false, -- does not apply where a key's attribute is missing
 	shadow           BOOLEAN NOT NULL DEFAULT false, -- decides and reports, and denies nothing
@@ -33,7 +36,7 @@ CREATE TRIGGER rate_limit_rule_insert AFTER INSERT ON rate_limit_rule BEGIN
 END;
 
 CREATE TRIGGER rate_limit_rule_update AFTER UPDATE OF name, plan, description, match_route, match_attributes, match_more, allow, key, "limit",
-	overrides, cost, optional, shadow, is_active, changed_by ON rate_limit_rule BEGIN
+	overrides, instead, limit_from, notify, cost, optional, shadow, is_active, changed_by ON rate_limit_rule BEGIN
 	UPDATE rate_limit_counter SET n = n + 1;
 	UPDATE rate_limit_rule SET version = (SELECT n FROM rate_limit_counter), updated_at = CURRENT_TIMESTAMP
 		WHERE name = NEW.name AND plan = NEW.plan;

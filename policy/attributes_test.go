@@ -1,0 +1,188 @@
+package policy_test
+
+import (
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
+	"github.com/weir-go/ratelimit/policy"
+)
+
+func TestAKeyOfNetworksOfBothFamilies(t *testing.T) {
+	p := inForceOf(t, `- {name: a, key: ip/24/56, limit: fixed-window 1/h, overrides: [{key: "2001:DB8:0:ff00::/56", limit: blocked}, {key: 203.0.113.0/24, limit: blocked}]}`)
+	for _, test := range []struct {
+		ip   string
+		want bool
+	}{
+		{"192.0.2.1", true}, {"192.0.2.200", false}, {"::ffff:192.0.2.3", false}, {"192.0.3.1", true},
+		{"2001:db8:0:100::", true}, {"2001:db8:0:1ff::", false}, {"2001:db8:0:1ab:1:2:3:4", false}, {"2001:db8:0:200::", true},
+		{"2001:db8:0:ff07::", false}, {"203.0.113.9", false}, {"fe80::1%eth0", true}, {"fe80::2", false},
+	} {
+		assert.Equal(t, test.want, p.Allow(policy.Attributes{"ip": test.ip}, 1), test.ip)
+	}
+	_, err := p.Take(t.Context(), policy.Attributes{"ip": "nobody"}, 1)
+	require.ErrorIs(t, err, keyfunc.ErrMalformedKey)
+
+	p = inForceOf(t, `- {name: a, key: [ip/32/56, user], limit: fixed-window 1/h, overrides: [{key: [192.0.2.9, ann], limit: blocked}]}`)
+	ask := func(ip string) bool { return p.Allow(policy.Attributes{"ip": ip, "user": "ann"}, 1) }
+	assert.Equal(t, []bool{true, true, false, false}, []bool{ask("192.0.2.1"), ask("192.0.2.2"), ask("::ffff:192.0.2.2"), ask("192.0.2.9")}, "IPv4 addresses are whole")
+	assert.Equal(t, []bool{true, false}, []bool{ask("2001:db8::1"), ask("2001:db8:0:ff::")})
+	require.NoError(t, p.Reset(t.Context(), policy.Subject{Rule: "a", Key: []string{"2001:db8:0:7::", "ann"}}))
+	assert.True(t, ask("2001:db8:0:1::"))
+
+	for key, says := range map[string]string{
+		"ip/24/56, limit: blocked, overrides: [{key: \"2001:db8::\", limit: blocked}]":     "want its network of 56 bits",
+		"ip/24/56, limit: blocked, overrides: [{key: \"2001:db8::/64\", limit: blocked}]":  "a network of 64 bits, want 56",
+		"ip/24/56, limit: blocked, overrides: [{key: \"2001:db8::1/56\", limit: blocked}]": "bits are set behind these",
+		"ip/24, limit: blocked, overrides: [{key: \"2001:db8::/56\", limit: blocked}]":     "the key has IPv6 addresses",
+		"ip/32/56, limit: blocked, overrides: [{key: 192.0.2.1/32, limit: blocked}]":       "want the address",
+		"ip/24/56, limit: blocked, overrides: [{key: office, limit: blocked}]":             "nor an IPv6 network of 56",
+		"ip/24/0, limit: blocked": "want ip/1 to ip/32, or with the bits of IPv6 such as ip/24/56",
+	} {
+		_, err := policy.Parse([]byte("rules:\n- {name: a, key: " + key + "}"))
+		require.ErrorContains(t, err, says, key)
+	}
+}
+
+func TestKeysOfQueriesAndCookies(t *testing.T) {
+	p := inForceOf(t, `
+- {name: tokens, match: {attributes: {"query:v": ["2"]}}, key: query:token, limit: fixed-window 1/h, overrides: [{key: s3cret-vip, limit: fixed-window 3/h}]}
+- {name: sessions, match: {route: /page}, key: "cookie:sid", optional: true, limit: fixed-window 2/h}`)
+	ask := func(target string, cookies ...string) bool {
+		r := httptest.NewRequest("GET", target, nil)
+		if len(cookies) > 0 {
+			r.Header.Set("Cookie", strings.Join(cookies, "; "))
+		}
+		return p.Allow(policy.HTTP(r, nil), 1)
+	}
+	assert.True(t, ask("/x?v=2&token=s3cret-a"))
+	assert.False(t, ask("/x?token=s3cret%2Da&v=2"), "the same, spelt otherwise")
+	assert.True(t, ask("/x?v=2&token=s3cret-b"))
+	assert.True(t, ask("/x?v=1&token=s3cret-a"), "another rule's")
+	for _, target := range []string{"/x?v=2", "/x?v=2&token=", "/x?v=2&token=s3cret-c&token=s3cret-d"} {
+		_, err := p.Take(t.Context(), policy.HTTP(httptest.NewRequest("GET", target, nil), nil), 1)
+		require.ErrorIs(t, err, keyfunc.ErrNoKey, target)
+	}
+	assert.Equal(t, []bool{true, true, true, false}, []bool{ask("/?v=2&token=s3cret-vip"), ask("/?v=2&token=s3cret-vip"), ask("/?v=2&token=s3cret-vip"), ask("/?v=2&token=s3cret-vip")})
+	assert.True(t, ask("/x?v=2&token="+strings.Repeat("long", 1000)), "a secret may have any length")
+	assert.Equal(t, []bool{true, true, false}, []bool{ask("/page", "sid=s3cret-1"), ask("/page", "a=b", "sid=s3cret-1"), ask("/page", "sid=s3cret-1")})
+	assert.True(t, ask("/page", "sid=s3cret-1", "sid=s3cret-2"), "none of the two counts")
+	ex, err := p.Explain(policy.HTTP(httptest.NewRequest("GET", "/x?v=2&token=s3cret-a", nil), nil), 1)
+	require.NoError(t, err)
+	assert.NotContains(t, ex.String(), "s3cret")
+	denied := p.Denied(10)
+	require.NotEmpty(t, denied)
+	for _, d := range denied {
+		assert.NotContains(t, d.Key, "s3cret")
+	}
+	for _, key := range []string{"s3cret-a", ex.Rules[0].Key} {
+		require.NoError(t, p.Reset(t.Context(), policy.Subject{Rule: "tokens", Key: []string{key}}))
+		assert.True(t, ask("/x?v=2&token=s3cret-a"), "the value, or its hash as it is listed")
+		assert.False(t, ask("/x?v=2&token=s3cret-a"))
+	}
+}
+
+func TestTheClientsAddressBehindAProxyIsCut(t *testing.T) {
+	_, warnings := policy.Check([]byte("rules:\n- {name: a, key: header:CF-Connecting-IP, limit: fixed-window 20/h}"))
+	require.Len(t, warnings, 1)
+	assert.ErrorContains(t, warnings[0], `"header:CF-Connecting-IP" holds an address`)
+	assert.Equal(t, "rules[0].key[0]", warnings[0].Field)
+
+	p := inForceOf(t, `- {name: a, key: ip, limit: fixed-window 20/h}`)
+	address := ratelimit.Must(httplimit.HeaderIP("CF-Connecting-IP", []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")})) // those of the proxies
+	passed := 0
+	for i := range 40 {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("CF-Connecting-IP", "2001:db8::"+string("0123456789abcdef"[i%16]))
+		ip, err := address(r)
+		require.NoError(t, err)
+		if p.Allow(policy.HTTP(r, policy.Attributes{"ip": ip.String()}), 1) {
+			passed++
+		}
+	}
+	assert.Equal(t, 20, passed, "one /64 has one budget")
+}
+
+func TestALimitFromAnAttribute(t *testing.T) {
+	p := inForceOf(t, `- {name: api, key: user, limit: fixed-window 10/h, plans: {pro: fixed-window 20/h}, limit_from: quota, overrides: [{key: mallory, limit: blocked}]}`)
+	passed := func(user, plan, quota string) (n int) {
+		for range 60 {
+			if p.Allow(policy.Attributes{"user": user, "plan": plan, "quota": quota}, 1) {
+				n++
+			}
+		}
+		return n
+	}
+	assert.Equal(t, 10, passed("ann", "", ""))
+	assert.Equal(t, 20, passed("bob", "pro", ""), "without the attribute, the plan's")
+	assert.Equal(t, 30, passed("cid", "pro", "30"), "a number replaces the units")
+	assert.Equal(t, 7, passed("dan", "pro", "sliding-log 7/m"))
+	assert.Equal(t, 60, passed("eva", "", "unlimited"))
+	assert.Equal(t, 0, passed("mallory", "", "30"), "an override wins")
+	assert.Zero(t, p.Stats().BadLimits)
+	for i, quota := range []string{"often", "-3", "0", "1e3", "99999999999999999999", "fixed-window 10", strings.Repeat("9", 2000)} {
+		assert.Equal(t, 10, passed("bad"+string(rune('a'+i)), "pro", quota), "the rule's own limit: %.20s", quota)
+	}
+	assert.EqualValues(t, 7*60, p.Stats().BadLimits)
+	assert.Equal(t, 40-10, passed("ann", "", "40"), "what was spent stays spent")
+	ex, err := p.Explain(policy.Attributes{"user": "ann", "quota": "40"}, 1)
+	require.NoError(t, err)
+	assert.Contains(t, ex.String(), "fixed-window 40/h (from the attribute quota)")
+	ex, err = p.Explain(policy.Attributes{"user": "ann", "quota": "no"}, 1)
+	require.NoError(t, err)
+	assert.Contains(t, ex.String(), "fixed-window 10/h (from the rule)")
+	require.NoError(t, p.Each(t.Context(), "api", func(key []string, d ratelimit.Decision) bool {
+		if key[0] == "cid" {
+			assert.Equal(t, 30, d.Limit.Rate.Units, "its attribute, at its last decision")
+		}
+		return true
+	}))
+	_, err = policy.Parse([]byte("rules:\n- {name: a, limit: blocked, limit_from: header:X-Quota}"))
+	require.ErrorContains(t, err, "sent by the client")
+	bucket := inForceOf(t, `- {name: b, limit: token-bucket 1/s burst 5, limit_from: quota}`)
+	d, err := bucket.Take(t.Context(), policy.Attributes{"quota": "3"}, 1)
+	require.NoError(t, err)
+	assert.Equal(t, "token-bucket 3/s burst 5", d.Limit.Named("").String())
+}
+
+func TestALimitFromAnAttributeAllocatesNothingOnceItIsKnown(t *testing.T) {
+	p := inForceOf(t, `- {name: api, key: user, limit: fixed-window 10/h, limit_from: quota}`)
+	r := policy.Request(policy.Attributes{"user": "ann", "quota": "1000000000"})
+	require.True(t, p.Allow(r, 1))
+	assert.Zero(t, testing.AllocsPerRun(100, func() { p.Allow(r, 1) }))
+}
+
+func TestCheckWarnsOfAttributesThatNothingSupplies(t *testing.T) {
+	warningsOf := func(text string) (all []string) {
+		set, warnings := policy.Check([]byte(text))
+		require.NotNil(t, set, "%v", warnings)
+		for _, w := range warnings {
+			all = append(all, w.Field+": "+w.Err.Error())
+			assert.Contains(t, w.Err.Error(), "policy.HTTP supplies method, host, path, route, ip, header:NAME, query:NAME and cookie:NAME")
+		}
+		return all
+	}
+	for name, meant := range map[string]string{
+		"Path": "path", "hosts": "host", "methd": "method", "routes": "route", "IP": "ip",
+		"headers:X-Key": "header:X-Key", "Header:X-Key": "header:X-Key", "param:token": "query:token", "query.token": "query:token", "cookies:sid": "cookie:sid",
+	} {
+		got := warningsOf("rules:\n- {name: a, key: [\"" + name + "\"], limit: unlimited}")
+		require.Len(t, got, 1, name)
+		assert.Contains(t, got[0], `"`+meant+`", maybe`)
+	}
+	fine := `rules: [{name: a, match: {attributes: {tenant: acme, "header:X": y}, not: {route: /x, prefix: {path: /y}}, absent: [post]}, key: [user, "query:token", "cookie:sid", ip/24/56, "jwt:sub"], cost: tokens, limit: fixed-window 5/h, plans: {free: blocked}, limit_from: quota}]`
+	assert.Empty(t, warningsOf(fine))
+	got := warningsOf("attributes: [user, \"jwt:sub\"]\n" + fine)
+	assert.Len(t, got, 5, "%v", got)
+	for i, field := range []string{"match.attributes.tenant", "match.absent[0]", "plans", "cost", "limit_from"} {
+		assert.Contains(t, strings.Join(got, "\n"), "rules[0]."+field+": ", i)
+	}
+	assert.Empty(t, warningsOf("attributes: [user, \"jwt:sub\", tenant, post, tokens, plan, quota]\n"+fine))
+}

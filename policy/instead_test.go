@@ -1,0 +1,143 @@
+package policy_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/policy"
+)
+
+func ask(p *policy.Policies, method, path string, more ...string) bool {
+	r := policy.Attributes{"method": method, "path": path, "user": "ann"}
+	for i := 0; i < len(more); i += 2 {
+		r[more[i]] = more[i+1]
+	}
+	return p.Allow(r, 1)
+}
+
+// The most frequent wish: one route of an API has a limit of its own.
+func TestARouteHasAnotherLimitInstead(t *testing.T) {
+	for name, rules := range map[string]string{
+		"not": `
+- {name: api, match: {route: /api/, not: {route: ["POST /api/bulk/"]}}, key: user, limit: fixed-window 100/h}
+- {name: bulk, match: {route: "POST /api/bulk/"}, key: user, limit: fixed-window 1000/h}`,
+		"instead": `
+- {name: bulk, match: {route: "POST /api/bulk/"}, key: user, limit: fixed-window 1000/h, instead: [API]}
+- {name: api, match: {route: /api/}, key: user, limit: fixed-window 100/h}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := inForceOf(t, rules)
+			passed := map[string]int{}
+			for i := range 1500 {
+				if ask(p, "POST", fmt.Sprint("/api/bulk/", i)) {
+					passed["bulk"]++
+				}
+				if ask(p, "GET", fmt.Sprint("/api/bulk/", i)) {
+					passed["read"]++
+				}
+			}
+			assert.Equal(t, map[string]int{"bulk": 1000, "read": 100}, passed)
+			assert.False(t, ask(p, "POST", "/api/x/..%2Fbulk/1"), "a server that does not clean its paths serves this by another route: both rules apply")
+		})
+	}
+}
+
+func TestPrefixSuffixAndNetworksHoldUnderNot(t *testing.T) {
+	p := inForceOf(t, `
+- name: all
+  match: {not: {prefix: {path: [/internal/, "/a%20b/"]}, suffix: {host: .corp}, ip: [10.0.0.0/8, "2001:db8::/32"], route: [HEAD /, /status]}}
+  limit: blocked`)
+	for _, r := range []policy.Attributes{
+		{"path": "/internal/x"}, {"path": "//internal/x"}, {"path": "/a b/"}, {"path": "/a%20b/x"}, {"path": "/x", "host": "git.CORP"},
+		{"path": "/x", "ip": "10.1.2.3"}, {"ip": "2001:db8:1::"}, {"path": "/x", "method": "HEAD"}, {"path": "/status"},
+	} {
+		assert.True(t, p.Allow(r, 1), "%v", r)
+	}
+	for _, r := range []policy.Attributes{
+		{}, {"path": "/internal"}, {"path": "/x", "host": "corp"}, {"ip": "11.0.0.1", "path": "/x"}, {"path": "/x", "method": "GET"}, {"path": "/status/", "method": "GET"},
+	} {
+		assert.False(t, p.Allow(r, 1), "%v", r)
+	}
+	exempt := inForceOf(t, `
+- {name: public, allow: true, match: {route: /files/, not: {route: /files/big/, prefix: {path: /files/secret/}}}}
+- {name: all, limit: blocked}`)
+	assert.True(t, ask(exempt, "GET", "/files/a"))
+	for _, path := range []string{"/files/big/a", "/files/x/..%2Fbig/a", "/files/big/%2e%2e/a", "/files/secret/a", "/files/secret/%2e%2e/a", "/files/%2e%2e/a"} {
+		assert.False(t, ask(exempt, "GET", path), "a rule that exempts is excepted by any reading: %s", path)
+	}
+}
+
+func TestRulesTakeThePlaceOfOthers(t *testing.T) {
+	const rules = `
+- {name: all, limit: fixed-window 1000/h}
+- {name: api, match: {route: /api/}, key: tenant, limit: fixed-window 100/h, instead: all}
+- {name: bulk, match: {route: /api/bulk/}, key: user, limit: fixed-window 500/h, instead: [api]%s}`
+	matching := func(p *policy.Policies, path string, more ...string) (applies []string) {
+		r := policy.Attributes{"path": path, "user": "ann"}
+		for i := 0; i < len(more); i += 2 {
+			r[more[i]] = more[i+1]
+		}
+		ex, err := p.Explain(r, 1)
+		require.NoError(t, err)
+		require.NoError(t, ex.Err, "a rule that does not apply needs no key")
+		for _, rule := range ex.Rules {
+			if rule.Instead == "" {
+				applies = append(applies, rule.Rule)
+			} else {
+				assert.Contains(t, ex.String(), rule.Rule+": does not apply: rule "+rule.Instead+" takes its place")
+			}
+		}
+		assert.True(t, p.Allow(r, 1))
+		return applies
+	}
+	p := inForceOf(t, fmt.Sprintf(rules, ""))
+	assert.Equal(t, []string{"all"}, matching(p, "/x"))
+	assert.Equal(t, []string{"api"}, matching(p, "/api/x", "tenant", "acme"))
+	assert.Equal(t, []string{"bulk"}, matching(p, "/api/bulk/x"), "a rule that is replaced still takes the place of others")
+	assert.Equal(t, []string{"bulk"}, matching(p, "/api/bulk/x", "tenant", "acme"))
+
+	p = inForceOf(t, fmt.Sprintf(rules, ", shadow: true"))
+	assert.Equal(t, []string{"api", "bulk"}, matching(p, "/api/bulk/x", "tenant", "acme"), "a shadow replaces nothing")
+	p = inForceOf(t, fmt.Sprintf(rules, ", disabled: true"))
+	assert.Equal(t, []string{"api"}, matching(p, "/api/bulk/x", "tenant", "acme"))
+	p = inForceOf(t, `
+- {name: all, limit: fixed-window 1000/h}
+- {name: tenants, key: tenant, optional: true, limit: fixed-window 10/h, instead: all}`)
+	ex, err := p.Explain(policy.Attributes{}, 1)
+	require.NoError(t, err)
+	assert.Empty(t, ex.Rules[0].Instead, "an optional rule that does not apply replaces nothing")
+	ex, err = p.Explain(policy.Attributes{"tenant": "acme"}, 1)
+	require.NoError(t, err)
+	assert.Equal(t, "tenants", ex.Rules[0].Instead)
+}
+
+func TestReplacementsThatCannotBeAreErrors(t *testing.T) {
+	for rules, says := range map[string]string{
+		`- {name: a, limit: blocked, instead: [b]}`:                                            `rules[0].instead[0]: no rule "b"`,
+		`- {name: api, limit: blocked}` + "\n" + `- {name: b, limit: blocked, instead: [apy]}`: `no rule "apy"; "api", maybe`,
+		`- {name: a, limit: blocked, instead: [A]}`:                                            `the rule itself`,
+		`- {name: a, limit: blocked, instead: [b]}` + "\n" + `- {name: b, limit: blocked, instead: c}` + "\n" + `- {name: c, limit: blocked, instead: [a]}`: `a cycle, in which each rule takes the place of the next: a, b, c, a`,
+		`- {name: a, limit: blocked, instead: [b]}` + "\n" + `- {name: b, allow: true}`:                                                                     `exempts requests`,
+		`- {name: b, allow: true, instead: [a]}` + "\n" + `- {name: a, limit: blocked}`:                                                                     `it has a match only`,
+		`- {name: a, limit: blocked, match: {not: {route: [nowhere]}}}`:                                                                                     `match.not.route[0]`,
+		`- {name: a, limit: blocked, match: {not: {ip: [10.0.0.1/8]}}}`:                                                                                     `match.not.ip[0]: bits are set`,
+		`- {name: a, limit: blocked, match: {not: {prefix: {path: ""}}}}`:                                                                                   `match.not.prefix.path[0]: nothing`,
+		`- {name: a, limit: blocked, match: {not: {prefix: {path: /a}, "prefix:path": /b}}}`:                                                                `there twice`,
+	} {
+		_, err := policy.Parse([]byte("rules:\n" + rules))
+		require.ErrorContains(t, err, says, rules)
+		assert.Positive(t, err.(*policy.Error).Line)
+	}
+}
+
+func TestAReplacementCostsNoMemory(t *testing.T) {
+	p := inForceOf(t, `
+- {name: bulk, match: {route: "POST /api/bulk/"}, key: user, limit: fixed-window 1000000000/h, instead: [api]}
+- {name: api, match: {route: /api/}, key: user, limit: fixed-window 100/h}`)
+	r := policy.Request(policy.Attributes{"method": "POST", "path": "/api/bulk/1", "user": "ann"})
+	require.True(t, p.Allow(r, 1))
+	assert.Zero(t, testing.AllocsPerRun(100, func() { p.Allow(r, 1) }))
+}

@@ -1,0 +1,64 @@
+package policy
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// maxGiven bounds the limits of one rule that attributes have brought, and are kept.
+const maxGiven = 10_000
+
+// limitCache keeps the limits for the texts of an attribute, so that most decisions parse nothing. It is safe for concurrent use.
+type limitCache struct {
+	mu     sync.RWMutex
+	byText map[string]*ratelimit.Limit // nil for a text that is no limit
+}
+
+func newLimitCache() *limitCache { return &limitCache{byText: map[string]*ratelimit.Limit{}} }
+
+// get returns the limit of a text, nil if it is none.
+func (c *limitCache) get(text string, parse func(string) (ratelimit.Limit, error)) *ratelimit.Limit {
+	if len(text) > maxText {
+		return nil
+	}
+	c.mu.RLock()
+	l, ok := c.byText[text]
+	c.mu.RUnlock()
+	if ok {
+		return l
+	}
+	if parsed, err := parse(text); err == nil {
+		l = &parsed
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known, ok := c.byText[text]; ok {
+		return known
+	}
+	if len(c.byText) >= maxGiven {
+		clear(c.byText)
+	}
+	c.byText[strings.Clone(text)] = l
+	return l
+}
+
+// givenLimit reads the value of the attribute of LimitFrom: a limit, or a number of units in place of the rule's.
+func (c *rule) givenLimit(text string) (l ratelimit.Limit, err error) {
+	if units, failed := strconv.Atoi(text); failed == nil {
+		if l = c.limit; l.Algorithm == ratelimit.AlgorithmUnlimited || l.Algorithm == ratelimit.AlgorithmBlocked {
+			return l, errors.New("the rule's limit has no units")
+		}
+		l.Rate.Units = units
+	} else if l, err = ratelimit.ParseLimit(text); err != nil {
+		return l, err
+	}
+	l = l.Named(c.Name)
+	if err = l.Validate(); err == nil && c.countable != nil {
+		err = c.countable(l)
+	}
+	return l, err
+}
