@@ -69,14 +69,15 @@ func (d Dialect) statements(table string) statements {
 	words := map[string]string{
 		"TABLE": table, "KEY": "key", "SWEEP": strconv.Itoa(sweepRows), "PAGE": strconv.Itoa(pageRows),
 		"NOW":     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
-		"INSERT":  "INSERT",
 		"NOTHING": " ON CONFLICT (key) DO NOTHING",
 		"REPLACE": " ON CONFLICT (key) DO UPDATE SET at = excluded.at, state = excluded.state, expires = excluded.expires",
 	}
+	words["READ"] = words["NOW"]
 	if d == MySQL {
 		words["KEY"] = "`key`"
 		words["NOW"] = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))" // whatever the session's time zone
-		words["INSERT"], words["NOTHING"] = "INSERT IGNORE", ""
+		words["READ"] = "IF(@@autocommit, " + words["NOW"] + ", NULL)"              // without autocommit a decision would never be committed
+		words["NOTHING"] = ""                                                       // a key that is there is an error: INSERT IGNORE would cut a key that is too long, too
 		words["REPLACE"] = " ON DUPLICATE KEY UPDATE at = VALUES(at), state = VALUES(state), expires = VALUES(expires)"
 	}
 	in := func(text string) string {
@@ -91,15 +92,15 @@ func (d Dialect) statements(table string) statements {
 		})
 	}
 	return statements{
-		read:     in("SELECT {NOW}, r.at, r.state, r.expires FROM (SELECT 1) AS one LEFT JOIN {TABLE} AS r ON r.{KEY} = $1"),
+		read:     in("SELECT {READ}, r.at, r.state, r.expires FROM (SELECT 1) AS one LEFT JOIN {TABLE} AS r ON r.{KEY} = $1"),
 		lock:     in("SELECT {NOW}, at, state, expires FROM {TABLE} WHERE {KEY} = $1 FOR UPDATE"),
-		insert:   in("{INSERT} INTO {TABLE} ({KEY}, at, state, expires) VALUES ($1, $2, $3, $4){NOTHING}"),
+		insert:   in("INSERT INTO {TABLE} ({KEY}, at, state, expires) VALUES ($1, $2, $3, $4){NOTHING}"),
 		update:   in("UPDATE {TABLE} SET at = $1, state = $2, expires = $3 WHERE {KEY} = $4 AND at = $5 AND state = $6"),
 		reset:    in("INSERT INTO {TABLE} ({KEY}, at, state, expires) VALUES ($1, {NOW}, $2, {NOW} + $3){REPLACE}"),
 		due:      in("SELECT {NOW}, {KEY}, at, state FROM {TABLE} WHERE expires <= $1 AND {KEY} >= $2 AND {KEY} < $3 LIMIT {SWEEP} FOR UPDATE SKIP LOCKED"),
 		postpone: in("UPDATE {TABLE} SET expires = $1 WHERE {KEY} = $2"),
 		remove:   in("DELETE FROM {TABLE} WHERE {KEY} IN "),
-		page:     in("SELECT {NOW}, {KEY}, at, state FROM {TABLE} WHERE {KEY} >= $1 AND {KEY} < $2 ORDER BY {KEY} LIMIT {PAGE}"),
+		page:     in("SELECT {READ}, {KEY}, at, state FROM {TABLE} WHERE {KEY} >= $1 AND {KEY} < $2 ORDER BY {KEY} LIMIT {PAGE}"),
 	}
 }
 

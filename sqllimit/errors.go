@@ -48,8 +48,29 @@ func endOf(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// inText is how go-sql-driver/mysql writes an SQLSTATE.
-var inText = regexp.MustCompile(`^Error \d+ \(([0-9A-Z]{5})\)`)
+// inText is how go-sql-driver/mysql writes an error's number and SQLSTATE.
+var inText = regexp.MustCompile(`^Error (\d+) \(([0-9A-Z]{5})\)`)
+
+// The numbers of MySQL's errors that have a meaning here.
+const (
+	duplicateKey    = "1062"
+	statementLogged = "1665" // READ COMMITTED, and binlog_format is STATEMENT
+)
+
+// mysqlCode returns the number of a MySQL server's error, "" of any other.
+func mysqlCode(err error) string {
+	number, _ := mysqlError(err)
+	return number
+}
+
+func mysqlError(err error) (number, state string) {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if m := inText.FindStringSubmatch(err.Error()); m != nil {
+			return m[1], m[2]
+		}
+	}
+	return "", ""
+}
 
 // sqlState returns the SQLSTATE of an error that is the database's answer, "" of any other.
 func sqlState(err error) string {
@@ -57,12 +78,8 @@ func sqlState(err error) string {
 	if errors.As(err, &answer) {
 		return answer.SQLState()
 	}
-	for ; err != nil; err = errors.Unwrap(err) {
-		if m := inText.FindStringSubmatch(err.Error()); m != nil {
-			return m[1]
-		}
-	}
-	return ""
+	_, state := mysqlError(err)
+	return state
 }
 
 // notDone reports whether an error of a statement says for certain that the statement has had no
@@ -90,8 +107,10 @@ var mistakes = map[string]bool{"0A": true, "22": true, "23": true, "28": true, "
 func (s *store) classify(err error, sent bool) error {
 	state := sqlState(err)
 	switch {
-	case errors.Is(err, errForeign), errors.Is(err, errSeveral):
+	case hopeless(err):
 		return fmt.Errorf("sqllimit: table %s: %w", s.table, err)
+	case mysqlCode(err) == statementLogged:
+		return fmt.Errorf("sqllimit: table %s: binlog_format is STATEMENT and the connection's isolation READ COMMITTED, want one of them otherwise: %w", s.table, err)
 	case len(state) == 5 && mistakes[state[:2]]:
 		return fmt.Errorf("sqllimit: table %s, which Schema describes: %w", s.table, err)
 	}

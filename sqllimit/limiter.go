@@ -56,7 +56,7 @@ func New(db *sql.DB, limit ratelimit.Limit, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{store: store{db, o.Dialect, o.Table, o.Dialect.statements(o.Table)}, space: o.Name + ":",
+	l := &Limiter{store: store{db, o.Dialect, o.Table, o.Dialect.statements(o.Table), new(atomic.Bool)}, space: o.Name + ":",
 		limitFor: o.LimitFor, timeout: o.Timeout, onDecision: o.OnDecision, lines: make(map[string]*line)}
 	l.contended.seed = maphash.MakeSeed()
 	l.plan.Store(p)

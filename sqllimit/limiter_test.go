@@ -779,6 +779,26 @@ func TestARowIsNotDeletedBeforeItIsOverUnderItsPresentLimit(t *testing.T) {
 	})
 }
 
+// Another process, which has not been told of a longer limit yet, must not judge a row by its own.
+func TestARowIsNotDeletedBeforeItIsOverUnderTheLimitThatItNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, db := newFake(t, func() int64 { return time.Now().UnixMicro() })
+		long := newLimiter(t, db, ratelimit.Calendar(1000, ratelimit.Month("UTC", 1)), patient)
+		short := newLimiter(t, db, ratelimit.TokenBucket(ratelimit.PerSecond(100), 100), patient)
+		require.True(t, short.Allow("k", 1), "its expiry is that of the short limit")
+		require.True(t, long.Allow("k", 900))
+		for range 30 {
+			time.Sleep(sweepEach)
+			require.NoError(t, short.Adjust(t.Context(), "hot", 1))
+		}
+		synctest.Wait()
+		require.Contains(t, f.asked, "postpone")
+		d, err := long.Peek(t.Context(), "k", 1)
+		require.NoError(t, err)
+		require.Equal(t, 99, d.Remaining)
+	})
+}
+
 // A clock that leaps forward and is set right again deletes nothing.
 func TestALeapOfTheClockDeletesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -211,9 +211,9 @@ func (b *batch) run(ctx context.Context) (err error, sent bool) {
 		}
 		b.l.contended.note(b.key)
 	}
-	for {
+	for lost := 0; ; {
 		b.recall()
-		var inserted bool
+		inserted := false
 		sent, err := s.transact(ctx, conn.BeginTx, func(tx *sql.Tx) error {
 			old, err := s.readLocked(ctx, tx, b.key)
 			if err != nil {
@@ -237,7 +237,12 @@ func (b *batch) run(ctx context.Context) (err error, sent bool) {
 			return nil, false
 		case err == errNothing:
 			return nil, false
+		case err == errAgain && inserted: // the row was not there, and yet could not be inserted
+			if lost++; lost == mostLost {
+				return errLost, false
+			}
 		case err == errAgain || conflict(err):
+			lost = 0
 		default:
 			return err, sent
 		}
@@ -246,6 +251,10 @@ func (b *batch) run(ctx context.Context) (err error, sent bool) {
 		}
 	}
 }
+
+// mostLost is how often in a row a key may be missing when it is read and present when it is inserted. Each time it would
+// have to be inserted and deleted by others in between.
+const mostLost = 20
 
 var (
 	errNothing = errors.New("nothing to write")

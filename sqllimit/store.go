@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"sync/atomic"
 )
 
 // store is a table.
@@ -13,6 +14,10 @@ type store struct {
 	dialect Dialect
 	table   string
 	sql     statements
+
+	// statementLog is set once MySQL has refused to write at READ COMMITTED, which it does if binlog_format is STATEMENT.
+	// From then on transactions run at REPEATABLE READ: all writes here are conditional, so that they are exact at both.
+	statementLog *atomic.Bool
 }
 
 // querier is a connection or a transaction.
@@ -21,7 +26,17 @@ type querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-var errSeveral = errors.New("one key has several rows: the table lacks its primary key")
+// The settings and tables with which nothing can be decided.
+var (
+	errSeveral    = errors.New("one key has several rows: the table lacks its primary key")
+	errAutocommit = errors.New("the connection's autocommit is 0, want 1: decisions would never be committed")
+	errLost       = errors.New("a row cannot be found by the key that it was inserted with: the column key is shorter than Schema's")
+)
+
+// hopeless reports whether an error stays until a setting or the table changes.
+func hopeless(err error) bool {
+	return errors.Is(err, errSeveral) || errors.Is(err, errAutocommit) || errors.Is(err, errLost) || errors.Is(err, errForeign)
+}
 
 // scan reads the one row of a query, and reports whether there was one.
 func scan(ctx context.Context, q querier, query string, key []byte, dest ...any) (bool, error) {
@@ -44,9 +59,12 @@ func scan(ctx context.Context, q querier, query string, key []byte, dest ...any)
 
 // read reads a key's row, without a lock.
 func (s *store) read(ctx context.Context, q querier, key []byte) (r row, err error) {
-	var at, expires sql.NullInt64
-	_, err = scan(ctx, q, s.sql.read, key, &r.reading, &at, &r.state, &expires)
-	r.found, r.at, r.expires = at.Valid, at.Int64, expires.Int64
+	var reading, at, expires sql.NullInt64
+	found, err := scan(ctx, q, s.sql.read, key, &reading, &at, &r.state, &expires)
+	if found && err == nil && !reading.Valid {
+		err = errAutocommit
+	}
+	r.reading, r.found, r.at, r.expires = reading.Int64, at.Valid, at.Int64, expires.Int64
 	return r, err
 }
 
@@ -68,7 +86,10 @@ func (s *store) write(ctx context.Context, q querier, key []byte, old, next row)
 	} else {
 		result, err = q.ExecContext(ctx, s.sql.insert, key, next.at, next.state, next.expires)
 	}
-	if err != nil {
+	switch {
+	case !old.found && mysqlCode(err) == duplicateKey:
+		return false, nil // another process was first
+	case err != nil:
 		return false, err
 	}
 	n, err := result.RowsAffected()
@@ -88,7 +109,7 @@ func (s *store) connected(ctx context.Context, key []byte) (conn *sql.Conn, r ro
 		if r, err = s.read(ctx, conn, key); err == nil {
 			return conn, r, nil
 		}
-		broken := sqlState(err) == "" && !errors.Is(err, errSeveral)
+		broken := sqlState(err) == "" && !hopeless(err)
 		if broken { // it may look usable to its driver
 			_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 		}
@@ -102,12 +123,20 @@ func (s *store) connected(ctx context.Context, key []byte) (conn *sql.Conn, r ro
 // transact runs f in a transaction, and commits it unless f fails. Sent says of an error whether the commit may
 // have been done.
 func (s *store) transact(ctx context.Context, begin func(context.Context, *sql.TxOptions) (*sql.Tx, error), f func(tx *sql.Tx) error) (sent bool, err error) {
-	tx, err := begin(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	isolation := sql.LevelReadCommitted
+	if s.statementLog.Load() {
+		isolation = sql.LevelRepeatableRead
+	}
+	tx, err := begin(ctx, &sql.TxOptions{Isolation: isolation})
 	if err != nil {
 		return false, err
 	}
 	if err = f(tx); err != nil {
 		_ = tx.Rollback()
+		if mysqlCode(err) == statementLogged && isolation == sql.LevelReadCommitted {
+			s.statementLog.Store(true)
+			return s.transact(ctx, begin, f)
+		}
 		return false, err
 	}
 	if err = tx.Commit(); err != nil {

@@ -64,9 +64,10 @@ type keyRow struct {
 	row
 }
 
-// sweep deletes up to a hundred rows that were over at a reading of the database's clock. It looks at those of the
-// limiter's own name, of which it knows the limits: under a limit that was changed a row may not be over yet. It
-// returns how many it has looked at.
+// sweep deletes up to a hundred rows of the limiter's name that were over at a reading of the database's clock: over under
+// the limit that the row itself names, since another process may have charged it under a longer one, and over under the
+// limit that the key has here, since a limit that was changed counts what the old one has not regained. It returns the
+// number of rows that were due.
 func (l *Limiter) sweep(ctx context.Context, until int64) (n int, err error) {
 	s := &l.store
 	_, err = s.transact(ctx, s.db.BeginTx, func(tx *sql.Tx) error {
@@ -110,10 +111,13 @@ func (l *Limiter) ends(r keyRow) (at int64) {
 		return unknown
 	case e.plan == nil: // the key was reset
 		return r.reading
-	case !p.tracks(): // what was spent counts again once the limit counts
-		p = e.plan
 	}
-	ends, err := e.ends(p)
+	ends, err := e.ends(e.plan)
+	if err == nil && p.tracks() && p.text != e.plan.text {
+		var here int64
+		here, err = e.ends(p)
+		ends = max(ends, here)
+	}
 	if err != nil {
 		return unknown
 	}
@@ -135,9 +139,12 @@ func (s *store) rows(ctx context.Context, q querier, query string, args ...any) 
 	}
 	defer rows.Close()
 	for rows.Next() {
-		r := keyRow{row: row{found: true}}
-		if err = rows.Scan(&r.reading, &r.key, &r.at, &r.state); err != nil {
+		r, reading := keyRow{row: row{found: true}}, sql.NullInt64{}
+		if err = rows.Scan(&reading, &r.key, &r.at, &r.state); err != nil {
 			return nil, err
+		}
+		if r.reading = reading.Int64; !reading.Valid {
+			return nil, errAutocommit
 		}
 		all = append(all, r)
 	}

@@ -170,3 +170,59 @@ func TestLimitsOnMariaDB(t *testing.T) {
 		return n == 1
 	}, time.Minute, 200*time.Millisecond)
 }
+
+// A server whose binary log has statements refuses READ COMMITTED, at which contended decisions and the sweep run elsewhere.
+func TestContendedDecisionsPassWithABinaryLogOfStatements(t *testing.T) {
+	db := openPlainMariaDB(t, "&binlog_format=%27STATEMENT%27")
+	db.SetMaxOpenConns(20)
+	_, err := db.Exec(sqllimit.Schema(sqllimit.MySQL, ""))
+	require.NoError(t, err)
+	var granted atomic.Int64
+	var wg sync.WaitGroup
+	for range 4 {
+		l := limiterOn(t, db, quota(100), sqllimit.Options{Dialect: sqllimit.MySQL})
+		for range 4 {
+			wg.Go(func() {
+				for {
+					d, err := l.Take(t.Context(), "hot", 1)
+					if !assert.NoError(t, err) || !d.Allowed {
+						return
+					}
+					granted.Add(1)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	require.Equal(t, int64(100), granted.Load())
+}
+
+func TestWithoutAutocommitDecisionsFailAtOnce(t *testing.T) {
+	_, err := openPlainMariaDB(t, "").Exec("SELECT 1") // the server is there
+	require.NoError(t, err)
+	db := openPlainMariaDB(t, "&autocommit=0")
+	_, err = db.Exec(sqllimit.Schema(sqllimit.MySQL, ""))
+	require.NoError(t, err)
+	l := limiterOn(t, db, quota(10), sqllimit.Options{Dialect: sqllimit.MySQL})
+	_, err = l.Take(t.Context(), "k", 1)
+	require.ErrorContains(t, err, "autocommit is 0, want 1")
+	require.NotErrorIs(t, err, ratelimit.ErrUnavailable, "it will not pass")
+	require.ErrorContains(t, l.Reset(t.Context(), "k"), "autocommit")
+}
+
+func TestAColumnThatIsTooShortForAKeyIsNamedAtOnce(t *testing.T) {
+	for _, mode := range []string{"", "&sql_mode=%27%27"} { // by default MariaDB refuses texts that do not fit; without that it cuts them
+		db := openPlainMariaDB(t, mode)
+		_, err := db.Exec(strings.Replace(sqllimit.Schema(sqllimit.MySQL, ""), "varbinary(1280)", "varbinary(64)", 1))
+		require.NoError(t, err)
+		l := limiterOn(t, db, quota(10), sqllimit.Options{Dialect: sqllimit.MySQL})
+		require.True(t, l.Allow("short", 1))
+		long := strings.Repeat("k", 100)
+		_, err = l.Take(t.Context(), long, 1)
+		if mode != "" {
+			_, err = l.Take(t.Context(), long, 1) // the first one wrote another key
+		}
+		require.ErrorContains(t, err, "key")
+		require.NotErrorIs(t, err, ratelimit.ErrUnavailable, "it will not pass")
+	}
+}

@@ -290,7 +290,7 @@ var startMariaDB = sync.OnceValues(func() (m *maria, err error) {
 		return nil, fmt.Errorf("mariadb-install-db: %w\n%s", err, out)
 	}
 	server := exec.Command("mariadbd", append(as, "--socket="+m.socket(), "--skip-networking",
-		"--innodb-flush-log-at-trx-commit=0", "--log-error="+filepath.Join(m.dir, "log"))...)
+		"--innodb-flush-log-at-trx-commit=0", "--log-bin=binlog", "--server-id=1", "--log-error="+filepath.Join(m.dir, "log"))...)
 	if err := server.Start(); err != nil {
 		return nil, err
 	}
