@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if isWorker() || isSlotsWorker() {
+	if isWorker() || isSlotsWorker() || isHandoverWorker() {
 		return
 	}
 	os.Exit(m.Run())

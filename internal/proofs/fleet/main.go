@@ -7,6 +7,7 @@
 //	go -C internal/proofs run ./fleet -only chaos  what happens while Redis fails
 //	go -C internal/proofs run ./fleet -only regions two regions 80 ms apart with one budget
 //	go -C internal/proofs run ./fleet -only slots  processes that share slots are killed in the middle of their work
+//	go -C internal/proofs run ./fleet -only handover  how fast slots pass from caller to caller, and what waiting costs
 //	go -C internal/proofs run ./fleet -only picture -file ../../docs/fleet.svg
 //
 // It prints tables in Markdown, and exits with status 1 if anything was violated.
@@ -24,10 +25,10 @@ import (
 )
 
 func main() {
-	if isWorker() || isSlotsWorker() {
+	if isWorker() || isSlotsWorker() || isHandoverWorker() {
 		return
 	}
-	only := flag.String("only", "", "bounds, chaos, regions, slots or picture; all of them if empty")
+	only := flag.String("only", "", "bounds, chaos, regions, slots, handover or picture; all of them if empty")
 	lasts := flag.Duration("for", 20*time.Second, "how long each trial of the bounds lasts")
 	engines := flag.String("engines", "failover,failover over lease,lease over failover", "what suffers the faults")
 	fault := flag.String("fault", "", "only faults whose names contain this")
@@ -59,16 +60,17 @@ type options struct {
 // prove runs the parts that are wanted, and returns how many promises were broken.
 func prove(ctx context.Context, o options) (failed int, err error) {
 	parts := map[string]func() (int, error){
-		"bounds":  func() (int, error) { return runBounds(ctx, os.Stdout, os.Stderr, o.lasts) },
-		"chaos":   func() (int, error) { return runChaos(ctx, os.Stdout, os.Stderr, named(o.fault), o.engines) },
-		"regions": func() (int, error) { return runRegions(ctx, os.Stdout, os.Stderr, o.lasts) },
-		"slots":   func() (int, error) { return runSlots(ctx, os.Stdout, os.Stderr, o.lasts) },
-		"picture": func() (int, error) { return 0, drawStorm(ctx, os.Stderr, o.file) },
+		"bounds":   func() (int, error) { return runBounds(ctx, os.Stdout, os.Stderr, o.lasts) },
+		"chaos":    func() (int, error) { return runChaos(ctx, os.Stdout, os.Stderr, named(o.fault), o.engines) },
+		"regions":  func() (int, error) { return runRegions(ctx, os.Stdout, os.Stderr, o.lasts) },
+		"slots":    func() (int, error) { return runSlots(ctx, os.Stdout, os.Stderr, o.lasts) },
+		"handover": func() (int, error) { return runHandover(ctx, os.Stdout, os.Stderr, o.lasts/4) },
+		"picture":  func() (int, error) { return 0, drawStorm(ctx, os.Stderr, o.file) },
 	}
 	if _, ok := parts[o.only]; !ok && o.only != "" {
-		return 0, fmt.Errorf("-only is %q, want bounds, chaos, regions, slots or picture", o.only)
+		return 0, fmt.Errorf("-only is %q, want bounds, chaos, regions, slots, handover or picture", o.only)
 	}
-	for _, part := range []string{"bounds", "chaos", "regions", "slots", "picture"} {
+	for _, part := range []string{"bounds", "chaos", "regions", "slots", "handover", "picture"} {
 		if o.only != "" && o.only != part {
 			continue
 		}
