@@ -102,7 +102,7 @@ var names = map[string]int64{
 	"PLACE_FOR": inMicros(placeFor), "CLAIM_FOR": inMicros(claimFor), "FRESH": inMicros(freshFor), "REVOKED_FOR": inMicros(revokedFor),
 	"GRANTS": maxGrants, "DROPS": maxDrops, "TRY": howTry, "POLL": howPoll, "LISTEN": howListen,
 	"WAITING": slotsWaiting, "TAKEN": slotsTaken, "LOST": slotsLost, "REVOKED": slotsRevoked, "LATE": slotsLate,
-	"SILENT": channelSilent, "HEARD": channelHeard, "FORBIDDEN": channelForbidden,
+	"SILENT": channelSilent, "HEARD": channelHeard, "REFUSED": channelRefused,
 }
 
 var name = regexp.MustCompile(`\$\{?([A-Z_]+)\}?`)

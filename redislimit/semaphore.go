@@ -205,8 +205,8 @@ func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, er
 // maxLate is the number of attempts of an Acquire, if each time the slots have ended before the answer arrives.
 const maxLate = 3
 
-// Reset ends all permits of the key, and all places in line. Callers that wait enter the line again, in the same order. Work that has
-// lost its slots goes on, so until it is done the limit can be exceeded. The errors are those of TryAcquire.
+// Reset ends all permits of the key, and all places in line. Callers that wait enter the line again. Work that has lost its slots
+// goes on, so until it is done the limit can be exceeded. The errors are those of TryAcquire.
 func (s *Semaphore) Reset(ctx context.Context, key string) error {
 	if _, err := s.limitOf(key, 1); err != nil {
 		return err

@@ -16,9 +16,9 @@ const (
 
 // The states of a channel, as a beat returns them.
 const (
-	channelSilent    = iota // no one receives its messages
-	channelHeard            // this process does
-	channelForbidden        // an ACL forbids messages
+	channelSilent  = iota // no one receives its messages
+	channelHeard          // this process does
+	channelRefused        // Redis refuses messages, as an ACL demands
 )
 
 // localLine is the part of a key's line that waits in this process. It exists while there are callers. Semaphore.mu guards it.
@@ -213,8 +213,8 @@ func (l *localLine) beat() {
 	}
 	if err == nil {
 		s.answered(asked[0].p, sent, get7(reply[1:]), reply[head+len(asked):])
-		if reply[0] == channelForbidden {
-			s.warn("Redis forbids its user SPUBLISH on the semaphore's channels")
+		if reply[0] == channelRefused {
+			s.warn("Redis refuses SPUBLISH on its channels")
 		}
 	}
 	s.mu.Lock()

@@ -201,7 +201,7 @@ func (s *Semaphore) receive(c *connection) {
 			pinged = true
 		default:
 			if redis.HasErrorPrefix(err, "NOPERM") {
-				s.warn("Redis forbids its user SSUBSCRIBE on the semaphore's channels")
+				s.warn("Redis refuses SSUBSCRIBE on its channels")
 			}
 			return
 		}

@@ -11,8 +11,9 @@
 -- The rest of w, s, p, g and x is the request: the process ($PROCESS bytes, the last 7 of which are the time for which it
 -- may be silent), the attempt ($ATTEMPT bytes), the number of slots, and Hold. The rest of o and q is the process.
 --
--- The summary is removed before a set is changed and stored as the last change, so a script that fails midway leaves none.
--- Then, and if the clock has stepped back, the next script counts the slots and bounds the ends.
+-- While a script runs the summary is 0. So a script that fails midway leaves 0; then, and if the clock has stepped back, the next script
+-- counts the slots and bounds the ends. And the set is never empty while a script runs: a cluster that moves the slot refuses
+-- access to a key that has just vanished.
 local key = KEYS[1]
 local grace = tonumber(argv[4] or 0)
 local pack, unpack, sub, floor, call = struct.pack, struct.unpack, string.sub, math.floor, redis.call
@@ -47,13 +48,12 @@ end
 
 -- open reads the number of slots in use, and removes the members that have ended.
 local function open()
-  local summary = tonumber(call('ZSCORE', key, 'u') or nil)
-  if not summary and call('ZCARD', key) == 0 then return end
-  if summary then
-    call('ZREM', key, 'u')
-    used = -summary % $COUNT
-  end
-  if not summary or floor(-summary / $COUNT) > floor(reading / $TICK) then repair() end
+  local summary = tonumber(call('ZSCORE', key, 'u') or 0)
+  if summary == 0 and call('ZCARD', key) == 0 then return end
+  exists = true
+  call('ZADD', key, 0, 'u')
+  used = -summary % $COUNT
+  if summary == 0 or floor(-summary / $COUNT) > floor(reading / $TICK) then repair() end
   for _, member in ipairs(call('ZRANGEBYSCORE', key, '(0', reading)) do
     local kind, rest = sub(member, 1, 1), sub(member, 2)
     call('ZREM', key, member)
@@ -64,7 +64,6 @@ local function open()
     -- A process that has not claimed its slots has stopped. If it goes on, it comes into the line again.
     if kind == 'g' then call('ZREM', key, 'o' .. process_of(rest), 'q' .. process_of(rest)) end
   end
-  exists = call('ZCARD', key) > 0
 end
 
 -- live lets the key live while it is of use.
@@ -133,7 +132,7 @@ local function serve(limit, own)
       mine[#mine + 1] = attempt_of(request)
     elseif kind == 'p' or kind == 'g' then
       local receivers = redis.pcall('SPUBLISH', key .. '!' .. process, kind .. pack('>I7', reading) .. attempt_of(request))
-      if type(receivers) ~= 'number' then -- an ACL forbids messages
+      if type(receivers) ~= 'number' then -- an ACL forbids messages, or the slot is being moved
         kind = 'q'
       elseif receivers == 0 then
         kind = false

@@ -6,7 +6,11 @@ open()
 local channel = $SILENT
 if how == $LISTEN then
   local receivers = redis.pcall('SPUBLISH', key .. '!' .. process, '')
-  channel = type(receivers) ~= 'number' and $FORBIDDEN or receivers > 0 and $HEARD or $SILENT
+  if type(receivers) == 'number' then
+    channel = receivers > 0 and $HEARD or $SILENT
+  elseif not string.find(receivers.err, 'non local', 1, true) then -- which passes when the slot has moved
+    channel = $REFUSED
+  end
 end
 present(process, channel == $HEARD)
 local states = {}

@@ -7,7 +7,6 @@ if exists then
   call('ZADD', key, 'XX', reading + silence_of(process_of(request)), 'o' .. process_of(request))
   if call('ZREM', key, 'p' .. request, 'g' .. request) > 0 then used = used - slots_of(request) end
   call('ZREM', key, 'w' .. request, 's' .. request)
-  exists = call('ZCARD', key) > 0
 end
 if revoked == 1 then add(reading + $REVOKED_FOR, 'x' .. request) end
 if exists then mine = serve(limit, process_of(request)) end

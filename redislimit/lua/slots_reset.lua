@@ -1,8 +1,13 @@
 -- Revoked requests stay revoked: a call for one of them may still arrive.
-local members = redis.pcall('ZRANGEBYSCORE', key, '(' .. string.format('%.0f', reading), '+inf', 'WITHSCORES')
-call('DEL', key)
-for i = 1, members.err and 0 or #members, 2 do
-  if sub(members[i], 1, 1) == 'x' then add(math.min(tonumber(members[i + 1]), reading + $REVOKED_FOR), members[i]) end
+if type(redis.pcall('ZCARD', key)) ~= 'number' then -- a value of another type
+  call('DEL', key)
+else
+  open()
+  for _, member in ipairs(call('ZRANGE', key, 0, -1)) do
+    local kind = sub(member, 1, 1)
+    if kind ~= 'x' and kind ~= 'u' then call('ZREM', key, member) end
+  end
+  used = 0
+  close()
 end
-close()
 return '+'
