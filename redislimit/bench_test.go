@@ -137,3 +137,23 @@ func BenchmarkLog(b *testing.B) {
 	b.Run("call=take", func(b *testing.B) { serverTime(b, client, func(int) { l.Take(ctx, "k", 1) }) })
 	b.Run("call=reserve", func(b *testing.B) { serverTime(b, client, func(int) { l.Reserve(ctx, "k", 1, time.Minute) }) })
 }
+
+// BenchmarkSemaphore measures an Acquire and a Release without contention, and the server's time for each of the two calls.
+func BenchmarkSemaphore(b *testing.B) {
+	client := startServer(b).client()
+	for _, n := range []int{1, 10_000} {
+		b.Run(fmt.Sprintf("slots=%d", n), func(b *testing.B) {
+			s, err := NewSemaphore(client, n, &SemaphoreOptions{Name: "bench", Timeout: 10 * time.Second})
+			require.NoError(b, err)
+			serverTime(b, client, func(int) {
+				p, err := s.Acquire(context.Background(), "k", n)
+				if err == nil {
+					err = p.Release(context.Background())
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+			})
+		})
+	}
+}

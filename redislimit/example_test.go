@@ -19,6 +19,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/dev/proc"
 	"github.com/weir-go/ratelimit/redislimit"
 )
@@ -276,6 +277,94 @@ func ExamplePermit_Extend() {
 	// part 0
 	// part 1
 	// part 2
+}
+
+// partner limits calls to a partner: to 20 in the fleet, or, while Redis is down, to this process's share of these.
+type partner struct {
+	slots    *redislimit.Semaphore
+	inMemory *inflight.Limiter[string]
+}
+
+func newPartner(client *redis.Client, limit, processes int) (*partner, error) {
+	slots, err := redislimit.NewSemaphore(client, limit, &redislimit.SemaphoreOptions{Name: "partner"})
+	if err != nil {
+		return nil, err
+	}
+	whole := ratelimit.TokenBucket(ratelimit.PerSecond(limit), limit)
+	share := failover.Share(whole, processes).Burst // rounded down, but at least 1
+	inMemory, err := inflight.New[string](share, nil)
+	return &partner{slots, inMemory}, err
+}
+
+// acquire takes a slot. Slots that were taken before Redis went down stay in use beside those in memory.
+func (p *partner) acquire(ctx context.Context) (release func(), err error) {
+	permit, err := p.slots.Acquire(ctx, "partner", 1)
+	if errors.Is(err, ratelimit.ErrUnavailable) {
+		local, err := p.inMemory.Acquire(ctx, "partner", 1)
+		return local.Release, err
+	}
+	return func() { _ = permit.Release(ctx) }, err // which is repeated if it fails
+}
+
+// A process goes on with its share of the slots while Redis is down.
+func ExampleSemaphore_Acquire_whileRedisIsDown() {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1, MaxRetries: -1}) // nothing listens there
+	defer client.Close()
+	p, err := newPartner(client, 20, 8)
+	if err != nil {
+		panic(err)
+	}
+	var release []func()
+	for range 2 {
+		r, err := p.acquire(context.Background())
+		fmt.Println(err)
+		release = append(release, r)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	_, err = p.acquire(ctx)
+	fmt.Println(err != nil)
+	for _, r := range release {
+		r()
+	}
+	// Output:
+	// <nil>
+	// <nil>
+	// true
+}
+
+func twoKeys(ctx context.Context, client *redis.Client) error {
+	options := func(name string) *redislimit.SemaphoreOptions {
+		return &redislimit.SemaphoreOptions{Name: name, Timeout: time.Second}
+	}
+	apiKeys, err := redislimit.NewSemaphore(client, 2, options("api-key"))
+	if err != nil {
+		return err
+	}
+	users, err := redislimit.NewSemaphore(client, 10, options("user"))
+	if err != nil {
+		return err
+	}
+	narrow, err := apiKeys.Acquire(ctx, "key-7", 1)
+	if err != nil {
+		return err
+	}
+	defer narrow.Release(ctx)
+	wide, err := users.Acquire(ctx, "alice", 1)
+	if err != nil {
+		return err
+	}
+	defer wide.Release(ctx)
+	fmt.Println("in flight for the key and for the user")
+	return nil
+}
+
+// Two limits on one call: 2 in flight for an API key, 10 for the user that has it. The narrow one comes first: a call that waits
+// for it does not hold a slot of the wide one, which other API keys can use. All callers take them in this order, so none waits for another one in
+// a circle.
+func ExampleSemaphore_Acquire_twoKeys() {
+	onServer(twoKeys)
+	// Output: in flight for the key and for the user
 }
 
 // completion is a request to a language model.

@@ -18,6 +18,7 @@ local key = KEYS[1]
 local grace = tonumber(argv[4] or 0)
 local pack, unpack, sub, floor, call = struct.pack, struct.unpack, string.sub, math.floor, redis.call
 local exists, used = false, 0
+local lives -- of a set that this script has made, the time for which it lives
 
 local function process_of(request) return sub(request, 1, $PROCESS) end
 local function attempt_of(request) return sub(request, $PROCESS + 1, $PROCESS + $ATTEMPT) end
@@ -48,8 +49,8 @@ end
 
 -- open reads the number of slots in use, and removes the members that have ended.
 local function open()
-  local summary = tonumber(call('ZSCORE', key, 'u') or 0)
-  if summary == 0 and call('ZCARD', key) == 0 then return end
+  local summary = tonumber(call('ZSCORE', key, 'u') or nil)
+  if not summary then return end
   exists = true
   call('ZADD', key, 0, 'u')
   used = -summary % $COUNT
@@ -69,40 +70,45 @@ end
 -- live lets the key live while it is of use.
 local function live(ends) call('PEXPIRE', key, math.ceil((ends - reading + grace) / 1000) + 1000) end
 
--- add adds a member that ends. Of a new set, a command that an ACL may forbid comes first: without PEXPIRE the set would stay.
+-- add adds a member that ends. Of a new set, the command that an ACL may forbid comes first: without PEXPIRE the set would stay.
 local function add(ends, member)
-  if not exists then live(ends) end
-  call('ZADD', key, ends, member)
-  if not exists then live(ends) end
-  exists = true
+  if exists then
+    call('ZADD', key, ends, member)
+    if lives and ends > lives then lives = nil end
+  else
+    live(ends)
+    call('ZADD', key, 0, 'u', ends, member)
+    live(ends)
+    exists, lives = true, ends
+  end
 end
 
 -- first returns the first member of the line, nil if the line is empty.
 local function first()
-  local member = call('ZRANGE', key, 0, 0)[1]
+  local member = exists and call('ZRANGE', key, 0, 0)[1]
   return member and sub(member, 1, 1) == 'w' and member or nil
 end
 
--- unused reports whether the set has nothing to keep.
+-- unused reports whether the set has nothing to keep: only processes that have just stopped waiting, and few of them.
 local function unused()
-  if used > 0 or first() then return false end
-  if call('ZCARD', key) > 16 then return false end -- of processes that have just stopped waiting: they end soon
-  for _, member in ipairs(call('ZRANGE', key, 0, -1)) do
-    if sub(member, 1, 1) == 'x' then return false end
+  if used > 0 then return false end
+  local members = call('ZRANGE', key, 0, 16)
+  for _, member in ipairs(members) do
+    local kind = sub(member, 1, 1)
+    if kind == 'w' or kind == 'x' then return false end
   end
-  return true
+  return #members <= 16
 end
 
--- close stores the summary.
+-- close stores the summary, and how long the key is of use.
 local function close()
   if not exists then return end
-  local ends = tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2] or 0)
-  if ends <= 0 or unused() then
+  if unused() then
     call('DEL', key)
-  else
-    call('ZADD', key, -(floor(reading / $TICK) * $COUNT + used), 'u')
-    live(ends)
+    return
   end
+  if not lives then live(tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2])) end
+  call('ZADD', key, -(floor(reading / $TICK) * $COUNT + used), 'u')
 end
 
 -- reach returns how a process gets slots: 'p' at once, 'g' by a claim after a message, 'q' by a claim when it polls, false

@@ -4,11 +4,18 @@ local request = sub(ask, 9)
 open()
 local mine = ''
 if exists then
-  call('ZADD', key, 'XX', reading + silence_of(process_of(request)), 'o' .. process_of(request))
-  if call('ZREM', key, 'p' .. request, 'g' .. request) > 0 then used = used - slots_of(request) end
-  call('ZREM', key, 'w' .. request, 's' .. request)
+  if call('ZREM', key, 'p' .. request, 'g' .. request) > 0 then
+    used = used - slots_of(request)
+    call('ZREM', key, 's' .. request)
+  else
+    call('ZREM', key, 'w' .. request)
+  end
 end
 if revoked == 1 then add(reading + $REVOKED_FOR, 'x' .. request) end
-if exists then mine = serve(limit, process_of(request)) end
+if first() then
+  local process = process_of(request)
+  call('ZADD', key, 'XX', reading + silence_of(process), 'o' .. process)
+  mine = serve(limit, process)
+end
 close()
 return pack('>BI7', 1, reading) .. mine

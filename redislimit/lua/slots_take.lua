@@ -4,20 +4,25 @@ local how, limit, ticket, latest = unpack('>BI7I7I7', ask)
 local request = sub(ask, 23)
 if latest > 0 and reading > latest then return pack('>BI7I7', $LATE, reading, 0) end
 open()
+local scores = exists and call('ZMSCORE', key, 'x' .. request, 'p' .. request, 'g' .. request, 'w' .. request) or {}
 local state, mine = $WAITING, ''
-if exists and call('ZSCORE', key, 'x' .. request) then
+if scores[1] then
   state = $REVOKED
-elseif exists and claim(request) then
+elseif scores[2] or scores[3] then
+  claim(request)
   state = $TAKEN
 else
-  local process = process_of(request)
-  local place = exists and call('ZSCORE', key, 'w' .. request)
-  if not place and first() then mine = serve(limit, process) end
+  local process, n, place = process_of(request), slots_of(request), scores[4]
+  local line = not place and first()
+  if line then
+    mine = serve(limit, process)
+    line = first()
+  end
   if place then
     ticket = place + $LINE
-  elseif used + slots_of(request) <= limit and not first() then
+  elseif used + n <= limit and not line then
     add(reading + hold_of(request), 'p' .. request)
-    used = used + slots_of(request)
+    used = used + n
     state = $TAKEN
   elseif how ~= $TRY and ticket == 0 then
     local last = call('ZREVRANGEBYSCORE', key, -$LINE / 2, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
