@@ -7,62 +7,60 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// decide spends a cost or denies it, and fills in d unless it is nil.
-func (l *Limiter[K]) decide(key K, cost int, keep meter.Keep, d *ratelimit.Decision) (ok bool, c charge, err error) {
+// decide spends a cost or denies it. It fills in d and the charge c unless they are nil.
+func (l *Limiter[K]) decide(key K, cost int, keep meter.Keep, d *ratelimit.Decision, c *charge) (ok bool, err error) {
 	if err := l.check(key, cost); err != nil {
-		return false, c, err
+		return false, err
 	}
 	weight, reading := l.weight(key), l.reading()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer l.wakeLocked()
 	m := l.advanceLocked(reading)
-	return l.decideLocked(key, weight, m, cost, keep, d)
-}
-
-func (l *Limiter[K]) decideLocked(key K, weight uint64, m meter.Moment, cost int, keep meter.Keep, d *ratelimit.Decision) (ok bool, c charge, err error) {
+	defer l.wakeLocked()
 	if err := l.exceedsLocked(cost); err != nil {
 		if d != nil {
 			l.standingLocked(newTenant(key, weight), m, d)
 		}
-		return false, c, err
+		return false, err
 	}
 	t := l.tenantLocked(key, weight)
 	if ok = cost == 0 || l.passesLocked(t, m, int64(cost)); ok && cost > 0 {
-		if err := l.trackLocked(t, true); err != nil {
-			if d != nil {
-				d.Limit = l.budget.limit
+		if !t.tracked {
+			if err := l.trackLocked(t, true); err != nil {
+				if d != nil {
+					d.Limit = l.budget.limit
+				}
+				return false, err
 			}
-			return false, c, err
 		}
-		c = l.chargeLocked(t, m, int64(cost), keep)
+		l.chargeLocked(t, m, int64(cost), keep, c)
 	}
 	if d != nil {
 		d.Allowed = ok
 		l.standingLocked(t, m, d)
 	}
-	if !ok {
-		retry := l.retryLocked(t, m, int64(cost))
-		if d != nil {
-			d.RetryAfter = retry
-		}
-		l.placeLocked(t, m, int64(cost), retry)
+	if ok || d == nil && int64(cost) <= t.spot.cost && t.spot.expires-m.Now > patience {
+		return ok, nil // the tenant has a place for long enough
 	}
-	return ok, c, nil
+	retry := l.retryLocked(t, m, int64(cost))
+	if d != nil {
+		d.RetryAfter = retry
+	}
+	l.placeLocked(t, m, int64(cost), retry)
+	return false, nil
 }
 
 // advanceLocked lets time pass: debts are paid, places lapse, and tenants in line whose turn has come are served.
 func (l *Limiter[K]) advanceLocked(reading int64) meter.Moment {
 	m := meter.Moment{Reading: reading, Now: max(reading, l.shares.now)}
-	for t := l.nextDeadlineLocked(); t != nil && t.spot.expires <= m.Now; t = l.nextDeadlineLocked() {
-		l.elapseLocked(t.spot.expires)
-		if t.spot.slot >= 0 {
-			l.lapseLocked(t)
-		}
+	if l.deadlines.len() > 0 {
+		l.lapsesLocked(m.Now)
 	}
 	l.elapseLocked(m.Now)
-	l.serveLocked(m)
-	if l.budget.fresh(m.Now) && l.keptWeights == 0 && l.waiters.len() == 0 && l.places.len() == 0 {
+	switch {
+	case l.waiters.len() > 0 || l.places.len() > 0:
+		l.serveLocked(m)
+	case l.shares.count > 0 && l.keptWeights == 0 && l.budget.fresh(m.Now):
 		l.forgetLocked()
 	}
 	return m
@@ -114,6 +112,9 @@ func (l *Limiter[K]) beforeLocked(t *tenant[K], m meter.Moment, tag uint64) *ten
 
 // firstLocked returns the first tenant in line other than t, or nil.
 func (l *Limiter[K]) firstLocked(t *tenant[K]) *tenant[K] {
+	if l.waiters.len()+l.places.len() == 0 {
+		return nil
+	}
 	a, b := l.waiters.first(), l.places.first()
 	switch t {
 	case nil:
@@ -150,10 +151,12 @@ func (l *Limiter[K]) aloneLocked(t *tenant[K]) bool {
 }
 
 // chargeLocked spends a cost that passes.
-func (l *Limiter[K]) chargeLocked(t *tenant[K], m meter.Moment, cost int64, keep meter.Keep) charge {
-	c := l.spendLocked(m, cost, keep)
+func (l *Limiter[K]) chargeLocked(t *tenant[K], m meter.Moment, cost int64, keep meter.Keep, c *charge) {
+	l.spendLocked(m, cost, keep, c)
 	joins := !t.counts || t.spot.cost > 0
-	l.acquaintLocked(t)
+	if !t.known || t.spot.stranger {
+		l.acquaintLocked(t)
+	}
 	l.shares.charge(t, uint64(cost)<<fractionBits)
 	if t.spot.slot >= 0 {
 		l.collectLocked(t, m, cost)
@@ -163,13 +166,14 @@ func (l *Limiter[K]) chargeLocked(t *tenant[K], m meter.Moment, cost int64, keep
 	if joins { // one more to share with, or one less in line, which may make another tenant due
 		l.hurryLocked()
 	}
-	return c
 }
 
 // spendLocked charges the total for a cost that has room.
-func (l *Limiter[K]) spendLocked(m meter.Moment, cost int64, keep meter.Keep) charge {
+func (l *Limiter[K]) spendLocked(m meter.Moment, cost int64, keep meter.Keep, c *charge) {
 	l.budget.Accept(&l.budget.state, m.Now, meter.Offer{At: m.Now}, cost, keep)
-	return charge{meter.Spending{At: m.Now, Cost: cost, Open: keep == meter.Open}, l.budget.changes}
+	if c != nil {
+		*c = charge{meter.Spending{At: m.Now, Cost: cost, Open: keep == meter.Open}, l.budget.changes}
+	}
 }
 
 // standingLocked fills in the figures of a decision besides RetryAfter.

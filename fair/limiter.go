@@ -91,7 +91,7 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 		d, _ := l.Take(context.Background(), tenant, cost)
 		return d.Allowed
 	}
-	ok, _, _ := l.decide(tenant, cost, meter.Final, nil)
+	ok, _ := l.decide(tenant, cost, meter.Final, nil, nil)
 	return ok
 }
 
@@ -104,7 +104,7 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 // Errors wrap [ratelimit.ErrExceedsLimit], if the cost is above the burst, [ratelimit.ErrNegativeCost],
 // [ratelimit.ErrInvalidKey] or [ratelimit.ErrTableFull]. The context is not used.
 func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.Decision, err error) {
-	_, _, err = l.decide(tenant, cost, meter.Final, &d)
+	_, err = l.decide(tenant, cost, meter.Final, &d, nil)
 	l.report(tenant, cost, d, d.Allowed && cost > 0, err)
 	return d, err
 }
@@ -122,9 +122,9 @@ func (l *Limiter[K]) Reserve(ctx context.Context, tenant K, cost int, maxDelay t
 	var spent charge
 	var err error
 	if maxDelay > 0 {
-		spent, err = l.reserveInLine(wait.OrBackground(ctx), tenant, cost, maxDelay, &d)
+		err = l.reserveInLine(wait.OrBackground(ctx), tenant, cost, maxDelay, &d, &spent)
 	} else {
-		_, spent, err = l.decide(tenant, cost, meter.Open, &d)
+		_, err = l.decide(tenant, cost, meter.Open, &d, &spent)
 	}
 	l.report(tenant, cost, d, d.Allowed && cost > 0, err)
 	return ratelimit.NewReservation(d, func(actual int) error {

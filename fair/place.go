@@ -46,6 +46,9 @@ func (l *Limiter[K]) collectable(t *tenant[K]) uint64 {
 
 // keptLocked returns the room that is kept for tenants other than t, in fractions of a unit.
 func (l *Limiter[K]) keptLocked(t *tenant[K]) uint64 {
+	if l.kept == 0 {
+		return 0
+	}
 	own := l.collectable(t)
 	return min(max(l.kept, own)-own, uint64(l.mostKept())<<fractionBits)
 }
@@ -201,18 +204,27 @@ func (l *Limiter[K]) lapseLocked(t *tenant[K]) {
 
 // elapseLocked lets time pass while no place lapses: debts are paid, and kept room grows.
 func (l *Limiter[K]) elapseLocked(now int64) {
-	if now > l.shares.now {
-		l.grownLocked(func() { l.shares.advance(now, l.filedLocked) })
+	if now <= l.shares.now {
+		return
+	}
+	before := l.shares.virtual
+	l.shares.advance(now, l.filedLocked)
+	if l.keptWeights > 0 {
+		l.growLocked(before)
 	}
 }
 
-// grownLocked lets kept room grow while debts are paid.
-func (l *Limiter[K]) grownLocked(pay func()) {
-	before := l.shares.virtual
-	pay()
-	if l.keptWeights > 0 {
-		grown, _ := product(l.shares.virtual-before, l.keptWeights).over(1)
-		l.kept = min(l.kept+grown, most)
+// growLocked lets kept room grow with the virtual time, which was at before.
+func (l *Limiter[K]) growLocked(before uint64) {
+	grown, _ := product(l.shares.virtual-before, l.keptWeights).over(1)
+	l.kept = min(l.kept+grown, most)
+}
+
+// lapsesLocked ends the places whose deadlines are past, each at its instant.
+func (l *Limiter[K]) lapsesLocked(now int64) {
+	for t := l.nextDeadlineLocked(); t != nil && t.spot.expires <= now; t = l.nextDeadlineLocked() {
+		l.elapseLocked(t.spot.expires)
+		l.lapseLocked(t)
 	}
 }
 

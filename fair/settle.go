@@ -143,5 +143,7 @@ func (l *Limiter[K]) repayLocked(t *tenant[K], amount uint64) {
 		amount -= l.shares.forgive(t, amount)
 		l.movedLocked(t)
 	}
-	l.grownLocked(func() { l.shares.pay(amount, l.filedLocked) })
+	before := l.shares.virtual
+	l.shares.pay(amount, l.filedLocked)
+	l.growLocked(before)
 }

@@ -25,7 +25,7 @@ type waiter struct {
 	next, prev *waiter
 	keep       meter.Keep
 	served     bool
-	charge     charge
+	charge     *charge       // to fill in, unless it is nil
 	err        error         // why it will never be served
 	wake       chan struct{} // receives a value when the waiter is served, fails, or comes first of all
 }
@@ -41,93 +41,90 @@ func (l *Limiter[K]) Wait(ctx context.Context, tenant K, cost int) error {
 		ctx = context.Background()
 	}
 	d := ratelimit.Decision{}
-	_, err := l.wait(ctx, tenant, cost, meter.Final, &d)
+	err := l.wait(ctx, tenant, cost, meter.Final, &d, nil)
 	l.report(tenant, cost, d, err == nil && cost > 0, err)
 	return err
 }
 
-func (l *Limiter[K]) wait(ctx context.Context, key K, cost int, keep meter.Keep, d *ratelimit.Decision) (charge, error) {
+func (l *Limiter[K]) wait(ctx context.Context, key K, cost int, keep meter.Keep, d *ratelimit.Decision, c *charge) error {
 	left, err := wait.Left(ctx)
 	if err != nil {
-		return charge{}, err
+		return err
 	}
 	if err := l.check(key, cost); err != nil {
-		return charge{}, err
+		return err
 	}
 	weight, reading := l.weight(key), l.reading()
 	l.mu.Lock()
-	w, c, err := l.joinLocked(key, weight, reading, int64(cost), left, keep, d)
+	w, err := l.joinLocked(key, weight, reading, int64(cost), left, keep, d, c)
 	l.wakeLocked()
 	l.mu.Unlock()
 	if w == nil {
-		return c, err
+		return err
 	}
-	if err := l.await(ctx, key, w, d); err != nil {
-		return charge{}, err
-	}
-	return w.charge, nil
+	return l.await(ctx, key, w, d)
 }
 
 // reserveInLine waits in line for at most maxDelay. A call that is not served by then is denied like one of Take.
-func (l *Limiter[K]) reserveInLine(ctx context.Context, key K, cost int, maxDelay time.Duration, d *ratelimit.Decision) (charge, error) {
+func (l *Limiter[K]) reserveInLine(ctx context.Context, key K, cost int, maxDelay time.Duration, d *ratelimit.Decision, c *charge) error {
+	left, err := wait.Left(ctx)
+	if err != nil {
+		return err
+	}
 	inTime, stop := context.WithTimeout(ctx, maxDelay)
 	defer stop()
-	c, err := l.wait(inTime, key, cost, meter.Open, d)
-	late := errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
-	if deadline, ok := ctx.Deadline(); late && ok && time.Until(deadline) <= maxDelay {
-		late = false // the context would end first
+	err = l.wait(inTime, key, cost, meter.Open, d, c)
+	late := errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && maxDelay < left
+	if late || errors.Is(err, ratelimit.ErrLimited) {
+		*d = ratelimit.Decision{}
+		_, err = l.decide(key, cost, meter.Open, d, c)
 	}
-	if !late && !errors.Is(err, ratelimit.ErrLimited) {
-		return c, err
-	}
-	*d = ratelimit.Decision{}
-	_, c, err = l.decide(key, cost, meter.Open, d)
-	return c, err
+	return err
 }
 
 // joinLocked spends the cost at once, or puts a waiter in line.
-func (l *Limiter[K]) joinLocked(key K, weight uint64, reading, cost int64, left time.Duration, keep meter.Keep, d *ratelimit.Decision) (w *waiter, c charge, err error) {
+func (l *Limiter[K]) joinLocked(key K, weight uint64, reading, cost int64, left time.Duration, keep meter.Keep, d *ratelimit.Decision, c *charge) (w *waiter, err error) {
 	m := l.advanceLocked(reading)
 	if err := l.exceedsLocked(int(cost)); err != nil {
 		l.standingLocked(newTenant(key, weight), m, d)
-		return nil, c, err
+		return nil, err
 	}
 	t := l.tenantLocked(key, weight)
 	if cost == 0 || l.passesLocked(t, m, cost) {
 		if cost > 0 {
 			if err := l.trackLocked(t, true); err != nil {
 				d.Limit = l.budget.limit
-				return nil, c, err
+				return nil, err
 			}
-			c = l.chargeLocked(t, m, cost, keep)
+			l.chargeLocked(t, m, cost, keep, c)
 		}
 		d.Allowed = true
 		l.standingLocked(t, m, d)
-		return nil, c, nil
+		return nil, nil
 	}
 	l.standingLocked(t, m, d)
 	d.RetryAfter = l.retryLocked(t, m, cost)
 	switch room, free := l.budget.retry(m, cost), l.opts.MaxWaiting-l.waiting; {
 	case room > left:
-		return nil, c, fmt.Errorf("fair: %w: there is no room for cost %d before %v, and the deadline is in %v",
+		return nil, fmt.Errorf("fair: %w: there is no room for cost %d before %v, and the deadline is in %v",
 			context.DeadlineExceeded, cost, room, left)
 	case free <= 0:
-		return nil, c, fmt.Errorf("fair: %w: %d callers wait, as many as Options.MaxWaiting allows", ratelimit.ErrLimited, l.waiting)
+		return nil, fmt.Errorf("fair: %w: %d callers wait, as many as Options.MaxWaiting allows", ratelimit.ErrLimited, l.waiting)
 	case t.line.waiting > 0 && t.line.waiting >= free:
-		return nil, c, fmt.Errorf("fair: %w: %d callers of the tenant wait, and the %d places that Options.MaxWaiting leaves are for others",
+		return nil, fmt.Errorf("fair: %w: %d callers of the tenant wait, and the %d places that Options.MaxWaiting leaves are for others",
 			ratelimit.ErrLimited, t.line.waiting, free)
 	}
 	if err := l.trackLocked(t, true); err != nil {
-		return nil, c, err
+		return nil, err
 	}
-	w = &waiter{cost: cost, keep: keep, wake: make(chan struct{}, 1)}
+	w = &waiter{cost: cost, keep: keep, charge: c, wake: make(chan struct{}, 1)}
 	l.waiting++
 	t.line.waiting++
 	if t.line.first != nil {
 		w.prev, t.line.last.next = t.line.last, w
 		t.line.last = w
 		t.line.costs += cost
-		return w, c, nil
+		return w, nil
 	}
 	l.acquaintLocked(t)
 	l.losePlaceLocked(t)
@@ -142,7 +139,7 @@ func (l *Limiter[K]) joinLocked(key K, weight uint64, reading, cost int64, left 
 	l.ahead += cost
 	l.waiters.add(t)
 	l.filedLocked(t)
-	return w, c, nil
+	return w, nil
 }
 
 // movedLocked restores the order of the line after what a tenant owes or weighs has changed.
@@ -271,7 +268,8 @@ func (l *Limiter[K]) serveLocked(m meter.Moment) {
 			l.keepLocked(t, uint64(t.spot.cost)<<fractionBits)
 			continue
 		}
-		w.served, w.charge = true, l.spendLocked(m, w.cost, w.keep)
+		w.served = true
+		l.spendLocked(m, w.cost, w.keep, w.charge)
 		l.shares.charge(t, uint64(w.cost)<<fractionBits)
 		wake(w)
 		l.leaveLocked(t, w)
