@@ -11,17 +11,17 @@ import (
 // mostBurst bounds a burst, so that amounts in fractions of a unit are counted exactly.
 const mostBurst = 1 << 40
 
-// century bounds what may be owed: as much as is regained in it. It is that of package ratelimit.
+// century bounds a debt to what is regained in it, as in package ratelimit.
 const century = 876_600 * int64(time.Hour)
 
-// budget is what all tenants together have spent: a token bucket, exactly.
+// budget is the spending of all tenants together: a token bucket, exactly.
 type budget struct {
 	meter.Meter
 	state      meter.State
 	limit      ratelimit.Limit
 	burst      uint64
 	units, per uint64 // the rate in lowest terms
-	changes    uint32 // how often the limit has changed
+	changes    uint32 // the number of changes of the limit
 }
 
 func checkLimit(limit ratelimit.Limit) error {
@@ -36,7 +36,7 @@ func checkLimit(limit ratelimit.Limit) error {
 	return nil
 }
 
-// set puts the budget under a limit. What was spent stays spent.
+// set puts the budget under a limit. Spending stays.
 func (b *budget) set(limit ratelimit.Limit, now int64) {
 	g := meter.GCD(int64(limit.Rate.Per), int64(limit.Rate.Units))
 	b.units, b.per = uint64(int64(limit.Rate.Units)/g), uint64(int64(limit.Rate.Per)/g)
@@ -52,7 +52,7 @@ func (b *budget) set(limit ratelimit.Limit, now int64) {
 	b.Meter = m
 }
 
-// owed returns what is spent and not given back, in 1/per units.
+// owed returns the spending that is not regained yet, in 1/per units.
 func (b *budget) owed(now int64) wide {
 	if b.state.At < now {
 		return wide{}
@@ -60,30 +60,30 @@ func (b *budget) owed(now int64) wide {
 	return product(uint64(b.state.At-now), b.units).plus(uint64(b.state.N))
 }
 
-// fresh reports whether all is given back.
+// fresh reports whether all spending is regained.
 func (b *budget) fresh(now int64) bool { return b.Regained(b.state) <= now }
 
-// free returns what is left of the burst, in fractions of a unit.
+// free returns the free part of the burst, in fractions of a unit.
 func (b *budget) free(now int64) uint64 {
 	parts, _ := product(b.burst, b.per).minus(b.owed(now)).parts().over(b.per)
 	return parts
 }
 
-// owedParts returns what is owed in fractions of a unit.
+// owedParts is owed in fractions of a unit.
 func (b *budget) owedParts(now int64) uint64 {
 	parts, _ := b.owed(now).parts().over(b.per)
 	return parts
 }
 
-// retry returns how long it takes from a reading until there is room for a cost.
+// retry returns the time from a reading until the burst has room for a cost.
 func (b *budget) retry(m meter.Moment, cost int64) time.Duration {
 	return time.Duration(b.Offer(b.state, m, min(cost, int64(b.burst)), 0).Retry - m.Reading)
 }
 
-// The share of a tenant that is alone is exact: what is owed is its own debt, and it leaves a
+// The share of a tenant that is alone is exact: the total's debt is its own, and it leaves a
 // quarter of that free. In 1/per units: (few + 1) × owed + cost ≤ few × burst.
 
-// beyondAlone returns by how much a cost is above the share of a tenant that is alone.
+// beyondAlone returns the excess of a cost over the share of a tenant that is alone.
 func (b *budget) beyondAlone(now, cost int64) wide {
 	room := product(fewTenants*b.burst-uint64(cost), b.per)
 	return b.owed(now).times(fewTenants + 1).minus(room)

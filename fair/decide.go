@@ -23,7 +23,7 @@ func (l *Limiter[K]) decide(key K, cost int, keep meter.Keep, d *ratelimit.Decis
 		}
 		return false, err
 	}
-	t := l.tenantLocked(key, weight)
+	t := l.tenantLocked(key, weight, m)
 	if ok = cost == 0 || l.passesLocked(t, m, int64(cost)); ok && cost > 0 {
 		if !t.tracked {
 			if err := l.trackLocked(t, true); err != nil {
@@ -250,8 +250,8 @@ func (l *Limiter[K]) untilPaidLocked(t *tenant[K], lead uint64) uint64 {
 	return product(lead, weights).minus(wide{lo: burst - min(burst, l.keptLocked(t))}).up(1)
 }
 
-// untilWithinLocked returns the amount that the rate gives until a tag is within the tenant's share, if what is free stays as
-// it is. Since that comes and goes, it supposes an eighth less: coming late loses nothing, as the place is kept.
+// untilWithinLocked returns the amount that the rate gives until a tag is within the tenant's share, if the free part of the
+// burst stays as it is. Since it varies, an eighth less is assumed: coming late loses nothing, as the place is kept.
 func (l *Limiter[K]) untilWithinLocked(t *tenant[K], m meter.Moment, lead uint64, cost int64) uint64 {
 	n, weights := l.shares.among(t)
 	free := l.freeLocked(t, m)

@@ -1,21 +1,25 @@
 // Package fair shares one rate among tenants, in proportion to their weights: for a service that passes its tenants' calls
 // on under one limit.
 //
-//		limiter, err := fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000), &fair.Options[string]{
+//		limiter, err := fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(1000), 2500), &fair.Options[string]{
 //			Weight: func(tenant string) int { return plans[tenant].Weight },
 //		})
 //		…
-//		d, err := limiter.Take(ctx, tenant, 1) // at once: yes, or no with a RetryAfter
-//		err = limiter.Wait(ctx, tenant, 1)     // in line
+//		d, err := limiter.Take(ctx, tenant, 1)                            // at once: yes, or no with a RetryAfter
+//		err = limiter.Wait(ctx, tenant, 1)                                // in line
+//		res, err := limiter.Reserve(ctx, tenant, estimate, 20*time.Second) // in line, and settled later
 //
-//	  - The total is exact: over any time t, all tenants together spend at most burst + rate·t. While anybody is denied, the
-//	    rate is spent in full.
-//	  - Tenants that want more than their share get shares in proportion to their weights, within one cost and the burst.
-//	    A tenant that wants less gets all of it, if the burst is large enough: see the README.
+//	  - The total is exact: over any time t, all tenants together are granted at most burst + rate·t. While a call is denied, at
+//	    least 97 % of the rate is spent.
+//	  - A tenant that wants more than its share gets at least 97 % of it if it waits, or if it comes back after RetryAfter,
+//	    exactly or in whole seconds, with costs of up to a tenth of the burst; 90 % with costs of up to half of it. The others
+//	    may poll. Clients that come back after whole seconds need a burst of 2.5 seconds of the rate.
+//	  - A tenant that wants less gets all of it, if the burst is large enough: see the README.
 //	  - A tenant that is alone gets four fifths of the burst at once, and then the whole rate.
-//	  - A large cost, above about burst / active tenants, should Wait: Take denies it while others take all they can.
+//	  - A denied cost of at most half of the burst keeps a place in line, until 1.5 seconds after the time of RetryAfter. A larger
+//	    cost should Wait: Take denies it while others take all they can.
 //
-// As tenants, use names that cost something, such as accounts: each invented name would get a share.
+// As tenants, use names that cost something, such as accounts: each invented name that comes back would get a share.
 //
-// All tenants share one lock. A decision takes up to 2.5 times that of [ratelimit.Keyed].
+// All tenants share one lock. A decision takes up to 2.5 times as long as one of [ratelimit.Keyed].
 package fair

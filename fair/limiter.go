@@ -14,14 +14,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Limiter shares one rate among tenants. Make one with [New]. It is safe for concurrent use. Methods of the zero Limiter
+// Limiter shares one rate among tenants. Make one with [New]. It is safe for concurrent use. The methods of the zero Limiter
 // panic.
 type Limiter[K comparable] struct {
-	opts   Options[K]
-	odd    bool // keys hold interfaces, and so values that may not be comparable
-	cloner keys.Cloner[K]
+	opts      Options[K]
+	checkKeys bool // keys hold interfaces, and so values that may not be comparable
+	cloner    keys.Cloner[K]
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	budget  budget
 	shares  shares[K]
 	tenants map[K]*tenant[K]
@@ -43,8 +43,8 @@ type Limiter[K comparable] struct {
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that shares a limit among tenants. If that is no token bucket of at most 2^40 units, the error wraps
-// [ratelimit.ErrInvalidLimit].
+// New returns a limiter that shares a limit among tenants. The limit must be a token bucket with a burst of at most 2^40;
+// otherwise the error wraps [ratelimit.ErrInvalidLimit]. Nil options mean the defaults.
 func New[K comparable](limit ratelimit.Limit, opts *Options[K]) (*Limiter[K], error) {
 	var o Options[K]
 	if opts != nil {
@@ -66,10 +66,10 @@ func New[K comparable](limit ratelimit.Limit, opts *Options[K]) (*Limiter[K], er
 		o.Clock = systemClock{}
 	}
 	l := &Limiter[K]{
-		opts:    o,
-		odd:     keys.HoldInterfaces[K](),
-		cloner:  keys.NewCloner[K](),
-		tenants: make(map[K]*tenant[K]),
+		opts:      o,
+		checkKeys: keys.HoldInterfaces[K](),
+		cloner:    keys.NewCloner[K](),
+		tenants:   make(map[K]*tenant[K]),
 	}
 	l.idle.next, l.idle.prev = &l.idle, &l.idle
 	byTag, inLine := func(t *tenant[K]) uint64 { return t.tag }, func(t *tenant[K]) *int { return &t.at }
@@ -95,11 +95,15 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 	return ok
 }
 
-// Take spends cost of the tenant's share, or nothing. Remaining is the largest cost that would pass now.
+// Take spends cost of the tenant's share, or nothing. Remaining is the largest cost that passes now.
 //
-// RetryAfter supposes that the others go on as they do. A tenant that comes back then, with no larger cost, need not fit its
-// share again; twice the cost must be free of the burst. For a tenant alone, with no callers in Wait, it is exact. For a
-// cost that can pass only when others pause, it supposes that they do.
+// A denied cost of at most half of the burst keeps a place in line, like a call of [Limiter.Wait]: when its turn comes, room is
+// kept for a call of up to that cost, until 1.5 seconds after the time of RetryAfter. The place of a tenant's first call is
+// given only while few such tenants have one. While a tenant is in line it counts, and saves its share.
+//
+// RetryAfter is the time after which the same cost is likely to pass; it assumes that the others keep their pace. A call
+// before it costs no more than the call. For a tenant alone it is exact. A cost above half of the burst may be denied for as
+// long as the others spend all they can.
 //
 // Errors wrap [ratelimit.ErrExceedsLimit], if the cost is above the burst, [ratelimit.ErrNegativeCost],
 // [ratelimit.ErrInvalidKey] or [ratelimit.ErrTableFull]. The context is not used.
@@ -136,7 +140,7 @@ func (l *Limiter[K]) Reserve(ctx context.Context, tenant K, cost int, maxDelay t
 // BooksAhead reports false: see [ratelimit.Booker].
 func (l *Limiter[K]) BooksAhead() bool { return false }
 
-// Peek returns what Take would answer, and changes nothing.
+// Peek returns the decision that Take would make, and changes nothing. In particular, a denial makes no place in line.
 func (l *Limiter[K]) Peek(tenant K, cost int) (d ratelimit.Decision, err error) {
 	if err := l.check(tenant, cost); err != nil {
 		return d, err
@@ -146,7 +150,7 @@ func (l *Limiter[K]) Peek(tenant K, cost int) (d ratelimit.Decision, err error) 
 	defer l.mu.Unlock()
 	defer l.wakeLocked()
 	m := l.advanceLocked(reading)
-	t := l.tenantLocked(tenant, weight)
+	t := l.tenantLocked(tenant, weight, m)
 	err = l.exceedsLocked(cost)
 	d.Allowed = err == nil && (cost == 0 || l.passesLocked(t, m, int64(cost)))
 	l.standingLocked(t, m, &d)
@@ -163,7 +167,8 @@ func (l *Limiter[K]) Limits() []ratelimit.Limit {
 	return []ratelimit.Limit{l.budget.limit}
 }
 
-// SetLimit changes the limit. What was spent stays spent. The errors are those of [New].
+// SetLimit changes the limit. Spending stays. Places and callers in line stay, except those with a cost that is now too large:
+// the callers get [ratelimit.ErrExceedsLimit]. The errors are those of [New].
 func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
 	if err := checkLimit(limit); err != nil {
 		return err
@@ -186,12 +191,12 @@ func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
 	return nil
 }
 
-// Stats says how a [Limiter] stands.
+// Stats holds the counts of a [Limiter].
 type Stats struct {
 	Tracked int    // tenants in the table
-	InDebt  int    // tenants that owe something
-	Waiting int    // callers in Wait
-	Evicted uint64 // tenants dropped from a full table that owed something
+	InDebt  int    // tenants that share the rate now: they have a debt or are in line
+	Waiting int    // callers in Wait, and in Reserve with a maxDelay
+	Evicted uint64 // tenants with a debt or a place that were dropped from a full table
 }
 
 // Stats returns the counts.
@@ -204,12 +209,12 @@ func (l *Limiter[K]) Stats() Stats {
 	return Stats{Tracked: len(l.tenants), InDebt: l.shares.count, Waiting: l.waiting, Evicted: l.evicted}
 }
 
-// check returns what is wrong with the key or the cost under any limit.
+// check returns an error if the key or the cost is invalid under any limit.
 func (l *Limiter[K]) check(key K, cost int) error {
 	if cost < 0 {
 		return fmt.Errorf("fair: %w: %d", ratelimit.ErrNegativeCost, cost)
 	}
-	if l.odd && !keys.CanCompare(key) {
+	if l.checkKeys && !keys.CanCompare(key) {
 		return fmt.Errorf("fair: %w: a %v that cannot be compared", ratelimit.ErrInvalidKey, reflect.TypeFor[K]())
 	}
 	if key != key {

@@ -9,23 +9,24 @@ import (
 )
 
 // Options are the settings of [New] besides the limit. Nil and zero mean the defaults. Functions are called concurrently,
-// under no lock.
+// without a lock.
 type Options[K comparable] struct {
-	// Weight is a tenant's share, at least 1 and at most 2^20. It is called for each decision. If nil, all tenants weigh 1.
+	// Weight returns a tenant's weight, from 1 to 2^20. It is called for each decision. If nil, all tenants weigh 1.
 	Weight func(tenant K) int
 
-	// MaxKeys is how many tenants are tracked at most. A full one drops a tenant that owes nothing, or whose debt would be paid
-	// soonest; if callers of all tenants wait, a new one gets [ratelimit.ErrTableFull]. If zero, 65536.
+	// MaxKeys is the maximum number of tracked tenants. It defaults to 65,536. A full table drops an idle tenant for a new one.
+	// If none is idle and the new tenant's cost passes, it drops the tenant whose debt is paid soonest, or one with a place
+	// in line. If callers of all tenants wait, the new one gets [ratelimit.ErrTableFull]. A denial drops no tenant with a debt.
 	MaxKeys int
 
-	// MaxWaiting is how many callers may wait, over all tenants. Further ones fail with [ratelimit.ErrLimited]. If
-	// zero, 1000.
+	// MaxWaiting is the maximum number of callers in line, over all tenants. It defaults to 1,000. A tenant with callers in
+	// line joins with a further one only while it has fewer than are free. Other callers fail with [ratelimit.ErrLimited].
 	MaxWaiting int
 
-	// Clock tells the time. Wait sleeps in real time. If nil, the system's monotonic clock.
+	// Clock is the source of time. Wait sleeps in real time. It defaults to the system's monotonic clock.
 	Clock ratelimit.Clock
 
-	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.
+	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine, unless it is nil.
 	OnDecision func(ratelimit.Event[K])
 }
 
@@ -34,7 +35,7 @@ const (
 	defaultMaxWaiting = 1000
 	mostWeight        = 1 << 20
 
-	// idle is for how long a tenant that owes nothing is kept at least, while there is room.
+	// idle is the time for which an idle tenant is kept at least, while there is room.
 	idle = int64(time.Minute)
 )
 

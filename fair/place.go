@@ -12,7 +12,7 @@ import (
 type spot struct {
 	cost     int64  // the cost that was denied, or 0 for none
 	kept     bool   // its turn has come
-	room     uint64 // what was kept for it at the virtual time since, in fractions of a unit
+	room     uint64 // the room kept for it at the virtual time since, in fractions of a unit
 	since    uint64
 	stranger bool // the tenant had not been known
 

@@ -5,6 +5,7 @@ package fair_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -14,17 +15,19 @@ import (
 
 // The code of README.md.
 func TestTheCodeOfTheReadme(t *testing.T) {
-	ctx, tenant := context.Background(), "gold"
+	ctx, tenant, estimate := context.Background(), "gold", 100
 	plans := map[string]struct{ Weight int }{tenant: {3}}
-	take := func() (ratelimit.Decision, error) {
-		limiter, err := fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000), &fair.Options[string]{
+	take := func() (ratelimit.Decision, *ratelimit.Reservation, error) {
+		limiter, err := fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(1000), 2500), &fair.Options[string]{
 			Weight: func(tenant string) int { return plans[tenant].Weight }, // if nil, 1 for each
 		})
-		d, err := limiter.Take(ctx, tenant, 1) // at once: yes, or no with a RetryAfter
-		err = limiter.Wait(ctx, tenant, 1)     // in line
-		return d, err
+		d, err := limiter.Take(ctx, tenant, 1)                             // at once: yes, or no with a RetryAfter
+		err = limiter.Wait(ctx, tenant, 1)                                 // in line
+		res, err := limiter.Reserve(ctx, tenant, estimate, 20*time.Second) // in line, to settle at the real cost
+		return d, res, err
 	}
-	d, err := take()
+	d, res, err := take()
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
+	require.True(t, res.Allowed)
 }

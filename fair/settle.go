@@ -33,7 +33,7 @@ func (l *Limiter[K]) Adjust(tenant K, delta int) error {
 			l.refundLocked(t, m, -max(int64(delta), -math.MaxInt64))
 		}
 	case delta > 0:
-		t := l.tenantLocked(tenant, weight)
+		t := l.tenantLocked(tenant, weight, m)
 		if err := l.trackLocked(t, true); err != nil {
 			return err
 		}
@@ -72,7 +72,7 @@ func (l *Limiter[K]) settle(key K, c charge, actual int64) {
 	l.budget.Settle(&l.budget.state, m.Now, c.Spending, min(actual, c.Cost))
 	l.repayLocked(l.tenants[key], before-l.budget.owedParts(m.Now))
 	if actual > c.Cost {
-		if t := l.tenantLocked(key, weight); l.trackLocked(t, true) == nil {
+		if t := l.tenantLocked(key, weight, m); l.trackLocked(t, true) == nil {
 			l.overrunLocked(t, m, actual-c.Cost)
 		} else { // the total is exact although there is no room to track the tenant
 			l.chargeTotalLocked(m, actual-c.Cost)

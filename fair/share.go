@@ -30,7 +30,7 @@ type shares[K comparable] struct {
 	count   int     // the number of tenants that count
 	weights uint64  // their weights
 	debtors heap[K] // those that count because of a debt, by due. A tenant that spends or joins the line stays where it is: looking at it once too often costs less than moving it each time
-	surplus uint64  // what tenants have left to the others and the server has not paid yet
+	surplus uint64  // the savings left to the others that the server has not paid yet
 
 	restOfTime uint64 // of a division by per
 	restOfWork uint64 // of a division by weights
@@ -246,7 +246,7 @@ func (s *shares[K]) reweigh(t *tenant[K], weight uint64) {
 	s.settleIn(t)
 }
 
-// fewTenants is the least number of tenants that a share supposes. So a quarter of what a tenant holds stays free.
+// fewTenants is the least number of tenants that a share assumes. So a quarter of a tenant's debt stays free for others.
 const fewTenants = 4
 
 // among returns the number and the weights of the tenants that count, this one included.
@@ -295,7 +295,7 @@ func (s *shares[K]) largest(t *tenant[K], lead uint64) int64 {
 }
 
 // untilFits returns the amount that the server pays until a tag that is lead after the virtual time fits, if nothing is
-// spent: what is free becomes more, and the lead less.
+// spent: the free part of the burst becomes larger, and the lead smaller.
 func (s *shares[K]) untilFits(t *tenant[K], lead, free uint64) uint64 {
 	n, weights := s.among(t)
 	return product(lead, weights).minus(product(free, n)).up(1 + n)

@@ -5,16 +5,18 @@ import (
 	"slices"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/meter"
 )
 
 // tenantLocked returns the tenant, with its weight of now. One that is not tracked is not put into the table.
-func (l *Limiter[K]) tenantLocked(key K, weight uint64) *tenant[K] {
+func (l *Limiter[K]) tenantLocked(key K, weight uint64, m meter.Moment) *tenant[K] {
 	t := l.tenants[key]
 	if t == nil {
 		return newTenant(key, weight)
 	}
 	if t.weight != weight {
 		l.reweighLocked(t, weight)
+		l.serveLocked(m) // the shares have changed
 	}
 	return t
 }

@@ -89,7 +89,7 @@ func (l *Limiter[K]) joinLocked(key K, weight uint64, reading, cost int64, left 
 		l.standingLocked(newTenant(key, weight), m, d)
 		return nil, err
 	}
-	t := l.tenantLocked(key, weight)
+	t := l.tenantLocked(key, weight, m)
 	if cost == 0 || l.passesLocked(t, m, cost) {
 		if cost > 0 {
 			if err := l.trackLocked(t, true); err != nil {
@@ -142,7 +142,7 @@ func (l *Limiter[K]) joinLocked(key K, weight uint64, reading, cost int64, left 
 	return w, nil
 }
 
-// movedLocked restores the order of the line after what a tenant owes or weighs has changed.
+// movedLocked restores the order of the line after a tenant's debt or weight has changed.
 func (l *Limiter[K]) movedLocked(t *tenant[K]) {
 	l.filedLocked(t)
 	switch {

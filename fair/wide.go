@@ -51,10 +51,10 @@ func (a wide) up(n uint64) uint64 {
 	return q + min(r, 1)
 }
 
-// most is the largest number that is counted: two of them can be added as signed numbers.
+// most is the largest amount: two of them can be added as signed numbers.
 const most = 1 << 62
 
-// parts returns how many fractions of a unit so many units are. More than fit count as most that fit.
+// parts returns a number of units in fractions of a unit, or the largest such number if it does not fit.
 func (a wide) parts() wide {
 	if a.hi >= 1<<(62-fractionBits) {
 		a = wide{hi: 1<<(62-fractionBits) - 1}

@@ -1,6 +1,6 @@
-// Llmgateway stands between tenants and a language model that allows so many tokens a minute in all. Tenants
-// share them by weight: what one leaves, the others get. What a request costs is known when the answer is there,
-// so the most that it may cost is reserved first, and settled at what the answer says:
+// Llmgateway stands between tenants and a language model that allows a number of tokens a minute in all. Tenants
+// share them by weight, and use the parts that others leave. The cost of a request is known when the answer is there, so
+// the gateway reserves the most that it may cost, waits for its turn, and settles at the figure of the answer:
 //
 //	go run ./examples/llmgateway -upstream https://api.example.com/v1/chat/completions
 //	curl -H 'Authorization: Bearer gold-key' -d '{"max_tokens":100,"messages":[…]}' http://127.0.0.1:8080/
@@ -8,7 +8,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -24,7 +23,7 @@ import (
 	"github.com/weir-go/ratelimit/fair"
 )
 
-// tenant is who has a key of the gateway.
+// tenant is a customer of the gateway.
 type tenant struct {
 	name   string
 	weight int
@@ -59,8 +58,10 @@ type gateway struct {
 }
 
 func newGateway(upstream, key string, perMinute int, transport http.RoundTripper) (*gateway, error) {
-	// The model counts a request a little later than the gateway does, and so sees up to that time's tokens more
-	// at once: a tenth of its burst is left for that.
+	// The model counts a request a little later than the gateway does, and so sees more tokens at once, by what the rate
+	// gives in that time: a tenth of its burst is left for that. The burst is also large enough for estimates that are
+	// too high: with estimates e, real costs a, the rate r and calls of length d, all of the rate is used if it is at
+	// least e·r·d/a − r·d.
 	limit := ratelimit.TokenBucket(ratelimit.PerMinute(perMinute), perMinute*9/10)
 	limiter, err := fair.New(limit, &fair.Options[tenant]{Weight: func(t tenant) int { return t.weight }})
 	if err != nil {
@@ -87,8 +88,9 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "max_tokens is missing: want 1 or more", http.StatusBadRequest)
 		return
 	}
-	most := len(body)/4 + min(maxTokens, math.MaxInt32) // of English, 4 characters are about a token
-	reserved, err := g.reserve(r.Context(), t, most)
+	maxTokens = min(maxTokens, math.MaxInt32)
+	estimate := len(body)/4 + maxTokens // of English, 4 characters are about a token
+	reserved, err := g.limiter.Reserve(r.Context(), t, estimate, patience)
 	switch {
 	case errors.Is(err, ratelimit.ErrExceedsLimit):
 		http.Error(w, "max_tokens is above what the gateway can ever pass", http.StatusBadRequest)
@@ -98,28 +100,14 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(reserved.RetryAfter.Seconds()))))
 		http.Error(w, "your share is spent", http.StatusTooManyRequests)
 	default:
-		g.forward(w, r, body, reserved)
+		g.forward(w, r, body, len(body)+maxTokens, reserved) // a token has a character at least
 	}
 }
 
-// reserve reserves tokens. A denial says when to come again, and then the tokens are there in most cases.
-func (g *gateway) reserve(ctx context.Context, t tenant, tokens int) (*ratelimit.Reservation, error) {
-	for until := time.Now().Add(patience); ; {
-		reserved, err := g.limiter.Reserve(ctx, t, tokens, 0)
-		if err != nil || reserved.Allowed || time.Now().Add(reserved.RetryAfter).After(until) {
-			return reserved, err
-		}
-		select {
-		case <-time.After(reserved.RetryAfter):
-		case <-ctx.Done():
-			return reserved, ctx.Err()
-		}
-	}
-}
-
-// forward asks the model, and settles what was reserved. Where it is not known what the model has counted, the
-// reserved tokens stay charged.
-func (g *gateway) forward(w http.ResponseWriter, r *http.Request, body []byte, reserved *ratelimit.Reservation) {
+// forward asks the model, and settles the reservation. Where the number of tokens that the model has counted is not known,
+// the estimate stays charged. That includes a figure above most, the largest number of tokens that the request can have: an
+// error of the upstream must not bar the tenant.
+func (g *gateway) forward(w http.ResponseWriter, r *http.Request, body []byte, most int, reserved *ratelimit.Reservation) {
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodPost, g.upstream, bytes.NewReader(body))
 	if err != nil {
 		reserved.Cancel() // nothing was sent
@@ -145,9 +133,11 @@ func (g *gateway) forward(w http.ResponseWriter, r *http.Request, body []byte, r
 		} `json:"usage"`
 	}
 	switch {
-	case response.StatusCode >= 400 && response.StatusCode < 500: // refused; what a failure has cost is not known
+	case response.StatusCode >= 400 && response.StatusCode < 500: // refused; the cost of a failure is not known
 		reserved.Cancel()
-	case json.Unmarshal(answer, &cost) == nil && cost.Usage.TotalTokens > 0:
+	case json.Unmarshal(answer, &cost) != nil || cost.Usage.TotalTokens < 1 || cost.Usage.TotalTokens > most:
+		log.Printf("llmgateway: the model's answer has no credible number of tokens; the estimate stays charged")
+	default:
 		reserved.Settle(cost.Usage.TotalTokens)
 	}
 	w.Header().Set("Content-Type", response.Header.Get("Content-Type"))
