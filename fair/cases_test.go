@@ -385,3 +385,40 @@ func TestGatewaysSharesBesideATenantThatPolls(t *testing.T) {
 		}
 	})
 }
+
+func TestSmallerCallerIsServedWhenTheFirstQuits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newFair(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 1000), nil)
+		require.True(t, l.Allow(0, 300))
+		ctx, quit := context.WithCancel(t.Context())
+		var large, small error
+		var all sync.WaitGroup
+		all.Go(func() { large = l.Wait(ctx, 1, 900) })
+		synctest.Wait()
+		all.Go(func() { small = l.Wait(t.Context(), 1, 10) })
+		synctest.Wait()
+		began := time.Now()
+		quit()
+		all.Wait()
+		require.ErrorIs(t, large, context.Canceled)
+		require.NoError(t, small)
+		require.Equal(t, began, time.Now())
+	})
+}
+
+// A clock that jumps ahead lets all places lapse and all debts end.
+func TestClockThatJumpsAhead(t *testing.T) {
+	l, clock := emptied(t, fair.Options[int]{})
+	for key := range 20 {
+		l.Allow(key, 50)
+		l.Allow(key, 50)
+	}
+	clock.Advance(100 * 365 * 24 * time.Hour)
+	require.Equal(t, fair.Stats{Tracked: 20}, l.Stats())
+	require.True(t, l.Allow(1, 1000))
+	clock.Advance(-200 * 365 * 24 * time.Hour)
+	d := take(t, l, 1, 1000)
+	require.False(t, d.Allowed)
+	clock.Advance(d.RetryAfter)
+	require.True(t, l.Allow(1, 1000))
+}

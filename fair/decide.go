@@ -237,7 +237,7 @@ func (l *Limiter[K]) untilTurnLocked(t *tenant[K], m meter.Moment, cost int64) u
 	if t.spot.cost > 0 && !t.spot.kept {
 		line -= t.spot.cost
 	}
-	need := uint64(min(line+l.withKeptLocked(t, cost), 1<<42)) << fractionBits
+	need := uint64(min(max(line, 0)+l.withKeptLocked(t, cost), 1<<42)) << fractionBits
 	free := l.budget.free(m.Now)
 	return max(need, free) - free
 }

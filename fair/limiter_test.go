@@ -186,6 +186,18 @@ func TestMillionTenantsWhoComeOnceTakeNoMoreThanMaxKeys(t *testing.T) {
 		l.Allow(key, 1)
 	}
 	require.Equal(t, 1000, l.Stats().Tracked)
+
+	clock := new(ratelimittest.Clock)
+	l = newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 2000), &fair.Options[int]{MaxKeys: 1000, Clock: clock})
+	require.True(t, l.Allow(-1, 2000))
+	for key := range 1_000_000 { // denied, each with a place or without
+		l.Allow(key, 1000)
+		clock.Advance(time.Microsecond)
+		if key%1000 == 0 {
+			require.LessOrEqual(t, l.Stats().Tracked, 1000)
+			require.LessOrEqual(t, l.Stats().InDebt, 10, "few of them count")
+		}
+	}
 }
 
 func TestKnownTenantIsDecidedWithoutAllocating(t *testing.T) {
