@@ -96,7 +96,6 @@ func (l *Limiter[K]) evictLocked() bool {
 	l.shares.leave(t)
 	l.dropLocked(t)
 	l.evicted++
-	l.hurryLocked() // the others' shares are larger
 	return true
 }
 
