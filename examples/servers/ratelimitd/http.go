@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/promlimit"
+)
+
+// handler returns what is served over HTTP. Each kind of gateways has an endpoint of its own: gateways pass a client's own
+// header fields on, and what an endpoint does not read cannot be spoofed.
+func (s *service) handler(metrics *promlimit.Metrics) (*http.ServeMux, error) {
+	mux := http.NewServeMux()
+	for path, fields := range map[string]originalFields{
+		"/auth/original":  {"X-Original-Method", "X-Original-Uri", "X-Original-Host"},
+		"/auth/forwarded": {"X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-Host"},
+	} {
+		limit, err := httplimit.New(now{s.limiter, fields.attributes}, &httplimit.Options{
+			PlainHTTP:  true, // a client that sends an RPC's content type would be refused with status 200
+			OnDenied:   denied,
+			OnDecision: metrics.HTTP(path[1:]),
+		})
+		if err != nil {
+			return nil, err
+		}
+		mux.Handle(path, limit.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })))
+	}
+	mux.HandleFunc("POST /check", s.check)
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if s.draining.Load() {
+			http.Error(w, "draining", http.StatusServiceUnavailable)
+		}
+	})
+	return mux, nil
+}
+
+// denied answers a request that is denied for now. NGINX's auth_request takes only 2xx, 401 and 403.
+func denied(w http.ResponseWriter, e httplimit.Event) {
+	if e.Request.URL.Query().Get("deny") == "403" {
+		w.WriteHeader(http.StatusForbidden)
+		return
+	}
+	w.WriteHeader(http.StatusTooManyRequests)
+}
+
+// originalFields are the header fields that describe the request that a gateway asks about.
+type originalFields struct{ method, uri, host string }
+
+// clientIP is the last address in X-Forwarded-For, which the gateway has written.
+var clientIP = ratelimit.Must(httplimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1}))
+
+// attributes returns what rules may know of a request that a gateway asks about. Without an original URI, or with two, the
+// gateway is not configured as README.md has it.
+func (f originalFields) attributes(r *http.Request) (policy.Request, error) {
+	of := func(field string) (string, error) { return httplimit.Header(field)(r) }
+	method, err := of(f.method)
+	if err != nil {
+		return nil, err
+	}
+	text, err := of(f.uri)
+	if err != nil {
+		return nil, err
+	}
+	uri, err := url.ParseRequestURI(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s is no request's URI", keyfunc.ErrMalformedKey, f.uri)
+	}
+	host, err := of(f.host)
+	if err != nil {
+		return nil, err
+	}
+	ip, err := clientIP(r)
+	if err != nil {
+		return nil, err
+	}
+	original := &http.Request{Method: method, URL: uri, Host: host, Header: r.Header}
+	return policy.HTTP(original, policy.Attributes{"ip": ip.String()}), nil
+}
+
+// now is a limiter of HTTP requests that delays none.
+type now struct {
+	limiter    limiter
+	attributes func(*http.Request) (policy.Request, error)
+}
+
+func (n now) Allow(r *http.Request, cost int) bool {
+	d, _ := n.Take(r.Context(), r, cost)
+	return d.Allowed
+}
+
+func (n now) Take(ctx context.Context, r *http.Request, cost int) (ratelimit.Decision, error) {
+	request, err := n.attributes(r)
+	if err != nil {
+		return ratelimit.Decision{}, err
+	}
+	res, err := n.limiter.Reserve(ctx, request, cost, 0)
+	if res == nil {
+		return ratelimit.Decision{}, err
+	}
+	return res.Decision, err
+}
+
+// question is the body of POST /check, and answer that of its answer. Times are in seconds.
+type question struct {
+	Attributes policy.Attributes `json:"attributes"`
+	Cost       *int              `json:"cost"` // if missing, 1
+}
+
+type answer struct {
+	Allowed    bool    `json:"allowed"`
+	Never      bool    `json:"never,omitempty"` // the cost exceeds the limit, or the key is blocked
+	Limit      string  `json:"limit,omitempty"` // that denies, or that leaves the least
+	Remaining  int     `json:"remaining"`
+	RetryAfter float64 `json:"retry_after,omitempty"`
+	ResetAfter float64 `json:"reset_after,omitempty"`
+	Degraded   bool    `json:"degraded,omitempty"` // decided by this process alone
+}
+
+// check decides about attributes in JSON. Its status is 200 for each decision, a denial included.
+func (s *service) check(w http.ResponseWriter, r *http.Request) {
+	var q question
+	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10))
+	body.DisallowUnknownFields()
+	if err := body.Decode(&q); err != nil {
+		http.Error(w, "want a JSON object with attributes and a cost: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	cost := 1
+	if q.Cost != nil {
+		cost = *q.Cost
+	}
+	if err := cutAddress(q.Attributes, "ip"); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	res, err := s.limiter.Reserve(r.Context(), q.Attributes, cost, 0)
+	if res == nil {
+		res = new(ratelimit.Reservation)
+	}
+	never := errors.Is(err, ratelimit.ErrExceedsLimit)
+	switch {
+	case err == nil || never:
+	case errors.Is(err, ratelimit.ErrUnavailable) || errors.Is(err, ratelimit.ErrTableFull):
+		http.Error(w, "unavailable", http.StatusServiceUnavailable)
+		return
+	case errors.Is(err, keyfunc.ErrNoKey) || errors.Is(err, keyfunc.ErrMalformedKey) || errors.Is(err, ratelimit.ErrNegativeCost):
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	default:
+		http.Error(w, "not decided", http.StatusInternalServerError)
+		return
+	}
+	a := answer{
+		Allowed: res.Allowed, Never: never, Remaining: res.Remaining, Degraded: res.Degraded,
+		RetryAfter: seconds(res.RetryAfter), ResetAfter: seconds(res.ResetAfter),
+	}
+	if res.Limit.Algorithm != ratelimit.AlgorithmUnlimited {
+		a.Limit = res.Limit.Name
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(a) // a client that has gone needs no answer
+}
+
+func seconds(d time.Duration) float64 { return d.Seconds() }
+
+// cutAddress replaces an address by its /64 if it is one of IPv6, as package policy does for HTTP requests.
+func cutAddress(a policy.Attributes, name string) error {
+	text, ok := a[name]
+	if !ok {
+		return nil
+	}
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return fmt.Errorf("%w: the attribute %s is no IP address", keyfunc.ErrMalformedKey, name)
+	}
+	cut, err := httplimit.RemoteIP(&http.Request{RemoteAddr: netip.AddrPortFrom(addr, 1).String()})
+	if err != nil {
+		return err
+	}
+	a[name] = cut.String()
+	return nil
+}

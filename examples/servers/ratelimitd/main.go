@@ -1,0 +1,214 @@
+// Ratelimitd is a rate limit service for gateways: Envoy, NGINX, Caddy, Traefik and HAProxy ask it, by one file of rules.
+// README.md has the configuration of each.
+//
+//	go -C examples/servers run ./ratelimitd
+//	go -C examples/servers run ./ratelimitd -rules rules.yaml -redis redis://localhost:6379
+package main
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/admin"
+	"github.com/weir-go/ratelimit/policyredis"
+	"github.com/weir-go/ratelimit/promlimit"
+)
+
+// config is what the flags say.
+type config struct {
+	web, rpc, operators string // addresses
+	rules, redis        string
+	drain               time.Duration
+}
+
+func main() {
+	var c config
+	flag.StringVar(&c.web, "http", "localhost:8080", "address for sub-requests, JSON, health and metrics")
+	flag.StringVar(&c.rpc, "grpc", "localhost:8081", "address for Envoy")
+	flag.StringVar(&c.operators, "admin", "localhost:8082", "address of the page for operators, which has no authentication")
+	flag.StringVar(&c.rules, "rules", "", "file with the rules; if empty, a copy of the example's own in a folder for temporary files")
+	flag.StringVar(&c.redis, "redis", "", "URL of a Redis that several processes share; if empty, this process decides alone")
+	flag.DurationVar(&c.drain, "drain", 5*time.Second, "time from SIGTERM, when /readyz fails, until no more connections are accepted")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, c, func(web, rpc, operators net.Addr) {
+		slog.Info("the service listens", "http", web.String(), "grpc", rpc.String(), "admin", operators.String(), "rules", c.rules)
+	}); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// ownRules are those of the example.
+//
+//go:embed rules.yaml
+var ownRules []byte
+
+// timeout bounds a decision on Redis. Envoy gives up after 20 ms, unless it is told otherwise.
+const timeout = 10 * time.Millisecond
+
+// limiter is what all protocols ask. A delay cannot be kept here, as it is the gateway that holds the request: so
+// reservations are made for now or not at all.
+type limiter = ratelimit.Reserver[policy.Request]
+
+// rules are the policies in force, on Redis and in this process, or in this process alone.
+type rules struct {
+	limiter limiter
+	shown   *policy.Policies // on Redis, if there is one
+	follow  []*policy.Policies
+	states  map[string]admin.Failover
+}
+
+// newRules returns the rules of a file, with metrics.
+func newRules(ctx context.Context, file policy.Source, client redis.UniversalClient, metrics *promlimit.Metrics) (*rules, error) {
+	set, err := file.Load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	opts := &policy.Options{OnDecision: metrics.OnPolicyDecision(), ReuseRules: true}
+	local, err := policy.New(set, opts)
+	if err != nil {
+		return nil, err
+	}
+	if client == nil {
+		return &rules{limiter: local, shown: local, follow: []*policy.Policies{local}}, metrics.RegisterPolicies(local)
+	}
+	opts.Engine = policyredis.New(client, &policyredis.Options{Timeout: timeout, Slot: func(string) string { return "rules" }})
+	shared, err := policy.New(set, opts)
+	if err != nil {
+		return nil, err
+	}
+	both, err := failover.New[policy.Request](shared, local, &failover.Options{Timeout: timeout})
+	if err != nil {
+		return nil, err
+	}
+	return &rules{
+		limiter: both, shown: shared, follow: []*policy.Policies{shared, local}, states: map[string]admin.Failover{"redis": both},
+	}, errors.Join(metrics.RegisterPolicies(shared), metrics.Failover("redis", both))
+}
+
+// run serves until the context ends, and tells its addresses.
+func run(ctx context.Context, c config, listening func(web, rpc, operators net.Addr)) error {
+	if c.rules == "" {
+		dir, err := os.MkdirTemp("", "ratelimitd")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		c.rules = filepath.Join(dir, "rules.yaml")
+		if err := os.WriteFile(c.rules, ownRules, 0o600); err != nil {
+			return err
+		}
+		slog.Info("the rules are a copy of the example's", "rules", c.rules)
+	}
+	var client redis.UniversalClient
+	if c.redis != "" {
+		opts, err := redis.ParseURL(c.redis)
+		if err != nil {
+			return fmt.Errorf("-redis: %w", err)
+		}
+		client = redis.NewClient(opts)
+		defer client.Close()
+	}
+	registry := prometheus.NewRegistry()
+	metrics, err := promlimit.New(registry)
+	if err != nil {
+		return err
+	}
+	file := policy.File(c.rules)
+	rules, err := newRules(ctx, file, client, metrics)
+	if err != nil {
+		return err
+	}
+	s := &service{limiter: rules.limiter}
+	web, err := s.handler(metrics)
+	if err != nil {
+		return err
+	}
+	web.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	return serve(ctx, c, s, web, admin.New(rules.shown, &admin.Options{Write: true, Failovers: rules.states}), func(ctx context.Context) {
+		for _, p := range rules.follow {
+			go func() { _ = policy.Follow(ctx, p, policy.File(c.rules)) }() // until the context ends
+		}
+	}, listening)
+}
+
+// service answers in all protocols.
+type service struct {
+	rls.UnimplementedRateLimitServiceServer
+	limiter  limiter
+	draining atomic.Bool
+}
+
+// serve listens, and drains when the context ends: first /readyz fails, so that load balancers send no more; then no new
+// connection is accepted; then the requests that are under way are answered.
+func serve(ctx context.Context, c config, s *service, web, operators http.Handler, follow func(context.Context), listening func(web, rpc, operators net.Addr)) error {
+	listeners := make([]net.Listener, 3)
+	for i, addr := range []string{c.web, c.rpc, c.operators} {
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		listeners[i] = l
+	}
+	following, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	follow(following)
+
+	rpc, ready := grpc.NewServer(), health.NewServer()
+	rls.RegisterRateLimitServiceServer(rpc, s)
+	healthpb.RegisterHealthServer(rpc, ready)
+	servers := []*http.Server{
+		{Handler: web, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute},
+		{Handler: operators, ReadHeaderTimeout: 5 * time.Second},
+	}
+	failed := make(chan error, 3)
+	go func() { failed <- servers[0].Serve(listeners[0]) }()
+	go func() { failed <- rpc.Serve(listeners[1]) }()
+	go func() { failed <- servers[1].Serve(listeners[2]) }()
+	listening(listeners[0].Addr(), listeners[1].Addr(), listeners[2].Addr())
+
+	var err error
+	select {
+	case err = <-failed:
+	case <-ctx.Done():
+		s.draining.Store(true)
+		ready.Shutdown()
+		time.Sleep(c.drain)
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(c.drain, time.Second))
+	defer cancel()
+	forced := context.AfterFunc(end, rpc.Stop)
+	defer forced()
+	for _, server := range servers {
+		err = errors.Join(err, server.Shutdown(end))
+	}
+	rpc.GracefulStop()
+	return err
+}

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// running is a service under test.
+type running struct {
+	web, rpc, operators string
+	rules               string // file
+	drain               context.CancelFunc
+	stop                func()
+}
+
+// start runs the service until the test ends, on ports that are free, with a copy of the example's rules.
+func start(t testing.TB, c config) *running {
+	t.Helper()
+	s := new(running)
+	if c.rules == "" {
+		c.rules = filepath.Join(t.TempDir(), "rules.yaml")
+		require.NoError(t, os.WriteFile(c.rules, ownRules, 0o600))
+	}
+	s.rules = c.rules
+	c.web, c.rpc, c.operators = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+	ctx, cancel := context.WithCancel(context.Background())
+	listening, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- run(ctx, c, func(web, rpc, operators net.Addr) {
+			s.web, s.rpc, s.operators = web.String(), rpc.String(), operators.String()
+			close(listening)
+		})
+	}()
+	select {
+	case <-listening:
+	case err := <-ended:
+		cancel()
+		require.NoError(t, err)
+	}
+	s.drain = cancel
+	stopped := false
+	s.stop = func() {
+		cancel()
+		if !stopped {
+			stopped = true
+			http.DefaultClient.CloseIdleConnections()
+			assert.NoError(t, <-ended)
+		}
+	}
+	t.Cleanup(s.stop)
+	return s
+}
+
+// edit replaces the rules by others.
+func (s *running) edit(t testing.TB, text string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(s.rules+".new", []byte(text), 0o600))
+	require.NoError(t, os.Rename(s.rules+".new", s.rules))
+}
+
+func get(t testing.TB, url string) (status int, body string) {
+	t.Helper()
+	resp, err := http.Get(url)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, string(text)
+}
+
+// check asks in JSON.
+func (s *running) check(t testing.TB, question string) (status int, a answer) {
+	t.Helper()
+	resp, err := http.Post("http://"+s.web+"/check", "application/json", strings.NewReader(question))
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	if resp.StatusCode == http.StatusOK {
+		require.NoError(t, json.Unmarshal(text, &a))
+	}
+	return resp.StatusCode, a
+}
+
+func TestCheckAnswersInJSON(t *testing.T) {
+	s := start(t, config{})
+	const search = `{"attributes": {"path": "/search/x", "method": "GET", "ip": "2001:db8::1"}}`
+	for left := range 5 {
+		status, a := s.check(t, search)
+		assert.Equal(t, 200, status)
+		assert.Equal(t, answer{Allowed: true, Limit: "search", Remaining: 4 - left, ResetAfter: a.ResetAfter}, a)
+	}
+	_, a := s.check(t, strings.Replace(search, "::1", "::2", 1))
+	assert.False(t, a.Allowed)
+	assert.InDelta(t, 60, a.RetryAfter, 20)
+	_, a = s.check(t, `{"attributes": {"tenant": "acme"}, "cost": 21}`)
+	assert.Equal(t, answer{Never: true, Limit: "tenant", Remaining: a.Remaining, ResetAfter: a.ResetAfter}, a)
+	_, a = s.check(t, `{"attributes": {"tenant": "acme", "plan": "enterprise"}, "cost": 21}`)
+	assert.True(t, a.Allowed)
+	_, a = s.check(t, `{"attributes": {}}`)
+	assert.True(t, a.Allowed, "no rule")
+	for _, bad := range []string{``, `{"attributes": {"ip": "x"}}`, `{"cost": "1"}`, `{"attribute": {}}`, `{"attributes": {"tenant": "a"}, "cost": -1}`,
+		`{"attributes": {"path": "/search/x", "method": "GET"}}`, strings.Repeat(" ", 70<<10) + "{}"} {
+		status, _ := s.check(t, bad)
+		assert.Equal(t, 400, status, "%.80q", bad)
+	}
+}
+
+// TestAChangedFileIsInForceAtOnce and a file with an error changes nothing.
+func TestAChangedFileIsInForceAtOnce(t *testing.T) {
+	s := start(t, config{})
+	const ask = `{"attributes": {"tenant": "acme"}, "cost": 0}`
+	limits := func(want int) func() bool {
+		return func() bool { _, a := s.check(t, ask); return a.Remaining == want }
+	}
+	require.True(t, limits(20)())
+	s.edit(t, strings.Replace(string(ownRules), "token-bucket 10/s burst 20", "token-bucket 10/s burst 7", 1))
+	require.Eventually(t, limits(7), 20*time.Second, 10*time.Millisecond)
+	s.edit(t, "rules:\n- {name: oops, limit: 1}\n")
+	require.Never(t, func() bool { return !limits(7)() }, 300*time.Millisecond, 50*time.Millisecond)
+}
+
+func TestOperatorsHaveAPageOfTheirOwn(t *testing.T) {
+	s := start(t, config{})
+	s.check(t, `{"attributes": {"tenant": "acme"}, "cost": 20}`)
+	s.check(t, `{"attributes": {"tenant": "acme"}, "cost": 20}`)
+	status, body := get(t, "http://"+s.operators)
+	assert.Equal(t, 200, status)
+	assert.Contains(t, body, "tenant")
+	resp, err := http.PostForm("http://"+s.operators, url.Values{"do": {"reset"}, "rule": {"tenant"}, "key": {"acme"}})
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	assert.Equal(t, 200, resp.StatusCode)
+	_, a := s.check(t, `{"attributes": {"tenant": "acme"}, "cost": 20}`)
+	assert.True(t, a.Allowed, "its budget is full again")
+	status, _ = get(t, "http://"+s.web+"/")
+	assert.Equal(t, 404, status, "not where gateways ask")
+
+	status, body = get(t, "http://"+s.web+"/metrics")
+	assert.Equal(t, 200, status)
+	assert.Regexp(t, `ratelimit_policy_[a-z_]+\{[^}]*rule="tenant"`, body)
+}
+
+// TestTheServiceDrains: load balancers see that it is not ready before it refuses connections.
+func TestTheServiceDrains(t *testing.T) {
+	s := start(t, config{drain: time.Second})
+	conn, err := grpc.NewClient(s.rpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	healthy := func() healthpb.HealthCheckResponse_ServingStatus {
+		resp, err := healthpb.NewHealthClient(conn).Check(t.Context(), new(healthpb.HealthCheckRequest))
+		require.NoError(t, err)
+		return resp.Status
+	}
+	ready := func() int { status, _ := get(t, "http://"+s.web+"/readyz"); return status }
+	assert.Equal(t, 200, ready())
+	assert.Equal(t, healthpb.HealthCheckResponse_SERVING, healthy())
+	s.drain()
+	require.Eventually(t, func() bool { return ready() == 503 }, time.Second, time.Millisecond)
+	assert.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, healthy())
+	status, _ := get(t, "http://"+s.web+"/healthz")
+	assert.Equal(t, 200, status, "it is alive")
+	_, a := s.check(t, `{"attributes": {"tenant": "acme"}}`)
+	assert.True(t, a.Allowed, "it still answers")
+	s.stop()
+	_, err = http.Get("http://" + s.web + "/healthz")
+	assert.Error(t, err)
+}
+
+func TestSIGTERMEndsTheProgram(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "ratelimitd")
+	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	var said bytes.Buffer
+	cmd := exec.Command(program, "-http", "127.0.0.1:0", "-grpc", "127.0.0.1:0", "-admin", "127.0.0.1:0", "-drain", "10ms")
+	stderr, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	for b := make([]byte, 1024); !strings.Contains(said.String(), "listens"); {
+		n, err := stderr.Read(b)
+		require.NoError(t, err)
+		said.Write(b[:n])
+	}
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	_, _ = io.Copy(&said, stderr)
+	assert.NoError(t, cmd.Wait(), said.String())
+}
+
+func TestBadFlagsAreRefused(t *testing.T) {
+	for want, c := range map[string]config{
+		"missing.yaml": {rules: "missing.yaml"},
+		"-redis":       {rules: "rules.yaml", redis: "localhost:6379"},
+		"listen":       {rules: "rules.yaml", web: "203.0.113.1:99999"},
+	} {
+		assert.ErrorContains(t, run(t.Context(), c, nil), want)
+	}
+}
+
+// TestProcessesShareBudgetsOnRedis, and each decides alone while Redis is down.
+func TestProcessesShareBudgetsOnRedis(t *testing.T) {
+	need(t, "redis-server")
+	port := freePort(t)
+	cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir())
+	stop := launch(t, cmd, "127.0.0.1:"+port)
+	a, b := start(t, config{redis: "redis://127.0.0.1:" + port}), start(t, config{redis: "redis://127.0.0.1:" + port})
+	const ask = `{"attributes": {"path": "/search/x", "method": "GET", "ip": "192.0.2.1"}}`
+	passed := 0
+	for i := range 40 {
+		_, got := []*running{a, b}[i%2].check(t, ask)
+		if got.Degraded {
+			t.Skip("this machine is too slow for a decision within 10 ms")
+		}
+		if got.Allowed {
+			passed++
+		}
+	}
+	assert.Equal(t, 5, passed)
+
+	stop()
+	passed = 0
+	for range 20 {
+		_, got := a.check(t, ask)
+		assert.True(t, got.Degraded)
+		if got.Allowed {
+			passed++
+		}
+	}
+	assert.Equal(t, 5, passed, "in its own memory")
+}
