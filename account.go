@@ -34,7 +34,7 @@ func (a *account) fresh(reading int64) bool { return a.freshAt() <= reading }
 // freshAt returns the first reading at which the key is fresh. The caller holds the lock.
 func (a *account) freshAt() int64 {
 	a.plan.Refresh(&a.State)
-	return max(a.last, a.plan.Regained(a.State))
+	return max(a.last, a.plan.Forgotten(a.State))
 }
 
 // expired reports whether the key is fresh and has been idle for that long. The caller
@@ -165,7 +165,7 @@ func (a *account) look(p *plan, reading, cost int64, q request, d *Decision) {
 // put the key under it. Of a fresh key there is nothing to come true. The caller holds the lock.
 func (a *account) view(p *plan, reading int64, q request) (meter.State, meter.Moment) {
 	m := a.at(reading)
-	if a.plan.Refresh(&a.State); !q.peek && a.plan.Regained(a.State) > m.Now {
+	if a.plan.Refresh(&a.State); !q.peek && a.plan.Forgotten(a.State) > m.Now {
 		a.adopt(p, reading)
 	}
 	if a.plan.equals(p) {

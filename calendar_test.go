@@ -323,6 +323,9 @@ type datedKey struct {
 	window  time.Time // that used is counted in
 	used    int
 	windows int // that it has counted in
+	changes int // of its limit
+	aside   int // what a lowered limit does not count, until then
+	until   time.Duration
 }
 
 // roll brings a key to a wall time.
@@ -341,11 +344,25 @@ func (k *datedKey) roll(wall time.Time) {
 }
 
 // adopt puts a key under another limit: what is spent is spent in its present window.
-func (k *datedKey) adopt(l ratelimit.Limit, wall time.Time) {
+func (k *datedKey) adopt(l ratelimit.Limit, wall time.Time, now time.Duration) {
 	if k.limit == l {
 		return
 	}
 	k.roll(wall)
+	k.changes++
+	if k.until <= now {
+		k.aside = 0
+	}
+	debt := max(0, k.used-k.limit.Rate.Units)
+	total, most := k.used+k.aside, l.Rate.Units+debt
+	if total > most {
+		until := now
+		if k.used > debt {
+			until += model.PeriodOf(k.limit.Period).Next(k.window).Sub(wall)
+		}
+		k.until = max(until, k.until)
+	}
+	k.used, k.aside = min(total, most), max(0, total-most)
 	if k.limit.Period != l.Period {
 		p := model.PeriodOf(l.Period)
 		k.window = p.Begins(wall.In(p.Location))
@@ -393,6 +410,7 @@ func playDates(t *testing.T, seed uint64) {
 		key     string
 		cost    int
 		windows int
+		changes int
 	}
 	var made []reserved
 	for step := range 60 {
@@ -424,7 +442,7 @@ func playDates(t *testing.T, seed uint64) {
 			limit = anyCalendar(r)
 			require.NoError(t, l.SetLimit(limit))
 		case 1:
-			k.adopt(limit, wall)
+			k.adopt(limit, wall, clock.Now())
 			k.roll(wall)
 			debt := 1 + r.IntN(3*limit.Rate.Units)
 			require.NoError(t, l.Adjust(key, debt))
@@ -440,10 +458,15 @@ func playDates(t *testing.T, seed uint64) {
 			k.roll(wall) // under the limit that it has
 			require.NoError(t, x.r.Cancel())
 			if x.windows == k.windows {
-				k.used -= x.cost
+				off := 0
+				if x.changes != k.changes && k.until > clock.Now() {
+					off = min(k.aside, x.cost)
+				}
+				k.aside -= off
+				k.used -= x.cost - off
 			}
 		default:
-			k.adopt(limit, wall)
+			k.adopt(limit, wall, clock.Now())
 			k.roll(wall)
 			res, err := l.Reserve(t.Context(), key, cost, 0)
 			require.NoError(t, err, what)
@@ -453,7 +476,7 @@ func playDates(t *testing.T, seed uint64) {
 			} else {
 				require.True(t, res.Allowed, what)
 				k.used += cost
-				made = append(made, reserved{res, key, cost, k.windows})
+				made = append(made, reserved{res, key, cost, k.windows, k.changes})
 			}
 			require.Equal(t, max(0, limit.Rate.Units-k.used), res.Remaining, what)
 			if k.used > 0 {

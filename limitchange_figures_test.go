@@ -188,7 +188,9 @@ func probeChange(t *testing.T, seed uint64, r *rand.Rand, from, to ratelimit.Lim
 		again.l.Sweep()
 		return again.l.Len() == 0
 	}
-	require.True(t, gone(peek.ResetAfter), what)
+	if to.Capacity() >= from.Capacity() { // else the table may know longer what was set aside
+		require.True(t, gone(peek.ResetAfter), what)
+	}
 	if peek.ResetAfter > 0 {
 		require.False(t, gone(peek.ResetAfter-1), what)
 	}

@@ -49,11 +49,11 @@ func TestALoweredLimitIsDeniedUntilItIsRegained(t *testing.T) {
 		limit        func(int) ratelimit.Limit
 		retry, reset time.Duration
 	}{
-		{makers[0], time.Hour + 72*s, 2 * time.Hour}, // 100 at 50 an hour
-		{makers[1], time.Hour + 72*s, 2 * time.Hour},
-		{makers[2], 2 * time.Hour, 2 * time.Hour},      // two windows' worth
-		{makers[3], time.Hour, time.Hour},              // each spending keeps its age
-		{makers[4], 2*time.Hour + 72*s, 3 * time.Hour}, // two windows, and the weight of the second
+		{makers[0], 72 * s, time.Hour}, // the 50 that count, at 50 an hour
+		{makers[1], 72 * s, time.Hour},
+		{makers[2], time.Hour, time.Hour},            // one window's worth
+		{makers[3], time.Hour, time.Hour},            // each spending keeps its age
+		{makers[4], time.Hour + 72*s, 2 * time.Hour}, // one window, and its weight in the next
 	} {
 		limit := test.limit(1)
 		t.Run(limit.Algorithm.String(), func(t *testing.T) {
@@ -142,11 +142,11 @@ func TestBookingsKeepTheirInstants(t *testing.T) {
 		booked          time.Duration
 		behind, without time.Duration // when one more comes at 5 an hour: after the booking, and if it was cancelled
 	}{
-		{makers[0], 10, 6 * m, 84 * m, 72 * m},    // 11 or 10 at 5 an hour, less the 4 that may be owed
-		{makers[1], 5, 30 * m, 24 * m, 12 * m},    // when the queue has room again
-		{makers[2], 10, 60 * m, 120 * m, 120 * m}, // two windows' worth, and 1 in the second
-		{makers[3], 10, 60 * m, 60 * m, 60 * m},   // the 10 leave at once
-		{makers[4], 10, 66 * m, 144 * m, 132 * m}, // 5 run over; 1 more in the second window
+		{makers[0], 10, 6 * m, 24 * m, 12 * m},  // 6 or 5 at 5 an hour, less the 4 that may be owed
+		{makers[1], 5, 30 * m, 24 * m, 12 * m},  // when the queue has room again
+		{makers[2], 10, 60 * m, 60 * m, 60 * m}, // one window's worth, and 1 in the next
+		{makers[3], 10, 60 * m, 60 * m, 60 * m}, // the 5 leave at once
+		{makers[4], 10, 66 * m, 84 * m, 72 * m}, // 5 count; 1 more in the second window
 	} {
 		t.Run(test.limit(1).Algorithm.String(), func(t *testing.T) {
 			for _, cancel := range []bool{false, true} {
@@ -735,4 +735,72 @@ func TestWindowsKeepTheirBeginningsWhenTheAlgorithmChanges(t *testing.T) {
 		require.Equal(t, 4, d.Remaining)
 		require.Equal(t, test.reset, d.ResetAfter)
 	}
+}
+
+func TestADowngradedCustomerWaitsUntilTheEndOfTheMonth(t *testing.T) {
+	clock := new(wallClock)
+	clock.setWall(time.Date(2026, 11, 10, 12, 0, 0, 0, time.UTC))
+	month := ratelimit.Month("UTC", 1)
+	l := newWith(t, ratelimit.Calendar(1_000_000, month), ratelimit.Options[string]{Clock: clock})
+	require.True(t, l.Allow("ann", 500_000))
+	end := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC).Sub(clock.Wall().Round(0))
+
+	require.NoError(t, l.SetLimit(ratelimit.Calendar(10_000, month)))
+	d, err := l.Take(t.Context(), "ann", 1)
+	require.NoError(t, err)
+	assert.Equal(t, []any{false, 0, end, end}, []any{d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter})
+
+	require.NoError(t, l.SetLimit(ratelimit.Calendar(1_000_000, month))) // an upgrade opens at once, and refills nothing
+	assert.Equal(t, 500_000, remaining(t, l, "ann"))
+
+	require.NoError(t, l.SetLimit(ratelimit.Calendar(10_000, month)))
+	assert.False(t, l.Allow("ann", 1))
+	clock.advance(end)
+	assert.True(t, l.Allow("ann", 10_000))
+	require.NoError(t, l.SetLimit(ratelimit.Calendar(1_000_000, month)))
+	assert.Equal(t, 990_000, remaining(t, l, "ann"), "last month is over")
+}
+
+func TestALoweredLimitIsOpenAgainAfterItsOwnRefill(t *testing.T) {
+	for _, test := range []struct {
+		from, to ratelimit.Limit
+		spent    int
+	}{
+		{ratelimit.SlidingCounter(ratelimit.PerMinute(1000)), ratelimit.FixedWindow(ratelimit.PerHour(10)), 1000},
+		{ratelimit.TokenBucket(ratelimit.PerSecond(100), 200), ratelimit.TokenBucket(ratelimit.PerSecond(1), 2), 200},
+		{ratelimit.LeakyBucket(ratelimit.PerSecond(100), 200), ratelimit.LeakyBucket(ratelimit.PerSecond(1), 2), 200},
+		{ratelimit.SlidingLog(ratelimit.PerHour(1000)), ratelimit.SlidingLog(ratelimit.PerMinute(10)), 1000},
+	} {
+		l, clock := newLimiter(t, test.from)
+		require.True(t, l.Allow("k", test.spent))
+		require.NoError(t, l.SetLimit(test.to))
+		d, err := l.Take(t.Context(), "k", 1)
+		require.NoError(t, err)
+		assert.False(t, d.Allowed && d.Delay == 0, "%v", test.to)
+		assert.LessOrEqual(t, d.ResetAfter, test.to.RefillTime(), "%v to %v", test.from, test.to)
+		clock.advance(d.ResetAfter)
+		assert.Equal(t, test.to.Capacity(), remaining(t, l, "k"), "%v", test.to)
+	}
+}
+
+func TestATableKeepsAKeyForAsLongAsALoweredLimitHasSetAside(t *testing.T) {
+	from, to := ratelimit.FixedWindow(ratelimit.PerHour(100)), ratelimit.FixedWindow(ratelimit.PerMinute(10))
+	l, clock := newLimiter(t, from)
+	require.True(t, l.Allow("k", 100))
+	require.NoError(t, l.SetLimit(to))
+	assert.False(t, l.Allow("k", 1))
+	clock.advance(30 * time.Minute)
+	assert.Equal(t, 10, remaining(t, l, "k"), "fresh under the limit in force")
+	assert.Zero(t, l.Sweep())
+	restored := newWith(t, to, ratelimit.Options[string]{Clock: clock})
+	require.NoError(t, restored.Restore(l.Saved(), 0))
+	assert.Equal(t, 1, restored.Len())
+	for _, l := range []*ratelimit.Keyed[string]{l, restored} {
+		require.NoError(t, l.SetLimit(from))
+		assert.Equal(t, 10, remaining(t, l, "k"), "90 are set aside for another half hour, and 10 counted")
+	}
+	clock.advance(30*time.Minute + time.Nanosecond)
+	require.NoError(t, l.SetLimit(to))
+	clock.advance(time.Hour)
+	assert.Equal(t, 1, l.Sweep())
 }

@@ -213,7 +213,7 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 	if err != nil {
 		return err
 	}
-	fresh := max(last, p.Regained(s)) <= now
+	fresh := max(last, p.Forgotten(s)) <= now
 	if w := p.wall; w != nil {
 		floors[w] = max(floors[w], r.floor)
 		// A window that is over counts again if the wall clock is ahead and is set back. While there is room, the key

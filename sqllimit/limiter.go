@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -192,7 +194,11 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 // [ratelimit.Keyed.Reserve]. To settle takes one decision within [Options.Timeout], and none if the cost is the reserved one. If
 // it fails, that stays charged. The reservation is never nil.
 func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	d, o, err := l.decide(ctx, key, cost, &order{ahead: max(0, int64(maxDelay)) / 1000, keep: true})
+	keep := meter.Open
+	if optional.IsPassing(ctx) {
+		keep = meter.Booked
+	}
+	d, o, err := l.decide(ctx, key, cost, &order{ahead: max(0, int64(maxDelay)) / 1000, keep: keep})
 	l.report(key, cost, d, err)
 	return ratelimit.NewReservation(d, l.settler(key, cost, o)), err
 }
@@ -234,7 +240,7 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 		l.check()
 		return ratelimit.Decision{}, ended(err, false)
 	}
-	d, o, err := l.decide(ctx, key, cost, &order{ahead: int64(left) / 1000, keep: true, undone: true})
+	d, o, err := l.decide(ctx, key, cost, &order{ahead: int64(left) / 1000, keep: meter.Booked, undone: true})
 	switch {
 	case err != nil:
 		return d, err

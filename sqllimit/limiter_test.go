@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/meter"
 )
 
 // state is an answer of a database with an SQLSTATE.
@@ -710,7 +711,7 @@ func FuzzRow(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			o := &order{plan: p, cost: 1, ahead: math.MaxInt64, keep: true}
+			o := &order{plan: p, cost: 1, ahead: math.MaxInt64, keep: meter.Open}
 			require.NoError(t, e.take(o))
 			require.GreaterOrEqual(t, o.decision.Remaining, 0)
 			require.NoError(t, e.adjust(p, -1))

@@ -20,7 +20,8 @@ type order struct {
 	plan *plan
 
 	cost, ahead int64
-	keep, peek  bool
+	keep        meter.Keep
+	peek        bool
 	undone      bool  // if the caller leaves, it gives back what was spent
 	actual      int64 // of a settlement; of an adjustment the delta
 

@@ -177,7 +177,7 @@ func (e *entry) take(o *order) error {
 	offer := m.Free()
 	if o.cost > 0 {
 		ahead := o.ahead
-		if !p.meter.Delays() && !o.keep {
+		if !p.meter.Delays() && o.keep == meter.Final {
 			ahead = 0
 		}
 		offer = p.meter.Offer(*s, m, o.cost, ahead)
@@ -190,12 +190,9 @@ func (e *entry) take(o *order) error {
 		d.Delay = between(e.reading, offer.At)
 	}
 	if d.Allowed && o.cost > 0 && !o.peek {
-		keep := meter.Final
-		if o.keep {
-			keep = meter.Booked
-		}
-		p.meter.Accept(s, e.now, offer, o.cost, keep)
+		p.meter.Accept(s, e.now, offer, o.cost, o.keep)
 		o.spending = offer.Spending(o.cost)
+		o.spending.Open = o.keep == meter.Open
 		if p.limit.Algorithm == ratelimit.AlgorithmCalendar {
 			o.spending.Part = s.M
 		}
@@ -261,7 +258,7 @@ func (e *entry) ends(p *plan) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return meter.Add(max(at, p.meter.Regained(s)), p.keep), nil
+	return meter.Add(max(at, p.meter.Forgotten(s)), p.keep), nil
 }
 
 // next returns the row that takes the place of the entry's, after a change.
@@ -276,11 +273,11 @@ func (e *entry) next() row {
 	b = append(b, e.plan.text...)
 	b = binary.BigEndian.AppendUint32(b, e.mark)
 	b = binary.AppendUvarint(b, e.changes)
-	r := row{at: e.now, state: m.AppendState(b, e.meters, e.now), expires: e.expires}
+	r := row{at: e.now, state: m.AppendOpen(b, e.meters, e.now), expires: e.expires}
 	// As long as expires is to come it stays, so that the database need not write its index. It says only when to
 	// look at the row.
 	if !e.found || e.expires <= e.now {
-		r.expires = meter.Add(max(e.now, m.Regained(e.meters)), e.plan.keep)
+		r.expires = meter.Add(max(e.now, m.Forgotten(e.meters)), e.plan.keep)
 	}
 	return r
 }

@@ -8,7 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/model"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -63,4 +67,35 @@ func TestSuite(t *testing.T) {
 			return hashed{one}, hashed{other}, err
 		},
 	})
+}
+
+func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	_, db := newFake(t, func() int64 { return clock.Wall().UnixMicro() })
+	l, err := New(db, model.TokensPerMinute, &Options{Name: "tokens"})
+	require.NoError(t, err)
+	assert.InDelta(t, 100_000, model.Overlap(t, clock, l, "tenant"), 5000)
+}
+
+func TestALoweredLimitBarsNoKeyForLongerThanItsOwnRefill(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	_, db := newFake(t, func() int64 { return clock.Wall().UnixMicro() })
+	month := ratelimit.Month("UTC", 1)
+	l, err := New(db, ratelimit.Calendar(1_000_000, month), &Options{Name: "plans"})
+	require.NoError(t, err)
+	require.True(t, l.Allow("ann", 400_000))
+	require.True(t, l.Allow("ann", 100_000))
+	before, err := l.Peek(t.Context(), "ann", 1)
+	require.NoError(t, err)
+
+	require.NoError(t, l.SetLimit(ratelimit.Calendar(10_000, month)))
+	d, err := l.Take(t.Context(), "ann", 1)
+	require.NoError(t, err)
+	assert.False(t, d.Allowed)
+	assert.Equal(t, before.ResetAfter, d.RetryAfter, "the next month, and not the 50th")
+
+	require.NoError(t, l.SetLimit(ratelimit.Calendar(1_000_000, month)))
+	d, err = l.Peek(t.Context(), "ann", 1)
+	require.NoError(t, err)
+	assert.Equal(t, 500_000, d.Remaining, "what was set aside counts again")
 }

@@ -8,7 +8,7 @@ import "math"
 
 // bookings returns the ledger of a state, nil if nothing is booked.
 func (m *Meter) bookings(s State) *ledger {
-	if s.detail == nil || m.log {
+	if s.detail == nil || m.log || s.ledger == nil {
 		return nil
 	}
 	if l := s.ledger; len(l.list) > 0 || l.stale() {
@@ -153,6 +153,11 @@ func (m *Meter) owe(s State, now, n int64) State {
 // grant takes n from what is spent: bookings first, the last of all first.
 func (m *Meter) grant(s State, now, n int64) State {
 	l := m.bookings(s)
+	if r := s.asideAt(now); r.units > 0 {
+		if over := n - m.spent(s, now); over > 0 { // a grant of more than counts
+			s.ledger.rest.units -= min(over, r.units)
+		}
+	}
 	if l == nil {
 		if s = m.forgive(s, now, n); m.token != nil && s.detail != nil {
 			s.ledger.granted(now, s.owed(now))

@@ -17,8 +17,8 @@ type State struct {
 	*detail // nil for the algorithms that keep sums, unless something is booked
 }
 
-// detail is what a state keeps on the heap: the spendings of a sliding log, or the
-// bookings of another algorithm. Only one of the two is ever in use.
+// detail is what a state keeps on the heap: the spendings of a sliding log, and the ledger. A log's ledger has
+// nothing but a line and a rest, and is nil without them.
 type detail struct {
 	log    totals
 	ledger *ledger
@@ -55,12 +55,14 @@ func (sp Spending) begin() span {
 type ledger struct {
 	base State     // before the oldest booking; it has no detail
 	list []booking // the oldest first
-	line *Line     // who waits; nil if nobody does. A log has a ledger for this only
+	line *Line     // who waits; nil if nobody does. A log has a ledger for this and the rest only
 	gone int       // how many have been popped since list was copied last
 
 	// Of the bookings from changed on, to before unchanged, the cost may have changed, and no
 	// state from there on shows it yet. If unchanged is 0, all is up to date.
 	changed, unchanged int
+
+	rest rest // set aside when the limit was lowered
 
 	opens []open // token bucket: the open reservations by now, the oldest first; their least debts rise
 }

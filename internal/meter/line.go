@@ -231,7 +231,7 @@ func (l *Line) close(m *Meter, s *State) {
 		return
 	}
 	if s.ledger.line = nil; m.log {
-		s.ledger = nil
+		*s = m.trimmed(*s)
 	}
 }
 

@@ -134,10 +134,12 @@ func (m *Meter) Advance(s *State, now int64) {
 }
 
 func (m *Meter) advanceTo(s *State, now int64) {
-	if s.detail != nil && !m.log {
-		*s = m.catchUp(*s, now)
-	} else if s.detail != nil {
-		*s = m.lineUp(*s)
+	switch {
+	case s.detail == nil || s.ledger == nil:
+	case m.log:
+		*s = m.lapsed(m.lineUp(*s), now)
+	default:
+		*s = m.lapsed(m.catchUp(*s, now), now)
 	}
 	if m.advances {
 		*s = m.advance(*s, now)
@@ -174,7 +176,7 @@ func (m *Meter) allow(s *State, now, cost int64) bool {
 	if m.earliest(*s, now, cost) > now {
 		return false
 	}
-	if m.leaky == nil && s.detail == nil {
+	if m.leaky == nil && (s.detail == nil || m.log) {
 		*s = m.spend(*s, now, cost)
 		return true
 	}
@@ -237,7 +239,9 @@ func (m *Meter) Refresh(s *State) {
 // What is above is charged, as a debt if need be. What is below is given back, as far
 // as it has not been regained and others do not depend on it.
 func (m *Meter) Settle(s *State, now int64, sp Spending, actual int64) {
-	*s = m.settle(m.popDue(*s, now), now, sp, actual)
+	*s = m.popDue(*s, now)
+	actual = m.settleAside(*s, now, sp, actual)
+	*s = m.settle(*s, now, sp, actual)
 }
 
 // Adjust charges a delta above 0, as a debt if need be, and forgives one below: what is booked
@@ -368,7 +372,7 @@ type algorithm interface {
 // behind returns at, or the instant of the last booking if that is later: what comes
 // later queues behind what is booked. It is for the algorithms that keep a ledger.
 func (s State) behind(at int64) int64 {
-	if s.detail == nil {
+	if s.detail == nil || s.ledger == nil {
 		return at
 	}
 	return max(at, s.ledger.newest())

@@ -13,19 +13,34 @@ import "slices"
 func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 	fromLog, isFrom := from.algorithm.(*slidingLog)
 	toLog, isTo := to.algorithm.(*slidingLog)
+	x := from.leave(s, now)
+	var r rest
 	switch {
 	case isFrom && isTo:
-		// Each spending keeps its age, but what the old window has left behind is over.
-		return toLog.replaced(fromLog.advance(fromLog.aside(s), now), now).capped(to)
+		s = toLog.between(fromLog, s, now).capped(to)
+		booked, n := toLog.bookings(s, now)
+		if n > 0 {
+			s.log = s.log.clone()
+			s.N -= s.log.reduceNewest(n)
+		}
+		s, r = to.lowered(s, now, from, x)
+		for _, b := range booked {
+			s = toLog.spend(s, b.at, b.cost)
+		}
 	case isFrom: // n is what is booked, and spent counts it too
 		booked, n := fromLog.bookings(s, now)
-		return to.fold(to.charged(now, from.spent(s, now)-n), booked)
+		s, r = to.lowered(to.charged(now, from.spent(s, now)-n), now, from, x)
+		s = to.fold(s, booked)
 	case isTo:
 		base, booked := from.split(s, now)
-		return toLog.carried(to.charged(now, from.spent(base, now)), now, booked).capped(to)
+		base, r = to.lowered(to.charged(now, from.spent(base, now)), now, from, x)
+		s = toLog.carried(base, now, booked).capped(to)
+	default:
+		base, booked := from.split(s, now)
+		base, r = to.lowered(carrySums(from, to, base, now), now, from, x)
+		s = to.fold(base, booked)
 	}
-	base, booked := from.split(s, now)
-	return to.fold(carrySums(from, to, base, now), booked)
+	return s.setAside(r)
 }
 
 // split parts what is spent by now from what is booked for later, in copies. A booking that
@@ -123,7 +138,7 @@ func carrySums(from, to *Meter, s State, now int64) State {
 		if from.kind != to.kind {
 			s = State{At: s.At, N: from.spent(s, now)}
 		}
-		return s.capped(to)
+		return s.aged(from, to, now).capped(to)
 	}
 	return to.charged(now, from.spent(s, now))
 }

@@ -191,14 +191,22 @@ func newOpens() *detail {
 
 // trimmed drops a detail that says nothing any more.
 func (m *Meter) trimmed(s State) State {
-	if s.detail != nil && !m.log && s.ledger.empty() {
+	if s.detail == nil || s.ledger == nil || !s.ledger.empty() {
+		return s
+	}
+	switch {
+	case !m.log:
 		s.detail = nil
+	case s.ledger.line == nil:
+		s.detail.ledger = nil
 	}
 	return s
 }
 
-// empty reports whether nothing is booked or open.
-func (l *ledger) empty() bool { return len(l.list) == 0 && !l.stale() && len(l.opens) == 0 }
+// empty reports whether nothing is booked, open or set aside.
+func (l *ledger) empty() bool {
+	return len(l.list) == 0 && !l.stale() && len(l.opens) == 0 && l.rest.units == 0
+}
 
 // settleToken settles a token bucket's spending under the limit that it was spent under.
 func (m *Meter) settleToken(s State, now int64, sp Spending, actual int64) State {

@@ -174,6 +174,54 @@ func TestASettledStateIsTheOneOfTheRealCosts(t *testing.T) {
 	}
 }
 
+// stored writes and reads the state, as a store does between two calls.
+func (p *past) stored(t *testing.T) {
+	p.m.Refresh(&p.s)
+	passed := p.rnd.Int64N(3)
+	data := p.m.AppendOpen(nil, p.s, p.now)
+	s, left, err := p.m.ReadState(data, p.now+passed, passed)
+	require.NoError(t, err)
+	require.Empty(t, left)
+	p.s, p.now = s, p.now+passed
+}
+
+func TestAStoredStateIsTheOneOfTheRealCosts(t *testing.T) {
+	for seed := range uint64(testsize.Of(10_000, 200_000)) {
+		p := newPast(rand.New(rand.NewPCG(seed, 8)), seed%2 == 1)
+		exact := true
+		for range 60 {
+			p.do()
+			exact = exact && (p.s.detail == nil || len(p.s.ledger.opens)+len(p.s.ledger.list) <= mostOpens)
+			p.stored(t)
+			if exact {
+				require.Equal(t, p.replayed(), p.base(), "seed %d: %v", seed, p)
+			} else {
+				require.False(t, p.base().less(p.replayed()), "seed %d: %v", seed, p)
+			}
+		}
+		if !p.grants {
+			p.bound(t)
+		}
+	}
+}
+
+func TestARestIsStored(t *testing.T) {
+	for kind := TokenBucket; kind < Calendar; kind++ {
+		from, to := meterOf(kind, 100, 1000, 100), meterOf(kind, 10, 1000, 10)
+		var s State
+		require.True(t, from.Allow(&s, 0, 100))
+		s = to.Migrate(from, s, 5)
+		read, left, err := to.ReadState(to.AppendState(nil, s, 5), 7, 2)
+		require.NoError(t, err)
+		require.Empty(t, left)
+		require.Equal(t, s.asideAt(7), read.asideAt(7), "%v", kind)
+		require.EqualValues(t, 90, read.asideAt(7).units)
+		read, _, err = to.ReadState(to.AppendState(nil, s, 5), 5000, 5000)
+		require.NoError(t, err)
+		require.Zero(t, read.asideAt(5000))
+	}
+}
+
 func TestFewOpensGiveBackNoMoreThanMany(t *testing.T) {
 	defer func(n int) { maxOpens = n }(maxOpens)
 	for seed := range uint64(testsize.Of(20_000, 400_000)) {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 )
 
 // This file writes states to memory that outlives the program, and reads them. All instants are
@@ -16,6 +17,11 @@ import (
 //	calendar         0, n, m
 //	sliding log      entries, {at, cost} for each, m, at if m > 0
 //	all but the log  bookings, {at, cost, and for a leaky bucket part} for each
+//	flagRest         units, until
+//	flagOpen         the open reservations of each booking, opens, {the span from there to the writing, part, count, least} for each, the newest first
+//
+// The flags are bits of the number of entries or bookings. The debt that is called least is its ticks and one, and its
+// fraction, or 0 if it is unsampled.
 //
 // An instant of an entry or a booking is written as the span since the one before. What a reader finds
 // is not trusted: every figure is checked that arithmetic relies on.
@@ -26,17 +32,91 @@ const mostUnits = 1 << 53
 // MostOrdinal is above the ordinals of all windows of a calendar: seconds up to the year 9999.
 const MostOrdinal = 1 << 39
 
+// What follows the bookings. They are bits above any number of those.
+const (
+	flagRest = 1 << 32
+	flagOpen = 1 << 33
+)
+
+// mostOpens is the number of open reservations that are written at most.
+const mostOpens = 16
+
 // Errors of [Meter.ReadState].
 var (
 	ErrShort   = errors.New("cut short")
 	ErrGarbage = errors.New("not a state of this limit")
 )
 
-// AppendState appends what a state is at now to buf. The state is up to date, and stays as it is.
+// AppendState appends what a state is at now to buf. The state is up to date, and stays as it is. Open reservations are
+// left out: they cannot be settled in a later program.
 func (m *Meter) AppendState(buf []byte, s State, now int64) []byte {
-	if l, ok := m.algorithm.(*slidingLog); ok {
-		return l.append(buf, l.advance(l.aside(s), now), now)
+	return m.append(buf, s, now, nil)
+}
+
+// AppendOpen is AppendState with the open reservations, for a store in which other programs settle them. Where they
+// are many, some count as one.
+func (m *Meter) AppendOpen(buf []byte, s State, now int64) []byte {
+	if m.token == nil || s.detail == nil {
+		return m.append(buf, s, now, nil)
 	}
+	l := *s.ledger // the copy's list of opens may change
+	l.opens = slices.Clone(l.opens)
+	if k := l.search(now + 1); k > 0 {
+		l.due(l.list[:k])
+	}
+	for len(l.opens) > mostOpens {
+		l.merge()
+	}
+	return m.append(buf, s, now, &l)
+}
+
+// append is AppendState, with the open reservations of a ledger if that is not nil.
+func (m *Meter) append(buf []byte, s State, now int64, l *ledger) []byte {
+	flags, r := uint64(0), s.asideAt(now)
+	if r.units > 0 {
+		flags |= flagRest
+	}
+	if l != nil && l.isOpen() {
+		flags |= flagOpen
+	}
+	if log, ok := m.algorithm.(*slidingLog); ok {
+		buf = log.append(buf, log.advance(log.aside(s), now), now, flags)
+	} else {
+		buf = m.appendSums(buf, s, now, flags)
+	}
+	if r.units > 0 {
+		buf = binary.AppendUvarint(buf, uint64(r.units))
+		buf = binary.AppendUvarint(buf, uint64(min(r.until-now, 2*m.horizon)))
+	}
+	if flags&flagOpen == 0 {
+		return buf
+	}
+	for _, b := range l.list[l.search(now+1):] {
+		buf = binary.AppendUvarint(buf, uint64(b.open))
+	}
+	buf = binary.AppendUvarint(buf, uint64(len(l.opens)))
+	for i := len(l.opens) - 1; i >= 0; i-- {
+		o := &l.opens[i]
+		buf = binary.AppendUvarint(buf, uint64(now-o.from))
+		buf = binary.AppendUvarint(buf, uint64(o.part))
+		buf = binary.AppendUvarint(buf, uint64(o.count))
+		if o.least == unsampled {
+			buf = append(buf, 0)
+			continue
+		}
+		buf = binary.AppendUvarint(buf, uint64(o.least.ticks)+1)
+		buf = binary.AppendUvarint(buf, uint64(o.least.frac))
+	}
+	return buf
+}
+
+// isOpen reports whether anything is open by now, or will be.
+func (l *ledger) isOpen() bool {
+	return len(l.opens) > 0 || slices.ContainsFunc(l.list, func(b booking) bool { return b.open > 0 })
+}
+
+// appendSums is append for an algorithm that keeps sums.
+func (m *Meter) appendSums(buf []byte, s State, now int64, flags uint64) []byte {
 	base, booked := m.parted(s, now)
 	_, dated := m.algorithm.(*calendar)
 	if dated {
@@ -51,7 +131,7 @@ func (m *Meter) AppendState(buf []byte, s State, now int64) []byte {
 	if m.kind == SlidingCounter || dated {
 		buf = binary.AppendUvarint(buf, uint64(base.M))
 	}
-	buf = binary.AppendUvarint(buf, uint64(len(booked)))
+	buf = binary.AppendUvarint(buf, uint64(len(booked))|flags)
 	for _, b := range booked {
 		buf = binary.AppendUvarint(buf, uint64(b.at-now))
 		buf = binary.AppendUvarint(buf, uint64(b.cost))
@@ -63,13 +143,13 @@ func (m *Meter) AppendState(buf []byte, s State, now int64) []byte {
 	return buf
 }
 
-// append is AppendState for a log that has been advanced to now.
-func (l *slidingLog) append(buf []byte, s State, now int64) []byte {
+// append is append for a log that has been advanced to now.
+func (l *slidingLog) append(buf []byte, s State, now int64, flags uint64) []byte {
 	n := 0
 	if s.detail != nil {
 		n = s.log.len()
 	}
-	buf = binary.AppendUvarint(buf, uint64(n))
+	buf = binary.AppendUvarint(buf, uint64(n)|flags)
 	since := now - l.per
 	for i := range n {
 		e := s.log.get(i)
@@ -95,6 +175,7 @@ func (m *Meter) ReadState(data []byte, now, passed int64) (State, []byte, error)
 	} else {
 		s = r.sums(m)
 	}
+	s = r.appendix(m, s)
 	if r.err != nil {
 		return State{}, nil, r.err
 	}
@@ -111,6 +192,7 @@ type reader struct {
 	data        []byte
 	horizon     int64
 	now, passed int64
+	flags       int64
 	err         error // the first
 }
 
@@ -174,6 +256,49 @@ func (r *reader) log(l *slidingLog, m *Meter) (s State) {
 	return s
 }
 
+// appendix reads what the flags have announced.
+func (r *reader) appendix(m *Meter, s State) State {
+	if r.err == nil && r.flags&flagRest != 0 {
+		units := r.number(1, math.MaxInt64)
+		if until := r.instant(r.number(1, 2*r.horizon)); r.err == nil && until > r.now {
+			s = s.setAside(rest{units, until})
+		}
+	}
+	if r.err != nil || r.flags&flagOpen == 0 {
+		return s
+	}
+	if m.token == nil {
+		r.err = ErrGarbage
+	}
+	if s.detail == nil {
+		s.detail = &detail{ledger: &ledger{}}
+	}
+	for i := range s.ledger.list {
+		s.ledger.list[i].open = int(r.number(0, farAhead))
+	}
+	s.ledger.opens = r.opens(m)
+	return s
+}
+
+// opens reads a token bucket's open reservations.
+func (r *reader) opens(m *Meter) (opens []open) {
+	for range r.number(0, mostOpens) {
+		o := open{from: r.instant(-r.number(0, farAhead)), part: r.number(0, farAhead), count: int(r.number(1, farAhead)), least: unsampled}
+		if ticks := r.number(0, r.horizon+1); ticks > 0 {
+			o.least = span{ticks - 1, r.number(0, m.token.units-1)}
+		}
+		if k := len(opens) - 1; k >= 0 && (o.from > opens[k].from || opens[k].least.less(o.least)) && r.err == nil {
+			r.err = ErrGarbage
+		}
+		if r.err != nil {
+			return nil
+		}
+		opens = append(opens, o)
+	}
+	slices.Reverse(opens)
+	return opens
+}
+
 // instant returns the instant of a span after the writing, on the reader's axis. What was longer ago than the
 // longest span that is counted in was that long ago.
 func (r *reader) instant(span int64) int64 {
@@ -206,9 +331,13 @@ func (r *reader) signed(least, most int64) int64 {
 	return n
 }
 
-// count reads how many things follow, of that many bytes at least.
+// count reads the number of things that follow, of that many bytes at least, and the flags.
 func (r *reader) count(bytes int) int64 {
 	n := r.number(0, math.MaxInt64)
+	r.flags, n = n&^(flagRest-1), n&(flagRest-1)
+	if r.err == nil && r.flags&^(flagRest|flagOpen) != 0 {
+		r.err = ErrGarbage
+	}
 	if r.err == nil && n > int64(len(r.data)/bytes) {
 		r.err = ErrShort
 	}

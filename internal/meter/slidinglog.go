@@ -281,6 +281,16 @@ func (l *slidingLog) bookings(s State, now int64) (booked []booking, n int64) {
 	return booked, n
 }
 
+// between returns the state of another log under this one. Each spending keeps its age, but what the other window has
+// left behind is over. The given state stays as it is.
+func (l *slidingLog) between(from *slidingLog, s State, now int64) State {
+	if s = from.aside(s); s.detail != nil {
+		s.ledger = nil
+		s.log = s.log.clone()
+	}
+	return l.replaced(from.advance(s, now), now)
+}
+
 // carried spends what was booked under a limit of another kind. At its instant a booking
 // keeps as much as a window holds, and what is above that becomes a debt. A debt that
 // was charged behind a booking is a part of it, and stays one that way.

@@ -16,16 +16,61 @@ func (m *model) adopt(l ratelimit.Limit, now int64) {
 	m.limit = l
 	switch {
 	case old.Named("") == l.Named(""):
-	case m.base.reset(now) <= now && len(m.ahead) == 0:
-		m.base = newSpending(l)
+	case m.base.reset(now) <= now && len(m.ahead) == 0 && (m.aside.units == 0 || m.aside.until <= now):
+		m.base, m.aside = newSpending(l), aside{}
 	case m.blurry || !m.canCarry(old, l, now):
 		m.blurry = true
 	default:
-		m.base = carried(m.base, old, l, now)
+		m.blurry = !m.carry(old, l, now)
 	}
 	if m.blurry { // what is in the model means nothing any more
-		m.base, m.ahead = newSpending(l), nil
+		m.base, m.ahead, m.aside = newSpending(l), nil, aside{}
 	}
+}
+
+// aside is what a lowered limit does not count, until the old limit would have regained it.
+type aside struct{ units, until int64 }
+
+// carry carries what is spent over, with no more counted than the new capacity, and debts. It reports false where
+// more than one outcome would be right.
+func (m *model) carry(old, l ratelimit.Limit, now int64) bool {
+	if m.aside.until <= now {
+		m.aside = aside{}
+	}
+	spent := m.base.spent(now)
+	debt := max(0, spent-int64(old.Capacity()))
+	rest := m.base.clone()
+	if debt > 0 && !rest.grant(now, debt) {
+		return false
+	}
+	until := max(rest.reset(now), m.aside.until)
+	to := carried(m.base, old, l, now)
+	most, total := int64(l.Capacity())+debt, spent+m.aside.units
+	switch counted := to.spent(now); {
+	case counted > most:
+		if !to.grant(now, counted-most) {
+			return false
+		}
+	case min(most, total) > counted && m.aside.units > 0:
+		to.charge(now, min(most-counted, total-counted, m.aside.units))
+	}
+	m.base, m.aside = to, aside{}
+	if over := total - to.spent(now); total > most && over > 0 && until > now {
+		m.aside = aside{over, until}
+	}
+	return true
+}
+
+// aged is a debt under a shorter window: windows that would have passed before have regained nothing of it.
+func aged(start, used, units, per, fewer, now int64) (at, left, before int64) {
+	k := (now - start) / per
+	if k <= 0 || used <= units {
+		return start, used, -1
+	}
+	if k == 1 {
+		before = min(units, fewer)
+	}
+	return start + k*per, used - units, before
 }
 
 // canCarry reports whether it is told what the new limit makes of the old one's figures.
@@ -64,18 +109,25 @@ func carried(from spending, old, l ratelimit.Limit, now int64) spending {
 	units, per := int64(l.Rate.Units), int64(l.Rate.Per)
 	switch s := from.(type) { // the windows keep their beginning, and the log its instants
 	case *modelWindow:
-		if s.pass(now); l.Algorithm == ratelimit.AlgorithmFixedWindow {
-			return &modelWindow{units: units, per: per, start: s.start, used: s.used}
+		s.pass(now)
+		start, used, before := aged(s.start, s.used, s.units, per, units, now)
+		if l.Algorithm == ratelimit.AlgorithmFixedWindow {
+			return &modelWindow{units: units, per: per, start: start, used: used}
 		}
 		if l.Algorithm == ratelimit.AlgorithmSlidingCounter {
-			return &modelCounter{units: units, per: per, start: s.start, curr: s.used}
+			return &modelCounter{units: units, per: per, start: start, curr: used, prev: max(0, before)}
 		}
 	case *modelCounter:
 		if s.pass(now); l.Algorithm == ratelimit.AlgorithmSlidingCounter {
-			return &modelCounter{units: units, per: per, start: s.start, curr: s.curr, prev: s.prev}
+			start, used, before := aged(s.start, s.curr, s.units, per, units, now)
+			if before < 0 {
+				before = s.prev
+			}
+			return &modelCounter{units: units, per: per, start: start, curr: used, prev: before}
 		}
 		if l.Algorithm == ratelimit.AlgorithmFixedWindow {
-			return &modelWindow{units: units, per: per, start: s.start, used: s.spent(now)}
+			start, used, _ := aged(s.start, s.spent(now), s.units, per, units, now)
+			return &modelWindow{units: units, per: per, start: start, used: used}
 		}
 	case *modelCalendar:
 		if s.pass(now); l.Period == old.Period && l.Algorithm == old.Algorithm {

@@ -90,7 +90,7 @@ func (w *world) standing(key string, raw int64) keyStanding {
 		return isFresh
 	case j.blurry:
 		return isUnknown
-	case j.all().reset(j.at(raw)) > raw:
+	case j.all().reset(j.at(raw)) > raw || j.aside.units > 0 && j.aside.until > raw:
 		return isSpent
 	}
 	return isFresh

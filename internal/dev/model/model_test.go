@@ -416,6 +416,7 @@ type model struct {
 	known  bool         // the key is tracked
 	last   int64        // the highest reading it has seen
 	floor  int64        // a key that was swept away is created anew no earlier than it was fresh
+	aside  aside        // what a lowered limit does not count
 	life   int          // how many times the key was forgotten
 	ended  map[int]bool // the lives that Reset has ended
 	blurry bool         // no right answer is known any more
@@ -626,13 +627,16 @@ func (m *model) adjust(raw int64, delta int) {
 		m.charge(int64(delta))
 		return
 	}
+	spent := m.base.spent(m.last)
 	if len(m.ahead) > 0 || !m.base.grant(m.last, -int64(delta)) {
 		m.blurry = true
 	}
+	m.aside.units -= min(m.aside.units, max(0, -int64(delta)-spent))
 }
 
 func (m *model) forget() {
 	m.base, m.ahead, m.known, m.life = newSpending(m.limit), nil, false, m.life+1
+	m.aside = aside{}
 }
 
 // reset forgets the key, and ends its reservations.
@@ -644,7 +648,7 @@ func (m *model) reset() {
 }
 
 func (m *model) sweep(raw int64) int {
-	if !m.known || m.all().reset(m.at(raw)) > raw {
+	if !m.known || m.all().reset(m.at(raw)) > raw || m.aside.units > 0 && m.aside.until > raw {
 		return 0
 	}
 	m.floor = max(m.floor, m.all().reset(m.last))

@@ -1,0 +1,166 @@
+package meter
+
+// This file is what a lowered limit counts. What a key has spent stays spent, but a lowered limit counts at most its
+// capacity, and debts. The units above that are set aside, and count again if the limit is raised before the
+// old limit would have regained them. So a key whose limit is lowered waits no longer than one that has spent the
+// whole new capacity, and a limit that is lowered and raised again leaves no more than it did before.
+//
+// One figure could not do that: it either bars the key under the lowered limit, or forgets units under the raised
+// one. The counted units and those set aside are together always the spent ones, so flipping a limit regains nothing.
+
+// rest is the units that a lowered limit has set aside, and the instant at which the limit that they were spent under
+// would have regained them.
+type rest struct{ units, until int64 }
+
+// asideAt returns the rest that is alive at an instant.
+func (s State) asideAt(now int64) rest {
+	if s.detail == nil || s.ledger == nil || s.ledger.rest.until <= now {
+		return rest{}
+	}
+	return s.ledger.rest
+}
+
+// setAside returns a state with a rest.
+func (s State) setAside(r rest) State {
+	if r.units == 0 {
+		return s
+	}
+	if s.detail == nil {
+		s.detail = new(detail)
+	}
+	if s.ledger == nil {
+		s.ledger = &ledger{}
+	}
+	s.ledger.rest = r
+	return s
+}
+
+// lapsed drops a rest whose time is over.
+func (m *Meter) lapsed(s State, now int64) State {
+	if s.detail == nil || s.ledger == nil || s.ledger.rest.units == 0 || s.ledger.rest.until > now {
+		return s
+	}
+	s.ledger.rest = rest{}
+	return m.trimmed(s)
+}
+
+// Forgotten returns the first instant at which nothing is known of a key that a new key would not have: all is
+// regained, and nothing is set aside.
+func (m *Meter) Forgotten(s State) int64 {
+	at := m.Regained(s)
+	if s.detail != nil && s.ledger != nil && s.ledger.rest.units > 0 {
+		at = max(at, s.ledger.rest.until)
+	}
+	return at
+}
+
+// leaving is the spending of a key under the limit that it leaves.
+type leaving struct {
+	base   State // without bookings and detail, except a log's
+	spent  int64
+	debt   int64 // the part of it above the capacity
+	before rest
+}
+
+// leave returns the spending by now. The state is up to date, and stays as it is.
+func (m *Meter) leave(s State, now int64) leaving {
+	x := leaving{before: s.asideAt(now)}
+	if l, ok := m.algorithm.(*slidingLog); ok {
+		x.base = l.advance(l.aside(s), now)
+		if x.base.detail != nil {
+			x.base.log = x.base.log.clone()
+			x.base.ledger = nil
+			_, n := l.bookings(x.base, now)
+			x.base.N -= x.base.log.reduceNewest(n)
+		}
+	} else {
+		x.base, _ = m.split(s, now)
+		x.base.detail = nil
+		x.base = m.advance(x.base, now)
+	}
+	x.spent = m.spent(x.base, now)
+	x.debt = max(0, x.spent-m.capacity())
+	return x
+}
+
+// until returns the instant at which all but the debt would have been regained.
+func (x leaving) until(m *Meter, now int64) int64 {
+	if x.debt > 0 {
+		x.base = m.forgive(x.base, now, x.debt)
+	}
+	return max(m.regained(x.base), x.before.until)
+}
+
+// lowered returns a state that was carried over to this meter, without bookings, with no more counted than its
+// capacity and debts, and the units to set aside. Units that were set aside before count first.
+func (m *Meter) lowered(s State, now int64, from *Meter, x leaving) (State, rest) {
+	total, most := Add(x.spent, x.before.units), Add(m.capacity(), x.debt)
+	counted := m.spent(s, now)
+	switch n := min(total, most, m.maxDebt) - counted; {
+	case n > 0 && x.before.units > 0:
+		s = m.charge(s, now, min(n, x.before.units))
+	case counted > most:
+		s = m.uncount(s, now, counted-most, x.debt)
+	}
+	if total <= most { // all counts
+		return s, rest{}
+	}
+	r := rest{total - m.spent(s, now), x.until(from, now)}
+	if r.units <= 0 || r.until <= now {
+		return s, rest{}
+	}
+	return s, r
+}
+
+// uncount takes n from what counts. A log takes it from its entries, and leaves the debt.
+func (m *Meter) uncount(s State, now, n, debt int64) State {
+	l, ok := m.algorithm.(*slidingLog)
+	if !ok || s.M == 0 || s.N <= l.units {
+		return m.forgive(s, now, n)
+	}
+	debt, s.M = s.M, 0
+	s = l.forgive(s, now, min(n, s.N-l.units))
+	return l.indebt(s, now, debt)
+}
+
+// settleAside gives back of the rest first, if the spending is from before the change of limit and still counts. It
+// returns the actual cost that is left to settle.
+func (m *Meter) settleAside(s State, now int64, sp Spending, actual int64) int64 {
+	r := s.asideAt(now)
+	if r.units == 0 || !sp.Changed || actual >= sp.Cost || sp.At > now {
+		return actual
+	}
+	base := s
+	switch l := m.bookings(s); {
+	case l != nil:
+		base = l.base
+	case m.log:
+		d := *s.detail
+		d.log = d.log.clone()
+		base.detail = &d
+	default:
+		base.detail = nil
+	}
+	if m.spent(m.refund(base, now, sp, actual), now) >= m.spent(base, now) {
+		return actual
+	}
+	off := min(sp.Cost-actual, r.units)
+	s.ledger.rest.units -= off
+	return actual + off
+}
+
+// aged returns a window's state under a shorter window. Until now the key has regained by the limit that it leaves, so
+// the shorter windows that fit into the time before have regained nothing of a debt.
+func (s State) aged(from, to *Meter, now int64) State {
+	per, _ := to.windows()
+	_, units := from.windows()
+	k := (now - s.At) / per
+	if k <= 0 || s.N <= units {
+		return s
+	}
+	s.At, s.N, s.M = s.At+k*per, s.N-units, 0
+	if c, ok := to.algorithm.(*slidingCounter); ok && k == 1 {
+		s.M = min(units, c.units)
+	}
+	return s
+}

@@ -1,0 +1,218 @@
+package meter
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/testsize"
+)
+
+// smallMeter returns a meter of a random algorithm and small figures.
+func smallMeter(r *rand.Rand, per int64) Meter {
+	kind := TokenBucket + Kind(r.IntN(6))
+	l := Limit{Kind: kind, Units: 1 + r.Int64N(12), Per: per, Burst: 1 + r.Int64N(12), Horizon: 1 << 40, Most: 1 << 50}
+	if kind == Calendar {
+		l.Windows = even(l.Per)
+	}
+	return New(l)
+}
+
+// refill returns the time within which a key without debts and bookings is fresh.
+func (m *Meter) refill() int64 {
+	switch a := m.algorithm.(type) {
+	case *tokenBucket:
+		return a.full.ticks + 1
+	case *leakyBucket:
+		return a.full.ticks + 1
+	case *calendar:
+		return int64(a.windows.(even))
+	case *slidingCounter:
+		return 2 * a.per
+	}
+	per, _ := m.windows()
+	return per
+}
+
+func TestALoweredLimitBarsNoKeyForLongerThanItsOwnRefill(t *testing.T) {
+	lowered := 0
+	for seed := range uint64(testsize.Of(40_000, 900_000)) {
+		r := rand.New(rand.NewPCG(seed, 54))
+		m, s, now := smallMeter(r, 1+r.Int64N(40)), State{}, int64(0)
+		for range 1 + r.IntN(8) {
+			for range r.IntN(5) {
+				now += r.Int64N(30)
+				m.Advance(&s, now)
+				if n := m.Remaining(s, now); n > 0 {
+					m.Allow(&s, now, 1+r.Int64N(n))
+				}
+			}
+			if now += r.Int64N(8); r.IntN(9) == 0 {
+				now += r.Int64N(200)
+			}
+			to := smallMeter(r, 1+r.Int64N(40))
+			m.Advance(&s, now)
+			spent, aside := m.spent(s, now), s.asideAt(now)
+			kept := to.Migrate(&m, s, now)
+			what := fmt.Sprintf("seed %d, at %d from %+v to %+v: %+v", seed, now, m.algorithm, to.algorithm, kept)
+			require.LessOrEqual(t, to.Regained(kept), now+to.refill(), what)
+			counted, rest := to.spent(kept, now), kept.asideAt(now)
+			require.LessOrEqual(t, counted, to.capacity(), what)
+			switch total := spent + aside.units; {
+			case total > to.capacity():
+				lowered++
+				if rest.units > 0 {
+					require.Equal(t, total, counted+rest.units, "what counts and what is set aside is what was spent, %s", what)
+					require.LessOrEqual(t, rest.until, max(m.Regained(s), aside.until), what)
+				} else {
+					require.True(t, counted >= total || max(m.Regained(s), aside.until) <= now, what)
+				}
+			default:
+				require.Zero(t, rest.units, what)
+			}
+			require.LessOrEqual(t, to.Remaining(kept, now), to.capacity(), what)
+			m, s = to, kept
+		}
+	}
+	require.Greater(t, lowered, 10_000)
+}
+
+func TestALimitThatIsLoweredAndRaisedLeavesNoMoreThanBefore(t *testing.T) {
+	for seed := range uint64(testsize.Of(20_000, 400_000)) {
+		r := rand.New(rand.NewPCG(seed, 55))
+		per := 1 + r.Int64N(40)
+		m, s, now := smallMeter(r, per), State{}, int64(0)
+		for range 4 {
+			now += r.Int64N(10)
+			m.Advance(&s, now)
+			if n := m.Remaining(s, now); n > 0 {
+				m.Allow(&s, now, 1+r.Int64N(n))
+			}
+		}
+		before, from := m.Remaining(s, now), m
+		for range 1 + r.IntN(3) { // down, sideways, down
+			to := smallMeter(r, per)
+			if to.capacity() > m.capacity() {
+				continue
+			}
+			s, m = to.Migrate(&m, s, now), to
+			m.Advance(&s, now)
+		}
+		s = from.Migrate(&m, s, now)
+		require.LessOrEqual(t, from.Remaining(s, now), before, "seed %d", seed)
+	}
+}
+
+// What two limits pass that are flipped at random, as much as either lets through.
+func TestFlippingTwoLimitsPassesNoMoreThanBothTogether(t *testing.T) {
+	for seed := range uint64(testsize.Of(6_000, 100_000)) {
+		r := rand.New(rand.NewPCG(seed, 56))
+		kinds := []Kind{TokenBucket, SlidingLog}
+		kind := kinds[r.IntN(2)]
+		two := [2]Meter{}
+		for i := range two {
+			two[i] = New(Limit{Kind: kind, Units: 1 + r.Int64N(12), Per: 10, Burst: 1 + r.Int64N(12), Horizon: 1 << 40, Most: 1 << 50})
+		}
+		s, now, i := State{}, int64(0), 0
+		type passed struct{ at, n int64 }
+		var all []passed
+		for range 60 {
+			now += r.Int64N(4)
+			if r.IntN(2) == 0 {
+				two[i].Advance(&s, now)
+				s, i = two[1-i].Migrate(&two[i], s, now), 1-i
+			}
+			two[i].Advance(&s, now)
+			if n := two[i].Remaining(s, now); n > 0 {
+				require.True(t, two[i].Allow(&s, now, n))
+				all = append(all, passed{now, n})
+			}
+		}
+		for a := range all {
+			sum := int64(0)
+			for _, p := range all[a:] {
+				sum += p.n
+				span := p.at - all[a].at
+				if kind == TokenBucket {
+					x, y := two[0].token, two[1].token
+					// sum ≤ larger burst + both rates · span
+					require.LessOrEqual(t, (sum-max(x.capacity, y.capacity))*x.per*y.per, (x.units*y.per+y.units*x.per)*span, "seed %d: %v", seed, all)
+				} else if span < 10 {
+					require.LessOrEqual(t, sum, max(two[0].capacity(), two[1].capacity()), "seed %d: %v", seed, all)
+				}
+			}
+		}
+	}
+}
+
+func TestALogOfHoursAndOneOfMinutesPassNoMoreInTurn(t *testing.T) {
+	hour := meterOf(SlidingLog, 1000, 3600, 0)
+	minute := meterOf(SlidingLog, 10, 60, 0)
+	var s State
+	passed, m, other := int64(0), hour, minute
+	for now := int64(0); now < 3600; now += 30 {
+		m.Advance(&s, now)
+		if n := m.Remaining(s, now); n > 0 {
+			require.True(t, m.Allow(&s, now, n))
+			passed += n
+		}
+		s = other.Migrate(m, s, now)
+		m, other = other, m
+	}
+	assert.LessOrEqual(t, passed, int64(1000+10*60), "the hour's, and each minute's")
+}
+
+func TestAWindowRegainsByTheOldLimitUntilTheChange(t *testing.T) {
+	for _, kind := range []Kind{FixedWindow, SlidingCounter} {
+		for _, at := range []int64{0, 3540} {
+			from, to := meterOf(kind, 1000, 3600, 0), meterOf(kind, 10, 1, 0)
+			var s State
+			from.Adjust(&s, 0, 21_000)
+			from.Advance(&s, at)
+			s = to.Migrate(from, s, at)
+			to.Advance(&s, at)
+			// 20,000 are a debt, and regained at 10 in a second from the change on.
+			assert.InDelta(t, at+2000, to.Regained(s), 3, "%v at %d", kind, at)
+		}
+	}
+}
+
+func TestAReservationGivesBackOfTheRestFirst(t *testing.T) {
+	from, to := meterOf(FixedWindow, 100, 60, 0), meterOf(FixedWindow, 10, 60, 0)
+	for _, cost := range []int64{5, 60, 95} {
+		var s State
+		o := from.Take(&s, Moment{}, cost, 0, Open)
+		require.True(t, from.Allow(&s, 0, 100-cost))
+		s = to.Migrate(from, s, 1)
+		require.EqualValues(t, rest{90, 60}, s.asideAt(1))
+		sp := o.Spending(cost)
+		sp.Changed = true
+		to.Settle(&s, 2, sp, 0)
+		to.Refresh(&s)
+		assert.Equal(t, max(0, 90-cost), s.asideAt(2).units)
+		assert.Equal(t, min(10, 100-cost), to.spent(s, 2))
+		s = from.Migrate(to, s, 3)
+		assert.Equal(t, cost, from.Remaining(s, 3))
+	}
+}
+
+func TestNothingIsKnownOfAKeyWhoseRestIsOver(t *testing.T) {
+	for kind := TokenBucket; kind < Calendar; kind++ {
+		from, to := meterOf(kind, 100, 1000, 100), meterOf(kind, 10, 10, 10)
+		var s State
+		require.True(t, from.Allow(&s, 0, 100))
+		s = to.Migrate(from, s, 0)
+		fresh, until := to.Regained(s), to.Forgotten(s)
+		assert.LessOrEqual(t, fresh, to.refill())
+		assert.Equal(t, from.refill()-map[bool]int64{true: 1}[kind <= LeakyBucket], until, "%v", kind)
+		to.Advance(&s, fresh)
+		assert.Equal(t, int64(10), to.Remaining(s, fresh))
+		require.True(t, to.Allow(&s, fresh, 1))
+		to.Advance(&s, until)
+		assert.Zero(t, s.asideAt(until))
+		assert.Equal(t, kind == SlidingLog, s.OnHeap(), "%v", kind)
+	}
+}
