@@ -224,7 +224,7 @@ func placesAgain(l *faulty, _ ratelimit.Limit, _ clock) {
 	var m memory[over]
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 		d, err := l.keyed.Take(ctx, key, cost)
-		if err == nil && !d.Allowed && d.RetryAfter > 2*d.Limit.Rate.Per && d.Limit.Algorithm == log {
+		if err == nil && !d.Allowed && d.Limit.Algorithm == log {
 			m.with(key, func(v *over) { v.denied = true })
 		}
 		return d, err

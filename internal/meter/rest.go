@@ -141,7 +141,8 @@ func (m *Meter) settleAside(s State, now int64, sp Spending, actual int64) int64
 	default:
 		base.detail = nil
 	}
-	if m.spent(m.refund(base, now, sp, actual), now) >= m.spent(base, now) {
+	was := m.spent(base, now)
+	if m.spent(m.refund(base, now, sp, actual), now) >= was {
 		return actual
 	}
 	off := min(sp.Cost-actual, r.units)

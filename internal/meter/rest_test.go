@@ -181,8 +181,12 @@ func TestAWindowRegainsByTheOldLimitUntilTheChange(t *testing.T) {
 }
 
 func TestAReservationGivesBackOfTheRestFirst(t *testing.T) {
-	from, to := meterOf(FixedWindow, 100, 60, 0), meterOf(FixedWindow, 10, 60, 0)
-	for _, cost := range []int64{5, 60, 95} {
+	for _, cost := range []int64{5, 60, 95, 1005, 1060, 1095} {
+		kind := FixedWindow
+		if cost > 1000 {
+			kind, cost = SlidingLog, cost-1000
+		}
+		from, to := meterOf(kind, 100, 60, 0), meterOf(kind, 10, 60, 0)
 		var s State
 		o := from.Take(&s, Moment{}, cost, 0, Open)
 		require.True(t, from.Allow(&s, 0, 100-cost))
