@@ -58,6 +58,9 @@ func newLayered[R any](name string, pick func(R, []int) []int, layers []Layer[R]
 			return nil, fmt.Errorf("redislimit: layer %d: %w", i, err)
 		}
 	}
+	if err := l.checkNames(); err != nil {
+		return nil, err
+	}
 	if err := l.lease(); err != nil {
 		return nil, err
 	}
@@ -67,6 +70,22 @@ func newLayered[R any](name string, pick func(R, []int) []int, layers []Layer[R]
 	l.store = l.shortest()
 	l.stacks.New = func() any { return &stack[R]{of: l} }
 	return l, nil
+}
+
+// checkNames returns an error if two limiters of the layers have one name and prefix. They would store equal keys in one
+// place, and each would take the spending of the other for its own under a limit that has changed.
+func (l *Layered[R]) checkNames() error {
+	for i := range l.layers {
+		a := &l.layers[i]
+		for j := range i {
+			b := &l.layers[j]
+			there := !a.leased && !b.leased || a.l.store.user == b.l.store.user // all but leased ones are sent to one server
+			if there && a.l != b.l && a.l.space.begin == b.l.space.begin {
+				return fmt.Errorf("redislimit: layers %d and %d have different limiters of one Name and Prefix, which would share their keys: give each a Name of its own", j, i)
+			}
+		}
+	}
+	return nil
 }
 
 // lease makes the leases of the layers that are spent from some.

@@ -171,3 +171,23 @@ func TestHugeFiguresAreCounted(t *testing.T) {
 		assert.True(t, r.Allowed)
 	}
 }
+
+// A bucket and a calendar of one name would share a key, and each would read the other's spending as its own under another limit.
+func TestAStackRefusesTwoLimitersOfOneName(t *testing.T) {
+	client, other := startServer(t).client(), startServer(t).client()
+	bucket := ratelimit.Must(New(client, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), &Options{Name: "api"}))
+	day := ratelimit.Must(New(client, ratelimit.Calendar(30, ratelimit.Day("UTC")), &Options{Name: "api"}))
+	split := ratelimit.Must(New(client, ratelimit.Calendar(30, ratelimit.Day("UTC")), &Options{Prefix: "ratelimit:a", Name: "pi"}))
+	named := ratelimit.Must(New(client, ratelimit.Calendar(30, ratelimit.Day("UTC")), &Options{Name: "day"}))
+	_, err := All(By(bucket, identity), By(named, identity), By(day, identity))
+	require.ErrorContains(t, err, "layers 0 and 2 have different limiters of one Name and Prefix")
+	_, err = All(By(bucket, identity), By(split, identity))
+	require.ErrorContains(t, err, "one Name and Prefix", "the same keys, however prefix and name are divided")
+	_, err = All(By(bucket, identity), Shadow(By(day, identity)))
+	require.ErrorContains(t, err, "one Name and Prefix")
+	_, err = All(By(bucket, identity), By(bucket, func(string) (string, error) { return "all", nil }), By(named, identity))
+	require.NoError(t, err, "one limiter may have several layers")
+	elsewhere := ratelimit.Must(New(other, ratelimit.Calendar(30, ratelimit.Day("UTC")), &Options{Name: "api"}))
+	_, err = All(By(bucket, identity), Leased(By(elsewhere, identity), 10))
+	require.NoError(t, err, "its keys are on another server")
+}
