@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/lease"
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
@@ -38,6 +39,41 @@ func Example() {
 	// true 100 0s
 	// false 100 36h0m0s
 	// true 0 0s
+}
+
+// A fleet without Redis: each process spends batches that it leases from one table, with few decisions in the database.
+func Example_fleet() {
+	db := open()
+	limit := ratelimit.Calendar(30_000, ratelimit.Day("UTC")).Named("calls")
+	var fleet []*lease.Limiter[string]
+	for range 3 { // each in a process of its own
+		shared, err := sqllimit.New(db, limit, nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		process, err := lease.New(shared, &lease.Options[string]{MaxBatch: 100})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fleet = append(fleet, process)
+	}
+	granted := 0
+	for range 20_000 {
+		for _, process := range fleet {
+			if process.Allow("customer-42", 1) {
+				granted++
+			}
+		}
+	}
+	var trips uint64
+	for _, process := range fleet {
+		trips += process.Stats().RoundTrips
+		if err := process.Flush(context.Background()); err != nil { // on shutdown
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(granted, "of 60000 granted, with fewer than 2000 decisions in the database:", trips < 2000)
+	// Output: 30000 of 60000 granted, with fewer than 2000 decisions in the database: true
 }
 
 // Reserve an estimate, and settle what the work has cost.
