@@ -270,8 +270,8 @@ func TestALineOutlivesAClockThatLeaps(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrLimited)
 	}
 	f.clock.Advance(-time.Hour)
-	if p != nil {
-		require.Eventually(t, func() bool { return f.snapshot(s).Waiting == len(all) }, sleeps, time.Millisecond)
+	if p != nil { // until all are in line again; or a call that read the clock in the leap has ended the slot again
+		require.Eventually(t, func() bool { return f.snapshot(s).Waiting+len(all[0]) >= len(all) }, sleeps, time.Millisecond)
 		require.NoError(t, p.Release(t.Context()))
 	}
 	for i, got := range all {

@@ -73,6 +73,30 @@ func TestSlotsOfKilledProcesses(t *testing.T) {
 	}
 }
 
+// The short version of slots that pass from caller to caller: how fast, is left to the command.
+func TestSlotsPassFromCallerToCaller(t *testing.T) {
+	redistest.Program(t)
+	s, err := startServer(t.Context())
+	require.NoError(t, err)
+	defer s.close()
+	tr := handoverTrials[0]
+	r, err := tr.run(t.Context(), s, time.Second)
+	require.NoError(t, err)
+	require.LessOrEqual(t, r.most, tr.limit)
+	require.Positive(t, r.jobs)
+	require.LessOrEqual(t, r.overtaken, 30)
+}
+
+// The figures of three jobs, of which the second begins before the first although it asked later.
+func TestHandoverFigures(t *testing.T) {
+	jobs := []job{{Asked: 0, Began: 200, Ended: 300}, {Asked: 50, Began: 100, Ended: 200}, {Asked: 60, Began: 900, Ended: 1000}, {Asked: 70, Began: 1100, Ended: 1200}}
+	r := handoverTrial{limit: 1, work: 100}.measure(jobs)
+	require.Equal(t, 1, r.overtaken)
+	require.Equal(t, 1, r.most)
+	require.InDelta(t, 0.25, r.ofIdeal, 0.001) // from 200 to 1000: of the 8 jobs that fit, 2
+	require.InDelta(t, 0.25, r.busy, 0.001)
+}
+
 // The short version of two regions with one budget, and of a link that is cut.
 func TestTwoRegionsHoldOneBudget(t *testing.T) {
 	redistest.Program(t)

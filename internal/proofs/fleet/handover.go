@@ -302,7 +302,7 @@ func mostInFlight(jobs []job) (most int) {
 	return most
 }
 
-// settled waits until as many callers wait, or at most as many.
+// waitFor waits until enough callers wait, or few enough, and returns how long that took.
 func waitFor(ctx context.Context, semaphore *redislimit.Semaphore, enough func(waiting int) bool) (time.Duration, error) {
 	begin := time.Now()
 	for {
