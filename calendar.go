@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/calendar"
 )
 
-// Period divides time into the days, weeks or months of a time zone, for [Calendar]. Make one with [Day], [Week] or
-// [Month]. It may be compared. The zero Period is invalid.
+// Period divides time into the minutes, hours, days, weeks or months of a time zone, for [Calendar]. Make one with [Minute],
+// [Hour], [Day], [Week] or [Month]. It may be compared. The zero Period is invalid.
 type Period struct {
 	zone unique.Handle[string]
 	from int32
@@ -29,11 +29,18 @@ func Week(zone string, from time.Weekday) Period { return newPeriod(calendar.Wee
 // See [Day].
 func Month(zone string, from int) Period { return newPeriod(calendar.Month, zone, from) }
 
+// Hour returns the hours of a time zone's clock, such as 9:00 to 10:00. Where clocks are set by a part of an hour, that hour is
+// longer. See [Day].
+func Hour(zone string) Period { return newPeriod(calendar.Hour, zone, 0) }
+
+// Minute returns the minutes of a time zone's clock. See [Day].
+func Minute(zone string) Period { return newPeriod(calendar.Minute, zone, 0) }
+
 func newPeriod(unit calendar.Unit, zone string, from int) Period {
 	return Period{unique.Make(zone), int32(min(max(from, math.MinInt32), math.MaxInt32)), unit}
 }
 
-// String returns the period as it stands in the text of a limit: "day UTC", "week UTC from monday", "month
+// String returns the period as it stands in the text of a limit: "hour UTC", "day UTC", "week UTC from monday", "month
 // Europe/Berlin from 15".
 func (p Period) String() string {
 	if p == (Period{}) {
@@ -59,14 +66,15 @@ func (p Period) Window(at time.Time) (from, to time.Time) {
 // calendar returns the calendar of a period, or why there is none.
 func (p Period) calendar() (*calendar.Calendar, error) {
 	if p == (Period{}) {
-		return nil, errors.New("there is none, want Day, Week or Month")
+		return nil, errors.New("there is none, want Minute, Hour, Day, Week or Month")
 	}
 	return calendar.New(p.unit, p.zone.Value(), int(p.from))
 }
 
-// Calendar returns a limit of units in each calendar day, week or month: a quota. At the end of a window, what is
-// left expires, and all keys get their units back at one instant. Around a boundary twice the units may pass: put a
-// [TokenBucket] beside it to protect a service. Where no date is needed, use a [FixedWindow].
+// Calendar returns a limit of units in each minute, hour, day, week or month of the calendar: a quota. At the end of a window,
+// the remaining units expire, and all keys get their units back at one instant. Around a boundary twice the units may pass:
+// put a [TokenBucket] beside it to protect a service. Where no contract names the clock or a date, use a [FixedWindow], whose
+// windows begin with each key's first spending: clients that are denied then do not come back all at once.
 //
 // It needs a [Clock] that also has the method Wall() time.Time, as the system's has. A wall clock that is set forward
 // over a boundary begins the next window early; one that is set back prolongs the window. No window is granted twice.

@@ -61,6 +61,7 @@ func (l Limit) String() string {
 //	fixed-window 5000/h
 //	sliding-log 100/m
 //	sliding-counter 7/11s
+//	calendar 1000/hour UTC
 //	calendar 500/day UTC
 //	calendar 20000/week America/New_York from monday
 //	calendar 1000/month Europe/Berlin from 15
@@ -119,7 +120,7 @@ func (l Limit) parseCalendar(words []string) (_ Limit, err error) {
 	units, per, ok := strings.Cut(words[0], "/")
 	unit, known := calendar.UnitOf(per)
 	if !ok || !known {
-		return l, invalid("%q is not a number of units for each day, week or month, such as 1000/month", words[0])
+		return l, invalid("%q is not a number of units for each minute, hour, day, week or month, such as 1000/month", words[0])
 	}
 	if l.Rate.Units, err = strconv.Atoi(units); err != nil {
 		return l, invalid("rate %q: units %q are not a whole number in range", words[0], units)

@@ -16,7 +16,7 @@ import (
 // shared with the limiters of this module.
 type dates struct {
 	loc   *time.Location
-	unit  string       // day, week or month
+	unit  string       // minute, hour, day, week or month
 	first time.Weekday // of a week
 	day   int          // of a month
 
@@ -55,6 +55,13 @@ func datesOf(p ratelimit.Period) *dates {
 // at returns the window that an instant lies in. Where clocks that are set back come to the old date
 // again, it is the window that has begun.
 func (d *dates) at(instant time.Time) window {
+	if length := d.clock(); length > 0 {
+		from := instant.Truncate(time.Minute)
+		for length == time.Hour && from.In(d.loc).Minute() != 0 {
+			from = from.Add(-time.Minute)
+		}
+		return window{from, from.Add(length)}
+	}
 	date := d.begins(dateIn(d.loc, instant))
 	for {
 		next := d.next(date)
@@ -67,10 +74,19 @@ func (d *dates) at(instant time.Time) window {
 
 // count returns how many windows there are from the first to the last, with both.
 func (d *dates) count(first, last window) (n int64) {
+	if length := d.clock(); length > 0 {
+		return int64(last.from.Sub(first.from)/length) + 1
+	}
 	for w := first; !w.from.After(last.from); w = d.at(w.to) {
 		n++
 	}
 	return n
+}
+
+// clock returns how long windows of hours or minutes are, in zones whose clocks have been set by whole hours only; 0 for other
+// windows.
+func (d *dates) clock() time.Duration {
+	return map[string]time.Duration{"minute": time.Minute, "hour": time.Hour}[d.unit]
 }
 
 // dateIn returns a date of a zone as midnight in UTC, which has all dates.
@@ -148,6 +164,11 @@ var periods = sync.OnceValue(func() (all []ratelimit.Period) {
 			if ratelimit.Calendar(1, p).Validate() == nil {
 				all = append(all, p)
 			}
+		}
+	}
+	for _, p := range []ratelimit.Period{ratelimit.Hour("UTC"), ratelimit.Minute("UTC"), ratelimit.Hour("Europe/Berlin"), ratelimit.Hour("America/St_Johns"), ratelimit.Minute("America/St_Johns")} {
+		if ratelimit.Calendar(1, p).Validate() == nil {
+			all = append(all, p)
 		}
 	}
 	return all

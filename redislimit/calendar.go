@@ -57,7 +57,7 @@ func (p *plan) prepareCalendar() error {
 	_, _ = hash.Write([]byte(text))
 	p.per = most/2 | int64(hash.Sum64()>>13)
 	p.dates = &dates{Calendar: c, per: p.per, mean: map[calendar.Unit]int64{
-		calendar.Day: 86400, calendar.Week: 7 * 86400, calendar.Month: 146097 * 86400 / 4800}[unit]}
+		calendar.Minute: 60, calendar.Hour: 3600, calendar.Day: 86400, calendar.Week: 7 * 86400, calendar.Month: 146097 * 86400 / 4800}[unit]}
 	p.meter = meter.New(meter.Limit{Kind: meter.Calendar, Units: p.units, Per: c.Longest().Microseconds(),
 		Windows: p.dates, Horizon: century, Most: most})
 	return nil

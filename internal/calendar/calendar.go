@@ -1,7 +1,7 @@
-// Package calendar divides time into the days, weeks or months of a time zone. It is pure
+// Package calendar divides time into the minutes, hours, days, weeks or months of a time zone. It is pure
 // arithmetic on instants in Unix seconds, and reads no clock.
 //
-// A window begins at the first instant whose local date is that of the window's first day, or a
+// A window of minutes or hours begins whenever the zone's clock shows a full one: see [clockWindows]. Another window begins at the first instant whose local date is that of the window's first day, or a
 // later one. So windows follow each other without a gap and never overlap, also where clocks are
 // set at midnight: a midnight that is left out is the instant of the step, and of one that comes
 // twice the first counts. A date that a zone has left out altogether has no window.
@@ -26,9 +26,11 @@ const (
 	Day Unit = iota + 1
 	Week
 	Month
+	Hour
+	Minute
 )
 
-var unitNames = [...]string{Day: "day", Week: "week", Month: "month"}
+var unitNames = [...]string{Day: "day", Week: "week", Month: "month", Hour: "hour", Minute: "minute"}
 
 // String returns the unit's name, such as "day".
 func (u Unit) String() string {
@@ -53,11 +55,13 @@ type Calendar struct {
 	zone *zone
 	unit Unit
 	from int64 // a week's first day, from 0 for Sunday; a month's, from 1
+
+	clock *clockWindows // of hours and minutes, else nil
 }
 
 // New returns the calendar of a unit. from is the day on which it begins: a weekday, 0 for
-// Sunday, or the day of a month, from 1 to 31; where a month has no such day, its last one. Days
-// have none, and from is 0. The error says what is wrong.
+// Sunday, or the day of a month, from 1 to 31; where a month has no such day, its last one. Days, hours and
+// minutes have none, and from is 0. The error says what is wrong.
 func New(unit Unit, zone string, from int) (*Calendar, error) {
 	switch {
 	case unit == Day && from != 0:
@@ -66,14 +70,23 @@ func New(unit Unit, zone string, from int) (*Calendar, error) {
 		return nil, fmt.Errorf("the week's first day is %d, want 0 (Sunday) to 6", from)
 	case unit == Month && (from < 1 || from > 31):
 		return nil, fmt.Errorf("the month's first day is %d, want 1 to 31", from)
-	case unit < Day || unit > Month:
+	case (unit == Hour || unit == Minute) && from != 0:
+		return nil, fmt.Errorf("%v begins on the clock, got an anchor of %d", unit, from)
+	case unit < Day || unit > Minute:
 		return nil, fmt.Errorf("%v does not exist", unit)
 	}
 	z, err := load(zone)
 	if err != nil {
 		return nil, err
 	}
-	return &Calendar{z, unit, int64(from)}, nil
+	c := &Calendar{zone: z, unit: unit, from: int64(from)}
+	switch unit {
+	case Hour:
+		c.clock = z.hours()
+	case Minute:
+		c.clock = z.minutes()
+	}
+	return c, nil
 }
 
 // Location returns the calendar's time zone.
@@ -101,6 +114,9 @@ func (c *Calendar) Count(first, second int64) int64 { return c.index(second) - c
 // Longest returns how long a window is at most: the days that it may have, and an hour, say, where
 // clocks are set back by that. What zones did before 1970 does not count.
 func (c *Calendar) Longest() time.Duration {
+	if c.clock != nil {
+		return time.Duration(c.clock.longest) * time.Second
+	}
 	days := 1
 	switch c.unit {
 	case Week:
@@ -112,6 +128,9 @@ func (c *Calendar) Longest() time.Duration {
 }
 
 func (c *Calendar) window(i int64) Window {
+	if c.clock != nil {
+		return Window{c.clock.start(i), c.clock.start(i + 1)}
+	}
 	return Window{c.zone.start(c.first(i)), c.zone.start(c.first(i + 1))}
 }
 
@@ -119,6 +138,9 @@ func (c *Calendar) window(i int64) Window {
 // window before: clocks that are set back after midnight come to the old date again.
 func (c *Calendar) index(unix int64) int64 {
 	unix = min(max(unix, firstInstant), lastInstant)
+	if c.clock != nil {
+		return c.clock.index(unix)
+	}
 	i := c.indexOf(c.zone.date(unix))
 	for c.zone.start(c.first(i+1)) <= unix {
 		i++
@@ -192,6 +214,8 @@ type zone struct {
 	loc  *time.Location
 	left []int64       // the dates that it has left out, in order
 	back time.Duration // the most that clocks were set back by at once
+
+	hours, minutes func() *clockWindows
 }
 
 var zones sync.Map // by name, what load has returned without an error
@@ -217,6 +241,8 @@ func load(name string) (*zone, error) {
 	}
 	z := &zone{loc: loc}
 	z.survey()
+	z.hours = sync.OnceValue(func() *clockWindows { return newClockWindows(z, 3600) })
+	z.minutes = sync.OnceValue(func() *clockWindows { return newClockWindows(z, 60) })
 	zones.Store(strings.Clone(name), z)
 	return z, nil
 }
@@ -303,7 +329,7 @@ func Parse(unit Unit, words []string) (zone string, from int, err error) {
 	case Month:
 		from = 1
 	}
-	if unit != Day && len(words) > 1 && words[0] == "from" {
+	if (unit == Week || unit == Month) && len(words) > 1 && words[0] == "from" {
 		if from, err = parseAnchor(unit, words[1]); err != nil {
 			return "", 0, err
 		}

@@ -64,7 +64,19 @@ func modelMonth(name string, first int) Period {
 	return Period{ratelimit.Month(name, first), loc, begins, func(from time.Time) time.Time { return of(from.Year(), from.Month()+1) }}
 }
 
+// modelClock is of hours or minutes in a zone whose clock is set by whole hours.
+func modelClock(p ratelimit.Period, name string, length time.Duration) Period {
+	loc := Zone(name)
+	begins := func(at time.Time) time.Time {
+		passed := time.Duration(at.Minute())*time.Minute + time.Duration(at.Second())*time.Second + time.Duration(at.Nanosecond())
+		return at.Add(-(passed % length))
+	}
+	return Period{p, loc, begins, func(from time.Time) time.Time { return from.Add(length) }}
+}
+
 var Periods = []Period{
+	modelClock(ratelimit.Hour("UTC"), "UTC", time.Hour), modelClock(ratelimit.Hour("America/New_York"), "America/New_York", time.Hour),
+	modelClock(ratelimit.Minute("Asia/Kolkata"), "Asia/Kolkata", time.Minute),
 	modelDay("UTC"), modelDay("America/New_York"), modelWeek("America/New_York", time.Monday), modelWeek("UTC", time.Sunday),
 	modelMonth("UTC", 1), modelMonth("America/New_York", 31), modelMonth("UTC", 15),
 }
@@ -81,8 +93,8 @@ func PeriodOf(p ratelimit.Period) Period {
 // Span returns how long a limit's windows are, or about that.
 func Span(l ratelimit.Limit) time.Duration {
 	if l.Algorithm == ratelimit.AlgorithmCalendar {
-		days := map[string]time.Duration{"day": 1, "week": 7, "month": 31}[strings.Fields(l.Period.String())[0]]
-		return days * 24 * time.Hour
+		const day = 24 * time.Hour
+		return map[string]time.Duration{"minute": time.Minute, "hour": time.Hour, "day": day, "week": 7 * day, "month": 31 * day}[strings.Fields(l.Period.String())[0]]
 	}
 	return l.Rate.Per
 }

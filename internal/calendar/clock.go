@@ -1,0 +1,61 @@
+package calendar
+
+import "sort"
+
+// clockWindows are the hours or minutes of a zone. A window begins at each instant at which the zone's clock shows a full
+// hour or minute. Where clocks are set by whole hours, all windows are equally long: the hour that comes twice in autumn is two
+// windows, and the hour that is left out in spring is none. Where they are set by half an hour, as on Lord Howe Island, the window
+// of the change lasts until the clock shows a full hour again. After 2099, changes by a part of a window do not count.
+type clockWindows struct {
+	length  int64 // of a window, in seconds
+	spans   []clockSpan
+	longest int64 // window since 1970
+}
+
+// clockSpan is a time in which windows begin in one phase.
+type clockSpan struct {
+	from   int64 // its first instant; the first span has begun ever before
+	phase  int64 // the offset of the clock from UTC, less whole windows
+	add    int64 // the index of the window at t is (t+phase)/length+add, rounded down
+	before int64 // the index of the window before from
+}
+
+func newClockWindows(z *zone, length int64) *clockWindows {
+	c := &clockWindows{length: length, longest: length}
+	offset, step := z.offset(firstInstant)
+	c.spans = []clockSpan{{from: firstInstant, phase: offset - length*floor(offset, length), before: floor(firstInstant, length) - 2}}
+	for step < lastSurveyed {
+		offset, next := z.offset(step)
+		if phase := offset - length*floor(offset, length); phase != c.spans[len(c.spans)-1].phase {
+			c.change(step, phase)
+		}
+		step = next
+	}
+	return c
+}
+
+// change begins a span.
+func (c *clockWindows) change(from, phase int64) {
+	s := clockSpan{from: from, phase: phase, before: c.index(from - 1)}
+	at := s.before
+	if (from+phase)%c.length == 0 {
+		at++
+	}
+	s.add = at - floor(from+phase, c.length)
+	c.spans = append(c.spans, s)
+	if from >= 0 {
+		c.longest = max(c.longest, c.start(s.before+1)-c.start(s.before))
+	}
+}
+
+// index returns the number of the window that an instant lies in.
+func (c *clockWindows) index(unix int64) int64 {
+	s := c.spans[max(0, sort.Search(len(c.spans), func(i int) bool { return c.spans[i].from > unix })-1)]
+	return floor(unix+s.phase, c.length) + s.add
+}
+
+// start returns the first instant of a window.
+func (c *clockWindows) start(i int64) int64 {
+	s := c.spans[max(0, sort.Search(len(c.spans), func(j int) bool { return c.spans[j].before >= i })-1)]
+	return (i-s.add)*c.length - s.phase
+}
