@@ -496,3 +496,15 @@ func ExampleCalendar() {
 	// more in 107h0m0s on March 15 00:00 CET
 	// true
 }
+
+// A contract of 1,000 calls an hour, and 60 a minute, by the clock.
+func ExampleHour() {
+	at := time.Date(2026, time.March, 2, 9, 59, 30, 0, time.UTC)
+	_, next := ratelimit.Hour("UTC").Window(at)
+	fmt.Println(ratelimit.Calendar(1000, ratelimit.Hour("UTC")), "begins again at", next.Format(time.TimeOnly))
+	_, next = ratelimit.Minute("UTC").Window(at)
+	fmt.Println(ratelimit.Calendar(60, ratelimit.Minute("UTC")), "begins again at", next.Format(time.TimeOnly))
+	// Output:
+	// calendar 1000/hour UTC begins again at 10:00:00
+	// calendar 60/minute UTC begins again at 10:00:00
+}

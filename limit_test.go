@@ -130,7 +130,7 @@ func TestTextThatIsNoLimit(t *testing.T) {
 		{"a rate for none", "unlimited 5/s", `"5/s"`},
 		{"a word too many", "token-bucket 5/s burst 5 now", `"now"`},
 		{"a calendar of nothing", "calendar", "calendar"},
-		{"a calendar of hours", "calendar 5/hour UTC", `"5/hour"`},
+		{"a calendar of years", "calendar 5/year UTC", `"5/year"`},
 		{"a calendar with a span", "calendar 5/24h UTC", `"5/24h"`},
 		{"a calendar without a slash", "calendar 5 UTC", `"5"`},
 		{"a calendar without a zone", "calendar 5/day", "no time zone after day"},
