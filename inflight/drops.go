@@ -50,7 +50,7 @@ const (
 	allLost     = 0.9  // of what is not below the floor: no window has more by chance alone
 	forget      = 0.01 // the part of the floor that fades in a window with fewer drops
 	smoothing   = 100  // outcomes over which the share of drops is smoothed
-	firstTrust  = 1    // nothing is known yet: drops at the start may well be those of overload
+	firstTrust  = 2    // nothing is known yet: drops at the start may well be those of overload
 	mostTrust   = 6    // the maximum of trust
 	calmWindows = 20   // windows without a run after which trust falls by one
 )

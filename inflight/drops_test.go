@@ -1,39 +1,54 @@
 package inflight_test
 
 import (
+	"fmt"
+	"math"
+	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// part is a backend of so many servers in front of which a share of calls is dropped at once, whatever the limit.
-func (l *loop) part(n int, share float64) {
+// drop lets n windows pass in which a share of calls is dropped at once, whatever the limit is.
+func (l *loop) drop(n int, share float64) (limits []int) {
 	for range n {
 		rtt := time.Duration(float64(l.service) * max(1, float64(l.limit)/float64(l.servers)))
 		good := min(float64(l.limit), float64(l.servers)) / l.service.Seconds()
 		l.limit = l.alg.Update(inflight.Sample{
-			RTT: rtt, Ended: 50, InFlight: l.limit, Mean: float64(l.limit), Crowd: float64(l.limit), Max: 200,
+			RTT: rtt, Served: rtt, Ended: 50, InFlight: l.limit, Mean: float64(l.limit), Crowd: float64(l.limit), Max: 200,
 			Drops: share, Dropped: share >= 0.25, Outcomes: 100, Goodput: good,
 		})
+		limits = append(limits, l.limit)
 	}
+	return limits
 }
 
-// A lower limit does not cure a replica that is dead: the limit goes back, and that share of drops counts as nothing, but a larger one does.
+// settled returns a loop with a limit that has settled.
+func settled(adaptive inflight.Adaptive) *loop {
+	l := &loop{adaptive(), 20, 20, service}
+	l.drop(150, 0)
+	return l
+}
+
+// A dead replica: the limit returns, and that share of drops counts as nothing, but a larger one does.
 func TestDropsThatALowerLimitDoesNotCureDoNotLowerIt(t *testing.T) {
 	for name, adaptive := range adaptives {
-		for _, share := range []float64{0.25, 0.5, 0.9} {
-			l := &loop{adaptive(), 20, 20, service}
-			l.part(150, 0)
+		for _, share := range []float64{0.3, 0.5, 0.9} {
+			l := settled(adaptive)
 			before := l.limit
-			l.part(20, share)
+			low, _ := extremes(l.drop(12, share))
+			assert.Less(t, low, before, "%s, %v: it is an experiment", name, share)
+			l.drop(20, share)
 			assert.GreaterOrEqual(t, l.limit, 20, "%s, %v", name, share)
-			l.part(200, share)
-			assert.GreaterOrEqual(t, l.limit, 20, "%s, %v", name, share)
-			assert.LessOrEqual(t, l.limit, 2*before, "%s, %v: latency counts", name, share)
-			l.part(200, 0)
+			low, high := extremes(l.drop(200, share))
+			assert.GreaterOrEqual(t, low, 8, "%s, %v: only probes lower it", name, share)
+			assert.LessOrEqual(t, high, 5*before/2, "%s, %v: latency counts", name, share)
+			l.drop(200, 0)
 			assert.InDelta(t, before, l.limit, float64(before)/4, "%s, %v", name, share)
 		}
 	}
@@ -57,33 +72,210 @@ func TestDropsThatALowerLimitCuresLowerIt(t *testing.T) {
 	}
 }
 
-// An outage of all, and drops of unknown share, lower the limit to Min.
-func TestAnOutageOfAllLowersTheLimit(t *testing.T) {
+func TestAnOutageOfTheWholeBackendLowersTheLimitToMin(t *testing.T) {
 	for name, adaptive := range adaptives {
-		l := &loop{adaptive(), 20, 20, service}
-		l.part(100, 0)
+		l := settled(adaptive)
 		for range 100 {
 			l.limit = l.alg.Update(inflight.Sample{InFlight: l.limit, Mean: 1, Drops: 1, Dropped: true, Outcomes: 20, Max: 200})
 		}
 		assert.Equal(t, 1, l.limit, name)
-		l.part(60, 0)
+		l.drop(60, 0)
 		assert.GreaterOrEqual(t, l.limit, 18, name)
 	}
 }
 
-// Latency above Timeout is never what is usual, however long it lasts.
-func TestTimeoutIsNoBaseline(t *testing.T) {
-	for name, adaptive := range map[string]inflight.Adaptive{
-		"Vegas": inflight.Vegas(&inflight.VegasOptions{Timeout: 5 * service}), "Gradient": inflight.Gradient(&inflight.GradientOptions{Timeout: 5 * service}),
-	} {
-		l := &loop{adaptive(), 20, 20, service}
-		l.windows(150, 200)
+// A floor does not hide what is above it, and is gone some time after the incident.
+func TestAnOutageIsSeenThroughAFloorAndAFloorFades(t *testing.T) {
+	for name, adaptive := range adaptives {
+		for _, floor := range []float64{0.3, 0.5, 0.9} {
+			l := settled(adaptive)
+			l.drop(60, floor)
+			for range 100 {
+				l.limit = l.alg.Update(inflight.Sample{InFlight: l.limit, Mean: 1, Drops: 1, Dropped: true, Outcomes: 20, Max: 200})
+			}
+			assert.Equal(t, 1, l.limit, "%s: an outage after a floor of %v", name, floor)
+			l.drop(400, 0)
+			before := l.limit
+			low, _ := extremes(l.drop(12, 0.4))
+			assert.Less(t, low, before*8/10, "%s: 40 %% are many again, long after a floor of %v", name, floor)
+		}
+	}
+}
+
+// In windows of 20 outcomes, five drops are a quarter, and four are not. Such windows come by chance if 15 % are dropped.
+func TestDropsByChanceDoNotLowerTheLimit(t *testing.T) {
+	for name, adaptive := range adaptives {
+		for seed := range uint64(5) {
+			l, rng := settled(adaptive), rand.New(rand.NewPCG(seed, 5))
+			before, low := l.limit, math.MaxInt
+			for i := range 200 {
+				dropped := 0
+				for range 20 {
+					if rng.Float64() < 0.15 {
+						dropped++
+					}
+				}
+				share := float64(dropped) / 20
+				l.limit = l.alg.Update(inflight.Sample{
+					RTT: service, Served: service, Ended: 17, InFlight: l.limit, Mean: float64(min(l.limit, 20)), Max: 200,
+					Drops: share, Dropped: share >= 0.25, Outcomes: 20, Goodput: 170,
+				})
+				if i > 20 {
+					low = min(low, l.limit)
+				}
+			}
+			assert.GreaterOrEqual(t, low, min(before, 20)*6/10, "%s, seed %d: but for probes", name, seed)
+		}
+	}
+}
+
+// Events that fall into an experiment leave no lasting trace.
+func TestEventsDuringAnExperimentDoNotLast(t *testing.T) {
+	for name, adaptive := range adaptives {
+		for windows := range 16 {
+			l := settled(adaptive)
+			before := l.limit
+			l.drop(windows, 0.5) // an outage that ends meanwhile
+			l.drop(150, 0)
+			assert.InDelta(t, before, l.limit, float64(before)/3, "%s: over after %d windows", name, windows)
+
+			l = settled(adaptive)
+			l.drop(windows, 0.5)
+			l.servers /= 2
+			l.drop(150, 0.5)
+			assert.GreaterOrEqual(t, l.limit, 8, "%s: half of the servers after %d windows", name, windows)
+
+			l = settled(adaptive)
+			l.drop(windows, 0.5)
+			for range 40 { // the load halves
+				l.limit = l.alg.Update(inflight.Sample{
+					RTT: service, Served: service, Ended: 50, InFlight: min(5, l.limit), Mean: float64(min(3, l.limit)), Max: 200,
+					Drops: 0.5, Dropped: true, Outcomes: 50, Goodput: 20 * float64(min(3, l.limit)),
+				})
+			}
+			l.drop(60, 0.5)
+			assert.GreaterOrEqual(t, l.limit, 16, "%s: half of the load after %d windows", name, windows)
+
+			l = settled(adaptive)
+			l.drop(windows, 0.5)
+			for range 40 { // the bound is lowered
+				l.limit = l.alg.Update(inflight.Sample{RTT: service, Ended: 50, InFlight: l.limit, Max: 5, Drops: 0.5, Dropped: true, Outcomes: 50, Goodput: 250})
+				require.LessOrEqual(t, l.limit, 5, name)
+			}
+		}
+	}
+}
+
+// A floor of half of the calls does not hide that the others are slow.
+func TestSlowWindowsLowerALimitWithAFloor(t *testing.T) {
+	l := settled(inflight.AIMD(&inflight.AIMDOptions{Timeout: 4 * service}))
+	l.drop(100, 0.5)
+	before := l.limit
+	l.service *= 10
+	l.drop(10, 0.1)
+	assert.Less(t, l.limit, before/4)
+}
+
+// deciding is a wrapper of an algorithm that makes Dropped its own decision.
+type deciding struct {
+	inflight.Algorithm
+	dropped bool
+}
+
+func (d deciding) Update(s inflight.Sample) int {
+	s.Dropped = d.dropped
+	return d.Algorithm.Update(s)
+}
+
+func TestAWrapperDecidesWhetherAWindowIsDropped(t *testing.T) {
+	for name, adaptive := range adaptives {
+		l := settled(adaptive)
 		before := l.limit
-		l.service *= 100
-		_, high := extremes(l.windows(1000, 200)[20:])
-		assert.Equal(t, 1, high, name)
-		l.service /= 100
-		l.windows(30, 200)
-		assert.GreaterOrEqual(t, l.limit, before*8/10, name)
+		l.alg = deciding{l.alg, false}
+		l.drop(20, 0.5)
+		assert.GreaterOrEqual(t, l.limit, before*6/10, "%s: it clears Dropped", name)
+
+		l = settled(adaptive)
+		l.alg = deciding{l.alg, true}
+		l.drop(60, 0)
+		assert.Equal(t, 1, l.limit, "%s: it sets Dropped, though nothing was", name)
+	}
+}
+
+// Latency above Timeout never becomes the baseline, however long it lasts.
+func TestLatencyAboveTimeoutNeverBecomesTheBaseline(t *testing.T) {
+	for name, adaptive := range timeouts {
+		for _, after := range []int{150, 151, 155, 160, 180} { // also in the middle of a probe
+			l := &loop{adaptive(), 20, 20, service}
+			l.windows(after, 200)
+			before := l.limit
+			l.service *= 100
+			_, high := extremes(l.windows(1000, 200)[40:])
+			assert.Equal(t, 1, high, name)
+			l.service /= 100
+			l.windows(30, 200)
+			assert.GreaterOrEqual(t, l.limit, before*6/10, "%s, %d", name, after)
+		}
+	}
+}
+
+var timeouts = map[string]inflight.Adaptive{
+	"AIMD":     inflight.AIMD(&inflight.AIMDOptions{Timeout: 5 * service}),
+	"Vegas":    inflight.Vegas(&inflight.VegasOptions{Timeout: 5 * service}),
+	"Gradient": inflight.Gradient(&inflight.GradientOptions{Timeout: 5 * service}),
+}
+
+// Calls that hang raise RTT, but not the time of the successes. Without any success, RTT counts.
+func TestTimeoutCountsTheTimeOfSuccesses(t *testing.T) {
+	for name, adaptive := range timeouts {
+		for _, test := range []struct {
+			served time.Duration
+			falls  bool
+		}{{service, false}, {6 * service, true}, {0, true}} {
+			l := settled(adaptive)
+			before := l.limit
+			for range 10 {
+				l.limit = l.alg.Update(inflight.Sample{
+					RTT: 10 * service, Served: test.served, Ended: 50, InFlight: l.limit, Mean: float64(l.limit), Max: 200, Cancelled: 0.1, Outcomes: 50,
+				})
+			}
+			if test.falls {
+				assert.Less(t, l.limit, before*6/10, "%s, successes take %v", name, test.served)
+			} else if name == "AIMD" { // the others follow RTT
+				assert.GreaterOrEqual(t, l.limit, before, "%s, successes take %v", name, test.served)
+			}
+		}
+	}
+}
+
+func TestSenselessDropsDoNoHarm(t *testing.T) {
+	senseless := []float64{0, 0.3, 1, 2, -1, math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64}
+	for name, adaptive := range adaptives {
+		l, rng := settled(adaptive), rand.New(rand.NewPCG(3, 3))
+		for range 5000 {
+			pick := func() float64 { return senseless[rng.IntN(len(senseless))] }
+			limit := l.alg.Update(inflight.Sample{
+				RTT: service, Served: time.Duration(rng.IntN(3)-1) * service, InFlight: 20, Mean: 20, Max: 200,
+				Drops: pick(), Dropped: rng.IntN(2) == 0, Outcomes: rng.IntN(50) - 5, Goodput: pick(),
+			})
+			require.True(t, 1 <= limit && limit <= 200, "%s: %d", name, limit)
+		}
+		l.drop(1200, 0) // a probe is due after 1000
+		assert.Greater(t, l.limit, 15, "%s finds back", name)
+	}
+}
+
+// The sample of a window says which share was dropped, and how fast the successes were, apart from other work.
+func TestASampleSeparatesDropsFromSuccesses(t *testing.T) {
+	for dropped, want := range map[int]bool{4: false, 5: true} {
+		clock := new(ratelimittest.Clock)
+		adaptive, samples := script(20, 20)
+		l := newLimiter(t, 100, &options{Clock: clock, Adaptive: adaptive})
+		finish(t, l, clock, dropped, 5*time.Millisecond, inflight.Dropped)
+		finish(t, l, clock, 20-dropped, 100*time.Millisecond, inflight.Success)
+		require.Len(t, *samples, 1)
+		s := (*samples)[0]
+		assert.Equal(t, fmt.Sprint(float64(dropped)/20, 20, 100*time.Millisecond, want), fmt.Sprint(s.Drops, s.Outcomes, s.Served, s.Dropped))
+		assert.InDelta(t, float64(20-dropped)/0.105, s.Goodput, 1e-6)
 	}
 }

@@ -61,6 +61,16 @@ type Phase struct {
 	Pause     time.Duration // and for how long
 	SlowShare float64       // share of requests that take SlowBy times as long
 	SlowBy    float64
+
+	FailAs   inflight.Outcome // the outcome of requests that fail by a bug. 0: Cancelled
+	FailIn   time.Duration    // the time after which Fail fails a request
+	FailTo   float64          // Fail grows to this share
+	FailOver time.Duration    // over this time. 0: it stays the same
+	Short    float64          // share of requests whose clients leave after ShortIn
+	ShortIn  time.Duration
+	Cap      int           // requests in the backend, above which it refuses further ones as Dropped. 0: no cap
+	CapCost  time.Duration // the time that a refusal takes a server, before any other work
+	Retries  int           // times that a request is sent again, 50 ms after it has failed or found no permit
 }
 
 // Capacity is how many requests a second the backend can do.
@@ -83,14 +93,18 @@ type Request struct {
 	Permit inflight.Permit
 	Token  any
 
-	serial uint64 // its place among all; 0 once it has ended
-	gone   bool   // it has left the gate
-	fails  bool   // it ends by a bug
+	serial  uint64 // its place among all; 0 once it has ended
+	tries   int    // earlier ones of the same request
+	via     Gate   // the member of a Fleet that let it pass
+	refused bool   // by the backend
+	gone    bool   // it has left the gate
+	fails   bool   // it ends by a bug
 }
 
 // Tally counts what became of requests over a stretch of time.
 type Tally struct {
 	Good    int           // answers that clients have waited for
+	Answers time.Duration // sum of the times of these in the backend
 	Latency time.Duration // sum of the times that requests took in the backend, or until the client left
 	Ended   int           // requests with a Latency
 	Lost    int           // found no permit
@@ -121,6 +135,9 @@ type World struct {
 	resumes                      time.Duration // until then it stands still
 	pauses                       time.Duration // next pause
 	line                         ring          // in the backend, no server has begun
+	refusals                     ring          // the same, of requests that are refused
+	began                        time.Duration // the phase
+	again                        []retry       // in the order of their times
 	served                       heapOf        // in backend time
 	leaving                      heapOf        // also what has ended, until its time comes
 	free                         []*Request
@@ -146,7 +163,7 @@ const never = time.Duration(math.MaxInt64)
 
 // Begin begins a phase.
 func (w *World) Begin(p Phase) {
-	w.phase = p
+	w.phase, w.began = p, w.Now
 	w.next = w.Now + w.gap()
 	w.pauses = never
 	if p.PauseEach > 0 {
@@ -162,6 +179,7 @@ const (
 	anAnswer
 	aClientLeaves
 	aPause
+	aRetry
 )
 
 // Play lets time pass.
@@ -180,22 +198,25 @@ func (w *World) Play(d time.Duration) {
 		if w.pauses < at {
 			at, what = w.pauses, aPause
 		}
+		if len(w.again) > 0 && w.again[0].at < at {
+			at, what = w.again[0].at, aRetry
+		}
 		w.Now = at
 		switch what {
 		case theEnd:
 			return
 		case anArrival:
 			w.next = w.Now + w.gap()
-			w.arrive()
+			w.arrive(0)
+		case aRetry:
+			tries := w.again[0].tries
+			w.again = w.again[1:]
+			w.arrive(tries)
 		case anAnswer:
 			w.answer(w.served.pop().r)
 		case aClientLeaves:
 			if c := w.leaving.pop(); c.serial == c.r.serial {
-				o := inflight.Cancelled
-				if w.phase.Deadline {
-					o = inflight.Dropped
-				}
-				w.leave(c.r, o) // the backend still has it
+				w.leave(c.r, c.outcome) // the backend still has it
 			}
 		case aPause:
 			w.Stop(w.phase.Pause)
@@ -223,19 +244,35 @@ func (w *World) gap() time.Duration {
 	return gap
 }
 
-func (w *World) arrive() {
-	if w.queued > 0 || !w.enter() {
+func (w *World) arrive(tries int) {
+	if w.queued > 0 || !w.enter(tries) {
 		if w.queued < w.phase.Queue {
 			w.queued++
 			return
 		}
 		w.Lost++
+		w.retry(tries)
+	}
+}
+
+// retry is a request that is sent again.
+type retry struct {
+	at    time.Duration
+	tries int
+}
+
+const retryAfter = 50 * time.Millisecond
+
+func (w *World) retry(tries int) {
+	if tries < w.phase.Retries {
+		w.again = append(w.again, retry{w.Now + retryAfter, tries + 1})
 	}
 }
 
 // enter sends a request through the gate.
-func (w *World) enter() bool {
+func (w *World) enter(tries int) bool {
 	r := w.request()
+	r.tries = tries
 	if !w.gate.Enter(w.Now, r) {
 		w.free = append(w.free, r)
 		return false
@@ -247,21 +284,58 @@ func (w *World) enter() bool {
 		w.leave(r, inflight.Dropped)
 		w.free = append(w.free, r)
 		return true
-	case w.phase.Fail > 0 && w.failures.Float64() < w.phase.Fail:
-		w.leave(r, inflight.Cancelled)
+	case w.fails():
+		if w.phase.FailIn > 0 {
+			w.leaving.push(coming{w.Now + w.phase.FailIn, r, r.serial, w.failure()})
+			return true
+		}
+		w.leave(r, w.failure())
 		w.free = append(w.free, r)
 		return true
+	case w.phase.Cap > 0 && w.busy+w.line.len()+w.refusals.len() >= w.phase.Cap:
+		r.refused = true
+		w.refusals.push(r)
+		w.begin()
+		return true
 	}
-	if w.phase.Leave > 0 {
-		patience := float64(w.phase.Leave)
-		if w.phase.LeaveVary {
-			patience *= 0.5 + w.failures.Float64()
-		}
-		w.leaving.push(coming{w.Now + time.Duration(patience) + 1, r, r.serial}) // an answer at that time still finds it
+	if patience, o := w.patience(); patience > 0 {
+		w.leaving.push(coming{w.Now + patience + 1, r, r.serial, o}) // an answer at that time still finds it
 	}
 	w.line.push(r)
 	w.begin()
 	return true
+}
+
+// fails reports whether a request fails without any work.
+func (w *World) fails() bool {
+	share := w.phase.Fail
+	if w.phase.FailOver > 0 {
+		share += (w.phase.FailTo - share) * min(1, float64(w.Now-w.began)/float64(w.phase.FailOver))
+	}
+	return share > 0 && w.failures.Float64() < share
+}
+
+// failure is the outcome of a request that fails.
+func (w *World) failure() inflight.Outcome {
+	if w.phase.FailAs == inflight.Success {
+		return inflight.Cancelled
+	}
+	return w.phase.FailAs
+}
+
+// patience is the time after which the client of a request leaves, 0 for never, and the outcome.
+func (w *World) patience() (time.Duration, inflight.Outcome) {
+	o, patience := inflight.Cancelled, float64(w.phase.Leave)
+	if w.phase.Deadline {
+		o = inflight.Dropped
+	}
+	if w.phase.LeaveVary && patience > 0 {
+		patience *= 0.5 + w.failures.Float64()
+	}
+	if w.phase.Short > 0 && w.failures.Float64() < w.phase.Short {
+		patience = float64(w.phase.ShortIn)
+	}
+	return time.Duration(patience), o
 }
 
 func (w *World) request() *Request {
@@ -276,6 +350,11 @@ func (w *World) request() *Request {
 
 // begin puts free servers to work.
 func (w *World) begin() {
+	for w.busy < w.phase.Servers && w.refusals.len() > 0 {
+		r := w.refusals.pop()
+		w.busy++
+		w.served.push(coming{w.backendTime() + w.phase.CapCost, r, r.serial, inflight.Dropped})
+	}
 	for w.busy < w.phase.Servers && w.line.len() > 0 {
 		r := w.line.pop()
 		if r.gone && w.phase.Abort {
@@ -294,17 +373,21 @@ func (w *World) begin() {
 			t *= w.failures.Float64()
 		}
 		w.busy++
-		w.served.push(coming{w.backendTime() + time.Duration(t*float64(w.phase.Service)), r, r.serial})
+		w.served.push(coming{w.backendTime() + time.Duration(t*float64(w.phase.Service)), r, r.serial, inflight.Success})
 	}
 }
 
 func (w *World) answer(r *Request) {
 	w.busy--
 	if !r.gone {
-		if r.fails {
-			w.leave(r, inflight.Cancelled)
-		} else {
+		switch {
+		case r.refused:
+			w.leave(r, inflight.Dropped)
+		case r.fails:
+			w.leave(r, w.failure())
+		default:
 			w.Good++
+			w.Answers += w.Now - r.Sent
 			w.leave(r, inflight.Success)
 		}
 	}
@@ -318,13 +401,16 @@ func (w *World) leave(r *Request, o inflight.Outcome) {
 	w.Ended++
 	w.Latency += w.Now - r.Sent
 	w.gate.Leave(w.Now, r, o)
+	if o != inflight.Success {
+		w.retry(r.tries)
+	}
 	for w.queued > 0 && w.enterQueued() {
 	}
 }
 
 func (w *World) enterQueued() bool {
 	w.queued-- // before, as a request may end within enter
-	if w.enter() {
+	if w.enter(0) {
 		return true
 	}
 	w.queued++
@@ -355,6 +441,8 @@ type coming struct {
 	at     time.Duration
 	r      *Request
 	serial uint64 // of the request, as r may be another one by then
+
+	outcome inflight.Outcome // if its client leaves, or it fails
 }
 
 func (c coming) before(d coming) bool { return c.at < d.at || c.at == d.at && c.serial < d.serial }

@@ -1,6 +1,7 @@
 package overload
 
 import (
+	"math"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -90,3 +91,72 @@ func (g *Limiter) State() (windows, limit int) { return g.Windows, g.Limit }
 
 // State implements Gated.
 func (f *Fixed) State() (windows, limit int) { return -1, f.Limit }
+
+// Fleet is several gates, as of several processes, in front of one backend. Each request passes the next of them.
+type Fleet struct {
+	Gates []Gate
+	next  int
+}
+
+// Enter implements Gate.
+func (f *Fleet) Enter(now time.Duration, r *Request) bool {
+	g := f.Gates[f.next]
+	f.next = (f.next + 1) % len(f.Gates)
+	r.via = g
+	return g.Enter(now, r)
+}
+
+// Leave implements Gate.
+func (f *Fleet) Leave(now time.Duration, r *Request, o inflight.Outcome) { r.via.Leave(now, r, o) }
+
+// Gradient2 is a gate with the limit of Netflix's concurrency-limits 0.5.4, Gradient2Limit, with its defaults: the ratio of
+// a mean latency over some 600 requests to that of one request, at most 1, and a queue of 4, smoothed.
+type Gradient2 struct {
+	Most     float64
+	limit    float64
+	long     float64 // the mean latency
+	samples  float64
+	inFlight int
+}
+
+const (
+	gradient2Start     = 20
+	gradient2Memory    = 600
+	gradient2Tolerance = 1.5
+	gradient2Queue     = 4
+	gradient2Smoothing = 0.2
+)
+
+func (g *Gradient2) current() float64 {
+	if g.limit == 0 {
+		return min(gradient2Start, g.Most)
+	}
+	return g.limit
+}
+
+// Enter implements Gate.
+func (g *Gradient2) Enter(time.Duration, *Request) bool {
+	if float64(g.inFlight) >= math.Floor(g.current()) {
+		return false
+	}
+	g.inFlight++
+	return true
+}
+
+// Leave implements Gate. All requests count, whatever their outcome is, as in the original.
+func (g *Gradient2) Leave(now time.Duration, r *Request, _ inflight.Outcome) {
+	rtt, inFlight := max(1, float64(now-r.Sent)), float64(g.inFlight)
+	g.inFlight--
+	g.samples = min(g.samples+1, gradient2Memory)
+	g.long += (rtt - g.long) * max(1/g.samples, 2/(gradient2Memory+1.))
+	if g.long > 2*rtt {
+		g.long *= 0.95 // it is that of an overload that is over
+	}
+	limit := g.current()
+	if inFlight < limit/2 {
+		return
+	}
+	gradient := max(0.5, min(1, gradient2Tolerance*g.long/rtt))
+	to := limit*gradient + gradient2Queue
+	g.limit = max(1, min(g.Most, limit+(to-limit)*gradient2Smoothing))
+}

@@ -9,7 +9,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
 	"github.com/platinummonkey/go-concurrency-limits/core"
 	"github.com/platinummonkey/go-concurrency-limits/limit"
 	"github.com/platinummonkey/go-concurrency-limits/limit/functions"
@@ -19,6 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 	grid "github.com/weir-go/ratelimit/internal/dev/overload"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
+	"github.com/weir-go/ratelimit/internal/proofs/internal/peergate"
 )
 
 var (
@@ -42,7 +42,7 @@ var limits = []struct {
 		g.Timeout = 5 * c.Service / 2
 		return g
 	}},
-	{"failsafe-go: adaptive limiter", newFailsafe},
+	{"failsafe-go: adaptive limiter", func(_ *testing.T, c grid.Cell) grid.Gated { return peergate.NewFailsafe(c.Bound) }},
 	{"go-concurrency-limits: Gradient2 (Netflix's)", func(t *testing.T, c grid.Cell) grid.Gated {
 		l, err := limit.NewGradient2Limit("", min(20, c.Bound), c.Bound, 1, func(int) int { return 4 }, 0.2, 600, limit.NoopLimitLogger{}, core.EmptyMetricRegistryInstance)
 		require.NoError(t, err)
@@ -115,44 +115,3 @@ func (p *platinum) Leave(now time.Duration, r *grid.Request, o inflight.Outcome)
 }
 
 func (p *platinum) State() (windows, limit int) { return *p.windows, p.limit.EstimatedLimit() }
-
-// failsafe is a gate with the limiter of failsafe-go, which reads the time itself: so it runs in a synctest bubble, whose
-// clock is set to the simulation's.
-type failsafe struct {
-	limiter adaptivelimiter.AdaptiveLimiter[any]
-	start   time.Time
-
-	windows, samples int
-	began            time.Duration // of the window
-}
-
-func newFailsafe(_ *testing.T, c grid.Cell) grid.Gated {
-	return &failsafe{
-		limiter: adaptivelimiter.NewBuilder[any]().WithLimits(1, uint(c.Bound), uint(min(20, c.Bound))).Build(),
-		start:   time.Now(),
-	}
-}
-
-func (f *failsafe) set(now time.Duration) { time.Sleep(time.Until(f.start.Add(now))) }
-
-func (f *failsafe) Enter(now time.Duration, r *grid.Request) bool {
-	f.set(now)
-	p, ok := f.limiter.TryAcquirePermit()
-	r.Token = p
-	return ok
-}
-
-func (f *failsafe) Leave(now time.Duration, r *grid.Request, o inflight.Outcome) {
-	f.set(now)
-	p := r.Token.(adaptivelimiter.Permit)
-	if o != inflight.Success {
-		p.Drop()
-		return
-	}
-	p.Record()
-	if f.samples++; f.samples >= 50 && now-f.began >= time.Second { // its defaults
-		f.windows, f.samples, f.began = f.windows+1, 0, now
-	}
-}
-
-func (f *failsafe) State() (windows, limit int) { return f.windows, f.limiter.Limit() }

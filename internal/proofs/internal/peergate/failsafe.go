@@ -1,0 +1,56 @@
+// Package peergate has gates of the overload simulation with the limits of other libraries.
+package peergate
+
+import (
+	"time"
+
+	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
+
+	"github.com/weir-go/ratelimit/inflight"
+	grid "github.com/weir-go/ratelimit/internal/dev/overload"
+)
+
+// Failsafe is a gate with the adaptive limiter of failsafe-go, which reads the time itself: so it runs in a synctest
+// bubble, whose clock is set to the simulation's.
+type Failsafe struct {
+	limiter adaptivelimiter.AdaptiveLimiter[any]
+	start   time.Time
+
+	windows, samples int
+	began            time.Duration // of the window
+}
+
+// NewFailsafe returns a gate with the defaults of failsafe-go, except for the highest limit. It is made within the bubble.
+func NewFailsafe(bound int) *Failsafe {
+	return &Failsafe{
+		limiter: adaptivelimiter.NewBuilder[any]().WithLimits(1, uint(bound), uint(min(20, bound))).Build(),
+		start:   time.Now(),
+	}
+}
+
+func (f *Failsafe) set(now time.Duration) { time.Sleep(time.Until(f.start.Add(now))) }
+
+// Enter implements the simulation's Gate.
+func (f *Failsafe) Enter(now time.Duration, r *grid.Request) bool {
+	f.set(now)
+	p, ok := f.limiter.TryAcquirePermit()
+	r.Token = p
+	return ok
+}
+
+// Leave implements the simulation's Gate.
+func (f *Failsafe) Leave(now time.Duration, r *grid.Request, o inflight.Outcome) {
+	f.set(now)
+	p := r.Token.(adaptivelimiter.Permit)
+	if o != inflight.Success {
+		p.Drop()
+		return
+	}
+	p.Record()
+	if f.samples++; f.samples >= 50 && now-f.began >= time.Second { // its defaults
+		f.windows, f.samples, f.began = f.windows+1, 0, now
+	}
+}
+
+// State implements the simulation's Gated.
+func (f *Failsafe) State() (windows, limit int) { return f.windows, f.limiter.Limit() }
