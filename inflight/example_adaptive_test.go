@@ -41,6 +41,16 @@ func ExampleGradientOptions() {
 	// Output: 50 of 200
 }
 
+// Callers give up after two seconds: slower answers lower the limit, however long they last.
+func ExampleVegasOptions() {
+	algorithm := inflight.Vegas(&inflight.VegasOptions{Timeout: 2 * time.Second, Start: 10})()
+	for range 6 {
+		sample := inflight.Sample{RTT: 3 * time.Second, Served: 3 * time.Second, InFlight: 10}
+		fmt.Print(algorithm.Update(sample), " ")
+	}
+	// Output: 9 8 7 7 6 5
+}
+
 // A window whose mean latency is above 500 ms is too slow.
 func ExampleAIMD() {
 	algorithm := inflight.AIMD(&inflight.AIMDOptions{Timeout: 500 * time.Millisecond, Start: 10})()
