@@ -2,8 +2,8 @@ package inflight
 
 import "math"
 
-// drops tells drops that overload causes from drops that occur at any limit, such as the errors of a dead replica, of a
-// bug or of a quota. Both raise the share of drops. They differ in the effect of a lower limit: drops of the first kind
+// drops distinguishes drops that overload causes from drops that occur at any limit, such as the errors of a dead
+// replica, of a bug or of a quota. Both raise the share of drops. They differ in the effect of a lower limit: drops of the first kind
 // go away; drops of the second kind stay, and fewer calls succeed.
 //
 // So many drops begin a run, in which the limit falls from window to window. Its result is one of three:
@@ -95,7 +95,7 @@ func (d *drops) add(s Sample, limit float64) (lower bool, restore float64) {
 		d.after.add(share, n, goodput)
 		d.check()
 	}
-	if s.Dropped && share < 1./dropShare { // clients left, or a wrapper of the algorithm has decided so
+	if s.Dropped && share < 1./dropShare { // clients left, or a wrapper of the algorithm has set Dropped
 		d.state, d.calm = steady, 0
 		return true, 0
 	}

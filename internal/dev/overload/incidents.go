@@ -7,12 +7,12 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// Incident is a story of phases, in some of which goodput is judged.
+// Incident is a sequence of phases, in some of which goodput is judged.
 type Incident struct {
 	Name    string
 	Service time.Duration // of the healthy backend
 	Phases  []Stage
-	Outage  bool // latency has an upper bound that every sensible caller knows: set Timeout to 25 service times
+	TooSlow bool // its answers come too late for any caller: a limit with a Timeout sets it to 25 service times
 }
 
 // Stage is one phase of an incident. Its second half is judged if it has a name.
@@ -23,7 +23,7 @@ type Stage struct {
 	Phase
 }
 
-// Result is the outcome of a stage.
+// Result is the result of a stage.
 type Result struct {
 	Goodput float64       // answers per second
 	Latency time.Duration // mean of the answers
@@ -96,7 +96,7 @@ func Incidents() []Incident {
 	constant := incident("10 minutes of constant 10 s", 10*minute, func(p *Phase) {
 		p.Servers, p.Service, p.Spread = 1_000_000, 10*time.Second, Constant
 	})
-	constant.Outage = true
+	constant.TooSlow = true
 	constant.Phases[1].Name = "" // more in flight does give more goodput, of answers that come too late
 	constant.Phases[2].For = 40 * time.Second
 	return []Incident{

@@ -40,13 +40,13 @@ func ours(name string, adaptive func(i *overload.Incident) inflight.Adaptive) in
 
 var incidentLimits = []incidentLimit{
 	ours("Gradient", func(i *overload.Incident) inflight.Adaptive {
-		if i.Outage {
+		if i.TooSlow {
 			return inflight.Gradient(&inflight.GradientOptions{Timeout: 25 * i.Service})
 		}
 		return inflight.Gradient(nil)
 	}),
 	ours("Vegas", func(i *overload.Incident) inflight.Adaptive {
-		if i.Outage {
+		if i.TooSlow {
 			return inflight.Vegas(&inflight.VegasOptions{Timeout: 25 * i.Service})
 		}
 		return inflight.Vegas(nil)
