@@ -17,7 +17,6 @@ import (
 	"github.com/weir-go/ratelimit/internal/limitfields"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
-	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Interceptor limits the calls of handlers. Make one with [New] or [PerIP], and give it to
@@ -215,11 +214,13 @@ func (i *Interceptor) pass(e *event) error {
 	case edge.FailedOpen:
 		return nil
 	case edge.Allowed:
-		if wait.Sleep(ctx, e.Decision.Delay) == nil {
+		if i.core.Hold(e) {
 			return nil
 		}
-		outcome.MarkRefused(ctx)
-		return errorOf(rpcstatus.Gone(ctx))
+		if e.Outcome == edge.Allowed {
+			outcome.MarkRefused(ctx)
+			return errorOf(rpcstatus.Gone(ctx))
+		}
 	}
 	outcome.MarkRefused(ctx)
 	answer := errorOf(i.core.Answer(e, rpcstatus.Code(i.opts.KeyCode)))

@@ -51,6 +51,9 @@ type Options struct {
 	// QuotaUnit is that of [httplimit.Options].
 	QuotaUnit func(limit ratelimit.Limit) string
 
+	// MaxHold is that of [httplimit.Options].
+	MaxHold time.Duration
+
 	// Jitter is that of [httplimit.Options].
 	Jitter time.Duration
 
@@ -98,7 +101,7 @@ func (o *Options) complete() error {
 func (o *Options) core() edge.Options[*Call] {
 	c := edge.Options[*Call]{
 		Package: "connectlimit", Thing: "call", Cost: o.Cost, Skip: o.Skip, Settles: o.SettleResponse != nil, FailOpen: o.FailOpen,
-		TooLate: tooLate, Jitter: o.Jitter, JitterBy: o.JitterBy, Logger: o.Logger, Now: o.Now,
+		TooLate: tooLate, MaxHold: o.MaxHold, Jitter: o.Jitter, JitterBy: o.JitterBy, Logger: o.Logger, Now: o.Now,
 		About: func(c *Call) []any { return []any{"procedure", c.Procedure} },
 	}
 	if report := o.OnDecision; report != nil {

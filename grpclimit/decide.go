@@ -7,7 +7,6 @@ import (
 
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/outcome"
-	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // serve decides about a call or a message, calls next if it may be served, and settles its charge whatever happens. Panics go
@@ -48,11 +47,13 @@ func (i *Interceptor) pass(e *event, t trailers) error {
 	}
 	switch e.Outcome {
 	case edge.Allowed:
-		if ctx := e.Request.Context(); wait.Sleep(ctx, e.Decision.Delay) != nil {
+		if i.core.Hold(e) {
+			return nil
+		}
+		if ctx := e.Request.Context(); e.Outcome == edge.Allowed {
 			outcome.MarkRefused(ctx)
 			return gone(ctx)
 		}
-		return nil
 	case edge.FailedOpen:
 		return nil
 	}

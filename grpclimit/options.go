@@ -59,6 +59,9 @@ type Options struct {
 	// DegradedTrailer names a trailer that is "true" if [ratelimit.Decision].Degraded is. If empty, none.
 	DegradedTrailer string
 
+	// MaxHold is that of [httplimit.Options].
+	MaxHold time.Duration
+
 	// Jitter is that of [httplimit.Options], added to the wait.
 	Jitter time.Duration
 
@@ -137,7 +140,7 @@ func (o *Options) defaults() {
 func (o *Options) core() edge.Options[*Call] {
 	c := edge.Options[*Call]{
 		Package: "grpclimit", Thing: "call", Cost: o.Cost, Skip: o.Skip, Settles: o.SettleResponse != nil, FailOpen: o.FailOpen,
-		TooLate: tooLate, Jitter: o.Jitter, JitterBy: o.JitterBy, Logger: o.Logger, Now: o.Now,
+		TooLate: tooLate, MaxHold: o.MaxHold, Jitter: o.Jitter, JitterBy: o.JitterBy, Logger: o.Logger, Now: o.Now,
 		About: func(c *Call) []any { return []any{"method", c.FullMethod} },
 	}
 	if report := o.OnDecision; report != nil {

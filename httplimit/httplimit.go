@@ -19,7 +19,6 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/limitfields"
-	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // New returns middleware that decides with the limiter. The error names the option that is wrong. A limiter whose
@@ -151,7 +150,7 @@ func (m *Middleware) admit(w http.ResponseWriter, e *event) (watched *watcher, w
 			m.setLimits(h, m.view(h, e), &e.Decision, values[:3])
 		}
 	}
-	if e.Outcome == edge.Allowed && wait.Sleep(e.Request.Context(), e.Decision.Delay) != nil {
+	if e.Outcome == edge.Allowed && !m.core.Hold(e) {
 		m.refuse(w, e)
 		return nil, nil, false
 	}

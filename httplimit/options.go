@@ -66,6 +66,12 @@ type Options struct {
 	// DegradedHeader names a field that is "true" if [ratelimit.Decision].Degraded is. If empty, none.
 	DegradedHeader string
 
+	// MaxHold is how long a request is held that could pass later. A request that can pass within it waits in line for its
+	// turn; others get 429 at once. The limiter must be a [ratelimit.Reserver] that books ahead, such as that of PerIP or
+	// a [ratelimit.Map]; of a [ratelimit.Layered], it bounds the delay of leaky buckets. If zero, only leaky buckets hold
+	// requests, for any time. [ratelimit.Options].MaxWaiting bounds the number of held requests.
+	MaxHold time.Duration
+
 	// Jitter spreads the clients that were denied at once: each adds its share of up to this, at most a tenth of the
 	// wait, to Retry-After. If zero, nothing is added.
 	Jitter time.Duration
@@ -149,7 +155,7 @@ func (o *Options) defaults() {
 func (o *Options) core() edge.Options[*http.Request] {
 	c := edge.Options[*http.Request]{
 		Package: "httplimit", Thing: "request", Cost: o.Cost, Skip: o.Skip, Settles: o.SettleResponse != nil, FailOpen: o.FailOpen,
-		TooLate: tooLate, Jitter: o.Jitter, JitterBy: o.JitterBy, Logger: o.Logger, Now: o.Now,
+		TooLate: tooLate, MaxHold: o.MaxHold, Jitter: o.Jitter, JitterBy: o.JitterBy, Logger: o.Logger, Now: o.Now,
 	}
 	if report := o.OnDecision; report != nil {
 		c.OnDecision = func(e event) { report(public(e)) }

@@ -32,6 +32,8 @@ type Event[R Request] struct {
 	Decision ratelimit.Decision
 	Err      error
 	Outcome  Outcome
+
+	held *ratelimit.Reservation // nil if nothing was reserved
 }
 
 // Cause returns the cause of the event's error.
@@ -46,6 +48,8 @@ type Options[R Request] struct {
 	Skip     func(R) bool // nil for none
 	Settles  bool         // what was charged is settled when the handler has returned
 	FailOpen bool
+
+	MaxHold time.Duration // how long a request is held that could pass later; 0 for the delay of a leaky bucket only
 
 	// TooLate reports whether a request that is delayed for so long cannot be served any
 	// more. Then it is denied.
@@ -98,12 +102,22 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 	switch {
 	case !ok && o.Settles:
 		return nil, fmt.Errorf("%s: Options.Settle needs a ratelimit.Reserver, and %T is none", o.Package, limiter)
+	case o.MaxHold < 0:
+		return nil, fmt.Errorf("%s: Options.MaxHold is %v, want 0 or more", o.Package, o.MaxHold)
+	case !ok && o.MaxHold > 0:
+		return nil, fmt.Errorf("%s: Options.MaxHold is %v, which needs a ratelimit.Reserver, and %T is none", o.Package, o.MaxHold, limiter)
 	case !ok:
 		return c, nil
 	}
 	ahead, may := optional.BooksAhead(r), mayDelay(r)
-	c.reserver, c.holds = r, may && !ahead
-	if !ahead {
+	if o.MaxHold > 0 && !ahead && !may {
+		return nil, fmt.Errorf("%s: Options.MaxHold is %v, and %T books nothing ahead, so that no request would be held", o.Package, o.MaxHold, limiter)
+	}
+	c.reserver, c.holds = r, may && !ahead || o.MaxHold > 0
+	switch {
+	case o.MaxHold > 0:
+		c.maxDelay = o.MaxHold
+	case !ahead:
 		c.maxDelay = century // this is as far as Take goes
 	}
 	return c, nil
@@ -182,7 +196,24 @@ func (c *Core[R]) reserve(e *Event[R]) (res *ratelimit.Reservation) {
 	if !e.Decision.Allowed {
 		return nil
 	}
+	e.held = res
 	return res
+}
+
+// Hold sleeps until a request that is allowed may be served, and reports true; or it reports false if that fails. Then the
+// outcome is Denied, unless the request's context has ended.
+func (c *Core[R]) Hold(e *Event[R]) bool {
+	var err error
+	ctx := e.Request.Context()
+	if e.held != nil && e.Decision.Delay > 0 {
+		err = e.held.Wait(ctx) // moves up when a request before it leaves
+	} else {
+		err = wait.Sleep(ctx, e.Decision.Delay)
+	}
+	if err != nil && ctx.Err() == nil {
+		e.Outcome = Denied // too many wait, or the context ends too early
+	}
+	return err == nil
 }
 
 // WaitFor makes a denied request wait until a higher cost would pass. It has no effect if
@@ -261,7 +292,7 @@ func (c *Charge[R]) Settle(actual func(cost int) int) {
 
 // End settles the charge.
 func (c *Charge[R]) End() {
-	if c.res != nil && (c.actual != c.event.Cost || c.core.Settles) {
+	if c.res != nil && (c.actual != c.event.Cost || c.core.Settles || c.core.MaxHold > 0) {
 		c.core.settle(c.event.Request, c.res, c.actual)
 	}
 }

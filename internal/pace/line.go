@@ -52,6 +52,7 @@ type line struct {
 	backedAt uint64                   // sent at the last of these
 	booking  *Place                   // it is asking the limiter; nil if none is
 	undone   []*ratelimit.Reservation // to be cancelled when the booking place is back
+	vacant   []vacancy                // bookings of places that left since then
 	undoing  int                      // cancellations of bookings under way
 	window   int                      // how many may be in flight; 0 means any number
 	narrowed uint64                   // sent when the window was last set to one
@@ -80,7 +81,15 @@ type Place struct {
 	ticket  uint64
 	res     *ratelimit.Reservation // nil if nothing is booked
 	at      time.Time              // when it may be sent, or if nothing is booked, ask the limiter again
+	cost    int                    // of the booking
 	waiting bool                   // it is in the queue
+}
+
+// vacancy is the booking of a place that has left while another one was asking the limiter.
+type vacancy struct {
+	res  *ratelimit.Reservation
+	at   time.Time
+	cost int
 }
 
 // step is what a place has to do next.
@@ -216,7 +225,8 @@ func (p *Place) next(now time.Time) (todo step, until time.Time) {
 	switch todo {
 	case stepBook:
 		l.booking = p
-	case stepSend:
+	case stepSend: // it is the first
+		l.sendLocked(now) // even if its context has ended since
 		l.wakeLocked(now)
 	}
 	return todo, until
@@ -286,12 +296,32 @@ func (p *Place) booked(res *ratelimit.Reservation, err error, cost int, now time
 	case l.firstLocked() != p || now.Before(l.opensLocked()) || !l.roomLocked(p, now):
 		cancel = append(cancel, res)
 	default:
-		p.res, p.at = res, now.Add(res.Delay)
+		v := l.exchangeLocked(vacancy{res, now.Add(res.Delay), cost})
+		p.res, p.at, p.cost = v.res, v.at, v.cost
 		l.booked++
 	}
+	for _, v := range l.vacant {
+		cancel = append(cancel, v.res)
+	}
+	l.vacant = nil
 	l.undoLocked(cancel)
 	l.wakeLocked(now)
 	return cancel, err
+}
+
+// exchangeLocked exchanges a new booking for the earliest vacant one of the same cost: else the vacant ones would be gaps
+// before it, which no later booking fills.
+func (l *line) exchangeLocked(booked vacancy) vacancy {
+	for i := len(l.vacant) - 1; i >= 0; i-- { // the last one to leave has left the earliest
+		if v := l.vacant[i]; v.cost == booked.cost && v.at.Before(booked.at) {
+			l.vacant = slices.Delete(l.vacant, i, i+1)
+			slices.Reverse(l.vacant)
+			l.vacant = append(l.vacant, booked)
+			return v
+		}
+	}
+	slices.Reverse(l.vacant)
+	return booked
 }
 
 // backLocked is called when the place that was asking the limiter is back. It returns what is to
@@ -346,13 +376,24 @@ func (p *Place) giveUp() (bookings []*ratelimit.Reservation, left bool) {
 
 func (p *Place) leaveLocked() (bookings []*ratelimit.Reservation) {
 	l := p.line
-	res := l.removeLocked(p)
-	if l.booking == p {
+	rebook := l.handDownLocked(p)
+	v := vacancy{at: p.at, cost: p.cost}
+	v.res = l.removeLocked(p)
+	if l.booking == p { // the limiter has panicked
 		bookings = l.backLocked()
+		for _, v := range l.vacant {
+			bookings = append(bookings, v.res)
+		}
+		l.vacant = nil
 	}
-	if res != nil {
-		bookings = append(bookings, res)
+	switch {
+	case v.res == nil:
+	case l.booking != nil:
+		l.vacant = append(l.vacant, v)
+	default:
+		bookings = append(bookings, v.res)
 	}
+	bookings = append(bookings, l.takeBackLocked(rebook)...)
 	l.undoLocked(bookings)
 	l.wakeLocked(time.Now())
 	return bookings
@@ -373,6 +414,32 @@ func (l *line) removeLocked(p *Place) (res *ratelimit.Reservation) {
 		l.booked--
 	}
 	return res
+}
+
+// maxRebook is the number of places that book anew when one of another cost leaves before them. A longer queue would take too
+// long: there the places keep their bookings.
+const maxRebook = 512
+
+// handDownLocked hands the booking of a place that leaves down to the next place, that one's to the one after it, and so
+// on, as long as the costs are equal. The place is left with the last of these bookings. It returns the index of the
+// first place whose cost differs, once the leaving place is removed: it has to book anew to move up.
+func (l *line) handDownLocked(p *Place) (rebook int) {
+	if p.res == nil {
+		return l.booked
+	}
+	i := l.indexLocked(p) + 1
+	for ; i < l.booked; i++ {
+		q := l.queue[i]
+		if q.cost != p.cost || q.res == nil {
+			break
+		}
+		p.res, q.res = q.res, p.res
+		p.at, q.at = q.at, p.at
+	}
+	if l.booked-i > maxRebook {
+		return l.booked - 1
+	}
+	return i - 1
 }
 
 // undoLocked keeps all places from booking until the bookings have been cancelled.
@@ -470,10 +537,17 @@ func (l *line) reset() {
 	l.wakeLocked(time.Now())
 }
 
-// unbookLocked takes back the bookings of the places from an index on. It returns those that
-// are to be cancelled now. A place that is asking the limiter cancels them when it is back,
-// after its own, which is the last.
+// unbookLocked takes back the bookings of the places from an index on, as takeBackLocked does, and keeps all places from booking
+// until these have been cancelled.
 func (l *line) unbookLocked(from int) (bookings []*ratelimit.Reservation) {
+	bookings = l.takeBackLocked(from)
+	l.undoLocked(bookings)
+	return bookings
+}
+
+// takeBackLocked takes back the bookings of the places from an index on. It returns those that are to be cancelled now. A place
+// that is asking the limiter cancels them when it is back, after its own, which is the last.
+func (l *line) takeBackLocked(from int) (bookings []*ratelimit.Reservation) {
 	for _, p := range l.queue[from:l.booked] {
 		if p.res != nil {
 			bookings, p.res, p.at = append(bookings, p.res), nil, time.Time{}
@@ -484,6 +558,5 @@ func (l *line) unbookLocked(from int) (bookings []*ratelimit.Reservation) {
 		l.undone = append(l.undone, bookings...)
 		return nil
 	}
-	l.undoLocked(bookings)
 	return bookings
 }

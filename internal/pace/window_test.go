@@ -1,7 +1,11 @@
 package pace_test
 
 import (
+	"context"
 	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -121,4 +125,54 @@ func TestNarrowKeysAreForgottenBeforeThoseThatHaveToWait(t *testing.T) {
 		answered(t, pc, "waits", pace.Advice{Answered: true})
 		assert.Equal(t, time.Hour, time.Since(begin))
 	})
+}
+
+// TestTheRateIsKeptWhateverLeaves sends requests at a multiple of the limit of 20 a second, whose callers leave by cancelling
+// their contexts.
+func TestTheRateIsKeptWhateverLeaves(t *testing.T) {
+	for _, patience := range []time.Duration{2 * time.Second, 10 * time.Second} {
+		for _, offered := range []float64{1.05, 1.5, 2, 10} {
+			for _, mixed := range []bool{false, true} {
+				long := patience*time.Duration(offered) > 40*time.Second && mixed // too long to book anew
+				t.Run(fmt.Sprintf("%v/%v×/mixed=%v", patience, offered, mixed), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						limiter := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(20), 3), nil))
+						pacer := pace.New("test", ratelimit.Reserver[int](ratelimit.Map(limiter, func(int) (string, error) { return "k", nil })),
+							pace.Options[int]{Cost: func(cost int) int { return cost }})
+						begin := time.Now().Add(patience + 3*time.Second)
+						end := begin.Add(20 * time.Second)
+						rng := rand.New(rand.NewPCG(1, 1))
+						var sent atomic.Int64
+						var wg sync.WaitGroup
+						for time.Now().Before(end) {
+							cost, mean := 1, 1.0
+							if mixed {
+								cost, mean = 1+rng.IntN(3), 2
+							}
+							wg.Go(func() {
+								ctx, cancel := context.WithCancel(context.Background())
+								defer cancel()
+								defer time.AfterFunc(patience, cancel).Stop()
+								p := pacer.Arrive(ctx, "server")
+								defer pacer.Leave(p)
+								if pacer.Await(p, cost) != nil {
+									return
+								}
+								if now := time.Now(); !now.Before(begin) && now.Before(end) {
+									sent.Add(int64(cost))
+								}
+								pacer.Learn(p, pace.Advice{Answered: true}, time.Now())
+							})
+							time.Sleep(time.Duration(mean / (20 * offered) * float64(time.Second)))
+						}
+						wg.Wait()
+						t.Logf("%.1f of 20", float64(sent.Load())/20)
+						if !long {
+							require.GreaterOrEqual(t, float64(sent.Load())/20, .95*20)
+						}
+					})
+				})
+			}
+		}
+	}
 }
