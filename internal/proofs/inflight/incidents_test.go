@@ -137,6 +137,9 @@ func TestPartialOutagesStayPartial(t *testing.T) {
 					if n == 1 && at < 3 {
 						want = least[i.Name][at]
 					}
+					if s.Name == "after" {
+						want = min(want, 0.9)
+					}
 					if at < 3 {
 						assert.GreaterOrEqual(t, part, want, "%s, %s: %d × %s", i.Name, s.Name, n, l.name)
 					}
