@@ -148,7 +148,7 @@ func unlimited(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall] {
 func paced(t testing.TB, l ratelimit.Reserver[*grpclimit.ClientCall], opts grpclimit.ClientOptions) (*grpclimit.Client, []grpc.DialOption) {
 	t.Helper()
 	if opts.MaxWait == 0 {
-		opts.MaxWait = -1 // what a server says is waited for to the end
+		opts.MaxWait = -1 // these tests wait for as long as the server asks
 	}
 	c, err := grpclimit.NewClient(l, &opts)
 	require.NoError(t, err)

@@ -47,8 +47,8 @@ type Options struct {
 	// Challenge is the value of WWW-Authenticate where KeyCode is 401, such as `Basic realm="api"`. If empty, "Bearer".
 	Challenge string
 
-	// PlainHTTP refuses RPC requests as it refuses others: by the HTTP status and a problem document. Set it where the
-	// status is what counts, such as in front of a handler that answers the sub-requests of a gateway: a refusal in the
+	// PlainHTTP refuses RPC requests as it refuses others: by the HTTP status and a problem document. Set it where only
+	// the status counts, such as in front of a handler that answers the sub-requests of a gateway: a refusal in the
 	// protocol of gRPC has the status 200.
 	PlainHTTP bool
 

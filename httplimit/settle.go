@@ -138,7 +138,7 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 
 func (b *watchedBody) Close() error {
 	b.closed.Store(true)
-	err := b.ReadCloser.Close() // which reads what is left
+	err := b.ReadCloser.Close() // which reads the rest
 	b.handTrailer()
 	return err
 }

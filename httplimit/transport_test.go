@@ -101,7 +101,7 @@ func reserver(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*http.Requ
 func client(t testing.TB, base http.RoundTripper, l ratelimit.Reserver[*http.Request], opts httplimit.TransportOptions) (*http.Client, *httplimit.Transport) {
 	t.Helper()
 	if opts.MaxWait == 0 {
-		opts.MaxWait = -1 // what a server says is waited for to the end
+		opts.MaxWait = -1 // these tests wait for as long as the server asks
 	}
 	transport, err := httplimit.NewTransport(base, l, &opts)
 	require.NoError(t, err)

@@ -26,7 +26,7 @@ type watcher struct {
 	body        *watchedBody // of the request; nil if it has none, or is not watched
 	status      int          // 0 until it is known
 	written     int64        // bytes of the body
-	clientFault atomic.Bool  // an inner middleware refused what the client did
+	clientFault atomic.Bool  // an inner middleware has put the blame on the client
 	informed    bool         // an informational response was sent
 	fields      *fieldNames
 	values      [4]string // of the fields that the middleware has set, "" of others

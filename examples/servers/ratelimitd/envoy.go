@@ -68,13 +68,13 @@ func (s *service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 	return resp, nil
 }
 
-// asked is what is decided about together.
+// asked is one request of the rules: the entries of descriptors that agree.
 type asked struct {
 	attributes policy.Attributes
 	cost       int
 }
 
-// grouped returns what is to be decided, and for each descriptor which of these it is in.
+// grouped returns the requests of the rules, and for each descriptor the index of its request.
 func grouped(r *rls.RateLimitRequest) (groups []asked, group []int, err error) {
 	for _, d := range r.GetDescriptors() {
 		if d.GetIsNegativeHits() {
@@ -130,7 +130,7 @@ func agree(a, b policy.Attributes) bool {
 	return true
 }
 
-// cost is what a descriptor asks for: its own hits_addend, or that of the request, of which 0 means 1.
+// cost is the cost of a descriptor: its own hits_addend, or that of the request, of which 0 means 1.
 func cost(r *rls.RateLimitRequest, d *descriptors.RateLimitDescriptor) int {
 	if own := d.GetHitsAddend(); own != nil {
 		return int(min(own.GetValue(), math.MaxInt32))

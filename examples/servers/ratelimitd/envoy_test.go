@@ -165,7 +165,7 @@ func TestEnvoyIsAnswered(t *testing.T) {
 	})
 }
 
-// TestEnvoysConfigurationAsksWhatTheRulesNeed reads README.md as Envoy does, and sends what its actions make of a request.
+// TestEnvoysConfigurationAsksWhatTheRulesNeed reads README.md as Envoy does, and sends the descriptors that its actions make of a request.
 func TestEnvoysConfigurationAsksWhatTheRulesNeed(t *testing.T) {
 	var tree any
 	require.NoError(t, yaml.Unmarshal([]byte(block(t, "Envoy", 0)), &tree))
@@ -216,7 +216,7 @@ func TestEnvoysConfigurationAsksWhatTheRulesNeed(t *testing.T) {
 }
 
 // TestTheRulesOfThePageDoWhatItSays plays the table of docs/migrate.md: the row's own text, a rule with it, and descriptors
-// with what is left, -1 for a denial and none for "no rule".
+// with the remaining budget, -1 for a denial and none for "no rule".
 func TestTheRulesOfThePageDoWhatItSays(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/migrate.md")
 	require.NoError(t, err)

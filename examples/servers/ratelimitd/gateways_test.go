@@ -99,7 +99,7 @@ func freePort(t testing.TB) string {
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
-// launch runs a program until the test ends, or the function that it returns is called. What the program says is logged if
+// launch runs a program until the test ends, or the function that it returns is called. The output of the program is logged if
 // the test fails.
 func launch(t testing.TB, cmd *exec.Cmd, listens string) (stop func()) {
 	t.Helper()
@@ -237,7 +237,7 @@ func TestGatewaysAskTheService(t *testing.T) {
 
 			t.Run("IPv6", func(t *testing.T) {
 				if err := exec.Command("ip", "-6", "addr", "add", "2001:db8:5e::1/128", "dev", "lo", "nodad").Run(); err != nil {
-					t.Skip("addresses cannot be added to the loopback interface; TestAddressesOfOneNetworkShareABudget sends what gateways send")
+					t.Skip("addresses cannot be added to the loopback interface; TestAddressesOfOneNetworkShareABudget sends the header fields that gateways send")
 				}
 				defer func() {
 					assert.NoError(t, exec.Command("ip", "-6", "addr", "del", "2001:db8:5e::1/128", "dev", "lo").Run())

@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/ratelimit/promlimit"
 )
 
-// handler returns what is served over HTTP. Each kind of gateways has an endpoint of its own: gateways pass a client's own
-// header fields on, and what an endpoint does not read cannot be spoofed.
+// handler returns the handler of all endpoints. Each kind of gateway has an endpoint of its own: gateways pass a client's own
+// header fields on, and a field that an endpoint does not read cannot be spoofed.
 func (s *service) handler(metrics *promlimit.Metrics) (*http.ServeMux, error) {
 	mux := http.NewServeMux()
 	for path, fields := range map[string]originalFields{
@@ -60,7 +60,7 @@ type originalFields struct{ method, uri, host string }
 // clientIP is the last address in X-Forwarded-For, which the gateway has written.
 var clientIP = ratelimit.Must(httplimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1}))
 
-// attributes returns what rules may know of a request that a gateway asks about. Without an original URI, or with two, the
+// attributes returns the attributes of a request that a gateway asks about. Without an original URI, or with two, the
 // gateway is not configured as README.md has it.
 func (f originalFields) attributes(r *http.Request) (policy.Request, error) {
 	of := func(field string) (string, error) { return httplimit.Header(field)(r) }

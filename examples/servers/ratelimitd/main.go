@@ -39,7 +39,7 @@ import (
 	"github.com/weir-go/ratelimit/promlimit"
 )
 
-// config is what the flags say.
+// config holds the flags.
 type config struct {
 	web, rpc, operators string // addresses
 	rules, redis        string
@@ -72,8 +72,8 @@ var ownRules []byte
 // timeout bounds a decision on Redis. Envoy gives up after 20 ms, unless it is told otherwise.
 const timeout = 10 * time.Millisecond
 
-// limiter is what all protocols ask. A delay cannot be kept here, as it is the gateway that holds the request: so
-// reservations are made for now or not at all.
+// limiter decides for all protocols. Since the gateway holds the request, a delay cannot be kept here: reservations are
+// made for now or not at all.
 type limiter = ratelimit.Reserver[policy.Request]
 
 // rules are the policies in force, on Redis and in this process, or in this process alone.

@@ -249,7 +249,7 @@ func TestHTTPRateAsksItsStoreForOneRequestAtATime(t *testing.T) {
 	<-second
 }
 
-// A client that sends a request each second for an hour is what docs/migrate.md has figures of.
+// docs/migrate.md has these figures of a client that sends a request each second for an hour.
 func TestHTTPRateAdmitsMoreOfASmallLimit(t *testing.T) {
 	for n, want := range map[int][2]int{1: {60, 30}, 3: {180, 121}, 100: {6000, 5941}} {
 		synctest.Test(t, func(t *testing.T) {
