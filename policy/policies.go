@@ -28,6 +28,11 @@ type Options struct {
 	Engine Engine
 	// OnDecision is called after each decision, under no lock, in the caller's goroutine: not by Explain, Peek, Adjust or Reset.
 	OnDecision func(Decision)
+	// OnThreshold is called when the spending of a key reaches a share of its limit, for rules with [Rule.Notify]: once for each key
+	// and threshold until the key is fresh again, whether Take, Settle or Adjust has charged it. It is called under no
+	// lock, in the caller's goroutine. With budgets on Redis each process calls it once: at least once in all. After a restart it may
+	// be called again.
+	OnThreshold func(Threshold)
 	// ReuseRules saves 176 bytes for each rule of a decision: OnDecision must not keep the Rules.
 	ReuseRules bool
 	// Logger logs what [Follow] does. If nil, slog.Default().
@@ -39,16 +44,18 @@ type Decision = stats.PolicyDecision
 
 // Policies decides by the rules in force. Make one with [New]. It is safe for concurrent use.
 type Policies struct {
-	engine     Engine
-	onDecision func(Decision)
-	reuseRules bool
-	log        *slog.Logger
-	current    atomic.Pointer[generation]
-	killed     atomic.Uint64
-	badLimits  atomic.Uint64
-	exempt     atomic.Uint64
-	denials    *sketch.Sketch
-	queries    sync.Pool // of *query, so that a decision allocates nothing
+	engine      Engine
+	onDecision  func(Decision)
+	onThreshold func(Threshold)
+	notices     notices
+	reuseRules  bool
+	log         *slog.Logger
+	current     atomic.Pointer[generation]
+	killed      atomic.Uint64
+	badLimits   atomic.Uint64
+	exempt      atomic.Uint64
+	denials     *sketch.Sketch
+	queries     sync.Pool // of *query, so that a decision allocates nothing
 
 	updating sync.Mutex // held while a set is put in force; before mu
 
@@ -70,6 +77,7 @@ type generation struct {
 	index    *match.Index  // finds the rules by their numbers, and behind them the replacements
 	replaces []replacement // in the order of the rules
 	decider  ratelimit.Reserver[*Charges]
+	notifies bool           // a rule has thresholds
 	memory   *memoryDecider // the decider, if it is that of Memory
 }
 
@@ -78,6 +86,7 @@ func New(set *Set, opts *Options) (*Policies, error) {
 	p := &Policies{denials: sketch.New()}
 	if opts != nil {
 		p.engine, p.onDecision, p.reuseRules, p.log = opts.Engine, opts.OnDecision, opts.ReuseRules, opts.Logger
+		p.onThreshold = opts.OnThreshold
 	}
 	if p.engine == nil {
 		p.engine = Memory(nil)
@@ -135,6 +144,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		next.rules = append(next.rules, newRule(r))
 		next.rules[i].succeeds(before[next.rules[i].id])
 		next.rules[i].badLimits = &p.badLimits
+		next.notifies = next.notifies || len(next.rules[i].thresholds) > 0
 		budgets[i] = Budget{
 			Name: r.Name, Key: r.Key, Limit: next.rules[i].limit, Others: next.rules[i].others(),
 			AnyLimit: r.LimitFrom != "", OwnCost: r.Cost.own(), Shadow: r.Shadow,
@@ -197,7 +207,7 @@ func (p *Policies) mustBeMade() {
 
 // Allow is Take that reports whether the cost was charged.
 func (p *Policies) Allow(r Request, cost int) bool {
-	if m := p.now().memory; m == nil || p.onDecision != nil || cost == 0 { // an engine may allow a cost of 0 without looking
+	if g := p.now(); g.memory == nil || p.onDecision != nil || p.notifying(g) || cost == 0 { // an engine may allow a cost of 0 without looking
 		d, err := p.Take(context.Background(), r, cost)
 		return d.Allowed && err == nil
 	}
@@ -244,6 +254,9 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	}
 	p.report(q, &res.Decision, err)
 	q.request = nil // the reservation keeps the charges, and with them q
+	if p.notifying(q.in) {
+		res = p.settling(q.in, q.charges.List, res)
+	}
 	return res, err
 }
 

@@ -71,7 +71,7 @@ func (p *Policies) ask(r Request, cost int) *query {
 			p.exempt.Add(1)
 		}
 	}
-	if p.onDecision != nil {
+	if p.onDecision != nil || p.notifying(q.in) {
 		q.charges.told = p.room(q, len(q.charges.List))
 	}
 	return q
@@ -157,6 +157,9 @@ func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
 			q.blame(d)
 			p.count(q, false)
 		}
+	}
+	if p.notifying(q.in) {
+		p.notifyDecided(q)
 	}
 	if p.onDecision == nil {
 		return

@@ -26,9 +26,10 @@ type rule struct {
 	planOf    map[ratelimit.Limit]string  // the plan of a limit, also of limits that plans had in earlier sets
 	match     match.Rule                  // which requests it is for
 
-	given     *limitCache                 // of LimitFrom, nil without
-	countable func(ratelimit.Limit) error // what the engine says of a limit, nil if it counts all
-	badLimits *atomic.Uint64
+	thresholds []int                       // the percentages of Notify, in order
+	given      *limitCache                 // of LimitFrom, nil without
+	countable  func(ratelimit.Limit) error // what the engine says of a limit, nil if it counts all
+	badLimits  *atomic.Uint64
 
 	parts   []needed // the attributes of its key
 	plain   bool     // the key is one attribute, and whole
@@ -104,6 +105,7 @@ func newRule(r *Rule) *rule {
 			c.overrides[key] = c.overrides[joined.Key(o.Key)]
 		}
 	}
+	c.thresholds = thresholdsOf(r)
 	c.match = matchOf(r)
 	return c
 }

@@ -110,7 +110,7 @@ func TestTheSchemaAgreesWithTheParser(t *testing.T) {
 		rule("  notify: [80]\n"):                                                   false,
 		rule("  notify: [0%]\n"):                                                   false,
 		rule("  notify: [80%, 80%]\n"):                                             false,
-		rule("  notify: [1001%]\n"):                                                false,
+		rule("  notify: [101%]\n"):                                                 false,
 		"attributes: [user, plan]\nrules: []":                                      true,
 		"attributes: user\nrules: []":                                              true,
 		"attributes: [a b]\nrules: []":                                             false,

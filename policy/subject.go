@@ -43,13 +43,19 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 // request it adjusts all rules that match, except shadows and rules with a Cost; under the kill switch it only gives back. The errors
 // are those of Peek.
 func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
-	return p.keep(r, delta > 0, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Adjust(ctx, l, c, delta) })
+	return p.keep(r, delta > 0, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Adjust(ctx, l, c, delta) },
+		func(g *generation, charges []Charge) { p.notifyChanged(ctx, g, charges) })
 }
 
 // Reset gives the key of a [Subject], or of all rules that match another request, its full budget. The errors are those
 // of Peek.
 func (p *Policies) Reset(ctx context.Context, r Request) error {
-	return p.keep(r, false, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Reset(ctx, l, c) })
+	return p.keep(r, false, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Reset(ctx, l, c) },
+		func(g *generation, charges []Charge) {
+			for _, ch := range charges {
+				p.notices.forget(noticeKey{g.rules[ch.Rule].id, ch.Key})
+			}
+		})
 }
 
 // ReplacesCost reports whether a rule in force has a cost of its own: see [ratelimit.CostReplacer].
@@ -60,14 +66,17 @@ func (p *Policies) ReplacesCost() bool {
 // BooksAhead reports false: see [ratelimit.Booker].
 func (p *Policies) BooksAhead() bool { return false }
 
-// keep changes what was spent of the budgets that r names.
-func (p *Policies) keep(r Request, charges bool, do func(ratelimit.Limiter[*Charges], *Charges) error) error {
+// keep changes the spending of the budgets that r names, and calls changed for those whose rules notify the program.
+func (p *Policies) keep(r Request, charges bool, do func(ratelimit.Limiter[*Charges], *Charges) error, changed func(*generation, []Charge)) error {
 	q := p.about(r, 1, charges)
 	defer p.free(q)
 	if q.answered() {
 		return q.err
 	}
 	err := do(q.in.decider, &q.charges)
+	if err == nil && p.notifying(q.in) {
+		changed(q.in, q.in.notified(q.charges.List))
+	}
 	if errors.Is(err, errors.ErrUnsupported) {
 		err = fmt.Errorf("policy: the engine cannot change what was spent: %w", err)
 	}

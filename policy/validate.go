@@ -23,7 +23,7 @@ const (
 	maxVersion = 256
 	maxText    = 1024 // a description, a value, a route
 	maxList    = 10_000
-	maxPercent = 1000 // of a limit
+	maxPercent = 100  // of a limit
 	maxPlaces  = 1000 // in which the routes of one request are looked up: about 20 µs
 )
 

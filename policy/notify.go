@@ -1,0 +1,178 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"math/bits"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Threshold is a share of a key's limit that its spending has reached: see [Rule.Notify].
+type Threshold struct {
+	Rule    string
+	Key     string // it may be a secret; several values are one text: see [ValuesOf]
+	Plan    string // the plan whose limit holds, if the charge has brought one
+	Percent int    // of the limit's capacity
+	Shadow  bool
+	// Decision is that of the rule: with its Limit, and Remaining after the charge.
+	Decision ratelimit.Decision
+}
+
+// thresholdsOf returns the percentages of a valid rule, in order.
+func thresholdsOf(r *Rule) (all []int) {
+	for _, text := range r.Notify {
+		percent, err := percentOf(text)
+		if err != nil {
+			panic("policy: a rule that has not been validated: " + err.Error())
+		}
+		all = append(all, percent)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// maxNotices bounds the keys whose notices are known. If there are more, a key may be notified of twice.
+const maxNotices = 1 << 16
+
+// notices are the thresholds that keys have reached since they were fresh last.
+type notices struct {
+	mu   sync.Mutex // never held while OnThreshold is called
+	keys map[noticeKey]*notice
+}
+
+type noticeKey struct{ rule, key string }
+
+type notice struct {
+	percent int           // the highest threshold that was notified of
+	until   time.Duration // when the key is fresh again, by the policies' clock
+}
+
+// reached returns the thresholds of which nobody has been notified since the key was fresh.
+func (n *notices) reached(id noticeKey, thresholds []int, d *ratelimit.Decision, now time.Duration) []int {
+	highest := 0
+	for highest < len(thresholds) && hasReached(d, thresholds[highest]) {
+		highest++
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	known := n.keys[id]
+	if known != nil && now >= known.until { // it was fresh in between
+		delete(n.keys, id)
+		known = nil
+	}
+	if known != nil {
+		known.until = now + d.ResetAfter
+	}
+	if highest == 0 {
+		return nil
+	}
+	if known == nil {
+		if n.keys == nil {
+			n.keys = map[noticeKey]*notice{}
+		}
+		for other := range n.keys {
+			if len(n.keys) < maxNotices {
+				break
+			}
+			delete(n.keys, other)
+		}
+		known = &notice{until: now + d.ResetAfter}
+		id.key = strings.Clone(id.key)
+		n.keys[id] = known
+	}
+	first := 0
+	for first < highest && thresholds[first] <= known.percent {
+		first++
+	}
+	known.percent = max(known.percent, thresholds[highest-1])
+	return thresholds[first:highest]
+}
+
+// forget makes a key one that nobody was notified of.
+func (n *notices) forget(id noticeKey) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.keys, id)
+}
+
+// hasReached reports whether at least so many percent of a limit's capacity are spent.
+func hasReached(d *ratelimit.Decision, percent int) bool {
+	if d.Limit.Algorithm == ratelimit.AlgorithmUnlimited || d.Limit.Algorithm == ratelimit.AlgorithmBlocked {
+		return false
+	}
+	capacity := uint64(max(0, d.Limit.Capacity()))
+	spent := capacity - min(capacity, uint64(max(0, d.Remaining)))
+	spentHigh, spentLow := bits.Mul64(spent, 100)
+	high, low := bits.Mul64(capacity, uint64(percent))
+	return capacity > 0 && (spentHigh > high || spentHigh == high && spentLow >= low)
+}
+
+// notifying reports whether a rule of the set notifies the program.
+func (p *Policies) notifying(g *generation) bool { return p.onThreshold != nil && g.notifies }
+
+// reading is the time by which keys are fresh again: that of the budgets, if it is known.
+func (p *Policies) reading() time.Duration {
+	if m, ok := p.engine.(*memory); ok && m.opts.Clock != nil {
+		return m.opts.Clock.Now()
+	}
+	return time.Since(started)
+}
+
+var started = time.Now()
+
+// notify calls OnThreshold for what a rule has answered.
+func (p *Policies) notify(r *rule, ch *Charge, d ratelimit.Decision) {
+	for _, percent := range p.notices.reached(noticeKey{r.id, ch.Key}, r.thresholds, &d, p.reading()) {
+		p.onThreshold(Threshold{Rule: r.Name, Key: ch.Key, Plan: ch.Plan, Percent: percent, Shadow: r.Shadow, Decision: d})
+	}
+}
+
+// notifyDecided notifies of the thresholds that a decision has reached.
+func (p *Policies) notifyDecided(q *query) {
+	for i := range q.charges.told {
+		rd, ch := &q.charges.told[i], &q.charges.List[i]
+		if r := q.in.rules[ch.Rule]; len(r.thresholds) > 0 && rd.Told && (rd.Spent || !rd.Decision.Allowed) {
+			p.notify(r, ch, rd.Decision)
+		}
+	}
+}
+
+// notifyChanged notifies of the thresholds that keys have reached whose spending was changed otherwise. A failure to look is
+// no failure of the change: then the next decision notifies.
+func (p *Policies) notifyChanged(ctx context.Context, g *generation, charges []Charge) {
+	for _, ch := range charges {
+		r := g.rules[ch.Rule]
+		d, err := ratelimit.Peek(ctx, ratelimit.Limiter[*Charges](g.decider), &Charges{List: []Charge{ch}, Bare: true}, 1)
+		if err == nil || errors.Is(err, ratelimit.ErrExceedsLimit) {
+			p.notify(r, &ch, d)
+		}
+	}
+}
+
+// notified returns copies of the charges whose rules notify the program.
+func (g *generation) notified(list []Charge) (some []Charge) {
+	for _, ch := range list {
+		if len(g.rules[ch.Rule].thresholds) > 0 {
+			some = append(some, ch)
+		}
+	}
+	return some
+}
+
+// settling returns a reservation that notifies of the thresholds that its settlement reaches.
+func (p *Policies) settling(g *generation, list []Charge, inner *ratelimit.Reservation) *ratelimit.Reservation {
+	some := g.notified(list)
+	if len(some) == 0 || !inner.Allowed {
+		return inner
+	}
+	return ratelimit.NewReservation(inner.Decision, func(actual int) error {
+		err := inner.Settle(actual)
+		p.notifyChanged(context.Background(), g, some)
+		return err
+	})
+}

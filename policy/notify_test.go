@@ -1,0 +1,199 @@
+package policy_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// notifying is a set of policies that notes what it is notified of.
+type notifying struct {
+	*policy.Policies
+	clock *ratelimittest.Clock
+	mu    sync.Mutex
+	noted []string
+}
+
+func newNotifying(t *testing.T, rules string) *notifying {
+	t.Helper()
+	n := &notifying{clock: new(ratelimittest.Clock)}
+	n.Policies = ratelimit.Must(policy.New(parsed(t, "rules:\n"+rules), &policy.Options{
+		Engine: policy.Memory(&policy.MemoryOptions{Clock: n.clock}),
+		OnThreshold: func(at policy.Threshold) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.noted = append(n.noted, fmt.Sprintf("%s %s %d%%, %d left", at.Rule, at.Key, at.Percent, at.Decision.Remaining))
+			if _, err := n.Peek(context.Background(), policy.Subject{Rule: at.Rule, Key: []string{at.Key}}, 1); err != nil { // under no lock
+				n.noted = append(n.noted, err.Error())
+			}
+		},
+	}))
+	return n
+}
+
+// take returns what was noted since the last call.
+func (n *notifying) take() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	noted := n.noted
+	n.noted = nil
+	return noted
+}
+
+const notifyRules = `
+- {name: quota, key: user, limit: fixed-window 100/h, notify: [100%, 80%]}
+- {name: other, key: user, limit: fixed-window 1000/h}`
+
+func TestAThresholdIsNotifiedOfOnceHoweverItIsReached(t *testing.T) {
+	for name, charge := range map[string]func(n *notifying, units int){
+		"Allow": func(n *notifying, units int) {
+			for range units {
+				n.Allow(policy.Attributes{"user": "ann"}, 1)
+			}
+		},
+		"Take": func(n *notifying, units int) {
+			for range units {
+				_, err := n.Take(t.Context(), policy.Attributes{"user": "ann"}, 1)
+				require.NoError(t, err)
+			}
+		},
+		"Wait": func(n *notifying, units int) {
+			for range min(units, 100) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				_ = n.Wait(ctx, policy.Attributes{"user": "ann"}, 1)
+				cancel()
+			}
+		},
+		"Settle": func(n *notifying, units int) {
+			for range units {
+				res, err := n.Reserve(t.Context(), policy.Attributes{"user": "ann"}, 0, 0)
+				require.NoError(t, err)
+				require.NoError(t, res.Settle(1))
+			}
+		},
+		"Adjust": func(n *notifying, units int) {
+			for range units {
+				require.NoError(t, n.Adjust(t.Context(), policy.Subject{Rule: "quota", Key: []string{"ann"}}, 1))
+			}
+		},
+		"Adjust of a request": func(n *notifying, units int) {
+			for range units {
+				require.NoError(t, n.Adjust(t.Context(), policy.Attributes{"user": "ann"}, 1))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNotifying(t, notifyRules)
+			for range 3 { // windows
+				charge(n, 79)
+				assert.Empty(t, n.take())
+				charge(n, 1)
+				assert.Equal(t, []string{"quota ann 80%, 20 left"}, n.take())
+				charge(n, 19)
+				assert.Empty(t, n.take())
+				charge(n, 1)
+				assert.Equal(t, []string{"quota ann 100%, 0 left"}, n.take())
+				if name != "Wait" {
+					charge(n, 5)
+				}
+				assert.Empty(t, n.take())
+				n.clock.Advance(2 * time.Hour)
+			}
+		})
+	}
+}
+
+func TestALargeChargePassesSeveralThresholds(t *testing.T) {
+	n := newNotifying(t, notifyRules)
+	res, err := n.Reserve(t.Context(), policy.Attributes{"user": "ann"}, 70, 0)
+	require.NoError(t, err)
+	assert.Empty(t, n.take())
+	require.NoError(t, res.Settle(140))
+	assert.Equal(t, []string{"quota ann 80%, 0 left", "quota ann 100%, 0 left"}, n.take())
+	require.NoError(t, n.Adjust(t.Context(), policy.Subject{Rule: "quota", Key: []string{"ann"}}, -60))
+	assert.Empty(t, n.take(), "80 are spent still")
+	require.NoError(t, n.Adjust(t.Context(), policy.Subject{Rule: "quota", Key: []string{"ann"}}, 20))
+	assert.Empty(t, n.take(), "once, until the key is fresh")
+	require.NoError(t, n.Reset(t.Context(), policy.Subject{Rule: "quota", Key: []string{"ann"}}))
+	require.True(t, n.Allow(policy.Attributes{"user": "ann"}, 80))
+	assert.Equal(t, []string{"quota ann 80%, 20 left"}, n.take())
+	assert.False(t, n.Allow(policy.Attributes{"user": "ann"}, 30))
+	assert.Empty(t, n.take())
+	require.True(t, n.Allow(policy.Attributes{"user": "bob"}, 100))
+	assert.Equal(t, []string{"quota bob 80%, 0 left", "quota bob 100%, 0 left"}, n.take())
+}
+
+// A bucket that traffic keeps near a threshold does not notify at each crossing.
+func TestABucketNotifiesOnceUntilItIsFull(t *testing.T) {
+	n := newNotifying(t, `- {name: api, key: user, limit: token-bucket 10/s burst 100, notify: 80%}`)
+	r := policy.Attributes{"user": "ann"}
+	require.True(t, n.Allow(r, 85))
+	assert.Equal(t, []string{"api ann 80%, 15 left"}, n.take())
+	for range 100 {
+		n.clock.Advance(time.Second)
+		require.True(t, n.Allow(r, 10))
+	}
+	n.clock.Advance(5 * time.Second)
+	require.True(t, n.Allow(r, 49))
+	assert.Empty(t, n.take())
+	n.clock.Advance(time.Minute)
+	require.True(t, n.Allow(r, 79))
+	assert.Empty(t, n.take())
+	require.True(t, n.Allow(r, 1))
+	assert.Equal(t, []string{"api ann 80%, 20 left"}, n.take())
+}
+
+func TestManyGoroutinesAreNotifiedOnceForEachKeyAndThreshold(t *testing.T) {
+	n := newNotifying(t, notifyRules)
+	var all sync.WaitGroup
+	for g := range 8 {
+		all.Go(func() {
+			for i := range 400 {
+				user := policy.Attributes{"user": fmt.Sprint("user", (i+g)%20)}
+				if i%2 == 0 {
+					n.Allow(user, 1)
+				} else if res, err := n.Reserve(t.Context(), user, 1, 0); err == nil {
+					_ = res.Settle(2)
+				}
+			}
+		})
+	}
+	all.Wait()
+	noted := n.take()
+	seen := map[string]int{}
+	for _, each := range noted {
+		var rule, key, percent string
+		_, err := fmt.Sscan(each, &rule, &key, &percent)
+		require.NoError(t, err)
+		seen[key+percent]++
+		assert.Equal(t, 1, seen[key+percent], each)
+	}
+	assert.Len(t, noted, 40)
+}
+
+func TestWhoIsNotNotified(t *testing.T) {
+	n := newNotifying(t, `
+- {name: free, key: user, limit: unlimited, notify: 1%}
+- {name: none, key: user, limit: blocked, notify: 1%, shadow: true}
+- {name: tiny, key: user, limit: fixed-window 1/h, notify: 50%, shadow: true}
+- {name: off, key: user, limit: fixed-window 1/h, notify: 50%, disabled: true}`)
+	for range 3 {
+		require.True(t, n.Allow(policy.Attributes{"user": "ann"}, 1))
+	}
+	assert.Equal(t, []string{"tiny ann 50%, 0 left"}, n.take(), "a shadow counts")
+	for _, wrong := range []string{"0%", "101%", "80", "08%", "+5%", "80.5%", ""} {
+		_, err := policy.Parse([]byte(`rules: [{name: a, limit: blocked, notify: "` + wrong + `"}]`))
+		require.ErrorContains(t, err, "want 1% to 100%", wrong)
+	}
+	_, err := policy.Parse([]byte(`rules: [{name: a, limit: blocked, notify: [80%, 80%]}]`))
+	require.ErrorContains(t, err, "notify[0] is the same")
+}
