@@ -60,6 +60,42 @@ func TestRulesAreReadFromTheTable(t *testing.T) {
 	}
 }
 
+func TestRowsWithReplacementsLimitsOfAttributesAndNotices(t *testing.T) {
+	for name, d := range databases() {
+		t.Run(name, func(t *testing.T) {
+			db := d.migrated(t)
+			for _, statement := range []string{
+				`INSERT INTO rate_limit_rule (name, match_more, key, "limit", instead, limit_from, notify) VALUES ('bulk',
+				'{"not": {"region": "eu", "route": ["POST /b/", "/c"], "prefix": {"path": "/x", "host": ["a", "b"]}, "suffix": {"host": ".c"}}}',
+				'ip/24/56', 'calendar 5/hour UTC', 'other, third', 'quota', '80%, 100%')`,
+				`INSERT INTO rate_limit_rule (name, "limit") VALUES ('other', 'blocked'), ('third', 'blocked')`,
+			} {
+				_, err := db.Exec(d.sql(statement))
+				require.NoError(t, err)
+			}
+			load := func() (*policy.Set, error) {
+				return sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Timeout: time.Minute}).Load(t.Context())
+			}
+			set, err := load()
+			require.NoError(t, err)
+			file, err := policy.Parse([]byte(`rules:
+- {name: bulk, match: {not: {region: eu, route: [POST /b/, /c], prefix: {path: /x, host: [a, b]}, suffix: {host: .c}}}, key: ip/24/56,
+  limit: calendar 5/hour UTC, instead: [other, third], limit_from: quota, notify: [80%, 100%]}`+"\n- {name: other, limit: blocked}\n- {name: third, limit: blocked}"))
+			require.NoError(t, err)
+			assert.Equal(t, file.Rules[0], set.Rules[0], "as a file has it")
+			for _, wrong := range []struct{ set, says string }{
+				{`match_more = '{"not": {"prefix": "x"}}'`, "match_more"}, {`match_more = '{"not": {"region": {"a": "b"}}}'`, "match_more"},
+				{`match_more = '', instead = 'nobody'`, "no rule"}, {`instead = '', notify = '80'`, "want 1%"}, {`notify = '', limit_from = 'header:X'`, "sent by the client"},
+			} {
+				_, err := db.Exec(d.sql(`UPDATE rate_limit_rule SET ` + wrong.set + ` WHERE name = 'bulk'`))
+				require.NoError(t, err)
+				_, err = load()
+				require.ErrorContains(t, err, wrong.says, wrong.set)
+			}
+		})
+	}
+}
+
 func TestRowsOfEveryKindOfMatch(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {
