@@ -80,7 +80,7 @@ func TestRowsWithReplacementsLimitsOfAttributesAndNotices(t *testing.T) {
 			require.NoError(t, err)
 			file, err := policy.Parse([]byte(`rules:
 - {name: bulk, match: {not: {region: eu, route: [POST /b/, /c], prefix: {path: /x, host: [a, b]}, suffix: {host: .c}}}, key: ip/24/56,
-  limit: calendar 5/hour UTC, instead: [other, third], limit_from: quota, notify: [80%, 100%]}`+"\n- {name: other, limit: blocked}\n- {name: third, limit: blocked}"))
+  limit: calendar 5/hour UTC, instead: [other, third], limit_from: quota, notify: [80%, 100%]}` + "\n- {name: other, limit: blocked}\n- {name: third, limit: blocked}"))
 			require.NoError(t, err)
 			assert.Equal(t, file.Rules[0], set.Rules[0], "as a file has it")
 			for _, wrong := range []struct{ set, says string }{
