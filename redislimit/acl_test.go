@@ -75,7 +75,7 @@ func TestACommandThatAnACLForbidsChargesNothing(t *testing.T) {
 			before := f.dump()
 			err := call()
 			if err == nil {
-				assert.Equal(t, "getrange", missing, "a log is read as a whole then")
+				assert.Contains(t, []string{"getrange", "strlen", "append"}, missing, "a log is read as a whole then")
 				continue
 			}
 			assert.True(t, maps.Equal(before, f.dump()), missing)

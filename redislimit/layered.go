@@ -200,7 +200,7 @@ func (l *Layered[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decisio
 func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	s := l.stack()
 	defer l.done(s)
-	err := s.take(ctx, r, cost, max(0, maxDelay), opKeep)
+	err := s.take(ctx, r, cost, max(0, maxDelay), reserveOp(ctx))
 	s.report(r, err)
 	return ratelimit.NewReservation(s.d, s.settler(cost)), err
 }

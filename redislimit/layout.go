@@ -24,6 +24,7 @@ const (
 
 	// What this version adds. A version that does not know it refuses it with errForeignState.
 	kindCalendar = 0xFD
+	kindOpen     = 0xFE // of a token bucket with open reservations, as it is stored
 )
 
 // A state: where its parts begin. 44 bytes are the most that Redis stores in one piece.
@@ -50,6 +51,7 @@ const (
 // Bounds of what is stored.
 const (
 	maxBooked   = 1024 // bookings of a key, each of which can be given back
+	maxOpens    = 16   // open reservations of a key that are told apart
 	maxQueued   = 2000 // spendings of a log that are booked behind a full one
 	maxExpiry   = 1<<32 - 1
 	generations = 1 << 24
@@ -94,7 +96,7 @@ var names = map[string]int64{
 	"MOST": most, "TOP": 2 * most, "LATEST": 2*most - century, "CENTURY": century,
 	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_AHEAD": askAhead, "ASK_SIZE": askSize,
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
-	"PEEK": opPeek, "KEEP": opKeep, "ADJUST": opAdjust, "SHADOW": howShadow,
+	"PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "ADJUST": opAdjust, "SHADOW": howShadow,
 	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "FULL": answerFull, "OUTSIDE": answerOutside,
 	"DATES_SIZE": datesSize, "ORDINAL_ZERO": ordinalZero,
 

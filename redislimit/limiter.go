@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Limiter keeps one budget for each key in Redis. Processes with the same Redis, Prefix and Name share it. Make one with [New].
@@ -99,10 +100,18 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 // reserved stays charged. The reservation is never nil.
 func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	r := new(request)
-	d, err := l.decide(ctx, r, key, cost, max(0, maxDelay), opKeep)
+	d, err := l.decide(ctx, r, key, cost, max(0, maxDelay), reserveOp(ctx))
 	res := ratelimit.NewReservation(d, r.settlerFor(cost))
 	l.report(key, cost, d, err)
 	return res, err
+}
+
+// reserveOp returns what a Reserve asks for.
+func reserveOp(ctx context.Context) byte {
+	if optional.IsPassing(ctx) {
+		return opKeep
+	}
+	return opOpen
 }
 
 func (l *Limiter) report(key string, cost int, d ratelimit.Decision, err error) {

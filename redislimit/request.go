@@ -2,6 +2,7 @@ package redislimit
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -13,6 +14,7 @@ const (
 	opTake = 0 // what is booked ahead is not to be given back
 	opPeek = 2
 	opKeep = 4 // what is booked ahead may be given back
+	opOpen = 8 // and the real cost follows in a settlement
 )
 
 // … and for the one that settles.
@@ -31,6 +33,7 @@ type request struct {
 	test    []any // what a test adds to the call
 	reading int64
 	allowed bool
+	open    bool // what was spent is an open reservation
 
 	oneKey    [1]string
 	oneCharge [1]charge
@@ -68,7 +71,7 @@ func (r *request) one(l *Limiter, key string, p *plan, cost int64, ahead time.Du
 	r.oneKey[0] = key
 	r.oneCharge[0] = charge{plan: p, cost: cost, shares: 1}
 	r.keys, r.charges = r.oneKey[:], r.oneCharge[:]
-	if p.kind == kindLeaky || op == opKeep {
+	if p.kind == kindLeaky || op == opKeep || op == opOpen {
 		r.charges[0].ahead = p.clampAhead(ahead)
 	}
 }
@@ -78,6 +81,7 @@ func (r *request) run(ctx context.Context, op byte) error {
 	if err := r.store.together(r.keys); err != nil {
 		return err
 	}
+	r.open = op == opOpen
 	for c, tries := &r.call, 0; ; tries++ {
 		r.test = r.store.testWords()
 		r.prepare(c, op)
@@ -154,7 +158,9 @@ func (r *request) scriptFor(op byte) *script {
 	switch {
 	case op == opPeek:
 		return d.peek
-	case op == opKeep && r.charges[0].ahead > 0:
+	case op == opOpen && slices.ContainsFunc(r.charges, func(c charge) bool { return c.plan.kind == kindToken }):
+		return d.open
+	case (op == opKeep || op == opOpen) && r.charges[0].ahead > 0:
 		return d.keep
 	}
 	return d.take

@@ -86,7 +86,7 @@ func acrossSlots(blocks ...string) *script {
 	return s
 }
 
-var library = []string{"arith", "bucket", "window", "counter", "log", "state", "book", "carry", "load"}
+var library = []string{"arith", "bucket", "window", "counter", "log", "open", "state", "book", "carry", "load"}
 
 // general returns the general case, as a function within the script: a script's own variables
 // take time for each of them, whether it comes to use them or not.
@@ -95,7 +95,10 @@ func (f blocks) general(last string) string {
 }
 
 // decider is a script that decides: to spend now, to book ahead else, and to look.
-type decider struct{ take, keep, peek *script }
+type decider struct {
+	take, keep, peek *script
+	open             *script // of a token bucket, or several keys: to keep an open reservation, which has no usual case
+}
 
 // decider puts the usual case, which returns, before the general one, whose
 // definitions alone take Redis longer than a usual decision.
@@ -103,7 +106,8 @@ func (f blocks) decider(quick func(op byte) string) *decider {
 	one := func(flags string, op byte) *script {
 		return newScript(flags, f.lua("clock"), quick(op), f.general("run"))
 	}
-	return &decider{one("", opTake), one("", opKeep), one(noWrites, opPeek)}
+	general := newScript("", f.lua("clock"), f.general("run"))
+	return &decider{one("", opTake), one("", opKeep), one(noWrites, opPeek), general}
 }
 
 // deciderOne returns how to decide on one key, alone and with others.

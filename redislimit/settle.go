@@ -32,6 +32,8 @@ func (r *request) settler() func(actual int) error {
 		item := settlement{0, c.plan, c.gen, c.changes, c.offer.Spending(c.cost), c.shares, c.own}
 		if c.plan.kind == kindCalendar {
 			item.Part = c.state.M // the window that it was spent in
+		} else if c.plan.kind == kindToken && r.open {
+			item.Part = 1 // the key has kept it as open
 		}
 		keys, item.key = withKey(keys, r.keys[c.key])
 		items = append(items, item)

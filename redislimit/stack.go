@@ -65,7 +65,7 @@ func (s *stack[R]) take(ctx context.Context, r R, cost int, ahead time.Duration,
 	if err := s.sum(cost, ahead, op); err != nil {
 		return err
 	}
-	keep := op == opKeep
+	keep := op == opKeep || op == opOpen
 	if cost == 0 { // nothing is charged, but what is returned may be settled at more
 		op = opPeek
 	}

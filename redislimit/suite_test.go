@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
@@ -96,4 +97,16 @@ func TestTakeOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
 	require.Equal(t, 15, d.Remaining)
+}
+
+func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	l, err := New(startServer(t).client(), model.TokensPerMinute, &Options{Name: "tokens", Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	onClock(l, clock)
+	assert.InDelta(t, 100_000, model.Overlap(t, clock, l, "tenant"), 5000)
+	layered, err := All(By(l, func(r string) (string, error) { return r, nil }))
+	require.NoError(t, err)
+	clock.Advance(time.Hour)
+	assert.InDelta(t, 100_000, model.Overlap(t, clock, layered, "tenant"), 5000)
 }

@@ -1,7 +1,8 @@
 // LLM budgets the tokens of a language model: 6000 a minute for each team, and 3
 // requests a second for all of them. What a request will cost is known only once
 // the answer is there. So an estimate is reserved first, and settled at the real
-// count then: what was too much is given back at once, what was too little is
+// count then: what was too much is given back at once, as if the real count had been
+// reserved, what was too little is
 // charged, into debt if need be.
 package main
 

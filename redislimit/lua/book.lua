@@ -16,21 +16,25 @@ local function fold(a, f, s)
 end
 
 local function unbook(s)
-  s.base, s.ahead, s.bookedAts, s.bookedCosts, s.newest = nil, nil, nil, nil, 0
+  s.base, s.ahead, s.bookedAts, s.bookedCosts, s.bookedOpens, s.newest = nil, nil, nil, nil, nil, 0
 end
 
 -- popDue moves the bookings that are past into the base. The figures are the state's own.
 local function popDue(s, now)
   if not s.base then return end
   local a, f = algorithms[s.kind], figures(s.kind, s.units, s.per)
-  local ats, costs, k = s.bookedAts, s.bookedCosts, 0
+  local ats, costs, opens, k = s.bookedAts, s.bookedCosts, s.bookedOpens, 0
   while ats[k + 1] and ats[k + 1] <= now do
     k = k + 1
+    if s.kind == TOKEN then sample(s, ats[k], (owed(s.base, ats[k]))) end
     a.spend(f, s.base, ats[k], costs[k])
+    if opens[k] then opened(s, ats[k]) end
   end
   if k > 0 then
-    s.bookedAts, s.bookedCosts = {}, {}
-    for i = k + 1, #ats do s.bookedAts[i - k], s.bookedCosts[i - k] = ats[i], costs[i] end
+    s.bookedAts, s.bookedCosts, s.bookedOpens = {}, {}, {}
+    for i = k + 1, #ats do
+      s.bookedAts[i - k], s.bookedCosts[i - k], s.bookedOpens[i - k] = ats[i], costs[i], opens[i]
+    end
   end
   if #s.bookedAts == 0 and s.ahead <= now then
     s.at, s.n, s.m = s.base.at, s.base.n, s.base.m
@@ -38,16 +42,17 @@ local function popDue(s, now)
   end
 end
 
-local function book(a, f, s, at, cost)
+local function book(a, f, s, at, cost, open)
   if not s.base then
     s.base = { at = s.at, n = s.n, m = s.m, newest = 0 }
-    s.ahead, s.bookedAts, s.bookedCosts = 0, {}, {}
+    s.ahead, s.bookedAts, s.bookedCosts, s.bookedOpens = 0, {}, {}, {}
   end
   local k = #s.bookedAts
   if s.bookedAts[k] == at then
     s.bookedCosts[k] = s.bookedCosts[k] + cost
+    s.bookedOpens[k] = s.bookedOpens[k] or open
   else
-    s.bookedAts[k + 1], s.bookedCosts[k + 1] = at, cost
+    s.bookedAts[k + 1], s.bookedCosts[k + 1], s.bookedOpens[k + 1] = at, cost, open or false
   end
   a.spend(f, s, at, cost)
   s.newest = at
@@ -60,6 +65,7 @@ local function shrink(s, i, n)
   if s.bookedCosts[i] == 0 then
     table.remove(s.bookedAts, i)
     table.remove(s.bookedCosts, i)
+    table.remove(s.bookedOpens, i)
   end
   return n
 end
@@ -80,17 +86,29 @@ end
 
 -- charge spends n behind all that is booked, into debt if need be.
 local function charge(a, f, s, now, n)
-  n = min(n, f.debt - a.spent(f, s, now))
+  local most = f.debt - a.spent(f, s, now)
+  if n > most then
+    n = most
+    if s.kind == TOKEN then sunk(s, 0) end
+  end
   if n <= 0 then return end
   if s.base then return book(a, f, s, s.newest, n) end
+  if s.kind == TOKEN then sample(s, now, (owed(s, now))) end
   a.charge(f, s, now, n)
 end
 
 -- forgive takes n from what is spent: bookings first, the last of all first.
 local function forgive(a, f, s, now, n)
-  if not s.base then return a.forgive(f, s, now, n) end
+  if not s.base then
+    a.forgive(f, s, now, n)
+    if s.kind == TOKEN then sunk(s, owedNow(s, now)) end
+    return
+  end
   while n > 0 and #s.bookedAts > 0 do n = n - shrink(s, #s.bookedAts, n) end
-  if n > 0 then a.forgive(f, s.base, now, n) end
+  if n > 0 then
+    a.forgive(f, s.base, now, n)
+    if s.kind == TOKEN then sunk(s, owedNow(s, now)) end
+  end
   tidy(a, f, s, now)
 end
 
@@ -103,6 +121,8 @@ local function refund(a, f, s, now, sp, actual)
   if s.kind == LOG or s.kind == LEAKY then return a.refund(f, s, now, sp, actual) end
   if sp.at > now then
     if s.base then reduce(s, sp.at, sp.cost - actual) end
+  elseif sp.open then
+    if not s.base or s.ahead <= now then settleOpen(f, s, now, sp, actual) end
   elseif not s.base then
     a.refund(f, s, now, sp, actual)
   elseif s.ahead <= now then

@@ -29,6 +29,15 @@ local function across(from, to, s, now, ahead)
   algorithms[to.kind].charge(to, s, now, n)
 end
 
+-- aged puts a window under a shorter one. Until now the key has regained by the old limit, so the shorter windows that
+-- fit into the time before have regained nothing of a debt.
+local function aged(from, to, s, now)
+  local k = divide(now - s.at, to.per)
+  if k <= 0 or s.n <= from.units then return end
+  s.at, s.n, s.m = s.at + k * to.per, s.n - from.units, 0
+  if k == 1 and to.kind == COUNTER then s.m = min(from.units, to.units) end
+end
+
 local function carrySpent(from, to, s, now, ahead)
   algorithms[from.kind].advance(from, s, now)
   if from.kind <= LEAKY and to.kind <= LEAKY then return convert(from, to, s, now) end
@@ -40,6 +49,7 @@ local function carrySpent(from, to, s, now, ahead)
   elseif from.kind == CALENDAR or to.kind == CALENDAR then
     across(from, to, s, now, ahead)
   elseif from.kind == COUNTER and to.kind == COUNTER and to.per >= from.per or from.kind == FIXED and to.kind == FIXED then
+    aged(from, to, s, now)
     s.n = min(s.n, to.debt)
   elseif from.kind == COUNTER and to.kind == COUNTER then
     -- A shorter window must not leave more: it begins anew, with all that counts.
@@ -47,6 +57,7 @@ local function carrySpent(from, to, s, now, ahead)
     s.at, s.m = now, 0
   elseif from.kind ~= LOG and from.kind >= FIXED and to.kind ~= LOG and to.kind >= FIXED then
     s.n, s.m = min(algorithms[from.kind].spent(from, s, now), to.debt), 0
+    aged(from, to, s, now)
   else
     across(from, to, s, now, ahead)
   end
@@ -60,11 +71,12 @@ local function carry(s, f, at)
   local from, ahead = figures(s.kind, s.units, s.per), s.newest
   if s.kind == LOG then ahead = newestEntry(s) end
   unbook(s)
+  s.openFroms, s.openLeasts = {}, {} -- by other figures nothing is given back
   carrySpent(from, f, s, at, ahead)
   s.kind, s.units, s.per, s.changes = f.kind, f.units, f.per, (s.changes + 1) % 256
   if ahead > at and f.kind ~= LOG and f.kind ~= LEAKY then
     s.base = { at = s.at, n = s.n, m = s.m, newest = 0 }
-    s.ahead, s.bookedAts, s.bookedCosts, s.newest = ahead, {}, {}, ahead
+    s.ahead, s.bookedAts, s.bookedCosts, s.bookedOpens, s.newest = ahead, {}, {}, {}, ahead
   end
 end
 

@@ -1,5 +1,5 @@
 -- One decision over several keys: all are read and checked first, and written last.
-local PEEK, KEEP = $PEEK, $KEEP
+local PEEK, KEEP, OPEN = $PEEK, $KEEP, $OPEN
 
 -- A shared call has no count, and nothing that counts by a calendar.
 local outside = count > 0 and readDates($HEAD_SIZE + 1 + $ASK_SIZE * count)
@@ -8,7 +8,7 @@ local states = {}
 local function begin(k)
   local s, code, text = load(k)
   if code then return nil, code, text end
-  s = s or { gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0, newest = 0, ats = {}, costs = {} }
+  s = s or { gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0, newest = 0, ats = {}, costs = {}, openFroms = {}, openLeasts = {} }
   states[k] = s
   return s
 end
@@ -72,10 +72,13 @@ local function spend(q, s)
   if q.cost == 0 then return end
   s.last, s.dirty = s.now, true
   local a = algorithms[q.kind]
-  if q.at > s.now and (op == KEEP or s.base) and q.kind ~= LOG and q.kind ~= LEAKY then
-    return book(a, q, s, q.at, q.cost)
+  local open = op == OPEN and q.kind == TOKEN
+  if q.at > s.now and (op == KEEP or op == OPEN or s.base) and q.kind ~= LOG and q.kind ~= LEAKY then
+    return book(a, q, s, q.at, q.cost, open)
   end
+  if q.kind == TOKEN then sample(s, q.at, (owed(s, q.at))) end
   a.spend(q, s, q.at, q.cost)
+  if open then opened(s, q.at) end
 end
 
 -- decide decides on what is asked from first to last, and returns the answer.

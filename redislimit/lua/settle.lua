@@ -8,6 +8,7 @@ local function settleOne(pos)
   local sp, f, actual, key, gen = {}, {}, 0, 0, 0
   key, sp.kind, sp.changes, gen, sp.cost, actual, sp.at, sp.part, f.kind, f.units, f.per, f.since =
     unpack('>BBBI3I7I7I7I7BI7I7I7', ask, pos)
+  sp.open = sp.kind == TOKEN and sp.part == 1 -- the part is of no other meaning there
   local s = states[key]
   if not s or s.gen ~= gen then return end
   local now = max(reading, s.last)
@@ -34,7 +35,7 @@ local function adjustOne(pos)
   if not s then
     if sign == 1 then return end
     s = { kind = kind, units = units, per = per, gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0,
-      newest = 0, ats = {}, costs = {} }
+      newest = 0, ats = {}, costs = {}, openFroms = {}, openLeasts = {} }
     states[key] = s
   end
   local now = max(reading, s.last)

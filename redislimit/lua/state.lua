@@ -7,6 +7,9 @@
 -- While something is booked ahead there follow base, which is the state before the
 -- oldest booking (at 7, n 7, m 7), ahead 7, and the bookings (at 7, cost 7 each). Up to
 -- the instant ahead, base holds bookings that are not told apart any more.
+-- A token bucket with open reservations begins with the kind OPEN, and behind its first 44 bytes their number follows,
+-- 1 byte, and for each the instant and the least debt, 7 each. A booking that is open adds 2^52 to its cost.
+--
 -- The log has its spendings there instead: at 7, running sum 7, last 7 each. Its m is
 -- the running sum before the first.
 local TOKEN, LEAKY, FIXED, LOG, COUNTER, CALENDAR = $TOKEN, $LEAKY, $FIXED, $LOG, $COUNTER, $CALENDAR
@@ -52,9 +55,11 @@ local function parseBooked(s, raw, pos)
   if #raw < pos + $BASE_SIZE - 1 or (#raw - pos - $BASE_SIZE + 1) % $BOOKING_SIZE ~= 0 then return nil end
   local b = { newest = 0 }
   b.at, b.n, b.m, s.ahead = unpack('>I7I7I7I7', raw, pos)
-  s.base, s.bookedAts, s.bookedCosts = b, {}, {}
+  s.base, s.bookedAts, s.bookedCosts, s.bookedOpens = b, {}, {}, {}
   for p = pos + $BASE_SIZE, #raw, $BOOKING_SIZE do
     local at, cost = unpack('>I7I7', raw, p)
+    s.bookedOpens[#s.bookedAts + 1] = cost > MOST and s.kind == TOKEN
+    if cost > MOST and s.kind == TOKEN then cost = cost - MOST end
     if at < s.newest or cost < 1 or not whole(at, cost) then return nil end
     s.bookedAts[#s.bookedAts + 1], s.bookedCosts[#s.bookedCosts + 1], s.newest = at, cost, at
   end
@@ -64,10 +69,26 @@ local function parseBooked(s, raw, pos)
   return s
 end
 
+-- parseOpens reads the open reservations of a token bucket, and returns the text without them.
+local function parseOpens(s, raw)
+  local n = string.byte(raw, $STATE_SIZE + 1)
+  if not n or #raw < $STATE_SIZE + 1 + 14 * n then return nil end
+  for i = 1, n do
+    local from, least = unpack('>I7I7', raw, $STATE_SIZE + 2 + 14 * (i - 1))
+    if not whole(from, least) or from <= (s.openFroms[i - 1] or -1) or least < (s.openLeasts[i - 1] or 0) then return nil end
+    s.openFroms[i], s.openLeasts[i] = from, least
+  end
+  return pack('>B', TOKEN) .. string.sub(raw, 2, $STATE_SIZE) .. string.sub(raw, $STATE_SIZE + 2 + 14 * n)
+end
+
 -- parse returns the state in a string, or nil if it is none.
 local function parse(raw)
   if #raw < $STATE_SIZE then return nil end
-  local s = { newest = 0, m = 0 }
+  local s = { newest = 0, m = 0, openFroms = {}, openLeasts = {} }
+  if string.byte(raw) == $OPEN_KIND then
+    raw = parseOpens(s, raw)
+    if not raw then return nil end
+  end
   s.kind, s.units, s.per, s.last, s.at, s.n, s.gen, s.changes, s.expiry = unpack('>BI7I7I7I7I7I3BI4', raw)
   if not algorithms[s.kind] or s.units < 1 or s.units > MOST or s.per < 1 or s.per > MOST then return nil end
   if s.kind == CALENDAR and s.per < MOST / 2 then return nil end -- it names a calendar
@@ -94,12 +115,17 @@ local function sums(s)
 end
 
 local function format(s)
-  local head = pack('>BI7I7I7I7I7I3BI4', s.kind, s.units, s.per, s.last, s.at, s.n, s.gen, s.changes, s.expiry)
+  local opens = s.kind == TOKEN and #s.openFroms or 0
+  local head = pack('>BI7I7I7I7I7I3BI4', opens > 0 and $OPEN_KIND or s.kind, s.units, s.per, s.last, s.at, s.n, s.gen, s.changes, s.expiry)
   if s.kind == LOG then return head .. pack('>I7', 0) .. sums(s) end
   if s.kind >= COUNTER then head = head .. pack('>I7', s.m) end
-  if not s.base then return head end
-  local parts = { head, pack('>I7I7I7I7', s.base.at, s.base.n, s.base.m, s.ahead) }
-  for i = 1, #s.bookedAts do parts[i + 2] = pack('>I7I7', s.bookedAts[i], s.bookedCosts[i]) end
+  local parts = { head }
+  if opens > 0 then parts[2] = pack('>B', opens) end
+  for i = 1, opens do parts[#parts + 1] = pack('>I7I7', s.openFroms[i], s.openLeasts[i]) end
+  if s.base then parts[#parts + 1] = pack('>I7I7I7I7', s.base.at, s.base.n, s.base.m, s.ahead) end
+  for i = 1, s.base and #s.bookedAts or 0 do
+    parts[#parts + 1] = pack('>I7I7', s.bookedAts[i], s.bookedCosts[i] + (s.bookedOpens[i] and MOST or 0))
+  end
   return table.concat(parts)
 end
 

@@ -1,8 +1,8 @@
 -- Whole numbers in doubles: every figure is below 2^53, and so exact.
 local fmod, max, min = math.fmod, math.max, math.min
-local TOP = 9007199254740992 -- 2^53
-local MOST = 4503599627370496 -- 2^52: the most that is counted of anything
-local CENTURY = 3155760000000000 -- µs
+local TOP = $TOP -- 2^53
+local MOST = $MOST -- 2^52: the most that is counted of anything
+local CENTURY = $CENTURY -- µs
 
 -- divide returns floor(a/d) and the remainder. math.fmod is exact where % and / are not.
 local function divide(a, d)

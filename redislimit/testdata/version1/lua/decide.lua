@@ -1,25 +1,36 @@
 -- One decision over several keys: all are read and checked first, and written last.
-local PEEK, KEEP = 2, 4
+local PEEK, KEEP, OPEN = $PEEK, $KEEP, $OPEN
 
+-- A shared call has no count, and nothing that counts by a calendar.
+local outside = count > 0 and readDates($HEAD_SIZE + 1 + $ASK_SIZE * count)
 local states = {}
 
 local function begin(k)
   local s, code, text = load(k)
   if code then return nil, code, text end
-  s = s or { gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0, newest = 0, ats = {}, costs = {} }
+  s = s or { gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0, newest = 0, ats = {}, costs = {}, openFroms = {}, openLeasts = {} }
   states[k] = s
   return s
 end
 
 local function asked(i)
   local q = {}
-  local pos = 80 * i - 77
+  local pos = $HEAD_SIZE + 1 + $ASK_SIZE * (i - 1)
   local how
   q.key, how, q.kind, q.units, q.per = unpack('>BBBI7I7', ask, pos)
-  q.cost, q.ahead, q.cap, q.since = unpack('>I7I7I7I7', ask, pos + 52)
-  q.shadow = how == 9
+  q.cost, q.ahead, q.cap, q.since = unpack('>I7I7I7I7', ask, pos + $ASK_COST)
+  q.shadow = how == $SHADOW
   q.debt = algorithms[q.kind].debt(q)
   return q
+end
+
+-- place returns nil if a cost can be booked so that it can be given back. Else it returns when a booking has passed.
+local function place(q, s)
+  if q.kind == LOG then
+    if #s.ats >= q.cap + $MAX_QUEUED then return s.ats[1] + q.per end
+  elseif s.base and #s.bookedAts >= $MAX_BOOKED and s.bookedAts[#s.bookedAts] ~= q.at then
+    return s.bookedAts[1]
+  end
 end
 
 -- weigh finds out when a cost is spent, and whether that is in time.
@@ -36,12 +47,19 @@ local function weigh(q, s)
     if q.kind == LEAKY then
       if q.at > s.now then retry = q.at end
       q.at = leaves(q, s, s.now)
-    elseif q.kind == LOG and #s.ats >= q.cap + 2000 and q.at > s.now then
-      q.at = max(q.at, s.ats[1] + q.per + q.ahead) -- no place left to book
     end
     if q.at > s.now and q.ahead < MOST then retry = max(retry, q.at - q.ahead) end
   end
+  if q.kind == CALENDAR and q.at > s.now then
+    -- No further than the next window is booked: of those behind it the call says nothing.
+    local boundary = micros(dates[q.per].to)
+    if q.at > boundary then retry = max(retry, boundary) end
+  end
   q.allowed = retry <= reading
+  if q.allowed and q.at > s.now then
+    q.place = place(q, s)
+    q.allowed = not q.place
+  end
   if q.kind == LOG then
     q.digest = pack('>I3BI7I7I7I7I7', s.gen, s.changes, s.now, q.at, log.counts(q, s, s.now), log.newest(q, s), 0)
   else
@@ -54,14 +72,18 @@ local function spend(q, s)
   if q.cost == 0 then return end
   s.last, s.dirty = s.now, true
   local a = algorithms[q.kind]
-  if q.at > s.now and (op == KEEP or s.base) and q.kind ~= LOG and q.kind ~= LEAKY then
-    return book(a, q, s, q.at, q.cost)
+  local open = op == OPEN and q.kind == TOKEN
+  if q.at > s.now and (op == KEEP or op == OPEN or s.base) and q.kind ~= LOG and q.kind ~= LEAKY then
+    return book(a, q, s, q.at, q.cost, open)
   end
+  if q.kind == TOKEN then sample(s, q.at, (owed(s, q.at))) end
   a.spend(q, s, q.at, q.cost)
+  if open then opened(s, q.at) end
 end
 
 -- decide decides on what is asked from first to last, and returns the answer.
 local function decide(first, last)
+  if outside then return elsewhere() end
   local asks, allowed = {}, true
   states = {}
   for i = first, last do
@@ -86,15 +108,23 @@ local function decide(first, last)
       local s, code, text = states[q.key], nil, nil
       if not s then s, code, text = begin(q.key) end
       if not s then
-        parts[i - first + 2] = pack('>B', code) .. string.rep('\0', 39)
+        parts[i - first + 2] = pack('>B', code) .. string.rep('\0', $DIGEST_SIZE - 1)
       else
         if weigh(q, s) and allowed and op ~= PEEK then spend(q, s) end
       end
     end
-    if q.digest then parts[i - first + 2] = pack('>B', q.allowed and 1 or 0) .. q.digest end
+    if q.place then -- only a decision on one key books ahead
+      parts[i - first + 2] = pack('>B', $FULL) .. q.digest .. pack('>I7', q.place)
+    elseif q.digest then
+      parts[i - first + 2] = pack('>B', q.allowed and 1 or 0) .. q.digest
+    end
   end
   for k, s in pairs(states) do
-    if s.dirty then save(KEYS[k], s, reading, grace) end
+    if s.dirty then
+      save(KEYS[k], s, reading, grace)
+    elseif s.carried and op ~= PEEK then
+      prolong(KEYS[k], s, reading, grace)
+    end
   end
   return table.concat(parts)
 end

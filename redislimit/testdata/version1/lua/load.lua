@@ -1,7 +1,22 @@
 local op, count = unpack('BB', ask)
-local grace, salt = tonumber(argv[4] or 0), tonumber(argv[5] or reading % 16777216)
+local grace, salt = tonumber(argv[4] or 0), tonumber(argv[5] or reading % $GENERATIONS)
 
-local WRONGTYPE, NOTOURS, OTHER = 2, 3, 4
+local WRONGTYPE, NOTOURS, OTHER = $WRONG_TYPE, $NOT_OURS, $OTHER
+
+-- readDates reads what a call says of calendars, behind all else. It reports whether the time is not
+-- one of those that it says anything about.
+local function readDates(pos)
+  local outside = false
+  while pos <= #ask do
+    local d, per = {}, 0
+    per, d.prev, d.from, d.to, d.next, d.mean, d.windows, d.first, d.last = unpack('>I7I7I7I7I7I7I7I7I7', ask, pos)
+    dates[per], pos = d, pos + $DATES_SIZE
+    outside = outside or reading < micros(d.from) or reading >= micros(d.next)
+  end
+  return outside
+end
+
+local function elsewhere() return pack('>BI7', $OUTSIDE, reading) end
 
 -- load returns the state of a key, nil if there is none, or why there is no telling.
 local function load(i)
@@ -13,6 +28,7 @@ local function load(i)
   end
   local s = parse(raw)
   if not s then return nil, NOTOURS, '' end
+  s.raw = raw
   return s
 end
 

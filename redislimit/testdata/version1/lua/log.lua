@@ -108,6 +108,29 @@ function log.charge(f, s, now, n)
   log.advance(f, s, now)
 end
 
+-- replace places the debt of another log anew: as much of it as there is room for now, and the
+-- rest behind all else. A debt that lies behind a booking may be a part of what is booked, and
+-- does not come before it.
+function log.replace(f, s, now)
+  local debt, at = s.n, s.at
+  if debt == 0 then return end
+  s.n = 0
+  log.advance(f, s, now)
+  local i = #s.ats + 1
+  while i > 1 and s.ats[i - 1] > now do i = i - 1 end
+  if not s.ats[i] or at <= s.ats[i] then
+    local part = min(debt, max(0, f.units - s.m))
+    if part > 0 and s.ats[i - 1] == now then
+      s.costs[i - 1] = s.costs[i - 1] + part
+    elseif part > 0 then
+      table.insert(s.ats, i, now)
+      table.insert(s.costs, i, part)
+    end
+    s.m, debt = s.m + part, debt - part
+  end
+  if debt > 0 then s.at, s.n = log.earliest(f, s, now, min(debt, f.units)), debt end
+end
+
 function log.forgive(f, s, now, n)
   log.advance(f, s, now)
   local off = min(n, s.n)

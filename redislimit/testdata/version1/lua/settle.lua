@@ -1,12 +1,14 @@
 -- Settling several spendings of one decision, and correcting one key.
-local ADJUST = 1
+local ADJUST = $ADJUST
 
+local outside = readDates($HEAD_SIZE + 1 + (op == ADJUST and $ADJUST_SIZE or $SETTLE_SIZE) * count)
 local states = {}
 
 local function settleOne(pos)
   local sp, f, actual, key, gen = {}, {}, 0, 0, 0
   key, sp.kind, sp.changes, gen, sp.cost, actual, sp.at, sp.part, f.kind, f.units, f.per, f.since =
     unpack('>BBBI3I7I7I7I7BI7I7I7', ask, pos)
+  sp.open = sp.kind == TOKEN and sp.part == 1 -- the part is of no other meaning there
   local s = states[key]
   if not s or s.gen ~= gen then return end
   local now = max(reading, s.last)
@@ -33,7 +35,7 @@ local function adjustOne(pos)
   if not s then
     if sign == 1 then return end
     s = { kind = kind, units = units, per = per, gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0,
-      newest = 0, ats = {}, costs = {} }
+      newest = 0, ats = {}, costs = {}, openFroms = {}, openLeasts = {} }
     states[key] = s
   end
   local now = max(reading, s.last)
@@ -44,13 +46,14 @@ local function adjustOne(pos)
 end
 
 local function settle()
+  if outside then return elsewhere() end
   for k = 1, #KEYS do
     local s, code, text = load(k)
     if code then return failure(k, code, text) end
     states[k] = s
   end
   for i = 1, count do
-    if op == ADJUST then adjustOne(3 + (i - 1) * 31) else settleOne(3 + (i - 1) * 56) end
+    if op == ADJUST then adjustOne($HEAD_SIZE + 1 + $ADJUST_SIZE * (i - 1)) else settleOne($HEAD_SIZE + 1 + $SETTLE_SIZE * (i - 1)) end
   end
   for k, s in pairs(states) do
     if s.dirty then save(KEYS[k], s, reading, grace) end

@@ -1,20 +1,19 @@
 -- What a key holds, as one string of big-endian whole numbers:
 --
---   tag 1, units 7, per 7, last 7, at 7, n 7, gen 3, changes 1, expiry 4 = 44 bytes
+--   kind 1, units 7, per 7, last 7, at 7, n 7, gen 3, changes 1, expiry 4
 --
--- and m 7 for the counter and the log. 44 bytes are the most that Redis stores in one
--- piece. gen tells a key from the one of that name before it, changes counts the
--- figures that it had, last is the highest clock reading that it recorded, expiry is a
--- second (of the clock) before which Redis keeps it.
+-- and m 7 for the counter, the log and the calendar. layout.go says what these are, and has the names.
 --
 -- While something is booked ahead there follow base, which is the state before the
 -- oldest booking (at 7, n 7, m 7), ahead 7, and the bookings (at 7, cost 7 each). Up to
 -- the instant ahead, base holds bookings that are not told apart any more.
+-- A token bucket with open reservations begins with the kind OPEN, and behind its first 44 bytes their number follows,
+-- 1 byte, and for each the instant and the least debt, 7 each. A booking that is open adds 2^52 to its cost.
+--
 -- The log has its spendings there instead: at 7, running sum 7, last 7 each. Its m is
 -- the running sum before the first.
-local TOKEN, LEAKY, FIXED, LOG, COUNTER = 0xF8, 0xF9, 0xFA, 0xFB, 0xFC
-local algorithms = { [TOKEN] = token, [LEAKY] = leaky, [FIXED] = fixed, [LOG] = log, [COUNTER] = counter }
-local MAXBOOKED = 128
+local TOKEN, LEAKY, FIXED, LOG, COUNTER, CALENDAR = $TOKEN, $LEAKY, $FIXED, $LOG, $COUNTER, $CALENDAR
+local algorithms = { [TOKEN] = token, [LEAKY] = leaky, [FIXED] = fixed, [LOG] = log, [COUNTER] = counter, [CALENDAR] = calendar }
 
 local pack, unpack = struct.pack, struct.unpack
 
@@ -38,9 +37,9 @@ local function rising(raw, pos, format, size, first)
 end
 
 local function parseLog(s, raw)
-  if (#raw - 51) % 21 ~= 0 then return nil end
+  if (#raw - $WIDE_SIZE) % $RECORD_SIZE ~= 0 then return nil end
   local sums
-  s.ats, sums = rising(raw, 52, '>I7I7', 21, s.m)
+  s.ats, sums = rising(raw, $WIDE_SIZE + 1, '>I7I7', $RECORD_SIZE, s.m)
   if not s.ats then return nil end
   local before = s.m
   s.costs, s.m = {}, (sums[#sums] or before) - before
@@ -53,33 +52,52 @@ local function parseLog(s, raw)
 end
 
 local function parseBooked(s, raw, pos)
-  if #raw < pos + 27 or (#raw - pos - 27) % 14 ~= 0 then return nil end
+  if #raw < pos + $BASE_SIZE - 1 or (#raw - pos - $BASE_SIZE + 1) % $BOOKING_SIZE ~= 0 then return nil end
   local b = { newest = 0 }
   b.at, b.n, b.m, s.ahead = unpack('>I7I7I7I7', raw, pos)
-  s.base, s.bookedAts, s.bookedCosts = b, {}, {}
-  for p = pos + 28, #raw, 14 do
+  s.base, s.bookedAts, s.bookedCosts, s.bookedOpens = b, {}, {}, {}
+  for p = pos + $BASE_SIZE, #raw, $BOOKING_SIZE do
     local at, cost = unpack('>I7I7', raw, p)
+    s.bookedOpens[#s.bookedAts + 1] = cost > MOST and s.kind == TOKEN
+    if cost > MOST and s.kind == TOKEN then cost = cost - MOST end
     if at < s.newest or cost < 1 or not whole(at, cost) then return nil end
     s.bookedAts[#s.bookedAts + 1], s.bookedCosts[#s.bookedCosts + 1], s.newest = at, cost, at
   end
   s.newest = max(s.newest, s.ahead)
   if s.kind == LEAKY or not whole(b.at, b.n, b.m, s.ahead) then return nil end
-  if b.n > (s.kind == TOKEN and s.units - 1 or fixed.debt(s)) then return nil end
+  if b.n > (s.kind == TOKEN and s.units - 1 or algorithms[s.kind].debt(s)) then return nil end
   return s
+end
+
+-- parseOpens reads the open reservations of a token bucket, and returns the text without them.
+local function parseOpens(s, raw)
+  local n = string.byte(raw, $STATE_SIZE + 1)
+  if not n or #raw < $STATE_SIZE + 1 + 14 * n then return nil end
+  for i = 1, n do
+    local from, least = unpack('>I7I7', raw, $STATE_SIZE + 2 + 14 * (i - 1))
+    if not whole(from, least) or from <= (s.openFroms[i - 1] or -1) or least < (s.openLeasts[i - 1] or 0) then return nil end
+    s.openFroms[i], s.openLeasts[i] = from, least
+  end
+  return pack('>B', TOKEN) .. string.sub(raw, 2, $STATE_SIZE) .. string.sub(raw, $STATE_SIZE + 2 + 14 * n)
 end
 
 -- parse returns the state in a string, or nil if it is none.
 local function parse(raw)
-  if #raw < 44 then return nil end
-  local s = { newest = 0, m = 0 }
+  if #raw < $STATE_SIZE then return nil end
+  local s = { newest = 0, m = 0, openFroms = {}, openLeasts = {} }
+  if string.byte(raw) == $OPEN_KIND then
+    raw = parseOpens(s, raw)
+    if not raw then return nil end
+  end
   s.kind, s.units, s.per, s.last, s.at, s.n, s.gen, s.changes, s.expiry = unpack('>BI7I7I7I7I7I3BI4', raw)
   if not algorithms[s.kind] or s.units < 1 or s.units > MOST or s.per < 1 or s.per > MOST then return nil end
+  if s.kind == CALENDAR and s.per < MOST / 2 then return nil end -- it names a calendar
   if s.last > TOP - CENTURY or not whole(s.at, s.n) then return nil end
-  if s.n > (s.kind <= LEAKY and s.units - 1 or fixed.debt(s)) then return nil end
-  local size = 44
+  if s.n > (s.kind <= LEAKY and s.units - 1 or algorithms[s.kind].debt(s)) then return nil end
+  local size = $STATE_SIZE
   if s.kind >= LOG then
-    if #raw < 51 then return nil end
-    s.m, size = unpack('>I7', raw, 45), 51
+    if #raw < $WIDE_SIZE then return nil end
+    s.m, size = unpack('>I7', raw, $STATE_M), $WIDE_SIZE
     if s.m > (s.kind == COUNTER and MOST or TOP) then return nil end
   end
   if s.kind == LOG then return parseLog(s, raw) end
@@ -97,23 +115,43 @@ local function sums(s)
 end
 
 local function format(s)
-  local head = pack('>BI7I7I7I7I7I3BI4', s.kind, s.units, s.per, s.last, s.at, s.n, s.gen, s.changes, s.expiry)
+  local opens = s.kind == TOKEN and #s.openFroms or 0
+  local head = pack('>BI7I7I7I7I7I3BI4', opens > 0 and $OPEN_KIND or s.kind, s.units, s.per, s.last, s.at, s.n, s.gen, s.changes, s.expiry)
   if s.kind == LOG then return head .. pack('>I7', 0) .. sums(s) end
-  if s.kind == COUNTER then head = head .. pack('>I7', s.m) end
-  if not s.base then return head end
-  local parts = { head, pack('>I7I7I7I7', s.base.at, s.base.n, s.base.m, s.ahead) }
-  for i = 1, #s.bookedAts do parts[i + 2] = pack('>I7I7', s.bookedAts[i], s.bookedCosts[i]) end
+  if s.kind >= COUNTER then head = head .. pack('>I7', s.m) end
+  local parts = { head }
+  if opens > 0 then parts[2] = pack('>B', opens) end
+  for i = 1, opens do parts[#parts + 1] = pack('>I7I7', s.openFroms[i], s.openLeasts[i]) end
+  if s.base then parts[#parts + 1] = pack('>I7I7I7I7', s.base.at, s.base.n, s.base.m, s.ahead) end
+  for i = 1, s.base and #s.bookedAts or 0 do
+    parts[#parts + 1] = pack('>I7I7', s.bookedAts[i], s.bookedCosts[i] + (s.bookedOpens[i] and MOST or 0))
+  end
   return table.concat(parts)
 end
 
--- save writes the state, with a time to live that is twice what is needed.
-local function save(key, s, reading, grace)
+-- lifetime returns for how many milliseconds a state is to be kept, which is twice as long as
+-- needed, and sets its expiry; nil if it is kept for long enough.
+local function lifetime(s, reading, grace)
   local f = { units = s.units, per = s.per, cap = s.units }
   local needed = max(algorithms[s.kind].regained(f, s), s.newest, s.last)
-  if s.expiry and s.expiry * 1000000 >= needed then
-    return redis.call('SET', key, format(s), 'KEEPTTL')
-  end
+  if s.expiry and s.expiry * 1000000 >= needed then return nil end
   local ttl = 2 * max(0, needed - reading) + grace
-  s.expiry = min((divide(reading + ttl, 1000000)), 4294967295)
-  return redis.call('SET', key, format(s), 'PX', max(1, (divide(ttl + 999, 1000))))
+  s.expiry = min((divide(reading + ttl, 1000000)), $MAX_EXPIRY)
+  return max(1, (divide(ttl + 999, 1000)))
+end
+
+-- save writes the state.
+local function save(key, s, reading, grace)
+  local life = lifetime(s, reading, grace)
+  if life then return redis.call('SET', key, format(s), 'PX', life) end
+  return redis.call('SET', key, format(s), 'KEEPTTL')
+end
+
+-- prolong makes a state live until it is fresh under the limit that it has been carried to, and
+-- changes nothing else of what is stored.
+local function prolong(key, s, reading, grace)
+  local life = lifetime(s, reading, grace)
+  if not life then return end
+  local raw = string.sub(s.raw, 1, $STATE_EXPIRY - 1) .. pack('>I4', s.expiry) .. string.sub(s.raw, $STATE_SIZE + 1)
+  redis.call('SET', key, raw, 'PX', life)
 end

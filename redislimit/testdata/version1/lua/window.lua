@@ -60,3 +60,103 @@ end
 function fixed.debt(f)
   return min((divide(CENTURY, f.per)), (divide(MOST, f.units))) * f.units
 end
+
+-- The calendar: s.n spent in the window that begins at the second s.m, and ends at s.at. What is
+-- above units runs over into the windows that follow. Only a later window begins a new count.
+--
+-- What the calendar is, the caller knows. For each that a call needs, it says when the window before
+-- the present one begins, when the present one begins, when it ends and the next one begins, when that
+-- ends, how long windows are on average, in seconds, how many of them make up the longest debt, and when
+-- the window begins and ends in which the limit was changed: as of then keys are put under it.
+-- Other instants matter only to states of long ago: these go by the average. A calendar of which the
+-- call says nothing goes on with windows of the length of the last.
+local calendar, dates = {}, {}
+
+local function micros(second) return (second - $ORDINAL_ZERO) * 1000000 end
+
+-- windowAt returns when the window begins and ends that an instant lies in.
+local function windowAt(f, s, at)
+  local d = dates[f.per]
+  if d and at >= micros(d.prev) and at < micros(d.next) then
+    if at < micros(d.from) then return d.prev, micros(d.from) end
+    if at < micros(d.to) then return d.from, micros(d.to) end
+    return d.to, micros(d.next)
+  end
+  if d and at >= micros(d.first) and at < micros(d.last) then return d.first, micros(d.last) end
+  if s.m > 0 and at < s.at then return s.m, s.at end
+  local first, length = s.at, d and d.mean * 1000000 or s.at - micros(s.m)
+  if s.m == 0 then first = d and micros(d.prev) or at end
+  if s.m == 0 and not d or length <= 0 then length = 86400000000 end
+  local k, rest = divide(at - first, length)
+  if rest < 0 then k = k - 1 end
+  first = first + k * length
+  return divide(first, 1000000) + $ORDINAL_ZERO, first + length
+end
+
+function calendar.roll(f, s, now)
+  local from, to = windowAt(f, s, now)
+  if from == s.m then s.at = to end
+  if from <= s.m then return end
+  if s.n > f.units then
+    local d = dates[f.per]
+    local mean = d and d.mean or divide(s.at, 1000000) + $ORDINAL_ZERO - s.m
+    local passed = divide(from - s.m + divide(mean, 2), mean)
+    if passed > divide(s.n, f.units) then s.n = 0 else s.n = s.n - passed * f.units end
+  else
+    s.n = 0
+  end
+  s.m, s.at = from, to
+end
+
+-- earliest is right as far as the end of the state's window. What is later is not booked, and who
+-- asks knows when it would be.
+function calendar.earliest(f, s, now, cost)
+  calendar.roll(f, s, now)
+  if s.n + cost <= f.units then return max(now, s.newest) end
+  local k, used = divide(s.n, f.units)
+  if used + cost > f.units then k = k + 1 end
+  return max(s.at + (k - 1) * 86400000000, s.newest)
+end
+
+function calendar.spend(f, s, at, cost)
+  calendar.roll(f, s, at)
+  s.n = min(s.n + cost, f.debt)
+end
+
+calendar.charge = calendar.spend
+
+function calendar.forgive(f, s, now, n)
+  calendar.roll(f, s, now)
+  s.n = max(0, s.n - n)
+end
+
+-- refund gives back what was spent in the state's window, which the spending names. If the figures have
+-- changed, that may be another calendar's window which begins at the same instant.
+function calendar.refund(f, s, now, sp, actual)
+  calendar.roll(f, s, now)
+  if sp.part == s.m and not sp.changed then calendar.forgive(f, s, now, sp.cost - actual) end
+end
+
+calendar.advance = calendar.roll
+
+-- regained is no earlier than the end of the last window that is needed: a window is no longer
+-- than a 25th and two hours above the average.
+function calendar.regained(f, s)
+  if s.n == 0 then return 0 end
+  local d = dates[f.per]
+  local longest = d and d.mean * 1040000 + 7200000000 or 2 * (s.at - micros(s.m))
+  return min(s.at + divide(s.n - 1, f.units) * longest, TOP - CENTURY)
+end
+
+-- spent counts the windows as full that come before one that is booked.
+function calendar.spent(f, s, now)
+  calendar.roll(f, s, now)
+  local d = dates[f.per]
+  if s.base and d and s.m > d.from and now < micros(d.to) then return s.n + f.units end
+  return s.n
+end
+
+function calendar.debt(f)
+  local windows, d = divide(MOST, f.units), dates[f.per]
+  return min(windows, d and d.windows or windows) * f.units
+end

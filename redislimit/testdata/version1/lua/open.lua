@@ -1,0 +1,69 @@
+-- Open reservations of a token bucket: those whose real cost is not known yet. To settle one gives back at most the
+-- least debt since it was made, and lowers the least debts of the others: internal/meter/open.go says why. An element
+-- is the oldest instant of one or more reservations, and their least debt in whole µs, rounded down; TOP if there was
+-- no sample yet. Elements are dropped when nothing is owed any more, and their least debts rise.
+local function owedNow(s, now)
+  local base = s.base or s
+  return (owed(base, now))
+end
+
+-- lower lowers the least debts of the oldest n to at most u.
+local function lower(s, n, u)
+  local froms, leasts, i = s.openFroms, s.openLeasts, n
+  while i > 0 and leasts[i] >= u do i = i - 1 end
+  if i == n then return end
+  local first = i + 1
+  if u > 0 then
+    leasts[first] = u
+    first = first + 1
+  end
+  for _ = first, n do
+    table.remove(froms, first)
+    table.remove(leasts, first)
+  end
+end
+
+-- sample records the debt just before a spending. Within an instant nothing is regained.
+local function sample(s, at, u)
+  local n = #s.openFroms
+  if n > 0 and s.openFroms[n] == at then n = n - 1 end
+  lower(s, n, u)
+end
+
+-- sunk records a debt that has become lower by a grant, also for the reservations of its instant.
+local function sunk(s, u) lower(s, #s.openFroms, u) end
+
+local function opened(s, at)
+  local froms, leasts = s.openFroms, s.openLeasts
+  local n = #froms
+  if froms[n] == at then return end
+  if n == $MAX_OPENS then -- the two that differ least become one
+    local best, least = 2, TOP
+    for i = 2, n do
+      local d = leasts[i] - leasts[i - 1]
+      if d < least then best, least = i, d end
+    end
+    table.remove(froms, best)
+    table.remove(leasts, best)
+  end
+  froms[#froms + 1], leasts[#leasts + 1] = at, TOP
+end
+
+-- settleOpen gives back of a spending as if its real cost had been charged at the beginning.
+local function settleOpen(f, s, now, sp, actual)
+  local froms, leasts, base = s.openFroms, s.openLeasts, s.base or s
+  local i = #froms
+  while i > 0 and froms[i] > sp.at do i = i - 1 end
+  if i == 0 then return end -- all of it is regained
+  local ou, op = owed(base, now)
+  local u, p = price(f, sp.cost - actual)
+  if ou < u or ou == u and op < p then u, p = ou, op end
+  if leasts[i] < u or leasts[i] == u and p > 0 then u, p = leasts[i], 0 end
+  if u == 0 and p == 0 then return end
+  regain(f, base, now, u, p)
+  if p > 0 then u = u + 1 end
+  for k = i, #froms do
+    if leasts[k] < TOP then leasts[k] = max(0, leasts[k] - u) end
+  end
+  if leasts[i] < TOP then lower(s, i, leasts[i]) end
+end
