@@ -95,7 +95,7 @@ func (p *Permit) inTime() error {
 	return &unavailable{errLate, false}
 }
 
-// take asks for the slots, and for a place in line if the caller waits.
+// take requests the slots, and a place in line if the caller waits.
 //
 // A call that is late is of no use, so it carries the server's time at which its caller has gone. If the server's clock has stepped, or a key
 // has moved to another server, this time is wrong: the call is then repeated without it.
@@ -138,7 +138,7 @@ func (p *Permit) takeBefore(ctx context.Context, limit int64, how byte, sent tim
 	return state, nil
 }
 
-// acquire takes the slots once they are free. Any error leaves nothing in Redis, or says so.
+// acquire takes the slots once they are free. After an error nothing is left in Redis, unless the error says so.
 func (p *Permit) acquire(ctx context.Context) error {
 	s := p.of
 	limit, err := s.limitOf(p.key, p.n)
@@ -305,7 +305,7 @@ func (s *Semaphore) releaseAll() {
 	}
 }
 
-// releaseEach releases permits, several at once. It returns those that have to be released again.
+// releaseEach releases permits, several at once. It returns the permits that have to be released again.
 func (s *Semaphore) releaseEach(all []*Permit) (failed []*Permit) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup

@@ -23,13 +23,13 @@ const (
 
 // localLine is the part of a key's line that waits in this process. It exists while there are callers. Semaphore.mu guards it.
 //
-// Its beats keep the places in Redis, serve the line there if slots have ended, and find what messages have not brought.
+// Its beats keep the places in Redis, serve the line there if slots have ended, and find the grants whose messages were lost.
 type localLine struct {
 	s        *Semaphore
 	key      string
 	redisKey string
 	callers  map[string]*waiter // by attempt
-	order    []*waiter          // those that Redis has in line, by arrival; also some that have gone
+	order    []*waiter          // the callers with a place in Redis, by arrival; some of them have gone
 	timer    *time.Timer        // of the next beat
 	pending  bool               // a beat is due or under way
 	again    bool               // another beat is to follow the one under way at once
@@ -48,10 +48,10 @@ type waiter struct {
 	waiterEvent
 }
 
-// waiterEvent is what has happened to a waiter since it last looked.
+// waiterEvent holds the events of a waiter since the last call of takeEvent.
 type waiterEvent struct {
 	granted time.Time // the slots are granted, and Hold begins not before this time
-	again   bool      // it has to ask again: slots are reserved for it, or it has lost its place
+	again   bool      // it has to repeat its request: slots are reserved for it, or it has lost its place
 	failed  error     // it has to give up
 }
 
@@ -182,7 +182,7 @@ func (s *Semaphore) limitChanged() {
 	}
 }
 
-// beat asks Redis about the requests that have waited longest.
+// beat reports this process as alive, and handles the states of its oldest requests.
 func (l *localLine) beat() {
 	s := l.s
 	limit, limitErr := s.limitOf(l.key, 1)

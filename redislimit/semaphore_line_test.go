@@ -110,11 +110,12 @@ func TestAStoppedWaiterIsPassedByWhenItDoesNotClaim(t *testing.T) {
 	held := f.held(s, 1)
 	messages := f.subscribed(stopped)
 	behind := f.inLine(stopped, 1, howListen)
+	f.inLine(stopped, 1, howListen) // which is passed by with the first one
 	next := f.waiter(s, 1)
 	f.clock.Advance(freshFor + time.Microsecond)
 	require.NoError(t, held.Release(t.Context()))
 	assert.Equal(t, "g", (<-messages).Payload[:1], "it has to claim the slot")
-	assert.Equal(t, SemaphoreStats{InFlight: 1, Waiting: 1}, f.snapshot(s), "the slot is reserved")
+	assert.Equal(t, SemaphoreStats{InFlight: 1, Waiting: 2}, f.snapshot(s), "the slot is reserved")
 	f.clock.Advance(s.silence - placeFor + claimFor)
 	p := served(t, next, "the slot stays reserved")
 	state, err := behind.take(t.Context(), 1, howListen)

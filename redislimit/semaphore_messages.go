@@ -15,7 +15,7 @@ const (
 	keepUnused     = 5 * time.Second // a subscription of a key without waiting callers
 
 	firstPause = 250 * time.Millisecond // before a subscription that failed is tried again, and then twice as long each time
-	lastPause  = 30 * time.Second
+	lastPause  = 5 * time.Second
 )
 
 // subscriptions are the channels on which a Semaphore receives messages: one for each key with waiting callers, and a connection for each server

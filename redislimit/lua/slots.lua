@@ -121,8 +121,8 @@ local function reach(process, own)
 end
 
 -- serve grants free slots in the order of the line, while they suffice for the first request. It returns the attempts of
--- the calling process that were granted slots. Other processes receive a message; one that nobody receives reveals that the process is
--- dead or no longer listens, and its requests leave the line. A living process enters them again.
+-- the calling process that were granted slots. Other processes receive messages. A process that does not receive its message
+-- is dead or no longer listens: its requests leave the line. If it lives, it enters them again.
 local function serve(limit, own)
   local mine, reached = {}, {}
   local grants, drops = 0, 0

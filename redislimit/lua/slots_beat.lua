@@ -1,5 +1,5 @@
--- The beat of a waiting process: it shows that the process is alive, tests its channel, and returns the states of those of
--- its requests that have waited longest.
+-- The beat of a waiting process: it shows that the process is alive, tests its channel, and returns the states of its oldest
+-- requests.
 local how, limit = unpack('>BI7', ask)
 local process = sub(ask, 9, 8 + $PROCESS)
 open()
