@@ -35,27 +35,29 @@ func books(t *testing.T, l *Limiter[int], sums bool, seed uint64, step int) {
 		case x.line.first != nil:
 			waiters++
 			ahead += x.line.first.cost
-			require.Same(t, x, l.waiters.items[x.at])
+			require.Same(t, x, l.waiters.items[x.index[byTag]].tenant)
+			require.Equal(t, x.tag, l.waiters.items[x.index[byTag]].key)
 			require.Zero(t, x.spot.cost, "seed %d step %d: it is in line once", seed, step)
 			require.False(t, x.spot.kept)
 		case x.spot.kept:
 			kept += l.collectable(x)
 			keptWeights += x.weight
-			require.Equal(t, -1, x.at)
+			require.Equal(t, -1, x.index[byTag])
 		case x.spot.cost > 0:
 			places++
 			ahead += x.spot.cost
-			require.Same(t, x, l.places.items[x.at])
+			require.Same(t, x, l.places.items[x.index[byTag]].tenant)
+			require.Equal(t, x.tag, l.places.items[x.index[byTag]].key)
 			require.LessOrEqual(t, x.spot.cost, l.mostKept())
 		default:
-			require.Equal(t, -1, x.at)
+			require.Equal(t, -1, x.index[byTag])
 		}
 		if x.spot.kept || x.spot.cost > 0 {
-			require.GreaterOrEqual(t, x.spot.slot, 0, "seed %d step %d: it lapses at some time", seed, step)
+			require.GreaterOrEqual(t, x.index[byExpires], 0, "seed %d step %d: it lapses at some time", seed, step)
 		}
-		if x.spot.slot >= 0 {
+		if x.index[byExpires] >= 0 {
 			deadlines++
-			require.Same(t, x, l.deadlines.items[x.spot.slot])
+			require.Same(t, x, l.deadlines.items[x.index[byExpires]].tenant)
 			require.LessOrEqual(t, x.spot.look, x.spot.expires)
 			require.Greater(t, x.spot.expires, l.shares.now)
 		}
@@ -66,13 +68,13 @@ func books(t *testing.T, l *Limiter[int], sums bool, seed uint64, step int) {
 			counted++
 			weights += x.weight
 			debts += float64(int64(x.finish-l.shares.virtual)) * float64(x.weight) / fraction
-			require.True(t, x.inLine() || x.place >= 0, "seed %d step %d: it stops counting at some time", seed, step)
+			require.True(t, x.inLine() || x.index[byDue] >= 0, "seed %d step %d: it stops counting at some time", seed, step)
 		} else {
-			require.Equal(t, -1, x.place)
+			require.Equal(t, -1, x.index[byDue])
 			require.False(t, x.spot.kept || x.spot.cost > 0, "seed %d step %d: it counts in line", seed, step)
 		}
-		if x.place >= 0 {
-			require.Same(t, x, l.shares.debtors.items[x.place])
+		if x.index[byDue] >= 0 {
+			require.Same(t, x, l.shares.debtors.items[x.index[byDue]].tenant)
 			require.GreaterOrEqual(t, int64(x.due-l.shares.virtual), int64(0), "seed %d step %d", seed, step)
 			require.True(t, x.inLine() || int64(x.finish-x.due) >= 0, "seed %d step %d", seed, step)
 		}

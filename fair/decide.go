@@ -71,7 +71,7 @@ func (l *Limiter[K]) forgetLocked() {
 	for l.shares.count > 0 {
 		t := l.deadlines.first()
 		if t == nil {
-			t = l.shares.debtors.items[l.shares.debtors.len()-1]
+			t = l.shares.debtors.items[l.shares.debtors.len()-1].tenant
 		} else {
 			l.deadlines.remove(t)
 		}
@@ -158,7 +158,7 @@ func (l *Limiter[K]) chargeLocked(t *tenant[K], m meter.Moment, cost int64, keep
 		l.acquaintLocked(t)
 	}
 	l.shares.charge(t, uint64(cost)<<fractionBits)
-	if t.spot.slot >= 0 {
+	if l.deadlines.has(t) {
 		l.collectLocked(t, m, cost)
 	} else {
 		l.filedLocked(t)

@@ -1,20 +1,37 @@
 package fair
 
-// heap is a binary heap of tenants, in the order of a figure that may wrap round.
+// heap is a binary heap of tenants. Each item holds its key, so that comparisons need not look at the tenant. Keys may wrap
+// round.
 type heap[K comparable] struct {
-	items []*tenant[K]
-	by    func(*tenant[K]) uint64
-	index func(*tenant[K]) *int // where a tenant keeps its place, −1 for none
+	items []item[K]
+	kind  kind
 }
 
+type item[K comparable] struct {
+	key    uint64
+	tenant *tenant[K]
+}
+
+// kind tells apart the heaps that a tenant may be in at the same time.
+type kind int
+
+const (
+	byDue     kind = iota // debtors
+	byTag                 // the line: waiters or places
+	byExpires             // deadlines
+	kinds
+)
+
 func (h *heap[K]) len() int { return len(h.items) }
+
+func (h *heap[K]) has(t *tenant[K]) bool { return t.index[h.kind] >= 0 }
 
 // first returns the tenant on top, or nil.
 func (h *heap[K]) first() *tenant[K] {
 	if len(h.items) == 0 {
 		return nil
 	}
-	return h.items[0]
+	return h.items[0].tenant
 }
 
 // second returns the tenant that would be on top without the first, or nil.
@@ -22,66 +39,73 @@ func (h *heap[K]) second() *tenant[K] {
 	switch {
 	case len(h.items) < 2:
 		return nil
-	case len(h.items) > 2 && h.less(2, 1):
-		return h.items[2]
+	case len(h.items) > 2 && h.before(h.items[2].key, h.items[1].key):
+		return h.items[2].tenant
 	}
-	return h.items[1]
+	return h.items[1].tenant
 }
 
-func (h *heap[K]) add(t *tenant[K]) {
-	*h.index(t) = len(h.items)
-	h.items = append(h.items, t)
-	h.up(len(h.items) - 1)
+func (h *heap[K]) add(t *tenant[K], key uint64) {
+	h.items = append(h.items, item[K]{})
+	h.up(len(h.items)-1, item[K]{key, t})
 }
 
 func (h *heap[K]) remove(t *tenant[K]) {
-	i, last := *h.index(t), len(h.items)-1
-	if i != last {
-		h.swap(i, last)
-	}
-	h.items[last] = nil
+	i, last := t.index[h.kind], len(h.items)-1
+	moved := h.items[last]
+	h.items[last] = item[K]{}
 	h.items = h.items[:last]
-	*h.index(t) = -1
+	t.index[h.kind] = -1
 	if i != last {
-		h.down(h.up(i))
+		h.settle(i, moved)
 	}
 }
 
-// fix restores the order after a tenant's figure has changed.
-func (h *heap[K]) fix(t *tenant[K]) { h.down(h.up(*h.index(t))) }
+// fix gives a tenant another key.
+func (h *heap[K]) fix(t *tenant[K], key uint64) { h.settle(t.index[h.kind], item[K]{key, t}) }
 
-func (h *heap[K]) less(i, j int) bool { return int64(h.by(h.items[i])-h.by(h.items[j])) < 0 }
+func (h *heap[K]) before(a, b uint64) bool { return int64(a-b) < 0 }
 
-func (h *heap[K]) swap(i, j int) {
-	h.items[i], h.items[j] = h.items[j], h.items[i]
-	*h.index(h.items[i]), *h.index(h.items[j]) = i, j
+func (h *heap[K]) put(i int, x item[K]) {
+	h.items[i] = x
+	x.tenant.index[h.kind] = i
 }
 
-func (h *heap[K]) up(i int) int {
+// settle puts an item into a free slot, or where it belongs above or below.
+func (h *heap[K]) settle(i int, x item[K]) {
+	if i > 0 && h.before(x.key, h.items[(i-1)/2].key) {
+		h.up(i, x)
+	} else {
+		h.down(i, x)
+	}
+}
+
+func (h *heap[K]) up(i int, x item[K]) {
 	for i > 0 {
 		above := (i - 1) / 2
-		if !h.less(i, above) {
+		if !h.before(x.key, h.items[above].key) {
 			break
 		}
-		h.swap(i, above)
+		h.put(i, h.items[above])
 		i = above
 	}
-	return i
+	h.put(i, x)
 }
 
-func (h *heap[K]) down(i int) {
+func (h *heap[K]) down(i int, x item[K]) {
 	for {
 		least := 2*i + 1
 		if least >= len(h.items) {
-			return
+			break
 		}
-		if right := least + 1; right < len(h.items) && h.less(right, least) {
+		if right := least + 1; right < len(h.items) && h.before(h.items[right].key, h.items[least].key) {
 			least = right
 		}
-		if !h.less(least, i) {
-			return
+		if !h.before(h.items[least].key, x.key) {
+			break
 		}
-		h.swap(i, least)
+		h.put(i, h.items[least])
 		i = least
 	}
+	h.put(i, x)
 }

@@ -72,12 +72,7 @@ func New[K comparable](limit ratelimit.Limit, opts *Options[K]) (*Limiter[K], er
 		tenants:   make(map[K]*tenant[K]),
 	}
 	l.idle.next, l.idle.prev = &l.idle, &l.idle
-	byTag, inLine := func(t *tenant[K]) uint64 { return t.tag }, func(t *tenant[K]) *int { return &t.at }
-	l.waiters, l.places = heap[K]{by: byTag, index: inLine}, heap[K]{by: byTag, index: inLine}
-	l.deadlines.by = func(t *tenant[K]) uint64 { return uint64(t.spot.look) }
-	l.deadlines.index = func(t *tenant[K]) *int { return &t.spot.slot }
-	l.shares.debtors.by = func(t *tenant[K]) uint64 { return t.due }
-	l.shares.debtors.index = func(t *tenant[K]) *int { return &t.place }
+	l.shares.debtors.kind, l.waiters.kind, l.places.kind, l.deadlines.kind = byDue, byTag, byTag, byExpires
 	now := l.reading()
 	l.budget.set(limit, now)
 	l.budget.state.At = now
@@ -181,7 +176,8 @@ func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
 	l.budget.set(limit, m.Now)
 	l.shares.units, l.shares.per, l.shares.restOfTime = l.budget.units, l.budget.per, 0
 	l.refuseLocked()
-	for _, t := range slices.Clone(l.deadlines.items) {
+	for _, x := range slices.Clone(l.deadlines.items) {
+		t := x.tenant
 		if t.spot.cost > l.mostKept() {
 			l.losePlaceLocked(t)
 			l.lingerLocked(t, t.spot.expires)

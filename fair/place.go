@@ -19,7 +19,6 @@ type spot struct {
 	// A tenant with a deadline counts until then: for its place, or since it has savings and may have more calls.
 	expires int64
 	look    int64 // its order among the deadlines: expires, or less if that has been put off
-	slot    int   // among the deadlines, or −1
 }
 
 const (
@@ -93,7 +92,7 @@ func (l *Limiter[K]) placeLocked(t *tenant[K], m meter.Moment, cost int64, retry
 		l.strangers++
 	}
 	l.ahead += cost
-	l.places.add(t)
+	l.places.add(t, t.tag)
 	l.deadlineLocked(t, expires)
 	l.filedLocked(t)
 	if joins { // one more to share with, which may make a tenant of a larger share due
@@ -114,12 +113,12 @@ func (l *Limiter[K]) acquaintLocked(t *tenant[K]) {
 func (l *Limiter[K]) deadlineLocked(t *tenant[K], expires int64) {
 	t.spot.expires = expires
 	switch {
-	case t.spot.slot < 0:
+	case !l.deadlines.has(t):
 		t.spot.look = expires
-		l.deadlines.add(t)
+		l.deadlines.add(t, uint64(expires))
 	case t.spot.look > expires:
 		t.spot.look = expires
-		l.deadlines.fix(t)
+		l.deadlines.fix(t, uint64(expires))
 	}
 }
 
@@ -167,7 +166,7 @@ func (l *Limiter[K]) collectLocked(t *tenant[K], m meter.Moment, cost int64) {
 		}
 		t.spot.cost = 0
 	case t.spot.cost > 0 && cost < t.spot.cost:
-		l.places.fix(t) // its tag has moved
+		l.places.fix(t, t.tag) // its tag has moved
 		return
 	default:
 		l.losePlaceLocked(t)
@@ -183,7 +182,7 @@ func (l *Limiter[K]) lingerLocked(t *tenant[K], until int64) {
 		l.deadlineLocked(t, until)
 	default:
 		l.losePlaceLocked(t)
-		if t.spot.slot >= 0 {
+		if l.deadlines.has(t) {
 			l.deadlines.remove(t)
 		}
 	}
@@ -194,7 +193,7 @@ func (l *Limiter[K]) lingerLocked(t *tenant[K], until int64) {
 // lapseLocked ends a tenant's place and its savings.
 func (l *Limiter[K]) lapseLocked(t *tenant[K]) {
 	l.losePlaceLocked(t)
-	if t.spot.slot >= 0 {
+	if l.deadlines.has(t) {
 		l.deadlines.remove(t)
 	}
 	l.shares.settleIn(t)
@@ -236,6 +235,6 @@ func (l *Limiter[K]) nextDeadlineLocked() *tenant[K] {
 			return t
 		}
 		t.spot.look = t.spot.expires
-		l.deadlines.fix(t)
+		l.deadlines.fix(t, uint64(t.spot.look))
 	}
 }

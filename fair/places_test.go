@@ -75,3 +75,28 @@ func TestNamesThatNeverReturnLeaveTheHonestTheirShares(t *testing.T) {
 		}
 	}
 }
+
+// Each tenant has several clients, and one tenant polls.
+func TestClientsOfOneTenantShareItsPlace(t *testing.T) {
+	for _, rounded := range []func(time.Duration) time.Duration{exactly, wholeSeconds} {
+		r := rand.New(rand.NewPCG(testsize.Seed(1), 9))
+		p := &play{clock: new(ratelimittest.Clock)}
+		l := newFair(t, perSecond(1000, 2500), &fair.Options[int]{Clock: p.clock})
+		tenants := make([]*caller, 4)
+		for key := range tenants {
+			tenants[key] = new(caller)
+			for range key { // the first one polls, and the others have 1 to 3 clients
+				p.obeys(t, r, l, key, 100, rounded, tenants[key])
+			}
+		}
+		p.polls(t, r, l, 0, 5, tenants[0])
+		p.until(30 * time.Second)
+		for _, c := range tenants {
+			*c = caller{}
+		}
+		p.until(230 * time.Second)
+		for key, c := range tenants {
+			require.InDelta(t, 50_000, c.spent, 1500, "tenant %d", key)
+		}
+	}
+}

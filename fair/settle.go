@@ -54,7 +54,7 @@ func (l *Limiter[K]) Reset(tenant K) {
 	m := l.advanceLocked(reading)
 	if t := l.tenants[tenant]; t != nil {
 		l.refundLocked(t, m, math.MaxInt64)
-		if t.spot.slot >= 0 {
+		if l.deadlines.has(t) {
 			l.lapseLocked(t)
 		}
 	}
@@ -92,7 +92,7 @@ func (l *Limiter[K]) overrunLocked(t *tenant[K], m meter.Moment, over int64) {
 		more := (uint64(rest) << fractionBits) / t.weight
 		t.barred, t.barredTo = true, base+min(more, most-min(l.shares.lead(base), most))
 		t.tag += t.barredTo - base
-		if t.spot.slot >= 0 {
+		if l.deadlines.has(t) {
 			l.lapseLocked(t)
 		}
 		l.shares.settleIn(t)

@@ -44,28 +44,27 @@ type tenant[K comparable] struct {
 	finish uint64 // the virtual time at which the debt is paid. It has a meaning while the tenant counts
 	rest   uint64 // an amount below weight that was charged and is too small to move finish
 	due    uint64 // its order among the debtors: finish, or less if the tenant has spent since
-	place  int    // among the debtors, or −1
 
 	barred   bool
 	barredTo uint64 // the virtual time until which an overrun bars the tenant from its share
 
 	tag  uint64 // in line: the virtual time at which the debt is paid after the cost that it is in line for
-	at   int    // among the waiters or the places, or −1
 	line line   // its callers in Wait
 	spot spot   // its place after a denial
 
-	tracked    bool // it is in the table
-	known      bool // it was granted a cost, or came back after a denial
+	tracked    bool       // it is in the table
+	index      [kinds]int // in each heap, or −1
+	known      bool       // it was granted a cost, or came back after a denial
 	next, prev *tenant[K]
 	idleSince  int64
 }
 
 func newTenant[K comparable](key K, weight uint64) *tenant[K] {
-	return &tenant[K]{key: key, weight: weight, place: -1, at: -1, spot: spot{slot: -1}}
+	return &tenant[K]{key: key, weight: weight, index: [kinds]int{-1, -1, -1}}
 }
 
 // inLine reports whether a tenant counts for another reason than a debt.
-func (t *tenant[K]) inLine() bool { return t.line.first != nil || t.spot.slot >= 0 }
+func (t *tenant[K]) inLine() bool { return t.line.first != nil || t.index[byExpires] >= 0 }
 
 // after returns how far one virtual time is after another, or 0.
 func after(a, b uint64) uint64 {
@@ -110,7 +109,7 @@ func (s *shares[K]) pay(paying uint64, left func(*tenant[K])) {
 			s.debtors.remove(first)
 		case first.due != first.finish:
 			first.due = first.finish
-			s.debtors.fix(first)
+			s.debtors.fix(first, first.due)
 		default:
 			paying -= need.lo
 			s.virtual = first.finish
@@ -142,7 +141,7 @@ func (s *shares[K]) leave(t *tenant[K]) {
 	if saved, _ := product(after(s.virtual, t.finish), t.weight).over(1); saved > 0 {
 		s.surplus = min(s.surplus+saved, most)
 	}
-	if t.place >= 0 {
+	if s.debtors.has(t) {
 		s.debtors.remove(t)
 	}
 	t.counts, t.rest = false, 0
@@ -158,13 +157,13 @@ func (s *shares[K]) leave(t *tenant[K]) {
 func (s *shares[K]) settleIn(t *tenant[K]) {
 	switch owes := t.counts && after(t.finish, s.virtual) > 0; {
 	case !t.counts:
-	case owes && t.place < 0 && !t.inLine():
+	case owes && !s.debtors.has(t) && !t.inLine():
 		t.due = t.finish
-		s.debtors.add(t)
-	case owes && t.place >= 0 && after(t.due, t.finish) > 0:
+		s.debtors.add(t, t.due)
+	case owes && s.debtors.has(t) && after(t.due, t.finish) > 0:
 		t.due = t.finish
-		s.debtors.fix(t)
-	case !owes && t.inLine() && t.place >= 0:
+		s.debtors.fix(t, t.due)
+	case !owes && t.inLine() && s.debtors.has(t):
 		s.debtors.remove(t)
 	case !owes && !t.inLine():
 		s.leave(t)
@@ -330,7 +329,7 @@ func (s *shares[K]) soonest() *tenant[K] {
 			return t
 		default:
 			t.due = t.finish
-			s.debtors.fix(t)
+			s.debtors.fix(t, t.due)
 		}
 	}
 	return nil

@@ -86,11 +86,11 @@ func (l *Limiter[K]) dropIdleLocked() bool {
 func (l *Limiter[K]) evictLocked() bool {
 	t := l.shares.soonest()
 	if t == nil {
-		i := slices.IndexFunc(l.deadlines.items, func(t *tenant[K]) bool { return t.line.first == nil })
+		i := slices.IndexFunc(l.deadlines.items, func(x item[K]) bool { return x.tenant.line.first == nil })
 		if i < 0 {
 			return false
 		}
-		t = l.deadlines.items[i]
+		t = l.deadlines.items[i].tenant
 	}
 	l.lapseLocked(t)
 	l.shares.leave(t)

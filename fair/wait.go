@@ -137,7 +137,7 @@ func (l *Limiter[K]) joinLocked(key K, weight uint64, reading, cost int64, left 
 	}
 	t.tag = l.shares.tag(t, cost)
 	l.ahead += cost
-	l.waiters.add(t)
+	l.waiters.add(t, t.tag)
 	l.filedLocked(t)
 	return w, nil
 }
@@ -147,10 +147,10 @@ func (l *Limiter[K]) movedLocked(t *tenant[K]) {
 	l.filedLocked(t)
 	switch {
 	case t.line.first != nil:
-		l.waiters.fix(t)
+		l.waiters.fix(t, t.tag)
 		l.hurryLocked()
-	case t.at >= 0:
-		l.places.fix(t)
+	case l.places.has(t):
+		l.places.fix(t, t.tag)
 	}
 }
 
@@ -233,7 +233,7 @@ func (l *Limiter[K]) leaveLocked(t *tenant[K], w *waiter) {
 		t.line.costs -= w.next.cost
 		l.ahead += w.next.cost
 		t.tag = l.shares.tag(t, w.next.cost)
-		l.waiters.fix(t)
+		l.waiters.fix(t, t.tag)
 		return
 	}
 	l.waiters.remove(t)
@@ -315,7 +315,8 @@ func (l *Limiter[K]) hurryLocked() {
 
 // refuseLocked ends the waits of all whose cost is above the burst.
 func (l *Limiter[K]) refuseLocked() {
-	for _, t := range slices.Clone(l.waiters.items) {
+	for _, x := range slices.Clone(l.waiters.items) {
+		t := x.tenant
 		for w := t.line.first; w != nil; w = w.next {
 			if w.err = l.exceedsLocked(int(w.cost)); w.err != nil {
 				l.leaveLocked(t, w)
