@@ -22,6 +22,11 @@ type budget struct {
 	burst      uint64
 	units, per uint64 // the rate in lowest terms
 	changes    uint32 // the number of changes of the limit
+
+	// A decision needs the free part several times.
+	freeKnown              bool
+	freeNow, freeAt, freeN int64 // the instant and the state for which it was computed
+	freeParts              uint64
 }
 
 func checkLimit(limit ratelimit.Limit) error {
@@ -50,6 +55,7 @@ func (b *budget) set(limit ratelimit.Limit, now int64) {
 		b.changes++
 	}
 	b.Meter = m
+	b.freeKnown = false
 }
 
 // owed returns the spending that is not regained yet, in 1/per units.
@@ -65,8 +71,11 @@ func (b *budget) fresh(now int64) bool { return b.Regained(b.state) <= now }
 
 // free returns the free part of the burst, in fractions of a unit.
 func (b *budget) free(now int64) uint64 {
-	parts, _ := product(b.burst, b.per).minus(b.owed(now)).parts().over(b.per)
-	return parts
+	if !b.freeKnown || now != b.freeNow || b.state.At != b.freeAt || b.state.N != b.freeN {
+		b.freeKnown, b.freeNow, b.freeAt, b.freeN = true, now, b.state.At, b.state.N
+		b.freeParts, _ = product(b.burst, b.per).minus(b.owed(now)).parts().over(b.per)
+	}
+	return b.freeParts
 }
 
 // owedParts is owed in fractions of a unit.
