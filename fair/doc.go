@@ -21,5 +21,6 @@
 //
 // As tenants, use names that cost something, such as accounts: each invented name that comes back would get a share.
 //
-// All tenants share one lock. A decision takes up to 2.5 times as long as one of [ratelimit.Keyed].
+// All tenants share one lock. A decision takes up to 2.5 times as long as one of [ratelimit.Keyed], and 0.25 µs while thousands
+// of tenants contend for each unit.
 package fair
