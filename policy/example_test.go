@@ -173,3 +173,23 @@ func ExamplePolicies_Update() {
 	fmt.Println(policies.Allow(ann, 3), policies.Allow(ann, 1)) // 2 of 5 were spent before
 	// Output: true false
 }
+
+// A customer is warned at 80 % of a quota, and again at its end.
+func ExampleOptions_onThreshold() {
+	set, err := policy.Parse([]byte(`rules: [{name: calls, key: customer, limit: calendar 1000/month UTC, notify: [80%, 100%]}]`))
+	if err != nil {
+		log.Fatal(err)
+	}
+	policies, err := policy.New(set, &policy.Options{OnThreshold: func(t policy.Threshold) {
+		fmt.Printf("%s has used %d %% of %s, %d are left\n", t.Key, t.Percent, t.Rule, t.Decision.Remaining)
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for range 1100 {
+		policies.Allow(policy.Attributes{"customer": "acme"}, 1)
+	}
+	// Output:
+	// acme has used 80 % of calls, 200 are left
+	// acme has used 100 % of calls, 0 are left
+}
