@@ -235,7 +235,7 @@ func (p *testedKey) stopWait(w *waits) {
 }
 
 // playWaitOrder has two wait, one after the other, and somebody else ask in between: each has
-// booked its place when it came. When the first gives up, the second keeps its place.
+// booked its place when it came. When the first gives up, the second keeps its place or moves up to the first one's.
 func playWaitOrder(h *history) {
 	a, b, ok := h.delayed()
 	if !ok {
@@ -270,6 +270,10 @@ func playWaitOrder(h *history) {
 		described(a.left(), nil), described(b.left(), nil))
 	a.stopWait(first)
 	b.settle(r, 0)
+	if a.left() != b.left() { // the second has moved up
+		b.settle(other, 0)
+		other = b.reserve(cost, centuries)
+	}
 	h.must(a.left() == b.left(), waitIsTrue, "the first of two gives up, and the key answers %s; want %s",
 		described(a.left(), nil), described(b.left(), nil))
 	a.stopWait(second)

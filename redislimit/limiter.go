@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/turns"
 )
 
 // Limiter keeps one budget for each key in Redis. Processes with the same Redis, Prefix and Name share it. Make one with [New].
@@ -23,6 +24,7 @@ type Limiter struct {
 	maxLog     int
 	plan       atomic.Pointer[plan] // New's or SetLimit's limit
 	leases     sharedLeases
+	lines      turns.Lines[place] // of the callers that wait in this process
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter)(nil)
@@ -227,6 +229,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 		ctx = context.Background()
 	}
 	_, err := l.store.eval(ctx, &call{script: l.store.scripts.reset, keys: []string{l.space.key(key)}})
+	l.lines.Reset(func(p place) bool { return p.key == key })
 	return err
 }
 

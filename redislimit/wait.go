@@ -9,7 +9,9 @@ import (
 )
 
 // Wait spends cost of the key's budget and returns nil when its time has come. It books its time in one round trip, and sleeps.
-// Later callers, in any process, queue behind it. It fails as [ratelimit.Keyed.Wait] does, with ErrLimited also if the key has too
+// Later callers, in any process, queue behind it. When a caller leaves, those of this process that wait behind it, for the same cost
+// of the key, move up, and the next caller takes the place that is vacant at the end, without a round trip. Callers of other
+// processes keep their times. It fails as [ratelimit.Keyed.Wait] does, with ErrLimited also if the key has too
 // many bookings, or with the errors of Take.
 //
 // A Wait that fails has spent nothing, unless its error says so. If the context ends, Wait gives back its booking within
@@ -29,18 +31,27 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 	if err != nil {
 		return ratelimit.Decision{}, ended(err, false)
 	}
-	r := new(request)
-	r.call.undone = true
-	d, err := l.decide(ctx, r, key, cost, left, opKeep)
-	switch {
-	case err != nil:
-		return d, err
-	case !d.Allowed && (left == wait.Forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining):
-		return d, fmt.Errorf("%w: cost %d cannot be booked for another %v under %v",
-			ratelimit.ErrLimited, cost, d.RetryAfter, d.Limit)
-	case !d.Allowed:
-		return d, fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
-			context.DeadlineExceeded, cost, d.RetryAfter, left, d.Limit)
-	}
-	return d, ratelimit.NewReservation(d, r.settlerFor(max(cost, 1))).Wait(ctx)
+	return l.lines.Wait(ctx, place{key, cost}, left, func() (*ratelimit.Reservation, error) {
+		r := new(request)
+		r.call.undone = true
+		d, err := l.decide(ctx, r, key, cost, left, opKeep)
+		switch {
+		case err != nil:
+		case !d.Allowed && (left == wait.Forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining):
+			err = fmt.Errorf("%w: cost %d cannot be booked for another %v under %v", ratelimit.ErrLimited, cost, d.RetryAfter, d.Limit)
+		case !d.Allowed:
+			err = fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
+				context.DeadlineExceeded, cost, d.RetryAfter, left, d.Limit)
+		}
+		if err != nil {
+			return ratelimit.NewReservation(d, nil), err
+		}
+		return ratelimit.NewReservation(d, r.settlerFor(max(cost, 1))), nil
+	})
+}
+
+// place is a line of callers whose bookings can be exchanged.
+type place struct {
+	key  string
+	cost int
 }

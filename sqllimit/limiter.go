@@ -13,6 +13,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/turns"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -28,6 +29,8 @@ type Limiter struct {
 
 	mu    sync.Mutex       // guards the fields below, and the orders of lines
 	lines map[string]*line // of the keys that are decided on
+
+	waiting turns.Lines[place] // the callers that wait in this process
 
 	contended contended
 	sweeper   sweeper
@@ -225,7 +228,8 @@ func (l *Limiter) settler(key string, cost int, spent *order) func(actual int) e
 }
 
 // Wait books its instant with one decision, sleeps until then, and returns nil: see [ratelimit.Keyed.Wait]. Later callers of
-// all processes queue behind it. If the context ends meanwhile, Wait gives the booking back, within [Options.Timeout], and
+// all processes queue behind it. When a caller leaves, those of this process that wait behind it, for the same cost of the key,
+// move up, and the next caller takes the place that is vacant at the end, without a transaction. If the context ends meanwhile, Wait gives the booking back, within [Options.Timeout], and
 // returns the context's error; if that fails, its error is joined, and the cost stays charged. If the context ends while
 // the booking is written, Wait goes on for up to 50 ms to give it back; then the error wraps [ratelimit.ErrUnanswered].
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
@@ -240,19 +244,26 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 		l.check()
 		return ratelimit.Decision{}, ended(err, false)
 	}
-	d, o, err := l.decide(ctx, key, cost, &order{ahead: int64(left) / 1000, keep: meter.Booked, undone: true})
-	switch {
-	case err != nil:
-		return d, err
-	case !d.Allowed && (left == wait.Forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining):
-		return d, fmt.Errorf("%w: cost %d cannot be booked for another %v under %v", ratelimit.ErrLimited, cost, d.RetryAfter, d.Limit)
-	case !d.Allowed:
-		return d, fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
-			context.DeadlineExceeded, cost, d.RetryAfter, left, d.Limit)
-	case cost == 0:
-		return d, nil
-	}
-	return d, ratelimit.NewReservation(d, l.settler(key, cost, o)).Wait(ctx)
+	return l.waiting.Wait(ctx, place{key, cost}, left, func() (*ratelimit.Reservation, error) {
+		d, o, err := l.decide(ctx, key, cost, &order{ahead: int64(left) / 1000, keep: meter.Booked, undone: true})
+		switch {
+		case err != nil:
+		case !d.Allowed && (left == wait.Forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining):
+			err = fmt.Errorf("%w: cost %d cannot be booked for another %v under %v", ratelimit.ErrLimited, cost, d.RetryAfter, d.Limit)
+		case !d.Allowed:
+			err = fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
+				context.DeadlineExceeded, cost, d.RetryAfter, left, d.Limit)
+		case cost > 0:
+			return ratelimit.NewReservation(d, l.settler(key, cost, o)), nil
+		}
+		return ratelimit.NewReservation(d, nil), err
+	})
+}
+
+// place is a line of callers whose bookings can be exchanged.
+type place struct {
+	key  string
+	cost int
 }
 
 // Adjust corrects what a key has spent: see [ratelimit.Keyed.Adjust]. The errors are those of Take.
@@ -283,6 +294,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	conn, _, err := l.store.connected(inner, []byte(l.space+key))
 	if err == nil {
 		defer conn.Close()
+		defer l.waiting.Reset(func(p place) bool { return p.key == key })
 		_, err = conn.ExecContext(inner, l.store.sql.reset, []byte(l.space+key), []byte{version, flagReset}, resetStays)
 		if err == nil {
 			return nil

@@ -1,0 +1,244 @@
+// Package turns is the line of one process's callers who wait for a budget that is kept elsewhere, such as in Redis.
+//
+// The callers of one line have booked the same cost of the same key, each in one round trip. So their bookings can be
+// exchanged: the k-th turn has the k-th slot. When a caller leaves, everybody behind it moves up, and the last slot is
+// vacant. A newcomer takes a vacant slot without a round trip. Vacant slots that are too many are given back, and all of
+// them once nobody waits. No other process takes part: its callers keep their bookings.
+//
+// Only the first caller of a line has a timer. The one that serves turns, or leaves, wakes the next.
+package turns
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/wait"
+)
+
+// Lines has a line for each key, which names a budget and a cost. The zero Lines is ready to use.
+type Lines[K comparable] struct {
+	mu    sync.Mutex
+	lines map[K]*line
+}
+
+// slot is a booking.
+type slot struct {
+	due time.Time
+	res *ratelimit.Reservation
+}
+
+type line struct {
+	turns []*caller
+	slots []slot // by due, at least as many
+}
+
+// caller is one that waits.
+type caller struct {
+	wake   chan struct{} // has room for one element
+	served bool
+}
+
+// maxVacant returns the number of slots that stay vacant for newcomers while so many callers wait: few in proportion, since
+// other processes queue behind them. Where few wait, each caller that leaves gives a booking back at once.
+func maxVacant(waiting int) int {
+	if waiting < 2 {
+		return 0
+	}
+	return 1 + waiting/4
+}
+
+// Wait books for a caller, unless there is a vacant slot that is due within the time left, and sleeps until its turn. It returns
+// the decision, and nil; or the error of book; or the context's error if the context ends before the turn, joined with those of
+// bookings that could not be given back.
+func (ls *Lines[K]) Wait(ctx context.Context, key K, left time.Duration, book func() (*ratelimit.Reservation, error)) (ratelimit.Decision, error) {
+	t, s := ls.vacant(key, left)
+	if t == nil {
+		res, err := book()
+		if err != nil {
+			return res.Decision, err
+		}
+		s = slot{time.Now().Add(res.Delay), res}
+		if left, err := wait.Left(ctx); res.Delay <= 0 || err != nil || res.Delay > left {
+			return res.Decision, res.Wait(ctx) // at once
+		}
+		t = ls.join(key, s)
+	}
+	d := s.res.Decision
+	d.Delay = max(0, time.Until(s.due))
+	unused, err := t.wait(ctx)
+	if errs := giveBack(unused); len(errs) > 0 {
+		err = errors.Join(append([]error{err}, errs...)...)
+	}
+	return d, err
+}
+
+// vacant returns a turn at the earliest vacant slot, and the slot, if there is one that is due within the time left.
+func (ls *Lines[K]) vacant(key K, left time.Duration) (t *turn[K], s slot) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.lines[key]
+	if l == nil {
+		return nil, s
+	}
+	now := time.Now()
+	if ls.serveLocked(key, l, now); len(l.slots) == len(l.turns) || l.slots[len(l.turns)].due.Sub(now) > left {
+		return nil, s
+	}
+	t = &turn[K]{lines: ls, key: key, line: l, turn: newCaller()}
+	s = l.slots[len(l.turns)]
+	l.turns = append(l.turns, t.turn)
+	return t, s
+}
+
+// join returns a turn for a slot that has just been booked.
+func (ls *Lines[K]) join(key K, s slot) *turn[K] {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.lines[key]
+	if l == nil {
+		if l = new(line); ls.lines == nil {
+			ls.lines = map[K]*line{}
+		}
+		ls.lines[key] = l
+	}
+	i := sort.Search(len(l.slots), func(i int) bool { return l.slots[i].due.After(s.due) })
+	t := &turn[K]{lines: ls, key: key, line: l, turn: newCaller()}
+	l.slots = slices.Insert(l.slots, i, s)
+	l.turns = slices.Insert(l.turns, min(i, len(l.turns)), t.turn)
+	return t
+}
+
+func newCaller() *caller { return &caller{wake: make(chan struct{}, 1)} }
+
+// turn is a caller's place in a line.
+type turn[K comparable] struct {
+	lines *Lines[K]
+	key   K
+	line  *line
+	turn  *caller
+}
+
+// wait sleeps until the turn is served. If the context ends before, it returns the context's error, and the slots that the
+// caller has to give back.
+func (t *turn[K]) wait(ctx context.Context) (unused []slot, err error) {
+	for {
+		served, timer := t.look()
+		if served {
+			return nil, nil
+		}
+		var due <-chan time.Time
+		if timer != nil {
+			due = timer.C
+		}
+		select {
+		case <-t.turn.wake:
+		case <-due:
+		case <-ctx.Done():
+			served, unused := t.leave()
+			if served {
+				return nil, nil
+			}
+			return unused, ctx.Err()
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+}
+
+// look serves all turns that are due. It reports whether this one is served, or returns a timer if it is the first.
+func (t *turn[K]) look() (served bool, timer *time.Timer) {
+	ls, l := t.lines, t.line
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	now := time.Now()
+	if ls.serveLocked(t.key, l, now); t.turn.served {
+		return true, nil
+	}
+	if l.turns[0] == t.turn {
+		timer = time.NewTimer(l.slots[0].due.Sub(now))
+	}
+	return false, timer
+}
+
+// leave takes a turn out, unless it is served. It returns the slots that are vacant and not kept.
+func (t *turn[K]) leave() (served bool, unused []slot) {
+	ls, l := t.lines, t.line
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.serveLocked(t.key, l, time.Now()); t.turn.served {
+		return true, nil
+	}
+	i := slices.Index(l.turns, t.turn)
+	if l.turns = slices.Delete(l.turns, i, i+1); i == 0 && len(l.turns) > 0 {
+		l.turns[0].rouse()
+	}
+	return false, ls.trimLocked(t.key, l)
+}
+
+// serveLocked serves all turns that are due.
+func (ls *Lines[K]) serveLocked(key K, l *line, now time.Time) {
+	served := false
+	for len(l.turns) > 0 && !l.slots[0].due.After(now) {
+		served = true
+		l.turns[0].served = true
+		l.turns[0].rouse()
+		l.turns[0], l.turns = nil, l.turns[1:]
+		l.slots[0], l.slots = slot{}, l.slots[1:]
+	}
+	switch {
+	case !served:
+	case len(l.turns) > 0:
+		l.turns[0].rouse() // to set its timer
+	default:
+		if unused := ls.trimLocked(key, l); len(unused) > 0 {
+			go giveBack(unused) // whoever is served does not wait for that
+		}
+	}
+}
+
+// trimLocked takes out the vacant slots that are too many, the last ones.
+func (ls *Lines[K]) trimLocked(key K, l *line) (unused []slot) {
+	if n := len(l.turns) + maxVacant(len(l.turns)); n < len(l.slots) {
+		unused = slices.Clone(l.slots[n:])
+		l.slots = slices.Delete(l.slots, n, len(l.slots))
+	}
+	if len(l.slots) == 0 && ls.lines[key] == l {
+		delete(ls.lines, key)
+	}
+	return unused
+}
+
+// Reset gives up the vacant slots of the keys that match: nothing is booked for them any more.
+func (ls *Lines[K]) Reset(matches func(K) bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for key, l := range ls.lines {
+		if matches(key) {
+			clear(l.slots[len(l.turns):])
+			l.slots = l.slots[:len(l.turns)]
+		}
+	}
+}
+
+// giveBack gives slots back, the last one first, and returns the errors.
+func giveBack(slots []slot) (errs []error) {
+	for i := len(slots) - 1; i >= 0; i-- {
+		if err := slots[i].res.Cancel(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+func (c *caller) rouse() {
+	select {
+	case c.wake <- struct{}{}:
+	default: // it is awake, or will be
+	}
+}
