@@ -508,3 +508,17 @@ func ExampleHour() {
 	// calendar 1000/hour UTC begins again at 10:00:00
 	// calendar 60/minute UTC begins again at 10:00:00
 }
+
+// Callers who leave take no time from those who stay, and at most 1,000 wait.
+func ExampleOptions_maxWaiting() {
+	ctx := context.Background()
+	jobs := ratelimit.Must(ratelimit.NewSingle(ratelimit.TokenBucket(ratelimit.PerSecond(20), 1),
+		&ratelimit.Options[struct{}]{MaxWaiting: 1000}))
+	if err := jobs.Wait(ctx, 1); err != nil {
+		fmt.Println(err) // the caller has left, or too many wait
+		return
+	}
+	fmt.Println(jobs.Keyed().Stats().Waiting, "wait")
+	// Output:
+	// 0 wait
+}

@@ -353,7 +353,7 @@ func (a *account) serve(clock Clock, l *meter.Line) (read int64, first *meter.Tu
 			return read, t, due.Sub(now)
 		}
 		if a.plan == nil {
-			l.Drop(t)
+			l.Pop()
 		} else {
 			a.plan.Serve(&a.State, max(read, a.last), l)
 		}

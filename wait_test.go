@@ -609,3 +609,104 @@ func TestDebtsAndReservationsAmongTheWaitersKeepTheirInstants(t *testing.T) {
 		})
 	}
 }
+
+func TestMaxWaitingBoundsTheCallsThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), &ratelimit.Options[string]{MaxWaiting: 2}))
+		require.NoError(t, l.Wait(t.Context(), "k", 1), "nobody has to wait")
+		ctx, leave := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() { require.ErrorIs(t, l.Wait(ctx, "k", 1), context.Canceled) })
+		}
+		synctest.Wait()
+		require.Equal(t, 2, l.Stats().Waiting)
+		before, _ := l.Peek("k", 1)
+		start := time.Now()
+		err := l.Wait(t.Context(), "k", 1)
+		require.ErrorIs(t, err, ratelimit.ErrLimited)
+		require.ErrorContains(t, err, "2 calls wait, which Options.MaxWaiting allows")
+		r, err := l.Reserve(t.Context(), "k", 1, time.Hour)
+		require.NoError(t, err)
+		require.ErrorIs(t, r.Wait(t.Context()), ratelimit.ErrLimited)
+		after, _ := l.Peek("k", 1)
+		require.Equal(t, before, after, "neither has spent anything")
+		require.Zero(t, time.Since(start), "at once")
+		require.NoError(t, l.Wait(t.Context(), "other", 1), "it has not to wait")
+		leave()
+		wg.Wait()
+		require.Zero(t, l.Stats().Waiting)
+		require.NoError(t, l.Wait(t.Context(), "k", 1))
+	})
+	_, err := ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), &ratelimit.Options[string]{MaxWaiting: -1})
+	require.EqualError(t, err, "ratelimit: Options.MaxWaiting is -1, want 0 for no maximum or more")
+}
+
+func TestAReservationThatWaitsMovesUp(t *testing.T) {
+	for _, limit := range []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), ratelimit.LeakyBucket(ratelimit.PerSecond(1), 9), ratelimit.SlidingLog(ratelimit.PerSecond(1)),
+	} {
+		t.Run(limit.Algorithm.String(), func(t *testing.T) {
+			bubble(t, limit, func(t *testing.T, w *waiters) {
+				require.True(t, w.limiter.Allow("k", 1))
+				ctx, leave := context.WithCancel(t.Context())
+				w.wait(ctx, "gone", 1)
+				r, err := w.limiter.Reserve(t.Context(), "k", 1, time.Hour)
+				require.NoError(t, err)
+				require.Equal(t, 2*time.Second, r.Delay)
+				w.wg.Go(func() { w.done("reserved", r.Wait(t.Context())) })
+				synctest.Wait()
+				w.wait(t.Context(), "last", 1)
+				leave()
+				w.wg.Wait()
+				require.Equal(t, []string{"reserved", "last"}, w.served)
+				require.Equal(t, seconds(1, 2), w.at)
+				require.NoError(t, r.Wait(t.Context()), "once more, at once")
+				require.Equal(t, 2*time.Second, time.Since(w.start))
+			})
+		})
+	}
+}
+
+func TestAReservationThatIsSettledWhileItWaitsWaitsNoLonger(t *testing.T) {
+	for _, actual := range []int{0, 1, 2} {
+		bubble(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 2), func(t *testing.T, w *waiters) {
+			require.True(t, w.limiter.Allow("k", 2))
+			r, err := w.limiter.Reserve(t.Context(), "k", 2, time.Hour)
+			require.NoError(t, err)
+			w.wg.Go(func() { w.done("settled", r.Wait(t.Context())) })
+			synctest.Wait()
+			w.wait(t.Context(), "behind", 1)
+			require.NoError(t, r.Settle(actual))
+			synctest.Wait()
+			require.Equal(t, []string{"settled"}, w.served)
+			require.Zero(t, w.at[0])
+			w.wg.Wait()
+			require.Zero(t, w.limiter.Stats().Waiting)
+			if actual == 0 {
+				require.Equal(t, seconds(0, 1), w.at, "the one behind has moved up")
+			} else {
+				require.Equal(t, seconds(0, 3), w.at)
+			}
+		})
+	}
+}
+
+func TestWaitersOfAKeyThatIsResetAreServedNoLater(t *testing.T) {
+	bubble(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), func(t *testing.T, w *waiters) {
+		require.True(t, w.limiter.Allow("k", 1))
+		ctx, leave := context.WithCancel(t.Context())
+		w.wait(ctx, "gone", 1)
+		w.wait(t.Context(), "second", 1)
+		w.wait(t.Context(), "third", 1)
+		w.limiter.Reset("k")
+		w.wait(t.Context(), "new", 1)
+		w.wait(t.Context(), "new line", 1)
+		leave()
+		w.wg.Wait()
+		require.Equal(t, "new", w.served[0])
+		require.ElementsMatch(t, []string{"new", "second", "third", "new line"}, w.served)
+		require.Equal(t, seconds(0, 1, 1, 2), w.at)
+		require.Zero(t, w.limiter.Stats().Waiting)
+	})
+}

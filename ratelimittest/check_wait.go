@@ -264,16 +264,17 @@ func playWaitOrder(h *history) {
 		h.alike(waitIsTrue, a, b, "two have waited, and given up in turn")
 		return
 	}
-	r, other := b.reserve(cost, centuries), b.reserve(cost, centuries)
+	r := b.reserve(cost, centuries)
+	one := b.left()
+	other := b.reserve(cost, centuries)
 	h.must(r.Allowed && other.Allowed, reserveIsTrue, "cost %d cannot be booked for the time when it fits", cost)
 	h.must(a.left() == b.left(), waitIsTrue, "two wait, and the key answers %s; another has two bookings, and answers %s",
 		described(a.left(), nil), described(b.left(), nil))
 	a.stopWait(first)
-	b.settle(r, 0)
-	if a.left() != b.left() { // the second has moved up
-		b.settle(other, 0)
-		other = b.reserve(cost, centuries)
+	if a.left() == one { // the second has moved up
+		r, other = other, r
 	}
+	b.settle(r, 0)
 	h.must(a.left() == b.left(), waitIsTrue, "the first of two gives up, and the key answers %s; want %s",
 		described(a.left(), nil), described(b.left(), nil))
 	a.stopWait(second)

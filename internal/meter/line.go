@@ -147,12 +147,17 @@ func (m *Meter) Serve(s *State, now int64, l *Line) {
 	if s.Line() == l && len(l.slots) == 1 && len(l.turns) > 1 {
 		*s = m.bookTurns(m.closeGaps(*s), l, now, 2)
 	}
+	l.Pop()
+	l.close(m, s)
+}
+
+// Pop is Serve for the line of a key that was dropped.
+func (l *Line) Pop() {
 	t := l.turns[0]
 	l.remove(0)
 	if len(l.slots) > 0 {
 		t.Spent, l.slots = l.slots[0], l.slots[1:]
 	}
-	l.close(m, s)
 }
 
 // Leave takes a turn out of the line and gives its cost back. It reports whether the turn was the first one.
@@ -207,14 +212,11 @@ func (m *Meter) Part(s *State, t *Turn) (sp Spending, first bool) {
 	return sp, i == 0
 }
 
-// Drop takes a turn out of the line of a key that was dropped: nothing is booked for it any more.
+// Drop is Leave for the line of a key that was dropped: nothing is booked any more.
 func (l *Line) Drop(t *Turn) (first bool) {
 	i := l.index(t)
 	equal := l.unlike == 0
 	l.remove(i)
-	if i < len(l.slots) {
-		t.Spent = l.slots[i]
-	}
 	if n := len(l.slots); n > len(l.turns) { // which has one for each turn then
 		j := i
 		if equal {
