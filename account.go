@@ -11,10 +11,10 @@ import (
 )
 
 // account is one key's lock and spending. It is exactly a cache line long on 64-bit
-// machines, and knows neither its key nor the table that it is in.
+// machines, and knows neither its key, beside which it is allocated, nor the table that it is in.
 //
-// Lock order: an account before one of a higher address, and any account before a shard
-// of the key table. Whoever holds a shard only tries to lock an account. Under an
+// Lock order: an account before one of a higher address, those of [Global] limiters after all others, and any account
+// before a shard of the key table. Whoever holds a shard only tries to lock an account. Under an
 // account's lock only a Clock is called.
 type account struct {
 	mu sync.Mutex // guards the fields below

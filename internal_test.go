@@ -124,7 +124,7 @@ func orderOf(n int) (*order[int], []*entry[int]) {
 	o, entries := new(order[int]), make([]*entry[int], n)
 	for i := range entries {
 		entries[i] = &entry[int]{Key: i}
-		o.add(place[int]{entry: entries[i]})
+		o.add(entries[i], 0)
 	}
 	return o, entries
 }
@@ -132,19 +132,19 @@ func orderOf(n int) (*order[int], []*entry[int]) {
 // bury makes the key's place a tombstone, and returns how many places were looked at for that.
 func bury(o *order[int], entries []*entry[int], key int) (looks int) {
 	entries[key] = nil
-	o.addTombstone(func(p place[int]) bool {
+	o.addTombstone(func(e *entry[int]) bool {
 		looks++
-		return entries[p.entry.Key] == p.entry
+		return entries[e.Key] == e
 	})
 	return looks
 }
 
 // keysIn returns the keys in the runs whose entries are alive, the oldest first.
-func keysIn(runs [][]place[int], entries []*entry[int]) (found []int) {
+func keysIn(runs [][]*entry[int], entries []*entry[int]) (found []int) {
 	for _, run := range runs {
-		for _, p := range run {
-			if p.entry != nil && entries[p.entry.Key] == p.entry {
-				found = append(found, p.entry.Key)
+		for _, e := range run {
+			if e != nil && entries[e.Key] == e {
+				found = append(found, e.Key)
 			}
 		}
 	}
@@ -180,7 +180,7 @@ func TestTombstonesAreFewerThanKeys(t *testing.T) {
 	for i := range 20 * n {
 		looks += bury(o, entries, i)
 		entries = append(entries, &entry[int]{Key: len(entries)})
-		o.add(place[int]{entry: entries[n+i]})
+		o.add(entries[n+i], 0)
 		require.LessOrEqual(t, o.tombstones, o.n/4+batchSize)
 		require.LessOrEqual(t, o.n, n*4/3+2*batchSize)
 	}
@@ -207,7 +207,7 @@ func TestReadersKeepTheirPlacesWhenTheOrderIsBuiltAnew(t *testing.T) {
 		_, ok := o.take()
 		require.True(t, ok)
 		entries = append(entries, &entry[int]{Key: len(entries)})
-		o.add(place[int]{entry: entries[key]})
+		o.add(entries[key], 0)
 	}
 	for _, key := range keysIn(runs[1:], entries) {
 		require.Contains(t, want, key, "the place of a key that came later is not in the runs")
@@ -254,7 +254,7 @@ func TestATableRemembersTheBusyKeyInItsWay(t *testing.T) {
 			s.mu.Unlock()
 			require.False(t, ok, "every key is busy")
 			require.NotNil(t, busy)
-			require.Same(t, l.keys.find(busy.Key), busy.Value)
+			require.Same(t, l.keys.find(busy.Key), &busy.Value)
 		}
 		for key := range maxKeys {
 			l.keys.find(key).mu.Unlock()

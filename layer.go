@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
+	"unsafe"
 )
 
 // Layer is one of several limits on a request of type R: a limiter, and how to find in a request the key that it counts. Make
@@ -20,6 +21,7 @@ type layer[R any] struct {
 	newKey  func() anyKey[R] // for the keys of a stack's requests
 	heard   bool             // the limiter has an OnDecision
 	meets   bool             // another layer of the stack has the same limiter
+	shared  bool             // the limiter has one key, which all requests have
 
 	cost   func(R) int    // the layer's own cost, whatever the caller's; or nil
 	limit  func(R) Limit  // the limit of each request, or nil for the limiter's
@@ -59,7 +61,7 @@ func By[R any, K comparable](l *Keyed[K], key func(R) (K, error)) Layer[R] {
 			return layer[R]{}, errors.New("By was given no key function")
 		}
 		return layer[R]{
-			limiter: l, clock: l.clock, heard: l.onDecision != nil,
+			limiter: l, clock: l.clock, heard: l.onDecision != nil, shared: unsafe.Sizeof(*new(K)) == 0,
 			own:    func() Limit { return l.Limits()[0] },
 			newKey: func() anyKey[R] { return &layerKey[R, K]{l: l, keyOf: key} },
 		}, nil

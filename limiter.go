@@ -47,7 +47,7 @@ type Keyed[K comparable] struct {
 
 	// certain is the keys' accounts if New was called and keys hold no interfaces; else nil: a key may fail
 	// to be comparable, and has to be checked before it is looked up.
-	certain *keys.Map[K, *account]
+	certain *keys.Map[K, account]
 
 	waiting waitingRoom
 }
@@ -105,7 +105,9 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 	// The first lines are also those of decide: a call would cost as much as they do.
 	var b *account
 	if m := l.certain; m != nil {
-		b = m.Find(key)
+		if e := m.Lookup(key); e != nil {
+			b = &e.Value
+		}
 	}
 	if b == nil || l.onDecision != nil {
 		return l.allowSlow(key, cost, unread)
@@ -145,6 +147,49 @@ func (l *Keyed[K]) allowSlow(key K, cost int, now int64) bool {
 // for a denial too: see [Decision.RetryAfter]. It wraps [ErrExceedsLimit] if the cost can never be allowed,
 // [ErrNegativeCost], [ErrInvalidKey], [ErrInvalidLimit] if LimitFor returned such a limit, or [ErrTableFull].
 func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err error) {
+	// The first lines are also those of decide and Allow: a call would cost as much as they do.
+	var b *account
+	if m := l.certain; m != nil {
+		if e := m.Lookup(key); e != nil {
+			b = &e.Value
+		}
+	}
+	if b == nil || l.onDecision != nil {
+		return l.takeSlow(key, cost)
+	}
+	now := reading(l.clock)
+	b.mu.Lock()
+	p := b.plan
+	if p == nil || p.seq != l.generation.Load().seq || !p.ordinary(cost) {
+		b.mu.Unlock()
+		_, _, err = l.decideSlow(key, cost, takeRequest, now, &d)
+		return d, err
+	}
+	m := b.at(now)
+	if !p.Simple(&b.State) {
+		b.decide(m, int64(cost), takeRequest, &d)
+		b.unlock(p, m, &d)
+		return d, nil
+	}
+	b.last = m.Now
+	at := p.Spend(&b.State, m.Now, int64(cost))
+	d.Allowed = at == m.Now
+	b.use.decided(d.Allowed)
+	s := b.State
+	if s.OnHeap() {
+		b.unlock(p, m, &d)
+	} else {
+		b.mu.Unlock()
+		p.standing(s, m, &d)
+	}
+	if !d.Allowed {
+		d.RetryAfter = between(m.Reading, at)
+	}
+	return d, nil
+}
+
+// takeSlow is Take for new keys, for keys that may have to be checked, and where OnDecision is to be told.
+func (l *Keyed[K]) takeSlow(key K, cost int) (d Decision, err error) {
 	var b *account
 	b, _, err = l.decide(key, cost, takeRequest, &d)
 	if l.onDecision != nil {
@@ -157,7 +202,9 @@ func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err err
 // offer that was accepted.
 func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, o meter.Offer, err error) {
 	if m := l.certain; m != nil {
-		b = m.Find(key)
+		if e := m.Lookup(key); e != nil {
+			b = &e.Value
+		}
 	}
 	if b == nil {
 		return l.decideSlow(key, cost, q, unread, d)

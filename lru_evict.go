@@ -19,9 +19,9 @@ package ratelimit
 // not in use, and its turn comes again with the next insertion. A key that is busy is in use.
 func (t *table[K]) expireOldestLocked(s *shard[K], now, ttl int64) bool {
 	p, _ := s.order.take()
-	b := p.entry.Value
+	b := &p.Value
 	if !b.mu.TryLock() {
-		s.order.add(place[K]{p.entry, now})
+		s.order.add(p, now)
 		return true
 	}
 	defer b.mu.Unlock()
@@ -29,12 +29,12 @@ func (t *table[K]) expireOldestLocked(s *shard[K], now, ttl int64) bool {
 	case b.plan == nil:
 		s.order.tombstones--
 	case b.expired(now, ttl):
-		t.removeLocked(s, p.entry, b.freshAt())
+		t.removeLocked(s, p, b.freshAt())
 		t.count.Add(-1)
 		t.expired.Add(1)
 	case b.use.recent():
 		b.use.clearRecent()
-		s.order.add(place[K]{p.entry, now})
+		s.order.add(p, now)
 	default:
 		s.order.putBack(p)
 		s.blocked++
@@ -70,7 +70,7 @@ func (t *table[K]) sweep(clock Clock) (dropped int) {
 
 // sweepSome sweeps a few runs at a reading of their own: the sweep of a large table takes long,
 // and a key that has been decided on meanwhile may have seen a later time than its beginning.
-func (t *table[K]) sweepSome(s *shard[K], runs [][]place[K], clock Clock) int {
+func (t *table[K]) sweepSome(s *shard[K], runs [][]*entry[K], clock Clock) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return t.sweepLocked(s, runs, reading(clock), t.ttl)
@@ -78,10 +78,10 @@ func (t *table[K]) sweepSome(s *shard[K], runs [][]place[K], clock Clock) int {
 
 // sweepLocked drops the keys in some runs that are fresh and have been idle for long enough. To
 // drop one may rebuild the order, which leaves the runs as they are.
-func (t *table[K]) sweepLocked(s *shard[K], runs [][]place[K], now, ttl int64) (dropped int) {
+func (t *table[K]) sweepLocked(s *shard[K], runs [][]*entry[K], now, ttl int64) (dropped int) {
 	for _, run := range runs {
 		for _, p := range run {
-			if p.entry != nil && t.sweepPlaceLocked(s, p.entry, now, ttl) {
+			if p != nil && t.sweepPlaceLocked(s, p, now, ttl) {
 				dropped++
 			}
 		}
@@ -92,7 +92,7 @@ func (t *table[K]) sweepLocked(s *shard[K], runs [][]place[K], now, ttl int64) (
 // sweepPlaceLocked drops a key that is fresh and has been idle for long enough. The place may
 // be a tombstone, or have been left by its key since the runs were read: the account tells.
 func (t *table[K]) sweepPlaceLocked(s *shard[K], e *entry[K], now, ttl int64) bool {
-	b := e.Value
+	b := &e.Value
 	if !b.mu.TryLock() {
 		return false
 	}
@@ -125,20 +125,20 @@ func (t *table[K]) makeRoomElsewhere(s *shard[K], busy *entry[K], now int64) boo
 
 // victim is a key that may be evicted. Its account is locked, unless it was busy.
 type victim[K comparable] struct {
-	place[K]
-	rank rank
-	last int64
+	entry *entry[K]
+	rank  rank
+	last  int64
 }
 
 // lookLocked finds out what it costs to evict the key at a place. Its account stays locked, unless it
 // is busy. A peek at the time records nothing: what eviction looks at is not in use.
-func (t *table[K]) lookLocked(p place[K], now int64) victim[K] {
-	b := p.entry.Value
+func (t *table[K]) lookLocked(p *entry[K], now int64) victim[K] {
+	b := &p.Value
 	if !b.mu.TryLock() {
-		return victim[K]{place: p, rank: rankBusy}
+		return victim[K]{entry: p, rank: rankBusy}
 	}
 	if b.plan == nil {
-		return victim[K]{place: p, rank: rankTombstone}
+		return victim[K]{entry: p, rank: rankTombstone}
 	}
 	return victim[K]{p, b.use.rank(b.fresh(now)), b.last}
 }
@@ -160,7 +160,7 @@ func (t *table[K]) evictLocked(s *shard[K], now int64) (ok bool, busy *entry[K])
 		return false, busy
 	}
 	v := &looked[best]
-	b := v.entry.Value
+	b := &v.entry.Value
 	defer b.mu.Unlock()
 	t.evicting(v.entry, v.rank, now, s.floor.Load())
 	t.removeLocked(s, v.entry, b.floor(now))
@@ -178,7 +178,7 @@ func (t *table[K]) lookAtOldestLocked(s *shard[K], now int64, looked []victim[K]
 		v := t.lookLocked(p, now)
 		if v.rank == rankTombstone {
 			s.order.tombstones--
-			p.entry.Value.mu.Unlock()
+			p.Value.mu.Unlock()
 			continue
 		}
 		looked = append(looked, v)
@@ -219,7 +219,7 @@ func (s *shard[K]) returnLocked(looked []victim[K], best int, now int64) (busy *
 	}
 	for i := len(looked) - 1; i >= 0; i-- { // so that the oldest is the oldest again
 		if v := looked[i]; i != best && v.rank == rankIdle {
-			s.order.putBack(v.place)
+			s.order.putBack(v.entry)
 			v.entry.Value.mu.Unlock()
 		}
 	}
@@ -229,7 +229,7 @@ func (s *shard[K]) returnLocked(looked []victim[K], best int, now int64) (busy *
 // secondChance gives a key that was looked at the newest place, and unlocks it. That it was
 // used counts once: if it is not used again, it goes when it is the oldest the next time.
 func (v *victim[K]) secondChance(s *shard[K], now int64) {
-	s.order.add(place[K]{v.entry, now})
+	s.order.add(v.entry, now)
 	if v.rank != rankBusy {
 		v.entry.Value.use.clearRecent()
 		v.entry.Value.mu.Unlock()
@@ -241,7 +241,7 @@ func (v *victim[K]) secondChance(s *shard[K], now int64) {
 // The locks of account and shard are held, and floor is the shard's. Until the account is removed, whoever finds it
 // waits for it; whoever finds it removed finds what is remembered.
 func (t *table[K]) evicting(e *entry[K], r rank, now, floor int64) {
-	b := e.Value
+	b := &e.Value
 	switch r {
 	case rankFresh:
 		t.expired.Add(1)
@@ -283,7 +283,7 @@ func (t *table[K]) evictFrom(s *shard[K], now int64) bool {
 // without the shard's lock. By then that key may have been dropped, or pinned, or have
 // become fresh, so it is ranked again.
 func (t *table[K]) evictBusy(s *shard[K], e *entry[K], now int64) bool {
-	b := e.Value
+	b := &e.Value
 	if !b.lockKept() {
 		return false
 	}

@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"container/heap"
 	"math"
 	"sync"
 	"time"
@@ -11,17 +10,22 @@ import (
 // high rates would come and go all the time.
 const minIdle = int64(time.Minute)
 
-// expireDue makes room in a table that refuses new keys: it drops a key that is fresh. If
-// none is, it reports false. Keys that are busy or pinned do not count. They get new entries
-// in the heap, but only at the end: else this call would meet them again and again.
+// mostLooks bounds the keys that one call looks at in a table that refuses new keys. Without it, one refusal would take
+// time linear in the number of keys, because each of them may have been used since its instant was computed.
+const mostLooks = 512
+
+// expireDue makes room in a table that refuses new keys: it drops a key that is fresh. If it finds none among the keys
+// that are due, it reports false; it looks at mostLooks of them, and the next call at the next ones. Keys that are busy or
+// pinned do not count. They are due again, but only at the end: else this call would meet them again and again.
 func (t *table[K]) expireDue(now int64) bool {
+	t.expiry.collect()
 	var kept []*account
 	defer func() {
 		for _, b := range kept {
 			t.expiry.add(b, now)
 		}
 	}()
-	for {
+	for range mostLooks {
 		e := t.expiry.next(now)
 		if e == nil {
 			return false
@@ -30,15 +34,16 @@ func (t *table[K]) expireDue(now int64) bool {
 		case dropped:
 			return true
 		case again:
-			kept = append(kept, e.Value)
+			kept = append(kept, &e.Value)
 		}
 	}
+	return false
 }
 
 // dropIfFresh drops a key that is fresh, to make room. If it cannot tell because the key is
 // busy, or if the key is pinned, it reports that it has to be called again.
 func (t *table[K]) dropIfFresh(e *entry[K], now int64) (dropped, again bool) {
-	b, s := e.Value, t.shard(e.Hash())
+	b, s := &e.Value, t.shard(e.Hash())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !b.mu.TryLock() {
@@ -62,121 +67,186 @@ func (t *table[K]) dropIfFresh(e *entry[K], now int64) (dropped, again bool) {
 }
 
 // expiryHeap finds keys that are fresh, in a table that refuses new keys rather than forget
-// what a known one has spent. It has at least one entry for each key, with an instant
+// what a known one has spent. It has one entry for each key, with an instant
 // before which the key is not fresh. So no key is fresh if all entries are later than now.
 //
 // A decision moves the instant at which its key is fresh, and only ever to a later one, so
-// it does not touch the heap: next returns a key whose entry is due, and whoever finds it
-// not to be fresh adds an entry for when it will be. Each entry so added is paid for by
+// it does not touch the heap: next returns a key whose entry is due, and a caller that finds it
+// not to be fresh adds it again for when it will be. Each entry so added is paid for by
 // a decision on its key. What can make a key fresh earlier adds it to the dirty list.
+//
+// No call takes time linear in the number of keys: the memory of the heap grows by pages, and each entry knows its place.
 //
 // Its lock comes after those of shards and accounts.
 type expiryHeap[K comparable] struct {
 	dirty dirtyList
 
-	mu      sync.Mutex
-	keys    map[*account]*entry[K] // that are in the table
-	entries expiryEntries          // of keys in the table, and of some that were dropped
+	mu   sync.Mutex
+	keys map[*account]*dueKey[K] // that are in the table
+	heap dueHeap[K]              // of them, but those that next has returned
 }
 
 func newExpiryHeap[K comparable]() *expiryHeap[K] {
-	return &expiryHeap[K]{keys: make(map[*account]*entry[K])}
+	return &expiryHeap[K]{keys: make(map[*account]*dueKey[K])}
 }
 
-// insert adds a key that was inserted into the table. It also keeps the heap and the dirty list
-// from growing without bound while there is room and nobody calls next: entries are at most
-// twice the keys and a batch, and the list is emptied into them.
+// insert adds a key that was inserted into the table. It also keeps the dirty list short while there is room and no
+// call needs next.
 func (h *expiryHeap[K]) insert(e *entry[K], at int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.collectLocked()
-	h.keys[e.Value] = e
-	heap.Push(&h.entries, expiryEntry{at, e.Value})
-	if len(h.entries) > 2*len(h.keys)+batchSize {
-		h.shrinkLocked()
-	}
+	var buf [dirtyBatch]*account
+	h.collectLocked(buf[:])
+	d := &dueKey[K]{entry: e}
+	h.keys[&e.Value] = d
+	h.heap.push(at, d)
 }
 
-// remove forgets a key that was dropped from the table. Its entries stay until they are due
-// or too many: to find them would take time linear in the number of entries.
+// remove forgets a key that was dropped from the table.
 func (h *expiryHeap[K]) remove(b *account) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.keys, b)
+	d := h.keys[b]
+	if delete(h.keys, b); d != nil && d.place != taken {
+		h.heap.remove(d.place)
+	}
 }
 
-// add adds an entry for a key that next has returned, and that is not fresh before at.
+// add adds a key again that next has returned, and that is not fresh before at.
 func (h *expiryHeap[K]) add(b *account, at int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, ok := h.keys[b]; ok {
-		heap.Push(&h.entries, expiryEntry{at, b})
+	if d := h.keys[b]; d != nil && d.place == taken {
+		h.heap.push(at, d)
 	}
 }
 
-// next removes an entry that is due and returns its key, or nil if no key is fresh.
+// next takes a key out of the heap that is due, or returns nil if no key is fresh.
 func (h *expiryHeap[K]) next(now int64) *entry[K] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.collectLocked()
-	for len(h.entries) > 0 && h.entries[0].at <= now {
-		b := heap.Pop(&h.entries).(expiryEntry).b
-		if e := h.keys[b]; e != nil {
-			return e
+	if h.heap.n == 0 || h.heap.at(0).at > now {
+		return nil
+	}
+	d := h.heap.at(0).key
+	h.heap.remove(0)
+	return d.entry
+}
+
+// collect makes keys of the dirty list due at once, as many as one call may look at.
+func (h *expiryHeap[K]) collect() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var buf [mostLooks]*account
+	h.collectLocked(buf[:])
+}
+
+// collectLocked makes as many keys of the dirty list due at once as fit into a buffer. A key that next has returned is
+// looked at anyway, after it was listed.
+func (h *expiryHeap[K]) collectLocked(buf []*account) {
+	for _, b := range h.dirty.take(buf) {
+		if d := h.keys[b]; d != nil && d.place != taken {
+			h.heap.at(d.place).at = math.MinInt64
+			h.heap.up(d.place)
 		}
 	}
-	return nil
 }
 
-// collectLocked makes the keys of the dirty list due at once.
-func (h *expiryHeap[K]) collectLocked() {
-	for _, b := range h.dirty.take() {
-		heap.Push(&h.entries, expiryEntry{math.MinInt64, b})
+// dueKey is a key in the table that has an entry in the heap.
+type dueKey[K comparable] struct {
+	entry *entry[K]
+	place int // of its entry in the heap, or taken
+}
+
+// taken is the place of a key that next has returned.
+const taken = -1
+
+// dueEntry says that a key is not fresh before an instant.
+type dueEntry[K comparable] struct {
+	at  int64
+	key *dueKey[K]
+}
+
+const (
+	duePage = 1024 // entries
+	dueWays = 4    // entries below each one
+)
+
+// dueHeap is a heap of entries, the earliest first. It is kept in pages, since to copy a large slice when it grows
+// takes long.
+type dueHeap[K comparable] struct {
+	pages []*[duePage]dueEntry[K]
+	n     int
+}
+
+func (h *dueHeap[K]) at(i int) *dueEntry[K] { return &h.pages[i/duePage][i%duePage] }
+
+func (h *dueHeap[K]) push(at int64, d *dueKey[K]) {
+	if h.n == len(h.pages)*duePage {
+		h.pages = append(h.pages, new([duePage]dueEntry[K]))
+	}
+	h.put(h.n, dueEntry[K]{at, d})
+	h.n++
+	h.up(h.n - 1)
+}
+
+// put writes an entry to a place.
+func (h *dueHeap[K]) put(i int, e dueEntry[K]) {
+	*h.at(i) = e
+	e.key.place = i
+}
+
+// remove removes the entry at a place. A page is given back when the one before it has room as well.
+func (h *dueHeap[K]) remove(i int) {
+	h.at(i).key.place = taken
+	h.n--
+	last := *h.at(h.n)
+	if *h.at(h.n) = (dueEntry[K]{}); i < h.n {
+		h.put(i, last)
+		h.up(i)
+		h.down(last.key.place)
+	}
+	if end := len(h.pages) - 1; h.n < (end-1)*duePage {
+		h.pages[end] = nil
+		h.pages = h.pages[:end]
 	}
 }
 
-// shrinkLocked keeps the first entry of each key in the table. The others are later, and next
-// adds one when it finds that the key is not fresh yet. It removes half of the heap or
-// more, so it runs rarely enough that its time for each insertion is constant on average.
-func (h *expiryHeap[K]) shrinkLocked() {
-	first := make(map[*account]int64, len(h.keys))
-	for _, e := range h.entries {
-		if at, seen := first[e.b]; !seen || e.at < at {
-			first[e.b] = e.at
+// up moves an entry that may be earlier than those above it.
+func (h *dueHeap[K]) up(i int) {
+	e := *h.at(i)
+	for i > 0 {
+		above := (i - 1) / dueWays
+		if h.at(above).at <= e.at {
+			break
 		}
+		h.put(i, *h.at(above))
+		i = above
 	}
-	h.entries = h.entries[:0]
-	for b, at := range first {
-		if _, ok := h.keys[b]; ok {
-			h.entries = append(h.entries, expiryEntry{at, b})
+	h.put(i, e)
+}
+
+// down moves an entry that may be later than those below it.
+func (h *dueHeap[K]) down(i int) {
+	e := *h.at(i)
+	for {
+		first := i*dueWays + 1
+		if first >= h.n {
+			break
 		}
+		least := first
+		for j := first + 1; j < min(first+dueWays, h.n); j++ {
+			if h.at(j).at < h.at(least).at {
+				least = j
+			}
+		}
+		if e.at <= h.at(least).at {
+			break
+		}
+		h.put(i, *h.at(least))
+		i = least
 	}
-	heap.Init(&h.entries)
-}
-
-// expiryEntry says that the account's key is not fresh before an instant.
-type expiryEntry struct {
-	at int64
-	b  *account
-}
-
-// expiryEntries are a heap, the earliest first.
-type expiryEntries []expiryEntry
-
-func (h expiryEntries) Len() int { return len(h) }
-
-func (h expiryEntries) Less(i, j int) bool { return h[i].at < h[j].at }
-
-func (h expiryEntries) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-
-func (h *expiryEntries) Push(e any) { *h = append(*h, e.(expiryEntry)) }
-
-func (h *expiryEntries) Pop() any {
-	last := len(*h) - 1
-	e := (*h)[last]
-	(*h)[last] = expiryEntry{}
-	*h = (*h)[:last]
-	return e
+	h.put(i, e)
 }
 
 // dirtyList lists the keys that may be fresh earlier than the expiry heap knows: something
@@ -197,13 +267,21 @@ func (d *dirtyList) add(b *account) {
 	d.accounts = append(d.accounts, b)
 }
 
-// take removes all that are listed and returns them.
-func (d *dirtyList) take() []*account {
+// dirtyBatch is the number of keys of the list that an insertion collects: more than come onto it for each key, so that
+// the list does not grow while there is room.
+const dirtyBatch = 64
+
+// take removes some of the keys that are listed, as many as fit into a buffer, and returns them in it.
+func (d *dirtyList) take(buf []*account) []*account {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	accounts := d.accounts
-	d.accounts = nil
-	return accounts
+	rest := max(0, len(d.accounts)-len(buf))
+	n := copy(buf, d.accounts[rest:])
+	clear(d.accounts[rest:])
+	if d.accounts = d.accounts[:rest]; rest == 0 && cap(d.accounts) > dirtyBatch {
+		d.accounts = nil
+	}
+	return buf[:n]
 }
 
 // dirtyList returns the list for plans, or nil if the table evicts: then nothing is refused,

@@ -2,6 +2,8 @@ package ratelimit
 
 import (
 	"math"
+	"sync/atomic"
+	"unsafe"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
@@ -34,20 +36,15 @@ type order[K comparable] struct {
 	tombstones int
 }
 
-// place is where a key stands in the order. The zero place is empty.
-type place[K comparable] struct {
-	entry *entry[K]
-	since int64 // the reading at which the key took the place
-}
-
 // batchSize places are an allocation of 512 bytes.
-const batchSize = 31
+const batchSize = 61
 
 // batch is a run of places, filled from the first to the last. A full one does not change
 // any more until it is the oldest.
 type batch[K comparable] struct {
-	places [batchSize]place[K]
+	places [batchSize]*entry[K]
 	n      int
+	since  int64 // the reading at which the first of them took its place; the others did so later
 }
 
 // looks is how many of the oldest keys eviction compares.
@@ -56,18 +53,42 @@ const looks = 3
 // front is the run of the oldest places: those from first to end. Before first is
 // room to put back as many as eviction takes.
 type front[K comparable] struct {
-	places     [looks + batchSize]place[K]
+	places     [looks + batchSize]*entry[K]
+	since      int64 // of the batch that they were in
 	first, end int
+	read       int // up to where the accounts were read ahead
 }
 
-// add gives a key the newest place.
-func (o *order[K]) add(p place[K]) {
+// ahead is the number of accounts that are read ahead at once.
+const ahead = 8
+
+// readAhead reads the accounts of the next places when the last ones that were read are used up: eviction will look at
+// them, and it takes the processor less to wait for several lines of memory at once than for one after another.
+func (f *front[K]) readAhead() {
+	if f.first < f.read {
+		return
+	}
+	for f.read = f.first; f.read < min(f.first+ahead, f.end); f.read++ {
+		if e := f.places[f.read]; e != nil {
+			// The key's line ends where the account begins, whose first field is its lock. Atomic reads are not left out by the
+			// compiler.
+			atomic.LoadUint32((*uint32)(unsafe.Add(unsafe.Pointer(&e.Value), -4)))
+			atomic.LoadUint32((*uint32)(unsafe.Pointer(&e.Value.mu)))
+		}
+	}
+}
+
+// add gives a key the newest place, at a reading.
+func (o *order[K]) add(e *entry[K], now int64) {
 	if o.newest == nil {
 		if o.newest, o.spare = o.spare, nil; o.newest == nil {
 			o.newest = new(batch[K])
 		}
 	}
-	o.newest.places[o.newest.n] = p
+	if o.newest.n == 0 {
+		o.newest.since = now
+	}
+	o.newest.places[o.newest.n] = e
 	o.newest.n++
 	if o.newest.n == batchSize {
 		o.close()
@@ -96,28 +117,27 @@ func (o *order[K]) oldestBatch() (b *batch[K]) {
 	return b
 }
 
-// peek returns the oldest place, or nil if there is none.
-func (o *order[K]) peek() *place[K] {
+// front returns the run of the oldest places, which has at least one, or nil if there is none.
+func (o *order[K]) front() *front[K] {
 	f := o.oldest
 	if f == nil || f.first == f.end {
-		if f = o.refill(); f == nil {
-			return nil
-		}
+		f = o.refill()
 	}
-	return &f.places[f.first]
+	return f
 }
 
 // take removes the oldest place and returns it. It reports false if there is none. The place
 // is emptied, so that it does not keep the key in memory.
-func (o *order[K]) take() (p place[K], ok bool) {
-	oldest := o.peek()
-	if oldest == nil {
-		return p, false
+func (o *order[K]) take() (e *entry[K], ok bool) {
+	f := o.front()
+	if f == nil {
+		return nil, false
 	}
-	p, *oldest = *oldest, p
-	o.oldest.first++
+	e, f.places[f.first] = f.places[f.first], nil
+	f.first++
+	f.readAhead()
 	o.n--
-	return p, true
+	return e, true
 }
 
 // refill makes the oldest batch the front, and returns the front; nil if there is no batch. The
@@ -132,6 +152,7 @@ func (o *order[K]) refill() *front[K] {
 		o.oldest = new(front[K])
 	}
 	f := o.oldest
+	f.read, f.since = 0, b.since
 	f.first, f.end = looks, looks+copy(f.places[looks:], b.places[:b.n])
 	if o.readers == 0 {
 		*b = batch[K]{}
@@ -143,9 +164,9 @@ func (o *order[K]) refill() *front[K] {
 // putBack makes a place that take has returned the oldest again. The front has room for
 // the last few that were taken, looks at most. Of several, the one taken last is put back
 // first.
-func (o *order[K]) putBack(p place[K]) {
+func (o *order[K]) putBack(e *entry[K]) {
 	o.oldest.first--
-	o.oldest.places[o.oldest.first] = p
+	o.oldest.places[o.oldest.first] = e
 	o.n++
 }
 
@@ -153,7 +174,7 @@ func (o *order[K]) putBack(p place[K]) {
 // under the shard's lock only. Places that are added later may be missing from them, and
 // places that were taken in the meantime may be in them. Who lets go of the lock while it
 // still needs them counts itself in readers before.
-func (o *order[K]) runs() [][]place[K] {
+func (o *order[K]) runs() [][]*entry[K] {
 	if o.n == 0 {
 		return nil
 	}
@@ -161,7 +182,7 @@ func (o *order[K]) runs() [][]place[K] {
 	if o.batches != nil {
 		batches = o.batches.Keys()
 	}
-	runs := make([][]place[K], 0, len(batches)+2)
+	runs := make([][]*entry[K], 0, len(batches)+2)
 	if f := o.oldest; f != nil {
 		runs = append(runs, f.places[f.first:f.end])
 	}
@@ -180,18 +201,29 @@ func (o *order[K]) runs() [][]place[K] {
 //
 // A place does not say that it is a tombstone. A key may have been removed and inserted
 // again, so only the account tells: the table knows it, or it is gone.
-func (o *order[K]) addTombstone(alive func(place[K]) bool) {
+func (o *order[K]) addTombstone(alive func(*entry[K]) bool) {
 	o.tombstones++
 	if o.tombstones <= o.n/4+batchSize {
 		return
 	}
 	old := *o
-	*o = order[K]{readers: old.readers} // who reads the old runs still counts itself out here
-	for _, run := range old.runs() {
-		for _, p := range run {
-			if p.entry != nil && alive(p) {
-				o.add(p)
+	*o = order[K]{readers: old.readers} // a sweep that reads the old runs still counts itself out here
+	keep := func(places []*entry[K], since int64) {
+		for _, e := range places {
+			if e != nil && alive(e) {
+				o.add(e, since)
 			}
 		}
+	}
+	if f := old.oldest; f != nil {
+		keep(f.places[f.first:f.end], f.since)
+	}
+	if old.batches != nil {
+		for _, b := range old.batches.Keys() {
+			keep(b.places[:], b.since)
+		}
+	}
+	if b := old.newest; b != nil {
+		keep(b.places[:b.n], b.since)
 	}
 }

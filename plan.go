@@ -141,8 +141,8 @@ func (p *plan) answer(s meter.State, m meter.Moment, cost int64, d *Decision) {
 // standing fills in how much a state leaves.
 func (p *plan) standing(s meter.State, m meter.Moment, d *Decision) {
 	d.Limit = p.limit
-	d.Remaining = int(p.Remaining(s, m.Now))
-	d.ResetAfter = between(m.Reading, max(p.Regained(s), m.Now))
+	remaining, regained := p.Standing(s, m.Now)
+	d.Remaining, d.ResetAfter = int(remaining), between(m.Reading, max(regained, m.Now))
 }
 
 // ordinary reports whether a cost is from 1 to the capacity, as almost all are. That is one

@@ -20,7 +20,7 @@ func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 	t := l.table()
 	return func(yield func(K, Decision) bool) {
 		for e := range t.accounts.All() {
-			key, b := e.Key, t.lockKept(e.Key, e.Value)
+			key, b := e.Key, t.lockKept(e.Key, &e.Value)
 			if b == nil {
 				continue
 			}
@@ -60,7 +60,7 @@ func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 		floors := map[*wallWindows]*savedFloor[K]{}
 		var buf []byte
 		for e := range t.accounts.All() {
-			key, b := e.Key, t.lockKept(e.Key, e.Value)
+			key, b := e.Key, t.lockKept(e.Key, &e.Value)
 			if b == nil {
 				continue
 			}
@@ -225,7 +225,7 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 				floors[w] = max(floors[w], w.At(now).Ordinal)
 			}
 			if w.carrier.Load() == nil { // the floor is saved again, though no key is
-				carrier := any(l.keys.cloner.Clone(key))
+				carrier := any(l.keys.maker.Clone(key))
 				w.carrier.Store(&carrier)
 			}
 		}

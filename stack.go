@@ -71,7 +71,7 @@ type stack[R any] struct {
 	answers []Decision // the accounts' own, by charge; none if nobody is told
 	locks   locks      // of the charges' accounts
 
-	reading int64    // of the clock, under all locks: one for the whole decision
+	reading int64    // of the clock, before the locks: one for the whole decision
 	err     error    // why no offer can ever fit
 	d       Decision // the answer of the stack
 
@@ -294,7 +294,6 @@ func (s *stack[R]) preview(q request) error {
 		s.ask(false)
 		return errKeysGone
 	}
-	s.reading = reading(s.clock)
 	for i := range s.firm {
 		s.firm[i].preview(s.reading, q)
 	}
@@ -313,13 +312,14 @@ func (s *stack[R]) preview(q request) error {
 
 // lock sums up what is asked of each account, and locks all accounts that there are. An
 // account that was dropped since it was found is looked up again. It reports false if that
-// happens too often; then nothing is locked.
+// happens too often; then nothing is locked. It reads the clock.
 //
 // All is looked up again, not only what was dropped. Two members with the same key must have
 // the same account: else they would be two charges, and one budget would be spent twice.
 func (s *stack[R]) lock() bool {
 	for range maxTries {
 		s.sum()
+		s.reading = reading(s.clock)
 		if !s.mixed && s.locks.lock(s.charges) {
 			return true
 		}
@@ -372,6 +372,7 @@ func (s *stack[R]) enter(i int, m *member[R]) {
 		m.charge = len(s.charges)
 		s.charges = slices.Grow(s.charges, 1)[:m.charge+1]
 		s.charges[m.charge].begin(m.b, m.p, &m.unseen, i)
+		s.charges[m.charge].shared = m.shared
 	}
 	c := &s.charges[m.charge]
 	c.add(int64(m.amount), m.cost != nil)
@@ -399,13 +400,12 @@ func (s *stack[R]) chargeOf(m *member[R]) int {
 }
 
 // check asks the accounts of the enforcing layers for their offers, and reports whether
-// all fit. The accounts are locked. Only now is the clock read, once for all of them: a
-// reading from before the locks could be older than what others have recorded since.
+// all fit. The accounts are locked. The clock was read once for all of them, before the locks, so that others do not wait
+// for that: an account that has recorded a later reading since counts it as that one.
 //
 // A request that can never be allowed is an error, as a cost above a limit is for [Keyed].
 // It charges nothing, and no key counts it as a denial.
 func (s *stack[R]) check(q request) bool {
-	s.reading = reading(s.clock)
 	for i := range s.firm {
 		if s.exceeds {
 			s.firm[i].preview(s.reading, q)

@@ -31,6 +31,7 @@ type charge struct {
 	shares     int64   // how many layers charge the caller's cost
 	first      int     // the index of the first member that meets here
 	unseen     *unseen // if b is nil: what is known of the key
+	shared     bool    // all requests meet at the account
 
 	m       meter.Moment // when it was decided
 	o       meter.Offer  // what the account offers

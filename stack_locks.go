@@ -13,16 +13,31 @@ type locks []*account
 // it reports false.
 //
 // All decisions lock accounts in the order of their addresses, which Go's collector does
-// not change. So no two of them ever wait for each other, in whatever order their layers
-// are. An account that two charges share, one of them a shadow's, is locked once.
+// not change, and after these the accounts that all requests share, in that order too. So no two of them ever wait for
+// each other, in whatever order their layers are. A shared account comes last and is unlocked first, because all other
+// decisions wait for it. An account that two charges meet at, one of them a shadow's, is locked once.
 func (x *locks) lock(all []charge) bool {
 	*x = (*x)[:0]
+	shared := false
 	for i := range all {
-		if b := all[i].b; b != nil {
-			*x = append(*x, b)
+		if c := &all[i]; c.b != nil && c.shared {
+			shared = true
+		} else if c.b != nil {
+			*x = append(*x, c.b)
 		}
 	}
 	x.sort()
+	if shared {
+		others := len(*x)
+		for i := range all {
+			if c := &all[i]; c.b != nil && c.shared {
+				*x = append(*x, c.b)
+			}
+		}
+		last := (*x)[others:]
+		last.sort()
+		*x = (*x)[:others+len(last)]
+	}
 	for i, b := range *x {
 		if !b.lockKept() {
 			(*x)[:i].unlock()
@@ -68,8 +83,8 @@ func byAddress(a, b *account) int {
 }
 
 func (x locks) unlock() {
-	for _, b := range x {
-		b.mu.Unlock()
+	for i := len(x) - 1; i >= 0; i-- {
+		x[i].mu.Unlock()
 	}
 }
 

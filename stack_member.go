@@ -173,7 +173,9 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 	var b *account
 	accounts := k.l.certain
 	if accounts != nil {
-		b = accounts.Find(k.key)
+		if e := accounts.Lookup(k.key); e != nil {
+			b = &e.Value
+		}
 	}
 	if b == nil || m.amount < 0 {
 		if err = k.l.check(k.key, m.amount); err != nil {

@@ -43,11 +43,12 @@ type shard[K comparable, V any] struct {
 	_ [32]byte // keeps the locks of two shards off one cache line
 }
 
-// Entry is a key in a Map and its value. Neither changes.
+// Entry is a key in a Map and its value. The key does not change, and neither does the value's address. The hash comes
+// first, so that it shares a line of the cache with the key's text: see Maker.
 type Entry[K comparable, V any] struct {
+	hash  uint64
 	Key   K
 	Value V
-	hash  uint64
 }
 
 // Hash returns the key's hash.
@@ -121,15 +122,21 @@ func (m *Map[K, V]) Lookup(key K) *Entry[K, V] {
 
 // Add adds a key, and returns its entry and true; or it returns the entry that the key has already.
 func (m *Map[K, V]) Add(key K, v V) (e *Entry[K, V], added bool) {
-	hash := m.hasher.hash(key)
+	return m.AddEntry(&Entry[K, V]{Key: key, Value: v})
+}
+
+// AddEntry adds an entry that the caller has made, and returns it and true; or it returns the entry that the key has
+// already.
+func (m *Map[K, V]) AddEntry(e *Entry[K, V]) (kept *Entry[K, V], added bool) {
+	hash := m.hasher.hash(e.Key)
 	s := m.shard(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m.makeRoomLocked(s)
-	if e = s.array.find(hash, key); e != nil {
-		return e, false
+	if kept = s.array.find(hash, e.Key); kept != nil {
+		return kept, false
 	}
-	e = &Entry[K, V]{Key: key, Value: v, hash: hash}
+	e.hash = hash
 	s.array.insert(e)
 	s.n.Add(1)
 	return e, true

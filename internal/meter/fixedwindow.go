@@ -41,6 +41,9 @@ func (w *fixedWindow) earliest(s State, now, cost int64) int64 {
 	if s.N+cost <= w.units {
 		return s.behind(max(now, s.At))
 	}
+	if s.N <= w.units { // and with the cost it is more
+		return s.behind(Add(s.At, w.per))
+	}
 	// What is spent fills windows from s.At on. k of them are full, and used runs over into the next:
 	//
 	//	s.At | full | … | full | used… |
@@ -96,6 +99,9 @@ func (w *fixedWindow) remaining(s State, now int64) int64 {
 
 // regained returns the end of the last window that is needed for what is spent.
 func (w *fixedWindow) regained(s State) int64 {
+	if 0 < s.N && s.N <= w.units { // as almost always: a division takes longer than the rest
+		return Add(s.At, w.per)
+	}
 	return Add(s.At, (s.N+w.units-1)/w.units*w.per)
 }
 

@@ -170,6 +170,38 @@ func (m *Meter) Allow(s *State, now, cost int64) bool {
 	return true
 }
 
+// Simple reports whether the state has no bookings, and what is spent is never delayed. Then Spend is the shortest
+// way.
+func (m *Meter) Simple(s *State) bool { return s.detail == nil && m.leaky == nil }
+
+// Spend spends a cost if that can be now, and returns now; or it returns the instant at which it can be. The
+// state is Simple. It is Take for a caller who books nothing.
+func (m *Meter) Spend(s *State, now, cost int64) (at int64) {
+	if t := m.token; t != nil { // as Allow does it
+		owed := span{s.At - now, s.N}
+		if owed.ticks < 0 {
+			owed = span{}
+		}
+		price := t.one
+		if cost != 1 {
+			price = t.price(cost)
+		}
+		if owed = t.plus(owed, price); t.full.less(owed) {
+			over := t.minus(owed, t.full)
+			return now + t.regained(State{At: over.ticks, N: over.frac})
+		}
+		s.At, s.N = now+owed.ticks, owed.frac
+		return now
+	}
+	if m.advances {
+		*s = m.advance(*s, now)
+	}
+	if at = m.earliest(*s, now, cost); at <= now {
+		*s = m.spend(*s, now, cost)
+	}
+	return at
+}
+
 // allow is Allow for any algorithm, and with bookings.
 func (m *Meter) allow(s *State, now, cost int64) bool {
 	m.Advance(s, now)
@@ -226,6 +258,14 @@ func (m *Meter) Remaining(s State, now int64) int64 { return m.remaining(s, now)
 // Regained returns the first instant at which the key is fresh: all that it has spent is
 // regained. The instant may be past.
 func (m *Meter) Regained(s State) int64 { return m.regained(s) }
+
+// Standing returns Remaining and Regained.
+func (m *Meter) Standing(s State, now int64) (remaining, regained int64) {
+	if m.token != nil && s.detail == nil {
+		return m.token.room(s, now), m.token.regained(s)
+	}
+	return m.remaining(s, now), m.regained(s)
+}
 
 // Refresh brings a state up to date after what was booked has been given back, without
 // advancing it. Before a question about a state that has not been advanced, it has to be called.
