@@ -266,3 +266,102 @@ func TestATableRemembersTheBusyKeyInItsWay(t *testing.T) {
 		require.Nil(t, busy)
 	}
 }
+
+// Each refusal is bounded work, however many keys have been used since their entries were made, and the next one goes on
+// where it has ended.
+func TestARefusalLooksAtABoundedNumberOfKeysAndTheNextOnesAtTheOthers(t *testing.T) {
+	const n = 10 * mostLooks
+	clock := clockAt(0)
+	l := Must(New(FixedWindow(PerMinute(5)), &Options[int]{Clock: &clock, MaxKeys: n, OnFull: RefuseNew}))
+	spend := func() {
+		for key := range n {
+			require.True(t, l.Allow(key, 1))
+		}
+	}
+	due := func() (due int) {
+		h := &l.keys.expiry.heap
+		for i := range h.n {
+			if h.at(i).at <= int64(clock.Now()) {
+				due++
+			}
+		}
+		return due
+	}
+	spend()
+	for round := range 3 {
+		clock += clockAt(61 * time.Second)
+		spend()
+		before := due()
+		require.Equal(t, n, before, "round %d: all were used since", round)
+		for before > 0 {
+			require.False(t, l.Allow(-1, 1))
+			after := due()
+			require.Equal(t, mostLooks, before-after)
+			before = after
+		}
+	}
+	// A grant to each key lists it. One of them is fresh.
+	for key := range n {
+		require.True(t, l.Allow(key, 2))
+	}
+	for key := n - 1; key >= 0; key-- {
+		require.NoError(t, l.Adjust(key, -1))
+	}
+	require.NoError(t, l.Adjust(n/2, -2))
+	refusals := 0
+	for ; !l.Allow(-1, 1); refusals++ {
+		require.LessOrEqual(t, len(l.keys.expiry.dirty.accounts), n-mostLooks*(1+refusals))
+		require.Less(t, refusals, n/mostLooks, "the key that is fresh is found")
+	}
+	require.Nil(t, l.keys.find(n/2))
+	require.Equal(t, n, l.Len())
+}
+
+// A heap of pages that grows and shrinks returns its entries in order, wherever they were removed or made earlier.
+func TestADueHeapReturnsTheEarliestFirst(t *testing.T) {
+	var h dueHeap[int]
+	r := rand.New(rand.NewPCG(51, 7))
+	in := map[*dueKey[int]]int64{}
+	any := func() *dueKey[int] { return h.at(r.IntN(h.n)).key }
+	most := 0
+	for step := range 60_000 {
+		switch grow := step/15_000%2 == 0; {
+		case h.n == 0 || grow && r.IntN(4) > 0:
+			d := new(dueKey[int])
+			in[d] = int64(r.IntN(1000))
+			h.push(in[d], d)
+		case r.IntN(3) == 0:
+			d := any()
+			in[d] = -1
+			h.at(d.place).at = -1
+			h.up(d.place)
+		default:
+			d := any()
+			if r.IntN(2) == 0 {
+				d = h.at(0).key
+				for _, at := range in {
+					if at < in[d] {
+						require.Fail(t, "an earlier entry is not the first")
+					}
+					break // one of them at random
+				}
+			}
+			h.remove(d.place)
+			require.Equal(t, taken, d.place)
+			delete(in, d)
+		}
+		require.Equal(t, len(in), h.n)
+		most = max(most, h.n)
+		require.LessOrEqual(t, len(h.pages), h.n/duePage+2)
+	}
+	require.Greater(t, most, 3*duePage)
+	last := int64(math.MinInt64)
+	for h.n > 0 {
+		e := *h.at(0)
+		require.Equal(t, in[e.key], e.at)
+		require.GreaterOrEqual(t, e.at, last)
+		last = e.at
+		h.remove(0)
+	}
+	require.LessOrEqual(t, len(h.pages), 2)
+}

@@ -16,7 +16,9 @@ const (
 	evictLeastUsed Overflow = iota
 
 	// RefuseNew drops only a fresh key, so nothing is forgotten. If no key is fresh, the new one is denied with
-	// [ErrTableFull]. A new key in a full table costs O(log MaxKeys) on average.
+	// [ErrTableFull]. A new key in a full table costs O(log MaxKeys) on average. One call looks at 512 keys at most,
+	// and the next call at the next ones: while thousands of keys in use may be fresh, some new keys are denied
+	// before the fresh one among them is found.
 	RefuseNew
 )
 

@@ -3,18 +3,21 @@ package keys
 import (
 	"math/bits"
 	"sync/atomic"
+	"unsafe"
 )
 
-// array is the buckets of a Map, a power of two of them. The low bits of a key's hash choose its bucket. If that is
-// full, the key goes into the next one of its shard that has room.
+// array is the buckets of a Map: as many for each shard, a power of two. The low bits of a key's hash choose the shard, and
+// the bits above them the bucket. If that is full, the key goes into the next one of its shard that has room.
+//
+// The buckets of a shard are made when the shard copies its entries: so no call clears the memory of them all.
 type array[K comparable, V any] struct {
-	buckets []bucket[K, V]
-	mask    uint64                      // len(buckets) − 1
-	step    uint64                      // from a bucket to the next one of its shard: the number of shards
-	next    atomic.Pointer[array[K, V]] // that replaces this one, or nil
-	left    atomic.Int64                // shards that have this array, or one before it
-	limit   int64                       // keys of one shard from which on the array is too small
-	full    int64                       // slots of one shard
+	parts []atomic.Pointer[bucket[K, V]] // the first bucket of each shard, or nil
+	shift int                            // the number of bits of a hash that choose the shard
+	mask  uint64                         // the number of buckets of a shard − 1
+	next  atomic.Pointer[array[K, V]]    // that replaces this one, or nil
+	left  atomic.Int64                   // shards that have this array, or one before it
+	limit int64                          // keys of one shard from which on the array is too small
+	full  int64                          // slots of one shard
 }
 
 // slotsInBucket makes a bucket a line of the cache of a 64-bit processor.
@@ -48,26 +51,48 @@ func matches(word, tag uint64) uint64 {
 	return (x - lows) &^ x & (lows << 7)
 }
 
+// newArray returns an array of so many buckets for each shard, which no shard has yet.
 func newArray[K comparable, V any](buckets, shards int) *array[K, V] {
-	full := int64(buckets / shards * slotsInBucket)
+	full := int64(buckets * slotsInBucket)
 	a := &array[K, V]{
-		buckets: make([]bucket[K, V], buckets),
-		mask:    uint64(buckets - 1),
-		step:    uint64(shards),
-		limit:   full * 3 / 4,
-		full:    full,
+		parts: make([]atomic.Pointer[bucket[K, V]], shards),
+		shift: bits.TrailingZeros(uint(shards)),
+		mask:  uint64(buckets - 1),
+		limit: full * 3 / 4,
+		full:  full,
 	}
 	a.left.Store(int64(shards))
 	return a
 }
 
-// bucket returns the bucket for a hash, or for a hash and some steps.
-func (a *array[K, V]) bucket(at uint64) *bucket[K, V] { return &a.buckets[at&a.mask] }
+// buckets returns the number of buckets of a shard.
+func (a *array[K, V]) buckets() int { return int(a.mask + 1) }
+
+// makePart makes a shard's buckets. The shard's lock is held.
+func (a *array[K, V]) makePart(shard int) {
+	a.parts[shard].Store(unsafe.SliceData(make([]bucket[K, V], a.mask+1)))
+}
+
+// part returns the first bucket of the shard of a hash, or nil, and the number of the hash's bucket, or a number that is
+// equal to it modulo the number of buckets.
+func (a *array[K, V]) part(hash uint64) (first *bucket[K, V], at uint64) {
+	return a.parts[hash&uint64(len(a.parts)-1)].Load(), hash >> (a.shift & 63)
+}
+
+// bucket returns a bucket of a part.
+func (a *array[K, V]) bucket(first *bucket[K, V], at uint64) *bucket[K, V] {
+	// The mask bounds the index: a part has mask + 1 buckets.
+	return (*bucket[K, V])(unsafe.Add(unsafe.Pointer(first), (at&a.mask)*uint64(unsafe.Sizeof(*first))))
+}
 
 // find returns the entry of a key, or nil. Map.Lookup does the same with a chain of arrays.
 func (a *array[K, V]) find(hash uint64, key K) *Entry[K, V] {
-	for at := hash; ; {
-		b := a.bucket(at)
+	first, begin := a.part(hash)
+	if first == nil {
+		return nil
+	}
+	for at := begin; ; {
+		b := a.bucket(first, at)
 		word := b.word.Load()
 		for same := matches(word, tagOf(hash)); same != 0; same &= same - 1 {
 			e := b.slots[bits.TrailingZeros64(same)/8].Load()
@@ -75,21 +100,21 @@ func (a *array[K, V]) find(hash uint64, key K) *Entry[K, V] {
 				return e
 			}
 		}
-		at += a.step
-		if word < overflow || (at-hash)&a.mask == 0 {
+		at++
+		if word < overflow || (at-begin)&a.mask == 0 {
 			return nil
 		}
 	}
 }
 
-// insert puts an entry that is not in the array into it. The shard's lock is held, and one of its slots is
-// empty.
+// insert puts an entry that is not in the array into it. The shard's lock is held, it has its part, and one of its slots
+// is empty.
 func (a *array[K, V]) insert(e *Entry[K, V]) { a.insertHashed(e, e.hash) }
 
 // insertHashed is insert for a hash that has been read.
 func (a *array[K, V]) insertHashed(e *Entry[K, V], hash uint64) {
-	for at := hash; ; at += a.step {
-		b := a.bucket(at)
+	for first, at := a.part(hash); ; at++ {
+		b := a.bucket(first, at)
 		word := b.word.Load()
 		empty := matches(word, 0)
 		if empty == 0 {
@@ -108,8 +133,12 @@ func (a *array[K, V]) insertHashed(e *Entry[K, V], hash uint64) {
 
 // remove removes an entry, and reports whether it was there. The shard's lock is held.
 func (a *array[K, V]) remove(e *Entry[K, V]) bool {
-	for at := e.hash; ; {
-		b := a.bucket(at)
+	first, begin := a.part(e.hash)
+	if first == nil {
+		return false
+	}
+	for at := begin; ; {
+		b := a.bucket(first, at)
 		word := b.word.Load()
 		for same := matches(word, tagOf(e.hash)); same != 0; same &= same - 1 {
 			i := bits.TrailingZeros64(same) / 8
@@ -118,13 +147,13 @@ func (a *array[K, V]) remove(e *Entry[K, V]) bool {
 			}
 			b.word.Store(word &^ (0xff << (8 * i)))
 			b.slots[i].Store(nil)
-			for ; at != e.hash; at -= a.step {
-				a.bucket(at - a.step).passedBack()
+			for ; at != begin; at-- {
+				a.bucket(first, at-1).passedBack()
 			}
 			return true
 		}
-		at += a.step
-		if word < overflow || (at-e.hash)&a.mask == 0 {
+		at++
+		if word < overflow || (at-begin)&a.mask == 0 {
 			return false
 		}
 	}
@@ -137,14 +166,29 @@ func (b *bucket[K, V]) passedBack() {
 	}
 }
 
+// all returns the buckets of a shard. The shard's lock is held.
+func (a *array[K, V]) all(shard int) []bucket[K, V] {
+	first := a.parts[shard].Load()
+	if first == nil {
+		return nil
+	}
+	return unsafe.Slice(first, a.mask+1)
+}
+
 // entries appends the entries of a shard. The shard's lock is held.
 func (a *array[K, V]) entries(to []*Entry[K, V], shard int) []*Entry[K, V] {
-	for at := uint64(shard); at <= a.mask; at += a.step {
-		b := a.bucket(at)
-		for i := range b.slots {
-			if e := b.slots[i].Load(); e != nil {
-				to = append(to, e)
-			}
+	all := a.all(shard)
+	for i := range all {
+		to = all[i].entries(to)
+	}
+	return to
+}
+
+// entries appends the entries of a bucket.
+func (b *bucket[K, V]) entries(to []*Entry[K, V]) []*Entry[K, V] {
+	for i := range b.slots {
+		if e := b.slots[i].Load(); e != nil {
+			to = append(to, e)
 		}
 	}
 	return to
@@ -158,14 +202,11 @@ func (a *array[K, V]) copy(from *array[K, V], shard int) {
 		hashes  [len(buf)]uint64
 		entries = buf[:0]
 	)
-	for at := uint64(shard); at <= from.mask; at += from.step {
-		b := from.bucket(at)
-		for i := range b.slots {
-			if e := b.slots[i].Load(); e != nil {
-				entries = append(entries, e)
-			}
-		}
-		if len(entries) <= len(buf)-slotsInBucket && at+from.step <= from.mask {
+	a.makePart(shard)
+	all := from.all(shard)
+	for at := range all {
+		entries = all[at].entries(entries)
+		if len(entries) <= len(buf)-slotsInBucket && at+1 < len(all) {
 			continue
 		}
 		for i, e := range entries {

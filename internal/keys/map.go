@@ -12,8 +12,8 @@ import (
 // Map is a hash table that grows and shrinks with what it holds. Keys are equal as Go's ==
 // says. A Map is safe for concurrent use. The zero Map cannot be used.
 //
-// To find a key takes no lock: see array. To add or remove one takes the lock of its shard. Shard s
-// owns those buckets of an array whose index is s modulo the number of shards, and
+// To find a key takes no lock: see array. To add or remove one takes the lock of its shard. Each shard
+// has buckets of its own in an array, and
 // a key that finds its bucket full goes on to the next bucket of its shard. So one lock
 // guards all that an addition or a removal writes.
 //
@@ -76,9 +76,11 @@ func NewMap[K comparable, V any](most int) *Map[K, V] {
 // of two.
 func newMap[K comparable, V any](shards, buckets int) *Map[K, V] {
 	m := &Map[K, V]{hasher: newHasher[K](), shards: make([]shard[K, V], shards)}
-	a := newArray[K, V](shards*buckets, shards)
+	a := newArray[K, V](buckets, shards)
+	all := make([]bucket[K, V], shards*buckets)
 	for i := range m.shards {
 		m.shards[i].number, m.shards[i].array = i, a
+		a.parts[i].Store(&all[i*buckets])
 	}
 	m.first.Store(a)
 	return m
@@ -99,25 +101,26 @@ func (m *Map[K, V]) Find(key K) (v V) {
 func (m *Map[K, V]) Lookup(key K) *Entry[K, V] {
 	hash := m.hasher.hash(key)
 	tag := tagOf(hash)
-	a := m.first.Load()
-	at := hash
-	for {
-		b := a.bucket(at)
-		word := b.word.Load()
-		for same := matches(word, tag); same != 0; same &= same - 1 {
-			e := b.slots[bits.TrailingZeros64(same)/8].Load()
-			if e != nil && e.hash == hash && e.Key == key {
-				return e
-			}
+	for a := m.first.Load(); a != nil; a = a.next.Load() {
+		first, at := a.part(hash)
+		if first == nil {
+			continue
 		}
-		at += a.step
-		if word < overflow || (at-hash)&a.mask == 0 {
-			if a = a.next.Load(); a == nil {
-				return nil
+		for end := at + a.mask; ; at++ {
+			b := a.bucket(first, at)
+			word := b.word.Load()
+			for same := matches(word, tag); same != 0; same &= same - 1 {
+				e := b.slots[bits.TrailingZeros64(same)/8].Load()
+				if e != nil && e.hash == hash && e.Key == key {
+					return e
+				}
 			}
-			at = hash
+			if word < overflow || at == end {
+				break
+			}
 		}
 	}
+	return nil
 }
 
 // Add adds a key, and returns its entry and true; or it returns the entry that the key has already.
@@ -199,9 +202,9 @@ func (m *Map[K, V]) shard(hash uint64) *shard[K, V] {
 // makeRoomLocked makes room for one more key in a shard.
 func (m *Map[K, V]) makeRoomLocked(s *shard[K, V]) {
 	if a := s.array; s.n.Load() >= a.limit && a.next.Load() == nil {
-		// Who links an array clears memory for it. Others use the room that is left meanwhile.
+		// One call links an array. Others use the room that is left meanwhile.
 		if m.link.TryLock() {
-			m.linkLocked(a, 2*len(a.buckets))
+			m.linkLocked(a, 2*a.buckets())
 			m.link.Unlock()
 		} else if s.n.Load() >= a.full {
 			m.extend(a)
@@ -215,9 +218,9 @@ func (m *Map[K, V]) makeRoomLocked(s *shard[K, V]) {
 // empty. An array that is too small for one of them would be replaced by a larger one at once, time and again.
 func (m *Map[K, V]) giveRoomLocked(s *shard[K, V]) {
 	a := s.array
-	smaller := len(a.buckets) / 2
-	if s.n.Load() < a.full/8 && smaller >= fewest*len(m.shards) && a.next.Load() == nil &&
-		m.Len() < len(a.buckets)*slotsInBucket/8 && m.allBelow(a.full/4) && m.link.TryLock() {
+	smaller := a.buckets() / 2
+	if s.n.Load() < a.full/8 && smaller >= fewest && a.next.Load() == nil &&
+		m.Len() < len(m.shards)*int(a.full/8) && m.allBelow(a.full/4) && m.link.TryLock() {
 		m.linkLocked(a, smaller)
 		m.link.Unlock()
 	}
@@ -234,7 +237,7 @@ func (m *Map[K, V]) allBelow(keys int64) bool {
 	return true
 }
 
-// linkLocked links an array of so many buckets behind a, if there is none.
+// linkLocked links an array of so many buckets for each shard behind a, if there is none.
 func (m *Map[K, V]) linkLocked(a *array[K, V], buckets int) {
 	if a.next.Load() == nil {
 		a.next.Store(newArray[K, V](buckets, len(m.shards)))
@@ -245,7 +248,7 @@ func (m *Map[K, V]) linkLocked(a *array[K, V], buckets int) {
 func (m *Map[K, V]) extend(a *array[K, V]) {
 	m.link.Lock()
 	defer m.link.Unlock()
-	m.linkLocked(a, 2*len(a.buckets))
+	m.linkLocked(a, 2*a.buckets())
 }
 
 // copyLocked copies the shard's entries to the last array, and those of one other shard, if that has not

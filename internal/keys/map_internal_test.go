@@ -37,31 +37,34 @@ func check[K comparable, V any](t *testing.T, m *Map[K, V], want map[K]*Entry[K,
 
 func checkArray[K comparable, V any](t *testing.T, m *Map[K, V], a *array[K, V], want map[K]*Entry[K, V]) {
 	t.Helper()
-	passed := make([]int, len(a.buckets))
 	ofShard := make([]int, len(m.shards))
-	for i := range a.buckets {
-		b := &a.buckets[i]
-		for j := range b.slots {
-			e, tag := b.slots[j].Load(), b.word.Load()>>(8*j)&0xff
-			switch {
-			case e == nil && tag == 0:
-				continue
-			case e == nil || tag != tagOf(e.hash):
-				require.FailNow(t, "a slot has another tag than its entry", "tag %d", tag)
-			case want[e.Key] != e:
-				require.FailNow(t, "an array has an entry that was removed", "key %v", e.Key)
-			case e.hash%a.step != uint64(i)%a.step:
-				require.FailNow(t, "an entry is not in its shard", "key %v", e.Key)
-			}
-			ofShard[uint64(i)%a.step]++
-			for at := e.hash; at&a.mask != uint64(i); at += a.step {
-				passed[at&a.mask]++
+	for shard := range m.shards {
+		all := a.all(shard)
+		passed := make([]int, len(all))
+		for i := range all {
+			b := &all[i]
+			for j := range b.slots {
+				e, tag := b.slots[j].Load(), b.word.Load()>>(8*j)&0xff
+				switch {
+				case e == nil && tag == 0:
+					continue
+				case e == nil || tag != tagOf(e.hash):
+					require.FailNow(t, "a slot has another tag than its entry", "tag %d", tag)
+				case want[e.Key] != e:
+					require.FailNow(t, "an array has an entry that was removed", "key %v", e.Key)
+				case e.hash%uint64(len(m.shards)) != uint64(shard):
+					require.FailNow(t, "an entry is not in its shard", "key %v", e.Key)
+				}
+				ofShard[shard]++
+				for _, at := a.part(e.hash); at&a.mask != uint64(i); at++ {
+					passed[at&a.mask]++
+				}
 			}
 		}
-	}
-	for i, want := range passed {
-		if n := int(a.buckets[i].word.Load() >> 56); n < most && n != want {
-			require.FailNow(t, "a bucket counts wrongly what went on", "%d, not %d", n, want)
+		for i, want := range passed {
+			if n := int(all[i].word.Load() >> 56); n < most && n != want {
+				require.FailNow(t, "a bucket counts wrongly what went on", "%d, not %d", n, want)
+			}
 		}
 	}
 	for i, n := range ofShard {
@@ -85,7 +88,7 @@ func TestMapsOfAllSizesFindWhatTheyHoldThroughGrowthAndShrinking(t *testing.T) {
 					}
 				}
 				check(t, m, want)
-				largest := len(m.first.Load().buckets)
+				largest := m.first.Load().buckets()
 				for key := range 5000 {
 					m.Remove(key)
 					delete(want, key)
@@ -97,7 +100,7 @@ func TestMapsOfAllSizesFindWhatTheyHoldThroughGrowthAndShrinking(t *testing.T) {
 					e, _ := m.Add(rand.Int(), 0)
 					m.RemoveEntry(e)
 				}
-				smallest := len(m.shards[0].array.buckets)
+				smallest := m.shards[0].array.buckets()
 				assert.Less(t, smallest, largest/4)
 				check(t, m, want)
 			})
@@ -121,12 +124,12 @@ func TestRemovalInAnyOrderMakesArraysOfNoMoreThanTheMapsSize(t *testing.T) {
 				rand.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
 			}
 			last := newest(m)
-			largest, made := len(last.buckets), 0
+			largest, made := last.buckets(), 0
 			for i, e := range entries {
 				m.RemoveEntry(e)
 				if a := newest(m); a != last {
 					last = a
-					made += len(a.buckets)
+					made += a.buckets()
 				}
 				if i%50 == 0 && strings.HasSuffix(order, "are added") {
 					m.Add(-1-i, i)
@@ -154,7 +157,7 @@ func TestAnArrayIsAsLargeAsWhatItHolds(t *testing.T) {
 			m.Add(key, key)
 		}
 		a := newest(m) // not all shards may have been written to since it was linked
-		slots := len(a.buckets) * slotsInBucket
+		slots := len(a.parts) * a.buckets() * slotsInBucket
 		// One shard that by chance has many of few keys doubles the array for all.
 		assert.Less(t, slots, 5*(numShards*slotsInBucket+n), "%d keys", n)
 		assert.Less(t, n, slots)
@@ -187,20 +190,19 @@ func TestKeysOfOneHashFillAShardAndASearchEnds(t *testing.T) {
 			s.mu.Lock()
 			m.makeRoomLocked(s)
 			// Some begin at each of the shard's buckets, so that all of these overflow.
-			entries[i] = &Entry[uint64, int]{Key: uint64(i), hash: hash + uint64(i%buckets)*a.step}
+			entries[i] = &Entry[uint64, int]{Key: uint64(i), hash: hash + uint64(i%buckets)*4}
 			s.array.insert(entries[i])
 			s.n.Add(1)
 			s.mu.Unlock()
 		}
 		m.link.Unlock()
-		for i := range a.buckets {
-			if uint64(i)%a.step == hash%a.step {
-				b := &a.buckets[i]
-				require.Zero(t, matches(b.word.Load(), 0), "full")
-				for range 300 { // as if many had gone on, and not all have come back
-					if word := b.word.Load(); word>>56 < most {
-						b.word.Store(word + overflow)
-					}
+		all := a.all(s.number)
+		for i := range all {
+			b := &all[i]
+			require.Zero(t, matches(b.word.Load(), 0), "full")
+			for range 300 { // as if many had gone on, and not all have come back
+				if word := b.word.Load(); word>>56 < most {
+					b.word.Store(word + overflow)
 				}
 			}
 		}
