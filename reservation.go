@@ -12,6 +12,9 @@ import (
 
 // Reservation is a charge that can be settled once the real cost is known. If its [Decision] is not Allowed, nothing
 // was charged and there is nothing to settle. Its methods are safe for concurrent use, also on a nil Reservation.
+//
+// It holds the key as the caller gave it, and with a string that is a part of a longer one that whole text, until it is
+// dropped: settle it or let go of it when the work is done.
 type Reservation struct {
 	Decision
 	settled atomic.Bool

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,4 +74,28 @@ func TestAKeyTakesNoMoreMemoryThanIsSaid(t *testing.T) {
 	t.Logf("%.0f bytes an idle key, %.0f one with batches", idle, held)
 	require.Less(t, idle, 320.0)
 	require.Less(t, held, 640.0)
+}
+
+// keeper is a remote limiter whose reservations hold their key until they are settled.
+type keeper struct{ free }
+
+func (k keeper) Reserve(_ context.Context, key string, _ int, _ time.Duration) (*reservation, error) {
+	return ratelimit.NewReservation(k.decision(), func(int) error { runtime.KeepAlive(key); return nil }), nil
+}
+
+// A key that is cut from a request does not keep the request: neither the holding nor its batches do.
+func TestAKeyDoesNotKeepTheRequestThatItWasCutFrom(t *testing.T) {
+	const n, size = 200, 100_000
+	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 1_000_000)
+	l, err := lease.New[string](keeper{free{limit}}, &lease.Options[string]{MaxBatch: 64, HoldFor: time.Hour, BatchFor: time.Hour})
+	require.NoError(t, err)
+	before := heap()
+	for i := range n {
+		request := fmt.Sprintf("tenant:%09d", i) + strings.Repeat("x", size)
+		require.True(t, l.Allow(request[:16], 1))
+	}
+	time.Sleep(100 * time.Millisecond) // for what is fetched ahead
+	kept := int64(heap()) - int64(before)
+	require.Equal(t, n, l.Stats().Keys)
+	require.Less(t, kept, int64(n*size/10))
 }

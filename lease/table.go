@@ -11,6 +11,7 @@ import (
 // at goes to the end of the order.
 type table[K comparable] struct {
 	index   *keys.Map[K, *holding[K]]
+	cloner  keys.Cloner[K]
 	max     int
 	returns *returns
 
@@ -24,7 +25,7 @@ type table[K comparable] struct {
 const looks = 16
 
 func newTable[K comparable](maxKeys int, r *returns) *table[K] {
-	t := &table[K]{index: keys.NewMap[K, *holding[K]](maxKeys), max: maxKeys, returns: r}
+	t := &table[K]{index: keys.NewMap[K, *holding[K]](maxKeys), cloner: keys.NewCloner[K](), max: maxKeys, returns: r}
 	t.order.next, t.order.prev = &t.order, &t.order
 	return t
 }
@@ -57,6 +58,7 @@ func (t *table[K]) add(key K, known told) *holding[K] {
 	if t.len >= t.max && !t.evictLocked() {
 		return nil
 	}
+	key = t.cloner.Clone(key) // it may be a part of a whole request, and stays for long
 	h := &holding[K]{key: key, low: -1, told: known, last: -maxReading, returns: t.returns}
 	t.pushLocked(h)
 	t.index.Add(key, h)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -118,7 +119,7 @@ func (s *leases) under(k leaseKey) bool {
 			s.sweep = max(minSweep, 2*len(s.limits))
 		}
 		at = &leasedLimit{limit: k.limit}
-		s.limits[k.key] = at
+		s.limits[strings.Clone(k.key)] = at // it may be a part of a whole request
 	case at.limit == k.limit:
 	case now.Sub(at.last) > s.idle:
 		at.limit = k.limit
