@@ -350,6 +350,29 @@ func BenchmarkLayers(b *testing.B) {
 	}
 }
 
+// BenchmarkGlobal has a stack in which one layer has one budget for all requests: all processors meet at its lock.
+func BenchmarkGlobal(b *testing.B) {
+	requests := manyKeys(10_000, func(i int) request {
+		return request{user: stringKey(i), tenant: fmt.Sprintf("tenant:%d", i%100)}
+	})
+	order := picks(load{}, requests)
+	all := ratelimit.Must(ratelimit.New[struct{}](openLimits()[0], nil))
+	users, tenants := ratelimit.Must(ratelimit.New[string](openLimits()[0], nil)), ratelimit.Must(ratelimit.New[string](openLimits()[0], nil))
+	user := ratelimit.By(users, func(r request) (string, error) { return r.user, nil })
+	tenant := ratelimit.By(tenants, func(r request) (string, error) { return r.tenant, nil })
+	for _, stack := range []*ratelimit.Layered[request]{
+		ratelimit.Must(ratelimit.All(ratelimit.Global[request](all), user)),
+		ratelimit.Must(ratelimit.All(ratelimit.Global[request](all), tenant, user)),
+	} {
+		for _, r := range requests {
+			stack.Allow(r, 1)
+		}
+		b.Run(fmt.Sprintf("layers=%d/run=parallel", len(stack.Limits())), func(b *testing.B) {
+			parallel(b, order, func(r request) { stack.Allow(r, 1) })
+		})
+	}
+}
+
 // BenchmarkStack compares a decision of two layers with one of a single limiter, for the
 // same users: the target is at most 2.2 times one Take.
 func BenchmarkStack(b *testing.B) {
