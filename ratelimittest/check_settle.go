@@ -75,6 +75,29 @@ func playSettle(h *history) {
 	h.alike(settleIsTrue, a, b, "one has reserved more than the other has spent, and settled at that")
 }
 
+// playSettleBeside settles a reservation beside which others have spent. A token bucket counts as if the real cost had
+// been charged at the beginning, although the key has regained some of the reserved cost since.
+func playSettleBeside(h *history) {
+	if h.limit.Algorithm != ratelimit.AlgorithmTokenBucket {
+		return
+	}
+	a, b := h.newKey(), h.newKey()
+	cost := h.cost(h.limit.Capacity())
+	actual := 1 + h.rng.IntN(cost)
+	r := a.reserve(cost, 0)
+	b.spend(actual)
+	for range 1 + h.rng.IntN(3) {
+		h.advance(h.upto(b.left().ResetAfter / 4 * 3))
+		if left := a.left().Remaining; left > 0 {
+			others := min(left, h.cost(left))
+			a.spend(others)
+			b.spend(others)
+		}
+	}
+	a.settle(r, actual)
+	h.alike(settleIsTrue, a, b, "one has reserved more than the other has spent, others have spent as much of both, and the one has settled at the other's cost")
+}
+
 // playSettleGranted settles a booking ahead that a grant has given back already: what others
 // have spent since stays spent.
 func playSettleGranted(h *history) {

@@ -35,6 +35,7 @@ func init() { // a variable's initialiser could not refer to itself
 		{name: "a cancelled booking leaves no trace", play: playCancel, needs: canReserve},
 		{name: "a late settlement gives nothing back", play: playLateSettle, needs: canReserve},
 		{name: "a settlement gives back what still counts", play: playSettle, needs: canReserve},
+		{name: "a settlement counts as if the real cost had been charged at first", play: playSettleBeside, needs: canReserve},
 		{name: "a settlement charges what was underestimated", play: playSettleAbove, needs: canReserve},
 		{name: "Reset leaves nothing to settle", play: playResetBooked, needs: all(canReserve, canReset)},
 		{name: "Reset forgets", play: playReset, needs: canReset},

@@ -205,6 +205,23 @@ func settlesUpToTheReserved(_ *faulty, _ string, cost, actual int, r *ratelimit.
 	return r.Settle(actual)
 }
 
+// settlesUnregained gives back only what a token bucket has not regained since, as if nobody had spent that.
+func settlesUnregained(l *faulty, _ ratelimit.Limit, c clock) {
+	reserves(func(l *faulty, inner reserveFunc, _ clock) reserveFunc {
+		return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+			r, err := inner(ctx, key, cost, maxDelay)
+			made, limit := c.Now(), l.current()
+			return settled(r, func(actual int) error {
+				if limit.Algorithm == token && actual < cost && r.Delay == 0 {
+					regained := float64(c.Now()-made) / float64(limit.Rate.Per) * float64(limit.Rate.Units)
+					actual = min(cost, max(actual, int(min(regained, 1<<40))))
+				}
+				return r.Settle(actual)
+			}), err
+		}
+	})(l, ratelimit.Limit{}, c)
+}
+
 // settlesOnce takes a second settlement at one instant for the first.
 func settlesOnce(l *faulty, _ ratelimit.Limit, c clock) {
 	type moment struct {
@@ -762,6 +779,7 @@ var wrongPromises = []wrong{
 	{name: "a reservation of 0 is never settled", promise: "the promise of Settle", says: "has reserved a cost of 0 and settled it above", build: fault(settles(nothingIsSettled))},
 	{name: "a settlement is capped at the capacity", promise: "the promise of Settle", says: "settled", build: fault(settles(settlesUpToTheCapacity))},
 	{name: "a settlement is capped at what was reserved", promise: "the promise of Settle", says: "settled above", build: fault(settles(settlesUpToTheReserved))},
+	{name: "a settlement gives back only what is not regained", promise: "the promise of Settle", says: "others have spent as much", build: fault(settlesUnregained)},
 	{name: "one settlement an instant", promise: "the promise of Settle", says: "at one instant", build: fault(settlesOnce)},
 	{name: "a refund is scaled after SetLimit", promise: "the promise of Settle", says: "beside what is cancelled", build: fault(scalesRefunds)},
 	{name: "a late refund after SetLimit", promise: "the promise of Settle", says: "cancelled", build: fault(refundsAfterAChange)},
