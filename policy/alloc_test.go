@@ -60,3 +60,19 @@ func TestReusedRulesTakeNoMemory(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	assert.Less(t, (after.TotalAlloc-before.TotalAlloc)/decisions, uint64(10), "bytes a decision")
 }
+
+func TestAReplacementCostsNoMemory(t *testing.T) {
+	p := inForceOf(t, `
+- {name: bulk, match: {route: "POST /api/bulk/"}, key: user, limit: fixed-window 1000000000/h, instead: [api]}
+- {name: api, match: {route: /api/}, key: user, limit: fixed-window 100/h}`)
+	r := policy.Request(policy.Attributes{"method": "POST", "path": "/api/bulk/1", "user": "ann"})
+	require.True(t, p.Allow(r, 1))
+	assert.Zero(t, testing.AllocsPerRun(100, func() { p.Allow(r, 1) }))
+}
+
+func TestALimitFromAnAttributeAllocatesNothingOnceItIsKnown(t *testing.T) {
+	p := inForceOf(t, `- {name: api, key: user, limit: fixed-window 10/h, limit_from: quota}`)
+	r := policy.Request(policy.Attributes{"user": "ann", "quota": "1000000000"})
+	require.True(t, p.Allow(r, 1))
+	assert.Zero(t, testing.AllocsPerRun(100, func() { p.Allow(r, 1) }))
+}

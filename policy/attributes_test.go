@@ -152,13 +152,6 @@ func TestALimitFromAnAttribute(t *testing.T) {
 	assert.Equal(t, "token-bucket 3/s burst 5", d.Limit.Named("").String())
 }
 
-func TestALimitFromAnAttributeAllocatesNothingOnceItIsKnown(t *testing.T) {
-	p := inForceOf(t, `- {name: api, key: user, limit: fixed-window 10/h, limit_from: quota}`)
-	r := policy.Request(policy.Attributes{"user": "ann", "quota": "1000000000"})
-	require.True(t, p.Allow(r, 1))
-	assert.Zero(t, testing.AllocsPerRun(100, func() { p.Allow(r, 1) }))
-}
-
 func TestCheckWarnsOfAttributesThatNothingSupplies(t *testing.T) {
 	warningsOf := func(text string) (all []string) {
 		set, warnings := policy.Check([]byte(text))

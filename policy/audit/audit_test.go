@@ -271,6 +271,6 @@ func TestPendingRowsKeepNoneOfTheirRequests(t *testing.T) {
 		}
 	}
 	assert.Less(t, heap()-before, uint64(20<<20), "bytes for 200 rows")
-	assert.Equal(t, 200, log.Stats().Pending)
+	assert.GreaterOrEqual(t, log.Stats().Pending, 200) // more, if a minute has begun in between
 	require.Error(t, log.Close(t.Context()))
 }
