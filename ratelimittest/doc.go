@@ -75,7 +75,8 @@
 //
 // The context of Reserve bounds that call alone. Settle and Cancel have no context: they work
 // after Reserve's has ended, within the engine's own timeout. The suite ends the
-// context of each Reserve before it settles.
+// context of each Reserve before it settles. Every engine's Settle on a token bucket has to count as if the real cost
+// had been charged at the beginning. What a lowered limit counts is left to the engine.
 //
 // # Method
 //
