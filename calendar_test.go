@@ -350,8 +350,8 @@ func (k *datedKey) adopt(l ratelimit.Limit, wall time.Time, now time.Duration) {
 	}
 	k.roll(wall)
 	k.changes++
-	if k.until <= now {
-		k.aside = 0
+	if k.until <= now || k.aside == 0 { // nothing is set aside, so no earlier instant counts
+		k.aside, k.until = 0, 0
 	}
 	debt := max(0, k.used-k.limit.Rate.Units)
 	total, most := k.used+k.aside, l.Rate.Units+debt
