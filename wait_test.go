@@ -476,7 +476,9 @@ func playLine(t *testing.T, limit ratelimit.Limit, mixed bool, seed uint64, serv
 		}
 	}
 	for len(o.line) > 0 {
-		time.Sleep(max(1, time.Until(o.line[0].at)))
+		left := time.Until(o.line[0].at)
+		o.yield()
+		time.Sleep(max(1, left))
 		synctest.Wait()
 		o.now()
 	}
