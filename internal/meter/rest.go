@@ -100,7 +100,7 @@ func (m *Meter) lowered(s State, now int64, from *Meter, x leaving) (State, rest
 	case n > 0 && x.before.units > 0:
 		s = m.charge(s, now, min(n, x.before.units))
 	case counted > most:
-		s = m.uncount(s, now, counted-most, x.debt)
+		s = m.uncount(s, now, counted-most)
 	}
 	if total <= most { // all counts
 		return s, rest{}
@@ -113,14 +113,15 @@ func (m *Meter) lowered(s State, now int64, from *Meter, x leaving) (State, rest
 }
 
 // uncount takes n from what counts. A log takes it from its entries, and leaves the debt.
-func (m *Meter) uncount(s State, now, n, debt int64) State {
+func (m *Meter) uncount(s State, now, n int64) State {
 	l, ok := m.algorithm.(*slidingLog)
 	if !ok || s.M == 0 || s.N <= l.units {
 		return m.forgive(s, now, n)
 	}
-	debt, s.M = s.M, 0
+	owed := s.M
+	s.M = 0
 	s = l.forgive(s, now, min(n, s.N-l.units))
-	return l.indebt(s, now, debt)
+	return l.indebt(s, now, owed)
 }
 
 // settleAside gives back of the rest first, if the spending is from before the change of limit and still counts. It
