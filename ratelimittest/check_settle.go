@@ -95,7 +95,16 @@ func playSettleBeside(h *history) {
 		}
 	}
 	a.settle(r, actual)
-	h.alike(settleIsTrue, a, b, "one has reserved more than the other has spent, others have spent as much of both, and the one has settled at the other's cost")
+	const settled = "one has reserved more than the other has spent, others have spent as much of both, and the one has settled at the other's cost"
+	if h.cfg.Resolution == 1 {
+		h.alike(settleIsTrue, a, b, settled)
+		return
+	}
+	got, want := a.left(), b.left()
+	regained := int(float64(h.limit.Rate.Units)*float64(h.cfg.Resolution)/float64(h.per())) + 1
+	h.must(got.Remaining <= want.Remaining && got.Remaining >= want.Remaining-regained &&
+		got.ResetAfter >= want.ResetAfter && got.ResetAfter <= want.ResetAfter+h.cfg.Resolution,
+		settleIsTrue, "%s: a answers %s and b %s", settled, described(got, nil), described(want, nil))
 }
 
 // playSettleGranted settles a booking ahead that a grant has given back already: what others
