@@ -25,8 +25,8 @@ import (
 var histories = flag.Int("histories", testsize.Of(30, 2000), "random histories of rules that are compared with a model")
 
 // TestPoliciesAgreeWithAModel plays random requests, changes of rules, and repairs by hand on policies and on a model
-// that evaluates each rule by itself. Time stands still, and all limits are of one kind, so what a key has spent
-// is a number. A longer run: go test . -run AgreeWithAModel -histories 20000.
+// that evaluates each rule by itself. Time stands still, and all limits of a rule are of one kind, so the spending of a
+// key is two numbers: see budget. A longer run: go test . -run AgreeWithAModel -histories 20000.
 func TestPoliciesAgreeWithAModel(t *testing.T) {
 	n := *histories
 	for seed := range n {
@@ -66,18 +66,45 @@ type modelRule struct {
 
 type budgetOf struct{ rule, key string }
 
+// budget is the spending of a key that is tracked. Time stands still, so nothing of it is ever regained, and the units
+// that a lowered limit sets aside count again whenever the limit is raised.
+type budget struct {
+	limit modelLimit // that the key is under: neither unlimited nor blocked, which track nothing
+	spent int        // the units that count under it; those above it are a debt
+	aside int        // the units that do not count under it
+}
+
+// under returns the budget under a limit that tracks keys: the limit counts at most its capacity, and the debt.
+func (b budget) under(l modelLimit) budget {
+	if l == b.limit {
+		return b
+	}
+	total, debt := b.spent+b.aside, max(0, b.spent-int(b.limit))
+	spent := min(total, int(l)+debt)
+	return budget{limit: l, spent: spent, aside: total - spent}
+}
+
+// adjusted returns the budget after an adjustment. A grant above the units that count lowers those set aside.
+func (b budget) adjusted(delta int) budget {
+	if over := -delta - b.spent; over > 0 {
+		b.aside -= min(b.aside, over)
+	}
+	b.spent = max(0, b.spent+delta)
+	return b
+}
+
 // model evaluates rules plainly.
 type model struct {
 	rules  []modelRule
 	kill   bool
-	spent  map[budgetOf]int
+	spent  map[budgetOf]budget
 	denied map[policy.Denials]int64 // without counts
 }
 
 // play plays one history.
 func play(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(testsize.Seed(seed), 25))
-	m := &model{spent: map[budgetOf]int{}, denied: map[policy.Denials]int64{}}
+	m := &model{spent: map[budgetOf]budget{}, denied: map[policy.Denials]int64{}}
 	calendars := map[string]bool{}
 	var told *policy.Decision
 	set := m.draw(rnd, calendars)
@@ -344,8 +371,12 @@ func (m *model) take(r attrs, cost int) (v verdict) {
 		return v
 	}
 	v.allowed = true
+	never := slices.ContainsFunc(all, func(a asked) bool { return !a.Shadow && a.exceeds() })
 	for _, a := range all {
 		v.rules = append(v.rules, a.Name)
+		if !a.Shadow {
+			a.move(m, cost == 0 || never)
+		}
 		if !a.Shadow && cost >= 0 {
 			if a.exceeds() {
 				v.err, v.allowed = ratelimit.ErrExceedsLimit, false
@@ -357,8 +388,13 @@ func (m *model) take(r attrs, cost int) (v verdict) {
 		if (!v.allowed || a.Shadow) && !a.fits(m) {
 			m.denied[policy.Denials{Rule: a.Name, Key: a.told(), Shadow: a.Shadow}]++
 		}
-		if v.allowed && a.fits(m) && a.limit > 0 && cost > 0 {
-			m.spent[a.budget()] += a.cost
+		if v.allowed && cost > 0 && a.limit > 0 && !a.exceeds() {
+			if a.Shadow {
+				a.move(m, false)
+			}
+			if b := a.counted(m); a.cost > 0 && a.fits(m) {
+				m.spent[a.budget()] = b.adjusted(a.cost)
+			}
 		}
 	}
 	return v
@@ -369,7 +405,25 @@ func (a asked) budget() budgetOf { return budgetOf{strings.ToLower(a.Name), a.ke
 func (a asked) exceeds() bool { return a.limit != modelUnlimited && a.cost > int(a.limit) }
 
 func (a asked) fits(m *model) bool {
-	return a.cost == 0 || a.limit == modelUnlimited || !a.exceeds() && m.spent[a.budget()]+a.cost <= int(a.limit)
+	return a.cost == 0 || a.limit == modelUnlimited || !a.exceeds() && a.counted(m).spent+a.cost <= int(a.limit)
+}
+
+// counted returns the spending under the limit of the request. A key that is not tracked has spent nothing.
+func (a asked) counted(m *model) budget {
+	if b, ok := m.spent[a.budget()]; ok && a.limit > 0 {
+		return b.under(a.limit)
+	}
+	return budget{limit: a.limit}
+}
+
+// move puts a key that is tracked under the limit of the request: all decisions do that for the rules that can deny them,
+// and allowed ones for shadows. A request that charges nothing to anyone leaves a key that has spent nothing as it is.
+func (a asked) move(m *model, uncharged bool) {
+	b, ok := m.spent[a.budget()]
+	if !ok || a.limit <= 0 || uncharged && b.spent+b.aside == 0 {
+		return
+	}
+	m.spent[a.budget()] = b.under(a.limit)
 }
 
 // told returns the key as it is told: of several values each with its length.
@@ -548,9 +602,14 @@ func (m *model) look(t *testing.T, p *policy.Policies, rnd *rand.Rand, where str
 		}
 		delta := rnd.IntN(9) - 4
 		require.NoError(t, p.Adjust(t.Context(), s, delta), where)
-		if a.limit > 0 {
-			m.spent[a.budget()] = max(0, m.spent[a.budget()]+delta)
+		b, tracked := m.spent[a.budget()]
+		if a.limit <= 0 || !tracked && delta <= 0 {
+			continue
 		}
+		if !tracked {
+			b.limit = a.limit
+		}
+		m.spent[a.budget()] = b.adjusted(delta) // a tracked key stays under the limit that it is under
 	}
 }
 
@@ -565,7 +624,7 @@ func (m *model) agrees(t *testing.T, p *policy.Policies, r attrs, where string) 
 		require.NoError(t, err, where)
 		want := ratelimit.Unlimited().Capacity()
 		if a.limit != modelUnlimited {
-			want = max(0, int(a.limit)-m.spent[a.budget()])
+			want = max(0, int(a.limit)-a.counted(m).spent)
 		}
 		require.Equal(t, want, d.Remaining, "%s: %s of %q\n%+v", where, rule.Name, a.key, rule)
 	}

@@ -21,7 +21,7 @@ import (
 func TestReusedRulesSayWhatKeptOnesSay(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(testsize.Seed(seed), 1))
-		set := (&model{spent: map[budgetOf]int{}, denied: map[policy.Denials]int64{}}).draw(rnd, map[string]bool{})
+		set := (&model{spent: map[budgetOf]budget{}, denied: map[policy.Denials]int64{}}).draw(rnd, map[string]bool{})
 		calls := make([]func(p *policy.Policies), 100)
 		for i := range calls {
 			r, cost, method := drawRequest(rnd), rnd.IntN(5), rnd.IntN(4)
