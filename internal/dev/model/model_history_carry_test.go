@@ -110,13 +110,14 @@ func carried(from spending, old, l ratelimit.Limit, now int64) spending {
 	switch s := from.(type) { // the windows keep their beginning, and the log its instants
 	case *modelWindow:
 		s.pass(now)
+		if l.Algorithm != ratelimit.AlgorithmFixedWindow && l.Algorithm != ratelimit.AlgorithmSlidingCounter {
+			break
+		}
 		start, used, before := aged(s.start, s.used, s.units, per, units, now)
 		if l.Algorithm == ratelimit.AlgorithmFixedWindow {
 			return &modelWindow{units: units, per: per, start: start, used: used}
 		}
-		if l.Algorithm == ratelimit.AlgorithmSlidingCounter {
-			return &modelCounter{units: units, per: per, start: start, curr: used, prev: max(0, before)}
-		}
+		return &modelCounter{units: units, per: per, start: start, curr: used, prev: max(0, before)}
 	case *modelCounter:
 		if s.pass(now); l.Algorithm == ratelimit.AlgorithmSlidingCounter {
 			start, used, before := aged(s.start, s.curr, s.units, per, units, now)
