@@ -82,8 +82,9 @@ func WithCost[R any](l Layer[R], cost func(R) int) Layer[R] {
 }
 
 // WithLimit returns the layer with a limit for each request, such as that of the user's plan. The zero Limit means
-// the limiter's own. One without a name takes the name of the limiter's. An invalid limit denies the request with
-// [ErrInvalidLimit] and charges nothing in any layer. The function runs once for each decision, outside every lock.
+// the limiter's own; without [Options.LimitFor], so does a limit that equals it. One without a name takes the name of
+// the limiter's. An invalid limit denies the request with [ErrInvalidLimit] and charges nothing in any layer. The
+// function runs once for each decision, outside every lock.
 //
 // A key has one budget, whatever the limit: if the limit differs from that of the key's last decision, what was spent
 // carries over as by [Keyed.SetLimit]; [Unlimited] and [Blocked] leave it as it is. Layers that meet at one key are

@@ -278,3 +278,35 @@ func TestAShadowThatCanNeverFitChangesNothing(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, before, after)
 }
+
+// TestARequestsLimitThatEqualsTheLimitersFollowsSetLimit: while the two are equal, the key is under the limiter's limit. So a
+// settlement after SetLimit puts it under the new one, and it regains by that. A key under another limit of a request stays
+// under it until the next decision. A model that tells requests with a limit from those without it leaves the first key
+// under the old limit, and finds less remaining.
+func TestARequestsLimitThatEqualsTheLimitersFollowsSetLimit(t *testing.T) {
+	hourly := ratelimit.TokenBucket(ratelimit.PerHour(1), 10)
+	for _, test := range []struct {
+		name  string
+		limit ratelimit.Limit
+		want  int
+	}{
+		{"none", ratelimit.Limit{}, 10},
+		{"the limiter's", hourly, 10},
+		{"another", ratelimit.TokenBucket(ratelimit.PerHour(1), 9), 3},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			clock := new(testClock)
+			l := onClock(t, clock, hourly)
+			by := ratelimit.WithLimit(ratelimit.By(l, byUser), func(call) ratelimit.Limit { return test.limit })
+			stack := stackOf(t, by, ratelimit.Shadow(by))
+			require.True(t, stack.Allow(call{user: "ann"}, 2))
+			r, err := stack.Reserve(t.Context(), call{user: "ann"}, 0, 0)
+			require.NoError(t, err)
+			require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(1), 10)))
+			require.NoError(t, r.Settle(3))
+			assert.Equal(t, 3, remaining(t, l, "ann"), "2, 2 by the shadow, and 3")
+			clock.advance(10 * s)
+			assert.Equal(t, test.want, remaining(t, l, "ann"))
+		})
+	}
+}

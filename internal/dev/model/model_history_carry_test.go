@@ -197,13 +197,13 @@ func (s *modelCounter) spent(now int64) int64 {
 }
 
 // keepReceipts is what becomes of reservations when the limit's figures change. A booking
-// can be cancelled until its time. Of what is spent, buckets give nothing back, and what windows do is not told. What was reserved before
-// the key was dropped as fresh knows nothing of its limit.
+// can be cancelled until its time. Of the past, buckets give nothing back, fixed windows give back a spending that still counts, and
+// for other windows it is not specified. A reservation from before the key was dropped as fresh has no part in it.
 func (j *judge) keepReceipts() {
 	for id, r := range j.made {
 		switch {
 		case r == nil || r.free || r.life != j.life:
-		case slices.Contains(j.ahead, r.booking) || j.limit.Algorithm <= ratelimit.AlgorithmLeakyBucket:
+		case slices.Contains(j.ahead, r.booking) || j.limit.Algorithm <= ratelimit.AlgorithmFixedWindow:
 			r.changed = true
 		default:
 			delete(j.made, id)

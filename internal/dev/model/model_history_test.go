@@ -413,7 +413,7 @@ func playHistory(t testing.TB, data []byte, most int) {
 	for len(d.data) > 0 && len(moves) < most {
 		m := d.draw()
 		if moves = append(moves, m); w.play(m) != "" {
-			short := shortest(t, d.setting, moves)
+			short := shortest(moves, func(less []move) bool { return failure(t, d.setting, less) != "" })
 			require.Fail(t, "the model answers otherwise", "%+v\n%s%s", d.setting, listed(short), failure(t, d.setting, short))
 		}
 		if said, err := w.limiter.Peek(m.key, 1); err == nil {
@@ -434,10 +434,10 @@ func failure(t testing.TB, s setting, moves []move) string {
 }
 
 // shortest leaves out what a failure does not need: halves first, then ever smaller parts.
-func shortest(t testing.TB, s setting, moves []move) []move {
+func shortest[M any](moves []M, fails func([]M) bool) []M {
 	for size := len(moves) / 2; size > 0; size /= 2 {
 		for i := 0; i+size <= len(moves); {
-			if less := slices.Delete(slices.Clone(moves), i, i+size); failure(t, s, less) != "" {
+			if less := slices.Delete(slices.Clone(moves), i, i+size); fails(less) {
 				moves = less
 			} else {
 				i += size
@@ -447,7 +447,7 @@ func shortest(t testing.TB, s setting, moves []move) []move {
 	return moves
 }
 
-func listed(moves []move) string {
+func listed[M any](moves []M) string {
 	var b strings.Builder
 	for _, m := range moves {
 		fmt.Fprintln(&b, m)

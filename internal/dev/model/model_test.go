@@ -572,6 +572,8 @@ func (m *model) settle(raw int64, r *receipt, actual int) {
 		m.lower(i, r.cost+over)
 	case over < 0 && !r.changed:
 		m.giveBack(r.booking, -over)
+	case over < 0 && m.limit.Algorithm == ratelimit.AlgorithmFixedWindow:
+		m.giveBackAside(r.booking, -over)
 	case over < 0 && m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket:
 		m.blurry = true // what a window gives back then is not told
 	}
@@ -604,6 +606,20 @@ func (m *model) lower(i int, cost int64) {
 // it is booked.
 func (m *model) giveBack(b *booking, amount int64) {
 	m.base.refund(m.last, b, amount)
+}
+
+// giveBackAside lowers a window's count of a spending from before a change of limit that still counts. The units that a
+// lowered limit has set aside go first.
+func (m *model) giveBackAside(b *booking, amount int64) {
+	w := m.base.(*modelWindow)
+	if w.pass(m.last); w.used == 0 || b.at < w.start {
+		return
+	}
+	if m.aside.until > m.last {
+		off := min(amount, m.aside.units)
+		m.aside.units, amount = m.aside.units-off, amount-off
+	}
+	w.refund(m.last, b, amount)
 }
 
 // charge spends what need not fit. Where bookings lie ahead, it is not said which of
