@@ -246,7 +246,7 @@ func (j *judge) charges(now ratelimit.Limit, o op) bool {
 		}
 		// It only says how the key stands. That comes true if the key is under the limit from now
 		// on. Of a fresh key, and if the figures stay the same, there is nothing to come true.
-		return o.n >= 0 && j.limit.Named("") != now.Named("") && j.all().reset(j.at(o.raw)) > j.at(o.raw)
+		return o.n >= 0 && j.limit.Named("") != now.Named("") && !j.freshAt(o.raw)
 	case opAdjust:
 		return o.n != 0
 	case opSettle:
