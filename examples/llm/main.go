@@ -1,9 +1,14 @@
 // LLM budgets the tokens of a language model: 6000 a minute for each team, and 3
-// requests a second for all of them. What a request will cost is known only once
-// the answer is there. So an estimate is reserved first, and settled at the real
-// count then: what was too much is given back at once, as if the real count had been
-// reserved, what was too little is
+// requests a second for all of them. The cost of a request is known only with its
+// answer. So an estimate is reserved first, and settled at the real count: a surplus
+// is given back at once, as if the real count had been reserved, and a shortfall is
 // charged, into debt if need be.
+//
+// Choose the burst for estimates that are too high. With estimates e, real costs a
+// and calls of length d at the rate r, the whole rate is used if the burst is at
+// least e·r·d/a − r·d, and no estimate is above it. At 100 tokens a second,
+// estimates of 4000 for 900 tokens used in calls of 5 s need a burst of 1722; the
+// largest estimate that may pass here, 5000, needs more, so the burst is 6000.
 package main
 
 import (
