@@ -141,3 +141,33 @@ func TestWithoutAutocommitRulesAreFollowedAndOldRowsDeleted(t *testing.T) {
 	soon(t, func() bool { return count(t, other, "") == 0 }, "the deletion is committed")
 	require.NoError(t, log.Close(t.Context()))
 }
+
+// A server whose binary log has statements accepts writes at REPEATABLE READ, which is its default, and refuses them at READ COMMITTED.
+func TestWithABinaryLogOfStatementsTheAuditWritesOrNamesTheSetting(t *testing.T) {
+	db := openPlainMariaDB(t, "&binlog_format=%27STATEMENT%27")
+	migrate(t, db, sqlsource.MySQL)
+	_, err := db.Exec("INSERT INTO rate_limit_violation (rule, `key`, minute, cost, remaining, retry_after, first_at, last_at, count) VALUES ('api', 'old', '2019-01-01', 1, 0, 1, '2019-01-01', '2019-01-01', 1)")
+	require.NoError(t, err)
+	p, log := audited(t, db, audit.Options{Dialect: sqlsource.MySQL, Every: 10 * time.Millisecond})
+	for range 5 {
+		p.Allow(request("ann"), 1)
+	}
+	require.NoError(t, log.Flush(t.Context()))
+	soon(t, func() bool { return count(t, db, "WHERE `key` = 'old'") == 0 }, "the old row is deleted")
+	assert.Equal(t, 3, count(t, db, "WHERE `key` = 'ann'"))
+	require.NoError(t, log.Close(t.Context()))
+
+	var name string
+	require.NoError(t, db.QueryRow("SELECT DATABASE()").Scan(&name))
+	refusing, err := sql.Open("mysql", mariaDB(t).dsn(name)+"&binlog_format=%27STATEMENT%27&tx_isolation=%27READ-COMMITTED%27")
+	require.NoError(t, err)
+	defer refusing.Close()
+	p, log = audited(t, refusing, audit.Options{Dialect: sqlsource.MySQL, Every: time.Hour})
+	for range 5 {
+		p.Allow(request("bob"), 1)
+	}
+	err = log.Flush(t.Context())
+	require.ErrorContains(t, err, "BINLOG_FORMAT = STATEMENT")
+	assert.ErrorContains(t, err, "READ COMMITTED")
+	assert.ErrorContains(t, log.Close(t.Context()), "BINLOG_FORMAT = STATEMENT")
+}
