@@ -1,0 +1,191 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// passage is consecutive prose of one file: a comment, a paragraph or a string. Each of its lines is one line of the file, blank where it has code only.
+type passage struct {
+	kind  kind
+	first int // the number of its first line
+	lines []string
+}
+
+// readerOf returns the function that extracts the prose of a file, or nil if files with this name have none.
+func readerOf(path string) func(path, content string) ([]passage, error) {
+	switch filepath.Ext(path) {
+	case ".go":
+		return readGo
+	case ".lua":
+		return readLua
+	case ".md":
+		return readPage
+	case ".sh", "":
+		return readShell
+	}
+	return nil
+}
+
+// code matches code and literals within prose, in quotes and back quotes, and addresses. target matches the address of a link.
+var (
+	code   = regexp.MustCompile("`[^`\n]*`|\"[^\"\n]*\"|https?://\\S+")
+	target = regexp.MustCompile(`\]\([^)\n]*\)`)
+)
+
+// prose returns a line without the addresses of links, and with a placeholder, which counts as no word, for code and literals.
+func prose(line string) string {
+	return strings.TrimSpace(code.ReplaceAllString(target.ReplaceAllString(line, "]"), "_"))
+}
+
+func readGo(path, content string) ([]passage, error) {
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, path, content, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	test := strings.HasSuffix(path, "_test.go")
+	var all []passage
+	for _, group := range file.Comments {
+		p := passage{kind: goComments, first: set.Position(group.Pos()).Line}
+		if test {
+			p.kind = goTestComments
+		}
+		for _, comment := range group.List {
+			for line := range strings.SplitSeq(comment.Text, "\n") {
+				p.lines = append(p.lines, goLine(line))
+			}
+		}
+		for n, line := range p.lines {
+			if expected := strings.TrimSpace(line); expected == "Output:" || expected == "Unordered output:" || strings.HasPrefix(expected, "Output: ") {
+				p.lines = p.lines[:n] // the rest is what a program prints
+				break
+			}
+		}
+		all = append(all, p)
+	}
+	if !test {
+		ast.Inspect(file, func(n ast.Node) bool {
+			if _, imports := n.(*ast.ImportSpec); imports {
+				return false
+			}
+			literal, isLiteral := n.(*ast.BasicLit)
+			if !isLiteral || literal.Kind != token.STRING {
+				return true
+			}
+			text, err := strconv.Unquote(literal.Value)
+			if err == nil && words(text) >= 3 && !strings.Contains(text, "\n") {
+				all = append(all, passage{kind: goStrings, first: set.Position(literal.Pos()).Line, lines: []string{prose(text)}})
+			}
+			return true
+		})
+	}
+	return all, nil
+}
+
+// goLine returns the prose of one line of a comment: none if it is a directive or code, which a tab or four spaces set apart.
+func goLine(line string) string {
+	text, isLine := strings.CutPrefix(line, "//")
+	if !isLine {
+		return prose(strings.Trim(line, "/* \t"))
+	}
+	if text != "" && text[0] != ' ' && text[0] != '\t' {
+		return "" // a directive, such as //go:build
+	}
+	if strings.HasPrefix(text, "\t") || strings.HasPrefix(text, " \t") || strings.HasPrefix(text, "     ") && !strings.HasPrefix(strings.TrimSpace(text), "- ") {
+		return ""
+	}
+	return prose(text)
+}
+
+// readLua returns the comments of a Lua program. Consecutive lines are one passage.
+func readLua(_, content string) ([]passage, error) {
+	return lineComments(content, luaComments, "--"), nil
+}
+
+// readShell returns the comments of a shell program: a file whose first line names a shell.
+func readShell(path, content string) ([]passage, error) {
+	first, rest, _ := strings.Cut(content, "\n")
+	if filepath.Ext(path) == "" && !(strings.HasPrefix(first, "#!") && strings.HasSuffix(strings.TrimSpace(first), "sh")) {
+		return nil, nil
+	}
+	return lineComments("\n"+rest, shellComments, "#"), nil
+}
+
+// lineComments returns the comments that a mark begins and the line's end ends.
+func lineComments(content string, k kind, mark string) []passage {
+	var all []passage
+	var open *passage
+	number := 0
+	for line := range strings.SplitSeq(content, "\n") {
+		number++
+		at := commentAt(line, mark)
+		if at < 0 {
+			open = nil
+			continue
+		}
+		text := prose(strings.TrimLeft(line[at:], mark))
+		if alone := strings.TrimSpace(line[:at]) == ""; open != nil && alone {
+			open.lines = append(open.lines, text)
+			continue
+		}
+		all = append(all, passage{kind: k, first: number, lines: []string{text}})
+		open = &all[len(all)-1]
+	}
+	return all
+}
+
+// commentAt returns where a line's comment begins, or −1: at the first mark outside of quotes that begins the line or follows a space.
+func commentAt(line, mark string) int {
+	var quote byte
+	for i := 0; i < len(line); i++ {
+		switch c := line[i]; {
+		case quote != 0:
+			if c == '\\' {
+				i++
+			} else if c == quote {
+				quote = 0
+			}
+		case c == '\'' || c == '"':
+			quote = c
+		case strings.HasPrefix(line[i:], mark) && (i == 0 || line[i-1] == ' ' || line[i-1] == '\t'):
+			return i
+		}
+	}
+	return -1
+}
+
+// readPage returns the paragraphs of a Markdown page, without its code, its headings and the head rows of its tables.
+func readPage(_, content string) ([]passage, error) {
+	var all []passage
+	fence := ""
+	open := false
+	lines := strings.Split(content, "\n")
+	for n, line := range lines {
+		text := strings.TrimSpace(line)
+		heads := n+1 < len(lines) && strings.HasPrefix(text, "|") && strings.HasPrefix(lines[n+1], "|--") // the names of a table's columns
+		switch {
+		case fence != "":
+			if strings.HasPrefix(text, fence) {
+				fence = ""
+			}
+			open = false
+		case strings.HasPrefix(text, "```") || strings.HasPrefix(text, "~~~"):
+			fence, open = text[:3], false
+		case text == "" || strings.HasPrefix(line, "    ") && !open || strings.HasPrefix(text, "#") || heads:
+			open = false
+		case open && !strings.HasPrefix(text, "|") && !strings.HasPrefix(text, "- "):
+			last := &all[len(all)-1]
+			last.lines = append(last.lines, prose(text))
+		default:
+			all = append(all, passage{kind: pages, first: n + 1, lines: []string{prose(text)}})
+			open = true
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+)
+
+// rules are the counted phrases. Each expression's whole match is one hit, unless skip reports that this use is good English.
+var rules = [...]struct {
+	name string
+	expr *regexp.Regexp
+	skip func(before, after string) bool // may be nil
+}{
+	{"what, who", regexp.MustCompile(`(?i)\b(what|whatever|who|whom|whoever)\b`), notNounClause},
+	{"tell, say, ask, hear", regexp.MustCompile(`(?i)\b(tell|tells|told|telling|say|says|said|saying|ask|asks|asked|asking|hear|hears|heard|hearing)\b`), nil},
+	{"those, that of, one that", regexp.MustCompile(`(?i)\b(those|that of|ones? that)\b`), nil},
+	{"adverbs", regexp.MustCompile(`(?i)\b(tak(e|es|en|ing) note|took note|in vain|meanwhile|nobody|somebody|as good as|mistakes? of ours)\b`), nil},
+}
+
+// notNounClause reports whether a "what" or "who" is part of a question, a "whatever" that concedes, as in "whatever the limit", or a "who" that follows
+// its noun, as in "callers who leave". Any other one begins a clause that stands for a noun.
+func notNounClause(before, after string) bool {
+	if end := strings.IndexAny(after, ".?!"); end >= 0 && after[end] == '?' {
+		return true
+	}
+	word, rest, _ := strings.Cut(strings.ToLower(after), " ")
+	switch word = strings.TrimRight(word, ".,;:!)"); word {
+	case "who", "whom":
+		last := lastWord(before)
+		return last != "" && !beforeClause[last]
+	case "whatever":
+		next, _, _ := strings.Cut(rest, " ")
+		return next == "the" || next == "its" || next == "their"
+	}
+	return false
+}
+
+// lastWord returns the last word before a match in lower case, or "" if a sentence begins there. A comma between them counts for nothing: "the caller, who".
+func lastWord(before string) string {
+	before = strings.TrimRight(before, " \n\t,(—–*_")
+	if before == "" || strings.ContainsAny(before[len(before)-1:], ".;:!?|") {
+		return ""
+	}
+	return strings.ToLower(strings.Trim(before[strings.LastIndexAny(before, " \n\t(")+1:], "*_`\"'"))
+}
+
+// beforeClause are the words after which "who" begins a clause: prepositions, conjunctions and verbs.
+var beforeClause = func() map[string]bool {
+	set := map[string]bool{}
+	for _, word := range strings.Fields(`a about after against all-of and as at because before but by for from if in into is are was of on or over than that the to under unless
+		when where which while with without know knows see sees show shows tell tells told say says ask asks decide decides learn learns find finds finds out return returns report reports
+		record records note notes find log logs matter matters only not nor then`) {
+		set[word] = true
+	}
+	return set
+}()
