@@ -1,10 +1,10 @@
 // Package calendar divides time into the minutes, hours, days, weeks or months of a time zone. It is pure
 // arithmetic on instants in Unix seconds, and reads no clock.
 //
-// A window of minutes or hours begins whenever the zone's clock shows a full one: see [clockWindows]. Another window begins at the first instant whose local date is that of the window's first day, or a
-// later one. So windows follow each other without a gap and never overlap, also where clocks are
-// set at midnight: a midnight that is left out is the instant of the step, and of one that comes
-// twice the first counts. A date that a zone has left out altogether has no window.
+// A window of a minute or an hour begins when the zone's clock shows a full minute or hour: see [clockWindows]. A longer window
+// begins at the first instant whose local date is the window's first day or a later one. Windows therefore follow each other
+// without gaps or overlaps, even where clocks are set at midnight: a skipped midnight counts as the instant of the step, and
+// of a repeated midnight the first one counts. A date that a zone has skipped altogether has no window.
 package calendar
 
 import (
@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// Unit is how long a window is.
+// Unit is the length of a window.
 type Unit uint8
 
 const (
@@ -40,7 +40,7 @@ func (u Unit) String() string {
 	return unitNames[u]
 }
 
-// UnitOf returns the unit of that name, or false.
+// UnitOf returns the unit with the given name, or false if there is none.
 func UnitOf(name string) (Unit, bool) {
 	for u, n := range unitNames {
 		if u > 0 && n == name {
@@ -54,14 +54,14 @@ func UnitOf(name string) (Unit, bool) {
 type Calendar struct {
 	zone *zone
 	unit Unit
-	from int64 // a week's first day, from 0 for Sunday; a month's, from 1
+	from int64 // the first day of a week (0 is Sunday) or of a month (1 is the first)
 
-	clock *clockWindows // of hours and minutes, else nil
+	clock *clockWindows // set for hours and minutes, otherwise nil
 }
 
-// New returns the calendar of a unit. from is the day on which it begins: a weekday, 0 for
-// Sunday, or the day of a month, from 1 to 31; where a month has no such day, its last one. Days, hours and
-// minutes have none, and from is 0. The error says what is wrong.
+// New returns the calendar of a unit. For weeks, from is the first weekday, with 0 for Sunday. For months, it is the first
+// day, from 1 to 31; in a month without that day, the window begins on the last one. For days, hours and minutes, from must
+// be 0. The error names the invalid argument.
 func New(unit Unit, zone string, from int) (*Calendar, error) {
 	switch {
 	case unit == Day && from != 0:
@@ -92,27 +92,26 @@ func New(unit Unit, zone string, from int) (*Calendar, error) {
 // Location returns the calendar's time zone.
 func (c *Calendar) Location() *time.Location { return c.zone.loc }
 
-// Window is one of a calendar's windows: from an instant on, and before another.
+// Window is one of a calendar's windows: it contains its first instant, and ends before its last.
 type Window struct{ From, To int64 }
 
-// The years that a calendar divides. An instant before or after them counts as the first or the
-// last of them.
+// The years that a calendar divides. An earlier or later instant counts as the first or last instant of this range.
 var (
 	firstInstant = time.Date(1, 1, 2, 0, 0, 0, 0, time.UTC).Unix()
 	lastInstant  = time.Date(9999, 12, 30, 0, 0, 0, 0, time.UTC).Unix()
 )
 
-// At returns the window that an instant lies in.
+// At returns the window that contains an instant.
 func (c *Calendar) At(unix int64) Window { return c.window(c.index(unix)) }
 
-// After returns the k-th window after the one that an instant lies in.
+// After returns the k-th window after the one that contains an instant.
 func (c *Calendar) After(unix, k int64) Window { return c.window(c.index(unix) + k) }
 
-// Count returns how many windows after that of the first instant the second one lies.
+// Count returns the number of windows from the first instant's window to the second instant's.
 func (c *Calendar) Count(first, second int64) int64 { return c.index(second) - c.index(first) }
 
-// Longest returns how long a window is at most: the days that it may have, and an hour, say, where
-// clocks are set back by that. What zones did before 1970 does not count.
+// Longest returns the maximum length of a window: its days, plus the amount by which the zone's clocks are set back, such as
+// an hour. Steps before 1970 do not count.
 func (c *Calendar) Longest() time.Duration {
 	if c.clock != nil {
 		return time.Duration(c.clock.longest) * time.Second
@@ -134,8 +133,8 @@ func (c *Calendar) window(i int64) Window {
 	return Window{c.zone.start(c.first(i)), c.zone.start(c.first(i + 1))}
 }
 
-// index returns the number of the window that an instant lies in. The date may be that of the
-// window before: clocks that are set back after midnight come to the old date again.
+// index returns the number of the window that contains an instant. The local date may belong to the previous window: clocks
+// that are set back after midnight show the old date again.
 func (c *Calendar) index(unix int64) int64 {
 	unix = min(max(unix, firstInstant), lastInstant)
 	if c.clock != nil {
@@ -148,7 +147,7 @@ func (c *Calendar) index(unix int64) int64 {
 	return i
 }
 
-// indexOf returns the number of the window that a date belongs to.
+// indexOf returns the number of the window that contains a date.
 func (c *Calendar) indexOf(day int64) int64 {
 	switch c.unit {
 	case Day:
@@ -164,7 +163,7 @@ func (c *Calendar) indexOf(day int64) int64 {
 	return i
 }
 
-// thursday makes weekdays of dates: the first of 1970 was a Thursday.
+// thursday converts dates to weekdays: January 1, 1970 was a Thursday.
 const thursday = -4
 
 // first returns the first date of a window.
@@ -208,31 +207,29 @@ func floor(a, b int64) int64 {
 	return q
 }
 
-// zone is a time zone, and what is special about its dates. A date is a number of days since the
-// first of 1970.
+// zone is a time zone, with the irregularities of its dates. A date is the number of days since January 1, 1970.
 type zone struct {
 	loc  *time.Location
-	left []int64       // the dates that it has left out, in order
-	back time.Duration // the most that clocks were set back by at once
+	left []int64       // the skipped dates, in order
+	back time.Duration // the largest single step by which clocks were set back
 
 	hours, minutes func() *clockWindows
 }
 
-var zones sync.Map // by name, what load has returned without an error
+var zones sync.Map // the zones that load has returned without an error, by name
 
-// load returns the zone of a name, once and for all. A name that does not exist is looked for
-// each time, so that wrong names take no memory.
+// load returns the zone with the given name and caches it. Unknown names are not cached, so that wrong names take no memory.
 func load(name string) (*zone, error) {
 	if z, ok := zones.Load(name); ok {
 		return z.(*zone), nil
 	}
-	// What these mean is up to the machine, and a quota must not be.
+	// Their meaning depends on the machine, and a quota's must not.
 	switch name {
 	case "", "Local", "localtime", "posixrules":
 		return nil, fmt.Errorf("the zone is %q, want a name such as UTC or Europe/Berlin", name)
 	}
 	loc, err := time.LoadLocation(name)
-	if err == nil && path.Clean(name) != name { // else a zone has any number of names
+	if err == nil && path.Clean(name) != name { // otherwise a zone would have any number of names
 		err = errors.New("it is no clean path")
 	}
 	if err != nil {
@@ -247,7 +244,7 @@ func load(name string) (*zone, error) {
 	return z, nil
 }
 
-// survey goes through the zone's steps. Those of its last rule repeat each year.
+// survey examines the zone's steps. The steps of its last rule repeat each year.
 func (z *zone) survey() {
 	before, step := z.offset(firstInstant)
 	for step < lastSurveyed {
@@ -262,11 +259,10 @@ func (z *zone) survey() {
 	}
 }
 
-// lastSurveyed is after all steps that are listed one by one.
+// lastSurveyed is later than every step that is listed individually.
 var lastSurveyed = time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
 
-// offset returns by how much clocks differ from UTC at an instant, in seconds, and until when at
-// least.
+// offset returns the offset of clocks from UTC at an instant, in seconds, and an instant until which it holds at least.
 func (z *zone) offset(unix int64) (offset, until int64) {
 	t := time.Unix(unix, 0).In(z.loc)
 	_, seconds := t.Zone()
@@ -276,8 +272,8 @@ func (z *zone) offset(unix int64) (offset, until int64) {
 	case end.Unix() > unix:
 		until = end.Unix()
 	default:
-		// Package time ends each year after 365 days, where a zone has a rule for all years to
-		// come. On the last day of a leap year nothing happens before the year is over.
+		// Where a zone has a rule for all future years, package time ends each year after 365 days. On the last day of a
+		// leap year there is no step before the year is over.
 		until = secondsADay * (floor(unix, secondsADay) + 1)
 	}
 	return int64(seconds), until
@@ -289,10 +285,10 @@ func (z *zone) date(unix int64) int64 {
 	return floor(unix+int64(offset), secondsADay)
 }
 
-// widest is more than any zone differs from UTC by.
+// widest is larger than the offset of any zone from UTC.
 const widest = 26 * 3600
 
-// start returns the first instant whose local date is that one or later.
+// start returns the first instant whose local date is the given one or later.
 func (z *zone) start(day int64) int64 {
 	local := day * secondsADay
 	for at := local - widest; ; {
@@ -304,8 +300,8 @@ func (z *zone) start(day int64) int64 {
 	}
 }
 
-// Format returns a calendar's zone and anchor as Parse reads them: "UTC", "Europe/Berlin from 15",
-// "UTC from monday". It needs no valid one.
+// Format returns a calendar's zone and anchor in the form that Parse reads: "UTC", "Europe/Berlin from 15",
+// "UTC from monday". The arguments need not be valid.
 func Format(unit Unit, zone string, from int) string {
 	switch unit {
 	case Week:
@@ -316,8 +312,7 @@ func Format(unit Unit, zone string, from int) string {
 	return zone
 }
 
-// Parse reads what Format returns. Without an anchor a week begins on Monday, and a month on the
-// first.
+// Parse reads the form that Format returns. Without an anchor, a week begins on Monday and a month on the first.
 func Parse(unit Unit, words []string) (zone string, from int, err error) {
 	if len(words) == 0 {
 		return "", 0, fmt.Errorf("no time zone after %v, want one such as UTC or Europe/Berlin", unit)

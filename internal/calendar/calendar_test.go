@@ -11,10 +11,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// windows says for how many windows the long test goes on: -windows 150000.
+// windows is the number of windows that the long test covers, set by -windows 150000.
 var windows = flag.Int64("windows", testsize.Of[int64](2000, 20_000), "windows of each calendar that are looked at")
 
-// strange are zones with steps at midnight, of half an hour and of a day, beside ordinary ones.
+// strange lists zones with steps at midnight, of half an hour or of a day, beside ordinary ones.
 var strange = []string{
 	"UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Havana",
 	"Pacific/Apia", "America/St_Johns", "America/Sao_Paulo", "Pacific/Kwajalein", "Africa/Casablanca",
@@ -36,8 +36,8 @@ func instant(t testing.TB, zone, text string) int64 {
 	return at.Unix()
 }
 
-// Each window ends where the next one begins, no instant lies in two of them, and each begins when
-// its first date does: a second before, the local date is an earlier one.
+// Each window ends where the next one begins, no instant lies in two windows, and each window begins with its first date: a
+// second before, the local date is an earlier one.
 func TestWindowsHaveNoGapAndDoNotOverlap(t *testing.T) {
 	for _, zone := range strange {
 		loc, err := time.LoadLocation(zone)
@@ -47,7 +47,7 @@ func TestWindowsHaveNoGapAndDoNotOverlap(t *testing.T) {
 			c := calendarOf(t, unit, zone, from)
 			n := *windows
 			if unit != Day {
-				n = min(n, 20_000) // and no year that has five figures
+				n = min(n, 20_000) // and no five-digit year
 			}
 			w := c.At(time.Date(1985, 1, 1, 0, 0, 0, 0, time.UTC).Unix())
 			if n > 6000 {
@@ -100,7 +100,7 @@ func TestDaysAreAsLongAsTheyAre(t *testing.T) {
 	assert.EqualValues(t, 2, apia.Count(instant(t, "Pacific/Apia", "2011-12-29 12:00:00"), instant(t, "Pacific/Apia", "2012-01-01 12:00:00")))
 }
 
-// The clocks of St. John's were set back at a minute past midnight: the first midnight counts.
+// The clocks of St. John's were set back one minute after midnight: the first midnight counts.
 func TestMidnightThatComesTwice(t *testing.T) {
 	c := calendarOf(t, Day, "America/St_Johns", 0)
 	old := c.At(instant(t, "America/St_Johns", "2010-11-06 12:00:00"))
@@ -123,7 +123,7 @@ func TestAnAnchorThatAMonthDoesNotHaveIsItsLastDay(t *testing.T) {
 func TestLongestWindow(t *testing.T) {
 	assert.Equal(t, 24*time.Hour, calendarOf(t, Day, "UTC", 0).Longest())
 	assert.Equal(t, 25*time.Hour, calendarOf(t, Day, "Europe/Berlin", 0).Longest())
-	assert.Equal(t, 25*time.Hour, calendarOf(t, Day, "Australia/Lord_Howe", 0).Longest()) // it was half an hour only since 1985
+	assert.Equal(t, 25*time.Hour, calendarOf(t, Day, "Australia/Lord_Howe", 0).Longest()) // the step has been half an hour only since 1985
 	assert.Equal(t, 7*24*time.Hour, calendarOf(t, Week, "UTC", 0).Longest())
 	assert.Equal(t, 31*24*time.Hour+time.Hour, calendarOf(t, Month, "America/New_York", 1).Longest())
 }
@@ -142,7 +142,7 @@ func TestWhatIsNoCalendar(t *testing.T) {
 	}
 }
 
-// An instant that no calendar has counts as the first or the last that it has.
+// An instant outside a calendar's range counts as the first or last instant of the range.
 func TestInstantsFarAway(t *testing.T) {
 	for unit := Day; unit <= Month; unit++ {
 		c := calendarOf(t, unit, "Europe/Berlin", 1*min(1, int(unit-Day)))

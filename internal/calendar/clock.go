@@ -3,18 +3,18 @@ package calendar
 import "sort"
 
 // clockWindows are the hours or minutes of a zone. A window begins at each instant at which the zone's clock shows a full
-// hour or minute. Where clocks are set by whole hours, all windows are equally long: the hour that comes twice in autumn is two
-// windows, and the hour that is left out in spring is none. Where they are set by half an hour, as on Lord Howe Island, the window
-// of the change lasts until the clock shows a full hour again. After 2099, changes by a part of a window do not count.
+// hour or minute. Where clocks are set by whole hours, all windows are equally long: the hour that is repeated in autumn is two
+// windows, and the hour that is skipped in spring is none. Where clocks are set by half an hour, as on Lord Howe Island, the
+// window of the change lasts until the clock shows a full hour again. After 2099, steps of a fraction of a window do not count.
 type clockWindows struct {
 	length  int64 // of a window, in seconds
 	spans   []clockSpan
 	longest int64 // window since 1970
 }
 
-// clockSpan is a time in which windows begin in one phase.
+// clockSpan is a period in which all windows begin in one phase.
 type clockSpan struct {
-	from   int64 // its first instant; the first span has begun ever before
+	from   int64 // its first instant; the first span has no beginning
 	phase  int64 // the offset of the clock from UTC, less whole windows
 	add    int64 // the index of the window at t is (t+phase)/length+add, rounded down
 	before int64 // the index of the window before from
@@ -48,7 +48,7 @@ func (c *clockWindows) change(from, phase int64) {
 	}
 }
 
-// index returns the number of the window that an instant lies in.
+// index returns the number of the window that contains an instant.
 func (c *clockWindows) index(unix int64) int64 {
 	s := c.spans[max(0, sort.Search(len(c.spans), func(i int) bool { return c.spans[i].from > unix })-1)]
 	return floor(unix+s.phase, c.length) + s.add

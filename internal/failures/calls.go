@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Ended reports whether a context has ended. On a busy machine its timer fires late: a
-// limiter that compares times knows of the deadline before Err does.
+// Ended reports whether a context has ended. On a busy machine the context's timer fires late: a limiter that compares times
+// detects the deadline before Err does.
 func Ended(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
-// PanicText tells what a limiter panicked with, but not the text, which may hold a key: only a
-// runtime error's is told.
+// PanicText describes the value of a limiter's panic by its type, since its text may contain a key. Only the text of a
+// runtime error is included.
 func PanicText(p any) string {
 	if e, ok := p.(runtime.Error); ok {
 		return e.Error()
@@ -23,7 +23,7 @@ func PanicText(p any) string {
 	return fmt.Sprintf("a %T", p)
 }
 
-// Late marks a limiter that answers a caller whose deadline has passed, instead of failing: what has one embedded.
+// Late, when embedded, marks a limiter that answers a caller whose deadline has passed, instead of failing.
 type Late struct{}
 
 func (Late) answersLate() {}

@@ -1,7 +1,6 @@
-// Package failures remembers, for the length of one decision, which limiters have failed to
-// make it. A decision may take several calls, and waits for none of them twice: package lease
-// brings the memory along, and package failover uses it. It also holds what both need to tell how a
-// call has failed.
+// Package failures records, for the duration of one decision, the limiters that have failed to make it. A decision may take
+// several calls and must not wait for a failed limiter twice: package lease adds the record to the context, and package
+// failover reads it. The package also classifies failed calls for both.
 package failures
 
 import (
@@ -10,13 +9,13 @@ import (
 	"sync"
 )
 
-// List is the limiters that have failed so far. It is never changed. Nil means none.
+// List holds the limiters that have failed so far. It is immutable. Nil means none.
 type List []any
 
-// And returns the list with another one behind it.
+// And returns the list with another limiter appended.
 func (l List) And(more List) List { return append(slices.Clip(l), more...) }
 
-// Set takes note of limiters that fail. The zero Set is empty. It is safe for concurrent use.
+// Set collects the limiters that fail. The zero Set is empty. It is safe for concurrent use.
 type Set struct {
 	mu   sync.Mutex
 	list List
@@ -36,13 +35,13 @@ type memory struct {
 	now    *Set
 }
 
-// With returns a context for a call of a decision: what failed before, and who takes note of
-// what fails now, or nil.
+// With returns a context for one call of a decision, with the limiters that failed before and the set that collects further
+// failures, which may be nil.
 func With(ctx context.Context, before List, now *Set) context.Context {
 	return context.WithValue(ctx, key{}, memory{before, now})
 }
 
-// Note takes note that a limiter has failed, if the context has a memory.
+// Note adds a failed limiter to the context's set, if there is one.
 func Note(ctx context.Context, who any) {
 	if m, _ := ctx.Value(key{}).(memory); m.now != nil {
 		m.now.mu.Lock()
@@ -51,7 +50,7 @@ func Note(ctx context.Context, who any) {
 	}
 }
 
-// Noted reports whether a limiter has failed before in the same decision.
+// Noted reports whether a limiter has failed earlier in the same decision.
 func Noted(ctx context.Context, who any) bool {
 	m, ok := ctx.Value(key{}).(memory)
 	return ok && (slices.Contains(m.before, who) || m.now != nil && slices.Contains(m.now.List(), who))

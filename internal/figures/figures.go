@@ -1,4 +1,4 @@
-// Package figures describes the metrics of limiters, whatever exports them: packages promlimit and otellimit share it.
+// Package figures describes the metrics of limiters, independently of the exporter: packages promlimit and otellimit share it.
 package figures
 
 import (
@@ -12,10 +12,10 @@ import (
 // Figure describes a metric.
 type Figure struct {
 	Name  string   // words with dots between them, without the prefix "ratelimit."
-	Unit  string   // as OpenTelemetry has it: "{key}", "s", or "1"
+	Unit  string   // in OpenTelemetry's notation: "{key}", "s", or "1"
 	Help  string   // one sentence
-	Gauge bool     // it is a gauge, or a histogram; else a counter
-	By    []string // the names of its labels; a figure of a [Group] gets one more, for what the group is about
+	Gauge bool     // a gauge or histogram if true, otherwise a counter
+	By    []string // the names of its labels; a figure of a [Group] gets one more, which identifies the group
 }
 
 // OpenTelemetry returns the metric's name under OpenTelemetry's conventions, such as
@@ -23,8 +23,8 @@ type Figure struct {
 func (f Figure) OpenTelemetry() string { return "ratelimit." + f.Name }
 
 // Prometheus returns the metric's name under Prometheus' conventions, such as
-// ratelimit_keys_expired_total: that of OpenTelemetry as its exporters translate it, except
-// that the only annotation that becomes part of the name is {unit}.
+// ratelimit_keys_expired_total. It is the name that OpenTelemetry's exporters produce, except
+// that {unit} is the only annotation that becomes part of it.
 func (f Figure) Prometheus() string {
 	name := "ratelimit_" + strings.ReplaceAll(f.Name, ".", "_")
 	switch f.Unit {
@@ -39,7 +39,7 @@ func (f Figure) Prometheus() string {
 	return name + "_total"
 }
 
-// The counters that count decisions as they are taken.
+// The counters of decisions, incremented at each decision.
 var (
 	Decisions = Figure{Name: "decisions", Unit: "{decision}", By: []string{"limiter", "limit", "outcome"},
 		Help: "Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable, rejected or error."}
@@ -53,27 +53,27 @@ var (
 		Help: "Requests decided by policies, by outcome: those of decisions, or killed by the kill switch."}
 )
 
-// Duration is the histogram of how long decisions took.
+// Duration is the histogram of the durations of decisions.
 var Duration = Figure{Name: "decision.duration", Unit: "s", Gauge: true, By: []string{"limiter"}, Help: "How long decisions took."}
 
 // Buckets are the upper bounds of the buckets of [Duration].
 var Buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1}
 
-// Group is figures that are read together, when somebody asks for them.
+// Group is a set of figures that are read together, at each collection.
 type Group struct {
 	Figures []Figure
-	// Read calls add for each series: with the index of its figure, its value, and the values of
+	// Read calls add for each series, with the index of its figure, its value, and the values of
 	// the figure's labels.
 	Read func(add func(figure int, value float64, labels ...string))
 }
 
-// OfTable returns the figures of a limiter's table of keys. read is the limiter's method Stats.
+// OfTable returns the figures of a limiter's table of keys. The argument read is the limiter's method Stats.
 func OfTable(read func() ratelimit.Stats) Group {
 	return Group{Figures: ofTables("keys"), Read: func(add func(int, float64, ...string)) { addTable(add, read()) }}
 }
 
-// OfRuleTables returns the figures of the tables of rules. read returns them by the names of the rules, such as the
-// method Tables of policies.
+// OfRuleTables returns the figures of the tables of rules. The argument read returns the tables by the names of their rules,
+// as the method Tables of policies does.
 func OfRuleTables(read func() map[string]ratelimit.Stats) Group {
 	return Group{
 		Figures: ofTables("policy.rule.keys", "rule"),
@@ -105,7 +105,7 @@ func addTable(add func(int, float64, ...string), s ratelimit.Stats, labels ...st
 	}
 }
 
-// OfPolicies returns the figures of policies. read is their method Stats.
+// OfPolicies returns the figures of policies. The argument read is their method Stats.
 func OfPolicies(read func() stats.Policies) Group {
 	return Group{
 		Figures: []Figure{

@@ -2,7 +2,7 @@ package figures
 
 import "github.com/weir-go/ratelimit/lease"
 
-// OfLease returns the figures of leases. read is the limiter's method Stats.
+// OfLease returns the figures of leases. The argument read is the limiter's method Stats.
 func OfLease(read func() lease.Stats) Group {
 	return Group{
 		Figures: []Figure{

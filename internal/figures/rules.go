@@ -15,7 +15,7 @@ type RuleCounts struct {
 	requests [outcome.Count]atomic.Uint64
 	killed   atomic.Uint64
 
-	mu      sync.RWMutex // guards what follows
+	mu      sync.RWMutex // guards the fields below
 	series  map[ruleSeries]*atomic.Uint64
 	inForce func() []string // the names of the rules in force; nil if they are not known
 }
@@ -27,7 +27,7 @@ type ruleSeries struct {
 	outcome    outcome.Outcome
 }
 
-// Count counts a decision. It is what the Options.OnDecision of package policy is set to.
+// Count counts a decision. Set the Options.OnDecision of package policy to it.
 func (c *RuleCounts) Count(d stats.PolicyDecision) {
 	if d.KillSwitch {
 		c.killed.Add(1)
@@ -60,7 +60,7 @@ func (c *RuleCounts) count(s ruleSeries) {
 	n.Add(1)
 }
 
-// Keep tells how to find out the names of the rules that are in force. The counts of others are forgotten.
+// Keep sets the function that returns the names of the rules in force. The counts of other rules are discarded.
 func (c *RuleCounts) Keep(inForce func() []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,14 +87,14 @@ func (c *RuleCounts) Group() Group {
 	}
 }
 
-// forget forgets the rules that are not in force, and returns the counts of the others.
+// forget discards the counts of rules that are not in force, and returns the other counts.
 func (c *RuleCounts) forget() map[ruleSeries]uint64 {
 	c.mu.RLock()
 	inForce := c.inForce
 	c.mu.RUnlock()
 	var names []string
 	if inForce != nil {
-		names = slices.Clone(inForce()) // under no lock: it is the program's
+		names = slices.Clone(inForce()) // without a lock: the function is the program's
 		slices.Sort(names)
 	}
 	c.mu.Lock()
@@ -110,8 +110,8 @@ func (c *RuleCounts) forget() map[ruleSeries]uint64 {
 	return left
 }
 
-// outcomeOf returns what became of the decision under its i-th rule. If the engine did not tell that, it
-// is the outcome of the whole, if that is due to this rule; else there is none, and ok is false.
+// outcomeOf returns the outcome of the decision under its i-th rule. If the engine did not report one, it is the outcome of
+// the whole decision if this rule has caused it; otherwise ok is false.
 func outcomeOf(d *stats.PolicyDecision, i int) (o outcome.Outcome, ok bool) {
 	r := &d.Rules[i]
 	switch {

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Timed returns a limiter that tells how long the decisions of another take. Wait is not measured:
-// most of it is sleep. What else the other can do, the result can do too.
+// Timed returns a limiter that reports the durations of another limiter's decisions. Wait is not measured: most of it is
+// sleep. The result has the optional methods of the other limiter.
 func Timed[K any](l ratelimit.Reserver[K], took func(context.Context, time.Duration)) ratelimit.Reserver[K] {
 	t := &timed[K]{l, took}
 	if failures.AnswersLate(l) {
@@ -19,7 +19,7 @@ func Timed[K any](l ratelimit.Reserver[K], took func(context.Context, time.Durat
 	return t
 }
 
-// late is timed of a limiter that answers late.
+// late wraps a limiter that answers after the caller's deadline.
 type late[K any] struct {
 	*timed[K]
 	failures.Late

@@ -1,5 +1,5 @@
 // Package keytext reads keys from header fields and metadata, for HTTP requests and gRPC
-// calls alike. Its errors hold nothing of a value.
+// calls alike. Its errors contain no part of a value.
 package keytext
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Raw returns the only value there is.
+// Raw returns the only value, and fails if there are several.
 func Raw(values []string, what string) (string, error) {
 	switch {
 	case len(values) > 1:
@@ -23,8 +23,8 @@ func Raw(values []string, what string) (string, error) {
 
 func missing(what string) error { return fmt.Errorf("%w: no %s", keyfunc.ErrNoKey, what) }
 
-// Single returns the only value there is, without white space around it: that is no part of a
-// field's value (RFC 9110, section 5.5), but only HTTP/1 servers remove it. Else a client
+// Single returns the only value, without white space around it: such space is no part of a
+// field's value (RFC 9110, section 5.5), but only HTTP/1 servers remove it. Otherwise a client
 // would have a budget for each number of spaces.
 func Single(values []string, what string) (string, error) {
 	value, err := Raw(values, what)
@@ -34,8 +34,8 @@ func Single(values []string, what string) (string, error) {
 	return value, err
 }
 
-// maxKept bounds the text of a key. A limiter keeps its keys, and a server's default
-// lets a client send a megabyte of header: for each of 65,536 keys.
+// maxKept bounds the text of a key. A limiter keeps its keys, and by default a server accepts
+// a megabyte of header from a client: for each of 65,536 keys.
 const maxKept = 1 << 10
 
 // Short returns a text that is short enough to be kept as a key.
@@ -54,7 +54,7 @@ func Bearer(values []string) (token string, err error) {
 	}
 	scheme := value
 	if i := strings.IndexAny(value, " \t"); i >= 0 {
-		scheme, token = value[:i], strings.TrimLeft(value[i:], " ") // a tab is left, and malformed
+		scheme, token = value[:i], strings.TrimLeft(value[i:], " ") // a tab remains, and is malformed
 	}
 	switch {
 	case !strings.EqualFold(scheme, "Bearer"):

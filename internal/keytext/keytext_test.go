@@ -36,7 +36,7 @@ func TestThereIsOneValueOrNone(t *testing.T) {
 	}
 }
 
-// check compares an error, whose text names the field and holds nothing of a value.
+// check compares an error, whose text names the field and contains no part of a value.
 func check(t *testing.T, want, err error) {
 	t.Helper()
 	if want == nil {

@@ -1,11 +1,11 @@
 // Package nilcheck finds arguments that a constructor must refuse because the first call
-// of them would panic.
+// through them would panic.
 package nilcheck
 
 import "reflect"
 
 // IsNil reports whether an interface holds nothing, a nil pointer or a nil function. Other
-// kinds of nil, such as a nil map, are values that may have methods that work.
+// kinds of nil, such as a nil map, may have working methods.
 func IsNil(x any) bool {
 	v := reflect.ValueOf(x)
 	switch v.Kind() {

@@ -16,11 +16,11 @@ type Cause uint8
 const (
 	CauseOther         Cause = iota // the limiter or a key function failed
 	CauseUnavailable                // the limiter's store is down
-	CauseTableFull                  // clients have brought too many keys
+	CauseTableFull                  // clients use too many keys
 	CauseKey                        // the client's key is missing or malformed
 	CauseCost                       // the cost is negative, which a client may have caused
 	CauseGone                       // the request's context has ended: the client hung up
-	CauseMisconfigured              // the server is built wrongly
+	CauseMisconfigured              // the server is misconfigured
 
 	Causes = iota // the number of causes
 )
@@ -40,7 +40,7 @@ var causes = []struct {
 }
 
 // CauseOf returns the cause of an error, given the request's context. A client that hangs
-// up makes the call of a remote limiter fail, with whatever error.
+// up makes the call of a remote limiter fail, with any error.
 func CauseOf(ctx context.Context, err error) Cause {
 	for _, c := range causes {
 		if errors.Is(err, c.err) {
@@ -56,17 +56,17 @@ func CauseOf(ctx context.Context, err error) Cause {
 	return CauseOther
 }
 
-// FailsOpen reports whether the option FailOpen applies. Where a client can bring the
-// error about, it would be a way past every limit.
+// FailsOpen reports whether the option FailOpen applies. For an error that a client can cause,
+// it would be a way past every limit.
 func (c Cause) FailsOpen() bool { return c == CauseOther || c == CauseUnavailable }
 
-// ByClient reports whether the client can have brought the error about.
+// ByClient reports whether the client may have caused the error.
 func (c Cause) ByClient() bool { return !c.FailsOpen() && c != CauseMisconfigured }
 
-// Rejected reports whether the client alone has brought the error about: it has sent no key that counts, or has gone.
+// Rejected reports whether the client alone has caused the error: it has sent no valid key, or has disconnected.
 func (c Cause) Rejected() bool { return c == CauseKey || c == CauseGone }
 
-// Level is that of the log line.
+// Level returns the level of the log line.
 func (c Cause) Level() slog.Level {
 	switch {
 	case c == CauseGone:
@@ -77,10 +77,10 @@ func (c Cause) Level() slog.Level {
 	return slog.LevelError
 }
 
-// Plain returns the error of a key function as that has returned it: without the number of the layer, which stacks of layers
-// put before it, and without the part of a ban.
+// Plain returns the error of a key function in its original form: without the number of the layer that a stack adds, and
+// without the part that a ban adds.
 func Plain(err error) error {
-	for !errors.Is(err, ratelimit.ErrInvalidKey) { // which says nothing without the layer
+	for !errors.Is(err, ratelimit.ErrInvalidKey) { // which means nothing without the layer
 		inner := errors.Unwrap(err)
 		if inner == nil {
 			return err
@@ -94,5 +94,5 @@ func Plain(err error) error {
 	return err
 }
 
-// Retryable reports whether the same request may be decided a little later.
+// Retryable reports whether the same request may be decided when retried shortly.
 func (c Cause) Retryable() bool { return c == CauseUnavailable || c == CauseTableFull }

@@ -1,4 +1,4 @@
-// Package outcome says what became of a decision, in the words of the metrics.
+// Package outcome classifies the results of decisions, in the terms of the metrics.
 package outcome
 
 import (
@@ -9,19 +9,19 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Outcome is what became of one decision.
+// Outcome is the class of a decision's result.
 type Outcome uint8
 
 // The outcomes. The zero Outcome is Allowed.
 const (
 	Allowed     Outcome = iota
-	Denied              // not now; also a Wait that gave up because its time would come too late
+	Denied              // not now; also a Wait that gave up because its turn would come too late
 	Exceeds             // the cost can never pass: [ratelimit.ErrExceedsLimit], [ratelimit.ErrBlocked]
 	Unavailable         // the engine could not decide: [ratelimit.ErrUnavailable]
-	Rejected            // the client's request has no key that counts: [keyfunc.ErrNoKey], [keyfunc.ErrMalformedKey]
+	Rejected            // the client's request has no valid key: [keyfunc.ErrNoKey], [keyfunc.ErrMalformedKey]
 	Failed              // another error: of the call, or the end of the caller's context
 
-	Count = iota // how many there are
+	Count = iota // the number of outcomes
 )
 
 var names = [Count]string{"allowed", "denied", "exceeds", "unavailable", "rejected", "error"}
@@ -34,19 +34,19 @@ func (o Outcome) String() string {
 	return names[o]
 }
 
-// Of returns what became of a decision that was answered by d and err.
+// Of returns the outcome of a decision with the result d and err.
 //
-// The end of the caller's context is a denial only if a limiter has denied: a Wait whose time would
-// come after the deadline, or that was waiting for it. A Take that ran into the caller's own
-// deadline has no answer, and so it is Failed. A store that did not answer in its own time
-// is Unavailable, although such an error may wrap [context.DeadlineExceeded] too.
+// The end of the caller's context is a denial only if a limiter has denied: a Wait whose turn would
+// come after the deadline, or that was waiting for its turn. A Take that exceeded the caller's own
+// deadline has no result, and so it is Failed. A store that exceeded its own timeout
+// is Unavailable, although such an error may also wrap [context.DeadlineExceeded].
 func Of(d ratelimit.Decision, err error) Outcome {
 	switch {
 	case err == nil && d.Allowed:
 		return Allowed
 	case err == nil:
 		return Denied
-	case errors.Is(err, keyfunc.ErrMisconfigured): // the server's fault, although it is an ErrNoKey too
+	case errors.Is(err, keyfunc.ErrMisconfigured): // the server's fault, although it is also an ErrNoKey
 		return Failed
 	case errors.Is(err, keyfunc.ErrNoKey), errors.Is(err, keyfunc.ErrMalformedKey), errors.Is(err, ratelimit.ErrInvalidKey):
 		return Rejected

@@ -52,8 +52,8 @@ func TestWhatBecameOfADecision(t *testing.T) {
 	assert.Equal(t, "exceeds", outcome.Exceeds.String())
 }
 
-// TestWhatLimitersTell takes the answers from limiters.
-func TestWhatLimitersTell(t *testing.T) {
+// TestTheResultsOfLimitersHaveTheseOutcomes takes the results from limiters.
+func TestTheResultsOfLimitersHaveTheseOutcomes(t *testing.T) {
 	var got []outcome.Outcome
 	l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(2)), &ratelimit.Options[string]{
 		OnDecision: func(e ratelimit.Event[string]) { got = append(got, outcome.Of(e.Decision, e.Err)) },

@@ -28,7 +28,7 @@ func refusalMarkOf(ctx context.Context) *refusalMark {
 	return m
 }
 
-// WatchRefusals returns a context for requests inside a limit, which [WasRefused] reports on.
+// WatchRefusals returns a context for the requests inside a limit. [WasRefused] reports whether one of its limiters refused.
 func WatchRefusals(ctx context.Context) context.Context {
 	return &refusalMark{Context: ctx, outer: refusalMarkOf(ctx)}
 }

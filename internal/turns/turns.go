@@ -1,11 +1,11 @@
-// Package turns is the line of one process's callers who wait for a budget that is kept elsewhere, such as in Redis.
+// Package turns implements the line of one process's callers that wait for a budget in a remote store, such as Redis.
 //
-// The callers of one line have booked the same cost of the same key, each in one round trip. So their bookings can be
-// exchanged: the k-th turn has the k-th slot. When a caller leaves, everybody behind it moves up, and the last slot is
-// vacant. A newcomer takes a vacant slot without a round trip. Vacant slots that are too many are given back, and all of
-// them once nobody waits. No other process takes part: its callers keep their bookings.
+// The callers of one line have booked the same cost of the same key, each in one round trip. Their bookings are therefore
+// interchangeable: the k-th turn has the k-th slot. When a caller leaves, all callers behind it move up, and the last slot
+// becomes vacant. A new caller takes a vacant slot without a round trip. Surplus vacant slots are given back, and all of them
+// once the line is empty. Other processes do not take part: their callers keep their bookings.
 //
-// Only the first caller of a line has a timer. The one that serves turns, or leaves, wakes the next.
+// Only the first caller of a line has a timer. When it serves turns or leaves, it wakes the next one.
 package turns
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Lines has a line for each key, which names a budget and a cost. The zero Lines is ready to use.
+// Lines holds a line for each key, which identifies a budget and a cost. The zero Lines is ready to use.
 type Lines[K comparable] struct {
 	mu    sync.Mutex
 	lines map[K]*line
@@ -34,17 +34,17 @@ type slot struct {
 
 type line struct {
 	turns []*caller
-	slots []slot // by due, at least as many
+	slots []slot // ordered by due; at least as many as turns
 }
 
-// caller is one that waits.
+// caller is a waiting caller.
 type caller struct {
 	wake   chan struct{} // has room for one element
 	served bool
 }
 
-// maxVacant returns the number of slots that stay vacant for newcomers while so many callers wait: few in proportion, since
-// other processes queue behind them. Where few wait, each caller that leaves gives a booking back at once.
+// maxVacant returns the number of slots that stay vacant for new callers while the given number of callers wait. It is a small
+// fraction, since other processes queue behind these slots. In a short line, each caller that leaves gives a booking back at once.
 func maxVacant(waiting int) int {
 	if waiting < 2 {
 		return 0
@@ -52,8 +52,8 @@ func maxVacant(waiting int) int {
 	return 1 + waiting/4
 }
 
-// Wait books for a caller, unless there is a vacant slot that is due within the time left, and sleeps until its turn. It returns
-// the decision, and nil; or the error of book; or the context's error if the context ends before the turn, joined with those of
+// Wait books a slot for a caller, unless a vacant slot is due within the time left, and sleeps until its turn. It returns the
+// decision and nil, the error of book, or, if the context ends before the turn, the context's error joined with the errors of
 // bookings that could not be given back.
 func (ls *Lines[K]) Wait(ctx context.Context, key K, left time.Duration, book func() (*ratelimit.Reservation, error)) (ratelimit.Decision, error) {
 	t, s := ls.vacant(key, left)
@@ -77,7 +77,7 @@ func (ls *Lines[K]) Wait(ctx context.Context, key K, left time.Duration, book fu
 	return d, err
 }
 
-// vacant returns a turn at the earliest vacant slot, and the slot, if there is one that is due within the time left.
+// vacant returns a turn at the earliest vacant slot, and the slot, if it is due within the time left.
 func (ls *Lines[K]) vacant(key K, left time.Duration) (t *turn[K], s slot) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -123,8 +123,8 @@ type turn[K comparable] struct {
 	turn  *caller
 }
 
-// wait sleeps until the turn is served. If the context ends before, it returns the context's error, and the slots that the
-// caller has to give back.
+// wait sleeps until the turn is served. If the context ends first, it returns the context's error and the slots that the
+// caller must give back.
 func (t *turn[K]) wait(ctx context.Context) (unused []slot, err error) {
 	for {
 		served, timer := t.look()
@@ -151,7 +151,7 @@ func (t *turn[K]) wait(ctx context.Context) (unused []slot, err error) {
 	}
 }
 
-// look serves all turns that are due. It reports whether this one is served, or returns a timer if it is the first.
+// look serves all turns that are due. It reports whether this turn is served, or returns a timer if it is the first.
 func (t *turn[K]) look() (served bool, timer *time.Timer) {
 	ls, l := t.lines, t.line
 	ls.mu.Lock()
@@ -166,7 +166,7 @@ func (t *turn[K]) look() (served bool, timer *time.Timer) {
 	return false, timer
 }
 
-// leave takes a turn out, unless it is served. It returns the slots that are vacant and not kept.
+// leave removes a turn, unless it is served. It returns the vacant slots that are not kept.
 func (t *turn[K]) leave() (served bool, unused []slot) {
 	ls, l := t.lines, t.line
 	ls.mu.Lock()
@@ -197,12 +197,12 @@ func (ls *Lines[K]) serveLocked(key K, l *line, now time.Time) {
 		l.turns[0].rouse() // to set its timer
 	default:
 		if unused := ls.trimLocked(key, l); len(unused) > 0 {
-			go giveBack(unused) // whoever is served does not wait for that
+			go giveBack(unused) // a served caller does not wait for the store
 		}
 	}
 }
 
-// trimLocked takes out the vacant slots that are too many, the last ones.
+// trimLocked removes the surplus vacant slots, beginning with the last.
 func (ls *Lines[K]) trimLocked(key K, l *line) (unused []slot) {
 	if n := len(l.turns) + maxVacant(len(l.turns)); n < len(l.slots) {
 		unused = slices.Clone(l.slots[n:])
@@ -214,7 +214,7 @@ func (ls *Lines[K]) trimLocked(key K, l *line) (unused []slot) {
 	return unused
 }
 
-// Reset gives up the vacant slots of the keys that match: nothing is booked for them any more.
+// Reset discards the vacant slots of the keys that match: their bookings no longer exist.
 func (ls *Lines[K]) Reset(matches func(K) bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -239,6 +239,6 @@ func giveBack(slots []slot) (errs []error) {
 func (c *caller) rouse() {
 	select {
 	case c.wake <- struct{}{}:
-	default: // it is awake, or will be
+	default: // it is awake, or is being woken
 	}
 }

@@ -22,7 +22,7 @@ import (
 type remote struct {
 	limiter *ratelimit.Keyed[string]
 	trips   atomic.Int64
-	fails   atomic.Bool // bookings cannot be given back
+	fails   atomic.Bool // giving a booking back fails
 }
 
 func newRemote(limit ratelimit.Limit) *remote {
@@ -180,7 +180,7 @@ func TestABookingThatCannotBeGivenBackIsInTheError(t *testing.T) {
 }
 
 func TestAContextThatEndsAtTheInstantOfTheTurnWasInTime(t *testing.T) {
-	for range 50 { // select picks either
+	for range 50 { // select chooses at random
 		synctest.Test(t, func(t *testing.T) {
 			r := newRemote(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1))
 			var process turns.Lines[string]
