@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/dev/model"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // storm runs f in n goroutines at once, and returns when all are done.
@@ -349,6 +350,7 @@ func TestDeniedCostIsNotCharged(t *testing.T) {
 }
 
 func TestInventedKeysDoNotFlushAThrottledOne(t *testing.T) {
+	testsize.Arithmetic(t)
 	for _, capacity := range []int{1, 5} {
 		for _, l := range model.Five(ratelimit.PerDay(capacity)) {
 			limiter, clock := hammered(t, l, ratelimit.Options[string]{MaxKeys: 64})
@@ -389,6 +391,7 @@ func TestNoGoroutineIsLeftOver(t *testing.T) {
 }
 
 func TestKeysThatComeOnceAreForgotten(t *testing.T) {
+	testsize.Arithmetic(t)
 	limiter, clock := hammered(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), ratelimit.Options[string]{})
 	for i := range 200_000 {
 		clock.now.Add(int64(time.Second))

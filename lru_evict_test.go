@@ -27,6 +27,7 @@ func known(t *testing.T, l *ratelimit.Keyed[int], n int) (keys []int) {
 }
 
 func TestEvictionForgetsTheKeyThatCostsLeast(t *testing.T) {
+	testsize.Arithmetic(t)
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1), 100)
 	spend := func(t *testing.T, l *ratelimit.Keyed[int], key, cost int) {
 		require.True(t, l.Allow(key, cost))

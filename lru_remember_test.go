@@ -93,6 +93,7 @@ func attack(t *testing.T, limit ratelimit.Limit, pace pace, start time.Duration,
 // each key forgotten when it comes back. A limiter that remembers as many gives none of them
 // more than its bound.
 func TestWhoInventsKeysGetsNoMoreOfAny(t *testing.T) {
+	testsize.Arithmetic(t)
 	for _, limit := range attackLimits() {
 		windows := limit.Algorithm == ratelimit.AlgorithmFixedWindow || limit.Algorithm == ratelimit.AlgorithmSlidingCounter
 		places := 2000
@@ -189,6 +190,7 @@ func playPast(t *testing.T, seed uint64, a ratelimit.Algorithm, start time.Durat
 }
 
 func TestWhatIsRecalledIsNoLessThanWasSpent(t *testing.T) {
+	testsize.Arithmetic(t)
 	n := *pasts
 	for _, limit := range attackLimits() {
 		for i, start := range firstReadings() {
@@ -578,6 +580,7 @@ func flood(t *testing.T, load float64, n int) (less, denied, forgotten float64) 
 // What a memory of so few bytes costs those who have spent nothing. docs/promises.md and the
 // documentation of httplimit.PerIP have these figures.
 func TestFewNewcomersBeginWithLess(t *testing.T) {
+	testsize.Arithmetic(t)
 	t.Log("keys / Remember | forgotten | newcomers that begin with less | newcomers that are denied at once")
 	for _, load := range []float64{1, 2, 10} {
 		less, denied, forgotten := flood(t, load, *newcomers)

@@ -93,6 +93,7 @@ func TestRefuseNewDeniesNewKeysAndForgetsNone(t *testing.T) {
 
 // An attacker who is being denied must not get rid of that by inventing keys.
 func TestAFloodOfInventedKeysDoesNotWipeAThrottledOne(t *testing.T) {
+	testsize.Arithmetic(t)
 	for _, most := range []int{2, 100, 5000} {
 		l := newWith(t, onceADay, ratelimit.Options[int]{Clock: new(testClock), MaxKeys: most})
 		require.True(t, l.Allow(0, 1))
@@ -185,6 +186,7 @@ func TestSweepReachesEveryShard(t *testing.T) {
 }
 
 func TestOldKeysLeaveAsNewOnesCome(t *testing.T) {
+	testsize.Arithmetic(t)
 	clock := new(testClock)
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerSecond(1)), ratelimit.Options[int]{Clock: clock, MaxKeys: 1000})
 	for i := range 100_000 {
@@ -664,6 +666,7 @@ func heapGrowth(f func()) int64 {
 }
 
 func TestDroppedKeysLeaveNothingBehind(t *testing.T) {
+	testsize.Arithmetic(t)
 	for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
 		clock := new(testClock)
 		l := newWith(t, onceADay, ratelimit.Options[int]{Clock: clock, MaxKeys: 10, OnFull: full})

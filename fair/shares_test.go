@@ -114,6 +114,7 @@ func seeds(t *testing.T, f func(t *testing.T, seed uint64)) {
 }
 
 func TestModestTenantIsServedBesideGreedyOnes(t *testing.T) {
+	testsize.Arithmetic(t)
 	for _, c := range []struct {
 		costs int     // the burst is so many costs for each active tenant
 		part  float64 // of its share that the modest one asks for
@@ -156,6 +157,7 @@ func TestBucketOfItsOwnDeniesAModestTenantToo(t *testing.T) {
 }
 
 func TestGreedyTenantGetsWhatModestOnesLeave(t *testing.T) {
+	testsize.Arithmetic(t)
 	seeds(t, func(t *testing.T, seed uint64) {
 		l := newLoad(t, seed, 201*8, nil)
 		key, c := l.tenant()
@@ -171,6 +173,7 @@ func TestGreedyTenantGetsWhatModestOnesLeave(t *testing.T) {
 }
 
 func TestGreedyTenantsShareByWeight(t *testing.T) {
+	testsize.Arithmetic(t)
 	seeds(t, func(t *testing.T, seed uint64) {
 		weights := []int{1, 2, 4}
 		l := newLoad(t, seed, 30*16, func(key int) int { return weights[key%3] })
@@ -188,6 +191,7 @@ func TestGreedyTenantsShareByWeight(t *testing.T) {
 
 // What is spent is the same as from one bucket that all share, to a thousandth.
 func TestModestTenantsAreServedWhileGreedyOnesComeAndGo(t *testing.T) {
+	testsize.Arithmetic(t)
 	seeds(t, func(t *testing.T, seed uint64) {
 		comeAndGo := func(l *load) int {
 			l.modest(10, 1, 0.5*1000/60)

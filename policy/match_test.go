@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy"
 )
@@ -27,6 +28,7 @@ import (
 // TestMatchesAgreeWithAPlainEvaluator draws rules of every kind of condition at random, and compares which
 // of them apply with a loop over all of them.
 func TestMatchesAgreeWithAPlainEvaluator(t *testing.T) {
+	testsize.Arithmetic(t)
 	rnd := rand.New(rand.NewPCG(25, 1))
 	pick := func(words ...string) string { return words[rnd.IntN(len(words))] }
 	value := func() string { return pick("a", "ab", "b", "ba", "abc", "") }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -338,7 +339,10 @@ var wrongCalendars = []wrong{
 	{name: "an unknown zone is UTC", promise: "promise 6", says: "Atlantis", accepts: only(dated), newly: unknownIsUTC},
 }
 
-func TestLimitersThatCountByWrongCalendarsAreFoundOut(t *testing.T) { findAll(t, wrongCalendars) }
+func TestLimitersThatCountByWrongCalendarsAreFoundOut(t *testing.T) {
+	testsize.Arithmetic(t)
+	findAll(t, wrongCalendars)
+}
 
 // The engine that the bugs are put into has none of them.
 func TestAnEngineOfQuotasPasses(t *testing.T) {

@@ -836,7 +836,10 @@ var wrongPromises = []wrong{
 // and as many histories as the suite plays without being told.
 var seeds = flag.Int("seeds", testsize.Of(0, 2), "how many seeds each wrong limiter is tried with; 0 for one, and one algorithm")
 
-func TestLimitersThatBreakAPromiseAreFoundOut(t *testing.T) { findAll(t, wrongPromises) }
+func TestLimitersThatBreakAPromiseAreFoundOut(t *testing.T) {
+	testsize.Arithmetic(t)
+	findAll(t, wrongPromises)
+}
 
 // findAll has the suite look at wrong limiters, and say what is wrong with each.
 func findAll(t *testing.T, all []wrong) {

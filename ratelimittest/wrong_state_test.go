@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -755,6 +756,7 @@ var wrongStates = []wrong{
 }
 
 func TestLimitersThatRememberWronglyAreFoundOut(t *testing.T) {
+	testsize.Arithmetic(t)
 	all := slices.Clone(wrongStates)
 	for i := range all {
 		if *seeds == 0 {

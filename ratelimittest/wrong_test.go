@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -474,7 +475,10 @@ var wrongs = []wrong{
 
 func tokenBuckets(l ratelimit.Limit) bool { return l.Algorithm == ratelimit.AlgorithmTokenBucket }
 
-func TestWrongLimitersAreFoundOut(t *testing.T) { findAll(t, wrongs) }
+func TestWrongLimitersAreFoundOut(t *testing.T) {
+	testsize.Arithmetic(t)
+	findAll(t, wrongs)
+}
 
 // isFoundIn reports whether one of the errors of Check has both the promise and the words.
 func (w wrong) isFoundIn(err error) bool {

@@ -29,6 +29,7 @@ func visited(t *testing.T, l *Limiter) map[string]ratelimit.Decision {
 }
 
 func TestEachVisitsEveryKeyOnceWithWhatPeekSays(t *testing.T) {
+	testsize.Sequential(t)
 	t.Parallel()
 	clients := spreadClients(t)
 	clients["plain"] = startServer(t).client()

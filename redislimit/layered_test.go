@@ -35,6 +35,8 @@ func (s stackOfOne) SetLimit(limit ratelimit.Limit) error        { return s.l.Se
 // TestSuiteThroughAStack leaves out what a stack does otherwise: it books nothing ahead, and
 // so its Wait tries again where a limiter's says that a queue is full.
 func TestSuiteThroughAStack(t *testing.T) {
+	testsize.Sequential(t)
+	testsize.Client(t)
 	verdicts(t)
 	config := suiteOf(startServer(t).client(), new(ratelimittest.Clock))
 	single := config.New

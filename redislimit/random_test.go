@@ -136,6 +136,7 @@ type told struct {
 // another one, and one that has spent more than its callers know of was charged behind a
 // caller's back.
 func TestRandomTimeoutsChargeEachCallerItsOwn(t *testing.T) {
+	testsize.Client(t)
 	t.Parallel()
 	s := startSole(t)
 	proxy := newMoodyProxy(t, s.addr, 8*time.Millisecond)

@@ -354,6 +354,8 @@ func (f *fixture) refuses(l *Limiter, stack *Layered[string], key, name string) 
 }
 
 func TestAGeneralDecisionIsTheQuickOne(t *testing.T) {
+	testsize.Sequential(t)
+	testsize.Client(t)
 	usual, general := current, blocks{luaFiles}.decider(func(byte) string { return "" })
 	all := *usual
 	all.one = make(map[byte]*decider)

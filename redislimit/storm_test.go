@@ -297,6 +297,7 @@ func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 // or for another one, an error that does not wrap ratelimit.ErrUnanswered has charged nothing, nobody waits much longer than
 // the timeout, and nothing is left behind. It counts goroutines, and so no test runs beside it.
 func TestInAStormCallersKnowWhatTheyWereCharged(t *testing.T) {
+	testsize.Client(t)
 	for _, kind := range []string{"plain", "cut", "ring", "losing", "cluster", "moving"} {
 		t.Run(kind, func(t *testing.T) {
 			where := stormServers(t, kind)

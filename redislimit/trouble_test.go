@@ -440,6 +440,7 @@ func TestACancelledWaitGivesBack(t *testing.T) {
 }
 
 func TestNoCallerIsLostInACrowdOfCancellations(t *testing.T) {
+	testsize.Client(t)
 	f := newFixture(t)
 	crowded(t, f, "ends", time.Second, func(i, n int) (context.Context, context.CancelFunc) {
 		if n%4 != 0 {
@@ -452,6 +453,7 @@ func TestNoCallerIsLostInACrowdOfCancellations(t *testing.T) {
 }
 
 func TestNoCallerIsLostInACrowdOfTimeouts(t *testing.T) {
+	testsize.Client(t)
 	f := newFixture(t)
 	for _, timeout := range []time.Duration{100 * time.Microsecond, time.Millisecond, 5 * time.Millisecond} {
 		crowded(t, f, fmt.Sprint("late", timeout.Microseconds()), timeout, func(i, n int) (context.Context, context.CancelFunc) {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // greedy spends all there is at each step, from 0 to the end, and returns how much that was.
@@ -35,6 +36,7 @@ func regained(r ratelimit.Rate, t int64) *big.Int {
 }
 
 func TestGreedyCallerGetsBurstAndRate(t *testing.T) {
+	testsize.Arithmetic(t)
 	huge := ratelimit.PerSecond(Whole(3_000_000_019))
 	for _, l := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerSecond(3), 200),
@@ -59,6 +61,7 @@ func TestGreedyCallerGetsBurstAndRate(t *testing.T) {
 // A burst of 1 cannot be held to the bound and to the Whole rate as well, as the clock
 // tells no thirds of a nanosecond; from 2 on it can.
 func TestGreedyCallerWithASmallBurstLosesNothing(t *testing.T) {
+	testsize.Arithmetic(t)
 	tests := []struct {
 		limit ratelimit.Limit
 		step  int64
@@ -76,6 +79,7 @@ func TestGreedyCallerWithASmallBurstLosesNothing(t *testing.T) {
 }
 
 func TestGreedyCallerGetsTheUnitsOfEachWindow(t *testing.T) {
+	testsize.Arithmetic(t)
 	for _, l := range windows(ratelimit.Per(7, 11*time.Second))[:2] {
 		t.Run(l.String(), func(t *testing.T) {
 			const n = 20_000 // windows

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // The three figures of a Decision are promises about calls that are not made. Here they
@@ -84,6 +85,7 @@ func (p *probe) String() string { return fmt.Sprintf("limit: %v\n%s%+v", p.limit
 // TestEveryFigureIsTrueToTheNanosecond needs no model, so it covers histories for which
 // the model has no answer too.
 func TestEveryFigureIsTrueToTheNanosecond(t *testing.T) {
+	testsize.Arithmetic(t)
 	for seed := range Rounds(600) {
 		if !t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { probeScript(t, seeded(1<<32|seed, 200)) }) {
 			return

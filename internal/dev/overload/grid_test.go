@@ -38,6 +38,7 @@ var limits = []struct {
 // The goal of the adaptive limits over a grid of backends: see Sample and Verdict.Good. The
 // documentation says what a large sample of the grid gives.
 func TestAdaptiveLimitsHoldOnAGridOfBackends(t *testing.T) {
+	testsize.Arithmetic(t)
 	t.Parallel()
 	for _, l := range limits {
 		if *only != "" && *only != l.name {

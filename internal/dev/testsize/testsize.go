@@ -1,10 +1,12 @@
-// Package testsize reads what scripts/test says to the tests of all modules: how large they are, and when those run that bound a
-// time. It says so by environment variables, since a flag fails in each package that does not know it.
+// Package testsize sets the size of a test run: how long the random histories are, when the tests run that bound a time, and which
+// tests a variant leaves out. scripts/test and .ci/run set it with environment variables, since a flag fails in each package that
+// does not define it.
 package testsize
 
 import (
 	"cmp"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 )
@@ -17,6 +19,16 @@ const (
 	SeedOf = "RATELIMIT_TEST_SEED"
 	// Timed is set to "later" while other tests run.
 	Timed = "RATELIMIT_TEST_TIMED"
+	// Variant is set to the name of a variant: a second run of tests that have passed already.
+	Variant = "RATELIMIT_TEST_VARIANT"
+)
+
+// Variants. A variant repeats the tests whose result it can change, and the marks below name the others.
+const (
+	Racing   = "race"     // with the race detector
+	OldestGo = "oldestgo" // with the oldest supported Go
+	Bits32   = "32bit"    // as a program of 32 bits
+	Server   = "server"   // on another version of the server
 )
 
 // Later is the reason of a test that Alone has skipped.
@@ -49,5 +61,38 @@ func Alone(t testing.TB) {
 	t.Helper()
 	if os.Getenv(Timed) == "later" {
 		t.Skip(Later)
+	}
+}
+
+// Arithmetic is the first call of a test that computes on one goroutine, in integers whose size is the same on every machine. The race
+// detector, another Go and 32 bits leave it out.
+func Arithmetic(t testing.TB) {
+	t.Helper()
+	leaveOut(t, Racing, OldestGo, Bits32)
+}
+
+// Sequential is the first call of a test that asks a server from one goroutine, or that repeats a suite on another server. The race
+// detector leaves it out: other tests run the same code concurrently.
+func Sequential(t testing.TB) {
+	t.Helper()
+	leaveOut(t, Racing)
+}
+
+// Client is the first call of a test of the calls in this process, for which any server does. Another version of the server leaves it
+// out.
+func Client(t testing.TB) {
+	t.Helper()
+	leaveOut(t, Server)
+}
+
+// leaveOut skips a test in some variants. An unknown variant is an error, since it would leave out nothing.
+func leaveOut(t testing.TB, variants ...string) {
+	t.Helper()
+	switch variant := os.Getenv(Variant); {
+	case variant == "":
+	case slices.Contains(variants, variant):
+		t.Skip("the variant " + variant + " cannot change its result")
+	case !slices.Contains([]string{Racing, OldestGo, Bits32, Server}, variant):
+		t.Fatalf("%s is %q, want %s, %s, %s or %s", Variant, variant, Racing, OldestGo, Bits32, Server)
 	}
 }

@@ -1,6 +1,7 @@
 package testsize
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,14 +30,16 @@ func TestSeedsAreTheSameInEachRunUnlessToldOtherwise(t *testing.T) {
 	}
 }
 
-// skipping is a test that notes whether it is skipped.
+// skipping is a test that records whether it is skipped, and its failure.
 type skipping struct {
 	testing.TB
 	skipped []any
+	failed  string
 }
 
-func (s *skipping) Helper()          {}
-func (s *skipping) Skip(args ...any) { s.skipped = args }
+func (s *skipping) Helper()                           {}
+func (s *skipping) Skip(args ...any)                  { s.skipped = args }
+func (s *skipping) Fatalf(format string, args ...any) { s.failed = fmt.Sprintf(format, args...) }
 
 func TestWhatBoundsATimeIsSkippedWhileOthersRun(t *testing.T) {
 	for value, want := range map[string][]any{"": nil, "now": nil, "later": {Later}} {
@@ -44,6 +47,37 @@ func TestWhatBoundsATimeIsSkippedWhileOthersRun(t *testing.T) {
 		var s skipping
 		Alone(&s)
 		assert.Equal(t, want, s.skipped, "%q", value)
+	}
+}
+
+func TestAVariantLeavesOutTheTestsThatItCannotChange(t *testing.T) {
+	t.Setenv(Variant, "") // a variant runs this test, too
+	type mark = func(testing.TB)
+	left := func(m mark) bool {
+		var s skipping
+		m(&s)
+		assert.Empty(t, s.failed)
+		return s.skipped != nil
+	}
+	for variant, want := range map[string][3]bool{
+		"":       {false, false, false},
+		Racing:   {true, true, false},
+		OldestGo: {true, false, false},
+		Bits32:   {true, false, false},
+		Server:   {false, false, true},
+	} {
+		t.Setenv(Variant, variant)
+		assert.Equal(t, want, [3]bool{left(Arithmetic), left(Sequential), left(Client)}, "%q", variant)
+	}
+}
+
+func TestAnUnknownVariantFails(t *testing.T) {
+	t.Setenv(Variant, "racy")
+	for _, mark := range []func(testing.TB){Arithmetic, Sequential, Client} {
+		var s skipping
+		mark(&s)
+		assert.Equal(t, `RATELIMIT_TEST_VARIANT is "racy", want race, oldestgo, 32bit or server`, s.failed)
+		assert.Nil(t, s.skipped)
 	}
 }
 

@@ -71,6 +71,7 @@ func (c *mariaConn) ExecContext(ctx context.Context, query string, args []driver
 }
 
 func TestSuiteOnMariaDB(t *testing.T) {
+	testsize.Sequential(t)
 	t.Parallel()
 	plain := openMariaDB(t)
 	_, err := plain.Exec(sqllimit.Schema(sqllimit.MySQL, ""))
@@ -95,6 +96,7 @@ func TestSuiteOnMariaDB(t *testing.T) {
 }
 
 func TestLimitsOnMariaDB(t *testing.T) {
+	testsize.Sequential(t)
 	t.Parallel()
 	db := openMariaDB(t)
 	db.SetMaxOpenConns(20)

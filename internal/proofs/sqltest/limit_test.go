@@ -114,6 +114,7 @@ func (l hashed) Peek(ctx context.Context, key string, cost int) (ratelimit.Decis
 }
 
 func TestSuiteOnPostgreSQL(t *testing.T) {
+	testsize.Sequential(t)
 	t.Parallel()
 	clock := new(ratelimittest.Clock)
 	server := startPostgres(t)
