@@ -84,9 +84,9 @@ func (a *account) lockKept() bool {
 	return true
 }
 
-// eased takes note that the key may be fresh earlier than before, because something was
-// given back or the limit has changed. The caller holds the lock.
-func (a *account) eased() {
+// mayBeFresher lists the key for [dirtyList] if it may be fresh earlier than before: after a refund or a change of
+// the limit. The caller holds the lock.
+func (a *account) mayBeFresher() {
 	if d := a.plan.dirty; d != nil && a.use.markDirty() {
 		d.add(a)
 	}
@@ -179,7 +179,7 @@ func (a *account) adjust(now, delta int64) {
 	a.last = now
 	a.use.touched()
 	a.plan.Adjust(&a.State, now, delta)
-	a.eased()
+	a.mayBeFresher()
 }
 
 // settleAt settles what was spent at what it actually was. If the key was dropped because it was fresh, there
@@ -202,7 +202,7 @@ func (a *account) settleAt(clock Clock, charged *spending, actual int64) (late i
 	a.last = max(now, a.last)
 	sp.Changed = sp.changes != a.changes
 	a.plan.Settle(&a.State, a.last, sp.Spending, actual)
-	a.eased()
+	a.mayBeFresher()
 	return 0
 }
 
@@ -225,7 +225,7 @@ func (a *account) adopt(p *plan, reading int64) {
 		a.changes++
 	}
 	a.plan = p
-	a.eased()
+	a.mayBeFresher()
 }
 
 // markStale makes the key's next decision ask for its limit again. The caller holds the lock.

@@ -110,7 +110,7 @@ func (g *generation) cachedPlan(k planKey) (*plan, error) {
 // instants. For another algorithm, what is spent is rounded up. A key's first decision after a change takes time
 // linear in its bookings. A change makes all keys ask [Options.LimitFor] again.
 func (l *Keyed[K]) SetLimit(limit Limit) error {
-	l.keys.mustBe()
+	l.keys.requireInit()
 	for {
 		old := l.generation.Load()
 		if limit == old.def.limit {
@@ -141,7 +141,7 @@ func (l *Keyed[K]) Refresh(keys ...K) {
 }
 
 func (l *Keyed[K]) refreshAll() {
-	l.keys.mustBe()
+	l.keys.requireInit()
 	for {
 		old := l.generation.Load()
 		next, _ := old.next(old.def.limit) // it was valid before
@@ -160,11 +160,11 @@ func (l *Keyed[K]) refresh(key K) {
 
 // markStale makes the key's next decision ask for its limit again.
 func (l *Keyed[K]) markStale(key K) {
-	if b := l.keys.find(key); b != nil {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if b.plan != nil {
-			b.markStale()
+	if a := l.keys.find(key); a != nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.plan != nil {
+			a.markStale()
 		}
 	}
 }

@@ -15,13 +15,13 @@ type Layer[R any] interface {
 
 // layer is what By and its wrappers say of a layer.
 type layer[R any] struct {
-	limiter any              // a *Keyed of any type: to know a limiter that is held twice
-	clock   Clock            // the limiter's
-	own     func() Limit     // the limiter's limit; the zero Limit if each key has its own
-	newKey  func() anyKey[R] // for the keys of a stack's requests
-	heard   bool             // the limiter has an OnDecision
-	meets   bool             // another layer of the stack has the same limiter
-	shared  bool             // the limiter has one key, which all requests have
+	limiter     any              // a *Keyed of any type: to know a limiter that is held twice
+	clock       Clock            // the limiter's
+	own         func() Limit     // the limiter's limit; the zero Limit if each key has its own
+	newKey      func() anyKey[R] // for the keys of a stack's requests
+	hasObserver bool             // the limiter has an OnDecision
+	meets       bool             // another layer of the stack has the same limiter
+	shared      bool             // the limiter has one key, which all requests have
 
 	cost   func(R) int    // the layer's own cost, whatever the caller's; or nil
 	limit  func(R) Limit  // the limit of each request, or nil for the limiter's
@@ -61,7 +61,7 @@ func By[R any, K comparable](l *Keyed[K], key func(R) (K, error)) Layer[R] {
 			return layer[R]{}, errors.New("By was given no key function")
 		}
 		return layer[R]{
-			limiter: l, clock: l.clock, heard: l.onDecision != nil, shared: unsafe.Sizeof(*new(K)) == 0,
+			limiter: l, clock: l.clock, hasObserver: l.onDecision != nil, shared: unsafe.Sizeof(*new(K)) == 0,
 			own:    func() Limit { return l.Limits()[0] },
 			newKey: func() anyKey[R] { return &layerKey[R, K]{l: l, keyOf: key} },
 		}, nil

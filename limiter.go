@@ -45,9 +45,9 @@ type Keyed[K comparable] struct {
 	limitFor   func(K) Limit
 	onDecision func(Event[K])
 
-	// certain is the keys' accounts if New was called and keys hold no interfaces; else nil: a key may fail
-	// to be comparable, and has to be checked before it is looked up.
-	certain *keys.Map[K, account]
+	// fastKeys is the map of accounts if no key can fail to be comparable: its type holds no interfaces. Otherwise
+	// it is nil, and a key is checked before it is looked up.
+	fastKeys *keys.Map[K, account]
 
 	waiting waitingRoom
 }
@@ -84,7 +84,7 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 		waiting:    waitingRoom{max: int64(o.MaxWaiting)},
 	}
 	if !keys.HoldInterfaces[K]() {
-		l.certain = table.accounts
+		l.fastKeys = table.accounts
 	}
 	l.generation.Store(g)
 	return l, nil
@@ -103,31 +103,31 @@ func Must[L any](l L, err error) L {
 // false. For how long a leaky bucket delays the work, [Keyed.Take] returns.
 func (l *Keyed[K]) Allow(key K, cost int) bool {
 	// The first lines are also those of decide: a call would cost as much as they do.
-	var b *account
-	if m := l.certain; m != nil {
+	var a *account
+	if m := l.fastKeys; m != nil {
 		if e := m.Lookup(key); e != nil {
-			b = &e.Value
+			a = &e.Value
 		}
 	}
-	if b == nil || l.onDecision != nil {
+	if a == nil || l.onDecision != nil {
 		return l.allowSlow(key, cost, unread)
 	}
 	now := reading(l.clock)
-	b.mu.Lock()
-	p := b.plan
+	a.mu.Lock()
+	p := a.plan
 	if p == nil || p.seq != l.generation.Load().seq {
-		b.mu.Unlock()
+		a.mu.Unlock()
 		return l.allowSlow(key, cost, now)
 	}
 	if !p.ordinary(cost) {
-		b.mu.Unlock()
+		a.mu.Unlock()
 		return cost == 0 // a cost below 0 or above the capacity changes nothing
 	}
-	now = max(now, b.last)
-	b.last = now
-	ok := p.Allow(&b.State, now, int64(cost))
-	b.use.decided(ok)
-	b.mu.Unlock()
+	now = max(now, a.last)
+	a.last = now
+	ok := p.Allow(&a.State, now, int64(cost))
+	a.use.decided(ok)
+	a.mu.Unlock()
 	return ok
 }
 
@@ -148,38 +148,38 @@ func (l *Keyed[K]) allowSlow(key K, cost int, now int64) bool {
 // [ErrNegativeCost], [ErrInvalidKey], [ErrInvalidLimit] if LimitFor returned such a limit, or [ErrTableFull].
 func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err error) {
 	// The first lines are also those of decide and Allow: a call would cost as much as they do.
-	var b *account
-	if m := l.certain; m != nil {
+	var a *account
+	if m := l.fastKeys; m != nil {
 		if e := m.Lookup(key); e != nil {
-			b = &e.Value
+			a = &e.Value
 		}
 	}
-	if b == nil || l.onDecision != nil {
+	if a == nil || l.onDecision != nil {
 		return l.takeSlow(key, cost)
 	}
 	now := reading(l.clock)
-	b.mu.Lock()
-	p := b.plan
+	a.mu.Lock()
+	p := a.plan
 	if p == nil || p.seq != l.generation.Load().seq || !p.ordinary(cost) {
-		b.mu.Unlock()
+		a.mu.Unlock()
 		_, _, err = l.decideSlow(key, cost, takeRequest, now, &d)
 		return d, err
 	}
-	m := b.at(now)
-	if !p.Simple(&b.State) {
-		b.decide(m, int64(cost), takeRequest, &d)
-		b.unlock(p, m, &d)
+	m := a.at(now)
+	if !p.Simple(&a.State) {
+		a.decide(m, int64(cost), takeRequest, &d)
+		a.unlock(p, m, &d)
 		return d, nil
 	}
-	b.last = m.Now
-	at := p.Spend(&b.State, m.Now, int64(cost))
+	a.last = m.Now
+	at := p.Spend(&a.State, m.Now, int64(cost))
 	d.Allowed = at == m.Now
-	b.use.decided(d.Allowed)
-	s := b.State
+	a.use.decided(d.Allowed)
+	s := a.State
 	if s.OnHeap() {
-		b.unlock(p, m, &d)
+		a.unlock(p, m, &d)
 	} else {
-		b.mu.Unlock()
+		a.mu.Unlock()
 		p.standing(s, m, &d)
 	}
 	if !d.Allowed {
@@ -190,47 +190,47 @@ func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err err
 
 // takeSlow is Take for new keys, for keys that may have to be checked, and where OnDecision is to be told.
 func (l *Keyed[K]) takeSlow(key K, cost int) (d Decision, err error) {
-	var b *account
-	b, _, err = l.decide(key, cost, takeRequest, &d)
+	var a *account
+	a, _, err = l.decide(key, cost, takeRequest, &d)
 	if l.onDecision != nil {
-		l.report(key, cost, d, b != nil && d.Allowed, err)
+		l.report(key, cost, d, a != nil && d.Allowed, err)
 	}
 	return d, err
 }
 
 // decide decides, and fills in d. If an account was charged, it returns the account and the
 // offer that was accepted.
-func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (b *account, o meter.Offer, err error) {
-	if m := l.certain; m != nil {
+func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (a *account, o meter.Offer, err error) {
+	if m := l.fastKeys; m != nil {
 		if e := m.Lookup(key); e != nil {
-			b = &e.Value
+			a = &e.Value
 		}
 	}
-	if b == nil {
+	if a == nil {
 		return l.decideSlow(key, cost, q, unread, d)
 	}
 	now := reading(l.clock)
-	b.mu.Lock()
-	p := b.plan
+	a.mu.Lock()
+	p := a.plan
 	if p == nil || p.seq != l.generation.Load().seq || !p.ordinary(cost) {
-		b.mu.Unlock()
+		a.mu.Unlock()
 		return l.decideSlow(key, cost, q, now, d)
 	}
-	m := b.at(now)
+	m := a.at(now)
 	if q.turn == nil {
-		o = b.decide(m, int64(cost), q, d)
+		o = a.decide(m, int64(cost), q, d)
 	} else {
-		o = b.decideTurn(l.clock, &l.waiting, m, int64(cost), q, d)
+		o = a.decideTurn(l.clock, &l.waiting, m, int64(cost), q, d)
 	}
-	b.unlock(p, m, d)
-	return b, o, nil
+	a.unlock(p, m, d)
+	return a, o, nil
 }
 
 // decideSlow is decide for new keys, for changed limits, and for costs that are 0 or
 // invalid or above the capacity. It decides at a reading of the clock, if that has been read.
 func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision) (*account, meter.Offer, error) {
 	if q.brief && cost < 0 {
-		l.keys.mustBe()
+		l.keys.requireInit()
 		return nil, meter.Offer{}, errUntold
 	}
 	if err := l.check(key, cost); err != nil {
@@ -245,7 +245,7 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision
 		if cost == 0 || int64(cost) > p.capacity || !p.tracks() {
 			return nil, meter.Offer{}, l.decideUncharged(key, p, cost, q, now, refreshed, d)
 		}
-		b, first, created, err := l.keys.acquire(key, p, l.clock)
+		a, first, created, err := l.keys.acquire(key, p, l.clock)
 		if err != nil {
 			d.Limit = p.limit
 			return nil, meter.Offer{}, err
@@ -254,24 +254,24 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision
 			now = first
 		} else {
 			now = l.reading(now)
-			b.adopt(p, now)
+			a.adopt(p, now)
 		}
-		if p = b.plan; int64(cost) > p.capacity {
-			b.mu.Unlock()
+		if p = a.plan; int64(cost) > p.capacity {
+			a.mu.Unlock()
 			continue // the limit has changed in the meantime
 		}
-		m := b.at(now)
+		m := a.at(now)
 		var o meter.Offer
 		if q.turn == nil {
-			o = b.decide(m, int64(cost), q, d)
+			o = a.decide(m, int64(cost), q, d)
 		} else {
-			o = b.decideTurn(l.clock, &l.waiting, m, int64(cost), q, d)
+			o = a.decideTurn(l.clock, &l.waiting, m, int64(cost), q, d)
 		}
 		if l.refreshed.Load() != refreshed {
-			b.markStale()
+			a.markStale()
 		}
-		b.unlock(p, m, d)
-		return b, o, nil
+		a.unlock(p, m, d)
+		return a, o, nil
 	}
 }
 
@@ -292,23 +292,23 @@ func (l *Keyed[K]) decideUncharged(key K, p *plan, cost int, q request, now int6
 
 // planOfKey returns the plan of the key's limit. It may call LimitFor.
 func (l *Keyed[K]) planOfKey(key K) (*plan, error) {
-	var b *account
+	var a *account
 	if l.limitFor != nil {
-		b = l.keys.find(key)
+		a = l.keys.find(key)
 	}
-	return l.planOfAccount(key, b)
+	return l.planOfAccount(key, a)
 }
 
-// planOfAccount is planOfKey for a key whose account is b, if it has one.
-func (l *Keyed[K]) planOfAccount(key K, b *account) (*plan, error) {
+// planOfAccount is planOfKey for a key whose account is a, if it has one.
+func (l *Keyed[K]) planOfAccount(key K, a *account) (*plan, error) {
 	g := l.generation.Load()
 	if l.limitFor == nil {
 		return g.def, nil
 	}
-	if b != nil {
-		b.mu.Lock()
-		p := b.plan
-		b.mu.Unlock()
+	if a != nil {
+		a.mu.Lock()
+		p := a.plan
+		a.mu.Unlock()
 		if p != nil && p.seq == g.seq {
 			return p, nil
 		}
@@ -321,18 +321,18 @@ func (l *Keyed[K]) planOfAccount(key K, b *account) (*plan, error) {
 }
 
 // planOfRequest returns the plan for a limit that a request brings along, for a key whose
-// account is b, if it has one. The plan of the key's last decision is the likely one:
+// account is a, if it has one. The plan of the key's last decision is the likely one:
 // then the cost does not depend on how many plans there are.
-func (l *Keyed[K]) planOfRequest(b *account, limit Limit) (*plan, error) {
+func (l *Keyed[K]) planOfRequest(a *account, limit Limit) (*plan, error) {
 	g := l.generation.Load()
 	limit = g.withName(limit)
 	if l.limitFor == nil && limit == g.def.limit {
 		return g.def, nil // a call without a limit would be decided under it too
 	}
-	if b != nil {
-		b.mu.Lock()
-		p := b.plan
-		b.mu.Unlock()
+	if a != nil {
+		a.mu.Lock()
+		p := a.plan
+		a.mu.Unlock()
 		if p != nil && p.seq == g.seq|requestBit && p.limit == limit {
 			return p, nil
 		}
@@ -360,13 +360,13 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, now int64, d *Dec
 		d.Allowed, d.Limit, d.Remaining = true, p.limit, p.limit.Capacity()
 		return
 	}
-	b := l.keys.find(key)
+	a := l.keys.find(key)
 	now = l.reading(now)
-	if b != nil {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if b.plan != nil {
-			b.look(p, now, cost, q, d)
+	if a != nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.plan != nil {
+			a.look(p, now, cost, q, d)
 			return
 		}
 	}
@@ -423,23 +423,23 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64) error {
 	if delta == 0 || !p.tracks() || delta < 0 && !l.keys.knows(key, p, l.clock) {
 		return nil
 	}
-	b, now, created, err := l.keys.acquire(key, p, l.clock)
+	a, now, created, err := l.keys.acquire(key, p, l.clock)
 	if err != nil {
 		return err
 	}
-	defer b.mu.Unlock()
+	defer a.mu.Unlock()
 	if !created {
 		now = reading(l.clock)
-		if !p.ofRequest() && !b.plan.ofRequest() { // only a decision puts a key under a request's limit, and ends that
-			b.adopt(p, now)
+		if !p.ofRequest() && !a.plan.ofRequest() { // only a decision puts a key under a request's limit, and ends that
+			a.adopt(p, now)
 		}
 	}
-	b.adjust(max(now, b.last), delta)
+	a.adjust(max(now, a.last), delta)
 	if delta < 0 {
 		l.keys.forgetPast(key)
 	}
 	if l.refreshed.Load() != refreshed {
-		b.markStale()
+		a.markStale()
 	}
 	return nil
 }
@@ -459,7 +459,7 @@ func (l *Keyed[K]) Len() int { return int(l.table().count.Load()) }
 
 // table returns the key table, or panics if there is none.
 func (l *Keyed[K]) table() *table[K] {
-	l.keys.mustBe()
+	l.keys.requireInit()
 	return l.keys
 }
 
@@ -477,11 +477,11 @@ func (l *Keyed[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.D
 	q := reserveRequest(maxDelay, keepFor(ctx))
 	var err error
 	var o meter.Offer
-	x.b, o, err = l.decide(key, cost, q, &r.Decision)
+	x.a, o, err = l.decide(key, cost, q, &r.Decision)
 	x.sp = spendingOf(o, int64(cost), q.keep)
 	r.booked()
 	if l.onDecision != nil {
-		l.report(key, cost, r.Decision, x.b != nil && r.Allowed, err)
+		l.report(key, cost, r.Decision, x.a != nil && r.Allowed, err)
 	}
 	return r, err
 }
@@ -493,11 +493,11 @@ func (l *Keyed[K]) report(key K, cost int, d Decision, spent bool, err error) {
 
 // check returns what is wrong with the key or the cost under any limit.
 func (l *Keyed[K]) check(key K, cost int) error {
-	l.keys.mustBe()
+	l.keys.requireInit()
 	if cost < 0 {
 		return negativeCostError(cost)
 	}
-	if l.certain == nil && !keys.CanCompare(key) {
+	if l.fastKeys == nil && !keys.CanCompare(key) {
 		return fmt.Errorf("%w: %T cannot be compared", ErrInvalidKey, key)
 	}
 	if key != key {
@@ -508,7 +508,7 @@ func (l *Keyed[K]) check(key K, cost int) error {
 
 // Limits returns the limit of New or SetLimit, or the zero Limit if [Options.LimitFor] gives each key its own.
 func (l *Keyed[K]) Limits() []Limit {
-	l.keys.mustBe()
+	l.keys.requireInit()
 	if l.limitFor != nil {
 		return []Limit{{}}
 	}

@@ -60,9 +60,8 @@ type shard[K comparable] struct {
 	// idle for long. There may be keys behind it that can.
 	blocked int
 
-	// news counts what becomes of keys that are not tracked: one was inserted, or what is
-	// remembered of it was forgotten.
-	news uint64
+	// epoch counts insertions, and removals of remembered spending, in this shard.
+	epoch uint64
 
 	// floor is the time before which no dropped key may be created anew: the
 	// highest instant as of which one of them was dropped. Without it, a clock that steps back
@@ -122,8 +121,8 @@ func (t *table[K]) find(key K) *account {
 	return nil
 }
 
-// mustBe panics if there is no table, because the Keyed was not made by New.
-func (t *table[K]) mustBe() {
+// requireInit panics if there is no table, because the Keyed was not made by New.
+func (t *table[K]) requireInit() {
 	if t == nil {
 		panic("ratelimit: zero Keyed; use New")
 	}
@@ -158,22 +157,22 @@ func (t *table[K]) unseen(key K) unseen {
 //
 // How a new key begins is found out before room is made: what leaves the table for it, and is
 // remembered in its place, changes nothing about it. So it is allowed what a Peek has said.
-func (t *table[K]) acquire(key K, p *plan, clock Clock) (b *account, now int64, created bool, err error) {
+func (t *table[K]) acquire(key K, p *plan, clock Clock) (a *account, now int64, created bool, err error) {
 	s := t.shardOf(key)
 	room := false // it is taken for this key
-	var first birth
+	var first initialState
 	for tries := 0; ; tries++ {
 		s.mu.Lock()
-		if b = t.find(key); b != nil {
+		if a = t.find(key); a != nil {
 			s.mu.Unlock() // before the account's lock, which may be held for long
-			if b.lockKept() {
+			if a.lockKept() {
 				t.release(room)
-				return b, 0, false, nil
+				return a, 0, false, nil
 			}
 			continue // dropped in the meantime
 		}
-		if first.news != s.news || tries == 0 { // else nothing has become of the key
-			first = t.birthLocked(s, key, p, reading(clock))
+		if first.epoch != s.epoch || tries == 0 { // else nothing has become of the key
+			first = t.initialStateLocked(s, key, p, reading(clock))
 		}
 		now = first.reading
 		t.expireLocked(s, now)
@@ -220,21 +219,21 @@ func (t *table[K]) release(room bool) {
 	}
 }
 
-// birth is how a new key begins.
-type birth struct {
+// initialState is the state in which a new key is inserted.
+type initialState struct {
 	reading, last int64
 	state         meter.State
-	recalled      bool   // it has spent something
-	news          uint64 // the shard's at that time
+	recalled      bool   // it has remembered spending
+	epoch         uint64 // the shard's at that time
 }
 
-// birthLocked returns how a key begins at a reading. The lock of the shard is held.
-func (t *table[K]) birthLocked(s *shard[K], key K, p *plan, now int64) birth {
+// initialStateLocked returns the state of a key that is inserted at a reading. The lock of the shard is held.
+func (t *table[K]) initialStateLocked(s *shard[K], key K, p *plan, now int64) initialState {
 	u := unseen{floor: s.floor.Load()}
 	if t.memory != nil {
 		u.memory, u.hash = t.memory, t.accounts.Hash(key)
 	}
-	x := birth{reading: now, news: s.news}
+	x := initialState{reading: now, epoch: s.epoch}
 	x.last, x.state = u.begin(p, now, false)
 	x.recalled = t.memory != nil && p.Regained(x.state) > x.last
 	return x
@@ -243,22 +242,22 @@ func (t *table[K]) birthLocked(s *shard[K], key K, p *plan, now int64) birth {
 // insertLocked publishes a new account, and releases the shard. The account is locked
 // before anybody can find it: what is decided on it first is what it was made for, and no
 // eviction sees a key that has not spent anything yet.
-func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *birth) *account {
+func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *initialState) *account {
 	e := t.maker.New(key)
-	b := &e.Value
-	b.plan, b.last, b.State = p, x.last, x.state
+	a := &e.Value
+	a.plan, a.last, a.State = p, x.last, x.state
 	if x.recalled {
 		t.memory.recalled.Add(1)
 	}
-	b.mu.Lock()
-	s.news++
+	a.mu.Lock()
+	s.epoch++
 	t.accounts.AddEntry(e)
 	s.order.add(e, x.reading)
 	if t.expiry != nil {
 		t.expiry.insert(e, x.last)
 	}
 	s.mu.Unlock()
-	return b
+	return a
 }
 
 // removeLocked takes an account out of the table and raises the shard's floor. Its place in
@@ -266,20 +265,20 @@ func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *birth) *account 
 // stays taken, for a key that replaces it. Whoever waits for the account's lock finds its
 // plan to be nil, and the map up to date.
 func (t *table[K]) removeLocked(s *shard[K], e *entry[K], floor int64) {
-	b := &e.Value
-	if w := b.plan.wall; w != nil && floor > -maxReading {
-		if w.dropped(b.State, floor) || w.carrier.Load() == nil {
+	a := &e.Value
+	if w := a.plan.wall; w != nil && floor > -maxReading {
+		if w.dropped(a.State, floor) || w.carrier.Load() == nil {
 			carrier := any(e.Key)
 			w.carrier.Store(&carrier)
 		}
 	}
-	if b.State.Line() != nil {
-		b.plan.Refresh(&b.State) // so that all who wait know when
+	if a.State.Line() != nil {
+		a.plan.Refresh(&a.State) // so that all who wait know when
 	}
-	b.plan = nil
+	a.plan = nil
 	t.accounts.RemoveEntry(e)
 	if t.expiry != nil {
-		t.expiry.remove(b)
+		t.expiry.remove(a)
 	}
 	if floor > s.floor.Load() {
 		s.floor.Store(floor)
@@ -303,32 +302,32 @@ func (t *table[K]) remove(key K, floor int64) {
 	t.count.Add(-1)
 }
 
-// lockKept locks the account of a key that was b when it was found, and returns it, or nil if the key is not
+// lockKept locks the account of a key that was a when it was found, and returns it, or nil if the key is not
 // tracked any more.
-func (t *table[K]) lockKept(key K, b *account) *account {
-	for b != nil && !b.lockKept() {
-		b = t.find(key)
+func (t *table[K]) lockKept(key K, a *account) *account {
+	for a != nil && !a.lockKept() {
+		a = t.find(key)
 	}
-	return b
+	return a
 }
 
 // forget removes a key, whatever it has spent, and what is remembered of it. It raises no floor:
 // the key is to begin anew now.
 func (t *table[K]) forget(key K) {
 	for {
-		b := t.find(key)
+		a := t.find(key)
 		switch {
-		case b == nil && t.memory == nil:
+		case a == nil && t.memory == nil:
 			return
-		case b == nil:
+		case a == nil:
 			if t.takeOut(key) {
 				return
 			}
-		case b.lockKept():
-			defer b.mu.Unlock()
+		case a.lockKept():
+			defer a.mu.Unlock()
 			t.forgetPast(key) // before the account is gone, so that nobody recalls it
 			t.remove(key, -maxReading)
-			b.use.end()
+			a.use.end()
 			return
 		}
 	}
@@ -360,13 +359,13 @@ func (t *table[K]) limitChanged() {
 }
 
 // remembers reports whether what is remembered of a key says no less than its account, which is locked.
-func (t *table[K]) remembers(key K, b *account, reading int64) bool {
+func (t *table[K]) remembers(key K, a *account, reading int64) bool {
 	if t.memory == nil {
 		return false
 	}
 	u := t.unseen(key)
-	now, s := u.begin(b.plan, reading, true)
-	return b.plan.Covers(b.plan.Remember(s, now), b.remembered(reading, u.floor))
+	now, s := u.begin(a.plan, reading, true)
+	return a.plan.Covers(a.plan.Remember(s, now), a.remembered(reading, u.floor))
 }
 
 // takeOut forgets what is remembered of a key that is not tracked, or reports false because it
@@ -378,7 +377,7 @@ func (t *table[K]) takeOut(key K) bool {
 	if t.find(key) != nil {
 		return false
 	}
-	s.news++
+	s.epoch++
 	t.memory.takeOut(t.accounts.Hash(key))
 	return true
 }
@@ -386,20 +385,20 @@ func (t *table[K]) takeOut(key K) bool {
 // withdraw unpins a key that was inserted for a decision that then was a denial, and
 // removes it if it is fresh, or has spent no more than is remembered of it: then no other decision
 // has spent from it.
-func (t *table[K]) withdraw(key K, b *account, clock Clock) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.use.unpin()
-	if b.plan == nil {
+func (t *table[K]) withdraw(key K, a *account, clock Clock) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.use.unpin()
+	if a.plan == nil {
 		return
 	}
 	now := reading(clock)
-	if !b.fresh(now) && !t.remembers(key, b, now) {
+	if !a.fresh(now) && !t.remembers(key, a, now) {
 		return
 	}
 	floor := int64(-maxReading) // nothing was spent, so there is nothing to spend twice
-	if b.use.recent() {
-		floor = b.floor(now)
+	if a.use.recent() {
+		floor = a.floor(now)
 	}
 	t.remove(key, floor)
 }

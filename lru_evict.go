@@ -19,21 +19,21 @@ package ratelimit
 // not in use, and its turn comes again with the next insertion. A key that is busy is in use.
 func (t *table[K]) expireOldestLocked(s *shard[K], now, ttl int64) bool {
 	p, _ := s.order.take()
-	b := &p.Value
-	if !b.mu.TryLock() {
+	a := &p.Value
+	if !a.mu.TryLock() {
 		s.order.add(p, now)
 		return true
 	}
-	defer b.mu.Unlock()
+	defer a.mu.Unlock()
 	switch {
-	case b.plan == nil:
+	case a.plan == nil:
 		s.order.tombstones--
-	case b.expired(now, ttl):
-		t.removeLocked(s, p, b.freshAt())
+	case a.expired(now, ttl):
+		t.removeLocked(s, p, a.freshAt())
 		t.count.Add(-1)
 		t.expired.Add(1)
-	case b.use.recent():
-		b.use.clearRecent()
+	case a.use.recent():
+		a.use.clearRecent()
 		s.order.add(p, now)
 	default:
 		s.order.putBack(p)
@@ -92,15 +92,15 @@ func (t *table[K]) sweepLocked(s *shard[K], runs [][]*entry[K], now, ttl int64) 
 // sweepPlaceLocked drops a key that is fresh and has been idle for long enough. The place may
 // be a tombstone, or have been left by its key since the runs were read: the account tells.
 func (t *table[K]) sweepPlaceLocked(s *shard[K], e *entry[K], now, ttl int64) bool {
-	b := &e.Value
-	if !b.mu.TryLock() {
+	a := &e.Value
+	if !a.mu.TryLock() {
 		return false
 	}
-	defer b.mu.Unlock()
-	if b.plan == nil || !b.expired(now, ttl) {
+	defer a.mu.Unlock()
+	if a.plan == nil || !a.expired(now, ttl) {
 		return false
 	}
-	t.removeAnywhereLocked(s, e, b.freshAt())
+	t.removeAnywhereLocked(s, e, a.freshAt())
 	t.count.Add(-1)
 	t.expired.Add(1)
 	return true
@@ -133,14 +133,14 @@ type victim[K comparable] struct {
 // lookLocked finds out what it costs to evict the key at a place. Its account stays locked, unless it
 // is busy. A peek at the time records nothing: what eviction looks at is not in use.
 func (t *table[K]) lookLocked(p *entry[K], now int64) victim[K] {
-	b := &p.Value
-	if !b.mu.TryLock() {
+	a := &p.Value
+	if !a.mu.TryLock() {
 		return victim[K]{entry: p, rank: rankBusy}
 	}
-	if b.plan == nil {
+	if a.plan == nil {
 		return victim[K]{entry: p, rank: rankTombstone}
 	}
-	return victim[K]{p, b.use.rank(b.fresh(now)), b.last}
+	return victim[K]{p, a.use.rank(a.fresh(now)), a.last}
 }
 
 // evictLocked drops a key of the shard, and the caller takes over its room. Of the few oldest keys
@@ -160,10 +160,10 @@ func (t *table[K]) evictLocked(s *shard[K], now int64) (ok bool, busy *entry[K])
 		return false, busy
 	}
 	v := &looked[best]
-	b := &v.entry.Value
-	defer b.mu.Unlock()
+	a := &v.entry.Value
+	defer a.mu.Unlock()
 	t.evicting(v.entry, v.rank, now, s.floor.Load())
-	t.removeLocked(s, v.entry, b.floor(now))
+	t.removeLocked(s, v.entry, a.floor(now))
 	return true, busy
 }
 
@@ -241,7 +241,7 @@ func (v *victim[K]) secondChance(s *shard[K], now int64) {
 // The locks of account and shard are held, and floor is the shard's. Until the account is removed, whoever finds it
 // waits for it; whoever finds it removed finds what is remembered.
 func (t *table[K]) evicting(e *entry[K], r rank, now, floor int64) {
-	b := &e.Value
+	a := &e.Value
 	switch r {
 	case rankFresh:
 		t.expired.Add(1)
@@ -252,21 +252,21 @@ func (t *table[K]) evicting(e *entry[K], r rank, now, floor int64) {
 		}
 	}
 	t.evicted.Add(1)
-	if b.use.end(); t.memory == nil {
+	if a.use.end(); t.memory == nil {
 		return
 	}
 	// A key may be not fresh only because the clock has stepped back. Then there is nothing to remember.
-	past := b.remembered(now, floor)
-	if w := b.plan.wall; w != nil {
-		at := max(now, b.last)
+	past := a.remembered(now, floor)
+	if w := a.plan.wall; w != nil {
+		at := max(now, a.last)
 		// At a later reading, the key may have seen windows that the wall has not shown.
-		raise(&w.latest, b.plan.Reached(b.State, at))
+		raise(&w.latest, a.plan.Reached(a.State, at))
 		if past.Share == 0 {
 			raise(&w.floor, w.At(at).Ordinal)
 		}
 	}
 	if past.Share > 0 {
-		t.memory.store(e.Hash(), b.plan, past, now)
+		t.memory.store(e.Hash(), a.plan, past, now)
 	}
 }
 
@@ -283,18 +283,18 @@ func (t *table[K]) evictFrom(s *shard[K], now int64) bool {
 // without the shard's lock. By then that key may have been dropped, or pinned, or have
 // become fresh, so it is ranked again.
 func (t *table[K]) evictBusy(s *shard[K], e *entry[K], now int64) bool {
-	b := &e.Value
-	if !b.lockKept() {
+	a := &e.Value
+	if !a.lockKept() {
 		return false
 	}
-	defer b.mu.Unlock()
-	r := b.use.rank(b.fresh(now))
+	defer a.mu.Unlock()
+	r := a.use.rank(a.fresh(now))
 	if r == rankPinned {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.evicting(e, r, now, s.floor.Load())
-	t.removeAnywhereLocked(s, e, b.floor(now))
+	t.removeAnywhereLocked(s, e, a.floor(now))
 	return true
 }

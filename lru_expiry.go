@@ -21,8 +21,8 @@ func (t *table[K]) expireDue(now int64) bool {
 	t.expiry.collect()
 	var kept []*account
 	defer func() {
-		for _, b := range kept {
-			t.expiry.add(b, now)
+		for _, a := range kept {
+			t.expiry.add(a, now)
 		}
 	}()
 	for range mostLooks {
@@ -43,26 +43,26 @@ func (t *table[K]) expireDue(now int64) bool {
 // dropIfFresh drops a key that is fresh, to make room. If it cannot tell because the key is
 // busy, or if the key is pinned, it reports that it has to be called again.
 func (t *table[K]) dropIfFresh(e *entry[K], now int64) (dropped, again bool) {
-	b, s := &e.Value, t.shard(e.Hash())
+	a, s := &e.Value, t.shard(e.Hash())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !b.mu.TryLock() {
+	if !a.mu.TryLock() {
 		return false, true
 	}
-	defer b.mu.Unlock()
-	if b.plan == nil {
+	defer a.mu.Unlock()
+	if a.plan == nil {
 		return false, false
 	}
-	b.use.clearDirty() // from here on, what makes it fresh earlier has to list it again
-	switch at := b.freshAt(); {
+	a.use.clearDirty() // from here on, what makes it fresh earlier has to list it again
+	switch at := a.freshAt(); {
 	case at > now:
-		t.expiry.add(b, at)
+		t.expiry.add(a, at)
 		return false, false
-	case b.use.isPinned():
+	case a.use.isPinned():
 		return false, true
 	}
 	t.expired.Add(1)
-	t.removeAnywhereLocked(s, e, b.freshAt())
+	t.removeAnywhereLocked(s, e, a.freshAt())
 	return true, false
 }
 
@@ -103,20 +103,20 @@ func (h *expiryHeap[K]) insert(e *entry[K], at int64) {
 }
 
 // remove forgets a key that was dropped from the table.
-func (h *expiryHeap[K]) remove(b *account) {
+func (h *expiryHeap[K]) remove(a *account) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	d := h.keys[b]
-	if delete(h.keys, b); d != nil && d.place != taken {
+	d := h.keys[a]
+	if delete(h.keys, a); d != nil && d.place != taken {
 		h.heap.remove(d.place)
 	}
 }
 
 // add adds a key again that next has returned, and that is not fresh before at.
-func (h *expiryHeap[K]) add(b *account, at int64) {
+func (h *expiryHeap[K]) add(a *account, at int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if d := h.keys[b]; d != nil && d.place == taken {
+	if d := h.keys[a]; d != nil && d.place == taken {
 		h.heap.push(at, d)
 	}
 }
@@ -144,8 +144,8 @@ func (h *expiryHeap[K]) collect() {
 // collectLocked makes as many keys of the dirty list due at once as fit into a buffer. A key that next has returned is
 // looked at anyway, after it was listed.
 func (h *expiryHeap[K]) collectLocked(buf []*account) {
-	for _, b := range h.dirty.take(buf) {
-		if d := h.keys[b]; d != nil && d.place != taken {
+	for _, a := range h.dirty.take(buf) {
+		if d := h.keys[a]; d != nil && d.place != taken {
 			h.heap.at(d.place).at = math.MinInt64
 			h.heap.up(d.place)
 		}
@@ -261,10 +261,10 @@ type dirtyList struct {
 	accounts []*account
 }
 
-func (d *dirtyList) add(b *account) {
+func (d *dirtyList) add(a *account) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.accounts = append(d.accounts, b)
+	d.accounts = append(d.accounts, a)
 }
 
 // dirtyBatch is the number of keys of the list that an insertion collects: more than come onto it for each key, so that

@@ -39,18 +39,18 @@ type keyedReservation[K comparable] struct {
 	Reservation
 	l   *Keyed[K]
 	key K
-	b   *account // that was charged, nil if none was
+	a   *account // that was charged, nil if none was
 	sp  spending
 }
 
 func (x *keyedReservation[K]) await(ctx context.Context, latest time.Time) error {
-	return awaitAll(ctx, x.l.clock, latest, awaited{x.b, &x.sp, &x.l.waiting})
+	return awaitAll(ctx, x.l.clock, latest, awaited{x.a, &x.sp, &x.l.waiting})
 }
 
 func (x *keyedReservation[K]) settleLocal(actual int64) error {
 	switch {
-	case x.b != nil:
-		if late := x.b.settleAt(x.l.clock, &x.sp, actual); late > 0 {
+	case x.a != nil:
+		if late := x.a.settleAt(x.l.clock, &x.sp, actual); late > 0 {
 			return unlessFull(x.l.charge(x.key, late))
 		}
 	case x.sp.Cost == 0:

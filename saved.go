@@ -20,12 +20,12 @@ func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 	t := l.table()
 	return func(yield func(K, Decision) bool) {
 		for e := range t.accounts.All() {
-			key, b := e.Key, t.lockKept(e.Key, &e.Value)
-			if b == nil {
+			key, a := e.Key, t.lockKept(e.Key, &e.Value)
+			if a == nil {
 				continue
 			}
-			p := b.plan
-			b.mu.Unlock()
+			p := a.plan
+			a.mu.Unlock()
 			var d Decision // without the error, by which no cost of 1 passes, as d says
 			if p.ofRequest() {
 				d, _ = l.peek(key, p, 1)
@@ -60,16 +60,16 @@ func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 		floors := map[*wallWindows]*savedFloor[K]{}
 		var buf []byte
 		for e := range t.accounts.All() {
-			key, b := e.Key, t.lockKept(e.Key, &e.Value)
-			if b == nil {
+			key, a := e.Key, t.lockKept(e.Key, &e.Value)
+			if a == nil {
 				continue
 			}
-			w, reached := b.plan.wall, b.M
-			fresh := b.fresh(now) && (w == nil || b.N == 0)
+			w, reached := a.plan.wall, a.M
+			fresh := a.fresh(now) && (w == nil || a.N == 0)
 			if !fresh {
-				buf = b.appendSaved(buf[:0], now)
+				buf = a.appendSaved(buf[:0], now)
 			}
-			b.mu.Unlock()
+			a.mu.Unlock()
 			var saved Saved
 			if !fresh {
 				saved = bytes.Clone(buf)
@@ -145,8 +145,8 @@ func (t *table[K]) savedFloor(p Period, w *wallWindows, f *savedFloor[K]) (key K
 
 // appendSaved appends what the key has spent to buf. The caller holds the lock, and has seen that the key is
 // not fresh, so its state is up to date.
-func (b *account) appendSaved(buf []byte, reading int64) []byte {
-	limit := b.plan.limit
+func (a *account) appendSaved(buf []byte, reading int64) []byte {
+	limit := a.plan.limit
 	buf = append(buf, savedVersion, byte(limit.Algorithm))
 	if limit.Algorithm == AlgorithmCalendar {
 		text := limit.Named("").String()
@@ -159,9 +159,9 @@ func (b *account) appendSaved(buf []byte, reading int64) []byte {
 		buf = binary.AppendUvarint(buf, uint64(limit.Burst))
 	}
 	// If the clock has stepped back, time stands still for the key until then.
-	now := max(reading, b.last)
+	now := max(reading, a.last)
 	buf = binary.AppendUvarint(buf, uint64(between(reading, now)))
-	return b.plan.AppendState(buf, b.State, now)
+	return a.plan.AppendState(buf, a.State, now)
 }
 
 // isBucket reports whether limits of the algorithm have a burst.
@@ -179,7 +179,7 @@ func (a Algorithm) isBucket() bool {
 // A Saved that is damaged or of an unknown version is skipped, and so is a key that is invalid or finds no room. The
 // errors are joined; each names the place of its pair, from 0. A Saved has no checksum.
 func (l *Keyed[K]) Restore(seq iter.Seq2[K, Saved], elapsed time.Duration) error {
-	l.keys.mustBe()
+	l.keys.requireInit()
 	if seq == nil {
 		return errors.New("ratelimit: Restore was given nothing to read from")
 	}
@@ -233,24 +233,24 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 	if fresh {
 		return nil
 	}
-	b, at, inserted, err := l.keys.acquire(key, p, l.clock)
+	a, at, inserted, err := l.keys.acquire(key, p, l.clock)
 	if err != nil {
 		return err
 	}
-	defer b.mu.Unlock()
-	if !inserted || b.freshAt() > b.last {
-		b.last = max(reading(l.clock), b.last, last)
-		p.Advance(&s, b.last)
-		b.plan.Charge(&b.State, b.last, &p.Meter, s)
-		b.use.touched()
+	defer a.mu.Unlock()
+	if !inserted || a.freshAt() > a.last {
+		a.last = max(reading(l.clock), a.last, last)
+		p.Advance(&s, a.last)
+		a.plan.Charge(&a.State, a.last, &p.Meter, s)
+		a.use.touched()
 		return nil
 	}
-	if late := b.last - at; late > 0 {
+	if late := a.last - at; late > 0 {
 		// The key may not be created before that, so what it had spent is as much later.
 		s, last, _ = r.state(p, min(now+late, maxReading))
 	}
-	b.last, b.State = max(b.last, last), p.begins(s)
-	b.use.touched()
+	a.last, a.State = max(a.last, last), p.begins(s)
+	a.use.touched()
 	return nil
 }
 

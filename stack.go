@@ -52,7 +52,7 @@ type stack[R any] struct {
 	made    []*member[R] // by layer
 	members []*member[R] // this request's layers; with AllOf, between two requests, those of the last one
 	which   []int        // scratch memory for pick
-	watched bool         // one of the members is watched: somebody is told of its decisions
+	watched bool         // one of the members is watched: an observer receives its decisions
 	brief   bool         // the caller needs only the yes or no
 
 	// What load and lock have found out.
@@ -68,7 +68,7 @@ type stack[R any] struct {
 	charges []charge   // all of them
 	firm    []charge   // those of the enforcing layers
 	shadows []charge   // those of the shadow layers
-	answers []Decision // the accounts' own, by charge; none if nobody is told
+	answers []Decision // the accounts' own, by charge; none without an observer
 	locks   locks      // of the charges' accounts
 
 	reading int64    // of the clock, before the locks: one for the whole decision
@@ -108,7 +108,7 @@ func (s *stack[R]) add(layer int) {
 	m := s.made[layer]
 	if m == nil {
 		y := s.layers[layer]
-		m = &member[R]{layer: y, index: layer, key: y.newKey(), watched: y.heard || y.tell != nil}
+		m = &member[R]{layer: y, index: layer, key: y.newKey(), watched: y.hasObserver || y.tell != nil}
 		s.made[layer] = m
 	}
 	m.picked = true
@@ -134,7 +134,7 @@ func (s *stack[R]) clear() {
 	s.brief, s.changed, s.asked, s.err, s.d = false, false, false, nil, Decision{}
 }
 
-// yesOrNo reports whether nobody is told more than the yes or no. Then neither answers nor errors are
+// yesOrNo reports whether the result of the whole is all that anyone receives. Then neither answers nor errors are
 // made: a client who is refused at any rate must not cost more than one who is let in.
 func (s *stack[R]) yesOrNo() bool { return s.brief && !s.watched }
 
@@ -145,8 +145,8 @@ func (s *stack[R]) ask(allowed bool) {
 	}
 }
 
-// told reports whether somebody is told what each layer has said.
-func (s *stack[R]) told() bool { return s.watched || s.wanted }
+// observed reports whether anyone receives the per-layer decisions.
+func (s *stack[R]) observed() bool { return s.watched || s.wanted }
 
 // load asks the layers for their keys, costs and plans. The first error of an enforcing
 // layer ends it; one of a shadow layer only takes that layer out. It runs the functions of
@@ -228,7 +228,7 @@ func (s *stack[R]) fail(m *member[R]) error {
 		return errUntold
 	}
 	err := &layerError{layer: m.index, err: m.why()}
-	if s.ask(false); s.told() {
+	if s.ask(false); s.observed() {
 		_ = s.preview(peekRequest)
 	}
 	if s.d = (Decision{}); m.p != nil {
@@ -371,12 +371,12 @@ func (s *stack[R]) enter(i int, m *member[R]) {
 	if m.charge = first; first == none || m.shadow {
 		m.charge = len(s.charges)
 		s.charges = slices.Grow(s.charges, 1)[:m.charge+1]
-		s.charges[m.charge].begin(m.b, m.p, &m.unseen, i)
+		s.charges[m.charge].begin(m.a, m.p, &m.unseen, i)
 		s.charges[m.charge].shared = m.shared
 	}
 	c := &s.charges[m.charge]
 	c.add(int64(m.amount), m.cost != nil)
-	s.absent = s.absent || m.b == nil && m.p.tracks()
+	s.absent = s.absent || m.a == nil && m.p.tracks()
 	s.exceeds = s.exceeds || !m.shadow && c.exceeds()
 }
 
@@ -392,7 +392,7 @@ func (s *stack[R]) chargeOf(m *member[R]) int {
 	for i := range s.charges {
 		c := &s.charges[i]
 		if c.p.tracks() && m.key.same(s.members[c.first].key) {
-			s.mixed = s.mixed || c.b != m.b
+			s.mixed = s.mixed || c.a != m.a
 			return i
 		}
 	}
@@ -498,7 +498,7 @@ func (s *stack[R]) delayed() bool {
 
 // refuse spends nothing. The accounts that denied take note of it, because eviction keeps
 // throttled keys longer; not so if the request can never be allowed, which says nothing about
-// the keys. What the shadow layers would have said is found out only if somebody is told. The
+// the keys. The results of shadow layers are computed only for observers. The
 // accounts are locked.
 func (s *stack[R]) refuse(q request) {
 	if s.err == nil {
@@ -506,7 +506,7 @@ func (s *stack[R]) refuse(q request) {
 			s.firm[i].refuse()
 		}
 	}
-	if s.ask(false); s.told() {
+	if s.ask(false); s.observed() {
 		q.peek = true // what a shadow says is no reason to change its key
 		for i := range s.shadows {
 			s.shadows[i].preview(s.reading, q)
@@ -515,13 +515,13 @@ func (s *stack[R]) refuse(q request) {
 	s.finish(false)
 }
 
-// finish fills in the answer, unless nobody is told: that saves a fifth of the time of an
-// Allow.
+// finish fills in the answer. If the caller needs only the yes or no, and nothing is observed, it fills in just that: an
+// Allow takes a fifth less time.
 func (s *stack[R]) finish(allowed bool) {
 	if s.asked {
 		s.markStale()
 	}
-	if s.brief && !s.told() {
+	if s.brief && !s.observed() {
 		s.d.Allowed = allowed
 	} else {
 		s.answer(allowed)
@@ -533,8 +533,8 @@ func (s *stack[R]) finish(allowed bool) {
 // account yet. They are locked.
 func (s *stack[R]) markStale() {
 	for _, m := range s.members {
-		if m.b != nil && m.outdated() {
-			m.b.markStale()
+		if m.a != nil && m.outdated() {
+			m.a.markStale()
 		}
 	}
 }
@@ -545,8 +545,8 @@ func (s *stack[R]) markStale() {
 func (s *stack[R]) pin() {
 	s.changed = true
 	for i := range s.charges {
-		if c := &s.charges[i]; c.b != nil && !c.b.use.isPinned() {
-			c.b.use.pin()
+		if c := &s.charges[i]; c.a != nil && !c.a.use.isPinned() {
+			c.a.use.pin()
 			s.members[c.first].pinned = true
 		}
 	}
@@ -556,7 +556,7 @@ func (s *stack[R]) pin() {
 func (s *stack[R]) unpin() {
 	for _, m := range s.members {
 		if m.inserted || m.pinned {
-			m.b.use.unpin()
+			m.a.use.unpin()
 			m.inserted, m.pinned = false, false
 		}
 	}
@@ -603,12 +603,12 @@ func (s *stack[R]) withdraw() {
 // those who are told. The accounts are locked: Remaining and ResetAfter are read from states as
 // the decision has left them. An error means never, so there is no time to retry after.
 func (s *stack[R]) answer(allowed bool) {
-	if s.told() {
+	if s.observed() {
 		s.answers = slices.Grow(s.answers[:0], len(s.charges))[:len(s.charges)]
 	}
 	sum := sumOf(&s.d)
 	for i := range s.charges {
-		if i >= len(s.firm) && !s.told() {
+		if i >= len(s.firm) && !s.observed() {
 			break
 		}
 		var d Decision
@@ -616,7 +616,7 @@ func (s *stack[R]) answer(allowed bool) {
 		if c.decision(&d); i < len(s.firm) {
 			sum.Add((*merge.Decision[Limit])(&d), c.room(d.Remaining))
 		}
-		if s.told() {
+		if s.observed() {
 			s.answers[i] = d
 		}
 	}
@@ -631,21 +631,20 @@ func (s *stack[R]) answer(allowed bool) {
 
 // report tells each layer's limiter its own answer, or the request all of them. An error that
 // comes after a charge means that the charge has been given back. It is short, so that the
-// compiler spares the call if nobody is told.
+// compiler inlines it.
 func (s *stack[R]) report(r R, err error) {
-	if s.told() {
+	if s.observed() {
 		s.reportAll(r, err)
 	}
 }
 
-// reportAll is report where somebody is told. No lock is held, so the functions that are told may call
-// the limiters.
+// reportAll is report for a decision that is observed. No lock is held, so observers may call the limiters.
 func (s *stack[R]) reportAll(r R, err error) {
 	for _, m := range s.members {
 		if !m.loaded || !m.watched && s.taker == nil {
 			continue
 		}
-		d, spent, own := s.said(m)
+		d, spent, own := s.result(m)
 		if !m.shadow {
 			own = err
 		}
@@ -659,9 +658,9 @@ func (s *stack[R]) reportAll(r R, err error) {
 	}
 }
 
-// said returns what a layer has to say: its answer, whether it was charged, and its own
-// error. A layer without a charge has failed before it could be asked.
-func (s *stack[R]) said(m *member[R]) (d *Decision, spent bool, err error) {
+// result returns a layer's decision, whether it was charged, and its own error. A layer without a charge failed
+// before its account was found.
+func (s *stack[R]) result(m *member[R]) (d *Decision, spent bool, err error) {
 	if m.charge != none && m.charge < len(s.answers) {
 		c := &s.charges[m.charge]
 		return &s.answers[m.charge], c.spent && m.amount > 0, cmp.Or(m.why(), c.err())

@@ -20,7 +20,7 @@ import (
 // so until the charge has been committed or refused and its decision has been filled in. So
 // the offer is true when it is accepted, and the answer describes the state after it.
 type charge struct {
-	b *account // nil if the key is not tracked
+	a *account // nil if the key is not tracked
 	p *plan
 
 	// The cost is own + shares × the caller's. The parts are needed to say which cost of the
@@ -30,7 +30,7 @@ type charge struct {
 	own        int64   // of layers with a cost of their own
 	shares     int64   // how many layers charge the caller's cost
 	first      int     // the index of the first member that meets here
-	unseen     *unseen // if b is nil: what is known of the key
+	unseen     *unseen // if a is nil: what is known of the key
 	shared     bool    // all requests meet at the account
 
 	m       meter.Moment // when it was decided
@@ -44,8 +44,8 @@ type charge struct {
 
 // begin makes it the charge of a member's account. Each field is set by itself: to write the
 // struct as a whole costs more than the rest of what sums up the charges.
-func (c *charge) begin(b *account, p *plan, u *unseen, first int) {
-	c.b, c.p, c.unseen, c.first = b, p, u, first
+func (c *charge) begin(a *account, p *plan, u *unseen, first int) {
+	c.a, c.p, c.unseen, c.first = a, p, u, first
 	c.cost, c.own, c.shares = 0, 0, 0
 	c.overflowed, c.checked, c.spent, c.never = false, false, false, false
 }
@@ -67,14 +67,14 @@ func (c *charge) add(amount int64, own bool) {
 // not go back behind it. If the limit has changed, the key is put under the newer one, which is
 // the account's if another decision was quicker. The caller holds the lock.
 func (c *charge) check(reading int64, q request) {
-	if c.b == nil {
+	if c.a == nil {
 		c.preview(reading, q)
 		return
 	}
-	c.b.adopt(c.p, reading)
-	c.p, c.checked = c.b.plan, true
-	if c.m = c.b.arrive(reading); !c.trivial() {
-		c.o = c.b.offer(c.m, c.cost, q)
+	c.a.adopt(c.p, reading)
+	c.p, c.checked = c.a.plan, true
+	if c.m = c.a.arrive(reading); !c.trivial() {
+		c.o = c.a.offer(c.m, c.cost, q)
 	}
 }
 
@@ -83,8 +83,8 @@ func (c *charge) check(reading int64, q request) {
 // says. The caller holds the lock.
 func (c *charge) preview(reading int64, q request) {
 	c.checked = false
-	if c.b != nil {
-		c.viewed, c.m = c.b.view(c.p, reading, q)
+	if c.a != nil {
+		c.viewed, c.m = c.a.view(c.p, reading, q)
 	} else {
 		c.m.Reading = reading
 		c.m.Now, c.viewed = c.unseen.begin(c.p, reading, q.peek)
@@ -98,7 +98,7 @@ func (c *charge) preview(reading int64, q request) {
 // that what has been spent since shows in it; else what preview looked at.
 func (c *charge) state() meter.State {
 	if c.checked {
-		return c.b.State
+		return c.a.State
 	}
 	return c.viewed
 }
@@ -132,19 +132,19 @@ func (c *charge) fits() bool { return !c.never && !c.o.Denied(c.m.Reading) }
 // commit spends what the account has offered. The caller holds the lock, and has held it
 // since the offer.
 func (c *charge) commit(q request) {
-	if c.b == nil || c.cost == 0 {
+	if c.a == nil || c.cost == 0 {
 		return
 	}
-	c.b.plan.Accept(&c.b.State, c.m.Now, c.o, c.cost, q.keep)
-	c.b.use.allowed()
+	c.a.plan.Accept(&c.a.State, c.m.Now, c.o, c.cost, q.keep)
+	c.a.use.allowed()
 	c.spent, c.keep = true, q.keep
 }
 
 // refuse tells the account if it was the one that denied: the key is throttled. The others had
 // room, and a denial by another layer is no reason to keep them longer. The caller holds the lock.
 func (c *charge) refuse() {
-	if c.b != nil && !c.fits() {
-		c.b.use.denied()
+	if c.a != nil && !c.fits() {
+		c.a.use.denied()
 	}
 }
 
@@ -183,7 +183,7 @@ func (c *charge) room(remaining int) int {
 }
 
 // clear drops what keeps users' data alive.
-func (c *charge) clear() { c.b, c.p, c.viewed = nil, nil, meter.State{} }
+func (c *charge) clear() { c.a, c.p, c.viewed = nil, nil, meter.State{} }
 
 // wait returns how long the account takes to let the cost through: until the work leaves
 // the queue of a leaky bucket, or until the cost is allowed at all.
@@ -191,14 +191,14 @@ func (c *charge) wait() time.Duration { return between(c.m.Reading, max(c.o.At, 
 
 // settlement returns what is needed to settle the charge, if debit charges its key.
 func (c *charge) settlement(debit func(int64) error) settlement {
-	return settlement{b: c.b, sp: spendingOf(c.o, c.cost, c.keep), shares: c.shares, own: c.own, debit: debit}
+	return settlement{a: c.a, sp: spendingOf(c.o, c.cost, c.keep), shares: c.shares, own: c.own, debit: debit}
 }
 
 // settlement is what is left of a charge until it is settled: what was spent, and how much of it
 // depends on the caller's cost. It outlives the decision, and the account may have been dropped
 // by then: settleAt finds that out.
 type settlement struct {
-	b           *account
+	a           *account
 	sp          spending
 	shares, own int64
 	debit       func(int64) error
@@ -216,7 +216,7 @@ func (x *settlement) settle(clock Clock, actual int64) error {
 	if actual > 0 {
 		cost = meter.Add(cost, x.own)
 	}
-	if late := x.b.settleAt(clock, &x.sp, cost); late > 0 {
+	if late := x.a.settleAt(clock, &x.sp, cost); late > 0 {
 		return unlessFull(x.debit(late))
 	}
 	return nil
@@ -241,7 +241,7 @@ func (x *stackReservation) await(ctx context.Context, latest time.Time) error {
 	var all []awaited
 	for i := range x.spent {
 		if c := &x.spent[i]; c.room != nil {
-			all = append(all, awaited{c.b, &c.sp, c.room})
+			all = append(all, awaited{c.a, &c.sp, c.room})
 		}
 	}
 	return awaitAll(ctx, x.clock, latest, all...)

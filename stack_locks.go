@@ -20,26 +20,26 @@ func (x *locks) lock(all []charge) bool {
 	*x = (*x)[:0]
 	shared := false
 	for i := range all {
-		if c := &all[i]; c.b != nil && c.shared {
+		if c := &all[i]; c.a != nil && c.shared {
 			shared = true
-		} else if c.b != nil {
-			*x = append(*x, c.b)
+		} else if c.a != nil {
+			*x = append(*x, c.a)
 		}
 	}
 	x.sort()
 	if shared {
 		others := len(*x)
 		for i := range all {
-			if c := &all[i]; c.b != nil && c.shared {
-				*x = append(*x, c.b)
+			if c := &all[i]; c.a != nil && c.shared {
+				*x = append(*x, c.a)
 			}
 		}
 		last := (*x)[others:]
 		last.sort()
 		*x = (*x)[:others+len(last)]
 	}
-	for i, b := range *x {
-		if !b.lockKept() {
+	for i, a := range *x {
+		if !a.lockKept() {
 			(*x)[:i].unlock()
 			return false
 		}
@@ -57,16 +57,16 @@ func (x *locks) sort() {
 		return
 	}
 	sorted := (*x)[:0]
-	for _, b := range *x {
-		if slices.Contains(sorted, b) {
+	for _, a := range *x {
+		if slices.Contains(sorted, a) {
 			continue
 		}
 		i := len(sorted)
-		sorted = append(sorted, b)
-		for ; i > 0 && address(b) < address(sorted[i-1]); i-- {
+		sorted = append(sorted, a)
+		for ; i > 0 && address(a) < address(sorted[i-1]); i-- {
 			sorted[i] = sorted[i-1]
 		}
-		sorted[i] = b
+		sorted[i] = a
 	}
 	if len(sorted) < len(*x) {
 		clear((*x)[len(sorted):])
@@ -76,10 +76,10 @@ func (x *locks) sort() {
 
 const fewLocks = 8
 
-func address(b *account) uintptr { return uintptr(unsafe.Pointer(b)) }
+func address(a *account) uintptr { return uintptr(unsafe.Pointer(a)) }
 
-func byAddress(a, b *account) int {
-	return cmp.Compare(address(a), address(b))
+func byAddress(x, y *account) int {
+	return cmp.Compare(address(x), address(y))
 }
 
 func (x locks) unlock() {

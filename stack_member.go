@@ -25,8 +25,8 @@ type member[R any] struct {
 
 	// These are the request's.
 	p      *plan    // nil if the layer does not apply
-	b      *account // nil while the key is not tracked, and if the plan tracks nothing
-	unseen unseen   // if b is nil: what is known of the key
+	a      *account // nil while the key is not tracked, and if the plan tracks nothing
+	unseen unseen   // if a is nil: what is known of the key
 	amount int      // what the layer charges
 	charge int      // the index of the charge that it is a part of, or none
 	loaded bool     // there is something to report
@@ -63,9 +63,9 @@ type anyKey[R any] interface {
 	same(other anyKey[R]) bool
 	// insert adds the key to the limiter, pinned, and reports true; or it finds that
 	// another decision has added it, and reports false.
-	insert(p *plan, clock Clock) (b *account, created bool, err error)
+	insert(p *plan, clock Clock) (a *account, created bool, err error)
 	// withdraw removes what insert has added, unless another decision has spent from it.
-	withdraw(b *account, clock Clock)
+	withdraw(a *account, clock Clock)
 	// debit returns how to charge the key later, when it may not be tracked.
 	debit(p *plan) func(n int64) error
 	// waiting counts the calls that wait in the limiter.
@@ -79,7 +79,7 @@ type anyKey[R any] interface {
 // clear forgets the request. Each field is set by itself, which takes less than to write the
 // struct as a whole. What is not set here, load sets.
 func (m *member[R]) clear() {
-	m.p, m.b, m.err, m.refreshed, m.amount = nil, nil, nil, nil, 0
+	m.p, m.a, m.err, m.refreshed, m.amount = nil, nil, nil, nil, 0
 	m.loaded, m.inserted, m.pinned, m.keyless = false, false, false, false
 	m.key.clear()
 }
@@ -90,10 +90,10 @@ func (m *member[R]) find() {
 	if m.p == nil || !m.p.tracks() {
 		return
 	}
-	b := m.key.find()
-	m.inserted = m.inserted && b == m.b
-	m.pinned = m.pinned && b == m.b
-	if m.b = b; b == nil {
+	a := m.key.find()
+	m.inserted = m.inserted && a == m.a
+	m.pinned = m.pinned && a == m.a
+	if m.a = a; a == nil {
 		m.unseen = m.key.unseen()
 	}
 }
@@ -101,15 +101,15 @@ func (m *member[R]) find() {
 // lacks reports whether the layer needs an account that is not there. A key that is charged
 // nothing, or asked for more than it can ever allow, need not be tracked.
 func (m *member[R]) lacks() bool {
-	return m.b == nil && m.amount > 0 && m.err == nil && m.p != nil && m.p.tracks() && int64(m.amount) <= m.p.capacity
+	return m.a == nil && m.amount > 0 && m.err == nil && m.p != nil && m.p.tracks() && int64(m.amount) <= m.p.capacity
 }
 
 // insert adds the key. The account is not locked afterwards, but pinned if it is new: it has
 // spent nothing yet, and would be the first to be evicted.
 func (m *member[R]) insert(clock Clock) {
-	b, created, err := m.key.insert(m.p, clock)
+	a, created, err := m.key.insert(m.p, clock)
 	if err == nil {
-		m.b, m.inserted = b, created
+		m.a, m.inserted = a, created
 	}
 	m.err = err
 }
@@ -118,12 +118,12 @@ func (m *member[R]) insert(clock Clock) {
 // pinned was there before and stays.
 func (m *member[R]) withdraw(clock Clock) {
 	if m.inserted {
-		m.key.withdraw(m.b, clock)
+		m.key.withdraw(m.a, clock)
 	}
 	if m.pinned {
-		m.b.mu.Lock()
-		m.b.use.unpin()
-		m.b.mu.Unlock()
+		m.a.mu.Lock()
+		m.a.use.unpin()
+		m.a.mu.Unlock()
 	}
 	m.inserted, m.pinned = false, false
 }
@@ -170,22 +170,22 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 	}
 	// As in Keyed.decide, a key that is found needs no check: what is in the map is valid. If
 	// keys may fail to be comparable, they are checked before the lookup.
-	var b *account
-	accounts := k.l.certain
+	var a *account
+	accounts := k.l.fastKeys
 	if accounts != nil {
 		if e := accounts.Lookup(k.key); e != nil {
-			b = &e.Value
+			a = &e.Value
 		}
 	}
-	if b == nil || m.amount < 0 {
+	if a == nil || m.amount < 0 {
 		if err = k.l.check(k.key, m.amount); err != nil {
 			return err
 		}
 		if accounts == nil {
-			b = k.l.keys.find(k.key)
+			a = k.l.keys.find(k.key)
 		}
 	}
-	if m.b = b; b == nil {
+	if m.a = a; a == nil {
 		m.unseen = k.unseen()
 	}
 	if m.limit == nil && k.l.limitFor == nil {
@@ -194,7 +194,7 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 		return err
 	}
 	if !m.p.tracks() {
-		m.b = nil // what the key has spent under another limit is left alone
+		m.a = nil // what the key has spent under another limit is left alone
 	}
 	return nil
 }
@@ -205,7 +205,7 @@ func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
 	l := k.l
 	if m.limit != nil {
 		if limit := m.limit(r); limit != (Limit{}) {
-			p, err := l.planOfRequest(m.b, limit)
+			p, err := l.planOfRequest(m.a, limit)
 			if err != nil {
 				return nil, fmt.Errorf("WithLimit: %w", err)
 			}
@@ -215,7 +215,7 @@ func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
 	if l.limitFor != nil {
 		m.refreshed, m.before = &l.refreshed, l.refreshed.Load()
 	}
-	return l.planOfAccount(k.key, m.b)
+	return l.planOfAccount(k.key, m.a)
 }
 
 func (k *layerKey[R, K]) find() *account { return k.l.keys.find(k.key) }
@@ -228,18 +228,18 @@ func (k *layerKey[R, K]) same(other anyKey[R]) bool {
 }
 
 func (k *layerKey[R, K]) insert(p *plan, clock Clock) (*account, bool, error) {
-	b, _, created, err := k.l.keys.acquire(k.key, p, clock)
+	a, _, created, err := k.l.keys.acquire(k.key, p, clock)
 	if err != nil {
 		return nil, false, err
 	}
 	if created {
-		b.use.pin()
+		a.use.pin()
 	}
-	b.mu.Unlock()
-	return b, created, nil
+	a.mu.Unlock()
+	return a, created, nil
 }
 
-func (k *layerKey[R, K]) withdraw(b *account, clock Clock) { k.l.keys.withdraw(k.key, b, clock) }
+func (k *layerKey[R, K]) withdraw(a *account, clock Clock) { k.l.keys.withdraw(k.key, a, clock) }
 
 func (k *layerKey[R, K]) debit(p *plan) func(n int64) error {
 	l, key := k.l, k.key

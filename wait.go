@@ -44,7 +44,7 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 	var t *turn
 	q := reserveRequest(left, meter.Booked)
 	q.turn = &t
-	b, o, err := l.decide(key, cost, q, d)
+	a, o, err := l.decide(key, cost, q, d)
 	switch {
 	case err != nil:
 		return false, err
@@ -61,9 +61,9 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 		err = await(ctx, l.clock, t)
 	} else if err = wait.Sleep(ctx, d.Delay); err != nil { // the clock was set back
 		sp := spendingOf(o, int64(cost), meter.Booked)
-		b.settleAt(l.clock, &sp, 0)
+		a.settleAt(l.clock, &sp, 0)
 	}
-	return b != nil, err
+	return a != nil, err
 }
 
 // tooLate is the error of a Wait whose time would come after the deadline.
@@ -151,7 +151,7 @@ func reserveOnce[K any](ctx context.Context, r Reserver[K], key K, cost int, del
 // timer. A call that serves turns, or leaves the line, wakes the next one.
 type turn struct {
 	meter.Turn
-	b    *account
+	a    *account
 	room *waitingRoom
 }
 
@@ -208,7 +208,7 @@ func (a *account) decideTurn(clock Clock, room *waitingRoom, m meter.Moment, cos
 // stand puts what is booked into the key's line, and returns its turn, or nil if it is not booked any more. The caller
 // holds the lock, and has read both clocks.
 func (a *account) stand(read int64, now, latest time.Time, sp meter.Spending, room *waitingRoom, wake chan struct{}) *turn {
-	t := &turn{Turn: meter.Turn{Cost: sp.Cost, Open: sp.Open, Latest: latest, Wake: wake}, b: a, room: room}
+	t := &turn{Turn: meter.Turn{Cost: sp.Cost, Open: sp.Open, Latest: latest, Wake: wake}, a: a, room: room}
 	if !a.plan.Join(&a.State, &t.Turn, sp) {
 		room.leave()
 		return nil
@@ -240,7 +240,7 @@ func await(ctx context.Context, clock Clock, turns ...*turn) error {
 		case <-ctx.Done():
 			left := false
 			for _, t := range turns {
-				left = t.b.leave(clock, t) || left
+				left = t.a.leave(clock, t) || left
 			}
 			if !left {
 				return nil
@@ -259,7 +259,7 @@ func look(clock Clock, turns []*turn) (over bool, timer *time.Timer) {
 	over = true
 	soonest := time.Duration(-1)
 	for _, t := range turns {
-		isOver, isFirst, wait := t.b.lookAt(clock, t)
+		isOver, isFirst, wait := t.a.lookAt(clock, t)
 		if over = over && isOver; isFirst && (soonest < 0 || wait < soonest) {
 			soonest = max(0, wait)
 		}
@@ -304,7 +304,7 @@ func (a *account) giveUp(read int64, t *turn) {
 	} else {
 		a.last = max(read, a.last)
 		first = a.plan.Leave(&a.State, a.last, &t.Turn)
-		a.eased()
+		a.mayBeFresher()
 	}
 	if t.Spent = (meter.Spending{}); first {
 		wakeFirst(t.Line)
@@ -377,7 +377,7 @@ func rouse(t *meter.Turn) {
 
 // awaited is a charge that work may have to wait for.
 type awaited struct {
-	b    *account // nil if nothing was charged
+	a    *account // nil if nothing was charged
 	sp   *spending
 	room *waitingRoom
 }
@@ -388,10 +388,10 @@ func awaitAll(ctx context.Context, clock Clock, latest time.Time, all ...awaited
 	sleeps := false // in full, as a charge has no turn in a line
 	wake := make(chan struct{}, 1)
 	for _, x := range all {
-		if x.b == nil {
+		if x.a == nil {
 			continue
 		}
-		t, due := x.b.standLater(clock, x.sp, latest, x.room, wake)
+		t, due := x.a.standLater(clock, x.sp, latest, x.room, wake)
 		switch {
 		case t == noRoom:
 			for _, t := range turns {

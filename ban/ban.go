@@ -65,8 +65,8 @@ func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], erro
 	return &Limiter[K]{limiter: limiter, strikes: strikes, bans: bans}, nil
 }
 
-// mustBe panics for the zero Limiter.
-func (b *Limiter[K]) mustBe() {
+// requireInit panics for the zero Limiter.
+func (b *Limiter[K]) requireInit() {
 	if b == nil || b.limiter == nil {
 		panic("ban: a Limiter that was not made by New")
 	}
@@ -74,7 +74,7 @@ func (b *Limiter[K]) mustBe() {
 
 // banned asks whether the key is banned. If ok, it is not, and the limiter may be asked. Else d and err are the answer.
 func (b *Limiter[K]) banned(ctx context.Context, key K, cost int) (d ratelimit.Decision, ok bool, err error) {
-	b.mustBe()
+	b.requireInit()
 	if cost < 0 {
 		return d, false, negative(cost)
 	}
@@ -246,7 +246,7 @@ func (b *Limiter[K]) Strike(ctx context.Context, key K, n int) error {
 
 // Lift ends a key's ban and forgets its strikes.
 func (b *Limiter[K]) Lift(ctx context.Context, key K) error {
-	b.mustBe()
+	b.requireInit()
 	ctx = wait.OrBackground(ctx)
 	return errors.Join(
 		ratelimit.Reset(ctx, ratelimit.Limiter[K](b.strikes), key),
@@ -264,32 +264,32 @@ func (b *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 
 // Adjust corrects what a key has spent of limiter's budget.
 func (b *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
-	b.mustBe()
+	b.requireInit()
 	return ratelimit.Adjust(wait.OrBackground(ctx), ratelimit.Limiter[K](b.limiter), key, delta)
 }
 
 // Reset forgets the key in all three limiters.
 func (b *Limiter[K]) Reset(ctx context.Context, key K) error {
-	b.mustBe()
+	b.requireInit()
 	ctx = wait.OrBackground(ctx)
 	return errors.Join(ratelimit.Reset(ctx, ratelimit.Limiter[K](b.limiter), key), b.Lift(ctx, key))
 }
 
 // Limits returns the limits of limiter, and those of bans behind them.
 func (b *Limiter[K]) Limits() []ratelimit.Limit {
-	b.mustBe()
+	b.requireInit()
 	return optional.LimitsOfAll[ratelimit.Limit](b.limiter, b.bans)
 }
 
 // BooksAhead reports whether limiter's Reserve may book ahead.
 func (b *Limiter[K]) BooksAhead() bool {
-	b.mustBe()
+	b.requireInit()
 	return optional.BooksAhead(b.limiter)
 }
 
 // ReplacesCost reports whether limiter may charge another cost than the caller's.
 func (b *Limiter[K]) ReplacesCost() bool {
-	b.mustBe()
+	b.requireInit()
 	return optional.ReplacesCost(b.limiter)
 }
 
@@ -302,7 +302,7 @@ type Stats struct {
 
 // Stats returns the counts.
 func (b *Limiter[K]) Stats() Stats {
-	b.mustBe()
+	b.requireInit()
 	s := Stats{Begun: b.begun.Load(), Failed: b.failed.Load()}
 	if err := b.lastFailure.Load(); err != nil {
 		s.LastFailure = *err

@@ -10,13 +10,13 @@ import (
 
 // keyCheck finds the keys that no table could find again.
 type keyCheck[K comparable] struct {
-	odd bool // keys hold interfaces, and so values that may not be comparable
+	checkKeys bool // keys hold interfaces, and so values that may not be comparable
 }
 
 // err returns what is wrong with the key. Its text does not hold the key, which may be
 // a secret.
 func (c keyCheck[K]) err(key K) error {
-	if c.odd && !keys.CanCompare(key) {
+	if c.checkKeys && !keys.CanCompare(key) {
 		return fmt.Errorf("inflight: %w: a %v that cannot be compared", ratelimit.ErrInvalidKey, reflect.TypeFor[K]())
 	}
 	if key != key {

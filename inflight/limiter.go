@@ -111,7 +111,7 @@ func (l *Limiter[K]) enter(key K, n int, timed bool) (*slot, time.Duration, erro
 	if most := l.common.most(); n <= 0 || n > most {
 		return nil, 0, checkUnits(n, most)
 	}
-	if l.keys.odd { // else a key that is found is a good one
+	if l.keys.checkKeys { // else a key that is found is a good one
 		if err := l.keys.err(key); err != nil {
 			return nil, 0, err
 		}

@@ -30,12 +30,12 @@ import (
 // Limiter spends a remote limiter's budget in batches. Make one with [New]. It is safe for concurrent use. The zero
 // Limiter cannot be used.
 type Limiter[K comparable] struct {
-	remote   *remote[K]
-	table    *table[K]
-	fetcher  *fetcher[K]
-	maxBatch int
-	odd      bool          // keys hold interfaces, and so values that may not be comparable
-	asked    atomic.Uint64 // decisions for which the remote limiter was asked
+	remote    *remote[K]
+	table     *table[K]
+	fetcher   *fetcher[K]
+	maxBatch  int
+	checkKeys bool          // keys hold interfaces, and so values that may not be comparable
+	asked     atomic.Uint64 // decisions for which the remote limiter was asked
 
 	onDecision func(ratelimit.Event[K]) // may be nil
 }
@@ -67,8 +67,8 @@ func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*
 			remote: r, returns: back, clock: o.Clock, denyFor: o.DenyFor,
 			pace: pace{most: o.MaxBatch, batchFor: o.BatchFor, holdFor: o.HoldFor},
 		},
-		maxBatch: o.MaxBatch,
-		odd:      keys.HoldInterfaces[K](),
+		maxBatch:  o.MaxBatch,
+		checkKeys: keys.HoldInterfaces[K](),
 
 		onDecision: o.OnDecision,
 	}
@@ -100,7 +100,7 @@ func (l *Limiter[K]) report(key K, cost int, d ratelimit.Decision, err error) {
 // spendHere is the short way for a key that has a batch with enough left. It fills in d
 // if that is not nil.
 func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
-	if l.odd || cost <= 0 {
+	if l.checkKeys || cost <= 0 {
 		return false
 	}
 	h := l.table.find(key)
@@ -283,7 +283,7 @@ func (l *Limiter[K]) check(key K, cost int) error {
 	switch {
 	case cost < 0:
 		return fmt.Errorf("lease: %w: %d", ratelimit.ErrNegativeCost, cost)
-	case l.odd && !keys.CanCompare(key):
+	case l.checkKeys && !keys.CanCompare(key):
 		return fmt.Errorf("lease: %w: %T cannot be compared", ratelimit.ErrInvalidKey, key)
 	case key != key:
 		return fmt.Errorf("lease: %w: a %T that does not equal itself", ratelimit.ErrInvalidKey, key)

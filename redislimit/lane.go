@@ -136,7 +136,7 @@ func (l *lane) run(c *call) (reply any, err error, sent bool) {
 	if atOnce && l.heeds && c.ctx.Done() == nil {
 		l.mu.Unlock()
 		defer l.done()
-		return c.here(l.client)
+		return c.runInline(l.client)
 	}
 	c.wake = make(chan struct{}, 1)
 	if atOnce && l.first == nil {

@@ -28,8 +28,8 @@ type layer[R any] struct {
 	leases   *leases // nil unless leased
 }
 
-// heard reports whether somebody is told what the layer says.
-func (y *layer[R]) heard() bool { return y.l.onDecision != nil && !y.quiet || y.watch != nil }
+// hasObserver reports whether anyone receives the layer's decisions.
+func (y *layer[R]) hasObserver() bool { return y.l.onDecision != nil && !y.quiet || y.watch != nil }
 
 // layerFunc is a Layer by what it says.
 type layerFunc[R any] func() (layer[R], error)

@@ -78,8 +78,8 @@ func (n *nodes) lane(key string) *lane {
 // every ten seconds, and when a server says that a slot has moved: a server that has died says nothing.
 const reloadEvery = 500 * time.Millisecond
 
-// heard takes note of what a call has come to.
-func (n *nodes) heard(err error) {
+// observe notes the result of a call: a success means that the slots are known, and most failures that they may be outdated.
+func (n *nodes) observe(err error) {
 	if n.cluster == nil {
 		return
 	}

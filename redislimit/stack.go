@@ -182,7 +182,7 @@ func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 		a.plan = s.asks[first].plan
 		if y.shadow {
 			a.err = a.plan.check(int64(a.cost))
-			if op == opPeek || (cost == 0 || a.err != nil) && !y.heard() { // nothing is charged, and nobody is told how the key stands
+			if op == opPeek || (cost == 0 || a.err != nil) && !y.hasObserver() { // nothing is charged, and nobody is told how the key stands
 				continue
 			}
 		}
@@ -324,7 +324,7 @@ func (a *ask) room() int {
 func (s *stack[R]) report(r R, err error) {
 	for i := range s.asks {
 		y := &s.of.layers[s.asks[i].layer]
-		if !y.heard() || y.shadow && s.unheard(i, err) || err == nil && s.unasked(&s.asks[i]) {
+		if !y.hasObserver() || y.shadow && s.unobserved(i, err) || err == nil && s.unasked(&s.asks[i]) {
 			continue
 		}
 		e := s.event(&s.asks[i], err)
@@ -344,9 +344,9 @@ func (s *stack[R]) unasked(a *ask) bool {
 	return (s.refused || y.shadow && y.leases != nil) && !a.asked && a.err == nil && a.plan != nil && a.plan.kind != 0
 }
 
-// unheard reports whether a layer has nothing to say, because another one has failed before it
+// unobserved reports whether a layer has nothing to say, because another one has failed before it
 // was asked.
-func (s *stack[R]) unheard(i int, err error) bool {
+func (s *stack[R]) unobserved(i int, err error) bool {
 	a := &s.asks[i]
 	return err != nil && a.err == nil && a.charge < 0 && !a.asked
 }

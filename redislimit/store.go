@@ -135,7 +135,7 @@ func (s *store) eval(ctx context.Context, c *call) (string, error) {
 		}
 	}
 	if s.nodes != nil {
-		s.nodes.heard(err)
+		s.nodes.observe(err)
 	}
 	if err != nil {
 		return "", classify(ctx, s.late(c, err), sent)
@@ -196,13 +196,13 @@ func (s *store) run(c *call) (reply any, err error, sent bool) {
 		return l.run(c)
 	}
 	if c.ctx.Done() == nil && (s.direct || s.timeout < 0) {
-		return c.here(s.client)
+		return c.runInline(s.client)
 	}
 	return s.aside(c)
 }
 
-// here runs a call on the caller's goroutine, for as long as the client takes.
-func (c *call) here(client processor) (reply any, err error, sent bool) {
+// runInline runs a call on the caller's goroutine, for as long as the client takes.
+func (c *call) runInline(client processor) (reply any, err error, sent bool) {
 	c.batch = &c.alone
 	ctx, stop := c.bounded()
 	defer stop()
