@@ -310,11 +310,68 @@ func TestARefusalLooksAtABoundedNumberOfKeysAndTheNextOnesAtTheOthers(t *testing
 	require.NoError(t, l.Adjust(n/2, -2))
 	refusals := 0
 	for ; !l.Allow(-1, 1); refusals++ {
-		require.LessOrEqual(t, len(l.keys.expiry.dirty.accounts), n-mostLooks*(1+refusals))
+		require.LessOrEqual(t, l.keys.expiry.dirty.n, n-mostLooks*(1+refusals))
 		require.Less(t, refusals, n/mostLooks, "the key that is fresh is found")
 	}
 	require.Nil(t, l.keys.find(n/2))
 	require.Equal(t, n, l.Len())
+}
+
+// A new key may find its shard's order due to be built anew, or all keys of the shard due for a look. The shards of a
+// large table are so many that either is short.
+func TestTheShardsOfALargeTableHaveFewKeys(t *testing.T) {
+	const n = 300_000
+	clock := clockAt(0)
+	l := Must(New(FixedWindow(PerSecond(1)), &Options[int]{Clock: &clock, MaxKeys: n, OnFull: RefuseNew}))
+	places := 0
+	for key := range 2 * n {
+		if key == n {
+			clock += clockAt(2 * time.Second) // all are fresh: each new key takes the place of one
+		}
+		require.True(t, l.Allow(key, 1))
+		if key%1000 == 0 {
+			for i := range l.keys.shards {
+				places = max(places, l.keys.shards[i].order.n)
+			}
+		}
+	}
+	require.Equal(t, n, l.Len())
+	require.LessOrEqual(t, places, 3000)
+}
+
+// A list of pages that grows and shrinks returns each key once.
+func TestADirtyListReturnsEachKeyOnce(t *testing.T) {
+	var d dirtyList
+	listed := map[*account]bool{}
+	r := rand.New(rand.NewPCG(58, 1))
+	var buf [dirtyPage + 100]*account
+	for step := range 20_000 {
+		if step/5000%2 == 0 || r.IntN(500) > 0 {
+			b := new(account)
+			d.add(b)
+			listed[b] = true
+		} else {
+			want := min(d.n, 1+r.IntN(len(buf)))
+			taken := d.take(buf[:want])
+			require.Len(t, taken, want)
+			for _, b := range taken {
+				require.True(t, listed[b])
+				delete(listed, b)
+			}
+		}
+		require.Equal(t, len(listed), d.n)
+		require.LessOrEqual(t, len(d.pages), d.n/dirtyPage+2)
+	}
+	for d.n > 0 {
+		for _, b := range d.take(buf[:]) {
+			require.True(t, listed[b])
+			delete(listed, b)
+		}
+	}
+	require.Empty(t, listed)
+	require.Empty(t, d.take(buf[:]))
+	require.Len(t, d.pages, 1)
+	require.Equal(t, [dirtyPage]*account{}, *d.pages[0], "it keeps no key in memory")
 }
 
 // A heap of pages that grows and shrinks returns its entries in order, wherever they were removed or made earlier.

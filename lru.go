@@ -50,7 +50,8 @@ type table[K comparable] struct {
 type entry[K comparable] = keys.Entry[K, account]
 
 // shard is a part of the keys, by hash. New keys of different shards do not wait for each
-// other. The shards share the room in the table, so that exactly max keys fit, whatever
+// other. A small table has one shard: each of several would have few keys, and eviction a poor choice among them. A
+// large one has so many that a look at all keys of a shard is short. The shards share the room in the table, so that exactly max keys fit, whatever
 // their hashes.
 type shard[K comparable] struct {
 	mu    sync.Mutex // guards the fields below
@@ -72,27 +73,17 @@ type shard[K comparable] struct {
 	_ [64]byte // keeps the locks of two shards off one cache line
 }
 
-const (
-	// shardKeys is how many keys a table needs before it has more than one shard. In a
-	// small table each shard would have few keys, and eviction a poor choice among them.
-	shardKeys = 4096
-	numShards = 64
-
-	// maxTries bounds how often a decision starts again because a key that it needs
-	// was dropped in the meantime, or because all keys that could make room are pinned.
-	maxTries = 100
-)
+// maxTries bounds how often a decision starts again because a key that it needs
+// was dropped in the meantime, or because all keys that could make room are pinned.
+const maxTries = 100
 
 // newTable returns an empty table for options that are valid, and that say how many keys fit.
 func newTable[K comparable](o *Options[K], dates *calendars) *table[K] {
-	n, maxKeys := 1, o.MaxKeys
-	if maxKeys >= shardKeys {
-		n = numShards
-	}
+	maxKeys := o.MaxKeys
 	t := &table[K]{
 		accounts: keys.NewMap[K, account](maxKeys),
 		maker:    keys.NewMaker[K, account](),
-		shards:   make([]shard[K], n),
+		shards:   make([]shard[K], keys.Shards(maxKeys)),
 		max:      int64(maxKeys),
 		ttl:      int64(o.IdleTTL),
 		full:     fmt.Errorf("%w: %d keys", ErrTableFull, maxKeys),

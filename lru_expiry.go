@@ -256,32 +256,47 @@ func (h *dueHeap[K]) down(i int) {
 //
 // Plans refer to it, because what eases a key knows no more than the key's account and its
 // plan. Its lock comes after all others.
+//
+// It is kept in pages, since to copy a large slice when it grows takes long.
 type dirtyList struct {
-	mu       sync.Mutex
-	accounts []*account
+	mu    sync.Mutex
+	pages []*[dirtyPage]*account
+	n     int
 }
+
+// dirtyPage is the number of keys in a page.
+const dirtyPage = 512
 
 func (d *dirtyList) add(a *account) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.accounts = append(d.accounts, a)
+	if d.n == len(d.pages)*dirtyPage {
+		d.pages = append(d.pages, new([dirtyPage]*account))
+	}
+	d.pages[d.n/dirtyPage][d.n%dirtyPage] = a
+	d.n++
 }
 
 // dirtyBatch is the number of keys of the list that an insertion collects: more than come onto it for each key, so that
 // the list does not grow while there is room.
 const dirtyBatch = 64
 
-// take removes some of the keys that are listed, as many as fit into a buffer, and returns them in it.
+// take removes some of the keys that are listed, as many as fit into a buffer, and returns them in it. It keeps one page
+// that is empty.
 func (d *dirtyList) take(buf []*account) []*account {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	rest := max(0, len(d.accounts)-len(buf))
-	n := copy(buf, d.accounts[rest:])
-	clear(d.accounts[rest:])
-	if d.accounts = d.accounts[:rest]; rest == 0 && cap(d.accounts) > dirtyBatch {
-		d.accounts = nil
+	buf = buf[:min(len(buf), d.n)]
+	for i := range buf {
+		d.n--
+		p := &d.pages[d.n/dirtyPage][d.n%dirtyPage]
+		buf[i], *p = *p, nil
 	}
-	return buf[:n]
+	if used := (d.n+dirtyPage-1)/dirtyPage + 1; used < len(d.pages) {
+		clear(d.pages[used:])
+		d.pages = d.pages[:used]
+	}
+	return buf
 }
 
 // dirtyList returns the list for plans, or nil if the table evicts: then nothing is refused,

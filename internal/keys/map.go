@@ -30,7 +30,8 @@ type Map[K comparable, V any] struct {
 	first  atomic.Pointer[array[K, V]] // where lookups begin
 	hasher hasher[K]
 	shards []shard[K, V]
-	link   sync.Mutex // held to link an array; taken after a shard's lock
+	link   sync.Mutex    // held to link an array; taken after a shard's lock
+	turn   atomic.Uint64 // counts the shards that calls have looked at to help them
 }
 
 // shard is a part of the keys, by hash.
@@ -39,8 +40,9 @@ type shard[K comparable, V any] struct {
 	number int
 	array  *array[K, V] // that has all keys of the shard
 	n      atomic.Int64 // of them; written under the lock
+	gone   int          // the number of keys that were removed
 
-	_ [32]byte // keeps the locks of two shards off one cache line
+	_ [24]byte // keeps the locks of two shards off one cache line
 }
 
 // Entry is a key in a Map and its value. The key does not change, and neither does the value's address. The hash comes
@@ -55,21 +57,42 @@ type Entry[K comparable, V any] struct {
 func (e *Entry[K, V]) Hash() uint64 { return e.hash }
 
 const (
-	// sharded is how many keys a map may have without more than one shard.
-	sharded   = 4096
-	numShards = 64
+	// sharded is the number of keys from which on a map has more than one shard.
+	sharded      = 4096
+	fewestShards = 64
+	mostShards   = 512
 
-	// fewest is how many buckets of each shard an array has at least that replaces a larger one. With
+	// keysOfShard is the maximum number of keys in each shard of a full map of up to a million. One call copies two
+	// shards, so it bounds the time of a call. More than mostShards would slow down maps that are almost empty.
+	keysOfShard = 2048
+
+	// fewest is the minimum number of buckets of each shard in an array that replaces a larger one. With
 	// fewer, a shard could have too many keys for it though all shards together have few.
 	fewest = 4
+
+	// helps is the number of shards that a call looks at to find one that has not copied its entries.
+	helps = 8
 )
+
+// Shards returns the number of shards, a power of two, for a maximum number of keys: so many that the work for
+// all keys of one shard is short.
+func Shards(most int) int {
+	if most < sharded {
+		return 1
+	}
+	n := fewestShards
+	for n < mostShards && n*keysOfShard < most {
+		n *= 2
+	}
+	return n
+}
 
 // NewMap returns an empty Map for up to about most keys. It makes room as keys come.
 func NewMap[K comparable, V any](most int) *Map[K, V] {
 	if most < sharded {
 		return newMap[K, V](1, fewest)
 	}
-	return newMap[K, V](numShards, 1)
+	return newMap[K, V](Shards(most), 1)
 }
 
 // newMap returns an empty Map with so many shards and so many buckets for each. Both are powers
@@ -213,28 +236,37 @@ func (m *Map[K, V]) makeRoomLocked(s *shard[K, V]) {
 	m.copyLocked(s)
 }
 
-// giveRoomLocked makes the table smaller if it is almost empty, and the shard has lost a key. Each shard has to fit with
-// room to spare: keys may be removed shard by shard, and then the last shards are full when most of the table is
-// empty. An array that is too small for one of them would be replaced by a larger one at once, time and again.
+// giveRoomLocked makes the table smaller if it is almost empty, and the shard has lost a key. To find that out looks at
+// all shards, so not each removal does.
 func (m *Map[K, V]) giveRoomLocked(s *shard[K, V]) {
 	a := s.array
-	smaller := a.buckets() / 2
-	if s.n.Load() < a.full/8 && smaller >= fewest && a.next.Load() == nil &&
-		m.Len() < len(m.shards)*int(a.full/8) && m.allBelow(a.full/4) && m.link.TryLock() {
-		m.linkLocked(a, smaller)
-		m.link.Unlock()
+	s.gone++
+	n := s.n.Load()
+	look := n == 0 || s.gone%max(1, len(m.shards)/16) == 0
+	if look && n < a.full/8 && a.buckets() > fewest && a.next.Load() == nil {
+		if fitting := m.fitting(a); fitting < a.buckets() && m.link.TryLock() {
+			m.linkLocked(a, fitting)
+			m.link.Unlock()
+		}
 	}
 	m.copyLocked(s)
 }
 
-// allBelow reports whether each shard has fewer keys than that.
-func (m *Map[K, V]) allBelow(keys int64) bool {
+// fitting returns the number of buckets of a shard that the keys of all shards need, at most as many as an array has. Each
+// shard has to fit with room to spare: keys may be removed shard by shard, and then the last shards are full when most of
+// the table is empty. An array that is too small for one of them would be replaced by a larger one at once, time and again.
+func (m *Map[K, V]) fitting(a *array[K, V]) int {
+	var all, largest int64
 	for i := range m.shards {
-		if m.shards[i].n.Load() >= keys {
-			return false
-		}
+		n := m.shards[i].n.Load()
+		all += n
+		largest = max(largest, n)
 	}
-	return true
+	buckets, full := a.buckets(), a.full
+	for buckets/2 >= fewest && all < int64(len(m.shards))*(full/8) && largest < full/4 {
+		buckets, full = buckets/2, full/2
+	}
+	return buckets
 }
 
 // linkLocked links an array of so many buckets for each shard behind a, if there is none.
@@ -252,14 +284,14 @@ func (m *Map[K, V]) extend(a *array[K, V]) {
 }
 
 // copyLocked copies the shard's entries to the last array, and those of one other shard, if that has not
-// been done.
+// been done. The calls look at the other shards in turn.
 func (m *Map[K, V]) copyLocked(s *shard[K, V]) {
 	m.copyShardLocked(s)
 	if m.first.Load() == s.array {
 		return
 	}
-	for i := range m.shards {
-		other := &m.shards[i]
+	for range helps {
+		other := &m.shards[m.turn.Add(1)%uint64(len(m.shards))]
 		if other == s || !other.mu.TryLock() {
 			continue
 		}

@@ -112,7 +112,7 @@ func TestMapsOfAllSizesFindWhatTheyHoldThroughGrowthAndShrinking(t *testing.T) {
 func TestRemovalInAnyOrderMakesArraysOfNoMoreThanTheMapsSize(t *testing.T) {
 	for _, order := range []string{"by shard", "as they were added", "at random", "by shard, while keys are added"} {
 		t.Run(order, func(t *testing.T) {
-			m := NewMap[int, int](math.MaxInt)
+			m := NewMap[int, int](fewestShards * keysOfShard)
 			var entries []*Entry[int, int]
 			for key := range 50_000 {
 				e, _ := m.Add(key, key)
@@ -140,6 +140,48 @@ func TestRemovalInAnyOrderMakesArraysOfNoMoreThanTheMapsSize(t *testing.T) {
 	}
 }
 
+// A call that adds or removes a key copies its own shard and another one, whose keys are few however many the map has.
+func TestNoCallCopiesMoreThanTwoShardsOfFewKeys(t *testing.T) {
+	const n = 200_000
+	m := NewMap[int, int](n)
+	require.Equal(t, 512, Shards(1_000_000))
+	arrays := make([]*array[int, int], len(m.shards))
+	longest, calls, looks := int64(0), 0, uint64(0)
+	watch := func(call func(key int), key int) {
+		before, turn := m.first.Load(), m.turn.Load()
+		for i := range m.shards {
+			arrays[i] = m.shards[i].array
+		}
+		call(key)
+		looks = max(looks, m.turn.Load()-turn)
+		if before.next.Load() == nil {
+			return // there was no other array to copy to
+		}
+		keys := int64(0)
+		for i := range m.shards {
+			if s := &m.shards[i]; s.array != arrays[i] {
+				keys += s.n.Load()
+			}
+		}
+		if keys > 0 {
+			longest = max(longest, keys)
+			calls++
+		}
+	}
+	for key := range n {
+		watch(func(key int) { m.Add(key, key) }, key)
+	}
+	require.Equal(t, n, m.Len())
+	grown := calls
+	require.Greater(t, grown, len(m.shards), "the map has grown several times")
+	for key := range n {
+		watch(m.Remove, key)
+	}
+	require.Greater(t, calls, grown, "and shrunk")
+	require.LessOrEqual(t, longest, int64(2*keysOfShard))
+	require.LessOrEqual(t, looks, uint64(helps))
+}
+
 // newest returns the last array of a map.
 func newest[K comparable, V any](m *Map[K, V]) *array[K, V] {
 	a := m.first.Load()
@@ -152,14 +194,14 @@ func newest[K comparable, V any](m *Map[K, V]) *array[K, V] {
 // An array of the size of what it holds: lookups in a large and almost empty one miss the caches.
 func TestAnArrayIsAsLargeAsWhatItHolds(t *testing.T) {
 	for _, n := range []int{1, 100, 1000, 10_000, 30_000} {
-		m := NewMap[int, int](math.MaxInt)
+		m := NewMap[int, int](fewestShards * keysOfShard)
 		for key := range n {
 			m.Add(key, key)
 		}
 		a := newest(m) // not all shards may have been written to since it was linked
 		slots := len(a.parts) * a.buckets() * slotsInBucket
 		// One shard that by chance has many of few keys doubles the array for all.
-		assert.Less(t, slots, 5*(numShards*slotsInBucket+n), "%d keys", n)
+		assert.Less(t, slots, 5*(fewestShards*slotsInBucket+n), "%d keys", n)
 		assert.Less(t, n, slots)
 	}
 }
